@@ -1,0 +1,82 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "core/error.h"
+
+namespace hebb {
+
+enum class DType : uint8_t { f32, f64, bf16, i32, i64, u8 };
+
+constexpr int64_t dtype_bytes(DType t) {
+  switch (t) {
+    case DType::f64: case DType::i64: return 8;
+    case DType::f32: case DType::i32: return 4;
+    case DType::bf16: return 2;
+    case DType::u8: return 1;
+  }
+  return 0;
+}
+const char* dtype_name(DType t);  // "F32", "F64", "BF16", "I32", "I64", "U8", as in safetensors
+
+template <class T> inline constexpr DType dtype_of = DType::f32;
+template <> inline constexpr DType dtype_of<double> = DType::f64;
+template <> inline constexpr DType dtype_of<int32_t> = DType::i32;
+template <> inline constexpr DType dtype_of<int64_t> = DType::i64;
+template <> inline constexpr DType dtype_of<uint8_t> = DType::u8;
+
+/// Up to five dimensions, outermost first.
+struct Shape {
+  std::array<int64_t, 5> dims{};
+  int rank = 0;
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> list) {
+    HEBB_ASSERT(list.size() <= dims.size());
+    for (int64_t d : list) { dims[rank++] = d; }
+  }
+  int64_t operator[](int i) const { return dims[i < 0 ? rank + i : i]; }
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank; ++i) { n *= dims[i]; }
+    return n;
+  }
+  bool operator==(const Shape&) const = default;
+  std::string str() const;  // "[2, 3]"
+};
+
+/// A view of contiguous memory on the device of the stream it is used with; owns nothing.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  Shape shape;
+
+  bool defined() const { return data != nullptr; }
+  int64_t numel() const { return shape.numel(); }
+  int64_t bytes() const { return numel() * dtype_bytes(dtype); }
+  int64_t size(int i) const { return shape[i]; }
+  template <class T> T* as() const {
+    HEBB_ASSERT(dtype == dtype_of<T> || data == nullptr);
+    return static_cast<T*>(data);
+  }
+  /// Same memory, other shape with the same number of elements.
+  Tensor view(Shape s) const {
+    HEBB_ASSERT(s.numel() == numel());
+    return {data, dtype, s};
+  }
+  /// Elements [begin, begin + s.numel()) of the flat memory, shaped s.
+  Tensor slice(int64_t begin, Shape s) const {
+    HEBB_ASSERT(begin >= 0 && begin + s.numel() <= numel());
+    return {static_cast<char*>(data) + begin * dtype_bytes(dtype), dtype, s};
+  }
+};
+
+/// bfloat16: the upper half of an fp32; arithmetic happens in fp32.
+struct bf16 {
+  uint16_t bits;
+};
+template <> inline constexpr DType dtype_of<bf16> = DType::bf16;
+
+}  // namespace hebb
