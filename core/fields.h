@@ -1,0 +1,153 @@
+#pragma once
+// The configuration schema: one line next to each member gives parsing, range checks, unknown-key
+// suggestions, the resolved configuration and the reference page.
+//
+//   struct Clip { double clip_norm = 1.0; std::string mode = "skip"; };
+//   void fields(Fields& f, Clip& c) {
+//     f.field("clip_norm", c.clip_norm).min(0).help("Global gradient-norm limit; 0 = off.");
+//     f.field("mode", c.mode).one_of({"skip", "stop"}).help("...");
+//   }
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+
+namespace hebb {
+
+class Fields;
+
+/// Constraints of the field just declared; all checks happen as they are chained.
+class Field {
+ public:
+  Field& required();                                    // error when absent (it must be chained first)
+  Field& min(double lowest);                            // >= lowest; vectors: every element
+  Field& above(double bound);                           // > bound
+  Field& max(double highest);
+  Field& below(double bound);
+  Field& one_of(std::vector<std::string> names);        // strings
+  Field& size(size_t n);                                // vectors
+  Field& help(std::string_view text);
+  Field& unit(std::string_view text);
+  bool present() const { return present_; }             // written in the configuration (read mode)
+
+ private:
+  friend class Fields;
+  Fields* owner_ = nullptr;
+  std::string name_;
+  bool present_ = false;
+  std::vector<double> numbers_;                         // values to range-check
+  std::vector<std::string> strings_;
+  size_t entry_ = 0;                                    // describe mode: index of the entry
+};
+
+/// Visits the fields of one configuration object in one of three ways:
+/// read (fill members from JSON, strictly), write (emit members as JSON), describe (reference page).
+class Fields {
+ public:
+  enum class Mode { read, write, describe };
+  struct Description {                                  // one line of the reference
+    std::string path, type, default_value, constraint, unit, help;
+    bool required = false;
+  };
+
+  /// Fills `value` from `json` (an object); every unknown key, wrong type, missing required key and
+  /// broken constraint throws ConfigError("FILE:LINE:COL: PATH", found, expected); unknown keys name
+  /// the nearest known key. `path` is the object's own path ("model.layers.gdn").
+  template <class T> static void read(const Json& json, const std::string& path, T& value) {
+    Fields f(Mode::read, path);
+    f.json_ = &json;
+    f.begin();
+    fields(f, value);
+    f.finish();
+  }
+  template <class T> static Json write(const T& value) {
+    Fields f(Mode::write, "");
+    f.out_ = Json::object();
+    fields(f, const_cast<T&>(value));
+    return std::move(f.out_);
+  }
+  template <class T> static std::vector<Description> describe(const std::string& path = "") {
+    Fields f(Mode::describe, path);
+    T value{};
+    fields(f, value);
+    return std::move(f.described_);
+  }
+
+  Mode mode() const { return mode_; }
+  bool reading() const { return mode_ == Mode::read; }
+  const std::string& path() const { return path_; }
+  const Json& json() const { return *json_; }           // read mode: the object being read
+
+  // Scalars and lists. A member keeps its value when the key is absent. JSON null is accepted only
+  // for std::optional (and means "not set"). Integers must be written as integers (1.0 and 1e3 are
+  // accepted when integral); numbers accept integers.
+  Field& field(std::string_view name, bool& v);
+  Field& field(std::string_view name, int64_t& v);
+  Field& field(std::string_view name, uint64_t& v);
+  Field& field(std::string_view name, double& v);
+  Field& field(std::string_view name, std::string& v);
+  Field& field(std::string_view name, std::optional<int64_t>& v);
+  Field& field(std::string_view name, std::optional<double>& v);
+  Field& field(std::string_view name, std::optional<bool>& v);
+  Field& field(std::string_view name, std::optional<std::string>& v);
+  Field& field(std::string_view name, std::vector<int64_t>& v);
+  Field& field(std::string_view name, std::vector<double>& v);
+  Field& field(std::string_view name, std::vector<std::string>& v);
+  /// Any JSON value, kept as it is (for parts that another module reads).
+  Field& field(std::string_view name, Json& v);
+  /// A file path: read mode makes it absolute against the folder of the file that wrote it (values
+  /// from the command line: against the current folder).
+  Field& file(std::string_view name, std::string& v);
+
+  /// Nested objects; T needs fields(Fields&, T&) in its namespace.
+  template <class T> Field& object(std::string_view name, T& v) {
+    return nested(name, [&v](Fields& f) { fields(f, v); }, [] { return true; }, [] {});
+  }
+  template <class T> Field& object(std::string_view name, std::optional<T>& v) {
+    return nested(name, [&v](Fields& f) { if (!v) { v.emplace(); } fields(f, *v); },
+                  [&v] { return v.has_value(); }, [&v] { v.reset(); });
+  }
+  /// A list of objects.
+  template <class T> Field& list(std::string_view name, std::vector<T>& v) {
+    return elements(name, v.size(), [&v](size_t i, Fields& f) { if (v.size() <= i) { v.resize(i + 1); } fields(f, v[i]); });
+  }
+  /// An object with free keys: `each(key, sub-fields)` is called per member in file order (read),
+  /// per name of `keys` (write), once with "NAME" (describe). Sub-fields may be `custom`-read.
+  Field& map(std::string_view name, const std::vector<std::string>& keys,
+             const std::function<void(const std::string& key, Fields& f)>& each);
+
+  /// Cross-field checks, after the fields concerned; read mode only. Reports the value of `name` as
+  /// written (or its default) and what was expected.
+  void require(bool ok, std::string_view name, std::string_view expected);
+  /// Throws the ConfigError for `name` in this object with an explicit text of what was found.
+  [[noreturn]] void fail(std::string_view name, std::string_view found, std::string_view expected) const;
+  /// Whether the configuration wrote this key (read mode).
+  bool written(std::string_view name) const;
+
+  /// For polymorphic objects: reads the string member "type" first (read: from JSON; write: emits
+  /// `current`; describe: as given), checks it against `known` and returns it.
+  std::string type_tag(std::string_view current, const std::vector<std::string>& known);
+
+ private:
+  friend class Field;
+  Fields(Mode mode, std::string path) : mode_(mode), path_(std::move(path)) {}
+  void begin();   // read mode: json_ must be an object
+  void finish();  // read mode: unknown keys
+  Field& nested(std::string_view name, const std::function<void(Fields&)>& visit, const std::function<bool()>& has,
+                const std::function<void()>& clear);
+  Field& elements(std::string_view name, size_t count, const std::function<void(size_t, Fields&)>& visit);
+
+  Mode mode_;
+  std::string path_;
+  const Json* json_ = nullptr;
+  Json out_;
+  std::vector<std::string> known_;
+  std::vector<Description> described_;
+  Field current_;
+};
+
+}  // namespace hebb

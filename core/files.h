@@ -1,0 +1,67 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+
+namespace hebb {
+
+namespace fs = std::filesystem;
+
+/// Whole file as a string. Throws Error of the given class (`code`) naming the path and the system's reason.
+std::string read_file(const fs::path& path, ExitCode code = ExitCode::kData);
+
+/// Writes via "PATH.tmp-PID", fsync, rename, fsync of the folder: readers see the old or the new
+/// file, never a part. The temporary is removed on failure. A full disk or a read-only folder gives
+/// a CheckpointError with path and reason.
+void write_file_atomic(const fs::path& path, std::string_view bytes);
+
+/// Read-only memory map of a whole file; the file stays open for its lifetime.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const fs::path& path, ExitCode code = ExitCode::kData);
+  MappedFile(MappedFile&&) noexcept;
+  MappedFile& operator=(MappedFile&&) noexcept;
+  ~MappedFile();
+  const uint8_t* data() const { return data_; }
+  uint64_t size() const { return size_; }
+  const fs::path& path() const { return path_; }
+
+ private:
+  const uint8_t* data_ = nullptr;
+  uint64_t size_ = 0;
+  fs::path path_;
+};
+
+/// Sequential writer with explicit error reports (short writes, ENOSPC, EIO): every failure throws
+/// CheckpointError naming the path. close() fsyncs; the destructor closes without a throw.
+class FileWriter {
+ public:
+  explicit FileWriter(const fs::path& path);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+  void write(const void* bytes, size_t size);
+  uint64_t written() const { return written_; }
+  void close();
+
+ private:
+  fs::path path_;
+  int fd_ = -1;
+  uint64_t written_ = 0;
+  std::vector<char> buffer_;
+  void flush();
+};
+
+void fsync_directory(const fs::path& path);
+
+/// A path, a directory, or a glob (*, ?, [..] in any component) as a list of files in byte order.
+/// Throws DataError when nothing matches.
+std::vector<fs::path> expand_paths(const std::string& pattern);
+
+}  // namespace hebb

@@ -1,0 +1,104 @@
+#pragma once
+// JSON values that know where they were written. nlohmann/json stays inside json.cpp.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace hebb {
+
+/// Where a value was written: "FILE:LINE:COLUMN", "command line", or empty.
+struct Origin {
+  std::shared_ptr<const std::string> file;
+  int line = 0, column = 0;
+  std::string str() const;
+};
+
+/// A JSON value. Objects keep the order of their file. Numbers keep whether they were written as
+/// integers (no '.', no exponent) and 64-bit integers stay exact.
+class Json {
+ public:
+  enum class Kind { null, boolean, integer, unsigned_integer, number, string, array, object };
+  using Member = std::pair<std::string, Json>;
+
+  Json() = default;                          // null
+  Json(bool v);
+  Json(int v);
+  Json(int64_t v);
+  Json(uint64_t v);
+  Json(double v);                            // non-finite values are written as "nan", "inf", "-inf"
+  Json(const char* v);
+  Json(std::string v);
+  static Json array(std::vector<Json> items = {});
+  static Json object(std::vector<Member> members = {});
+
+  Kind kind() const { return kind_; }
+  bool is_null() const { return kind_ == Kind::null; }
+  bool is_bool() const { return kind_ == Kind::boolean; }
+  bool is_integer() const { return kind_ == Kind::integer || kind_ == Kind::unsigned_integer; }
+  bool is_number() const { return is_integer() || kind_ == Kind::number; }
+  bool is_string() const { return kind_ == Kind::string; }
+  bool is_array() const { return kind_ == Kind::array; }
+  bool is_object() const { return kind_ == Kind::object; }
+
+  // Typed reads; HEBB_ASSERT on the wrong kind.
+  bool as_bool() const;
+  int64_t as_int() const;
+  uint64_t as_uint() const;
+  double as_double() const;                  // integers too
+  const std::string& as_string() const;
+  std::vector<Json>& items();                // array
+  const std::vector<Json>& items() const;
+  std::vector<Member>& members();            // object
+  const std::vector<Member>& members() const;
+
+  const Json* find(std::string_view key) const;          // object member or null
+  Json* find(std::string_view key);
+  const Json& at(std::string_view key) const;             // asserts that it exists
+  Json& set(std::string_view key, Json value);            // insert or replace; returns the member
+  bool erase(std::string_view key);
+  void push(Json value);                                  // array
+
+  const Origin& origin() const { return origin_; }        // of the value
+  const Origin& key_origin() const { return key_origin_; }  // of the member's key
+  void set_origin(Origin value, Origin key = {});
+
+  /// Short text for messages: 0, "abc", true, an array, an object (long strings are cut).
+  std::string found() const;
+  /// indent < 0: one line without spaces; otherwise pretty. Doubles are written so that they read
+  /// back to the same bits. sorted: object keys in byte order (canonical form, spec 81 section 13).
+  std::string dump(int indent = -1, bool sorted = false) const;
+  bool operator==(const Json& other) const;               // origins do not matter; 1 equals 1.0
+
+ private:
+  Kind kind_ = Kind::null;
+  bool bool_ = false;
+  int64_t int_ = 0;       // integer; unsigned_integer holds its bits here
+  double double_ = 0;
+  std::string string_;
+  std::vector<Json> items_;
+  std::vector<Member> members_;
+  Origin origin_, key_origin_;
+};
+
+/// Strict JSON (UTF-8; no comments). Duplicate keys, trailing text and depth > 200 are errors.
+/// Throws ConfigError("FILE:LINE:COLUMN", what).
+Json parse_json(std::string_view text, const std::string& file_name);
+Json parse_json_file(const std::string& path);
+
+/// Deep merge as "extends" does it: objects merge by key, arrays and scalars replace, null deletes.
+void merge_json(Json& base, const Json& over);
+
+/// A configuration file with its chain of "extends" resolved (spec 84, section 1): paths of the
+/// extended file are relative to the extending one; a cycle is an error. Origins name the file
+/// that wrote each value, so relative paths resolve against origin().file.
+Json load_config(const std::string& path);
+
+/// Applies "a.b.c=VALUE" (VALUE as JSON, else a string) with origin "command line". Numbers index
+/// arrays; missing objects on the way are created.
+void apply_override(Json& root, std::string_view assignment);
+
+}  // namespace hebb
