@@ -1,0 +1,265 @@
+#include "core/files.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace hebb {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{1} << 20;
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+[[noreturn]] void fail_read(ExitCode code, const fs::path& path, const std::string& what) {
+  switch (code) {
+    case ExitCode::kUsage: throw ConfigError(path.string(), what);
+    case ExitCode::kData: throw DataError(path.string(), what);
+    case ExitCode::kCheckpoint: throw CheckpointError(path.string(), what);
+    default: throw Error(code, path.string() + ": " + what);
+  }
+}
+
+[[noreturn]] void fail_write(const fs::path& path, const char* what, int error) {
+  throw CheckpointError(path.string(), std::string(what) + ": " + reason(error));
+}
+
+/// A descriptor that is closed on every way out.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) {
+      ::close(fd_);
+    }
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+int open_for_reading(const fs::path& path, ExitCode code) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    fail_read(code, path, "cannot open: " + reason(errno));
+  }
+  return fd;
+}
+
+/// Writes everything or throws; `path` is what messages name.
+void write_all(int fd, const fs::path& path, const char* bytes, size_t size) {
+  while (size > 0) {
+    const ssize_t n = ::write(fd, bytes, size);
+    if (n < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      fail_write(path, "cannot write", errno);
+    }
+    bytes += n;
+    size -= static_cast<size_t>(n);
+  }
+}
+
+void sync_file(int fd, const fs::path& path) {
+  // Pipes, devices and some network file systems cannot sync; they say EINVAL or ENOTSUP.
+  if (::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) {
+    fail_write(path, "cannot flush to disk", errno);
+  }
+}
+
+void append_files(const fs::path& path, std::vector<fs::path>& files) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    files.push_back(path);
+    return;
+  }
+  fs::directory_iterator it(path, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    const bool is_hidden = it->path().filename().string().starts_with('.');
+    if (!is_hidden && !fs::is_directory(it->path())) {
+      files.push_back(it->path());
+    }
+  }
+  if (error) {
+    throw DataError(path.string(), "cannot list the folder: " + error.message());
+  }
+}
+
+std::vector<fs::path> glob_paths(const std::string& pattern) {
+  glob_t matches{};
+  const int status = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT | GLOB_NOESCAPE, nullptr, &matches);
+  const int error = errno;
+  std::vector<fs::path> paths(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
+  ::globfree(&matches);
+  if (status == GLOB_ABORTED) {
+    throw DataError(pattern, "cannot list a folder: " + reason(error));
+  }
+  if (status == GLOB_NOSPACE) {
+    throw MemoryError(pattern, "not enough memory to list files");
+  }
+  return paths;
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path, ExitCode code) {
+  const Descriptor file(open_for_reading(path, code));
+  struct stat info{};
+  std::string bytes;
+  size_t used = 0;
+  if (::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode)) {
+    bytes.resize(static_cast<size_t>(info.st_size) + 1);  // one more, so that the end shows in one pass
+  }
+  for (;;) {
+    if (used == bytes.size()) {
+      bytes.resize(std::max<size_t>(2 * used, 65536));
+    }
+    const ssize_t n = ::read(file.get(), bytes.data() + used, bytes.size() - used);
+    if (n == 0) {
+      bytes.resize(used);
+      return bytes;
+    }
+    if (n > 0) {
+      used += static_cast<size_t>(n);
+    } else if (errno != EINTR) {
+      fail_read(code, path, "cannot read: " + reason(errno));
+    }
+  }
+}
+
+void write_file_atomic(const fs::path& path, std::string_view bytes) {
+  const fs::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
+  try {
+    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+      fail_write(path, "cannot create", errno);
+    }
+    const Descriptor file(fd);
+    write_all(fd, path, bytes.data(), bytes.size());
+    sync_file(fd, path);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+      fail_write(path, "cannot replace", errno);
+    }
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  fsync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
+  const Descriptor file(open_for_reading(path, code));
+  struct stat info{};
+  if (::fstat(file.get(), &info) != 0) {
+    fail_read(code, path, "cannot read: " + reason(errno));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    fail_read(code, path, S_ISDIR(info.st_mode) ? "found a folder, expected a file" : "expected a regular file");
+  }
+  size_ = static_cast<uint64_t>(info.st_size);
+  if (size_ == 0) {
+    return;  // mmap refuses empty files
+  }
+  void* map = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);  // keeps the file open by itself
+  if (map == MAP_FAILED) {
+    fail_read(code, path, "cannot map into memory: " + reason(errno));
+  }
+  data_ = static_cast<const uint8_t*>(map);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    ::munmap(const_cast<uint8_t*>(data_), size_);
+  }
+}
+
+FileWriter::FileWriter(const fs::path& path) : path_(path) {
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) {
+    fail_write(path, "cannot create", errno);
+  }
+  buffer_.reserve(kBufferBytes);
+}
+
+FileWriter::~FileWriter() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+}
+
+void FileWriter::write(const void* bytes, size_t size) {
+  HEBB_ASSERT(fd_ >= 0);
+  const char* begin = static_cast<const char*>(bytes);
+  written_ += size;
+  if (buffer_.size() + size > kBufferBytes) {
+    flush();
+  }
+  if (size >= kBufferBytes) {
+    write_all(fd_, path_, begin, size);
+  } else {
+    buffer_.insert(buffer_.end(), begin, begin + size);
+  }
+}
+
+void FileWriter::flush() {
+  write_all(fd_, path_, buffer_.data(), buffer_.size());
+  buffer_.clear();
+}
+
+void FileWriter::close() {
+  if (fd_ < 0) {
+    return;
+  }
+  flush();
+  sync_file(fd_, path_);
+  if (::close(std::exchange(fd_, -1)) != 0) {
+    fail_write(path_, "cannot close", errno);
+  }
+}
+
+void fsync_directory(const fs::path& path) {
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) {
+    fail_write(path, "cannot open the folder", errno);
+  }
+  sync_file(folder.get(), path);
+}
+
+std::vector<fs::path> expand_paths(const std::string& pattern) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  if (fs::exists(pattern, error)) {  // also a file whose own name holds *, ? or [
+    append_files(pattern, files);
+  } else {
+    for (const fs::path& path : glob_paths(pattern)) {
+      append_files(path, files);
+    }
+  }
+  if (files.empty()) {
+    throw DataError(pattern, "no file matches", "nothing", "a file, a folder with files, or a pattern (*, ?, [..])");
+  }
+  std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
+  return files;
+}
+
+}  // namespace hebb

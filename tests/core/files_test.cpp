@@ -1,0 +1,108 @@
+#include "core/files.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+
+using namespace hebb;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::vector<std::string> names(const std::vector<fs::path>& paths) {
+  std::vector<std::string> out;
+  for (const fs::path& path : paths) {
+    out.push_back(path.filename().string());
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("read_file returns every byte and names the path when it cannot", "[fast]") {
+  const TempFolder folder;
+  const std::string bytes("a\0b\n\xFF", 5);
+  CHECK(read_file(folder.write("x.bin", bytes)) == bytes);
+  CHECK(read_file(folder.write("empty", "")).empty());
+  CHECK_FALSE(read_file("/proc/self/status").empty());  // size unknown beforehand
+  CHECK_THROWS_AS(read_file(folder / "none"), DataError);
+  CHECK_THROWS_AS(read_file(folder / "none", ExitCode::kUsage), ConfigError);
+  CHECK_THROWS_AS(read_file(folder / "none", ExitCode::kCheckpoint), CheckpointError);
+  CHECK_THROWS_WITH(read_file(folder / "none"),
+                    (folder / "none").string() + ": cannot open: No such file or directory");
+  CHECK_THROWS_WITH(read_file(folder.path()), folder.path().string() + ": cannot read: Is a directory");
+}
+
+TEST_CASE("write_file_atomic replaces the file and leaves no temporary", "[fast]") {
+  const TempFolder folder;
+  write_file_atomic(folder / "a.json", "first");
+  write_file_atomic(folder / "a.json", "second");
+  CHECK(read_file(folder / "a.json") == "second");
+  CHECK(names(expand_paths(folder.path().string())) == std::vector<std::string>{"a.json"});
+}
+
+TEST_CASE("write_file_atomic keeps the folder clean when it fails", "[fast]") {
+  const TempFolder folder;
+  folder.write("sub/inner", "x");
+  CHECK_THROWS_AS(write_file_atomic(folder / "sub", "x"), CheckpointError);
+  CHECK_THROWS_WITH(write_file_atomic(folder / "sub", "x"), Contains("/sub: cannot replace: "));
+  CHECK_THROWS_WITH(write_file_atomic(folder / "none" / "a", "x"), Contains("cannot create: No such file"));
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+}
+
+TEST_CASE("MappedFile shows the bytes of a file, moves, and accepts an empty file", "[fast]") {
+  const TempFolder folder;
+  MappedFile map(folder.write("x.bin", "hello"));
+  MappedFile moved(std::move(map));
+  REQUIRE(moved.size() == 5);
+  CHECK(std::string(reinterpret_cast<const char*>(moved.data()), 5) == "hello");
+  moved = MappedFile(folder.write("empty", ""));
+  CHECK(moved.size() == 0);
+  CHECK(moved.path() == folder / "empty");
+  CHECK_THROWS_WITH(MappedFile(folder.path()), Contains("found a folder, expected a file"));
+  CHECK_THROWS_WITH(MappedFile("/dev/null"), "/dev/null: expected a regular file");
+  CHECK_THROWS_AS(MappedFile(folder / "none", ExitCode::kCheckpoint), CheckpointError);
+}
+
+TEST_CASE("FileWriter writes small and large pieces in order", "[fast]") {
+  const TempFolder folder;
+  const std::string large(3'000'001, 'x');
+  FileWriter writer(folder / "out");
+  writer.write("ab", 2);
+  writer.write(large.data(), large.size());
+  writer.write("c", 1);
+  CHECK(writer.written() == large.size() + 3);
+  writer.close();
+  CHECK(read_file(folder / "out") == "ab" + large + "c");
+}
+
+TEST_CASE("a full disk and an absent folder are checkpoint errors", "[fast]") {
+  FileWriter writer("/dev/full");
+  writer.write("x", 1);
+  CHECK_THROWS_AS(writer.close(), CheckpointError);
+  FileWriter other("/dev/full");
+  other.write("x", 1);
+  CHECK_THROWS_WITH(other.close(), "/dev/full: cannot write: No space left on device");
+  CHECK_THROWS_WITH(FileWriter("/nonexistent/x"), "/nonexistent/x: cannot create: No such file or directory");
+  CHECK_THROWS_WITH(fsync_directory("/nonexistent"),
+                    "/nonexistent: cannot open the folder: No such file or directory");
+}
+
+TEST_CASE("expand_paths lists files, folders and patterns in byte order", "[fast]") {
+  const TempFolder folder;
+  for (const char* name : {"b/2.txt", "b/10.txt", "a/1.txt", "a/.hidden", "a/z.bin", "a/sub/3.txt", "odd[1].txt"}) {
+    folder.write(name, "x");
+  }
+  const std::string root = folder.path().string();
+  using Names = std::vector<std::string>;
+  CHECK(names(expand_paths(root + "/a/1.txt")) == Names{"1.txt"});
+  CHECK(names(expand_paths(root + "/a")) == Names{"1.txt", "z.bin"});
+  CHECK(names(expand_paths(root + "/*/*.txt")) == Names{"1.txt", "10.txt", "2.txt"});
+  CHECK(names(expand_paths(root + "/[ab]/?.txt")) == Names{"1.txt", "2.txt"});
+  CHECK(names(expand_paths(root + "/odd[1].txt")) == Names{"odd[1].txt"});
+  CHECK_THROWS_AS(expand_paths(root + "/*.none"), DataError);
+  CHECK_THROWS_WITH(expand_paths(root + "/*.none"), Contains("no file matches (found nothing, expected a file"));
+  CHECK_THROWS_WITH(expand_paths(root + "/none/*"), Contains("cannot list a folder: No such file or directory"));
+}
