@@ -1,0 +1,22 @@
+#pragma once
+// The verbs of the command line. Each verb file defines one function that adds its subcommand to the
+// application and a callback to it. The callback runs after parsing, calls into train/ or data/, and
+// may leave another exit code than 0 in `exit_code`; errors are thrown (core/error.h) and main prints
+// them. Options show type and default in --help by themselves; the description ends with the unit
+// where there is one ("Shard size [tokens]").
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace hebb {
+
+void add_data_verb(CLI::App& app, int& exit_code);
+void add_tokenizer_verb(CLI::App& app, int& exit_code);
+void add_inspect_verb(CLI::App& app, int& exit_code);
+
+/// Text of `hebb --version`: version, build options, library versions.
+std::string version_text();
+
+}  // namespace hebb
