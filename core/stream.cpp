@@ -1,0 +1,97 @@
+#include "core/stream.h"
+
+#include <cstring>
+
+#include "core/parallel.h"
+
+namespace hebb {
+
+const char* device_name(DeviceKind device) {
+  switch (device) {
+    case DeviceKind::cpu: return "cpu";
+    case DeviceKind::cuda: return "cuda";
+    case DeviceKind::count: return "count";
+  }
+  return "?";
+}
+
+#ifdef HEBB_HAVE_CUDA
+namespace cuda {
+void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes);  // any direction, complete on return
+void zero_bytes(Stream& stream, void* to, int64_t bytes);
+void add_to(Stream& stream, const Tensor& y, const Tensor& x);
+}  // namespace cuda
+#endif
+
+namespace {
+
+void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
+  if (stream.counting() || bytes == 0) {
+    return;
+  }
+#ifdef HEBB_HAVE_CUDA
+  if (stream.device == DeviceKind::cuda) {
+    cuda::copy_bytes(stream, to, from, bytes);
+    return;
+  }
+#endif
+  std::memmove(to, from, static_cast<size_t>(bytes));
+}
+
+}  // namespace
+
+void copy_to_device(Stream& stream, const Tensor& device, const void* host) {
+  copy_bytes(stream, device.data, host, device.bytes());
+}
+
+void copy_to_host(Stream& stream, void* host, const Tensor& device) {
+  copy_bytes(stream, host, device.data, device.bytes());
+}
+
+void copy(Stream& stream, const Tensor& to, const Tensor& from) {
+  HEBB_ASSERT(to.bytes() == from.bytes());
+  copy_bytes(stream, to.data, from.data, to.bytes());
+}
+
+void fill_zero(Stream& stream, const Tensor& tensor) {
+  if (stream.counting() || tensor.bytes() == 0) {
+    return;
+  }
+#ifdef HEBB_HAVE_CUDA
+  if (stream.device == DeviceKind::cuda) {
+    cuda::zero_bytes(stream, tensor.data, tensor.bytes());
+    return;
+  }
+#endif
+  std::memset(tensor.data, 0, static_cast<size_t>(tensor.bytes()));
+}
+
+void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
+  HEBB_ASSERT(y.numel() == x.numel() && y.dtype == x.dtype);
+  if (stream.counting()) {
+    return;
+  }
+#ifdef HEBB_HAVE_CUDA
+  if (stream.device == DeviceKind::cuda) {
+    cuda::add_to(stream, y, x);
+    return;
+  }
+#endif
+  dispatch_real(y.dtype, [&](auto zero) {
+    using S = decltype(zero);
+    S* out = y.as<S>();
+    const S* in = x.as<S>();
+    parallel_for(y.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        out[i] += in[i];
+      }
+    });
+  });
+}
+
+void no_cuda_kernel(const char* name) {
+  throw Error(ExitCode::kOther, std::string("--device: this build has no CUDA code for ") + name +
+                                    " (found cuda, expected cpu for models with this layer)");
+}
+
+}  // namespace hebb

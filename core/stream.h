@@ -1,0 +1,77 @@
+#pragma once
+#include <cstdint>
+
+#include "core/tensor.h"
+
+namespace hebb {
+
+/// cpu: kernels run at once on the host's thread pool. cuda: kernels are enqueued. count: nothing is
+/// launched and memory is only counted (arena.h), so that a dry run of the real model code gives
+/// exact memory tables.
+enum class DeviceKind { cpu, cuda, count };
+const char* device_name(DeviceKind device);
+
+/// An ordered queue of kernels on one device.
+struct Stream {
+  DeviceKind device = DeviceKind::cpu;
+  void* native = nullptr;             // cudaStream_t on cuda
+  const char* last_kernel = "";       // args struct of the last launch, for error reports
+  int64_t launches = 0;
+
+  bool counting() const { return device == DeviceKind::count; }
+};
+
+/// Raw copies between host memory and the stream's device (complete on return), and zero fill.
+void copy_to_device(Stream& stream, const Tensor& device, const void* host);
+void copy_to_host(Stream& stream, void* host, const Tensor& device);
+void copy(Stream& stream, const Tensor& to, const Tensor& from);  // same bytes
+void fill_zero(Stream& stream, const Tensor& tensor);
+/// y += x; same shape and floating dtype.
+void add_to(Stream& stream, const Tensor& y, const Tensor& x);
+
+/// Raised when a kernel without CUDA code is asked to run there.
+[[noreturn]] void no_cuda_kernel(const char* name);
+
+namespace detail {
+inline bool launch(Stream& stream, const char* name) {
+  stream.last_kernel = name;
+  ++stream.launches;
+  return !stream.counting();
+}
+}  // namespace detail
+
+// The contract of a kernel is its args struct: tensors (outputs first), sizes, flags. `HEBB_KERNEL(Args)`
+// declares cpu::run and cuda::run and defines hebb::run, which switches on the stream's device.
+// HEBB_KERNEL_CPU(Args) is for kernels that have no CUDA code yet: there they stop with an error.
+#ifdef HEBB_HAVE_CUDA
+#define HEBB_KERNEL(Args)                                               \
+  namespace cpu { void run(Stream& stream, const Args& args); }         \
+  namespace cuda { void run(Stream& stream, const Args& args); }        \
+  inline void run(Stream& stream, const Args& args) {                   \
+    if (detail::launch(stream, #Args)) {                                \
+      stream.device == DeviceKind::cuda ? cuda::run(stream, args) : cpu::run(stream, args); \
+    }                                                                   \
+  }
+#else
+#define HEBB_KERNEL(Args) HEBB_KERNEL_CPU(Args)
+#endif
+#define HEBB_KERNEL_CPU(Args)                                           \
+  namespace cpu { void run(Stream& stream, const Args& args); }         \
+  inline void run(Stream& stream, const Args& args) {                   \
+    if (detail::launch(stream, #Args)) {                                \
+      if (stream.device == DeviceKind::cuda) { no_cuda_kernel(#Args); } \
+      cpu::run(stream, args);                                           \
+    }                                                                   \
+  }
+
+/// Calls f with a float or double value according to dtype; other dtypes are programmer errors.
+template <class F> void dispatch_real(DType dtype, F&& f) {
+  if (dtype == DType::f32) {
+    f(float{});
+  } else {
+    HEBB_ASSERT(dtype == DType::f64);
+    f(double{});
+  }
+}
+
+}  // namespace hebb

@@ -1,0 +1,47 @@
+#include "kernels/adamw.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/parallel.h"
+#include "kernels/cpu/math.h"
+
+namespace hebb::cpu {
+
+void run(Stream&, const SumSquares& args) {
+  dispatch_real(args.x.dtype, [&](auto zero) {
+    using S = decltype(zero);
+    const int64_t n = args.x.numel();
+    const S* x = args.x.as<S>();
+    double* partial = args.partial.as<double>();
+    parallel_for(args.partial.numel(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        const S* block = x + b * kSumSquaresBlock;
+        const int64_t size = std::min(kSumSquaresBlock, n - b * kSumSquaresBlock);
+        partial[b] = lane_sum<double>(size, [&](int64_t i) { return double(block[i]) * double(block[i]); });
+      }
+    });
+  });
+}
+
+void run(Stream&, const AdamW& a) {
+  dispatch_real(a.p.dtype, [&](auto zero) {
+    using S = decltype(zero);
+    S *__restrict p = a.p.as<S>(), *__restrict m = a.m.as<S>(), *__restrict v = a.v.as<S>();
+    const S* __restrict grad = a.grad.as<S>();
+    const S b1 = static_cast<S>(a.beta1), b2 = static_cast<S>(a.beta2), one_b1 = static_cast<S>(1 - a.beta1),
+            one_b2 = static_cast<S>(1 - a.beta2), clip = static_cast<S>(a.clip), eps = static_cast<S>(a.eps),
+            keep = static_cast<S>(1 - a.lr * a.weight_decay), step = static_cast<S>(a.lr / a.c1),
+            inv_c2 = static_cast<S>(1 / a.c2);
+    parallel_for(a.p.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const S g = clip * grad[i];
+        m[i] = b1 * m[i] + one_b1 * g;
+        v[i] = b2 * v[i] + one_b2 * g * g;
+        p[i] = p[i] * keep - step * m[i] / (std::sqrt(v[i] * inv_c2) + eps);
+      }
+    });
+  });
+}
+
+}  // namespace hebb::cpu

@@ -1,0 +1,19 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+/// C [m, n] = alpha op(A) op(B) (+ C when accumulate), row-major with leading strides in elements;
+/// op transposes when its flag is set: A is [m, k] or, transposed, [k, m]; B is [k, n] or [n, k].
+/// All of one dtype, f32 or f64 (CUDA: also bf16 operands with f32 or bf16 C).
+struct Gemm {
+  Tensor c, a, b;
+  int64_t m, n, k;
+  int64_t ldc, lda, ldb;
+  bool trans_a, trans_b;
+  bool accumulate;
+  double alpha;
+};
+HEBB_KERNEL(Gemm)
+
+}  // namespace hebb

@@ -1,0 +1,39 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+/// The model's norms (spec 00, section 3).
+enum class NormKind { rms, rms_unit_offset, layer };
+
+/// h_out = h + rho branch (branch undefined: h_out is not written and h is normed);
+/// y = norm(h_out; weight, bias).
+/// h, branch, h_out, y [N, d]; weight [d], bias [d] ("layer" only); mean [N] ("layer" only) and
+/// rstd [N] are kept for the backward pass. Statistics in f32 (f64 for f64).
+/// Bound: memory, 2 reads and 2 writes of [N, d].
+struct NormForward {
+  Tensor y, h_out, mean, rstd;
+  Tensor h, branch, weight, bias;
+  double rho, eps;
+  NormKind kind;
+};
+HEBB_KERNEL(NormForward)
+
+/// d_h = d_h_out + norm backward of d_y; d_weight and d_bias accumulate. `h` is what was normed
+/// (h_out of the forward pass). d_h_out may be undefined (0). d_h is overwritten, or added to when
+/// `accumulate`. d_branch = rho d_h where defined (only without `accumulate`).
+/// partial [norm_backward_blocks(N), 2, d] is scratch of the two-stage sums over rows.
+/// Bound: memory, 3 reads and 1 write of [N, d].
+struct NormBackward {
+  Tensor d_h, d_branch, d_weight, d_bias, partial;
+  Tensor d_y, d_h_out, h, mean, rstd, weight;
+  double rho;
+  NormKind kind;
+  bool accumulate;
+};
+HEBB_KERNEL(NormBackward)
+
+/// Row blocks of the weight-gradient sums: a function of N only, never of threads.
+int64_t norm_backward_blocks(int64_t rows);
+
+}  // namespace hebb
