@@ -1,5 +1,5 @@
 #pragma once
-// JSON values that know where they were written. nlohmann/json stays inside json.cpp.
+// JSON values that know where they were written. nlohmann/json stays inside json_parse.cpp.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -71,7 +71,8 @@ class Json {
   /// indent < 0: one line without spaces; otherwise pretty. Doubles are written so that they read
   /// back to the same bits. sorted: object keys in byte order (canonical form, spec 81 section 13).
   std::string dump(int indent = -1, bool sorted = false) const;
-  bool operator==(const Json& other) const;               // origins do not matter; 1 equals 1.0
+  /// Origins and the order of members do not matter; 1 equals 1.0; NaN equals NaN.
+  bool operator==(const Json& other) const;
 
  private:
   Kind kind_ = Kind::null;
@@ -97,8 +98,13 @@ void merge_json(Json& base, const Json& over);
 /// that wrote each value, so relative paths resolve against origin().file.
 Json load_config(const std::string& path);
 
-/// Applies "a.b.c=VALUE" (VALUE as JSON, else a string) with origin "command line". Numbers index
-/// arrays; missing objects on the way are created.
+/// Sets the value at a dotted path ("a.b.0") or a JSON pointer ("/a/b/0"). Numbers index existing
+/// elements of arrays; missing objects on the way are created. Throws ConfigError (the value's origin,
+/// the part of the path concerned) when the path crosses a scalar or an array has no such element.
+void set_path(Json& root, std::string_view path, Json value);
+
+/// Applies "a.b.c=VALUE" (VALUE as JSON, else a string) with origin "command line"; paths as in
+/// set_path. Objects and arrays are replaced, not merged.
 void apply_override(Json& root, std::string_view assignment);
 
 }  // namespace hebb

@@ -1,0 +1,321 @@
+#include "core/json.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "core/error.h"
+
+namespace hebb {
+namespace {
+
+constexpr size_t kLongestFound = 40;  // bytes of a string that messages show
+
+bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+/// Length of the well-formed UTF-8 sequence at the start of `s` (not empty), or 0.
+size_t utf8_length(std::string_view s) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) {
+    return 1;
+  }
+  const size_t length = lead >= 0xC2 && lead <= 0xDF ? 2 : lead >= 0xE0 && lead <= 0xEF ? 3 : lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
+  if (length == 0 || s.size() < length || !std::all_of(s.begin() + 1, s.begin() + length, is_continuation)) {
+    return 0;
+  }
+  const bool is_overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
+  const bool is_outside = (lead == 0xED && byte(1) > 0x9F) || (lead == 0xF4 && byte(1) > 0x8F);  // surrogates; > U+10FFFF
+  return is_overlong || is_outside ? 0 : length;
+}
+
+void append_quoted(std::string& out, std::string_view s) {
+  out += '"';
+  while (!s.empty()) {
+    const char c = s[0];
+    const size_t length = utf8_length(s);
+    switch (c) {
+      case '"': out += "\\\""; break;
+      case '\\': out += "\\\\"; break;
+      case '\n': out += "\\n"; break;
+      case '\r': out += "\\r"; break;
+      case '\t': out += "\\t"; break;
+      default:
+        if (length == 0) {
+          out += "\\ufffd";  // bytes that are not UTF-8 have no place in JSON
+        } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+          char escape[8];
+          std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
+          out += escape;
+        } else {
+          out += s.substr(0, length);
+        }
+    }
+    s.remove_prefix(std::max<size_t>(length, 1));
+  }
+  out += '"';
+}
+
+void append_double(std::string& out, double v) {
+  if (!std::isfinite(v)) {
+    out += std::isnan(v) ? "\"nan\"" : v > 0 ? "\"inf\"" : "\"-inf\"";
+    return;
+  }
+  char text[32];
+  const auto [end, status] = std::to_chars(text, text + sizeof text, v);
+  HEBB_ASSERT(status == std::errc());
+  const std::string_view written(text, static_cast<size_t>(end - text));
+  out += written;
+  if (written.find_first_of(".e") == std::string_view::npos) {
+    out += ".0";  // stays a number that was not written as an integer; keeps the sign of -0.0
+  }
+}
+
+class Dumper {
+ public:
+  Dumper(int indent, bool sorted) : indent_(indent), sorted_(sorted) {}
+
+  void value(const Json& v, int depth) {
+    switch (v.kind()) {
+      case Json::Kind::null: out_ += "null"; break;
+      case Json::Kind::boolean: out_ += v.as_bool() ? "true" : "false"; break;
+      case Json::Kind::integer: out_ += std::to_string(v.as_int()); break;
+      case Json::Kind::unsigned_integer: out_ += std::to_string(v.as_uint()); break;
+      case Json::Kind::number: append_double(out_, v.as_double()); break;
+      case Json::Kind::string: append_quoted(out_, v.as_string()); break;
+      case Json::Kind::array: array(v, depth); break;
+      case Json::Kind::object: object(v, depth); break;
+    }
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  void array(const Json& v, int depth) {
+    const auto& items = v.items();
+    // Pretty lists of scalars stay on one line: patterns and sizes read better so.
+    const bool is_flat = std::none_of(items.begin(), items.end(), [](const Json& x) { return x.is_array() || x.is_object(); });
+    out_ += '[';
+    for (size_t i = 0; i < items.size(); ++i) {
+      separate(i, depth + 1, is_flat);
+      value(items[i], depth + 1);
+    }
+    close(']', items.empty() || is_flat, depth);
+  }
+
+  void object(const Json& v, int depth) {
+    std::vector<const Json::Member*> members;
+    for (const Json::Member& member : v.members()) {
+      members.push_back(&member);
+    }
+    if (sorted_) {
+      std::sort(members.begin(), members.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
+    }
+    out_ += '{';
+    for (size_t i = 0; i < members.size(); ++i) {
+      separate(i, depth + 1, false);
+      append_quoted(out_, members[i]->first);
+      out_ += indent_ < 0 ? ":" : ": ";
+      value(members[i]->second, depth + 1);
+    }
+    close('}', members.empty(), depth);
+  }
+
+  void separate(size_t i, int depth, bool is_flat) {
+    out_ += i > 0 ? "," : "";
+    if (indent_ >= 0) {
+      if (is_flat) {
+        out_ += i > 0 ? " " : "";
+      } else {
+        new_line(depth);
+      }
+    }
+  }
+
+  void close(char bracket, bool is_flat, int depth) {
+    if (indent_ >= 0 && !is_flat) {
+      new_line(depth);
+    }
+    out_ += bracket;
+  }
+
+  void new_line(int depth) {
+    out_ += '\n';
+    out_.append(static_cast<size_t>(indent_) * static_cast<size_t>(depth), ' ');
+  }
+
+  int indent_;
+  bool sorted_;
+  std::string out_;
+};
+
+bool equal_numbers(const Json& a, const Json& b) {
+  if (a.is_integer() && b.is_integer()) {
+    return a.kind() == b.kind() && a.dump() == b.dump();
+  }
+  if (!a.is_integer() && !b.is_integer()) {
+    return a.as_double() == b.as_double() || (std::isnan(a.as_double()) && std::isnan(b.as_double()));
+  }
+  const Json& integer = a.is_integer() ? a : b;
+  const double other = a.is_integer() ? b.as_double() : a.as_double();
+  if (other != std::floor(other)) {
+    return false;  // NaN too
+  }
+  // Exact comparison: through double, 2^53 + 1 would equal 2^53.
+  if (integer.kind() == Json::Kind::integer) {
+    return other >= -0x1p63 && other < 0x1p63 && integer.as_int() == static_cast<int64_t>(other);
+  }
+  return other >= 0 && other < 0x1p64 && integer.as_uint() == static_cast<uint64_t>(other);
+}
+
+}  // namespace
+
+std::string Origin::str() const {
+  if (!file) {
+    return {};
+  }
+  return line > 0 ? *file + ":" + std::to_string(line) + ":" + std::to_string(column) : *file;
+}
+
+Json::Json(bool v) : kind_(Kind::boolean), bool_(v) {}
+Json::Json(int v) : kind_(Kind::integer), int_(v) {}
+Json::Json(int64_t v) : kind_(Kind::integer), int_(v) {}
+Json::Json(uint64_t v)
+    : kind_(v <= static_cast<uint64_t>(INT64_MAX) ? Kind::integer : Kind::unsigned_integer), int_(static_cast<int64_t>(v)) {}
+Json::Json(double v) : kind_(Kind::number), double_(v) {}
+Json::Json(const char* v) : kind_(Kind::string), string_(v) {}
+Json::Json(std::string v) : kind_(Kind::string), string_(std::move(v)) {}
+
+Json Json::array(std::vector<Json> items) {
+  Json v;
+  v.kind_ = Kind::array;
+  v.items_ = std::move(items);
+  return v;
+}
+
+Json Json::object(std::vector<Member> members) {
+  Json v;
+  v.kind_ = Kind::object;
+  v.members_ = std::move(members);
+  return v;
+}
+
+bool Json::as_bool() const {
+  HEBB_ASSERT(is_bool());
+  return bool_;
+}
+
+int64_t Json::as_int() const {
+  HEBB_ASSERT(kind_ == Kind::integer);
+  return int_;
+}
+
+uint64_t Json::as_uint() const {
+  HEBB_ASSERT(kind_ == Kind::unsigned_integer || (kind_ == Kind::integer && int_ >= 0));
+  return static_cast<uint64_t>(int_);
+}
+
+double Json::as_double() const {
+  HEBB_ASSERT(is_number());
+  return kind_ == Kind::number    ? double_
+         : kind_ == Kind::integer ? static_cast<double>(int_)
+                                  : static_cast<double>(static_cast<uint64_t>(int_));
+}
+
+const std::string& Json::as_string() const {
+  HEBB_ASSERT(is_string());
+  return string_;
+}
+
+std::vector<Json>& Json::items() {
+  HEBB_ASSERT(is_array());
+  return items_;
+}
+
+const std::vector<Json>& Json::items() const {
+  HEBB_ASSERT(is_array());
+  return items_;
+}
+
+std::vector<Json::Member>& Json::members() {
+  HEBB_ASSERT(is_object());
+  return members_;
+}
+
+const std::vector<Json::Member>& Json::members() const {
+  HEBB_ASSERT(is_object());
+  return members_;
+}
+
+const Json* Json::find(std::string_view key) const {
+  for (const Member& member : members()) {
+    if (member.first == key) {
+      return &member.second;
+    }
+  }
+  return nullptr;
+}
+
+Json* Json::find(std::string_view key) { return const_cast<Json*>(std::as_const(*this).find(key)); }
+
+const Json& Json::at(std::string_view key) const {
+  const Json* member = find(key);
+  HEBB_ASSERT(member != nullptr);
+  return *member;
+}
+
+Json& Json::set(std::string_view key, Json value) {
+  if (Json* member = find(key)) {
+    return *member = std::move(value);
+  }
+  return members_.emplace_back(std::string(key), std::move(value)).second;
+}
+
+bool Json::erase(std::string_view key) {
+  return std::erase_if(members(), [&](const Member& member) { return member.first == key; }) > 0;
+}
+
+void Json::push(Json value) { items().push_back(std::move(value)); }
+
+void Json::set_origin(Origin value, Origin key) {
+  origin_ = std::move(value);
+  key_origin_ = std::move(key);
+}
+
+std::string Json::found() const {
+  if (is_array() || is_object()) {
+    return is_array() ? "an array" : "an object";
+  }
+  if (!is_string() || string_.size() <= kLongestFound) {
+    return dump();
+  }
+  size_t cut = kLongestFound;
+  while (cut > 0 && is_continuation(string_[cut])) {
+    --cut;
+  }
+  return Json(string_.substr(0, cut)).dump() + "...";
+}
+
+std::string Json::dump(int indent, bool sorted) const {
+  Dumper dumper(indent, sorted);
+  dumper.value(*this, 0);
+  return dumper.take();
+}
+
+bool Json::operator==(const Json& other) const {
+  if (is_number() && other.is_number()) {
+    return equal_numbers(*this, other);
+  }
+  if (kind_ != other.kind_) {
+    return false;
+  }
+  if (!is_object()) {
+    return bool_ == other.bool_ && string_ == other.string_ && items_ == other.items_;
+  }
+  return members_.size() == other.members_.size() && std::all_of(members_.begin(), members_.end(), [&](const Member& m) {
+           const Json* twin = other.find(m.first);
+           return twin != nullptr && *twin == m.second;
+         });
+}
+
+}  // namespace hebb

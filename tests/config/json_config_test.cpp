@@ -1,0 +1,95 @@
+// Inheritance and overrides of configuration files.
+#include "core/error.h"
+#include "core/files.h"
+#include "core/json.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+
+using namespace hebb;
+using Catch::Matchers::Contains;
+
+namespace {
+
+Json with_override(const std::string& text, const std::string& assignment) {
+  Json root = parse_json(text, "c.json");
+  apply_override(root, assignment);
+  return root;
+}
+
+}  // namespace
+
+TEST_CASE("extends merges objects, replaces arrays and scalars, and null deletes", "[fast]") {
+  const TempFolder folder;
+  folder.write("base/root.json", R"({"name": "root", "a": {"x": 1, "y": [1, 2], "z": 3}, "gone": {"k": 1}, "s": 5})");
+  folder.write("base/middle.json", R"({"extends": "root.json", "a": {"y": [9]}})");
+  const fs::path top = folder.write("runs/top.json", R"({"extends": "../base/middle.json",
+  "a": {"z": null, "w": {"n": null, "m": 4}}, "gone": null, "s": {"t": 6}})");
+  const Json config = load_config(top.string());
+  CHECK(config.dump() == R"({"name":"root","a":{"x":1,"y":[9],"w":{"m":4}},"s":{"t":6}})");
+  CHECK(config.find("extends") == nullptr);
+}
+
+TEST_CASE("merged values keep the file and line that wrote them", "[fast]") {
+  const TempFolder folder;
+  const fs::path base = folder.write("base.json", "{\n\"a\": {\"x\": 1, \"y\": 2}}");
+  const fs::path top = folder.write("top.json", "{\"extends\": \"base.json\", \"a\": {\n \"y\": 3}, \"b\": {\"c\": 4}}");
+  const Json config = load_config(top.string());
+  CHECK(config.at("a").at("x").origin().str() == base.string() + ":2:12");
+  CHECK(config.at("a").at("y").origin().str() == top.string() + ":2:7");
+  CHECK(config.at("a").at("y").key_origin().str() == top.string() + ":2:2");
+  CHECK(config.at("b").at("c").origin().str() == top.string() + ":2:22");
+  CHECK(config.origin().str() == top.string() + ":1:1");
+}
+
+TEST_CASE("a null without extends stays in the configuration", "[fast]") {
+  const TempFolder folder;
+  CHECK(load_config(folder.write("c.json", "{\"a\": null}").string()).dump() == "{\"a\":null}");
+}
+
+TEST_CASE("errors of extends name the line of the extending file", "[fast]") {
+  const TempFolder folder;
+  const std::string a = folder.write("a.json", "{\n  \"extends\": \"b.json\"}").string();
+  const std::string b = folder.write("b.json", "{\"extends\": \"./a.json\"}").string();
+  CHECK_THROWS_WITH(load_config(a), b + ":1:13: extends: found \"./a.json\", expected a file that does not extend this "
+                                        "one (the chain is a cycle)");
+  const std::string missing = folder.write("c.json", "{\"extends\": \"none.json\"}").string();
+  CHECK_THROWS_WITH(load_config(missing), Contains(missing + ":1:13: extends: found \"none.json\", expected the path of "
+                                                             "a configuration file (cannot read "));
+  const std::string number = folder.write("d.json", "{\"extends\": 3}").string();
+  CHECK_THROWS_WITH(load_config(number), Contains(":1:13: extends: found 3, expected the path of"));
+  const std::string list = folder.write("e.json", " []").string();
+  CHECK_THROWS_WITH(load_config(list), list + ":1:2: found an array, expected an object");
+  CHECK_THROWS_AS(load_config((folder / "none.json").string()), ConfigError);
+  CHECK_THROWS_WITH(load_config((folder / "none.json").string()), Contains("cannot open: No such file"));
+}
+
+TEST_CASE("overrides set JSON values or plain strings and create missing objects", "[fast]") {
+  CHECK(with_override("{}", "a.b.c=3").dump() == R"({"a":{"b":{"c":3}}})");
+  CHECK(with_override(R"({"a": {"b": 1}})", "a.b=2.5").dump() == R"({"a":{"b":2.5}})");
+  CHECK(with_override("{}", "name=my run").dump() == R"({"name":"my run"})");
+  CHECK(with_override("{}", "name=\"3\"").dump() == R"({"name":"3"})");
+  CHECK(with_override("{}", "name=").dump() == R"({"name":""})");
+  CHECK(with_override("{}", "a=x=y").dump() == R"({"a":"x=y"})");
+  CHECK(with_override("{}", "a={\"b\": [1, true, null]}").dump() == R"({"a":{"b":[1,true,null]}})");
+  CHECK(with_override(R"({"a": [1, {"b": 2}]})", "a.1.b=7").dump() == R"({"a":[1,{"b":7}]})");
+  CHECK(with_override(R"({"a/b": {"c": [1]}})", "/a~1b/c/0=7").dump() == R"({"a/b":{"c":[7]}})");
+  CHECK(with_override(R"({"a": null})", "a.b=1").dump() == R"({"a":{"b":1}})");
+}
+
+TEST_CASE("overridden values come from the command line", "[fast]") {
+  const Json root = with_override("{}", "a.b={\"c\": [1]}");
+  CHECK(root.at("a").key_origin().str() == "command line");
+  CHECK(root.at("a").at("b").origin().str() == "command line");
+  CHECK(root.at("a").at("b").at("c").items()[0].origin().str() == "command line");
+}
+
+TEST_CASE("overrides that cannot be applied are errors", "[fast]") {
+  CHECK_THROWS_WITH(with_override("{}", "abc"), "command line: found \"abc\", expected an override of the form key.path=VALUE");
+  CHECK_THROWS_AS(with_override("{}", "=3"), ConfigError);
+  CHECK_THROWS_WITH(with_override("{}", "a..b=3"),
+                    "command line: a..b: found an empty name in the path, expected names separated by '.'");
+  CHECK_THROWS_WITH(with_override("{\"a\": 1}", "a.b=3"), "command line: a.b: found 1 at a, expected an object or an array");
+  CHECK_THROWS_WITH(with_override("{\"a\": [1, 2]}", "a.2=3"), "command line: a.2: found \"2\", expected an index from 0 to 1");
+  CHECK_THROWS_WITH(with_override("{\"a\": [1, 2]}", "a.x=3"), "command line: a.x: found \"x\", expected an index from 0 to 1");
+  CHECK_THROWS_WITH(with_override("{\"a\": []}", "a.0=3"), "command line: a.0: found \"0\", expected no index (the array is empty)");
+}
