@@ -1,0 +1,128 @@
+#include "core/params.h"
+
+#include <algorithm>
+
+namespace hebb {
+
+namespace init {
+
+Init constant(double value) {
+  return [value](Rng&, float* values, int64_t count) { std::fill(values, values + count, static_cast<float>(value)); };
+}
+
+Init normal(double std) {
+  return [std](Rng& rng, float* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<float>(std * rng.normal());
+    }
+  };
+}
+
+Init uniform(double low, double high) {
+  return [low, high](Rng& rng, float* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<float>(low + (high - low) * rng.uniform());
+    }
+  };
+}
+
+}  // namespace init
+
+Param& ParamStore::declare(ParamSpec spec) {
+  HEBB_ASSERT(find(spec.name) == nullptr);
+  params_.push_back(std::make_unique<Param>());
+  params_.back()->spec = std::move(spec);
+  return *params_.back();
+}
+
+Param* ParamStore::find(std::string_view name) const {
+  const auto it = std::find_if(params_.begin(), params_.end(), [&](const auto& p) { return p->name() == name; });
+  return it == params_.end() ? nullptr : it->get();
+}
+
+void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
+  dtype_ = dtype;
+  // Every tensor starts on a 64-byte boundary of its block.
+  const auto padded = [](int64_t n) { return (n + 15) / 16 * 16; };
+  int64_t values = 0, trained = 0;
+  for (const auto& p : params_) {
+    if (p->spec.kind == ParamKind::buffer) {
+      blocks_.emplace_back(arena, p->spec.shape, DType::i32, p->name());
+      p->value = blocks_.back();
+      continue;
+    }
+    values += padded(p->spec.shape.numel());
+    trained += p->trained() ? padded(p->spec.shape.numel()) : 0;
+  }
+  const auto block = [&](int64_t size, const char* name) {
+    blocks_.emplace_back(arena, Shape{size}, dtype, name);
+    return blocks_.back().tensor();
+  };
+  const Tensor value = block(values, "parameters");
+  Tensor grad, m, v;
+  if (training) {
+    grad = block(trained, "gradients");
+    m = block(trained, "first moments");
+    v = block(trained, "second moments");
+    grads_ = grad;
+  }
+  int64_t value_at = 0, trained_at = 0;
+  for (const auto& p : params_) {
+    if (p->spec.kind == ParamKind::buffer) {
+      continue;
+    }
+    p->value = value.slice(value_at, p->spec.shape);
+    value_at += padded(p->spec.shape.numel());
+    if (training && p->trained()) {
+      p->grad = grad.slice(trained_at, p->spec.shape);
+      p->m = m.slice(trained_at, p->spec.shape);
+      p->v = v.slice(trained_at, p->spec.shape);
+      trained_at += padded(p->spec.shape.numel());
+    }
+  }
+}
+
+void ParamStore::initialize(Stream& stream, uint64_t seed) {
+  if (stream.counting()) {
+    return;
+  }
+  std::vector<float> drawn;
+  std::vector<double> wide;
+  for (const auto& p : params_) {
+    const int64_t n = p->spec.shape.numel();
+    drawn.assign(static_cast<size_t>(n), 0.0f);
+    Rng rng(seed, p->name());
+    p->spec.init(rng, drawn.data(), n);
+    if (p->value.dtype == DType::f64) {
+      wide.assign(drawn.begin(), drawn.end());
+      copy_to_device(stream, p->value, wide.data());
+    } else if (p->value.dtype == DType::i32) {
+      std::vector<int32_t> whole(drawn.begin(), drawn.end());
+      copy_to_device(stream, p->value, whole.data());
+    } else {
+      copy_to_device(stream, p->value, drawn.data());
+    }
+    if (p->m.defined()) {
+      fill_zero(stream, p->m);
+      fill_zero(stream, p->v);
+    }
+    p->updates = 0;
+  }
+}
+
+void ParamStore::zero_grads(Stream& stream) {
+  fill_zero(stream, grads_);
+  for (const auto& p : params_) {
+    p->reached = false;
+  }
+}
+
+int64_t ParamStore::count(ParamKind kind) const {
+  int64_t n = 0;
+  for (const auto& p : params_) {
+    n += p->spec.kind == kind ? p->spec.shape.numel() : 0;
+  }
+  return n;
+}
+
+}  // namespace hebb

@@ -1,0 +1,79 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/random.h"
+
+namespace hebb {
+
+/// Draws the initial values of one tensor, row-major, in fp32 (spec 00, section 6). `rng` is the
+/// stream (train.seed, parameter name, 0).
+using Init = std::function<void(Rng& rng, float* values, int64_t count)>;
+
+namespace init {
+Init constant(double value);
+Init normal(double std);
+Init uniform(double low, double high);
+}  // namespace init
+
+enum class ParamKind {
+  trained,  // stepped by the optimizer
+  fast,     // floating-point state of the model that layers update themselves (fast weights, thresholds)
+  buffer,   // int32 state of the model (counters)
+};
+
+struct ParamSpec {
+  std::string name;
+  Shape shape;
+  Init init;
+  ParamKind kind = ParamKind::trained;
+  bool decay_exempt = false;  // never decayed, whatever its rank (layer pages); one-dimensional tensors never are
+};
+
+/// One named tensor of the model: value, and what training adds to it.
+struct Param {
+  ParamSpec spec;
+  Tensor value;            // f32 or f64 (i32 for buffers)
+  Tensor grad, m, v;       // trained parameters of a training store; same dtype as value
+  int64_t updates = 0;     // AdamW's t
+  bool reached = false;    // the loss of this step reached it
+
+  const std::string& name() const { return spec.name; }
+  bool trained() const { return spec.kind == ParamKind::trained; }
+  bool decays() const { return trained() && !spec.decay_exempt && spec.shape.rank >= 2; }
+};
+
+/// All parameters and persistent state of a model, in declaration order. Layers declare while they
+/// are built; allocate() then lays values, gradients and moments out in one block each.
+class ParamStore {
+ public:
+  ParamStore() = default;
+  ParamStore(const ParamStore&) = delete;
+  ParamStore& operator=(const ParamStore&) = delete;
+
+  /// Duplicate names are programmer errors. The reference stays valid.
+  Param& declare(ParamSpec spec);
+  Param* find(std::string_view name) const;
+
+  /// f32 or f64 values; gradients and moments too when `training`.
+  void allocate(Arena& arena, DType dtype, bool training);
+  /// Initial values of every tensor from its own stream.
+  void initialize(Stream& stream, uint64_t seed);
+  void zero_grads(Stream& stream);  // and the reached flags
+
+  const std::vector<std::unique_ptr<Param>>& all() const { return params_; }
+  DType dtype() const { return dtype_; }
+  int64_t count(ParamKind kind) const;  // elements
+
+ private:
+  std::vector<std::unique_ptr<Param>> params_;
+  DType dtype_ = DType::f32;
+  std::vector<Buffer> blocks_;
+  Tensor grads_;
+};
+
+}  // namespace hebb

@@ -1,0 +1,130 @@
+#pragma once
+// What a layer is: a configuration that declares itself (LayerConfig) and makes a Layer, which
+// declares parameters when built and runs forward passes on a tape. One Layer::forward serves
+// training, scoring, prefill and decoding: with a LayerState it continues from, and advances, that
+// state, whatever the number of tokens.
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/fields.h"
+#include "core/params.h"
+#include "core/tape.h"
+#include "layers/rows.h"
+
+namespace hebb {
+
+enum class Role { mixer, memory, ffn };
+
+/// Decisions and scores that `hebb trace --inside` dumps and `--force` replaces (spec 00, section 7).
+/// Host memory; integers as int64, floats as double.
+class Inspector {
+ public:
+  struct Record {
+    std::vector<int64_t> shape;
+    std::vector<int64_t> integers;  // one of the two is filled
+    std::vector<double> reals;
+  };
+  bool recording = false;                   // --inside
+  std::map<std::string, Record> records;    // by full name, e.g. "blocks.0.mixer.mask"
+  std::map<std::string, Record> forced;     // --force
+
+  const Record* force(const std::string& name) const {
+    const auto it = forced.find(name);
+    return it == forced.end() ? nullptr : &it->second;
+  }
+};
+
+/// Statistics of one step by layer path and name ("blocks.2.memory" -> "gate_mean"), for
+/// metrics.jsonl and TensorBoard.
+using Statistics = std::map<std::string, std::map<std::string, double>>;
+
+/// Everything that one forward pass shares.
+struct Pass {
+  Tape& tape;
+  const Rows& rows;
+  bool training = false;            // training mode: random window, training-time quantizers, fast-weight updates kept
+  int64_t random_window = 0;        // > 0: attention layers without a window use this one (spec 83, section 6)
+  uint64_t seed = 0;                // train.seed
+  int64_t step = 0;                 // optimizer step index
+  Inspector* inspector = nullptr;
+  Statistics* statistics = nullptr; // non-null on steps that are logged
+  Var embeddings{};                 // h_0 [B T, d]: normed embeddings
+  std::map<std::string, Var> shared{};  // values that layers hand to later layers (value residual, EDA scores)
+
+  Stream& stream() const { return tape.stream(); }
+  int64_t batch() const { return rows.batch(); }
+  int64_t length() const { return rows.length(); }
+  int64_t tokens() const { return rows.tokens(); }
+  /// A parameter as a tape value.
+  Var param(Param& p) const { return tape.leaf(p.value, p.grad, &p.reached); }
+};
+
+/// What a layer carries from one segment or token to the next, for a fixed batch of rows. Memory
+/// comes from the arena given at construction.
+struct LayerState {
+  virtual ~LayerState() = default;
+};
+
+/// One layer of one block.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+
+  /// x [B T, d]: the block's normed input (memory: the residual stream itself). Returns [B T, d].
+  /// state: null = nothing is carried (a whole row, or training).
+  virtual Var forward(Pass& pass, Var x, LayerState* state) = 0;
+
+  /// Fresh state for `rows` rows; null for layers that carry nothing.
+  virtual std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const { return nullptr; }
+
+  /// Model FLOPs of one forward pass per token, mean over a row of `length` tokens (the layer page's
+  /// cost section; training = 3x).
+  virtual double flops_per_token(int64_t length) const = 0;
+
+  /// Bytes that decoding must keep after `tokens` tokens of one row (spec 81, section 12).
+  virtual int64_t state_bytes(int64_t tokens) const { return 0; }
+
+  /// Called once per optimizer step that was not skipped, after the optimizer (spec 83, section 2.6).
+  virtual void after_step(Stream& stream, int64_t step) {}
+};
+
+struct ModelConfig;
+
+/// What a layer is told when it is built.
+struct BuildContext {
+  const ModelConfig& model;
+  ParamStore& params;
+  int64_t block = 0;
+  std::string name;    // "blocks.3.mixer"
+  std::string layer;   // its name in model.layers: "gdn"
+
+  /// Declares NAME.suffix.
+  Param& declare(std::string suffix, Shape shape, Init init, ParamKind kind = ParamKind::trained,
+                 bool decay_exempt = false) const {
+    return params.declare({name + "." + suffix, shape, std::move(init), kind, decay_exempt});
+  }
+};
+
+/// A layer definition of model.layers.
+class LayerConfig {
+ public:
+  virtual ~LayerConfig() = default;
+  /// Declares the configuration fields ("type" is handled by the caller), with their constraints.
+  virtual void fields(Fields& f) = 0;
+  /// Checks that need the whole model; path "model.layers.NAME" is in `f`, which is in read mode.
+  virtual void check(Fields& f, const ModelConfig& model) const {}
+  virtual std::unique_ptr<Layer> make(const BuildContext& context) const = 0;
+};
+
+/// A registered layer type: one line in registry.cpp.
+struct LayerType {
+  std::string name;
+  Role role;
+  std::unique_ptr<LayerConfig> (*make)();
+};
+const std::vector<LayerType>& layer_types();
+const LayerType* find_layer_type(std::string_view name);
+
+}  // namespace hebb

@@ -1,0 +1,155 @@
+#include "layers/model_config.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace hebb {
+namespace {
+
+const char* role_name(Role role) {
+  switch (role) {
+    case Role::mixer: return "mixer";
+    case Role::memory: return "memory";
+    case Role::ffn: return "ffn";
+  }
+  return "?";
+}
+
+std::vector<std::string> type_names() {
+  std::vector<std::string> names;
+  for (const LayerType& t : layer_types()) {
+    names.push_back(t.name);
+  }
+  return names;
+}
+
+void read_definition(const std::string& name, Fields& f, ModelConfig& m) {
+  LayerDefinition* definition = nullptr;
+  for (LayerDefinition& d : m.layers) {
+    definition = d.name == name ? &d : definition;
+  }
+  const std::string type = f.type_tag(definition != nullptr ? definition->type : "attention", type_names());
+  if (definition == nullptr) {
+    const LayerType* t = find_layer_type(type);
+    m.layers.push_back({name, type, t->role, t->make()});
+    definition = &m.layers.back();
+  }
+  definition->config->fields(f);
+}
+
+/// A block must name defined layers of the right role.
+void check_reference(const Fields& f, const std::string& key, const std::optional<std::string>& name, Role role,
+                     const ModelConfig& m) {
+  if (!name) {
+    return;
+  }
+  const LayerDefinition* d = m.find(*name);
+  if (d == nullptr) {
+    std::string defined;
+    for (const LayerDefinition& l : m.layers) {
+      defined += (defined.empty() ? "" : ", ") + l.name;
+    }
+    f.fail(key, "\"" + *name + "\"", "the name of a layer defined in model.layers (" + defined + ")");
+  }
+  if (d->role != role) {
+    f.fail(key, "\"" + *name + "\" of type " + d->type + ", a " + role_name(d->role),
+           std::string("a layer that can be a ") + role_name(role));
+  }
+}
+
+void check_block(const Fields& f, const std::string& key, const BlockSpec& b, const ModelConfig& m) {
+  check_reference(f, key + ".mixer", b.mixer, Role::mixer, m);
+  check_reference(f, key + ".ffn", b.ffn, Role::ffn, m);
+  check_reference(f, key + ".memory", b.memory, Role::memory, m);
+}
+
+}  // namespace
+
+void fields(Fields& f, BlockSpec& b) {
+  f.field("mixer", b.mixer).help("Name of the layer that mixes tokens.");
+  f.field("ffn", b.ffn).help("Name of the feed-forward layer.");
+  f.field("memory", b.memory).help("Name of the memory layer in front of the mixer, if any.");
+}
+
+NormKind ModelConfig::norm_kind() const {
+  return norm == "layer" ? NormKind::layer : norm == "rms" ? NormKind::rms : NormKind::rms_unit_offset;
+}
+
+const LayerDefinition* ModelConfig::find(const std::string& name) const {
+  const auto it = std::find_if(layers.begin(), layers.end(), [&](const auto& d) { return d.name == name; });
+  return it == layers.end() ? nullptr : &*it;
+}
+
+BlockSpec ModelConfig::block(int64_t i) const {
+  BlockSpec b = pattern[static_cast<size_t>(i) % pattern.size()];
+  if (const auto it = at.find(i); it != at.end()) {
+    b.mixer = it->second.mixer ? it->second.mixer : b.mixer;
+    b.ffn = it->second.ffn ? it->second.ffn : b.ffn;
+    b.memory = it->second.memory ? it->second.memory : b.memory;
+  }
+  return b;
+}
+
+std::vector<std::string> ModelConfig::unused() const {
+  std::vector<std::string> names;
+  for (const LayerDefinition& d : layers) {
+    bool used = false;
+    for (int64_t i = 0; i < num_layers && !used; ++i) {
+      const BlockSpec b = block(i);
+      used = b.mixer == d.name || b.ffn == d.name || b.memory == d.name;
+    }
+    if (!used) {
+      names.push_back(d.name);
+    }
+  }
+  return names;
+}
+
+void fields(Fields& f, ModelConfig& m) {
+  f.field("vocab_size", m.vocab_size).required().min(1).help("Number of token ids.");
+  f.field("hidden_size", m.hidden_size).required().min(1).help("Width d of the residual stream.");
+  f.field("num_layers", m.num_layers).required().min(1).help("Number of blocks.");
+  f.field("norm_eps", m.norm_eps).above(0).help("Epsilon of the model's norms.");
+  f.field("norm", m.norm).one_of({"rms", "rms_unit_offset", "layer"}).help("Kind of the model's norms.");
+  f.field("tie_embeddings", m.tie_embeddings).help("The output matrix is the embedding matrix.");
+  f.field("embed_norm", m.embed_norm).help("Norm after the embedding.");
+  f.field("residual_scale", m.residual_scale).help("Factor of every residual branch.");
+  f.field("init_std", m.init_std).min(0).help("Standard deviation of initial matrices.");
+  std::vector<std::string> names;
+  for (const LayerDefinition& d : m.layers) {
+    names.push_back(d.name);
+  }
+  f.map("layers", names, [&](const std::string& name, Fields& sub) { read_definition(name, sub, m); })
+      .required()
+      .help("Layer definitions by name, each with a \"type\".");
+  f.list("pattern", m.pattern).required().help("Blocks, cycled over num_layers.");
+  std::vector<std::string> indices;
+  for (const auto& [i, b] : m.at) {
+    indices.push_back(std::to_string(i));
+  }
+  f.map("at", indices, [&](const std::string& index, Fields& sub) {
+     int64_t i = -1;
+     const auto [end, error] = std::from_chars(index.data(), index.data() + index.size(), i);
+     if (sub.reading() && (error != std::errc() || end != index.data() + index.size() || i < 0 || i >= m.num_layers)) {
+       f.fail("at." + index, "\"" + index + "\"", "a block index from 0 to " + std::to_string(m.num_layers - 1));
+     }
+     fields(sub, m.at[i]);
+   }).help("Changes at single blocks, by block index.");
+  if (!f.reading()) {
+    return;
+  }
+  f.require(!m.pattern.empty(), "pattern", "at least one block");
+  for (size_t i = 0; i < m.pattern.size(); ++i) {
+    const std::string key = "pattern." + std::to_string(i);
+    if (!m.pattern[i].mixer || !m.pattern[i].ffn) {
+      f.fail(key + (m.pattern[i].mixer ? ".ffn" : ".mixer"), "nothing", "the name of a layer (required)");
+    }
+    check_block(f, key, m.pattern[i], m);
+  }
+  for (const auto& [i, b] : m.at) {
+    check_block(f, "at." + std::to_string(i), b, m);
+  }
+  f.visit_members("layers", [&](const std::string& name, Fields& sub) { m.find(name)->config->check(sub, m); });
+}
+
+}  // namespace hebb

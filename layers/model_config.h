@@ -1,0 +1,45 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/norm.h"
+#include "layers/layer.h"
+
+namespace hebb {
+
+/// One entry of `pattern`, or of `at` (there every member is optional).
+struct BlockSpec {
+  std::optional<std::string> mixer, ffn, memory;
+};
+void fields(Fields& f, BlockSpec& b);
+
+struct LayerDefinition {
+  std::string name, type;
+  Role role = Role::mixer;
+  std::unique_ptr<LayerConfig> config;
+};
+
+/// The `model` object (spec 00).
+struct ModelConfig {
+  int64_t vocab_size = 0, hidden_size = 0, num_layers = 0;
+  double norm_eps = 1e-5;
+  std::string norm = "rms";
+  bool tie_embeddings = false, embed_norm = false;
+  double residual_scale = 1.0, init_std = 0.02;
+  std::vector<LayerDefinition> layers;   // in file order
+  std::vector<BlockSpec> pattern;
+  std::map<int64_t, BlockSpec> at;
+
+  NormKind norm_kind() const;
+  const LayerDefinition* find(const std::string& name) const;
+  /// Block i: the pattern entry, with `at` merged over it.
+  BlockSpec block(int64_t i) const;
+  /// Names of definitions that no block uses.
+  std::vector<std::string> unused() const;
+};
+void fields(Fields& f, ModelConfig& m);
+
+}  // namespace hebb

@@ -1,0 +1,23 @@
+#include "layers/ffn.h"
+#include "layers/layer.h"
+
+namespace hebb {
+
+const std::vector<LayerType>& layer_types() {
+  static const std::vector<LayerType> types = {
+      {"swiglu", Role::ffn, make_swiglu_config},
+      {"relu2", Role::ffn, make_relu2_config},
+  };
+  return types;
+}
+
+const LayerType* find_layer_type(std::string_view name) {
+  for (const LayerType& t : layer_types()) {
+    if (t.name == name) {
+      return &t;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace hebb

@@ -1,0 +1,45 @@
+#include "layers/rows.h"
+
+namespace hebb {
+
+Rows::Rows(Stream& stream, Arena& arena, int64_t rows, int64_t length, std::vector<int32_t> starts)
+    : batch_(rows), length_(length), host_(std::move(starts)), device_(arena, {rows, length}, DType::i32, "rows") {
+  HEBB_ASSERT(rows >= 1 && length >= 1 && static_cast<int64_t>(host_.size()) == rows * length);
+  copy_to_device(stream, device_, host_.data());
+  for (int64_t b = 0; b < rows; ++b) {
+    for (int64_t t = 0; t < length;) {
+      const int32_t start = host_[static_cast<size_t>(b * length + t)];
+      int64_t end = t + 1;
+      while (end < length && host_[static_cast<size_t>(b * length + end)] == start) {
+        ++end;
+      }
+      spans_.push_back({b, t, end - t, t - start});
+      t = end;
+    }
+  }
+}
+
+Rows Rows::streams(Stream& stream, Arena& arena, int64_t rows, int64_t length, int64_t offset) {
+  HEBB_ASSERT(offset >= 0 && offset <= INT32_MAX);
+  return Rows(stream, arena, rows, length,
+              std::vector<int32_t>(static_cast<size_t>(rows * length), static_cast<int32_t>(-offset)));
+}
+
+Rows Rows::documents(Stream& stream, Arena& arena, int64_t rows, int64_t length, const std::vector<int64_t>& ids,
+                     int64_t offset) {
+  HEBB_ASSERT(static_cast<int64_t>(ids.size()) == rows * length);
+  std::vector<int32_t> starts(ids.size());
+  for (int64_t b = 0; b < rows; ++b) {
+    int64_t start = -offset;
+    for (int64_t t = 0; t < length; ++t) {
+      const size_t i = static_cast<size_t>(b * length + t);
+      if (t > 0 && ids[i] != ids[i - 1]) {
+        start = t;
+      }
+      starts[i] = static_cast<int32_t>(start);
+    }
+  }
+  return Rows(stream, arena, rows, length, std::move(starts));
+}
+
+}  // namespace hebb

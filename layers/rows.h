@@ -1,0 +1,47 @@
+#pragma once
+#include <vector>
+
+#include "core/arena.h"
+
+namespace hebb {
+
+/// One run of consecutive tokens of one document inside a row.
+struct DocumentSpan {
+  int64_t row, start, length;
+  int64_t offset;  // document position of its first token: > 0 when the document began in an earlier segment
+};
+
+/// The document structure of a batch of rows [B, T], on the host and on the device.
+/// doc_start[b, t] is the index in the row of the first token of t's document, so the document
+/// position of t is t - doc_start. It is negative when the document (or, without a document mask,
+/// the row's one stream) continues from an earlier segment whose state is carried.
+class Rows {
+ public:
+  /// One stream per row that began `offset` tokens ago.
+  static Rows streams(Stream& stream, Arena& arena, int64_t rows, int64_t length, int64_t offset = 0);
+  /// Documents by id [B, T] (a document starts wherever the id differs from the one before);
+  /// offset: how long ago the first document of each row began.
+  static Rows documents(Stream& stream, Arena& arena, int64_t rows, int64_t length, const std::vector<int64_t>& ids,
+                        int64_t offset = 0);
+
+  int64_t batch() const { return batch_; }
+  int64_t length() const { return length_; }
+  int64_t tokens() const { return batch_ * length_; }
+  const Tensor& doc_start() const { return device_; }                    // [B, T] i32, on the device
+  const std::vector<int32_t>& host_doc_start() const { return host_; }   // [B, T]
+  const std::vector<DocumentSpan>& spans() const { return spans_; }      // row-major order
+  /// Whether row b's first token continues a carried state (its document began before this batch).
+  bool continues(int64_t row) const { return host_[static_cast<size_t>(row * length_)] < 0; }
+  /// How many tokens of the stream came before this batch (row 0).
+  int64_t offset() const { return -static_cast<int64_t>(host_[0]); }
+
+ private:
+  Rows(Stream& stream, Arena& arena, int64_t rows, int64_t length, std::vector<int32_t> starts);
+
+  int64_t batch_, length_;
+  std::vector<int32_t> host_;
+  Buffer device_;
+  std::vector<DocumentSpan> spans_;
+};
+
+}  // namespace hebb
