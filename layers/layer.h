@@ -113,8 +113,9 @@ class LayerConfig {
   virtual ~LayerConfig() = default;
   /// Declares the configuration fields ("type" is handled by the caller), with their constraints.
   virtual void fields(Fields& f) = 0;
-  /// Checks that need the whole model; path "model.layers.NAME" is in `f`, which is in read mode.
-  virtual void check(Fields& f, const ModelConfig& model) const {}
+  /// Checks that need the whole model. `f` reads the model object; key is "layers.NAME": report with
+  /// f.fail(key + ".window", found, expected).
+  virtual void check(const Fields& f, const std::string& key, const ModelConfig& model) const {}
   virtual std::unique_ptr<Layer> make(const BuildContext& context) const = 0;
 };
 

@@ -149,7 +149,9 @@ void fields(Fields& f, ModelConfig& m) {
   for (const auto& [i, b] : m.at) {
     check_block(f, "at." + std::to_string(i), b, m);
   }
-  f.visit_members("layers", [&](const std::string& name, Fields& sub) { m.find(name)->config->check(sub, m); });
+  for (const LayerDefinition& d : m.layers) {
+    d.config->check(f, "layers." + d.name, m);
+  }
 }
 
 }  // namespace hebb

@@ -1,0 +1,18 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+/// y [N, n] += bias [n].
+struct AddBias {
+  Tensor y, bias;
+};
+HEBB_KERNEL_CPU(AddBias)
+
+/// out [n] += column sums of x [N, n], in row order. Bound: memory.
+struct ColumnSums {
+  Tensor out, x;
+};
+HEBB_KERNEL_CPU(ColumnSums)
+
+}  // namespace hebb

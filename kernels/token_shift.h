@@ -1,0 +1,26 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+/// y_t = x_t + mu * (x_{t-1} - x_t) per channel (spec 70, section 11). At a document's first token
+/// x_{t-1} is 0 (zero_start) or x_t itself. x, y [B, T, C]; mu [C]; doc_start [B, T] i32.
+/// previous [B, C]: x of the token before the rows, for rows that continue (may be undefined).
+struct TokenShiftForward {
+  Tensor y, x, mu, previous, doc_start;
+  bool zero_start;
+};
+HEBB_KERNEL_CPU(TokenShiftForward)
+
+/// d_x (overwritten or, with `accumulate`, added to) and d_mu [C] += ..., from d_y.
+/// partial [token_shift_blocks(B T), C] is scratch of the two-stage sum over tokens.
+struct TokenShiftBackward {
+  Tensor d_x, d_mu, partial;
+  Tensor d_y, x, mu, doc_start;
+  bool zero_start, accumulate;
+};
+HEBB_KERNEL_CPU(TokenShiftBackward)
+
+int64_t token_shift_blocks(int64_t tokens);
+
+}  // namespace hebb

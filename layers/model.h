@@ -1,0 +1,78 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layers/model_config.h"
+#include "layers/ops/norm.h"
+
+namespace hebb {
+
+enum class Recompute { none, block, mixer, ffn };
+
+/// The carried state of every layer of a model for a fixed batch of rows (spec 81, 1.5): what decoding
+/// and segment-wise evaluation keep.
+struct ModelState {
+  struct Block {
+    std::unique_ptr<LayerState> memory, mixer, ffn;
+  };
+  std::vector<Block> blocks;
+  int64_t tokens = 0;  // tokens seen so far; rows of the next segment must be built with this offset
+};
+
+/// A stack of residual blocks (spec 00, section 1).
+class Model {
+ public:
+  /// Builds the layers and declares their parameters (not allocated yet). `config` must outlive the model.
+  explicit Model(const ModelConfig& config);
+
+  const ModelConfig& config() const { return config_; }
+  ParamStore& params() { return params_; }
+  const ParamStore& params() const { return params_; }
+  void set_recompute(Recompute mode) { recompute_ = mode; }
+
+  struct Block {
+    std::unique_ptr<Layer> memory, mixer, ffn;
+  };
+  const std::vector<Block>& blocks() const { return blocks_; }
+
+  /// tokens [B T] i32 on the device. Returns the final normed hidden states [B T, d].
+  Var hidden(Pass& pass, const Tensor& tokens, ModelState* state = nullptr);
+  /// logits [N, V] of hidden states [N, d].
+  Var logits(Pass& pass, Var hidden);
+  /// Cross-entropy of every position (ops/head_loss.h): row_loss [B T] f64. Recording, gradients of
+  /// scale * sum are computed; call pass.tape.backward() afterwards.
+  void loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale);
+
+  std::unique_ptr<ModelState> make_state(Arena& arena, int64_t rows) const;
+  void after_step(Stream& stream, int64_t step);
+
+  /// Forward FLOPs per token at a row length (sum of the layers, norms not counted; lm_head counts,
+  /// embed does not).
+  double flops_per_token(int64_t length) const;
+  int64_t state_bytes(int64_t tokens) const;
+
+ private:
+  struct BlockNorms {
+    NormParams mixer, ffn;
+  };
+  struct Residual {  // the residual stream with a branch that is not added yet
+    Var h, branch;
+  };
+  NormParams declare_norm(const std::string& name);
+  std::vector<Var> recompute(Pass& pass, const std::function<std::vector<Var>()>& fn);
+  Residual run_block(Pass& pass, size_t i, Residual s, ModelState::Block* state);
+  Var run_branch(Pass& pass, Layer& layer, Var x, LayerState* state, bool again);
+  ResidualNorm apply_norm(Pass& pass, const NormParams& norm, const Residual& s) const;
+  Param& head() { return lm_head_ != nullptr ? *lm_head_ : *embed_; }
+
+  const ModelConfig& config_;
+  ParamStore params_;
+  std::vector<Block> blocks_;
+  std::vector<BlockNorms> norms_;
+  Param *embed_, *lm_head_ = nullptr;
+  NormParams embed_norm_, final_norm_;
+  Recompute recompute_ = Recompute::none;
+};
+
+}  // namespace hebb

@@ -1,0 +1,49 @@
+#include "layers/ops/linear.h"
+
+#include "kernels/bias.h"
+#include "kernels/gemm.h"
+
+namespace hebb {
+namespace {
+
+struct LinearNode final : Node {
+  Var x, weight, bias, y;  // [N, in] [out, in] [out] [N, out]
+  int64_t rows, in, out;
+
+  void backward(Tape& tape) override {
+    const Tensor d_y = tape.grad(y);
+    if (const GradSlot d = tape.grad_slot(weight)) {
+      run(tape.stream(), Gemm{d.tensor, d_y, tape.value(x), out, in, rows, in, out, in, true, false, d.accumulate, 1.0});
+    }
+    if (const GradSlot d = tape.grad_slot(bias)) {
+      run(tape.stream(), ColumnSums{d.tensor, d_y});
+    }
+    if (const GradSlot d = tape.grad_slot(x)) {
+      run(tape.stream(), Gemm{d.tensor, d_y, tape.value(weight), rows, in, out, in, out, in, false, false, d.accumulate, 1.0});
+    }
+  }
+};
+
+}  // namespace
+
+Var linear(Tape& tape, Var x, Var weight, Var bias) {
+  LinearNode node;
+  node.out = tape.shape(weight)[0];
+  node.in = tape.shape(weight)[1];
+  node.rows = tape.shape(x).numel() / node.in;
+  HEBB_ASSERT(node.rows * node.in == tape.shape(x).numel());
+  node.x = x;
+  node.weight = weight;
+  node.bias = bias;
+  node.y = tape.output({node.rows, node.out}, tape.dtype(x), "linear");
+  run(tape.stream(), Gemm{tape.value(node.y), tape.value(x), tape.value(weight), node.rows, node.out, node.in, node.out,
+                          node.in, node.in, false, true, false, 1.0});
+  if (bias) {
+    run(tape.stream(), AddBias{tape.value(node.y), tape.value(bias)});
+  }
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+}  // namespace hebb

@@ -1,0 +1,51 @@
+#include "layers/ops/token_shift.h"
+
+#include "kernels/token_shift.h"
+
+namespace hebb {
+namespace {
+
+struct TokenShiftNode final : Node {
+  Var x, mu, y;
+  Tensor doc_start;
+  Shape shape;  // [B, T, C]
+  bool zero_start;
+
+  void backward(Tape& tape) override {
+    const int64_t channels = shape[2];
+    Buffer partial = tape.scratch({token_shift_blocks(shape[0] * shape[1]), channels}, tape.dtype(x), "token shift sums");
+    const GradSlot d_x = tape.grad_slot(x);
+    const GradSlot d_mu = tape.grad_slot(mu);
+    run(tape.stream(),
+        TokenShiftBackward{d_x.tensor, d_mu.tensor, partial, tape.grad(y).view(shape), tape.value(x).view(shape),
+                           tape.value(mu), doc_start, zero_start, d_x.accumulate});
+  }
+};
+
+}  // namespace
+
+Var token_shift(Pass& pass, Var x, Var mu, bool zero_start, TokenShiftState* state) {
+  Tape& tape = pass.tape;
+  const int64_t channels = tape.shape(mu).numel();
+  TokenShiftNode node;
+  node.x = x;
+  node.mu = mu;
+  node.doc_start = pass.rows.doc_start();
+  node.shape = {pass.batch(), pass.length(), channels};
+  node.zero_start = zero_start;
+  node.y = tape.output({pass.tokens(), channels}, tape.dtype(x), "token shift");
+  run(tape.stream(),
+      TokenShiftForward{tape.value(node.y), tape.value(x).view(node.shape), tape.value(mu),
+                        state != nullptr ? state->previous.tensor() : Tensor{}, node.doc_start, zero_start});
+  if (state != nullptr) {
+    for (int64_t b = 0; b < pass.batch(); ++b) {
+      copy(tape.stream(), state->previous.tensor().slice(b * channels, {channels}),
+           tape.value(x).slice(((b + 1) * pass.length() - 1) * channels, {channels}));
+    }
+  }
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+}  // namespace hebb
