@@ -44,7 +44,8 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
   dtype_ = dtype;
   // Every tensor starts on a 64-byte boundary of its block.
   const auto padded = [](int64_t n) { return (n + 15) / 16 * 16; };
-  int64_t values = 0, trained = 0;
+  const auto moments = [](const Param& p) { return p.trained() || p.spec.kind == ParamKind::state; };
+  int64_t values = 0, trained = 0, with_moments = 0;
   for (const auto& p : params_) {
     if (p->spec.kind == ParamKind::buffer) {
       blocks_.emplace_back(arena, p->spec.shape, DType::i32, p->name());
@@ -53,6 +54,7 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
     }
     values += padded(p->spec.shape.numel());
     trained += p->trained() ? padded(p->spec.shape.numel()) : 0;
+    with_moments += moments(*p) ? padded(p->spec.shape.numel()) : 0;
   }
   const auto block = [&](int64_t size, const char* name) {
     blocks_.emplace_back(arena, Shape{size}, dtype, name);
@@ -62,11 +64,11 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
   Tensor grad, m, v;
   if (training) {
     grad = block(trained, "gradients");
-    m = block(trained, "first moments");
-    v = block(trained, "second moments");
+    m = block(with_moments, "first moments");
+    v = block(with_moments, "second moments");
     grads_ = grad;
   }
-  int64_t value_at = 0, trained_at = 0;
+  int64_t value_at = 0, trained_at = 0, moments_at = 0;
   for (const auto& p : params_) {
     if (p->spec.kind == ParamKind::buffer) {
       continue;
@@ -75,9 +77,12 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
     value_at += padded(p->spec.shape.numel());
     if (training && p->trained()) {
       p->grad = grad.slice(trained_at, p->spec.shape);
-      p->m = m.slice(trained_at, p->spec.shape);
-      p->v = v.slice(trained_at, p->spec.shape);
       trained_at += padded(p->spec.shape.numel());
+    }
+    if (training && moments(*p)) {
+      p->m = m.slice(moments_at, p->spec.shape);
+      p->v = v.slice(moments_at, p->spec.shape);
+      moments_at += padded(p->spec.shape.numel());
     }
   }
 }

@@ -22,7 +22,8 @@ Init uniform(double low, double high);
 
 enum class ParamKind {
   trained,  // stepped by the optimizer
-  fast,     // floating-point state of the model that layers update themselves (fast weights, thresholds)
+  fast,     // fast weights: written by forward passes, counted as parameters, no optimizer
+  state,    // other floating-point state with an optimizer of its own (thresholds): has m, v and updates
   buffer,   // int32 state of the model (counters)
 };
 
@@ -38,7 +39,7 @@ struct ParamSpec {
 struct Param {
   ParamSpec spec;
   Tensor value;            // f32 or f64 (i32 for buffers)
-  Tensor grad, m, v;       // trained parameters of a training store; same dtype as value
+  Tensor grad, m, v;       // in a training store; same dtype as value (grad: trained only; m, v: state too)
   int64_t updates = 0;     // AdamW's t
   bool reached = false;    // the loss of this step reached it
 

@@ -40,6 +40,14 @@ class Inspector {
 /// metrics.jsonl and TensorBoard.
 using Statistics = std::map<std::string, std::map<std::string, double>>;
 
+/// How fast weights (FwPKM, FwMLP) move during a pass (spec 40, sections 4 and 7).
+enum class FastMode {
+  row,    // training, and any call without a queue: chunks of the rows
+  chunk,  // stream with a queue: update whenever chunk + lookahead tokens are queued
+  end,    // stream: one update after the last token of the pass
+  off,    // read only, nothing is queued
+};
+
 /// Everything that one forward pass shares.
 struct Pass {
   Tape& tape;
@@ -48,6 +56,9 @@ struct Pass {
   int64_t random_window = 0;        // > 0: attention layers without a window use this one (spec 83, section 6)
   uint64_t seed = 0;                // train.seed
   int64_t step = 0;                 // optimizer step index
+  FastMode fast_mode = FastMode::row;
+  bool freeze_fast_weights = false;
+  int64_t fast_chunk = 0;           // > 0: replaces chunk_size of fast-weight layers
   Inspector* inspector = nullptr;
   Statistics* statistics = nullptr; // non-null on steps that are logged
   Var embeddings{};                 // h_0 [B T, d]: normed embeddings
@@ -86,7 +97,13 @@ class Layer {
   /// Bytes that decoding must keep after `tokens` tokens of one row (spec 81, section 12).
   virtual int64_t state_bytes(int64_t tokens) const { return 0; }
 
-  /// Called once per optimizer step that was not skipped, after the optimizer (spec 83, section 2.6).
+  /// End of a segment in FastMode::chunk: use up the queue of `state` (spec 40, section 7).
+  virtual void flush(Stream& stream, LayerState* state) {}
+
+  /// Called before the first micro-batch of every optimizer step, skipped ones included.
+  virtual void begin_step(Stream& stream, int64_t step) {}
+  /// Called once per optimizer step that was not skipped, after the optimizer, for updates that layers
+  /// own (spec 83, section 2.6).
   virtual void after_step(Stream& stream, int64_t step) {}
 };
 
@@ -99,6 +116,8 @@ struct BuildContext {
   int64_t block = 0;
   std::string name;    // "blocks.3.mixer"
   std::string layer;   // its name in model.layers: "gdn"
+  /// Objects that layers of one model share while they are built, by a key of their own.
+  std::map<std::string, std::shared_ptr<void>>& shared;
 
   /// Declares NAME.suffix.
   Param& declare(std::string suffix, Shape shape, Init init, ParamKind kind = ParamKind::trained,

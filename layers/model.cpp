@@ -9,6 +9,7 @@ namespace hebb {
 Model::Model(const ModelConfig& config) : config_(config) {
   const int64_t d = config_.hidden_size;
   const Init normal = init::normal(config_.init_std);
+  std::map<std::string, std::shared_ptr<void>> shared;
   embed_ = &params_.declare({"embed.weight", {config_.vocab_size, d}, normal});
   if (config_.embed_norm) {
     embed_norm_ = declare_norm("embed_norm");
@@ -17,7 +18,7 @@ Model::Model(const ModelConfig& config) : config_(config) {
     const BlockSpec spec = config_.block(i);
     const std::string name = "blocks." + std::to_string(i);
     const auto build = [&](const std::string& role, const std::string& layer) {
-      return config_.find(layer)->config->make(BuildContext{config_, params_, i, name + "." + role, layer});
+      return config_.find(layer)->config->make(BuildContext{config_, params_, i, name + "." + role, layer, shared});
     };
     Block block;
     BlockNorms norms;
@@ -146,12 +147,28 @@ std::unique_ptr<ModelState> Model::make_state(Arena& arena, int64_t rows) const 
   return state;
 }
 
-void Model::after_step(Stream& stream, int64_t step) {
+void Model::each_layer(const std::function<void(Layer&)>& f) {
   for (Block& block : blocks_) {
     for (Layer* layer : {block.memory.get(), block.mixer.get(), block.ffn.get()}) {
       if (layer != nullptr) {
-        layer->after_step(stream, step);
+        f(*layer);
       }
+    }
+  }
+}
+
+void Model::begin_step(Stream& stream, int64_t step) {
+  each_layer([&](Layer& layer) { layer.begin_step(stream, step); });
+}
+
+void Model::after_step(Stream& stream, int64_t step) {
+  each_layer([&](Layer& layer) { layer.after_step(stream, step); });
+}
+
+void Model::flush(Stream& stream, ModelState& state) {
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (blocks_[i].memory) {
+      blocks_[i].memory->flush(stream, state.blocks[i].memory.get());
     }
   }
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,7 +46,11 @@ class Model {
   void loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale);
 
   std::unique_ptr<ModelState> make_state(Arena& arena, int64_t rows) const;
+  /// Hooks of layers around an optimizer step (layer.h).
+  void begin_step(Stream& stream, int64_t step);
   void after_step(Stream& stream, int64_t step);
+  /// End of a segment in FastMode::chunk.
+  void flush(Stream& stream, ModelState& state);
 
   /// Forward FLOPs per token at a row length (sum of the layers, norms not counted; lm_head counts,
   /// embed does not).
@@ -59,6 +64,7 @@ class Model {
   struct Residual {  // the residual stream with a branch that is not added yet
     Var h, branch;
   };
+  void each_layer(const std::function<void(Layer&)>& f);
   NormParams declare_norm(const std::string& name);
   std::vector<Var> recompute(Pass& pass, const std::function<std::vector<Var>()>& fn);
   Residual run_block(Pass& pass, size_t i, Residual s, ModelState::Block* state);
