@@ -36,10 +36,17 @@ class Field {
 
  private:
   friend class Fields;
+  Field& bound(double limit, const char* sign, bool (*holds)(double value, double limit));
+  Field& constrain(const std::string& constraint);      // adds to messages and to the reference
+  const Json& element(size_t i) const;                  // the JSON value of numbers_[i] or strings_[i]
+  std::string element_path(size_t i) const;
+
   Fields* owner_ = nullptr;
   std::string name_;
+  const Json* json_ = nullptr;                          // read mode: the value as written
+  std::string expected_;                                // "an integer >= 1", grows with the constraints
   bool present_ = false;
-  std::vector<double> numbers_;                         // values to range-check
+  std::vector<double> numbers_;                         // values to check
   std::vector<std::string> strings_;
   size_t entry_ = 0;                                    // describe mode: index of the entry
 };
@@ -66,7 +73,6 @@ class Fields {
   }
   template <class T> static Json write(const T& value) {
     Fields f(Mode::write, "");
-    f.out_ = Json::object();
     fields(f, const_cast<T&>(value));
     return std::move(f.out_);
   }
@@ -99,55 +105,88 @@ class Fields {
   Field& field(std::string_view name, std::vector<std::string>& v);
   /// Any JSON value, kept as it is (for parts that another module reads).
   Field& field(std::string_view name, Json& v);
-  /// A file path: read mode makes it absolute against the folder of the file that wrote it (values
-  /// from the command line: against the current folder).
+  /// File paths: read mode makes them absolute against the folder of the file that wrote them (values
+  /// from the command line: against the current folder). "" stays "".
   Field& file(std::string_view name, std::string& v);
+  Field& file(std::string_view name, std::optional<std::string>& v);
+  Field& file(std::string_view name, std::vector<std::string>& v);
 
-  /// Nested objects; T needs fields(Fields&, T&) in its namespace.
+  /// Nested objects; T needs fields(Fields&, T&) in its namespace. An absent object is read as {}, so
+  /// that its required keys are missed; an absent optional one keeps its value, and null clears it.
   template <class T> Field& object(std::string_view name, T& v) {
-    return nested(name, [&v](Fields& f) { fields(f, v); }, [] { return true; }, [] {});
+    return nested(name, false, true, [&v](Fields& f) { fields(f, v); }, [] {});
   }
   template <class T> Field& object(std::string_view name, std::optional<T>& v) {
-    return nested(name, [&v](Fields& f) { if (!v) { v.emplace(); } fields(f, *v); },
-                  [&v] { return v.has_value(); }, [&v] { v.reset(); });
+    return nested(name, true, v.has_value(), [&v](Fields& f) { fields(f, v ? *v : v.emplace()); }, [&v] { v.reset(); });
   }
-  /// A list of objects.
+  /// A list of objects; when present it replaces the elements that v had.
   template <class T> Field& list(std::string_view name, std::vector<T>& v) {
-    return elements(name, v.size(), [&v](size_t i, Fields& f) { if (v.size() <= i) { v.resize(i + 1); } fields(f, v[i]); });
+    return elements(name, v.size(), [&v](size_t count) { v = std::vector<T>(count); },
+                    [&v](size_t i, Fields& f) { fields(f, v[i]); });
   }
   /// An object with free keys: `each(key, sub-fields)` is called per member in file order (read),
-  /// per name of `keys` (write), once with "NAME" (describe). Sub-fields may be `custom`-read.
+  /// per name of `keys` (write), once with "NAME" (describe).
   Field& map(std::string_view name, const std::vector<std::string>& keys,
              const std::function<void(const std::string& key, Fields& f)>& each);
+  /// For values that are no objects with known keys, in `each` of map and list: the caller reads
+  /// json() itself (read mode), or writes `value` (write mode).
+  void custom(Json value = {});
+  /// Read mode: calls each(key, sub-fields) again per member of the object `name`, for checks that
+  /// need the whole configuration (require, fail, written); nothing happens when it is absent.
+  void visit_members(std::string_view name, const std::function<void(const std::string& key, Fields& f)>& each);
 
   /// Cross-field checks, after the fields concerned; read mode only. Reports the value of `name` as
   /// written (or its default) and what was expected.
   void require(bool ok, std::string_view name, std::string_view expected);
-  /// Throws the ConfigError for `name` in this object with an explicit text of what was found.
+  /// Throws the ConfigError for `name` in this object with an explicit text of what was found. `name`
+  /// may be a dotted path; the position is that of its longest prefix that the configuration wrote.
   [[noreturn]] void fail(std::string_view name, std::string_view found, std::string_view expected) const;
   /// Whether the configuration wrote this key (read mode).
   bool written(std::string_view name) const;
 
   /// For polymorphic objects: reads the string member "type" first (read: from JSON; write: emits
-  /// `current`; describe: as given), checks it against `known` and returns it.
+  /// `current`; describe: as given), checks it against `known` and returns it. It is required.
   std::string type_tag(std::string_view current, const std::vector<std::string>& known);
 
  private:
   friend class Field;
   Fields(Mode mode, std::string path) : mode_(mode), path_(std::move(path)) {}
+  struct Type {
+    const char* name;      // in the reference
+    const char* expected;  // in messages
+  };
+  struct Known {
+    std::string name, default_text;
+  };
+  using Visit = std::function<void(Fields&)>;
+
   void begin();   // read mode: json_ must be an object
   void finish();  // read mode: unknown keys
-  Field& nested(std::string_view name, const std::function<void(Fields&)>& visit, const std::function<bool()>& has,
-                const std::function<void()>& clear);
-  Field& elements(std::string_view name, size_t count, const std::function<void(size_t, Fields&)>& visit);
+  Field& start(std::string_view name, const Type& type);
+  template <class T> Field& value(std::string_view name, T& v, const Type& type);
+  template <class T> Field& optional_value(std::string_view name, std::optional<T>& v, const Type& type);
+  Field& nested(std::string_view name, bool is_optional, bool has, const Visit& visit, const std::function<void()>& clear);
+  Field& elements(std::string_view name, size_t count, const std::function<void(size_t)>& resize,
+                  const std::function<void(size_t, Fields&)>& visit);
+  void read_into(const Json& json, const std::string& name, const Visit& visit) const;
+  Json written_by(const Visit& visit) const;
+  void describe_into(const std::string& name, const Visit& visit);
+  std::string child_path(std::string_view name) const;
+  std::string where(std::string_view name) const;       // position and path, for messages
+  const Known* known(std::string_view name) const;
+  [[noreturn]] void fail_unknown(const Json::Member& member) const;
 
   Mode mode_;
   std::string path_;
   const Json* json_ = nullptr;
-  Json out_;
-  std::vector<std::string> known_;
+  Json out_ = Json::object();
+  bool is_custom_ = false;
+  std::vector<Known> known_;
   std::vector<Description> described_;
   Field current_;
 };
+
+/// The reference table in Markdown: key, type, default, constraint, unit, help.
+std::string reference_markdown(const std::vector<Fields::Description>& descriptions);
 
 }  // namespace hebb
