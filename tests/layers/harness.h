@@ -1,0 +1,274 @@
+#pragma once
+// A model built from a JSON string, run in fp64 or fp32, compared with golden cases or with itself.
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <string>
+
+#include "core/safetensors.h"
+#include "tests/test.h"
+#include "train/trace.h"
+
+namespace hebb::testing {
+
+/// Reported as: the largest difference, relative to the largest expected entry.
+struct Difference {
+  double worst = 0;        // max |a - b|
+  double largest = 0;      // max |b|
+  size_t index = 0;
+  double a = 0, b = 0;
+  double relative() const { return worst / std::max(largest, 1e-300); }
+};
+
+inline Difference compare(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  Difference d;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double error = std::abs(a[i] - b[i]);
+    d.largest = std::max(d.largest, std::abs(b[i]));
+    if (!(error <= d.worst)) {  // NaN counts as worst
+      d.worst = std::isnan(error) ? INFINITY : error;
+      d.index = i;
+      d.a = a[i];
+      d.b = b[i];
+    }
+  }
+  return d;
+}
+
+/// |a - b| <= tolerance * max|b| + floor for every entry.
+inline void check_close(const std::string& what, const std::vector<double>& a, const std::vector<double>& b,
+                        double tolerance, double floor = 1e-12) {
+  const Difference d = compare(a, b);
+  INFO(what << ": largest difference " << d.worst << " at " << d.index << " (" << d.a << " against " << d.b
+            << "), largest entry " << d.largest);
+  CHECK(d.worst <= tolerance * d.largest + floor);
+}
+
+class TestModel {
+ public:
+  /// json: a `model` object. Parameters are initialised from `seed`; matrices get standard deviation
+  /// `std` > 0 instead of init_std when given, so that small models are not degenerate.
+  explicit TestModel(const std::string& json, DType dtype = DType::f64, uint64_t seed = 1, double std = 0)
+      : arena(DeviceKind::cpu) {
+    Fields::read(parse_json(json, "test.json"), "model", config);
+    arena.set_poison(true);
+    model = std::make_unique<Model>(config);
+    model->params().allocate(arena, dtype, true);
+    model->params().initialize(stream, seed);
+    if (std > 0) {
+      for (const auto& p : model->params().all()) {
+        if (p->trained()) {
+          std::vector<double> values(static_cast<size_t>(p->value.numel()));
+          Rng rng(seed, p->name(), 7);
+          const double scale = p->spec.shape.rank >= 2 ? std : 0.1;
+          const std::vector<double> old = to_host(stream, p->value).values;
+          for (size_t i = 0; i < values.size(); ++i) {
+            values[i] = p->spec.shape.rank >= 2 ? scale * rng.normal() : old[i] + scale * rng.normal();
+          }
+          set(*p, values);
+        }
+      }
+    }
+  }
+
+  void set(Param& p, const std::vector<double>& values) {
+    dispatch_real(p.value.dtype, [&](auto zero) {
+      const std::vector<decltype(zero)> typed(values.begin(), values.end());
+      copy_to_device(stream, p.value, typed.data());
+    });
+  }
+  std::vector<double> get(const Param& p) { return to_host(stream, p.value).values; }
+  Param& param(const std::string& name) {
+    Param* p = model->params().find(name);
+    INFO("parameter " << name);
+    REQUIRE(p != nullptr);
+    return *p;
+  }
+  /// Copies all parameters that both models have (values as double).
+  void copy_from(TestModel& other) {
+    for (const auto& p : model->params().all()) {
+      Param* source = other.model->params().find(p->name());
+      if (source != nullptr && p->spec.kind != ParamKind::buffer) {
+        set(*p, other.get(*source));
+      }
+    }
+  }
+  void load(const std::string& path) {
+    SafetensorsFile file(path);
+    CHECK(file.entries().size() == model->params().all().size());
+    for (const auto& p : model->params().all()) {
+      INFO(p->name());
+      REQUIRE(file.find(p->name()) != nullptr);
+      if (p->spec.kind == ParamKind::buffer) {
+        const std::vector<int64_t> v = file.integers(p->name());
+        const std::vector<int32_t> narrow(v.begin(), v.end());
+        copy_to_device(stream, p->value, narrow.data());
+      } else {
+        set(*p, file.doubles(p->name()));
+      }
+    }
+  }
+
+  TraceOutput run(const TraceInput& input, const TraceOptions& options = {.grads = true}) {
+    return trace(*model, stream, arena, input, options);
+  }
+
+  /// Logits [B T V] of a pass that is cut into segments with carried state. `training` false.
+  std::vector<double> segments(const TraceInput& input, const std::vector<int64_t>& lengths) {
+    const int64_t vocab = config.vocab_size, batch = input.rows, length = input.length;
+    std::vector<double> logits(static_cast<size_t>(batch * length * vocab));
+    const auto state = model->make_state(arena, batch);
+    int64_t begin = 0;
+    for (const int64_t n : lengths) {
+      std::vector<int32_t> ids;
+      std::vector<int64_t> docs;
+      for (int64_t b = 0; b < batch; ++b) {
+        for (int64_t t = begin; t < begin + n; ++t) {
+          ids.push_back(static_cast<int32_t>(input.inputs[static_cast<size_t>(b * length + t)]));
+          if (!input.doc_ids.empty()) {
+            docs.push_back(input.doc_ids[static_cast<size_t>(b * length + t)]);
+          }
+        }
+      }
+      // With documents every row has its own history: only batch 1 is supported here.
+      int64_t offset = begin;
+      if (!docs.empty()) {
+        REQUIRE(batch == 1);
+        offset = 0;
+        while (begin - offset > 0 && input.doc_ids[static_cast<size_t>(begin - offset - 1)] == docs[0]) {
+          ++offset;
+        }
+      }
+      const Rows rows = docs.empty() ? Rows::streams(stream, arena, batch, n, offset)
+                                     : Rows::documents(stream, arena, batch, n, docs, offset);
+      const Buffer tokens(arena, {batch * n}, DType::i32, "tokens");
+      copy_to_device(stream, tokens, ids.data());
+      Tape tape(stream, arena, false);
+      Pass pass{tape, rows};
+      const std::vector<double> part = to_host(stream, tape.value(model->logits(pass, model->hidden(pass, tokens, state.get())))).values;
+      for (int64_t b = 0; b < batch; ++b) {
+        std::copy_n(part.begin() + b * n * vocab, n * vocab, logits.begin() + (b * length + begin) * vocab);
+      }
+      begin += n;
+    }
+    REQUIRE(begin == length);
+    return logits;
+  }
+
+  ModelConfig config;
+  Stream stream;
+  Arena arena;
+  std::unique_ptr<Model> model;
+};
+
+inline TraceInput random_input(int64_t rows, int64_t length, int64_t vocab, uint64_t seed = 5) {
+  TraceInput input;
+  input.rows = rows;
+  input.length = length;
+  Rng rng(seed, "test input");
+  for (int64_t i = 0; i < rows * length; ++i) {
+    input.inputs.push_back(rng.below(static_cast<uint32_t>(vocab)));
+    input.targets.push_back(rng.below(static_cast<uint32_t>(vocab)));
+  }
+  return input;
+}
+
+/// Document ids for one row from the documents' lengths.
+inline std::vector<int64_t> documents(const std::vector<int64_t>& lengths) {
+  std::vector<int64_t> ids;
+  for (size_t d = 0; d < lengths.size(); ++d) {
+    ids.insert(ids.end(), static_cast<size_t>(lengths[d]), static_cast<int64_t>(d));
+  }
+  return ids;
+}
+
+/// Compares a golden case in fp64: logits, loss 1e-9; gradients, fast weights 1e-8 (golden README).
+inline void check_golden(const std::string& name) {
+  const std::string folder = std::string(HEBB_TEST_DATA) + "/golden/" + name + "/";
+  TestModel m(read_file(folder + "model.json"));
+  m.load(folder + "weights.safetensors");
+  SafetensorsFile rows(folder + "rows.safetensors"), expected(folder + "expected.safetensors");
+  TraceInput input;
+  input.rows = rows.find("inputs")->shape[0];
+  input.length = rows.find("inputs")->shape[1];
+  input.inputs = rows.integers("inputs");
+  input.targets = rows.integers("targets");
+  if (rows.find("doc_ids") != nullptr) {
+    input.doc_ids = rows.integers("doc_ids");
+  }
+  const TraceOutput out = m.run(input);
+  check_close("logits", out.logits.values, expected.doubles("logits"), 1e-9);
+  check_close("loss", {out.loss}, expected.doubles("loss"), 1e-9);
+  size_t found = 0;
+  for (const auto& [key, entry] : expected.entries()) {
+    if (key.rfind("grad.", 0) == 0) {
+      INFO(key);
+      REQUIRE(out.grads.count(key.substr(5)) == 1);
+      check_close(key, out.grads.at(key.substr(5)).values, expected.doubles(key), 1e-8);
+      ++found;
+    } else if (key.rfind("after.", 0) == 0) {
+      INFO(key);
+      REQUIRE(out.after.count(key.substr(6)) == 1);
+      check_close(key, out.after.at(key.substr(6)).values, expected.doubles(key), 1e-9);
+    }
+  }
+  for (const auto& [key, tensor] : out.grads) {
+    INFO("reached although the reference has no gradient: " << key);
+    CHECK(expected.find("grad." + key) != nullptr);
+  }
+  CHECK(found == out.grads.size());
+}
+
+/// Gradients of the mean loss against central differences in fp64, at up to `samples` entries of
+/// every parameter (spread over the tensor). Fast weights and buffers are restored between runs.
+inline void check_gradients(TestModel& m, const TraceInput& input, TraceOptions options = {}, int samples = 6,
+                            double tolerance = 1e-6, double step = 1e-5) {
+  options.grads = true;
+  std::map<std::string, std::vector<double>> fast;
+  for (const auto& p : m.model->params().all()) {
+    if (p->spec.kind == ParamKind::fast) {
+      fast[p->name()] = m.get(*p);
+    }
+  }
+  const auto restore = [&] {
+    for (const auto& [name, values] : fast) {
+      m.set(m.param(name), values);
+    }
+  };
+  const TraceOutput analytic = m.run(input, options);
+  options.grads = false;
+  for (const auto& p : m.model->params().all()) {
+    if (!p->trained()) {
+      continue;
+    }
+    const auto it = analytic.grads.find(p->name());
+    std::vector<double> values = m.get(*p);
+    const size_t n = values.size(), count = std::min<size_t>(n, static_cast<size_t>(samples));
+    double scale = 0;
+    for (size_t i = 0; it != analytic.grads.end() && i < n; ++i) {
+      scale = std::max(scale, std::abs(it->second.values[i]));
+    }
+    for (size_t s = 0; s < count; ++s) {
+      const size_t i = (s * n) / count + (s % 2 == 1 ? (n / count) / 2 : 0);
+      const double kept = values[i];
+      double loss[2];
+      for (int side = 0; side < 2; ++side) {
+        values[i] = kept + (side == 0 ? step : -step);
+        m.set(*p, values);
+        restore();
+        loss[side] = m.run(input, options).loss;
+      }
+      values[i] = kept;
+      m.set(*p, values);
+      const double numeric = (loss[0] - loss[1]) / (2 * step);
+      const double exact = it != analytic.grads.end() ? it->second.values[i] : 0.0;
+      INFO(p->name() << "[" << i << "]: gradient " << exact << ", difference quotient " << numeric);
+      // 1e-10: rounding of the loss (1e-16) over the step (1e-5), with room.
+      CHECK(std::abs(exact - numeric) <= tolerance * std::max(scale, std::abs(numeric)) + 1e-10);
+    }
+  }
+  restore();
+}
+
+}  // namespace hebb::testing
