@@ -1,0 +1,42 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/files.h"
+#include "core/json.h"
+#include "core/params.h"
+#include "layers/model_config.h"
+
+namespace hebb {
+
+/// What a path on the command line names when a verb needs a model.
+struct ModelSource {
+  ModelConfig model;
+  Json config;        // the whole file: a run configuration, or the model object alone
+  bool is_run = false;  // `config` is a run configuration
+  fs::path weights;   // model.safetensors of a checkpoint; empty when the path names a configuration
+};
+
+/// Reads the model that `path` names: a file with a `model` object or a run configuration ("extends"
+/// resolved, `overrides` as on the command line applied), a checkpoint folder, or a run folder (its
+/// latest checkpoint). Of a run configuration only `model` is checked.
+/// Errors: ConfigError (the configuration), CheckpointError (a folder that holds no checkpoint).
+ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides = {});
+
+/// The model configuration alone.
+inline ModelConfig read_model_config(const fs::path& path) { return read_model_source(path).model; }
+
+/// The checkpoint folder that `path` names: itself, or the latest of a run folder; empty when `path`
+/// is neither.
+fs::path find_checkpoint(const fs::path& path);
+
+/// The file with weights that `path` names: a safetensors file, or the model.safetensors of a
+/// checkpoint or run folder.
+fs::path find_weights(const fs::path& path);
+
+/// Fills every tensor of `params` (allocated) from a file as found by find_weights(); floating types
+/// convert, integer buffers need integers. Names and shapes must match exactly; the CheckpointError
+/// lists every difference.
+void load_weights(const fs::path& path, Stream& stream, ParamStore& params);
+
+}  // namespace hebb
