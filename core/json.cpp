@@ -177,7 +177,6 @@ std::string Origin::str() const {
   return line > 0 ? *file + ":" + std::to_string(line) + ":" + std::to_string(column) : *file;
 }
 
-Json::Json(bool v) : kind_(Kind::boolean), bool_(v) {}
 Json::Json(int v) : kind_(Kind::integer), int_(v) {}
 Json::Json(int64_t v) : kind_(Kind::integer), int_(v) {}
 Json::Json(uint64_t v)

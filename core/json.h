@@ -1,5 +1,6 @@
 #pragma once
 // JSON values that know where they were written. nlohmann/json stays inside json_parse.cpp.
+#include <concepts>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,7 +26,7 @@ class Json {
   using Member = std::pair<std::string, Json>;
 
   Json() = default;                          // null
-  Json(bool v);
+  template <std::same_as<bool> T> Json(T v) : kind_(Kind::boolean), bool_(v) {}  // no pointers
   Json(int v);
   Json(int64_t v);
   Json(uint64_t v);

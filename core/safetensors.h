@@ -22,10 +22,13 @@ struct NamedTensor {
 class SafetensorsFile {
  public:
   struct Entry {
-    DType dtype;
+    DType dtype;             // u8 where hebb has no such type: dtype_text tells
     std::string dtype_text;  // as written; F16 and other types that hebb does not compute with are listed too
     std::vector<int64_t> shape;
     uint64_t begin, end;     // relative to the data section
+
+    int64_t numel() const;
+    std::string shape_text() const;  // "[2, 3]"
   };
   explicit SafetensorsFile(const fs::path& path);
 
@@ -33,7 +36,9 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const Entry* find(std::string_view name) const;
   const uint8_t* data(const Entry& e) const { return file_.data() + data_begin_ + e.begin; }
-  /// Values converted to double (F64, F32, BF16, F16) or int64 (I64, I32, U8, ...).
+  /// Like find, but an absent tensor is an error that names the nearest one.
+  const Entry& at(std::string_view name) const;
+  /// Values converted to double (F64, F32, BF16, F16) or int64 (I*, U*, BOOL).
   std::vector<double> doubles(std::string_view name) const;
   std::vector<int64_t> integers(std::string_view name) const;
   const fs::path& path() const { return file_.path(); }
@@ -47,7 +52,8 @@ class SafetensorsFile {
 
 /// Writes sorted by dtype width (descending) then name, the header padded with spaces to a multiple
 /// of 8; fsynced. Not atomic by itself: callers write into a temporary folder or path.
-/// Returns the CRC-32 of the file. Throws CheckpointError (path, system's reason).
+/// Names are unique and not "__metadata__". Returns the CRC-32 of the file. Throws CheckpointError
+/// (path, system's reason).
 uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>& tensors,
                            const std::map<std::string, std::string>& metadata = {});
 
