@@ -102,7 +102,7 @@ class Verifier {
   // Both checks run, because a wrong token may come with a CRC that was computed over it.
   void check_contents(const Shard& shard) {
     try {
-      shard.verify_crc();
+      shard.require_crc(shard.compute_crc());
     } catch (const DataError& error) {
       report.problems.push_back(error.what());
     }

@@ -251,15 +251,14 @@ void Shard::read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out)
   }
 }
 
-uint32_t Shard::compute_crc() const { return crc32(data_, static_cast<size_t>(tokens_ * token_width(type_))); }
+uint32_t Shard::continue_crc(int64_t begin, int64_t count, uint32_t crc) const {
+  const int64_t width = token_width(type_);
+  return crc32(data_ + begin * width, static_cast<size_t>(count * width), crc);
+}
 
-void Shard::verify_crc() const {
-  if (!stored_crc_) {
-    return;
-  }
-  const uint32_t computed = compute_crc();
-  if (computed != *stored_crc_) {
-    fail_at_byte(name_, data_offset_,
+void Shard::require_crc(uint32_t computed) const {
+  if (stored_crc_ && computed != *stored_crc_) {
+    fail_at_byte(name_, static_cast<uint64_t>(data_offset_),
                  "CRC-32 of the " + std::to_string(tokens_) + " tokens does not match the header (byte 28)",
                  hex32(computed), hex32(*stored_crc_));
   }

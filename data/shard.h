@@ -24,7 +24,7 @@ class Shard {
   enum class Format { hebb, llmc, raw, megatron };
 
   /// Opens PATH and its index and checks magic, version, sizes and the index; the token CRC is
-  /// left to verify_crc(). Errors: DataError naming file, byte offset, found and expected.
+  /// left to require_crc(). Errors: DataError naming file, byte offset, found and expected.
   static Shard open(const fs::path& path, const ShardOptions& options);
   /// The same on bytes in memory (`index`: the .idx, if any).
   static Shard from_bytes(const std::string& name, std::string bytes, std::optional<std::string> index,
@@ -55,9 +55,11 @@ class Shard {
   uint64_t byte_offset(int64_t token) const;
 
   /// CRC-32 of the token bytes, computed over the whole file at each call.
-  uint32_t compute_crc() const;
-  /// Throws a DataError when the header's CRC differs from the token bytes; no-op without one.
-  void verify_crc() const;
+  uint32_t compute_crc() const { return continue_crc(0, tokens_, 0); }
+  /// CRC-32 over tokens [begin, begin + count) that goes on from `crc`.
+  uint32_t continue_crc(int64_t begin, int64_t count, uint32_t crc) const;
+  /// Throws a DataError when the header stores a CRC other than `computed`.
+  void require_crc(uint32_t computed) const;
 
  private:
   struct Bytes {                          // a mapped file or a string

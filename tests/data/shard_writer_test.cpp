@@ -1,0 +1,183 @@
+#include "data/shard_writer.h"
+
+#include <fstream>
+
+#include "core/hash.h"
+#include "data/dataset.h"
+#include "tests/data/shard_builder.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+using Documents = std::vector<std::vector<int32_t>>;
+
+ShardWriterOptions make_options(const fs::path& folder, int64_t vocab_size, int64_t shard_tokens) {
+  ShardWriterOptions options;
+  options.directory = folder;
+  options.vocab_size = vocab_size;
+  options.bos = -1;
+  options.eos = 2;
+  options.tokenizer_hash = fnv1a64("bytes");
+  options.tokenizer = Json::object({{"type", Json("bytes")}});
+  options.shard_tokens = shard_tokens;
+  return options;
+}
+
+Documents read_documents(const std::vector<Shard>& shards) {
+  Documents documents;
+  for (const Shard& shard : shards) {
+    for (int64_t d = 0; d < shard.documents(); ++d) {
+      const int64_t begin = shard.document_start(d), count = shard.document_start(d + 1) - begin;
+      documents.emplace_back(static_cast<size_t>(count));
+      shard.read(begin, count, int64_t{1} << 31, documents.back().data());
+    }
+  }
+  return documents;
+}
+
+std::vector<std::string> file_names(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("written documents read back in order, over several shards and both splits", "[fast]") {
+  const TempFolder folder;
+  const Documents train = {{5, 6, 2}, {7, 2}, {1, 1, 1, 1, 1, 1, 1, 2}, {8, 2}, {9, 9, 9, 2}};
+  ShardWriter writer(make_options(folder.path(), 259, 7));
+  writer.add_document(train[0]);
+  writer.add_document(train[1]);
+  writer.add_document(std::vector<int32_t>{258, 2}, DatasetSplit::validation);
+  writer.add_document(train[2]);
+  writer.add_document(train[3]);
+  writer.add_document(train[4]);
+  const ShardWriter::Summary summary = writer.finish();
+
+  CHECK(read_documents(open_shards(folder.path().string(), {})) == train);
+  CHECK(read_documents(open_shards((folder / "val_*.bin").string(), {})) == Documents{{258, 2}});
+  REQUIRE(summary.train.size() == 3);
+  CHECK(summary.train[0].tokens == 5);
+  CHECK(summary.train[1].tokens == 8);  // longer than a shard: one of its own
+  CHECK(summary.train[2].documents == 2);
+  CHECK(summary.train_tokens == 19);
+  CHECK(summary.train_documents == 5);
+  CHECK(summary.validation_tokens == 2);
+  CHECK(file_names(folder.path()) == std::vector<std::string>{"dataset.json", "train_000000.bin", "train_000000.idx",
+                                                              "train_000001.bin", "train_000001.idx",
+                                                              "train_000002.bin", "train_000002.idx",
+                                                              "val_000000.bin", "val_000000.idx"});
+}
+
+TEST_CASE("a written shard has exactly the bytes of the format", "[fast]") {
+  const TempFolder folder;
+  ShardWriter writer(make_options(folder.path(), 61, 100));
+  writer.add_document(std::vector<int32_t>{5, 6, 7});
+  writer.add_document(std::vector<int32_t>{60});
+  writer.finish();
+  std::string expected = hebb_bytes({5, 6, 7, 60}, 61);
+  patch<int32_t>(expected, 24, 2);
+  patch<uint64_t>(expected, 32, fnv1a64("bytes"));
+  CHECK(read_file(folder / "train_000000.bin") == expected);
+  CHECK(read_file(folder / "train_000000.idx") == index_bytes({0, 3, 4}));
+  const Dataset dataset = read_dataset(folder / "dataset.json");
+  CHECK(dataset.dtype == "u16");
+  CHECK(dataset.vocab_size == 61);
+  CHECK(dataset.tokenizer.at("type").as_string() == "bytes");
+  CHECK(dataset.tokenizer_hash == fnv1a64("bytes"));
+  CHECK(dataset.shards[0].crc32 == crc32(expected.data() + 1024, 8));
+}
+
+TEST_CASE("the vocabulary decides the width of the tokens", "[fast]") {
+  for (const int64_t vocab_size : {int64_t{65536}, int64_t{65537}}) {
+    const TempFolder folder;
+    ShardWriter writer(make_options(folder.path(), vocab_size, 1'000'000));
+    std::vector<int32_t> document(10'001, static_cast<int32_t>(vocab_size - 1));
+    writer.add_document(document);
+    writer.finish();
+    const auto shards = open_shards(folder.path().string(), {});
+    CHECK(shards[0].token_type() == (vocab_size == 65536 ? TokenType::u16 : TokenType::u32));
+    CHECK(read_documents(shards) == Documents{document});
+  }
+}
+
+TEST_CASE("an unfinished data set leaves no shard and no temporary file", "[fast]") {
+  const TempFolder folder;
+  {
+    ShardWriter writer(make_options(folder.path(), 61, 2));
+    writer.add_document(std::vector<int32_t>{1, 2});
+    writer.add_document(std::vector<int32_t>{3, 2});
+    for (const std::string& name : file_names(folder.path())) {
+      CHECK(name.substr(name.size() - 4) == ".tmp");
+    }
+  }
+  CHECK(file_names(folder.path()).empty());
+}
+
+TEST_CASE("temporary files of an interrupted run are removed at the next start", "[fast]") {
+  const TempFolder folder;
+  folder.write("train_000007.bin.tmp", "old");
+  folder.write("notes.tmp", "kept");
+  ShardWriter writer(make_options(folder.path(), 61, 100));
+  writer.add_document(std::vector<int32_t>{1, 2});
+  writer.finish();
+  CHECK(file_names(folder.path()) ==
+        std::vector<std::string>{"dataset.json", "notes.tmp", "train_000000.bin", "train_000000.idx"});
+}
+
+TEST_CASE("a data set is replaced only when asked, and stays whole until the new one is finished", "[fast]") {
+  const TempFolder folder;
+  {
+    ShardWriter writer(make_options(folder.path(), 61, 1));
+    writer.add_document(std::vector<int32_t>{1});
+    writer.add_document(std::vector<int32_t>{2});
+    writer.finish();
+  }
+  try {
+    ShardWriter writer(make_options(folder.path(), 61, 1));
+    FAIL("wrote over a data set");
+  } catch (const ConfigError& error) {
+    CHECK(std::string(error.what()) == folder.path().string() + ": found a folder that holds dataset.json, expected a " +
+                                           "folder without a data set, or leave to overwrite it");
+  }
+  ShardWriterOptions options = make_options(folder.path(), 61, 100);
+  options.overwrite = true;
+  ShardWriter writer(options);
+  writer.add_document(std::vector<int32_t>{9, 8});
+  CHECK(read_documents(open_shards(folder.path().string(), {})) == Documents{{1}, {2}});
+  writer.finish();
+  CHECK(read_documents(open_shards(folder.path().string(), {})) == Documents{{9, 8}});
+  CHECK(!fs::exists(folder / "train_000001.bin"));
+}
+
+TEST_CASE("a token outside the vocabulary is not written", "[fast]") {
+  const TempFolder folder;
+  ShardWriter writer(make_options(folder.path(), 61, 100));
+  for (const int32_t token : {61, -1}) {
+    try {
+      writer.add_document(std::vector<int32_t>{1, token});
+      FAIL("wrote a wrong token");
+    } catch (const DataError& error) {
+      CHECK(std::string(error.what()) == folder.path().string() + ": token id outside the vocabulary (found " +
+                                             std::to_string(token) + ", expected 0 <= id < 61)");
+    }
+  }
+}
+
+TEST_CASE("a folder that cannot be created is reported with its path", "[fast]") {
+  const TempFolder folder;
+  const fs::path file = folder.write("file", "");
+  try {
+    ShardWriter writer(make_options(file / "inside", 61, 100));
+    FAIL("created a folder inside a file");
+  } catch (const CheckpointError& error) {
+    CHECK(std::string(error.what()).find((file / "inside").string() + ": cannot create the folder: ") == 0);
+  }
+}
