@@ -1,0 +1,178 @@
+#include "core/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+namespace hebb {
+namespace {
+
+constexpr double kRedrawSeconds = 0.1;
+constexpr double kLineSeconds = 10.0;
+constexpr int kBarCells = 24;
+constexpr int kDefaultColumns = 100;
+
+template <class... Args> std::string print(const char* format, Args... args) {
+  char text[96];
+  std::snprintf(text, sizeof text, format, args...);
+  return text;
+}
+
+std::string amount(double value, Progress::Unit unit) {
+  if (unit == Progress::Unit::bytes) {
+    return format_bytes(value);
+  }
+  return value < 1e6 || value == std::floor(value) ? print("%.0f", value) : print("%.3g", value);
+}
+
+std::string rate(double per_second, Progress::Unit unit) {
+  if (unit == Progress::Unit::bytes) {
+    return format_bytes(per_second) + "/s";
+  }
+  return print(per_second < 10 ? "%.2f/s" : "%.0f/s", per_second);
+}
+
+// Counts bytes that do not continue a UTF-8 character, i.e. characters, and cuts behind the last that fits.
+std::string_view fit(std::string_view text, int columns) {
+  int characters = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80 && ++characters > columns) {
+      return text.substr(0, i);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string format_bytes(double bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return print(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+}
+
+std::string format_duration(double seconds) {
+  const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e12));
+  const int64_t days = whole / 86400, rest = whole % 86400;
+  const std::string clock = print("%02d:%02d:%02d", static_cast<int>(rest / 3600), static_cast<int>(rest / 60 % 60),
+                                  static_cast<int>(rest % 60));
+  return days > 0 ? std::to_string(days) + "d " + clock : clock;
+}
+
+TextProgress::~TextProgress() {
+  if (active_ && on_screen_) {
+    try {
+      output_.write("\n");  // leaves the last state of an interrupted task readable
+    } catch (...) {
+    }
+  }
+}
+
+void TextProgress::begin(std::string_view title, uint64_t total, Unit unit) {
+  title_ = title;
+  detail_.clear();
+  unit_ = unit;
+  total_ = total;
+  done_ = 0;
+  started_ = drawn_ = output_.seconds();
+  active_ = true;
+  draw(false);
+}
+
+void TextProgress::update(uint64_t done, std::string_view detail) {
+  done_ = done;
+  if (detail != detail_) {
+    detail_ = detail;
+  }
+  if (output_.seconds() - drawn_ >= (output_.is_terminal ? kRedrawSeconds : kLineSeconds)) {
+    draw(false);
+  }
+}
+
+void TextProgress::end() {
+  if (active_) {
+    draw(true);
+    active_ = on_screen_ = false;
+  }
+}
+
+void TextProgress::message(std::string_view text) {
+  clear();
+  output_.write(std::string(text) + "\n");
+  if (active_ && output_.is_terminal) {
+    draw(false);
+  }
+}
+
+std::string TextProgress::line(bool finished) const {
+  const double elapsed = output_.seconds() - started_;
+  const double done = static_cast<double>(done_);
+  std::string text = title_ + ": ";
+  const bool bounded = total_ > 0;
+  const double share = bounded ? std::min(1.0, done / static_cast<double>(total_)) : 0;
+  if (bounded && output_.is_terminal) {
+    const int full = static_cast<int>(share * kBarCells);
+    text += "[" + std::string(full, '#') + std::string(kBarCells - full, '.') + "] ";
+  }
+  text += amount(done, unit_);
+  if (bounded) {
+    text += " of " + amount(static_cast<double>(total_), unit_) + print(" (%d%%)", static_cast<int>(share * 100));
+  }
+  if (elapsed > 0 && done_ > 0) {
+    text += ", " + rate(done / elapsed, unit_);
+  }
+  if (finished) {
+    text += ", took " + format_duration(elapsed);
+  } else if (bounded && done_ > 0 && done_ < total_) {
+    text += ", eta " + format_duration(elapsed * (1 / share - 1));
+  }
+  return detail_.empty() ? text : text + ", " + detail_;
+}
+
+void TextProgress::draw(bool finished) {
+  drawn_ = output_.seconds();
+  const std::string text = line(finished);
+  if (!output_.is_terminal) {
+    output_.write(text + "\n");
+    return;
+  }
+  // One column stays free: a full line would scroll on some terminals.
+  output_.write("\r\033[K" + std::string(fit(text, output_.columns() - 1)) + (finished ? "\n" : ""));
+  on_screen_ = !finished;
+}
+
+void TextProgress::clear() {
+  if (on_screen_) {
+    output_.write("\r\033[K");
+    on_screen_ = false;
+  }
+}
+
+std::unique_ptr<Progress> stderr_progress() {
+  ProgressOutput output;
+  output.write = [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  };
+  output.seconds = [start = std::chrono::steady_clock::now()] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  output.columns = [] {
+    winsize size{};
+    return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : kDefaultColumns;
+  };
+  const char* no_color = std::getenv("NO_COLOR");
+  output.is_terminal = ::isatty(STDERR_FILENO) == 1 && (no_color == nullptr || *no_color == '\0');
+  return std::make_unique<TextProgress>(std::move(output));
+}
+
+}  // namespace hebb

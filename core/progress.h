@@ -1,0 +1,70 @@
+#pragma once
+// Progress of long work. Library code reports to a Progress that its caller passes in and never
+// prints; the command line passes the terminal's.
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace hebb {
+
+/// Receives the progress of one piece of work at a time. Calls come from one thread. The base class
+/// ignores everything.
+class Progress {
+ public:
+  /// How `done` and `total` are written: 1536 as "1536" or as "1.5 KiB".
+  enum class Unit { count, bytes };
+
+  virtual ~Progress() = default;
+  /// Starts a task of `total` units (0 = unknown).
+  virtual void begin(std::string_view title, uint64_t total, Unit unit = Unit::count) {}
+  /// `done` units so far; `detail` follows the numbers ("loss 3.041"). Cheap: may be called often.
+  virtual void update(uint64_t done, std::string_view detail = {}) {}
+  virtual void end() {}
+  /// A line of its own, above the bar: something that the user should know.
+  virtual void message(std::string_view text) {}
+};
+
+/// Where TextProgress writes and what it may assume; a test passes its own.
+struct ProgressOutput {
+  std::function<void(std::string_view)> write;
+  std::function<double()> seconds;  // a clock that never goes back
+  std::function<int()> columns;     // width of the terminal
+  bool is_terminal = false;         // one line redrawn in place, else plain lines
+};
+
+/// A bar with rate and time left on a terminal, redrawn at most ten times a second; elsewhere a plain
+/// line at the start, every ten seconds, and at the end:
+/// `encode: 412.0 MiB of 1.2 GiB (33%), 9.8 MiB/s, eta 00:01:23, loss 3.041`.
+class TextProgress final : public Progress {
+ public:
+  explicit TextProgress(ProgressOutput output) : output_(std::move(output)) {}
+  ~TextProgress() override;
+  void begin(std::string_view title, uint64_t total, Unit unit) override;
+  void update(uint64_t done, std::string_view detail) override;
+  void end() override;
+  void message(std::string_view text) override;
+
+ private:
+  std::string line(bool finished) const;
+  void draw(bool finished);
+  void clear();
+
+  ProgressOutput output_;
+  std::string title_, detail_;
+  Unit unit_ = Unit::count;
+  uint64_t done_ = 0, total_ = 0;
+  double started_ = 0, drawn_ = 0;
+  bool active_ = false, on_screen_ = false;
+};
+
+/// Progress on stderr: a bar when stderr is a terminal and NO_COLOR is unset or empty, else plain lines.
+std::unique_ptr<Progress> stderr_progress();
+
+/// "1536 B" as "1.5 KiB"; up to TiB.
+std::string format_bytes(double bytes);
+/// Seconds as "HH:MM:SS", with days in front from one day on ("2d 03:00:00").
+std::string format_duration(double seconds);
+
+}  // namespace hebb
