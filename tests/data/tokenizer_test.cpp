@@ -1,0 +1,283 @@
+#include "data/tokenizer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/hash.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+#include "tests/data/text_samples.h"
+
+using namespace hebb;
+
+TEST_CASE("the byte tokenizer maps bytes to their values", "[fast]") {
+  const auto bytes = Tokenizer::load({"bytes", "", true, true});
+  CHECK(bytes->vocab_size() == 259);
+  CHECK(bytes->special().bos == 256);
+  CHECK(bytes->special().eos == 257);
+  CHECK(bytes->special().pad == 258);
+  CHECK(bytes->hash() == fnv1a64("bytes"));
+  CHECK(bytes->model_bytes().empty());
+  CHECK(bytes->encoder_name() == "bytes");
+  CHECK(bytes->encode("aé\n") == std::vector<int32_t>{97, 0xC3, 0xA9, 10});
+  CHECK(bytes->decode(std::vector<int32_t>{256, 97, 0xC3, 0xA9, 10, 257, 258}) == "aé\n");
+}
+
+TEST_CASE("invalid UTF-8 is encoded as U+FFFD and never decoded as it is", "[fast]") {
+  const auto bytes = Tokenizer::load({"bytes", "", false, true});
+  CHECK(bytes->encode("a\xFF"
+                      "b") == std::vector<int32_t>{97, 0xEF, 0xBF, 0xBD, 98});
+  CHECK(bytes->decode(std::vector<int32_t>{0xFF, 97, 0xC3}) == "\xEF\xBF\xBD" "a" "\xEF\xBF\xBD");
+  // A special token between the bytes of a character ends it.
+  CHECK(bytes->decode(std::vector<int32_t>{0xC3, 257, 0xA9}) == "\xEF\xBF\xBD\xEF\xBF\xBD");
+}
+
+TEST_CASE("streaming decode holds incomplete characters back and equals decoding at once", "[fast]") {
+  const auto bytes = Tokenizer::load({"bytes", "", false, true});
+  Tokenizer::Decoder decoder(bytes);
+  CHECK(decoder.push('x') == "x");
+  CHECK(decoder.push(0xE6) == "");
+  CHECK(decoder.push(0x97) == "");
+  CHECK(decoder.push(0xA5) == "日");
+  CHECK(decoder.push(0xF0) == "");
+  CHECK(decoder.push('y') == "\xEF\xBF\xBDy");
+  CHECK(decoder.push(0xC3) == "");
+  CHECK(decoder.finish() == "\xEF\xBF\xBD");
+  CHECK(decoder.finish() == "");
+
+  Rng rng(3, "stream");
+  for (int i = 0; i < 200; ++i) {
+    std::vector<int32_t> ids(rng.below(40));
+    std::generate(ids.begin(), ids.end(), [&] { return rng.below(2) == 0 ? rng.below(128) : 0xC0 + rng.below(67); });
+    Tokenizer::Decoder stream(bytes);
+    std::string joined;
+    for (const int32_t id : ids) {
+      joined += stream.push(id);
+      CHECK(utf8_first_invalid(joined) == std::string::npos);
+    }
+    CHECK(joined + stream.finish() == bytes->decode(ids));
+  }
+}
+
+TEST_CASE("ids outside the vocabulary are data errors", "[fast]") {
+  const auto bytes = Tokenizer::load({"bytes", "", false, true});
+  CHECK_THROWS_WITH(bytes->decode(std::vector<int32_t>{259}),
+                    "token id outside the vocabulary (found 259, expected 0 <= id < 259)");
+  CHECK_THROWS_AS(bytes->decode(std::vector<int32_t>{-1}), DataError);
+}
+
+TEST_CASE("tokenizer configurations that do not fit are refused", "[fast]") {
+  CHECK_THROWS_WITH(Tokenizer::load({"bytes", "x.model", false, true}),
+                    "tokenizer.file: found \"x.model\", expected no file with type \"bytes\"");
+  CHECK_THROWS_WITH(Tokenizer::load({"wordpiece", "", false, true}),
+                    "tokenizer.type: found \"wordpiece\", expected \"sentencepiece\" or \"bytes\"");
+  Json json = parse_json(R"({"type": "bytes", "add_eos": false})", "t.json");
+  TokenizerConfig config;
+  Fields::read(json, "tokenizer", config);
+  CHECK(config.type == "bytes");
+  CHECK_FALSE(config.add_eos);
+  CHECK_FALSE(config.add_bos);
+}
+
+#if HEBB_HAVE_SENTENCEPIECE
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+namespace {
+
+using Settings = std::unordered_map<std::string, std::string>;
+
+class Lines final : public sentencepiece::SentenceIterator {
+ public:
+  explicit Lines(const std::string& text) : text_(text) { Next(); }
+  bool done() const override { return done_; }
+  void Next() override {
+    const size_t end = text_.find('\n', at_);
+    done_ = end == std::string::npos;
+    if (!done_) {
+      line_ = text_.substr(at_, end - at_);
+      at_ = end + 1;
+    }
+  }
+  const std::string& value() const override { return line_; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  const std::string& text_;
+  std::string line_;
+  size_t at_ = 0;
+  bool done_ = false;
+};
+
+/// A small model; `changes` to the settings that hebb trains with.
+std::string train_model(const Settings& changes) {
+  Settings settings = {{"model_type", "bpe"}, {"vocab_size", "700"}, {"byte_fallback", "true"},
+                       {"pad_id", "-1"}, {"split_digits", "true"}, {"normalization_rule_name", "identity"},
+                       {"remove_extra_whitespaces", "false"}, {"add_dummy_prefix", "false"},
+                       {"hard_vocab_limit", "false"}, {"num_threads", "1"}, {"minloglevel", "3"}};
+  for (const auto& [key, value] : changes) {
+    settings[key] = value;
+  }
+  const std::string text = training_text(400);
+  Lines lines(text);
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &lines, &model);
+  INFO(status.ToString());
+  REQUIRE(status.ok());
+  return model;
+}
+
+struct Pair {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  sentencepiece::SentencePieceProcessor library;
+};
+
+void load_pair(const std::string& model, Pair& pair) {
+  const TempFolder folder;
+  pair.tokenizer = Tokenizer::load({"sentencepiece", folder.write("m.model", model).string(), false, true});
+  REQUIRE(pair.library.LoadFromSerializedProto(model).ok());
+}
+
+std::vector<int32_t> library_encode(const Pair& pair, const std::string& text) {
+  std::vector<int> ids;
+  REQUIRE(pair.library.Encode(text, &ids).ok());
+  return ids;
+}
+
+/// Random texts of all kinds, one encoder with its cache for all, against the library.
+void check_against_library(const Pair& pair, int texts) {
+  Tokenizer::Encoder encoder(pair.tokenizer);
+  Rng rng(11, "against library");
+  int64_t tokens = 0;
+  for (int i = 0; i < texts; ++i) {
+    const std::string text = random_text(rng);
+    std::vector<int32_t> ids;
+    encoder.encode(text, ids);
+    INFO("text " << i << ": " << text);
+    REQUIRE(ids == library_encode(pair, text));
+    std::string decoded;
+    REQUIRE(pair.library.Decode(std::vector<int>(ids.begin(), ids.end()), &decoded).ok());
+    REQUIRE(pair.tokenizer->decode(ids) == decoded);
+    tokens += static_cast<int64_t>(ids.size());
+  }
+  CHECK(tokens > texts);
+}
+
+}  // namespace
+
+TEST_CASE("the built-in BPE encoder and the decoder equal the library on random text", "[fast]") {
+  Pair pair;
+  load_pair(train_model({}), pair);
+  CHECK(pair.tokenizer->encoder_name() == "built-in BPE");
+  check_against_library(pair, 3000);
+}
+
+TEST_CASE("the built-in BPE encoder equals the library for other ways to treat spaces", "[fast]") {
+  Pair pair;
+  SECTION("a dummy prefix, as in Llama and Mistral models") {
+    load_pair(train_model({{"add_dummy_prefix", "true"}, {"allow_whitespace_only_pieces", "true"}}), pair);
+  }
+  SECTION("pieces across spaces") {
+    load_pair(train_model({{"split_by_whitespace", "false"}}), pair);
+  }
+  SECTION("pieces of spaces alone") {
+    load_pair(train_model({{"allow_whitespace_only_pieces", "true"}}), pair);
+  }
+  SECTION("pieces across scripts and digits") {
+    load_pair(train_model({{"split_by_unicode_script", "false"}, {"split_digits", "false"}, {"split_by_number", "false"}}),
+              pair);
+  }
+  SECTION("characters outside the vocabulary") {
+    load_pair(train_model({{"character_coverage", "0.98"}, {"vocab_size", "400"}}), pair);
+  }
+  CHECK(pair.tokenizer->encoder_name() == "built-in BPE");
+  check_against_library(pair, 1200);
+}
+
+TEST_CASE("models that the built-in encoder cannot reproduce go through the library", "[fast]") {
+  const auto [changes, reason] = GENERATE(table<Settings, std::string>({
+      {{{"model_type", "unigram"}}, "not a BPE model"},
+      {{{"normalization_rule_name", "nmt_nfkc"}}, "normalisation rules"},
+      {{{"remove_extra_whitespaces", "true"}}, "removal of extra white space"},
+      {{{"byte_fallback", "false"}}, "no byte fallback"},
+      {{{"treat_whitespace_as_suffix", "true"}}, "white space as suffix"},
+      {{{"user_defined_symbols", "<sep>"}}, "user-defined pieces"},
+  }));
+  Pair pair;
+  load_pair(train_model(changes), pair);
+  CHECK(pair.tokenizer->encoder_name() == "library (" + reason + ")");
+  check_against_library(pair, 150);
+}
+
+TEST_CASE("long texts without a cut, and words longer than the cache holds, equal the library", "[fast]") {
+  Pair pair;
+  load_pair(train_model({{"split_by_whitespace", "false"}}), pair);
+  Rng rng(2, "long");
+  std::string text;
+  for (int i = 0; i < 3000; ++i) {
+    text += "memory"[rng.below(6)];
+  }
+  CHECK(pair.tokenizer->encode(text) == library_encode(pair, text));
+  CHECK(pair.tokenizer->encode(std::string(5001, 'm')) == library_encode(pair, std::string(5001, 'm')));
+}
+
+TEST_CASE("decode inverts encode for any text except that U+2581 comes back as a space", "[fast]") {
+  Pair pair;
+  load_pair(train_model({}), pair);
+  Rng rng(8, "round trip");
+  for (int i = 0; i < 1000; ++i) {
+    std::string text = random_text(rng);
+    const std::string decoded = pair.tokenizer->decode(pair.tokenizer->encode(text));
+    for (size_t at; (at = text.find("\xE2\x96\x81")) != std::string::npos;) {
+      text.replace(at, 3, 1, ' ');
+    }
+    REQUIRE(decoded == text);
+  }
+  CHECK(pair.tokenizer->loses_visible_space());
+}
+
+TEST_CASE("special ids and the hash come from the model file", "[fast]") {
+  const TempFolder folder;
+  const std::string model = train_model({});
+  const std::string file = folder.write("m.model", model).string();
+  const auto tokenizer = Tokenizer::load({"sentencepiece", file, true, true});
+  CHECK(tokenizer->special().bos == 1);
+  CHECK(tokenizer->special().eos == 2);
+  CHECK(tokenizer->special().pad == -1);
+  CHECK(tokenizer->special().add_bos);
+  CHECK(tokenizer->hash() == fnv1a64(model));
+  CHECK(tokenizer->model_bytes() == model);
+  // Special pieces in the text are text.
+  CHECK(tokenizer->decode(tokenizer->encode("<s>a</s><unk><0x41>")) == "<s>a</s><unk><0x41>");
+  CHECK(tokenizer->decode(std::vector<int32_t>{1, 2}) == "");
+  CHECK(tokenizer->decode(std::vector<int32_t>{0}) == " \xE2\x81\x87 ");
+}
+
+TEST_CASE("add_bos and add_eos need the ids in the model", "[fast]") {
+  const TempFolder folder;
+  const std::string file = folder.write("m.model", train_model({{"bos_id", "-1"}, {"eos_id", "-1"}})).string();
+  CHECK_THROWS_WITH(Tokenizer::load({"sentencepiece", file, false, true}),
+                    "tokenizer.add_eos: found true, expected false, as " + file + " has no EOS");
+  CHECK_THROWS_WITH(Tokenizer::load({"sentencepiece", file, true, false}),
+                    "tokenizer.add_bos: found true, expected false, as " + file + " has no BOS");
+  CHECK(Tokenizer::load({"sentencepiece", file, false, false})->special().eos == -1);
+}
+
+TEST_CASE("damaged model files are data errors that name the file", "[fast]") {
+  const TempFolder folder;
+  const std::string model = train_model({});
+  const std::string cut = folder.write("cut.model", model.substr(0, model.size() / 2 + 1)).string();
+  CHECK_THROWS_AS(Tokenizer::load({"sentencepiece", cut, false, true}), DataError);
+  const std::string text = folder.write("text.model", "this is no model").string();
+  CHECK_THROWS_WITH(Tokenizer::load({"sentencepiece", text, false, true}),
+                    Catch::Matchers::StartsWith(text + ": not a SentencePiece model"));
+  const std::string empty = folder.write("empty.model", "").string();
+  CHECK_THROWS_WITH(Tokenizer::load({"sentencepiece", empty, false, true}),
+                    empty + ": not a SentencePiece model (found no vocabulary, expected at least one piece)");
+  CHECK_THROWS_AS(Tokenizer::load({"sentencepiece", (folder / "none.model").string(), false, true}), DataError);
+  CHECK_THROWS_WITH(Tokenizer::load({"sentencepiece", "", false, true}),
+                    "tokenizer.file: found nothing, expected a SentencePiece .model file");
+}
+#endif
