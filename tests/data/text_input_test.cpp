@@ -1,0 +1,190 @@
+#include "data/text_input.h"
+
+#include "core/error.h"
+#include "tests/data/compress.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+
+using namespace hebb;
+using Format = TextInputOptions::Format;
+
+namespace {
+
+TextInputOptions input(const fs::path& path) {
+  TextInputOptions options;
+  options.inputs = {path.string()};
+  return options;
+}
+
+std::vector<std::string> read_all(TextReader& reader) {
+  std::vector<std::string> texts;
+  for (std::string text; reader.next(text);) {
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+std::vector<std::string> read_all(const TextInputOptions& options) {
+  TextReader reader(options);
+  return read_all(reader);
+}
+
+std::string failure_of(const TextInputOptions& options) {
+  try {
+    read_all(options);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+using Texts = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a text file is one document, an empty one none", "[fast]") {
+  const TempFolder folder;
+  folder.write("b.txt", "second\nfile\n");
+  folder.write("a.txt", "first");
+  folder.write("c.txt", "");
+  TextReader reader(input(folder.path()));
+  CHECK(read_all(reader) == Texts{"first", "second\nfile\n"});
+  CHECK(reader.counts().files == 3);
+  CHECK(reader.counts().documents == 2);
+  CHECK(reader.counts().empty == 1);
+  CHECK(reader.counts().text_bytes == 17);
+}
+
+TEST_CASE("folders and patterns expand in byte order, inputs stay in the given order", "[fast]") {
+  const TempFolder folder;
+  for (const char* name : {"x/10.txt", "x/9.txt", "x/Z.txt", "x/a.txt", "y.txt"}) {
+    folder.write(name, name);
+  }
+  TextInputOptions options = input(folder / "y.txt");
+  options.inputs.push_back((folder / "x").string());
+  CHECK(read_all(options) == Texts{"y.txt", "x/10.txt", "x/9.txt", "x/Z.txt", "x/a.txt"});
+  CHECK(read_all(input(folder / "x/[0-9]*.txt")) == Texts{"x/10.txt", "x/9.txt"});
+  CHECK_THROWS_AS(TextReader(input(folder / "*.none")), DataError);
+}
+
+TEST_CASE("a separator splits text files, also across blocks", "[fast]") {
+  const TempFolder folder;
+  TextInputOptions options = input(folder.write("f", "one<|end|>two<|end|><|end|>three<|end|>"));
+  options.split = "<|end|>";
+  TextReader reader(options);
+  CHECK(read_all(reader) == Texts{"one", "two", "three"});
+  CHECK(reader.counts().empty == 1);
+
+  // Block borders fall into texts and separators of every phase.
+  std::string text;
+  Texts expected;
+  for (int i = 0; i < 3000; ++i) {
+    expected.push_back(std::string(static_cast<size_t>(i % 613), 'x') + std::to_string(i));
+    text += expected.back() + "<|end|>";
+  }
+  folder.write("f", text);
+  CHECK(read_all(options) == expected);
+  options.split = "";
+  CHECK_THROWS_WITH(TextReader(options), "--split: found an empty separator, expected at least one byte");
+}
+
+TEST_CASE("JSONL lines become documents; blank lines, CR LF and a byte order mark do not matter", "[fast]") {
+  const TempFolder folder;
+  TextInputOptions options =
+      input(folder.write("f.jsonl", "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\n  \n{\"text\": \"\"}\n{\"content\": \"b\\nc\"}"));
+  TextReader reader(options);
+  CHECK(read_all(reader) == Texts{"a", "b\nc"});
+  CHECK(reader.counts().empty == 1);
+
+  folder.write("g.txt", "{\"body\": \"t\"}\n{\"body\": \"u\"}\n");
+  options = input(folder / "g.txt");
+  options.format = Format::jsonl;
+  options.field = "body";
+  CHECK(read_all(options) == Texts{"t", "u"});
+  options = input(folder / "f.jsonl");
+  options.format = Format::text;
+  CHECK(read_all(options).size() == 1);
+}
+
+TEST_CASE("lines longer than the read block are whole", "[fast]") {
+  const TempFolder folder;
+  const std::string longer(700'001, 'y');
+  CHECK(read_all(input(folder.write("f.jsonl", "{\"text\": \"x\"}\n{\"text\": \"" + longer + "\"}\n{\"text\": \"z\"}\n"))) ==
+        Texts{"x", longer, "z"});
+}
+
+TEST_CASE("invalid UTF-8 stops with file, line and byte offset, or is replaced", "[fast]") {
+  const TempFolder folder;
+  const fs::path lines = folder.write("f.jsonl", "{\"text\": \"ok\"}\n{\"text\": \"a\xE2\x28\xA1\"}\n");
+  CHECK(failure_of(input(lines)) == lines.string() + ":2: byte 26: invalid UTF-8 (found bytes E2 28, expected valid "
+                                                     "UTF-8, or --invalid-utf8 replace)");
+  const fs::path text = folder.write("f.txt", "0123\xFF" "56789");
+  CHECK(failure_of(input(text)) == text.string() + ": byte 4: invalid UTF-8 (found bytes FF, expected valid UTF-8, or "
+                                                   "--invalid-utf8 replace)");
+  TextInputOptions options = input(lines);
+  options.inputs.push_back(text.string());
+  options.replace_invalid = true;
+  TextReader reader(options);
+  CHECK(read_all(reader) == Texts{"ok", "a\xEF\xBF\xBD(\xEF\xBF\xBD", "0123\xEF\xBF\xBD" "56789"});
+  CHECK(reader.counts().replaced == 3);
+
+  options = input(text);
+  options.split = "2";
+  CHECK_THAT(failure_of(options), Catch::Matchers::Contains("f.txt: byte 4: invalid UTF-8"));
+}
+
+TEST_CASE("broken lines and missing members stop with file, line and byte offset", "[fast]") {
+  const TempFolder folder;
+  const fs::path path = folder.write("f.jsonl", "{\"text\": \"ok\"}\n\n{\"text\": \"a\"\n");
+  CHECK(failure_of(input(path)) ==
+        path.string() + ":3: byte 28: broken JSON (found the end of the line, expected , or })");
+  const fs::path other = folder.write("g.jsonl", "{\"id\": 7}\n");
+  CHECK(failure_of(input(other)) ==
+        other.string() + ":1: byte 0: no text (found members id, expected a string member \"text\" or \"content\")");
+}
+
+TEST_CASE("--skip-bad leaves out so many bad lines and reports each, the next one stops", "[fast]") {
+  const TempFolder folder;
+  const fs::path path = folder.write("f.jsonl", "{\"text\": \"a\"}\n{\n{\"text\": \"b\"}\n{\"text\": 1}\n{\"text\": \"c\"}\n");
+  TextInputOptions options = input(path);
+  options.skip_bad = 2;
+  Texts notes;
+  TextReader reader(options, [&](const std::string& note) { notes.push_back(note); });
+  CHECK(read_all(reader) == Texts{"a", "b", "c"});
+  CHECK(reader.counts().bad == 2);
+  REQUIRE(notes.size() == 2);
+  CHECK(notes[0] == "left out: " + path.string() + ":2: byte 15: broken JSON (found the end of the line, expected a member name)");
+  options.skip_bad = 1;
+  CHECK_THAT(failure_of(options), Catch::Matchers::EndsWith("; as many as --skip-bad allows (1) were left out before"));
+}
+
+#if HEBB_HAVE_ZLIB
+TEST_CASE("compressed input is named as such, and a stream that is cut off keeps its whole lines", "[fast]") {
+  const TempFolder folder;
+  std::string lines;
+  for (int i = 0; i < 30'000; ++i) {
+    lines += "{\"text\": \"" + std::to_string(i * 7919) + "\"}\n";
+  }
+  const std::string packed = gzip(lines);
+  CHECK(read_all(input(folder.write("whole.jsonl.gz", packed))).size() == 30'000);
+
+  const fs::path cut = folder.write("cut.jsonl.gz", packed.substr(0, packed.size() / 2));
+  folder.write("later.jsonl", "{\"text\": \"later\"}");
+  TextInputOptions options = input(cut);
+  options.inputs.push_back((folder / "later.jsonl").string());
+  CHECK_THAT(failure_of(options), Catch::Matchers::StartsWith(cut.string() + ": byte " + std::to_string(packed.size() / 2) +
+                                                              ": gzip stream is cut off") &&
+                                      Catch::Matchers::Contains(", in line 1"));
+  options.skip_bad = 1;
+  TextReader reader(options);
+  const Texts texts = read_all(reader);
+  CHECK(reader.counts().bad == 1);
+  REQUIRE(texts.size() > 10'000);
+  CHECK(texts.size() < 20'000);
+  CHECK(texts[texts.size() - 2] == std::to_string((texts.size() - 2) * 7919));
+  CHECK(texts.back() == "later");
+
+  const fs::path invalid = folder.write("bad.txt.gz", gzip("abc\xFF"));
+  CHECK_THAT(failure_of(input(invalid)), Catch::Matchers::Contains("byte 3 of the uncompressed text: invalid UTF-8"));
+}
+#endif
