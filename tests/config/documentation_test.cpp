@@ -1,0 +1,47 @@
+// The examples of docs/configuration.md and docs/formats/safetensors.md.
+#include "core/files.h"
+#include "core/json.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+std::vector<std::string> json_blocks(const std::string& page) {
+  const std::string text = read_file(fs::path(HEBB_SOURCE) / "docs" / page);
+  std::vector<std::string> blocks;
+  const std::string fence = "\n```json\n";
+  for (size_t at = text.find(fence); at != std::string::npos; at = text.find(fence, at)) {
+    at += fence.size();
+    blocks.push_back(text.substr(at, text.find("```", at) - at));
+  }
+  return blocks;
+}
+
+}  // namespace
+
+TEST_CASE("the documented example of extends gives the documented result", "[fast]") {
+  const std::vector<std::string> blocks = json_blocks("configuration.md");
+  REQUIRE(blocks.size() == 3);
+  const TempFolder folder;
+  folder.write("base.json", blocks[0]);
+  const Json merged = load_config(folder.write("runs/long.json", blocks[1]).string());
+  CHECK(merged == parse_json(blocks[2], "result"));
+}
+
+TEST_CASE("the documented overrides mean what the page says", "[fast]") {
+  Json root = parse_json(R"({"model": {"pattern": [{}, {}], "layers": {"a.b": {}}}})", "c.json");
+  for (const char* assignment :
+       {"train.steps=100", "name=first", "title=\"100\"", "model.pattern.1.mixer=swa", "/model/layers/a.b/num_heads=4"}) {
+    apply_override(root, assignment);
+  }
+  CHECK(root.dump() == R"({"model":{"pattern":[{},{"mixer":"swa"}],"layers":{"a.b":{"num_heads":4}}},)"
+                       R"("train":{"steps":100},"name":"first","title":"100"})");
+}
+
+TEST_CASE("the documented index of shards is valid JSON", "[fast]") {
+  const std::vector<std::string> blocks = json_blocks("formats/safetensors.md");
+  REQUIRE(blocks.size() == 1);
+  CHECK(parse_json(blocks[0], "index").at("weight_map").members().size() == 2);
+}
