@@ -53,8 +53,9 @@ inline Vec<float> exp(Vec<float> x) {
 /// log(x) = e ln 2 + log(1 + f), 1 + f in [sqrt(1/2), sqrt(2)).
 inline Vec<float> log(Vec<float> x) {
   using V = Vec<float>;
-  const auto is_subnormal = x < V(0x1p-126f);
-  const V scaled = select(is_subnormal, x * V(0x1p23f), x);
+  const V positive = max(V(0x1p-149f), x);  // zero and below get their value at the end
+  const auto is_subnormal = positive < V(0x1p-126f);
+  const V scaled = select(is_subnormal, positive * V(0x1p23f), positive);
   const V root_half(0x1.6a09e6p-1f);
   const V::Bits exponent = (scaled.bits() - root_half.bits()) >> 23;
   const V f = V::from_bits(scaled.bits() - (exponent << 23)) - V(1.0f);

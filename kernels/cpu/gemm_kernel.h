@@ -1,0 +1,185 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cpu/vec.h"
+
+/// Inner parts of the matrix product: packing of panels and the register kernel.
+///
+/// The register kernel holds kRows x 2 vectors of C. Per step of k it does 2 kRows multiply-adds from
+/// 2 vector loads of B and kRows broadcasts of A: bound by the multiply-add units, (kRows + 2) loads
+/// against 2 kRows of them.
+namespace hebb::cpu::gemm {
+
+#if defined(HEBB_AVX512)
+inline constexpr int kRows = 14;  // 28 sums + 2 of B + 1 broadcast of 32 registers
+#else
+inline constexpr int kRows = 6;  // 12 sums + 2 of B + 1 broadcast of 16 registers
+#endif
+template <class S> inline constexpr int kColumns = 2 * Vec<S>::width;
+/// Elements from one step of k to the next in a packed panel of A: kRows rounded up to whole vectors.
+template <class S> inline constexpr int kLeftStep = (kRows + Vec<S>::width - 1) / Vec<S>::width * Vec<S>::width;
+
+/// Where the kernel finds op(A): element (i, k) at data[i * row + k * step].
+template <class S>
+struct Left {
+  const S* data;
+  int64_t row, step;
+};
+/// op(B): row k starts at data + k * step; whole vectors are readable.
+template <class S>
+struct Right {
+  const S* data;
+  int64_t step;
+};
+/// C = alpha sum (+ C when add); the last vector holds `lanes` elements.
+template <class S>
+struct Out {
+  S* data;
+  int64_t row;
+  S alpha;
+  bool add;
+  int lanes;
+};
+
+template <class S, int rows, int vectors, bool packed>
+void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>& out) {
+  using V = Vec<S>;
+  constexpr int w = V::width;
+  V sums[rows][vectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) {
+      sums[i][j] = V(S(0));
+      __builtin_prefetch(out.data + i * out.row + j * w, 1);
+    }
+  }
+  const S *a = left.data, *b = right.data;
+  const int64_t a_row = packed ? 1 : left.row, a_step = packed ? kLeftStep<S> : left.step;
+  // Row addresses in groups of three: base, base + row, base + 2 row are all x86 can encode.
+  const S* bases[(rows + 2) / 3];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; i += 3) { bases[i / 3] = a + i * a_row; }
+  for (int64_t p = 0; p < k; ++p) {
+    V bv[vectors];
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) { bv[j] = load(b + j * w); }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+      const V av(packed ? a[i] : bases[i / 3][i % 3 * a_row]);
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) { sums[i][j] = fma(av, bv[j], sums[i][j]); }
+    }
+    if constexpr (packed) {
+      a += a_step;
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; i += 3) { bases[i / 3] += a_step; }
+    }
+    b += right.step;
+  }
+  const V alpha(out.alpha);
+  const auto write = [&](auto last_lanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+      S* c = out.data + i * out.row;
+      if constexpr (vectors == 2) { store(c, out.add ? fma(alpha, sums[i][0], load(c)) : alpha * sums[i][0]); }
+      c += (vectors - 1) * w;
+      const V last = sums[i][vectors - 1];
+      store(c, out.add ? fma(alpha, last, load(c, last_lanes)) : alpha * last, last_lanes);
+    }
+  };
+  if (out.lanes == w) {
+    write(AllLanes{});
+  } else {
+    write(out.lanes);
+  }
+}
+
+template <class S>
+using Kernel = void (*)(int64_t k, const Left<S>&, const Right<S>&, const Out<S>&);
+
+template <class S, int vectors, bool packed, int... i>
+constexpr std::array<Kernel<S>, kRows> kernels_of(std::integer_sequence<int, i...>) {
+  return {kernel<S, i + 1, vectors, packed>...};
+}
+
+/// The kernel for `rows` (1 to kRows) by `vectors` (1 or 2).
+template <class S, bool packed>
+Kernel<S> find_kernel(int rows, int vectors) {
+  constexpr auto all = std::make_integer_sequence<int, kRows>();
+  static constexpr std::array<Kernel<S>, kRows> narrow = kernels_of<S, 1, packed>(all);
+  static constexpr std::array<Kernel<S>, kRows> wide = kernels_of<S, 2, packed>(all);
+  return (vectors == 1 ? narrow : wide)[static_cast<size_t>(rows - 1)];
+}
+
+/// One stage of a transposition: exchanges the `half`-wide blocks off the diagonal of a and b.
+template <class S, int half, int... i>
+inline void exchange(Vec<S>& a, Vec<S>& b, std::integer_sequence<int, i...>) {
+  constexpr int w = Vec<S>::width;
+  const auto x = a.v, y = b.v;
+#if defined(__clang__)
+  a.v = __builtin_shufflevector(x, y, (i & half ? w + i - half : i)...);
+  b.v = __builtin_shufflevector(x, y, (i & half ? w + i : i + half)...);
+#else
+  using Bits = typename Vec<S>::Bits;
+  a.v = __builtin_shuffle(x, y, Bits{(i & half ? w + i - half : i)...});
+  b.v = __builtin_shuffle(x, y, Bits{(i & half ? w + i : i + half)...});
+#endif
+}
+
+template <class S, int half = Vec<S>::width / 2>
+inline void transpose(Vec<S>* rows) {
+  constexpr int w = Vec<S>::width;
+#pragma GCC unroll 16
+  for (int i = 0; i < w; ++i) {
+    if (!(i & half)) { exchange<S, half>(rows[i], rows[i + half], std::make_integer_sequence<int, w>()); }
+  }
+  if constexpr (half > 1) { transpose<S, half / 2>(rows); }
+}
+
+/// Packs columns [0, columns) of a [k, columns] matrix, element (p, j) at source[p * stride + j], to
+/// packed[p * panel + j]; columns up to the next whole vector become zero.
+template <class S>
+void pack_rows(int64_t k, int columns, const S* source, int64_t stride, S* packed, int panel) {
+  constexpr int w = Vec<S>::width;
+  for (int j = 0; j < columns; j += w) {
+    if (columns - j >= w) {
+      for (int64_t p = 0; p < k; ++p) { store(packed + p * panel + j, load(source + p * stride + j)); }
+    } else {
+      for (int64_t p = 0; p < k; ++p) { store(packed + p * panel + j, load(source + p * stride + j, columns - j)); }
+    }
+  }
+}
+
+/// The same of a matrix stored transposed: element (p, j) at source[j * stride + p].
+template <class S>
+void pack_transposed(int64_t k, int columns, const S* source, int64_t stride, S* packed, int panel) {
+  constexpr int w = Vec<S>::width;
+  const auto block = [&](int64_t p, int j, int count, auto lanes) {
+    Vec<S> rows[w];
+#pragma GCC unroll 16
+    for (int i = 0; i < w; ++i) {
+      rows[i] = i < count ? load(source + (j + i) * stride + p, lanes) : Vec<S>(S(0));
+    }
+    transpose(rows);
+    return std::to_array(rows);
+  };
+  for (int j = 0; j < columns; j += w) {
+    const int count = columns - j < w ? columns - j : w;
+    int64_t p = 0;
+    for (; p + w <= k; p += w) {
+      const auto rows = block(p, j, count, AllLanes{});
+#pragma GCC unroll 16
+      for (int i = 0; i < w; ++i) { store(packed + (p + i) * panel + j, rows[static_cast<size_t>(i)]); }
+    }
+    if (p < k) {
+      const auto rows = block(p, j, count, static_cast<int>(k - p));
+      for (int i = 0; i < k - p; ++i) { store(packed + (p + i) * panel + j, rows[static_cast<size_t>(i)]); }
+    }
+  }
+}
+
+}  // namespace hebb::cpu::gemm
