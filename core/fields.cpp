@@ -127,13 +127,18 @@ template <class T> Json to_json(const std::vector<T>& v) {
 template <class T> Json to_json(const std::optional<T>& v) { return v ? to_json(*v) : Json(); }
 
 // What constraints look at.
-void collect(int64_t v, std::vector<double>& numbers, std::vector<std::string>&) { numbers.push_back(static_cast<double>(v)); }
-void collect(uint64_t v, std::vector<double>& numbers, std::vector<std::string>&) { numbers.push_back(static_cast<double>(v)); }
+void collect(int64_t v, std::vector<double>& numbers, std::vector<std::string>&) {
+  numbers.push_back(static_cast<double>(v));
+}
+void collect(uint64_t v, std::vector<double>& numbers, std::vector<std::string>&) {
+  numbers.push_back(static_cast<double>(v));
+}
 void collect(double v, std::vector<double>& numbers, std::vector<std::string>&) { numbers.push_back(v); }
 void collect(const std::string& v, std::vector<double>&, std::vector<std::string>& strings) { strings.push_back(v); }
 void collect(bool, std::vector<double>&, std::vector<std::string>&) {}
 void collect(const Json&, std::vector<double>&, std::vector<std::string>&) {}
-template <class T> void collect(const std::vector<T>& v, std::vector<double>& numbers, std::vector<std::string>& strings) {
+template <class T>
+void collect(const std::vector<T>& v, std::vector<double>& numbers, std::vector<std::string>& strings) {
   for (const T& x : v) {
     collect(x, numbers, strings);
   }
@@ -165,7 +170,8 @@ Field& Field::required() {
     }
   }
   const std::string similar = nearest_name(name_, others);
-  owner_->fail(name_, "nothing", expected_ + " (required" + (similar.empty() ? "" : "; " + quoted(similar) + " looks similar") + ")");
+  owner_->fail(name_, "nothing",
+               expected_ + " (required" + (similar.empty() ? "" : "; " + quoted(similar) + " looks similar") + ")");
 }
 
 Field& Field::constrain(const std::string& constraint) {
@@ -193,7 +199,8 @@ Field& Field::bound(double limit, const char* sign, bool (*holds)(double, double
     if (!holds(numbers_[i], limit)) {
       const bool is_integer = expected_.starts_with("a list of integers");
       const std::string constraints = expected_.substr(std::min(expected_.find_first_of("<>"), expected_.size()));
-      fail_at(element(i), element_path(i), is_list ? (is_integer ? "an integer " : "a number ") + constraints : expected_);
+      fail_at(element(i), element_path(i),
+              is_list ? (is_integer ? "an integer " : "a number ") + constraints : expected_);
     }
   }
   return constrain(text);

@@ -21,12 +21,16 @@ size_t utf8_length(std::string_view s) {
   if (lead < 0x80) {
     return 1;
   }
-  const size_t length = lead >= 0xC2 && lead <= 0xDF ? 2 : lead >= 0xE0 && lead <= 0xEF ? 3 : lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
+  const size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
+                        : lead >= 0xE0 && lead <= 0xEF ? 3
+                        : lead >= 0xF0 && lead <= 0xF4 ? 4
+                                                       : 0;
   if (length == 0 || s.size() < length || !std::all_of(s.begin() + 1, s.begin() + length, is_continuation)) {
     return 0;
   }
   const bool is_overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
-  const bool is_outside = (lead == 0xED && byte(1) > 0x9F) || (lead == 0xF4 && byte(1) > 0x8F);  // surrogates; > U+10FFFF
+  const bool is_outside =
+      (lead == 0xED && byte(1) > 0x9F) || (lead == 0xF4 && byte(1) > 0x8F);  // surrogates; > U+10FFFF
   return is_overlong || is_outside ? 0 : length;
 }
 
@@ -94,7 +98,8 @@ class Dumper {
   void array(const Json& v, int depth) {
     const auto& items = v.items();
     // Pretty lists of scalars stay on one line: patterns and sizes read better so.
-    const bool is_flat = std::none_of(items.begin(), items.end(), [](const Json& x) { return x.is_array() || x.is_object(); });
+    const bool is_flat =
+        std::none_of(items.begin(), items.end(), [](const Json& x) { return x.is_array() || x.is_object(); });
     out_ += '[';
     for (size_t i = 0; i < items.size(); ++i) {
       separate(i, depth + 1, is_flat);
@@ -180,7 +185,8 @@ std::string Origin::str() const {
 Json::Json(int v) : kind_(Kind::integer), int_(v) {}
 Json::Json(int64_t v) : kind_(Kind::integer), int_(v) {}
 Json::Json(uint64_t v)
-    : kind_(v <= static_cast<uint64_t>(INT64_MAX) ? Kind::integer : Kind::unsigned_integer), int_(static_cast<int64_t>(v)) {}
+    : kind_(v <= static_cast<uint64_t>(INT64_MAX) ? Kind::integer : Kind::unsigned_integer),
+      int_(static_cast<int64_t>(v)) {}
 Json::Json(double v) : kind_(Kind::number), double_(v) {}
 Json::Json(const char* v) : kind_(Kind::string), string_(v) {}
 Json::Json(std::string v) : kind_(Kind::string), string_(std::move(v)) {}
@@ -311,7 +317,8 @@ bool Json::operator==(const Json& other) const {
   if (!is_object()) {
     return bool_ == other.bool_ && string_ == other.string_ && items_ == other.items_;
   }
-  return members_.size() == other.members_.size() && std::all_of(members_.begin(), members_.end(), [&](const Member& m) {
+  return members_.size() == other.members_.size() &&
+         std::all_of(members_.begin(), members_.end(), [&](const Member& m) {
            const Json* twin = other.find(m.first);
            return twin != nullptr && *twin == m.second;
          });

@@ -93,7 +93,9 @@ void set_origins(Json& value, const Origin& origin) {
   }
 }
 
-std::string joined(const std::string& origin, const std::string& text) { return origin.empty() ? text : origin + ": " + text; }
+std::string joined(const std::string& origin, const std::string& text) {
+  return origin.empty() ? text : origin + ": " + text;
+}
 
 }  // namespace
 

@@ -33,7 +33,8 @@ constexpr StoredType kStoredTypes[] = {
 };
 
 const StoredType* find_type(std::string_view name) {
-  const auto it = std::find_if(std::begin(kStoredTypes), std::end(kStoredTypes), [&](const auto& t) { return name == t.name; });
+  const auto it =
+      std::find_if(std::begin(kStoredTypes), std::end(kStoredTypes), [&](const auto& t) { return name == t.name; });
   return it == std::end(kStoredTypes) ? nullptr : it;
 }
 
@@ -66,7 +67,8 @@ std::vector<int64_t> read_sizes(const std::string& where, const Json& tensor, co
   const bool is_list = list != nullptr && list->is_array() && (count == 0 || list->items().size() == count) &&
                        std::all_of(list->items().begin(), list->items().end(), is_size);
   if (!is_list) {
-    throw CheckpointError(where, std::string(key) + " is not valid", list == nullptr ? "nothing" : list->dump().substr(0, 100),
+    throw CheckpointError(where, std::string(key) + " is not valid",
+                          list == nullptr ? "nothing" : list->dump().substr(0, 100),
                           "a list of " + (count == 0 ? "" : std::to_string(count) + " ") + "integers >= 0");
   }
   std::vector<int64_t> sizes;
@@ -82,7 +84,8 @@ SafetensorsFile::Entry read_entry(const std::string& where, const Json& json) {
   }
   for (const auto& [key, value] : json.members()) {
     if (key != "dtype" && key != "shape" && key != "data_offsets") {
-      throw CheckpointError(where, "unknown key in the header", Json(key).found(), "dtype, shape and data_offsets alone");
+      throw CheckpointError(where, "unknown key in the header", Json(key).found(),
+                            "dtype, shape and data_offsets alone");
     }
   }
   const Json* dtype = json.find("dtype");
@@ -122,7 +125,8 @@ std::map<std::string, std::string> read_metadata(const fs::path& path, const Jso
 }
 
 /// The tensors must cover the data section exactly: no holes, no overlap, nothing beyond.
-void check_layout(const fs::path& path, const std::map<std::string, SafetensorsFile::Entry>& entries, uint64_t data_size) {
+void check_layout(const fs::path& path, const std::map<std::string, SafetensorsFile::Entry>& entries,
+                  uint64_t data_size) {
   std::vector<const std::pair<const std::string, SafetensorsFile::Entry>*> order;
   for (const auto& entry : entries) {
     order.push_back(&entry);
@@ -249,11 +253,13 @@ std::vector<double> SafetensorsFile::doubles(std::string_view name) const {
   } else if (entry.dtype_text == "F32") {
     convert_all<float>(bytes, out, [](float v) { return static_cast<double>(v); });
   } else if (entry.dtype_text == "BF16") {
-    convert_all<uint16_t>(bytes, out, [](uint16_t v) { return static_cast<double>(std::bit_cast<float>(uint32_t{v} << 16)); });
+    convert_all<uint16_t>(bytes, out,
+                          [](uint16_t v) { return static_cast<double>(std::bit_cast<float>(uint32_t{v} << 16)); });
   } else if (entry.dtype_text == "F16") {
     convert_all<uint16_t>(bytes, out, half_to_double);
   } else {
-    throw CheckpointError(tensor_where(path(), std::string(name)), "wrong dtype", entry.dtype_text, "F64, F32, BF16 or F16");
+    throw CheckpointError(tensor_where(path(), std::string(name)), "wrong dtype", entry.dtype_text,
+                          "F64, F32, BF16 or F16");
   }
   return out;
 }
@@ -266,7 +272,8 @@ std::vector<int64_t> SafetensorsFile::integers(std::string_view name) const {
   if (type == "I64" || type == "U64") {
     widen<int64_t>(bytes, out);
     if (type == "U64" && std::any_of(out.begin(), out.end(), [](int64_t v) { return v < 0; })) {
-      throw CheckpointError(tensor_where(path(), std::string(name)), "a value is too large", "2^63 or more", "less than 2^63");
+      throw CheckpointError(tensor_where(path(), std::string(name)), "a value is too large", "2^63 or more",
+                            "less than 2^63");
     }
   } else if (type == "I32") {
     widen<int32_t>(bytes, out);

@@ -24,8 +24,9 @@ fs::path inside_folder(const fs::path& path) {
 
 /// The name of a file beside the index: an index must not reach outside its folder.
 const std::string& shard_name(const std::string& where, const Json& json) {
-  const bool is_name = json.is_string() && !json.as_string().empty() && json.as_string() != ".." && json.as_string() != "." &&
-                       json.as_string().find('/') == std::string::npos && json.as_string().find('\0') == std::string::npos;
+  const bool is_name = json.is_string() && !json.as_string().empty() && json.as_string() != ".." &&
+                       json.as_string() != "." && json.as_string().find('/') == std::string::npos &&
+                       json.as_string().find('\0') == std::string::npos;
   if (!is_name) {
     throw CheckpointError(where, "the shard is not valid", json.found(), "the name of a file in the index's folder");
   }
@@ -54,7 +55,8 @@ void WeightSource::open_index(const fs::path& path) {
   }
   const Json* map = index.is_object() ? index.find("weight_map") : nullptr;
   if (map == nullptr || !map->is_object()) {
-    throw CheckpointError(path.string(), "weight_map is not valid", map == nullptr ? "nothing" : map->found(), "an object");
+    throw CheckpointError(path.string(), "weight_map is not valid", map == nullptr ? "nothing" : map->found(),
+                          "an object");
   }
   std::map<std::string, const SafetensorsFile*> shards;
   for (const auto& [name, json] : map->members()) {

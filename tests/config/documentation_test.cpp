@@ -32,8 +32,8 @@ TEST_CASE("the documented example of extends gives the documented result", "[fas
 
 TEST_CASE("the documented overrides mean what the page says", "[fast]") {
   Json root = parse_json(R"({"model": {"pattern": [{}, {}], "layers": {"a.b": {}}}})", "c.json");
-  for (const char* assignment :
-       {"train.steps=100", "name=first", "title=\"100\"", "model.pattern.1.mixer=swa", "/model/layers/a.b/num_heads=4"}) {
+  for (const char* assignment : {"train.steps=100", "name=first", "title=\"100\"", "model.pattern.1.mixer=swa",
+                                 "/model/layers/a.b/num_heads=4"}) {
     apply_override(root, assignment);
   }
   CHECK(root.dump() == R"({"model":{"pattern":[{},{"mixer":"swa"}],"layers":{"a.b":{"num_heads":4}}},)"

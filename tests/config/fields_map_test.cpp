@@ -108,7 +108,8 @@ template <class T> std::string error_of(const std::string& text) {
 }  // namespace
 
 TEST_CASE("maps visit members in file order and write them back", "[fast]") {
-  const Layers c = read<Layers>(R"({"layers": {"b": {"type": "wide", "size": 5}, "a": {"size": 3, "type": "narrow"}}, "rules": {"r": [1], "s": 2}})");
+  const Layers c = read<Layers>(
+      R"({"layers": {"b": {"type": "wide", "size": 5}, "a": {"size": 3, "type": "narrow"}}, "rules": {"r": [1], "s": 2}})");
   REQUIRE(c.layers.size() == 2);
   CHECK(c.layers[0].name == "b");
   CHECK(c.layers[0].size == 5);
@@ -122,7 +123,8 @@ TEST_CASE("errors inside maps name the member", "[fast]") {
         "c.json:1:43: layers.b.size: found 0, expected an integer >= 1");
   CHECK(error_of<Layers>("{\"layers\": {\"b\": {\"type\": \"wied\"}}}") ==
         "c.json:1:27: layers.b.type: found \"wied\", expected one of \"wide\", \"narrow\" (did you mean \"wide\"?)");
-  CHECK(error_of<Layers>("{\"layers\": {\"b\": {}}}") == "c.json:1:18: layers.b.type: found nothing, expected a string (required)");
+  CHECK(error_of<Layers>("{\"layers\": {\"b\": {}}}") ==
+        "c.json:1:18: layers.b.type: found nothing, expected a string (required)");
   CHECK(error_of<Layers>("{\"layers\": {\"b\": 3}}") == "c.json:1:18: layers.b: found 3, expected an object");
   CHECK(error_of<Layers>("{\"layers\": 3}") == "c.json:1:12: layers: found 3, expected an object");
   CHECK(error_of<Layers>("{}") == "c.json:1:1: layers: found nothing, expected an object (required)");

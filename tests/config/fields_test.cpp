@@ -121,7 +121,8 @@ TEST_CASE("an unknown key is reported where it stands with the nearest known key
         "(did you mean \"num_heads\"?)");
   CHECK(error_of<Window>("{\"size\": 1, \"zzz\": 2}") ==
         "c.json:1:13: zzz: found an unknown key, expected one of the known keys (\"size\", \"scale\")");
-  CHECK(error_of<Model>("{\"windows\": [{\"size\": 1, \"scal\": 2}]}").find("c.json:1:26: windows.0.scal: found an unknown") == 0);
+  CHECK(error_of<Model>("{\"windows\": [{\"size\": 1, \"scal\": 2}]}")
+            .find("c.json:1:26: windows.0.scal: found an unknown") == 0);
 }
 
 TEST_CASE("a value of the wrong type is reported with its position", "[fast]") {
@@ -150,7 +151,8 @@ TEST_CASE("integers that 64 bits cannot hold are errors", "[fast]") {
   CHECK(read<Gdn>("{\"num_heads\": 9223372036854775807}").num_heads == INT64_MAX);
   CHECK(error_of<Gdn>("{\"num_heads\": 9223372036854775808}") ==
         "c.json:1:15: num_heads: found 9223372036854775808, expected an integer of 64 bits with sign");
-  CHECK(error_of<Gdn>("{\"num_heads\": 1e30}") == "c.json:1:15: num_heads: found 1e+30, expected an integer of 64 bits with sign");
+  CHECK(error_of<Gdn>("{\"num_heads\": 1e30}") ==
+        "c.json:1:15: num_heads: found 1e+30, expected an integer of 64 bits with sign");
   CHECK(error_of<Gdn>("{\"slots\": 18446744073709551616}") ==
         "c.json:1:11: slots: found 18446744073709551616.0, expected an integer >= 0 of 64 bits");
 }
@@ -160,19 +162,23 @@ TEST_CASE("broken constraints are reported with all that is known of them", "[fa
         "c.json:1:15: model.layers.gdn.num_heads: found 0, expected an integer >= 1");
   CHECK(error_of<Window>("{\"size\": 101}") == "c.json:1:10: size: found 101, expected an integer >= 1 and <= 100");
   CHECK(error_of<Window>("{\"size\": 1, \"scale\": 0}") == "c.json:1:22: scale: found 0, expected a number > 0");
-  CHECK(error_of<Window>("{\"size\": 1, \"scale\": 1e1}") == "c.json:1:22: scale: found 10.0, expected a number > 0 and < 10");
+  CHECK(error_of<Window>("{\"size\": 1, \"scale\": 1e1}") ==
+        "c.json:1:22: scale: found 10.0, expected a number > 0 and < 10");
   CHECK(error_of<Gdn>("{\"slots\": 1}") == "c.json:1:11: slots: found 1, expected an integer >= 2");
   CHECK(error_of<Gdn>("{\"limit\": -1}") == "c.json:1:11: limit: found -1, expected an integer >= 0");
   CHECK(error_of<Gdn>("{\"sizes\": [4, 0]}") == "c.json:1:15: sizes.1: found 0, expected an integer >= 1");
   CHECK(error_of<Gdn>("{\"betas\": [0.5, 1]}") == "c.json:1:17: betas.1: found 1, expected a number >= 0 and < 1");
-  CHECK(error_of<Gdn>("{\"betas\": [0.5]}") == "c.json:1:11: betas: found 1 element, expected a list of numbers of 2 elements");
+  CHECK(error_of<Gdn>("{\"betas\": [0.5]}") ==
+        "c.json:1:11: betas: found 1 element, expected a list of numbers of 2 elements");
   CHECK(error_of<Gdn>("{\"mode\": \"sotp\"}") ==
         "c.json:1:10: mode: found \"sotp\", expected one of \"skip\", \"stop\" (did you mean \"stop\"?)");
-  CHECK(error_of<Gdn>("{\"names\": [\"left\", \"up\"]}") == "c.json:1:20: names.1: found \"up\", expected one of \"left\", \"right\"");
+  CHECK(error_of<Gdn>("{\"names\": [\"left\", \"up\"]}") ==
+        "c.json:1:20: names.1: found \"up\", expected one of \"left\", \"right\"");
 }
 
 TEST_CASE("missing required keys are reported at the enclosing object", "[fast]") {
-  CHECK(error_of<Window>("\n {}", "model.window") == "c.json:2:2: model.window.size: found nothing, expected an integer (required)");
+  CHECK(error_of<Window>("\n {}", "model.window") ==
+        "c.json:2:2: model.window.size: found nothing, expected an integer (required)");
   CHECK(error_of<Window>("{\"sizes\": 4}") ==
         "c.json:1:1: size: found nothing, expected an integer (required; \"sizes\" looks similar)");
   CHECK(error_of<Root>("\n{}") == "c.json:2:1: window.size: found nothing, expected an integer (required)");
@@ -187,7 +193,8 @@ TEST_CASE("values from the command line are reported as such", "[fast]") {
 }
 
 TEST_CASE("nested objects, optional objects and lists are read", "[fast]") {
-  const Model m = read<Model>(R"({"gdn": {"num_heads": 3}, "window": {"size": 7}, "windows": [{"size": 1}, {"size": 2, "scale": 3}]})");
+  const Model m = read<Model>(
+      R"({"gdn": {"num_heads": 3}, "window": {"size": 7}, "windows": [{"size": 1}, {"size": 2, "scale": 3}]})");
   CHECK(m.gdn.num_heads == 3);
   REQUIRE(m.window.has_value());
   CHECK(m.window->size == 7);
@@ -214,8 +221,9 @@ TEST_CASE("what write emits reads back to the same values", "[fast]") {
   Model back;
   Fields::read(parse_json(out.dump(2), "c.json"), "", back);
   CHECK(Fields::write(back) == out);
-  CHECK(out.at("gdn").dump() == R"({"num_heads":4,"slots":7,"decay":0.1,"is_gated":false,"mode":"skip","limit":3,"tau":2.5,)"
-                                R"("flag":null,"label":null,"sizes":[3,5],"betas":[0.9,0.95],"names":["right"],"extra":null})");
+  CHECK(out.at("gdn").dump() ==
+        R"({"num_heads":4,"slots":7,"decay":0.1,"is_gated":false,"mode":"skip","limit":3,"tau":2.5,)"
+        R"("flag":null,"label":null,"sizes":[3,5],"betas":[0.9,0.95],"names":["right"],"extra":null})");
 }
 
 TEST_CASE("the reference lists every field with its facts", "[fast]") {
@@ -236,5 +244,6 @@ TEST_CASE("the reference lists every field with its facts", "[fast]") {
        }) {
     CHECK(table.find(line) != std::string::npos);
   }
-  CHECK(reference_markdown({{"a", "b", "", "x|y", "", "two\nlines", false}}).find("| `a` | b |  | x\\|y |  | two lines |") != std::string::npos);
+  CHECK(reference_markdown({{"a", "b", "", "x|y", "", "two\nlines", false}})
+            .find("| `a` | b |  | x\\|y |  | two lines |") != std::string::npos);
 }

@@ -32,7 +32,8 @@ TEST_CASE("extends merges objects, replaces arrays and scalars, and null deletes
 TEST_CASE("merged values keep the file and line that wrote them", "[fast]") {
   const TempFolder folder;
   const fs::path base = folder.write("base.json", "{\n\"a\": {\"x\": 1, \"y\": 2}}");
-  const fs::path top = folder.write("top.json", "{\"extends\": \"base.json\", \"a\": {\n \"y\": 3}, \"b\": {\"c\": 4}}");
+  const fs::path top =
+      folder.write("top.json", "{\"extends\": \"base.json\", \"a\": {\n \"y\": 3}, \"b\": {\"c\": 4}}");
   const Json config = load_config(top.string());
   CHECK(config.at("a").at("x").origin().str() == base.string() + ":2:12");
   CHECK(config.at("a").at("y").origin().str() == top.string() + ":2:7");
@@ -53,8 +54,9 @@ TEST_CASE("errors of extends name the line of the extending file", "[fast]") {
   CHECK_THROWS_WITH(load_config(a), b + ":1:13: extends: found \"./a.json\", expected a file that does not extend this "
                                         "one (the chain is a cycle)");
   const std::string missing = folder.write("c.json", "{\"extends\": \"none.json\"}").string();
-  CHECK_THROWS_WITH(load_config(missing), Contains(missing + ":1:13: extends: found \"none.json\", expected the path of "
-                                                             "a configuration file (cannot read "));
+  CHECK_THROWS_WITH(load_config(missing),
+                    Contains(missing + ":1:13: extends: found \"none.json\", expected the path of "
+                                       "a configuration file (cannot read "));
   const std::string number = folder.write("d.json", "{\"extends\": 3}").string();
   CHECK_THROWS_WITH(load_config(number), Contains(":1:13: extends: found 3, expected the path of"));
   const std::string list = folder.write("e.json", " []").string();
@@ -84,12 +86,17 @@ TEST_CASE("overridden values come from the command line", "[fast]") {
 }
 
 TEST_CASE("overrides that cannot be applied are errors", "[fast]") {
-  CHECK_THROWS_WITH(with_override("{}", "abc"), "command line: found \"abc\", expected an override of the form key.path=VALUE");
+  CHECK_THROWS_WITH(with_override("{}", "abc"),
+                    "command line: found \"abc\", expected an override of the form key.path=VALUE");
   CHECK_THROWS_AS(with_override("{}", "=3"), ConfigError);
   CHECK_THROWS_WITH(with_override("{}", "a..b=3"),
                     "command line: a..b: found an empty name in the path, expected names separated by '.'");
-  CHECK_THROWS_WITH(with_override("{\"a\": 1}", "a.b=3"), "command line: a.b: found 1 at a, expected an object or an array");
-  CHECK_THROWS_WITH(with_override("{\"a\": [1, 2]}", "a.2=3"), "command line: a.2: found \"2\", expected an index from 0 to 1");
-  CHECK_THROWS_WITH(with_override("{\"a\": [1, 2]}", "a.x=3"), "command line: a.x: found \"x\", expected an index from 0 to 1");
-  CHECK_THROWS_WITH(with_override("{\"a\": []}", "a.0=3"), "command line: a.0: found \"0\", expected no index (the array is empty)");
+  CHECK_THROWS_WITH(with_override("{\"a\": 1}", "a.b=3"),
+                    "command line: a.b: found 1 at a, expected an object or an array");
+  CHECK_THROWS_WITH(with_override("{\"a\": [1, 2]}", "a.2=3"),
+                    "command line: a.2: found \"2\", expected an index from 0 to 1");
+  CHECK_THROWS_WITH(with_override("{\"a\": [1, 2]}", "a.x=3"),
+                    "command line: a.x: found \"x\", expected an index from 0 to 1");
+  CHECK_THROWS_WITH(with_override("{\"a\": []}", "a.0=3"),
+                    "command line: a.0: found \"0\", expected no index (the array is empty)");
 }

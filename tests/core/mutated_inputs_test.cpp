@@ -13,9 +13,32 @@ namespace {
 using Target = void (*)(std::string_view);
 
 /// Pieces that matter to the formats; random bytes alone rarely form them.
-const std::vector<std::string> kPieces = {"{", "}", "[", "]", "\"", ",", ":", "null", "true", "-1", "0", "1e999", "1e-400",
-                                          "18446744073709551615", "9223372036854775808", "\\u0000", "\\ud800", "\xC3",
-                                          "\xFF", std::string(1, '\0'), "\xEF\xBB\xBF", "[0,8]", "\"w\"", ".", "e", "a.0.b=3"};
+const std::vector<std::string> kPieces = {"{",
+                                          "}",
+                                          "[",
+                                          "]",
+                                          "\"",
+                                          ",",
+                                          ":",
+                                          "null",
+                                          "true",
+                                          "-1",
+                                          "0",
+                                          "1e999",
+                                          "1e-400",
+                                          "18446744073709551615",
+                                          "9223372036854775808",
+                                          "\\u0000",
+                                          "\\ud800",
+                                          "\xC3",
+                                          "\xFF",
+                                          std::string(1, '\0'),
+                                          "\xEF\xBB\xBF",
+                                          "[0,8]",
+                                          "\"w\"",
+                                          ".",
+                                          "e",
+                                          "a.0.b=3"};
 
 std::string mutate(std::string bytes, Rng& rng) {
   const uint32_t changes = 1 + rng.below(3);
@@ -25,7 +48,9 @@ std::string mutate(std::string bytes, Rng& rng) {
       case 0: bytes.resize(at); break;
       case 1: bytes.insert(at, rng.choice(kPieces)); break;
       case 2: bytes.erase(at, 1 + rng.below(9)); break;
-      case 3: bytes.insert(at, bytes.substr(rng.below(static_cast<uint32_t>(bytes.size() + 1)), 1 + rng.below(20))); break;
+      case 3:
+        bytes.insert(at, bytes.substr(rng.below(static_cast<uint32_t>(bytes.size() + 1)), 1 + rng.below(20)));
+        break;
       default:
         if (at < bytes.size()) {
           bytes[at] = static_cast<char>(bytes[at] ^ (1u << rng.below(8)));
@@ -78,11 +103,15 @@ TEST_CASE("damaged JSON is refused and accepted JSON survives a round trip", "[f
 TEST_CASE("damaged configurations are refused and accepted ones survive a round trip", "[fast]") {
   const std::string nul(1, '\0');
   const std::string over = R"({"seed": null, "part": {"count": 9}, "rest": {"x": null}})";
-  CHECK(first_failure(fuzz::config, {kFullConfig, kFullConfig + nul + over + nul + "part.count=8", "{}" + nul + "{}" + nul + "named.q.count=2"}, 3000) == "");
+  CHECK(first_failure(
+            fuzz::config,
+            {kFullConfig, kFullConfig + nul + over + nul + "part.count=8", "{}" + nul + "{}" + nul + "named.q.count=2"},
+            3000) == "");
 }
 
 TEST_CASE("damaged safetensors files are refused", "[fast]") {
-  const std::string header = R"({"__metadata__":{"k":"v"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}})";
+  const std::string header =
+      R"({"__metadata__":{"k":"v"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}})";
   const std::string data = "abcdefghij";
   const uint64_t length = header.size();
   const std::string raw = std::string(reinterpret_cast<const char*>(&length), 8) + header + data;
@@ -93,5 +122,6 @@ TEST_CASE("the targets of damaged inputs accept what is valid and notice broken 
   fuzz::Config value;
   CHECK_NOTHROW(Fields::read(parse_json(kFullConfig, "c.json"), "", value));
   CHECK(value.named.size() == 1);
-  CHECK(first_failure([](std::string_view text) { fuzz::expect(text.size() < 3, "short"); }, {"abcd"}, 0) == "short for the input \"abc\"");
+  CHECK(first_failure([](std::string_view text) { fuzz::expect(text.size() < 3, "short"); }, {"abcd"}, 0) ==
+        "short for the input \"abc\"");
 }

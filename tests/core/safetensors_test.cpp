@@ -36,7 +36,8 @@ std::string tensor(const std::string& dtype, const std::string& shape, const std
   return "{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
 }
 
-const char kVector[] = "\x38\0\0\0\0\0\0\0{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}  \0\0\x80\x3f\0\0\0\xc0";
+const char kVector[] =
+    "\x38\0\0\0\0\0\0\0{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}  \0\0\x80\x3f\0\0\0\xc0";
 
 }  // namespace
 
@@ -95,8 +96,9 @@ TEST_CASE("half precision and small integer types are converted", "[fast]") {
   const TempFolder folder;
   const std::string header = "{\"h\":" + tensor("F16", "[6]", "[0,12]") + ",\"s\":" + tensor("I16", "[1]", "[12,14]") +
                              ",\"q\":" + tensor("U16", "[1]", "[14,16]") + ",\"c\":" + tensor("I8", "[1]", "[16,17]") +
-                             ",\"o\":" + tensor("BOOL", "[1]", "[17,18]") + ",\"l\":" + tensor("U64", "[1]", "[18,26]") +
-                             ",\"w\":" + tensor("U32", "[1]", "[26,30]") + "}";
+                             ",\"o\":" + tensor("BOOL", "[1]", "[17,18]") +
+                             ",\"l\":" + tensor("U64", "[1]", "[18,26]") + ",\"w\":" + tensor("U32", "[1]", "[26,30]") +
+                             "}";
   // 1, -2, 2^-24, 65504, -inf, NaN
   const std::string data = std::string("\x00\x3c\x00\xc0\x01\x00\xff\x7b\x00\xfc\x01\x7e", 12) +
                            std::string("\xfe\xff\xfe\xff\xff\x01", 6) + std::string(8, '\xff') + std::string(4, '\xff');
@@ -109,14 +111,18 @@ TEST_CASE("half precision and small integer types are converted", "[fast]") {
   CHECK(file.integers("c")[0] == -1);
   CHECK(file.integers("o")[0] == 1);
   CHECK(file.integers("w")[0] == 4294967295);
-  CHECK_THROWS_WITH(file.integers("l"), Contains("tensor \"l\": a value is too large (found 2^63 or more, expected less than 2^63)"));
+  CHECK_THROWS_WITH(file.integers("l"),
+                    Contains("tensor \"l\": a value is too large (found 2^63 or more, expected less than 2^63)"));
 }
 
 TEST_CASE("reading with the wrong dtype or name is an error", "[fast]") {
   const TempFolder folder;
   const SafetensorsFile file(folder.write("x", std::string(kVector, 72)));
-  CHECK_THROWS_WITH(file.integers("w"), Contains("tensor \"w\": wrong dtype (found F32, expected an integer type or BOOL)"));
-  CHECK_THROWS_WITH(file.doubles("v"), Contains("tensor \"v\": no such tensor (found nothing, expected a name in the file (did you mean \"w\"?))"));
+  CHECK_THROWS_WITH(file.integers("w"),
+                    Contains("tensor \"w\": wrong dtype (found F32, expected an integer type or BOOL)"));
+  CHECK_THROWS_WITH(
+      file.doubles("v"),
+      Contains("tensor \"v\": no such tensor (found nothing, expected a name in the file (did you mean \"w\"?))"));
   CHECK_THROWS_WITH(file.doubles("embedding"), Contains("expected one of the file's 1 tensors)"));
   const SafetensorsFile other(folder.write("y", image("{\"i\":" + tensor("I8", "[1]", "[0,1]") + "}", "x")));
   CHECK_THROWS_WITH(other.doubles("i"), Contains("wrong dtype (found I8, expected F64, F32, BF16 or F16)"));
@@ -132,8 +138,9 @@ TEST_CASE("damaged headers are checkpoint errors that say what was found", "[fas
   CHECK(error_of(image("{}", "")) == "no error");
   CHECK(error_of(image("[]", "")) == "the header is not valid (found an array, expected an object)");
   CHECK(error_of(image("{\"a\" 1}", "")) == "header:1:6: found number literal, expected ':'");
-  CHECK_THAT(error_of(image("{\"w\":" + tensor("U8", "[0]", "[0,0]") + ",\"w\":" + tensor("U8", "[0]", "[0,0]") + "}", "")),
-             Contains("found the key \"w\" twice in one object"));
+  CHECK_THAT(
+      error_of(image("{\"w\":" + tensor("U8", "[0]", "[0,0]") + ",\"w\":" + tensor("U8", "[0]", "[0,0]") + "}", "")),
+      Contains("found the key \"w\" twice in one object"));
   CHECK(error_of(image("{\"__metadata__\":3}", "")) ==
         "__metadata__: the header entry is not valid (found 3, expected an object of strings)");
   CHECK(error_of(image("{\"__metadata__\":{\"a\":1}}", "")) ==
@@ -145,14 +152,16 @@ TEST_CASE("damaged tensor entries are checkpoint errors that name the tensor", "
     return error_of(image("{\"w\":" + json + "}", data));
   };
   CHECK(entry("3") == "tensor \"w\": the header entry is not valid (found 3, expected an object)");
-  CHECK_THAT(entry(tensor("F33", "[]", "[0,4]")), Contains("tensor \"w\": unknown dtype (found \"F33\", expected one of F64, F32"));
+  CHECK_THAT(entry(tensor("F33", "[]", "[0,4]")),
+             Contains("tensor \"w\": unknown dtype (found \"F33\", expected one of F64, F32"));
   CHECK_THAT(entry("{}"), Contains("unknown dtype (found nothing"));
   CHECK_THAT(entry("{\"x\":1}"), Contains("unknown key in the header (found \"x\""));
   CHECK(entry(tensor("F32", "[-1]", "[0,4]")) ==
         "tensor \"w\": shape is not valid (found [-1], expected a list of integers >= 0)");
   CHECK_THAT(entry(tensor("F32", "[1.5]", "[0,4]")), Contains("shape is not valid (found [1.5]"));
   CHECK_THAT(entry(tensor("F32", "3", "[0,4]")), Contains("shape is not valid (found 3"));
-  CHECK_THAT(entry(tensor("F32", "[1]", "[0]")), Contains("data_offsets is not valid (found [0], expected a list of 2 integers >= 0)"));
+  CHECK_THAT(entry(tensor("F32", "[1]", "[0]")),
+             Contains("data_offsets is not valid (found [0], expected a list of 2 integers >= 0)"));
   CHECK_THAT(entry("{\"dtype\":\"F32\",\"shape\":[1]}"), Contains("data_offsets is not valid (found nothing"));
   CHECK(entry(tensor("F32", "[4294967296,4294967296]", "[0,0]")) ==
         "tensor \"w\": the shape is too large (found [4294967296, 4294967296], expected fewer than 2^64 bytes)");
@@ -163,21 +172,26 @@ TEST_CASE("damaged tensor entries are checkpoint errors that name the tensor", "
 
 TEST_CASE("holes, overlaps, missing and surplus data are errors", "[fast]") {
   const auto two = [](const std::string& a, const std::string& b, size_t bytes) {
-    return error_of(image("{\"a\":" + tensor("U8", "[3]", a) + ",\"b\":" + tensor("U8", "[3]", b) + "}", std::string(bytes, 'x')));
+    return error_of(
+        image("{\"a\":" + tensor("U8", "[3]", a) + ",\"b\":" + tensor("U8", "[3]", b) + "}", std::string(bytes, 'x')));
   };
   CHECK(two("[0,3]", "[3,6]", 6) == "no error");
   CHECK(two("[3,6]", "[0,3]", 6) == "no error");
   CHECK(two("[0,3]", "[4,7]", 7) == "tensor \"b\": there is a hole before its data (found data offset 4, expected 3)");
-  CHECK(two("[0,3]", "[2,5]", 5) == "tensor \"b\": its data overlap another tensor's (found data offset 2, expected 3)");
+  CHECK(two("[0,3]", "[2,5]", 5) ==
+        "tensor \"b\": its data overlap another tensor's (found data offset 2, expected 3)");
   CHECK(two("[1,4]", "[4,7]", 7) == "tensor \"a\": there is a hole before its data (found data offset 1, expected 0)");
-  CHECK(two("[0,3]", "[3,6]", 5) == "tensor \"b\": its data end beyond the file (found data offset 6, expected at most 5)");
+  CHECK(two("[0,3]", "[3,6]", 5) ==
+        "tensor \"b\": its data end beyond the file (found data offset 6, expected at most 5)");
   CHECK(two("[0,3]", "[3,6]", 8) == "bytes after the last tensor (found 8 bytes of data, expected 6)");
 }
 
 TEST_CASE("a folder that cannot be written is a checkpoint error", "[fast]") {
   float w[] = {1.0f, -2.0f};
   CHECK_THROWS_AS(write_safetensors("/nonexistent/w", {{"w", {w, DType::f32, {2}}}}), CheckpointError);
-  CHECK_THROWS_WITH(write_safetensors("/dev/full", {{"w", {w, DType::f32, {2}}}}), "/dev/full: cannot write: No space left on device");
-  CHECK_THROWS_AS(write_safetensors("/dev/null", {{"w", {w, DType::f32, {2}}}, {"w", {w, DType::f32, {2}}}}), std::logic_error);
+  CHECK_THROWS_WITH(write_safetensors("/dev/full", {{"w", {w, DType::f32, {2}}}}),
+                    "/dev/full: cannot write: No space left on device");
+  CHECK_THROWS_AS(write_safetensors("/dev/null", {{"w", {w, DType::f32, {2}}}, {"w", {w, DType::f32, {2}}}}),
+                  std::logic_error);
   CHECK_THROWS_AS(write_safetensors("/dev/null", {{"__metadata__", {w, DType::f32, {2}}}}), std::logic_error);
 }

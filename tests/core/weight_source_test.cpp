@@ -43,7 +43,8 @@ TEST_CASE("weights come from a file or a folder with one file", "[fast]") {
     CHECK(source.find("a")->dtype_text == "F32");
     CHECK(source.find("none") == nullptr);
     CHECK(source.path() == folder / "model.safetensors");
-    CHECK_THROWS_WITH(source.doubles("c"), Contains("tensor \"c\": no such tensor (found nothing, expected a known name (did you mean"));
+    CHECK_THROWS_WITH(source.doubles("c"),
+                      Contains("tensor \"c\": no such tensor (found nothing, expected a known name (did you mean"));
     CHECK_THROWS_WITH(source.integers("embedding"), Contains("expected one of the 2 tensors)"));
   }
 }
@@ -52,7 +53,9 @@ TEST_CASE("weights come from the shards that an index names", "[fast]") {
   const TempFolder folder;
   write_shard(folder / "m-1.safetensors", {{"a", 1.0f}, {"c", 3.0f}});
   write_shard(folder / "m-2.safetensors", {{"b", 2.0f}});
-  folder.write(kIndex, R"({"metadata": {"total_size": 12}, "weight_map": {"a": "m-1.safetensors", "b": "m-2.safetensors", "c": "m-1.safetensors"}})");
+  folder.write(
+      kIndex,
+      R"({"metadata": {"total_size": 12}, "weight_map": {"a": "m-1.safetensors", "b": "m-2.safetensors", "c": "m-1.safetensors"}})");
   for (const fs::path& path : {folder.path(), folder / kIndex}) {
     const WeightSource source(path);
     CHECK(source.names() == std::vector<std::string>{"a", "b", "c"});
@@ -71,10 +74,12 @@ TEST_CASE("an index that does not fit its shards is an error", "[fast]") {
   };
   CHECK(with("{\"weight_map\": {\"a\": \"m-1.safetensors\"}}") ==
         (folder / "m-1.safetensors").string() +
-            ": tensor \"c\": the index does not place this tensor here (found it in the shard, expected it in weight_map too)");
+            ": tensor \"c\": the index does not place this tensor here (found it in the shard, expected it in "
+            "weight_map too)");
   CHECK_THAT(with("{\"weight_map\": {\"b\": \"m-1.safetensors\"}}"),
              Contains(index + ":1:22: \"b\": the shard lacks this tensor (found nothing, expected it in "));
-  CHECK_THAT(with("{\"weight_map\": {\"a\": \"m-9.safetensors\"}}"), Contains("m-9.safetensors: cannot open: No such file"));
+  CHECK_THAT(with("{\"weight_map\": {\"a\": \"m-9.safetensors\"}}"),
+             Contains("m-9.safetensors: cannot open: No such file"));
   CHECK_THAT(with("{\"weight_map\": {\"a\": \"../x\"}}"),
              Contains("the shard is not valid (found \"../x\", expected the name of a file in the index's folder)"));
   CHECK_THAT(with("{\"weight_map\": {\"a\": 3}}"), Contains("the shard is not valid (found 3"));
@@ -85,7 +90,8 @@ TEST_CASE("an index that does not fit its shards is an error", "[fast]") {
 
 TEST_CASE("a folder must hold one kind of weights", "[fast]") {
   const TempFolder folder;
-  CHECK_THAT(error_of(folder.path()), Contains("cannot tell the weights of this folder (found neither, expected either model.safetensors or"));
+  CHECK_THAT(error_of(folder.path()),
+             Contains("cannot tell the weights of this folder (found neither, expected either model.safetensors or"));
   folder.write("model.safetensors", "");
   folder.write(kIndex, "{}");
   CHECK_THAT(error_of(folder.path()), Contains("(found both, expected either"));
