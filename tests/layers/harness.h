@@ -45,6 +45,12 @@ inline void check_close(const std::string& what, const std::vector<double>& a, c
   CHECK(d.worst <= tolerance * d.largest + floor);
 }
 
+inline TraceOptions with_grads() {
+  TraceOptions options;
+  options.grads = true;
+  return options;
+}
+
 class TestModel {
  public:
   /// json: a `model` object. Parameters are initialised from `seed`; matrices get standard deviation
@@ -110,7 +116,7 @@ class TestModel {
     }
   }
 
-  TraceOutput run(const TraceInput& input, const TraceOptions& options = {.grads = true}) {
+  TraceOutput run(const TraceInput& input, const TraceOptions& options = with_grads()) {
     return trace(*model, stream, arena, input, options);
   }
 

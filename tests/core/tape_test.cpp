@@ -1,0 +1,127 @@
+#include "core/tape.h"
+
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+/// y = a * b elementwise, n numbers.
+struct ProductNode final : Node {
+  Var a, b, y;
+  int* runs;
+
+  void backward(Tape& tape) override {
+    ++*runs;
+    const double* g = tape.grad(y).as<double>();
+    for (const auto& [to, other] : {std::pair{a, b}, std::pair{b, a}}) {
+      if (const GradSlot d = tape.grad_slot(to)) {
+        for (int64_t i = 0; i < d.tensor.numel(); ++i) {
+          double& out = d.tensor.as<double>()[i];
+          out = (d.accumulate ? out : 0.0) + g[i] * tape.value(other).as<double>()[i];
+        }
+      }
+    }
+  }
+};
+
+Var product(Tape& tape, Var a, Var b, int* runs) {
+  ProductNode node;
+  node.a = a;
+  node.b = b;
+  node.runs = runs;
+  node.y = tape.output(tape.shape(a), DType::f64, "product");
+  for (int64_t i = 0; i < tape.value(a).numel(); ++i) {
+    tape.value(node.y).as<double>()[i] = tape.value(a).as<double>()[i] * tape.value(b).as<double>()[i];
+  }
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+struct Fixture {
+  Stream stream;
+  Arena arena{DeviceKind::cpu};
+  double x[3] = {2, 3, 5}, grad[3] = {0, 0, 0}, one[3] = {1, 1, 1};
+  bool reached = false;
+  int runs = 0;
+
+  Tensor tensor(double* data) { return {data, DType::f64, {3}}; }
+  Fixture() { arena.set_poison(true); }
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(Fixture, "gradients of a value with several users add up", "[fast]") {
+  {
+    Tape tape(stream, arena, true);
+    const Var v = tape.leaf(tensor(x), tensor(grad), &reached);
+    const Var square = product(tape, v, v, &runs);      // x^2
+    const Var cube = product(tape, square, v, &runs);   // x^3
+    const Var fifth = product(tape, cube, square, &runs);  // x^5
+    product(tape, fifth, fifth, &runs);                 // nobody uses it
+    tape.seed_grad(fifth, tensor(one));
+    tape.backward();
+  }
+  CHECK(runs == 3);
+  CHECK(reached);
+  CHECK(grad[0] == 5 * 16.0);
+  CHECK(grad[1] == 5 * 81.0);
+  CHECK(grad[2] == 5 * 625.0);
+  CHECK(arena.in_use_bytes() == 0);
+}
+
+TEST_CASE_METHOD(Fixture, "recompute gives the same gradients and keeps nothing inside", "[fast]") {
+  const auto chain = [&](Tape& tape, Var v) {
+    return product(tape, product(tape, product(tape, v, v, &runs), v, &runs), v, &runs);
+  };
+  double kept[3];
+  int64_t peak = 0;
+  for (const bool again : {false, true}) {
+    std::fill(grad, grad + 3, 0.0);
+    Tape tape(stream, arena, true);
+    const Var v = tape.leaf(tensor(x), tensor(grad), &reached);
+    const Var y = again ? tape.recompute([&] { return std::vector<Var>{chain(tape, v)}; })[0] : chain(tape, v);
+    const int64_t held = arena.in_use_bytes();
+    tape.seed_grad(y, tensor(one));
+    tape.backward();
+    if (!again) {
+      std::copy(grad, grad + 3, kept);
+      peak = held;
+    } else {
+      CHECK(std::equal(grad, grad + 3, kept));
+      CHECK(held < peak);
+    }
+  }
+  CHECK(grad[1] == 4 * 27.0);
+}
+
+TEST_CASE_METHOD(Fixture, "pass_grad shares memory until somebody writes", "[fast]") {
+  Tape tape(stream, arena, true);
+  const Var a = product(tape, tape.constant(tensor(x)), tape.constant(tensor(one)), &runs);
+  const Var b = product(tape, tape.constant(tensor(x)), tape.constant(tensor(one)), &runs);
+  const Var c = product(tape, tape.constant(tensor(x)), tape.constant(tensor(one)), &runs);
+  tape.seed_grad(c, tensor(x));
+  tape.pass_grad(a, c);
+  tape.pass_grad(b, c);
+  CHECK(tape.grad(a).data == tape.grad(b).data);
+  const GradSlot slot = tape.grad_slot(a);
+  CHECK(slot.accumulate);
+  slot.tensor.as<double>()[0] = 100;
+  CHECK(tape.grad(b).as<double>()[0] == 2);
+  tape.pass_grad(b, a);
+  CHECK(tape.grad(b).as<double>()[0] == 102);
+  CHECK(tape.grad(c).as<double>()[0] == 2);
+}
+
+TEST_CASE_METHOD(Fixture, "a scope frees everything but what it keeps while not recording", "[fast]") {
+  Tape tape(stream, arena, false);
+  Var kept;
+  {
+    Tape::Scope scope(tape);
+    const Var v = tape.constant(tensor(x));
+    kept = scope.keep(product(tape, product(tape, v, v, &runs), v, &runs));
+  }
+  CHECK(tape.value(kept).as<double>()[2] == 125);
+  CHECK(arena.in_use_bytes() == 64);
+}

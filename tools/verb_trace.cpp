@@ -1,0 +1,80 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <memory>
+
+#include "core/parallel.h"
+#include "tools/verbs.h"
+#include "train/device.h"
+#include "train/model_source.h"
+#include "train/trace_file.h"
+
+namespace hebb {
+namespace {
+
+struct Options {
+  std::string model, weights, rows, out, force;
+  std::string precision = "fp64", device = "cpu", mode = "train";
+  bool grads = false, inside = false;
+  uint64_t seed = 0;
+  int64_t step = 0;
+  int threads = 0;
+};
+
+void run_trace(const Options& o) {
+  set_threads(o.threads);
+  const Compute compute = choose_compute(o.device, o.precision, "--");
+  const ModelSource source = read_model_source(o.model);
+  const fs::path weights = o.weights.empty() ? source.weights : fs::path(o.weights);
+  if (weights.empty()) {
+    throw ConfigError("--weights", "nothing", "a safetensors file, since " + o.model + " holds no weights");
+  }
+  Stream stream;
+  stream.device = compute.device;
+  Arena arena(compute.device);
+  Model model(source.model);
+  model.params().allocate(arena, compute.dtype, o.grads);
+  load_weights(weights, stream, model.params());
+  TraceOptions options;
+  options.training = o.mode == "train";
+  options.grads = o.grads;
+  options.inside = o.inside;
+  options.seed = o.seed;
+  options.step = o.step;
+  if (!o.force.empty()) {
+    options.forced = read_forced(o.force);
+  }
+  const TraceInput input = read_trace_input(o.rows);
+  if (o.grads && input.targets.empty()) {
+    throw ConfigError("--grads", "rows without targets", "targets in " + o.rows);
+  }
+  const TraceOutput output = trace(model, stream, arena, input, options);
+  write_trace(o.out, output, compute.dtype == DType::f64);
+  if (output.has_loss) {
+    std::printf("loss %.17g\n", output.loss);
+  }
+  std::printf("wrote %s\n", o.out.c_str());
+}
+
+}  // namespace
+
+void add_trace_verb(CLI::App& app, int&) {
+  CLI::App& verb = *app.add_subcommand("trace", "Runs one micro-batch and writes logits, loss, gradients and decisions, tensor by tensor");
+  const auto o = std::make_shared<Options>();
+  verb.add_option("MODEL", o->model, "A model object, a run configuration or a checkpoint folder")->required();
+  verb.add_option("--weights", o->weights, "Weights (default: those of the checkpoint)");
+  verb.add_option("--rows", o->rows, "Rows: inputs I64 [B, T], optionally targets (-100 = ignored) and doc_ids")->required();
+  verb.add_option("--out", o->out, "The safetensors file to write")->required();
+  verb.add_option("--precision", o->precision, "Number format")->check(CLI::IsMember({"fp64", "fp32", "bf16"}))->capture_default_str();
+  verb.add_option("--device", o->device, "Where to compute")->check(CLI::IsMember({"cpu", "cuda", "auto"}))->capture_default_str();
+  verb.add_option("--mode", o->mode, "Training or evaluation rules of the layers")->check(CLI::IsMember({"train", "eval"}))->capture_default_str();
+  verb.add_flag("--grads", o->grads, "Also the gradient of the mean loss for every parameter that it reaches");
+  verb.add_flag("--inside", o->inside, "Also the layers' decisions and scores");
+  verb.add_option("--force", o->force, "Decisions to take as given (integers of a --inside file)");
+  verb.add_option("--seed", o->seed, "train.seed that layers see")->capture_default_str();
+  verb.add_option("--step", o->step, "Step index that layers see [steps]")->check(CLI::NonNegativeNumber)->capture_default_str();
+  verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)")->check(CLI::NonNegativeNumber)->capture_default_str();
+  verb.callback([o] { run_trace(*o); });
+}
+
+}  // namespace hebb

@@ -1,0 +1,51 @@
+#include "train/device.h"
+
+namespace hebb {
+
+#ifdef HEBB_HAVE_CUDA
+namespace cuda {
+int device_count();  // usable GPUs; 0 without a driver
+}  // namespace cuda
+#endif
+
+Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where) {
+  const auto key = [&](const char* name) { return where.empty() ? std::string(name) : where + "." + name; };
+  int gpus = 0;
+#ifdef HEBB_HAVE_CUDA
+  gpus = cuda::device_count();
+#endif
+  Compute compute;
+  if (device == "cuda") {
+#ifdef HEBB_HAVE_CUDA
+    if (gpus == 0) {
+      throw ConfigError(key("device"), "\"cuda\" on a machine without a usable GPU", "\"cpu\" or \"auto\"");
+    }
+#else
+    throw ConfigError(key("device"), "\"cuda\" in a build without CUDA", "\"cpu\" or \"auto\"");
+#endif
+    compute.device = DeviceKind::cuda;
+  } else if (device == "auto") {
+    compute.device = gpus > 0 && precision != "fp64" ? DeviceKind::cuda : DeviceKind::cpu;
+  } else if (device != "cpu") {
+    throw ConfigError(key("device"), "\"" + device + "\"", "one of \"auto\", \"cpu\", \"cuda\"");
+  }
+  const bool cuda = compute.device == DeviceKind::cuda;
+  if (precision == "fp32" || (precision.empty() && !cuda)) {
+    compute.dtype = DType::f32;
+  } else if (precision == "fp64") {
+    if (cuda) {
+      throw ConfigError(key("precision"), "\"fp64\" on a GPU", "\"fp64\" on the CPU only");
+    }
+    compute.dtype = DType::f64;
+  } else if (precision == "bf16" || precision.empty()) {
+    if (!cuda) {
+      throw ConfigError(key("precision"), "\"bf16\" on the CPU", "\"fp32\" or \"fp64\" there");
+    }
+    compute.dtype = DType::bf16;
+  } else {
+    throw ConfigError(key("precision"), "\"" + precision + "\"", "one of \"fp32\", \"bf16\", \"fp64\"");
+  }
+  return compute;
+}
+
+}  // namespace hebb

@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+
+#include "core/stream.h"
+
+namespace hebb {
+
+/// Device and number format of a run, as asked for on the command line or in the configuration.
+struct Compute {
+  DeviceKind device = DeviceKind::cpu;
+  DType dtype = DType::f32;
+};
+
+/// device: "auto", "cpu" or "cuda"; precision: "fp32", "bf16", "fp64", or "" for the device's default
+/// (spec 83, section 1). `auto` takes the first usable GPU unless the precision is fp64, else the CPU.
+/// Throws ConfigError(where, ...) for what this build or machine cannot do: nothing falls back.
+Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where);
+
+}  // namespace hebb
