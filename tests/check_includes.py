@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Checks that folders include only what they may depend on:
+tools -> train -> {layers, optim, data} -> kernels -> core, and heavy headers only in .cpp files."""
+import pathlib
+import re
+import sys
+
+ALLOWED = {
+    "core": {"core"},
+    "kernels": {"kernels", "core"},
+    "layers": {"layers", "kernels", "core"},
+    "optim": {"optim", "kernels", "core"},
+    "data": {"data", "core"},
+    "train": {"train", "layers", "optim", "data", "kernels", "core"},
+    "tools": {"tools", "train", "layers", "optim", "data", "kernels", "core"},
+}
+HEAVY = ("nlohmann/", "spdlog/", "sentencepiece", "zstd.h", "zlib.h", "CLI/")
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1])
+    wrong = []
+    for folder, allowed in ALLOWED.items():
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in (".h", ".cpp", ".cu", ".cuh"):
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                match = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)
+                if not match:
+                    continue
+                name = match.group(1)
+                top = name.split("/")[0]
+                where = f"{path.relative_to(root)}:{number}"
+                if top in ALLOWED and "/" in name and top not in allowed:
+                    wrong.append(f"{where}: {folder} must not include {name}")
+                if top == "tests":
+                    wrong.append(f"{where}: nothing includes tests/")
+                if path.suffix == ".h" and name.startswith(HEAVY):
+                    wrong.append(f"{where}: {name} belongs in a .cpp file")
+                if "cuda" in name.lower() and not re.search(r"cuda", str(path.relative_to(root))) and top not in ALLOWED:
+                    wrong.append(f"{where}: CUDA headers belong in core/cuda*, kernels/cuda/")
+    print("\n".join(wrong) if wrong else "includes follow the order of the folders")
+    return 1 if wrong else 0
+
+
+sys.exit(main())

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Set-up, build and the test suite. Usage: tools/test.sh [--slow]
+#   --slow  also the tests labelled slow (kill and resume, learning; tens of minutes)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+slow=(-LE slow)
+for option in "$@"; do
+  case $option in
+    --slow) slow=() ;;
+    *) echo "test.sh: unknown option $option (known: --slow)" >&2; exit 2 ;;
+  esac
+done
+tools/setup.sh
+cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DHEBB_WERROR="${HEBB_WERROR:-OFF}" ${HEBB_CMAKE_ARGS:-}
+cmake --build build
+ctest --test-dir build -j2 --output-on-failure "${slow[@]}"
