@@ -1,0 +1,53 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+// Product-key lookup with dot-product scores (spec 41): N tokens, H heads, n sub-keys per codebook,
+// k slots per head, D = half key size. slot = i n + j, i from codebook 0.
+
+/// slots, sums [N, H, k] (best first): the k best s[h,0,i] + s[h,1,j], s[h,c,i] = q[h,c] . keys[h,c,i].
+/// q [N, H, 2, D], keys [H, 2, n, D]. Scores never leave the tile in which they are made.
+/// Bound: compute, 4 N H n D FLOPs.
+struct ProductKeyTopK {
+  Tensor slots, sums, q, keys;
+};
+HEBB_KERNEL_CPU(ProductKeyTopK)
+
+/// sums [N, H, k] of given slots (forced decisions).
+struct ProductKeyScore {
+  Tensor sums, slots, q, keys;
+};
+HEBB_KERNEL_CPU(ProductKeyScore)
+
+/// weights = softmax of sums over the last dimension, in place allowed; rows of `size` entries.
+struct SoftmaxRows {
+  Tensor weights, sums;
+  int64_t size;
+};
+HEBB_KERNEL_CPU(SoftmaxRows)
+
+/// r [N, dv] = sum over all entries e of a token of weights[e] values[slots[e]].
+/// slots, weights [N, E]; values [slots, dv]. Bound: memory, E rows a token.
+struct SlotRead {
+  Tensor r, slots, weights, values;
+};
+HEBB_KERNEL_CPU(SlotRead)
+
+/// d_weights [N, E] = <values[slot], d_r> (overwritten); d_values[slot] += weights d_r, in token order.
+struct SlotReadBackward {
+  Tensor d_weights, d_values;  // d_values may be undefined
+  Tensor d_r, slots, weights, values;
+};
+HEBB_KERNEL_CPU(SlotReadBackward)
+
+/// From d_weights [N, H, k] through each head's softmax to the scores, then d_q (overwritten or added
+/// to) and d_keys += ..., in token order. d_sums [N, H, k] is scratch.
+struct ProductKeyBackward {
+  Tensor d_q, d_keys, d_sums;  // d_q, d_keys may be undefined
+  Tensor d_weights, weights, slots, q, keys;
+  bool accumulate;             // d_q
+};
+HEBB_KERNEL_CPU(ProductKeyBackward)
+
+}  // namespace hebb

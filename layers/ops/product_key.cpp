@@ -1,0 +1,76 @@
+#include "layers/ops/product_key.h"
+
+#include "kernels/product_key.h"
+
+namespace hebb {
+namespace {
+
+struct ProductKeyNode final : Node {
+  Var q, keys, values, r;
+  Tensor slots, weights;  // [N, H, k]
+
+  void backward(Tape& tape) override {
+    const Buffer d_weights = tape.scratch(weights.shape, weights.dtype, "slot weight gradients");
+    const GradSlot d_values = tape.grad_slot(values);
+    const Tensor flat_slots = slots.view({slots.size(0), slots.size(1) * slots.size(2)});
+    run(tape.stream(), SlotReadBackward{d_weights, d_values.tensor, tape.grad(r), flat_slots, weights, tape.value(values)});
+    const Buffer d_sums = tape.scratch(weights.shape, weights.dtype, "score gradients");
+    const GradSlot d_q = tape.grad_slot(q), d_keys = tape.grad_slot(keys);
+    const Shape& k = tape.shape(keys);
+    const Shape by_head{slots.size(0), slots.size(1), 2, k[3]};
+    run(tape.stream(), ProductKeyBackward{d_q.tensor, d_keys.tensor, d_sums, d_weights, weights, slots,
+                                          tape.value(q).view(by_head), tape.value(keys), d_q.accumulate});
+  }
+};
+
+/// Forced slots [B, T, H, k] to the device.
+void upload_forced(Pass& pass, const Tensor& slots, const Inspector::Record& forced, const std::string& name, int64_t limit) {
+  if (static_cast<int64_t>(forced.integers.size()) != slots.numel()) {
+    throw DataError(name, "forced decisions", std::to_string(forced.integers.size()) + " integers",
+                    std::to_string(slots.numel()));
+  }
+  std::vector<int32_t> narrow;
+  for (const int64_t v : forced.integers) {
+    if (v < 0 || v >= limit) {
+      throw DataError(name, "forced slot", std::to_string(v), "0 to " + std::to_string(limit - 1));
+    }
+    narrow.push_back(static_cast<int32_t>(v));
+  }
+  copy_to_device(pass.stream(), slots, narrow.data());
+}
+
+}  // namespace
+
+Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMemory& m, const std::string& name) {
+  Tape& tape = pass.tape;
+  const int64_t tokens = pass.tokens();
+  const DType dtype = tape.dtype(q);
+  ProductKeyNode node;
+  node.q = q;
+  node.keys = keys;
+  node.values = values;
+  node.r = tape.output({tokens, tape.shape(values)[1]}, dtype, "memory reading");
+  node.slots = tape.saved({tokens, m.heads, m.top_k}, DType::i32, "slots");
+  node.weights = tape.saved({tokens, m.heads, m.top_k}, dtype, "slot weights");
+  const Tensor q4 = tape.value(q).view({tokens, m.heads, 2, m.half_dim});
+  Inspector* inspector = pass.inspector;
+  const Inspector::Record* forced = inspector != nullptr ? inspector->force(name + ".slots") : nullptr;
+  if (forced != nullptr) {
+    upload_forced(pass, node.slots, *forced, name + ".slots", m.subkeys * m.subkeys);
+    run(tape.stream(), ProductKeyScore{node.weights, node.slots, q4, tape.value(keys)});
+  } else {
+    run(tape.stream(), ProductKeyTopK{node.slots, node.weights, q4, tape.value(keys)});
+  }
+  if (inspector != nullptr && inspector->recording && !tape.recomputing()) {
+    std::vector<int32_t> slots(static_cast<size_t>(node.slots.numel()));
+    copy_to_host(tape.stream(), slots.data(), node.slots);
+    inspector->records[name + ".slots"] = {{pass.batch(), pass.length(), m.heads, m.top_k}, {slots.begin(), slots.end()}, {}};
+  }
+  run(tape.stream(), SoftmaxRows{node.weights, node.weights, m.top_k});
+  run(tape.stream(), SlotRead{tape.value(node.r), node.slots, node.weights, tape.value(values)});
+  const Var r = node.r;
+  tape.record(std::move(node));
+  return r;
+}
+
+}  // namespace hebb

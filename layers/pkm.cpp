@@ -1,0 +1,91 @@
+#include "layers/pkm.h"
+
+#include <cmath>
+
+#include "layers/model_config.h"
+#include "layers/ops/activation.h"
+#include "layers/ops/linear.h"
+#include "layers/ops/norm.h"
+#include "layers/ops/product_key.h"
+
+namespace hebb {
+namespace {
+
+struct PkmConfig final : LayerConfig {
+  int64_t num_subkeys = 512, key_dim = 512, value_dim = 512, num_heads = 4, top_k = 32;
+  bool query_norm = true, glu = true;
+
+  void fields(Fields& f) override {
+    f.field("num_subkeys", num_subkeys).min(2).max(46340).help("Sub-keys n per codebook; the table has n^2 slots.");
+    f.field("key_dim", key_dim).min(2).help("Width of a query, both halves.");
+    f.field("value_dim", value_dim).min(1).help("Width of a value row.");
+    f.field("num_heads", num_heads).min(1).help("Heads; they share the values, each has its own keys.");
+    f.field("top_k", top_k).min(1).help("Slots that a head reads per token.");
+    f.field("query_norm", query_norm).help("RMSNorm on the query.");
+    f.field("glu", glu).help("Gate the reading with silu of a projection of the input.");
+    if (f.reading()) {
+      f.require(key_dim % 2 == 0, "key_dim", "an even integer");
+      f.require(top_k <= num_subkeys, "top_k", "at most num_subkeys (" + std::to_string(num_subkeys) + ")");
+    }
+  }
+  std::unique_ptr<Layer> make(const BuildContext& c) const override;
+};
+
+/// y = o_proj(r * silu(gate_proj(x))), r = the reading of product_key_read.
+class Pkm final : public Layer {
+ public:
+  Pkm(const BuildContext& c, const PkmConfig& config) : config_(config), d_(c.model.hidden_size), name_(c.name) {
+    const int64_t width = config_.num_heads * config_.key_dim, n = config_.num_subkeys, dv = config_.value_dim;
+    const double xavier = std::sqrt(6.0 / static_cast<double>(d_ + width)), narrow = std::pow(static_cast<double>(d_), -0.5);
+    const double key_bound = std::pow(static_cast<double>(config_.key_dim), -0.5);
+    q_weight_ = &c.declare("q_proj.weight", {width, d_}, init::uniform(-xavier, xavier));
+    q_bias_ = &c.declare("q_proj.bias", {width}, init::constant(0));
+    if (config_.query_norm) {
+      q_norm_ = &c.declare("q_norm.weight", {width}, init::constant(1));
+    }
+    keys_ = &c.declare("keys", {config_.num_heads, 2, n, config_.key_dim / 2}, init::uniform(-key_bound, key_bound));
+    values_ = &c.declare("values", {n * n, dv}, init::normal(std::pow(static_cast<double>(dv), -0.5)));
+    if (config_.glu) {
+      gate_weight_ = &c.declare("gate_proj.weight", {dv, d_}, init::normal(narrow));
+      gate_bias_ = &c.declare("gate_proj.bias", {dv}, init::constant(0));
+    }
+    o_weight_ = &c.declare("o_proj.weight", {d_, dv}, init::normal(narrow));
+    o_bias_ = &c.declare("o_proj.bias", {d_}, init::constant(0));
+  }
+
+  Var forward(Pass& pass, Var x, LayerState*) override {
+    Tape& tape = pass.tape;
+    Var q = linear(tape, x, pass.param(*q_weight_), pass.param(*q_bias_));  // [N, H 2 D]
+    if (q_norm_ != nullptr) {
+      q = norm(tape, q, pass.param(*q_norm_), {}, 1e-6, NormKind::rms);
+    }
+    Var r = product_key_read(pass, q, pass.param(*keys_), pass.param(*values_),
+                             {config_.num_heads, config_.num_subkeys, config_.key_dim / 2, config_.top_k}, name_);  // [N, dv]
+    if (gate_weight_ != nullptr) {
+      r = swiglu(tape, linear(tape, x, pass.param(*gate_weight_), pass.param(*gate_bias_)), r);
+    }
+    return linear(tape, r, pass.param(*o_weight_), pass.param(*o_bias_));
+  }
+
+  double flops_per_token(int64_t) const override {
+    const double d = static_cast<double>(d_), h = static_cast<double>(config_.num_heads), dk = static_cast<double>(config_.key_dim),
+                 dv = static_cast<double>(config_.value_dim), n = static_cast<double>(config_.num_subkeys),
+                 k = static_cast<double>(config_.top_k);
+    return 2 * d * h * dk + 2 * h * n * dk + 2 * h * k * dv + (config_.glu ? 4 : 2) * d * dv;
+  }
+
+ private:
+  PkmConfig config_;
+  int64_t d_;
+  std::string name_;
+  Param *q_weight_, *q_bias_, *q_norm_ = nullptr, *keys_, *values_, *gate_weight_ = nullptr, *gate_bias_ = nullptr,
+        *o_weight_, *o_bias_;
+};
+
+std::unique_ptr<Layer> PkmConfig::make(const BuildContext& c) const { return std::make_unique<Pkm>(c, *this); }
+
+}  // namespace
+
+std::unique_ptr<LayerConfig> make_pkm_config() { return std::make_unique<PkmConfig>(); }
+
+}  // namespace hebb
