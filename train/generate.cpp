@@ -1,0 +1,94 @@
+#include "train/generate.h"
+
+#include <chrono>
+
+namespace hebb {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::vector<int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_view prompt) {
+  const Tokenizer::Special& special = tokenizer.special();
+  std::vector<int32_t> ids;
+  if (special.add_bos) {
+    ids.push_back(special.bos);
+  }
+  const std::vector<int32_t> text = tokenizer.encode(prompt);
+  ids.insert(ids.end(), text.begin(), text.end());
+  if (ids.empty()) {
+    const int32_t start = special.bos >= 0 ? special.bos : special.eos;
+    if (start < 0) {
+      throw ConfigError("--prompt", "an empty prompt", "some text, since the tokenizer has neither BOS nor EOS");
+    }
+    ids.push_back(start);
+  }
+  return ids;
+}
+
+}  // namespace
+
+Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt, uint64_t index,
+                   const GenerateOptions& options, const std::function<bool(std::string_view)>& emit) {
+  Generated result;
+  const auto saved = session.save_fast_weights();
+  const std::unique_ptr<ModelState> state = session.new_state();
+  const Session::Reading reading;
+  Rng rng(options.seed, "sample", index);
+  Tokenizer::Decoder decoder(tokenizer);
+  const std::vector<int32_t> ids = prompt_ids(*tokenizer, prompt);
+  result.prompt_tokens = static_cast<int64_t>(ids.size());
+  auto start = std::chrono::steady_clock::now();
+  std::vector<double> logits = session.read(ids, *state, reading);
+  result.prefill_seconds = seconds_since(start);
+  // Ids that the tokenizer does not have (a padded vocabulary) are never drawn.
+  logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer->vocab_size())));
+  start = std::chrono::steady_clock::now();
+  bool go_on = true;
+  while (go_on && result.new_tokens < options.max_new_tokens) {
+    const int32_t id = sample_token(logits, options.sampling, rng);
+    ++result.new_tokens;
+    if (options.stop_at_eos && id == tokenizer->special().eos) {
+      result.ended = true;
+      break;
+    }
+    const std::string text = decoder.push(id);
+    go_on = text.empty() || emit(text);
+    if (go_on && result.new_tokens < options.max_new_tokens) {
+      logits = session.read({&id, 1}, *state, reading);
+      logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer->vocab_size())));
+    }
+  }
+  const std::string rest = decoder.finish();
+  if (!rest.empty()) {
+    emit(rest);
+  }
+  result.decode_seconds = seconds_since(start);
+  session.restore_fast_weights(saved);
+  return result;
+}
+
+std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const std::string& override_file) {
+  TokenizerConfig config;
+  if (!override_file.empty()) {
+    config.type = override_file == "bytes" ? "bytes" : "sentencepiece";
+    config.file = override_file == "bytes" ? "" : override_file;
+  } else {
+    const Json* data = source.config.find("data");
+    const Json* json = data != nullptr && data->is_object() ? data->find("tokenizer") : nullptr;
+    if (json == nullptr || !json->is_object()) {
+      throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer",
+                        "a SentencePiece .model file or \"bytes\"");
+    }
+    Fields::read(*json, "data.tokenizer", config);
+  }
+  auto tokenizer = Tokenizer::load(config);
+  if (tokenizer->vocab_size() > source.model.vocab_size) {
+    throw DataError(config.file.empty() ? config.type : config.file, "a tokenizer with more ids than the model",
+                    std::to_string(tokenizer->vocab_size()), "at most " + std::to_string(source.model.vocab_size));
+  }
+  return tokenizer;
+}
+
+}  // namespace hebb

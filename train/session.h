@@ -1,0 +1,52 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "layers/model.h"
+#include "train/device.h"
+#include "train/model_source.h"
+
+namespace hebb {
+
+/// A model with weights, ready to score and to generate; one row at a time, so that no score depends
+/// on a batch.
+class Session {
+ public:
+  /// Loads `weights` (train/model_source.h) into the model of `source`.
+  Session(ModelSource source, const fs::path& weights, const Compute& compute);
+
+  const ModelSource& source() const { return source_; }
+  Model& model() { return model_; }
+  Stream& stream() { return stream_; }
+
+  /// How fast weights move while scoring or reading.
+  struct Reading {
+    FastMode mode = FastMode::chunk;
+    bool freeze = false;
+  };
+
+  std::unique_ptr<ModelState> new_state();
+  /// Cross-entropy in nats of each target after the input beside it, continuing `state`. Targets of
+  /// -100 give 0. Ids must be inside the vocabulary.
+  std::vector<double> score(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
+                            Reading reading);
+  /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments.
+  std::vector<double> read(std::span<const int32_t> tokens, ModelState& state, Reading reading);
+  /// End of a segment of a stream (spec 40, section 7).
+  void flush(ModelState& state, Reading reading);
+
+  /// Fast weights and counters as they are now, to be put back with restore().
+  std::vector<std::vector<char>> save_fast_weights();
+  void restore_fast_weights(const std::vector<std::vector<char>>& saved);
+
+ private:
+  static constexpr int64_t kSegment = 1024;  // tokens per pass: bounds activations, not results
+
+  ModelSource source_;
+  Stream stream_;
+  Arena arena_;
+  Model model_;
+};
+
+}  // namespace hebb
