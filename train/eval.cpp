@@ -1,0 +1,157 @@
+#include "train/eval.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+namespace hebb {
+namespace {
+
+struct Header {
+  std::string name, kind;
+  uint64_t seed = 42;
+};
+
+/// One entry: its header keys, then the task's.
+struct Entry {
+  Header header;
+  std::unique_ptr<EvalTask> task;
+};
+
+void fields(Fields& f, Entry& e) {
+  f.field("name", e.header.name).required().help("Name of the result file.");
+  std::vector<std::string> kinds;
+  for (const EvalKind& k : eval_kinds()) {
+    kinds.push_back(k.name);
+  }
+  f.field("kind", e.header.kind).required().one_of(kinds).help("What to evaluate.");
+  f.field("seed", e.header.seed).help("Seed of the task's draws.");
+  for (const EvalKind& k : eval_kinds()) {
+    if (k.name == e.header.kind) {
+      e.task = k.make();
+      e.task->fields(f);
+    }
+  }
+}
+
+/// Missing files are no failure of the evaluation: they are what the user does not have.
+bool names_missing_file(const Error& e) {
+  return e.code() == ExitCode::kData && std::string(e.what()).find("No such file") != std::string::npos;
+}
+
+Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, double seconds) {
+  Json j = Json::object();
+  j.set("format", 1);
+  j.set("name", e.name);
+  j.set("kind", e.kind);
+  j.set("status", r.status);
+  if (!r.reason.empty()) {
+    j.set(r.status == "failed" ? "error" : "reason", r.reason);
+  }
+  j.set("checkpoint", source.checkpoint);
+  j.set("step", source.step);
+  j.set("tokens", source.tokens);
+  j.set("config", e.config);
+  j.set("device", source.device);
+  j.set("precision", source.precision);
+  j.set("seconds", seconds);
+  j.set("version", HEBB_VERSION);
+  j.set("metrics", r.metrics);
+  if (!r.series.members().empty()) {
+    j.set("series", r.series);
+  }
+  if (!r.groups.members().empty()) {
+    j.set("groups", r.groups);
+  }
+  return j;
+}
+
+std::string summary(const Evaluation& e, const EvalResult& r) {
+  std::string line = e.name + " (" + e.kind + "): " + r.status;
+  for (const auto& [name, metric] : r.metrics.members()) {
+    char text[64];
+    std::snprintf(text, sizeof text, "  %s %.6g", name.c_str(), metric.at("value").as_double());
+    line += text;
+  }
+  return r.reason.empty() ? line : line + ": " + r.reason;
+}
+
+}  // namespace
+
+const std::vector<EvalKind>& eval_kinds() {
+  static const std::vector<EvalKind> kinds = {
+      {"stream_ppl", make_stream_ppl},
+      {"position_ppl", make_position_ppl},
+  };
+  return kinds;
+}
+
+void EvalResult::metric(const std::string& name, double value, int64_t n) {
+  Json m = Json::object();
+  m.set("value", value);
+  m.set("n", n);
+  metrics.set(name, m);
+}
+
+std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path) {
+  const Json* list = json.is_object() ? json.find("evaluations") : nullptr;
+  if (list == nullptr || !list->is_array()) {
+    throw ConfigError(json.origin().str() + ": " + path + "evaluations", list == nullptr ? "nothing" : list->found(),
+                      "a list of evaluations (required)");
+  }
+  std::vector<Evaluation> result;
+  std::set<std::string> names;
+  for (size_t i = 0; i < list->items().size(); ++i) {
+    Json merged = Json::object();
+    merged.set_origin(list->items()[i].origin());
+    for (const auto& [key, value] : json.members()) {
+      if (key != "evaluations") {
+        merged.set(key, value);
+      }
+    }
+    const std::string where = path + "evaluations." + std::to_string(i);
+    if (!list->items()[i].is_object()) {
+      throw ConfigError(list->items()[i].origin().str() + ": " + where, list->items()[i].found(), "an object");
+    }
+    merge_json(merged, list->items()[i]);
+    Entry entry;
+    Fields::read(merged, where, entry);
+    if (!names.insert(entry.header.name).second) {
+      throw ConfigError(list->items()[i].origin().str() + ": " + where + ".name", "\"" + entry.header.name + "\" again",
+                        "a name that no other evaluation has");
+    }
+    result.push_back({entry.header.name, entry.header.kind, entry.header.seed, merged, std::move(entry.task)});
+  }
+  return result;
+}
+
+int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
+                    const fs::path& out, const std::function<void(const std::string& line)>& report) {
+  int failed = 0;
+  fs::create_directories(out);
+  const auto weights = context.session.save_fast_weights();
+  for (Evaluation& e : evaluations) {
+    const auto start = std::chrono::steady_clock::now();
+    EvalResult result;
+    context.seed = e.seed;
+    try {
+      result = e.task->run(context);
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kStopped) {
+        throw;
+      }
+      result = EvalResult();
+      result.status = names_missing_file(error) ? "skipped" : "failed";
+      result.reason = error.what();
+    }
+    context.session.restore_fast_weights(weights);  // evaluations do not influence each other
+    failed += result.status == "failed" ? 1 : 0;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    write_file_atomic(out / (e.name + ".json"), result_json(e, result, source, seconds).dump(1) + "\n");
+    report(summary(e, result));
+  }
+  return failed;
+}
+
+}  // namespace hebb

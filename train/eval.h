@@ -1,0 +1,77 @@
+#pragma once
+// Evaluations of one checkpoint (spec 81): each kind is one file with a task that reads its keys and
+// runs; this file lists them, reads EVAL.json and writes the result files.
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/progress.h"
+#include "data/tokenizer.h"
+#include "train/session.h"
+
+namespace hebb {
+
+/// What a task measures; becomes the result file of spec 81, section 15.
+struct EvalResult {
+  std::string status = "ok";               // "ok", "skipped" (with reason)
+  std::string reason;
+  Json metrics = Json::object();           // name -> {"value", "n", ...}
+  Json series = Json::object();            // name -> array of objects
+  Json groups = Json::object();
+
+  void metric(const std::string& name, double value, int64_t n);
+};
+
+/// What tasks share.
+struct EvalContext {
+  Session& session;
+  std::shared_ptr<const Tokenizer> tokenizer;   // null when the checkpoint names none
+  int64_t sequence_length;                      // of training; 0 when the configuration has none
+  uint64_t seed;
+  Progress& progress;
+  std::function<bool()> stop_requested;         // polled between documents; true: give up (throws Stopped)
+};
+
+/// One entry of "evaluations", read and checked.
+class EvalTask {
+ public:
+  virtual ~EvalTask() = default;
+  /// The kind's own keys ("name", "kind", "seed" are handled by the caller).
+  virtual void fields(Fields& f) = 0;
+  virtual EvalResult run(EvalContext& context) = 0;
+};
+
+struct EvalKind {
+  std::string name;
+  std::unique_ptr<EvalTask> (*make)();
+};
+const std::vector<EvalKind>& eval_kinds();
+
+struct Evaluation {
+  std::string name, kind;
+  uint64_t seed = 42;
+  Json config;                             // as written, defaults merged in
+  std::unique_ptr<EvalTask> task;
+};
+
+/// Reads {"seed", "evaluations": [...], defaults...}; keys beside `evaluations` are defaults of all.
+/// Throws ConfigError (unknown kind or key, duplicate or missing name).
+std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path);
+
+/// Where results come from, for the result files.
+struct EvalSource {
+  std::string checkpoint, device, precision;
+  int64_t step = 0, tokens = 0;
+};
+
+/// Runs all and writes OUT/NAME.json each, atomically; a missing input file gives status "skipped", a
+/// failing evaluation "failed", and the next one goes on. Returns the number of failed ones.
+int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
+                    const fs::path& out, const std::function<void(const std::string& line)>& report);
+
+// The kinds.
+std::unique_ptr<EvalTask> make_stream_ppl();
+std::unique_ptr<EvalTask> make_position_ppl();
+
+}  // namespace hebb
