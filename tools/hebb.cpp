@@ -87,6 +87,7 @@ int run(int argc, char** argv) {
   add_data_verb(app, exit_code);
   add_tokenizer_verb(app, exit_code);
   add_inspect_verb(app, exit_code);
+  add_eval_verb(app, exit_code);
   add_generate_verb(app, exit_code);
   add_trace_verb(app, exit_code);
 

@@ -15,6 +15,7 @@ namespace hebb {
 void add_data_verb(CLI::App& app, int& exit_code);
 void add_tokenizer_verb(CLI::App& app, int& exit_code);
 void add_inspect_verb(CLI::App& app, int& exit_code);
+void add_eval_verb(CLI::App& app, int& exit_code);
 void add_generate_verb(CLI::App& app, int& exit_code);
 void add_trace_verb(CLI::App& app, int& exit_code);
 
