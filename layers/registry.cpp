@@ -1,5 +1,6 @@
 #include "layers/ffn.h"
 #include "layers/layer.h"
+#include "layers/pkm.h"
 
 namespace hebb {
 
@@ -7,6 +8,7 @@ const std::vector<LayerType>& layer_types() {
   static const std::vector<LayerType> types = {
       {"swiglu", Role::ffn, make_swiglu_config},
       {"relu2", Role::ffn, make_relu2_config},
+      {"pkm", Role::ffn, make_pkm_config},
   };
   return types;
 }

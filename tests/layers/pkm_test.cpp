@@ -1,0 +1,142 @@
+#include <algorithm>
+#include <set>
+
+#include "kernels/cpu/product_key_select.h"
+#include "tests/layers/harness.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+std::string model(const std::string& pkm, const std::string& extra = "") {
+  return R"({"vocab_size": 19, "hidden_size": 10, "num_layers": 1, "norm_eps": 1e-5,
+    "layers": {"a": {"type": "attention", "num_heads": 1, "head_dim": 4, "window": 1},
+               "p": {"type": "pkm", )" + pkm + R"(}}, "pattern": [{"mixer": "a", "ffn": "p"}])" + extra + "}";
+}
+
+}  // namespace
+
+TEST_CASE("pkm golden cases", "[fast]") {
+  const int n = GENERATE(1, 2, 3, 4);
+  check_golden("pkm-" + std::to_string(n));
+}
+
+TEST_CASE("two-stage selection equals an exhaustive search over all sums, ties included", "[fast]") {
+  Rng rng(4, "selection");
+  cpu::ProductKeyWork<double> work;
+  for (const int64_t n : {2, 3, 7, 12}) {
+    for (const int64_t k : {int64_t{1}, int64_t{2}, n - 1, n, n + 1, n * n}) {
+      for (const uint32_t levels : {2u, 4u, 1000u}) {  // few levels: many ties
+        std::vector<double> s1, s2;
+        for (int64_t i = 0; i < n; ++i) {
+          s1.push_back(rng.below(levels));
+          s2.push_back(rng.below(levels));
+        }
+        std::vector<std::pair<double, int32_t>> all;
+        for (int64_t i = 0; i < n; ++i) {
+          for (int64_t j = 0; j < n; ++j) {
+            all.push_back({-(s1[static_cast<size_t>(i)] + s2[static_cast<size_t>(j)]), static_cast<int32_t>(i * n + j)});
+          }
+        }
+        // The first stage keeps the k best of each half by (score, index); a slot outside cannot win a
+        // tie against one inside unless its half's index is lower, which the first stage respects.
+        std::sort(all.begin(), all.end());
+        std::vector<int32_t> slots(static_cast<size_t>(k));
+        std::vector<double> sums(static_cast<size_t>(k));
+        cpu::select_product_keys(s1.data(), s2.data(), n, k, work, slots.data(), sums.data());
+        std::vector<double> best;
+        for (int64_t j = 0; j < k; ++j) {
+          best.push_back(-all[static_cast<size_t>(j)].first);
+        }
+        CHECK(sums == best);
+        CHECK(std::set<int32_t>(slots.begin(), slots.end()).size() == slots.size());
+        if (levels == 1000u || k >= n) {
+          for (int64_t j = 0; j < k; ++j) {
+            CHECK(slots[static_cast<size_t>(j)] == all[static_cast<size_t>(j)].second);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("pkm gradients equal difference quotients", "[fast]") {
+  const std::string options = GENERATE(as<std::string>(), R"("num_subkeys": 5, "key_dim": 6, "value_dim": 7, "num_heads": 2, "top_k": 3)",
+                                       R"("num_subkeys": 4, "key_dim": 4, "value_dim": 3, "num_heads": 1, "top_k": 4, "query_norm": false, "glu": false)",
+                                       R"("num_subkeys": 3, "key_dim": 2, "value_dim": 5, "num_heads": 3, "top_k": 1)");
+  TestModel m(model(options), DType::f64, 2, 0.5);
+  check_gradients(m, random_input(2, 5, 19));
+}
+
+TEST_CASE("only rows that were read have a gradient, and tokens are independent of their batch", "[fast]") {
+  TestModel m(model(R"("num_subkeys": 9, "key_dim": 6, "value_dim": 4, "num_heads": 2, "top_k": 2)"), DType::f64, 3, 0.5);
+  const TraceInput input = random_input(3, 4, 19);
+  TraceOptions options = with_grads();
+  options.inside = true;
+  const TraceOutput out = m.run(input, options);
+  const auto& slots = out.inside.at("blocks.0.ffn.slots");
+  CHECK(slots.shape == std::vector<int64_t>{3, 4, 2, 2});
+  const std::set<int64_t> read(slots.integers.begin(), slots.integers.end());
+  const std::vector<double>& d_values = out.grads.at("blocks.0.ffn.values").values;
+  for (int64_t slot = 0; slot < 81; ++slot) {
+    bool any = false;
+    for (int64_t i = 0; i < 4; ++i) {
+      any = any || d_values[static_cast<size_t>(slot * 4 + i)] != 0;
+    }
+    CHECK(any == (read.count(slot) == 1));
+  }
+  TraceInput one = random_input(1, 4, 19);
+  std::copy_n(input.inputs.begin() + 4, 4, one.inputs.begin());
+  const std::vector<double> alone = m.run(one).logits.values;
+  CHECK(std::equal(alone.begin(), alone.end(), out.logits.values.begin() + 4 * 19));
+}
+
+TEST_CASE("forced slots are taken as given and give the same result as the choice they repeat", "[fast]") {
+  TestModel m(model(R"("num_subkeys": 6, "key_dim": 4, "value_dim": 4, "num_heads": 1, "top_k": 2)"), DType::f64, 3, 0.5);
+  const TraceInput input = random_input(1, 5, 19);
+  TraceOptions options = with_grads();
+  options.inside = true;
+  const TraceOutput first = m.run(input, options);
+  options.forced = first.inside;
+  // 1e-13: scores of forced slots are summed in another order.
+  check_close("logits", m.run(input, options).logits.values, first.logits.values, 1e-13);
+  options.forced["blocks.0.ffn.slots"].integers[3] = 35;
+  CHECK(compare(m.run(input, options).logits.values, first.logits.values).worst > 1e-6);
+  options.forced["blocks.0.ffn.slots"].integers[3] = 36;
+  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("found 36, expected 0 to 35"));
+}
+
+TEST_CASE("pkm in fp32 agrees with fp64 where the slots agree", "[fast]") {
+  const std::string json = model(R"("num_subkeys": 17, "key_dim": 10, "value_dim": 9, "num_heads": 2, "top_k": 5)");
+  TestModel wide(json, DType::f64, 3, 0.5), narrow(json, DType::f32, 3, 0.5);
+  const TraceInput input = random_input(2, 9, 19);
+  TraceOptions options = with_grads();
+  options.inside = true;
+  const TraceOutput a = wide.run(input, options);
+  options.forced = a.inside;
+  const TraceOutput b = narrow.run(input, options);
+  // 1e-5: the fp32 rule of the layer pages.
+  check_close("logits", b.logits.values, a.logits.values, 1e-5);
+  for (const auto& [name, g] : a.grads) {
+    check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-7);
+  }
+}
+
+TEST_CASE("pkm refuses impossible configurations", "[fast]") {
+  CHECK_THROWS_WITH(TestModel(model(R"("num_subkeys": 4, "key_dim": 5)")), Catch::Contains("model.layers.p.key_dim: found 5, expected an even integer"));
+  CHECK_THROWS_WITH(TestModel(model(R"("num_subkeys": 4, "top_k": 5)")), Catch::Contains("model.layers.p.top_k: found 5, expected at most num_subkeys (4)"));
+}
+
+TEST_CASE("pkm has the published number of parameters", "[fast]") {
+  ModelConfig config;
+  Fields::read(parse_json(R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 1,
+    "layers": {"a": {"type": "attention", "num_heads": 12, "head_dim": 64}, "p": {"type": "pkm"}},
+    "pattern": [{"mixer": "a", "ffn": "p"}]})", "x"), "model", config);
+  Model m(config);
+  int64_t count = 0;
+  for (const auto& p : m.params().all()) {
+    count += p->name().find(".ffn.") != std::string::npos ? p->spec.shape.numel() : 0;
+  }
+  CHECK(count == 137630976);
+}
