@@ -6,3 +6,5 @@
 #include <catch2/catch.hpp>
 namespace Catch { using Detail::Approx; }
 #endif
+
+#include "tests/paths.h"
