@@ -1,0 +1,86 @@
+#pragma once
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "core/fields.h"
+#include "core/params.h"
+#include "optim/schedule.h"
+
+namespace hebb {
+
+/// Parameters whose names match, with settings of their own; what is not set is inherited.
+struct GroupConfig {
+  std::string match;
+  std::optional<double> lr, eps, weight_decay, clip_norm;
+  std::vector<double> betas;  // empty: inherited
+  bool schedule = true, force_decay = false;
+};
+
+/// The `optimizer` section of a run configuration (spec 83, sections 1 and 3).
+struct OptimizerConfig {
+  std::string type = "adamw";
+  double lr = 0;
+  std::vector<double> betas{0.9, 0.95};
+  double eps = 1e-8, weight_decay = 0.1, clip_norm = 1.0;
+  bool weight_decay_follows_lr = false;
+  std::vector<std::string> no_decay;
+  std::vector<GroupConfig> groups;
+};
+void fields(Fields& f, GroupConfig& config);
+void fields(Fields& f, OptimizerConfig& config);
+
+/// Gradient norms before clipping, one per clip set.
+struct GradientNorms {
+  double global = 0;
+  std::vector<std::pair<size_t, double>> groups;  // groups with a clip_norm of their own, by index
+
+  bool finite() const;
+};
+
+/// AdamW with parameter groups and clipping (spec 83, sections 3 and 4) over the trained parameters
+/// of a store. Moments and update counts live in the store.
+class Optimizer {
+ public:
+  /// What applies to one parameter.
+  struct Rule {
+    Param* param = nullptr;
+    int group = -1;       // index in config.groups
+    double lr = 0, beta1 = 0, beta2 = 0, eps = 0;
+    double weight_decay = 0;  // 0 if exempt
+    bool scheduled = true;
+    size_t clip_set = 0;  // 0: the global norm
+  };
+
+  /// `params` must be allocated for training and, like `config`'s run, outlive the optimizer.
+  Optimizer(const OptimizerConfig& config, const Schedule& schedule, ParamStore& params, Arena& arena);
+
+  /// Norms of the gradients in the store. Complete on return.
+  GradientNorms norms(Stream& stream);
+  /// One update of every parameter that the loss reached, with the gradients scaled to clip_norm.
+  void step(Stream& stream, const GradientNorms& norms, int64_t step);
+
+  /// The learning rate that step `step` applies outside groups.
+  double lr(int64_t step) const { return schedule_(step); }
+  const std::vector<Rule>& rules() const { return rules_; }
+  /// Indices of groups that no parameter matched first.
+  std::vector<size_t> unused_groups() const;
+
+ private:
+  struct ClipSet {
+    int group = -1;              // -1: the global one
+    double clip_norm = 0;
+    std::vector<Tensor> pieces;  // contiguous runs of gradients
+  };
+  void add_piece(ClipSet& set, const Tensor& grad);
+  double lr(const Rule& rule, int64_t step) const;
+
+  OptimizerConfig config_;
+  Schedule schedule_;
+  std::vector<Rule> rules_;
+  std::vector<ClipSet> clip_sets_;
+  Buffer partial_;  // sums of squares of fixed blocks
+};
+
+}  // namespace hebb
