@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "core/json.h"
+#include "train/append_file.h"
+
+namespace hebb {
+
+/// RUN/metrics.jsonl (spec 83, section 11): one object per line, each written at once.
+class MetricsFile {
+ public:
+  /// Opens the file for a run that continues after `step` completed steps: lines of later steps, and
+  /// a last line that a killed process left unfinished, are removed first.
+  /// Errors: CheckpointError; for a line that is no metrics line with its number.
+  MetricsFile(const fs::path& path, int64_t step);
+
+  void add(const Json& line);
+  /// Names of validation sources with a line at the step that the run continues after.
+  const std::set<std::string>& validated() const { return validated_; }
+  int64_t removed_lines() const { return removed_; }
+
+ private:
+  std::set<std::string> validated_;
+  int64_t removed_ = 0;
+  AppendFile file_;
+};
+
+}  // namespace hebb

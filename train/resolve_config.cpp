@@ -1,0 +1,101 @@
+// Reading and resolving run configurations.
+#include <algorithm>
+
+#include "data/dataset.h"
+#include "data/tokenizer.h"
+#include "train/run_config.h"
+
+namespace hebb {
+namespace {
+
+constexpr bool kHasCuda =
+#ifdef HEBB_HAVE_CUDA
+    true;
+#else
+    false;
+#endif
+
+/// The tokenizer that the data configuration names, with an absolute path; null when the data has none.
+Json resolve_tokenizer(const DataConfig& data) {
+  if (!data.tokenizer.is_null()) {
+    TokenizerConfig tokenizer;
+    Fields::read(data.tokenizer, "data.tokenizer", tokenizer);
+    return Fields::write(tokenizer);
+  }
+  const SourceConfig& first = data.sources.front();
+  const auto file = first.type == "shards" ? find_dataset(first.path) : std::nullopt;
+  if (!file) {
+    return {};
+  }
+  const Dataset dataset = read_dataset(*file);
+  if (dataset.tokenizer.is_null()) {
+    return {};
+  }
+  TokenizerConfig tokenizer;
+  Fields::read(dataset.tokenizer, "tokenizer", tokenizer);
+  return Fields::write(tokenizer);
+}
+
+}  // namespace
+
+RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
+  RunConfig config;
+  config.source = load_config(path);
+  for (const std::string& assignment : overrides) {
+    apply_override(config.source, assignment);
+  }
+  Fields::read(config.source, "", config);
+  return config;
+}
+
+ConfigError RunConfig::error(const std::string& path, std::string_view found, std::string_view expected) const {
+  const Json* at = &source;
+  for (size_t begin = 0; at != nullptr && begin < path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    at = at->is_object() ? at->find(path.substr(begin, end - begin)) : nullptr;
+    begin = end + 1;
+  }
+  const std::string origin = at != nullptr ? at->origin().str() : "";
+  return ConfigError(origin.empty() ? path : origin + ": " + path, found, expected);
+}
+
+DeviceKind device_of(const RunConfig& config) {
+  const std::string precision = config.train.precision.value_or("");
+  const std::string& device = config.train.device;
+  if (device == "cuda" && !kHasCuda) {
+    throw config.error("train.device", "\"cuda\"", "\"cpu\" or \"auto\": this build has no CUDA");
+  }
+  if (device == "cuda" && precision == "fp64") {
+    throw config.error("train.device", "\"cuda\" with precision \"fp64\"", "\"cpu\" or \"auto\": fp64 runs on the CPU");
+  }
+  const bool use_cuda = kHasCuda && device != "cpu" && precision != "fp64";
+  if (!use_cuda && precision == "bf16") {
+    throw config.error("train.precision", "\"bf16\" on the CPU", "\"fp32\" or \"fp64\" there");
+  }
+  return use_cuda ? DeviceKind::cuda : DeviceKind::cpu;
+}
+
+void resolve(RunConfig& config, const World& world) {
+  TrainConfig& train = config.train;
+  const DeviceKind device = device_of(config);
+  train.precision = train.precision.value_or(device == DeviceKind::cuda ? "bf16" : "fp32");
+  const std::string ranks = std::to_string(world.size) + (world.size == 1 ? " rank" : " ranks");
+  if (!train.micro_batch_size && train.batch_size % world.size != 0) {
+    throw config.error("train.batch_size", std::to_string(train.batch_size) + " rows", "a multiple of the " + ranks);
+  }
+  train.micro_batch_size = train.micro_batch_size.value_or(train.batch_size / world.size);
+  const int64_t group = *train.micro_batch_size * world.size;
+  if (train.batch_size % group != 0) {
+    throw config.error("train.micro_batch_size", std::to_string(*train.micro_batch_size) + " rows on " + ranks,
+                       "ranks x micro_batch_size to divide train.batch_size = " + std::to_string(train.batch_size));
+  }
+  if (train.fast_batch && *train.fast_batch != group) {
+    throw config.error("train.fast_batch", std::to_string(*train.fast_batch),
+                       std::to_string(group) + " = " + ranks + " x train.micro_batch_size");
+  }
+  config.data.tokenizer = resolve_tokenizer(config.data);
+}
+
+Json to_json(const RunConfig& config) { return Fields::write(config); }
+
+}  // namespace hebb

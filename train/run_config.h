@@ -1,0 +1,93 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/data_config.h"
+#include "layers/model_config.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+#include "train/world.h"
+
+namespace hebb {
+
+struct CheckpointConfig {
+  int64_t every = 1000, keep = 2, keep_every = 0;
+};
+
+struct RandomWindowConfig {
+  double p = 0;
+  int64_t window = 0;
+};
+
+/// The `train` section of a run configuration (spec 83, section 1).
+struct TrainConfig {
+  int64_t steps = 0;                     // filled from `tokens` when those are given
+  std::optional<int64_t> tokens;
+  int64_t batch_size = 0, sequence_length = 0;
+  std::optional<int64_t> micro_batch_size, fast_batch;
+  uint64_t seed = 0;
+  bool document_mask = false;
+  std::string device = "auto";
+  int64_t threads = 0;                   // 0: the cores that the process may use
+  std::optional<std::string> precision;  // default: by device
+  std::string nonfinite = "skip";
+  int64_t max_consecutive_skips = 10;
+  int64_t log_every = 10, val_every = 0;
+  CheckpointConfig checkpoint;
+  double max_minutes = 0;
+  int64_t exit_code_on_stop = 75;
+  std::string recompute = "none";
+  int64_t zero = 0;
+  bool deterministic = true, allow_tf32 = false, cuda_graphs = true, autotune = true;
+  std::optional<double> peak_tflops;
+  std::optional<RandomWindowConfig> random_window;
+
+  int64_t tokens_per_step() const { return batch_size * sequence_length; }
+};
+
+/// A run configuration (spec 00, section 6). Relative paths are absolute after reading.
+struct RunConfig {
+  std::string name;
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  Json eval;    // read by the evaluation; null when absent
+  Json source;  // what was read, for the positions in messages
+
+  /// The error of a value that only the machine or another value makes wrong.
+  ConfigError error(const std::string& path, std::string_view found, std::string_view expected) const;
+};
+void fields(Fields& f, CheckpointConfig& config);
+void fields(Fields& f, RandomWindowConfig& config);
+void fields(Fields& f, TrainConfig& config);
+void fields(Fields& f, RunConfig& config);
+
+/// Reads a run configuration with "extends" and `overrides` ("a.b=3") applied. Errors: ConfigError.
+RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides = {});
+
+/// Fills what depends on machine and world: precision, micro-batch size, the tokenizer of the data.
+/// Errors: ConfigError for a device or precision that this build does not have, and for batch sizes
+/// that do not divide.
+void resolve(RunConfig& config, const World& world);
+
+/// The device of a resolved configuration.
+DeviceKind device_of(const RunConfig& config);
+
+/// The resolved configuration, which can be read again.
+Json to_json(const RunConfig& config);
+
+/// fnv1a64 of the canonical JSON (sorted keys, no spaces), 16 hexadecimal digits (spec 81, section 13).
+std::string config_hash(const Json& config);
+
+/// One place where two configurations differ.
+struct ConfigDifference {
+  std::string path, stored, current;
+};
+/// Where two resolved configurations differ, apart from what a resumed run may change (spec 83,
+/// sections 1 and 10; paths of data and tokenizers only inform: 82, section 6).
+std::vector<ConfigDifference> compare_configs(const Json& stored, const Json& current);
+
+}  // namespace hebb

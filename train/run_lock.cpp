@@ -1,0 +1,115 @@
+#include "train/run_lock.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+
+namespace hebb {
+namespace {
+
+struct Holder {
+  std::string host;
+  pid_t pid = 0;
+  std::string start;  // of the process, in clock ticks since boot: tells a reused pid
+
+  std::string text() const { return host + " " + std::to_string(pid) + " " + start + "\n"; }
+};
+
+std::string start_of(pid_t pid) {
+  try {
+    // Field 22; the second field is a name in parentheses that may hold anything.
+    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+    std::istringstream fields(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
+    std::string field;
+    for (int i = 3; i <= 22; ++i) {
+      fields >> field;
+    }
+    return field.empty() ? "0" : field;
+  } catch (const Error&) {
+    return "0";
+  }
+}
+
+Holder this_process() {
+  char host[256] = "localhost";
+  ::gethostname(host, sizeof host - 1);
+  return {host, ::getpid(), start_of(::getpid())};
+}
+
+Holder read_holder(int fd) {
+  char text[512] = {};
+  const ssize_t n = ::pread(fd, text, sizeof text - 1, 0);
+  std::istringstream in(std::string(text, static_cast<size_t>(n > 0 ? n : 0)));
+  Holder holder;
+  in >> holder.host >> holder.pid >> holder.start;
+  return holder;
+}
+
+bool is_alive(const Holder& holder) {
+  const bool exists = ::kill(holder.pid, 0) == 0 || errno == EPERM;
+  return exists && start_of(holder.pid) == holder.start;
+}
+
+[[noreturn]] void fail(const fs::path& path, const char* what) {
+  throw CheckpointError(path.string(), std::string(what) + ": " + std::strerror(errno));
+}
+
+[[noreturn]] void fail_in_use(const fs::path& path, const Holder& holder, const char* hint) {
+  throw CheckpointError(path.parent_path().string(), "the run folder is in use by process " +
+                            std::to_string(holder.pid) + " on " + (holder.host.empty() ? "an unknown host" : holder.host) + hint);
+}
+
+}  // namespace
+
+bool RunLock::try_lock() {
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) {
+    fail(path_, "cannot create the lock");
+  }
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    const Holder holder = read_holder(fd_);
+    ::close(fd_);
+    fail_in_use(path_, holder, "");
+  }
+  // File systems without flock fall back to what the file says.
+  struct stat ours{}, named{};
+  const bool is_current = ::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino;
+  if (!is_current) {
+    ::close(fd_);  // its holder removed it between open and flock
+  }
+  return is_current;
+}
+
+RunLock::RunLock(const fs::path& run_folder) : path_(run_folder / "lock") {
+  while (!try_lock()) {
+  }
+  const Holder self = this_process(), holder = read_holder(fd_);
+  if (holder.pid > 0) {
+    const bool is_here = holder.host == self.host;
+    if (!is_here || (holder.pid != self.pid && is_alive(holder))) {
+      ::close(fd_);
+      fail_in_use(path_, holder, is_here ? "" : ", which cannot be asked from here; remove the file lock if that process has ended");
+    }
+    taken_over_ = "process " + std::to_string(holder.pid) + " on " + holder.host;
+  }
+  const std::string text = self.text();
+  if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    const int error = errno;
+    ::close(fd_);
+    errno = error;
+    fail(path_, "cannot write the lock");
+  }
+}
+
+RunLock::~RunLock() {
+  ::unlink(path_.c_str());
+  ::close(fd_);
+}
+
+}  // namespace hebb

@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+
+namespace hebb {
+
+/// While one of these exists, SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 only set a flag; a further SIGINT
+/// or SIGTERM ends the process at once (spec 84, section 4). One at a time.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  /// "SIGTERM" once it arrived; empty before.
+  std::string received() const;
+};
+
+}  // namespace hebb

@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "train/append_file.h"
+
+namespace hebb {
+
+using Scalars = std::vector<std::pair<std::string, double>>;
+
+// Encodings of TensorBoard event files (spec 84, section 5).
+std::string tensorboard_record(std::string_view data);
+std::string tensorboard_version_event(double wall_seconds);
+std::string tensorboard_scalar_event(double wall_seconds, int64_t step, const Scalars& values);
+
+/// Writes scalars to a new events file in `folder` (created).
+class TensorBoardWriter {
+ public:
+  explicit TensorBoardWriter(const fs::path& folder);
+  void add(int64_t step, const Scalars& values);
+
+ private:
+  AppendFile file_;
+};
+
+}  // namespace hebb
