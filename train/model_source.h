@@ -30,8 +30,8 @@ inline ModelConfig read_model_config(const fs::path& path) { return read_model_s
 /// is neither.
 fs::path find_checkpoint(const fs::path& path);
 
-/// The file with weights that `path` names: a safetensors file, or the model.safetensors of a
-/// checkpoint or run folder.
+/// The file with weights that `path` names: a safetensors file or index, or that of a folder, a
+/// checkpoint or the latest checkpoint of a run folder.
 fs::path find_weights(const fs::path& path);
 
 /// Fills every tensor of `params` (allocated) from a file as found by find_weights(); floating types

@@ -1,0 +1,318 @@
+#include "train/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <map>
+
+#include "core/fields.h"
+#include "core/hash.h"
+#include "core/safetensors.h"
+#include "train/model_source.h"
+#include "train/tensor_match.h"
+
+namespace hebb {
+namespace {
+
+constexpr int64_t kFormat = 1;
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kPrefix = "step_";
+constexpr const char* kTemporaryPrefix = ".tmp-";
+
+struct FileRecord {
+  int64_t size = 0, crc32 = 0;
+};
+
+void fields(Fields& f, FileRecord& r) {
+  f.field("size", r.size).required().min(0);
+  f.field("crc32", r.crc32).required().min(0).max(4294967295.0);
+}
+
+/// state.json.
+struct StateFile {
+  int64_t format = kFormat;
+  RunState run;
+  std::map<std::string, FileRecord> files;
+};
+
+void fields(Fields& f, StateFile& s) {
+  f.field("format", s.format).required().min(kFormat).max(kFormat);
+  f.field("step", s.run.step).required().min(0);
+  f.field("tokens", s.run.tokens).required().min(0);
+  f.field("skipped", s.run.skipped).required().min(0);
+  f.field("consecutive_skips", s.run.consecutive_skips).required().min(0);
+  f.field("spike_window", s.run.spike_window).required();
+  f.field("loader", s.run.loader).required();
+  f.field("seed", s.run.seed).required();
+  f.field("config_hash", s.run.config_hash).required();
+  std::vector<std::string> names;
+  for (const auto& [name, record] : s.files) {
+    names.push_back(name);
+  }
+  f.map("files", names, [&](const std::string& name, Fields& sub) { fields(sub, s.files[name]); }).required();
+}
+
+bool has_moments(const Param& p) { return p.trained() || p.spec.kind == ParamKind::state; }
+
+/// Tensors as the host sees them: in place on the CPU, copies of those of other devices.
+class HostTensors {
+ public:
+  explicit HostTensors(Stream& stream) : stream_(stream) {}
+  void add(std::string name, Tensor tensor) {
+    if (stream_.device != DeviceKind::cpu) {
+      std::vector<char>& copy = copies_.emplace_back(static_cast<size_t>(tensor.bytes()));
+      copy_to_host(stream_, copy.data(), tensor);
+      tensor.data = copy.data();
+    }
+    tensors_.push_back({std::move(name), tensor});
+  }
+  void add_host(std::string name, const Tensor& tensor) { tensors_.push_back({std::move(name), tensor}); }
+  FileRecord write(const fs::path& path) const {
+    const uint32_t crc = write_safetensors(path, tensors_);
+    return {static_cast<int64_t>(fs::file_size(path)), static_cast<int64_t>(crc)};
+  }
+
+ private:
+  Stream& stream_;
+  std::vector<NamedTensor> tensors_;
+  std::vector<std::vector<char>> copies_;
+};
+
+FileRecord write_model(const fs::path& path, Stream& stream, const ParamStore& params) {
+  HostTensors tensors(stream);
+  for (const auto& p : params.all()) {
+    tensors.add(p->name(), p->value);
+  }
+  return tensors.write(path);
+}
+
+FileRecord write_optimizer(const fs::path& path, Stream& stream, const ParamStore& params) {
+  HostTensors tensors(stream);
+  for (const auto& p : params.all()) {
+    if (has_moments(*p)) {
+      tensors.add(p->name() + ".m", p->m);
+      tensors.add(p->name() + ".v", p->v);
+      tensors.add_host(p->name() + ".t", {&p->updates, DType::i64, {1}});
+    }
+  }
+  return tensors.write(path);
+}
+
+/// Reads in pieces: a memory map would count as memory of the process.
+uint32_t crc_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> piece(size_t{1} << 20);
+  uint32_t crc = 0;
+  while (file) {
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    crc = crc32(piece.data(), static_cast<size_t>(file.gcount()), crc);
+  }
+  if (!file.eof()) {
+    throw CheckpointError(path.string(), "cannot read");
+  }
+  return crc;
+}
+
+/// How the file differs from its record; empty if it does not.
+std::string file_difference(const fs::path& path, const FileRecord& record) {
+  if (!fs::exists(path)) {
+    return path.filename().string() + " is missing";
+  }
+  const auto size = static_cast<int64_t>(fs::file_size(path));
+  if (size != record.size) {
+    return path.filename().string() + ": found " + std::to_string(size) + " bytes, expected " + std::to_string(record.size);
+  }
+  const int64_t crc = crc_of(path);
+  if (crc != record.crc32) {
+    return path.filename().string() + ": found CRC-32 " + std::to_string(crc) + ", expected " + std::to_string(record.crc32);
+  }
+  return "";
+}
+
+void remove_folder(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) {
+    throw CheckpointError(path.string(), "cannot delete: " + error.message());
+  }
+}
+
+void rename_folder(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) {
+    throw CheckpointError(to.string(), "cannot rename " + from.filename().string() + " to it: " + error.message());
+  }
+}
+
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) {
+    return std::nullopt;
+  }
+  int64_t step = 0;
+  const char *begin = name.data() + std::string_view(kPrefix).size(), *end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(begin, end, step);
+  return error == std::errc() && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
+}
+
+}  // namespace
+
+std::string CheckpointFolder::name_of(int64_t step) {
+  std::string digits = std::to_string(step);
+  return kPrefix + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits;
+}
+
+std::vector<int64_t> CheckpointFolder::steps() const {
+  std::vector<int64_t> found;
+  if (fs::is_directory(folder_)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+      if (const auto step = step_of(entry.path().filename().string())) {
+        found.push_back(*step);
+      }
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::optional<int64_t> CheckpointFolder::latest() const {
+  const fs::path file = folder_ / "latest";
+  if (!fs::exists(file)) {
+    const std::vector<int64_t> all = steps();
+    return all.empty() ? std::nullopt : std::optional(all.back());
+  }
+  std::string name = read_file(file, ExitCode::kCheckpoint);
+  while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) {
+    name.pop_back();
+  }
+  const auto step = step_of(name);
+  if (!step) {
+    throw CheckpointError(file.string(), "no checkpoint", "\"" + name + "\"", "a name like " + name_of(1000));
+  }
+  return step;
+}
+
+std::vector<std::string> CheckpointFolder::remove_stale() const {
+  std::vector<std::string> removed;
+  if (!fs::is_directory(folder_)) {
+    return removed;
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kTemporaryPrefix) || name.starts_with("latest.tmp-")) {
+      removed.push_back(name);
+    }
+  }
+  for (const std::string& name : removed) {
+    remove_folder(folder_ / name);
+  }
+  return removed;
+}
+
+void CheckpointFolder::write_files(const fs::path& folder, const RunState& state, const Json& config, Stream& stream,
+                                   const ParamStore& params) const {
+  StateFile file;
+  file.run = state;
+  file.files[kModelFile] = write_model(folder / kModelFile, stream, params);
+  file.files[kOptimizerFile] = write_optimizer(folder / kOptimizerFile, stream, params);
+  for (const auto& [name, json] : {std::pair{"state.json", Fields::write(file)}, std::pair{"config.json", config}}) {
+    FileWriter writer(folder / name);
+    const std::string text = json.dump(1) + "\n";
+    writer.write(text.data(), text.size());
+    writer.close();
+  }
+  fsync_directory(folder);
+}
+
+fs::path CheckpointFolder::save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params,
+                                Keep keep) const {
+  const std::string name = name_of(state.step);
+  const fs::path temporary = folder_ / (kTemporaryPrefix + name), path = folder_ / name;
+  std::error_code error;
+  fs::create_directories(temporary, error);
+  if (error) {
+    throw CheckpointError(temporary.string(), "cannot create the folder: " + error.message());
+  }
+  try {
+    write_files(temporary, state, config, stream, params);
+    if (fs::exists(path)) {  // of a run that went back: `latest` does not name it
+      rename_folder(path, folder_ / (kTemporaryPrefix + std::string("old-") + name));
+    }
+    rename_folder(temporary, path);
+    fsync_directory(folder_);
+    point_to(state.step);
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+  remove_old(state.step, keep);
+  return path;
+}
+
+void CheckpointFolder::point_to(int64_t step) const { write_file_atomic(folder_ / "latest", name_of(step) + "\n"); }
+
+void CheckpointFolder::remove_old(int64_t newest_step, Keep keep) const {
+  remove_stale();
+  std::vector<int64_t> all = steps();
+  std::reverse(all.begin(), all.end());
+  int64_t kept = 0;
+  for (const int64_t step : all) {
+    const bool is_ahead = step > newest_step;
+    kept += is_ahead ? 0 : 1;
+    const bool is_kept = !is_ahead && (kept <= keep.newest || (keep.every > 0 && step % keep.every == 0));
+    if (!is_kept) {
+      // Renamed first: a crash must not leave half a checkpoint under its name.
+      const fs::path doomed = folder_ / (kTemporaryPrefix + std::string("old-") + name_of(step));
+      rename_folder(path_of(step), doomed);
+      remove_folder(doomed);
+    }
+  }
+}
+
+RunState verify_checkpoint(const fs::path& checkpoint) {
+  if (!fs::is_directory(checkpoint)) {
+    throw CheckpointError(checkpoint.string(), "no such checkpoint");
+  }
+  const std::string path = (checkpoint / "state.json").string();
+  StateFile state;
+  try {
+    Fields::read(parse_json(read_file(path, ExitCode::kCheckpoint), path), "", state);
+  } catch (const ConfigError& e) {
+    throw CheckpointError(checkpoint.string(), "the checkpoint is damaged: " + std::string(e.what()));
+  }
+  std::string text;
+  for (const char* name : {kModelFile, kOptimizerFile}) {
+    const auto it = state.files.find(name);
+    const std::string d = it == state.files.end() ? std::string("state.json has no record of ") + name
+                                                  : file_difference(checkpoint / name, it->second);
+    text += (text.empty() || d.empty() ? "" : "; ") + d;
+  }
+  if (!text.empty()) {
+    throw CheckpointError(checkpoint.string(), "the checkpoint is damaged: " + text);
+  }
+  return state.run;
+}
+
+void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params) {
+  load_weights(checkpoint / kModelFile, stream, params);
+  const WeightSource file(checkpoint / kOptimizerFile);
+  std::vector<ExpectedTensor> expected;
+  for (const auto& p : params.all()) {
+    if (has_moments(*p)) {
+      expected.push_back({p->name() + ".m", p->spec.shape});
+      expected.push_back({p->name() + ".v", p->spec.shape});
+      expected.push_back({p->name() + ".t", {1}, true});
+    }
+  }
+  require_tensors(file, expected);
+  for (const auto& p : params.all()) {
+    if (has_moments(*p)) {
+      load_tensor(file, p->name() + ".m", stream, p->m);
+      load_tensor(file, p->name() + ".v", stream, p->v);
+      p->updates = file.integers(p->name() + ".t")[0];
+    }
+  }
+}
+
+}  // namespace hebb

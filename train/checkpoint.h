@@ -1,0 +1,65 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/files.h"
+#include "core/json.h"
+#include "core/params.h"
+
+namespace hebb {
+
+/// What a run must know to go on, beside its tensors: state.json of a checkpoint (spec 83, section 10).
+struct RunState {
+  int64_t step = 0;    // completed steps
+  int64_t tokens = 0;
+  int64_t skipped = 0, consecutive_skips = 0;
+  std::vector<double> spike_window;
+  Json loader;
+  uint64_t seed = 0;
+  std::string config_hash;
+};
+
+/// The folder RUN/checkpoints: checkpoints step_00001000/, the file `latest`, and what a crash left.
+class CheckpointFolder {
+ public:
+  explicit CheckpointFolder(fs::path folder) : folder_(std::move(folder)) {}
+
+  static std::string name_of(int64_t step);  // "step_00001000"
+  /// Checkpoints by step, ascending.
+  std::vector<int64_t> steps() const;
+  fs::path path_of(int64_t step) const { return folder_ / name_of(step); }
+  /// The step that `latest` names; without that file the newest one; nothing without checkpoints.
+  /// Errors: CheckpointError for a `latest` that names no checkpoint name.
+  std::optional<int64_t> latest() const;
+
+  /// Removes unfinished checkpoints of killed processes and returns their names.
+  std::vector<std::string> remove_stale() const;
+
+  struct Keep {
+    int64_t newest = 2, every = 0;
+  };
+  /// Writes a checkpoint (all or nothing), points `latest` to it, then deletes those that `keep` does
+  /// not cover and those of later steps, which a run that went back has left behind. Returns its path.
+  /// Errors: CheckpointError (disk full, read-only folder); the checkpoints before stay as they were.
+  fs::path save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params, Keep keep) const;
+  /// Makes `latest` name this checkpoint.
+  void point_to(int64_t step) const;
+
+ private:
+  void write_files(const fs::path& folder, const RunState& state, const Json& config, Stream& stream,
+                   const ParamStore& params) const;
+  void remove_old(int64_t newest_step, Keep keep) const;
+
+  fs::path folder_;
+};
+
+/// Reads state.json and compares sizes and CRC-32 of the tensor files with it.
+/// Errors: CheckpointError naming every file that differs, with what was found and expected.
+RunState verify_checkpoint(const fs::path& checkpoint);
+
+/// Loads model and optimizer tensors into `params` (allocated for training).
+/// Errors: CheckpointError listing every difference in names and shapes.
+void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params);
+
+}  // namespace hebb

@@ -1,0 +1,107 @@
+#include "train/memory_plan.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "core/progress.h"
+#include "train/micro_batch.h"
+#include "train/train_memory.h"
+
+namespace hebb {
+namespace {
+
+constexpr int64_t kPlannedDocuments = 8;
+
+MicroBatch planned_rows(const TrainConfig& train) {
+  MicroBatch rows(*train.micro_batch_size, train.sequence_length);
+  for (int64_t i = 0; i < rows.rows * rows.length; ++i) {
+    rows.doc_ids[static_cast<size_t>(i)] = static_cast<int32_t>(i % rows.length * kPlannedDocuments / rows.length);
+  }
+  return rows;
+}
+
+/// The number that follows `key` in a file of "key value" lines, or nothing.
+int64_t number_in(const std::string& path, const std::string& key, int64_t otherwise) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    int64_t value = 0;
+    if (key.empty() ? static_cast<bool>(words >> value) : words >> name >> value && name == key) {
+      return value;
+    }
+  }
+  return otherwise;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const RunConfig& config) {
+  TrainMemory memory(config, DeviceKind::count, 0, 0);
+  MemoryPlan plan;
+  for (const auto& p : memory.model.params().all()) {
+    plan.parameter_bytes += p->value.bytes();
+    plan.gradient_bytes += p->grad.defined() ? p->grad.bytes() : 0;
+  }
+  plan.optimizer_bytes = memory.state.peak_bytes() - plan.parameter_bytes - plan.gradient_bytes;
+
+  const MicroBatch rows = planned_rows(config.train);
+  const Tensor row_loss = memory.row_loss.tensor().slice(0, {rows.rows * rows.length});
+  PassSettings settings;
+  settings.document_mask = config.train.document_mask;
+  {
+    const CarriedState aside(memory.stream, memory.work, memory.model.params());
+    run_micro_batch(memory.model, memory.stream, memory.work, rows, settings, row_loss, std::nullopt);
+  }
+  settings.training = true;
+  memory.model.begin_step(memory.stream, 0);
+  run_micro_batch(memory.model, memory.stream, memory.work, rows, settings, row_loss, 1.0);
+  memory.model.after_step(memory.stream, 0);
+  plan.work_bytes = memory.work.peak_bytes();
+  plan.work_peak = memory.work.peak_table();
+  return plan;
+}
+
+std::string describe(const MemoryPlan& plan, size_t rows) {
+  const auto line = [](const std::string& what, int64_t bytes) {
+    char text[256];
+    std::snprintf(text, sizeof text, "  %-44s %12s\n", what.c_str(), format_bytes(static_cast<double>(bytes)).c_str());
+    return std::string(text);
+  };
+  std::string text = "memory plan: " + format_bytes(static_cast<double>(plan.total_bytes())) + "\n";
+  text += line("parameters", plan.parameter_bytes) + line("gradients", plan.gradient_bytes);
+  text += line("optimizer", plan.optimizer_bytes) + line("activations and temporaries, at the peak", plan.work_bytes);
+  int64_t rest = 0;
+  for (size_t i = 0; i < plan.work_peak.size(); ++i) {
+    if (i < rows) {
+      text += line("  " + plan.work_peak[i].name, plan.work_peak[i].bytes);
+    } else {
+      rest += plan.work_peak[i].bytes;
+    }
+  }
+  return text + (rest > 0 ? line("  " + std::to_string(plan.work_peak.size() - rows) + " more", rest) : "");
+}
+
+int64_t available_memory_bytes() {
+  constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+  const int64_t free_kib = number_in("/proc/meminfo", "MemAvailable:", -1);
+  const int64_t swap_kib = number_in("/proc/meminfo", "SwapFree:", 0);
+  const int64_t machine = free_kib < 0 ? kUnknown : (free_kib + swap_kib) * 1024;
+  const int64_t limit = number_in("/sys/fs/cgroup/memory.max", "", kUnknown);
+  const int64_t used = number_in("/sys/fs/cgroup/memory.current", "", 0);
+  const int64_t reclaimable = number_in("/sys/fs/cgroup/memory.stat", "inactive_file", 0);
+  return std::min(machine, limit == kUnknown ? kUnknown : limit - used + reclaimable);
+}
+
+int64_t peak_memory_bytes() {
+  struct rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace hebb

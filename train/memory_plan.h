@@ -1,0 +1,35 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "train/run_config.h"
+
+namespace hebb {
+
+/// What a run will allocate on its device, in bytes.
+struct MemoryPlan {
+  int64_t parameter_bytes = 0;  // values, fast weights and counters included
+  int64_t gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;  // moments, losses and sums of squares
+  int64_t work_bytes = 0;       // activations and temporaries of the largest pass
+  std::vector<Arena::Use> work_peak;  // what lies in work memory at its peak, largest first
+
+  int64_t state_bytes() const { return parameter_bytes + gradient_bytes + optimizer_bytes; }
+  int64_t total_bytes() const { return state_bytes() + work_bytes; }
+};
+
+/// Runs one training micro-batch and one validation micro-batch of the real model code on the counting
+/// device. With a document mask eight documents a row are assumed.
+/// `config` must be resolved.
+MemoryPlan plan_memory(const RunConfig& config);
+
+/// The plan as lines of text: totals, then the largest `rows` entries of the peak.
+std::string describe(const MemoryPlan& plan, size_t rows = 12);
+
+/// Memory that a process can still get from this machine (and its control group).
+int64_t available_memory_bytes();
+/// The largest resident size that this process has had.
+int64_t peak_memory_bytes();
+
+}  // namespace hebb

@@ -1,0 +1,186 @@
+#include "train/run_folder.h"
+
+#include "train/model_source.h"
+
+namespace hebb {
+namespace {
+
+constexpr const char* kTokenizerFile = "tokenizer.model";
+
+void create_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) {
+    throw CheckpointError(path.string(), "cannot create the run folder: " + error.message());
+  }
+}
+
+/// The first entry of a folder beside a lock; empty when there is none.
+std::string first_entry(const fs::path& path) {
+  if (fs::is_directory(path)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+      if (entry.path().filename() != "lock") {
+        return entry.path().filename().string();
+      }
+    }
+  }
+  return "";
+}
+
+std::string list(const std::vector<ConfigDifference>& differences) {
+  std::string text;
+  for (const ConfigDifference& d : differences) {
+    text += (text.empty() ? "" : "; ") + d.path + ": found " + d.current + ", expected " + d.stored;
+  }
+  return text;
+}
+
+}  // namespace
+
+RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
+    : path_(fs::absolute(options.run_folder.empty() ? fs::path("runs") / config.name : options.run_folder).lexically_normal()),
+      checkpoints_(path_ / "checkpoints") {
+  if (const std::string found = first_entry(path_); options.resume == "never" && !found.empty()) {
+    throw CheckpointError(path_.string(), "the run folder is not empty, and --resume is never", found, "a new or empty folder");
+  }
+  create_folder(path_);
+  lock_.emplace(path_);
+  if (!lock_->taken_over().empty()) {
+    notes_.push_back("took over the lock that " + lock_->taken_over() + " left behind");
+  }
+  for (const std::string& name : checkpoints_.remove_stale()) {
+    notes_.push_back("removed checkpoints/" + name + ", left unfinished");
+  }
+  choose_checkpoint(options);
+  keep_tokenizer(config, options);
+  config_ = to_json(config);
+  const fs::path stored = path_ / "config.json";
+  if (checkpoint_) {
+    compare_with(*checkpoint_ / "config.json", options);
+    go_back_to_checkpoint();
+  } else if (fs::exists(stored)) {
+    compare_with(stored, options);
+  } else if (fs::exists(path_ / "metrics.jsonl")) {
+    throw CheckpointError(path_.string(), "no run folder", "metrics.jsonl without config.json", "a new folder or one that a run made");
+  }
+  write_file_atomic(stored, config_.dump(1) + "\n");
+}
+
+void RunFolder::choose_checkpoint(const RunOptions& options) {
+  if (options.resume == "auto") {
+    choose_latest(checkpoints_, options.allow_older);
+  } else if (options.resume != "never") {
+    choose_given(options.resume, options);
+  }
+  if (checkpoint_) {
+    notes_.push_back("resuming after step " + std::to_string(state_.step) + " from " + checkpoint_->string());
+    if (!options.init_from.empty()) {
+      notes_.push_back("--init-from " + options.init_from.string() + " is not read again: the run is resumed");
+    }
+  }
+}
+
+void RunFolder::choose_given(const fs::path& from, const RunOptions& options) {
+  const fs::path found = find_checkpoint(from);
+  if (found.empty()) {
+    throw CheckpointError(from.string(), "cannot resume from here", fs::exists(from) ? "no checkpoint in it" : "nothing",
+                          "a checkpoint or a run folder");
+  }
+  if (found == from) {
+    state_ = verify_checkpoint(found);
+    checkpoint_ = fs::canonical(found);
+  } else {
+    choose_latest(CheckpointFolder(found.parent_path()), options.allow_older);
+  }
+  const bool is_own = fs::exists(checkpoints_.path_of(0).parent_path()) &&
+                      fs::equivalent(checkpoint_->parent_path(), checkpoints_.path_of(0).parent_path());
+  if (!is_own && checkpoints_.latest()) {
+    throw CheckpointError(path_.string(), "the run folder has checkpoints of its own",
+                          CheckpointFolder::name_of(*checkpoints_.latest()), "a new folder for a run that goes on from another one");
+  }
+}
+
+void RunFolder::choose_latest(const CheckpointFolder& folder, bool allow_older) {
+  const auto latest = folder.latest();
+  if (!latest) {
+    return;
+  }
+  std::vector<int64_t> candidates{*latest};
+  const std::vector<int64_t> all = folder.steps();
+  for (auto it = all.rbegin(); it != all.rend(); ++it) {
+    if (*it < *latest) {
+      candidates.push_back(*it);
+    }
+  }
+  for (const int64_t step : candidates) {
+    try {
+      state_ = verify_checkpoint(folder.path_of(step));
+      checkpoint_ = folder.path_of(step);
+      return;
+    } catch (const CheckpointError& error) {
+      if (!allow_older) {
+        throw CheckpointError(error.what(), candidates.size() > 1 ? "--allow-older goes on from " + CheckpointFolder::name_of(candidates[1])
+                                                                  : "there is no older one");
+      }
+      notes_.push_back(error.what());
+    }
+  }
+  throw CheckpointError(path_.string(), "no checkpoint is intact: " + notes_.back());
+}
+
+void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& options) {
+  Json stored;
+  try {
+    stored = parse_json_file(stored_config.string());
+  } catch (const Error& error) {
+    throw CheckpointError(stored_config.string(), error.what());
+  }
+  const std::vector<ConfigDifference> differences = compare_configs(stored, config_);
+  if (!differences.empty() && !options.allow_config_change) {
+    throw ConfigError(stored_config.string(), "the configuration is not that of the run (--allow-config-change goes on with it): " +
+                                                  list(differences));
+  }
+  if (!differences.empty()) {
+    notes_.push_back("the configuration has changed: " + list(differences));
+  }
+  const Json *before = stored.find("train"), *steps = before != nullptr ? before->find("steps") : nullptr;
+  const Json& now = config_.at("train").at("steps");
+  if (steps != nullptr && !(*steps == now)) {
+    notes_.push_back("train.steps was " + steps->dump() + " and is " + now.dump() +
+                     ": the schedule of the learning rate changes from here on");
+  }
+}
+
+void RunFolder::keep_tokenizer(RunConfig& config, const RunOptions& options) const {
+  Json* file = config.data.tokenizer.is_object() ? config.data.tokenizer.find("file") : nullptr;
+  if (file == nullptr || !file->is_string() || file->as_string().empty()) {
+    return;
+  }
+  const fs::path kept = path_ / kTokenizerFile, given = file->as_string();
+  if (!fs::exists(kept) || !fs::equivalent(kept, given)) {
+    const std::string bytes = read_file(given);
+    const bool is_other = fs::exists(kept) && read_file(kept) != bytes;
+    if (is_other && !options.allow_config_change && (checkpoint_ || fs::exists(path_ / "config.json"))) {
+      throw config.error("data.tokenizer.file", given.string() + " with other contents than " + kept.string(),
+                         "the tokenizer of the run (or --allow-config-change)");
+    }
+    write_file_atomic(kept, bytes);
+  }
+  *file = Json(kept.string());
+}
+
+void RunFolder::go_back_to_checkpoint() {
+  const auto latest = checkpoints_.latest();
+  const bool is_own = latest && fs::equivalent(checkpoint_->parent_path(), checkpoints_.path_of(0).parent_path());
+  if (!is_own || *latest == state_.step) {
+    return;
+  }
+  checkpoints_.point_to(state_.step);
+  for (const int64_t step : checkpoints_.steps()) {
+    if (step > state_.step) {
+      notes_.push_back("checkpoints/" + CheckpointFolder::name_of(step) + " belongs to what the run leaves behind; the next save removes it");
+    }
+  }
+}
+
+}  // namespace hebb

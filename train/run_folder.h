@@ -1,0 +1,53 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/checkpoint.h"
+#include "train/run_config.h"
+#include "train/run_lock.h"
+
+namespace hebb {
+
+/// How a run starts (spec 84, section 1).
+struct RunOptions {
+  fs::path run_folder;          // empty: runs/NAME in the current folder
+  std::string resume = "auto";  // "auto", "never" or a checkpoint or run folder
+  fs::path init_from;           // weights for step 0; empty: initial values
+  bool allow_data_change = false, allow_config_change = false, allow_older = false;
+};
+
+/// An opened, locked run folder (spec 84, section 2) and where the run in it goes on. The constructor
+/// finds and verifies the checkpoint, compares configurations, and keeps the tokenizer and the
+/// resolved configuration in the folder.
+/// Errors: CheckpointError (folder, lock, damaged checkpoint), ConfigError (configurations differ).
+class RunFolder {
+ public:
+  /// `config` must be resolved; its tokenizer will name the copy in the folder.
+  RunFolder(RunConfig& config, const RunOptions& options);
+
+  const fs::path& path() const { return path_; }
+  const CheckpointFolder& checkpoints() const { return checkpoints_; }
+  const Json& config() const { return config_; }                         // resolved, as stored
+  const std::optional<fs::path>& checkpoint() const { return checkpoint_; }  // to resume from
+  const RunState& state() const { return state_; }                       // of that checkpoint
+  const std::vector<std::string>& notes() const { return notes_; }       // for the user
+
+ private:
+  void choose_checkpoint(const RunOptions& options);
+  void choose_given(const fs::path& from, const RunOptions& options);
+  void choose_latest(const CheckpointFolder& folder, bool allow_older);
+  void compare_with(const fs::path& stored_config, const RunOptions& options);
+  void keep_tokenizer(RunConfig& config, const RunOptions& options) const;
+  void go_back_to_checkpoint();
+
+  fs::path path_;
+  CheckpointFolder checkpoints_;
+  std::optional<RunLock> lock_;
+  Json config_;
+  std::optional<fs::path> checkpoint_;
+  RunState state_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace hebb

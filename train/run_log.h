@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/progress.h"
+#include "train/append_file.h"
+
+namespace hebb {
+
+/// Where a run speaks to its user.
+struct Console {
+  std::function<void(std::string_view)> line;  // prints one line
+  Progress* bar = nullptr;                     // on a terminal: replaces repeated step lines
+};
+
+/// What a run says: to the console and, once it has a folder, to RUN/train.log.
+class RunLog {
+ public:
+  explicit RunLog(Console console) : console_(std::move(console)) {}
+  /// Appends to `path` from now on; lines said before follow first.
+  void open(const fs::path& path);
+  /// One or several lines.
+  void say(std::string_view text);
+  /// The line of a logged step; on a terminal the bar shows `detail` instead.
+  void step(std::string_view line, int64_t step, std::string_view detail);
+  /// The bar's own work; nothing without a terminal.
+  void begin_bar(std::string_view title, int64_t total);
+  void update_bar(int64_t done, std::string_view detail = {});
+  void end_bar();
+
+ private:
+  Console console_;
+  std::string early_;
+  std::unique_ptr<AppendFile> file_;
+};
+
+}  // namespace hebb

@@ -1,0 +1,69 @@
+#include "train/tensor_match.h"
+
+#include <limits>
+#include <set>
+
+namespace hebb {
+namespace {
+
+bool is_integer_type(const std::string& dtype) { return dtype[0] == 'I' || dtype[0] == 'U'; }
+
+/// How the tensor in the file is not the expected one; empty if it is.
+std::string difference(const SafetensorsFile::Entry* e, const ExpectedTensor& x) {
+  const std::vector<int64_t> shape(x.shape.dims.begin(), x.shape.dims.begin() + x.shape.rank);
+  if (e == nullptr) {
+    return x.name + " " + x.shape.str() + " is missing";
+  }
+  if (e->shape != shape) {
+    return x.name + " is " + e->shape_text() + ", not " + x.shape.str();
+  }
+  if (is_integer_type(e->dtype_text) != x.is_integer) {
+    return x.name + " is " + e->dtype_text + ", not " + (x.is_integer ? "an integer type" : "a floating-point type");
+  }
+  return "";
+}
+
+}  // namespace
+
+void require_tensors(const WeightSource& file, const std::vector<ExpectedTensor>& expected) {
+  std::string text;
+  const auto add = [&](const std::string& d) { text += (text.empty() || d.empty() ? "" : "; ") + d; };
+  std::set<std::string> names;
+  for (const ExpectedTensor& x : expected) {
+    names.insert(x.name);
+    add(difference(file.find(x.name), x));
+  }
+  for (const std::string& name : file.names()) {
+    if (names.count(name) == 0) {
+      add(name + " " + file.find(name)->shape_text() + " is not in the model");
+    }
+  }
+  if (!text.empty()) {
+    throw CheckpointError(file.path().string(), "the tensors are not those of the model: " + text);
+  }
+}
+
+void load_tensor(const WeightSource& file, const std::string& name, Stream& stream, const Tensor& to) {
+  const SafetensorsFile::Entry& entry = *file.find(name);
+  if (entry.dtype_text == dtype_name(to.dtype)) {
+    copy_to_device(stream, to, file.file_of(name)->data(entry));
+  } else if (to.dtype == DType::i32) {
+    std::vector<int32_t> narrow;
+    for (const int64_t value : file.integers(name)) {
+      if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
+        throw CheckpointError(file.path().string() + ": " + name, "value out of range", std::to_string(value),
+                              "a 32-bit integer");
+      }
+      narrow.push_back(static_cast<int32_t>(value));
+    }
+    copy_to_device(stream, to, narrow.data());
+  } else {
+    dispatch_real(to.dtype, [&](auto zero) {
+      const std::vector<double> values = file.doubles(name);
+      const std::vector<decltype(zero)> typed(values.begin(), values.end());
+      copy_to_device(stream, to, typed.data());
+    });
+  }
+}
+
+}  // namespace hebb

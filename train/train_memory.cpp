@@ -1,0 +1,42 @@
+#include "train/train_memory.h"
+
+namespace hebb {
+namespace {
+
+Recompute recompute_mode(const std::string& name) {
+  return name == "block" ? Recompute::block
+         : name == "mixer" ? Recompute::mixer
+         : name == "ffn" ? Recompute::ffn
+                         : Recompute::none;
+}
+
+}  // namespace
+
+TrainMemory::TrainMemory(const RunConfig& config, DeviceKind device, int64_t reserve_state, int64_t reserve_work)
+    : state(device, "model and optimizer memory"), work(device, "work memory"), model(config.model) {
+  stream.device = device;
+  state.reserve(reserve_state);
+  work.reserve(reserve_work);
+  model.set_recompute(recompute_mode(config.train.recompute));
+  model.params().allocate(state, *config.train.precision == "fp64" ? DType::f64 : DType::f32, true);
+  const Schedule schedule(config.schedule, config.optimizer.lr, config.train.steps);
+  optimizer = std::make_unique<Optimizer>(config.optimizer, schedule, model.params(), state);
+  row_loss = Buffer(state, {config.train.tokens_per_step()}, DType::f64, "losses of a step");
+}
+
+CarriedState::CarriedState(Stream& stream, Arena& arena, const ParamStore& params) {
+  for (const auto& p : params.all()) {
+    if (!p->trained()) {
+      copies_.emplace_back(p->value, Buffer(arena, p->value.shape, p->value.dtype, p->name() + " set aside"));
+      copy(stream, copies_.back().second, p->value);
+    }
+  }
+}
+
+void CarriedState::restore(Stream& stream) const {
+  for (const auto& [value, kept] : copies_) {
+    copy(stream, value, kept);
+  }
+}
+
+}  // namespace hebb

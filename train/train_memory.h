@@ -1,0 +1,33 @@
+#pragma once
+#include <memory>
+
+#include "layers/model.h"
+#include "optim/optimizer.h"
+#include "train/run_config.h"
+
+namespace hebb {
+
+/// Everything of a run that lives on its device, built the same way for the dry run that plans memory
+/// and for the run itself.
+struct TrainMemory {
+  Stream stream;
+  Arena state, work;  // what stays; what a pass needs
+  Model model;
+  std::unique_ptr<Optimizer> optimizer;
+  Buffer row_loss;    // [rows of a step * T] f64
+
+  /// `config` must be resolved and outlive this. reserve_*: see Arena::reserve.
+  TrainMemory(const RunConfig& config, DeviceKind device, int64_t reserve_state, int64_t reserve_work);
+};
+
+/// Values of fast weights, thresholds and counters, set aside to be put back.
+class CarriedState {
+ public:
+  CarriedState(Stream& stream, Arena& arena, const ParamStore& params);
+  void restore(Stream& stream) const;
+
+ private:
+  std::vector<std::pair<Tensor, Buffer>> copies_;
+};
+
+}  // namespace hebb
