@@ -24,6 +24,16 @@ void RunLog::say(std::string_view text) {
   }
 }
 
+void RunLog::keep(std::string_view line) noexcept {
+  try {
+    if (file_) {
+      file_->append(std::string(line) + "\n");
+    }
+  } catch (const std::exception&) {
+    // The error that ends the run is what its user must see.
+  }
+}
+
 void RunLog::step(std::string_view line, int64_t step, std::string_view detail) {
   if (console_.bar == nullptr) {
     say(line);

@@ -24,6 +24,8 @@ class RunLog {
   void open(const fs::path& path);
   /// One or several lines.
   void say(std::string_view text);
+  /// A line for train.log alone; failures are ignored.
+  void keep(std::string_view line) noexcept;
   /// The line of a logged step; on a terminal the bar shows `detail` instead.
   void step(std::string_view line, int64_t step, std::string_view detail);
   /// The bar's own work; nothing without a terminal.

@@ -21,6 +21,7 @@ TrainMemory::TrainMemory(const RunConfig& config, DeviceKind device, int64_t res
   model.params().allocate(state, *config.train.precision == "fp64" ? DType::f64 : DType::f32, true);
   const Schedule schedule(config.schedule, config.optimizer.lr, config.train.steps);
   optimizer = std::make_unique<Optimizer>(config.optimizer, schedule, model.params(), state);
+  finite = std::make_unique<FiniteCheck>(model.params(), state);
   row_loss = Buffer(state, {config.train.tokens_per_step()}, DType::f64, "losses of a step");
 }
 

@@ -3,6 +3,7 @@
 
 #include "layers/model.h"
 #include "optim/optimizer.h"
+#include "train/finite_check.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -14,6 +15,7 @@ struct TrainMemory {
   Arena state, work;  // what stays; what a pass needs
   Model model;
   std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<FiniteCheck> finite;
   Buffer row_loss;    // [rows of a step * T] f64
 
   /// `config` must be resolved and outlive this. reserve_*: see Arena::reserve.

@@ -1,0 +1,75 @@
+#include <CLI/CLI.hpp>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "core/progress.h"
+#include "tools/config_arguments.h"
+#include "tools/verbs.h"
+#include "train/trainer.h"
+
+namespace hebb {
+namespace {
+
+struct Arguments {
+  RunOptions run;
+  ComputeOptions compute;
+  bool print_config = false;
+};
+
+void print_line(std::string_view line) {
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+bool wants_bar() {
+  const char* no_color = std::getenv("NO_COLOR");
+  return isatty(STDOUT_FILENO) && isatty(STDERR_FILENO) && (no_color == nullptr || *no_color == '\0');
+}
+
+int train(const CLI::App& verb, const Arguments& arguments) {
+  const ConfigArguments words = read_config_arguments(verb, arguments.compute);
+  const World world = read_world();
+  RunConfig config = read_run_config(words.config, words.overrides);
+  resolve(config, world);
+  if (arguments.print_config) {
+    print_line(to_json(config).dump(1));
+    return 0;
+  }
+  const std::unique_ptr<Progress> bar = wants_bar() ? stderr_progress() : nullptr;
+  Console console{print_line, bar.get()};
+  if (bar) {
+    console.line = [&bar](std::string_view line) { bar->message(line); };
+  }
+  Trainer trainer(std::move(config), arguments.run, world, console, version_text());
+  return trainer.run();
+}
+
+}  // namespace
+
+void add_train_verb(CLI::App& app, int& exit_code) {
+  CLI::App& verb = *app.add_subcommand("train", "Trains a model: hebb train CONFIG [key.path=value | --key.path value ...]");
+  verb.allow_extras();
+  verb.footer(
+      "CONFIG is a run configuration; key.path=value and --key.path value change single values of it\n"
+      "(train.steps=100, --optimizer.lr 3e-4). A run folder whose configuration agrees is continued.");
+  const auto a = std::make_shared<Arguments>();
+  verb.add_option("--run-dir", a->run.run_folder, "Run folder")->default_str("runs/NAME")->type_name("PATH");
+  verb.add_option("--resume", a->run.resume,
+                  "auto: continue the run folder; never: it must be new or empty; DIR: from that checkpoint or run folder");
+  verb.add_option("--init-from", a->run.init_from, "Weights for step 0: a safetensors file or a checkpoint folder")
+      ->default_str("")
+      ->type_name("PATH");
+  verb.add_flag("--allow-data-change", a->run.allow_data_change, "Continue although the data differs");
+  verb.add_flag("--allow-config-change", a->run.allow_config_change, "Continue although the configuration differs");
+  verb.add_flag("--allow-older", a->run.allow_older, "Continue from an older checkpoint where the latest is damaged");
+  verb.add_flag("--print-config", a->print_config, "Print the resolved configuration and stop");
+  add_compute_options(verb, a->compute);
+  verb.callback([&verb, &exit_code, a] { exit_code = train(verb, *a); });
+}
+
+}  // namespace hebb

@@ -1,0 +1,101 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "data/loader.h"
+#include "data/validation.h"
+#include "optim/step_policy.h"
+#include "train/memory_plan.h"
+#include "train/metrics.h"
+#include "train/run_folder.h"
+#include "train/run_log.h"
+#include "train/signals.h"
+#include "train/tensorboard.h"
+#include "train/train_memory.h"
+
+namespace hebb {
+
+/// What one optimizer step did.
+struct StepReport {
+  double loss = 0, lr = 0;
+  GradientNorms norms;
+  std::optional<double> spike;
+  Statistics statistics;
+  double seconds = 0;
+};
+
+/// Trains one model in one run folder (spec 83). Construction opens the folder, plans and reserves all
+/// memory, and loads what the run starts from: it fails there or not for want of memory.
+class Trainer {
+ public:
+  /// `config` must be resolved. `banner`: versions, for the log.
+  /// Errors: ConfigError, DataError, CheckpointError, MemoryError.
+  Trainer(RunConfig config, const RunOptions& options, const World& world, Console console, const std::string& banner);
+
+  /// Trains until the last step, a signal or the time limit; returns the exit code.
+  /// Errors: NumericError (train.nonfinite, carried state), DataError, CheckpointError.
+  int run();
+
+  const RunState& state() const { return state_; }
+  const ParamStore& params() const { return memory_->model.params(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Interval {  // since the last logged step
+    double seconds = 0;
+    int64_t steps = 0;
+  };
+
+  int loop();
+  void reserve_memory();
+  void start_model(const RunOptions& options);
+  void open_data(const World& world, const RunOptions& options);
+  void open_metrics();
+
+  StepReport train_step();
+  double forward_backward(const Batch& batch, StepReport& report);
+  void apply(const Batch& batch, StepReport& report);
+  std::string reason_to_skip(const Batch& batch, const StepReport& report) const;
+  int64_t random_window(int64_t step) const;
+  void log(const StepReport& report);
+  std::string console_line(const StepReport& report, double step_seconds) const;
+  Json metrics_line(const StepReport& report, double step_seconds) const;
+  Scalars tensorboard_values(const StepReport& report, double step_seconds) const;
+  std::optional<double> mfu(double step_seconds) const;
+
+  void log_validation(const std::string& name, double loss, int64_t tokens);
+
+  bool is_logged(int64_t completed) const;
+  bool validation_due() const;
+  bool validate();
+  bool validate_source(ValidationSource& source);
+  bool checkpoint_due() const;
+  void save();
+  std::string stop_reason() const;
+  int stop(const std::string& reason);
+  int finish();
+
+  RunConfig config_;
+  RunLog log_;
+  StopSignals signals_;
+  Clock::time_point started_ = Clock::now();
+  RunFolder folder_;
+  MemoryPlan plan_;
+  std::unique_ptr<TrainMemory> memory_;
+  std::unique_ptr<Loader> loader_;
+  std::vector<std::unique_ptr<ValidationSource>> validation_;
+  std::set<std::string> validated_;   // sources that have a line at the current step
+  std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<TensorBoardWriter> tensorboard_;
+  SkipPolicy skips_;
+  SpikeWindow spikes_;
+  RunState state_;
+  int64_t saved_step_ = -1;
+  double flops_per_token_ = 0;
+  Interval interval_;
+};
+
+}  // namespace hebb

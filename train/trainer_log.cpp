@@ -1,0 +1,149 @@
+// What a run reports about its steps: console line, metrics.jsonl, TensorBoard.
+#include <cmath>
+#include <cstdio>
+
+#include "train/memory_plan.h"
+#include "train/startup_report.h"
+#include "train/trainer.h"
+
+namespace hebb {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+/// 629.1M.
+std::string short_count(double count) {
+  constexpr const char* kUnits[] = {"K", "M", "B", "T"};
+  char text[32];
+  if (count < 1000) {
+    std::snprintf(text, sizeof text, "%.0f", count);
+    return text;
+  }
+  size_t unit = 0;
+  for (count /= 1000; count >= 999.95 && unit + 1 < std::size(kUnits); count /= 1000) {
+    ++unit;
+  }
+  std::snprintf(text, sizeof text, "%.1f%s", count, kUnits[unit]);
+  return text;
+}
+
+/// HH:MM:SS; hours may pass 99.
+std::string clock_time(double seconds) {
+  const auto whole = static_cast<long long>(seconds + 0.5);
+  char text[48];
+  std::snprintf(text, sizeof text, "%02lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+  return text;
+}
+
+}  // namespace
+
+bool Trainer::is_logged(int64_t completed) const {
+  return completed == 1 || completed % config_.train.log_every == 0 || completed >= config_.train.steps;
+}
+
+std::optional<double> Trainer::mfu(double step_seconds) const {
+  const auto peak = peak_flops(config_);
+  const double flops = flops_per_token_ * static_cast<double>(config_.train.tokens_per_step());
+  return peak ? std::optional(flops / step_seconds / *peak) : std::nullopt;
+}
+
+void Trainer::log(const StepReport& report) {
+  interval_.seconds += report.seconds;
+  interval_.steps += 1;
+  if (report.spike) {
+    log_.say("step " + std::to_string(state_.step) + ": the loss " + Json(report.loss).dump() + " is a spike (z = " +
+             Json(*report.spike).dump() + ")");
+  }
+  if (!is_logged(state_.step)) {
+    log_.update_bar(state_.step);
+    return;
+  }
+  const double step_seconds = interval_.seconds / static_cast<double>(interval_.steps);
+  interval_ = {};
+  char detail[64];
+  std::snprintf(detail, sizeof detail, "loss %.4f", report.loss);
+  log_.step(console_line(report, step_seconds), state_.step, detail);
+  metrics_->add(metrics_line(report, step_seconds));
+  tensorboard_->add(state_.step, tensorboard_values(report, step_seconds));
+}
+
+std::string Trainer::console_line(const StepReport& report, double step_seconds) const {
+  const TrainConfig& train = config_.train;
+  const auto utilization = mfu(step_seconds);
+  char mfu_text[32] = "n/a";
+  if (utilization) {
+    std::snprintf(mfu_text, sizeof mfu_text, "%.1f%%", 100 * *utilization);
+  }
+  char line[512];
+  std::snprintf(line, sizeof line,
+                "step %lld/%lld loss %.4f ppl %.2f gnorm %.3f lr %.2e tok/s %.0f mfu %s mem %.1fGiB dt %.0fms tokens %s eta %s skipped %lld",
+                static_cast<long long>(state_.step), static_cast<long long>(train.steps), report.loss, std::exp(report.loss),
+                report.norms.global, report.lr, static_cast<double>(train.tokens_per_step()) / step_seconds, mfu_text,
+                static_cast<double>(peak_memory_bytes()) / kGiB, 1000 * step_seconds,
+                short_count(static_cast<double>(state_.tokens)).c_str(),
+                clock_time(static_cast<double>(train.steps - state_.step) * step_seconds).c_str(),
+                static_cast<long long>(skips_.total()));
+  return line;
+}
+
+Json Trainer::metrics_line(const StepReport& report, double step_seconds) const {
+  Json line = Json::object({{"step", Json(state_.step)},
+                            {"tokens", Json(state_.tokens)},
+                            {"loss", Json(report.loss)},
+                            {"lr", Json(report.lr)},
+                            {"grad_norm", Json(report.norms.global)},
+                            {"skipped", Json(skips_.total())},
+                            {"tokens_per_s", Json(static_cast<double>(config_.train.tokens_per_step()) / step_seconds)},
+                            {"step_ms", Json(1000 * step_seconds)},
+                            {"mem_bytes", Json(peak_memory_bytes())},
+                            {"aux_loss", Json(0.0)}});
+  if (const auto utilization = mfu(step_seconds)) {
+    line.set("mfu", Json(*utilization));
+  }
+  if (report.spike) {
+    line.set("spike", Json(*report.spike));
+  }
+  if (!report.statistics.empty()) {
+    Json& layers = line.set("layers", Json::object());
+    for (const auto& [layer, values] : report.statistics) {
+      Json& entry = layers.set(layer, Json::object());
+      for (const auto& [name, value] : values) {
+        entry.set(name, Json(value));
+      }
+    }
+  }
+  return line;
+}
+
+Scalars Trainer::tensorboard_values(const StepReport& report, double step_seconds) const {
+  Scalars values{{"train/loss", report.loss},
+                 {"train/grad_norm", report.norms.global},
+                 {"train/lr", report.lr},
+                 {"perf/tok_per_s", static_cast<double>(config_.train.tokens_per_step()) / step_seconds},
+                 {"perf/step_ms", 1000 * step_seconds},
+                 {"mem/peak_gib", static_cast<double>(peak_memory_bytes()) / kGiB}};
+  if (const auto utilization = mfu(step_seconds)) {
+    values.emplace_back("perf/mfu", *utilization);
+  }
+  for (const auto& [layer, statistics] : report.statistics) {
+    for (const auto& [name, value] : statistics) {
+      values.emplace_back("memory/" + layer + "/" + name, value);
+    }
+  }
+  return values;
+}
+
+void Trainer::log_validation(const std::string& name, double loss, int64_t tokens) {
+  char text[256];
+  std::snprintf(text, sizeof text, "step %lld/%lld val %s loss %.4f ppl %.2f", static_cast<long long>(state_.step),
+                static_cast<long long>(config_.train.steps), name.c_str(), loss, std::exp(loss));
+  log_.say(text);
+  metrics_->add(Json::object({{"step", Json(state_.step)},
+                              {"val", Json(name)},
+                              {"loss", Json(loss)},
+                              {"ppl", Json(std::exp(loss))},
+                              {"tokens", Json(tokens)}}));
+  tensorboard_->add(state_.step, {{"eval/" + name + "/loss", loss}, {"eval/" + name + "/ppl", std::exp(loss)}});
+}
+
+}  // namespace hebb

@@ -1,0 +1,102 @@
+// Start-up of a run: folder, memory, weights or checkpoint, data, metrics.
+#include <algorithm>
+
+#include "core/parallel.h"
+#include "train/model_source.h"
+#include "train/startup_report.h"
+#include "train/trainer.h"
+
+namespace hebb {
+
+Trainer::Trainer(RunConfig config, const RunOptions& options, const World& world, Console console, const std::string& banner)
+    : config_(std::move(config)),
+      log_(std::move(console)),
+      folder_(config_, options),
+      skips_(config_.train.nonfinite == "stop", config_.train.max_consecutive_skips) {
+  set_threads(static_cast<int>(config_.train.threads));
+  log_.open(folder_.path() / "train.log");
+  log_.say(banner);
+  log_.say("run " + config_.name + " in " + folder_.path().string());
+  for (const std::string& note : folder_.notes()) {
+    log_.say(note);
+  }
+  reserve_memory();
+  start_model(options);
+  open_data(world, options);
+  open_metrics();
+  log_.say(startup_report(config_, *memory_, plan_, *loader_, state_.step));
+  for (const auto& source : validation_) {
+    log_.say("validation " + source->name() + ": " + std::to_string(source->rows()) + " rows");
+  }
+}
+
+void Trainer::reserve_memory() {
+  plan_ = plan_memory(config_);
+  const int64_t available = available_memory_bytes();
+  if (plan_.total_bytes() > available) {
+    const Arena::Use largest = plan_.work_peak.empty() ? Arena::Use{"nothing", 0} : plan_.work_peak.front();
+    throw MemoryError("memory plan", "the run does not fit (found " + format_bytes(static_cast<double>(available)) +
+                                         " available, expected " + format_bytes(static_cast<double>(plan_.total_bytes())) + ": " +
+                                         format_bytes(static_cast<double>(plan_.state_bytes())) + " for model and optimizer, " +
+                                         format_bytes(static_cast<double>(plan_.work_bytes)) + " for a micro-batch, its largest part " +
+                                         largest.name + "); a smaller train.micro_batch_size or train.recompute needs less");
+  }
+  memory_ = std::make_unique<TrainMemory>(config_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
+  flops_per_token_ = training_flops_per_token(config_, memory_->model);
+}
+
+void Trainer::start_model(const RunOptions& options) {
+  ParamStore& params = memory_->model.params();
+  if (folder_.checkpoint()) {
+    load_checkpoint(*folder_.checkpoint(), memory_->stream, params);
+    state_ = folder_.state();
+    const bool is_own = folder_.checkpoint()->parent_path() == folder_.path() / "checkpoints";
+    saved_step_ = is_own ? state_.step : -1;
+    skips_.restore(state_.skipped, state_.consecutive_skips);
+    spikes_.restore(state_.spike_window);
+  } else {
+    params.initialize(memory_->stream, config_.train.seed);
+    if (!options.init_from.empty()) {
+      load_weights(options.init_from, memory_->stream, params);
+      log_.say("weights from " + find_weights(options.init_from).string());
+    }
+  }
+  state_.seed = config_.train.seed;
+  state_.config_hash = config_hash(folder_.config());
+}
+
+void Trainer::open_data(const World& world, const RunOptions& options) {
+  LoaderOptions loader;
+  loader.batch_size = config_.train.batch_size;
+  loader.micro_batch_size = *config_.train.micro_batch_size;
+  loader.sequence_length = config_.train.sequence_length;
+  loader.rank = world.rank;
+  loader.world = world.size;
+  loader.seed = config_.train.seed;
+  loader.vocab_size = config_.model.vocab_size;
+  loader.document_mask = config_.train.document_mask;
+  loader_ = std::make_unique<Loader>(config_.data, loader);
+  if (folder_.checkpoint()) {
+    for (const std::string& change : loader_->restore(state_.loader, options.allow_data_change)) {
+      log_.say("the data has changed: " + change);
+    }
+  }
+  for (size_t i = 0; i < config_.data.validation.size(); ++i) {
+    validation_.push_back(std::make_unique<ValidationSource>(config_.data, i, loader));
+  }
+}
+
+void Trainer::open_metrics() {
+  metrics_ = std::make_unique<MetricsFile>(folder_.path() / "metrics.jsonl", state_.step);
+  if (metrics_->removed_lines() > 0) {
+    log_.say("removed " + std::to_string(metrics_->removed_lines()) + " lines of metrics.jsonl beyond step " + std::to_string(state_.step));
+  }
+  for (const auto& source : validation_) {
+    if (metrics_->validated().count(source->name()) > 0) {
+      validated_.insert(source->name());
+    }
+  }
+  tensorboard_ = std::make_unique<TensorBoardWriter>(folder_.path() / "tb");
+}
+
+}  // namespace hebb
