@@ -90,6 +90,7 @@ int run(int argc, char** argv) {
   add_eval_verb(app, exit_code);
   add_generate_verb(app, exit_code);
   add_trace_verb(app, exit_code);
+  add_train_verb(app, exit_code);
 
   if (argc == 1) {
     std::fputs(app.help().c_str(), stderr);

@@ -18,6 +18,7 @@ void add_inspect_verb(CLI::App& app, int& exit_code);
 void add_eval_verb(CLI::App& app, int& exit_code);
 void add_generate_verb(CLI::App& app, int& exit_code);
 void add_trace_verb(CLI::App& app, int& exit_code);
+void add_train_verb(CLI::App& app, int& exit_code);
 
 /// Text of `hebb --version`: version, build options, library versions.
 std::string version_text();

@@ -3,17 +3,11 @@
 
 #include "data/dataset.h"
 #include "data/tokenizer.h"
+#include "train/device.h"
 #include "train/run_config.h"
 
 namespace hebb {
 namespace {
-
-constexpr bool kHasCuda =
-#ifdef HEBB_HAVE_CUDA
-    true;
-#else
-    false;
-#endif
 
 /// The tokenizer that the data configuration names, with an absolute path; null when the data has none.
 Json resolve_tokenizer(const DataConfig& data) {
@@ -48,31 +42,24 @@ RunConfig read_run_config(const std::string& path, const std::vector<std::string
   return config;
 }
 
-ConfigError RunConfig::error(const std::string& path, std::string_view found, std::string_view expected) const {
+std::string RunConfig::where(const std::string& path) const {
   const Json* at = &source;
   for (size_t begin = 0; at != nullptr && begin < path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());
     at = at->is_object() ? at->find(path.substr(begin, end - begin)) : nullptr;
     begin = end + 1;
   }
-  const std::string origin = at != nullptr ? at->origin().str() : "";
+  return at != nullptr ? at->origin().str() : "";
+}
+
+ConfigError RunConfig::error(const std::string& path, std::string_view found, std::string_view expected) const {
+  const std::string origin = where(path);
   return ConfigError(origin.empty() ? path : origin + ": " + path, found, expected);
 }
 
 DeviceKind device_of(const RunConfig& config) {
-  const std::string precision = config.train.precision.value_or("");
-  const std::string& device = config.train.device;
-  if (device == "cuda" && !kHasCuda) {
-    throw config.error("train.device", "\"cuda\"", "\"cpu\" or \"auto\": this build has no CUDA");
-  }
-  if (device == "cuda" && precision == "fp64") {
-    throw config.error("train.device", "\"cuda\" with precision \"fp64\"", "\"cpu\" or \"auto\": fp64 runs on the CPU");
-  }
-  const bool use_cuda = kHasCuda && device != "cpu" && precision != "fp64";
-  if (!use_cuda && precision == "bf16") {
-    throw config.error("train.precision", "\"bf16\" on the CPU", "\"fp32\" or \"fp64\" there");
-  }
-  return use_cuda ? DeviceKind::cuda : DeviceKind::cpu;
+  const std::string origin = config.where(config.train.device == "cuda" ? "train.device" : "train.precision");
+  return choose_compute(config.train.device, config.train.precision.value_or(""), origin.empty() ? "train" : origin + ": train").device;
 }
 
 void resolve(RunConfig& config, const World& world) {

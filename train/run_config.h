@@ -57,6 +57,8 @@ struct RunConfig {
   Json eval;    // read by the evaluation; null when absent
   Json source;  // what was read, for the positions in messages
 
+  /// Where the value at a dotted path was written; empty when it was not.
+  std::string where(const std::string& path) const;
   /// The error of a value that only the machine or another value makes wrong.
   ConfigError error(const std::string& path, std::string_view found, std::string_view expected) const;
 };
@@ -73,7 +75,7 @@ RunConfig read_run_config(const std::string& path, const std::vector<std::string
 /// that do not divide.
 void resolve(RunConfig& config, const World& world);
 
-/// The device of a resolved configuration.
+/// The device that train.device and train.precision mean here. Errors: ConfigError.
 DeviceKind device_of(const RunConfig& config);
 
 /// The resolved configuration, which can be read again.

@@ -1,0 +1,259 @@
+#include "optim/optimizer.h"
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "core/error.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+OptimizerConfig read(const std::string& json) {
+  OptimizerConfig config;
+  Fields::read(parse_json(json, "test.json"), "optimizer", config);
+  return config;
+}
+
+/// A store with a matrix, an exempt matrix and a vector, values and gradients from a stream.
+struct Fixture {
+  explicit Fixture(const OptimizerConfig& config, DType dtype = DType::f64, const ScheduleConfig& schedule = {})
+      : arena(DeviceKind::cpu) {
+    params.declare({"a.weight", {7, 5}, init::normal(1.0)});
+    params.declare({"b.exempt", {3, 6}, init::normal(1.0), ParamKind::trained, true});
+    params.declare({"c.bias", {11}, init::normal(1.0)});
+    params.declare({"d.fast", {4}, init::normal(1.0), ParamKind::fast});
+    params.allocate(arena, dtype, true);
+    params.initialize(stream, 3);
+    params.zero_grads(stream);
+    optimizer.emplace(config, Schedule(schedule, config.lr, 100), params, arena);
+  }
+  std::vector<double> get(const Tensor& t) {
+    std::vector<double> values(static_cast<size_t>(t.numel()));
+    dispatch_real(t.dtype, [&](auto zero) {
+      std::copy_n(t.as<decltype(zero)>(), values.size(), values.begin());
+    });
+    return values;
+  }
+  void set_grads(int64_t step) {
+    for (const auto& p : params.all()) {
+      if (!p->trained()) {
+        continue;
+      }
+      Rng rng(9, p->name(), static_cast<uint64_t>(step));
+      dispatch_real(p->grad.dtype, [&](auto zero) {
+        for (int64_t i = 0; i < p->grad.numel(); ++i) {
+          p->grad.as<decltype(zero)>()[i] = static_cast<decltype(zero)>(rng.normal());
+        }
+      });
+      p->reached = true;
+    }
+  }
+  GradientNorms step(int64_t s) {
+    const GradientNorms norms = optimizer->norms(stream);
+    optimizer->step(stream, norms, s);
+    return norms;
+  }
+  Param& param(const std::string& name) { return *params.find(name); }
+
+  Stream stream;
+  Arena arena;
+  ParamStore params;
+  std::optional<Optimizer> optimizer;
+};
+
+/// The reference: AdamW of one tensor in double.
+struct Reference {
+  std::vector<double> p, m, v;
+  int64_t t = 0;
+  void step(const std::vector<double>& grad, double clip, double lr, double b1, double b2, double eps, double decay) {
+    ++t;
+    m.resize(p.size());
+    v.resize(p.size());
+    for (size_t i = 0; i < p.size(); ++i) {
+      const double g = clip * grad[i];
+      m[i] = b1 * m[i] + (1 - b1) * g;
+      v[i] = b2 * v[i] + (1 - b2) * g * g;
+      p[i] = p[i] * (1 - lr * decay);
+      p[i] -= lr * (m[i] / (1 - std::pow(b1, double(t)))) / (std::sqrt(v[i] / (1 - std::pow(b2, double(t)))) + eps);
+    }
+  }
+};
+
+void check_close(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    INFO("element " << i);
+    CHECK(std::abs(a[i] - b[i]) <= tolerance);
+  }
+}
+
+double norm_of(const std::vector<std::vector<double>>& tensors) {
+  double sum = 0;
+  for (const auto& t : tensors) {
+    for (const double x : t) {
+      sum += x * x;
+    }
+  }
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+TEST_CASE("AdamW with decay and clipping equals the reference in double", "[fast]") {
+  const OptimizerConfig config = read(R"({"lr": 0.01, "weight_decay": 0.3, "clip_norm": 0.7})");
+  ScheduleConfig schedule;
+  schedule.warmup_steps = 4;
+  const Schedule lr(schedule, config.lr, 100);
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    Fixture f(config, dtype, schedule);
+    std::map<std::string, Reference> reference;
+    for (const auto& p : f.params.all()) {
+      reference[p->name()].p = f.get(p->value);
+    }
+    for (int64_t s = 0; s < 6; ++s) {
+      f.set_grads(s);
+      const auto a = f.get(f.param("a.weight").grad), b = f.get(f.param("b.exempt").grad), c = f.get(f.param("c.bias").grad);
+      const double norm = norm_of({a, b, c}), clip = std::min(1.0, 0.7 / (norm + 1e-6));
+      CHECK(f.step(s).global == Catch::Approx(norm).epsilon(1e-12));
+      reference["a.weight"].step(a, clip, lr(s), 0.9, 0.95, 1e-8, 0.3);
+      reference["b.exempt"].step(b, clip, lr(s), 0.9, 0.95, 1e-8, 0);
+      reference["c.bias"].step(c, clip, lr(s), 0.9, 0.95, 1e-8, 0);
+    }
+    // Double: other order of operations. Float: rounding of values of size 1 over six steps.
+    const double tolerance = dtype == DType::f64 ? 1e-13 : 2e-6;
+    for (const auto& p : f.params.all()) {
+      check_close(f.get(p->value), reference[p->name()].p, tolerance);
+      CHECK(p->updates == (p->trained() ? 6 : 0));
+    }
+  }
+}
+
+TEST_CASE("the first step moves every weight by the learning rate", "[fast]") {
+  Fixture f(read(R"({"lr": 0.01, "weight_decay": 0, "clip_norm": 0})"));
+  const std::vector<double> before = f.get(f.param("a.weight").value);
+  f.set_grads(0);
+  const std::vector<double> grad = f.get(f.param("a.weight").grad);
+  f.step(0);
+  const std::vector<double> after = f.get(f.param("a.weight").value);
+  for (size_t i = 0; i < before.size(); ++i) {
+    // eps / |g| of the step is lost.
+    CHECK(before[i] - after[i] == Catch::Approx(std::copysign(0.01, grad[i])).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("clipping scales the gradient to the limit and leaves smaller ones alone", "[fast]") {
+  for (const double limit : {0.5, 1e6}) {
+    OptimizerConfig config = read(R"({"lr": 0.01, "weight_decay": 0, "betas": [0, 0], "eps": 1})");
+    config.clip_norm = limit;
+    Fixture f(config);
+    f.set_grads(0);
+    const std::vector<double> grad = f.get(f.param("c.bias").grad);
+    const double norm = f.step(0).global, c = limit < 1 ? limit / (norm + 1e-6) : 1.0;
+    const std::vector<double> m = f.get(f.param("c.bias").m);  // betas 0: the clipped gradient
+    for (size_t i = 0; i < m.size(); ++i) {
+      CHECK(m[i] == Catch::Approx(c * grad[i]).epsilon(1e-14));
+    }
+  }
+}
+
+TEST_CASE("a parameter that the loss does not reach is left alone, a zero gradient is not", "[fast]") {
+  Fixture f(read(R"({"lr": 0.01, "weight_decay": 0.5})"));
+  f.set_grads(0);
+  f.param("b.exempt").reached = false;
+  fill_zero(f.stream, f.param("a.weight").grad);
+  const auto a = f.get(f.param("a.weight").value), b = f.get(f.param("b.exempt").value);
+  f.step(0);
+  CHECK(f.param("b.exempt").updates == 0);
+  CHECK(f.get(f.param("b.exempt").value) == b);
+  CHECK(f.param("a.weight").updates == 1);
+  CHECK(f.get(f.param("a.weight").value)[0] == Catch::Approx(a[0] * (1 - 0.01 * 0.5)).epsilon(1e-14));
+}
+
+TEST_CASE("matrices decay unless exempt, and only force_decay changes that", "[fast]") {
+  const auto decay = [](const std::string& json, const std::string& name) {
+    Fixture f(read(json));
+    for (const Optimizer::Rule& rule : f.optimizer->rules()) {
+      if (rule.param->name() == name) {
+        return rule.weight_decay;
+      }
+    }
+    return -1.0;
+  };
+  const std::string plain = R"({"lr": 1, "weight_decay": 0.5})";
+  CHECK(decay(plain, "a.weight") == 0.5);
+  CHECK(decay(plain, "b.exempt") == 0);
+  CHECK(decay(plain, "c.bias") == 0);
+  CHECK(decay(R"({"lr": 1, "weight_decay": 0.5, "no_decay": ["x", "wei.ht$"]})", "a.weight") == 0);
+  const std::string groups = R"({"lr": 1, "no_decay": ["a"], "groups": [{"match": "a|c", "weight_decay": 0.2},
+                               {"match": "b", "weight_decay": 0.3, "force_decay": true}]})";
+  CHECK(decay(groups, "a.weight") == 0);
+  CHECK(decay(groups, "b.exempt") == 0.3);
+}
+
+TEST_CASE("groups: the first match wins, what is absent is inherited, the schedule can be off", "[fast]") {
+  ScheduleConfig schedule;
+  schedule.warmup_steps = 2;
+  Fixture f(read(R"({"lr": 0.01, "weight_decay": 0, "clip_norm": 0, "groups": [
+      {"match": "^a", "lr": 0.04}, {"match": "bias$", "lr": 0.03, "schedule": false, "betas": [0.5, 0.6], "eps": 0.1},
+      {"match": "a", "lr": 7}]})"), DType::f64, schedule);
+  const auto& rules = f.optimizer->rules();
+  CHECK(rules[0].group == 0);
+  CHECK(rules[0].beta1 == 0.9);
+  CHECK(rules[1].group == -1);
+  CHECK(rules[2].group == 1);
+  CHECK(rules[2].beta2 == 0.6);
+  CHECK(rules[2].eps == 0.1);
+  CHECK(f.optimizer->unused_groups() == std::vector<size_t>{2});
+  const double a = f.get(f.param("a.weight").value)[0], b = f.get(f.param("b.exempt").value)[0];
+  f.set_grads(0);
+  f.step(0);
+  CHECK(std::abs(f.get(f.param("a.weight").value)[0] - a) == Catch::Approx(0.02).epsilon(1e-4));
+  CHECK(std::abs(f.get(f.param("b.exempt").value)[0] - b) == Catch::Approx(0.005).epsilon(1e-4));
+}
+
+TEST_CASE("a group with its own clip_norm has its own norm and leaves the global one", "[fast]") {
+  Fixture f(read(R"({"lr": 0.01, "groups": [{"match": "exempt", "clip_norm": 0.25}]})"));
+  f.set_grads(0);
+  const auto a = f.get(f.param("a.weight").grad), b = f.get(f.param("b.exempt").grad), c = f.get(f.param("c.bias").grad);
+  const GradientNorms norms = f.step(0);
+  CHECK(norms.global == Catch::Approx(norm_of({a, c})).epsilon(1e-12));
+  REQUIRE(norms.groups.size() == 1);
+  CHECK(norms.groups[0].second == Catch::Approx(norm_of({b})).epsilon(1e-12));
+  CHECK(f.get(f.param("b.exempt").m)[0] == Catch::Approx(0.1 * b[0] * 0.25 / (norm_of({b}) + 1e-6)).epsilon(1e-12));
+}
+
+TEST_CASE("weight decay can follow the learning rate", "[fast]") {
+  ScheduleConfig schedule;
+  schedule.warmup_steps = 4;
+  Fixture f(read(R"({"lr": 0.1, "weight_decay": 0.2, "weight_decay_follows_lr": true})"), DType::f64, schedule);
+  const double before = f.get(f.param("a.weight").value)[0];
+  f.set_grads(0);
+  fill_zero(f.stream, f.param("a.weight").grad);
+  f.step(0);  // lr 0.025, decay 0.05
+  CHECK(f.get(f.param("a.weight").value)[0] == Catch::Approx(before * (1 - 0.025 * 0.05)).epsilon(1e-14));
+}
+
+TEST_CASE("a gradient that is not finite makes its norm not finite", "[fast]") {
+  for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    Fixture f(read(R"({"lr": 0.01, "groups": [{"match": "c", "clip_norm": 1}]})"));
+    f.set_grads(0);
+    CHECK(f.optimizer->norms(f.stream).finite());
+    f.param("c.bias").grad.as<double>()[10] = bad;
+    CHECK(std::isfinite(f.optimizer->norms(f.stream).global));
+    CHECK_FALSE(f.optimizer->norms(f.stream).finite());
+  }
+}
+
+TEST_CASE("optimizer settings out of range name their key", "[fast]") {
+  CHECK_THROWS_WITH(read(R"({})"), Catch::Contains("optimizer.lr"));
+  CHECK_THROWS_WITH(read(R"({"lr": 0})"), Catch::Contains("optimizer.lr") && Catch::Contains("> 0"));
+  CHECK_THROWS_WITH(read(R"({"lr": 1, "betas": [0.9]})"), Catch::Contains("optimizer.betas"));
+  CHECK_THROWS_WITH(read(R"({"lr": 1, "betas": [0.9, 1]})"), Catch::Contains("optimizer.betas.1"));
+  CHECK_THROWS_WITH(read(R"({"lr": 1, "no_decay": ["("]})"), Catch::Contains("optimizer.no_decay.0") && Catch::Contains("regular expression"));
+  CHECK_THROWS_WITH(read(R"({"lr": 1, "groups": [{"match": "["}]})"), Catch::Contains("optimizer.groups.0.match"));
+  CHECK_THROWS_WITH(read(R"({"lr": 1, "groups": [{"match": "a", "betas": [0.1]}]})"), Catch::Contains("optimizer.groups.0.betas"));
+  CHECK_THROWS_WITH(read(R"({"lr": 1, "wieght_decay": 0})"), Catch::Contains("weight_decay"));
+}
