@@ -173,6 +173,23 @@ Loader::Built Loader::build() {
   return built;
 }
 
+bool Loader::build_next() {
+  bool succeeded = false;
+  try {
+    if (!failure_) {  // a failed batch is not skipped by asking again
+      Built built = build();
+      const std::lock_guard lock(mutex_);
+      ready_.push_back(std::move(built));
+      succeeded = true;
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+  }
+  changed_.notify_all();
+  return succeeded;
+}
+
 void Loader::run_ahead() {
   for (;;) {
     {
@@ -184,17 +201,7 @@ void Loader::run_ahead() {
         return;
       }
     }
-    try {
-      Built built = build();
-      const std::lock_guard lock(mutex_);
-      ready_.push_back(std::move(built));
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      failure_ = std::current_exception();
-    }
-    changed_.notify_all();
-    const std::lock_guard lock(mutex_);
-    if (failure_) {
+    if (!build_next()) {
       return;
     }
   }
@@ -214,11 +221,8 @@ void Loader::stop() {
 
 Batch Loader::next_batch() {
   if (options_.prefetch_batches <= 0) {
-    Built built = build();
-    taken_ = std::move(built.taken_after);
-    return std::move(built.batch);
-  }
-  if (!thread_.joinable()) {
+    build_next();
+  } else if (!thread_.joinable()) {
     thread_ = std::thread([this] { run_ahead(); });
   }
   std::unique_lock lock(mutex_);

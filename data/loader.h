@@ -83,6 +83,7 @@ class Loader {
     std::vector<int64_t> taken_after;
   };
   Built build();
+  bool build_next();                      // into ready_ or failure_
   void add_row(Batch& batch, int64_t index_in_batch);
   void run_ahead();
   void stop();

@@ -1,5 +1,7 @@
 #include "data/dataset.h"
 
+#include <fstream>
+
 #include "data/inspect.h"
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
@@ -36,7 +38,7 @@ void replace_in_file(const fs::path& path, const std::string& from, const std::s
 void flip_bit(const fs::path& path, size_t byte) {
   std::string bytes = read_file(path);
   bytes[byte] = static_cast<char>(bytes[byte] ^ 4);
-  write_file_atomic(path, bytes);
+  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 std::string open_error(const std::string& path, const ShardOptions& options = {}) {

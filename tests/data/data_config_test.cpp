@@ -1,0 +1,175 @@
+#include "data/data_config.h"
+
+#include "core/error.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+DataConfig read_config(const std::string& text) {
+  DataConfig config;
+  Fields::read(parse_json(text, "run.json"), "data", config);
+  return config;
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    read_config(text);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string task_error(const SyntheticConfig& config) {
+  try {
+    resolve_task(config, "data.sources.0", 7, 64, 12);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("the data section of the documentation is read", "[fast]") {
+  const DataConfig config = read_config(R"({
+    "seed": 1234,
+    "sources": [ {"path": "/d/lc64/", "weight": 1.0, "packing": "stream", "shuffle": "rows"},
+                 {"path": "/d/fineweb/", "weight": "rows"} ],
+    "validation": [ {"name": "lc64", "path": "/d/lc64/val_*.bin", "max_rows": 256} ],
+    "tokenizer": {"type": "bytes"} })");
+  CHECK(config.seed == 1234);
+  REQUIRE(config.sources.size() == 2);
+  CHECK(config.sources[0].path == "/d/lc64/");
+  CHECK(config.sources[0].weight.as_double() == 1.0);
+  CHECK(config.sources[1].weight.as_string() == "rows");
+  CHECK(config.sources[1].format == "auto");
+  REQUIRE(config.validation.size() == 1);
+  CHECK(config.validation[0].name == "lc64");
+  CHECK(config.validation[0].max_rows == 256);
+  CHECK(config.tokenizer.at("type").as_string() == "bytes");
+}
+
+TEST_CASE("packing keys come from the source, then from data, then from the defaults", "[fast]") {
+  const DataConfig config = read_config(R"({
+    "packing": "document", "shuffle": "documents", "min_document_tokens": 9, "document_rows": "first", "tail": "pad",
+    "split_token": 3, "split": "before", "mask_cross_document_targets": false,
+    "sources": [ {"path": "/a"}, {"path": "/b", "packing": "block", "shuffle": "documents+rows",
+      "min_document_tokens": 0, "document_rows": "all", "tail": "drop", "split_token": 0, "split": "after",
+      "mask_cross_document_targets": true} ] })");
+  const PackingOptions inherited = resolve_packing(config.sources[0].packing, config.packing, true);
+  CHECK(inherited.packing == Packing::document);
+  CHECK((inherited.shuffle_documents && !inherited.shuffle_rows));
+  CHECK(inherited.min_document_tokens == 9);
+  CHECK(inherited.first_row_only);
+  CHECK(inherited.pad_tail);
+  CHECK(!inherited.mask_cross_document_targets);
+  const PackingOptions own = resolve_packing(config.sources[1].packing, config.packing, false);
+  CHECK(own.packing == Packing::block);
+  CHECK((own.shuffle_documents && own.shuffle_rows));
+  CHECK(own.min_document_tokens == 0);
+  CHECK(!own.first_row_only);
+  CHECK(!own.pad_tail);
+  CHECK(own.mask_cross_document_targets);
+  CHECK(resolve_shard_options(config.sources[0], config.packing).split_token == 3);
+  CHECK(resolve_shard_options(config.sources[0], config.packing).split_before);
+  CHECK(resolve_shard_options(config.sources[1], config.packing).split_token == 0);
+  CHECK(!resolve_shard_options(config.sources[1], config.packing).split_before);
+
+  const PackingOptions defaults = resolve_packing({}, {}, true);
+  CHECK(defaults.packing == Packing::stream);
+  CHECK((!defaults.shuffle_documents && defaults.shuffle_rows));
+  CHECK(defaults.min_document_tokens == 0);
+  CHECK(defaults.mask_cross_document_targets);
+  CHECK(!resolve_packing({}, {}, false).mask_cross_document_targets);
+}
+
+TEST_CASE("a synthetic source takes what it does not set from the run", "[fast]") {
+  const DataConfig config = read_config(R"({"sources": [
+    {"type": "synthetic", "task": "icr_basic", "seed": 1, "lengths": [512, 1024], "length_block": 64, "vocab": 500,
+     "word": 3, "queries": 2, "weight": 2},
+    {"type": "synthetic", "task": "mqar", "pairs": 5, "filler": false},
+    {"type": "synthetic", "task": "icl", "functions": 4, "dim": 3, "x_max": 10, "coef_max": 4}]})");
+  const SyntheticTask icr = resolve_task(config.sources[0].synthetic, "data.sources.0", 7, 1024, 12);
+  CHECK(icr.seed == 1);
+  CHECK(icr.lengths == std::vector<int64_t>{512, 1024});
+  CHECK(icr.length_block == 64);
+  CHECK(icr.vocab == 500);
+  CHECK(icr.word == 3);
+  CHECK(icr.queries == 2);
+  const SyntheticTask mqar = resolve_task(config.sources[1].synthetic, "data.sources.1", 7, 64, 12);
+  CHECK(mqar.seed == 7);
+  CHECK(mqar.lengths == std::vector<int64_t>{64});
+  CHECK(mqar.length_block == 12);
+  CHECK(mqar.vocab == 8192);
+  CHECK(mqar.pairs == 5);
+  CHECK(!mqar.filler);
+  const SyntheticTask icl = resolve_task(config.sources[2].synthetic, "data.sources.2", 7, 64, 12);
+  CHECK(icl.functions == 4);
+  CHECK(icl.dim == 3);
+  CHECK(icl.x_max == 10);
+  CHECK(icl.coef_max == 4);
+}
+
+TEST_CASE("the resolved section reads back as itself", "[fast]") {
+  for (const char* text : {R"({"sources": [{"path": "/a", "weight": "rows", "split_token": 4}], "tail": "pad"})",
+                           R"({"seed": 3, "sources": [{"type": "synthetic", "task": "icl", "length": 52}],
+                              "validation": [{"name": "v", "path": "/v", "format": "raw_u16"}]})"}) {
+    const Json written = Fields::write(read_config(text));
+    CHECK(Fields::write(read_config(written.dump(2))) == written);
+  }
+}
+
+TEST_CASE("wrong data sections name the key, what was found and what was expected", "[fast]") {
+  CHECK(error_of(R"({})").find("data.sources: found nothing") != std::string::npos);
+  CHECK(error_of(R"({"sources": []})").find("data.sources: found an array, expected at least one source") != std::string::npos);
+  CHECK(error_of(R"({"sources": [{}]})").find("data.sources.0.path: found nothing") != std::string::npos);
+  const auto source_error = [](const std::string& keys) {
+    return error_of("{\"sources\": [{\"path\": \"/a\", " + keys + "}]}");
+  };
+  CHECK(source_error("\"weight\": 0").find("data.sources.0.weight: found 0, expected a number > 0, or \"rows\"") != std::string::npos);
+  CHECK(source_error("\"weight\": \"tokens\"").find("found \"tokens\", expected a number > 0, or \"rows\"") != std::string::npos);
+  CHECK(source_error("\"packing\": \"row\"").find("data.sources.0.packing: found \"row\"") != std::string::npos);
+  CHECK(source_error("\"shufle\": \"rows\"").find("\"shuffle\"") != std::string::npos);
+  CHECK(source_error("\"task\": \"mqar\"").find("data.sources.0.task") != std::string::npos);
+  CHECK(source_error("\"format\": \"raw\"").find("data.sources.0.format: found \"raw\"") != std::string::npos);
+  CHECK(source_error("\"split_token\": -1").find("data.sources.0.split_token: found -1") != std::string::npos);
+  const auto task_keys = [](const std::string& keys) {
+    return error_of("{\"sources\": [{\"type\": \"synthetic\", " + keys + "}]}");
+  };
+  CHECK(task_keys("\"task\": \"copy\"").find("data.sources.0.task: found \"copy\"") != std::string::npos);
+  CHECK(task_keys("\"task\": \"mqar\", \"word\": 4").find("data.sources.0.word") != std::string::npos);
+  CHECK(task_keys("\"task\": \"mqar\", \"weight\": \"rows\"").find("a synthetic source has no end") != std::string::npos);
+  CHECK(task_keys("\"task\": \"mqar\", \"path\": \"/a\"").find("data.sources.0.path") != std::string::npos);
+  const std::string base = R"({"sources": [{"path": "/a"}], "validation": [)";
+  CHECK(error_of(base + R"({"path": "/v"}]})").find("data.validation.0.name: found nothing") != std::string::npos);
+  CHECK(error_of(base + R"({"name": "v", "path": "/v", "shuffle": "rows"}]})").find("data.validation.0.shuffle") !=
+        std::string::npos);
+  CHECK(error_of(base + R"({"name": "v", "type": "synthetic", "task": "icl"}]})").find("data.validation.0.max_rows") !=
+        std::string::npos);
+  CHECK(error_of(base + R"({"name": "v", "path": "/v"}, {"name": "v", "path": "/w"}]})")
+            .find("different names, but \"v\" occurs twice") != std::string::npos);
+}
+
+TEST_CASE("lengths that do not fit the run are reported", "[fast]") {
+  SyntheticConfig config;
+  config.task.task = "icr_basic";
+  config.lengths = {64, 65};
+  CHECK(task_error(config) == "data.sources.0.lengths: found 65, expected at most train.sequence_length = 64");
+  config.length = 60;
+  CHECK(task_error(config) == "data.sources.0.length: found length and lengths, expected one of them");
+  config.lengths.clear();
+  CHECK(task_error(config).find("data.sources.0.length: found 60, expected at least 217 tokens") == 0);
+}
+
+TEST_CASE("the reference page lists every data key once per object", "[fast]") {
+  const auto described = Fields::describe<DataConfig>("data");
+  const auto count = [&](const std::string& path) {
+    return std::count_if(described.begin(), described.end(), [&](const auto& entry) { return entry.path == path; });
+  };
+  CHECK(count("data.seed") == 1);
+  CHECK(count("data.packing") == 1);
+  CHECK(count("data.validation") == 1);
+}

@@ -1,0 +1,546 @@
+#include "data/loader.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "data/shard_writer.h"
+#include "data/validation.h"
+#include "tests/data/shard_builder.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+// A shard of `documents` documents of 11 tokens, ids from `first` on.
+std::string write_tokens(const TempFolder& folder, const std::string& name, int64_t documents, int64_t first) {
+  std::vector<int64_t> tokens(static_cast<size_t>(documents * 11));
+  std::iota(tokens.begin(), tokens.end(), first);
+  std::vector<uint64_t> starts;
+  for (int64_t d = 0; d <= documents; ++d) {
+    starts.push_back(static_cast<uint64_t>(d * 11));
+  }
+  folder.write(name + ".idx", index_bytes(starts));
+  return folder.write(name + ".bin", hebb_bytes(tokens, 60'000)).string();
+}
+
+SourceConfig shard_source(const std::string& path, double weight = 1.0) {
+  SourceConfig source;
+  source.path = path;
+  source.weight = Json(weight);
+  return source;
+}
+
+SourceConfig task_source(const std::string& task, int64_t seed) {
+  SourceConfig source;
+  source.type = "synthetic";
+  source.synthetic.task.task = task;
+  source.synthetic.seed = seed;
+  source.synthetic.length = 64;
+  source.synthetic.vocab = 8192;
+  return source;
+}
+
+LoaderOptions make_options(int64_t batch, int64_t micro, int64_t length) {
+  LoaderOptions options;
+  options.batch_size = batch;
+  options.micro_batch_size = micro;
+  options.sequence_length = length;
+  options.seed = 99;
+  options.vocab_size = 60'000;
+  options.document_mask = true;
+  return options;
+}
+
+struct GlobalRow {
+  std::vector<int32_t> inputs, targets, doc_ids;
+  bool operator==(const GlobalRow&) const = default;
+};
+
+void append_rows(std::vector<GlobalRow>& rows, const MicroBatch& micro) {
+  for (int64_t r = 0; r < micro.rows; ++r) {
+    const auto cut = [&](const std::vector<int32_t>& values) {
+      return std::vector<int32_t>(values.begin() + r * micro.length, values.begin() + (r + 1) * micro.length);
+    };
+    rows.push_back({cut(micro.inputs), cut(micro.targets), cut(micro.doc_ids)});
+  }
+}
+
+// Global rows of `steps` batches, put together from all ranks: group by group, rank by rank.
+std::vector<GlobalRow> global_rows(const DataConfig& config, LoaderOptions options, int64_t steps) {
+  std::vector<std::unique_ptr<Loader>> loaders;
+  for (int64_t rank = 0; rank < options.world; ++rank) {
+    options.rank = rank;
+    loaders.push_back(std::make_unique<Loader>(config, options));
+  }
+  std::vector<GlobalRow> rows;
+  for (int64_t step = 0; step < steps; ++step) {
+    std::vector<Batch> batches;
+    for (const auto& loader : loaders) {
+      batches.push_back(loader->next_batch());
+    }
+    const size_t first = rows.size();
+    for (size_t m = 0; m < batches[0].micro.size(); ++m) {
+      for (const Batch& batch : batches) {
+        append_rows(rows, batch.micro[m]);
+      }
+    }
+    int64_t valid = 0;
+    for (size_t i = first; i < rows.size(); ++i) {
+      valid += options.sequence_length - std::count(rows[i].targets.begin(), rows[i].targets.end(), -100);
+    }
+    for (const Batch& batch : batches) {
+      CHECK(batch.valid_targets == valid);
+      CHECK(batch.first_row == step * options.batch_size);
+    }
+  }
+  return rows;
+}
+
+DataConfig mixed_config(const TempFolder& folder) {
+  DataConfig config;
+  config.sources = {shard_source(write_tokens(folder, "a", 30, 1), 2.0), task_source("mqar", 4),
+                    shard_source(write_tokens(folder, "b", 7, 1000), 0.7)};
+  config.sources[2].packing.shuffle = "documents+rows";
+  config.sources[2].packing.packing = "block";
+  return config;
+}
+
+template <class Call> std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string construction_error(const DataConfig& config, const LoaderOptions& options) {
+  return error_of([&] { Loader loader(config, options); });
+}
+
+}  // namespace
+
+TEST_CASE("the global rows are the same for every number of ranks and micro-batch size", "[fast][threads]") {
+  const TempFolder folder;
+  const DataConfig config = mixed_config(folder);
+  const auto expected = global_rows(config, make_options(12, 12, 64), 5);
+  CHECK(expected.size() == 60);
+  for (const int64_t world : {1, 2, 4}) {
+    for (const int64_t micro : {1, 3}) {
+      LoaderOptions options = make_options(12, micro, 64);
+      options.world = world;
+      INFO("world " << world << " micro " << micro);
+      CHECK(global_rows(config, options, 5) == expected);
+    }
+  }
+}
+
+TEST_CASE("rows of a batch and of a rank are the rows of the definition", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
+  config.packing.shuffle = "none";
+  LoaderOptions options = make_options(8, 2, 10);
+  options.world = 2;
+  options.rank = 1;
+  Loader loader(config, options);
+  loader.next_batch();
+  const Batch batch = loader.next_batch();
+  REQUIRE(batch.micro.size() == 2);
+  std::vector<int32_t> first_inputs;
+  for (const MicroBatch& micro : batch.micro) {
+    CHECK(micro.rows == 2);
+    first_inputs.push_back(micro.inputs[0]);
+    first_inputs.push_back(micro.inputs[10]);
+  }
+  // Rows 10, 11 of group 0 and rows 14, 15 of group 1; row r starts at token 10 r.
+  CHECK(first_inputs == std::vector<int32_t>{101, 111, 141, 151});
+}
+
+TEST_CASE("a loader continues exactly after any step", "[fast]") {
+  const TempFolder folder;
+  const DataConfig config = mixed_config(folder);
+  const LoaderOptions options = make_options(6, 3, 64);
+  const auto straight = global_rows(config, options, 9);
+  for (int64_t stop = 0; stop < 9; ++stop) {
+    std::vector<GlobalRow> rows;
+    Loader first(config, options);
+    for (int64_t step = 0; step < stop; ++step) {
+      for (const MicroBatch& micro : first.next_batch().micro) {
+        append_rows(rows, micro);
+      }
+    }
+    const Json state = parse_json(first.state().dump(), "state.json");
+    LoaderOptions other = options;
+    other.micro_batch_size = 2;
+    Loader second(config, other);
+    CHECK(second.restore(state, false).empty());
+    for (int64_t step = stop; step < 9; ++step) {
+      for (const MicroBatch& micro : second.next_batch().micro) {
+        append_rows(rows, micro);
+      }
+    }
+    CHECK(rows == straight);
+  }
+}
+
+TEST_CASE("prefetching changes neither rows nor state", "[fast][threads]") {
+  const TempFolder folder;
+  const DataConfig config = mixed_config(folder);
+  LoaderOptions ahead = make_options(6, 6, 64), none = ahead;
+  ahead.prefetch_batches = 5;
+  none.prefetch_batches = 0;
+  Loader a(config, ahead), b(config, none);
+  for (int step = 0; step < 20; ++step) {
+    const Batch x = a.next_batch(), y = b.next_batch();
+    CHECK(x.micro[0].inputs == y.micro[0].inputs);
+    CHECK(x.valid_targets == y.valid_targets);
+    CHECK(x.notices == y.notices);
+    CHECK(a.state() == b.state());
+  }
+}
+
+TEST_CASE("a running loader can be set back", "[fast][threads]") {
+  const TempFolder folder;
+  const DataConfig config = mixed_config(folder);
+  Loader loader(config, make_options(6, 6, 64));
+  loader.next_batch();
+  const Json state = loader.state();
+  const Batch expected = loader.next_batch();
+  loader.next_batch();
+  loader.restore(state, false);
+  CHECK(loader.state() == state);
+  CHECK(loader.next_batch().micro[0].inputs == expected.micro[0].inputs);
+}
+
+TEST_CASE("the loader state has the documented members", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.seed = 5;
+  config.sources = {shard_source(write_tokens(folder, "a", 30, 1), 3.0), task_source("mqar", 4)};
+  Loader loader(config, make_options(8, 8, 64));
+  loader.next_batch();
+  const Json state = loader.state();
+  CHECK(state.at("next_row").as_int() == 8);
+  CHECK(state.at("taken").items()[0].as_int() == 6);
+  CHECK(state.at("taken").items()[1].as_int() == 2);
+  CHECK(state.at("seed").as_int() == 5);
+  CHECK(state.at("sequence_length").as_int() == 64);
+  const Json& source = state.at("sources").items()[0];
+  CHECK(source.at("path").as_string() == (folder / "a.bin").string());
+  CHECK(source.at("tokens").as_int() == 330);
+  CHECK(source.at("documents").as_int() == 30);
+  std::string hashed;
+  put<uint64_t>(hashed, 330);
+  put<uint32_t>(hashed, *Shard::open(folder / "a.bin", {}).stored_crc());
+  char hex[17];
+  std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(fnv1a64(hashed)));
+  CHECK(source.at("fingerprint").as_string() == hex);
+  CHECK(state.members().size() == 5);
+}
+
+TEST_CASE("mixture counts stay within one row of the exact proportion of two sources", "[fast]") {
+  for (const double weight : {1.0, 0.37, 12.5, 1e-3}) {
+    Mixture mixture({weight, 1.0});
+    const double share = static_cast<double>(mixture.shares()[0]) / static_cast<double>(mixture.total());
+    CHECK(share == Catch::Approx(weight / (weight + 1)).margin(1e-6));  // shares are rounded to 10^-6
+    double worst = 0;
+    for (int64_t g = 0; g < 5000; ++g) {
+      mixture.take();
+      const double exact = share * static_cast<double>(mixture.next_row());
+      worst = std::max(worst, std::abs(static_cast<double>(mixture.taken()[0]) - exact));
+    }
+    CHECK(worst <= 1.0);
+  }
+}
+
+TEST_CASE("shares are rounded to millionths, at least one, and ties go to the first source", "[fast]") {
+  CHECK(Mixture({1.0, 1.0, 1.0}).shares() == std::vector<int64_t>{333333, 333333, 333333});
+  CHECK(Mixture({1.0, 1e-9}).shares() == std::vector<int64_t>{1'000'000, 1});
+  Mixture even({2.0, 2.0});
+  std::vector<size_t> order;
+  for (int i = 0; i < 6; ++i) {
+    order.push_back(even.take());
+  }
+  CHECK(order == std::vector<size_t>{0, 1, 0, 1, 0, 1});
+  Mixture uneven({3.0, 1.0});
+  order.clear();
+  for (int i = 0; i < 8; ++i) {
+    order.push_back(uneven.take());
+  }
+  CHECK(order == std::vector<size_t>{0, 0, 1, 0, 0, 0, 1, 0});
+}
+
+TEST_CASE("weight rows gives every source one epoch in the same number of rows", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.sources = {shard_source(write_tokens(folder, "a", 30, 1)), shard_source(write_tokens(folder, "b", 7, 1000))};
+  config.sources[0].weight = Json("rows");
+  config.sources[1].weight = Json("rows");
+  Loader loader(config, make_options(1, 1, 11));
+  CHECK(*loader.sources()[0].rows_per_epoch == 29);
+  CHECK(*loader.sources()[1].rows_per_epoch == 6);
+  for (int i = 0; i < 35; ++i) {
+    loader.next_batch();
+  }
+  const Json state = loader.state();
+  CHECK(state.at("taken").items()[0].as_int() == 29);
+  CHECK(state.at("taken").items()[1].as_int() == 6);
+  CHECK(loader.describe(70).find("330 tokens, 30 documents, 29 rows, 82.86 % of the run, 2.00 epochs\n") !=
+        std::string::npos);
+}
+
+TEST_CASE("the end of epoch 0 is reported once, also with a restart before and after", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.sources = {shard_source(write_tokens(folder, "a", 2, 1))};  // 22 tokens: 3 rows of 7
+  const LoaderOptions options = make_options(1, 1, 7);
+  int notices = 0;
+  Json state;
+  for (int step = 0; step < 10; ++step) {
+    Loader loader(config, options);
+    if (step > 0) {
+      loader.restore(state, false);
+    }
+    const Batch batch = loader.next_batch();
+    for (const std::string& notice : batch.notices) {
+      ++notices;
+      CHECK(step == 3);
+      CHECK(notice == "data source 0 (" + (folder / "a.bin").string() +
+                          "): all 3 rows have been used once at global row 3; the next epoch begins");
+    }
+    state = loader.state();
+  }
+  CHECK(notices == 1);
+}
+
+TEST_CASE("a batch that groups do not divide is a configuration error with the three numbers", "[fast]") {
+  const TempFolder folder;
+  LoaderOptions options = make_options(10, 3, 7);
+  options.world = 2;
+  CHECK(construction_error(mixed_config(folder), options) ==
+        "train.batch_size: found 10 rows, expected a multiple of 6 = 2 ranks x 3 rows (train.micro_batch_size)");
+}
+
+TEST_CASE("sources without a complete row or with unfit options name themselves", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  const std::string path = write_tokens(folder, "a", 2, 1);
+  config.sources = {shard_source(path)};
+  CHECK(construction_error(config, make_options(1, 1, 22)) ==
+        "data.sources.0 (" + path + "): no complete row (found 22 tokens in 2 documents, expected at least 23 tokens "
+        "(train.sequence_length + 1), with packing \"document\" in one document)");
+  CHECK(construction_error(config, make_options(1, 1, 21)).empty());
+  config.sources[0].packing.split_token = 3;
+  CHECK(construction_error(config, make_options(1, 1, 5)) ==
+        "data.sources.0.split_token: found 3, expected no split_token, because the documents come from the index");
+  config.sources = {task_source("mqar", 1)};
+  LoaderOptions options = make_options(1, 1, 64);
+  options.vocab_size = 8000;
+  CHECK(construction_error(config, options) == "data.sources.0.vocab: found 8192, expected at most model.vocab_size = 8000");
+  CHECK(construction_error(config, make_options(1, 1, 63)) ==
+        "data.sources.0.length: found 64, expected at most train.sequence_length = 63");
+  config.sources = {task_source("icl", 1)};
+  CHECK(construction_error(config, options) == "data.sources.0.task: found 10000, expected at most model.vocab_size = 8000");
+}
+
+TEST_CASE("a damaged shard stops the first batch, a token above the vocabulary the batch that holds it", "[fast][threads]") {
+  const TempFolder folder;
+  DataConfig config;
+  const std::string path = write_tokens(folder, "a", 30, 1);
+  config.sources = {shard_source(path)};
+  config.packing.shuffle = "none";
+  LoaderOptions options = make_options(2, 2, 10);
+  options.vocab_size = 75;
+  for (const int64_t prefetch : {0, 3}) {
+    options.prefetch_batches = prefetch;
+    Loader loader(config, options);
+    for (int step = 0; step < 3; ++step) {
+      loader.next_batch();  // tokens 1 to 61
+    }
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      CHECK_THROWS_WITH(loader.next_batch(), path + ": byte 1172: token id outside the vocabulary (found 75, expected 0 <= id < 75)");
+    }
+  }
+  std::string bytes = read_file(path);
+  bytes[1500] = static_cast<char>(bytes[1500] ^ 1);
+  folder.write("a.bin", bytes);
+  Loader loader(config, make_options(2, 2, 10));
+  const std::string message = error_of([&] { loader.next_batch(); });
+  CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
+}
+
+TEST_CASE("every rank checks its part of the files", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  for (const char* name : {"a", "b", "c"}) {
+    config.sources.push_back(shard_source(write_tokens(folder, name, 30, 1)));
+  }
+  std::string bytes = read_file(folder / "b.bin");
+  bytes[1500] = static_cast<char>(bytes[1500] ^ 1);
+  folder.write("b.bin", bytes);
+  LoaderOptions options = make_options(2, 1, 10);
+  options.world = 2;
+  Loader rank0(config, options);
+  rank0.next_batch();
+  options.rank = 1;
+  Loader rank1(config, options);
+  CHECK_THROWS_AS(rank1.next_batch(), DataError);
+}
+
+TEST_CASE("resume refuses changed data unless it is allowed, and says what changed", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.sources = {shard_source(write_tokens(folder, "a", 30, 1)), shard_source(write_tokens(folder, "b", 30, 1))};
+  const LoaderOptions options = make_options(4, 4, 10);
+  Loader original(config, options);
+  original.next_batch();
+  const Json state = original.state();
+
+  const auto refusal = [&](const DataConfig& changed, const LoaderOptions& changed_options) {
+    Loader loader(changed, changed_options);
+    try {
+      loader.restore(state, false);
+    } catch (const DataError& error) {
+      CHECK(loader.restore(state, true).size() >= 1);
+      return std::string(error.what());
+    }
+    CHECK(loader.restore(state, false).empty());
+    return std::string();
+  };
+  const std::string start = "data: the data differs from that of the checkpoint (--allow-data-change continues with it): ";
+
+  LoaderOptions other = options;
+  other.sequence_length = 11;
+  CHECK(refusal(config, other) == start + "train.sequence_length: found 11, expected 10");
+  other = options;
+  other.seed = 100;
+  CHECK(refusal(config, other) == start + "data.seed: found 100, expected 99");
+  DataConfig fewer = config;
+  fewer.sources.pop_back();
+  CHECK(refusal(fewer, options) == start + "number of data.sources: found 1, expected 2");
+  other.sequence_length = 11;
+  CHECK(refusal(config, other) == start + "train.sequence_length: found 11, expected 10; data.seed: found 100, expected 99");
+
+  // The same files at another place are the same data.
+  fs::rename(folder / "b.bin", folder / "moved.bin");
+  fs::rename(folder / "b.idx", folder / "moved.idx");
+  DataConfig moved = config;
+  moved.sources[1].path = (folder / "moved.bin").string();
+  CHECK(refusal(moved, options).empty());
+  moved.sources[1].path = write_tokens(folder, "b", 30, 2);
+  CHECK(refusal(moved, options).find(start + "data.sources.1 (" + moved.sources[1].path +
+                                     "): fingerprint of the files: found ") == 0);
+}
+
+TEST_CASE("an allowed change of the number of sources continues at the same global row", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
+  Loader original(config, make_options(4, 4, 10));
+  original.next_batch();
+  original.next_batch();
+  config.sources.push_back(shard_source(write_tokens(folder, "b", 30, 1)));
+  Loader changed(config, make_options(4, 4, 10));
+  CHECK(changed.restore(original.state(), true) ==
+        std::vector<std::string>{"number of data.sources: found 2, expected 1"});
+  CHECK(changed.next_batch().first_row == 8);
+  CHECK(changed.state().at("taken").items()[1].as_int() == 6);
+}
+
+TEST_CASE("a damaged loader state is a checkpoint error", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
+  Loader loader(config, make_options(4, 4, 10));
+  loader.next_batch();
+  const auto refusal = [&](const char* key, Json value) {
+    Json state = loader.state();
+    state.set(key, std::move(value));
+    try {
+      loader.restore(state, true);
+    } catch (const CheckpointError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(refusal("next_row", Json(5)) ==
+        "state.json: loader.next_row: damaged loader state (found 5 rows, 1 counts, expected 4 rows, the sum of \"taken\", "
+        "with one count for each source)");
+  CHECK(refusal("taken", Json("x")) ==
+        "state.json: loader.taken: damaged loader state (found \"x\", expected a value as hebb writes it)");
+  CHECK(refusal("taken", Json::array({Json(-4)})) ==
+        "state.json: loader.taken: damaged loader state (found -4, expected a number of rows)");
+  CHECK(refusal("seed", Json()).find("state.json: loader.seed: damaged loader state") == 0);
+  CHECK_THROWS_AS(loader.restore(Json(3), true), CheckpointError);
+}
+
+TEST_CASE("synthetic rows are padded to the sequence length and follow their own index", "[fast]") {
+  DataConfig config;
+  config.sources = {task_source("mqar", 1)};
+  config.sources[0].synthetic.vocab.reset();
+  Loader loader(config, make_options(3, 3, 70));
+  const Batch batch = loader.next_batch();
+  const MicroBatch& micro = batch.micro[0];
+  CHECK(batch.valid_targets == 3 * 4);
+  CHECK(std::vector<int32_t>(micro.inputs.begin(), micro.inputs.begin() + 4) == std::vector<int32_t>{648, 6866, 359, 7843});
+  CHECK(std::vector<int32_t>(micro.inputs.begin() + 64, micro.inputs.begin() + 70) == std::vector<int32_t>(6, 0));
+  CHECK(std::vector<int32_t>(micro.targets.begin() + 64, micro.targets.begin() + 70) == std::vector<int32_t>(6, -100));
+  CHECK(micro.targets[8] == 6866);
+  CHECK(loader.describe(30) == "data source 0 (synthetic:mqar): generated rows, 100.00 % of the run\n");
+}
+
+TEST_CASE("validation reads rows in order, each once, up to max_rows", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.packing.packing = "block";
+  config.packing.shuffle = "documents+rows";
+  config.sources = {shard_source(write_tokens(folder, "a", 30, 1))};
+  config.validation.resize(2);
+  config.validation[0].name = "first";
+  config.validation[0].source = shard_source(write_tokens(folder, "v", 5, 100));
+  config.validation[0].max_rows = 4;
+  config.validation[1].name = "all";
+  config.validation[1].source = config.validation[0].source;
+  config.validation[1].source.packing.packing = "stream";
+  const LoaderOptions options = make_options(4, 4, 10);
+
+  ValidationSource first(config, 0, options);
+  CHECK(first.name() == "first");
+  CHECK(first.rows() == 4);
+  const MicroBatch batch = first.read(3, 8);
+  CHECK(batch.rows == 1);
+  CHECK(batch.inputs[0] == 133);
+  CHECK(first.valid_targets() == 40);
+
+  ValidationSource all(config, 1, options);
+  CHECK(all.rows() == 5);
+  CHECK(all.read(0, 5).inputs[40] == 140);
+  CHECK(all.valid_targets() == 50 - 4);  // row r crosses a document boundary except the last
+}
+
+TEST_CASE("validation data is checked when it is opened, and synthetic rows must differ from training", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.seed = 1;
+  config.sources = {task_source("mqar", 4)};
+  config.validation.resize(1);
+  config.validation[0].name = "v";
+  config.validation[0].source = task_source("mqar", 4);
+  config.validation[0].max_rows = 3;
+  const LoaderOptions options = make_options(4, 4, 64);
+  CHECK_THROWS_WITH(ValidationSource(config, 0, options),
+                    "data.validation.0.seed: found 4, expected another seed than that of the training rows of mqar");
+  config.validation[0].source.synthetic.seed.reset();
+  CHECK(ValidationSource(config, 0, options).rows() == 3);
+
+  const std::string path = write_tokens(folder, "v", 30, 1);
+  std::string bytes = read_file(path);
+  bytes[1500] = static_cast<char>(bytes[1500] ^ 1);
+  folder.write("v.bin", bytes);
+  config.validation[0].source = shard_source(path);
+  const std::string message = error_of([&] { ValidationSource(config, 0, options); });
+  CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
+}
