@@ -99,6 +99,23 @@ Dataset read_dataset(const fs::path& dataset_json) {
   return dataset;
 }
 
+Json find_tokenizer(const std::string& path) {
+  std::optional<fs::path> description = find_dataset(path);
+  if (!description) {
+    description = expand_paths(path).front().parent_path() / "dataset.json";
+  }
+  std::error_code error;
+  if (!fs::exists(*description, error)) {
+    return Json();
+  }
+  Json tokenizer = read_dataset(*description).tokenizer;
+  Json* file = tokenizer.is_object() ? tokenizer.find("file") : nullptr;
+  if (file != nullptr && file->is_string()) {
+    *file = Json((fs::absolute(description->parent_path()) / file->as_string()).lexically_normal().string());
+  }
+  return tokenizer;
+}
+
 Shard open_dataset_shard(const Dataset& dataset, size_t i) {
   const ShardEntry& entry = dataset.shards[i];
   Shard shard = Shard::open(dataset.shard_path(i), {});

@@ -63,6 +63,19 @@ TEST_CASE("a folder, its dataset.json, a file and a pattern open the right shard
   CHECK(all[2].name() == (folder / "val_000000.bin").string());
 }
 
+TEST_CASE("the tokenizer of a data set is found from its folder and from its files", "[fast]") {
+  const TempFolder folder;
+  write_dataset(folder.path());
+  CHECK(find_tokenizer(folder.path().string()).at("type").as_string() == "bytes");
+  replace_in_file(folder / "dataset.json", "\"type\": \"bytes\"", "\"type\": \"sentencepiece\", \"file\": \"a/../t.model\"");
+  for (const char* path : {"", "val_*.bin", "train_000001.bin", "dataset.json"}) {
+    const Json tokenizer = find_tokenizer((folder.path() / path).string());
+    CHECK(tokenizer.at("file").as_string() == (folder / "t.model").string());
+  }
+  fs::remove(folder / "dataset.json");
+  CHECK(find_tokenizer((folder / "val_*.bin").string()).is_null());
+}
+
 TEST_CASE("every entry of dataset.json is compared with its shard", "[fast]") {
   const std::vector<std::pair<std::string, std::string>> changes = {
       {"\"dtype\": \"u16\"", "\"dtype\": \"u32\""},
