@@ -99,21 +99,11 @@ Dataset read_dataset(const fs::path& dataset_json) {
   return dataset;
 }
 
-Json find_tokenizer(const std::string& path) {
-  std::optional<fs::path> description = find_dataset(path);
-  if (!description) {
-    description = expand_paths(path).front().parent_path() / "dataset.json";
-  }
+std::optional<fs::path> dataset_of_source(const std::string& path) {
+  const auto named = find_dataset(path);
+  const fs::path description = named ? *named : expand_paths(path).front().parent_path() / "dataset.json";
   std::error_code error;
-  if (!fs::exists(*description, error)) {
-    return Json();
-  }
-  Json tokenizer = read_dataset(*description).tokenizer;
-  Json* file = tokenizer.is_object() ? tokenizer.find("file") : nullptr;
-  if (file != nullptr && file->is_string()) {
-    *file = Json((fs::absolute(description->parent_path()) / file->as_string()).lexically_normal().string());
-  }
-  return tokenizer;
+  return fs::exists(description, error) ? std::optional(description) : std::nullopt;
 }
 
 Shard open_dataset_shard(const Dataset& dataset, size_t i) {

@@ -31,9 +31,9 @@ std::optional<fs::path> find_dataset(const fs::path& path);
 /// DataErrors with the position in the file.
 Dataset read_dataset(const fs::path& dataset_json);
 
-/// Tokenizer of the data set that PATH belongs to: a folder, or files beside a dataset.json. A relative
-/// "file" in it is made absolute against that folder. Null when there is no data set or it names none.
-Json find_tokenizer(const std::string& path);
+/// The dataset.json that a source's path belongs to, for its tokenizer: that of the folder, or the one beside the
+/// files that the path names. Nothing when there is none (llm.c and headerless files).
+std::optional<fs::path> dataset_of_source(const std::string& path);
 
 /// Opens shard i and checks it against its entry: dtype, vocabulary, tokenizer hash, tokens,
 /// documents and CRC-32. Errors: DataError naming dataset.json and the shard.

@@ -63,17 +63,16 @@ TEST_CASE("a folder, its dataset.json, a file and a pattern open the right shard
   CHECK(all[2].name() == (folder / "val_000000.bin").string());
 }
 
-TEST_CASE("the tokenizer of a data set is found from its folder and from its files", "[fast]") {
+TEST_CASE("the dataset.json of a source is found from its folder and from its files", "[fast]") {
   const TempFolder folder;
   write_dataset(folder.path());
-  CHECK(find_tokenizer(folder.path().string()).at("type").as_string() == "bytes");
-  replace_in_file(folder / "dataset.json", "\"type\": \"bytes\"", "\"type\": \"sentencepiece\", \"file\": \"a/../t.model\"");
   for (const char* path : {"", "val_*.bin", "train_000001.bin", "dataset.json"}) {
-    const Json tokenizer = find_tokenizer((folder.path() / path).string());
-    CHECK(tokenizer.at("file").as_string() == (folder / "t.model").string());
+    const auto found = dataset_of_source((folder.path() / path).string());
+    REQUIRE(found.has_value());
+    CHECK(fs::equivalent(*found, folder / "dataset.json"));
   }
   fs::remove(folder / "dataset.json");
-  CHECK(find_tokenizer((folder / "val_*.bin").string()).is_null());
+  CHECK(!dataset_of_source((folder / "val_*.bin").string()).has_value());
 }
 
 TEST_CASE("every entry of dataset.json is compared with its shard", "[fast]") {
