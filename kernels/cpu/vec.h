@@ -184,7 +184,25 @@ inline S fold(Vec<S> x, Op op) {
 
 /// Sum of the lanes in a fixed order: halves onto halves.
 template <class S>
-inline S sum(Vec<S> x) { return detail::fold(x, [](S a, S b) { return a + b; }); }
+inline S sum(Vec<S> x) {
+#if defined(HEBB_AVX512)
+  // In registers, since dot products of short rows spend much of their time here. Masked forms: see sqrt.
+  if constexpr (sizeof(S) == 4) {
+    const __m256 low = _mm512_maskz_extractf32x8_ps(0xff, x.v, 0), high = _mm512_maskz_extractf32x8_ps(0xff, x.v, 1);
+    const __m256 h = _mm256_add_ps(low, high);
+    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
+  } else {
+    const __m256d low = _mm512_maskz_extractf64x4_pd(0xff, x.v, 0), high = _mm512_maskz_extractf64x4_pd(0xff, x.v, 1);
+    const __m256d h = _mm256_add_pd(low, high);
+    const __m128d d = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(d, _mm_unpackhi_pd(d, d)));
+  }
+#else
+  return detail::fold(x, [](S a, S b) { return a + b; });
+#endif
+}
 template <class S>
 inline S max_lane(Vec<S> x) { return detail::fold(x, [](S a, S b) { return a > b ? a : b; }); }
 
