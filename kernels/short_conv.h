@@ -1,0 +1,37 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+/// Causal depthwise convolution over time with an optional SiLU (spec 20, section 3):
+/// z_t[c] = bias[c] + sum_{l=0..K-1} weight[c, K-1-l] x_{t-l}[c], inputs before the document = 0; y = silu(z) or z.
+/// y, x [B, T, C]; weight [C, K], or undefined: z = x; bias [C] or undefined; doc_start [B, T] i32.
+/// previous [B, K-1, C]: the inputs before the rows, oldest first; undefined where no row continues.
+/// Bound: memory, 2 passes; in f32 caches the exponential of the SiLU.
+struct ShortConvForward {
+  Tensor y, x, weight, bias, previous, doc_start;
+  bool silu;
+};
+HEBB_KERNEL_CPU(ShortConvForward)
+
+/// From d_y: d_x (overwritten or, with `accumulate`, added to), d_weight += and d_bias +=; undefined
+/// ones are not wanted. z is computed again. d_x may be d_y only where weight is undefined.
+/// partial [short_conv_blocks(B, T), K + 1, C] is scratch of the two-stage sums over tokens.
+/// Bound: memory, 3 passes.
+struct ShortConvBackward {
+  Tensor d_x, d_weight, d_bias, partial;
+  Tensor d_y, x, weight, bias, doc_start;
+  bool silu, accumulate;
+};
+HEBB_KERNEL_CPU(ShortConvBackward)
+
+/// Token blocks of the weight-gradient sums: a function of the shape only, never of threads.
+int64_t short_conv_blocks(int64_t rows, int64_t length);
+
+/// previous [B, K-1, C] = the last K-1 inputs after x [B, T, C] was appended to it.
+struct ShortConvShift {
+  Tensor previous, x;
+};
+HEBB_KERNEL_CPU(ShortConvShift)
+
+}  // namespace hebb

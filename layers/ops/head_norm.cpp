@@ -1,0 +1,72 @@
+#include "layers/ops/head_norm.h"
+
+namespace hebb {
+namespace {
+
+struct L2NormNode final : Node {
+  Var x, n;
+  Tensor scale;
+  int64_t head_dim;
+
+  void backward(Tape& tape) override {
+    if (const GradSlot d = tape.grad_slot(x)) {
+      run(tape.stream(), L2NormBackward{d.tensor, tape.grad(n), tape.value(n), scale, head_dim, d.accumulate});
+    }
+  }
+};
+
+struct GatedNormNode final : Node {
+  Var o, z, weight, y;
+  int64_t head_dim;
+  double eps;
+  HeadGate gate;
+
+  void backward(Tape& tape) override {
+    Buffer partial;
+    if (weight) {
+      partial = tape.scratch({gated_norm_blocks(tape.shape(o)[0]), head_dim}, tape.dtype(o), "norm partial sums");
+    }
+    const GradSlot d_o = tape.grad_slot(o), d_z = tape.grad_slot(z);
+    run(tape.stream(),
+        GatedNormBackward{d_o.tensor, d_z.tensor, tape.grad_slot(weight).tensor, partial, tape.grad(y), tape.value(o),
+                          z ? tape.value(z) : Tensor{}, weight ? tape.value(weight) : Tensor{}, head_dim, eps, gate,
+                          d_o.accumulate, d_z.accumulate});
+  }
+};
+
+}  // namespace
+
+Var l2_norm(Tape& tape, Var x, int64_t head_dim) {
+  const int64_t tokens = tape.shape(x)[0];
+  L2NormNode node;
+  node.x = x;
+  node.head_dim = head_dim;
+  node.n = tape.output(tape.shape(x), tape.dtype(x), "l2 norm");
+  node.scale = tape.saved({tokens, tape.shape(x).numel() / tokens / head_dim}, tape.dtype(x), "l2 norm scale");
+  run(tape.stream(), L2NormForward{tape.value(node.n), node.scale, tape.value(x), head_dim});
+  const Var n = node.n;
+  tape.record(std::move(node));
+  return n;
+}
+
+Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate) {
+  HEBB_ASSERT(static_cast<bool>(z) == (gate != HeadGate::none));
+  if (!z && !weight) {
+    return o;
+  }
+  GatedNormNode node;
+  node.o = o;
+  node.z = z;
+  node.weight = weight;
+  node.head_dim = head_dim;
+  node.eps = eps;
+  node.gate = gate;
+  node.y = tape.output(tape.shape(o), tape.dtype(o), "gated norm");
+  run(tape.stream(), GatedNormForward{tape.value(node.y), tape.value(o), z ? tape.value(z) : Tensor{},
+                                      weight ? tape.value(weight) : Tensor{}, head_dim, eps, gate});
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+}  // namespace hebb

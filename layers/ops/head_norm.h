@@ -1,0 +1,16 @@
+#pragma once
+#include "core/tape.h"
+#include "kernels/head_norm.h"
+
+namespace hebb {
+
+/// x / sqrt(sum x^2 + 1e-6) per head of head_dim channels; x [N, heads * head_dim]. Keeps its output.
+/// Source: spec 00, section 3.
+Var l2_norm(Tape& tape, Var x, int64_t head_dim);
+
+/// rms(o; weight) * gate(z) per head of head_dim channels; o, z [N, heads * head_dim], weight [head_dim]
+/// shared by the heads. No weight: no norm; HeadGate::none: no z. Keeps o and z.
+/// Source: spec 20, section 3.
+Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate);
+
+}  // namespace hebb
