@@ -1,0 +1,54 @@
+#pragma once
+#include "core/stream.h"
+#include "kernels/chunk_grid.h"
+
+namespace hebb {
+
+// Gated delta rule per value head (spec 20, section 3): S = e^g S; delta = beta (v - k S); S += kᵀ delta;
+// o = scale q S, S = initial_state (or 0) before a document's first token.
+// q, k [B, T, H, dk]; v, o [B, T, HV, dv]; g <= 0, beta [B, T, HV]; initial_state [HV, dk, dv] or
+// undefined; doc_start [B, T] i32. Value head j uses key head j / (HV / H). The sizes are those of the
+// tensors' shapes. prediction [B, T, HV, dv] (undefined: not wanted) = k S before the token's decay and write.
+// state [B, HV, dk, dv]: in, for rows that continue; out, after the last token; undefined: nothing is carried.
+// Rows that continue need it.
+
+/// Token by token; for few tokens. FLOPs: 7 dk dv a token and value head.
+/// Bound: caches, state read twice and written once a token.
+struct GatedDeltaSteps {
+  Tensor o, prediction, state;
+  Tensor q, k, v, g, beta, initial_state, doc_start;
+  double scale;
+};
+HEBB_KERNEL_CPU(GatedDeltaSteps)
+
+/// Chunk by chunk (spec 20, section 5), by forward substitution instead of an explicit inverse.
+/// FLOPs of a chunk of C: 2 C (2 C dk + 3 dk dv + 1.5 C dv) a value head; bound: multiply-adds.
+/// scratch [slots, gated_delta_forward_scratch]: one slot for each thread.
+struct GatedDeltaForward {
+  Tensor o, prediction, state, scratch;
+  Tensor q, k, v, g, beta, initial_state, doc_start;
+  ChunkGrid grid;
+  double scale;
+};
+HEBB_KERNEL_CPU(GatedDeltaForward)
+
+/// Gradients from d_o; nothing is carried into or out of the rows. All but d_initial_state (+=, may be
+/// undefined) are overwritten. q, k, v, g, beta as in the forward pass.
+/// A first sweep recomputes the states at chunk starts and the prediction errors E (delta = beta E).
+/// FLOPs of a chunk: 2 C (8 C dk + 4.5 C dv + 7 dk dv) a value head; bound: multiply-adds.
+/// starts [grid.states, HV, dk, dv]; errors [B, T, HV, dv]; initial_sums [B, HV, dk, dv] (with
+/// d_initial_state); scratch [slots, gated_delta_backward_scratch].
+struct GatedDeltaBackward {
+  Tensor d_q, d_k, d_v, d_g, d_beta, d_initial_state;
+  Tensor starts, errors, initial_sums, scratch;
+  Tensor d_o, q, k, v, g, beta, initial_state, doc_start;
+  ChunkGrid grid;
+  double scale;
+};
+HEBB_KERNEL_CPU(GatedDeltaBackward)
+
+/// Elements of one slot of scratch; chunk = grid.longest.
+int64_t gated_delta_forward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim);
+int64_t gated_delta_backward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim);
+
+}  // namespace hebb

@@ -1,0 +1,238 @@
+#include "layers/ops/gated_delta.h"
+
+#include <cmath>
+
+#include "core/parallel.h"
+#include "kernels/delta_gates.h"
+#include "kernels/gated_delta.h"
+#include "kernels/head_norm.h"
+#include "kernels/short_conv.h"
+#include "layers/ops/chunk_grid.h"
+
+namespace hebb {
+namespace {
+
+/// Below this many tokens of a carried row the recurrence beats setting up a chunk.
+constexpr int64_t kMaxSteps = 16;
+
+/// One of q, k, v on its way into the recurrence.
+struct Operand {
+  Var input, weight, bias;
+  Shape shape;  // [B, T, heads, head_dim]
+  bool normed;
+
+  int64_t tokens() const { return shape[0] * shape[1]; }
+  Shape flat() const { return {shape[0], shape[1], shape[2] * shape[3]}; }
+  Shape matrix() const { return {tokens(), shape[2] * shape[3]}; }
+};
+
+Tensor value_or_none(Tape& tape, Var v) { return v ? tape.value(v) : Tensor{}; }
+
+/// What enters the recurrence.
+struct Prepared {
+  Buffer memory, scale;  // scale: factors of the l2 norm
+  Tensor values;         // [B, T, heads, head_dim]: in memory, in `into`, or the raw projection itself
+};
+
+Prepared prepare(Tape& tape, const Operand& s, const DeltaConfig& config, const Tensor& doc_start,
+                 const Tensor& previous, const Tensor& into = {}) {
+  Prepared p;
+  const Tensor input = tape.value(s.input);
+  const bool activates = config.conv_size > 0 || config.silu;
+  if (!activates && !s.normed && !into.defined()) {
+    p.values = input.view(s.shape);
+    return p;
+  }
+  if (!into.defined()) {
+    p.memory = tape.scratch(s.matrix(), input.dtype, "delta rule inputs");
+  }
+  const Tensor out = into.defined() ? into : p.memory.tensor();
+  p.values = out.view(s.shape);
+  if (activates || !s.normed) {
+    run(tape.stream(), ShortConvForward{out.view(s.flat()), input.view(s.flat()), value_or_none(tape, s.weight),
+                                        value_or_none(tape, s.bias), previous, doc_start, config.silu});
+  }
+  if (s.normed) {
+    p.scale = tape.scratch({s.tokens(), s.shape[2]}, input.dtype, "l2 norm scale");
+    const Tensor from = activates ? out : input;
+    run(tape.stream(), L2NormForward{out.view(s.matrix()), p.scale, from.view(s.matrix()), s.shape[3]});
+  }
+  return p;
+}
+
+/// From the gradient at the prepared values (overwritten) to the raw projection, filter and bias.
+void finish(Tape& tape, const Operand& s, const DeltaConfig& config, const Tensor& doc_start, const Prepared& p,
+            const Tensor& d_values) {
+  if (s.normed) {
+    run(tape.stream(), L2NormBackward{d_values.view(s.matrix()), d_values.view(s.matrix()), p.values.view(s.matrix()),
+                                      p.scale, s.shape[3], false});
+  }
+  Buffer partial;
+  if (s.weight) {
+    partial = tape.scratch({short_conv_blocks(s.shape[0], s.shape[1]), config.conv_size + 1, s.shape[2] * s.shape[3]},
+                           d_values.dtype, "convolution sums");
+  }
+  const GradSlot d_x = tape.grad_slot(s.input);
+  run(tape.stream(), ShortConvBackward{d_x ? d_x.tensor.view(s.flat()) : Tensor{}, tape.grad_slot(s.weight).tensor,
+                                       tape.grad_slot(s.bias).tensor, partial, d_values.view(s.flat()),
+                                       tape.value(s.input).view(s.flat()), value_or_none(tape, s.weight),
+                                       value_or_none(tape, s.bias), doc_start, config.silu, d_x.accumulate});
+}
+
+struct Gates {
+  Buffer g, beta;
+};
+
+struct GatedDeltaNode final : Node {
+  DeltaInputs in;
+  DeltaConfig config;
+  Var o;
+  Tensor doc_start;
+  ChunkGrid grid;
+  Operand q, k, v;
+  int64_t batch, length;
+
+  Gates gates(Tape& tape) const {
+    const Shape shape{batch, length, config.value_heads};
+    Gates gates{tape.scratch(shape, tape.dtype(in.a), "delta rule decay"),
+                tape.scratch(shape, tape.dtype(in.a), "delta rule strength")};
+    run(tape.stream(), DeltaGatesForward{gates.g, gates.beta, tape.value(in.a), tape.value(in.b), tape.value(in.a_log),
+                                         tape.value(in.dt_bias), config.beta_scale});
+    return gates;
+  }
+  double scale() const { return 1.0 / std::sqrt(static_cast<double>(config.key_dim)); }
+
+  void backward(Tape& tape) override {
+    HEBB_ASSERT(tape.has_grad(o));
+    const Prepared pq = prepare(tape, q, config, doc_start, {}), pk = prepare(tape, k, config, doc_start, {}),
+                   pv = prepare(tape, v, config, doc_start, {});
+    const Gates gate = gates(tape);
+    const DType dtype = tape.dtype(in.q);
+    const Buffer d_q = tape.scratch(q.shape, dtype, "delta rule gradient"),
+                 d_k = tape.scratch(k.shape, dtype, "delta rule gradient"),
+                 d_v = tape.scratch(v.shape, dtype, "delta rule gradient");
+    const Buffer d_g = tape.scratch(gate.g.tensor().shape, dtype, "delta rule gradient"),
+                 d_beta = tape.scratch(gate.g.tensor().shape, dtype, "delta rule gradient");
+    GatedDeltaBackward args{};
+    args.d_q = d_q;
+    args.d_k = d_k;
+    args.d_v = d_v;
+    args.d_g = d_g;
+    args.d_beta = d_beta;
+    args.d_o = tape.grad(o).view(v.shape);
+    args.q = pq.values;
+    args.k = pk.values;
+    args.v = pv.values;
+    args.g = gate.g;
+    args.beta = gate.beta;
+    run_core(tape, args);
+    finish(tape, q, config, doc_start, pq, d_q);
+    finish(tape, k, config, doc_start, pk, d_k);
+    finish(tape, v, config, doc_start, pv, d_v);
+    backward_gates(tape, gate, d_g, d_beta);
+  }
+
+ private:
+  void run_core(Tape& tape, GatedDeltaBackward args) const {
+    const DType dtype = args.d_o.dtype;
+    const Buffer starts =
+        tape.scratch({grid.states, config.value_heads, config.key_dim, config.value_dim}, dtype, "delta rule states");
+    const Buffer errors = tape.scratch(v.shape, dtype, "delta rule errors");
+    const Buffer scratch =
+        tape.scratch({threads(), gated_delta_backward_scratch(grid.longest, config.key_dim, config.value_dim)}, dtype,
+                     "delta rule scratch");
+    Buffer sums;
+    args.d_initial_state = tape.grad_slot(in.initial_state).tensor;
+    if (args.d_initial_state.defined()) {
+      sums = tape.scratch({batch, config.value_heads, config.key_dim, config.value_dim}, dtype, "initial state sums");
+    }
+    args.initial_state = value_or_none(tape, in.initial_state);
+    args.doc_start = doc_start;
+    args.grid = grid;
+    args.scale = scale();
+    args.starts = starts;
+    args.errors = errors;
+    args.initial_sums = sums;
+    args.scratch = scratch;
+    run(tape.stream(), args);
+  }
+
+  void backward_gates(Tape& tape, const Gates& gate, const Tensor& d_g, const Tensor& d_beta) const {
+    const Buffer partial =
+        tape.scratch({delta_gates_blocks(batch * length), 2, config.value_heads}, d_g.dtype, "gate sums");
+    const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
+    run(tape.stream(),
+        DeltaGatesBackward{d_a.tensor, d_b.tensor, tape.grad_slot(in.a_log).tensor, tape.grad_slot(in.dt_bias).tensor,
+                           partial, d_g, d_beta, gate.g, gate.beta, tape.value(in.a), tape.value(in.a_log),
+                           tape.value(in.dt_bias), config.beta_scale, d_a.accumulate, d_b.accumulate});
+  }
+};
+
+Tensor carried(const std::unique_ptr<ShortConvState>& state) { return state ? state->previous.tensor() : Tensor{}; }
+
+}  // namespace
+
+DeltaState::DeltaState(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype)
+    : memory(arena, {rows, config.value_heads, config.key_dim, config.value_dim}, dtype, "delta rule state") {
+  if (config.conv_size > 0) {
+    q = std::make_unique<ShortConvState>(arena, rows, config.conv_size, config.key_channels(), dtype);
+    k = std::make_unique<ShortConvState>(arena, rows, config.conv_size, config.key_channels(), dtype);
+    v = std::make_unique<ShortConvState>(arena, rows, config.conv_size, config.value_channels(), dtype);
+  }
+}
+
+DeltaOutputs gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, DeltaState* state,
+                         bool inspect) {
+  Tape& tape = pass.tape;
+  HEBB_ASSERT(!(state != nullptr && tape.recording()));
+  GatedDeltaNode node;
+  node.in = in;
+  node.config = config;
+  node.batch = pass.batch();
+  node.length = pass.length();
+  node.doc_start = pass.rows.doc_start();
+  const Shape keys{node.batch, node.length, config.key_heads, config.key_dim};
+  const Shape values{node.batch, node.length, config.value_heads, config.value_dim},
+      out{pass.tokens(), config.value_channels()};
+  node.q = {in.q, in.q_conv, in.q_bias, keys, config.l2_norm};
+  node.k = {in.k, in.k_conv, in.k_bias, keys, config.l2_norm};
+  node.v = {in.v, in.v_conv, in.v_bias, values, false};
+  const DType dtype = tape.dtype(in.q);
+  DeltaOutputs result;
+  result.o = node.o = tape.output(out, dtype, "delta rule output");
+  if (inspect) {
+    result.value = tape.output(out, dtype, "delta rule values");
+    result.prediction = tape.output(out, dtype, "delta rule prediction");
+  }
+  {
+    const Prepared q = prepare(tape, node.q, config, node.doc_start, state != nullptr ? carried(state->q) : Tensor{});
+    const Prepared k = prepare(tape, node.k, config, node.doc_start, state != nullptr ? carried(state->k) : Tensor{});
+    const Prepared v = prepare(tape, node.v, config, node.doc_start, state != nullptr ? carried(state->v) : Tensor{},
+                               value_or_none(tape, result.value));
+    const Gates gates = node.gates(tape);
+    const Tensor o = tape.value(node.o).view(values),
+                 prediction = inspect ? tape.value(result.prediction).view(values) : Tensor{};
+    const Tensor memory = state != nullptr ? state->memory.tensor() : Tensor{},
+                 initial = value_or_none(tape, in.initial_state);
+    if (state != nullptr && pass.length() <= kMaxSteps) {
+      run(tape.stream(), GatedDeltaSteps{o, prediction, memory, q.values, k.values, v.values, gates.g, gates.beta,
+                                         initial, node.doc_start, node.scale()});
+    } else {
+      node.grid = chunk_grid(tape, pass.rows, config.chunk);
+      const Buffer scratch =
+          tape.scratch({threads(), gated_delta_forward_scratch(node.grid.longest, config.key_dim, config.value_dim)},
+                       dtype, "delta rule scratch");
+      run(tape.stream(), GatedDeltaForward{o, prediction, memory, scratch, q.values, k.values, v.values, gates.g,
+                                           gates.beta, initial, node.doc_start, node.grid, node.scale()});
+    }
+  }
+  if (state != nullptr && config.conv_size > 0) {
+    run(tape.stream(), ShortConvShift{state->q->previous, tape.value(in.q).view(node.q.flat())});
+    run(tape.stream(), ShortConvShift{state->k->previous, tape.value(in.k).view(node.k.flat())});
+    run(tape.stream(), ShortConvShift{state->v->previous, tape.value(in.v).view(node.v.flat())});
+  }
+  tape.record(std::move(node));
+  return result;
+}
+
+}  // namespace hebb

@@ -1,0 +1,47 @@
+#pragma once
+#include "layers/ops/short_conv.h"
+
+namespace hebb {
+
+/// Sizes and variants of a gated delta rule with its gates, norms and convolutions (spec 20, section 1).
+struct DeltaConfig {
+  int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  int64_t conv_size = 0;    // 0: no convolution
+  bool silu = true;         // on q, k, v, after the convolution
+  bool l2_norm = true;      // of q and k, per head
+  double beta_scale = 1.0;  // 2 allows negative eigenvalues
+  int64_t chunk = 64;
+
+  int64_t key_channels() const { return key_heads * key_dim; }
+  int64_t value_channels() const { return value_heads * value_dim; }
+};
+
+/// What decoding carries: inputs of the convolutions and the state S.
+struct DeltaState {
+  std::unique_ptr<ShortConvState> q, k, v;  // null without convolutions
+  Buffer memory;                            // [B, HV, dk, dv]
+  DeltaState(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype);
+};
+
+struct DeltaInputs {
+  Var q, k, v;                 // [N, H dk] [N, H dk] [N, HV dv] raw projections
+  Var a, b;                    // [N, HV] logits of decay and write strength
+  Var q_conv, k_conv, v_conv;  // [channels, K]; no Var without convolutions
+  Var q_bias, k_bias, v_bias;  // [channels] or no Var
+  Var a_log, dt_bias;          // [HV]
+  Var initial_state;           // [HV, dk, dv], or no Var: 0
+};
+
+/// o [N, HV dv]. With `inspect`: value [N, HV dv], v after convolution and activation, and prediction
+/// [N, HV dv], k_t S_{t-1} before the token's decay and write; no gradient flows through these two.
+struct DeltaOutputs {
+  Var o, value, prediction;
+};
+
+/// From raw projections to the readings of the recurrence, in one node: convolutions, activation, l2
+/// norms, gates, gated delta rule (spec 20, sections 3 to 7). Keeps nothing but its inputs: the rest is
+/// computed again backward. Advances `state` when given; few tokens then run step by step.
+/// FLOPs per token: see kernels/gated_delta.h.
+DeltaOutputs gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, DeltaState* state, bool inspect);
+
+}  // namespace hebb
