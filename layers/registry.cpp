@@ -1,4 +1,5 @@
 #include "layers/ffn.h"
+#include "layers/gdn.h"
 #include "layers/layer.h"
 #include "layers/pkm.h"
 
@@ -9,6 +10,7 @@ const std::vector<LayerType>& layer_types() {
       {"swiglu", Role::ffn, make_swiglu_config},
       {"relu2", Role::ffn, make_relu2_config},
       {"pkm", Role::ffn, make_pkm_config},
+      {"gdn", Role::mixer, make_gdn_config},
   };
   return types;
 }

@@ -1,0 +1,222 @@
+#include "layers/gdn.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "layers/model_config.h"
+#include "layers/ops/gated_delta.h"
+#include "layers/ops/head_norm.h"
+#include "layers/ops/linear.h"
+
+namespace hebb {
+
+Init a_log_init(double low, double high) {
+  return [low, high](Rng& rng, float* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<float>(std::log(std::max(low + (high - low) * rng.uniform(), 1e-4)));
+    }
+  };
+}
+
+Init dt_bias_init(double low, double high) {
+  return [low, high](Rng& rng, float* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const double dt = std::max(std::exp(std::log(low) + (std::log(high) - std::log(low)) * rng.uniform()), 1e-4);
+      values[i] = static_cast<float>(dt + std::log(-std::expm1(-dt)));
+    }
+  };
+}
+
+namespace {
+
+struct GdnConfig final : LayerConfig {
+  int64_t num_heads = 0, key_head_dim = 0, value_head_dim = 0, conv_size = 4, chunk_size = 64;
+  std::optional<int64_t> num_value_heads;
+  bool conv_bias = false, allow_neg_eigval = false;
+  std::string activation = "silu", qk_norm = "l2", output_norm = "rms", output_gate = "silu";
+  std::string dt_bias_init = "log_uniform", initial_state = "zero";
+
+  int64_t value_heads() const { return num_value_heads.value_or(num_heads); }
+
+  void fields(Fields& f) override;
+  std::unique_ptr<Layer> make(const BuildContext& c) const override;
+};
+
+void GdnConfig::fields(Fields& f) {
+  f.field("num_heads", num_heads).required().min(1).help("Heads of queries and keys.");
+  f.field("num_value_heads", num_value_heads)
+      .min(1)
+      .help("Heads of values, each with a state; a multiple of num_heads, its default.");
+  f.require(num_heads < 1 || value_heads() % num_heads == 0, "num_value_heads",
+            "a multiple of num_heads (" + std::to_string(num_heads) + ")");
+  f.field("key_head_dim", key_head_dim).required().min(1).help("Channels of a head's queries and keys.");
+  f.field("value_head_dim", value_head_dim).required().min(1).help("Channels of a head's values.");
+  f.field("conv_size", conv_size).min(0).help("Width of the causal convolutions on q, k and v; 0 = none.");
+  f.require(conv_size != 1, "conv_size", "0 or an integer >= 2");
+  f.field("conv_bias", conv_bias).help("Biases of the convolutions.");
+  f.require(!conv_bias || conv_size > 0, "conv_bias", "false where conv_size is 0");
+  f.field("activation", activation).one_of({"silu", "none"}).help("On q, k and v, after the convolution.");
+  f.field("qk_norm", qk_norm).one_of({"l2", "none"}).help("Norm of q and k per head, after the activation.");
+  f.field("allow_neg_eigval", allow_neg_eigval)
+      .help("Write strength up to 2: transitions may have eigenvalues down to -1.");
+  f.field("output_norm", output_norm)
+      .one_of({"rms", "none"})
+      .help("Norm of the output per value head, one weight for all heads.");
+  f.field("output_gate", output_gate).one_of({"silu", "sigmoid", "none"}).help("Gate on the normed output.");
+  f.field("dt_bias_init", dt_bias_init).one_of({"log_uniform", "ones"}).help("Initial values of the decay's bias.");
+  f.field("initial_state", initial_state).one_of({"zero", "learned"}).help("State before a document's first token.");
+  f.field("chunk_size", chunk_size).help("Tokens of a chunk: 16, 32, 64 or 128; speed only.");
+  f.require(chunk_size == 16 || chunk_size == 32 || chunk_size == 64 || chunk_size == 128, "chunk_size",
+            "16, 32, 64 or 128");
+}
+
+/// y = Wo (rms(o) * gate(Wg x)), o the readings of the gated delta rule. Parameters: spec 20, section 2.
+class Gdn final : public Layer {
+ public:
+  Gdn(const BuildContext& c, const GdnConfig& config);
+
+  Var forward(Pass& pass, Var x, LayerState* state) override;
+  std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
+    return std::make_unique<State>(arena, rows, delta_, dtype);
+  }
+  double flops_per_token(int64_t length) const override;
+  int64_t state_bytes(int64_t tokens) const override;
+
+ private:
+  struct State final : LayerState {
+    DeltaState delta;
+    State(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype) : delta(arena, rows, config, dtype) {}
+  };
+  struct Path {  // of q, k or v
+    Param *proj = nullptr, *conv = nullptr, *bias = nullptr;
+  };
+  Path declare_projection(const BuildContext& c, const std::string& name, int64_t channels) const;
+  void declare_convolution(const BuildContext& c, const std::string& name, int64_t channels, bool bias,
+                           Path& path) const;
+  DeltaInputs project(Pass& pass, Var x);
+
+  int64_t d_;
+  double eps_;
+  DeltaConfig delta_;
+  HeadGate gate_;
+  Path q_, k_, v_;
+  Param *a_proj_, *b_proj_, *a_log_, *dt_bias_, *o_proj_;
+  Param *g_proj_ = nullptr, *o_norm_ = nullptr, *initial_state_ = nullptr;
+};
+
+DeltaConfig delta_config(const GdnConfig& config) {
+  DeltaConfig d;
+  d.key_heads = config.num_heads;
+  d.value_heads = config.value_heads();
+  d.key_dim = config.key_head_dim;
+  d.value_dim = config.value_head_dim;
+  d.conv_size = config.conv_size;
+  d.silu = config.activation == "silu";
+  d.l2_norm = config.qk_norm == "l2";
+  d.beta_scale = config.allow_neg_eigval ? 2.0 : 1.0;
+  d.chunk = config.chunk_size;
+  return d;
+}
+
+Gdn::Gdn(const BuildContext& c, const GdnConfig& config)
+    : d_(c.model.hidden_size), eps_(c.model.norm_eps), delta_(delta_config(config)) {
+  const Init normal = init::normal(c.model.init_std);
+  const int64_t heads = delta_.value_heads, keys = delta_.key_channels(), values = delta_.value_channels();
+  q_ = declare_projection(c, "q", keys);
+  k_ = declare_projection(c, "k", keys);
+  v_ = declare_projection(c, "v", values);
+  a_proj_ = &c.declare("a_proj.weight", {heads, d_}, normal);
+  b_proj_ = &c.declare("b_proj.weight", {heads, d_}, normal);
+  a_log_ = &c.declare("A_log", {heads}, a_log_init(0.0, 16.0), ParamKind::trained, true);
+  dt_bias_ = &c.declare("dt_bias", {heads},
+                        config.dt_bias_init == "ones" ? init::constant(1.0) : hebb::dt_bias_init(0.001, 0.1),
+                        ParamKind::trained, true);
+  if (delta_.conv_size > 0) {
+    declare_convolution(c, "q", keys, config.conv_bias, q_);
+    declare_convolution(c, "k", keys, config.conv_bias, k_);
+    declare_convolution(c, "v", values, config.conv_bias, v_);
+  }
+  gate_ = config.output_gate == "silu"      ? HeadGate::silu
+          : config.output_gate == "sigmoid" ? HeadGate::sigmoid
+                                            : HeadGate::none;
+  if (gate_ != HeadGate::none) {
+    g_proj_ = &c.declare("g_proj.weight", {values, d_}, normal);
+  }
+  if (config.output_norm == "rms") {
+    o_norm_ = &c.declare("o_norm.weight", {delta_.value_dim}, init::constant(1.0), ParamKind::trained, true);
+  }
+  if (config.initial_state == "learned") {
+    initial_state_ = &c.declare("initial_state", {heads, delta_.key_dim, delta_.value_dim}, init::constant(0.0),
+                                ParamKind::trained, true);
+  }
+  o_proj_ = &c.declare("o_proj.weight", {d_, values}, normal);
+}
+
+Gdn::Path Gdn::declare_projection(const BuildContext& c, const std::string& name, int64_t channels) const {
+  Path path;
+  path.proj = &c.declare(name + "_proj.weight", {channels, d_}, init::normal(c.model.init_std));
+  return path;
+}
+
+void Gdn::declare_convolution(const BuildContext& c, const std::string& name, int64_t channels, bool bias,
+                              Path& path) const {
+  path.conv = &c.declare(name + "_conv.weight", {channels, delta_.conv_size}, init::normal(c.model.init_std));
+  if (bias) {
+    path.bias = &c.declare(name + "_conv.bias", {channels}, init::constant(0.0), ParamKind::trained, true);
+  }
+}
+
+DeltaInputs Gdn::project(Pass& pass, Var x) {
+  const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
+  const auto apply = [&](Param* p) { return linear(pass.tape, x, pass.param(*p)); };
+  DeltaInputs in;
+  in.q = apply(q_.proj);  // [N, H dk]
+  in.k = apply(k_.proj);  // [N, H dk]
+  in.v = apply(v_.proj);  // [N, HV dv]
+  in.a = apply(a_proj_);  // [N, HV]
+  in.b = apply(b_proj_);  // [N, HV]
+  in.q_conv = param(q_.conv);
+  in.k_conv = param(k_.conv);
+  in.v_conv = param(v_.conv);
+  in.q_bias = param(q_.bias);
+  in.k_bias = param(k_.bias);
+  in.v_bias = param(v_.bias);
+  in.a_log = param(a_log_);
+  in.dt_bias = param(dt_bias_);
+  in.initial_state = param(initial_state_);
+  return in;
+}
+
+Var Gdn::forward(Pass& pass, Var x, LayerState* state) {
+  DeltaState* delta_state = state != nullptr ? &static_cast<State*>(state)->delta : nullptr;
+  const Var o = gated_delta(pass, project(pass, x), delta_, delta_state, false).o;  // [N, HV dv]
+  const Var z = g_proj_ != nullptr ? linear(pass.tape, x, pass.param(*g_proj_)) : Var{};
+  const Var weight = o_norm_ != nullptr ? pass.param(*o_norm_) : Var{};
+  const Var y = gated_norm(pass.tape, o, z, weight, delta_.value_dim, eps_, gate_);
+  return linear(pass.tape, y, pass.param(*o_proj_));
+}
+
+double Gdn::flops_per_token(int64_t) const {
+  const double d = static_cast<double>(d_), heads = static_cast<double>(delta_.value_heads);
+  const double dk = static_cast<double>(delta_.key_dim), keys = static_cast<double>(delta_.key_channels());
+  const double values = static_cast<double>(delta_.value_channels()), c = static_cast<double>(delta_.chunk);
+  const double projections = 2 * d * (2 * keys + (g_proj_ != nullptr ? 3 : 2) * values + 2 * heads);
+  const double taps = static_cast<double>(delta_.conv_size);
+  const double convolutions = taps > 0 ? (2 * taps + 3) * (2 * keys + values) : 0;
+  const double core = heads * (1 + 3.5 * c + c * c / 2) + 6 * c * heads * dk + 4 * c * values + 6 * dk * values;
+  return projections + convolutions + core;
+}
+
+int64_t Gdn::state_bytes(int64_t) const {
+  const int64_t inputs =
+      std::max<int64_t>(0, delta_.conv_size - 1) * (2 * delta_.key_channels() + delta_.value_channels());
+  return 4 * delta_.key_dim * delta_.value_channels() + 2 * inputs;
+}
+
+std::unique_ptr<Layer> GdnConfig::make(const BuildContext& c) const { return std::make_unique<Gdn>(c, *this); }
+
+}  // namespace
+
+std::unique_ptr<LayerConfig> make_gdn_config() { return std::make_unique<GdnConfig>(); }
+
+}  // namespace hebb
