@@ -39,7 +39,10 @@ void synthetic_fields(Fields& f, SyntheticConfig& c) {
   f.field("length", c.length).min(1).unit("tokens").help("Length of the rows. Default: train.sequence_length.");
   if (all || icr) {
     f.field("lengths", c.lengths).min(1).unit("tokens").help("Lengths that are mixed, one per block of rows.");
-    f.field("length_block", c.length_block).min(1).unit("rows").help("Rows per length draw. Default: train.batch_size.");
+    f.field("length_block", c.length_block)
+        .min(1)
+        .unit("rows")
+        .help("Rows per length draw. Default: train.batch_size.");
     f.field("word", c.task.word).min(1).unit("tokens").help("Tokens per key and per value.");
   }
   if (all || icr || task == "mqar") {
@@ -151,7 +154,8 @@ SyntheticTask resolve_task(const SyntheticConfig& config, const std::string& whe
   if (config.length && !config.lengths.empty()) {
     throw ConfigError(where + ".length", "length and lengths", "one of them");
   }
-  task.lengths = config.lengths.empty() ? std::vector<int64_t>{config.length.value_or(sequence_length)} : config.lengths;
+  task.lengths =
+      config.lengths.empty() ? std::vector<int64_t>{config.length.value_or(sequence_length)} : config.lengths;
   for (const int64_t length : task.lengths) {
     if (length > sequence_length) {
       throw ConfigError(where + (config.lengths.empty() ? ".length" : ".lengths"), std::to_string(length),

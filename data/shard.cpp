@@ -124,9 +124,10 @@ void Shard::parse_header() {
   const auto bytes = bin_->view();
   const auto field = [&](int i) { return load_le<int32_t>(bytes.data() + 4 * i); };
   if (bytes.size() < 4 || (field(kFieldMagic) != kShardMagic16 && field(kFieldMagic) != kShardMagic32)) {
-    fail_at_byte(name_, 0, "magic number",
-                 bytes.size() < 4 ? std::to_string(bytes.size()) + " bytes" : std::to_string(field(kFieldMagic)),
-                 "20240520 (uint16) or 20240801 (uint32); headerless files need \"format\": \"raw_u16\" or \"raw_u32\"");
+    fail_at_byte(
+        name_, 0, "magic number",
+        bytes.size() < 4 ? std::to_string(bytes.size()) + " bytes" : std::to_string(field(kFieldMagic)),
+        "20240520 (uint16) or 20240801 (uint32); headerless files need \"format\": \"raw_u16\" or \"raw_u32\"");
   }
   if (bytes.size() < static_cast<uint64_t>(kShardHeaderBytes)) {
     fail_at_byte(name_, bytes.size(), "file ends inside the header", std::to_string(bytes.size()) + " bytes",

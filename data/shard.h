@@ -12,7 +12,7 @@
 namespace hebb {
 
 struct ShardOptions {
-  std::string format = "auto";           // "auto" (hebb, llm.c, Megatron by its index), "raw_u16", "raw_u32", "megatron"
+  std::string format = "auto";  // "auto" (hebb, llm.c, Megatron by its index), "raw_u16", "raw_u32", "megatron"
   std::optional<int64_t> split_token;    // makes documents of a file without an index
   bool split_before = false;             // the token starts a document; otherwise it ends one
 };

@@ -57,7 +57,9 @@ class RowBuilder {
 class WordSource {
  public:
   WordSource(Rng& rng, const SyntheticTask& task)
-      : rng_(rng), size_(static_cast<size_t>(task.word)), contents_(static_cast<uint32_t>(task.vocab) - kFirstContent) {}
+      : rng_(rng),
+        size_(static_cast<size_t>(task.word)),
+        contents_(static_cast<uint32_t>(task.vocab) - kFirstContent) {}
 
   std::vector<int32_t> fresh() {
     std::vector<int32_t> word(size_);

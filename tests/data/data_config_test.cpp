@@ -124,13 +124,16 @@ TEST_CASE("the resolved section reads back as itself", "[fast]") {
 
 TEST_CASE("wrong data sections name the key, what was found and what was expected", "[fast]") {
   CHECK(error_of(R"({})").find("data.sources: found nothing") != std::string::npos);
-  CHECK(error_of(R"({"sources": []})").find("data.sources: found an array, expected at least one source") != std::string::npos);
+  CHECK(error_of(R"({"sources": []})").find("data.sources: found an array, expected at least one source") !=
+        std::string::npos);
   CHECK(error_of(R"({"sources": [{}]})").find("data.sources.0.path: found nothing") != std::string::npos);
   const auto source_error = [](const std::string& keys) {
     return error_of("{\"sources\": [{\"path\": \"/a\", " + keys + "}]}");
   };
-  CHECK(source_error("\"weight\": 0").find("data.sources.0.weight: found 0, expected a number > 0, or \"rows\"") != std::string::npos);
-  CHECK(source_error("\"weight\": \"tokens\"").find("found \"tokens\", expected a number > 0, or \"rows\"") != std::string::npos);
+  CHECK(source_error("\"weight\": 0").find("data.sources.0.weight: found 0, expected a number > 0, or \"rows\"") !=
+        std::string::npos);
+  CHECK(source_error("\"weight\": \"tokens\"").find("found \"tokens\", expected a number > 0, or \"rows\"") !=
+        std::string::npos);
   CHECK(source_error("\"packing\": \"row\"").find("data.sources.0.packing: found \"row\"") != std::string::npos);
   CHECK(source_error("\"shufle\": \"rows\"").find("\"shuffle\"") != std::string::npos);
   CHECK(source_error("\"task\": \"mqar\"").find("data.sources.0.task") != std::string::npos);
@@ -141,7 +144,8 @@ TEST_CASE("wrong data sections name the key, what was found and what was expecte
   };
   CHECK(task_keys("\"task\": \"copy\"").find("data.sources.0.task: found \"copy\"") != std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"word\": 4").find("data.sources.0.word") != std::string::npos);
-  CHECK(task_keys("\"task\": \"mqar\", \"weight\": \"rows\"").find("a synthetic source has no end") != std::string::npos);
+  CHECK(task_keys("\"task\": \"mqar\", \"weight\": \"rows\"").find("a synthetic source has no end") !=
+        std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"path\": \"/a\"").find("data.sources.0.path") != std::string::npos);
   const std::string base = R"({"sources": [{"path": "/a"}], "validation": [)";
   CHECK(error_of(base + R"({"path": "/v"}]})").find("data.validation.0.name: found nothing") != std::string::npos);

@@ -84,7 +84,8 @@ TEST_CASE("every entry of dataset.json is compared with its shard", "[fast]") {
   const std::vector<std::string> messages = {
       "dtype of the shard differs from dataset.json (found u16, expected u32)",
       "vocabulary size (byte 16) of the shard differs from dataset.json (found 61, expected 62)",
-      "tokenizer hash (byte 32) of the shard differs from dataset.json (found 0000000000000abc, expected 0000000000000abd)",
+      "tokenizer hash (byte 32) of the shard differs from dataset.json (found 0000000000000abc, expected "
+      "0000000000000abd)",
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     const TempFolder folder;
@@ -99,7 +100,8 @@ TEST_CASE("shards that were exchanged, lost or re-indexed are reported", "[fast]
   write_dataset(folder.path());
   const std::string shard = (folder / "train_000001.bin").string();
   fs::copy_file(folder / "val_000000.bin", shard, fs::copy_options::overwrite_existing);
-  CHECK(open_error(folder.path().string()).find(shard + ": CRC-32 (byte 28) of the shard differs from dataset.json (found ") == 0);
+  CHECK(open_error(folder.path().string())
+            .find(shard + ": CRC-32 (byte 28) of the shard differs from dataset.json (found ") == 0);
   write_file_atomic(folder / "train_000001.idx", index_bytes({0, 1, 2}));
   CHECK(open_error(folder.path().string()) ==
         shard + ": number of documents of the shard differs from dataset.json (found 2, expected 1)");
@@ -120,7 +122,8 @@ TEST_CASE("a wrong dataset.json is a data error that names its place", "[fast]")
   write_dataset(folder.path());
   replace_in_file(json, "\"total_tokens\": 6", "\"total_tokens\": 7");
   CHECK(open_error(folder.path().string()) ==
-        json + ": totals are not the sums over the shards (found 7 tokens, 3 documents, expected 6 tokens, 3 documents)");
+        json +
+            ": totals are not the sums over the shards (found 7 tokens, 3 documents, expected 6 tokens, 3 documents)");
   replace_in_file(json, "\"total_tokens\"", "\"totel_tokens\"");
   CHECK(open_error(folder.path().string()).find(json + ":") == 0);
   replace_in_file(json, "\"totel_tokens\": 7", "\"total_tokens\": 6");
@@ -193,7 +196,8 @@ TEST_CASE("verification goes on after a broken file and lists every problem", "[
   CHECK(report.files == 3);
   CHECK(report.problems[0].find("train_000000.bin: byte 1024: CRC-32 of the 4 tokens") != std::string::npos);
   CHECK(report.problems[1].find("train_000001.bin: byte 0: magic number") != std::string::npos);
-  CHECK(report.problems[2].find("val_000000.bin: byte 1026: token id outside the vocabulary (found 99, expected 0 <= id < 61)") !=
+  CHECK(report.problems[2].find(
+            "val_000000.bin: byte 1026: token id outside the vocabulary (found 99, expected 0 <= id < 61)") !=
         std::string::npos);
   CHECK(report.text().find("3 files, 3 documents, 6 tokens: 3 problems\n") == 0);
 }

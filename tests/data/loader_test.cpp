@@ -339,14 +339,17 @@ TEST_CASE("sources without a complete row or with unfit options name themselves"
   config.sources = {task_source("mqar", 1)};
   LoaderOptions options = make_options(1, 1, 64);
   options.vocab_size = 8000;
-  CHECK(construction_error(config, options) == "data.sources.0.vocab: found 8192, expected at most model.vocab_size = 8000");
+  CHECK(construction_error(config, options) ==
+        "data.sources.0.vocab: found 8192, expected at most model.vocab_size = 8000");
   CHECK(construction_error(config, make_options(1, 1, 63)) ==
         "data.sources.0.length: found 64, expected at most train.sequence_length = 63");
   config.sources = {task_source("icl", 1)};
-  CHECK(construction_error(config, options) == "data.sources.0.task: found 10000, expected at most model.vocab_size = 8000");
+  CHECK(construction_error(config, options) ==
+        "data.sources.0.task: found 10000, expected at most model.vocab_size = 8000");
 }
 
-TEST_CASE("a damaged shard stops the first batch, a token above the vocabulary the batch that holds it", "[fast][threads]") {
+TEST_CASE("a damaged shard stops the first batch, a token above the vocabulary the batch that holds it",
+          "[fast][threads]") {
   const TempFolder folder;
   DataConfig config;
   const std::string path = write_tokens(folder, "a", 30, 1);
@@ -361,7 +364,8 @@ TEST_CASE("a damaged shard stops the first batch, a token above the vocabulary t
       loader.next_batch();  // tokens 1 to 61
     }
     for (int repeat = 0; repeat < 2; ++repeat) {
-      CHECK_THROWS_WITH(loader.next_batch(), path + ": byte 1172: token id outside the vocabulary (found 75, expected 0 <= id < 75)");
+      CHECK_THROWS_WITH(loader.next_batch(),
+                        path + ": byte 1172: token id outside the vocabulary (found 75, expected 0 <= id < 75)");
     }
   }
   std::string bytes = read_file(path);
@@ -410,7 +414,8 @@ TEST_CASE("resume refuses changed data unless it is allowed, and says what chang
     CHECK(loader.restore(state, false).empty());
     return std::string();
   };
-  const std::string start = "data: the data differs from that of the checkpoint (--allow-data-change continues with it): ";
+  const std::string start =
+      "data: the data differs from that of the checkpoint (--allow-data-change continues with it): ";
 
   LoaderOptions other = options;
   other.sequence_length = 11;
@@ -422,7 +427,8 @@ TEST_CASE("resume refuses changed data unless it is allowed, and says what chang
   fewer.sources.pop_back();
   CHECK(refusal(fewer, options) == start + "number of data.sources: found 1, expected 2");
   other.sequence_length = 11;
-  CHECK(refusal(config, other) == start + "train.sequence_length: found 11, expected 10; data.seed: found 100, expected 99");
+  CHECK(refusal(config, other) ==
+        start + "train.sequence_length: found 11, expected 10; data.seed: found 100, expected 99");
 
   // The same files at another place are the same data.
   fs::rename(folder / "b.bin", folder / "moved.bin");
@@ -467,7 +473,8 @@ TEST_CASE("a damaged loader state is a checkpoint error", "[fast]") {
     return std::string();
   };
   CHECK(refusal("next_row", Json(5)) ==
-        "state.json: loader.next_row: damaged loader state (found 5 rows, 1 counts, expected 4 rows, the sum of \"taken\", "
+        "state.json: loader.next_row: damaged loader state (found 5 rows, 1 counts, expected 4 rows, the sum of "
+        "\"taken\", "
         "with one count for each source)");
   CHECK(refusal("taken", Json("x")) ==
         "state.json: loader.taken: damaged loader state (found \"x\", expected a value as hebb writes it)");
@@ -485,7 +492,8 @@ TEST_CASE("synthetic rows are padded to the sequence length and follow their own
   const Batch batch = loader.next_batch();
   const MicroBatch& micro = batch.micro[0];
   CHECK(batch.valid_targets == 3 * 4);
-  CHECK(std::vector<int32_t>(micro.inputs.begin(), micro.inputs.begin() + 4) == std::vector<int32_t>{648, 6866, 359, 7843});
+  CHECK(std::vector<int32_t>(micro.inputs.begin(), micro.inputs.begin() + 4) ==
+        std::vector<int32_t>{648, 6866, 359, 7843});
   CHECK(std::vector<int32_t>(micro.inputs.begin() + 64, micro.inputs.begin() + 70) == std::vector<int32_t>(6, 0));
   CHECK(std::vector<int32_t>(micro.targets.begin() + 64, micro.targets.begin() + 70) == std::vector<int32_t>(6, -100));
   CHECK(micro.targets[8] == 6866);

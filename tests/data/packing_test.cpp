@@ -101,7 +101,8 @@ std::vector<Row> reference_epoch(const Documents& documents, const PackingOption
     for (const int64_t id : kept[d]) {
       stream.push_back({id, static_cast<int64_t>(d)});
     }
-    for (size_t s = begin; options.packing == Packing::document && s < stream.size(); s += static_cast<size_t>(length)) {
+    for (size_t s = begin; options.packing == Packing::document && s < stream.size();
+         s += static_cast<size_t>(length)) {
       const size_t end = std::min(s + static_cast<size_t>(length) + 1, stream.size());
       const bool is_full = end - s == static_cast<size_t>(length) + 1;
       if (is_full || (options.pad_tail && end - s >= 2)) {
@@ -293,7 +294,8 @@ TEST_CASE("a token above the vocabulary is an error at first sight", "[fast]") {
     order.fill(order.plan(1), 12, inputs.data(), targets.data(), ids.data());
     FAIL("read a wrong token");
   } catch (const DataError& error) {
-    CHECK(std::string(error.what()) == "x.bin: byte 1046: token id outside the vocabulary (found 12, expected 0 <= id < 12)");
+    CHECK(std::string(error.what()) ==
+          "x.bin: byte 1046: token id outside the vocabulary (found 12, expected 0 <= id < 12)");
   }
 }
 
@@ -316,6 +318,7 @@ TEST_CASE("a source without tokens is an error", "[fast]") {
     TokenSource source("folder/x_*.bin", std::move(shards));
     FAIL("accepted an empty source");
   } catch (const DataError& error) {
-    CHECK(std::string(error.what()) == "folder/x_*.bin: the source is empty (found 0 tokens in 1 files, expected at least one token)");
+    CHECK(std::string(error.what()) ==
+          "folder/x_*.bin: the source is empty (found 0 tokens in 1 files, expected at least one token)");
   }
 }

@@ -19,7 +19,10 @@ std::string mutate(std::string input, Rng& rng) {
     const uint32_t at = rng.below(static_cast<uint32_t>(input.size()) - 8);
     switch (rng.below(4)) {
       case 0: input[at] = static_cast<char>(input[at] ^ (1 << rng.below(8))); break;
-      case 1: patch<uint64_t>(input, at, rng.choice(std::vector<uint64_t>{0, 1, ~uint64_t{0}, uint64_t{1} << 63, 0x7FFFFFFF})); break;
+      case 1:
+        patch<uint64_t>(input, at,
+                        rng.choice(std::vector<uint64_t>{0, 1, ~uint64_t{0}, uint64_t{1} << 63, 0x7FFFFFFF}));
+        break;
       case 2: input.erase(at, 1 + rng.below(8)); break;
       default: input.insert(at, input.substr(at, 1 + rng.below(16)));
     }

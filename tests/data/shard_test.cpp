@@ -130,7 +130,8 @@ TEST_CASE("headerless files are read as the named type", "[fast]") {
   CHECK(narrow.format() == Shard::Format::raw);
   CHECK(narrow.byte_offset(3) == 6);
   CHECK(read_all(open_bytes(token_bytes<uint32_t>(kTokens), {}, format_option("raw_u32"))) == as_int32(kTokens));
-  CHECK(error_of("12345", {}, format_option("raw_u16")) == "x.bin: byte 5: file size (found 5 bytes, expected a multiple of 2)");
+  CHECK(error_of("12345", {}, format_option("raw_u16")) ==
+        "x.bin: byte 5: file size (found 5 bytes, expected a multiple of 2)");
 }
 
 TEST_CASE("the Megatron vector gives its two documents", "[fast]") {
@@ -177,19 +178,24 @@ TEST_CASE("a damaged Megatron index is reported with its byte", "[fast]") {
     return error_of(bin, index, format_option("megatron"));
   };
   CHECK(error_of(bin, good, format_option("megatron")).empty());
-  CHECK(damaged(0, 'X') == "x.idx: byte 0: magic word of the Megatron index (found other bytes, expected MMIDIDX and two zero bytes)");
+  CHECK(damaged(0, 'X') ==
+        "x.idx: byte 0: magic word of the Megatron index (found other bytes, expected MMIDIDX and two zero bytes)");
   CHECK(damaged(9, uint64_t{2}) == "x.idx: byte 9: version (found 2, expected 1)");
   CHECK(damaged(17, uint8_t{9}) == "x.idx: byte 17: dtype (found 9, expected a code from 1 to 8)");
-  CHECK(damaged(18, uint64_t{3}).find("x.idx: byte 18: file size of 82 bytes does not fit the counts (found 3 sequences") == 0);
+  CHECK(damaged(18, uint64_t{3})
+            .find("x.idx: byte 18: file size of 82 bytes does not fit the counts (found 3 sequences") == 0);
   CHECK(damaged(18, ~uint64_t{0}).find("x.idx: byte 18: ") == 0);
   CHECK(damaged(26, uint64_t{2}).find("x.idx: byte 18: ") == 0);
   CHECK(damaged(34, int32_t{-1}) == "x.idx: byte 34: length of sequence 0 (found -1, expected >= 0)");
-  CHECK(damaged(50, int64_t{4}) == "x.idx: byte 50: byte offset of sequence 1 (found 4, expected 6, the end of the one before)");
+  CHECK(damaged(50, int64_t{4}) ==
+        "x.idx: byte 50: byte offset of sequence 1 (found 4, expected 6, the end of the one before)");
   CHECK(damaged(58, int64_t{1}) == "x.idx: byte 58: document boundary 0 (found 1, expected 0)");
   CHECK(damaged(66, int64_t{-1}) == "x.idx: byte 66: document boundary 1 (found -1, expected 0 to 2)");
   CHECK(damaged(74, int64_t{1}) == "x.idx: byte 74: document boundary 2 (found 1, expected 2)");
-  CHECK(error_of(bin + "12", good) == "x.idx: byte 34: tokens of all sequences (found 5 of 2 bytes, expected the 12 bytes of the .bin file)");
-  CHECK(error_of(bin, good.substr(0, 20)) == "x.idx: byte 20: file ends too early (found 20 bytes, expected at least 34)");
+  CHECK(error_of(bin + "12", good) ==
+        "x.idx: byte 34: tokens of all sequences (found 5 of 2 bytes, expected the 12 bytes of the .bin file)");
+  CHECK(error_of(bin, good.substr(0, 20)) ==
+        "x.idx: byte 20: file ends too early (found 20 bytes, expected at least 34)");
   CHECK(error_of(bin, std::nullopt, format_option("megatron")) ==
         "x.bin: Megatron data needs its index (found no file x.idx, expected the .idx beside the .bin)");
   CHECK(error_of("", megatron_index_bytes(8, 2, {}, {})) ==
@@ -204,7 +210,8 @@ TEST_CASE("a damaged header is reported with its byte, what was found and expect
     return error_of(bytes);
   };
   CHECK(error_of(good).empty());
-  CHECK(damaged(0, 7).find("x.bin: byte 0: magic number (found 7, expected 20240520 (uint16) or 20240801 (uint32)") == 0);
+  CHECK(damaged(0, 7).find("x.bin: byte 0: magic number (found 7, expected 20240520 (uint16) or 20240801 (uint32)") ==
+        0);
   CHECK(damaged(4, 2) == "x.bin: byte 4: version (found 2, expected 1)");
   CHECK(damaged(8, 12) == "x.bin: byte 8: number of tokens in a file of 1046 bytes (found 12, expected 11)");
   CHECK(damaged(8, -1) == "x.bin: byte 8: number of tokens in a file of 1046 bytes (found -1, expected 11)");
@@ -215,7 +222,8 @@ TEST_CASE("a damaged header is reported with its byte, what was found and expect
   CHECK(damaged(24, -2) == "x.bin: byte 24: EOS id (found -2, expected -1 or an id below 61)");
   CHECK(damaged(1020, 1) == "x.bin: byte 1020: unused header field 255 (found 1, expected 0)");
   CHECK(error_of(good.substr(0, 3)).find("x.bin: byte 0: magic number (found 3 bytes") == 0);
-  CHECK(error_of(good.substr(0, 1000)) == "x.bin: byte 1000: file ends inside the header (found 1000 bytes, expected at least 1024)");
+  CHECK(error_of(good.substr(0, 1000)) ==
+        "x.bin: byte 1000: file ends inside the header (found 1000 bytes, expected at least 1024)");
   CHECK(error_of(good + "x") ==
         "x.bin: byte 8: number of tokens in a file of 1047 bytes (found 11, expected 11 and a part of a token)");
 }
@@ -242,13 +250,17 @@ TEST_CASE("a damaged index is reported with its byte, what was found and expecte
   CHECK(damaged(16, 12) == "x.idx: byte 16: number of tokens (found 12, expected 11, as in the shard)");
   CHECK(damaged(24, 1) == "x.idx: byte 24: start of document 0 (found 1, expected 0)");
   CHECK(damaged(40, 3) == "x.idx: byte 40: start of document 2 (found 3, expected 4 to 11)");
-  CHECK(damaged(32, ~uint64_t{0}).find("x.idx: byte 32: start of document 1 (found 18446744073709551615, expected 0 to 11)") == 0);
+  CHECK(damaged(32, ~uint64_t{0})
+            .find("x.idx: byte 32: start of document 1 (found 18446744073709551615, expected 0 to 11)") == 0);
   CHECK(damaged(48, 10) == "x.idx: byte 48: last offset (found 10, expected 11, the number of tokens)");
   std::string flipped = good;
   flipped[32] = static_cast<char>(flipped[32] ^ 2);
   CHECK(error_of(bin, flipped).find("x.idx: byte 56: CRC-32 of the index does not match its 56 bytes (found 0x") == 0);
-  CHECK(error_of(bin, good.substr(0, 35)) == "x.idx: byte 35: file ends too early (found 35 bytes, expected at least 36)");
-  CHECK(error_of(bin, good + "x").find("x.idx: byte 8: number of documents in a file of 61 bytes (found 3, expected 3 and a remainder)") == 0);
+  CHECK(error_of(bin, good.substr(0, 35)) ==
+        "x.idx: byte 35: file ends too early (found 35 bytes, expected at least 36)");
+  CHECK(error_of(bin, good + "x")
+            .find("x.idx: byte 8: number of documents in a file of 61 bytes (found 3, expected 3 and a remainder)") ==
+        0);
 }
 
 TEST_CASE("a missing file names its path", "[fast]") {

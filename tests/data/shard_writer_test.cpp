@@ -144,7 +144,8 @@ TEST_CASE("a data set is replaced only when asked, and stays whole until the new
     ShardWriter writer(make_options(folder.path(), 61, 1));
     FAIL("wrote over a data set");
   } catch (const ConfigError& error) {
-    CHECK(std::string(error.what()) == folder.path().string() + ": found a folder that holds dataset.json, expected a " +
+    CHECK(std::string(error.what()) == folder.path().string() +
+                                           ": found a folder that holds dataset.json, expected a " +
                                            "folder without a data set, or leave to overwrite it");
   }
   ShardWriterOptions options = make_options(folder.path(), 61, 100);

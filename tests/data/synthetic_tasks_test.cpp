@@ -331,18 +331,21 @@ TEST_CASE("rows depend on the index alone, not on the order of generation", "[fa
 
 TEST_CASE("task options out of range are reported with what was expected", "[fast]") {
   SyntheticTask task = make_task("icr_basic", 216);
-  CHECK(error_of(task) == "data.sources[0].length: found 216, expected at least 217 tokens for 6 asked pairs of 2 x 8 tokens");
+  CHECK(error_of(task) ==
+        "data.sources[0].length: found 216, expected at least 217 tokens for 6 asked pairs of 2 x 8 tokens");
   task.lengths = {217};
   CHECK(error_of(task).empty());
 
   task = make_task("icr_basic", 133);
   task.vocab = 15;
   task.word = 2;
-  CHECK(error_of(task) == "data.sources[0].vocab: found 15, expected an alphabet with at least 32 different words of 2 tokens "
-                          "(ids below 10 are reserved)");
+  CHECK(error_of(task) ==
+        "data.sources[0].vocab: found 15, expected an alphabet with at least 32 different words of 2 tokens "
+        "(ids below 10 are reserved)");
 
   task = make_task("icr_positional", 144);
-  CHECK(error_of(task) == "data.sources[0].length: found 144, expected at least 145 tokens for 4 asked pairs of 2 x 8 tokens");
+  CHECK(error_of(task) ==
+        "data.sources[0].length: found 144, expected at least 145 tokens for 4 asked pairs of 2 x 8 tokens");
 
   task = make_task("icl", 25);
   CHECK(error_of(task) == "data.sources[0].length: found 25, expected at least 26, one example");
