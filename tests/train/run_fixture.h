@@ -1,0 +1,254 @@
+#pragma once
+// Small training runs in process, with a mixer that has every kind of state that a layer can carry.
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/safetensors.h"
+#include "layers/ffn.h"
+#include "layers/ops/linear.h"
+#include "layers/ops/token_shift.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+#include "train/trainer.h"
+
+namespace hebb::testing {
+
+/// y = (x shifted) weightᵀ + bias + memory. `memory` is a fast weight that every pass moves, `threshold`
+/// has an optimizer of its own, `count` counts applied steps. At step indices in `poisoned` the bias of the
+/// second block is NaN; at `poisoned_memory` fast weights become NaN.
+struct TestMixerConfig final : LayerConfig {
+  inline static std::vector<int64_t> poisoned, poisoned_memory;
+  bool has_memory = true;
+
+  void fields(Fields& f) override { f.field("has_memory", has_memory); }
+  std::unique_ptr<Layer> make(const BuildContext& c) const override;
+};
+
+class TestMixer final : public Layer {
+ public:
+  TestMixer(const BuildContext& c, bool has_memory) : name_(c.name), d_(c.model.hidden_size), is_second_(c.block == 1) {
+    const Init normal = init::normal(0.2);
+    weight_ = &c.declare("weight", {d_, d_}, normal);
+    mu_ = &c.declare("mu", {d_}, init::constant(0.5));
+    bias_ = &c.declare("bias", {d_}, init::constant(0.0));
+    if (has_memory) {
+      memory_ = &c.declare("memory", {d_}, init::constant(0.01), ParamKind::fast);
+      threshold_ = &c.declare("threshold", {2}, init::constant(0.5), ParamKind::state);
+      count_ = &c.declare("count", {1}, init::constant(0), ParamKind::buffer);
+    }
+  }
+
+  Var forward(Pass& pass, Var x, LayerState*) override {
+    Tape& tape = pass.tape;
+    HEBB_ASSERT(pass.training || pass.random_window == 0);
+    const Var shifted = token_shift(pass, x, pass.param(*mu_), true, nullptr);
+    Var y = linear(tape, shifted, pass.param(*weight_), pass.param(*bias_));
+    if (memory_ != nullptr) {
+      y = linear(tape, y, tape.constant(weight_->value), tape.constant(memory_->value));
+      if (!tape.recomputing()) {
+        advance_memory(pass, tape.value(x));
+      }
+    }
+    return y;
+  }
+
+  void begin_step(Stream& stream, int64_t step) override {
+    if (stream.counting()) {
+      return;
+    }
+    const auto has = [&](const std::vector<int64_t>& steps) { return std::find(steps.begin(), steps.end(), step) != steps.end(); };
+    set(*bias_, 0, is_second_ && has(TestMixerConfig::poisoned) ? std::numeric_limits<double>::quiet_NaN() : 0.125);
+    if (memory_ != nullptr && has(TestMixerConfig::poisoned_memory)) {
+      set(*memory_, 1, std::numeric_limits<double>::quiet_NaN());
+    }
+  }
+
+  void after_step(Stream& stream, int64_t step) override {
+    if (memory_ != nullptr && !stream.counting()) {
+      set(*threshold_, 0, get(*threshold_, 0) + 0.25);
+      dispatch_real(threshold_->m.dtype, [&](auto zero) { threshold_->m.as<decltype(zero)>()[1] += 1; });
+      threshold_->updates += 1;
+      *count_->value.as<int32_t>() += 1;
+    }
+  }
+
+  double flops_per_token(int64_t) const override { return 4.0 * static_cast<double>(d_ * d_); }
+
+ private:
+  static void set(Param& p, int64_t i, double value) {
+    dispatch_real(p.value.dtype, [&](auto zero) { p.value.as<decltype(zero)>()[i] = static_cast<decltype(zero)>(value); });
+  }
+  static double get(const Param& p, int64_t i) {
+    double value = 0;
+    dispatch_real(p.value.dtype, [&](auto zero) { value = static_cast<double>(p.value.as<decltype(zero)>()[i]); });
+    return value;
+  }
+  void advance_memory(Pass& pass, const Tensor& x) {
+    if (pass.stream().counting()) {
+      return;
+    }
+    for (int64_t i = 0; i < d_; ++i) {
+      double first = 0;
+      dispatch_real(x.dtype, [&](auto zero) { first = static_cast<double>(x.as<decltype(zero)>()[i]); });
+      set(*memory_, i, 0.875 * get(*memory_, i) + 0.0625 * first);
+    }
+    if (pass.statistics != nullptr) {
+      (*pass.statistics)[name_]["memory_0"] = get(*memory_, 0);
+      (*pass.statistics)[name_]["window"] = static_cast<double>(pass.random_window);
+    }
+  }
+
+  std::string name_;
+  int64_t d_;
+  bool is_second_;
+  Param *weight_, *mu_, *bias_, *memory_ = nullptr, *threshold_ = nullptr, *count_ = nullptr;
+};
+
+inline std::unique_ptr<Layer> TestMixerConfig::make(const BuildContext& c) const {
+  return std::make_unique<TestMixer>(c, has_memory);
+}
+
+/// Lets Fields read a layer's own fields.
+struct LayerFields {
+  LayerConfig* layer;
+};
+inline void fields(Fields& f, LayerFields& l) { l.layer->fields(f); }
+
+/// A model of two blocks over 29 token ids, with the test mixer.
+inline ModelConfig test_model(bool has_memory = true) {
+  ModelConfig model;
+  model.vocab_size = 29;
+  model.hidden_size = 12;
+  model.num_layers = 2;
+  auto mixer = std::make_unique<TestMixerConfig>();
+  mixer->has_memory = has_memory;
+  model.layers.push_back({"mix", "test", Role::mixer, std::move(mixer)});
+  model.layers.push_back({"mlp", "swiglu", Role::ffn, make_swiglu_config()});
+  LayerFields mlp{model.layers.back().config.get()};
+  Fields::read(parse_json(R"({"intermediate_size": 10})", "test.json"), "mlp", mlp);
+  model.pattern.push_back({"mix", "mlp", std::nullopt});
+  return model;
+}
+
+/// 3,000 tokens of documents that end with token 0, as a headerless file.
+inline fs::path write_tokens(const TempFolder& folder, const std::string& name = "tokens.bin", uint64_t seed = 1) {
+  Rng rng(seed, "test tokens");
+  std::string bytes;
+  for (int i = 0; i < 3000; ++i) {
+    // Half of the tokens follow from the one before, so that there is something to learn.
+    const int last = bytes.empty() ? 0 : static_cast<unsigned char>(bytes[bytes.size() - 2]);
+    const int token = rng.below(2) == 0 ? (last * 7 + 3) % 29 : static_cast<int>(rng.below(29));
+    bytes.push_back(static_cast<char>(token));
+    bytes.push_back('\0');
+  }
+  return folder.write(name, bytes);
+}
+
+/// A resolved run of 7 steps on the CPU in fp64; `changes` is merged over its sections.
+inline RunConfig test_run(const TempFolder& folder, const std::string& changes = "{}", bool has_memory = true) {
+  const fs::path tokens = fs::exists(folder / "tokens.bin") ? folder / "tokens.bin" : write_tokens(folder);
+  Json json = parse_json(R"({
+    "data": {"sources": [{"path": "TOKENS", "format": "raw_u16", "split_token": 0}]},
+    "train": {"steps": 7, "batch_size": 4, "micro_batch_size": 2, "sequence_length": 9, "seed": 5, "precision": "fp64",
+              "log_every": 1, "checkpoint": {"every": 100}},
+    "optimizer": {"lr": 0.01, "weight_decay": 0.1}, "schedule": {"type": "cosine", "warmup_steps": 2, "min_lr": 0.001}})", "test.json");
+  json.find("data")->find("sources")->items()[0].set("path", Json(tokens.string()));
+  merge_json(json, parse_json(changes, "changes.json"));
+  RunConfig config;
+  config.name = "test";
+  config.model = test_model(has_memory);
+  Fields::read(json.at("data"), "data", config.data);
+  Fields::read(json.at("train"), "train", config.train);
+  Fields::read(json.at("optimizer"), "optimizer", config.optimizer);
+  Fields::read(json.at("schedule"), "schedule", config.schedule);
+  resolve(config, {});
+  return config;
+}
+
+/// What a run printed, and what it does when a line is printed.
+struct Heard {
+  std::vector<std::string> lines;
+  std::function<void(const std::string&)> on_line;
+
+  Console console() {
+    return {[this](std::string_view line) {
+              lines.emplace_back(line);
+              if (on_line) {
+                on_line(lines.back());
+              }
+            },
+            nullptr};
+  }
+  bool has(const std::string& part) const {
+    return std::any_of(lines.begin(), lines.end(), [&](const std::string& l) { return l.find(part) != std::string::npos; });
+  }
+  int count(const std::string& part) const {
+    return static_cast<int>(std::count_if(lines.begin(), lines.end(), [&](const std::string& l) { return l.find(part) != std::string::npos; }));
+  }
+};
+
+inline RunOptions in_folder(const fs::path& folder) {
+  RunOptions options;
+  options.run_folder = folder;
+  return options;
+}
+
+/// Runs to its end in `folder`; returns the exit code.
+inline int run_in(const fs::path& folder, RunConfig config, Heard& heard, RunOptions options = {}) {
+  options.run_folder = folder;
+  Trainer trainer(std::move(config), options, {}, heard.console(), "test");
+  return trainer.run();
+}
+
+inline int run_in(const fs::path& folder, RunConfig config) {
+  Heard heard;
+  return run_in(folder, std::move(config), heard);
+}
+
+/// Lines of metrics.jsonl without what depends on time and machine.
+inline std::vector<std::string> metrics_of(const fs::path& folder) {
+  std::vector<std::string> lines;
+  const std::string text = read_file(folder / "metrics.jsonl");
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    REQUIRE(end != std::string::npos);
+    Json line = parse_json(text.substr(begin, end - begin), "metrics.jsonl");
+    for (const char* key : {"tokens_per_s", "step_ms", "mem_bytes"}) {
+      line.erase(key);
+    }
+    lines.push_back(line.dump());
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// The values of one key over the training lines.
+inline std::vector<double> metric(const fs::path& folder, const std::string& key) {
+  std::vector<double> values;
+  for (const std::string& text : metrics_of(folder)) {
+    const Json line = parse_json(text, "metrics.jsonl");
+    if (line.find("val") == nullptr) {
+      const Json& value = line.at(key);
+      values.push_back(value.is_number() ? value.as_double() : std::numeric_limits<double>::quiet_NaN());
+    }
+  }
+  return values;
+}
+
+inline fs::path checkpoint_in(const fs::path& folder, int64_t step) {
+  return folder / "checkpoints" / CheckpointFolder::name_of(step);
+}
+
+/// All files of a checkpoint, one after the other.
+inline std::string checkpoint_bytes(const fs::path& folder, int64_t step) {
+  std::string bytes;
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json", "config.json"}) {
+    bytes += read_file(checkpoint_in(folder, step) / name);
+  }
+  return bytes;
+}
+
+}  // namespace hebb::testing

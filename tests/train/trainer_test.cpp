@@ -1,0 +1,337 @@
+#include <signal.h>
+
+#include <cmath>
+
+#include "tests/train/run_fixture.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+/// The values of a tensor of a checkpoint.
+std::vector<double> weights_of(const fs::path& folder, int64_t step, const std::string& name) {
+  return SafetensorsFile(checkpoint_in(folder, step) / "model.safetensors").doubles(name);
+}
+
+int64_t updates_of(const fs::path& folder, int64_t step, const std::string& name) {
+  return SafetensorsFile(checkpoint_in(folder, step) / "optimizer.safetensors").integers(name + ".t")[0];
+}
+
+Json state_of(const fs::path& folder, int64_t step) { return parse_json_file((checkpoint_in(folder, step) / "state.json").string()); }
+
+struct Poison {
+  explicit Poison(std::vector<int64_t> steps) { TestMixerConfig::poisoned = std::move(steps); }
+  ~Poison() {
+    TestMixerConfig::poisoned.clear();
+    TestMixerConfig::poisoned_memory.clear();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a run writes lines for every step, with the loss of the initial weights first") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
+  const std::vector<double> steps = metric(folder / "run", "step"), losses = metric(folder / "run", "loss");
+  CHECK(steps == std::vector<double>{1, 2, 3, 4, 5, 6, 7});
+  CHECK(metric(folder / "run", "tokens") == std::vector<double>{36, 72, 108, 144, 180, 216, 252});
+  CHECK(losses.front() == Catch::Approx(std::log(29.0)).epsilon(0.02));  // init_std 0.02: nearly uniform
+  CHECK(losses.back() < losses.front());
+  CHECK(metric(folder / "run", "skipped") == std::vector<double>(7, 0));
+}
+
+TEST_CASE("lr in the lines is the schedule of the step that was applied") {
+  const TempFolder folder;
+  const RunConfig config = test_run(folder);
+  const Schedule schedule(config.schedule, config.optimizer.lr, 7);
+  REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
+  const std::vector<double> lr = metric(folder / "run", "lr");
+  REQUIRE(lr.size() == 7);
+  for (int64_t s = 0; s < 7; ++s) {
+    CHECK(lr[static_cast<size_t>(s)] == Catch::Approx(schedule(s)).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("log_every chooses the lines, the first and the last step have one always") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"log_every": 3}})")) == 0);
+  CHECK(metric(folder / "run", "step") == std::vector<double>{1, 3, 6, 7});
+}
+
+TEST_CASE("a stop after every step of a run and a restart give the run's bits") {
+  const TempFolder folder;
+  const std::string changes = R"({"train": {"val_every": 2, "document_mask": true, "random_window": {"p": 0.5, "window": 3}},
+      "data": {"validation": [{"name": "v", "path": ")" + write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 5}]}})";
+  REQUIRE(run_in(folder / "straight", test_run(folder, changes)) == 0);
+  const auto expected = metrics_of(folder / "straight");
+  CHECK(expected.size() == 7 + 4);
+  for (int stop = 1; stop < 7; ++stop) {
+    INFO("stopped after step " << stop);
+    const fs::path run = folder / ("run" + std::to_string(stop));
+    Heard heard;
+    heard.on_line = [&](const std::string& line) {
+      if (line.starts_with("step " + std::to_string(stop) + "/7 loss")) {
+        raise(SIGUSR1);
+      }
+    };
+    CHECK(run_in(run, test_run(folder, changes), heard) == 75);
+    CHECK(heard.has("stopped after step " + std::to_string(stop) + " by SIGUSR1"));
+    REQUIRE(run_in(run, test_run(folder, changes), heard) == 0);
+    CHECK(metrics_of(run) == expected);
+    CHECK(checkpoint_bytes(run, 7) == checkpoint_bytes(folder / "straight", 7));
+  }
+}
+
+TEST_CASE("a run that died goes on from its last checkpoint with the same bits") {
+  const TempFolder folder;
+  const std::string changes = R"({"train": {"checkpoint": {"every": 2, "keep": 9}}})";
+  REQUIRE(run_in(folder / "straight", test_run(folder, changes)) == 0);
+  struct Death {};
+  for (int death = 1; death < 7; ++death) {
+    INFO("died after step " << death);
+    const fs::path run = folder / ("run" + std::to_string(death));
+    Heard heard;
+    heard.on_line = [&](const std::string& line) {
+      if (line.starts_with("step " + std::to_string(death) + "/7 loss")) {
+        throw Death();
+      }
+    };
+    CHECK_THROWS_AS(run_in(run, test_run(folder, changes), heard), Death);
+    Heard again;
+    REQUIRE(run_in(run, test_run(folder, changes), again) == 0);
+    // The line comes before the save of its step.
+    CHECK(again.has("resuming after step " + std::to_string((death - 1) / 2 * 2)) == (death > 2));
+    CHECK(metrics_of(run) == metrics_of(folder / "straight"));
+    CHECK(checkpoint_bytes(run, 7) == checkpoint_bytes(folder / "straight", 7));
+  }
+}
+
+TEST_CASE("micro-batch sizes and recompute give the same run") {
+  const TempFolder folder;
+  // Fast weights advance by micro-batch, so the mixer has none here; documents make unequal counts of valid targets.
+  const auto changes = [](int rows, const std::string& precision, const std::string& recompute) {
+    return R"({"train": {"micro_batch_size": )" + std::to_string(rows) + R"(, "document_mask": true, "steps": 10, "precision": ")" +
+           precision + R"(", "recompute": ")" + recompute + "\"}}";
+  };
+  for (const std::string precision : {"fp64", "fp32"}) {
+    const std::string whole = "whole-" + precision;
+    REQUIRE(run_in(folder / whole, test_run(folder, changes(4, precision, "none"), false)) == 0);
+    const std::vector<double> losses = metric(folder / whole, "loss");
+    const std::vector<double> weights = weights_of(folder / whole, 10, "blocks.0.mixer.weight");
+    for (const int rows : {1, 2}) {
+      const std::string split = "split-" + precision + std::to_string(rows);
+      REQUIRE(run_in(folder / split, test_run(folder, changes(rows, precision, "none"), false)) == 0);
+      const std::vector<double> other = metric(folder / split, "loss");
+      const std::vector<double> other_weights = weights_of(folder / split, 10, "blocks.0.mixer.weight");
+      // Sums in another order: the tolerances of spec 83, section 8.
+      for (size_t i = 0; i < losses.size(); ++i) {
+        CHECK(other[i] == Catch::Approx(losses[i]).epsilon(precision == "fp64" ? 1e-10 : 1e-5));
+      }
+      for (size_t i = 0; i < weights.size(); ++i) {
+        CHECK(std::abs(other_weights[i] - weights[i]) < (precision == "fp64" ? 1e-10 : 1e-4));
+      }
+    }
+  }
+  const auto model = [&](const std::string& run) { return read_file(checkpoint_in(folder / run, 10) / "model.safetensors"); };
+  for (const std::string mode : {"block", "mixer", "ffn"}) {
+    REQUIRE(run_in(folder / mode, test_run(folder, changes(4, "fp32", mode), false)) == 0);
+    CHECK(model(mode) == model("whole-fp32"));
+  }
+}
+
+TEST_CASE("the number of threads changes nothing") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "one", test_run(folder, R"({"train": {"threads": 1, "precision": "fp32"}})")) == 0);
+  REQUIRE(run_in(folder / "three", test_run(folder, R"({"train": {"threads": 3, "precision": "fp32"}})")) == 0);
+  CHECK(metrics_of(folder / "one") == metrics_of(folder / "three"));
+  CHECK(read_file(checkpoint_in(folder / "one", 7) / "model.safetensors") == read_file(checkpoint_in(folder / "three", 7) / "model.safetensors"));
+}
+
+TEST_CASE("a NaN leaves weights, moments and counts alone while data and schedule go on") {
+  const TempFolder folder;
+  const std::string changes = R"({"train": {"checkpoint": {"every": 1, "keep": 9}}})";
+  Poison poison({2});
+  Heard heard;
+  REQUIRE(run_in(folder / "run", test_run(folder, changes, false), heard) == 0);
+  CHECK(heard.has("step 3 skipped: the loss is \"nan\" (rows 8 to 11)"));
+  CHECK(metric(folder / "run", "skipped") == std::vector<double>{0, 0, 1, 1, 1, 1, 1});
+  CHECK(std::isnan(metric(folder / "run", "loss")[2]));
+  CHECK(metric(folder / "run", "lr")[3] == Schedule(test_run(folder).schedule, 0.01, 7)(3));
+  for (const auto& name : {"embed.weight", "blocks.0.mixer.weight", "blocks.1.ffn.down_proj.weight", "final_norm.weight"}) {
+    CHECK(weights_of(folder / "run", 2, name) == weights_of(folder / "run", 3, name));
+    CHECK(updates_of(folder / "run", 3, name) == 2);
+    CHECK(updates_of(folder / "run", 7, name) == 6);
+  }
+  const auto moments = [&](int64_t step) { return SafetensorsFile(checkpoint_in(folder / "run", step) / "optimizer.safetensors").doubles("embed.weight.v"); };
+  CHECK(moments(2) == moments(3));
+  CHECK(moments(3) != moments(4));
+  CHECK(state_of(folder / "run", 3).at("loader").at("next_row").as_int() == 12);
+  CHECK(state_of(folder / "run", 3).at("skipped").as_int() == 1);
+  CHECK(state_of(folder / "run", 3).at("consecutive_skips").as_int() == 1);
+  CHECK(state_of(folder / "run", 4).at("consecutive_skips").as_int() == 0);
+}
+
+TEST_CASE("a skipped step moves fast weights but nothing that layers update after steps") {
+  const TempFolder folder;
+  Poison poison({3});
+  REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"checkpoint": {"every": 1, "keep": 9}}})")) == 0);
+  CHECK(weights_of(folder / "run", 7, "blocks.0.mixer.threshold")[0] == 0.5 + 6 * 0.25);
+  CHECK(updates_of(folder / "run", 7, "blocks.0.mixer.threshold") == 6);
+  CHECK(SafetensorsFile(checkpoint_in(folder / "run", 7) / "optimizer.safetensors").doubles("blocks.0.mixer.threshold.m")[1] == 6);
+  CHECK(SafetensorsFile(checkpoint_in(folder / "run", 7) / "model.safetensors").integers("blocks.0.mixer.count")[0] == 6);
+  CHECK(weights_of(folder / "run", 3, "blocks.0.mixer.memory") != weights_of(folder / "run", 4, "blocks.0.mixer.memory"));
+}
+
+TEST_CASE("too many skipped steps in a row stop the run, and stop stops at the first") {
+  const TempFolder folder;
+  Poison poison({1, 2, 3});
+  Heard heard;
+  CHECK_THROWS_AS(run_in(folder / "run", test_run(folder, R"({"train": {"max_consecutive_skips": 2, "checkpoint": {"every": 1}}})", false), heard),
+                  NumericError);
+  CHECK(CheckpointFolder(folder / "run" / "checkpoints").latest() == 3);
+  CHECK(read_file(folder / "run" / "train.log").find("error: step 4: the loss is \"nan\" (found 3 skipped steps in a row") != std::string::npos);
+  CHECK_THROWS_WITH(run_in(folder / "stop", test_run(folder, R"({"train": {"nonfinite": "stop"}})", false), heard),
+                    Catch::Contains("step 2: the loss is \"nan\" (train.nonfinite is \"stop\")"));
+}
+
+TEST_CASE("carried state that is not finite is an error that names step and tensor") {
+  const TempFolder folder;
+  Poison poison({});
+  TestMixerConfig::poisoned_memory = {2};
+  CHECK_THROWS_WITH(run_in(folder / "skip", test_run(folder)),
+                    Catch::Contains("step 3: blocks.0.mixer.memory: the state that this layer carries is not finite"));
+  CHECK_THROWS_AS(run_in(folder / "stop", test_run(folder, R"({"train": {"nonfinite": "stop"}})")), NumericError);
+}
+
+TEST_CASE("validation changes nothing and its loss is the mean over valid targets") {
+  const TempFolder folder;
+  const std::string path = write_tokens(folder, "val.bin", 2).string();
+  const std::string with = R"({"train": {"val_every": 3}, "data": {"validation": [
+      {"name": "a", "path": ")" + path + R"(", "format": "raw_u16", "max_rows": 5}, {"name": "b", "path": ")" + path + R"(", "format": "raw_u16", "max_rows": 5}]}})";
+  REQUIRE(run_in(folder / "plain", test_run(folder)) == 0);
+  Heard heard;
+  REQUIRE(run_in(folder / "validated", test_run(folder, with), heard) == 0);
+  CHECK(metric(folder / "plain", "loss") == metric(folder / "validated", "loss"));
+  CHECK(read_file(checkpoint_in(folder / "plain", 7) / "model.safetensors") == read_file(checkpoint_in(folder / "validated", 7) / "model.safetensors"));
+  std::vector<std::string> lines;
+  for (const std::string& line : metrics_of(folder / "validated")) {
+    if (line.find("\"val\"") != std::string::npos) {
+      lines.push_back(line);
+    }
+  }
+  REQUIRE(lines.size() == 6);
+  const Json a = parse_json(lines[0], "line"), b = parse_json(lines[1], "line");
+  CHECK(a.at("step").as_int() == 3);
+  CHECK(a.at("val").as_string() == "a");
+  CHECK(a.at("tokens").as_int() == 45);
+  CHECK(a.at("ppl").as_double() == Catch::Approx(std::exp(a.at("loss").as_double())));
+  CHECK(a.at("loss").as_double() == b.at("loss").as_double());  // the second source starts from fresh state too
+  CHECK(heard.has("step 7/7 val b loss"));
+}
+
+TEST_CASE("without val_every validation happens after the last step only") {
+  const TempFolder folder;
+  const std::string with = R"({"data": {"validation": [{"name": "a", "path": ")" + write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 3}]}})";
+  REQUIRE(run_in(folder / "run", test_run(folder, with)) == 0);
+  const auto lines = metrics_of(folder / "run");
+  REQUIRE(lines.size() == 8);
+  CHECK(lines.back().starts_with("{\"step\":7,\"val\":\"a\""));
+}
+
+TEST_CASE("a validation that a signal interrupts is done again by the run that goes on") {
+  const TempFolder folder;
+  const std::string path = write_tokens(folder, "val.bin", 2).string();
+  const std::string with = R"({"train": {"val_every": 3}, "data": {"validation": [
+      {"name": "a", "path": ")" + path + R"(", "format": "raw_u16", "max_rows": 5}, {"name": "b", "path": ")" + path + R"(", "format": "raw_u16", "max_rows": 4}]}})";
+  REQUIRE(run_in(folder / "straight", test_run(folder, with)) == 0);
+  Heard heard;
+  heard.on_line = [](const std::string& line) {
+    if (line.starts_with("step 3/7 val a")) {
+      raise(SIGTERM);
+    }
+  };
+  CHECK(run_in(folder / "run", test_run(folder, with), heard) == 75);
+  CHECK_FALSE(heard.has("step 3/7 val b"));
+  Heard again;
+  REQUIRE(run_in(folder / "run", test_run(folder, with), again) == 0);
+  CHECK_FALSE(again.has("step 3/7 val a"));
+  CHECK(metrics_of(folder / "run") == metrics_of(folder / "straight"));
+  CHECK(checkpoint_bytes(folder / "run", 7) == checkpoint_bytes(folder / "straight", 7));
+}
+
+TEST_CASE("the time limit saves and stops, with the exit code of the configuration") {
+  const TempFolder folder;
+  Heard heard;
+  CHECK(run_in(folder / "run", test_run(folder, R"({"train": {"max_minutes": 1e-9, "exit_code_on_stop": 0}})"), heard) == 0);
+  CHECK(heard.has("by train.max_minutes = 1e-09"));
+  CHECK(CheckpointFolder(folder / "run" / "checkpoints").latest() == 0);
+  REQUIRE(run_in(folder / "run", test_run(folder), heard) == 0);
+  REQUIRE(run_in(folder / "straight", test_run(folder)) == 0);
+  CHECK(metrics_of(folder / "run") == metrics_of(folder / "straight"));
+}
+
+TEST_CASE("the random window of a step is one coin for all micro-batches, and off in validation") {
+  const TempFolder folder;
+  // The mixer reports the mean of the window over micro-batches, and refuses one outside training.
+  const std::string changes = R"({"train": {"random_window": {"p": 0.5, "window": 3}, "steps": 12, "micro_batch_size": 1},
+      "data": {"validation": [{"name": "a", "path": ")" + write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 3}]}})";
+  REQUIRE(run_in(folder / "run", test_run(folder, changes)) == 0);
+  std::set<double> seen;
+  for (uint64_t s = 0; s < 12; ++s) {
+    const double window = parse_json(metrics_of(folder / "run")[s], "line").at("layers").at("blocks.0.mixer").at("window").as_double();
+    CHECK(window == (Rng(5, "random_window", s).uniform() < 0.5 ? 3 : 0));
+    seen.insert(window);
+  }
+  CHECK(seen.size() == 2);
+}
+
+TEST_CASE("statistics of layers are means over micro-batches and reach the lines of logged steps") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
+  const Json line = parse_json(metrics_of(folder / "run")[0], "line");
+  CHECK(line.at("layers").at("blocks.0.mixer").find("memory_0") != nullptr);
+  CHECK(line.at("layers").at("blocks.1.mixer").find("memory_0") != nullptr);
+}
+
+TEST_CASE("the console line has its fixed order") {
+  const TempFolder folder;
+  Heard heard;
+  REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"peak_tflops": 0.001}})"), heard) == 0);
+  const auto it = std::find_if(heard.lines.begin(), heard.lines.end(), [](const std::string& l) { return l.starts_with("step 7/7 loss"); });
+  REQUIRE(it != heard.lines.end());
+  INFO(*it);
+  const std::regex pattern(R"(step 7/7 loss \d\.\d{4} ppl \d+\.\d\d gnorm \d\.\d{3} lr \d\.\d\de-\d\d tok/s \d+ mfu \d+\.\d% mem \d+\.\dGiB dt \d+ms tokens 252 eta 00:00:00 skipped 0)");
+  CHECK(std::regex_match(*it, pattern));
+  const Json line = parse_json(metrics_of(folder / "run")[6], "line");
+  CHECK(line.at("mfu").as_double() > 0);
+  Heard unknown;
+  REQUIRE(run_in(folder / "other", test_run(folder), unknown) == 0);
+  CHECK(unknown.has(" mfu n/a "));
+}
+
+TEST_CASE("start-up says device, parameters, FLOPs, batches, memory, data and hours") {
+  const TempFolder folder;
+  Heard heard;
+  REQUIRE(run_in(folder / "run", test_run(folder, R"({"optimizer": {"groups": [{"match": "nothing has this name", "lr": 1}]}})"), heard) == 0);
+  for (const char* part : {"device: cpu", "precision fp64", "blocks.*.mixer.weight", "  2 x [12, 12]", "FLOPs per token: ", "batch: 4 rows x 9 tokens = 36",
+                           "2 micro-batches of 2 rows", "memory plan: ", "activations and temporaries", "data source 0", "epochs", "estimated hours: ",
+                           "optimizer.groups.0 applies to no parameter", "done: 7 steps"}) {
+    INFO(part);
+    CHECK(heard.has(part));
+    CHECK(read_file(folder / "run" / "train.log").find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("a plan that the machine cannot hold is a memory error before the first step") {
+  const TempFolder folder;
+  RunConfig config = test_run(folder);
+  config.model.vocab_size = int64_t{1} << 42;
+  Heard heard;
+  try {
+    run_in(folder / "run", std::move(config), heard);
+    FAIL("the run started");
+  } catch (const MemoryError& error) {
+    CHECK(std::string(error.what()).find("memory plan: the run does not fit (found ") != std::string::npos);
+  }
+}
