@@ -17,7 +17,7 @@ Json resolve_tokenizer(const DataConfig& data) {
     return Fields::write(tokenizer);
   }
   const SourceConfig& first = data.sources.front();
-  const auto file = first.type == "shards" ? find_dataset(first.path) : std::nullopt;
+  const auto file = first.type == "shards" ? dataset_of_source(first.path) : std::nullopt;
   if (!file) {
     return {};
   }

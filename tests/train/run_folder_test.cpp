@@ -1,0 +1,258 @@
+#include "train/run_folder.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "data/tokenizer.h"
+#include "tests/train/run_fixture.h"
+#include "train/world.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+int run_with(const fs::path& folder, RunConfig config, Heard& heard, const std::function<void(RunOptions&)>& change) {
+  RunOptions options;
+  change(options);
+  return run_in(folder, std::move(config), heard, options);
+}
+
+std::vector<double> embedding(const fs::path& run, int64_t step) {
+  return SafetensorsFile(checkpoint_in(run, step) / "model.safetensors").doubles("embed.weight");
+}
+
+const char* kSeven = R"({"train": {"checkpoint": {"every": 2, "keep": 9}}})";
+
+}  // namespace
+
+TEST_CASE("a run folder holds configuration, metrics, log, events and checkpoints, and no lock afterwards") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
+  for (const char* name : {"config.json", "metrics.jsonl", "train.log", "tb", "checkpoints/latest"}) {
+    INFO(name);
+    CHECK(fs::exists(folder / "run" / name));
+  }
+  CHECK_FALSE(fs::exists(folder / "run" / "lock"));
+}
+
+TEST_CASE("a finished run that is started again does nothing") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
+  const std::string before = read_file(folder / "run" / "metrics.jsonl");
+  Heard heard;
+  REQUIRE(run_in(folder / "run", test_run(folder), heard) == 0);
+  CHECK(heard.has("resuming after step 7"));
+  CHECK(heard.has("done: 7 steps"));
+  CHECK(read_file(folder / "run" / "metrics.jsonl") == before);
+}
+
+TEST_CASE("a configuration that differs is refused with its paths, unless it is allowed") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
+  const std::string other = R"({"optimizer": {"lr": 0.02}, "train": {"document_mask": true, "steps": 9}})";
+  Heard heard;
+  CHECK_THROWS_AS(run_in(folder / "run", test_run(folder, other), heard), ConfigError);
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, other), heard),
+                    Catch::Contains("train.document_mask: found true, expected false") &&
+                        Catch::Contains("optimizer.lr: found 0.02, expected 0.01") && !Catch::Contains("train.steps"));
+  REQUIRE(run_with(folder / "run", test_run(folder, other), heard, [](RunOptions& o) { o.allow_config_change = true; }) == 0);
+  CHECK(heard.has("the configuration has changed: "));
+}
+
+TEST_CASE("a run that died before its first checkpoint starts again, with its configuration only") {
+  const TempFolder folder;
+  Heard heard;
+  heard.on_line = [](const std::string& line) {
+    if (line.starts_with("step 2/7")) {
+      throw std::runtime_error("died");
+    }
+  };
+  CHECK_THROWS(run_in(folder / "run", test_run(folder), heard));
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, R"({"optimizer": {"eps": 0.1}})")), Catch::Contains("optimizer.eps"));
+  REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
+  CHECK(metric(folder / "run", "step") == std::vector<double>{1, 2, 3, 4, 5, 6, 7});
+}
+
+TEST_CASE("fields that may differ do: the run goes on and says that the schedule changes") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
+  Heard heard;
+  REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"steps": 9, "micro_batch_size": 1, "log_every": 2, "threads": 2, "val_every": 5,
+      "checkpoint": {"every": 3, "keep": 1}, "max_minutes": 60, "exit_code_on_stop": 3, "recompute": "block", "peak_tflops": 2}})"), heard) == 0);
+  CHECK(heard.has("train.steps was 7 and is 9: the schedule of the learning rate changes from here on"));
+  CHECK(metric(folder / "run", "step").back() == 9);
+}
+
+TEST_CASE("resume never needs a new or empty folder") {
+  const TempFolder folder;
+  Heard heard;
+  const auto never = [](RunOptions& o) { o.resume = "never"; };
+  fs::create_directories(folder / "run");
+  REQUIRE(run_with(folder / "run", test_run(folder), heard, never) == 0);
+  CHECK_THROWS_AS(run_with(folder / "run", test_run(folder), heard, never), CheckpointError);
+  CHECK_THROWS_WITH(run_with(folder / "run", test_run(folder), heard, never), Catch::Contains("not empty"));
+}
+
+TEST_CASE("metrics without a configuration are not taken for a run") {
+  const TempFolder folder;
+  folder.write("run/metrics.jsonl", "");
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)), Catch::Contains("metrics.jsonl without config.json"));
+}
+
+TEST_CASE("going back to an earlier checkpoint of the run gives the same run and removes what it leaves") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder, kSeven)) == 0);
+  const auto lines = metrics_of(folder / "run");
+  const std::string last = checkpoint_bytes(folder / "run", 7);
+  Heard heard;
+  heard.on_line = [](const std::string& line) {
+    if (line.starts_with("step 3/7")) {
+      raise(SIGINT);
+    }
+  };
+  CHECK(run_with(folder / "run", test_run(folder, kSeven), heard, [&](RunOptions& o) { o.resume = checkpoint_in(folder / "run", 2).string(); }) == 75);
+  CHECK(heard.has("checkpoints/step_00000004 belongs to what the run leaves behind"));
+  CHECK(heard.has("removed 5 lines of metrics.jsonl beyond step 2"));
+  CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{2, 3});
+  REQUIRE(run_in(folder / "run", test_run(folder, kSeven)) == 0);
+  CHECK(metrics_of(folder / "run") == lines);
+  CHECK(checkpoint_bytes(folder / "run", 7) == last);
+}
+
+TEST_CASE("a checkpoint of another run is the start of a new folder") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder, kSeven)) == 0);
+  const auto from = [&](RunOptions& o) { o.resume = checkpoint_in(folder / "run", 4).string(); };
+  Heard heard;
+  REQUIRE(run_with(folder / "branch", test_run(folder, kSeven), heard, from) == 0);
+  CHECK(metric(folder / "branch", "step") == std::vector<double>{5, 6, 7});
+  CHECK(checkpoint_bytes(folder / "branch", 7) == checkpoint_bytes(folder / "run", 7));
+  CHECK_THROWS_WITH(run_with(folder / "branch", test_run(folder, kSeven), heard, from), Catch::Contains("has checkpoints of its own"));
+  CHECK_THROWS_WITH(run_with(folder / "third", test_run(folder), heard, [&](RunOptions& o) { o.resume = (folder / "nothing").string(); }),
+                    Catch::Contains("cannot resume from here"));
+}
+
+TEST_CASE("init-from starts at step 0 with given weights and a fresh optimizer, and is not read again") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder, kSeven)) == 0);
+  const std::string lr0 = R"({"train": {"steps": 2}, "optimizer": {"lr": 1e-300, "weight_decay": 0}})";
+  for (const fs::path& from : {folder / "run", checkpoint_in(folder / "run", 7), checkpoint_in(folder / "run", 7) / "model.safetensors"}) {
+    const fs::path run = folder / ("new" + std::to_string(std::hash<std::string>()(from.string())));
+    Heard heard;
+    REQUIRE(run_with(run, test_run(folder, lr0), heard, [&](RunOptions& o) { o.init_from = from; }) == 0);
+    CHECK(heard.has("weights from " + (checkpoint_in(folder / "run", 7) / "model.safetensors").string()));
+    CHECK(embedding(run, 2) == embedding(folder / "run", 7));
+    CHECK(SafetensorsFile(checkpoint_in(run, 2) / "optimizer.safetensors").integers("embed.weight.t")[0] == 2);
+    Heard again;
+    REQUIRE(run_with(run, test_run(folder, lr0), again, [&](RunOptions& o) { o.init_from = from; }) == 0);
+    CHECK(again.has("is not read again: the run is resumed"));
+  }
+}
+
+TEST_CASE("changed data is refused unless it is allowed, moved data is not a change") {
+  const TempFolder folder;
+  const std::string stop = R"({"train": {"max_minutes": 1e-9}})";
+  REQUIRE(run_in(folder / "run", test_run(folder, stop)) == 75);
+  const auto at = [&](const std::string& name) {
+    RunConfig config = test_run(folder);
+    config.data.sources[0].path = (folder / name).string();
+    return config;
+  };
+  fs::copy_file(folder / "tokens.bin", folder / "moved.bin");
+  Heard heard;
+  REQUIRE(run_in(folder / "run", at("moved.bin"), heard) == 0);
+  const TempFolder other;
+  REQUIRE(run_in(folder / "second", test_run(folder, stop)) == 75);
+  std::string bytes = read_file(folder / "tokens.bin");
+  folder.write("shorter.bin", bytes.substr(0, 2000));
+  CHECK_THROWS_AS(run_in(folder / "second", at("shorter.bin"), heard), DataError);
+  CHECK_THROWS_WITH(run_in(folder / "second", at("shorter.bin"), heard), Catch::Contains("--allow-data-change"));
+  REQUIRE(run_with(folder / "second", at("shorter.bin"), heard, [](RunOptions& o) { o.allow_data_change = true; }) == 0);
+  CHECK(heard.has("the data has changed: "));
+}
+
+TEST_CASE("a second process on the same folder is told which one has it") {
+  const TempFolder folder;
+  const RunLock first(folder.path());
+  try {
+    run_in(folder.path(), test_run(folder));
+    FAIL("two runs in one folder");
+  } catch (const CheckpointError& error) {
+    CHECK(std::string(error.what()).find("in use by process " + std::to_string(::getpid()) + " on ") != std::string::npos);
+    CHECK(error.code() == ExitCode::kCheckpoint);
+  }
+  CHECK(fs::exists(folder / "lock"));
+}
+
+TEST_CASE("the lock of a dead process of this host is taken over and said so") {
+  const TempFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    static const RunLock lock(folder.path());
+    ::_exit(0);  // without releasing it
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(fs::exists(folder / "lock"));
+  Heard heard;
+  REQUIRE(run_in(folder.path(), test_run(folder), heard) == 0);
+  CHECK(heard.has("took over the lock that process " + std::to_string(child) + " on "));
+}
+
+TEST_CASE("the lock of another host is not taken over") {
+  const TempFolder folder;
+  folder.write("run/lock", "no-such-host 1 2\n");
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)),
+                    Catch::Contains("in use by process 1 on no-such-host") && Catch::Contains("remove the file lock"));
+  CHECK(read_file(folder / "run" / "lock") == "no-such-host 1 2\n");
+}
+
+TEST_CASE("the run folder keeps the tokenizer, and the resolved configuration points to it") {
+  const TempFolder folder;
+  RunConfig config = test_run(folder);
+  const fs::path model = folder.write("some.model", "tokenizer bytes");
+  config.data.tokenizer = Json::object({{"type", Json("sentencepiece")}, {"file", Json(model.string())}, {"add_bos", Json(false)}, {"add_eos", Json(true)}});
+  REQUIRE(run_in(folder / "run", std::move(config)) == 0);
+  CHECK(read_file(folder / "run" / "tokenizer.model") == "tokenizer bytes");
+  const Json stored = parse_json_file((folder / "run" / "config.json").string());
+  CHECK(stored.at("data").at("tokenizer").at("file").as_string() == (folder / "run" / "tokenizer.model").string());
+  RunConfig other = test_run(folder);
+  other.data.tokenizer = stored.at("data").at("tokenizer");
+  other.data.tokenizer.set("file", Json(folder.write("other.model", "other bytes").string()));
+  CHECK_THROWS_WITH(run_in(folder / "run", std::move(other)), Catch::Contains("data.tokenizer.file") && Catch::Contains("other contents"));
+}
+
+TEST_CASE("a second SIGTERM ends the process at once", "[fast]") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const StopSignals signals;
+    raise(SIGUSR1);
+    raise(SIGUSR2);
+    const bool is_flagged = signals.received() == "SIGUSR1" || signals.received() == "SIGUSR2";
+    if (is_flagged) {
+      raise(SIGTERM);
+    }
+    ::_exit(1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGTERM);
+}
+
+TEST_CASE("rank and size come from torchrun, Slurm or Open MPI, and only one process is supported", "[fast]") {
+  const auto world = [](std::map<std::string, std::string> variables) {
+    return read_world([variables](const char* name) {
+      const auto it = variables.find(name);
+      return it == variables.end() ? nullptr : it->second.c_str();
+    });
+  };
+  CHECK(world({}).size == 1);
+  CHECK(world({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).rank == 0);
+  CHECK_THROWS_WITH(world({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), Catch::Contains("WORLD_SIZE") && Catch::Contains("found 2, expected 1"));
+  CHECK_THROWS_AS(world({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}), CommError);
+  CHECK_THROWS_WITH(world({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "four"}}), Catch::Contains("found \"four\""));
+  CHECK_THROWS_WITH(world({{"RANK", "3"}, {"WORLD_SIZE", "2"}}), Catch::Contains("no such process"));
+}
