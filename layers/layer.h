@@ -94,6 +94,11 @@ class Layer {
   /// cost section; training = 3x).
   virtual double flops_per_token(int64_t length) const = 0;
 
+  /// Trained numbers that are the start of a recurrent state (`params.state` of spec 81, section 12).
+  virtual int64_t state_parameters() const { return 0; }
+  /// Numbers of sparse tables that one token does not read: total - active (the same section).
+  virtual int64_t idle_parameters() const { return 0; }
+
   /// Bytes that decoding must keep after `tokens` tokens of one row (spec 81, section 12).
   virtual int64_t state_bytes(int64_t tokens) const { return 0; }
 

@@ -1,5 +1,6 @@
 #include "layers/pkm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "layers/model_config.h"
@@ -67,6 +68,10 @@ class Pkm final : public Layer {
     return linear(tape, r, pass.param(*o_weight_), pass.param(*o_bias_));
   }
 
+  int64_t idle_parameters() const override {
+    const int64_t slots = config_.num_subkeys * config_.num_subkeys;
+    return std::max<int64_t>(0, slots - config_.num_heads * config_.top_k) * config_.value_dim;
+  }
   double flops_per_token(int64_t) const override {
     const double d = static_cast<double>(d_), h = static_cast<double>(config_.num_heads), dk = static_cast<double>(config_.key_dim),
                  dv = static_cast<double>(config_.value_dim), n = static_cast<double>(config_.num_subkeys),
