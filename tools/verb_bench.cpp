@@ -1,0 +1,120 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <memory>
+
+#include "core/json.h"
+#include "core/parallel.h"
+#include "kernels/cpu/gemm_bench.h"
+#include "tools/verbs.h"
+#include "train/bench.h"
+#include "train/model_source.h"
+
+namespace hebb {
+namespace {
+
+struct Options {
+  std::vector<std::string> models;
+  int64_t rows = 4, length = 512, steps = 8, warmup = 2, context = 1024;
+  std::string precision, device = "auto";
+  int threads = 0;
+  bool json = false, kernels = false, decode = false;
+};
+
+ModelConfig find_model(const std::string& name) {
+  for (const BenchModel& m : bench_models()) {
+    if (m.name == name) {
+      ModelConfig config;
+      Fields::read(parse_json(m.json, name), "model", config);
+      return config;
+    }
+  }
+  return read_model_config(name);
+}
+
+void run_bench(Options o) {
+  set_threads(o.threads);
+  const Compute compute = choose_compute(o.device, o.precision, "--");
+  Json out = Json::object();
+  out.set("threads", threads());
+  const auto line = [&](const char* format, auto... values) {
+    if (!o.json) {
+      std::printf(format, values...);
+      std::fflush(stdout);
+    }
+  };
+  if (o.kernels) {
+    const double copy = measure_copy_gb_per_s();
+    out.set("copy_gb_per_s", copy);
+    line("copy %.1f GB/s on %d threads\n", copy, threads());
+    Json rates = Json::array();
+    for (const GemmRate& r : measure_gemm()) {
+      line("gemm %-22s %8.1f GFLOP/s  %5.1f%% of the FMA peak (%.0f)\n", r.name.c_str(), r.gflops, 100 * r.gflops / r.peak_gflops, r.peak_gflops);
+      Json j = Json::object();
+      j.set("name", r.name);
+      j.set("gflops", r.gflops);
+      j.set("peak_gflops", r.peak_gflops);
+      rates.push(j);
+    }
+    out.set("gemm", rates);
+  }
+  if (o.models.empty() && !o.kernels) {
+    for (const BenchModel& m : bench_models()) {
+      o.models.push_back(m.name);
+    }
+  }
+  Json list = Json::array();
+  for (const std::string& name : o.models) {
+    const ModelConfig config = find_model(name);
+    const ModelSpeed s = measure_model(config, compute, o.rows, o.length, o.warmup, o.steps);
+    line("%-24s %lld x %lld: %9.0f tokens/s best, %9.0f median, %6.1f GFLOP/s; step %.1f ms = forward %.1f + backward %.1f + optimizer %.1f\n",
+         name.c_str(), static_cast<long long>(o.rows), static_cast<long long>(o.length), s.tokens_per_s(), s.median_tokens_per_s(), s.gflops(),
+         s.best_ms, s.forward_ms, s.backward_ms, s.optimizer_ms);
+    Json j = Json::object();
+    j.set("model", name);
+    j.set("rows", o.rows);
+    j.set("length", o.length);
+    j.set("tokens_per_s", s.tokens_per_s());
+    j.set("median_tokens_per_s", s.median_tokens_per_s());
+    j.set("gflops", s.gflops());
+    j.set("step_ms", s.best_ms);
+    if (o.decode) {
+      const DecodeSpeed d = measure_decode(config, compute, o.context, 72);
+      line("%-24s prefill %9.0f tokens/s, decode %.3f ms a token at context %lld\n", "", d.prefill_tokens_per_s, d.ms_per_token,
+           static_cast<long long>(o.context));
+      j.set("prefill_tokens_per_s", d.prefill_tokens_per_s);
+      j.set("decode_ms_per_token", d.ms_per_token);
+    }
+    list.push(j);
+  }
+  out.set("models", list);
+  if (o.json) {
+    std::printf("%s\n", out.dump(1).c_str());
+  }
+}
+
+}  // namespace
+
+void add_bench_verb(CLI::App& app, int&) {
+  CLI::App& verb = *app.add_subcommand("bench", "Measures kernels and training steps on this machine");
+  const auto o = std::make_shared<Options>();
+  std::string names;
+  for (const BenchModel& m : bench_models()) {
+    names += (names.empty() ? "" : ", ") + m.name;
+  }
+  verb.add_option("MODEL", o->models, "Built-in models (" + names + ") or configuration files; default: the built-in ones");
+  verb.add_flag("--kernels", o->kernels, "Copy bandwidth and matrix products against the machine's peak");
+  verb.add_flag("--decode", o->decode, "Also prefill and decoding speed");
+  verb.add_option("--context", o->context, "Context of --decode [tokens]")->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--rows", o->rows, "Rows per step")->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--length", o->length, "Row length [tokens]")->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--steps", o->steps, "Measured steps; the best and the median are reported")->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--warmup", o->warmup, "Steps before")->check(CLI::NonNegativeNumber)->capture_default_str();
+  verb.add_option("--device", o->device, "Where to compute")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str();
+  verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)")->check(CLI::IsMember({"fp32", "bf16", "fp64"}));
+  verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)")->check(CLI::NonNegativeNumber)->capture_default_str();
+  verb.add_flag("--json", o->json, "Machine-readable output");
+  verb.callback([o] { run_bench(*o); });
+}
+
+}  // namespace hebb

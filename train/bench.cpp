@@ -1,0 +1,151 @@
+#include "train/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/parallel.h"
+#include "core/random.h"
+#include "layers/model.h"
+#include "optim/optimizer.h"
+
+namespace hebb {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+std::vector<int32_t> random_tokens(int64_t n, int64_t vocab) {
+  Rng rng(1, "bench");
+  std::vector<int32_t> ids(static_cast<size_t>(n));
+  for (int32_t& id : ids) {
+    id = static_cast<int32_t>(rng.below(static_cast<uint32_t>(vocab)));
+  }
+  return ids;
+}
+
+struct StepTimes {
+  double forward, backward, optimizer;
+  double total() const { return forward + backward + optimizer; }
+};
+
+}  // namespace
+
+ModelSpeed measure_model(const ModelConfig& config, const Compute& compute, int64_t rows, int64_t length, int64_t warmup,
+                         int64_t steps) {
+  Stream stream;
+  stream.device = compute.device;
+  Arena state(compute.device, "state"), work(compute.device, "work");
+  Model model(config);
+  model.params().allocate(state, compute.dtype, true);
+  model.params().initialize(stream, 1);
+  OptimizerConfig optimizer_config;
+  optimizer_config.lr = 1e-3;
+  Optimizer optimizer(optimizer_config, Schedule(ScheduleConfig{}, 1e-3, warmup + steps), model.params(), state);
+  const int64_t n = rows * length;
+  const std::vector<int32_t> ids = random_tokens(n + 1, config.vocab_size);
+  const Buffer inputs(work, {n}, DType::i32, "inputs"), targets(work, {n}, DType::i32, "targets"), losses(work, {n}, DType::f64, "losses");
+  copy_to_device(stream, inputs, ids.data());
+  copy_to_device(stream, targets, ids.data() + 1);
+  const Rows structure = Rows::streams(stream, work, rows, length);
+  std::vector<StepTimes> times;
+  for (int64_t s = 0; s < warmup + steps; ++s) {
+    const auto start = Clock::now();
+    model.params().zero_grads(stream);
+    model.begin_step(stream, s);
+    Tape tape(stream, work, true);
+    Pass pass{tape, structure};
+    pass.training = true;
+    pass.step = s;
+    model.loss(pass, model.hidden(pass, inputs), targets, losses, 1.0 / static_cast<double>(n));
+    const double forward = ms_since(start);
+    tape.backward();
+    const double backward = ms_since(start);
+    optimizer.step(stream, optimizer.norms(stream), s);
+    model.after_step(stream, s);
+    const double end = ms_since(start);
+    if (s >= warmup) {
+      times.push_back({forward, backward - forward, end - backward});
+    }
+  }
+  std::sort(times.begin(), times.end(), [](const StepTimes& a, const StepTimes& b) { return a.total() < b.total(); });
+  ModelSpeed speed;
+  speed.rows = rows;
+  speed.length = length;
+  speed.steps = steps;
+  speed.threads = threads();
+  speed.best_ms = times.front().total();
+  speed.median_ms = times[times.size() / 2].total();
+  speed.forward_ms = times.front().forward;
+  speed.backward_ms = times.front().backward;
+  speed.optimizer_ms = times.front().optimizer;
+  speed.flops_per_token = 3.0 * model.flops_per_token(length);
+  return speed;
+}
+
+DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context, int64_t tokens) {
+  Stream stream;
+  stream.device = compute.device;
+  Arena arena(compute.device);
+  Model model(config);
+  model.params().allocate(arena, compute.dtype, false);
+  model.params().initialize(stream, 1);
+  const std::vector<int32_t> ids = random_tokens(context + tokens, config.vocab_size);
+  const auto state = model.make_state(arena, 1);
+  const auto feed = [&](int64_t begin, int64_t n) {
+    const Rows rows = Rows::streams(stream, arena, 1, n, state->tokens);
+    const Buffer input(arena, {n}, DType::i32, "inputs");
+    copy_to_device(stream, input, ids.data() + begin);
+    Tape tape(stream, arena, false);
+    Pass pass{tape, rows};
+    const Var hidden = model.hidden(pass, input, state.get());
+    const int64_t d = config.hidden_size;
+    model.logits(pass, tape.constant(tape.value(hidden).slice((n - 1) * d, {1, d})));
+  };
+  auto start = Clock::now();
+  for (int64_t begin = 0; begin < context; begin += 1024) {
+    feed(begin, std::min<int64_t>(1024, context - begin));
+  }
+  DecodeSpeed speed;
+  speed.prefill_tokens_per_s = static_cast<double>(context) / (ms_since(start) * 1e-3);
+  std::vector<double> times;
+  for (int64_t i = 0; i < tokens; ++i) {
+    start = Clock::now();
+    feed(context + i, 1);
+    times.push_back(ms_since(start));
+  }
+  std::sort(times.begin(), times.end());
+  speed.ms_per_token = times[times.size() / 2];
+  return speed;
+}
+
+std::vector<BenchModel> bench_models() {
+  const auto model = [](const std::string& layers, const std::string& pattern) {
+    return R"({"vocab_size": 4096, "hidden_size": 256, "num_layers": 6, "layers": {
+      "mlp": {"type": "swiglu", "intermediate_size": 768},
+      "full": {"type": "attention", "num_heads": 4, "head_dim": 64, "rope": {"theta": 10000.0}},
+      "gdn": {"type": "gdn", "num_heads": 4, "key_head_dim": 64, "value_head_dim": 64, "conv_size": 4})" + layers + R"(},
+      "pattern": )" + pattern + "}";
+  };
+  return {
+      {"transformer", model("", R"([{"mixer": "full", "ffn": "mlp"}])")},
+      {"gdn-hybrid", model("", R"([{"mixer": "gdn", "ffn": "mlp"}, {"mixer": "gdn", "ffn": "mlp"}, {"mixer": "gdn", "ffn": "mlp"},
+        {"mixer": "gdn", "ffn": "mlp"}, {"mixer": "gdn", "ffn": "mlp"}, {"mixer": "full", "ffn": "mlp"}])")},
+      {"gdn", model("", R"([{"mixer": "gdn", "ffn": "mlp"}])")},
+  };
+}
+
+double measure_copy_gb_per_s() {
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  std::vector<char> from(kBytes, 1), to(kBytes, 2);
+  double best = 1e30;
+  for (int i = 0; i < 5; ++i) {
+    const auto start = Clock::now();
+    parallel_for(kBytes, 1 << 20, [&](int64_t begin, int64_t end) { std::copy(from.begin() + begin, from.begin() + end, to.begin() + begin); });
+    best = std::min(best, ms_since(start));
+  }
+  return 2.0 * static_cast<double>(kBytes) / (best * 1e-3) * 1e-9;
+}
+
+}  // namespace hebb

@@ -1,0 +1,41 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "layers/model_config.h"
+#include "train/device.h"
+
+namespace hebb {
+
+/// Speed of whole training steps (forward, backward, clipping, AdamW) on random tokens.
+struct ModelSpeed {
+  int64_t rows = 0, length = 0, steps = 0, threads = 0;
+  double best_ms = 0, median_ms = 0;         // per step
+  double flops_per_token = 0;                // training
+  double forward_ms = 0, backward_ms = 0, optimizer_ms = 0;  // of the best step
+
+  double tokens_per_s() const { return static_cast<double>(rows * length) / (best_ms * 1e-3); }
+  double median_tokens_per_s() const { return static_cast<double>(rows * length) / (median_ms * 1e-3); }
+  double gflops() const { return tokens_per_s() * flops_per_token * 1e-9; }
+};
+
+/// Runs `warmup` and then `steps` steps of `rows` rows of `length` random tokens.
+ModelSpeed measure_model(const ModelConfig& config, const Compute& compute, int64_t rows, int64_t length, int64_t warmup,
+                         int64_t steps);
+
+/// Speed of the generator at a context length: one row, `context` tokens read, then `tokens` steps.
+struct DecodeSpeed {
+  double prefill_tokens_per_s = 0, ms_per_token = 0;
+};
+DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context, int64_t tokens);
+
+/// The small models that docs/benchmarks.md follows: name and model configuration (JSON text).
+struct BenchModel {
+  std::string name, json;
+};
+std::vector<BenchModel> bench_models();
+
+/// Memory bandwidth of a copy on all threads [GB/s], counting reads and writes.
+double measure_copy_gb_per_s();
+
+}  // namespace hebb
