@@ -77,8 +77,12 @@ class Fields {
     return std::move(f.out_);
   }
   template <class T> static std::vector<Description> describe(const std::string& path = "") {
-    Fields f(Mode::describe, path);
     T value{};
+    return describe_value(path, value);
+  }
+  /// The same for a value whose fields depend on what it is.
+  template <class T> static std::vector<Description> describe_value(const std::string& path, T& value) {
+    Fields f(Mode::describe, path);
     fields(f, value);
     return std::move(f.described_);
   }

@@ -89,6 +89,10 @@ int run(int argc, char** argv) {
   add_inspect_verb(app, exit_code);
   add_eval_verb(app, exit_code);
   add_generate_verb(app, exit_code);
+  add_plan_verb(app, exit_code);
+  add_bench_verb(app, exit_code);
+  add_report_verb(app, exit_code);
+  add_doctor_verb(app, exit_code);
   add_trace_verb(app, exit_code);
   add_train_verb(app, exit_code);
 

@@ -17,6 +17,10 @@ void add_tokenizer_verb(CLI::App& app, int& exit_code);
 void add_inspect_verb(CLI::App& app, int& exit_code);
 void add_eval_verb(CLI::App& app, int& exit_code);
 void add_generate_verb(CLI::App& app, int& exit_code);
+void add_plan_verb(CLI::App& app, int& exit_code);
+void add_bench_verb(CLI::App& app, int& exit_code);
+void add_report_verb(CLI::App& app, int& exit_code);
+void add_doctor_verb(CLI::App& app, int& exit_code);
 void add_trace_verb(CLI::App& app, int& exit_code);
 void add_train_verb(CLI::App& app, int& exit_code);
 

@@ -1,0 +1,104 @@
+#include <CLI/CLI.hpp>
+
+#include <sys/statvfs.h>
+
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "core/parallel.h"
+#include "core/progress.h"
+#include "tools/verbs.h"
+#include "train/device.h"
+#include "layers/layer.h"
+#include "train/memory_plan.h"
+#include "train/reference.h"
+
+namespace hebb {
+namespace {
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(info, line)) {
+    if (line.rfind("model name", 0) == 0) {
+      return line.substr(line.find(':') + 2);
+    }
+  }
+  return "unknown";
+}
+
+const char* vector_unit() {
+#if defined(__AVX512F__)
+  return "AVX-512";
+#elif defined(__AVX2__)
+  return "AVX2";
+#elif defined(__ARM_NEON)
+  return "NEON";
+#else
+  return "baseline";
+#endif
+}
+
+void feature(const char* name, bool there, const char* without) {
+  std::printf("  %-16s %s\n", name, there ? "yes" : without);
+}
+
+void run_doctor() {
+  std::printf("%s\n\n", version_text().c_str());
+  std::printf("machine\n  processor        %s\n  threads          %d\n  compiled for     %s\n", cpu_name().c_str(), threads(), vector_unit());
+  std::printf("  free memory      %s\n", format_bytes(static_cast<double>(available_memory_bytes())).c_str());
+  struct statvfs disk{};
+  if (statvfs(".", &disk) == 0) {
+    std::printf("  free disk here   %s\n", format_bytes(static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize)).c_str());
+  }
+  std::printf("\nfeatures\n");
+#ifdef HEBB_HAVE_SENTENCEPIECE
+  feature("sentencepiece", true, "");
+#else
+  feature("sentencepiece", false, "no: only the bytes tokenizer; install libsentencepiece-dev and build again");
+#endif
+#ifdef HEBB_HAVE_ZLIB
+  feature("gzip input", true, "");
+#else
+  feature("gzip input", false, "no: install zlib1g-dev and build again");
+#endif
+#ifdef HEBB_HAVE_ZSTD
+  feature("zstd input", true, "");
+#else
+  feature("zstd input", false, "no: install libzstd-dev and build again");
+#endif
+#ifdef HEBB_HAVE_CUDA
+  try {
+    choose_compute("cuda", "", "");
+    feature("CUDA", true, "");
+  } catch (const ConfigError&) {
+    feature("CUDA", false, "built, but no usable GPU or driver on this machine");
+  }
+#else
+  feature("CUDA", false, "no: build with a CUDA toolkit and -DHEBB_CUDA=ON");
+#endif
+  std::printf("\nlayers         ");
+  for (const LayerType& t : layer_types()) {
+    std::printf(" %s", t.name.c_str());
+  }
+  std::printf("\n");
+}
+
+}  // namespace
+
+void add_doctor_verb(CLI::App& app, int&) {
+  CLI::App& verb = *app.add_subcommand("doctor", "Says what this machine and this build can do, and what is missing");
+  const auto reference = std::make_shared<bool>(false);
+  verb.add_flag("--configuration-reference", *reference, "Print docs/configuration-reference.md instead");
+  verb.callback([reference] {
+    if (*reference) {
+      std::printf("%s", configuration_reference().c_str());
+    } else {
+      run_doctor();
+    }
+  });
+}
+
+}  // namespace hebb
