@@ -5,7 +5,6 @@
 
 #include "core/json.h"
 #include "core/parallel.h"
-#include "kernels/cpu/gemm_bench.h"
 #include "tools/verbs.h"
 #include "train/bench.h"
 #include "train/model_source.h"
@@ -47,16 +46,6 @@ void run_bench(Options o) {
     const double copy = measure_copy_gb_per_s();
     out.set("copy_gb_per_s", copy);
     line("copy %.1f GB/s on %d threads\n", copy, threads());
-    Json rates = Json::array();
-    for (const GemmRate& r : measure_gemm()) {
-      line("gemm %-22s %8.1f GFLOP/s  %5.1f%% of the FMA peak (%.0f)\n", r.name.c_str(), r.gflops, 100 * r.gflops / r.peak_gflops, r.peak_gflops);
-      Json j = Json::object();
-      j.set("name", r.name);
-      j.set("gflops", r.gflops);
-      j.set("peak_gflops", r.peak_gflops);
-      rates.push(j);
-    }
-    out.set("gemm", rates);
   }
   if (o.models.empty() && !o.kernels) {
     for (const BenchModel& m : bench_models()) {
@@ -103,7 +92,7 @@ void add_bench_verb(CLI::App& app, int&) {
     names += (names.empty() ? "" : ", ") + m.name;
   }
   verb.add_option("MODEL", o->models, "Built-in models (" + names + ") or configuration files; default: the built-in ones");
-  verb.add_flag("--kernels", o->kernels, "Copy bandwidth and matrix products against the machine's peak");
+  verb.add_flag("--kernels", o->kernels, "Copy bandwidth of this machine");
   verb.add_flag("--decode", o->decode, "Also prefill and decoding speed");
   verb.add_option("--context", o->context, "Context of --decode [tokens]")->check(CLI::PositiveNumber)->capture_default_str();
   verb.add_option("--rows", o->rows, "Rows per step")->check(CLI::PositiveNumber)->capture_default_str();

@@ -79,8 +79,10 @@ int64_t largest_fitting(const RunConfig& config, double memory_gib) {
     if (config.train.batch_size % micro != 0) {
       continue;
     }
-    RunConfig other = read_run_config_json(to_json(config));
-    other.train.micro_batch_size = micro;
+    Json json = to_json(config);
+    apply_override(json, "train.micro_batch_size=" + std::to_string(micro));
+    RunConfig other;
+    Fields::read(json, "", other);
     if (static_cast<double>(plan_memory(other).total_bytes()) > limit) {
       break;
     }

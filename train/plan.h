@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "layers/model.h"
 #include "train/memory_plan.h"
 #include "train/run_config.h"
 
