@@ -1,0 +1,41 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+/// Softmax attention over one interval of keys per query:
+///   o = sum_j softmax_j(scale q k_j + bias_j) v_j  over  lo <= j < hi,   lse = log sum_j exp(...).
+/// o [B, T, H, Dv], lse [B, T, H] (may be undefined); q [B, T, H, D]; k [Bk, S, K, D]; v [Bk, S, K, Dv];
+/// lo, hi [B, T] i32 in the key index space [0, S]; bias [Bk, S, K] or undefined. Query head h reads kv
+/// head h / (H / K). Bk is B, or 1: then all rows see one packed space of keys.
+/// lo and hi must not decrease over the queries of one key space (its T, or B T, tokens): this covers
+/// causal and windowed attention, documents, cached prefixes and packed subsets of keys. A query
+/// without keys gives o = 0, lse = -inf. Keys that no query sees are never read.
+/// partial: scratch of attention_partial(...) elements, or undefined where that is 0.
+/// Online softmax over tiles of 64 queries x 64 keys; tiles outside the intervals are skipped.
+/// FLOPs: 2 H (D + Dv) per visible pair. Bound: multiply-adds; with few queries, reading k and v once.
+/// Source: spec 10, sections 3, 6 and 7.
+struct AttentionForward {
+  Tensor o, lse;
+  Tensor partial;
+  Tensor q, k, v, lo, hi, bias;
+  double scale;
+};
+HEBB_KERNEL_CPU(AttentionForward)
+
+/// Elements of scratch that the forward kernel needs (0 unless few queries read many keys).
+int64_t attention_partial(const Shape& q, const Shape& k, const Shape& v);
+
+/// Gradients of AttentionForward: probabilities are recomputed from lse, delta = sum_c d_o o.
+/// d_q, d_k, d_v (overwritten, or added to where `accumulate_*`) shaped like q, k, v; d_bias likewise;
+/// each may be undefined. All sums have a fixed order.
+/// FLOPs: 5 products, 2.5 times the forward pass.
+struct AttentionBackward {
+  Tensor d_q, d_k, d_v, d_bias;
+  Tensor d_o, q, k, v, o, lse, lo, hi, bias;
+  double scale;
+  bool accumulate_q, accumulate_k, accumulate_v, accumulate_bias;
+};
+HEBB_KERNEL_CPU(AttentionBackward)
+
+}  // namespace hebb
