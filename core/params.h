@@ -18,6 +18,10 @@ namespace init {
 Init constant(double value);
 Init normal(double std);
 Init uniform(double low, double high);
+/// gain times a [rows, columns] matrix with orthonormal columns, or rows where it is wider than tall:
+/// Q of the QR decomposition of a normal matrix, computed in double, with the signs that make R's
+/// diagonal positive. Costs about 4 rows columns^2 multiply-adds (rows >= columns).
+Init orthogonal(int64_t rows, int64_t columns, double gain);
 }  // namespace init
 
 enum class ParamKind {

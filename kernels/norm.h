@@ -21,7 +21,7 @@ HEBB_KERNEL(NormForward)
 
 /// d_h = d_h_out + norm backward of d_y; d_weight and d_bias accumulate. `h` is what was normed
 /// (h_out of the forward pass). d_h_out may be undefined (0). d_h is overwritten, or added to when
-/// `accumulate`. d_branch = rho d_h where defined (only without `accumulate`).
+/// `accumulate`. d_branch = rho times what d_h gets here, where defined.
 /// partial [norm_backward_blocks(N), 2, d] is scratch of the two-stage sums over rows.
 /// Bound: memory, 3 reads and 1 write of [N, d].
 struct NormBackward {

@@ -57,19 +57,14 @@ struct Relu2Config final : LayerConfig {
 class Relu2 final : public Layer {
  public:
   Relu2(const BuildContext& c, const Relu2Config& config) : d_(c.model.hidden_size), n_(config.intermediate_size) {
-    const Init normal = init::normal(c.model.init_std);
     if (config.token_shift) {
-      // 1 - (i/d)^(rho^4), rho = 1 - block / num_layers (spec 70, section 11).
+      // rho falls from 1 at the first block (spec 70, section 11).
       const double rho = 1.0 - static_cast<double>(c.block) / static_cast<double>(c.model.num_layers);
-      const double power = std::pow(rho, 4.0);
-      shift_ = &c.declare("shift", {d_}, [power](Rng&, float* values, int64_t count) {
-        for (int64_t i = 0; i < count; ++i) {
-          values[i] = static_cast<float>(1.0 - std::pow(static_cast<double>(i) / static_cast<double>(count), power));
-        }
-      });
+      shift_ = &c.declare("shift", {d_}, token_shift_init(std::pow(rho, 4.0)));
     }
-    up_ = &c.declare("up_proj.weight", {n_, d_}, normal);
-    down_ = &c.declare("down_proj.weight", {d_, n_}, normal);
+    // Initial values of spec 70, section 11.
+    up_ = &c.declare("up_proj.weight", {n_, d_}, init::orthogonal(n_, d_, 1.0));
+    down_ = &c.declare("down_proj.weight", {d_, n_}, init::constant(0));
   }
 
   struct State final : LayerState {

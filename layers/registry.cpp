@@ -1,3 +1,4 @@
+#include "layers/attention.h"
 #include "layers/ffn.h"
 #include "layers/gdn.h"
 #include "layers/layer.h"
@@ -7,6 +8,7 @@ namespace hebb {
 
 const std::vector<LayerType>& layer_types() {
   static const std::vector<LayerType> types = {
+      {"attention", Role::mixer, make_attention_config},
       {"swiglu", Role::ffn, make_swiglu_config},
       {"relu2", Role::ffn, make_relu2_config},
       {"pkm", Role::ffn, make_pkm_config},

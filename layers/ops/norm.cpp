@@ -35,15 +35,15 @@ struct ResidualNormNode final : Node {
     const GradSlot d_h = tape.grad_slot(h);
     args.d_h = d_h.tensor;
     args.accumulate = d_h.accumulate;
-    HEBB_ASSERT(!(fused && d_h.accumulate));
-    GradSlot d_branch;
-    if (fused && rho != 1.0) {
-      d_branch = tape.grad_slot(branch);
+    // One tensor serves both where no other gradient is in it (the embeddings may have other readers).
+    const bool shares = fused && rho == 1.0 && !d_h.accumulate;
+    if (fused && !shares) {
+      const GradSlot d_branch = tape.grad_slot(branch);
       HEBB_ASSERT(!d_branch.accumulate);
       args.d_branch = d_branch.tensor;
     }
     run(tape.stream(), args);
-    if (fused && rho == 1.0) {
+    if (shares) {
       tape.pass_grad(branch, h);
     }
   }

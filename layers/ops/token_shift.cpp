@@ -1,5 +1,7 @@
 #include "layers/ops/token_shift.h"
 
+#include <cmath>
+
 #include "kernels/token_shift.h"
 
 namespace hebb {
@@ -46,6 +48,14 @@ Var token_shift(Pass& pass, Var x, Var mu, bool zero_start, TokenShiftState* sta
   const Var y = node.y;
   tape.record(std::move(node));
   return y;
+}
+
+Init token_shift_init(double power) {
+  return [power](Rng&, float* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<float>(1.0 - std::pow(static_cast<double>(i) / static_cast<double>(count), power));
+    }
+  };
 }
 
 }  // namespace hebb

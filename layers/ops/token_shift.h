@@ -14,4 +14,7 @@ struct TokenShiftState {
 /// first token. Advances `state` when given. Source: spec 70, section 11.
 Var token_shift(Pass& pass, Var x, Var mu, bool zero_start, TokenShiftState* state);
 
+/// Initial values of mu: 1 - (i / n)^power for channel i of n (spec 70, section 11).
+Init token_shift_init(double power);
+
 }  // namespace hebb

@@ -1,0 +1,47 @@
+#pragma once
+#include <cmath>
+
+#include "core/stream.h"
+
+namespace hebb {
+
+/// Rotary frequencies (spec 10, sections 3 and 4; `endpoint`: spec 70, section 11).
+struct RopeSpec {
+  double theta = 10000.0;
+  int64_t dims = 0;              // rotated channels, even
+  bool endpoint = false;         // theta^(-i / (dims/2 - 1)) instead of theta^(-2i / dims)
+  bool yarn = false;             // YaRN extension; the rest is ignored without it
+  double factor = 1.0;
+  int64_t original = 0;          // training length L0
+  double beta_fast = 32.0, beta_slow = 1.0;
+  double attention_factor = 1.0; // multiplies cos and sin
+
+  bool operator==(const RopeSpec&) const = default;
+  /// Radians per position of pair i, 0 <= i < dims/2.
+  double frequency(int64_t i) const;
+};
+
+/// table [M, 2, dims/2] = cos and sin of position * frequency, times the attention factor; angles in
+/// double. Entry m is for position first + m or, where doc_start [B, T] i32 is given (M = B T), for the
+/// document position of token m.
+/// Bound: cos and sin of M dims/2 angles in double; one table serves all layers of a pass.
+struct RopeTable {
+  Tensor table, doc_start;
+  int64_t first;
+  RopeSpec spec;
+};
+HEBB_KERNEL_CPU(RopeTable)
+
+/// y = x with the first dims channels of every head rotated: pairs (i, i + dims/2) become
+/// (a cos - b sin, b cos + a sin). x, y [B, T, H, D]; table as above: indexed by token when
+/// `by_token`, else by t - doc_start - first. `inverse` applies the transposed rotation (the gradient);
+/// `accumulate` adds to y. x and y may be the same memory.
+/// Bound: memory, 2 passes.
+struct Rope {
+  Tensor y, x, table, doc_start;
+  int64_t first;
+  bool by_token, inverse, accumulate;
+};
+HEBB_KERNEL_CPU(Rope)
+
+}  // namespace hebb

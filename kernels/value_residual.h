@@ -1,0 +1,27 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+/// y = v + lambda (first - v) per channel (spec 70, section 11). v, first, y [N, C];
+/// mix [N, C]: lambda = sigmoid(mix), or, not `gated`, mix [C]: lambda itself.
+/// Bound: memory, 3 or 4 passes.
+struct ValueResidualForward {
+  Tensor y, v, first, mix;
+  bool gated;
+};
+HEBB_KERNEL_CPU(ValueResidualForward)
+
+/// d_v = (1 - lambda) d_y, d_first = lambda d_y, d_mix = d_y (first - v) and, gated, times
+/// lambda (1 - lambda). Outputs are overwritten, or added to where told so (d_mix [C]: always added
+/// to); each may be undefined. partial [value_residual_blocks(N), C] is scratch unless gated.
+struct ValueResidualBackward {
+  Tensor d_v, d_first, d_mix, partial;
+  Tensor d_y, v, first, mix;
+  bool gated, accumulate_v, accumulate_first, accumulate_mix;
+};
+HEBB_KERNEL_CPU(ValueResidualBackward)
+
+int64_t value_residual_blocks(int64_t tokens);
+
+}  // namespace hebb

@@ -1,0 +1,131 @@
+#include "layers/attention.h"
+
+#include <algorithm>
+
+#include "layers/attention_cache.h"
+#include "layers/model_config.h"
+#include "layers/ops/linear.h"
+#include "layers/ops/sigmoid_gate.h"
+#include "layers/qkv.h"
+
+namespace hebb {
+namespace {
+
+struct BlockWindow {
+  int64_t size = 0, blocks = 0;
+};
+
+void fields(Fields& f, BlockWindow& w) {
+  f.field("size", w.size).required().min(1).help("Tokens of a block.").unit("tokens");
+  f.field("blocks", w.blocks).required().min(1).help("Blocks seen: a token's own and those before it.");
+}
+
+struct AttentionConfig final : LayerConfig, ValueResidualMember {
+  QkvConfig qkv;
+  int64_t window = 0;
+  std::optional<BlockWindow> block_window;
+  std::string gate = "none";
+
+  void fields(Fields& f) override {
+    qkv.fields(f, {"none", "rms", "l2", "layer"});
+    f.field("window", window).min(0).help("A token sees itself and the window - 1 tokens before it; 0: all.").unit("tokens");
+    f.object("block_window", block_window).help("A token sees its own block and the blocks before it; not with window.");
+    f.field("gate", gate).one_of({"none", "head", "element"}).help("Sigmoid gate on the heads' outputs.");
+    if (f.reading()) {
+      f.require(window == 0 || !block_window, "window", "0 together with block_window");
+    }
+  }
+  void check(const Fields& f, const std::string& key, const ModelConfig& model) const override { check_group(f, key, model); }
+  std::unique_ptr<Layer> make(const BuildContext& c) const override;
+
+  const ValueResidualConfig& value_residual() const override { return qkv.value_residual; }
+  int64_t value_channels() const override { return qkv.kv_heads() * qkv.value_dim(); }
+  Sight sight() const {
+    return block_window ? Sight{0, block_window->size, block_window->blocks} : Sight{window, 0, 0};
+  }
+};
+
+struct AttentionState final : LayerState {
+  AttentionCache cache;
+  QkvState qkv;
+  AttentionState(AttentionCache c, QkvState q) : cache(std::move(c)), qkv(std::move(q)) {}
+};
+
+class Attention final : public Layer {
+ public:
+  Attention(const BuildContext& c, const AttentionConfig& config)
+      : config_(config.qkv), sight_(config.sight()), d_(c.model.hidden_size),
+        qkv_(c, config.qkv, init::normal(c.model.init_std)) {
+    const Init normal = init::normal(c.model.init_std);
+    const int64_t values = config_.num_heads * config_.value_dim();
+    o_proj_ = &c.declare("o_proj.weight", {d_, values}, normal);
+    if (config.gate != "none") {
+      gate_proj_ = &c.declare("gate_proj.weight", {config.gate == "head" ? config_.num_heads : values, d_}, normal);
+    }
+  }
+
+  Var forward(Pass& pass, Var x, LayerState* state) override {
+    Tape& tape = pass.tape;
+    auto* s = static_cast<AttentionState*>(state);
+    const Qkv::Heads h = qkv_.forward(pass, x, s != nullptr ? &s->qkv : nullptr);
+    Var o = s != nullptr ? s->cache.attend(pass, h.q, h.k, h.v, config_.num_heads, qkv_.scale()) : attend(pass, h);  // [N, H Dv]
+    if (gate_proj_ != nullptr) {
+      o = sigmoid_gate(tape, o, linear(tape, x, pass.param(*gate_proj_)), config_.num_heads);
+    }
+    return linear(tape, o, pass.param(*o_proj_));
+  }
+
+  std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
+    return std::make_unique<AttentionState>(
+        AttentionCache(arena, rows, config_.kv_heads(), config_.head_dim, config_.value_dim(), dtype, sight_),
+        qkv_.make_state(arena, rows, dtype));
+  }
+
+  double flops_per_token(int64_t length) const override {
+    const int64_t values = config_.num_heads * config_.value_dim();
+    const int64_t gates = gate_proj_ != nullptr ? gate_proj_->spec.shape[0] : 0;
+    const double core = 2.0 * static_cast<double>(config_.num_heads * (config_.head_dim + config_.value_dim()));
+    return qkv_.flops_per_token() + 2.0 * static_cast<double>(d_ * (values + gates)) + core * mean_visible(length);
+  }
+
+  int64_t state_bytes(int64_t tokens) const override {
+    constexpr int64_t kCacheBytes = 2;  // bf16 (spec 81, section 12)
+    const int64_t kept = sight_.full() ? tokens : std::min(tokens, sight_.size());
+    return config_.kv_heads() * (config_.head_dim + config_.value_dim()) * kept * kCacheBytes;
+  }
+
+ private:
+  Var attend(Pass& pass, const Qkv::Heads& h) const {
+    Sight sight = sight_;
+    if (pass.training && sight.full()) {
+      sight.window = pass.random_window;
+    }
+    const int64_t batch = pass.batch(), length = pass.length();
+    const AttentionShape shape{batch, length, batch, length, config_.num_heads, config_.kv_heads(), config_.head_dim,
+                               config_.value_dim()};
+    return attention(pass.tape, h.q, h.k, h.v, shape, visible_keys(pass, sight), qkv_.scale());
+  }
+
+  /// Mean number of keys that a token of a row of this length sees.
+  double mean_visible(int64_t length) const {
+    double total = 0;
+    for (int64_t p = 0; p < length; ++p) {
+      total += static_cast<double>(p + 1 - sight_.first(p));
+    }
+    return total / static_cast<double>(length);
+  }
+
+  QkvConfig config_;
+  Sight sight_;
+  int64_t d_;
+  Qkv qkv_;
+  Param *o_proj_, *gate_proj_ = nullptr;
+};
+
+std::unique_ptr<Layer> AttentionConfig::make(const BuildContext& c) const { return std::make_unique<Attention>(c, *this); }
+
+}  // namespace
+
+std::unique_ptr<LayerConfig> make_attention_config() { return std::make_unique<AttentionConfig>(); }
+
+}  // namespace hebb

@@ -1,0 +1,109 @@
+#include "layers/attention_cache.h"
+
+#include <algorithm>
+
+namespace hebb {
+namespace {
+
+constexpr int64_t kFirstTokens = 64;  // a full cache starts with room for these
+
+/// Copies `count` tokens of every row, from token `from_begin` of one to `to_begin` of the other
+/// [B, tokens, C].
+void copy_tokens(Stream& stream, const Tensor& to, int64_t to_begin, const Tensor& from, int64_t from_begin, int64_t count) {
+  const int64_t channels = to.size(2);
+  for (int64_t b = 0; count > 0 && b < to.size(0); ++b) {
+    copy(stream, to.slice((b * to.size(1) + to_begin) * channels, {count, channels}),
+         from.slice((b * from.size(1) + from_begin) * channels, {count, channels}));
+  }
+}
+
+}  // namespace
+
+AttentionCache::AttentionCache(Arena& arena, int64_t rows, int64_t kv_heads, int64_t head_dim, int64_t value_head_dim,
+                               DType dtype, const Sight& sight)
+    : arena_(arena), rows_(rows), kv_heads_(kv_heads), head_dim_(head_dim), value_dim_(value_head_dim), sight_(sight) {
+  const int64_t tokens = sight_.full() ? kFirstTokens : sight_.size();
+  k_ = Buffer(arena_, {rows_, tokens, kv_heads_ * head_dim_}, dtype, "key cache");
+  v_ = Buffer(arena_, {rows_, tokens, kv_heads_ * value_dim_}, dtype, "value cache");
+}
+
+Var AttentionCache::attend(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
+  HEBB_ASSERT(pass.batch() == rows_ && !pass.tape.recording());
+  if (sight_.full()) {
+    return attend_all(pass, q, k, v, heads, scale);
+  }
+  return pass.length() == 1 ? attend_ring(pass, q, k, v, heads, scale) : attend_line(pass, q, k, v, heads, scale);
+}
+
+Var AttentionCache::run(Pass& pass, Var q, const Tensor& k, const Tensor& v, const KeyIntervals& visible, int64_t heads,
+                        double scale) const {
+  const AttentionShape shape{rows_, pass.length(), rows_, k.size(1), heads, kv_heads_, head_dim_, value_dim_};
+  return attention(pass.tape, q, pass.tape.constant(k), pass.tape.constant(v), shape, visible, scale);
+}
+
+/// Drops tokens that no row can see any more: all at once when every row begins a document, else when
+/// what stays is the smaller part.
+void AttentionCache::forget(Pass& pass) {
+  int64_t needed = 0;  // how far back the rows' first tokens see
+  for (int64_t b = 0; b < rows_; ++b) {
+    needed = std::max(needed, -static_cast<int64_t>(pass.rows.host_doc_start()[static_cast<size_t>(b * pass.length())]));
+  }
+  HEBB_ASSERT(needed <= length_);
+  if (length_ - needed >= needed) {
+    copy_tokens(pass.stream(), k_, 0, k_, length_ - needed, needed);
+    copy_tokens(pass.stream(), v_, 0, v_, length_ - needed, needed);
+    length_ = needed;
+  }
+}
+
+void AttentionCache::make_room(Stream& stream, int64_t tokens) {
+  const int64_t capacity = k_.tensor().size(1);
+  if (length_ + tokens <= capacity) {
+    return;
+  }
+  for (Buffer* cache : {&k_, &v_}) {
+    const Tensor old = cache->tensor();
+    Buffer larger(arena_, items(std::max(2 * capacity, length_ + tokens), old), old.dtype, cache == &k_ ? "key cache" : "value cache");
+    copy_tokens(stream, larger, 0, old, 0, length_);
+    *cache = std::move(larger);
+  }
+}
+
+Var AttentionCache::attend_all(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
+  const int64_t length = pass.length();
+  forget(pass);
+  make_room(pass.stream(), length);
+  copy_tokens(pass.stream(), k_, length_, pass.tape.value(k).view(items(length, k_)), 0, length);
+  copy_tokens(pass.stream(), v_, length_, pass.tape.value(v).view(items(length, v_)), 0, length);
+  const KeyIntervals visible = visible_keys(pass, sight_, length_);
+  length_ += length;
+  return run(pass, q, k_, v_, visible, heads, scale);
+}
+
+Var AttentionCache::attend_ring(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
+  const RingSlots slots{sight_};
+  const Tensor doc_start = pass.rows.doc_start();
+  hebb::run(pass.stream(), RingAppend{k_, pass.tape.value(k).view(items(1, k_)), doc_start, slots});
+  hebb::run(pass.stream(), RingAppend{v_, pass.tape.value(v).view(items(1, v_)), doc_start, slots});
+  const Buffer lo(arena_, {rows_, 1}, DType::i32, "first visible keys"), hi(arena_, {rows_, 1}, DType::i32, "last visible keys");
+  hebb::run(pass.stream(), RingKeys{lo, hi, doc_start, slots});
+  return run(pass, q, k_, v_, {pass.tape.constant(lo), pass.tape.constant(hi)}, heads, scale);
+}
+
+Var AttentionCache::attend_line(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
+  Stream& stream = pass.stream();
+  const RingSlots slots{sight_};
+  const Tensor doc_start = pass.rows.doc_start();
+  const int64_t before = sight_.size() - 1, length = pass.length();
+  const auto lay_out = [&](const Tensor& ring, Var own) {
+    Buffer line(arena_, items(before + length, ring), ring.dtype, "keys and values in order");
+    hebb::run(stream, RingUnroll{line, ring, doc_start, slots});
+    copy_tokens(stream, line, before, pass.tape.value(own).view(items(length, ring)), 0, length);
+    hebb::run(stream, RingStore{ring, line, doc_start, slots});
+    return line;
+  };
+  const Buffer keys = lay_out(k_, k), values = lay_out(v_, v);
+  return run(pass, q, keys, values, visible_keys(pass, sight_, before), heads, scale);
+}
+
+}  // namespace hebb

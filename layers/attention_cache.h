@@ -1,0 +1,34 @@
+#pragma once
+#include "layers/ops/attention.h"
+
+namespace hebb {
+
+/// Keys and values of earlier tokens, for decoding and segments (spec 10, section 5). Full sight: all
+/// tokens since the documents of the batch began, in memory that doubles when it is full. Bounded
+/// sight: a ring of Sight::size() tokens a row.
+class AttentionCache {
+ public:
+  AttentionCache(Arena& arena, int64_t rows, int64_t kv_heads, int64_t head_dim, int64_t value_head_dim, DType dtype,
+                 const Sight& sight);
+
+  /// Takes in the pass's keys [B T, K D] and values [B T, K Dv], and attends with q [B T, H D] over what
+  /// every token sees. Returns [B T, H Dv].
+  Var attend(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
+
+ private:
+  Shape items(int64_t count, const Tensor& like) const { return {rows_, count, like.size(2)}; }
+  void make_room(Stream& stream, int64_t tokens);
+  void forget(Pass& pass);
+  Var attend_all(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
+  Var attend_ring(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
+  Var attend_line(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
+  Var run(Pass& pass, Var q, const Tensor& k, const Tensor& v, const KeyIntervals& visible, int64_t heads, double scale) const;
+
+  Arena& arena_;
+  int64_t rows_, kv_heads_, head_dim_, value_dim_;
+  Sight sight_;
+  Buffer k_, v_;        // [B, tokens, K D], [B, tokens, K Dv]
+  int64_t length_ = 0;  // full sight: tokens held; all rows hold the same ones
+};
+
+}  // namespace hebb

@@ -1,0 +1,89 @@
+#include "layers/ops/attention.h"
+
+#include "kernels/attention.h"
+
+namespace hebb {
+namespace {
+
+struct AttentionNode final : Node {
+  Var q, k, v, bias, lo, hi, o;
+  Tensor lse;
+  AttentionShape shape;
+  double scale;
+
+  Shape queries(int64_t channels) const { return {shape.batch, shape.length, shape.heads, channels}; }
+  Shape keys(int64_t channels) const { return {shape.spaces, shape.keys, shape.kv_heads, channels}; }
+  Shape biases() const { return {shape.spaces, shape.keys, shape.kv_heads}; }
+
+  void backward(Tape& tape) override {
+    const auto shaped = [](const GradSlot& slot, const Shape& s) { return slot ? slot.tensor.view(s) : Tensor{}; };
+    const GradSlot d_q = tape.grad_slot(q), d_k = tape.grad_slot(k), d_v = tape.grad_slot(v), d_bias = tape.grad_slot(bias);
+    const Shape q_shape = queries(shape.head_dim), o_shape = queries(shape.value_head_dim);
+    const Shape k_shape = keys(shape.head_dim), v_shape = keys(shape.value_head_dim);
+    AttentionBackward args{};
+    args.d_q = shaped(d_q, q_shape);
+    args.d_k = shaped(d_k, k_shape);
+    args.d_v = shaped(d_v, v_shape);
+    args.d_bias = shaped(d_bias, biases());
+    args.d_o = tape.grad(o).view(o_shape);
+    args.q = tape.value(q).view(q_shape);
+    args.k = tape.value(k).view(k_shape);
+    args.v = tape.value(v).view(v_shape);
+    args.o = tape.value(o).view(o_shape);
+    args.lse = lse;
+    args.lo = tape.value(lo);
+    args.hi = tape.value(hi);
+    args.bias = bias ? tape.value(bias).view(biases()) : Tensor{};
+    args.scale = scale;
+    args.accumulate_q = d_q.accumulate;
+    args.accumulate_k = d_k.accumulate;
+    args.accumulate_v = d_v.accumulate;
+    args.accumulate_bias = d_bias.accumulate;
+    run(tape.stream(), args);
+  }
+};
+
+}  // namespace
+
+KeyIntervals visible_keys(Pass& pass, const Sight& sight, int64_t offset) {
+  const std::string key = "visible/" + std::to_string(sight.window) + "/" + std::to_string(sight.block) + "/" +
+                          std::to_string(sight.blocks) + "/" + std::to_string(offset);
+  const auto made = pass.shared.find(key + "/lo");
+  if (made != pass.shared.end()) {
+    return {made->second, pass.shared.at(key + "/hi")};
+  }
+  const Shape shape{pass.batch(), pass.length()};
+  const KeyIntervals visible{pass.tape.output(shape, DType::i32, "first visible keys"),
+                             pass.tape.output(shape, DType::i32, "last visible keys")};
+  run(pass.stream(), VisibleKeys{pass.tape.value(visible.lo), pass.tape.value(visible.hi), pass.rows.doc_start(), sight, offset});
+  pass.shared[key + "/lo"] = visible.lo;
+  pass.shared[key + "/hi"] = visible.hi;
+  return visible;
+}
+
+Var attention(Tape& tape, Var q, Var k, Var v, const AttentionShape& shape, const KeyIntervals& visible, double scale, Var bias) {
+  AttentionNode node;
+  node.q = q;
+  node.k = k;
+  node.v = v;
+  node.bias = bias;
+  node.lo = visible.lo;
+  node.hi = visible.hi;
+  node.shape = shape;
+  node.scale = scale;
+  const DType dtype = tape.dtype(q);
+  const Shape q_shape = node.queries(shape.head_dim), o_shape = node.queries(shape.value_head_dim);
+  const Shape k_shape = node.keys(shape.head_dim), v_shape = node.keys(shape.value_head_dim);
+  node.o = tape.output({shape.batch * shape.length, shape.heads * shape.value_head_dim}, dtype, "attention");
+  node.lse = tape.recording() ? tape.saved({shape.batch, shape.length, shape.heads}, dtype, "attention log-sum-exp") : Tensor{};
+  const int64_t partial = attention_partial(q_shape, k_shape, v_shape);
+  const Buffer scratch = partial > 0 ? tape.scratch({partial}, dtype, "attention parts") : Buffer();
+  run(tape.stream(), AttentionForward{tape.value(node.o).view(o_shape), node.lse, scratch, tape.value(q).view(q_shape),
+                                      tape.value(k).view(k_shape), tape.value(v).view(v_shape), tape.value(visible.lo),
+                                      tape.value(visible.hi), bias ? tape.value(bias).view(node.biases()) : Tensor{}, scale});
+  const Var o = node.o;
+  tape.record(std::move(node));
+  return o;
+}
+
+}  // namespace hebb

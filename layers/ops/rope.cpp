@@ -1,0 +1,86 @@
+#include "layers/ops/rope.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace hebb {
+namespace {
+
+/// Which entry of the table a token uses: by position where that gives fewer entries than tokens.
+struct Positions {
+  int64_t first, entries;
+  bool by_token;
+
+  explicit Positions(const Rows& rows) {
+    int64_t last = rows.spans()[0].offset;
+    first = last;
+    for (const DocumentSpan& s : rows.spans()) {
+      first = std::min(first, s.offset);
+      last = std::max(last, s.offset + s.length - 1);
+    }
+    entries = last - first + 1;
+    by_token = entries > rows.tokens();
+    entries = by_token ? rows.tokens() : entries;
+  }
+};
+
+std::string table_key(const RopeSpec& s) {
+  char text[256];
+  std::snprintf(text, sizeof(text), "rope/%a/%lld/%d", s.theta, static_cast<long long>(s.dims), s.endpoint ? 1 : 0);
+  std::string key = text;
+  if (s.yarn) {
+    std::snprintf(text, sizeof(text), "/%a/%lld/%a/%a/%a", s.factor, static_cast<long long>(s.original), s.beta_fast,
+                  s.beta_slow, s.attention_factor);
+    key += text;
+  }
+  return key;
+}
+
+Var angles(Pass& pass, const RopeSpec& spec, const Positions& at, DType dtype) {
+  const std::string key = table_key(spec);
+  if (const auto it = pass.shared.find(key); it != pass.shared.end()) {
+    return it->second;
+  }
+  const Var table = pass.tape.output({at.entries, 2, spec.dims / 2}, dtype, "rope table");
+  run(pass.stream(), RopeTable{pass.tape.value(table), at.by_token ? pass.rows.doc_start() : Tensor{}, at.first, spec});
+  pass.shared[key] = table;
+  return table;
+}
+
+struct RopeNode final : Node {
+  Var x, table, y;
+  Tensor doc_start;
+  Shape shape;  // [B, T, H, D]
+  int64_t first;
+  bool by_token;
+
+  void backward(Tape& tape) override {
+    if (const GradSlot d = tape.grad_slot(x)) {
+      run(tape.stream(), Rope{d.tensor.view(shape), tape.grad(y).view(shape), tape.value(table), doc_start, first, by_token,
+                              true, d.accumulate});
+    }
+  }
+};
+
+}  // namespace
+
+Var rope(Pass& pass, Var x, int64_t heads, const RopeSpec& spec) {
+  Tape& tape = pass.tape;
+  const Positions at(pass.rows);
+  RopeNode node;
+  node.x = x;
+  node.doc_start = pass.rows.doc_start();
+  node.shape = {pass.batch(), pass.length(), heads, tape.shape(x).numel() / (pass.tokens() * heads)};
+  node.first = at.first;
+  node.by_token = at.by_token;
+  HEBB_ASSERT(node.shape.numel() == tape.shape(x).numel() && spec.dims >= 2 && spec.dims % 2 == 0 && spec.dims <= node.shape[3]);
+  node.table = angles(pass, spec, at, tape.dtype(x));
+  node.y = tape.output(tape.shape(x), tape.dtype(x), "rope");
+  run(tape.stream(), Rope{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(node.table),
+                          node.doc_start, node.first, node.by_token, false, false});
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+}  // namespace hebb

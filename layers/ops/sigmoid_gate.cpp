@@ -1,0 +1,36 @@
+#include "layers/ops/sigmoid_gate.h"
+
+#include "kernels/sigmoid_gate.h"
+
+namespace hebb {
+namespace {
+
+struct SigmoidGateNode final : Node {
+  Var x, gate, y;
+  Shape shape;  // [N, H, C]
+
+  void backward(Tape& tape) override {
+    const GradSlot d_x = tape.grad_slot(x), d_gate = tape.grad_slot(gate);
+    run(tape.stream(), SigmoidGateBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_gate.tensor, tape.grad(y).view(shape),
+                                           tape.value(x).view(shape), tape.value(gate), d_x.accumulate, d_gate.accumulate});
+  }
+};
+
+}  // namespace
+
+Var sigmoid_gate(Tape& tape, Var x, Var gate, int64_t heads) {
+  const int64_t elements = tape.shape(x).numel(), gates = tape.shape(gate).numel();
+  const int64_t tokens = tape.shape(x)[0];
+  HEBB_ASSERT(gates == elements || gates == tokens * heads);
+  SigmoidGateNode node;
+  node.x = x;
+  node.gate = gate;
+  node.shape = {tokens, heads, elements / (tokens * heads)};
+  node.y = tape.output(tape.shape(x), tape.dtype(x), "gated");
+  run(tape.stream(), SigmoidGateForward{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(gate)});
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+}  // namespace hebb

@@ -1,0 +1,10 @@
+#pragma once
+#include "core/tape.h"
+
+namespace hebb {
+
+/// x * sigmoid(gate): x [N, heads C]; gate [N, heads] (one number a head) or
+/// [N, heads C]. Source: spec 10, section 3.
+Var sigmoid_gate(Tape& tape, Var x, Var gate, int64_t heads);
+
+}  // namespace hebb

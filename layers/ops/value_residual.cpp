@@ -1,0 +1,40 @@
+#include "layers/ops/value_residual.h"
+
+#include "kernels/value_residual.h"
+
+namespace hebb {
+namespace {
+
+struct ValueResidualNode final : Node {
+  Var v, first, mix, y;
+  bool gated;
+
+  void backward(Tape& tape) override {
+    const GradSlot d_v = tape.grad_slot(v), d_first = tape.grad_slot(first), d_mix = tape.grad_slot(mix);
+    const int64_t tokens = tape.shape(v)[0], channels = tape.shape(v)[1];
+    HEBB_ASSERT(gated || !d_mix || d_mix.accumulate);
+    const Buffer partial = gated ? Buffer() : tape.scratch({value_residual_blocks(tokens), channels}, tape.dtype(v), "value residual sums");
+    run(tape.stream(), ValueResidualBackward{d_v.tensor, d_first.tensor, d_mix.tensor, partial, tape.grad(y), tape.value(v),
+                                             tape.value(first), tape.value(mix), gated, d_v.accumulate, d_first.accumulate,
+                                             d_mix.accumulate});
+  }
+};
+
+}  // namespace
+
+Var value_residual(Tape& tape, Var v, Var first, Var mix, bool gated) {
+  HEBB_ASSERT(tape.shape(v).rank == 2 && tape.shape(first) == tape.shape(v));
+  HEBB_ASSERT(tape.shape(mix).numel() == (gated ? tape.shape(v).numel() : tape.shape(v)[1]));
+  ValueResidualNode node;
+  node.v = v;
+  node.first = first;
+  node.mix = mix;
+  node.gated = gated;
+  node.y = tape.output(tape.shape(v), tape.dtype(v), "value residual");
+  run(tape.stream(), ValueResidualForward{tape.value(node.y), tape.value(v), tape.value(first), tape.value(mix), gated});
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+}  // namespace hebb

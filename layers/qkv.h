@@ -1,0 +1,65 @@
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "layers/ops/norm.h"
+#include "layers/ops/token_shift.h"
+#include "layers/rope_config.h"
+#include "layers/value_residual.h"
+
+namespace hebb {
+
+/// Fields that `attention` and `kvm` share (spec 10, section 1; spec 70, sections 1 and 11).
+struct QkvConfig {
+  int64_t num_heads = 0, head_dim = 0;
+  std::optional<int64_t> num_kv_heads, value_head_dim;
+  std::optional<RopeConfig> rope;
+  std::string qk_norm = "none";
+  bool token_shift = false;
+  ValueResidualConfig value_residual;
+
+  void fields(Fields& f, const std::vector<std::string>& qk_norms);
+  int64_t kv_heads() const { return num_kv_heads.value_or(num_heads); }
+  int64_t value_dim() const { return value_head_dim.value_or(head_dim); }
+  int64_t group() const { return num_heads / kv_heads(); }
+};
+
+/// What Qkv carries: the last token's channels before their shift.
+struct QkvState {
+  std::optional<TokenShiftState> q, k, v;
+};
+
+/// From the mixer's input to queries, keys and values, in the order projection, value residual, token
+/// shift, norm per head, RoPE (spec 70, section 11).
+class Qkv {
+ public:
+  /// Declares q_proj, k_proj, v_proj with `matrix` as initial values, and what the options need.
+  Qkv(const BuildContext& c, const QkvConfig& config, const Init& matrix);
+
+  struct Heads {
+    Var q, k, v;  // [B T, H D], [B T, K D], [B T, K Dv]
+  };
+  Heads forward(Pass& pass, Var x, QkvState* state) const;
+  QkvState make_state(Arena& arena, int64_t rows, DType dtype) const;
+
+  /// Factor of the logits: 1 for unit queries and keys (beta is in q), else D^-1/2.
+  double scale() const;
+  double flops_per_token() const;
+
+ private:
+  struct HeadNorm {
+    NormParams params;
+    Param* beta = nullptr;
+  };
+  Var normalize(Pass& pass, Var x, int64_t heads, const HeadNorm& n) const;
+
+  QkvConfig config_;
+  int64_t d_;
+  double norm_eps_;
+  Param *q_proj_, *k_proj_, *v_proj_;
+  HeadNorm q_norm_, k_norm_;
+  Param *q_shift_ = nullptr, *k_shift_ = nullptr, *v_shift_ = nullptr;
+  std::optional<ValueResidual> value_residual_;
+};
+
+}  // namespace hebb
