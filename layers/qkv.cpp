@@ -3,9 +3,10 @@
 #include <cmath>
 
 #include "layers/model_config.h"
-#include "layers/ops/l2_norm.h"
+#include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/rope.h"
+#include "layers/ops/scaled_l2_norm.h"
 
 namespace hebb {
 
@@ -58,12 +59,13 @@ Qkv::Qkv(const BuildContext& c, const QkvConfig& config, const Init& matrix)
   }
 }
 
-Var Qkv::normalize(Pass& pass, Var x, int64_t heads, const HeadNorm& n) const {
+Var Qkv::normalize(Pass& pass, Var x, const HeadNorm& n) const {
   if (config_.qk_norm == "none") {
     return x;
   }
   if (config_.qk_norm == "l2") {
-    return l2_norm(pass.tape, x, heads, config_.head_dim, n.beta != nullptr ? pass.param(*n.beta) : Var{});
+    return n.beta != nullptr ? scaled_l2_norm(pass.tape, x, config_.head_dim, pass.param(*n.beta))
+                             : l2_norm(pass.tape, x, config_.head_dim);
   }
   return norm(pass.tape, x, pass.param(*n.params.weight), n.params.bias != nullptr ? pass.param(*n.params.bias) : Var{},
               norm_eps_, n.params.bias != nullptr ? NormKind::layer : NormKind::rms);
@@ -80,8 +82,8 @@ Qkv::Heads Qkv::forward(Pass& pass, Var x, QkvState* state) const {
     h.k = token_shift(pass, h.k, pass.param(*k_shift_), false, state != nullptr ? &*state->k : nullptr);
     h.v = token_shift(pass, h.v, pass.param(*v_shift_), false, state != nullptr ? &*state->v : nullptr);
   }
-  h.q = normalize(pass, h.q, config_.num_heads, q_norm_);
-  h.k = normalize(pass, h.k, config_.kv_heads(), k_norm_);
+  h.q = normalize(pass, h.q, q_norm_);
+  h.k = normalize(pass, h.k, k_norm_);
   if (config_.rope) {
     h.q = rope(pass, h.q, config_.num_heads, config_.rope->spec());
     h.k = rope(pass, h.k, config_.kv_heads(), config_.rope->spec());

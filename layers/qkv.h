@@ -51,7 +51,7 @@ class Qkv {
     NormParams params;
     Param* beta = nullptr;
   };
-  Var normalize(Pass& pass, Var x, int64_t heads, const HeadNorm& n) const;
+  Var normalize(Pass& pass, Var x, const HeadNorm& n) const;
 
   QkvConfig config_;
   int64_t d_;

@@ -1,4 +1,4 @@
-#include "kernels/l2_norm.h"
+#include "kernels/scaled_l2_norm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@ constexpr int64_t kBlock = 32;  // tokens
 constexpr double kEps = 1e-6;
 }  // namespace
 
-int64_t l2_norm_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+int64_t scaled_l2_norm_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
 
 namespace cpu {
 namespace {
@@ -25,7 +25,7 @@ S product(int64_t n, const S* a, const S* b) {
 }
 
 template <class S>
-void forward(const L2NormForward& a) {
+void forward(const ScaledL2NormForward& a) {
   const int64_t heads = a.x.size(1), d = a.x.size(2);
   const S *x = a.x.as<S>(), *scale = a.scale.as<S>();
   S* y = a.y.as<S>();
@@ -33,15 +33,15 @@ void forward(const L2NormForward& a) {
     for (int64_t r = begin; r < end; ++r) {
       const S* in = x + r * d;
       const S length = std::sqrt(product(d, in, in) + static_cast<S>(kEps));
-      const Vec<S> f((scale != nullptr ? scale[r % heads] : S(1)) / length);
+      const Vec<S> f(scale[r % heads] / length);
       vector_loop<S>(d, [&](int64_t i, auto lanes) { store(y + r * d + i, load(in + i, lanes) * f, lanes); });
     }
   });
 }
 
 template <class S>
-void backward(const L2NormBackward& a) {
-  const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2), blocks = l2_norm_blocks(tokens);
+void backward(const ScaledL2NormBackward& a) {
+  const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2), blocks = scaled_l2_norm_blocks(tokens);
   const S *x = a.x.as<S>(), *scale = a.scale.as<S>(), *d_y = a.d_y.as<S>();
   S *d_x = a.d_x.as<S>(), *partial = a.partial.as<S>();
   parallel_for(blocks, 1, [&](int64_t first, int64_t last) {
@@ -55,7 +55,7 @@ void backward(const L2NormBackward& a) {
         partial[block * heads + r % heads] += along;
         if (d_x == nullptr) { continue; }
         // d_x = scale (d_y - unit (unit . d_y)) / length
-        const Vec<S> f((scale != nullptr ? scale[r % heads] : S(1)) * inverse), back(-along * inverse);
+        const Vec<S> f(scale[r % heads] * inverse), back(-along * inverse);
         S* out = d_x + r * d;
         vector_loop<S>(d, [&](int64_t i, auto lanes) {
           const Vec<S> grad = fma(load(in + i, lanes), back, load(g + i, lanes)) * f;
@@ -71,11 +71,11 @@ void backward(const L2NormBackward& a) {
 
 }  // namespace
 
-void run(Stream&, const L2NormForward& args) {
+void run(Stream&, const ScaledL2NormForward& args) {
   dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
 }
 
-void run(Stream&, const L2NormBackward& args) {
+void run(Stream&, const ScaledL2NormBackward& args) {
   dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
 }
 

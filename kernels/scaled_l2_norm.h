@@ -1,0 +1,25 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+/// y = scale[h] x / sqrt(sum x^2 + 1e-6) over the last dimension. x, y [N, H, D]; scale [H].
+/// Bound: memory, 2 passes. Source: spec 10, section 3.
+struct ScaledL2NormForward {
+  Tensor y, x, scale;
+};
+HEBB_KERNEL_CPU(ScaledL2NormForward)
+
+/// d_x (overwritten, or added to where `accumulate`; may be undefined) and d_scale [H] += ... (may be
+/// undefined) from d_y. partial [scaled_l2_norm_blocks(N), H] is scratch of the two-stage sum over tokens.
+/// Bound: memory, 3 passes.
+struct ScaledL2NormBackward {
+  Tensor d_x, d_scale, partial;
+  Tensor d_y, x, scale;
+  bool accumulate;
+};
+HEBB_KERNEL_CPU(ScaledL2NormBackward)
+
+int64_t scaled_l2_norm_blocks(int64_t tokens);
+
+}  // namespace hebb
