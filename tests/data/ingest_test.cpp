@@ -1,0 +1,394 @@
+#include "data/ingest.h"
+
+#include <map>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "data/dataset.h"
+#include "data/inspect.h"
+#include "data/sentencepiece_model.h"
+#include "data/train_tokenizer.h"
+#include "tests/data/compress.h"
+#include "tests/data/text_samples.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+EncodeOptions bytes_options(const fs::path& in, const fs::path& out) {
+  EncodeOptions options;
+  options.input.inputs = {in.string()};
+  options.tokenizer = {"bytes", "", false, true};
+  options.out = out;
+  options.workers = 2;
+  return options;
+}
+
+EncodeReport encode(const EncodeOptions& options) {
+  Progress quiet;
+  return encode_corpus(options, quiet);
+}
+
+/// Texts of the documents of every shard whose name starts with `prefix`, special ids as {id}.
+std::vector<std::string> stored_documents(const fs::path& folder, const std::string& prefix) {
+  std::vector<std::string> texts;
+  for (const Shard& shard : open_shards((folder / (prefix + "_*.bin")).string(), {})) {
+    for (int64_t d = 0; d < shard.documents(); ++d) {
+      const int64_t begin = shard.document_start(d);
+      std::vector<int32_t> tokens(static_cast<size_t>(shard.document_start(d + 1) - begin));
+      shard.read(begin, static_cast<int64_t>(tokens.size()), *shard.vocab_size(), tokens.data());
+      texts.emplace_back();
+      for (const int32_t token : tokens) {
+        texts.back() += token < 256 ? std::string(1, static_cast<char>(token)) : "{" + std::to_string(token) + "}";
+      }
+    }
+  }
+  return texts;
+}
+
+std::map<std::string, std::string> files_of(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    files[entry.path().filename().string()] = read_file(entry.path());
+  }
+  return files;
+}
+
+/// About 5 MB of JSONL: several batches.
+std::string long_jsonl() {
+  Rng rng(9, "corpus");
+  std::string lines;
+  for (int i = 0; i < 6000; ++i) {
+    lines += Json::object({{"id", Json(i)}, {"text", Json(random_words(rng, 20 + static_cast<int>(rng.below(200))))}}).dump() + "\n";
+  }
+  return lines;
+}
+
+using Texts = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("documents come back from the shards with their special ids", "[fast]") {
+  const TempFolder folder;
+  folder.write("in/a.txt", "alpha");
+  folder.write("in/b.jsonl", "{\"text\": \"beta\"}\n{\"text\": \"\"}\n{\"text\": \"γ\"}\n");
+  EncodeOptions options = bytes_options(folder / "in", folder / "out");
+  SECTION("EOS by default") {
+    const EncodeReport report = encode(options);
+    CHECK(stored_documents(folder / "out", "train") == Texts{"alpha{257}", "beta{257}", "γ{257}"});
+    CHECK(report.input.files == 2);
+    CHECK(report.input.documents == 3);
+    CHECK(report.input.empty == 1);
+    CHECK(report.input.text_bytes == 11);
+    CHECK(report.tokens() == 14);
+    CHECK_THAT(report.text(), Catch::Matchers::StartsWith("train: 3 documents, 14 tokens, 1 shard\ninput: 2 files, 11 B of text, "
+                                                          "1 empty document skipped, 0 bad lines left out, 0 invalid UTF-8 pieces replaced\nspeed: "));
+    CHECK(report.json().at("train_tokens").as_int() == 14);
+  }
+  SECTION("BOS and EOS") {
+    options.tokenizer.add_bos = true;
+    encode(options);
+    CHECK(stored_documents(folder / "out", "train") == Texts{"{256}alpha{257}", "{256}beta{257}", "{256}γ{257}"});
+  }
+  SECTION("neither") {
+    options.tokenizer.add_eos = false;
+    encode(options);
+    CHECK(stored_documents(folder / "out", "train") == Texts{"alpha", "beta", "γ"});
+  }
+  CHECK(verify_shards((folder / "out").string()).ok());
+  const Dataset dataset = read_dataset(folder / "out/dataset.json");
+  CHECK(dataset.total_documents == 3);
+  TokenizerConfig stored;
+  Fields::read(dataset.tokenizer, "tokenizer", stored);
+  CHECK(stored.type == "bytes");
+  CHECK(stored.file.empty());
+  CHECK(stored.add_bos == options.tokenizer.add_bos);
+  CHECK(stored.add_eos == options.tokenizer.add_eos);
+}
+
+TEST_CASE("the number of workers never changes a byte", "[threads]") {
+  const TempFolder folder;
+  EncodeOptions options = bytes_options(folder.write("in.jsonl", long_jsonl()), folder / "one");
+  options.shard_tokens = 1'000'003;
+  options.val_fraction = 0.1;
+  options.seed = 3;
+  options.workers = 1;
+  const EncodeReport report = encode(options);
+  CHECK(report.output.train.size() > 3);
+  const auto expected = files_of(folder / "one");
+  for (const int workers : {2, 8}) {
+    options.workers = workers;
+    options.out = folder / std::to_string(workers);
+    encode(options);
+    CHECK(files_of(options.out) == expected);
+  }
+}
+
+TEST_CASE("--val-fraction draws each document from its own stream", "[fast]") {
+  const TempFolder folder;
+  std::string lines;
+  for (int i = 0; i < 200; ++i) {
+    lines += "{\"text\": \"d" + std::to_string(i) + "\"}\n" + (i % 3 == 0 ? "{\"text\": \"\"}\n" : "");
+  }
+  EncodeOptions options = bytes_options(folder.write("in.jsonl", lines), folder / "out");
+  options.val_fraction = 0.3;
+  options.seed = 17;
+  encode(options);
+  Texts train, validation;
+  for (uint64_t d = 0; d < 200; ++d) {
+    (Rng(17, "split", d).uniform() < 0.3 ? validation : train).push_back("d" + std::to_string(d) + "{257}");
+  }
+  CHECK(stored_documents(folder / "out", "train") == train);
+  CHECK(stored_documents(folder / "out", "val") == validation);
+  CHECK(validation.size() > 30);
+  CHECK(verify_shards((folder / "out").string()).ok());
+}
+
+TEST_CASE("--val-documents keeps the last documents for validation", "[fast]") {
+  const TempFolder folder;
+  EncodeOptions options = bytes_options(folder.write("in.txt", "a|b|c|d|e"), folder / "out");
+  options.input.split = "|";
+  options.val_documents = 2;
+  encode(options);
+  CHECK(stored_documents(folder / "out", "train") == Texts{"a{257}", "b{257}", "c{257}"});
+  CHECK(stored_documents(folder / "out", "val") == Texts{"d{257}", "e{257}"});
+  options.out = folder / "none";
+  options.val_documents = 5;
+  CHECK_THROWS_WITH(encode(options), options.input.inputs[0] + ": no documents left for training (found 5 documents, "
+                                                               "expected more than --val-documents 5)");
+}
+
+TEST_CASE("options that do not fit and input without documents are refused", "[fast]") {
+  const TempFolder folder;
+  EncodeOptions options = bytes_options(folder.write("in.txt", ""), folder / "out");
+  CHECK_THROWS_WITH(encode(options), options.input.inputs[0] + ": no documents in the input (found 1 empty ones, expected at least one)");
+  CHECK_FALSE(fs::exists(folder / "out/dataset.json"));
+  options.val_fraction = 1;
+  CHECK_THROWS_WITH(encode(options), "--val-fraction: found 1.0, expected 0 <= fraction < 1");
+  options.val_fraction = 0.5;
+  options.val_documents = 1;
+  CHECK_THROWS_WITH(encode(options), "--val-fraction: found --val-documents too, expected one of the two");
+  options = bytes_options(folder / "in.txt", folder / "out");
+  options.shard_tokens = 0;
+  CHECK_THROWS_WITH(encode(options), "--shard-tokens: found 0, expected an integer >= 1");
+  options.shard_tokens = 1;
+  options.workers = -1;
+  CHECK_THROWS_WITH(encode(options), "--threads: found -1, expected an integer >= 0");
+}
+
+TEST_CASE("the first error in document order is reported, and nothing looks finished", "[threads]") {
+  const TempFolder folder;
+  std::string lines = long_jsonl();
+  lines.insert(lines.find('\n', lines.size() * 2 / 3) + 1, "{\"text\": 1}\n");
+  lines.insert(lines.find('\n', lines.size() / 3) + 1, "{\"text\": \n");
+  folder.write("in/a.jsonl", lines);
+  fs::create_symlink(folder / "nowhere", folder / "in/b.jsonl");
+  EncodeOptions options = bytes_options(folder / "in/a.jsonl", folder / "out");
+  options.input.inputs.push_back((folder / "in/b.jsonl").string());
+  for (const int workers : {1, 5}) {
+    options.workers = workers;
+    CHECK_THROWS_WITH(encode(options), Catch::Matchers::Contains("broken JSON (found the end of the line, expected a value)"));
+  }
+  options.input.skip_bad = 1;
+  CHECK_THROWS_WITH(encode(options), Catch::Matchers::Contains("(found a number, expected a string member"));
+  options.input.skip_bad = 2;
+  CHECK_THROWS_AS(encode(options), DataError);  // b.jsonl
+  for (const auto& entry : fs::directory_iterator(folder / "out")) {
+    FAIL("left behind: " << entry.path());
+  }
+  options.input.inputs.pop_back();
+  CHECK(encode(options).input.bad == 2);
+}
+
+TEST_CASE("bad lines that are left out are told to the progress", "[fast]") {
+  struct Notes : Progress {
+    std::vector<std::string> lines;
+    void message(std::string_view text) override { lines.emplace_back(text); }
+  } notes;
+  const TempFolder folder;
+  EncodeOptions options = bytes_options(folder.write("in.jsonl", "{\"text\": \"a\"}\n{]\n"), folder / "out");
+  options.input.skip_bad = 3;
+  CHECK(encode_corpus(options, notes).input.bad == 1);
+  CHECK(notes.lines == Texts{"left out: " + options.input.inputs[0] +
+                             ":2: byte 15: broken JSON (found \"]\", expected a member name)"});
+}
+
+TEST_CASE("a data set is replaced only when asked", "[fast]") {
+  const TempFolder folder;
+  EncodeOptions options = bytes_options(folder.write("in.txt", "old"), folder / "out");
+  encode(options);
+  folder.write("in.txt", "new");
+  CHECK_THROWS_AS(encode(options), ConfigError);
+  CHECK(stored_documents(folder / "out", "train") == Texts{"old{257}"});
+  options.overwrite = true;
+  encode(options);
+  CHECK(stored_documents(folder / "out", "train") == Texts{"new{257}"});
+}
+
+#if HEBB_HAVE_SENTENCEPIECE
+namespace {
+
+TrainTokenizerOptions train_options(const fs::path& in) {
+  TrainTokenizerOptions options;
+  options.input.inputs = {in.string()};
+  options.vocab_size = 600;
+  return options;
+}
+
+std::string train(const TrainTokenizerOptions& options) {
+  Progress quiet;
+  return train_tokenizer(options, quiet).model;
+}
+
+}  // namespace
+
+TEST_CASE("a trained tokenizer has the settings that the specification names and encodes losslessly", "[fast]") {
+  const TempFolder folder;
+  const fs::path in = folder.write("in.txt", training_text(500));
+  TrainTokenizerOptions options = train_options(in);
+  options.vocab_size = 500;
+  options.model_type = GENERATE(std::string("bpe"), std::string("unigram"));
+  const std::string model = train(options);
+  const SentencePieceModel parsed = parse_sentencepiece_model(model, "model");
+  CHECK(parsed.pieces.size() == 500);
+  CHECK(parsed.byte_fallback);
+  CHECK_FALSE(parsed.add_dummy_prefix);
+  CHECK_FALSE(parsed.remove_extra_whitespaces);
+  CHECK_FALSE(parsed.has_normalization_rules);
+  CHECK(parsed.training_threads == 1);
+  CHECK(parsed.pieces[0].text == "<unk>");
+  for (const auto& piece : parsed.pieces) {
+    const bool has_digit = piece.type == SentencePieceModel::PieceType::normal &&
+                           piece.text.find_first_of("0123456789") != std::string::npos;
+    if (has_digit) {
+      CHECK(piece.text.size() == 1);
+    }
+  }
+  const auto tokenizer = Tokenizer::load({"sentencepiece", folder.write("m.model", model).string(), false, true});
+  CHECK(tokenizer->special().bos == 1);
+  CHECK(tokenizer->special().eos == 2);
+  CHECK(tokenizer->special().pad == -1);
+  Rng rng(2, "lossless");
+  for (int i = 0; i < 300; ++i) {
+    const std::string text = random_unicode(rng, 30, i % 2 == 0 ? 0x500 : 0x10FFFF) + random_code(rng, 20) + random_words(rng, 20);
+    if (text.find("\xE2\x96\x81") == std::string::npos) {
+      REQUIRE(tokenizer->decode(tokenizer->encode(text)) == text);
+    }
+  }
+}
+
+TEST_CASE("training takes documents in the order of the permutation until the limit", "[fast]") {
+  const TempFolder folder;
+  // Each document brings one letter of its own, which its sample betrays.
+  std::string text;
+  Texts letters;
+  for (uint32_t d = 0; d < 40; ++d) {
+    letters.emplace_back();
+    utf8_append(letters.back(), 0x400 + d);
+    for (int i = 0; i < 50; ++i) {
+      text += letters.back() + letters.back() + " word" + std::to_string(i % 7) + " ";
+    }
+    text += "|";
+  }
+  TrainTokenizerOptions options = train_options(folder.write("in.txt", text));
+  options.input.split = "|";
+  options.vocab_size = 285;
+  options.seed = 6;
+  options.train_bytes = 4000;
+  Progress quiet;
+  const TrainedTokenizer trained = train_tokenizer(options, quiet);
+  CHECK(trained.input.documents == 40);
+  CHECK(trained.bytes >= 4000);
+  CHECK(trained.bytes < 4000 + 600);
+  const std::string model = trained.model;
+  const Permutation order(40, 6, "spm", 0);
+  for (uint64_t i = 0; i < 40; ++i) {
+    INFO("place " << i);
+    CHECK((model.find(letters[order(i)]) != std::string::npos) == (i < trained.documents));
+  }
+  options.train_bytes = 1'000'000;
+  options.vocab_size = 320;
+  CHECK(train_tokenizer(options, quiet).documents == 40);
+}
+
+TEST_CASE("the same input and seed train the same model, another seed another one", "[fast]") {
+  const TempFolder folder;
+  TrainTokenizerOptions options = train_options(folder.write("in.txt", training_text(900)));
+  options.input.split = "\n";
+  options.train_bytes = 30'000;
+  options.vocab_size = 500;
+  const std::string model = train(options);
+  CHECK(train(options) == model);
+  options.seed = 1;
+  CHECK(train(options) != model);
+}
+
+TEST_CASE("long lines are cut at white space, and reserved characters cost nothing but themselves", "[fast]") {
+  const TempFolder folder;
+  Rng rng(1, "long lines");
+  std::string text;
+  while (text.size() < 100'000) {
+    text += "longline" + std::to_string(rng.below(10)) + " ";
+  }
+  text += "\n" + std::string(40'000, 'z') + "\nkept" "\xE2\x96\x85" "keptalso\n";
+  TrainTokenizerOptions options = train_options(folder.write("in.txt", text));
+  options.vocab_size = 300;
+  Progress quiet;
+  const TrainedTokenizer trained = train_tokenizer(options, quiet);
+  CHECK(trained.cut_lines == 6 + 2);
+  CHECK(trained.lines == 7 + 3 + 2);
+  CHECK(trained.model.find("longline") != std::string::npos);
+}
+
+TEST_CASE("training options and inputs that do not fit are refused", "[fast]") {
+  const TempFolder folder;
+  TrainTokenizerOptions options = train_options(folder.write("in.txt", "a few words only\n"));
+  options.vocab_size = 259;
+  CHECK_THROWS_WITH(train(options), "--vocab-size: found 259, expected more than 259 (3 special and 256 byte tokens)");
+  options.vocab_size = 5000;
+  CHECK_THROWS_WITH(train(options), Catch::Matchers::StartsWith("--vocab-size") && Catch::Matchers::Contains("Vocabulary size"));
+  options.vocab_size = 262;
+  CHECK_THROWS_AS(train(options), ConfigError);
+  options = train_options(folder / "in.txt");
+  options.model_type = "word";
+  CHECK_THROWS_WITH(train(options), "--model-type: found \"word\", expected bpe or unigram");
+  options.model_type = "bpe";
+  options.threads = 0;
+  CHECK_THROWS_WITH(train(options), "--threads: found 0, expected 1 to 128");
+  options.threads = 1;
+  options.train_bytes = 0;
+  CHECK_THROWS_WITH(train(options), "--train-bytes: found 0, expected an integer >= 1");
+  options = train_options(folder.write("empty.txt", ""));
+  CHECK_THROWS_WITH(train(options), options.input.inputs[0] + ": no text to train on (found 0 documents, expected at least one)");
+  options = train_options(folder.write("blank.txt", "\n\n\n"));
+  CHECK_THROWS_AS(train(options), Error);
+}
+
+TEST_CASE("a SentencePiece data set carries its model", "[fast]") {
+  const TempFolder folder;
+  const fs::path in = folder.write("in.txt", training_text(300) + "\xE2\x96\x81");
+  const std::string model = train(train_options(in));
+  EncodeOptions options = bytes_options(in, folder / "out");
+  options.tokenizer = {"sentencepiece", folder.write("m.model", model).string(), true, true};
+  const EncodeReport report = encode(options);
+  CHECK(report.visible_space_documents == 1);
+  CHECK_THAT(report.text(), Catch::Matchers::Contains("note: 1 document with U+2581, which decodes to a space\n"));
+  CHECK(read_file(folder / "out/tokenizer.model") == model);
+
+  const Dataset dataset = read_dataset(folder / "out/dataset.json");
+  TokenizerConfig stored;
+  Fields::read(dataset.tokenizer, "tokenizer", stored);
+  CHECK(stored.file == (folder / "out/tokenizer.model").string());
+  const auto tokenizer = Tokenizer::load(stored);
+  CHECK(tokenizer->hash() == dataset.tokenizer_hash);
+  CHECK(tokenizer->vocab_size() == dataset.vocab_size);
+  const Shard shard = open_dataset_shard(dataset, 0);
+  std::vector<int32_t> tokens(static_cast<size_t>(shard.tokens()));
+  shard.read(0, shard.tokens(), dataset.vocab_size, tokens.data());
+  CHECK(tokens.front() == 1);
+  CHECK(tokens.back() == 2);
+  CHECK(tokenizer->decode(tokens) == training_text(300) + " ");
+}
+#endif
