@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -20,6 +21,29 @@ int report(std::string message, ExitCode code) {
   std::fprintf(stderr, "error: %s\n", message.c_str());
   return static_cast<int>(code);
 }
+
+/// Help lines as "--name TYPE = default (required)  description".
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    for (const char* mark : {"{true}", "{false}"}) {  // values that flags stand for
+      for (size_t at; (at = name.find(mark)) != std::string::npos;) {
+        name.erase(at, std::string(mark).size());
+      }
+    }
+    return name;
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text;
+    if (option->get_type_size() != 0) {
+      text = " " + option->get_type_name() + (option->get_expected_max() > 1 ? " ..." : "");
+      const std::string value = option->get_default_str();
+      text += value.empty() || option->get_required() ? "" : " = " + value;
+    }
+    return text + (option->get_required() ? " (required)" : "");
+  }
+};
 
 std::string command_of(const CLI::App& app) {
   return app.get_parent() ? command_of(*app.get_parent()) + " " + app.get_name() : "hebb";
@@ -55,12 +79,15 @@ void check_verbs(CLI::App& app, const std::vector<std::string>& words, size_t at
                                          " (known: " + known + ")");
 }
 
-/// The parser's own message, with the nearest option for a misspelt one.
+/// The parser's own message, with the nearest option for a misspelt one: that is likely to be the
+/// cause when a required one is missing, too.
 std::string parse_message(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& verb = selected(app);
   std::string message = command_of(verb) + ": ";
   const std::vector<std::string> extras = app.remaining(true);
-  if (error.get_name() == "ExtrasError" && !extras.empty()) {
+  const bool may_be_misspelt = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                               dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (may_be_misspelt && !extras.empty()) {
     const std::string word = extras.front().substr(0, extras.front().find('='));
     std::vector<std::string> names;
     for (const CLI::Option* option : verb.get_options()) {
@@ -80,7 +107,9 @@ int run(int argc, char** argv) {
   app.name("hebb");
   app.set_version_flag("--version", version_text, "Print version, build options and library versions");
   app.option_defaults()->always_capture_default();
-  app.get_formatter()->column_width(34);
+  const auto formatter = std::make_shared<HelpFormatter>();
+  formatter->column_width(36);
+  app.formatter(formatter);
   app.require_subcommand(1);
 
   int exit_code = 0;

@@ -1,12 +1,190 @@
+// hebb data encode | inspect | verify | synth | synth-task
 #include <CLI/CLI.hpp>
 
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "core/parallel.h"
+#include "core/progress.h"
+#include "data/ingest.h"
+#include "data/inspect.h"
+#include "data/synth_corpus.h"
+#include "data/synthetic_tasks.h"
+#include "tools/line_output.h"
+#include "tools/options.h"
 #include "tools/verbs.h"
 
 namespace hebb {
+namespace {
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+struct EncodeArguments {
+  EncodeOptions options;
+  std::string tokenizer, out;
+  bool json = false;
+};
+
+void run_encode(EncodeArguments& arguments) {
+  const TokenizerConfig named = tokenizer_config(arguments.tokenizer);
+  arguments.options.tokenizer.type = named.type;
+  arguments.options.tokenizer.file = named.file;
+  arguments.options.out = arguments.out;
+  set_threads(arguments.options.workers);
+  const auto progress = stderr_progress();
+  const EncodeReport report = encode_corpus(arguments.options, *progress);
+  print(arguments.json ? report.json().dump() + "\n" : report.text());
+}
+
+void add_encode(CLI::App& data) {
+  CLI::App& app = *data.add_subcommand("encode", "Encodes text into token shards (a data set folder)");
+  const auto arguments = std::make_shared<EncodeArguments>();
+  EncodeOptions& options = arguments->options;
+  add_text_input_options(app, options.input);
+  app.add_option("-t,--tokenizer", arguments->tokenizer, "\"bytes\", or a SentencePiece .model file (BPE or unigram)")
+      ->required()
+      ->type_name("NAME");
+  app.add_option("-o,--out", arguments->out, "Folder of the data set; created if it does not exist")
+      ->required()
+      ->type_name("DIR");
+  app.add_flag("--add-bos,!--no-add-bos", options.tokenizer.add_bos, "Put BOS in front of every document (default: no)");
+  app.add_flag("--add-eos,!--no-add-eos", options.tokenizer.add_eos, "Put EOS behind every document (default: yes)");
+  accept_exponents(app.add_option("--shard-tokens", options.shard_tokens,
+                                  "Size of a shard; a document never straddles two [tokens]"))
+      ->type_name("INT");
+  app.add_option("--val-fraction", options.val_fraction, "Share of the documents for validation, drawn at random")
+      ->type_name("NUMBER");
+  accept_exponents(app.add_option("--val-documents", options.val_documents, "Or: the last so many documents for validation"))
+      ->type_name("INT");
+  app.add_option("--seed", options.seed, "Seed of --val-fraction")->type_name("INT");
+  add_threads_option(app, options.workers);
+  app.add_flag("--overwrite", options.overwrite, "Replace a data set that is already in the folder");
+  app.add_flag("--json", arguments->json, "Print the report as one JSON object");
+  app.callback([arguments] { run_encode(*arguments); });
+}
+
+void add_inspect(CLI::App& data) {
+  CLI::App& app = *data.add_subcommand("inspect", "Shows what a data set, a shard or a pattern of shards holds");
+  const auto path = std::make_shared<std::string>();
+  const auto format = std::make_shared<std::string>("auto");
+  app.add_option("PATH", *path, "Data set folder, shard, or quoted pattern")->required()->type_name("PATH");
+  app.add_option("--format", *format, "auto, raw_u16, raw_u32 or megatron")->type_name("NAME");
+  app.callback([=] { print(describe_shards(*path, *format)); });
+}
+
+void add_verify(CLI::App& data, int& exit_code) {
+  CLI::App& app = *data.add_subcommand("verify", "Reads every byte of a data set and reports all damage (exit code 3)");
+  const auto path = std::make_shared<std::string>();
+  const auto format = std::make_shared<std::string>("auto");
+  app.add_option("PATH", *path, "Data set folder, shard, or quoted pattern")->required()->type_name("PATH");
+  app.add_option("--format", *format, "auto, raw_u16, raw_u32 or megatron")->type_name("NAME");
+  app.callback([=, &exit_code] {
+    const VerifyReport report = verify_shards(*path, *format);
+    print(report.text());
+    if (!report.ok()) {
+      exit_code = static_cast<int>(ExitCode::kData);
+    }
+  });
+}
+
+struct SynthArguments {
+  uint64_t documents = 0, seed = 0;
+  std::string out = "-";
+};
+
+void run_synth(const SynthArguments& arguments) {
+  LineOutput out(arguments.out);
+  const auto progress = arguments.out == "-" ? std::make_unique<Progress>() : stderr_progress();
+  progress->begin("synth", arguments.documents);
+  for (uint64_t d = 0; d < arguments.documents; ++d) {
+    out.line(Json::object({{"text", Json(synth_document(arguments.seed, d))}}).dump());
+    progress->update(d + 1);
+  }
+  out.finish();
+  progress->end();
+}
+
+void add_synth(CLI::App& data) {
+  CLI::App& app = *data.add_subcommand(
+      "synth", "Writes the built-in corpus as JSONL: sentences with topic words and repeated facts");
+  const auto arguments = std::make_shared<SynthArguments>();
+  accept_exponents(app.add_option("--documents", arguments->documents, "Number of documents, about 1,000 bytes each"))
+      ->required()
+      ->type_name("INT");
+  app.add_option("--seed", arguments->seed, "Seed of the texts")->type_name("INT");
+  app.add_option("-o,--out", arguments->out, "File to write; - = standard output")->type_name("FILE");
+  app.callback([arguments] { run_synth(*arguments); });
+}
+
+struct SynthTaskArguments {
+  SyntheticTask task;
+  int64_t vocab = 0;
+  uint64_t first = 0, rows = 1;
+  bool no_filler = false;
+  std::string out = "-";
+};
+
+void run_synth_task(SynthTaskArguments& arguments) {
+  constexpr int64_t kIcrVocab = 10'000, kMqarVocab = 8'192;
+  SyntheticTask& task = arguments.task;
+  task.vocab = arguments.vocab > 0 ? arguments.vocab : task.task == "mqar" ? kMqarVocab : kIcrVocab;
+  task.filler = !arguments.no_filler;
+  check_task(task, "synth-task");
+  const auto list = [](const std::vector<int32_t>& values) {
+    Json json = Json::array();
+    for (const int32_t value : values) {
+      json.push(Json(value));
+    }
+    return json;
+  };
+  LineOutput out(arguments.out);
+  for (uint64_t k = arguments.first; k < arguments.first + arguments.rows; ++k) {
+    const TaskRow row = generate_task_row(task, k);
+    out.line(Json::object({{"x", list(row.inputs)}, {"y", list(row.targets)}}).dump());
+  }
+  out.finish();
+}
+
+void add_synth_task(CLI::App& data) {
+  CLI::App& app = *data.add_subcommand(
+      "synth-task", "Writes rows of a synthetic recall task as JSON lines {\"x\": [...], \"y\": [...]}");
+  const auto arguments = std::make_shared<SynthTaskArguments>();
+  SyntheticTask& task = arguments->task;
+  app.add_option("--task", task.task, "icr_basic, icr_positional, icl or mqar")->required()->type_name("NAME");
+  app.add_option("--length", task.lengths, "Row length; several for ICR, drawn per block of rows [tokens]")
+      ->required()
+      ->type_name("INT")
+      ->default_str("");
+  app.add_option("--seed", task.seed, "Seed of the rows")->type_name("INT");
+  accept_exponents(app.add_option("--rows", arguments->rows, "Number of rows"))->type_name("INT");
+  accept_exponents(app.add_option("--first", arguments->first, "Index of the first row"))->type_name("INT");
+  app.add_option("--length-block", task.length_block, "ICR: rows per length draw")->type_name("INT");
+  app.add_option("--vocab", arguments->vocab, "ICR, MQAR: size of the alphabet; 0 = 10000 (ICR), 8192 (MQAR)")
+      ->type_name("INT");
+  app.add_option("--word", task.word, "ICR: length of keys and values [tokens]")->type_name("INT");
+  app.add_option("--queries", task.queries, "icr_basic: pairs that are asked")->type_name("INT");
+  app.add_option("--copies", task.copies, "icr_positional: values per key")->type_name("INT");
+  app.add_option("--functions", task.functions, "ICL: functions in a row")->type_name("INT");
+  app.add_option("--dim", task.dim, "ICL: numbers per vector")->type_name("INT");
+  app.add_option("--x-max", task.x_max, "ICL: largest input")->type_name("INT");
+  app.add_option("--coef-max", task.coef_max, "ICL: largest coefficient")->type_name("INT");
+  app.add_option("--pairs", task.pairs, "MQAR: pairs of key and value")->type_name("INT");
+  app.add_flag("--no-filler", arguments->no_filler, "MQAR: 0 instead of random tokens between the queries");
+  app.add_option("-o,--out", arguments->out, "File to write; - = standard output")->type_name("FILE");
+  app.callback([arguments] { run_synth_task(*arguments); });
+}
+
+}  // namespace
 
 void add_data_verb(CLI::App& app, int& exit_code) {
-  CLI::App& data = *app.add_subcommand("data", "Turns text into token shards and checks them");
+  CLI::App& data = *app.add_subcommand("data", "Turns text into token shards, checks them, writes synthetic data");
   data.require_subcommand(1);
+  add_encode(data);
+  add_inspect(data);
+  add_verify(data, exit_code);
+  add_synth(data);
+  add_synth_task(data);
 }
 
 }  // namespace hebb

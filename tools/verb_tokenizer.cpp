@@ -1,9 +1,176 @@
+// hebb tokenizer train | encode | decode | info
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "core/parallel.h"
+#include "core/progress.h"
+#include "data/sentencepiece_model.h"
+#include "data/tokenizer.h"
+#include "data/train_tokenizer.h"
+#include "tools/options.h"
 #include "tools/verbs.h"
 
 namespace hebb {
+namespace {
 
-void add_tokenizer_verb(CLI::App& app, int& exit_code) {}
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+/// Loads for encoding and decoding only, where it does not matter whether the special ids exist.
+std::shared_ptr<const Tokenizer> load_plain(const std::string& name) {
+  TokenizerConfig config = tokenizer_config(name);
+  config.add_eos = false;
+  return Tokenizer::load(config);
+}
+
+std::string read_input(const std::string& path) {
+  if (path != "-") {
+    return read_file(path);
+  }
+  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+}
+
+struct TrainArguments {
+  TrainTokenizerOptions options;
+  std::string out;
+  int threads = 0;
+  bool overwrite = false;
+};
+
+void run_train(TrainArguments& arguments) {
+  if (fs::exists(arguments.out) && !arguments.overwrite) {
+    throw ConfigError("--out", arguments.out + ", which exists", "a new file, or --overwrite");
+  }
+  set_threads(arguments.threads);
+  constexpr int kMostThreads = 128;  // of the library
+  arguments.options.threads = std::min(threads(), kMostThreads);
+  const auto progress = stderr_progress();
+  const TrainedTokenizer trained = train_tokenizer(arguments.options, *progress);
+  write_file_atomic(arguments.out, trained.model);
+  print(arguments.out + ": " + arguments.options.model_type + ", " + std::to_string(arguments.options.vocab_size) +
+        " tokens\nsample: " + std::to_string(trained.documents) + " of " + std::to_string(trained.input.documents) +
+        " documents, " + format_bytes(static_cast<double>(trained.bytes)) + ", " + std::to_string(trained.lines) +
+        " lines (" + std::to_string(trained.cut_lines) + " cut for their length)\ntraining: " +
+        format_duration(trained.seconds) + ", " + std::to_string(arguments.options.threads) + " threads\n");
+}
+
+void add_train(CLI::App& tokenizer) {
+  CLI::App& app = *tokenizer.add_subcommand(
+      "train", "Trains a SentencePiece model: byte fallback, single digits, no normalisation, decodes to the same text");
+  const auto arguments = std::make_shared<TrainArguments>();
+  TrainTokenizerOptions& options = arguments->options;
+  add_text_input_options(app, options.input);
+  app.add_option("-o,--out", arguments->out, "The .model file to write")->required()->type_name("FILE");
+  app.add_option("--model-type", options.model_type, "bpe or unigram")->type_name("NAME");
+  accept_exponents(app.add_option("--vocab-size", options.vocab_size,
+                                  "Vocabulary with 3 special and 256 byte tokens [tokens]"))
+      ->type_name("INT");
+  accept_exponents(app.add_option("--train-bytes", options.train_bytes,
+                                  "Size of the random sample of documents to train on [bytes]"))
+      ->type_name("INT");
+  app.add_option("--seed", options.seed, "Seed of the sample")->type_name("INT");
+  add_threads_option(app, arguments->threads);
+  app.add_flag("--overwrite", arguments->overwrite, "Replace the file if it exists");
+  app.callback([arguments] { run_train(*arguments); });
+}
+
+struct CodeArguments {
+  std::string tokenizer, input = "-";
+};
+
+void add_code_options(CLI::App& app, CodeArguments& arguments, const char* input) {
+  app.add_option("TOKENIZER", arguments.tokenizer, "\"bytes\", or a SentencePiece .model file")->required()->type_name("NAME");
+  app.add_option("FILE", arguments.input, input)->type_name("FILE");
+}
+
+void run_encode(const CodeArguments& arguments) {
+  const auto tokenizer = load_plain(arguments.tokenizer);
+  std::string line;
+  for (const int32_t id : tokenizer->encode(read_input(arguments.input))) {
+    line += line.empty() ? "" : " ";
+    line += std::to_string(id);
+  }
+  print(line + "\n");
+}
+
+void run_decode(const CodeArguments& arguments) {
+  const auto tokenizer = load_plain(arguments.tokenizer);
+  const std::string text = read_input(arguments.input);
+  constexpr std::string_view kSpace = " \t\r\n,";
+  std::vector<int32_t> ids;
+  for (size_t at = text.find_first_not_of(kSpace); at != std::string::npos; at = text.find_first_not_of(kSpace, at)) {
+    const size_t end = std::min(text.find_first_of(kSpace, at), text.size());
+    int32_t id = 0;
+    const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, id);
+    if (error != std::errc() || stop != text.data() + end) {
+      throw DataError(arguments.input + ": byte " + std::to_string(at), "no token id", "\"" + text.substr(at, std::min<size_t>(end - at, 20)) + "\"",
+                      "an integer");
+    }
+    ids.push_back(id);
+    at = end;
+  }
+  print(tokenizer->decode(ids));
+}
+
+std::string hex64(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+std::string id_text(int32_t id) { return id < 0 ? "none" : std::to_string(id); }
+
+}  // namespace
+
+std::string describe_tokenizer(const std::string& name) {
+  const auto tokenizer = load_plain(name);
+  const Tokenizer::Special& special = tokenizer->special();
+  std::string text = "tokenizer: " + tokenizer->config().type + "\n";
+  if (!tokenizer->model_bytes().empty()) {
+    using Model = SentencePieceModel;
+    const Model model = parse_sentencepiece_model(tokenizer->model_bytes(), name);
+    const char* type = model.type == Model::Type::bpe       ? "bpe"
+                       : model.type == Model::Type::unigram ? "unigram"
+                       : model.type == Model::Type::word    ? "word"
+                                                            : "char";
+    text += std::string("model type: ") + type + "\n";
+    text += std::string("byte fallback: ") + (model.byte_fallback ? "yes" : "no") + "\n";
+    text += std::string("space in front of texts: ") + (model.add_dummy_prefix ? "yes" : "no") + "\n";
+    text += std::string("normalisation: ") + (model.has_normalization_rules ? "rules" : "none") +
+            (model.remove_extra_whitespaces ? ", removes extra white space" : "") + "\n";
+    text += "trained with threads: " + std::to_string(model.training_threads) + "\n";
+  }
+  return text + "vocabulary: " + std::to_string(tokenizer->vocab_size()) + "\nbos " + id_text(special.bos) + ", eos " +
+         id_text(special.eos) + ", pad " + id_text(special.pad) + "\nhash: " + hex64(tokenizer->hash()) +
+         "\nencoder: " + tokenizer->encoder_name() + "\n";
+}
+
+void add_tokenizer_verb(CLI::App& app, int& exit_code) {
+  static_cast<void>(exit_code);
+  CLI::App& tokenizer = *app.add_subcommand("tokenizer", "Trains tokenizers and applies them to text");
+  tokenizer.require_subcommand(1);
+  add_train(tokenizer);
+
+  CLI::App& encode = *tokenizer.add_subcommand("encode", "Prints the token ids of a text, without BOS and EOS");
+  const auto encode_arguments = std::make_shared<CodeArguments>();
+  add_code_options(encode, *encode_arguments, "UTF-8 text; - = standard input");
+  encode.callback([=] { run_encode(*encode_arguments); });
+
+  CLI::App& decode = *tokenizer.add_subcommand("decode", "Prints the text of token ids");
+  const auto decode_arguments = std::make_shared<CodeArguments>();
+  add_code_options(decode, *decode_arguments, "Ids separated by white space or commas; - = standard input");
+  decode.callback([=] { run_decode(*decode_arguments); });
+
+  CLI::App& info = *tokenizer.add_subcommand("info", "Shows type, vocabulary, special ids and hash of a tokenizer");
+  const auto name = std::make_shared<std::string>();
+  info.add_option("TOKENIZER", *name, "\"bytes\", or a SentencePiece .model file")->required()->type_name("NAME");
+  info.callback([=] { print(describe_tokenizer(*name)); });
+}
 
 }  // namespace hebb

@@ -24,6 +24,9 @@ void add_doctor_verb(CLI::App& app, int& exit_code);
 void add_trace_verb(CLI::App& app, int& exit_code);
 void add_train_verb(CLI::App& app, int& exit_code);
 
+/// What `hebb tokenizer info` prints about "bytes" or a SentencePiece model.
+std::string describe_tokenizer(const std::string& name);
+
 /// Text of `hebb --version`: version, build options, library versions.
 std::string version_text();
 

@@ -1,0 +1,185 @@
+#include "core/files.h"
+#include "core/json.h"
+#include "tests/e2e/command.h"
+
+using namespace hebb;
+using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
+using Catch::Matchers::StartsWith;
+
+TEST_CASE("synthetic corpus to shards, inspected and verified", "[fast]") {
+  const TempFolder folder;
+  REQUIRE(run_hebb(folder, "data synth --documents 300 --seed 2 -o docs.jsonl").code == 0);
+  const CommandResult encode =
+      run_hebb(folder, "data encode docs.jsonl -t bytes -o set --shard-tokens 1e5 --val-documents 20 --threads 2 --json");
+  REQUIRE(encode.code == 0);
+  const Json report = parse_json(encode.out, "report");
+  CHECK(report.at("train_documents").as_int() == 280);
+  CHECK(report.at("validation_documents").as_int() == 20);
+  CHECK(report.at("train_shards").as_int() > 2);
+  CHECK_THAT(encode.err, StartsWith("encode: 0 B of ") && Contains("300 documents\n"));
+  CHECK_THAT(run_hebb(folder, "data inspect set").out, Contains("documents: 280"));
+  const CommandResult verify = run_hebb(folder, "data verify set");
+  CHECK(verify.code == 0);
+  CHECK_THAT(verify.out, Contains("no problem found"));
+
+  std::string damaged = read_file(folder / "set/train_000001.bin");
+  damaged[5000] ^= 4;
+  folder.write("set/train_000001.bin", damaged);
+  const CommandResult again = run_hebb(folder, "data verify set");
+  CHECK(again.code == 3);
+  CHECK_THAT(again.out, Contains("train_000001.bin"));
+}
+
+TEST_CASE("synth writes to standard output as well", "[fast]") {
+  const TempFolder folder;
+  const CommandResult one = run_hebb(folder, "data synth --documents 1");
+  CHECK(one.code == 0);
+  const std::string text = parse_json(one.out, "line").at("text").as_string();
+  CHECK(text.size() == 987);  // spec 81, appendix A
+  CHECK_THAT(text, StartsWith("No melon ever warned a icy farmer. T") && EndsWith("e number of proud-dancer is 739016.\n"));
+  CHECK(one.err.empty());
+}
+
+TEST_CASE("synth-task writes rows and refuses options that do not fit", "[fast]") {
+  const TempFolder folder;
+  const CommandResult rows = run_hebb(folder, "data synth-task --task mqar --seed 1 --length 64 --rows 3");
+  REQUIRE(rows.code == 0);
+  const Json first = parse_json(rows.out.substr(0, rows.out.find('\n')), "row");
+  CHECK(first.at("x").items().size() == 64);
+  CHECK(first.at("x").items()[0].as_int() == 648);  // spec 80, section 8
+  CHECK(first.at("y").items()[8].as_int() == 6866);
+  CHECK(std::count(rows.out.begin(), rows.out.end(), '\n') == 3);
+  const CommandResult later = run_hebb(folder, "data synth-task --task mqar --seed 1 --length 64 --first 2");
+  CHECK(rows.out.substr(rows.out.size() - later.out.size()) == later.out);
+  const CommandResult wrong = run_hebb(folder, "data synth-task --task mqar --length 31");
+  CHECK(wrong.code == 2);
+  CHECK_THAT(wrong.err, StartsWith("error: synth-task.length: found 31"));
+}
+
+TEST_CASE("bad input ends with exit code 3 and leaves nothing behind", "[fast]") {
+  const TempFolder folder;
+  folder.write("bad.jsonl", "{\"text\": \"fine\"}\n{\"text\": oops}\n");
+  const CommandResult result = run_hebb(folder, "data encode bad.jsonl -t bytes -o set");
+  CHECK(result.code == 3);
+  CHECK(result.out.empty());
+  CHECK_THAT(result.err, EndsWith("error: bad.jsonl:2: byte 26: broken JSON (found \"o\", expected a value)\n"));
+  CHECK(fs::is_empty(folder / "set"));
+
+  const CommandResult skipped = run_hebb(folder, "data encode bad.jsonl -t bytes -o set --skip-bad 1");
+  CHECK(skipped.code == 0);
+  CHECK_THAT(skipped.out, Contains("1 bad line left out"));
+  CHECK_THAT(skipped.err, Contains("left out: bad.jsonl:2: byte 26: broken JSON"));
+  CHECK(run_hebb(folder, "data encode none.txt -t bytes -o other").code == 3);
+  CHECK(run_hebb(folder, "data encode bad.jsonl -t none.model -o other").code == 3);
+}
+
+TEST_CASE("an output that cannot be written is exit code 4", "[fast]") {
+  const TempFolder folder;
+  folder.write("in.txt", "text");
+  folder.write("file", "in the way");
+  CHECK(run_hebb(folder, "data encode in.txt -t bytes -o file/set").code == 4);
+  CHECK(run_hebb(folder, "data synth --documents 1 -o none/out.jsonl").code == 4);
+}
+
+TEST_CASE("a data set is replaced with --overwrite only", "[fast]") {
+  const TempFolder folder;
+  folder.write("in.txt", "one|two");
+  CHECK(run_hebb(folder, "data encode in.txt -t bytes -o set").code == 0);
+  CHECK(run_hebb(folder, "data encode in.txt -t bytes -o set").code == 2);
+  const CommandResult replaced = run_hebb(folder, "data encode in.txt --split '|' -t bytes -o set --overwrite --add-bos --no-add-eos");
+  CHECK(replaced.code == 0);
+  CHECK_THAT(replaced.out, StartsWith("train: 2 documents, 8 tokens, 1 shard\n"));
+}
+
+TEST_CASE("--split understands escapes", "[fast]") {
+  const TempFolder folder;
+  folder.write("in.txt", "one\n\ntwo\n\nthree");
+  CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o a --split '\n\n')").out, StartsWith("train: 3 documents, 14 tokens"));
+  folder.write("in.txt", "one\\ttwo\tthree");
+  CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o b --split '\\t')").out, StartsWith("train: 2 documents"));
+  CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o c --split '\t')").out, StartsWith("train: 2 documents"));
+}
+
+TEST_CASE("inspect tells kinds of files apart", "[fast]") {
+  const TempFolder folder;
+  folder.write("in.txt", "one|two!");
+  REQUIRE(run_hebb(folder, "data encode in.txt --split '|' -t bytes -o set").code == 0);
+  CHECK(run_hebb(folder, "inspect set/train_000000.idx").out ==
+        "set/train_000000.idx: hebb document index, 2 documents, 9 tokens, lengths 4 to 5\n");
+  CHECK_THAT(run_hebb(folder, "inspect set/train_000000.bin").out, Contains("tokens: 9"));
+  const CommandResult set = run_hebb(folder, "inspect set");
+  CHECK_THAT(set.out, Contains("documents: 2"));
+  CHECK(run_hebb(folder, "inspect set/dataset.json").out == run_hebb(folder, "data inspect set/dataset.json").out);
+
+  // The safetensors vector of spec 84, section 5.
+  const std::string header = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  )";
+  const std::string file = std::string("\x38\0\0\0\0\0\0\0", 8) + header + std::string("\0\0\x80\x3f\0\0\0\xc0", 8);
+  folder.write("w.safetensors", file);
+  CHECK(run_hebb(folder, "inspect w.safetensors").out == "w.safetensors: safetensors, 1 tensors, 2 F32, 8 B\n  w     F32   [2]\n");
+  CHECK_THAT(run_hebb(folder, "inspect --stats w.safetensors").out, Contains("mean -0.5 std 1.5 min -2 max 1\n"));
+
+  folder.write("step/state.json", R"({"format": 1, "step": 7, "tokens": 70, "files": {}, "config_hash": "ab"})");
+  folder.write("step/model.safetensors", file);
+  const CommandResult checkpoint = run_hebb(folder, "inspect step");
+  CHECK_THAT(checkpoint.out, StartsWith("step: checkpoint\n  format: 1\n  step: 7\n  tokens: 70\n  config_hash: ab\n") &&
+                                 Contains("1 tensors, 2 F32"));
+  folder.write("run/checkpoints/step_00000007/state.json", "{}");
+  folder.write("run/checkpoints/latest", "step_00000007\n");
+  CHECK(run_hebb(folder, "inspect run").out == "run: run folder, 1 checkpoints, latest step_00000007\n  checkpoints/step_00000007\n");
+  folder.write("weights/model.safetensors", file);
+  CHECK_THAT(run_hebb(folder, "inspect weights").out, StartsWith("weights: weights, 1 tensors"));
+
+  const CommandResult unknown = run_hebb(folder, "inspect in.txt");
+  CHECK(unknown.code == 3);
+  CHECK_THAT(unknown.err, StartsWith("error: in.txt: nothing that hebb knows (found a file that starts with 6F 6E 65 7C"));
+  folder.write("other.json", "{}");
+  CHECK_THAT(run_hebb(folder, "inspect other.json").err, Contains("found another JSON file"));
+  folder.write("empty", "");
+  CHECK_THAT(run_hebb(folder, "inspect empty").err, Contains("found an empty file"));
+  CHECK_THAT(run_hebb(folder, "inspect .").err, Contains("found a folder without dataset.json"));
+  CHECK(run_hebb(folder, "inspect missing").code == 3);
+}
+
+TEST_CASE("the byte tokenizer encodes and decodes on the command line", "[fast]") {
+  const TempFolder folder;
+  CHECK(run_hebb(folder, "tokenizer encode bytes", "hé\n").out == "104 195 169 10\n");
+  CHECK(run_hebb(folder, "tokenizer decode bytes", "104 195,169\n10 257").out == "hé\n");
+  const CommandResult wrong = run_hebb(folder, "tokenizer decode bytes", "104 x");
+  CHECK(wrong.code == 3);
+  CHECK(wrong.err == "error: -: byte 4: no token id (found \"x\", expected an integer)\n");
+  CHECK(run_hebb(folder, "tokenizer decode bytes", "259").code == 3);
+  CHECK(run_hebb(folder, "tokenizer decode bytes", "99999999999").code == 3);
+  CHECK_THAT(run_hebb(folder, "tokenizer info bytes").out, Contains("vocabulary: 259\nbos 256, eos 257, pad 258\n"));
+}
+
+#if HEBB_HAVE_SENTENCEPIECE
+TEST_CASE("a tokenizer is trained, described, used and not overwritten", "[fast]") {
+  const TempFolder folder;
+  REQUIRE(run_hebb(folder, "data synth --documents 200 -o docs.jsonl").code == 0);
+  const CommandResult train = run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600 --train-bytes 1e5 --threads 1");
+  REQUIRE(train.code == 0);
+  CHECK_THAT(train.out, StartsWith("t.model: bpe, 600 tokens\nsample: ") && Contains(" of 200 documents"));
+  CHECK(run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600").code == 2);
+  CHECK_THAT(run_hebb(folder, "tokenizer info t.model").out, Contains("model type: bpe\n") && Contains("encoder: built-in BPE\n"));
+  CHECK_THAT(run_hebb(folder, "inspect t.model").out, Contains("vocabulary: 600\n"));
+  const std::string text = "The bell, 42 and größer\n";
+  const CommandResult ids = run_hebb(folder, "tokenizer encode t.model", text);
+  CHECK(run_hebb(folder, "tokenizer decode t.model", ids.out).out == text);
+  CHECK(run_hebb(folder, "data encode docs.jsonl -t t.model -o set").code == 0);
+  CHECK(run_hebb(folder, "data verify set").code == 0);
+  const CommandResult small = run_hebb(folder, "tokenizer train docs.jsonl -o u.model --vocab-size 100");
+  CHECK(small.code == 2);
+  CHECK_THAT(small.err, Contains("error: --vocab-size: found 100, expected more than 259"));
+  CHECK_FALSE(fs::exists(folder / "u.model"));
+}
+#endif
+
+TEST_CASE("progress is plain lines where there is no terminal", "[fast]") {
+  const TempFolder folder;
+  folder.write("in.txt", "text");
+  const CommandResult result = run_hebb(folder, "data encode in.txt -t bytes -o set");
+  CHECK(result.err.find('\r') == std::string::npos);
+  CHECK(result.err.find('\033') == std::string::npos);
+  CHECK_THAT(result.err, StartsWith("encode: 0 B of 4 B (0%)\nencode: 4 B of 4 B (100%)"));
+}

@@ -1,0 +1,26 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/files.h"
+
+namespace hebb {
+
+/// Lines for a file or, as "-", for standard output. The file appears under its name when finish()
+/// has been called. Errors: CheckpointError (folder, full disk, closed pipe).
+class LineOutput {
+ public:
+  explicit LineOutput(const std::string& path);
+  ~LineOutput();  // without finish(): removes the part that was written
+  LineOutput(const LineOutput&) = delete;
+  LineOutput& operator=(const LineOutput&) = delete;
+  void line(std::string_view text);
+  void finish();
+
+ private:
+  fs::path path_, temporary_;
+  std::unique_ptr<FileWriter> file_;  // null: standard output
+};
+
+}  // namespace hebb

@@ -1,0 +1,99 @@
+#include "tools/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cmath>
+#include <cstdlib>
+
+namespace hebb {
+namespace {
+
+// "\n", "\r", "\t", "\0" and "\\" in a separator, which shells make hard to type.
+std::string unescape(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\\' || i + 1 == text.size()) {
+      out += text[i];
+      continue;
+    }
+    ++i;
+    switch (text[i]) {
+      case 'n': out += '\n'; break;
+      case 'r': out += '\r'; break;
+      case 't': out += '\t'; break;
+      case '0': out += '\0'; break;
+      case '\\': out += '\\'; break;
+      default: (out += '\\') += text[i];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+CLI::Option* accept_exponents(CLI::Option* option) {
+  return option->transform(CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (text.find_first_not_of("-0123456789") == std::string::npos) {
+          return "";
+        }
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        constexpr double kExact = 9007199254740992.0;  // 2^53
+        if (end == text.c_str() || *end != '\0' || value != std::floor(value) || std::abs(value) > kExact) {
+          return "found \"" + text + "\", expected an integer";
+        }
+        text = std::to_string(static_cast<int64_t>(value));
+        return "";
+      },
+      ""));
+}
+
+void add_text_input_options(CLI::App& app, TextInputOptions& input) {
+  using Format = TextInputOptions::Format;
+  app.add_option("INPUT", input.inputs,
+                 "Text files, folders (their files) or quoted patterns (*, ?, [..]); gzip and zstd are recognised")
+      ->required()
+      ->type_name("PATH")
+      ->default_str("");
+  app.add_option_function<std::string>(
+         "--format",
+         [&input](const std::string& name) {
+           input.format = name == "text" ? Format::text : name == "jsonl" ? Format::jsonl : Format::automatic;
+         },
+         "What the files hold: text, jsonl, or auto = JSONL where the name says so (.jsonl, .ndjson, .json)")
+      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+      ->type_name("NAME")
+      ->default_str("auto");
+  app.add_option("--field", input.field, "JSONL member with the text (without it: \"text\", else \"content\")")
+      ->type_name("NAME");
+  app.add_option_function<std::string>(
+         "--split", [&input](const std::string& text) { input.split = unescape(text); },
+         "Separator between the documents of a text file; \\n, \\r, \\t, \\0, \\\\ are escapes (without it: one file is one "
+         "document)")
+      ->type_name("TEXT");
+  app.add_option_function<std::string>(
+         "--invalid-utf8", [&input](const std::string& name) { input.replace_invalid = name == "replace"; },
+         "Invalid UTF-8: error, or replace by U+FFFD")
+      ->check(CLI::IsMember({"error", "replace"}))
+      ->type_name("NAME")
+      ->default_str("error");
+  accept_exponents(app.add_option("--skip-bad", input.skip_bad,
+                                  "Bad lines, documents and streams that may be left out before it is an error"))
+      ->type_name("INT");
+}
+
+TokenizerConfig tokenizer_config(const std::string& name) {
+  TokenizerConfig config;
+  config.type = name == "bytes" ? "bytes" : "sentencepiece";
+  config.file = name == "bytes" ? "" : name;
+  return config;
+}
+
+CLI::Option* add_threads_option(CLI::App& app, int& threads) {
+  return app.add_option("--threads", threads, "Worker threads; 0 = the cores that this process may use")
+      ->check(CLI::Range(0, 1024).description(""))
+      ->type_name("INT");
+}
+
+}  // namespace hebb

@@ -1,0 +1,27 @@
+#pragma once
+// Options that several verbs share.
+#include <string>
+
+#include "data/text_input.h"
+#include "data/tokenizer.h"
+
+namespace CLI {
+class App;
+class Option;
+}
+
+namespace hebb {
+
+/// Lets an integer option also take "1e8" or "2.5e6", as long as the value is integral.
+CLI::Option* accept_exponents(CLI::Option* option);
+
+/// INPUT..., --format, --field, --split, --invalid-utf8, --skip-bad.
+void add_text_input_options(CLI::App& app, TextInputOptions& input);
+
+/// "bytes", or the path of a SentencePiece model.
+TokenizerConfig tokenizer_config(const std::string& name);
+
+/// --threads N of verbs that compute; 0 = the cores that the process may use.
+CLI::Option* add_threads_option(CLI::App& app, int& threads);
+
+}  // namespace hebb
