@@ -15,12 +15,12 @@ namespace {
 using gemm::kColumns;
 using gemm::kLeftStep;
 using gemm::kRows;
+using gemm::pack;
 
-// Cache blocks. A panel of B (kMaxDepth x kColumns) and one of A stay in L1 (48 KB), all packed
-// panels of A and B of a block in L2 (2 MB).
-constexpr int64_t kMaxDepth = 320;
-template <class S> constexpr int64_t kBlockColumns = (sizeof(S) == 4 ? 1024 : 512);
-constexpr int64_t kBlockRows = 20 * kRows;
+// Cache blocks: a packed panel of A (kMaxDepth x kRows) stays in L1 (48 KB), the packed panels of B
+// (kMaxDepth x kBlockColumns, 0.8 MB) in L2 (1 to 2 MB).
+constexpr int64_t kMaxDepth = 384;
+template <class S> constexpr int64_t kBlockColumns = sizeof(S) == 4 ? 512 : 256;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -42,7 +42,7 @@ Scratch<S> allocate(int64_t count) {
 /// Packed panels of the calling thread.
 template <class S>
 struct Panels {
-  Scratch<S> left = allocate<S>(kBlockRows / kRows * kLeftStep<S> * kMaxDepth);
+  Scratch<S> left = allocate<S>(kLeftStep<S> * kMaxDepth);
   Scratch<S> right = allocate<S>(kBlockColumns<S> * kMaxDepth);
 };
 template <class S>
@@ -80,100 +80,79 @@ struct Range {
   }
 };
 
-template <class S>
-void zero(const Problem<S>& g) {
-  for (int64_t i = 0; i < g.m; ++i) { std::fill_n(g.c + i * g.ldc, g.n, S(0)); }
-}
-
-/// A call on blocks: rows [i, i + rows) by columns [j, j + columns) by depth [p, p + depth).
-template <class S>
+/// Columns [j, j + columns) of C over depth [p, p + depth).
 struct Block {
-  int64_t i, rows, j, columns, p, depth;
+  int64_t j, columns, p, depth;
 };
 
+/// A panel of rows of A stays in L1 while the panels of B stream past it from L2: C is then read and
+/// written along its rows. `left` and `right` are scratch for packed panels, null to use A and B in place.
 template <class S>
-void pack_right(const Problem<S>& g, const Block<S>& at, S* packed) {
-  for (int64_t j = 0; j < at.columns; j += kColumns<S>) {
-    const int width = static_cast<int>(std::min<int64_t>(kColumns<S>, at.columns - j));
-    const S* source = g.b_at(at.p, at.j + j);
-    (g.trans_b ? gemm::pack_transposed<S> : gemm::pack_rows<S>)(at.depth, width, source, g.ldb, packed + j * at.depth,
-                                                                kColumns<S>);
-  }
-}
-
-template <class S>
-void multiply_block(const Problem<S>& g, const Block<S>& at, bool packed_a, const S* left, const S* right) {
-  const int64_t row_panels = divide_up(at.rows, kRows);
-  for (int64_t j = 0; j < at.columns; j += kColumns<S>) {
-    const int width = static_cast<int>(std::min<int64_t>(kColumns<S>, at.columns - j));
-    const int vectors = static_cast<int>(divide_up(width, Vec<S>::width));
-    const gemm::Right<S> b = right != nullptr ? gemm::Right<S>{right + j * at.depth, kColumns<S>}
-                                              : gemm::Right<S>{g.b_at(at.p, at.j + j), g.ldb};
-    for (int64_t panel = 0; panel < row_panels; ++panel) {
-      const Range rows(at.rows, 1, row_panels, panel);
-      const gemm::Left<S> a = packed_a
-                                  ? gemm::Left<S>{left + panel * kLeftStep<S> * at.depth, 1, kLeftStep<S>}
-                                  : gemm::Left<S>{g.a_at(at.i + rows.begin, at.p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1};
-      const gemm::Out<S> c{g.c + (at.i + rows.begin) * g.ldc + at.j + j, g.ldc, g.alpha, g.accumulate || at.p > 0,
-                           width - (vectors - 1) * Vec<S>::width};
-      const int r = static_cast<int>(rows.size);
-      (packed_a ? gemm::find_kernel<S, true>(r, vectors) : gemm::find_kernel<S, false>(r, vectors))(at.depth, a, b, c);
+void multiply_block(const Problem<S>& g, const Block& at, S* left, const S* right) {
+  const int64_t panels = divide_up(g.m, kRows);
+  for (int64_t panel = 0; panel < panels; ++panel) {
+    const Range rows(g.m, 1, panels, panel);
+    const int row_count = static_cast<int>(rows.size);
+    gemm::Left<S> a{g.a_at(rows.begin, at.p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1};
+    if (left != nullptr) {
+      pack<S, kLeftStep<S>>(!g.trans_a, at.depth, row_count, a.data, g.lda, left);
+      a = {left, 1, kLeftStep<S>};
     }
-  }
-}
-
-template <class S>
-void pack_left(const Problem<S>& g, const Block<S>& at, S* packed) {
-  const int64_t row_panels = divide_up(at.rows, kRows);
-  for (int64_t panel = 0; panel < row_panels; ++panel) {
-    const Range rows(at.rows, 1, row_panels, panel);
-    const int r = static_cast<int>(rows.size);
-    const S* source = g.a_at(at.i + rows.begin, at.p);
-    (g.trans_a ? gemm::pack_rows<S> : gemm::pack_transposed<S>)(at.depth, r, source, g.lda,
-                                                                packed + panel * kLeftStep<S> * at.depth, kLeftStep<S>);
+    const auto wide = left != nullptr ? gemm::find_kernel<S, true>(row_count, 2) : gemm::find_kernel<S, false>(row_count, 2);
+    const auto narrow = left != nullptr ? gemm::find_kernel<S, true>(row_count, 1) : gemm::find_kernel<S, false>(row_count, 1);
+    for (int64_t j = 0; j < at.columns; j += kColumns<S>) {
+      const int width = static_cast<int>(std::min<int64_t>(kColumns<S>, at.columns - j));
+      const bool is_wide = width > Vec<S>::width;
+      const gemm::Right<S> b = right != nullptr ? gemm::Right<S>{right + j * at.depth, kColumns<S>}
+                                                : gemm::Right<S>{g.b_at(at.p, at.j + j), g.ldb};
+      const gemm::Out<S> c{g.c + rows.begin * g.ldc + at.j + j, g.ldc, g.alpha, g.accumulate || at.p > 0,
+                           is_wide ? width - Vec<S>::width : width};
+      (is_wide ? wide : narrow)(at.depth, a, b, c);
+    }
   }
 }
 
 template <class S>
 void multiply(const Problem<S>& g) {
-  constexpr int w = Vec<S>::width;
+  const bool few_rows = g.m <= kRows;  // every panel of B is used once: memory decides
+  const bool pack_a = !few_rows && g.n > 4 * kColumns<S>;
+  // B is used in place where the kernel can read its rows in whole vectors, a few times only: fewer where
+  // distant rows collide in the cache.
+  const int64_t in_place_rows = g.ldb <= kBlockColumns<S> ? 6 * kRows : 3 * kRows;
+  const bool pack_b = g.trans_b || g.m > in_place_rows || g.n % Vec<S>::width != 0;
+  S* left = pack_a ? panels<S>().left.get() : nullptr;
+  S* right = pack_b ? panels<S>().right.get() : nullptr;
   const int64_t depth = block_depth(g.k);
-  const bool packed_a = g.n > 4 * kColumns<S>;
-  const bool packed_b = g.trans_b || g.m > 6 * kRows || g.n % w != 0;
-  for (int64_t j = 0; j < g.n; j += kBlockColumns<S>) {
+  const int64_t column_blocks = divide_up(g.n, few_rows && g.trans_b ? kColumns<S> : kBlockColumns<S>);
+  for (int64_t block = 0; block < column_blocks; ++block) {
+    const Range columns(g.n, kColumns<S>, column_blocks, block);
     for (int64_t p = 0; p < g.k; p += depth) {
-      Block<S> at{0, 0, j, std::min(kBlockColumns<S>, g.n - j), p, std::min(depth, g.k - p)};
-      S* right = packed_b ? panels<S>().right.get() : nullptr;
-      S* left = packed_a ? panels<S>().left.get() : nullptr;
-      if (packed_b) { pack_right(g, at, right); }
-      for (int64_t i = 0; i < g.m; i += kBlockRows) {
-        at.i = i;
-        at.rows = std::min(kBlockRows, g.m - i);
-        if (packed_a) { pack_left(g, at, left); }
-        multiply_block(g, at, packed_a, left, right);
-      }
+      const Block at{columns.begin, columns.size, p, std::min(depth, g.k - p)};
+      if (pack_b) { pack<S, kColumns<S>>(g.trans_b, at.depth, at.columns, g.b_at(p, at.j), g.ldb, right); }
+      multiply_block(g, at, left, right);
     }
   }
 }
 
 struct Grid {
-  int64_t rows, columns;
+  int64_t rows = 1, columns = 1;
+  int64_t tiles() const { return rows * columns; }
 };
 
-/// Cuts C into about four tiles a thread, fewer where a tile would be too short to be worth handing
-/// out, such that tiles pack the fewest elements: each tile packs its rows of A and its columns of B.
+/// Cuts C into four tiles a thread, fewer where a tile would be too short to be worth handing out, such
+/// that the fewest elements are packed: each tile packs its rows of A and its columns of B.
 template <class S>
 Grid tile_grid(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kMinTile = 1 << 19;  // multiply-adds, about 5 us in float
-  const int64_t row_panels = std::max<int64_t>(1, divide_up(m, kRows));
-  const int64_t column_panels = std::max<int64_t>(1, divide_up(n, kColumns<S>));
-  const int64_t wanted = threads() == 1 ? 1 : std::clamp<int64_t>(m * n * k / kMinTile, 1, 4 * threads());
-  Grid best{1, std::min(column_panels, wanted)};
-  for (int64_t rows = 2; rows <= std::min(row_panels, wanted); ++rows) {
-    const Grid grid{rows, std::min(column_panels, divide_up(wanted, rows))};
-    const bool enough = grid.rows * grid.columns >= best.rows * best.columns || grid.rows * grid.columns >= wanted;
-    if (enough && grid.columns * m + grid.rows * n < best.columns * m + best.rows * n) { best = grid; }
-    if (best.rows * best.columns < wanted && grid.rows * grid.columns > best.rows * best.columns) { best = grid; }
+  constexpr int64_t kMinTile = 1 << 20;  // multiply-adds, about 10 us in float
+  if (threads() == 1 || m == 0 || n == 0) { return {}; }
+  const int64_t work = std::max<int64_t>(m, kRows) * n * k;  // few rows wait for memory instead
+  const int64_t wanted = std::clamp<int64_t>(work / kMinTile, 1, 4 * threads());
+  const auto packed = [&](const Grid& g) { return g.columns * m + g.rows * n; };
+  Grid best;
+  for (int64_t rows = 1; rows <= std::min(divide_up(m, kRows), wanted); ++rows) {
+    const Grid grid{rows, std::min(divide_up(n, kColumns<S>), divide_up(wanted, rows))};
+    const int64_t gain = std::min(grid.tiles(), wanted) - std::min(best.tiles(), wanted);
+    if (gain > 0 || (gain == 0 && packed(grid) < packed(best))) { best = grid; }
   }
   return best;
 }
@@ -189,10 +168,11 @@ template <class S>
 void gemm_serial(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, S alpha, const S* a, int64_t lda,
                  const S* b, int64_t ldb, bool accumulate, S* c, int64_t ldc) {
   const Problem<S> g{trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, accumulate, c, ldc};
+  if (m == 0 || n == 0) { return; }
   if (k > 0) {
     multiply(g);
   } else if (!accumulate) {
-    zero(g);
+    for (int64_t i = 0; i < m; ++i) { std::fill_n(c + i * ldc, n, S(0)); }
   }
 }
 
@@ -201,7 +181,7 @@ void gemm_parallel(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, 
                    const S* b, int64_t ldb, bool accumulate, S* c, int64_t ldc) {
   const Problem<S> whole{trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, accumulate, c, ldc};
   const Grid grid = tile_grid<S>(m, n, k);
-  parallel_for(grid.rows * grid.columns, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(grid.tiles(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t tile = begin; tile < end; ++tile) {
       // Whole panels, so that cuts add no narrow ones.
       const Range i(m, kRows, grid.rows, tile % grid.rows);

@@ -140,45 +140,40 @@ inline void transpose(Vec<S>* rows) {
   if constexpr (half > 1) { transpose<S, half / 2>(rows); }
 }
 
-/// Packs columns [0, columns) of a [k, columns] matrix, element (p, j) at source[p * stride + j], to
-/// packed[p * panel + j]; columns up to the next whole vector become zero.
-template <class S>
-void pack_rows(int64_t k, int columns, const S* source, int64_t stride, S* packed, int panel) {
+/// Packs a [k, columns] matrix, element (p, j) at source[p * stride + j] or, transposed, at
+/// source[j * stride + p], into panels of `panel` columns, each [k, panel], one behind the other. Columns
+/// up to the next whole vector become zero.
+template <class S, int panel>
+void pack(bool transposed, int64_t k, int64_t columns, const S* source, int64_t stride, S* packed) {
   constexpr int w = Vec<S>::width;
-  for (int j = 0; j < columns; j += w) {
-    if (columns - j >= w) {
-      for (int64_t p = 0; p < k; ++p) { store(packed + p * panel + j, load(source + p * stride + j)); }
-    } else {
-      for (int64_t p = 0; p < k; ++p) { store(packed + p * panel + j, load(source + p * stride + j, columns - j)); }
+  static_assert(panel % w == 0);
+  const auto address = [&](int64_t p, int64_t j) { return packed + (j / panel * k + p) * panel + j % panel; };
+  if (!transposed) {
+    for (int64_t p = 0; p < k; ++p) {
+      vector_loop<S>(columns, [&](int64_t j, auto lanes) { store(address(p, j), load(source + p * stride + j, lanes)); });
     }
+    return;
   }
-}
-
-/// The same of a matrix stored transposed: element (p, j) at source[j * stride + p].
-template <class S>
-void pack_transposed(int64_t k, int columns, const S* source, int64_t stride, S* packed, int panel) {
-  constexpr int w = Vec<S>::width;
-  const auto block = [&](int64_t p, int j, int count, auto lanes) {
-    Vec<S> rows[w];
+  for (int64_t j = 0; j < columns; j += w) {
+    const int count = columns - j < w ? static_cast<int>(columns - j) : w;
+    vector_loop<S>(k, [&](int64_t p, auto lanes) {
+      Vec<S> block[w];
 #pragma GCC unroll 16
-    for (int i = 0; i < w; ++i) {
-      rows[i] = i < count ? load(source + (j + i) * stride + p, lanes) : Vec<S>(S(0));
-    }
-    transpose(rows);
-    return std::to_array(rows);
-  };
-  for (int j = 0; j < columns; j += w) {
-    const int count = columns - j < w ? columns - j : w;
-    int64_t p = 0;
-    for (; p + w <= k; p += w) {
-      const auto rows = block(p, j, count, AllLanes{});
+      for (int i = 0; i < w; ++i) {
+        block[i] = i < count ? load(source + (j + i) * stride + p, lanes) : Vec<S>(S(0));
+      }
+      transpose(block);
+      S* to = address(p, j);
+      if constexpr (std::is_same_v<decltype(lanes), AllLanes>) {
 #pragma GCC unroll 16
-      for (int i = 0; i < w; ++i) { store(packed + (p + i) * panel + j, rows[static_cast<size_t>(i)]); }
-    }
-    if (p < k) {
-      const auto rows = block(p, j, count, static_cast<int>(k - p));
-      for (int i = 0; i < k - p; ++i) { store(packed + (p + i) * panel + j, rows[static_cast<size_t>(i)]); }
-    }
+        for (int i = 0; i < w; ++i) { store(to + i * panel, block[i]); }
+      } else {
+#pragma GCC unroll 16
+        for (int i = 0; i < w; ++i) {
+          if (i < lanes) { store(to + i * panel, block[i]); }
+        }
+      }
+    });
   }
 }
 

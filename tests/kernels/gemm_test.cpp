@@ -7,6 +7,7 @@
 
 #include "core/parallel.h"
 #include "core/random.h"
+#include "kernels/cpu/gemm_bench.h"
 #include "kernels/cpu/gemm_cpu.h"
 #include "tests/test.h"
 
@@ -195,4 +196,17 @@ TEST_CASE("the Gemm kernel takes tensors, strides and both dtypes", "[fast]") {
   run(stream, Gemm{tensor(d.c), tensor(d.a), tensor(d.b), 37, 50, 20, d.ldc(), d.lda(), d.ldb(), true, false, false, 2.0});
   CHECK(d.c == d2.c);
   CHECK(stream.launches == 2);
+}
+
+TEST_CASE("measure_gemm reports each shape with its rate and the peak", "[fast]") {
+  for (DType dtype : {DType::f32, DType::f64}) {
+    const auto rates = cpu::measure_gemm(dtype, {{false, true, 33, 47, 65}, {true, false, 20, 30, 40}}, 1e-4);
+    REQUIRE(rates.size() == 2);
+    CHECK(rates[1].shape.k == 40);
+    for (const cpu::GemmRate& r : rates) {
+      CHECK(r.threads == threads());
+      CHECK(r.gflops > 0);
+      CHECK(r.peak_gflops > 0);
+    }
+  }
 }
