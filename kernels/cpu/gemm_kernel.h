@@ -140,39 +140,56 @@ inline void transpose(Vec<S>* rows) {
   if constexpr (half > 1) { transpose<S, half / 2>(rows); }
 }
 
-/// Packs a [k, columns] matrix, element (p, j) at source[p * stride + j] or, transposed, at
-/// source[j * stride + p], into panels of `panel` columns, each [k, panel], one behind the other. Columns
-/// up to the next whole vector become zero.
-template <class S, int panel>
-void pack(bool transposed, int64_t k, int64_t columns, const S* source, int64_t stride, S* packed) {
-  constexpr int w = Vec<S>::width;
-  static_assert(panel % w == 0);
-  const auto address = [&](int64_t p, int64_t j) { return packed + (j / panel * k + p) * panel + j % panel; };
-  if (!transposed) {
-    for (int64_t p = 0; p < k; ++p) {
-      vector_loop<S>(columns, [&](int64_t j, auto lanes) { store(address(p, j), load(source + p * stride + j, lanes)); });
-    }
-    return;
+/// Packs a [k, columns] matrix, element (p, j) at source[p * stride + j], to packed[p * row + j]; columns up
+/// to the next whole vector become zero, so `row` must have room for them.
+template <class S>
+void pack_rows(int64_t k, int columns, const S* source, int64_t stride, S* packed, int row) {
+  for (int64_t p = 0; p < k; ++p) {
+    vector_loop<S>(columns, [&](int64_t j, auto lanes) { store(packed + p * row + j, load(source + p * stride + j, lanes)); });
   }
-  for (int64_t j = 0; j < columns; j += w) {
-    const int count = columns - j < w ? static_cast<int>(columns - j) : w;
+}
+
+/// The same of a matrix stored transposed: element (p, j) at source[j * stride + p].
+template <class S>
+void pack_transposed(int64_t k, int columns, const S* source, int64_t stride, S* packed, int row) {
+  constexpr int w = Vec<S>::width;
+  for (int j = 0; j < columns; j += w) {
+    const int count = columns - j < w ? columns - j : w;
     vector_loop<S>(k, [&](int64_t p, auto lanes) {
       Vec<S> block[w];
 #pragma GCC unroll 16
-      for (int i = 0; i < w; ++i) {
-        block[i] = i < count ? load(source + (j + i) * stride + p, lanes) : Vec<S>(S(0));
-      }
+      for (int i = 0; i < w; ++i) { block[i] = i < count ? load(source + (j + i) * stride + p, lanes) : Vec<S>(S(0)); }
       transpose(block);
-      S* to = address(p, j);
+      S* to = packed + p * row + j;
       if constexpr (std::is_same_v<decltype(lanes), AllLanes>) {
 #pragma GCC unroll 16
-        for (int i = 0; i < w; ++i) { store(to + i * panel, block[i]); }
+        for (int i = 0; i < w; ++i) { store(to + i * row, block[i]); }
       } else {
 #pragma GCC unroll 16
         for (int i = 0; i < w; ++i) {
-          if (i < lanes) { store(to + i * panel, block[i]); }
+          if (i < lanes) { store(to + i * row, block[i]); }
         }
       }
+    });
+  }
+}
+
+/// Packs a [k, columns] matrix, stored as it is or transposed, into panels of `panel` columns, each
+/// [k, panel], one behind the other.
+template <class S, int panel>
+void pack(bool transposed, int64_t k, int64_t columns, const S* source, int64_t stride, S* packed) {
+  static_assert(panel % Vec<S>::width == 0);
+  if (transposed) {
+    for (int64_t j = 0; j < columns; j += panel) {
+      const int count = columns - j < panel ? static_cast<int>(columns - j) : panel;
+      pack_transposed<S>(k, count, source + j * stride, stride, packed + j * k, panel);
+    }
+    return;
+  }
+  // Along the rows of the source over all panels: reading is what memory and prefetching notice.
+  for (int64_t p = 0; p < k; ++p) {
+    vector_loop<S>(columns, [&](int64_t j, auto lanes) {
+      store(packed + (j / panel * k + p) * panel + j % panel, load(source + p * stride + j, lanes));
     });
   }
 }
