@@ -146,8 +146,9 @@ Gdn::Gdn(const BuildContext& c, const GdnConfig& config)
     o_norm_ = &c.declare("o_norm.weight", {delta_.value_dim}, init::constant(1.0), ParamKind::trained, true);
   }
   if (config.initial_state == "learned") {
-    initial_state_ = &c.declare("initial_state", {heads, delta_.key_dim, delta_.value_dim}, init::constant(0.0),
-                                ParamKind::trained, true);
+    // Decays like every tensor of two or more dimensions: so the reference training runs have it, against
+    // the layer page's table.
+    initial_state_ = &c.declare("initial_state", {heads, delta_.key_dim, delta_.value_dim}, init::constant(0.0));
   }
   o_proj_ = &c.declare("o_proj.weight", {d_, values}, normal);
 }
