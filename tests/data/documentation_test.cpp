@@ -32,4 +32,5 @@ TEST_CASE("the documented dataset.json is valid", "[fast]") {
   CHECK(dataset.vocab_size == 259);
   CHECK(dataset.total_tokens == 1000);
   CHECK(dataset.shards[0].crc32 == 3993115916U);
+  CHECK(read_dataset(folder.write("dataset.json", json_block("formats/dataset.md"))).shards.size() == 2);
 }

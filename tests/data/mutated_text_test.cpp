@@ -1,0 +1,77 @@
+// Fast relatives of the libFuzzer programs for text input.
+#include "core/random.h"
+#include "tests/data/compress.h"
+#include "tests/fuzz/text_target.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+std::string mutate(std::string bytes, Rng& rng) {
+  static const std::vector<std::string> kPieces = {"\n", "\"", "\\", "\\ud83d", "\\u0000", "{", "}", "[", ":", ",", "\xE2\x82",
+                                                   "\xFF", std::string(1, '\0'), "text", "\x0A\x02", "\x7F"};
+  for (uint32_t changes = 1 + rng.below(3); changes > 0; --changes) {
+    const size_t at = rng.below(static_cast<uint32_t>(bytes.size() + 1));
+    switch (rng.below(4)) {
+      case 0: bytes.resize(at); break;
+      case 1: bytes.insert(at, rng.choice(kPieces)); break;
+      case 2: bytes.erase(at, 1 + rng.below(5)); break;
+      default:
+        if (at < bytes.size()) {
+          bytes[at] = static_cast<char>(bytes[at] ^ (1 << rng.below(8)));
+        }
+    }
+  }
+  return bytes;
+}
+
+/// The first failure of the target on mutations of the seeds, or "".
+template <class Target> std::string first_failure(Target target, const std::vector<std::string>& seeds, int rounds) {
+  for (size_t s = 0; s < seeds.size(); ++s) {
+    std::string bytes = seeds[s];
+    Rng rng(3, "mutated text", s);
+    for (int i = 0; i < rounds; ++i) {
+      try {
+        target(bytes);
+      } catch (const std::exception& error) {
+        return std::string(error.what()) + " for seed " + std::to_string(s) + ", round " + std::to_string(i);
+      }
+      bytes = mutate(i % 6 == 0 ? seeds[s] : std::move(bytes), rng);
+    }
+  }
+  return "";
+}
+
+const std::string kLines = "{\"text\": \"one\", \"id\": \"a\"}\n{\"content\": \"zw\xC3\xB6lf \\ud83d\\ude00\"}\n\n{\"text\": \"\"}\r\n";
+
+}  // namespace
+
+TEST_CASE("mutated lines and files of lines are refused or give valid text", "[fast]") {
+  std::vector<std::string> seeds = {kLines, R"({"id": "\ud83d", "text": "\udead", "m": [1, {"x": -0.5e9}]})"};
+#if HEBB_HAVE_ZLIB
+  seeds.push_back(gzip(kLines) + gzip(kLines));
+#endif
+#if HEBB_HAVE_ZSTD
+  seeds.push_back(zstd(kLines) + zstd(kLines));
+#endif
+  CHECK(first_failure(fuzz::jsonl, seeds, 1500) == "");
+}
+
+TEST_CASE("mutated tokenizer models are refused or read", "[fast]") {
+  // pieces {"<unk>", 0.0, unknown}, {"ab", -1.5}; trainer {bpe, byte_fallback}; normalizer {no dummy prefix}
+  const std::string model("\x0A\x0E\x0A\x05<unk>\x15\0\0\0\0\x18\x02\x0A\x09\x0A\x02" "ab\x15\0\0\xC0\xBF\x12\x05\x18\x02\x98\x02\x01\x1A\x02\x18\0", 38);
+  const SentencePieceModel parsed = parse_sentencepiece_model(model, "m");
+  REQUIRE(parsed.pieces.size() == 2);
+  CHECK(parsed.pieces[0].type == SentencePieceModel::PieceType::unknown);
+  CHECK(parsed.pieces[1].text == "ab");
+  CHECK(parsed.pieces[1].score == -1.5F);
+  CHECK(parsed.type == SentencePieceModel::Type::bpe);
+  CHECK(parsed.byte_fallback);
+  CHECK_FALSE(parsed.add_dummy_prefix);
+  CHECK(first_failure(fuzz::sentencepiece_model, {model}, 5000) == "");
+}
+
+TEST_CASE("the targets of mutated text notice broken properties", "[fast]") {
+  CHECK(first_failure([](std::string_view text) { fuzz::expect(text.size() < 3, "short"); }, {"abc"}, 1) == "short for seed 0, round 0");
+}

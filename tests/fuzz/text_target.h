@@ -1,0 +1,73 @@
+#pragma once
+// What the libFuzzer programs for text input and the fast test of mutated input run. Each function
+// throws nothing on any input unless a property is broken.
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "data/jsonl.h"
+#include "data/sentencepiece_model.h"
+#include "data/text_input.h"
+#include "data/utf8.h"
+#include "tests/fuzz/targets.h"
+
+namespace hebb::fuzz {
+
+/// One line: the text is valid UTF-8, replacing never refuses what is accepted without, and problems
+/// have a place inside the line.
+inline void jsonl_line(std::string_view bytes) {
+  uint64_t replaced = 0;
+  const std::string line = utf8_replace_invalid(bytes, replaced);
+  expect(utf8_first_invalid(line) == std::string_view::npos, "repaired text is valid");
+  for (const char* field : {"", "text", "id"}) {
+    const JsonlText strict = jsonl_text(line, field, false);
+    const JsonlText lenient = jsonl_text(line, field, true);
+    expect(strict.offset <= line.size(), "the offset is inside the line");
+    expect(strict.is_good == strict.problem.empty(), "bad lines have a problem");
+    if (strict.is_good) {
+      expect(lenient.is_good && lenient.text == strict.text && lenient.replaced == 0, "nothing is replaced in good text");
+    }
+    expect(utf8_first_invalid(lenient.text) == std::string_view::npos, "the text is valid UTF-8");
+  }
+}
+
+/// Bytes as a file of JSONL lines and as a text file with separators, plain or compressed: every
+/// document is valid, bad ones are counted, damage is a DataError.
+inline void text_file(std::string_view bytes) {
+  const MemoryFile memory(bytes);
+  for (const bool is_jsonl : {true, false}) {
+    TextInputOptions options;
+    options.inputs = {memory.path()};
+    options.format = is_jsonl ? TextInputOptions::Format::jsonl : TextInputOptions::Format::text;
+    options.split = "\n";
+    options.replace_invalid = true;
+    options.skip_bad = 1000;
+    TextReader reader(options);
+    uint64_t documents = 0, text_bytes = 0;
+    try {
+      for (std::string text; reader.next(text); ++documents) {
+        expect(!text.empty() && utf8_first_invalid(text) == std::string_view::npos, "documents are valid");
+        text_bytes += text.size();
+      }
+      expect(reader.counts().documents == documents && reader.counts().text_bytes == text_bytes, "counts");
+    } catch (const DataError&) {
+      expect(reader.counts().bad == options.skip_bad, "a data error comes after the allowed bad documents");
+    }
+  }
+}
+
+inline void jsonl(std::string_view bytes) {
+  jsonl_line(bytes.substr(0, bytes.find('\n')));
+  text_file(bytes);
+}
+
+/// A model file that is refused with a data error, or read.
+inline void sentencepiece_model(std::string_view bytes) {
+  try {
+    const SentencePieceModel model = parse_sentencepiece_model(bytes, "fuzz.model");
+    expect(!model.pieces.empty(), "a model has pieces");
+  } catch (const DataError&) {
+  }
+}
+
+}  // namespace hebb::fuzz
