@@ -19,7 +19,8 @@ template <class S> class Adjoint {
         d_kq_(carve.take(2 * longest * n_.key_dim)), work_(carve.take(2 * longest * n_.key_dim)),
         products_(carve.take(2 * longest * longest)), weights_(carve.take(2 * longest * longest)),
         xo_(carve.take(2 * longest * n_.value_dim)), delta_(carve.take(longest * n_.value_dim)),
-        d_gam_(carve.take(longest)), columns_(carve.take(longest)), d_state_(carve.take(n_.state())) {}
+        pairs_(carve.take(longest + Vec<S>::width)), d_gam_(carve.doubles(longest)),
+        columns_(carve.doubles(longest + Vec<double>::width)), d_state_(carve.take(n_.state())) {}
 
   /// The gradient at the state behind the row's last chunk is 0.
   void begin_row() { has_d_state_ = false; }
@@ -126,7 +127,7 @@ template <class S> class Adjoint {
   void write_gates(S* d_g, int64_t stride) const {
     double sum = 0;
     for (int64_t i = c_ - 1; i >= 0; --i) {
-      sum += static_cast<double>(d_gam_[i]);
+      sum += d_gam_[i];
       d_g[i * stride] = static_cast<S>(sum);
     }
   }
@@ -135,31 +136,45 @@ template <class S> class Adjoint {
 
  private:
   /// From [X; dO] deltaᵀ to the weights of pairs: [W + Wᵀ; Pb] with W_ij = beta_i Ab_ij, and the pairs'
-  /// part of dgam: row sums minus column sums of G.
+  /// part of dgam: row sums minus column sums of G. The diagonal of G and, in dg, all pairs of later tokens
+  /// cancel: they are left out or summed in double, or their rounding would hide what a strong decay leaves of dg.
   void weigh_pairs() {
-    std::fill_n(columns_, c_, S(0));
+    std::fill_n(columns_, c_, 0.0);
     for (int64_t i = 0; i < c_; ++i) {
       const S *d = decays_.table + i * c_, *kk = products_ + i * c_, *qk = products_ + (c_ + i) * c_;
       S *w = weights_ + i * c_, *pb = weights_ + (c_ + i) * c_;
-      w[i] = S(0);
       const Vec<S> strength(-beta_[i]);
-      Vec<S> row(S(0));
-      vector_loop<S>(i + 1, [&](int64_t j, auto lanes) {
+      vector_loop<S>(i, [&](int64_t j, auto lanes) {
         const Vec<S> decay = load(d + j, lanes);
         const Vec<S> wij = strength * decay * load(w + j, lanes), pij = decay * load(pb + j, lanes);
         store(w + j, wij, lanes);
         store(pb + j, pij, lanes);
-        const Vec<S> g = fma(wij, load(kk + j, lanes), pij * load(qk + j, lanes));
-        row += g;
-        store(columns_ + j, load(columns_ + j, lanes) + g, lanes);
+        store(pairs_ + j, fma(wij, load(kk + j, lanes), pij * load(qk + j, lanes)), lanes);
       });
+      w[i] = S(0);  // pb[i] stays: D_ii = 1
       std::fill(pb + i + 1, pb + c_, S(0));
-      d_gam_[i] = sum(row);
+      d_gam_[i] = add_pairs(i);
     }
     for (int64_t i = 0; i < c_; ++i) {
       d_gam_[i] -= columns_[i];
     }
     mirror();
+  }
+
+  /// Adds the first n of pairs_ to columns_ and returns their sum.
+  double add_pairs(int64_t n) {
+    constexpr int64_t w = Vec<double>::width;
+    std::fill_n(pairs_ + n, w, S(0));
+    Vec<double> total(0.0);
+    for (int64_t j = 0; j < n; j += w) {
+      typedef S Narrow __attribute__((vector_size(w * sizeof(S))));
+      Narrow narrow;
+      std::memcpy(&narrow, pairs_ + j, sizeof(narrow));
+      const Vec<double> wide(__builtin_convertvector(narrow, Vec<double>::Native));
+      total += wide;
+      store(columns_ + j, load(columns_ + j) + wide);
+    }
+    return sum(total);
   }
 
   /// Copies the strict lower triangle of W above the diagonal, by square blocks of whole vectors.
@@ -188,23 +203,23 @@ template <class S> class Adjoint {
   /// Turns one row of [X; dO] Sᵀ into its share of the gradient, factor times it.
   void read_state(S* d, const S* key, S factor, int64_t i) {
     delta::scale_row(n_.key_dim, factor, d, d);
-    d_gam_[i] += delta::dot_row(n_.key_dim, d, key);
+    d_gam_[i] += static_cast<double>(delta::dot_row(n_.key_dim, d, key));
   }
 
   /// The keys' gradient from the state behind the chunk, and dgam of what wrote and kept it.
   void write_state_gradient() {
     const int64_t dk = n_.key_dim, dv = n_.value_dim;
     gemm_serial<S>(false, true, c_, dk, dv, S(1), delta_, dv, d_state_, dv, false, work_, dk);
-    S total(0);
+    double total = 0;
     for (int64_t i = 0; i < c_; ++i) {
-      const S r = decays_.end[i] * delta::dot_row(dk, kq_ + i * dk, work_ + i * dk);
+      const double r = static_cast<double>(decays_.end[i] * delta::dot_row(dk, kq_ + i * dk, work_ + i * dk));
       delta::add_row(dk, decays_.end[i], work_ + i * dk, d_kq_ + i * dk);
       d_gam_[i] -= r;
       total += r;
     }
     d_gam_[c_ - 1] += total;
     if (state_ != nullptr) {
-      d_gam_[c_ - 1] += decays_.last * delta::dot_row(n_.state(), state_, d_state_);
+      d_gam_[c_ - 1] += static_cast<double>(decays_.last * delta::dot_row(n_.state(), state_, d_state_));
     }
   }
 
@@ -213,7 +228,8 @@ template <class S> class Adjoint {
   S *beta_, *kq_, *d_kq_, *work_;  // [c] [2 c, dk] three times
   S *products_, *weights_;         // [2 c, c]
   S *xo_, *delta_;                 // [2 c, dv] [c, dv]
-  S *d_gam_, *columns_;            // [c]
+  S* pairs_;                       // [c], a row of G
+  double *d_gam_, *columns_;       // [c]
   S* d_state_;                     // [dk, dv]
   int64_t c_ = 0;
   const S *state_ = nullptr, *errors_ = nullptr;

@@ -21,6 +21,9 @@ template <class S> class Carve {
     used_ += (count + 15) / 16 * 16;
     return p;
   }
+  double* doubles(int64_t count) {
+    return reinterpret_cast<double*>(take(count * static_cast<int64_t>(sizeof(double) / sizeof(S))));
+  }
   int64_t used() const { return used_; }
 
  private:
@@ -87,7 +90,7 @@ template <class S> struct Decays {
   S* table;        // [c, c] D, the lower triangle
 
   Decays(Carve<S>& carve, int64_t c)
-      : sums(reinterpret_cast<double*>(carve.take(2 * c))), start(carve.take(c)), end(carve.take(c)),
+      : sums(carve.doubles(c)), start(carve.take(c)), end(carve.take(c)),
         table(carve.take(c * c)) {}
 
   void load_gates(const S* g, int64_t stride, int64_t c) {

@@ -1,11 +1,426 @@
+#include "core/parallel.h"
+#include "layers/gdn.h"
 #include "tests/layers/harness.h"
 
 using namespace hebb;
 using namespace hebb::testing;
 
-TEST_CASE("gdn agrees with the golden cases", "[gdn][fast]") {
-  for (const char* name : {"gdn-1", "gdn-2", "gdn-3", "gdn-4"}) {
-    INFO(name);
-    check_golden(name);
+namespace {
+
+std::string model_json(const std::string& gdn, int64_t d = 20, int64_t layers = 2,
+                       const std::string& ffn = R"("type": "swiglu", "intermediate_size": 13)", int64_t vocab = 29,
+                       const std::string& more = "") {
+  return R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": )" + std::to_string(d) +
+         R"(, "num_layers": )" + std::to_string(layers) + R"(, "layers": {"x": {"type": "gdn", )" + gdn +
+         R"(}, "mlp": {)" + ffn + R"(}}, "pattern": [{"mixer": "x", "ffn": "mlp"}])" + more + "}";
+}
+
+const std::string kSmall = R"("num_heads": 2, "key_head_dim": 5, "value_head_dim": 7)";
+
+/// Packs the rows' documents; lengths by row.
+void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
+  input.doc_ids.clear();
+  for (const std::vector<int64_t>& lengths : rows) {
+    const std::vector<int64_t> ids = documents(lengths);
+    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
   }
+}
+
+void check_same_outputs(const TraceOutput& a, const TraceOutput& b, double tolerance) {
+  check_close("logits", a.logits.values, b.logits.values, tolerance);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : a.grads) {
+    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
+  }
+}
+
+void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
+  CHECK(a.logits.values == b.logits.values);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : a.grads) {
+    INFO(name);
+    CHECK(gradient.values == b.grads.at(name).values);
+  }
+}
+
+/// Elements of the trained parameters whose names begin with `prefix`.
+int64_t count_parameters(const std::string& json, const std::string& prefix = "") {
+  ModelConfig config;
+  Fields::read(parse_json(json, "test.json"), "model", config);
+  const Model model(config);
+  int64_t count = 0;
+  for (const auto& p : model.params().all()) {
+    count += p->name().rfind(prefix, 0) == 0 ? p->spec.shape.numel() : 0;
+  }
+  return count;
+}
+
+std::string heads(int64_t count, int64_t key_dim, int64_t value_dim) {
+  return R"("num_heads": )" + std::to_string(count) + R"(, "key_head_dim": )" + std::to_string(key_dim) +
+         R"(, "value_head_dim": )" + std::to_string(value_dim);
+}
+
+std::string mlp(int64_t n) { return R"("type": "swiglu", "intermediate_size": )" + std::to_string(n); }
+
+/// A model whose norms are smooth. A document's first reading is beta (q . k) v, and where q . k is nearly 0 the norm
+/// of the output makes a step of it, which difference quotients and fp32 cannot follow.
+std::string smooth_json(const std::string& gdn) { return model_json(gdn, 20, 2, mlp(13), 29, R"(, "norm_eps": 0.1)"); }
+
+const std::vector<std::string> kVariants = {
+    "",
+    R"(, "num_value_heads": 4, "conv_bias": true)",
+    R"(, "conv_size": 0, "qk_norm": "none", "output_gate": "sigmoid")",
+    R"(, "conv_size": 0, "activation": "none", "output_norm": "none")",
+    R"(, "conv_size": 2, "activation": "none", "output_gate": "none")",
+    R"(, "conv_size": 3, "output_gate": "none", "output_norm": "none", "initial_state": "learned")",
+    R"(, "num_value_heads": 6, "allow_neg_eigval": true, "initial_state": "learned", "dt_bias_init": "ones", "chunk_size": 16)",
+    R"(, "conv_size": 0, "activation": "none", "qk_norm": "none", "initial_state": "learned")",
+};
+
+}  // namespace
+
+TEST_CASE("gdn agrees with the golden cases", "[gdn][fast]") {
+  const int n = GENERATE(1, 2, 3, 4);
+  check_golden("gdn-" + std::to_string(n));
+}
+
+TEST_CASE("gdn gradients equal difference quotients for every variant", "[gdn][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(smooth_json(kSmall + variant), DType::f64, 3, 0.4);
+    TraceInput input = random_input(2, 21, 29);
+    const auto check = [&] { check_gradients(m, input, {}, 3, 1e-6, 3e-6); };
+    check();
+    set_documents(input, {{1, 3, 17}, {19, 1, 1}});
+    check();
+  }
+}
+
+TEST_CASE("the chunk size changes gdn by rounding only", "[gdn][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    const size_t written = variant.find(R"(, "chunk_size": 16)");
+    const std::string rest = kSmall + variant.substr(0, written);
+    TestModel reference(model_json(rest + R"(, "chunk_size": 16)"), DType::f64, 3, 0.4);
+    TraceInput input = random_input(2, 150, 29);
+    set_documents(input, {{150}, {40, 1, 109}});
+    const TraceOutput expected = reference.run(input);
+    for (const char* size : {"32", "64", "128"}) {
+      TestModel m(model_json(rest + R"(, "chunk_size": )" + size), DType::f64, 3, 0.4);
+      check_same_outputs(m.run(input), expected, 1e-10);  // fp64, two layers, sums over 300 tokens
+    }
+  }
+}
+
+TEST_CASE("gdn in any split of the tokens equals one pass", "[gdn][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
+    TraceInput input = random_input(2, 60, 29);
+    const std::vector<double> expected = m.run(input).logits.values;
+    const std::vector<int64_t> steps(60, 1);
+    check_close("steps", m.segments(input, steps), expected, 1e-11);
+    check_close("prefill, steps, more", m.segments(input, {33, 1, 1, 2, 23}), expected, 1e-11);
+    Rng rng(2, "splits");
+    std::vector<int64_t> lengths;
+    for (int64_t left = 60; left > 0; left -= lengths.back()) {
+      lengths.push_back(std::min<int64_t>(left, 1 + rng.below(20)));
+    }
+    check_close("random", m.segments(input, lengths), expected, 1e-11);
+  }
+}
+
+TEST_CASE("gdn carries documents over the ends of segments", "[gdn][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
+    TraceInput input = random_input(1, 60, 29);
+    set_documents(input, {{2, 30, 1, 27}});
+    const std::vector<double> expected = m.run(input).logits.values;
+    for (const std::vector<int64_t>& lengths :
+         {std::vector<int64_t>(60, 1), {2, 30, 28}, {1, 20, 17, 22}, {33, 1, 26}}) {
+      check_close("segments", m.segments(input, lengths), expected, 1e-11);
+    }
+  }
+}
+
+TEST_CASE("packed documents equal separate gdn runs, gradients too", "[gdn][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
+    TraceInput packed = random_input(1, 47, 29);
+    const std::vector<int64_t> lengths = {18, 1, 28};
+    set_documents(packed, {lengths});
+    const TraceOutput together = m.run(packed);
+    std::vector<double> logits;
+    std::map<std::string, std::vector<double>> sums;
+    size_t begin = 0;
+    for (const int64_t length : lengths) {
+      TraceInput one;
+      one.rows = 1;
+      one.length = length;
+      one.inputs.assign(packed.inputs.begin() + static_cast<std::ptrdiff_t>(begin),
+                        packed.inputs.begin() + static_cast<std::ptrdiff_t>(begin) + length);
+      one.targets.assign(packed.targets.begin() + static_cast<std::ptrdiff_t>(begin),
+                         packed.targets.begin() + static_cast<std::ptrdiff_t>(begin) + length);
+      const TraceOutput out = m.run(one);
+      logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
+      for (const auto& [name, gradient] : out.grads) {
+        std::vector<double>& sum = sums[name];
+        sum.resize(gradient.values.size());
+        for (size_t i = 0; i < sum.size(); ++i) {
+          sum[i] += gradient.values[i] * static_cast<double>(length) / 47.0;
+        }
+      }
+      begin += static_cast<size_t>(length);
+    }
+    check_close("logits", together.logits.values, logits, 1e-12);
+    for (const auto& [name, gradient] : together.grads) {
+      check_close(name, gradient.values, sums.at(name), 1e-11);
+    }
+  }
+}
+
+TEST_CASE("gdn looks at no later token", "[gdn][fast]") {
+  TestModel m(model_json(kSmall), DType::f64, 3, 0.4);
+  TraceInput input = random_input(1, 80, 29);
+  const std::vector<double> before = m.run(input).logits.values;
+  for (size_t t = 41; t < 80; ++t) {
+    input.inputs[t] = (input.inputs[t] + 1) % 29;
+  }
+  const std::vector<double> after = m.run(input).logits.values;
+  check_close("earlier logits", {after.begin(), after.begin() + 41 * 29}, {before.begin(), before.begin() + 41 * 29},
+              1e-14);
+  CHECK(compare({after.begin() + 41 * 29, after.end()}, {before.begin() + 41 * 29, before.end()}).worst > 1e-3);
+}
+
+TEST_CASE("grouped value heads equal repeated key heads", "[gdn][fast]") {
+  const std::string rest = R"(, "key_head_dim": 5, "value_head_dim": 7, "conv_bias": true, "initial_state": "learned")";
+  TestModel grouped(model_json(R"("num_heads": 2, "num_value_heads": 4)" + rest), DType::f64, 3, 0.4);
+  TestModel repeated(model_json(R"("num_heads": 4)" + rest), DType::f64, 3, 0.4);
+  for (const auto& p : repeated.model->params().all()) {
+    const std::vector<double> from = grouped.get(grouped.param(p->name()));
+    std::vector<double> to(static_cast<size_t>(p->spec.shape.numel()));
+    const size_t head = from.size() / 2;
+    for (size_t i = 0; i < to.size(); ++i) {
+      to[i] = to.size() == from.size() ? from[i] : from[i / head / 2 * head + i % head];
+    }
+    repeated.set(*p, to);
+  }
+  const TraceInput input = random_input(2, 50, 29);
+  const TraceOutput a = grouped.run(input), b = repeated.run(input);
+  check_close("logits", a.logits.values, b.logits.values, 1e-12);
+  check_close("values", a.grads.at("blocks.0.mixer.v_proj.weight").values,
+              b.grads.at("blocks.0.mixer.v_proj.weight").values, 1e-11);
+  // A key head's gradient is the sum over its value heads.
+  const std::vector<double> one = a.grads.at("blocks.0.mixer.k_proj.weight").values;
+  const std::vector<double> copies = b.grads.at("blocks.0.mixer.k_proj.weight").values;
+  std::vector<double> sums;
+  for (size_t i = 0; i < one.size(); ++i) {
+    const size_t head = one.size() / 2;
+    sums.push_back(copies[i / head * 2 * head + i % head] + copies[(i / head * 2 + 1) * head + i % head]);
+  }
+  check_close("keys", one, sums, 1e-11);
+}
+
+TEST_CASE("lengths of queries and keys do not matter under the l2 norm", "[gdn][fast]") {
+  TestModel m(model_json(kSmall + R"(, "conv_size": 0, "activation": "none")"), DType::f64, 3, 3.0);
+  const TraceInput input = random_input(1, 40, 29);
+  const std::vector<double> before = m.run(input).logits.values;
+  for (const auto& [name, factor] :
+       std::map<std::string, double>{{"blocks.0.mixer.q_proj.weight", 3.0}, {"blocks.1.mixer.k_proj.weight", 0.5}}) {
+    std::vector<double> values = m.get(m.param(name));
+    for (double& v : values) {
+      v *= factor;
+    }
+    m.set(m.param(name), values);
+  }
+  check_close("logits", m.run(input).logits.values, before,
+              1e-6);  // up to the norm's 1e-6 against sums of squares near 100
+}
+
+TEST_CASE("fp32 gdn stays within 1e-5 of fp64", "[gdn][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    if (variant.find(R"("qk_norm": "none")") != std::string::npos) {
+      continue;  // without a norm of the keys the delta rule need not contract
+    }
+    TestModel wide(smooth_json(kSmall + variant), DType::f64, 3, 0.2),
+        narrow(smooth_json(kSmall + variant), DType::f32, 3, 0.2);
+    wide.copy_from(narrow);
+    TraceInput input = random_input(2, 100, 29);
+    set_documents(input, {{1, 99}, {70, 30}});
+    check_same_outputs(narrow.run(input), wide.run(input), 1e-5);
+  }
+}
+
+TEST_CASE("a gdn that forgets everything at once has finite gradients", "[gdn][fast]") {
+  const DType dtype = GENERATE(DType::f64, DType::f32);
+  TestModel m(model_json(kSmall + R"(, "initial_state": "learned")"), dtype, 3, 0.4);
+  m.set(m.param("blocks.0.mixer.A_log"), {8.0, -2.0});
+  m.set(m.param("blocks.0.mixer.dt_bias"), {50.0, 0.0});
+  const TraceOutput out = m.run(random_input(2, 130, 29));
+  for (const auto& [name, gradient] : out.grads) {
+    INFO(name);
+    CHECK(std::all_of(gradient.values.begin(), gradient.values.end(), [](double v) { return std::isfinite(v); }));
+  }
+  CHECK(std::isfinite(out.loss));
+}
+
+TEST_CASE("gdn gives the same bits on 1 and 3 threads and with recomputation", "[gdn][threads]") {
+  TraceInput input = random_input(3, 90, 29);
+  set_documents(input, {{90}, {10, 80}, {64, 1, 25}});
+  TestModel m(model_json(kSmall + R"(, "num_value_heads": 4, "conv_bias": true, "initial_state": "learned")"),
+              DType::f32, 3, 0.4);
+  set_threads(1);
+  const TraceOutput one = m.run(input);
+  set_threads(3);
+  const TraceOutput three = m.run(input);
+  check_same_bits(one, three);
+  for (const Recompute mode : {Recompute::mixer, Recompute::block}) {
+    m.model->set_recompute(mode);
+    check_same_bits(m.run(input), three);
+  }
+  set_threads(0);
+}
+
+TEST_CASE("gdn starts from the values of its page", "[gdn][fast]") {
+  TestModel m(
+      model_json(
+          R"("num_heads": 40, "key_head_dim": 2, "value_head_dim": 3, "conv_bias": true, "initial_state": "learned")",
+          20, 1, mlp(13), 29, R"(, "norm": "rms_unit_offset", "init_std": 0.5)"),
+      DType::f64, 11);
+  const auto values = [&](const std::string& name) { return m.get(m.param("blocks.0.mixer." + name)); };
+  const auto all = [&](const std::string& name, double expected) {
+    const std::vector<double> v = values(name);
+    return std::all_of(v.begin(), v.end(), [&](double x) { return x == expected; });
+  };
+  CHECK(all("o_norm.weight", 1.0));  // also where the model's norms store an offset from 1
+  CHECK(all("initial_state", 0.0));
+  CHECK(all("q_conv.bias", 0.0));
+  Rng a_log(11, "blocks.0.mixer.A_log"), dt_bias(11, "blocks.0.mixer.dt_bias");
+  for (const double v : values("A_log")) {
+    CHECK(v == static_cast<double>(static_cast<float>(std::log(std::max(16.0 * a_log.uniform(), 1e-4)))));
+  }
+  for (const double v : values("dt_bias")) {
+    const double dt = std::exp(std::log(0.001) + std::log(100.0) * dt_bias.uniform());
+    CHECK(std::log1p(std::exp(v)) == Approx(dt).epsilon(1e-5));  // fp32 storage of values near -7
+  }
+  double square = 0;
+  for (const double v : values("q_conv.weight")) {
+    square += v * v;
+  }
+  CHECK(std::sqrt(square / 320.0) == Approx(0.5).epsilon(0.15));  // 320 draws: 4 % standard error
+  TestModel ones(model_json(kSmall + R"(, "dt_bias_init": "ones")"));
+  CHECK(ones.get(ones.param("blocks.1.mixer.dt_bias")) == std::vector<double>(2, 1.0));
+}
+
+TEST_CASE("weight decay spares gdn's decay, norm, biases and start state", "[gdn][fast]") {
+  TestModel m(model_json(kSmall + R"(, "conv_bias": true, "initial_state": "learned")", 20, 1));
+  for (const char* name :
+       {"A_log", "dt_bias", "q_conv.bias", "k_conv.bias", "v_conv.bias", "o_norm.weight", "initial_state"}) {
+    INFO(name);
+    CHECK_FALSE(m.param(std::string("blocks.0.mixer.") + name).decays());
+  }
+  for (const char* name :
+       {"q_proj", "k_proj", "v_proj", "a_proj", "b_proj", "g_proj", "o_proj", "q_conv", "k_conv", "v_conv"}) {
+    INFO(name);
+    CHECK(m.param(std::string("blocks.0.mixer.") + name + ".weight").decays());
+  }
+}
+
+TEST_CASE("gdn has the parameters of the papers' layers", "[gdn][fast]") {
+  const auto layer = [](int64_t d, const std::string& gdn) {
+    return count_parameters(model_json(gdn, d, 1), "blocks.0.mixer.");
+  };
+  CHECK(layer(768, heads(8, 64, 64) + R"(, "conv_size": 4, "dt_bias_init": "ones")") == 1984592);
+  const std::map<int64_t, int64_t> sdm = {{768, 2374796},  {1024, 4219024},  {1280, 6589588},
+                                          {1536, 9486488}, {1920, 14818718}, {3840, 59243708}};
+  for (const auto& [d, count] : sdm) {
+    CHECK(layer(d, heads(d / 128, 64, 128)) == count);
+  }
+  CHECK(layer(1792, heads(5, 256, 384)) == 14945674);
+  CHECK(layer(768, heads(3, 128, 256)) == 2370310);
+  CHECK(layer(1024, heads(4, 128, 256)) == 4210952);
+}
+
+TEST_CASE("models of gdn have the published numbers of parameters", "[gdn][fast]") {
+  CHECK(count_parameters(model_json(heads(8, 64, 64), 768, 12, mlp(2304), 32000,
+                                    R"(, "tie_embeddings": true, "norm": "rms_unit_offset")")) == 112111296);
+  CHECK(count_parameters(model_json(heads(5, 256, 384), 1792, 24, mlp(2560), 32000)) == 803773424);
+  CHECK(count_parameters(model_json(heads(3, 128, 256), 768, 8, mlp(2304), 10000)) == 76802864);
+  CHECK(count_parameters(model_json(heads(4, 128, 256), 1024, 17, mlp(2304), 32000)) == 257482120);
+}
+
+TEST_CASE("gdn's state has the published size and holds the convolutions' inputs", "[gdn][fast]") {
+  const auto bytes = [](int64_t d, int64_t layers, const std::string& more) {
+    ModelConfig config;
+    Fields::read(parse_json(model_json(heads(d / 128, 64, 128) + more, d, layers), "test.json"), "model", config);
+    return Model(config).state_bytes(100);
+  };
+  struct Size {
+    int64_t d, layers, elements;
+  };
+  for (const Size& s : {Size{768, 9, 98304}, Size{1024, 11, 131072}, Size{1024, 14, 196608}, Size{1280, 14, 245760},
+                        Size{1536, 15, 294912}, Size{1920, 21, 614400}, Size{3840, 38, 2211840}}) {
+    CHECK(bytes(s.d, s.layers / 4, R"(, "conv_size": 0)") == 4 * s.elements);  // fp32
+  }
+  CHECK(bytes(768, 1, "") == 4 * 6 * 64 * 128 + 2 * 3 * (2 * 384 + 768));  // three inputs in bf16
+}
+
+TEST_CASE("gdn counts the FLOPs of its page", "[gdn][fast]") {
+  TestModel m(model_json(R"("num_heads": 2, "num_value_heads": 4, "key_head_dim": 5, "value_head_dim": 7)", 20, 1));
+  const double projections = 2 * 20 * (2 * 10 + 3 * 28 + 2 * 4), convolutions = 11 * (2 * 10 + 28);
+  const double core = 4 * (1 + 3.5 * 64 + 64 * 32) + 6 * 64 * 4 * 5 + 4 * 64 * 28 + 6 * 4 * 5 * 7;
+  CHECK(m.model->blocks()[0].mixer->flops_per_token(1000) == projections + convolutions + core);
+}
+
+TEST_CASE("impossible gdn configurations are refused with what was found and expected", "[gdn][fast]") {
+  const auto error = [](const std::string& gdn) -> std::string {
+    try {
+      count_parameters(model_json(gdn));
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  using Catch::Matchers::Contains;
+  const std::string sizes = R"("key_head_dim": 5, "value_head_dim": 7)";
+  CHECK_THAT(error(sizes), Contains("num_heads"));
+  CHECK_THAT(error(R"("num_heads": 3, "num_value_heads": 4, )" + sizes),
+             Contains("num_value_heads") && Contains("4") && Contains("a multiple of num_heads (3)"));
+  CHECK_THAT(error(R"("num_heads": 0, )" + sizes), Contains("num_heads") && Contains("0") && Contains(">= 1"));
+  CHECK_THAT(error(kSmall + R"(, "conv_size": 1)"), Contains("conv_size") && Contains("0 or an integer >= 2"));
+  CHECK_THAT(error(kSmall + R"(, "conv_size": 0, "conv_bias": true)"),
+             Contains("conv_bias") && Contains("false where conv_size is 0"));
+  CHECK_THAT(error(kSmall + R"(, "chunk_size": 48)"),
+             Contains("chunk_size") && Contains("48") && Contains("16, 32, 64 or 128"));
+  CHECK_THAT(error(kSmall + R"(, "activation": "relu")"),
+             Contains("activation") && Contains("relu") && Contains("silu"));
+  CHECK_THAT(error(kSmall + R"(, "qk_norm": "rms")"), Contains("qk_norm"));
+  CHECK_THAT(error(kSmall + R"(, "output_norm": "layer")"), Contains("output_norm"));
+  CHECK_THAT(error(kSmall + R"(, "output_gate": "relu")"), Contains("output_gate"));
+  CHECK_THAT(error(kSmall + R"(, "dt_bias_init": "zeros")"), Contains("dt_bias_init"));
+  CHECK_THAT(error(kSmall + R"(, "initial_state": "one")"), Contains("initial_state"));
+}
+
+TEST_CASE("a dry run of gdn counts memory and launches nothing", "[gdn][fast]") {
+  ModelConfig config;
+  Fields::read(parse_json(model_json(kSmall + R"(, "initial_state": "learned")"), "test.json"), "model", config);
+  Arena arena(DeviceKind::count);
+  Stream stream;
+  stream.device = DeviceKind::count;
+  Model model(config);
+  model.params().allocate(arena, DType::f32, true);
+  const Rows rows = Rows::streams(stream, arena, 4, 300);
+  const Buffer tokens(arena, {1200}, DType::i32, "tokens"), row_loss(arena, {1200}, DType::f64, "loss");
+  const int64_t before = arena.in_use_bytes();
+  {
+    Tape tape(stream, arena, true);
+    Pass pass{tape, rows};
+    model.loss(pass, model.hidden(pass, tokens), tokens, row_loss, 1.0);
+    tape.backward();
+  }
+  CHECK(arena.in_use_bytes() == before);
+  CHECK(arena.peak_bytes() > before);
 }
