@@ -90,28 +90,61 @@ template <class S> void forward(const GatedDeltaForward& a) {
   });
 }
 
-/// One token: o and, where wanted, the prediction, from the state before it.
-template <class S>
-void step(const Sizes& n, S* state, const S* q, const S* k, const S* v, S g, S beta, S scale, S* prediction, S* o) {
-  const int64_t dk = n.key_dim, dv = n.value_dim;
-  const Vec<S> alpha(std::exp(g)), strength(beta), match(scale * delta::dot_row(dk, q, k));
-  vector_loop<S>(dv, [&](int64_t c, auto lanes) {
-    Vec<S> predicted(S(0)), read(S(0));
-    for (int64_t a = 0; a < dk; ++a) {
-      const Vec<S> s = load(state + a * dv + c, lanes);
-      predicted = fma(Vec<S>(k[a]), s, predicted);
-      read = fma(Vec<S>(q[a]), s, read);
+/// What one token brings to one value head.
+template <class S> struct TokenInputs {
+  const S *q, *k, *v;
+  Vec<S> alpha, beta, scale, match;  // match = scale q . k
+};
+
+/// `vectors` vectors of columns from c, the last with `lanes` elements: together, since the sums over
+/// rows are chains of dependent multiply-adds.
+template <int vectors, class S, class Lanes> void step_columns(const TokenInputs<S>& in, int64_t dk, int64_t dv,
+                                                               int64_t c, Lanes lanes, S* state, S* prediction, S* o) {
+  constexpr int w = Vec<S>::width;
+  const auto read = [&](const S* p, int i) { return i + 1 < vectors ? load(p + i * w) : load(p + i * w, lanes); };
+  const auto write = [&](S* p, int i, Vec<S> x) { i + 1 < vectors ? store(p + i * w, x) : store(p + i * w, x, lanes); };
+  Vec<S> predicted[vectors], answer[vectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < vectors; ++i) {
+    predicted[i] = answer[i] = Vec<S>(S(0));
+  }
+  for (int64_t a = 0; a < dk; ++a) {
+    const Vec<S> k(in.k[a]), q(in.q[a]);
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; ++i) {
+      const Vec<S> s = read(state + a * dv + c, i);
+      predicted[i] = fma(k, s, predicted[i]);
+      answer[i] = fma(q, s, answer[i]);
     }
-    const Vec<S> written = strength * (load(v + c, lanes) - alpha * predicted);
-    for (int64_t a = 0; a < dk; ++a) {
-      S* s = state + a * dv + c;
-      store(s, fma(Vec<S>(k[a]), written, alpha * load(s, lanes)), lanes);
-    }
-    store(o + c, fma(match, written, alpha * read * Vec<S>(scale)), lanes);
+  }
+  Vec<S> written[vectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < vectors; ++i) {
+    written[i] = in.beta * (read(in.v + c, i) - in.alpha * predicted[i]);
+    write(o + c, i, fma(in.match, written[i], in.alpha * answer[i] * in.scale));
     if (prediction != nullptr) {
-      store(prediction + c, predicted, lanes);
+      write(prediction + c, i, predicted[i]);
     }
-  });
+  }
+  for (int64_t a = 0; a < dk; ++a) {
+    const Vec<S> k(in.k[a]);
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; ++i) {
+      write(state + a * dv + c, i, fma(k, written[i], in.alpha * read(state + a * dv + c, i)));
+    }
+  }
+}
+
+/// One token: o and, where wanted, the prediction, from the state before it.
+template <class S> void step(const TokenInputs<S>& in, int64_t dk, int64_t dv, S* state, S* prediction, S* o) {
+  constexpr int64_t w = Vec<S>::width;
+  int64_t c = 0;
+  for (; c + 4 * w <= dv; c += 4 * w) {
+    step_columns<4>(in, dk, dv, c, AllLanes{}, state, prediction, o);
+  }
+  for (; c < dv; c += w) {
+    step_columns<1>(in, dk, dv, c, static_cast<int>(std::min(w, dv - c)), state, prediction, o);
+  }
 }
 
 template <class S> void steps_of_head(const GatedDeltaSteps& a, const Sizes& n, int64_t row, int64_t head) {
@@ -127,9 +160,16 @@ template <class S> void steps_of_head(const GatedDeltaSteps& a, const Sizes& n, 
         std::fill_n(state, n.state(), S(0));
       }
     }
-    step(n, state, in.q + i * in.key_stride, in.k + i * in.key_stride, in.v + i * in.value_stride,
-         in.g[i * in.gate_stride], in.beta[i * in.gate_stride], static_cast<S>(a.scale),
-         a.prediction.defined() ? a.prediction.as<S>() + at : nullptr, a.o.as<S>() + at);
+    const S *q = in.q + i * in.key_stride, *k = in.k + i * in.key_stride, scale = static_cast<S>(a.scale);
+    const TokenInputs<S> token{q,
+                               k,
+                               in.v + i * in.value_stride,
+                               std::exp(in.g[i * in.gate_stride]),
+                               in.beta[i * in.gate_stride],
+                               scale,
+                               scale * delta::dot_row(n.key_dim, q, k)};
+    step(token, n.key_dim, n.value_dim, state, a.prediction.defined() ? a.prediction.as<S>() + at : nullptr,
+         a.o.as<S>() + at);
   }
 }
 

@@ -12,8 +12,9 @@
 namespace hebb {
 namespace {
 
-/// Below this many tokens of a carried row the recurrence beats setting up a chunk.
-constexpr int64_t kMaxSteps = 16;
+/// Up to this many tokens of a carried row go step by step: a chunk of 4 costs about as much (heads of 64 x 64 to
+/// 256 x 384, AVX-512), a longer one less.
+constexpr int64_t kMaxSteps = 4;
 
 /// One of q, k, v on its way into the recurrence.
 struct Operand {
