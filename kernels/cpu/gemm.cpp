@@ -135,24 +135,32 @@ void multiply(const Problem<S>& g) {
 }
 
 struct Grid {
-  int64_t rows = 1, columns = 1;
+  int64_t rows, columns;
   int64_t tiles() const { return rows * columns; }
 };
 
-/// Cuts C into four tiles a thread, fewer where a tile would be too short to be worth handing out, such
-/// that the fewest elements are packed: each tile packs its rows of A and its columns of B.
+/// The cut of C into tiles with the least expected time, in multiply-adds per step of k: the rounds in which
+/// the threads take tiles (and a tenth of one, lost to threads that finish late) times the cost of a tile,
+/// which packs its rows of A and its columns of B.
 template <class S>
 Grid tile_grid(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kMinTile = 1 << 20;  // multiply-adds, about 10 us in float
-  if (threads() == 1 || m == 0 || n == 0) { return {}; }
-  const int64_t work = std::max<int64_t>(m, kRows) * n * k;  // few rows wait for memory instead
-  const int64_t wanted = std::clamp<int64_t>(work / kMinTile, 1, 4 * threads());
-  const auto packed = [&](const Grid& g) { return g.columns * m + g.rows * n; };
-  Grid best;
-  for (int64_t rows = 1; rows <= std::min(divide_up(m, kRows), wanted); ++rows) {
-    const Grid grid{rows, std::min(divide_up(n, kColumns<S>), divide_up(wanted, rows))};
-    const int64_t gain = std::min(grid.tiles(), wanted) - std::min(best.tiles(), wanted);
-    if (gain > 0 || (gain == 0 && packed(grid) < packed(best))) { best = grid; }
+  constexpr double kPacking = 14;    // of one element, in multiply-adds
+  constexpr double kHandOut = 2e5;   // of one tile
+  const int64_t row_panels = divide_up(m, kRows), column_panels = divide_up(n, kColumns<S>);
+  const int64_t most = threads() == 1 ? 1 : 4 * threads();
+  const auto cost = [&](const Grid& g) {
+    // At least kRows: fewer rows wait for the memory of B instead.
+    const double tile_m = static_cast<double>(divide_up(row_panels, g.rows) * kRows);
+    const double tile_n = static_cast<double>(divide_up(column_panels, g.columns) * kColumns<S>);
+    const double rounds = static_cast<double>(divide_up(g.tiles(), threads()));
+    return (rounds + 0.1) * (tile_m * tile_n + kPacking * (tile_m + tile_n) + kHandOut / static_cast<double>(k + 1));
+  };
+  Grid best{1, 1};
+  for (int64_t rows = 1; rows <= std::min(row_panels, most); ++rows) {
+    for (int64_t columns = 1; columns <= std::min(column_panels, most / rows); ++columns) {
+      const Grid grid{rows, columns};
+      if (cost(grid) < cost(best)) { best = grid; }
+    }
   }
   return best;
 }

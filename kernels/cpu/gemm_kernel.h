@@ -81,7 +81,8 @@ void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>&
     b += right.step;
   }
   const V alpha(out.alpha);
-  const auto write = [&](auto last_lanes) {
+  // Inlined by force: clang would otherwise keep the sums in memory for the call.
+  const auto write = [&](auto last_lanes) __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
       S* c = out.data + i * out.row;
