@@ -22,7 +22,7 @@ struct GatedDeltaSteps {
 HEBB_KERNEL_CPU(GatedDeltaSteps)
 
 /// Chunk by chunk (spec 20, section 5), by forward substitution instead of an explicit inverse.
-/// FLOPs of a chunk of C: 2 C (2 C dk + 3 dk dv + 1.5 C dv) a value head; bound: multiply-adds.
+/// FLOPs of a chunk of C: about 2 C (1.5 C dk + 3 dk dv + 1.25 C dv) a value head; bound: multiply-adds.
 /// scratch [slots, gated_delta_forward_scratch]: one slot for each thread.
 struct GatedDeltaForward {
   Tensor o, prediction, state, scratch;
@@ -35,7 +35,7 @@ HEBB_KERNEL_CPU(GatedDeltaForward)
 /// Gradients from d_o; nothing is carried into or out of the rows. All but d_initial_state (+=, may be
 /// undefined) are overwritten. q, k, v, g, beta as in the forward pass.
 /// A first sweep recomputes the states at chunk starts and the prediction errors E (delta = beta E).
-/// FLOPs of a chunk: 2 C (8 C dk + 4.5 C dv + 7 dk dv) a value head; bound: multiply-adds.
+/// FLOPs of a chunk: about 2 C (5 C dk + 3.25 C dv + 8 dk dv) a value head; bound: multiply-adds.
 /// starts [grid.states, HV, dk, dv]; errors [B, T, HV, dv]; initial_sums [B, HV, dk, dv] (with
 /// d_initial_state); scratch [slots, gated_delta_backward_scratch].
 struct GatedDeltaBackward {
