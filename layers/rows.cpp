@@ -27,10 +27,15 @@ Rows Rows::streams(Stream& stream, Arena& arena, int64_t rows, int64_t length, i
 
 Rows Rows::documents(Stream& stream, Arena& arena, int64_t rows, int64_t length, const std::vector<int64_t>& ids,
                      int64_t offset) {
-  HEBB_ASSERT(static_cast<int64_t>(ids.size()) == rows * length);
+  return documents(stream, arena, rows, length, ids, std::vector<int64_t>(static_cast<size_t>(rows), offset));
+}
+
+Rows Rows::documents(Stream& stream, Arena& arena, int64_t rows, int64_t length, const std::vector<int64_t>& ids,
+                     const std::vector<int64_t>& offsets) {
+  HEBB_ASSERT(static_cast<int64_t>(ids.size()) == rows * length && static_cast<int64_t>(offsets.size()) == rows);
   std::vector<int32_t> starts(ids.size());
   for (int64_t b = 0; b < rows; ++b) {
-    int64_t start = -offset;
+    int64_t start = -offsets[static_cast<size_t>(b)];
     for (int64_t t = 0; t < length; ++t) {
       const size_t i = static_cast<size_t>(b * length + t);
       if (t > 0 && ids[i] != ids[i - 1]) {

@@ -23,6 +23,9 @@ class Rows {
   /// offset: how long ago the first document of each row began.
   static Rows documents(Stream& stream, Arena& arena, int64_t rows, int64_t length, const std::vector<int64_t>& ids,
                         int64_t offset = 0);
+  /// The same with an offset [B] for every row.
+  static Rows documents(Stream& stream, Arena& arena, int64_t rows, int64_t length, const std::vector<int64_t>& ids,
+                        const std::vector<int64_t>& offsets);
 
   int64_t batch() const { return batch_; }
   int64_t length() const { return length_; }

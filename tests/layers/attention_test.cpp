@@ -1,9 +1,292 @@
+#include "core/parallel.h"
 #include "tests/layers/harness.h"
 
 using namespace hebb;
 using namespace hebb::testing;
 
+namespace {
+
+constexpr int64_t kVocab = 17;
+
+/// A model of attention layers with these fields, sizes that are no powers of two.
+std::string model(const std::string& attention, int64_t layers = 1, const std::string& extra = "") {
+  return R"({"vocab_size": 17, "hidden_size": 11, "num_layers": )" + std::to_string(layers) +
+         R"(, "layers": {"x": {"type": "attention", )" + attention +
+         R"(}, "mlp": {"type": "swiglu", "intermediate_size": 9}}, "pattern": [{"mixer": "x", "ffn": "mlp"}])" + extra + "}";
+}
+
+std::vector<double> token(const std::vector<double>& logits, int64_t t) {
+  return {logits.begin() + t * kVocab, logits.begin() + (t + 1) * kVocab};
+}
+
+/// Logits with the token at `position` replaced by another.
+std::vector<double> disturbed(TestModel& m, TraceInput input, int64_t position) {
+  int64_t& id = input.inputs[static_cast<size_t>(position)];
+  id = (id + 5) % kVocab;
+  return m.run(input).logits.values;
+}
+
+}  // namespace
+
 TEST_CASE("attention golden cases", "[fast]") {
   const int n = GENERATE(1, 2, 3, 4);
   check_golden("attention-" + std::to_string(n));
+}
+
+TEST_CASE("token j influences exactly the tokens that see it", "[fast]") {
+  struct Case {
+    std::string fields;
+    std::function<bool(int64_t i, int64_t j)> sees;
+  };
+  const std::string base = R"("num_heads": 2, "head_dim": 6, "rope": {"theta": 50.0})";
+  const std::vector<Case> cases = {
+      {base, [](int64_t i, int64_t j) { return j <= i; }},
+      {base + R"(, "window": 4)", [](int64_t i, int64_t j) { return j <= i && i - j < 4; }},
+      {base + R"(, "window": 1)", [](int64_t i, int64_t j) { return j == i; }},
+      {base + R"(, "block_window": {"size": 3, "blocks": 2})", [](int64_t i, int64_t j) { return j <= i && j / 3 > i / 3 - 2; }},
+      {base + R"(, "block_window": {"size": 5, "blocks": 1})", [](int64_t i, int64_t j) { return j <= i && j / 5 == i / 5; }},
+  };
+  for (const Case& c : cases) {
+    INFO(c.fields);
+    TestModel m(model(c.fields), DType::f64, 1, 0.5);
+    const TraceInput input = random_input(1, 13, kVocab);
+    const std::vector<double> before = m.run(input).logits.values;
+    for (int64_t j = 0; j < 13; ++j) {
+      const std::vector<double> after = disturbed(m, input, j);
+      for (int64_t i = 0; i < 13; ++i) {
+        INFO("token " << j << " changed, token " << i << " read");
+        CHECK((token(before, i) != token(after, i)) == c.sees(i, j));
+      }
+    }
+  }
+}
+
+TEST_CASE("a window of the row's length equals full attention bit for bit", "[fast]") {
+  const std::string base = R"("num_heads": 3, "num_kv_heads": 1, "head_dim": 4, "qk_norm": "rms")";
+  const std::string bounded = GENERATE(as<std::string>(), R"(, "window": 14)", R"(, "window": 1000)",
+                                       R"(, "block_window": {"size": 7, "blocks": 2})");
+  const TraceInput input = random_input(2, 14, kVocab);
+  TestModel full(model(base), DType::f64, 3, 0.5), windowed(model(base + bounded), DType::f64, 3, 0.5);
+  CHECK(full.run(input).logits.values == windowed.run(input).logits.values);
+}
+
+TEST_CASE("packed documents equal separate rows", "[fast]") {
+  const std::string fields = GENERATE(
+      as<std::string>(), R"("num_heads": 2, "head_dim": 6, "rope": {"theta": 50.0, "dims": 4}, "gate": "head")",
+      R"("num_heads": 2, "num_kv_heads": 1, "head_dim": 5, "window": 3, "qk_norm": "l2", "token_shift": true)",
+      R"("num_heads": 1, "head_dim": 4, "block_window": {"size": 4, "blocks": 2}, "rope": {"theta": 9.0}, "token_shift": true)");
+  TestModel m(model(fields, 2), DType::f64, 5, 0.4);
+  const std::vector<int64_t> lengths = {1, 9, 1, 1, 5, 70};
+  TraceInput packed = random_input(1, 87, kVocab);
+  packed.doc_ids = documents(lengths);
+  const TraceOutput together = m.run(packed);
+  std::vector<double> logits;
+  std::map<std::string, std::vector<double>> grads;
+  int64_t at = 0;
+  for (const int64_t n : lengths) {
+    TraceInput one;
+    one.rows = 1;
+    one.length = n;
+    one.inputs.assign(packed.inputs.begin() + at, packed.inputs.begin() + at + n);
+    one.targets.assign(packed.targets.begin() + at, packed.targets.begin() + at + n);
+    const TraceOutput out = m.run(one);
+    logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
+    for (const auto& [name, g] : out.grads) {
+      std::vector<double>& sum = grads[name];
+      sum.resize(g.values.size());
+      for (size_t i = 0; i < sum.size(); ++i) {
+        sum[i] += g.values[i] * static_cast<double>(n) / 87.0;  // losses are means over the row
+      }
+    }
+    at += n;
+  }
+  // 1e-13: tiles of packed rows cut the sums elsewhere.
+  check_close("logits", together.logits.values, logits, 1e-13);
+  for (const auto& [name, g] : grads) {
+    check_close(name, together.grads.at(name).values, g, 1e-12);
+  }
+}
+
+TEST_CASE("a document of one token reads its own value through the gate", "[fast]") {
+  TestModel m(model(R"("num_heads": 2, "head_dim": 6, "value_head_dim": 3, "gate": "element")"), DType::f64, 4, 0.5);
+  TraceInput input = random_input(1, 5, kVocab);
+  input.doc_ids = documents({1, 1, 1, 1, 1});
+  const std::vector<double> before = m.run(input).logits.values;
+  // With only themselves to see, tokens do not depend on q and k.
+  for (const char* name : {"q_proj.weight", "k_proj.weight"}) {
+    Param& p = m.param(std::string("blocks.0.mixer.") + name);
+    std::vector<double> values = m.get(p);
+    for (double& v : values) {
+      v = -2 * v + 0.3;
+    }
+    m.set(p, values);
+  }
+  check_close("logits", m.run(input).logits.values, before, 1e-14);
+}
+
+TEST_CASE("grouped heads equal heads with repeated key and value rows", "[fast]") {
+  const std::string rest = R"(, "head_dim": 5, "value_head_dim": 4, "qk_norm": "layer", "rope": {"theta": 20.0, "dims": 2}, "window": 6)";
+  TestModel grouped(model(R"("num_heads": 6, "num_kv_heads": 2)" + rest), DType::f64, 6, 0.5);
+  TestModel repeated(model(R"("num_heads": 6)" + rest), DType::f64, 7, 0.5);
+  for (const auto& p : repeated.model->params().all()) {
+    std::vector<double> values = grouped.get(grouped.param(p->name()));
+    if (p->name().find("k_proj") != std::string::npos || p->name().find("v_proj") != std::string::npos) {
+      const size_t head = values.size() / 2;
+      std::vector<double> wide;
+      for (size_t h = 0; h < 6; ++h) {
+        wide.insert(wide.end(), values.begin() + static_cast<std::ptrdiff_t>(h / 3 * head),
+                    values.begin() + static_cast<std::ptrdiff_t>((h / 3 + 1) * head));
+      }
+      values = wide;
+    }
+    repeated.set(*p, values);
+  }
+  const TraceInput input = random_input(2, 31, kVocab);
+  const TraceOutput a = grouped.run(input), b = repeated.run(input);
+  check_close("logits", a.logits.values, b.logits.values, 1e-13);
+  for (const auto& [name, g] : a.grads) {
+    std::vector<double> expected = b.grads.at(name).values;
+    if (expected.size() != g.values.size()) {
+      const size_t head = g.values.size() / 2;
+      std::vector<double> sum(g.values.size());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        sum[i / head / 3 * head + i % head] += expected[i];
+      }
+      expected = sum;
+    }
+    check_close(name, g.values, expected, 1e-12);
+  }
+}
+
+TEST_CASE("with unit norms the scale of query and key rows does not matter", "[fast]") {
+  TestModel m(model(R"("num_heads": 2, "head_dim": 6, "qk_norm": "l2", "rope": {"theta": 30.0})"), DType::f64, 8, 5.0);
+  const TraceInput input = random_input(1, 20, kVocab);
+  const std::vector<double> before = m.run(input).logits.values;
+  for (const char* name : {"q_proj.weight", "k_proj.weight"}) {
+    Param& p = m.param(std::string("blocks.0.mixer.") + name);
+    std::vector<double> values = m.get(p);
+    for (size_t i = 0; i < values.size() / 2; ++i) {  // the first head
+      values[i] *= 3;
+    }
+    m.set(p, values);
+  }
+  // The 1e-6 inside the norm is all that scaling changes: rows have lengths of order 10.
+  check_close("logits", m.run(input).logits.values, before, 1e-6);
+}
+
+TEST_CASE("equal keys give the mean of the visible values", "[fast]") {
+  for (const std::string window : {"", R"(, "window": 5)"}) {
+    TestModel zero(model(R"("num_heads": 2, "head_dim": 4, "qk_norm": "none")" + window), DType::f64, 9, 0.5);
+    // Zero keys: whatever the queries are, all logits are 0.
+    Param& k = zero.param("blocks.0.mixer.k_proj.weight");
+    zero.set(k, std::vector<double>(static_cast<size_t>(k.value.numel())));
+    const TraceInput input = random_input(1, 12, kVocab);
+    const std::vector<double> before = zero.run(input).logits.values;
+    Param& q = zero.param("blocks.0.mixer.q_proj.weight");
+    std::vector<double> values = zero.get(q);
+    for (double& v : values) {
+      v *= -7;
+    }
+    zero.set(q, values);
+    check_close("logits", zero.run(input).logits.values, before, 1e-14);
+    // The last token's output is unchanged when visible tokens before it change places.
+    TraceInput swapped = input;
+    std::swap(swapped.inputs[8], swapped.inputs[10]);
+    check_close("last token", token(zero.run(swapped).logits.values, 11), token(before, 11), 1e-13);
+  }
+}
+
+TEST_CASE("attention in fp32 agrees with fp64", "[fast]") {
+  const std::string fields = GENERATE(
+      as<std::string>(), R"("num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "rope": {"theta": 10000.0}, "qk_norm": "rms", "gate": "element")",
+      R"("num_heads": 3, "head_dim": 10, "rope": {"theta": 10000.0, "dims": 6}, "qk_norm": "l2", "window": 40, "gate": "head")",
+      R"("num_heads": 2, "head_dim": 9, "qk_norm": "layer", "block_window": {"size": 32, "blocks": 2}, "token_shift": true, "value_residual": "lambda")");
+  TestModel wide(model(fields, 2), DType::f64, 3, 0.3), narrow(model(fields, 2), DType::f32, 3, 0.3);
+  wide.copy_from(narrow);
+  const TraceInput input = random_input(2, 150, kVocab);
+  const TraceOutput a = wide.run(input), b = narrow.run(input);
+  // 1e-5: the page's fp32 rule.
+  check_close("logits", b.logits.values, a.logits.values, 1e-5);
+  for (const auto& [name, g] : a.grads) {
+    check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-7);
+  }
+}
+
+TEST_CASE("attention layers give the same bits on one thread and on three, with and without recomputation", "[fast][threads]") {
+  const int before = threads();
+  const std::string fields =
+      R"("num_heads": 2, "num_kv_heads": 1, "head_dim": 12, "rope": {"theta": 100.0}, "qk_norm": "layer", "gate": "head", "token_shift": true,
+         "value_residual": "gated", "value_residual_source": "embedding", "value_residual_rank": 2)";
+  const TraceInput input = random_input(2, 140, kVocab);
+  std::optional<TraceOutput> first;
+  for (const int n : {1, 3}) {
+    set_threads(n);
+    for (const Recompute mode : {Recompute::none, Recompute::block, Recompute::mixer, Recompute::ffn}) {
+      TestModel m(model(fields, 3), DType::f32, 3, 0.3);
+      m.model->set_recompute(mode);
+      const TraceOutput out = m.run(input);
+      if (!first) {
+        first = out;
+      }
+      INFO("threads " << n << ", recompute " << static_cast<int>(mode));
+      CHECK(out.logits.values == first->logits.values);
+      REQUIRE(out.grads.size() == first->grads.size());
+      for (const auto& [name, g] : out.grads) {
+        INFO(name);
+        CHECK(g.values == first->grads.at(name).values);
+      }
+    }
+  }
+  set_threads(before);
+}
+
+TEST_CASE("the random window of a training step replaces only missing windows", "[fast]") {
+  const auto logits = [](const std::string& fields, int64_t random_window, bool training) {
+    TestModel m(model(R"("num_heads": 2, "head_dim": 4, )" + fields), DType::f64, 3, 0.5);
+    const TraceInput input = random_input(1, 20, kVocab);
+    const Rows rows = Rows::streams(m.stream, m.arena, 1, 20);
+    const Buffer tokens(m.arena, {20}, DType::i32, "tokens");
+    const std::vector<int32_t> ids(input.inputs.begin(), input.inputs.end());
+    copy_to_device(m.stream, tokens, ids.data());
+    Tape tape(m.stream, m.arena, false);
+    Pass pass{tape, rows};
+    pass.training = training;
+    pass.random_window = random_window;
+    return to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens)))).values;
+  };
+  const std::string full = R"("gate": "none")";
+  CHECK(logits(full, 6, true) == logits(R"("window": 6)", 0, true));
+  CHECK(logits(full, 6, false) == logits(full, 0, false));
+  CHECK(logits(R"("window": 9)", 6, true) == logits(R"("window": 9)", 0, true));
+  const std::string blocks = R"("block_window": {"size": 4, "blocks": 2})";
+  CHECK(logits(blocks, 6, true) == logits(blocks, 0, true));
+}
+
+TEST_CASE("attention has the published numbers of parameters, operations and state bytes", "[fast]") {
+  ModelConfig config;
+  Fields::read(parse_json(R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 3,
+    "layers": {"full": {"type": "attention", "num_heads": 12, "num_kv_heads": 4, "head_dim": 64,
+                        "rope": {"theta": 10000.0, "dims": 16}, "qk_norm": "rms", "gate": "element"},
+               "swa": {"type": "attention", "num_heads": 12, "num_kv_heads": 4, "head_dim": 64, "window": 512},
+               "bswa": {"type": "attention", "num_heads": 6, "head_dim": 128, "block_window": {"size": 256, "blocks": 3}},
+               "mlp": {"type": "swiglu", "intermediate_size": 1}},
+    "pattern": [{"mixer": "full", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "bswa", "ffn": "mlp"}]})",
+                          "x"),
+               "model", config);
+  Model m(config);
+  int64_t count = 0;
+  for (const auto& p : m.params().all()) {
+    count += p->name().find("blocks.0.mixer.") == 0 ? p->spec.shape.numel() : 0;
+  }
+  CHECK(count == 2162816);
+  const Layer &full = *m.blocks()[0].mixer, &window = *m.blocks()[1].mixer, &blocks = *m.blocks()[2].mixer;
+  CHECK(full.flops_per_token(1000) == 2.0 * 768 * (768 + 256 + 256 + 768 + 768) + 2.0 * 12 * 128 * 500.5);
+  // w - w (w - 1) / (2 T) visible keys
+  CHECK(window.flops_per_token(1024) == Approx(2.0 * 768 * (768 + 256 + 256 + 768) + 2.0 * 12 * 128 * (512 - 512.0 * 511 / 2048)));
+  // blocks of 256: 128.5 of the own block and the whole ones before it, here 0, 1, 2, 2
+  CHECK(blocks.flops_per_token(1024) == Approx(8.0 * 768 * 768 + 2.0 * 6 * 256 * (128.5 + 256 * 5.0 / 4)));
+  CHECK(full.state_bytes(4096) == 4 * 128 * 4096 * 2);
+  CHECK(window.state_bytes(100) == 4 * 128 * 100 * 2);
+  CHECK(window.state_bytes(4096) == 4 * 128 * 512 * 2);
+  CHECK(blocks.state_bytes(4096) == 6 * 256 * 768 * 2);
 }
