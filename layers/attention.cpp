@@ -28,14 +28,18 @@ struct AttentionConfig final : LayerConfig, ValueResidualMember {
 
   void fields(Fields& f) override {
     qkv.fields(f, {"none", "rms", "l2", "layer"});
-    f.field("window", window).min(0).help("A token sees itself and the window - 1 tokens before it; 0: all.").unit("tokens");
-    f.object("block_window", block_window).help("A token sees its own block and the blocks before it; not with window.");
+    f.field("window", window)
+        .min(0)
+        .help("A token sees itself and the window - 1 tokens before it; 0: all.")
+        .unit("tokens");
+    f.object("block_window", block_window)
+        .help("A token sees its own block and the blocks before it; not with window.");
     f.field("gate", gate).one_of({"none", "head", "element"}).help("Sigmoid gate on the heads' outputs.");
-    if (f.reading()) {
-      f.require(window == 0 || !block_window, "window", "0 together with block_window");
-    }
+    if (f.reading()) { f.require(window == 0 || !block_window, "window", "0 together with block_window"); }
   }
-  void check(const Fields& f, const std::string& key, const ModelConfig& model) const override { check_group(f, key, model); }
+  void check(const Fields& f, const std::string& key, const ModelConfig& model) const override {
+    check_group(f, key, model);
+  }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
 
   const ValueResidualConfig& value_residual() const override { return qkv.value_residual; }
@@ -54,7 +58,9 @@ struct AttentionState final : LayerState {
 class Attention final : public Layer {
  public:
   Attention(const BuildContext& c, const AttentionConfig& config)
-      : config_(config.qkv), sight_(config.sight()), d_(c.model.hidden_size),
+      : config_(config.qkv),
+        sight_(config.sight()),
+        d_(c.model.hidden_size),
         qkv_(c, config.qkv, init::normal(c.model.init_std)) {
     const Init normal = init::normal(c.model.init_std);
     const int64_t values = config_.num_heads * config_.value_dim();
@@ -68,7 +74,8 @@ class Attention final : public Layer {
     Tape& tape = pass.tape;
     auto* s = static_cast<AttentionState*>(state);
     const Qkv::Heads h = qkv_.forward(pass, x, s != nullptr ? &s->qkv : nullptr);
-    Var o = s != nullptr ? s->cache.attend(pass, h.q, h.k, h.v, config_.num_heads, qkv_.scale()) : attend(pass, h);  // [N, H Dv]
+    Var o = s != nullptr ? s->cache.attend(pass, h.q, h.k, h.v, config_.num_heads, qkv_.scale())
+                         : attend(pass, h);  // [N, H Dv]
     if (gate_proj_ != nullptr) {
       o = sigmoid_gate(tape, o, linear(tape, x, pass.param(*gate_proj_)), config_.num_heads);
     }
@@ -97,21 +104,17 @@ class Attention final : public Layer {
  private:
   Var attend(Pass& pass, const Qkv::Heads& h) const {
     Sight sight = sight_;
-    if (pass.training && sight.full()) {
-      sight.window = pass.random_window;
-    }
+    if (pass.training && sight.full()) { sight.window = pass.random_window; }
     const int64_t batch = pass.batch(), length = pass.length();
-    const AttentionShape shape{batch, length, batch, length, config_.num_heads, config_.kv_heads(), config_.head_dim,
-                               config_.value_dim()};
+    const AttentionShape shape{
+        batch, length, batch, length, config_.num_heads, config_.kv_heads(), config_.head_dim, config_.value_dim()};
     return attention(pass.tape, h.q, h.k, h.v, shape, visible_keys(pass, sight), qkv_.scale());
   }
 
   /// Mean number of keys that a token of a row of this length sees.
   double mean_visible(int64_t length) const {
     double total = 0;
-    for (int64_t p = 0; p < length; ++p) {
-      total += static_cast<double>(p + 1 - sight_.first(p));
-    }
+    for (int64_t p = 0; p < length; ++p) { total += static_cast<double>(p + 1 - sight_.first(p)); }
     return total / static_cast<double>(length);
   }
 
@@ -122,7 +125,9 @@ class Attention final : public Layer {
   Param *o_proj_, *gate_proj_ = nullptr;
 };
 
-std::unique_ptr<Layer> AttentionConfig::make(const BuildContext& c) const { return std::make_unique<Attention>(c, *this); }
+std::unique_ptr<Layer> AttentionConfig::make(const BuildContext& c) const {
+  return std::make_unique<Attention>(c, *this);
+}
 
 }  // namespace
 

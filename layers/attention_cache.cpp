@@ -9,7 +9,8 @@ constexpr int64_t kFirstTokens = 64;  // a full cache starts with room for these
 
 /// Copies `count` tokens of every row, from token `from_begin` of one to `to_begin` of the other
 /// [B, tokens, C].
-void copy_tokens(Stream& stream, const Tensor& to, int64_t to_begin, const Tensor& from, int64_t from_begin, int64_t count) {
+void copy_tokens(Stream& stream, const Tensor& to, int64_t to_begin, const Tensor& from, int64_t from_begin,
+                 int64_t count) {
   const int64_t channels = to.size(2);
   for (int64_t b = 0; count > 0 && b < to.size(0); ++b) {
     copy(stream, to.slice((b * to.size(1) + to_begin) * channels, {count, channels}),
@@ -29,9 +30,7 @@ AttentionCache::AttentionCache(Arena& arena, int64_t rows, int64_t kv_heads, int
 
 Var AttentionCache::attend(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
   HEBB_ASSERT(pass.batch() == rows_ && !pass.tape.recording());
-  if (sight_.full()) {
-    return attend_all(pass, q, k, v, heads, scale);
-  }
+  if (sight_.full()) { return attend_all(pass, q, k, v, heads, scale); }
   return pass.length() == 1 ? attend_ring(pass, q, k, v, heads, scale) : attend_line(pass, q, k, v, heads, scale);
 }
 
@@ -46,7 +45,8 @@ Var AttentionCache::run(Pass& pass, Var q, const Tensor& k, const Tensor& v, con
 void AttentionCache::forget(Pass& pass) {
   int64_t needed = 0;  // how far back the rows' first tokens see
   for (int64_t b = 0; b < rows_; ++b) {
-    needed = std::max(needed, -static_cast<int64_t>(pass.rows.host_doc_start()[static_cast<size_t>(b * pass.length())]));
+    needed =
+        std::max(needed, -static_cast<int64_t>(pass.rows.host_doc_start()[static_cast<size_t>(b * pass.length())]));
   }
   HEBB_ASSERT(needed <= length_);
   if (length_ - needed >= needed) {
@@ -58,12 +58,11 @@ void AttentionCache::forget(Pass& pass) {
 
 void AttentionCache::make_room(Stream& stream, int64_t tokens) {
   const int64_t capacity = k_.tensor().size(1);
-  if (length_ + tokens <= capacity) {
-    return;
-  }
+  if (length_ + tokens <= capacity) { return; }
   for (Buffer* cache : {&k_, &v_}) {
     const Tensor old = cache->tensor();
-    Buffer larger(arena_, items(std::max(2 * capacity, length_ + tokens), old), old.dtype, cache == &k_ ? "key cache" : "value cache");
+    Buffer larger(arena_, items(std::max(2 * capacity, length_ + tokens), old), old.dtype,
+                  cache == &k_ ? "key cache" : "value cache");
     copy_tokens(stream, larger, 0, old, 0, length_);
     *cache = std::move(larger);
   }
@@ -85,7 +84,8 @@ Var AttentionCache::attend_ring(Pass& pass, Var q, Var k, Var v, int64_t heads, 
   const Tensor doc_start = pass.rows.doc_start();
   hebb::run(pass.stream(), RingAppend{k_, pass.tape.value(k).view(items(1, k_)), doc_start, slots});
   hebb::run(pass.stream(), RingAppend{v_, pass.tape.value(v).view(items(1, v_)), doc_start, slots});
-  const Buffer lo(arena_, {rows_, 1}, DType::i32, "first visible keys"), hi(arena_, {rows_, 1}, DType::i32, "last visible keys");
+  const Buffer lo(arena_, {rows_, 1}, DType::i32, "first visible keys"),
+      hi(arena_, {rows_, 1}, DType::i32, "last visible keys");
   hebb::run(pass.stream(), RingKeys{lo, hi, doc_start, slots});
   return run(pass, q, k_, v_, {pass.tape.constant(lo), pass.tape.constant(hi)}, heads, scale);
 }

@@ -22,7 +22,8 @@ class AttentionCache {
   Var attend_all(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
   Var attend_ring(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
   Var attend_line(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale);
-  Var run(Pass& pass, Var q, const Tensor& k, const Tensor& v, const KeyIntervals& visible, int64_t heads, double scale) const;
+  Var run(Pass& pass, Var q, const Tensor& k, const Tensor& v, const KeyIntervals& visible, int64_t heads,
+          double scale) const;
 
   Arena& arena_;
   int64_t rows_, kv_heads_, head_dim_, value_dim_;

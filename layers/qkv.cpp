@@ -19,15 +19,12 @@ void QkvConfig::fields(Fields& f, const std::vector<std::string>& qk_norms) {
   f.field("qk_norm", qk_norm).one_of(qk_norms).help("Norm of every head's q and k, before RoPE.");
   f.field("token_shift", token_shift).help("Mix the channels of q, k and v with the previous token's.");
   value_residual.fields(f);
-  if (!f.reading()) {
-    return;
-  }
+  if (!f.reading()) { return; }
   num_kv_heads = kv_heads();
   value_head_dim = value_dim();
-  f.require(num_heads % *num_kv_heads == 0, "num_kv_heads", "a divisor of num_heads (" + std::to_string(num_heads) + ")");
-  if (rope) {
-    rope->resolve(f, head_dim);
-  }
+  f.require(num_heads % *num_kv_heads == 0, "num_kv_heads",
+            "a divisor of num_heads (" + std::to_string(num_heads) + ")");
+  if (rope) { rope->resolve(f, head_dim); }
 }
 
 Qkv::Qkv(const BuildContext& c, const QkvConfig& config, const Init& matrix)
@@ -54,15 +51,11 @@ Qkv::Qkv(const BuildContext& c, const QkvConfig& config, const Init& matrix)
     k_shift_ = &c.declare("k_shift", {k}, token_shift_init(0.7 * rho));
     v_shift_ = &c.declare("v_shift", {v}, token_shift_init(0.7 * rho));
   }
-  if (config_.value_residual.on()) {
-    value_residual_.emplace(c, config_.value_residual, v);
-  }
+  if (config_.value_residual.on()) { value_residual_.emplace(c, config_.value_residual, v); }
 }
 
 Var Qkv::normalize(Pass& pass, Var x, const HeadNorm& n) const {
-  if (config_.qk_norm == "none") {
-    return x;
-  }
+  if (config_.qk_norm == "none") { return x; }
   if (config_.qk_norm == "l2") {
     return n.beta != nullptr ? scaled_l2_norm(pass.tape, x, config_.head_dim, pass.param(*n.beta))
                              : l2_norm(pass.tape, x, config_.head_dim);
@@ -73,10 +66,9 @@ Var Qkv::normalize(Pass& pass, Var x, const HeadNorm& n) const {
 
 Qkv::Heads Qkv::forward(Pass& pass, Var x, QkvState* state) const {
   Tape& tape = pass.tape;
-  Heads h{linear(tape, x, pass.param(*q_proj_)), linear(tape, x, pass.param(*k_proj_)), linear(tape, x, pass.param(*v_proj_))};
-  if (value_residual_) {
-    h.v = value_residual_->apply(pass, x, h.v, *v_proj_);
-  }
+  Heads h{linear(tape, x, pass.param(*q_proj_)), linear(tape, x, pass.param(*k_proj_)),
+          linear(tape, x, pass.param(*v_proj_))};
+  if (value_residual_) { h.v = value_residual_->apply(pass, x, h.v, *v_proj_); }
   if (config_.token_shift) {
     h.q = token_shift(pass, h.q, pass.param(*q_shift_), false, state != nullptr ? &*state->q : nullptr);
     h.k = token_shift(pass, h.k, pass.param(*k_shift_), false, state != nullptr ? &*state->k : nullptr);
@@ -101,10 +93,13 @@ QkvState Qkv::make_state(Arena& arena, int64_t rows, DType dtype) const {
   return s;
 }
 
-double Qkv::scale() const { return config_.qk_norm == "l2" ? 1.0 : 1.0 / std::sqrt(static_cast<double>(config_.head_dim)); }
+double Qkv::scale() const {
+  return config_.qk_norm == "l2" ? 1.0 : 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
+}
 
 double Qkv::flops_per_token() const {
-  const int64_t channels = (config_.num_heads + config_.kv_heads()) * config_.head_dim + config_.kv_heads() * config_.value_dim();
+  const int64_t channels =
+      (config_.num_heads + config_.kv_heads()) * config_.head_dim + config_.kv_heads() * config_.value_dim();
   return 2.0 * static_cast<double>(d_ * channels) + (value_residual_ ? value_residual_->flops_per_token() : 0.0);
 }
 

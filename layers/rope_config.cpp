@@ -7,12 +7,12 @@ namespace hebb {
 void fields(Fields& f, YarnConfig& c) {
   f.field("factor", c.factor).required().min(1).help("How many times longer than the training length.");
   f.field("original", c.original).required().min(1).help("Training length.").unit("tokens");
-  f.field("beta_fast", c.beta_fast).above(0).help("Channels that turn this often in the training length keep their frequency.");
+  f.field("beta_fast", c.beta_fast)
+      .above(0)
+      .help("Channels that turn this often in the training length keep their frequency.");
   f.field("beta_slow", c.beta_slow).above(0).help("Channels that turn less often are slowed down by the factor.");
   f.field("attention_factor", c.attention_factor).above(0).help("Factor of cos and sin; default 0.1 ln(factor) + 1.");
-  if (f.reading() && !c.attention_factor) {
-    c.attention_factor = 0.1 * std::log(c.factor) + 1.0;
-  }
+  if (f.reading() && !c.attention_factor) { c.attention_factor = 0.1 * std::log(c.factor) + 1.0; }
 }
 
 void fields(Fields& f, RopeConfig& c) {

@@ -20,33 +20,33 @@ std::string embedding_key(const std::string& group) { return "v_first_embedding/
 struct ReachedNode final : Node {
   std::vector<Var> params;
   void backward(Tape& tape) override {
-    for (const Var p : params) {
-      tape.grad_slot(p);
-    }
+    for (const Var p : params) { tape.grad_slot(p); }
   }
 };
 
 }  // namespace
 
 void ValueResidualConfig::fields(Fields& f) {
-  f.field("value_residual", kind).one_of({"none", "lambda", "gated"}).help("Mix the values with those of the group's first block.");
+  f.field("value_residual", kind)
+      .one_of({"none", "lambda", "gated"})
+      .help("Mix the values with those of the group's first block.");
   f.field("value_residual_rank", rank).min(1).help("Rank of the gate's projection (gated).");
   f.field("value_residual_group", group).help("Layers of one group share one v_first.");
-  f.field("value_residual_source", source).one_of({"first", "embedding"}).help(
-      "v_first is the first block's v_proj of its own input, or of its mixer_norm of the embeddings.");
+  f.field("value_residual_source", source)
+      .one_of({"first", "embedding"})
+      .help("v_first is the first block's v_proj of its own input, or of its mixer_norm of the embeddings.");
 }
 
 void ValueResidualMember::check_group(const Fields& f, const std::string& key, const ModelConfig& model) const {
-  if (!value_residual().on()) {
-    return;
-  }
+  if (!value_residual().on()) { return; }
   const std::string& group = value_residual().group;
   const ValueResidualMember* first = nullptr;
   for (int64_t i = 0; i < model.num_layers; ++i) {
     const ValueResidualMember* m = member(model, i, group);
     first = first == nullptr ? m : first;
     if (m == this && m->value_channels() != first->value_channels()) {
-      f.fail(key + ".value_residual_group", "\"" + group + "\" with " + std::to_string(value_channels()) + " value channels",
+      f.fail(key + ".value_residual_group",
+             "\"" + group + "\" with " + std::to_string(value_channels()) + " value channels",
              "layers with the same num_kv_heads * value_head_dim (" + std::to_string(first->value_channels()) +
                  " in the group's first block)");
     }
@@ -54,7 +54,10 @@ void ValueResidualMember::check_group(const Fields& f, const std::string& key, c
 }
 
 ValueResidual::ValueResidual(const BuildContext& c, const ValueResidualConfig& config, int64_t channels)
-    : config_(config), d_(c.model.hidden_size), channels_(channels), norm_eps_(c.model.norm_eps),
+    : config_(config),
+      d_(c.model.hidden_size),
+      channels_(channels),
+      norm_eps_(c.model.norm_eps),
       norm_kind_(c.model.norm_kind()) {
   int64_t first = c.block;
   for (int64_t i = c.model.num_layers - 1; i >= 0; --i) {
@@ -91,9 +94,7 @@ Var ValueResidual::from_embeddings(Pass& pass, Param& v_proj) const {
 }
 
 void ValueResidual::publish(Pass& pass, Var v, Param& v_proj) const {
-  if (gives_first_) {
-    pass.shared[first_key(config_.group)] = v;
-  }
+  if (gives_first_) { pass.shared[first_key(config_.group)] = v; }
   if (starts_from_embeddings_ && gives_embedding_) {
     pass.shared[embedding_key(config_.group)] = v;
   } else if (!starts_from_embeddings_ && (gives_embedding_ || config_.source == "embedding")) {
@@ -103,17 +104,13 @@ void ValueResidual::publish(Pass& pass, Var v, Param& v_proj) const {
 
 Var ValueResidual::apply(Pass& pass, Var x, Var v, Param& v_proj) const {
   Tape& tape = pass.tape;
-  if (is_first_) {
-    publish(pass, v, v_proj);
-  }
+  if (is_first_) { publish(pass, v, v_proj); }
   const bool gated = config_.kind == "gated";
   if (is_first_ && (config_.source == "first" || starts_from_embeddings_)) {
     if (tape.recording()) {
       ReachedNode node;
       for (Param* p : {lambda_, down_, up_, bias_}) {
-        if (p != nullptr) {
-          node.params.push_back(pass.param(*p));
-        }
+        if (p != nullptr) { node.params.push_back(pass.param(*p)); }
       }
       tape.mark_reached(tape.output({1}, tape.dtype(v), "value residual"));
       tape.record(std::move(node));

@@ -44,8 +44,8 @@ class ValueResidual {
 
   ValueResidualConfig config_;
   int64_t d_, channels_;
-  bool is_first_ = false;              // this block makes v_first of its group
-  bool starts_from_embeddings_ = false;  // its mixer's input is mixer_norm(h_0)
+  bool is_first_ = false;                               // this block makes v_first of its group
+  bool starts_from_embeddings_ = false;                 // its mixer's input is mixer_norm(h_0)
   bool gives_first_ = false, gives_embedding_ = false;  // sources that later blocks want of it
   NormParams mixer_norm_;
   double norm_eps_;

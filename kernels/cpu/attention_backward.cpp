@@ -9,8 +9,7 @@ namespace {
 using namespace attention;
 
 /// Gradients of one kv head; pointers may be null. Those of keys are at the first key's row.
-template <class S>
-struct HeadGradients {
+template <class S> struct HeadGradients {
   HeadRows<S> d_q;
   S *d_k, *d_v, *d_bias;
   HeadRows<const S> d_o, o, lse;
@@ -18,8 +17,7 @@ struct HeadGradients {
 };
 
 /// Scratch of a tile of rows; widths are head sizes in whole vectors.
-template <class S>
-struct BackwardTile {
+template <class S> struct BackwardTile {
   int width, value_width;
   S *queries, *queries_t, *d_o, *d_o_t;  // rows of the tile, as they are and transposed
   S *weights, *d_scores;                 // [key][row]
@@ -27,9 +25,11 @@ struct BackwardTile {
   S *lse, *delta;
 
   explicit BackwardTile(const Head<S>& h)
-      : width(round_up(static_cast<int>(h.d), Vec<S>::width)), value_width(round_up(static_cast<int>(h.dv), Vec<S>::width)) {
+      : width(round_up(static_cast<int>(h.d), Vec<S>::width)),
+        value_width(round_up(static_cast<int>(h.dv), Vec<S>::width)) {
     thread_local TileMemory<S> memory;
-    memory.begin(kTileRows * (2 * width + h.d + value_width + h.dv + 2) + kTileKeys * (width + value_width + 2 * kTileRows));
+    memory.begin(kTileRows * (2 * width + h.d + value_width + h.dv + 2) +
+                 kTileKeys * (width + value_width + 2 * kTileRows));
     queries = memory.take(kTileRows * width);
     queries_t = memory.take(kTileRows * h.d);
     d_o = memory.take(kTileRows * value_width);
@@ -47,15 +47,15 @@ struct BackwardTile {
 /// What backward_rows computes: all of it at once, or only one side where threads share a head.
 enum class Wanted { all, rows, keys };
 
-template <class S>
-S row_dot(int64_t n, const S* a, const S* b) {
+template <class S> S row_dot(int64_t n, const S* a, const S* b) {
   Vec<S> total(S(0));
   vector_loop<S>(n, [&](int64_t i, auto lanes) { total = fma(load(a + i, lanes), load(b + i, lanes), total); });
   return sum(total);
 }
 
 template <class S>
-void load_tile(const Head<S>& h, const HeadGradients<S>& g, const Intervals& intervals, int64_t row, BackwardTile<S>& t) {
+void load_tile(const Head<S>& h, const HeadGradients<S>& g, const Intervals& intervals, int64_t row,
+               BackwardTile<S>& t) {
   load_rows<S>(h.q, row, intervals, h.d, t.width, h.scale * kLogBase<S>, t.queries, t.queries_t);
   load_rows<S>(g.d_o, row, intervals, h.dv, t.value_width, S(1), t.d_o, t.d_o_t);
   std::fill(t.lse, t.lse + kTileRows, S(0));
@@ -113,8 +113,7 @@ void add_to_keys(const Meeting<S>& m, const S* scores, const S* rows, int width,
   });
 }
 
-template <class S>
-void add_to_bias(const Meeting<S>& m, const S* d_scores, S* to, int64_t to_stride) {
+template <class S> void add_to_bias(const Meeting<S>& m, const S* d_scores, S* to, int64_t to_stride) {
   const Range seen = m.keys();
   for (int j = seen.begin; j < seen.end; ++j) {
     const Range r = m.rows_of(j, 1);
@@ -154,7 +153,8 @@ void meet(const Head<S>& h, const HeadGradients<S>& g, const Meeting<S>& m, Want
 
 /// A tile of rows against the keys [first, last), whole tiles of keys.
 template <class S>
-void backward_rows(const Head<S>& h, const HeadGradients<S>& g, int64_t row, int64_t first, int64_t last, Wanted wanted) {
+void backward_rows(const Head<S>& h, const HeadGradients<S>& g, int64_t row, int64_t first, int64_t last,
+                   Wanted wanted) {
   const Intervals intervals = load_intervals(h, row);
   first = std::max(first, intervals.first_key() / kTileKeys * kTileKeys);
   last = std::min(last, intervals.last_key());
@@ -178,15 +178,16 @@ void backward_rows(const Head<S>& h, const HeadGradients<S>& g, int64_t row, int
   }
 }
 
-template <class S>
-struct Backward {
+template <class S> struct Backward {
   const AttentionBackward& a;
   Heads<S> heads;
   int64_t tiles, keys;
 
   explicit Backward(const AttentionBackward& args)
-      : a(args), heads(args.q, args.k, args.v, args.lo, args.hi, args.bias, args.scale),
-        tiles((heads.rows + kTileRows - 1) / kTileRows), keys(args.k.size(1)) {}
+      : a(args),
+        heads(args.q, args.k, args.v, args.lo, args.hi, args.bias, args.scale),
+        tiles((heads.rows + kTileRows - 1) / kTileRows),
+        keys(args.k.size(1)) {}
 
   HeadGradients<S> gradients(int64_t space, int64_t head) const {
     const int64_t d = a.q.size(3), dv = a.v.size(3);

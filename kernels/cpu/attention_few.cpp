@@ -5,9 +5,7 @@
 namespace hebb {
 namespace {
 
-int64_t key_blocks(int64_t keys) {
-  return (keys + cpu::attention::kFewKeys - 1) / cpu::attention::kFewKeys;
-}
+int64_t key_blocks(int64_t keys) { return (keys + cpu::attention::kFewKeys - 1) / cpu::attention::kFewKeys; }
 
 }  // namespace
 
@@ -20,13 +18,9 @@ namespace cpu::attention {
 namespace {
 
 /// Maximum and sum of a row's weights in some keys, and the weighted values.
-template <class S>
-struct Part {
-  S *top, *sum, *out;
-};
+template <class S> struct Part { S *top, *sum, *out; };
 
-template <class S>
-S dot_product(int64_t n, const S* a, const S* b) {
+template <class S> S dot_product(int64_t n, const S* a, const S* b) {
   Vec<S> sums[2] = {Vec<S>(S(0)), Vec<S>(S(0))};
   int turn = 0;
   vector_loop<S>(n, [&](int64_t i, auto lanes) {
@@ -37,8 +31,7 @@ S dot_product(int64_t n, const S* a, const S* b) {
 }
 
 /// One row over keys [begin, end), at most kFewKeys.
-template <class S>
-void sweep(const Head<S>& h, int64_t row, int64_t begin, int64_t end, const Part<S>& part) {
+template <class S> void sweep(const Head<S>& h, int64_t row, int64_t begin, int64_t end, const Part<S>& part) {
   S scores[kFewKeys];
   S top = std::numeric_limits<S>::lowest();
   const int64_t count = std::max<int64_t>(0, end - begin);
@@ -49,9 +42,8 @@ void sweep(const Head<S>& h, int64_t row, int64_t begin, int64_t end, const Part
     top = s > top ? s : top;
   }
   S total = S(0);
-  vector_loop<S>(count, [&](int64_t j, auto lanes) {
-    store(scores + j, power(load(scores + j, lanes) - Vec<S>(top)), lanes);
-  });
+  vector_loop<S>(
+      count, [&](int64_t j, auto lanes) { store(scores + j, power(load(scores + j, lanes) - Vec<S>(top)), lanes); });
   for (int64_t j = 0; j < count; ++j) { total += scores[j]; }
   std::fill(part.out, part.out + h.dv, S(0));
   for (int64_t j = 0; j < count; ++j) {
@@ -66,8 +58,7 @@ void sweep(const Head<S>& h, int64_t row, int64_t begin, int64_t end, const Part
 }
 
 /// Divides by the sum and writes the log-sum-exp.
-template <class S>
-void finish(int64_t dv, S top, S sum, S* o, S* lse) {
+template <class S> void finish(int64_t dv, S top, S sum, S* o, S* lse) {
   const S f = sum == S(0) ? S(0) : S(1) / sum;
   for (int64_t i = 0; i < dv; ++i) { o[i] *= f; }
   if (lse != nullptr) { *lse = sum == S(0) ? -std::numeric_limits<S>::infinity() : top / kLogBase<S> + std::log(sum); }
@@ -75,8 +66,7 @@ void finish(int64_t dv, S top, S sum, S* o, S* lse) {
 
 }  // namespace
 
-template <class S>
-void forward_few(const AttentionForward& a, const Heads<S>& heads) {
+template <class S> void forward_few(const AttentionForward& a, const Heads<S>& heads) {
   const int64_t dv = a.o.size(3), blocks = key_blocks(a.k.size(1)), rows = heads.rows;
   const int64_t all_rows = heads.spaces * heads.kv_heads * rows;
   S* partial = a.partial.as<S>();

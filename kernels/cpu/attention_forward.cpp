@@ -9,14 +9,10 @@ namespace {
 
 using namespace attention;
 
-template <class S>
-struct Output {
-  HeadRows<S> o, lse;
-};
+template <class S> struct Output { HeadRows<S> o, lse; };
 
 /// Scratch of a tile of rows; widths are head sizes in whole vectors.
-template <class S>
-struct ForwardTile {
+template <class S> struct ForwardTile {
   S *rows, *queries, *scores, *keys, *values, *out;
   S *top, *sum, *shrink;  // running maximum and sum of each row, factor of what was summed before
 
@@ -37,8 +33,7 @@ struct ForwardTile {
 
 /// Turns a panel of scores into unnormalised probabilities, with the running maximum and sum of each
 /// row. Returns whether an earlier maximum was replaced.
-template <class S>
-bool soften_panel(const ForwardTile<S>& t, Range keys, int column, int vectors) {
+template <class S> bool soften_panel(const ForwardTile<S>& t, Range keys, int column, int vectors) {
   using V = Vec<S>;
   bool replaced = false;
   for (int c = column; c < column + vectors * V::width; c += V::width) {
@@ -65,8 +60,7 @@ bool soften_panel(const ForwardTile<S>& t, Range keys, int column, int vectors) 
   return replaced;
 }
 
-template <class S>
-void shrink_rows(const ForwardTile<S>& t, int rows, int value_width) {
+template <class S> void shrink_rows(const ForwardTile<S>& t, int rows, int value_width) {
   for (int r = 0; r < rows; ++r) {
     const Vec<S> f(t.shrink[r]);
     for (int c = 0; c < value_width; c += Vec<S>::width) {
@@ -97,13 +91,12 @@ void meet(const Head<S>& h, const ForwardTile<S>& t, const Meeting<S>& m, int wi
     replaced = soften_panel(t, blocks, column, vectors) || replaced;
   });
   if (replaced) { shrink_rows(t, m.rows, value_width); }
-  gemm::pack_rows<S>(seen.end - seen.begin, static_cast<int>(h.dv), h.v + (m.base + seen.begin) * h.v_stride, h.v_stride,
-                     t.values + seen.begin * value_width, value_width);
+  gemm::pack_rows<S>(seen.end - seen.begin, static_cast<int>(h.dv), h.v + (m.base + seen.begin) * h.v_stride,
+                     h.v_stride, t.values + seen.begin * value_width, value_width);
   add_to_rows(m, t.scores, t.values, value_width, t.out);
 }
 
-template <class S>
-void forward_rows(const Head<S>& h, const Output<S>& output, int64_t row) {
+template <class S> void forward_rows(const Head<S>& h, const Output<S>& output, int64_t row) {
   constexpr int w = Vec<S>::width;
   const Intervals intervals = load_intervals(h, row);
   const int width = round_up(static_cast<int>(h.d), w), value_width = round_up(static_cast<int>(h.dv), w);
@@ -128,11 +121,11 @@ void forward_rows(const Head<S>& h, const Output<S>& output, int64_t row) {
   }
 }
 
-template <class S>
-void forward(const AttentionForward& a) {
+template <class S> void forward(const AttentionForward& a) {
   const Heads<S> heads(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale);
   const auto output = [&](int64_t space, int64_t head) {
-    return Output<S>{heads.rows_of(a.o.as<S>(), a.o.size(3), space, head), heads.rows_of(a.lse.as<S>(), 1, space, head)};
+    return Output<S>{heads.rows_of(a.o.as<S>(), a.o.size(3), space, head),
+                     heads.rows_of(a.lse.as<S>(), 1, space, head)};
   };
   if (heads.rows < kFewRows) {
     forward_few(a, heads);

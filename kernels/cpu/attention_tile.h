@@ -22,7 +22,7 @@ inline constexpr int kTileKeys = 64;
 inline constexpr int kBlock = gemm::kRows >= 8 ? 8 : 4;  // rows of the register kernel; divides both
 
 /// Powers in the base that is cheap for S: 2 in float, e in double (which verifies).
-template <class S> inline constexpr S kLogBase = S(1);                       // log_base(e)
+template <class S> inline constexpr S kLogBase = S(1);  // log_base(e)
 template <> inline constexpr float kLogBase<float> = std::numbers::log2e_v<float>;
 
 inline Vec<double> power(Vec<double> x) { return exp(x); }
@@ -48,8 +48,7 @@ struct Range {
 };
 
 /// The rows of one kv head in a [tokens, H, C] tensor: row r of token r / group.
-template <class S>
-struct HeadRows {
+template <class S> struct HeadRows {
   S* data;
   int64_t token_stride, head_stride, group;
   S* row(int64_t r) const {
@@ -58,27 +57,36 @@ struct HeadRows {
 };
 
 /// One kv head of one key space.
-template <class S>
-struct Head {
+template <class S> struct Head {
   int64_t rows, keys, group;  // stacked query rows, S, G
   int64_t d, dv;
-  const int32_t *lo, *hi;     // per token
+  const int32_t *lo, *hi;  // per token
   HeadRows<const S> q;
-  const S *k, *v, *bias;      // first key's row; bias may be null
+  const S *k, *v, *bias;  // first key's row; bias may be null
   int64_t k_stride, v_stride, bias_stride;
   S scale;
 };
 
 /// All of them.
-template <class S>
-struct Heads {
+template <class S> struct Heads {
   int64_t spaces, kv_heads, rows;  // rows of one space
 
   Heads(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lo, const Tensor& hi, const Tensor& bias,
         double scale)
-      : spaces(k.size(0)), kv_heads(k.size(2)), rows(q.size(0) * q.size(1) / spaces * (q.size(2) / kv_heads)),
-        keys_(k.size(1)), heads_(q.size(2)), d_(q.size(3)), dv_(v.size(3)), q_(q.as<S>()), k_(k.as<S>()), v_(v.as<S>()),
-        bias_(bias.as<S>()), lo_(lo.as<int32_t>()), hi_(hi.as<int32_t>()), scale_(static_cast<S>(scale)) {}
+      : spaces(k.size(0)),
+        kv_heads(k.size(2)),
+        rows(q.size(0) * q.size(1) / spaces * (q.size(2) / kv_heads)),
+        keys_(k.size(1)),
+        heads_(q.size(2)),
+        d_(q.size(3)),
+        dv_(v.size(3)),
+        q_(q.as<S>()),
+        k_(k.as<S>()),
+        v_(v.as<S>()),
+        bias_(bias.as<S>()),
+        lo_(lo.as<int32_t>()),
+        hi_(hi.as<int32_t>()),
+        scale_(static_cast<S>(scale)) {}
 
   int64_t group() const { return heads_ / kv_heads; }
   /// Rows of `head` in a [B, T, H, channels] tensor.
@@ -93,10 +101,21 @@ struct Heads {
   }
   Head<S> at(int64_t space, int64_t head) const {
     const int64_t tokens = rows / group();
-    return {rows, keys_, group(), d_, dv_, lo_ + space * tokens, hi_ + space * tokens,
+    return {rows,
+            keys_,
+            group(),
+            d_,
+            dv_,
+            lo_ + space * tokens,
+            hi_ + space * tokens,
             rows_of(q_, d_, space, head),
-            keys_of(k_, d_, space, head), keys_of(v_, dv_, space, head), keys_of(bias_, 1, space, head),
-            kv_heads * d_, kv_heads * dv_, kv_heads, scale_};
+            keys_of(k_, d_, space, head),
+            keys_of(v_, dv_, space, head),
+            keys_of(bias_, 1, space, head),
+            kv_heads * d_,
+            kv_heads * dv_,
+            kv_heads,
+            scale_};
   }
 
  private:
@@ -114,8 +133,7 @@ struct Intervals {
   int64_t last_key() const { return hi[rows - 1]; }
 };
 
-template <class S>
-Intervals load_intervals(const Head<S>& h, int64_t row) {
+template <class S> Intervals load_intervals(const Head<S>& h, int64_t row) {
   Intervals t;
   t.rows = static_cast<int>(std::min<int64_t>(kTileRows, h.rows - row));
   t.columns = round_up(t.rows, Vec<S>::width);
@@ -129,8 +147,7 @@ Intervals load_intervals(const Head<S>& h, int64_t row) {
 }
 
 /// The part of a tile of rows that meets keys [base, base + count): intervals relative to base.
-template <class S>
-struct Meeting {
+template <class S> struct Meeting {
   int64_t base;
   int count;
   int rows, columns;
@@ -166,14 +183,12 @@ struct Meeting {
 };
 
 /// Calls f(first column, vectors) for panels of up to two vectors of the tile's columns.
-template <class S, class F>
-inline void each_panel(int columns, F&& f) {
+template <class S, class F> inline void each_panel(int columns, F&& f) {
   constexpr int w = Vec<S>::width;
   for (int c = 0; c < columns; c += 2 * w) { f(c, columns - c > w ? 2 : 1); }
 }
 
-template <class S>
-inline gemm::Kernel<S> block_kernel(int vectors) {
+template <class S> inline gemm::Kernel<S> block_kernel(int vectors) {
   return vectors == 2 ? gemm::kernel<S, kBlock, 2, false> : gemm::kernel<S, kBlock, 1, false>;
 }
 
@@ -191,14 +206,14 @@ inline void score_panel(Range keys, int column, int vectors, int64_t depth, cons
 
 /// out[r][.] += sum_j scores[j][r] right[j][.] for every row of the tile, each block of rows over its
 /// own keys. right [key][width], out [row][width]; width is whole vectors.
-template <class S>
-inline void add_to_rows(const Meeting<S>& m, const S* scores, const S* right, int width, S* out) {
+template <class S> inline void add_to_rows(const Meeting<S>& m, const S* scores, const S* right, int width, S* out) {
   each_panel<S>(width, [&](int column, int vectors) {
     const gemm::Kernel<S> kernel = block_kernel<S>(vectors);
     for (int r = 0; r < m.rows; r += kBlock) {
       const Range keys = m.keys_of(r, kBlock);
       if (!keys.empty()) {
-        kernel(keys.end - keys.begin, {scores + keys.begin * kTileRows + r, 1, kTileRows}, {right + keys.begin * width + column, width},
+        kernel(keys.end - keys.begin, {scores + keys.begin * kTileRows + r, 1, kTileRows},
+               {right + keys.begin * width + column, width},
                {out + r * width + column, width, S(1), true, Vec<S>::width});
       }
     }
@@ -215,7 +230,9 @@ inline void bias_and_mask(const Meeting<S>& m, Range keys, int column, int vecto
   if (bias != nullptr) {
     for (int j = keys.begin; j < std::min(keys.end, m.count); ++j) {
       const V b(bias[(m.base + j) * bias_stride] * kLogBase<S>);
-      for (int c = column; c < column + vectors * w; c += w) { store(scores + j * kTileRows + c, load(scores + j * kTileRows + c) + b); }
+      for (int c = column; c < column + vectors * w; c += w) {
+        store(scores + j * kTileRows + c, load(scores + j * kTileRows + c) + b);
+      }
     }
   }
   const Range open = m.common_keys(column, vectors * w);
@@ -252,16 +269,19 @@ inline void load_rows(const HeadRows<const S>& source, int64_t row, const Interv
   gemm::pack_transposed<S>(d, t.columns, natural, width, transposed, kTileRows);
   const V f(factor);
   for (int64_t i = 0; i < d; ++i) {
-    for (int c = 0; c < t.columns; c += V::width) { store(transposed + i * kTileRows + c, load(transposed + i * kTileRows + c) * f); }
+    for (int c = 0; c < t.columns; c += V::width) {
+      store(transposed + i * kTileRows + c, load(transposed + i * kTileRows + c) * f);
+    }
   }
 }
 
 /// Scratch of one thread: grows with head sizes only.
-template <class S>
-class TileMemory {
+template <class S> class TileMemory {
  public:
   void begin(int64_t elements) {
-    if (static_cast<int64_t>(memory_.size()) < elements + kAlign) { memory_.assign(static_cast<size_t>(elements + kAlign), S(0)); }
+    if (static_cast<int64_t>(memory_.size()) < elements + kAlign) {
+      memory_.assign(static_cast<size_t>(elements + kAlign), S(0));
+    }
     const auto address = reinterpret_cast<uintptr_t>(memory_.data());
     next_ = memory_.data() + (64 - address % 64) % 64 / sizeof(S);
   }

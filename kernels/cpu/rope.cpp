@@ -12,9 +12,7 @@ namespace hebb {
 double RopeSpec::frequency(int64_t i) const {
   const double at = static_cast<double>(i), pairs = static_cast<double>(dims) / 2;
   const double plain = std::pow(theta, endpoint ? -at / (pairs - 1) : -at / pairs);
-  if (!yarn) {
-    return plain;
-  }
+  if (!yarn) { return plain; }
   // The pair whose wavelength fits r times into the training length.
   const double channels = static_cast<double>(dims);
   const auto pair_of = [&](double r) {
@@ -32,8 +30,7 @@ namespace {
 
 constexpr int64_t kGrain = 16;  // tokens
 
-template <class S>
-void table(const RopeTable& a) {
+template <class S> void table(const RopeTable& a) {
   const int64_t pairs = a.table.size(2);
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const int64_t length = a.doc_start.defined() ? a.doc_start.size(1) : 1;
@@ -53,8 +50,7 @@ void table(const RopeTable& a) {
   });
 }
 
-template <class S, bool add, class Lanes>
-void put(S* to, Vec<S> value, Lanes lanes) {
+template <class S, bool add, class Lanes> void put(S* to, Vec<S> value, Lanes lanes) {
   store(to, add ? load(to, lanes) + value : value, lanes);
 }
 
@@ -67,13 +63,11 @@ void rotate_head(int64_t pairs, int64_t d, const S* cosine, const S* sine, S sig
     put<S, add>(y + i, a * c - b * s, lanes);
     put<S, add>(y + pairs + i, b * c + a * s, lanes);
   });
-  vector_loop<S>(d - 2 * pairs, [&](int64_t i, auto lanes) {
-    put<S, add>(y + 2 * pairs + i, load(x + 2 * pairs + i, lanes), lanes);
-  });
+  vector_loop<S>(d - 2 * pairs,
+                 [&](int64_t i, auto lanes) { put<S, add>(y + 2 * pairs + i, load(x + 2 * pairs + i, lanes), lanes); });
 }
 
-template <class S>
-void rotate(const Rope& a) {
+template <class S> void rotate(const Rope& a) {
   const int64_t length = a.x.size(1), heads = a.x.size(2), d = a.x.size(3), pairs = a.table.size(2);
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const S *x = a.x.as<S>(), *t = a.table.as<S>();

@@ -17,15 +17,13 @@ int64_t scaled_l2_norm_blocks(int64_t tokens) { return (tokens + kBlock - 1) / k
 namespace cpu {
 namespace {
 
-template <class S>
-S product(int64_t n, const S* a, const S* b) {
+template <class S> S product(int64_t n, const S* a, const S* b) {
   Vec<S> total(S(0));
   vector_loop<S>(n, [&](int64_t i, auto lanes) { total = fma(load(a + i, lanes), load(b + i, lanes), total); });
   return sum(total);
 }
 
-template <class S>
-void forward(const ScaledL2NormForward& a) {
+template <class S> void forward(const ScaledL2NormForward& a) {
   const int64_t heads = a.x.size(1), d = a.x.size(2);
   const S *x = a.x.as<S>(), *scale = a.scale.as<S>();
   S* y = a.y.as<S>();
@@ -39,8 +37,7 @@ void forward(const ScaledL2NormForward& a) {
   });
 }
 
-template <class S>
-void backward(const ScaledL2NormBackward& a) {
+template <class S> void backward(const ScaledL2NormBackward& a) {
   const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2), blocks = scaled_l2_norm_blocks(tokens);
   const S *x = a.x.as<S>(), *scale = a.scale.as<S>(), *d_y = a.d_y.as<S>();
   S *d_x = a.d_x.as<S>(), *partial = a.partial.as<S>();

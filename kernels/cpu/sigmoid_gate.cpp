@@ -11,8 +11,7 @@ namespace {
 constexpr int64_t kElements = 1 << 12;  // of a range
 
 /// Calls f(row, channels) for rows of [N H, C] whose gate is one number, or of the flat memory.
-template <class F>
-void each_row(const Tensor& x, const Tensor& gate, F&& f) {
+template <class F> void each_row(const Tensor& x, const Tensor& gate, F&& f) {
   const bool by_head = gate.numel() != x.numel();
   const int64_t channels = by_head ? x.size(2) : std::min<int64_t>(x.numel(), kElements);
   const int64_t rows = (x.numel() + channels - 1) / channels;
@@ -21,8 +20,7 @@ void each_row(const Tensor& x, const Tensor& gate, F&& f) {
   });
 }
 
-template <class S>
-void forward(const SigmoidGateForward& a) {
+template <class S> void forward(const SigmoidGateForward& a) {
   const S *x = a.x.as<S>(), *gate = a.gate.as<S>();
   S* y = a.y.as<S>();
   const bool by_head = a.gate.numel() != a.x.numel();
@@ -35,8 +33,7 @@ void forward(const SigmoidGateForward& a) {
   });
 }
 
-template <class S>
-void backward(const SigmoidGateBackward& a) {
+template <class S> void backward(const SigmoidGateBackward& a) {
   const S *x = a.x.as<S>(), *gate = a.gate.as<S>(), *d_y = a.d_y.as<S>();
   S *d_x = a.d_x.as<S>(), *d_gate = a.d_gate.as<S>();
   const bool by_head = a.gate.numel() != a.x.numel();
@@ -47,9 +44,7 @@ void backward(const SigmoidGateBackward& a) {
     vector_loop<S>(n, [&](int64_t i, auto lanes) {
       const Vec<S> s = by_head ? head : sigmoid(load(gate + at + i, lanes));
       const Vec<S> g = load(d_y + at + i, lanes);
-      if (d_x != nullptr) {
-        store(d_x + at + i, a.accumulate_x ? fma(g, s, load(d_x + at + i, lanes)) : g * s, lanes);
-      }
+      if (d_x != nullptr) { store(d_x + at + i, a.accumulate_x ? fma(g, s, load(d_x + at + i, lanes)) : g * s, lanes); }
       const Vec<S> d = g * load(x + at + i, lanes) * s * (one - s);
       if (by_head) {
         total += d;

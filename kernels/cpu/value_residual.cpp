@@ -15,8 +15,7 @@ int64_t value_residual_blocks(int64_t tokens) { return (tokens + kBlock - 1) / k
 namespace cpu {
 namespace {
 
-template <class S>
-void forward(const ValueResidualForward& a) {
+template <class S> void forward(const ValueResidualForward& a) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1);
   const S *v = a.v.as<S>(), *first = a.first.as<S>(), *mix = a.mix.as<S>();
   S* y = a.y.as<S>();
@@ -32,14 +31,12 @@ void forward(const ValueResidualForward& a) {
   });
 }
 
-template <class S, class Lanes>
-void put(S* to, Vec<S> value, bool accumulate, Lanes lanes) {
+template <class S, class Lanes> void put(S* to, Vec<S> value, bool accumulate, Lanes lanes) {
   store(to, accumulate ? load(to, lanes) + value : value, lanes);
 }
 
 /// One token; sums [C] collect d_lambda where lambda is a parameter.
-template <class S>
-void backward_token(const ValueResidualBackward& a, int64_t channels, int64_t at, S* sums) {
+template <class S> void backward_token(const ValueResidualBackward& a, int64_t channels, int64_t at, S* sums) {
   const S *v = a.v.as<S>() + at, *first = a.first.as<S>() + at, *d_y = a.d_y.as<S>() + at;
   const S* mix = a.gated ? a.mix.as<S>() + at : a.mix.as<S>();
   const Vec<S> one(S(1));
@@ -57,8 +54,7 @@ void backward_token(const ValueResidualBackward& a, int64_t channels, int64_t at
   });
 }
 
-template <class S>
-void backward(const ValueResidualBackward& a) {
+template <class S> void backward(const ValueResidualBackward& a) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1), blocks = value_residual_blocks(tokens);
   S* partial = a.partial.as<S>();
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {

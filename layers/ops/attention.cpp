@@ -17,7 +17,8 @@ struct AttentionNode final : Node {
 
   void backward(Tape& tape) override {
     const auto shaped = [](const GradSlot& slot, const Shape& s) { return slot ? slot.tensor.view(s) : Tensor{}; };
-    const GradSlot d_q = tape.grad_slot(q), d_k = tape.grad_slot(k), d_v = tape.grad_slot(v), d_bias = tape.grad_slot(bias);
+    const GradSlot d_q = tape.grad_slot(q), d_k = tape.grad_slot(k), d_v = tape.grad_slot(v),
+                   d_bias = tape.grad_slot(bias);
     const Shape q_shape = queries(shape.head_dim), o_shape = queries(shape.value_head_dim);
     const Shape k_shape = keys(shape.head_dim), v_shape = keys(shape.value_head_dim);
     AttentionBackward args{};
@@ -49,19 +50,19 @@ KeyIntervals visible_keys(Pass& pass, const Sight& sight, int64_t offset) {
   const std::string key = "visible/" + std::to_string(sight.window) + "/" + std::to_string(sight.block) + "/" +
                           std::to_string(sight.blocks) + "/" + std::to_string(offset);
   const auto made = pass.shared.find(key + "/lo");
-  if (made != pass.shared.end()) {
-    return {made->second, pass.shared.at(key + "/hi")};
-  }
+  if (made != pass.shared.end()) { return {made->second, pass.shared.at(key + "/hi")}; }
   const Shape shape{pass.batch(), pass.length()};
   const KeyIntervals visible{pass.tape.output(shape, DType::i32, "first visible keys"),
                              pass.tape.output(shape, DType::i32, "last visible keys")};
-  run(pass.stream(), VisibleKeys{pass.tape.value(visible.lo), pass.tape.value(visible.hi), pass.rows.doc_start(), sight, offset});
+  run(pass.stream(),
+      VisibleKeys{pass.tape.value(visible.lo), pass.tape.value(visible.hi), pass.rows.doc_start(), sight, offset});
   pass.shared[key + "/lo"] = visible.lo;
   pass.shared[key + "/hi"] = visible.hi;
   return visible;
 }
 
-Var attention(Tape& tape, Var q, Var k, Var v, const AttentionShape& shape, const KeyIntervals& visible, double scale, Var bias) {
+Var attention(Tape& tape, Var q, Var k, Var v, const AttentionShape& shape, const KeyIntervals& visible, double scale,
+              Var bias) {
   AttentionNode node;
   node.q = q;
   node.k = k;
@@ -75,12 +76,14 @@ Var attention(Tape& tape, Var q, Var k, Var v, const AttentionShape& shape, cons
   const Shape q_shape = node.queries(shape.head_dim), o_shape = node.queries(shape.value_head_dim);
   const Shape k_shape = node.keys(shape.head_dim), v_shape = node.keys(shape.value_head_dim);
   node.o = tape.output({shape.batch * shape.length, shape.heads * shape.value_head_dim}, dtype, "attention");
-  node.lse = tape.recording() ? tape.saved({shape.batch, shape.length, shape.heads}, dtype, "attention log-sum-exp") : Tensor{};
+  node.lse = tape.recording() ? tape.saved({shape.batch, shape.length, shape.heads}, dtype, "attention log-sum-exp")
+                              : Tensor{};
   const int64_t partial = attention_partial(q_shape, k_shape, v_shape);
   const Buffer scratch = partial > 0 ? tape.scratch({partial}, dtype, "attention parts") : Buffer();
-  run(tape.stream(), AttentionForward{tape.value(node.o).view(o_shape), node.lse, scratch, tape.value(q).view(q_shape),
-                                      tape.value(k).view(k_shape), tape.value(v).view(v_shape), tape.value(visible.lo),
-                                      tape.value(visible.hi), bias ? tape.value(bias).view(node.biases()) : Tensor{}, scale});
+  run(tape.stream(),
+      AttentionForward{tape.value(node.o).view(o_shape), node.lse, scratch, tape.value(q).view(q_shape),
+                       tape.value(k).view(k_shape), tape.value(v).view(v_shape), tape.value(visible.lo),
+                       tape.value(visible.hi), bias ? tape.value(bias).view(node.biases()) : Tensor{}, scale});
   const Var o = node.o;
   tape.record(std::move(node));
   return o;

@@ -38,9 +38,7 @@ std::string table_key(const RopeSpec& s) {
 
 Var angles(Pass& pass, const RopeSpec& spec, const Positions& at, DType dtype) {
   const std::string key = table_key(spec);
-  if (const auto it = pass.shared.find(key); it != pass.shared.end()) {
-    return it->second;
-  }
+  if (const auto it = pass.shared.find(key); it != pass.shared.end()) { return it->second; }
   const Var table = pass.tape.output({at.entries, 2, spec.dims / 2}, dtype, "rope table");
   run(pass.stream(), RopeTable{pass.tape.value(table), at.by_token ? pass.rows.doc_start() : Tensor{}, at.first, spec});
   pass.shared[key] = table;
@@ -56,8 +54,8 @@ struct RopeNode final : Node {
 
   void backward(Tape& tape) override {
     if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(), Rope{d.tensor.view(shape), tape.grad(y).view(shape), tape.value(table), doc_start, first, by_token,
-                              true, d.accumulate});
+      run(tape.stream(), Rope{d.tensor.view(shape), tape.grad(y).view(shape), tape.value(table), doc_start, first,
+                              by_token, true, d.accumulate});
     }
   }
 };
@@ -73,7 +71,8 @@ Var rope(Pass& pass, Var x, int64_t heads, const RopeSpec& spec) {
   node.shape = {pass.batch(), pass.length(), heads, tape.shape(x).numel() / (pass.tokens() * heads)};
   node.first = at.first;
   node.by_token = at.by_token;
-  HEBB_ASSERT(node.shape.numel() == tape.shape(x).numel() && spec.dims >= 2 && spec.dims % 2 == 0 && spec.dims <= node.shape[3]);
+  HEBB_ASSERT(node.shape.numel() == tape.shape(x).numel() && spec.dims >= 2 && spec.dims % 2 == 0 &&
+              spec.dims <= node.shape[3]);
   node.table = angles(pass, spec, at, tape.dtype(x));
   node.y = tape.output(tape.shape(x), tape.dtype(x), "rope");
   run(tape.stream(), Rope{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(node.table),

@@ -12,8 +12,9 @@ struct ScaledL2NormNode final : Node {
   void backward(Tape& tape) override {
     const GradSlot d_x = tape.grad_slot(x), d_scale = tape.grad_slot(scale);
     const Buffer partial = tape.scratch({scaled_l2_norm_blocks(shape[0]), shape[1]}, tape.dtype(x), "l2 norm sums");
-    run(tape.stream(), ScaledL2NormBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_scale.tensor, partial, tape.grad(y).view(shape),
-                                      tape.value(x).view(shape), tape.value(scale), d_x.accumulate});
+    run(tape.stream(),
+        ScaledL2NormBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_scale.tensor, partial, tape.grad(y).view(shape),
+                             tape.value(x).view(shape), tape.value(scale), d_x.accumulate});
   }
 };
 
@@ -26,8 +27,8 @@ Var scaled_l2_norm(Tape& tape, Var x, int64_t head_dim, Var scale) {
   node.scale = scale;
   node.shape = {tape.shape(x).numel() / (heads * head_dim), heads, head_dim};
   node.y = tape.output(tape.shape(x), tape.dtype(x), "l2 norm");
-  run(tape.stream(), ScaledL2NormForward{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape),
-                                   tape.value(scale)});
+  run(tape.stream(),
+      ScaledL2NormForward{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(scale)});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

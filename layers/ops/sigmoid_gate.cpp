@@ -11,8 +11,9 @@ struct SigmoidGateNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_x = tape.grad_slot(x), d_gate = tape.grad_slot(gate);
-    run(tape.stream(), SigmoidGateBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_gate.tensor, tape.grad(y).view(shape),
-                                           tape.value(x).view(shape), tape.value(gate), d_x.accumulate, d_gate.accumulate});
+    run(tape.stream(),
+        SigmoidGateBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_gate.tensor, tape.grad(y).view(shape),
+                            tape.value(x).view(shape), tape.value(gate), d_x.accumulate, d_gate.accumulate});
   }
 };
 
@@ -27,7 +28,8 @@ Var sigmoid_gate(Tape& tape, Var x, Var gate, int64_t heads) {
   node.gate = gate;
   node.shape = {tokens, heads, elements / (tokens * heads)};
   node.y = tape.output(tape.shape(x), tape.dtype(x), "gated");
-  run(tape.stream(), SigmoidGateForward{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(gate)});
+  run(tape.stream(),
+      SigmoidGateForward{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(gate)});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

@@ -20,9 +20,16 @@ struct Problem {
   std::vector<double> q, k, v, bias, d_o;
   std::vector<int32_t> lo, hi;
 
-  Problem(int64_t batch, int64_t length, int64_t spaces, int64_t keys, int64_t heads, int64_t kv_heads, int64_t d, int64_t dv,
-          bool has_bias = false)
-      : batch(batch), length(length), spaces(spaces), keys(keys), heads(heads), kv_heads(kv_heads), d(d), dv(dv),
+  Problem(int64_t batch, int64_t length, int64_t spaces, int64_t keys, int64_t heads, int64_t kv_heads, int64_t d,
+          int64_t dv, bool has_bias = false)
+      : batch(batch),
+        length(length),
+        spaces(spaces),
+        keys(keys),
+        heads(heads),
+        kv_heads(kv_heads),
+        d(d),
+        dv(dv),
         has_bias(has_bias) {}
 
   void draw(uint64_t seed) {
@@ -80,7 +87,9 @@ struct Problem {
       double top = -INFINITY, sum = 0, delta = 0;
       for (int64_t j = from; j < to; ++j) {
         double s = has_bias ? bias[static_cast<size_t>(key(j))] : 0.0;
-        for (int64_t c = 0; c < d; ++c) { s += scale * q[static_cast<size_t>(i * d + c)] * k[static_cast<size_t>(key(j) * d + c)]; }
+        for (int64_t c = 0; c < d; ++c) {
+          s += scale * q[static_cast<size_t>(i * d + c)] * k[static_cast<size_t>(key(j) * d + c)];
+        }
         p.push_back(s);
         top = std::max(top, s);
       }
@@ -113,8 +122,7 @@ struct Problem {
   }
 
   /// The kernels, with gradients added to `start` when `accumulate`.
-  template <class S>
-  Result kernels(bool accumulate = false, double start = 0) const {
+  template <class S> Result kernels(bool accumulate = false, double start = 0) const {
     Arena arena(DeviceKind::cpu);
     arena.set_poison(true);
     Stream stream;
@@ -130,17 +138,20 @@ struct Problem {
       if (accumulate) { std::fill_n(b.tensor().as<S>(), shape.numel(), static_cast<S>(start)); }
       return b;
     };
-    const Shape q_shape{batch, length, heads, d}, k_shape{spaces, keys, kv_heads, d}, v_shape{spaces, keys, kv_heads, dv};
+    const Shape q_shape{batch, length, heads, d}, k_shape{spaces, keys, kv_heads, d},
+        v_shape{spaces, keys, kv_heads, dv};
     const Shape o_shape{batch, length, heads, dv}, lse_shape{batch, length, heads}, bias_shape{spaces, keys, kv_heads};
     const Buffer q_buffer = put(q_shape, q), k_buffer = put(k_shape, k), v_buffer = put(v_shape, v);
     const Buffer bias_buffer = has_bias ? put(bias_shape, bias) : Buffer(), d_o_buffer = put(o_shape, d_o);
     const Buffer o(arena, o_shape, dtype, "o"), lse(arena, lse_shape, dtype, "lse");
-    const Buffer lo_buffer(arena, {batch, length}, DType::i32, "lo"), hi_buffer(arena, {batch, length}, DType::i32, "hi");
+    const Buffer lo_buffer(arena, {batch, length}, DType::i32, "lo"),
+        hi_buffer(arena, {batch, length}, DType::i32, "hi");
     copy_to_device(stream, lo_buffer, lo.data());
     copy_to_device(stream, hi_buffer, hi.data());
     const int64_t partial = attention_partial(q_shape, k_shape, v_shape);
     const Buffer scratch(arena, {partial}, dtype, "partial");
-    run(stream, AttentionForward{o, lse, scratch, q_buffer, k_buffer, v_buffer, lo_buffer, hi_buffer, bias_buffer, scale});
+    run(stream,
+        AttentionForward{o, lse, scratch, q_buffer, k_buffer, v_buffer, lo_buffer, hi_buffer, bias_buffer, scale});
     const Buffer d_q = started(q_shape), d_k = started(k_shape), d_v = started(v_shape), d_bias = started(bias_shape);
     run(stream, AttentionBackward{d_q, d_k, d_v, d_bias, d_o_buffer, q_buffer, k_buffer, v_buffer, o, lse, lo_buffer,
                                   hi_buffer, bias_buffer, scale, accumulate, accumulate, accumulate, accumulate});
@@ -218,7 +229,8 @@ TEST_CASE("attention over intervals equals the direct computation, outputs and g
 TEST_CASE("gradients of attention add to what is there", "[fast]") {
   Problem p = problems()[5];
   const Problem::Result once = p.kernels<double>(), added = p.kernels<double>(true, 3.0);
-  for (const auto member : {&Problem::Result::d_q, &Problem::Result::d_k, &Problem::Result::d_v, &Problem::Result::d_bias}) {
+  for (const auto member :
+       {&Problem::Result::d_q, &Problem::Result::d_k, &Problem::Result::d_v, &Problem::Result::d_bias}) {
     std::vector<double> shifted = once.*member;
     for (double& e : shifted) { e += 3.0; }
     CHECK(difference(added.*member, shifted) < 1e-13);
@@ -256,7 +268,8 @@ TEST_CASE("a huge logit gives finite outputs and gradients", "[fast]") {
     p.k[static_cast<size_t>(20 * 4)] = sign * 100;  // logits of +-1e4 at key 20
     const Problem::Result expected = p.direct(), narrow = p.kernels<float>(), wide = p.kernels<double>();
     CHECK(difference(wide, expected) < 1e-10);
-    for (const auto member : {&Problem::Result::o, &Problem::Result::d_q, &Problem::Result::d_k, &Problem::Result::d_v}) {
+    for (const auto member :
+         {&Problem::Result::o, &Problem::Result::d_q, &Problem::Result::d_k, &Problem::Result::d_v}) {
       for (const double e : narrow.*member) { REQUIRE(std::isfinite(e)); }
     }
     CHECK(difference(narrow.o, expected.o) < 1e-3);  // logits of 1e4 are rounded to 1e-3 in fp32
@@ -277,7 +290,8 @@ TEST_CASE("a bias of minus infinity hides a key, and all keys hidden give zero",
       CHECK(r.d_v[static_cast<size_t>(30 * 8 + c)] == 0.0);
       CHECK(r.d_k[static_cast<size_t>(30 * 8 + c)] == 0.0);
     }
-    for (const auto member : {&Problem::Result::o, &Problem::Result::d_q, &Problem::Result::d_k, &Problem::Result::d_v}) {
+    for (const auto member :
+         {&Problem::Result::o, &Problem::Result::d_q, &Problem::Result::d_k, &Problem::Result::d_v}) {
       for (const double e : r.*member) { REQUIRE(std::isfinite(e)); }
     }
   }

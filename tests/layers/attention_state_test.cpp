@@ -9,7 +9,8 @@ namespace {
 std::string model(const std::string& attention, int64_t layers = 2) {
   return R"({"vocab_size": 17, "hidden_size": 11, "num_layers": )" + std::to_string(layers) +
          R"(, "layers": {"x": {"type": "attention", "num_heads": 2, "num_kv_heads": 1, "head_dim": 6, "value_head_dim": 5, )" +
-         attention + R"(}, "mlp": {"type": "relu2", "intermediate_size": 9, "token_shift": true}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
+         attention +
+         R"(}, "mlp": {"type": "relu2", "intermediate_size": 9, "token_shift": true}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
 }
 
 const std::vector<std::string>& layers() {
@@ -93,14 +94,10 @@ TEST_CASE("rows whose documents began at different times share a cache", "[fast]
     TraceInput input = random_input(2, length, 17);
     const auto document_start = [&](int64_t row, int64_t t) {
       int64_t start = 0;
-      for (const int64_t s : starts[static_cast<size_t>(row)]) {
-        start = s <= t ? s : start;
-      }
+      for (const int64_t s : starts[static_cast<size_t>(row)]) { start = s <= t ? s : start; }
       return start;
     };
-    for (int64_t i = 0; i < 2 * length; ++i) {
-      input.doc_ids.push_back(document_start(i / length, i % length));
-    }
+    for (int64_t i = 0; i < 2 * length; ++i) { input.doc_ids.push_back(document_start(i / length, i % length)); }
     const std::vector<double> whole = one_pass(m, input);
     const auto state = m.model->make_state(m.arena, 2);
     for (int64_t t = 0; t < length; ++t) {
@@ -115,7 +112,8 @@ TEST_CASE("rows whose documents began at different times share a cache", "[fast]
       copy_to_device(m.stream, tokens, ids.data());
       Tape tape(m.stream, m.arena, false);
       Pass pass{tape, rows};
-      const std::vector<double> logits = to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens, state.get())))).values;
+      const std::vector<double> logits =
+          to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens, state.get())))).values;
       for (int64_t b = 0; b < 2; ++b) {
         const std::vector<double> now(logits.begin() + b * 17, logits.begin() + (b + 1) * 17);
         const auto expected = whole.begin() + (b * length + t) * 17;

@@ -12,7 +12,8 @@ constexpr int64_t kVocab = 17;
 std::string model(const std::string& attention, int64_t layers = 1, const std::string& extra = "") {
   return R"({"vocab_size": 17, "hidden_size": 11, "num_layers": )" + std::to_string(layers) +
          R"(, "layers": {"x": {"type": "attention", )" + attention +
-         R"(}, "mlp": {"type": "swiglu", "intermediate_size": 9}}, "pattern": [{"mixer": "x", "ffn": "mlp"}])" + extra + "}";
+         R"(}, "mlp": {"type": "swiglu", "intermediate_size": 9}}, "pattern": [{"mixer": "x", "ffn": "mlp"}])" + extra +
+         "}";
 }
 
 std::vector<double> token(const std::vector<double>& logits, int64_t t) {
@@ -43,8 +44,10 @@ TEST_CASE("token j influences exactly the tokens that see it", "[fast]") {
       {base, [](int64_t i, int64_t j) { return j <= i; }},
       {base + R"(, "window": 4)", [](int64_t i, int64_t j) { return j <= i && i - j < 4; }},
       {base + R"(, "window": 1)", [](int64_t i, int64_t j) { return j == i; }},
-      {base + R"(, "block_window": {"size": 3, "blocks": 2})", [](int64_t i, int64_t j) { return j <= i && j / 3 > i / 3 - 2; }},
-      {base + R"(, "block_window": {"size": 5, "blocks": 1})", [](int64_t i, int64_t j) { return j <= i && j / 5 == i / 5; }},
+      {base + R"(, "block_window": {"size": 3, "blocks": 2})",
+       [](int64_t i, int64_t j) { return j <= i && j / 3 > i / 3 - 2; }},
+      {base + R"(, "block_window": {"size": 5, "blocks": 1})",
+       [](int64_t i, int64_t j) { return j <= i && j / 5 == i / 5; }},
   };
   for (const Case& c : cases) {
     INFO(c.fields);
@@ -102,9 +105,7 @@ TEST_CASE("packed documents equal separate rows", "[fast]") {
   }
   // 1e-13: tiles of packed rows cut the sums elsewhere.
   check_close("logits", together.logits.values, logits, 1e-13);
-  for (const auto& [name, g] : grads) {
-    check_close(name, together.grads.at(name).values, g, 1e-12);
-  }
+  for (const auto& [name, g] : grads) { check_close(name, together.grads.at(name).values, g, 1e-12); }
 }
 
 TEST_CASE("a document of one token reads its own value through the gate", "[fast]") {
@@ -116,16 +117,15 @@ TEST_CASE("a document of one token reads its own value through the gate", "[fast
   for (const char* name : {"q_proj.weight", "k_proj.weight"}) {
     Param& p = m.param(std::string("blocks.0.mixer.") + name);
     std::vector<double> values = m.get(p);
-    for (double& v : values) {
-      v = -2 * v + 0.3;
-    }
+    for (double& v : values) { v = -2 * v + 0.3; }
     m.set(p, values);
   }
   check_close("logits", m.run(input).logits.values, before, 1e-14);
 }
 
 TEST_CASE("grouped heads equal heads with repeated key and value rows", "[fast]") {
-  const std::string rest = R"(, "head_dim": 5, "value_head_dim": 4, "qk_norm": "layer", "rope": {"theta": 20.0, "dims": 2}, "window": 6)";
+  const std::string rest =
+      R"(, "head_dim": 5, "value_head_dim": 4, "qk_norm": "layer", "rope": {"theta": 20.0, "dims": 2}, "window": 6)";
   TestModel grouped(model(R"("num_heads": 6, "num_kv_heads": 2)" + rest), DType::f64, 6, 0.5);
   TestModel repeated(model(R"("num_heads": 6)" + rest), DType::f64, 7, 0.5);
   for (const auto& p : repeated.model->params().all()) {
@@ -149,9 +149,7 @@ TEST_CASE("grouped heads equal heads with repeated key and value rows", "[fast]"
     if (expected.size() != g.values.size()) {
       const size_t head = g.values.size() / 2;
       std::vector<double> sum(g.values.size());
-      for (size_t i = 0; i < expected.size(); ++i) {
-        sum[i / head / 3 * head + i % head] += expected[i];
-      }
+      for (size_t i = 0; i < expected.size(); ++i) { sum[i / head / 3 * head + i % head] += expected[i]; }
       expected = sum;
     }
     check_close(name, g.values, expected, 1e-12);
@@ -184,9 +182,7 @@ TEST_CASE("equal keys give the mean of the visible values", "[fast]") {
     const std::vector<double> before = zero.run(input).logits.values;
     Param& q = zero.param("blocks.0.mixer.q_proj.weight");
     std::vector<double> values = zero.get(q);
-    for (double& v : values) {
-      v *= -7;
-    }
+    for (double& v : values) { v *= -7; }
     zero.set(q, values);
     check_close("logits", zero.run(input).logits.values, before, 1e-14);
     // The last token's output is unchanged when visible tokens before it change places.
@@ -198,7 +194,8 @@ TEST_CASE("equal keys give the mean of the visible values", "[fast]") {
 
 TEST_CASE("attention in fp32 agrees with fp64", "[fast]") {
   const std::string fields = GENERATE(
-      as<std::string>(), R"("num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "rope": {"theta": 10000.0}, "qk_norm": "rms", "gate": "element")",
+      as<std::string>(),
+      R"("num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "rope": {"theta": 10000.0}, "qk_norm": "rms", "gate": "element")",
       R"("num_heads": 3, "head_dim": 10, "rope": {"theta": 10000.0, "dims": 6}, "qk_norm": "l2", "window": 40, "gate": "head")",
       R"("num_heads": 2, "head_dim": 9, "qk_norm": "layer", "block_window": {"size": 32, "blocks": 2}, "token_shift": true, "value_residual": "lambda")");
   TestModel wide(model(fields, 2), DType::f64, 3, 0.3), narrow(model(fields, 2), DType::f32, 3, 0.3);
@@ -207,12 +204,11 @@ TEST_CASE("attention in fp32 agrees with fp64", "[fast]") {
   const TraceOutput a = wide.run(input), b = narrow.run(input);
   // 1e-5: the page's fp32 rule.
   check_close("logits", b.logits.values, a.logits.values, 1e-5);
-  for (const auto& [name, g] : a.grads) {
-    check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-7);
-  }
+  for (const auto& [name, g] : a.grads) { check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-7); }
 }
 
-TEST_CASE("attention layers give the same bits on one thread and on three, with and without recomputation", "[fast][threads]") {
+TEST_CASE("attention layers give the same bits on one thread and on three, with and without recomputation",
+          "[fast][threads]") {
   const int before = threads();
   const std::string fields =
       R"("num_heads": 2, "num_kv_heads": 1, "head_dim": 12, "rope": {"theta": 100.0}, "qk_norm": "layer", "gate": "head", "token_shift": true,
@@ -225,9 +221,7 @@ TEST_CASE("attention layers give the same bits on one thread and on three, with 
       TestModel m(model(fields, 3), DType::f32, 3, 0.3);
       m.model->set_recompute(mode);
       const TraceOutput out = m.run(input);
-      if (!first) {
-        first = out;
-      }
+      if (!first) { first = out; }
       INFO("threads " << n << ", recompute " << static_cast<int>(mode));
       CHECK(out.logits.values == first->logits.values);
       REQUIRE(out.grads.size() == first->grads.size());
@@ -282,7 +276,8 @@ TEST_CASE("attention has the published numbers of parameters, operations and sta
   const Layer &full = *m.blocks()[0].mixer, &window = *m.blocks()[1].mixer, &blocks = *m.blocks()[2].mixer;
   CHECK(full.flops_per_token(1000) == 2.0 * 768 * (768 + 256 + 256 + 768 + 768) + 2.0 * 12 * 128 * 500.5);
   // w - w (w - 1) / (2 T) visible keys
-  CHECK(window.flops_per_token(1024) == Approx(2.0 * 768 * (768 + 256 + 256 + 768) + 2.0 * 12 * 128 * (512 - 512.0 * 511 / 2048)));
+  CHECK(window.flops_per_token(1024) ==
+        Approx(2.0 * 768 * (768 + 256 + 256 + 768) + 2.0 * 12 * 128 * (512 - 512.0 * 511 / 2048)));
   // blocks of 256: 128.5 of the own block and the whole ones before it, here 0, 1, 2, 2
   CHECK(blocks.flops_per_token(1024) == Approx(8.0 * 768 * 768 + 2.0 * 6 * 256 * (128.5 + 256 * 5.0 / 4)));
   CHECK(full.state_bytes(4096) == 4 * 128 * 4096 * 2);

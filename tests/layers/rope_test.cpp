@@ -28,7 +28,8 @@ RopeSpec yarn(double theta, int64_t dims, double factor, int64_t original, doubl
 }
 
 /// Rotates rows of one head of d channels, each at its own document position.
-std::vector<double> rotated(const std::vector<double>& x, int64_t d, const std::vector<int64_t>& positions, const RopeSpec& s) {
+std::vector<double> rotated(const std::vector<double>& x, int64_t d, const std::vector<int64_t>& positions,
+                            const RopeSpec& s) {
   Stream stream;
   Arena arena(DeviceKind::cpu);
   arena.set_poison(true);
@@ -52,9 +53,7 @@ double product(const std::vector<double>& a, const std::vector<double>& b) {
 std::vector<double> random_values(int64_t n, uint64_t seed) {
   Rng rng(seed, "rope test");
   std::vector<double> x(static_cast<size_t>(n));
-  for (double& v : x) {
-    v = rng.normal();
-  }
+  for (double& v : x) { v = rng.normal(); }
   return x;
 }
 
@@ -77,9 +76,7 @@ TEST_CASE("rotation pairs the halves of the rotated channels and leaves the othe
     CHECK(y[a] == Approx(x[a] * std::cos(angle) - x[b] * std::sin(angle)).epsilon(1e-14));
     CHECK(y[b] == Approx(x[b] * std::cos(angle) + x[a] * std::sin(angle)).epsilon(1e-14));
   }
-  for (size_t i = 6; i < 9; ++i) {
-    CHECK(y[i] == x[i]);
-  }
+  for (size_t i = 6; i < 9; ++i) { CHECK(y[i] == x[i]); }
   CHECK(rotated(x, 9, {0}, spec(10000.0, 8)) == x);
 }
 
@@ -96,18 +93,15 @@ TEST_CASE("frequencies of YaRN equal the table of the page", "[fast]") {
 TEST_CASE("YaRN with factor 1 is RoPE, and its attention factor scales rotated channels only", "[fast]") {
   const std::vector<double> x = random_values(8, 4);
   CHECK(rotated(x, 8, {12}, yarn(50.0, 6, 1.0, 64, 1.0)) == rotated(x, 8, {12}, spec(50.0, 6)));
-  const std::vector<double> plain = rotated(x, 8, {12}, yarn(50.0, 6, 2.0, 64, 1.0)), scaled = rotated(x, 8, {12}, yarn(50.0, 6, 2.0, 64, 1.5));
-  for (size_t i = 0; i < 8; ++i) {
-    CHECK(scaled[i] == Approx(plain[i] * (i < 6 ? 1.5 : 1.0)).epsilon(1e-15));
-  }
+  const std::vector<double> plain = rotated(x, 8, {12}, yarn(50.0, 6, 2.0, 64, 1.0)),
+                            scaled = rotated(x, 8, {12}, yarn(50.0, 6, 2.0, 64, 1.5));
+  for (size_t i = 0; i < 8; ++i) { CHECK(scaled[i] == Approx(plain[i] * (i < 6 ? 1.5 : 1.0)).epsilon(1e-15)); }
 }
 
 TEST_CASE("endpoint frequencies run from 1 to 1 / theta", "[fast]") {
   RopeSpec s = spec(625.0, 10);
   s.endpoint = true;
-  for (int i = 0; i < 5; ++i) {
-    CHECK(s.frequency(i) == Approx(std::pow(5.0, -i)).epsilon(1e-14));
-  }
+  for (int i = 0; i < 5; ++i) { CHECK(s.frequency(i) == Approx(std::pow(5.0, -i)).epsilon(1e-14)); }
 }
 
 TEST_CASE("positions follow documents, whichever way the table is made", "[fast]") {
@@ -148,8 +142,11 @@ TEST_CASE("logits of unit queries and keys stay within beta after rotation", "[f
   };
   const double betas[] = {2.5, -0.5};
   const Var beta = put({heads}, {betas[0], betas[1]});
-  const Var q = rope(pass, scaled_l2_norm(tape, put({tokens, heads * d}, random_values(tokens * heads * d, 6)), d, beta), heads, spec(10.0, 4));
-  const Var k = rope(pass, l2_norm(tape, put({tokens, heads * d}, random_values(tokens * heads * d, 7)), d), heads, spec(10.0, 4));
+  const Var q =
+      rope(pass, scaled_l2_norm(tape, put({tokens, heads * d}, random_values(tokens * heads * d, 6)), d, beta), heads,
+           spec(10.0, 4));
+  const Var k = rope(pass, l2_norm(tape, put({tokens, heads * d}, random_values(tokens * heads * d, 7)), d), heads,
+                     spec(10.0, 4));
   const double *qs = tape.value(q).as<double>(), *ks = tape.value(k).as<double>();
   for (int64_t i = 0; i < tokens * heads; ++i) {
     for (int64_t j = i % heads; j < tokens * heads; j += heads) {
