@@ -25,6 +25,11 @@ MicroBatch planned_rows(const TrainConfig& train) {
   return rows;
 }
 
+struct NamedSum {
+  std::string name;
+  int64_t bytes, count;
+};
+
 /// The number that follows `key` in a file of "key value" lines, or nothing.
 int64_t number_in(const std::string& path, const std::string& key, int64_t otherwise) {
   std::ifstream file(path);
@@ -76,15 +81,24 @@ std::string describe(const MemoryPlan& plan, size_t rows) {
   std::string text = "memory plan: " + format_bytes(static_cast<double>(plan.total_bytes())) + "\n";
   text += line("parameters", plan.parameter_bytes) + line("gradients", plan.gradient_bytes);
   text += line("optimizer", plan.optimizer_bytes) + line("activations and temporaries, at the peak", plan.work_bytes);
+  // Equal names are one line: a model has the same temporaries in every block.
+  std::vector<NamedSum> sums;
+  for (const Arena::Use& use : plan.work_peak) {
+    auto it = std::find_if(sums.begin(), sums.end(), [&](const NamedSum& s) { return s.name == use.name; });
+    it = it != sums.end() ? it : sums.insert(sums.end(), {use.name, 0, 0});
+    it->bytes += use.bytes;
+    it->count += 1;
+  }
+  std::stable_sort(sums.begin(), sums.end(), [](const NamedSum& a, const NamedSum& b) { return a.bytes > b.bytes; });
   int64_t rest = 0;
-  for (size_t i = 0; i < plan.work_peak.size(); ++i) {
+  for (size_t i = 0; i < sums.size(); ++i) {
     if (i < rows) {
-      text += line("  " + plan.work_peak[i].name, plan.work_peak[i].bytes);
+      text += line("  " + sums[i].name + (sums[i].count > 1 ? " x " + std::to_string(sums[i].count) : ""), sums[i].bytes);
     } else {
-      rest += plan.work_peak[i].bytes;
+      rest += sums[i].bytes;
     }
   }
-  return text + (rest > 0 ? line("  " + std::to_string(plan.work_peak.size() - rows) + " more", rest) : "");
+  return text + (rest > 0 ? line("  others", rest) : "");
 }
 
 int64_t available_memory_bytes() {

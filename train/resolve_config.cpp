@@ -17,7 +17,12 @@ Json resolve_tokenizer(const DataConfig& data) {
     return Fields::write(tokenizer);
   }
   const SourceConfig& first = data.sources.front();
-  const auto file = first.type == "shards" ? dataset_of_source(first.path) : std::nullopt;
+  std::optional<fs::path> file;
+  try {
+    file = first.type == "shards" ? dataset_of_source(first.path) : std::nullopt;
+  } catch (const DataError&) {
+    // A configuration can be resolved without its data; opening the data reports what is missing.
+  }
   if (!file) {
     return {};
   }

@@ -1,0 +1,51 @@
+// Whole training runs in fp64 against an independent reference (configuration, initial weights, data,
+// losses and final weights of which lie in tests/golden).
+#include "tests/paths.h"
+#include "tests/train/run_fixture.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+/// Trains the case and compares losses, lr, gradient norms (1e-9) and final weights (1e-7, relative to the largest entry).
+void check_run(const std::string& name, const std::vector<std::string>& overrides = {}) {
+  const fs::path golden = fs::path(test_data_path()) / "golden" / name;
+  const TempFolder folder;
+  RunConfig config = read_run_config((golden / "run.json").string(), overrides);
+  resolve(config, {});
+  const int64_t steps = config.train.steps;
+  RunOptions options;
+  options.init_from = golden / "init.safetensors";
+  Heard heard;
+  REQUIRE(run_in(folder / "run", std::move(config), heard, options) == 0);
+  for (const char* key : {"loss", "lr", "grad_norm"}) {
+    const std::vector<double> found = metric(folder / "run", key), expected = metric(golden, key);
+    REQUIRE(found.size() == expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      INFO(key << " of step " << i + 1);
+      CHECK(found[i] == Catch::Approx(expected[i]).epsilon(1e-9));
+    }
+  }
+  const SafetensorsFile found(checkpoint_in(folder / "run", steps) / "model.safetensors"), expected(golden / "final.safetensors");
+  CHECK(found.entries().size() == expected.entries().size());
+  for (const auto& [tensor, entry] : expected.entries()) {
+    const std::vector<double> a = found.doubles(tensor), b = expected.doubles(tensor);
+    REQUIRE(a.size() == b.size());
+    double worst = 0, largest = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      worst = std::max(worst, std::abs(a[i] - b[i]));
+      largest = std::max(largest, std::abs(b[i]));
+    }
+    INFO(tensor << ": largest difference " << worst << ", largest entry " << largest);
+    CHECK(worst <= 1e-7 * largest);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("training run of gdn with documents, cosine and clipping equals the reference") { check_run("train-13"); }
+TEST_CASE("training run of gdn with a learned initial state, wsd and shuffled documents equals the reference") {
+  // The reference decays initial_state, which page 20 exempts.
+  check_run("train-16", {R"(optimizer.groups=[{"match": "initial_state", "force_decay": true}])"});
+}

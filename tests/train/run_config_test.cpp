@@ -1,0 +1,143 @@
+#include "train/run_config.h"
+
+#include "tests/paths.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+const char* kRun = R"({
+ "name": "small",
+ "model": {"vocab_size": 50, "hidden_size": 16, "num_layers": 2,
+   "layers": {"mix": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4},
+              "mlp": {"type": "swiglu", "intermediate_size": 20}},
+   "pattern": [{"mixer": "mix", "ffn": "mlp"}]},
+ "data": {"sources": [{"path": "data/tokens.bin"}]},
+ "train": {"steps": 10, "batch_size": 6, "sequence_length": 32},
+ "optimizer": {"lr": 1e-3}
+})";
+
+RunConfig read(const TempFolder& folder, const std::vector<std::string>& overrides = {}, bool resolved = true) {
+  RunConfig config = read_run_config(folder.write("sub/run.json", kRun).string(), overrides);
+  if (resolved) {
+    resolve(config, {});
+  }
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("a run configuration has the defaults of the reference", "[fast]") {
+  const TempFolder folder;
+  const RunConfig c = read(folder);
+  CHECK(c.train.micro_batch_size == 6);
+  CHECK(c.train.seed == 0);
+  CHECK(c.train.precision == "fp32");
+  CHECK(c.train.nonfinite == "skip");
+  CHECK(c.train.max_consecutive_skips == 10);
+  CHECK(c.train.log_every == 10);
+  CHECK(c.train.val_every == 0);
+  CHECK(c.train.checkpoint.every == 1000);
+  CHECK(c.train.checkpoint.keep == 2);
+  CHECK(c.train.checkpoint.keep_every == 0);
+  CHECK(c.train.exit_code_on_stop == 75);
+  CHECK(c.train.recompute == "none");
+  CHECK_FALSE(c.train.random_window);
+  CHECK(c.optimizer.betas == std::vector<double>{0.9, 0.95});
+  CHECK(c.optimizer.eps == 1e-8);
+  CHECK(c.optimizer.weight_decay == 0.1);
+  CHECK(c.optimizer.clip_norm == 1.0);
+  CHECK(c.schedule.type == "constant");
+  CHECK(device_of(c) == DeviceKind::cpu);
+}
+
+TEST_CASE("paths are absolute against the file that wrote them", "[fast]") {
+  const TempFolder folder;
+  CHECK(read(folder).data.sources[0].path == (folder / "sub/data/tokens.bin").string());
+}
+
+TEST_CASE("a resolved configuration reads back as itself", "[fast]") {
+  const TempFolder folder;
+  const Json resolved = to_json(read(folder, {"train.random_window={\"p\": 0.9, \"window\": 5}", "schedule.type=wsd", "eval={\"a\": [1]}",
+                                              "optimizer.groups=[{\"match\": \"a\", \"lr\": 0.5}]", "train.tokens=1900"}));
+  const fs::path file = folder.write("elsewhere/resolved.json", resolved.dump(1));
+  RunConfig again = read_run_config(file.string());
+  resolve(again, {});
+  CHECK(to_json(again) == resolved);
+  CHECK(config_hash(to_json(again)) == config_hash(resolved));
+  CHECK(compare_configs(resolved, to_json(again)).empty());
+}
+
+TEST_CASE("tokens give the steps, and both must agree", "[fast]") {
+  const TempFolder folder;
+  const auto steps = [&](const std::string& tokens) {
+    Json json = parse_json(kRun, "run.json");
+    json.find("train")->erase("steps");
+    json.find("train")->set("tokens", parse_json(tokens, "t"));
+    RunConfig c;
+    Fields::read(json, "", c);
+    return c.train.steps;
+  };
+  CHECK(steps("1") == 1);
+  CHECK(steps("192") == 1);
+  CHECK(steps("193") == 2);
+  CHECK(steps("1e6") == 5209);
+  CHECK(read(folder, {"train.tokens=1900"}).train.steps == 10);
+  CHECK_THROWS_WITH(read(folder, {"train.tokens=1921"}), Catch::Contains("train.steps: found 10, expected 11"));
+  CHECK_THROWS_WITH(read(folder, {"train={\"batch_size\": 1, \"sequence_length\": 2}"}), Catch::Contains("train.steps: found nothing"));
+}
+
+TEST_CASE("values that cannot work are refused with file, line and path", "[fast]") {
+  const TempFolder folder;
+  const std::string at = (folder / "sub/run.json").string() + ":8:";
+  CHECK_THROWS_WITH(read(folder, {"train.batch_size=0"}), Catch::Contains("train.batch_size: found 0, expected an integer >= 1"));
+  CHECK_THROWS_WITH(read(folder, {"train.micro_batch_size=4"}), Catch::Contains("train.micro_batch_size: found 4 rows on 1 rank") && Catch::Contains("= 6"));
+  CHECK_THROWS_WITH(read(folder, {"train.fast_batch=3"}), Catch::Contains("train.fast_batch: found 3, expected 6"));
+  CHECK_THROWS_WITH(read(folder, {"train.steps_per_epoch=3"}), Catch::Contains("unknown key"));
+  CHECK_THROWS_WITH(read(folder, {"train.bach_size=3"}), Catch::Contains("batch_size"));
+  CHECK_THROWS_WITH(read(folder, {"name=a/b"}), Catch::Contains("name: found \"a/b\""));
+  CHECK_THROWS_WITH(read(folder, {"schedule={\"type\": \"wsd\", \"warmup_steps\": 9}"}),
+                    Catch::Contains("schedule.warmup_steps: found 9 with 2 decay steps") && Catch::Contains("at most train.steps = 10"));
+  CHECK_THROWS_WITH(read(folder, {"train.random_window={\"p\": 2, \"window\": 5}"}), Catch::Contains("train.random_window.p"));
+  Json json = parse_json(kRun, "run.json");
+  json.erase("optimizer");
+  RunConfig c;
+  CHECK_THROWS_WITH(Fields::read(json, "", c), Catch::Contains("optimizer"));
+}
+
+TEST_CASE("devices and precisions that this build does not have are errors, never replaced", "[fast]") {
+  const TempFolder folder;
+#ifndef HEBB_HAVE_CUDA
+  CHECK_THROWS_WITH(read(folder, {"train.device=cuda"}), Catch::Contains("train.device: found \"cuda\""));
+#endif
+  CHECK_THROWS_WITH(read(folder, {"train.device=cpu", "train.precision=bf16"}), Catch::Contains("train.precision: found \"bf16\" on the CPU"));
+  CHECK(read(folder, {"train.precision=fp64"}).train.precision == "fp64");
+}
+
+TEST_CASE("configurations are compared path by path, without what a resumed run may change", "[fast]") {
+  const TempFolder folder;
+  const Json stored = to_json(read(folder));
+  const Json current = to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1", "eval={}",
+                                             "data.sources.0.path=elsewhere.bin", "data.validation=[{\"name\": \"v\", \"path\": \"x\"}]",
+                                             "optimizer.betas=[0.9, 0.99]", "model.layers.mlp.intermediate_size=21", "train.seed=3"}));
+  std::vector<std::string> paths;
+  for (const ConfigDifference& d : compare_configs(stored, current)) {
+    paths.push_back(d.path + " " + d.stored + " " + d.current);
+  }
+  CHECK(paths == std::vector<std::string>{"model.layers.mlp.intermediate_size 20 21", "train.seed 0 3", "optimizer.betas.1 0.95 0.99"});
+}
+
+TEST_CASE("the configuration hash is FNV-1a of the canonical JSON", "[fast]") {
+  CHECK(config_hash(parse_json(R"({"b": 1, "a": [true]})", "t")) == config_hash(parse_json(R"({"a":[true],"b":1})", "t")));
+  CHECK(config_hash(Json::object()) == "08f44b07b5901a25");  // of "{}"
+}
+
+TEST_CASE("the tokenizer of the data is that of the first source unless given", "[fast]") {
+  const TempFolder folder;
+  CHECK(read(folder).data.tokenizer.is_null());
+  const RunConfig c = read(folder, {"data.tokenizer={\"type\": \"bytes\"}"});
+  CHECK(c.data.tokenizer.at("type").as_string() == "bytes");
+  CHECK_THROWS_WITH(read(folder, {"data.tokenizer={\"typ\": \"bytes\"}"}), Catch::Contains("data.tokenizer.typ"));
+}
