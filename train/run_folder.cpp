@@ -58,10 +58,11 @@ RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
   if (checkpoint_) {
     compare_with(*checkpoint_ / "config.json", options);
     go_back_to_checkpoint();
-  } else if (fs::exists(stored)) {
+  } else if (has_begun()) {
+    if (!fs::exists(stored)) {
+      throw CheckpointError(path_.string(), "no run folder", "metrics.jsonl without config.json", "a new folder or one that a run made");
+    }
     compare_with(stored, options);
-  } else if (fs::exists(path_ / "metrics.jsonl")) {
-    throw CheckpointError(path_.string(), "no run folder", "metrics.jsonl without config.json", "a new folder or one that a run made");
   }
   write_file_atomic(stored, config_.dump(1) + "\n");
 }
@@ -160,13 +161,18 @@ void RunFolder::keep_tokenizer(RunConfig& config, const RunOptions& options) con
   if (!fs::exists(kept) || !fs::equivalent(kept, given)) {
     const std::string bytes = read_file(given);
     const bool is_other = fs::exists(kept) && read_file(kept) != bytes;
-    if (is_other && !options.allow_config_change && (checkpoint_ || fs::exists(path_ / "config.json"))) {
+    if (is_other && !options.allow_config_change && has_begun()) {
       throw config.error("data.tokenizer.file", given.string() + " with other contents than " + kept.string(),
                          "the tokenizer of the run (or --allow-config-change)");
     }
     write_file_atomic(kept, bytes);
   }
   *file = Json(kept.string());
+}
+
+bool RunFolder::has_begun() const {
+  const fs::path metrics = path_ / "metrics.jsonl";
+  return checkpoint_ || (fs::exists(metrics) && fs::file_size(metrics) > 0);
 }
 
 void RunFolder::go_back_to_checkpoint() {

@@ -40,6 +40,8 @@ class RunFolder {
   void compare_with(const fs::path& stored_config, const RunOptions& options);
   void keep_tokenizer(RunConfig& config, const RunOptions& options) const;
   void go_back_to_checkpoint();
+  /// Whether a run has done a step here: what failed before may be started again with another configuration.
+  bool has_begun() const;
 
   fs::path path_;
   CheckpointFolder checkpoints_;

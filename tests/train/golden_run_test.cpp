@@ -49,3 +49,5 @@ TEST_CASE("training run of gdn with a learned initial state, wsd and shuffled do
   // The reference decays initial_state, which page 20 exempts.
   check_run("train-16", {R"(optimizer.groups=[{"match": "initial_state", "force_decay": true}])"});
 }
+TEST_CASE("training run of attention with YaRN, windows, layer norms and relu2 equals the reference") { check_run("train-14"); }
+TEST_CASE("training run of attention with gates, value residuals and tied embeddings equals the reference") { check_run("train-15"); }

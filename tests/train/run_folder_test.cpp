@@ -75,6 +75,14 @@ TEST_CASE("a run that died before its first checkpoint starts again, with its co
   CHECK(metric(folder / "run", "step") == std::vector<double>{1, 2, 3, 4, 5, 6, 7});
 }
 
+TEST_CASE("a run that failed before its first step may be started with another configuration") {
+  const TempFolder folder;
+  RunConfig config = test_run(folder);
+  config.data.sources[0].path = "nowhere.bin";
+  CHECK_THROWS_AS(run_in(folder / "run", std::move(config)), DataError);
+  CHECK(run_in(folder / "run", test_run(folder, R"({"optimizer": {"lr": 0.02}})")) == 0);
+}
+
 TEST_CASE("fields that may differ do: the run goes on and says that the schedule changes") {
   const TempFolder folder;
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
@@ -97,7 +105,7 @@ TEST_CASE("resume never needs a new or empty folder") {
 
 TEST_CASE("metrics without a configuration are not taken for a run") {
   const TempFolder folder;
-  folder.write("run/metrics.jsonl", "");
+  folder.write("run/metrics.jsonl", "{\"step\":1}\n");
   CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)), Catch::Contains("metrics.jsonl without config.json"));
 }
 

@@ -1,0 +1,216 @@
+// `hebb train` as users meet it: exit codes, messages, signals.
+#include "core/progress.h"
+#include "core/random.h"
+#include "tests/temp_folder.h"
+#include "tests/train/process.h"
+#include "train/checkpoint.h"
+#include "train/memory_plan.h"
+#include "train/run_config.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+/// A folder with a run configuration of a small gdn model and its tokens.
+class RunFiles {
+ public:
+  explicit RunFiles(const std::string& train = R"("steps": 6, "batch_size": 4, "sequence_length": 16, "log_every": 1)") {
+    Rng rng(4, "test tokens");
+    std::string bytes;
+    for (int i = 0; i < 4000; ++i) {
+      bytes.push_back(static_cast<char>(rng.below(40)));
+      bytes.push_back('\0');
+    }
+    folder.write("tokens.bin", bytes);
+    folder.write("run.json", R"({
+ "name": "small",
+ "model": {"vocab_size": 40, "hidden_size": 16, "num_layers": 2,
+   "layers": {"mix": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4},
+              "mlp": {"type": "swiglu", "intermediate_size": 20}},
+   "pattern": [{"mixer": "mix", "ffn": "mlp"}]},
+ "data": {"sources": [{"path": "tokens.bin", "format": "raw_u16"}]},
+ "train": {)" + train + R"(},
+ "optimizer": {"lr": 1e-3}
+})");
+  }
+  Result train(std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {"train", "run.json"});
+    return run_hebb(more, folder / "output", folder.path());
+  }
+  fs::path run() const { return folder / "runs" / "small"; }
+
+  TempFolder folder;
+};
+
+}  // namespace
+
+TEST_CASE("train runs in runs/NAME, prints plain lines, and goes on when started again") {
+  const RunFiles files;
+  const Result first = files.train({"train.steps=4"});
+  INFO(first.err);
+  REQUIRE(first.code == 0);
+  CHECK(first.err.empty());
+  CHECK(first.out.starts_with("hebb "));
+  CHECK(first.out.find("\nstep 4/4 loss ") != std::string::npos);
+  CHECK(fs::exists(files.run() / "checkpoints" / "step_00000004" / "model.safetensors"));
+  const Result second = files.train();
+  REQUIRE(second.code == 0);
+  CHECK(second.out.find("resuming after step 4") != std::string::npos);
+  CHECK(second.out.find("\nstep 5/6 loss ") != std::string::npos);
+}
+
+TEST_CASE("overrides come as key=value, --key value and --key=value") {
+  const RunFiles files;
+  const Result result = files.train({"train.seed=3", "--optimizer.lr", "0.25", "--train.log_every=2", "--name", "other", "--threads", "1",
+                                     "--precision", "fp64", "--device", "cpu", "--print-config"});
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  const Json config = parse_json(result.out, "printed");
+  CHECK(config.at("train").at("seed").as_int() == 3);
+  CHECK(config.at("optimizer").at("lr").as_double() == 0.25);
+  CHECK(config.at("train").at("log_every").as_int() == 2);
+  CHECK(config.at("name").as_string() == "other");
+  CHECK(config.at("train").at("threads").as_int() == 1);
+  CHECK(config.at("train").at("precision").as_string() == "fp64");
+  CHECK_FALSE(fs::exists(files.folder / "runs"));
+  files.folder.write("printed/again.json", result.out);
+  const Result again = run_hebb({"train", "printed/again.json", "--print-config"}, files.folder / "output", files.folder.path());
+  CHECK(again.out == result.out);
+}
+
+TEST_CASE("errors are one line with the exit code of their kind") {
+  const RunFiles files;
+  const auto check = [&](const std::vector<std::string>& arguments, int code, const std::string& message) {
+    const Result result = files.train(arguments);
+    INFO(result.err);
+    CHECK(result.code == code);
+    CHECK(result.err.starts_with("error: "));
+    CHECK(result.err.find('\n') == result.err.size() - 1);
+    CHECK(result.err.find(message) != std::string::npos);
+  };
+  check({"train.batch_size=0"}, 2, "train.batch_size: found 0, expected an integer >= 1");
+  check({"--train.batchsize", "3"}, 2, "batch_size");
+  check({"--resum", "never"}, 2, "unknown option --resum; did you mean --resume?");
+  check({"--train.steps"}, 2, "option --train.steps needs a value");
+  check({"second.json"}, 2, "unexpected argument second.json");
+  check({"data.sources.0.path=nothing.bin"}, 3, "nothing.bin");
+  check({"model.vocab_size=30"}, 3, "tokens.bin");
+  check({"--run-dir", "tokens.bin/run"}, 4, "cannot create the run folder");
+  check({"--resume", "nowhere"}, 4, "nowhere: cannot resume from here");
+  check({"--init-from", "tokens.bin"}, 4, "tokens.bin");
+  check({"optimizer.lr=1e30", "optimizer.clip_norm=0", "train.max_consecutive_skips=0"}, 6, "step ");
+  CHECK(run_hebb({"train"}, files.folder / "output", files.folder.path()).err.find("no CONFIG given") != std::string::npos);
+}
+
+TEST_CASE("a second process in the run folder stops with exit code 4 and names the first") {
+  const RunFiles files(R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1)");
+  Process first({"train", "run.json"}, files.folder / "first", files.folder.path());
+  REQUIRE(first.prints("\nstep 1/"));
+  const Result second = files.train();
+  CHECK(second.code == 4);
+  CHECK(second.err.find("in use by process " + std::to_string(first.pid()) + " on ") != std::string::npos);
+}
+
+TEST_CASE("signals save and stop with exit code 75, and the run goes on") {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) {
+    const RunFiles files(R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1)");
+    Process process({"train", "run.json"}, files.folder / "first", files.folder.path());
+    REQUIRE(process.prints("\nstep 3/"));
+    process.kill(signal);
+    REQUIRE(process.wait() == 75);
+    const CheckpointFolder checkpoints(files.run() / "checkpoints");
+    REQUIRE(checkpoints.latest());
+    CHECK(*checkpoints.latest() >= 3);
+    const Result again = files.train({"train.max_minutes=1e-9", "train.exit_code_on_stop=9"});
+    CHECK(again.code == 9);
+    CHECK(again.out.find("resuming after step " + std::to_string(*checkpoints.latest())) != std::string::npos);
+  }
+}
+
+TEST_CASE("more processes than one are refused with the variable that asks for them") {
+  const RunFiles files;
+  ::setenv("RANK", "0", 1);
+  ::setenv("WORLD_SIZE", "2", 1);
+  const Result result = files.train();
+  ::unsetenv("RANK");
+  ::unsetenv("WORLD_SIZE");
+  CHECK(result.code == 14);
+  CHECK(result.err.find("WORLD_SIZE: this build trains with one process (found 2, expected 1)") != std::string::npos);
+}
+
+TEST_CASE("killed at any moment, also while it writes a checkpoint, a run comes out the same", "[slow]") {
+  const std::string settings = R"("steps": 60, "batch_size": 4, "sequence_length": 16, "log_every": 7, "checkpoint": {"every": 2})";
+  const RunFiles straight(settings);
+  REQUIRE(straight.train().code == 0);
+  const auto bytes = [](const RunFiles& files) {
+    std::string all;
+    for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+      all += read_file(files.run() / "checkpoints" / "step_00000060" / name);
+    }
+    Json loader = parse_json_file((files.run() / "checkpoints" / "step_00000060" / "state.json").string()).at("loader");
+    loader.erase("sources");  // holds the path
+    return all + loader.dump();
+  };
+  const auto losses = [](const RunFiles& files) {
+    std::string all;
+    const std::string text = read_file(files.run() / "metrics.jsonl");
+    for (size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1) {
+      const Json line = parse_json(text.substr(begin, text.find('\n', begin) - begin), "metrics.jsonl");
+      all += line.at("step").dump() + " " + line.at("loss").dump() + " " + line.at("grad_norm").dump() + "\n";
+    }
+    return all;
+  };
+  Rng rng(1, "moments");
+  auto files = std::make_unique<RunFiles>(settings);
+  int kills = 0, in_writing = 0, finished = 0;
+  while (kills < 60 || in_writing < 5 || finished < 1) {
+    REQUIRE(kills < 2000);
+    Process process({"train", "run.json"}, files->folder / "output", files->folder.path());
+    if (process.ends_within(static_cast<int>(rng.below(400)))) {
+      INFO(process.err());
+      REQUIRE(process.wait() == 0);
+      CHECK(bytes(*files) == bytes(straight));
+      CHECK(losses(*files) == losses(straight));
+      ++finished;
+      files = std::make_unique<RunFiles>(settings);
+      continue;
+    }
+    process.kill(SIGKILL);
+    process.wait();
+    ++kills;
+    const fs::path checkpoints = files->run() / "checkpoints";
+    if (fs::exists(checkpoints)) {
+      for (const auto& entry : fs::directory_iterator(checkpoints)) {
+        in_writing += entry.path().filename().string().starts_with(".tmp-step") ? 1 : 0;
+      }
+    }
+  }
+  INFO(kills << " kills, " << in_writing << " while writing, " << finished << " runs");
+  REQUIRE(files->train().code == 0);
+  CHECK(bytes(*files) == bytes(straight));
+}
+
+TEST_CASE("memory grows by what the plan says", "[slow]") {
+  // Mostly activations, and mostly parameters; both above 1 GiB.
+  const std::vector<std::vector<std::string>> shapes = {
+      {"model.hidden_size=48", "train.batch_size=24", "train.sequence_length=2048"},
+      {"model.vocab_size=60000", "model.hidden_size=600", "train.batch_size=1", "train.sequence_length=40"}};
+  for (const auto& shape : shapes) {
+    const RunFiles files(R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1)");
+    RunConfig config = read_run_config((files.folder / "run.json").string(), shape);
+    resolve(config, {});
+    const auto planned = static_cast<double>(plan_memory(config).total_bytes());
+    REQUIRE(planned > 1024.0 * 1024 * 1024);
+    std::vector<std::string> arguments{"train", "run.json"};
+    arguments.insert(arguments.end(), shape.begin(), shape.end());
+    Process process(arguments, files.folder / "output", files.folder.path());
+    REQUIRE(process.prints("\nstep 2/"));
+    const std::string status = read_file("/proc/" + std::to_string(process.pid()) + "/status");
+    const double peak = 1024 * std::stod(status.substr(status.find("VmHWM:") + 6));
+    // The program itself, without a model, is a few MiB.
+    INFO("planned " << format_bytes(planned) << ", found " << format_bytes(peak));
+    CHECK(peak <= 1.1 * planned);
+    CHECK(peak >= 0.9 * planned);
+  }
+}
