@@ -194,7 +194,7 @@ TEST_CASE("killed at any moment, also while it writes a checkpoint, a run comes 
 TEST_CASE("memory grows by what the plan says", "[slow]") {
   // Mostly activations, and mostly parameters; both above 1 GiB.
   const std::vector<std::vector<std::string>> shapes = {
-      {"model.hidden_size=48", "train.batch_size=24", "train.sequence_length=2048"},
+      {"model.hidden_size=48", "model.num_layers=9", "model.layers.mlp.intermediate_size=200", "train.batch_size=16", "train.sequence_length=2000"},
       {"model.vocab_size=60000", "model.hidden_size=600", "train.batch_size=1", "train.sequence_length=40"}};
   for (const auto& shape : shapes) {
     const RunFiles files(R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1)");
