@@ -21,7 +21,11 @@ int64_t blocks_of(const Tensor& t) { return (t.numel() + kSumSquaresBlock - 1) /
 }  // namespace
 
 void fields(Fields& f, GroupConfig& c) {
-  f.field("match", c.match).required().help("Regular expression (ECMAScript), searched anywhere in a parameter's name; the first group that matches wins.");
+  f.field("match", c.match)
+      .required()
+      .help(
+          "Regular expression (ECMAScript), searched anywhere in a parameter's name; the first group that matches "
+          "wins.");
   f.field("lr", c.lr).above(0).help("Peak learning rate.");
   f.field("betas", c.betas).min(0).below(1).help("Decay rates of the moments; empty: inherited.");
   f.field("eps", c.eps).above(0).help("Epsilon outside the root.");

@@ -27,7 +27,8 @@ class SpikeWindow {
 /// What happens to steps that cannot be applied (spec 83, section 4).
 class SkipPolicy {
  public:
-  SkipPolicy(bool stop_at_once, int64_t max_consecutive) : stop_at_once_(stop_at_once), max_consecutive_(max_consecutive) {}
+  SkipPolicy(bool stop_at_once, int64_t max_consecutive)
+      : stop_at_once_(stop_at_once), max_consecutive_(max_consecutive) {}
 
   /// Reports step index `step` as applied or not; `reason` says why not ("the loss is nan"). Throws
   /// NumericError naming the step when training must stop; `may_stop_at_once` is false for steps that

@@ -11,7 +11,8 @@
 namespace hebb {
 namespace {
 
-const std::vector<std::string> kSections = {"name", "model", "data", "train", "optimizer", "schedule", "eval", "extends"};
+const std::vector<std::string> kSections = {"name",      "model",    "data", "train",
+                                            "optimizer", "schedule", "eval", "extends"};
 
 void check_key(const CLI::App& verb, const std::string& key) {
   const bool is_key = key.find('.') != std::string::npos || key.starts_with("/") ||

@@ -52,15 +52,17 @@ int train(const CLI::App& verb, const Arguments& arguments) {
 }  // namespace
 
 void add_train_verb(CLI::App& app, int& exit_code) {
-  CLI::App& verb = *app.add_subcommand("train", "Trains a model: hebb train CONFIG [key.path=value | --key.path value ...]");
+  CLI::App& verb =
+      *app.add_subcommand("train", "Trains a model: hebb train CONFIG [key.path=value | --key.path value ...]");
   verb.allow_extras();
   verb.footer(
       "CONFIG is a run configuration; key.path=value and --key.path value change single values of it\n"
       "(train.steps=100, --optimizer.lr 3e-4). A run folder whose configuration agrees is continued.");
   const auto a = std::make_shared<Arguments>();
   verb.add_option("--run-dir", a->run.run_folder, "Run folder")->default_str("runs/NAME")->type_name("PATH");
-  verb.add_option("--resume", a->run.resume,
-                  "auto: continue the run folder; never: it must be new or empty; DIR: from that checkpoint or run folder");
+  verb.add_option(
+      "--resume", a->run.resume,
+      "auto: continue the run folder; never: it must be new or empty; DIR: from that checkpoint or run folder");
   verb.add_option("--init-from", a->run.init_from, "Weights for step 0: a safetensors file or a checkpoint folder")
       ->default_str("")
       ->type_name("PATH");

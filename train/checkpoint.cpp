@@ -121,11 +121,13 @@ std::string file_difference(const fs::path& path, const FileRecord& record) {
   }
   const auto size = static_cast<int64_t>(fs::file_size(path));
   if (size != record.size) {
-    return path.filename().string() + ": found " + std::to_string(size) + " bytes, expected " + std::to_string(record.size);
+    return path.filename().string() + ": found " + std::to_string(size) + " bytes, expected " +
+           std::to_string(record.size);
   }
   const int64_t crc = crc_of(path);
   if (crc != record.crc32) {
-    return path.filename().string() + ": found CRC-32 " + std::to_string(crc) + ", expected " + std::to_string(record.crc32);
+    return path.filename().string() + ": found CRC-32 " + std::to_string(crc) + ", expected " +
+           std::to_string(record.crc32);
   }
   return "";
 }

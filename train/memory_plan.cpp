@@ -93,7 +93,8 @@ std::string describe(const MemoryPlan& plan, size_t rows) {
   int64_t rest = 0;
   for (size_t i = 0; i < sums.size(); ++i) {
     if (i < rows) {
-      text += line("  " + sums[i].name + (sums[i].count > 1 ? " x " + std::to_string(sums[i].count) : ""), sums[i].bytes);
+      text +=
+          line("  " + sums[i].name + (sums[i].count > 1 ? " x " + std::to_string(sums[i].count) : ""), sums[i].bytes);
     } else {
       rest += sums[i].bytes;
     }

@@ -27,8 +27,8 @@ const fs::path& trim(const fs::path& path, int64_t step, std::set<std::string>& 
     }
     const Json* at = json.is_object() ? json.find("step") : nullptr;
     if (at == nullptr || !at->is_integer()) {
-      throw CheckpointError(path.string() + ":" + std::to_string(number + 1), "no metrics line", std::string(line.substr(0, 40)),
-                            "a JSON object with an integer \"step\"");
+      throw CheckpointError(path.string() + ":" + std::to_string(number + 1), "no metrics line",
+                            std::string(line.substr(0, 40)), "a JSON object with an integer \"step\"");
     }
     if (at->as_int() > step) {
       ++removed;

@@ -64,7 +64,9 @@ ConfigError RunConfig::error(const std::string& path, std::string_view found, st
 
 DeviceKind device_of(const RunConfig& config) {
   const std::string origin = config.where(config.train.device == "cuda" ? "train.device" : "train.precision");
-  return choose_compute(config.train.device, config.train.precision.value_or(""), origin.empty() ? "train" : origin + ": train").device;
+  return choose_compute(config.train.device, config.train.precision.value_or(""),
+                        origin.empty() ? "train" : origin + ": train")
+      .device;
 }
 
 void resolve(RunConfig& config, const World& world) {

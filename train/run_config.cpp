@@ -25,8 +25,12 @@ void size_fields(Fields& f, TrainConfig& c) {
   f.field("sequence_length", c.sequence_length).required().min(1).unit("tokens").help("Tokens of a row.");
   const bool has_steps = f.field("steps", c.steps).min(1).unit("steps").help(
       "Optimizer steps (required unless tokens is given). May differ when a run is resumed.").present();
-  f.field("tokens", c.tokens).min(1).unit("tokens").help(
-      "Length of the run instead of steps: steps = ceil(tokens / (batch_size x sequence_length)). May differ when a run is resumed.");
+  f.field("tokens", c.tokens)
+      .min(1)
+      .unit("tokens")
+      .help(
+          "Length of the run instead of steps: steps = ceil(tokens / (batch_size x sequence_length)). May differ when "
+          "a run is resumed.");
   if (f.reading()) {
     if (!has_steps && !c.tokens) {
       f.fail("steps", "nothing", "an integer >= 1 (or train.tokens)");
@@ -34,12 +38,17 @@ void size_fields(Fields& f, TrainConfig& c) {
     if (c.tokens) {
       const int64_t steps = (*c.tokens - 1) / c.tokens_per_step() + 1;
       f.require(!has_steps || c.steps == steps, "steps",
-                std::to_string(steps) + ", which train.tokens = " + std::to_string(*c.tokens) + " gives (or only one of them)");
+                std::to_string(steps) + ", which train.tokens = " + std::to_string(*c.tokens) +
+                    " gives (or only one of them)");
       c.steps = steps;
     }
   }
-  f.field("micro_batch_size", c.micro_batch_size).min(1).unit("rows").help(
-      "Rows of one forward and backward pass on one rank. Default: batch_size / ranks. May differ when a run is resumed.");
+  f.field("micro_batch_size", c.micro_batch_size)
+      .min(1)
+      .unit("rows")
+      .help(
+          "Rows of one forward and backward pass on one rank. Default: batch_size / ranks. May differ when a run is "
+          "resumed.");
   f.field("fast_batch", c.fast_batch).min(1).unit("rows").help(
       "Rows that share fast weights in one update (fwpkm, fwmlp). Default: the rows of a micro-batch of all ranks.");
 }
@@ -47,13 +56,19 @@ void size_fields(Fields& f, TrainConfig& c) {
 void machine_fields(Fields& f, TrainConfig& c) {
   f.field("device", c.device).one_of({"auto", "cpu", "cuda"}).help(
       "auto: the first usable GPU unless precision is fp64, else the CPU. May differ when a run is resumed.");
-  f.field("threads", c.threads).min(0).help(
-      "CPU threads; 0 = the cores that the process may use. Results do not depend on it. May differ when a run is resumed.");
+  f.field("threads", c.threads)
+      .min(0)
+      .help(
+          "CPU threads; 0 = the cores that the process may use. Results do not depend on it. May differ when a run is "
+          "resumed.");
   f.field("precision", c.precision).one_of({"fp32", "bf16", "fp64"}).help(
       "Default: bf16 on a GPU, fp32 on the CPU. fp64 is for verification, on the CPU only.");
   f.field("recompute", c.recompute).one_of({"none", "block", "mixer", "ffn"}).help(
       "What is computed again in the backward pass instead of kept; same bits. May differ when a run is resumed.");
-  f.field("zero", c.zero).min(0).max(1).help("1: ranks share the optimizer's memory. May differ when a run is resumed.");
+  f.field("zero", c.zero)
+      .min(0)
+      .max(1)
+      .help("1: ranks share the optimizer's memory. May differ when a run is resumed.");
   f.field("deterministic", c.deterministic).help("GPU: false permits kernels whose sums change from run to run.");
   f.field("allow_tf32", c.allow_tf32).help("GPU: TF32 in matrix products of fp32.");
   f.field("cuda_graphs", c.cuda_graphs).help("GPU: launch steps as graphs. May differ when a run is resumed.");
@@ -75,7 +90,10 @@ void fields(Fields& f, TrainConfig& c) {
   f.object("random_window", c.random_window).help(
       "With probability p, a training step lets attention layers without a window use this one.");
   machine_fields(f, c);
-  f.field("log_every", c.log_every).min(1).unit("steps").help("Distance of metric lines. May differ when a run is resumed.");
+  f.field("log_every", c.log_every)
+      .min(1)
+      .unit("steps")
+      .help("Distance of metric lines. May differ when a run is resumed.");
   f.field("val_every", c.val_every).min(0).unit("steps").help(
       "Distance of validations; 0 = after the last step only. May differ when a run is resumed.");
   f.object("checkpoint", c.checkpoint).help("When checkpoints are written and kept.");

@@ -38,10 +38,12 @@ std::string list(const std::vector<ConfigDifference>& differences) {
 }  // namespace
 
 RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
-    : path_(fs::absolute(options.run_folder.empty() ? fs::path("runs") / config.name : options.run_folder).lexically_normal()),
+    : path_(fs::absolute(options.run_folder.empty() ? fs::path("runs") / config.name : options.run_folder)
+                .lexically_normal()),
       checkpoints_(path_ / "checkpoints") {
   if (const std::string found = first_entry(path_); options.resume == "never" && !found.empty()) {
-    throw CheckpointError(path_.string(), "the run folder is not empty, and --resume is never", found, "a new or empty folder");
+    throw CheckpointError(path_.string(), "the run folder is not empty, and --resume is never", found,
+                          "a new or empty folder");
   }
   create_folder(path_);
   lock_.emplace(path_);
@@ -60,7 +62,8 @@ RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
     go_back_to_checkpoint();
   } else if (has_begun()) {
     if (!fs::exists(stored)) {
-      throw CheckpointError(path_.string(), "no run folder", "metrics.jsonl without config.json", "a new folder or one that a run made");
+      throw CheckpointError(path_.string(), "no run folder", "metrics.jsonl without config.json",
+                            "a new folder or one that a run made");
     }
     compare_with(stored, options);
   }
@@ -84,8 +87,8 @@ void RunFolder::choose_checkpoint(const RunOptions& options) {
 void RunFolder::choose_given(const fs::path& from, const RunOptions& options) {
   const fs::path found = find_checkpoint(from);
   if (found.empty()) {
-    throw CheckpointError(from.string(), "cannot resume from here", fs::exists(from) ? "no checkpoint in it" : "nothing",
-                          "a checkpoint or a run folder");
+    throw CheckpointError(from.string(), "cannot resume from here",
+                          fs::exists(from) ? "no checkpoint in it" : "nothing", "a checkpoint or a run folder");
   }
   if (found == from) {
     state_ = verify_checkpoint(found);
@@ -97,7 +100,8 @@ void RunFolder::choose_given(const fs::path& from, const RunOptions& options) {
                       fs::equivalent(checkpoint_->parent_path(), checkpoints_.path_of(0).parent_path());
   if (!is_own && checkpoints_.latest()) {
     throw CheckpointError(path_.string(), "the run folder has checkpoints of its own",
-                          CheckpointFolder::name_of(*checkpoints_.latest()), "a new folder for a run that goes on from another one");
+                          CheckpointFolder::name_of(*checkpoints_.latest()),
+                          "a new folder for a run that goes on from another one");
   }
 }
 
@@ -120,7 +124,8 @@ void RunFolder::choose_latest(const CheckpointFolder& folder, bool allow_older) 
       return;
     } catch (const CheckpointError& error) {
       if (!allow_older) {
-        throw CheckpointError(error.what(), candidates.size() > 1 ? "--allow-older goes on from " + CheckpointFolder::name_of(candidates[1])
+        throw CheckpointError(error.what(), candidates.size() > 1 ? "--allow-older goes on from " +
+                                                                        CheckpointFolder::name_of(candidates[1])
                                                                   : "there is no older one");
       }
       notes_.push_back(error.what());
@@ -138,8 +143,9 @@ void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& op
   }
   const std::vector<ConfigDifference> differences = compare_configs(stored, config_);
   if (!differences.empty() && !options.allow_config_change) {
-    throw ConfigError(stored_config.string(), "the configuration is not that of the run (--allow-config-change goes on with it): " +
-                                                  list(differences));
+    throw ConfigError(
+        stored_config.string(),
+        "the configuration is not that of the run (--allow-config-change goes on with it): " + list(differences));
   }
   if (!differences.empty()) {
     notes_.push_back("the configuration has changed: " + list(differences));
@@ -184,7 +190,8 @@ void RunFolder::go_back_to_checkpoint() {
   checkpoints_.point_to(state_.step);
   for (const int64_t step : checkpoints_.steps()) {
     if (step > state_.step) {
-      notes_.push_back("checkpoints/" + CheckpointFolder::name_of(step) + " belongs to what the run leaves behind; the next save removes it");
+      notes_.push_back("checkpoints/" + CheckpointFolder::name_of(step) +
+                       " belongs to what the run leaves behind; the next save removes it");
     }
   }
 }

@@ -61,8 +61,9 @@ bool is_alive(const Holder& holder) {
 }
 
 [[noreturn]] void fail_in_use(const fs::path& path, const Holder& holder, const char* hint) {
-  throw CheckpointError(path.parent_path().string(), "the run folder is in use by process " +
-                            std::to_string(holder.pid) + " on " + (holder.host.empty() ? "an unknown host" : holder.host) + hint);
+  throw CheckpointError(path.parent_path().string(),
+                        "the run folder is in use by process " + std::to_string(holder.pid) + " on " +
+                            (holder.host.empty() ? "an unknown host" : holder.host) + hint);
 }
 
 }  // namespace
@@ -94,7 +95,8 @@ RunLock::RunLock(const fs::path& run_folder) : path_(run_folder / "lock") {
     const bool is_here = holder.host == self.host;
     if (!is_here || (holder.pid != self.pid && is_alive(holder))) {
       ::close(fd_);
-      fail_in_use(path_, holder, is_here ? "" : ", which cannot be asked from here; remove the file lock if that process has ended");
+      fail_in_use(path_, holder,
+                  is_here ? "" : ", which cannot be asked from here; remove the file lock if that process has ended");
     }
     taken_over_ = "process " + std::to_string(holder.pid) + " on " + holder.host;
   }

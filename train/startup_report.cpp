@@ -88,7 +88,8 @@ const char* kind_name(const Param& p, const Optimizer& optimizer) {
 
 std::string describe_run(const RunConfig& config, const TrainMemory& memory) {
   const TrainConfig& t = config.train;
-  std::string text = format("device: %s, %d threads, precision %s", device_name(memory.stream.device), threads(), t.precision->c_str());
+  std::string text = format("device: %s, %d threads, precision %s", device_name(memory.stream.device), threads(),
+                            t.precision->c_str());
   text += t.device == "auto" ? " (train.device is auto)\n" : "\n";
   for (const std::string& name : config.model.unused()) {
     text += "model.layers." + name + " is used by no block\n";
@@ -97,23 +98,27 @@ std::string describe_run(const RunConfig& config, const TrainMemory& memory) {
     text += "optimizer.groups." + std::to_string(i) + " applies to no parameter\n";
   }
   if (config.schedule.warmup_steps > t.steps) {
-    text += format("schedule.warmup_steps = %lld is longer than the run\n", static_cast<long long>(config.schedule.warmup_steps));
+    text += format("schedule.warmup_steps = %lld is longer than the run\n",
+                   static_cast<long long>(config.schedule.warmup_steps));
   }
   return text;
 }
 
 std::string describe_batches(const TrainConfig& t) {
   const double tokens = static_cast<double>(t.steps) * static_cast<double>(t.tokens_per_step());
-  return format("batch: %lld rows x %lld tokens = %lld tokens a step; %lld micro-batches of %lld rows on 1 rank; %lld steps, %.4g tokens\n",
-                static_cast<long long>(t.batch_size), static_cast<long long>(t.sequence_length),
-                static_cast<long long>(t.tokens_per_step()), static_cast<long long>(t.batch_size / *t.micro_batch_size),
-                static_cast<long long>(*t.micro_batch_size), static_cast<long long>(t.steps), tokens);
+  return format(
+      "batch: %lld rows x %lld tokens = %lld tokens a step; %lld micro-batches of %lld rows on 1 rank; %lld steps, "
+      "%.4g tokens\n",
+      static_cast<long long>(t.batch_size), static_cast<long long>(t.sequence_length),
+      static_cast<long long>(t.tokens_per_step()), static_cast<long long>(t.batch_size / *t.micro_batch_size),
+      static_cast<long long>(*t.micro_batch_size), static_cast<long long>(t.steps), tokens);
 }
 
 std::string describe_time(const RunConfig& config, TrainMemory& memory, double flops, int64_t step) {
   const auto peak = peak_flops(config);
   const double speed = peak ? *peak : measure_matrix_product(memory);
-  const double tokens = static_cast<double>(config.train.steps - step) * static_cast<double>(config.train.tokens_per_step());
+  const double tokens =
+      static_cast<double>(config.train.steps - step) * static_cast<double>(config.train.tokens_per_step());
   return format("estimated hours: at least %.3g, at %s of %.4g GFLOP/s\n", flops * tokens / speed / 3600,
                 peak ? "the device's dense peak" : "the speed of a matrix product measured here", speed * 1e-9);
 }
@@ -136,12 +141,15 @@ std::string describe_parameters(Stream& stream, const ParamStore& params, const 
       add_values(stream, p->value, it->values);
     }
   }
-  std::string text = format("parameters: %lld trained, %lld in fast weights\n", static_cast<long long>(params.count(ParamKind::trained)),
+  std::string text = format("parameters: %lld trained, %lld in fast weights\n",
+                            static_cast<long long>(params.count(ParamKind::trained)),
                             static_cast<long long>(params.count(ParamKind::fast)));
   for (const Group& g : groups) {
-    text += format("  %-44s %3lld x %-18s %-8s", g.name.c_str(), static_cast<long long>(g.tensors), g.shape.str().c_str(), g.kind);
+    text += format("  %-44s %3lld x %-18s %-8s", g.name.c_str(), static_cast<long long>(g.tensors),
+                   g.shape.str().c_str(), g.kind);
     if (g.values.count > 0) {
-      text += format(" mean % .2e std %.2e min % .2e max % .2e", g.values.mean(), g.values.std(), g.values.lowest, g.values.highest);
+      text += format(" mean % .2e std %.2e min % .2e max % .2e", g.values.mean(), g.values.std(), g.values.lowest,
+                     g.values.highest);
     }
     text += "\n";
   }

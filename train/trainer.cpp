@@ -105,7 +105,8 @@ double Trainer::forward_backward(const Batch& batch, StepReport& report) {
 
 int64_t Trainer::random_window(int64_t step) const {
   const auto& window = config_.train.random_window;
-  const bool is_on = window && Rng(config_.train.seed, "random_window", static_cast<uint64_t>(step)).uniform() < window->p;
+  const bool is_on =
+      window && Rng(config_.train.seed, "random_window", static_cast<uint64_t>(step)).uniform() < window->p;
   return is_on ? window->window : 0;
 }
 
@@ -135,8 +136,9 @@ void Trainer::apply(const Batch& batch, StepReport& report) {
     skips_.applied();
     return;
   }
-  log_.say("step " + std::to_string(state_.step + 1) + " skipped: " + reason + " (rows " + std::to_string(batch.first_row) +
-           " to " + std::to_string(batch.first_row + config_.train.batch_size - 1) + ")");
+  log_.say("step " + std::to_string(state_.step + 1) + " skipped: " + reason + " (rows " +
+           std::to_string(batch.first_row) + " to " + std::to_string(batch.first_row + config_.train.batch_size - 1) +
+           ")");
   skips_.skipped(state_.step, reason, batch.valid_targets > 0);
 }
 
@@ -218,7 +220,8 @@ int Trainer::stop(const std::string& reason) {
     save();
   }
   log_.end_bar();
-  log_.say("stopped after step " + std::to_string(state_.step) + " by " + reason + "; the same command goes on from here");
+  log_.say("stopped after step " + std::to_string(state_.step) + " by " + reason +
+           "; the same command goes on from here");
   return static_cast<int>(config_.train.exit_code_on_stop);
 }
 

@@ -8,7 +8,8 @@
 
 namespace hebb {
 
-Trainer::Trainer(RunConfig config, const RunOptions& options, const World& world, Console console, const std::string& banner)
+Trainer::Trainer(RunConfig config, const RunOptions& options, const World& world, Console console,
+                 const std::string& banner)
     : config_(std::move(config)),
       log_(std::move(console)),
       folder_(config_, options),
@@ -35,11 +36,13 @@ void Trainer::reserve_memory() {
   const int64_t available = available_memory_bytes();
   if (plan_.total_bytes() > available) {
     const Arena::Use largest = plan_.work_peak.empty() ? Arena::Use{"nothing", 0} : plan_.work_peak.front();
-    throw MemoryError("memory plan", "the run does not fit (found " + format_bytes(static_cast<double>(available)) +
-                                         " available, expected " + format_bytes(static_cast<double>(plan_.total_bytes())) + ": " +
-                                         format_bytes(static_cast<double>(plan_.state_bytes())) + " for model and optimizer, " +
-                                         format_bytes(static_cast<double>(plan_.work_bytes)) + " for a micro-batch, its largest part " +
-                                         largest.name + "); a smaller train.micro_batch_size or train.recompute needs less");
+    throw MemoryError("memory plan",
+                      "the run does not fit (found " + format_bytes(static_cast<double>(available)) +
+                          " available, expected " + format_bytes(static_cast<double>(plan_.total_bytes())) + ": " +
+                          format_bytes(static_cast<double>(plan_.state_bytes())) + " for model and optimizer, " +
+                          format_bytes(static_cast<double>(plan_.work_bytes)) +
+                          " for a micro-batch, its largest part " + largest.name +
+                          "); a smaller train.micro_batch_size or train.recompute needs less");
   }
   memory_ = std::make_unique<TrainMemory>(config_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
   flops_per_token_ = training_flops_per_token(config_, memory_->model);
@@ -89,7 +92,8 @@ void Trainer::open_data(const World& world, const RunOptions& options) {
 void Trainer::open_metrics() {
   metrics_ = std::make_unique<MetricsFile>(folder_.path() / "metrics.jsonl", state_.step);
   if (metrics_->removed_lines() > 0) {
-    log_.say("removed " + std::to_string(metrics_->removed_lines()) + " lines of metrics.jsonl beyond step " + std::to_string(state_.step));
+    log_.say("removed " + std::to_string(metrics_->removed_lines()) + " lines of metrics.jsonl beyond step " +
+             std::to_string(state_.step));
   }
   for (const auto& source : validation_) {
     if (metrics_->validated().count(source->name()) > 0) {

@@ -34,8 +34,9 @@ World read_world(const std::function<const char*(const char*)>& variable) {
     }
     const World world{read_number(l.rank, rank, 0), read_number(l.size, size, 1)};
     if (world.rank >= world.size) {
-      throw CommError(std::string("environment variable ") + l.rank,
-                      "no such process (found " + std::string(rank) + ", expected less than " + l.size + " = " + size + ")");
+      throw CommError(
+          std::string("environment variable ") + l.rank,
+          "no such process (found " + std::string(rank) + ", expected less than " + l.size + " = " + size + ")");
     }
     if (world.size > 1) {
       throw CommError(std::string("environment variable ") + l.size,

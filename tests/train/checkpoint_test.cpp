@@ -70,7 +70,8 @@ TEST_CASE("a checkpoint holds parameters, moments, counts and state under their 
   const TempFolder folder;
   make_run(folder, folder / "run");
   const fs::path checkpoint = checkpoint_in(folder / "run", 4);
-  CHECK(entries(checkpoint) == std::set<std::string>{"model.safetensors", "optimizer.safetensors", "state.json", "config.json"});
+  CHECK(entries(checkpoint) ==
+        std::set<std::string>{"model.safetensors", "optimizer.safetensors", "state.json", "config.json"});
   const SafetensorsFile model(checkpoint / "model.safetensors"), optimizer(checkpoint / "optimizer.safetensors");
   CHECK(model.at("embed.weight").dtype_text == "F64");
   CHECK(model.at("embed.weight").shape == std::vector<int64_t>{29, 12});
@@ -89,7 +90,8 @@ TEST_CASE("a checkpoint holds parameters, moments, counts and state under their 
   CHECK(state.at("spike_window").items().size() == 4);
   const std::string bytes = read_file(checkpoint / "model.safetensors");
   CHECK(state.at("files").at("model.safetensors").at("size").as_int() == static_cast<int64_t>(bytes.size()));
-  CHECK(state.at("files").at("model.safetensors").at("crc32").as_int() == static_cast<int64_t>(crc32(bytes.data(), bytes.size())));
+  CHECK(state.at("files").at("model.safetensors").at("crc32").as_int() ==
+        static_cast<int64_t>(crc32(bytes.data(), bytes.size())));
   CHECK(state.at("config_hash").as_string() == config_hash(parse_json_file((checkpoint / "config.json").string())));
   CHECK(read_file(folder / "run" / "checkpoints" / "latest") == "step_00000004\n");
   CHECK(find_weights(folder / "run") == checkpoint / "model.safetensors");
@@ -105,7 +107,9 @@ TEST_CASE("fp32 runs keep fp32 tensors") {
 
 TEST_CASE("the newest checkpoints and multiples of keep_every are kept, and the last step is saved") {
   const TempFolder folder;
-  REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"steps": 9, "checkpoint": {"every": 2, "keep": 2, "keep_every": 4}}})")) == 0);
+  REQUIRE(run_in(folder / "run",
+                 test_run(folder,
+                          R"({"train": {"steps": 9, "checkpoint": {"every": 2, "keep": 2, "keep_every": 4}}})")) == 0);
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{4, 8, 9});
 }
 
@@ -118,8 +122,9 @@ TEST_CASE("what a crash left unfinished is removed at the start") {
   Heard heard;
   REQUIRE(run_in(folder / "run", longer(folder), heard) == 0);
   CHECK(heard.has("removed checkpoints/.tmp-step_00000005, left unfinished"));
-  CHECK(entries(folder / "run" / "checkpoints") == std::set<std::string>{"latest", "step_00000001", "step_00000002", "step_00000003",
-                                                                         "step_00000004", "step_00000005", "step_00000006"});
+  CHECK(entries(folder / "run" / "checkpoints") == std::set<std::string>{"latest", "step_00000001", "step_00000002",
+                                                                         "step_00000003", "step_00000004",
+                                                                         "step_00000005", "step_00000006"});
 }
 
 TEST_CASE("a checkpoint without latest is found, and a damaged latest is named") {
@@ -130,7 +135,8 @@ TEST_CASE("a checkpoint without latest is found, and a damaged latest is named")
   REQUIRE(run_in(folder / "run", longer(folder), heard) == 0);
   CHECK(heard.has("resuming after step 4"));
   folder.write("run/checkpoints/latest", "newest\n");
-  CHECK_THROWS_WITH(run_in(folder / "run", longer(folder)), Catch::Contains("checkpoints/latest: no checkpoint (found \"newest\""));
+  CHECK_THROWS_WITH(run_in(folder / "run", longer(folder)),
+                    Catch::Contains("checkpoints/latest: no checkpoint (found \"newest\""));
 }
 
 TEST_CASE("a damaged checkpoint is reported with what differs, and only --allow-older goes behind it") {
@@ -142,10 +148,13 @@ TEST_CASE("a damaged checkpoint is reported with what differs, and only --allow-
   };
   const std::vector<Case> cases = {
       {"cut", "model.safetensors: found ", [](const fs::path& c) { damage(c / "model.safetensors", true); }},
-      {"bit", "optimizer.safetensors: found CRC-32 ", [](const fs::path& c) { damage(c / "optimizer.safetensors", false); }},
-      {"missing", "optimizer.safetensors is missing", [](const fs::path& c) { fs::remove(c / "optimizer.safetensors"); }},
+      {"bit", "optimizer.safetensors: found CRC-32 ",
+       [](const fs::path& c) { damage(c / "optimizer.safetensors", false); }},
+      {"missing", "optimizer.safetensors is missing",
+       [](const fs::path& c) { fs::remove(c / "optimizer.safetensors"); }},
       {"state", "state.json:1:9", [](const fs::path& c) { std::ofstream(c / "state.json") << "{\"step\":"; }},
-      {"keys", "files", [](const fs::path& c) {
+      {"keys", "files",
+       [](const fs::path& c) {
          Json state = parse_json_file((c / "state.json").string());
          state.erase("files");
          std::ofstream(c / "state.json") << state.dump();

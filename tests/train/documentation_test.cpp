@@ -45,7 +45,8 @@ TEST_CASE("the documented metrics are read", "[fast]") {
 }
 
 TEST_CASE("train --help and its page name the same options", "[fast]") {
-  const std::string page = read_file(fs::path(HEBB_SOURCE) / "docs/verbs/train.md"), code = read_file(fs::path(HEBB_SOURCE) / "tools/verb_train.cpp");
+  const std::string page = read_file(fs::path(HEBB_SOURCE) / "docs/verbs/train.md"),
+                    code = read_file(fs::path(HEBB_SOURCE) / "tools/verb_train.cpp");
   size_t found = 0;
   for (size_t at = code.find("\"--"); at != std::string::npos; at = code.find("\"--", at + 1)) {
     const std::string option = code.substr(at + 1, code.find('"', at + 1) - at - 1);

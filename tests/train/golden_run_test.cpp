@@ -8,7 +8,8 @@ using namespace hebb::testing;
 
 namespace {
 
-/// Trains the case and compares losses, lr, gradient norms (1e-9) and final weights (1e-7, relative to the largest entry).
+/// Trains the case and compares losses, lr, gradient norms (1e-9) and final weights (1e-7, relative to the largest
+/// entry).
 void check_run(const std::string& name, const std::vector<std::string>& overrides = {}) {
   const fs::path golden = fs::path(test_data_path()) / "golden" / name;
   const TempFolder folder;
@@ -27,7 +28,8 @@ void check_run(const std::string& name, const std::vector<std::string>& override
       CHECK(found[i] == Catch::Approx(expected[i]).epsilon(1e-9));
     }
   }
-  const SafetensorsFile found(checkpoint_in(folder / "run", steps) / "model.safetensors"), expected(golden / "final.safetensors");
+  const SafetensorsFile found(checkpoint_in(folder / "run", steps) / "model.safetensors"),
+      expected(golden / "final.safetensors");
   CHECK(found.entries().size() == expected.entries().size());
   for (const auto& [tensor, entry] : expected.entries()) {
     const std::vector<double> a = found.doubles(tensor), b = expected.doubles(tensor);
@@ -49,5 +51,9 @@ TEST_CASE("training run of gdn with a learned initial state, wsd and shuffled do
   // The reference decays initial_state, which page 20 exempts.
   check_run("train-16", {R"(optimizer.groups=[{"match": "initial_state", "force_decay": true}])"});
 }
-TEST_CASE("training run of attention with YaRN, windows, layer norms and relu2 equals the reference") { check_run("train-14"); }
-TEST_CASE("training run of attention with gates, value residuals and tied embeddings equals the reference") { check_run("train-15"); }
+TEST_CASE("training run of attention with YaRN, windows, layer norms and relu2 equals the reference") {
+  check_run("train-14");
+}
+TEST_CASE("training run of attention with gates, value residuals and tied embeddings equals the reference") {
+  check_run("train-15");
+}

@@ -9,8 +9,10 @@ using namespace hebb;
 
 TEST_CASE("metrics of later steps and a cut line are removed when a run goes on", "[fast]") {
   const TempFolder folder;
-  const std::string kept = "{\"step\":1,\"loss\":2.0}\n{\"step\":2,\"loss\":1.5}\n{\"step\":2,\"val\":\"v\",\"loss\":1.0}\n";
-  const fs::path path = folder.write("metrics.jsonl", kept + "{\"step\":3,\"loss\":1.0}\n{\"step\":3,\"val\":\"w\"}\n{\"step\":4,\"lo");
+  const std::string kept =
+      "{\"step\":1,\"loss\":2.0}\n{\"step\":2,\"loss\":1.5}\n{\"step\":2,\"val\":\"v\",\"loss\":1.0}\n";
+  const fs::path path =
+      folder.write("metrics.jsonl", kept + "{\"step\":3,\"loss\":1.0}\n{\"step\":3,\"val\":\"w\"}\n{\"step\":4,\"lo");
   {
     MetricsFile metrics(path, 2);
     CHECK(metrics.removed_lines() == 3);
@@ -35,7 +37,8 @@ TEST_CASE("a metrics file with a foreign line is an error that names the line", 
 }
 
 TEST_CASE("an append that fails says which file", "[fast]") {
-  CHECK_THROWS_WITH(AppendFile("/nonexistent/metrics.jsonl"), Catch::Contains("/nonexistent/metrics.jsonl") && Catch::Contains("No such"));
+  CHECK_THROWS_WITH(AppendFile("/nonexistent/metrics.jsonl"),
+                    Catch::Contains("/nonexistent/metrics.jsonl") && Catch::Contains("No such"));
   if (fs::exists("/dev/full")) {
     AppendFile full("/dev/full");
     CHECK_THROWS_WITH(full.append("x"), Catch::Contains("/dev/full") && Catch::Contains("No space"));

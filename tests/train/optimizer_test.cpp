@@ -115,7 +115,8 @@ TEST_CASE("AdamW with decay and clipping equals the reference in double", "[fast
     }
     for (int64_t s = 0; s < 6; ++s) {
       f.set_grads(s);
-      const auto a = f.get(f.param("a.weight").grad), b = f.get(f.param("b.exempt").grad), c = f.get(f.param("c.bias").grad);
+      const auto a = f.get(f.param("a.weight").grad), b = f.get(f.param("b.exempt").grad),
+                 c = f.get(f.param("c.bias").grad);
       const double norm = norm_of({a, b, c}), clip = std::min(1.0, 0.7 / (norm + 1e-6));
       CHECK(f.step(s).global == Catch::Approx(norm).epsilon(1e-12));
       reference["a.weight"].step(a, clip, lr(s), 0.9, 0.95, 1e-8, 0.3);
@@ -217,7 +218,8 @@ TEST_CASE("groups: the first match wins, what is absent is inherited, the schedu
 TEST_CASE("a group with its own clip_norm has its own norm and leaves the global one", "[fast]") {
   Fixture f(read(R"({"lr": 0.01, "groups": [{"match": "exempt", "clip_norm": 0.25}]})"));
   f.set_grads(0);
-  const auto a = f.get(f.param("a.weight").grad), b = f.get(f.param("b.exempt").grad), c = f.get(f.param("c.bias").grad);
+  const auto a = f.get(f.param("a.weight").grad), b = f.get(f.param("b.exempt").grad),
+             c = f.get(f.param("c.bias").grad);
   const GradientNorms norms = f.step(0);
   CHECK(norms.global == Catch::Approx(norm_of({a, c})).epsilon(1e-12));
   REQUIRE(norms.groups.size() == 1);
@@ -252,8 +254,10 @@ TEST_CASE("optimizer settings out of range name their key", "[fast]") {
   CHECK_THROWS_WITH(read(R"({"lr": 0})"), Catch::Contains("optimizer.lr") && Catch::Contains("> 0"));
   CHECK_THROWS_WITH(read(R"({"lr": 1, "betas": [0.9]})"), Catch::Contains("optimizer.betas"));
   CHECK_THROWS_WITH(read(R"({"lr": 1, "betas": [0.9, 1]})"), Catch::Contains("optimizer.betas.1"));
-  CHECK_THROWS_WITH(read(R"({"lr": 1, "no_decay": ["("]})"), Catch::Contains("optimizer.no_decay.0") && Catch::Contains("regular expression"));
+  CHECK_THROWS_WITH(read(R"({"lr": 1, "no_decay": ["("]})"),
+                    Catch::Contains("optimizer.no_decay.0") && Catch::Contains("regular expression"));
   CHECK_THROWS_WITH(read(R"({"lr": 1, "groups": [{"match": "["}]})"), Catch::Contains("optimizer.groups.0.match"));
-  CHECK_THROWS_WITH(read(R"({"lr": 1, "groups": [{"match": "a", "betas": [0.1]}]})"), Catch::Contains("optimizer.groups.0.betas"));
+  CHECK_THROWS_WITH(read(R"({"lr": 1, "groups": [{"match": "a", "betas": [0.1]}]})"),
+                    Catch::Contains("optimizer.groups.0.betas"));
   CHECK_THROWS_WITH(read(R"({"lr": 1, "wieght_decay": 0})"), Catch::Contains("weight_decay"));
 }

@@ -96,7 +96,8 @@ struct Result {
   std::string out, err;
 };
 
-inline Result run_hebb(const std::vector<std::string>& arguments, const fs::path& output, const fs::path& folder = ".") {
+inline Result run_hebb(const std::vector<std::string>& arguments, const fs::path& output,
+                       const fs::path& folder = ".") {
   Process process(arguments, output, folder);
   const int code = process.wait();
   return {code, process.out(), process.err()};

@@ -60,8 +60,9 @@ TEST_CASE("paths are absolute against the file that wrote them", "[fast]") {
 
 TEST_CASE("a resolved configuration reads back as itself", "[fast]") {
   const TempFolder folder;
-  const Json resolved = to_json(read(folder, {"train.random_window={\"p\": 0.9, \"window\": 5}", "schedule.type=wsd", "eval={\"a\": [1]}",
-                                              "optimizer.groups=[{\"match\": \"a\", \"lr\": 0.5}]", "train.tokens=1900"}));
+  const Json resolved =
+      to_json(read(folder, {"train.random_window={\"p\": 0.9, \"window\": 5}", "schedule.type=wsd", "eval={\"a\": [1]}",
+                            "optimizer.groups=[{\"match\": \"a\", \"lr\": 0.5}]", "train.tokens=1900"}));
   const fs::path file = folder.write("elsewhere/resolved.json", resolved.dump(1));
   RunConfig again = read_run_config(file.string());
   resolve(again, {});
@@ -86,21 +87,26 @@ TEST_CASE("tokens give the steps, and both must agree", "[fast]") {
   CHECK(steps("1e6") == 5209);
   CHECK(read(folder, {"train.tokens=1900"}).train.steps == 10);
   CHECK_THROWS_WITH(read(folder, {"train.tokens=1921"}), Catch::Contains("train.steps: found 10, expected 11"));
-  CHECK_THROWS_WITH(read(folder, {"train={\"batch_size\": 1, \"sequence_length\": 2}"}), Catch::Contains("train.steps: found nothing"));
+  CHECK_THROWS_WITH(read(folder, {"train={\"batch_size\": 1, \"sequence_length\": 2}"}),
+                    Catch::Contains("train.steps: found nothing"));
 }
 
 TEST_CASE("values that cannot work are refused with file, line and path", "[fast]") {
   const TempFolder folder;
   const std::string at = (folder / "sub/run.json").string() + ":8:";
-  CHECK_THROWS_WITH(read(folder, {"train.batch_size=0"}), Catch::Contains("train.batch_size: found 0, expected an integer >= 1"));
-  CHECK_THROWS_WITH(read(folder, {"train.micro_batch_size=4"}), Catch::Contains("train.micro_batch_size: found 4 rows on 1 rank") && Catch::Contains("= 6"));
+  CHECK_THROWS_WITH(read(folder, {"train.batch_size=0"}),
+                    Catch::Contains("train.batch_size: found 0, expected an integer >= 1"));
+  CHECK_THROWS_WITH(read(folder, {"train.micro_batch_size=4"}),
+                    Catch::Contains("train.micro_batch_size: found 4 rows on 1 rank") && Catch::Contains("= 6"));
   CHECK_THROWS_WITH(read(folder, {"train.fast_batch=3"}), Catch::Contains("train.fast_batch: found 3, expected 6"));
   CHECK_THROWS_WITH(read(folder, {"train.steps_per_epoch=3"}), Catch::Contains("unknown key"));
   CHECK_THROWS_WITH(read(folder, {"train.bach_size=3"}), Catch::Contains("batch_size"));
   CHECK_THROWS_WITH(read(folder, {"name=a/b"}), Catch::Contains("name: found \"a/b\""));
   CHECK_THROWS_WITH(read(folder, {"schedule={\"type\": \"wsd\", \"warmup_steps\": 9}"}),
-                    Catch::Contains("schedule.warmup_steps: found 9 with 2 decay steps") && Catch::Contains("at most train.steps = 10"));
-  CHECK_THROWS_WITH(read(folder, {"train.random_window={\"p\": 2, \"window\": 5}"}), Catch::Contains("train.random_window.p"));
+                    Catch::Contains("schedule.warmup_steps: found 9 with 2 decay steps") &&
+                        Catch::Contains("at most train.steps = 10"));
+  CHECK_THROWS_WITH(read(folder, {"train.random_window={\"p\": 2, \"window\": 5}"}),
+                    Catch::Contains("train.random_window.p"));
   Json json = parse_json(kRun, "run.json");
   json.erase("optimizer");
   RunConfig c;
@@ -112,25 +118,29 @@ TEST_CASE("devices and precisions that this build does not have are errors, neve
 #ifndef HEBB_HAVE_CUDA
   CHECK_THROWS_WITH(read(folder, {"train.device=cuda"}), Catch::Contains("train.device: found \"cuda\""));
 #endif
-  CHECK_THROWS_WITH(read(folder, {"train.device=cpu", "train.precision=bf16"}), Catch::Contains("train.precision: found \"bf16\" on the CPU"));
+  CHECK_THROWS_WITH(read(folder, {"train.device=cpu", "train.precision=bf16"}),
+                    Catch::Contains("train.precision: found \"bf16\" on the CPU"));
   CHECK(read(folder, {"train.precision=fp64"}).train.precision == "fp64");
 }
 
 TEST_CASE("configurations are compared path by path, without what a resumed run may change", "[fast]") {
   const TempFolder folder;
   const Json stored = to_json(read(folder));
-  const Json current = to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1", "eval={}",
-                                             "data.sources.0.path=elsewhere.bin", "data.validation=[{\"name\": \"v\", \"path\": \"x\"}]",
-                                             "optimizer.betas=[0.9, 0.99]", "model.layers.mlp.intermediate_size=21", "train.seed=3"}));
+  const Json current =
+      to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1", "eval={}",
+                            "data.sources.0.path=elsewhere.bin", "data.validation=[{\"name\": \"v\", \"path\": \"x\"}]",
+                            "optimizer.betas=[0.9, 0.99]", "model.layers.mlp.intermediate_size=21", "train.seed=3"}));
   std::vector<std::string> paths;
   for (const ConfigDifference& d : compare_configs(stored, current)) {
     paths.push_back(d.path + " " + d.stored + " " + d.current);
   }
-  CHECK(paths == std::vector<std::string>{"model.layers.mlp.intermediate_size 20 21", "train.seed 0 3", "optimizer.betas.1 0.95 0.99"});
+  CHECK(paths == std::vector<std::string>{"model.layers.mlp.intermediate_size 20 21", "train.seed 0 3",
+                                          "optimizer.betas.1 0.95 0.99"});
 }
 
 TEST_CASE("the configuration hash is FNV-1a of the canonical JSON", "[fast]") {
-  CHECK(config_hash(parse_json(R"({"b": 1, "a": [true]})", "t")) == config_hash(parse_json(R"({"a":[true],"b":1})", "t")));
+  CHECK(config_hash(parse_json(R"({"b": 1, "a": [true]})", "t")) ==
+        config_hash(parse_json(R"({"a":[true],"b":1})", "t")));
   CHECK(config_hash(Json::object()) == "08f44b07b5901a25");  // of "{}"
 }
 

@@ -59,7 +59,9 @@ class TestMixer final : public Layer {
     if (stream.counting()) {
       return;
     }
-    const auto has = [&](const std::vector<int64_t>& steps) { return std::find(steps.begin(), steps.end(), step) != steps.end(); };
+    const auto has = [&](const std::vector<int64_t>& steps) {
+      return std::find(steps.begin(), steps.end(), step) != steps.end();
+    };
     set(*bias_, 0, is_second_ && has(TestMixerConfig::poisoned) ? std::numeric_limits<double>::quiet_NaN() : 0.125);
     if (memory_ != nullptr && has(TestMixerConfig::poisoned_memory)) {
       set(*memory_, 1, std::numeric_limits<double>::quiet_NaN());
@@ -79,7 +81,8 @@ class TestMixer final : public Layer {
 
  private:
   static void set(Param& p, int64_t i, double value) {
-    dispatch_real(p.value.dtype, [&](auto zero) { p.value.as<decltype(zero)>()[i] = static_cast<decltype(zero)>(value); });
+    dispatch_real(p.value.dtype,
+                  [&](auto zero) { p.value.as<decltype(zero)>()[i] = static_cast<decltype(zero)>(value); });
   }
   static double get(const Param& p, int64_t i) {
     double value = 0;
@@ -154,7 +157,8 @@ inline RunConfig test_run(const TempFolder& folder, const std::string& changes =
     "data": {"sources": [{"path": "TOKENS", "format": "raw_u16", "split_token": 0}]},
     "train": {"steps": 7, "batch_size": 4, "micro_batch_size": 2, "sequence_length": 9, "seed": 5, "precision": "fp64",
               "log_every": 1, "checkpoint": {"every": 100}},
-    "optimizer": {"lr": 0.01, "weight_decay": 0.1}, "schedule": {"type": "cosine", "warmup_steps": 2, "min_lr": 0.001}})", "test.json");
+    "optimizer": {"lr": 0.01, "weight_decay": 0.1}, "schedule": {"type": "cosine", "warmup_steps": 2, "min_lr": 0.001}})",
+                         "test.json");
   json.find("data")->find("sources")->items()[0].set("path", Json(tokens.string()));
   merge_json(json, parse_json(changes, "changes.json"));
   RunConfig config;
@@ -183,10 +187,12 @@ struct Heard {
             nullptr};
   }
   bool has(const std::string& part) const {
-    return std::any_of(lines.begin(), lines.end(), [&](const std::string& l) { return l.find(part) != std::string::npos; });
+    return std::any_of(lines.begin(), lines.end(),
+                       [&](const std::string& l) { return l.find(part) != std::string::npos; });
   }
   int count(const std::string& part) const {
-    return static_cast<int>(std::count_if(lines.begin(), lines.end(), [&](const std::string& l) { return l.find(part) != std::string::npos; }));
+    return static_cast<int>(std::count_if(lines.begin(), lines.end(),
+                                          [&](const std::string& l) { return l.find(part) != std::string::npos; }));
   }
 };
 

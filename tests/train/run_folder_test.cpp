@@ -57,7 +57,8 @@ TEST_CASE("a configuration that differs is refused with its paths, unless it is 
   CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, other), heard),
                     Catch::Contains("train.document_mask: found true, expected false") &&
                         Catch::Contains("optimizer.lr: found 0.02, expected 0.01") && !Catch::Contains("train.steps"));
-  REQUIRE(run_with(folder / "run", test_run(folder, other), heard, [](RunOptions& o) { o.allow_config_change = true; }) == 0);
+  REQUIRE(run_with(folder / "run", test_run(folder, other), heard,
+                   [](RunOptions& o) { o.allow_config_change = true; }) == 0);
   CHECK(heard.has("the configuration has changed: "));
 }
 
@@ -70,7 +71,8 @@ TEST_CASE("a run that died before its first checkpoint starts again, with its co
     }
   };
   CHECK_THROWS(run_in(folder / "run", test_run(folder), heard));
-  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, R"({"optimizer": {"eps": 0.1}})")), Catch::Contains("optimizer.eps"));
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, R"({"optimizer": {"eps": 0.1}})")),
+                    Catch::Contains("optimizer.eps"));
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   CHECK(metric(folder / "run", "step") == std::vector<double>{1, 2, 3, 4, 5, 6, 7});
 }
@@ -87,8 +89,11 @@ TEST_CASE("fields that may differ do: the run goes on and says that the schedule
   const TempFolder folder;
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   Heard heard;
-  REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"steps": 9, "micro_batch_size": 1, "log_every": 2, "threads": 2, "val_every": 5,
-      "checkpoint": {"every": 3, "keep": 1}, "max_minutes": 60, "exit_code_on_stop": 3, "recompute": "block", "peak_tflops": 2}})"), heard) == 0);
+  REQUIRE(run_in(folder / "run",
+                 test_run(folder,
+                          R"({"train": {"steps": 9, "micro_batch_size": 1, "log_every": 2, "threads": 2, "val_every": 5,
+      "checkpoint": {"every": 3, "keep": 1}, "max_minutes": 60, "exit_code_on_stop": 3, "recompute": "block", "peak_tflops": 2}})"),
+                 heard) == 0);
   CHECK(heard.has("train.steps was 7 and is 9: the schedule of the learning rate changes from here on"));
   CHECK(metric(folder / "run", "step").back() == 9);
 }
@@ -120,7 +125,8 @@ TEST_CASE("going back to an earlier checkpoint of the run gives the same run and
       raise(SIGINT);
     }
   };
-  CHECK(run_with(folder / "run", test_run(folder, kSeven), heard, [&](RunOptions& o) { o.resume = checkpoint_in(folder / "run", 2).string(); }) == 75);
+  CHECK(run_with(folder / "run", test_run(folder, kSeven), heard,
+                 [&](RunOptions& o) { o.resume = checkpoint_in(folder / "run", 2).string(); }) == 75);
   CHECK(heard.has("checkpoints/step_00000004 belongs to what the run leaves behind"));
   CHECK(heard.has("removed 5 lines of metrics.jsonl beyond step 2"));
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").steps() == std::vector<int64_t>{2, 3});
@@ -137,8 +143,10 @@ TEST_CASE("a checkpoint of another run is the start of a new folder") {
   REQUIRE(run_with(folder / "branch", test_run(folder, kSeven), heard, from) == 0);
   CHECK(metric(folder / "branch", "step") == std::vector<double>{5, 6, 7});
   CHECK(checkpoint_bytes(folder / "branch", 7) == checkpoint_bytes(folder / "run", 7));
-  CHECK_THROWS_WITH(run_with(folder / "branch", test_run(folder, kSeven), heard, from), Catch::Contains("has checkpoints of its own"));
-  CHECK_THROWS_WITH(run_with(folder / "third", test_run(folder), heard, [&](RunOptions& o) { o.resume = (folder / "nothing").string(); }),
+  CHECK_THROWS_WITH(run_with(folder / "branch", test_run(folder, kSeven), heard, from),
+                    Catch::Contains("has checkpoints of its own"));
+  CHECK_THROWS_WITH(run_with(folder / "third", test_run(folder), heard,
+                             [&](RunOptions& o) { o.resume = (folder / "nothing").string(); }),
                     Catch::Contains("cannot resume from here"));
 }
 
@@ -146,7 +154,8 @@ TEST_CASE("init-from starts at step 0 with given weights and a fresh optimizer, 
   const TempFolder folder;
   REQUIRE(run_in(folder / "run", test_run(folder, kSeven)) == 0);
   const std::string lr0 = R"({"train": {"steps": 2}, "optimizer": {"lr": 1e-300, "weight_decay": 0}})";
-  for (const fs::path& from : {folder / "run", checkpoint_in(folder / "run", 7), checkpoint_in(folder / "run", 7) / "model.safetensors"}) {
+  for (const fs::path& from :
+       {folder / "run", checkpoint_in(folder / "run", 7), checkpoint_in(folder / "run", 7) / "model.safetensors"}) {
     const fs::path run = folder / ("new" + std::to_string(std::hash<std::string>()(from.string())));
     Heard heard;
     REQUIRE(run_with(run, test_run(folder, lr0), heard, [&](RunOptions& o) { o.init_from = from; }) == 0);
@@ -177,7 +186,8 @@ TEST_CASE("changed data is refused unless it is allowed, moved data is not a cha
   folder.write("shorter.bin", bytes.substr(0, 2000));
   CHECK_THROWS_AS(run_in(folder / "second", at("shorter.bin"), heard), DataError);
   CHECK_THROWS_WITH(run_in(folder / "second", at("shorter.bin"), heard), Catch::Contains("--allow-data-change"));
-  REQUIRE(run_with(folder / "second", at("shorter.bin"), heard, [](RunOptions& o) { o.allow_data_change = true; }) == 0);
+  REQUIRE(run_with(folder / "second", at("shorter.bin"), heard, [](RunOptions& o) { o.allow_data_change = true; }) ==
+          0);
   CHECK(heard.has("the data has changed: "));
 }
 
@@ -188,7 +198,8 @@ TEST_CASE("a second process on the same folder is told which one has it") {
     run_in(folder.path(), test_run(folder));
     FAIL("two runs in one folder");
   } catch (const CheckpointError& error) {
-    CHECK(std::string(error.what()).find("in use by process " + std::to_string(::getpid()) + " on ") != std::string::npos);
+    CHECK(std::string(error.what()).find("in use by process " + std::to_string(::getpid()) + " on ") !=
+          std::string::npos);
     CHECK(error.code() == ExitCode::kCheckpoint);
   }
   CHECK(fs::exists(folder / "lock"));
@@ -221,7 +232,10 @@ TEST_CASE("the run folder keeps the tokenizer, and the resolved configuration po
   const TempFolder folder;
   RunConfig config = test_run(folder);
   const fs::path model = folder.write("some.model", "tokenizer bytes");
-  config.data.tokenizer = Json::object({{"type", Json("sentencepiece")}, {"file", Json(model.string())}, {"add_bos", Json(false)}, {"add_eos", Json(true)}});
+  config.data.tokenizer = Json::object({{"type", Json("sentencepiece")},
+                                        {"file", Json(model.string())},
+                                        {"add_bos", Json(false)},
+                                        {"add_eos", Json(true)}});
   REQUIRE(run_in(folder / "run", std::move(config)) == 0);
   CHECK(read_file(folder / "run" / "tokenizer.model") == "tokenizer bytes");
   const Json stored = parse_json_file((folder / "run" / "config.json").string());
@@ -229,7 +243,8 @@ TEST_CASE("the run folder keeps the tokenizer, and the resolved configuration po
   RunConfig other = test_run(folder);
   other.data.tokenizer = stored.at("data").at("tokenizer");
   other.data.tokenizer.set("file", Json(folder.write("other.model", "other bytes").string()));
-  CHECK_THROWS_WITH(run_in(folder / "run", std::move(other)), Catch::Contains("data.tokenizer.file") && Catch::Contains("other contents"));
+  CHECK_THROWS_WITH(run_in(folder / "run", std::move(other)),
+                    Catch::Contains("data.tokenizer.file") && Catch::Contains("other contents"));
 }
 
 TEST_CASE("a second SIGTERM ends the process at once", "[fast]") {
@@ -259,8 +274,10 @@ TEST_CASE("rank and size come from torchrun, Slurm or Open MPI, and only one pro
   };
   CHECK(world({}).size == 1);
   CHECK(world({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).rank == 0);
-  CHECK_THROWS_WITH(world({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), Catch::Contains("WORLD_SIZE") && Catch::Contains("found 2, expected 1"));
+  CHECK_THROWS_WITH(world({{"RANK", "1"}, {"WORLD_SIZE", "2"}}),
+                    Catch::Contains("WORLD_SIZE") && Catch::Contains("found 2, expected 1"));
   CHECK_THROWS_AS(world({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}), CommError);
-  CHECK_THROWS_WITH(world({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "four"}}), Catch::Contains("found \"four\""));
+  CHECK_THROWS_WITH(world({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "four"}}),
+                    Catch::Contains("found \"four\""));
   CHECK_THROWS_WITH(world({{"RANK", "3"}, {"WORLD_SIZE", "2"}}), Catch::Contains("no such process"));
 }

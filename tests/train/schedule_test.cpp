@@ -26,7 +26,8 @@ void check(const Schedule& schedule, const std::vector<double>& expected) {
 }  // namespace
 
 TEST_CASE("a constant schedule warms up by equal parts and stays", "[fast]") {
-  check(Schedule(read(R"({"type": "constant", "warmup_steps": 3})"), 0.3, 6), {0.3 / 3, 0.3 * 2 / 3, 0.3, 0.3, 0.3, 0.3});
+  check(Schedule(read(R"({"type": "constant", "warmup_steps": 3})"), 0.3, 6),
+        {0.3 / 3, 0.3 * 2 / 3, 0.3, 0.3, 0.3, 0.3});
   check(Schedule(ScheduleConfig(), 0.3, 2), {0.3, 0.3});
 }
 
@@ -42,7 +43,9 @@ TEST_CASE("linear and cosine decay after the warmup and do not reach the minimum
 TEST_CASE("wsd stays at the peak until its last steps, with every shape of decay", "[fast]") {
   const double peak = 1.0, lo = 0.25;
   const auto with = [&](const std::string& decay) {
-    return Schedule(read(R"({"type": "wsd", "warmup_steps": 1, "decay_steps": 4, "min_lr": 0.25, "decay": ")" + decay + "\"}"), peak, 6);
+    return Schedule(
+        read(R"({"type": "wsd", "warmup_steps": 1, "decay_steps": 4, "min_lr": 0.25, "decay": ")" + decay + "\"}"),
+        peak, 6);
   };
   const auto mixed = [&](double y) { return lo + (peak - lo) * y; };
   check(with("linear"), {1, 1, 1, mixed(0.75), mixed(0.5), mixed(0.25)});
@@ -62,12 +65,14 @@ TEST_CASE("the default decay of wsd is a fifth of the run, rounded half up", "[f
 
 TEST_CASE("schedules that cannot mean what they say are refused", "[fast]") {
   CHECK_THROWS_WITH(read(R"({"type": "cosin"})"), Catch::Contains("schedule.type") && Catch::Contains("cosine"));
-  CHECK_THROWS_WITH(read(R"({"type": "cosine", "decay_steps": 3})"), Catch::Contains("schedule.decay_steps") && Catch::Contains("wsd"));
+  CHECK_THROWS_WITH(read(R"({"type": "cosine", "decay_steps": 3})"),
+                    Catch::Contains("schedule.decay_steps") && Catch::Contains("wsd"));
   CHECK_THROWS_WITH(read(R"({"type": "wsd", "decay": "inverse"})"), Catch::Contains("schedule.min_lr"));
 }
 
 TEST_CASE("a schedule that is written can be read again", "[fast]") {
-  for (const char* text : {R"({"type": "cosine", "warmup_steps": 2})", R"({"type": "wsd", "decay_steps": 5, "decay": "sqrt"})"}) {
+  for (const char* text :
+       {R"({"type": "cosine", "warmup_steps": 2})", R"({"type": "wsd", "decay_steps": 5, "decay": "sqrt"})"}) {
     const Json written = Fields::write(read(text));
     CHECK(Fields::write(read(written.dump())) == written);
   }

@@ -49,7 +49,8 @@ TEST_CASE("skipped steps are counted, and too many in a row are an error that na
   policy.skipped(8, "the loss is nan");
   CHECK(policy.total() == 4);
   CHECK(policy.consecutive() == 2);
-  CHECK_THROWS_WITH(policy.skipped(9, "the loss is inf"), Catch::Contains("step 10: the loss is inf") && Catch::Contains("found 3 skipped"));
+  CHECK_THROWS_WITH(policy.skipped(9, "the loss is inf"),
+                    Catch::Contains("step 10: the loss is inf") && Catch::Contains("found 3 skipped"));
 }
 
 TEST_CASE("stop ends the run at the first number that is not finite, not at an empty batch", "[fast]") {

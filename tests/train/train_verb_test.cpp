@@ -15,7 +15,8 @@ namespace {
 /// A folder with a run configuration of a small gdn model and its tokens.
 class RunFiles {
  public:
-  explicit RunFiles(const std::string& train = R"("steps": 6, "batch_size": 4, "sequence_length": 16, "log_every": 1)") {
+  explicit RunFiles(
+      const std::string& train = R"("steps": 6, "batch_size": 4, "sequence_length": 16, "log_every": 1)") {
     Rng rng(4, "test tokens");
     std::string bytes;
     for (int i = 0; i < 4000; ++i) {
@@ -62,8 +63,8 @@ TEST_CASE("train runs in runs/NAME, prints plain lines, and goes on when started
 
 TEST_CASE("overrides come as key=value, --key value and --key=value") {
   const RunFiles files;
-  const Result result = files.train({"train.seed=3", "--optimizer.lr", "0.25", "--train.log_every=2", "--name", "other", "--threads", "1",
-                                     "--precision", "fp64", "--device", "cpu", "--print-config"});
+  const Result result = files.train({"train.seed=3", "--optimizer.lr", "0.25", "--train.log_every=2", "--name", "other",
+                                     "--threads", "1", "--precision", "fp64", "--device", "cpu", "--print-config"});
   INFO(result.err);
   REQUIRE(result.code == 0);
   const Json config = parse_json(result.out, "printed");
@@ -75,7 +76,8 @@ TEST_CASE("overrides come as key=value, --key value and --key=value") {
   CHECK(config.at("train").at("precision").as_string() == "fp64");
   CHECK_FALSE(fs::exists(files.folder / "runs"));
   files.folder.write("printed/again.json", result.out);
-  const Result again = run_hebb({"train", "printed/again.json", "--print-config"}, files.folder / "output", files.folder.path());
+  const Result again =
+      run_hebb({"train", "printed/again.json", "--print-config"}, files.folder / "output", files.folder.path());
   CHECK(again.out == result.out);
 }
 
@@ -100,7 +102,8 @@ TEST_CASE("errors are one line with the exit code of their kind") {
   check({"--resume", "nowhere"}, 4, "nowhere: cannot resume from here");
   check({"--init-from", "tokens.bin"}, 4, "tokens.bin");
   check({"optimizer.lr=1e30", "optimizer.clip_norm=0", "train.max_consecutive_skips=0"}, 6, "step ");
-  CHECK(run_hebb({"train"}, files.folder / "output", files.folder.path()).err.find("no CONFIG given") != std::string::npos);
+  CHECK(run_hebb({"train"}, files.folder / "output", files.folder.path()).err.find("no CONFIG given") !=
+        std::string::npos);
 }
 
 TEST_CASE("a second process in the run folder stops with exit code 4 and names the first") {
@@ -140,7 +143,8 @@ TEST_CASE("more processes than one are refused with the variable that asks for t
 }
 
 TEST_CASE("killed at any moment, also while it writes a checkpoint, a run comes out the same", "[slow]") {
-  const std::string settings = R"("steps": 60, "batch_size": 4, "sequence_length": 16, "log_every": 7, "checkpoint": {"every": 2})";
+  const std::string settings =
+      R"("steps": 60, "batch_size": 4, "sequence_length": 16, "log_every": 7, "checkpoint": {"every": 2})";
   const RunFiles straight(settings);
   REQUIRE(straight.train().code == 0);
   const auto bytes = [](const RunFiles& files) {
@@ -194,7 +198,8 @@ TEST_CASE("killed at any moment, also while it writes a checkpoint, a run comes 
 TEST_CASE("memory grows by what the plan says", "[slow]") {
   // Mostly activations, and mostly parameters; both above 1 GiB.
   const std::vector<std::vector<std::string>> shapes = {
-      {"model.hidden_size=48", "model.num_layers=9", "model.layers.mlp.intermediate_size=200", "train.batch_size=16", "train.sequence_length=2000"},
+      {"model.hidden_size=48", "model.num_layers=9", "model.layers.mlp.intermediate_size=200", "train.batch_size=16",
+       "train.sequence_length=2000"},
       {"model.vocab_size=60000", "model.hidden_size=600", "train.batch_size=1", "train.sequence_length=40"}};
   for (const auto& shape : shapes) {
     const RunFiles files(R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1)");

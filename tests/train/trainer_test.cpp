@@ -18,7 +18,9 @@ int64_t updates_of(const fs::path& folder, int64_t step, const std::string& name
   return SafetensorsFile(checkpoint_in(folder, step) / "optimizer.safetensors").integers(name + ".t")[0];
 }
 
-Json state_of(const fs::path& folder, int64_t step) { return parse_json_file((checkpoint_in(folder, step) / "state.json").string()); }
+Json state_of(const fs::path& folder, int64_t step) {
+  return parse_json_file((checkpoint_in(folder, step) / "state.json").string());
+}
 
 struct Poison {
   explicit Poison(std::vector<int64_t> steps) { TestMixerConfig::poisoned = std::move(steps); }
@@ -61,8 +63,10 @@ TEST_CASE("log_every chooses the lines, the first and the last step have one alw
 
 TEST_CASE("a stop after every step of a run and a restart give the run's bits") {
   const TempFolder folder;
-  const std::string changes = R"({"train": {"val_every": 2, "document_mask": true, "random_window": {"p": 0.5, "window": 3}},
-      "data": {"validation": [{"name": "v", "path": ")" + write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 5}]}})";
+  const std::string changes =
+      R"({"train": {"val_every": 2, "document_mask": true, "random_window": {"p": 0.5, "window": 3}},
+      "data": {"validation": [{"name": "v", "path": ")" +
+      write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 5}]}})";
   REQUIRE(run_in(folder / "straight", test_run(folder, changes)) == 0);
   const auto expected = metrics_of(folder / "straight");
   CHECK(expected.size() == 7 + 4);
@@ -111,8 +115,9 @@ TEST_CASE("micro-batch sizes and recompute give the same run") {
   const TempFolder folder;
   // Fast weights advance by micro-batch, so the mixer has none here; documents make unequal counts of valid targets.
   const auto changes = [](int rows, const std::string& precision, const std::string& recompute) {
-    return R"({"train": {"micro_batch_size": )" + std::to_string(rows) + R"(, "document_mask": true, "steps": 10, "precision": ")" +
-           precision + R"(", "recompute": ")" + recompute + "\"}}";
+    return R"({"train": {"micro_batch_size": )" + std::to_string(rows) +
+           R"(, "document_mask": true, "steps": 10, "precision": ")" + precision + R"(", "recompute": ")" + recompute +
+           "\"}}";
   };
   for (const std::string precision : {"fp64", "fp32"}) {
     const std::string whole = "whole-" + precision;
@@ -133,7 +138,9 @@ TEST_CASE("micro-batch sizes and recompute give the same run") {
       }
     }
   }
-  const auto model = [&](const std::string& run) { return read_file(checkpoint_in(folder / run, 10) / "model.safetensors"); };
+  const auto model = [&](const std::string& run) {
+    return read_file(checkpoint_in(folder / run, 10) / "model.safetensors");
+  };
   for (const std::string mode : {"block", "mixer", "ffn"}) {
     REQUIRE(run_in(folder / mode, test_run(folder, changes(4, "fp32", mode), false)) == 0);
     CHECK(model(mode) == model("whole-fp32"));
@@ -145,7 +152,8 @@ TEST_CASE("the number of threads changes nothing") {
   REQUIRE(run_in(folder / "one", test_run(folder, R"({"train": {"threads": 1, "precision": "fp32"}})")) == 0);
   REQUIRE(run_in(folder / "three", test_run(folder, R"({"train": {"threads": 3, "precision": "fp32"}})")) == 0);
   CHECK(metrics_of(folder / "one") == metrics_of(folder / "three"));
-  CHECK(read_file(checkpoint_in(folder / "one", 7) / "model.safetensors") == read_file(checkpoint_in(folder / "three", 7) / "model.safetensors"));
+  CHECK(read_file(checkpoint_in(folder / "one", 7) / "model.safetensors") ==
+        read_file(checkpoint_in(folder / "three", 7) / "model.safetensors"));
 }
 
 TEST_CASE("a NaN leaves weights, moments and counts alone while data and schedule go on") {
@@ -158,12 +166,15 @@ TEST_CASE("a NaN leaves weights, moments and counts alone while data and schedul
   CHECK(metric(folder / "run", "skipped") == std::vector<double>{0, 0, 1, 1, 1, 1, 1});
   CHECK(std::isnan(metric(folder / "run", "loss")[2]));
   CHECK(metric(folder / "run", "lr")[3] == Schedule(test_run(folder).schedule, 0.01, 7)(3));
-  for (const auto& name : {"embed.weight", "blocks.0.mixer.weight", "blocks.1.ffn.down_proj.weight", "final_norm.weight"}) {
+  for (const auto& name :
+       {"embed.weight", "blocks.0.mixer.weight", "blocks.1.ffn.down_proj.weight", "final_norm.weight"}) {
     CHECK(weights_of(folder / "run", 2, name) == weights_of(folder / "run", 3, name));
     CHECK(updates_of(folder / "run", 3, name) == 2);
     CHECK(updates_of(folder / "run", 7, name) == 6);
   }
-  const auto moments = [&](int64_t step) { return SafetensorsFile(checkpoint_in(folder / "run", step) / "optimizer.safetensors").doubles("embed.weight.v"); };
+  const auto moments = [&](int64_t step) {
+    return SafetensorsFile(checkpoint_in(folder / "run", step) / "optimizer.safetensors").doubles("embed.weight.v");
+  };
   CHECK(moments(2) == moments(3));
   CHECK(moments(3) != moments(4));
   CHECK(state_of(folder / "run", 3).at("loader").at("next_row").as_int() == 12);
@@ -178,19 +189,25 @@ TEST_CASE("a skipped step moves fast weights but nothing that layers update afte
   REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"checkpoint": {"every": 1, "keep": 9}}})")) == 0);
   CHECK(weights_of(folder / "run", 7, "blocks.0.mixer.threshold")[0] == 0.5 + 6 * 0.25);
   CHECK(updates_of(folder / "run", 7, "blocks.0.mixer.threshold") == 6);
-  CHECK(SafetensorsFile(checkpoint_in(folder / "run", 7) / "optimizer.safetensors").doubles("blocks.0.mixer.threshold.m")[1] == 6);
-  CHECK(SafetensorsFile(checkpoint_in(folder / "run", 7) / "model.safetensors").integers("blocks.0.mixer.count")[0] == 6);
-  CHECK(weights_of(folder / "run", 3, "blocks.0.mixer.memory") != weights_of(folder / "run", 4, "blocks.0.mixer.memory"));
+  CHECK(SafetensorsFile(checkpoint_in(folder / "run", 7) / "optimizer.safetensors")
+            .doubles("blocks.0.mixer.threshold.m")[1] == 6);
+  CHECK(SafetensorsFile(checkpoint_in(folder / "run", 7) / "model.safetensors").integers("blocks.0.mixer.count")[0] ==
+        6);
+  CHECK(weights_of(folder / "run", 3, "blocks.0.mixer.memory") !=
+        weights_of(folder / "run", 4, "blocks.0.mixer.memory"));
 }
 
 TEST_CASE("too many skipped steps in a row stop the run, and stop stops at the first") {
   const TempFolder folder;
   Poison poison({1, 2, 3});
   Heard heard;
-  CHECK_THROWS_AS(run_in(folder / "run", test_run(folder, R"({"train": {"max_consecutive_skips": 2, "checkpoint": {"every": 1}}})", false), heard),
-                  NumericError);
+  CHECK_THROWS_AS(
+      run_in(folder / "run",
+             test_run(folder, R"({"train": {"max_consecutive_skips": 2, "checkpoint": {"every": 1}}})", false), heard),
+      NumericError);
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").latest() == 3);
-  CHECK(read_file(folder / "run" / "train.log").find("error: step 4: the loss is \"nan\" (found 3 skipped steps in a row") != std::string::npos);
+  CHECK(read_file(folder / "run" / "train.log")
+            .find("error: step 4: the loss is \"nan\" (found 3 skipped steps in a row") != std::string::npos);
   CHECK_THROWS_WITH(run_in(folder / "stop", test_run(folder, R"({"train": {"nonfinite": "stop"}})", false), heard),
                     Catch::Contains("step 2: the loss is \"nan\" (train.nonfinite is \"stop\")"));
 }
@@ -208,12 +225,15 @@ TEST_CASE("validation changes nothing and its loss is the mean over valid target
   const TempFolder folder;
   const std::string path = write_tokens(folder, "val.bin", 2).string();
   const std::string with = R"({"train": {"val_every": 3}, "data": {"validation": [
-      {"name": "a", "path": ")" + path + R"(", "format": "raw_u16", "max_rows": 5}, {"name": "b", "path": ")" + path + R"(", "format": "raw_u16", "max_rows": 5}]}})";
+      {"name": "a", "path": ")" +
+                           path + R"(", "format": "raw_u16", "max_rows": 5}, {"name": "b", "path": ")" + path +
+                           R"(", "format": "raw_u16", "max_rows": 5}]}})";
   REQUIRE(run_in(folder / "plain", test_run(folder)) == 0);
   Heard heard;
   REQUIRE(run_in(folder / "validated", test_run(folder, with), heard) == 0);
   CHECK(metric(folder / "plain", "loss") == metric(folder / "validated", "loss"));
-  CHECK(read_file(checkpoint_in(folder / "plain", 7) / "model.safetensors") == read_file(checkpoint_in(folder / "validated", 7) / "model.safetensors"));
+  CHECK(read_file(checkpoint_in(folder / "plain", 7) / "model.safetensors") ==
+        read_file(checkpoint_in(folder / "validated", 7) / "model.safetensors"));
   std::vector<std::string> lines;
   for (const std::string& line : metrics_of(folder / "validated")) {
     if (line.find("\"val\"") != std::string::npos) {
@@ -232,7 +252,8 @@ TEST_CASE("validation changes nothing and its loss is the mean over valid target
 
 TEST_CASE("without val_every validation happens after the last step only") {
   const TempFolder folder;
-  const std::string with = R"({"data": {"validation": [{"name": "a", "path": ")" + write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 3}]}})";
+  const std::string with = R"({"data": {"validation": [{"name": "a", "path": ")" +
+                           write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 3}]}})";
   REQUIRE(run_in(folder / "run", test_run(folder, with)) == 0);
   const auto lines = metrics_of(folder / "run");
   REQUIRE(lines.size() == 8);
@@ -243,7 +264,9 @@ TEST_CASE("a validation that a signal interrupts is done again by the run that g
   const TempFolder folder;
   const std::string path = write_tokens(folder, "val.bin", 2).string();
   const std::string with = R"({"train": {"val_every": 3}, "data": {"validation": [
-      {"name": "a", "path": ")" + path + R"(", "format": "raw_u16", "max_rows": 5}, {"name": "b", "path": ")" + path + R"(", "format": "raw_u16", "max_rows": 4}]}})";
+      {"name": "a", "path": ")" +
+                           path + R"(", "format": "raw_u16", "max_rows": 5}, {"name": "b", "path": ")" + path +
+                           R"(", "format": "raw_u16", "max_rows": 4}]}})";
   REQUIRE(run_in(folder / "straight", test_run(folder, with)) == 0);
   Heard heard;
   heard.on_line = [](const std::string& line) {
@@ -263,7 +286,8 @@ TEST_CASE("a validation that a signal interrupts is done again by the run that g
 TEST_CASE("the time limit saves and stops, with the exit code of the configuration") {
   const TempFolder folder;
   Heard heard;
-  CHECK(run_in(folder / "run", test_run(folder, R"({"train": {"max_minutes": 1e-9, "exit_code_on_stop": 0}})"), heard) == 0);
+  CHECK(run_in(folder / "run", test_run(folder, R"({"train": {"max_minutes": 1e-9, "exit_code_on_stop": 0}})"),
+               heard) == 0);
   CHECK(heard.has("by train.max_minutes = 1e-09"));
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").latest() == 0);
   REQUIRE(run_in(folder / "run", test_run(folder), heard) == 0);
@@ -274,12 +298,15 @@ TEST_CASE("the time limit saves and stops, with the exit code of the configurati
 TEST_CASE("the random window of a step is one coin for all micro-batches, and off in validation") {
   const TempFolder folder;
   // The mixer reports the mean of the window over micro-batches, and refuses one outside training.
-  const std::string changes = R"({"train": {"random_window": {"p": 0.5, "window": 3}, "steps": 12, "micro_batch_size": 1},
-      "data": {"validation": [{"name": "a", "path": ")" + write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 3}]}})";
+  const std::string changes =
+      R"({"train": {"random_window": {"p": 0.5, "window": 3}, "steps": 12, "micro_batch_size": 1},
+      "data": {"validation": [{"name": "a", "path": ")" +
+      write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 3}]}})";
   REQUIRE(run_in(folder / "run", test_run(folder, changes)) == 0);
   std::set<double> seen;
   for (uint64_t s = 0; s < 12; ++s) {
-    const double window = parse_json(metrics_of(folder / "run")[s], "line").at("layers").at("blocks.0.mixer").at("window").as_double();
+    const double window =
+        parse_json(metrics_of(folder / "run")[s], "line").at("layers").at("blocks.0.mixer").at("window").as_double();
     CHECK(window == (Rng(5, "random_window", s).uniform() < 0.5 ? 3 : 0));
     seen.insert(window);
   }
@@ -298,10 +325,12 @@ TEST_CASE("the console line has its fixed order") {
   const TempFolder folder;
   Heard heard;
   REQUIRE(run_in(folder / "run", test_run(folder, R"({"train": {"peak_tflops": 0.001}})"), heard) == 0);
-  const auto it = std::find_if(heard.lines.begin(), heard.lines.end(), [](const std::string& l) { return l.starts_with("step 7/7 loss"); });
+  const auto it = std::find_if(heard.lines.begin(), heard.lines.end(),
+                               [](const std::string& l) { return l.starts_with("step 7/7 loss"); });
   REQUIRE(it != heard.lines.end());
   INFO(*it);
-  const std::regex pattern(R"(step 7/7 loss \d\.\d{4} ppl \d+\.\d\d gnorm \d\.\d{3} lr \d\.\d\de-\d\d tok/s \d+ mfu \d+\.\d% mem \d+\.\dGiB dt \d+ms tokens 252 eta 00:00:00 skipped 0)");
+  const std::regex pattern(
+      R"(step 7/7 loss \d\.\d{4} ppl \d+\.\d\d gnorm \d\.\d{3} lr \d\.\d\de-\d\d tok/s \d+ mfu \d+\.\d% mem \d+\.\dGiB dt \d+ms tokens 252 eta 00:00:00 skipped 0)");
   CHECK(std::regex_match(*it, pattern));
   const Json line = parse_json(metrics_of(folder / "run")[6], "line");
   CHECK(line.at("mfu").as_double() > 0);
@@ -313,10 +342,13 @@ TEST_CASE("the console line has its fixed order") {
 TEST_CASE("start-up says device, parameters, FLOPs, batches, memory, data and hours") {
   const TempFolder folder;
   Heard heard;
-  REQUIRE(run_in(folder / "run", test_run(folder, R"({"optimizer": {"groups": [{"match": "nothing has this name", "lr": 1}]}})"), heard) == 0);
-  for (const char* part : {"device: cpu", "precision fp64", "blocks.*.mixer.weight", "  2 x [12, 12]", "FLOPs per token: ", "batch: 4 rows x 9 tokens = 36",
-                           "2 micro-batches of 2 rows", "memory plan: ", "activations and temporaries", "data source 0", "epochs", "estimated hours: ",
-                           "optimizer.groups.0 applies to no parameter", "done: 7 steps"}) {
+  REQUIRE(run_in(folder / "run",
+                 test_run(folder, R"({"optimizer": {"groups": [{"match": "nothing has this name", "lr": 1}]}})"),
+                 heard) == 0);
+  for (const char* part : {"device: cpu", "precision fp64", "blocks.*.mixer.weight", "  2 x [12, 12]",
+                           "FLOPs per token: ", "batch: 4 rows x 9 tokens = 36", "2 micro-batches of 2 rows",
+                           "memory plan: ", "activations and temporaries", "data source 0", "epochs",
+                           "estimated hours: ", "optimizer.groups.0 applies to no parameter", "done: 7 steps"}) {
     INFO(part);
     CHECK(heard.has(part));
     CHECK(read_file(folder / "run" / "train.log").find(part) != std::string::npos);
