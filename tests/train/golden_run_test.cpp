@@ -10,10 +10,10 @@ namespace {
 
 /// Trains the case and compares losses, lr, gradient norms (1e-9) and final weights (1e-7, relative to the largest
 /// entry).
-void check_run(const std::string& name, const std::vector<std::string>& overrides = {}) {
+void check_run(const std::string& name) {
   const fs::path golden = fs::path(test_data_path()) / "golden" / name;
   const TempFolder folder;
-  RunConfig config = read_run_config((golden / "run.json").string(), overrides);
+  RunConfig config = read_run_config((golden / "run.json").string());
   resolve(config, {});
   const int64_t steps = config.train.steps;
   RunOptions options;
@@ -48,8 +48,7 @@ void check_run(const std::string& name, const std::vector<std::string>& override
 
 TEST_CASE("training run of gdn with documents, cosine and clipping equals the reference") { check_run("train-13"); }
 TEST_CASE("training run of gdn with a learned initial state, wsd and shuffled documents equals the reference") {
-  // The reference decays initial_state, which page 20 exempts.
-  check_run("train-16", {R"(optimizer.groups=[{"match": "initial_state", "force_decay": true}])"});
+  check_run("train-16");
 }
 TEST_CASE("training run of attention with YaRN, windows, layer norms and relu2 equals the reference") {
   check_run("train-14");
