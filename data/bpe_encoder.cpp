@@ -250,7 +250,8 @@ void BpeEncoder::merge_part(std::string_view part, Scratch& scratch, std::vector
       return;
     }
     const auto left_symbol = nodes[left].symbol, right_symbol = nodes[right].symbol;
-    const Merge* merge = merges_.find(pair_key(static_cast<uint32_t>(left_symbol), static_cast<uint32_t>(right_symbol)));
+    const Merge* merge =
+        merges_.find(pair_key(static_cast<uint32_t>(left_symbol), static_cast<uint32_t>(right_symbol)));
     if (merge != nullptr) {
       heap.push_back({merge->score, left, right, left_symbol, right_symbol, merge->symbol});
       std::push_heap(heap.begin(), heap.end(), comes_later);

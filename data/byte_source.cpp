@@ -152,7 +152,8 @@ class GzipFile final : public CompressedFile {
       return false;
     }
     if (bytes[0] != '\x1F') {
-      throw DataError(where(), "unknown bytes behind a gzip stream", hex_bytes(bytes), "another gzip stream or the end");
+      throw DataError(where(), "unknown bytes behind a gzip stream", hex_bytes(bytes),
+                      "another gzip stream or the end");
     }
     ::inflateReset(&stream_);
     is_inside_ = is_later_ = true;
@@ -183,7 +184,8 @@ class GzipFile final : public CompressedFile {
 #if HEBB_HAVE_ZSTD
 class ZstdFile final : public CompressedFile {
  public:
-  explicit ZstdFile(std::unique_ptr<PlainFile> file) : CompressedFile(std::move(file)), stream_(::ZSTD_createDStream()) {
+  explicit ZstdFile(std::unique_ptr<PlainFile> file)
+      : CompressedFile(std::move(file)), stream_(::ZSTD_createDStream()) {
     if (stream_ == nullptr) {
       throw MemoryError(where(), "no memory for zstd");
     }

@@ -52,7 +52,8 @@ class LineParser {
 
   char peek() const { return at_ < line_.size() ? line_[at_] : '\0'; }
   void skip_space() {
-    while (at_ < line_.size() && (line_[at_] == ' ' || line_[at_] == '\t' || line_[at_] == '\r' || line_[at_] == '\n')) {
+    while (at_ < line_.size() &&
+           (line_[at_] == ' ' || line_[at_] == '\t' || line_[at_] == '\r' || line_[at_] == '\n')) {
       ++at_;
     }
   }

@@ -48,7 +48,8 @@ std::string statistics_of(const std::vector<double>& values) {
   for (const double x : values) {
     squares += std::isfinite(x) ? (x - mean) * (x - mean) : 0;
   }
-  std::string text = print("mean %.4g std %.4g min %.4g max %.4g", mean, std::sqrt(squares / static_cast<double>(finite)), low, high);
+  std::string text =
+      print("mean %.4g std %.4g min %.4g max %.4g", mean, std::sqrt(squares / static_cast<double>(finite)), low, high);
   const auto broken = static_cast<int64_t>(values.size()) - finite;
   return broken == 0 ? text : text + " NOT FINITE " + std::to_string(broken);
 }
@@ -101,8 +102,9 @@ std::string describe_index(const fs::path& path, const MappedFile& file) {
     shortest = std::min(shortest, length);
     longest = std::max(longest, length);
   }
-  return path.string() + ": hebb document index, " + std::to_string(documents) + " documents, " + std::to_string(tokens) +
-         " tokens, lengths " + std::to_string(shortest) + " to " + std::to_string(longest) + "\n";
+  return path.string() + ": hebb document index, " + std::to_string(documents) + " documents, " +
+         std::to_string(tokens) + " tokens, lengths " + std::to_string(shortest) + " to " + std::to_string(longest) +
+         "\n";
 }
 
 std::string describe_checkpoint(const fs::path& folder, bool statistics) {

@@ -69,7 +69,8 @@ void add_text_input_options(CLI::App& app, TextInputOptions& input) {
       ->type_name("NAME");
   app.add_option_function<std::string>(
          "--split", [&input](const std::string& text) { input.split = unescape(text); },
-         "Separator between the documents of a text file; \\n, \\r, \\t, \\0, \\\\ are escapes (without it: one file is one "
+         "Separator between the documents of a text file; \\n, \\r, \\t, \\0, \\\\ are escapes (without it: one file "
+         "is one "
          "document)")
       ->type_name("TEXT");
   app.add_option_function<std::string>(

@@ -48,14 +48,16 @@ void add_encode(CLI::App& data) {
   app.add_option("-o,--out", arguments->out, "Folder of the data set; created if it does not exist")
       ->required()
       ->type_name("DIR");
-  app.add_flag("--add-bos,!--no-add-bos", options.tokenizer.add_bos, "Put BOS in front of every document (default: no)");
+  app.add_flag("--add-bos,!--no-add-bos", options.tokenizer.add_bos,
+               "Put BOS in front of every document (default: no)");
   app.add_flag("--add-eos,!--no-add-eos", options.tokenizer.add_eos, "Put EOS behind every document (default: yes)");
   accept_exponents(app.add_option("--shard-tokens", options.shard_tokens,
                                   "Size of a shard; a document never straddles two [tokens]"))
       ->type_name("INT");
   app.add_option("--val-fraction", options.val_fraction, "Share of the documents for validation, drawn at random")
       ->type_name("NUMBER");
-  accept_exponents(app.add_option("--val-documents", options.val_documents, "Or: the last so many documents for validation"))
+  accept_exponents(
+      app.add_option("--val-documents", options.val_documents, "Or: the last so many documents for validation"))
       ->type_name("INT");
   app.add_option("--seed", options.seed, "Seed of --val-fraction")->type_name("INT");
   add_threads_option(app, options.workers);

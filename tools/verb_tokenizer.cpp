@@ -62,7 +62,8 @@ void run_train(TrainArguments& arguments) {
 
 void add_train(CLI::App& tokenizer) {
   CLI::App& app = *tokenizer.add_subcommand(
-      "train", "Trains a SentencePiece model: byte fallback, single digits, no normalisation, decodes to the same text");
+      "train",
+      "Trains a SentencePiece model: byte fallback, single digits, no normalisation, decodes to the same text");
   const auto arguments = std::make_shared<TrainArguments>();
   TrainTokenizerOptions& options = arguments->options;
   add_text_input_options(app, options.input);
@@ -85,7 +86,9 @@ struct CodeArguments {
 };
 
 void add_code_options(CLI::App& app, CodeArguments& arguments, const char* input) {
-  app.add_option("TOKENIZER", arguments.tokenizer, "\"bytes\", or a SentencePiece .model file")->required()->type_name("NAME");
+  app.add_option("TOKENIZER", arguments.tokenizer, "\"bytes\", or a SentencePiece .model file")
+      ->required()
+      ->type_name("NAME");
   app.add_option("FILE", arguments.input, input)->type_name("FILE");
 }
 
@@ -109,8 +112,8 @@ void run_decode(const CodeArguments& arguments) {
     int32_t id = 0;
     const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, id);
     if (error != std::errc() || stop != text.data() + end) {
-      throw DataError(arguments.input + ": byte " + std::to_string(at), "no token id", "\"" + text.substr(at, std::min<size_t>(end - at, 20)) + "\"",
-                      "an integer");
+      throw DataError(arguments.input + ": byte " + std::to_string(at), "no token id",
+                      "\"" + text.substr(at, std::min<size_t>(end - at, 20)) + "\"", "an integer");
     }
     ids.push_back(id);
     at = end;

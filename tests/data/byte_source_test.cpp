@@ -43,7 +43,8 @@ std::string failure_of(const fs::path& path) {
 
 TEST_CASE("plain files of any length are read as they are", "[fast]") {
   const TempFolder folder;
-  for (const std::string& text : {std::string(), std::string("a"), std::string("\x1F"), std::string("abcde"), noise(600'001)}) {
+  for (const std::string& text :
+       {std::string(), std::string("a"), std::string("\x1F"), std::string("abcde"), noise(600'001)}) {
     CHECK(read_all(folder.write("f", text)) == text);
   }
   CHECK_FALSE(ByteSource::open(folder / "f")->is_compressed());
@@ -70,8 +71,9 @@ TEST_CASE("gzip streams that are cut off or damaged are errors with file and off
   const std::string whole = gzip(noise(700'003));
   for (const size_t size : {size_t{2}, size_t{9}, size_t{300'000}, whole.size() - 8, whole.size() - 1}) {
     const fs::path path = folder.write("f", whole.substr(0, size));
-    CHECK(failure_of(path) == path.string() + ": byte " + std::to_string(size) +
-                                  ": gzip stream is cut off (found the end of the file, expected more compressed data)");
+    CHECK(failure_of(path) ==
+          path.string() + ": byte " + std::to_string(size) +
+              ": gzip stream is cut off (found the end of the file, expected more compressed data)");
   }
   std::string damaged = whole;
   damaged[whole.size() - 6] ^= 1;  // CRC
@@ -100,13 +102,15 @@ TEST_CASE("zstd streams that are cut off or damaged are errors with file and off
   const std::string whole = zstd(noise(700'003));
   for (const size_t size : {size_t{4}, size_t{300'000}, whole.size() - 1}) {
     const fs::path path = folder.write("f", whole.substr(0, size));
-    CHECK(failure_of(path) == path.string() + ": byte " + std::to_string(size) +
-                                  ": zstd stream is cut off (found the end of the file, expected more compressed data)");
+    CHECK(failure_of(path) ==
+          path.string() + ": byte " + std::to_string(size) +
+              ": zstd stream is cut off (found the end of the file, expected more compressed data)");
   }
   std::string damaged = whole;
   damaged[whole.size() - 1] ^= 1;  // checksum
   CHECK_THAT(failure_of(folder.write("f", damaged)), Catch::Matchers::Contains(": zstd stream is damaged: "));
-  CHECK_THAT(failure_of(folder.write("f", zstd("x") + "junk")), Catch::Matchers::Contains(": zstd stream is damaged: "));
+  CHECK_THAT(failure_of(folder.write("f", zstd("x") + "junk")),
+             Catch::Matchers::Contains(": zstd stream is damaged: "));
   CHECK_THAT(failure_of(folder.write("f", zstd("x", 28))), Catch::Matchers::Contains(": zstd stream is damaged: "));
 }
 #endif

@@ -61,7 +61,9 @@ std::string long_jsonl() {
   Rng rng(9, "corpus");
   std::string lines;
   for (int i = 0; i < 6000; ++i) {
-    lines += Json::object({{"id", Json(i)}, {"text", Json(random_words(rng, 20 + static_cast<int>(rng.below(200))))}}).dump() + "\n";
+    lines += Json::object({{"id", Json(i)}, {"text", Json(random_words(rng, 20 + static_cast<int>(rng.below(200))))}})
+                 .dump() +
+             "\n";
   }
   return lines;
 }
@@ -83,8 +85,10 @@ TEST_CASE("documents come back from the shards with their special ids", "[fast]"
     CHECK(report.input.empty == 1);
     CHECK(report.input.text_bytes == 11);
     CHECK(report.tokens() == 14);
-    CHECK_THAT(report.text(), Catch::Matchers::StartsWith("train: 3 documents, 14 tokens, 1 shard\ninput: 2 files, 11 B of text, "
-                                                          "1 empty document skipped, 0 bad lines left out, 0 invalid UTF-8 pieces replaced\nspeed: "));
+    CHECK_THAT(report.text(),
+               Catch::Matchers::StartsWith(
+                   "train: 3 documents, 14 tokens, 1 shard\ninput: 2 files, 11 B of text, "
+                   "1 empty document skipped, 0 bad lines left out, 0 invalid UTF-8 pieces replaced\nspeed: "));
     CHECK(report.json().at("train_tokens").as_int() == 14);
   }
   SECTION("BOS and EOS") {
@@ -163,7 +167,8 @@ TEST_CASE("--val-documents keeps the last documents for validation", "[fast]") {
 TEST_CASE("options that do not fit and input without documents are refused", "[fast]") {
   const TempFolder folder;
   EncodeOptions options = bytes_options(folder.write("in.txt", ""), folder / "out");
-  CHECK_THROWS_WITH(encode(options), options.input.inputs[0] + ": no documents in the input (found 1 empty ones, expected at least one)");
+  CHECK_THROWS_WITH(encode(options), options.input.inputs[0] +
+                                         ": no documents in the input (found 1 empty ones, expected at least one)");
   CHECK_FALSE(fs::exists(folder / "out/dataset.json"));
   options.val_fraction = 1;
   CHECK_THROWS_WITH(encode(options), "--val-fraction: found 1.0, expected 0 <= fraction < 1");
@@ -189,7 +194,8 @@ TEST_CASE("the first error in document order is reported, and nothing looks fini
   options.input.inputs.push_back((folder / "in/b.jsonl").string());
   for (const int workers : {1, 5}) {
     options.workers = workers;
-    CHECK_THROWS_WITH(encode(options), Catch::Matchers::Contains("broken JSON (found the end of the line, expected a value)"));
+    CHECK_THROWS_WITH(encode(options),
+                      Catch::Matchers::Contains("broken JSON (found the end of the line, expected a value)"));
   }
   options.input.skip_bad = 1;
   CHECK_THROWS_WITH(encode(options), Catch::Matchers::Contains("(found a number, expected a string member"));
@@ -272,7 +278,8 @@ TEST_CASE("a trained tokenizer has the settings that the specification names and
   CHECK(tokenizer->special().pad == -1);
   Rng rng(2, "lossless");
   for (int i = 0; i < 300; ++i) {
-    const std::string text = random_unicode(rng, 30, i % 2 == 0 ? 0x500 : 0x10FFFF) + random_code(rng, 20) + random_words(rng, 20);
+    const std::string text =
+        random_unicode(rng, 30, i % 2 == 0 ? 0x500 : 0x10FFFF) + random_code(rng, 20) + random_words(rng, 20);
     if (text.find("\xE2\x96\x81") == std::string::npos) {
       REQUIRE(tokenizer->decode(tokenizer->encode(text)) == text);
     }
@@ -348,7 +355,8 @@ TEST_CASE("training options and inputs that do not fit are refused", "[fast]") {
   options.vocab_size = 259;
   CHECK_THROWS_WITH(train(options), "--vocab-size: found 259, expected more than 259 (3 special and 256 byte tokens)");
   options.vocab_size = 5000;
-  CHECK_THROWS_WITH(train(options), Catch::Matchers::StartsWith("--vocab-size") && Catch::Matchers::Contains("Vocabulary size"));
+  CHECK_THROWS_WITH(train(options),
+                    Catch::Matchers::StartsWith("--vocab-size") && Catch::Matchers::Contains("Vocabulary size"));
   options.vocab_size = 262;
   CHECK_THROWS_AS(train(options), ConfigError);
   options = train_options(folder / "in.txt");
@@ -361,7 +369,8 @@ TEST_CASE("training options and inputs that do not fit are refused", "[fast]") {
   options.train_bytes = 0;
   CHECK_THROWS_WITH(train(options), "--train-bytes: found 0, expected an integer >= 1");
   options = train_options(folder.write("empty.txt", ""));
-  CHECK_THROWS_WITH(train(options), options.input.inputs[0] + ": no text to train on (found 0 documents, expected at least one)");
+  CHECK_THROWS_WITH(train(options),
+                    options.input.inputs[0] + ": no text to train on (found 0 documents, expected at least one)");
   options = train_options(folder.write("blank.txt", "\n\n\n"));
   CHECK_THROWS_AS(train(options), Error);
 }

@@ -39,7 +39,8 @@ TEST_CASE("escapes of the text are decoded", "[fast]") {
 }
 
 TEST_CASE("unpaired surrogates are an error or become U+FFFD", "[fast]") {
-  CHECK(message(R"({"text": "a\ud83d"})") == R"(11: unpaired surrogate in the text | "\" | a pair of surrogate escapes)");
+  CHECK(message(R"({"text": "a\ud83d"})") ==
+        R"(11: unpaired surrogate in the text | "\" | a pair of surrogate escapes)");
   CHECK(message(R"({"text": "\ude00"})").rfind("10: unpaired", 0) == 0);
   CHECK(message(R"({"other": "\ude00", "text": ""})") == "good");
   const JsonlText r = jsonl_text(R"({"text": "\ud83d\ud83d\ude00 \ude00\ud83dx"})", "", true);
@@ -79,7 +80,8 @@ TEST_CASE("nesting is limited to 200 levels", "[fast]") {
 
 TEST_CASE("a missing or wrong member names what is there", "[fast]") {
   CHECK(message("{}") == "0: no text | an empty object | a string member \"text\" or \"content\"");
-  CHECK(message(R"({"id": 1, "url": "u"})") == "0: no text | members id, url | a string member \"text\" or \"content\"");
+  CHECK(message(R"({"id": 1, "url": "u"})") ==
+        "0: no text | members id, url | a string member \"text\" or \"content\"");
   CHECK(message(R"({"text": "t"})", "body") == "0: no text | members text | a string member \"body\"");
   CHECK(message(R"({"text": null})") == "9: no text | null | a string member \"text\" or \"content\"");
   CHECK(message(R"({"text": ["a"]})") == "9: no text | an array | a string member \"text\" or \"content\"");

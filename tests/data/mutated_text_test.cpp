@@ -9,8 +9,9 @@ using namespace hebb;
 namespace {
 
 std::string mutate(std::string bytes, Rng& rng) {
-  static const std::vector<std::string> kPieces = {"\n", "\"", "\\", "\\ud83d", "\\u0000", "{", "}", "[", ":", ",", "\xE2\x82",
-                                                   "\xFF", std::string(1, '\0'), "text", "\x0A\x02", "\x7F"};
+  static const std::vector<std::string> kPieces = {
+      "\n", "\"", "\\", "\\ud83d", "\\u0000", "{", "}", "[", ":", ",", "\xE2\x82", "\xFF", std::string(1, '\0'), "text",
+      "\x0A\x02", "\x7F"};
   for (uint32_t changes = 1 + rng.below(3); changes > 0; --changes) {
     const size_t at = rng.below(static_cast<uint32_t>(bytes.size() + 1));
     switch (rng.below(4)) {
@@ -43,7 +44,8 @@ template <class Target> std::string first_failure(Target target, const std::vect
   return "";
 }
 
-const std::string kLines = "{\"text\": \"one\", \"id\": \"a\"}\n{\"content\": \"zw\xC3\xB6lf \\ud83d\\ude00\"}\n\n{\"text\": \"\"}\r\n";
+const std::string kLines =
+    "{\"text\": \"one\", \"id\": \"a\"}\n{\"content\": \"zw\xC3\xB6lf \\ud83d\\ude00\"}\n\n{\"text\": \"\"}\r\n";
 
 }  // namespace
 
@@ -60,7 +62,10 @@ TEST_CASE("mutated lines and files of lines are refused or give valid text", "[f
 
 TEST_CASE("mutated tokenizer models are refused or read", "[fast]") {
   // pieces {"<unk>", 0.0, unknown}, {"ab", -1.5}; trainer {bpe, byte_fallback}; normalizer {no dummy prefix}
-  const std::string model("\x0A\x0E\x0A\x05<unk>\x15\0\0\0\0\x18\x02\x0A\x09\x0A\x02" "ab\x15\0\0\xC0\xBF\x12\x05\x18\x02\x98\x02\x01\x1A\x02\x18\0", 38);
+  const std::string model(
+      "\x0A\x0E\x0A\x05<unk>\x15\0\0\0\0\x18\x02\x0A\x09\x0A\x02"
+      "ab\x15\0\0\xC0\xBF\x12\x05\x18\x02\x98\x02\x01\x1A\x02\x18\0",
+      38);
   const SentencePieceModel parsed = parse_sentencepiece_model(model, "m");
   REQUIRE(parsed.pieces.size() == 2);
   CHECK(parsed.pieces[0].type == SentencePieceModel::PieceType::unknown);
@@ -73,5 +78,6 @@ TEST_CASE("mutated tokenizer models are refused or read", "[fast]") {
 }
 
 TEST_CASE("the targets of mutated text notice broken properties", "[fast]") {
-  CHECK(first_failure([](std::string_view text) { fuzz::expect(text.size() < 3, "short"); }, {"abc"}, 1) == "short for seed 0, round 0");
+  CHECK(first_failure([](std::string_view text) { fuzz::expect(text.size() < 3, "short"); }, {"abc"}, 1) ==
+        "short for seed 0, round 0");
 }

@@ -90,8 +90,8 @@ TEST_CASE("a separator splits text files, also across blocks", "[fast]") {
 
 TEST_CASE("JSONL lines become documents; blank lines, CR LF and a byte order mark do not matter", "[fast]") {
   const TempFolder folder;
-  TextInputOptions options =
-      input(folder.write("f.jsonl", "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\n  \n{\"text\": \"\"}\n{\"content\": \"b\\nc\"}"));
+  TextInputOptions options = input(
+      folder.write("f.jsonl", "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\n  \n{\"text\": \"\"}\n{\"content\": \"b\\nc\"}"));
   TextReader reader(options);
   CHECK(read_all(reader) == Texts{"a", "b\nc"});
   CHECK(reader.counts().empty == 1);
@@ -109,8 +109,8 @@ TEST_CASE("JSONL lines become documents; blank lines, CR LF and a byte order mar
 TEST_CASE("lines longer than the read block are whole", "[fast]") {
   const TempFolder folder;
   const std::string longer(700'001, 'y');
-  CHECK(read_all(input(folder.write("f.jsonl", "{\"text\": \"x\"}\n{\"text\": \"" + longer + "\"}\n{\"text\": \"z\"}\n"))) ==
-        Texts{"x", longer, "z"});
+  CHECK(read_all(input(folder.write("f.jsonl", "{\"text\": \"x\"}\n{\"text\": \"" + longer +
+                                                   "\"}\n{\"text\": \"z\"}\n"))) == Texts{"x", longer, "z"});
 }
 
 TEST_CASE("invalid UTF-8 stops with file, line and byte offset, or is replaced", "[fast]") {
@@ -145,7 +145,8 @@ TEST_CASE("broken lines and missing members stop with file, line and byte offset
 
 TEST_CASE("--skip-bad leaves out so many bad lines and reports each, the next one stops", "[fast]") {
   const TempFolder folder;
-  const fs::path path = folder.write("f.jsonl", "{\"text\": \"a\"}\n{\n{\"text\": \"b\"}\n{\"text\": 1}\n{\"text\": \"c\"}\n");
+  const fs::path path =
+      folder.write("f.jsonl", "{\"text\": \"a\"}\n{\n{\"text\": \"b\"}\n{\"text\": 1}\n{\"text\": \"c\"}\n");
   TextInputOptions options = input(path);
   options.skip_bad = 2;
   Texts notes;
@@ -153,7 +154,8 @@ TEST_CASE("--skip-bad leaves out so many bad lines and reports each, the next on
   CHECK(read_all(reader) == Texts{"a", "b", "c"});
   CHECK(reader.counts().bad == 2);
   REQUIRE(notes.size() == 2);
-  CHECK(notes[0] == "left out: " + path.string() + ":2: byte 15: broken JSON (found the end of the line, expected a member name)");
+  CHECK(notes[0] ==
+        "left out: " + path.string() + ":2: byte 15: broken JSON (found the end of the line, expected a member name)");
   options.skip_bad = 1;
   CHECK_THAT(failure_of(options), Catch::Matchers::EndsWith("; as many as --skip-bad allows (1) were left out before"));
 }
@@ -172,9 +174,10 @@ TEST_CASE("compressed input is named as such, and a stream that is cut off keeps
   folder.write("later.jsonl", "{\"text\": \"later\"}");
   TextInputOptions options = input(cut);
   options.inputs.push_back((folder / "later.jsonl").string());
-  CHECK_THAT(failure_of(options), Catch::Matchers::StartsWith(cut.string() + ": byte " + std::to_string(packed.size() / 2) +
-                                                              ": gzip stream is cut off") &&
-                                      Catch::Matchers::Contains(", in line 1"));
+  CHECK_THAT(failure_of(options),
+             Catch::Matchers::StartsWith(cut.string() + ": byte " + std::to_string(packed.size() / 2) +
+                                         ": gzip stream is cut off") &&
+                 Catch::Matchers::Contains(", in line 1"));
   options.skip_bad = 1;
   TextReader reader(options);
   const Texts texts = read_all(reader);

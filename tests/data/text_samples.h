@@ -9,9 +9,10 @@
 namespace hebb {
 
 inline std::string random_words(Rng& rng, int count) {
-  static const std::vector<std::string> kWords = {
-      "the", "memory", "of", "a", "slot", "Hebbian", "learning", "rule", "and", "writes", "reads", "token",
-      "größer", "naïve", "Ελλάδα", "слово", "память", "日本語", "記憶", "语言模型", "it's", "e.g.", "foo_bar", "x86_64"};
+  static const std::vector<std::string> kWords = {"the",      "memory",   "of",     "a",      "slot",    "Hebbian",
+                                                  "learning", "rule",     "and",    "writes", "reads",   "token",
+                                                  "größer",   "naïve",    "Ελλάδα", "слово",  "память",  "日本語",
+                                                  "記憶",     "语言模型", "it's",   "e.g.",   "foo_bar", "x86_64"};
   static const std::vector<std::string> kGaps = {" ", " ", " ", " ", ", ", ". ", "\n", "  ", "\t", "-"};
   std::string text;
   for (int i = 0; i < count; ++i) {
@@ -31,8 +32,9 @@ inline std::string random_white_space(Rng& rng, int count) {
 }
 
 inline std::string random_code(Rng& rng, int count) {
-  static const std::vector<std::string> kPieces = {"for", "(int", " i", "=", "0;", "++i", ")", " {", "\n  ", "}\n", "::",
-                                                   "std", "<T>", "->", "0x1F", "3.14e-7", "\"s\"", "//", " token", "_", "[", "]"};
+  static const std::vector<std::string> kPieces = {"for",   "(int", " i",     "=",   "0;",  "++i", ")",    " {",
+                                                   "\n  ",  "}\n",  "::",     "std", "<T>", "->",  "0x1F", "3.14e-7",
+                                                   "\"s\"", "//",   " token", "_",   "[",   "]"};
   std::string text;
   for (int i = 0; i < count; ++i) {
     text += rng.choice(kPieces);

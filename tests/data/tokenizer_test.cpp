@@ -186,8 +186,9 @@ TEST_CASE("the built-in BPE encoder equals the library for other ways to treat s
     load_pair(train_model({{"allow_whitespace_only_pieces", "true"}}), pair);
   }
   SECTION("pieces across scripts and digits") {
-    load_pair(train_model({{"split_by_unicode_script", "false"}, {"split_digits", "false"}, {"split_by_number", "false"}}),
-              pair);
+    load_pair(
+        train_model({{"split_by_unicode_script", "false"}, {"split_digits", "false"}, {"split_by_number", "false"}}),
+        pair);
   }
   SECTION("characters outside the vocabulary") {
     load_pair(train_model({{"character_coverage", "0.98"}, {"vocab_size", "400"}}), pair);

@@ -10,8 +10,8 @@ using Catch::Matchers::StartsWith;
 TEST_CASE("synthetic corpus to shards, inspected and verified", "[fast]") {
   const TempFolder folder;
   REQUIRE(run_hebb(folder, "data synth --documents 300 --seed 2 -o docs.jsonl").code == 0);
-  const CommandResult encode =
-      run_hebb(folder, "data encode docs.jsonl -t bytes -o set --shard-tokens 1e5 --val-documents 20 --threads 2 --json");
+  const CommandResult encode = run_hebb(
+      folder, "data encode docs.jsonl -t bytes -o set --shard-tokens 1e5 --val-documents 20 --threads 2 --json");
   REQUIRE(encode.code == 0);
   const Json report = parse_json(encode.out, "report");
   CHECK(report.at("train_documents").as_int() == 280);
@@ -37,7 +37,8 @@ TEST_CASE("synth writes to standard output as well", "[fast]") {
   CHECK(one.code == 0);
   const std::string text = parse_json(one.out, "line").at("text").as_string();
   CHECK(text.size() == 987);  // spec 81, appendix A
-  CHECK_THAT(text, StartsWith("No melon ever warned a icy farmer. T") && EndsWith("e number of proud-dancer is 739016.\n"));
+  CHECK_THAT(text,
+             StartsWith("No melon ever warned a icy farmer. T") && EndsWith("e number of proud-dancer is 739016.\n"));
   CHECK(one.err.empty());
 }
 
@@ -87,7 +88,8 @@ TEST_CASE("a data set is replaced with --overwrite only", "[fast]") {
   folder.write("in.txt", "one|two");
   CHECK(run_hebb(folder, "data encode in.txt -t bytes -o set").code == 0);
   CHECK(run_hebb(folder, "data encode in.txt -t bytes -o set").code == 2);
-  const CommandResult replaced = run_hebb(folder, "data encode in.txt --split '|' -t bytes -o set --overwrite --add-bos --no-add-eos");
+  const CommandResult replaced =
+      run_hebb(folder, "data encode in.txt --split '|' -t bytes -o set --overwrite --add-bos --no-add-eos");
   CHECK(replaced.code == 0);
   CHECK_THAT(replaced.out, StartsWith("train: 2 documents, 8 tokens, 1 shard\n"));
 }
@@ -95,10 +97,13 @@ TEST_CASE("a data set is replaced with --overwrite only", "[fast]") {
 TEST_CASE("--split understands escapes", "[fast]") {
   const TempFolder folder;
   folder.write("in.txt", "one\n\ntwo\n\nthree");
-  CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o a --split '\n\n')").out, StartsWith("train: 3 documents, 14 tokens"));
+  CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o a --split '\n\n')").out,
+             StartsWith("train: 3 documents, 14 tokens"));
   folder.write("in.txt", "one\\ttwo\tthree");
-  CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o b --split '\\t')").out, StartsWith("train: 2 documents"));
-  CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o c --split '\t')").out, StartsWith("train: 2 documents"));
+  CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o b --split '\\t')").out,
+             StartsWith("train: 2 documents"));
+  CHECK_THAT(run_hebb(folder, R"(data encode in.txt -t bytes -o c --split '\t')").out,
+             StartsWith("train: 2 documents"));
 }
 
 TEST_CASE("inspect tells kinds of files apart", "[fast]") {
@@ -116,23 +121,27 @@ TEST_CASE("inspect tells kinds of files apart", "[fast]") {
   const std::string header = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  )";
   const std::string file = std::string("\x38\0\0\0\0\0\0\0", 8) + header + std::string("\0\0\x80\x3f\0\0\0\xc0", 8);
   folder.write("w.safetensors", file);
-  CHECK(run_hebb(folder, "inspect w.safetensors").out == "w.safetensors: safetensors, 1 tensors, 2 F32, 8 B\n  w     F32   [2]\n");
+  CHECK(run_hebb(folder, "inspect w.safetensors").out ==
+        "w.safetensors: safetensors, 1 tensors, 2 F32, 8 B\n  w     F32   [2]\n");
   CHECK_THAT(run_hebb(folder, "inspect --stats w.safetensors").out, Contains("mean -0.5 std 1.5 min -2 max 1\n"));
 
   folder.write("step/state.json", R"({"format": 1, "step": 7, "tokens": 70, "files": {}, "config_hash": "ab"})");
   folder.write("step/model.safetensors", file);
   const CommandResult checkpoint = run_hebb(folder, "inspect step");
-  CHECK_THAT(checkpoint.out, StartsWith("step: checkpoint\n  format: 1\n  step: 7\n  tokens: 70\n  config_hash: ab\n") &&
-                                 Contains("1 tensors, 2 F32"));
+  CHECK_THAT(checkpoint.out,
+             StartsWith("step: checkpoint\n  format: 1\n  step: 7\n  tokens: 70\n  config_hash: ab\n") &&
+                 Contains("1 tensors, 2 F32"));
   folder.write("run/checkpoints/step_00000007/state.json", "{}");
   folder.write("run/checkpoints/latest", "step_00000007\n");
-  CHECK(run_hebb(folder, "inspect run").out == "run: run folder, 1 checkpoints, latest step_00000007\n  checkpoints/step_00000007\n");
+  CHECK(run_hebb(folder, "inspect run").out ==
+        "run: run folder, 1 checkpoints, latest step_00000007\n  checkpoints/step_00000007\n");
   folder.write("weights/model.safetensors", file);
   CHECK_THAT(run_hebb(folder, "inspect weights").out, StartsWith("weights: weights, 1 tensors"));
 
   const CommandResult unknown = run_hebb(folder, "inspect in.txt");
   CHECK(unknown.code == 3);
-  CHECK_THAT(unknown.err, StartsWith("error: in.txt: nothing that hebb knows (found a file that starts with 6F 6E 65 7C"));
+  CHECK_THAT(unknown.err,
+             StartsWith("error: in.txt: nothing that hebb knows (found a file that starts with 6F 6E 65 7C"));
   folder.write("other.json", "{}");
   CHECK_THAT(run_hebb(folder, "inspect other.json").err, Contains("found another JSON file"));
   folder.write("empty", "");
@@ -157,11 +166,13 @@ TEST_CASE("the byte tokenizer encodes and decodes on the command line", "[fast]"
 TEST_CASE("a tokenizer is trained, described, used and not overwritten", "[fast]") {
   const TempFolder folder;
   REQUIRE(run_hebb(folder, "data synth --documents 200 -o docs.jsonl").code == 0);
-  const CommandResult train = run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600 --train-bytes 1e5 --threads 1");
+  const CommandResult train =
+      run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600 --train-bytes 1e5 --threads 1");
   REQUIRE(train.code == 0);
   CHECK_THAT(train.out, StartsWith("t.model: bpe, 600 tokens\nsample: ") && Contains(" of 200 documents"));
   CHECK(run_hebb(folder, "tokenizer train docs.jsonl -o t.model --vocab-size 600").code == 2);
-  CHECK_THAT(run_hebb(folder, "tokenizer info t.model").out, Contains("model type: bpe\n") && Contains("encoder: built-in BPE\n"));
+  CHECK_THAT(run_hebb(folder, "tokenizer info t.model").out,
+             Contains("model type: bpe\n") && Contains("encoder: built-in BPE\n"));
   CHECK_THAT(run_hebb(folder, "inspect t.model").out, Contains("vocabulary: 600\n"));
   const std::string text = "The bell, 42 and größer\n";
   const CommandResult ids = run_hebb(folder, "tokenizer encode t.model", text);

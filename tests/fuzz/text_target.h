@@ -25,7 +25,8 @@ inline void jsonl_line(std::string_view bytes) {
     expect(strict.offset <= line.size(), "the offset is inside the line");
     expect(strict.is_good == strict.problem.empty(), "bad lines have a problem");
     if (strict.is_good) {
-      expect(lenient.is_good && lenient.text == strict.text && lenient.replaced == 0, "nothing is replaced in good text");
+      expect(lenient.is_good && lenient.text == strict.text && lenient.replaced == 0,
+             "nothing is replaced in good text");
     }
     expect(utf8_first_invalid(lenient.text) == std::string_view::npos, "the text is valid UTF-8");
   }
