@@ -1,0 +1,41 @@
+#pragma once
+// Included by core/cuda_*.cpp only.
+#include <cuda_runtime_api.h>
+
+#include <cublasLt.h>
+
+#include <string>
+
+#include "core/cuda_device.h"
+#include "core/error.h"
+
+namespace hebb::cuda {
+
+/// What Stream::native points to.
+struct NativeStream {
+  cudaStream_t stream = nullptr;
+  void* workspace = nullptr;
+  cublasLtHandle_t blas = nullptr;
+};
+
+inline NativeStream& native(Stream& stream) {
+  HEBB_ASSERT(stream.device == DeviceKind::cuda && stream.native != nullptr);  // made by create_stream()
+  return *static_cast<NativeStream*>(stream.native);
+}
+
+inline void check(cudaError_t error, const std::string& what) {
+  if (error == cudaErrorMemoryAllocation) {
+    throw MemoryError("cuda", what + ": out of memory");
+  }
+  if (error != cudaSuccess) {
+    throw Error(ExitCode::kOther, "cuda: " + what + ": " + cudaGetErrorString(error));
+  }
+}
+
+inline void check(cublasStatus_t status, const std::string& what) {
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    throw Error(ExitCode::kOther, "cublasLt: " + what + ": " + cublasLtGetStatusString(status));
+  }
+}
+
+}  // namespace hebb::cuda

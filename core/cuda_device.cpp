@@ -1,0 +1,127 @@
+#include "core/cuda_device.h"
+
+#include <memory>
+
+#include "core/cuda_check.h"
+
+namespace hebb::cuda {
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+
+}  // namespace
+
+int device_count() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // no driver or no device is an answer, not a failure
+    return 0;
+  }
+  return count;
+}
+
+DeviceInfo device_info() {
+  int index = 0;
+  check(cudaGetDevice(&index), "cudaGetDevice");
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return {.name = properties.name, .total_bytes = static_cast<int64_t>(total), .free_bytes = static_cast<int64_t>(free),
+          .multiprocessors = properties.multiProcessorCount, .capability = properties.major * 10 + properties.minor};
+}
+
+void use_device(int index) {
+  const int count = device_count();
+  if (index < 0 || index >= count) {
+    throw ConfigError("--device", "cuda:" + std::to_string(index), "one of the " + std::to_string(count) + " devices of this machine");
+  }
+  check(cudaSetDevice(index), "cudaSetDevice");
+}
+
+Stream create_stream() {
+  auto state = std::make_unique<NativeStream>();
+  check(cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaMalloc(&state->workspace, kWorkspaceBytes), "workspace of a stream");
+  check(cublasLtCreate(&state->blas), "cublasLtCreate");
+  Stream stream{.device = DeviceKind::cuda};
+  stream.native = state.release();
+  return stream;
+}
+
+void destroy_stream(Stream& stream) {
+  const std::unique_ptr<NativeStream> state(&native(stream));
+  stream.native = nullptr;
+  cudaStreamSynchronize(state->stream);
+  cublasLtDestroy(state->blas);
+  cudaFree(state->workspace);
+  cudaStreamDestroy(state->stream);
+}
+
+void synchronize(Stream& stream) {
+  NativeStream& state = native(stream);
+  check(cudaStreamSynchronize(state.stream), std::string("after the launch of ") + stream.last_kernel);
+}
+
+void* native_stream(Stream& stream) { return native(stream).stream; }
+
+Workspace workspace(Stream& stream) { return {native(stream).workspace, kWorkspaceBytes}; }
+
+Event::Event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "cudaEventCreate");
+  native_ = event;
+}
+
+Event::~Event() { cudaEventDestroy(static_cast<cudaEvent_t>(native_)); }
+
+void Event::record(Stream& stream) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(native_), native(stream).stream), "cudaEventRecord");
+}
+
+void Event::make_wait(Stream& stream) {
+  check(cudaStreamWaitEvent(native(stream).stream, static_cast<cudaEvent_t>(native_), 0), "cudaStreamWaitEvent");
+}
+
+void Event::synchronize() { check(cudaEventSynchronize(static_cast<cudaEvent_t>(native_)), "cudaEventSynchronize"); }
+
+float Event::elapsed_ms(const Event& begin, const Event& end) {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(begin.native_), static_cast<cudaEvent_t>(end.native_)),
+        "cudaEventElapsedTime");
+  return ms;
+}
+
+void* allocate_segment(int64_t bytes) {
+  void* address = nullptr;
+  const cudaError_t error = cudaMalloc(&address, static_cast<size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(error, "cudaMalloc");
+  return address;
+}
+
+void free_segment(void* address) { cudaFree(address); }
+
+void fill_bytes(void* address, int value, int64_t bytes) {
+  check(cudaMemset(address, value, static_cast<size_t>(bytes)), "cudaMemset");
+}
+
+void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
+  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, native(stream).stream), "cudaMemcpyAsync");
+  synchronize(stream);
+}
+
+void zero_bytes(Stream& stream, void* to, int64_t bytes) {
+  check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), native(stream).stream), "cudaMemsetAsync");
+}
+
+void check_launch(int error, const char* kernel) { check(static_cast<cudaError_t>(error), std::string("launch of ") + kernel); }
+void allow_shared_bytes(const void* kernel, int64_t bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "shared memory of a kernel");
+}
+
+}  // namespace hebb::cuda

@@ -1,0 +1,73 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "core/stream.h"
+
+// Device code lives in namespace hebb::cuda. The SIMT emulator (docs/emulator.md) compiles the same sources a second time, under
+// another name, so that both can be linked into one program.
+#ifndef HEBB_DEVICE
+#define HEBB_DEVICE cuda
+#endif
+
+namespace hebb::HEBB_DEVICE {
+
+struct DeviceInfo {
+  std::string name;
+  int64_t total_bytes = 0, free_bytes = 0;
+  int multiprocessors = 0;
+  int capability = 0;  // 90 for sm_90
+};
+
+/// Number of devices that this process can use; 0 where there is no driver or no device.
+int device_count();
+/// The device that the calling thread uses (the first unless use_device was called).
+DeviceInfo device_info();
+/// Errors: an index that does not exist.
+void use_device(int index);
+
+/// A stream of the calling thread's device, which does not wait for the default stream.
+Stream create_stream();
+void destroy_stream(Stream& stream);
+/// Waits until everything enqueued has happened. Errors of earlier launches surface here at the latest.
+void synchronize(Stream& stream);
+/// cudaStream_t, or simt::Stream* in the emulator.
+void* native_stream(Stream& stream);
+
+/// Scratch memory of a stream, allocated once: kernels may use it between their launches, nothing survives a run().
+struct Workspace {
+  void* data;
+  int64_t bytes;
+};
+Workspace workspace(Stream& stream);
+
+/// A point in a stream's work.
+class Event {
+ public:
+  Event();
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(Stream& stream);
+  void make_wait(Stream& stream);  // later work of the stream happens after this event
+  void synchronize();
+  /// Milliseconds between two recorded events, both of which must have happened. 0 in the emulator.
+  static float elapsed_ms(const Event& begin, const Event& end);
+
+ private:
+  void* native_ = nullptr;
+};
+
+// What the launch template calls: throw what went wrong with the launch; permit a kernel more dynamic shared memory than 48 KB.
+void check_launch(int error, const char* kernel);
+void allow_shared_bytes(const void* kernel, int64_t bytes);
+
+// What core/stream.cpp and core/arena.cpp call.
+void* allocate_segment(int64_t bytes);  // null when the device has no room
+void free_segment(void* address);
+void fill_bytes(void* address, int value, int64_t bytes);
+void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes);  // any direction, complete on return
+void zero_bytes(Stream& stream, void* to, int64_t bytes);
+void add_to(Stream& stream, const Tensor& y, const Tensor& x);
+
+}  // namespace hebb::HEBB_DEVICE

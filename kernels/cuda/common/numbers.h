@@ -1,0 +1,39 @@
+#pragma once
+// Part of prelude.h: conversions and scalar functions of device code.
+#include "core/tensor.h"
+
+namespace hebb::HEBB_DEVICE {
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(bf16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
+
+/// Round to nearest even; every NaN becomes 0x7FFF, as in the device's instruction.
+__device__ __forceinline__ bf16 round_to_bf16(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+  return {static_cast<uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFFu : rounded)};
+}
+
+template <class T>
+__device__ __forceinline__ T from_float(float x) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return round_to_bf16(x);
+  } else {
+    return x;
+  }
+}
+
+/// Two bf16 in one register, the first in the lower half.
+__device__ __forceinline__ uint32_t pack_bf16(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+  return packed;
+#else
+  return round_to_bf16(first).bits | static_cast<uint32_t>(round_to_bf16(second).bits) << 16;
+#endif
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+}  // namespace hebb::HEBB_DEVICE

@@ -1,0 +1,88 @@
+#pragma once
+// Part of prelude.h: reductions over a warp or block in a fixed order, hence the same bits in every run.
+
+namespace hebb::HEBB_DEVICE {
+
+constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+/// The sum in every lane, by a butterfly.
+template <class T>
+__device__ __forceinline__ T warp_sum(T value HEBB_WHERE_PARAMETER) {
+  HEBB_UNROLL
+  for (int bits = 16; bits > 0; bits /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT);
+  }
+  return value;
+}
+
+__device__ __forceinline__ float warp_max(float value HEBB_WHERE_PARAMETER) {
+  HEBB_UNROLL
+  for (int bits = 16; bits > 0; bits /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT));
+  }
+  return value;
+}
+
+/// Reductions over a one-dimensional block; the result is in every thread. At most one object per kernel and type T: it alternates
+/// between two buffers, so that one barrier per reduction is enough. All threads must call.
+template <class T>
+class BlockReducer {
+ public:
+  template <int K>
+  __device__ __forceinline__ void sum(T (&values)[K] HEBB_WHERE_PARAMETER) {
+    static_assert(K <= kMaxValues);
+    HEBB_UNROLL
+    for (int k = 0; k < K; ++k) {
+      values[k] = warp_sum(values[k] HEBB_WHERE_ARGUMENT);
+    }
+    if (blockDim.x == 32) {
+      return;
+    }
+    HEBB_SHARED(Buffers, buffers);
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    T(&buffer)[kMaxValues][32] = buffers.value[slot_];
+    slot_ ^= 1;
+    if (lane == 0) {
+      HEBB_UNROLL
+      for (int k = 0; k < K; ++k) {
+        buffer[k][warp] = values[k];
+      }
+    }
+    __syncthreads(HEBB_WHERE_HERE);
+    HEBB_UNROLL
+    for (int k = 0; k < K; ++k) {
+      values[k] = warp_sum(lane < warps ? buffer[k][lane] : T(0) HEBB_WHERE_ARGUMENT);
+    }
+  }
+
+  __device__ __forceinline__ T sum(T value HEBB_WHERE_PARAMETER) {
+    T values[1] = {value};
+    sum(values HEBB_WHERE_ARGUMENT);
+    return values[0];
+  }
+
+  __device__ __forceinline__ float max(float value HEBB_WHERE_PARAMETER) {
+    value = warp_max(value HEBB_WHERE_ARGUMENT);
+    if (blockDim.x == 32) {
+      return value;
+    }
+    HEBB_SHARED(Buffers, maxima);
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    T(&buffer)[32] = maxima.value[slot_][0];
+    slot_ ^= 1;
+    if (lane == 0) {
+      buffer[warp] = value;
+    }
+    __syncthreads(HEBB_WHERE_HERE);
+    return warp_max(lane < warps ? buffer[lane] : -INFINITY HEBB_WHERE_ARGUMENT);
+  }
+
+ private:
+  static constexpr int kMaxValues = 2;
+  struct Buffers {
+    T value[2][kMaxValues][32];
+  };
+  int slot_ = 0;
+};
+
+}  // namespace hebb::HEBB_DEVICE

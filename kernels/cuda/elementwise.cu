@@ -1,0 +1,71 @@
+#include "kernels/add.h"
+#include "kernels/cast.h"
+#include "kernels/cuda/common/prelude.h"
+
+// Elementwise kernels over flat arrays, bound by HBM: the bytes of their operands.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+constexpr int kThreads = 256;
+
+// y = alpha x (+ y)
+template <class T>
+__global__ void __launch_bounds__(kThreads) add_scaled_kernel(T* y, const T* x, float alpha, bool accumulate, int64_t count, bool vector) {
+  constexpr int N = kPack<T>;
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
+  float a[N] = {}, b[N];
+  if (accumulate) {
+    load_pack(a, y, at, count, vector);
+  }
+  load_pack(b, x, at, count, vector);
+  HEBB_UNROLL
+  for (int j = 0; j < N; ++j) {
+    a[j] += alpha * b[j];
+  }
+  store_pack(y, at, count, vector, a);
+}
+
+// Eight elements a thread: one pack of bf16, two of fp32.
+template <class To, class From>
+__global__ void __launch_bounds__(kThreads) cast_kernel(To* to, const From* from, int64_t count, bool vector) {
+  constexpr int N = kPack<bf16>;
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
+  float value[N];
+  load_pack(value, from, at, count, vector);
+  store_pack(to, at, count, vector, value);
+}
+
+}  // namespace
+
+void run(Stream& stream, const AddScaled& args) {
+  const int64_t count = args.y.numel();
+  if (count == 0) {
+    return;
+  }
+  dispatch_float(args.y.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const int64_t packs = (count + kPack<T> - 1) / kPack<T>;
+    HEBB_LAUNCH(add_scaled_kernel<T>, blocks_for(packs, kThreads), kThreads, 0, stream, args.y.as<T>(), args.x.as<T>(),
+                static_cast<float>(args.alpha), args.accumulate, count, can_vectorise<1>(count, args.y.data, args.x.data));
+  });
+}
+
+void add_to(Stream& stream, const Tensor& y, const Tensor& x) { run(stream, AddScaled{.y = y, .x = x, .alpha = 1, .accumulate = true}); }
+
+void run(Stream& stream, const Cast& args) {
+  const int64_t count = args.to.numel();
+  HEBB_ASSERT(count == args.from.numel());
+  if (count == 0) {
+    return;
+  }
+  dispatch_float(args.to.dtype, [&](auto to) {
+    dispatch_float(args.from.dtype, [&](auto from) {
+      using To = decltype(to);
+      using From = decltype(from);
+      HEBB_LAUNCH((cast_kernel<To, From>), blocks_for(count, kThreads * kPack<bf16>), kThreads, 0, stream, args.to.as<To>(),
+                  args.from.as<From>(), count, can_vectorise<1>(count, args.to.data, args.from.data));
+    });
+  });
+}
+
+}  // namespace hebb::HEBB_DEVICE

@@ -1,0 +1,296 @@
+#include "kernels/norm.h"
+
+#include "kernels/cuda/common/prelude.h"
+
+// One block per row (forward) or per group of rows (backward). A thread owns kPacks 16-byte packs of columns: pack p of thread t is
+// number p * blockDim.x + t of the row. Rows are read once and stay in registers.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+constexpr int kMaxThreads = 512;
+constexpr int kMaxPacks = 4;
+
+template <class T>
+struct ForwardArguments {
+  T *y, *h_out;
+  float *mean, *rstd;
+  const T *h, *branch;
+  const float *weight, *bias;
+  int64_t width;
+  float rho, eps, offset;
+  bool is_layer, vector;
+};
+
+// Grid: rows. Static shared: 1 KB. HBM: reads h and branch, writes h_out and y; about 8 FLOP an element.
+template <class T, int kPacks>
+__global__ void __launch_bounds__(kMaxThreads) norm_forward_kernel(ForwardArguments<T> a) {
+  constexpr int N = kPack<T>;
+  const int64_t row = blockIdx.x, begin = row * a.width;
+  float x[kPacks][N];
+  HEBB_UNROLL
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t at = (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * N;
+    load_pack(x[p], a.h + begin, at, a.width, a.vector);
+    if (a.branch != nullptr) {
+      float branch[N];
+      load_pack(branch, a.branch + begin, at, a.width, a.vector);
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        // Rounded as it is stored: the backward pass reads what was normed from h_out.
+        x[p][j] = to_float(from_float<T>(x[p][j] + a.rho * branch[j]));
+      }
+      store_pack(a.h_out + begin, at, a.width, a.vector, x[p]);
+    }
+  }
+
+  BlockReducer<float> reduce;
+  float mean = 0;
+  if (a.is_layer) {
+    float sum = 0;
+    HEBB_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        sum += x[p][j];  // 0 past the end
+      }
+    }
+    mean = reduce.sum(sum) / static_cast<float>(a.width);
+  }
+  float squares = 0;
+  HEBB_UNROLL
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t at = (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * N;
+    HEBB_UNROLL
+    for (int j = 0; j < N; ++j) {
+      x[p][j] -= mean;
+      squares += at + j < a.width ? x[p][j] * x[p][j] : 0.0f;
+    }
+  }
+  const float rstd = 1.0f / sqrtf(reduce.sum(squares) / static_cast<float>(a.width) + a.eps);
+
+  HEBB_UNROLL
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t at = (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * N;
+    float weight[N];
+    load_pack(weight, a.weight, at, a.width, a.vector);
+    HEBB_UNROLL
+    for (int j = 0; j < N; ++j) {
+      x[p][j] *= rstd * (weight[j] + a.offset);
+    }
+    if (a.is_layer) {
+      float bias[N];
+      load_pack(bias, a.bias, at, a.width, a.vector);
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        x[p][j] += bias[j];
+      }
+    }
+    store_pack(a.y + begin, at, a.width, a.vector, x[p]);
+  }
+  if (threadIdx.x == 0) {
+    a.rstd[row] = rstd;
+    if (a.is_layer) {
+      a.mean[row] = mean;
+    }
+  }
+}
+
+template <class T>
+struct BackwardArguments {
+  T *d_h, *d_branch;
+  float* partial;
+  const T *d_y, *d_h_out, *h;
+  const float *mean, *rstd, *weight;
+  int64_t rows, rows_per_block, width;
+  float rho, offset;
+  bool accumulate, vector;
+};
+
+// Grid: norm_backward_blocks(rows), each a run of rows. With n = (x - mean) rstd and g = d_y (weight + offset):
+// d_x = rstd (g - mean(g) [layer] - n mean(g n)). Writes the block's sums of d_y n and d_y over its rows to `partial`.
+// HBM: reads d_y, h and d_h_out, writes d_h; about 15 FLOP an element.
+template <class T, int kPacks, bool kLayer>
+__global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArguments<T> a) {
+  constexpr int N = kPack<T>;
+  const float inverse_width = 1.0f / static_cast<float>(a.width);
+  float d_weight[kPacks][N] = {};
+  float d_bias[kLayer ? kPacks : 1][N] = {};
+  BlockReducer<float> reduce;
+  const int64_t first = blockIdx.x * a.rows_per_block;
+  const int64_t last = first + a.rows_per_block < a.rows ? first + a.rows_per_block : a.rows;
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t begin = row * a.width;
+    const float mean = kLayer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+    float n[kPacks][N], g[kPacks][N], sums[2] = {};
+    HEBB_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t at = (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * N;
+      float weight[N];
+      load_pack(n[p], a.h + begin, at, a.width, a.vector);
+      load_pack(g[p], a.d_y + begin, at, a.width, a.vector);  // 0 past the end, so that nothing there counts
+      load_pack(weight, a.weight, at, a.width, a.vector);
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        n[p][j] = (n[p][j] - mean) * rstd;
+        d_weight[p][j] += g[p][j] * n[p][j];
+        if constexpr (kLayer) {
+          d_bias[p][j] += g[p][j];
+        }
+        g[p][j] *= weight[j] + a.offset;
+        sums[0] += g[p][j] * n[p][j];
+        sums[1] += kLayer ? g[p][j] : 0.0f;
+      }
+    }
+    if (a.d_h == nullptr && a.d_branch == nullptr) {
+      continue;
+    }
+    if constexpr (kLayer) {
+      reduce.sum(sums);
+    } else {
+      sums[0] = reduce.sum(sums[0]);
+    }
+    HEBB_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t at = (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * N;
+      float other[N] = {};
+      if (a.d_h_out != nullptr) {
+        load_pack(other, a.d_h_out + begin, at, a.width, a.vector);
+      }
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        g[p][j] = rstd * (g[p][j] - sums[1] * inverse_width - n[p][j] * sums[0] * inverse_width) + other[j];
+      }
+      if (a.d_branch != nullptr) {
+        HEBB_UNROLL
+        for (int j = 0; j < N; ++j) {
+          other[j] = a.rho * g[p][j];
+        }
+        store_pack(a.d_branch + begin, at, a.width, a.vector, other);
+      }
+      if (a.d_h != nullptr) {
+        if (a.accumulate) {
+          load_pack(other, a.d_h + begin, at, a.width, a.vector);
+          HEBB_UNROLL
+          for (int j = 0; j < N; ++j) {
+            g[p][j] += other[j];
+          }
+        }
+        store_pack(a.d_h + begin, at, a.width, a.vector, g[p]);
+      }
+    }
+  }
+  float* const partial = a.partial + blockIdx.x * 2 * a.width;
+  HEBB_UNROLL
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t at = (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * N;
+    store_pack(partial, at, a.width, a.vector, d_weight[p]);
+    if constexpr (kLayer) {
+      store_pack(partial + a.width, at, a.width, a.vector, d_bias[p]);
+    }
+  }
+}
+
+constexpr int kColumns = 32, kRowGroups = 8;
+
+// Second stage: out[column] += sum over blocks of partial[block][offset + column]. Block: 32 columns x 8 groups of partial rows;
+// the order of the sum depends on the number of blocks alone.
+__global__ void __launch_bounds__(kColumns * kRowGroups) add_partials_kernel(float* out, const float* partial, int64_t blocks,
+                                                                            int64_t stride, int64_t width) {
+  HEBB_SHARED(float[kRowGroups][kColumns], sums);
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
+  float sum = 0;
+  if (column < width) {
+    for (int64_t block = threadIdx.y; block < blocks; block += kRowGroups) {
+      sum += partial[block * stride + column];
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y == 0 && column < width) {
+    float total = 0;
+    HEBB_UNROLL
+    for (int group = 0; group < kRowGroups; ++group) {
+      total += sums[group][threadIdx.x];
+    }
+    out[column] += total;
+  }
+}
+
+/// Calls f(packs per thread as a constant, threads per block) for rows of `width` elements.
+template <int N, class F>
+void dispatch_width(int64_t width, F&& f) {
+  const int64_t packs = (width + N - 1) / N;
+  const auto threads = [packs](int64_t per_thread) {
+    return static_cast<unsigned>(((packs + per_thread - 1) / per_thread + 31) / 32 * 32);
+  };
+  if (packs <= kMaxThreads) {
+    f(std::integral_constant<int, 1>{}, threads(1));
+  } else if (packs <= 2 * kMaxThreads) {
+    f(std::integral_constant<int, 2>{}, threads(2));
+  } else if (packs <= kMaxPacks * kMaxThreads) {
+    f(std::integral_constant<int, kMaxPacks>{}, threads(kMaxPacks));
+  } else {
+    throw ConfigError("model.hidden_size", std::to_string(width),
+                      "at most " + std::to_string(N * kMaxPacks * kMaxThreads) + " on cuda in this precision");
+  }
+}
+
+template <class T>
+void forward(Stream& stream, const NormForward& a) {
+  const int64_t width = a.weight.numel(), rows = a.h.numel() / width;
+  ForwardArguments<T> f{.y = a.y.as<T>(), .h_out = a.h_out.as<T>(), .mean = a.mean.as<float>(), .rstd = a.rstd.as<float>(),
+                        .h = a.h.as<T>(), .branch = a.branch.as<T>(), .weight = a.weight.as<float>(), .bias = a.bias.as<float>(),
+                        .width = width, .rho = static_cast<float>(a.rho), .eps = static_cast<float>(a.eps),
+                        .offset = a.kind == NormKind::rms_unit_offset ? 1.0f : 0.0f, .is_layer = a.kind == NormKind::layer,
+                        .vector = false};
+  f.vector = can_vectorise<kPack<T>>(width, f.y, f.h_out, f.h, f.branch, f.weight, f.bias);
+  dispatch_width<kPack<T>>(width, [&](auto packs, unsigned threads) {
+    HEBB_LAUNCH((norm_forward_kernel<T, packs()>), blocks_for(rows, 1), threads, 0, stream, f);
+  });
+}
+
+template <class T>
+void backward(Stream& stream, const NormBackward& a) {
+  const int64_t width = a.weight.numel(), rows = a.h.numel() / width, blocks = norm_backward_blocks(rows);
+  BackwardArguments<T> f{.d_h = a.d_h.as<T>(), .d_branch = a.d_branch.as<T>(), .partial = a.partial.as<float>(),
+                         .d_y = a.d_y.as<T>(), .d_h_out = a.d_h_out.as<T>(), .h = a.h.as<T>(), .mean = a.mean.as<float>(),
+                         .rstd = a.rstd.as<float>(), .weight = a.weight.as<float>(), .rows = rows,
+                         .rows_per_block = (rows + blocks - 1) / blocks, .width = width, .rho = static_cast<float>(a.rho),
+                         .offset = a.kind == NormKind::rms_unit_offset ? 1.0f : 0.0f, .accumulate = a.accumulate,
+                         .vector = false};
+  f.vector = can_vectorise<kPack<T>>(width, f.d_h, f.d_branch, f.partial, f.d_y, f.d_h_out, f.h, f.weight);
+  const bool is_layer = a.kind == NormKind::layer;
+  dispatch_width<kPack<T>>(width, [&](auto packs, unsigned threads) {
+    if (is_layer) {
+      HEBB_LAUNCH((norm_backward_kernel<T, packs(), true>), blocks_for(blocks, 1), threads, 0, stream, f);
+    } else {
+      HEBB_LAUNCH((norm_backward_kernel<T, packs(), false>), blocks_for(blocks, 1), threads, 0, stream, f);
+    }
+  });
+  const auto add_partials = [&](const Tensor& out, int64_t offset) {
+    if (out.defined()) {
+      HEBB_LAUNCH(add_partials_kernel, blocks_for(width, kColumns), dim3(kColumns, kRowGroups), 0, stream, out.as<float>(),
+                  f.partial + offset, blocks, 2 * width, width);
+    }
+  };
+  add_partials(a.d_weight, 0);
+  if (is_layer) {
+    add_partials(a.d_bias, width);
+  }
+}
+
+}  // namespace
+
+void run(Stream& stream, const NormForward& args) {
+  if (args.h.numel() > 0) {
+    dispatch_float(args.h.dtype, [&](auto zero) { forward<decltype(zero)>(stream, args); });
+  }
+}
+
+void run(Stream& stream, const NormBackward& args) {
+  if (args.h.numel() > 0) {
+    dispatch_float(args.h.dtype, [&](auto zero) { backward<decltype(zero)>(stream, args); });
+  }
+}
+
+}  // namespace hebb::HEBB_DEVICE

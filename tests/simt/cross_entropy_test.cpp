@@ -1,0 +1,67 @@
+#include <limits>
+
+#include "support.h"
+
+using namespace hebb_test;
+
+namespace {
+
+template <class T>
+void check(int64_t rows, int64_t vocab, bool gradient) {
+  auto logits = random_values<T>(rows * vocab, 1, 8);
+  std::vector<int32_t> targets;
+  Numbers numbers(5);
+  for (int64_t r = 0; r < rows; ++r) {
+    targets.push_back(r % 3 == 2 ? -100 : static_cast<int32_t>(numbers.below(static_cast<uint32_t>(vocab))));
+  }
+  const double scale = 0.03;
+  std::vector<double> loss, d_logits = as_double(logits);
+  for (int64_t r = 0; r < rows; ++r) {
+    double* const x = d_logits.data() + r * vocab;
+    const int32_t target = targets[static_cast<size_t>(r)];
+    double sum = 0;
+    for (int64_t v = 0; v < vocab; ++v) {
+      sum += std::exp(x[v]);
+    }
+    loss.push_back(target < 0 ? 0 : std::log(sum) - x[target]);
+    for (int64_t v = 0; gradient && v < vocab; ++v) {
+      x[v] = target < 0 ? 0 : scale * (std::exp(x[v]) / sum - (v == target ? 1 : 0));
+    }
+  }
+  TestStream stream;
+  DeviceArray<T> logits_in(logits);
+  DeviceArray<double> loss_out(rows);
+  DeviceArray<int32_t> targets_in(targets);
+  device::run(stream, hebb::CrossEntropy{.loss = loss_out.tensor(), .logits = logits_in.tensor({rows, vocab}), .targets = targets_in.tensor(),
+                                         .scale = scale, .gradient = gradient});
+  CHECK(relative_error(loss_out.host(), loss) < 1e-6);
+  CHECK(relative_error(logits_in.values(), d_logits) < (gradient ? kTolerance<T> : 0) + 1e-15);
+}
+
+TEMPLATE_TEST_CASE("cross-entropy and its gradient in place equal loops in double", "[fast]", float, hebb::bf16) {
+  const auto [rows, vocab] = GENERATE(std::pair{1, 1}, std::pair{7, 37}, std::pair{5, 1000}, std::pair{4, 5003});
+  const bool gradient = GENERATE(false, true);
+  CAPTURE(rows, vocab, gradient);
+  both_ways([&] { check<TestType>(rows, vocab, gradient); });
+}
+
+TEST_CASE("logits of any size give a finite loss, and a NaN reaches it", "[fast]") {
+  both_ways([] {
+    TestStream stream;
+    std::vector<float> logits(3 * 300, -3e38f);
+    logits[7] = 3e38f;                                                // row 0: one huge logit, which is the target
+    logits[300 + 299] = -std::numeric_limits<float>::infinity();      // row 1: all equal but one
+    logits[600 + 150] = std::numeric_limits<float>::quiet_NaN();
+    DeviceArray<float> in(logits);
+    DeviceArray<double> loss(3);
+    DeviceArray<int32_t> targets(std::vector<int32_t>{7, 0, 1});
+    device::run(stream, hebb::CrossEntropy{.loss = loss.tensor(), .logits = in.tensor({3, 300}), .targets = targets.tensor(), .scale = 1,
+                                           .gradient = true});
+    const std::vector<double> got = loss.host();
+    CHECK(got[0] == 0);
+    CHECK(got[1] == Catch::Approx(std::log(299.0)));
+    CHECK(std::isnan(got[2]));
+  });
+}
+
+}  // namespace

@@ -1,0 +1,132 @@
+// Activations, sums, conversions and the optimizer's kernels against loops in double.
+#include "support.h"
+
+using namespace hebb_test;
+
+namespace {
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+TEMPLATE_TEST_CASE("SwiGLU and its gradient equal loops in double", "[fast]", float, hebb::bf16) {
+  const int64_t count = GENERATE(1, 37, 1000, 5003);
+  const auto gate = random_values<TestType>(count, 1, 4), up = random_values<TestType>(count, 2), d_y = random_values<TestType>(count, 3);
+  std::vector<double> y, d_gate, d_up;
+  for (size_t i = 0; i < gate.size(); ++i) {
+    const double g = double(value_of(gate[i])), u = double(value_of(up[i])), d = double(value_of(d_y[i])), s = sigmoid(g);
+    y.push_back(g * s * u);
+    d_up.push_back(d * g * s);
+    d_gate.push_back(d * u * (s + g * s * (1 - s)));
+  }
+  both_ways([&] {
+    TestStream stream;
+    DeviceArray<TestType> gate_in(gate), up_in(up), d_y_in(d_y), y_out(count), d_gate_out(count), d_up_out(count);
+    device::run(stream, hebb::SwigluForward{.y = y_out.tensor(), .gate = gate_in.tensor(), .up = up_in.tensor()});
+    device::run(stream, hebb::SwigluBackward{.d_gate = d_gate_out.tensor(), .d_up = d_up_out.tensor(), .d_y = d_y_in.tensor(),
+                                             .gate = gate_in.tensor(), .up = up_in.tensor()});
+    CHECK(relative_error(y_out.values(), y) < kTolerance<TestType>);
+    CHECK(relative_error(d_gate_out.values(), d_gate) < kTolerance<TestType>);
+    CHECK(relative_error(d_up_out.values(), d_up) < kTolerance<TestType>);
+  });
+}
+
+TEMPLATE_TEST_CASE("squared ReLU and its gradient equal loops in double", "[fast]", float, hebb::bf16) {
+  const int64_t count = GENERATE(1, 37, 5003);
+  const auto x = random_values<TestType>(count, 1), d_y = random_values<TestType>(count, 2);
+  std::vector<double> y, d_x;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double positive = std::max(double(value_of(x[i])), 0.0);
+    y.push_back(positive * positive);
+    d_x.push_back(2 * positive * double(value_of(d_y[i])));
+  }
+  both_ways([&] {
+    TestStream stream;
+    DeviceArray<TestType> x_in(x), d_y_in(d_y), y_out(count), d_x_out(count);
+    device::run(stream, hebb::Relu2Forward{.y = y_out.tensor(), .x = x_in.tensor()});
+    device::run(stream, hebb::Relu2Backward{.d_x = d_x_out.tensor(), .d_y = d_y_in.tensor(), .x = x_in.tensor()});
+    CHECK(relative_error(y_out.values(), y) < kTolerance<TestType>);
+    CHECK(relative_error(d_x_out.values(), d_x) < kTolerance<TestType>);
+  });
+}
+
+TEMPLATE_TEST_CASE("sums in place and conversions, also from addresses that are not 16-byte aligned", "[fast]", float, hebb::bf16) {
+  const int64_t count = GENERATE(3, 1000, 2051);
+  const int64_t offset = GENERATE(0, 1);
+  const auto a = random_values<TestType>(count + 1, 1), b = random_values<TestType>(count + 1, 2);
+  both_ways([&] {
+    TestStream stream;
+    DeviceArray<TestType> y(a), x(b);
+    DeviceArray<hebb::bf16> narrow(count);
+    DeviceArray<float> wide(count);
+    const auto part = [&](const DeviceArray<TestType>& array) { return array.tensor().slice(offset, {count}); };
+    device::run(stream, hebb::Cast{.to = narrow.tensor(), .from = part(x)});
+    device::run(stream, hebb::Cast{.to = wide.tensor(), .from = part(x)});
+    device::add_to(stream, part(y), part(x));
+    std::vector<double> sums = as_double(a), narrowed, widened;
+    for (size_t i = static_cast<size_t>(offset); i < static_cast<size_t>(count + offset); ++i) {
+      sums[i] = double(value_of(rounded<TestType>(static_cast<float>(sums[i] + double(value_of(b[i]))))));
+      widened.push_back(double(value_of(b[i])));
+      narrowed.push_back(double(value_of(rounded<hebb::bf16>(value_of(b[i])))));
+    }
+    CHECK(y.values() == sums);
+    device::run(stream, hebb::AddScaled{.y = part(y), .x = part(x), .alpha = -3, .accumulate = false});
+    for (size_t i = static_cast<size_t>(offset); i < static_cast<size_t>(count + offset); ++i) {
+      sums[i] = double(value_of(rounded<TestType>(-3 * value_of(b[i]))));
+    }
+    CHECK(y.values() == sums);
+    CHECK(narrow.values() == narrowed);
+    CHECK(wide.values() == widened);
+  });
+}
+
+TEST_CASE("sums of squares come in fixed blocks, in double", "[fast]") {
+  const int64_t count = GENERATE(1, 1001, 65536, 140001);
+  const auto x = random_values<float>(count, 1);
+  std::vector<double> expected;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (i % static_cast<size_t>(hebb::kSumSquaresBlock) == 0) {
+      expected.push_back(0);
+    }
+    expected.back() += double(x[i]) * double(x[i]);
+  }
+  both_ways([&] {
+    TestStream stream;
+    DeviceArray<float> in(x);
+    DeviceArray<double> partial(static_cast<int64_t>(expected.size()));
+    device::run(stream, hebb::SumSquares{.partial = partial.tensor(), .x = in.tensor()});
+    CHECK(relative_error(partial.host(), expected) < 1e-12);  // of 65,536 roundings
+  });
+}
+
+TEST_CASE("an AdamW step equals the formula in double", "[fast]") {
+  const int64_t count = GENERATE(1, 37, 5003);
+  auto p = random_values<float>(count, 1), m = random_values<float>(count, 2, 0.1), v = random_values<float>(count, 3, 0.1),
+       grad = random_values<float>(count, 4);
+  for (float& x : v) {
+    x = std::fabs(x);
+  }
+  const hebb::AdamW step{.p = {}, .m = {}, .v = {}, .grad = {}, .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+                         .weight_decay = 0.1, .clip = 0.37, .c1 = 1 - std::pow(0.9, 3), .c2 = 1 - std::pow(0.95, 3)};
+  std::vector<double> p_expected, m_expected, v_expected;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double g = step.clip * double(grad[i]);
+    m_expected.push_back(step.beta1 * double(m[i]) + (1 - step.beta1) * g);
+    v_expected.push_back(step.beta2 * double(v[i]) + (1 - step.beta2) * g * g);
+    p_expected.push_back(double(p[i]) * (1 - step.lr * step.weight_decay) -
+                         step.lr * (m_expected[i] / step.c1) / (std::sqrt(v_expected[i] / step.c2) + step.eps));
+  }
+  both_ways([&] {
+    TestStream stream;
+    DeviceArray<float> p_out(p), m_out(m), v_out(v), grad_in(grad);
+    hebb::AdamW args = step;
+    args.p = p_out.tensor();
+    args.m = m_out.tensor();
+    args.v = v_out.tensor();
+    args.grad = grad_in.tensor();
+    device::run(stream, args);
+    CHECK(relative_error(p_out.values(), p_expected) < kTolerance<float>);
+    CHECK(relative_error(m_out.values(), m_expected) < kTolerance<float>);
+    CHECK(relative_error(v_out.values(), v_expected) < kTolerance<float>);
+  });
+}
+
+}  // namespace

@@ -1,0 +1,131 @@
+// Embedding, sorting and matrix products.
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/cuda/common/sort.h"
+#include "support.h"
+
+using namespace hebb_test;
+
+namespace {
+
+std::vector<int32_t> random_ids(int64_t count, uint32_t limit, uint32_t seed) {
+  Numbers numbers(seed);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i) {
+    ids.push_back(static_cast<int32_t>(numbers.below(limit)));
+  }
+  return ids;
+}
+
+TEST_CASE("sorted keys are ascending and equal keys keep their order", "[fast]") {
+  const int64_t count = GENERATE(1, 31, 2048, 2049, 9001);
+  const uint32_t limit = GENERATE(1u, 3u, 256u, 257u, 128256u, 0x7FFFFFFFu);
+  const std::vector<int32_t> ids = random_ids(count, limit, 3);
+  std::vector<int32_t> order(ids.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return ids[static_cast<size_t>(a)] < ids[static_cast<size_t>(b)]; });
+  both_ways([&] {
+    TestStream stream;
+    DeviceArray<int32_t> in(ids);
+    DeviceArray<unsigned char> scratch(device::sort_scratch_bytes(count));
+    const device::SortedKeys sorted = device::sort_keys(stream, in.data(), count, limit, scratch.data());
+    device::synchronize(stream);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      REQUIRE(sorted.positions[i] == order[i]);
+      REQUIRE(sorted.keys[i] == ids[static_cast<size_t>(order[i])]);
+    }
+  });
+}
+
+template <class Y, class Table>
+void check_forward(int64_t width) {
+  const std::vector<int32_t> ids = random_ids(29, 11, 1);
+  const auto table = random_values<Table>(11 * width, 2);
+  std::vector<double> expected;
+  for (const int32_t id : ids) {
+    for (int64_t i = 0; i < width; ++i) {
+      expected.push_back(double(value_of(rounded<Y>(value_of(table[static_cast<size_t>(id * width + i)])))));
+    }
+  }
+  TestStream stream;
+  DeviceArray<int32_t> ids_in(ids);
+  DeviceArray<Table> table_in(table);
+  DeviceArray<Y> y(29 * width);
+  device::run(stream, hebb::EmbeddingForward{.y = y.tensor({29, width}), .table = table_in.tensor({11, width}), .ids = ids_in.tensor()});
+  CHECK(y.values() == expected);
+}
+
+TEST_CASE("embedding rows are copied, in every pair of types", "[fast]") {
+  const int64_t width = GENERATE(1, 20, 64, 1500);
+  both_ways([&] {
+    check_forward<float, float>(width);
+    check_forward<hebb::bf16, float>(width);
+    check_forward<hebb::bf16, hebb::bf16>(width);
+  });
+}
+
+TEMPLATE_TEST_CASE("the embedding gradient sums the rows of each id, few or many", "[fast]", float, hebb::bf16) {
+  // Vocabulary 1: one id through all chunks. 1100 tokens of width 520 exceed the workspace and go in two runs.
+  const auto [tokens, vocab, width] = GENERATE(std::tuple{1, 5, 3}, std::tuple{70, 1, 20}, std::tuple{333, 4, 67}, std::tuple{333, 50000, 24},
+                                               std::tuple{1100, 70, 520});
+  CAPTURE(tokens, vocab, width);
+  std::vector<int32_t> ids = random_ids(tokens, static_cast<uint32_t>(vocab), 9);
+  const auto d_y = random_values<TestType>(int64_t{tokens} * width, 1);
+  const int64_t size = int64_t{vocab} * width;
+  const auto before = random_values<float>(size, 2);
+  std::vector<double> expected = as_double(before);
+  for (size_t t = 0; t < ids.size(); ++t) {
+    for (size_t i = 0; i < static_cast<size_t>(width); ++i) {
+      expected[static_cast<size_t>(ids[t] * width) + i] += double(value_of(d_y[t * static_cast<size_t>(width) + i]));
+    }
+  }
+  std::vector<std::vector<float>> results;
+  both_ways([&] {
+    TestStream stream;
+    DeviceArray<int32_t> ids_in(ids);
+    DeviceArray<TestType> d_y_in(d_y);
+    DeviceArray<float> d_table(before);
+    device::run(stream, hebb::EmbeddingBackward{.d_table = d_table.tensor({vocab, width}), .d_y = d_y_in.tensor({tokens, width}),
+                                                .ids = ids_in.tensor()});
+    CHECK(relative_error(d_table.values(), expected) < 1e-6);
+    results.push_back(d_table.host());
+  });
+  CHECK(results[0] == results[1]);  // bit for bit, whatever the schedule
+}
+
+template <class In, class Out>
+void check_gemm(bool trans_a, bool trans_b, bool accumulate) {
+  const int64_t m = 5, n = 7, k = 11, lda = (trans_a ? m : k) + 3, ldb = (trans_b ? k : n) + 2, ldc = n + 1;
+  const auto a = random_values<In>((trans_a ? k : m) * lda, 1), b = random_values<In>((trans_b ? n : k) * ldb, 2);
+  const auto c = random_values<Out>(m * ldc, 3);
+  std::vector<double> expected = as_double(c);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        sum += double(value_of(a[static_cast<size_t>(trans_a ? l * lda + i : i * lda + l)])) *
+               double(value_of(b[static_cast<size_t>(trans_b ? j * ldb + l : l * ldb + j)]));
+      }
+      double& to = expected[static_cast<size_t>(i * ldc + j)];
+      to = 0.5 * sum + (accumulate ? to : 0);
+    }
+  }
+  TestStream stream;
+  DeviceArray<In> a_in(a), b_in(b);
+  DeviceArray<Out> c_out(c);
+  device::run(stream, hebb::Gemm{.c = c_out.tensor(), .a = a_in.tensor(), .b = b_in.tensor(), .m = m, .n = n, .k = k, .ldc = ldc,
+                                 .lda = lda, .ldb = ldb, .trans_a = trans_a, .trans_b = trans_b, .accumulate = accumulate, .alpha = 0.5});
+  CHECK(relative_error(c_out.values(), expected) < kTolerance<Out>);
+}
+
+TEST_CASE("the stand-in for cuBLASLt multiplies with strides and transpositions", "[fast]") {
+  const bool trans_a = GENERATE(false, true), trans_b = GENERATE(false, true), accumulate = GENERATE(false, true);
+  both_ways([&] {
+    check_gemm<float, float>(trans_a, trans_b, accumulate);
+    check_gemm<hebb::bf16, float>(trans_a, trans_b, accumulate);
+    check_gemm<hebb::bf16, hebb::bf16>(trans_a, trans_b, accumulate);
+  });
+}
+
+}  // namespace

@@ -1,0 +1,124 @@
+// The emulator behind core/cuda_device.h and the interface of kernels/gemm.h.
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "core/cuda_device.h"
+#include "host.h"
+#include "kernels/gemm.h"
+
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{256} << 10;  // small, so that work that does not fit into it at once is tested too
+
+struct NativeStream {
+  simt::Stream* stream;
+  void* workspace;
+};
+
+NativeStream& native(Stream& stream) {
+  HEBB_ASSERT(stream.native != nullptr);  // made by create_stream()
+  return *static_cast<NativeStream*>(stream.native);
+}
+
+}  // namespace
+
+int device_count() { return 1; }
+
+DeviceInfo device_info() {
+  return {.name = "SIMT emulator", .total_bytes = int64_t{1} << 32, .free_bytes = (int64_t{1} << 32) - simt::allocated_bytes(),
+          .multiprocessors = 1, .capability = 0};
+}
+
+void use_device(int index) { HEBB_ASSERT(index == 0); }
+
+Stream create_stream() {
+  auto state = std::make_unique<NativeStream>(NativeStream{simt::create_stream(), simt::allocate(kWorkspaceBytes)});
+  Stream stream{.device = DeviceKind::cuda};
+  stream.native = state.release();
+  return stream;
+}
+
+void destroy_stream(Stream& stream) {
+  const std::unique_ptr<NativeStream> state(&native(stream));
+  stream.native = nullptr;
+  simt::destroy_stream(state->stream);
+  simt::release(state->workspace);
+}
+
+void synchronize(Stream& stream) { simt::synchronize(native(stream).stream); }
+void* native_stream(Stream& stream) { return native(stream).stream; }
+Workspace workspace(Stream& stream) { return {native(stream).workspace, kWorkspaceBytes}; }
+
+Event::Event() : native_(new simt::Event) {}
+Event::~Event() { delete static_cast<simt::Event*>(native_); }
+void Event::record(Stream& stream) { simt::record(*static_cast<simt::Event*>(native_), native(stream).stream); }
+void Event::make_wait(Stream& stream) { simt::wait(native(stream).stream, *static_cast<simt::Event*>(native_)); }
+void Event::synchronize() { simt::synchronize(*static_cast<simt::Event*>(native_)); }
+float Event::elapsed_ms(const Event&, const Event&) { return 0; }
+
+void* allocate_segment(int64_t bytes) { return simt::allocate(bytes); }
+void free_segment(void* address) { simt::release(address); }
+void fill_bytes(void* address, int value, int64_t bytes) {
+  simt::fill_async(address, value, bytes, nullptr);
+  simt::synchronize(static_cast<simt::Stream*>(nullptr));
+}
+void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
+  simt::copy_async(to, from, bytes, native(stream).stream);
+  synchronize(stream);
+}
+void zero_bytes(Stream& stream, void* to, int64_t bytes) { simt::fill_async(to, 0, bytes, native(stream).stream); }
+
+namespace {
+
+template <class T>
+float load(const Tensor& tensor, int64_t at) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    const uint32_t bits = static_cast<uint32_t>(tensor.as<bf16>()[at].bits) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+  } else {
+    return tensor.as<T>()[at];
+  }
+}
+
+void store(float& to, float value) { to = value; }
+void store(bf16& to, float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  to.bits = static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+
+/// Stands in for cuBLASLt: same interface, fp32 accumulation.
+template <class In, class Out>
+void multiply(const Gemm& g) {
+  for (int64_t i = 0; i < g.m; ++i) {
+    for (int64_t j = 0; j < g.n; ++j) {
+      float sum = 0;
+      for (int64_t l = 0; l < g.k; ++l) {
+        sum += load<In>(g.a, g.trans_a ? l * g.lda + i : i * g.lda + l) * load<In>(g.b, g.trans_b ? j * g.ldb + l : l * g.ldb + j);
+      }
+      const int64_t at = i * g.ldc + j;
+      store(g.c.as<Out>()[at], static_cast<float>(g.alpha) * sum + (g.accumulate ? load<Out>(g.c, at) : 0.0f));
+    }
+  }
+}
+
+}  // namespace
+
+void run(Stream& stream, const Gemm& g) {
+  HEBB_ASSERT(g.a.dtype == g.b.dtype && (g.a.dtype == g.c.dtype || g.c.dtype == DType::f32));
+  simt::enqueue(native(stream).stream, [g] {
+    if (g.a.dtype == DType::f32) {
+      multiply<float, float>(g);
+    } else if (g.c.dtype == DType::f32) {
+      multiply<bf16, float>(g);
+    } else {
+      multiply<bf16, bf16>(g);
+    }
+  });
+}
+
+}  // namespace hebb::HEBB_DEVICE

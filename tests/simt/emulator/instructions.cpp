@@ -1,0 +1,260 @@
+// Instructions that need more than the calling thread: barriers, warp collectives, shared memory, asynchronous copies.
+#include <sys/mman.h>
+
+#include <new>
+
+#include "block.h"
+
+namespace simt {
+
+void fault(const std::string& what, Where where) {
+  Worker& w = worker();
+  throw Fault(describe(w.running(), w.launch().grid.kernel) + ": " + what + " (" + text(where) + ")");
+}
+
+void sync_threads(Where where) {
+  const Unwatched unwatched;
+  worker().barrier(where);
+}
+
+void collective(unsigned mask, const char* name, void* arguments, Compute compute, Where where) {
+  const Unwatched unwatched;
+  Worker& w = worker();
+  Thread& thread = w.running();
+  Warp& warp = w.warp_of(thread);
+  const unsigned own = 1u << (thread.number & 31);
+  if ((mask & own) == 0) {
+    fault(std::string("calls ") + name + " with a mask that does not name it", where);
+  }
+  Pending* pending = nullptr;
+  for (Pending& p : warp.pending) {
+    if (p.mask == mask) {
+      pending = &p;
+    }
+  }
+  if (pending == nullptr) {
+    for (int lane = 0; lane < 32; ++lane) {
+      if ((mask >> lane & 1u) != 0 && w.lane_of(thread, lane).state == State::finished) {
+        fault(std::string("calls ") + name + " with a mask that names lane " + std::to_string(lane) + ", which has returned", where);
+      }
+    }
+    pending = &warp.pending.emplace_back();
+    pending->mask = mask;
+    pending->name = name;
+    pending->where = where;
+  } else if (pending->where.line() != where.line() || std::string(pending->name) != name) {
+    fault(std::string("reaches ") + name + " while lanes of its mask wait in " + pending->name + " at " + text(pending->where), where);
+  }
+  pending->arguments[static_cast<size_t>(thread.number & 31)] = arguments;
+  pending->arrived |= own;
+  if (pending->arrived != mask) {
+    w.suspend(State::in_collective, name, where);
+    return;
+  }
+  if (compute != nullptr) {
+    compute(pending->arguments.data());
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    if ((mask >> lane & 1u) != 0) {
+      w.lane_of(thread, lane).state = State::ready;
+    }
+  }
+  std::erase_if(warp.pending, [&](const Pending& p) { return p.mask == mask; });
+}
+
+void sync_warp(unsigned mask, Where where) {
+  const Unwatched unwatched;
+  Worker& w = worker();
+  Warp& warp = w.warp_of(w.running());
+  const auto lowest = static_cast<size_t>(std::countr_zero(mask | 1u << 31));
+  const unsigned char generation = warp.generation[lowest];
+  char* const tag = &warp.tags[lowest][generation & 1u];
+  happens_before(tag);
+  collective(mask, "__syncwarp", nullptr, nullptr, where);
+  warp.generation[lowest] = static_cast<unsigned char>(generation + 1);
+  happens_after(tag);
+}
+
+void backoff(Where where) {
+  const Unwatched unwatched;
+  worker().suspend(State::spinning, "backoff", where);
+}
+
+// ---- shared memory
+
+SharedMemory::SharedMemory() { map(); }
+
+SharedMemory::~SharedMemory() {
+  const Unwatched unwatched;
+  ASAN_UNPOISON_MEMORY_REGION(base_, kSharedLimit);
+  munmap(base_, static_cast<size_t>(kSharedLimit));
+}
+
+void SharedMemory::map() {
+  void* memory = mmap(nullptr, static_cast<size_t>(kSharedLimit), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw std::bad_alloc();
+  }
+  base_ = static_cast<unsigned char*>(memory);
+}
+
+void SharedMemory::begin_block(int64_t dynamic_bytes) {
+#ifdef SIMT_TSAN
+  // Mapped anew, so that the accesses of the worker's previous block are neither seen as races nor ordered before these.
+  munmap(base_, static_cast<size_t>(kSharedLimit));
+  map();
+#endif
+  ASAN_UNPOISON_MEMORY_REGION(base_, kSharedLimit);
+  ASAN_POISON_MEMORY_REGION(base_, kSharedLimit);
+  end_ = 0;
+  arrays_.clear();
+  if (dynamic_bytes > 0) {
+    append(nullptr, dynamic_bytes, "(dynamic)");
+  }
+}
+
+void* SharedMemory::array(const void* key, int64_t bytes, const char* name) {
+  for (const SharedArray& array : arrays_) {
+    if (array.key == key) {
+      return base_ + array.begin;
+    }
+  }
+  return append(key, bytes, name);
+}
+
+void* SharedMemory::append(const void* key, int64_t bytes, const char* name) {
+  const int64_t room = (bytes + 15) / 16 * 16;
+  if (end_ + room > kSharedLimit) {
+    return nullptr;
+  }
+  unsigned char* const begin = base_ + end_;
+  const int64_t zone = std::min(kZoneBytes + room - bytes, kSharedLimit - end_ - bytes);
+  ASAN_UNPOISON_MEMORY_REGION(begin, bytes + zone);
+  std::memset(begin, 0xFF, static_cast<size_t>(bytes));
+  std::memset(begin + bytes, kZoneByte, static_cast<size_t>(zone));
+  ASAN_POISON_MEMORY_REGION(begin + bytes, zone);
+  arrays_.push_back({key, name, end_, bytes});
+  end_ = std::min(end_ + room + kZoneBytes, kSharedLimit);
+  return begin;
+}
+
+bool SharedMemory::holds(const void* address, int64_t bytes) const {
+  const auto* begin = static_cast<const unsigned char*>(address);
+  for (const SharedArray& array : arrays_) {
+    if (begin >= base_ + array.begin && begin + bytes <= base_ + array.begin + array.bytes) {
+      return true;
+    }
+  }
+  return false;
+}
+
+const char* SharedMemory::damaged() const {
+#ifndef SIMT_ASAN  // which reports the access itself
+  for (size_t i = 0; i < arrays_.size(); ++i) {
+    const int64_t begin = arrays_[i].begin + arrays_[i].bytes;
+    const int64_t end = i + 1 < arrays_.size() ? arrays_[i + 1].begin : end_;
+    for (int64_t at = begin; at < end; ++at) {
+      if (base_[at] != kZoneByte) {
+        return arrays_[i].name;
+      }
+    }
+  }
+#endif
+  return nullptr;
+}
+
+unsigned char* dynamic_shared() {
+  const Unwatched unwatched;
+  return worker().shared().dynamic();
+}
+
+void* static_shared(const void* key, int64_t bytes, const char* name, Where where) {
+  const Unwatched unwatched;
+  void* memory = worker().shared().array(key, bytes, name);
+  if (memory == nullptr) {
+    fault(std::string("shared memory is exhausted by ") + name, where);
+  }
+  return memory;
+}
+
+bool is_shared(const void* address, int64_t bytes) {
+  const Unwatched unwatched;
+  return worker().shared().holds(address, bytes);
+}
+
+// ---- cp.async
+
+namespace {
+
+void perform(const AsyncCopy& copy) {
+  report_read(copy.from, static_cast<size_t>(copy.from_bytes));
+  report_write(copy.to, static_cast<size_t>(copy.bytes));
+  const Unwatched unwatched;
+  std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.from_bytes));
+  std::memset(static_cast<char*>(copy.to) + copy.from_bytes, 0, static_cast<size_t>(copy.bytes - copy.from_bytes));
+}
+
+std::vector<AsyncCopy> take_first(Thread& thread, size_t count) {
+  const Unwatched unwatched;
+  const auto end = thread.copies.begin() + static_cast<std::ptrdiff_t>(count);
+  std::vector<AsyncCopy> first(thread.copies.begin(), end);
+  thread.copies.erase(thread.copies.begin(), end);
+  return first;
+}
+
+}  // namespace
+
+void copy_to_shared(void* to, const void* from, int bytes, int from_bytes, Where where) {
+  bool early = false;
+  const AsyncCopy copy{to, from, bytes, from_bytes, where};
+  {
+    const Unwatched unwatched;
+    Worker& w = worker();
+    const auto misaligned = [&](const void* address) { return reinterpret_cast<uintptr_t>(address) % static_cast<unsigned>(bytes) != 0; };
+    if (misaligned(to) || misaligned(from)) {
+      fault("cp.async with addresses that are not multiples of " + std::to_string(bytes) + " bytes", where);
+    }
+    if (!w.shared().holds(to, bytes)) {
+      fault("cp.async to an address outside of shared memory", where);
+    }
+    w.running().copies.push_back(copy);
+    early = w.launch().settings.timing == Timing::early;
+  }
+  if (early) {
+    perform(copy);
+  }
+}
+
+void commit_copies() {
+  const Unwatched unwatched;
+  Thread& thread = worker().running();
+  thread.group_ends.push_back(thread.copies.size());
+}
+
+void wait_copies(int groups_left) {
+  std::vector<AsyncCopy> due;
+  bool late = false;
+  {
+    const Unwatched unwatched;
+    Worker& w = worker();
+    Thread& thread = w.running();
+    late = w.launch().settings.timing == Timing::late;
+    const int groups = static_cast<int>(thread.group_ends.size()) - groups_left;
+    if (groups <= 0) {
+      return;
+    }
+    const size_t end = thread.group_ends[static_cast<size_t>(groups) - 1];
+    due = take_first(thread, end);
+    thread.group_ends.erase(thread.group_ends.begin(), thread.group_ends.begin() + groups);
+    for (size_t& group_end : thread.group_ends) {
+      group_end -= end;
+    }
+  }
+  if (late) {
+    for (const AsyncCopy& copy : due) {
+      perform(copy);
+    }
+  }
+}
+
+}  // namespace simt

@@ -1,0 +1,354 @@
+// Scheduler: runs the blocks of a launch on a few OS threads, and the threads of a block as fibers.
+#include <mutex>
+#include <thread>
+
+#include "block.h"
+
+namespace simt {
+
+thread_local Self* self = nullptr;
+
+namespace {
+
+thread_local Worker* current_worker = nullptr;
+thread_local Settings current_settings;
+
+std::mutex workers_mutex;
+std::vector<std::unique_ptr<Worker>>& idle_workers() {
+  static std::vector<std::unique_ptr<Worker>> workers;
+  return workers;
+}
+
+std::unique_ptr<Worker> take_worker() {
+  const std::lock_guard lock(workers_mutex);
+  auto& idle = idle_workers();
+  if (idle.empty()) {
+    return std::make_unique<Worker>();
+  }
+  std::unique_ptr<Worker> worker = std::move(idle.back());
+  idle.pop_back();
+  return worker;
+}
+
+void give_worker(std::unique_ptr<Worker> worker) {
+  const std::lock_guard lock(workers_mutex);
+  idle_workers().push_back(std::move(worker));
+}
+
+Index unravel(int64_t number, dim3 extent) {
+  return {static_cast<unsigned>(number % extent.x), static_cast<unsigned>(number / extent.x % extent.y),
+          static_cast<unsigned>(number / extent.x / extent.y)};
+}
+
+int64_t count(dim3 extent) { return static_cast<int64_t>(extent.x) * extent.y * extent.z; }
+
+std::string text(Index i) {
+  std::string s(1, '(');
+  return s.append(std::to_string(i.x)).append(",").append(std::to_string(i.y)).append(",").append(std::to_string(i.z)).append(")");
+}
+
+void check_launch(const Grid& grid) {
+  const std::string where = grid.kernel + ": ";
+  if (count(grid.blocks) < 1 || grid.blocks.x > 0x7fffffffu || grid.blocks.y > 65535 || grid.blocks.z > 65535) {
+    throw Fault(where + "invalid grid " + text({grid.blocks.x, grid.blocks.y, grid.blocks.z}));
+  }
+  const int64_t threads = count(grid.threads);
+  if (threads < 32 || threads > kMaxThreads || threads % 32 != 0) {
+    throw Fault(where + "block of " + std::to_string(threads) + " threads; expected a multiple of 32 up to 1024");
+  }
+  if (grid.shared_bytes < 0 || grid.shared_bytes > kSharedLimit) {
+    throw Fault(where + std::to_string(grid.shared_bytes) + " bytes of shared memory; the limit is " +
+                std::to_string(kSharedLimit));
+  }
+}
+
+}  // namespace
+
+Settings settings() { return current_settings; }
+
+ScopedSettings::ScopedSettings(Settings settings) : previous_(current_settings) { current_settings = settings; }
+ScopedSettings::~ScopedSettings() { current_settings = previous_; }
+
+SIMT_NO_TSAN Worker& worker() { return *current_worker; }
+
+std::string text(Where where) {
+  const std::string file = where.file_name();
+  return file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where.line());
+}
+
+std::string describe(const Thread& thread, const std::string& kernel) {
+  return kernel + ": block " + text(thread.self.block) + " thread " + text(thread.self.thread);
+}
+
+void run_grid(const Grid& grid_as_written, const Settings& settings, const std::function<void()>& body) {
+  Grid grid = grid_as_written;
+  std::erase_if(grid.kernel, [](char c) { return c == '(' || c == ')'; });
+  check_launch(grid);
+  Launch launch{.grid = grid, .settings = settings, .body = body};
+  const int64_t blocks = count(grid.blocks);
+  const int workers = static_cast<int>(std::min<int64_t>(blocks, std::max(1, settings.workers)));
+  launch.active_workers = workers;
+  happens_before(&launch.begin_tag);
+
+  std::vector<Worker::Outcome> outcomes(static_cast<size_t>(workers));
+  auto work = [&](int index) {
+    std::unique_ptr<Worker> worker = take_worker();
+    outcomes[static_cast<size_t>(index)] = worker->run(launch);
+    give_worker(std::move(worker));
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int i = 1; i < workers; ++i) {
+      helpers.emplace_back(work, i);
+    }
+    work(0);
+  }
+  happens_after(&launch.end_tag);
+
+  const Worker::Outcome* first = nullptr;
+  for (const Worker::Outcome& outcome : outcomes) {
+    if (outcome.fault && (first == nullptr || outcome.block < first->block)) {
+      first = &outcome;
+    }
+  }
+  if (first != nullptr) {
+    std::rethrow_exception(first->fault);
+  }
+}
+
+Worker::Outcome Worker::run(Launch& launch) {
+  Worker* const previous_worker = current_worker;
+  Self* const previous_self = self;
+  current_worker = this;
+  launch_ = &launch;
+  adopt_thread(scheduler_);
+  Outcome outcome;
+  const int64_t blocks = count(launch.grid.blocks);
+  while (!launch.stopped) {
+    const int64_t ticket = launch.next_block++;
+    if (ticket >= blocks) {
+      break;
+    }
+    const int64_t block = launch.settings.order == Order::forward ? ticket : blocks - 1 - ticket;
+    try {
+      run_block(block);
+    } catch (...) {
+      outcome = {ticket, std::current_exception()};
+      launch.stopped = true;
+    }
+  }
+  --launch.active_workers;
+  current_worker = previous_worker;
+  self = previous_self;
+  return outcome;
+}
+
+void Worker::begin_block(int64_t block) {
+  const Grid& grid = launch_->grid;
+  threads_in_block_ = static_cast<int>(count(grid.threads));
+  if (threads_.size() < static_cast<size_t>(threads_in_block_)) {
+    threads_.resize(static_cast<size_t>(threads_in_block_));
+    warps_.resize(static_cast<size_t>(threads_in_block_) / 32);
+  }
+  for (int i = 0; i < threads_in_block_; ++i) {
+    Thread& thread = threads_[static_cast<size_t>(i)];
+    thread.self = {unravel(i, grid.threads), unravel(block, grid.blocks), grid.threads, grid.blocks};
+    thread.state = State::ready;
+    thread.started = false;
+    thread.number = i;
+    thread.copies.clear();
+    thread.group_ends.clear();
+  }
+  for (Warp& warp : warps_) {
+    warp.pending.clear();
+  }
+  finished_ = at_barrier_ = idle_passes_ = 0;
+  spins_ = false;
+  fault_ = nullptr;
+  shared_.begin_block(grid.shared_bytes);
+}
+
+void Worker::run_block(int64_t block) {
+  const Unwatched unwatched;
+  begin_block(block);
+  while (finished_ < threads_in_block_) {
+    bool progressed = false;
+    run_pass(&progressed);
+    check_spin(progressed);
+  }
+  check_spin(true);
+  if (const char* name = shared_.damaged(); name != nullptr) {
+    throw Fault(describe(threads_[0], launch_->grid.kernel) + ": something was written past the end of shared " + name);
+  }
+}
+
+void Worker::run_pass(bool* progressed) {
+  bool ran = false;
+  for (int i = 0; i < threads_in_block_; ++i) {
+    const int number = launch_->settings.order == Order::forward ? i : threads_in_block_ - 1 - i;
+    Thread& thread = threads_[static_cast<size_t>(number)];
+    if (thread.state == State::ready || thread.state == State::spinning) {
+      const bool was_spinning = thread.state == State::spinning;
+      thread.state = State::ready;
+      resume(thread);
+      if (fault_) {
+        abandon_block();
+        std::rethrow_exception(fault_);
+      }
+      ran = true;
+      *progressed |= !was_spinning || thread.state != State::spinning;
+    }
+  }
+  if (!ran) {
+    report_deadlock();
+  }
+}
+
+// A wait between blocks can end as long as some worker gets on. When every worker's block only backs off, pass after pass, nothing
+// will ever change: on a device too, the blocks that it waits for may never start.
+void Worker::check_spin(bool progressed) {
+  constexpr int kIdlePasses = 2000;
+  if (progressed == spins_) {
+    spins_ = !progressed;
+    launch_->waiting_workers += spins_ ? 1 : -1;
+    idle_passes_ = 0;
+  }
+  if (!spins_) {
+    return;
+  }
+  std::this_thread::yield();
+  idle_passes_ = launch_->waiting_workers == launch_->active_workers ? idle_passes_ + 1 : 0;
+  if (launch_->stopped || idle_passes_ > kIdlePasses) {
+    spins_ = false;
+    --launch_->waiting_workers;
+    const auto stuck = std::find_if(threads_.begin(), threads_.end(),
+                                    [](const Thread& thread) { return thread.state == State::spinning; });
+    const std::string what = describe(*stuck, launch_->grid.kernel) + ": waits for ever at " + text(stuck->where);
+    abandon_block();
+    throw Fault(what);
+  }
+}
+
+SIMT_NO_TSAN void Worker::resume(Thread& thread) {
+  if (!thread.started) {
+    thread.started = true;
+    thread.stack = stacks_.take();
+    prepare(thread.context, thread.stack, &Worker::thread_entry);
+  }
+  running_ = &thread;
+  self = &thread.self;
+  switch_context(scheduler_, thread.context, false);
+  if (thread.state == State::finished) {
+    discard(thread.context, thread.stack, true);
+    stacks_.give(thread.stack);
+  }
+}
+
+SIMT_NO_TSAN void Worker::thread_entry() {
+  Worker& worker = *current_worker;
+  Thread& thread = *worker.running_;
+  entered(thread.context, worker.scheduler_);
+  worker.run_thread(thread);
+  switch_context(thread.context, worker.scheduler_, true);
+}
+
+void Worker::run_thread(Thread& thread) {
+  try {
+    happens_after(&launch_->begin_tag);
+    launch_->body();
+    happens_before(&launch_->end_tag);
+    const Unwatched unwatched;
+    finish(thread);
+  } catch (...) {
+    const Unwatched unwatched;
+    fault_ = std::current_exception();
+  }
+  const Unwatched unwatched;
+  thread.state = State::finished;
+}
+
+void Worker::finish(Thread& thread) {
+  if (!thread.copies.empty()) {
+    fault("returns with a cp.async that was not waited for", thread.copies.back().where);
+  }
+  for (const Pending& pending : warp_of(thread).pending) {
+    if ((pending.mask >> (thread.number & 31) & 1u) != 0) {
+      fault(std::string("returns while other lanes wait for it in ") + pending.name, pending.where);
+    }
+  }
+  if (at_barrier_ > 0) {
+    fault("returns while " + std::to_string(at_barrier_) + " threads wait for it at the barrier", barrier_where_);
+  }
+  ++finished_;
+}
+
+void Worker::abandon_block() {
+  for (int i = 0; i < threads_in_block_; ++i) {
+    Thread& thread = threads_[static_cast<size_t>(i)];
+    if (thread.started && thread.state != State::finished) {
+      discard(thread.context, thread.stack, false);
+      stacks_.give(thread.stack);
+    }
+    thread.started = false;
+  }
+}
+
+void Worker::report_deadlock() {
+  std::string what = "deadlock:";
+  int returned = 0;
+  std::vector<const Thread*> seen;
+  for (int i = 0; i < threads_in_block_; ++i) {
+    const Thread& thread = threads_[static_cast<size_t>(i)];
+    if (thread.state == State::finished) {
+      ++returned;
+      continue;
+    }
+    const auto same = [&](const Thread* other) {
+      return other->where.line() == thread.where.line() && std::string(other->waits_in) == thread.waits_in;
+    };
+    if (std::find_if(seen.begin(), seen.end(), same) == seen.end()) {
+      seen.push_back(&thread);
+      what += " thread " + text(thread.self.thread) + " waits in " + thread.waits_in + " at " + text(thread.where) + ";";
+    }
+  }
+  const Thread& first = seen.empty() ? threads_[0] : *seen[0];
+  const std::string message = launch_->grid.kernel + ": block " + text(first.self.block) + ": " + what + " " +
+                              std::to_string(returned) + " of " + std::to_string(threads_in_block_) + " threads returned";
+  abandon_block();
+  throw Fault(message);
+}
+
+void Worker::suspend(State state, const char* waits_in, Where where) {
+  Thread& thread = *running_;
+  thread.state = state;
+  thread.waits_in = waits_in;
+  thread.where = where;
+  switch_context(thread.context, scheduler_, false);
+}
+
+void Worker::barrier(Where where) {
+  if (finished_ > 0) {
+    fault("reaches a barrier after " + std::to_string(finished_) + " threads of the block have returned", where);
+  }
+  if (at_barrier_ > 0 && (where.line() != barrier_where_.line() || text(where) != text(barrier_where_))) {
+    fault("reaches the barrier at " + text(where) + " while others wait at the barrier", barrier_where_);
+  }
+  char* const tag = &barrier_tags_[barrier_generation_ & 1];
+  happens_before(tag);
+  barrier_where_ = where;
+  if (++at_barrier_ < threads_in_block_) {
+    suspend(State::at_barrier, "__syncthreads", where);
+  } else {
+    at_barrier_ = 0;
+    ++barrier_generation_;
+    for (int i = 0; i < threads_in_block_; ++i) {
+      threads_[static_cast<size_t>(i)].state = State::ready;
+    }
+    if (const char* name = shared_.damaged(); name != nullptr) {
+      fault(std::string("something was written past the end of shared ") + name + " before", where);
+    }
+  }
+  happens_after(tag);
+}
+
+}  // namespace simt

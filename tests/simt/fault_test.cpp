@@ -1,0 +1,295 @@
+// Planted bugs: each must be found, by a fault that names it or by a wrong result.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/cuda/common/async_copy.h"
+#include "kernels/cuda/common/mma.h"
+#include "kernels/cuda/common/prelude.h"
+#include "support.h"
+
+using namespace hebb_test;
+using namespace hebb::HEBB_DEVICE;
+
+namespace {
+
+constexpr simt::Settings kForwardLate{simt::Order::forward, simt::Timing::late, 1};
+constexpr simt::Settings kReverseEarly{simt::Order::reverse, simt::Timing::early, 2};
+
+template <class... P, class... A>
+std::string fault_in(void (*kernel)(P...), int threads, A... arguments) {
+  return fault_of([&] {
+    TestStream stream;
+    HEBB_LAUNCH(kernel, 2, threads, 0, stream, arguments...);
+    synchronize(stream);
+  });
+}
+
+__global__ void reverse_without_barrier(float* out, const float* in) {
+  HEBB_SHARED(float[64], tile);
+  tile[threadIdx.x] = in[threadIdx.x];
+  out[blockIdx.x * 64 + threadIdx.x] = tile[63 - threadIdx.x];
+}
+
+#ifndef SIMT_TSAN  // which reports the race and stops
+TEST_CASE("a missing barrier reads poison", "[fast]") {
+  const simt::Settings settings = GENERATE(kForwardLate, kReverseEarly);
+  const simt::ScopedSettings scope(settings);
+  TestStream stream;
+  DeviceArray<float> in(random_values<float>(64, 1)), out(128);
+  HEBB_LAUNCH(reverse_without_barrier, 2, 64, 0, stream, out.data(), in.data());
+  bool has_nan = false;
+  for (const float x : out.host()) {
+    has_nan = has_nan || std::isnan(x);
+  }
+  CHECK(has_nan);
+}
+#endif
+
+__global__ void read_unwritten(float* out) {
+  HEBB_SHARED(float[64], tile);
+  if (threadIdx.x < 33) {
+    tile[threadIdx.x] = 1;
+  }
+  __syncthreads();
+  out[blockIdx.x * 64 + threadIdx.x] = tile[threadIdx.x];
+}
+
+TEST_CASE("shared memory that nobody wrote is NaN, in every block", "[fast]") {
+  TestStream stream;
+  DeviceArray<float> out(128);
+  HEBB_LAUNCH(read_unwritten, 2, 64, 0, stream, out.data());
+  const std::vector<float> got = out.host();
+  for (size_t i = 0; i < 128; ++i) {
+    CHECK((i % 64 < 33 ? got[i] == 1.0f : std::isnan(got[i])));
+  }
+}
+
+__global__ void barrier_for_some() {
+  if (threadIdx.x < 40) {
+    __syncthreads();
+  }
+}
+__global__ void two_barriers() {
+  if (threadIdx.x < 40) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+__global__ void barrier_against_collective() {
+  if (threadIdx.x % 32 < 16) {
+    __syncthreads();
+  }
+  __syncwarp();
+}
+__global__ void return_before_barrier() {
+  if (threadIdx.x == 5) {
+    return;
+  }
+  __syncthreads();
+}
+
+TEST_CASE("a barrier in divergent code is a fault that names kernel, block, thread and line", "[fast]") {
+  const simt::Settings settings = GENERATE(kForwardLate, kReverseEarly);
+  const simt::ScopedSettings scope(settings);
+  const std::string some = fault_in(barrier_for_some, 64);
+  INFO(some);
+  CHECK(contains(some, "kernel: block ("));
+  CHECK(contains(some, "fault_test.cpp:"));
+  CHECK((contains(some, "threads wait for it at the barrier") || contains(some, "threads of the block have returned")));
+  CHECK(contains(fault_in(two_barriers, 64), "while others wait at the barrier (fault_test.cpp:"));
+  const std::string deadlock = fault_in(barrier_against_collective, 64);
+  INFO(deadlock);
+  CHECK(contains(deadlock, "deadlock: thread ("));
+  CHECK(contains(deadlock, "waits in __syncthreads at fault_test.cpp:"));
+  CHECK(contains(deadlock, "waits in __syncwarp at fault_test.cpp:"));
+  CHECK(contains(deadlock, "0 of 64 threads returned"));
+  const std::string early = fault_in(return_before_barrier, 64);
+  CHECK((contains(early, "after 1 threads of the block have returned") || contains(early, "returns while")));
+}
+
+__global__ void shuffle_at_two_lines(int* out) {
+  int value = 0;
+  if (threadIdx.x < 16) {
+    value = __shfl_xor_sync(0xFFFFFFFFu, 1, 1);
+  } else {
+    value = __shfl_xor_sync(0xFFFFFFFFu, 2, 1);
+  }
+  out[threadIdx.x] = value;
+}
+__global__ void mask_without_caller(int* out) { out[threadIdx.x] = __shfl_sync(0xFFFF0000u, 1, 20); }
+__global__ void mask_with_returned_lane(int* out) {
+  if (threadIdx.x % 32 != 9) {
+    out[threadIdx.x] = __shfl_sync(0xFFFFFFFFu, 1, 0);
+  }
+}
+
+TEST_CASE("warp operations with wrong masks or in divergent code are faults", "[fast]") {
+  const simt::Settings settings = GENERATE(kForwardLate, kReverseEarly);
+  const simt::ScopedSettings scope(settings);
+  DeviceArray<int> out(32);
+  CHECK(contains(fault_in(shuffle_at_two_lines, 32, out.data()), "while lanes of its mask wait in __shfl_xor_sync at fault_test.cpp:"));
+  CHECK(contains(fault_in(mask_without_caller, 32, out.data()), "with a mask that does not name it"));
+  const std::string returned = fault_in(mask_with_returned_lane, 32, out.data());
+  CHECK((contains(returned, "names lane 9, which has returned") || contains(returned, "returns while other lanes wait for it")));
+}
+
+__global__ void shuffle_from_outside(int* out) {
+  if (threadIdx.x < 8) {
+    out[threadIdx.x] = __shfl_sync(0xFFu, 5, static_cast<int>(threadIdx.x) + 4);
+  }
+}
+
+TEST_CASE("a lane outside the mask has nothing to give", "[fast]") {
+  TestStream stream;
+  DeviceArray<int> out(8);
+  HEBB_LAUNCH(shuffle_from_outside, 1, 32, 0, stream, out.data());
+  CHECK(out.host() == std::vector<int>{5, 5, 5, 5, -1, -1, -1, -1});
+}
+
+__global__ void __attribute__((noinline)) write_past_shared(int offset) {
+  HEBB_SHARED(float[40], first);
+  HEBB_SHARED(float[8], second);
+  volatile float* const to = first;
+  second[threadIdx.x % 8] = 0;
+  __syncthreads();
+  if (threadIdx.x == 3) {
+    to[offset] = 1;
+  }
+  __syncthreads();
+}
+
+// Under the address sanitizer the program stops at the access, so this one runs in a child process.
+TEST_CASE("writing past a shared array is found", "[fast]") {
+#if defined(SIMT_ASAN) || defined(SIMT_TSAN)
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool found = !fault_in(write_past_shared, 32, 40).empty();
+    _exit(found ? 1 : 0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status != 0);
+#else
+  CHECK(contains(fault_in(write_past_shared, 32, 40), "written past the end of shared first"));
+  CHECK(contains(fault_in(write_past_shared, 32, 41), "before (fault_test.cpp:"));
+  CHECK(fault_in(write_past_shared, 32, 39).empty());
+#endif
+}
+
+template <bool kWaits, bool kOrders>
+__global__ void double_buffer(float* out, const float* in, int tiles) {
+  HEBB_SHARED(float[2][128], tile);
+  const unsigned t = threadIdx.x;
+  copy_async_16(&tile[0][4 * t], in + 4 * t, 16);
+  commit_async_copies();
+  float sum = 0;
+  for (int i = 0; i < tiles; ++i) {
+    if (i + 1 < tiles) {
+      copy_async_16(&tile[(i + 1) % 2][4 * t], in + 128 * (i + 1) + 4 * t, 16);
+    }
+    commit_async_copies();
+    if (kWaits || i + 1 == tiles) {
+      wait_async_copies<1>();
+    }
+    __syncthreads();
+    for (unsigned j = 0; j < 4; ++j) {
+      sum += tile[i % 2][(37 * t + 31 * j) % 128];
+    }
+    if (kOrders) {
+      __syncthreads();  // before the next copy into this buffer
+    }
+  }
+  wait_async_copies<0>();
+  out[t] = sum;
+}
+
+std::vector<float> run_double_buffer(void (*kernel)(float*, const float*, int), const simt::Settings& settings) {
+  const simt::ScopedSettings scope(settings);
+  TestStream stream;
+  DeviceArray<float> in(random_values<float>(7 * 128, 11)), out(32);
+  HEBB_LAUNCH(kernel, 1, 32, 0, stream, out.data(), in.data(), 7);
+  return out.host();
+}
+
+TEST_CASE("a missing wait shows with late copies, a missing barrier before the next copy with early ones", "[fast]") {
+  const std::vector<float> right = run_double_buffer(double_buffer<true, true>, kForwardLate);
+  CHECK(run_double_buffer(double_buffer<true, true>, kReverseEarly) == right);
+  for (const float x : right) {
+    CHECK(!std::isnan(x));
+  }
+#ifndef SIMT_TSAN
+  CHECK(run_double_buffer(double_buffer<false, true>, kForwardLate) != right);
+  CHECK(run_double_buffer(double_buffer<true, false>, kReverseEarly) != right);
+#endif
+}
+
+__global__ void copy_without_wait(const float* in) {
+  HEBB_SHARED(float[128], tile);
+  copy_async_16(&tile[4 * threadIdx.x], in + 4 * threadIdx.x, 16);
+  commit_async_copies();
+}
+__global__ void copy_misaligned(const float* in) {
+  HEBB_SHARED(float[132], tile);
+  copy_async_16(&tile[4 * threadIdx.x], in + 4 * threadIdx.x + 1, 16);
+}
+__global__ void copy_outside(const float* in) {
+  HEBB_SHARED(float[124], tile);
+  copy_async_16(&tile[4 * threadIdx.x], in + 4 * threadIdx.x, 16);
+  commit_async_copies();
+  wait_async_copies<0>();
+}
+__global__ void matrix_misaligned(uint32_t* out) {
+  HEBB_SHARED(uint16_t[300], tile);
+  uint32_t fragment[1];
+  load_matrices<1, false>(fragment, &tile[9 * (threadIdx.x % 8)]);
+  out[threadIdx.x] = fragment[0];
+}
+__global__ void matrix_outside(uint32_t* out) {
+  HEBB_SHARED(uint16_t[64], tile);
+  uint32_t fragment[1];
+  load_matrices<1, false>(fragment, &tile[16 * (threadIdx.x % 8)]);
+  out[threadIdx.x] = fragment[0];
+}
+__global__ void vector_misaligned(float* out, const float* in) {
+  float value[4];
+  load_pack(value, in + 1, 4 * threadIdx.x, 1000, true);
+  store_pack(out, 4 * threadIdx.x, 128, true, value);
+}
+
+TEST_CASE("wrong addresses and unfinished copies of the instructions are faults", "[fast]") {
+  const simt::ScopedSettings scope(kForwardLate);
+  DeviceArray<float> in(random_values<float>(1024, 2)), out(128);
+  DeviceArray<uint32_t> fragments(32);
+  CHECK(contains(fault_in(copy_without_wait, 32, in.data()), "returns with a cp.async that was not waited for (fault_test.cpp:"));
+  CHECK(contains(fault_in(copy_misaligned, 32, in.data()), "not multiples of 16 bytes"));
+  CHECK(contains(fault_in(copy_outside, 32, in.data()), "thread (31,0,0): cp.async to an address outside of shared memory"));
+  CHECK(contains(fault_in(matrix_misaligned, 32, fragments.data()), "thread (1,0,0): ldmatrix of a row whose address"));
+  CHECK(contains(fault_in(matrix_outside, 32, fragments.data()), "ldmatrix of a row outside of shared memory"));
+  CHECK(contains(fault_in(vector_misaligned, 32, out.data(), in.data()), "16-byte load from an address"));
+}
+
+__global__ void wait_for_higher_block(int* state) {
+  if (threadIdx.x == 0 && blockIdx.x == 0) {
+    while (atomicAdd(&state[0], 0) == 0) {
+      simt::backoff(simt::Where::current());
+    }
+  }
+}
+
+TEST_CASE("a wait that can never end is a fault", "[fast]") {
+  const simt::Settings settings = GENERATE(kForwardLate, kReverseEarly);
+  const simt::ScopedSettings scope(settings);
+  DeviceArray<int> state(std::vector<int>{0});
+  CHECK(contains(fault_in(wait_for_higher_block, 32, state.data()), "block (0,0,0) thread (0,0,0): waits for ever at fault_test.cpp:"));
+}
+
+TEST_CASE("after a fault the emulator works on", "[fast]") {
+  DeviceArray<int> out(32);
+  CHECK(!fault_in(mask_with_returned_lane, 32, out.data()).empty());
+  TestStream stream;
+  HEBB_LAUNCH(shuffle_from_outside, 1, 32, 0, stream, out.data());
+  CHECK(out.host()[0] == 5);
+}
+
+}  // namespace

@@ -1,0 +1,187 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/cuda_device.h"
+#include "host.h"
+#include "kernels/activation.h"
+#include "kernels/adamw.h"
+#include "kernels/add.h"
+#include "kernels/cast.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/embedding.h"
+#include "kernels/gemm.h"
+#include "kernels/norm.h"
+#include "tests/test.h"
+
+namespace hebb::HEBB_DEVICE {
+void run(Stream&, const NormForward&);
+void run(Stream&, const NormBackward&);
+void run(Stream&, const SwigluForward&);
+void run(Stream&, const SwigluBackward&);
+void run(Stream&, const Relu2Forward&);
+void run(Stream&, const Relu2Backward&);
+void run(Stream&, const EmbeddingForward&);
+void run(Stream&, const EmbeddingBackward&);
+void run(Stream&, const CrossEntropy&);
+void run(Stream&, const SumSquares&);
+void run(Stream&, const AdamW&);
+void run(Stream&, const AddScaled&);
+void run(Stream&, const Cast&);
+void run(Stream&, const Gemm&);
+}  // namespace hebb::HEBB_DEVICE
+
+namespace hebb_test {
+
+namespace device = hebb::HEBB_DEVICE;
+
+/// The message of the fault that f() raises; empty if none.
+template <class F>
+std::string fault_of(F&& f) {
+  try {
+    f();
+    simt::synchronize_all();
+  } catch (const simt::Fault& fault) {
+    return fault.what();
+  }
+  return "";
+}
+
+inline float value_of(float x) { return x; }
+inline float value_of(hebb::bf16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+/// Nearest value of T, by search among the neighbours rather than by the kernels' bit operations.
+template <class T>
+T rounded(float x) {
+  if constexpr (std::is_same_v<T, hebb::bf16>) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    const hebb::bf16 below{static_cast<uint16_t>(bits >> 16)}, above{static_cast<uint16_t>((bits >> 16) + 1)};
+    const double low = std::fabs(double(x) - value_of(below)), high = std::fabs(double(value_of(above)) - x);
+    return low < high || (low == high && below.bits % 2 == 0) ? below : above;
+  } else {
+    return x;
+  }
+}
+
+/// Reproducible numbers in (-1, 1).
+class Numbers {
+ public:
+  explicit Numbers(uint32_t seed) : state_(seed * 2654435761u + 1) {}
+  double next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 17;
+    state_ ^= state_ << 5;
+    return state_ / 2147483648.0 - 1.0;
+  }
+  uint32_t below(uint32_t limit) { return static_cast<uint32_t>((next() + 1) / 2 * limit) % limit; }
+
+ private:
+  uint32_t state_;
+};
+
+/// An array on the emulated device, with guard zones, NaN unless given values.
+template <class T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(int64_t count) : count_(count), data_(static_cast<T*>(simt::allocate(count * int64_t(sizeof(T))))) {}
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(static_cast<int64_t>(values.size())) {
+    std::memcpy(data_, values.data(), values.size() * sizeof(T));
+  }
+  ~DeviceArray() { CHECK(fault_of([this] { simt::release(data_); }).empty()); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  T* data() const { return data_; }
+  hebb::Tensor tensor(hebb::Shape shape) const { return {data_, hebb::dtype_of<T>, shape}; }
+  hebb::Tensor tensor() const { return tensor({count_}); }
+  std::vector<T> host() const {
+    simt::check_guards();  // waits for all streams, too
+    return {data_, data_ + count_};
+  }
+  std::vector<double> values() const {
+    std::vector<double> out;
+    for (const T& x : host()) {
+      out.push_back(static_cast<double>(value_of(x)));
+    }
+    return out;
+  }
+
+ private:
+  int64_t count_;
+  T* data_;
+};
+
+template <class T>
+std::vector<T> random_values(int64_t count, uint32_t seed, double scale = 1) {
+  Numbers numbers(seed);
+  std::vector<T> values;
+  for (int64_t i = 0; i < count; ++i) {
+    values.push_back(rounded<T>(static_cast<float>(scale * numbers.next())));
+  }
+  return values;
+}
+
+template <class T>
+std::vector<double> as_double(const std::vector<T>& values) {
+  std::vector<double> out;
+  for (const T& x : values) {
+    out.push_back(static_cast<double>(value_of(x)));
+  }
+  return out;
+}
+
+/// ||a - b|| / ||b||; NaN anywhere gives NaN, which no comparison accepts.
+inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(difference / (norm > 0 ? norm : 1));
+}
+
+/// One rounding of each result, and in fp32 sums of a few hundred terms.
+template <class T>
+constexpr double kTolerance = std::is_same_v<T, float> ? 2e-6 : 4e-3;
+
+/// A stream of the emulated device.
+class TestStream {
+ public:
+  TestStream() : stream_(device::create_stream()) {}
+  ~TestStream() { device::destroy_stream(stream_); }
+  TestStream(const TestStream&) = delete;
+  TestStream& operator=(const TestStream&) = delete;
+  operator hebb::Stream&() { return stream_; }
+
+ private:
+  hebb::Stream stream_;
+};
+
+/// Runs f() in the two settings that together find most faults: threads forward and copies late, threads in reverse and copies early.
+template <class F>
+void both_ways(F&& f) {
+  {
+    INFO("forward, late");
+    const simt::ScopedSettings scope({simt::Order::forward, simt::Timing::late, 1});
+    f();
+  }
+  {
+    INFO("reverse, early");
+    const simt::ScopedSettings scope({simt::Order::reverse, simt::Timing::early, 3});
+    f();
+  }
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace hebb_test
