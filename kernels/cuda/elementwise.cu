@@ -50,7 +50,9 @@ void run(Stream& stream, const AddScaled& args) {
   });
 }
 
-void add_to(Stream& stream, const Tensor& y, const Tensor& x) { run(stream, AddScaled{.y = y, .x = x, .alpha = 1, .accumulate = true}); }
+void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
+  HEBB_DEVICE::run(stream, AddScaled{.y = y, .x = x, .alpha = 1, .accumulate = true});
+}
 
 void run(Stream& stream, const Cast& args) {
   const int64_t count = args.to.numel();

@@ -8,7 +8,7 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 constexpr int kMaxThreads = 512;
-constexpr int kMaxPacks = 4;
+constexpr int kMaxWidth = 8192;  // more would not fit into the registers of the backward kernel
 
 template <class T>
 struct ForwardArguments {
@@ -223,6 +223,7 @@ void dispatch_width(int64_t width, F&& f) {
   const auto threads = [packs](int64_t per_thread) {
     return static_cast<unsigned>(((packs + per_thread - 1) / per_thread + 31) / 32 * 32);
   };
+  constexpr int kMaxPacks = kMaxWidth / kMaxThreads / N;
   if (packs <= kMaxThreads) {
     f(std::integral_constant<int, 1>{}, threads(1));
   } else if (packs <= 2 * kMaxThreads) {
@@ -230,8 +231,7 @@ void dispatch_width(int64_t width, F&& f) {
   } else if (packs <= kMaxPacks * kMaxThreads) {
     f(std::integral_constant<int, kMaxPacks>{}, threads(kMaxPacks));
   } else {
-    throw ConfigError("model.hidden_size", std::to_string(width),
-                      "at most " + std::to_string(N * kMaxPacks * kMaxThreads) + " on cuda in this precision");
+    throw ConfigError("model.hidden_size", std::to_string(width), "at most " + std::to_string(kMaxWidth) + " on cuda");
   }
 }
 
