@@ -1,0 +1,157 @@
+// What the thread sanitizer watches: every kernel with a barrier or warp operation once, in small, and planted races. Timing is
+// early, so that asynchronous copies happen where they are issued. Other builds compare results between numbers of workers.
+#include <algorithm>
+
+#include "kernels/cuda/common/async_copy.h"
+#include "kernels/cuda/common/prelude.h"
+#include "support.h"
+
+#ifdef SIMT_TSAN
+#include <cstdlib>
+#include <filesystem>
+#endif
+
+using namespace hebb_test;
+
+namespace {
+
+/// f() returns a result; it must be the same for one worker and for one more than there are blocks.
+template <class F>
+void same_for_all_workers(int blocks, F&& f) {
+  std::vector<std::vector<double>> results;
+  for (const int workers : {1, blocks + 1}) {
+    const simt::ScopedSettings scope({simt::Order::forward, simt::Timing::early, workers});
+    results.push_back(f());
+  }
+  CHECK(results[0] == results[1]);
+  CHECK(std::none_of(results[0].begin(), results[0].end(), [](double x) { return std::isnan(x); }));
+}
+
+TEST_CASE("norm kernels do not race", "[threads]") {
+  same_for_all_workers(3, [] {
+    TestStream stream;
+    const hebb::Shape shape{3, 390};
+    DeviceArray<float> h(random_values<float>(3 * 390, 1)), weight(random_values<float>(390, 2)), y(3 * 390), mean(3), rstd(3),
+        d_h(3 * 390), d_weight(std::vector<float>(390)), d_bias(std::vector<float>(390)), partial(2 * 390);
+    device::run(stream, hebb::NormForward{.y = y.tensor(shape), .h_out = {}, .mean = mean.tensor(), .rstd = rstd.tensor(),
+                                          .h = h.tensor(shape), .branch = {}, .weight = weight.tensor(), .bias = weight.tensor(),
+                                          .rho = 1, .eps = 1e-5, .kind = hebb::NormKind::layer});
+    device::run(stream, hebb::NormBackward{.d_h = d_h.tensor(shape), .d_branch = {}, .d_weight = d_weight.tensor(),
+                                           .d_bias = d_bias.tensor(), .partial = partial.tensor(), .d_y = y.tensor(shape), .d_h_out = {},
+                                           .h = h.tensor(shape), .mean = mean.tensor(), .rstd = rstd.tensor(), .weight = weight.tensor(),
+                                           .rho = 1, .kind = hebb::NormKind::layer, .accumulate = false});
+    return d_weight.values();
+  });
+}
+
+TEST_CASE("cross-entropy does not race", "[threads]") {
+  same_for_all_workers(2, [] {
+    TestStream stream;
+    DeviceArray<float> logits(random_values<float>(2 * 1100, 1));
+    DeviceArray<double> loss(2);
+    DeviceArray<int32_t> targets(std::vector<int32_t>{3, 1099});
+    device::run(stream, hebb::CrossEntropy{.loss = loss.tensor(), .logits = logits.tensor({2, 1100}), .targets = targets.tensor(),
+                                           .scale = 1, .gradient = true});
+    return logits.values();
+  });
+}
+
+TEST_CASE("the embedding gradient and its sort do not race", "[threads]") {
+  same_for_all_workers(3, [] {
+    TestStream stream;
+    std::vector<int32_t> ids(70, 2);
+    for (size_t i = 0; i < ids.size(); i += 3) {
+      ids[i] = static_cast<int32_t>(i) % 5;
+    }
+    DeviceArray<int32_t> ids_in(ids);
+    DeviceArray<float> d_y(random_values<float>(70 * 8, 1)), d_table(std::vector<float>(5 * 8));
+    device::run(stream, hebb::EmbeddingBackward{.d_table = d_table.tensor({5, 8}), .d_y = d_y.tensor({70, 8}), .ids = ids_in.tensor()});
+    return d_table.values();
+  });
+}
+
+TEST_CASE("sums of squares do not race", "[threads]") {
+  same_for_all_workers(2, [] {
+    TestStream stream;
+    DeviceArray<float> x(random_values<float>(65536 + 7, 1));
+    DeviceArray<double> partial(2);
+    device::run(stream, hebb::SumSquares{.partial = partial.tensor(), .x = x.tensor()});
+    return partial.host();
+  });
+}
+
+template <bool kOrders>
+__global__ void double_buffer(float* out, const float* in) {
+  HEBB_SHARED(float[2][128], tile);
+  const unsigned t = threadIdx.x;
+  float sum = 0;
+  for (int i = 0; i < 3; ++i) {
+    device::copy_async_16(&tile[i % 2][4 * t], in + 4 * t, 16);
+    device::commit_async_copies();
+    device::wait_async_copies<0>();
+    __syncthreads();
+    sum += tile[i % 2][(4 * t + 4) % 128];
+    if (kOrders) {
+      __syncthreads();
+    } else if (i == 1) {
+      tile[1][4 * t] = 0;  // while a neighbour reads
+    }
+  }
+  out[blockIdx.x * 32 + t] = sum;
+}
+
+template <bool kSyncs>
+__global__ void exchange_in_warp(float* out) {
+  HEBB_SHARED(float[32], values);
+  values[threadIdx.x] = static_cast<float>(threadIdx.x);
+  if (kSyncs) {
+    __syncwarp();
+  } else {
+    __shfl_sync(0xFFFFFFFFu, 1, 0);  // no fence
+  }
+  out[blockIdx.x * 32 + threadIdx.x] = values[31 - threadIdx.x];
+}
+
+template <bool kOwn>
+__global__ void write_globally(float* out) {
+  if (threadIdx.x == 0) {
+    out[kOwn ? blockIdx.x : 0] = 1;
+  }
+}
+
+std::vector<double> run_exchange(void (*kernel)(float*)) {
+  TestStream stream;
+  DeviceArray<float> out(std::vector<float>(64));
+  HEBB_LAUNCH(kernel, 2, 32, 0, stream, out.data());
+  return out.values();
+}
+
+std::vector<double> run_double_buffer(void (*kernel)(float*, const float*)) {
+  TestStream stream;
+  DeviceArray<float> in(random_values<float>(128, 1)), out(64);
+  HEBB_LAUNCH(kernel, 2, 32, 0, stream, out.data(), in.data());
+  return out.values();
+}
+
+TEST_CASE("barriers, warp barriers and private addresses order what they should", "[threads]") {
+  same_for_all_workers(2, [] { return run_double_buffer(double_buffer<true>); });
+  same_for_all_workers(2, [] { return run_exchange(exchange_in_warp<true>); });
+  same_for_all_workers(2, [] { return run_exchange(write_globally<true>); });
+}
+
+#ifdef SIMT_TSAN
+TEST_CASE("planted race within a block", "[.]") { run_double_buffer(double_buffer<false>); }
+TEST_CASE("planted race within a warp", "[.]") { run_exchange(exchange_in_warp<false>); }
+TEST_CASE("planted race between blocks", "[.]") { run_exchange(write_globally<false>); }
+
+TEST_CASE("races within a warp, within a block and between blocks are reported", "[threads]") {
+  // In a process of their own, which ends with the sanitizer's exit code.
+  const std::string place = GENERATE("within a block", "within a warp", "between blocks");
+  CAPTURE(place);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const int status = std::system(("TSAN_OPTIONS=exitcode=66 '" + program + "' 'planted race " + place + "' >/dev/null 2>&1").c_str());
+  CHECK(WEXITSTATUS(status) == 66);
+}
+#endif
+
+}  // namespace
