@@ -18,10 +18,8 @@ struct NativeStream {
   cublasLtHandle_t blas = nullptr;
 };
 
-inline NativeStream& native(Stream& stream) {
-  HEBB_ASSERT(stream.device == DeviceKind::cuda && stream.native != nullptr);  // made by create_stream()
-  return *static_cast<NativeStream*>(stream.native);
-}
+/// Of a stream that create_stream() did not make: the default stream of the process.
+NativeStream& native(Stream& stream);
 
 inline void check(cudaError_t error, const std::string& what) {
   if (error == cudaErrorMemoryAllocation) {

@@ -9,7 +9,25 @@ namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
+std::unique_ptr<NativeStream> make_native_stream() {
+  auto state = std::make_unique<NativeStream>();
+  check(cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaMalloc(&state->workspace, kWorkspaceBytes), "workspace of a stream");
+  check(cublasLtCreate(&state->blas), "cublasLtCreate");
+  return state;
+}
+
 }  // namespace
+
+NativeStream& native(Stream& stream) {
+  HEBB_ASSERT(stream.device == DeviceKind::cuda);
+  if (stream.native == nullptr) {
+    // Never destroyed: at the end of the process the driver may be gone first.
+    static NativeStream* const default_stream = make_native_stream().release();
+    stream.native = default_stream;
+  }
+  return *static_cast<NativeStream*>(stream.native);
+}
 
 int device_count() {
   int count = 0;
@@ -41,12 +59,8 @@ void use_device(int index) {
 }
 
 Stream create_stream() {
-  auto state = std::make_unique<NativeStream>();
-  check(cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  check(cudaMalloc(&state->workspace, kWorkspaceBytes), "workspace of a stream");
-  check(cublasLtCreate(&state->blas), "cublasLtCreate");
   Stream stream{.device = DeviceKind::cuda};
-  stream.native = state.release();
+  stream.native = make_native_stream().release();
   return stream;
 }
 

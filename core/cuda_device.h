@@ -26,9 +26,9 @@ DeviceInfo device_info();
 /// Errors: an index that does not exist.
 void use_device(int index);
 
-/// A stream of the calling thread's device, which does not wait for the default stream.
+/// A stream of the calling thread's device, beside the default one that every Stream{DeviceKind::cuda} stands for.
 Stream create_stream();
-void destroy_stream(Stream& stream);
+void destroy_stream(Stream& stream);  // one that create_stream() made
 /// Waits until everything enqueued has happened. Errors of earlier launches surface here at the latest.
 void synchronize(Stream& stream);
 /// cudaStream_t, or simt::Stream* in the emulator.

@@ -14,7 +14,7 @@ const char* device_name(DeviceKind device);
 /// An ordered queue of kernels on one device.
 struct Stream {
   DeviceKind device = DeviceKind::cpu;
-  void* native = nullptr;             // cudaStream_t on cuda
+  void* native = nullptr;             // cuda: owned by core/cuda_device.h; null: the default stream
   const char* last_kernel = "";       // args struct of the last launch, for error reports
   int64_t launches = 0;
 

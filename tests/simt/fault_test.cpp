@@ -271,7 +271,7 @@ TEST_CASE("wrong addresses and unfinished copies of the instructions are faults"
 __global__ void wait_for_higher_block(int* state) {
   if (threadIdx.x == 0 && blockIdx.x == 0) {
     while (atomicAdd(&state[0], 0) == 0) {
-      simt::backoff(simt::Where::current());
+      device::backoff();
     }
   }
 }

@@ -199,7 +199,7 @@ __global__ void chained_sum(int* state) {  // [0] counter, [1 + i] result of tic
     int before = 0;
     if (ticket > 0) {
       while ((before = atomicAdd(&state[ticket], 0)) < 0) {
-        simt::backoff(simt::Where::current());
+        device::backoff();
       }
     }
     atomicExch(&state[1 + ticket], before + ticket);

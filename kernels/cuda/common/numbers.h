@@ -1,5 +1,5 @@
 #pragma once
-// Part of prelude.h: conversions and scalar functions of device code.
+// Part of prelude.h: conversions and small functions of device code.
 #include "core/tensor.h"
 
 namespace hebb::HEBB_DEVICE {
@@ -31,6 +31,15 @@ __device__ __forceinline__ uint32_t pack_bf16(float first, float second) {
   return packed;
 #else
   return round_to_bf16(first).bits | static_cast<uint32_t>(round_to_bf16(second).bits) << 16;
+#endif
+}
+
+/// In the body of a loop that waits for another block (docs/emulator.md, rule 5).
+__device__ __forceinline__ void backoff(HEBB_WHERE) {
+#ifdef HEBB_SIMT
+  ::simt::backoff(where);
+#else
+  __nanosleep(64);
 #endif
 }
 

@@ -17,8 +17,14 @@ struct NativeStream {
   void* workspace;
 };
 
+NativeStream* make_native_stream() { return new NativeStream{simt::create_stream(), simt::allocate(kWorkspaceBytes)}; }
+
 NativeStream& native(Stream& stream) {
-  HEBB_ASSERT(stream.native != nullptr);  // made by create_stream()
+  HEBB_ASSERT(stream.device == DeviceKind::cuda);
+  if (stream.native == nullptr) {
+    static NativeStream* const default_stream = make_native_stream();
+    stream.native = default_stream;
+  }
   return *static_cast<NativeStream*>(stream.native);
 }
 
@@ -34,9 +40,8 @@ DeviceInfo device_info() {
 void use_device(int index) { HEBB_ASSERT(index == 0); }
 
 Stream create_stream() {
-  auto state = std::make_unique<NativeStream>(NativeStream{simt::create_stream(), simt::allocate(kWorkspaceBytes)});
   Stream stream{.device = DeviceKind::cuda};
-  stream.native = state.release();
+  stream.native = make_native_stream();
   return stream;
 }
 
