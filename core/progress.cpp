@@ -82,11 +82,13 @@ void TextProgress::begin(std::string_view title, uint64_t total, Unit unit) {
   detail_.clear();
   unit_ = unit;
   total_ = total;
-  done_ = 0;
+  done_ = skipped_ = 0;
   started_ = drawn_ = output_.seconds();
   active_ = true;
   draw(false);
 }
+
+void TextProgress::skip(uint64_t done) { done_ = skipped_ = done; }
 
 void TextProgress::update(uint64_t done, std::string_view detail) {
   done_ = done;
@@ -127,13 +129,14 @@ std::string TextProgress::line(bool finished) const {
   if (bounded) {
     text += " of " + amount(static_cast<double>(total_), unit_) + print(" (%d%%)", static_cast<int>(share * 100));
   }
-  if (elapsed > 0 && done_ > 0) {
-    text += ", " + rate(done / elapsed, unit_);
+  const double fresh = done - static_cast<double>(skipped_);
+  if (elapsed > 0 && fresh > 0) {
+    text += ", " + rate(fresh / elapsed, unit_);
   }
   if (finished) {
     text += ", took " + format_duration(elapsed);
-  } else if (bounded && done_ > 0 && done_ < total_) {
-    text += ", eta " + format_duration(elapsed * (1 / share - 1));
+  } else if (bounded && fresh > 0 && done_ < total_) {
+    text += ", eta " + format_duration(elapsed * (static_cast<double>(total_) - done) / fresh);
   }
   return detail_.empty() ? text : text + ", " + detail_;
 }

@@ -19,6 +19,8 @@ class Progress {
   virtual ~Progress() = default;
   /// Starts a task of `total` units (0 = unknown).
   virtual void begin(std::string_view title, uint64_t total, Unit unit = Unit::count) {}
+  /// After begin(): `done` units were finished before; they count for the bar, not for rate and time left.
+  virtual void skip(uint64_t done) {}
   /// `done` units so far; `detail` follows the numbers ("loss 3.041"). Cheap: may be called often.
   virtual void update(uint64_t done, std::string_view detail = {}) {}
   virtual void end() {}
@@ -42,6 +44,7 @@ class TextProgress final : public Progress {
   explicit TextProgress(ProgressOutput output) : output_(std::move(output)) {}
   ~TextProgress() override;
   void begin(std::string_view title, uint64_t total, Unit unit) override;
+  void skip(uint64_t done) override;
   void update(uint64_t done, std::string_view detail) override;
   void end() override;
   void message(std::string_view text) override;
@@ -54,7 +57,7 @@ class TextProgress final : public Progress {
   ProgressOutput output_;
   std::string title_, detail_;
   Unit unit_ = Unit::count;
-  uint64_t done_ = 0, total_ = 0;
+  uint64_t done_ = 0, skipped_ = 0, total_ = 0;
   double started_ = 0, drawn_ = 0;
   bool active_ = false, on_screen_ = false;
 };

@@ -39,21 +39,24 @@ void RunLog::step(std::string_view line, int64_t step, std::string_view detail) 
     say(line);
     return;
   }
-  console_.bar->update(static_cast<uint64_t>(step), detail);
+  detail_ = detail;
+  update_bar(step);
   if (file_) {
     file_->append(std::string(line) + "\n");
   }
 }
 
-void RunLog::begin_bar(std::string_view title, int64_t total) {
+void RunLog::begin_bar(std::string_view title, int64_t total, int64_t done) {
+  detail_.clear();
   if (console_.bar != nullptr) {
     console_.bar->begin(title, static_cast<uint64_t>(total));
+    console_.bar->skip(static_cast<uint64_t>(done));
   }
 }
 
-void RunLog::update_bar(int64_t done, std::string_view detail) {
+void RunLog::update_bar(int64_t done) {
   if (console_.bar != nullptr) {
-    console_.bar->update(static_cast<uint64_t>(done), detail);
+    console_.bar->update(static_cast<uint64_t>(done), detail_);
   }
 }
 

@@ -28,14 +28,15 @@ class RunLog {
   void keep(std::string_view line) noexcept;
   /// The line of a logged step; on a terminal the bar shows `detail` instead.
   void step(std::string_view line, int64_t step, std::string_view detail);
-  /// The bar's own work; nothing without a terminal.
-  void begin_bar(std::string_view title, int64_t total);
-  void update_bar(int64_t done, std::string_view detail = {});
+  /// The bar's own work; nothing without a terminal. `done` was finished before.
+  void begin_bar(std::string_view title, int64_t total, int64_t done = 0);
+  void update_bar(int64_t done);
   void end_bar();
 
  private:
   Console console_;
   std::string early_;
+  std::string detail_;  // of the bar
   std::unique_ptr<AppendFile> file_;
 };
 

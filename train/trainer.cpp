@@ -38,7 +38,7 @@ int Trainer::run() {
 }
 
 int Trainer::loop() {
-  log_.begin_bar("train", config_.train.steps);
+  log_.begin_bar("train", config_.train.steps, state_.step);
   for (;;) {
     const bool is_validated = !validation_due() || validate();
     if (checkpoint_due()) {
@@ -186,7 +186,7 @@ bool Trainer::validate_source(ValidationSource& source) {
     log_validation(source.name(), sum / static_cast<double>(tokens), tokens);
     validated_.insert(source.name());
   }
-  log_.begin_bar("train", config_.train.steps);
+  log_.begin_bar("train", config_.train.steps, state_.step);
   return is_complete;
 }
 

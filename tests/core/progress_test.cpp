@@ -56,6 +56,18 @@ TEST_CASE("terminal progress redraws one line at most ten times a second", "[fas
   CHECK(screen.text.back() == '\n');
 }
 
+TEST_CASE("work that was finished before counts for the bar but not for rate and time left", "[fast]") {
+  Screen screen;
+  TextProgress progress(screen.output(true));
+  progress.begin("train", 48, Progress::Unit::count);
+  progress.skip(24);
+  screen.text.clear();
+  screen.now = 6.0;
+  progress.update(36, "loss 2.9");
+  CHECK(screen.text == "\r\033[Ktrain: [##################......] 36 of 48 (75%), 2.00/s, eta 00:00:06, loss 2.9");
+  progress.end();
+}
+
 TEST_CASE("terminal progress never exceeds the terminal and cuts between characters", "[fast]") {
   Screen screen;
   screen.columns = 12;

@@ -147,7 +147,7 @@ TEST_CASE("micro-batch sizes and recompute give the same run") {
   }
 }
 
-TEST_CASE("the number of threads changes nothing") {
+TEST_CASE("the number of threads changes nothing", "[threads]") {
   const TempFolder folder;
   REQUIRE(run_in(folder / "one", test_run(folder, R"({"train": {"threads": 1, "precision": "fp32"}})")) == 0);
   REQUIRE(run_in(folder / "three", test_run(folder, R"({"train": {"threads": 3, "precision": "fp32"}})")) == 0);
