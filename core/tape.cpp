@@ -173,6 +173,7 @@ std::vector<Var> Tape::recompute(const std::function<std::vector<Var>()>& fn) {
   node.fn = fn;
   const int32_t first = claimed_;
   recording_ = false;
+  will_run_again_ = true;
   {
     Scope scope(*this);
     node.outputs = fn();
@@ -181,6 +182,7 @@ std::vector<Var> Tape::recompute(const std::function<std::vector<Var>()>& fn) {
     }
   }
   recording_ = true;
+  will_run_again_ = false;
   for (Var v : node.outputs) {
     slots_[root(v)].wants_grad = true;
     slots_[v.id].wants_grad = true;

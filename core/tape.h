@@ -46,6 +46,8 @@ class Tape {
   bool recording() const { return recording_; }
   /// True while a recompute() scope runs its function again: layers must not repeat side effects.
   bool recomputing() const { return recomputing_; }
+  /// True while a recompute() scope runs its function for the first time.
+  bool will_run_again() const { return will_run_again_; }
 
   /// A value that the tape does not own and that gets no gradient.
   Var constant(const Tensor& value);
@@ -138,7 +140,7 @@ class Tape {
   Stream& stream_;
   Arena& arena_;
   bool recording_;
-  bool recomputing_ = false;
+  bool recomputing_ = false, will_run_again_ = false;
   std::vector<Slot> slots_;
   std::vector<Entry> entries_;
   std::vector<Buffer> pending_saved_;

@@ -1,5 +1,6 @@
 #include "layers/attention.h"
 #include "layers/ffn.h"
+#include "layers/fwpkm.h"
 #include "layers/gdn.h"
 #include "layers/layer.h"
 #include "layers/pkm.h"
@@ -13,6 +14,7 @@ const std::vector<LayerType>& layer_types() {
       {"relu2", Role::ffn, make_relu2_config},
       {"pkm", Role::ffn, make_pkm_config},
       {"gdn", Role::mixer, make_gdn_config},
+      {"fwpkm", Role::memory, make_fwpkm_config},
   };
   return types;
 }

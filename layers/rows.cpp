@@ -44,7 +44,9 @@ Rows Rows::documents(Stream& stream, Arena& arena, int64_t rows, int64_t length,
       starts[i] = static_cast<int32_t>(start);
     }
   }
-  return Rows(stream, arena, rows, length, std::move(starts));
+  Rows result(stream, arena, rows, length, std::move(starts));
+  result.masked_ = true;
+  return result;
 }
 
 }  // namespace hebb

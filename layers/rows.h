@@ -35,6 +35,8 @@ class Rows {
   const std::vector<DocumentSpan>& spans() const { return spans_; }      // row-major order
   /// Whether row b's first token continues a carried state (its document began before this batch).
   bool continues(int64_t row) const { return host_[static_cast<size_t>(row * length_)] < 0; }
+  /// Whether documents are told apart (document mask).
+  bool masked() const { return masked_; }
   /// How many tokens of the stream came before this batch (row 0).
   int64_t offset() const { return -static_cast<int64_t>(host_[0]); }
 
@@ -42,6 +44,7 @@ class Rows {
   Rows(Stream& stream, Arena& arena, int64_t rows, int64_t length, std::vector<int32_t> starts);
 
   int64_t batch_, length_;
+  bool masked_ = false;
   std::vector<int32_t> host_;
   Buffer device_;
   std::vector<DocumentSpan> spans_;

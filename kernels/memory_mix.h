@@ -1,0 +1,46 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+// The slow parts around a fast-weight memory (spec 40, section 3). Bound: memory.
+
+/// y = (x - mean) / (std + 1e-6), std with divisor size - 1, per row of x [N, size]; rstd [N] = 1 / (std + 1e-6).
+struct ZScore {
+  Tensor y, rstd, x;
+};
+HEBB_KERNEL_CPU(ZScore)
+
+/// d_x (+)= of ZScore.
+struct ZScoreBackward {
+  Tensor d_x, d_y, y, rstd;
+  bool accumulate;
+};
+HEBB_KERNEL_CPU(ZScoreBackward)
+
+/// g [N] = sigmoid(mean of x [N, width]).
+struct MeanGate {
+  Tensor g, x;
+};
+HEBB_KERNEL_CPU(MeanGate)
+
+struct MeanGateBackward {
+  Tensor d_x, d_g, g;
+  bool accumulate;
+};
+HEBB_KERNEL_CPU(MeanGateBackward)
+
+/// o = g a + (1 - g) b; a, b [N, size], g [N].
+struct GateMix {
+  Tensor o, g, a, b;
+};
+HEBB_KERNEL_CPU(GateMix)
+
+/// Any of d_g, d_a, d_b may be undefined.
+struct GateMixBackward {
+  Tensor d_g, d_a, d_b, d_o, g, a, b;
+  bool accumulate_g, accumulate_a, accumulate_b;
+};
+HEBB_KERNEL_CPU(GateMixBackward)
+
+}  // namespace hebb

@@ -1,0 +1,72 @@
+#include "layers/memory_branch.h"
+
+#include <algorithm>
+
+#include "layers/model_config.h"
+#include "layers/ops/linear.h"
+#include "layers/ops/memory_mix.h"
+#include "layers/ops/norm.h"
+
+namespace hebb {
+
+MemoryBranch::MemoryBranch(const BuildContext& c, const MemoryBranchConfig& config)
+    : config_(config), d_(c.model.hidden_size), eps_(c.model.norm_eps) {
+  q_ = declare(c, "q", d_, config_.key_width);
+  v_ = declare(c, "v", d_, config_.value_dim);
+  if (config_.gate) {
+    gate_ = declare(c, "gate", d_, config_.gate_width);
+  }
+  o_ = declare(c, "o", config_.value_dim, d_);
+}
+
+MemoryBranch::Projection MemoryBranch::declare(const BuildContext& c, const std::string& name, int64_t in, int64_t out) const {
+  return {&c.declare(name + "_norm.weight", {in}, init::constant(1)),
+          &c.declare(name + "_proj.weight", {out, in}, init::normal(0.02)), &c.declare(name + "_proj.bias", {out}, init::constant(0))};
+}
+
+Var MemoryBranch::project(Pass& pass, const Projection& p, Var x) const {
+  return linear(pass.tape, norm(pass.tape, x, pass.param(*p.norm), {}, eps_, NormKind::rms), pass.param(*p.weight), pass.param(*p.bias));
+}
+
+MemoryBranch::Inputs MemoryBranch::inputs(Pass& pass, Var x) const {
+  Inputs in{project(pass, q_, x), project(pass, v_, x), {}};
+  if (config_.value_norm) {
+    in.v = z_score(pass.tape, in.v);
+  }
+  if (config_.gate) {
+    in.g = mean_gate(pass.tape, project(pass, gate_, x));
+  }
+  return in;
+}
+
+Var MemoryBranch::output(Pass& pass, const Inputs& in, Var vh) const {
+  const Var o = in.g ? gate_mix(pass.tape, in.g, vh, in.v) : residual_add(pass.tape, vh, in.v, 1.0);
+  return project(pass, o_, o);
+}
+
+double MemoryBranch::flops_per_token() const {
+  const double widths = static_cast<double>(config_.key_width + 2 * config_.value_dim + (config_.gate ? config_.gate_width : 0));
+  return 2 * static_cast<double>(d_) * widths;
+}
+
+void add_gate_statistics(Pass& pass, const std::string& name, const Tensor& g) {
+  if (pass.statistics == nullptr || pass.tape.recomputing() || pass.stream().counting()) {
+    return;
+  }
+  auto& s = (*pass.statistics)[name];
+  dispatch_real(g.dtype, [&](auto zero) {
+    std::vector<decltype(zero)> gates(static_cast<size_t>(g.numel()));
+    copy_to_host(pass.stream(), gates.data(), g);
+    const double share = 1.0 / static_cast<double>(gates.size());
+    for (int bin = 0; bin < 10; ++bin) {
+      s["gate_" + std::to_string(bin)] = 0;
+    }
+    s["gate_mean"] = 0;
+    for (const auto gate : gates) {
+      s["gate_mean"] += share * static_cast<double>(gate);
+      s["gate_" + std::to_string(std::clamp(static_cast<int>(10 * gate), 0, 9))] += share;
+    }
+  });
+}
+
+}  // namespace hebb

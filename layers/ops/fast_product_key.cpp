@@ -1,0 +1,387 @@
+#include "layers/ops/fast_product_key.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace hebb {
+
+FastRowLog::FastRowLog(Arena& arena, const FastProductKeyOptions& o, int64_t batch, int64_t length, int64_t chunk, DType dtype,
+                       Keep keep_rows, bool keep_keys)
+    : slot_count_(o.subkeys * o.subkeys), value_dim_(o.value_dim), entries_per_token_(o.heads * o.top_k), keep_rows_(keep_rows) {
+  for (int64_t first = 0; first < length; first += chunk) {
+    chunks_.push_back({batch, length, first, std::min(chunk, length - first)});
+    first_.push_back(total_);
+    total_ += std::min(slot_count_, chunks_.back().tokens() * entries_per_token_);
+  }
+  const int64_t n = batch * length, h = o.heads, k = o.top_k;
+  key_copies_ = o.key_update == KeyUpdate::none ? 1 : keep_keys ? count() + 1 : 2;
+  entries_ = Buffer(arena, {n, h, 2, k}, DType::i32, "memory entries");
+  scores_ = Buffer(arena, {n, h, 2, k}, dtype, "memory scores");
+  probs_ = Buffer(arena, {n, h, 2, k}, dtype, "memory entry weights");
+  slots_ = Buffer(arena, {n, h, k}, DType::i32, "memory slots");
+  weights_ = Buffer(arena, {n, h, k}, dtype, "memory weights");
+  targets_ = Buffer(arena, {n}, DType::i32, "memory targets");
+  unique_ = Buffer(arena, {total_}, DType::i32, "touched slots");
+  starts_ = Buffer(arena, {total_ + count()}, DType::i32, "readers of slots");
+  readers_ = Buffer(arena, {n * h * k}, DType::i32, "readers of slots");
+  local_ = Buffer(arena, {n * h * k}, DType::i32, "readers of slots");
+  counts_ = Buffer(arena, {count()}, DType::i32, "touched slots");
+  rows_ = Buffer(arena, {keep_rows == Keep::all ? total_ : keep_rows == Keep::latest ? capacity(0) : 0, value_dim_}, dtype, "touched rows");
+  keys_ = Buffer(arena, {key_copies_, h, 2, o.subkeys, o.half_dim}, dtype, "keys of chunks");
+  usage_ = Buffer(arena, {count(), 2, o.subkeys}, dtype, "use of keys");
+}
+
+int64_t FastRowLog::capacity(int64_t c) const { return std::min(slot_count_, chunk(c).tokens() * entries_per_token_); }
+
+FastReaders FastRowLog::readers(int64_t c) const {
+  const int64_t first = first_[static_cast<size_t>(c)], size = capacity(c);
+  const int64_t entry = chunk(c).batch * chunk(c).first * entries_per_token_;
+  return {unique_.tensor().slice(first, {size}), starts_.tensor().slice(first + c, {size + 1}),
+          readers_.tensor().slice(entry, {chunk(c).tokens() * entries_per_token_}), local_, counts_.tensor().slice(c, {1})};
+}
+
+Tensor FastRowLog::rows(int64_t c) const {
+  return rows_.tensor().slice(keep_rows_ == Keep::all ? first_[static_cast<size_t>(c)] * value_dim_ : 0, {capacity(c), value_dim_});
+}
+
+Tensor FastRowLog::keys(int64_t c) const {
+  const Shape& s = keys_.tensor().shape;
+  return keys_.tensor().slice(c % key_copies_ * (s.numel() / key_copies_), {s[1], s[2], s[3], s[4]});
+}
+
+Tensor FastRowLog::usage(int64_t c) const {
+  const int64_t n = usage_.tensor().size(2);
+  return usage_.tensor().slice(c * 2 * n, {2, n});
+}
+
+namespace {
+
+/// Scratch memory of the chunks of one row or one update.
+struct Work {
+  Work(Arena& arena, const FastProductKeyOptions& o, const FastRowLog& log, int64_t tokens, DType dtype)
+      : key_norms(arena, {o.heads, 2, o.subkeys}, dtype, "key norms"),
+        sorted(arena, {log.largest_chunk() * o.heads * o.top_k}, DType::i64, "sorted readers"),
+        error(arena, {log.largest_chunk(), o.value_dim}, dtype, "prediction errors"),
+        gamma(arena, {tokens, o.heads, 2, o.top_k}, dtype, "key step weights"),
+        index(arena, {tokens, o.heads, 2, o.top_k}, DType::i32, "key step entries"),
+        d_weights(arena, {tokens, o.heads, o.top_k}, dtype, "slot weight gradients") {}
+  Buffer key_norms, sorted, error, gamma, index, d_weights;
+};
+
+/// Sums that metrics ask for, over the chunks of one row.
+struct Measures {
+  Buffer sums;               // [2] f64
+  double key_loss = 0, key_step = 0;
+};
+
+std::vector<double> host_values(Stream& stream, const Tensor& t) {
+  std::vector<double> out(static_cast<size_t>(t.numel()));
+  dispatch_real(t.dtype, [&](auto zero) {
+    std::vector<decltype(zero)> raw(out.size());
+    copy_to_host(stream, raw.data(), t);
+    std::copy(raw.begin(), raw.end(), out.begin());
+  });
+  return out;
+}
+
+void measure_keys(Stream& stream, Measures& m, const FastRowLog& log, int64_t c, const FastProductKeyOptions& o) {
+  if (o.key_update == KeyUpdate::entropy) {
+    for (const double u : host_values(stream, log.usage(c))) {
+      m.key_loss += u * std::log(u + 1e-8);
+    }
+  }
+  if (o.key_update != KeyUpdate::none) {
+    const std::vector<double> before = host_values(stream, log.keys(c)), after = host_values(stream, log.keys(c + 1));
+    for (size_t i = 0; i < before.size(); ++i) {
+      m.key_step += (after[i] - before[i]) * (after[i] - before[i]);
+    }
+  }
+}
+
+/// The update of chunk c: reads log.keys(c) and values, writes log.keys(c + 1) and values. counted: the
+/// tokens in the chunk's statistics; pair_count: its pairs.
+void update_chunk(Stream& stream, const FastProductKeyOptions& o, const FastRowLog& log, int64_t c, const Work& work, const Tensor& q,
+                  const FastPairs& pairs, const Tensor& vh, const Tensor& values, int64_t counted, int64_t pair_count, bool keep,
+                  Measures* measures) {
+  const FastChunk& chunk = log.chunk(c);
+  const FastLookup lookup = log.lookup();
+  const FastReaders readers = log.readers(c);
+  run(stream, FastIndexReaders{readers, work.sorted, lookup.slots, chunk, pairs});
+  if (keep || measures != nullptr) {
+    run(stream, FastKeepRows{log.rows(c), values, readers, false});
+  }
+  if (o.key_update == KeyUpdate::entropy) {
+    run(stream, FastEntropyStep{log.keys(c + 1), log.usage(c), work.gamma, log.keys(c), q, lookup, chunk, pairs, o.score, o.key_rate,
+                                static_cast<double>(counted)});
+  } else if (o.key_update == KeyUpdate::memory && pair_count > 0) {
+    run(stream, FastMemoryStep{log.keys(c + 1), work.index, work.gamma, work.d_weights, log.keys(c), q, values, vh, lookup, chunk,
+                               pairs, o.score, o.key_rate, static_cast<double>(pair_count)});
+  } else if (o.key_update == KeyUpdate::memory) {
+    copy(stream, log.keys(c + 1), log.keys(c));
+  }
+  run(stream, FastWriteValues{values, work.error, vh, lookup, readers, chunk, pairs, o.value_step});
+  if (measures != nullptr && !stream.counting()) {
+    run(stream, FastMeasureStep{measures->sums, values, log.rows(c), vh, readers, chunk, pairs});
+    measure_keys(stream, *measures, log, c, o);
+  }
+}
+
+void restore_rows(Stream& stream, const FastRowLog& log, const Tensor& values, int64_t updates) {
+  for (int64_t c = updates - 1; c >= 0; --c) {
+    run(stream, FastKeepRows{log.rows(c), values, log.readers(c), true});
+  }
+}
+
+struct FastProductKeyNode final : Node {
+  FastProductKeyOptions o;
+  std::shared_ptr<FastRowLog> log;
+  Tensor values;  // of the frozen table
+  Var q, v, w, vh;
+  bool frozen = false;
+
+  void backward(Tape& tape) override {
+    Stream& stream = tape.stream();
+    const bool through = !frozen && o.through != GradThroughUpdate::none;
+    const DType dtype = tape.dtype(vh);
+    const Work work(tape.arena(), o, *log, tape.shape(vh)[0], dtype);
+    const GradSlot d_q = tape.grad_slot(q);
+    const GradSlot d_v = through ? tape.grad_slot(v) : GradSlot{}, d_w = through && w ? tape.grad_slot(w) : GradSlot{};
+    for (const GradSlot& d : {d_v, d_w}) {
+      if (d && !d.accumulate) {
+        fill_zero(stream, d.tensor);
+      }
+    }
+    const int64_t slots = o.subkeys * o.subkeys;
+    const Buffer adjoint(tape.arena(), {through ? std::min(slots, log->total_capacity()) : 0, o.value_dim}, dtype, "row gradients");
+    const Buffer place(tape.arena(), {slots}, DType::i32, "row gradient places"), used(tape.arena(), {1}, DType::i32, "row gradient places");
+    const Buffer at(tape.arena(), {log->capacity(0)}, DType::i32, "row gradient places");
+    fill_zero(stream, place);
+    fill_zero(stream, used);
+    const bool through_keys = through && o.through == GradThroughUpdate::full && o.key_update == KeyUpdate::entropy;
+    const Tensor keys = log->keys(0);
+    Buffer d_keys(tape.arena(), keys.shape, dtype, "key gradients"), d_next(tape.arena(), keys.shape, dtype, "key gradients");
+    const Buffer mean(tape.arena(), {2, o.subkeys}, dtype, "key gradients");
+    const Buffer beta(tape.arena(), work.gamma.tensor().shape, dtype, "key step weights");
+    fill_zero(stream, d_keys);
+    const Tensor q4 = tape.value(q).view({tape.shape(q)[0], o.heads, 2, o.half_dim});
+    for (int64_t c = log->count() - 1; c >= 0; --c) {
+      const FastChunk& chunk = log->chunk(c);
+      const FastPairs pairs{tape.value(v), w ? tape.value(w) : Tensor{}, log->targets()};
+      run(stream, FastValuesBackward{work.d_weights, d_v.tensor, d_w.tensor, adjoint, place, used, work.error, at, tape.grad(vh),
+                                     tape.value(vh), frozen ? Tensor{} : log->rows(c), values, log->lookup(),
+                                     log->readers(c), chunk, pairs, o.value_step, through, through && c > 0});
+      std::swap(d_keys, d_next);  // d_next: of the keys that this chunk's step made
+      const bool wanted = through_keys && c > 0;
+      if (wanted) {
+        copy(stream, d_keys, d_next);
+      }
+      run(stream, FastLookupBackward{d_q.tensor, wanted ? d_keys.tensor() : Tensor{}, work.index, work.gamma, work.d_weights, q4,
+                                     log->keys(c), log->lookup(), chunk, o.score, d_q.accumulate});
+      if (through_keys && c + 1 < log->count()) {
+        run(stream, FastEntropyBackward{d_q.tensor, wanted ? d_keys.tensor() : Tensor{}, mean, work.gamma, beta, d_next,
+                                        log->usage(c), log->keys(c), q4, log->lookup(), chunk, o.score, o.key_rate});
+      }
+    }
+  }
+};
+
+/// Targets of all tokens: in the same chunk of the same row, and document.
+std::vector<int32_t> row_targets(const Rows& rows, int64_t chunk, int64_t lookahead) {
+  std::vector<int32_t> targets(static_cast<size_t>(rows.tokens()), -1);
+  for (int64_t b = 0; b < rows.batch(); ++b) {
+    for (int64_t t = 0; t + lookahead < rows.length(); ++t) {
+      const int64_t to = b * rows.length() + t + lookahead;
+      if (t / chunk == (t + lookahead) / chunk && rows.host_doc_start()[static_cast<size_t>(to)] <= t) {
+        targets[static_cast<size_t>(b * rows.length() + t)] = static_cast<int32_t>(to);
+      }
+    }
+  }
+  return targets;
+}
+
+int64_t pairs_of(const std::vector<int32_t>& targets, const FastChunk& chunk) {
+  int64_t count = 0;
+  for (int64_t r = 0; r < chunk.tokens(); ++r) {
+    count += targets[static_cast<size_t>(chunk.token(r))] >= 0 ? 1 : 0;
+  }
+  return count;
+}
+
+/// Takes forced decisions; returns whether there were any.
+bool force(Pass& pass, const Tensor& to, const std::string& name, int64_t limit) {
+  const Inspector::Record* forced = pass.inspector != nullptr ? pass.inspector->force(name) : nullptr;
+  if (forced == nullptr) {
+    return false;
+  }
+  if (static_cast<int64_t>(forced->integers.size()) != to.numel()) {
+    throw DataError(name, "forced decisions", std::to_string(forced->integers.size()) + " integers", std::to_string(to.numel()));
+  }
+  std::vector<int32_t> narrow;
+  for (const int64_t v : forced->integers) {
+    if (v < 0 || v >= limit) {
+      throw DataError(name, "forced decision", std::to_string(v), "0 to " + std::to_string(limit - 1));
+    }
+    narrow.push_back(static_cast<int32_t>(v));
+  }
+  copy_to_device(pass.stream(), to, narrow.data());
+  return true;
+}
+
+void record(Pass& pass, const Tensor& from, const std::string& name, std::vector<int64_t> shape) {
+  if (pass.inspector == nullptr || !pass.inspector->recording || pass.tape.recomputing()) {
+    return;
+  }
+  std::vector<int32_t> narrow(static_cast<size_t>(from.numel()));
+  copy_to_host(pass.stream(), narrow.data(), from);
+  pass.inspector->records[name] = {std::move(shape), {narrow.begin(), narrow.end()}, {}};
+}
+
+/// "collision", "coverage" and "kld" of the slots that the row read (spec 81, section 11).
+void count_slots(Stream& stream, const Tensor& slots, double table, std::map<std::string, double>& out) {
+  std::vector<int32_t> accesses(static_cast<size_t>(slots.numel()));
+  copy_to_host(stream, accesses.data(), slots);
+  std::sort(accesses.begin(), accesses.end());
+  const double total = static_cast<double>(accesses.size());
+  double distinct = 0, shared = 0, kld = 0;
+  for (size_t i = 0, end = 0; i < accesses.size(); i = end) {
+    end = static_cast<size_t>(std::upper_bound(accesses.begin() + static_cast<std::ptrdiff_t>(i), accesses.end(), accesses[i]) - accesses.begin());
+    const double count = static_cast<double>(end - i);
+    distinct += 1;
+    shared += count > 1 ? count : 0;
+    kld += count / total * std::log(table * count / total);
+  }
+  out["collision"] = shared / total;
+  out["coverage"] = distinct / table;
+  out["kld"] = kld;
+}
+
+/// One pass over a row of chunks.
+struct RowPass {
+  Pass& pass;
+  const FastProductKeyOptions& o;
+  FastRowLog& log;
+  Param &keys, &values;
+  Tensor q, v, w, vh;
+  std::string name;
+
+  /// Reads all chunks and makes `updates` updates.
+  void run_chunks(int64_t updates, bool keep, Measures* measures) {
+    Stream& stream = pass.stream();
+    const Work work(pass.tape.arena(), o, log, pass.tokens(), q.dtype);
+    const FastLookup lookup = log.lookup();
+    const bool keep_entries = force(pass, lookup.entries, name + ".entries", o.subkeys);
+    const bool keep_slots = force(pass, lookup.slots, name + ".slots", o.subkeys * o.subkeys);
+    const std::vector<int32_t> targets = row_targets(pass.rows, log.chunk(0).count, o.lookahead);
+    copy_to_device(stream, log.targets(), targets.data());
+    copy(stream, log.keys(0), keys.value);
+    const FastPairs pairs{v, w, log.targets()};
+    for (int64_t c = 0; c < log.count(); ++c) {
+      const FastChunk& chunk = log.chunk(c);
+      run(stream, FastLookupKeys{lookup, work.key_norms, q, log.keys(c), chunk, o.score, keep_entries, keep_slots});
+      run(stream, FastReadValues{vh, lookup, values.value, chunk});
+      if (c < updates) {
+        update_chunk(stream, o, log, c, work, q, pairs, vh, values.value, chunk.tokens(), pairs_of(targets, chunk), keep, measures);
+      }
+    }
+    const std::vector<int64_t> shape{pass.batch(), pass.length(), o.heads, o.top_k};
+    record(pass, lookup.entries, name + ".entries", {shape[0], shape[1], shape[2], 2, shape[3]});
+    record(pass, lookup.slots, name + ".slots", shape);
+    if (measures != nullptr && !stream.counting()) {
+      publish(*measures, std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
+    }
+  }
+
+  void publish(const Measures& m, int64_t pairs) {
+    auto& s = (*pass.statistics)[name];
+    double sums[2];
+    copy_to_host(pass.stream(), sums, m.sums);
+    s["memory_loss"] = pairs > 0 ? sums[0] / static_cast<double>(pairs) : 0.0;
+    s["value_step"] = std::sqrt(sums[1]);
+    s["key_step"] = std::sqrt(m.key_step);
+    if (o.key_update == KeyUpdate::entropy) {
+      s["negative_entropy"] = m.key_loss / static_cast<double>(log.count());
+    }
+    count_slots(pass.stream(), log.lookup().slots, static_cast<double>(o.subkeys * o.subkeys), s);
+  }
+};
+
+}  // namespace
+
+Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const FastProductKeyOptions& o,
+                         const std::string& name, std::shared_ptr<FastRowLog>& undo) {
+  Tape& tape = pass.tape;
+  Stream& stream = pass.stream();
+  const DType dtype = tape.dtype(q);
+  if (tape.recomputing() && undo != nullptr) {
+    restore_rows(stream, *undo, values.value, undo->count());
+    copy(stream, keys.value, undo->keys(0));
+  }
+  undo.reset();
+  const bool frozen = pass.freeze_fast_weights, publish = pass.training && !frozen;
+  const bool backward = tape.recording(), again = publish && tape.will_run_again();
+  const bool measured = pass.statistics != nullptr && !tape.recomputing() && !frozen;
+  const int64_t length = pass.length(), chunk = frozen ? length : pass.fast_chunk > 0 ? pass.fast_chunk : o.chunk;
+  // Without training the last update would be undone before anybody reads it.
+  const int64_t chunks = (length + chunk - 1) / chunk, updates = frozen ? 0 : publish || measured ? chunks : chunks - 1;
+  const bool keep = updates > 0 && (backward || again || !publish);
+  const auto keep_rows = keep ? FastRowLog::Keep::all : measured ? FastRowLog::Keep::latest : FastRowLog::Keep::none;
+  FastProductKeyNode node;
+  node.o = o;
+  node.log = std::make_shared<FastRowLog>(tape.arena(), o, pass.batch(), length, chunk, dtype, keep_rows, backward || again);
+  node.values = values.value;
+  node.q = q;
+  node.v = v;
+  node.w = w;
+  node.vh = tape.output({pass.tokens(), o.value_dim}, dtype, "memory reading");
+  node.frozen = frozen;
+  Measures measures;
+  if (measured) {
+    measures.sums = Buffer(tape.arena(), {2}, DType::f64, "memory statistics");
+    fill_zero(stream, measures.sums);
+  }
+  FastRowLog& log = *node.log;
+  RowPass{pass, o, log, keys, values, tape.value(q).view({pass.tokens(), o.heads, 2, o.half_dim}), tape.value(v),
+          w ? tape.value(w) : Tensor{}, tape.value(node.vh), name}
+      .run_chunks(updates, keep, measured ? &measures : nullptr);
+  if (publish) {
+    copy(stream, keys.value, log.keys(updates));
+  } else {
+    restore_rows(stream, log, values.value, updates);
+  }
+  if (again) {
+    undo = node.log;
+  }
+  const Var vh = node.vh;
+  tape.record(std::move(node));
+  return vh;
+}
+
+void fast_product_key_read(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const Tensor& q, const FastChunk& chunk,
+                           const Param& keys, const Param& values, const Tensor& vh) {
+  const Tensor q4 = q.view({chunk.batch * chunk.length, o.heads, 2, o.half_dim});
+  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, q.dtype, FastRowLog::Keep::none, false);
+  const Buffer key_norms(arena, {o.heads, 2, o.subkeys}, q.dtype, "key norms");
+  run(stream, FastLookupKeys{log.lookup(), key_norms, q4, keys.value, chunk, o.score, false, false});
+  run(stream, FastReadValues{vh, log.lookup(), values.value, chunk});
+}
+
+void fast_product_key_update(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const Tensor& q, const Tensor& v,
+                             const Tensor& w, const std::vector<int32_t>& targets, const FastChunk& chunk, Param& keys, Param& values) {
+  const int64_t tokens = chunk.batch * chunk.length, pairs = pairs_of(targets, chunk);
+  if (pairs == 0) {
+    return;
+  }
+  const Tensor q4 = q.view({tokens, o.heads, 2, o.half_dim});
+  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, q.dtype, FastRowLog::Keep::none, false);
+  const Work work(arena, o, log, tokens, q.dtype);
+  const Buffer vh(arena, {tokens, o.value_dim}, q.dtype, "memory reading");
+  copy_to_device(stream, log.targets(), targets.data());
+  copy(stream, log.keys(0), keys.value);
+  run(stream, FastLookupKeys{log.lookup(), work.key_norms, q4, log.keys(0), log.chunk(0), o.score, false, false});
+  run(stream, FastReadValues{vh, log.lookup(), values.value, log.chunk(0)});
+  const FastPairs used{v, w, log.targets(), true};
+  update_chunk(stream, o, log, 0, work, q4, used, vh, values.value, pairs, pairs, false, nullptr);
+  copy(stream, keys.value, log.keys(1));
+}
+
+}  // namespace hebb

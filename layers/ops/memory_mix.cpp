@@ -1,0 +1,74 @@
+#include "layers/ops/memory_mix.h"
+
+#include "kernels/memory_mix.h"
+
+namespace hebb {
+namespace {
+
+struct ZScoreNode final : Node {
+  Var x, y;
+  Tensor rstd;
+
+  void backward(Tape& tape) override {
+    if (const GradSlot d = tape.grad_slot(x)) {
+      run(tape.stream(), ZScoreBackward{d.tensor, tape.grad(y), tape.value(y), rstd, d.accumulate});
+    }
+  }
+};
+
+struct MeanGateNode final : Node {
+  Var x, g;
+
+  void backward(Tape& tape) override {
+    if (const GradSlot d = tape.grad_slot(x)) {
+      run(tape.stream(), MeanGateBackward{d.tensor, tape.grad(g), tape.value(g), d.accumulate});
+    }
+  }
+};
+
+struct GateMixNode final : Node {
+  Var g, a, b, o;
+
+  void backward(Tape& tape) override {
+    const GradSlot d_g = tape.grad_slot(g), d_a = tape.grad_slot(a), d_b = tape.grad_slot(b);
+    run(tape.stream(), GateMixBackward{d_g.tensor, d_a.tensor, d_b.tensor, tape.grad(o), tape.value(g), tape.value(a),
+                                       tape.value(b), d_g.accumulate, d_a.accumulate, d_b.accumulate});
+  }
+};
+
+}  // namespace
+
+Var z_score(Tape& tape, Var x) {
+  ZScoreNode node;
+  node.x = x;
+  node.y = tape.output(tape.shape(x), tape.dtype(x), "normed values");
+  node.rstd = tape.saved({tape.shape(x)[0]}, tape.dtype(x), "value scale");
+  run(tape.stream(), ZScore{tape.value(node.y), node.rstd, tape.value(x)});
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+Var mean_gate(Tape& tape, Var x) {
+  MeanGateNode node;
+  node.x = x;
+  node.g = tape.output({tape.shape(x)[0]}, tape.dtype(x), "memory gate");
+  run(tape.stream(), MeanGate{tape.value(node.g), tape.value(x)});
+  const Var g = node.g;
+  tape.record(std::move(node));
+  return g;
+}
+
+Var gate_mix(Tape& tape, Var g, Var a, Var b) {
+  GateMixNode node;
+  node.g = g;
+  node.a = a;
+  node.b = b;
+  node.o = tape.output(tape.shape(a), tape.dtype(a), "mixed memory");
+  run(tape.stream(), GateMix{tape.value(node.o), tape.value(g), tape.value(a), tape.value(b)});
+  const Var o = node.o;
+  tape.record(std::move(node));
+  return o;
+}
+
+}  // namespace hebb
