@@ -321,8 +321,8 @@ Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& va
   const bool backward = tape.recording(), again = publish && tape.will_run_again();
   const bool measured = pass.statistics != nullptr && !tape.recomputing() && !frozen;
   const int64_t length = pass.length(), chunk = frozen ? length : pass.fast_chunk > 0 ? pass.fast_chunk : o.chunk;
-  // Without training the last update would be undone before anybody reads it.
-  const int64_t chunks = (length + chunk - 1) / chunk, updates = frozen ? 0 : publish || measured ? chunks : chunks - 1;
+  // The last update of a row that is only read would be undone before anybody reads it.
+  const int64_t chunks = (length + chunk - 1) / chunk, updates = frozen ? 0 : publish || measured || backward ? chunks : chunks - 1;
   const bool keep = updates > 0 && (backward || again || !publish);
   const auto keep_rows = keep ? FastRowLog::Keep::all : measured ? FastRowLog::Keep::latest : FastRowLog::Keep::none;
   FastProductKeyNode node;
