@@ -1,5 +1,6 @@
 #include "layers/attention.h"
 #include "layers/ffn.h"
+#include "layers/fwmlp.h"
 #include "layers/fwpkm.h"
 #include "layers/gdn.h"
 #include "layers/layer.h"
@@ -15,6 +16,7 @@ const std::vector<LayerType>& layer_types() {
       {"pkm", Role::ffn, make_pkm_config},
       {"gdn", Role::mixer, make_gdn_config},
       {"fwpkm", Role::memory, make_fwpkm_config},
+      {"fwmlp", Role::memory, make_fwmlp_config},
   };
   return types;
 }

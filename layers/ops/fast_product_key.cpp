@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/fast_pairs.h"
+
 namespace hebb {
 
 FastRowLog::FastRowLog(Arena& arena, const FastProductKeyOptions& o, int64_t batch, int64_t length, int64_t chunk, DType dtype,
@@ -184,28 +186,6 @@ struct FastProductKeyNode final : Node {
     }
   }
 };
-
-/// Targets of all tokens: in the same chunk of the same row, and document.
-std::vector<int32_t> row_targets(const Rows& rows, int64_t chunk, int64_t lookahead) {
-  std::vector<int32_t> targets(static_cast<size_t>(rows.tokens()), -1);
-  for (int64_t b = 0; b < rows.batch(); ++b) {
-    for (int64_t t = 0; t + lookahead < rows.length(); ++t) {
-      const int64_t to = b * rows.length() + t + lookahead;
-      if (t / chunk == (t + lookahead) / chunk && rows.host_doc_start()[static_cast<size_t>(to)] <= t) {
-        targets[static_cast<size_t>(b * rows.length() + t)] = static_cast<int32_t>(to);
-      }
-    }
-  }
-  return targets;
-}
-
-int64_t pairs_of(const std::vector<int32_t>& targets, const FastChunk& chunk) {
-  int64_t count = 0;
-  for (int64_t r = 0; r < chunk.tokens(); ++r) {
-    count += targets[static_cast<size_t>(chunk.token(r))] >= 0 ? 1 : 0;
-  }
-  return count;
-}
 
 /// Takes forced decisions; returns whether there were any.
 bool force(Pass& pass, const Tensor& to, const std::string& name, int64_t limit) {

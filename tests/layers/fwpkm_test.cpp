@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "core/parallel.h"
-#include "tests/layers/harness.h"
+#include "tests/layers/fast_weights.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -18,73 +18,6 @@ std::string model(const std::string& memory, int blocks = 1) {
 }
 
 const std::string kSizes = R"("num_subkeys": 5, "key_dim": 6, "value_dim": 7, "top_k": 2, "chunk_size": 4)";
-
-using FastWeights = std::map<std::string, std::vector<double>>;
-
-FastWeights fast_weights(TestModel& m) {
-  FastWeights out;
-  for (const auto& p : m.model->params().all()) {
-    if (p->spec.kind == ParamKind::fast) {
-      out[p->name()] = m.get(*p);
-    }
-  }
-  return out;
-}
-
-void set_fast_weights(TestModel& m, const FastWeights& weights) {
-  for (const auto& [name, values] : weights) {
-    m.set(m.param(name), values);
-  }
-}
-
-TraceInput part(const TraceInput& input, int64_t first, int64_t count) {
-  TraceInput out;
-  out.rows = input.rows;
-  out.length = count;
-  for (int64_t b = 0; b < input.rows; ++b) {
-    for (int64_t t = first; t < first + count; ++t) {
-      out.inputs.push_back(input.inputs[static_cast<size_t>(b * input.length + t)]);
-      out.targets.push_back(input.targets[static_cast<size_t>(b * input.length + t)]);
-    }
-  }
-  return out;
-}
-
-struct StreamOptions {
-  FastMode mode = FastMode::chunk;
-  bool freeze = false, flush = true;
-  int64_t chunk = 0;
-};
-
-/// Logits [B T V] of a stream that is cut into calls of the given lengths.
-std::vector<double> stream(TestModel& m, const TraceInput& input, const std::vector<int64_t>& lengths, StreamOptions options = {}) {
-  const int64_t vocab = m.config.vocab_size, batch = input.rows;
-  std::vector<double> logits(static_cast<size_t>(batch * input.length * vocab));
-  const auto state = m.model->make_state(m.arena, batch);
-  int64_t begin = 0;
-  for (const int64_t n : lengths) {
-    const TraceInput piece = part(input, begin, n);
-    const std::vector<int32_t> ids(piece.inputs.begin(), piece.inputs.end());
-    const Rows rows = Rows::streams(m.stream, m.arena, batch, n, begin);
-    const Buffer tokens(m.arena, {batch * n}, DType::i32, "tokens");
-    copy_to_device(m.stream, tokens, ids.data());
-    Tape tape(m.stream, m.arena, false);
-    Pass pass{tape, rows};
-    pass.fast_mode = options.mode;
-    pass.freeze_fast_weights = options.freeze;
-    pass.fast_chunk = options.chunk;
-    const auto values = to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens, state.get())))).values;
-    for (int64_t b = 0; b < batch; ++b) {
-      std::copy_n(values.begin() + b * n * vocab, n * vocab, logits.begin() + (b * input.length + begin) * vocab);
-    }
-    begin += n;
-  }
-  REQUIRE(begin == input.length);
-  if (options.flush && options.mode == FastMode::chunk) {
-    m.model->flush(m.stream, *state);
-  }
-  return logits;
-}
 
 }  // namespace
 

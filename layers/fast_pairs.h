@@ -1,0 +1,14 @@
+#pragma once
+#include "kernels/fast_product_key.h"
+#include "layers/rows.h"
+
+namespace hebb {
+
+/// Row of the token that each token of a row pass predicts, `lookahead` later in the same chunk of the
+/// same row and document; -1: none (spec 40, section 4). [B T].
+std::vector<int32_t> row_targets(const Rows& rows, int64_t chunk, int64_t lookahead);
+
+/// How many tokens of a chunk have a pair.
+int64_t pairs_of(const std::vector<int32_t>& targets, const FastChunk& chunk);
+
+}  // namespace hebb
