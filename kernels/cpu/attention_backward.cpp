@@ -129,14 +129,13 @@ void meet(const Head<S>& h, const HeadGradients<S>& g, const Meeting<S>& m, Want
   const int n = seen.end - seen.begin;
   gemm::pack_rows<S>(n, static_cast<int>(h.d), h.k + (m.base + seen.begin) * h.k_stride, h.k_stride,
                      t.keys + seen.begin * t.width, t.width);
-  gemm::pack_rows<S>(n, static_cast<int>(h.dv), h.v + (m.base + seen.begin) * h.v_stride, h.v_stride,
-                     t.values + seen.begin * t.value_width, t.value_width);
+  const Rows<S> values = rows_of_blocks(h, m, h.v, h.v_stride, static_cast<int>(h.dv), t.values, t.value_width);
   each_panel<S>(m.columns, [&](int column, int vectors) {
     const Range blocks = m.blocks_of(column, vectors * Vec<S>::width);
     if (blocks.empty()) { return; }
     score_panel<S>(blocks, column, vectors, h.d, t.keys, t.width, t.queries_t, t.weights);
     bias_and_mask(m, blocks, column, vectors, h.bias, h.bias_stride, t.weights);
-    score_panel<S>(blocks, column, vectors, h.dv, t.values, t.value_width, t.d_o_t, t.d_scores);
+    score_panel<S>(blocks, column, vectors, h.dv, values.data, values.stride, t.d_o_t, t.d_scores);
     weigh_panel(m, t, blocks, column, vectors);
   });
   if (wanted != Wanted::rows) {

@@ -73,20 +73,13 @@ template <class S> void shrink_rows(const ForwardTile<S>& t, int rows, int value
 template <class S>
 void meet(const Head<S>& h, const ForwardTile<S>& t, const Meeting<S>& m, int width, int value_width) {
   const Range seen = m.keys();
-  const S* keys = h.k + m.base * h.k_stride;
-  int64_t key_stride = h.k_stride;
-  if (m.base + round_up(seen.end, kBlock) > h.keys) {  // the last block would read behind the keys
-    gemm::pack_rows<S>(seen.end - seen.begin, static_cast<int>(h.d), keys + seen.begin * h.k_stride, h.k_stride,
-                       t.keys + seen.begin * width, width);
-    keys = t.keys;
-    key_stride = width;
-  }
+  const Rows<S> keys = rows_of_blocks(h, m, h.k, h.k_stride, static_cast<int>(h.d), t.keys, width);
   bool replaced = false;
   std::fill(t.shrink, t.shrink + m.columns, S(1));
   each_panel<S>(m.columns, [&](int column, int vectors) {
     const Range blocks = m.blocks_of(column, vectors * Vec<S>::width);
     if (blocks.empty()) { return; }
-    score_panel(blocks, column, vectors, h.d, keys, key_stride, t.queries, t.scores);
+    score_panel(blocks, column, vectors, h.d, keys.data, keys.stride, t.queries, t.scores);
     bias_and_mask(m, blocks, column, vectors, h.bias, h.bias_stride, t.scores);
     replaced = soften_panel(t, blocks, column, vectors) || replaced;
   });

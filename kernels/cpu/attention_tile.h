@@ -204,6 +204,25 @@ inline void score_panel(Range keys, int column, int vectors, int64_t depth, cons
   }
 }
 
+/// Rows with a stride.
+template <class S> struct Rows {
+  const S* data;
+  int64_t stride;
+};
+
+/// Keys or values of a meeting for score_panel, which reads whole blocks: where they lie, or copied to
+/// `copy` where the last block would reach behind the last key.
+template <class S>
+inline Rows<S> rows_of_blocks(const Head<S>& h, const Meeting<S>& m, const S* source, int64_t stride, int channels,
+                              S* copy, int width) {
+  const Range seen = m.keys();
+  const S* first = source + m.base * stride;
+  if (m.base + round_up(seen.end, kBlock) <= h.keys) { return {first, stride}; }
+  gemm::pack_rows<S>(seen.end - seen.begin, channels, first + seen.begin * stride, stride, copy + seen.begin * width,
+                     width);
+  return {copy, width};
+}
+
 /// out[r][.] += sum_j scores[j][r] right[j][.] for every row of the tile, each block of rows over its
 /// own keys. right [key][width], out [row][width]; width is whole vectors.
 template <class S> inline void add_to_rows(const Meeting<S>& m, const S* scores, const S* right, int width, S* out) {
