@@ -8,6 +8,9 @@
 #include <limits>
 #include <sstream>
 
+#ifdef HEBB_HAVE_CUDA
+#include "core/cuda_device.h"
+#endif
 #include "core/progress.h"
 #include "train/micro_batch.h"
 #include "train/train_memory.h"
@@ -102,7 +105,12 @@ std::string describe(const MemoryPlan& plan, size_t rows) {
   return text + (rest > 0 ? line("  others", rest) : "");
 }
 
-int64_t available_memory_bytes() {
+int64_t available_memory_bytes(DeviceKind device) {
+#ifdef HEBB_HAVE_CUDA
+  if (device == DeviceKind::cuda) {
+    return cuda::device_info().free_bytes;
+  }
+#endif
   constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
   const int64_t free_kib = number_in("/proc/meminfo", "MemAvailable:", -1);
   const int64_t swap_kib = number_in("/proc/meminfo", "SwapFree:", 0);

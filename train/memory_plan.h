@@ -27,8 +27,8 @@ MemoryPlan plan_memory(const RunConfig& config);
 /// The plan as lines of text: totals, then the largest `rows` entries of the peak.
 std::string describe(const MemoryPlan& plan, size_t rows = 12);
 
-/// Memory that a process can still get from this machine (and its control group).
-int64_t available_memory_bytes();
+/// Memory that this process can still get: of the machine and its control group, or of the GPU.
+int64_t available_memory_bytes(DeviceKind device = DeviceKind::cpu);
 /// The largest resident size that this process has had.
 int64_t peak_memory_bytes();
 

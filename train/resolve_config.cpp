@@ -64,9 +64,12 @@ ConfigError RunConfig::error(const std::string& path, std::string_view found, st
 
 DeviceKind device_of(const RunConfig& config) {
   const std::string origin = config.where(config.train.device == "cuda" ? "train.device" : "train.precision");
-  return choose_compute(config.train.device, config.train.precision.value_or(""),
-                        origin.empty() ? "train" : origin + ": train")
-      .device;
+  const Compute compute = choose_compute(config.train.device, config.train.precision.value_or(""),
+                                         origin.empty() ? "train" : origin + ": train");
+  if (compute.dtype == DType::bf16) {
+    throw config.error("train.precision", "\"bf16\", the default on a GPU", "\"fp32\": this build does not train in bf16");
+  }
+  return compute.device;
 }
 
 void resolve(RunConfig& config, const World& world) {

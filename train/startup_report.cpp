@@ -7,9 +7,13 @@
 #include <cstdio>
 #include <limits>
 
+#ifdef HEBB_HAVE_CUDA
+#include "core/cuda_device.h"
+#endif
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "kernels/gemm.h"
+#include "train/device_peak.h"
 
 namespace hebb {
 namespace {
@@ -161,7 +165,16 @@ double training_flops_per_token(const RunConfig& config, const Model& model) {
 }
 
 std::optional<double> peak_flops(const RunConfig& config) {
-  return config.train.peak_tflops ? std::optional(*config.train.peak_tflops * 1e12) : std::nullopt;
+  if (config.train.peak_tflops) {
+    return *config.train.peak_tflops * 1e12;
+  }
+#ifdef HEBB_HAVE_CUDA
+  if (device_of(config) == DeviceKind::cuda) {
+    const bool is_tf32 = *config.train.precision == "fp32" && config.train.allow_tf32;
+    return device_peak(cuda::device_info().name, is_tf32 ? "tf32" : *config.train.precision);
+  }
+#endif
+  return std::nullopt;
 }
 
 double measure_matrix_product(TrainMemory& memory) {

@@ -65,6 +65,7 @@ class Trainer {
   Json metrics_line(const StepReport& report, double step_seconds) const;
   Scalars tensorboard_values(const StepReport& report, double step_seconds) const;
   std::optional<double> mfu(double step_seconds) const;
+  int64_t memory_bytes() const;
 
   void log_validation(const std::string& name, double loss, int64_t tokens);
 
@@ -95,6 +96,7 @@ class Trainer {
   RunState state_;
   int64_t saved_step_ = -1;
   double flops_per_token_ = 0;
+  std::optional<double> peak_flops_;  // of the device
   Interval interval_;
 };
 

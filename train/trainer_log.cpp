@@ -3,7 +3,6 @@
 #include <cstdio>
 
 #include "train/memory_plan.h"
-#include "train/startup_report.h"
 #include "train/trainer.h"
 
 namespace hebb {
@@ -42,9 +41,14 @@ bool Trainer::is_logged(int64_t completed) const {
 }
 
 std::optional<double> Trainer::mfu(double step_seconds) const {
-  const auto peak = peak_flops(config_);
   const double flops = flops_per_token_ * static_cast<double>(config_.train.tokens_per_step());
-  return peak ? std::optional(flops / step_seconds / *peak) : std::nullopt;
+  return peak_flops_ ? std::optional(flops / step_seconds / *peak_flops_) : std::nullopt;
+}
+
+/// The peak of the process, or what it holds on its GPU.
+int64_t Trainer::memory_bytes() const {
+  return memory_->stream.device == DeviceKind::cpu ? peak_memory_bytes()
+                                                   : memory_->state.reserved_bytes() + memory_->work.reserved_bytes();
 }
 
 void Trainer::log(const StepReport& report) {
@@ -81,7 +85,7 @@ std::string Trainer::console_line(const StepReport& report, double step_seconds)
                 static_cast<long long>(state_.step), static_cast<long long>(train.steps), report.loss,
                 std::exp(report.loss), report.norms.global, report.lr,
                 static_cast<double>(train.tokens_per_step()) / step_seconds, mfu_text,
-                static_cast<double>(peak_memory_bytes()) / kGiB, 1000 * step_seconds,
+                static_cast<double>(memory_bytes()) / kGiB, 1000 * step_seconds,
                 short_count(static_cast<double>(state_.tokens)).c_str(),
                 clock_time(static_cast<double>(train.steps - state_.step) * step_seconds).c_str(),
                 static_cast<long long>(skips_.total()));
@@ -97,7 +101,7 @@ Json Trainer::metrics_line(const StepReport& report, double step_seconds) const 
                             {"skipped", Json(skips_.total())},
                             {"tokens_per_s", Json(static_cast<double>(config_.train.tokens_per_step()) / step_seconds)},
                             {"step_ms", Json(1000 * step_seconds)},
-                            {"mem_bytes", Json(peak_memory_bytes())},
+                            {"mem_bytes", Json(memory_bytes())},
                             {"aux_loss", Json(0.0)}});
   if (const auto utilization = mfu(step_seconds)) {
     line.set("mfu", Json(*utilization));
@@ -123,7 +127,7 @@ Scalars Trainer::tensorboard_values(const StepReport& report, double step_second
                  {"train/lr", report.lr},
                  {"perf/tok_per_s", static_cast<double>(config_.train.tokens_per_step()) / step_seconds},
                  {"perf/step_ms", 1000 * step_seconds},
-                 {"mem/peak_gib", static_cast<double>(peak_memory_bytes()) / kGiB}};
+                 {"mem/peak_gib", static_cast<double>(memory_bytes()) / kGiB}};
   if (const auto utilization = mfu(step_seconds)) {
     values.emplace_back("perf/mfu", *utilization);
   }

@@ -33,7 +33,7 @@ Trainer::Trainer(RunConfig config, const RunOptions& options, const World& world
 
 void Trainer::reserve_memory() {
   plan_ = plan_memory(config_);
-  const int64_t available = available_memory_bytes();
+  const int64_t available = available_memory_bytes(device_of(config_));
   if (plan_.total_bytes() > available) {
     const Arena::Use largest = plan_.work_peak.empty() ? Arena::Use{"nothing", 0} : plan_.work_peak.front();
     throw MemoryError("memory plan",
@@ -45,6 +45,7 @@ void Trainer::reserve_memory() {
                           "); a smaller train.micro_batch_size or train.recompute needs less");
   }
   memory_ = std::make_unique<TrainMemory>(config_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
+  peak_flops_ = peak_flops(config_);
   flops_per_token_ = training_flops_per_token(config_, memory_->model);
 }
 

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ class Process {
       raw.push_back(a.data());
     }
     raw.push_back(nullptr);
+    for (const std::string& path : {out_, err_}) {
+      std::ofstream(path).flush();  // there to be read before the child runs
+    }
     pid_ = ::fork();
     if (pid_ == 0) {
       const bool is_ready = ::chdir(folder.c_str()) == 0 && redirect(out_, 1) && redirect(err_, 2);
