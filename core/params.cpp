@@ -1,6 +1,7 @@
 #include "core/params.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace hebb {
 
@@ -22,6 +23,16 @@ Init uniform(double low, double high) {
   return [low, high](Rng& rng, float* values, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       values[i] = static_cast<float>(low + (high - low) * rng.uniform());
+    }
+  };
+}
+
+Init truncated_normal(double std) {
+  return [std](Rng& rng, float* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      double x = rng.normal();
+      while (std::abs(x) > 3.0) { x = rng.normal(); }
+      values[i] = static_cast<float>(std * x);
     }
   };
 }

@@ -18,6 +18,8 @@ namespace init {
 Init constant(double value);
 Init normal(double std);
 Init uniform(double low, double high);
+/// Normal, drawn again from the same stream until within 3 std of 0.
+Init truncated_normal(double std);
 /// gain times a [rows, columns] matrix with orthonormal columns, or rows where it is wider than tall:
 /// Q of the QR decomposition of a normal matrix, computed in double, with the signs that make R's
 /// diagonal positive. Costs about 4 rows columns^2 multiply-adds (rows >= columns).
@@ -37,6 +39,7 @@ struct ParamSpec {
   Init init;
   ParamKind kind = ParamKind::trained;
   bool decay_exempt = false;  // never decayed, whatever its rank (layer pages); one-dimensional tensors never are
+  bool initial_state = false; // a learned initial memory, listed apart in parameter counts (spec 81, section 12)
 };
 
 /// One named tensor of the model: value, and what training adds to it.

@@ -5,6 +5,7 @@
 #include "layers/gdn.h"
 #include "layers/layer.h"
 #include "layers/pkm.h"
+#include "layers/sdm.h"
 
 namespace hebb {
 
@@ -17,6 +18,7 @@ const std::vector<LayerType>& layer_types() {
       {"gdn", Role::mixer, make_gdn_config},
       {"fwpkm", Role::memory, make_fwpkm_config},
       {"fwmlp", Role::memory, make_fwmlp_config},
+      {"sdm", Role::mixer, make_sdm_config},
   };
   return types;
 }

@@ -1,0 +1,80 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+// The core of sparse delta memory (spec 30, sections 3 and 4), per head of every token t:
+//   m_n = decay_n M[I_n];  e = v - sum_n k_n m_n;  M[I_n] = m_n + beta k_n e;  y = sum_m q_m M[J_m].
+// N = B T tokens, H heads, D channels, W writes, R reads. A *sequence* is a document's run of tokens
+// inside a row; its rows of M live in a private table that starts out empty and gets a row at the first
+// write to a slot (rows that were not written yet are read from `memory`), or in `state` where the
+// caller carries M. Everything is independent per channel, so tasks are (sequence, head, slice of D).
+
+/// Sequences [S, 4] i32: first token in [0, N), length, row of the batch, 1 if it runs on `state`.
+struct SparseDeltaSequence {
+  int32_t first, length, row, carried;
+};
+
+/// Slots numbered per sequence and head by first use, so that private rows are dense.
+/// write_rows, read_rows [N, H, W], [N, H, R]: number c; ~c while M[c] is still that of `memory`.
+/// touched [N, H, W + R]: the head's part of a sequence begins at (first H + head length) (W + R) and
+/// holds the slot of every number; count [S, H] how many. map [workers, slots] is scratch.
+/// Carried sequences are skipped: their rows are the slots themselves.
+struct SparseDeltaIndex {
+  Tensor write_rows, read_rows, touched, count, map;
+  Tensor write_slots, read_slots, sequences;
+};
+HEBB_KERNEL_CPU(SparseDeltaIndex)
+
+/// decay [N, H] = exp(g), or [N, H, W] = exp(g k) with key-weighted decay. g [N, H], write_weights [N, H, W].
+struct SparseDeltaDecay {
+  Tensor decay, g, write_weights;
+};
+HEBB_KERNEL_CPU(SparseDeltaDecay)
+
+/// What forward and backward share. memory [H, slots, D] or undefined (0). table [workers, rows, slice] is
+/// scratch: rows >= every count, slice = sparse_delta_slice; as many workers as it has tables.
+struct SparseDeltaInputs {
+  Tensor write_weights, read_weights, decay, beta, v, memory;  // [N,H,W] [N,H,R] [N,H(,W)] [N,H] [N,H,D]
+  Tensor write_slots, read_slots, sequences;
+  Tensor write_rows, read_rows, touched, count, table;         // undefined where every sequence is carried
+};
+
+/// y, error [N, H, D]: readings and e (undefined: not kept). state [B, H, slots, D] advances for carried sequences.
+/// Bound: memory, 2 W + R rows of D a token and head; FLOPs H D (4 W + 2 R) a token.
+struct SparseDeltaForward {
+  Tensor y, error, state;
+  SparseDeltaInputs in;
+};
+HEBB_KERNEL_CPU(SparseDeltaForward)
+
+/// From d_y and e, in two sweeps that need no snapshots of M: backward in time for the adjoint G of M,
+/// which gives d_u (and d_memory), then forward for M itself, whose writes beta k e are known.
+/// d_u [N, H, D] is scratch; d_v overwritten or added to; d_memory += per sequence, in order.
+/// by_write [slices, N, H, 2, W]: <G[I_n], e> and <m_n, d_u>; by_read [slices, N, H, R]: <d_y, M[J_m]>;
+/// by_token [slices, N, H]: <d_u, e>, each over one slice of channels.
+/// Bound: memory, 2 W + 2 R rows of G and 2 W + R of M a token and head.
+struct SparseDeltaBackward {
+  Tensor d_u, d_v, d_memory, by_write, by_read, by_token;  // d_v, d_memory may be undefined
+  Tensor d_y, error;
+  SparseDeltaInputs in;
+  bool accumulate;                                         // d_v
+};
+HEBB_KERNEL_CPU(SparseDeltaBackward)
+
+/// Adds the slices up: d_write_weights, d_read_weights, d_g, d_beta (overwritten). <dm, m> of a write, the
+/// gradient of its log decay, is <G, M> of the slot just before it; that is carried from write to write,
+/// backward in time, by <G, M> before = <G, M> after - k <G, u> - beta k <m, d_u> (a read: + q d_q).
+/// carry [workers, rows] f64 is scratch.
+struct SparseDeltaScan {
+  Tensor d_write_weights, d_read_weights, d_g, d_beta, carry;
+  Tensor by_write, by_read, by_token, g;
+  SparseDeltaInputs in;
+};
+HEBB_KERNEL_CPU(SparseDeltaScan)
+
+/// Channels of a slice and slices of a head; dtype decides.
+int64_t sparse_delta_slice(int64_t dim, DType dtype);
+int64_t sparse_delta_slices(int64_t dim, DType dtype);
+
+}  // namespace hebb

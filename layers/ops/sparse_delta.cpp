@@ -1,0 +1,262 @@
+#include "layers/ops/sparse_delta.h"
+
+#include <algorithm>
+
+#include "core/parallel.h"
+#include "kernels/delta_gates.h"
+#include "kernels/sparse_delta.h"
+#include "layers/ops/sparse_delta_statistics.h"
+
+namespace hebb {
+namespace {
+
+Tensor value_or_none(Tape& tape, Var v) { return v ? tape.value(v) : Tensor{}; }
+
+/// Tensors that forward and backward both compute from the inputs and the selected slots.
+struct Prepared {
+  Buffer write_weights, read_weights, decay, g, beta;          // [N,H,W] [N,H,R] [N,H(,W)] [N,H] [N,H]
+  Buffer write_rows, read_rows, touched, count, table;         // see kernels/sparse_delta.h
+};
+
+struct SparseDeltaNode final : Node {
+  SparseDeltaVars in;
+  SparseDeltaConfig config;
+  Var y;
+  Tensor write_slots, read_slots, error, sequences;
+  int64_t tokens = 0, batch = 0;
+  bool has_private = false;  // sequences without a carried state
+
+  SlotWeights weigh(Tape& tape, const Tensor& weights, const SlotAddress& address, const Tensor& slots,
+                    Var scores) const {
+    return {weights, slots, tape.value(scores).view({tokens, config.heads, 2, config.subkeys}), address.activation,
+            address.scale};
+  }
+  // Sizes of scratch depend on the shape of the batch, not on its documents: dry runs know them.
+  int64_t row_limit() const {
+    return std::min(config.slots(), tokens / batch * (config.write.count + config.read.count));
+  }
+  int64_t workers(int64_t slices) const { return std::min<int64_t>(threads(), batch * config.heads * slices); }
+
+  Prepared prepare(Tape& tape) const;
+  SparseDeltaInputs inputs(Tape& tape, const Prepared& p) const {
+    return {p.write_weights, p.read_weights, p.decay, p.beta,
+            tape.value(in.v).view({tokens, config.heads, config.value_dim}), value_or_none(tape, in.memory),
+            write_slots, read_slots, sequences, p.write_rows, p.read_rows, p.touched, p.count, p.table};
+  }
+  void backward(Tape& tape) override;
+
+ private:
+  void index(Tape& tape, Prepared& p) const;
+  void backward_weights(Tape& tape, Var scores, const SlotAddress& address, const Tensor& d_weights,
+                        const Tensor& weights, const Tensor& slots) const;
+  void backward_gates(Tape& tape, const Prepared& p, const Tensor& d_g, const Tensor& d_beta) const;
+};
+
+Prepared SparseDeltaNode::prepare(Tape& tape) const {
+  const DType dtype = tape.dtype(in.v);
+  const Shape heads{tokens, config.heads};
+  Prepared p;
+  p.write_weights = tape.scratch(write_slots.shape, dtype, "slot weights");
+  p.read_weights = tape.scratch(read_slots.shape, dtype, "slot weights");
+  p.g = tape.scratch(heads, dtype, "sparse delta decay");
+  p.beta = tape.scratch(heads, dtype, "sparse delta strength");
+  p.decay = tape.scratch(config.key_weighted_decay ? write_slots.shape : heads, dtype, "sparse delta decay");
+  run(tape.stream(), weigh(tape, p.write_weights, config.write, write_slots, in.k));
+  run(tape.stream(), weigh(tape, p.read_weights, config.read, read_slots, in.q));
+  run(tape.stream(), DeltaGatesForward{p.g, p.beta, tape.value(in.a), tape.value(in.b), tape.value(in.a_log),
+                                       tape.value(in.dt_bias), 1.0});
+  run(tape.stream(), SparseDeltaDecay{p.decay, p.g, config.key_weighted_decay ? p.write_weights.tensor() : Tensor{}});
+  if (has_private) {
+    index(tape, p);
+  }
+  return p;
+}
+
+void SparseDeltaNode::index(Tape& tape, Prepared& p) const {
+  const DType dtype = tape.dtype(in.v);
+  const int64_t heads = config.heads;
+  p.write_rows = tape.scratch(write_slots.shape, DType::i32, "slot rows");
+  p.read_rows = tape.scratch(read_slots.shape, DType::i32, "slot rows");
+  p.touched = tape.scratch({tokens, heads, config.write.count + config.read.count}, DType::i32, "touched slots");
+  p.count = tape.scratch({sequences.size(0), heads}, DType::i32, "touched slots");
+  {
+    const Buffer map = tape.scratch({workers(1), config.slots()}, DType::i32, "slot map");
+    run(tape.stream(),
+        SparseDeltaIndex{p.write_rows, p.read_rows, p.touched, p.count, map, write_slots, read_slots, sequences});
+  }
+  p.table = tape.scratch(
+      {workers(sparse_delta_slices(config.value_dim, dtype)), row_limit(), sparse_delta_slice(config.value_dim, dtype)},
+      dtype, "sparse delta rows");
+}
+
+void SparseDeltaNode::backward(Tape& tape) {
+  HEBB_ASSERT(tape.has_grad(y));
+  const DType dtype = tape.dtype(in.v);
+  const int64_t heads = config.heads, slices = sparse_delta_slices(config.value_dim, dtype);
+  const Shape values{tokens, heads, config.value_dim};
+  Prepared p = prepare(tape);
+  const Buffer d_writes = tape.scratch(write_slots.shape, dtype, "slot weight gradients");
+  const Buffer d_reads = tape.scratch(read_slots.shape, dtype, "slot weight gradients");
+  const Buffer d_g = tape.scratch({tokens, heads}, dtype, "gate gradients"),
+               d_beta = tape.scratch({tokens, heads}, dtype, "gate gradients");
+  {
+    const Buffer by_write = tape.scratch({slices, tokens, heads, 2, config.write.count}, dtype, "slice sums");
+    const Buffer by_read = tape.scratch({slices, tokens, heads, config.read.count}, dtype, "slice sums");
+    const Buffer by_token = tape.scratch({slices, tokens, heads}, dtype, "slice sums");
+    {
+      const Buffer d_u = tape.scratch(values, dtype, "write gradients");
+      const GradSlot d_v = tape.grad_slot(in.v);
+      run(tape.stream(),
+          SparseDeltaBackward{d_u, d_v ? d_v.tensor.view(values) : Tensor{}, tape.grad_slot(in.memory).tensor, by_write,
+                              by_read, by_token, tape.grad(y).view(values), error, inputs(tape, p), d_v.accumulate});
+    }
+    p.table = {};
+    const Buffer carry = tape.scratch({workers(1), row_limit()}, DType::f64, "decay gradient sums");
+    run(tape.stream(),
+        SparseDeltaScan{d_writes, d_reads, d_g, d_beta, carry, by_write, by_read, by_token, p.g, inputs(tape, p)});
+  }
+  backward_weights(tape, in.k, config.write, d_writes, p.write_weights, write_slots);
+  backward_weights(tape, in.q, config.read, d_reads, p.read_weights, read_slots);
+  backward_gates(tape, p, d_g, d_beta);
+}
+
+void SparseDeltaNode::backward_weights(Tape& tape, Var scores, const SlotAddress& address, const Tensor& d_weights,
+                                       const Tensor& weights, const Tensor& slots) const {
+  if (const GradSlot d = tape.grad_slot(scores)) {
+    const Shape shape{tokens, config.heads, 2, config.subkeys};
+    run(tape.stream(),
+        SlotWeightsBackward{d.tensor.view(shape), d_weights, weights, slots, tape.value(scores).view(shape),
+                            address.activation, address.scale, d.accumulate});
+  }
+}
+
+void SparseDeltaNode::backward_gates(Tape& tape, const Prepared& p, const Tensor& d_g, const Tensor& d_beta) const {
+  const Buffer partial = tape.scratch({delta_gates_blocks(tokens), 2, config.heads}, d_g.dtype, "gate sums");
+  const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
+  run(tape.stream(),
+      DeltaGatesBackward{d_a.tensor, d_b.tensor, tape.grad_slot(in.a_log).tensor, tape.grad_slot(in.dt_bias).tensor,
+                         partial, d_g, d_beta, p.g, p.beta, tape.value(in.a), tape.value(in.a_log),
+                         tape.value(in.dt_bias), 1.0, d_a.accumulate, d_b.accumulate});
+}
+
+Tensor upload(Pass& pass, const std::vector<SparseDeltaSequence>& list) {
+  const Tensor sequences = pass.tape.saved({static_cast<int64_t>(list.size()), 4}, DType::i32, "sequences");
+  copy_to_device(pass.stream(), sequences, list.data());
+  return sequences;
+}
+
+/// The sequences of the rows on the device. Where M is carried, the returned ones must run after the others
+/// and after reset_state: the last documents of rows, if they begin in this pass.
+Tensor upload_sequences(Pass& pass, SparseDeltaNode& node, bool has_state) {
+  std::vector<SparseDeltaSequence> list, restarted;
+  for (const DocumentSpan& s : pass.rows.spans()) {
+    const bool continues = s.offset > 0, is_last = s.start + s.length == pass.length();
+    const bool carried = has_state && (continues || is_last);
+    (carried && !continues ? restarted : list)
+        .push_back({static_cast<int32_t>(s.row * pass.length() + s.start), static_cast<int32_t>(s.length),
+                    static_cast<int32_t>(s.row), carried ? 1 : 0});
+    node.has_private = node.has_private || !carried;
+  }
+  node.sequences = upload(pass, list);
+  return upload(pass, restarted);
+}
+
+/// M of a row returns to `memory` if its last document begins in this pass.
+void reset_state(Pass& pass, const Tensor& state, const Tensor& memory) {
+  const int64_t size = state.numel() / state.size(0);
+  for (const DocumentSpan& s : pass.rows.spans()) {
+    if (s.offset == 0 && s.start + s.length == pass.length()) {
+      const Tensor row = state.slice(s.row * size, {size});
+      memory.defined() ? copy(pass.stream(), row, memory) : fill_zero(pass.stream(), row);
+    }
+  }
+}
+
+/// Forced slots [B, T, H, k] to the device.
+void upload_forced(Pass& pass, const Tensor& slots, const Inspector::Record& forced, const std::string& name,
+                   int64_t limit) {
+  if (static_cast<int64_t>(forced.integers.size()) != slots.numel()) {
+    throw DataError(name, "forced decisions", std::to_string(forced.integers.size()) + " integers",
+                    std::to_string(slots.numel()));
+  }
+  std::vector<int32_t> narrow;
+  int64_t lowest = 0;
+  for (const int64_t v : forced.integers) {
+    lowest = narrow.size() % static_cast<size_t>(slots.size(2)) == 0 ? 0 : lowest;
+    if (v < lowest || v >= limit) {
+      throw DataError(name, "forced slot", std::to_string(v),
+                      std::to_string(lowest) + " to " + std::to_string(limit - 1) + ", ascending in a head");
+    }
+    narrow.push_back(static_cast<int32_t>(v));
+    lowest = v + 1;
+  }
+  copy_to_device(pass.stream(), slots, narrow.data());
+}
+
+/// Slots [N, H, count] by the scores, or as forced; recorded.
+Tensor choose(Pass& pass, Var scores, const SparseDeltaConfig& config, const SlotAddress& address,
+              const std::string& name) {
+  Tape& tape = pass.tape;
+  const Tensor slots = tape.saved({pass.tokens(), config.heads, address.count}, DType::i32, "slots");
+  Inspector* inspector = pass.inspector;
+  const Inspector::Record* forced = inspector != nullptr ? inspector->force(name) : nullptr;
+  if (forced != nullptr) {
+    upload_forced(pass, slots, *forced, name, config.slots());
+  } else {
+    run(tape.stream(), SlotSelect{slots, tape.value(scores).view({pass.tokens(), config.heads, 2, config.subkeys})});
+  }
+  if (inspector != nullptr && inspector->recording && !tape.recomputing()) {
+    std::vector<int32_t> host(static_cast<size_t>(slots.numel()));
+    copy_to_host(tape.stream(), host.data(), slots);
+    inspector->records[name] = {
+        {pass.batch(), pass.length(), config.heads, address.count}, {host.begin(), host.end()}, {}};
+  }
+  return slots;
+}
+
+}  // namespace
+
+Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig& config, SparseDeltaState* state,
+                 const std::string& name) {
+  Tape& tape = pass.tape;
+  HEBB_ASSERT(!(state != nullptr && tape.recording()));
+  SparseDeltaNode node;
+  node.in = in;
+  node.config = config;
+  node.tokens = pass.tokens();
+  node.batch = pass.batch();
+  const DType dtype = tape.dtype(in.v);
+  const Shape values{node.tokens, config.heads, config.value_dim};
+  node.y = tape.output({node.tokens, config.heads * config.value_dim}, dtype, "sparse delta reading");
+  node.write_slots = choose(pass, in.k, config, config.write, name + ".write_slots");
+  node.read_slots = choose(pass, in.q, config, config.read, name + ".read_slots");
+  if (tape.recording()) {
+    node.error = tape.saved(values, dtype, "sparse delta errors");
+  }
+  const Tensor restarted = upload_sequences(pass, node, state != nullptr);
+  const Tensor carried = state != nullptr ? state->memory.tensor() : Tensor{};
+  {
+    const Prepared p = node.prepare(tape);
+    const auto run_sequences = [&](const Tensor& sequences) {
+      SparseDeltaInputs inputs = node.inputs(tape, p);
+      inputs.sequences = sequences;
+      if (sequences.size(0) > 0) {
+        run(tape.stream(), SparseDeltaForward{tape.value(node.y).view(values), node.error, carried, inputs});
+      }
+    };
+    run_sequences(node.sequences);
+    if (state != nullptr) {
+      reset_state(pass, carried, value_or_none(tape, in.memory));
+    }
+    run_sequences(restarted);
+    if (pass.statistics != nullptr && !tape.recomputing() && !tape.stream().counting()) {
+      sparse_delta_statistics(tape.stream(), (*pass.statistics)[name], config.slots(),
+                              {node.write_slots, p.write_weights}, {node.read_slots, p.read_weights}, p.g, p.beta);
+    }
+  }
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+}  // namespace hebb

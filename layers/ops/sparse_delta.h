@@ -1,0 +1,46 @@
+#pragma once
+#include <string>
+
+#include "kernels/slot_select.h"
+#include "layers/layer.h"
+
+namespace hebb {
+
+/// How one side of the memory, writing or reading, is addressed.
+struct SlotAddress {
+  int64_t count = 0;  // slots per token and head
+  SlotActivation activation = SlotActivation::softmax;
+  double scale = 1.0;
+};
+
+struct SparseDeltaConfig {
+  int64_t heads = 0, subkeys = 0, value_dim = 0;  // H, n (n^2 slots per head), D
+  SlotAddress write, read;
+  bool key_weighted_decay = false;
+
+  int64_t slots() const { return subkeys * subkeys; }
+};
+
+struct SparseDeltaVars {
+  Var q, k;           // [N, H 2n] scores of the sub-keys of reads and writes
+  Var v;              // [N, H D]
+  Var a, b;           // [N, H] logits of decay and write strength
+  Var a_log, dt_bias; // [H]
+  Var memory;         // [H, n^2, D], or no Var: 0
+};
+
+/// What decoding carries: M [B, H, n^2, D].
+struct SparseDeltaState {
+  Buffer memory;
+  SparseDeltaState(Arena& arena, int64_t rows, const SparseDeltaConfig& config, DType dtype)
+      : memory(arena, {rows, config.heads, config.slots(), config.value_dim}, dtype, "sparse delta state") {}
+};
+
+/// Readings [N, H D] of a gated delta rule on the selected slots of a table (spec 30, section 3). M begins
+/// as `memory` at every document's first token. With `state` it continues there and ends there.
+/// `name`.write_slots and .read_slots are recorded and forced (spec 00, section 7); statistics go under `name`.
+/// Keeps the selected slots and the write errors e [N, H D]; the rest is computed again backward.
+Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig& config, SparseDeltaState* state,
+                 const std::string& name);
+
+}  // namespace hebb

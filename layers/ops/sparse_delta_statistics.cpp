@@ -1,0 +1,101 @@
+#include "layers/ops/sparse_delta_statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "core/stream.h"
+
+namespace hebb {
+namespace {
+
+std::vector<double> doubles(Stream& stream, const Tensor& tensor) {
+  std::vector<double> out(static_cast<size_t>(tensor.numel()));
+  dispatch_real(tensor.dtype, [&](auto zero) {
+    std::vector<decltype(zero)> raw(out.size());
+    copy_to_host(stream, raw.data(), tensor);
+    std::copy(raw.begin(), raw.end(), out.begin());
+  });
+  return out;
+}
+
+/// Entropy of the distribution proportional to `mass`; 0 without mass.
+double entropy(const std::vector<double>& mass) {
+  const double total = std::accumulate(mass.begin(), mass.end(), 0.0);
+  double h = 0;
+  for (const double m : mass) {
+    h -= m > 0 ? m / total * std::log(m / total) : 0.0;
+  }
+  return h;
+}
+
+/// Linear interpolation between order statistics; x is sorted.
+double quantile(const std::vector<double>& x, double q) {
+  const double at = static_cast<double>(x.size() - 1) * q;
+  const size_t low = static_cast<size_t>(at), high = std::min(low + 1, x.size() - 1);
+  return x[low] + (x[high] - x[low]) * (at - static_cast<double>(low));
+}
+
+void gate_statistics(std::map<std::string, double>& out, const std::string& gate, const std::vector<double>& values) {
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  out[gate + "_min"] = *low;
+  out[gate + "_mean"] = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  out[gate + "_max"] = *high;
+}
+
+void use_statistics(Stream& stream, std::map<std::string, double>& out, int64_t slots_per_head, const SlotUse& use,
+                    const std::string& side) {
+  const size_t heads = static_cast<size_t>(use.slots.size(1)), k = static_cast<size_t>(use.slots.size(2));
+  std::vector<int32_t> slots(static_cast<size_t>(use.slots.numel()));
+  copy_to_host(stream, slots.data(), use.slots);
+  const std::vector<double> weights = doubles(stream, use.weights);
+  const size_t choices = weights.size() / k;  // tokens times heads
+  std::vector<double> by_slot(heads * static_cast<size_t>(slots_per_head)), cumulative(k), effective;
+  std::vector<bool> used(by_slot.size());
+  std::vector<double> mass(k);
+  for (size_t i = 0; i < choices; ++i) {
+    for (size_t j = 0; j < k; ++j) {
+      const size_t slot = (i % heads) * static_cast<size_t>(slots_per_head) + static_cast<size_t>(slots[i * k + j]);
+      mass[j] = std::abs(weights[i * k + j]);
+      by_slot[slot] += mass[j];
+      used[slot] = true;
+    }
+    effective.push_back(std::exp(entropy(mass)) / static_cast<double>(k));
+    std::sort(mass.begin(), mass.end(), std::greater<>());
+    const double total = std::accumulate(mass.begin(), mass.end(), 0.0);
+    double sum = 0;
+    for (size_t j = 0; j < k && total > 0; ++j) {
+      sum += mass[j];
+      cumulative[j] += sum / total / static_cast<double>(choices);
+    }
+  }
+  out["unique_" + side] =
+      static_cast<double>(std::count(used.begin(), used.end(), true)) / static_cast<double>(used.size());
+  out["entropy_" + side] = by_slot.size() > 1 ? entropy(by_slot) / std::log(static_cast<double>(by_slot.size())) : 0.0;
+  out["effective_" + side] = std::accumulate(effective.begin(), effective.end(), 0.0) / static_cast<double>(choices);
+  std::sort(effective.begin(), effective.end());
+  out["effective_" + side + "_q10"] = quantile(effective, 0.1);
+  out["effective_" + side + "_median"] = quantile(effective, 0.5);
+  out["effective_" + side + "_q90"] = quantile(effective, 0.9);
+  for (size_t m = 1; m <= k; m *= 4) {
+    out["cumulative_" + side + "_" + std::to_string(m)] = cumulative[m - 1];
+  }
+}
+
+}  // namespace
+
+void sparse_delta_statistics(Stream& stream, std::map<std::string, double>& out, int64_t slots_per_head,
+                             const SlotUse& write, const SlotUse& read, const Tensor& g, const Tensor& beta) {
+  std::vector<double> alpha = doubles(stream, g);
+  for (double& x : alpha) {
+    x = std::exp(x);
+  }
+  gate_statistics(out, "forget", alpha);
+  gate_statistics(out, "input", doubles(stream, beta));
+  use_statistics(stream, out, slots_per_head, read, "read");
+  use_statistics(stream, out, slots_per_head, write, "write");
+}
+
+}  // namespace hebb

@@ -1,0 +1,99 @@
+#include "kernels/slot_select.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/arena.h"
+#include "core/random.h"
+#include "kernels/cpu/slot_set.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+/// The k best of all n * n sums, equal ones by slot number; ascending.
+std::vector<int32_t> exhaustive(const std::vector<double>& s1, const std::vector<double>& s2, int64_t k) {
+  const size_t n = s1.size();
+  std::vector<std::pair<double, int32_t>> all;
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < n; ++j) { all.push_back({-(s1[i] + s2[j]), static_cast<int32_t>(i * n + j)}); }
+  }
+  std::sort(all.begin(), all.end());
+  std::vector<int32_t> slots;
+  for (int64_t i = 0; i < k; ++i) { slots.push_back(all[static_cast<size_t>(i)].second); }
+  std::sort(slots.begin(), slots.end());
+  return slots;
+}
+
+template <class S>
+std::vector<int32_t> select(const std::vector<double>& s1, const std::vector<double>& s2, int64_t k) {
+  const std::vector<S> half_1(s1.begin(), s1.end()), half_2(s2.begin(), s2.end());
+  std::vector<int32_t> slots(static_cast<size_t>(k));
+  cpu::SlotSet<S> set;
+  set.select(half_1.data(), half_2.data(), static_cast<int64_t>(s1.size()), k, slots.data());
+  return slots;
+}
+
+}  // namespace
+
+TEST_CASE("slots are those of an exhaustive search, ties to the lower slot, in ascending order", "[fast]") {
+  Rng rng(4, "selection");
+  for (const int64_t n : {1, 2, 3, 7, 12, 19, 33}) {
+    const std::set<int64_t> counts{1, 2, 3, n / 2, n - 1, n, n + 1, 2 * n, n * n / 2, n * n};
+    for (const int64_t k : counts) {
+      for (const uint32_t levels : {1u, 2u, 4u, 1000u}) {  // few levels: many ties; sums are exact
+        if (k < 1 || k > n * n) { continue; }
+        std::vector<double> s1, s2;
+        for (int64_t i = 0; i < n; ++i) {
+          s1.push_back(static_cast<double>(rng.below(levels)) - levels / 2);
+          s2.push_back(static_cast<double>(rng.below(levels)) - levels / 2);
+        }
+        INFO("n " << n << ", k " << k << ", levels " << levels);
+        const std::vector<int32_t> expected = exhaustive(s1, s2, k);
+        CHECK(select<float>(s1, s2, k) == expected);
+        CHECK(select<double>(s1, s2, k) == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("zeros of both signs tie in the selection of slots", "[fast]") {
+  CHECK(select<float>({-0.0, 0.0, 0.0}, {0.0, -0.0, -1.0}, 2) == std::vector<int32_t>{0, 1});
+  CHECK(select<double>({0.0, -0.0, 0.0}, {-1.0, -0.0, 0.0}, 3) == std::vector<int32_t>{1, 2, 4});
+}
+
+TEST_CASE("scores without an order give distinct slots inside the table", "[fast]") {
+  Rng rng(5, "selection");
+  const double odd[] = {NAN, -NAN, INFINITY, -INFINITY, 0.0, 1.0, 3e38};
+  for (int round = 0; round < 300; ++round) {
+    const int64_t n = 2 + rng.below(9), k = 1 + rng.below(static_cast<uint32_t>(n * n));
+    std::vector<double> s1, s2;
+    for (int64_t i = 0; i < n; ++i) {
+      s1.push_back(odd[rng.below(7)]);
+      s2.push_back(odd[rng.below(7)]);
+    }
+    for (const std::vector<int32_t>& slots : {select<float>(s1, s2, k), select<double>(s1, s2, k)}) {
+      CHECK(std::adjacent_find(slots.begin(), slots.end(), std::greater_equal<>()) == slots.end());
+      CHECK(slots.front() >= 0);
+      CHECK(slots.back() < n * n);
+    }
+  }
+}
+
+TEST_CASE("weights of slots whose scores are all zero have a finite gradient", "[fast]") {
+  Arena arena(DeviceKind::cpu);
+  Stream stream;
+  const Buffer scores(arena, {1, 1, 2, 3}, DType::f64, "scores"), slots(arena, {1, 1, 2}, DType::i32, "slots"),
+      weights(arena, {1, 1, 2}, DType::f64, "weights"), d_weights(arena, {1, 1, 2}, DType::f64, "d"),
+      d_scores(arena, {1, 1, 2, 3}, DType::f64, "d");
+  fill_zero(stream, scores);
+  slots.tensor().as<int32_t>()[0] = 1;
+  slots.tensor().as<int32_t>()[1] = 5;
+  std::fill_n(d_weights.tensor().as<double>(), 2, 1.0);
+  run(stream, SlotWeights{weights, slots, scores, SlotActivation::l2, 1.0});
+  run(stream, SlotWeightsBackward{d_scores, d_weights, weights, slots, scores, SlotActivation::l2, 1.0, false});
+  CHECK(weights.tensor().as<double>()[0] == 0);
+  for (int i = 0; i < 6; ++i) { CHECK(std::isfinite(d_scores.tensor().as<double>()[i])); }
+}

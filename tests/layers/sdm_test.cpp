@@ -1,0 +1,464 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "core/parallel.h"
+#include "layers/ops/sparse_delta_statistics.h"
+#include "tests/layers/harness.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+constexpr int64_t kVocab = 19;
+
+/// Two blocks of sdm without feed-forward work to speak of.
+std::string model(const std::string& sdm, int64_t hidden = 12) {
+  return R"({"vocab_size": 19, "hidden_size": )" + std::to_string(hidden) + R"(, "num_layers": 2, "norm_eps": 1e-5,
+    "layers": {"s": {"type": "sdm", )" + sdm + R"(}, "m": {"type": "swiglu", "intermediate_size": 5}},
+    "pattern": [{"mixer": "s", "ffn": "m"}]})";
+}
+
+const std::string kBasic = R"("num_heads": 2, "slots_per_head": 16, "num_writes": 5, "num_reads": 3)";
+const std::string kInside = "blocks.0.mixer.";
+
+/// A model whose memories and weights are large enough to matter, with A_log moderate.
+struct SdmModel : TestModel {
+  explicit SdmModel(const std::string& sdm, DType dtype = DType::f64, int64_t hidden = 12, double std = 0.5)
+      : TestModel(::model(sdm, hidden), dtype, 2, std) {
+    for (const auto& p : model->params().all()) {
+      if (p->name().find("A_log") != std::string::npos || p->name().find("dt_bias") != std::string::npos) {
+        set(*p, std::vector<double>(static_cast<size_t>(p->spec.shape.numel()),
+                                    p->name().find("A_log") != std::string::npos ? -0.5 : 0.1));
+      }
+    }
+  }
+};
+
+TraceInput with_documents(const std::vector<int64_t>& lengths, int64_t rows = 1) {
+  const int64_t length = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  TraceInput input = random_input(rows, length, kVocab);
+  for (int64_t b = 0; b < rows; ++b) {
+    const std::vector<int64_t> ids = documents(lengths);
+    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
+  }
+  return input;
+}
+
+/// Inputs [begin, begin + length) of one row.
+TraceInput part(const TraceInput& input, int64_t row, int64_t begin, int64_t length) {
+  TraceInput out;
+  out.rows = 1;
+  out.length = length;
+  const int64_t at = row * input.length + begin;
+  out.inputs.assign(input.inputs.begin() + at, input.inputs.begin() + at + length);
+  out.targets.assign(input.targets.begin() + at, input.targets.begin() + at + length);
+  return out;
+}
+
+void check_same(const TraceOutput& a, const TraceOutput& b) {
+  CHECK(a.logits.values == b.logits.values);
+  CHECK(a.loss == b.loss);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, g] : a.grads) {
+    INFO(name);
+    CHECK(g.values == b.grads.at(name).values);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sdm golden cases", "[fast]") {
+  const int n = GENERATE(1, 2, 3, 4);
+  check_golden("sdm-" + std::to_string(n));
+}
+
+TEST_CASE("sdm gradients equal difference quotients for every option", "[fast]") {
+  const std::string options = GENERATE(
+      as<std::string>(), kBasic, kBasic + R"(, "out_gate": "silu", "out_norm": "layer", "bias": true)",
+      kBasic + R"(, "out_gate": "none", "out_norm": "none", "learned_init": false)",
+      kBasic + R"(, "write_activation": "l2", "read_activation": "none", "key_weighted_decay": true)",
+      kBasic + R"(, "write_activation": "none", "read_activation": "l2", "write_scale": 2.0)",
+      kBasic +
+          R"(, "write_scale": 0.7, "read_scale": 1.6, "key_weighted_decay": true, "value_head_dim": 5, "out_norm_eps": 1e-3)",
+      R"("slots_per_head": 9, "num_writes": 9, "num_reads": 9, "value_head_dim": 35)",
+      R"("num_heads": 3, "slots_per_head": 25, "num_writes": 1, "num_reads": 1, "A_init_range": [1, 2], "dt_init_range": [0.1, 0.2])");
+  SdmModel m(options);
+  TraceInput input = with_documents({4, 1, 3}, 2);
+  // Selected slots are constants of the derivative: a score that changes order would show as a jump.
+  TraceOptions inside;
+  inside.inside = true;
+  const TraceOutput first = m.run(input, inside);
+  TraceOptions forced;
+  forced.forced = first.inside;
+  check_gradients(m, input, forced);
+}
+
+TEST_CASE("sdm segments of any lengths equal one pass", "[fast]") {
+  SdmModel m(GENERATE(as<std::string>(), kBasic, kBasic + R"(, "learned_init": false, "key_weighted_decay": true)"));
+  const TraceInput input = random_input(2, 23, kVocab);
+  const std::vector<double> whole = m.run(input).logits.values;
+  Rng rng(9, "splits");
+  for (int round = 0; round < 6; ++round) {
+    std::vector<int64_t> lengths;
+    for (int64_t left = 23; left > 0; left -= lengths.back()) {
+      lengths.push_back(round == 0 ? 1 : 1 + rng.below(static_cast<uint32_t>(left)));
+    }
+    // 1e-13: projections of other numbers of tokens may round differently.
+    check_close("logits", m.segments(input, lengths), whole, 1e-13);
+  }
+}
+
+TEST_CASE("sdm segments with documents equal one pass", "[fast]") {
+  SdmModel m(kBasic);
+  const TraceInput input = with_documents({5, 1, 9, 2, 6});
+  const std::vector<double> whole = m.run(input).logits.values;
+  for (const std::vector<int64_t>& lengths :
+       {std::vector<int64_t>{7, 3, 13}, {5, 18}, {6, 9, 8}, {1, 20, 2}, {23}, {3, 2, 1, 1, 1, 1, 1, 1, 1, 1,
+                                                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}) {
+    check_close("logits", m.segments(input, lengths), whole, 1e-13);
+  }
+}
+
+TEST_CASE("sdm documents in a row equal separate rows, and their memory gradients add", "[fast]") {
+  SdmModel m(kBasic);
+  const TraceInput input = with_documents({6, 1, 8}, 2);
+  const TraceOutput together = m.run(input);
+  std::map<std::string, std::vector<double>> sums;
+  for (int64_t b = 0; b < 2; ++b) {
+    int64_t at = 0;
+    for (const int64_t length : {6, 1, 8}) {
+      const TraceOutput alone = m.run(part(input, b, at, length));
+      const double* logits = together.logits.values.data() + (b * 15 + at) * kVocab;
+      check_close("logits", alone.logits.values, {logits, logits + length * kVocab}, 1e-13);
+      for (const auto& [name, g] : alone.grads) {
+        std::vector<double>& sum = sums[name];
+        sum.resize(g.values.size());
+        for (size_t i = 0; i < sum.size(); ++i) {
+          sum[i] += g.values[i] * static_cast<double>(length) / 30;
+        }  // the loss is a mean
+      }
+      at += length;
+    }
+  }
+  for (const auto& [name, g] : together.grads) { check_close(name, sums.at(name), g.values, 1e-12); }
+}
+
+TEST_CASE("sdm is causal", "[fast]") {
+  SdmModel m(kBasic);
+  TraceInput input = random_input(1, 16, kVocab);
+  const std::vector<double> before = m.run(input).logits.values;
+  for (size_t t = 9; t < 16; ++t) { input.inputs[t] = (input.inputs[t] + 7) % kVocab; }
+  const std::vector<double> after = m.run(input).logits.values;
+  CHECK(std::equal(before.begin(), before.begin() + 9 * kVocab, after.begin()));
+  CHECK(!std::equal(before.begin(), before.begin() + 10 * kVocab, after.begin()));
+}
+
+TEST_CASE("sdm leaves the gradient of slots that no token selects at zero", "[fast]") {
+  SdmModel m(R"("num_heads": 2, "slots_per_head": 49, "num_writes": 2, "num_reads": 2)");
+  TraceOptions options = with_grads();
+  options.inside = true;
+  const TraceOutput out = m.run(random_input(2, 4, kVocab), options);
+  const auto& writes = out.inside.at(kInside + "write_slots");
+  const auto& reads = out.inside.at(kInside + "read_slots");
+  CHECK(writes.shape == std::vector<int64_t>{2, 4, 2, 2});
+  const std::vector<double>& d = out.grads.at("blocks.0.mixer.memory").values;
+  for (size_t head = 0; head < 2; ++head) {
+    std::set<int64_t> read, touched;
+    for (size_t i = 0; i < writes.integers.size(); ++i) {
+      if (i / 2 % 2 == head) {
+        read.insert(reads.integers[i]);
+        touched.insert({reads.integers[i], writes.integers[i]});
+      }
+    }
+    for (int64_t slot = 0; slot < 49; ++slot) {
+      const auto row = d.begin() + (static_cast<int64_t>(head) * 49 + slot) * 6;
+      const bool any = std::any_of(row, row + 6, [](double x) { return x != 0; });
+      CHECK((!any || touched.count(slot) == 1));
+      CHECK((any || read.count(slot) == 0));
+    }
+  }
+}
+
+TEST_CASE("adding a constant to one half's scores changes nothing under softmax", "[fast]") {
+  SdmModel m(kBasic + R"(, "bias": true)");
+  const TraceInput input = random_input(2, 9, kVocab);
+  const std::vector<double> before = m.run(input).logits.values;
+  for (const char* name : {"blocks.0.mixer.k_proj.bias", "blocks.0.mixer.q_proj.bias"}) {
+    std::vector<double> bias = m.get(m.param(name));
+    for (size_t i = 0; i < 4; ++i) { bias[i] += 0.75; }  // head 0, first half
+    m.set(m.param(name), bias);
+  }
+  check_close("logits", m.run(input).logits.values, before, 1e-12);
+}
+
+TEST_CASE("sdm gives the same bits twice, on any number of threads and with recomputation", "[fast][threads]") {
+  SdmModel m(R"("num_heads": 2, "slots_per_head": 16, "num_writes": 5, "num_reads": 3, "value_head_dim": 140)",
+             DType::f32);
+  const TraceInput input = with_documents({9, 1, 13}, 3);
+  const int before = threads();
+  set_threads(1);
+  const TraceOutput one = m.run(input);
+  check_same(m.run(input), one);
+  set_threads(3);
+  check_same(m.run(input), one);
+  for (const Recompute mode : {Recompute::mixer, Recompute::block}) {
+    m.model->set_recompute(mode);
+    check_same(m.run(input), one);
+  }
+  set_threads(before);
+}
+
+TEST_CASE("sdm in fp32 agrees with fp64 where the slots agree", "[fast]") {
+  const std::string options = GENERATE(
+      as<std::string>(), R"("num_heads": 2, "slots_per_head": 64, "num_writes": 12, "num_reads": 7)",
+      R"("num_heads": 1, "slots_per_head": 36, "num_writes": 9, "num_reads": 36, "write_activation": "l2", "out_norm": "layer", "key_weighted_decay": true, "value_head_dim": 33)");
+  SdmModel wide(options, DType::f64, 20, 0.25), narrow(options, DType::f32, 20, 0.25);
+  const TraceInput input = with_documents({30, 5, 65}, 2);
+  TraceOptions traced = with_grads();
+  traced.inside = true;
+  const TraceOutput a = wide.run(input, traced);
+  traced.forced = a.inside;
+  const TraceOutput b = narrow.run(input, traced);
+  // 1e-5: the fp32 rule of the layer pages.
+  check_close("logits", b.logits.values, a.logits.values, 1e-5);
+  for (const auto& [name, g] : a.grads) { check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-8); }
+}
+
+TEST_CASE("forced sdm slots are taken as given, and wrong ones are refused", "[fast]") {
+  SdmModel m(kBasic);
+  const TraceInput input = random_input(1, 5, kVocab);
+  TraceOptions options = with_grads();
+  options.inside = true;
+  const TraceOutput first = m.run(input, options);
+  for (const char* name : {"write_slots", "read_slots"}) {
+    const auto& slots = first.inside.at(kInside + name).integers;
+    const size_t count = name[0] == 'w' ? 5 : 3;
+    for (size_t i = 0; i < slots.size(); ++i) { CHECK((i % count == 0 || slots[i] > slots[i - 1])); }
+  }
+  options.forced = first.inside;
+  check_same(m.run(input, options), first);
+  auto& slots = options.forced[kInside + "read_slots"].integers;
+  const auto last = slots[2];
+  slots[2] = last == 15 ? 14 : 15;
+  std::sort(slots.begin(), slots.begin() + 3);
+  if (std::adjacent_find(slots.begin(), slots.begin() + 3) == slots.begin() + 3) {
+    CHECK(compare(m.run(input, options).logits.values, first.logits.values).worst > 1e-6);
+  }
+  slots[0] = slots[1] = 4;
+  slots[2] = 9;
+  CHECK_THROWS_WITH(
+      m.run(input, options),
+      Catch::Contains("blocks.0.mixer.read_slots: forced slot (found 4, expected 5 to 15, ascending in a head)"));
+  slots[1] = 16;
+  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("found 16, expected 5 to 15"));
+  slots.pop_back();
+  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("forced decisions (found 29 integers, expected 30)"));
+}
+
+TEST_CASE("sdm memory outside the parameters does not grow with the table", "[fast]") {
+  const auto peak = [](int64_t slots) {
+    ModelConfig config;
+    Fields::read(
+        parse_json(
+            model(R"("num_heads": 2, "value_head_dim": 64, "num_writes": 3, "num_reads": 2, "slots_per_head": )" +
+                  std::to_string(slots)),
+            "x"),
+        "model", config);
+    Stream stream{DeviceKind::count};
+    Arena params(DeviceKind::count), work(DeviceKind::count);
+    Model m(config);
+    m.params().allocate(params, DType::f32, true);
+    const Rows rows = Rows::streams(stream, work, 4, 10);
+    const Buffer tokens(work, {40}, DType::i32, "tokens"), row_loss(work, {40}, DType::f64, "loss");
+    Tape tape(stream, work, true);
+    Pass pass{tape, rows};
+    m.loss(pass, m.hidden(pass, tokens), tokens, row_loss, 1.0);
+    tape.backward();
+    return work.peak_bytes();
+  };
+  // Only the scores of the sub-keys (the square root) and one number per slot and thread grow.
+  const int64_t table = 2 * 40000 * 64 * 4;
+  CHECK(peak(40000) - peak(400) < table / 8);
+}
+
+TEST_CASE("sdm parameters have the names, shapes, decay and initial values of the page", "[fast]") {
+  TestModel m(
+      model(
+          R"("num_heads": 2, "slots_per_head": 64, "num_writes": 3, "num_reads": 2, "bias": true, "out_norm": "layer")",
+          60),
+      DType::f32, 7);
+  const std::string name = "blocks.0.mixer.";
+  const std::map<std::string, Shape> shapes = {{"q_proj.weight", {32, 60}},
+                                               {"k_proj.weight", {32, 60}},
+                                               {"v_proj.weight", {60, 60}},
+                                               {"a_proj.weight", {2, 60}},
+                                               {"b_proj.weight", {2, 60}},
+                                               {"g_proj.weight", {60, 60}},
+                                               {"o_proj.weight", {60, 60}},
+                                               {"memory", {2, 64, 30}},
+                                               {"A_log", {2}},
+                                               {"dt_bias", {2}},
+                                               {"o_norm.weight", {30}},
+                                               {"o_norm.bias", {30}},
+                                               {"q_proj.bias", {32}},
+                                               {"k_proj.bias", {32}},
+                                               {"v_proj.bias", {60}},
+                                               {"a_proj.bias", {2}},
+                                               {"b_proj.bias", {2}},
+                                               {"g_proj.bias", {60}},
+                                               {"o_proj.bias", {60}}};
+  size_t found = 0;
+  for (const auto& p : m.model->params().all()) {
+    if (p->name().rfind(name, 0) != 0) { continue; }
+    const std::string suffix = p->name().substr(name.size());
+    INFO(suffix);
+    REQUIRE(shapes.count(suffix) == 1);
+    CHECK(p->spec.shape == shapes.at(suffix));
+    CHECK(p->decays() == (p->spec.shape.rank >= 2));
+    CHECK(p->spec.initial_state == (suffix == "memory"));
+    ++found;
+    const std::vector<double> values = m.get(*p);
+    if (p->spec.shape.rank >= 2 && values.size() > 500) {
+      double squares = 0, largest = 0;
+      for (const double x : values) {
+        squares += x * x;
+        largest = std::max(largest, std::abs(x));
+      }
+      const double std = 1 / std::sqrt(60.0);
+      CHECK(largest <= 3 * std);
+      // 0.9866: standard deviation of a normal cut at 3; 4 standard errors of the estimate of the smallest tensor.
+      CHECK(std::sqrt(squares / static_cast<double>(values.size())) ==
+            Catch::Approx(0.9866 * std).epsilon(4 / std::sqrt(2.0 * static_cast<double>(values.size()))));
+    }
+  }
+  CHECK(found == shapes.size());
+  for (const double x : m.get(m.param(name + "A_log"))) {
+    CHECK((x >= std::log(1e-4) - 1e-6 && x <= std::log(16.0) + 1e-6));
+  }
+  for (const double x : m.get(m.param(name + "dt_bias"))) {
+    const double dt = std::log1p(std::exp(x));
+    CHECK((dt >= 0.001 * 0.999 && dt <= 0.1 * 1.001));
+  }
+}
+
+TEST_CASE("memory_init_std and learned_init act on the sdm memory", "[fast]") {
+  TestModel narrow(model(kBasic + R"(, "memory_init_std": 0.01)"), DType::f32);
+  for (const double x : narrow.get(narrow.param("blocks.1.mixer.memory"))) { CHECK(std::abs(x) <= 0.03f); }
+  TestModel none(model(kBasic + R"(, "learned_init": false)"), DType::f32);
+  CHECK(none.model->params().find("blocks.0.mixer.memory") == nullptr);
+}
+
+TEST_CASE("sdm layers have the published number of parameters and FLOPs", "[fast]") {
+  // Levels 1 and 8 of the ladder (spec 31, sections 2, 4 and 5).
+  struct Level { int64_t hidden, layers, heads, sdm_heads, slots, ffn, body, state; double gflops; };
+  const Level level = GENERATE(Level{768, 8, 12, 1, 36864, 2048, 60179716, 56623104, 0.9608},
+                               Level{1920, 21, 30, 2, 57600, 5120, 988080980, 552960000, 7.4634});
+  const auto s = [](int64_t x) { return std::to_string(x); };
+  ModelConfig config;
+  Fields::read(
+      parse_json(
+          R"({"vocab_size": 128256, "hidden_size": )" + s(level.hidden) + R"(, "num_layers": )" + s(level.layers) + R"(,
+    "layers": {"swa": {"type": "attention", "num_heads": )" +
+              s(level.heads) + R"(, "head_dim": 64, "window": 128, "gate": "element", "rope": {"theta": 500000.0}},
+               "sdm": {"type": "sdm", "num_heads": )" +
+              s(level.sdm_heads) + R"(, "slots_per_head": )" + s(level.slots) + R"(, "num_writes": 64, "num_reads": 64},
+               "mlp": {"type": "swiglu", "intermediate_size": )" +
+              s(level.ffn) + R"(}},
+    "pattern": [{"mixer": "swa", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "swa", "ffn": "mlp"}, {"mixer": "sdm", "ffn": "mlp"}]})",
+          "x"),
+      "model", config);
+  const Model m(config);
+  int64_t body = 0, state = 0, layer = 0;
+  for (const auto& p : m.params().all()) {
+    const int64_t count = p->spec.shape.numel();
+    if (p->spec.initial_state) {
+      state += count;
+    } else if (p->name() != "embed.weight" && p->name() != "lm_head.weight") {
+      body += count;
+      layer += p->name().rfind("blocks.3.mixer.", 0) == 0 ? count : 0;
+    }
+  }
+  CHECK(body == level.body);
+  CHECK(state == level.state);
+  const int64_t n = std::llround(std::sqrt(level.slots)), h = level.sdm_heads, dim = level.hidden / h;
+  CHECK(layer == level.hidden * (4 * n * h + 3 * h * dim + 2 * h) + 2 * h + dim);
+  CHECK(3e-9 * m.flops_per_token(8192) == Catch::Approx(level.gflops).margin(0.00005001));
+  CHECK(m.blocks()[3].mixer->state_bytes(1000) == 4 * level.slots * level.hidden);
+}
+
+TEST_CASE("sdm refuses impossible configurations", "[fast]") {
+  const auto refused = [](const std::string& sdm, const std::string& message) {
+    INFO(sdm);
+    CHECK_THROWS_WITH(TestModel(model(sdm)), Catch::Contains("model.layers.s." + message));
+  };
+  refused(R"("num_writes": 2, "num_reads": 2)", "slots_per_head");
+  refused(R"("slots_per_head": 15, "num_writes": 2, "num_reads": 2)",
+          "slots_per_head: found 15, expected a perfect square");
+  refused(R"("slots_per_head": 16, "num_writes": 17, "num_reads": 2)",
+          "num_writes: found 17, expected at most slots_per_head (16)");
+  refused(R"("slots_per_head": 16, "num_writes": 2, "num_reads": 17)",
+          "num_reads: found 17, expected at most slots_per_head (16)");
+  refused(R"("num_heads": 5, "slots_per_head": 16, "num_writes": 2, "num_reads": 2)",
+          "num_heads: found 5, expected a divisor of hidden_size (12) where value_head_dim is not set");
+  refused(kBasic + R"(, "write_scale": 0)", "write_scale: found 0");
+  refused(kBasic + R"(, "write_activation": "tanh")", "write_activation");
+  refused(kBasic + R"(, "A_init_range": [2, 1])",
+          "A_init_range: found an array, expected [low, high] with low <= high");
+  refused(kBasic + R"(, "dt_init_range": [0.2, 0.1])", "dt_init_range");
+}
+
+TEST_CASE("statistics of a sparse delta memory", "[fast]") {
+  Stream stream;
+  Arena arena(DeviceKind::cpu);
+  const auto put = [&](Shape shape, const std::vector<double>& values) {
+    Buffer b(arena, shape, DType::f64, "test");
+    copy_to_device(stream, b, values.data());
+    return b;
+  };
+  const auto slots = [&](Shape shape, const std::vector<int32_t>& values) {
+    Buffer b(arena, shape, DType::i32, "test");
+    copy_to_device(stream, b, values.data());
+    return b;
+  };
+  // Two tokens, two heads of four slots.
+  const Buffer write = slots({2, 2, 2}, {0, 1, 2, 3, 0, 1, 2, 3}), read = slots({2, 2, 1}, {0, 1, 2, 3});
+  const Buffer write_weights = put({2, 2, 2}, {0.5, 0.5, 1, 0, 0.5, 0.5, 0.25, 0.75}),
+               read_weights = put({2, 2, 1}, {1, 1, 1, 1});
+  const Buffer g = put({2, 2}, {0, std::log(0.5), std::log(0.25), 0}), beta = put({2, 2}, {0.1, 0.2, 0.3, 0.4});
+  std::map<std::string, double> out;
+  sparse_delta_statistics(stream, out, 4, {write, write_weights}, {read, read_weights}, g, beta);
+  CHECK(out.at("forget_min") == Catch::Approx(0.25));
+  CHECK(out.at("forget_mean") == Catch::Approx(0.6875));
+  CHECK(out.at("forget_max") == 1.0);
+  CHECK(out.at("input_mean") == Catch::Approx(0.25));
+  CHECK(out.at("unique_write") == 0.5);  // slots 0 and 1 of head 0, 2 and 3 of head 1
+  CHECK(out.at("unique_read") == 0.5);
+  const double p1 = 1.25 / 4, p2 = 0.75 / 4;
+  CHECK(out.at("entropy_write") ==
+        Catch::Approx((0.5 * std::log(4.0) - p1 * std::log(p1) - p2 * std::log(p2)) / std::log(8.0)));
+  CHECK(out.at("entropy_read") == Catch::Approx(std::log(4.0) / std::log(8.0)));
+  const double quarter = std::exp(-0.25 * std::log(0.25) - 0.75 * std::log(0.75)) / 2;
+  CHECK(out.at("effective_write") == Catch::Approx((1 + 0.5 + 1 + quarter) / 4));
+  CHECK(out.at("effective_write_median") == Catch::Approx((1 + quarter) / 2));
+  CHECK(out.at("effective_write_q10") == Catch::Approx(0.5 + 0.3 * (quarter - 0.5)));
+  CHECK(out.at("effective_read") == 1.0);
+  CHECK(out.at("cumulative_write_1") == Catch::Approx((0.5 + 1 + 0.5 + 0.75) / 4));
+  CHECK(out.count("cumulative_write_4") == 0);
+}
+
+TEST_CASE("sdm puts its statistics under its block", "[fast]") {
+  SdmModel m(kBasic);
+  const Rows rows = Rows::streams(m.stream, m.arena, 1, 6);
+  const Buffer tokens(m.arena, {6}, DType::i32, "tokens");
+  fill_zero(m.stream, tokens);
+  Statistics statistics;
+  Tape tape(m.stream, m.arena, false);
+  Pass pass{tape, rows};
+  pass.statistics = &statistics;
+  m.model->hidden(pass, tokens);
+  REQUIRE(statistics.size() == 2);
+  CHECK(statistics.at("blocks.1.mixer").at("unique_write") > 0);
+}
