@@ -37,7 +37,8 @@ void fields(Fields& f, Entry& e) {
 
 /// Missing files are no failure of the evaluation: they are what the user does not have.
 bool names_missing_file(const Error& e) {
-  return e.code() == ExitCode::kData && std::string(e.what()).find("No such file") != std::string::npos;
+  const std::string what = e.what();
+  return e.code() == ExitCode::kData && (what.find("No such file") != std::string::npos || what.find("no file matches") != std::string::npos);
 }
 
 Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, double seconds) {
