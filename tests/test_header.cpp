@@ -1,0 +1,2 @@
+// Only the precompiled tests/test.h is of use.
+#include "tests/test.h"
