@@ -4,6 +4,7 @@
 #include "layers/fwpkm.h"
 #include "layers/gdn.h"
 #include "layers/layer.h"
+#include "layers/ovq.h"
 #include "layers/pkm.h"
 #include "layers/sdm.h"
 
@@ -19,6 +20,7 @@ const std::vector<LayerType>& layer_types() {
       {"fwpkm", Role::memory, make_fwpkm_config},
       {"fwmlp", Role::memory, make_fwmlp_config},
       {"sdm", Role::mixer, make_sdm_config},
+      {"ovq", Role::mixer, make_ovq_config},
   };
   return types;
 }

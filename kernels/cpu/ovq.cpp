@@ -1,0 +1,137 @@
+#include "kernels/ovq.h"
+
+#include "core/parallel.h"
+#include "kernels/cpu/gemm_cpu.h"
+#include "kernels/cpu/ovq_dictionary.h"
+
+namespace hebb::cpu {
+namespace {
+
+template <class S> class Forward {
+ public:
+  Forward(const OvqForward& a, int64_t unit)
+      : a_(a),
+        length_(a.q.size(1)),
+        heads_(a.q.size(2)),
+        kv_heads_(a.k.size(2)),
+        d_(a.q.size(3)),
+        dv_(a.v.size(3)),
+        chunk_(a.rule.chunk),
+        row_(unit / kv_heads_),
+        kv_head_(unit % kv_heads_),
+        book_(ovq_book<S>(a.dictionary, unit)),
+        pending_k_(a.pending_k.as<S>() + unit * chunk_ * d_),
+        pending_v_(a.pending_v.as<S>() + unit * chunk_ * dv_),
+        logits_stride_(a.scratch.size(3)),
+        logits_(a.scratch.as<S>() + unit * kOvqTile * logits_stride_),
+        ids_(a.ids.defined() ? a.ids.as<int32_t>() + unit * length_ : nullptr) {}
+
+  void run() {
+    const int32_t* start = a_.doc_start.as<int32_t>() + row_ * length_;
+    if (ids_ != nullptr && !a_.forced) { std::fill(ids_, ids_ + length_, -1); }
+    for (int64_t t = 0; t < length_;) {
+      const int64_t begin = start[t];
+      int64_t end = t;
+      while (end < length_ && start[end] == begin) { ++end; }
+      int64_t pending = (t - begin) % chunk_;
+      book_.n = a_.rule.size(t - begin - pending);
+      while (t < end) {
+        const int64_t count = std::min(chunk_ - pending, end - t);
+        append(t, pending, count);
+        for (int64_t i = 0; i < count; i += kOvqTile) {
+          read(t + i, pending + i, std::min(kOvqTile, count - i));
+        }
+        t += count;
+        pending += count;
+        if (pending == chunk_) {
+          fold(t, t - begin);
+          pending = 0;
+        }
+      }
+    }
+  }
+
+ private:
+  void append(int64_t t, int64_t at, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t token = (row_ * length_ + t + i) * kv_heads_ + kv_head_;
+      std::copy_n(a_.k.as<S>() + token * d_, d_, pending_k_ + (at + i) * d_);
+      std::copy_n(a_.v.as<S>() + token * dv_, dv_, pending_v_ + (at + i) * dv_);
+    }
+  }
+
+  /// Reads out `count` tokens from t on, the first of which is number `at` of its chunk.
+  void read(int64_t t, int64_t at, int64_t count) {
+    const int64_t n = book_.n, group = heads_ / kv_heads_, visible = at + count;
+    for (int64_t h = kv_head_ * group; h < (kv_head_ + 1) * group; ++h) {
+      const int64_t item = (row_ * length_ + t) * heads_ + h;
+      const S* q = a_.q.as<S>() + item * d_;
+      if (n > 0) {
+        gemm_serial<S>(false, true, count, n, d_, S(1), q, heads_ * d_, book_.keys, d_, false, logits_, logits_stride_);
+      }
+      gemm_serial<S>(false, true, count, visible, d_, S(1), q, heads_ * d_, pending_k_, d_, false, logits_ + n,
+                     logits_stride_);
+      for (int64_t i = 0; i < count; ++i) {
+        const S lse = softmax(logits_ + i * logits_stride_, n, at + i + 1, visible);
+        if (a_.lse.defined()) { a_.lse.as<S>()[item + i * heads_] = lse; }
+      }
+      S* o = a_.o.as<S>() + item * dv_;
+      gemm_serial<S>(false, false, count, dv_, visible, S(1), logits_ + n, logits_stride_, pending_v_, dv_, false, o,
+                     heads_ * dv_);
+      if (n > 0) {
+        gemm_serial<S>(false, false, count, dv_, n, S(1), logits_, logits_stride_, book_.values, dv_, true, o,
+                       heads_ * dv_);
+      }
+    }
+  }
+
+  /// Logits of n centroids and `own` of `visible` keys to probabilities; returns the log-sum-exp.
+  S softmax(S* x, int64_t n, int64_t own, int64_t visible) const {
+    for (int64_t r = 0; r < n; ++r) { x[r] += book_.log_counts[r]; }
+    S largest = x[0];
+    for (int64_t r = 1; r < n + own; ++r) { largest = std::max(largest, x[r]); }
+    for (int64_t r = 0; r < n + own; ++r) { x[r] = exp_(x[r] - largest); }
+    const S sum = lane_sum<S>(n + own, [&](int64_t r) { return x[r]; });
+    const S scale = S(1) / sum;
+    for (int64_t r = 0; r < n + own; ++r) { x[r] *= scale; }
+    std::fill(x + n + own, x + n + visible, S(0));
+    return largest + std::log(sum);
+  }
+
+  /// Folds the full chunk in that ended before token t, `position` tokens into the document.
+  void fold(int64_t t, int64_t position) {
+    static thread_local OvqWork<S> work;
+    const OvqRows<S> keys{pending_k_, d_, d_}, values{pending_v_, dv_, dv_};
+    const int64_t size = a_.rule.size(position);
+    const int32_t* ids = nullptr;
+    if (a_.forced) {
+      ids = ids_ + t - chunk_;
+    } else {
+      work.ids.resize(static_cast<size_t>(chunk_));
+      ovq_assign(a_.rule, book_, keys, size, position - chunk_, kv_head_, work, work.ids.data());
+      if (ids_ != nullptr) { std::copy(work.ids.begin(), work.ids.end(), ids_ + t - chunk_); }
+      ids = work.ids.data();
+    }
+    ovq_fold(a_.rule, book_, keys, values, ids, size, work, [](int64_t, int64_t, S, S) {});
+  }
+
+  const OvqForward& a_;
+  int64_t length_, heads_, kv_heads_, d_, dv_, chunk_, row_, kv_head_;
+  OvqBook<S> book_;
+  S *pending_k_, *pending_v_;
+  int64_t logits_stride_;
+  S* logits_;
+  int32_t* ids_;
+};
+
+}  // namespace
+
+void run(Stream&, const OvqForward& args) {
+  dispatch_real(args.q.dtype, [&](auto zero) {
+    parallel_for(args.k.size(0) * args.k.size(2), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t unit = begin; unit < end; ++unit) { Forward<decltype(zero)>(args, unit).run(); }
+    });
+  });
+}
+
+}  // namespace hebb::cpu

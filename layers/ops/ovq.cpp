@@ -1,0 +1,147 @@
+#include "layers/ops/ovq.h"
+
+#include <optional>
+
+namespace hebb {
+namespace {
+
+/// Most centroids that a document of these rows reaches (at least 1: no empty tensors).
+int64_t room_of(const Rows& rows, const OvqRule& rule) {
+  int64_t room = 1;
+  for (const DocumentSpan& span : rows.spans()) {
+    room = std::max(room, rule.size(span.length / rule.chunk * rule.chunk));
+  }
+  return room;
+}
+
+struct OvqNode final : Node {
+  Var q, k, v, o;
+  Tensor lse, ids, doc_start;
+  Shape q_shape, k_shape, v_shape, o_shape;
+  OvqRule rule;
+  int64_t room;
+
+  void backward(Tape& tape) override;
+};
+
+void OvqNode::backward(Tape& tape) {
+  const DType dtype = tape.dtype(q);
+  const int64_t b = k_shape[0], t = k_shape[1], kv = k_shape[2], d = k_shape[3], dv = v_shape[3];
+  const OvqState book(tape.arena(), b, {q_shape[2], kv, d, dv}, room, 1, dtype);
+  const Buffer d_keys = tape.scratch({b, kv, room, d}, dtype, "centroid gradients"),
+               d_values = tape.scratch({b, kv, room, dv}, dtype, "centroid gradients"),
+               versions = tape.scratch({b, kv, t, d + dv}, dtype, "centroid versions"),
+               norms = tape.scratch({b, kv, t, 2}, dtype, "centroid norms"),
+               previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
+               latest = tape.scratch({b, kv, room}, DType::i32, "latest versions"),
+               scratch = tape.scratch({b, kv, 2, kOvqTile, room + rule.chunk}, dtype, "probabilities");
+  Buffer unwanted[3];
+  const auto slot = [&](Var input, Buffer& spare) {
+    GradSlot s = tape.grad_slot(input);
+    if (!s) {
+      spare = tape.scratch(tape.shape(input), dtype, "unwanted gradient");
+      s.tensor = spare;
+    }
+    return s;
+  };
+  const GradSlot d_q = slot(q, unwanted[0]), d_k = slot(k, unwanted[1]), d_v = slot(v, unwanted[2]);
+  run(tape.stream(), OvqBackward{d_q.tensor.view(q_shape), d_k.tensor.view(k_shape), d_v.tensor.view(v_shape),
+                                 book.dictionary(), OvqDictionary{d_keys, d_values, {}, {}}, versions, norms, previous,
+                                 latest, scratch, tape.grad(o).view(o_shape), tape.value(o).view(o_shape), lse, ids,
+                                 tape.value(q).view(q_shape), tape.value(k).view(k_shape), tape.value(v).view(v_shape),
+                                 doc_start, rule, d_q.accumulate, d_k.accumulate, d_v.accumulate});
+}
+
+/// Checks the ids of one chunk: every new centroid has a key, and none is past the end.
+void check_chunk(const int64_t* ids, int64_t count, int64_t before, int64_t size, const std::string& name) {
+  std::vector<bool> founded(static_cast<size_t>(size - before));
+  for (int64_t j = 0; j < count; ++j) {
+    if (ids[j] < 0 || ids[j] >= size) {
+      throw DataError(name, "forced centroid", std::to_string(ids[j]), "0 to " + std::to_string(size - 1));
+    }
+    if (ids[j] >= before) { founded[static_cast<size_t>(ids[j] - before)] = true; }
+  }
+  for (int64_t r = before; r < size; ++r) {
+    if (!founded[static_cast<size_t>(r - before)]) {
+      throw DataError(name, "forced centroids", "no key for the new centroid " + std::to_string(r), "one at least");
+    }
+  }
+}
+
+/// Forced ids [B, K, T] to the device; tokens that no full chunk holds get -1.
+void upload_forced(Pass& pass, const Tensor& ids, const Inspector::Record& forced, const OvqRule& rule,
+                   const std::string& name) {
+  if (static_cast<int64_t>(forced.integers.size()) != ids.numel()) {
+    throw DataError(name, "forced decisions", std::to_string(forced.integers.size()) + " integers",
+                    std::to_string(ids.numel()));
+  }
+  std::vector<int32_t> narrow(forced.integers.size(), -1);
+  for (const DocumentSpan& span : pass.rows.spans()) {
+    for (int64_t head = 0; head < ids.size(1); ++head) {
+      const int64_t first = (span.row * ids.size(1) + head) * pass.length() + span.start;
+      for (int64_t at = 0; at + rule.chunk <= span.length; at += rule.chunk) {
+        const int64_t* chunk = forced.integers.data() + first + at;
+        check_chunk(chunk, rule.chunk, rule.size(at), rule.size(at + rule.chunk), name);
+        std::copy_n(chunk, rule.chunk, narrow.begin() + first + at);
+      }
+    }
+  }
+  copy_to_device(pass.stream(), ids, narrow.data());
+}
+
+void report(Pass& pass, const Tensor& ids, const std::string& name) {
+  std::vector<int32_t> host(static_cast<size_t>(ids.numel()));
+  copy_to_host(pass.stream(), host.data(), ids);
+  pass.inspector->records[name] = {{ids.size(0), ids.size(1), ids.size(2)}, {host.begin(), host.end()}, {}};
+}
+
+}  // namespace
+
+OvqState::OvqState(Arena& arena, int64_t rows, const OvqShape& shape, int64_t room, int64_t chunk, DType dtype)
+    : keys(arena, {rows, shape.kv_heads, room, shape.key_dim}, dtype, "centroid keys"),
+      values(arena, {rows, shape.kv_heads, room, shape.value_dim}, dtype, "centroid values"),
+      log_counts(arena, {rows, shape.kv_heads, room}, dtype, "log counts"),
+      counts(arena, {rows, shape.kv_heads, room}, DType::i32, "counts"),
+      pending_k(arena, {rows, shape.kv_heads, chunk, shape.key_dim}, dtype, "pending keys"),
+      pending_v(arena, {rows, shape.kv_heads, chunk, shape.value_dim}, dtype, "pending values") {}
+
+Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const OvqRule& rule, OvqState* state,
+                  const std::string& name) {
+  Tape& tape = pass.tape;
+  const int64_t batch = pass.batch(), length = pass.length();
+  const DType dtype = tape.dtype(q);
+  OvqNode node;
+  node.q = q;
+  node.k = k;
+  node.v = v;
+  node.rule = rule;
+  node.room = room_of(pass.rows, rule);
+  node.doc_start = pass.rows.doc_start();
+  node.q_shape = {batch, length, shape.heads, shape.key_dim};
+  node.k_shape = {batch, length, shape.kv_heads, shape.key_dim};
+  node.v_shape = {batch, length, shape.kv_heads, shape.value_dim};
+  node.o_shape = {batch, length, shape.heads, shape.value_dim};
+  node.o = tape.output({batch * length, shape.heads * shape.value_dim}, dtype, "readout");
+  Inspector* inspector = state == nullptr ? pass.inspector : nullptr;
+  const Inspector::Record* forced = inspector != nullptr ? inspector->force(name + ".assign") : nullptr;
+  if (state == nullptr) {
+    node.lse = tape.saved({batch, length, shape.heads}, dtype, "log-sum-exp");
+    node.ids = tape.saved({batch, shape.kv_heads, length}, DType::i32, "assignments");
+  }
+  if (forced != nullptr) { upload_forced(pass, node.ids, *forced, rule, name + ".assign"); }
+  std::optional<OvqState> fresh;
+  if (state == nullptr) { state = &fresh.emplace(tape.arena(), batch, shape, node.room, rule.chunk, dtype); }
+  HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= rule.max_centroids);
+  const Buffer scratch = tape.scratch(
+      {batch, shape.kv_heads, kOvqTile, state->keys.tensor().size(2) + rule.chunk}, dtype, "probabilities");
+  run(tape.stream(),
+      OvqForward{tape.value(node.o).view(node.o_shape), node.lse, node.ids, state->dictionary(), state->pending_k,
+                 state->pending_v, scratch, tape.value(q).view(node.q_shape), tape.value(k).view(node.k_shape),
+                 tape.value(v).view(node.v_shape), node.doc_start, rule, forced != nullptr});
+  if (inspector != nullptr && inspector->recording && !tape.recomputing()) { report(pass, node.ids, name + ".assign"); }
+  const Var o = node.o;
+  tape.record(std::move(node));
+  return o;
+}
+
+}  // namespace hebb

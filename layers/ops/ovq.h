@@ -1,0 +1,27 @@
+#pragma once
+#include "kernels/ovq.h"
+#include "layers/layer.h"
+
+namespace hebb {
+
+struct OvqShape {
+  int64_t heads, kv_heads, key_dim, value_dim;
+};
+
+/// The dictionaries and pending chunks of a batch of rows, carried from segment to segment. How full they are follows
+/// from the position in the document.
+struct OvqState {
+  Buffer keys, values, log_counts, counts;  // [B, K, N, D], [B, K, N, Dv], [B, K, N], [B, K, N] i32
+  Buffer pending_k, pending_v;              // [B, K, L, D], [B, K, L, Dv]
+  /// room: centroids, at least the rule's max_centroids in any pass.
+  OvqState(Arena& arena, int64_t rows, const OvqShape& shape, int64_t room, int64_t chunk, DType dtype);
+  OvqDictionary dictionary() const { return {keys, values, log_counts, counts}; }
+};
+
+/// Online vector-quantized attention of q [B T, H D] over keys [B T, K D] and values [B T, K Dv]; returns [B T, H Dv].
+/// Query head h reads kv head h K / H. Keeps the assignments and log-sum-exps. Dumps and takes `name`.assign [B, K, T];
+/// throws DataError for forced ids that no run of the rule could have made. Source: spec 60, sections 3 to 5.
+Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const OvqRule& rule, OvqState* state,
+                  const std::string& name);
+
+}  // namespace hebb

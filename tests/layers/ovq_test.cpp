@@ -1,0 +1,370 @@
+#include "core/parallel.h"
+#include "kernels/cpu/ovq_dictionary.h"
+#include "layers/ops/ovq.h"
+#include "tests/layers/harness.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+std::string model_json(const std::string& layer, int64_t layers = 2) {
+  return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(layers) +
+         R"(, "layers": {"x": {)" + layer +
+         R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
+}
+
+std::string ovq_json(const std::string& options, int64_t layers = 2) {
+  return model_json(R"("type": "ovq", "head_dim": 5, )" + options, layers);
+}
+
+const std::vector<std::string> kVariants = {
+    R"("num_heads": 2, "chunk_size": 4, "max_centroids": 6)",
+    R"("num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3, "chunk_size": 3, "max_centroids": 5, "centroid_lr": 0.3)",
+    R"("num_heads": 2, "chunk_size": 5, "max_centroids": 4, "normalize_centroids": "key", "qk_conv": 3, "v_shift": true)",
+    R"("num_heads": 2, "num_kv_heads": 1, "chunk_size": 3, "max_centroids": 7, "normalize_centroids": "key_value", "centroid_lr": 0.25, "growth": "linear", "growth_length": 20)",
+    R"("num_heads": 1, "value_head_dim": 7, "chunk_size": 4, "max_centroids": 9, "growth": "full", "select": "random", "v_shift": true)",
+    R"("num_heads": 2, "chunk_size": 1, "max_centroids": 3, "v_shift": true, "qk_conv": 2)",
+};
+
+TraceInput tokens(int64_t rows, int64_t length) { return random_input(rows, length, 29); }
+
+void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
+  input.doc_ids.clear();
+  for (const std::vector<int64_t>& lengths : rows) {
+    const std::vector<int64_t> ids = documents(lengths);
+    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
+  }
+}
+
+void check_same(const TraceOutput& a, const TraceOutput& b, double tolerance) {
+  check_close("logits", a.logits.values, b.logits.values, tolerance);
+  for (const auto& [name, gradient] : a.grads) {
+    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
+  }
+}
+
+TraceOptions inside() {
+  TraceOptions options = with_grads();
+  options.inside = true;
+  return options;
+}
+
+/// The op alone, one head, one row.
+struct Alone {
+  Stream stream;
+  Arena arena{DeviceKind::cpu};
+  OvqRule rule;
+
+  Alone(int64_t chunk, int64_t centroids) {
+    rule.chunk = chunk;
+    rule.max_centroids = centroids;
+  }
+  std::vector<double> run(const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& v,
+                          int64_t key_dim, OvqState* state, std::vector<int64_t>* ids = nullptr) {
+    const int64_t length = static_cast<int64_t>(q.size()) / key_dim;
+    const Rows rows = Rows::streams(stream, arena, 1, length);
+    Tape tape(stream, arena, false);
+    Pass pass{tape, rows};
+    Inspector inspector;
+    inspector.recording = true;
+    pass.inspector = &inspector;
+    const auto upload = [&](const std::vector<double>& values, int64_t width) {
+      const Var out = tape.output({length, width}, DType::f64, "input");
+      copy_to_device(stream, tape.value(out), values.data());
+      return out;
+    };
+    const int64_t value_dim = static_cast<int64_t>(v.size()) / length;
+    const Var o = ovq_attention(pass, upload(q, key_dim), upload(k, key_dim), upload(v, value_dim),
+                                {1, 1, key_dim, value_dim}, rule, state, "x");
+    if (ids != nullptr) { *ids = inspector.records.at("x.assign").integers; }
+    return to_host(stream, tape.value(o)).values;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("ovq agrees with the golden cases", "[ovq][fast]") {
+  const int n = GENERATE(1, 2, 3, 4);
+  check_golden("ovq-" + std::to_string(n));
+}
+
+TEST_CASE("dictionary sizes follow the growth rules", "[ovq][fast]") {
+  OvqRule rule;
+  rule.chunk = 128;
+  rule.max_centroids = 2048;
+  std::vector<int64_t> sizes;
+  for (int64_t c = 0; c <= 8; ++c) { sizes.push_back(rule.size(c * 128)); }
+  CHECK(sizes == std::vector<int64_t>{0, 120, 227, 323, 409, 487, 558, 623, 682});
+  CHECK(rule.size(4096) == 1365);
+  CHECK(rule.size(65536) == 1985);
+  rule.growth = OvqGrowth::linear;
+  rule.growth_length = 4096;
+  CHECK(rule.size(4096) == 1365);
+  CHECK(rule.size(int64_t{1} << 40) == 2048);
+}
+
+TEST_CASE("the example of two-dimensional keys has the published ids, centroids and outputs", "[ovq][fast]") {
+  Alone op(4, 8);
+  std::vector<double> q, k, v;
+  const double degrees[] = {0, 100, 10, 200, 20, 110, 300, 190, 60, 5};
+  for (int t = 0; t < 10; ++t) {
+    const double phi = degrees[t] * std::acos(-1.0) / 180;
+    k.insert(k.end(), {std::cos(phi), std::sin(phi)});
+    q.insert(q.end(), {2 * std::cos(phi), 2 * std::sin(phi)});
+    v.push_back(t);
+  }
+  std::vector<int64_t> ids;
+  const std::vector<double> o = op.run(q, k, v, 2, nullptr, &ids);
+  CHECK(ids == std::vector<int64_t>{0, 0, 0, 1, 0, 2, 3, 1, -1, -1});
+  // 1e-6: the digits of the example.
+  check_close("o", o, {0, .912719, 1.014215, 2.760278, 2.140425, 3.561497, 4.463708, 4.862876, 4.004212, 4.564854},
+              0, 1e-6);
+  OvqState state(op.arena, 1, {1, 1, 2, 1}, 8, 4, DType::f64);
+  CHECK(op.run(q, k, v, 2, &state) == o);
+  const auto first = [&](const Buffer& b, size_t n) {
+    std::vector<double> values = to_host(op.stream, b).values;
+    values.resize(n);
+    return values;
+  };
+  check_close("keys", first(state.keys, 8), {.687713, .375119, -.96225, -.257834, -.34202, .939693, .5, -.866025}, 0, 1e-6);
+  check_close("values", first(state.values, 4), {1.75, 5, 5, 6}, 0, 1e-12);
+  std::vector<int32_t> counts(8);
+  copy_to_host(op.stream, counts.data(), state.counts);
+  CHECK(std::vector<int32_t>(counts.begin(), counts.begin() + 4) == std::vector<int32_t>{4, 2, 1, 1});
+}
+
+TEST_CASE("the least similar keys found centroids", "[ovq][fast]") {
+  std::vector<double> keys = {1, 0, 0, .1, .2, .1, 0, .9, 0, .3, .3, .3, .2, .2, .1};
+  std::vector<double> unit = {1, 0, 0, 0, 1, 0, 0, 0, 1};
+  OvqRule rule;
+  rule.chunk = 5;
+  cpu::OvqBook<double> book{unit.data(), nullptr, nullptr, nullptr, 3, 0, 3};
+  cpu::OvqWork<double> work;
+  const auto assign = [&](int64_t n, int64_t size) {
+    book.n = n;
+    std::vector<int32_t> ids(5);
+    cpu::ovq_assign<double>(rule, book, {keys.data(), 3, 3}, size, 0, 0, work, ids.data());
+    return ids;
+  };
+  CHECK(assign(3, 5) == std::vector<int32_t>{0, 3, 1, 0, 4});
+  CHECK(assign(3, 3) == std::vector<int32_t>{0, 1, 1, 0, 0});
+  CHECK(assign(0, 3) == std::vector<int32_t>{0, 1, 2, 0, 0});
+}
+
+TEST_CASE("ovq gradients equal difference quotients with the assignments held", "[ovq][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(ovq_json(variant), DType::f64, 3, 0.4);
+    TraceInput input = tokens(2, 17);
+    set_documents(input, {{17}, {1, 3, 13}});
+    TraceOptions options;
+    options.forced = m.run(input, inside()).inside;
+    check_gradients(m, input, options, 3);
+  }
+}
+
+TEST_CASE("ovq is attention within a chunk, and everywhere with every key a centroid", "[ovq][fast]") {
+  const std::string heads = R"("head_dim": 5, "num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3)";
+  TestModel plain(model_json(R"("type": "attention", "qk_norm": "l2", )" + heads), DType::f64, 3, 0.4);
+  TraceInput input = tokens(2, 19);
+  set_documents(input, {{19}, {8, 11}});
+  const TraceOutput expected = plain.run(input);
+  for (const char* rest : {R"(, "chunk_size": 19, "max_centroids": 3)",
+                           R"(, "chunk_size": 4, "max_centroids": 19, "growth": "full")"}) {
+    INFO(rest);
+    TestModel m(model_json(R"("type": "ovq", )" + heads + rest), DType::f64, 4, 0.4);
+    m.copy_from(plain);
+    check_same(m.run(input), expected, 1e-11);
+  }
+}
+
+TEST_CASE("ovq in any split of the tokens equals one pass", "[ovq][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(ovq_json(variant), DType::f64, 3, 0.4);
+    const TraceInput input = tokens(2, 37);
+    const std::vector<double> expected = m.run(input).logits.values;
+    check_close("steps", m.segments(input, std::vector<int64_t>(37, 1)), expected, 1e-11);
+    check_close("prefill", m.segments(input, {14, 1, 1, 2, 19}), expected, 1e-11);
+    check_close("at boundaries", m.segments(input, {12, 3, 12, 10}), expected, 1e-11);
+    TraceInput packed = tokens(1, 37);
+    set_documents(packed, {{2, 15, 1, 19}});
+    const std::vector<double> whole = m.run(packed).logits.values;
+    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>(37, 1), {2, 15, 20}, {1, 11, 9, 16}}) {
+      check_close("documents", m.segments(packed, lengths), whole, 1e-11);
+    }
+  }
+}
+
+TEST_CASE("packed documents equal separate ovq runs, gradients too", "[ovq][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(ovq_json(variant), DType::f64, 3, 0.4);
+    TraceInput packed = tokens(1, 25);
+    const std::vector<int64_t> lengths = {1, 3, 4, 17};
+    set_documents(packed, {lengths});
+    const TraceOutput together = m.run(packed);
+    std::vector<double> logits;
+    std::map<std::string, std::vector<double>> sums;
+    std::ptrdiff_t begin = 0;
+    for (const int64_t length : lengths) {
+      TraceInput one;
+      one.rows = 1;
+      one.length = length;
+      one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
+      one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
+      const TraceOutput out = m.run(one);
+      logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
+      for (const auto& [name, gradient] : out.grads) {
+        std::vector<double>& sum = sums[name];
+        sum.resize(gradient.values.size());
+        for (size_t i = 0; i < sum.size(); ++i) { sum[i] += gradient.values[i] * static_cast<double>(length) / 25.0; }
+      }
+      begin += length;
+    }
+    check_close("logits", together.logits.values, logits, 1e-12);
+    for (const auto& [name, gradient] : together.grads) { check_close(name, gradient.values, sums.at(name), 1e-11); }
+  }
+}
+
+TEST_CASE("ovq looks at no later token", "[ovq][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(ovq_json(variant), DType::f64, 3, 0.4);
+    for (const int64_t cut : {11, 12, 13}) {  // ends, starts and insides of chunks of 3 to 5
+      TraceInput input = tokens(1, 24);
+      const std::vector<double> before = m.run(input).logits.values;
+      for (size_t t = static_cast<size_t>(cut); t < 24; ++t) { input.inputs[t] = (input.inputs[t] + 1) % 29; }
+      const std::vector<double> after = m.run(input).logits.values;
+      check_close("earlier", {after.begin(), after.begin() + cut * 29}, {before.begin(), before.begin() + cut * 29},
+                  1e-14);
+      CHECK(after != before);
+    }
+  }
+}
+
+TEST_CASE("grouped query heads equal repeated key and value heads", "[ovq][fast]") {
+  const std::string rest = R"(, "num_heads": 2, "chunk_size": 4, "max_centroids": 6, "v_shift": true)";
+  TestModel grouped(ovq_json(R"("num_kv_heads": 1)" + rest), DType::f64, 3, 0.4);
+  TestModel repeated(ovq_json(R"("num_kv_heads": 2)" + rest), DType::f64, 4, 0.4);
+  for (const auto& p : grouped.model->params().all()) {
+    std::vector<double> values = grouped.get(*p);
+    Param& to = repeated.param(p->name());
+    if (to.value.numel() == 2 * p->value.numel()) { values.insert(values.end(), values.begin(), values.end()); }
+    repeated.set(to, std::vector<double>(values));
+  }
+  const TraceInput input = tokens(2, 21);
+  check_close("logits", repeated.run(input).logits.values, grouped.run(input).logits.values, 1e-12);
+}
+
+TEST_CASE("evaluation uses eval_max_centroids and training ignores it", "[ovq][fast]") {
+  const std::string rest = R"("num_heads": 2, "chunk_size": 3, "max_centroids": )";
+  TestModel small(ovq_json(rest + "4"), DType::f64, 3, 0.4), large(ovq_json(rest + "9"), DType::f64, 3, 0.4),
+      both(ovq_json(rest + R"(4, "eval_max_centroids": 9)"), DType::f64, 3, 0.4);
+  const TraceInput input = tokens(1, 26);
+  TraceOptions training;
+  training.training = true;
+  TraceOptions evaluation;
+  evaluation.training = false;
+  CHECK(both.run(input, training).logits.values == small.run(input, training).logits.values);
+  CHECK(both.run(input, evaluation).logits.values == large.run(input, evaluation).logits.values);
+  CHECK(small.run(input, evaluation).logits.values != large.run(input, evaluation).logits.values);
+  check_close("steps", both.segments(input, std::vector<int64_t>(26, 1)), large.run(input, evaluation).logits.values,
+              1e-11);
+}
+
+TEST_CASE("ovq in fp32 agrees with fp64 under replay", "[ovq][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel wide(ovq_json(variant, 1), DType::f64, 3, 0.4), narrow(ovq_json(variant, 1), DType::f32, 3, 0.4);
+    narrow.copy_from(wide);
+    const TraceInput input = tokens(2, 23);
+    TraceOptions options = inside();
+    const TraceOutput expected = wide.run(input, options);
+    options.forced = expected.inside;
+    check_same(narrow.run(input, options), expected, 1e-5);  // the fp32 rule of the layer pages
+  }
+}
+
+TEST_CASE("ovq results do not depend on the number of threads", "[ovq][fast][threads]") {
+  TestModel m(ovq_json(kVariants[2]), DType::f32, 3, 0.4);
+  const TraceInput input = tokens(3, 23);
+  const int before = threads();
+  set_threads(1);
+  const TraceOutput one = m.run(input);
+  set_threads(3);
+  const TraceOutput three = m.run(input);
+  set_threads(before);
+  CHECK(one.logits.values == three.logits.values);
+  for (const auto& [name, gradient] : one.grads) { CHECK(gradient.values == three.grads.at(name).values); }
+}
+
+TEST_CASE("a million equal keys and zero rows stay finite with exact counts", "[ovq]") {
+  constexpr int64_t kLength = 1000000;
+  for (const double rate : {0.0, 0.25}) {
+    for (const double key : {0.6, 0.0}) {
+      Alone op(16, 3);
+      op.rule.rate = rate;
+      OvqState state(op.arena, 1, {1, 1, 1, 1}, 3, 16, DType::f64);
+      const std::vector<double> k(kLength, key), v(kLength, 2.0);
+      const std::vector<double> o = op.run(k, k, v, 1, &state);
+      CHECK(std::abs(o.back() - 2.0) < 1e-9);  // rounding of a million steps
+      std::vector<int32_t> counts(3);
+      copy_to_host(op.stream, counts.data(), state.counts);
+      CHECK(counts[0] + counts[1] + counts[2] == kLength);
+      for (const double x : to_host(op.stream, state.keys).values) { CHECK(std::abs(x - key) < 1e-9); }
+    }
+  }
+}
+
+TEST_CASE("forced centroids are checked", "[ovq][fast]") {
+  TestModel m(ovq_json(R"("num_heads": 1, "chunk_size": 3, "max_centroids": 4, "growth": "full")", 1), DType::f64, 3, 0.4);
+  const TraceInput input = tokens(1, 7);
+  TraceOptions options = inside();
+  const TraceOutput first = m.run(input, options);
+  options.forced = first.inside;
+  auto& ids = options.forced.at("blocks.0.mixer.assign").integers;
+  CHECK(ids[6] == -1);
+  CHECK(m.run(input, options).logits.values == first.logits.values);
+  ids[1] = 3;
+  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("found 3, expected 0 to 2"));
+  ids[1] = ids[0];
+  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("no key for the new centroid"));
+  ids.pop_back();
+  CHECK_THROWS_WITH(m.run(input, options), Catch::Contains("found 6 integers, expected 7"));
+}
+
+TEST_CASE("broken ovq configurations are explained", "[ovq][fast]") {
+  const auto read = [](const std::string& options) {
+    ModelConfig config;
+    Fields::read(parse_json(ovq_json(R"("num_heads": 4, "max_centroids": 3, )" + options), "test.json"), "model", config);
+  };
+  CHECK_THROWS_WITH(read(R"("num_kv_heads": 3)"), Catch::Contains("a divisor of num_heads (4)"));
+  CHECK_THROWS_WITH(read(R"("growth": "linear")"), Catch::Contains("an integer >= 1 with growth \"linear\""));
+  CHECK_THROWS_WITH(read(R"("growth_length": 5)"), Catch::Contains("no value without growth \"linear\""));
+  CHECK_THROWS_WITH(read(R"("centroid_lr": 1.5)"), Catch::Contains("\"mean\" or a number > 0, <= 1"));
+  CHECK_THROWS_WITH(read(R"("centroid_lr": "fast")"), Catch::Contains("\"mean\" or a number > 0, <= 1"));
+  CHECK_THROWS_WITH(read(R"("qk_conv": 1)"), Catch::Contains("0 or an integer >= 2"));
+}
+
+TEST_CASE("ovq models have the published numbers of parameters", "[ovq][fast]") {
+  const auto count = [](int64_t vocab, int64_t d, int64_t layers, int64_t heads, int64_t mlp) {
+    const std::string mixer = R"("num_heads": )" + std::to_string(heads) + R"(, "head_dim": 128)";
+    ModelConfig config;
+    Fields::read(
+        parse_json(R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": )" + std::to_string(d) +
+                       R"(, "num_layers": )" + std::to_string(layers) + R"(, "norm": "rms", "tie_embeddings": false,
+                   "layers": {"sw": {"type": "attention", "window": 128, "rope": {"theta": 10000.0}, "qk_norm": "l2", )" +
+                       mixer + R"(}, "ovq": {"type": "ovq", "max_centroids": 2048, )" + mixer +
+                       R"(}, "mlp": {"type": "swiglu", "intermediate_size": )" + std::to_string(mlp) +
+                       R"(}}, "pattern": [{"mixer": "sw", "ffn": "mlp"}, {"mixer": "ovq", "ffn": "mlp"}]})",
+                   "test.json"),
+        "model", config);
+    const Model model(config);
+    return model.params().count(ParamKind::trained);
+  };
+  CHECK(count(10000, 768, 8, 6, 2304) == 76714800);
+  CHECK(count(32000, 1024, 17, 8, 2304) == 257199240);
+  CHECK(count(32768, 1280, 21, 10, 3200) == 479614930);
+}
