@@ -22,7 +22,8 @@ struct OvqRule {
   int64_t size(int64_t t) const {
     if (t == 0) { return 0; }
     const int64_t n = max_centroids;
-    const int64_t grown = growth == OvqGrowth::full ? t : t * n / ((growth == OvqGrowth::linear ? growth_length : t) + n);
+    const int64_t length = growth == OvqGrowth::linear ? growth_length : t;
+    const int64_t grown = growth == OvqGrowth::full ? t : t * n / (length + n);
     return std::min({n, t, std::max<int64_t>(1, grown)});
   }
 };
@@ -37,10 +38,10 @@ struct OvqDictionary {
 };
 
 /// Online vector-quantized attention (spec 60, section 3). o [B, T, H, Dv]; q [B, T, H, D], k [B, T, K, D], v
-/// [B, T, K, Dv]; doc_start [B, T] i32. Advances `dictionary` and the keys and values of the current chunk, pending_k
-/// [B, K, L, D] and pending_v [B, K, L, Dv]: scratch, or what rows that continue carry on from.
-/// lse [B, T, H]: log-sum-exp of the logits, may be undefined. ids [B, K, T] i32: centroid of every key, -1 = not folded
-/// in; an input with `forced`; may be undefined. scratch [B, K, kOvqTile, R + L].
+/// [B, T, K, Dv]; doc_start [B, T] i32. Advances `dictionary` and the keys and values of the current chunk,
+/// pending_k [B, K, L, D] and pending_v [B, K, L, Dv]: scratch, or what rows that continue carry on from.
+/// lse [B, T, H]: log-sum-exp of the logits, may be undefined. ids [B, K, T] i32: centroid of every key,
+/// -1 = not folded in; an input with `forced`; may be undefined. scratch [B, K, kOvqTile, R + L].
 /// Cost: 2 H (D + Dv)(n + L/2) + 2 K D n flops a token, n = centroids; bound by the products, the dictionary of a
 /// head stays in cache. Rows x kv heads run in parallel, chunks in sequence.
 struct OvqForward {

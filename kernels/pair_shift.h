@@ -13,8 +13,8 @@ struct PairShiftForward {
 };
 HEBB_KERNEL_CPU(PairShiftForward)
 
-/// d_k and d_v (overwritten or added to; undefined: not wanted) and d_shift [1] += ... from d_k_out and d_v_out, for rows
-/// that continue nothing. partial [B] f64 is scratch.
+/// d_k and d_v (overwritten or added to; undefined: not wanted) and d_shift [1] += ... from d_k_out and d_v_out, for
+/// rows that continue nothing. partial [B] f64 is scratch.
 struct PairShiftBackward {
   Tensor d_k, d_v, d_shift, partial;
   Tensor d_k_out, d_v_out, v, shift, doc_start;

@@ -132,8 +132,8 @@ S ovq_blend(S* row, const OvqRows<S>& source, const int32_t* members, int64_t hi
   return inverse;
 }
 
-/// Folds a full chunk in: `size` centroids after it. touched(row, first key, 1 / norm of key, of value) is told of every
-/// row that changed.
+/// Folds a full chunk in: `size` centroids after it. touched(row, first key, 1 / norm of key, of value) is told of
+/// every row that changed.
 template <class S, class F>
 void ovq_fold(const OvqRule& rule, OvqBook<S>& book, const OvqRows<S>& keys, const OvqRows<S>& values,
               const int32_t* ids, int64_t size, OvqWork<S>& work, F&& touched) {
