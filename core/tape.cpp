@@ -26,14 +26,14 @@ Var Tape::leaf(const Tensor& value, const Tensor& grad, bool* reached) {
 
 Var Tape::output(Shape shape, DType dtype, std::string_view name) {
   Slot slot;
-  slot.owner = std::make_shared<Buffer>(arena_, shape, dtype, name);
+  slot.owner = std::make_shared<Buffer>(arena_, shape, dtype, scoped(name));
   slot.value = slot.owner->tensor();
   slot.wants_grad = recording_;
   return add_slot(std::move(slot));
 }
 
 Tensor Tape::saved(Shape shape, DType dtype, std::string_view name) {
-  pending_saved_.emplace_back(arena_, shape, dtype, name);
+  pending_saved_.emplace_back(arena_, shape, dtype, scoped(name));
   return pending_saved_.back();
 }
 
@@ -75,11 +75,11 @@ GradSlot Tape::grad_slot(Var v) {
     return {slot.leaf_grad.view(shape), true};
   }
   if (!slot.grad) {
-    slot.grad = std::make_shared<Buffer>(arena_, slot.value.shape, slot.value.dtype, "gradient");
+    slot.grad = std::make_shared<Buffer>(arena_, slot.value.shape, slot.value.dtype, scoped("gradient"));
     return {slot.grad->tensor().view(shape), false};
   }
   if (slot.grad.use_count() > 1) {
-    auto own = std::make_shared<Buffer>(arena_, slot.value.shape, slot.value.dtype, "gradient");
+    auto own = std::make_shared<Buffer>(arena_, slot.value.shape, slot.value.dtype, scoped("gradient"));
     copy(stream_, own->tensor(), slot.grad->tensor());
     slot.grad = std::move(own);
   }

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -44,6 +45,9 @@ class Tape {
   Stream& stream() { return stream_; }
   Arena& arena() { return arena_; }
   bool recording() const { return recording_; }
+  /// Prefix of the names of allocations from here on ("blocks.3.mixer"): memory plans show it.
+  void set_scope(std::string scope) { scope_ = std::move(scope); }
+  const std::string& scope() const { return scope_; }
   /// True while a recompute() scope runs its function again: layers must not repeat side effects.
   bool recomputing() const { return recomputing_; }
   /// True while a recompute() scope runs its function for the first time.
@@ -59,7 +63,7 @@ class Tape {
   /// Memory that the next recorded node keeps for its backward pass.
   Tensor saved(Shape shape, DType dtype, std::string_view name);
   /// Memory for the duration of a C++ scope.
-  Buffer scratch(Shape shape, DType dtype, std::string_view name) { return Buffer(arena_, shape, dtype, name); }
+  Buffer scratch(Shape shape, DType dtype, std::string_view name) { return Buffer(arena_, shape, dtype, scoped(name)); }
   /// The same value under another shape; gradients flow through.
   Var view(Var v, Shape shape);
 
@@ -130,6 +134,10 @@ class Tape {
   };
   friend struct RecomputeNode;
 
+  /// "SCOPE/name" where names are kept (the counting device), else the name alone.
+  std::string scoped(std::string_view name) const {
+    return arena_.device() == DeviceKind::count && !scope_.empty() ? scope_ + "/" + std::string(name) : std::string(name);
+  }
   Var add_slot(Slot slot);
   int32_t root(Var v) const { return slots_[v.id].base >= 0 ? slots_[v.id].base : v.id; }
   void append(std::unique_ptr<Node> node);
@@ -141,6 +149,7 @@ class Tape {
   Arena& arena_;
   bool recording_;
   bool recomputing_ = false, will_run_again_ = false;
+  std::string scope_;
   std::vector<Slot> slots_;
   std::vector<Entry> entries_;
   std::vector<Buffer> pending_saved_;

@@ -83,15 +83,19 @@ Var Model::run_branch(Pass& pass, Layer& layer, Var x, LayerState* state, bool a
 
 Model::Residual Model::run_block(Pass& pass, size_t i, Residual s, ModelState::Block* state) {
   Block& block = blocks_[i];
+  const std::string name = "blocks." + std::to_string(i);
+  pass.tape.set_scope(name + ".memory");
   if (block.memory) {
     if (s.branch) {
       s.h = residual_add(pass.tape, s.h, s.branch, config_.residual_scale);
     }
     s.branch = run_branch(pass, *block.memory, s.h, state != nullptr ? state->memory.get() : nullptr, false);
   }
+  pass.tape.set_scope(name + ".mixer");
   ResidualNorm in = apply_norm(pass, norms_[i].mixer, s);
   s = {in.h, run_branch(pass, *block.mixer, in.y, state != nullptr ? state->mixer.get() : nullptr,
                         recompute_ == Recompute::mixer)};
+  pass.tape.set_scope(name + ".ffn");
   in = apply_norm(pass, norms_[i].ffn, s);
   return {in.h, run_branch(pass, *block.ffn, in.y, state != nullptr ? state->ffn.get() : nullptr,
                            recompute_ == Recompute::ffn)};
@@ -125,6 +129,7 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
       }
     }
   }
+  tape.set_scope("head");
   if (state != nullptr) {
     state->tokens += pass.length();
   }

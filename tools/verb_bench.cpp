@@ -5,6 +5,7 @@
 
 #include "core/json.h"
 #include "core/parallel.h"
+#include "kernels/cpu/gemm_bench.h"
 #include "tools/verbs.h"
 #include "train/bench.h"
 #include "train/model_source.h"
@@ -46,6 +47,22 @@ void run_bench(Options o) {
     const double copy = measure_copy_gb_per_s();
     out.set("copy_gb_per_s", copy);
     line("copy %.1f GB/s on %d threads\n", copy, threads());
+    // x W^T, dy W and dy^T x of the shapes that 2,048 tokens of a small model make.
+    const std::vector<cpu::GemmShape> shapes = {{false, true, 2048, 256, 256}, {false, true, 2048, 768, 256}, {false, true, 2048, 3072, 768},
+                                                {false, false, 2048, 256, 768}, {true, false, 256, 768, 2048}, {false, true, 2048, 2048, 2048}};
+    Json rates = Json::array();
+    for (const cpu::GemmRate& r : cpu::measure_gemm(DType::f32, shapes, 0.3)) {
+      char name[64];
+      std::snprintf(name, sizeof name, "%s%s %lld x %lld x %lld", r.shape.trans_a ? "T" : "N", r.shape.trans_b ? "T" : "N",
+                    static_cast<long long>(r.shape.m), static_cast<long long>(r.shape.n), static_cast<long long>(r.shape.k));
+      line("gemm f32 %-24s %8.1f GFLOP/s  %5.1f%% of the FMA peak of %.0f\n", name, r.gflops, 100 * r.gflops / r.peak_gflops, r.peak_gflops);
+      Json j = Json::object();
+      j.set("name", name);
+      j.set("gflops", r.gflops);
+      j.set("peak_gflops", r.peak_gflops);
+      rates.push(j);
+    }
+    out.set("gemm", rates);
   }
   if (o.models.empty() && !o.kernels) {
     for (const BenchModel& m : bench_models()) {
@@ -92,7 +109,7 @@ void add_bench_verb(CLI::App& app, int&) {
     names += (names.empty() ? "" : ", ") + m.name;
   }
   verb.add_option("MODEL", o->models, "Built-in models (" + names + ") or configuration files; default: the built-in ones");
-  verb.add_flag("--kernels", o->kernels, "Copy bandwidth of this machine");
+  verb.add_flag("--kernels", o->kernels, "Copy bandwidth, and matrix products against the FMA peak of this machine");
   verb.add_flag("--decode", o->decode, "Also prefill and decoding speed");
   verb.add_option("--context", o->context, "Context of --decode [tokens]")->check(CLI::PositiveNumber)->capture_default_str();
   verb.add_option("--rows", o->rows, "Rows per step")->check(CLI::PositiveNumber)->capture_default_str();
