@@ -23,7 +23,7 @@ say "1/7 Packages"
 if [[ -n $text ]]; then tools/setup.sh; else tools/setup.sh --text || tools/setup.sh; fi
 
 say "2/7 Build"
-cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DHEBB_CUDA=OFF >build.log 2>&1 || { cat build.log >&2; exit 1; }
+cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release >build.log 2>&1 || { cat build.log >&2; exit 1; }
 cmake --build build --target hebb
 rm -f build.log
 hebb=build/hebb

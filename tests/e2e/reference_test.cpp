@@ -1,0 +1,37 @@
+#include "core/files.h"
+#include "tests/e2e/command.h"
+
+using namespace hebb;
+
+TEST_CASE("the configuration reference in docs/ is what the schema says", "[fast]") {
+  const TempFolder folder;
+  const CommandResult r = run_hebb(folder, "doctor --configuration-reference");
+  CHECK(r.code == 0);
+  INFO("after a change of the schema: hebb doctor --configuration-reference > docs/configuration-reference.md");
+  CHECK(r.out == read_file(fs::path(HEBB_SOURCE) / "docs" / "configuration-reference.md"));
+}
+
+TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments", "[fast]") {
+  const TempFolder folder;
+  CHECK(run_hebb(folder, "doctor").out.find("layers") != std::string::npos);
+  const CommandResult plan = run_hebb(folder, "plan nothing.json");
+  CHECK(plan.code == 2);
+  CHECK(plan.err.find("nothing.json") != std::string::npos);
+  CHECK(run_hebb(folder, "bench no-such-model --steps 1").err.find("no-such-model") != std::string::npos);
+  const CommandResult report = run_hebb(folder, "report missing-run");
+  CHECK(report.code == 3);
+  CHECK(report.err.find("missing-run") != std::string::npos);
+  CHECK(run_hebb(folder, "trace m.json --rows r --out o --precision bf16").code == 2);
+}
+
+TEST_CASE("plan counts the parameters, FLOPs and state of a model object", "[fast]") {
+  const TempFolder folder;
+  folder.write("m.json", R"({"vocab_size": 32000, "hidden_size": 768, "num_layers": 12, "norm": "rms_unit_offset", "tie_embeddings": true,
+    "layers": {"gdn": {"type": "gdn", "num_heads": 8, "key_head_dim": 64, "value_head_dim": 64, "dt_bias_init": "ones"},
+               "mlp": {"type": "swiglu", "intermediate_size": 2304}},
+    "pattern": [{"mixer": "gdn", "ffn": "mlp"}]})");
+  const CommandResult r = run_hebb(folder, "plan m.json --json");
+  CHECK(r.code == 0);
+  CHECK(r.out.find("\"total\": 112111296") != std::string::npos);
+  CHECK(run_hebb(folder, "plan m.json m.json").out.find("112.11M") != std::string::npos);
+}
