@@ -70,6 +70,7 @@ StepReport Trainer::train_step() {
   apply(batch, report);
   memory_->finite->check(memory_->stream, state_.step + 1);
   state_.step += 1;
+  steps_done_ += 1;
   state_.tokens += config_.train.tokens_per_step();
   validated_.clear();
   report.seconds = seconds_since(begin);
@@ -211,8 +212,10 @@ std::string Trainer::stop_reason() const {
   if (const std::string signal = signals_.received(); !signal.empty()) {
     return signal;
   }
+  // At least one step, so that a limit shorter than the start-up cannot hold a run in place.
   const double limit = config_.train.max_minutes;
-  return limit > 0 && seconds_since(started_) >= 60 * limit ? "train.max_minutes = " + number(limit) : "";
+  const bool is_over = limit > 0 && steps_done_ > 0 && seconds_since(started_) >= 60 * limit;
+  return is_over ? "train.max_minutes = " + number(limit) : "";
 }
 
 int Trainer::stop(const std::string& reason) {

@@ -95,6 +95,7 @@ class Trainer {
   SpikeWindow spikes_;
   RunState state_;
   int64_t saved_step_ = -1;
+  int64_t steps_done_ = 0;            // by this process
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;  // of the device
   Interval interval_;

@@ -56,3 +56,4 @@ TEST_CASE("training run of attention with YaRN, windows, layer norms and relu2 e
 TEST_CASE("training run of attention with gates, value residuals and tied embeddings equals the reference") {
   check_run("train-15");
 }
+TEST_CASE("training run of fwpkm, whose fast weights go from batch to batch, equals the reference") { check_run("train-08"); }

@@ -289,7 +289,7 @@ TEST_CASE("the time limit saves and stops, with the exit code of the configurati
   CHECK(run_in(folder / "run", test_run(folder, R"({"train": {"max_minutes": 1e-9, "exit_code_on_stop": 0}})"),
                heard) == 0);
   CHECK(heard.has("by train.max_minutes = 1e-09"));
-  CHECK(CheckpointFolder(folder / "run" / "checkpoints").latest() == 0);
+  CHECK(CheckpointFolder(folder / "run" / "checkpoints").latest() == 1);  // one step, however short the time
   REQUIRE(run_in(folder / "run", test_run(folder), heard) == 0);
   REQUIRE(run_in(folder / "straight", test_run(folder)) == 0);
   CHECK(metrics_of(folder / "run") == metrics_of(folder / "straight"));
