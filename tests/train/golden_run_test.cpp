@@ -57,3 +57,6 @@ TEST_CASE("training run of attention with gates, value residuals and tied embedd
   check_run("train-15");
 }
 TEST_CASE("training run of fwpkm, whose fast weights go from batch to batch, equals the reference") { check_run("train-08"); }
+TEST_CASE("training runs of fwmlp, pkm, ovq and sdm equal the reference") {
+  check_run(GENERATE(as<std::string>(), "train-02", "train-10", "train-11", "train-12"));
+}
