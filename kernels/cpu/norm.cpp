@@ -8,7 +8,10 @@
 
 namespace hebb {
 
-int64_t norm_backward_blocks(int64_t rows) { return std::max<int64_t>(1, std::min<int64_t>(64, (rows + 31) / 32)); }
+int64_t norm_backward_blocks(int64_t rows) {
+  // 32 rows or more, and enough blocks to fill a GPU.
+  return std::max<int64_t>(1, std::min<int64_t>(1024, (rows + 31) / 32));
+}
 
 namespace cpu {
 namespace {

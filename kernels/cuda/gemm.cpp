@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "core/cuda_check.h"
-#include "kernels/gemm.h"
+#include "kernels/cuda/common/gemm_layout.h"
 
 namespace hebb::cuda {
 namespace {
@@ -32,19 +32,24 @@ struct Plan {
   }
 };
 
-// cuBLASLt is column-major: a row-major [r, c] matrix is a column-major [c, r] one. So C = A B becomes C' = B' A' with the operands
-// swapped and nothing transposed in memory. Layouts are as stored, rows = the contiguous extent.
+cublasLtMatrixLayout_t layout_of(const ColumnMajor& matrix) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check(cublasLtMatrixLayoutCreate(&layout, data_type(matrix.tensor.dtype), static_cast<uint64_t>(matrix.rows),
+                                   static_cast<uint64_t>(matrix.columns), matrix.stride),
+        "cublasLtMatrixLayoutCreate");
+  return layout;
+}
+
 void describe(Plan& plan, const Gemm& g) {
+  const ColumnMajorProduct product = column_major(g);
   check(cublasLtMatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
-  const cublasOperation_t left = g.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, right = g.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-  check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)), "transposition of B");
-  check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)), "transposition of A");
-  const auto rows = [](int64_t n) { return static_cast<uint64_t>(n); };
-  check(cublasLtMatrixLayoutCreate(&plan.left, data_type(g.b.dtype), rows(g.trans_b ? g.k : g.n), rows(g.trans_b ? g.n : g.k), g.ldb),
-        "layout of B");
-  check(cublasLtMatrixLayoutCreate(&plan.right, data_type(g.a.dtype), rows(g.trans_a ? g.m : g.k), rows(g.trans_a ? g.k : g.m), g.lda),
-        "layout of A");
-  check(cublasLtMatrixLayoutCreate(&plan.out, data_type(g.c.dtype), rows(g.n), rows(g.m), g.ldc), "layout of C");
+  const cublasOperation_t left = product.left.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t right = product.right.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)), "transposition");
+  check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)), "transposition");
+  plan.left = layout_of(product.left);
+  plan.right = layout_of(product.right);
+  plan.out = layout_of(product.out);
 }
 
 uint32_t alignment_of(const Tensor& tensor) {

@@ -5,7 +5,7 @@
 
 #include "core/cuda_device.h"
 #include "host.h"
-#include "kernels/gemm.h"
+#include "kernels/cuda/common/gemm_layout.h"
 
 namespace hebb::HEBB_DEVICE {
 namespace {
@@ -96,17 +96,23 @@ void store(bf16& to, float value) {
   to.bits = static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 
-/// Stands in for cuBLASLt: same interface, fp32 accumulation.
+/// Stands in for cuBLASLt, from the same column-major description, with fp32 accumulation.
 template <class In, class Out>
 void multiply(const Gemm& g) {
-  for (int64_t i = 0; i < g.m; ++i) {
-    for (int64_t j = 0; j < g.n; ++j) {
+  const ColumnMajorProduct p = column_major(g);
+  const auto at = [](const ColumnMajor& m, int64_t i, int64_t j) {
+    const int64_t row = m.is_transposed ? j : i, column = m.is_transposed ? i : j;
+    HEBB_ASSERT(row < m.rows && column < m.columns);
+    return load<In>(m.tensor, column * m.stride + row);
+  };
+  for (int64_t j = 0; j < p.out.columns; ++j) {
+    for (int64_t i = 0; i < p.out.rows; ++i) {
       float sum = 0;
       for (int64_t l = 0; l < g.k; ++l) {
-        sum += load<In>(g.a, g.trans_a ? l * g.lda + i : i * g.lda + l) * load<In>(g.b, g.trans_b ? j * g.ldb + l : l * g.ldb + j);
+        sum += at(p.left, i, l) * at(p.right, l, j);
       }
-      const int64_t at = i * g.ldc + j;
-      store(g.c.as<Out>()[at], static_cast<float>(g.alpha) * sum + (g.accumulate ? load<Out>(g.c, at) : 0.0f));
+      const int64_t to = j * p.out.stride + i;
+      store(g.c.as<Out>()[to], static_cast<float>(g.alpha) * sum + (g.accumulate ? load<Out>(g.c, to) : 0.0f));
     }
   }
 }
