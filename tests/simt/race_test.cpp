@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/common/async_copy.h"
 #include "kernels/cuda/common/prelude.h"
+#include "kernels/cuda/common/sort.h"
 #include "support.h"
 
 #ifdef SIMT_TSAN
@@ -67,6 +68,23 @@ TEST_CASE("the embedding gradient and its sort do not race", "[threads]") {
     DeviceArray<float> d_y(random_values<float>(70 * 8, 1)), d_table(std::vector<float>(5 * 8));
     device::run(stream, hebb::EmbeddingBackward{.d_table = d_table.tensor({5, 8}), .d_y = d_y.tensor({70, 8}), .ids = ids_in.tensor()});
     return d_table.values();
+  });
+}
+
+TEST_CASE("a scan of several rounds does not race", "[threads]") {
+  constexpr int64_t kCount = 4 * 2048 + 3;  // five tiles of 256 digits, 1024 of them a round
+  same_for_all_workers(5, [] {
+    TestStream stream;
+    std::vector<int32_t> keys;
+    Numbers numbers(1);
+    for (int64_t i = 0; i < kCount; ++i) {
+      keys.push_back(static_cast<int32_t>(numbers.below(200)));
+    }
+    DeviceArray<int32_t> in(keys);
+    DeviceArray<unsigned char> scratch(device::sort_scratch_bytes(kCount));
+    const device::SortedKeys sorted = device::sort_keys(stream, in.data(), kCount, 200, scratch.data());
+    device::synchronize(stream);
+    return std::vector<double>(sorted.positions, sorted.positions + kCount);
   });
 }
 
