@@ -39,10 +39,10 @@ void check(int64_t rows, int64_t vocab, bool gradient) {
 }
 
 TEMPLATE_TEST_CASE("cross-entropy and its gradient in place equal loops in double", "[fast]", float, hebb::bf16) {
-  const auto [rows, vocab] = GENERATE(std::pair{1, 1}, std::pair{7, 37}, std::pair{5, 1000}, std::pair{4, 5003});
+  const std::pair<int, int> size = GENERATE(std::pair{1, 1}, std::pair{7, 37}, std::pair{5, 1000}, std::pair{4, 5003});
   const bool gradient = GENERATE(false, true);
-  CAPTURE(rows, vocab, gradient);
-  both_ways([&] { check<TestType>(rows, vocab, gradient); });
+  CAPTURE(size.first, size.second, gradient);
+  both_ways([&] { check<TestType>(size.first, size.second, gradient); });
 }
 
 TEST_CASE("logits of any size give a finite loss, and a NaN reaches it", "[fast]") {

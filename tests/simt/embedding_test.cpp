@@ -1,5 +1,6 @@
 // Embedding, sorting and matrix products.
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "kernels/cuda/common/sort.h"
@@ -67,13 +68,13 @@ TEST_CASE("embedding rows are copied, in every pair of types", "[fast]") {
 
 TEMPLATE_TEST_CASE("the embedding gradient sums the rows of each id, few or many", "[fast]", float, hebb::bf16) {
   // Vocabulary 1: one id through all chunks. 1100 tokens of width 520 exceed the workspace and go in two runs.
-  const auto [tokens, vocab, width] = GENERATE(std::tuple{1, 5, 3}, std::tuple{70, 1, 20}, std::tuple{333, 4, 67}, std::tuple{333, 50000, 24},
-                                               std::tuple{1100, 70, 520});
+  const std::array<int, 3> size = GENERATE(std::array{1, 5, 3}, std::array{70, 1, 20}, std::array{333, 4, 67}, std::array{333, 50000, 24},
+                                           std::array{1100, 70, 520});
+  const int tokens = size[0], vocab = size[1], width = size[2];
   CAPTURE(tokens, vocab, width);
   std::vector<int32_t> ids = random_ids(tokens, static_cast<uint32_t>(vocab), 9);
   const auto d_y = random_values<TestType>(int64_t{tokens} * width, 1);
-  const int64_t size = int64_t{vocab} * width;
-  const auto before = random_values<float>(size, 2);
+  const auto before = random_values<float>(int64_t{vocab} * width, 2);
   std::vector<double> expected = as_double(before);
   for (size_t t = 0; t < ids.size(); ++t) {
     for (size_t i = 0; i < static_cast<size_t>(width); ++i) {

@@ -2,7 +2,6 @@
 // The emulator's host side: settings, launches, device memory, streams and events.
 #include <cstdint>
 #include <functional>
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -15,7 +14,15 @@ struct dim3 {
 
 namespace simt {
 
-using Where = std::source_location;
+/// A line of source. As the default argument `Where where = Where::current()` it is the caller's. (std::source_location does the
+/// same, but not yet with the clang of Debian 12.)
+struct Where {
+  const char* file = "";
+  int line = 0;
+
+  static constexpr Where current(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+  bool operator==(const Where&) const = default;
+};
 
 /// A rule of CUDA that a kernel or its host code broke. The message names kernel, block, thread, file and line as far as known.
 class Fault : public std::runtime_error {

@@ -42,7 +42,7 @@ void collective(unsigned mask, const char* name, void* arguments, Compute comput
     pending->mask = mask;
     pending->name = name;
     pending->where = where;
-  } else if (pending->where.line() != where.line() || std::string(pending->name) != name) {
+  } else if (pending->where != where || std::string_view(pending->name) != name) {
     fault(std::string("reaches ") + name + " while lanes of its mask wait in " + pending->name + " at " + text(pending->where), where);
   }
   pending->arguments[static_cast<size_t>(thread.number & 31)] = arguments;

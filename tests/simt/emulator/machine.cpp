@@ -72,8 +72,8 @@ ScopedSettings::~ScopedSettings() { current_settings = previous_; }
 SIMT_NO_TSAN Worker& worker() { return *current_worker; }
 
 std::string text(Where where) {
-  const std::string file = where.file_name();
-  return file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where.line());
+  const std::string file = where.file;
+  return file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(where.line);
 }
 
 std::string describe(const Thread& thread, const std::string& kernel) {
@@ -304,7 +304,7 @@ void Worker::report_deadlock() {
       continue;
     }
     const auto same = [&](const Thread* other) {
-      return other->where.line() == thread.where.line() && std::string(other->waits_in) == thread.waits_in;
+      return other->where == thread.where && std::string_view(other->waits_in) == thread.waits_in;
     };
     if (std::find_if(seen.begin(), seen.end(), same) == seen.end()) {
       seen.push_back(&thread);
@@ -330,7 +330,7 @@ void Worker::barrier(Where where) {
   if (finished_ > 0) {
     fault("reaches a barrier after " + std::to_string(finished_) + " threads of the block have returned", where);
   }
-  if (at_barrier_ > 0 && (where.line() != barrier_where_.line() || text(where) != text(barrier_where_))) {
+  if (at_barrier_ > 0 && where != barrier_where_) {
     fault("reaches the barrier at " + text(where) + " while others wait at the barrier", barrier_where_);
   }
   char* const tag = &barrier_tags_[barrier_generation_ & 1];
