@@ -40,6 +40,7 @@ struct ParamSpec {
   ParamKind kind = ParamKind::trained;
   bool decay_exempt = false;  // never decayed, whatever its rank (layer pages); one-dimensional tensors never are
   bool initial_state = false; // a learned initial memory, listed apart in parameter counts (spec 81, section 12)
+  bool memory_table = false;  // a trained table of which a token reads some rows (PKM)
 };
 
 /// One named tensor of the model: value, and what training adds to it.

@@ -94,8 +94,6 @@ class Layer {
   /// cost section; training = 3x).
   virtual double flops_per_token(int64_t length) const = 0;
 
-  /// Trained numbers that are the start of a recurrent state (`params.state` of spec 81, section 12).
-  virtual int64_t state_parameters() const { return 0; }
   /// Numbers of sparse tables that one token does not read: total - active (the same section).
   virtual int64_t idle_parameters() const { return 0; }
 

@@ -46,6 +46,7 @@ class Pkm final : public Layer {
     }
     keys_ = &c.declare("keys", {config_.num_heads, 2, n, config_.key_dim / 2}, init::uniform(-key_bound, key_bound));
     values_ = &c.declare("values", {n * n, dv}, init::normal(std::pow(static_cast<double>(dv), -0.5)));
+    keys_->spec.memory_table = values_->spec.memory_table = true;
     if (config_.glu) {
       gate_weight_ = &c.declare("gate_proj.weight", {dv, d_}, init::normal(narrow));
       gate_bias_ = &c.declare("gate_proj.bias", {dv}, init::constant(0));

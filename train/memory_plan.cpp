@@ -28,6 +28,12 @@ MicroBatch planned_rows(const TrainConfig& train) {
   return rows;
 }
 
+/// "blocks.7.ffn/linear" as "blocks.*.ffn/linear": blocks have the same temporaries.
+std::string without_block(const std::string& name) {
+  const size_t end = name.rfind("blocks.", 0) == 0 ? name.find('.', 7) : std::string::npos;
+  return end == std::string::npos ? name : "blocks.*" + name.substr(end);
+}
+
 struct NamedSum {
   std::string name;
   int64_t bytes, count;
@@ -84,11 +90,11 @@ std::string describe(const MemoryPlan& plan, size_t rows) {
   std::string text = "memory plan: " + format_bytes(static_cast<double>(plan.total_bytes())) + "\n";
   text += line("parameters", plan.parameter_bytes) + line("gradients", plan.gradient_bytes);
   text += line("optimizer", plan.optimizer_bytes) + line("activations and temporaries, at the peak", plan.work_bytes);
-  // Equal names are one line: a model has the same temporaries in every block.
   std::vector<NamedSum> sums;
   for (const Arena::Use& use : plan.work_peak) {
-    auto it = std::find_if(sums.begin(), sums.end(), [&](const NamedSum& s) { return s.name == use.name; });
-    it = it != sums.end() ? it : sums.insert(sums.end(), {use.name, 0, 0});
+    const std::string name = without_block(use.name);
+    auto it = std::find_if(sums.begin(), sums.end(), [&](const NamedSum& s) { return s.name == name; });
+    it = it != sums.end() ? it : sums.insert(sums.end(), {name, 0, 0});
     it->bytes += use.bytes;
     it->count += 1;
   }

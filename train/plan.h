@@ -6,6 +6,7 @@
 #include "core/json.h"
 #include "layers/model.h"
 #include "train/memory_plan.h"
+#include "train/paper_flops.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -15,6 +16,7 @@ struct ParameterCounts {
   int64_t non_embedding = 0;  // without embed, lm_head and `state`
   int64_t state = 0;          // learned starts of recurrent states
   int64_t fast = 0;           // fast weights
+  int64_t memory = 0;         // learned starts, fast weights and tables that tokens read rows of
   int64_t active = 0;         // without the rows of sparse tables that a token does not read
 };
 ParameterCounts count_parameters(const Model& model);
@@ -35,6 +37,7 @@ struct Plan {
   int64_t length = 0;                  // row length of the FLOP figures [tokens]
   double flops_per_token = 0;          // forward; training = 3x
   double head_flops_per_token = 0;
+  std::vector<PaperFlops> papers;      // the same model as papers count it
   std::vector<LayerPlan> layers;
   std::vector<int64_t> contexts;       // tokens
   std::vector<int64_t> state_bytes;    // of the model, one row, at `contexts`
@@ -46,6 +49,7 @@ struct Plan {
   std::string data;                            // rows and epochs by source, or why not known
   std::optional<double> hours;
 
+  double training_flops() const { return 3 * flops_per_token * static_cast<double>(tokens); }
   Json json() const;
   std::string text() const;
 };
@@ -62,7 +66,7 @@ Plan plan_model(const ModelConfig& config, int64_t length);
 /// Plans a resolved run configuration.
 Plan plan_run(const RunConfig& config, const PlanOptions& options);
 
-/// Plans side by side, one line each.
+/// Plans side by side, one line each; columns that no plan fills are left out.
 std::string compare_plans(const std::vector<Plan>& plans);
 
 }  // namespace hebb
