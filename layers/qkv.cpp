@@ -24,7 +24,12 @@ void QkvConfig::fields(Fields& f, const std::vector<std::string>& qk_norms) {
   value_head_dim = value_dim();
   f.require(num_heads % *num_kv_heads == 0, "num_kv_heads",
             "a divisor of num_heads (" + std::to_string(num_heads) + ")");
-  if (rope) { rope->resolve(f, head_dim); }
+  if (!rope) { return; }
+  if (rope_is_partial && rope->dims.value_or(head_dim) >= head_dim) {
+    f.fail("rope.dims", rope->dims ? std::to_string(*rope->dims) : "nothing",
+           "an even integer below head_dim (" + std::to_string(head_dim) + ")");
+  }
+  rope->resolve(f, head_dim);
 }
 
 Qkv::Qkv(const BuildContext& c, const QkvConfig& config, const Init& matrix)

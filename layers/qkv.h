@@ -15,6 +15,7 @@ struct QkvConfig {
   std::optional<int64_t> num_kv_heads, value_head_dim;
   std::optional<RopeConfig> rope;
   std::string qk_norm = "none";
+  bool rope_is_partial = false;  // not a field: rope.dims must be given, below head_dim
   bool token_shift = false;
   ValueResidualConfig value_residual;
 

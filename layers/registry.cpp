@@ -3,6 +3,7 @@
 #include "layers/fwmlp.h"
 #include "layers/fwpkm.h"
 #include "layers/gdn.h"
+#include "layers/kvm.h"
 #include "layers/layer.h"
 #include "layers/ovq.h"
 #include "layers/pkm.h"
@@ -21,6 +22,7 @@ const std::vector<LayerType>& layer_types() {
       {"fwmlp", Role::memory, make_fwmlp_config},
       {"sdm", Role::mixer, make_sdm_config},
       {"ovq", Role::mixer, make_ovq_config},
+      {"kvm", Role::mixer, make_kvm_config},
   };
   return types;
 }

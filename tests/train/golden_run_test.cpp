@@ -60,3 +60,6 @@ TEST_CASE("training run of fwpkm, whose fast weights go from batch to batch, equ
 TEST_CASE("training runs of fwmlp, pkm, ovq and sdm equal the reference") {
   check_run(GENERATE(as<std::string>(), "train-02", "train-10", "train-11", "train-12"));
 }
+TEST_CASE("training runs of kvm equal the reference") {
+  check_run(GENERATE(as<std::string>(), "train-04", "train-07", "train-09"));
+}

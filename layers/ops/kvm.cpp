@@ -1,0 +1,187 @@
+#include "layers/ops/kvm.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "layers/ops/kvm_routes.h"
+
+namespace hebb {
+namespace {
+
+struct KvmNode final : Node {
+  KvmVars in;
+  Var o;
+  Tensor lse, routes, sizes, doc_start;
+  Shape q_shape, k_shape, v_shape, o_shape, gate_shape;
+  KvmRule rule;
+  int64_t room;
+  bool reads_state, reaches_gate;  // some query saw a state; the gate of some token entered one
+
+  void backward(Tape& tape) override;
+};
+
+Tensor value_of(Tape& tape, Var v, const Shape& shape) { return v ? tape.value(v).view(shape) : Tensor{}; }
+
+void KvmNode::backward(Tape& tape) {
+  const DType dtype = tape.dtype(in.q);
+  const int64_t b = k_shape[0], t = k_shape[1], kv = k_shape[2], d = k_shape[3], dv = v_shape[3], heads = q_shape[2];
+  const auto make = [&](Shape shape, const char* name) { return tape.scratch(shape, dtype, name); };
+  const Buffer keys = make({b, kv, room, d}, "state rows"), values = make({b, kv, room, dv}, "state rows"),
+               radii = make({b, kv, room}, "state rows"), key_hats = make({b, kv, room, d}, "state rows"),
+               value_hats = make({b, kv, room, dv}, "state rows"), d_keys = make({b, kv, room, d}, "row gradients"),
+               d_values = make({b, kv, room, dv}, "row gradients"), d_radii = make({b, kv, room}, "row gradients"),
+               d_key_hats = make({b, kv, room, d}, "row gradients"),
+               d_value_hats = make({b, kv, room, dv}, "row gradients"),
+               versions = make({b, kv, reads_state ? t : 1, d + dv}, "row versions"),
+               scratch = make({b, kv, 2, kKvmTile, room + rule.window * rule.chunk}, "probabilities"),
+               partial = make({b, kv, 2 * d + 2 * heads / kv}, "partial sums");
+  const Buffer counts = tape.scratch({b, kv, room}, DType::i32, "state rows"),
+               previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
+               latest = tape.scratch({b, kv, room}, DType::i32, "latest versions");
+  Buffer unwanted[3];
+  const auto slot = [&](Var input, Buffer& spare) {
+    GradSlot s = tape.grad_slot(input);
+    if (!s) {
+      spare = tape.scratch(tape.shape(input), dtype, "unwanted gradient");
+      s.tensor = spare;
+    }
+    return s;
+  };
+  const GradSlot d_q = slot(in.q, unwanted[0]), d_k = slot(in.k, unwanted[1]), d_v = slot(in.v, unwanted[2]);
+  const GradSlot d_gate = reaches_gate ? tape.grad_slot(in.gate) : GradSlot{};
+  const auto parameter = [&](Var v, bool reached) {
+    const GradSlot s = v && reached ? tape.grad_slot(v) : GradSlot{};
+    HEBB_ASSERT(!s || s.accumulate);  // leaves
+    return s.tensor;
+  };
+  run(tape.stream(),
+      KvmBackward{d_q.tensor.view(q_shape), d_k.tensor.view(k_shape), d_v.tensor.view(v_shape),
+                  d_gate ? d_gate.tensor.view(gate_shape) : Tensor{}, parameter(in.norm_weight, reads_state),
+                  parameter(in.norm_bias, reads_state), parameter(in.window_temp, true),
+                  parameter(in.state_temp, reads_state),
+                  KvmRows{keys, values, radii, counts, key_hats, value_hats},
+                  KvmRows{d_keys, d_values, d_radii, {}, d_key_hats, d_value_hats}, versions, previous, latest, scratch,
+                  partial, tape.grad(o).view(o_shape), tape.value(o).view(o_shape), lse, routes,
+                  tape.value(in.q).view(q_shape), tape.value(in.k).view(k_shape), tape.value(in.v).view(v_shape),
+                  value_of(tape, in.gate, gate_shape), tape.value(in.norm_weight), tape.value(in.norm_bias),
+                  in.window_temp ? tape.value(in.window_temp) : Tensor{},
+                  in.state_temp ? tape.value(in.state_temp) : Tensor{}, doc_start, sizes, rule, d_q.accumulate,
+                  d_k.accumulate, d_v.accumulate, d_gate.accumulate});
+}
+
+/// Chunks that the longest document of these rows has begun.
+int64_t chunks_of(const Rows& rows, int64_t chunk) {
+  int64_t chunks = 1;
+  for (const DocumentSpan& span : rows.spans()) {
+    chunks = std::max(chunks, (span.offset + span.length - 1) / chunk + 1);
+  }
+  return chunks;
+}
+
+/// Whether the gate of some token scales what a row takes in.
+bool gate_enters(const KvmRule& rule, const std::vector<int32_t>& sizes) {
+  for (size_t c = static_cast<size_t>(rule.window) + 1; c < sizes.size(); ++c) {
+    const int64_t fresh = sizes[c] - sizes[c - 1];
+    if (fresh < rule.chunk || rule.gate_appends) { return true; }
+  }
+  return false;
+}
+
+/// Grows a [B, K, R, ...] buffer to `room` rows.
+void grow(Stream& stream, Arena& arena, Buffer& buffer, int64_t room, const char* name) {
+  const Tensor& from = buffer.tensor();
+  Shape shape = from.shape;
+  const int64_t units = shape[0] * shape[1], old = from.numel() / units, fresh = old / shape[2] * room;
+  shape.dims[2] = room;
+  Buffer to(arena, shape, from.dtype, name);
+  for (int64_t unit = 0; unit < units; ++unit) {
+    copy(stream, to.tensor().slice(unit * fresh, {old}), from.slice(unit * old, {old}));
+  }
+  buffer = std::move(to);
+}
+
+}  // namespace
+
+KvmState::KvmState(Arena& arena, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype)
+    : keys(arena, {batch, shape.kv_heads, room, shape.key_dim}, dtype, "state rows"),
+      values(arena, {batch, shape.kv_heads, room, shape.value_dim}, dtype, "state rows"),
+      radii(arena, {batch, shape.kv_heads, room}, dtype, "state rows"),
+      counts(arena, {batch, shape.kv_heads, room}, DType::i32, "state rows"),
+      key_hats(arena, {batch, shape.kv_heads, room, shape.key_dim}, dtype, "state rows"),
+      value_hats(arena, {batch, shape.kv_heads, room, shape.value_dim}, dtype, "state rows"),
+      window_k(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.key_dim}, dtype, "window"),
+      window_v(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.value_dim}, dtype, "window"),
+      window_gates(arena, {batch, shape.kv_heads, rule.window * rule.chunk}, dtype, "window") {}
+
+void KvmState::reserve(Stream& stream, Arena& arena, int64_t rows) {
+  if (rows <= room()) { return; }
+  const int64_t more = std::max(rows, room() + room() / 2);
+  for (Buffer* buffer : {&keys, &values, &radii, &counts, &key_hats, &value_hats}) {
+    grow(stream, arena, *buffer, more, "state rows");
+  }
+}
+
+Var kvm_attention(Pass& pass, const KvmVars& in, const KvmShape& shape, const KvmRule& rule, const KvmBudget& budget,
+                  KvmState* state, const std::string& name) {
+  Tape& tape = pass.tape;
+  const int64_t batch = pass.batch(), length = pass.length();
+  const DType dtype = tape.dtype(in.q);
+  KvmNode node;
+  node.in = in;
+  node.rule = rule;
+  node.doc_start = pass.rows.doc_start();
+  node.q_shape = {batch, length, shape.heads, shape.key_dim};
+  node.k_shape = {batch, length, shape.kv_heads, shape.key_dim};
+  node.v_shape = {batch, length, shape.kv_heads, shape.value_dim};
+  node.o_shape = {batch, length, shape.heads, shape.value_dim};
+  node.gate_shape = {batch, length, shape.kv_heads};
+  node.o = tape.output({batch * length, shape.heads * shape.value_dim}, dtype, "readout");
+
+  std::vector<int32_t> fresh_sizes;
+  std::vector<int32_t>& sizes = state != nullptr ? state->sizes : fresh_sizes;
+  const int64_t chunks = chunks_of(pass.rows, rule.chunk);
+  extend_sizes(budget, rule.chunk, rule.window, chunks, sizes);
+  node.room = std::max<int64_t>(1, sizes[static_cast<size_t>(chunks - 1)]);
+  node.reads_state = chunks > rule.window;
+  node.reaches_gate = in.gate && gate_enters(rule, sizes);
+  node.sizes = tape.saved({chunks}, DType::i32, "rows by chunk");
+  if (!tape.stream().counting()) { copy_to_device(tape.stream(), node.sizes, sizes.data()); }
+
+  Inspector* inspector = state == nullptr ? pass.inspector : nullptr;
+  const bool measured = state == nullptr && pass.statistics != nullptr;
+  bool forced = false;
+  if (state == nullptr) {
+    node.lse = tape.saved({batch, length, shape.heads}, dtype, "log-sum-exp");
+    node.routes = tape.saved({batch, shape.kv_heads, length}, DType::i32, "routes");
+    forced = inspector != nullptr && upload_forced_routes(pass, node.routes, rule, sizes, name);
+  }
+  std::optional<KvmState> fresh;
+  if (state == nullptr) {
+    state = &fresh.emplace(tape.arena(), batch, shape, node.room, rule, dtype);
+  } else {
+    state->reserve(tape.stream(), tape.arena(), node.room);
+  }
+  {
+    const Buffer scratch = tape.scratch({batch, shape.kv_heads, kKvmTile, state->room() + rule.window * rule.chunk},
+                                        dtype, "probabilities"),
+                 memory_keys = tape.scratch({batch, shape.kv_heads, rule.chunk, shape.key_dim}, dtype, "memory keys");
+    run(tape.stream(),
+        KvmForward{tape.value(node.o).view(node.o_shape), node.lse, node.routes, state->rows(), state->window(), scratch,
+                   memory_keys, tape.value(in.q).view(node.q_shape), tape.value(in.k).view(node.k_shape),
+                   tape.value(in.v).view(node.v_shape), value_of(tape, in.gate, node.gate_shape),
+                   tape.value(in.norm_weight), tape.value(in.norm_bias),
+                   in.window_temp ? tape.value(in.window_temp) : Tensor{},
+                   in.state_temp ? tape.value(in.state_temp) : Tensor{}, node.doc_start, node.sizes, rule, forced});
+  }
+  if (!tape.recomputing() && !tape.stream().counting()) {
+    if (inspector != nullptr && inspector->recording) { report_routes(pass, node.routes, name); }
+    if (measured) {
+      kvm_statistics(pass, node.routes, in.gate ? tape.value(in.gate) : Tensor{}, rule, sizes, name);
+    }
+  }
+  const Var o = node.o;
+  tape.record(std::move(node));
+  return o;
+}
+
+}  // namespace hebb

@@ -1,0 +1,43 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "kernels/kvm.h"
+#include "layers/kvm_budget.h"
+#include "layers/layer.h"
+
+namespace hebb {
+
+struct KvmShape {
+  int64_t heads, kv_heads, key_dim, value_dim;
+};
+
+/// The rows of a batch and the last chunks of its tokens, carried from segment to segment. What of it is in use follows
+/// from the position in the document. The rows' memory grows with the documents.
+struct KvmState {
+  Buffer keys, values, radii, counts, key_hats, value_hats;  // KvmRows
+  Buffer window_k, window_v, window_gates;                   // KvmWindow
+  std::vector<int32_t> sizes;                                // rows by chunk, as far as known
+
+  KvmState(Arena& arena, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype);
+  /// Makes room for `rows` rows; what is held is kept.
+  void reserve(Stream& stream, Arena& arena, int64_t rows);
+  int64_t room() const { return keys.tensor().size(2); }
+  KvmRows rows() const { return {keys, values, radii, counts, key_hats, value_hats}; }
+  KvmWindow window() const { return {window_k, window_v, window_gates}; }
+};
+
+/// q [B T, H D], k [B T, K D], v [B T, K Dv]; gate [B T, K] logits of the merge gate, or none; norm_weight, norm_bias
+/// [D]; window_temp, state_temp [H], both or none.
+struct KvmVars {
+  Var q, k, v, gate, norm_weight, norm_bias, window_temp, state_temp;
+};
+
+/// Key-value means; returns [B T, H Dv]. Query head h reads kv head h K / H. Keeps routes and log-sum-exps; the gate,
+/// the norm and state_temp are reached only where the state was used (spec 00, section 7). Dumps and takes `name`.row
+/// and `name`.append [B, K, T]; throws DataError for forced ones that no run of the rule could have made. Writes the
+/// statistics of `name`. Source: spec 70, sections 3 to 6.
+Var kvm_attention(Pass& pass, const KvmVars& in, const KvmShape& shape, const KvmRule& rule, const KvmBudget& budget,
+                  KvmState* state, const std::string& name);
+
+}  // namespace hebb

@@ -1,0 +1,53 @@
+#pragma once
+// Small kvm models for tests.
+#include "tests/layers/harness.h"
+
+namespace hebb::testing {
+
+inline std::string kvm_model_json(const std::string& layer, int64_t layers = 2) {
+  return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(layers) +
+         R"(, "layers": {"x": {)" + layer +
+         R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
+}
+
+inline std::string kvm_json(const std::string& options, int64_t layers = 2) {
+  return kvm_model_json(R"("type": "kvm", "head_dim": 6, )" + options, layers);
+}
+
+/// Every option and budget once.
+inline const std::vector<std::string>& kvm_variants() {
+  static const std::vector<std::string> variants = {
+      R"("num_heads": 2, "chunk_size": 4, "state": {"mode": "fixed", "rows": 5})",
+      R"("num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3, "chunk_size": 3, "window_chunks": 1, "sinks": 0, )"
+      R"("state": {"mode": "power", "factor": 1.5, "exponent": 0.7, "multiple": 2, "max_rows": 9}, )"
+      R"("rope": {"theta": 100.0, "dims": 4}, "qk_norm": "rms", "merge_gate": "keys", "value_norm": "mean")",
+      R"("num_heads": 2, "num_kv_heads": 1, "chunk_size": 3, "window_chunks": 3, "sinks": 2, )"
+      R"("state": {"mode": "saturate", "limit": 8, "min_rows": 4}, "qk_norm": "none", "merge_gate": "values", )"
+      R"("gate_appends": true, "token_shift": true, "rope": {"theta": 50.0, "dims": 4, "endpoint": true})",
+      R"("num_heads": 3, "value_head_dim": 7, "chunk_size": 2, "sinks": 1, "merge_gate": "none", )"
+      R"("state": {"mode": "fixed", "rows": 4}, "temperatures": false, "value_norm": "updates", )"
+      R"("value_residual": "gated", "value_residual_rank": 3, "value_residual_source": "embedding")",
+      R"("num_heads": 1, "chunk_size": 1, "sinks": 0, "state": {"mode": "fixed", "rows": 3}, "gate_appends": true, )"
+      R"("value_norm": "mean", "value_residual": "lambda")",
+      R"("num_heads": 2, "chunk_size": 3, "state": {"mode": "power", "factor": 1.0, "exponent": 1.0})",
+  };
+  return variants;
+}
+
+inline TraceInput kvm_tokens(int64_t rows, int64_t length) { return random_input(rows, length, 29); }
+
+inline void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
+  input.doc_ids.clear();
+  for (const std::vector<int64_t>& lengths : rows) {
+    const std::vector<int64_t> ids = documents(lengths);
+    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
+  }
+}
+
+inline TraceOptions inside_and_grads() {
+  TraceOptions options = with_grads();
+  options.inside = true;
+  return options;
+}
+
+}  // namespace hebb::testing

@@ -1,0 +1,297 @@
+// kvm as a layer of a model: reference values, gradients, splits, documents, configuration.
+#include "core/parallel.h"
+#include "tests/layers/kvm_models.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+void check_same(const TraceOutput& a, const TraceOutput& b, double tolerance) {
+  check_close("logits", a.logits.values, b.logits.values, tolerance);
+  for (const auto& [name, gradient] : a.grads) {
+    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
+  }
+}
+
+void check_equal_bits(const TraceOutput& a, const TraceOutput& b) {
+  CHECK(a.logits.values == b.logits.values);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : a.grads) {
+    INFO(name);
+    CHECK(gradient.values == b.grads.at(name).values);
+  }
+}
+
+bool reached(const TraceOutput& out, const std::string& name) { return out.grads.count("blocks.0.mixer." + name) > 0; }
+
+}  // namespace
+
+TEST_CASE("kvm agrees with the golden cases", "[kvm][fast]") {
+  const int n = GENERATE(1, 2, 3, 4);
+  check_golden("kvm-" + std::to_string(n));
+}
+
+TEST_CASE("kvm gradients equal difference quotients with the routes held", "[kvm][fast]") {
+  for (const std::string& variant : kvm_variants()) {
+    INFO(variant);
+    TestModel m(kvm_json(variant), DType::f64, 3, 0.4);
+    TraceInput input = kvm_tokens(2, 17);
+    set_documents(input, {{17}, {1, 3, 13}});
+    TraceOptions options;
+    options.forced = m.run(input, inside_and_grads()).inside;
+    check_gradients(m, input, options, 3);
+  }
+}
+
+TEST_CASE("kvm is causal attention with the window temperature while the window holds everything", "[kvm][fast]") {
+  const std::string heads = R"("head_dim": 6, "num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3, )"
+                            R"("qk_norm": "layer", "token_shift": true, "rope": {"theta": 10.0, "dims": 4})";
+  TestModel plain(kvm_model_json(R"("type": "attention", )" + heads), DType::f64, 3, 0.4);
+  TestModel m(kvm_model_json(R"("type": "kvm", "chunk_size": 4, "window_chunks": 3, )"
+                             R"("state": {"mode": "fixed", "rows": 4}, )" + heads),
+              DType::f64, 4, 0.4);
+  m.copy_from(plain);
+  constexpr double kTemperature = 0.75;
+  for (const char* block : {"blocks.0.mixer.", "blocks.1.mixer."}) {
+    m.set(m.param(block + std::string("window_temp")), std::vector<double>(4, kTemperature));
+    for (const char* name : {"q_norm.weight", "q_norm.bias"}) {
+      std::vector<double> values = m.get(m.param(block + std::string(name)));
+      for (double& x : values) { x /= kTemperature; }
+      m.set(m.param(block + std::string(name)), values);
+    }
+  }
+  TraceInput input = kvm_tokens(2, 23);
+  set_documents(input, {{11, 12}, {1, 12, 10}});
+  const TraceOutput out = m.run(input), expected = plain.run(input);
+  check_close("logits", out.logits.values, expected.logits.values, 1e-11);
+  for (const auto& [name, gradient] : expected.grads) {
+    const double factor = name.find("q_norm") != std::string::npos ? kTemperature : 1.0;
+    std::vector<double> scaled = gradient.values;
+    for (double& x : scaled) { x *= factor; }
+    check_close(name, out.grads.at(name).values, scaled, 1e-10);
+  }
+}
+
+TEST_CASE("kvm in any split of the tokens equals one pass", "[kvm][fast]") {
+  for (const std::string& variant : kvm_variants()) {
+    INFO(variant);
+    TestModel m(kvm_json(variant), DType::f64, 3, 0.4);
+    const TraceInput input = kvm_tokens(2, 37);
+    const std::vector<double> expected = m.run(input).logits.values;
+    check_close("steps", m.segments(input, std::vector<int64_t>(37, 1)), expected, 1e-11);
+    for (const std::vector<int64_t>& lengths :
+         {std::vector<int64_t>{14, 1, 1, 2, 19}, {12, 3, 12, 10}, {6, 6, 25}, {1, 36}}) {
+      check_close("prefill", m.segments(input, lengths), expected, 1e-11);
+    }
+    TraceInput packed = kvm_tokens(1, 37);
+    set_documents(packed, {{2, 15, 1, 19}});
+    const std::vector<double> whole = m.run(packed).logits.values;
+    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>(37, 1), {2, 15, 20}, {1, 11, 9, 16}}) {
+      check_close("documents", m.segments(packed, lengths), whole, 1e-11);
+    }
+  }
+}
+
+TEST_CASE("packed documents equal separate kvm runs, gradients too", "[kvm][fast]") {
+  for (const std::string& variant : kvm_variants()) {
+    INFO(variant);
+    TestModel m(kvm_json(variant), DType::f64, 3, 0.4);
+    TraceInput packed = kvm_tokens(1, 25);
+    const std::vector<int64_t> lengths = {1, 3, 4, 17};
+    set_documents(packed, {lengths});
+    const TraceOutput together = m.run(packed);
+    std::vector<double> logits;
+    std::map<std::string, std::vector<double>> sums;
+    std::ptrdiff_t begin = 0;
+    for (const int64_t length : lengths) {
+      TraceInput one;
+      one.rows = 1;
+      one.length = length;
+      one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
+      one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
+      const TraceOutput out = m.run(one);
+      logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
+      for (const auto& [name, gradient] : out.grads) {
+        std::vector<double>& sum = sums[name];
+        sum.resize(gradient.values.size());
+        for (size_t i = 0; i < sum.size(); ++i) { sum[i] += gradient.values[i] * static_cast<double>(length) / 25.0; }
+      }
+      begin += length;
+    }
+    check_close("logits", together.logits.values, logits, 1e-12);
+    for (const auto& [name, gradient] : together.grads) { check_close(name, gradient.values, sums.at(name), 1e-11); }
+  }
+}
+
+TEST_CASE("kvm looks at no later token, bit for bit", "[kvm][fast]") {
+  for (const std::string& variant : kvm_variants()) {
+    INFO(variant);
+    TestModel m(kvm_json(variant), DType::f64, 3, 0.4);
+    for (const int64_t cut : {11, 12, 13}) {  // ends, starts and insides of chunks
+      TraceInput input = kvm_tokens(1, 24);
+      const std::vector<double> before = m.run(input).logits.values;
+      for (size_t t = static_cast<size_t>(cut); t < 24; ++t) { input.inputs[t] = (input.inputs[t] + 1) % 29; }
+      const std::vector<double> after = m.run(input).logits.values;
+      CHECK(std::equal(after.begin(), after.begin() + cut * 29, before.begin()));
+      CHECK(after != before);
+    }
+  }
+}
+
+TEST_CASE("grouped query heads of kvm equal repeated key and value heads", "[kvm][fast]") {
+  const std::string rest = R"(, "num_heads": 2, "chunk_size": 3, "state": {"mode": "fixed", "rows": 4})";
+  TestModel grouped(kvm_json(R"("num_kv_heads": 1)" + rest), DType::f64, 3, 0.4);
+  TestModel repeated(kvm_json(R"("num_kv_heads": 2)" + rest), DType::f64, 4, 0.4);
+  for (const auto& p : grouped.model->params().all()) {
+    std::vector<double> values = grouped.get(*p);
+    Param& to = repeated.param(p->name());
+    if (to.value.numel() == 2 * p->value.numel()) { values.insert(values.end(), values.begin(), values.end()); }
+    repeated.set(to, std::vector<double>(values));
+  }
+  const TraceInput input = kvm_tokens(2, 21);
+  check_close("logits", repeated.run(input).logits.values, grouped.run(input).logits.values, 1e-12);
+}
+
+TEST_CASE("kvm in fp32 agrees with fp64 with the routes forced", "[kvm][fast]") {
+  for (const std::string& variant : kvm_variants()) {
+    INFO(variant);
+    TestModel wide(kvm_json(variant, 1), DType::f64, 3, 0.4), narrow(kvm_json(variant, 1), DType::f32, 3, 0.4);
+    narrow.copy_from(wide);
+    const TraceInput input = kvm_tokens(2, 23);
+    TraceOptions options = inside_and_grads();
+    const TraceOutput expected = wide.run(input, options);
+    options.forced = expected.inside;
+    check_same(narrow.run(input, options), expected, 1e-5);  // the fp32 rule of the layer pages
+  }
+}
+
+TEST_CASE("kvm results have the same bits for any number of threads and with recomputation", "[kvm][fast][threads]") {
+  const int before = threads();
+  for (const std::string& variant : kvm_variants()) {
+    INFO(variant);
+    TestModel m(kvm_json(variant), DType::f32, 3, 0.4);
+    const TraceInput input = kvm_tokens(3, 23);
+    set_threads(1);
+    const TraceOutput one = m.run(input);
+    set_threads(3);
+    check_equal_bits(m.run(input), one);
+    for (const Recompute mode : {Recompute::block, Recompute::mixer}) {
+      m.model->set_recompute(mode);
+      check_equal_bits(m.run(input), one);
+    }
+  }
+  set_threads(before);
+}
+
+TEST_CASE("kvm's switches act once the state is in use, before that only the temperatures", "[kvm][fast]") {
+  const std::string common = R"("num_heads": 2, "chunk_size": 3)";
+  const std::string state = R"(, "state": {"mode": "fixed", "rows": 4})";
+  const std::vector<std::string> switches = {state + R"(, "sinks": 0)",
+                                             state + R"(, "sinks": 2)",
+                                             state + R"(, "merge_gate": "keys")",
+                                             state + R"(, "merge_gate": "values")",
+                                             state + R"(, "merge_gate": "none")",
+                                             state + R"(, "gate_appends": true)",
+                                             state + R"(, "value_norm": "mean")",
+                                             state + R"(, "value_norm": "updates")",
+                                             R"(, "state": {"mode": "power", "factor": 2.0, "exponent": 0.7})",
+                                             R"(, "state": {"mode": "saturate", "limit": 9})",
+                                             R"(, "state": {"mode": "power", "factor": 2.0, "exponent": 0.7, "max_rows": 3})"};
+  TestModel m(kvm_json(common + state), DType::f64, 3, 0.4);
+  const TraceInput within = kvm_tokens(2, 6), beyond = kvm_tokens(2, 31);
+  const std::vector<double> short_logits = m.run(within).logits.values, long_logits = m.run(beyond).logits.values;
+  for (const std::string& change : switches) {
+    INFO(change);
+    TestModel other(kvm_json(common + change), DType::f64, 3, 0.4);
+    other.copy_from(m);
+    CHECK(other.run(within).logits.values == short_logits);
+    CHECK(other.run(beyond).logits.values != long_logits);
+  }
+  TestModel untempered(kvm_json(common + state + R"(, "temperatures": false)"), DType::f64, 3, 0.4);
+  untempered.copy_from(m);
+  CHECK(untempered.run(within).logits.values != short_logits);
+  CHECK(untempered.run(beyond).logits.values != long_logits);
+}
+
+TEST_CASE("kvm's parameters are reached when the state is in use", "[kvm][fast]") {
+  const auto run = [](int64_t length, const std::string& state) {
+    TestModel m(kvm_json(R"("num_heads": 2, "chunk_size": 3, "state": )" + state, 1), DType::f64, 3, 0.4);
+    return m.run(kvm_tokens(1, length));
+  };
+  const std::string fixed = R"({"mode": "fixed", "rows": 3})", full = R"({"mode": "power", "factor": 1, "exponent": 1})";
+  const TraceOutput window = run(6, fixed), unmerged = run(9, fixed), merged = run(10, fixed), appended = run(19, full);
+  for (const char* name : {"state_temp", "mem_norm.weight", "mem_norm.bias"}) {
+    CHECK(!reached(window, name));
+    CHECK(reached(unmerged, name));
+    CHECK(reached(appended, name));
+  }
+  CHECK(reached(window, "window_temp"));
+  CHECK(!reached(unmerged, "merge_gate.weight"));
+  CHECK(reached(merged, "merge_gate.weight"));
+  CHECK(!reached(appended, "merge_gate.weight"));
+}
+
+TEST_CASE("kvm and attention share value-residual groups", "[kvm][fast]") {
+  for (const char* source : {"first", "embedding"}) {
+    for (const char* kind : {"lambda", "gated"}) {
+      const std::string residual = R"("num_heads": 2, "head_dim": 6, "token_shift": true, "value_residual": ")" +
+                                   std::string(kind) + R"(", "value_residual_rank": 2, "value_residual_source": ")" +
+                                   source + "\"";
+      const std::string json = R"({"vocab_size": 29, "hidden_size": 14, "num_layers": 4, "norm": "layer",
+        "embed_norm": true, "residual_scale": 0.7, "layers": {
+        "a": {"type": "attention", "window": 5, )" + residual + R"(},
+        "x": {"type": "kvm", "chunk_size": 3, "state": {"mode": "fixed", "rows": 4},
+              "rope": {"theta": 100.0, "dims": 4, "endpoint": true}, )" + residual + R"(},
+        "mlp": {"type": "relu2", "intermediate_size": 11, "token_shift": true}},
+        "pattern": [{"mixer": "a", "ffn": "mlp"}, {"mixer": "x", "ffn": "mlp"}], "at": {"3": {"mixer": "a"}}})";
+      INFO(source << " " << kind);
+      TestModel m(json, DType::f64, 3, 0.4);
+      TraceInput input = kvm_tokens(2, 15);
+      set_documents(input, {{15}, {4, 11}});
+      TraceOptions options;
+      options.forced = m.run(input, inside_and_grads()).inside;
+      check_gradients(m, input, options, 2);
+      const TraceInput stream = kvm_tokens(2, 22);
+      check_close("steps", m.segments(stream, {9, 1, 1, 4, 7}), m.run(stream).logits.values, 1e-11);
+    }
+  }
+}
+
+TEST_CASE("values that are all zero stay finite in kvm", "[kvm][fast]") {
+  TestModel m(kvm_json(kvm_variants()[0], 1), DType::f64, 3, 0.4);
+  Param& v = m.param("blocks.0.mixer.v_proj.weight");
+  m.set(v, std::vector<double>(static_cast<size_t>(v.value.numel()), 0.0));
+  const TraceOutput out = m.run(kvm_tokens(2, 21));
+  for (const double x : out.logits.values) { CHECK(std::isfinite(x)); }
+  for (const auto& [name, gradient] : out.grads) {
+    INFO(name);
+    for (const double x : gradient.values) { CHECK(std::isfinite(x)); }
+  }
+}
+
+TEST_CASE("kvm puts its statistics under its block", "[kvm][fast]") {
+  TestModel m(kvm_json(R"("num_heads": 2, "chunk_size": 3, "state": {"mode": "fixed", "rows": 4})", 1), DType::f64, 3,
+              0.4);
+  m.set(m.param("blocks.0.mixer.merge_gate.weight"), std::vector<double>(28, 0.0));
+  const Rows rows = Rows::documents(m.stream, m.arena, 1, 17, documents({13, 4}));
+  const Buffer tokens(m.arena, {17}, DType::i32, "tokens");
+  fill_zero(m.stream, tokens);
+  Tape tape(m.stream, m.arena, false);
+  Pass pass{tape, rows};
+  Statistics statistics;
+  pass.statistics = &statistics;
+  m.model->hidden(pass, tokens);
+  REQUIRE(statistics.size() == 1);
+  const auto& s = statistics.at("blocks.0.mixer");
+  // 13 tokens: chunk 2 sees 3 rows, chunks 3 and 4 see 4; 9 tokens left the window, 4 founded rows. 4 tokens: none.
+  CHECK(s.at("rows") == Approx((3 * 3 + 4 * 3 + 4 * 1) / 17.0));
+  CHECK(s.at("rows_max") == 4);
+  CHECK(s.at("append_share") == Approx(4.0 / 9));
+  CHECK(s.at("row_tokens_mean") == Approx(9.0 / 4));
+  CHECK(s.at("merge_gate_mean") == Approx(1.0));
+  // Equal tokens: all merge into one row, so that rows hold 1, 6, 1, 1.
+  CHECK(s.at("row_tokens_max") == 6);
+  const double entropy = -(6.0 / 9 * std::log(6.0 / 9) + 3 * (1.0 / 9) * std::log(1.0 / 9));
+  CHECK(s.at("row_tokens_entropy") == Approx(entropy / std::log(4.0)));
+}
