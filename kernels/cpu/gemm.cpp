@@ -20,6 +20,9 @@ using gemm::pack;
 // Cache blocks: a packed panel of A (kMaxDepth x kRows) stays in L1 (48 KB), the packed panels of B
 // (kMaxDepth x kBlockColumns, 0.8 MB) in L2 (1 to 2 MB).
 constexpr int64_t kMaxDepth = 384;
+// Panels of A packed at once where A is stored transposed: a panel alone would read 4 kRows bytes of every
+// row of memory, less than a cache line, and wait for each.
+constexpr int64_t kPanelGroup = 8;
 template <class S> constexpr int64_t kBlockColumns = sizeof(S) == 4 ? 512 : 256;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -42,7 +45,7 @@ Scratch<S> allocate(int64_t count) {
 /// Packed panels of the calling thread.
 template <class S>
 struct Panels {
-  Scratch<S> left = allocate<S>(kLeftStep<S> * kMaxDepth);
+  Scratch<S> left = allocate<S>(kPanelGroup * kLeftStep<S> * kMaxDepth);
   Scratch<S> right = allocate<S>(kBlockColumns<S> * kMaxDepth);
 };
 template <class S>
@@ -85,18 +88,42 @@ struct Block {
   int64_t j, columns, p, depth;
 };
 
+/// Packs panels [begin, end) of the rows of A, one behind the other.
+template <class S>
+void pack_left(const Problem<S>& g, const Block& at, int64_t begin, int64_t end, int64_t panels, S* left) {
+  const int64_t panel_size = kLeftStep<S> * at.depth;
+  if (!g.trans_a) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const Range rows(g.m, 1, panels, panel);
+      gemm::pack_transposed<S>(at.depth, static_cast<int>(rows.size), g.a_at(rows.begin, at.p), g.lda,
+                               left + (panel - begin) * panel_size, kLeftStep<S>);
+    }
+    return;
+  }
+  int64_t first[kPanelGroup + 1];
+  for (int64_t panel = begin; panel <= end; ++panel) { first[panel - begin] = Range(g.m, 1, panels, panel).begin; }
+  for (int64_t p = 0; p < at.depth; ++p) {  // along the rows of memory, over all panels
+    const S* row = g.a_at(0, at.p + p);
+    for (int64_t i = 0; i < end - begin; ++i) {
+      gemm::pack_rows<S>(1, static_cast<int>(first[i + 1] - first[i]), row + first[i], g.lda,
+                         left + i * panel_size + p * kLeftStep<S>, kLeftStep<S>);
+    }
+  }
+}
+
 /// A panel of rows of A stays in L1 while the panels of B stream past it from L2: C is then read and
 /// written along its rows. `left` and `right` are scratch for packed panels, null to use A and B in place.
 template <class S>
 void multiply_block(const Problem<S>& g, const Block& at, S* left, const S* right) {
   const int64_t panels = divide_up(g.m, kRows);
+  const int64_t group = g.trans_a ? kPanelGroup : 1;
   for (int64_t panel = 0; panel < panels; ++panel) {
     const Range rows(g.m, 1, panels, panel);
     const int row_count = static_cast<int>(rows.size);
     gemm::Left<S> a{g.a_at(rows.begin, at.p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1};
     if (left != nullptr) {
-      pack<S, kLeftStep<S>>(!g.trans_a, at.depth, row_count, a.data, g.lda, left);
-      a = {left, 1, kLeftStep<S>};
+      if (panel % group == 0) { pack_left(g, at, panel, std::min(panel + group, panels), panels, left); }
+      a = {left + panel % group * kLeftStep<S> * at.depth, 1, kLeftStep<S>};
     }
     const auto wide = left != nullptr ? gemm::find_kernel<S, true>(row_count, 2) : gemm::find_kernel<S, false>(row_count, 2);
     const auto narrow = left != nullptr ? gemm::find_kernel<S, true>(row_count, 1) : gemm::find_kernel<S, false>(row_count, 1);
