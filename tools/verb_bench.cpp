@@ -18,18 +18,27 @@ struct Options {
   int64_t rows = 4, length = 512, steps = 8, warmup = 2, context = 1024;
   std::string precision, device = "auto";
   int threads = 0;
-  bool json = false, kernels = false, decode = false;
+  std::string against;
+  bool json = false, kernels = false, decode = false, layers = false;
 };
 
 ModelConfig find_model(const std::string& name) {
-  for (const BenchModel& m : bench_models()) {
-    if (m.name == name) {
-      ModelConfig config;
-      Fields::read(parse_json(m.json, name), "model", config);
-      return config;
+  for (const auto& list : {bench_models(), bench_layers()}) {
+    for (const BenchModel& m : list) {
+      if (m.name == name) {
+        ModelConfig config;
+        Fields::read(parse_json(m.json, name), "model", config);
+        return config;
+      }
     }
   }
   return read_model_config(name);
+}
+
+std::string names_of(const std::vector<BenchModel>& models) {
+  std::string names;
+  for (const BenchModel& m : models) { names += (names.empty() ? "" : ", ") + m.name; }
+  return names;
 }
 
 void run_bench(Options o) {
@@ -64,6 +73,10 @@ void run_bench(Options o) {
     }
     out.set("gemm", rates);
   }
+  if (o.layers) {
+    for (const BenchModel& m : bench_layers()) { o.models.push_back(m.name); }
+    if (o.against.empty()) { o.against = "gdn"; }
+  }
   if (o.models.empty() && !o.kernels) {
     for (const BenchModel& m : bench_models()) {
       o.models.push_back(m.name);
@@ -72,11 +85,20 @@ void run_bench(Options o) {
   Json list = Json::array();
   for (const std::string& name : o.models) {
     const ModelConfig config = find_model(name);
+    double baseline = 0;  // tokens/s, measured just before: speeds drift
+    if (!o.against.empty()) {
+      baseline = measure_model(find_model(o.against), compute, o.rows, o.length, o.warmup, o.steps).tokens_per_s();
+    }
     const ModelSpeed s = measure_model(config, compute, o.rows, o.length, o.warmup, o.steps);
     line("%-24s %lld x %lld: %9.0f tokens/s best, %9.0f median, %6.1f GFLOP/s; step %.1f ms = forward %.1f + backward %.1f + optimizer %.1f\n",
          name.c_str(), static_cast<long long>(o.rows), static_cast<long long>(o.length), s.tokens_per_s(), s.median_tokens_per_s(), s.gflops(),
          s.best_ms, s.forward_ms, s.backward_ms, s.optimizer_ms);
     Json j = Json::object();
+    if (baseline > 0) {
+      line("%-24s %.2f of %s's %.0f tokens/s\n", "", s.tokens_per_s() / baseline, o.against.c_str(), baseline);
+      j.set("against", o.against);
+      j.set("against_tokens_per_s", baseline);
+    }
     j.set("model", name);
     j.set("rows", o.rows);
     j.set("length", o.length);
@@ -104,11 +126,10 @@ void run_bench(Options o) {
 void add_bench_verb(CLI::App& app, int&) {
   CLI::App& verb = *app.add_subcommand("bench", "Measures kernels and training steps on this machine");
   const auto o = std::make_shared<Options>();
-  std::string names;
-  for (const BenchModel& m : bench_models()) {
-    names += (names.empty() ? "" : ", ") + m.name;
-  }
-  verb.add_option("MODEL", o->models, "Built-in models (" + names + ") or configuration files; default: the built-in ones");
+  verb.add_option("MODEL", o->models, "Built-in models (" + names_of(bench_models()) + "; the last with one layer of another type: " + names_of(bench_layers()) +
+                                          ") or configuration files; default: the first built-in ones");
+  verb.add_flag("--layers", o->layers, "All built-in models with one layer of another type, against gdn");
+  verb.add_option("--against", o->against, "Also measure this model before each, and print the ratio")->type_name("MODEL");
   verb.add_flag("--kernels", o->kernels, "Copy bandwidth, and matrix products against the FMA peak of this machine");
   verb.add_flag("--decode", o->decode, "Also prefill and decoding speed");
   verb.add_option("--context", o->context, "Context of --decode [tokens]")->check(CLI::PositiveNumber)->capture_default_str();

@@ -120,20 +120,45 @@ DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, in
   return speed;
 }
 
+namespace {
+
+/// d 256, 6 blocks, vocabulary 4096: `layers` adds to the layers that every benchmark model knows.
+std::string small_model(const std::string& layers, const std::string& pattern) {
+  return R"({"vocab_size": 4096, "hidden_size": 256, "num_layers": 6, "layers": {
+    "mlp": {"type": "swiglu", "intermediate_size": 768},
+    "full": {"type": "attention", "num_heads": 4, "head_dim": 64, "rope": {"theta": 10000.0}},
+    "gdn": {"type": "gdn", "num_heads": 4, "key_head_dim": 64, "value_head_dim": 64, "conv_size": 4})" + layers + R"(},
+    "pattern": )" + pattern + "}";
+}
+
+/// The model `gdn` with `layer` in its third block: in place of the mixer or the feed-forward layer, or as
+/// the block's memory. Named after the layer's type.
+BenchModel one_layer_model(const std::string& type, const std::string& role, const std::string& settings) {
+  const std::string gdn = R"({"mixer": "gdn", "ffn": "mlp"})";
+  std::string changed = R"({"mixer": "gdn", "ffn": "mlp", "memory": "x"})";
+  if (role == "mixer") { changed = R"({"mixer": "x", "ffn": "mlp"})"; }
+  if (role == "ffn") { changed = R"({"mixer": "gdn", "ffn": "x"})"; }
+  const std::string pattern = "[" + gdn + "," + gdn + "," + changed + "," + gdn + "," + gdn + "," + gdn + "]";
+  return {type, small_model(R"(, "x": {"type": ")" + type + R"(", )" + settings + "}", pattern)};
+}
+
+}  // namespace
+
 std::vector<BenchModel> bench_models() {
-  const auto model = [](const std::string& layers, const std::string& pattern) {
-    return R"({"vocab_size": 4096, "hidden_size": 256, "num_layers": 6, "layers": {
-      "mlp": {"type": "swiglu", "intermediate_size": 768},
-      "full": {"type": "attention", "num_heads": 4, "head_dim": 64, "rope": {"theta": 10000.0}},
-      "gdn": {"type": "gdn", "num_heads": 4, "key_head_dim": 64, "value_head_dim": 64, "conv_size": 4})" + layers + R"(},
-      "pattern": )" + pattern + "}";
-  };
-  return {
-      {"transformer", model("", R"([{"mixer": "full", "ffn": "mlp"}])")},
-      {"gdn-hybrid", model("", R"([{"mixer": "gdn", "ffn": "mlp"}, {"mixer": "gdn", "ffn": "mlp"}, {"mixer": "gdn", "ffn": "mlp"},
-        {"mixer": "gdn", "ffn": "mlp"}, {"mixer": "gdn", "ffn": "mlp"}, {"mixer": "full", "ffn": "mlp"}])")},
-      {"gdn", model("", R"([{"mixer": "gdn", "ffn": "mlp"}])")},
-  };
+  const std::string gdn = R"({"mixer": "gdn", "ffn": "mlp"})", full = R"({"mixer": "full", "ffn": "mlp"})";
+  return {{"transformer", small_model("", "[" + full + "]")},
+          {"gdn-hybrid", small_model("", "[" + gdn + "," + gdn + "," + gdn + "," + gdn + "," + gdn + "," + full + "]")},
+          {"gdn", small_model("", "[" + gdn + "]")}};
+}
+
+std::vector<BenchModel> bench_layers() {
+  const std::string heads = R"("num_heads": 4, "head_dim": 64)";
+  return {one_layer_model("attention", "mixer", heads + R"(, "rope": {"theta": 10000.0})"),
+          one_layer_model("sdm", "mixer", R"("slots_per_head": 1024, "num_writes": 16, "num_reads": 16)"),
+          one_layer_model("fwpkm", "memory", R"("num_subkeys": 64, "key_dim": 256, "value_dim": 256)"),
+          one_layer_model("fwmlp", "memory", R"("key_dim": 256, "value_dim": 256, "fast_dim": 256)"),
+          one_layer_model("pkm", "ffn", R"("num_subkeys": 64, "key_dim": 256, "value_dim": 256)"),
+          one_layer_model("ovq", "mixer", heads + R"(, "max_centroids": 1024)")};
 }
 
 double measure_copy_gb_per_s() {

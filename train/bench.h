@@ -34,6 +34,9 @@ struct BenchModel {
   std::string name, json;
 };
 std::vector<BenchModel> bench_models();
+/// The model "gdn" with one layer of each other type in one block, named after the type (n = 64 sub-keys,
+/// 1,024 slots or centroids).
+std::vector<BenchModel> bench_layers();
 
 /// Memory bandwidth of a copy on all threads [GB/s], counting reads and writes.
 double measure_copy_gb_per_s();
