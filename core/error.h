@@ -37,6 +37,12 @@ class DataError : public Error {
   DataError(std::string_view where, std::string_view what, std::string_view found, std::string_view expected);
 };
 
+/// Input that does not exist, as opposed to input that cannot be used; exit code 3.
+class MissingFileError : public DataError {
+ public:
+  using DataError::DataError;
+};
+
 /// Checkpoints and run folders (unwritable, in use, disk full, damaged); exit code 4.
 class CheckpointError : public Error {
  public:

@@ -51,7 +51,11 @@ class Descriptor {
 int open_for_reading(const fs::path& path, ExitCode code) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
-    fail_read(code, path, "cannot open: " + reason(errno));
+    const int error = errno;
+    if (error == ENOENT && code == ExitCode::kData) {
+      throw MissingFileError(path.string(), "cannot open: " + reason(error));
+    }
+    fail_read(code, path, "cannot open: " + reason(error));
   }
   return fd;
 }
@@ -256,7 +260,7 @@ std::vector<fs::path> expand_paths(const std::string& pattern) {
     }
   }
   if (files.empty()) {
-    throw DataError(pattern, "no file matches", "nothing", "a file, a folder with files, or a pattern (*, ?, [..])");
+    throw MissingFileError(pattern, "no file matches", "nothing", "a file, a folder with files, or a pattern (*, ?, [..])");
   }
   std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
   return files;

@@ -81,7 +81,10 @@ class PlainFile final : public ByteSource {
     }
   }
   [[noreturn]] void fail(const char* what) const {
-    throw DataError(path_.string(), std::string(what) + ": " + std::strerror(errno));
+    const int error = errno;
+    const std::string message = std::string(what) + ": " + std::strerror(error);
+    if (error == ENOENT) { throw MissingFileError(path_.string(), message); }
+    throw DataError(path_.string(), message);
   }
   fs::path path_;
   int fd_;

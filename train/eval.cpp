@@ -35,12 +35,6 @@ void fields(Fields& f, Entry& e) {
   }
 }
 
-/// Missing files are no failure of the evaluation: they are what the user does not have.
-bool names_missing_file(const Error& e) {
-  const std::string what = e.what();
-  return e.code() == ExitCode::kData && (what.find("No such file") != std::string::npos || what.find("no file matches") != std::string::npos);
-}
-
 Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, double seconds) {
   Json j = Json::object();
   j.set("format", 1);
@@ -138,12 +132,16 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
     context.seed = e.seed;
     try {
       result = e.task->run(context);
+    } catch (const MissingFileError& error) {  // not a failure: something that the user does not have
+      result = EvalResult();
+      result.status = "skipped";
+      result.reason = error.what();
     } catch (const Error& error) {
       if (error.code() == ExitCode::kStopped) {
         throw;
       }
       result = EvalResult();
-      result.status = names_missing_file(error) ? "skipped" : "failed";
+      result.status = "failed";
       result.reason = error.what();
     }
     context.session.restore_fast_weights(weights);  // evaluations do not influence each other

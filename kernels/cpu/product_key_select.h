@@ -2,6 +2,7 @@
 // Selection of the best pairs of two codebooks (spec 41, section 3; spec 30, section 3): in two
 // stages, ties to the lower index at both.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -48,8 +49,11 @@ void select_product_keys(const S* s1, const S* s2, int64_t n, int64_t k, Product
   const auto pair = [&](int64_t p, int64_t q) {
     return std::pair<S, int32_t>(score_1[p] + score_2[q], static_cast<int32_t>(index_1[p] * n + index_2[q]));
   };
+  // A total order of NaNs too (best, so that they show): the algorithms below leave their arrays without one.
   const auto better = [](const std::pair<S, int32_t>& a, const std::pair<S, int32_t>& b) {
-    return a.first != b.first ? a.first > b.first : a.second < b.second;
+    const bool a_nan = std::isnan(a.first), b_nan = std::isnan(b.first);
+    if (a_nan != b_nan) { return a_nan; }
+    return a_nan || a.first == b.first ? a.second < b.second : a.first > b.first;
   };
   // Both lists are sorted, so the sums of ranks (p, q) with (p+1)(q+1) <= k hold the k best sums. A
   // pair outside can only tie with the last of them; then its slot number decides.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "kernels/cpu/product_key_select.h"
@@ -58,6 +59,24 @@ TEST_CASE("two-stage selection equals an exhaustive search over all sums, ties i
         }
       }
     }
+  }
+}
+
+TEST_CASE("scores that are not numbers still select different slots", "[fast]") {
+  constexpr int64_t kSubkeys = 23, kSlots = 17;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  cpu::ProductKeyWork<double> work;
+  for (int64_t every = 1; every <= 5; ++every) {
+    std::vector<double> s1, s2;
+    for (int64_t i = 0; i < kSubkeys; ++i) {
+      s1.push_back(i % every == 0 ? nan : static_cast<double>(i * 7 % 11));
+      s2.push_back(i % (every + 1) == 0 ? nan : static_cast<double>(i * 5 % 13));
+    }
+    std::vector<int32_t> slots(kSlots);
+    std::vector<double> sums(kSlots);
+    cpu::select_product_keys(s1.data(), s2.data(), kSubkeys, kSlots, work, slots.data(), sums.data());
+    CHECK(std::set<int32_t>(slots.begin(), slots.end()).size() == static_cast<size_t>(kSlots));
+    for (const int32_t slot : slots) { CHECK((slot >= 0 && slot < kSubkeys * kSubkeys)); }
   }
 }
 
