@@ -39,6 +39,14 @@ Init truncated_normal(double std) {
 
 }  // namespace init
 
+void Param::reset_moments(Stream& stream) {
+  if (m.defined()) {
+    fill_zero(stream, m);
+    fill_zero(stream, v);
+  }
+  updates = 0;
+}
+
 Param& ParamStore::declare(ParamSpec spec) {
   HEBB_ASSERT(find(spec.name) == nullptr);
   params_.push_back(std::make_unique<Param>());
@@ -118,11 +126,7 @@ void ParamStore::initialize(Stream& stream, uint64_t seed) {
     } else {
       copy_to_device(stream, p->value, drawn.data());
     }
-    if (p->m.defined()) {
-      fill_zero(stream, p->m);
-      fill_zero(stream, p->v);
-    }
-    p->updates = 0;
+    p->reset_moments(stream);
   }
 }
 

@@ -53,6 +53,8 @@ struct Param {
 
   const std::string& name() const { return spec.name; }
   bool trained() const { return spec.kind == ParamKind::trained; }
+  /// The optimizer's memory of this tensor starts anew.
+  void reset_moments(Stream& stream);
   bool decays() const { return trained() && !spec.decay_exempt && spec.shape.rank >= 2; }
 };
 

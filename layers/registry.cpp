@@ -8,6 +8,7 @@
 #include "layers/ovq.h"
 #include "layers/pkm.h"
 #include "layers/sdm.h"
+#include "layers/vq.h"
 
 namespace hebb {
 
@@ -23,6 +24,7 @@ const std::vector<LayerType>& layer_types() {
       {"sdm", Role::mixer, make_sdm_config},
       {"ovq", Role::mixer, make_ovq_config},
       {"kvm", Role::mixer, make_kvm_config},
+      {"vq", Role::mixer, make_vq_config},
   };
   return types;
 }

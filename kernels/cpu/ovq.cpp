@@ -1,7 +1,7 @@
 #include "kernels/ovq.h"
 
 #include "core/parallel.h"
-#include "kernels/cpu/gemm_cpu.h"
+#include "kernels/cpu/dictionary_read.h"
 #include "kernels/cpu/ovq_dictionary.h"
 
 namespace hebb::cpu {
@@ -62,40 +62,20 @@ template <class S> class Forward {
 
   /// Reads out `count` tokens from t on, the first of which is number `at` of its chunk.
   void read(int64_t t, int64_t at, int64_t count) {
-    const int64_t n = book_.n, group = heads_ / kv_heads_, visible = at + count;
+    const int64_t group = heads_ / kv_heads_;
+    const ReadSource<S> from{book_.keys, book_.values, book_.log_counts, book_.n, pending_k_, d_, pending_v_, dv_,
+                             d_,         dv_};
     for (int64_t h = kv_head_ * group; h < (kv_head_ + 1) * group; ++h) {
       const int64_t item = (row_ * length_ + t) * heads_ + h;
-      const S* q = a_.q.as<S>() + item * d_;
-      if (n > 0) {
-        gemm_serial<S>(false, true, count, n, d_, S(1), q, heads_ * d_, book_.keys, d_, false, logits_, logits_stride_);
-      }
-      gemm_serial<S>(false, true, count, visible, d_, S(1), q, heads_ * d_, pending_k_, d_, false, logits_ + n,
-                     logits_stride_);
-      for (int64_t i = 0; i < count; ++i) {
-        const S lse = softmax(logits_ + i * logits_stride_, n, at + i + 1, visible);
-        if (a_.lse.defined()) { a_.lse.as<S>()[item + i * heads_] = lse; }
-      }
-      S* o = a_.o.as<S>() + item * dv_;
-      gemm_serial<S>(false, false, count, dv_, visible, S(1), logits_ + n, logits_stride_, pending_v_, dv_, false, o,
-                     heads_ * dv_);
-      if (n > 0) {
-        gemm_serial<S>(false, false, count, dv_, n, S(1), logits_, logits_stride_, book_.values, dv_, true, o,
-                       heads_ * dv_);
-      }
+      const ReadQueries<S> to{a_.q.as<S>() + item * d_,
+                              heads_ * d_,
+                              a_.o.as<S>() + item * dv_,
+                              heads_ * dv_,
+                              a_.lse.defined() ? a_.lse.as<S>() + item : nullptr,
+                              heads_,
+                              count};
+      read_dictionary(from, to, at + 1, logits_, logits_stride_);
     }
-  }
-
-  /// Logits of n centroids and `own` of `visible` keys to probabilities; returns the log-sum-exp.
-  S softmax(S* x, int64_t n, int64_t own, int64_t visible) const {
-    for (int64_t r = 0; r < n; ++r) { x[r] += book_.log_counts[r]; }
-    S largest = x[0];
-    for (int64_t r = 1; r < n + own; ++r) { largest = std::max(largest, x[r]); }
-    for (int64_t r = 0; r < n + own; ++r) { x[r] = exp_(x[r] - largest); }
-    const S sum = lane_sum<S>(n + own, [&](int64_t r) { return x[r]; });
-    const S scale = S(1) / sum;
-    for (int64_t r = 0; r < n + own; ++r) { x[r] *= scale; }
-    std::fill(x + n + own, x + n + visible, S(0));
-    return largest + std::log(sum);
   }
 
   /// Folds the full chunk in that ended before token t, `position` tokens into the document.

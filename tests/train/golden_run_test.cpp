@@ -32,6 +32,10 @@ void check_run(const std::string& name) {
       expected(golden / "final.safetensors");
   CHECK(found.entries().size() == expected.entries().size());
   for (const auto& [tensor, entry] : expected.entries()) {
+    if (entry.dtype == DType::i32) {
+      CHECK(found.integers(tensor) == expected.integers(tensor));
+      continue;
+    }
     const std::vector<double> a = found.doubles(tensor), b = expected.doubles(tensor);
     REQUIRE(a.size() == b.size());
     double worst = 0, largest = 0;
@@ -62,4 +66,7 @@ TEST_CASE("training runs of fwmlp, pkm, ovq and sdm equal the reference") {
 }
 TEST_CASE("training runs of kvm equal the reference") {
   check_run(GENERATE(as<std::string>(), "train-04", "train-07", "train-09"));
+}
+TEST_CASE("training runs of vq, whose idle counters go from step to step, equal the reference") {
+  check_run(GENERATE(as<std::string>(), "train-01", "train-06"));
 }

@@ -1,0 +1,174 @@
+#include "layers/ops/vq.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+namespace hebb {
+namespace {
+
+struct VqKeysNode final : Node {
+  Var k, codes, kq;
+  Tensor ids, dither;
+  Shape k_shape;
+  VqMode mode;
+
+  void backward(Tape& tape) override {
+    const GradSlot d_k = tape.grad_slot(k), d_codes = tape.grad_slot(codes);
+    const Buffer shares =
+        tape.scratch({k_shape[0], k_shape[1], k_shape[2], 2}, tape.dtype(k), "shares of the codewords");
+    run(tape.stream(), VqKeysBackward{d_k ? d_k.tensor.view(k_shape) : Tensor{}, d_codes.tensor, shares,
+                                      tape.grad(kq).view(k_shape), tape.value(k).view(k_shape), tape.value(codes),
+                                      dither, ids, mode, d_k.accumulate, d_codes.accumulate});
+  }
+};
+
+/// Forced ids [B, K, T], each in [low, high].
+std::vector<int32_t> checked(const Inspector::Record& forced, int64_t count, int64_t low, int64_t high,
+                             const std::string& name) {
+  if (static_cast<int64_t>(forced.integers.size()) != count) {
+    throw DataError(name, "forced decisions", std::to_string(forced.integers.size()) + " integers",
+                    std::to_string(count));
+  }
+  for (const int64_t id : forced.integers) {
+    if (id < low || id > high) {
+      throw DataError(name, "forced codeword", std::to_string(id),
+                      low == high ? std::to_string(low) + ": this step does not quantize"
+                                  : std::to_string(low) + " to " + std::to_string(high));
+    }
+  }
+  return {forced.integers.begin(), forced.integers.end()};
+}
+
+/// The points that keys take, or the forced ones.
+void select(Pass& pass, const VqSelect& args, bool inspects, const std::string& name) {
+  Inspector* inspector = inspects ? pass.inspector : nullptr;
+  const Inspector::Record* forced = inspector != nullptr ? inspector->force(name) : nullptr;
+  if (forced != nullptr) {
+    copy_to_device(pass.stream(), args.ids,
+                   checked(*forced, args.ids.numel(), 0, args.points.size(1) - 1, name).data());
+  } else {
+    run(pass.stream(), args);
+  }
+  if (inspector != nullptr && inspector->recording && !pass.tape.recomputing()) {
+    std::vector<int32_t> host(static_cast<size_t>(args.ids.numel()));
+    copy_to_host(pass.stream(), host.data(), args.ids);
+    inspector->records[name] = {{args.ids.size(0), args.ids.size(1), args.ids.size(2)}, {host.begin(), host.end()}, {}};
+  }
+}
+
+double mean_similarity(Pass& pass, const Tensor& k, const Tensor& points, const Tensor& ids) {
+  const Buffer similarity = pass.tape.scratch(ids.shape, k.dtype, "similarities");
+  run(pass.stream(), VqSimilarity{similarity, k, points, ids});
+  double total = 0;
+  dispatch_real(k.dtype, [&](auto zero) {
+    std::vector<decltype(zero)> host(static_cast<size_t>(ids.numel()));
+    copy_to_host(pass.stream(), host.data(), similarity);
+    total = std::accumulate(host.begin(), host.end(), 0.0);
+  });
+  return total / static_cast<double>(ids.numel());
+}
+
+Tensor upload(Tape& tape, const std::vector<double>& values, Shape shape, DType dtype) {
+  const Tensor to = tape.saved(shape, dtype, "dither");
+  dispatch_real(dtype, [&](auto zero) {
+    const std::vector<decltype(zero)> typed(values.begin(), values.end());
+    copy_to_device(tape.stream(), to, typed.data());
+  });
+  return to;
+}
+
+}  // namespace
+
+VqKeys vq_keys(Pass& pass, Var k, Var codes, const VqShape& shape, const VqQuantizer& quantizer,
+               const std::string& name) {
+  Tape& tape = pass.tape;
+  const DType dtype = tape.dtype(k);
+  const int64_t kv = shape.kv_heads, n = shape.codewords;
+  const bool is_segment = quantizer.mode == VqMode::sf_diveq;
+  VqKeysNode node;
+  node.k = k;
+  node.codes = codes;
+  node.mode = quantizer.mode;
+  node.k_shape = {pass.batch(), pass.length(), kv, shape.key_dim};
+  node.kq = tape.output(tape.shape(k), dtype, "quantized keys");
+  node.ids = tape.saved({pass.batch(), kv, pass.length()}, DType::i32, "codewords of keys");
+  Buffer between, bias;
+  Tensor points = tape.value(codes);
+  if (quantizer.mode != VqMode::nearest) {
+    const int64_t m = is_segment ? n - 1 : n;
+    if (is_segment) {
+      node.dither = upload(tape, *quantizer.dither, {kv, m}, dtype);
+      between = tape.scratch({kv, m, shape.key_dim}, dtype, "dithered points");
+      points = between;
+    }
+    bias = tape.scratch({kv, m}, dtype, "selection bias");
+    run(tape.stream(), VqPoints{between, bias, tape.value(codes), node.dither, quantizer.idle, quantizer.idle_bonus});
+  }
+  const Tensor keys = tape.value(k).view(node.k_shape);
+  select(pass, VqSelect{node.ids, keys, points, bias}, true, name + ".assign");
+  run(tape.stream(), VqGather{tape.value(node.kq).view(node.k_shape), points, node.ids});
+  if (pass.statistics != nullptr && !tape.recomputing() && !tape.stream().counting()) {
+    auto& statistics = (*pass.statistics)[name];
+    statistics["commitment_similarity"] = mean_similarity(pass, keys, points, node.ids);
+    const Buffer nearest = tape.scratch(node.ids.shape, DType::i32, "nearest codewords");
+    run(tape.stream(), VqSelect{nearest, keys, tape.value(codes), {}});
+    statistics["commitment_similarity_eval"] = mean_similarity(pass, keys, tape.value(codes), nearest);
+  }
+  const VqKeys out{node.kq, node.ids};
+  tape.record(std::move(node));
+  return out;
+}
+
+VqState::VqState(Arena& arena, int64_t rows, const VqShape& shape, DType dtype)
+    : counts(arena, {rows, shape.kv_heads, shape.codewords}, DType::i32, "codeword counts"),
+      log_counts(arena, {rows, shape.kv_heads, shape.codewords}, dtype, "log counts"),
+      means(arena, {rows, shape.kv_heads, shape.codewords, shape.value_dim}, dtype, "codeword values") {}
+
+Tensor vq_nearest(Pass& pass, Var k, Var codes, const VqShape& shape, bool inspects, const std::string& name) {
+  const Tensor ids =
+      pass.tape.saved({pass.batch(), shape.kv_heads, pass.length()}, DType::i32, "codewords of keys");
+  select(pass,
+         VqSelect{ids, pass.tape.value(k).view({pass.batch(), pass.length(), shape.kv_heads, shape.key_dim}),
+                  pass.tape.value(codes), {}},
+         inspects, name + ".assign");
+  return ids;
+}
+
+Var vq_read(Pass& pass, Var q, Var v, const Tensor& points, const Tensor& ids, const VqShape& shape, int64_t chunk,
+            VqState* state) {
+  Tape& tape = pass.tape;
+  HEBB_ASSERT(!tape.recording());
+  const DType dtype = tape.dtype(q);
+  const int64_t batch = pass.batch(), length = pass.length(), longest = std::min(chunk, length);
+  std::optional<VqState> fresh;
+  if (state == nullptr) {
+    VqShape own = shape;
+    own.codewords = points.size(1);
+    state = &fresh.emplace(tape.arena(), batch, own, dtype);
+  }
+  const Var o = tape.output({batch * length, shape.heads * shape.value_dim}, dtype, "readout");
+  const Buffer keys = tape.scratch({batch, shape.kv_heads, longest, shape.key_dim}, dtype, "keys of the chunk"),
+               logits = tape.scratch({batch, shape.kv_heads, kVqTile, points.size(1) + longest}, dtype,
+                                     "probabilities");
+  run(tape.stream(),
+      VqRead{tape.value(o).view({batch, length, shape.heads, shape.value_dim}), state->dictionary(), keys, logits,
+             tape.value(q).view({batch, length, shape.heads, shape.key_dim}),
+             tape.value(v).view({batch, length, shape.kv_heads, shape.value_dim}), points, ids, pass.rows.doc_start(),
+             longest});
+  return o;
+}
+
+void vq_report_unquantized(Pass& pass, const VqShape& shape, const std::string& name) {
+  if (pass.inspector == nullptr || pass.tape.recomputing()) { return; }
+  const int64_t count = pass.tokens() * shape.kv_heads;
+  if (const Inspector::Record* forced = pass.inspector->force(name + ".assign")) {
+    checked(*forced, count, -1, -1, name + ".assign");
+  }
+  if (pass.inspector->recording) {
+    pass.inspector->records[name + ".assign"] = {
+        {pass.batch(), shape.kv_heads, pass.length()}, std::vector<int64_t>(static_cast<size_t>(count), -1), {}};
+  }
+}
+
+}  // namespace hebb
