@@ -5,6 +5,7 @@
 #include "layers/gdn.h"
 #include "layers/kvm.h"
 #include "layers/layer.h"
+#include "layers/mesanet.h"
 #include "layers/ovq.h"
 #include "layers/pkm.h"
 #include "layers/sdm.h"
@@ -25,6 +26,7 @@ const std::vector<LayerType>& layer_types() {
       {"ovq", Role::mixer, make_ovq_config},
       {"kvm", Role::mixer, make_kvm_config},
       {"vq", Role::mixer, make_vq_config},
+      {"mesanet", Role::mixer, make_mesanet_config},
   };
   return types;
 }

@@ -5,9 +5,9 @@
 #include "core/parallel.h"
 #include "kernels/delta_gates.h"
 #include "kernels/gated_delta.h"
-#include "kernels/head_norm.h"
 #include "kernels/short_conv.h"
 #include "layers/ops/chunk_grid.h"
+#include "layers/ops/recurrence_input.h"
 
 namespace hebb {
 namespace {
@@ -16,69 +16,7 @@ namespace {
 /// 256 x 384, AVX-512), a longer one less.
 constexpr int64_t kMaxSteps = 4;
 
-/// One of q, k, v on its way into the recurrence.
-struct Operand {
-  Var input, weight, bias;
-  Shape shape;  // [B, T, heads, head_dim]
-  bool normed;
-
-  int64_t tokens() const { return shape[0] * shape[1]; }
-  Shape flat() const { return {shape[0], shape[1], shape[2] * shape[3]}; }
-  Shape matrix() const { return {tokens(), shape[2] * shape[3]}; }
-};
-
 Tensor value_or_none(Tape& tape, Var v) { return v ? tape.value(v) : Tensor{}; }
-
-/// What enters the recurrence.
-struct Prepared {
-  Buffer memory, scale;  // scale: factors of the l2 norm
-  Tensor values;         // [B, T, heads, head_dim]: in memory, in `into`, or the raw projection itself
-};
-
-Prepared prepare(Tape& tape, const Operand& s, const DeltaConfig& config, const Tensor& doc_start,
-                 const Tensor& previous, const Tensor& into = {}) {
-  Prepared p;
-  const Tensor input = tape.value(s.input);
-  const bool activates = config.conv_size > 0 || config.silu;
-  if (!activates && !s.normed && !into.defined()) {
-    p.values = input.view(s.shape);
-    return p;
-  }
-  if (!into.defined()) {
-    p.memory = tape.scratch(s.matrix(), input.dtype, "delta rule inputs");
-  }
-  const Tensor out = into.defined() ? into : p.memory.tensor();
-  p.values = out.view(s.shape);
-  if (activates || !s.normed) {
-    run(tape.stream(), ShortConvForward{out.view(s.flat()), input.view(s.flat()), value_or_none(tape, s.weight),
-                                        value_or_none(tape, s.bias), previous, doc_start, config.silu});
-  }
-  if (s.normed) {
-    p.scale = tape.scratch({s.tokens(), s.shape[2]}, input.dtype, "l2 norm scale");
-    const Tensor from = activates ? out : input;
-    run(tape.stream(), L2NormForward{out.view(s.matrix()), p.scale, from.view(s.matrix()), s.shape[3]});
-  }
-  return p;
-}
-
-/// From the gradient at the prepared values (overwritten) to the raw projection, filter and bias.
-void finish(Tape& tape, const Operand& s, const DeltaConfig& config, const Tensor& doc_start, const Prepared& p,
-            const Tensor& d_values) {
-  if (s.normed) {
-    run(tape.stream(), L2NormBackward{d_values.view(s.matrix()), d_values.view(s.matrix()), p.values.view(s.matrix()),
-                                      p.scale, s.shape[3], false});
-  }
-  Buffer partial;
-  if (s.weight) {
-    partial = tape.scratch({short_conv_blocks(s.shape[0], s.shape[1]), config.conv_size + 1, s.shape[2] * s.shape[3]},
-                           d_values.dtype, "convolution sums");
-  }
-  const GradSlot d_x = tape.grad_slot(s.input);
-  run(tape.stream(), ShortConvBackward{d_x ? d_x.tensor.view(s.flat()) : Tensor{}, tape.grad_slot(s.weight).tensor,
-                                       tape.grad_slot(s.bias).tensor, partial, d_values.view(s.flat()),
-                                       tape.value(s.input).view(s.flat()), value_or_none(tape, s.weight),
-                                       value_or_none(tape, s.bias), doc_start, config.silu, d_x.accumulate});
-}
 
 struct Gates {
   Buffer g, beta;
@@ -90,7 +28,7 @@ struct GatedDeltaNode final : Node {
   Var o;
   Tensor doc_start;
   ChunkGrid grid;
-  Operand q, k, v;
+  RecurrenceInput q, k, v;
   int64_t batch, length;
 
   Gates gates(Tape& tape) const {
@@ -105,8 +43,8 @@ struct GatedDeltaNode final : Node {
 
   void backward(Tape& tape) override {
     HEBB_ASSERT(tape.has_grad(o));
-    const Prepared pq = prepare(tape, q, config, doc_start, {}), pk = prepare(tape, k, config, doc_start, {}),
-                   pv = prepare(tape, v, config, doc_start, {});
+    const PreparedInput pq = prepare_input(tape, q, doc_start, {}, {}), pk = prepare_input(tape, k, doc_start, {}, {}),
+                        pv = prepare_input(tape, v, doc_start, {}, {});
     const Gates gate = gates(tape);
     const DType dtype = tape.dtype(in.q);
     const Buffer d_q = tape.scratch(q.shape, dtype, "delta rule gradient"),
@@ -127,9 +65,9 @@ struct GatedDeltaNode final : Node {
     args.g = gate.g;
     args.beta = gate.beta;
     run_core(tape, args);
-    finish(tape, q, config, doc_start, pq, d_q);
-    finish(tape, k, config, doc_start, pk, d_k);
-    finish(tape, v, config, doc_start, pv, d_v);
+    finish_input(tape, q, doc_start, pq, d_q);
+    finish_input(tape, k, doc_start, pk, d_k);
+    finish_input(tape, v, doc_start, pv, d_v);
     backward_gates(tape, gate, d_g, d_beta);
   }
 
@@ -169,7 +107,10 @@ struct GatedDeltaNode final : Node {
   }
 };
 
-Tensor carried(const std::unique_ptr<ShortConvState>& state) { return state ? state->previous.tensor() : Tensor{}; }
+/// A convolution's earlier inputs; undefined where nothing is carried.
+Tensor carried(const DeltaState* state, std::unique_ptr<ShortConvState> DeltaState::*input) {
+  return state != nullptr && state->*input ? (state->*input)->previous.tensor() : Tensor{};
+}
 
 }  // namespace
 
@@ -195,9 +136,9 @@ DeltaOutputs gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& c
   const Shape keys{node.batch, node.length, config.key_heads, config.key_dim};
   const Shape values{node.batch, node.length, config.value_heads, config.value_dim},
       out{pass.tokens(), config.value_channels()};
-  node.q = {in.q, in.q_conv, in.q_bias, keys, config.l2_norm};
-  node.k = {in.k, in.k_conv, in.k_bias, keys, config.l2_norm};
-  node.v = {in.v, in.v_conv, in.v_bias, values, false};
+  node.q = {in.q, in.q_conv, in.q_bias, keys, config.silu, config.l2_norm};
+  node.k = {in.k, in.k_conv, in.k_bias, keys, config.silu, config.l2_norm};
+  node.v = {in.v, in.v_conv, in.v_bias, values, config.silu, false};
   const DType dtype = tape.dtype(in.q);
   DeltaOutputs result;
   result.o = node.o = tape.output(out, dtype, "delta rule output");
@@ -206,10 +147,10 @@ DeltaOutputs gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& c
     result.prediction = tape.output(out, dtype, "delta rule prediction");
   }
   {
-    const Prepared q = prepare(tape, node.q, config, node.doc_start, state != nullptr ? carried(state->q) : Tensor{});
-    const Prepared k = prepare(tape, node.k, config, node.doc_start, state != nullptr ? carried(state->k) : Tensor{});
-    const Prepared v = prepare(tape, node.v, config, node.doc_start, state != nullptr ? carried(state->v) : Tensor{},
-                               value_or_none(tape, result.value));
+    const PreparedInput q = prepare_input(tape, node.q, node.doc_start, carried(state, &DeltaState::q), {});
+    const PreparedInput k = prepare_input(tape, node.k, node.doc_start, carried(state, &DeltaState::k), {});
+    const PreparedInput v = prepare_input(tape, node.v, node.doc_start, carried(state, &DeltaState::v),
+                                          value_or_none(tape, result.value));
     const Gates gates = node.gates(tape);
     const Tensor o = tape.value(node.o).view(values),
                  prediction = inspect ? tape.value(result.prediction).view(values) : Tensor{};

@@ -1,0 +1,310 @@
+#include "core/parallel.h"
+#include "tests/layers/harness.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+std::string model_json(const std::string& mesa, int64_t d = 20, int64_t layers = 2,
+                       const std::string& ffn = R"("type": "swiglu", "intermediate_size": 13)", int64_t vocab = 29,
+                       const std::string& more = "") {
+  return R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": )" + std::to_string(d) +
+         R"(, "num_layers": )" + std::to_string(layers) + R"(, "layers": {"x": {"type": "mesanet", )" + mesa +
+         R"(}, "mlp": {)" + ffn + R"(}}, "pattern": [{"mixer": "x", "ffn": "mlp"}])" + more + "}";
+}
+
+const std::string kSmall = R"("num_heads": 2, "key_head_dim": 5)";
+
+const std::vector<std::string> kVariants = {
+    "",
+    R"(, "value_head_dim": 7, "conv_bias": true, "output_gate": "silu")",
+    R"(, "conv_size": 0, "qk_norm": "none", "output_gate": "sigmoid", "chunk_size": 16)",
+    R"(, "conv_size": 0, "activation": "none", "output_norm": "none", "lambda_min": 0.1, "lambda_init": 0.5)",
+    R"(, "conv_size": 2, "activation": "none", "value_head_dim": 3, "solver": "exact", "decay_bias_init": 1.5)",
+    R"(, "conv_size": 0, "activation": "none", "qk_norm": "none", "solver": "exact", "output_gate": "silu")",
+};
+
+/// Norms that are smooth: a document's first answers may be nearly 0, and the norm makes a step of that, which
+/// difference quotients and fp32 cannot follow.
+std::string smooth_json(const std::string& mesa) {
+  return model_json(mesa, 20, 2, R"("type": "swiglu", "intermediate_size": 13)", 29, R"(, "norm_eps": 0.1)");
+}
+
+void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
+  input.doc_ids.clear();
+  for (const std::vector<int64_t>& lengths : rows) {
+    const std::vector<int64_t> ids = documents(lengths);
+    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
+  }
+}
+
+void check_same_outputs(const TraceOutput& a, const TraceOutput& b, double tolerance) {
+  check_close("logits", a.logits.values, b.logits.values, tolerance);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : a.grads) {
+    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
+  }
+}
+
+void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
+  CHECK(a.logits.values == b.logits.values);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : a.grads) {
+    INFO(name);
+    CHECK(gradient.values == b.grads.at(name).values);
+  }
+}
+
+int64_t count_parameters(const std::string& json, const std::string& prefix = "") {
+  ModelConfig config;
+  Fields::read(parse_json(json, "test.json"), "model", config);
+  const Model model(config);
+  int64_t count = 0;
+  for (const auto& p : model.params().all()) { count += p->name().rfind(prefix, 0) == 0 ? p->spec.shape.numel() : 0; }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("mesanet agrees with the golden cases", "[mesanet][fast]") {
+  const int n = GENERATE(1, 2, 3, 4);
+  check_golden("mesanet-" + std::to_string(n));
+}
+
+TEST_CASE("mesanet gradients equal difference quotients where the solve has converged", "[mesanet][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(smooth_json(kSmall + variant), DType::f64, 3, 0.4);
+    TraceInput input = random_input(2, 21, 29);
+    check_gradients(m, input, {}, 3, 1e-6, 3e-6);
+    set_documents(input, {{1, 3, 17}, {19, 1, 1}});
+    check_gradients(m, input, {}, 3, 1e-6, 3e-6);
+  }
+}
+
+TEST_CASE("the chunk size changes mesanet by rounding only", "[mesanet][fast]") {
+  for (const char* steps : {R"(, "cg_steps": 3)", R"(, "cg_steps": 30)", R"(, "solver": "exact")"}) {
+    INFO(steps);
+    const std::string rest = kSmall + steps;
+    TestModel reference(model_json(rest + R"(, "chunk_size": 16)"), DType::f64, 3, 0.4);
+    TraceInput input = random_input(2, 150, 29);
+    set_documents(input, {{150}, {40, 1, 109}});
+    const TraceOutput expected = reference.run(input);
+    for (const char* size : {"32", "64"}) {
+      TestModel m(model_json(rest + R"(, "chunk_size": )" + size), DType::f64, 3, 0.4);
+      check_same_outputs(m.run(input), expected, 1e-10);  // fp64, two layers, sums over 300 tokens
+    }
+  }
+}
+
+TEST_CASE("enough steps equal the exact solver through a whole model", "[mesanet][fast]") {
+  TestModel steps(model_json(kSmall + R"(, "cg_steps": 20)"), DType::f64, 3, 0.4),
+      exact(model_json(kSmall + R"(, "solver": "exact")"), DType::f64, 3, 0.4);
+  const TraceInput input = random_input(2, 40, 29);
+  check_same_outputs(steps.run(input), exact.run(input), 1e-10);
+}
+
+TEST_CASE("mesanet in any split of the tokens equals one pass", "[mesanet][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
+    const TraceInput input = random_input(2, 60, 29);
+    const std::vector<double> expected = m.run(input).logits.values;
+    check_close("steps", m.segments(input, std::vector<int64_t>(60, 1)), expected, 1e-11);
+    check_close("prefill, steps, more", m.segments(input, {33, 1, 1, 2, 23}), expected, 1e-11);
+    TraceInput packed = random_input(1, 60, 29);
+    set_documents(packed, {{2, 30, 1, 27}});
+    const std::vector<double> whole = m.run(packed).logits.values;
+    for (const std::vector<int64_t>& lengths :
+         {std::vector<int64_t>(60, 1), {2, 30, 28}, {1, 20, 17, 22}, {33, 1, 26}}) {
+      check_close("documents", m.segments(packed, lengths), whole, 1e-11);
+    }
+  }
+}
+
+TEST_CASE("cg_steps_decode counts for single tokens of a carried row alone", "[mesanet][fast]") {
+  TestModel m(model_json(kSmall + R"(, "cg_steps": 4)"), DType::f64, 3, 0.4),
+      short_steps(model_json(kSmall + R"(, "cg_steps": 4, "cg_steps_decode": 1)"), DType::f64, 3, 0.4),
+      one(model_json(kSmall + R"(, "cg_steps": 1)"), DType::f64, 3, 0.4);
+  const TraceInput input = random_input(1, 24, 29);
+  const std::vector<double> expected = m.run(input).logits.values;
+  CHECK(short_steps.run(input).logits.values == expected);
+  check_close("segments", short_steps.segments(input, {13, 2, 9}), expected, 1e-11);
+  check_close("decoding", short_steps.segments(input, std::vector<int64_t>(24, 1)), one.run(input).logits.values,
+              1e-11);
+  CHECK(compare(short_steps.segments(input, std::vector<int64_t>(24, 1)), expected).relative() > 1e-3);
+}
+
+TEST_CASE("packed documents equal separate mesanet runs, gradients too", "[mesanet][fast]") {
+  TestModel m(model_json(kSmall + kVariants[1]), DType::f64, 3, 0.4);
+  TraceInput packed = random_input(1, 47, 29);
+  const std::vector<int64_t> lengths = {18, 1, 28};
+  set_documents(packed, {lengths});
+  const TraceOutput together = m.run(packed);
+  std::vector<double> logits;
+  std::map<std::string, std::vector<double>> sums;
+  std::ptrdiff_t begin = 0;
+  for (const int64_t length : lengths) {
+    TraceInput one;
+    one.rows = 1;
+    one.length = length;
+    one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
+    one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
+    const TraceOutput out = m.run(one);
+    logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
+    for (const auto& [name, gradient] : out.grads) {
+      std::vector<double>& sum = sums[name];
+      sum.resize(gradient.values.size());
+      for (size_t i = 0; i < sum.size(); ++i) { sum[i] += gradient.values[i] * static_cast<double>(length) / 47.0; }
+    }
+    begin += length;
+  }
+  check_close("logits", together.logits.values, logits, 1e-12);
+  for (const auto& [name, gradient] : together.grads) { check_close(name, gradient.values, sums.at(name), 1e-11); }
+}
+
+TEST_CASE("mesanet looks at no later token", "[mesanet][fast]") {
+  TestModel m(model_json(kSmall), DType::f64, 3, 0.4);
+  TraceInput input = random_input(1, 80, 29);
+  const std::vector<double> before = m.run(input).logits.values;
+  for (size_t t = 41; t < 80; ++t) { input.inputs[t] = (input.inputs[t] + 1) % 29; }
+  const std::vector<double> after = m.run(input).logits.values;
+  check_close("earlier logits", {after.begin(), after.begin() + 41 * 29}, {before.begin(), before.begin() + 41 * 29},
+              1e-14);
+  CHECK(compare({after.begin() + 41 * 29, after.end()}, {before.begin() + 41 * 29, before.end()}).worst > 1e-3);
+}
+
+TEST_CASE("fp32 mesanet stays within 1e-5 of fp64", "[mesanet][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel wide(smooth_json(kSmall + variant), DType::f64, 3, 0.2),
+        narrow(smooth_json(kSmall + variant), DType::f32, 3, 0.2);
+    wide.copy_from(narrow);
+    TraceInput input = random_input(2, 100, 29);
+    set_documents(input, {{1, 99}, {70, 30}});
+    check_same_outputs(narrow.run(input), wide.run(input), 1e-5);
+  }
+}
+
+TEST_CASE("mesanet gives the same bits on 1 and 3 threads and with recomputation", "[mesanet][threads]") {
+  TraceInput input = random_input(3, 90, 29);
+  set_documents(input, {{90}, {10, 80}, {64, 1, 25}});
+  TestModel m(model_json(kSmall + kVariants[1]), DType::f32, 3, 0.4);
+  set_threads(1);
+  const TraceOutput one = m.run(input);
+  set_threads(3);
+  const TraceOutput three = m.run(input);
+  check_same_bits(one, three);
+  for (const Recompute mode : {Recompute::mixer, Recompute::block}) {
+    m.model->set_recompute(mode);
+    check_same_bits(m.run(input), three);
+  }
+  set_threads(0);
+}
+
+TEST_CASE("mesanet reports how far its solves are from converged", "[mesanet][fast]") {
+  const auto residuals = [](int64_t steps) {
+    TestModel m(model_json(kSmall + R"(, "cg_steps": )" + std::to_string(steps), 20, 1), DType::f64, 3, 0.4);
+    const Rows rows = Rows::streams(m.stream, m.arena, 2, 30);
+    std::vector<int32_t> ids(60);
+    for (size_t i = 0; i < ids.size(); ++i) { ids[i] = static_cast<int32_t>(i * 7 % 29); }
+    const Buffer tokens(m.arena, {60}, DType::i32, "tokens");
+    copy_to_device(m.stream, tokens, ids.data());
+    Tape tape(m.stream, m.arena, false);
+    Statistics statistics;
+    Pass pass{tape, rows};
+    pass.statistics = &statistics;
+    m.model->hidden(pass, tokens);
+    return statistics.at("blocks.0.mixer");
+  };
+  const auto few = residuals(1), many = residuals(20);
+  CHECK(few.at("residual_max") > 1e-2);
+  CHECK(few.at("residual_mean") < few.at("residual_max"));
+  CHECK(many.at("residual_max") < 1e-12);
+}
+
+TEST_CASE("mesanet starts from the values of its page", "[mesanet][fast]") {
+  TestModel m(model_json(kSmall + R"(, "conv_bias": true, "decay_bias_init": 2.5)", 20, 1,
+                         R"("type": "swiglu", "intermediate_size": 13)", 29, R"(, "norm": "rms_unit_offset")"));
+  const auto all = [&](const std::string& name, double expected) {
+    for (const double v : m.get(m.param("blocks.0.mixer." + name))) { CHECK(v == Approx(expected).epsilon(1e-6)); }
+  };
+  for (const double raw : m.get(m.param("blocks.0.mixer.lambda_raw"))) {
+    CHECK(raw == Approx(0.110).margin(1e-3));                              // the page's digits
+    CHECK(0.25 + std::log1p(std::exp(raw)) == Approx(1.0).epsilon(1e-7));  // fp32
+  }
+  all("o_norm.weight", 1);
+  all("a_proj.bias", 2.5);
+  all("b_proj.bias", 0);
+  all("q_conv.bias", 0);
+  for (const char* name : {"lambda_raw", "a_proj.bias", "b_proj.bias", "o_norm.weight", "k_conv.bias"}) {
+    INFO(name);
+    CHECK_FALSE(m.param(std::string("blocks.0.mixer.") + name).decays());
+  }
+  for (const char* name : {"q_proj", "k_proj", "v_proj", "a_proj", "b_proj", "o_proj", "q_conv", "k_conv"}) {
+    INFO(name);
+    CHECK(m.param(std::string("blocks.0.mixer.") + name + ".weight").decays());
+  }
+}
+
+TEST_CASE("mesanet has the published numbers of parameters, state bytes and FLOPs", "[mesanet][fast]") {
+  const std::string paper =
+      R"("num_heads": 6, "key_head_dim": 128, "value_head_dim": 128, "conv_size": 4, "cg_steps": 30)";
+  const std::string mlp = R"("type": "swiglu", "intermediate_size": 2304)";
+  CHECK(count_parameters(model_json(paper, 768, 8, mlp, 10000), "blocks.0.mixer.") == 2375564);
+  CHECK(count_parameters(model_json(paper, 768, 8, mlp, 10000)) == 76844896);
+  CHECK(count_parameters(model_json(paper + R"(, "output_gate": "silu")", 768, 8, mlp, 10000)) == 81563488);
+  ModelConfig config;
+  Fields::read(parse_json(model_json(paper, 768, 1, mlp, 10000), "test.json"), "model", config);
+  const Model model(config);
+  CHECK(model.blocks()[0].mixer->state_bytes(100) == 4 * 196608 + 2 * 2 * 3 * 6 * 128);
+  const double projections = 2 * 768 * (4 * 6 * 128 + 2 * 6), convolutions = 11 * 2 * 6 * 128;
+  const double states = 6 * (2 * 128 * 256 + 2 * 128 * 128 + 2 * 64 * 256);
+  const double solve = 30 * 6 * (2 * 128 * 128 + 4 * 64 * 128 + 12 * 128);
+  CHECK(model.blocks()[0].mixer->flops_per_token(1000) == projections + convolutions + states + solve);
+}
+
+TEST_CASE("impossible mesanet configurations are refused with what was found and expected", "[mesanet][fast]") {
+  const auto error = [](const std::string& mesa) -> std::string {
+    try {
+      count_parameters(model_json(mesa));
+    } catch (const ConfigError& e) { return e.what(); }
+    return "";
+  };
+  using Catch::Matchers::Contains;
+  CHECK_THAT(error(R"("key_head_dim": 5)"), Contains("num_heads"));
+  CHECK_THAT(error(R"("num_heads": 5)"), Contains("key_head_dim"));
+  CHECK_THAT(error(kSmall + R"(, "conv_size": 1)"), Contains("conv_size") && Contains("0 or an integer >= 2"));
+  CHECK_THAT(error(kSmall + R"(, "conv_size": 0, "conv_bias": true)"), Contains("false where conv_size is 0"));
+  CHECK_THAT(error(kSmall + R"(, "lambda_min": 0)"), Contains("lambda_min") && Contains("> 0"));
+  CHECK_THAT(error(kSmall + R"(, "lambda_init": 0.25)"), Contains("lambda_init") && Contains("a number > lambda_min"));
+  CHECK_THAT(error(kSmall + R"(, "cg_steps": 0)"), Contains("cg_steps") && Contains(">= 1"));
+  CHECK_THAT(error(kSmall + R"(, "cg_steps_decode": 0)"), Contains("cg_steps_decode") && Contains(">= 1"));
+  CHECK_THAT(error(kSmall + R"(, "cg_epsilon": -1)"), Contains("cg_epsilon") && Contains(">= 0"));
+  CHECK_THAT(error(kSmall + R"(, "chunk_size": 128)"), Contains("chunk_size") && Contains("16, 32 or 64"));
+  for (const char* key : {"activation", "qk_norm", "solver", "output_norm", "output_gate"}) {
+    CHECK_THAT(error(kSmall + ", \"" + key + R"(": "other")"), Contains(key) && Contains("other"));
+  }
+}
+
+TEST_CASE("a dry run of mesanet counts memory and launches nothing", "[mesanet][fast]") {
+  ModelConfig config;
+  Fields::read(parse_json(model_json(kSmall + R"(, "output_gate": "silu")"), "test.json"), "model", config);
+  Arena arena(DeviceKind::count);
+  Stream stream;
+  stream.device = DeviceKind::count;
+  Model model(config);
+  model.params().allocate(arena, DType::f32, true);
+  const Rows rows = Rows::streams(stream, arena, 4, 300);
+  const Buffer tokens(arena, {1200}, DType::i32, "tokens"), row_loss(arena, {1200}, DType::f64, "loss");
+  const int64_t before = arena.in_use_bytes();
+  {
+    Tape tape(stream, arena, true);
+    Pass pass{tape, rows};
+    model.loss(pass, model.hidden(pass, tokens), tokens, row_loss, 1.0);
+    tape.backward();
+  }
+  CHECK(arena.in_use_bytes() == before);
+  CHECK(arena.peak_bytes() > before);
+}
