@@ -43,8 +43,15 @@ inline bool launch(Stream& stream, const char* name) {
 // The contract of a kernel is its args struct: tensors (outputs first), sizes, flags. `HEBB_KERNEL(Args)`
 // declares cpu::run and cuda::run and defines hebb::run, which switches on the stream's device.
 // HEBB_KERNEL_CPU(Args) is for kernels that have no CUDA code yet: there they stop with an error.
+// The emulator's tests (docs/emulator.md) see the kernels of its device as well.
+#if defined(HEBB_SIMT) && defined(HEBB_DEVICE)
+#define HEBB_KERNEL_EMULATED(Args) namespace HEBB_DEVICE { void run(Stream& stream, const Args& args); }
+#else
+#define HEBB_KERNEL_EMULATED(Args)
+#endif
 #ifdef HEBB_HAVE_CUDA
 #define HEBB_KERNEL(Args)                                               \
+  HEBB_KERNEL_EMULATED(Args)                                            \
   namespace cpu { void run(Stream& stream, const Args& args); }         \
   namespace cuda { void run(Stream& stream, const Args& args); }        \
   inline void run(Stream& stream, const Args& args) {                   \
@@ -53,7 +60,7 @@ inline bool launch(Stream& stream, const char* name) {
     }                                                                   \
   }
 #else
-#define HEBB_KERNEL(Args) HEBB_KERNEL_CPU(Args)
+#define HEBB_KERNEL(Args) HEBB_KERNEL_EMULATED(Args) HEBB_KERNEL_CPU(Args)
 #endif
 #define HEBB_KERNEL_CPU(Args)                                           \
   namespace cpu { void run(Stream& stream, const Args& args); }         \

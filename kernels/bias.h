@@ -7,12 +7,12 @@ namespace hebb {
 struct AddBias {
   Tensor y, bias;
 };
-HEBB_KERNEL_CPU(AddBias)
+HEBB_KERNEL(AddBias)
 
 /// out [n] += column sums of x [N, n], in row order. Bound: memory.
 struct ColumnSums {
   Tensor out, x;
 };
-HEBB_KERNEL_CPU(ColumnSums)
+HEBB_KERNEL(ColumnSums)
 
 }  // namespace hebb

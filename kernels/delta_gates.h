@@ -10,7 +10,7 @@ struct DeltaGatesForward {
   Tensor g, beta, a, b, a_log, dt_bias;
   double beta_scale;
 };
-HEBB_KERNEL_CPU(DeltaGatesForward)
+HEBB_KERNEL(DeltaGatesForward)
 
 /// d_a, d_b (overwritten, or added to by their flag; undefined: not wanted), d_a_log +=, d_dt_bias +=,
 /// from d_g and d_beta and the forward pass's g and beta.
@@ -21,7 +21,7 @@ struct DeltaGatesBackward {
   double beta_scale;
   bool accumulate_a, accumulate_b;
 };
-HEBB_KERNEL_CPU(DeltaGatesBackward)
+HEBB_KERNEL(DeltaGatesBackward)
 
 /// Token blocks of the sums: a function of N only, never of threads.
 int64_t delta_gates_blocks(int64_t tokens);

@@ -9,7 +9,7 @@ struct L2NormForward {
   Tensor n, scale, x;
   int64_t head_dim;
 };
-HEBB_KERNEL_CPU(L2NormForward)
+HEBB_KERNEL(L2NormForward)
 
 /// d_x = s (d_n - n (n . d_n)), overwritten (d_x may be d_n) or, with `accumulate`, added to.
 /// Bound: memory, 3 passes.
@@ -18,7 +18,7 @@ struct L2NormBackward {
   int64_t head_dim;
   bool accumulate;
 };
-HEBB_KERNEL_CPU(L2NormBackward)
+HEBB_KERNEL(L2NormBackward)
 
 enum class HeadGate { none, silu, sigmoid };
 
@@ -31,7 +31,7 @@ struct GatedNormForward {
   double eps;
   HeadGate gate;
 };
-HEBB_KERNEL_CPU(GatedNormForward)
+HEBB_KERNEL(GatedNormForward)
 
 /// d_o and d_z from d_y, overwritten or added to by their flag (undefined: not wanted); d_weight +=.
 /// The root mean square is computed again. partial [gated_norm_blocks(N), head_dim] is scratch of the
@@ -44,7 +44,7 @@ struct GatedNormBackward {
   HeadGate gate;
   bool accumulate_o, accumulate_z;
 };
-HEBB_KERNEL_CPU(GatedNormBackward)
+HEBB_KERNEL(GatedNormBackward)
 
 /// Token blocks of the weight-gradient sum: a function of N only, never of threads.
 int64_t gated_norm_blocks(int64_t tokens);

@@ -11,7 +11,7 @@ struct PairShiftForward {
   Tensor k_out, v_out;
   Tensor k, v, shift, previous_k, previous_v, doc_start;
 };
-HEBB_KERNEL_CPU(PairShiftForward)
+HEBB_KERNEL(PairShiftForward)
 
 /// d_k and d_v (overwritten or added to; undefined: not wanted) and d_shift [1] += ... from d_k_out and d_v_out, for
 /// rows that continue nothing. partial [B] f64 is scratch.
@@ -20,6 +20,6 @@ struct PairShiftBackward {
   Tensor d_k_out, d_v_out, v, shift, doc_start;
   bool accumulate_k, accumulate_v;
 };
-HEBB_KERNEL_CPU(PairShiftBackward)
+HEBB_KERNEL(PairShiftBackward)
 
 }  // namespace hebb

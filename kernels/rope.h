@@ -30,7 +30,7 @@ struct RopeTable {
   int64_t first;
   RopeSpec spec;
 };
-HEBB_KERNEL_CPU(RopeTable)
+HEBB_KERNEL(RopeTable)
 
 /// y = x with the first dims channels of every head rotated: pairs (i, i + dims/2) become
 /// (a cos - b sin, b cos + a sin). x, y [B, T, H, D]; table as above: indexed by token when
@@ -42,6 +42,6 @@ struct Rope {
   int64_t first;
   bool by_token, inverse, accumulate;
 };
-HEBB_KERNEL_CPU(Rope)
+HEBB_KERNEL(Rope)
 
 }  // namespace hebb

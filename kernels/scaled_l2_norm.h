@@ -8,7 +8,7 @@ namespace hebb {
 struct ScaledL2NormForward {
   Tensor y, x, scale;
 };
-HEBB_KERNEL_CPU(ScaledL2NormForward)
+HEBB_KERNEL(ScaledL2NormForward)
 
 /// d_x (overwritten, or added to where `accumulate`; may be undefined) and d_scale [H] += ... (may be
 /// undefined) from d_y. partial [scaled_l2_norm_blocks(N), H] is scratch of the two-stage sum over tokens.
@@ -18,7 +18,7 @@ struct ScaledL2NormBackward {
   Tensor d_y, x, scale;
   bool accumulate;
 };
-HEBB_KERNEL_CPU(ScaledL2NormBackward)
+HEBB_KERNEL(ScaledL2NormBackward)
 
 int64_t scaled_l2_norm_blocks(int64_t tokens);
 

@@ -12,7 +12,7 @@ struct ShortConvForward {
   Tensor y, x, weight, bias, previous, doc_start;
   bool silu;
 };
-HEBB_KERNEL_CPU(ShortConvForward)
+HEBB_KERNEL(ShortConvForward)
 
 /// From d_y: d_x (overwritten or, with `accumulate`, added to), d_weight += and d_bias +=; undefined
 /// ones are not wanted. z is computed again. d_x may be d_y only where weight is undefined.
@@ -23,7 +23,7 @@ struct ShortConvBackward {
   Tensor d_y, x, weight, bias, doc_start;
   bool silu, accumulate;
 };
-HEBB_KERNEL_CPU(ShortConvBackward)
+HEBB_KERNEL(ShortConvBackward)
 
 /// Token blocks of the weight-gradient sums: a function of the shape only, never of threads.
 int64_t short_conv_blocks(int64_t rows, int64_t length);
@@ -32,6 +32,6 @@ int64_t short_conv_blocks(int64_t rows, int64_t length);
 struct ShortConvShift {
   Tensor previous, x;
 };
-HEBB_KERNEL_CPU(ShortConvShift)
+HEBB_KERNEL(ShortConvShift)
 
 }  // namespace hebb

@@ -8,7 +8,7 @@ namespace hebb {
 struct SigmoidGateForward {
   Tensor y, x, gate;
 };
-HEBB_KERNEL_CPU(SigmoidGateForward)
+HEBB_KERNEL(SigmoidGateForward)
 
 /// d_x = d_y sigmoid(gate) and d_gate = sum d_y x s (1 - s), overwritten or added to where told so; each
 /// may be undefined. Bound: memory, 5 passes.
@@ -17,6 +17,6 @@ struct SigmoidGateBackward {
   Tensor d_y, x, gate;
   bool accumulate_x, accumulate_gate;
 };
-HEBB_KERNEL_CPU(SigmoidGateBackward)
+HEBB_KERNEL(SigmoidGateBackward)
 
 }  // namespace hebb

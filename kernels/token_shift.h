@@ -10,7 +10,7 @@ struct TokenShiftForward {
   Tensor y, x, mu, previous, doc_start;
   bool zero_start;
 };
-HEBB_KERNEL_CPU(TokenShiftForward)
+HEBB_KERNEL(TokenShiftForward)
 
 /// d_x (overwritten or, with `accumulate`, added to) and d_mu [C] += ..., from d_y.
 /// partial [token_shift_blocks(B T), C] is scratch of the two-stage sum over tokens.
@@ -19,7 +19,7 @@ struct TokenShiftBackward {
   Tensor d_y, x, mu, doc_start;
   bool zero_start, accumulate;
 };
-HEBB_KERNEL_CPU(TokenShiftBackward)
+HEBB_KERNEL(TokenShiftBackward)
 
 int64_t token_shift_blocks(int64_t tokens);
 

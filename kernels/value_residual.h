@@ -10,7 +10,7 @@ struct ValueResidualForward {
   Tensor y, v, first, mix;
   bool gated;
 };
-HEBB_KERNEL_CPU(ValueResidualForward)
+HEBB_KERNEL(ValueResidualForward)
 
 /// d_v = (1 - lambda) d_y, d_first = lambda d_y, d_mix = d_y (first - v) and, gated, times
 /// lambda (1 - lambda). Outputs are overwritten, or added to where told so (d_mix [C]: always added
@@ -20,7 +20,7 @@ struct ValueResidualBackward {
   Tensor d_y, v, first, mix;
   bool gated, accumulate_v, accumulate_first, accumulate_mix;
 };
-HEBB_KERNEL_CPU(ValueResidualBackward)
+HEBB_KERNEL(ValueResidualBackward)
 
 int64_t value_residual_blocks(int64_t tokens);
 

@@ -10,11 +10,11 @@ struct Sight {
   int64_t window = 0, block = 0, blocks = 0;
 
   bool operator==(const Sight&) const = default;
-  bool full() const { return window == 0 && block == 0; }
+  constexpr bool full() const { return window == 0 && block == 0; }
   /// Largest number of tokens seen at once; 0 when there is no bound.
-  int64_t size() const { return window > 0 ? window : block * blocks; }
+  constexpr int64_t size() const { return window > 0 ? window : block * blocks; }
   /// First document position that position p sees.
-  int64_t first(int64_t p) const {
+  constexpr int64_t first(int64_t p) const {
     const int64_t from = window > 0 ? p - window + 1 : block > 0 ? (p / block - blocks + 1) * block : 0;
     return from > 0 ? from : 0;
   }
@@ -27,7 +27,7 @@ struct VisibleKeys {
   Sight sight;
   int64_t offset;
 };
-HEBB_KERNEL_CPU(VisibleKeys)
+HEBB_KERNEL(VisibleKeys)
 
 /// Where a bounded Sight keeps the last tokens of a document: `size` slots, of which those that the
 /// newest token sees are one run, although their order is not that of the positions (softmax does not
@@ -37,21 +37,21 @@ struct RingSlots {
   Sight sight;
 
   /// Slot of position p when `newest` is the last position written.
-  int64_t slot(int64_t p, int64_t newest) const {
+  constexpr int64_t slot(int64_t p, int64_t newest) const {
     if (sight.window > 0) {
       return p % sight.window;
     }
     const int64_t block = p / sight.block, older = sight.blocks - 1;
     return (block == newest / sight.block ? older : older - 1 - block % older) * sight.block + p % sight.block;
   }
-  int64_t begin(int64_t newest) const {
+  constexpr int64_t begin(int64_t newest) const {
     if (sight.window > 0) {
       return 0;
     }
     const int64_t older = sight.blocks - 1, block = newest / sight.block;
     return (older - (block < older ? block : older)) * sight.block;
   }
-  int64_t end(int64_t newest) const {
+  constexpr int64_t end(int64_t newest) const {
     if (sight.window > 0) {
       return newest + 1 < sight.window ? newest + 1 : sight.window;
     }
@@ -65,14 +65,14 @@ struct RingAppend {
   Tensor ring, x, doc_start;
   RingSlots slots;
 };
-HEBB_KERNEL_CPU(RingAppend)
+HEBB_KERNEL(RingAppend)
 
 /// lo, hi [B, 1] i32: the slots that the appended token sees.
 struct RingKeys {
   Tensor lo, hi, doc_start;
   RingSlots slots;
 };
-HEBB_KERNEL_CPU(RingKeys)
+HEBB_KERNEL(RingKeys)
 
 /// line [B, size - 1 + T, C] = what the ring holds of the document that continues into the row, in
 /// order, ending at index size - 2. Indices of tokens that do not exist are not written.
@@ -80,7 +80,7 @@ struct RingUnroll {
   Tensor line, ring, doc_start;
   RingSlots slots;
 };
-HEBB_KERNEL_CPU(RingUnroll)
+HEBB_KERNEL(RingUnroll)
 
 /// ring = the tokens of `line` (see RingUnroll; the row's own from index size - 1) that a token after
 /// the row could see.
@@ -88,6 +88,6 @@ struct RingStore {
   Tensor ring, line, doc_start;
   RingSlots slots;
 };
-HEBB_KERNEL_CPU(RingStore)
+HEBB_KERNEL(RingStore)
 
 }  // namespace hebb

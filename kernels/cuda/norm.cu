@@ -1,6 +1,6 @@
 #include "kernels/norm.h"
 
-#include "kernels/cuda/common/prelude.h"
+#include "kernels/cuda/common/column_sums.h"
 
 // One block per row (forward) or per group of rows (backward). A thread owns kPacks 16-byte packs of columns: pack p of thread t is
 // number p * blockDim.x + t of the row. Rows are read once and stay in registers.
@@ -190,32 +190,6 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArgu
   }
 }
 
-constexpr int kColumns = 32, kRowGroups = 8;
-
-// Second stage: out[column] += sum over blocks of partial[block][offset + column]. Block: 32 columns x 8 groups of partial rows;
-// the order of the sum depends on the number of blocks alone.
-__global__ void __launch_bounds__(kColumns * kRowGroups) add_partials_kernel(float* out, const float* partial, int64_t blocks,
-                                                                            int64_t stride, int64_t width) {
-  HEBB_SHARED(float[kRowGroups][kColumns], sums);
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
-  float sum = 0;
-  if (column < width) {
-    for (int64_t block = threadIdx.y; block < blocks; block += kRowGroups) {
-      sum += partial[block * stride + column];
-    }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y == 0 && column < width) {
-    float total = 0;
-    HEBB_UNROLL
-    for (int group = 0; group < kRowGroups; ++group) {
-      total += sums[group][threadIdx.x];
-    }
-    out[column] += total;
-  }
-}
-
 /// Calls f(packs per thread as a constant, threads per block) for rows of `width` elements.
 template <int N, class F>
 void dispatch_width(int64_t width, F&& f) {
@@ -269,8 +243,7 @@ void backward(Stream& stream, const NormBackward& a) {
   });
   const auto add_partials = [&](const Tensor& out, int64_t offset) {
     if (out.defined()) {
-      HEBB_LAUNCH(add_partials_kernel, blocks_for(width, kColumns), dim3(kColumns, kRowGroups), 0, stream, out.as<float>(),
-                  f.partial + offset, blocks, 2 * width, width);
+      add_column_sums(stream, out.as<float>(), 1, {f.partial + offset, DType::f32, blocks, 2 * width, width});
     }
   };
   add_partials(a.d_weight, 0);

@@ -17,23 +17,6 @@
 #include "kernels/norm.h"
 #include "tests/test.h"
 
-namespace hebb::HEBB_DEVICE {
-void run(Stream&, const NormForward&);
-void run(Stream&, const NormBackward&);
-void run(Stream&, const SwigluForward&);
-void run(Stream&, const SwigluBackward&);
-void run(Stream&, const Relu2Forward&);
-void run(Stream&, const Relu2Backward&);
-void run(Stream&, const EmbeddingForward&);
-void run(Stream&, const EmbeddingBackward&);
-void run(Stream&, const CrossEntropy&);
-void run(Stream&, const SumSquares&);
-void run(Stream&, const AdamW&);
-void run(Stream&, const AddScaled&);
-void run(Stream&, const Cast&);
-void run(Stream&, const Gemm&);
-}  // namespace hebb::HEBB_DEVICE
-
 namespace hebb_test {
 
 namespace device = hebb::HEBB_DEVICE;

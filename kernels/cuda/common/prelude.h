@@ -31,5 +31,6 @@
 
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/numbers.h"
+#include "kernels/cuda/common/each.h"
 #include "kernels/cuda/common/reduce.h"
 #include "kernels/cuda/common/vectors.h"

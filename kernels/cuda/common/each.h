@@ -1,0 +1,49 @@
+#pragma once
+// Part of prelude.h: kernels without barriers, each the body of a function object of pointers and numbers.
+// Accesses are one element a thread: neighbours in a row are neighbours in a warp, so that they are coalesced.
+
+namespace hebb::HEBB_DEVICE {
+
+constexpr int kEachThreads = 256;
+
+template <class F>
+__global__ void __launch_bounds__(kEachThreads) each_element_kernel(F f, int64_t columns) {
+  const int64_t column = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (column < columns) {
+    f(static_cast<int64_t>(blockIdx.x), column);
+  }
+}
+
+template <class F>
+__global__ void __launch_bounds__(kEachThreads) each_warp_kernel(F f, int64_t rows) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kEachThreads / 32) + threadIdx.x / 32;
+  if (row < rows) {
+    f(row, static_cast<int>(threadIdx.x % 32));
+  }
+}
+
+/// f(row, column) for each element of [rows, columns], on a thread of its own.
+template <class F>
+void each_element(const char* name, Stream& stream, int64_t rows, int64_t columns, const F& f) {
+  if (rows > 0 && columns > 0) {
+    const int64_t threads = columns < kEachThreads ? (columns + 31) / 32 * 32 : kEachThreads;
+    launch(name, each_element_kernel<F>, dim3(blocks_for(rows, 1), blocks_for(columns, threads)), static_cast<unsigned>(threads), 0,
+           stream, f, columns);
+  }
+}
+
+/// f(row, lane) by the 32 lanes of one warp for each row; the rows' warps may use warp operations.
+template <class F>
+void each_warp(const char* name, Stream& stream, int64_t rows, const F& f) {
+  if (rows > 0) {
+    launch(name, each_warp_kernel<F>, blocks_for(rows, kEachThreads / 32), kEachThreads, 0, stream, f, rows);
+  }
+}
+
+/// to = value, or += it: what every gradient does.
+template <class T>
+__device__ __forceinline__ void write(T& to, float value, bool accumulate) {
+  to = from_float<T>(accumulate ? to_float(to) + value : value);
+}
+
+}  // namespace hebb::HEBB_DEVICE

@@ -1,0 +1,128 @@
+// Elementwise kernels, shifts and gates against their CPU twins.
+#include "twins.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+constexpr int64_t kRows = 2, kLength = 70;
+
+TEST_CASE("bias and column sums equal the CPU's", "[fast]") {
+  in_both_types([](Twins& t) {
+    const Twin y = t.sum({5, 37}), bias = t.parameter({37});
+    t.check([&](auto at) { return AddBias{at(y), at(bias)}; });
+  });
+  for (const int64_t rows : {1, 70, 600}) {  // 600 rows: two stages
+    in_both_types([rows](Twins& t) {
+      const Twin out = t.float_sum({37}), x = t.input({rows, 37});
+      t.check([&](auto at) { return ColumnSums{at(out), at(x)}; });
+    });
+  }
+}
+
+TEST_CASE("rotary tables and rotations equal the CPU's", "[fast]") {
+  RopeSpec spec{.theta = 500.0, .dims = 6};
+  Twins table;
+  const Twin out = table.float_output({9, 2, 3});
+  table.check([&](auto at) { return RopeTable{at(out), Tensor{}, 1000, spec}; });
+  spec = {.theta = 1e6, .dims = 1030, .yarn = true, .factor = 4, .original = 64, .attention_factor = 1.3};  // two launches
+  Twins by_token;
+  const Twin wide = by_token.float_output({4, 2, 515}), starts = by_token.integers({2, 2}, {0, 1, -7000, -7000});
+  by_token.check([&](auto at) { return RopeTable{at(wide), at(starts), 0, spec}; });
+
+  for (const bool by_position : {false, true}) {
+    for (const bool back : {false, true}) {
+      in_both_types([&](Twins& t) {
+        const Twin x = t.input({2, 3, 2, 9}), doc_start = t.integers({2, 3}, {0, 1, 1, -1, -1, 2}), angles = t.parameter({6, 2, 3});
+        const Twin y = back ? t.sum({2, 3, 2, 9}) : t.output({2, 3, 2, 9});
+        t.check([&](auto at) { return Rope{at(y), at(x), at(angles), at(doc_start), by_position ? -1 : 0, !by_position, back, back}; });
+      });
+    }
+  }
+}
+
+TEST_CASE("token shifts equal the CPU's", "[fast]") {
+  for (const bool zero_start : {false, true}) {
+    in_both_types([&](Twins& t) {
+      const Shape shape{kRows, kLength, 35};
+      const Twin x = t.input(shape), mu = t.parameter({35}), doc = t.integers({kRows, kLength}, documents_of_two_rows());
+      const Twin y = t.output(shape);
+      t.check([&](auto at) { return TokenShiftForward{at(y), at(x), at(mu), Tensor{}, at(doc), zero_start}; });
+      Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
+      const Twin d_y = back.input({6, 60, 35}), in = back.input({6, 60, 35}), m = back.parameter({35}),
+                 d_x = back.sum({6, 60, 35}), d_mu = back.float_sum({35}), partial = back.scratch({token_shift_blocks(360), 35});
+      std::vector<int64_t> starts(360);
+      for (size_t i = 0; i < starts.size(); ++i) {
+        starts[i] = static_cast<int64_t>(i % 60 / 7 * 7);
+      }
+      const Twin doc_start = back.integers({6, 60}, starts);
+      back.check([&](auto at) {
+        return TokenShiftBackward{at(d_x), at(d_mu), at(partial), at(d_y), at(in), at(m), at(doc_start), zero_start, true};
+      });
+    });
+  }
+  Twins t;  // a row that continues
+  const Twin y = t.output({2, 1, 5}), x = t.input({2, 1, 5}), mu = t.parameter({5}), previous = t.input({2, 5}),
+             doc = t.integers({2, 1}, {-3, 0});
+  t.check([&](auto at) { return TokenShiftForward{at(y), at(x), at(mu), at(previous), at(doc), true}; });
+}
+
+TEST_CASE("pair shifts equal the CPU's", "[fast]") {
+  in_both_types([](Twins& t) {
+    const Twin k = t.input({kRows, kLength, 5}), v = t.input({kRows, kLength, 37}), shift = t.parameter({1}),
+               doc = t.integers({kRows, kLength}, documents_of_two_rows());
+    const Twin k_out = t.output({kRows, kLength, 5}), v_out = t.output({kRows, kLength, 37});
+    t.check([&](auto at) {
+      return PairShiftForward{at(k_out), at(v_out), at(k), at(v), at(shift), Tensor{}, Tensor{}, at(doc)};
+    });
+  });
+  in_both_types([](Twins& t) {
+    const Twin d_k_out = t.input({kRows, kLength, 5}), d_v_out = t.input({kRows, kLength, 37}), v = t.input({kRows, kLength, 37}),
+               shift = t.parameter({1}), doc = t.integers({kRows, kLength}, documents_of_two_rows());
+    const Twin d_k = t.output({kRows, kLength, 5}), d_v = t.sum({kRows, kLength, 37}), d_shift = t.float_sum({1}),
+               partial = t.scratch({kRows}, DType::f64);
+    t.check([&](auto at) {
+      return PairShiftBackward{at(d_k), at(d_v), at(d_shift), at(partial), at(d_k_out), at(d_v_out), at(v), at(shift), at(doc),
+                               false, true};
+    });
+  });
+  Twins t;
+  const Twin k = t.input({2, 1, 3}), v = t.input({2, 1, 4}), shift = t.parameter({1}), old_k = t.input({2, 3}), old_v = t.input({2, 4}),
+             doc = t.integers({2, 1}, {0, -2}), k_out = t.output({2, 1, 3}), v_out = t.output({2, 1, 4});
+  t.check([&](auto at) { return PairShiftForward{at(k_out), at(v_out), at(k), at(v), at(shift), at(old_k), at(old_v), at(doc)}; });
+}
+
+TEST_CASE("sigmoid gates equal the CPU's", "[fast]") {
+  for (const bool by_head : {false, true}) {
+    in_both_types([by_head](Twins& t) {
+      const Shape shape{5, 3, 37}, gates = by_head ? Shape{5, 3} : shape;
+      const Twin y = t.output(shape), x = t.input(shape), gate = t.input(gates);
+      t.check([&](auto at) { return SigmoidGateForward{at(y), at(x), at(gate)}; });
+      Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
+      const Twin d_y = back.input(shape), in = back.input(shape), g = back.input(gates), d_x = back.sum(shape),
+                 d_gate = by_head ? back.output(gates) : back.sum(gates);
+      back.check([&](auto at) { return SigmoidGateBackward{at(d_x), at(d_gate), at(d_y), at(in), at(g), true, !by_head}; });
+    });
+  }
+}
+
+TEST_CASE("value residuals equal the CPU's", "[fast]") {
+  for (const bool gated : {false, true}) {
+    in_both_types([gated](Twins& t) {
+      const Shape shape{70, 37};
+      const Twin y = t.output(shape), v = t.input(shape), first = t.input(shape), mix = gated ? t.input(shape) : t.parameter({37});
+      t.check([&](auto at) { return ValueResidualForward{at(y), at(v), at(first), at(mix), gated}; });
+      Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
+      const Twin d_y = back.input(shape), in = back.input(shape), old = back.input(shape),
+                 m = gated ? back.input(shape) : back.parameter({37}), d_v = back.sum(shape), d_first = back.output(shape),
+                 d_mix = gated ? back.sum(shape) : back.float_sum({37}), partial = back.scratch({value_residual_blocks(70), 37});
+      back.check([&](auto at) {
+        return ValueResidualBackward{at(d_v), at(d_first), at(d_mix), gated ? Tensor{} : at(partial), at(d_y), at(in), at(old), at(m),
+                                     gated, true, false, true};
+      });
+    });
+  }
+}
+
+}  // namespace

@@ -1,0 +1,142 @@
+// Convolutions, norms and gates of heads, and the places of keys, against their CPU twins.
+#include "twins.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+constexpr int64_t kRows = 2, kLength = 70;
+
+struct Filter {
+  int64_t taps;
+  bool weighted, biased, silu;
+};
+
+TEST_CASE("short convolutions equal the CPU's", "[fast]") {
+  for (const Filter& f : {Filter{4, true, true, true}, Filter{3, true, false, false}, Filter{1, false, false, true}}) {
+    CAPTURE(f.taps);
+    in_both_types([&f](Twins& t) {
+      const Shape shape{kRows, kLength, 37};
+      const Twin y = t.output(shape), x = t.input(shape), doc = t.integers({kRows, kLength}, documents_of_two_rows()),
+                 weight = f.weighted ? t.parameter({37, f.taps}) : Twin{}, bias = f.biased ? t.parameter({37}) : Twin{};
+      t.check([&](auto at) { return ShortConvForward{at(y), at(x), at(weight), at(bias), Tensor{}, at(doc), f.silu}; });
+
+      Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
+      const Twin d_y = back.input(shape), in = back.input(shape), starts = back.integers({kRows, kLength}, documents_of_two_rows()),
+                 w = f.weighted ? back.parameter({37, f.taps}) : Twin{}, b = f.biased ? back.parameter({37}) : Twin{},
+                 d_x = f.biased ? back.sum(shape) : back.output(shape), d_w = f.weighted ? back.float_sum({37, f.taps}) : Twin{},
+                 d_b = f.biased ? back.float_sum({37}) : Twin{},
+                 partial = back.scratch({short_conv_blocks(kRows, kLength), f.taps + 1, 37});
+      back.check([&](auto at) {
+        return ShortConvBackward{at(d_x), at(d_w), at(d_b), at(partial), at(d_y), at(in), at(w), at(b), at(starts), f.silu, f.biased};
+      });
+    });
+  }
+}
+
+TEST_CASE("carried inputs of a convolution equal the CPU's", "[fast]") {
+  for (const int64_t length : {1, 2, 5}) {
+    Twins t;
+    const Twin y = t.output({2, length, 5}), x = t.input({2, length, 5}), weight = t.parameter({5, 4}), previous = t.input({2, 3, 5});
+    std::vector<int64_t> starts(static_cast<size_t>(2 * length), -9);
+    starts.back() = length - 1;  // a document that begins with the last token
+    const Twin doc = t.integers({2, length}, starts);
+    t.check([&](auto at) { return ShortConvForward{at(y), at(x), at(weight), Tensor{}, at(previous), at(doc), true}; });
+    Twins shift;
+    const Twin old = shift.sum({2, 3, 5}), in = shift.input({2, length, 5});
+    shift.check([&](auto at) { return ShortConvShift{at(old), at(in)}; });
+  }
+}
+
+TEST_CASE("norms of heads equal the CPU's", "[fast]") {
+  in_both_types([](Twins& t) {
+    const Twin n = t.output({5, 3 * 37}), scale = t.float_output({5, 3}), x = t.input({5, 3 * 37});
+    t.check([&](auto at) { return L2NormForward{at(n), at(scale), at(x), 37}; });
+  });
+  in_both_types([](Twins& t) {
+    const Twin d_x = t.sum({5, 3 * 37}), d_n = t.input({5, 3 * 37}), n = t.input({5, 3 * 37}, 0.2), scale = t.parameter({5, 3});
+    t.check([&](auto at) { return L2NormBackward{at(d_x), at(d_n), at(n), at(scale), 37, true}; });
+  });
+  in_both_types([](Twins& t) {
+    const Twin y = t.output({5, 3, 37}), x = t.input({5, 3, 37}), scale = t.parameter({3});
+    t.check([&](auto at) { return ScaledL2NormForward{at(y), at(x), at(scale)}; });
+  });
+  in_both_types([](Twins& t) {
+    const Twin d_x = t.sum({70, 3, 37}), d_scale = t.float_sum({3}), partial = t.scratch({scaled_l2_norm_blocks(70), 3}),
+               d_y = t.input({70, 3, 37}), x = t.input({70, 3, 37}), scale = t.parameter({3});
+    t.check([&](auto at) { return ScaledL2NormBackward{at(d_x), at(d_scale), at(partial), at(d_y), at(x), at(scale), true}; });
+  });
+}
+
+TEST_CASE("gated norms equal the CPU's", "[fast]") {
+  for (const HeadGate gate : {HeadGate::none, HeadGate::silu, HeadGate::sigmoid}) {
+    for (const bool normed : {true, false}) {
+      in_both_types([&](Twins& t) {
+        const Shape shape{70, 2 * 37};
+        const Twin y = t.output(shape), o = t.input(shape), z = gate != HeadGate::none ? t.input(shape) : Twin{},
+                   weight = normed ? t.parameter({37}) : Twin{};
+        t.check([&](auto at) { return GatedNormForward{at(y), at(o), at(z), at(weight), 37, 1e-5, gate}; });
+        Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
+        const Twin d_y = back.input(shape), in = back.input(shape), g = gate != HeadGate::none ? back.input(shape) : Twin{},
+                   w = normed ? back.parameter({37}) : Twin{}, d_o = back.sum(shape),
+                   d_z = gate != HeadGate::none ? back.output(shape) : Twin{}, d_w = normed ? back.float_sum({37}) : Twin{},
+                   partial = normed ? back.scratch({gated_norm_blocks(70), 37}) : Twin{};
+        back.check([&](auto at) {
+          return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(partial), at(d_y), at(in), at(g), at(w), 37, 1e-5, gate, true, false};
+        });
+      });
+    }
+  }
+}
+
+TEST_CASE("gates of the delta rule equal the CPU's", "[fast]") {
+  in_both_types([](Twins& t) {
+    const Shape shape{70, 3};
+    const Twin g = t.float_output(shape), beta = t.float_output(shape), a = t.input(shape, 30), b = t.input(shape),
+               a_log = t.parameter({3}), dt_bias = t.parameter({3});
+    t.check([&](auto at) { return DeltaGatesForward{at(g), at(beta), at(a), at(b), at(a_log), at(dt_bias), 2.0}; });
+    Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
+    const Twin d_a = back.sum(shape), d_b = back.output(shape), d_log = back.float_sum({3}), d_bias = back.float_sum({3}),
+               partial = back.scratch({delta_gates_blocks(70), 2, 3}), d_g = back.parameter(shape), d_beta = back.parameter(shape),
+               gate = back.parameter(shape), strength = back.parameter(shape), in = back.input(shape), log = back.parameter({3}),
+               dt = back.parameter({3});
+    back.check([&](auto at) {
+      return DeltaGatesBackward{at(d_a), at(d_b), at(d_log), at(d_bias), at(partial), at(d_g), at(d_beta), at(gate), at(strength),
+                                at(in), at(log), at(dt), 2.0, true, false};
+    });
+  });
+}
+
+TEST_CASE("visible keys and rings equal the CPU's", "[fast]") {
+  for (const Sight& sight : {Sight{.window = 5}, Sight{.block = 3, .blocks = 3}, Sight{.block = 4, .blocks = 1}, Sight{}}) {
+    CAPTURE(sight.window, sight.block, sight.blocks);
+    Twins t;
+    const Twin lo = t.integer_output({kRows, kLength}), hi = t.integer_output({kRows, kLength}),
+               doc = t.integers({kRows, kLength}, documents_of_two_rows());
+    t.check([&](auto at) { return VisibleKeys{at(lo), at(hi), at(doc), sight, 2}; });
+    if (sight.full()) {
+      continue;
+    }
+    const RingSlots slots{sight};
+    const int64_t size = sight.size();
+    for (const int64_t position : {0, 3, 6, 12, 16, 17}) {
+      CAPTURE(position);
+      Twins append;
+      const Twin ring = append.sum({2, size, 37}), x = append.input({2, 1, 37}), starts = append.integers({2, 1}, {-position, 0});
+      append.check([&](auto at) { return RingAppend{at(ring), at(x), at(starts), slots}; }, 0);
+      Twins keys;
+      const Twin first = keys.integer_output({2, 1}), last = keys.integer_output({2, 1}), begun = keys.integers({2, 1}, {-position, 0});
+      keys.check([&](auto at) { return RingKeys{at(first), at(last), at(begun), slots}; });
+      Twins unroll;  // documents: one that continues, one that begins within the row
+      const std::vector<int64_t> documents{-position, -position, -position, 0, 0, 2};
+      const Twin line = unroll.sum({2, size - 1 + 3, 5}), from = unroll.input({2, size, 5}), at_start = unroll.integers({2, 3}, documents);
+      unroll.check([&](auto at) { return RingUnroll{at(line), at(from), at(at_start), slots}; }, 0);
+      Twins store;
+      const Twin to = store.sum({2, size, 5}), in = store.input({2, size - 1 + 3, 5}), at_end = store.integers({2, 3}, documents);
+      store.check([&](auto at) { return RingStore{at(to), at(in), at(at_end), slots}; }, 0);
+    }
+  }
+}
+
+}  // namespace
