@@ -21,7 +21,7 @@ struct AttentionForward {
   Tensor q, k, v, lo, hi, bias;
   double scale;
 };
-HEBB_KERNEL_CPU(AttentionForward)
+HEBB_KERNEL(AttentionForward)
 
 /// Elements of scratch that the forward kernel needs (0 unless few queries read many keys).
 int64_t attention_partial(const Shape& q, const Shape& k, const Shape& v);
@@ -36,6 +36,6 @@ struct AttentionBackward {
   double scale;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_bias;
 };
-HEBB_KERNEL_CPU(AttentionBackward)
+HEBB_KERNEL(AttentionBackward)
 
 }  // namespace hebb

@@ -19,7 +19,7 @@ struct GatedDeltaSteps {
   Tensor q, k, v, g, beta, initial_state, doc_start;
   double scale;
 };
-HEBB_KERNEL_CPU(GatedDeltaSteps)
+HEBB_KERNEL(GatedDeltaSteps)
 
 /// Chunk by chunk (spec 20, section 5), by forward substitution instead of an explicit inverse.
 /// FLOPs of a chunk of C: about 2 C (1.5 C dk + 3 dk dv + 1.25 C dv) a value head; bound: multiply-adds.
@@ -30,7 +30,7 @@ struct GatedDeltaForward {
   ChunkGrid grid;
   double scale;
 };
-HEBB_KERNEL_CPU(GatedDeltaForward)
+HEBB_KERNEL(GatedDeltaForward)
 
 /// Gradients from d_o; nothing is carried into or out of the rows. All but d_initial_state (+=, may be
 /// undefined) are overwritten. q, k, v, g, beta as in the forward pass.
@@ -45,7 +45,7 @@ struct GatedDeltaBackward {
   ChunkGrid grid;
   double scale;
 };
-HEBB_KERNEL_CPU(GatedDeltaBackward)
+HEBB_KERNEL(GatedDeltaBackward)
 
 /// Elements of one slot of scratch; chunk = grid.longest.
 int64_t gated_delta_forward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim);

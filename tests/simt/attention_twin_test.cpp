@@ -1,0 +1,126 @@
+// Attention forward and backward against its CPU twin: documents, windows, prefixes, packed keys, biases, grouped heads, odd sizes.
+#include "twins.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+// Sums of a few hundred fp32 products and exponentials of sums.
+constexpr double kAttentionTolerance = 1e-5;
+
+struct Case {
+  const char* name;
+  int64_t batch, length, heads, kv_heads, d, dv, spaces, keys;
+  std::vector<int64_t> lo, hi;
+  bool biased = false;
+};
+
+Case documents() {
+  Case c{"documents", 2, 70, 4, 2, 19, 37, 2, 70, documents_of_two_rows(), {}};
+  for (int64_t i = 0; i < 140; ++i) {
+    c.hi.push_back(i % 70 + 1);
+  }
+  return c;
+}
+
+Case window_behind_prefix() {
+  Case c{"window behind a prefix", 1, 67, 1, 1, 33, 5, 1, 76, {}, {}, true};
+  for (int64_t t = 0; t < 67; ++t) {
+    c.lo.push_back(std::max<int64_t>(0, t + 9 - 12));
+    c.hi.push_back(t + 10);
+  }
+  return c;
+}
+
+/// Keys of all rows in one space; some queries see none, some keys are seen by none.
+Case packed() {
+  Case c{"packed", 2, 35, 3, 1, 8, 9, 1, 150, {}, {}, true};
+  for (int64_t i = 0; i < 70; ++i) {
+    c.lo.push_back(i < 10 ? 0 : i < 20 ? 60 : 100);
+    c.hi.push_back(i < 5 ? 0 : i < 10 ? 7 : i < 20 ? 60 + i % 20 : 149);
+  }
+  return c;
+}
+
+Case few_queries() { return {"few queries", 2, 1, 6, 2, 24, 24, 2, 200, {3, 0}, {200, 130}}; }
+
+/// More channels than one slice of the grid holds.
+Case wide() { return {"wide", 1, 3, 2, 1, 130, 270, 1, 5, {0, 0, 1}, {2, 3, 5}}; }
+
+/// Values of keys, NaN where no query looks: those must not be read.
+std::vector<double> keys_of(const Case& c, int64_t width, uint32_t seed) {
+  const std::vector<float> numbers = random_values<float>(c.spaces * c.keys * c.kv_heads * width, seed);
+  std::vector<double> values(numbers.begin(), numbers.end());
+  for (int64_t key = 0; key < c.spaces * c.keys; ++key) {
+    bool seen = false;
+    for (int64_t i = 0; i < c.batch * c.length; ++i) {
+      const int64_t space = c.spaces == 1 ? 0 : i / c.length, j = key - space * c.keys;
+      seen = seen || (c.lo[static_cast<size_t>(i)] <= j && j < c.hi[static_cast<size_t>(i)]);
+    }
+    for (int64_t at = key * c.kv_heads * width; !seen && at < (key + 1) * c.kv_heads * width; ++at) {
+      values[static_cast<size_t>(at)] = std::nan("");
+    }
+  }
+  return values;
+}
+
+void check_case(const Case& c) {
+  CAPTURE(c.name);
+  const Shape q_shape{c.batch, c.length, c.heads, c.d}, o_shape{c.batch, c.length, c.heads, c.dv};
+  const Shape k_shape{c.spaces, c.keys, c.kv_heads, c.d}, v_shape{c.spaces, c.keys, c.kv_heads, c.dv};
+  const Shape lse_shape{c.batch, c.length, c.heads}, bias_shape{c.spaces, c.keys, c.kv_heads};
+  const double scale = 1.7 / std::sqrt(static_cast<double>(c.d));
+  Twins t;
+  const Twin q = t.input(q_shape, 2), k = t.values(k_shape, keys_of(c, c.d, 3)), v = t.values(v_shape, keys_of(c, c.dv, 4));
+  const Twin lo = t.integers({c.batch, c.length}, c.lo), hi = t.integers({c.batch, c.length}, c.hi);
+  Twin bias;
+  if (c.biased) {
+    std::vector<double> biases = keys_of(c, 1, 5);
+    biases[5] = -HUGE_VAL;
+    bias = t.values(bias_shape, biases);
+  }
+  const int64_t parts = attention_partial(q_shape, k_shape, v_shape);
+  const Twin o = t.output(o_shape), lse = t.float_output(lse_shape), partial = parts > 0 ? t.scratch({parts}) : Twin{};
+  const auto forward = [&](auto at) {
+    return AttentionForward{at(o), at(lse), at(partial), at(q), at(k), at(v), at(lo), at(hi), at(bias), scale};
+  };
+  t.check(forward, kAttentionTolerance);
+
+  t.prepare(forward);
+  const Twin d_o = t.input(o_shape), d_q = t.output(q_shape), d_k = t.sum(k_shape), d_v = t.output(v_shape),
+             d_bias = c.biased ? t.float_sum(bias_shape) : Twin{};
+  t.check(
+      [&](auto at) {
+        return AttentionBackward{at(d_q), at(d_k), at(d_v), at(d_bias), at(d_o), at(q), at(k), at(v), at(o), at(lse), at(lo), at(hi),
+                                 at(bias), scale, false, true, false, true};
+      },
+      kAttentionTolerance);
+}
+
+TEST_CASE("attention equals the CPU's", "[fast]") {
+  check_case(documents());
+  check_case(window_behind_prefix());
+  check_case(packed());
+  check_case(few_queries());
+  check_case(wide());
+}
+
+TEST_CASE("attention takes bf16", "[fast]") {
+  Twins t(DType::bf16);
+  const Twin q = t.input({1, 9, 2, 12}), k = t.input({1, 9, 1, 12}), v = t.input({1, 9, 1, 7}),
+             lo = t.integers({1, 9}, std::vector<int64_t>(9)), hi = t.integers({1, 9}, {1, 2, 3, 4, 5, 6, 7, 8, 9}),
+             o = t.output({1, 9, 2, 7}), lse = t.float_output({1, 9, 2});
+  const auto forward = [&](auto at) {
+    return AttentionForward{at(o), at(lse), Tensor{}, at(q), at(k), at(v), at(lo), at(hi), Tensor{}, 0.3};
+  };
+  t.check(forward, kAttentionTolerance);
+  t.prepare(forward);
+  const Twin d_o = t.input({1, 9, 2, 7}), d_q = t.output({1, 9, 2, 12}), d_k = t.output({1, 9, 1, 12}), d_v = t.output({1, 9, 1, 7});
+  t.check([&](auto at) {
+    return AttentionBackward{at(d_q), at(d_k), at(d_v), Tensor{}, at(d_o), at(q), at(k), at(v), at(o), at(lse), at(lo), at(hi), Tensor{},
+                             0.3, false, false, false, false};
+  });
+}
+
+}  // namespace

@@ -1,0 +1,126 @@
+// The gated delta rule, by steps and by chunks, forward and backward, against its CPU twin.
+#include "twins.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+// A chunk is a chain of products and of a triangular system, all in fp32; the CPU's fp32 kernels stay within as much.
+constexpr double kDeltaTolerance = 3e-5;
+
+struct Grid {
+  std::vector<int64_t> chunks, rows{0};
+  int64_t states = 0, longest = 0;
+
+  Grid(const std::vector<int64_t>& doc_start, int64_t batch, int64_t length, int64_t chunk) {
+    for (int64_t row = 0; row < batch; ++row) {
+      for (int64_t t = 0; t < length;) {
+        const int64_t start = doc_start[static_cast<size_t>(row * length + t)];
+        int64_t end = t + 1;
+        while (end < length && end - t < chunk && doc_start[static_cast<size_t>(row * length + end)] == start) {
+          ++end;
+        }
+        chunks.insert(chunks.end(), {row * length + t, end - t, t > 0 && start < t ? states++ : -1});
+        longest = std::max(longest, end - t);
+        t = end;
+      }
+      rows.push_back(static_cast<int64_t>(chunks.size()) / 3);
+    }
+  }
+};
+
+struct Sizes {
+  int64_t length, heads, value_heads, dk, dv, chunk;
+  std::vector<int64_t> doc_start;
+  bool initial;
+
+  Shape keys() const { return {2, length, heads, dk}; }
+  Shape values() const { return {2, length, value_heads, dv}; }
+  Shape gates() const { return {2, length, value_heads}; }
+  Shape states(int64_t n) const { return {n, value_heads, dk, dv}; }
+};
+
+struct Operands {
+  Twin q, k, v, g, beta, initial, doc_start;
+
+  Operands(Twins& t, const Sizes& s)
+      : q(t.input(s.keys())), k(t.input(s.keys(), 1.5 / std::sqrt(static_cast<double>(s.dk)))), v(t.input(s.values())),
+        g(decays(t, s)), beta(t.parameter(s.gates())), initial(s.initial ? t.parameter({s.value_heads, s.dk, s.dv}) : Twin{}),
+        doc_start(t.integers({2, s.length}, s.doc_start)) {}
+
+  /// Logs of decays: weak ones and a few that forget nearly all.
+  static Twin decays(Twins& t, const Sizes& s) {
+    std::vector<double> values;
+    Numbers numbers(11);
+    for (int64_t i = 0; i < s.gates().numel(); ++i) {
+      values.push_back(static_cast<float>(i % 29 == 28 ? -100.0 : -0.2 * std::fabs(numbers.next())));
+    }
+    return t.values(s.gates(), values);
+  }
+};
+
+void check_forward(const Sizes& s, bool carried) {
+  Twins t;
+  const Operands in(t, s);
+  const Grid grid(s.doc_start, 2, s.length, s.chunk);
+  const Twin o = t.output(s.values()), prediction = t.output(s.values()), state = carried ? t.float_sum(s.states(2)) : Twin{},
+             chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
+             rows = t.integers({3}, grid.rows, DType::i64),
+             scratch = t.scratch({2 * s.value_heads, gated_delta_forward_scratch(grid.longest, s.dk, s.dv)});
+  t.check(
+      [&](auto at) {
+        return GatedDeltaForward{at(o), at(prediction), at(state), at(scratch), at(in.q), at(in.k), at(in.v), at(in.g), at(in.beta),
+                                 at(in.initial), at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4};
+      },
+      kDeltaTolerance);
+}
+
+void check_backward(const Sizes& s) {
+  Twins t;
+  const Operands in(t, s);
+  const Grid grid(s.doc_start, 2, s.length, s.chunk);
+  const Twin chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
+             rows = t.integers({3}, grid.rows, DType::i64), d_o = t.input(s.values()), d_q = t.output(s.keys()),
+             d_k = t.output(s.keys()), d_v = t.output(s.values()), d_g = t.float_output(s.gates()), d_beta = t.float_output(s.gates()),
+             d_initial = s.initial ? t.float_sum({s.value_heads, s.dk, s.dv}) : Twin{},
+             starts = t.scratch(s.states(std::max<int64_t>(1, grid.states))), errors = t.scratch(s.values()),
+             sums = s.initial ? t.scratch(s.states(2)) : Twin{},
+             scratch = t.scratch({2 * s.value_heads, gated_delta_backward_scratch(grid.longest, s.dk, s.dv)});
+  t.check(
+      [&](auto at) {
+        return GatedDeltaBackward{at(d_q), at(d_k), at(d_v), at(d_g), at(d_beta), at(d_initial), at(starts), at(errors), at(sums),
+                                  at(scratch), at(d_o), at(in.q), at(in.k), at(in.v), at(in.g), at(in.beta), at(in.initial),
+                                  at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4};
+      },
+      kDeltaTolerance);
+}
+
+Sizes grouped() { return {70, 1, 2, 9, 13, 20, documents_of_two_rows(), true}; }
+
+TEST_CASE("the chunked delta rule equals the CPU's", "[fast]") {
+  check_forward(grouped(), false);
+  Sizes s{37, 2, 2, 6, 5, 64, std::vector<int64_t>(74), false};
+  check_forward(s, false);
+  std::fill_n(s.doc_start.begin(), 37, -5);  // continues
+  s.chunk = 17;
+  check_forward(s, true);
+}
+
+TEST_CASE("gradients of the chunked delta rule equal the CPU's", "[fast]") {
+  check_backward(grouped());
+  check_backward({70, 1, 1, 70, 66, 64, std::vector<int64_t>(140), false});
+}
+
+TEST_CASE("steps of the delta rule equal the CPU's", "[fast]") {
+  const Sizes s{3, 1, 2, 9, 37, 0, {-2, -2, 2, 0, 0, 0}, true};
+  Twins t;
+  const Operands in(t, s);
+  const Twin o = t.output(s.values()), prediction = t.output(s.values()), state = t.float_sum(s.states(2));
+  t.check([&](auto at) {
+    return GatedDeltaSteps{at(o), at(prediction), at(state), at(in.q), at(in.k), at(in.v), at(in.g), at(in.beta), at(in.initial),
+                           at(in.doc_start), 0.4};
+  }, kDeltaTolerance);
+}
+
+}  // namespace
