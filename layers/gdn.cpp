@@ -190,7 +190,7 @@ DeltaInputs Gdn::project(Pass& pass, Var x) {
 
 Var Gdn::forward(Pass& pass, Var x, LayerState* state) {
   DeltaState* delta_state = state != nullptr ? &static_cast<State*>(state)->delta : nullptr;
-  const Var o = gated_delta(pass, project(pass, x), delta_, delta_state, false).o;  // [N, HV dv]
+  const Var o = gated_delta(pass, project(pass, x), delta_, delta_state);  // [N, HV dv]
   const Var z = g_proj_ != nullptr ? linear(pass.tape, x, pass.param(*g_proj_)) : Var{};
   const Var weight = o_norm_ != nullptr ? pass.param(*o_norm_) : Var{};
   const Var y = gated_norm(pass.tape, o, z, weight, delta_.value_dim, eps_, gate_);

@@ -5,6 +5,7 @@
 // state, whatever the number of tokens.
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,13 @@ enum class FastMode {
   chunk,  // stream with a queue: update whenever chunk + lookahead tokens are queued
   end,    // stream: one update after the last token of the pass
   off,    // read only, nothing is queued
+};
+
+/// What evaluation and generation may change about a HAM layer's selection (spec 50, section 5): a threshold in score
+/// units, or every or no token ("all", "none"). Without both, what the model itself says.
+struct ThresholdOverride {
+  std::optional<double> tau;
+  std::optional<std::string> mode;
 };
 
 /// Everything that one forward pass shares.
@@ -102,6 +110,9 @@ class Layer {
 
   /// End of a segment in FastMode::chunk: use up the queue of `state` (spec 40, section 7).
   virtual void flush(Stream& stream, LayerState* state) {}
+
+  /// From now on this replaces the layer's threshold; false for layers that have none.
+  virtual bool override_threshold(const ThresholdOverride& change) { return false; }
 
   /// Called before the first micro-batch of every optimizer step, skipped ones included.
   virtual void begin_step(Stream& stream, int64_t step) {}

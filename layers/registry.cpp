@@ -3,6 +3,7 @@
 #include "layers/fwmlp.h"
 #include "layers/fwpkm.h"
 #include "layers/gdn.h"
+#include "layers/ham.h"
 #include "layers/kvm.h"
 #include "layers/layer.h"
 #include "layers/mesanet.h"
@@ -24,6 +25,7 @@ const std::vector<LayerType>& layer_types() {
       {"fwmlp", Role::memory, make_fwmlp_config},
       {"sdm", Role::mixer, make_sdm_config},
       {"ovq", Role::mixer, make_ovq_config},
+      {"ham", Role::mixer, make_ham_config},
       {"kvm", Role::mixer, make_kvm_config},
       {"vq", Role::mixer, make_vq_config},
       {"mesanet", Role::mixer, make_mesanet_config},

@@ -123,8 +123,8 @@ DeltaState::DeltaState(Arena& arena, int64_t rows, const DeltaConfig& config, DT
   }
 }
 
-DeltaOutputs gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, DeltaState* state,
-                         bool inspect) {
+Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, DeltaState* state,
+                const DeltaProbe& probe) {
   Tape& tape = pass.tape;
   HEBB_ASSERT(!(state != nullptr && tape.recording()));
   GatedDeltaNode node;
@@ -140,20 +140,15 @@ DeltaOutputs gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& c
   node.k = {in.k, in.k_conv, in.k_bias, keys, config.silu, config.l2_norm};
   node.v = {in.v, in.v_conv, in.v_bias, values, config.silu, false};
   const DType dtype = tape.dtype(in.q);
-  DeltaOutputs result;
-  result.o = node.o = tape.output(out, dtype, "delta rule output");
-  if (inspect) {
-    result.value = tape.output(out, dtype, "delta rule values");
-    result.prediction = tape.output(out, dtype, "delta rule prediction");
-  }
+  node.o = tape.output(out, dtype, "delta rule output");
   {
     const PreparedInput q = prepare_input(tape, node.q, node.doc_start, carried(state, &DeltaState::q), {});
     const PreparedInput k = prepare_input(tape, node.k, node.doc_start, carried(state, &DeltaState::k), {});
     const PreparedInput v = prepare_input(tape, node.v, node.doc_start, carried(state, &DeltaState::v),
-                                          value_or_none(tape, result.value));
+                                          probe.value);
     const Gates gates = node.gates(tape);
     const Tensor o = tape.value(node.o).view(values),
-                 prediction = inspect ? tape.value(result.prediction).view(values) : Tensor{};
+                 prediction = probe.prediction.defined() ? probe.prediction.view(values) : Tensor{};
     const Tensor memory = state != nullptr ? state->memory.tensor() : Tensor{},
                  initial = value_or_none(tape, in.initial_state);
     if (state != nullptr && pass.length() <= kMaxSteps) {
@@ -173,8 +168,9 @@ DeltaOutputs gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& c
     run(tape.stream(), ShortConvShift{state->k->previous, tape.value(in.k).view(node.k.flat())});
     run(tape.stream(), ShortConvShift{state->v->previous, tape.value(in.v).view(node.v.flat())});
   }
+  const Var o = node.o;
   tape.record(std::move(node));
-  return result;
+  return o;
 }
 
 }  // namespace hebb

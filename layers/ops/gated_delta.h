@@ -32,16 +32,17 @@ struct DeltaInputs {
   Var initial_state;           // [HV, dk, dv], or no Var: 0
 };
 
-/// o [N, HV dv]. With `inspect`: value [N, HV dv], v after convolution and activation, and prediction
-/// [N, HV dv], k_t S_{t-1} before the token's decay and write; no gradient flows through these two.
-struct DeltaOutputs {
-  Var o, value, prediction;
+/// Memory of the caller for what a router looks at, both [N, HV dv] or undefined: v after convolution and
+/// activation, and k_t S_{t-1} before the token's decay and write. No gradient flows through them.
+struct DeltaProbe {
+  Tensor value, prediction;
 };
 
 /// From raw projections to the readings of the recurrence, in one node: convolutions, activation, l2
 /// norms, gates, gated delta rule (spec 20, sections 3 to 7). Keeps nothing but its inputs: the rest is
-/// computed again backward. Advances `state` when given; few tokens then run step by step.
+/// computed again backward. Advances `state` when given; few tokens then run step by step. Returns o [N, HV dv].
 /// FLOPs per token: see kernels/gated_delta.h.
-DeltaOutputs gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, DeltaState* state, bool inspect);
+Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, DeltaState* state,
+                const DeltaProbe& probe = {});
 
 }  // namespace hebb

@@ -76,11 +76,13 @@ Run run_delta(bool composed) {
       c.conv_size = 0;
       c.silu = c.l2_norm = false;
     }
-    const DeltaOutputs out = gated_delta(pass, in, c, nullptr, true);
-    result.o = Tensors::read(tape.value(out.o));
-    result.value = Tensors::read(tape.value(out.value));
-    result.prediction = Tensors::read(tape.value(out.prediction));
-    tape.seed_grad(out.o, t.make({n, values}, random_values(n * values, "d_o")));
+    const Buffer value = tape.scratch({n, values}, DType::f64, "value"),
+                 prediction = tape.scratch({n, values}, DType::f64, "prediction");
+    const Var o = gated_delta(pass, in, c, nullptr, {value, prediction});
+    result.o = Tensors::read(tape.value(o));
+    result.value = Tensors::read(value);
+    result.prediction = Tensors::read(prediction);
+    tape.seed_grad(o, t.make({n, values}, random_values(n * values, "d_o")));
     tape.backward();
   }
   for (const auto& [name, gradient] : leaves.all()) {

@@ -70,3 +70,6 @@ TEST_CASE("training runs of kvm equal the reference") {
 TEST_CASE("training runs of vq, whose idle counters go from step to step, equal the reference") {
   check_run(GENERATE(as<std::string>(), "train-01", "train-06"));
 }
+TEST_CASE("training runs of ham beside sdm and fwpkm, and of kvm beside ovq and pkm, equal the reference") {
+  check_run(GENERATE(as<std::string>(), "train-03", "train-05"));
+}

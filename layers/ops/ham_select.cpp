@@ -1,0 +1,114 @@
+#include "layers/ops/ham_select.h"
+
+namespace hebb {
+namespace {
+
+struct PackNode final : Node {
+  Var x, slot, factor, list;
+  Shape shape;  // [B, T, C]
+
+  void backward(Tape& tape) override {
+    const GradSlot d_x = tape.grad_slot(x), d_factor = tape.grad_slot(factor);
+    run(tape.stream(),
+        PackTokensBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_factor.tensor,
+                           tape.grad(list).view({1, shape[0] * shape[1], shape[2]}), tape.value(x).view(shape),
+                           tape.value(slot), factor ? tape.value(factor) : Tensor{}, d_x.accumulate,
+                           d_factor.accumulate});
+  }
+};
+
+struct ReachNode final : Node {
+  std::vector<Var> values;
+
+  void backward(Tape& tape) override {
+    for (const Var v : values) {
+      const GradSlot d = tape.grad_slot(v);
+      if (d && !d.accumulate) { fill_zero(tape.stream(), d.tensor); }
+    }
+  }
+};
+
+/// The mask to use in place of the router's decision, on the device; empty without one.
+Buffer forced_mask(Pass& pass, const std::string& name) {
+  const Inspector::Record* forced = pass.inspector != nullptr ? pass.inspector->force(name) : nullptr;
+  if (forced == nullptr) { return {}; }
+  if (static_cast<int64_t>(forced->integers.size()) != pass.tokens()) {
+    throw DataError(name, "forced decisions", std::to_string(forced->integers.size()) + " integers",
+                    std::to_string(pass.tokens()));
+  }
+  for (const int64_t m : forced->integers) {
+    if (m != 0 && m != 1) { throw DataError(name, "forced decision", std::to_string(m), "0 or 1"); }
+  }
+  const std::vector<int32_t> narrow(forced->integers.begin(), forced->integers.end());
+  Buffer mask = pass.tape.scratch({pass.batch(), pass.length()}, DType::i32, "forced decisions");
+  copy_to_device(pass.stream(), mask, narrow.data());
+  return mask;
+}
+
+std::vector<double> doubles(Stream& stream, const Tensor& tensor) {
+  std::vector<double> values(static_cast<size_t>(tensor.numel()));
+  dispatch_real(tensor.dtype, [&](auto zero) {
+    std::vector<decltype(zero)> raw(values.size());
+    copy_to_host(stream, raw.data(), tensor);
+    std::copy(raw.begin(), raw.end(), values.begin());
+  });
+  return values;
+}
+
+void report(Pass& pass, Var score, const Tensor& slot, const std::string& name) {
+  const std::vector<int64_t> shape{pass.batch(), pass.length()};
+  std::vector<int32_t> slots(static_cast<size_t>(slot.numel()));
+  copy_to_host(pass.stream(), slots.data(), slot);
+  Inspector::Record& mask = pass.inspector->records[name + ".mask"];
+  mask = {shape, {}, {}};
+  for (const int32_t s : slots) { mask.integers.push_back(s >= 0 ? 1 : 0); }
+  if (score) { pass.inspector->records[name + ".score"] = {shape, {}, doubles(pass.stream(), pass.tape.value(score))}; }
+}
+
+}  // namespace
+
+HamSelection select_tokens(Pass& pass, Var score, const HamDecision& decision, const Tensor& held,
+                           const std::string& name) {
+  Tape& tape = pass.tape;
+  const Shape shape{pass.batch(), pass.length()};
+  HamSelection s{tape.output(shape, DType::i32, "slots"), tape.output(shape, DType::i32, "first visible slots"),
+                 tape.output(shape, DType::i32, "last visible slots"), {}};
+  const Buffer selected = tape.scratch({shape[0]}, DType::i32, "selected tokens");
+  const Buffer forced = held.defined() ? Buffer() : forced_mask(pass, name + ".mask");
+  run(pass.stream(), SelectTokens{tape.value(s.slot), tape.value(s.lo), tape.value(s.hi), selected,
+                                  score ? tape.value(score).view(shape) : Tensor{}, decision.threshold, forced, held,
+                                  pass.rows.doc_start(), decision.selecting, decision.range, decision.tau});
+  std::vector<int32_t> counts(static_cast<size_t>(shape[0]));
+  copy_to_host(pass.stream(), counts.data(), selected);
+  s.selected.assign(counts.begin(), counts.end());
+  if (pass.inspector != nullptr && pass.inspector->recording && !held.defined() && !tape.recomputing()) {
+    report(pass, score, tape.value(s.slot), name);
+  }
+  return s;
+}
+
+Var pack_tokens(Pass& pass, Var x, const HamSelection& selection, Var factor) {
+  Tape& tape = pass.tape;
+  PackNode node;
+  node.x = x;
+  node.slot = selection.slot;
+  node.factor = factor;
+  node.shape = {pass.batch(), pass.length(), tape.shape(x)[1]};
+  node.list = tape.output(tape.shape(x), tape.dtype(x), "selected tokens");
+  run(tape.stream(),
+      PackTokens{tape.value(node.list).view({1, pass.tokens(), node.shape[2]}), tape.value(x).view(node.shape),
+                 tape.value(node.slot), factor ? tape.value(factor) : Tensor{}});
+  const Var list = node.list;
+  tape.record(std::move(node));
+  return list;
+}
+
+void reach(Tape& tape, const std::vector<Var>& values) {
+  if (!tape.recording()) { return; }
+  tape.mark_reached(tape.output({1}, DType::f32, "reached"));
+  ReachNode node;
+  node.values = values;
+  tape.record(std::move(node));
+}
+
+}  // namespace hebb
