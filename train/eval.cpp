@@ -78,6 +78,9 @@ const std::vector<EvalKind>& eval_kinds() {
   static const std::vector<EvalKind> kinds = {
       {"stream_ppl", make_stream_ppl},
       {"position_ppl", make_position_ppl},
+      {"icr", make_icr},
+      {"icl", make_icl},
+      {"mqar", make_mqar},
   };
   return kinds;
 }

@@ -73,5 +73,8 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
 // The kinds.
 std::unique_ptr<EvalTask> make_stream_ppl();
 std::unique_ptr<EvalTask> make_position_ppl();
+std::unique_ptr<EvalTask> make_icr();
+std::unique_ptr<EvalTask> make_icl();
+std::unique_ptr<EvalTask> make_mqar();
 
 }  // namespace hebb

@@ -31,30 +31,7 @@ Session::Session(ModelSource source, const fs::path& weights, const Compute& com
 
 std::unique_ptr<ModelState> Session::new_state() { return model_.make_state(arena_, 1); }
 
-std::vector<double> Session::score(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
-                                   Reading reading) {
-  HEBB_ASSERT(inputs.size() == targets.size());
-  std::vector<double> losses(inputs.size());
-  for (size_t begin = 0; begin < inputs.size(); begin += kSegment) {
-    const size_t n = std::min<size_t>(kSegment, inputs.size() - begin);
-    const Rows rows = Rows::streams(stream_, arena_, 1, static_cast<int64_t>(n), state.tokens);
-    const Buffer tokens = upload(stream_, arena_, inputs.subspan(begin, n), "tokens");
-    const Buffer wanted = upload(stream_, arena_, targets.subspan(begin, n), "targets");
-    const Buffer row_loss(arena_, {static_cast<int64_t>(n)}, DType::f64, "losses");
-    Tape tape(stream_, arena_, false);
-    Pass pass{tape, rows};
-    pass.fast_mode = reading.mode;
-    pass.freeze_fast_weights = reading.freeze;
-    const Var hidden = model_.hidden(pass, tokens, &state);
-    model_.loss(pass, hidden, wanted, row_loss, 1.0);
-    copy_to_host(stream_, losses.data() + begin, row_loss);
-  }
-  return losses;
-}
-
-std::vector<double> Session::read(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
-  HEBB_ASSERT(!tokens.empty());
-  std::vector<double> logits;
+void Session::each_segment(std::span<const int32_t> tokens, ModelState& state, Reading reading, const Segment& done) {
   for (size_t begin = 0; begin < tokens.size(); begin += kSegment) {
     const size_t n = std::min<size_t>(kSegment, tokens.size() - begin);
     const Rows rows = Rows::streams(stream_, arena_, 1, static_cast<int64_t>(n), state.tokens);
@@ -63,14 +40,63 @@ std::vector<double> Session::read(std::span<const int32_t> tokens, ModelState& s
     Pass pass{tape, rows};
     pass.fast_mode = reading.mode;
     pass.freeze_fast_weights = reading.freeze;
-    const Var hidden = model_.hidden(pass, ids, &state);
-    if (begin + n == tokens.size()) {
-      const int64_t d = model_.config().hidden_size;
-      const Tensor last = tape.value(hidden).slice((static_cast<int64_t>(n) - 1) * d, {1, d});
-      logits = to_host(stream_, tape.value(model_.logits(pass, tape.constant(last)))).values;
-    }
+    done(begin, n, pass, model_.hidden(pass, ids, &state));
   }
-  return logits;
+}
+
+std::vector<double> Session::logits(Pass& pass, Var hidden, size_t begin, size_t n) {
+  const int64_t d = model_.config().hidden_size;
+  const Tensor rows =
+      pass.tape.value(hidden).slice(static_cast<int64_t>(begin) * d, {static_cast<int64_t>(n), d});
+  return to_host(stream_, pass.tape.value(model_.logits(pass, pass.tape.constant(rows)))).values;
+}
+
+std::vector<double> Session::score(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
+                                   Reading reading) {
+  HEBB_ASSERT(inputs.size() == targets.size());
+  std::vector<double> losses(inputs.size());
+  each_segment(inputs, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
+    const Buffer wanted = upload(stream_, arena_, targets.subspan(begin, n), "targets");
+    const Buffer row_loss(arena_, {static_cast<int64_t>(n)}, DType::f64, "losses");
+    model_.loss(pass, hidden, wanted, row_loss, 1.0);
+    copy_to_host(stream_, losses.data() + begin, row_loss);
+  });
+  return losses;
+}
+
+std::vector<bool> Session::predicts(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                                    ModelState& state, Reading reading) {
+  HEBB_ASSERT(inputs.size() == targets.size());
+  std::vector<bool> right(inputs.size(), false);
+  each_segment(inputs, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
+    for (size_t i = 0; i < n;) {  // logits of runs of targets only
+      size_t end = i;
+      while (end < n && targets[begin + end] >= 0) { ++end; }
+      if (end == i) {
+        ++i;
+        continue;
+      }
+      Tape::Scope scope(pass.tape);
+      const std::vector<double> rows = logits(pass, hidden, i, end - i);
+      const size_t vocab = rows.size() / (end - i);
+      for (size_t r = i; r < end; ++r) {
+        const auto first = rows.begin() + static_cast<ptrdiff_t>((r - i) * vocab);
+        const auto best = std::max_element(first, first + static_cast<ptrdiff_t>(vocab)) - first;
+        right[begin + r] = best == targets[begin + r];
+      }
+      i = end;
+    }
+  });
+  return right;
+}
+
+std::vector<double> Session::read(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
+  HEBB_ASSERT(!tokens.empty());
+  std::vector<double> last;
+  each_segment(tokens, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
+    if (begin + n == tokens.size()) { last = logits(pass, hidden, n - 1, 1); }
+  });
+  return last;
 }
 
 void Session::flush(ModelState& state, Reading reading) {

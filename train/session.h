@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -31,6 +32,10 @@ class Session {
   /// -100 give 0. Ids must be inside the vocabulary.
   std::vector<double> score(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
                             Reading reading);
+  /// Whether each target is the token of the largest logit (ties: the lowest id) after the input beside it,
+  /// continuing `state`; false where the target is -100.
+  std::vector<bool> predicts(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
+                             Reading reading);
   /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments.
   std::vector<double> read(std::span<const int32_t> tokens, ModelState& state, Reading reading);
   /// End of a segment of a stream (spec 40, section 7).
@@ -42,6 +47,12 @@ class Session {
 
  private:
   static constexpr int64_t kSegment = 1024;  // tokens per pass: bounds activations, not results
+
+  /// Reads tokens in segments; after each, calls done(first token of it, tape, pass, hidden states [n, d]).
+  using Segment = std::function<void(size_t begin, size_t n, Pass& pass, Var hidden)>;
+  void each_segment(std::span<const int32_t> tokens, ModelState& state, Reading reading, const Segment& done);
+  /// Logits of rows [begin, begin + n) of the hidden states, in fp64: [n, V].
+  std::vector<double> logits(Pass& pass, Var hidden, size_t begin, size_t n);
 
   ModelSource source_;
   Stream stream_;
