@@ -61,12 +61,12 @@ class Attention final : public Layer {
       : config_(config.qkv),
         sight_(config.sight()),
         d_(c.model.hidden_size),
-        qkv_(c, config.qkv, init::normal(c.model.init_std)) {
-    const Init normal = init::normal(c.model.init_std);
+        qkv_(c, config.qkv, c.model.projection_init()) {
     const int64_t values = config_.num_heads * config_.value_dim();
-    o_proj_ = &c.declare("o_proj.weight", {d_, values}, normal);
+    o_proj_ = &c.declare("o_proj.weight", {d_, values}, c.model.output_init());
     if (config.gate != "none") {
-      gate_proj_ = &c.declare("gate_proj.weight", {config.gate == "head" ? config_.num_heads : values, d_}, normal);
+      gate_proj_ = &c.declare("gate_proj.weight", {config.gate == "head" ? config_.num_heads : values, d_},
+                              c.model.projection_init());
     }
   }
 

@@ -1,5 +1,7 @@
 #include "layers/model.h"
 
+#include <cmath>
+
 #include "layers/ops/embedding.h"
 #include "layers/ops/head_loss.h"
 #include "layers/ops/linear.h"
@@ -8,9 +10,10 @@ namespace hebb {
 
 Model::Model(const ModelConfig& config) : config_(config) {
   const int64_t d = config_.hidden_size;
+  const bool is_normal = config_.init == "normal";
   const Init normal = init::normal(config_.init_std);
   std::map<std::string, std::shared_ptr<void>> shared;
-  embed_ = &params_.declare({"embed.weight", {config_.vocab_size, d}, normal});
+  embed_ = &params_.declare({"embed.weight", {config_.vocab_size, d}, is_normal ? normal : init::uniform(-1e-4, 1e-4)});
   if (config_.embed_norm) {
     embed_norm_ = declare_norm("embed_norm");
   }
@@ -34,7 +37,10 @@ Model::Model(const ModelConfig& config) : config_(config) {
   }
   final_norm_ = declare_norm("final_norm");
   if (!config_.tie_embeddings) {
-    lm_head_ = &params_.declare({"lm_head.weight", {config_.vocab_size, d}, normal});
+    const double gain = 0.5 * std::sqrt(static_cast<double>(config_.vocab_size) / static_cast<double>(d));
+    lm_head_ = &params_.declare({"lm_head.weight",
+                                 {config_.vocab_size, d},
+                                 is_normal ? normal : init::orthogonal(config_.vocab_size, d, gain)});
   }
 }
 

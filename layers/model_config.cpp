@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 namespace hebb {
 namespace {
@@ -75,6 +76,14 @@ NormKind ModelConfig::norm_kind() const {
   return norm == "layer" ? NormKind::layer : norm == "rms" ? NormKind::rms : NormKind::rms_unit_offset;
 }
 
+Init ModelConfig::projection_init() const {
+  if (init == "normal") { return init::normal(init_std); }
+  const double bound = 1.0 / std::sqrt(static_cast<double>(hidden_size));
+  return init::uniform(-bound, bound);
+}
+
+Init ModelConfig::output_init() const { return init == "normal" ? init::normal(init_std) : init::constant(0); }
+
 const LayerDefinition* ModelConfig::find(const std::string& name) const {
   const auto it = std::find_if(layers.begin(), layers.end(), [&](const auto& d) { return d.name == name; });
   return it == layers.end() ? nullptr : &*it;
@@ -115,6 +124,9 @@ void fields(Fields& f, ModelConfig& m) {
   f.field("embed_norm", m.embed_norm).help("Norm after the embedding.");
   f.field("residual_scale", m.residual_scale).help("Factor of every residual branch.");
   f.field("init_std", m.init_std).min(0).help("Standard deviation of initial matrices.");
+  f.field("init", m.init)
+      .one_of({"normal", "gptalpha2"})
+      .help("Initial embeddings, output matrix and attention and ovq projections: normal(init_std), or GPTAlpha-2's.");
   std::vector<std::string> names;
   for (const LayerDefinition& d : m.layers) {
     names.push_back(d.name);

@@ -29,11 +29,16 @@ struct ModelConfig {
   std::string norm = "rms";
   bool tie_embeddings = false, embed_norm = false;
   double residual_scale = 1.0, init_std = 0.02;
+  std::string init = "normal";           // gptalpha2: spec 70, section 11
   std::vector<LayerDefinition> layers;   // in file order
   std::vector<BlockSpec> pattern;
   std::map<int64_t, BlockSpec> at;
 
   NormKind norm_kind() const;
+  /// Initial values of projections, and of a mixer's last one, where the layer's page leaves them to the model:
+  /// normal(init_std); "gptalpha2": uniform in +-hidden_size^(-1/2), and 0.
+  Init projection_init() const;
+  Init output_init() const;
   const LayerDefinition* find(const std::string& name) const;
   /// Block i: the pattern entry, with `at` merged over it.
   BlockSpec block(int64_t i) const;

@@ -126,11 +126,11 @@ Ovq::Ovq(const BuildContext& c, const OvqConfig& config)
       shape_(config.shape()),
       rule_(rule_of(config, c.block)),
       name_(c.name) {
-  const Init normal = init::normal(c.model.init_std);
-  q_proj_ = &c.declare("q_proj.weight", {query_channels(), d_}, normal);
-  k_proj_ = &c.declare("k_proj.weight", {key_channels(), d_}, normal);
-  v_proj_ = &c.declare("v_proj.weight", {value_channels(), d_}, normal);
-  o_proj_ = &c.declare("o_proj.weight", {d_, shape_.heads * shape_.value_dim}, normal);
+  const Init projection = c.model.projection_init();
+  q_proj_ = &c.declare("q_proj.weight", {query_channels(), d_}, projection);
+  k_proj_ = &c.declare("k_proj.weight", {key_channels(), d_}, projection);
+  v_proj_ = &c.declare("v_proj.weight", {value_channels(), d_}, projection);
+  o_proj_ = &c.declare("o_proj.weight", {d_, shape_.heads * shape_.value_dim}, c.model.output_init());
   beta_ = &c.declare("beta", {shape_.heads}, init::constant(std::sqrt(static_cast<double>(shape_.key_dim))),
                      ParamKind::trained, true);
   if (taps_ > 0) {

@@ -158,7 +158,9 @@ std::vector<BenchModel> bench_layers() {
           one_layer_model("fwpkm", "memory", R"("num_subkeys": 64, "key_dim": 256, "value_dim": 256)"),
           one_layer_model("fwmlp", "memory", R"("key_dim": 256, "value_dim": 256, "fast_dim": 256)"),
           one_layer_model("pkm", "ffn", R"("num_subkeys": 64, "key_dim": 256, "value_dim": 256)"),
-          one_layer_model("ovq", "mixer", heads + R"(, "max_centroids": 1024)")};
+          one_layer_model("ovq", "mixer", heads + R"(, "max_centroids": 1024)"),
+          one_layer_model("kvm", "mixer", heads + R"(, "chunk_size": 256, "state": {"mode": "fixed", "rows": 256},
+            "rope": {"theta": 10000.0, "dims": 32})")};
 }
 
 double measure_copy_gb_per_s() {

@@ -145,7 +145,7 @@ Var kvm_attention(Pass& pass, const KvmVars& in, const KvmShape& shape, const Kv
   node.reads_state = chunks > rule.window;
   node.reaches_gate = in.gate && gate_enters(rule, sizes);
   node.sizes = tape.saved({chunks}, DType::i32, "rows by chunk");
-  if (!tape.stream().counting()) { copy_to_device(tape.stream(), node.sizes, sizes.data()); }
+  copy_to_device(tape.stream(), node.sizes, sizes.data());
 
   Inspector* inspector = state == nullptr ? pass.inspector : nullptr;
   const bool measured = state == nullptr && pass.statistics != nullptr;

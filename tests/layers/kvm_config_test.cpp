@@ -1,6 +1,7 @@
 // kvm: configuration, forced decisions, counts of parameters, rows, FLOPs and bytes.
 #include "layers/kvm_budget.h"
 #include "tests/layers/kvm_models.h"
+#include "train/plan.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -37,7 +38,9 @@ int64_t parameters(bool large, const std::string& layers, const std::string& pat
                            (large ? "4096" : "3072") + R"(}}, "pattern": [)" + pattern + "]}";
   ModelConfig config;
   Fields::read(parse_json(json, "test.json"), "model", config);
-  return Model(config).params().count(ParamKind::trained);
+  const ParameterCounts counts = count_parameters(Model(config));
+  CHECK(counts.non_embedding == counts.total - 2 * 50304 * config.hidden_size);
+  return counts.total;
 }
 
 std::string shared_fields(bool large, const std::string& group) {
