@@ -10,7 +10,8 @@ namespace hebb {
 // undefined; doc_start [B, T] i32. Value head j uses key head j / (HV / H). The sizes are those of the
 // tensors' shapes. prediction [B, T, HV, dv] (undefined: not wanted) = k S before the token's decay and write.
 // state [B, HV, dk, dv]: in, for rows that continue; out, after the last token; undefined: nothing is carried.
-// Rows that continue need it.
+// Rows that continue need it. additive: delta = beta v, plain gated linear attention (spec 62, section 3), without
+// products of keys with keys or with the state, and without prediction.
 
 /// Token by token; for few tokens. FLOPs: 7 dk dv a token and value head.
 /// Bound: caches, state read twice and written once a token.
@@ -18,23 +19,26 @@ struct GatedDeltaSteps {
   Tensor o, prediction, state;
   Tensor q, k, v, g, beta, initial_state, doc_start;
   double scale;
+  bool additive = false;
 };
 HEBB_KERNEL(GatedDeltaSteps)
 
 /// Chunk by chunk (spec 20, section 5), by forward substitution instead of an explicit inverse.
-/// FLOPs of a chunk of C: about 2 C (1.5 C dk + 3 dk dv + 1.25 C dv) a value head; bound: multiply-adds.
+/// FLOPs of a chunk of C: about 2 C (1.5 C dk + 3 dk dv + 1.25 C dv) a value head, additive 2 C (0.75 C dk + 2 dk dv +
+/// 0.75 C dv); bound: multiply-adds.
 /// scratch [slots, gated_delta_forward_scratch]: one slot for each thread.
 struct GatedDeltaForward {
   Tensor o, prediction, state, scratch;
   Tensor q, k, v, g, beta, initial_state, doc_start;
   ChunkGrid grid;
   double scale;
+  bool additive = false;
 };
 HEBB_KERNEL(GatedDeltaForward)
 
 /// Gradients from d_o; nothing is carried into or out of the rows. All but d_initial_state (+=, may be
 /// undefined) are overwritten. q, k, v, g, beta as in the forward pass.
-/// A first sweep recomputes the states at chunk starts and the prediction errors E (delta = beta E).
+/// A first sweep recomputes the states at chunk starts and the prediction errors E (delta = beta E; additive: E = v).
 /// FLOPs of a chunk: about 2 C (5 C dk + 3.25 C dv + 8 dk dv) a value head; bound: multiply-adds.
 /// starts [grid.states, HV, dk, dv]; errors [B, T, HV, dv]; initial_sums [B, HV, dk, dv] (with
 /// d_initial_state); scratch [slots, gated_delta_backward_scratch].
@@ -44,6 +48,7 @@ struct GatedDeltaBackward {
   Tensor d_o, q, k, v, g, beta, initial_state, doc_start;
   ChunkGrid grid;
   double scale;
+  bool additive = false;
 };
 HEBB_KERNEL(GatedDeltaBackward)
 

@@ -23,18 +23,19 @@ HEBB_KERNEL(L2NormBackward)
 enum class HeadGate { none, silu, sigmoid };
 
 /// y = rms(o; weight) * gate(z) per head of head_dim channels: rms(o) = o (mean o^2 + eps)^(-1/2) weight,
-/// without weight o itself; gate elementwise. y, o, z [N, heads * head_dim] (z undefined: no gate);
-/// weight [head_dim], shared by the heads. Bound: memory, 3 passes.
+/// without weight o itself; gate elementwise. gate_first: y = rms(o * gate(z); weight). y, o, z [N, heads * head_dim]
+/// (z undefined: no gate); weight [head_dim], shared by the heads, or [heads * head_dim]. Bound: memory, 3 passes.
 struct GatedNormForward {
   Tensor y, o, z, weight;
   int64_t head_dim;
   double eps;
   HeadGate gate;
+  bool gate_first = false;
 };
 HEBB_KERNEL(GatedNormForward)
 
 /// d_o and d_z from d_y, overwritten or added to by their flag (undefined: not wanted); d_weight +=.
-/// The root mean square is computed again. partial [gated_norm_blocks(N), head_dim] is scratch of the
+/// The root mean square is computed again. partial [gated_norm_blocks(N), elements of weight] is scratch of the
 /// two-stage sum over tokens. Bound: memory, 5 passes.
 struct GatedNormBackward {
   Tensor d_o, d_z, d_weight, partial;
@@ -43,6 +44,7 @@ struct GatedNormBackward {
   double eps;
   HeadGate gate;
   bool accumulate_o, accumulate_z;
+  bool gate_first = false;
 };
 HEBB_KERNEL(GatedNormBackward)
 

@@ -6,6 +6,7 @@
 #include "layers/ham.h"
 #include "layers/kvm.h"
 #include "layers/layer.h"
+#include "layers/mamba2.h"
 #include "layers/mesanet.h"
 #include "layers/ovq.h"
 #include "layers/pkm.h"
@@ -29,6 +30,7 @@ const std::vector<LayerType>& layer_types() {
       {"kvm", Role::mixer, make_kvm_config},
       {"vq", Role::mixer, make_vq_config},
       {"mesanet", Role::mixer, make_mesanet_config},
+      {"mamba2", Role::mixer, make_mamba2_config},
   };
   return types;
 }

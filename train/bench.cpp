@@ -160,7 +160,9 @@ std::vector<BenchModel> bench_layers() {
           one_layer_model("pkm", "ffn", R"("num_subkeys": 64, "key_dim": 256, "value_dim": 256)"),
           one_layer_model("ovq", "mixer", heads + R"(, "max_centroids": 1024)"),
           one_layer_model("kvm", "mixer", heads + R"(, "chunk_size": 256, "state": {"mode": "fixed", "rows": 256},
-            "rope": {"theta": 10000.0, "dims": 32})")};
+            "rope": {"theta": 10000.0, "dims": 32})"),
+          one_layer_model("vq", "mixer", heads + R"(, "codebook_size": 1024)"),
+          one_layer_model("mamba2", "mixer", heads + R"(, "state_dim": 64, "num_groups": 4)")};
 }
 
 double measure_copy_gb_per_s() {

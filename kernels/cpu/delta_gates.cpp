@@ -33,19 +33,24 @@ template <class S> struct Constants {
   }
 };
 
+template <class S> inline Vec<S> step_size(Vec<S> z) { return select(z > Vec<S>(S(20)), z, softplus(z)); }
+
 template <class S> void forward(const DeltaGatesForward& a) {
   const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads;
   parallel_for(delta_gates_blocks(tokens), 4, [&](int64_t begin, int64_t end) {
     const Constants<S> constants(a.a_log, a.dt_bias);
     for (int64_t block = begin; block < end; ++block) {
       const int64_t at = block * kBlock * heads, count = std::min(tokens * heads - at, kBlock * heads);
-      const S *la = a.a.as<S>() + at, *lb = a.b.as<S>() + at;
+      const S *la = a.a.as<S>() + at, *lb = a.b.defined() ? a.b.as<S>() + at : nullptr;
       S *g = a.g.as<S>() + at, *beta = a.beta.as<S>() + at;
+      const Vec<S> low(static_cast<S>(a.dt_low)), high(static_cast<S>(a.dt_high));
       vector_loop<S>(count, [&](int64_t i, auto lanes) {
         const Vec<S> z = load(la + i, lanes) + load(constants.bias.data() + i, lanes);
-        const Vec<S> dt = select(z > Vec<S>(S(20)), z, softplus(z));
+        Vec<S> dt = step_size(z);
+        dt = lb != nullptr ? dt : min(high, max(low, dt));
         store(g + i, load(constants.rate.data() + i, lanes) * dt, lanes);
-        store(beta + i, Vec<S>(static_cast<S>(a.beta_scale)) * sigmoid(load(lb + i, lanes)), lanes);
+        store(beta + i, lb != nullptr ? Vec<S>(static_cast<S>(a.beta_scale)) * sigmoid(load(lb + i, lanes)) : dt,
+              lanes);
       });
     }
   });
@@ -60,10 +65,17 @@ template <class S> void backward_block(const DeltaGatesBackward& a, const Consta
   S *d_a = a.d_a.defined() ? a.d_a.as<S>() + at : nullptr, *d_b = a.d_b.defined() ? a.d_b.as<S>() + at : nullptr;
   S *sum_log = a.partial.as<S>() + block * 2 * heads, *sum_bias = sum_log + heads;
   const Vec<S> one(S(1)), inverse_scale(static_cast<S>(1.0 / a.beta_scale));
+  const Vec<S> low(static_cast<S>(a.dt_low)), high(static_cast<S>(a.dt_high));
   std::vector<S> d_z(static_cast<size_t>(count));
   vector_loop<S>(count, [&](int64_t i, auto lanes) {
     const Vec<S> z = load(la + i, lanes) + load(constants.bias.data() + i, lanes);
-    const Vec<S> dz = load(d_g + i, lanes) * load(constants.rate.data() + i, lanes) * sigmoid(z);
+    Vec<S> d_dt = load(d_g + i, lanes) * load(constants.rate.data() + i, lanes);
+    if (a.b_is_step) {
+      const Vec<S> dt = step_size(z), zero(S(0));
+      d_dt = d_dt + load(d_beta + i, lanes);
+      d_dt = select(dt < low, zero, select(dt > high, zero, d_dt));
+    }
+    const Vec<S> dz = d_dt * sigmoid(z);
     store(d_z.data() + i, dz, lanes);
     if (d_a != nullptr) {
       store(d_a + i, a.accumulate_a ? load(d_a + i, lanes) + dz : dz, lanes);

@@ -70,7 +70,7 @@ void forward_head(const GatedDeltaForward& a, const Sizes& n, int64_t row, int64
   for (int64_t i = rows[row]; i < rows[row + 1]; ++i) {
     const Chunk chunk = delta::chunk_at(a.grid, i);
     sweep.enter(begins(chunk));
-    sweep.solve(in, chunk, static_cast<S>(a.scale), true, sweep.own_errors);
+    sweep.solve(in, chunk, static_cast<S>(a.scale), !a.additive, true, sweep.own_errors);
     const int64_t at = chunk.token * stride + head * n.value_dim;
     if (a.prediction.defined()) {
       write_prediction(sweep, n, chunk.length, weights, a.prediction.as<S>() + at, stride);
@@ -94,6 +94,7 @@ template <class S> void forward(const GatedDeltaForward& a) {
 template <class S> struct TokenInputs {
   const S *q, *k, *v;
   Vec<S> alpha, beta, scale, match;  // match = scale q . k
+  bool additive;
 };
 
 /// `vectors` vectors of columns from c, the last with `lanes` elements: together, since the sums over
@@ -120,7 +121,8 @@ template <int vectors, class S, class Lanes> void step_columns(const TokenInputs
   Vec<S> written[vectors];
 #pragma GCC unroll 4
   for (int i = 0; i < vectors; ++i) {
-    written[i] = in.beta * (read(in.v + c, i) - in.alpha * predicted[i]);
+    const Vec<S> v = read(in.v + c, i);
+    written[i] = in.beta * (in.additive ? v : v - in.alpha * predicted[i]);
     write(o + c, i, fma(in.match, written[i], in.alpha * answer[i] * in.scale));
     if (prediction != nullptr) {
       write(prediction + c, i, predicted[i]);
@@ -167,7 +169,8 @@ template <class S> void steps_of_head(const GatedDeltaSteps& a, const Sizes& n, 
                                std::exp(in.g[i * in.gate_stride]),
                                in.beta[i * in.gate_stride],
                                scale,
-                               scale * delta::dot_row(n.key_dim, q, k)};
+                               scale * delta::dot_row(n.key_dim, q, k),
+                               a.additive};
     step(token, n.key_dim, n.value_dim, state, a.prediction.defined() ? a.prediction.as<S>() + at : nullptr,
          a.o.as<S>() + at);
   }

@@ -14,9 +14,11 @@ using delta::Sweep;
 /// chunk"). Stacked matrices: KQ = [K; Q], XO = [X; dO].
 template <class S> class Adjoint {
  public:
-  Adjoint(delta::Carve<S>& carve, const Sizes& sizes, int64_t longest)
-      : n_(sizes), decays_(carve, longest), beta_(carve.take(longest)), kq_(carve.take(2 * longest * n_.key_dim)),
-        d_kq_(carve.take(2 * longest * n_.key_dim)), work_(carve.take(2 * longest * n_.key_dim)),
+  /// additive: E = v, and the keys' parts that come from the correction are absent.
+  Adjoint(delta::Carve<S>& carve, const Sizes& sizes, int64_t longest, bool additive)
+      : n_(sizes), additive_(additive), decays_(carve, longest), beta_(carve.take(longest)),
+        kq_(carve.take(2 * longest * n_.key_dim)), d_kq_(carve.take(2 * longest * n_.key_dim)),
+        work_(carve.take(2 * longest * n_.key_dim)),
         products_(carve.take(2 * longest * longest)), weights_(carve.take(2 * longest * longest)),
         xo_(carve.take(2 * longest * n_.value_dim)), delta_(carve.take(longest * n_.value_dim)),
         pairs_(carve.take(longest + Vec<S>::width)), d_gam_(carve.doubles(longest)),
@@ -40,18 +42,24 @@ template <class S> class Adjoint {
     }
     decays_.load_gates(in.g + chunk.token * in.gate_stride, in.gate_stride, c_);
     decays_.fill_table(c_);
-    delta::pair_products(c_, dk, kq_, kq_, products_);
+    if (additive_) {
+      delta::lower_products(c_, dk, kq_ + c_ * dk, kq_, products_ + c_ * c_);
+    } else {
+      delta::pair_products(c_, dk, kq_, kq_, products_);
+    }
   }
 
-  /// X = Mᵀ (Pᵀ dO + diag(e^(gam_last - gam)) K dS1).
+  /// X = Mᵀ (Pᵀ dO + diag(e^(gam_last - gam)) K dS1), M = I where additive.
   void solve() {
     const int64_t dk = n_.key_dim, dv = n_.value_dim;
     S *lower = weights_, *p = weights_ + c_ * c_;
     for (int64_t i = 0; i < c_; ++i) {
       const S *d = decays_.table + i * c_, *kk = products_ + i * c_, *qk = products_ + (c_ + i) * c_;
       const Vec<S> strength(beta_[i]);
-      delta::lower_row(i, c_, lower + i * c_,
-                       [&](int64_t j, auto lanes) { return strength * load(d + j, lanes) * load(kk + j, lanes); });
+      if (!additive_) {
+        delta::lower_row(i, c_, lower + i * c_,
+                         [&](int64_t j, auto lanes) { return strength * load(d + j, lanes) * load(kk + j, lanes); });
+      }
       delta::lower_row(i, c_, p + i * c_,
                        [&](int64_t j, auto lanes) { return load(d + j, lanes) * load(qk + j, lanes); });
     }
@@ -62,7 +70,9 @@ template <class S> class Adjoint {
       }
     }
     delta::multiply_lower_transposed(c_, dv, p, xo_ + c_ * dv, has_d_state_, xo_);
-    delta::solve_lower_transposed(c_, dv, lower, xo_);
+    if (!additive_) {
+      delta::solve_lower_transposed(c_, dv, lower, xo_);
+    }
   }
 
   /// dv = diag(beta) X and dbeta_i = X_i . E_i.
@@ -76,6 +86,10 @@ template <class S> class Adjoint {
 
   /// Gradients of K and the scaled Q, and of gam.
   void differentiate() {
+    if (additive_) {
+      differentiate_additive();
+      return;
+    }
     const int64_t dk = n_.key_dim, dv = n_.value_dim;
     delta::pair_products(c_, dv, xo_, delta_, weights_);
     weigh_pairs();
@@ -95,17 +109,20 @@ template <class S> class Adjoint {
     }
   }
 
-  /// dS = e^gam_last dS1 + (diag(e^gam) Q)ᵀ dO - (diag(beta e^gam) K)ᵀ X.
+  /// dS = e^gam_last dS1 + (diag(e^gam) Q)ᵀ dO - (diag(beta e^gam) K)ᵀ X, without the last term where additive.
   void advance() {
-    const int64_t dk = n_.key_dim, dv = n_.value_dim;
+    const int64_t dk = n_.key_dim, dv = n_.value_dim, skip = additive_ ? c_ : 0;
     for (int64_t i = 0; i < c_; ++i) {
-      delta::scale_row(dk, -beta_[i] * decays_.start[i], kq_ + i * dk, work_ + i * dk);
+      if (!additive_) {
+        delta::scale_row(dk, -beta_[i] * decays_.start[i], kq_ + i * dk, work_ + i * dk);
+      }
       delta::scale_row(dk, decays_.start[i], kq_ + (c_ + i) * dk, work_ + (c_ + i) * dk);
     }
     if (has_d_state_) {
       delta::scale_row(n_.state(), decays_.last, d_state_, d_state_);
     }
-    gemm_serial<S>(true, false, dk, dv, 2 * c_, S(1), work_, dk, xo_, dv, has_d_state_, d_state_, dv);
+    gemm_serial<S>(true, false, dk, dv, 2 * c_ - skip, S(1), work_ + skip * dk, dk, xo_ + skip * dv, dv, has_d_state_,
+                   d_state_, dv);
     has_d_state_ = true;
   }
 
@@ -135,6 +152,39 @@ template <class S> class Adjoint {
   const S* d_state() const { return d_state_; }
 
  private:
+  /// dQ = diag(e^gam) dO Sᵀ + Pb K and dK = Pbᵀ Q + what the state behind the chunk gives (spec 62, section 5).
+  void differentiate_additive() {
+    const int64_t dk = n_.key_dim, dv = n_.value_dim;
+    S *pairs_q = weights_ + c_ * c_, *d_q = d_kq_ + c_ * dk;
+    delta::lower_products(c_, dv, xo_ + c_ * dv, delta_, pairs_q);
+    std::fill_n(columns_, c_, 0.0);
+    for (int64_t i = 0; i < c_; ++i) {
+      const S *d = decays_.table + i * c_, *qk = products_ + (c_ + i) * c_;
+      S* pb = pairs_q + i * c_;
+      vector_loop<S>(i, [&](int64_t j, auto lanes) {
+        const Vec<S> pij = load(d + j, lanes) * load(pb + j, lanes);
+        store(pb + j, pij, lanes);
+        store(pairs_ + j, pij * load(qk + j, lanes), lanes);
+      });
+      std::fill(pb + i + 1, pb + c_, S(0));  // pb[i] stays: D_ii = 1
+      d_gam_[i] = add_pairs(i);
+    }
+    for (int64_t i = 0; i < c_; ++i) {
+      d_gam_[i] -= columns_[i];
+    }
+    if (state_ != nullptr) {
+      gemm_serial<S>(false, true, c_, dk, dv, S(1), xo_ + c_ * dv, dv, state_, dv, false, d_q, dk);
+      for (int64_t i = 0; i < c_; ++i) {
+        read_state(d_q + i * dk, kq_ + (c_ + i) * dk, decays_.start[i], i);
+      }
+    }
+    delta::multiply_lower(c_, dk, pairs_q, kq_, state_ != nullptr, d_q, dk);
+    delta::multiply_lower_transposed(c_, dk, pairs_q, kq_ + c_ * dk, false, d_kq_);
+    if (has_d_state_) {
+      write_state_gradient();
+    }
+  }
+
   /// From [X; dO] deltaᵀ to the weights of pairs: [W + Wᵀ; Pb] with W_ij = beta_i Ab_ij, and the pairs'
   /// part of dgam: row sums minus column sums of G. The diagonal of G and, in dg, all pairs of later tokens
   /// cancel: they are left out or summed in double, or their rounding would hide what a strong decay leaves of dg.
@@ -224,6 +274,7 @@ template <class S> class Adjoint {
   }
 
   Sizes n_;
+  bool additive_;
   delta::Decays<S> decays_;
   S *beta_, *kq_, *d_kq_, *work_;  // [c] [2 c, dk] three times
   S *products_, *weights_;         // [2 c, c]
@@ -255,7 +306,7 @@ void recompute_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, in
   for (int64_t i = rows[row]; i < rows[row + 1]; ++i) {
     const Chunk chunk = delta::chunk_at(a.grid, i);
     sweep.enter(chunk.state < 0);
-    sweep.solve(in, chunk, S(1), false, errors_of<S>(a, n, chunk, head));
+    sweep.solve(in, chunk, S(1), !a.additive, false, errors_of<S>(a, n, chunk, head));
     if (i + 1 < rows[row + 1] && delta::chunk_at(a.grid, i + 1).state >= 0) {
       sweep.advance(chunk.length, start_of<S>(a, n, delta::chunk_at(a.grid, i + 1), head));
     }
@@ -265,7 +316,7 @@ void recompute_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, in
 template <class S> void backward_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, int64_t head,
                                       bool accumulate, S* scratch) {
   delta::Carve<S> carve(scratch);
-  Adjoint<S> adjoint(carve, n, a.grid.longest);
+  Adjoint<S> adjoint(carve, n, a.grid.longest, a.additive);
   const HeadInputs<S> in(a, n, head);
   const S scale = static_cast<S>(a.scale);
   const S* initial = a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr;
@@ -332,7 +383,7 @@ void run(Stream&, const GatedDeltaBackward& args) {
 int64_t gated_delta_backward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {
   Tensor k{nullptr, DType::f32, {1, 1, 1, key_dim}}, v{nullptr, DType::f32, {1, 1, 1, value_dim}};
   cpu::delta::Carve<float> carve(nullptr);
-  cpu::Adjoint<float> adjoint(carve, cpu::delta::Sizes(k, v), chunk);
+  cpu::Adjoint<float> adjoint(carve, cpu::delta::Sizes(k, v), chunk, false);
   return std::max(carve.used(), gated_delta_forward_scratch(chunk, key_dim, value_dim));
 }
 

@@ -141,6 +141,14 @@ template <class S> void pair_products(int64_t c, int64_t n, const S* left, const
   }
 }
 
+/// The same for one matrix: out [c, c] = A Rᵀ.
+template <class S> void lower_products(int64_t c, int64_t n, const S* left, const S* right, S* out) {
+  for (int64_t first = 0; first < c; first += kPanel) {
+    gemm_serial<S>(false, true, c - first, std::min(kPanel, c - first), n, S(1), left + first * n, n,
+                   right + first * n, n, false, out + first * c + first, c);
+  }
+}
+
 /// out (+)= L X for L [c, c] that is 0 above the diagonal, X [c, n].
 template <class S>
 void multiply_lower(int64_t c, int64_t n, const S* lower, const S* x, bool accumulate, S* out, int64_t stride) {

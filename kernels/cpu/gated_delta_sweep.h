@@ -31,9 +31,9 @@ template <class S> class Sweep {
 
   /// KQ, its products with K and what it reads from the state, then E and delta = beta E:
   /// E_i + sum_{j<i} D_ij (k_i . k_j) beta_j E_j = v_i - e^gam_i k_i S. Without queries the halves of Q are left out.
-  /// E goes to `errors` [c, dv].
-  void solve(const HeadInputs<S>& in, const Chunk& chunk, S scale, bool queries, S* errors) {
-    const int64_t c = chunk.length, dk = sizes_.key_dim, dv = sizes_.value_dim, rows = queries ? 2 * c : c;
+  /// E goes to `errors` [c, dv]. Without `corrects` E = v.
+  void solve(const HeadInputs<S>& in, const Chunk& chunk, S scale, bool corrects, bool queries, S* errors) {
+    const int64_t c = chunk.length, dk = sizes_.key_dim, dv = sizes_.value_dim;
     gather_rows(c, dk, in.k + chunk.token * in.key_stride, in.key_stride, S(1), kq);
     if (queries) {
       gather_rows(c, dk, in.q + chunk.token * in.key_stride, in.key_stride, scale, kq + c * dk);
@@ -41,25 +41,15 @@ template <class S> class Sweep {
     gather(c, in.beta + chunk.token * in.gate_stride, in.gate_stride, beta);
     gather_rows(c, dv, in.v + chunk.token * in.value_stride, in.value_stride, S(1), errors);
     decays.load_gates(in.g + chunk.token * in.gate_stride, in.gate_stride, c);
-    decays.fill_table(c);
-    if (queries) {
-      pair_products(c, dk, kq, kq, products);
-    } else {
-      gemm_serial<S>(false, true, c, c, dk, S(1), kq, dk, kq, dk, false, products, c);
-    }
-    if (has_state) {
-      gemm_serial<S>(false, false, rows, dv, dk, S(1), kq, dk, state, dv, false, read, dv);
-      for (int64_t i = 0; i < c; ++i) {
-        add_row(dv, -decays.start[i], read + i * dv, errors + i * dv);
+    if (corrects) {
+      correct(c, queries, errors);
+    } else if (queries) {
+      decays.fill_table(c);
+      lower_products(c, dk, kq + c * dk, kq, products + c * c);
+      if (has_state) {
+        gemm_serial<S>(false, false, c, dv, dk, S(1), kq + c * dk, dk, state, dv, false, read + c * dv, dv);
       }
     }
-    for (int64_t i = 1; i < c; ++i) {
-      const S *d = decays.table + i * c, *kk = products + i * c;
-      vector_loop<S>(i, [&](int64_t j, auto lanes) {
-        store(lower + i * c + j, load(d + j, lanes) * load(kk + j, lanes) * load(beta + j, lanes), lanes);
-      });
-    }
-    solve_lower(c, dv, lower, errors);
     for (int64_t i = 0; i < c; ++i) {
       scale_row(dv, beta[i], errors + i * dv, delta + i * dv);
     }
@@ -90,6 +80,30 @@ template <class S> class Sweep {
   bool has_state = false;  // whether the state before the chunk is anything but 0
 
  private:
+  /// Values v in `errors` to E.
+  void correct(int64_t c, bool queries, S* errors) {
+    const int64_t dk = sizes_.key_dim, dv = sizes_.value_dim, rows = queries ? 2 * c : c;
+    decays.fill_table(c);
+    if (queries) {
+      pair_products(c, dk, kq, kq, products);
+    } else {
+      gemm_serial<S>(false, true, c, c, dk, S(1), kq, dk, kq, dk, false, products, c);
+    }
+    if (has_state) {
+      gemm_serial<S>(false, false, rows, dv, dk, S(1), kq, dk, state, dv, false, read, dv);
+      for (int64_t i = 0; i < c; ++i) {
+        add_row(dv, -decays.start[i], read + i * dv, errors + i * dv);
+      }
+    }
+    for (int64_t i = 1; i < c; ++i) {
+      const S *d = decays.table + i * c, *kk = products + i * c;
+      vector_loop<S>(i, [&](int64_t j, auto lanes) {
+        store(lower + i * c + j, load(d + j, lanes) * load(kk + j, lanes) * load(beta + j, lanes), lanes);
+      });
+    }
+    solve_lower(c, dv, lower, errors);
+  }
+
   Sizes sizes_;
   S *own_state_, *home_ = nullptr;
   const S* initial_ = nullptr;

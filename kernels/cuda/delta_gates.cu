@@ -59,6 +59,9 @@ struct Backward {
 }  // namespace
 
 void run(Stream& stream, const DeltaGatesForward& a) {
+  if (!a.b.defined()) {
+    no_cuda_kernel("DeltaGatesForward, step sizes as strengths");
+  }
   const int64_t heads = a.a_log.numel();
   dispatch_float(a.a.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -69,6 +72,9 @@ void run(Stream& stream, const DeltaGatesForward& a) {
 }
 
 void run(Stream& stream, const DeltaGatesBackward& a) {
+  if (a.b_is_step) {
+    no_cuda_kernel("DeltaGatesBackward, step sizes as strengths");
+  }
   const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads, blocks = delta_gates_blocks(tokens);
   float* const partial = a.partial.as<float>();
   dispatch_float(a.a.dtype, [&](auto zero) {

@@ -121,6 +121,9 @@ struct Steps {
 }  // namespace
 
 void run(Stream& stream, const GatedDeltaForward& a) {
+  if (a.additive) {
+    no_cuda_kernel("GatedDeltaForward, additive");
+  }
   const Sizes n(a.k, a.v);
   HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.value_heads);
   dispatch_float(a.v.dtype, [&](auto zero) {
@@ -134,6 +137,9 @@ void run(Stream& stream, const GatedDeltaForward& a) {
 }
 
 void run(Stream& stream, const GatedDeltaSteps& a) {
+  if (a.additive) {
+    no_cuda_kernel("GatedDeltaSteps, additive");
+  }
   const Sizes n(a.k, a.v);
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);

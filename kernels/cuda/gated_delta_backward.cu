@@ -279,6 +279,9 @@ __global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(Bac
 }  // namespace
 
 void run(Stream& stream, const GatedDeltaBackward& a) {
+  if (a.additive) {
+    no_cuda_kernel("GatedDeltaBackward, additive");
+  }
   const Sizes n(a.k, a.v);
   HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.key_heads);
   dispatch_float(a.v.dtype, [&](auto zero) {

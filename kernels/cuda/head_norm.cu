@@ -201,6 +201,9 @@ void run(Stream& stream, const L2NormBackward& a) {
 }
 
 void run(Stream& stream, const GatedNormForward& a) {
+  if (a.gate_first || (a.weight.defined() && a.weight.numel() != a.head_dim)) {
+    no_cuda_kernel("GatedNormForward, gate first or weights by channel");
+  }
   dispatch_float(a.o.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_warp("gated_norm_forward", stream, a.o.numel() / a.head_dim,
@@ -210,6 +213,9 @@ void run(Stream& stream, const GatedNormForward& a) {
 }
 
 void run(Stream& stream, const GatedNormBackward& a) {
+  if (a.gate_first || (a.weight.defined() && a.weight.numel() != a.head_dim)) {
+    no_cuda_kernel("GatedNormBackward, gate first or weights by channel");
+  }
   if (a.o.numel() > 0) {
     dispatch_float(a.o.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
   }

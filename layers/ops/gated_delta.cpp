@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/parallel.h"
+#include "kernels/channel_skip.h"
 #include "kernels/delta_gates.h"
 #include "kernels/gated_delta.h"
 #include "kernels/short_conv.h"
@@ -35,11 +36,12 @@ struct GatedDeltaNode final : Node {
     const Shape shape{batch, length, config.value_heads};
     Gates gates{tape.scratch(shape, tape.dtype(in.a), "delta rule decay"),
                 tape.scratch(shape, tape.dtype(in.a), "delta rule strength")};
-    run(tape.stream(), DeltaGatesForward{gates.g, gates.beta, tape.value(in.a), tape.value(in.b), tape.value(in.a_log),
-                                         tape.value(in.dt_bias), config.beta_scale});
+    run(tape.stream(), DeltaGatesForward{gates.g, gates.beta, tape.value(in.a), value_or_none(tape, in.b),
+                                         tape.value(in.a_log), tape.value(in.dt_bias), config.beta_scale,
+                                         config.dt_low, config.dt_high});
     return gates;
   }
-  double scale() const { return 1.0 / std::sqrt(static_cast<double>(config.key_dim)); }
+  double scale() const { return config.additive ? 1.0 : 1.0 / std::sqrt(static_cast<double>(config.key_dim)); }
 
   void backward(Tape& tape) override {
     HEBB_ASSERT(tape.has_grad(o));
@@ -65,6 +67,9 @@ struct GatedDeltaNode final : Node {
     args.g = gate.g;
     args.beta = gate.beta;
     run_core(tape, args);
+    if (in.skip) {
+      backward_skip(tape, pv.values, d_v);
+    }
     finish_input(tape, q, doc_start, pq, d_q);
     finish_input(tape, k, doc_start, pk, d_k);
     finish_input(tape, v, doc_start, pv, d_v);
@@ -72,6 +77,16 @@ struct GatedDeltaNode final : Node {
   }
 
  private:
+  void backward_skip(Tape& tape, const Tensor& x, const Tensor& d_x) const {
+    const Tensor d_skip = tape.grad_slot(in.skip).tensor;
+    Buffer partial;
+    if (d_skip.defined()) {
+      partial = tape.scratch({channel_skip_blocks(batch * length), config.value_channels()}, x.dtype, "skip sums");
+    }
+    run(tape.stream(), ChannelSkipBackward{d_x.view(v.matrix()), d_skip, partial, tape.grad(o), x.view(v.matrix()),
+                                           tape.value(in.skip)});
+  }
+
   void run_core(Tape& tape, GatedDeltaBackward args) const {
     const DType dtype = args.d_o.dtype;
     const Buffer starts =
@@ -93,17 +108,19 @@ struct GatedDeltaNode final : Node {
     args.errors = errors;
     args.initial_sums = sums;
     args.scratch = scratch;
+    args.additive = config.additive;
     run(tape.stream(), args);
   }
 
   void backward_gates(Tape& tape, const Gates& gate, const Tensor& d_g, const Tensor& d_beta) const {
     const Buffer partial =
         tape.scratch({delta_gates_blocks(batch * length), 2, config.value_heads}, d_g.dtype, "gate sums");
-    const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
+    const GradSlot d_a = tape.grad_slot(in.a), d_b = in.b ? tape.grad_slot(in.b) : GradSlot{};
     run(tape.stream(),
         DeltaGatesBackward{d_a.tensor, d_b.tensor, tape.grad_slot(in.a_log).tensor, tape.grad_slot(in.dt_bias).tensor,
                            partial, d_g, d_beta, gate.g, gate.beta, tape.value(in.a), tape.value(in.a_log),
-                           tape.value(in.dt_bias), config.beta_scale, d_a.accumulate, d_b.accumulate});
+                           tape.value(in.dt_bias), config.beta_scale, d_a.accumulate, d_b.accumulate, !in.b,
+                           config.dt_low, config.dt_high});
   }
 };
 
@@ -127,6 +144,7 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
                 const DeltaProbe& probe) {
   Tape& tape = pass.tape;
   HEBB_ASSERT(!(state != nullptr && tape.recording()));
+  HEBB_ASSERT(config.additive ? !in.b && !probe.prediction.defined() : static_cast<bool>(in.b));
   GatedDeltaNode node;
   node.in = in;
   node.config = config;
@@ -153,14 +171,18 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
                  initial = value_or_none(tape, in.initial_state);
     if (state != nullptr && pass.length() <= kMaxSteps) {
       run(tape.stream(), GatedDeltaSteps{o, prediction, memory, q.values, k.values, v.values, gates.g, gates.beta,
-                                         initial, node.doc_start, node.scale()});
+                                         initial, node.doc_start, node.scale(), config.additive});
     } else {
       node.grid = chunk_grid(tape, pass.rows, config.chunk);
       const Buffer scratch =
           tape.scratch({threads(), gated_delta_forward_scratch(node.grid.longest, config.key_dim, config.value_dim)},
                        dtype, "delta rule scratch");
       run(tape.stream(), GatedDeltaForward{o, prediction, memory, scratch, q.values, k.values, v.values, gates.g,
-                                           gates.beta, initial, node.doc_start, node.grid, node.scale()});
+                                           gates.beta, initial, node.doc_start, node.grid, node.scale(),
+                                           config.additive});
+    }
+    if (in.skip) {
+      run(tape.stream(), ChannelSkipForward{tape.value(node.o), v.values.view(node.v.matrix()), tape.value(in.skip)});
     }
   }
   if (state != nullptr && config.conv_size > 0) {

@@ -1,4 +1,6 @@
 #pragma once
+#include <limits>
+
 #include "layers/ops/short_conv.h"
 
 namespace hebb {
@@ -11,6 +13,8 @@ struct DeltaConfig {
   bool l2_norm = true;      // of q and k, per head
   double beta_scale = 1.0;  // 2 allows negative eigenvalues
   int64_t chunk = 64;
+  bool additive = false;    // Mamba-2: writes dt v without the delta rule, dt from a within the limits; q is not scaled
+  double dt_low = 0, dt_high = std::numeric_limits<double>::infinity();
 
   int64_t key_channels() const { return key_heads * key_dim; }
   int64_t value_channels() const { return value_heads * value_dim; }
@@ -25,11 +29,12 @@ struct DeltaState {
 
 struct DeltaInputs {
   Var q, k, v;                 // [N, H dk] [N, H dk] [N, HV dv] raw projections
-  Var a, b;                    // [N, HV] logits of decay and write strength
+  Var a, b;                    // [N, HV] logits of decay and write strength (additive: no b)
   Var q_conv, k_conv, v_conv;  // [channels, K]; no Var without convolutions
   Var q_bias, k_bias, v_bias;  // [channels] or no Var
   Var a_log, dt_bias;          // [HV]
   Var initial_state;           // [HV, dk, dv], or no Var: 0
+  Var skip;                    // [HV] or [HV dv]: o += skip v, or no Var
 };
 
 /// Memory of the caller for what a router looks at, both [N, HV dv] or undefined: v after convolution and
@@ -39,8 +44,9 @@ struct DeltaProbe {
 };
 
 /// From raw projections to the readings of the recurrence, in one node: convolutions, activation, l2
-/// norms, gates, gated delta rule (spec 20, sections 3 to 7). Keeps nothing but its inputs: the rest is
-/// computed again backward. Advances `state` when given; few tokens then run step by step. Returns o [N, HV dv].
+/// norms, gates, gated delta rule (spec 20, sections 3 to 7), or additive writes (spec 62, sections 3
+/// to 7). Keeps nothing but its inputs: the rest is computed again backward. Advances `state` when
+/// given; few tokens then run step by step. Returns o [N, HV dv].
 /// FLOPs per token: see kernels/gated_delta.h.
 Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, DeltaState* state,
                 const DeltaProbe& probe = {});

@@ -20,17 +20,19 @@ struct GatedNormNode final : Node {
   int64_t head_dim;
   double eps;
   HeadGate gate;
+  bool gate_first;
 
   void backward(Tape& tape) override {
     Buffer partial;
     if (weight) {
-      partial = tape.scratch({gated_norm_blocks(tape.shape(o)[0]), head_dim}, tape.dtype(o), "norm partial sums");
+      partial = tape.scratch({gated_norm_blocks(tape.shape(o)[0]), tape.shape(weight).numel()}, tape.dtype(o),
+                             "norm partial sums");
     }
     const GradSlot d_o = tape.grad_slot(o), d_z = tape.grad_slot(z);
     run(tape.stream(),
         GatedNormBackward{d_o.tensor, d_z.tensor, tape.grad_slot(weight).tensor, partial, tape.grad(y), tape.value(o),
                           z ? tape.value(z) : Tensor{}, weight ? tape.value(weight) : Tensor{}, head_dim, eps, gate,
-                          d_o.accumulate, d_z.accumulate});
+                          d_o.accumulate, d_z.accumulate, gate_first});
   }
 };
 
@@ -49,7 +51,7 @@ Var l2_norm(Tape& tape, Var x, int64_t head_dim) {
   return n;
 }
 
-Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate) {
+Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate, bool gate_first) {
   HEBB_ASSERT(static_cast<bool>(z) == (gate != HeadGate::none));
   if (!z && !weight) {
     return o;
@@ -61,9 +63,10 @@ Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double ep
   node.head_dim = head_dim;
   node.eps = eps;
   node.gate = gate;
+  node.gate_first = gate_first;
   node.y = tape.output(tape.shape(o), tape.dtype(o), "gated norm");
   run(tape.stream(), GatedNormForward{tape.value(node.y), tape.value(o), z ? tape.value(z) : Tensor{},
-                                      weight ? tape.value(weight) : Tensor{}, head_dim, eps, gate});
+                                      weight ? tape.value(weight) : Tensor{}, head_dim, eps, gate, gate_first});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

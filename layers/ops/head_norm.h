@@ -9,8 +9,10 @@ namespace hebb {
 Var l2_norm(Tape& tape, Var x, int64_t head_dim);
 
 /// rms(o; weight) * gate(z) per head of head_dim channels; o, z [N, heads * head_dim], weight [head_dim]
-/// shared by the heads. No weight: no norm; HeadGate::none: no z. Keeps o and z.
-/// Source: spec 20, section 3.
-Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate);
+/// shared by the heads, or [heads * head_dim]. gate_first: rms(o * gate(z); weight). No weight: no norm;
+/// HeadGate::none: no z. Keeps o and z.
+/// Source: spec 20, section 3; spec 62, section 3.
+Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate,
+               bool gate_first = false);
 
 }  // namespace hebb

@@ -1,0 +1,251 @@
+#include "layers/mamba2.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "layers/model_config.h"
+#include "layers/ops/gated_delta.h"
+#include "layers/ops/head_norm.h"
+#include "layers/ops/linear.h"
+
+namespace hebb {
+namespace {
+
+struct Mamba2Config final : LayerConfig {
+  int64_t num_heads = 0, head_dim = 0, state_dim = 0, num_groups = 0, conv_size = 4, chunk_size = 64;
+  std::optional<int64_t> norm_groups;
+  std::optional<bool> conv_bias;
+  bool norm_before_gate = false;
+  std::string activation = "silu", dt_bias_init = "log_uniform", skip = "head", output_gate = "silu";
+  std::string output_norm = "rms", initial_state = "zero";
+  Json dt_limit = Json::array({Json(0.0), Json()});
+  std::vector<double> dt_init{0.001, 0.1}, A_init{1.0, 16.0};
+
+  int64_t channels() const { return num_heads * head_dim; }
+  double dt_low() const { return dt_limit.items()[0].as_double(); }
+  double dt_high() const {
+    const Json& high = dt_limit.items()[1];
+    return high.is_null() ? std::numeric_limits<double>::infinity() : high.as_double();
+  }
+  void fields(Fields& f) override;
+  std::unique_ptr<Layer> make(const BuildContext& c) const override;
+
+ private:
+  bool has_valid_limits() const;
+};
+
+bool Mamba2Config::has_valid_limits() const {
+  if (!dt_limit.is_array() || dt_limit.items().size() != 2) { return false; }
+  const Json &low = dt_limit.items()[0], &high = dt_limit.items()[1];
+  return low.is_number() && low.as_double() >= 0 &&
+         (high.is_null() || (high.is_number() && high.as_double() > low.as_double()));
+}
+
+void Mamba2Config::fields(Fields& f) {
+  f.field("num_heads", num_heads).required().min(1).help("Heads, each with a state.");
+  f.field("head_dim", head_dim).required().min(1).help("Channels of a head's input x and output.");
+  f.field("state_dim", state_dim).required().min(1).help("Channels of B and C: rows of a head's state.");
+  f.field("num_groups", num_groups).required().min(1).help("Pairs of B and C, each shared by consecutive heads.");
+  f.require(num_groups < 1 || num_heads % num_groups == 0, "num_groups",
+            "a divisor of num_heads (" + std::to_string(num_heads) + ")");
+  f.field("conv_size", conv_size).min(0).help("Width of the causal convolutions on x, B and C; 0 = none.");
+  f.require(conv_size != 1, "conv_size", "0 or an integer >= 2");
+  f.field("conv_bias", conv_bias).help("Biases of the convolutions; true by default where there are any.");
+  f.require(conv_size > 0 || !conv_bias.value_or(false), "conv_bias", "false where conv_size is 0");
+  f.field("activation", activation).one_of({"silu", "none"}).help("On x, B and C, after the convolution.");
+  f.field("dt_limit", dt_limit).help("[low, high]: the step size is clamped to it; high null = no upper limit.");
+  f.require(has_valid_limits(), "dt_limit", "[low, high] with numbers 0 <= low < high, or null for high");
+  f.field("dt_init", dt_init).size(2).min(0).help("Range of the initial step size softplus(dt_bias).");
+  f.field("dt_bias_init", dt_bias_init).one_of({"log_uniform", "uniform"}).help("How it is drawn from that range.");
+  f.require(dt_init.size() != 2 || dt_init[0] <= dt_init[1], "dt_init", "[low, high] with low <= high");
+  f.require(dt_init.size() != 2 || dt_init[0] > 0 || dt_bias_init != "log_uniform", "dt_init",
+            "[low, high] with low > 0 for \"log_uniform\"");
+  f.field("A_init", A_init).size(2).above(0).help("Initial range of exp(A_log), uniform.");
+  f.require(A_init.size() != 2 || A_init[0] <= A_init[1], "A_init", "[low, high] with low <= high");
+  f.field("skip", skip)
+      .one_of({"head", "channel", "none"})
+      .help("Share of x in the output: a factor D per head or channel.");
+  f.field("output_gate", output_gate).one_of({"silu", "none"}).help("Gate on the output.");
+  f.field("output_norm", output_norm).one_of({"rms", "none"}).help("Norm of the output, with a weight per channel.");
+  f.field("norm_groups", norm_groups)
+      .min(1)
+      .help("Blocks of channels with a root mean square of their own; num_groups by default.");
+  f.require(!norm_groups || (num_heads >= 1 && head_dim >= 1 && channels() % *norm_groups == 0), "norm_groups",
+            "a divisor of num_heads * head_dim (" + std::to_string(channels()) + ")");
+  f.field("norm_before_gate", norm_before_gate).help("norm(y) * gate in place of norm(y * gate).");
+  f.field("initial_state", initial_state).one_of({"zero", "learned"}).help("State before a document's first token.");
+  f.field("chunk_size", chunk_size).help("Tokens of a chunk: a power of two from 16 to 256; speed only.");
+  f.require(chunk_size >= 16 && chunk_size <= 256 && std::has_single_bit(static_cast<uint64_t>(chunk_size)),
+            "chunk_size", "a power of two from 16 to 256");
+}
+
+/// Logarithms of uniform draws.
+Init log_of_uniform(double low, double high) {
+  return [low, high](Rng& rng, float* values, int64_t count) {
+    std::generate_n(values, count, [&] { return static_cast<float>(std::log(low + (high - low) * rng.uniform())); });
+  };
+}
+
+/// Inverse softplus of step sizes of at least 1e-4 drawn from [low, high].
+Init step_bias(double low, double high, bool is_log) {
+  return [=](Rng& rng, float* values, int64_t count) {
+    std::generate_n(values, count, [&] {
+      const double u = rng.uniform();
+      const double log_low = std::log(low), log_high = std::log(high);
+      const double drawn = is_log ? std::exp(log_low + (log_high - log_low) * u) : low + (high - low) * u;
+      const double dt = std::max(drawn, 1e-4);
+      return static_cast<float>(dt + std::log(-std::expm1(-dt)));
+    });
+  };
+}
+
+/// out = Wo norm(y * silu(Wz x)), y the readings of the recurrence. Parameters: spec 62, section 2.
+class Mamba2 final : public Layer {
+ public:
+  Mamba2(const BuildContext& c, const Mamba2Config& config);
+
+  Var forward(Pass& pass, Var x, LayerState* state) override;
+  std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
+    return std::make_unique<State>(arena, rows, delta_, dtype);
+  }
+  double flops_per_token(int64_t length) const override;
+  int64_t state_bytes(int64_t tokens) const override;
+
+ private:
+  struct State final : LayerState {
+    DeltaState delta;
+    State(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype) : delta(arena, rows, config, dtype) {}
+  };
+  struct Path {  // of x, B or C
+    Param *proj = nullptr, *conv = nullptr, *bias = nullptr;
+  };
+  Path declare_path(const BuildContext& c, const std::string& name, int64_t channels, const Mamba2Config& config) const;
+  DeltaInputs project(Pass& pass, Var x);
+
+  int64_t d_, norm_width_;
+  double eps_;
+  bool norm_before_gate_;
+  DeltaConfig delta_;
+  Path x_, b_, c_;
+  Param *z_proj_ = nullptr, *dt_proj_, *a_log_, *dt_bias_, *o_proj_;
+  Param *skip_ = nullptr, *o_norm_ = nullptr, *initial_state_ = nullptr;
+};
+
+DeltaConfig delta_config(const Mamba2Config& config) {
+  DeltaConfig d;
+  d.key_heads = config.num_groups;
+  d.value_heads = config.num_heads;
+  d.key_dim = config.state_dim;
+  d.value_dim = config.head_dim;
+  d.conv_size = config.conv_size;
+  d.silu = config.activation == "silu";
+  d.l2_norm = false;
+  d.chunk = config.chunk_size;
+  d.additive = true;
+  d.dt_low = config.dt_low();
+  d.dt_high = config.dt_high();
+  return d;
+}
+
+Mamba2::Mamba2(const BuildContext& c, const Mamba2Config& config)
+    : d_(c.model.hidden_size),
+      norm_width_(config.channels() / config.norm_groups.value_or(config.num_groups)),
+      eps_(c.model.norm_eps),
+      norm_before_gate_(config.norm_before_gate),
+      delta_(delta_config(config)) {
+  const Init normal = init::normal(c.model.init_std);
+  const int64_t heads = config.num_heads, channels = config.channels(), keys = config.num_groups * config.state_dim;
+  if (config.output_gate != "none") { z_proj_ = &c.declare("z_proj.weight", {channels, d_}, normal); }
+  x_ = declare_path(c, "x", channels, config);
+  b_ = declare_path(c, "B", keys, config);
+  c_ = declare_path(c, "C", keys, config);
+  dt_proj_ = &c.declare("dt_proj.weight", {heads, d_}, normal);
+  a_log_ = &c.declare("A_log", {heads}, log_of_uniform(config.A_init[0], config.A_init[1]));
+  dt_bias_ = &c.declare("dt_bias", {heads},
+                        step_bias(config.dt_init[0], config.dt_init[1], config.dt_bias_init == "log_uniform"));
+  if (config.skip != "none") {
+    skip_ = &c.declare("D", {config.skip == "head" ? heads : channels}, init::constant(1.0));
+  }
+  if (config.output_norm == "rms") { o_norm_ = &c.declare("o_norm.weight", {channels}, init::constant(1.0)); }
+  if (config.initial_state == "learned") {
+    // Decays like every tensor of two or more dimensions, as gdn's does.
+    ParamSpec spec{c.name + ".initial_state", {heads, config.state_dim, config.head_dim}, init::constant(0.0)};
+    spec.initial_state = true;
+    initial_state_ = &c.params.declare(std::move(spec));
+  }
+  o_proj_ = &c.declare("o_proj.weight", {d_, channels}, normal);
+}
+
+Mamba2::Path Mamba2::declare_path(const BuildContext& c, const std::string& name, int64_t channels,
+                                  const Mamba2Config& config) const {
+  const Init normal = init::normal(c.model.init_std);
+  Path path;
+  path.proj = &c.declare(name + "_proj.weight", {channels, d_}, normal);
+  if (config.conv_size > 0) {
+    path.conv = &c.declare(name + "_conv.weight", {channels, config.conv_size}, normal);
+    if (config.conv_bias.value_or(true)) {
+      path.bias = &c.declare(name + "_conv.bias", {channels}, init::constant(0.0));
+    }
+  }
+  return path;
+}
+
+/// B and C play key and query, x the value, dt the write strength.
+DeltaInputs Mamba2::project(Pass& pass, Var x) {
+  const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
+  const auto apply = [&](Param* p) { return linear(pass.tape, x, pass.param(*p)); };
+  DeltaInputs in;
+  in.q = apply(c_.proj);   // [tokens, G N]
+  in.k = apply(b_.proj);   // [tokens, G N]
+  in.v = apply(x_.proj);   // [tokens, H P]
+  in.a = apply(dt_proj_);  // [tokens, H]
+  in.q_conv = param(c_.conv);
+  in.k_conv = param(b_.conv);
+  in.v_conv = param(x_.conv);
+  in.q_bias = param(c_.bias);
+  in.k_bias = param(b_.bias);
+  in.v_bias = param(x_.bias);
+  in.a_log = param(a_log_);
+  in.dt_bias = param(dt_bias_);
+  in.initial_state = param(initial_state_);
+  in.skip = param(skip_);
+  return in;
+}
+
+Var Mamba2::forward(Pass& pass, Var x, LayerState* state) {
+  DeltaState* delta_state = state != nullptr ? &static_cast<State*>(state)->delta : nullptr;
+  const Var o = gated_delta(pass, project(pass, x), delta_, delta_state);  // [tokens, H P]
+  const Var z = z_proj_ != nullptr ? linear(pass.tape, x, pass.param(*z_proj_)) : Var{};
+  const Var weight = o_norm_ != nullptr ? pass.param(*o_norm_) : Var{};
+  const Var y = gated_norm(pass.tape, o, z, weight, norm_width_, eps_, z ? HeadGate::silu : HeadGate::none,
+                           !norm_before_gate_);
+  return linear(pass.tape, y, pass.param(*o_proj_));
+}
+
+double Mamba2::flops_per_token(int64_t) const {
+  const double d = static_cast<double>(d_), heads = static_cast<double>(delta_.value_heads);
+  const double n = static_cast<double>(delta_.key_dim), keys = static_cast<double>(delta_.key_channels());
+  const double values = static_cast<double>(delta_.value_channels()), c = static_cast<double>(delta_.chunk);
+  const double taps = static_cast<double>(delta_.conv_size);
+  const double projections = 2 * d * ((z_proj_ != nullptr ? 3 : 2) * values + 2 * keys + heads);
+  const double convolutions = taps > 0 ? (2 * taps + 3) * (values + 2 * keys) : 0;
+  return projections + convolutions + 2 * c * (keys + values) + 4 * n * values;
+}
+
+int64_t Mamba2::state_bytes(int64_t) const {
+  constexpr int64_t kStateBytes = 4, kCacheBytes = 2;  // fp32, bf16
+  const int64_t inputs =
+      std::max<int64_t>(0, delta_.conv_size - 1) * (2 * delta_.key_channels() + delta_.value_channels());
+  return kStateBytes * delta_.key_dim * delta_.value_channels() + kCacheBytes * inputs;
+}
+
+std::unique_ptr<Layer> Mamba2Config::make(const BuildContext& c) const { return std::make_unique<Mamba2>(c, *this); }
+
+}  // namespace
+
+std::unique_ptr<LayerConfig> make_mamba2_config() { return std::make_unique<Mamba2Config>(); }
+
+}  // namespace hebb

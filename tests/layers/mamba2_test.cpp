@@ -1,0 +1,524 @@
+#include "core/parallel.h"
+#include "layers/ops/gated_delta.h"
+#include "layers/ops/head_norm.h"
+#include "tests/kernels/tensors.h"
+#include "tests/layers/harness.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+std::string model_json(const std::string& layer, int64_t d = 14, const std::string& more = "", int64_t layers = 2) {
+  return R"({"vocab_size": 29, "hidden_size": )" + std::to_string(d) +
+         R"(, "num_layers": )" + std::to_string(layers) + R"(, "layers": {"x": {"type": "mamba2", )" + layer +
+         R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}])" + more +
+         "}";
+}
+
+/// With a norm that is smooth where the first reading of a document, dt (C . B) x, is nearly 0: difference quotients
+/// and fp32 cannot follow the step that the norm makes of it.
+std::string smooth_json(const std::string& layer, int64_t layers = 2) {
+  return model_json(layer, 14, R"(, "norm_eps": 0.1)", layers);
+}
+
+const std::string kSmall = R"("num_heads": 4, "head_dim": 3, "state_dim": 5)";
+const std::vector<std::string> kVariants = {
+    R"(, "num_groups": 2)",
+    R"(, "num_groups": 1, "conv_bias": false, "conv_size": 3, "norm_groups": 6, "skip": "channel")",
+    R"(, "num_groups": 4, "conv_size": 0, "norm_before_gate": true, "norm_groups": 1)",
+    R"(, "num_groups": 2, "conv_size": 0, "activation": "none", "output_norm": "none", "initial_state": "learned")",
+    R"(, "num_groups": 4, "conv_size": 2, "activation": "none", "output_gate": "none", "skip": "none")",
+    R"(, "num_groups": 1, "output_gate": "none", "output_norm": "none", "initial_state": "learned", "chunk_size": 16)",
+    R"(, "num_groups": 2, "dt_limit": [0.02, 0.05], "dt_bias_init": "uniform")",
+};
+
+void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
+  input.doc_ids.clear();
+  for (const std::vector<int64_t>& lengths : rows) {
+    const std::vector<int64_t> ids = documents(lengths);
+    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
+  }
+}
+
+void check_same(const TraceOutput& a, const TraceOutput& b, double tolerance) {
+  check_close("logits", a.logits.values, b.logits.values, tolerance);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : a.grads) {
+    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
+  }
+}
+
+/// The recurrence alone, without convolutions, gate or norm.
+struct Problem {
+  int64_t batch = 2, length = 150, heads = 4, groups = 2, state_dim = 5, head_dim = 3;
+  double low = 0, high = INFINITY;
+  bool silu = true;
+  std::vector<int64_t> ids;  // documents [B T]; empty: streams
+  std::map<std::string, Values> in;
+
+  explicit Problem(double dt_shift = -1) {
+    const int64_t n = batch * length;
+    in["x"] = random_values(n * heads * head_dim, "x");
+    in["B"] = random_values(n * groups * state_dim, "B");
+    in["C"] = random_values(n * groups * state_dim, "C");
+    in["u"] = random_values(n * heads, "u");
+    in["A_log"] = random_values(heads, "A_log", 0.5);
+    in["dt_bias"] = Values(static_cast<size_t>(heads), dt_shift);
+    in["D"] = random_values(heads, "D");
+    in["start"] = random_values(heads * state_dim * head_dim, "start");
+    in["d_o"] = random_values(n * heads * head_dim, "d_o");
+  }
+  Shape shape(const std::string& name) const {
+    const int64_t n = batch * length;
+    if (name == "x" || name == "d_o") { return {n, heads * head_dim}; }
+    if (name == "B" || name == "C") { return {n, groups * state_dim}; }
+    if (name == "u") { return {n, heads}; }
+    if (name == "start") { return {heads, state_dim, head_dim}; }
+    return {heads};
+  }
+  DeltaConfig config(int64_t chunk) const {
+    DeltaConfig c;
+    c.key_heads = groups;
+    c.value_heads = heads;
+    c.key_dim = state_dim;
+    c.value_dim = head_dim;
+    c.silu = silu;
+    c.l2_norm = false;
+    c.chunk = chunk;
+    c.additive = true;
+    c.dt_low = low;
+    c.dt_high = high;
+    return c;
+  }
+  Rows rows(Tensors& t) const {
+    return ids.empty() ? Rows::streams(t.stream, t.arena, batch, length)
+                       : Rows::documents(t.stream, t.arena, batch, length, ids);
+  }
+};
+
+struct Result {
+  Values o, state;  // state [B, H, N, P] after the last token
+  std::map<std::string, Values> gradients;
+};
+
+/// The definition, token by token (spec 62, section 3).
+Result recurrence(const Problem& p) {
+  Result r;
+  r.o.resize(static_cast<size_t>(p.batch * p.length * p.heads * p.head_dim));
+  const auto value = [&](const std::string& name, int64_t i) { return p.in.at(name)[static_cast<size_t>(i)]; };
+  const auto active = [&](const std::string& name, int64_t i) {
+    const double x = value(name, i);
+    return p.silu ? x / (1 + std::exp(-x)) : x;
+  };
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t h = 0; h < p.heads; ++h) {
+      const int64_t group = h / (p.heads / p.groups), size = p.state_dim * p.head_dim;
+      Values s;
+      for (int64_t t = 0; t < p.length; ++t) {
+        const int64_t token = b * p.length + t;
+        if (t == 0 || (!p.ids.empty() && p.ids[static_cast<size_t>(token)] != p.ids[static_cast<size_t>(token - 1)])) {
+          s.assign(p.in.at("start").begin() + h * size, p.in.at("start").begin() + (h + 1) * size);
+        }
+        const double z = value("u", token * p.heads + h) + value("dt_bias", h);
+        const double dt = std::min(p.high, std::max(p.low, z > 20 ? z : std::log1p(std::exp(z))));
+        const double a = std::exp(-dt * std::exp(value("A_log", h)));
+        for (int64_t c = 0; c < p.head_dim; ++c) {
+          const double x = active("x", (token * p.heads + h) * p.head_dim + c);
+          double y = value("D", h) * x;
+          for (int64_t n = 0; n < p.state_dim; ++n) {
+            double& entry = s[static_cast<size_t>(n * p.head_dim + c)];
+            entry = a * entry + dt * active("B", (token * p.groups + group) * p.state_dim + n) * x;
+            y += active("C", (token * p.groups + group) * p.state_dim + n) * entry;
+          }
+          r.o[static_cast<size_t>((token * p.heads + h) * p.head_dim + c)] = y;
+        }
+      }
+      r.state.insert(r.state.end(), s.begin(), s.end());
+    }
+  }
+  return r;
+}
+
+DeltaInputs inputs(const std::function<Var(const std::string&)>& leaf) {
+  DeltaInputs in;
+  in.q = leaf("C");
+  in.k = leaf("B");
+  in.v = leaf("x");
+  in.a = leaf("u");
+  in.a_log = leaf("A_log");
+  in.dt_bias = leaf("dt_bias");
+  in.initial_state = leaf("start");
+  in.skip = leaf("D");
+  return in;
+}
+
+Result run_op(const Problem& p, int64_t chunk, DType dtype = DType::f64) {
+  Result r;
+  Tensors t(dtype);
+  const Rows rows = p.rows(t);
+  {
+    std::map<std::string, Tensor> gradients;
+    Tape tape(t.stream, t.arena, true);
+    Pass pass{tape, rows};
+    const DeltaInputs in = inputs([&](const std::string& name) {
+      gradients[name] = t.zeros(p.shape(name));
+      return tape.leaf(t.make(p.shape(name), p.in.at(name)), gradients[name], nullptr);
+    });
+    const Var o = gated_delta(pass, in, p.config(chunk), nullptr);
+    r.o = Tensors::read(tape.value(o));
+    tape.seed_grad(o, t.make(p.shape("d_o"), p.in.at("d_o")));
+    tape.backward();
+    for (const auto& [name, gradient] : gradients) { r.gradients[name] = Tensors::read(gradient); }
+  }
+  Tape tape(t.stream, t.arena, false);
+  Pass pass{tape, rows};
+  DeltaState state(t.arena, p.batch, p.config(chunk), dtype);
+  const auto constant = [&](const std::string& name) { return tape.constant(t.make(p.shape(name), p.in.at(name))); };
+  gated_delta(pass, inputs(constant), p.config(chunk), &state);
+  r.state = Tensors::read(state.memory);
+  return r;
+}
+
+bool all_finite(const Values& values) {
+  return std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); });
+}
+
+int64_t count_parameters(const std::string& json, const std::string& prefix = "") {
+  ModelConfig config;
+  Fields::read(parse_json(json, "test.json"), "model", config);
+  const Model model(config);
+  int64_t count = 0;
+  for (const auto& p : model.params().all()) {
+    count += p->name().rfind(prefix, 0) == 0 ? p->spec.shape.numel() : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("mamba2 agrees with the golden cases", "[mamba2][fast]") {
+  const int n = GENERATE(1, 2, 3, 4);
+  check_golden("mamba2-" + std::to_string(n));
+}
+
+TEST_CASE("chunks of mamba2 equal the recurrence: outputs, end state, gradients", "[mamba2][fast]") {
+  // Steps of about 0.3; 300 times that, where states vanish inside a chunk; short documents.
+  for (const double dt_shift : {-1.0, 100.0}) {
+    for (const bool has_documents : {false, true}) {
+      Problem p(dt_shift);
+      if (has_documents) {
+        p.ids = documents({150});
+        const std::vector<int64_t> other = documents({40, 1, 17, 92});
+        p.ids.insert(p.ids.end(), other.begin(), other.end());
+      }
+      const Result expected = recurrence(p), by_token = run_op(p, 1);
+      for (const int64_t chunk : {1, 16, 64, 256}) {
+        INFO("dt_bias " << dt_shift << ", chunks of " << chunk << (has_documents ? ", documents" : ""));
+        const Result r = run_op(p, chunk);
+        check_close("output", r.o, expected.o, 1e-12);
+        check_close("state", r.state, expected.state, 1e-12);
+        for (const auto& [name, gradient] : r.gradients) {
+          CHECK(all_finite(gradient));
+          check_close(name, gradient, by_token.gradients.at(name), 1e-11);
+        }
+        const Result narrow = run_op(p, chunk, DType::f32);
+        check_close("fp32 output", narrow.o, expected.o, 1e-5);
+        for (const auto& [name, gradient] : narrow.gradients) {
+          INFO(name);
+          CHECK(all_finite(gradient));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("without decay mamba2 is linear attention, with full decay it sees one token", "[mamba2][fast]") {
+  Problem p;
+  p.silu = false;
+  p.in["start"].assign(p.in["start"].size(), 0.0);
+  p.in["D"].assign(p.in["D"].size(), 0.0);
+  for (const bool decays : {false, true}) {
+    p.in["A_log"].assign(p.in["A_log"].size(), decays ? 20.0 : -60.0);
+    Values expected(p.in["x"].size());
+    for (int64_t b = 0; b < p.batch; ++b) {
+      for (int64_t i = 0; i < p.length; ++i) {
+        for (int64_t j = decays ? i : 0; j <= i; ++j) {
+          for (int64_t h = 0; h < p.heads; ++h) {
+            const int64_t from = b * p.length + j, to = b * p.length + i;
+            const auto row = [&](const std::string& name, int64_t token) {
+              return p.in.at(name).begin() + (token * p.groups + h / 2) * p.state_dim;
+            };
+            const double z = p.in["u"][static_cast<size_t>(from * p.heads + h)] - 1;
+            const double weight = std::inner_product(row("C", to), row("C", to) + p.state_dim, row("B", from), 0.0) *
+                                  std::log1p(std::exp(z));
+            for (int64_t c = 0; c < p.head_dim; ++c) {
+              expected[static_cast<size_t>((to * p.heads + h) * p.head_dim + c)] +=
+                  weight * p.in["x"][static_cast<size_t>((from * p.heads + h) * p.head_dim + c)];
+            }
+          }
+        }
+      }
+    }
+    check_close(decays ? "own token" : "linear attention", run_op(p, 32).o, expected, 1e-11);
+  }
+}
+
+TEST_CASE("with dt 0 the state stays and nothing is written", "[mamba2][fast]") {
+  Problem p(-2000);  // softplus of it is 0
+  const Result r = run_op(p, 64);
+  Values expected;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    expected.insert(expected.end(), p.in["start"].begin(), p.in["start"].end());
+  }
+  CHECK(r.state == expected);
+  CHECK(all_finite(r.o));
+}
+
+TEST_CASE("outside dt_limit the step size has no gradient", "[mamba2][fast]") {
+  Problem p;
+  p.low = 0.2;
+  p.high = 0.4;
+  const Result r = run_op(p, 32);
+  check_close("output", r.o, recurrence(p).o, 1e-12);
+  int64_t clamped = 0, inside = 0;
+  for (size_t i = 0; i < p.in["u"].size(); ++i) {
+    const double dt = std::log1p(std::exp(p.in["u"][i] - 1));
+    const bool is_clamped = dt < p.low || dt > p.high;
+    CHECK((r.gradients.at("u")[i] == 0) == is_clamped);
+    (is_clamped ? clamped : inside) += 1;
+  }
+  CHECK(clamped > 100);
+  CHECK(inside > 100);
+  p.low = 50;
+  p.high = 60;
+  CHECK(run_op(p, 32).gradients.at("dt_bias") == Values(4, 0.0));
+}
+
+TEST_CASE("mamba2 gradients equal difference quotients for every variant", "[mamba2][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(smooth_json(kSmall + variant), DType::f64, 3, 0.4);
+    TraceInput input = random_input(2, 21, 29);
+    check_gradients(m, input, {}, 3, 1e-6, 3e-6);
+    set_documents(input, {{1, 3, 17}, {19, 1, 1}});
+    check_gradients(m, input, {}, 3, 1e-6, 3e-6);
+  }
+}
+
+TEST_CASE("mamba2 in any split of the tokens equals one pass", "[mamba2][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
+    TraceInput input = random_input(2, 60, 29);
+    const std::vector<double> expected = m.run(input).logits.values;
+    check_close("steps", m.segments(input, std::vector<int64_t>(60, 1)), expected, 1e-11);
+    check_close("prefill, steps, more", m.segments(input, {33, 1, 1, 2, 23}), expected, 1e-11);
+    TraceInput packed = random_input(1, 60, 29);
+    set_documents(packed, {{2, 30, 1, 27}});
+    const std::vector<double> whole = m.run(packed).logits.values;
+    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>(60, 1), {2, 30, 28}, {1, 20, 9, 30}}) {
+      check_close("documents", m.segments(packed, lengths), whole, 1e-11);
+    }
+  }
+}
+
+TEST_CASE("packed documents equal separate mamba2 runs and no token sees a later one", "[mamba2][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
+    TraceInput packed = random_input(1, 40, 29);
+    const std::vector<int64_t> lengths = {1, 3, 19, 17};
+    set_documents(packed, {lengths});
+    const std::vector<double> together = m.run(packed).logits.values;
+    std::vector<double> logits;
+    std::ptrdiff_t begin = 0;
+    for (const int64_t length : lengths) {
+      TraceInput one;
+      one.rows = 1;
+      one.length = length;
+      one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
+      const std::vector<double> out = m.run(one).logits.values;
+      logits.insert(logits.end(), out.begin(), out.end());
+      begin += length;
+    }
+    check_close("logits", together, logits, 1e-12);
+    for (size_t t = 30; t < 40; ++t) { packed.inputs[t] = (packed.inputs[t] + 1) % 29; }
+    const std::vector<double> changed = m.run(packed).logits.values;
+    check_close("earlier", {changed.begin(), changed.begin() + 30 * 29}, {together.begin(), together.begin() + 30 * 29},
+                1e-14);
+    CHECK(changed != together);
+  }
+}
+
+TEST_CASE("groups of heads equal repeated rows of B and C", "[mamba2][fast]") {
+  const std::string rest = R"("num_heads": 4, "head_dim": 3, "state_dim": 5, "norm_groups": 2, "num_groups": )";
+  TestModel grouped(model_json(rest + "2"), DType::f64, 3, 0.4), repeated(model_json(rest + "4"), DType::f64, 4, 0.4);
+  for (const auto& p : grouped.model->params().all()) {
+    const std::vector<double> values = grouped.get(*p);
+    Param& to = repeated.param(p->name());
+    if (to.value.numel() == p->value.numel()) {
+      repeated.set(to, values);
+      continue;
+    }
+    std::vector<double> wide;
+    const std::ptrdiff_t block = static_cast<std::ptrdiff_t>(values.size() / 2);
+    for (std::ptrdiff_t group = 0; group < 2; ++group) {
+      for (int copy = 0; copy < 2; ++copy) {
+        wide.insert(wide.end(), values.begin() + group * block, values.begin() + (group + 1) * block);
+      }
+    }
+    repeated.set(to, wide);
+  }
+  const TraceInput input = random_input(2, 21, 29);
+  check_close("logits", repeated.run(input).logits.values, grouped.run(input).logits.values, 1e-12);
+}
+
+TEST_CASE("the gated norm has a root mean square per group of channels and a weight per channel", "[mamba2][fast]") {
+  const int64_t tokens = 70, channels = 12;
+  const Values o = random_values(tokens * channels, "o"), z = random_values(tokens * channels, "z"),
+               weight = random_values(channels, "weight");
+  for (const int64_t width : {12, 4, 3}) {
+    for (const bool gate_first : {true, false}) {
+      Tensors t(DType::f64);
+      Tape tape(t.stream, t.arena, false);
+      const Var y = gated_norm(tape, tape.constant(t.make({tokens, channels}, o)),
+                               tape.constant(t.make({tokens, channels}, z)), tape.constant(t.make({channels}, weight)),
+                               width, 1e-3, HeadGate::silu, gate_first);
+      Values expected(o.size());
+      for (size_t at = 0; at < o.size(); at += static_cast<size_t>(width)) {
+        double squares = 0;
+        const auto gate = [&](size_t i) { return z[i] / (1 + std::exp(-z[i])); };
+        const size_t end = at + static_cast<size_t>(width);
+        for (size_t i = at; i < end; ++i) { squares += std::pow(gate_first ? o[i] * gate(i) : o[i], 2); }
+        const double rms = std::sqrt(squares / static_cast<double>(width) + 1e-3);
+        for (size_t i = at; i < end; ++i) { expected[i] = o[i] * gate(i) / rms * weight[i % 12]; }
+      }
+      INFO("groups of " << width << (gate_first ? ", gate first" : ""));
+      check_close("y", Tensors::read(tape.value(y)), expected, 1e-13);
+    }
+  }
+}
+
+TEST_CASE("mamba2 in fp32 agrees with fp64", "[mamba2][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel wide(smooth_json(kSmall + variant, 1), DType::f64, 3, 0.4),
+        narrow(smooth_json(kSmall + variant, 1), DType::f32, 3, 0.4);
+    narrow.copy_from(wide);
+    const TraceInput input = random_input(2, 70, 29);
+    check_same(narrow.run(input), wide.run(input), 1e-5);  // the fp32 rule of the layer pages
+  }
+}
+
+TEST_CASE("mamba2 results do not depend on threads or recomputation", "[mamba2][fast][threads]") {
+  const TraceInput input = random_input(3, 70, 29);
+  const int before = threads();
+  for (const std::string& variant : {kVariants[1], kVariants[5]}) {
+    const auto run = [&](int count, Recompute recompute) {
+      TestModel m(model_json(kSmall + variant), DType::f32, 3, 0.4);
+      m.model->set_recompute(recompute);
+      set_threads(count);
+      const TraceOutput out = m.run(input);
+      set_threads(before);
+      return out;
+    };
+    const TraceOutput one = run(1, Recompute::none);
+    for (const TraceOutput& other : {run(3, Recompute::none), run(1, Recompute::block), run(1, Recompute::mixer)}) {
+      CHECK(one.logits.values == other.logits.values);
+      for (const auto& [name, gradient] : one.grads) { CHECK(gradient.values == other.grads.at(name).values); }
+    }
+  }
+}
+
+TEST_CASE("mamba2 starts with the published decays, step sizes and skips", "[mamba2][fast]") {
+  const std::string many = R"("num_heads": 5000, "head_dim": 1, "state_dim": 1, "num_groups": 1)";
+  TestModel m(model_json(many, 2));
+  const std::vector<double> a_log = m.get(m.param("blocks.0.mixer.A_log"));
+  double sum = 0;
+  for (const double x : a_log) {
+    CHECK((std::exp(x) > 0.999999 && std::exp(x) < 16.00001));
+    sum += std::exp(x);
+  }
+  CHECK(std::abs(sum / 5000 - 8.5) < 0.3);  // 5 standard deviations of the mean
+  sum = 0;
+  for (const double x : m.get(m.param("blocks.0.mixer.dt_bias"))) {
+    const double dt = std::log1p(std::exp(x));
+    CHECK((dt > 0.000999 && dt < 0.10001));
+    sum += std::log(dt);
+  }
+  CHECK(std::abs(sum / 5000 - std::log(0.01)) < 0.1);  // 5 standard deviations of the mean
+  CHECK(m.get(m.param("blocks.0.mixer.D")) == std::vector<double>(5000, 1.0));
+  TestModel uniform(model_json(many + R"(, "dt_bias_init": "uniform", "dt_init": [0, 0.1], "A_init": [2, 2])", 2));
+  sum = 0;
+  for (const double x : uniform.get(uniform.param("blocks.0.mixer.dt_bias"))) { sum += std::log1p(std::exp(x)); }
+  CHECK(std::abs(sum / 5000 - 0.05) < 0.003);
+  for (const double x : uniform.get(uniform.param("blocks.0.mixer.A_log"))) {
+    CHECK(x == Catch::Approx(std::log(2.0)));
+  }
+}
+
+TEST_CASE("mamba2 spares its vectors from decay and counts cost and state", "[mamba2][fast]") {
+  TestModel m(model_json(kSmall + R"(, "num_groups": 2, "initial_state": "learned", "skip": "channel")"));
+  for (const char* name : {"A_log", "dt_bias", "D", "o_norm.weight", "x_conv.bias", "B_conv.bias", "C_conv.bias"}) {
+    INFO(name);
+    CHECK_FALSE(m.param("blocks.0.mixer." + std::string(name)).decays());
+  }
+  CHECK(m.param("blocks.0.mixer.initial_state").spec.initial_state);
+  CHECK(m.param("blocks.0.mixer.D").value.numel() == 12);
+  const Layer& layer = *m.model->blocks()[0].mixer;
+  CHECK(layer.state_bytes(100) == 4 * 4 * 5 * 3 + 2 * 3 * (12 + 20));
+  CHECK(layer.flops_per_token(100) ==
+        2 * 14 * (3 * 12 + 2 * 10 + 4) + (2 * 4 + 3) * (12 + 20) + 2 * 64 * (10 + 12) + 4 * 4 * 5 * 3);
+}
+
+TEST_CASE("broken mamba2 configurations are explained", "[mamba2][fast]") {
+  const auto read = [](const std::string& options) {
+    ModelConfig config;
+    Fields::read(parse_json(model_json(kSmall + options), "test.json"), "model", config);
+  };
+  const std::string groups = R"(, "num_groups": 2, )";
+  CHECK_THROWS_WITH(read(""), Catch::Contains("num_groups"));
+  CHECK_THROWS_WITH(read(R"(, "num_groups": 3)"), Catch::Contains("a divisor of num_heads (4)"));
+  CHECK_THROWS_WITH(read(groups + R"("conv_size": 1)"), Catch::Contains("0 or an integer >= 2"));
+  CHECK_THROWS_WITH(read(groups + R"("conv_size": 0, "conv_bias": true)"),
+                    Catch::Contains("false where conv_size is 0"));
+  CHECK_THROWS_WITH(read(groups + R"("norm_groups": 5)"), Catch::Contains("a divisor of num_heads * head_dim (12)"));
+  CHECK_THROWS_WITH(read(groups + R"("chunk_size": 48)"), Catch::Contains("a power of two from 16 to 256"));
+  CHECK_THROWS_WITH(read(groups + R"("chunk_size": 8)"), Catch::Contains("a power of two from 16 to 256"));
+  CHECK_THROWS_WITH(read(groups + R"("dt_init": [0, 0.1])"), Catch::Contains("low > 0 for \"log_uniform\""));
+  CHECK_THROWS_WITH(read(groups + R"("dt_init": [0.2, 0.1])"), Catch::Contains("[low, high] with low <= high"));
+  CHECK_THROWS_WITH(read(groups + R"("A_init": [0, 1])"), Catch::Contains("> 0"));
+  CHECK_THROWS_WITH(read(groups + R"("A_init": [2, 1])"), Catch::Contains("[low, high] with low <= high"));
+  for (const char* limit : {"3", "[0.1]", "[-1, null]", "[0.2, 0.2]", "[null, 1]", R"(["a", 1])"}) {
+    INFO(limit);
+    CHECK_THROWS_WITH(read(groups + R"("dt_limit": )" + limit), Catch::Contains("numbers 0 <= low < high, or null"));
+  }
+  CHECK_NOTHROW(read(groups + R"("dt_limit": [0.001, null], "conv_size": 0, "conv_bias": false)"));
+}
+
+TEST_CASE("mamba2 models have the published numbers of parameters", "[mamba2][fast]") {
+  const auto layer = [](int64_t d) {
+    const std::string heads = std::to_string(d / 128);
+    const std::string json =
+        R"("num_heads": )" + heads + R"(, "head_dim": 128, "state_dim": 64, "num_groups": )" + heads;
+    return count_parameters(model_json(json, d), "blocks.0.mixer.");
+  };
+  CHECK(layer(768) == 2372370);
+  CHECK(layer(1024) == 4213784);
+  CHECK(layer(1280) == 6580510);
+  CHECK(layer(1536) == 9472548);
+  CHECK(layer(1920) == 14795565);
+  CHECK(layer(3840) == 59139930);
+  const auto total = [](const std::string& groups) {
+    return R"({"vocab_size": 10000, "hidden_size": 768, "num_layers": 8, "layers": {
+      "mamba2": {"type": "mamba2", "num_heads": 12, "head_dim": 64, "state_dim": 64, "num_groups": )" +
+           groups + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 2304}},
+      "pattern": [{"mixer": "mamba2", "ffn": "mlp"}]})";
+  };
+  CHECK(count_parameters(total("6"), "blocks.0.mixer.") == 2376996);
+  CHECK(count_parameters(total("6")) == 76856352);
+  CHECK(count_parameters(total("1")) == 72898592);
+  CHECK(count_parameters(total("12")) == 81605664);
+  CHECK(count_parameters(total(R"(12, "output_gate": "none")")) == 76887072);
+}
