@@ -48,6 +48,9 @@ void run_trace(const Options& o) {
   if (o.grads && input.targets.empty()) {
     throw ConfigError("--grads", "rows without targets", "targets in " + o.rows);
   }
+  if (options.training) {
+    model.begin_step(stream, o.step);  // the rows are the step's first micro-batch
+  }
   const TraceOutput output = trace(model, stream, arena, input, options);
   write_trace(o.out, output, compute.dtype == DType::f64);
   if (output.has_loss) {
