@@ -5,6 +5,7 @@
 #include "layers/gdn.h"
 #include "layers/ham.h"
 #include "layers/kvm.h"
+#include "layers/lact.h"
 #include "layers/layer.h"
 #include "layers/mamba2.h"
 #include "layers/mesanet.h"
@@ -31,6 +32,7 @@ const std::vector<LayerType>& layer_types() {
       {"vq", Role::mixer, make_vq_config},
       {"mesanet", Role::mixer, make_mesanet_config},
       {"mamba2", Role::mixer, make_mamba2_config},
+      {"lact", Role::mixer, make_lact_config},
   };
   return types;
 }

@@ -1,0 +1,49 @@
+#pragma once
+#include "core/stream.h"
+
+namespace hebb {
+
+// What lies between projections and fast weights of `lact`, elementwise or per fast head (spec 42, section B3).
+
+/// y = u / (|u| + 1e-5) per fast head, u = silu(x scale[:, column] + offset[:, column]). y, x [N, F, D]; scale,
+/// offset [F D, 2]. Bound: memory, 2 passes.
+struct LactKeysForward {
+  Tensor y, x, scale, offset;
+  int64_t column;
+};
+HEBB_KERNEL_CPU(LactKeysForward)
+
+/// d_x (overwritten or added to), and the columns of d_scale and d_offset (+=), each may be undefined; u is computed
+/// again. partial [lact_keys_blocks(N), 2, F D] is scratch of the sums over tokens. Bound: memory, 3 passes.
+struct LactKeysBackward {
+  Tensor d_x, d_scale, d_offset, partial;
+  Tensor d_y, x, scale, offset;
+  int64_t column;
+  bool accumulate;
+};
+HEBB_KERNEL_CPU(LactKeysBackward)
+
+/// Token blocks of the sums: a function of N only, never of threads.
+int64_t lact_keys_blocks(int64_t tokens);
+
+/// y = base + silu(gate) x, one gate a head. y, base, x [N, F, D]; gate [N, F]. Bound: memory, 3 passes.
+struct LactMixForward {
+  Tensor y, base, x, gate;
+};
+HEBB_KERNEL_CPU(LactMixForward)
+
+/// d_x and d_gate from d_y, overwritten or added to; each may be undefined. Bound: memory, 4 passes.
+struct LactMixBackward {
+  Tensor d_x, d_gate;
+  Tensor d_y, x, gate;
+  bool accumulate_x, accumulate_gate;
+};
+HEBB_KERNEL_CPU(LactMixBackward)
+
+/// y [F, rows, columns] = half the (rectangular) identity for every head.
+struct HalfIdentity {
+  Tensor y;
+};
+HEBB_KERNEL_CPU(HalfIdentity)
+
+}  // namespace hebb

@@ -1,0 +1,112 @@
+#include "layers/ops/lact_heads.h"
+
+#include "kernels/gemm.h"
+#include "kernels/lact_heads.h"
+
+namespace hebb {
+namespace {
+
+struct LactKeysNode final : Node {
+  Var x, scale, offset, y;
+  Shape shape;  // [N, F, D]
+  int64_t column;
+
+  void backward(Tape& tape) override {
+    const Buffer partial =
+        tape.scratch({lact_keys_blocks(shape[0]), 2, shape[1] * shape[2]}, tape.dtype(x), "fast key sums");
+    const GradSlot d_x = tape.grad_slot(x);
+    run(tape.stream(),
+        LactKeysBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, tape.grad_slot(scale).tensor,
+                         tape.grad_slot(offset).tensor, partial, tape.grad(y).view(shape), tape.value(x).view(shape),
+                         tape.value(scale), tape.value(offset), column, d_x.accumulate});
+  }
+};
+
+struct LactInitialNode final : Node {
+  Var left, right, w;
+
+  void backward(Tape& tape) override {
+    const Shape l = tape.shape(left), r = tape.shape(right);
+    const GradSlot d_left = tape.grad_slot(left), d_right = tape.grad_slot(right);
+    for (int64_t head = 0; head < l[0]; ++head) {
+      const auto of_head = [&](const Tensor& t) {
+        return t.slice(head * t.size(1) * t.size(2), {t.size(1), t.size(2)});
+      };
+      const Tensor d_w = of_head(tape.grad(w).view({l[0], l[1], r[2]}));
+      if (d_left) {
+        run(tape.stream(), Gemm{of_head(d_left.tensor), d_w, of_head(tape.value(right)), l[1], l[2], r[2], l[2], r[2],
+                                r[2], false, true, d_left.accumulate, 1.0});
+      }
+      if (d_right) {
+        run(tape.stream(), Gemm{of_head(d_right.tensor), of_head(tape.value(left)), d_w, r[1], r[2], l[1], r[2], l[2],
+                                r[2], true, false, d_right.accumulate, 1.0});
+      }
+    }
+  }
+};
+
+struct LactMixNode final : Node {
+  Var base, x, gate, y;
+  Shape shape;  // [N, F, D]
+
+  void backward(Tape& tape) override {
+    const GradSlot d_x = tape.grad_slot(x), d_gate = tape.grad_slot(gate);
+    run(tape.stream(), LactMixBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_gate.tensor, tape.grad(y).view(shape),
+                                       tape.value(x).view(shape), tape.value(gate), d_x.accumulate, d_gate.accumulate});
+    tape.pass_grad(base, y);
+  }
+};
+
+}  // namespace
+
+Var lact_keys(Tape& tape, Var x, Var scale, Var offset, int64_t column, int64_t head_dim) {
+  LactKeysNode node;
+  node.x = x;
+  node.scale = scale;
+  node.offset = offset;
+  node.column = column;
+  const int64_t channels = tape.shape(scale)[0], tokens = tape.shape(x).numel() / channels;
+  node.shape = {tokens, channels / head_dim, head_dim};
+  node.y = tape.output(tape.shape(x), tape.dtype(x), "fast keys");
+  run(tape.stream(), LactKeysForward{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape),
+                                     tape.value(scale), tape.value(offset), column});
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+Var lact_initial(Tape& tape, Var left, Var right) {
+  LactInitialNode node;
+  node.left = left;
+  node.right = right;
+  const Shape l = tape.shape(left), r = tape.shape(right);
+  node.w = tape.output({l[0], l[1], r[2]}, tape.dtype(left), "initial fast weights");
+  const Tensor w = tape.value(node.w);
+  run(tape.stream(), HalfIdentity{w});
+  for (int64_t head = 0; head < l[0]; ++head) {
+    run(tape.stream(),
+        Gemm{w.slice(head * l[1] * r[2], {l[1], r[2]}), tape.value(left).slice(head * l[1] * l[2], {l[1], l[2]}),
+             tape.value(right).slice(head * r[1] * r[2], {r[1], r[2]}), l[1], r[2], l[2], r[2], l[2], r[2], false,
+             false, true, 1.0});
+  }
+  const Var out = node.w;
+  tape.record(std::move(node));
+  return out;
+}
+
+Var lact_mix(Tape& tape, Var base, Var x, Var gate) {
+  LactMixNode node;
+  node.base = base;
+  node.x = x;
+  node.gate = gate;
+  const Shape gates = tape.shape(gate);
+  node.shape = {gates[0], gates[1], tape.shape(x).numel() / gates.numel()};
+  node.y = tape.output(tape.shape(base), tape.dtype(x), "mixed outputs");
+  run(tape.stream(), LactMixForward{tape.value(node.y).view(node.shape), tape.value(base).view(node.shape),
+                                    tape.value(x).view(node.shape), tape.value(gate)});
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+}  // namespace hebb

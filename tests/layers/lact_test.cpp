@@ -1,0 +1,320 @@
+#include "core/parallel.h"
+#include "tests/layers/harness.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+std::string model_json(const std::string& lact, int64_t d = 12, int64_t layers = 2,
+                       const std::string& ffn = R"("type": "swiglu", "intermediate_size": 11)", int64_t vocab = 29,
+                       const std::string& more = "") {
+  return R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": )" + std::to_string(d) +
+         R"(, "num_layers": )" + std::to_string(layers) + R"(, "layers": {"x": {"type": "lact", )" + lact +
+         R"(}, "mlp": {)" + ffn + R"(}}, "pattern": [{"mixer": "x", "ffn": "mlp"}])" + more + "}";
+}
+
+/// Heads of 6 channels, fast heads of 4; rates that move the fast weights far.
+const std::string kHeads = R"("num_heads": 2, "num_fast_heads": 3, "window": 5, "base_lr": 0.3)";
+const std::string kSmall = kHeads + R"(, "chunk_size": 4)";
+
+const std::vector<std::string> kVariants = {
+    R"(, "rank": 2)",
+    R"(, "rank": 2, "momentum": false, "silu_v": true, "fast_dim": 7)",
+    R"(, "rank": 0, "fast_rope": false, "fast_dim": 3)",
+    R"(, "rank": 3, "output_scale": false, "fast_dim": 5)",
+    R"(, "rank": 2, "muon": true, "fast_dim": 5)",
+    R"(, "rank": 0, "muon": true, "momentum": false, "output_scale": false, "fast_dim": 3)",
+};
+
+void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
+  input.doc_ids.clear();
+  for (const std::vector<int64_t>& lengths : rows) {
+    const std::vector<int64_t> ids = documents(lengths);
+    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
+  }
+}
+
+void check_same_outputs(const TraceOutput& a, const TraceOutput& b, double tolerance) {
+  check_close("logits", a.logits.values, b.logits.values, tolerance);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : a.grads) {
+    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
+  }
+}
+
+void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
+  CHECK(a.logits.values == b.logits.values);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : a.grads) {
+    INFO(name);
+    CHECK(gradient.values == b.grads.at(name).values);
+  }
+}
+
+int64_t count_parameters(const std::string& json) {
+  ModelConfig config;
+  Fields::read(parse_json(json, "test.json"), "model", config);
+  return Model(config).params().count(ParamKind::trained);
+}
+
+std::vector<double> slice(const std::vector<double>& v, int64_t begin, int64_t end) {
+  return {v.begin() + begin, v.begin() + end};
+}
+
+}  // namespace
+
+TEST_CASE("lact agrees with the golden cases", "[lact][fast]") {
+  const int n = GENERATE(1, 2, 3, 4);
+  check_golden("lact-" + std::to_string(n));
+}
+
+TEST_CASE("lact gradients equal difference quotients for every switch", "[lact][fast]") {
+  constexpr double kStep = 1e-6;  // small, since Muon bends the loss
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    // Muon of a few tokens has tiny singular values, along which the loss is too steep for differences.
+    const bool muon = variant.find("muon") != std::string::npos;
+    const std::string chunk = std::string(R"(, "chunk_size": )") + (muon ? "9" : "4");
+    TestModel m(model_json(kHeads + chunk + variant, 12, 1), DType::f64, 6, 0.4);
+    TraceInput input = random_input(2, 20, 29);
+    check_gradients(m, input, {}, 3, 1e-6, kStep);
+    set_documents(input, {{1, 4, 15}, {10, 9, 1}});
+    check_gradients(m, input, {}, 3, 1e-6, kStep);
+  }
+}
+
+TEST_CASE("the first chunk of lact equals a layer without updates", "[lact][fast]") {
+  TestModel m(model_json(kSmall + kVariants[0], 12, 1), DType::f64, 3, 0.4),
+      still(model_json(R"("num_heads": 2, "num_fast_heads": 3, "window": 5, "chunk_size": 100, "rank": 2)", 12, 1),
+            DType::f64, 3, 0.4);
+  still.copy_from(m);
+  const TraceInput input = random_input(2, 10, 29);
+  const std::vector<double> moving = m.run(input).logits.values, fixed = still.run(input).logits.values;
+  for (const int64_t row : {0, 1}) {
+    const int64_t at = row * 10 * 29;
+    check_close("first chunk", slice(moving, at, at + 4 * 29), slice(fixed, at, at + 4 * 29), 1e-13);
+    CHECK(compare(slice(moving, at + 4 * 29, at + 10 * 29), slice(fixed, at + 4 * 29, at + 10 * 29)).relative() > 1e-3);
+  }
+}
+
+TEST_CASE("lact in any split of the tokens equals one pass", "[lact][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
+    const TraceInput input = random_input(2, 31, 29);
+    const std::vector<double> expected = m.run(input).logits.values;
+    check_close("steps", m.segments(input, std::vector<int64_t>(31, 1)), expected, 1e-10);  // Muon amplifies rounding
+    check_close("prefill, steps, more", m.segments(input, {14, 1, 1, 2, 13}), expected, 1e-10);
+    check_close("at borders", m.segments(input, {4, 4, 8, 15}), expected, 1e-10);
+    TraceInput packed = random_input(1, 31, 29);
+    set_documents(packed, {{2, 15, 1, 13}});
+    const std::vector<double> whole = m.run(packed).logits.values;
+    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>(31, 1), {2, 15, 14}, {1, 9, 7, 14}}) {
+      check_close("documents", m.segments(packed, lengths), whole, 1e-10);
+    }
+  }
+}
+
+TEST_CASE("packed documents equal separate lact runs, gradients too", "[lact][fast]") {
+  for (const std::string& variant : {kVariants[0], kVariants[4]}) {
+    INFO(variant);
+    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
+    TraceInput packed = random_input(1, 25, 29);
+    const std::vector<int64_t> lengths = {1, 4, 5, 15};
+    set_documents(packed, {lengths});
+    const TraceOutput together = m.run(packed);
+    std::vector<double> logits;
+    std::map<std::string, std::vector<double>> sums;
+    std::ptrdiff_t begin = 0;
+    for (const int64_t length : lengths) {
+      TraceInput one;
+      one.rows = 1;
+      one.length = length;
+      one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
+      one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
+      const TraceOutput out = m.run(one);
+      logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
+      for (const auto& [name, gradient] : out.grads) {
+        std::vector<double>& sum = sums[name];
+        sum.resize(gradient.values.size());
+        for (size_t i = 0; i < sum.size(); ++i) { sum[i] += gradient.values[i] * static_cast<double>(length) / 25.0; }
+      }
+      begin += length;
+    }
+    check_close("logits", together.logits.values, logits, 1e-11);
+    REQUIRE(together.grads.size() == sums.size());
+    for (const auto& [name, gradient] : together.grads) { check_close(name, gradient.values, sums.at(name), 1e-10); }
+  }
+}
+
+TEST_CASE("lact looks at no later token and at no other row", "[lact][fast]") {
+  TestModel m(model_json(kSmall + kVariants[0]), DType::f64, 3, 0.4);
+  for (const int64_t cut : {11, 12, 13}) {  // around the start of the last chunk of four
+    TraceInput input = random_input(2, 16, 29);
+    const std::vector<double> before = m.run(input).logits.values;
+    for (int64_t t = cut; t < 16; ++t) {
+      int64_t& token = input.inputs[static_cast<size_t>(t)];
+      token = (token + 1) % 29;
+    }
+    const std::vector<double> after = m.run(input).logits.values;
+    CHECK(slice(after, 0, cut * 29) == slice(before, 0, cut * 29));
+    CHECK(compare(slice(after, cut * 29, 16 * 29), slice(before, cut * 29, 16 * 29)).relative() > 1e-3);
+    CHECK(slice(after, 16 * 29, 32 * 29) == slice(before, 16 * 29, 32 * 29));
+  }
+}
+
+TEST_CASE("rates and momentum are reached where an update reads them", "[lact][fast]") {
+  const auto grads = [](const std::string& more, int64_t length) {
+    TestModel m(model_json(kSmall + more, 12, 1), DType::f64, 3, 0.4);
+    return m.run(random_input(1, length, 29)).grads;
+  };
+  const std::string lr = "blocks.0.mixer.lr_proj.", momentum = "blocks.0.mixer.momentum_proj.";
+  const auto is_zero = [](const std::vector<double>& v) {
+    return std::all_of(v.begin(), v.end(), [](double x) { return x == 0; });
+  };
+  const auto none = grads(kVariants[0], 4);
+  CHECK(none.count(lr + "weight") == 0);
+  CHECK(none.count(momentum + "bias") == 0);
+  CHECK(none.count("blocks.0.mixer.qk_scale") == 1);
+  const auto one = grads(kVariants[0], 8);
+  CHECK_FALSE(is_zero(one.at(lr + "weight").values));
+  CHECK(is_zero(one.at(momentum + "weight").values));
+  CHECK(is_zero(one.at(momentum + "bias").values));
+  const auto two = grads(kVariants[0], 9);
+  CHECK_FALSE(is_zero(two.at(momentum + "weight").values));
+  CHECK(grads(R"(, "momentum": false)", 9).count(momentum + "weight") == 0);
+}
+
+TEST_CASE("fp32 lact stays within 1e-5 of fp64", "[lact][fast]") {
+  for (const std::string& variant : kVariants) {
+    INFO(variant);
+    const std::string layer = R"("num_heads": 2, "num_fast_heads": 2, "window": 9, "chunk_size": 24, "base_lr": 0.02)";
+    TestModel wide(model_json(layer + variant, 20), DType::f64, 3, 0.2),
+        narrow(model_json(layer + variant, 20), DType::f32, 3, 0.2);
+    wide.copy_from(narrow);
+    TraceInput input = random_input(2, 100, 29);
+    set_documents(input, {{1, 99}, {70, 30}});
+    // Muon enlarges small singular values up to 493-fold, and their rounding with them.
+    const double tolerance = variant.find("muon") == std::string::npos ? 1e-5 : 493 * 1e-5;
+    check_same_outputs(narrow.run(input), wide.run(input), tolerance);
+  }
+}
+
+TEST_CASE("lact gives the same bits on 1 and 3 threads and with recomputation", "[lact][threads]") {
+  TraceInput input = random_input(3, 40, 29);
+  set_documents(input, {{40}, {10, 30}, {23, 1, 16}});
+  for (const std::string& variant : {kVariants[0], kVariants[4]}) {
+    TestModel m(model_json(kSmall + variant), DType::f32, 3, 0.4);
+    set_threads(1);
+    const TraceOutput one = m.run(input);
+    set_threads(3);
+    const TraceOutput three = m.run(input);
+    check_same_bits(one, three);
+    for (const Recompute mode : {Recompute::mixer, Recompute::block}) {
+      m.model->set_recompute(mode);
+      check_same_bits(m.run(input), three);
+    }
+    set_threads(0);
+  }
+}
+
+TEST_CASE("chunks longer than a tile of tokens change lact by rounding only", "[lact][fast]") {
+  const std::string layer = R"("num_heads": 2, "num_fast_heads": 2, "window": 9, "rank": 2, "chunk_size": 150)";
+  TestModel m(model_json(layer), DType::f64, 3, 0.4);
+  const TraceInput input = random_input(1, 320, 29);
+  check_close("segments", m.segments(input, {47, 150, 3, 120}), m.run(input).logits.values, 1e-11);
+  check_gradients(m, input, {}, 2);
+}
+
+TEST_CASE("lact starts from the values of its page", "[lact][fast]") {
+  TestModel m(
+      model_json(R"("num_heads": 2, "num_fast_heads": 2, "fast_dim": 30, "rank": 25, "fast_init_gain": 0.5)", 40, 1));
+  const auto values = [&](const std::string& name) { return m.get(m.param("blocks.0.mixer." + name)); };
+  const auto deviation = [&](const std::string& name) {
+    double square = 0;
+    const std::vector<double> v = values(name);
+    for (const double x : v) { square += x * x; }
+    return std::sqrt(square / static_cast<double>(v.size()));
+  };
+  // 2 % standard error of 1,000 to 1,600 draws
+  CHECK(deviation("q_proj.weight") == Approx(0.02).epsilon(0.1));
+  CHECK(deviation("w0_left") == Approx(0.5 / 5).epsilon(0.1));
+  CHECK(deviation("w2_right") == Approx(0.5 / std::sqrt(20.0)).epsilon(0.1));
+  CHECK(deviation("w1") == Approx(1 / std::sqrt(30.0)).epsilon(0.1));
+  for (const double x : values("qk_scale")) { CHECK(x == 1); }
+  for (const double x : values("qk_offset")) { CHECK(x == 0); }
+  CHECK(m.param("blocks.0.mixer.qk_scale").decays());
+  CHECK(m.param("blocks.0.mixer.w0_left").decays());
+  CHECK(m.param("blocks.0.mixer.w1").decays());
+  for (const char* name : {"lr_proj.bias", "scale_proj.bias", "momentum_proj.bias", "fast_norm.weight"}) {
+    CHECK_FALSE(m.param(std::string("blocks.0.mixer.") + name).decays());
+  }
+  TestModel full(model_json(R"("num_heads": 2, "num_fast_heads": 2, "rank": 0)", 40, 1));
+  CHECK(full.get(full.param("blocks.0.mixer.w0")).size() == 2 * 20 * 20);
+  CHECK(full.model->params().find("blocks.0.mixer.w0_left") == nullptr);
+}
+
+TEST_CASE("lact has the published number of parameters, and the page's FLOPs and state", "[lact][fast]") {
+  const std::string paper =
+      R"("num_heads": 12, "num_fast_heads": 4, "window": 2048, "chunk_size": 512, "rank": 32, "rope": {"theta": 10000.0})";
+  const std::string json = model_json(paper, 768, 12, R"("type": "swiglu", "intermediate_size": 2048)", 32000,
+                                      R"(, "tie_embeddings": true, "norm_eps": 1e-6)");
+  CHECK(count_parameters(json) == 112702704);
+  ModelConfig config;
+  Fields::read(parse_json(json, "test.json"), "model", config);
+  const Model model(config);
+  const Layer& layer = *model.blocks()[0].mixer;
+  const double visible = (2048.0 * 2049 / 2 + 2048.0 * 2048) / 4096;
+  CHECK(layer.flops_per_token(4096) ==
+        Approx(8.0 * 768 * 768 + 4.0 * 768 * visible + 4 * 192 * 192 * (6 + 12 * 7.0 / 8)).epsilon(1e-12));
+  const int64_t fast = 4 * 192 * 192;  // W and M, and what the chunk has gathered in fp32
+  CHECK(layer.state_bytes(4096) == 2 * 2048 * 768 * 2 + 6 * fast * 4 + (3 * fast + 4) * 4);
+  CHECK(layer.state_bytes(100) == 2 * 100 * 768 * 2 + 6 * fast * 4 + (3 * fast + 4) * 4);
+}
+
+TEST_CASE("impossible lact configurations are refused with what was found and expected", "[lact][fast]") {
+  const auto error = [](const std::string& lact) -> std::string {
+    try {
+      count_parameters(model_json(lact));
+    } catch (const ConfigError& e) { return e.what(); }
+    return "";
+  };
+  using Catch::Matchers::Contains;
+  CHECK_THAT(error(R"("rank": 2)"), Contains("num_heads"));
+  CHECK_THAT(error(R"("num_heads": 5)"),
+             Contains("num_heads") && Contains("5") && Contains("a divisor of hidden_size (12) with an even quotient"));
+  CHECK_THAT(error(R"("num_heads": 4)"), Contains("num_heads") && Contains("an even quotient"));
+  CHECK_THAT(error(R"("num_heads": 2, "num_fast_heads": 5)"),
+             Contains("num_fast_heads") && Contains("5") && Contains("a divisor of hidden_size (12)"));
+  CHECK_THAT(error(R"("num_heads": 2, "rope": {"theta": 10.0, "dims": 4})"),
+             Contains("rope.dims") && Contains("4") && Contains("hidden_size / num_heads (6)"));
+  CHECK_THAT(error(R"("num_heads": 6, "rope": {"theta": 10.0, "endpoint": true})"), Contains("rope.endpoint"));
+  CHECK_THAT(error(R"("num_heads": 2, "chunk_size": 0)"), Contains("chunk_size") && Contains(">= 1"));
+  CHECK_THAT(error(R"("num_heads": 2, "fast_dim": 0)"), Contains("fast_dim") && Contains(">= 1"));
+  CHECK_THAT(error(R"("num_heads": 2, "window": -1)"), Contains("window") && Contains(">= 0"));
+  CHECK_THAT(error(R"("num_heads": 2, "rank": -1)"), Contains("rank") && Contains(">= 0"));
+  CHECK_THAT(error(R"("num_heads": 2, "base_lr": 0)"), Contains("base_lr") && Contains("> 0"));
+  CHECK_THAT(error(R"("num_heads": 2, "fast_init_gain": 0)"), Contains("fast_init_gain") && Contains("> 0"));
+}
+
+TEST_CASE("a dry run of lact counts memory and launches nothing", "[lact][fast]") {
+  ModelConfig config;
+  Fields::read(parse_json(model_json(kSmall + kVariants[4]), "test.json"), "model", config);
+  Arena arena(DeviceKind::count);
+  Stream stream;
+  stream.device = DeviceKind::count;
+  Model model(config);
+  model.params().allocate(arena, DType::f32, true);
+  const Rows rows = Rows::streams(stream, arena, 4, 300);
+  const Buffer tokens(arena, {1200}, DType::i32, "tokens"), row_loss(arena, {1200}, DType::f64, "loss");
+  const int64_t before = arena.in_use_bytes();
+  {
+    Tape tape(stream, arena, true);
+    Pass pass{tape, rows};
+    model.loss(pass, model.hidden(pass, tokens), tokens, row_loss, 1.0);
+    tape.backward();
+  }
+  CHECK(arena.in_use_bytes() == before);
+  CHECK(arena.peak_bytes() > before);
+}
