@@ -1,0 +1,48 @@
+// What a vq run carries from step to step: idle counters, and the codebook that starts late.
+#include "tests/paths.h"
+#include "tests/train/run_fixture.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+/// Seven steps with a checkpoint after each; the codebook starts in step 4.
+RunConfig late_run() {
+  RunConfig config = read_run_config((fs::path(test_data_path()) / "golden" / "train-01" / "run.json").string());
+  ModelConfig& model = config.model;
+  Json json = Fields::write(model);
+  json.find("layers")->find("x")->set("quantize_after", Json(3));
+  model = ModelConfig();
+  Fields::read(json, "model", model);
+  config.train.steps = 7;
+  config.train.checkpoint.every = 1;
+  config.train.checkpoint.keep = 10;
+  resolve(config, {});
+  return config;
+}
+
+std::vector<double> codebook_in(const fs::path& folder, int64_t step) {
+  return SafetensorsFile(checkpoint_in(folder, step) / "model.safetensors").doubles("blocks.1.mixer.codebook");
+}
+
+}  // namespace
+
+TEST_CASE("a vq run resumed around the start of its codebook equals one without a break", "[fast]") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "whole", late_run()) == 0);
+  CHECK(codebook_in(folder / "whole", 3) == codebook_in(folder / "whole", 1));
+  CHECK(codebook_in(folder / "whole", 4) != codebook_in(folder / "whole", 3));
+  const std::string expected = read_file(checkpoint_in(folder / "whole", 7) / "model.safetensors"),
+                    moments = read_file(checkpoint_in(folder / "whole", 7) / "optimizer.safetensors");
+  for (const int64_t step : {2, 3, 4, 5}) {
+    INFO("from step " << step);
+    RunOptions options;
+    options.resume = checkpoint_in(folder / "whole", step).string();
+    Heard heard;
+    const fs::path again = folder / ("from-" + std::to_string(step));
+    REQUIRE(run_in(again, late_run(), heard, options) == 0);
+    CHECK(read_file(checkpoint_in(again, 7) / "model.safetensors") == expected);
+    CHECK(read_file(checkpoint_in(again, 7) / "optimizer.safetensors") == moments);
+  }
+}
