@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "tools/verbs.h"
+#include "train/ladder.h"
 #include "train/report.h"
 
 namespace hebb {
@@ -24,28 +25,32 @@ int terminal_width() {
 }
 
 void run_report(const Options& o) {
-  std::vector<RunMetrics> runs;
-  std::vector<Curve> loss;
-  for (const std::string& run : o.runs) {
-    runs.push_back(read_metrics(run));
-    Curve c = runs.back().loss;
-    c.name = runs.size() > 1 || o.runs.size() > 1 ? runs.back().name : c.name;
-    loss.push_back(c);
-    for (Curve v : runs.back().validation) {
-      v.name = (o.runs.size() > 1 ? runs.back().name + ": " : "") + "validation " + v.name;
-      loss.push_back(v);
+  if (o.runs.size() == 1 && is_ladder(o.runs[0])) {
+    std::printf("wrote %s\n", write_ladder_report(o.runs[0], o.out).string().c_str());
+    return;
+  }
+  std::vector<ReportRun> runs;
+  std::vector<Curve> curves;
+  for (const std::string& path : o.runs) {
+    runs.push_back(read_report_run(path));
+    Curve c = runs.back().metrics.loss;
+    c.name = o.runs.size() > 1 ? runs.back().id : c.name;
+    curves.push_back(c);
+    for (Curve v : runs.back().metrics.validation) {
+      v.name = (o.runs.size() > 1 ? runs.back().id + ": " : "") + "validation " + v.name;
+      curves.push_back(v);
     }
   }
-  std::printf("%s", text_chart(loss, "loss [nats per token]", terminal_width(), 22).c_str());
-  std::printf("wrote %s\n", write_report(runs, o.out).string().c_str());
+  std::printf("%s", text_chart(curves, "loss [nats per token]", terminal_width(), 22).c_str());
+  std::printf("wrote %s\n", write_report(runs.size() == 1 ? runs[0].id : "Report", runs, std::nullopt, o.out).string().c_str());
 }
 
 }  // namespace
 
 void add_report_verb(CLI::App& app, int&) {
-  CLI::App& verb = *app.add_subcommand("report", "Draws the loss curves of runs, in the terminal and as a page with vector plots");
+  CLI::App& verb = *app.add_subcommand("report", "Tables, scaling fits and vector plots of runs or of a ladder");
   const auto o = std::make_shared<Options>();
-  verb.add_option("RUN", o->runs, "Run folders")->required();
+  verb.add_option("RUN", o->runs, "Run folders, or the folder of a ladder")->required();
   verb.add_option("-o,--out", o->out, "Folder for the page and the drawings")->capture_default_str();
   verb.callback([o] { run_report(*o); });
 }

@@ -19,6 +19,7 @@ void add_eval_verb(CLI::App& app, int& exit_code);
 void add_generate_verb(CLI::App& app, int& exit_code);
 void add_plan_verb(CLI::App& app, int& exit_code);
 void add_bench_verb(CLI::App& app, int& exit_code);
+void add_ladder_verb(CLI::App& app, int& exit_code);
 void add_report_verb(CLI::App& app, int& exit_code);
 void add_doctor_verb(CLI::App& app, int& exit_code);
 void add_trace_verb(CLI::App& app, int& exit_code);

@@ -133,7 +133,7 @@ double ham_accounting(const Model& model, const std::vector<Placed>& layers, int
     if (l.type == "ham") {
       forward += ham_layer(l, d, t);
     } else if (l.type == "swiglu") {
-      forward += l.number("intermediate_size") * (6 * d + 4) + 4 * d;
+      forward += l.number("intermediate_size") * (6 * d + 4);
     } else {  // full attention: norm, projections, rotation of queries and keys, scores and reading, output
       const double heads = l.number("num_heads"), width = heads * l.number("head_dim");
       forward += 4 * d + 2 * d * 3 * width + 12 * width + t * (2 * width + 2 * heads) + 2 * d * width;

@@ -1,38 +1,28 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "core/files.h"
+#include "train/run_metrics.h"
+#include "train/sweep.h"
 
 namespace hebb {
 
-/// One named line of a chart.
-struct Curve {
-  std::string name;
-  std::vector<double> x, y;
+/// One run of a report.
+struct ReportRun {
+  std::string id;
+  fs::path folder;
+  RunMetrics metrics;
+  Json result;  // train/results.h
 };
 
-/// What metrics.jsonl of a run holds (spec 83, section 11).
-struct RunMetrics {
-  std::string name;
-  Curve loss, lr, grad_norm;
-  std::vector<Curve> validation;
-};
+ReportRun read_report_run(const fs::path& folder, const std::string& id = "", const Json& tags = Json::object());
 
-/// Reads RUN/metrics.jsonl. Throws DataError naming file and line.
-RunMetrics read_metrics(const fs::path& run);
+/// Writes index.html (self-contained), report.md, results.{md,csv,json}, plots/*.svg and, where there is something to fit, fit.json into `out`;
+/// returns the page's path.
+fs::path write_report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit, const fs::path& out);
 
-/// A chart of text lines for a terminal, `width` x `height` characters in all.
-std::string text_chart(const std::vector<Curve>& curves, const std::string& y_label, int width, int height);
-
-struct ChartStyle {
-  std::string title, x_label, y_label;
-  bool log_x = false, log_y = false;
-};
-/// A self-contained SVG drawing.
-std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style);
-
-/// Writes index.html and one SVG per chart into `out`; returns the page's path.
-fs::path write_report(const std::vector<RunMetrics>& runs, const fs::path& out);
+/// The report of a ladder's finished runs, in its folder or in `out`.
+fs::path write_ladder_report(const fs::path& ladder, const fs::path& out = {});
 
 }  // namespace hebb

@@ -101,7 +101,9 @@ Json shrunken(const std::string& config, const fs::path& tokens) {
       layer.erase("chunk_size");  // one of a few, and no size of the model
     }
   }
-  shrink_sizes(model);
+  if (model.at("hidden_size").as_int() >= 256) {  // the miniature ones are small already
+    shrink_sizes(model);
+  }
   const auto blocks = static_cast<int64_t>(model.at("pattern").items().size());
   Json at = Json::object();
   if (const Json* old = model.find("at"); old != nullptr) {

@@ -1,0 +1,113 @@
+#include "train/report.h"
+
+#include <cmath>
+
+#include "tests/train/ladder_fixture.h"
+#include "train/report_fit.h"
+#include "train/results.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+/// Results of two architectures over seven sizes that lie on power laws, and one held-out size.
+std::vector<Json> made_up_results() {
+  std::vector<Json> results;
+  for (const auto& [arch, a] : {std::pair{"full", 30.0}, std::pair{"sdm", 29.0}}) {
+    for (int level = 1; level <= 8; ++level) {
+      const double flops = 1e18 * std::pow(2.0, level);
+      Json r = Json::object();
+      r.set("id", std::string(arch) + "-" + std::to_string(level));
+      r.set("arch", arch);
+      r.set("level", level);
+      r.set("flops.total", flops);
+      r.set("loss.final", a * std::pow(flops, -0.05));
+      results.push_back(r);
+    }
+  }
+  return results;
+}
+
+FitConfig by_arch() {
+  FitConfig config;
+  config.by = "arch";
+  config.fit_ids = {"*-[1-7]"};
+  config.predict_ids = {"*-8"};
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("fits of a report recover known laws, predict held-out runs and compare groups", "[fast]") {
+  const FitConfig config = by_arch();
+  const std::vector<FitGroup> groups = fit_groups(made_up_results(), config);
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[0].fit->a == Approx(30).epsilon(1e-9));
+  CHECK(groups[1].fit->b == Approx(0.05).epsilon(1e-9));
+  REQUIRE(groups[0].held_out.size() == 1);
+  CHECK(groups[0].held_out[0].id == "full-8");
+  CHECK(groups[0].held_out[0].measured == Approx(groups[0].held_out[0].predicted.y).epsilon(1e-9));
+  // The second group needs (30/29)^(-1/0.05) of the first one's FLOPs: 0.508.
+  CHECK_THAT(fit_markdown(groups, config), Contains("| sdm | ") && Contains("| 0.508 |") && Contains("| full-8 |"));
+  CHECK_THAT(fit_chart(groups, config), Contains("training FLOPs, log scale") && Contains("final training loss") && Contains("10²⁰"));
+  CHECK(fit_json(groups, config).at("groups").items()[1].at("held_out").items().size() == 1);
+}
+
+TEST_CASE("a group with too few points says so instead of a fit", "[fast]") {
+  std::vector<Json> results = made_up_results();
+  results.resize(1);
+  const std::vector<FitGroup> groups = fit_groups(results, by_arch());
+  REQUIRE(groups.size() == 1);
+  CHECK(!groups[0].fit);
+  CHECK_THAT(fit_markdown(groups, by_arch()), Contains("no fit") && Contains("1 distinct x"));
+}
+
+TEST_CASE("a chart names its axes, draws every mark, and has ticks in less than a decade", "[fast]") {
+  const std::string svg = svg_chart({{"line <1>", {1, 2, 3}, {2.5, 2.7, 2.9}}, {"dots", {1, 3}, {2.6, 2.8}, Mark::points}, {"", {1, 3}, {2.6, 2.6}, Mark::dashed, 1}},
+                                    {"Title", "steps [1000]", "loss [nats]", false, true});
+  CHECK_THAT(svg, Contains("steps [1000]") && Contains("loss [nats], log scale") && Contains("line &lt;1&gt;") && Contains("<circle") && Contains("stroke-dasharray"));
+  CHECK_THAT(svg, Contains(">2.6</text>") && Contains(">2.8</text>"));
+  CHECK_THAT(svg_chart({}, {"Empty", "x", "y"}), Contains("Empty"));
+}
+
+TEST_CASE("results are written for programs and for people", "[fast]") {
+  std::vector<Json> results = made_up_results();
+  results.resize(2);
+  results[0].set("note", "a,\"b\"");
+  results[1].set("params.active", 7);
+  CHECK(results_csv(results).substr(0, 53) == "id,arch,level,flops.total,loss.final,note,params.acti");
+  CHECK_THAT(results_csv(results), Contains("\"a,\"\"b\"\"\""));
+  CHECK_THAT(results_markdown(results), Contains("| full-1 | full | 1 | 2.0000e+18 |") && Contains("| – |") && !Contains("params.active"));
+  CHECK(result_number(results[0], "loss.final") == 30.0 * std::pow(2e18, -0.05));
+  CHECK(std::isnan(result_number(results[0], "arch")));
+}
+
+TEST_CASE("metrics of a running trainer are read without its unfinished line; a damaged line is an error", "[fast]") {
+  const TempFolder folder;
+  const std::string line = R"({"step": 1, "tokens": 36, "loss": 3.5, "lr": 0.1, "grad_norm": 1, "tokens_per_s": 10, "mem_bytes": 5, "layers": {"blocks.0.mixer": {"gate": 0.25}}})";
+  folder.write("run/metrics.jsonl", line + "\n{\"step\": 2, \"lo");
+  const RunMetrics m = read_metrics(folder / "run");
+  CHECK(m.name == "run");
+  CHECK(m.loss.y == std::vector<double>{3.5});
+  CHECK(m.tokens == std::vector<double>{36});
+  CHECK(m.statistics.at("gate")[0].name == "blocks.0.mixer");
+  folder.write("run/metrics.jsonl", line + "\n{\"step\": 2, \"lo\n");
+  CHECK_THROWS_WITH(read_metrics(folder / "run"), Contains("metrics.jsonl:2"));
+}
+
+TEST_CASE("the page of a report is self-contained and every plot is a file too") {
+  const TempFolder folder;
+  write_base(folder);
+  RunConfig config = read_run_config((folder / "base.json").string());
+  resolve(config, {});
+  REQUIRE(run_in(folder / "one", std::move(config)) == 0);
+  const fs::path page = write_report("One run", {read_report_run(folder / "one")}, std::nullopt, folder / "report");
+  const std::string html = read_file(page);
+  CHECK_THAT(html, Contains("<svg") && Contains("width=device-width") && Contains("val.held") && !Contains("href") && !Contains("src="));
+  for (const char* file : {"report.md", "results.md", "results.csv", "results.json", "plots/loss.svg", "plots/lr.svg", "plots/grad_norm.svg"}) {
+    CHECK(fs::exists(folder / "report" / file));
+  }
+  CHECK_THROWS_WITH(read_report_run(folder / "nothing"), Contains("nothing"));
+}

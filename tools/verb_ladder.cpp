@@ -1,0 +1,56 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "tools/verbs.h"
+#include "train/ladder.h"
+
+namespace hebb {
+namespace {
+
+struct Options {
+  std::string sweep, folder;
+  LadderOptions ladder;
+  bool dry_run = false, status = false;
+  double teraflops = 0;
+};
+
+void print_line(std::string_view line) {
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+int run(Options& o) {
+  const Sweep sweep = read_sweep(o.sweep);
+  o.ladder.folder = o.folder.empty() ? fs::path("runs") / sweep.name : fs::path(o.folder);
+  if (o.dry_run) {
+    std::printf("%s", describe_ladder(sweep, o.teraflops * 1e12).c_str());
+    return 0;
+  }
+  if (o.status) {
+    std::printf("%s", ladder_status(o.ladder.folder).c_str());
+    return 0;
+  }
+  o.ladder.program = fs::read_symlink("/proc/self/exe").string();
+  return run_ladder(sweep, o.ladder, print_line);
+}
+
+}  // namespace
+
+void add_ladder_verb(CLI::App& app, int& exit_code) {
+  CLI::App& verb = *app.add_subcommand("ladder", "Trains the runs of a sweep, each in a process of its own; run it again after any interruption");
+  const auto o = std::make_shared<Options>();
+  verb.add_option("SWEEP", o->sweep, "Sweep file (JSON)")->required();
+  verb.add_option("--dir", o->folder, "Folder of the runs")->default_str("runs/NAME")->type_name("PATH");
+  verb.add_flag("--dry-run", o->dry_run, "Print every run with parameters, tokens, FLOPs, memory and the total, and stop");
+  verb.add_flag("--status", o->status, "Print the state of the runs and the time left, and stop");
+  verb.add_option("--parallel", o->ladder.parallel, "Runs at the same time (default: max_parallel of the sweep)")->check(CLI::PositiveNumber);
+  verb.add_flag("--force", o->ladder.force, "Start runs anew whose configuration changed; the old folder is kept as ID.HASH");
+  verb.add_option("--tflops", o->teraflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]")->check(CLI::PositiveNumber);
+  verb.callback([o, &exit_code] { exit_code = run(*o); });
+}
+
+}  // namespace hebb

@@ -1,0 +1,37 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace hebb {
+
+enum class Mark { line, dashed, points };
+
+/// One named line of a chart. Curves of one `colour` (-1: the next free one) belong together.
+struct Curve {
+  std::string name;  // "" = not in the legend
+  std::vector<double> x, y;
+  Mark mark = Mark::line;
+  int colour = -1;
+};
+
+/// A shaded area between two curves.
+struct Band {
+  std::vector<double> x, low, high;
+  int colour = 0;
+};
+
+struct ChartStyle {
+  std::string title, x_label, y_label;
+  bool log_x = false, log_y = false;
+};
+
+/// A self-contained SVG drawing: axes with labels and units, grid, and the legend below.
+std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style, const std::vector<Band>& bands = {});
+
+/// A chart of text lines for a terminal, `width` x `height` characters in all.
+std::string text_chart(const std::vector<Curve>& curves, const std::string& y_label, int width, int height);
+
+/// `s` for HTML and SVG.
+std::string escape_markup(const std::string& s);
+
+}  // namespace hebb

@@ -1,0 +1,36 @@
+#pragma once
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/files.h"
+
+namespace hebb {
+
+/// A child with a process group of its own, so that a terminal's Ctrl-C reaches it only through us. It gets SIGTERM when this
+/// process dies.
+class ChildProcess {
+ public:
+  /// Starts `program` with `arguments`; output and errors are appended to `log`.
+  /// Errors: CheckpointError when the log cannot be opened or no process be made.
+  ChildProcess(const std::string& program, const std::vector<std::string>& arguments, const fs::path& log);
+  ~ChildProcess();  // kills and waits for a child that is still running
+  ChildProcess(ChildProcess&& other) noexcept : pid_(std::exchange(other.pid_, 0)) {}
+  ChildProcess& operator=(ChildProcess&& other) noexcept {
+    std::swap(pid_, other.pid_);
+    return *this;
+  }
+
+  pid_t pid() const { return pid_; }
+  void terminate() const;  // SIGTERM
+  /// Exit code, or 128 + signal, once the child has ended.
+  std::optional<int> poll();
+
+ private:
+  pid_t pid_ = 0;
+};
+
+}  // namespace hebb

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+
+namespace hebb {
+
+struct Interval {
+  double low = 0, high = 0;
+};
+
+/// y = a x^-b + c, fitted in logarithms (spec 81, section 14), with 95 % intervals.
+struct PowerLawFit {
+  double a = 0, b = 0, c = 0;
+  double r2 = 0;
+  std::vector<double> x, y;     // the points
+  std::string interval_method;  // "studentised residual bootstrap", "student t", "percentile pairs", "none"
+  std::optional<Interval> a_interval, b_interval;
+  struct Prediction {
+    double x = 0, y = 0;
+    std::optional<Interval> interval;
+  };
+  std::vector<Prediction> predictions;
+
+  double at(double x_value) const;
+  Json json() const;
+};
+
+struct PowerLawOptions {
+  bool offset = false;   // fit c too
+  uint64_t seed = 0;
+  int64_t resamples = 1000;
+};
+
+/// Fits the points (positive, at least two distinct x; three with an offset) and predicts at `predict_x`. Without an offset: studentised
+/// residual bootstrap from five points on, Student's t for three and four. With one: percentiles of resampled pairs, which are too
+/// narrow for few points.
+/// Errors: ConfigError for too few points or values that are not positive.
+PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double>& y, const std::vector<double>& predict_x,
+                          const PowerLawOptions& options);
+
+}  // namespace hebb

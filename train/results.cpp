@@ -1,0 +1,213 @@
+#include "train/results.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "train/plan.h"
+#include "train/report.h"
+#include "train/run_config.h"
+
+namespace hebb {
+namespace {
+
+constexpr size_t kFinalLosses = 10;  // spec 81, section 13
+
+double mean_of_last(const std::vector<double>& values, size_t count) {
+  const size_t n = std::min(count, values.size());
+  double sum = 0;
+  for (size_t i = values.size() - n; i < values.size(); ++i) {
+    sum += values[i];
+  }
+  return n > 0 ? sum / static_cast<double>(n) : NAN;
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) {
+    return NAN;
+  }
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
+void add_plan(Json& result, const Json& config, int64_t tokens) {
+  RunConfig run;
+  Fields::read(config, "", run);
+  const Plan plan = plan_model(run.model, run.train.sequence_length);
+  const ParameterCounts& n = plan.parameters;
+  for (const auto& [key, value] : {std::pair{"params.total", n.total}, std::pair{"params.non_embedding", n.non_embedding},
+                                   std::pair{"params.state", n.state}, std::pair{"params.memory", n.memory}, std::pair{"params.active", n.active}}) {
+    result.set(key, value);
+  }
+  result.set("flops.forward_per_token", plan.flops_per_token);
+  result.set("flops.total", 3 * plan.flops_per_token * static_cast<double>(tokens));
+  for (const PaperFlops& p : plan.papers) {
+    result.set("flops." + p.name + ".training_per_token", p.training_per_token);
+  }
+  for (size_t i = 0; i < plan.contexts.size(); ++i) {
+    if (plan.contexts[i] == 4096 || plan.contexts[i] == 65536) {
+      result.set("state_bytes." + std::to_string(plan.contexts[i]), plan.state_bytes[i]);
+    }
+  }
+}
+
+/// Metrics of the evaluations of the last step that has some.
+void add_evaluations(Json& result, const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    return;
+  }
+  std::vector<fs::path> steps, files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.is_directory()) {
+      steps.push_back(entry.path());
+    }
+  }
+  if (steps.empty()) {
+    return;
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(*std::max_element(steps.begin(), steps.end()))) {
+    if (entry.path().extension() == ".json") {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files) {
+    const Json json = parse_json(read_file(file), file.string());
+    const Json* metrics = json.is_object() ? json.find("metrics") : nullptr;
+    if (metrics == nullptr || !metrics->is_object()) {
+      continue;
+    }
+    for (const auto& [name, metric] : metrics->members()) {
+      const Json* value = metric.is_object() ? metric.find("value") : &metric;
+      if (value != nullptr && value->is_number()) {
+        result.set("eval." + file.stem().string() + "." + name, *value);
+      }
+    }
+  }
+}
+
+std::string cell(const Json* value, bool is_short) {
+  if (value == nullptr || value->is_null()) {
+    return is_short ? "–" : "";
+  }
+  if (value->is_string()) {
+    return value->as_string();
+  }
+  if (!is_short || !value->is_number()) {
+    return value->dump();
+  }
+  char text[40];
+  const double v = value->as_double();
+  std::snprintf(text, sizeof text, std::abs(v) >= 1e5 ? "%.4e" : value->is_integer() ? "%.0f" : "%.5g", v);
+  return text;
+}
+
+/// Keys that only the files for programs hold.
+bool is_detail(const std::string& key) {
+  const bool is_flops = key.rfind("flops.", 0) == 0 && key != "flops.total", is_part = key == "params.state" || key == "params.active";
+  return is_flops || is_part || key == "mem_bytes" || key == "step" || key == "state_bytes.4096";
+}
+
+std::string csv_cell(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) {
+    return text;
+  }
+  std::string quoted = "\"";
+  for (const char c : text) {
+    quoted += c == '"' ? "\"\"" : std::string(1, c);
+  }
+  return quoted + "\"";
+}
+
+}  // namespace
+
+Json result_of(const fs::path& run, const std::string& id, const Json& tags) {
+  if (!fs::exists(run / "config.json")) {
+    throw DataError(run.string(), "no run folder", "a folder without config.json", "a folder that hebb train made");
+  }
+  const Json config = parse_json(read_file(run / "config.json"), (run / "config.json").string());
+  const RunMetrics metrics = read_metrics(run);
+  Json result = Json::object();
+  result.set("id", id);
+  for (const auto& [key, value] : tags.members()) {
+    result.set(key, value);
+  }
+  const int64_t tokens = metrics.tokens.empty() ? 0 : static_cast<int64_t>(metrics.tokens.back());
+  result.set("step", metrics.loss.x.empty() ? int64_t{0} : static_cast<int64_t>(metrics.loss.x.back()));
+  result.set("tokens", tokens);
+  add_plan(result, config, tokens);
+  if (!metrics.loss.y.empty()) {
+    result.set("loss.final", mean_of_last(metrics.loss.y, kFinalLosses));
+  }
+  for (const Curve& v : metrics.validation) {
+    result.set("val." + v.name, v.y.back());
+  }
+  add_evaluations(result, run / "evals");
+  if (!metrics.tokens_per_s.empty()) {
+    result.set("tokens_per_s", median(metrics.tokens_per_s));
+    result.set("mem_bytes", metrics.mem_bytes);
+  }
+  return result;
+}
+
+double result_number(const Json& result, const std::string& key) {
+  const Json* v = result.find(key);
+  return v != nullptr && v->is_number() ? v->as_double() : NAN;
+}
+
+std::vector<std::string> result_keys(const std::vector<Json>& results) {
+  std::vector<std::string> keys;
+  for (const Json& result : results) {
+    for (const auto& [key, value] : result.members()) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+        keys.push_back(key);
+      }
+    }
+  }
+  return keys;
+}
+
+std::string results_jsonl(const std::vector<Json>& results) {
+  std::string text;
+  for (const Json& result : results) {
+    text += result.dump() + "\n";
+  }
+  return text;
+}
+
+std::string results_csv(const std::vector<Json>& results) {
+  const std::vector<std::string> keys = result_keys(results);
+  std::string text;
+  for (size_t k = 0; k < keys.size(); ++k) {
+    text += (k > 0 ? "," : "") + csv_cell(keys[k]);
+  }
+  text += "\n";
+  for (const Json& result : results) {
+    for (size_t k = 0; k < keys.size(); ++k) {
+      text += (k > 0 ? "," : "") + csv_cell(cell(result.find(keys[k]), false));
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string results_markdown(const std::vector<Json>& results) {
+  std::vector<std::string> keys = result_keys(results);
+  std::erase_if(keys, is_detail);
+  std::string title = "|", line = "|", rows;
+  for (const std::string& key : keys) {
+    title += " " + key + " |";
+    line += key == "id" ? "---|" : "---:|";
+  }
+  for (const Json& result : results) {
+    rows += "|";
+    for (const std::string& key : keys) {
+      rows += " " + cell(result.find(key), true) + " |";
+    }
+    rows += "\n";
+  }
+  return title + "\n" + line + "\n" + rows;
+}
+
+}  // namespace hebb

@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/files.h"
+#include "core/json.h"
+
+namespace hebb {
+
+/// What a run folder holds as one flat object: id, the tags, params.*, flops.*, tokens, step, loss.final (mean of the last ten logged
+/// training losses), val.NAME, eval.NAME.METRIC, and the measured tokens_per_s and mem_bytes.
+/// Errors: DataError for a folder without config.json or with a damaged metrics.jsonl.
+Json result_of(const fs::path& run, const std::string& id, const Json& tags);
+
+/// The value under `key`, or NaN where there is no number.
+double result_number(const Json& result, const std::string& key);
+
+/// Keys of all results in order of first appearance.
+std::vector<std::string> result_keys(const std::vector<Json>& results);
+std::string results_jsonl(const std::vector<Json>& results);
+std::string results_csv(const std::vector<Json>& results);
+/// The keys that people compare, numbers shortened; absent values are "–".
+std::string results_markdown(const std::vector<Json>& results);
+
+}  // namespace hebb

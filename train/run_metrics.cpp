@@ -1,0 +1,80 @@
+#include "train/run_metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "core/json.h"
+
+namespace hebb {
+namespace {
+
+double value_of(const Json& line, const char* key) {
+  const Json* v = line.find(key);
+  return v != nullptr && v->is_number() ? v->as_double() : NAN;  // "nan" and "inf" are strings
+}
+
+/// Appends what the layers report to the curves of each statistic.
+void add_statistics(RunMetrics& m, const Json& line, double step) {
+  const Json* layers = line.find("layers");
+  if (layers == nullptr || !layers->is_object()) {
+    return;
+  }
+  for (const auto& [layer, values] : layers->members()) {
+    for (const auto& [name, value] : values.is_object() ? values.members() : std::vector<Json::Member>{}) {
+      std::vector<Curve>& curves = m.statistics[name];
+      auto it = std::find_if(curves.begin(), curves.end(), [&key = layer](const Curve& c) { return c.name == key; });
+      it = it != curves.end() ? it : curves.insert(curves.end(), Curve{layer, {}, {}});
+      it->x.push_back(step);
+      it->y.push_back(value.is_number() ? value.as_double() : NAN);
+    }
+  }
+}
+
+}  // namespace
+
+RunMetrics read_metrics(const fs::path& run) {
+  const fs::path path = run / "metrics.jsonl";
+  std::string text = read_file(path);
+  text.erase(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);  // a line that a running trainer has not finished
+  std::istringstream lines(text);
+  RunMetrics m;
+  m.name = fs::absolute(run).lexically_normal().filename().string();
+  m.name = m.name.empty() ? fs::absolute(run).lexically_normal().parent_path().filename().string() : m.name;
+  std::map<std::string, size_t> validation;
+  std::string line;
+  for (int64_t number = 1; std::getline(lines, line); ++number) {
+    Json j;
+    try {
+      j = parse_json(line, path.string());
+    } catch (const Error& e) {
+      throw DataError(path.string() + ":" + std::to_string(number), std::string("not a metrics line: ") + e.what());
+    }
+    const double step = value_of(j, "step");
+    if (const Json* val = j.find("val"); val != nullptr && val->is_string()) {
+      const auto [it, fresh] = validation.insert({val->as_string(), m.validation.size()});
+      if (fresh) {
+        m.validation.push_back({val->as_string(), {}, {}});
+      }
+      m.validation[it->second].x.push_back(step);
+      m.validation[it->second].y.push_back(value_of(j, "loss"));
+      continue;
+    }
+    for (const auto& [curve, key] : {std::pair{&m.loss, "loss"}, std::pair{&m.lr, "lr"}, std::pair{&m.grad_norm, "grad_norm"}}) {
+      curve->x.push_back(step);
+      curve->y.push_back(value_of(j, key));
+    }
+    m.tokens.push_back(value_of(j, "tokens"));
+    m.tokens_per_s.push_back(value_of(j, "tokens_per_s"));
+    if (const double bytes = value_of(j, "mem_bytes"); bytes > static_cast<double>(m.mem_bytes)) {
+      m.mem_bytes = static_cast<int64_t>(bytes);
+    }
+    add_statistics(m, j, step);
+  }
+  m.loss.name = "training loss";
+  m.lr.name = "learning rate";
+  m.grad_norm.name = "gradient norm";
+  return m;
+}
+
+}  // namespace hebb

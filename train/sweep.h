@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/files.h"
+#include "core/fields.h"
+#include "core/json.h"
+
+namespace hebb {
+
+/// `fit` of a sweep (spec 81, sections 13 and 14).
+struct FitConfig {
+  std::string x = "flops.total", y = "loss.final", by;  // keys of results; by: "" = one fit for all
+  std::vector<std::string> fit_ids{"*"}, predict_ids;   // patterns with * and ?
+  bool offset = false;
+  uint64_t seed = 0;
+};
+
+void fields(Fields& f, FitConfig& config);
+
+/// How near a solved value came.
+struct Solved {
+  std::string path, quantity;
+  int64_t value = 0;
+  double target = 0, reached = 0;
+};
+
+struct SweepRun {
+  std::string id;
+  Json config;  // a run configuration named `id`, paths absolute
+  Json tags;    // object
+  std::vector<Solved> solved;
+};
+
+/// A sweep (spec 81, section 13): every run with its complete configuration.
+struct Sweep {
+  std::string name;
+  Json source;  // as written
+  std::vector<SweepRun> runs;
+  std::string evals;  // file; empty: none
+  int64_t max_parallel = 1;
+  std::optional<FitConfig> fit;
+};
+
+/// Reads a sweep and composes its runs: base, set, grid, derive, solve. Every run is read as `hebb train` reads it and its
+/// model is built, so that what is wrong shows before anything runs.
+/// Errors: ConfigError at the place in the sweep that is wrong.
+Sweep read_sweep(const fs::path& path);
+
+/// Whether a run id matches a pattern with * and ?.
+bool matches(const std::string& pattern, const std::string& id);
+bool matches_any(const std::vector<std::string>& patterns, const std::string& id);
+
+}  // namespace hebb
