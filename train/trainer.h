@@ -61,6 +61,7 @@ class Trainer {
   std::string reason_to_skip(const Batch& batch, const StepReport& report) const;
   int64_t random_window(int64_t step) const;
   void log(const StepReport& report);
+  void warn_of_residuals(const Statistics& statistics);
   std::string console_line(const StepReport& report, double step_seconds) const;
   Json metrics_line(const StepReport& report, double step_seconds) const;
   Scalars tensorboard_values(const StepReport& report, double step_seconds) const;
@@ -99,6 +100,7 @@ class Trainer {
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;  // of the device
   Interval interval_;
+  std::set<std::string> unconverged_;  // layers that were warned of
 };
 
 }  // namespace hebb

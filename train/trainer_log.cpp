@@ -62,6 +62,7 @@ void Trainer::log(const StepReport& report) {
     log_.update_bar(state_.step);
     return;
   }
+  warn_of_residuals(report.statistics);
   const double step_seconds = interval_.seconds / static_cast<double>(interval_.steps);
   interval_ = {};
   char detail[64];
@@ -69,6 +70,18 @@ void Trainer::log(const StepReport& report) {
   log_.step(console_line(report, step_seconds), state_.step, detail);
   metrics_->add(metrics_line(report, step_seconds));
   tensorboard_->add(state_.step, tensorboard_values(report, step_seconds));
+}
+
+/// Once per layer: a solve by a fixed number of steps is far from converged (spec 63, section 8).
+void Trainer::warn_of_residuals(const Statistics& statistics) {
+  constexpr double kResidual = 1e-2;
+  for (const auto& [layer, values] : statistics) {
+    const auto residual = values.find("residual_max");
+    if (residual != values.end() && residual->second > kResidual && unconverged_.insert(layer).second) {
+      log_.say("step " + std::to_string(state_.step) + ": " + layer + " solves up to a residual of " +
+               Json(residual->second).dump() + ", above 0.01: cg_steps is too small");
+    }
+  }
 }
 
 std::string Trainer::console_line(const StepReport& report, double step_seconds) const {

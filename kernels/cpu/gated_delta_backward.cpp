@@ -43,7 +43,7 @@ template <class S> class Adjoint {
     decays_.load_gates(in.g + chunk.token * in.gate_stride, in.gate_stride, c_);
     decays_.fill_table(c_);
     if (additive_) {
-      delta::lower_products(c_, dk, kq_ + c_ * dk, kq_, products_ + c_ * c_);
+      delta::lower_products(c_, dk, S(1), kq_ + c_ * dk, kq_, false, products_ + c_ * c_);
     } else {
       delta::pair_products(c_, dk, kq_, kq_, products_);
     }
@@ -156,7 +156,7 @@ template <class S> class Adjoint {
   void differentiate_additive() {
     const int64_t dk = n_.key_dim, dv = n_.value_dim;
     S *pairs_q = weights_ + c_ * c_, *d_q = d_kq_ + c_ * dk;
-    delta::lower_products(c_, dv, xo_ + c_ * dv, delta_, pairs_q);
+    delta::lower_products(c_, dv, S(1), xo_ + c_ * dv, delta_, false, pairs_q);
     std::fill_n(columns_, c_, 0.0);
     for (int64_t i = 0; i < c_; ++i) {
       const S *d = decays_.table + i * c_, *qk = products_ + (c_ + i) * c_;

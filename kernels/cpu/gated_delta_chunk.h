@@ -141,11 +141,12 @@ template <class S> void pair_products(int64_t c, int64_t n, const S* left, const
   }
 }
 
-/// The same for one matrix: out [c, c] = A Rᵀ.
-template <class S> void lower_products(int64_t c, int64_t n, const S* left, const S* right, S* out) {
+/// The same for one matrix: out [c, c] (+)= alpha A Rᵀ.
+template <class S>
+void lower_products(int64_t c, int64_t n, S alpha, const S* left, const S* right, bool accumulate, S* out) {
   for (int64_t first = 0; first < c; first += kPanel) {
-    gemm_serial<S>(false, true, c - first, std::min(kPanel, c - first), n, S(1), left + first * n, n,
-                   right + first * n, n, false, out + first * c + first, c);
+    gemm_serial<S>(false, true, c - first, std::min(kPanel, c - first), n, alpha, left + first * n, n,
+                   right + first * n, n, accumulate, out + first * c + first, c);
   }
 }
 

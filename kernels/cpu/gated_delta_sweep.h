@@ -45,7 +45,7 @@ template <class S> class Sweep {
       correct(c, queries, errors);
     } else if (queries) {
       decays.fill_table(c);
-      lower_products(c, dk, kq + c * dk, kq, products + c * c);
+      lower_products(c, dk, S(1), kq + c * dk, kq, false, products + c * c);
       if (has_state) {
         gemm_serial<S>(false, false, c, dv, dk, S(1), kq + c * dk, dk, state, dv, false, read + c * dv, dv);
       }

@@ -28,7 +28,7 @@ template <class S> struct Forward {
   void write_output(S* o, int64_t stride) {
     const Sizes& n = systems.n;
     const int64_t c = systems.c;
-    mesa::lower_products(c, n.key_dim, S(1), x, systems.keys, false, pairs);
+    delta::lower_products(c, n.key_dim, S(1), x, systems.keys, false, pairs);
     mesa::weigh(c, systems.weights, pairs, pairs);
     const bool has_state = static_cast<bool>(systems.start);
     if (has_state) {

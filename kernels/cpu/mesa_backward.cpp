@@ -39,7 +39,7 @@ template <class S> class Adjoint {
   void solve(const MesaRule& rule) {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
     const bool has_state = static_cast<bool>(systems.start);
-    mesa::lower_products(c, dv, S(1), d_o_, systems.values, false, pairs_);
+    delta::lower_products(c, dv, S(1), d_o_, systems.values, false, pairs_);
     mesa::weigh(c, systems.weights, pairs_, weighted_);
     if (has_state) {
       gemm_serial<S>(false, true, c, dk, dv, S(1), d_o_, dv, systems.start.values, dv, false, d_x_, dk);
@@ -52,8 +52,8 @@ template <class S> class Adjoint {
   /// d_keys, d_values, and the gradients at beta and gam. dY = [-W | dO], E = dY [K | V]ᵀ.
   void differentiate() {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
-    mesa::lower_products(c, dk, S(1), x_, systems.keys, false, products_);
-    mesa::lower_products(c, dk, S(-1), w_, systems.keys, true, pairs_);
+    delta::lower_products(c, dk, S(1), x_, systems.keys, false, products_);
+    delta::lower_products(c, dk, S(-1), w_, systems.keys, true, pairs_);
     mesa::weigh(c, systems.weights, pairs_, weighted_);
     delta::multiply_lower_transposed(c, dk, weighted_, x_, false, d_keys_);
     add_pairs();

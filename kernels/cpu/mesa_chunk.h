@@ -42,16 +42,6 @@ template <class S> struct HeadInputs {
         gate_stride(n.heads) {}
 };
 
-/// out (+)= alpha left rightᵀ, the lower triangle [c, c] (what lies above is undefined); left, right [c, n].
-template <class S>
-void lower_products(int64_t c, int64_t n, S alpha, const S* left, const S* right, bool accumulate, S* out) {
-  for (int64_t first = 0; first < c; first += delta::kPanel) {
-    const int64_t width = std::min(delta::kPanel, c - first);
-    gemm_serial<S>(false, true, c - first, width, n, alpha, left + first * n, n, right + first * n, n, accumulate,
-                   out + first * c + first, c);
-  }
-}
-
 /// out = weights * pairs where j <= i, 0 above; all [c, c], out may be either.
 template <class S> void weigh(int64_t c, const S* weights, const S* pairs, S* out) {
   for (int64_t i = 0; i < c; ++i) {
@@ -111,7 +101,7 @@ template <class S> class ChunkSystems {
   /// t_i = p_i A_i.
   void apply(const S* p, S* t) {
     const int64_t dk = n.key_dim;
-    lower_products(c, dk, S(1), p, keys, false, pairs_);
+    delta::lower_products(c, dk, S(1), p, keys, false, pairs_);
     weigh(c, weights, pairs_, pairs_);
     for (int64_t i = 0; i < c; ++i) {
       vector_loop<S>(dk, [&](int64_t a, auto lanes) {

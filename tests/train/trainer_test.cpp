@@ -321,6 +321,24 @@ TEST_CASE("statistics of layers are means over micro-batches and reach the lines
   CHECK(line.at("layers").at("blocks.1.mixer").find("memory_0") != nullptr);
 }
 
+TEST_CASE("a run says once per layer that mesanet takes too few steps") {
+  const TempFolder folder;
+  for (const int steps : {1, 20}) {
+    RunConfig config = test_run(folder);
+    config.model = {};
+    const std::string model = R"({"vocab_size": 29, "hidden_size": 12, "num_layers": 2, "init_std": 0.5, "layers": {
+      "x": {"type": "mesanet", "num_heads": 2, "key_head_dim": 5, "conv_size": 0, "cg_steps": )" +
+                              std::to_string(steps) + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 10}},
+      "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
+    Fields::read(parse_json(model, "model.json"), "model", config.model);
+    Heard heard;
+    REQUIRE(run_in(folder / ("run" + std::to_string(steps)), std::move(config), heard) == 0);
+    for (const char* layer : {"blocks.0.mixer", "blocks.1.mixer"}) {
+      CHECK(heard.count(std::string(layer) + " solves up to a residual of") == (steps == 1 ? 1 : 0));
+    }
+  }
+}
+
 TEST_CASE("the console line has its fixed order") {
   const TempFolder folder;
   Heard heard;
