@@ -79,6 +79,7 @@ template <class S> class Adjoint {
   S* lengths_of(int m) const { return d_lengths_ + (m == 0 ? 0 : m == 1 ? n_.fast : n_.fast + n_.dim); }
   void undo_update(const LactRule& rule, const Chunk& chunk, const Weights<S>& current, const Weights<S>& initial);
   void undo_move(int m, const S* w, const S* step, const S* initial);
+  void weigh_back(const HeadInputs<S>& in, S shift, int64_t token, int64_t at, const HeadGradients<S>& out);
   void gather_back(const LactRule& rule, const HeadInputs<S>& in, int64_t token, int64_t rows,
                    const Weights<S>& current, const HeadGradients<S>& out);
   void read_back(const HeadInputs<S>& in, int64_t token, int64_t rows, const Weights<S>& current, const S* d_y,
@@ -165,8 +166,37 @@ template <class S> void Adjoint<S>::undo_move(int m, const S* w, const S* step, 
   }
 }
 
-/// From the gradient X at G to those of keys, values and rates and, added, of W: with b1 = v X1, c0 = k X0ᵀ,
-/// c2 = k X2ᵀ differentiates sum_j eta1 b1 s z2 + eta2 c2 dh s + eta0 c0 dh z2 s', s = silu(z0).
+/// One token of a tile: with b1 = v X1, c0 = k X0ᵀ, c2 = k X2ᵀ differentiates sum_j eta1 b1 s z2 + eta2 c2 dh s +
+/// eta0 c0 dh z2 s', s = silu(z0). z0, z2, dh become their gradients; c0, b1, c2 what multiplies X in those of k and v.
+template <class S>
+void Adjoint<S>::weigh_back(const HeadInputs<S>& in, S shift, int64_t token, int64_t at, const HeadGradients<S>& out) {
+  S *z0 = tiles_[0] + at, *z2 = tiles_[1] + at, *dh = tiles_[2] + at;
+  S *c0 = tiles_[3] + at, *b1 = tiles_[4] + at, *c2 = tiles_[5] + at;
+  const Vec<S> eta0(in.eta(token, 0, shift)), eta1(in.eta(token, 1, shift)), eta2(in.eta(token, 2, shift));
+  Vec<S> totals[3] = {Vec<S>(S(0)), Vec<S>(S(0)), Vec<S>(S(0))};
+  vector_loop<S>(n_.fast, [&](int64_t i, auto lanes) {
+    const Vec<S> z = load(z0 + i, lanes), up = load(z2 + i, lanes), down = load(dh + i, lanes), s = sigmoid(z);
+    const Vec<S> silu = z * s, slope = lact::silu_slope(z, s);
+    const Vec<S> g0 = load(c0 + i, lanes), g1 = load(b1 + i, lanes), g2 = load(c2 + i, lanes);
+    const Vec<S> a0 = down * up * slope, a1 = silu * up, a2 = down * silu;
+    totals[0] = fma(g0, a0, totals[0]);
+    totals[1] = fma(g1, a1, totals[1]);
+    totals[2] = fma(g2, a2, totals[2]);
+    const Vec<S> e0 = eta0 * g0, e1 = eta1 * g1, e2 = eta2 * g2;
+    store(z0 + i, fma(slope, fma(e1, up, e2 * down), e0 * down * up * lact::silu_bend(z, s)), lanes);
+    store(z2 + i, fma(e1, silu, e0 * down * slope), lanes);
+    store(dh + i, fma(e2, silu, e0 * up * slope), lanes);
+    store(c0 + i, eta0 * a0, lanes);
+    store(b1 + i, eta1 * a1, lanes);
+    store(c2 + i, eta2 * a2, lanes);
+  });
+  for (int m = 0; out.rates != nullptr && m < 3; ++m) {
+    const int64_t rate = token * 3 * in.heads + m;
+    put(out.rates + rate, sum(totals[m]) * lact::sigmoid_of(in.rates[rate] + shift), out.accumulate_rates);
+  }
+}
+
+/// From the gradient X at G to those of keys, values and rates and, added, of W.
 template <class S> void Adjoint<S>::gather_back(const LactRule& rule, const HeadInputs<S>& in, int64_t token,
                                                 int64_t rows, const Weights<S>& current, const HeadGradients<S>& out) {
   const int64_t h = n_.fast, d = n_.dim, stride = in.stride, size = n_.matrix();
@@ -178,36 +208,7 @@ template <class S> void Adjoint<S>::gather_back(const LactRule& rule, const Head
   lact::project(n_, rows, k, stride, x0, c0);
   lact::project_back(n_, rows, v, stride, x1, b1);
   lact::project(n_, rows, k, stride, x2, c2);
-  const S shift = static_cast<S>(rule.rate_shift);
-  for (int64_t t = 0; t < rows; ++t) {
-    const Vec<S> eta0(in.eta(token + t, 0, shift)), eta1(in.eta(token + t, 1, shift)),
-        eta2(in.eta(token + t, 2, shift));
-    Vec<S> total0(S(0)), total1(S(0)), total2(S(0));
-    vector_loop<S>(h, [&](int64_t j, auto lanes) {
-      const int64_t i = t * h + j;
-      const Vec<S> z = load(z0 + i, lanes), up = load(z2 + i, lanes), down = load(dh + i, lanes), s = sigmoid(z);
-      const Vec<S> silu = z * s, slope = lact::silu_slope(z, s);
-      const Vec<S> g0 = load(c0 + i, lanes), g1 = load(b1 + i, lanes), g2 = load(c2 + i, lanes);
-      const Vec<S> a0 = down * up * slope, a1 = silu * up, a2 = down * silu;
-      total0 = fma(g0, a0, total0);
-      total1 = fma(g1, a1, total1);
-      total2 = fma(g2, a2, total2);
-      const Vec<S> e0 = eta0 * g0, e1 = eta1 * g1, e2 = eta2 * g2;
-      store(z0 + i, fma(slope, fma(e1, up, e2 * down), e0 * down * up * lact::silu_bend(z, s)), lanes);
-      store(z2 + i, fma(e1, silu, e0 * down * slope), lanes);
-      store(dh + i, fma(e2, silu, e0 * up * slope), lanes);
-      store(c0 + i, eta0 * a0, lanes);
-      store(b1 + i, eta1 * a1, lanes);
-      store(c2 + i, eta2 * a2, lanes);
-    });
-    if (out.rates != nullptr) {
-      const Vec<S> totals[3] = {total0, total1, total2};
-      for (int m = 0; m < 3; ++m) {
-        const int64_t at = (token + t) * 3 * in.heads + m;
-        put(out.rates + at, sum(totals[m]) * lact::sigmoid_of(in.rates[at] + shift), out.accumulate_rates);
-      }
-    }
-  }
+  for (int64_t t = 0; t < rows; ++t) { weigh_back(in, static_cast<S>(rule.rate_shift), token + t, t * h, out); }
   if (out.k != nullptr) {
     S* d_k = out.k + token * stride;
     gemm_serial<S>(false, false, rows, d, h, S(1), z0, h, current.w[0], d, out.accumulate_k, d_k, stride);

@@ -116,6 +116,18 @@ TEST_CASE("lact in any split of the tokens equals one pass", "[lact][fast]") {
   }
 }
 
+TEST_CASE("lact without a window attends to all tokens", "[lact][fast]") {
+  const std::string rest = R"("num_heads": 2, "num_fast_heads": 3, "rank": 2, "chunk_size": 4)";
+  TestModel all(model_json(rest + R"(, "window": 0)"), DType::f64, 3, 0.4),
+      wide(model_json(rest + R"(, "window": 30)"), DType::f64, 3, 0.4),
+      narrow(model_json(rest + R"(, "window": 3)"), DType::f64, 3, 0.4);
+  const TraceInput input = random_input(2, 23, 29);
+  const TraceOutput expected = all.run(input);
+  check_same_outputs(wide.run(input), expected, 1e-12);
+  CHECK(compare(narrow.run(input).logits.values, expected.logits.values).relative() > 1e-3);
+  check_close("segments", all.segments(input, {9, 1, 1, 12}), expected.logits.values, 1e-11);
+}
+
 TEST_CASE("packed documents equal separate lact runs, gradients too", "[lact][fast]") {
   for (const std::string& variant : {kVariants[0], kVariants[4]}) {
     INFO(variant);
