@@ -164,7 +164,10 @@ std::vector<BenchModel> bench_layers() {
           one_layer_model("vq", "mixer", heads + R"(, "codebook_size": 1024)"),
           one_layer_model("mamba2", "mixer", heads + R"(, "state_dim": 64, "num_groups": 4)"),
           one_layer_model("mesanet", "mixer", R"("num_heads": 4, "key_head_dim": 64)"),
-          one_layer_model("lact", "mixer", R"("num_heads": 4, "window": 512, "chunk_size": 256)")};
+          one_layer_model("lact", "mixer", R"("num_heads": 4, "window": 512, "chunk_size": 256)"),
+          one_layer_model("ham", "mixer", R"("rnn": {"num_heads": 4, "key_head_dim": 64, "value_head_dim": 64},
+            "kv": {"num_heads": 4, "key_head_dim": 64, "value_head_dim": 64, "rope": {"theta": 10000.0}})"),
+          one_layer_model("relu2", "ffn", R"("intermediate_size": 1152)")};
 }
 
 double measure_copy_gb_per_s() {
