@@ -39,8 +39,8 @@ struct KvmWindow {
 /// lse [B, T, H]: log-sum-exp of the logits, may be undefined. routes [B, K, T] i32: 2 row + 1 where the token founded
 /// the row, 2 row where it joined it, -1 where it is still in the window; an input with `forced`; may be undefined.
 /// scratch [B, K, kKvmTile, R + W C], memory_keys [B, K, C, D].
-/// Cost: 2 H (D + Dv)(m + (W - 1/2) C) + 2 K D m flops a token, m = rows; bound by the products, the rows of a head stay
-/// in cache while they are few. Rows x kv heads run in parallel, chunks in sequence.
+/// Cost: 2 H (D + Dv)(m + (W - 1/2) C) + 2 K D m flops a token, m = rows; bound by the products, the rows of a head
+/// stay in cache while they are few. Rows x kv heads run in parallel, chunks in sequence.
 struct KvmForward {
   Tensor o, lse, routes;
   KvmRows rows;

@@ -99,7 +99,8 @@ template <class S> class Forward {
     }
   }
 
-  /// The tokens that found rows: those least like any of the `before` rows. Leaves the best row of the others in `work`.
+  /// The tokens that found rows: those least like any of the `before` rows. Leaves the best row of the others in
+  /// `work`.
   void choose_founders(Work<S>& work, int64_t before, int64_t fresh, int32_t* codes) {
     work.order.resize(static_cast<size_t>(chunk_));
     for (int64_t i = 0; i < chunk_; ++i) { work.order[static_cast<size_t>(i)] = static_cast<int32_t>(i); }

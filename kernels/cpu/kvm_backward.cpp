@@ -182,7 +182,8 @@ template <class S> class Backward {
     const int64_t r = routes_[t] >> 1;
     const bool founded = (routes_[t] & 1) != 0;
     const bool gated = !founded || (chunk > a_.rule.window && a_.rule.gate_appends);
-    const S g = gated ? gate(t) : S(1), key_gate = a_.rule.gate_keys ? g : S(1), value_gate = a_.rule.gate_values ? g : S(1);
+    const S g = gated ? gate(t) : S(1);
+    const S key_gate = a_.rule.gate_keys ? g : S(1), value_gate = a_.rule.gate_values ? g : S(1);
     const S* v = value(t);
     S *d_k = a_.d_k.as<S>() + kv_item(t) * d_, *d_v = a_.d_v.as<S>() + kv_item(t) * dv_;
     make_memory_key(t);
@@ -208,7 +209,8 @@ template <class S> class Backward {
   void tile(int64_t c, int64_t begin, int64_t t, int64_t count) {
     const int64_t group = heads_ / kv_heads_, n = sizes_[c];
     const int64_t first = begin + std::max<int64_t>(0, c - a_.rule.window + 1) * chunk_, seen = t + count - first;
-    const int64_t q_stride = heads_ * d_, o_stride = heads_ * dv_, k_stride = kv_heads_ * d_, v_stride = kv_heads_ * dv_;
+    const int64_t q_stride = heads_ * d_, o_stride = heads_ * dv_;
+    const int64_t k_stride = kv_heads_ * d_, v_stride = kv_heads_ * dv_;
     const S scale = static_cast<S>(a_.rule.scale);
     S *d_k = a_.d_k.as<S>() + kv_item(first) * d_, *d_v = a_.d_v.as<S>() + kv_item(first) * dv_;
     for (int64_t h = kv_head_ * group; h < (kv_head_ + 1) * group; ++h) {
@@ -271,8 +273,9 @@ template <class S> class Backward {
   std::vector<S> z_, memory_key_, d_key_, d_value_;
 };
 
-/// Adds columns [first, first + width) of the units' partial sums; `step` units apart belong to the same entries.
-template <class S> void add_partial(const Tensor& d, const Tensor& partial, int64_t first, int64_t width, bool by_head) {
+/// Adds columns [first, first + width) of the units' partial sums to d [width], or to d [K, width] `by_head`.
+template <class S>
+void add_partial(const Tensor& d, const Tensor& partial, int64_t first, int64_t width, bool by_head) {
   if (!d.defined()) { return; }
   const int64_t kv_heads = partial.size(1), units = partial.size(0) * kv_heads, stride = partial.size(2);
   for (int64_t unit = 0; unit < units; ++unit) {

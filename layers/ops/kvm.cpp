@@ -1,7 +1,6 @@
 #include "layers/ops/kvm.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "layers/ops/kvm_routes.h"
 
@@ -100,6 +99,45 @@ void grow(Stream& stream, Arena& arena, Buffer& buffer, int64_t room, const char
   buffer = std::move(to);
 }
 
+/// A node with its inputs and sizes; `sizes` is extended to the chunks of these rows.
+KvmNode make_node(Pass& pass, const KvmVars& in, const KvmShape& shape, const KvmRule& rule, const KvmBudget& budget,
+                  std::vector<int32_t>& sizes) {
+  Tape& tape = pass.tape;
+  const int64_t batch = pass.batch(), length = pass.length(), chunks = chunks_of(pass.rows, rule.chunk);
+  KvmNode node;
+  node.in = in;
+  node.rule = rule;
+  node.doc_start = pass.rows.doc_start();
+  node.q_shape = {batch, length, shape.heads, shape.key_dim};
+  node.k_shape = {batch, length, shape.kv_heads, shape.key_dim};
+  node.v_shape = {batch, length, shape.kv_heads, shape.value_dim};
+  node.o_shape = {batch, length, shape.heads, shape.value_dim};
+  node.gate_shape = {batch, length, shape.kv_heads};
+  node.o = tape.output({batch * length, shape.heads * shape.value_dim}, tape.dtype(in.q), "readout");
+  extend_sizes(budget, rule.chunk, rule.window, chunks, sizes);
+  node.room = std::max<int64_t>(1, sizes[static_cast<size_t>(chunks - 1)]);
+  node.reads_state = chunks > rule.window;
+  node.reaches_gate = in.gate && gate_enters(rule, sizes);
+  node.sizes = tape.saved({chunks}, DType::i32, "rows by chunk");
+  copy_to_device(tape.stream(), node.sizes, sizes.data());
+  return node;
+}
+
+void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool forced) {
+  const DType dtype = tape.dtype(node.in.q);
+  const KvmVars& in = node.in;
+  const int64_t batch = node.k_shape[0], kv_heads = node.k_shape[2], ring = node.rule.window * node.rule.chunk;
+  const Buffer scratch = tape.scratch({batch, kv_heads, kKvmTile, state.room() + ring}, dtype, "probabilities"),
+               memory_keys = tape.scratch({batch, kv_heads, node.rule.chunk, node.k_shape[3]}, dtype, "memory keys");
+  run(tape.stream(),
+      KvmForward{tape.value(node.o).view(node.o_shape), node.lse, node.routes, state.rows(), state.window(), scratch,
+                 memory_keys, tape.value(in.q).view(node.q_shape), tape.value(in.k).view(node.k_shape),
+                 tape.value(in.v).view(node.v_shape), value_of(tape, in.gate, node.gate_shape),
+                 tape.value(in.norm_weight), tape.value(in.norm_bias),
+                 in.window_temp ? tape.value(in.window_temp) : Tensor{},
+                 in.state_temp ? tape.value(in.state_temp) : Tensor{}, node.doc_start, node.sizes, node.rule, forced});
+}
+
 }  // namespace
 
 KvmState::KvmState(Arena& arena, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype)
@@ -124,62 +162,27 @@ void KvmState::reserve(Stream& stream, Arena& arena, int64_t rows) {
 Var kvm_attention(Pass& pass, const KvmVars& in, const KvmShape& shape, const KvmRule& rule, const KvmBudget& budget,
                   KvmState* state, const std::string& name) {
   Tape& tape = pass.tape;
-  const int64_t batch = pass.batch(), length = pass.length();
   const DType dtype = tape.dtype(in.q);
-  KvmNode node;
-  node.in = in;
-  node.rule = rule;
-  node.doc_start = pass.rows.doc_start();
-  node.q_shape = {batch, length, shape.heads, shape.key_dim};
-  node.k_shape = {batch, length, shape.kv_heads, shape.key_dim};
-  node.v_shape = {batch, length, shape.kv_heads, shape.value_dim};
-  node.o_shape = {batch, length, shape.heads, shape.value_dim};
-  node.gate_shape = {batch, length, shape.kv_heads};
-  node.o = tape.output({batch * length, shape.heads * shape.value_dim}, dtype, "readout");
-
   std::vector<int32_t> fresh_sizes;
   std::vector<int32_t>& sizes = state != nullptr ? state->sizes : fresh_sizes;
-  const int64_t chunks = chunks_of(pass.rows, rule.chunk);
-  extend_sizes(budget, rule.chunk, rule.window, chunks, sizes);
-  node.room = std::max<int64_t>(1, sizes[static_cast<size_t>(chunks - 1)]);
-  node.reads_state = chunks > rule.window;
-  node.reaches_gate = in.gate && gate_enters(rule, sizes);
-  node.sizes = tape.saved({chunks}, DType::i32, "rows by chunk");
-  copy_to_device(tape.stream(), node.sizes, sizes.data());
-
-  Inspector* inspector = state == nullptr ? pass.inspector : nullptr;
-  const bool measured = state == nullptr && pass.statistics != nullptr;
-  bool forced = false;
-  if (state == nullptr) {
-    node.lse = tape.saved({batch, length, shape.heads}, dtype, "log-sum-exp");
-    node.routes = tape.saved({batch, shape.kv_heads, length}, DType::i32, "routes");
-    forced = inspector != nullptr && upload_forced_routes(pass, node.routes, rule, sizes, name);
-  }
-  std::optional<KvmState> fresh;
-  if (state == nullptr) {
-    state = &fresh.emplace(tape.arena(), batch, shape, node.room, rule, dtype);
-  } else {
+  KvmNode node = make_node(pass, in, shape, rule, budget, sizes);
+  const Var o = node.o;
+  if (state != nullptr) {
     state->reserve(tape.stream(), tape.arena(), node.room);
+    run_forward(tape, node, *state, false);
+    tape.record(std::move(node));
+    return o;
   }
-  {
-    const Buffer scratch = tape.scratch({batch, shape.kv_heads, kKvmTile, state->room() + rule.window * rule.chunk},
-                                        dtype, "probabilities"),
-                 memory_keys = tape.scratch({batch, shape.kv_heads, rule.chunk, shape.key_dim}, dtype, "memory keys");
-    run(tape.stream(),
-        KvmForward{tape.value(node.o).view(node.o_shape), node.lse, node.routes, state->rows(), state->window(), scratch,
-                   memory_keys, tape.value(in.q).view(node.q_shape), tape.value(in.k).view(node.k_shape),
-                   tape.value(in.v).view(node.v_shape), value_of(tape, in.gate, node.gate_shape),
-                   tape.value(in.norm_weight), tape.value(in.norm_bias),
-                   in.window_temp ? tape.value(in.window_temp) : Tensor{},
-                   in.state_temp ? tape.value(in.state_temp) : Tensor{}, node.doc_start, node.sizes, rule, forced});
-  }
+  node.lse = tape.saved({pass.batch(), pass.length(), shape.heads}, dtype, "log-sum-exp");
+  node.routes = tape.saved({pass.batch(), shape.kv_heads, pass.length()}, DType::i32, "routes");
+  const bool forced = pass.inspector != nullptr && upload_forced_routes(pass, node.routes, rule, sizes, name);
+  run_forward(tape, node, KvmState(tape.arena(), pass.batch(), shape, node.room, rule, dtype), forced);
   if (!tape.recomputing() && !tape.stream().counting()) {
-    if (inspector != nullptr && inspector->recording) { report_routes(pass, node.routes, name); }
-    if (measured) {
+    if (pass.inspector != nullptr && pass.inspector->recording) { report_routes(pass, node.routes, name); }
+    if (pass.statistics != nullptr) {
       kvm_statistics(pass, node.routes, in.gate ? tape.value(in.gate) : Tensor{}, rule, sizes, name);
     }
   }
-  const Var o = node.o;
   tape.record(std::move(node));
   return o;
 }

@@ -76,7 +76,8 @@ std::vector<int32_t> host_routes(Stream& stream, const Tensor& routes) {
 
 bool upload_forced_routes(Pass& pass, const Tensor& routes, const KvmRule& rule, const std::vector<int32_t>& sizes,
                           const std::string& name) {
-  const Inspector::Record *row = pass.inspector->force(name + ".row"), *append = pass.inspector->force(name + ".append");
+  const Inspector::Record* row = pass.inspector->force(name + ".row");
+  const Inspector::Record* append = pass.inspector->force(name + ".append");
   if (row == nullptr && append == nullptr) { return false; }
   for (const auto& [record, part] : {std::pair{row, ".row"}, std::pair{append, ".append"}}) {
     const size_t count = record != nullptr ? record->integers.size() : 0;

@@ -32,8 +32,8 @@ KvmBudget saturate(int64_t limit) {
 /// A GPTAlpha-2 model of the paper: `layers` and `pattern` as JSON; size "120M" or "350M".
 int64_t parameters(bool large, const std::string& layers, const std::string& pattern) {
   const std::string json = R"({"vocab_size": 50304, "hidden_size": )" + std::string(large ? "1024" : "768") +
-                           R"(, "num_layers": )" + (large ? "24" : "12") + R"(, "norm": "layer", "tie_embeddings": false,
-    "embed_norm": true, "residual_scale": )" + (large ? "0.5" : "1.0") + R"(, "layers": {)" + layers +
+                           R"(, "num_layers": )" + (large ? "24" : "12") + R"(, "norm": "layer",
+    "tie_embeddings": false, "embed_norm": true, "residual_scale": )" + (large ? "0.5" : "1.0") + R"(, "layers": {)" + layers +
                            R"(, "mlp": {"type": "relu2", "token_shift": true, "intermediate_size": )" +
                            (large ? "4096" : "3072") + R"(}}, "pattern": [)" + pattern + "]}";
   ModelConfig config;
@@ -45,8 +45,8 @@ int64_t parameters(bool large, const std::string& layers, const std::string& pat
 
 std::string shared_fields(bool large, const std::string& group) {
   return R"("num_heads": )" + std::string(large ? "8" : "6") +
-         R"(, "head_dim": 128, "qk_norm": "layer", "token_shift": true, "value_residual": "gated", "value_residual_rank": 32,
-             "value_residual_source": "embedding", "value_residual_group": ")" + group + "\"";
+         R"(, "head_dim": 128, "qk_norm": "layer", "token_shift": true, "value_residual": "gated",
+             "value_residual_rank": 32, "value_residual_source": "embedding", "value_residual_group": ")" + group + "\"";
 }
 
 std::string kvm_layer(bool large, const std::string& change = "", const std::string& state = "",
@@ -68,7 +68,9 @@ constexpr const char* kTwo = R"({"mixer": "swa", "ffn": "mlp"}, {"mixer": "x", "
 }  // namespace
 
 TEST_CASE("rows of a kvm state follow the budget", "[kvm][fast]") {
-  const auto head = [](const std::vector<int32_t>& sizes) { return std::vector<int32_t>(sizes.begin(), sizes.begin() + 6); };
+  const auto head = [](const std::vector<int32_t>& sizes) {
+    return std::vector<int32_t>(sizes.begin(), sizes.begin() + 6);
+  };
   const std::vector<int32_t> root = sizes_at(power(16, 0.5), 32768), bounded = sizes_at(saturate(1024), 8192);
   CHECK(head(root) == std::vector<int32_t>{0, 0, 256, 443, 512, 572});
   CHECK(root[8192 / 256 - 1] == 1425);
@@ -128,7 +130,8 @@ TEST_CASE("kvm refuses impossible configurations", "[kvm][fast]") {
                 "exponent: found nothing, expected a number (required with mode \"power\")");
   refused_state(R"({"mode": "power", "factor": 1.0, "exponent": 1.5})", "exponent: found 1.5");
   refused_state(R"({"mode": "power", "factor": 0, "exponent": 0.5})", "factor: found 0");
-  refused_state(R"({"mode": "saturate"})", "limit: found nothing, expected an integer (required with mode \"saturate\")");
+  refused_state(R"({"mode": "saturate"})",
+                "limit: found nothing, expected an integer (required with mode \"saturate\")");
 }
 
 TEST_CASE("a written kvm configuration reads back as itself", "[kvm][fast]") {

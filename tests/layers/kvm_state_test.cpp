@@ -76,8 +76,14 @@ struct Core {
       return out;
     };
     const int64_t n = end - begin;
-    KvmVars in{tensor(q, {n, heads * d}, begin * heads * d), tensor(k, {n, d}, begin * d), tensor(v, {n, dv}, begin * dv),
-               {}, tensor(weight, {d}, 0), tensor(bias, {d}, 0), {}, {}};
+    KvmVars in{tensor(q, {n, heads * d}, begin * heads * d),
+               tensor(k, {n, d}, begin * d),
+               tensor(v, {n, dv}, begin * dv),
+               {},
+               tensor(weight, {d}, 0),
+               tensor(bias, {d}, 0),
+               {},
+               {}};
     if (!gate.empty()) { in.gate = tensor(gate, {n, 1}, begin); }
     if (!window_temp.empty()) {
       in.window_temp = tensor(window_temp, {heads}, 0);
@@ -186,7 +192,8 @@ TEST_CASE("kvm ties go to the earlier token and to the lowest row", "[kvm][fast]
     core.budget.rows = 3;
     set_tokens(core, kinds, {0, 1, 0, 0, 2});
     core.run();
-    // Both tokens of chunk 1 equal row 0; the first founds row 2, the other joins the lowest equal row that takes tokens.
+    // Both tokens of chunk 1 equal row 0; the first founds row 2, the other joins the lowest equal row that takes
+    // tokens.
     CHECK(core.row == std::vector<int64_t>{0, 1, 2, joined, -1});
     CHECK(core.append == std::vector<int64_t>{1, 1, 1, 0, 0});
   }

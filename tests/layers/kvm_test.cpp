@@ -172,7 +172,8 @@ TEST_CASE("kvm in fp32 chooses the routes of fp64", "[kvm][fast]") {
     TestModel wide(kvm_json(variant, 1), DType::f64, 3, 0.4), narrow(kvm_json(variant, 1), DType::f32, 3, 0.4);
     narrow.copy_from(wide);
     const TraceInput input = kvm_tokens(2, 41);
-    const auto expected = wide.run(input, inside_and_grads()).inside, found = narrow.run(input, inside_and_grads()).inside;
+    const auto expected = wide.run(input, inside_and_grads()).inside;
+    const auto found = narrow.run(input, inside_and_grads()).inside;
     // No two scores of these tokens are as near as fp32 rounds, equal tokens excepted, whose scores are equal in both.
     for (const char* name : {"blocks.0.mixer.row", "blocks.0.mixer.append"}) {
       CHECK(found.at(name).integers == expected.at(name).integers);
@@ -211,7 +212,8 @@ TEST_CASE("kvm's switches act once the state is in use, before that only the tem
                                              state + R"(, "value_norm": "updates")",
                                              R"(, "state": {"mode": "power", "factor": 2.0, "exponent": 0.7})",
                                              R"(, "state": {"mode": "saturate", "limit": 9})",
-                                             R"(, "state": {"mode": "power", "factor": 2.0, "exponent": 0.7, "max_rows": 3})"};
+                                             R"(, "state": {"mode": "power", "factor": 2.0, "exponent": 0.7, )"
+                                             R"("max_rows": 3})"};
   TestModel m(kvm_json(common + state), DType::f64, 3, 0.4);
   const TraceInput within = kvm_tokens(2, 6), beyond = kvm_tokens(2, 31);
   const std::vector<double> short_logits = m.run(within).logits.values, long_logits = m.run(beyond).logits.values;
@@ -233,7 +235,8 @@ TEST_CASE("kvm's parameters are reached when the state is in use", "[kvm][fast]"
     TestModel m(kvm_json(R"("num_heads": 2, "chunk_size": 3, "state": )" + state, 1), DType::f64, 3, 0.4);
     return m.run(kvm_tokens(1, length));
   };
-  const std::string fixed = R"({"mode": "fixed", "rows": 3})", full = R"({"mode": "power", "factor": 1, "exponent": 1})";
+  const std::string fixed = R"({"mode": "fixed", "rows": 3})";
+  const std::string full = R"({"mode": "power", "factor": 1, "exponent": 1})";
   const TraceOutput window = run(6, fixed), unmerged = run(9, fixed), merged = run(10, fixed), appended = run(19, full);
   for (const char* name : {"state_temp", "mem_norm.weight", "mem_norm.bias"}) {
     CHECK(!reached(window, name));
