@@ -89,6 +89,10 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
   });
 }
 
+int64_t scratch_slots(const Stream& stream, int64_t tasks) {
+  return stream.device == DeviceKind::cuda ? tasks : threads();
+}
+
 void no_cuda_kernel(const char* name) {
   throw Error(ExitCode::kOther, std::string("--device: this build has no CUDA code for ") + name +
                                     " (found cuda, expected cpu for models with this layer)");

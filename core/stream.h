@@ -29,6 +29,9 @@ void fill_zero(Stream& stream, const Tensor& tensor);
 /// y += x; same shape and floating dtype.
 void add_to(Stream& stream, const Tensor& y, const Tensor& x);
 
+/// Slots of scratch for a kernel of `tasks` tasks that go on at the same time: one a thread on the CPU, one a task on a GPU.
+int64_t scratch_slots(const Stream& stream, int64_t tasks);
+
 /// Raised when a kernel without CUDA code is asked to run there.
 [[noreturn]] void no_cuda_kernel(const char* name);
 

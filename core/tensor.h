@@ -19,6 +19,8 @@ constexpr int64_t dtype_bytes(DType t) {
   }
   return 0;
 }
+/// Type of statistics, sums and states beside activations of type t: fp32 for bf16.
+constexpr DType sum_dtype(DType t) { return t == DType::bf16 ? DType::f32 : t; }
 const char* dtype_name(DType t);  // "F32", "F64", "BF16", "I32", "I64", "U8", as in safetensors
 
 template <class T> inline constexpr DType dtype_of = DType::f32;

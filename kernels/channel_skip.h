@@ -8,7 +8,7 @@ namespace hebb {
 struct ChannelSkipForward {
   Tensor y, x, scale;
 };
-HEBB_KERNEL_CPU(ChannelSkipForward)
+HEBB_KERNEL(ChannelSkipForward)
 
 /// d_x += scale d_y; d_scale += sum over tokens (and channels of a head) of d_y x; undefined ones are not wanted.
 /// partial [channel_skip_blocks(N), C] is scratch of the two-stage sum. Bound: memory, 4 passes.
@@ -16,7 +16,7 @@ struct ChannelSkipBackward {
   Tensor d_x, d_scale, partial;
   Tensor d_y, x, scale;
 };
-HEBB_KERNEL_CPU(ChannelSkipBackward)
+HEBB_KERNEL(ChannelSkipBackward)
 
 /// Token blocks of the sum: a function of N only, never of threads.
 int64_t channel_skip_blocks(int64_t tokens);

@@ -9,38 +9,38 @@ namespace hebb {
 struct ZScore {
   Tensor y, rstd, x;
 };
-HEBB_KERNEL_CPU(ZScore)
+HEBB_KERNEL(ZScore)
 
 /// d_x (+)= of ZScore.
 struct ZScoreBackward {
   Tensor d_x, d_y, y, rstd;
   bool accumulate;
 };
-HEBB_KERNEL_CPU(ZScoreBackward)
+HEBB_KERNEL(ZScoreBackward)
 
 /// g [N] = sigmoid(mean of x [N, width]).
 struct MeanGate {
   Tensor g, x;
 };
-HEBB_KERNEL_CPU(MeanGate)
+HEBB_KERNEL(MeanGate)
 
 struct MeanGateBackward {
   Tensor d_x, d_g, g;
   bool accumulate;
 };
-HEBB_KERNEL_CPU(MeanGateBackward)
+HEBB_KERNEL(MeanGateBackward)
 
 /// o = g a + (1 - g) b; a, b [N, size], g [N].
 struct GateMix {
   Tensor o, g, a, b;
 };
-HEBB_KERNEL_CPU(GateMix)
+HEBB_KERNEL(GateMix)
 
 /// Any of d_g, d_a, d_b may be undefined.
 struct GateMixBackward {
   Tensor d_g, d_a, d_b, d_o, g, a, b;
   bool accumulate_g, accumulate_a, accumulate_b;
 };
-HEBB_KERNEL_CPU(GateMixBackward)
+HEBB_KERNEL(GateMixBackward)
 
 }  // namespace hebb

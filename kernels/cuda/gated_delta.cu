@@ -19,6 +19,7 @@ struct Forward {
   const int32_t* doc_start;
   int64_t scratch_stride, longest;
   float scale;
+  bool additive;
 };
 
 /// p_i = e^gam_{i-1} k_i S + sum_{j<i} e^(gam_{i-1} - gam_j) (k_i . k_j) delta_j (spec 50, section 6); overwrites the keys' reads.
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(Forw
   for (int64_t i = a.chunks.rows[row]; i < end; ++i) {
     const Chunk chunk = a.chunks.at(i);
     sweep.enter(begins(chunk));
-    sweep.solve(in, chunk, a.scale, true, sweep.own_errors);
+    sweep.solve(in, chunk, a.scale, !a.additive, true, sweep.own_errors);
     const int64_t at = chunk.token * stride + head * n.value_dim;
     if (a.prediction != nullptr) {
       write_prediction(sweep, chunk.length, a.prediction + at, stride);
@@ -84,6 +85,7 @@ struct Steps {
   const float* initial;
   const int32_t* doc_start;
   float scale;
+  bool additive;
 
   __device__ void operator()(int64_t task, int64_t c) const {
     const int64_t row = task / n.value_heads, head = task % n.value_heads, dk = n.key_dim, dv = n.value_dim;
@@ -105,7 +107,8 @@ struct Steps {
         match += key * query;
       }
       const float alpha = expf(inputs.g[i * inputs.gate_stride]);
-      const float written = inputs.beta[i * inputs.gate_stride] * (to_float(inputs.v[i * inputs.value_stride + c]) - alpha * predicted);
+      const float value = to_float(inputs.v[i * inputs.value_stride + c]);
+      const float written = inputs.beta[i * inputs.gate_stride] * (additive ? value : value - alpha * predicted);
       for (int64_t a = 0; a < dk; ++a) {
         s[a * dv] = alpha * s[a * dv] + to_float(k[a]) * written;
       }
@@ -121,9 +124,6 @@ struct Steps {
 }  // namespace
 
 void run(Stream& stream, const GatedDeltaForward& a) {
-  if (a.additive) {
-    no_cuda_kernel("GatedDeltaForward, additive");
-  }
   const Sizes n(a.k, a.v);
   HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.value_heads);
   dispatch_float(a.v.dtype, [&](auto zero) {
@@ -131,21 +131,18 @@ void run(Stream& stream, const GatedDeltaForward& a) {
     const Forward<T> f{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .o = a.o.as<T>(), .prediction = a.prediction.as<T>(),
                        .state = a.state.as<float>(), .scratch = a.scratch.as<float>(), .initial = a.initial_state.as<float>(),
                        .doc_start = a.doc_start.as<int32_t>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest,
-                       .scale = static_cast<float>(a.scale)};
+                       .scale = static_cast<float>(a.scale), .additive = a.additive};
     HEBB_LAUNCH(gated_delta_forward_kernel<T>, blocks_for(n.batch * n.value_heads, 1), kBlockThreads, 0, stream, f);
   });
 }
 
 void run(Stream& stream, const GatedDeltaSteps& a) {
-  if (a.additive) {
-    no_cuda_kernel("GatedDeltaSteps, additive");
-  }
   const Sizes n(a.k, a.v);
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("gated_delta_steps", stream, n.batch * n.value_heads, n.value_dim,
                  Steps<T>{n, Inputs<T>(a, n), a.o.as<T>(), a.prediction.as<T>(), a.state.as<float>(), a.initial_state.as<float>(),
-                          a.doc_start.as<int32_t>(), static_cast<float>(a.scale)});
+                          a.doc_start.as<int32_t>(), static_cast<float>(a.scale), a.additive});
   });
 }
 

@@ -19,6 +19,7 @@ struct Backward {
   const float* initial;
   int64_t scratch_stride, longest;
   float scale;
+  bool additive;
 
   /// E of a chunk, [length, dv]: a chunk's heads lie one after the other.
   __device__ float* errors_of(const Chunk& chunk, int64_t head) const {
@@ -39,13 +40,15 @@ struct Adjoint {
   float* d_state;                  // [dk, dv], of the state behind the chunk
   int64_t dk, dv, c = 0;
   const float *state = nullptr, *errors = nullptr;  // before the chunk (null: 0); E
-  bool has_d_state = false;
+  bool has_d_state = false, additive;
 
-  __device__ Adjoint(Carve& carve, const Sizes& n, int64_t longest)
+  /// additive: E = v, and the keys' parts that come from the correction are 0.
+  __device__ Adjoint(Carve& carve, const Sizes& n, int64_t longest, bool additive)
       : decays(carve, longest), beta(carve.take(longest)), kq(carve.take(2 * longest * n.key_dim)),
         d_kq(carve.take(2 * longest * n.key_dim)), work(carve.take(2 * longest * n.key_dim)), products(carve.take(2 * longest * longest)),
         weights(carve.take(2 * longest * longest)), xo(carve.take(2 * longest * n.value_dim)), delta(carve.take(longest * n.value_dim)),
-        d_gam(carve.doubles(longest)), shares(carve.doubles(longest)), d_state(carve.take(n.state())), dk(n.key_dim), dv(n.value_dim) {}
+        d_gam(carve.doubles(longest)), shares(carve.doubles(longest)), d_state(carve.take(n.state())), dk(n.key_dim), dv(n.value_dim),
+        additive(additive) {}
 
   template <class T>
   __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, float scale, const float* before, const float* e, const T* d_o) {
@@ -74,8 +77,13 @@ struct Adjoint {
       block_each(c * dv, [&](int64_t i) { xo[i] *= decays.end[i / dv]; });
     }
     block_product<true, false>(c, dv, c, 1.0f, {p, c}, {xo + c * dv, dv}, has_d_state, {xo, dv});
-    block_solve_lower_transposed(c, dv, lower, xo);
+    if (!additive) {
+      block_solve_lower_transposed(c, dv, lower, xo);
+    }
   }
+
+  /// What the correction's read of the state contributes, relative to token i's key.
+  __device__ float correction(int64_t i) const { return additive ? 0.0f : -beta[i] * decays.start[i]; }
 
   /// dv = diag(beta) X and dbeta_i = X_i . E_i.
   template <class T>
@@ -98,7 +106,7 @@ struct Adjoint {
       block_product<false, true>(2 * c, dk, dv, 1.0f, {xo, dv}, {const_cast<float*>(state), dv}, false, {d_kq, dk});
       block_each(2 * c * dk, [&](int64_t at) {
         const int64_t i = at / dk;
-        d_kq[at] *= i < c ? -beta[i] * decays.start[i] : decays.start[i - c];
+        d_kq[at] *= i < c ? correction(i) : decays.start[i - c];
       });
       block_warps(c, [&](int64_t i, int lane) {
         const float dot = warp_dot(dk, d_kq + i * dk, kq + i * dk, lane) + warp_dot(dk, d_kq + (c + i) * dk, kq + (c + i) * dk, lane);
@@ -120,7 +128,7 @@ struct Adjoint {
   __device__ void advance() {
     block_each(2 * c * dk, [&](int64_t at) {
       const int64_t i = at / dk;
-      work[at] = kq[at] * (i < c ? -beta[i] * decays.start[i] : decays.start[i - c]);
+      work[at] = kq[at] * (i < c ? correction(i) : decays.start[i - c]);
     });
     if (has_d_state) {
       const float last = decays.last(c);
@@ -157,7 +165,7 @@ struct Adjoint {
     float *const w = weights, *const pb = weights + c * c;
     block_each(c * c, [&](int64_t at) {
       const int64_t i = at / c, j = at % c;
-      w[at] = j < i ? -beta[i] * decays.table[at] * w[at] : 0.0f;
+      w[at] = j < i && !additive ? -beta[i] * decays.table[at] * w[at] : 0.0f;
       pb[at] = j < i ? decays.table[at] * pb[at] : j == i ? pb[at] : 0.0f;
     });
     const auto pair = [&](int64_t i, int64_t j) {
@@ -222,7 +230,7 @@ __device__ __forceinline__ void recompute(const Backward<T>& a, int64_t row, int
   for (int64_t i = a.chunks.rows[row]; i < end; ++i) {
     const Chunk chunk = a.chunks.at(i);
     sweep.enter(chunk.state < 0);
-    sweep.solve(in, chunk, 1.0f, false, a.errors_of(chunk, head));
+    sweep.solve(in, chunk, 1.0f, !a.additive, false, a.errors_of(chunk, head));
     if (i + 1 < end && a.chunks.at(i + 1).state >= 0) {
       sweep.advance(chunk.length, a.start_of(a.chunks.at(i + 1), head));
     }
@@ -234,7 +242,7 @@ __device__ __forceinline__ void differentiate(const Backward<T>& a, int64_t row,
                                               BlockReducer<double>& reduce) {
   const Sizes& n = a.n;
   Carve carve(scratch);
-  Adjoint adjoint(carve, n, a.longest);
+  Adjoint adjoint(carve, n, a.longest, a.additive);
   const HeadInputs<T> in = a.in.head(n, head);
   const float* const initial = a.initial != nullptr ? a.initial + head * n.state() : nullptr;
   float* const initial_sum = a.initial_sums != nullptr ? a.initial_sums + (row * n.value_heads + head) * n.state() : nullptr;
@@ -279,9 +287,6 @@ __global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(Bac
 }  // namespace
 
 void run(Stream& stream, const GatedDeltaBackward& a) {
-  if (a.additive) {
-    no_cuda_kernel("GatedDeltaBackward, additive");
-  }
   const Sizes n(a.k, a.v);
   HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.key_heads);
   dispatch_float(a.v.dtype, [&](auto zero) {
@@ -290,7 +295,8 @@ void run(Stream& stream, const GatedDeltaBackward& a) {
                         .d_v = a.d_v.as<T>(), .d_g = a.d_g.as<float>(), .d_beta = a.d_beta.as<float>(), .starts = a.starts.as<float>(),
                         .errors = a.errors.as<float>(), .initial_sums = a.initial_sums.as<float>(), .scratch = a.scratch.as<float>(),
                         .d_o = a.d_o.as<T>(), .initial = a.initial_state.as<float>(), .scratch_stride = a.scratch.size(1),
-                        .longest = a.grid.longest, .scale = static_cast<float>(a.scale)};
+                        .longest = a.grid.longest, .scale = static_cast<float>(a.scale),
+                        .additive = a.additive};
     HEBB_LAUNCH(gated_delta_backward_kernel<T>, blocks_for(n.batch * n.key_heads, 1), kBlockThreads, 0, stream, b);
   });
   if (a.d_initial_state.defined()) {

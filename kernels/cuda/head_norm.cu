@@ -68,25 +68,45 @@ __device__ __forceinline__ Gate gate_at(HeadGate kind, float z) {
   return kind == HeadGate::silu ? Gate{z * s, s * (1.0f + z * (1.0f - s))} : Gate{s, s * (1.0f - s)};
 }
 
+/// What forward and backward share: r, the tensor that is normed, is o or, gated first, o * gate.
+template <class T>
+struct GatedHeads {
+  const T *o, *z;
+  const float* weight;
+  int64_t width, heads;  // heads: of a token
+  float eps;
+  HeadGate gate;
+  bool gate_first, by_channel;  // by_channel: a weight for each channel of all heads
+
+  __device__ bool gates_before() const { return gate_first && z != nullptr; }
+  __device__ bool gates_after() const { return !gate_first && z != nullptr; }
+  __device__ Gate gate_of(int64_t at) const { return gate_at(gate, to_float(z[at])); }
+  __device__ float r(int64_t at) const { return gates_before() ? to_float(o[at]) * gate_of(at).value : to_float(o[at]); }
+  __device__ int64_t weights_from(int64_t head) const { return by_channel ? head % heads * width : 0; }
+  __device__ float rstd(int64_t head, int lane) const {
+    float squares = 0;
+    for (int64_t at = head * width + lane; at < (head + 1) * width; at += 32) {
+      squares += r(at) * r(at);
+    }
+    return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + eps);
+  }
+};
+
 template <class T>
 struct GatedForward {
   T* y;
-  const T *o, *z;
-  const float* weight;
-  int64_t width;
-  float eps;
-  HeadGate gate;
+  GatedHeads<T> in;
 
   __device__ void operator()(int64_t head, int lane) const {
-    const T* const in = o + head * width;
+    const bool normed = in.weight != nullptr;
     float rstd = 1;
-    if (weight != nullptr) {
-      rstd = 1.0f / sqrtf(sum_squares(in, width, lane) / static_cast<float>(width) + eps);
+    if (normed) {
+      rstd = in.rstd(head, lane);
     }
-    for (int64_t c = lane; c < width; c += 32) {
-      float v = to_float(in[c]) * rstd * (weight != nullptr ? weight[c] : 1.0f);
-      v *= z != nullptr ? gate_at(gate, to_float(z[head * width + c])).value : 1.0f;
-      y[head * width + c] = from_float<T>(v);
+    for (int64_t c = lane; c < in.width; c += 32) {
+      const int64_t at = head * in.width + c;
+      const float v = in.r(at) * rstd * (normed ? in.weight[in.weights_from(head) + c] : 1.0f);
+      y[at] = from_float<T>(in.gates_after() ? v * in.gate_of(at).value : v);
     }
   }
 };
@@ -95,90 +115,109 @@ template <class T>
 struct GatedBackward {
   T *d_o, *d_z;
   float* partial;
-  const T *d_y, *o, *z;
-  const float* weight;
-  int64_t width, heads, block_heads;  // heads: of all tokens
-  float eps;
-  HeadGate gate;
+  const T* d_y;
+  GatedHeads<T> in;
+  int64_t tokens;
   bool accumulate_o, accumulate_z;
 };
 
 constexpr int kWarps = 8;
+constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in gated_norm_blocks
 
-/// One head: d_z, d_o and, added to sums [width], the weight's gradient; each lane has channels of its own.
+/// One head: d_z, d_o and, added to sums [width], the weight's gradient; each lane has channels of its own. With n = r rstd and
+/// d_n = d_y weight (gate): d_r = rstd (d_n - n mean(n d_n)).
 template <class T>
 __device__ __forceinline__ void gated_backward_head(const GatedBackward<T>& a, int64_t head, int lane, float* sums) {
-  const int64_t begin = head * a.width;
-  const bool normed = a.weight != nullptr;
+  const GatedHeads<T>& in = a.in;
+  const bool normed = in.weight != nullptr;
+  const float* const weight = in.weight + in.weights_from(head);
   float rstd = 1;
   if (normed) {
-    rstd = 1.0f / sqrtf(sum_squares(a.o + begin, a.width, lane) / static_cast<float>(a.width) + a.eps);
+    rstd = in.rstd(head, lane);
   }
-  // The gradient at the normed value times the weight, and the normed value.
-  const auto d_normed = [&](int64_t c) {
-    const float d = to_float(a.d_y[begin + c]);
-    return a.z != nullptr ? d * gate_at(a.gate, to_float(a.z[begin + c])).value : d;
-  };
+  const auto d_weighted = [&](int64_t at) { return to_float(a.d_y[at]) * (in.gates_after() ? in.gate_of(at).value : 1.0f); };
   float along = 0;
-  for (int64_t c = lane; c < a.width; c += 32) {
-    const float n = to_float(a.o[begin + c]) * rstd, w = normed ? a.weight[c] : 1.0f, d = d_normed(c);
-    if (normed) {
+  if (normed) {
+    for (int64_t c = lane; c < in.width; c += 32) {
+      const int64_t at = head * in.width + c;
+      const float n = in.r(at) * rstd, d = d_weighted(at);
       sums[c] += d * n;
-      along += d * w * n;
+      along += d * weight[c] * n;
     }
+    along = warp_sum(along) / static_cast<float>(in.width);
   }
-  along = normed ? warp_sum(along) / static_cast<float>(a.width) : 0.0f;
-  for (int64_t c = lane; c < a.width; c += 32) {
-    const float n = to_float(a.o[begin + c]) * rstd, w = normed ? a.weight[c] : 1.0f, d = d_normed(c) * w;
+  for (int64_t c = lane; c < in.width; c += 32) {
+    const int64_t at = head * in.width + c;
+    const float n = in.r(at) * rstd, w = normed ? weight[c] : 1.0f, d_n = d_weighted(at) * w;
+    float d_o = normed ? rstd * (d_n - n * along) : d_n, d_gate = to_float(a.d_y[at]) * n * w;
+    if (in.gates_before()) {
+      d_gate = d_o * to_float(in.o[at]);
+      d_o *= in.gate_of(at).value;
+    }
     if (a.d_z != nullptr) {
-      write(a.d_z[begin + c], to_float(a.d_y[begin + c]) * n * w * gate_at(a.gate, to_float(a.z[begin + c])).slope, a.accumulate_z);
+      write(a.d_z[at], d_gate * in.gate_of(at).slope, a.accumulate_z);
     }
     if (a.d_o != nullptr) {
-      write(a.d_o[begin + c], normed ? rstd * (d - n * along) : d, a.accumulate_o);
+      write(a.d_o[at], d_o, a.accumulate_o);
     }
   }
 }
 
-// Grid: blocks of tokens (gated_norm_blocks). Shared: [8 warps][width] sums of the weight's gradient.
+// Grid: blocks of tokens (gated_norm_blocks). Shared: sums of the weight's gradient, [8 warps][width], or [heads][width] for a weight of
+// all channels. A warp keeps to heads w, w + 8, ..., so that no two add to the same sum.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) gated_backward_kernel(GatedBackward<T> a) {
   HEBB_DYN_SHARED(raw);
   float* const sums = reinterpret_cast<float*>(raw);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  if (a.weight != nullptr) {
-    for (int64_t c = lane; c < a.width; c += 32) {
-      sums[warp * a.width + c] = 0;
+  const int64_t width = a.in.width, weights = a.in.by_channel ? a.in.heads * width : width;
+  const int64_t first = blockIdx.x * kBlock, last = first + kBlock < a.tokens ? first + kBlock : a.tokens;
+  if (a.in.weight != nullptr) {
+    for (int64_t c = threadIdx.x; c < (a.in.by_channel ? weights : kWarps * width); c += 32 * kWarps) {
+      sums[c] = 0;
     }
   }
-  const int64_t first = blockIdx.x * a.block_heads;
-  const int64_t last = first + a.block_heads < a.heads ? first + a.block_heads : a.heads;
-  for (int64_t head = first + warp; head < last; head += kWarps) {
-    gated_backward_head(a, head, lane, sums + warp * a.width);
+  __syncthreads();
+  if (a.in.by_channel) {
+    for (int64_t h = warp; h < a.in.heads; h += kWarps) {
+      for (int64_t token = first; token < last; ++token) {
+        gated_backward_head(a, token * a.in.heads + h, lane, sums + h * width);
+      }
+    }
+  } else {
+    for (int64_t head = first * a.in.heads + warp; head < last * a.in.heads; head += kWarps) {
+      gated_backward_head(a, head, lane, sums + warp * width);
+    }
   }
-  if (a.weight == nullptr) {
+  if (a.in.weight == nullptr) {
     return;
   }
   __syncthreads();
-  for (int64_t c = threadIdx.x; c < a.width; c += 32 * kWarps) {
-    float total = 0;
-    HEBB_UNROLL
-    for (int w = 0; w < kWarps; ++w) {
-      total += sums[w * a.width + c];
+  for (int64_t c = threadIdx.x; c < weights; c += 32 * kWarps) {
+    float total = sums[c];
+    for (int w = 1; w < kWarps && !a.in.by_channel; ++w) {
+      total += sums[w * width + c];
     }
-    a.partial[blockIdx.x * a.width + c] = total;
+    a.partial[blockIdx.x * weights + c] = total;
   }
+}
+
+template <class T, class Args>
+GatedHeads<T> gated_heads(const Args& a) {
+  const int64_t heads = a.o.numel() / a.o.size(0) / a.head_dim;
+  return {.o = a.o.template as<T>(), .z = a.z.template as<T>(), .weight = a.weight.template as<float>(), .width = a.head_dim,
+          .heads = heads, .eps = static_cast<float>(a.eps), .gate = a.gate, .gate_first = a.gate_first,
+          .by_channel = a.weight.defined() && heads > 1 && a.weight.numel() == heads * a.head_dim};
 }
 
 template <class T>
 void backward(Stream& stream, const GatedNormBackward& a) {
-  const int64_t tokens = a.o.size(0), heads = a.o.numel() / a.head_dim, blocks = gated_norm_blocks(tokens);
-  constexpr int64_t kTokens = 64;  // of a block, as in gated_norm_blocks
+  const int64_t tokens = a.o.size(0), blocks = gated_norm_blocks(tokens);
   const GatedBackward<T> g{.d_o = a.d_o.as<T>(), .d_z = a.d_z.as<T>(), .partial = a.partial.as<float>(), .d_y = a.d_y.as<T>(),
-                           .o = a.o.as<T>(), .z = a.z.as<T>(), .weight = a.weight.as<float>(), .width = a.head_dim, .heads = heads,
-                           .block_heads = kTokens * heads / tokens, .eps = static_cast<float>(a.eps), .gate = a.gate,
-                           .accumulate_o = a.accumulate_o, .accumulate_z = a.accumulate_z};
-  const int64_t shared = a.weight.defined() ? kWarps * a.head_dim * static_cast<int64_t>(sizeof(float)) : 0;
-  HEBB_LAUNCH(gated_backward_kernel<T>, blocks_for(blocks, 1), 32 * kWarps, shared, stream, g);
+                           .in = gated_heads<T>(a), .tokens = tokens, .accumulate_o = a.accumulate_o, .accumulate_z = a.accumulate_z};
+  const int64_t rows = !a.weight.defined() ? 0 : g.in.by_channel ? g.in.heads : kWarps;
+  HEBB_LAUNCH(gated_backward_kernel<T>, blocks_for(blocks, 1), 32 * kWarps, rows * a.head_dim * static_cast<int64_t>(sizeof(float)),
+              stream, g);
   add_column_sums(stream, a.d_weight, a.partial, blocks);
 }
 
@@ -201,21 +240,14 @@ void run(Stream& stream, const L2NormBackward& a) {
 }
 
 void run(Stream& stream, const GatedNormForward& a) {
-  if (a.gate_first || (a.weight.defined() && a.weight.numel() != a.head_dim)) {
-    no_cuda_kernel("GatedNormForward, gate first or weights by channel");
-  }
   dispatch_float(a.o.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_warp("gated_norm_forward", stream, a.o.numel() / a.head_dim,
-              GatedForward<T>{a.y.as<T>(), a.o.as<T>(), a.z.as<T>(), a.weight.as<float>(), a.head_dim, static_cast<float>(a.eps),
-                              a.gate});
+              GatedForward<T>{a.y.as<T>(), gated_heads<T>(a)});
   });
 }
 
 void run(Stream& stream, const GatedNormBackward& a) {
-  if (a.gate_first || (a.weight.defined() && a.weight.numel() != a.head_dim)) {
-    no_cuda_kernel("GatedNormBackward, gate first or weights by channel");
-  }
   if (a.o.numel() > 0) {
     dispatch_float(a.o.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
   }

@@ -34,8 +34,8 @@ struct GatedDeltaNode final : Node {
 
   Gates gates(Tape& tape) const {
     const Shape shape{batch, length, config.value_heads};
-    Gates gates{tape.scratch(shape, tape.dtype(in.a), "delta rule decay"),
-                tape.scratch(shape, tape.dtype(in.a), "delta rule strength")};
+    Gates gates{tape.scratch(shape, sum_dtype(tape.dtype(in.a)), "delta rule decay"),
+                tape.scratch(shape, sum_dtype(tape.dtype(in.a)), "delta rule strength")};
     run(tape.stream(), DeltaGatesForward{gates.g, gates.beta, tape.value(in.a), value_or_none(tape, in.b),
                                          tape.value(in.a_log), tape.value(in.dt_bias), config.beta_scale,
                                          config.dt_low, config.dt_high});
@@ -52,8 +52,8 @@ struct GatedDeltaNode final : Node {
     const Buffer d_q = tape.scratch(q.shape, dtype, "delta rule gradient"),
                  d_k = tape.scratch(k.shape, dtype, "delta rule gradient"),
                  d_v = tape.scratch(v.shape, dtype, "delta rule gradient");
-    const Buffer d_g = tape.scratch(gate.g.tensor().shape, dtype, "delta rule gradient"),
-                 d_beta = tape.scratch(gate.g.tensor().shape, dtype, "delta rule gradient");
+    const Buffer d_g = tape.scratch(gate.g.tensor().shape, sum_dtype(dtype), "delta rule gradient"),
+                 d_beta = tape.scratch(gate.g.tensor().shape, sum_dtype(dtype), "delta rule gradient");
     GatedDeltaBackward args{};
     args.d_q = d_q;
     args.d_k = d_k;
@@ -81,20 +81,21 @@ struct GatedDeltaNode final : Node {
     const Tensor d_skip = tape.grad_slot(in.skip).tensor;
     Buffer partial;
     if (d_skip.defined()) {
-      partial = tape.scratch({channel_skip_blocks(batch * length), config.value_channels()}, x.dtype, "skip sums");
+      partial = tape.scratch({channel_skip_blocks(batch * length), config.value_channels()}, sum_dtype(x.dtype), "skip sums");
     }
     run(tape.stream(), ChannelSkipBackward{d_x.view(v.matrix()), d_skip, partial, tape.grad(o), x.view(v.matrix()),
                                            tape.value(in.skip)});
   }
 
   void run_core(Tape& tape, GatedDeltaBackward args) const {
-    const DType dtype = args.d_o.dtype;
+    const DType dtype = sum_dtype(args.d_o.dtype);
     const Buffer starts =
         tape.scratch({grid.states, config.value_heads, config.key_dim, config.value_dim}, dtype, "delta rule states");
     const Buffer errors = tape.scratch(v.shape, dtype, "delta rule errors");
     const Buffer scratch =
-        tape.scratch({threads(), gated_delta_backward_scratch(grid.longest, config.key_dim, config.value_dim)}, dtype,
-                     "delta rule scratch");
+        tape.scratch({scratch_slots(tape.stream(), batch * config.key_heads),
+                      gated_delta_backward_scratch(grid.longest, config.key_dim, config.value_dim)},
+                     dtype, "delta rule scratch");
     Buffer sums;
     args.d_initial_state = tape.grad_slot(in.initial_state).tensor;
     if (args.d_initial_state.defined()) {
@@ -132,7 +133,7 @@ Tensor carried(const DeltaState* state, std::unique_ptr<ShortConvState> DeltaSta
 }  // namespace
 
 DeltaState::DeltaState(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype)
-    : memory(arena, {rows, config.value_heads, config.key_dim, config.value_dim}, dtype, "delta rule state") {
+    : memory(arena, {rows, config.value_heads, config.key_dim, config.value_dim}, sum_dtype(dtype), "delta rule state") {
   if (config.conv_size > 0) {
     q = std::make_unique<ShortConvState>(arena, rows, config.conv_size, config.key_channels(), dtype);
     k = std::make_unique<ShortConvState>(arena, rows, config.conv_size, config.key_channels(), dtype);
@@ -175,8 +176,9 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
     } else {
       node.grid = chunk_grid(tape, pass.rows, config.chunk);
       const Buffer scratch =
-          tape.scratch({threads(), gated_delta_forward_scratch(node.grid.longest, config.key_dim, config.value_dim)},
-                       dtype, "delta rule scratch");
+          tape.scratch({scratch_slots(tape.stream(), node.batch * config.value_heads),
+                        gated_delta_forward_scratch(node.grid.longest, config.key_dim, config.value_dim)},
+                       sum_dtype(dtype), "delta rule scratch");
       run(tape.stream(), GatedDeltaForward{o, prediction, memory, scratch, q.values, k.values, v.values, gates.g,
                                            gates.beta, initial, node.doc_start, node.grid, node.scale(),
                                            config.additive});

@@ -25,8 +25,8 @@ struct GatedNormNode final : Node {
   void backward(Tape& tape) override {
     Buffer partial;
     if (weight) {
-      partial = tape.scratch({gated_norm_blocks(tape.shape(o)[0]), tape.shape(weight).numel()}, tape.dtype(o),
-                             "norm partial sums");
+      partial = tape.scratch({gated_norm_blocks(tape.shape(o)[0]), tape.shape(weight).numel()},
+                             sum_dtype(tape.dtype(o)), "norm partial sums");
     }
     const GradSlot d_o = tape.grad_slot(o), d_z = tape.grad_slot(z);
     run(tape.stream(),
@@ -44,7 +44,7 @@ Var l2_norm(Tape& tape, Var x, int64_t head_dim) {
   node.x = x;
   node.head_dim = head_dim;
   node.n = tape.output(tape.shape(x), tape.dtype(x), "l2 norm");
-  node.scale = tape.saved({tokens, tape.shape(x).numel() / tokens / head_dim}, tape.dtype(x), "l2 norm scale");
+  node.scale = tape.saved({tokens, tape.shape(x).numel() / tokens / head_dim}, sum_dtype(tape.dtype(x)), "l2 norm scale");
   run(tape.stream(), L2NormForward{tape.value(node.n), node.scale, tape.value(x), head_dim});
   const Var n = node.n;
   tape.record(std::move(node));

@@ -19,7 +19,7 @@ struct ResidualNormNode final : Node {
       return;
     }
     const int64_t d = tape.shape(weight).numel(), rows = tape.value(h).numel() / d;
-    Buffer partial = tape.scratch({norm_backward_blocks(rows), 2, d}, tape.dtype(h), "norm partial sums");
+    Buffer partial = tape.scratch({norm_backward_blocks(rows), 2, d}, sum_dtype(tape.dtype(h)), "norm partial sums");
     NormBackward args{};
     args.partial = partial;
     args.d_y = d_y;
@@ -85,8 +85,8 @@ ResidualNorm residual_norm(Tape& tape, Var h, Var branch, double rho, Var weight
   node.kind = kind;
   node.h_out = branch ? tape.output(tape.shape(h), dtype, "residual") : h;
   node.y = tape.output(tape.shape(h), dtype, "norm");
-  node.rstd = tape.saved({rows}, dtype, "norm rstd");
-  node.mean = kind == NormKind::layer ? tape.saved({rows}, dtype, "norm mean") : Tensor{};
+  node.rstd = tape.saved({rows}, sum_dtype(dtype), "norm rstd");
+  node.mean = kind == NormKind::layer ? tape.saved({rows}, sum_dtype(dtype), "norm mean") : Tensor{};
   run(tape.stream(),
       NormForward{tape.value(node.y), branch ? tape.value(node.h_out) : Tensor{}, node.mean, node.rstd, tape.value(h),
                   branch ? tape.value(branch) : Tensor{}, tape.value(weight), bias ? tape.value(bias) : Tensor{}, rho,

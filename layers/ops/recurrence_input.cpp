@@ -27,7 +27,7 @@ PreparedInput prepare_input(Tape& tape, const RecurrenceInput& in, const Tensor&
                                         value_or_none(tape, in.bias), previous, doc_start, in.silu});
   }
   if (in.normed) {
-    p.scale = tape.scratch({in.tokens(), in.shape[2]}, input.dtype, "l2 norm scale");
+    p.scale = tape.scratch({in.tokens(), in.shape[2]}, sum_dtype(input.dtype), "l2 norm scale");
     const Tensor from = activates ? out : input;
     run(tape.stream(), L2NormForward{out.view(in.matrix()), p.scale, from.view(in.matrix()), in.shape[3]});
   }
@@ -44,7 +44,7 @@ void finish_input(Tape& tape, const RecurrenceInput& in, const Tensor& doc_start
   if (in.weight) {
     const int64_t taps = tape.shape(in.weight)[1];
     partial = tape.scratch({short_conv_blocks(in.shape[0], in.shape[1]), taps + 1, in.shape[2] * in.shape[3]},
-                           d_values.dtype, "convolution sums");
+                           sum_dtype(d_values.dtype), "convolution sums");
   }
   const GradSlot d_x = tape.grad_slot(in.input);
   run(tape.stream(), ShortConvBackward{d_x ? d_x.tensor.view(in.flat()) : Tensor{}, tape.grad_slot(in.weight).tensor,

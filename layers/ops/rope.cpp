@@ -39,7 +39,7 @@ std::string table_key(const RopeSpec& s) {
 Var angles(Pass& pass, const RopeSpec& spec, const Positions& at, DType dtype) {
   const std::string key = table_key(spec);
   if (const auto it = pass.shared.find(key); it != pass.shared.end()) { return it->second; }
-  const Var table = pass.tape.output({at.entries, 2, spec.dims / 2}, dtype, "rope table");
+  const Var table = pass.tape.output({at.entries, 2, spec.dims / 2}, sum_dtype(dtype), "rope table");
   run(pass.stream(), RopeTable{pass.tape.value(table), at.by_token ? pass.rows.doc_start() : Tensor{}, at.first, spec});
   pass.shared[key] = table;
   return table;

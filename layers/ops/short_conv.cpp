@@ -15,7 +15,7 @@ struct ShortConvNode final : Node {
     Buffer partial;
     if (tape.wants_grad(weight) || tape.wants_grad(bias)) {
       partial = tape.scratch({short_conv_blocks(shape[0], shape[1]), tape.shape(weight)[1] + 1, shape[2]},
-                             tape.dtype(x), "convolution sums");
+                             sum_dtype(tape.dtype(x)), "convolution sums");
     }
     const GradSlot d_x = tape.grad_slot(x);
     run(tape.stream(), ShortConvBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, tape.grad_slot(weight).tensor,

@@ -15,7 +15,7 @@ struct ValueResidualNode final : Node {
     HEBB_ASSERT(gated || !d_mix || d_mix.accumulate);
     const Buffer partial =
         gated ? Buffer()
-              : tape.scratch({value_residual_blocks(tokens), channels}, tape.dtype(v), "value residual sums");
+              : tape.scratch({value_residual_blocks(tokens), channels}, sum_dtype(tape.dtype(v)), "value residual sums");
     run(tape.stream(), ValueResidualBackward{d_v.tensor, d_first.tensor, d_mix.tensor, partial, tape.grad(y),
                                              tape.value(v), tape.value(first), tape.value(mix), gated, d_v.accumulate,
                                              d_first.accumulate, d_mix.accumulate});

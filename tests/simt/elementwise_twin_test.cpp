@@ -107,6 +107,19 @@ TEST_CASE("sigmoid gates equal the CPU's", "[fast]") {
   }
 }
 
+TEST_CASE("channel skips equal the CPU's", "[fast]") {
+  for (const int64_t scales : {6, 36}) {
+    in_both_types([scales](Twins& t) {
+      const Twin y = t.sum({70, 36}), x = t.input({70, 36}), scale = t.parameter({scales});
+      t.check([&](auto at) { return ChannelSkipForward{at(y), at(x), at(scale)}; });
+      Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
+      const Twin d_x = back.sum({70, 36}), d_scale = back.float_sum({scales}), partial = back.scratch({channel_skip_blocks(70), 36}),
+                 d_y = back.input({70, 36}), in = back.input({70, 36}), s = back.parameter({scales});
+      back.check([&](auto at) { return ChannelSkipBackward{at(d_x), at(d_scale), at(partial), at(d_y), at(in), at(s)}; });
+    });
+  }
+}
+
 TEST_CASE("value residuals equal the CPU's", "[fast]") {
   for (const bool gated : {false, true}) {
     in_both_types([gated](Twins& t) {

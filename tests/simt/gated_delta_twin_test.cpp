@@ -33,7 +33,7 @@ struct Grid {
 struct Sizes {
   int64_t length, heads, value_heads, dk, dv, chunk;
   std::vector<int64_t> doc_start;
-  bool initial;
+  bool initial, additive = false;
 
   Shape keys() const { return {2, length, heads, dk}; }
   Shape values() const { return {2, length, value_heads, dv}; }
@@ -64,14 +64,15 @@ void check_forward(const Sizes& s, bool carried) {
   Twins t;
   const Operands in(t, s);
   const Grid grid(s.doc_start, 2, s.length, s.chunk);
-  const Twin o = t.output(s.values()), prediction = t.output(s.values()), state = carried ? t.float_sum(s.states(2)) : Twin{},
-             chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
+  const Twin o = t.output(s.values()), prediction = s.additive ? Twin{} : t.output(s.values()),
+             state = carried ? t.float_sum(s.states(2)) : Twin{}, chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
              rows = t.integers({3}, grid.rows, DType::i64),
              scratch = t.scratch({2 * s.value_heads, gated_delta_forward_scratch(grid.longest, s.dk, s.dv)});
   t.check(
       [&](auto at) {
         return GatedDeltaForward{at(o), at(prediction), at(state), at(scratch), at(in.q), at(in.k), at(in.v), at(in.g), at(in.beta),
-                                 at(in.initial), at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4};
+                                 at(in.initial), at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4,
+                                 s.additive};
       },
       kDeltaTolerance);
 }
@@ -91,7 +92,7 @@ void check_backward(const Sizes& s) {
       [&](auto at) {
         return GatedDeltaBackward{at(d_q), at(d_k), at(d_v), at(d_g), at(d_beta), at(d_initial), at(starts), at(errors), at(sums),
                                   at(scratch), at(d_o), at(in.q), at(in.k), at(in.v), at(in.g), at(in.beta), at(in.initial),
-                                  at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4};
+                                  at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4, s.additive};
       },
       kDeltaTolerance);
 }
@@ -105,21 +106,27 @@ TEST_CASE("the chunked delta rule equals the CPU's", "[fast]") {
   std::fill_n(s.doc_start.begin(), 37, -5);  // continues
   s.chunk = 17;
   check_forward(s, true);
+  s.additive = true;
+  check_forward(s, true);
 }
 
 TEST_CASE("gradients of the chunked delta rule equal the CPU's", "[fast]") {
   check_backward(grouped());
+  Sizes additive = grouped();
+  additive.additive = true;
+  check_backward(additive);
   check_backward({70, 1, 1, 70, 66, 64, std::vector<int64_t>(140), false});
 }
 
 TEST_CASE("steps of the delta rule equal the CPU's", "[fast]") {
+  const bool additive = GENERATE(false, true);
   const Sizes s{3, 1, 2, 9, 37, 0, {-2, -2, 2, 0, 0, 0}, true};
   Twins t;
   const Operands in(t, s);
   const Twin o = t.output(s.values()), prediction = t.output(s.values()), state = t.float_sum(s.states(2));
   t.check([&](auto at) {
     return GatedDeltaSteps{at(o), at(prediction), at(state), at(in.q), at(in.k), at(in.v), at(in.g), at(in.beta), at(in.initial),
-                           at(in.doc_start), 0.4};
+                           at(in.doc_start), 0.4, additive};
   }, kDeltaTolerance);
 }
 

@@ -90,6 +90,42 @@ TEST_CASE("gated norms equal the CPU's", "[fast]") {
   }
 }
 
+TEST_CASE("norms of gated heads, with a weight for each channel, equal the CPU's", "[fast]") {
+  for (const int64_t weights : {37, 2 * 37}) {
+    in_both_types([weights](Twins& t) {
+      const Shape shape{70, 2 * 37};
+      const Twin y = t.output(shape), o = t.input(shape), z = t.input(shape), weight = t.parameter({weights});
+      t.check([&](auto at) { return GatedNormForward{at(y), at(o), at(z), at(weight), 37, 1e-5, HeadGate::silu, true}; });
+      Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
+      const Twin d_y = back.input(shape), in = back.input(shape), g = back.input(shape), w = back.parameter({weights}),
+                 d_o = back.output(shape), d_z = back.sum(shape), d_w = back.float_sum({weights}),
+                 partial = back.scratch({gated_norm_blocks(70), weights});
+      back.check([&](auto at) {
+        return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(partial), at(d_y), at(in), at(g), at(w), 37, 1e-5, HeadGate::silu, false,
+                                 true, true};
+      });
+    });
+  }
+}
+
+TEST_CASE("gates whose strength is the step equal the CPU's", "[fast]") {
+  const Shape shape{70, 3};
+  Twins t;
+  const Twin g = t.float_output(shape), beta = t.float_output(shape), a = t.input(shape, 3), a_log = t.parameter({3}),
+             dt_bias = t.parameter({3});
+  const auto forward = [&](auto at) {
+    return DeltaGatesForward{at(g), at(beta), at(a), Tensor{}, at(a_log), at(dt_bias), 1.0, 0.2, 1.5};
+  };
+  t.check(forward);
+  t.prepare(forward);
+  const Twin d_a = t.sum(shape), d_log = t.float_sum({3}), d_bias = t.float_sum({3}),
+             partial = t.scratch({delta_gates_blocks(70), 2, 3}), d_g = t.parameter(shape), d_beta = t.parameter(shape);
+  t.check([&](auto at) {
+    return DeltaGatesBackward{at(d_a), Tensor{}, at(d_log), at(d_bias), at(partial), at(d_g), at(d_beta), at(g), at(beta), at(a),
+                              at(a_log), at(dt_bias), 1.0, true, false, true, 0.2, 1.5};
+  });
+}
+
 TEST_CASE("gates of the delta rule equal the CPU's", "[fast]") {
   in_both_types([](Twins& t) {
     const Shape shape{70, 3};

@@ -5,6 +5,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/bias.h"
+#include "kernels/channel_skip.h"
 #include "kernels/delta_gates.h"
 #include "kernels/fast_mlp.h"
 #include "kernels/fast_product_key.h"

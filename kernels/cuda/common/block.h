@@ -34,16 +34,18 @@ __device__ __forceinline__ float warp_dot(int64_t count, const float* a, const f
   return warp_sum(sum HEBB_WHERE_ARGUMENT);
 }
 
-/// A row-major matrix in memory of the block.
+/// A row-major matrix in memory of the block, of less than 2^31 elements.
 struct Matrix {
   float* data;
-  int64_t stride;
+  int stride;
+
+  __device__ Matrix(float* data, int64_t stride) : data(data), stride(static_cast<int>(stride)) {}
 };
 
 /// c [m, n] (+)= alpha op(a) op(b), op the transpose where told so: op(a) [m, k], op(b) [k, n]. Tiles of 64 x 64, 4 x 4 a thread, 16
 /// deep in shared memory (8 KB). Bound: 2 m n k FLOP with one shared load for 2 of them.
 template <bool kTransA, bool kTransB>
-__device__ __forceinline__ void block_product(int64_t m, int64_t n, int64_t k, float alpha, Matrix a, Matrix b, bool accumulate,
+__device__ HEBB_NOINLINE void block_product(int m, int n, int k, float alpha, Matrix a, Matrix b, bool accumulate,
                                               Matrix c HEBB_WHERE_PARAMETER) {
   constexpr int kTile = 64, kDepth = 16;
   struct Stage {
@@ -51,15 +53,15 @@ __device__ __forceinline__ void block_product(int64_t m, int64_t n, int64_t k, f
   };
   HEBB_SHARED(Stage, s);
   const int thread = static_cast<int>(threadIdx.x), x = thread % 16, y = thread / 16;
-  for (int64_t row = 0; row < m; row += kTile) {
-    for (int64_t column = 0; column < n; column += kTile) {
+  for (int row = 0; row < m; row += kTile) {
+    for (int column = 0; column < n; column += kTile) {
       float sums[4][4] = {};
-      for (int64_t depth = 0; depth < k; depth += kDepth) {
+      for (int depth = 0; depth < k; depth += kDepth) {
         for (int i = thread; i < kTile * kDepth; i += kBlockThreads) {
           // Neighbouring threads read neighbouring addresses.
           const int ar = kTransA ? i % kTile : i / kDepth, ad = kTransA ? i / kTile : i % kDepth;
           const int bc = kTransB ? i / kDepth : i % kTile, bd = kTransB ? i % kDepth : i / kTile;
-          const int64_t r = row + ar, da = depth + ad, cc = column + bc, db = depth + bd;
+          const int r = row + ar, da = depth + ad, cc = column + bc, db = depth + bd;
           s.a[ad][ar] = r < m && da < k ? (kTransA ? a.data[da * a.stride + r] : a.data[r * a.stride + da]) : 0.0f;
           s.b[bd][bc] = cc < n && db < k ? (kTransB ? b.data[cc * b.stride + db] : b.data[db * b.stride + cc]) : 0.0f;
         }
@@ -81,7 +83,7 @@ __device__ __forceinline__ void block_product(int64_t m, int64_t n, int64_t k, f
       }
       HEBB_UNROLL
       for (int i = 0; i < 16; ++i) {
-        const int64_t r = row + 4 * y + i / 4, cc = column + x + 16 * (i % 4);
+        const int r = row + 4 * y + i / 4, cc = column + x + 16 * (i % 4);
         if (r < m && cc < n) {
           float& to = c.data[r * c.stride + cc];
           to = alpha * sums[i / 4][i % 4] + (accumulate ? to : 0.0f);
@@ -95,7 +97,7 @@ __device__ __forceinline__ void block_product(int64_t m, int64_t n, int64_t k, f
 constexpr int kSolveBlock = 16;
 
 /// x = (1 + L)^(-1) x for the strictly lower triangle of L [rows, rows] (what else it holds is ignored), x [rows, n], both without gaps.
-__device__ inline void block_solve_lower(int64_t rows, int64_t n, float* lower, float* x HEBB_WHERE_PARAMETER) {
+__device__ HEBB_NOINLINE void block_solve_lower(int64_t rows, int64_t n, float* lower, float* x HEBB_WHERE_PARAMETER) {
   for (int64_t first = 0; first < rows; first += kSolveBlock) {
     const int64_t last = first + kSolveBlock < rows ? first + kSolveBlock : rows;
     if (first > 0) {
@@ -115,7 +117,7 @@ __device__ inline void block_solve_lower(int64_t rows, int64_t n, float* lower, 
 }
 
 /// x = (1 + L)^(-T) x.
-__device__ inline void block_solve_lower_transposed(int64_t rows, int64_t n, float* lower, float* x HEBB_WHERE_PARAMETER) {
+__device__ HEBB_NOINLINE void block_solve_lower_transposed(int64_t rows, int64_t n, float* lower, float* x HEBB_WHERE_PARAMETER) {
   for (int64_t last = rows; last > 0;) {
     const int64_t first = (last - 1) / kSolveBlock * kSolveBlock;
     if (last < rows) {

@@ -128,9 +128,9 @@ struct Sweep {
     }
   }
 
-  /// E (to `errors`) and delta = beta E: E_i + sum_{j<i} D_ij (k_i . k_j) beta_j E_j = v_i - e^gam_i k_i S.
+  /// Without `corrects` E = v. E (to `errors`) and delta = beta E: E_i + sum_{j<i} D_ij (k_i . k_j) beta_j E_j = v_i - e^gam_i k_i S.
   template <class T>
-  __device__ void solve(const HeadInputs<T>& in, const Chunk& chunk, float scale, bool queries, float* errors) {
+  __device__ void solve(const HeadInputs<T>& in, const Chunk& chunk, float scale, bool corrects, bool queries, float* errors) {
     const int64_t c = chunk.length, rows = queries ? 2 * c : c;
     gather_rows(c, dk, in.k + chunk.token * in.key_stride, in.key_stride, 1.0f, kq);
     if (queries) {
@@ -142,10 +142,14 @@ struct Sweep {
     block_product<false, true>(rows, c, dk, 1.0f, {kq, dk}, {kq, dk}, false, {products, c});
     if (has_state) {
       block_product<false, false>(rows, dv, dk, 1.0f, {kq, dk}, {state, dv}, false, {read, dv});
-      block_each(c * dv, [&](int64_t i) { errors[i] -= decays.start[i / dv] * read[i]; });
     }
-    block_each(c * c, [&](int64_t i) { lower[i] = i % c < i / c ? decays.table[i] * products[i] * beta[i % c] : 0.0f; });
-    block_solve_lower(c, dv, lower, errors);
+    if (corrects) {
+      if (has_state) {
+        block_each(c * dv, [&](int64_t i) { errors[i] -= decays.start[i / dv] * read[i]; });
+      }
+      block_each(c * c, [&](int64_t i) { lower[i] = i % c < i / c ? decays.table[i] * products[i] * beta[i % c] : 0.0f; });
+      block_solve_lower(c, dv, lower, errors);
+    }
     block_each(c * dv, [&](int64_t i) { delta[i] = beta[i / dv] * errors[i]; });
   }
 

@@ -1,0 +1,127 @@
+// Whole models on the device "cuda" in fp32: a GPU, or in builds with HEBB_CUDA=EMULATED the SIMT emulator. Expected values are those
+// of the independent fp64 reference in tests/golden.
+#include "core/cuda_device.h"
+#include "tests/layers/harness.h"
+#include "tests/paths.h"
+#include "tests/train/run_fixture.h"
+#include "train/model_source.h"
+#include "train/trace_file.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+bool has_device() {
+  if (cuda::device_count() == 0) {
+    WARN("no usable GPU: nothing was tested");
+    return false;
+  }
+  return true;
+}
+
+fs::path golden(const std::string& name) { return fs::path(test_data_path()) / "golden" / name; }
+
+constexpr double kTolerance = 1e-4;  // of a tensor's largest entry
+
+/// Logits, loss and gradients of a layer's golden case.
+void check_trace(const std::string& name, double gradient_tolerance) {
+  CAPTURE(name);
+  const fs::path folder = golden(name);
+  Stream stream;
+  stream.device = DeviceKind::cuda;
+  Arena arena(DeviceKind::cuda);
+  const ModelConfig config = read_model_config(folder / "model.json");  // the model refers to it
+  Model model(config);
+  model.params().allocate(arena, DType::f32, true);
+  load_weights(folder / "weights.safetensors", stream, model.params());
+  const TraceOutput out = trace(model, stream, arena, read_trace_input((folder / "rows.safetensors").string()), with_grads());
+  const SafetensorsFile expected(folder / "expected.safetensors");
+  check_close("logits", out.logits.values, expected.doubles("logits"), kTolerance);
+  check_close("loss", {out.loss}, expected.doubles("loss"), kTolerance);
+  double largest = 0;  // of all gradients: what rounding leaves of zeros is relative to that
+  for (const auto& [key, entry] : expected.entries()) {
+    if (key.rfind("grad.", 0) == 0) {
+      for (const double x : expected.doubles(key)) {
+        largest = std::max(largest, std::abs(x));
+      }
+    }
+  }
+  size_t found = 0;
+  for (const auto& [key, entry] : expected.entries()) {
+    if (key.rfind("grad.", 0) == 0) {
+      INFO(key);
+      REQUIRE(out.grads.count(key.substr(5)) == 1);
+      check_close(key, out.grads.at(key.substr(5)).values, expected.doubles(key), gradient_tolerance, 1e-6 * largest);
+      ++found;
+    } else if (key.rfind("after.", 0) == 0) {
+      REQUIRE(out.after.count(key.substr(6)) == 1);
+      check_close(key, out.after.at(key.substr(6)).values, expected.doubles(key), kTolerance);
+    }
+  }
+  CHECK(found > 0);
+  CHECK(found == out.grads.size());
+}
+
+/// Trains the case with the trainer: data, clipping, AdamW, checkpoint. Adam divides by the gradient's size, so that rounding
+/// of small gradients moves weights by up to a step: the weights' tolerance is a hundredth of what training moved them.
+void check_run(const std::string& name) {
+  CAPTURE(name);
+  const TempFolder folder;
+  RunConfig config = read_run_config((golden(name) / "run.json").string());
+  config.train.device = "cuda";
+  config.train.precision = "fp32";
+  resolve(config, {});
+  const int64_t steps = config.train.steps;
+  RunOptions options;
+  options.init_from = golden(name) / "init.safetensors";
+  Heard heard;
+  REQUIRE(run_in(folder / "run", std::move(config), heard, options) == 0);
+  for (const char* key : {"loss", "grad_norm"}) {
+    const std::vector<double> found = metric(folder / "run", key), expected = metric(golden(name), key);
+    REQUIRE(found.size() == expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      INFO(key << " of step " << i + 1);
+      CHECK(found[i] == Catch::Approx(expected[i]).epsilon(1e-3));
+    }
+  }
+  const SafetensorsFile found(checkpoint_in(folder / "run", steps) / "model.safetensors"),
+      expected(golden(name) / "final.safetensors"), start(golden(name) / "init.safetensors");
+  CHECK(found.entries().size() == expected.entries().size());
+  for (const auto& [tensor, entry] : expected.entries()) {
+    const std::vector<double> a = found.doubles(tensor), b = expected.doubles(tensor), before = start.doubles(tensor);
+    double difference = 0, moved = 0;
+    for (size_t i = 0; i < b.size(); ++i) {
+      difference += (a[i] - b[i]) * (a[i] - b[i]);
+      moved += (b[i] - before[i]) * (b[i] - before[i]);
+    }
+    INFO(tensor << " moved by " << std::sqrt(moved) << ", differs by " << std::sqrt(difference));
+    // What all keys have in common nearly cancels in the softmax: of that gradient, rounding is a large part.
+    const bool cancels = tensor.find("k_norm.bias") != std::string::npos;
+    CHECK(std::sqrt(difference) <= (cancels ? 0.5 : 0.01) * std::sqrt(moved));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("golden cases of attention on the GPU's kernels") {
+  const int n = GENERATE(1, 2, 3, 4);
+  if (has_device()) {
+    check_trace("attention-" + std::to_string(n), kTolerance);
+  }
+}
+
+TEST_CASE("golden cases of gdn on the GPU's kernels") {
+  const int n = GENERATE(1, 2, 3, 4);
+  if (has_device()) {
+    // Gradients at the decay are sums of terms that cancel: in fp32 the CPU's kernels are off by 2.6e-4, too.
+    check_trace("gdn-" + std::to_string(n), 4e-4);
+  }
+}
+
+TEST_CASE("training runs of gdn and attention on the GPU's kernels equal the reference", "[slow]") {
+  const std::string name = GENERATE(as<std::string>(), "train-13", "train-14", "train-15", "train-16");
+  if (has_device()) {
+    check_run(name);
+  }
+}
