@@ -427,28 +427,21 @@ double Ham::selected_tokens(int64_t tokens) const {
   return static_cast<double>(tokens) * (t.mode == "all" ? 1.0 : t.mode == "none" ? 0.0 : t.target);
 }
 
-/// Spec 50, section 11, without the block's norm; parts that are switched off do not count.
+/// Matrix products, convolutions, the chunked recurrence with its predictions, scores, and pairs of the attention.
 double Ham::flops_per_token(int64_t length) const {
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   const double d = real(d_), keys = real(delta_.key_channels()), values = real(delta_.value_channels());
-  const double heads = real(delta_.value_heads), kv_heads = real(kv_.heads.num_heads), c = real(delta_.chunk);
-  const double dv = real(delta_.value_dim), lanes = 2 * keys + values;
-  double flops = 2 * d * lanes;
-  flops += (place_ != NormPlace::none ? 8 * lanes : 0) +
-           (config_.conv_size > 0 ? 2 * (2 * real(config_.conv_size) + 3) * lanes : 0);
-  if (router_.empty()) {
-    flops += 12 * d;
-  } else {
-    const double times = config_.router.type == "vector" ? heads : 1;
-    for (const Param* p : router_) { flops += 2 * times * real(p->spec.shape.numel()); }
+  const double heads = real(delta_.value_heads), c = real(delta_.chunk), lanes = 2 * keys + values;
+  double weights = d * (lanes + 2 * heads + (g_proj_ != nullptr ? 2 : 1) * values);
+  weights += rnn_.gate != nullptr ? real(rnn_.gate->spec.shape.numel() + kv_.gate->spec.shape.numel()) : 0;
+  for (const Param* p : router_) {
+    weights += (config_.router.type == "vector" ? heads : 1) * real(p->spec.shape.numel());
   }
-  flops += heads * (8 * d + 1 + 3.5 * c + c * c / 2) + 6 * c * keys + 4 * c * values + 6 * keys * dv;
-  if (config_.threshold.mode != "none") {
-    flops += 4 * keys + selected_tokens(length) * (keys + values + 2 * kv_heads);
-  }
-  const double gates = config_.gates == "head" ? heads + kv_heads : config_.gates == "scalar" ? 2 : 0;
-  flops += 4 * (dv + real(kv_.heads.value_head_dim)) + (g_proj_ != nullptr ? 2 * d * values + values : 0);
-  return flops + 2 * d * gates + 2 * values + 2 * values * d;
+  const bool predicts = config_.router.learned() ? config_.router.type == "vector" : config_.threshold.present();
+  const double convolutions = config_.conv_size > 0 ? 2 * (2 * real(config_.conv_size) + 3) * lanes : 0;
+  const double recurrence = heads * (1 + 3.5 * c + c * c / 2) + 6 * c * keys + 4 * c * values +
+                            6 * keys * real(delta_.value_dim) + (predicts ? (c + 6) * values : 0);
+  return 2 * weights + convolutions + recurrence + 2 * (keys + values) * selected_tokens(length + 1) / 2;
 }
 
 int64_t Ham::state_bytes(int64_t tokens) const {

@@ -10,6 +10,7 @@
 #include "core/parallel.h"
 #include "tools/verbs.h"
 #include "train/generate.h"
+#include "train/threshold_overrides.h"
 
 namespace hebb {
 namespace {
@@ -18,6 +19,7 @@ struct Options {
   std::string checkpoint, prompt, prompt_file, tokenizer;
   std::string precision, device = "auto";
   GenerateOptions generate;
+  std::vector<std::string> taus, modes;
   bool ignore_eos = false, echo = true, stats = false;
   int threads = 0;
 };
@@ -44,6 +46,7 @@ void run_generate(Options o, bool has_prompt, int& exit_code) {
   const fs::path weights = source.weights;
   Session session(std::move(source), weights, choose_compute(o.device, o.precision, "--"));
   o.generate.stop_at_eos = !o.ignore_eos;
+  apply(parse_threshold_overrides(o.taus, o.modes), session.model());
   const std::string prompt = read_prompt(o, has_prompt);
   std::signal(SIGINT, [](int) { interrupted = 1; });
   const auto write = [](std::string_view text) {
@@ -79,6 +82,8 @@ void add_generate_verb(CLI::App& app, int& exit_code) {
   verb.add_option("--top-p", o->generate.sampling.top_p, "Draw among the most likely with this total probability")->check(CLI::Range(0.0, 1.0))->capture_default_str();
   verb.add_option("--seed", o->generate.seed, "Seed of the draws")->capture_default_str();
   verb.add_option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
+  verb.add_option("--tau", o->taus, "Threshold of all ham layers, or BLOCK=X of one, in units of the score")->type_name("X");
+  verb.add_option("--select", o->modes, "Select all or no tokens in ham layers: all, none, BLOCK=all, BLOCK=none")->type_name("MODE");
   verb.add_flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-text token");
   verb.add_flag("--echo,!--no-echo", o->echo, "Print the prompt too (default: on)");
   verb.add_flag("--stats", o->stats, "Print times to standard error");

@@ -11,6 +11,7 @@ namespace {
 struct Header {
   std::string name, kind;
   uint64_t seed = 42;
+  ThresholdOverrides thresholds;
 };
 
 /// One entry: its header keys, then the task's.
@@ -27,6 +28,7 @@ void fields(Fields& f, Entry& e) {
   }
   f.field("kind", e.header.kind).required().one_of(kinds).help("What to evaluate.");
   f.field("seed", e.header.seed).help("Seed of the task's draws.");
+  f.object("thresholds", e.header.thresholds).help("What replaces the thresholds of ham layers.");
   for (const EvalKind& k : eval_kinds()) {
     if (k.name == e.header.kind) {
       e.task = k.make();
@@ -119,7 +121,8 @@ std::vector<Evaluation> read_evaluations(const Json& json, const std::string& pa
       throw ConfigError(list->items()[i].origin().str() + ": " + where + ".name", "\"" + entry.header.name + "\" again",
                         "a name that no other evaluation has");
     }
-    result.push_back({entry.header.name, entry.header.kind, entry.header.seed, merged, std::move(entry.task)});
+    result.push_back({entry.header.name, entry.header.kind, entry.header.seed, merged, std::move(entry.task),
+                      entry.header.thresholds});
   }
   return result;
 }
@@ -134,6 +137,7 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
     EvalResult result;
     context.seed = e.seed;
     try {
+      apply(e.thresholds, context.session.model());
       result = e.task->run(context);
     } catch (const MissingFileError& error) {  // not a failure: something that the user does not have
       result = EvalResult();
@@ -148,6 +152,7 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
       result.reason = error.what();
     }
     context.session.restore_fast_weights(weights);  // evaluations do not influence each other
+    apply({}, context.session.model());
     failed += result.status == "failed" ? 1 : 0;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     write_file_atomic(out / (e.name + ".json"), result_json(e, result, source, seconds).dump(1) + "\n");

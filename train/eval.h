@@ -9,6 +9,7 @@
 #include "core/progress.h"
 #include "data/tokenizer.h"
 #include "train/session.h"
+#include "train/threshold_overrides.h"
 
 namespace hebb {
 
@@ -37,7 +38,7 @@ struct EvalContext {
 class EvalTask {
  public:
   virtual ~EvalTask() = default;
-  /// The kind's own keys ("name", "kind", "seed" are handled by the caller).
+  /// The kind's own keys ("name", "kind", "seed", "thresholds" are handled by the caller).
   virtual void fields(Fields& f) = 0;
   virtual EvalResult run(EvalContext& context) = 0;
 };
@@ -53,6 +54,7 @@ struct Evaluation {
   uint64_t seed = 42;
   Json config;                             // as written, defaults merged in
   std::unique_ptr<EvalTask> task;
+  ThresholdOverrides thresholds;           // while this one runs
 };
 
 /// Reads {"seed", "evaluations": [...], defaults...}; keys beside `evaluations` are defaults of all.

@@ -1,0 +1,104 @@
+// Thresholds of HAM layers in whole training runs (spec 50, section 5, and section 13, properties 7 and 10).
+#include <cmath>
+
+#include "tests/train/run_fixture.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+/// A run of two blocks, each with a HAM layer; `threshold` are the keys of its threshold, `train` more sections.
+RunConfig ham_run(const TempFolder& folder, const std::string& threshold, const std::string& changes) {
+  RunConfig config = test_run(folder, changes, false);
+  config.model = ModelConfig();
+  Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 12, "num_layers": 2, "layers": {
+                 "mlp": {"type": "swiglu", "intermediate_size": 10},
+                 "ham": {"type": "ham", "conv_size": 2, "rnn": {"num_heads": 2, "key_head_dim": 4, "value_head_dim": 5},
+                         "kv": {"num_heads": 2, "key_head_dim": 4, "value_head_dim": 5, "rope": {"theta": 100.0}},
+                         "threshold": {"lr": 0.02, )" + threshold + R"(}}},
+                 "pattern": [{"mixer": "ham", "ffn": "mlp"}]})",
+                          "model.json"),
+               "model", config.model);
+  return config;
+}
+
+std::string threshold_name(int block) { return "blocks." + std::to_string(block) + ".mixer.threshold"; }
+
+double tensor_in(const fs::path& run, int64_t step, const std::string& file, const std::string& name) {
+  return SafetensorsFile(checkpoint_in(run, step) / file).doubles(name)[0];
+}
+
+/// One statistic over the logged steps.
+std::vector<double> statistic(const fs::path& run, const std::string& layer, const std::string& name) {
+  std::vector<double> values;
+  for (const std::string& line : metrics_of(run)) {
+    values.push_back(parse_json(line, "metrics.jsonl").at("layers").at(layer).at(name).as_double());
+  }
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("training steers the share of selected tokens to the target, with equal thresholds", "[slow]") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", ham_run(folder, R"("freeze_steps": 0, "target": 0.3)",
+                                         R"({"train": {"steps": 400, "batch_size": 4, "micro_batch_size": 4,
+                                             "sequence_length": 32, "precision": "fp32"}})")) == 0);
+  const auto late_mean = [&](const std::string& layer) {
+    const std::vector<double> all = statistic(folder / "run", layer, "kv_fraction");
+    double sum = 0;
+    for (size_t i = all.size() - 100; i < all.size(); ++i) { sum += all[i] / 100; }
+    return sum;
+  };
+  CHECK(std::abs(late_mean("ham") - 0.3) <= 0.02);
+  CHECK(std::abs(late_mean("blocks.0.mixer") - late_mean("blocks.1.mixer")) > 0.001);
+  CHECK(tensor_in(folder / "run", 400, "model.safetensors", threshold_name(0)) ==
+        tensor_in(folder / "run", 400, "model.safetensors", threshold_name(1)));
+}
+
+TEST_CASE("thresholds do not depend on the size of micro-batches, bit for bit", "[fast]") {
+  const TempFolder folder;
+  std::vector<double> first;
+  for (const int micro : {1, 2, 4}) {
+    const fs::path run = folder / ("run" + std::to_string(micro));
+    REQUIRE(run_in(run, ham_run(folder, R"("freeze_steps": 0, "scope": "layer", "tau": 0.9)",
+                                R"({"train": {"steps": 3, "micro_batch_size": )" + std::to_string(micro) + "}}")) == 0);
+    std::vector<double> found;
+    for (const int block : {0, 1}) {
+      found.push_back(tensor_in(run, 3, "model.safetensors", threshold_name(block)));
+      found.push_back(tensor_in(run, 3, "optimizer.safetensors", threshold_name(block) + ".m"));
+      found.push_back(tensor_in(run, 3, "optimizer.safetensors", threshold_name(block) + ".v"));
+    }
+    first = first.empty() ? found : first;
+    CHECK(found == first);
+    CHECK(found[0] != std::log(0.9 / 1.1));
+  }
+}
+
+TEST_CASE("a ham run that is resumed ends with the same bytes, thresholds and their moments too", "[fast]") {
+  const TempFolder folder;
+  const auto config = [&](int steps) {
+    return ham_run(folder, R"("tau": 0.9, "freeze_steps": 1)",
+                   R"({"schedule": {"type": "constant"}, "train": {"steps": )" + std::to_string(steps) + "}}");
+  };
+  REQUIRE(run_in(folder / "whole", config(6)) == 0);
+  REQUIRE(run_in(folder / "parts", config(3)) == 0);
+  CHECK(SafetensorsFile(checkpoint_in(folder / "parts", 3) / "optimizer.safetensors")
+            .integers(threshold_name(0) + ".t")[0] == 2);
+  REQUIRE(run_in(folder / "parts", config(6)) == 0);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+    CHECK(read_file(checkpoint_in(folder / "parts", 6) / file) == read_file(checkpoint_in(folder / "whole", 6) / file));
+  }
+  CHECK(metrics_of(folder / "parts") == metrics_of(folder / "whole"));
+}
+
+TEST_CASE("a skipped step moves no threshold", "[fast]") {
+  const TempFolder folder;
+  RunConfig config = ham_run(folder, R"("freeze_steps": 0, "tau": 0.9)", R"({"train": {"steps": 2, "max_consecutive_skips": 9}})");
+  config.optimizer.lr = 1e300;  // after one step, the weights are no numbers
+  REQUIRE(run_in(folder / "run", std::move(config)) == 0);
+  CHECK(metric(folder / "run", "skipped").back() == 1);
+  CHECK(SafetensorsFile(checkpoint_in(folder / "run", 2) / "optimizer.safetensors")
+            .integers(threshold_name(0) + ".t")[0] == 1);
+}
