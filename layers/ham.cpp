@@ -13,6 +13,7 @@
 #include "layers/model_config.h"
 #include "layers/ops/ham_router.h"
 #include "layers/ops/head_norm.h"
+#include "layers/ops/host_values.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/norm.h"
 #include "layers/ops/rope.h"
@@ -196,7 +197,8 @@ Var Ham::normed(Pass& pass, Var x, const Lane& lane) const {
 /// What a lane's convolution saw before the pass: the raw projections, normed where norms come first.
 std::unique_ptr<ShortConvState> Ham::previous(Pass& pass, const Buffer& tail, const Lane& lane) const {
   const Tensor raw = tail.tensor();
-  auto state = std::make_unique<ShortConvState>(pass.tape.arena(), raw.size(0), raw.size(1) + 1, raw.size(2), raw.dtype);
+  auto state =
+      std::make_unique<ShortConvState>(pass.tape.arena(), raw.size(0), raw.size(1) + 1, raw.size(2), raw.dtype);
   if (place_ != NormPlace::pre_conv) {
     copy(pass.stream(), state->previous, raw);
     return state;
@@ -387,7 +389,7 @@ void Ham::note(Pass& pass, const HamReadings& readings) {
   HamReadings r = readings;
   const HamDecision how = decision();
   if (how.threshold.defined()) {
-    r.tau = how.range / (1.0 + std::exp(-read_number(pass.stream(), how.threshold)));
+    r.tau = how.range / (1.0 + std::exp(-host_values(pass.stream(), how.threshold)[0]));
   } else if (how.selecting == Selecting::threshold) {
     r.tau = how.tau;
   }

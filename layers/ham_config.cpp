@@ -1,5 +1,7 @@
 #include "layers/ham_config.h"
 
+#include <algorithm>
+
 #include "layers/model_config.h"
 
 namespace hebb {
@@ -94,9 +96,13 @@ void HamConfig::fields(Fields& f) {
 
 /// Thresholds with one common target must be one definition.
 void HamConfig::check(const Fields& f, const std::string& key, const ModelConfig& model) const {
-  if (threshold.mode != "learned") { return; }
-  for (int64_t i = 0; i < model.num_layers; ++i) {
-    const LayerDefinition* other = model.find(model.block(i).mixer.value_or(""));
+  std::vector<const LayerDefinition*> used;  // by block
+  for (int64_t i = 0; i < model.num_layers; ++i) { used.push_back(model.find(model.block(i).mixer.value_or(""))); }
+  const bool is_used = std::any_of(used.begin(), used.end(), [this](const LayerDefinition* d) {
+    return d != nullptr && d->config.get() == this;
+  });
+  if (threshold.mode != "learned" || !is_used) { return; }
+  for (const LayerDefinition* other : used) {
     const auto* ham = other != nullptr ? dynamic_cast<const HamConfig*>(other->config.get()) : nullptr;
     if (ham == nullptr || ham->threshold.mode != "learned" ||
         (threshold.scope == "layer" && ham->threshold.scope == "layer")) {

@@ -4,20 +4,12 @@
 #include <cmath>
 #include <numeric>
 
+#include "layers/ops/host_values.h"
+
 namespace hebb {
 namespace {
 
 constexpr double kReset = 0.05;  // a state that keeps less than this is as good as reset
-
-std::vector<double> doubles(Stream& stream, const Tensor& tensor) {
-  std::vector<double> values(static_cast<size_t>(tensor.numel()));
-  dispatch_real(tensor.dtype, [&](auto zero) {
-    std::vector<decltype(zero)> raw(values.size());
-    copy_to_host(stream, raw.data(), tensor);
-    std::copy(raw.begin(), raw.end(), values.begin());
-  });
-  return values;
-}
 
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -36,7 +28,7 @@ double deviation(const std::vector<double>& values) {
 }
 
 double reset_fraction(Stream& stream, const Tensor& decay, const Tensor& a_log, const Tensor& dt_bias) {
-  const std::vector<double> a = doubles(stream, decay), rate = doubles(stream, a_log), bias = doubles(stream, dt_bias);
+  const std::vector<double> a = host_values(stream, decay), rate = host_values(stream, a_log), bias = host_values(stream, dt_bias);
   int64_t resets = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     const size_t head = i % rate.size();
@@ -50,7 +42,7 @@ double reset_fraction(Stream& stream, const Tensor& decay, const Tensor& a_log, 
 
 std::map<std::string, double> ham_statistics(Pass& pass, const HamReadings& r) {
   Stream& stream = pass.stream();
-  const auto values = [&](Var v) { return doubles(stream, pass.tape.value(v)); };
+  const auto values = [&](Var v) { return host_values(stream, pass.tape.value(v)); };
   std::vector<double> fractions;
   for (const int64_t n : r.selected) {
     fractions.push_back(static_cast<double>(n) / static_cast<double>(pass.length()));

@@ -26,15 +26,6 @@ template <class S> void step_number(Stream& stream, Param& p, double gradient, c
 
 }  // namespace
 
-double read_number(Stream& stream, const Tensor& tensor) {
-  double number = 0;
-  dispatch_real(tensor.dtype, [&](auto value) {
-    copy_to_host(stream, &value, tensor);
-    number = value;
-  });
-  return number;
-}
-
 std::shared_ptr<HamThresholds> HamThresholds::of(const BuildContext& c) {
   std::shared_ptr<void>& shared = c.shared["ham/thresholds"];
   if (shared == nullptr) { shared = std::make_shared<HamThresholds>(); }

@@ -33,7 +33,4 @@ class HamThresholds {
   std::vector<Member> members_;
 };
 
-/// The parameter's value; 0 on the counting device.
-double read_number(Stream& stream, const Tensor& tensor);
-
 }  // namespace hebb

@@ -19,7 +19,8 @@ void fields(Fields& f, ThresholdOverrides& o);
 
 /// From command-line options: `taus` "0.7" or "BLOCK=0.7", `modes` "all", "none", "BLOCK=all", "BLOCK=none".
 /// Errors: ConfigError naming the option.
-ThresholdOverrides parse_threshold_overrides(const std::vector<std::string>& taus, const std::vector<std::string>& modes);
+ThresholdOverrides parse_threshold_overrides(const std::vector<std::string>& taus,
+                                             const std::vector<std::string>& modes);
 
 /// Replaces what the model's layers had before; empty overrides give them back their own thresholds.
 /// Errors: ConfigError for a model without HAM layers, and for a block that has none.

@@ -1,5 +1,7 @@
 #include "layers/ops/ham_select.h"
 
+#include "layers/ops/host_values.h"
+
 namespace hebb {
 namespace {
 
@@ -45,24 +47,36 @@ Buffer forced_mask(Pass& pass, const std::string& name) {
   return mask;
 }
 
-std::vector<double> doubles(Stream& stream, const Tensor& tensor) {
-  std::vector<double> values(static_cast<size_t>(tensor.numel()));
-  dispatch_real(tensor.dtype, [&](auto zero) {
-    std::vector<decltype(zero)> raw(values.size());
-    copy_to_host(stream, raw.data(), tensor);
-    std::copy(raw.begin(), raw.end(), values.begin());
-  });
-  return values;
+/// Selected tokens among the first T j / 16 of a row, j = 1 to 16, mean over rows (spec 50, section 10).
+std::vector<double> growth(const std::vector<int64_t>& mask, int64_t rows, int64_t length) {
+  constexpr int64_t kParts = 16;
+  std::vector<double> tokens(kParts);
+  for (int64_t j = 0; j < kParts; ++j) {
+    for (int64_t n = 0; n < rows * length; ++n) {
+      const bool counts = mask[static_cast<size_t>(n)] > 0 && n % length < length * (j + 1) / kParts;
+      tokens[static_cast<size_t>(j)] += counts ? 1.0 / static_cast<double>(rows) : 0.0;
+    }
+  }
+  return tokens;
 }
 
 void report(Pass& pass, Var score, const Tensor& slot, const std::string& name) {
-  const std::vector<int64_t> shape{pass.batch(), pass.length()};
+  const int64_t rows = pass.batch(), length = pass.length();
   std::vector<int32_t> slots(static_cast<size_t>(slot.numel()));
   copy_to_host(pass.stream(), slots.data(), slot);
   Inspector::Record& mask = pass.inspector->records[name + ".mask"];
-  mask = {shape, {}, {}};
+  mask = {{rows, length}, {}, {}};
   for (const int32_t s : slots) { mask.integers.push_back(s >= 0 ? 1 : 0); }
-  if (score) { pass.inspector->records[name + ".score"] = {shape, {}, doubles(pass.stream(), pass.tape.value(score))}; }
+  const std::vector<double> tokens = growth(mask.integers, rows, length);
+  pass.inspector->records[name + ".kv_growth"] = {{static_cast<int64_t>(tokens.size())}, {}, tokens};
+  if (!score) { return; }
+  const std::vector<double> scores = host_values(pass.stream(), pass.tape.value(score));
+  std::vector<double> by_position(static_cast<size_t>(length));
+  for (size_t n = 0; n < scores.size(); ++n) {
+    by_position[n % static_cast<size_t>(length)] += scores[n] / static_cast<double>(rows);
+  }
+  pass.inspector->records[name + ".score"] = {{rows, length}, {}, scores};
+  pass.inspector->records[name + ".score_by_position"] = {{length}, {}, by_position};
 }
 
 }  // namespace

@@ -7,19 +7,10 @@
 #include <vector>
 
 #include "core/stream.h"
+#include "layers/ops/host_values.h"
 
 namespace hebb {
 namespace {
-
-std::vector<double> doubles(Stream& stream, const Tensor& tensor) {
-  std::vector<double> out(static_cast<size_t>(tensor.numel()));
-  dispatch_real(tensor.dtype, [&](auto zero) {
-    std::vector<decltype(zero)> raw(out.size());
-    copy_to_host(stream, raw.data(), tensor);
-    std::copy(raw.begin(), raw.end(), out.begin());
-  });
-  return out;
-}
 
 /// Entropy of the distribution proportional to `mass`; 0 without mass.
 double entropy(const std::vector<double>& mass) {
@@ -50,7 +41,7 @@ void use_statistics(Stream& stream, std::map<std::string, double>& out, int64_t 
   const size_t heads = static_cast<size_t>(use.slots.size(1)), k = static_cast<size_t>(use.slots.size(2));
   std::vector<int32_t> slots(static_cast<size_t>(use.slots.numel()));
   copy_to_host(stream, slots.data(), use.slots);
-  const std::vector<double> weights = doubles(stream, use.weights);
+  const std::vector<double> weights = host_values(stream, use.weights);
   const size_t choices = weights.size() / k;  // tokens times heads
   std::vector<double> by_slot(heads * static_cast<size_t>(slots_per_head)), cumulative(k), effective;
   std::vector<bool> used(by_slot.size());
@@ -88,12 +79,12 @@ void use_statistics(Stream& stream, std::map<std::string, double>& out, int64_t 
 
 void sparse_delta_statistics(Stream& stream, std::map<std::string, double>& out, int64_t slots_per_head,
                              const SlotUse& write, const SlotUse& read, const Tensor& g, const Tensor& beta) {
-  std::vector<double> alpha = doubles(stream, g);
+  std::vector<double> alpha = host_values(stream, g);
   for (double& x : alpha) {
     x = std::exp(x);
   }
   gate_statistics(out, "forget", alpha);
-  gate_statistics(out, "input", doubles(stream, beta));
+  gate_statistics(out, "input", host_values(stream, beta));
   use_statistics(stream, out, slots_per_head, read, "read");
   use_statistics(stream, out, slots_per_head, write, "write");
 }

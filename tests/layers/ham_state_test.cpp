@@ -1,6 +1,7 @@
 // Decoding, thresholds, statistics and configuration of HAM: spec 50, sections 1, 5, 7, 10 and 12.
 #include "kernels/adamw.h"
 #include "layers/ham_thresholds.h"
+#include "layers/ops/host_values.h"
 #include "tests/layers/ham_models.h"
 #include "train/plan.h"
 
@@ -29,7 +30,7 @@ struct Steered {
     store.allocate(arena, dtype, true);
     store.initialize(stream, 1);
   }
-  double value(size_t i) { return read_number(stream, params[i]->value); }
+  double value(size_t i) { return host_values(stream, params[i]->value)[0]; }
   /// One step in which layer i selects selected[i] of 100 tokens.
   void step(int64_t index, const std::vector<int64_t>& selected) {
     for (size_t i = 0; i < params.size(); ++i) {
@@ -68,7 +69,7 @@ TEST_CASE("ham in any split of the tokens equals one pass", "[ham][fast]") {
   }
 }
 
-TEST_CASE("the list of keys holds the selected tokens of the document, row by row, and grows past a page", "[ham][fast]") {
+TEST_CASE("the list of keys holds the selected tokens of each row and grows past a page", "[ham][fast]") {
   TestModel m(ham_json(R"("threshold": {"tau": 0.4})"), DType::f64, 3, 0.4);
   const int64_t length = 190;
   const TraceInput input = ham_tokens(2, length);
@@ -136,7 +137,7 @@ TEST_CASE("frozen steps change neither threshold nor moments nor counter", "[ham
   s.step(1, {90});
   CHECK(s.value(0) == -0.5);
   CHECK(s.params[0]->updates == 0);
-  CHECK(read_number(s.stream, s.params[0]->m) == 0);
+  CHECK(host_values(s.stream, s.params[0]->m)[0] == 0);
   s.step(2, {90});
   CHECK(s.value(0) > -0.5);
   CHECK(s.params[0]->updates == 1);
@@ -199,10 +200,24 @@ TEST_CASE("evaluation may replace thresholds", "[ham][fast]") {
   layer.override_threshold({});
   CHECK(selected() == own);
   const std::vector<double> all = (layer.override_threshold({{}, "all"}), m.run(input).logits.values);
-  TestModel every(ham_json(R"("router": {"type": "input"}, "threshold": {"mode": "all"})", "", "", 1), DType::f64, 3, 0.4);
+  TestModel every(ham_json(R"("router": {"type": "input"}, "threshold": {"mode": "all"})", "", "", 1), DType::f64, 3,
+                  0.4);
   every.copy_from(m);
   CHECK(every.run(input).logits.values == all);
   CHECK_FALSE(m.model->blocks()[0].ffn->override_threshold({0.5, {}}));
+}
+
+TEST_CASE("a trace shows how the list grows and how scores depend on the position", "[ham][fast]") {
+  TestModel m(ham_json(R"("threshold": {"tau": 0.9})", "", "", 1), DType::f64, 3, 0.4);
+  TraceOptions options = inside();
+  options.forced["blocks.0.mixer.mask"].integers = {1, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0};
+  const TraceOutput out = m.run(ham_tokens(2, 8), options);
+  const std::vector<double> growth = out.inside.at("blocks.0.mixer.kv_growth").reals;
+  CHECK(growth == std::vector<double>{0, 0.5, 0.5, 1, 1, 1, 1, 1.5, 1.5, 2, 2, 2, 2, 2, 2, 2.5});
+  const std::vector<double>& score = out.inside.at("blocks.0.mixer.score").reals;
+  const std::vector<double>& mean = out.inside.at("blocks.0.mixer.score_by_position").reals;
+  REQUIRE(mean.size() == 8);
+  for (size_t t = 0; t < 8; ++t) { CHECK(mean[t] == Catch::Approx((score[t] + score[t + 8]) / 2)); }
 }
 
 TEST_CASE("ham statistics say what was selected", "[ham][fast]") {
@@ -224,8 +239,8 @@ TEST_CASE("ham statistics say what was selected", "[ham][fast]") {
     const std::map<std::string, double>& s = statistics.at(block);
     std::vector<double> rows_of;
     for (size_t b = 0; b < 3; ++b) {
-      rows_of.push_back(double(std::accumulate(mask.integers.begin() + long(b * 20), mask.integers.begin() + long(b * 20 + 20),
-                                               int64_t{0})) / 20);
+      const auto begin = mask.integers.begin() + static_cast<std::ptrdiff_t>(b * 20);
+      rows_of.push_back(static_cast<double>(std::accumulate(begin, begin + 20, int64_t{0})) / 20);
     }
     double mean = 0, square = 0;
     for (const double e : score.reals) {
@@ -250,7 +265,8 @@ TEST_CASE("ham statistics say what was selected", "[ham][fast]") {
 
 TEST_CASE("the published ham models have the published sizes", "[ham][fast]") {
   const std::string rnn = R"("rnn": {"num_heads": 5, "key_head_dim": 256, "value_head_dim": 384})",
-                    kv = R"("kv": {"num_heads": 10, "key_head_dim": 128, "value_head_dim": 192, "rope": {"theta": 500000.0}})";
+                    kv = R"("kv": {"num_heads": 10, "key_head_dim": 128, "value_head_dim": 192,
+                                   "rope": {"theta": 500000.0}})";
   const auto plan_of = [&](const std::string& rest) {
     ModelConfig config;
     Fields::read(parse_json(R"({"vocab_size": 32000, "hidden_size": 1792, "num_layers": 24, "norm_eps": 1e-6,
@@ -318,4 +334,6 @@ TEST_CASE("ham configurations that make no sense are refused", "[ham][fast]") {
           "layers.a.router.type: found \"prediction_error\", expected \"input\", as in layers.b");
   read(pair(R"("threshold": {"scope": "layer"})", R"("threshold": {"scope": "layer", "target": 0.25})"));
   read(pair("", R"("threshold": {"mode": "fixed", "tau": 0.7})"));
+  // A definition that no block uses does not matter.
+  read(ham_model(ham_layer("", "", "", "a") + ", " + ham_layer(R"("threshold": {"target": 0.25})", "", "", "b"), 2, {"a"}));
 }

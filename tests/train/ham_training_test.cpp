@@ -95,7 +95,8 @@ TEST_CASE("a ham run that is resumed ends with the same bytes, thresholds and th
 
 TEST_CASE("a skipped step moves no threshold", "[fast]") {
   const TempFolder folder;
-  RunConfig config = ham_run(folder, R"("freeze_steps": 0, "tau": 0.9)", R"({"train": {"steps": 2, "max_consecutive_skips": 9}})");
+  RunConfig config = ham_run(folder, R"("freeze_steps": 0, "tau": 0.9)",
+                             R"({"train": {"steps": 2, "max_consecutive_skips": 9}})");
   config.optimizer.lr = 1e300;  // after one step, the weights are no numbers
   REQUIRE(run_in(folder / "run", std::move(config)) == 0);
   CHECK(metric(folder / "run", "skipped").back() == 1);
