@@ -152,16 +152,13 @@ std::vector<BenchModel> bench_models() {
 }
 
 std::vector<BenchModel> bench_layers() {
-  const std::string heads = R"("num_heads": 4, "head_dim": 64)",
-                    path = R"("num_heads": 4, "key_head_dim": 64, "value_head_dim": 64)";
-  const std::string ham = "\"rnn\": {" + path + "}, \"kv\": {" + path + R"(, "rope": {"theta": 10000.0}})";
+  const std::string heads = R"("num_heads": 4, "head_dim": 64)";
   return {one_layer_model("attention", "mixer", heads + R"(, "rope": {"theta": 10000.0})"),
           one_layer_model("sdm", "mixer", R"("slots_per_head": 1024, "num_writes": 16, "num_reads": 16)"),
           one_layer_model("fwpkm", "memory", R"("num_subkeys": 64, "key_dim": 256, "value_dim": 256)"),
           one_layer_model("fwmlp", "memory", R"("key_dim": 256, "value_dim": 256, "fast_dim": 256)"),
           one_layer_model("pkm", "ffn", R"("num_subkeys": 64, "key_dim": 256, "value_dim": 256)"),
           one_layer_model("ovq", "mixer", heads + R"(, "max_centroids": 1024)"),
-          one_layer_model("ham", "mixer", ham),
           one_layer_model("kvm", "mixer", heads + R"(, "chunk_size": 256, "state": {"mode": "fixed", "rows": 256},
             "rope": {"theta": 10000.0, "dims": 32})"),
           one_layer_model("vq", "mixer", heads + R"(, "codebook_size": 1024)"),
