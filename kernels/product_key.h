@@ -12,34 +12,34 @@ namespace hebb {
 struct ProductKeyTopK {
   Tensor slots, sums, q, keys;
 };
-HEBB_KERNEL_CPU(ProductKeyTopK)
+HEBB_KERNEL(ProductKeyTopK)
 
 /// sums [N, H, k] of given slots (forced decisions).
 struct ProductKeyScore {
   Tensor sums, slots, q, keys;
 };
-HEBB_KERNEL_CPU(ProductKeyScore)
+HEBB_KERNEL(ProductKeyScore)
 
 /// weights = softmax of sums over the last dimension, in place allowed; rows of `size` entries.
 struct SoftmaxRows {
   Tensor weights, sums;
   int64_t size;
 };
-HEBB_KERNEL_CPU(SoftmaxRows)
+HEBB_KERNEL(SoftmaxRows)
 
 /// r [N, dv] = sum over all entries e of a token of weights[e] values[slots[e]].
 /// slots, weights [N, E]; values [slots, dv]. Bound: memory, E rows a token.
 struct SlotRead {
   Tensor r, slots, weights, values;
 };
-HEBB_KERNEL_CPU(SlotRead)
+HEBB_KERNEL(SlotRead)
 
 /// d_weights [N, E] = <values[slot], d_r> (overwritten); d_values[slot] += weights d_r, in token order.
 struct SlotReadBackward {
   Tensor d_weights, d_values;  // d_values may be undefined
   Tensor d_r, slots, weights, values;
 };
-HEBB_KERNEL_CPU(SlotReadBackward)
+HEBB_KERNEL(SlotReadBackward)
 
 /// From d_weights [N, H, k] through each head's softmax to the scores, then d_q (overwritten or added
 /// to) and d_keys += ..., in token order. d_sums [N, H, k] is scratch.
@@ -48,6 +48,6 @@ struct ProductKeyBackward {
   Tensor d_weights, weights, slots, q, keys;
   bool accumulate;             // d_q
 };
-HEBB_KERNEL_CPU(ProductKeyBackward)
+HEBB_KERNEL(ProductKeyBackward)
 
 }  // namespace hebb

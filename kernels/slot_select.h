@@ -14,7 +14,7 @@ enum class SlotActivation { softmax, l2, none };
 struct SlotSelect {
   Tensor slots, scores;
 };
-HEBB_KERNEL_CPU(SlotSelect)
+HEBB_KERNEL(SlotSelect)
 
 /// weights [N, H, k] = activation of the scores of the given slots.
 struct SlotWeights {
@@ -22,7 +22,7 @@ struct SlotWeights {
   SlotActivation activation;
   double scale;
 };
-HEBB_KERNEL_CPU(SlotWeights)
+HEBB_KERNEL(SlotWeights)
 
 /// d_scores [N, H, 2, n], overwritten or, with `accumulate`, added to, from d_weights [N, H, k]; zero
 /// where no pair was selected. weights: of the forward pass.
@@ -32,6 +32,6 @@ struct SlotWeightsBackward {
   double scale;
   bool accumulate;
 };
-HEBB_KERNEL_CPU(SlotWeightsBackward)
+HEBB_KERNEL(SlotWeightsBackward)
 
 }  // namespace hebb

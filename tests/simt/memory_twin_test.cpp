@@ -35,4 +35,79 @@ TEST_CASE("scores and mixtures around a memory equal the CPU's", "[fast]") {
   });
 }
 
+/// Scores in which many sums tie: multiples of 1/4.
+std::vector<double> tied_scores(int64_t count) {
+  std::vector<double> scores;
+  Numbers numbers(3);
+  for (int64_t i = 0; i < count; ++i) {
+    scores.push_back(std::floor(numbers.next() * 4) / 4);
+  }
+  return scores;
+}
+
+TEST_CASE("selected slots and their weights equal the CPU's", "[fast]") {
+  const int64_t k = GENERATE(1, 5, 30);  // fewer and more than the sub-keys
+  const bool ties = GENERATE(false, true);
+  CAPTURE(k, ties);
+  Twins t;
+  const Shape shape{3, 2, 2, 11}, chosen{3, 2, k};
+  const Twin scores = ties ? t.values(shape, tied_scores(shape.numel())) : t.input(shape), slots = t.integer_output(chosen);
+  const auto select = [&](auto at) { return SlotSelect{at(slots), at(scores)}; };
+  t.check(select);
+  t.prepare(select);
+  for (const SlotActivation activation : {SlotActivation::softmax, SlotActivation::l2, SlotActivation::none}) {
+    Twins weigh = t;
+    const Twin weights = weigh.output(chosen);
+    const auto forward = [&](auto at) { return SlotWeights{at(weights), at(slots), at(scores), activation, 1.7}; };
+    weigh.check(forward);
+    weigh.prepare(forward);
+    const Twin d_scores = weigh.sum(shape), d_weights = weigh.input(chosen);
+    weigh.check(
+        [&](auto at) {
+          return SlotWeightsBackward{at(d_scores), at(d_weights), at(weights), at(slots), at(scores), activation, 1.7, true};
+        },
+        1e-5);
+  }
+}
+
+TEST_CASE("product keys equal the CPU's", "[fast]") {
+  constexpr int64_t kTokens = 9, kHeads = 2, kKeys = 11, kHalf = 37, kChosen = 6;
+  Twins t;
+  const Shape chosen{kTokens, kHeads, kChosen};
+  const Twin q = t.input({kTokens, kHeads, 2, kHalf}), keys = t.input({kHeads, 2, kKeys, kHalf}), slots = t.integer_output(chosen),
+             sums = t.output(chosen);
+  const auto select = [&](auto at) { return ProductKeyTopK{at(slots), at(sums), at(q), at(keys)}; };
+  t.check(select);
+  t.prepare(select);
+  Twins score = t, softmax = t;
+  const Twin again = score.output(chosen), weights = softmax.output(chosen);
+  score.check([&](auto at) { return ProductKeyScore{at(again), at(slots), at(q), at(keys)}; });
+  softmax.check([&](auto at) { return SoftmaxRows{at(weights), at(sums), kChosen}; });
+}
+
+TEST_CASE("gradients of product keys and reads of slots equal the CPU's", "[fast]") {
+  constexpr int64_t kTokens = 9, kHeads = 2, kKeys = 5, kHalf = 37, kChosen = 6, kWidth = 13;
+  const Shape chosen{kTokens, kHeads, kChosen};
+  std::vector<int64_t> some;
+  Numbers numbers(5);
+  for (int64_t i = 0; i < chosen.numel(); ++i) {
+    some.push_back(numbers.below(kKeys * kKeys));
+  }
+  Twins back;
+  const Twin d_q = back.sum({kTokens, kHeads, 2, kHalf}), d_keys = back.sum({kHeads, 2, kKeys, kHalf}), d_sums = back.scratch(chosen),
+             d_weights = back.input(chosen), weights = back.input(chosen), slots = back.integers(chosen, some),
+             q = back.input({kTokens, kHeads, 2, kHalf}), keys = back.input({kHeads, 2, kKeys, kHalf});
+  back.check([&](auto at) {
+    return ProductKeyBackward{at(d_q), at(d_keys), at(d_sums), at(d_weights), at(weights), at(slots), at(q), at(keys), true};
+  });
+  Twins read;
+  const Shape entries{kTokens, kHeads * kChosen}, table{kKeys * kKeys, kWidth};
+  const Twin r = read.output({kTokens, kWidth}), at_slots = read.integers(entries, some), w = read.input(entries), values = read.input(table);
+  read.check([&](auto at) { return SlotRead{at(r), at(at_slots), at(w), at(values)}; });
+  Twins reverse;
+  const Twin d_w = reverse.output(entries), d_values = reverse.sum(table), d_r = reverse.input({kTokens, kWidth}),
+             from = reverse.integers(entries, some), factors = reverse.input(entries), rows = reverse.input(table);
+  reverse.check([&](auto at) { return SlotReadBackward{at(d_w), at(d_values), at(d_r), at(from), at(factors), at(rows)}; });
+}
+
 }  // namespace
