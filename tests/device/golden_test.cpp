@@ -104,10 +104,11 @@ void check_run(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("golden cases of attention on the GPU's kernels") {
+TEST_CASE("golden cases of attention, mamba2 and pkm on the GPU's kernels") {
+  const std::string layer = GENERATE(as<std::string>(), "attention", "mamba2", "pkm");
   const int n = GENERATE(1, 2, 3, 4);
   if (has_device()) {
-    check_trace("attention-" + std::to_string(n), kTolerance);
+    check_trace(layer + "-" + std::to_string(n), kTolerance);
   }
 }
 
@@ -119,8 +120,8 @@ TEST_CASE("golden cases of gdn on the GPU's kernels") {
   }
 }
 
-TEST_CASE("training runs of gdn and attention on the GPU's kernels equal the reference", "[slow]") {
-  const std::string name = GENERATE(as<std::string>(), "train-13", "train-14", "train-15", "train-16");
+TEST_CASE("training runs of gdn, attention and pkm on the GPU's kernels equal the reference", "[slow]") {
+  const std::string name = GENERATE(as<std::string>(), "train-10", "train-13", "train-14", "train-15", "train-16");
   if (has_device()) {
     check_run(name);
   }
