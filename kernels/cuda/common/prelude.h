@@ -18,7 +18,7 @@
 #define HEBB_WHERE_ARGUMENT , where
 #else
 #define HEBB_UNROLL _Pragma("unroll")
-#define HEBB_NOINLINE __noinline__
+#define HEBB_NOINLINE __noinline__ inline
 #define HEBB_SHARED(T, name) __shared__ __align__(16) ::std::type_identity_t<T> name
 #define HEBB_DYN_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #define HEBB_WHERE
