@@ -81,6 +81,7 @@ class Report {
     if (runs_.size() <= kFewRuns) {
       optimizer_curves();
     }
+    loss_by_position();
     memory_statistics();
     return finish();
   }
@@ -215,6 +216,30 @@ class Report {
     chart("grad_norm.svg", svg_chart(norm, {"Gradient norm before clipping", "optimizer steps", "norm", false, true}));
   }
 
+  /// Evaluations that report the loss by position.
+  void loss_by_position() {
+    std::map<std::string, std::vector<Curve>> charts;
+    for (const ReportRun& run : runs_) {
+      for (const fs::path& file : evaluation_files(run.folder)) {
+        const Json json = parse_json(read_file(file), file.string());
+        const Json *series = json.find("series"), *bins = series != nullptr && series->is_object() ? series->find("by_position") : nullptr;
+        if (bins == nullptr || !bins->is_array()) {
+          continue;
+        }
+        Curve c{run.id, {}, {}};
+        for (const Json& bin : bins->items()) {
+          c.x.push_back(result_number(bin, "to"));
+          c.y.push_back(result_number(bin, "nll"));
+        }
+        charts[file.stem().string()].push_back(std::move(c));
+      }
+    }
+    for (const auto& [name, curves] : charts) {
+      text("## Loss by position: " + name + "\n");
+      chart("position_" + name + ".svg", svg_chart(curves, {"Loss by position: " + name, "position, end of the bin [tokens]", "cross-entropy [nats per token]", true}));
+    }
+  }
+
   /// What layers report: a table of last values, and curves where few runs leave room.
   void memory_statistics() {
     std::map<std::string, std::vector<Curve>> curves;
@@ -231,7 +256,9 @@ class Report {
     if (rows.empty()) {
       return;
     }
-    text("## Memory statistics\n\nAt the last logged step.\n\n| run | layer | statistic | value |\n|---|---|---|---:|\n" + rows);
+    const std::string table = "| run | layer | statistic | value |\n|---|---|---|---:|\n" + rows;
+    write_file_atomic(out_ / "memory.md", table);
+    text("## Memory statistics\n\nAt the last logged step" + (runs_.size() <= kFewRuns ? ".\n\n" + table : std::string(": in memory.md.\n")));
     for (const auto& [name, list] : curves) {
       if (list.size() <= 2 * kFewRuns) {
         chart("memory_" + name + ".svg", svg_chart(list, {name, "optimizer steps", name}));

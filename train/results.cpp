@@ -52,27 +52,8 @@ void add_plan(Json& result, const Json& config, int64_t tokens) {
   }
 }
 
-/// Metrics of the evaluations of the last step that has some.
-void add_evaluations(Json& result, const fs::path& folder) {
-  if (!fs::is_directory(folder)) {
-    return;
-  }
-  std::vector<fs::path> steps, files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (entry.is_directory()) {
-      steps.push_back(entry.path());
-    }
-  }
-  if (steps.empty()) {
-    return;
-  }
-  for (const fs::directory_entry& entry : fs::directory_iterator(*std::max_element(steps.begin(), steps.end()))) {
-    if (entry.path().extension() == ".json") {
-      files.push_back(entry.path());
-    }
-  }
-  std::sort(files.begin(), files.end());
-  for (const fs::path& file : files) {
+void add_evaluations(Json& result, const fs::path& run) {
+  for (const fs::path& file : evaluation_files(run)) {
     const Json json = parse_json(read_file(file), file.string());
     const Json* metrics = json.is_object() ? json.find("metrics") : nullptr;
     if (metrics == nullptr || !metrics->is_object()) {
@@ -122,6 +103,26 @@ std::string csv_cell(const std::string& text) {
 
 }  // namespace
 
+std::vector<fs::path> evaluation_files(const fs::path& run) {
+  std::vector<fs::path> steps, files;
+  if (fs::is_directory(run / "evals")) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(run / "evals")) {
+      if (entry.is_directory()) {
+        steps.push_back(entry.path());
+      }
+    }
+  }
+  if (!steps.empty()) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(*std::max_element(steps.begin(), steps.end()))) {
+      if (entry.path().extension() == ".json") {
+        files.push_back(entry.path());
+      }
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 Json result_of(const fs::path& run, const std::string& id, const Json& tags) {
   if (!fs::exists(run / "config.json")) {
     throw DataError(run.string(), "no run folder", "a folder without config.json", "a folder that hebb train made");
@@ -143,7 +144,7 @@ Json result_of(const fs::path& run, const std::string& id, const Json& tags) {
   for (const Curve& v : metrics.validation) {
     result.set("val." + v.name, v.y.back());
   }
-  add_evaluations(result, run / "evals");
+  add_evaluations(result, run);
   if (!metrics.tokens_per_s.empty()) {
     result.set("tokens_per_s", median(metrics.tokens_per_s));
     result.set("mem_bytes", metrics.mem_bytes);

@@ -12,6 +12,9 @@ namespace hebb {
 /// Errors: DataError for a folder without config.json or with a damaged metrics.jsonl.
 Json result_of(const fs::path& run, const std::string& id, const Json& tags);
 
+/// Result files of the last step of a run that was evaluated, by name.
+std::vector<fs::path> evaluation_files(const fs::path& run);
+
 /// The value under `key`, or NaN where there is no number.
 double result_number(const Json& result, const std::string& key);
 

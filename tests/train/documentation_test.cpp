@@ -1,10 +1,11 @@
-// The examples of docs/training.md, docs/verbs/train.md, docs/formats/checkpoint.md and docs/formats/metrics.md.
+// The examples of docs/training.md, docs/verbs/train.md, docs/verbs/ladder.md, docs/formats/checkpoint.md and docs/formats/metrics.md.
 #include "tests/paths.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
 #include "train/run_config.h"
+#include "train/sweep.h"
 
 using namespace hebb;
 
@@ -55,4 +56,17 @@ TEST_CASE("train --help and its page name the same options", "[fast]") {
     ++found;
   }
   CHECK(found == 7);
+}
+
+TEST_CASE("the documented sweep composes", "[fast]") {
+  const TempFolder folder;
+  folder.write("base.json", R"({"name": "base", "model": {"vocab_size": 29, "hidden_size": 64, "num_layers": 2,
+    "layers": {"full": {"type": "attention", "num_heads": 2, "head_dim": 8}, "gdn": {"type": "gdn", "num_heads": 2, "key_head_dim": 8, "value_head_dim": 8},
+               "mlp": {"type": "swiglu", "intermediate_size": 20}}, "pattern": [{"mixer": "full", "ffn": "mlp"}]},
+    "data": {"sources": [{"path": "tokens.bin"}]}, "train": {"steps": 1, "batch_size": 4, "sequence_length": 9}, "optimizer": {"lr": 0.01}})");
+  const Sweep sweep = read_sweep(folder.write("sweep.json", block("verbs/ladder.md", "json")));
+  REQUIRE(sweep.runs.size() == 4);
+  CHECK(sweep.runs[0].id == "small-gdn_lr=0.001");
+  CHECK(sweep.runs[3].solved.at(0).reached == Catch::Detail::Approx(1e6).epsilon(0.02));
+  CHECK(matches_any(sweep.fit->predict_ids, sweep.runs[3].id));
 }

@@ -17,7 +17,14 @@ Result ladder(const TempFolder& folder, std::vector<std::string> arguments = {})
 
 const char* const kTwoSizes = R"("runs": [
   {"id": "s", "tags": {"arch": "full", "level": 1}}, {"id": "m", "set": {"model.hidden_size": 24}, "tags": {"arch": "full", "level": 2}},
-  {"id": "g", "set": {"model.pattern.0.mixer": "gdn"}, "tags": {"arch": "gdn", "level": 1}}], "fit": {"by": "arch"})";
+  {"id": "g", "set": {"model.pattern.0.mixer": "gdn"}, "tags": {"arch": "gdn", "level": 1}}],
+  "evals": "eval.json", "fit": {"by": "arch"})";
+
+/// A list of evaluations of the base configuration's tokens.
+void write_evaluations(const TempFolder& folder) {
+  folder.write("eval.json", R"({"evaluations": [{"name": "by-position", "kind": "position_ppl", "length": 64,
+    "data": {"path": "tokens.bin", "format": "raw_u16"}}]})");
+}
 
 /// results.jsonl without what is measured.
 std::vector<std::string> results(const TempFolder& folder) {
@@ -37,6 +44,7 @@ std::vector<std::string> results(const TempFolder& folder) {
 TEST_CASE("a ladder trains every run, writes results and a report, and does nothing more when started again") {
   const TempFolder folder;
   write_base(folder);
+  write_evaluations(folder);
   write_sweep(folder, kTwoSizes);
   const Result first = ladder(folder);
   INFO(first.out << first.err);
@@ -55,7 +63,8 @@ TEST_CASE("a ladder trains every run, writes results and a report, and does noth
   }
   CHECK(m.at("loss.final").as_double() == Approx(mean).epsilon(1e-12));
   CHECK(m.find("val.held") != nullptr);
-  for (const char* file : {"sweep.json", "results.csv", "report.md", "index.html", "plots/loss.svg", "fit.json"}) {
+  CHECK(m.find("eval.by-position.ppl") != nullptr);
+  for (const char* file : {"sweep.json", "results.csv", "report.md", "index.html", "plots/loss.svg", "plots/position_by-position.svg", "fit.json"}) {
     CHECK(fs::exists(folder / "runs/small" / file));
   }
   CHECK(read_status(folder / "runs/small/g").state == "done");

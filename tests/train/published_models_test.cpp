@@ -6,6 +6,7 @@
 #include "tests/test.h"
 #include "tests/train/run_fixture.h"
 #include "train/plan.h"
+#include "train/sweep.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -201,6 +202,18 @@ TEST_CASE("every configuration plans, names itself by its file, and is listed on
     CHECK(names.insert(plan.name).second);
   }
   CHECK(names.size() > 100);
+}
+
+TEST_CASE("every sweep in configs/ composes", "[fast]") {
+  int sweeps = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(fs::path(HEBB_SOURCE) / "configs")) {
+    if (entry.path().extension() == ".json" && load_config(entry.path().string()).find("base") != nullptr) {
+      INFO(entry.path().string());
+      CHECK(!read_sweep(entry.path()).runs.empty());
+      ++sweeps;
+    }
+  }
+  CHECK(sweeps == 2);
 }
 
 TEST_CASE("a shrunken copy of every configuration takes a training step", "[slow]") {
