@@ -97,8 +97,6 @@ __device__ HEBB_NOINLINE void block_product(int m, int n, int k, float alpha, Ma
 constexpr int kSolveBlock = 16;
 
 /// x = (1 + L)^(-1) x for the strictly lower triangle of L [rows, rows] (what else it holds is ignored), x [rows, n], both without gaps.
-/// A template, like its transpose, so that several translation units may hold it without its being inlined.
-template <int = 0>
 __device__ HEBB_NOINLINE void block_solve_lower(int64_t rows, int64_t n, float* lower, float* x HEBB_WHERE_PARAMETER) {
   for (int64_t first = 0; first < rows; first += kSolveBlock) {
     const int64_t last = first + kSolveBlock < rows ? first + kSolveBlock : rows;
@@ -119,7 +117,6 @@ __device__ HEBB_NOINLINE void block_solve_lower(int64_t rows, int64_t n, float* 
 }
 
 /// x = (1 + L)^(-T) x.
-template <int = 0>
 __device__ HEBB_NOINLINE void block_solve_lower_transposed(int64_t rows, int64_t n, float* lower, float* x HEBB_WHERE_PARAMETER) {
   for (int64_t last = rows; last > 0;) {
     const int64_t first = (last - 1) / kSolveBlock * kSolveBlock;
