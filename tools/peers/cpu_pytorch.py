@@ -3,9 +3,10 @@
 
   tools/peers/cpu_pytorch.py [--hebb build/hebb] [--threads 2] [--rounds 8] [--rows 4] [--length 512]
 
-Needs PyTorch (Debian: python3-torch). Both run the same shapes (d 256, 6 blocks, vocabulary 4096) with the same number of threads;
-the best of all rounds counts on both sides. The gated-delta peer is the chunk-parallel form in tensor operations, C = 64
-(docs/layers/gdn.md): what one writes without a compiled kernel. OPENBLAS_CORETYPE is unset: a wrong core type halves OpenBLAS.
+Needs PyTorch and a fast BLAS (Debian: python3-torch, libopenblas0-pthread; run it with /usr/bin/python3).
+Both run the same shapes (d 256, 6 blocks, vocabulary 4096) with the same number of threads; the best of all rounds counts on both sides. The gated-delta peer is the chunk-parallel form in tensor operations, C = 64
+(docs/layers/gdn.md): what one writes without a compiled kernel. OpenBLAS falls back to a core without AVX on processors that it does
+not know, so OPENBLAS_CORETYPE is set from /proc/cpuinfo unless the caller did; the rate of a matrix product is printed as a check.
 """
 import argparse
 import json
@@ -13,7 +14,15 @@ import os
 import subprocess
 import time
 
-os.environ.pop("OPENBLAS_CORETYPE", None)
+
+def core_type():
+    with open("/proc/cpuinfo") as info:
+        flags = next((line for line in info if line.startswith("flags")), "")
+    return "SkylakeX" if "avx512vl" in flags else "Haswell" if "avx2" in flags else None
+
+
+if core_type() is not None:
+    os.environ.setdefault("OPENBLAS_CORETYPE", core_type())
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
@@ -139,6 +148,17 @@ def peer_best(mixers, rows, length, steps):
     return rows * length / best
 
 
+def product_rate():
+    """GFLOP/s of a matrix product of the feed-forward layers' size."""
+    a, b = torch.randn(2048, FFN), torch.randn(FFN, 2048)
+    best = 1e9
+    for _ in range(20):
+        start = time.perf_counter()
+        a @ b
+        best = min(best, time.perf_counter() - start)
+    return 2e-9 * 2048 * 2048 * FFN / best
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--hebb", default="build/hebb")
@@ -149,7 +169,8 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     models = {"transformer": [Attention] * BLOCKS, "gdn-hybrid": [GatedDelta] * 5 + [Attention]}
-    print(f"PyTorch {torch.__version__}, {args.threads} threads, {args.rows} x {args.length} tokens, best of {args.rounds} rounds")
+    print(f"PyTorch {torch.__version__}, {args.threads} threads, {args.rows} x {args.length} tokens, best of {args.rounds} rounds; "
+          f"its matrix product of 2048 x {FFN} x 2048: {product_rate():.0f} GFLOP/s")
     for name, mixers in models.items():
         own, peer = 0.0, 0.0
         for _ in range(args.rounds):
