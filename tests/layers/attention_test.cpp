@@ -79,33 +79,8 @@ TEST_CASE("packed documents equal separate rows", "[fast]") {
       R"("num_heads": 2, "num_kv_heads": 1, "head_dim": 5, "window": 3, "qk_norm": "l2", "token_shift": true)",
       R"("num_heads": 1, "head_dim": 4, "block_window": {"size": 4, "blocks": 2}, "rope": {"theta": 9.0}, "token_shift": true)");
   TestModel m(model(fields, 2), DType::f64, 5, 0.4);
-  const std::vector<int64_t> lengths = {1, 9, 1, 1, 5, 70};
-  TraceInput packed = random_input(1, 87, kVocab);
-  packed.doc_ids = documents(lengths);
-  const TraceOutput together = m.run(packed);
-  std::vector<double> logits;
-  std::map<std::string, std::vector<double>> grads;
-  int64_t at = 0;
-  for (const int64_t n : lengths) {
-    TraceInput one;
-    one.rows = 1;
-    one.length = n;
-    one.inputs.assign(packed.inputs.begin() + at, packed.inputs.begin() + at + n);
-    one.targets.assign(packed.targets.begin() + at, packed.targets.begin() + at + n);
-    const TraceOutput out = m.run(one);
-    logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
-    for (const auto& [name, g] : out.grads) {
-      std::vector<double>& sum = grads[name];
-      sum.resize(g.values.size());
-      for (size_t i = 0; i < sum.size(); ++i) {
-        sum[i] += g.values[i] * static_cast<double>(n) / 87.0;  // losses are means over the row
-      }
-    }
-    at += n;
-  }
   // 1e-13: tiles of packed rows cut the sums elsewhere.
-  check_close("logits", together.logits.values, logits, 1e-13);
-  for (const auto& [name, g] : grads) { check_close(name, together.grads.at(name).values, g, 1e-12); }
+  check_packed_documents(m, random_input(1, 87, kVocab), {1, 9, 1, 1, 5, 70}, 1e-13, 1e-12);
 }
 
 TEST_CASE("a document of one token reads its own value through the gate", "[fast]") {

@@ -17,44 +17,6 @@ std::string model_json(const std::string& gdn, int64_t d = 20, int64_t layers = 
 
 const std::string kSmall = R"("num_heads": 2, "key_head_dim": 5, "value_head_dim": 7)";
 
-/// Packs the rows' documents; lengths by row.
-void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
-  input.doc_ids.clear();
-  for (const std::vector<int64_t>& lengths : rows) {
-    const std::vector<int64_t> ids = documents(lengths);
-    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
-  }
-}
-
-void check_same_outputs(const TraceOutput& a, const TraceOutput& b, double tolerance) {
-  check_close("logits", a.logits.values, b.logits.values, tolerance);
-  REQUIRE(a.grads.size() == b.grads.size());
-  for (const auto& [name, gradient] : a.grads) {
-    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
-  }
-}
-
-void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
-  CHECK(a.logits.values == b.logits.values);
-  REQUIRE(a.grads.size() == b.grads.size());
-  for (const auto& [name, gradient] : a.grads) {
-    INFO(name);
-    CHECK(gradient.values == b.grads.at(name).values);
-  }
-}
-
-/// Elements of the trained parameters whose names begin with `prefix`.
-int64_t count_parameters(const std::string& json, const std::string& prefix = "") {
-  ModelConfig config;
-  Fields::read(parse_json(json, "test.json"), "model", config);
-  const Model model(config);
-  int64_t count = 0;
-  for (const auto& p : model.params().all()) {
-    count += p->name().rfind(prefix, 0) == 0 ? p->spec.shape.numel() : 0;
-  }
-  return count;
-}
-
 std::string heads(int64_t count, int64_t key_dim, int64_t value_dim) {
   return R"("num_heads": )" + std::to_string(count) + R"(, "key_head_dim": )" + std::to_string(key_dim) +
          R"(, "value_head_dim": )" + std::to_string(value_dim);
@@ -116,31 +78,15 @@ TEST_CASE("gdn in any split of the tokens equals one pass", "[gdn][fast]") {
   for (const std::string& variant : kVariants) {
     INFO(variant);
     TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    TraceInput input = random_input(2, 60, 29);
-    const std::vector<double> expected = m.run(input).logits.values;
-    const std::vector<int64_t> steps(60, 1);
-    check_close("steps", m.segments(input, steps), expected, 1e-11);
-    check_close("prefill, steps, more", m.segments(input, {33, 1, 1, 2, 23}), expected, 1e-11);
     Rng rng(2, "splits");
-    std::vector<int64_t> lengths;
-    for (int64_t left = 60; left > 0; left -= lengths.back()) {
-      lengths.push_back(std::min<int64_t>(left, 1 + rng.below(20)));
+    std::vector<int64_t> random;
+    for (int64_t left = 60; left > 0; left -= random.back()) {
+      random.push_back(std::min<int64_t>(left, 1 + rng.below(20)));
     }
-    check_close("random", m.segments(input, lengths), expected, 1e-11);
-  }
-}
-
-TEST_CASE("gdn carries documents over the ends of segments", "[gdn][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    TraceInput input = random_input(1, 60, 29);
-    set_documents(input, {{2, 30, 1, 27}});
-    const std::vector<double> expected = m.run(input).logits.values;
-    for (const std::vector<int64_t>& lengths :
-         {std::vector<int64_t>(60, 1), {2, 30, 28}, {1, 20, 17, 22}, {33, 1, 26}}) {
-      check_close("segments", m.segments(input, lengths), expected, 1e-11);
-    }
+    check_splits(m, random_input(2, 60, 29), {{33, 1, 1, 2, 23}, random});
+    TraceInput packed = random_input(1, 60, 29);
+    set_documents(packed, {{2, 30, 1, 27}});
+    check_splits(m, packed, {{2, 30, 28}, {1, 20, 17, 22}, {33, 1, 26}});
   }
 }
 
@@ -148,36 +94,7 @@ TEST_CASE("packed documents equal separate gdn runs, gradients too", "[gdn][fast
   for (const std::string& variant : kVariants) {
     INFO(variant);
     TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    TraceInput packed = random_input(1, 47, 29);
-    const std::vector<int64_t> lengths = {18, 1, 28};
-    set_documents(packed, {lengths});
-    const TraceOutput together = m.run(packed);
-    std::vector<double> logits;
-    std::map<std::string, std::vector<double>> sums;
-    size_t begin = 0;
-    for (const int64_t length : lengths) {
-      TraceInput one;
-      one.rows = 1;
-      one.length = length;
-      one.inputs.assign(packed.inputs.begin() + static_cast<std::ptrdiff_t>(begin),
-                        packed.inputs.begin() + static_cast<std::ptrdiff_t>(begin) + length);
-      one.targets.assign(packed.targets.begin() + static_cast<std::ptrdiff_t>(begin),
-                         packed.targets.begin() + static_cast<std::ptrdiff_t>(begin) + length);
-      const TraceOutput out = m.run(one);
-      logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
-      for (const auto& [name, gradient] : out.grads) {
-        std::vector<double>& sum = sums[name];
-        sum.resize(gradient.values.size());
-        for (size_t i = 0; i < sum.size(); ++i) {
-          sum[i] += gradient.values[i] * static_cast<double>(length) / 47.0;
-        }
-      }
-      begin += static_cast<size_t>(length);
-    }
-    check_close("logits", together.logits.values, logits, 1e-12);
-    for (const auto& [name, gradient] : together.grads) {
-      check_close(name, gradient.values, sums.at(name), 1e-11);
-    }
+    check_packed_documents(m, random_input(1, 47, 29), {18, 1, 28});
   }
 }
 
@@ -331,7 +248,7 @@ TEST_CASE("weight decay spares gdn's decay, norm and biases", "[gdn][fast]") {
 
 TEST_CASE("gdn has the parameters of the papers' layers", "[gdn][fast]") {
   const auto layer = [](int64_t d, const std::string& gdn) {
-    return count_parameters(model_json(gdn, d, 1), "blocks.0.mixer.");
+    return count_trained(model_json(gdn, d, 1), "blocks.0.mixer.");
   };
   CHECK(layer(768, heads(8, 64, 64) + R"(, "conv_size": 4, "dt_bias_init": "ones")") == 1984592);
   const std::map<int64_t, int64_t> sdm = {{768, 2374796},  {1024, 4219024},  {1280, 6589588},
@@ -345,11 +262,11 @@ TEST_CASE("gdn has the parameters of the papers' layers", "[gdn][fast]") {
 }
 
 TEST_CASE("models of gdn have the published numbers of parameters", "[gdn][fast]") {
-  CHECK(count_parameters(model_json(heads(8, 64, 64), 768, 12, mlp(2304), 32000,
+  CHECK(count_trained(model_json(heads(8, 64, 64), 768, 12, mlp(2304), 32000,
                                     R"(, "tie_embeddings": true, "norm": "rms_unit_offset")")) == 112111296);
-  CHECK(count_parameters(model_json(heads(5, 256, 384), 1792, 24, mlp(2560), 32000)) == 803773424);
-  CHECK(count_parameters(model_json(heads(3, 128, 256), 768, 8, mlp(2304), 10000)) == 76802864);
-  CHECK(count_parameters(model_json(heads(4, 128, 256), 1024, 17, mlp(2304), 32000)) == 257482120);
+  CHECK(count_trained(model_json(heads(5, 256, 384), 1792, 24, mlp(2560), 32000)) == 803773424);
+  CHECK(count_trained(model_json(heads(3, 128, 256), 768, 8, mlp(2304), 10000)) == 76802864);
+  CHECK(count_trained(model_json(heads(4, 128, 256), 1024, 17, mlp(2304), 32000)) == 257482120);
 }
 
 TEST_CASE("gdn's state has the published size and holds the convolutions' inputs", "[gdn][fast]") {
@@ -378,7 +295,7 @@ TEST_CASE("gdn counts the FLOPs of its page", "[gdn][fast]") {
 TEST_CASE("impossible gdn configurations are refused with what was found and expected", "[gdn][fast]") {
   const auto error = [](const std::string& gdn) -> std::string {
     try {
-      count_parameters(model_json(gdn));
+      count_trained(model_json(gdn));
     } catch (const ConfigError& e) {
       return e.what();
     }

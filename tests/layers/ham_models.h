@@ -61,14 +61,6 @@ inline TraceInput ham_tokens(int64_t rows, int64_t length, uint64_t seed = 5) {
   return random_input(rows, length, 29, seed);
 }
 
-inline void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
-  input.doc_ids.clear();
-  for (const std::vector<int64_t>& lengths : rows) {
-    const std::vector<int64_t> ids = documents(lengths);
-    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
-  }
-}
-
 inline TraceOptions inside(TraceOptions options = with_grads()) {
   options.inside = true;
   return options;

@@ -56,16 +56,10 @@ TEST_CASE("ham in any split of the tokens equals one pass", "[ham][fast]") {
   for (const std::string& variant : ham_variants()) {
     INFO(variant);
     TestModel m(variant, DType::f64, 3, 0.4);
-    const TraceInput input = ham_tokens(2, 37);
-    const std::vector<double> expected = m.run(input).logits.values;
-    check_close("steps", m.segments(input, std::vector<int64_t>(37, 1)), expected, 1e-11);
-    check_close("prefill", m.segments(input, {14, 1, 1, 2, 19}), expected, 1e-11);
+    check_splits(m, ham_tokens(2, 37), {{14, 1, 1, 2, 19}});
     TraceInput packed = ham_tokens(1, 37);
     set_documents(packed, {{2, 15, 1, 19}});
-    const std::vector<double> whole = m.run(packed).logits.values;
-    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>(37, 1), {2, 15, 20}, {1, 11, 9, 16}}) {
-      check_close("documents", m.segments(packed, lengths), whole, 1e-11);
-    }
+    check_splits(m, packed, {{2, 15, 20}, {1, 11, 9, 16}});
   }
 }
 

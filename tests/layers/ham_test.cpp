@@ -369,30 +369,7 @@ TEST_CASE("packed documents equal separate ham runs, gradients too", "[ham][fast
   for (const std::string& variant : ham_variants()) {
     INFO(variant);
     TestModel m(variant, DType::f64, 3, 0.4);
-    TraceInput packed = ham_tokens(1, 25);
-    const std::vector<int64_t> lengths = {1, 3, 4, 17};
-    set_documents(packed, {lengths});
-    const TraceOutput together = m.run(packed);
-    std::vector<double> logits;
-    std::map<std::string, std::vector<double>> sums;
-    std::ptrdiff_t begin = 0;
-    for (const int64_t length : lengths) {
-      TraceInput one;
-      one.rows = 1;
-      one.length = length;
-      one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
-      one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
-      const TraceOutput out = m.run(one);
-      logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
-      for (const auto& [name, gradient] : out.grads) {
-        std::vector<double>& sum = sums[name];
-        sum.resize(gradient.values.size());
-        for (size_t i = 0; i < sum.size(); ++i) { sum[i] += gradient.values[i] * static_cast<double>(length) / 25.0; }
-      }
-      begin += length;
-    }
-    check_close("logits", together.logits.values, logits, 1e-12);
-    for (const auto& [name, gradient] : together.grads) { check_close(name, gradient.values, sums.at(name), 1e-11); }
+    check_packed_documents(m, ham_tokens(1, 25), {1, 3, 4, 17});
   }
 }
 

@@ -189,6 +189,87 @@ inline std::vector<int64_t> documents(const std::vector<int64_t>& lengths) {
   return ids;
 }
 
+/// Packs the rows' documents; lengths by row.
+inline void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
+  input.doc_ids.clear();
+  for (const std::vector<int64_t>& lengths : rows) {
+    const std::vector<int64_t> ids = documents(lengths);
+    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
+  }
+}
+
+inline void check_same_outputs(const TraceOutput& a, const TraceOutput& b, double tolerance) {
+  check_close("logits", a.logits.values, b.logits.values, tolerance);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : a.grads) {
+    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
+  }
+}
+
+inline void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
+  CHECK(a.logits.values == b.logits.values);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : a.grads) {
+    INFO(name);
+    CHECK(gradient.values == b.grads.at(name).values);
+  }
+}
+
+/// Logits and gradients of one row of documents equal those of rows of their own (losses are means over a row).
+inline void check_packed_documents(TestModel& m, TraceInput packed, const std::vector<int64_t>& lengths,
+                                   double logits_tolerance = 1e-12, double gradient_tolerance = 1e-11) {
+  REQUIRE(packed.rows == 1);
+  set_documents(packed, {lengths});
+  const TraceOutput together = m.run(packed);
+  std::vector<double> logits;
+  std::map<std::string, std::vector<double>> sums;
+  std::ptrdiff_t begin = 0;
+  for (const int64_t length : lengths) {
+    TraceInput one;
+    one.rows = 1;
+    one.length = length;
+    one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
+    one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
+    const TraceOutput out = m.run(one);
+    logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
+    for (const auto& [name, gradient] : out.grads) {
+      std::vector<double>& sum = sums[name];
+      sum.resize(gradient.values.size());
+      for (size_t i = 0; i < sum.size(); ++i) {
+        sum[i] += gradient.values[i] * static_cast<double>(length) / static_cast<double>(packed.length);
+      }
+    }
+    begin += length;
+  }
+  check_close("logits", together.logits.values, logits, logits_tolerance);
+  REQUIRE(together.grads.size() == sums.size());
+  for (const auto& [name, gradient] : together.grads) {
+    check_close(name, gradient.values, sums.at(name), gradient_tolerance);
+  }
+}
+
+/// Logits of the tokens one by one, and of every split of them into segments, equal those of one pass.
+inline void check_splits(TestModel& m, const TraceInput& input, const std::vector<std::vector<int64_t>>& splits,
+                         double tolerance = 1e-11, const TraceOptions& options = {}) {
+  const std::vector<double> expected = m.run(input, options).logits.values;
+  check_close("steps", m.segments(input, std::vector<int64_t>(static_cast<size_t>(input.length), 1)), expected, tolerance);
+  for (size_t i = 0; i < splits.size(); ++i) {
+    check_close("split " + std::to_string(i), m.segments(input, splits[i]), expected, tolerance);
+  }
+}
+
+/// Elements of the parameters of a model whose names begin with `prefix`, without fast weights and buffers.
+inline int64_t count_trained(const std::string& json, const std::string& prefix = "") {
+  ModelConfig config;
+  Fields::read(parse_json(json, "test.json"), "model", config);
+  const Model model(config);
+  int64_t count = 0;
+  for (const auto& p : model.params().all()) {
+    count += p->trained() && p->name().rfind(prefix, 0) == 0 ? p->spec.shape.numel() : 0;
+  }
+  return count;
+}
+
 /// Compares a golden case in fp64: logits, loss 1e-9; gradients, fast weights 1e-8 (golden README).
 inline void check_golden(const std::string& name) {
   const std::string folder = std::string(HEBB_TEST_DATA) + "/golden/" + name + "/";

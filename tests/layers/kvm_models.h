@@ -36,14 +36,6 @@ inline const std::vector<std::string>& kvm_variants() {
 
 inline TraceInput kvm_tokens(int64_t rows, int64_t length) { return random_input(rows, length, 29); }
 
-inline void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
-  input.doc_ids.clear();
-  for (const std::vector<int64_t>& lengths : rows) {
-    const std::vector<int64_t> ids = documents(lengths);
-    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
-  }
-}
-
 inline TraceOptions inside_and_grads() {
   TraceOptions options = with_grads();
   options.inside = true;

@@ -77,19 +77,10 @@ TEST_CASE("kvm in any split of the tokens equals one pass", "[kvm][fast]") {
   for (const std::string& variant : kvm_variants()) {
     INFO(variant);
     TestModel m(kvm_json(variant), DType::f64, 3, 0.4);
-    const TraceInput input = kvm_tokens(2, 37);
-    const std::vector<double> expected = m.run(input).logits.values;
-    check_close("steps", m.segments(input, std::vector<int64_t>(37, 1)), expected, 1e-11);
-    for (const std::vector<int64_t>& lengths :
-         {std::vector<int64_t>{14, 1, 1, 2, 19}, {12, 3, 12, 10}, {6, 6, 25}, {1, 36}}) {
-      check_close("prefill", m.segments(input, lengths), expected, 1e-11);
-    }
+    check_splits(m, kvm_tokens(2, 37), {{14, 1, 1, 2, 19}, {12, 3, 12, 10}, {6, 6, 25}, {1, 36}});
     TraceInput packed = kvm_tokens(1, 37);
     set_documents(packed, {{2, 15, 1, 19}});
-    const std::vector<double> whole = m.run(packed).logits.values;
-    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>(37, 1), {2, 15, 20}, {1, 11, 9, 16}}) {
-      check_close("documents", m.segments(packed, lengths), whole, 1e-11);
-    }
+    check_splits(m, packed, {{2, 15, 20}, {1, 11, 9, 16}});
   }
 }
 
@@ -97,30 +88,7 @@ TEST_CASE("packed documents equal separate kvm runs, gradients too", "[kvm][fast
   for (const std::string& variant : kvm_variants()) {
     INFO(variant);
     TestModel m(kvm_json(variant), DType::f64, 3, 0.4);
-    TraceInput packed = kvm_tokens(1, 25);
-    const std::vector<int64_t> lengths = {1, 3, 4, 17};
-    set_documents(packed, {lengths});
-    const TraceOutput together = m.run(packed);
-    std::vector<double> logits;
-    std::map<std::string, std::vector<double>> sums;
-    std::ptrdiff_t begin = 0;
-    for (const int64_t length : lengths) {
-      TraceInput one;
-      one.rows = 1;
-      one.length = length;
-      one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
-      one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
-      const TraceOutput out = m.run(one);
-      logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
-      for (const auto& [name, gradient] : out.grads) {
-        std::vector<double>& sum = sums[name];
-        sum.resize(gradient.values.size());
-        for (size_t i = 0; i < sum.size(); ++i) { sum[i] += gradient.values[i] * static_cast<double>(length) / 25.0; }
-      }
-      begin += length;
-    }
-    check_close("logits", together.logits.values, logits, 1e-12);
-    for (const auto& [name, gradient] : together.grads) { check_close(name, gradient.values, sums.at(name), 1e-11); }
+    check_packed_documents(m, kvm_tokens(1, 25), {1, 3, 4, 17});
   }
 }
 

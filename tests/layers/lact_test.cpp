@@ -27,37 +27,6 @@ const std::vector<std::string> kVariants = {
     R"(, "rank": 0, "muon": true, "momentum": false, "output_scale": false, "fast_dim": 3)",
 };
 
-void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
-  input.doc_ids.clear();
-  for (const std::vector<int64_t>& lengths : rows) {
-    const std::vector<int64_t> ids = documents(lengths);
-    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
-  }
-}
-
-void check_same_outputs(const TraceOutput& a, const TraceOutput& b, double tolerance) {
-  check_close("logits", a.logits.values, b.logits.values, tolerance);
-  REQUIRE(a.grads.size() == b.grads.size());
-  for (const auto& [name, gradient] : a.grads) {
-    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
-  }
-}
-
-void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
-  CHECK(a.logits.values == b.logits.values);
-  REQUIRE(a.grads.size() == b.grads.size());
-  for (const auto& [name, gradient] : a.grads) {
-    INFO(name);
-    CHECK(gradient.values == b.grads.at(name).values);
-  }
-}
-
-int64_t count_parameters(const std::string& json) {
-  ModelConfig config;
-  Fields::read(parse_json(json, "test.json"), "model", config);
-  return Model(config).params().count(ParamKind::trained);
-}
-
 std::vector<double> slice(const std::vector<double>& v, int64_t begin, int64_t end) {
   return {v.begin() + begin, v.begin() + end};
 }
@@ -102,17 +71,10 @@ TEST_CASE("lact in any split of the tokens equals one pass", "[lact][fast]") {
   for (const std::string& variant : kVariants) {
     INFO(variant);
     TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    const TraceInput input = random_input(2, 31, 29);
-    const std::vector<double> expected = m.run(input).logits.values;
-    check_close("steps", m.segments(input, std::vector<int64_t>(31, 1)), expected, 1e-10);  // Muon amplifies rounding
-    check_close("prefill, steps, more", m.segments(input, {14, 1, 1, 2, 13}), expected, 1e-10);
-    check_close("at borders", m.segments(input, {4, 4, 8, 15}), expected, 1e-10);
+    check_splits(m, random_input(2, 31, 29), {{14, 1, 1, 2, 13}, {4, 4, 8, 15}}, 1e-10);  // Muon amplifies rounding
     TraceInput packed = random_input(1, 31, 29);
     set_documents(packed, {{2, 15, 1, 13}});
-    const std::vector<double> whole = m.run(packed).logits.values;
-    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>(31, 1), {2, 15, 14}, {1, 9, 7, 14}}) {
-      check_close("documents", m.segments(packed, lengths), whole, 1e-10);
-    }
+    check_splits(m, packed, {{2, 15, 14}, {1, 9, 7, 14}}, 1e-10);
   }
 }
 
@@ -132,31 +94,7 @@ TEST_CASE("packed documents equal separate lact runs, gradients too", "[lact][fa
   for (const std::string& variant : {kVariants[0], kVariants[4]}) {
     INFO(variant);
     TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    TraceInput packed = random_input(1, 25, 29);
-    const std::vector<int64_t> lengths = {1, 4, 5, 15};
-    set_documents(packed, {lengths});
-    const TraceOutput together = m.run(packed);
-    std::vector<double> logits;
-    std::map<std::string, std::vector<double>> sums;
-    std::ptrdiff_t begin = 0;
-    for (const int64_t length : lengths) {
-      TraceInput one;
-      one.rows = 1;
-      one.length = length;
-      one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
-      one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
-      const TraceOutput out = m.run(one);
-      logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
-      for (const auto& [name, gradient] : out.grads) {
-        std::vector<double>& sum = sums[name];
-        sum.resize(gradient.values.size());
-        for (size_t i = 0; i < sum.size(); ++i) { sum[i] += gradient.values[i] * static_cast<double>(length) / 25.0; }
-      }
-      begin += length;
-    }
-    check_close("logits", together.logits.values, logits, 1e-11);
-    REQUIRE(together.grads.size() == sums.size());
-    for (const auto& [name, gradient] : together.grads) { check_close(name, gradient.values, sums.at(name), 1e-10); }
+    check_packed_documents(m, random_input(1, 25, 29), {1, 4, 5, 15}, 1e-11, 1e-10);
   }
 }
 
@@ -272,7 +210,7 @@ TEST_CASE("lact has the published number of parameters, and the page's FLOPs and
       R"("num_heads": 12, "num_fast_heads": 4, "window": 2048, "chunk_size": 512, "rank": 32, "rope": {"theta": 10000.0})";
   const std::string json = model_json(paper, 768, 12, R"("type": "swiglu", "intermediate_size": 2048)", 32000,
                                       R"(, "tie_embeddings": true, "norm_eps": 1e-6)");
-  CHECK(count_parameters(json) == 112702704);
+  CHECK(count_trained(json) == 112702704);
   ModelConfig config;
   Fields::read(parse_json(json, "test.json"), "model", config);
   const Model model(config);
@@ -288,7 +226,7 @@ TEST_CASE("lact has the published number of parameters, and the page's FLOPs and
 TEST_CASE("impossible lact configurations are refused with what was found and expected", "[lact][fast]") {
   const auto error = [](const std::string& lact) -> std::string {
     try {
-      count_parameters(model_json(lact));
+      count_trained(model_json(lact));
     } catch (const ConfigError& e) { return e.what(); }
     return "";
   };

@@ -33,14 +33,6 @@ const std::vector<std::string> kVariants = {
     R"(, "num_groups": 2, "dt_limit": [0.02, 0.05], "dt_bias_init": "uniform")",
 };
 
-void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
-  input.doc_ids.clear();
-  for (const std::vector<int64_t>& lengths : rows) {
-    const std::vector<int64_t> ids = documents(lengths);
-    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
-  }
-}
-
 void check_same(const TraceOutput& a, const TraceOutput& b, double tolerance) {
   check_close("logits", a.logits.values, b.logits.values, tolerance);
   REQUIRE(a.grads.size() == b.grads.size());
@@ -184,17 +176,6 @@ bool all_finite(const Values& values) {
   return std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); });
 }
 
-int64_t count_parameters(const std::string& json, const std::string& prefix = "") {
-  ModelConfig config;
-  Fields::read(parse_json(json, "test.json"), "model", config);
-  const Model model(config);
-  int64_t count = 0;
-  for (const auto& p : model.params().all()) {
-    count += p->name().rfind(prefix, 0) == 0 ? p->spec.shape.numel() : 0;
-  }
-  return count;
-}
-
 }  // namespace
 
 TEST_CASE("mamba2 agrees with the golden cases", "[mamba2][fast]") {
@@ -310,16 +291,10 @@ TEST_CASE("mamba2 in any split of the tokens equals one pass", "[mamba2][fast]")
   for (const std::string& variant : kVariants) {
     INFO(variant);
     TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    TraceInput input = random_input(2, 60, 29);
-    const std::vector<double> expected = m.run(input).logits.values;
-    check_close("steps", m.segments(input, std::vector<int64_t>(60, 1)), expected, 1e-11);
-    check_close("prefill, steps, more", m.segments(input, {33, 1, 1, 2, 23}), expected, 1e-11);
+    check_splits(m, random_input(2, 60, 29), {{33, 1, 1, 2, 23}});
     TraceInput packed = random_input(1, 60, 29);
     set_documents(packed, {{2, 30, 1, 27}});
-    const std::vector<double> whole = m.run(packed).logits.values;
-    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>(60, 1), {2, 30, 28}, {1, 20, 9, 30}}) {
-      check_close("documents", m.segments(packed, lengths), whole, 1e-11);
-    }
+    check_splits(m, packed, {{2, 30, 28}, {1, 20, 9, 30}});
   }
 }
 
@@ -327,27 +302,16 @@ TEST_CASE("packed documents equal separate mamba2 runs and no token sees a later
   for (const std::string& variant : kVariants) {
     INFO(variant);
     TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    TraceInput packed = random_input(1, 40, 29);
-    const std::vector<int64_t> lengths = {1, 3, 19, 17};
-    set_documents(packed, {lengths});
-    const std::vector<double> together = m.run(packed).logits.values;
-    std::vector<double> logits;
-    std::ptrdiff_t begin = 0;
-    for (const int64_t length : lengths) {
-      TraceInput one;
-      one.rows = 1;
-      one.length = length;
-      one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
-      const std::vector<double> out = m.run(one).logits.values;
-      logits.insert(logits.end(), out.begin(), out.end());
-      begin += length;
+    TraceInput input = random_input(1, 40, 29);
+    check_packed_documents(m, input, {1, 3, 19, 17});
+    const std::vector<double> expected = m.run(input).logits.values;
+    for (size_t t = 30; t < 40; ++t) {
+      input.inputs[t] = (input.inputs[t] + 1) % 29;
     }
-    check_close("logits", together, logits, 1e-12);
-    for (size_t t = 30; t < 40; ++t) { packed.inputs[t] = (packed.inputs[t] + 1) % 29; }
-    const std::vector<double> changed = m.run(packed).logits.values;
-    check_close("earlier", {changed.begin(), changed.begin() + 30 * 29}, {together.begin(), together.begin() + 30 * 29},
+    const std::vector<double> changed = m.run(input).logits.values;
+    check_close("earlier", {changed.begin(), changed.begin() + 30 * 29}, {expected.begin(), expected.begin() + 30 * 29},
                 1e-14);
-    CHECK(changed != together);
+    CHECK(changed != expected);
   }
 }
 
@@ -502,7 +466,7 @@ TEST_CASE("mamba2 models have the published numbers of parameters", "[mamba2][fa
     const std::string heads = std::to_string(d / 128);
     const std::string json =
         R"("num_heads": )" + heads + R"(, "head_dim": 128, "state_dim": 64, "num_groups": )" + heads;
-    return count_parameters(model_json(json, d), "blocks.0.mixer.");
+    return count_trained(model_json(json, d), "blocks.0.mixer.");
   };
   CHECK(layer(768) == 2372370);
   CHECK(layer(1024) == 4213784);
@@ -516,9 +480,9 @@ TEST_CASE("mamba2 models have the published numbers of parameters", "[mamba2][fa
            groups + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 2304}},
       "pattern": [{"mixer": "mamba2", "ffn": "mlp"}]})";
   };
-  CHECK(count_parameters(total("6"), "blocks.0.mixer.") == 2376996);
-  CHECK(count_parameters(total("6")) == 76856352);
-  CHECK(count_parameters(total("1")) == 72898592);
-  CHECK(count_parameters(total("12")) == 81605664);
-  CHECK(count_parameters(total(R"(12, "output_gate": "none")")) == 76887072);
+  CHECK(count_trained(total("6"), "blocks.0.mixer.") == 2376996);
+  CHECK(count_trained(total("6")) == 76856352);
+  CHECK(count_trained(total("1")) == 72898592);
+  CHECK(count_trained(total("12")) == 81605664);
+  CHECK(count_trained(total(R"(12, "output_gate": "none")")) == 76887072);
 }

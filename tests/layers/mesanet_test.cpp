@@ -31,40 +31,6 @@ std::string smooth_json(const std::string& mesa) {
   return model_json(mesa, 20, 2, R"("type": "swiglu", "intermediate_size": 13)", 29, R"(, "norm_eps": 0.1)");
 }
 
-void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
-  input.doc_ids.clear();
-  for (const std::vector<int64_t>& lengths : rows) {
-    const std::vector<int64_t> ids = documents(lengths);
-    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
-  }
-}
-
-void check_same_outputs(const TraceOutput& a, const TraceOutput& b, double tolerance) {
-  check_close("logits", a.logits.values, b.logits.values, tolerance);
-  REQUIRE(a.grads.size() == b.grads.size());
-  for (const auto& [name, gradient] : a.grads) {
-    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
-  }
-}
-
-void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
-  CHECK(a.logits.values == b.logits.values);
-  REQUIRE(a.grads.size() == b.grads.size());
-  for (const auto& [name, gradient] : a.grads) {
-    INFO(name);
-    CHECK(gradient.values == b.grads.at(name).values);
-  }
-}
-
-int64_t count_parameters(const std::string& json, const std::string& prefix = "") {
-  ModelConfig config;
-  Fields::read(parse_json(json, "test.json"), "model", config);
-  const Model model(config);
-  int64_t count = 0;
-  for (const auto& p : model.params().all()) { count += p->name().rfind(prefix, 0) == 0 ? p->spec.shape.numel() : 0; }
-  return count;
-}
-
 }  // namespace
 
 TEST_CASE("mesanet agrees with the golden cases", "[mesanet][fast]") {
@@ -109,17 +75,10 @@ TEST_CASE("mesanet in any split of the tokens equals one pass", "[mesanet][fast]
   for (const std::string& variant : kVariants) {
     INFO(variant);
     TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    const TraceInput input = random_input(2, 60, 29);
-    const std::vector<double> expected = m.run(input).logits.values;
-    check_close("steps", m.segments(input, std::vector<int64_t>(60, 1)), expected, 1e-11);
-    check_close("prefill, steps, more", m.segments(input, {33, 1, 1, 2, 23}), expected, 1e-11);
+    check_splits(m, random_input(2, 60, 29), {{33, 1, 1, 2, 23}});
     TraceInput packed = random_input(1, 60, 29);
     set_documents(packed, {{2, 30, 1, 27}});
-    const std::vector<double> whole = m.run(packed).logits.values;
-    for (const std::vector<int64_t>& lengths :
-         {std::vector<int64_t>(60, 1), {2, 30, 28}, {1, 20, 17, 22}, {33, 1, 26}}) {
-      check_close("documents", m.segments(packed, lengths), whole, 1e-11);
-    }
+    check_splits(m, packed, {{2, 30, 28}, {1, 20, 17, 22}, {33, 1, 26}});
   }
 }
 
@@ -138,30 +97,7 @@ TEST_CASE("cg_steps_decode counts for single tokens of a carried row alone", "[m
 
 TEST_CASE("packed documents equal separate mesanet runs, gradients too", "[mesanet][fast]") {
   TestModel m(model_json(kSmall + kVariants[1]), DType::f64, 3, 0.4);
-  TraceInput packed = random_input(1, 47, 29);
-  const std::vector<int64_t> lengths = {18, 1, 28};
-  set_documents(packed, {lengths});
-  const TraceOutput together = m.run(packed);
-  std::vector<double> logits;
-  std::map<std::string, std::vector<double>> sums;
-  std::ptrdiff_t begin = 0;
-  for (const int64_t length : lengths) {
-    TraceInput one;
-    one.rows = 1;
-    one.length = length;
-    one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
-    one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
-    const TraceOutput out = m.run(one);
-    logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
-    for (const auto& [name, gradient] : out.grads) {
-      std::vector<double>& sum = sums[name];
-      sum.resize(gradient.values.size());
-      for (size_t i = 0; i < sum.size(); ++i) { sum[i] += gradient.values[i] * static_cast<double>(length) / 47.0; }
-    }
-    begin += length;
-  }
-  check_close("logits", together.logits.values, logits, 1e-12);
-  for (const auto& [name, gradient] : together.grads) { check_close(name, gradient.values, sums.at(name), 1e-11); }
+  check_packed_documents(m, random_input(1, 47, 29), {18, 1, 28});
 }
 
 TEST_CASE("mesanet looks at no later token", "[mesanet][fast]") {
@@ -252,9 +188,9 @@ TEST_CASE("mesanet has the published numbers of parameters, state bytes and FLOP
   const std::string paper =
       R"("num_heads": 6, "key_head_dim": 128, "value_head_dim": 128, "conv_size": 4, "cg_steps": 30)";
   const std::string mlp = R"("type": "swiglu", "intermediate_size": 2304)";
-  CHECK(count_parameters(model_json(paper, 768, 8, mlp, 10000), "blocks.0.mixer.") == 2375564);
-  CHECK(count_parameters(model_json(paper, 768, 8, mlp, 10000)) == 76844896);
-  CHECK(count_parameters(model_json(paper + R"(, "output_gate": "silu")", 768, 8, mlp, 10000)) == 81563488);
+  CHECK(count_trained(model_json(paper, 768, 8, mlp, 10000), "blocks.0.mixer.") == 2375564);
+  CHECK(count_trained(model_json(paper, 768, 8, mlp, 10000)) == 76844896);
+  CHECK(count_trained(model_json(paper + R"(, "output_gate": "silu")", 768, 8, mlp, 10000)) == 81563488);
   ModelConfig config;
   Fields::read(parse_json(model_json(paper, 768, 1, mlp, 10000), "test.json"), "model", config);
   const Model model(config);
@@ -268,7 +204,7 @@ TEST_CASE("mesanet has the published numbers of parameters, state bytes and FLOP
 TEST_CASE("impossible mesanet configurations are refused with what was found and expected", "[mesanet][fast]") {
   const auto error = [](const std::string& mesa) -> std::string {
     try {
-      count_parameters(model_json(mesa));
+      count_trained(model_json(mesa));
     } catch (const ConfigError& e) { return e.what(); }
     return "";
   };

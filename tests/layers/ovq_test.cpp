@@ -33,14 +33,6 @@ const std::vector<std::string> kVariants = {
 
 TraceInput tokens(int64_t rows, int64_t length) { return random_input(rows, length, 29); }
 
-void set_documents(TraceInput& input, const std::vector<std::vector<int64_t>>& rows) {
-  input.doc_ids.clear();
-  for (const std::vector<int64_t>& lengths : rows) {
-    const std::vector<int64_t> ids = documents(lengths);
-    input.doc_ids.insert(input.doc_ids.end(), ids.begin(), ids.end());
-  }
-}
-
 void check_same(const TraceOutput& a, const TraceOutput& b, double tolerance) {
   check_close("logits", a.logits.values, b.logits.values, tolerance);
   for (const auto& [name, gradient] : a.grads) {
@@ -188,17 +180,10 @@ TEST_CASE("ovq in any split of the tokens equals one pass", "[ovq][fast]") {
   for (const std::string& variant : kVariants) {
     INFO(variant);
     TestModel m(ovq_json(variant), DType::f64, 3, 0.4);
-    const TraceInput input = tokens(2, 37);
-    const std::vector<double> expected = m.run(input).logits.values;
-    check_close("steps", m.segments(input, std::vector<int64_t>(37, 1)), expected, 1e-11);
-    check_close("prefill", m.segments(input, {14, 1, 1, 2, 19}), expected, 1e-11);
-    check_close("at boundaries", m.segments(input, {12, 3, 12, 10}), expected, 1e-11);
+    check_splits(m, tokens(2, 37), {{14, 1, 1, 2, 19}, {12, 3, 12, 10}});
     TraceInput packed = tokens(1, 37);
     set_documents(packed, {{2, 15, 1, 19}});
-    const std::vector<double> whole = m.run(packed).logits.values;
-    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>(37, 1), {2, 15, 20}, {1, 11, 9, 16}}) {
-      check_close("documents", m.segments(packed, lengths), whole, 1e-11);
-    }
+    check_splits(m, packed, {{2, 15, 20}, {1, 11, 9, 16}});
   }
 }
 
@@ -206,30 +191,7 @@ TEST_CASE("packed documents equal separate ovq runs, gradients too", "[ovq][fast
   for (const std::string& variant : kVariants) {
     INFO(variant);
     TestModel m(ovq_json(variant), DType::f64, 3, 0.4);
-    TraceInput packed = tokens(1, 25);
-    const std::vector<int64_t> lengths = {1, 3, 4, 17};
-    set_documents(packed, {lengths});
-    const TraceOutput together = m.run(packed);
-    std::vector<double> logits;
-    std::map<std::string, std::vector<double>> sums;
-    std::ptrdiff_t begin = 0;
-    for (const int64_t length : lengths) {
-      TraceInput one;
-      one.rows = 1;
-      one.length = length;
-      one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
-      one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
-      const TraceOutput out = m.run(one);
-      logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
-      for (const auto& [name, gradient] : out.grads) {
-        std::vector<double>& sum = sums[name];
-        sum.resize(gradient.values.size());
-        for (size_t i = 0; i < sum.size(); ++i) { sum[i] += gradient.values[i] * static_cast<double>(length) / 25.0; }
-      }
-      begin += length;
-    }
-    check_close("logits", together.logits.values, logits, 1e-12);
-    for (const auto& [name, gradient] : together.grads) { check_close(name, gradient.values, sums.at(name), 1e-11); }
+    check_packed_documents(m, tokens(1, 25), {1, 3, 4, 17});
   }
 }
 
