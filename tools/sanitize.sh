@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Builds the unit tests with a sanitizer and runs them.
-# Usage: tools/sanitize.sh [address|thread]   address (default): address and undefined behaviour, the quick tests of core,
-# kernels, config, data and layers; thread: the thread sanitizer, the tests that share work among threads.
+# Builds the tests with a sanitizer and runs them.
+# Usage: tools/sanitize.sh [address|thread]
+#   address (default): address and undefined behaviour; the quick tests of core, kernels, config, data and layers, and every
+#           CUDA kernel in the emulator (docs/emulator.md), alone and as the device "cuda" of whole models
+#   thread: the thread sanitizer; the tests that share work among threads, and small cases of the CUDA kernels with barriers
 # Warnings are no errors here: with sanitizers on, GCC 12 reports uninitialised values inside std::regex that are none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-address} in
-  address) preset=asan programs="core kernels config data layers" select=(-L fast) ;;
-  thread) preset=tsan programs="core kernels data layers" select=(-L threads) ;;
+  address) preset=asan programs="core kernels config data layers simt device"
+    tests='^test_((core|kernels|config|data|layers)\.(fast|threads)|(simt|device)(\.fast|\.threads)?)$' ;;
+  thread) preset=tsan programs="core kernels data layers simt" tests='^test_(core|kernels|data|layers|simt)\.threads$' ;;
   *) echo "sanitize.sh: unknown sanitizer $1 (known: address, thread)" >&2; exit 2 ;;
 esac
 tools/setup.sh
@@ -15,4 +18,4 @@ cmake --preset "$preset"
 # shellcheck disable=SC2086 # a list of words
 cmake --build "build-$preset" --target $(printf 'test_%s ' $programs)
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 TSAN_OPTIONS=halt_on_error=1
-ctest --test-dir "build-$preset" -j2 --output-on-failure "${select[@]}" -R "^test_(${programs// /|})(\\.|\$)"
+ctest --test-dir "build-$preset" -j2 --output-on-failure -R "$tests"

@@ -96,7 +96,7 @@ class Recall : public EvalTask {
   }
 
   std::optional<int64_t> samples_;
-  int64_t default_samples_ = 200, default_long_samples_ = 50;
+  int64_t default_samples_ = 200, default_long_samples_ = 50, readings_ = 1;
 
  private:
   /// The task's options, the model's vocabulary, and that the model was not trained on these rows.
@@ -124,12 +124,19 @@ class Recall : public EvalTask {
     }
   }
 
+  /// Reads the row `readings_` times, each from an empty state; fast weights stay from reading to reading. The last one counts.
   void add_row(EvalContext& c, const TaskRow& row, const Setting& s, Score& score) {
-    const std::unique_ptr<ModelState> state = c.session.new_state();
+    constexpr Session::Reading kReading{FastMode::chunk, false};
     size_t used = row.inputs.size();  // nothing after the last answer matters
     while (used > 0 && row.targets[used - 1] == kIgnored) { --used; }
-    const std::span<const int32_t> targets(row.targets.data(), used);
-    const std::vector<bool> right = c.session.predicts({row.inputs.data(), used}, targets, *state, {FastMode::chunk, false});
+    const std::span<const int32_t> inputs(row.inputs.data(), used), targets(row.targets.data(), used);
+    for (int64_t reading = 1; reading < readings_; ++reading) {
+      const std::unique_ptr<ModelState> state = c.session.new_state();
+      c.session.read(inputs, *state, kReading);
+      c.session.flush(*state, kReading);
+    }
+    const std::unique_ptr<ModelState> state = c.session.new_state();
+    const std::vector<bool> right = c.session.predicts(inputs, targets, *state, kReading);
     begin_row(row);
     for (size_t i = 0; i < used; ++i) {
       if (targets[i] != kIgnored && note(s, row, i, right[i])) { score.add(right[i]); }
@@ -240,6 +247,8 @@ class Mqar final : public Recall {
     f.field("filler", task_.filler).help("Random tokens between the queries; otherwise zeros.");
     f.field("min_distance", min_distance_).min(0).unit("tokens")
         .help("Count only queries at least so many tokens behind the value that they ask for.");
+    f.field("readings", readings_).min(1)
+        .help("Times that a row is read; answers of the last reading count. Fast weights stay from one to the next, attention and recurrent states do not.");
   }
 
  private:

@@ -10,10 +10,11 @@ using namespace hebb;
 
 namespace {
 
-std::string model_of(int vocab) {
+std::string model_of(int vocab, const std::string& memory = "") {
   return R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": 12, "num_layers": 1, "init_std": 0.4,
     "layers": {"g": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4, "chunk_size": 16},
-               "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"mixer": "g", "ffn": "m"}]})";
+               "f": {"type": "fwpkm", "num_subkeys": 3, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 5},
+               "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"mixer": "g", "ffn": "m")" + memory + "}]}";
 }
 
 /// A random model; with `config`, the run configuration that it was trained with.
@@ -21,10 +22,10 @@ struct RandomModel {
   TempFolder folder;
   std::string config;
 
-  explicit RandomModel(int vocab, const std::string& run = "") : config(run) {
-    folder.write("model.json", model_of(vocab));
+  explicit RandomModel(int vocab, const std::string& run = "", const std::string& memory = "") : config(run) {
+    folder.write("model.json", model_of(vocab, memory));
     ModelConfig model_config;
-    Fields::read(parse_json(model_of(vocab), "model.json"), "model", model_config);
+    Fields::read(parse_json(model_of(vocab, memory), "model.json"), "model", model_config);
     Stream stream;
     Arena arena(DeviceKind::cpu);
     Model model(model_config);
@@ -100,6 +101,40 @@ TEST_CASE("mqar counts by distance, and leaves out queries that are too near", "
   CHECK(asked(far) == distant);
   CHECK((distant > 0 && distant < total));
   CHECK(m.run(cases + R"(, "min_distance": 1000)").status == "failed");
+}
+
+TEST_CASE("answers of the last reading count, and only fast weights remember the readings before", "[fast]") {
+  const std::string kind = R"("kind": "mqar", "seed": 7, "vocab": 20, "samples": 60, "cases": [{"length": 18, "pairs": 4}])";
+  const RandomModel plain(24), memory(24, "", R"(, "memory": "f")");
+  CHECK(metric(plain.run(kind + R"(, "readings": 3)"), "accuracy") == metric(plain.run(kind), "accuracy"));
+
+  SyntheticTask task;
+  task.task = "mqar";
+  task.seed = 7;
+  task.lengths = {18};
+  task.vocab = 20;
+  task.pairs = 4;
+  Session session = memory.session();
+  const auto weights = session.save_fast_weights();
+  constexpr Session::Reading kReading{FastMode::chunk, false};
+  int64_t right[2] = {0, 0};
+  for (uint64_t k = 0; k < 60; ++k) {
+    const TaskRow row = generate_task_row(task, k);
+    size_t used = row.inputs.size();
+    while (row.targets[used - 1] < 0) { --used; }
+    session.restore_fast_weights(weights);
+    for (int64_t& count : right) {
+      const auto state = session.new_state();
+      for (size_t i = 0; i < used; ++i) {
+        const std::vector<double> logits = session.read(std::span(row.inputs).subspan(i, 1), *state, kReading);
+        count += std::max_element(logits.begin(), logits.end()) - logits.begin() == row.targets[i] ? 1 : 0;
+      }
+      session.flush(*state, kReading);
+    }
+  }
+  REQUIRE(right[0] != right[1]);
+  CHECK(metric(memory.run(kind), "accuracy") == static_cast<double>(right[0]) / 240.0);
+  CHECK(metric(memory.run(kind + R"(, "readings": 2)"), "accuracy") == static_cast<double>(right[1]) / 240.0);
 }
 
 TEST_CASE("icr and icl report per length and per example of a function", "[fast]") {
