@@ -270,6 +270,16 @@ inline int64_t count_trained(const std::string& json, const std::string& prefix 
   return count;
 }
 
+/// The error with which a `model` object is refused; empty if it is not.
+inline std::string refusal(const std::string& json) {
+  try {
+    count_trained(json);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 /// Compares a golden case in fp64: logits, loss 1e-9; gradients, fast weights 1e-8 (golden README).
 inline void check_golden(const std::string& name) {
   const std::string folder = std::string(HEBB_TEST_DATA) + "/golden/" + name + "/";
