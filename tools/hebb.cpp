@@ -120,6 +120,7 @@ int run(int argc, char** argv) {
   add_generate_verb(app, exit_code);
   add_plan_verb(app, exit_code);
   add_bench_verb(app, exit_code);
+  add_selftest_verb(app, exit_code);
   add_ladder_verb(app, exit_code);
   add_report_verb(app, exit_code);
   add_doctor_verb(app, exit_code);

@@ -22,6 +22,7 @@ void add_bench_verb(CLI::App& app, int& exit_code);
 void add_ladder_verb(CLI::App& app, int& exit_code);
 void add_report_verb(CLI::App& app, int& exit_code);
 void add_doctor_verb(CLI::App& app, int& exit_code);
+void add_selftest_verb(CLI::App& app, int& exit_code);
 void add_trace_verb(CLI::App& app, int& exit_code);
 void add_train_verb(CLI::App& app, int& exit_code);
 

@@ -1,0 +1,103 @@
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "core/json.h"
+#include "core/parallel.h"
+#include "core/suggest.h"
+#include "tools/verbs.h"
+#include "train/selftest.h"
+
+namespace hebb {
+namespace {
+
+struct Options {
+  std::vector<std::string> names;
+  std::string precision, device = "auto";
+  int threads = 0;
+  bool json = false;
+};
+
+std::vector<std::string> choose(const std::vector<std::string>& wanted) {
+  const std::vector<std::string> known = selftest_names();
+  for (const std::string& name : wanted) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      std::string all;
+      for (const std::string& k : known) { all += (all.empty() ? "" : ", ") + k; }
+      throw ConfigError("NAME", "\"" + name + "\"", "one of " + all);
+    }
+  }
+  return wanted.empty() ? known : wanted;
+}
+
+Json row_of(const SelftestResult& r) {
+  Json row = Json::object();
+  row.set("name", r.name);
+  row.set("passed", r.failure.empty());
+  row.set("logits", r.logits);
+  row.set("loss", r.loss);
+  row.set("gradients", r.gradients);
+  if (r.decoding >= 0) { row.set("decoding", r.decoding); }
+  row.set("seconds", r.seconds);
+  if (!r.failure.empty()) { row.set("failure", r.failure); }
+  return row;
+}
+
+int run_selftest(const Options& o) {
+  const std::vector<std::string> names = choose(o.names);
+  set_threads(o.threads);
+  const Compute compute = choose_compute(o.device, o.precision, "--");
+  if (compute.dtype == DType::f64) {
+    throw ConfigError("--precision", "\"fp64\"", "\"fp32\" or \"bf16\": fp64 is what they are compared with");
+  }
+  const SelftestLimits limits = selftest_limits(compute.dtype);
+  if (!o.json) {
+    std::printf("%s %s against fp64 on the CPU; at most %.0e for outputs, %.0e for gradients\n", device_name(compute.device),
+                compute.dtype == DType::bf16 ? "bf16" : "fp32", limits.outputs, limits.gradients);
+    std::printf("%-10s %9s %9s %9s %9s %7s\n", "", "logits", "loss", "gradients", "decoding", "s");
+  }
+  Json rows = Json::array();
+  size_t failed = 0;
+  for (const std::string& name : names) {
+    const SelftestResult r = selftest(name, compute);
+    failed += r.failure.empty() ? 0 : 1;
+    rows.push(row_of(r));
+    if (!o.json) {
+      char decoding[16] = "-";
+      if (r.decoding >= 0) { std::snprintf(decoding, sizeof decoding, "%.1e", r.decoding); }
+      std::printf("%-10s %9.1e %9.1e %9.1e %9s %7.2f  %s\n", r.name.c_str(), r.logits, r.loss, r.gradients, decoding, r.seconds,
+                  r.failure.empty() ? "passed" : ("FAILED: " + r.failure).c_str());
+      std::fflush(stdout);
+    }
+  }
+  if (o.json) {
+    Json out = Json::object();
+    out.set("device", device_name(compute.device));
+    out.set("precision", compute.dtype == DType::bf16 ? "bf16" : "fp32");
+    out.set("results", rows);
+    out.set("failed", static_cast<int64_t>(failed));
+    std::printf("%s\n", out.dump(1).c_str());
+  } else if (failed == 0) {
+    std::printf("all %zu passed\n", names.size());
+  } else {
+    std::printf("%zu of %zu failed\n", failed, names.size());
+  }
+  return failed == 0 ? 0 : static_cast<int>(ExitCode::kNumeric);
+}
+
+}  // namespace
+
+void add_selftest_verb(CLI::App& app, int& exit_code) {
+  CLI::App& verb = *app.add_subcommand("selftest", "Compares every layer on this device with fp64 on the CPU");
+  const auto o = std::make_shared<Options>();
+  verb.add_option("NAME", o->names, "Types of layers, or \"optimizer\"; default: all");
+  verb.add_option("--device", o->device, "Where to compute")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str();
+  verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)")->check(CLI::IsMember({"fp32", "bf16", "fp64"}));
+  verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)")->check(CLI::NonNegativeNumber)->capture_default_str();
+  verb.add_flag("--json", o->json, "Machine-readable output");
+  verb.callback([o, &exit_code] { exit_code = run_selftest(*o); });
+}
+
+}  // namespace hebb
