@@ -7,7 +7,8 @@ namespace hebb {
 // lockstep: one chunk of all of them reads one state of the keys and values, then updates it. Tensors
 // per token are [B T, ...] and hold all chunks; H heads, n sub-keys per codebook, k slots per head,
 // D = half key size, E = H k entries per token. An entry's number is token E + j, so that ascending
-// entries are in the order (sequence, token, j) in which all sums over readers run.
+// entries are in the order (sequence, token, j) in which all sums over readers run. q, v, w, vh and their
+// gradients may be bf16 on a GPU; everything else is fp32 there.
 
 /// Tokens [first, first + count) of every sequence.
 struct FastChunk {
@@ -53,16 +54,21 @@ struct FastLookupKeys {
   FastScore score;
   bool keep_entries, keep_slots;
 };
-HEBB_KERNEL_CPU(FastLookupKeys)
+HEBB_KERNEL(FastLookupKeys)
 
-/// Reader lists of a chunk; sorted [R E] i64 is scratch.
+/// Reader lists of a chunk; sorted i64 is scratch of fast_readers_scratch(stream, R E) numbers.
 struct FastIndexReaders {
   FastReaders out;
   Tensor sorted, slots;
   FastChunk chunk;
   FastPairs pairs;
+  int64_t table;  // slots of the table
 };
-HEBB_KERNEL_CPU(FastIndexReaders)
+HEBB_KERNEL(FastIndexReaders)
+inline int64_t fast_readers_scratch(const Stream& stream, int64_t entries) {
+  constexpr int64_t kGpuNumbers = 3, kMore = 1024;  // a key, two pairs of key and position, counts of digits
+  return stream.device == DeviceKind::cuda ? kGpuNumbers * entries + kMore : entries;
+}
 
 /// vh [., dv] = sum of weights times rows of values [n n, dv]. Bound: memory, E rows a token.
 struct FastReadValues {
@@ -71,7 +77,7 @@ struct FastReadValues {
   Tensor values;
   FastChunk chunk;
 };
-HEBB_KERNEL_CPU(FastReadValues)
+HEBB_KERNEL(FastReadValues)
 
 /// rows [U, dv] = values[slots]; restore: the other way round.
 struct FastKeepRows {
@@ -79,7 +85,7 @@ struct FastKeepRows {
   FastReaders readers;
   bool restore;
 };
-HEBB_KERNEL_CPU(FastKeepRows)
+HEBB_KERNEL(FastKeepRows)
 
 /// values[i] += step / n_i sum over readers of a w (v_target - vh). error [R, dv] is scratch.
 /// Bound: memory, E rows of `error` a token (cache) and every touched row once.
@@ -91,7 +97,7 @@ struct FastWriteValues {
   FastPairs pairs;
   double step;
 };
-HEBB_KERNEL_CPU(FastWriteValues)
+HEBB_KERNEL(FastWriteValues)
 
 /// next = keys - rate d(A_0 + A_1)/d keys: the entropy step. usage [2, n] = m; gamma [., H, 2, k] is
 /// scratch. `count`: tokens that count in m. Cost: 6 E D FLOPs per codebook and token.
@@ -103,7 +109,7 @@ struct FastEntropyStep {
   FastScore score;
   double rate, count;
 };
-HEBB_KERNEL_CPU(FastEntropyStep)
+HEBB_KERNEL(FastEntropyStep)
 
 /// next = keys - rate d/d keys of sum w |v_target - vh|^2 / (2 pairs dv). index, gamma [., H, 2, k] and
 /// d_weights [., H, k] are scratch.
@@ -115,7 +121,7 @@ struct FastMemoryStep {
   FastScore score;
   double rate, count;
 };
-HEBB_KERNEL_CPU(FastMemoryStep)
+HEBB_KERNEL(FastMemoryStep)
 
 /// sums[0] += sum w |e|^2 / 2; sums[1] += |values - rows|^2 (f64).
 struct FastMeasureStep {
@@ -124,7 +130,7 @@ struct FastMeasureStep {
   FastChunk chunk;
   FastPairs pairs;
 };
-HEBB_KERNEL_CPU(FastMeasureStep)
+HEBB_KERNEL(FastMeasureStep)
 
 /// Backward of reading and, with `through`, of the value update (spec 40, section 5): d_weights, d_v +=,
 /// d_w, and the adjoint of the values before the chunk. adjoint [rows, dv] holds the rows that later
@@ -141,7 +147,7 @@ struct FastValuesBackward {
   double step;
   bool through, earlier;  // earlier: chunks before this one need the adjoint
 };
-HEBB_KERNEL_CPU(FastValuesBackward)
+HEBB_KERNEL(FastValuesBackward)
 
 /// Through softmax and scores: d_q (overwritten or added to), and d_keys += unless undefined. index,
 /// gamma [., H, 2, k] are scratch.
@@ -152,7 +158,7 @@ struct FastLookupBackward {
   FastScore score;
   bool accumulate;
 };
-HEBB_KERNEL_CPU(FastLookupBackward)
+HEBB_KERNEL(FastLookupBackward)
 
 /// Through the entropy step: d_q += and d_keys (of the keys before the step, which start as d_next) +=
 /// its part. d_next, d_keys [H, 2, n, D] are different memory. d_keys may be undefined. mean [2, n],
@@ -164,6 +170,6 @@ struct FastEntropyBackward {
   FastScore score;
   double rate;
 };
-HEBB_KERNEL_CPU(FastEntropyBackward)
+HEBB_KERNEL(FastEntropyBackward)
 
 }  // namespace hebb

@@ -81,12 +81,14 @@ template <class S> void read(const FastMlpRead& a) {
       hid[r * h + i] = row[i] * row[h + i] * sigmoid(row[h + i]);
     }
   });
-  // Sequences are apart in vh.
-  for (int64_t b = 0; b < a.chunk.batch; ++b) {
-    times(a.chunk.count, s.value_dim, h, hid + b * a.chunk.count * h, w.down, true, false,
-          a.vh.as<S>() + (b * a.chunk.length + a.chunk.first) * s.value_dim);
-  }
-  each_row(rows, [&](int64_t r) { add_bias(s.value_dim, w.b_down, a.vh.as<S>() + a.chunk.token(r) * s.value_dim); });
+  const S *out = a.work.out.as<S>(), *bias = w.b_down;
+  times(rows, s.value_dim, h, hid, w.down, true, false, a.work.out.as<S>());
+  each_row(rows, [&](int64_t r) {
+    S* vh = a.vh.as<S>() + a.chunk.token(r) * s.value_dim;
+    for (int64_t i = 0; i < s.value_dim; ++i) {
+      vh[i] = out[r * s.value_dim + i] + bias[i];
+    }
+  });
 }
 
 /// Derivative of the loss with respect to vh: residual [R, dv].

@@ -19,6 +19,30 @@ int64_t sparse_delta_slice(int64_t dim, DType dtype) {
 
 int64_t sparse_delta_slices(int64_t dim, DType dtype) { return divide_up(dim, sparse_delta_slice(dim, dtype)); }
 
+SparseDeltaScratch sparse_delta_scratch(const Stream& stream, const SparseDeltaSizes& n, DType dtype) {
+  SparseDeltaScratch s;
+  if (stream.device == DeviceKind::cuda) {
+    // Sorting: some rows and heads at a time, at least one; an entry's key, and what sort_keys takes of it.
+    constexpr int64_t kEntriesAtOnce = int64_t{1} << 22, kIntsPerEntry = 6, kMore = 4096;
+    const int64_t entries = n.length * (n.writes + n.reads), streams = n.batch * n.heads;
+    const int64_t at_once = std::clamp<int64_t>(kEntriesAtOnce / entries, 1, streams);
+    const Shape memories{n.batch, n.heads, n.slots, n.dim};
+    s.map = {1, at_once * entries * kIntsPerEntry + kMore};
+    s.order = {n.batch, n.heads, entries};
+    s.table = memories;
+    s.sums = memories;
+    s.carry = {n.tokens(), n.heads, n.writes};
+    s.slices = divide_up(n.dim, kSparseDeltaSlice);
+    return s;
+  }
+  s.slices = sparse_delta_slices(n.dim, dtype);
+  const auto workers = [&](int64_t slices) { return std::min<int64_t>(threads(), n.batch * n.heads * slices); };
+  s.map = {workers(1), n.slots};
+  s.table = {workers(s.slices), n.row_limit(), sparse_delta_slice(n.dim, dtype)};
+  s.carry = {workers(1), n.row_limit()};
+  return s;
+}
+
 namespace cpu {
 
 using sparse_delta::Channels;
@@ -105,7 +129,7 @@ template <class S> void forward(const SparseDeltaForward& a) {
 }  // namespace
 
 void run(Stream&, const SparseDeltaIndex& a) {
-  const int64_t heads = a.write_slots.size(1), sequences = a.sequences.size(0), slots = a.map.size(1);
+  const int64_t heads = a.write_slots.size(1), sequences = a.sequences.size(0), slots = a.slots;
   std::fill_n(a.map.as<int32_t>(), a.map.numel(), kUnused);
   sparse_delta::for_tasks(sequences * heads, a.map.size(0), [&](int64_t i, int64_t worker) {
     const SparseDeltaSequence& s = sparse_delta::sequences(a.sequences)[i / heads];

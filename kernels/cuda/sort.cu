@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "kernels/cuda/common/scan.h"
+
 // Least significant digit first, 8 bits a pass: count digits by tile, scan the counts in (digit, tile) order, scatter each tile.
 // Integers only, and the order within a tile comes from the position of each item: the result does not depend on any schedule.
 namespace hebb::HEBB_DEVICE {
@@ -30,35 +32,15 @@ __global__ void __launch_bounds__(kThreads) count_digits_kernel(int* counts, con
 
 // Exclusive prefix sums in place, by one block.
 __global__ void __launch_bounds__(kScanThreads) scan_kernel(int* values, int64_t count) {
-  HEBB_SHARED(int[kScanThreads / 32], warp_sums);
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   int carry = 0;
   for (int64_t first = 0; first < count; first += kScanThreads) {
     const int64_t i = first + threadIdx.x;
-    const int value = i < count ? values[i] : 0;
-    int sum = value;  // inclusive, within the warp
-    HEBB_UNROLL
-    for (int delta = 1; delta < 32; delta *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, sum, delta);
-      sum += lane >= delta ? other : 0;
-    }
-    if (lane == 31) {
-      warp_sums[warp] = sum;
-    }
-    __syncthreads();
-    int before = warp_sums[lane];  // inclusive over warps, in every warp alike
-    HEBB_UNROLL
-    for (int delta = 1; delta < 32; delta *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, before, delta);
-      before += lane >= delta ? other : 0;
-    }
-    const int total = __shfl_sync(kAllLanes, before, 31);
-    const int warps_before = __shfl_sync(kAllLanes, before, warp > 0 ? warp - 1 : 0);
+    int total;
+    const int before = block_scan(i < count ? values[i] : 0, total);
     if (i < count) {
-      values[i] = carry + (warp > 0 ? warps_before : 0) + sum - value;
+      values[i] = carry + before;
     }
     carry += total;
-    __syncthreads();  // warp_sums is written again
   }
 }
 

@@ -36,7 +36,7 @@ struct Work {
         hid(arena, {rows, s.hidden}, dtype, "fast activations"), residual(arena, {rows, s.value_dim}, dtype, "prediction errors"),
         d_act(arena, {rows, 2 * s.hidden}, dtype, "fast activation gradients"),
         d_hid(arena, {rows, s.hidden}, dtype, "fast activation gradients") {}
-  FastMlpWork forward() const { return {q, act, hid}; }
+  FastMlpWork forward() const { return {q, act, hid, residual}; }
   Buffer q, act, hid, residual, d_act, d_hid;
 };
 
@@ -60,7 +60,7 @@ struct FastMlpNode final : Node {
     Stream& stream = tape.stream();
     Arena& arena = tape.arena();
     const FastMlpSizes& s = o.sizes;
-    const DType dtype = tape.dtype(vh);
+    const DType dtype = sum_dtype(tape.dtype(vh));
     const auto count = static_cast<int64_t>(log->chunks.size());
     const bool through = o.through && !frozen && count > 1;
     const int64_t rows = log->chunks.front().tokens(), more = through ? rows : 0;
@@ -75,7 +75,7 @@ struct FastMlpNode final : Node {
     if (d_v && !d_v.accumulate) {
       fill_zero(stream, d_v.tensor);
     }
-    const Buffer again(arena, tape.shape(vh), dtype, "memory reading");  // the forward pass is repeated chunk by chunk
+    const Buffer again(arena, tape.shape(vh), tape.dtype(vh), "memory reading");  // the forward pass is repeated chunk by chunk
     for (int64_t c = count - 1; c >= 0; --c) {
       const FastChunk& chunk = log->chunks[static_cast<size_t>(c)];
       const int64_t pairs = log->pairs[static_cast<size_t>(c)];
@@ -85,7 +85,7 @@ struct FastMlpNode final : Node {
       run(stream, FastMlpBackward{d_q.tensor, d_v.tensor, through && c > 0 ? d_weights.tensor() : Tensor{}, tangent, t_act, work.d_act,
                                   d_tact, t_hid, work.d_hid, d_thid, work.residual, y, d_local, tape.grad(vh),
                                   second ? d_next.tensor() : Tensor{}, log->gradient(c), log->weights(c), tape.value(vh), work.forward(),
-                                  {tape.value(v), log->targets, o.mean, pairs}, s, chunk, o.rate, o.clip, d_q.accumulate});
+                                  {tape.value(v), log->targets, o.mean, pairs, o.lookahead}, s, chunk, o.rate, o.clip, d_q.accumulate});
       if (through && c > 0 && c + 1 < count && pairs == 0) {
         add_to(stream, d_weights, d_next);
       }
@@ -97,13 +97,13 @@ struct FastMlpNode final : Node {
 /// Chunks of one row, each read and then, for the first `updates` of them, learned.
 void run_chunks(Stream& stream, Arena& arena, const FastMlpOptions& o, const FastMlpLog& log, const Tensor& q, const Tensor& v,
                 const Tensor& vh, int64_t updates) {
-  const Work work(arena, o.sizes, log.chunks.front().tokens(), q.dtype);
+  const Work work(arena, o.sizes, log.chunks.front().tokens(), sum_dtype(q.dtype));
   for (size_t i = 0; i < log.chunks.size(); ++i) {
     const auto c = static_cast<int64_t>(i);
     run(stream, FastMlpRead{vh, log.weights(c), q, work.forward(), o.sizes, log.chunks[i]});
     if (c < updates && log.pairs[i] > 0) {
       run(stream, FastMlpStep{log.weights(c + 1), log.gradient(c), work.residual, work.d_act, work.d_hid, log.weights(c), vh,
-                              work.forward(), {v, log.targets, o.mean, log.pairs[i]}, o.sizes, log.chunks[i], o.rate, o.clip});
+                              work.forward(), {v, log.targets, o.mean, log.pairs[i], o.lookahead}, o.sizes, log.chunks[i], o.rate, o.clip});
     } else if (c < updates) {
       copy(stream, log.weights(c + 1), log.weights(c));
     }
@@ -121,7 +121,7 @@ Var fast_mlp_row(Pass& pass, Var q, Var v, const FastMlpParams& params, const Fa
   const bool frozen = pass.freeze_fast_weights, publish = pass.training && !frozen, again = publish && tape.will_run_again();
   const int64_t chunk = frozen ? length : std::min(length, pass.fast_chunk > 0 ? pass.fast_chunk : o.chunk);
   FastMlpNode node;
-  node.log = std::make_shared<FastMlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk, dtype,
+  node.log = std::make_shared<FastMlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk, sum_dtype(dtype),
                                           tape.recording() || again);
   FastMlpLog& log = *node.log;
   const std::vector<int32_t> targets = row_targets(pass.rows, chunk, o.lookahead);
@@ -155,7 +155,7 @@ Var fast_mlp_row(Pass& pass, Var q, Var v, const FastMlpParams& params, const Fa
 
 void fast_mlp_read(Stream& stream, Arena& arena, const FastMlpOptions& o, const Tensor& q, const FastChunk& chunk,
                    const FastMlpParams& params, const Tensor& vh) {
-  FastMlpLog log(arena, o, chunk, chunk.count, q.dtype, false);
+  FastMlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
   log.pairs = {0};
   pack(stream, params, log.weights(0), false);
   run_chunks(stream, arena, o, log, q, {}, vh, 0);
@@ -163,7 +163,7 @@ void fast_mlp_read(Stream& stream, Arena& arena, const FastMlpOptions& o, const 
 
 void fast_mlp_update(Stream& stream, Arena& arena, const FastMlpOptions& o, const Tensor& q, const Tensor& v,
                      const std::vector<int32_t>& targets, const FastChunk& chunk, const FastMlpParams& params) {
-  FastMlpLog log(arena, o, chunk, chunk.count, q.dtype, false);
+  FastMlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
   log.pairs = {pairs_of(targets, chunk)};
   copy_to_device(stream, log.targets, targets.data());
   pack(stream, params, log.weights(0), false);

@@ -60,9 +60,9 @@ namespace {
 
 /// Scratch memory of the chunks of one row or one update.
 struct Work {
-  Work(Arena& arena, const FastProductKeyOptions& o, const FastRowLog& log, int64_t tokens, DType dtype)
+  Work(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const FastRowLog& log, int64_t tokens, DType dtype)
       : key_norms(arena, {o.heads, 2, o.subkeys}, dtype, "key norms"),
-        sorted(arena, {log.largest_chunk() * o.heads * o.top_k}, DType::i64, "sorted readers"),
+        sorted(arena, {fast_readers_scratch(stream, log.largest_chunk() * o.heads * o.top_k)}, DType::i64, "sorted readers"),
         error(arena, {log.largest_chunk(), o.value_dim}, dtype, "prediction errors"),
         gamma(arena, {tokens, o.heads, 2, o.top_k}, dtype, "key step weights"),
         index(arena, {tokens, o.heads, 2, o.top_k}, DType::i32, "key step entries"),
@@ -108,7 +108,7 @@ void update_chunk(Stream& stream, const FastProductKeyOptions& o, const FastRowL
   const FastChunk& chunk = log.chunk(c);
   const FastLookup lookup = log.lookup();
   const FastReaders readers = log.readers(c);
-  run(stream, FastIndexReaders{readers, work.sorted, lookup.slots, chunk, pairs});
+  run(stream, FastIndexReaders{readers, work.sorted, lookup.slots, chunk, pairs, o.subkeys * o.subkeys});
   if (keep || measures != nullptr) {
     run(stream, FastKeepRows{log.rows(c), values, readers, false});
   }
@@ -144,8 +144,8 @@ struct FastProductKeyNode final : Node {
   void backward(Tape& tape) override {
     Stream& stream = tape.stream();
     const bool through = !frozen && o.through != GradThroughUpdate::none;
-    const DType dtype = tape.dtype(vh);
-    const Work work(tape.arena(), o, *log, tape.shape(vh)[0], dtype);
+    const DType dtype = sum_dtype(tape.dtype(vh));
+    const Work work(stream, tape.arena(), o, *log, tape.shape(vh)[0], dtype);
     const GradSlot d_q = tape.grad_slot(q);
     const GradSlot d_v = through ? tape.grad_slot(v) : GradSlot{}, d_w = through && w ? tape.grad_slot(w) : GradSlot{};
     for (const GradSlot& d : {d_v, d_w}) {
@@ -247,7 +247,7 @@ struct RowPass {
   /// Reads all chunks and makes `updates` updates.
   void run_chunks(int64_t updates, bool keep, Measures* measures) {
     Stream& stream = pass.stream();
-    const Work work(pass.tape.arena(), o, log, pass.tokens(), q.dtype);
+    const Work work(stream, pass.tape.arena(), o, log, pass.tokens(), sum_dtype(q.dtype));
     const FastLookup lookup = log.lookup();
     const bool keep_entries = force(pass, lookup.entries, name + ".entries", o.subkeys);
     const bool keep_slots = force(pass, lookup.slots, name + ".slots", o.subkeys * o.subkeys);
@@ -307,7 +307,7 @@ Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& va
   const auto keep_rows = keep ? FastRowLog::Keep::all : measured ? FastRowLog::Keep::latest : FastRowLog::Keep::none;
   FastProductKeyNode node;
   node.o = o;
-  node.log = std::make_shared<FastRowLog>(tape.arena(), o, pass.batch(), length, chunk, dtype, keep_rows, backward || again);
+  node.log = std::make_shared<FastRowLog>(tape.arena(), o, pass.batch(), length, chunk, sum_dtype(dtype), keep_rows, backward || again);
   node.values = values.value;
   node.q = q;
   node.v = v;
@@ -339,8 +339,8 @@ Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& va
 void fast_product_key_read(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const Tensor& q, const FastChunk& chunk,
                            const Param& keys, const Param& values, const Tensor& vh) {
   const Tensor q4 = q.view({chunk.batch * chunk.length, o.heads, 2, o.half_dim});
-  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, q.dtype, FastRowLog::Keep::none, false);
-  const Buffer key_norms(arena, {o.heads, 2, o.subkeys}, q.dtype, "key norms");
+  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none, false);
+  const Buffer key_norms(arena, {o.heads, 2, o.subkeys}, sum_dtype(q.dtype), "key norms");
   run(stream, FastLookupKeys{log.lookup(), key_norms, q4, keys.value, chunk, o.score, false, false});
   run(stream, FastReadValues{vh, log.lookup(), values.value, chunk});
 }
@@ -352,8 +352,8 @@ void fast_product_key_update(Stream& stream, Arena& arena, const FastProductKeyO
     return;
   }
   const Tensor q4 = q.view({tokens, o.heads, 2, o.half_dim});
-  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, q.dtype, FastRowLog::Keep::none, false);
-  const Work work(arena, o, log, tokens, q.dtype);
+  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none, false);
+  const Work work(stream, arena, o, log, tokens, sum_dtype(q.dtype));
   const Buffer vh(arena, {tokens, o.value_dim}, q.dtype, "memory reading");
   copy_to_device(stream, log.targets(), targets.data());
   copy(stream, log.keys(0), keys.value);

@@ -1,8 +1,6 @@
 #include "layers/ops/sparse_delta.h"
 
-#include <algorithm>
 
-#include "core/parallel.h"
 #include "kernels/delta_gates.h"
 #include "kernels/sparse_delta.h"
 #include "layers/ops/sparse_delta_statistics.h"
@@ -15,7 +13,7 @@ Tensor value_or_none(Tape& tape, Var v) { return v ? tape.value(v) : Tensor{}; }
 /// Tensors that forward and backward both compute from the inputs and the selected slots.
 struct Prepared {
   Buffer write_weights, read_weights, decay, g, beta;          // [N,H,W] [N,H,R] [N,H(,W)] [N,H] [N,H]
-  Buffer write_rows, read_rows, touched, count, table;         // see kernels/sparse_delta.h
+  Buffer write_rows, read_rows, touched, count, table, order;  // see kernels/sparse_delta.h
 };
 
 struct SparseDeltaNode final : Node {
@@ -31,17 +29,17 @@ struct SparseDeltaNode final : Node {
     return {weights, slots, tape.value(scores).view({tokens, config.heads, 2, config.subkeys}), address.activation,
             address.scale};
   }
-  // Sizes of scratch depend on the shape of the batch, not on its documents: dry runs know them.
-  int64_t row_limit() const {
-    return std::min(config.slots(), tokens / batch * (config.write.count + config.read.count));
+  SparseDeltaScratch scratch(Tape& tape) const {
+    const SparseDeltaSizes sizes{batch,           tokens / batch,     config.heads,     config.slots(),
+                                 config.value_dim, config.write.count, config.read.count};
+    return sparse_delta_scratch(tape.stream(), sizes, sum_dtype(tape.dtype(in.v)));
   }
-  int64_t workers(int64_t slices) const { return std::min<int64_t>(threads(), batch * config.heads * slices); }
 
   Prepared prepare(Tape& tape) const;
   SparseDeltaInputs inputs(Tape& tape, const Prepared& p) const {
     return {p.write_weights, p.read_weights, p.decay, p.beta,
             tape.value(in.v).view({tokens, config.heads, config.value_dim}), value_or_none(tape, in.memory),
-            write_slots, read_slots, sequences, p.write_rows, p.read_rows, p.touched, p.count, p.table};
+            write_slots, read_slots, sequences, p.write_rows, p.read_rows, p.touched, p.count, p.table, p.order};
   }
   void backward(Tape& tape) override;
 
@@ -53,7 +51,7 @@ struct SparseDeltaNode final : Node {
 };
 
 Prepared SparseDeltaNode::prepare(Tape& tape) const {
-  const DType dtype = tape.dtype(in.v);
+  const DType dtype = sum_dtype(tape.dtype(in.v));
   const Shape heads{tokens, config.heads};
   Prepared p;
   p.write_weights = tape.scratch(write_slots.shape, dtype, "slot weights");
@@ -73,26 +71,28 @@ Prepared SparseDeltaNode::prepare(Tape& tape) const {
 }
 
 void SparseDeltaNode::index(Tape& tape, Prepared& p) const {
-  const DType dtype = tape.dtype(in.v);
   const int64_t heads = config.heads;
+  const SparseDeltaScratch shapes = scratch(tape);
   p.write_rows = tape.scratch(write_slots.shape, DType::i32, "slot rows");
   p.read_rows = tape.scratch(read_slots.shape, DType::i32, "slot rows");
   p.touched = tape.scratch({tokens, heads, config.write.count + config.read.count}, DType::i32, "touched slots");
   p.count = tape.scratch({sequences.size(0), heads}, DType::i32, "touched slots");
-  {
-    const Buffer map = tape.scratch({workers(1), config.slots()}, DType::i32, "slot map");
-    run(tape.stream(),
-        SparseDeltaIndex{p.write_rows, p.read_rows, p.touched, p.count, map, write_slots, read_slots, sequences});
+  if (shapes.order.rank > 0) {
+    p.order = tape.scratch(shapes.order, DType::i32, "uses of slots");
   }
-  p.table = tape.scratch(
-      {workers(sparse_delta_slices(config.value_dim, dtype)), row_limit(), sparse_delta_slice(config.value_dim, dtype)},
-      dtype, "sparse delta rows");
+  {
+    const Buffer map = tape.scratch(shapes.map, DType::i32, "slot map");
+    run(tape.stream(), SparseDeltaIndex{p.write_rows, p.read_rows, p.touched, p.count, map, p.order, write_slots,
+                                        read_slots, sequences, config.slots()});
+  }
+  p.table = tape.scratch(shapes.table, sum_dtype(tape.dtype(in.v)), "sparse delta rows");
 }
 
 void SparseDeltaNode::backward(Tape& tape) {
   HEBB_ASSERT(tape.has_grad(y));
-  const DType dtype = tape.dtype(in.v);
-  const int64_t heads = config.heads, slices = sparse_delta_slices(config.value_dim, dtype);
+  const DType dtype = sum_dtype(tape.dtype(in.v));
+  const SparseDeltaScratch shapes = scratch(tape);
+  const int64_t heads = config.heads, slices = shapes.slices;
   const Shape values{tokens, heads, config.value_dim};
   Prepared p = prepare(tape);
   const Buffer d_writes = tape.scratch(write_slots.shape, dtype, "slot weight gradients");
@@ -105,13 +105,15 @@ void SparseDeltaNode::backward(Tape& tape) {
     const Buffer by_token = tape.scratch({slices, tokens, heads}, dtype, "slice sums");
     {
       const Buffer d_u = tape.scratch(values, dtype, "write gradients");
-      const GradSlot d_v = tape.grad_slot(in.v);
-      run(tape.stream(),
-          SparseDeltaBackward{d_u, d_v ? d_v.tensor.view(values) : Tensor{}, tape.grad_slot(in.memory).tensor, by_write,
-                              by_read, by_token, tape.grad(y).view(values), error, inputs(tape, p), d_v.accumulate});
+      const GradSlot d_v = tape.grad_slot(in.v), d_memory = tape.grad_slot(in.memory);
+      const Buffer sums = d_memory && shapes.sums.rank > 0 ? tape.scratch(shapes.sums, dtype, "sparse delta gradients")
+                                                           : Buffer{};
+      run(tape.stream(), SparseDeltaBackward{d_u, d_v ? d_v.tensor.view(values) : Tensor{}, d_memory.tensor, by_write,
+                                             by_read, by_token, sums, tape.grad(y).view(values), error,
+                                             inputs(tape, p), d_v.accumulate});
     }
     p.table = {};
-    const Buffer carry = tape.scratch({workers(1), row_limit()}, DType::f64, "decay gradient sums");
+    const Buffer carry = tape.scratch(shapes.carry, DType::f64, "decay gradient sums");
     run(tape.stream(),
         SparseDeltaScan{d_writes, d_reads, d_g, d_beta, carry, by_write, by_read, by_token, p.g, inputs(tape, p)});
   }
@@ -231,7 +233,7 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
   node.write_slots = choose(pass, in.k, config, config.write, name + ".write_slots");
   node.read_slots = choose(pass, in.q, config, config.read, name + ".read_slots");
   if (tape.recording()) {
-    node.error = tape.saved(values, dtype, "sparse delta errors");
+    node.error = tape.saved(values, sum_dtype(dtype), "sparse delta errors");
   }
   const Tensor restarted = upload_sequences(pass, node, state != nullptr);
   const Tensor carried = state != nullptr ? state->memory.tensor() : Tensor{};

@@ -126,7 +126,8 @@ template <class S> void Case::run(bool with_gradients) {
     in.count = d.make({sequences, h}, DType::i32);
     hebb::run(d.stream,
               SparseDeltaIndex{in.write_rows, in.read_rows, in.touched, in.count,
-                               d.make({workers, n.slots}, DType::i32), in.write_slots, in.read_slots, in.sequences});
+                               d.make({workers, n.slots}, DType::i32), Tensor{}, in.write_slots, in.read_slots,
+                               in.sequences, n.slots});
     in.table = d.make({workers, n.slots, sparse_delta_slice(n.dim, dtype_of<S>)});
   }
   const Tensor out = d.make(in.v.shape), error = d.make(in.v.shape);
@@ -143,7 +144,7 @@ template <class S> void Case::run(bool with_gradients) {
   const Tensor gv = d.make(in.v.shape),
                gm = d.put({h, n.slots, n.dim}, Values(static_cast<size_t>(h * n.slots * n.dim)));
   hebb::run(d.stream, SparseDeltaBackward{d.make(in.v.shape), gv, memory.empty() ? Tensor{} : gm, by_write, by_read,
-                                          by_token, d.put(in.v.shape, d_y), error, in, false});
+                                          by_token, Tensor{}, d.put(in.v.shape, d_y), error, in, false});
   const Tensor gk = d.make(in.write_weights.shape), gq = d.make(in.read_weights.shape), gg = d.make({t, h}),
                gb = d.make({t, h});
   hebb::run(d.stream, SparseDeltaScan{gk, gq, gg, gb, d.make({workers, n.slots}, DType::f64), by_write, by_read,

@@ -52,6 +52,8 @@ class Twins {
     pair.start.assign(values.begin(), values.end());
     return last();
   }
+  /// Sums in fp64 on both sides.
+  Twin double_sum(hebb::Shape shape) { return random(shape, 1, hebb::DType::f64, Role::result); }
   /// Overwritten whole by the kernel: NaN before.
   Twin output(hebb::Shape shape) { return poisoned(shape, activations_, Role::result); }
   Twin float_output(hebb::Shape shape) { return poisoned(shape, hebb::DType::f32, Role::result); }

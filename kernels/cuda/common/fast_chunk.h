@@ -1,0 +1,28 @@
+#pragma once
+#include "kernels/cuda/common/prelude.h"
+#include "kernels/cuda/common/split.h"
+#include "kernels/fast_product_key.h"
+
+namespace hebb::HEBB_DEVICE {
+
+/// FastChunk::token and FastChunk::local for device code.
+__device__ __forceinline__ int64_t token_of(const FastChunk& chunk, int64_t r) {
+  const Split at(r, chunk.count);
+  return at.quotient * chunk.length + chunk.first + at.remainder;
+}
+__device__ __forceinline__ int64_t local_of(const FastChunk& chunk, int64_t token) {
+  const Split at(token, chunk.length);
+  return at.quotient * chunk.count + at.remainder - chunk.first;
+}
+/// Of row `row` over `width` entries of each of the chunk's tokens: token and entry of all tokens.
+struct EntryOf {
+  int64_t token, entry;
+
+  __device__ EntryOf(const FastChunk& chunk, int64_t row, int64_t width) {
+    const Split at(row, width);
+    token = token_of(chunk, at.quotient);
+    entry = token * width + at.remainder;
+  }
+};
+
+}  // namespace hebb::HEBB_DEVICE

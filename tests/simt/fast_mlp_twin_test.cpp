@@ -1,0 +1,80 @@
+// Fast-weight perceptrons, against their CPU twin.
+#include "twins.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+constexpr FastMlpSizes kSizes{.key_dim = 5, .hidden = 7, .value_dim = 6};
+constexpr FastChunk kChunk{.batch = 2, .length = 11, .first = 4, .count = 5};
+constexpr int64_t kTokens = 22, kRows = 10;
+
+/// Targets `lookahead` tokens later in the chunk; a document ends after two of its tokens.
+std::vector<int64_t> targets_of(int64_t lookahead) {
+  std::vector<int64_t> targets(kTokens, -1);
+  for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t t = kChunk.first; t + lookahead < kChunk.first + kChunk.count; ++t) {
+      const bool same = (t < kChunk.first + 2) == (t + lookahead < kChunk.first + 2);
+      targets[static_cast<size_t>(b * kChunk.length + t)] = same ? b * kChunk.length + t + lookahead : -1;
+    }
+  }
+  return targets;
+}
+
+struct Layer {
+  Twins& t;
+  bool mean;
+  int64_t lookahead;
+  double clip;
+  Twin weights = t.parameter({kSizes.total()}), tokens_q = t.input({kTokens, kSizes.key_dim}), v = t.input({kTokens, kSizes.value_dim}),
+       vh = t.input({kTokens, kSizes.value_dim}), targets = t.integers({kTokens}, targets_of(lookahead)),
+       q = t.float_output({kRows, kSizes.key_dim}), act = t.float_output({kRows, 2 * kSizes.hidden}),
+       hid = t.float_output({kRows, kSizes.hidden}), out = t.scratch({kRows, kSizes.value_dim});
+
+  template <class At>
+  FastMlpWork work(At&& at) const {
+    return {at(q), at(act), at(hid), at(out)};
+  }
+  template <class At>
+  FastMlpPairs pairs(At&& at) const {
+    return {at(v), at(targets), mean, 5, lookahead};
+  }
+};
+
+void check_layer(Twins& t, bool mean, int64_t lookahead, double clip, bool second) {
+  Layer l{t, mean, lookahead, clip};
+  const Twin reading = t.sum({kTokens, kSizes.value_dim});
+  const auto read = [&](auto at) { return FastMlpRead{at(reading), at(l.weights), at(l.tokens_q), l.work(at), kSizes, kChunk}; };
+  t.check(read);
+  t.prepare(read);
+  const Shape wide{kRows, 2 * kSizes.hidden}, hidden{kRows, kSizes.hidden}, values{kRows, kSizes.value_dim};
+  const Twin residual = t.scratch(values), d_act = t.scratch(wide), d_hid = t.scratch(hidden), next = t.float_output({kSizes.total()}),
+             gradient = t.float_output({kSizes.total()});
+  const auto step = [&](auto at) {
+    return FastMlpStep{at(next), at(gradient), at(residual), at(d_act), at(d_hid), at(l.weights), at(l.vh), l.work(at), l.pairs(at),
+                       kSizes, kChunk, 0.3, clip};
+  };
+  t.check(step);
+  t.prepare(step);
+  const Twin d_q = t.sum({kTokens, kSizes.key_dim}), d_v = t.sum({kTokens, kSizes.value_dim}),
+             d_weights = lookahead == 0 ? Twin{} : t.float_output({kSizes.total()}), tangent = t.scratch({kSizes.total()}),
+             t_act = t.scratch(wide), d_tact = t.scratch(wide), t_hid = t.scratch(hidden), d_thid = t.scratch(hidden),
+             y = t.scratch(values), d_local = t.scratch({kRows, kSizes.key_dim}), d_vh = t.input({kTokens, kSizes.value_dim}),
+             d_next = second ? t.parameter({kSizes.total()}) : Twin{};
+  t.check([&](auto at) {
+    return FastMlpBackward{at(d_q), at(d_v), at(d_weights), at(tangent), at(t_act), at(d_act), at(d_tact), at(t_hid), at(d_hid),
+                           at(d_thid), at(residual), at(y), at(d_local), at(d_vh), at(d_next), at(gradient), at(l.weights), at(l.vh),
+                           l.work(at), l.pairs(at), kSizes, kChunk, 0.3, clip, mean};
+  }, 1e-5);  // chains of five products
+}
+
+TEST_CASE("reading, step and gradients of fast perceptrons equal the CPU's", "[fast]") {
+  const bool mean = GENERATE(false, true), second = GENERATE(false, true);
+  const int64_t lookahead = GENERATE(0, 1, 2);
+  const double clip = GENERATE(0.0, 0.05);
+  CAPTURE(mean, second, lookahead, clip);
+  in_both_types([&](Twins& t) { check_layer(t, mean, lookahead, clip, second); });
+}
+
+}  // namespace

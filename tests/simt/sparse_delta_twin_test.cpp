@@ -1,0 +1,236 @@
+// Sparse delta memory: all kernels of a layer's two passes, against the CPU's in fp64. Their scratch differs, so they run as one.
+#include <algorithm>
+#include <map>
+
+#include "kernels/sparse_delta.h"
+#include "twins.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+/// Tensors on the host, in fp64.
+class HostMemory {
+ public:
+  static constexpr DType kActivations = DType::f64, kSums = DType::f64;
+
+  Tensor make(Shape shape, DType dtype) {
+    bytes_.push_back(std::make_unique<std::vector<unsigned char>>(static_cast<size_t>(shape.numel() * dtype_bytes(dtype)) + 1, 0xFF));
+    return {bytes_.back()->data(), dtype, shape};
+  }
+  Tensor put(Shape shape, const std::vector<double>& values, DType) {
+    const Tensor t = make(shape, DType::f64);
+    std::copy(values.begin(), values.end(), t.as<double>());
+    return t;
+  }
+  std::vector<double> get(const Tensor& t) const { return {t.as<double>(), t.as<double>() + t.numel()}; }
+  template <class Args>
+  void run(const Args& args) {
+    hebb::cpu::run(stream, args);
+  }
+  Stream stream;
+
+ private:
+  std::vector<std::unique_ptr<std::vector<unsigned char>>> bytes_;
+};
+
+/// Tensors on the emulated device, T for v, y and their gradients.
+template <class T>
+class DeviceMemory {
+ public:
+  static constexpr DType kActivations = dtype_of<T>, kSums = DType::f32;
+
+  Tensor make(Shape shape, DType dtype) {
+    bytes_.push_back(std::make_unique<DeviceArray<unsigned char>>(shape.numel() * dtype_bytes(dtype)));
+    return {bytes_.back()->data(), dtype, shape};
+  }
+  Tensor put(Shape shape, const std::vector<double>& values, DType dtype) {
+    const Tensor t = make(shape, dtype);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (dtype == DType::bf16) {
+        t.as<bf16>()[i] = rounded<bf16>(static_cast<float>(values[i]));
+      } else {
+        t.as<float>()[i] = static_cast<float>(values[i]);
+      }
+    }
+    return t;
+  }
+  std::vector<double> get(const Tensor& t) {
+    simt::check_guards();
+    std::vector<double> out;
+    for (int64_t i = 0; i < t.numel(); ++i) {
+      out.push_back(t.dtype == DType::bf16 ? value_of(t.as<bf16>()[i]) : t.as<float>()[i]);
+    }
+    return out;
+  }
+  template <class Args>
+  void run(const Args& args) {
+    device::run(stream_, args);
+  }
+  TestStream stream_;
+  Stream& stream = stream_;
+
+ private:
+  std::vector<std::unique_ptr<DeviceArray<unsigned char>>> bytes_;
+};
+
+struct Case {
+  SparseDeltaSizes n;
+  std::vector<int32_t> lengths;  // of a row's documents
+  bool by_key, has_memory, accumulate;
+  std::vector<double> k, q, g, beta, v, memory, d_y, state, before;
+  std::vector<int32_t> write_slots, read_slots;
+
+  Case(SparseDeltaSizes sizes, std::vector<int32_t> document_lengths, bool decay_by_key, bool memory_is_learned, bool bf16_values)
+      : n(sizes), lengths(std::move(document_lengths)), by_key(decay_by_key), has_memory(memory_is_learned), accumulate(by_key) {
+    uint32_t seed = 1;
+    const auto numbers = [&seed](int64_t count, double scale) {
+      return as_double(random_values<float>(count, seed++, scale));
+    };
+    const auto activations = [&](int64_t count, uint32_t seed) {
+      return bf16_values ? as_double(random_values<bf16>(count, seed)) : as_double(random_values<float>(count, seed));
+    };
+    const int64_t heads = n.tokens() * n.heads;
+    k = numbers(heads * n.writes, 0.7);
+    q = numbers(heads * n.reads, 1);
+    g = numbers(heads, 1);
+    beta = numbers(heads, 1);
+    memory = numbers(n.heads * n.slots * n.dim, 1);
+    state = numbers(n.batch * n.heads * n.slots * n.dim, 1);
+    v = activations(heads * n.dim, 91);
+    d_y = activations(heads * n.dim, 92);
+    before = activations(heads * n.dim, 93);
+    for (double& x : g) {
+      x = -1 - x;  // log decays
+    }
+    g[3] = by_key ? g[3] : -200;  // underflows in fp32
+    for (double& x : beta) {
+      x = std::fabs(x);
+    }
+    write_slots = choose(n.writes, 5);
+    read_slots = choose(n.reads, 6);
+  }
+  /// Ascending distinct slots per token and head.
+  std::vector<int32_t> choose(int64_t count, uint32_t seed) const {
+    Numbers numbers(seed);
+    std::vector<int32_t> out;
+    for (int64_t i = 0; i < n.tokens() * n.heads; ++i) {
+      std::vector<int32_t> all(static_cast<size_t>(n.slots));
+      for (size_t s = 0; s < all.size(); ++s) {
+        all[s] = static_cast<int32_t>(s);
+      }
+      for (int64_t j = 0; j < count; ++j) {
+        std::swap(all[static_cast<size_t>(j)], all[static_cast<size_t>(j) + numbers.below(static_cast<uint32_t>(n.slots - j))]);
+      }
+      std::sort(all.begin(), all.begin() + count);
+      out.insert(out.end(), all.begin(), all.begin() + count);
+    }
+    return out;
+  }
+
+  template <class Memory>
+  Tensor integers(Memory& memory_of, Shape shape, const std::vector<int32_t>& values) const {
+    const Tensor t = memory_of.make(shape, DType::i32);
+    std::copy(values.begin(), values.end(), t.as<int32_t>());
+    return t;
+  }
+
+  /// Everything that the kernels compute, by name.
+  template <class Memory>
+  std::map<std::string, std::vector<double>> run(bool carried) const {
+    Memory m;
+    constexpr DType sums = Memory::kSums, activations = Memory::kActivations;
+    const Shape heads{n.tokens(), n.heads}, writes{n.tokens(), n.heads, n.writes}, reads{n.tokens(), n.heads, n.reads},
+        values{n.tokens(), n.heads, n.dim}, table{n.heads, n.slots, n.dim};
+    std::vector<int32_t> list;
+    for (int64_t b = 0; b < n.batch; ++b) {
+      auto at = static_cast<int32_t>(b * n.length);
+      for (const int32_t length : lengths) {
+        list.insert(list.end(), {at, length, static_cast<int32_t>(b), carried ? 1 : 0});
+        at += length;
+      }
+    }
+    const auto sequences = static_cast<int64_t>(list.size()) / 4;
+    const SparseDeltaScratch shapes = sparse_delta_scratch(m.stream, n, sums);
+    SparseDeltaInputs in{};
+    in.write_weights = m.put(writes, k, sums);
+    in.read_weights = m.put(reads, q, sums);
+    in.beta = m.put(heads, beta, sums);
+    in.v = m.put(values, v, activations);
+    in.memory = has_memory ? m.put(table, memory, sums) : Tensor{};
+    in.write_slots = integers(m, writes, write_slots);
+    in.read_slots = integers(m, reads, read_slots);
+    in.sequences = integers(m, {sequences, 4}, list);
+    const Tensor decays = m.put(heads, g, sums);
+    in.decay = m.make(by_key ? writes : heads, sums);
+    m.run(SparseDeltaDecay{in.decay, decays, by_key ? in.write_weights : Tensor{}});
+    const Tensor y = m.make(values, activations), error = m.make(values, sums);
+    if (carried) {
+      const Tensor carried_state = m.put({n.batch, n.heads, n.slots, n.dim}, state, sums);
+      m.run(SparseDeltaForward{y, Tensor{}, carried_state, in});
+      return {{"y", m.get(y)}, {"state", m.get(carried_state)}};
+    }
+    in.write_rows = m.make(writes, DType::i32);
+    in.read_rows = m.make(reads, DType::i32);
+    in.touched = m.make({n.tokens(), n.heads, n.writes + n.reads}, DType::i32);
+    in.count = m.make({sequences, n.heads}, DType::i32);
+    in.order = shapes.order.rank > 0 ? m.make(shapes.order, DType::i32) : Tensor{};
+    m.run(SparseDeltaIndex{in.write_rows, in.read_rows, in.touched, in.count, m.make(shapes.map, DType::i32), in.order, in.write_slots,
+                           in.read_slots, in.sequences, n.slots});
+    in.table = m.make(shapes.table, sums);
+    m.run(SparseDeltaForward{y, error, Tensor{}, in});
+    const Tensor by_write = m.make({shapes.slices, n.tokens(), n.heads, 2, n.writes}, sums),
+                 by_read = m.make({shapes.slices, n.tokens(), n.heads, n.reads}, sums),
+                 by_token = m.make({shapes.slices, n.tokens(), n.heads}, sums);
+    const Tensor d_v = m.put(values, before, activations), d_memory = m.put(table, memory, sums);
+    m.run(SparseDeltaBackward{m.make(values, sums), d_v, has_memory ? d_memory : Tensor{}, by_write, by_read, by_token,
+                              shapes.sums.rank > 0 ? m.make(shapes.sums, sums) : Tensor{}, m.put(values, d_y, activations), error, in,
+                              accumulate});
+    const Tensor d_k = m.make(writes, sums), d_q = m.make(reads, sums), d_g = m.make(heads, sums), d_beta = m.make(heads, sums);
+    m.run(SparseDeltaScan{d_k, d_q, d_g, d_beta, m.make(shapes.carry, DType::f64), by_write, by_read, by_token, decays, in});
+    return {{"y", m.get(y)},     {"error", m.get(error)}, {"d_v", m.get(d_v)}, {"d_memory", m.get(d_memory)},
+            {"d_k", m.get(d_k)}, {"d_q", m.get(d_q)},     {"d_g", m.get(d_g)}, {"d_beta", m.get(d_beta)}};
+  }
+
+  template <class T>
+  void check(bool carried) const {
+    const auto expected = run<HostMemory>(carried);
+    both_ways([&] {
+      const auto found = run<DeviceMemory<T>>(carried);
+      for (const auto& [name, values] : expected) {
+        CAPTURE(name);
+        const bool rounded_last = std::is_same_v<T, bf16> && (name == "y" || name == "d_v");
+        // Sums over up to 30 tokens of products of up to 100 terms, some of which cancel.
+        CHECK(relative_error(found.at(name), values) < (rounded_last ? 4e-3 : 5e-6));
+      }
+    });
+  }
+};
+
+TEST_CASE("sparse delta memories and their gradients equal the CPU's", "[fast]") {
+  const bool by_key = GENERATE(false, true), has_memory = GENERATE(false, true);
+  CAPTURE(by_key, has_memory);
+  const SparseDeltaSizes sizes{.batch = 2, .length = 13, .heads = 2, .slots = 25, .dim = 71, .writes = 7, .reads = 9};
+  Case(sizes, {1, 8, 4}, by_key, has_memory, false).check<float>(false);
+  Case(sizes, {13}, by_key, has_memory, true).check<bf16>(false);
+}
+
+TEST_CASE("sparse delta memories of few and of many slots a token equal the CPU's", "[fast]") {
+  Case({.batch = 1, .length = 6, .heads = 1, .slots = 4, .dim = 3, .writes = 1, .reads = 4}, {2, 4}, false, true, false).check<float>(false);
+  Case({.batch = 1, .length = 5, .heads = 1, .slots = 81, .dim = 33, .writes = 70, .reads = 3}, {5}, true, true, false)
+      .check<float>(false);
+}
+
+TEST_CASE("sparse delta memories that are carried on equal the CPU's", "[fast]") {
+  const int64_t length = GENERATE(1, 5);
+  const SparseDeltaSizes sizes{.batch = 3, .length = length, .heads = 2, .slots = 16, .dim = 66, .writes = 3, .reads = 5};
+  Case(sizes, {static_cast<int32_t>(length)}, false, true, false).check<float>(true);
+}
+
+TEST_CASE("sparse delta memories do not race", "[threads]") {
+  Case({.batch = 1, .length = 3, .heads = 1, .slots = 9, .dim = 65, .writes = 6, .reads = 5}, {1, 2}, false, true, false)
+      .check<float>(false);
+}
+
+}  // namespace
