@@ -5,8 +5,8 @@
 
 // One block a row of the batch, head and 64 channels walks over the row's tokens; its warps share the slots of a token. Channels are
 // independent, so blocks never meet, and the slots of a token are distinct, so warps do not either. FLOPs: H D (4 W + 2 R) a token.
-// HBM: 2 W + R rows of D floats a token and head where the table exceeds L2. Until tokens overlap, the latency of two dependent rounds
-// of loads and three barriers a token bounds a block, about 2 us; B H D / 64 blocks run side by side.
+// HBM: 2 W + R rows of D floats a token and head where the table exceeds L2. A token waits for two rounds of loads, from L2 since the
+// token before asked for them, and for three barriers: that latency bounds a block; B H D / 64 blocks run side by side.
 // The index is a radix sort of all (slot, time) of a row and head: HBM, about 70 bytes a slot and token.
 namespace hebb::HEBB_DEVICE {
 namespace {
@@ -26,14 +26,17 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_forward_kernel(T*
     const bool carried = sequence.carried != 0;
     const Memory memory(in, at, carried);
     const int32_t *const write_codes = carried ? in.write_slots : in.write_rows, *const read_codes = carried ? in.read_slots : in.read_rows;
-    for (int64_t t = sequence.first; t < int64_t{sequence.first} + sequence.length; ++t) {
+    const int64_t end = int64_t{sequence.first} + sequence.length;
+    for (int64_t t = sequence.first; t < end; ++t) {
       const int64_t token = t * in.heads + at.head;
       const int32_t *const writes = write_codes + token * in.writes, *const reads = read_codes + token * in.reads;
       const float *const k = in.write_weights + token * in.writes, *const q = in.read_weights + token * in.reads;
+      const Ahead ahead(in, t + 1 < end, writes + in.heads * in.writes, reads + in.heads * in.reads);
       Pair held[kHeld], sum{};
       share(at, in.writes, [&](int64_t n, int j) { held[j] = memory.load(at, writes[n]); },
             [&](int64_t n, int j) { sum.add(-k[n] * in.decay_of(token, n), held[j]); });
       put(old, at, sum);
+      ahead.fetch(memory, at);
       __syncthreads();
       Pair e = total(old, at);
       e.add(1.0f, at.load(in.v + token * in.dim));

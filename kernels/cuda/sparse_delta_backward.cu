@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_adjoint_kernel(fl
       const int64_t token = t * in.heads + at.head;
       const int32_t *const writes = in.write_slots + token * in.writes, *const reads = in.read_slots + token * in.reads;
       const float *const k = in.write_weights + token * in.writes, *const q = in.read_weights + token * in.reads;
+      const Ahead ahead(in, t > sequence.first, writes - in.heads * in.writes, reads - in.heads * in.reads);
       const Pair d_reading = at.load(d_y + token * in.dim), e = at.load(error + token * in.dim);
       Pair held[kHeld], sum{};
       share(at, in.reads, [&](int64_t n, int j) { held[j] = at.load(memory.row(reads[n])); },
@@ -67,6 +68,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_adjoint_kernel(fl
               }
             });
       put(partial, at, sum);
+      ahead.fetch(memory, at);
       __syncthreads();
       const Pair d_write = total(partial, at);
       if (at.warp == 0) {
@@ -99,9 +101,11 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_value_kernel(T* d
     if (sequence.row != at.row) {
       break;
     }
-    for (int64_t t = sequence.first; t < int64_t{sequence.first} + sequence.length; ++t) {
+    const int64_t end = int64_t{sequence.first} + sequence.length;
+    for (int64_t t = sequence.first; t < end; ++t) {
       const int64_t token = t * in.heads + at.head, place = at.slice * in.tokens * in.heads + token;
       const int32_t *const writes = in.write_rows + token * in.writes, *const reads = in.read_rows + token * in.reads;
+      const Ahead ahead(in, t + 1 < end, writes + in.heads * in.writes, reads + in.heads * in.reads);
       const float* const k = in.write_weights + token * in.writes;
       const float beta = in.beta[token];
       const Pair d_write = at.load(d_u + token * in.dim), d_reading = at.load(d_y + token * in.dim);
@@ -129,6 +133,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_value_kernel(T* d
               held[j].add(k[n], u);
               at.store(memory.row(writes[n]), held[j], false);
             });
+      ahead.fetch(memory, at);
       __syncthreads();
       share(at, in.reads, [&](int64_t n, int j) { held[j] = memory.load(at, reads[n]); },
             [&](int64_t n, int j) {

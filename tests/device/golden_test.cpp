@@ -120,6 +120,21 @@ TEST_CASE("golden cases of gdn on the GPU's kernels") {
   }
 }
 
+TEST_CASE("golden cases of sdm, fwpkm and fwmlp on the GPU's kernels") {
+  const std::string layer = GENERATE(as<std::string>(), "sdm", "fwpkm", "fwmlp");
+  const int n = GENERATE(1, 2, 3, 4);
+  if (has_device()) {
+    check_trace(layer + "-" + std::to_string(n), kTolerance);
+  }
+}
+
+TEST_CASE("training runs of sdm, fwpkm and fwmlp on the GPU's kernels equal the reference", "[slow]") {
+  const std::string name = GENERATE(as<std::string>(), "train-02", "train-08", "train-12");
+  if (has_device()) {
+    check_run(name);
+  }
+}
+
 TEST_CASE("training runs of gdn, attention and pkm on the GPU's kernels equal the reference", "[slow]") {
   const std::string name = GENERATE(as<std::string>(), "train-10", "train-13", "train-14", "train-15", "train-16");
   if (has_device()) {

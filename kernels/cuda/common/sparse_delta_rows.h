@@ -1,6 +1,7 @@
 #pragma once
 // Rows of a sparse delta memory as one block sees them: one row of the batch, one head, 64 channels. A lane holds channels `lane` and
 // `lane + 32` of the slice; the warps share the slots of a token, `kHeld` of them in flight each.
+#include "kernels/cuda/common/prefetch.h"
 #include "kernels/cuda/common/split.h"
 #include "kernels/sparse_delta.h"
 
@@ -125,6 +126,30 @@ struct Memory {
       return {};
     }
     return at.load(code >= 0 ? row(code) : initial + static_cast<int64_t>(~code) * dim);
+  }
+};
+
+/// Rows of the token that comes next, one a thread, on their way into L2 while this token is computed. Codes are read when the object is
+/// made and needed when fetch() is called.
+struct Ahead {
+  int32_t code = 0;
+  bool wanted;
+
+  /// writes, reads: codes of that token.
+  template <class T>
+  __device__ Ahead(const Inputs<T>& in, bool exists, const int32_t* writes, const int32_t* reads)
+      : wanted(exists && threadIdx.x < in.writes + in.reads) {
+    if (wanted) {
+      code = threadIdx.x < in.writes ? writes[threadIdx.x] : reads[threadIdx.x - in.writes];
+    }
+  }
+  __device__ __forceinline__ void fetch(const Memory& memory, const Place& at) const {
+    if (wanted && (code >= 0 || memory.initial != nullptr)) {
+      const int64_t first = at.slice * kSparseDeltaSlice;
+      const float* const line = (code >= 0 ? memory.row(code) : memory.initial + static_cast<int64_t>(~code) * memory.dim) + first;
+      prefetch_line(line);
+      prefetch_line(first + 32 < memory.dim ? line + 32 : line);
+    }
   }
 };
 
