@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_forward_kernel(T*
       const int32_t *const writes = write_codes + token * in.writes, *const reads = read_codes + token * in.reads;
       const float *const k = in.write_weights + token * in.writes, *const q = in.read_weights + token * in.reads;
       const Ahead ahead(in, t + 1 < end, writes + in.heads * in.writes, reads + in.heads * in.reads);
-      Pair held[kHeld], sum{};
+      Pair held[kHeld]{}, sum{};
       share(at, in.writes, [&](int64_t n, int j) { held[j] = memory.load(at, writes[n]); },
             [&](int64_t n, int j) { sum.add(-k[n] * in.decay_of(token, n), held[j]); });
       put(old, at, sum);

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_adjoint_kernel(fl
       const float *const k = in.write_weights + token * in.writes, *const q = in.read_weights + token * in.reads;
       const Ahead ahead(in, t > sequence.first, writes - in.heads * in.writes, reads - in.heads * in.reads);
       const Pair d_reading = at.load(d_y + token * in.dim), e = at.load(error + token * in.dim);
-      Pair held[kHeld], sum{};
+      Pair held[kHeld]{}, sum{};
       share(at, in.reads, [&](int64_t n, int j) { held[j] = at.load(memory.row(reads[n])); },
             [&](int64_t n, int j) {
               held[j].add(q[n], d_reading);
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_value_kernel(T* d
         }
       }
       u.scale(beta);
-      Pair held[kHeld];
+      Pair held[kHeld]{};
       share(at, in.writes, [&](int64_t n, int j) { held[j] = memory.load(at, writes[n]); },
             [&](int64_t n, int j) {
               held[j].scale(in.decay_of(token, n));
