@@ -11,31 +11,31 @@ struct PredictionScore {
   Tensor score, p, v;
   bool takes_max;
 };
-HEBB_KERNEL_CPU(PredictionScore)
+HEBB_KERNEL(PredictionScore)
 
 /// y [N, H, 2 dv + d] = (l2(p), l2(v), x) per head, l2(x) = x / sqrt(sum x^2 + 1e-6); p, v [N, H, dv], x [N, d].
 struct RouterInput {
   Tensor y, p, v, x;
 };
-HEBB_KERNEL_CPU(RouterInput)
+HEBB_KERNEL(RouterInput)
 
 /// d_x [N, d] (overwritten or added to) = sum over heads of the last d channels of d_y [N, H, C].
 struct RouterInputBackward {
   Tensor d_x, d_y;
   bool accumulate;
 };
-HEBB_KERNEL_CPU(RouterInputBackward)
+HEBB_KERNEL(RouterInputBackward)
 
 /// y = x Phi(x), elementwise; d_x = d_y (Phi(x) + x phi(x)), overwritten or added to.
 struct Gelu {
   Tensor y, x;
 };
-HEBB_KERNEL_CPU(Gelu)
+HEBB_KERNEL(Gelu)
 struct GeluBackward {
   Tensor d_x, d_y, x;
   bool accumulate;
 };
-HEBB_KERNEL_CPU(GeluBackward)
+HEBB_KERNEL(GeluBackward)
 
 /// own [N] = min or max over heads of sigmoid(logits [N, H]), winner [N] i32 the head (the first of equal ones);
 /// score [N] = gamma own + (1 - gamma) previous, gamma = sigmoid(eda_logit [1]); without previous: own.
@@ -44,7 +44,7 @@ struct RouterScore {
   Tensor logits, previous, eda_logit;
   bool takes_max;
 };
-HEBB_KERNEL_CPU(RouterScore)
+HEBB_KERNEL(RouterScore)
 
 /// From d_score [N]: d_logits [N, H] (only the winner gets some) and d_previous, overwritten or added to;
 /// d_eda_logit +=. Each may be undefined. Serial: a few operations a token.
@@ -53,7 +53,7 @@ struct RouterScoreBackward {
   Tensor d_score, own, winner, previous, eda_logit;
   bool accumulate_logits, accumulate_previous;
 };
-HEBB_KERNEL_CPU(RouterScoreBackward)
+HEBB_KERNEL(RouterScoreBackward)
 
 enum class Selecting { threshold, all, none };
 
@@ -69,14 +69,14 @@ struct SelectTokens {
   Selecting selecting;
   double range, tau;
 };
-HEBB_KERNEL_CPU(SelectTokens)
+HEBB_KERNEL(SelectTokens)
 
 /// list [L, S, C] at (row or 0, slot) = x [B, T, C], times factor [B, T] if defined, for selected tokens; L is B, or 1.
 /// Bound: memory, 2 passes.
 struct PackTokens {
   Tensor list, x, slot, factor;
 };
-HEBB_KERNEL_CPU(PackTokens)
+HEBB_KERNEL(PackTokens)
 
 /// The gradients of PackTokens into one list (L = 1): d_x (0 for tokens that are not selected) and d_factor [B, T],
 /// overwritten or added to; each may be undefined. Bound: memory, 3 passes.
@@ -85,6 +85,6 @@ struct PackTokensBackward {
   Tensor d_list, x, slot, factor;
   bool accumulate_x, accumulate_factor;
 };
-HEBB_KERNEL_CPU(PackTokensBackward)
+HEBB_KERNEL(PackTokensBackward)
 
 }  // namespace hebb

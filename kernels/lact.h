@@ -15,7 +15,8 @@ struct LactRule {
 // anew from w0, w2 [F, h, D], w1 [F, D, h]; its chunks are counted from its first token.
 // q, k, v, y [B, T, F, D]; rates [B, T, F, 3]: eta = softplus(rates + rate_shift) of W0, W1, W2; mix [B, T, F]: a
 // chunk's momentum is the mean of sigmoid(mix) (undefined without momentum); doc_start [B, T] i32.
-// A head's matrices lie one after the other, W0, W1, W2: 3 h D numbers.
+// A head's matrices lie one after the other, W0, W1, W2: 3 h D numbers. Where activations are bf16, weights and what is
+// carried or gathered are fp32. scratch [slots, elements]: on a GPU one slot a row and head, of LactLayout::total.
 
 /// weights, momentum, sums [B, F, 3 h D] and mix_sums [B, F]: W, M, what the chunk in progress has gathered of G and
 /// of sigmoid(mix); in, for rows that continue; out, after the last token; undefined: nothing is carried.
@@ -26,7 +27,7 @@ struct LactForward {
   Tensor q, k, v, rates, mix, w0, w1, w2, doc_start;
   LactRule rule;
 };
-HEBB_KERNEL_CPU(LactForward)
+HEBB_KERNEL(LactForward)
 
 /// Gradients from d_y through reads, updates, momentum, Muon and row norms; nothing is carried into or out of the
 /// rows. All but the d_w (+=) are overwritten or added to where told so. d_k, d_v and d_rates are undefined where
@@ -41,7 +42,7 @@ struct LactBackward {
   LactRule rule;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_rates, accumulate_mix;
 };
-HEBB_KERNEL_CPU(LactBackward)
+HEBB_KERNEL(LactBackward)
 
 /// Elements of one slot of scratch.
 int64_t lact_forward_scratch(int64_t head_dim, int64_t fast_dim);

@@ -11,7 +11,7 @@ struct LactKeysForward {
   Tensor y, x, scale, offset;
   int64_t column;
 };
-HEBB_KERNEL_CPU(LactKeysForward)
+HEBB_KERNEL(LactKeysForward)
 
 /// d_x (overwritten or added to), and the columns of d_scale and d_offset (+=), each may be undefined; u is computed
 /// again. partial [lact_keys_blocks(N), 2, F D] is scratch of the sums over tokens. Bound: memory, 3 passes.
@@ -21,7 +21,7 @@ struct LactKeysBackward {
   int64_t column;
   bool accumulate;
 };
-HEBB_KERNEL_CPU(LactKeysBackward)
+HEBB_KERNEL(LactKeysBackward)
 
 /// Token blocks of the sums: a function of N only, never of threads.
 int64_t lact_keys_blocks(int64_t tokens);
@@ -30,7 +30,7 @@ int64_t lact_keys_blocks(int64_t tokens);
 struct LactMixForward {
   Tensor y, base, x, gate;
 };
-HEBB_KERNEL_CPU(LactMixForward)
+HEBB_KERNEL(LactMixForward)
 
 /// d_x and d_gate from d_y, overwritten or added to; each may be undefined. Bound: memory, 4 passes.
 struct LactMixBackward {
@@ -38,12 +38,12 @@ struct LactMixBackward {
   Tensor d_y, x, gate;
   bool accumulate_x, accumulate_gate;
 };
-HEBB_KERNEL_CPU(LactMixBackward)
+HEBB_KERNEL(LactMixBackward)
 
 /// y [F, rows, columns] = half the (rectangular) identity for every head.
 struct HalfIdentity {
   Tensor y;
 };
-HEBB_KERNEL_CPU(HalfIdentity)
+HEBB_KERNEL(HalfIdentity)
 
 }  // namespace hebb

@@ -48,7 +48,7 @@ struct RouterScoreNode final : Node {
 }  // namespace
 
 Var prediction_score(Tape& tape, const Tensor& prediction, const Tensor& value, int64_t heads, bool takes_max) {
-  const Var score = tape.output({prediction.size(0)}, prediction.dtype, "router score");
+  const Var score = tape.output({prediction.size(0)}, sum_dtype(prediction.dtype), "router score");
   run(tape.stream(),
       PredictionScore{tape.value(score), by_head(prediction, heads), by_head(value, heads), takes_max});
   return score;
@@ -82,7 +82,7 @@ Var router_score(Tape& tape, Var logits, int64_t tokens, Var previous, Var eda_l
   node.logits = logits;
   node.previous = previous;
   node.eda_logit = previous ? eda_logit : Var{};
-  const DType dtype = tape.dtype(logits);
+  const DType dtype = sum_dtype(tape.dtype(logits));
   node.score = tape.output({tokens}, dtype, "router score");
   node.own = tape.saved({tokens}, dtype, "router score");
   node.winner = tape.saved({tokens}, DType::i32, "router head");

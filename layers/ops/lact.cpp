@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/parallel.h"
+#include "kernels/lact_layout.h"
 
 namespace hebb {
 namespace {
@@ -17,8 +18,18 @@ struct LactNode final : Node {
   bool updates;  // whether a document has a second chunk
 
   Shape tokens(int64_t channels) const { return {batch, length, shape.heads, channels}; }
-  /// Slots of scratch: no more than threads, nor than (row, head) pairs.
-  int64_t slots() const { return std::min<int64_t>(threads(), batch * shape.heads); }
+  /// [slots, elements]: no more slots than threads, nor than (row, head) pairs; on a GPU one a pair.
+  Buffer scratch(Tape& tape, bool carries, bool is_backward) const {
+    const int64_t pairs = batch * shape.heads, d = shape.dim, h = shape.fast;
+    const DType dtype = sum_dtype(tape.dtype(in.q));
+    const char* const name = is_backward ? "fast weight versions" : "fast weight scratch";
+    if (tape.stream().device == DeviceKind::cuda) {
+      return tape.scratch({pairs, LactLayout(length, rule, d, h, carries, is_backward).total}, dtype, name);
+    }
+    const int64_t slots = std::min<int64_t>(threads(), pairs);
+    return tape.scratch({slots, is_backward ? lact_backward_scratch(length, rule.chunk, d, h) : lact_forward_scratch(d, h)},
+                        dtype, name);
+  }
   Tensor mix(const Tensor& t) const { return t.defined() ? t.view({batch, length, shape.heads}) : t; }
 
   template <class Args> void set_inputs(Tape& tape, Args& args) const {
@@ -35,10 +46,9 @@ struct LactNode final : Node {
   }
 
   void backward(Tape& tape) override {
-    const DType dtype = tape.dtype(in.q);
-    const Buffer sums = tape.scratch({batch, shape.heads, shape.weights()}, dtype, "fast weight gradients");
-    const Buffer scratch = tape.scratch({slots(), lact_backward_scratch(length, rule.chunk, shape.dim, shape.fast)},
-                                        dtype, "fast weight versions");
+    const Buffer sums =
+        tape.scratch({batch, shape.heads, shape.weights()}, sum_dtype(tape.dtype(in.q)), "fast weight gradients");
+    const Buffer memory = scratch(tape, false, true);
     LactBackward args{};
     set_inputs(tape, args);
     const GradSlot d_q = tape.grad_slot(in.q);
@@ -50,7 +60,7 @@ struct LactNode final : Node {
     args.d_w1 = added_to(tape, in.w1);
     args.d_w2 = added_to(tape, in.w2);
     args.sums = sums;
-    args.scratch = scratch;
+    args.scratch = memory;
     args.d_y = tape.grad(y).view(tokens(shape.dim));
     run(tape.stream(), args);
   }
@@ -83,10 +93,10 @@ struct LactNode final : Node {
 }  // namespace
 
 LactState::LactState(Arena& arena, int64_t rows, const LactShape& shape, DType dtype)
-    : weights(arena, {rows, shape.heads, shape.weights()}, dtype, "fast weights"),
-      momentum(arena, {rows, shape.heads, shape.weights()}, dtype, "fast weight momentum"),
-      sums(arena, {rows, shape.heads, shape.weights()}, dtype, "fast weight sums"),
-      mix_sums(arena, {rows, shape.heads}, dtype, "momentum sums") {}
+    : weights(arena, {rows, shape.heads, shape.weights()}, sum_dtype(dtype), "fast weights"),
+      momentum(arena, {rows, shape.heads, shape.weights()}, sum_dtype(dtype), "fast weight momentum"),
+      sums(arena, {rows, shape.heads, shape.weights()}, sum_dtype(dtype), "fast weight sums"),
+      mix_sums(arena, {rows, shape.heads}, sum_dtype(dtype), "momentum sums") {}
 
 Var lact_memory(Pass& pass, const LactInputs& in, const LactShape& shape, const LactRule& rule, LactState* state) {
   Tape& tape = pass.tape;
@@ -103,8 +113,7 @@ Var lact_memory(Pass& pass, const LactInputs& in, const LactShape& shape, const 
   const DType dtype = tape.dtype(in.q);
   node.y = tape.output({pass.tokens(), shape.heads * shape.dim}, dtype, "fast weight readings");
   {
-    const Buffer scratch =
-        tape.scratch({node.slots(), lact_forward_scratch(shape.dim, shape.fast)}, dtype, "fast weight scratch");
+    const Buffer scratch = node.scratch(tape, state != nullptr, false);
     LactForward args{};
     node.set_inputs(tape, args);
     args.y = tape.value(node.y).view(node.tokens(shape.dim));

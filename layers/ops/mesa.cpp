@@ -22,8 +22,17 @@ struct MesaNode final : Node {
   int64_t batch, length;
 
   Shape gates() const { return {batch, length, config.heads}; }
-  /// Slots of scratch: no more than threads, nor than (row, head) pairs.
-  int64_t slots() const { return std::min<int64_t>(threads(), batch * config.heads); }
+  /// Slots of scratch: no more than threads, nor than (row, head) pairs. On a GPU chunks go side by side, a few on each multiprocessor.
+  int64_t slots(const Stream& stream) const {
+    constexpr int64_t kChunks = 512;
+    const int64_t heads = batch * config.heads;
+    if (stream.device != DeviceKind::cuda) { return std::min<int64_t>(threads(), heads); }
+    return std::max(heads, std::min(kChunks, grid.chunks.defined() ? grid.chunks.size(0) * config.heads : 0));
+  }
+  /// R and S at chunk starts, [grid.states, H, dk, dk or dv].
+  Buffer starts(Tape& tape, int64_t columns, DType dtype) const {
+    return tape.scratch({grid.states, config.heads, config.key_dim, columns}, dtype, "mesa states");
+  }
 
   void backward(Tape& tape) override {
     const PreparedInput pq = prepare_input(tape, q, doc_start, {}, {}), pk = prepare_input(tape, k, doc_start, {}, {});
@@ -45,14 +54,17 @@ struct MesaNode final : Node {
 
  private:
   void run_core(Tape& tape, MesaBackward args) const {
-    const DType dtype = tape.dtype(in.q);
-    const Buffer keys = tape.scratch({grid.states, config.heads, config.key_dim, config.key_dim}, dtype, "mesa states"),
-                 values =
-                     tape.scratch({grid.states, config.heads, config.key_dim, config.value_dim}, dtype, "mesa states"),
+    const DType dtype = sum_dtype(tape.dtype(in.q));
+    const Buffer keys = starts(tape, config.key_dim, dtype), values = starts(tape, config.value_dim, dtype),
                  sums = tape.scratch({batch, config.heads, config.key_dim}, dtype, "mesa ridge sums"),
-                 scratch =
-                     tape.scratch({slots(), mesa_backward_scratch(grid.longest, config.key_dim, config.value_dim)},
-                                  dtype, "mesa scratch");
+                 scratch = tape.scratch(
+                     {slots(tape.stream()), mesa_backward_scratch(grid.longest, config.key_dim, config.value_dim)}, dtype,
+                     "mesa scratch");
+    Buffer solutions;
+    if (tape.stream().device == DeviceKind::cuda) {
+      solutions = tape.scratch(q.shape, dtype, "mesa second solutions");
+      args.solutions = solutions;
+    }
     const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
     const auto gate = [&](const Tensor& t) { return t.defined() ? t.view(gates()) : t; };
     args.d_a = gate(d_a.tensor);
@@ -98,8 +110,9 @@ void report_residuals(Pass& pass, const Tensor& residual, const std::string& nam
 void run_step(Tape& tape, const MesaNode& node, const MesaForward& a) {
   MesaRule rule = a.rule;
   rule.steps = node.config.decode_steps;
-  const Buffer scratch = tape.scratch({node.slots(), mesa_steps_scratch(node.config.key_dim, node.config.value_dim)},
-                                      a.o.dtype, "mesa scratch");
+  const Buffer scratch =
+      tape.scratch({node.slots(tape.stream()), mesa_steps_scratch(node.config.key_dim, node.config.value_dim)},
+                   sum_dtype(a.o.dtype), "mesa scratch");
   run(tape.stream(),
       MesaSteps{a.o, a.keys, a.values, scratch, a.q, a.k, a.v, a.a, a.b, a.lambda_raw, a.doc_start, rule});
 }
@@ -107,13 +120,19 @@ void run_step(Tape& tape, const MesaNode& node, const MesaForward& a) {
 void run_chunks(Pass& pass, MesaNode& node, MesaForward a, const std::string& name) {
   Tape& tape = pass.tape;
   node.grid = a.grid = chunk_grid(tape, pass.rows, node.config.chunk);
-  const Buffer scratch =
-      tape.scratch({node.slots(), mesa_forward_scratch(a.grid.longest, node.config.key_dim, node.config.value_dim)},
-                   a.o.dtype, "mesa scratch");
+  const DType dtype = sum_dtype(a.o.dtype);
+  const Buffer scratch = tape.scratch(
+      {node.slots(tape.stream()), mesa_forward_scratch(a.grid.longest, node.config.key_dim, node.config.value_dim)},
+      dtype, "mesa scratch");
   a.scratch = scratch;
+  Buffer keys, values;
+  if (tape.stream().device == DeviceKind::cuda) {
+    a.key_starts = keys = node.starts(tape, node.config.key_dim, dtype);
+    a.value_starts = values = node.starts(tape, node.config.value_dim, dtype);
+  }
   Buffer residual;
   if (pass.statistics != nullptr && !tape.recomputing()) {
-    residual = tape.scratch(node.gates(), a.o.dtype, "mesa residuals");
+    residual = tape.scratch(node.gates(), dtype, "mesa residuals");
     a.residual = residual;
   }
   run(tape.stream(), a);
@@ -123,8 +142,8 @@ void run_chunks(Pass& pass, MesaNode& node, MesaForward a, const std::string& na
 }  // namespace
 
 MesaState::MesaState(Arena& arena, int64_t rows, const MesaConfig& config, DType dtype)
-    : keys(arena, {rows, config.heads, config.key_dim, config.key_dim}, dtype, "mesa state"),
-      values(arena, {rows, config.heads, config.key_dim, config.value_dim}, dtype, "mesa state") {
+    : keys(arena, {rows, config.heads, config.key_dim, config.key_dim}, sum_dtype(dtype), "mesa state"),
+      values(arena, {rows, config.heads, config.key_dim, config.value_dim}, sum_dtype(dtype), "mesa state") {
   if (config.conv_size > 0) {
     q = std::make_unique<ShortConvState>(arena, rows, config.conv_size, config.key_channels(), dtype);
     k = std::make_unique<ShortConvState>(arena, rows, config.conv_size, config.key_channels(), dtype);
@@ -147,7 +166,7 @@ Var mesa(Pass& pass, const MesaInputs& in, const MesaConfig& config, MesaState* 
   node.v = {in.v, {}, {}, values, false, false};
   const DType dtype = tape.dtype(in.q);
   node.o = tape.output({pass.tokens(), config.value_channels()}, dtype, "mesa output");
-  if (tape.recording()) { node.x = tape.saved(keys, dtype, "mesa solutions"); }
+  if (tape.recording()) { node.x = tape.saved(keys, sum_dtype(dtype), "mesa solutions"); }
   {
     const PreparedInput q = prepare_input(tape, node.q, node.doc_start, carried(state, &MesaState::q), {});
     const PreparedInput k = prepare_input(tape, node.k, node.doc_start, carried(state, &MesaState::k), {});

@@ -1,4 +1,5 @@
 // The gated delta rule, by steps and by chunks, forward and backward, against its CPU twin.
+#include "chunk_grids.h"
 #include "twins.h"
 
 using namespace hebb_test;
@@ -8,27 +9,6 @@ namespace {
 
 // A chunk is a chain of products and of a triangular system, all in fp32; the CPU's fp32 kernels stay within as much.
 constexpr double kDeltaTolerance = 3e-5;
-
-struct Grid {
-  std::vector<int64_t> chunks, rows{0};
-  int64_t states = 0, longest = 0;
-
-  Grid(const std::vector<int64_t>& doc_start, int64_t batch, int64_t length, int64_t chunk) {
-    for (int64_t row = 0; row < batch; ++row) {
-      for (int64_t t = 0; t < length;) {
-        const int64_t start = doc_start[static_cast<size_t>(row * length + t)];
-        int64_t end = t + 1;
-        while (end < length && end - t < chunk && doc_start[static_cast<size_t>(row * length + end)] == start) {
-          ++end;
-        }
-        chunks.insert(chunks.end(), {row * length + t, end - t, t > 0 && start < t ? states++ : -1});
-        longest = std::max(longest, end - t);
-        t = end;
-      }
-      rows.push_back(static_cast<int64_t>(chunks.size()) / 3);
-    }
-  }
-};
 
 struct Sizes {
   int64_t length, heads, value_heads, dk, dv, chunk;

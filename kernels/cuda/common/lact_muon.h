@@ -1,0 +1,161 @@
+#pragma once
+// Muon's orthogonalisation of a matrix G (spec 42, section B3): X = G / (|G|_F + 1e-7), lying, then five times
+// X = a X + (b A + c A^2) X with A = X Xᵀ. Of the momenta of a slot, for all pairs and matrices side by side; X keeps G's layout, and lies
+// by its strides.
+#include "kernels/cuda/common/lact_memory.h"
+
+namespace hebb::HEBB_DEVICE::lact {
+
+constexpr int kMuonSteps = 5;
+constexpr float kMuonEps = 1e-7f;
+
+struct MuonFactors {
+  float a, b, c;
+};
+
+inline MuonFactors muon_factors(int step) {
+  constexpr MuonFactors kFactors[kMuonSteps] = {{4.0848f, -6.8946f, 2.9270f},
+                                               {3.9505f, -6.3029f, 2.6377f},
+                                               {3.7418f, -5.5913f, 2.3037f},
+                                               {2.8769f, -3.1427f, 1.2046f},
+                                               {2.8366f, -3.0525f, 1.2012f}};
+  return kFactors[step];
+}
+
+/// The first iterate; one block a matrix of a pair.
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) lact_muon_begin_kernel(Fast<T> a, int64_t slot) {
+  const int64_t pair = blockIdx.x / 3, m = blockIdx.x % 3;
+  if (!a.update(pair, slot).exists) {
+    return;
+  }
+  const float* const g = a.momentum_of(pair, slot) + m * a.matrix();
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) {
+    squares += g[i] * g[i];
+  }
+  BlockReducer<float> reduce;
+  const float length = sqrtf(reduce.sum(squares));
+  float* const x = a.part(pair, a.at.iterates + m * a.matrix());
+  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) {
+    x[i] = g[i] / (length + kMuonEps);
+  }
+  if (threadIdx.x == 0) {
+    a.part(pair, a.at.lengths)[m] = length;
+  }
+}
+
+/// square: A = X Xᵀ. polynomial: P = b A + c A^2. next: X' = a X + P X. With a gradient dX' at X': d_polynomial: dP = dX' Xᵀ.
+/// d_square: dA = b dP + c (dP A + A dP). d_next: dX = a dX' + Pᵀ dX' + (dA + dAᵀ) X.
+enum class MuonProduct { square, polynomial, next, d_polynomial, d_square, d_next };
+
+template <class T>
+struct Muon {
+  Fast<T> a;
+  int64_t slot;
+  MuonProduct product;
+  MuonFactors factors;
+  int64_t x, to;  // iterates read and written; of d_next the gradients' (0 or 1) written
+
+  struct Sides {
+    Operand<float> rows, columns;  // X as a left side, and with its columns as rows
+  };
+
+  __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
+    const int64_t pair = batch / 3, m = batch % 3, n = a.fast < a.dim ? a.fast : a.dim, wide = a.longest_side();
+    if (!a.update(pair, slot).exists) {
+      return;
+    }
+    const bool stands = a.rows(m) > a.columns(m);
+    const int64_t across = stands ? 1 : a.columns(m), along = stands ? a.columns(m) : 1;  // strides of X [n, wide]
+    const auto sides = [&](const float* data) { return Sides{{data, across, along, 0, n}, {data, along, across, 0, wide}}; };
+    const auto square_sides = [&](const float* data) { return Sides{{data, n, 1, 0, n}, {data, 1, n, 0, n}}; };
+    const auto squares = [&](int64_t offset) { return a.part(pair, offset) + m * n * n; };
+    const float* const from = a.part(pair, a.at.iterates + (3 * x + m) * a.matrix());
+    float* const d_to = a.part(pair, a.at.d_iterates + (3 * to + m) * a.matrix());
+    const float* const d_from = a.part(pair, a.at.d_iterates + (3 * (1 - to) + m) * a.matrix());
+    const Sides in = sides(from), square = square_sides(squares(a.at.squares)), polynomial = square_sides(squares(a.at.polynomials));
+    const float *add = nullptr;
+    float *out = nullptr, factor = 1, added = 0;
+    int64_t out_row = n, out_column = 1, width = n;
+    TileSums sums = {};
+    if (product == MuonProduct::square) {
+      tile_product(stage, in.rows, row, in.rows, column, wide, sums);
+      out = squares(a.at.squares);
+    } else if (product == MuonProduct::polynomial) {
+      tile_product(stage, square.rows, row, square.columns, column, n, sums);
+      out = squares(a.at.polynomials);
+      add = square.rows.data;
+      factor = factors.c;
+      added = factors.b;
+    } else if (product == MuonProduct::next) {
+      tile_product(stage, polynomial.rows, row, in.columns, column, n, sums);
+      out = a.part(pair, a.at.iterates + (3 * to + m) * a.matrix());
+      add = from;
+    } else if (product == MuonProduct::d_polynomial) {
+      tile_product(stage, sides(d_from).rows, row, in.rows, column, wide, sums);
+      out = squares(a.at.d_polynomials);
+    } else if (product == MuonProduct::d_square) {
+      const Sides d = square_sides(squares(a.at.d_polynomials));
+      tile_product(stage, d.rows, row, square.columns, column, n, sums);
+      tile_product(stage, square.rows, row, d.columns, column, n, sums);
+      out = squares(a.at.d_squares);
+      add = d.rows.data;
+      factor = factors.c;
+      added = factors.b;
+    } else {
+      const Sides d = square_sides(squares(a.at.d_squares));
+      tile_product(stage, polynomial.columns, row, sides(d_from).columns, column, n, sums);
+      tile_product(stage, d.rows, row, in.columns, column, n, sums);
+      tile_product(stage, d.columns, row, in.columns, column, n, sums);
+      out = d_to;
+      add = d_from;
+    }
+    if (product == MuonProduct::next || product == MuonProduct::d_next) {
+      out_row = across;
+      out_column = along;
+      width = wide;
+      added = factors.a;
+    }
+    tile_each(row, column, n, width, [&](int64_t r, int64_t c, int i, int j) {
+      const int64_t at = r * out_row + c * out_column;
+      out[at] = factor * sums[i][j] + (add != nullptr ? added * add[at] : 0.0f);
+    });
+  }
+};
+
+template <class T>
+void muon_product(Stream& stream, const Fast<T>& a, int64_t slot, MuonProduct product, int step, int64_t x, int64_t to) {
+  const bool is_wide = product == MuonProduct::next || product == MuonProduct::d_next;
+  const int64_t n = a.fast < a.dim ? a.fast : a.dim;
+  each_tile("lact_muon", stream, 3 * a.pairs(), n, is_wide ? a.longest_side() : n, Muon<T>{a, slot, product, muon_factors(step), x, to});
+}
+
+/// Fills the iterates of a slot, all (backward) or the last two; returns the number of the last.
+template <class T>
+int64_t run_muon(Stream& stream, const Fast<T>& a, int64_t slot, bool keeps) {
+  if (!a.has_muon) {
+    return 0;
+  }
+  const auto place = [&](int step) { return keeps ? step : step % 2; };
+  HEBB_LAUNCH(lact_muon_begin_kernel<T>, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot);
+  for (int step = 0; step < kMuonSteps; ++step) {
+    muon_product(stream, a, slot, MuonProduct::square, step, place(step), 0);
+    muon_product(stream, a, slot, MuonProduct::polynomial, step, place(step), 0);
+    muon_product(stream, a, slot, MuonProduct::next, step, place(step), place(step + 1));
+  }
+  return place(kMuonSteps);
+}
+
+/// The weights behind the update of a slot. One launch or two of tiles, 12 h D FLOPs a token and head; rows by warps, bound by HBM.
+template <class T>
+void run_update(Stream& stream, const Fast<T>& a, int64_t slot, bool keeps) {
+  each_tile("lact_gather_hidden", stream, a.pairs(), a.at.window, a.fast, GatherHidden<T>{a, slot});
+  each_tile("lact_gather_sums", stream, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherSums<T>{a, slot});
+  if (slot < a.at.slots) {
+    const int64_t last = run_muon(stream, a, slot, keeps);
+    each_warp("lact_move", stream, a.pairs() * (2 * a.fast + a.dim), Move<T>{a, slot, last});
+  }
+}
+
+}  // namespace hebb::HEBB_DEVICE::lact

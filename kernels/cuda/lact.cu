@@ -1,0 +1,91 @@
+#include "kernels/lact.h"
+
+#include "kernels/cuda/common/lact_muon.h"
+
+// Updates of all rows in waves, T / C of them, each of 3 launches (18 with Muon) whose blocks are tiles of 64 x 64; then all tokens read,
+// 2 launches. FLOPs a token and head: 6 h D, and 12 h D where a chunk is gathered; bound by multiply-adds of CUDA cores in fp32.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+using namespace lact;
+
+/// silu(W0 q) * (W2 q); tiles [T, h].
+template <class T>
+struct ReadHidden {
+  Fast<T> a;
+
+  __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
+    TileSums z0 = {}, z2 = {};
+    a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
+      const Operand<T> queries = a.tokens(a.q, pair, 0, first, last);
+      tile_product(stage, queries, row, a.straight(a.weights_of(pair, version, 0), 0), column, a.dim, z0);
+      tile_product(stage, queries, row, a.straight(a.weights_of(pair, version, 2), 2), column, a.dim, z2);
+    });
+    float* const out = a.part(pair, a.at.hidden);
+    tile_each(row, column, a.length, a.fast,
+              [&](int64_t r, int64_t c, int i, int j) { out[r * a.fast + c] = z0[i][j] * sigmoid(z0[i][j]) * z2[i][j]; });
+  }
+};
+
+/// y = W1 of that; tiles [T, D].
+template <class T>
+struct ReadOut {
+  Fast<T> a;
+  T* y;
+
+  __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
+    TileSums sums = {};
+    const float* const hidden = a.part(pair, a.at.hidden);
+    a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
+      tile_product(stage, a.channels(hidden, first, last), row, a.straight(a.weights_of(pair, version, 1), 1), column, a.fast, sums);
+    });
+    tile_each(row, column, a.length, a.dim,
+              [&](int64_t r, int64_t c, int i, int j) { y[a.entry(pair, r) * a.dim + c] = from_float<T>(sums[i][j]); });
+  }
+};
+
+/// What is carried out of the rows, but for the sums.
+template <class T>
+struct Store {
+  Fast<T> a;
+
+  __device__ void operator()(int64_t pair, int64_t i) const {
+    const int version = a.integers(pair, a.at.version)[a.length - 1];
+    const int64_t to = pair * a.all() + i;
+    if (version != kCarried) {
+      a.weights[to] = a.weights_of(pair, version, i / a.matrix())[i % a.matrix()];
+      a.momentum[to] = version == kInitial ? 0.0f : a.momentum_of(pair, version)[i];
+    }
+    if (i == 0) {
+      a.mix_sums[pair] = a.part(pair, a.at.mixed)[a.at.slots];
+    }
+  }
+};
+
+}  // namespace
+
+void run(Stream& stream, const LactForward& a) {
+  dispatch_float(a.q.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const bool carries = a.weights.defined();
+    Fast<T> f(a, carries, false);
+    f.weights = a.weights.as<float>();
+    f.momentum = a.momentum.as<float>();
+    f.sums = a.sums.as<float>();
+    f.mix_sums = a.mix_sums.as<float>();
+    HEBB_LAUNCH(lact_tables_kernel<T>, blocks_for(f.pairs(), 1), kBlockThreads, 0, stream, f);
+    for (int64_t slot = 0; slot < f.at.slots; ++slot) {
+      run_update(stream, f, slot, false);
+    }
+    if (carries) {
+      run_update(stream, f, f.at.slots, false);
+    }
+    each_tile("lact_read_hidden", stream, f.pairs(), f.length, f.fast, ReadHidden<T>{f});
+    each_tile("lact_read", stream, f.pairs(), f.length, f.dim, ReadOut<T>{f, a.y.as<T>()});
+    if (carries) {
+      each_element("lact_store", stream, f.pairs(), f.all(), Store<T>{f});
+    }
+  });
+}
+
+}  // namespace hebb::HEBB_DEVICE

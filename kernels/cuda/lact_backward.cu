@@ -1,0 +1,465 @@
+#include "kernels/cuda/common/lact_muon.h"
+
+// The forward pass's waves again, then what reads contribute, for all tokens side by side (18 h D FLOPs a token and head), then the waves
+// in reverse (48 h D for what is gathered), each of 7 launches (50 with Muon). Bound by multiply-adds of CUDA cores in fp32.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+using namespace lact;
+
+/// Where the gradients go; null: not wanted.
+template <class T>
+struct Gradients {
+  T *q, *k, *v, *rates, *mix;
+  float* sums;  // [pairs, 3 h D] at the initial weights
+  const T* d_y;
+  bool accumulate_q, accumulate_k, accumulate_v, accumulate_rates, accumulate_mix;
+};
+
+template <class T>
+struct Backward {
+  Fast<T> a;
+  Gradients<T> d;
+  int64_t slot;
+
+  __device__ float* sums_of(int64_t pair) const { return d.sums + pair * a.all(); }
+  /// The gradient at a version of the weights.
+  __device__ float* at_weights(int64_t pair, int version) const {
+    return version == kInitial ? sums_of(pair) : a.part(pair, a.at.d_weights + version * a.all());
+  }
+  /// Whether the document has an update after this one, whose momentum comes from this one's.
+  __device__ bool goes_on(int64_t pair) const {
+    const int32_t* const begin = a.integers(pair, a.at.begin);
+    return slot + 1 < a.at.slots && begin[slot + 1] == begin[slot] + a.chunk;
+  }
+};
+
+/// Gradients at z0 and z2 and the hidden values of all queries; tiles [T, h].
+template <class T>
+struct ReadBackHidden {
+  Backward<T> b;
+
+  __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
+    const Fast<T>& a = b.a;
+    TileSums z0 = {}, z2 = {}, dh = {};
+    a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
+      const Operand<T> queries = a.tokens(a.q, pair, 0, first, last), d_y = a.tokens(b.d.d_y, pair, 0, first, last);
+      tile_product(stage, queries, row, a.straight(a.weights_of(pair, version, 0), 0), column, a.dim, z0);
+      tile_product(stage, queries, row, a.straight(a.weights_of(pair, version, 2), 2), column, a.dim, z2);
+      tile_product(stage, d_y, row, a.turned(a.weights_of(pair, version, 1), 1), column, a.dim, dh);
+    });
+    float* const out = a.part(pair, a.at.hidden);
+    const int64_t size = a.length * a.fast;
+    tile_each(row, column, a.length, a.fast, [&](int64_t r, int64_t c, int i, int j) {
+      const float z = z0[i][j], up = z2[i][j], d = dh[i][j], s = sigmoid(z);
+      const int64_t to = r * a.fast + c;
+      out[to] = d * up * silu_slope(z, s);
+      out[size + to] = z * s * up;
+      out[2 * size + to] = d * z * s;
+    });
+  }
+};
+
+/// d_q; tiles [T, D].
+template <class T>
+struct ReadBackQueries {
+  Backward<T> b;
+
+  __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
+    const Fast<T>& a = b.a;
+    TileSums sums = {};
+    const float* const hidden = a.part(pair, a.at.hidden);
+    a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
+      for (const int64_t m : {0, 2}) {
+        tile_product(stage, a.channels(hidden + m * a.length * a.fast, first, last), row, a.turned(a.weights_of(pair, version, m), m), column,
+                     a.fast, sums);
+      }
+    });
+    tile_each(row, column, a.length, a.dim, [&](int64_t r, int64_t c, int i, int j) {
+      write(b.d.q[a.entry(pair, r) * a.dim + c], sums[i][j], b.d.accumulate_q);
+    });
+  }
+};
+
+/// What reads contribute to the gradients at all versions of the weights. Batches: pairs, matrices, and slots and the initial weights.
+template <class T>
+struct ReadBackWeights {
+  Backward<T> b;
+
+  __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
+    const Fast<T>& a = b.a;
+    const int64_t slots = a.at.slots + 1, pair = batch / (3 * slots), m = batch / slots % 3, slot = batch % slots;
+    const int32_t *const begin = a.integers(pair, a.at.begin), *const end = a.integers(pair, a.at.end);
+    const int64_t rows = a.rows(m), columns = a.columns(m);
+    const bool is_initial = slot == a.at.slots;
+    if (row >= rows || column >= columns || (!is_initial && begin[slot] < 0)) {
+      return;
+    }
+    TileSums sums = {};
+    const float* const hidden = a.part(pair, a.at.hidden) + m * a.length * a.fast;
+    const auto add = [&](int64_t first, int64_t last) {
+      if (m == 1) {
+        tile_product(stage, a.turned_tokens(b.d.d_y, pair, first), row, a.turned_channels(hidden + first * a.fast), column, last - first,
+                     sums);
+      } else {
+        tile_product(stage, a.turned_channels(hidden + first * a.fast), row, a.turned_tokens(a.q, pair, first), column, last - first, sums);
+      }
+    };
+    if (is_initial) {  // what lies between the slots' tokens
+      int64_t first = 0;
+      for (int64_t s = 0; s < a.at.slots; ++s) {
+        if (begin[s] >= 0) {
+          add(first, begin[s]);
+          first = end[s];
+        }
+      }
+      add(first, a.length);
+    } else {
+      add(begin[slot], end[slot]);
+    }
+    float* const to = b.at_weights(pair, is_initial ? kInitial : static_cast<int>(slot)) + m * a.matrix();
+    tile_each(row, column, rows, columns, [&](int64_t r, int64_t c, int i, int j) { to[r * columns + c] = sums[i][j]; });
+  }
+};
+
+/// Tokens of a document's last chunk write nothing. Rows: tokens of all rows and heads.
+template <class T>
+struct WriteZeros {
+  Backward<T> b;
+
+  __device__ void operator()(int64_t item, int64_t c) const {
+    const Fast<T>& a = b.a;
+    const int64_t pair = item / a.length, t = item % a.length;
+    const int32_t* const starts = a.doc_start + pair / a.heads * a.length;
+    const int64_t next = t - (t - starts[t]) % a.chunk + a.chunk;
+    if (next < a.length && starts[next] == starts[t]) {
+      return;
+    }
+    const int64_t entry = a.entry(pair, t);
+    const auto clear = [&](T* to, int64_t width, bool accumulate) {
+      if (to != nullptr && !accumulate && c < width) {
+        to[entry * width + c] = from_float<T>(0);
+      }
+    };
+    clear(b.d.k, a.dim, b.d.accumulate_k);
+    clear(b.d.v, a.dim, b.d.accumulate_v);
+    clear(b.d.rates, 3, b.d.accumulate_rates);
+    clear(b.d.mix, 1, b.d.accumulate_mix);
+  }
+};
+
+/// W' = N P / (|P| + eps), P = W + step, row by row: from W' to P, hence to W and the step, and to N.
+template <class T>
+struct UndoMove {
+  Backward<T> b;
+  int64_t last_iterate;
+
+  __device__ void operator()(int64_t item, int lane) const {
+    const Fast<T>& a = b.a;
+    const MatrixRow row(a, item);
+    const Update u = a.update(row.pair, b.slot);
+    if (!u.exists) {
+      return;
+    }
+    const int64_t at = row.m * a.matrix() + row.at;
+    const float *const w = a.weights_of(row.pair, u.previous, row.m) + row.at,
+                *const step = step_of(a, row.pair, b.slot, row.m, last_iterate) + row.at,
+                *const first = a.weights_of(row.pair, kInitial, row.m) + row.at,
+                *const d = b.at_weights(row.pair, static_cast<int>(b.slot)) + at;
+    float squares = 0, along = 0;
+    for (int64_t i = lane; i < row.columns; i += 32) {
+      const float p = w[i] + step[i];
+      squares += p * p;
+      along += d[i] * p;
+    }
+    const float length = sqrtf(warp_sum(squares)), inverse = 1.0f / (length + kNormEps);
+    const float target = sqrtf(warp_dot(row.columns, first, first, lane));
+    along = warp_sum(along) * inverse;  // the gradient at N
+    const float scale = target * inverse, back = length > 0.0f ? -scale * along / length : 0.0f, of_first = target > 0.0f ? along / target : 0.0f;
+    float *const d_step = a.part(row.pair, a.at.d_step) + at, *const before = b.at_weights(row.pair, u.previous) + at,
+          *const total = b.sums_of(row.pair) + at;
+    for (int64_t i = lane; i < row.columns; i += 32) {
+      const float d_p = scale * d[i] + back * (w[i] + step[i]);
+      d_step[i] = d_p;
+      before[i] += d_p;
+      total[i] += of_first * first[i];  // may be the same number
+    }
+  }
+};
+
+/// Muon's input, from the gradient at its result; one block a matrix of a pair.
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) lact_muon_end_kernel(Fast<T> a, int64_t slot, int64_t from) {
+  const int64_t pair = blockIdx.x / 3, m = blockIdx.x % 3;
+  if (!a.update(pair, slot).exists) {
+    return;
+  }
+  const float *const g = a.momentum_of(pair, slot) + m * a.matrix(), *const d = a.part(pair, a.at.d_iterates + (3 * from + m) * a.matrix());
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) {
+    sum += d[i] * g[i];
+  }
+  BlockReducer<float> reduce;
+  sum = reduce.sum(sum);
+  const float norm = a.part(pair, a.at.lengths)[m], length = norm + kMuonEps, back = norm > 0.0f ? -sum / (length * length * norm) : 0.0f;
+  float* const to = a.part(pair, a.at.d_step) + m * a.matrix();
+  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) {
+    to[i] = d[i] / length + back * g[i];
+  }
+}
+
+/// The gradient at Muon's result, as its last iterate lies.
+template <class T>
+struct MuonGradient {
+  Fast<T> a;
+
+  __device__ void operator()(int64_t pair, int64_t i) const { a.part(pair, a.at.d_iterates)[i] = a.part(pair, a.at.d_step)[i]; }
+};
+
+// From the gradient at the step to that at G: the momentum goes on to the next update, and comes from the one before. One block a pair.
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) lact_undo_momentum_kernel(Backward<T> b) {
+  const Fast<T>& a = b.a;
+  const int64_t pair = blockIdx.x;
+  const Update u = a.update(pair, b.slot);
+  if (!u.exists) {
+    return;
+  }
+  float *const d = a.part(pair, a.at.d_step), *const d_momentum = a.part(pair, a.at.d_momentum);
+  const float* const before = u.previous >= 0 ? a.momentum_of(pair, b.slot - 1) : nullptr;
+  const float decay = a.part(pair, a.at.mixed)[b.slot] / static_cast<float>(a.chunk);
+  const bool goes_on = b.goes_on(pair);
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < a.all(); i += kBlockThreads) {
+    const float g = d[i] + (goes_on ? d_momentum[i] : 0.0f);
+    d[i] = g;
+    if (before != nullptr) {
+      sum += static_cast<double>(g * before[i]);
+      d_momentum[i] = decay * g;
+    }
+  }
+  BlockReducer<double> reduce;
+  sum = reduce.sum(sum);
+  if (threadIdx.x == 0) {
+    *a.part(pair, a.at.d_decay) = static_cast<float>(sum);
+  }
+}
+
+/// With b1 = v X1, c0 = k X0ᵀ, c2 = k X2ᵀ for the gradient X at G, differentiates sum_j eta1 b1 s z2 + eta2 c2 dh s + eta0 c0 dh z2 s',
+/// s = silu(z0): z0, dh, z2 become their gradients; c0, b1, c2 what multiplies X in those of k and v. Tiles [window, h].
+template <class T>
+struct GatherBackHidden {
+  Backward<T> b;
+
+  __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
+    const Fast<T>& a = b.a;
+    const Update u = a.update(pair, b.slot);
+    if (row >= u.count) {
+      return;
+    }
+    const int64_t matrix = a.matrix();
+    const float* const x = a.part(pair, a.at.d_step);
+    TileSums z0 = {}, z2 = {}, dh = {}, c0 = {}, b1 = {}, c2 = {};
+    const Operand<T> keys = a.tokens(a.k, pair, u.token, 0, u.count), values = a.tokens(a.v, pair, u.token, 0, u.count);
+    tile_product(stage, keys, row, a.straight(a.weights_of(pair, u.previous, 0), 0), column, a.dim, z0);
+    tile_product(stage, keys, row, a.straight(a.weights_of(pair, u.previous, 2), 2), column, a.dim, z2);
+    tile_product(stage, values, row, a.turned(a.weights_of(pair, u.previous, 1), 1), column, a.dim, dh);
+    tile_product(stage, keys, row, a.straight(x, 0), column, a.dim, c0);
+    tile_product(stage, values, row, a.turned(x + matrix, 1), column, a.dim, b1);
+    tile_product(stage, keys, row, a.straight(x + 2 * matrix, 2), column, a.dim, c2);
+    float* const out = a.part(pair, a.at.hidden);
+    const int64_t size = a.at.window * a.fast;
+    float shares[4][3] = {};  // of the thread's rows in the gradients at eta
+    tile_each(row, column, u.count, a.fast, [&](int64_t r, int64_t c, int i, int j) {
+      const int64_t entry = a.entry(pair, u.token + r), to = r * a.fast + c;
+      const float z = z0[i][j], up = z2[i][j], down = dh[i][j], s = sigmoid(z), silu = z * s, slope = silu_slope(z, s);
+      const float a0 = down * up * slope, a1 = silu * up, a2 = down * silu;
+      const float eta0 = a.eta(entry, 0), eta1 = a.eta(entry, 1), eta2 = a.eta(entry, 2);
+      const float e0 = eta0 * c0[i][j], e1 = eta1 * b1[i][j], e2 = eta2 * c2[i][j];
+      shares[i][0] += c0[i][j] * a0;
+      shares[i][1] += b1[i][j] * a1;
+      shares[i][2] += c2[i][j] * a2;
+      out[to] = slope * (e1 * up + e2 * down) + e0 * down * up * silu_bend(z, s);
+      out[size + to] = e2 * silu + e0 * up * slope;
+      out[2 * size + to] = e1 * silu + e0 * down * slope;
+      out[3 * size + to] = eta0 * a0;
+      out[4 * size + to] = eta1 * a1;
+      out[5 * size + to] = eta2 * a2;
+    });
+    HEBB_UNROLL
+    for (int item = 0; item < 12; ++item) {
+      const int i = item / 3, m = item % 3;
+      float sum = shares[i][m];
+      HEBB_UNROLL
+      for (int bits = 8; bits > 0; bits /= 2) {  // over the 16 threads of a row
+        sum += __shfl_xor_sync(kAllLanes, sum, bits);
+      }
+      const int64_t r = row + threadIdx.x / 16 * 4 + i;
+      if (threadIdx.x % 16 == 0 && r < u.count) {
+        a.part(pair, a.at.shares)[(r * a.at.panels + column / kTileSize) * 3 + m] = sum;
+      }
+    }
+  }
+};
+
+/// d_k and d_v; batches: pairs and which; tiles [window, D].
+template <class T>
+struct GatherBackTokens {
+  Backward<T> b;
+
+  __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
+    const Fast<T>& a = b.a;
+    const int64_t pair = batch / 2;
+    const bool is_value = batch % 2 == 1;
+    const Update u = a.update(pair, b.slot);
+    T* const to = is_value ? b.d.v : b.d.k;
+    if (row >= u.count || to == nullptr) {
+      return;
+    }
+    const float *const hidden = a.part(pair, a.at.hidden), *const x = a.part(pair, a.at.d_step);
+    const auto channels = [&](int64_t i) { return a.channels(hidden + i * a.at.window * a.fast, 0, u.count); };
+    TileSums sums = {};
+    if (is_value) {
+      tile_product(stage, channels(1), row, a.straight(a.weights_of(pair, u.previous, 1), 1), column, a.fast, sums);
+      tile_product(stage, channels(4), row, a.straight(x + a.matrix(), 1), column, a.fast, sums);
+    } else {
+      for (const int64_t m : {0, 2}) {
+        tile_product(stage, channels(m), row, a.turned(a.weights_of(pair, u.previous, m), m), column, a.fast, sums);
+        tile_product(stage, channels(3 + m), row, a.turned(x + m * a.matrix(), m), column, a.fast, sums);
+      }
+    }
+    tile_each(row, column, u.count, a.dim, [&](int64_t r, int64_t c, int i, int j) {
+      write(to[a.entry(pair, u.token + r) * a.dim + c], sums[i][j], is_value ? b.d.accumulate_v : b.d.accumulate_k);
+    });
+  }
+};
+
+/// What gathering adds to the gradient at the weights that it used. Batches: pairs and matrices.
+template <class T>
+struct GatherBackWeights {
+  Backward<T> b;
+
+  __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
+    const Fast<T>& a = b.a;
+    const int64_t pair = batch / 3, m = batch % 3, rows = a.rows(m), columns = a.columns(m);
+    const Update u = a.update(pair, b.slot);
+    if (!u.exists || row >= rows || column >= columns) {
+      return;
+    }
+    TileSums sums = {};
+    const Operand<float> hidden = a.turned_channels(a.part(pair, a.at.hidden) + m * a.at.window * a.fast);
+    if (m == 1) {
+      tile_product(stage, a.turned_tokens(a.v, pair, u.token), row, hidden, column, u.count, sums);
+    } else {
+      tile_product(stage, hidden, row, a.turned_tokens(a.k, pair, u.token), column, u.count, sums);
+    }
+    float* const to = b.at_weights(pair, u.previous) + m * a.matrix();
+    tile_each(row, column, rows, columns, [&](int64_t r, int64_t c, int i, int j) { to[r * columns + c] += sums[i][j]; });
+  }
+};
+
+/// d_rates and d_mix of the tokens that an update gathers.
+template <class T>
+struct WriteRates {
+  Backward<T> b;
+
+  __device__ void operator()(int64_t pair, int64_t r) const {
+    const Fast<T>& a = b.a;
+    const Update u = a.update(pair, b.slot);
+    if (r >= u.count) {
+      return;
+    }
+    const int64_t entry = a.entry(pair, u.token + r);
+    for (int64_t m = 0; b.d.rates != nullptr && m < 3; ++m) {
+      float sum = 0;
+      for (int64_t panel = 0; panel < a.at.panels; ++panel) {
+        sum += a.part(pair, a.at.shares)[(r * a.at.panels + panel) * 3 + m];
+      }
+      write(b.d.rates[3 * entry + m], sum * logistic(to_float(a.rates[3 * entry + m]) + a.shift), b.d.accumulate_rates);
+    }
+    if (b.d.mix != nullptr) {
+      const float s = logistic(to_float(a.mix[entry]));
+      write(b.d.mix[entry], *a.part(pair, a.at.d_decay) / static_cast<float>(a.chunk) * s * (1.0f - s), b.d.accumulate_mix);
+    }
+  }
+};
+
+/// d_w += the sums of all rows.
+struct AddRows {
+  float* d_w;
+  const float* sums;
+  int64_t batch, heads, all, matrix, m;
+
+  __device__ void operator()(int64_t head, int64_t i) const {
+    float total = 0;
+    for (int64_t row = 0; row < batch; ++row) {
+      total += sums[(row * heads + head) * all + m * matrix + i];
+    }
+    d_w[head * matrix + i] += total;
+  }
+};
+
+template <class T>
+void undo_muon(Stream& stream, const Fast<T>& a, int64_t slot) {
+  each_element("lact_muon_gradient", stream, a.pairs(), a.all(), MuonGradient<T>{a});
+  int64_t at = 0;  // of the two gradients
+  for (int step = kMuonSteps - 1; step >= 0; --step, at = 1 - at) {
+    muon_product(stream, a, slot, MuonProduct::square, step, step, 0);
+    muon_product(stream, a, slot, MuonProduct::polynomial, step, step, 0);
+    muon_product(stream, a, slot, MuonProduct::d_polynomial, step, step, 1 - at);
+    muon_product(stream, a, slot, MuonProduct::d_square, step, step, 1 - at);
+    muon_product(stream, a, slot, MuonProduct::d_next, step, step, 1 - at);
+  }
+  HEBB_LAUNCH(lact_muon_end_kernel<T>, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot, at);
+}
+
+/// From the gradient at the weights behind a slot's update to all that it came from.
+template <class T>
+void undo_update(Stream& stream, const Backward<T>& b) {
+  const Fast<T>& a = b.a;
+  const int64_t last = run_muon(stream, a, b.slot, true);
+  each_warp("lact_undo_move", stream, a.pairs() * (2 * a.fast + a.dim), UndoMove<T>{b, last});
+  if (a.has_muon) {
+    undo_muon(stream, a, b.slot);
+  }
+  if (a.has_momentum) {
+    HEBB_LAUNCH(lact_undo_momentum_kernel<T>, blocks_for(a.pairs(), 1), kBlockThreads, 0, stream, b);
+  }
+  each_tile("lact_gather_back_hidden", stream, a.pairs(), a.at.window, a.fast, GatherBackHidden<T>{b});
+  each_tile("lact_gather_back_tokens", stream, 2 * a.pairs(), a.at.window, a.dim, GatherBackTokens<T>{b});
+  each_tile("lact_gather_back_weights", stream, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherBackWeights<T>{b});
+  each_element("lact_rates", stream, a.pairs(), a.at.window, WriteRates<T>{b});
+}
+
+}  // namespace
+
+void run(Stream& stream, const LactBackward& a) {
+  dispatch_float(a.q.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Fast<T> f(a, false, true);
+    Backward<T> b{f, {a.d_q.as<T>(), a.d_k.as<T>(), a.d_v.as<T>(), a.d_rates.as<T>(), a.d_mix.as<T>(), a.sums.as<float>(), a.d_y.as<T>(),
+                      a.accumulate_q, a.accumulate_k, a.accumulate_v, a.accumulate_rates, a.accumulate_mix}, 0};
+    HEBB_LAUNCH(lact_tables_kernel<T>, blocks_for(f.pairs(), 1), kBlockThreads, 0, stream, f);
+    for (int64_t slot = 0; slot < f.at.slots; ++slot) {
+      run_update(stream, f, slot, true);
+    }
+    each_element("lact_zeros", stream, f.pairs() * f.length, f.dim > 3 ? f.dim : 3, WriteZeros<T>{b});
+    each_tile("lact_read_back_hidden", stream, f.pairs(), f.length, f.fast, ReadBackHidden<T>{b});
+    if (b.d.q != nullptr) {
+      each_tile("lact_read_back_queries", stream, f.pairs(), f.length, f.dim, ReadBackQueries<T>{b});
+    }
+    each_tile("lact_read_back_weights", stream, 3 * f.pairs() * (f.at.slots + 1), f.longest_side(), f.longest_side(), ReadBackWeights<T>{b});
+    for (b.slot = f.at.slots - 1; b.slot >= 0; --b.slot) {
+      undo_update(stream, b);
+    }
+    float* const d_w[3] = {a.d_w0.as<float>(), a.d_w1.as<float>(), a.d_w2.as<float>()};
+    for (int64_t m = 0; m < 3; ++m) {
+      if (d_w[m] != nullptr) {
+        each_element("lact_weights", stream, f.heads, f.matrix(),
+                     AddRows{d_w[m], b.d.sums, f.batch, f.heads, f.all(), f.matrix(), m});
+      }
+    }
+  });
+}
+
+}  // namespace hebb::HEBB_DEVICE

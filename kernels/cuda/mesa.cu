@@ -1,0 +1,193 @@
+#include "kernels/mesa.h"
+
+#include "kernels/cuda/common/mesa_chunk.h"
+
+// Chunks: one block a row and head walks over the chunks for R and S at their starts (2 C dk (dk + dv) FLOPs each), then all chunks are
+// solved side by side, one block a chunk and head (as many at a time as scratch has slots), with C (2 dk (dk + dv) + 2 dk dv +
+// 2 C (dk + dv)) FLOPs and C (2 dk^2 + 4 C dk + 12 dk) a step; bound by the steps' multiply-adds. Scratch is read through L1 and L2.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+using namespace mesa;
+
+template <class T>
+struct Forward {
+  StateSweep<T> sweep;
+  Rule rule;
+  T* o;
+  float *x, *residual;
+  int64_t count;  // of chunks
+};
+
+/// One chunk of one head.
+template <class T>
+struct ChunkForward {
+  ChunkSystems systems;
+  float *q, *x, *read, *pairs, *output;  // [c, dk] three times, [c, c], [c, dv]
+
+  __device__ ChunkForward(Carve& carve, const Sizes& n, int64_t longest)
+      : systems(carve, n, longest), q(carve.take(longest * n.key_dim)), x(carve.take(longest * n.key_dim)),
+        read(carve.take(longest * n.key_dim)), pairs(carve.take(longest * longest)), output(carve.take(longest * n.value_dim)) {}
+
+  /// o = diag(e^gam) X S + (M * (X Kᵀ)) V
+  __device__ void write_output(T* o, int64_t stride) {
+    const int64_t c = systems.c, dk = systems.n.key_dim, dv = systems.n.value_dim;
+    const bool has_state = systems.start.is_there();
+    block_product<false, true>(c, c, dk, 1.0f, {x, dk}, {systems.keys, dk}, false, {pairs, c});
+    systems.weigh(pairs, pairs);
+    if (has_state) {
+      block_each(c * dk, [&](int64_t i) { read[i] = systems.decays.start[i / dk] * x[i]; });
+      block_product<false, false>(c, dv, dk, 1.0f, {read, dk}, {systems.start.values, dv}, false, {output, dv});
+    }
+    block_product<false, false>(c, dv, c, 1.0f, {pairs, c}, {systems.values, dv}, has_state, {output, dv});
+    block_each(c * dv, [&](int64_t i) { o[i / dv * stride + i % dv] = from_float<T>(output[i]); });
+  }
+
+  __device__ void write_residual(float* residual, int64_t stride) {
+    const int64_t dk = systems.n.key_dim;
+    systems.apply(x, read);
+    block_warps(systems.c, [&](int64_t i, int lane) {
+      const float* const b = q + i * dk;
+      float left = 0;
+      for (int64_t a = lane; a < dk; a += 32) {
+        const float difference = read[i * dk + a] - b[a];
+        left += difference * difference;
+      }
+      left = warp_sum(left);
+      const float length = warp_dot(dk, b, b, lane);
+      if (lane == 0) {
+        residual[i * stride] = length > 0.0f ? sqrtf(left) / sqrtf(length) : 0.0f;
+      }
+    });
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) mesa_forward_kernel(Forward<T> a) {
+  const StateSweep<T>& s = a.sweep;
+  Carve carve(s.scratch + blockIdx.x * s.scratch_stride);
+  ChunkForward<T> f(carve, s.n, s.longest);
+  const int64_t dk = s.n.key_dim;
+  for (int64_t task = blockIdx.x; task < a.count * s.n.heads; task += gridDim.x) {
+    const Chunk chunk = s.chunks.at(task / s.n.heads);
+    const int64_t head = task % s.n.heads;
+    const HeadInputs<T> in = s.in.head(s.n, head);
+    f.systems.fill_lambda(a.rule, s.in.lambda_raw + head * dk);
+    f.systems.enter(in, chunk, s.starts.at(s.n, chunk, head));
+    f.systems.fill_weights();
+    gather_rows(chunk.length, dk, in.q + chunk.token * in.key_stride, in.key_stride, 1.0f, f.q);
+    f.systems.solve(a.rule, f.q, f.x);
+    if (a.x != nullptr) {
+      float* const to = a.x + chunk.token * in.key_stride + head * dk;
+      block_each(chunk.length * dk, [&](int64_t i) { to[i / dk * in.key_stride + i % dk] = f.x[i]; });
+    }
+    f.write_output(a.o + chunk.token * in.value_stride + head * s.n.value_dim, in.value_stride);
+    if (a.residual != nullptr) {
+      f.write_residual(a.residual + chunk.token * in.gate_stride + head, in.gate_stride);
+    }
+  }
+}
+
+// One block a row and head: R and S after the row's last chunk.
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) mesa_carry_kernel(StateSweep<T> a) {
+  const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads;
+  Carve carve(a.scratch + blockIdx.x * a.scratch_stride);
+  ChunkSystems systems(carve, a.n, a.longest);
+  const Chunk last = a.chunks.at(a.chunks.rows[row + 1] - 1);
+  systems.enter(a.in.head(a.n, head), last, a.starts.at(a.n, last, head));
+  systems.advance(a.starts.carried.of(blockIdx.x, a.n));
+}
+
+template <class T>
+struct Steps {
+  Sizes n;
+  Inputs<T> in;
+  Rule rule;
+  T* o;
+  Memory memory;
+  float* scratch;
+  int64_t scratch_stride;
+};
+
+// Token by token, one block a row and head. Bound by the steps' chains of barriers: R stays in L1.
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) mesa_steps_kernel(Steps<T> a) {
+  const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads, dk = a.n.key_dim, dv = a.n.value_dim;
+  Carve carve(a.scratch + blockIdx.x * a.scratch_stride);
+  ConjugateGradients gradients(carve, 1, dk);
+  Cholesky cholesky(carve, dk);
+  float *const lambda = carve.take(dk), *const x = carve.take(dk);
+  const HeadInputs<T> in = a.in.head(a.n, head);
+  const Memory memory = a.memory.of(blockIdx.x, a.n);
+  block_each(dk, [&](int64_t i) { lambda[i] = a.rule.lambda_min + softplus(a.in.lambda_raw[head * dk + i]); });
+  for (int64_t t = 0; t < a.n.length; ++t) {
+    const int64_t i = row * a.n.length + t;
+    if (a.in.doc_start[i] == t) {
+      block_each(a.n.keys(), [&](int64_t at) { memory.keys[at] = 0; });
+      block_each(a.n.values(), [&](int64_t at) { memory.values[at] = 0; });
+    }
+    const T *const q = in.q + i * in.key_stride, *const k = in.k + i * in.key_stride, *const v = in.v + i * in.value_stride;
+    const float alpha = expf(log_sigmoid(to_float(in.a[i * in.gate_stride]))), beta = logistic(to_float(in.b[i * in.gate_stride]));
+    write_token(dk, dk, alpha, beta, k, k, memory.keys);
+    write_token(dk, dv, alpha, beta, k, v, memory.values);
+    gather_rows(1, dk, q, 0, 1.0f, gradients.input());
+    if (a.rule.exact) {
+      cholesky.solve(memory.keys, lambda, gradients.input(), x);
+    } else {
+      gradients.solve(1, a.rule, gradients.input(), x, [&](const float* p, float* product) {
+        block_warps(dk, [&](int64_t r, int lane) {  // R is symmetric
+          const float sum = warp_dot(dk, memory.keys + r * dk, p, lane);
+          if (lane == 0) {
+            product[r] = sum + p[r] * lambda[r];
+          }
+        });
+      });
+    }
+    T* const o = a.o + i * in.value_stride + head * dv;
+    block_each(dv, [&](int64_t channel) {
+      float sum = 0;
+      for (int64_t r = 0; r < dk; ++r) {
+        sum += x[r] * memory.values[r * dv + channel];
+      }
+      o[channel] = from_float<T>(sum);
+    });
+  }
+}
+
+}  // namespace
+
+void run(Stream& stream, const MesaForward& a) {
+  const Sizes n(a.k, a.v);
+  const int64_t rows = n.batch * n.heads, slots = a.scratch.size(0), count = a.grid.chunks.size(0);
+  HEBB_ASSERT(slots >= rows && (a.grid.states == 0 || a.key_starts.defined()));
+  dispatch_float(a.v.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Memory carried{a.keys.as<float>(), a.values.as<float>()};
+    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, carried),
+                              .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
+    if (a.grid.states > 0) {
+      HEBB_LAUNCH(mesa_starts_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
+    }
+    const Forward<T> f{.sweep = sweep, .rule = Rule(a.rule), .o = a.o.as<T>(), .x = a.x.as<float>(), .residual = a.residual.as<float>(),
+                       .count = count};
+    HEBB_LAUNCH(mesa_forward_kernel<T>, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0, stream, f);
+    if (a.keys.defined()) {
+      HEBB_LAUNCH(mesa_carry_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
+    }
+  });
+}
+
+void run(Stream& stream, const MesaSteps& a) {
+  const Sizes n(a.k, a.v);
+  HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.heads);
+  dispatch_float(a.v.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Steps<T> s{.n = n, .in = Inputs<T>(a, n), .rule = Rule(a.rule), .o = a.o.as<T>(),
+                     .memory = {a.keys.as<float>(), a.values.as<float>()}, .scratch = a.scratch.as<float>(),
+                     .scratch_stride = a.scratch.size(1)};
+    HEBB_LAUNCH(mesa_steps_kernel<T>, blocks_for(n.batch * n.heads, 1), kBlockThreads, 0, stream, s);
+  });
+}
+
+}  // namespace hebb::HEBB_DEVICE

@@ -1,0 +1,320 @@
+#include "kernels/cuda/common/column_sums.h"
+#include "kernels/cuda/common/mesa_chunk.h"
+
+// As in mesa.cu: R and S at the chunks' starts, then the second solves of all chunks side by side, then one block a row and head walks
+// backward over the chunks with about C (10 dk (dk + dv) + 6 C (dk + dv)) FLOPs each. Bound by the solves' multiply-adds.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+using namespace mesa;
+
+template <class T>
+struct Backward {
+  StateSweep<T> sweep;
+  Rule rule;
+  T *d_q, *d_k, *d_v, *d_a, *d_b;
+  float *lambda_sums, *solutions;
+  const T* d_o;
+  const float* x;
+  int64_t count;  // of chunks
+  bool accumulate_a, accumulate_b;
+};
+
+/// One chunk at a time (spec 63, section 5, "Backward of one chunk").
+template <class T>
+class Adjoint {
+ public:
+  __device__ Adjoint(Carve& carve, const Sizes& sizes, int64_t longest)
+      : systems(carve, sizes, longest), n_(sizes), x_(carve.take(longest * n_.key_dim)), w_(carve.take(longest * n_.key_dim)),
+        d_o_(carve.take(longest * n_.value_dim)), d_x_(carve.take(longest * n_.key_dim)), d_keys_(carve.take(longest * n_.key_dim)),
+        d_values_(carve.take(longest * n_.value_dim)), read_(carve.take(longest * n_.key_dim)),
+        value_read_(carve.take(longest * n_.value_dim)), products_(carve.take(longest * longest)), pairs_(carve.take(longest * longest)),
+        weighted_(carve.take(longest * longest)), d_gam_(carve.doubles(longest)), d_beta_(carve.doubles(longest)),
+        shares_(carve.doubles(longest)), d_memory_{carve.take(n_.keys()), carve.take(n_.values())} {}
+
+  /// The gradient at the memory behind the row's last chunk is 0.
+  __device__ void begin_row() { has_d_memory_ = false; }
+
+  /// d_o: of the chunk's first token.
+  __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, const Memory& start, const T* d_o) {
+    systems.enter(in, chunk, start);
+    systems.fill_weights();
+    gather_rows(systems.c, n_.value_dim, d_o, in.value_stride, 1.0f, d_o_);
+  }
+
+  /// dO Vᵀ.
+  __device__ void multiply_values() {
+    const int64_t c = systems.c, dv = n_.value_dim;
+    block_product<false, true>(c, c, dv, 1.0f, {d_o_, dv}, {systems.values, dv}, false, {pairs_, c});
+  }
+
+  /// W, the solutions for dX = diag(e^gam) dO Sᵀ + (M * (dO Vᵀ)) K, to w (of the chunk's first token).
+  __device__ void solve(const Rule& rule, float* w, int64_t stride) {
+    const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
+    const bool has_state = systems.start.is_there();
+    multiply_values();
+    systems.weigh(pairs_, weighted_);
+    if (has_state) {
+      block_product<false, true>(c, dk, dv, 1.0f, {d_o_, dv}, {systems.start.values, dv}, false, {d_x_, dk});
+      block_each(c * dk, [&](int64_t i) { d_x_[i] *= systems.decays.start[i / dk]; });
+    }
+    block_product<false, false>(c, dk, c, 1.0f, {weighted_, c}, {systems.keys, dk}, has_state, {d_x_, dk});
+    systems.solve(rule, d_x_, w_);
+    block_each(c * dk, [&](int64_t i) { w[i / dk * stride + i % dk] = w_[i]; });
+  }
+
+  /// x, w: of the chunk's first token. d_keys, d_values, and the gradients at beta and gam. dY = [-W | dO], E = dY [K | V]ᵀ.
+  __device__ void differentiate(const float* x, const float* w, int64_t stride, BlockReducer<double>& reduce) {
+    const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
+    gather_rows(c, dk, x, stride, 1.0f, x_);
+    gather_rows(c, dk, w, stride, 1.0f, w_);
+    multiply_values();
+    block_product<false, true>(c, c, dk, 1.0f, {x_, dk}, {systems.keys, dk}, false, {products_, c});
+    block_product<false, true>(c, c, dk, -1.0f, {w_, dk}, {systems.keys, dk}, true, {pairs_, c});
+    systems.weigh(pairs_, weighted_);
+    block_product<true, false>(c, dk, c, 1.0f, {weighted_, c}, {x_, dk}, false, {d_keys_, dk});
+    add_pairs();
+    systems.weigh(products_, weighted_);
+    block_product<true, false>(c, dv, c, 1.0f, {weighted_, c}, {d_o_, dv}, false, {d_values_, dv});
+    block_product<true, false>(c, dk, c, -1.0f, {weighted_, c}, {w_, dk}, true, {d_keys_, dk});  // the pairs' keys as values of R
+    if (systems.start.is_there()) {
+      add_reads();
+    }
+    if (has_d_memory_) {
+      add_writes(reduce);
+    }
+  }
+
+  /// d_lambda -= sum_i w_i * x_i.
+  __device__ void add_lambda(float* d_lambda) const {
+    const int64_t dk = n_.key_dim;
+    block_each(dk, [&](int64_t a) {
+      float sum = d_lambda[a];
+      for (int64_t i = 0; i < systems.c; ++i) {
+        sum -= w_[i * dk + a] * x_[i * dk + a];
+      }
+      d_lambda[a] = sum;
+    });
+  }
+
+  /// dZ = e^gam_last dZ + (diag(e^gam) X)ᵀ dY.
+  __device__ void advance() {
+    const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
+    block_each(c * dk, [&](int64_t i) { x_[i] *= systems.decays.start[i / dk]; });
+    if (has_d_memory_) {
+      const float last = systems.decays.last(c);
+      block_each(n_.keys(), [&](int64_t i) { d_memory_.keys[i] *= last; });
+      block_each(n_.values(), [&](int64_t i) { d_memory_.values[i] *= last; });
+    }
+    block_product<true, false>(dk, dk, c, -1.0f, {x_, dk}, {w_, dk}, has_d_memory_, {d_memory_.keys, dk});
+    block_product<true, false>(dk, dv, c, 1.0f, {x_, dk}, {d_o_, dv}, has_d_memory_, {d_memory_.values, dv});
+    has_d_memory_ = true;
+  }
+
+  __device__ void write_rows(T* d_q, T* d_k, int64_t key_stride, T* d_v, int64_t value_stride) const {
+    const int64_t dk = n_.key_dim, dv = n_.value_dim;
+    block_each(systems.c * dk, [&](int64_t i) {
+      const int64_t to = i / dk * key_stride + i % dk;
+      d_q[to] = from_float<T>(w_[i]);
+      d_k[to] = from_float<T>(d_keys_[i]);
+    });
+    block_each(systems.c * dv, [&](int64_t i) { d_v[i / dv * value_stride + i % dv] = from_float<T>(d_values_[i]); });
+  }
+
+  /// Gradients at the logits: dg_i = sum_{j>=i} dgam_j, da = dg sigmoid(-a), db = dbeta beta (1 - beta). Null: not wanted.
+  __device__ void write_gates(const T* a, T* d_a, bool accumulate_a, T* d_b, bool accumulate_b, int64_t stride) {
+    block_each(1, [&](int64_t) {
+      for (int64_t i = systems.c - 2; i >= 0; --i) {
+        d_gam_[i] += d_gam_[i + 1];
+      }
+    });
+    block_each(systems.c, [&](int64_t i) {
+      if (d_a != nullptr) {
+        write(d_a[i * stride], static_cast<float>(d_gam_[i]) * logistic(-to_float(a[i * stride])), accumulate_a);
+      }
+      if (d_b != nullptr) {
+        const float beta = systems.beta[i];
+        write(d_b[i * stride], static_cast<float>(d_beta_[i]) * beta * (1.0f - beta), accumulate_b);
+      }
+    });
+  }
+
+  ChunkSystems systems;
+
+ private:
+  /// The pairs' part of dbeta_j = sum_i D_ij Ps_ij E_ij and of dgam, row sums minus column sums of beta_j times the same. The diagonal
+  /// cancels in dgam and is left out; sums are taken in double, since pairs of later tokens cancel in dg and their rounding would hide
+  /// what a strong decay leaves of it.
+  __device__ void add_pairs() {
+    const int64_t c = systems.c;
+    const auto pair = [&](int64_t i, int64_t j) {
+      const int64_t at = i * c + j;
+      return static_cast<double>(systems.decays.table[at] * products_[at] * pairs_[at]);
+    };
+    block_warps(c, [&](int64_t i, int lane) {
+      double row = 0, column = 0;
+      for (int64_t j = lane; j < c; j += 32) {
+        if (j < i) {
+          row += static_cast<double>(systems.beta[j]) * pair(i, j);
+        } else if (j > i) {
+          column += pair(j, i);
+        }
+      }
+      row = warp_sum(row);
+      column = warp_sum(column);
+      if (lane == 0) {
+        d_gam_[i] = row - static_cast<double>(systems.beta[i]) * column;
+        d_beta_[i] = static_cast<double>(products_[i * c + i] * pairs_[i * c + i]) + column;
+      }
+    });
+  }
+
+  /// dgam_i += e^gam_i (x_i Z) . dY_i = e^gam_i x_i . (dO_i Sᵀ - w_i R).
+  __device__ void add_reads() {
+    const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
+    block_product<false, true>(c, dk, dv, 1.0f, {d_o_, dv}, {systems.start.values, dv}, false, {read_, dk});
+    block_product<false, true>(c, dk, dk, -1.0f, {w_, dk}, {systems.start.keys, dk}, true, {read_, dk});
+    block_warps(c, [&](int64_t i, int lane) {
+      const float along = warp_dot(dk, x_ + i * dk, read_ + i * dk, lane);
+      if (lane == 0) {
+        d_gam_[i] += static_cast<double>(systems.decays.start[i] * along);
+      }
+    });
+  }
+
+  /// What enters the memory behind the chunk: diag(e^(gam_last - gam) beta) of K dZ and of U dZᵀ.
+  __device__ void add_writes(BlockReducer<double>& reduce) {
+    const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
+    block_product<false, false>(c, dv, dk, 1.0f, {systems.keys, dk}, {d_memory_.values, dv}, false, {value_read_, dv});
+    block_product<false, true>(c, dk, dk, 1.0f, {systems.keys, dk}, {d_memory_.keys, dk}, false, {read_, dk});
+    block_product<false, true>(c, dk, dv, 1.0f, {systems.values, dv}, {d_memory_.values, dv}, true, {read_, dk});
+    block_product<false, false>(c, dk, dk, 1.0f, {systems.keys, dk}, {d_memory_.keys, dk}, false, {d_x_, dk});
+    block_warps(c, [&](int64_t i, int lane) {
+      const float along = warp_dot(dk, systems.keys + i * dk, read_ + i * dk, lane);
+      if (lane == 0) {
+        const double share = static_cast<double>(systems.decays.end[i] * along);
+        d_beta_[i] += share;
+        shares_[i] = static_cast<double>(systems.beta[i]) * share;
+        d_gam_[i] -= shares_[i];
+      }
+    });
+    const auto factor = [&](int64_t i) { return systems.decays.end[i] * systems.beta[i]; };
+    block_each(c * dv, [&](int64_t i) { d_values_[i] += factor(i / dv) * value_read_[i]; });
+    block_each(c * dk, [&](int64_t i) { d_keys_[i] += factor(i / dk) * (read_[i] + d_x_[i]); });
+    double kept = 0;
+    if (systems.start.is_there()) {
+      for (int64_t i = threadIdx.x; i < n_.keys(); i += kBlockThreads) {
+        kept += static_cast<double>(systems.start.keys[i] * d_memory_.keys[i]);
+      }
+      for (int64_t i = threadIdx.x; i < n_.values(); i += kBlockThreads) {
+        kept += static_cast<double>(systems.start.values[i] * d_memory_.values[i]);
+      }
+    }
+    kept = reduce.sum(kept);
+    block_each(1, [&](int64_t) {
+      double total = static_cast<double>(systems.decays.last(c)) * kept;
+      for (int64_t i = 0; i < c; ++i) {
+        total += shares_[i];
+      }
+      d_gam_[c - 1] += total;
+    });
+  }
+
+  Sizes n_;
+  float *x_, *w_, *d_o_;                    // [c, dk] [c, dk] [c, dv]
+  float *d_x_, *d_keys_;                    // [c, dk]
+  float *d_values_, *read_, *value_read_;   // [c, dv] [c, dk] [c, dv]
+  float *products_, *pairs_;                // [c, c] X Kᵀ, and dO Vᵀ, then E
+  float* weighted_;                         // [c, c]
+  double *d_gam_, *d_beta_, *shares_;       // [c]
+  Memory d_memory_;
+  bool has_d_memory_ = false;
+};
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) mesa_adjoint_solve_kernel(Backward<T> a) {
+  const StateSweep<T>& s = a.sweep;
+  Carve carve(s.scratch + blockIdx.x * s.scratch_stride);
+  Adjoint<T> adjoint(carve, s.n, s.longest);
+  for (int64_t task = blockIdx.x; task < a.count * s.n.heads; task += gridDim.x) {
+    const Chunk chunk = s.chunks.at(task / s.n.heads);
+    const int64_t head = task % s.n.heads;
+    const HeadInputs<T> in = s.in.head(s.n, head);
+    adjoint.systems.fill_lambda(a.rule, s.in.lambda_raw + head * s.n.key_dim);
+    adjoint.enter(in, chunk, s.starts.at(s.n, chunk, head), a.d_o + chunk.token * in.value_stride + head * s.n.value_dim);
+    adjoint.solve(a.rule, a.solutions + chunk.token * in.key_stride + head * s.n.key_dim, in.key_stride);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) mesa_backward_kernel(Backward<T> a) {
+  const StateSweep<T>& s = a.sweep;
+  const Sizes& n = s.n;
+  const int64_t row = blockIdx.x / n.heads, head = blockIdx.x % n.heads;
+  Carve carve(s.scratch + blockIdx.x * s.scratch_stride);
+  Adjoint<T> adjoint(carve, n, s.longest);
+  BlockReducer<double> reduce;
+  const HeadInputs<T> in = s.in.head(n, head);
+  float* const d_lambda = a.lambda_sums + blockIdx.x * n.key_dim;
+  block_each(n.key_dim, [&](int64_t i) { d_lambda[i] = 0; });
+  for (int64_t i = s.chunks.rows[row + 1] - 1; i >= s.chunks.rows[row]; --i) {
+    const Chunk chunk = s.chunks.at(i);
+    const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim, gate_at = chunk.token * in.gate_stride + head,
+                  key_at = chunk.token * in.key_stride + head * n.key_dim;
+    adjoint.enter(in, chunk, s.starts.at(n, chunk, head), a.d_o + value_at);
+    adjoint.differentiate(a.x + key_at, a.solutions + key_at, in.key_stride, reduce);
+    adjoint.add_lambda(d_lambda);
+    adjoint.write_rows(a.d_q + key_at, a.d_k + key_at, in.key_stride, a.d_v + value_at, in.value_stride);
+    adjoint.write_gates(s.in.all.a + gate_at, a.d_a != nullptr ? a.d_a + gate_at : nullptr, a.accumulate_a,
+                        a.d_b != nullptr ? a.d_b + gate_at : nullptr, a.accumulate_b, in.gate_stride);
+    if (chunk.state >= 0) {
+      adjoint.advance();
+    } else {
+      adjoint.begin_row();
+    }
+  }
+}
+
+/// lambda = lambda_min + softplus(raw): d_raw += the rows' sums times the slope.
+struct AddLambda {
+  float* d_raw;
+  const float *sums, *raw;
+  int64_t rows, count;
+
+  __device__ void operator()(int64_t, int64_t i) const {
+    float total = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      total += sums[row * count + i];
+    }
+    d_raw[i] += total * logistic(raw[i]);
+  }
+};
+
+}  // namespace
+
+void run(Stream& stream, const MesaBackward& a) {
+  const Sizes n(a.k, a.v);
+  const int64_t rows = n.batch * n.heads, slots = a.scratch.size(0), count = a.grid.chunks.size(0);
+  HEBB_ASSERT(slots >= rows && a.solutions.defined());
+  dispatch_float(a.v.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, Memory{}),
+                              .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
+    const Backward<T> b{.sweep = sweep, .rule = Rule(a.rule), .d_q = a.d_q.as<T>(), .d_k = a.d_k.as<T>(), .d_v = a.d_v.as<T>(),
+                        .d_a = a.d_a.as<T>(), .d_b = a.d_b.as<T>(), .lambda_sums = a.lambda_sums.as<float>(),
+                        .solutions = a.solutions.as<float>(), .d_o = a.d_o.as<T>(), .x = a.x.as<float>(), .count = count,
+                        .accumulate_a = a.accumulate_a, .accumulate_b = a.accumulate_b};
+    if (a.grid.states > 0) {
+      HEBB_LAUNCH(mesa_starts_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
+    }
+    HEBB_LAUNCH(mesa_adjoint_solve_kernel<T>, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0, stream,
+                b);
+    HEBB_LAUNCH(mesa_backward_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, b);
+  });
+  if (a.d_lambda_raw.defined()) {
+    each_element("mesa_lambda", stream, 1, n.heads * n.key_dim,
+                 AddLambda{a.d_lambda_raw.as<float>(), a.lambda_sums.as<float>(), a.lambda_raw.as<float>(), n.batch, n.heads * n.key_dim});
+  }
+}
+
+}  // namespace hebb::HEBB_DEVICE

@@ -1,0 +1,114 @@
+// The fast weights of lact against their CPU twin.
+#include "kernels/lact_layout.h"
+#include "twins.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+// A chain of updates that normalise what they sum, in fp32; Muon's polynomials multiply what rounding leaves.
+double tolerance(const LactRule& rule) { return rule.muon ? 2e-4 : 2e-5; }
+
+struct Sizes {
+  int64_t length, heads, dim, fast;
+  std::vector<int64_t> doc_start;
+
+  Shape tokens(int64_t channels) const { return {2, length, heads, channels}; }
+  Shape states() const { return {2, heads, 3 * dim * fast}; }
+};
+
+struct Operands {
+  Twin q, k, v, rates, mix, w0, w1, w2, doc_start;
+
+  Operands(Twins& t, const Sizes& s, const LactRule& rule)
+      : q(t.input(s.tokens(s.dim))), k(t.input(s.tokens(s.dim))), v(t.input(s.tokens(s.dim))), rates(t.input(s.tokens(3), 2)),
+        mix(rule.momentum ? t.input(s.tokens(1), 2) : Twin{}), w0(t.parameter({s.heads, s.fast, s.dim})),
+        w1(t.parameter({s.heads, s.dim, s.fast})), w2(t.parameter({s.heads, s.fast, s.dim})),
+        doc_start(t.integers({2, s.length}, s.doc_start)) {}
+};
+
+void check_forward(Twins& t, const Sizes& s, const LactRule& rule, bool carried) {
+  const Operands in(t, s, rule);
+  const auto state = [&](Shape shape) { return carried ? t.float_sum(shape) : Twin{}; };
+  const Twin y = t.output(s.tokens(s.dim)), weights = state(s.states()), momentum = state(s.states()), sums = state(s.states()),
+             mix_sums = state({2, s.heads}),
+             scratch = t.scratch({2 * s.heads, std::max(lact_forward_scratch(s.dim, s.fast),
+                                                        LactLayout(s.length, rule, s.dim, s.fast, carried, false).total)});
+  t.check(
+      [&](auto at) {
+        return LactForward{at(y), at(weights), at(momentum), at(sums), at(mix_sums), at(scratch), at(in.q), at(in.k), at(in.v),
+                           at(in.rates), at(in.mix), at(in.w0), at(in.w1), at(in.w2), at(in.doc_start), rule};
+      },
+      tolerance(rule));
+}
+
+void check_backward(Twins& t, const Sizes& s, const LactRule& rule, bool accumulate, bool wanted) {
+  const Operands in(t, s, rule);
+  const auto gradient = [&](int64_t channels) { return accumulate ? t.sum(s.tokens(channels)) : t.output(s.tokens(channels)); };
+  const auto optional = [&](int64_t channels) { return wanted ? gradient(channels) : Twin{}; };
+  const Twin d_y = t.input(s.tokens(s.dim)), d_q = optional(s.dim), d_k = gradient(s.dim), d_v = optional(s.dim), d_rates = gradient(3),
+             d_mix = rule.momentum ? gradient(1) : Twin{}, d_w0 = t.float_sum({s.heads, s.fast, s.dim}),
+             d_w1 = wanted ? t.float_sum({s.heads, s.dim, s.fast}) : Twin{}, d_w2 = t.float_sum({s.heads, s.fast, s.dim}),
+             sums = t.scratch(s.states()),
+             scratch = t.scratch({2 * s.heads, std::max(lact_backward_scratch(s.length, rule.chunk, s.dim, s.fast),
+                                                        LactLayout(s.length, rule, s.dim, s.fast, false, true).total)});
+  t.check(
+      [&](auto at) {
+        return LactBackward{at(d_q), at(d_k), at(d_v), at(d_rates), at(d_mix), at(d_w0), at(d_w1), at(d_w2), at(sums), at(scratch), at(d_y),
+                            at(in.q), at(in.k), at(in.v), at(in.rates), at(in.mix), at(in.w0), at(in.w1), at(in.w2), at(in.doc_start), rule,
+                            accumulate, accumulate, accumulate, accumulate, accumulate};
+      },
+      tolerance(rule));
+}
+
+LactRule rule_of(int64_t chunk, bool momentum, bool muon) { return {chunk, momentum, muon, -1.0}; }
+
+TEST_CASE("fast weights read and move as the CPU's do", "[fast]") {
+  const bool momentum = GENERATE(false, true), muon = GENERATE(false, true), stands = GENERATE(false, true);
+  const Sizes s{70, 2, stands ? 7 : 10, stands ? 10 : 7, documents_of_two_rows()};
+  in_both_types([&](Twins& t) { check_forward(t, s, rule_of(9, momentum, muon), false); });
+}
+
+TEST_CASE("fast weights larger than a tile read and move as the CPU's do", "[fast]") {
+  Twins t;
+  check_forward(t, {150, 1, 66, 70, std::vector<int64_t>(300)}, rule_of(67, true, false), false);
+}
+
+TEST_CASE("fast weights are carried as the CPU's are", "[fast]") {
+  // Chunks of 6: in progress, complete, and in progress with tokens left in it behind the pass.
+  const int64_t before = GENERATE(4, 6, 13), length = GENERATE(1, 2, 17);
+  const bool momentum = GENERATE(false, true);
+  Sizes s{length, 2, 5, 7, std::vector<int64_t>(static_cast<size_t>(2 * length), -before)};
+  if (length > 10) {
+    std::fill(s.doc_start.begin() + 3, s.doc_start.begin() + length, 3);
+  } else {
+    std::fill(s.doc_start.begin(), s.doc_start.begin() + length, 0);
+  }
+  Twins t;
+  check_forward(t, s, rule_of(6, momentum, false), true);
+}
+
+TEST_CASE("gradients of fast weights equal the CPU's", "[fast]") {
+  const bool momentum = GENERATE(false, true), muon = GENERATE(false, true), accumulate = GENERATE(false, true);
+  const Sizes s{70, 2, accumulate ? 7 : 10, accumulate ? 10 : 7, documents_of_two_rows()};
+  const int64_t chunk = muon ? 30 : 9;  // rounding grows from update to update
+  in_both_types([&](Twins& t) { check_backward(t, s, rule_of(chunk, momentum, muon), accumulate, accumulate); });
+}
+
+TEST_CASE("gradients of fast weights without and with larger updates than a tile equal the CPU's", "[fast]") {
+  const int64_t chunk = GENERATE(67, 200);
+  Twins t;
+  check_backward(t, {150, 1, 66, 70, std::vector<int64_t>(300)}, rule_of(chunk, true, false), false, true);
+}
+
+// For the thread sanitizer: two updates, with all that they have.
+TEST_CASE("fast weights and their gradients do not race", "[threads]") {
+  const Sizes s{5, 1, 3, 4, std::vector<int64_t>(10)};
+  Twins forward;
+  check_forward(forward, s, rule_of(2, true, true), true);
+  Twins backward;
+  check_backward(backward, s, rule_of(2, true, true), false, true);
+}
+
+}  // namespace
