@@ -70,7 +70,7 @@ struct ReadBackQueries {
     TileSums sums = {};
     const float* const hidden = a.part(pair, a.at.hidden);
     a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
-      for (const int64_t m : {0, 2}) {
+      for (int64_t m = 0; m < 3; m += 2) {
         tile_product(stage, a.channels(hidden + m * a.length * a.fast, first, last), row, a.turned(a.weights_of(pair, version, m), m), column,
                      a.fast, sums);
       }
@@ -323,7 +323,7 @@ struct GatherBackTokens {
       tile_product(stage, channels(1), row, a.straight(a.weights_of(pair, u.previous, 1), 1), column, a.fast, sums);
       tile_product(stage, channels(4), row, a.straight(x + a.matrix(), 1), column, a.fast, sums);
     } else {
-      for (const int64_t m : {0, 2}) {
+      for (int64_t m = 0; m < 3; m += 2) {
         tile_product(stage, channels(m), row, a.turned(a.weights_of(pair, u.previous, m), m), column, a.fast, sums);
         tile_product(stage, channels(3 + m), row, a.turned(x + m * a.matrix(), m), column, a.fast, sums);
       }

@@ -10,9 +10,21 @@ namespace {
 
 using namespace mesa;
 
+struct ForwardParts : Parts {
+  ForwardParts(const Sizes& n, int64_t c) : Parts(n, c) {
+    q = take(c * n.key_dim);
+    x = take(c * n.key_dim);
+    read = take(c * n.key_dim);
+    pairs_of_x = take(c * c);
+    output = take(c * n.value_dim);
+  }
+  int q, x, read, pairs_of_x, output;
+};
+
 template <class T>
 struct Forward {
   StateSweep<T> sweep;
+  ForwardParts parts;
   Rule rule;
   T* o;
   float *x, *residual;
@@ -23,34 +35,39 @@ struct Forward {
 template <class T>
 struct ChunkForward {
   ChunkSystems systems;
-  float *q, *x, *read, *pairs, *output;  // [c, dk] three times, [c, c], [c, dv]
+  const ForwardParts& at;
+  float* scratch;
 
-  __device__ ChunkForward(Carve& carve, const Sizes& n, int64_t longest)
-      : systems(carve, n, longest), q(carve.take(longest * n.key_dim)), x(carve.take(longest * n.key_dim)),
-        read(carve.take(longest * n.key_dim)), pairs(carve.take(longest * longest)), output(carve.take(longest * n.value_dim)) {}
+  __device__ ChunkForward(float* scratch, const ForwardParts& parts, const Sizes& n, int64_t longest)
+      : systems(scratch, parts, n, longest), at(parts), scratch(scratch) {}
+  __device__ float* q() const { return scratch + at.q; }               // [c, dk]
+  __device__ float* x() const { return scratch + at.x; }               // [c, dk]
+  __device__ float* read() const { return scratch + at.read; }         // [c, dk]
+  __device__ float* pairs() const { return scratch + at.pairs_of_x; }  // [c, c]
+  __device__ float* output() const { return scratch + at.output; }     // [c, dv]
 
   /// o = diag(e^gam) X S + (M * (X Kᵀ)) V
   __device__ void write_output(T* o, int64_t stride) {
     const int64_t c = systems.c, dk = systems.n.key_dim, dv = systems.n.value_dim;
     const bool has_state = systems.start.is_there();
-    block_product<false, true>(c, c, dk, 1.0f, {x, dk}, {systems.keys, dk}, false, {pairs, c});
-    systems.weigh(pairs, pairs);
+    block_product<false, true>(c, c, dk, 1.0f, {x(), dk}, {systems.keys(), dk}, false, {pairs(), c});
+    systems.weigh(pairs(), pairs());
     if (has_state) {
-      block_each(c * dk, [&](int64_t i) { read[i] = systems.decays.start[i / dk] * x[i]; });
-      block_product<false, false>(c, dv, dk, 1.0f, {read, dk}, {systems.start.values, dv}, false, {output, dv});
+      block_rows(c, dk, [&](int64_t i, int64_t row, int64_t) { read()[i] = systems.decays().start[row] * x()[i]; });
+      block_product<false, false>(c, dv, dk, 1.0f, {read(), dk}, {systems.start.values, dv}, false, {output(), dv});
     }
-    block_product<false, false>(c, dv, c, 1.0f, {pairs, c}, {systems.values, dv}, has_state, {output, dv});
-    block_each(c * dv, [&](int64_t i) { o[i / dv * stride + i % dv] = from_float<T>(output[i]); });
+    block_product<false, false>(c, dv, c, 1.0f, {pairs(), c}, {systems.values(), dv}, has_state, {output(), dv});
+    block_rows(c, dv, [&](int64_t i, int64_t row, int64_t column) { o[row * stride + column] = from_float<T>(output()[i]); });
   }
 
   __device__ void write_residual(float* residual, int64_t stride) {
     const int64_t dk = systems.n.key_dim;
-    systems.apply(x, read);
+    systems.apply(x(), read());
     block_warps(systems.c, [&](int64_t i, int lane) {
-      const float* const b = q + i * dk;
+      const float* const b = q() + i * dk;
       float left = 0;
       for (int64_t a = lane; a < dk; a += 32) {
-        const float difference = read[i * dk + a] - b[a];
+        const float difference = read()[i * dk + a] - b[a];
         left += difference * difference;
       }
       left = warp_sum(left);
@@ -63,10 +80,9 @@ struct ChunkForward {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads) mesa_forward_kernel(Forward<T> a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(Forward<T> a) {
   const StateSweep<T>& s = a.sweep;
-  Carve carve(s.scratch + blockIdx.x * s.scratch_stride);
-  ChunkForward<T> f(carve, s.n, s.longest);
+  ChunkForward<T> f(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
   const int64_t dk = s.n.key_dim;
   for (int64_t task = blockIdx.x; task < a.count * s.n.heads; task += gridDim.x) {
     const Chunk chunk = s.chunks.at(task / s.n.heads);
@@ -75,11 +91,11 @@ __global__ void __launch_bounds__(kBlockThreads) mesa_forward_kernel(Forward<T> 
     f.systems.fill_lambda(a.rule, s.in.lambda_raw + head * dk);
     f.systems.enter(in, chunk, s.starts.at(s.n, chunk, head));
     f.systems.fill_weights();
-    gather_rows(chunk.length, dk, in.q + chunk.token * in.key_stride, in.key_stride, 1.0f, f.q);
-    f.systems.solve(a.rule, f.q, f.x);
+    gather_rows(chunk.length, dk, in.q + chunk.token * in.key_stride, in.key_stride, 1.0f, f.q());
+    f.systems.solve(a.rule, f.q(), f.x());
     if (a.x != nullptr) {
       float* const to = a.x + chunk.token * in.key_stride + head * dk;
-      block_each(chunk.length * dk, [&](int64_t i) { to[i / dk * in.key_stride + i % dk] = f.x[i]; });
+      block_rows(chunk.length, dk, [&](int64_t i, int64_t row, int64_t column) { to[row * in.key_stride + column] = f.x()[i]; });
     }
     f.write_output(a.o + chunk.token * in.value_stride + head * s.n.value_dim, in.value_stride);
     if (a.residual != nullptr) {
@@ -90,10 +106,9 @@ __global__ void __launch_bounds__(kBlockThreads) mesa_forward_kernel(Forward<T> 
 
 // One block a row and head: R and S after the row's last chunk.
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads) mesa_carry_kernel(StateSweep<T> a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_carry_kernel(StateSweep<T> a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads;
-  Carve carve(a.scratch + blockIdx.x * a.scratch_stride);
-  ChunkSystems systems(carve, a.n, a.longest);
+  ChunkSystems systems(a.scratch + blockIdx.x * a.scratch_stride, a.parts, a.n, a.longest);
   const Chunk last = a.chunks.at(a.chunks.rows[row + 1] - 1);
   systems.enter(a.in.head(a.n, head), last, a.starts.at(a.n, last, head));
   systems.advance(a.starts.carried.of(blockIdx.x, a.n));
@@ -112,12 +127,12 @@ struct Steps {
 
 // Token by token, one block a row and head. Bound by the steps' chains of barriers: R stays in L1.
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads) mesa_steps_kernel(Steps<T> a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps<T> a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads, dk = a.n.key_dim, dv = a.n.value_dim;
   Carve carve(a.scratch + blockIdx.x * a.scratch_stride);
-  ConjugateGradients gradients(carve, 1, dk);
-  Cholesky cholesky(carve, dk);
+  const Cholesky cholesky(carve.take(dk * dk), dk);
   float *const lambda = carve.take(dk), *const x = carve.take(dk);
+  ConjugateGradients gradients(carve, 1, dk);
   const HeadInputs<T> in = a.in.head(a.n, head);
   const Memory memory = a.memory.of(blockIdx.x, a.n);
   block_each(dk, [&](int64_t i) { lambda[i] = a.rule.lambda_min + softplus(a.in.lambda_raw[head * dk + i]); });
@@ -164,12 +179,12 @@ void run(Stream& stream, const MesaForward& a) {
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
     const Memory carried{a.keys.as<float>(), a.values.as<float>()};
-    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, carried),
+    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, carried), .parts = Parts(n, a.grid.longest),
                               .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
     if (a.grid.states > 0) {
       HEBB_LAUNCH(mesa_starts_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
     }
-    const Forward<T> f{.sweep = sweep, .rule = Rule(a.rule), .o = a.o.as<T>(), .x = a.x.as<float>(), .residual = a.residual.as<float>(),
+    const Forward<T> f{.sweep = sweep, .parts = ForwardParts(n, a.grid.longest), .rule = Rule(a.rule), .o = a.o.as<T>(), .x = a.x.as<float>(), .residual = a.residual.as<float>(),
                        .count = count};
     HEBB_LAUNCH(mesa_forward_kernel<T>, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0, stream, f);
     if (a.keys.defined()) {

@@ -8,9 +8,31 @@ namespace {
 
 using namespace mesa;
 
+struct BackwardParts : Parts {
+  BackwardParts(const Sizes& n, int64_t c) : Parts(n, c) {
+    const int64_t dk = n.key_dim, dv = n.value_dim;
+    for (int* part : {&x, &w, &d_x, &d_keys, &read}) {
+      *part = take(c * dk);
+    }
+    for (int* part : {&d_o, &d_values, &value_read}) {
+      *part = take(c * dv);
+    }
+    for (int* part : {&products, &pairs_of_d, &weighted}) {
+      *part = take(c * c);
+    }
+    for (int* part : {&d_gam, &d_beta, &shares}) {
+      *part = take(2 * c);
+    }
+    d_state_keys = take(dk * dk);
+    d_state_values = take(dk * dv);
+  }
+  int x, w, d_x, d_keys, read, d_o, d_values, value_read, products, pairs_of_d, weighted, d_gam, d_beta, shares, d_state_keys, d_state_values;
+};
+
 template <class T>
 struct Backward {
   StateSweep<T> sweep;
+  BackwardParts parts;
   Rule rule;
   T *d_q, *d_k, *d_v, *d_a, *d_b;
   float *lambda_sums, *solutions;
@@ -24,59 +46,54 @@ struct Backward {
 template <class T>
 class Adjoint {
  public:
-  __device__ Adjoint(Carve& carve, const Sizes& sizes, int64_t longest)
-      : systems(carve, sizes, longest), n_(sizes), x_(carve.take(longest * n_.key_dim)), w_(carve.take(longest * n_.key_dim)),
-        d_o_(carve.take(longest * n_.value_dim)), d_x_(carve.take(longest * n_.key_dim)), d_keys_(carve.take(longest * n_.key_dim)),
-        d_values_(carve.take(longest * n_.value_dim)), read_(carve.take(longest * n_.key_dim)),
-        value_read_(carve.take(longest * n_.value_dim)), products_(carve.take(longest * longest)), pairs_(carve.take(longest * longest)),
-        weighted_(carve.take(longest * longest)), d_gam_(carve.doubles(longest)), d_beta_(carve.doubles(longest)),
-        shares_(carve.doubles(longest)), d_memory_{carve.take(n_.keys()), carve.take(n_.values())} {}
+  __device__ Adjoint(float* scratch, const BackwardParts& parts, const Sizes& sizes, int64_t longest)
+      : systems(scratch, parts, sizes, longest), n_(sizes), at_(parts), scratch_(scratch) {}
 
   /// The gradient at the memory behind the row's last chunk is 0.
   __device__ void begin_row() { has_d_memory_ = false; }
 
-  /// d_o: of the chunk's first token.
-  __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, const Memory& start, const T* d_o) {
+  /// from: d_o of the chunk's first token.
+  __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, const Memory& start, const T* from) {
     systems.enter(in, chunk, start);
     systems.fill_weights();
-    gather_rows(systems.c, n_.value_dim, d_o, in.value_stride, 1.0f, d_o_);
+    gather_rows(systems.c, n_.value_dim, from, in.value_stride, 1.0f, d_o());
   }
 
   /// dO Vᵀ.
   __device__ void multiply_values() {
     const int64_t c = systems.c, dv = n_.value_dim;
-    block_product<false, true>(c, c, dv, 1.0f, {d_o_, dv}, {systems.values, dv}, false, {pairs_, c});
+    block_product<false, true>(c, c, dv, 1.0f, {d_o(), dv}, {systems.values(), dv}, false, {pairs(), c});
   }
 
-  /// W, the solutions for dX = diag(e^gam) dO Sᵀ + (M * (dO Vᵀ)) K, to w (of the chunk's first token).
-  __device__ void solve(const Rule& rule, float* w, int64_t stride) {
+  /// W, the solutions for dX = diag(e^gam) dO Sᵀ + (M * (dO Vᵀ)) K; to: of the chunk's first token.
+  __device__ void solve(const Rule& rule, float* to, int64_t stride) {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
     const bool has_state = systems.start.is_there();
     multiply_values();
-    systems.weigh(pairs_, weighted_);
+    systems.weigh(pairs(), weighted());
     if (has_state) {
-      block_product<false, true>(c, dk, dv, 1.0f, {d_o_, dv}, {systems.start.values, dv}, false, {d_x_, dk});
-      block_each(c * dk, [&](int64_t i) { d_x_[i] *= systems.decays.start[i / dk]; });
+      block_product<false, true>(c, dk, dv, 1.0f, {d_o(), dv}, {systems.start.values, dv}, false, {d_x(), dk});
+      block_rows(c, dk, [&](int64_t i, int64_t row, int64_t) { d_x()[i] *= systems.decays().start[row]; });
     }
-    block_product<false, false>(c, dk, c, 1.0f, {weighted_, c}, {systems.keys, dk}, has_state, {d_x_, dk});
-    systems.solve(rule, d_x_, w_);
-    block_each(c * dk, [&](int64_t i) { w[i / dk * stride + i % dk] = w_[i]; });
+    block_product<false, false>(c, dk, c, 1.0f, {weighted(), c}, {systems.keys(), dk}, has_state, {d_x(), dk});
+    systems.solve(rule, d_x(), w());
+    block_rows(c, dk, [&](int64_t i, int64_t row, int64_t column) { to[row * stride + column] = w()[i]; });
   }
 
-  /// x, w: of the chunk's first token. d_keys, d_values, and the gradients at beta and gam. dY = [-W | dO], E = dY [K | V]ᵀ.
-  __device__ void differentiate(const float* x, const float* w, int64_t stride, BlockReducer<double>& reduce) {
+  /// xs, ws: x and w of the chunk's first token. d_keys, d_values, and the gradients at beta and gam. dY = [-W | dO], E = dY [K | V]ᵀ.
+  __device__ void differentiate(const float* xs, const float* ws, int64_t stride, BlockReducer<double>& reduce) {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
-    gather_rows(c, dk, x, stride, 1.0f, x_);
-    gather_rows(c, dk, w, stride, 1.0f, w_);
+    gather_rows(c, dk, xs, stride, 1.0f, x());
+    gather_rows(c, dk, ws, stride, 1.0f, w());
     multiply_values();
-    block_product<false, true>(c, c, dk, 1.0f, {x_, dk}, {systems.keys, dk}, false, {products_, c});
-    block_product<false, true>(c, c, dk, -1.0f, {w_, dk}, {systems.keys, dk}, true, {pairs_, c});
-    systems.weigh(pairs_, weighted_);
-    block_product<true, false>(c, dk, c, 1.0f, {weighted_, c}, {x_, dk}, false, {d_keys_, dk});
+    block_product<false, true>(c, c, dk, 1.0f, {x(), dk}, {systems.keys(), dk}, false, {products(), c});
+    block_product<false, true>(c, c, dk, -1.0f, {w(), dk}, {systems.keys(), dk}, true, {pairs(), c});
+    systems.weigh(pairs(), weighted());
+    block_product<true, false>(c, dk, c, 1.0f, {weighted(), c}, {x(), dk}, false, {d_keys(), dk});
     add_pairs();
-    systems.weigh(products_, weighted_);
-    block_product<true, false>(c, dv, c, 1.0f, {weighted_, c}, {d_o_, dv}, false, {d_values_, dv});
-    block_product<true, false>(c, dk, c, -1.0f, {weighted_, c}, {w_, dk}, true, {d_keys_, dk});  // the pairs' keys as values of R
+    systems.weigh(products(), weighted());
+    block_product<true, false>(c, dv, c, 1.0f, {weighted(), c}, {d_o(), dv}, false, {d_values(), dv});
+    block_product<true, false>(c, dk, c, -1.0f, {weighted(), c}, {w(), dk}, true, {d_keys(), dk});  // the pairs' keys as values of R
     if (systems.start.is_there()) {
       add_reads();
     }
@@ -91,7 +108,7 @@ class Adjoint {
     block_each(dk, [&](int64_t a) {
       float sum = d_lambda[a];
       for (int64_t i = 0; i < systems.c; ++i) {
-        sum -= w_[i * dk + a] * x_[i * dk + a];
+        sum -= w()[i * dk + a] * x()[i * dk + a];
       }
       d_lambda[a] = sum;
     });
@@ -100,41 +117,42 @@ class Adjoint {
   /// dZ = e^gam_last dZ + (diag(e^gam) X)ᵀ dY.
   __device__ void advance() {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
-    block_each(c * dk, [&](int64_t i) { x_[i] *= systems.decays.start[i / dk]; });
+    block_rows(c, dk, [&](int64_t i, int64_t row, int64_t) { x()[i] *= systems.decays().start[row]; });
     if (has_d_memory_) {
-      const float last = systems.decays.last(c);
-      block_each(n_.keys(), [&](int64_t i) { d_memory_.keys[i] *= last; });
-      block_each(n_.values(), [&](int64_t i) { d_memory_.values[i] *= last; });
+      const float last = systems.decays().last(c);
+      block_each(n_.keys(), [&](int64_t i) { d_memory().keys[i] *= last; });
+      block_each(n_.values(), [&](int64_t i) { d_memory().values[i] *= last; });
     }
-    block_product<true, false>(dk, dk, c, -1.0f, {x_, dk}, {w_, dk}, has_d_memory_, {d_memory_.keys, dk});
-    block_product<true, false>(dk, dv, c, 1.0f, {x_, dk}, {d_o_, dv}, has_d_memory_, {d_memory_.values, dv});
+    block_product<true, false>(dk, dk, c, -1.0f, {x(), dk}, {w(), dk}, has_d_memory_, {d_memory().keys, dk});
+    block_product<true, false>(dk, dv, c, 1.0f, {x(), dk}, {d_o(), dv}, has_d_memory_, {d_memory().values, dv});
     has_d_memory_ = true;
   }
 
   __device__ void write_rows(T* d_q, T* d_k, int64_t key_stride, T* d_v, int64_t value_stride) const {
     const int64_t dk = n_.key_dim, dv = n_.value_dim;
-    block_each(systems.c * dk, [&](int64_t i) {
-      const int64_t to = i / dk * key_stride + i % dk;
-      d_q[to] = from_float<T>(w_[i]);
-      d_k[to] = from_float<T>(d_keys_[i]);
+    block_rows(systems.c, dk, [&](int64_t i, int64_t row, int64_t column) {
+      const int64_t to = row * key_stride + column;
+      d_q[to] = from_float<T>(w()[i]);
+      d_k[to] = from_float<T>(d_keys()[i]);
     });
-    block_each(systems.c * dv, [&](int64_t i) { d_v[i / dv * value_stride + i % dv] = from_float<T>(d_values_[i]); });
+    block_rows(systems.c, dv,
+               [&](int64_t i, int64_t row, int64_t column) { d_v[row * value_stride + column] = from_float<T>(d_values()[i]); });
   }
 
   /// Gradients at the logits: dg_i = sum_{j>=i} dgam_j, da = dg sigmoid(-a), db = dbeta beta (1 - beta). Null: not wanted.
   __device__ void write_gates(const T* a, T* d_a, bool accumulate_a, T* d_b, bool accumulate_b, int64_t stride) {
     block_each(1, [&](int64_t) {
       for (int64_t i = systems.c - 2; i >= 0; --i) {
-        d_gam_[i] += d_gam_[i + 1];
+        d_gam()[i] += d_gam()[i + 1];
       }
     });
     block_each(systems.c, [&](int64_t i) {
       if (d_a != nullptr) {
-        write(d_a[i * stride], static_cast<float>(d_gam_[i]) * logistic(-to_float(a[i * stride])), accumulate_a);
+        write(d_a[i * stride], static_cast<float>(d_gam()[i]) * logistic(-to_float(a[i * stride])), accumulate_a);
       }
       if (d_b != nullptr) {
-        const float beta = systems.beta[i];
-        write(d_b[i * stride], static_cast<float>(d_beta_[i]) * beta * (1.0f - beta), accumulate_b);
+        const float beta = systems.beta()[i];
+        write(d_b[i * stride], static_cast<float>(d_beta()[i]) * beta * (1.0f - beta), accumulate_b);
       }
     });
   }
@@ -149,13 +167,13 @@ class Adjoint {
     const int64_t c = systems.c;
     const auto pair = [&](int64_t i, int64_t j) {
       const int64_t at = i * c + j;
-      return static_cast<double>(systems.decays.table[at] * products_[at] * pairs_[at]);
+      return static_cast<double>(systems.decays().table[at] * products()[at] * pairs()[at]);
     };
     block_warps(c, [&](int64_t i, int lane) {
       double row = 0, column = 0;
       for (int64_t j = lane; j < c; j += 32) {
         if (j < i) {
-          row += static_cast<double>(systems.beta[j]) * pair(i, j);
+          row += static_cast<double>(systems.beta()[j]) * pair(i, j);
         } else if (j > i) {
           column += pair(j, i);
         }
@@ -163,8 +181,8 @@ class Adjoint {
       row = warp_sum(row);
       column = warp_sum(column);
       if (lane == 0) {
-        d_gam_[i] = row - static_cast<double>(systems.beta[i]) * column;
-        d_beta_[i] = static_cast<double>(products_[i * c + i] * pairs_[i * c + i]) + column;
+        d_gam()[i] = row - static_cast<double>(systems.beta()[i]) * column;
+        d_beta()[i] = static_cast<double>(products()[i * c + i] * pairs()[i * c + i]) + column;
       }
     });
   }
@@ -172,12 +190,12 @@ class Adjoint {
   /// dgam_i += e^gam_i (x_i Z) . dY_i = e^gam_i x_i . (dO_i Sᵀ - w_i R).
   __device__ void add_reads() {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
-    block_product<false, true>(c, dk, dv, 1.0f, {d_o_, dv}, {systems.start.values, dv}, false, {read_, dk});
-    block_product<false, true>(c, dk, dk, -1.0f, {w_, dk}, {systems.start.keys, dk}, true, {read_, dk});
+    block_product<false, true>(c, dk, dv, 1.0f, {d_o(), dv}, {systems.start.values, dv}, false, {read(), dk});
+    block_product<false, true>(c, dk, dk, -1.0f, {w(), dk}, {systems.start.keys, dk}, true, {read(), dk});
     block_warps(c, [&](int64_t i, int lane) {
-      const float along = warp_dot(dk, x_ + i * dk, read_ + i * dk, lane);
+      const float along = warp_dot(dk, x() + i * dk, read() + i * dk, lane);
       if (lane == 0) {
-        d_gam_[i] += static_cast<double>(systems.decays.start[i] * along);
+        d_gam()[i] += static_cast<double>(systems.decays().start[i] * along);
       }
     });
   }
@@ -185,57 +203,68 @@ class Adjoint {
   /// What enters the memory behind the chunk: diag(e^(gam_last - gam) beta) of K dZ and of U dZᵀ.
   __device__ void add_writes(BlockReducer<double>& reduce) {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
-    block_product<false, false>(c, dv, dk, 1.0f, {systems.keys, dk}, {d_memory_.values, dv}, false, {value_read_, dv});
-    block_product<false, true>(c, dk, dk, 1.0f, {systems.keys, dk}, {d_memory_.keys, dk}, false, {read_, dk});
-    block_product<false, true>(c, dk, dv, 1.0f, {systems.values, dv}, {d_memory_.values, dv}, true, {read_, dk});
-    block_product<false, false>(c, dk, dk, 1.0f, {systems.keys, dk}, {d_memory_.keys, dk}, false, {d_x_, dk});
+    block_product<false, false>(c, dv, dk, 1.0f, {systems.keys(), dk}, {d_memory().values, dv}, false, {value_read(), dv});
+    block_product<false, true>(c, dk, dk, 1.0f, {systems.keys(), dk}, {d_memory().keys, dk}, false, {read(), dk});
+    block_product<false, true>(c, dk, dv, 1.0f, {systems.values(), dv}, {d_memory().values, dv}, true, {read(), dk});
+    block_product<false, false>(c, dk, dk, 1.0f, {systems.keys(), dk}, {d_memory().keys, dk}, false, {d_x(), dk});
     block_warps(c, [&](int64_t i, int lane) {
-      const float along = warp_dot(dk, systems.keys + i * dk, read_ + i * dk, lane);
+      const float along = warp_dot(dk, systems.keys() + i * dk, read() + i * dk, lane);
       if (lane == 0) {
-        const double share = static_cast<double>(systems.decays.end[i] * along);
-        d_beta_[i] += share;
-        shares_[i] = static_cast<double>(systems.beta[i]) * share;
-        d_gam_[i] -= shares_[i];
+        const double share = static_cast<double>(systems.decays().end[i] * along);
+        d_beta()[i] += share;
+        shares()[i] = static_cast<double>(systems.beta()[i]) * share;
+        d_gam()[i] -= shares()[i];
       }
     });
-    const auto factor = [&](int64_t i) { return systems.decays.end[i] * systems.beta[i]; };
-    block_each(c * dv, [&](int64_t i) { d_values_[i] += factor(i / dv) * value_read_[i]; });
-    block_each(c * dk, [&](int64_t i) { d_keys_[i] += factor(i / dk) * (read_[i] + d_x_[i]); });
+    const auto factor = [&](int64_t i) { return systems.decays().end[i] * systems.beta()[i]; };
+    block_rows(c, dv, [&](int64_t i, int64_t row, int64_t) { d_values()[i] += factor(row) * value_read()[i]; });
+    block_rows(c, dk, [&](int64_t i, int64_t row, int64_t) { d_keys()[i] += factor(row) * (read()[i] + d_x()[i]); });
     double kept = 0;
     if (systems.start.is_there()) {
       for (int64_t i = threadIdx.x; i < n_.keys(); i += kBlockThreads) {
-        kept += static_cast<double>(systems.start.keys[i] * d_memory_.keys[i]);
+        kept += static_cast<double>(systems.start.keys[i] * d_memory().keys[i]);
       }
       for (int64_t i = threadIdx.x; i < n_.values(); i += kBlockThreads) {
-        kept += static_cast<double>(systems.start.values[i] * d_memory_.values[i]);
+        kept += static_cast<double>(systems.start.values[i] * d_memory().values[i]);
       }
     }
     kept = reduce.sum(kept);
     block_each(1, [&](int64_t) {
-      double total = static_cast<double>(systems.decays.last(c)) * kept;
+      double total = static_cast<double>(systems.decays().last(c)) * kept;
       for (int64_t i = 0; i < c; ++i) {
-        total += shares_[i];
+        total += shares()[i];
       }
-      d_gam_[c - 1] += total;
+      d_gam()[c - 1] += total;
     });
   }
 
-  Sizes n_;
-  float *x_, *w_, *d_o_;                    // [c, dk] [c, dk] [c, dv]
-  float *d_x_, *d_keys_;                    // [c, dk]
-  float *d_values_, *read_, *value_read_;   // [c, dv] [c, dk] [c, dv]
-  float *products_, *pairs_;                // [c, c] X Kᵀ, and dO Vᵀ, then E
-  float* weighted_;                         // [c, c]
-  double *d_gam_, *d_beta_, *shares_;       // [c]
-  Memory d_memory_;
+  __device__ float* x() const { return scratch_ + at_.x; }                    // [c, dk]
+  __device__ float* w() const { return scratch_ + at_.w; }                    // [c, dk]
+  __device__ float* d_o() const { return scratch_ + at_.d_o; }                // [c, dv]
+  __device__ float* d_x() const { return scratch_ + at_.d_x; }                // [c, dk]
+  __device__ float* d_keys() const { return scratch_ + at_.d_keys; }          // [c, dk]
+  __device__ float* d_values() const { return scratch_ + at_.d_values; }      // [c, dv]
+  __device__ float* read() const { return scratch_ + at_.read; }              // [c, dk]
+  __device__ float* value_read() const { return scratch_ + at_.value_read; }  // [c, dv]
+  __device__ float* products() const { return scratch_ + at_.products; }      // [c, c] X Kᵀ
+  __device__ float* pairs() const { return scratch_ + at_.pairs_of_d; }       // [c, c] dO Vᵀ, then E
+  __device__ float* weighted() const { return scratch_ + at_.weighted; }      // [c, c]
+  __device__ double* doubles(int part) const { return reinterpret_cast<double*>(scratch_ + part); }
+  __device__ double* d_gam() const { return doubles(at_.d_gam); }    // [c]
+  __device__ double* d_beta() const { return doubles(at_.d_beta); }  // [c]
+  __device__ double* shares() const { return doubles(at_.shares); }  // [c]
+  __device__ Memory d_memory() const { return {scratch_ + at_.d_state_keys, scratch_ + at_.d_state_values}; }
+
+  const Sizes& n_;
+  const BackwardParts& at_;
+  float* scratch_;
   bool has_d_memory_ = false;
 };
 
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads) mesa_adjoint_solve_kernel(Backward<T> a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(Backward<T> a) {
   const StateSweep<T>& s = a.sweep;
-  Carve carve(s.scratch + blockIdx.x * s.scratch_stride);
-  Adjoint<T> adjoint(carve, s.n, s.longest);
+  Adjoint<T> adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
   for (int64_t task = blockIdx.x; task < a.count * s.n.heads; task += gridDim.x) {
     const Chunk chunk = s.chunks.at(task / s.n.heads);
     const int64_t head = task % s.n.heads;
@@ -247,12 +276,11 @@ __global__ void __launch_bounds__(kBlockThreads) mesa_adjoint_solve_kernel(Backw
 }
 
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads) mesa_backward_kernel(Backward<T> a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_backward_kernel(Backward<T> a) {
   const StateSweep<T>& s = a.sweep;
   const Sizes& n = s.n;
   const int64_t row = blockIdx.x / n.heads, head = blockIdx.x % n.heads;
-  Carve carve(s.scratch + blockIdx.x * s.scratch_stride);
-  Adjoint<T> adjoint(carve, n, s.longest);
+  Adjoint<T> adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
   BlockReducer<double> reduce;
   const HeadInputs<T> in = s.in.head(n, head);
   float* const d_lambda = a.lambda_sums + blockIdx.x * n.key_dim;
@@ -298,9 +326,9 @@ void run(Stream& stream, const MesaBackward& a) {
   HEBB_ASSERT(slots >= rows && a.solutions.defined());
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, Memory{}),
+    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, Memory{}), .parts = Parts(n, a.grid.longest),
                               .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
-    const Backward<T> b{.sweep = sweep, .rule = Rule(a.rule), .d_q = a.d_q.as<T>(), .d_k = a.d_k.as<T>(), .d_v = a.d_v.as<T>(),
+    const Backward<T> b{.sweep = sweep, .parts = BackwardParts(n, a.grid.longest), .rule = Rule(a.rule), .d_q = a.d_q.as<T>(), .d_k = a.d_k.as<T>(), .d_v = a.d_v.as<T>(),
                         .d_a = a.d_a.as<T>(), .d_b = a.d_b.as<T>(), .lambda_sums = a.lambda_sums.as<float>(),
                         .solutions = a.solutions.as<float>(), .d_o = a.d_o.as<T>(), .x = a.x.as<float>(), .count = count,
                         .accumulate_a = a.accumulate_a, .accumulate_b = a.accumulate_b};

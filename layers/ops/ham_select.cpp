@@ -92,6 +92,7 @@ HamSelection select_tokens(Pass& pass, Var score, const HamDecision& decision, c
   run(pass.stream(), SelectTokens{tape.value(s.slot), tape.value(s.lo), tape.value(s.hi), selected,
                                   score ? tape.value(score).view(shape) : Tensor{}, decision.threshold, forced, held,
                                   pass.rows.doc_start(), decision.selecting, decision.range, decision.tau});
+  // Thresholds, lists and statistics count on the host, so that a GPU is waited for here.
   std::vector<int32_t> counts(static_cast<size_t>(shape[0]));
   copy_to_host(pass.stream(), counts.data(), selected);
   s.selected.assign(counts.begin(), counts.end());

@@ -19,6 +19,50 @@ struct Sizes {
   __device__ int64_t values() const { return key_dim * value_dim; }
 };
 
+/// Where the parts of a block's scratch begin, in floats: numbers of the kernel's arguments instead of pointers in registers, which
+/// would be spilled across calls. The same parts, hence the same room, as in the CPU's kernels.
+class Parts {
+ public:
+  Parts(const Sizes& n, int64_t longest) {
+    const int64_t c = longest, dk = n.key_dim;
+    decays = take(2 * c);
+    take(c);
+    take(c);
+    take(c * c);
+    g = take(c);
+    beta = take(c);
+    keys = take(c * dk);
+    values = take(c * n.value_dim);
+    weights = take(c * c);
+    lambda = take(dk);
+    pairs = take(c * c);
+    scaled = take(c * dk);
+    gradients = take_gradients(c, dk);
+    running = take(dk * dk);
+    factor = take(dk * dk);
+  }
+
+  int decays, g, beta, keys, values, weights, lambda, pairs, scaled, gradients, running, factor;
+
+ protected:
+  Parts() = default;
+  int take(int64_t count) {
+    const int part = used_;
+    used_ += static_cast<int>((count + 15) / 16 * 16);
+    return part;
+  }
+  int take_gradients(int64_t rows, int64_t n) {
+    const int part = used_;
+    for (int i = 0; i < 6; ++i) {
+      take(i < 3 ? rows * n : rows);
+    }
+    return part;
+  }
+
+ private:
+  int used_ = 0;
+};
+
 struct Rule {
   bool exact;
   int64_t steps;
@@ -27,6 +71,18 @@ struct Rule {
   explicit Rule(const MesaRule& rule)
       : exact(rule.exact), steps(rule.steps), epsilon(static_cast<float>(rule.epsilon)), lambda_min(static_cast<float>(rule.lambda_min)) {}
 };
+
+/// f(i, row, column) for the elements i of [rows, columns], rows by warps: no division.
+template <class F>
+__device__ __forceinline__ void block_rows(int64_t rows, int64_t columns, F&& f HEBB_WHERE_PARAMETER) {
+  block_warps(
+      rows,
+      [&](int64_t row, int lane) {
+        for (int64_t column = lane; column < columns; column += 32) {
+          f(row * columns + column, row, column);
+        }
+      } HEBB_WHERE_ARGUMENT);
+}
 
 /// ln sigmoid(a) and sigmoid(b), without overflow.
 __device__ __forceinline__ float log_sigmoid(float a) { return fminf(a, 0.0f) - log1pf(expf(-fabsf(a))); }
@@ -96,7 +152,7 @@ struct Starts {
 /// Conjugate gradients on up to `rows` systems of n unknowns together, each on scalars of its own and by a warp.
 class ConjugateGradients {
  public:
-  __device__ ConjugateGradients(Carve& carve, int64_t rows, int64_t n)
+  __device__ ConjugateGradients(Carve carve, int64_t rows, int64_t n)
       : n_(n), residual_(carve.take(rows * n)), direction_(carve.take(rows * n)), product_(carve.take(rows * n)), power_(carve.take(rows)),
         first_(carve.take(rows)), square_(carve.take(rows)) {}
 
@@ -115,7 +171,7 @@ class ConjugateGradients {
         }
       });
     }
-    block_each(rows * n_, [&](int64_t i) { x[i] *= 1.0f / power_[i / n_]; });
+    block_rows(rows, n_, [&](int64_t i, int64_t row, int64_t) { x[i] *= 1.0f / power_[row]; });
   }
 
  private:
@@ -181,9 +237,9 @@ class ConjugateGradients {
 /// x A = b for one symmetric positive definite A = matrix + diag(lambda), of which the lower triangle is read. 3 barriers a column.
 class Cholesky {
  public:
-  __device__ Cholesky(Carve& carve, int64_t n) : n_(n), factor_(carve.take(n * n)) {}
+  __device__ Cholesky(float* factor, int64_t n) : n_(n), factor_(factor) {}
 
-  __device__ void solve(const float* matrix, const float* lambda, const float* b, float* x) {
+  __device__ void solve(const float* matrix, const float* lambda, const float* b, float* x) const {
     const int64_t n = n_;
     float* const f = factor_;
     block_each(n * n, [&](int64_t i) { f[i] = matrix[i] + (i / n == i % n ? lambda[i % n] : 0.0f); });
@@ -234,14 +290,22 @@ __device__ __forceinline__ void write_token(int64_t rows, int64_t columns, float
 /// One chunk of one head: its rows, decays and systems A_i = R_i + diag(lambda).
 class ChunkSystems {
  public:
-  __device__ ChunkSystems(Carve& carve, const Sizes& sizes, int64_t longest)
-      : n(sizes), decays(carve, longest), g(carve.take(longest)), beta(carve.take(longest)), keys(carve.take(longest * n.key_dim)),
-        values(carve.take(longest * n.value_dim)), weights(carve.take(longest * longest)), lambda(carve.take(n.key_dim)),
-        pairs_(carve.take(longest * longest)), scaled_(carve.take(longest * n.key_dim)), gradients_(carve, longest, n.key_dim),
-        running_(carve.take(n.keys())), cholesky_(carve, n.key_dim) {}
+  __device__ ChunkSystems(float* scratch, const Parts& parts, const Sizes& sizes, int64_t longest)
+      : n(sizes), scratch_(scratch), at_(parts), longest_(longest) {}
+
+  __device__ float* g() const { return scratch_ + at_.g; }
+  __device__ float* beta() const { return scratch_ + at_.beta; }        // [c]
+  __device__ float* keys() const { return scratch_ + at_.keys; }        // [c, dk]
+  __device__ float* values() const { return scratch_ + at_.values; }    // [c, dv]
+  __device__ float* weights() const { return scratch_ + at_.weights; }  // [c, c] M, 0 above the diagonal
+  __device__ float* lambda() const { return scratch_ + at_.lambda; }    // [dk]
+  __device__ delta::Decays decays() const {
+    Carve carve(scratch_ + at_.decays);
+    return delta::Decays(carve, longest_);
+  }
 
   __device__ void fill_lambda(const Rule& rule, const float* raw) {
-    block_each(n.key_dim, [&](int64_t i) { lambda[i] = rule.lambda_min + softplus(raw[i]); });
+    block_each(n.key_dim, [&](int64_t i) { lambda()[i] = rule.lambda_min + softplus(raw[i]); });
   }
 
   /// start: R and S before the chunk, or none for 0.
@@ -249,23 +313,23 @@ class ChunkSystems {
   __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, const Memory& before) {
     c = chunk.length;
     start = before;
-    gather_rows(c, n.key_dim, in.k + chunk.token * in.key_stride, in.key_stride, 1.0f, keys);
-    gather_rows(c, n.value_dim, in.v + chunk.token * in.value_stride, in.value_stride, 1.0f, values);
+    gather_rows(c, n.key_dim, in.k + chunk.token * in.key_stride, in.key_stride, 1.0f, keys());
+    gather_rows(c, n.value_dim, in.v + chunk.token * in.value_stride, in.value_stride, 1.0f, values());
     block_each(c, [&](int64_t i) {
-      g[i] = log_sigmoid(to_float(in.a[(chunk.token + i) * in.gate_stride]));
-      beta[i] = logistic(to_float(in.b[(chunk.token + i) * in.gate_stride]));
+      g()[i] = log_sigmoid(to_float(in.a[(chunk.token + i) * in.gate_stride]));
+      beta()[i] = logistic(to_float(in.b[(chunk.token + i) * in.gate_stride]));
     });
-    decays.load(g, 1, c);
+    decays().load(g(), 1, c);
   }
 
   /// M, for solve, apply and what reads the chunk.
   __device__ void fill_weights() {
-    block_each(c * c, [&](int64_t i) { weights[i] = decays.table[i] * beta[i % c]; });
+    block_rows(c, c, [&](int64_t i, int64_t, int64_t column) { weights()[i] = decays().table[i] * beta()[column]; });
   }
 
   /// out = M * pairs; both [c, c], out may be pairs.
   __device__ void weigh(const float* pairs, float* out) const {
-    block_each(c * c, [&](int64_t i) { out[i] = i % c <= i / c ? weights[i] * pairs[i] : 0.0f; });
+    block_rows(c, c, [&](int64_t i, int64_t row, int64_t column) { out[i] = column <= row ? weights()[i] * pairs[i] : 0.0f; });
   }
 
   /// x_i A_i = b_i for all rows; x, b [c, dk], not the same memory.
@@ -273,7 +337,8 @@ class ChunkSystems {
     if (rule.exact) {
       solve_exactly(b, x);
     } else {
-      gradients_.solve(c, rule, b, x, [&](const float* p, float* t) { apply(p, t); });
+      ConjugateGradients(Carve(scratch_ + at_.gradients), longest_, n.key_dim)
+          .solve(c, rule, b, x, [&](const float* p, float* t) { apply(p, t); });
     }
   }
 
@@ -281,41 +346,36 @@ class ChunkSystems {
   __device__ void apply(const float* p, float* t) {
     const int64_t dk = n.key_dim;
     float* const left = const_cast<float*>(p);
-    block_product<false, true>(c, c, dk, 1.0f, {left, dk}, {keys, dk}, false, {pairs_, c});
-    weigh(pairs_, pairs_);
-    block_each(c * dk, [&](int64_t i) {
-      t[i] = p[i] * lambda[i % dk];
+    block_product<false, true>(c, c, dk, 1.0f, {left, dk}, {keys(), dk}, false, {pairs(), c});
+    weigh(pairs(), pairs());
+    block_rows(c, dk, [&](int64_t i, int64_t row, int64_t column) {
+      t[i] = p[i] * lambda()[column];
       if (start.is_there()) {
-        scaled_[i] = decays.start[i / dk] * p[i];
+        scaled()[i] = decays().start[row] * p[i];
       }
     });
     if (start.is_there()) {
-      block_product<false, false>(c, dk, dk, 1.0f, {scaled_, dk}, {start.keys, dk}, true, {t, dk});
+      block_product<false, false>(c, dk, dk, 1.0f, {scaled(), dk}, {start.keys, dk}, true, {t, dk});
     }
-    block_product<false, false>(c, dk, c, 1.0f, {pairs_, c}, {keys, dk}, true, {t, dk});
+    block_product<false, false>(c, dk, c, 1.0f, {pairs(), c}, {keys(), dk}, true, {t, dk});
   }
 
   /// next (may be `start`) = R and S after the chunk. Overwrites the values.
   __device__ void advance(const Memory& next) {
     const int64_t dk = n.key_dim, dv = n.value_dim;
-    block_each(c * dv, [&](int64_t i) { values[i] *= decays.end[i / dv] * beta[i / dv]; });
-    block_each(c * dk, [&](int64_t i) { scaled_[i] = decays.end[i / dk] * beta[i / dk] * keys[i]; });
+    block_rows(c, dv, [&](int64_t i, int64_t row, int64_t) { values()[i] *= decays().end[row] * beta()[row]; });
+    block_rows(c, dk, [&](int64_t i, int64_t row, int64_t) { scaled()[i] = decays().end[row] * beta()[row] * keys()[i]; });
     const bool has_start = start.is_there();
     if (has_start) {
-      const float last = decays.last(c);
+      const float last = decays().last(c);
       block_each(n.keys(), [&](int64_t i) { next.keys[i] = last * start.keys[i]; });
       block_each(n.values(), [&](int64_t i) { next.values[i] = last * start.values[i]; });
     }
-    block_product<true, false>(dk, dv, c, 1.0f, {keys, dk}, {values, dv}, has_start, {next.values, dv});
-    block_product<true, false>(dk, dk, c, 1.0f, {keys, dk}, {scaled_, dk}, has_start, {next.keys, dk});
+    block_product<true, false>(dk, dv, c, 1.0f, {keys(), dk}, {values(), dv}, has_start, {next.values, dv});
+    block_product<true, false>(dk, dk, c, 1.0f, {keys(), dk}, {scaled(), dk}, has_start, {next.keys, dk});
   }
 
-  const Sizes n;
-  delta::Decays decays;
-  float *g, *beta;       // [c]
-  float *keys, *values;  // [c, dk] [c, dv]
-  float* weights;        // [c, c] M, 0 above the diagonal
-  float* lambda;         // [dk]
+  const Sizes& n;
   Memory start;
   int64_t c = 0;
 
@@ -323,17 +383,20 @@ class ChunkSystems {
   /// Token by token with R of its own.
   __device__ void solve_exactly(const float* b, float* x) {
     const int64_t dk = n.key_dim;
-    block_each(n.keys(), [&](int64_t i) { running_[i] = start.is_there() ? start.keys[i] : 0.0f; });
+    float* const running = scratch_ + at_.running;
+    block_each(n.keys(), [&](int64_t i) { running[i] = start.is_there() ? start.keys[i] : 0.0f; });
     for (int64_t i = 0; i < c; ++i) {
-      write_token(dk, dk, expf(g[i]), beta[i], keys + i * dk, keys + i * dk, running_);
-      cholesky_.solve(running_, lambda, b + i * dk, x + i * dk);
+      write_token(dk, dk, expf(g()[i]), beta()[i], keys() + i * dk, keys() + i * dk, running);
+      Cholesky(scratch_ + at_.factor, dk).solve(running, lambda(), b + i * dk, x + i * dk);
     }
   }
 
-  float *pairs_, *scaled_;  // [c, c] [c, dk]
-  ConjugateGradients gradients_;
-  float* running_;  // [dk, dk]
-  Cholesky cholesky_;
+  __device__ float* pairs() const { return scratch_ + at_.pairs; }    // [c, c]
+  __device__ float* scaled() const { return scratch_ + at_.scaled; }  // [c, dk]
+
+  float* scratch_;
+  const Parts& at_;
+  int64_t longest_;
 };
 
 /// What the kernels that sweep over chunk starts read.
@@ -343,16 +406,16 @@ struct StateSweep {
   Inputs<T> in;
   Chunks chunks;
   Starts starts;
+  Parts parts;
   float* scratch;
   int64_t scratch_stride, longest;
 };
 
 // One block a row and head: R and S at the starts of its chunks, one after the other.
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads) mesa_starts_kernel(StateSweep<T> a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_starts_kernel(StateSweep<T> a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads;
-  Carve carve(a.scratch + blockIdx.x * a.scratch_stride);
-  ChunkSystems systems(carve, a.n, a.longest);
+  ChunkSystems systems(a.scratch + blockIdx.x * a.scratch_stride, a.parts, a.n, a.longest);
   const HeadInputs<T> in = a.in.head(a.n, head);
   for (int64_t i = a.chunks.rows[row]; i + 1 < a.chunks.rows[row + 1]; ++i) {
     const Chunk chunk = a.chunks.at(i), next = a.chunks.at(i + 1);
