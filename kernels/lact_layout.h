@@ -5,8 +5,9 @@
 
 namespace hebb {
 
-/// A GPU's scratch of `lact` for one row and head: where its parts begin, in elements of 4 bytes. Every update of a row has a slot: the
-/// one behind it begins in tokens [(slot + base) C, (slot + base + 1) C), which hold one such token at most.
+/// A GPU's scratch of `lact` for one row and head: where its parts begin, in elements of 4 bytes. Every update of a row
+/// has a slot: the chunk behind it begins in tokens [(slot + base) C, (slot + base + 1) C), which hold one such token
+/// at most.
 struct LactLayout {
   int64_t base, slots;     // a row's first chunks end within it, unless something is carried: then base is 0
   int64_t keep;            // momenta
@@ -27,9 +28,10 @@ struct LactLayout {
   int64_t total = 0;
 
   LactLayout(int64_t length, const LactRule& rule, int64_t dim, int64_t fast, bool carries, bool backward)
-      : base(carries ? 0 : 1), slots((length - 1) / rule.chunk + 1 - base), keep(backward ? slots : 2), window(std::min(rule.chunk, length)),
-        panels((fast + 63) / 64) {
-    const int64_t all = 3 * dim * fast, square = std::min(dim, fast) * std::min(dim, fast), muon = rule.muon ? 1 : 0, back = backward ? 1 : 0;
+      : base(carries ? 0 : 1), slots((length - 1) / rule.chunk + 1 - base), keep(backward ? slots : 2),
+        window(std::min(rule.chunk, length)), panels((fast + 63) / 64) {
+    const int64_t all = 3 * dim * fast, square = std::min(dim, fast) * std::min(dim, fast);
+    const int64_t muon = rule.muon ? 1 : 0, back = backward ? 1 : 0;
     version = take(length);
     begin = take(slots);
     end = take(slots);

@@ -71,8 +71,8 @@ struct ReadBackQueries {
     const float* const hidden = a.part(pair, a.at.hidden);
     a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
       for (int64_t m = 0; m < 3; m += 2) {
-        tile_product(stage, a.channels(hidden + m * a.length * a.fast, first, last), row, a.turned(a.weights_of(pair, version, m), m), column,
-                     a.fast, sums);
+        const Operand<float> left = a.channels(hidden + m * a.length * a.fast, first, last);
+        tile_product(stage, left, row, a.turned(a.weights_of(pair, version, m), m), column, a.fast, sums);
       }
     });
     tile_each(row, column, a.length, a.dim, [&](int64_t r, int64_t c, int i, int j) {
@@ -175,7 +175,8 @@ struct UndoMove {
     const float length = sqrtf(warp_sum(squares)), inverse = 1.0f / (length + kNormEps);
     const float target = sqrtf(warp_dot(row.columns, first, first, lane));
     along = warp_sum(along) * inverse;  // the gradient at N
-    const float scale = target * inverse, back = length > 0.0f ? -scale * along / length : 0.0f, of_first = target > 0.0f ? along / target : 0.0f;
+    const float scale = target * inverse, back = length > 0.0f ? -scale * along / length : 0.0f;
+    const float of_first = target > 0.0f ? along / target : 0.0f;
     float *const d_step = a.part(row.pair, a.at.d_step) + at, *const before = b.at_weights(row.pair, u.previous) + at,
           *const total = b.sums_of(row.pair) + at;
     for (int64_t i = lane; i < row.columns; i += 32) {
@@ -448,7 +449,8 @@ void run(Stream& stream, const LactBackward& a) {
     if (b.d.q != nullptr) {
       each_tile("lact_read_back_queries", stream, f.pairs(), f.length, f.dim, ReadBackQueries<T>{b});
     }
-    each_tile("lact_read_back_weights", stream, 3 * f.pairs() * (f.at.slots + 1), f.longest_side(), f.longest_side(), ReadBackWeights<T>{b});
+    const int64_t side = f.longest_side();
+    each_tile("lact_read_back_weights", stream, 3 * f.pairs() * (f.at.slots + 1), side, side, ReadBackWeights<T>{b});
     for (b.slot = f.at.slots - 1; b.slot >= 0; --b.slot) {
       undo_update(stream, b);
     }

@@ -179,13 +179,14 @@ void run(Stream& stream, const MesaForward& a) {
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
     const Memory carried{a.keys.as<float>(), a.values.as<float>()};
-    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, carried), .parts = Parts(n, a.grid.longest),
-                              .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
+    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, carried),
+                              .parts = Parts(n, a.grid.longest), .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
     if (a.grid.states > 0) {
       HEBB_LAUNCH(mesa_starts_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
     }
-    const Forward<T> f{.sweep = sweep, .parts = ForwardParts(n, a.grid.longest), .rule = Rule(a.rule), .o = a.o.as<T>(), .x = a.x.as<float>(), .residual = a.residual.as<float>(),
-                       .count = count};
+    const Forward<T> f{.sweep = sweep, .parts = ForwardParts(n, a.grid.longest), .rule = Rule(a.rule), .o = a.o.as<T>(),
+                       .x = a.x.as<float>(), .residual = a.residual.as<float>(), .count = count};
+    HEBB_ASSERT(a.scratch.size(1) >= f.parts.used());
     HEBB_LAUNCH(mesa_forward_kernel<T>, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0, stream, f);
     if (a.keys.defined()) {
       HEBB_LAUNCH(mesa_carry_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);

@@ -26,7 +26,8 @@ struct BackwardParts : Parts {
     d_state_keys = take(dk * dk);
     d_state_values = take(dk * dv);
   }
-  int x, w, d_x, d_keys, read, d_o, d_values, value_read, products, pairs_of_d, weighted, d_gam, d_beta, shares, d_state_keys, d_state_values;
+  int x, w, d_x, d_keys, read, d_o, d_values, value_read, products, pairs_of_d, weighted;
+  int d_gam, d_beta, shares, d_state_keys, d_state_values;
 };
 
 template <class T>
@@ -326,12 +327,13 @@ void run(Stream& stream, const MesaBackward& a) {
   HEBB_ASSERT(slots >= rows && a.solutions.defined());
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, Memory{}), .parts = Parts(n, a.grid.longest),
-                              .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
-    const Backward<T> b{.sweep = sweep, .parts = BackwardParts(n, a.grid.longest), .rule = Rule(a.rule), .d_q = a.d_q.as<T>(), .d_k = a.d_k.as<T>(), .d_v = a.d_v.as<T>(),
-                        .d_a = a.d_a.as<T>(), .d_b = a.d_b.as<T>(), .lambda_sums = a.lambda_sums.as<float>(),
+    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, Memory{}),
+                              .parts = Parts(n, a.grid.longest), .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
+    const Backward<T> b{.sweep = sweep, .parts = BackwardParts(n, a.grid.longest), .rule = Rule(a.rule), .d_q = a.d_q.as<T>(),
+                        .d_k = a.d_k.as<T>(), .d_v = a.d_v.as<T>(), .d_a = a.d_a.as<T>(), .d_b = a.d_b.as<T>(), .lambda_sums = a.lambda_sums.as<float>(),
                         .solutions = a.solutions.as<float>(), .d_o = a.d_o.as<T>(), .x = a.x.as<float>(), .count = count,
                         .accumulate_a = a.accumulate_a, .accumulate_b = a.accumulate_b};
+    HEBB_ASSERT(a.scratch.size(1) >= b.parts.used());
     if (a.grid.states > 0) {
       HEBB_LAUNCH(mesa_starts_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
     }

@@ -131,7 +131,8 @@ template <class T>
 __global__ void __launch_bounds__(kBlockThreads) lact_tables_kernel(Fast<T> a) {
   const int64_t pair = blockIdx.x;
   const int32_t* const starts = a.doc_start + pair / a.heads * a.length;
-  int32_t *const version = a.integers(pair, a.at.version), *const begin = a.integers(pair, a.at.begin), *const end = a.integers(pair, a.at.end);
+  int32_t *const version = a.integers(pair, a.at.version), *const begin = a.integers(pair, a.at.begin);
+  int32_t* const end = a.integers(pair, a.at.end);
   block_each(a.at.slots, [&](int64_t slot) { begin[slot] = end[slot] = -1; });
   block_each(a.length, [&](int64_t t) {
     const int64_t position = t - starts[t], first = t - position % a.chunk;

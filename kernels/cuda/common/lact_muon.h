@@ -1,7 +1,7 @@
 #pragma once
 // Muon's orthogonalisation of a matrix G (spec 42, section B3): X = G / (|G|_F + 1e-7), lying, then five times
-// X = a X + (b A + c A^2) X with A = X Xᵀ. Of the momenta of a slot, for all pairs and matrices side by side; X keeps G's layout, and lies
-// by its strides.
+// X = a X + (b A + c A^2) X with A = X Xᵀ. Of the momenta of a slot, for all pairs and matrices side by side; X keeps G's layout, and
+// lies by its strides.
 #include "kernels/cuda/common/lact_memory.h"
 
 namespace hebb::HEBB_DEVICE::lact {

@@ -42,10 +42,11 @@ class Parts {
     factor = take(dk * dk);
   }
 
+  int64_t used() const { return used_; }
+
   int decays, g, beta, keys, values, weights, lambda, pairs, scaled, gradients, running, factor;
 
  protected:
-  Parts() = default;
   int take(int64_t count) {
     const int part = used_;
     used_ += static_cast<int>((count + 15) / 16 * 16);
