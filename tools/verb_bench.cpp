@@ -2,12 +2,14 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "core/json.h"
 #include "core/parallel.h"
 #include "kernels/cpu/gemm_bench.h"
 #include "tools/verbs.h"
 #include "train/bench.h"
+#include "train/bench_operations.h"
 #include "train/model_source.h"
 
 namespace hebb {
@@ -17,6 +19,7 @@ struct Options {
   std::vector<std::string> models;
   int64_t rows = 4, length = 512, steps = 8, warmup = 2, context = 1024;
   std::string precision, device = "auto";
+  std::optional<int64_t> tokens;
   int threads = 0;
   std::string against;
   bool json = false, kernels = false, decode = false, layers = false;
@@ -41,6 +44,58 @@ std::string names_of(const std::vector<BenchModel>& models) {
   return names;
 }
 
+/// Matrix products beside the peak of multiply-adds in registers: x W^T, dy W and dy^T x of the shapes that 2,048 tokens of a small
+/// model make.
+Json gemm_rates(bool quiet) {
+  const std::vector<cpu::GemmShape> shapes = {{false, true, 2048, 256, 256}, {false, true, 2048, 768, 256}, {false, true, 2048, 3072, 768},
+                                              {false, false, 2048, 256, 768}, {true, false, 256, 768, 2048}, {false, true, 2048, 2048, 2048}};
+  Json rates = Json::array();
+  for (const cpu::GemmRate& r : cpu::measure_gemm(DType::f32, shapes, 0.3)) {
+    char name[64];
+    std::snprintf(name, sizeof name, "%s%s %lld x %lld x %lld", r.shape.trans_a ? "T" : "N", r.shape.trans_b ? "T" : "N",
+                  static_cast<long long>(r.shape.m), static_cast<long long>(r.shape.n), static_cast<long long>(r.shape.k));
+    if (!quiet) {
+      std::printf("gemm f32 %-24s %8.1f GFLOP/s  %5.1f%% of the FMA peak of %.0f\n", name, r.gflops, 100 * r.gflops / r.peak_gflops, r.peak_gflops);
+    }
+    Json j = Json::object();
+    j.set("name", name);
+    j.set("gflops", r.gflops);
+    j.set("peak_gflops", r.peak_gflops);
+    rates.push(j);
+  }
+  return rates;
+}
+
+/// Operations beside their bounds.
+Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
+  Json out = Json::object();
+  out.set("copy_gb_per_s", speeds.copy_gb_per_s);
+  out.set("best_tflops", speeds.best_tflops);
+  if (!quiet) {
+    std::printf("copy %.1f GB/s; best product %.2f TFLOP/s; bounds from these two\n", speeds.copy_gb_per_s, speeds.best_tflops);
+    std::printf("%-52s %10s %9s %9s %8s\n", "", "ms", "TFLOP/s", "GB/s", "of bound");
+  }
+  Json rows = Json::array();
+  for (const auto* list : {&speeds.products, &speeds.operations}) {
+    for (const OperationSpeed& s : *list) {
+      if (!quiet) {
+        std::printf("%-52s %10.4f %9.3f %9.1f %7.1f%% %s\n", s.name.c_str(), s.ms, s.tflops(), s.gb_per_s(), 100 * s.share(),
+                    s.memory_bound ? "memory" : "compute");
+      }
+      Json row = Json::object();
+      row.set("name", s.name);
+      row.set("ms", s.ms);
+      row.set("tflops", s.tflops());
+      row.set("gb_per_s", s.gb_per_s());
+      row.set("bound", s.memory_bound ? "memory" : "compute");
+      row.set("share_of_bound", s.share());
+      rows.push(row);
+    }
+  }
+  out.set("rows", rows);
+  return out;
+}
+
 void run_bench(Options o) {
   set_threads(o.threads);
   const Compute compute = choose_compute(o.device, o.precision, "--");
@@ -53,25 +108,10 @@ void run_bench(Options o) {
     }
   };
   if (o.kernels) {
-    const double copy = measure_copy_gb_per_s();
-    out.set("copy_gb_per_s", copy);
-    line("copy %.1f GB/s on %d threads\n", copy, threads());
-    // x W^T, dy W and dy^T x of the shapes that 2,048 tokens of a small model make.
-    const std::vector<cpu::GemmShape> shapes = {{false, true, 2048, 256, 256}, {false, true, 2048, 768, 256}, {false, true, 2048, 3072, 768},
-                                                {false, false, 2048, 256, 768}, {true, false, 256, 768, 2048}, {false, true, 2048, 2048, 2048}};
-    Json rates = Json::array();
-    for (const cpu::GemmRate& r : cpu::measure_gemm(DType::f32, shapes, 0.3)) {
-      char name[64];
-      std::snprintf(name, sizeof name, "%s%s %lld x %lld x %lld", r.shape.trans_a ? "T" : "N", r.shape.trans_b ? "T" : "N",
-                    static_cast<long long>(r.shape.m), static_cast<long long>(r.shape.n), static_cast<long long>(r.shape.k));
-      line("gemm f32 %-24s %8.1f GFLOP/s  %5.1f%% of the FMA peak of %.0f\n", name, r.gflops, 100 * r.gflops / r.peak_gflops, r.peak_gflops);
-      Json j = Json::object();
-      j.set("name", name);
-      j.set("gflops", r.gflops);
-      j.set("peak_gflops", r.peak_gflops);
-      rates.push(j);
-    }
-    out.set("gemm", rates);
+    if (compute.dtype == DType::f64) { throw ConfigError("--kernels", "--precision fp64", "fp32 or bf16"); }
+    if (compute.device == DeviceKind::cpu) { out.set("gemm", gemm_rates(o.json)); }
+    const int64_t tokens = o.tokens.value_or(compute.device == DeviceKind::cpu ? 2048 : 16384);
+    out.set("kernels", kernel_rates(measure_operations(compute, tokens, 0.2), o.json));
   }
   if (o.layers) {
     for (const BenchModel& m : bench_layers()) { o.models.push_back(m.name); }
@@ -130,7 +170,8 @@ void add_bench_verb(CLI::App& app, int&) {
                                           ") or configuration files; default: the first built-in ones");
   verb.add_flag("--layers", o->layers, "All built-in models with one layer of another type, against gdn");
   verb.add_option("--against", o->against, "Also measure this model before each, and print the ratio")->type_name("MODEL");
-  verb.add_flag("--kernels", o->kernels, "Copy bandwidth, and matrix products against the FMA peak of this machine");
+  verb.add_flag("--kernels", o->kernels, "Copy bandwidth, matrix products, norms, attention, ... each beside its bound on this device");
+  verb.add_option("--tokens", o->tokens, "Tokens of --kernels (default: 2048 on the CPU, 16384 on a GPU)")->check(CLI::PositiveNumber);
   verb.add_flag("--decode", o->decode, "Also prefill and decoding speed");
   verb.add_option("--context", o->context, "Context of --decode [tokens]")->check(CLI::PositiveNumber)->capture_default_str();
   verb.add_option("--rows", o->rows, "Rows per step")->check(CLI::PositiveNumber)->capture_default_str();

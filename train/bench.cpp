@@ -50,6 +50,10 @@ ModelSpeed measure_model(const ModelConfig& config, const Compute& compute, int6
   copy_to_device(stream, targets, ids.data() + 1);
   const Rows structure = Rows::streams(stream, work, rows, length);
   std::vector<StepTimes> times;
+  const auto finish = [&] {  // a GPU's kernels have only been enqueued
+    double loss;
+    copy_to_host(stream, &loss, losses.tensor().slice(0, {1}));
+  };
   for (int64_t s = 0; s < warmup + steps; ++s) {
     const auto start = Clock::now();
     model.params().zero_grads(stream);
@@ -59,11 +63,14 @@ ModelSpeed measure_model(const ModelConfig& config, const Compute& compute, int6
     pass.training = true;
     pass.step = s;
     model.loss(pass, model.hidden(pass, inputs), targets, losses, 1.0 / static_cast<double>(n));
+    finish();
     const double forward = ms_since(start);
     tape.backward();
+    finish();
     const double backward = ms_since(start);
     optimizer.step(stream, optimizer.norms(stream), s);
     model.after_step(stream, s);
+    finish();
     const double end = ms_since(start);
     if (s >= warmup) {
       times.push_back({forward, backward - forward, end - backward});
@@ -168,18 +175,6 @@ std::vector<BenchModel> bench_layers() {
           one_layer_model("ham", "mixer", R"("rnn": {"num_heads": 4, "key_head_dim": 64, "value_head_dim": 64},
             "kv": {"num_heads": 4, "key_head_dim": 64, "value_head_dim": 64, "rope": {"theta": 10000.0}})"),
           one_layer_model("relu2", "ffn", R"("intermediate_size": 1152)")};
-}
-
-double measure_copy_gb_per_s() {
-  constexpr int64_t kBytes = int64_t{256} << 20;
-  std::vector<char> from(kBytes, 1), to(kBytes, 2);
-  double best = 1e30;
-  for (int i = 0; i < 5; ++i) {
-    const auto start = Clock::now();
-    parallel_for(kBytes, 1 << 20, [&](int64_t begin, int64_t end) { std::copy(from.begin() + begin, from.begin() + end, to.begin() + begin); });
-    best = std::min(best, ms_since(start));
-  }
-  return 2.0 * static_cast<double>(kBytes) / (best * 1e-3) * 1e-9;
 }
 
 }  // namespace hebb

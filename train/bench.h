@@ -38,7 +38,4 @@ std::vector<BenchModel> bench_models();
 /// 1,024 slots or centroids).
 std::vector<BenchModel> bench_layers();
 
-/// Memory bandwidth of a copy on all threads [GB/s], counting reads and writes.
-double measure_copy_gb_per_s();
-
 }  // namespace hebb
