@@ -15,7 +15,7 @@ case ${1:-address} in
 esac
 tools/setup.sh
 cmake --preset "$preset"
-# shellcheck disable=SC2086 # a list of words
+# shellcheck disable=SC2046,SC2086 # a list of words
 cmake --build "build-$preset" --target $(printf 'test_%s ' $programs)
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 TSAN_OPTIONS=halt_on_error=1
 ctest --test-dir "build-$preset" -j2 --output-on-failure -R "$tests"

@@ -11,6 +11,7 @@ for option in "$@"; do
   esac
 done
 tools/setup.sh
+# shellcheck disable=SC2086 # HEBB_CMAKE_ARGS is a list of words
 cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DHEBB_WERROR="${HEBB_WERROR:-OFF}" ${HEBB_CMAKE_ARGS:-}
 cmake --build build
 ctest --test-dir build -j2 --output-on-failure "${slow[@]}"
