@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_forward_kernel(T*
       const float *const k = in.write_weights + token * in.writes, *const q = in.read_weights + token * in.reads;
       const Ahead ahead(in, t + 1 < end, writes + in.heads * in.writes, reads + in.heads * in.reads);
       Pair held[kHeld]{}, sum{};
-      share(at, in.writes, [&](int64_t n, int j) { held[j] = memory.load(at, writes[n]); },
-            [&](int64_t n, int j) { sum.add(-k[n] * in.decay_of(token, n), held[j]); });
+      share(at, in.writes, [&](int n, int j) { held[j] = memory.load(at, writes[n]); },
+            [&](int n, int j) { sum.add(-k[n] * in.decay_of(token, n), held[j]); });
       put(old, at, sum);
       ahead.fetch(memory, at);
       __syncthreads();
@@ -44,16 +44,16 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_forward_kernel(T*
         at.store(error + token * in.dim, e, false);
       }
       e.scale(in.beta[token]);
-      share(at, in.writes, [&](int64_t n, int j) { held[j] = memory.load(at, writes[n]); },
-            [&](int64_t n, int j) {
+      share(at, in.writes, [&](int n, int j) { held[j] = memory.load(at, writes[n]); },
+            [&](int n, int j) {
               held[j].scale(in.decay_of(token, n));
               held[j].add(k[n], e);
               at.store(memory.row(writes[n]), held[j], false);
             });
       __syncthreads();
       sum = {};
-      share(at, in.reads, [&](int64_t n, int j) { held[j] = memory.load(at, reads[n]); },
-            [&](int64_t n, int j) { sum.add(q[n], held[j]); });
+      share(at, in.reads, [&](int n, int j) { held[j] = memory.load(at, reads[n]); },
+            [&](int n, int j) { sum.add(q[n], held[j]); });
       put(readings, at, sum);
       __syncthreads();
       if (at.warp == 0) {

@@ -52,15 +52,15 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_adjoint_kernel(fl
       const Ahead ahead(in, t > sequence.first, writes - in.heads * in.writes, reads - in.heads * in.reads);
       const Pair d_reading = at.load(d_y + token * in.dim), e = at.load(error + token * in.dim);
       Pair held[kHeld]{}, sum{};
-      share(at, in.reads, [&](int64_t n, int j) { held[j] = at.load(memory.row(reads[n])); },
-            [&](int64_t n, int j) {
+      share(at, in.reads, [&](int n, int j) { held[j] = at.load(memory.row(reads[n])); },
+            [&](int n, int j) {
               held[j].add(q[n], d_reading);
               at.store(memory.row(reads[n]), held[j], false);
             });
       __syncthreads();
       float* const by_write = out.by_write + (at.slice * in.tokens * in.heads + token) * 2 * in.writes;
-      share(at, in.writes, [&](int64_t n, int j) { held[j] = at.load(memory.row(writes[n])); },
-            [&](int64_t n, int j) {
+      share(at, in.writes, [&](int n, int j) { held[j] = at.load(memory.row(writes[n])); },
+            [&](int n, int j) {
               sum.add(k[n], held[j]);
               const float dot = held[j].dot(e);
               if (at.lane == 0) {
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_adjoint_kernel(fl
         at.store(d_u + token * in.dim, d_write, false);
       }
       const float beta = in.beta[token];
-      share(at, in.writes, [&](int64_t n, int j) { held[j] = at.load(memory.row(writes[n])); },
-            [&](int64_t n, int j) {
+      share(at, in.writes, [&](int n, int j) { held[j] = at.load(memory.row(writes[n])); },
+            [&](int n, int j) {
               held[j].add(-beta * k[n], d_write);
               held[j].scale(in.decay_of(token, n));
               at.store(memory.row(writes[n]), held[j], false);
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_adjoint_kernel(fl
 }
 
 template <class T>
-__global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_value_kernel(T* d_v, Sums out, const float* d_u, const T* d_y,
-                                                                           const float* error, Inputs<T> in, bool accumulate) {
+__global__ void __launch_bounds__(32 * kMaxWarps, 1) sparse_delta_value_kernel(T* d_v, Sums out, const float* d_u, const T* d_y,
+                                                                              const float* error, Inputs<T> in, bool accumulate) {
   const Place at(in);
   const Memory memory(in, at, false);
   for (int64_t s = first_sequence(in.sequences, in.sequence_count, at.row); s < in.sequence_count; ++s) {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_value_kernel(T* d
       const Ahead ahead(in, t + 1 < end, writes + in.heads * in.writes, reads + in.heads * in.reads);
       const float* const k = in.write_weights + token * in.writes;
       const float beta = in.beta[token];
-      const Pair d_write = at.load(d_u + token * in.dim), d_reading = at.load(d_y + token * in.dim);
+      const Pair d_write = at.load(d_u + token * in.dim);
       Pair u = at.load(error + token * in.dim);
       if (at.warp == 0) {
         const float dot = d_write.dot(u);
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_value_kernel(T* d
       }
       u.scale(beta);
       Pair held[kHeld]{};
-      share(at, in.writes, [&](int64_t n, int j) { held[j] = memory.load(at, writes[n]); },
-            [&](int64_t n, int j) {
+      share(at, in.writes, [&](int n, int j) { held[j] = memory.load(at, writes[n]); },
+            [&](int n, int j) {
               held[j].scale(in.decay_of(token, n));
               const float dot = held[j].dot(d_write);
               if (at.lane == 0) {
@@ -134,9 +134,10 @@ __global__ void __launch_bounds__(32 * kMaxWarps) sparse_delta_value_kernel(T* d
               at.store(memory.row(writes[n]), held[j], false);
             });
       ahead.fetch(memory, at);
+      const Pair d_reading = at.load(d_y + token * in.dim);
       __syncthreads();
-      share(at, in.reads, [&](int64_t n, int j) { held[j] = memory.load(at, reads[n]); },
-            [&](int64_t n, int j) {
+      share(at, in.reads, [&](int n, int j) { held[j] = memory.load(at, reads[n]); },
+            [&](int n, int j) {
               const float dot = held[j].dot(d_reading);
               if (at.lane == 0) {
                 out.by_read[place * in.reads + n] = dot;

@@ -81,6 +81,7 @@ struct Case {
   bool by_key, has_memory, accumulate;
   std::vector<double> k, q, g, beta, v, memory, d_y, state, before;
   std::vector<int32_t> write_slots, read_slots;
+  int64_t sort_space = 0;  // if not 0: the device sorts in so many integers, a few rows and heads at a time
 
   Case(SparseDeltaSizes sizes, std::vector<int32_t> document_lengths, bool decay_by_key, bool memory_is_learned, bool bf16_values)
       : n(sizes), lengths(std::move(document_lengths)), by_key(decay_by_key), has_memory(memory_is_learned), accumulate(by_key) {
@@ -176,8 +177,10 @@ struct Case {
     in.touched = m.make({n.tokens(), n.heads, n.writes + n.reads}, DType::i32);
     in.count = m.make({sequences, n.heads}, DType::i32);
     in.order = shapes.order.rank > 0 ? m.make(shapes.order, DType::i32) : Tensor{};
-    m.run(SparseDeltaIndex{in.write_rows, in.read_rows, in.touched, in.count, m.make(shapes.map, DType::i32), in.order, in.write_slots,
-                           in.read_slots, in.sequences, n.slots});
+    const bool is_tight = sort_space > 0 && in.order.defined();
+    const Tensor map = m.make(is_tight ? Shape{1, sort_space} : shapes.map, DType::i32);
+    m.run(SparseDeltaIndex{in.write_rows, in.read_rows, in.touched, in.count, map, in.order, in.write_slots, in.read_slots,
+                           in.sequences, n.slots});
     in.table = m.make(shapes.table, sums);
     m.run(SparseDeltaForward{y, error, Tensor{}, in});
     const Tensor by_write = m.make({shapes.slices, n.tokens(), n.heads, 2, n.writes}, sums),
@@ -220,6 +223,12 @@ TEST_CASE("sparse delta memories of few and of many slots a token equal the CPU'
   Case({.batch = 1, .length = 6, .heads = 1, .slots = 4, .dim = 3, .writes = 1, .reads = 4}, {2, 4}, false, true, false).check<float>(false);
   Case({.batch = 1, .length = 5, .heads = 1, .slots = 81, .dim = 33, .writes = 70, .reads = 3}, {5}, true, true, false)
       .check<float>(false);
+}
+
+TEST_CASE("slots of rows and heads that are sorted one after the other are those of the CPU", "[fast]") {
+  Case c({.batch = 3, .length = 13, .heads = 2, .slots = 25, .dim = 5, .writes = 7, .reads = 9}, {9, 4}, false, true, false);
+  c.sort_space = 2048;
+  c.check<float>(false);
 }
 
 TEST_CASE("sparse delta memories that are carried on equal the CPU's", "[fast]") {

@@ -129,22 +129,22 @@ struct Memory {
   }
 };
 
+constexpr int32_t kNone = INT32_MIN;  // below the codes of all slots
+
 /// Rows of the token that comes next, one a thread, on their way into L2 while this token is computed. Codes are read when the object is
 /// made and needed when fetch() is called.
 struct Ahead {
-  int32_t code = 0;
-  bool wanted;
+  int32_t code = kNone;
 
   /// writes, reads: codes of that token.
   template <class T>
-  __device__ Ahead(const Inputs<T>& in, bool exists, const int32_t* writes, const int32_t* reads)
-      : wanted(exists && threadIdx.x < in.writes + in.reads) {
-    if (wanted) {
+  __device__ Ahead(const Inputs<T>& in, bool exists, const int32_t* writes, const int32_t* reads) {
+    if (exists && threadIdx.x < in.writes + in.reads) {
       code = threadIdx.x < in.writes ? writes[threadIdx.x] : reads[threadIdx.x - in.writes];
     }
   }
   __device__ __forceinline__ void fetch(const Memory& memory, const Place& at) const {
-    if (wanted && (code >= 0 || memory.initial != nullptr)) {
+    if (code >= 0 || (code != kNone && memory.initial != nullptr)) {
       const int64_t first = at.slice * kSparseDeltaSlice;
       const float* const line = (code >= 0 ? memory.row(code) : memory.initial + static_cast<int64_t>(~code) * memory.dim) + first;
       prefetch_line(line);
@@ -157,16 +157,17 @@ struct Ahead {
 /// group. `load` runs for a whole group before `use` does, so that kHeld rows are under way together.
 template <class Load, class Use>
 __device__ __forceinline__ void share(const Place& at, int64_t count, Load&& load, Use&& use) {
-  for (int64_t first = at.warp * kHeld; first < count; first += at.warps * kHeld) {
+  const int entries = static_cast<int>(count);
+  for (int first = at.warp * kHeld; first < entries; first += at.warps * kHeld) {
     HEBB_UNROLL
     for (int j = 0; j < kHeld; ++j) {
-      if (first + j < count) {
+      if (first + j < entries) {
         load(first + j, j);
       }
     }
     HEBB_UNROLL
     for (int j = 0; j < kHeld; ++j) {
-      if (first + j < count) {
+      if (first + j < entries) {
         use(first + j, j);
       }
     }
