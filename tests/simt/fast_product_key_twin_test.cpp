@@ -21,6 +21,8 @@ struct Sizes {
 constexpr Sizes kWide{{2, 21, 3, 17}, 2, 67, 37, 3, 13};
 // More slots per head than lanes.
 constexpr Sizes kDeep{{1, 4, 0, 3}, 1, 41, 5, 35, 4};
+// More entries than the emulator's workspace sorts at once.
+constexpr Sizes kCut{{1, 60, 0, 60}, 2, 61, 3, 60, 3};
 constexpr Sizes kSmall{{1, 5, 1, 3}, 1, 4, 3, 2, 5};
 
 /// Lookups of a chunk; other tokens hold numbers that nobody may touch.
@@ -234,6 +236,11 @@ TEST_CASE("steps of fast keys and their gradients equal the CPU's", "[fast]") {
 TEST_CASE("product keys of many slots a token step as on the CPU", "[fast]") {
   Twins t;
   check_keys(t, kDeep, {true, 1e-3}, true, false);
+}
+
+TEST_CASE("product keys of a chunk that is sorted in runs step as on the CPU", "[fast]") {
+  Twins t;
+  check_keys(t, kCut, {false, 1e-3}, true, true);
 }
 
 TEST_CASE("fast product keys do not race", "[threads]") {
