@@ -144,11 +144,10 @@ Var Lact::attend(Pass& pass, Var q, Var k, Var v, State* state) const {
   q = rope(pass, q, heads_, rope_);
   k = rope(pass, k, heads_, rope_);
   if (state != nullptr) { return state->cache.attend(pass, q, k, v, heads_, scale); }
-  Sight sight = sight_;
-  if (pass.training && sight.full()) { sight.window = pass.random_window; }
+  // The random window of training is for `attention` layers only (spec 83, section 6).
   const int64_t batch = pass.batch(), length = pass.length(), head = d_ / heads_;
   return attention(pass.tape, q, k, v, {batch, length, batch, length, heads_, heads_, head, head},
-                   visible_keys(pass, sight), scale);
+                   visible_keys(pass, sight_), scale);
 }
 
 /// What the fast weights say, normed. [N, d]

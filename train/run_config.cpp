@@ -88,7 +88,7 @@ void fields(Fields& f, TrainConfig& c) {
   f.field("max_consecutive_skips", c.max_consecutive_skips).min(0).unit("steps").help(
       "More skipped steps than this in a row stop the run.");
   f.object("random_window", c.random_window).help(
-      "With probability p, a training step lets attention layers without a window use this one.");
+      "With probability p, a training step lets `attention` layers without a window use this one.");
   machine_fields(f, c);
   f.field("log_every", c.log_every)
       .min(1)

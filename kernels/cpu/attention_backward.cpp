@@ -63,7 +63,12 @@ void load_tile(const Head<S>& h, const HeadGradients<S>& g, const Intervals& int
   for (int r = 0; r < intervals.rows; ++r) {
     const S lse = *g.lse.row(row + r);
     t.lse[r] = lse == -std::numeric_limits<S>::infinity() ? S(0) : lse * kLogBase<S>;  // all its weights are 0
-    t.delta[r] = row_dot(h.dv, t.d_o + r * t.value_width, g.o.row(row + r));
+    if (intervals.hi[r] - intervals.lo[r] == 1) {
+      // The weight of a lone key is 1 whatever its score: a gradient of exactly 0, not the difference of two sums.
+      for (int64_t c = 0; c < h.dv; ++c) { t.d_o_t[c * kTileRows + r] = S(0); }
+    } else {
+      t.delta[r] = row_dot(h.dv, t.d_o + r * t.value_width, g.o.row(row + r));
+    }
   }
 }
 

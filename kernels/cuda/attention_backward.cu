@@ -50,7 +50,8 @@ __device__ __forceinline__ Pair pair_at(const Shared& s, const Inputs<T>& in, in
   }
   const float bias = in.bias != nullptr ? in.bias[s.key_line[key_slot]] : 0.0f;
   const float p = expf(in.scale * product + bias - s.lse[row]);
-  return {p, p * (d_p - s.delta[row])};
+  // The weight of a lone key is 1 whatever its score: a gradient of exactly 0, not the difference of two sums.
+  return {p, s.hi[row] - s.lo[row] == 1 ? 0.0f : p * (d_p - s.delta[row])};
 }
 
 // d_q of 64 rows: walks over the keys that they see.

@@ -237,6 +237,18 @@ TEST_CASE("gradients of attention add to what is there", "[fast]") {
   }
 }
 
+TEST_CASE("the score of a lone visible key has a gradient of exactly zero", "[fast]") {
+  Problem p{2, 70, 2, 70, 4, 2, 12, 9, true};
+  p.causal(0, 1, 0);  // documents of one token
+  p.draw(5);
+  for (const Problem::Result& r : {p.kernels<double>(), p.kernels<float>()}) {
+    for (const auto& gradient : {r.d_q, r.d_k, r.d_bias}) {
+      CHECK(std::all_of(gradient.begin(), gradient.end(), [](double g) { return g == 0; }));
+    }
+    CHECK(difference(r.d_v, p.direct().d_v) < 1e-5);
+  }
+}
+
 TEST_CASE("attention gives the same bits on one thread and on three", "[fast][threads]") {
   const int before = threads();
   // Few heads: on three threads the backward pass shares one head by ranges of keys and tiles of rows.

@@ -90,6 +90,24 @@ TEST_CASE("lact without a window attends to all tokens", "[lact][fast]") {
   check_close("segments", all.segments(input, {9, 1, 1, 12}), expected.logits.values, 1e-11);
 }
 
+TEST_CASE("the random window of a training step leaves lact's attention alone", "[lact][fast]") {
+  const auto logits = [](int64_t random_window) {
+    TestModel m(model_json(R"("num_heads": 2, "num_fast_heads": 3, "rank": 2, "chunk_size": 4, "window": 0)"),
+                DType::f64, 3, 0.4);
+    const Rows rows = Rows::streams(m.stream, m.arena, 1, 20);
+    const TraceInput input = random_input(1, 20, 29);
+    const Buffer tokens(m.arena, {20}, DType::i32, "tokens");
+    const std::vector<int32_t> ids(input.inputs.begin(), input.inputs.end());
+    copy_to_device(m.stream, tokens, ids.data());
+    Tape tape(m.stream, m.arena, false);
+    Pass pass{tape, rows};
+    pass.training = true;
+    pass.random_window = random_window;
+    return to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens)))).values;
+  };
+  CHECK(logits(3) == logits(0));
+}
+
 TEST_CASE("packed documents equal separate lact runs, gradients too", "[lact][fast]") {
   for (const std::string& variant : {kVariants[0], kVariants[4]}) {
     INFO(variant);
