@@ -9,7 +9,8 @@ int device_count();  // usable GPUs; 0 without a driver
 #endif
 
 Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where) {
-  const auto key = [&](const char* name) { return where.empty() ? std::string(name) : where + "." + name; };
+  const bool is_option = where == "--";
+  const auto key = [&](const char* name) { return where + (where.empty() || is_option ? "" : ".") + name; };
   int gpus = 0;
 #ifdef HEBB_HAVE_CUDA
   gpus = cuda::device_count();

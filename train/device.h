@@ -13,6 +13,7 @@ struct Compute {
 
 /// device: "auto", "cpu" or "cuda"; precision: "fp32", "bf16", "fp64", or "" for the device's default
 /// (spec 83, section 1). `auto` takes the first usable GPU unless the precision is fp64, else the CPU.
+/// `where`: the configuration object that asks ("train"), or "--" for options of the command line.
 /// Throws ConfigError(where, ...) for what this build or machine cannot do: nothing falls back.
 Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where);
 

@@ -72,7 +72,7 @@ void machine_fields(Fields& f, TrainConfig& c) {
   f.field("deterministic", c.deterministic).help("GPU: false permits kernels whose sums change from run to run.");
   f.field("allow_tf32", c.allow_tf32).help("GPU: TF32 in matrix products of fp32.");
   f.field("cuda_graphs", c.cuda_graphs).help("GPU: launch steps as graphs. May differ when a run is resumed.");
-  f.field("autotune", c.autotune).help("GPU: choose among kernels by a measurement.");
+  f.field("autotune", c.autotune).help("GPU: choose among kernels by a measurement. May differ when a run is resumed.");
   f.field("peak_tflops", c.peak_tflops).above(0).unit("TFLOP/s").help(
       "Dense peak of the device, for mfu. Default: from a table of devices. May differ when a run is resumed.");
 }
@@ -139,8 +139,8 @@ bool may_differ(const std::string& path) {
   static const std::vector<std::string> allowed = {
       "name", "eval", "data.validation", "train.steps", "train.tokens", "train.micro_batch_size", "train.device",
       "train.threads", "train.log_every", "train.val_every", "train.checkpoint", "train.max_minutes",
-      "train.exit_code_on_stop", "train.recompute", "train.zero", "train.cuda_graphs", "train.peak_tflops",
-      "data.tokenizer.file"};
+      "train.exit_code_on_stop", "train.recompute", "train.zero", "train.cuda_graphs", "train.autotune",
+      "train.peak_tflops", "data.tokenizer.file"};
   const bool is_source_path = path.starts_with("data.sources.") && path.ends_with(".path");
   return is_source_path || std::any_of(allowed.begin(), allowed.end(), [&](const std::string& a) {
            return path == a || path.starts_with(a + ".");

@@ -91,12 +91,13 @@ std::string Trainer::console_line(const StepReport& report, double step_seconds)
   if (utilization) {
     std::snprintf(mfu_text, sizeof mfu_text, "%.1f%%", 100 * *utilization);
   }
+  const auto shown = [](double x) { return std::isnan(x) ? std::nan("") : x; };  // without a sign
   char line[512];
   std::snprintf(line, sizeof line,
                 "step %lld/%lld loss %.4f ppl %.2f gnorm %.3f lr %.2e tok/s %.0f mfu %s mem %.1fGiB dt %.0fms tokens "
                 "%s eta %s skipped %lld",
-                static_cast<long long>(state_.step), static_cast<long long>(train.steps), report.loss,
-                std::exp(report.loss), report.norms.global, report.lr,
+                static_cast<long long>(state_.step), static_cast<long long>(train.steps), shown(report.loss),
+                shown(std::exp(report.loss)), shown(report.norms.global), report.lr,
                 static_cast<double>(train.tokens_per_step()) / step_seconds, mfu_text,
                 static_cast<double>(memory_bytes()) / kGiB, 1000 * step_seconds,
                 short_count(static_cast<double>(state_.tokens)).c_str(),

@@ -3,6 +3,7 @@
 #include "tests/paths.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "train/device.h"
 
 using namespace hebb;
 
@@ -121,13 +122,14 @@ TEST_CASE("devices and precisions that this build does not have are errors, neve
   CHECK_THROWS_WITH(read(folder, {"train.device=cpu", "train.precision=bf16"}),
                     Catch::Contains("train.precision: found \"bf16\" on the CPU"));
   CHECK(read(folder, {"train.precision=fp64"}).train.precision == "fp64");
+  CHECK_THROWS_WITH(choose_compute("cpu", "bf16", "--"), Catch::Matchers::StartsWith("--precision: found \"bf16\" on the CPU"));
 }
 
 TEST_CASE("configurations are compared path by path, without what a resumed run may change", "[fast]") {
   const TempFolder folder;
   const Json stored = to_json(read(folder));
   const Json current =
-      to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1", "eval={}",
+      to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1", "eval={}", "train.autotune=false",
                             "data.sources.0.path=elsewhere.bin", "data.validation=[{\"name\": \"v\", \"path\": \"x\"}]",
                             "optimizer.betas=[0.9, 0.99]", "model.layers.mlp.intermediate_size=21", "train.seed=3"}));
   std::vector<std::string> paths;

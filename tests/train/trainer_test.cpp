@@ -163,6 +163,7 @@ TEST_CASE("a NaN leaves weights, moments and counts alone while data and schedul
   Heard heard;
   REQUIRE(run_in(folder / "run", test_run(folder, changes, false), heard) == 0);
   CHECK(heard.has("step 3 skipped: the loss is \"nan\" (rows 8 to 11)"));
+  CHECK(heard.has("step 3/7 loss nan ppl nan gnorm nan"));
   CHECK(metric(folder / "run", "skipped") == std::vector<double>{0, 0, 1, 1, 1, 1, 1});
   CHECK(std::isnan(metric(folder / "run", "loss")[2]));
   CHECK(metric(folder / "run", "lr")[3] == Schedule(test_run(folder).schedule, 0.01, 7)(3));
