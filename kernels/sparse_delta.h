@@ -44,6 +44,8 @@ struct SparseDeltaInputs {
   Tensor write_weights, read_weights, decay, beta, v, memory;  // [N,H,W] [N,H,R] [N,H(,W)] [N,H] [N,H,D]
   Tensor write_slots, read_slots, sequences;
   Tensor write_rows, read_rows, touched, count, table, order;  // undefined where every sequence is carried
+
+  bool decays_by_key() const { return decay.shape.rank == 3; }
 };
 
 /// y, error [N, H, D]: readings and e (undefined: not kept). state [B, H, slots, D] advances for carried sequences.

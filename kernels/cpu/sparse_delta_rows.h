@@ -157,7 +157,7 @@ template <class S> struct Token {
   /// at = token * heads + head.
   Token(const SparseDeltaInputs& in, const Sizes& n, int64_t at)
       : k(in.write_weights.as<S>() + at * n.writes), q(in.read_weights.as<S>() + at * n.reads),
-        decay_step(in.decay.numel() > n.tokens * n.heads ? 1 : 0), beta(in.beta.as<S>()[at]) {
+        decay_step(in.decays_by_key() ? 1 : 0), beta(in.beta.as<S>()[at]) {
     decay = in.decay.as<S>() + at * (decay_step != 0 ? n.writes : 1);
   }
 };

@@ -268,7 +268,7 @@ void run(Stream& stream, const SparseDeltaBackward& a) {
 void run(Stream& stream, const SparseDeltaScan& a) {
   const int64_t slices = a.by_token.size(0), tokens = a.by_token.size(1), heads = a.by_token.size(2), rows = tokens * heads;
   const int64_t writes = a.in.write_weights.size(2), reads = a.in.read_weights.size(2), streams = a.in.order.size(0) * heads;
-  const bool by_key = a.in.decay.numel() > rows;
+  const bool by_key = a.in.decays_by_key();
   float *const by_write = a.by_write.as<float>(), *const d_q = a.d_read_weights.as<float>();
   const float *const k = a.in.write_weights.as<float>(), *const beta = a.in.beta.as<float>();
   double* const carry = a.carry.as<double>();

@@ -442,7 +442,8 @@ TEST_CASE("the sparse delta recurrence and its gradients equal the chunk equatio
   const int64_t chunk = GENERATE(1, 3, 4, 11);  // 11 = T; 11 is no multiple of 3 or 4
   const bool by_key = GENERATE(false, true);
   const std::vector<int64_t> lengths = GENERATE(std::vector<int64_t>{11}, std::vector<int64_t>{1, 7, 3});
-  Case c({2, 11, 2, 6, 5, 3, 2});
+  const int64_t writes = GENERATE(1, 3);
+  Case c({2, 11, 2, 6, 5, writes, 2});
   c.by_key = by_key;
   c.lengths = lengths;
   c.run<double>();

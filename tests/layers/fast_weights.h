@@ -44,16 +44,16 @@ struct StreamOptions {
   int64_t chunk = 0;
 };
 
-/// Logits [B T V] of a stream that is cut into calls of the given lengths.
-inline std::vector<double> stream(TestModel& m, const TraceInput& input, const std::vector<int64_t>& lengths, StreamOptions options = {}) {
+/// Logits [B T V] of a stream that goes on from `state`, cut into calls of the given lengths, which start at `position`.
+inline std::vector<double> stream(TestModel& m, const TraceInput& input, const std::vector<int64_t>& lengths,
+                                  StreamOptions options, ModelState& state, int64_t position = 0) {
   const int64_t vocab = m.config.vocab_size, batch = input.rows;
   std::vector<double> logits(static_cast<size_t>(batch * input.length * vocab));
-  const auto state = m.model->make_state(m.arena, batch);
   int64_t begin = 0;
   for (const int64_t n : lengths) {
     const TraceInput piece = part(input, begin, n);
     const std::vector<int32_t> ids(piece.inputs.begin(), piece.inputs.end());
-    const Rows rows = Rows::streams(m.stream, m.arena, batch, n, begin);
+    const Rows rows = Rows::streams(m.stream, m.arena, batch, n, position + begin);
     const Buffer tokens(m.arena, {batch * n}, DType::i32, "tokens");
     copy_to_device(m.stream, tokens, ids.data());
     Tape tape(m.stream, m.arena, false);
@@ -61,7 +61,7 @@ inline std::vector<double> stream(TestModel& m, const TraceInput& input, const s
     pass.fast_mode = options.mode;
     pass.freeze_fast_weights = options.freeze;
     pass.fast_chunk = options.chunk;
-    const auto values = to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens, state.get())))).values;
+    const auto values = to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens, &state)))).values;
     for (int64_t b = 0; b < batch; ++b) {
       std::copy_n(values.begin() + b * n * vocab, n * vocab, logits.begin() + (b * input.length + begin) * vocab);
     }
@@ -69,9 +69,15 @@ inline std::vector<double> stream(TestModel& m, const TraceInput& input, const s
   }
   REQUIRE(begin == input.length);
   if (options.flush && options.mode == FastMode::chunk) {
-    m.model->flush(m.stream, *state);
+    m.model->flush(m.stream, state);
   }
   return logits;
+}
+
+/// The same from the start of a stream.
+inline std::vector<double> stream(TestModel& m, const TraceInput& input, const std::vector<int64_t>& lengths, StreamOptions options = {}) {
+  const auto state = m.model->make_state(m.arena, input.rows);
+  return stream(m, input, lengths, options, *state);
 }
 
 }  // namespace hebb::testing

@@ -244,6 +244,34 @@ TEST_CASE("one update at the end of a pass uses all complete pairs", "[fast]") {
   }
 }
 
+TEST_CASE("the next pass with one update at its end pairs its first tokens with the last of the one before", "[fast]") {
+  const int64_t lookahead = GENERATE(1, 2), length = 6;
+  TestModel m(model(kSizes + R"(, "lookahead": )" + std::to_string(lookahead)), DType::f64, 3, 0.5);
+  const FastWeights start = fast_weights(m);
+  const TraceInput input = random_input(1, 2 * length, 19);
+  // The same updates as a stream whose chunks end where the passes do.
+  std::vector<std::vector<double>> logits;
+  std::vector<FastWeights> after;
+  for (const FastMode mode : {FastMode::end, FastMode::chunk}) {
+    set_fast_weights(m, start);
+    const auto state = m.model->make_state(m.arena, 1);
+    StreamOptions options;
+    options.mode = mode;
+    options.flush = false;
+    for (const int64_t pass : {0, 1}) {
+      options.chunk = mode == FastMode::end ? 0 : pass == 0 ? length - lookahead : length;
+      const std::vector<int64_t> calls = mode == FastMode::end ? std::vector<int64_t>{length} : std::vector<int64_t>{4, 2};
+      logits.push_back(stream(m, part(input, pass * length, length), calls, options, *state, pass * length));
+    }
+    after.push_back(fast_weights(m));
+  }
+  check_close("first pass", logits[2], logits[0], 1e-13);
+  check_close("second pass", logits[3], logits[1], 1e-13);
+  for (const auto& [name, values] : after[0]) {
+    check_close(name, after[1].at(name), values, 1e-13);
+  }
+}
+
 TEST_CASE("frozen and off are the same, whatever the chunk, and write nothing", "[fast]") {
   TestModel m(model(kSizes), DType::f64, 3, 0.5);
   const FastWeights start = fast_weights(m);

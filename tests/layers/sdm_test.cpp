@@ -84,6 +84,7 @@ TEST_CASE("sdm gradients equal difference quotients for every option", "[fast]")
       kBasic +
           R"(, "write_scale": 0.7, "read_scale": 1.6, "key_weighted_decay": true, "value_head_dim": 5, "out_norm_eps": 1e-3)",
       R"("slots_per_head": 9, "num_writes": 9, "num_reads": 9, "value_head_dim": 35)",
+      R"("slots_per_head": 9, "num_writes": 1, "num_reads": 4, "write_activation": "none", "key_weighted_decay": true)",
       R"("num_heads": 3, "slots_per_head": 25, "num_writes": 1, "num_reads": 1, "A_init_range": [1, 2], "dt_init_range": [0.1, 0.2])");
   SdmModel m(options);
   TraceInput input = with_documents({4, 1, 3}, 2);

@@ -36,7 +36,7 @@ Inputs<T> inputs_of(const SparseDeltaInputs& in, const Tensor& state) {
           .sequences = reinterpret_cast<const SparseDeltaSequence*>(in.sequences.as<int32_t>()), .table = in.table.as<float>(),
           .state = state.as<float>(), .tokens = tokens, .heads = heads, .dim = in.v.size(2), .slots = memories.size(2),
           .writes = in.write_weights.size(2), .reads = in.read_weights.size(2), .sequence_count = in.sequences.size(0),
-          .slices = (in.v.size(2) + kSparseDeltaSlice - 1) / kSparseDeltaSlice, .decays_by_key = in.decay.numel() > tokens * heads};
+          .slices = (in.v.size(2) + kSparseDeltaSlice - 1) / kSparseDeltaSlice, .decays_by_key = in.decays_by_key()};
 }
 
 /// Warps that share a token's slots.
