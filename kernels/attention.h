@@ -12,7 +12,7 @@ namespace hebb {
 /// causal and windowed attention, documents, cached prefixes and packed subsets of keys. A query
 /// without keys gives o = 0, lse = -inf. Keys that no query sees are never read.
 /// partial: scratch of attention_partial(...) elements, or undefined where that is 0.
-/// Online softmax over tiles of 64 queries x 64 keys; tiles outside the intervals are skipped.
+/// Online softmax over tiles of queries x keys; tiles outside the intervals are skipped.
 /// FLOPs: 2 H (D + Dv) per visible pair. Bound: multiply-adds; with few queries, reading k and v once.
 /// Source: spec 10, sections 3, 6 and 7.
 struct AttentionForward {
@@ -26,15 +26,28 @@ HEBB_KERNEL(AttentionForward)
 /// Elements of scratch that the forward kernel needs (0 unless few queries read many keys).
 int64_t attention_partial(const Shape& q, const Shape& k, const Shape& v);
 
+/// Whether a GPU computes these heads with tensor cores: bf16, sizes that are multiples of 16 up to 128. Products are summed in fp32;
+/// probabilities, and their gradients, are rounded to bf16 in between.
+constexpr bool attention_on_tensor_cores(DType dtype, const Shape& q, const Shape& v) {
+  return dtype == DType::bf16 && q[3] % 16 == 0 && v[3] % 16 == 0 && q[3] <= 128 && v[3] <= 128;
+}
+
+/// Elements of fp32 scratch that the backward kernel needs: two for each lse where tensor cores work, else 0.
+constexpr int64_t attention_statistics(DType dtype, const Shape& q, const Shape& v) {
+  return attention_on_tensor_cores(dtype, q, v) ? 2 * q[0] * q[1] * q[2] : 0;
+}
+
 /// Gradients of AttentionForward: probabilities are recomputed from lse, delta = sum_c d_o o.
 /// d_q, d_k, d_v (overwritten, or added to where `accumulate_*`) shaped like q, k, v; d_bias likewise;
 /// each may be undefined. All sums have a fixed order.
+/// statistics: scratch of attention_statistics(...) elements, or undefined where that is 0.
 /// FLOPs: 5 products, 2.5 times the forward pass.
 struct AttentionBackward {
   Tensor d_q, d_k, d_v, d_bias;
   Tensor d_o, q, k, v, o, lse, lo, hi, bias;
   double scale;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_bias;
+  Tensor statistics = {};
 };
 HEBB_KERNEL(AttentionBackward)
 

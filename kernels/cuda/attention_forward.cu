@@ -1,7 +1,8 @@
+#include "kernels/cuda/common/attention_mma.h"
 #include "kernels/cuda/common/attention_tile.h"
 
-// Flash attention in fp32 on the plain cores, for all head sizes and masks of the family; tensor-core twins for the usual head sizes
-// are to come. Grid: 64 stacked rows x kv heads x spaces, slices of 256 value channels. Static shared: 35 KB.
+// Flash attention in fp32 on the plain cores, for all head sizes and masks of the family; in bf16 and with the usual head sizes tensor
+// cores do it (attention_mma_forward.cu). Grid: 64 stacked rows x kv heads x spaces, slices of 256 value channels. Static shared: 35 KB.
 // FLOPs: 2 H (D + Dv) per pair of the tiles that hold a visible one. Bound: fp32 multiply-adds; 16 of them for 8 shared loads in the
 // scores, 4 N for 4 + N in the results (N = Dv / 16). With few queries: the latency of one block's walk over the keys.
 namespace hebb::HEBB_DEVICE {
@@ -101,6 +102,10 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(Forward<T> 
 
 void run(Stream& stream, const AttentionForward& a) {
   if (a.q.numel() == 0) {
+    return;
+  }
+  if (attention_mma::takes(a.q, a.v, a.scale, a.q.data, a.k.data, a.v.data, a.o.data)) {
+    attention_mma::forward(stream, a);
     return;
   }
   dispatch_float(a.q.dtype, [&](auto zero) {

@@ -40,6 +40,9 @@ struct AttentionNode final : Node {
     args.accumulate_k = d_k.accumulate;
     args.accumulate_v = d_v.accumulate;
     args.accumulate_bias = d_bias.accumulate;
+    const int64_t statistics = attention_statistics(args.q.dtype, q_shape, v_shape);
+    const Buffer scratch = statistics > 0 ? tape.scratch({statistics}, DType::f32, "attention statistics") : Buffer();
+    if (statistics > 0) { args.statistics = scratch; }
     run(tape.stream(), args);
   }
 };

@@ -8,6 +8,8 @@ namespace {
 
 // Sums of a few hundred fp32 products and exponentials of sums.
 constexpr double kAttentionTolerance = 1e-5;
+// Of sums over probabilities, or gradients at scores, that were rounded to 8 bits: 2^-9 of each.
+constexpr double kRoundedTolerance = 8e-3;
 
 struct Case {
   const char* name;
@@ -65,14 +67,15 @@ std::vector<double> keys_of(const Case& c, int64_t width, uint32_t seed) {
   return values;
 }
 
-void check_case(const Case& c) {
-  CAPTURE(c.name);
+/// Gradients of queries and values are overwritten and the others added to, or, `flipped`, the other way round.
+void check_case(const Case& c, DType dtype = DType::f32, bool flipped = false) {
+  CAPTURE(c.name, dtype_name(dtype));
   const Shape q_shape{c.batch, c.length, c.heads, c.d}, o_shape{c.batch, c.length, c.heads, c.dv};
   const Shape k_shape{c.spaces, c.keys, c.kv_heads, c.d}, v_shape{c.spaces, c.keys, c.kv_heads, c.dv};
   const Shape lse_shape{c.batch, c.length, c.heads}, bias_shape{c.spaces, c.keys, c.kv_heads};
   const double scale = 1.7 / std::sqrt(static_cast<double>(c.d));
-  Twins t;
-  const Twin q = t.input(q_shape, 2), k = t.values(k_shape, keys_of(c, c.d, 3)), v = t.values(v_shape, keys_of(c, c.dv, 4));
+  Twins t(dtype);
+  const Twin q = t.input(q_shape, 2), k = t.activations(k_shape, keys_of(c, c.d, 3)), v = t.activations(v_shape, keys_of(c, c.dv, 4));
   const Twin lo = t.integers({c.batch, c.length}, c.lo), hi = t.integers({c.batch, c.length}, c.hi);
   Twin bias;
   if (c.biased) {
@@ -88,14 +91,35 @@ void check_case(const Case& c) {
   t.check(forward, kAttentionTolerance);
 
   t.prepare(forward);
-  const Twin d_o = t.input(o_shape), d_q = t.output(q_shape), d_k = t.sum(k_shape), d_v = t.output(v_shape),
-             d_bias = c.biased ? t.float_sum(bias_shape) : Twin{};
+  const auto gradient = [&](Shape shape, bool adds) { return adds ? t.sum(shape) : t.output(shape); };
+  const Twin d_o = t.input(o_shape), d_q = gradient(q_shape, flipped), d_k = gradient(k_shape, !flipped), d_v = gradient(v_shape, flipped);
+  Twin d_bias, statistics;
+  if (c.biased) {
+    d_bias = flipped ? t.float_output(bias_shape) : t.float_sum(bias_shape);
+  }
+  if (const int64_t count = attention_statistics(dtype, q_shape, v_shape); count > 0) {
+    statistics = t.scratch({count});
+  }
   t.check(
       [&](auto at) {
         return AttentionBackward{at(d_q), at(d_k), at(d_v), at(d_bias), at(d_o), at(q), at(k), at(v), at(o), at(lse), at(lo), at(hi),
-                                 at(bias), scale, false, true, false, true};
+                                 at(bias), scale, flipped, !flipped, flipped, !flipped, at(statistics)};
       },
-      kAttentionTolerance);
+      dtype == DType::bf16 ? kRoundedTolerance : kAttentionTolerance);
+}
+
+Case with_heads_of(Case c, int64_t d, int64_t dv) {
+  c.d = d;
+  c.dv = dv;
+  return c;
+}
+
+Case causal(int64_t length, int64_t heads, int64_t kv_heads) {
+  Case c{"causal", 1, length, heads, kv_heads, 64, 64, 1, length, std::vector<int64_t>(static_cast<size_t>(length)), {}};
+  for (int64_t t = 0; t < length; ++t) {
+    c.hi.push_back(t + 1);
+  }
+  return c;
 }
 
 TEST_CASE("attention equals the CPU's", "[fast]") {
@@ -104,6 +128,44 @@ TEST_CASE("attention equals the CPU's", "[fast]") {
   check_case(packed());
   check_case(few_queries());
   check_case(wide());
+}
+
+TEST_CASE("attention on tensor cores equals the CPU's", "[fast]") {
+  const Case biased = window_behind_prefix();
+  const auto check = [](const Case& c, bool flipped = false) {
+    const int64_t forward = simt::runs_of("attention_mma_forward"), queries = simt::runs_of("attention_mma_queries"),
+                  keys = simt::runs_of("attention_mma_keys");
+    check_case(c, DType::bf16, flipped);
+    CHECK(simt::runs_of("attention_mma_forward") == forward + 2);  // forward and in reverse
+    CHECK(simt::runs_of("attention_mma_queries") == queries + 2);
+    CHECK(simt::runs_of("attention_mma_keys") == keys + 2);
+  };
+  check(causal(211, 1, 1));
+  check(causal(45, 3, 1));  // three rows a token: tiles end within tokens
+  check(with_heads_of(causal(33, 4, 1), 128, 128));
+  check(with_heads_of(documents(), 32, 48));
+  check(with_heads_of(documents(), 80, 96), true);
+  check(with_heads_of(biased, 128, 112));
+  check(with_heads_of(biased, 16, 32), true);
+  check(with_heads_of(packed(), 64, 16));
+  check(with_heads_of(packed(), 96, 128), true);
+  check(with_heads_of(few_queries(), 64, 64));
+}
+
+TEST_CASE("attention without a query that sees a key gives zeros", "[fast]") {
+  Case c = causal(70, 2, 1);
+  c.hi.assign(70, 0);
+  check_case(c, DType::bf16);
+}
+
+TEST_CASE("only bf16 heads of multiples of 16 up to 128 go to tensor cores", "[fast]") {
+  const auto goes = [](DType dtype, int64_t d, int64_t dv) { return attention_on_tensor_cores(dtype, {1, 1, 1, d}, {1, 1, 1, dv}); };
+  CHECK(goes(DType::bf16, 64, 128));
+  CHECK(goes(DType::bf16, 16, 80));
+  CHECK_FALSE(goes(DType::f32, 64, 64));
+  CHECK_FALSE(goes(DType::bf16, 64, 24));
+  CHECK_FALSE(goes(DType::bf16, 256, 64));
+  CHECK_FALSE(goes(DType::bf16, 64, 144));
 }
 
 TEST_CASE("attention takes bf16", "[fast]") {

@@ -2,6 +2,7 @@
 // early, so that asynchronous copies happen where they are issued. Other builds compare results between numbers of workers.
 #include <algorithm>
 
+#include "kernels/attention.h"
 #include "kernels/cuda/common/async_copy.h"
 #include "kernels/cuda/common/prelude.h"
 #include "kernels/cuda/common/sort.h"
@@ -54,6 +55,34 @@ TEST_CASE("cross-entropy does not race", "[threads]") {
     device::run(stream, hebb::CrossEntropy{.loss = loss.tensor(), .logits = logits.tensor({2, 1100}), .targets = targets.tensor(),
                                            .scale = 1, .gradient = true});
     return logits.values();
+  });
+}
+
+TEST_CASE("attention on tensor cores does not race", "[threads]") {
+  constexpr int64_t kTokens = 140, kKeys = 150;  // three tiles of both, and keys that nobody sees in between
+  using hebb::bf16;
+  const std::vector<bf16> numbers = random_values<bf16>(kKeys * 32, 1);
+  std::vector<int32_t> first(kTokens), last(kTokens, 31);
+  for (size_t i = 60; i < kTokens; ++i) {
+    first[i] = 50;
+    last[i] = static_cast<int32_t>(i) + 10;
+  }
+  same_for_all_workers(3, [&] {
+    TestStream stream;
+    const auto tensor_of = [](const auto& array, int64_t tokens) { return array.tensor({1, tokens, 1, 32}); };
+    DeviceArray<bf16> in(numbers), o(kTokens * 32), d_q(kTokens * 32), d_k(kKeys * 32), d_v(kKeys * 32);
+    DeviceArray<int32_t> lo(first), hi(last);
+    DeviceArray<float> bias(random_values<float>(kKeys, 2)), lse(kTokens), statistics(2 * kTokens), d_bias(kKeys);
+    const hebb::Tensor q = tensor_of(in, kTokens), k = tensor_of(in, kKeys);
+    device::run(stream, hebb::AttentionForward{tensor_of(o, kTokens), lse.tensor(), {}, q, k, k, lo.tensor(), hi.tensor(), bias.tensor(), 0.3});
+    device::run(stream, hebb::AttentionBackward{tensor_of(d_q, kTokens), tensor_of(d_k, kKeys), tensor_of(d_v, kKeys), d_bias.tensor(), q, q,
+                                                k, k, tensor_of(o, kTokens), lse.tensor(), lo.tensor(), hi.tensor(), bias.tensor(), 0.3,
+                                                false, false, false, false, statistics.tensor()});
+    std::vector<double> results = o.values();
+    for (const std::vector<double>& more : {lse.values(), d_q.values(), d_k.values(), d_v.values(), d_bias.values()}) {
+      results.insert(results.end(), more.begin(), more.end());
+    }
+    return results;
   });
 }
 

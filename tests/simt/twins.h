@@ -51,6 +51,15 @@ class Twins {
     pair.start = values;
     return last();
   }
+  /// The same in the activations' type, rounded.
+  Twin activations(hebb::Shape shape, const std::vector<double>& values) {
+    Pair& pair = add(shape, activations_, Role::input);
+    for (const double x : values) {
+      const float single = static_cast<float>(x);
+      pair.start.push_back(is_bf16() && !std::isnan(x) ? value_of(rounded<hebb::bf16>(single)) : single);
+    }
+    return last();
+  }
   Twin integers(hebb::Shape shape, const std::vector<int64_t>& values, hebb::DType dtype = hebb::DType::i32, bool written = false) {
     Pair& pair = add(shape, dtype, written ? Role::result : Role::input);
     pair.start.assign(values.begin(), values.end());

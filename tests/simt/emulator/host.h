@@ -66,6 +66,9 @@ struct Grid {
 /// Runs body() once for every thread of the grid and returns when all are done. Throws the fault of the first block that had one.
 void run_grid(const Grid& grid, const Settings& settings, const std::function<void()>& body);
 
+/// How many grids have run whose kernel's name contains `part`: which kernel a dispatch chose.
+int64_t runs_of(const std::string& part);
+
 // ---- device memory: host memory with guard zones, filled with 0xFF (NaN, -1) when allocated
 
 void* allocate(int64_t bytes);

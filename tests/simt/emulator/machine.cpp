@@ -1,4 +1,5 @@
 // Scheduler: runs the blocks of a launch on a few OS threads, and the threads of a block as fibers.
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -17,6 +18,12 @@ std::mutex workers_mutex;
 std::vector<std::unique_ptr<Worker>>& idle_workers() {
   static std::vector<std::unique_ptr<Worker>> workers;
   return workers;
+}
+
+std::mutex runs_mutex;
+std::map<std::string, int64_t>& runs() {
+  static std::map<std::string, int64_t> counts;
+  return counts;
 }
 
 std::unique_ptr<Worker> take_worker() {
@@ -80,10 +87,23 @@ std::string describe(const Thread& thread, const std::string& kernel) {
   return kernel + ": block " + text(thread.self.block) + " thread " + text(thread.self.thread);
 }
 
+int64_t runs_of(const std::string& part) {
+  const std::lock_guard lock(runs_mutex);
+  int64_t sum = 0;
+  for (const auto& [kernel, count] : runs()) {
+    sum += kernel.find(part) != std::string::npos ? count : 0;
+  }
+  return sum;
+}
+
 void run_grid(const Grid& grid_as_written, const Settings& settings, const std::function<void()>& body) {
   Grid grid = grid_as_written;
   std::erase_if(grid.kernel, [](char c) { return c == '(' || c == ')'; });
   check_launch(grid);
+  {
+    const std::lock_guard lock(runs_mutex);
+    ++runs()[grid.kernel];
+  }
   Launch launch{.grid = grid, .settings = settings, .body = body};
   const int64_t blocks = count(grid.blocks);
   const int workers = static_cast<int>(std::min<int64_t>(blocks, std::max(1, settings.workers)));
