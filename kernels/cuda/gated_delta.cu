@@ -1,8 +1,10 @@
+#include "kernels/cuda/common/gated_delta_mma.h"
 #include "kernels/cuda/common/gated_delta_sweep.h"
 
 // One block a row and value head walks over its chunks; the matrices of a chunk lie in global scratch (0.3 MB at 64 tokens and heads of
 // 128) and are served by L1 and L2. FLOPs of a chunk of C: 2 C (2 C dk + 3 dk dv + 2 C dv). Bound: fp32 multiply-adds of the B HV
-// blocks that exist, and the latency of about 40 barriers' worth of small products a chunk; tensor cores are to come.
+// blocks that exist, and the latency of about 40 barriers' worth of small products a chunk; in bf16 tensor cores do it
+// (gated_delta_mma.cu).
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -126,6 +128,10 @@ struct Steps {
 void run(Stream& stream, const GatedDeltaForward& a) {
   const Sizes n(a.k, a.v);
   HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.value_heads);
+  if (delta_mma::takes(a)) {
+    delta_mma::forward(stream, a);
+    return;
+  }
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
     const Forward<T> f{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .o = a.o.as<T>(), .prediction = a.prediction.as<T>(),

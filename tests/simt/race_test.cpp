@@ -6,6 +6,7 @@
 #include "kernels/cuda/common/async_copy.h"
 #include "kernels/cuda/common/prelude.h"
 #include "kernels/cuda/common/sort.h"
+#include "kernels/gated_delta.h"
 #include "support.h"
 
 #ifdef SIMT_TSAN
@@ -82,6 +83,30 @@ TEST_CASE("attention on tensor cores does not race", "[threads]") {
     for (const std::vector<double>& more : {lse.values(), d_q.values(), d_k.values(), d_v.values(), d_bias.values()}) {
       results.insert(results.end(), more.begin(), more.end());
     }
+    return results;
+  });
+}
+
+TEST_CASE("the delta rule on tensor cores does not race", "[threads]") {
+  constexpr int64_t kTokens = 70, kKeys = 24, kValues = 72;  // two chunks, two slices of values
+  using hebb::bf16;
+  same_for_all_workers(2, [&] {
+    TestStream stream;
+    DeviceArray<bf16> keys(random_values<bf16>(kTokens * kKeys, 1, 0.3)), values(random_values<bf16>(kTokens * kValues, 2)), o(kTokens * kValues);
+    std::vector<float> decays = random_values<float>(kTokens, 3, 0.1);
+    std::for_each(decays.begin(), decays.end(), [](float& g) { g = -std::fabs(g); });
+    DeviceArray<float> g(decays), beta(random_values<float>(kTokens, 4)), state(random_values<float>(kKeys * kValues, 5)), scratch(1);
+    DeviceArray<int32_t> doc_start(std::vector<int32_t>(kTokens, -1));
+    DeviceArray<int64_t> chunks(std::vector<int64_t>{0, 64, 0, 64, 6, 1}), rows(std::vector<int64_t>{0, 2});
+    const hebb::Tensor k = keys.tensor({1, kTokens, 1, kKeys}), gates = g.tensor({1, kTokens, 1});
+    device::run(stream, hebb::GatedDeltaForward{.o = o.tensor({1, kTokens, 1, kValues}), .prediction = {},
+                                                .state = state.tensor({1, 1, kKeys, kValues}), .scratch = scratch.tensor({1, 1}), .q = k,
+                                                .k = k, .v = values.tensor({1, kTokens, 1, kValues}), .g = gates,
+                                                .beta = beta.tensor({1, kTokens, 1}), .initial_state = {},
+                                                .doc_start = doc_start.tensor({1, kTokens}),
+                                                .grid = {chunks.tensor({2, 3}), rows.tensor(), 2, 64}, .scale = 0.5});
+    std::vector<double> results = o.values(), states = state.values();
+    results.insert(results.end(), states.begin(), states.end());
     return results;
   });
 }
