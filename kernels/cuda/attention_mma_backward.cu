@@ -19,12 +19,16 @@ struct Backward {
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_bias;
 };
 
-/// Of one line: lse in units of log 2, +inf where it is -inf, so that 2^(score - lse) is 0 there; delta = d_o . o.
+/// delta of a query that sees one key: its weight is 1 whatever the score, which gets a gradient of exactly 0.
+constexpr float kLoneKey = INFINITY;
+
+/// Of one line: lse in units of log 2, +inf where it is -inf, so that 2^(score - lse) is 0 there; delta = d_o . o, or kLoneKey.
 struct Statistics {
   float *to_lse, *to_delta;
   const bf16 *d_o, *o;
   const float* lse;
-  int dv;
+  const int32_t *lo, *hi;
+  int heads, dv;
 
   __device__ void operator()(int64_t line, int lane) const {
     float sum = 0;
@@ -39,7 +43,8 @@ struct Statistics {
     }
     sum = warp_sum(sum);
     if (lane == 0) {
-      to_delta[line] = sum;
+      const int64_t token = line / heads;
+      to_delta[line] = hi[token] - lo[token] == 1 ? kLoneKey : sum;
       to_lse[line] = lse[line] == -INFINITY ? INFINITY : lse[line] * kLog2E;
     }
   }
@@ -69,7 +74,8 @@ __device__ __forceinline__ void weigh(float (&scores)[kRowTiles][kKeyTiles][4], 
   for (int i = 0; i < 2 * kRowTiles; ++i) {
     const int row = warp_number() * 16 * kRowTiles + 8 * i + lane_number() / 4;
     const float lse = s.lse[row], delta = s.delta[row];
-    const int lo = all_see ? 0 : s.intervals.lo[row] - tile, hi = all_see ? kKeys : s.intervals.hi[row] - tile;
+    const int lo = all_see ? 0 : s.intervals.lo[row] - tile;
+    const int hi = all_see ? kKeys : delta == kLoneKey ? lo : s.intervals.hi[row] - tile;
     HEBB_UNROLL
     for (int j = 0; j < kKeyTiles; ++j) {
       HEBB_UNROLL
@@ -259,7 +265,8 @@ __device__ __forceinline__ void differentiate(Scores& d_scores, Shared<kWidth>& 
         const uint32_t pair = weights.word[e / 2];
         const float p = e % 2 == 0 ? first_of(pair) : second_of(pair);
         float& d_score = d_scores[m][j + e / 4][e % 4];
-        d_score = p != 0 ? p * (d_score - s.delta[buffer][row]) : 0.0f;  // values that no row sees may hold anything
+        const float delta = s.delta[buffer][row];
+        d_score = p != 0 && delta != kLoneKey ? p * (d_score - delta) : 0.0f;  // values that no row sees may hold anything
         uint32_t& sum = d_bias.word[2 * m + e / 2 % 2];
         sum = __float_as_uint(__uint_as_float(sum) + d_score);
       }
@@ -386,7 +393,7 @@ void backward(Stream& stream, const AttentionBackward& a) {
                    .d_o = a.d_o.as<bf16>(), .lse = lse, .delta = delta, .accumulate_q = a.accumulate_q, .accumulate_k = a.accumulate_k,
                    .accumulate_v = a.accumulate_v, .accumulate_bias = a.accumulate_bias};
   each_warp("attention_mma_statistics", stream, lines,
-            Statistics{lse, delta, a.d_o.as<bf16>(), a.o.as<bf16>(), a.lse.as<float>(), in.dv});
+            Statistics{lse, delta, a.d_o.as<bf16>(), a.o.as<bf16>(), a.lse.as<float>(), in.lo, in.hi, in.heads, in.dv});
   dispatch_padded(std::max(in.d, in.dv), [&](auto width) {
     if (a.d_q.defined()) {
       HEBB_LAUNCH((attention_mma_queries_kernel<width()>), b.query_order.blocks(), kThreads, sizeof(queries::Shared<width()>), stream, b);
