@@ -49,10 +49,11 @@ HEBB_KERNEL(MesaForward)
 /// C (10 dk (dk + dv) + 6 C (dk + dv)) a chunk of C and head.
 /// key_starts [grid.states, H, dk, dk]; value_starts [grid.states, H, dk, dv]; lambda_sums [B, H, dk];
 /// scratch [slots, mesa_backward_scratch]; slots as in MesaForward.
-/// solutions [B, T, H, dk]: of the second solves; on the CPU undefined.
+/// solutions [B, T, H, dk]: of the second solves; d_key_starts, d_value_starts: as key_starts, value_starts; on the CPU
+/// undefined.
 struct MesaBackward {
   Tensor d_q, d_k, d_v, d_a, d_b, d_lambda_raw;
-  Tensor key_starts, value_starts, lambda_sums, solutions, scratch;
+  Tensor key_starts, value_starts, lambda_sums, solutions, d_key_starts, d_value_starts, scratch;
   Tensor d_o, x, q, k, v, a, b, lambda_raw, doc_start;
   ChunkGrid grid;
   MesaRule rule;

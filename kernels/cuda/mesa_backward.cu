@@ -1,8 +1,9 @@
 #include "kernels/cuda/common/column_sums.h"
 #include "kernels/cuda/common/mesa_chunk.h"
 
-// As in mesa.cu: R and S at the chunks' starts, then the second solves of all chunks side by side, then one block a row and head walks
-// backward over the chunks with about C (10 dk (dk + dv) + 6 C (dk + dv)) FLOPs each. Bound by the solves' multiply-adds.
+// As in mesa.cu: R and S at the chunks' starts, then the second solves of all chunks side by side; then one block a row and head walks
+// backward over the chunks for the gradients at their starts (2 C dk (dk + dv) FLOPs each), with which all chunks are differentiated side
+// by side (C (8 dk (dk + dv) + 6 C (dk + dv)) FLOPs). Bound by the solves' multiply-adds.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -23,11 +24,9 @@ struct BackwardParts : Parts {
     for (int* part : {&d_gam, &d_beta, &shares}) {
       *part = take(2 * c);
     }
-    d_state_keys = take(dk * dk);
-    d_state_values = take(dk * dv);
   }
   int x, w, d_x, d_keys, read, d_o, d_values, value_read, products, pairs_of_d, weighted;
-  int d_gam, d_beta, shares, d_state_keys, d_state_values;
+  int d_gam, d_beta, shares;
 };
 
 template <class T>
@@ -39,8 +38,15 @@ struct Backward {
   float *lambda_sums, *solutions;
   const T* d_o;
   const float* x;
-  int64_t count;  // of chunks
+  Memory d_starts;  // of all chunks with a number
+  int64_t count;    // of chunks
   bool accumulate_a, accumulate_b;
+
+  /// The gradient at R and S behind chunk i; none: 0.
+  __device__ Memory behind(int64_t i, int64_t head) const {
+    const int64_t next = i + 1 < count ? sweep.chunks.at(i + 1).state : -1;
+    return next >= 0 ? d_starts.of(next * sweep.n.heads + head, sweep.n) : Memory{};
+  }
 };
 
 /// One chunk at a time (spec 63, section 5, "Backward of one chunk").
@@ -50,13 +56,14 @@ class Adjoint {
   __device__ Adjoint(float* scratch, const BackwardParts& parts, const Sizes& sizes, int64_t longest)
       : systems(scratch, parts, sizes, longest), n_(sizes), at_(parts), scratch_(scratch) {}
 
-  /// The gradient at the memory behind the row's last chunk is 0.
-  __device__ void begin_row() { has_d_memory_ = false; }
-
   /// from: d_o of the chunk's first token.
   __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, const Memory& start, const T* from) {
     systems.enter(in, chunk, start);
     systems.fill_weights();
+    gather_outputs(in, from);
+  }
+
+  __device__ void gather_outputs(const HeadInputs<T>& in, const T* from) {
     gather_rows(systems.c, n_.value_dim, from, in.value_stride, 1.0f, d_o());
   }
 
@@ -81,11 +88,15 @@ class Adjoint {
     block_rows(c, dk, [&](int64_t i, int64_t row, int64_t column) { to[row * stride + column] = w()[i]; });
   }
 
-  /// xs, ws: x and w of the chunk's first token. d_keys, d_values, and the gradients at beta and gam. dY = [-W | dO], E = dY [K | V]ᵀ.
-  __device__ void differentiate(const float* xs, const float* ws, int64_t stride, BlockReducer<double>& reduce) {
+  /// xs, ws: x and w of the chunk's first token.
+  __device__ void gather_solutions(const float* xs, const float* ws, int64_t stride) {
+    gather_rows(systems.c, n_.key_dim, xs, stride, 1.0f, x());
+    gather_rows(systems.c, n_.key_dim, ws, stride, 1.0f, w());
+  }
+
+  /// behind: the gradient at the memory behind the chunk, or none. d_keys, d_values, and the gradients at beta and gam. dY = [-W | dO], E = dY [K | V]ᵀ.
+  __device__ void differentiate(const Memory& behind, BlockReducer<double>& reduce) {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
-    gather_rows(c, dk, xs, stride, 1.0f, x());
-    gather_rows(c, dk, ws, stride, 1.0f, w());
     multiply_values();
     block_product<false, true>(c, c, dk, 1.0f, {x(), dk}, {systems.keys(), dk}, false, {products(), c});
     block_product<false, true>(c, c, dk, -1.0f, {w(), dk}, {systems.keys(), dk}, true, {pairs(), c});
@@ -98,8 +109,8 @@ class Adjoint {
     if (systems.start.is_there()) {
       add_reads();
     }
-    if (has_d_memory_) {
-      add_writes(reduce);
+    if (behind.is_there()) {
+      add_writes(behind, reduce);
     }
   }
 
@@ -115,18 +126,18 @@ class Adjoint {
     });
   }
 
-  /// dZ = e^gam_last dZ + (diag(e^gam) X)ᵀ dY.
-  __device__ void advance() {
+  /// next = e^gam_last behind + (diag(e^gam) X)ᵀ dY: the gradient at the memory before the chunk. Overwrites x.
+  __device__ void advance(const Memory& behind, const Memory& next) {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
     block_rows(c, dk, [&](int64_t i, int64_t row, int64_t) { x()[i] *= systems.decays().start[row]; });
-    if (has_d_memory_) {
+    const bool adds = behind.is_there();
+    if (adds) {
       const float last = systems.decays().last(c);
-      block_each(n_.keys(), [&](int64_t i) { d_memory().keys[i] *= last; });
-      block_each(n_.values(), [&](int64_t i) { d_memory().values[i] *= last; });
+      block_each(n_.keys(), [&](int64_t i) { next.keys[i] = last * behind.keys[i]; });
+      block_each(n_.values(), [&](int64_t i) { next.values[i] = last * behind.values[i]; });
     }
-    block_product<true, false>(dk, dk, c, -1.0f, {x(), dk}, {w(), dk}, has_d_memory_, {d_memory().keys, dk});
-    block_product<true, false>(dk, dv, c, 1.0f, {x(), dk}, {d_o(), dv}, has_d_memory_, {d_memory().values, dv});
-    has_d_memory_ = true;
+    block_product<true, false>(dk, dk, c, -1.0f, {x(), dk}, {w(), dk}, adds, {next.keys, dk});
+    block_product<true, false>(dk, dv, c, 1.0f, {x(), dk}, {d_o(), dv}, adds, {next.values, dv});
   }
 
   __device__ void write_rows(T* d_q, T* d_k, int64_t key_stride, T* d_v, int64_t value_stride) const {
@@ -202,12 +213,12 @@ class Adjoint {
   }
 
   /// What enters the memory behind the chunk: diag(e^(gam_last - gam) beta) of K dZ and of U dZᵀ.
-  __device__ void add_writes(BlockReducer<double>& reduce) {
+  __device__ void add_writes(const Memory& behind, BlockReducer<double>& reduce) {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
-    block_product<false, false>(c, dv, dk, 1.0f, {systems.keys(), dk}, {d_memory().values, dv}, false, {value_read(), dv});
-    block_product<false, true>(c, dk, dk, 1.0f, {systems.keys(), dk}, {d_memory().keys, dk}, false, {read(), dk});
-    block_product<false, true>(c, dk, dv, 1.0f, {systems.values(), dv}, {d_memory().values, dv}, true, {read(), dk});
-    block_product<false, false>(c, dk, dk, 1.0f, {systems.keys(), dk}, {d_memory().keys, dk}, false, {d_x(), dk});
+    block_product<false, false>(c, dv, dk, 1.0f, {systems.keys(), dk}, {behind.values, dv}, false, {value_read(), dv});
+    block_product<false, true>(c, dk, dk, 1.0f, {systems.keys(), dk}, {behind.keys, dk}, false, {read(), dk});
+    block_product<false, true>(c, dk, dv, 1.0f, {systems.values(), dv}, {behind.values, dv}, true, {read(), dk});
+    block_product<false, false>(c, dk, dk, 1.0f, {systems.keys(), dk}, {behind.keys, dk}, false, {d_x(), dk});
     block_warps(c, [&](int64_t i, int lane) {
       const float along = warp_dot(dk, systems.keys() + i * dk, read() + i * dk, lane);
       if (lane == 0) {
@@ -223,10 +234,10 @@ class Adjoint {
     double kept = 0;
     if (systems.start.is_there()) {
       for (int64_t i = threadIdx.x; i < n_.keys(); i += kBlockThreads) {
-        kept += static_cast<double>(systems.start.keys[i] * d_memory().keys[i]);
+        kept += static_cast<double>(systems.start.keys[i] * behind.keys[i]);
       }
       for (int64_t i = threadIdx.x; i < n_.values(); i += kBlockThreads) {
-        kept += static_cast<double>(systems.start.values[i] * d_memory().values[i]);
+        kept += static_cast<double>(systems.start.values[i] * behind.values[i]);
       }
     }
     kept = reduce.sum(kept);
@@ -254,12 +265,10 @@ class Adjoint {
   __device__ double* d_gam() const { return doubles(at_.d_gam); }    // [c]
   __device__ double* d_beta() const { return doubles(at_.d_beta); }  // [c]
   __device__ double* shares() const { return doubles(at_.shares); }  // [c]
-  __device__ Memory d_memory() const { return {scratch_ + at_.d_state_keys, scratch_ + at_.d_state_values}; }
 
   const Sizes& n_;
   const BackwardParts& at_;
   float* scratch_;
-  bool has_d_memory_ = false;
 };
 
 template <class T>
@@ -276,31 +285,47 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(Ba
   }
 }
 
+// One block a row and head: gradients at the chunks' starts, from the last to the first, and at lambda.
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_backward_kernel(Backward<T> a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(Backward<T> a) {
   const StateSweep<T>& s = a.sweep;
   const Sizes& n = s.n;
   const int64_t row = blockIdx.x / n.heads, head = blockIdx.x % n.heads;
   Adjoint<T> adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
-  BlockReducer<double> reduce;
   const HeadInputs<T> in = s.in.head(n, head);
   float* const d_lambda = a.lambda_sums + blockIdx.x * n.key_dim;
   block_each(n.key_dim, [&](int64_t i) { d_lambda[i] = 0; });
   for (int64_t i = s.chunks.rows[row + 1] - 1; i >= s.chunks.rows[row]; --i) {
     const Chunk chunk = s.chunks.at(i);
+    const int64_t key_at = chunk.token * in.key_stride + head * n.key_dim;
+    adjoint.systems.enter_gates(in, chunk);
+    adjoint.gather_solutions(a.x + key_at, a.solutions + key_at, in.key_stride);
+    adjoint.add_lambda(d_lambda);
+    if (chunk.state >= 0) {
+      adjoint.gather_outputs(in, a.d_o + chunk.token * in.value_stride + head * n.value_dim);
+      adjoint.advance(a.behind(i, head), a.d_starts.of(chunk.state * n.heads + head, n));
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_backward_kernel(Backward<T> a) {
+  const StateSweep<T>& s = a.sweep;
+  const Sizes& n = s.n;
+  Adjoint<T> adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
+  BlockReducer<double> reduce;
+  for (int64_t task = blockIdx.x; task < a.count * n.heads; task += gridDim.x) {
+    const int64_t i = task / n.heads, head = task % n.heads;
+    const Chunk chunk = s.chunks.at(i);
+    const HeadInputs<T> in = s.in.head(n, head);
     const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim, gate_at = chunk.token * in.gate_stride + head,
                   key_at = chunk.token * in.key_stride + head * n.key_dim;
     adjoint.enter(in, chunk, s.starts.at(n, chunk, head), a.d_o + value_at);
-    adjoint.differentiate(a.x + key_at, a.solutions + key_at, in.key_stride, reduce);
-    adjoint.add_lambda(d_lambda);
+    adjoint.gather_solutions(a.x + key_at, a.solutions + key_at, in.key_stride);
+    adjoint.differentiate(a.behind(i, head), reduce);
     adjoint.write_rows(a.d_q + key_at, a.d_k + key_at, in.key_stride, a.d_v + value_at, in.value_stride);
     adjoint.write_gates(s.in.all.a + gate_at, a.d_a != nullptr ? a.d_a + gate_at : nullptr, a.accumulate_a,
                         a.d_b != nullptr ? a.d_b + gate_at : nullptr, a.accumulate_b, in.gate_stride);
-    if (chunk.state >= 0) {
-      adjoint.advance();
-    } else {
-      adjoint.begin_row();
-    }
   }
 }
 
@@ -331,15 +356,17 @@ void run(Stream& stream, const MesaBackward& a) {
                               .parts = Parts(n, a.grid.longest), .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
     const Backward<T> b{.sweep = sweep, .parts = BackwardParts(n, a.grid.longest), .rule = Rule(a.rule), .d_q = a.d_q.as<T>(),
                         .d_k = a.d_k.as<T>(), .d_v = a.d_v.as<T>(), .d_a = a.d_a.as<T>(), .d_b = a.d_b.as<T>(), .lambda_sums = a.lambda_sums.as<float>(),
-                        .solutions = a.solutions.as<float>(), .d_o = a.d_o.as<T>(), .x = a.x.as<float>(), .count = count,
+                        .solutions = a.solutions.as<float>(), .d_o = a.d_o.as<T>(), .x = a.x.as<float>(),
+                        .d_starts = {a.d_key_starts.as<float>(), a.d_value_starts.as<float>()}, .count = count,
                         .accumulate_a = a.accumulate_a, .accumulate_b = a.accumulate_b};
     HEBB_ASSERT(a.scratch.size(1) >= b.parts.used());
     if (a.grid.states > 0) {
       HEBB_LAUNCH(mesa_starts_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
     }
-    HEBB_LAUNCH(mesa_adjoint_solve_kernel<T>, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0, stream,
-                b);
-    HEBB_LAUNCH(mesa_backward_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, b);
+    const unsigned blocks = blocks_for(slots < count * n.heads ? slots : count * n.heads, 1);
+    HEBB_LAUNCH(mesa_adjoint_solve_kernel<T>, blocks, kBlockThreads, 0, stream, b);
+    HEBB_LAUNCH(mesa_adjoint_starts_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, b);
+    HEBB_LAUNCH(mesa_backward_kernel<T>, blocks, kBlockThreads, 0, stream, b);
   });
   if (a.d_lambda_raw.defined()) {
     each_element("mesa_lambda", stream, 1, n.heads * n.key_dim,

@@ -60,10 +60,11 @@ struct MesaNode final : Node {
                  scratch = tape.scratch(
                      {slots(tape.stream()), mesa_backward_scratch(grid.longest, config.key_dim, config.value_dim)}, dtype,
                      "mesa scratch");
-    Buffer solutions;
+    Buffer solutions, d_keys, d_values;
     if (tape.stream().device == DeviceKind::cuda) {
-      solutions = tape.scratch(q.shape, dtype, "mesa second solutions");
-      args.solutions = solutions;
+      args.solutions = solutions = tape.scratch(q.shape, dtype, "mesa second solutions");
+      args.d_key_starts = d_keys = starts(tape, config.key_dim, dtype);
+      args.d_value_starts = d_values = starts(tape, config.value_dim, dtype);
     }
     const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
     const auto gate = [&](const Tensor& t) { return t.defined() ? t.view(gates()) : t; };

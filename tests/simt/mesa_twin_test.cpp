@@ -76,11 +76,12 @@ void check_backward(Twins& t, const Sizes& s, const MesaRule& rule, bool accumul
              d_k = t.output(s.keys()), d_v = t.output(s.values()), d_a = gate(), d_b = gate(), d_lambda = t.float_sum({s.heads, s.dk}),
              starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dk)),
              value_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dv)), sums = t.scratch({2, s.heads, s.dk}),
-             solutions = t.scratch(s.keys()), scratch = t.scratch(slots_of(s, mesa_backward_scratch(grid.longest, s.dk, s.dv)));
+             d_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dk)),
+             d_value_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dv)), solutions = t.scratch(s.keys()), scratch = t.scratch(slots_of(s, mesa_backward_scratch(grid.longest, s.dk, s.dv)));
   t.check(
       [&](auto at) {
         return MesaBackward{at(d_q), at(d_k), at(d_v), at(d_a), at(d_b), at(d_lambda), at(starts), at(value_starts), at(sums), at(solutions),
-                            at(scratch), at(d_o), at(x), at(in.q), at(in.k), at(in.v), at(in.a), at(in.b), at(in.lambda_raw),
+                            at(d_starts), at(d_value_starts), at(scratch), at(d_o), at(x), at(in.q), at(in.k), at(in.v), at(in.a), at(in.b), at(in.lambda_raw),
                             at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, rule, accumulate, accumulate};
       },
       kMesaTolerance);

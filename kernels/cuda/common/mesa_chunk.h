@@ -312,10 +312,16 @@ class ChunkSystems {
   /// start: R and S before the chunk, or none for 0.
   template <class T>
   __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, const Memory& before) {
-    c = chunk.length;
+    enter_gates(in, chunk);
     start = before;
     gather_rows(c, n.key_dim, in.k + chunk.token * in.key_stride, in.key_stride, 1.0f, keys());
     gather_rows(c, n.value_dim, in.v + chunk.token * in.value_stride, in.value_stride, 1.0f, values());
+  }
+
+  /// Without keys and values.
+  template <class T>
+  __device__ void enter_gates(const HeadInputs<T>& in, const Chunk& chunk) {
+    c = chunk.length;
     block_each(c, [&](int64_t i) {
       g()[i] = log_sigmoid(to_float(in.a[(chunk.token + i) * in.gate_stride]));
       beta()[i] = logistic(to_float(in.b[(chunk.token + i) * in.gate_stride]));
