@@ -225,6 +225,7 @@ class ConjugateGradients {
       p[c] = r[c] + beta * p[c];
     }
     constexpr float kUnit = 1.1920929e-7f;
+    __syncwarp();  // all have read it
     if (lane == 0) {
       square_[i] = square <= kUnit * kUnit * first ? 0.0f : square;  // 0: frozen
     }
