@@ -106,6 +106,9 @@ std::vector<fs::path> glob_paths(const std::string& pattern) {
   const int error = errno;
   std::vector<fs::path> paths(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
   ::globfree(&matches);
+  if (status == GLOB_ABORTED && (error == ENOENT || error == ENOTDIR)) {
+    return {};  // a folder of the pattern does not exist: nothing matches
+  }
   if (status == GLOB_ABORTED) {
     throw DataError(pattern, "cannot list a folder: " + reason(error));
   }
@@ -113,6 +116,13 @@ std::vector<fs::path> glob_paths(const std::string& pattern) {
     throw MemoryError(pattern, "not enough memory to list files");
   }
   return paths;
+}
+
+/// A device, pipe or socket: a rename would put a plain file in its place.
+bool is_special_file(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
 }
 
 }  // namespace
@@ -143,6 +153,12 @@ std::string read_file(const fs::path& path, ExitCode code) {
 }
 
 void write_file_atomic(const fs::path& path, std::string_view bytes) {
+  if (is_special_file(path)) {
+    FileWriter file(path);
+    file.write(bytes.data(), bytes.size());
+    file.close();
+    return;
+  }
   const fs::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
   try {
     const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

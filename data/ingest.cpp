@@ -156,23 +156,11 @@ ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer&
   if (tokenizer.model_bytes().empty()) {
     writer.tokenizer.erase("file");
   }
+  writer.model_file = kModelFile;
+  writer.model_bytes = tokenizer.model_bytes();
   writer.shard_tokens = options.shard_tokens;
   writer.overwrite = options.overwrite;
   return writer;
-}
-
-/// The model beside dataset.json. An old data set is taken out of sight first: it may name another
-/// model under the same file name.
-void store_model(const EncodeOptions& options, const Tokenizer& tokenizer) {
-  const fs::path description = options.out / "dataset.json", model = options.out / kModelFile;
-  std::error_code error;
-  fs::remove(description, error);
-  if (error) {
-    throw CheckpointError(description.string(), "cannot replace: " + error.message());
-  }
-  if (!tokenizer.model_bytes().empty()) {
-    write_file_atomic(model, tokenizer.model_bytes());
-  }
 }
 
 void require_documents(const EncodeOptions& options, const TextCounts& counts) {
@@ -227,7 +215,6 @@ EncodeReport encode_corpus(const EncodeOptions& options, Progress& progress) {
   report.input.files = reader.files_opened();
   require_documents(options, report.input);
   splitter.finish();
-  store_model(options, *tokenizer);
   report.output = writer.finish();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   progress.end();

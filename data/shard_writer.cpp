@@ -17,6 +17,8 @@ namespace hebb {
 namespace {
 
 constexpr const char* kTemporarySuffix = ".tmp";
+constexpr const char* kDescription = "dataset.json";
+constexpr const char* kModel = "tokenizer.model";
 
 std::string shard_stem(const std::string& prefix, size_t number) {
   char text[32];
@@ -44,7 +46,8 @@ bool is_shard_name(const std::string& name) {
 bool is_temporary_name(const std::string& name) {
   const size_t suffix = std::strlen(kTemporarySuffix);
   return name.size() > suffix && name.compare(name.size() - suffix, suffix, kTemporarySuffix) == 0 &&
-         is_shard_name(name.substr(0, name.size() - suffix));
+         (is_shard_name(name.substr(0, name.size() - suffix)) || name == std::string(kDescription) + kTemporarySuffix ||
+          name == std::string(kModel) + kTemporarySuffix);
 }
 
 template <class Match> std::vector<fs::path> list_files(const fs::path& directory, Match match) {
@@ -185,7 +188,7 @@ ShardWriter::ShardWriter(ShardWriterOptions options) : options_(std::move(option
     if (!present.empty()) {
       const fs::path first = *std::min_element(present.begin(), present.end());
       throw ConfigError(options_.directory.string(), "a folder that holds " + first.filename().string(),
-                        "a folder without a data set, or leave to overwrite it");
+                        "a folder without a data set, or --overwrite");
     }
   }
   for (const fs::path& stale : list_files(options_.directory, is_temporary_name)) {
@@ -241,6 +244,50 @@ void ShardWriter::close_shard(Stream& stream) {
   stream.closed.push_back(std::move(entry));
 }
 
+Json ShardWriter::description(const Summary& summary) const {
+  Json shards = Json::array();
+  for (const ShardEntry& entry : train_.closed) {
+    shards.push(Json::object({{"file", Json(entry.file)},
+                              {"tokens", Json(entry.tokens)},
+                              {"documents", Json(entry.documents)},
+                              {"crc32", Json(static_cast<int64_t>(entry.crc32))}}));
+  }
+  return Json::object({{"format", Json(1)},
+                       {"dtype", Json(options_.vocab_size <= kMaxVocab16 ? "u16" : "u32")},
+                       {"vocab_size", Json(options_.vocab_size)},
+                       {"tokenizer", options_.tokenizer},
+                       {"tokenizer_hash", Json(hex64(options_.tokenizer_hash))},
+                       {"shards", std::move(shards)},
+                       {"total_tokens", Json(summary.train_tokens)},
+                       {"total_documents", Json(summary.train_documents)}});
+}
+
+// Removals and renames alone, which need no space. dataset.json goes first and comes last: the folder is no data set in between.
+void ShardWriter::publish() {
+  const fs::path description = options_.directory / kDescription;
+  std::error_code error;
+  fs::remove(description, error);
+  if (error) {
+    throw CheckpointError(description.string(), "cannot replace: " + error.message());
+  }
+  for (const fs::path& old : list_files(options_.directory, is_shard_name)) {
+    fs::remove(old, error);
+  }
+  const auto rename_temporary = [&](const std::string& name) { rename_file(temporary(name), options_.directory / name); };
+  for (const Stream* stream : {&train_, &validation_}) {
+    for (const ShardEntry& entry : stream->closed) {
+      rename_temporary(fs::path(entry.file).replace_extension(".idx").string());
+      rename_temporary(entry.file);
+    }
+  }
+  if (!options_.model_bytes.empty()) {
+    rename_temporary(options_.model_file);
+  }
+  fsync_directory(options_.directory);
+  rename_temporary(kDescription);
+  fsync_directory(options_.directory);
+}
+
 ShardWriter::Summary ShardWriter::finish() {
   HEBB_ASSERT(!finished_);
   for (Stream* stream : {&train_, &validation_}) {
@@ -248,45 +295,20 @@ ShardWriter::Summary ShardWriter::finish() {
       close_shard(*stream);
     }
   }
-  const fs::path description = options_.directory / "dataset.json";
-  std::error_code error;
-  fs::remove(description, error);  // first away, last back: the folder is no data set in between
-  if (error) {
-    throw CheckpointError(description.string(), "cannot replace: " + error.message());
-  }
-  for (const fs::path& old : list_files(options_.directory, is_shard_name)) {
-    fs::remove(old, error);
-  }
-
   Summary summary;
-  Json shards = Json::array();
-  const auto publish = [&](const ShardEntry& entry, int64_t& tokens, int64_t& documents) {
-    const std::string index = fs::path(entry.file).replace_extension(".idx").string();
-    rename_file(temporary(index), options_.directory / index);
-    rename_file(temporary(entry.file), options_.directory / entry.file);
-    tokens += entry.tokens;
-    documents += entry.documents;
-  };
   for (const ShardEntry& entry : train_.closed) {
-    publish(entry, summary.train_tokens, summary.train_documents);
-    shards.push(Json::object({{"file", Json(entry.file)},
-                              {"tokens", Json(entry.tokens)},
-                              {"documents", Json(entry.documents)},
-                              {"crc32", Json(static_cast<int64_t>(entry.crc32))}}));
+    summary.train_tokens += entry.tokens;
+    summary.train_documents += entry.documents;
   }
   for (const ShardEntry& entry : validation_.closed) {
-    publish(entry, summary.validation_tokens, summary.validation_documents);
+    summary.validation_tokens += entry.tokens;
+    summary.validation_documents += entry.documents;
   }
-  fsync_directory(options_.directory);
-  const Json json = Json::object({{"format", Json(1)},
-                                  {"dtype", Json(options_.vocab_size <= kMaxVocab16 ? "u16" : "u32")},
-                                  {"vocab_size", Json(options_.vocab_size)},
-                                  {"tokenizer", options_.tokenizer},
-                                  {"tokenizer_hash", Json(hex64(options_.tokenizer_hash))},
-                                  {"shards", std::move(shards)},
-                                  {"total_tokens", Json(summary.train_tokens)},
-                                  {"total_documents", Json(summary.train_documents)}});
-  write_file_atomic(description, json.dump(2) + "\n");
+  write_file_atomic(temporary(kDescription), description(summary).dump(2) + "\n");
+  if (!options_.model_bytes.empty()) {
+    write_file_atomic(temporary(options_.model_file), options_.model_bytes);
+  }
+  publish();
   summary.train = std::move(train_.closed);
   summary.validation = std::move(validation_.closed);
   finished_ = true;

@@ -18,6 +18,7 @@ struct ShardWriterOptions {
   int32_t bos = -1, eos = -1;            // ids, -1 = the tokenizer has none
   uint64_t tokenizer_hash = 0;           // fnv1a64 of the model file ("bytes": of that word), 0 = unknown
   Json tokenizer;                        // "tokenizer" object of dataset.json, written as it is
+  std::string model_file, model_bytes;   // the tokenizer's model beside dataset.json; none when empty
   int64_t shard_tokens = 100'000'000;    // a shard is closed when the next document would exceed this
   bool overwrite = false;                // replace a data set that is already there
 };
@@ -32,7 +33,8 @@ struct ShardEntry {
 /// Writes the documents of a data set into train_000000.bin/.idx, ... and val_000000.bin/.idx, ... and
 /// at the end dataset.json, which lists the train shards (spec 82, section 3).
 /// Everything is written under "NAME.tmp" names and renamed by finish(), dataset.json last, so an
-/// interrupted encode never leaves a valid-looking data set, and an old one stays whole until then.
+/// interrupted encode never leaves a valid-looking data set, and an old one stays whole until all of the
+/// new one is on disk.
 /// Memory: one index of the open shard of each split; tokens go straight to the file.
 /// Errors: a folder that holds a data set (without overwrite) is a ConfigError; a token outside
 /// [0, vocab_size) or a document above 2^31 - 1 tokens a DataError; a full disk a CheckpointError.
@@ -61,6 +63,8 @@ class ShardWriter {
     std::vector<ShardEntry> closed;
   };
   void close_shard(Stream& stream);
+  Json description(const Summary& summary) const;  // dataset.json
+  void publish();
   fs::path temporary(const std::string& name) const;
 
   ShardWriterOptions options_;

@@ -10,11 +10,21 @@
 #include "core/error.h"
 
 namespace hebb {
+namespace {
+
+/// A device, pipe or socket: a rename would put a plain file in its place.
+bool is_special_file(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
+}
+
+}  // namespace
 
 LineOutput::LineOutput(const std::string& path) : path_(path) {
   if (path != "-") {
-    temporary_ = path + ".tmp-" + std::to_string(::getpid());
-    file_ = std::make_unique<FileWriter>(temporary_);
+    temporary_ = is_special_file(path) ? fs::path() : fs::path(path + ".tmp-" + std::to_string(::getpid()));
+    file_ = std::make_unique<FileWriter>(temporary_.empty() ? path_ : temporary_);
   }
 }
 
@@ -22,7 +32,9 @@ LineOutput::~LineOutput() {
   if (file_) {
     file_.reset();
     std::error_code ignored;
-    fs::remove(temporary_, ignored);
+    if (!temporary_.empty()) {
+      fs::remove(temporary_, ignored);
+    }
   }
 }
 
@@ -44,6 +56,9 @@ void LineOutput::finish() {
   }
   file_->close();
   file_.reset();
+  if (temporary_.empty()) {
+    return;
+  }
   std::error_code error;
   fs::rename(temporary_, path_, error);
   if (error) {

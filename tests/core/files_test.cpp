@@ -90,6 +90,13 @@ TEST_CASE("a full disk and an absent folder are checkpoint errors", "[fast]") {
                     "/nonexistent: cannot open the folder: No such file or directory");
 }
 
+TEST_CASE("a device is written to, not replaced", "[fast]") {
+  const TempFolder folder;
+  fs::create_symlink("/dev/null", folder / "null");  // a plain file in its place would replace this link alone
+  write_file_atomic(folder / "null", "text");
+  CHECK(fs::is_symlink(folder / "null"));
+}
+
 TEST_CASE("expand_paths lists files, folders and patterns in byte order", "[fast]") {
   const TempFolder folder;
   for (const char* name : {"b/2.txt", "b/10.txt", "a/1.txt", "a/.hidden", "a/z.bin", "a/sub/3.txt", "odd[1].txt"}) {
@@ -104,5 +111,6 @@ TEST_CASE("expand_paths lists files, folders and patterns in byte order", "[fast
   CHECK(names(expand_paths(root + "/odd[1].txt")) == Names{"odd[1].txt"});
   CHECK_THROWS_AS(expand_paths(root + "/*.none"), DataError);
   CHECK_THROWS_WITH(expand_paths(root + "/*.none"), Contains("no file matches (found nothing, expected a file"));
-  CHECK_THROWS_WITH(expand_paths(root + "/none/*"), Contains("cannot list a folder: No such file or directory"));
+  CHECK_THROWS_WITH(expand_paths(root + "/none/*"), Contains("no file matches (found nothing, expected a file"));
+  CHECK_THROWS_AS(expand_paths(root + "/none/*"), MissingFileError);
 }

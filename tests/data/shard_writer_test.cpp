@@ -146,7 +146,7 @@ TEST_CASE("a data set is replaced only when asked, and stays whole until the new
   } catch (const ConfigError& error) {
     CHECK(std::string(error.what()) == folder.path().string() +
                                            ": found a folder that holds dataset.json, expected a " +
-                                           "folder without a data set, or leave to overwrite it");
+                                           "folder without a data set, or --overwrite");
   }
   ShardWriterOptions options = make_options(folder.path(), 61, 100);
   options.overwrite = true;
@@ -156,6 +156,32 @@ TEST_CASE("a data set is replaced only when asked, and stays whole until the new
   writer.finish();
   CHECK(read_documents(open_shards(folder.path().string(), {})) == Documents{{9, 8}});
   CHECK(!fs::exists(folder / "train_000001.bin"));
+}
+
+TEST_CASE("an old data set stays whole where the last file of the new one cannot be written", "[fast]") {
+  const TempFolder folder;
+  ShardWriterOptions options = make_options(folder.path(), 61, 100);
+  {
+    ShardWriter writer(options);
+    writer.add_document(std::vector<int32_t>{1, 2});
+    writer.finish();
+  }
+  for (const std::string blocked : {"dataset.json.tmp", "tokenizer.model.tmp"}) {
+    fs::create_directories(folder / blocked / "a folder in the way");
+    options.overwrite = true;
+    options.model_file = "tokenizer.model";
+    options.model_bytes = "model";
+    ShardWriter writer(options);
+    writer.add_document(std::vector<int32_t>{9});
+    CHECK_THROWS_AS(writer.finish(), CheckpointError);
+    fs::remove_all(folder / blocked);
+    CHECK(read_documents(open_shards(folder.path().string(), {})) == Documents{{1, 2}});
+    CHECK_FALSE(fs::exists(folder / "tokenizer.model"));
+  }
+  ShardWriter writer(options);
+  writer.add_document(std::vector<int32_t>{9});
+  writer.finish();
+  CHECK(read_file(folder / "tokenizer.model") == "model");
 }
 
 TEST_CASE("a token outside the vocabulary is not written", "[fast]") {
