@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <new>
 #include <string>
@@ -151,6 +152,8 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const Error& error) {
     return report(error.what(), error.code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(error.path1().string() + ": cannot write here: " + error.code().message(), ExitCode::kCheckpoint);
   } catch (const std::bad_alloc&) {
     return report("out of memory", ExitCode::kMemory);
   } catch (const std::exception& error) {

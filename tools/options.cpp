@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 
@@ -31,11 +32,19 @@ std::string unescape(const std::string& text) {
 
 }  // namespace
 
-CLI::Option* accept_exponents(CLI::Option* option) {
+namespace {
+
+CLI::Option* accept_integers(CLI::Option* option, bool is_unsigned) {
   return option->transform(CLI::Validator(
-      [](std::string& text) -> std::string {
+      [is_unsigned](std::string& text) -> std::string {
+        if (is_unsigned && text.find('-') != std::string::npos) {
+          return "found \"" + text + "\", expected an integer >= 0";
+        }
         if (text.find_first_not_of("-0123456789") == std::string::npos) {
-          return "";
+          errno = 0;
+          is_unsigned ? static_cast<void>(std::strtoull(text.c_str(), nullptr, 10))
+                      : static_cast<void>(std::strtoll(text.c_str(), nullptr, 10));
+          return errno == ERANGE ? "found " + text + ", expected an integer of 64 bits" : "";
         }
         char* end = nullptr;
         const double value = std::strtod(text.c_str(), &end);
@@ -48,6 +57,11 @@ CLI::Option* accept_exponents(CLI::Option* option) {
       },
       ""));
 }
+
+}  // namespace
+
+CLI::Option* accept_exponents(CLI::Option* option) { return accept_integers(option, false); }
+CLI::Option* accept_unsigned(CLI::Option* option) { return accept_integers(option, true); }
 
 void add_text_input_options(CLI::App& app, TextInputOptions& input) {
   using Format = TextInputOptions::Format;

@@ -14,6 +14,8 @@ namespace hebb {
 
 /// Lets an integer option also take "1e8" or "2.5e6", as long as the value is integral.
 CLI::Option* accept_exponents(CLI::Option* option);
+/// The same for integers >= 0, which the parser alone would take modulo 2^64.
+CLI::Option* accept_unsigned(CLI::Option* option);
 
 /// INPUT..., --format, --field, --split, --invalid-utf8, --skip-bad.
 void add_text_input_options(CLI::App& app, TextInputOptions& input);

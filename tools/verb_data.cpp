@@ -1,6 +1,7 @@
 // hebb data encode | inspect | verify | synth | synth-task
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -59,7 +60,7 @@ void add_encode(CLI::App& data) {
   accept_exponents(
       app.add_option("--val-documents", options.val_documents, "Or: the last so many documents for validation"))
       ->type_name("INT");
-  app.add_option("--seed", options.seed, "Seed of --val-fraction")->type_name("INT");
+  accept_unsigned(app.add_option("--seed", options.seed, "Seed of --val-fraction"))->type_name("INT");
   add_threads_option(app, options.workers);
   app.add_flag("--overwrite", options.overwrite, "Replace a data set that is already in the folder");
   app.add_flag("--json", arguments->json, "Print the report as one JSON object");
@@ -111,10 +112,10 @@ void add_synth(CLI::App& data) {
   CLI::App& app = *data.add_subcommand(
       "synth", "Writes the built-in corpus as JSONL: sentences with topic words and repeated facts");
   const auto arguments = std::make_shared<SynthArguments>();
-  accept_exponents(app.add_option("--documents", arguments->documents, "Number of documents, about 1,000 bytes each"))
+  accept_unsigned(app.add_option("--documents", arguments->documents, "Number of documents, about 1,000 bytes each"))
       ->required()
       ->type_name("INT");
-  app.add_option("--seed", arguments->seed, "Seed of the texts")->type_name("INT");
+  accept_unsigned(app.add_option("--seed", arguments->seed, "Seed of the texts"))->type_name("INT");
   app.add_option("-o,--out", arguments->out, "File to write; - = standard output")->type_name("FILE");
   app.callback([arguments] { run_synth(*arguments); });
 }
@@ -126,6 +127,23 @@ struct SynthTaskArguments {
   bool no_filler = false;
   std::string out = "-";
 };
+
+/// Options that only some tasks read.
+const std::vector<std::pair<std::string, std::vector<std::string>>> kTaskOptions = {
+    {"--length-block", {"icr_basic", "icr_positional"}}, {"--vocab", {"icr_basic", "icr_positional", "mqar"}},
+    {"--word", {"icr_basic", "icr_positional"}},         {"--queries", {"icr_basic"}},
+    {"--copies", {"icr_positional"}},                    {"--functions", {"icl"}},
+    {"--dim", {"icl"}},                                  {"--x-max", {"icl"}},
+    {"--coef-max", {"icl"}},                             {"--pairs", {"mqar"}},
+    {"--no-filler", {"mqar"}}};
+
+void check_task_options(const CLI::App& app, const std::string& task) {
+  for (const auto& [option, tasks] : kTaskOptions) {
+    if (app.count(option) > 0 && std::find(tasks.begin(), tasks.end(), task) == tasks.end()) {
+      throw ConfigError(option, "--task " + task, "a task that reads this option");
+    }
+  }
+}
 
 void run_synth_task(SynthTaskArguments& arguments) {
   constexpr int64_t kIcrVocab = 10'000, kMqarVocab = 8'192;
@@ -158,9 +176,9 @@ void add_synth_task(CLI::App& data) {
       ->required()
       ->type_name("INT")
       ->default_str("");
-  app.add_option("--seed", task.seed, "Seed of the rows")->type_name("INT");
-  accept_exponents(app.add_option("--rows", arguments->rows, "Number of rows"))->type_name("INT");
-  accept_exponents(app.add_option("--first", arguments->first, "Index of the first row"))->type_name("INT");
+  accept_unsigned(app.add_option("--seed", task.seed, "Seed of the rows"))->type_name("INT");
+  accept_unsigned(app.add_option("--rows", arguments->rows, "Number of rows"))->type_name("INT");
+  accept_unsigned(app.add_option("--first", arguments->first, "Index of the first row"))->type_name("INT");
   app.add_option("--length-block", task.length_block, "ICR: rows per length draw")->type_name("INT");
   app.add_option("--vocab", arguments->vocab, "ICR, MQAR: size of the alphabet; 0 = 10000 (ICR), 8192 (MQAR)")
       ->type_name("INT");
@@ -174,7 +192,10 @@ void add_synth_task(CLI::App& data) {
   app.add_option("--pairs", task.pairs, "MQAR: pairs of key and value")->type_name("INT");
   app.add_flag("--no-filler", arguments->no_filler, "MQAR: 0 instead of random tokens between the queries");
   app.add_option("-o,--out", arguments->out, "File to write; - = standard output")->type_name("FILE");
-  app.callback([arguments] { run_synth_task(*arguments); });
+  app.callback([arguments, &app] {
+    check_task_options(app, arguments->task.task);
+    run_synth_task(*arguments);
+  });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "core/files.h"
 #include "core/parallel.h"
+#include "tools/options.h"
 #include "tools/verbs.h"
 #include "train/generate.h"
 #include "train/threshold_overrides.h"
@@ -80,7 +81,7 @@ void add_generate_verb(CLI::App& app, int& exit_code) {
   verb.add_option("--temperature", o->generate.sampling.temperature, "Softmax temperature; 0 = greedy")->check(CLI::NonNegativeNumber)->capture_default_str();
   verb.add_option("--top-k", o->generate.sampling.top_k, "Draw among the k most likely; 0 = all [tokens]")->check(CLI::NonNegativeNumber)->capture_default_str();
   verb.add_option("--top-p", o->generate.sampling.top_p, "Draw among the most likely with this total probability")->check(CLI::Range(0.0, 1.0))->capture_default_str();
-  verb.add_option("--seed", o->generate.seed, "Seed of the draws")->capture_default_str();
+  accept_unsigned(verb.add_option("--seed", o->generate.seed, "Seed of the draws")->capture_default_str());
   verb.add_option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
   verb.add_option("--tau", o->taus, "Threshold of all ham layers, or BLOCK=X of one, in units of the score")->type_name("X");
   verb.add_option("--select", o->modes, "Select all or no tokens in ham layers: all, none, BLOCK=all, BLOCK=none")->type_name("MODE");

@@ -75,7 +75,7 @@ void add_train(CLI::App& tokenizer) {
   accept_exponents(app.add_option("--train-bytes", options.train_bytes,
                                   "Size of the random sample of documents to train on [bytes]"))
       ->type_name("INT");
-  app.add_option("--seed", options.seed, "Seed of the sample")->type_name("INT");
+  accept_unsigned(app.add_option("--seed", options.seed, "Seed of the sample"))->type_name("INT");
   add_threads_option(app, arguments->threads);
   app.add_flag("--overwrite", arguments->overwrite, "Replace the file if it exists");
   app.callback([arguments] { run_train(*arguments); });

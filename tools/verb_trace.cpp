@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/parallel.h"
+#include "tools/options.h"
 #include "tools/verbs.h"
 #include "train/device.h"
 #include "train/model_source.h"
@@ -74,7 +75,7 @@ void add_trace_verb(CLI::App& app, int&) {
   verb.add_flag("--grads", o->grads, "Also the gradient of the mean loss for every parameter that it reaches");
   verb.add_flag("--inside", o->inside, "Also the layers' decisions and scores");
   verb.add_option("--force", o->force, "Decisions to take as given (integers of a --inside file)");
-  verb.add_option("--seed", o->seed, "train.seed that layers see")->capture_default_str();
+  accept_unsigned(verb.add_option("--seed", o->seed, "train.seed that layers see")->capture_default_str());
   verb.add_option("--step", o->step, "Step index that layers see [steps]")->check(CLI::NonNegativeNumber)->capture_default_str();
   verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)")->check(CLI::NonNegativeNumber)->capture_default_str();
   verb.callback([o] { run_trace(*o); });

@@ -68,6 +68,11 @@ Shape to_shape(const std::vector<int64_t>& dims) {
 
 TraceInput read_trace_input(const std::string& path) {
   const SafetensorsFile file(path);
+  for (const auto& [name, entry] : file.entries()) {
+    if (name != "inputs" && name != "targets" && name != "doc_ids") {
+      throw DataError(path, "tensors of rows", "\"" + name + "\"", "inputs, targets, doc_ids");
+    }
+  }
   const auto* inputs = file.find("inputs");
   if (inputs == nullptr || inputs->shape.size() != 2) {
     throw DataError(path, "inputs", inputs == nullptr ? "no such tensor" : shape_text(inputs->shape), "integers [B, T]");

@@ -56,6 +56,31 @@ TEST_CASE("synth-task writes rows and refuses options that do not fit", "[fast]"
   const CommandResult wrong = run_hebb(folder, "data synth-task --task mqar --length 31");
   CHECK(wrong.code == 2);
   CHECK_THAT(wrong.err, StartsWith("error: synth-task.length: found 31"));
+  const CommandResult other = run_hebb(folder, "data synth-task --task mqar --length 32 --word 3");
+  CHECK(other.code == 2);
+  CHECK_THAT(other.err, StartsWith("error: --word: found --task mqar, expected a task that reads this option"));
+}
+
+TEST_CASE("integers out of range are refused", "[fast]") {
+  const TempFolder folder;
+  for (const char* command : {"data synth --documents -3", "data synth-task --task mqar --length 32 --rows -1",
+                              "data synth --documents 1 --seed 18446744073709551616",
+                              "data encode x.txt -t bytes -o set --shard-tokens 99999999999999999999999"}) {
+    INFO(command);
+    const CommandResult result = run_hebb(folder, command);
+    CHECK(result.code == 2);
+    CHECK(result.out.empty());
+    CHECK_THAT(result.err, Contains("expected an integer"));
+  }
+}
+
+TEST_CASE("an output that is a device is written to", "[fast]") {
+  const TempFolder folder;
+  fs::create_symlink("/dev/full", folder / "full");  // a plain file in its place would replace this link alone
+  const CommandResult result = run_hebb(folder, "data synth --documents 1 -o full");
+  CHECK(result.code == 4);
+  CHECK_THAT(result.err, Contains("No space left on device"));
+  CHECK(fs::is_symlink(folder / "full"));
 }
 
 TEST_CASE("bad input ends with exit code 3 and leaves nothing behind", "[fast]") {
