@@ -49,6 +49,14 @@ void Param::reset_moments(Stream& stream) {
 
 Param& ParamStore::declare(ParamSpec spec) {
   HEBB_ASSERT(find(spec.name) == nullptr);
+  constexpr double kMost = 1LL << 48;  // byte counts and sums of all parameters stay far below 2^63
+  double elements = 1;
+  for (int i = 0; i < spec.shape.rank; ++i) {
+    elements = spec.shape[i] < 0 ? 2 * kMost : elements * static_cast<double>(spec.shape[i]);
+  }
+  if (elements > kMost) {
+    throw ConfigError(spec.name, "the shape " + spec.shape.str(), "at most 2^48 elements");
+  }
   params_.push_back(std::make_unique<Param>());
   params_.back()->spec = std::move(spec);
   return *params_.back();

@@ -20,6 +20,18 @@ namespace {
 
 constexpr int64_t kPlannedDocuments = 8;
 
+/// Rows of a micro-batch are in memory before anything else of it.
+void check_rows(const TrainConfig& train) {
+  const auto tokens = static_cast<double>(*train.micro_batch_size) * static_cast<double>(train.sequence_length);
+  const double bytes = 3 * sizeof(int32_t) * tokens;
+  const auto available = static_cast<double>(available_memory_bytes(DeviceKind::cpu));
+  if (bytes > available) {
+    throw MemoryError("train.micro_batch_size", "the rows of a micro-batch do not fit (found " + std::to_string(*train.micro_batch_size) +
+                                                    " rows of " + std::to_string(train.sequence_length) + " tokens, expected at most " +
+                                                    format_bytes(available) + ")");
+  }
+}
+
 MicroBatch planned_rows(const TrainConfig& train) {
   MicroBatch rows(*train.micro_batch_size, train.sequence_length);
   for (int64_t i = 0; i < rows.rows * rows.length; ++i) {
@@ -64,6 +76,7 @@ MemoryPlan plan_memory(const RunConfig& config) {
   }
   plan.optimizer_bytes = memory.state.peak_bytes() - plan.parameter_bytes - plan.gradient_bytes;
 
+  check_rows(config.train);
   const MicroBatch rows = planned_rows(config.train);
   const Tensor row_loss = memory.row_loss.tensor().slice(0, {rows.rows * rows.length});
   PassSettings settings;
