@@ -141,6 +141,9 @@ class Parser {
       return best;
     }
     const double v = values[0];
+    if ((name == "sqrt" && v < 0) || (name == "log2" && v <= 0)) {  // min and max would drop a NaN
+      throw ConfigError(where_, name + " of " + Json(v).dump() + " in \"" + text_ + "\"", name == "sqrt" ? "a number >= 0" : "a number > 0");
+    }
     if (name == "ceil") { return std::ceil(v); }
     if (name == "floor") { return std::floor(v); }
     if (name == "round") { return std::floor(v + 0.5); }

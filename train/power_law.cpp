@@ -84,7 +84,9 @@ void bootstrap_residuals(PowerLawFit& fit, const Line& line, const std::vector<d
   std::vector<double> e(n);
   double mean = 0;
   for (size_t i = 0; i < n; ++i) {
-    e[i] = (v[i] - line.at(u[i])) / std::sqrt(1 - line.leverage(u[i], n));
+    // A point that fixes the line by itself has leverage 1 and a residual of 0, up to rounding.
+    const double free = 1 - line.leverage(u[i], n);
+    e[i] = free < 1e-9 ? 0.0 : (v[i] - line.at(u[i])) / std::sqrt(free);
     mean += e[i] / static_cast<double>(n);
   }
   for (double& r : e) {

@@ -73,6 +73,14 @@ TEST_CASE("intervals of 1,000 simulated ladders of seven points contain the trut
   }
 }
 
+TEST_CASE("a point that fixes the line by itself leaves the intervals finite", "[fast]") {
+  const PowerLawFit fit = fit_power_law({1, 1, 1, 1, 2}, {2, 2.1, 2.2, 2.05, 1.5}, {3}, {});
+  CHECK(fit.b_interval->low < fit.b);
+  CHECK(fit.b_interval->high > fit.b);
+  CHECK(std::isfinite(fit.predictions[0].interval->low));
+  CHECK(std::isfinite(fit.predictions[0].interval->high));
+}
+
 TEST_CASE("few points get Student's t, two none, one an error", "[fast]") {
   const std::vector<double> x = {1, 2, 4, 8};
   // ln y = -0.5 ln x plus residuals of +-0.01 that are orthogonal to the line
