@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "data/tokenizer.h"
 
 namespace hebb {
 namespace {
@@ -114,6 +115,11 @@ void fields(Fields& f, DataConfig& c) {
   packing_fields(f, c.packing, true);
   f.field("tokenizer", c.tokenizer).help("Tokenizer of the text. Default: that of the first source.");
   if (f.reading()) {
+    if (!c.tokenizer.is_null()) {  // checked here, and its path made absolute
+      TokenizerConfig tokenizer;
+      Fields::read(c.tokenizer, f.path() + ".tokenizer", tokenizer);
+      c.tokenizer = Fields::write(tokenizer);
+    }
     std::set<std::string> names;
     for (const ValidationConfig& validation : c.validation) {
       f.require(names.insert(validation.name).second, "validation",

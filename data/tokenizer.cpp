@@ -207,6 +207,16 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   return text + decoder.finish();
 }
 
+const Tokenizer::Surface& Tokenizer::surface(int32_t id) const {
+  if (id < 0 || id >= vocab_size()) {
+    throw DataError("", "token id outside the vocabulary", std::to_string(id),
+                    "0 <= id < " + std::to_string(vocab_size()));
+  }
+  return surfaces_[static_cast<size_t>(id)];
+}
+
+int64_t Tokenizer::text_bytes(int32_t id) const { return static_cast<int64_t>(surface(id).text.size()); }
+
 std::string Tokenizer::Decoder::push(int32_t id) {
   std::string text;
   push(id, text);
@@ -215,11 +225,7 @@ std::string Tokenizer::Decoder::push(int32_t id) {
 
 // The rules of SentencePieceProcessor::Decode, one token at a time.
 void Tokenizer::Decoder::push(int32_t id, std::string& out) {
-  if (id < 0 || id >= tokenizer_->vocab_size()) {
-    throw DataError("", "token id outside the vocabulary", std::to_string(id),
-                    "0 <= id < " + std::to_string(tokenizer_->vocab_size()));
-  }
-  const Surface& surface = tokenizer_->surfaces_[static_cast<size_t>(id)];
+  const Surface& surface = tokenizer_->surface(id);
   if (surface.kind == Surface::kByte) {
     bytes_ += surface.text;
     return flush_bytes(false, out);

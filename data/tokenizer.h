@@ -65,6 +65,8 @@ class Tokenizer {
   /// Text of the ids; special ids give nothing; always valid UTF-8 (a byte that belongs to no
   /// character becomes U+FFFD). Throws DataError for an id outside the vocabulary.
   std::string decode(std::span<const int32_t> ids) const;
+  /// Bytes of text that an id stands for; 0 for special ids. Throws DataError for an id outside the vocabulary.
+  int64_t text_bytes(int32_t id) const;
 
   /// Decodes token by token; the pieces joined equal decode() of all ids.
   class Decoder {
@@ -97,6 +99,7 @@ class Tokenizer {
   };
 
   explicit Tokenizer(TokenizerConfig config);
+  const Surface& surface(int32_t id) const;
   void load_bytes();
   void load_sentencepiece();
   void check_special() const;

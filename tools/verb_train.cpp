@@ -9,6 +9,7 @@
 #include "core/progress.h"
 #include "tools/config_arguments.h"
 #include "tools/verbs.h"
+#include "train/eval.h"
 #include "train/trainer.h"
 
 namespace hebb {
@@ -31,6 +32,22 @@ bool wants_bar() {
   return isatty(STDOUT_FILENO) && isatty(STDERR_FILENO) && (no_color == nullptr || *no_color == '\0');
 }
 
+/// The evaluations of the configuration, on the last checkpoint (spec 81).
+int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::path& run) {
+  const EvalRequest request{run.string(), {}, "", choose_compute(settings.device, settings.precision.value_or(""), "train"), true};
+  const std::unique_ptr<Progress> progress = stderr_progress();
+  try {
+    const int failed = evaluate_checkpoint(read_evaluations(evaluations, "eval."), request, *progress, print_line);
+    return failed > 0 ? static_cast<int>(ExitCode::kOther) : 0;
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kStopped) {
+      throw;
+    }
+    print_line(std::string(error.what()) + "; the same command goes on from here");
+    return static_cast<int>(settings.exit_code_on_stop);
+  }
+}
+
 int train(const CLI::App& verb, const Arguments& arguments) {
   const ConfigArguments words = read_config_arguments(verb, arguments.compute);
   const World world = read_world();
@@ -45,8 +62,18 @@ int train(const CLI::App& verb, const Arguments& arguments) {
   if (bar) {
     console.line = [&bar](std::string_view line) { bar->message(line); };
   }
-  Trainer trainer(std::move(config), arguments.run, world, console, version_text());
-  return trainer.run();
+  const Json evaluations = config.eval;
+  const TrainConfig settings = config.train;
+  fs::path run;
+  {
+    Trainer trainer(std::move(config), arguments.run, world, console, version_text());
+    const int code = trainer.run();
+    if (code != 0 || !trainer.is_complete() || evaluations.is_null()) {
+      return code;
+    }
+    run = trainer.run_folder();
+  }
+  return evaluate(evaluations, settings, run);
 }
 
 }  // namespace

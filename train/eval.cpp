@@ -22,6 +22,11 @@ struct Entry {
 
 void fields(Fields& f, Entry& e) {
   f.field("name", e.header.name).required().help("Name of the result file.");
+  if (f.reading()) {
+    const std::string& name = e.header.name;
+    f.require(!name.empty() && name[0] != '.' && name.find('/') == std::string::npos, "name",
+              "a name without / that can be a file and does not start with a dot");
+  }
   std::vector<std::string> kinds;
   for (const EvalKind& k : eval_kinds()) {
     kinds.push_back(k.name);
@@ -31,7 +36,9 @@ void fields(Fields& f, Entry& e) {
   f.object("thresholds", e.header.thresholds).help("What replaces the thresholds of ham layers.");
   for (const EvalKind& k : eval_kinds()) {
     if (k.name == e.header.kind) {
-      e.task = k.make();
+      if (f.reading() || e.task == nullptr) {
+        e.task = k.make();
+      }
       e.task->fields(f);
     }
   }
@@ -49,6 +56,7 @@ Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& sou
   j.set("checkpoint", source.checkpoint);
   j.set("step", source.step);
   j.set("tokens", source.tokens);
+  j.set("model_hash", source.model_hash);
   j.set("config", e.config);
   j.set("device", source.device);
   j.set("precision", source.precision);
@@ -74,6 +82,39 @@ std::string summary(const Evaluation& e, const EvalResult& r) {
   return r.reason.empty() ? line : line + ": " + r.reason;
 }
 
+/// Every entry as written with the defaults merged in, and as read.
+std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::string& path) {
+  const Json* list = json.is_object() ? json.find("evaluations") : nullptr;
+  if (list == nullptr || !list->is_array()) {
+    throw ConfigError(json.origin().str() + ": " + path + "evaluations", list == nullptr ? "nothing" : list->found(),
+                      "a list of evaluations (required)");
+  }
+  std::vector<std::pair<Json, Entry>> result;
+  std::set<std::string> names;
+  for (size_t i = 0; i < list->items().size(); ++i) {
+    Json merged = Json::object();
+    merged.set_origin(list->items()[i].origin());
+    for (const auto& [key, value] : json.members()) {
+      if (key != "evaluations") {
+        merged.set(key, value);
+      }
+    }
+    const std::string where = path + "evaluations." + std::to_string(i);
+    if (!list->items()[i].is_object()) {
+      throw ConfigError(list->items()[i].origin().str() + ": " + where, list->items()[i].found(), "an object");
+    }
+    merge_json(merged, list->items()[i]);
+    Entry entry;
+    Fields::read(merged, where, entry);
+    if (!names.insert(entry.header.name).second) {
+      throw ConfigError(list->items()[i].origin().str() + ": " + where + ".name", "\"" + entry.header.name + "\" again",
+                        "a name that no other evaluation has");
+    }
+    result.emplace_back(std::move(merged), std::move(entry));
+  }
+  return result;
+}
+
 }  // namespace
 
 const std::vector<EvalKind>& eval_kinds() {
@@ -95,36 +136,22 @@ void EvalResult::metric(const std::string& name, double value, int64_t n) {
 }
 
 std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path) {
-  const Json* list = json.is_object() ? json.find("evaluations") : nullptr;
-  if (list == nullptr || !list->is_array()) {
-    throw ConfigError(json.origin().str() + ": " + path + "evaluations", list == nullptr ? "nothing" : list->found(),
-                      "a list of evaluations (required)");
-  }
   std::vector<Evaluation> result;
-  std::set<std::string> names;
-  for (size_t i = 0; i < list->items().size(); ++i) {
-    Json merged = Json::object();
-    merged.set_origin(list->items()[i].origin());
-    for (const auto& [key, value] : json.members()) {
-      if (key != "evaluations") {
-        merged.set(key, value);
-      }
-    }
-    const std::string where = path + "evaluations." + std::to_string(i);
-    if (!list->items()[i].is_object()) {
-      throw ConfigError(list->items()[i].origin().str() + ": " + where, list->items()[i].found(), "an object");
-    }
-    merge_json(merged, list->items()[i]);
-    Entry entry;
-    Fields::read(merged, where, entry);
-    if (!names.insert(entry.header.name).second) {
-      throw ConfigError(list->items()[i].origin().str() + ": " + where + ".name", "\"" + entry.header.name + "\" again",
-                        "a name that no other evaluation has");
-    }
-    result.push_back({entry.header.name, entry.header.kind, entry.header.seed, merged, std::move(entry.task),
+  for (auto& [merged, entry] : read_entries(json, path)) {
+    result.push_back({entry.header.name, entry.header.kind, entry.header.seed, std::move(merged), std::move(entry.task),
                       entry.header.thresholds});
   }
   return result;
+}
+
+Json resolve_evaluations(const Json& json, const std::string& path) {
+  Json list = Json::array();
+  for (const auto& [merged, entry] : read_entries(json, path)) {
+    list.push(Fields::write(entry));
+  }
+  Json resolved = Json::object();
+  resolved.set("evaluations", list);
+  return resolved;
 }
 
 int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,

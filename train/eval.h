@@ -60,10 +60,12 @@ struct Evaluation {
 /// Reads {"seed", "evaluations": [...], defaults...}; keys beside `evaluations` are defaults of all.
 /// Throws ConfigError (unknown kind or key, duplicate or missing name).
 std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path);
+/// The same list with every default filled in and absolute paths, to be kept in a resolved configuration.
+Json resolve_evaluations(const Json& json, const std::string& path);
 
 /// Where results come from, for the result files.
 struct EvalSource {
-  std::string checkpoint, device, precision;
+  std::string checkpoint, model_hash, device, precision;  // model_hash: config_hash() of the `model` object
   int64_t step = 0, tokens = 0;
 };
 
@@ -71,6 +73,21 @@ struct EvalSource {
 /// failing evaluation "failed", and the next one goes on. Returns the number of failed ones.
 int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
                     const fs::path& out, const std::function<void(const std::string& line)>& report);
+
+/// Which checkpoint to evaluate, and how.
+struct EvalRequest {
+  std::string checkpoint;   // run folder, checkpoint folder or model.safetensors
+  fs::path out;             // empty: RUN/evals/STEP
+  std::string tokenizer;    // a .model file or "bytes"; empty: the run's
+  Compute compute;
+  bool skip_done = false;   // leave out evaluations that already have a good result with the same configuration
+};
+
+/// Loads a checkpoint and runs evaluations on it until a signal comes: `hebb eval`, and the end of
+/// `hebb train`. Returns the number of failed ones.
+/// Errors: ConfigError, CheckpointError, DataError (tokenizer), Stopped after a signal.
+int evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
+                        const std::function<void(const std::string& line)>& report);
 
 // The kinds.
 std::unique_ptr<EvalTask> make_stream_ppl();

@@ -90,8 +90,12 @@ class StreamPpl final : public EvalTask {
       if (carry_ == "none") {
         c.session.restore_fast_weights(saved_);
       }
-      int64_t count = std::min(length + 1, n - s);
-      count = std::min(count, total - tokens_ + 1);
+      // "paper": segment k ends k tokens early (spec 81, section 3).
+      const int64_t lost = layout_ == "paper" ? s / stride : 0;
+      const int64_t count = std::min({length + 1 - lost, n - s, total - tokens_ + 1});
+      if (count < 2) {
+        break;
+      }
       const std::vector<double> part =
           score_all(c, std::span(ids).subspan(static_cast<size_t>(s), static_cast<size_t>(count)), *state, reading);
       c.session.flush(*state, reading);
@@ -101,8 +105,9 @@ class StreamPpl final : public EvalTask {
       }
       tokens_ += count - 1;
       if (c.tokenizer != nullptr) {
-        bytes_ += static_cast<int64_t>(
-            c.tokenizer->decode(std::span(ids).subspan(static_cast<size_t>(s + 1), static_cast<size_t>(count - 1))).size());
+        for (const int32_t id : std::span(ids).subspan(static_cast<size_t>(s + 1), static_cast<size_t>(count - 1))) {
+          bytes_ += c.tokenizer->text_bytes(id);
+        }
       }
       c.progress.update(static_cast<uint64_t>(tokens_));
     }
@@ -182,10 +187,17 @@ struct Bins {
 
 void fields(Fields& f, Bins& b) {
   f.field("kind", b.kind).one_of({"log", "linear", "modulo"}).help("How positions are grouped.");
-  f.field("first", b.first).min(1).help("log: the first edge after 0.");
-  f.field("per_octave", b.per_octave).min(1).help("log: edges per doubling.");
-  f.field("width", b.width).min(1).help("linear: positions per bin.");
-  f.field("period", b.period).min(1).help("modulo: position p counts in bin p mod period.");
+  const bool all = f.mode() == Fields::Mode::describe;
+  if (all || b.kind == "log") {
+    f.field("first", b.first).min(1).help("log: the first edge after 0.");
+    f.field("per_octave", b.per_octave).min(1).max(1024).help("log: edges per doubling.");
+  }
+  if (all || b.kind == "linear") {
+    f.field("width", b.width).min(1).help("linear: positions per bin.");
+  }
+  if (all || b.kind == "modulo") {
+    f.field("period", b.period).min(1).help("modulo: position p counts in bin p mod period.");
+  }
 }
 
 class PositionPpl final : public EvalTask {
@@ -202,6 +214,12 @@ class PositionPpl final : public EvalTask {
   EvalResult run(EvalContext& c) override {
     const TokenSource source = data_.open();
     const int64_t vocab = c.session.source().model.vocab_size;
+    if (longest(source) < length_) {  // before the bins: their number grows with the length
+      EvalResult none;
+      none.status = "failed";
+      none.reason = data_.path + ": no document of at least " + std::to_string(length_) + " tokens";
+      return none;
+    }
     const std::vector<int64_t> edges = bins_.edges(length_);
     std::vector<double> sum(edges.size() - 1, 0.0), base(edges.size() - 1, 0.0);
     std::vector<int64_t> count(edges.size() - 1, 0);
@@ -219,11 +237,9 @@ class PositionPpl final : public EvalTask {
         continue;
       }
       ++documents;
-      c.session.restore_fast_weights(saved);
-      add(edges, pass(c, ids, static_cast<int64_t>(ids.size())), sum, &count);
+      add(edges, pass(c, ids, static_cast<int64_t>(ids.size()), saved), sum, &count);
       if (baseline_) {
-        c.session.restore_fast_weights(saved);
-        add(edges, pass(c, ids, *baseline_), base, nullptr);
+        add(edges, pass(c, ids, *baseline_, saved), base, nullptr);
       }
     }
     c.progress.end();
@@ -231,13 +247,23 @@ class PositionPpl final : public EvalTask {
   }
 
  private:
-  /// Losses of one document; all state restarts every `context` tokens.
-  std::vector<double> pass(EvalContext& c, const std::vector<int32_t>& ids, int64_t context) const {
+  static int64_t longest(const TokenSource& source) {
+    int64_t tokens = 0;
+    for (int64_t d = 0; d < source.documents(); ++d) {
+      tokens = std::max(tokens, source.document_start(d + 1) - source.document_start(d));
+    }
+    return tokens;
+  }
+
+  /// Losses of one document; all state, fast weights included, restarts every `context` tokens.
+  std::vector<double> pass(EvalContext& c, const std::vector<int32_t>& ids, int64_t context,
+                           const std::vector<std::vector<char>>& fast_weights) const {
     std::vector<double> losses;
     const Session::Reading reading{FastMode::chunk, freeze_};
     const int64_t n = static_cast<int64_t>(ids.size()) - 1;
     for (int64_t s = 0; s < n; s += context) {
       poll(c);
+      c.session.restore_fast_weights(fast_weights);
       const std::unique_ptr<ModelState> state = c.session.new_state();
       const std::vector<double> part = score_all(
           c, std::span(ids).subspan(static_cast<size_t>(s), static_cast<size_t>(std::min(context, n - s) + 1)), *state, reading);
@@ -263,7 +289,7 @@ class PositionPpl final : public EvalTask {
     EvalResult r;
     if (documents == 0) {
       r.status = "failed";
-      r.reason = data_.path + ": no document of at least " + std::to_string(length_) + " tokens";
+      r.reason = data_.path + ": no document with two tokens";
       return r;
     }
     Json bins = Json::array();

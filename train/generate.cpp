@@ -18,7 +18,7 @@ std::vector<int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_view pro
   const std::vector<int32_t> text = tokenizer.encode(prompt);
   ids.insert(ids.end(), text.begin(), text.end());
   if (ids.empty()) {
-    const int32_t start = special.bos >= 0 ? special.bos : special.eos;
+    const int32_t start = special.eos >= 0 ? special.eos : special.bos;  // what documents follow in training
     if (start < 0) {
       throw ConfigError("--prompt", "an empty prompt", "some text, since the tokenizer has neither BOS nor EOS");
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/hash.h"
+#include "train/eval.h"
 
 namespace hebb {
 
@@ -110,9 +111,12 @@ void fields(Fields& f, RunConfig& c) {
   f.object("train", c.train).required().help("Length, batches, precision, logging, checkpoints.");
   f.object("optimizer", c.optimizer).required().help("AdamW, its groups, clipping.");
   f.object("schedule", c.schedule).help("Course of the learning rate.");
-  f.field("eval", c.eval).help("Evaluations (hebb eval).");
+  f.field("eval", c.eval).help("Evaluations after the last step: the object that hebb eval reads.");
   if (!f.reading()) {
     return;
+  }
+  if (!c.eval.is_null()) {
+    c.eval = resolve_evaluations(c.eval, "eval.");
   }
   const bool is_folder_name = !c.name.empty() && c.name != "." && c.name != ".." &&
                               c.name.find_first_of("/\\") == std::string::npos;

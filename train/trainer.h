@@ -41,6 +41,9 @@ class Trainer {
 
   const RunState& state() const { return state_; }
   const ParamStore& params() const { return memory_->model.params(); }
+  const fs::path& run_folder() const { return folder_.path(); }
+  /// Whether the last step is done.
+  bool is_complete() const { return state_.step >= config_.train.steps; }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -34,6 +34,14 @@ TEST_CASE("invalid UTF-8 is encoded as U+FFFD and never decoded as it is", "[fas
   CHECK(bytes->decode(std::vector<int32_t>{0xC3, 257, 0xA9}) == "\xEF\xBF\xBD\xEF\xBF\xBD");
 }
 
+TEST_CASE("bytes of text are counted by token, also where a character is cut", "[fast]") {
+  const auto bytes = Tokenizer::load({"bytes", "", false, true});
+  CHECK(bytes->text_bytes(97) == 1);
+  CHECK(bytes->text_bytes(0xC3) == 1);
+  CHECK(bytes->text_bytes(257) == 0);
+  CHECK_THROWS_WITH(bytes->text_bytes(259), Catch::Contains("token id outside the vocabulary (found 259, expected 0 <= id < 259)"));
+}
+
 TEST_CASE("streaming decode holds incomplete characters back and equals decoding at once", "[fast]") {
   const auto bytes = Tokenizer::load({"bytes", "", false, true});
   Tokenizer::Decoder decoder(bytes);

@@ -7,6 +7,7 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "train/generate.h"
+#include "train/trace_file.h"
 
 using namespace hebb;
 
@@ -18,15 +19,21 @@ const char* const kModel = R"({"vocab_size": 23, "hidden_size": 12, "num_layers"
              "m": {"type": "swiglu", "intermediate_size": 16}},
   "pattern": [{"mixer": "g", "ffn": "m"}, {"mixer": "a", "ffn": "m"}]})";
 
+const char* const kFastModel = R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 1, "init_std": 0.4,
+  "layers": {"f": {"type": "fwpkm", "num_subkeys": 3, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 5},
+             "a": {"type": "attention", "num_heads": 2, "head_dim": 6, "window": 9, "rope": {"theta": 100.0}},
+             "m": {"type": "swiglu", "intermediate_size": 16}},
+  "pattern": [{"memory": "f", "mixer": "a", "ffn": "m"}]})";
+
 /// A random model with its weights in a file, and documents of several lengths in shards.
 struct Fixture {
   TempFolder folder;
   std::vector<std::vector<int32_t>> documents;
 
-  Fixture() {
-    folder.write("model.json", kModel);
+  explicit Fixture(const std::string& text = kModel) {
+    folder.write("model.json", text);
     ModelConfig config;
-    Fields::read(parse_json(kModel, "model.json"), "model", config);
+    Fields::read(parse_json(text, "model.json"), "model", config);
     Stream stream;
     Arena arena(DeviceKind::cpu);
     Model model(config);
@@ -87,6 +94,12 @@ TEST_CASE_METHOD(Fixture, "with all state carried the segment length does not ma
   CHECK(std::abs(metric(run(R"("kind": "stream_ppl", "sequence_length": 7)"), "nll") - whole) > 1e-6);
 }
 
+TEST_CASE_METHOD(Fixture, "the paper's slicing cuts k tokens off segment k and starts the next one after a gap", "[fast]") {
+  // T 10: segment k reads tokens [11 k, 10 k + 11), so it predicts 10 - k of them. Documents of 2, 70, 33 and 129 tokens.
+  CHECK(run(R"("kind": "stream_ppl", "layout": "paper", "sequence_length": 10)").metrics.at("nll").at("n").as_int() ==
+        1 + (10 + 9 + 8 + 7 + 6 + 5 + 3) + (10 + 9 + 8) + (10 + 9 + 8 + 7 + 6 + 5 + 4 + 3 + 2 + 1));
+}
+
 TEST_CASE_METHOD(Fixture, "max_tokens stops after so many predicted tokens", "[fast]") {
   CHECK(run(R"("kind": "stream_ppl", "max_tokens": 50)").metrics.at("nll").at("n").as_int() == 50);
 }
@@ -112,6 +125,28 @@ TEST_CASE_METHOD(Fixture, "the gain against restarts is zero where nothing was d
   CHECK(r.series.at("by_position").items()[1].at("gain").as_double() != 0);
 }
 
+TEST_CASE("restarts of the baseline put fast weights back, too", "[fast]") {
+  Fixture f(kFastModel);
+  const EvalResult r = f.run(R"("kind": "position_ppl", "length": 70, "max_documents": 1, "baseline_context": 35, "bins": {"kind": "linear", "width": 35})");
+  const Json& second = r.series.at("by_position").items()[1];
+  Session s = f.session();
+  const std::span<const int32_t> ids = f.documents[2];
+  const auto state = s.new_state();
+  double sum = 0;
+  for (const double loss : s.score(ids.subspan(35, 34), ids.subspan(36), *state, {})) {
+    sum += loss;
+  }
+  CHECK(second.at("nll").as_double() + second.at("gain").as_double() == Catch::Approx(sum / 34).epsilon(1e-12));
+}
+
+TEST_CASE_METHOD(Fixture, "keys of another kind of bins are unknown, and no length is too large for them", "[fast]") {
+  CHECK_THROWS_WITH(run(R"("kind": "position_ppl", "length": 33, "bins": {"kind": "linear", "first": 3})"),
+                    Catch::Contains("bins.first: found an unknown key"));
+  const EvalResult r = run(R"("kind": "position_ppl", "length": 9223372036854775807)");
+  CHECK(r.status == "failed");
+  CHECK(r.reason.find("no document of at least 9223372036854775807 tokens") != std::string::npos);
+}
+
 TEST_CASE("bins by octave repeat no edge and reach the length", "[fast]") {
   Fixture f;
   const EvalResult r = f.run(R"("kind": "position_ppl", "length": 120, "bins": {"kind": "log", "first": 2, "per_octave": 3})");
@@ -132,25 +167,42 @@ TEST_CASE_METHOD(Fixture, "evaluations are checked before any of them runs", "[f
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x"}}]})"), Catch::Contains("evaluations.0.length"));
   CHECK_THROWS_WITH(read(R"({"length": 5, "data": {"path": "x"}, "evaluations": [{"name": "a", "kind": "position_ppl"}, {"name": "a", "kind": "position_ppl"}]})"),
                     Catch::Contains("evaluations.1.name: found \"a\" again"));
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "../a", "kind": "mqar"}]})"),
+                    Catch::Contains("evaluations.0.name: found \"../a\", expected a name without /"));
+}
+
+TEST_CASE("a resolved list has absolute paths and every default, and reads the same again", "[fast]") {
+  TempFolder folder;
+  folder.write("e.json", R"({"seed": 5, "length": 64, "evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x.bin"}}]})");
+  const Json once = resolve_evaluations(parse_json_file((folder / "e.json").string()), "eval.");
+  const Json& entry = once.at("evaluations").items()[0];
+  CHECK(entry.at("data").at("path").as_string() == (folder / "x.bin").string());
+  CHECK(entry.at("seed").as_int() == 5);
+  CHECK(entry.at("bins").at("kind").as_string() == "log");
+  CHECK(resolve_evaluations(parse_json(once.dump(), "again"), "eval.") == once);
 }
 
 TEST_CASE_METHOD(Fixture, "results are written, a missing file is skipped and a failure does not stop the others", "[fast]") {
   auto evaluations = read_evaluations(
       parse_json("{\"evaluations\": [{\"name\": \"gone\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/x.bin\"}},"
+                 "{\"name\": \"no-folder\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/*.bin\"}},"
                  "{\"name\": \"short\", \"kind\": \"position_ppl\", \"length\": 5000, " + corpus() + "},"
                  "{\"name\": \"fine\", \"kind\": \"stream_ppl\", " + corpus() + "}]}", "e.json"), "");
   Session s = session();
   Progress quiet;
   std::vector<std::string> lines;
-  const int failed = run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}}, EvalSource{"c", "cpu", "F64", 7, 70},
+  const int failed = run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}}, EvalSource{"c", "00ff", "cpu", "fp64", 7, 70},
                                      folder / "out", [&](const std::string& line) { lines.push_back(line); });
   CHECK(failed == 1);
-  CHECK(lines.size() == 3);
+  CHECK(lines.size() == 4);
   const auto status = [&](const char* name) { return parse_json_file((folder / "out" / (std::string(name) + ".json")).string()); };
   CHECK(status("gone").at("status").as_string() == "skipped");
+  CHECK(status("no-folder").at("status").as_string() == "skipped");
   CHECK(status("short").at("status").as_string() == "failed");
   CHECK(status("fine").at("status").as_string() == "ok");
   CHECK(status("fine").at("step").as_int() == 7);
+  CHECK(status("fine").at("model_hash").as_string() == "00ff");
+  CHECK(status("fine").at("precision").as_string() == "fp64");
 }
 
 TEST_CASE_METHOD(Fixture, "generation equals repeated scoring of the whole text", "[fast]") {
@@ -172,4 +224,38 @@ TEST_CASE_METHOD(Fixture, "generation equals repeated scoring of the whole text"
     }
     CHECK(worst < 1e-11);  // double; logits are of order 1 to 10
   }
+}
+
+TEST_CASE("an empty prompt starts from BOS where the tokenizer adds it, else from EOS", "[fast]") {
+  std::string text = kModel;
+  text.replace(text.find("\"vocab_size\": 23"), 16, "\"vocab_size\": 259");
+  Fixture f(text);
+  for (const bool add_bos : {true, false}) {
+    const auto tokenizer = Tokenizer::load({"bytes", "", add_bos, true});
+    Session s = f.session();
+    const std::vector<int32_t> start = {add_bos ? 256 : 257};
+    const auto state = s.new_state();
+    Rng rng(0, "unused");
+    const int32_t first = sample_token(s.read(start, *state, {}), {0.0, 0, 1.0}, rng);
+    std::string out;
+    GenerateOptions options;
+    options.max_new_tokens = 1;
+    options.sampling.temperature = 0;
+    options.stop_at_eos = false;
+    const Generated generated = generate(s, tokenizer, "", 0, options, [&](std::string_view piece) {
+      out += piece;
+      return true;
+    });
+    CHECK(generated.prompt_tokens == 1);
+    CHECK(out == tokenizer->decode(std::vector<int32_t>{first}));
+  }
+}
+
+TEST_CASE("rows for a trace hold nothing that is not read", "[fast]") {
+  TempFolder folder;
+  int64_t ids[2] = {1, 2};
+  const Tensor tensor{ids, DType::i64, Shape{1, 2}};
+  write_safetensors(folder / "rows.safetensors", {{"inputs", tensor}, {"target", tensor}});
+  CHECK_THROWS_WITH(read_trace_input((folder / "rows.safetensors").string()),
+                    Catch::Contains("tensors of rows (found \"target\", expected inputs, targets, doc_ids)"));
 }

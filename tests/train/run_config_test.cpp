@@ -62,7 +62,7 @@ TEST_CASE("paths are absolute against the file that wrote them", "[fast]") {
 TEST_CASE("a resolved configuration reads back as itself", "[fast]") {
   const TempFolder folder;
   const Json resolved =
-      to_json(read(folder, {"train.random_window={\"p\": 0.9, \"window\": 5}", "schedule.type=wsd", "eval={\"a\": [1]}",
+      to_json(read(folder, {"train.random_window={\"p\": 0.9, \"window\": 5}", "schedule.type=wsd", "eval={\"evaluations\": [{\"name\": \"a\", \"kind\": \"mqar\"}]}",
                             "optimizer.groups=[{\"match\": \"a\", \"lr\": 0.5}]", "train.tokens=1900"}));
   const fs::path file = folder.write("elsewhere/resolved.json", resolved.dump(1));
   RunConfig again = read_run_config(file.string());
@@ -129,7 +129,7 @@ TEST_CASE("configurations are compared path by path, without what a resumed run 
   const TempFolder folder;
   const Json stored = to_json(read(folder));
   const Json current =
-      to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1", "eval={}", "train.autotune=false",
+      to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1", "eval={\"evaluations\": []}", "train.autotune=false",
                             "data.sources.0.path=elsewhere.bin", "data.validation=[{\"name\": \"v\", \"path\": \"x\"}]",
                             "optimizer.betas=[0.9, 0.99]", "model.layers.mlp.intermediate_size=21", "train.seed=3"}));
   std::vector<std::string> paths;

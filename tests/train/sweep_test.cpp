@@ -60,7 +60,9 @@ TEST_CASE("an expression that cannot be evaluated names its place and text", "[f
   CHECK_THROWS_WITH(value("1 2"), Contains("\"2\" in \"1 2\"") && Contains("an operator or the end"));
   CHECK_THROWS_WITH(value("train.batches * 2"), Contains("train.batches in"));
   CHECK_THROWS_WITH(value("4 // (1 - 1)"), Contains("division by 0"));
-  CHECK_THROWS_WITH(value("log2(0)"), Contains("not finite"));
+  CHECK_THROWS_WITH(value("log2(0)"), Contains("log2 of 0") && Contains("expected a number > 0"));
+  CHECK_THROWS_WITH(value("min(7, sqrt(1 - 2))"), Contains("sqrt of -1") && Contains("expected a number >= 0"));
+  CHECK_THROWS_WITH(value("1e300 * 1e300"), Contains("not finite"));
   CHECK_THROWS_WITH(value("cube(3)"), Contains("the function cube"));
   CHECK_THROWS_WITH(value("min(3)"), Contains("min of 1 values") && Contains("two or more"));
   CHECK_THROWS_WITH(value("(3"), Contains("\")\""));
@@ -84,6 +86,17 @@ TEST_CASE("runs are multiplied by the grid, whose last key varies fastest", "[fa
   CHECK(last.at("name").as_string() == ids.back());
   CHECK(sweep.runs[0].tags.at("arch").as_string() == "full");
   CHECK(fs::path(last.at("data").at("sources").items()[0].at("path").as_string()) == folder / "tokens.bin");  // absolute
+}
+
+TEST_CASE("paths in the evaluations and the tokenizer of the base are absolute in its runs", "[fast]") {
+  const TempFolder folder;
+  write_base(folder);
+  const Sweep sweep = read_sweep(write_sweep(folder, R"x("runs": [{"id": "a", "set": {
+    "data.tokenizer": {"type": "sentencepiece", "file": "t.model"},
+    "eval": {"evaluations": [{"name": "e", "kind": "stream_ppl", "data": {"path": "held-out.bin"}}]}}}])x"));
+  const Json& config = sweep.runs[0].config;
+  CHECK(config.at("data").at("tokenizer").at("file").as_string() == (folder / "t.model").string());
+  CHECK(config.at("eval").at("evaluations").items()[0].at("data").at("path").as_string() == (folder / "held-out.bin").string());
 }
 
 TEST_CASE("derived values see the model of their run and the values before them", "[fast]") {

@@ -222,6 +222,45 @@ double program_bytes(const fs::path& folder) {
   return bytes;
 }
 
+TEST_CASE("train runs the evaluations of its configuration after the last step, once") {
+  const RunFiles files;
+  const std::vector<std::string> list = {
+      R"(eval={"seed": 9, "evaluations": [{"name": "recall", "kind": "mqar", "vocab": 30, "cases": [{"length": 16, "pairs": 2}], "samples": 3}]})"};
+  const Result first = files.train(list);
+  INFO(first.err);
+  REQUIRE(first.code == 0);
+  CHECK(first.out.find("\nrecall (mqar): ok") != std::string::npos);
+  const fs::path file = files.run() / "evals" / "step_00000006" / "recall.json";
+  const Json result = parse_json_file(file.string());
+  CHECK(result.at("config").at("seed").as_int() == 9);
+  CHECK(result.at("precision").as_string() == "fp32");
+  CHECK(result.at("model_hash").as_string() ==
+        config_hash(parse_json_file((files.run() / "config.json").string()).at("model")));
+  const Result second = files.train(list);
+  CHECK(second.code == 0);
+  CHECK(second.out.find("recall (mqar)") == std::string::npos);
+  CHECK(parse_json_file(file.string()) == result);
+}
+
+TEST_CASE("evaluations that cannot be read are refused before training") {
+  const RunFiles files;
+  const Result result = files.train({R"(eval={"evaluations": [{"name": "a", "kind": "mqra"}]})"});
+  CHECK(result.code == 2);
+  CHECK(result.err.find("eval.evaluations.0.kind: found \"mqra\"") != std::string::npos);
+  CHECK_FALSE(fs::exists(files.run()));
+}
+
+TEST_CASE("sizes beyond every memory are errors that name them") {
+  const RunFiles files;
+  const Result model = files.train({"model.vocab_size=4611686018427387904"});
+  CHECK(model.code == 2);
+  CHECK(model.err.find("embed.weight: found the shape [4611686018427387904, 16], expected at most 2^48 elements") != std::string::npos);
+  const Result rows = files.train({"train.sequence_length=1000000000000000"});
+  CHECK(rows.code == 5);
+  CHECK(rows.err.find("train.micro_batch_size: the rows of a micro-batch do not fit (found 4 rows of 1000000000000000 tokens") !=
+        std::string::npos);
+}
+
 TEST_CASE("memory grows by what the plan says", "[slow]") {
   // Mostly activations, and mostly parameters; both above 1 GiB.
   const std::vector<std::vector<std::string>> shapes = {
