@@ -69,5 +69,6 @@ void fill_bytes(void* address, int value, int64_t bytes);
 void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes);  // any direction, complete on return
 void zero_bytes(Stream& stream, void* to, int64_t bytes);
 void add_to(Stream& stream, const Tensor& y, const Tensor& x);
+void convert(Stream& stream, const Tensor& to, const Tensor& from);
 
 }  // namespace hebb::HEBB_DEVICE

@@ -72,7 +72,7 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
   // Every tensor starts on a 64-byte boundary of its block.
   const auto padded = [](int64_t n) { return (n + 15) / 16 * 16; };
   const auto moments = [](const Param& p) { return p.trained() || p.spec.kind == ParamKind::state; };
-  int64_t values = 0, trained = 0, with_moments = 0;
+  int64_t values = 0, trained = 0, with_moments = 0, copied = 0;
   for (const auto& p : params_) {
     if (p->spec.kind == ParamKind::buffer) {
       blocks_.emplace_back(arena, p->spec.shape, DType::i32, p->name());
@@ -80,11 +80,12 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
       continue;
     }
     values += padded(p->spec.shape.numel());
+    copied += dtype == DType::bf16 && p->is_matrix() ? padded(p->spec.shape.numel()) : 0;
     trained += p->trained() ? padded(p->spec.shape.numel()) : 0;
     with_moments += moments(*p) ? padded(p->spec.shape.numel()) : 0;
   }
   const auto block = [&](int64_t size, const char* name) {
-    blocks_.emplace_back(arena, Shape{size}, dtype, name);
+    blocks_.emplace_back(arena, Shape{size}, sum_dtype(dtype), name);
     return blocks_.back().tensor();
   };
   const Tensor value = block(values, "parameters");
@@ -95,13 +96,22 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
     v = block(with_moments, "second moments");
     grads_ = grad;
   }
-  int64_t value_at = 0, trained_at = 0, moments_at = 0;
+  Tensor copy;
+  if (copied > 0) {
+    blocks_.emplace_back(arena, Shape{copied}, DType::bf16, "rounded matrices");
+    copy = blocks_.back();
+  }
+  int64_t value_at = 0, trained_at = 0, moments_at = 0, copy_at = 0;
   for (const auto& p : params_) {
     if (p->spec.kind == ParamKind::buffer) {
       continue;
     }
     p->value = value.slice(value_at, p->spec.shape);
     value_at += padded(p->spec.shape.numel());
+    if (copied > 0 && p->is_matrix()) {
+      p->copy = copy.slice(copy_at, p->spec.shape);
+      copy_at += padded(p->spec.shape.numel());
+    }
     if (training && p->trained()) {
       p->grad = grad.slice(trained_at, p->spec.shape);
       trained_at += padded(p->spec.shape.numel());
@@ -135,6 +145,15 @@ void ParamStore::initialize(Stream& stream, uint64_t seed) {
       copy_to_device(stream, p->value, drawn.data());
     }
     p->reset_moments(stream);
+  }
+  refresh_copies(stream);
+}
+
+void ParamStore::refresh_copies(Stream& stream) {
+  for (const auto& p : params_) {
+    if (p->copy.defined()) {
+      convert(stream, p->copy, p->value);
+    }
   }
 }
 

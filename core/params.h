@@ -47,6 +47,7 @@ struct ParamSpec {
 struct Param {
   ParamSpec spec;
   Tensor value;            // f32 or f64 (i32 for buffers)
+  Tensor copy;             // of a matrix, in stores for bf16: value rounded, what matrix products read
   Tensor grad, m, v;       // in a training store; same dtype as value (grad: trained only; m, v: state too)
   int64_t updates = 0;     // AdamW's t
   bool reached = false;    // the loss of this step reached it
@@ -55,11 +56,14 @@ struct Param {
   bool trained() const { return spec.kind == ParamKind::trained; }
   /// The optimizer's memory of this tensor starts anew.
   void reset_moments(Stream& stream);
+  bool is_matrix() const { return trained() && spec.shape.rank == 2; }
   bool decays() const { return trained() && !spec.decay_exempt && spec.shape.rank >= 2; }
 };
 
 /// All parameters and persistent state of a model, in declaration order. Layers declare while they
-/// are built; allocate() then lays values, gradients and moments out in one block each.
+/// are built; allocate() then lays values, gradients and moments out in one block each, and for bf16 the
+/// copies of matrices. Values are master values in fp32 then; copies follow them (AdamW writes both) and are
+/// never stored.
 class ParamStore {
  public:
   ParamStore() = default;
@@ -70,14 +74,16 @@ class ParamStore {
   Param& declare(ParamSpec spec);
   Param* find(std::string_view name) const;
 
-  /// f32 or f64 values; gradients and moments too when `training`.
+  /// dtype: of activations. Values are f64 for f64, else f32; gradients and moments too when `training`.
   void allocate(Arena& arena, DType dtype, bool training);
   /// Initial values of every tensor from its own stream.
   void initialize(Stream& stream, uint64_t seed);
+  /// Copies = rounded values: after whatever but AdamW writes values of matrices.
+  void refresh_copies(Stream& stream);
   void zero_grads(Stream& stream);  // and the reached flags
 
   const std::vector<std::unique_ptr<Param>>& all() const { return params_; }
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return dtype_; }  // of activations
   int64_t count(ParamKind kind) const;  // elements
 
  private:

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/bfloat.h"
 #include "core/parallel.h"
 
 namespace hebb {
@@ -20,6 +21,7 @@ namespace cuda {
 void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes);  // any direction, complete on return
 void zero_bytes(Stream& stream, void* to, int64_t bytes);
 void add_to(Stream& stream, const Tensor& y, const Tensor& x);
+void convert(Stream& stream, const Tensor& to, const Tensor& from);
 }  // namespace cuda
 #endif
 
@@ -89,9 +91,31 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
   });
 }
 
-int64_t scratch_slots(const Stream& stream, int64_t tasks) {
-  return stream.device == DeviceKind::cuda ? tasks : threads();
+void convert(Stream& stream, const Tensor& to, const Tensor& from) {
+  const bool rounds = to.dtype == DType::bf16;
+  HEBB_ASSERT(to.numel() == from.numel() && from.dtype == (rounds ? DType::f32 : DType::bf16));
+  HEBB_ASSERT(rounds || to.dtype == DType::f32);
+  if (stream.counting()) {
+    return;
+  }
+#ifdef HEBB_HAVE_CUDA
+  if (stream.device == DeviceKind::cuda) {
+    cuda::convert(stream, to, from);
+    return;
+  }
+#endif
+  parallel_for(to.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (rounds) {
+        to.as<bf16>()[i] = nearest_bf16(from.as<float>()[i]);
+      } else {
+        to.as<float>()[i] = widened(from.as<bf16>()[i]);
+      }
+    }
+  });
 }
+
+int64_t scratch_slots(const Stream& stream, int64_t tasks) { return stream.on_gpu() ? tasks : threads(); }
 
 void no_cuda_kernel(const char* name) {
   throw Error(ExitCode::kOther, std::string("--device: this build has no CUDA code for ") + name +

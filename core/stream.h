@@ -17,8 +17,10 @@ struct Stream {
   void* native = nullptr;             // cuda: owned by core/cuda_device.h; null: the default stream
   const char* last_kernel = "";       // args struct of the last launch, for error reports
   int64_t launches = 0;
+  DeviceKind counted = DeviceKind::cpu;  // count: the device that the dry run stands for
 
   bool counting() const { return device == DeviceKind::count; }
+  bool on_gpu() const { return (counting() ? counted : device) == DeviceKind::cuda; }
 };
 
 /// Raw copies between host memory and the stream's device (complete on return), and zero fill.
@@ -28,6 +30,8 @@ void copy(Stream& stream, const Tensor& to, const Tensor& from);  // same bytes
 void fill_zero(Stream& stream, const Tensor& tensor);
 /// y += x; same shape and floating dtype.
 void add_to(Stream& stream, const Tensor& y, const Tensor& x);
+/// to = from with another dtype, f32 or bf16 (round to nearest even); same number of elements.
+void convert(Stream& stream, const Tensor& to, const Tensor& from);
 
 /// Slots of scratch for a kernel of `tasks` tasks that go on at the same time: one a thread on the CPU, one a task on a GPU.
 int64_t scratch_slots(const Stream& stream, int64_t tasks);

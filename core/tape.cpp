@@ -15,9 +15,10 @@ Var Tape::constant(const Tensor& value) {
   return add_slot(std::move(slot));
 }
 
-Var Tape::leaf(const Tensor& value, const Tensor& grad, bool* reached) {
+Var Tape::leaf(const Tensor& value, const Tensor& grad, bool* reached, const Tensor& copy) {
   Slot slot;
   slot.value = value;
+  slot.copy = copy;
   slot.leaf_grad = grad;
   slot.leaf_reached = reached;
   slot.wants_grad = recording_ && grad.defined();
@@ -40,6 +41,7 @@ Tensor Tape::saved(Shape shape, DType dtype, std::string_view name) {
 Var Tape::view(Var v, Shape shape) {
   Slot slot;
   slot.value = value(v).view(shape);
+  slot.copy = slots_[v.id].copy.defined() ? slots_[v.id].copy.view(shape) : Tensor{};
   slot.owner = slots_[v.id].owner;
   slot.base = root(v);
   slot.wants_grad = slots_[v.id].wants_grad;

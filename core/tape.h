@@ -56,8 +56,8 @@ class Tape {
   /// A value that the tape does not own and that gets no gradient.
   Var constant(const Tensor& value);
   /// A value whose gradient accumulates into memory of the caller (parameters); *reached is set when
-  /// a backward node writes it.
-  Var leaf(const Tensor& value, const Tensor& grad, bool* reached);
+  /// a backward node writes it. copy: `value` rounded, for matrix(); or undefined.
+  Var leaf(const Tensor& value, const Tensor& grad, bool* reached, const Tensor& copy = {});
   /// A fresh value; it becomes an output of the next recorded node.
   Var output(Shape shape, DType dtype, std::string_view name);
   /// Memory that the next recorded node keeps for its backward pass.
@@ -68,6 +68,9 @@ class Tape {
   Var view(Var v, Shape shape);
 
   const Tensor& value(Var v) const { return slots_[v.id].value; }
+  /// A parameter as matrix products read it: the rounded copy where there is one, else the value. In bf16
+  /// it has the activations' type; `value` is the fp32 master, for norms, biases, gates.
+  const Tensor& matrix(Var v) const { return slots_[v.id].copy.defined() ? slots_[v.id].copy : slots_[v.id].value; }
   const Shape& shape(Var v) const { return slots_[v.id].value.shape; }
   DType dtype(Var v) const { return slots_[v.id].value.dtype; }
 
@@ -118,7 +121,7 @@ class Tape {
 
  private:
   struct Slot {
-    Tensor value;
+    Tensor value, copy;
     std::shared_ptr<Buffer> owner;       // of value; null for constants and leaves
     std::shared_ptr<Buffer> grad;        // null until written
     Tensor leaf_grad;                    // leaves

@@ -13,10 +13,12 @@ HEBB_KERNEL(SumSquares)
 /// One AdamW step of one tensor (spec 83, section 3): g = clip * grad;
 /// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p (1 - lr wd) - lr (m / c1) / (sqrt(v / c2) + eps)
 /// with c1 = 1 - b1^t and c2 = 1 - b2^t computed in double. p, m, v, grad of one dtype (f32 or f64).
-/// Bound: memory, 28 bytes an element in f32.
+/// copy: p rounded to bf16, or undefined; CUDA only.
+/// Bound: memory, 28 bytes an element in f32, 2 more with a copy.
 struct AdamW {
   Tensor p, m, v, grad;
   double lr, beta1, beta2, eps, weight_decay, clip, c1, c2;
+  Tensor copy{};
 };
 HEBB_KERNEL(AdamW)
 

@@ -67,7 +67,7 @@ struct FastIndexReaders {
 HEBB_KERNEL(FastIndexReaders)
 inline int64_t fast_readers_scratch(const Stream& stream, int64_t entries) {
   constexpr int64_t kGpuNumbers = 3, kMore = 1024;  // a key, two pairs of key and position, counts of digits
-  return stream.device == DeviceKind::cuda ? kGpuNumbers * entries + kMore : entries;
+  return stream.on_gpu() ? kGpuNumbers * entries + kMore : entries;
 }
 
 /// vh [., dv] = sum of weights times rows of values [n n, dv]. Bound: memory, E rows a token.

@@ -4,7 +4,8 @@
 namespace hebb {
 
 // Product-key lookup with dot-product scores (spec 41): N tokens, H heads, n sub-keys per codebook,
-// k slots per head, D = half key size. slot = i n + j, i from codebook 0.
+// k slots per head, D = half key size. slot = i n + j, i from codebook 0. Beside bf16 (q, values, r and their
+// gradients) keys, sums, weights and gradients of parameters stay fp32.
 
 /// slots, sums [N, H, k] (best first): the k best s[h,0,i] + s[h,1,j], s[h,c,i] = q[h,c] . keys[h,c,i].
 /// q [N, H, 2, D], keys [H, 2, n, D]. Scores never leave the tile in which they are made.

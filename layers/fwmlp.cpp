@@ -69,13 +69,13 @@ class Fwmlp final : public Layer {
       add_gate_statistics(pass, name_, pass.tape.value(in.g));
     }
     if (state == nullptr || pass.fast_mode == FastMode::row) {
-      return branch_.output(pass, in, fast_mlp_row(pass, in.q, in.v, params_, o_, undo_));
+      return branch_.output(pass, x, in, fast_mlp_row(pass, in.q, in.v, params_, o_, undo_));
     }
-    return branch_.output(pass, in, stream(pass, in, static_cast<FastQueue&>(*state)));
+    return branch_.output(pass, x, in, stream(pass, in, static_cast<FastQueue&>(*state)));
   }
 
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<FastQueue>(arena, rows, o_.sizes.key_dim, o_.sizes.value_dim, dtype, false);
+    return std::make_unique<FastQueue>(arena, rows, o_.sizes.key_dim, o_.sizes.value_dim, sum_dtype(dtype), false);
   }
   void flush(Stream& stream, LayerState* state) override {
     auto& queue = static_cast<FastQueue&>(*state);

@@ -84,13 +84,13 @@ class Fwpkm final : public Layer {
     const Var w = weighted_ ? in.g : Var{};
     if (state == nullptr || pass.fast_mode == FastMode::row) {
       check_lookahead(pass);
-      return branch_.output(pass, in, fast_product_key_row(pass, in.q, in.v, w, *keys_, *values_, o_, name_, undo_));
+      return branch_.output(pass, x, in, fast_product_key_row(pass, in.q, in.v, w, *keys_, *values_, o_, name_, undo_));
     }
-    return branch_.output(pass, in, stream(pass, in, w, static_cast<FastQueue&>(*state)));
+    return branch_.output(pass, x, in, stream(pass, in, w, static_cast<FastQueue&>(*state)));
   }
 
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<FastQueue>(arena, rows, o_.heads * 2 * o_.half_dim, o_.value_dim, dtype, weighted_);
+    return std::make_unique<FastQueue>(arena, rows, o_.heads * 2 * o_.half_dim, o_.value_dim, sum_dtype(dtype), weighted_);
   }
   void flush(Stream& stream, LayerState* state) override {
     auto& queue = static_cast<FastQueue&>(*state);

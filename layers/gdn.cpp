@@ -174,8 +174,9 @@ DeltaInputs Gdn::project(Pass& pass, Var x) {
   in.q = apply(q_.proj);  // [N, H dk]
   in.k = apply(k_.proj);  // [N, H dk]
   in.v = apply(v_.proj);  // [N, HV dv]
-  in.a = apply(a_proj_);  // [N, HV]
-  in.b = apply(b_proj_);  // [N, HV]
+  const DType gates = sum_dtype(pass.tape.dtype(x));  // fp32 also where x is bf16
+  in.a = linear(pass.tape, x, pass.param(*a_proj_), {}, gates);  // [N, HV]
+  in.b = linear(pass.tape, x, pass.param(*b_proj_), {}, gates);  // [N, HV]
   in.q_conv = param(q_.conv);
   in.k_conv = param(k_.conv);
   in.v_conv = param(v_.conv);

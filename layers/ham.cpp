@@ -11,6 +11,7 @@
 #include "layers/ham_statistics.h"
 #include "layers/ham_thresholds.h"
 #include "layers/model_config.h"
+#include "layers/ops/convert.h"
 #include "layers/ops/ham_router.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/host_values.h"
@@ -60,6 +61,10 @@ class Ham final : public Layer {
   void declare_router(const BuildContext& c);
 
   Var project(Pass& pass, Var x, Param* weight) const { return linear(pass.tape, x, pass.param(*weight)); }
+  /// In fp32 where x is bf16: what the recurrence, its gates and the router take.
+  Var project_wide(Pass& pass, Var x, Param* weight) const {
+    return linear(pass.tape, x, pass.param(*weight), {}, sum_dtype(pass.tape.dtype(x)));
+  }
   Var normed(Pass& pass, Var x, const Lane& lane) const;
   std::unique_ptr<ShortConvState> previous(Pass& pass, const Buffer& tail, const Lane& lane) const;
   Var convolved(Pass& pass, Var x, const Lane& lane, bool silu, const Buffer* tail) const;
@@ -72,7 +77,7 @@ class Ham final : public Layer {
   bool is_forced(const Pass& pass) const {
     return pass.inspector != nullptr && pass.inspector->force(name_ + ".mask") != nullptr;
   }
-  Var attend(Pass& pass, const Projections& raw, Var factor, const HamSelection& selection, HamState* s) const;
+  Var attend(Pass& pass, const Projections& raw, DType dtype, Var factor, const HamSelection& selection, HamState* s) const;
   Var gated(Pass& pass, Var o, Var z, Var gate, const Path& path) const;
   std::vector<Var> unused(Pass& pass, Var score) const;
   void shift(Pass& pass, const Projections& raw, HamState& s) const;
@@ -243,8 +248,8 @@ DeltaInputs Ham::delta_inputs(Pass& pass, Var x, const Projections& raw, HamStat
   in.q = enter(raw.q, rnn_.q, s != nullptr ? &s->q_tail : nullptr, s != nullptr ? &s->delta.q : nullptr, in.q_conv);
   in.k = enter(raw.k, rnn_.k, s != nullptr ? &s->k_tail : nullptr, s != nullptr ? &s->delta.k : nullptr, in.k_conv);
   in.v = enter(raw.v, rnn_.v, s != nullptr ? &s->v_tail : nullptr, s != nullptr ? &s->delta.v : nullptr, in.v_conv);
-  in.a = project(pass, x, a_proj_);  // [N, Hr]
-  in.b = project(pass, x, b_proj_);  // [N, Hr]
+  in.a = project_wide(pass, x, a_proj_);  // [N, Hr]
+  in.b = project_wide(pass, x, b_proj_);  // [N, Hr]
   in.a_log = pass.param(*a_log_);
   in.dt_bias = pass.param(*dt_bias_);
   return in;
@@ -277,7 +282,8 @@ Var Ham::route(Pass& pass, Var x, const DeltaProbe& probe) {
   const bool takes_max = config_.aggregate == "max";
   const int64_t heads = delta_.value_heads;
   if (!config_.router.learned()) { return prediction_score(tape, probe.prediction, probe.value, heads, takes_max); }
-  Var h = config_.router.type == "vector" ? router_input(tape, probe.prediction, probe.value, x, heads) : x;
+  const Var wide = convert(tape, x, sum_dtype(tape.dtype(x)));  // the router's weights are the masters, too
+  Var h = config_.router.type == "vector" ? router_input(tape, probe.prediction, probe.value, wide, heads) : wide;
   for (size_t j = 0; j < router_.size(); ++j) { h = project(pass, j > 0 ? gelu(tape, h) : h, router_[j]); }
   const auto before = pass.shared.find(kEda);
   const bool averages = eda_logit_ != nullptr && before != pass.shared.end();
@@ -292,12 +298,13 @@ Ham::Reading Ham::recur(Pass& pass, Var x, const Projections& raw, HamState* s) 
   const DeltaInputs in = delta_inputs(pass, x, raw, s);
   const bool probes = wants_score(pass) && config_.router.type != "input";
   const Shape shape{pass.tokens(), delta_.value_channels()};
-  const Buffer value = probes ? tape.scratch(shape, tape.dtype(x), "values of the router") : Buffer(),
-               prediction = probes ? tape.scratch(shape, tape.dtype(x), "predictions of the router") : Buffer();
+  const DType dtype = sum_dtype(tape.dtype(x));
+  const Buffer value = probes ? tape.scratch(shape, dtype, "values of the router") : Buffer(),
+               prediction = probes ? tape.scratch(shape, dtype, "predictions of the router") : Buffer();
   const DeltaProbe probe{value, prediction};
   Reading r;
   r.decay = in.a;
-  r.o = gated_delta(pass, in, delta_, s != nullptr ? &s->delta : nullptr, probe);  // [N, dV]
+  r.o = convert(tape, gated_delta(pass, in, delta_, s != nullptr ? &s->delta : nullptr, probe), tape.dtype(x));  // [N, dV]
   if (s != nullptr) {
     for (auto* conv : {&s->delta.q, &s->delta.k, &s->delta.v}) { conv->reset(); }
   }
@@ -305,16 +312,17 @@ Ham::Reading Ham::recur(Pass& pass, Var x, const Projections& raw, HamState* s) 
   return r;
 }
 
-/// Attention to the selected tokens, [N, dV].
-Var Ham::attend(Pass& pass, const Projections& raw, Var factor, const HamSelection& selection, HamState* s) const {
+/// Attention to the selected tokens, [N, dV], in the given type.
+Var Ham::attend(Pass& pass, const Projections& raw, DType dtype, Var factor, const HamSelection& selection, HamState* s) const {
   const HamHeads& h = kv_.heads;
   Var q = lane_input(pass, raw.q, kv_.q, kv_.silu(), s != nullptr ? &s->q_tail : nullptr);
   Var k = lane_input(pass, raw.k, kv_.k, kv_.silu(), s != nullptr ? &s->k_tail : nullptr);
-  const Var v = lane_input(pass, raw.v, kv_.v, kv_.silu(), s != nullptr ? &s->v_tail : nullptr);
+  Var v = lane_input(pass, raw.v, kv_.v, kv_.silu(), s != nullptr ? &s->v_tail : nullptr);
   if (config_.kv.rope) {
     q = rope(pass, q, h.num_heads, config_.kv.rope->spec());
     k = rope(pass, k, h.num_heads, config_.kv.rope->spec());
   }
+  for (Var* rounded : {&q, &k, &v}) { *rounded = convert(pass.tape, *rounded, dtype); }
   const double scale = 1.0 / std::sqrt(static_cast<double>(h.key_head_dim));
   if (s != nullptr) { return s->cache.attend(pass, q, k, v, factor, selection, scale); }
   const AttentionShape shape{pass.batch(), pass.length(), 1, pass.tokens(), h.num_heads, h.num_heads, h.key_head_dim,
@@ -353,7 +361,7 @@ void Ham::shift(Pass& pass, const Projections& raw, HamState& s) const {
 Var Ham::forward(Pass& pass, Var x, LayerState* state) {
   Tape& tape = pass.tape;
   auto* s = static_cast<HamState*>(state);
-  const Projections raw{project(pass, x, q_proj_), project(pass, x, k_proj_), project(pass, x, v_proj_)};
+  const Projections raw{project_wide(pass, x, q_proj_), project_wide(pass, x, k_proj_), project_wide(pass, x, v_proj_)};
   const Reading reading = recur(pass, x, raw, s);
   HamReadings readings;
   readings.score = reading.score;
@@ -370,7 +378,7 @@ Var Ham::forward(Pass& pass, Var x, LayerState* state) {
   } else {
     if (kv_.gate != nullptr) { readings.kv_gate = project(pass, x, kv_.gate); }
     const Var factor = config_.router.learned() ? reading.score : Var{};
-    const Var o = attend(pass, raw, factor, selection, s);
+    const Var o = attend(pass, raw, tape.dtype(x), factor, selection, s);
     y = residual_add(tape, y, gated(pass, o, {}, readings.kv_gate, kv_), 1.0);
   }
   if (s != nullptr) { shift(pass, raw, *s); }
@@ -409,11 +417,11 @@ std::unique_ptr<LayerState> Ham::make_state(Arena& arena, int64_t rows, DType dt
   DeltaConfig delta = delta_;
   delta.conv_size = 0;
   const HamHeads& h = kv_.heads;
-  auto s = std::make_unique<HamState>(DeltaState(arena, rows, delta, dtype),
+  auto s = std::make_unique<HamState>(DeltaState(arena, rows, delta, sum_dtype(dtype)),
                                       HamCache(arena, rows, h.num_heads, h.key_head_dim, h.value_head_dim, dtype));
   if (config_.conv_size > 0) {
     const auto tail = [&](int64_t channels) {
-      return Buffer(arena, {rows, config_.conv_size - 1, channels}, dtype, "projections before");
+      return Buffer(arena, {rows, config_.conv_size - 1, channels}, sum_dtype(dtype), "projections before");
     };
     s->q_tail = tail(h.key_channels());
     s->k_tail = tail(h.key_channels());

@@ -4,6 +4,7 @@
 
 #include "layers/attention_cache.h"
 #include "layers/model_config.h"
+#include "layers/ops/convert.h"
 #include "layers/ops/lact.h"
 #include "layers/ops/lact_heads.h"
 #include "layers/ops/linear.h"
@@ -153,15 +154,18 @@ Var Lact::attend(Pass& pass, Var q, Var k, Var v, State* state) const {
 /// What the fast weights say, normed. [N, d]
 Var Lact::read(Pass& pass, Var x, Var q, Var k, Var v, State* state) const {
   Tape& tape = pass.tape;
-  const auto project = [&](Param* const* pair) { return linear(tape, x, pass.param(*pair[0]), pass.param(*pair[1])); };
+  const DType dtype = sum_dtype(tape.dtype(x));  // fast weights and what moves them are in fp32 whatever x is
+  const auto project = [&](Param* const* pair) {
+    return linear(tape, x, pass.param(*pair[0]), pass.param(*pair[1]), dtype);
+  };
   const auto initial = [&](Param* const* w) {
     return w[1] != nullptr ? lact_initial(tape, pass.param(*w[0]), pass.param(*w[1])) : pass.param(*w[0]);
   };
   const Var scale = pass.param(*qk_scale_), offset = pass.param(*qk_offset_);
   LactInputs in;
-  in.q = lact_keys(tape, q, scale, offset, 0, shape_.dim);
-  in.k = lact_keys(tape, k, scale, offset, 1, shape_.dim);
-  in.v = silu_v_ ? short_conv(pass, v, {}, {}, true, nullptr) : v;
+  in.q = lact_keys(tape, convert(tape, q, dtype), scale, offset, 0, shape_.dim);
+  in.k = lact_keys(tape, convert(tape, k, dtype), scale, offset, 1, shape_.dim);
+  in.v = convert(tape, silu_v_ ? short_conv(pass, v, {}, {}, true, nullptr) : v, dtype);
   if (fast_rope_) {
     in.q = rope(pass, in.q, heads_, rope_);
     in.k = rope(pass, in.k, heads_, rope_);
@@ -172,7 +176,7 @@ Var Lact::read(Pass& pass, Var x, Var q, Var k, Var v, State* state) const {
   in.w1 = pass.param(*w1_);
   in.w2 = initial(w2_);
   const Var y = lact_memory(pass, in, shape_, rule_, state != nullptr ? &state->fast : nullptr);
-  return norm(tape, y, pass.param(*fast_norm_), {}, kFastNormEps, NormKind::rms);
+  return convert(tape, norm(tape, y, pass.param(*fast_norm_), {}, kFastNormEps, NormKind::rms), tape.dtype(x));
 }
 
 Var Lact::forward(Pass& pass, Var x, LayerState* state) {
@@ -190,7 +194,7 @@ Var Lact::forward(Pass& pass, Var x, LayerState* state) {
 
 std::unique_ptr<LayerState> Lact::make_state(Arena& arena, int64_t rows, DType dtype) const {
   return std::make_unique<State>(AttentionCache(arena, rows, heads_, d_ / heads_, d_ / heads_, dtype, sight_),
-                                 LactState(arena, rows, shape_, dtype));
+                                 LactState(arena, rows, shape_, sum_dtype(dtype)));
 }
 
 double Lact::flops_per_token(int64_t length) const {

@@ -77,7 +77,7 @@ struct Pass {
   int64_t length() const { return rows.length(); }
   int64_t tokens() const { return rows.tokens(); }
   /// A parameter as a tape value.
-  Var param(Param& p) const { return tape.leaf(p.value, p.grad, &p.reached); }
+  Var param(Param& p) const { return tape.leaf(p.value, p.grad, &p.reached, p.copy); }
 };
 
 /// What a layer carries from one segment or token to the next, for a fixed batch of rows. Memory

@@ -201,7 +201,7 @@ DeltaInputs Mamba2::project(Pass& pass, Var x) {
   in.q = apply(c_.proj);   // [tokens, G N]
   in.k = apply(b_.proj);   // [tokens, G N]
   in.v = apply(x_.proj);   // [tokens, H P]
-  in.a = apply(dt_proj_);  // [tokens, H]
+  in.a = linear(pass.tape, x, pass.param(*dt_proj_), {}, sum_dtype(pass.tape.dtype(x)));  // [tokens, H]
   in.q_conv = param(c_.conv);
   in.k_conv = param(b_.conv);
   in.v_conv = param(x_.conv);

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "layers/model_config.h"
+#include "layers/ops/convert.h"
+#include "layers/ops/host_values.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/memory_mix.h"
 #include "layers/ops/norm.h"
@@ -24,24 +26,26 @@ MemoryBranch::Projection MemoryBranch::declare(const BuildContext& c, const std:
           &c.declare(name + "_proj.weight", {out, in}, init::normal(0.02)), &c.declare(name + "_proj.bias", {out}, init::constant(0))};
 }
 
-Var MemoryBranch::project(Pass& pass, const Projection& p, Var x) const {
-  return linear(pass.tape, norm(pass.tape, x, pass.param(*p.norm), {}, eps_, NormKind::rms), pass.param(*p.weight), pass.param(*p.bias));
+Var MemoryBranch::project(Pass& pass, const Projection& p, Var x, DType dtype) const {
+  const Var n = norm(pass.tape, x, pass.param(*p.norm), {}, eps_, NormKind::rms);
+  return linear(pass.tape, n, pass.param(*p.weight), pass.param(*p.bias), dtype);
 }
 
 MemoryBranch::Inputs MemoryBranch::inputs(Pass& pass, Var x) const {
-  Inputs in{project(pass, q_, x), project(pass, v_, x), {}};
+  const DType dtype = sum_dtype(pass.tape.dtype(x));
+  Inputs in{project(pass, q_, x, dtype), project(pass, v_, x, dtype), {}};
   if (config_.value_norm) {
     in.v = z_score(pass.tape, in.v);
   }
   if (config_.gate) {
-    in.g = mean_gate(pass.tape, project(pass, gate_, x));
+    in.g = mean_gate(pass.tape, project(pass, gate_, x, dtype));
   }
   return in;
 }
 
-Var MemoryBranch::output(Pass& pass, const Inputs& in, Var vh) const {
+Var MemoryBranch::output(Pass& pass, Var x, const Inputs& in, Var vh) const {
   const Var o = in.g ? gate_mix(pass.tape, in.g, vh, in.v) : residual_add(pass.tape, vh, in.v, 1.0);
-  return project(pass, o_, o);
+  return project(pass, o_, convert(pass.tape, o, pass.tape.dtype(x)), pass.tape.dtype(x));
 }
 
 double MemoryBranch::flops_per_token() const {
@@ -54,19 +58,16 @@ void add_gate_statistics(Pass& pass, const std::string& name, const Tensor& g) {
     return;
   }
   auto& s = (*pass.statistics)[name];
-  dispatch_real(g.dtype, [&](auto zero) {
-    std::vector<decltype(zero)> gates(static_cast<size_t>(g.numel()));
-    copy_to_host(pass.stream(), gates.data(), g);
-    const double share = 1.0 / static_cast<double>(gates.size());
-    for (int bin = 0; bin < 10; ++bin) {
-      s["gate_" + std::to_string(bin)] = 0;
-    }
-    s["gate_mean"] = 0;
-    for (const auto gate : gates) {
-      s["gate_mean"] += share * static_cast<double>(gate);
-      s["gate_" + std::to_string(std::clamp(static_cast<int>(10 * gate), 0, 9))] += share;
-    }
-  });
+  const std::vector<double> gates = host_values(pass.stream(), g);
+  const double share = 1.0 / static_cast<double>(gates.size());
+  for (int bin = 0; bin < 10; ++bin) {
+    s["gate_" + std::to_string(bin)] = 0;
+  }
+  s["gate_mean"] = 0;
+  for (const double gate : gates) {
+    s["gate_mean"] += share * gate;
+    s["gate_" + std::to_string(std::clamp(static_cast<int>(10 * gate), 0, 9))] += share;
+  }
 }
 
 }  // namespace hebb

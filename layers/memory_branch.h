@@ -14,13 +14,13 @@ class MemoryBranch {
  public:
   MemoryBranch(const BuildContext& context, const MemoryBranchConfig& config);
 
-  /// q [N, key_width], v [N, value_dim], g [N] (no Var without a gate) of x [N, d].
+  /// q [N, key_width], v [N, value_dim], g [N] (no Var without a gate) of x [N, d]; in fp32 where x is bf16.
   struct Inputs {
     Var q, v, g;
   };
   Inputs inputs(Pass& pass, Var x) const;
   /// y [N, d] = o_proj(o_norm(g vh + (1 - g) v)), or of vh + v without a gate.
-  Var output(Pass& pass, const Inputs& in, Var vh) const;
+  Var output(Pass& pass, Var x, const Inputs& in, Var vh) const;
   double flops_per_token() const;
 
  private:
@@ -28,7 +28,7 @@ class MemoryBranch {
     Param *norm, *weight, *bias;
   };
   Projection declare(const BuildContext& context, const std::string& name, int64_t in, int64_t out) const;
-  Var project(Pass& pass, const Projection& p, Var x) const;
+  Var project(Pass& pass, const Projection& p, Var x, DType dtype) const;
 
   MemoryBranchConfig config_;
   int64_t d_;

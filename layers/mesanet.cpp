@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "layers/model_config.h"
+#include "layers/ops/convert.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/mesa.h"
@@ -68,7 +69,7 @@ class Mesanet final : public Layer {
 
   Var forward(Pass& pass, Var x, LayerState* state) override;
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<State>(arena, rows, mesa_, dtype);
+    return std::make_unique<State>(arena, rows, mesa_, sum_dtype(dtype));
   }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t tokens) const override;
@@ -128,18 +129,23 @@ void Mesanet::declare_convolutions(const BuildContext& c, bool bias) {
 Var Mesanet::forward(Pass& pass, Var x, LayerState* state) {
   Tape& tape = pass.tape;
   const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
+  // The solve is in fp32 whatever x is: with bf16 operands it is off by 5e-3 (spec 63, section 8).
+  const auto apply = [&](Param* weight, Param* bias) {
+    return linear(tape, x, param(weight), param(bias), sum_dtype(tape.dtype(x)));
+  };
   MesaInputs in;
-  in.q = linear(tape, x, param(q_proj_));                    // [N, H dk]
-  in.k = linear(tape, x, param(k_proj_));                    // [N, H dk]
-  in.v = linear(tape, x, param(v_proj_));                    // [N, H dv]
-  in.a = linear(tape, x, param(a_.weight), param(a_.bias));  // [N, H]
-  in.b = linear(tape, x, param(b_.weight), param(b_.bias));  // [N, H]
+  in.q = apply(q_proj_, nullptr);       // [N, H dk]
+  in.k = apply(k_proj_, nullptr);       // [N, H dk]
+  in.v = apply(v_proj_, nullptr);       // [N, H dv]
+  in.a = apply(a_.weight, a_.bias);     // [N, H]
+  in.b = apply(b_.weight, b_.bias);     // [N, H]
   in.q_conv = param(q_conv_);
   in.k_conv = param(k_conv_);
   in.q_bias = param(q_bias_);
   in.k_bias = param(k_bias_);
   in.lambda_raw = param(lambda_raw_);
-  const Var o = mesa(pass, in, mesa_, state != nullptr ? &static_cast<State*>(state)->mesa : nullptr, name_);
+  const Var o = convert(tape, mesa(pass, in, mesa_, state != nullptr ? &static_cast<State*>(state)->mesa : nullptr, name_),
+                        tape.dtype(x));
   const Var z = g_proj_ != nullptr ? linear(tape, x, param(g_proj_)) : Var{};
   return linear(tape, gated_norm(tape, o, z, param(o_norm_), mesa_.value_dim, eps_, gate_), param(o_proj_));
 }

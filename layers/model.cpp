@@ -142,7 +142,9 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
   return whole.keep(apply_norm(pass, final_norm_, s).y);
 }
 
-Var Model::logits(Pass& pass, Var hidden) { return linear(pass.tape, hidden, pass.param(head())); }
+Var Model::logits(Pass& pass, Var hidden) {
+  return linear(pass.tape, hidden, pass.param(head()), {}, sum_dtype(pass.tape.dtype(hidden)));
+}
 
 void Model::loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale) {
   head_loss(pass.tape, hidden, pass.param(head()), targets, row_loss, scale);

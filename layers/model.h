@@ -39,7 +39,7 @@ class Model {
 
   /// tokens [B T] i32 on the device. Returns the final normed hidden states [B T, d].
   Var hidden(Pass& pass, const Tensor& tokens, ModelState* state = nullptr);
-  /// logits [N, V] of hidden states [N, d].
+  /// logits [N, V] of hidden states [N, d]; in fp32 for bf16.
   Var logits(Pass& pass, Var hidden);
   /// Cross-entropy of every position (ops/head_loss.h): row_loss [B T] f64. Recording, gradients of
   /// scale * sum are computed; call pass.tape.backward() afterwards.

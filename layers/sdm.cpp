@@ -4,6 +4,7 @@
 
 #include "layers/gdn.h"
 #include "layers/model_config.h"
+#include "layers/ops/convert.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/norm.h"
@@ -84,7 +85,7 @@ class Sdm final : public Layer {
 
   Var forward(Pass& pass, Var x, LayerState* state) override;
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<State>(arena, rows, delta_, dtype);
+    return std::make_unique<State>(arena, rows, delta_, sum_dtype(dtype));
   }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t) const override { return 4 * delta_.heads * delta_.slots() * delta_.value_dim; }
@@ -100,8 +101,8 @@ class Sdm final : public Layer {
   };
   Projection declare_projection(const BuildContext& c, const std::string& name, int64_t out, int64_t in,
                                 bool bias) const;
-  static Var project(Pass& pass, Var x, const Projection& p) {
-    return linear(pass.tape, x, pass.param(*p.weight), p.bias != nullptr ? pass.param(*p.bias) : Var{});
+  static Var project(Pass& pass, Var x, const Projection& p, std::optional<DType> dtype = {}) {
+    return linear(pass.tape, x, pass.param(*p.weight), p.bias != nullptr ? pass.param(*p.bias) : Var{}, dtype);
   }
 
   int64_t d_;
@@ -173,16 +174,17 @@ Sdm::Projection Sdm::declare_projection(const BuildContext& c, const std::string
 Var Sdm::forward(Pass& pass, Var x, LayerState* state) {
   Tape& tape = pass.tape;
   SparseDeltaVars in;
-  in.q = project(pass, x, q_);  // [N, H 2n]
-  in.k = project(pass, x, k_);  // [N, H 2n]
-  in.v = project(pass, x, v_);  // [N, H D]
-  in.a = project(pass, x, a_);  // [N, H]
-  in.b = project(pass, x, b_);  // [N, H]
+  const DType dtype = sum_dtype(tape.dtype(x));  // scores, gates and the memory are in fp32 whatever x is
+  in.q = project(pass, x, q_, dtype);  // [N, H 2n]
+  in.k = project(pass, x, k_, dtype);  // [N, H 2n]
+  in.v = project(pass, x, v_, dtype);  // [N, H D]
+  in.a = project(pass, x, a_, dtype);  // [N, H]
+  in.b = project(pass, x, b_, dtype);  // [N, H]
   in.a_log = pass.param(*a_log_);
   in.dt_bias = pass.param(*dt_bias_);
   in.memory = memory_ != nullptr ? pass.param(*memory_) : Var{};
-  Var y = sparse_delta(pass, in, delta_, state != nullptr ? &static_cast<State*>(state)->delta : nullptr,
-                       name_);  // [N, H D]
+  Var y = convert(tape, sparse_delta(pass, in, delta_, state != nullptr ? &static_cast<State*>(state)->delta : nullptr,
+                       name_), tape.dtype(x));  // [N, H D]
   Var weight = norm_weight_ != nullptr ? pass.param(*norm_weight_) : Var{};
   if (norm_bias_ != nullptr) {
     const Shape flat = tape.shape(y), by_head{flat[0] * delta_.heads, delta_.value_dim};

@@ -6,6 +6,7 @@
 
 #include "layers/model_config.h"
 #include "layers/ops/attention.h"
+#include "layers/ops/convert.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/scaled_l2_norm.h"
@@ -71,7 +72,7 @@ class Vq final : public Layer {
 
   Var forward(Pass& pass, Var x, LayerState* state) override;
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<State>(arena, rows, shape_, dtype);
+    return std::make_unique<State>(arena, rows, shape_, sum_dtype(dtype));
   }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t) const override {
@@ -133,9 +134,10 @@ Vq::Vq(const BuildContext& c, const VqConfig& config)
 
 Var Vq::forward(Pass& pass, Var x, LayerState* state) {
   Tape& tape = pass.tape;
-  Var q = linear(tape, x, pass.param(*q_proj_));  // [N, H D]
-  Var k = linear(tape, x, pass.param(*k_proj_));  // [N, K D]
-  Var v = linear(tape, x, pass.param(*v_proj_));  // [N, K Dv]
+  const DType dtype = sum_dtype(tape.dtype(x));  // norms, selection and means are in fp32 whatever x is
+  Var q = linear(tape, x, pass.param(*q_proj_), {}, dtype);  // [N, H D]
+  Var k = linear(tape, x, pass.param(*k_proj_), {}, dtype);  // [N, K D]
+  Var v = linear(tape, x, pass.param(*v_proj_), {}, dtype);  // [N, K Dv]
   q = scaled_l2_norm(tape, q, shape_.key_dim, pass.param(*beta_));
   k = l2_norm(tape, k, shape_.key_dim);
   Var o;
@@ -154,7 +156,7 @@ Var Vq::forward(Pass& pass, Var x, LayerState* state) {
       o = attend(pass, q, quantize(pass, k, codes), v);
     }
   }
-  return linear(tape, o, pass.param(*o_proj_));
+  return linear(tape, convert(tape, o, tape.dtype(x)), pass.param(*o_proj_));
 }
 
 Var Vq::attend(Pass& pass, Var q, Var k, Var v) const {

@@ -173,7 +173,7 @@ void Optimizer::step(Stream& stream, const GradientNorms& norms, int64_t step) {
     const double rate = lr(rule, step);
     const double decay = rule.weight_decay * (config_.weight_decay_follows_lr ? rate / rule.lr : 1.0);
     run(stream, AdamW{p.value, p.m, p.v, p.grad, rate, rule.beta1, rule.beta2, rule.eps, decay, clip[rule.clip_set],
-                      1 - std::pow(rule.beta1, t), 1 - std::pow(rule.beta2, t)});
+                      1 - std::pow(rule.beta1, t), 1 - std::pow(rule.beta2, t), p.copy});
   }
 }
 

@@ -24,7 +24,7 @@ Plan plan_file(const std::string& path, const std::vector<std::string>& override
     return plan;
   }
   RunConfig config = read_run_config(path, overrides);
-  resolve(config, World{});
+  resolve(config, World{}, false);
   return plan_run(config, options);
 }
 

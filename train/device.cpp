@@ -8,7 +8,11 @@ int device_count();  // usable GPUs; 0 without a driver
 }  // namespace cuda
 #endif
 
-Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where) {
+DType dtype_of_precision(const std::string& precision) {
+  return precision == "fp64" ? DType::f64 : precision == "bf16" ? DType::bf16 : DType::f32;
+}
+
+Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where, bool runs) {
   const bool is_option = where == "--";
   const auto key = [&](const char* name) { return where + (where.empty() || is_option ? "" : ".") + name; };
   int gpus = 0;
@@ -17,13 +21,13 @@ Compute choose_compute(const std::string& device, const std::string& precision, 
 #endif
   Compute compute;
   if (device == "cuda") {
+    if (runs && gpus == 0) {
 #ifdef HEBB_HAVE_CUDA
-    if (gpus == 0) {
       throw ConfigError(key("device"), "\"cuda\" on a machine without a usable GPU", "\"cpu\" or \"auto\"");
-    }
 #else
-    throw ConfigError(key("device"), "\"cuda\" in a build without CUDA", "\"cpu\" or \"auto\"");
+      throw ConfigError(key("device"), "\"cuda\" in a build without CUDA", "\"cpu\" or \"auto\"");
 #endif
+    }
     compute.device = DeviceKind::cuda;
   } else if (device == "auto") {
     compute.device = gpus > 0 && precision != "fp64" ? DeviceKind::cuda : DeviceKind::cpu;

@@ -47,7 +47,7 @@ std::string describe_ladder(const Sweep& sweep, double flops_per_s) {
   for (const SweepRun& run : sweep.runs) {
     RunConfig config;
     Fields::read(run.config, "", config);
-    resolve(config, World{});
+    resolve(config, World{}, false);
     plans.push_back(plan_run(config, options));
     Plan& plan = plans.back();
     if (flops_per_s > 0) {

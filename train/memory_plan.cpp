@@ -71,7 +71,7 @@ MemoryPlan plan_memory(const RunConfig& config) {
   TrainMemory memory(config, DeviceKind::count, 0, 0);
   MemoryPlan plan;
   for (const auto& p : memory.model.params().all()) {
-    plan.parameter_bytes += p->value.bytes();
+    plan.parameter_bytes += p->value.bytes() + (p->copy.defined() ? p->copy.bytes() : 0);
     plan.gradient_bytes += p->grad.defined() ? p->grad.bytes() : 0;
   }
   plan.optimizer_bytes = memory.state.peak_bytes() - plan.parameter_bytes - plan.gradient_bytes;

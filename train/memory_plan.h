@@ -9,7 +9,7 @@ namespace hebb {
 
 /// What a run will allocate on its device, in bytes.
 struct MemoryPlan {
-  int64_t parameter_bytes = 0;  // values, fast weights and counters included
+  int64_t parameter_bytes = 0;  // values, their bf16 copies, fast weights, counters
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;  // moments, losses and sums of squares
   int64_t work_bytes = 0;       // activations and temporaries of the largest pass

@@ -56,6 +56,7 @@ void load_weights(const fs::path& path, Stream& stream, ParamStore& params) {
   for (const auto& p : params.all()) {
     load_tensor(file, p->name(), stream, p->value);
   }
+  params.refresh_copies(stream);
 }
 
 }  // namespace hebb

@@ -62,19 +62,16 @@ ConfigError RunConfig::error(const std::string& path, std::string_view found, st
   return ConfigError(origin.empty() ? path : origin + ": " + path, found, expected);
 }
 
-DeviceKind device_of(const RunConfig& config) {
+DeviceKind device_of(const RunConfig& config, bool runs) {
   const std::string origin = config.where(config.train.device == "cuda" ? "train.device" : "train.precision");
-  const Compute compute = choose_compute(config.train.device, config.train.precision.value_or(""),
-                                         origin.empty() ? "train" : origin + ": train");
-  if (compute.dtype == DType::bf16) {
-    throw config.error("train.precision", "\"bf16\", the default on a GPU", "\"fp32\": this build does not train in bf16");
-  }
-  return compute.device;
+  return choose_compute(config.train.device, config.train.precision.value_or(""),
+                        origin.empty() ? "train" : origin + ": train", runs)
+      .device;
 }
 
-void resolve(RunConfig& config, const World& world) {
+void resolve(RunConfig& config, const World& world, bool runs) {
   TrainConfig& train = config.train;
-  const DeviceKind device = device_of(config);
+  const DeviceKind device = device_of(config, runs);
   train.precision = train.precision.value_or(device == DeviceKind::cuda ? "bf16" : "fp32");
   const std::string ranks = std::to_string(world.size) + (world.size == 1 ? " rank" : " ranks");
   if (!train.micro_batch_size && train.batch_size % world.size != 0) {

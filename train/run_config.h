@@ -72,11 +72,11 @@ RunConfig read_run_config(const std::string& path, const std::vector<std::string
 
 /// Fills what depends on machine and world: precision, micro-batch size, the tokenizer of the data.
 /// Errors: ConfigError for a device or precision that this build does not have, and for batch sizes
-/// that do not divide.
-void resolve(RunConfig& config, const World& world);
+/// that do not divide. `runs`: see choose_compute.
+void resolve(RunConfig& config, const World& world, bool runs = true);
 
 /// The device that train.device and train.precision mean here. Errors: ConfigError.
-DeviceKind device_of(const RunConfig& config);
+DeviceKind device_of(const RunConfig& config, bool runs = true);
 
 /// The resolved configuration, which can be read again.
 Json to_json(const RunConfig& config);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "layers/ops/host_values.h"
+
 namespace hebb {
 namespace {
 
@@ -31,13 +33,7 @@ double mean_loss(Stream& stream, const Tensor& row_loss, double scale) {
 }  // namespace
 
 TraceTensor to_host(Stream& stream, const Tensor& tensor) {
-  TraceTensor out{tensor.shape, std::vector<double>(static_cast<size_t>(tensor.numel()))};
-  dispatch_real(tensor.dtype, [&](auto zero) {
-    std::vector<decltype(zero)> raw(out.values.size());
-    copy_to_host(stream, raw.data(), tensor);
-    std::copy(raw.begin(), raw.end(), out.values.begin());
-  });
-  return out;
+  return {tensor.shape, host_values(stream, tensor)};
 }
 
 TraceOutput trace(Model& model, Stream& stream, Arena& arena, const TraceInput& input, const TraceOptions& options) {

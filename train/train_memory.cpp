@@ -1,5 +1,7 @@
 #include "train/train_memory.h"
 
+#include "train/device.h"
+
 namespace hebb {
 namespace {
 
@@ -15,10 +17,11 @@ Recompute recompute_mode(const std::string& name) {
 TrainMemory::TrainMemory(const RunConfig& config, DeviceKind device, int64_t reserve_state, int64_t reserve_work)
     : state(device, "model and optimizer memory"), work(device, "work memory"), model(config.model) {
   stream.device = device;
+  stream.counted = device_of(config, !stream.counting());
   state.reserve(reserve_state);
   work.reserve(reserve_work);
   model.set_recompute(recompute_mode(config.train.recompute));
-  model.params().allocate(state, *config.train.precision == "fp64" ? DType::f64 : DType::f32, true);
+  model.params().allocate(state, dtype_of_precision(*config.train.precision), true);
   const Schedule schedule(config.schedule, config.optimizer.lr, config.train.steps);
   optimizer = std::make_unique<Optimizer>(config.optimizer, schedule, model.params(), state);
   finite = std::make_unique<FiniteCheck>(model.params(), state);

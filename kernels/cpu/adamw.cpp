@@ -25,6 +25,7 @@ void run(Stream&, const SumSquares& args) {
 }
 
 void run(Stream&, const AdamW& a) {
+  HEBB_ASSERT(!a.copy.defined());
   dispatch_real(a.p.dtype, [&](auto zero) {
     using S = decltype(zero);
     S *__restrict p = a.p.as<S>(), *__restrict m = a.m.as<S>(), *__restrict v = a.v.as<S>();

@@ -21,7 +21,7 @@ int64_t sparse_delta_slices(int64_t dim, DType dtype) { return divide_up(dim, sp
 
 SparseDeltaScratch sparse_delta_scratch(const Stream& stream, const SparseDeltaSizes& n, DType dtype) {
   SparseDeltaScratch s;
-  if (stream.device == DeviceKind::cuda) {
+  if (stream.on_gpu()) {
     // Sorting: some rows and heads at a time, at least one; an entry's key, and what sort_keys takes of it.
     constexpr int64_t kEntriesAtOnce = int64_t{1} << 22, kIntsPerEntry = 6, kMore = 4096;
     const int64_t entries = n.length * (n.writes + n.reads), streams = n.batch * n.heads;

@@ -7,36 +7,38 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <class T>
+template <class T, class G>
 struct Arguments {
   double* loss;
-  T* logits;
+  G* gradient;
+  const T* logits;
   const int32_t* targets;
   int64_t vocab;
   float scale;
-  bool gradient, vector;
+  bool vector;
 };
 
-// One block per row, two passes: maximum and sum of exponentials together, then the gradient in place. Static shared: 2 KB.
+// One block per row, two passes: maximum and sum of exponentials together, then the gradient, perhaps in place. Static shared: 2 KB.
 // HBM: reads the row, and again for the gradient unless it is still in the L2 cache, and writes it; about 10 FLOP an element.
-template <class T>
-__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Arguments<T> a) {
-  constexpr int N = kPack<T>;
+template <class T, class G>
+__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Arguments<T, G> a) {
+  constexpr int N = kPack<G>;
   const int64_t row = blockIdx.x, step = static_cast<int64_t>(kThreads) * N;
-  T* const logits = a.logits + row * a.vocab;
+  const T* const logits = a.logits + row * a.vocab;
+  G* const gradient = a.gradient != nullptr ? a.gradient + row * a.vocab : nullptr;
   const int32_t target = a.targets[row];
   float x[N];
   if (target < 0) {  // ignored; the same for all threads of the block
     if (threadIdx.x == 0) {
       a.loss[row] = 0;
     }
-    if (a.gradient) {
+    if (gradient != nullptr) {
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         x[j] = 0;
       }
       for (int64_t at = static_cast<int64_t>(threadIdx.x) * N; at < a.vocab; at += step) {
-        store_pack(logits, at, a.vocab, a.vector, x);
+        store_pack(gradient, at, a.vocab, a.vector, x);
       }
     }
     return;
@@ -66,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Arguments<T> a)
   if (threadIdx.x == 0) {
     a.loss[row] = log(static_cast<double>(row_sum)) + (static_cast<double>(row_top) - static_cast<double>(at_target));
   }
-  if (!a.gradient) {
+  if (gradient == nullptr) {
     return;
   }
   const float factor = a.scale / row_sum;
@@ -76,8 +78,17 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Arguments<T> a)
     for (int j = 0; j < N; ++j) {
       x[j] = expf(x[j] - row_top) * factor - (at + j == target ? a.scale : 0.0f);
     }
-    store_pack(logits, at, a.vocab, a.vector, x);
+    store_pack(gradient, at, a.vocab, a.vector, x);
   }
+}
+
+template <class T, class G>
+void launch_rows(Stream& stream, const CrossEntropy& a, int64_t rows) {
+  const int64_t vocab = a.logits.numel() / rows;
+  const Arguments<T, G> f{.loss = a.loss.as<double>(), .gradient = a.gradient.as<G>(), .logits = a.logits.as<T>(),
+                          .targets = a.targets.as<int32_t>(), .vocab = vocab, .scale = static_cast<float>(a.scale),
+                          .vector = can_vectorise<kPack<G>>(vocab, a.logits.data, a.gradient.data)};
+  HEBB_LAUNCH((cross_entropy_kernel<T, G>), blocks_for(rows, 1), kThreads, 0, stream, f);
 }
 
 }  // namespace
@@ -89,11 +100,11 @@ void run(Stream& stream, const CrossEntropy& a) {
   }
   dispatch_float(a.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const int64_t vocab = a.logits.numel() / rows;
-    const Arguments<T> f{.loss = a.loss.as<double>(), .logits = a.logits.as<T>(), .targets = a.targets.as<int32_t>(), .vocab = vocab,
-                         .scale = static_cast<float>(a.scale), .gradient = a.gradient,
-                         .vector = can_vectorise<kPack<T>>(vocab, a.logits.data)};
-    HEBB_LAUNCH(cross_entropy_kernel<T>, blocks_for(rows, 1), kThreads, 0, stream, f);
+    if (a.gradient.defined() && a.gradient.dtype == DType::bf16) {
+      launch_rows<T, bf16>(stream, a, rows);
+    } else {
+      launch_rows<T, T>(stream, a, rows);
+    }
   });
 }
 

@@ -1,5 +1,4 @@
 #include "kernels/add.h"
-#include "kernels/cast.h"
 #include "kernels/cuda/common/prelude.h"
 
 // Elementwise kernels over flat arrays, bound by HBM: the bytes of their operands.
@@ -27,7 +26,7 @@ __global__ void __launch_bounds__(kThreads) add_scaled_kernel(T* y, const T* x, 
 
 // Eight elements a thread: one pack of bf16, two of fp32.
 template <class To, class From>
-__global__ void __launch_bounds__(kThreads) cast_kernel(To* to, const From* from, int64_t count, bool vector) {
+__global__ void __launch_bounds__(kThreads) convert_kernel(To* to, const From* from, int64_t count, bool vector) {
   constexpr int N = kPack<bf16>;
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
   float value[N];
@@ -54,20 +53,19 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
   HEBB_DEVICE::run(stream, AddScaled{.y = y, .x = x, .alpha = 1, .accumulate = true});
 }
 
-void run(Stream& stream, const Cast& args) {
-  const int64_t count = args.to.numel();
-  HEBB_ASSERT(count == args.from.numel());
-  if (count == 0) {
-    return;
+void convert(Stream& stream, const Tensor& to, const Tensor& from) {
+  const int64_t count = to.numel();
+  const bool vector = can_vectorise<1>(count, to.data, from.data);
+  const auto launch = [&](auto* out, const auto* in) {
+    using To = std::remove_pointer_t<decltype(out)>;
+    using From = std::remove_const_t<std::remove_pointer_t<decltype(in)>>;
+    HEBB_LAUNCH((convert_kernel<To, From>), blocks_for(count, kThreads * kPack<bf16>), kThreads, 0, stream, out, in, count, vector);
+  };
+  if (count > 0 && to.dtype == DType::bf16) {
+    launch(to.as<bf16>(), static_cast<const float*>(from.as<float>()));
+  } else if (count > 0) {
+    launch(to.as<float>(), static_cast<const bf16*>(from.as<bf16>()));
   }
-  dispatch_float(args.to.dtype, [&](auto to) {
-    dispatch_float(args.from.dtype, [&](auto from) {
-      using To = decltype(to);
-      using From = decltype(from);
-      HEBB_LAUNCH((cast_kernel<To, From>), blocks_for(count, kThreads * kPack<bf16>), kThreads, 0, stream, args.to.as<To>(),
-                  args.from.as<From>(), count, can_vectorise<1>(count, args.to.data, args.from.data));
-    });
-  });
 }
 
 }  // namespace hebb::HEBB_DEVICE

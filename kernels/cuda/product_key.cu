@@ -9,22 +9,26 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// q [N, H, 2, D], keys [H, 2, n, D].
+template <class T>
 struct Keys {
-  const float *q, *keys;
+  const T* q;
+  const float* keys;
   int64_t heads, n, half, k;
 
   /// q . key of codebook `book` for token and head `row`, by one warp.
   __device__ __forceinline__ float score(int64_t row, int64_t book, int64_t i, int lane HEBB_WHERE_PARAMETER) const {
-    const float *const query = q + (row * 2 + book) * half, *const key = keys + ((row % heads * 2 + book) * n + i) * half;
+    const T* const query = q + (row * 2 + book) * half;
+    const float* const key = keys + ((row % heads * 2 + book) * n + i) * half;
     float sum = 0;
     for (int64_t c = lane; c < half; c += 32) {
-      sum += query[c] * key[c];
+      sum += to_float(query[c]) * key[c];
     }
     return warp_sum(sum HEBB_WHERE_ARGUMENT);
   }
 };
 
-__global__ void __launch_bounds__(kSelectThreads) product_key_kernel(int32_t* slots, float* sums, Keys in) {
+template <class T>
+__global__ void __launch_bounds__(kSelectThreads) product_key_kernel(int32_t* slots, float* sums, Keys<T> in) {
   HEBB_DYN_SHARED(raw);
   const KeySelection s(raw, in.n, in.k);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -41,10 +45,11 @@ __global__ void __launch_bounds__(kSelectThreads) product_key_kernel(int32_t* sl
   }
 }
 
+template <class T>
 struct Score {
   float* sums;
   const int32_t* slots;
-  Keys in;
+  Keys<T> in;
 
   __device__ void operator()(int64_t entry, int lane) const {
     const int64_t row = entry / in.k, slot = slots[entry];
@@ -76,32 +81,35 @@ struct Softmax {
   }
 };
 
+template <class T>
 struct Read {
-  float* r;
+  T* r;
   const int32_t* slots;
-  const float *weights, *values;
+  const float* weights;
+  const T* values;
   int64_t entries, width;
 
   __device__ void operator()(int64_t token, int64_t c) const {
     float sum = 0;
     for (int64_t e = token * entries; e < (token + 1) * entries; ++e) {
-      sum += weights[e] * values[slots[e] * width + c];
+      sum += weights[e] * to_float(values[slots[e] * width + c]);
     }
-    r[token * width + c] = sum;
+    r[token * width + c] = from_float<T>(sum);
   }
 };
 
+template <class T>
 struct WeightGradient {
   float* d_weights;
   const int32_t* slots;
-  const float *d_r, *values;
+  const T *d_r, *values;
   int64_t entries, width;
 
   __device__ void operator()(int64_t entry, int lane) const {
-    const float *const row = values + slots[entry] * width, *const d = d_r + entry / entries * width;
+    const T *const row = values + slots[entry] * width, *const d = d_r + entry / entries * width;
     float sum = 0;
     for (int64_t c = lane; c < width; c += 32) {
-      sum += row[c] * d[c];
+      sum += to_float(row[c]) * to_float(d[c]);
     }
     sum = warp_sum(sum);
     if (lane == 0) {
@@ -129,11 +137,12 @@ struct SumGradient {
 };
 
 // Row: token, head, codebook.
+template <class T>
 struct QueryGradient {
-  float* d_q;
+  T* d_q;
   const float* d_sums;
   const int32_t* slots;
-  Keys in;
+  Keys<T> in;
   bool accumulate;
 
   __device__ void operator()(int64_t item, int64_t c) const {
@@ -147,23 +156,28 @@ struct QueryGradient {
   }
 };
 
-template <class Args>
-Keys keys_of(const Args& a) {
-  return {a.q.template as<float>(), a.keys.template as<float>(), a.keys.size(0), a.keys.size(2), a.keys.size(3), a.slots.size(2)};
+template <class T, class Args>
+Keys<T> keys_of(const Args& a) {
+  return {a.q.template as<T>(), a.keys.template as<float>(), a.keys.size(0), a.keys.size(2), a.keys.size(3), a.slots.size(2)};
 }
 
 }  // namespace
 
 void run(Stream& stream, const ProductKeyTopK& a) {
-  const Keys keys = keys_of(a);
-  if (a.slots.numel() > 0) {
-    HEBB_LAUNCH(product_key_kernel, blocks_for(a.slots.numel() / keys.k, 1), kSelectThreads, KeySelection::bytes(keys.n, keys.k), stream,
-                a.slots.as<int32_t>(), a.sums.as<float>(), keys);
-  }
+  dispatch_float(a.q.dtype, [&](auto zero) {
+    const auto keys = keys_of<decltype(zero)>(a);
+    if (a.slots.numel() > 0) {
+      HEBB_LAUNCH(product_key_kernel<decltype(zero)>, blocks_for(a.slots.numel() / keys.k, 1), kSelectThreads,
+                  KeySelection::bytes(keys.n, keys.k), stream, a.slots.as<int32_t>(), a.sums.as<float>(), keys);
+    }
+  });
 }
 
 void run(Stream& stream, const ProductKeyScore& a) {
-  each_warp("product_key_score", stream, a.slots.numel(), Score{a.sums.as<float>(), a.slots.as<int32_t>(), keys_of(a)});
+  dispatch_float(a.q.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    each_warp("product_key_score", stream, a.slots.numel(), Score<T>{a.sums.as<float>(), a.slots.as<int32_t>(), keys_of<T>(a)});
+  });
 }
 
 void run(Stream& stream, const SoftmaxRows& a) {
@@ -171,36 +185,50 @@ void run(Stream& stream, const SoftmaxRows& a) {
 }
 
 void run(Stream& stream, const SlotRead& a) {
-  const int64_t tokens = a.r.size(0);
-  each_element("slot_read", stream, tokens, a.values.size(1),
-               Read{a.r.as<float>(), a.slots.as<int32_t>(), a.weights.as<float>(), a.values.as<float>(), a.slots.numel() / tokens,
-                    a.values.size(1)});
+  const int64_t tokens = a.r.size(0), width = a.values.size(1);
+  dispatch_float(a.r.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    each_element("slot_read", stream, tokens, width,
+                 Read<T>{a.r.as<T>(), a.slots.as<int32_t>(), a.weights.as<float>(), a.values.as<T>(), a.slots.numel() / tokens, width});
+  });
 }
 
 void run(Stream& stream, const SlotReadBackward& a) {
   const int64_t entries = a.slots.numel() / a.d_r.size(0), width = a.values.size(1);
-  each_warp("slot_read_backward", stream, a.slots.numel(),
-            WeightGradient{a.d_weights.as<float>(), a.slots.as<int32_t>(), a.d_r.as<float>(), a.values.as<float>(), entries, width});
+  dispatch_float(a.d_r.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    each_warp("slot_read_backward", stream, a.slots.numel(),
+              WeightGradient<T>{a.d_weights.as<float>(), a.slots.as<int32_t>(), a.d_r.as<T>(), a.values.as<T>(), entries, width});
+  });
   if (a.d_values.defined()) {
     scatter_rows(stream, a.d_values.as<float>(), a.values.size(0), width, a.slots.numel(), {a.slots.as<int32_t>()},
                  {a.d_r.data, a.d_r.dtype, width, entries, a.weights.as<float>()});
   }
 }
 
-void run(Stream& stream, const ProductKeyBackward& a) {
-  const Keys keys = keys_of(a);
+namespace {
+
+template <class T>
+void backward(Stream& stream, const ProductKeyBackward& a) {
+  const Keys<T> keys = keys_of<T>(a);
   const int64_t rows = a.slots.numel() / keys.k;
   float* const d_sums = a.d_sums.as<float>();
   each_warp("product_key_sums", stream, rows, SumGradient{d_sums, a.d_weights.as<float>(), a.weights.as<float>(), keys.k});
   if (a.d_q.defined()) {
     each_element("product_key_queries", stream, 2 * rows, keys.half,
-                 QueryGradient{a.d_q.as<float>(), d_sums, a.slots.as<int32_t>(), keys, a.accumulate});
+                 QueryGradient<T>{a.d_q.as<T>(), d_sums, a.slots.as<int32_t>(), keys, a.accumulate});
   }
   for (int book = 0; a.d_keys.defined() && book < 2; ++book) {
     scatter_rows(stream, a.d_keys.as<float>(), keys.heads * 2 * keys.n, keys.half, a.slots.numel(),
                  {a.slots.as<int32_t>(), keys.n, keys.heads, keys.k, book},
-                 {keys.q + book * keys.half, DType::f32, 2 * keys.half, keys.k, d_sums});
+                 {keys.q + book * keys.half, a.q.dtype, 2 * keys.half, keys.k, d_sums});
   }
+}
+
+}  // namespace
+
+void run(Stream& stream, const ProductKeyBackward& a) {
+  dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

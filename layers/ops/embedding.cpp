@@ -22,8 +22,8 @@ Var embedding(Tape& tape, Var table, const Tensor& ids) {
   EmbeddingNode node;
   node.table = table;
   node.ids = ids;
-  node.y = tape.output({ids.numel(), tape.shape(table)[1]}, tape.dtype(table), "embedding");
-  run(tape.stream(), EmbeddingForward{tape.value(node.y), tape.value(table), ids});
+  node.y = tape.output({ids.numel(), tape.shape(table)[1]}, tape.matrix(table).dtype, "embedding");
+  run(tape.stream(), EmbeddingForward{tape.value(node.y), tape.matrix(table), ids});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

@@ -8,25 +8,30 @@
 namespace hebb {
 
 void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tensor& row_loss, double scale) {
-  constexpr int64_t kChunkLogits = int64_t{1} << 20;
   Stream& stream = tape.stream();
+  const int64_t chunk_logits = int64_t{1} << (stream.on_gpu() ? 26 : 20);  // CPU: stays in its caches; GPU: fills it
   const int64_t vocab = tape.shape(weight)[0], d = tape.shape(weight)[1], rows = targets.numel();
-  const int64_t chunk = std::min(rows, std::max<int64_t>(16, kChunkLogits / vocab));
+  const int64_t chunk = std::min(rows, std::max<int64_t>(16, chunk_logits / vocab));
   const DType dtype = tape.dtype(x);
-  const Buffer logits = tape.scratch({chunk, vocab}, dtype, "logits of a chunk");
-  const bool gradient = tape.recording();
+  const Buffer logits = tape.scratch({chunk, vocab}, sum_dtype(dtype), "logits of a chunk");
+  Buffer rounded;  // gradients of the logits as the matrix products take them; else in place
+  if (tape.recording() && dtype != sum_dtype(dtype)) {
+    rounded = tape.scratch({chunk, vocab}, dtype, "logit gradients of a chunk");
+  }
+  const Tensor weights = tape.matrix(weight), gradients = rounded.tensor().defined() ? rounded : logits;
   const GradSlot d_weight = tape.grad_slot(weight), d_x = tape.grad_slot(x);
   HEBB_ASSERT(!d_x.accumulate);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t n = std::min(chunk, rows - begin);
     const Tensor part = logits.tensor().slice(0, {n, vocab}), in = tape.value(x).slice(begin * d, {n, d});
-    run(stream, Gemm{part, in, tape.value(weight), n, vocab, d, vocab, d, d, false, true, false, 1.0});
-    run(stream, CrossEntropy{row_loss.slice(begin, {n}), part, targets.slice(begin, {n}), scale, gradient});
+    const Tensor d_part = tape.recording() ? gradients.slice(0, {n, vocab}) : Tensor{};
+    run(stream, Gemm{part, in, weights, n, vocab, d, vocab, d, d, false, true, false, 1.0});
+    run(stream, CrossEntropy{row_loss.slice(begin, {n}), d_part, part, targets.slice(begin, {n}), scale});
     if (d_weight) {
-      run(stream, Gemm{d_weight.tensor, part, in, vocab, d, n, d, vocab, d, true, false, true, 1.0});
+      run(stream, Gemm{d_weight.tensor, d_part, in, vocab, d, n, d, vocab, d, true, false, true, 1.0});
     }
     if (d_x) {
-      run(stream, Gemm{d_x.tensor.slice(begin * d, {n, d}), part, tape.value(weight), n, d, vocab, d, vocab, d, false,
+      run(stream, Gemm{d_x.tensor.slice(begin * d, {n, d}), d_part, weights, n, d, vocab, d, vocab, d, false,
                        false, false, 1.0});
     }
   }

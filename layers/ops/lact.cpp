@@ -23,7 +23,7 @@ struct LactNode final : Node {
     const int64_t pairs = batch * shape.heads, d = shape.dim, h = shape.fast;
     const DType dtype = sum_dtype(tape.dtype(in.q));
     const char* const name = is_backward ? "fast weight versions" : "fast weight scratch";
-    if (tape.stream().device == DeviceKind::cuda) {
+    if (tape.stream().on_gpu()) {
       return tape.scratch({pairs, LactLayout(length, rule, d, h, carries, is_backward).total}, dtype, name);
     }
     const int64_t slots = std::min<int64_t>(threads(), pairs);

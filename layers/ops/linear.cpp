@@ -6,27 +6,37 @@
 namespace hebb {
 namespace {
 
+const Tensor& operand(const Tape& tape, Var weight, Var x) {
+  return tape.dtype(weight) == tape.dtype(x) ? tape.value(weight) : tape.matrix(weight);
+}
+
 struct LinearNode final : Node {
   Var x, weight, bias, y;  // [N, in] [out, in] [out] [N, out]
   int64_t rows, in, out;
 
   void backward(Tape& tape) override {
-    const Tensor d_y = tape.grad(y);
-    if (const GradSlot d = tape.grad_slot(weight)) {
-      run(tape.stream(), Gemm{d.tensor, d_y, tape.value(x), out, in, rows, in, out, in, true, false, d.accumulate, 1.0});
-    }
+    Tensor d_y = tape.grad(y);
     if (const GradSlot d = tape.grad_slot(bias)) {
       run(tape.stream(), ColumnSums{d.tensor, d_y});
     }
+    Buffer rounded;  // operands have one type
+    if (d_y.dtype != tape.dtype(x)) {
+      rounded = tape.scratch(d_y.shape, tape.dtype(x), "rounded gradient");
+      convert(tape.stream(), rounded, d_y);
+      d_y = rounded;
+    }
+    if (const GradSlot d = tape.grad_slot(weight)) {
+      run(tape.stream(), Gemm{d.tensor, d_y, tape.value(x), out, in, rows, in, out, in, true, false, d.accumulate, 1.0});
+    }
     if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(), Gemm{d.tensor, d_y, tape.value(weight), rows, in, out, in, out, in, false, false, d.accumulate, 1.0});
+      run(tape.stream(), Gemm{d.tensor, d_y, operand(tape, weight, x), rows, in, out, in, out, in, false, false, d.accumulate, 1.0});
     }
   }
 };
 
 }  // namespace
 
-Var linear(Tape& tape, Var x, Var weight, Var bias) {
+Var linear(Tape& tape, Var x, Var weight, Var bias, std::optional<DType> dtype) {
   LinearNode node;
   node.out = tape.shape(weight)[0];
   node.in = tape.shape(weight)[1];
@@ -35,8 +45,8 @@ Var linear(Tape& tape, Var x, Var weight, Var bias) {
   node.x = x;
   node.weight = weight;
   node.bias = bias;
-  node.y = tape.output({node.rows, node.out}, tape.dtype(x), "linear");
-  run(tape.stream(), Gemm{tape.value(node.y), tape.value(x), tape.value(weight), node.rows, node.out, node.in, node.out,
+  node.y = tape.output({node.rows, node.out}, dtype.value_or(tape.dtype(x)), "linear");
+  run(tape.stream(), Gemm{tape.value(node.y), tape.value(x), operand(tape, weight, x), node.rows, node.out, node.in, node.out,
                           node.in, node.in, false, true, false, 1.0});
   if (bias) {
     run(tape.stream(), AddBias{tape.value(node.y), tape.value(bias)});

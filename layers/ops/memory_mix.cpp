@@ -42,7 +42,7 @@ Var z_score(Tape& tape, Var x) {
   ZScoreNode node;
   node.x = x;
   node.y = tape.output(tape.shape(x), tape.dtype(x), "normed values");
-  node.rstd = tape.saved({tape.shape(x)[0]}, tape.dtype(x), "value scale");
+  node.rstd = tape.saved({tape.shape(x)[0]}, sum_dtype(tape.dtype(x)), "value scale");
   run(tape.stream(), ZScore{tape.value(node.y), node.rstd, tape.value(x)});
   const Var y = node.y;
   tape.record(std::move(node));

@@ -26,7 +26,7 @@ struct MesaNode final : Node {
   int64_t slots(const Stream& stream) const {
     constexpr int64_t kChunks = 512;
     const int64_t heads = batch * config.heads;
-    if (stream.device != DeviceKind::cuda) { return std::min<int64_t>(threads(), heads); }
+    if (!stream.on_gpu()) { return std::min<int64_t>(threads(), heads); }
     return std::max(heads, std::min(kChunks, grid.chunks.defined() ? grid.chunks.size(0) * config.heads : 0));
   }
   /// R and S at chunk starts, [grid.states, H, dk, dk or dv].
@@ -61,7 +61,7 @@ struct MesaNode final : Node {
                      {slots(tape.stream()), mesa_backward_scratch(grid.longest, config.key_dim, config.value_dim)}, dtype,
                      "mesa scratch");
     Buffer solutions, d_keys, d_values;
-    if (tape.stream().device == DeviceKind::cuda) {
+    if (tape.stream().on_gpu()) {
       args.solutions = solutions = tape.scratch(q.shape, dtype, "mesa second solutions");
       args.d_key_starts = d_keys = starts(tape, config.key_dim, dtype);
       args.d_value_starts = d_values = starts(tape, config.value_dim, dtype);
@@ -127,7 +127,7 @@ void run_chunks(Pass& pass, MesaNode& node, MesaForward a, const std::string& na
       dtype, "mesa scratch");
   a.scratch = scratch;
   Buffer keys, values;
-  if (tape.stream().device == DeviceKind::cuda) {
+  if (tape.stream().on_gpu()) {
     a.key_starts = keys = node.starts(tape, node.config.key_dim, dtype);
     a.value_starts = values = node.starts(tape, node.config.value_dim, dtype);
   }

@@ -13,7 +13,7 @@ struct ProductKeyNode final : Node {
     const Buffer d_weights = tape.scratch(weights.shape, weights.dtype, "slot weight gradients");
     const GradSlot d_values = tape.grad_slot(values);
     const Tensor flat_slots = slots.view({slots.size(0), slots.size(1) * slots.size(2)});
-    run(tape.stream(), SlotReadBackward{d_weights, d_values.tensor, tape.grad(r), flat_slots, weights, tape.value(values)});
+    run(tape.stream(), SlotReadBackward{d_weights, d_values.tensor, tape.grad(r), flat_slots, weights, tape.matrix(values)});
     const Buffer d_sums = tape.scratch(weights.shape, weights.dtype, "score gradients");
     const GradSlot d_q = tape.grad_slot(q), d_keys = tape.grad_slot(keys);
     const Shape& k = tape.shape(keys);
@@ -51,7 +51,7 @@ Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMe
   node.values = values;
   node.r = tape.output({tokens, tape.shape(values)[1]}, dtype, "memory reading");
   node.slots = tape.saved({tokens, m.heads, m.top_k}, DType::i32, "slots");
-  node.weights = tape.saved({tokens, m.heads, m.top_k}, dtype, "slot weights");
+  node.weights = tape.saved({tokens, m.heads, m.top_k}, sum_dtype(dtype), "slot weights");
   const Tensor q4 = tape.value(q).view({tokens, m.heads, 2, m.half_dim});
   Inspector* inspector = pass.inspector;
   const Inspector::Record* forced = inspector != nullptr ? inspector->force(name + ".slots") : nullptr;
@@ -67,7 +67,7 @@ Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMe
     inspector->records[name + ".slots"] = {{pass.batch(), pass.length(), m.heads, m.top_k}, {slots.begin(), slots.end()}, {}};
   }
   run(tape.stream(), SoftmaxRows{node.weights, node.weights, m.top_k});
-  run(tape.stream(), SlotRead{tape.value(node.r), node.slots, node.weights, tape.value(values)});
+  run(tape.stream(), SlotRead{tape.value(node.r), node.slots, node.weights, tape.matrix(values)});
   const Var r = node.r;
   tape.record(std::move(node));
   return r;

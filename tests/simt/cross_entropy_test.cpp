@@ -6,8 +6,10 @@ using namespace hebb_test;
 
 namespace {
 
+enum class Gradient { none, in_place, bf16 };
+
 template <class T>
-void check(int64_t rows, int64_t vocab, bool gradient) {
+void check(int64_t rows, int64_t vocab, Gradient gradient) {
   auto logits = random_values<T>(rows * vocab, 1, 8);
   std::vector<int32_t> targets;
   Numbers numbers(5);
@@ -24,7 +26,7 @@ void check(int64_t rows, int64_t vocab, bool gradient) {
       sum += std::exp(x[v]);
     }
     loss.push_back(target < 0 ? 0 : std::log(sum) - x[target]);
-    for (int64_t v = 0; gradient && v < vocab; ++v) {
+    for (int64_t v = 0; gradient != Gradient::none && v < vocab; ++v) {
       x[v] = target < 0 ? 0 : scale * (std::exp(x[v]) / sum - (v == target ? 1 : 0));
     }
   }
@@ -32,16 +34,26 @@ void check(int64_t rows, int64_t vocab, bool gradient) {
   DeviceArray<T> logits_in(logits);
   DeviceArray<double> loss_out(rows);
   DeviceArray<int32_t> targets_in(targets);
-  device::run(stream, hebb::CrossEntropy{.loss = loss_out.tensor(), .logits = logits_in.tensor({rows, vocab}), .targets = targets_in.tensor(),
-                                         .scale = scale, .gradient = gradient});
+  DeviceArray<hebb::bf16> elsewhere(rows * vocab);
+  const hebb::Tensor in = logits_in.tensor({rows, vocab});
+  device::run(stream, hebb::CrossEntropy{.loss = loss_out.tensor(),
+                                         .gradient = gradient == Gradient::none       ? hebb::Tensor{}
+                                                     : gradient == Gradient::in_place ? in
+                                                                                      : elsewhere.tensor({rows, vocab}),
+                                         .logits = in, .targets = targets_in.tensor(), .scale = scale});
   CHECK(relative_error(loss_out.host(), loss) < 1e-6);
-  CHECK(relative_error(logits_in.values(), d_logits) < (gradient ? kTolerance<T> : 0) + 1e-15);
+  if (gradient == Gradient::bf16) {
+    CHECK(relative_error(elsewhere.values(), d_logits) < kTolerance<hebb::bf16>);
+    CHECK(logits_in.values() == as_double(logits));
+  } else {
+    CHECK(relative_error(logits_in.values(), d_logits) < (gradient == Gradient::in_place ? kTolerance<T> : 0) + 1e-15);
+  }
 }
 
-TEMPLATE_TEST_CASE("cross-entropy and its gradient in place equal loops in double", "[fast]", float, hebb::bf16) {
+TEMPLATE_TEST_CASE("cross-entropy and its gradient, in place or elsewhere, equal loops in double", "[fast]", float, hebb::bf16) {
   const std::pair<int, int> size = GENERATE(std::pair{1, 1}, std::pair{7, 37}, std::pair{5, 1000}, std::pair{4, 5003});
-  const bool gradient = GENERATE(false, true);
-  CAPTURE(size.first, size.second, gradient);
+  const Gradient gradient = GENERATE(Gradient::none, Gradient::in_place, Gradient::bf16);
+  CAPTURE(size.first, size.second, static_cast<int>(gradient));
   both_ways([&] { check<TestType>(size.first, size.second, gradient); });
 }
 
@@ -55,8 +67,8 @@ TEST_CASE("logits of any size give a finite loss, and a NaN reaches it", "[fast]
     DeviceArray<float> in(logits);
     DeviceArray<double> loss(3);
     DeviceArray<int32_t> targets(std::vector<int32_t>{7, 0, 1});
-    device::run(stream, hebb::CrossEntropy{.loss = loss.tensor(), .logits = in.tensor({3, 300}), .targets = targets.tensor(), .scale = 1,
-                                           .gradient = true});
+    device::run(stream, hebb::CrossEntropy{.loss = loss.tensor(), .gradient = in.tensor({3, 300}), .logits = in.tensor({3, 300}),
+                                           .targets = targets.tensor(), .scale = 1});
     const std::vector<double> got = loss.host();
     CHECK(got[0] == 0);
     CHECK(got[1] == Catch::Approx(std::log(299.0)));

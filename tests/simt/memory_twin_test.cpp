@@ -71,43 +71,40 @@ TEST_CASE("selected slots and their weights equal the CPU's", "[fast]") {
 }
 
 TEST_CASE("product keys equal the CPU's", "[fast]") {
-  constexpr int64_t kTokens = 9, kHeads = 2, kKeys = 11, kHalf = 37, kChosen = 6;
-  Twins t;
-  const Shape chosen{kTokens, kHeads, kChosen};
-  const Twin q = t.input({kTokens, kHeads, 2, kHalf}), keys = t.input({kHeads, 2, kKeys, kHalf}), slots = t.integer_output(chosen),
-             sums = t.output(chosen);
-  const auto select = [&](auto at) { return ProductKeyTopK{at(slots), at(sums), at(q), at(keys)}; };
-  t.check(select);
-  t.prepare(select);
-  Twins score = t, softmax = t;
-  const Twin again = score.output(chosen), weights = softmax.output(chosen);
-  score.check([&](auto at) { return ProductKeyScore{at(again), at(slots), at(q), at(keys)}; });
-  softmax.check([&](auto at) { return SoftmaxRows{at(weights), at(sums), kChosen}; });
-}
-
-TEST_CASE("gradients of product keys and reads of slots equal the CPU's", "[fast]") {
-  constexpr int64_t kTokens = 9, kHeads = 2, kKeys = 5, kHalf = 37, kChosen = 6, kWidth = 13;
-  const Shape chosen{kTokens, kHeads, kChosen};
+  constexpr int64_t kTokens = 9, kHeads = 2, kKeys = 11, kHalf = 37, kChosen = 6, kWidth = 45;
+  const Shape chosen{kTokens, kHeads, kChosen}, queries{kTokens, kHeads, 2, kHalf}, books{kHeads, 2, kKeys, kHalf};
+  const Shape entries{kTokens, kHeads * kChosen}, table{kKeys * kKeys, kWidth};
   std::vector<int64_t> some;
   Numbers numbers(5);
   for (int64_t i = 0; i < chosen.numel(); ++i) {
     some.push_back(numbers.below(kKeys * kKeys));
   }
-  Twins back;
-  const Twin d_q = back.sum({kTokens, kHeads, 2, kHalf}), d_keys = back.sum({kHeads, 2, kKeys, kHalf}), d_sums = back.scratch(chosen),
-             d_weights = back.input(chosen), weights = back.input(chosen), slots = back.integers(chosen, some),
-             q = back.input({kTokens, kHeads, 2, kHalf}), keys = back.input({kHeads, 2, kKeys, kHalf});
-  back.check([&](auto at) {
-    return ProductKeyBackward{at(d_q), at(d_keys), at(d_sums), at(d_weights), at(weights), at(slots), at(q), at(keys), true};
+  in_both_types([&](Twins& t) {
+    const Twin q = t.input(queries), keys = t.parameter(books), slots = t.integer_output(chosen), sums = t.float_output(chosen);
+    const auto select = [&](auto at) { return ProductKeyTopK{at(slots), at(sums), at(q), at(keys)}; };
+    t.check(select);
+    t.prepare(select);
+    Twins score = t, softmax = t;
+    const Twin again = score.float_output(chosen), weights = softmax.float_output(chosen);
+    score.check([&](auto at) { return ProductKeyScore{at(again), at(slots), at(q), at(keys)}; });
+    softmax.check([&](auto at) { return SoftmaxRows{at(weights), at(sums), kChosen}; });
   });
-  Twins read;
-  const Shape entries{kTokens, kHeads * kChosen}, table{kKeys * kKeys, kWidth};
-  const Twin r = read.output({kTokens, kWidth}), at_slots = read.integers(entries, some), w = read.input(entries), values = read.input(table);
-  read.check([&](auto at) { return SlotRead{at(r), at(at_slots), at(w), at(values)}; });
-  Twins reverse;
-  const Twin d_w = reverse.output(entries), d_values = reverse.sum(table), d_r = reverse.input({kTokens, kWidth}),
-             from = reverse.integers(entries, some), factors = reverse.input(entries), rows = reverse.input(table);
-  reverse.check([&](auto at) { return SlotReadBackward{at(d_w), at(d_values), at(d_r), at(from), at(factors), at(rows)}; });
+  in_both_types([&](Twins& t) {
+    const Twin d_q = t.sum(queries), d_keys = t.float_sum(books), d_sums = t.scratch(chosen), d_weights = t.parameter(chosen),
+               weights = t.parameter(chosen), slots = t.integers(chosen, some), q = t.input(queries), keys = t.parameter(books);
+    t.check([&](auto at) {
+      return ProductKeyBackward{at(d_q), at(d_keys), at(d_sums), at(d_weights), at(weights), at(slots), at(q), at(keys), true};
+    });
+  });
+  in_both_types([&](Twins& t) {
+    const Twin r = t.output({kTokens, kWidth}), slots = t.integers(entries, some), w = t.parameter(entries), values = t.input(table);
+    t.check([&](auto at) { return SlotRead{at(r), at(slots), at(w), at(values)}; });
+  });
+  in_both_types([&](Twins& t) {
+    const Twin d_w = t.float_output(entries), d_values = t.float_sum(table), d_r = t.input({kTokens, kWidth}),
+               slots = t.integers(entries, some), w = t.parameter(entries), values = t.input(table);
+    t.check([&](auto at) { return SlotReadBackward{at(d_w), at(d_values), at(d_r), at(slots), at(w), at(values)}; });
+  });
 }
 
 }  // namespace

@@ -53,8 +53,8 @@ TEST_CASE("cross-entropy does not race", "[threads]") {
     DeviceArray<float> logits(random_values<float>(2 * 1100, 1));
     DeviceArray<double> loss(2);
     DeviceArray<int32_t> targets(std::vector<int32_t>{3, 1099});
-    device::run(stream, hebb::CrossEntropy{.loss = loss.tensor(), .logits = logits.tensor({2, 1100}), .targets = targets.tensor(),
-                                           .scale = 1, .gradient = true});
+    device::run(stream, hebb::CrossEntropy{.loss = loss.tensor(), .gradient = logits.tensor({2, 1100}), .logits = logits.tensor({2, 1100}),
+                                           .targets = targets.tensor(), .scale = 1});
     return logits.values();
   });
 }

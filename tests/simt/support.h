@@ -10,7 +10,6 @@
 #include "kernels/activation.h"
 #include "kernels/adamw.h"
 #include "kernels/add.h"
-#include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"

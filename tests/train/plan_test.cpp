@@ -63,3 +63,24 @@ TEST_CASE("an accounting of a paper covers only models of its layers", "[fast]")
   const ModelConfig config = memory_model();
   CHECK(paper_flops(Model(config), 64).empty());  // SDM beside PKM is in no paper
 }
+
+TEST_CASE("a run on a GPU is planned without one, in bf16 by default: masters, copies of matrices, small activations", "[fast]") {
+  const TempFolder folder;
+  const auto plan = [&](const std::string& precision) {
+    RunConfig config = test_run(folder);
+    config.model = memory_model();
+    config.train.device = "cuda";
+    config.train.precision.reset();
+    if (!precision.empty()) { config.train.precision = precision; }
+    resolve(config, {}, false);
+    return plan_memory(config);
+  };
+  const MemoryPlan narrow = plan(""), wide = plan("fp32");
+  const ModelConfig config = memory_model();
+  const Model model(config);
+  int64_t matrices = 0;
+  for (const auto& p : model.params().all()) { matrices += p->is_matrix() ? p->spec.shape.numel() : 0; }
+  CHECK(narrow.parameter_bytes == wide.parameter_bytes + 2 * matrices);
+  CHECK(narrow.gradient_bytes == wide.gradient_bytes);
+  CHECK(narrow.work_bytes < wide.work_bytes);
+}

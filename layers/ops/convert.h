@@ -1,0 +1,10 @@
+#pragma once
+#include "core/tape.h"
+
+namespace hebb {
+
+/// x in another type, f32 or bf16; x itself where it has that type. For what a layer computes in fp32 among bf16
+/// activations (spec 83, section 7).
+Var convert(Tape& tape, Var x, DType dtype);
+
+}  // namespace hebb

@@ -1,0 +1,82 @@
+#include "core/params.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/bfloat.h"
+#include "core/tape.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+/// A matrix, a vector, a table with three dimensions and a fast matrix.
+struct Store {
+  Stream stream;
+  Arena arena{DeviceKind::cpu};
+  ParamStore params;
+  Param &matrix, &vector, &cube, &fast;
+
+  explicit Store(DType dtype)
+      : matrix(params.declare({"matrix", {5, 7}, init::normal(1)})),
+        vector(params.declare({"vector", {7}, init::normal(1)})),
+        cube(params.declare({"cube", {2, 3, 3}, init::normal(1)})),
+        fast(params.declare({"fast", {3, 3}, init::normal(1), ParamKind::fast})) {
+    params.allocate(arena, dtype, true);
+    params.initialize(stream, 1);
+  }
+  bool is_fresh() const {
+    for (int64_t i = 0; i < matrix.value.numel(); ++i) {
+      if (matrix.copy.as<bf16>()[i].bits != nearest_bf16(matrix.value.as<float>()[i]).bits) { return false; }
+    }
+    return true;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("numbers round to the nearest bf16, ties to the even one", "[fast]") {
+  CHECK(widened(nearest_bf16(1.00390625f)) == 1.0f);           // 1 + 2^-8: between 1 and 1 + 2^-7
+  CHECK(widened(nearest_bf16(1.01171875f)) == 1.015625f);      // 1 + 3 2^-8: between 1 + 2^-7 and 1 + 2^-6
+  CHECK(widened(nearest_bf16(1.00390637f)) == 1.0078125f);     // just above the first tie
+  CHECK(widened(nearest_bf16(-3.0f)) == -3.0f);
+  CHECK(std::isinf(widened(nearest_bf16(std::numeric_limits<float>::max()))));
+  CHECK(std::isnan(widened(nearest_bf16(std::numeric_limits<float>::quiet_NaN()))));
+}
+
+TEST_CASE("stores for bf16 hold fp32 values and rounded copies of trained matrices alone", "[fast]") {
+  Store s(DType::bf16);
+  CHECK(s.params.dtype() == DType::bf16);
+  for (const Param* p : {&s.matrix, &s.vector, &s.cube}) {
+    CHECK(p->value.dtype == DType::f32);
+    CHECK(p->grad.dtype == DType::f32);
+    CHECK(p->m.dtype == DType::f32);
+  }
+  CHECK(s.fast.value.dtype == DType::f32);
+  CHECK(s.matrix.copy.shape == s.matrix.value.shape);
+  CHECK_FALSE(s.vector.copy.defined());
+  CHECK_FALSE(s.cube.copy.defined());
+  CHECK_FALSE(s.fast.copy.defined());
+  CHECK(s.is_fresh());
+  s.matrix.value.as<float>()[4] += 1;
+  CHECK_FALSE(s.is_fresh());
+  s.params.refresh_copies(s.stream);
+  CHECK(s.is_fresh());
+  CHECK_FALSE(Store(DType::f32).matrix.copy.defined());
+  CHECK_FALSE(Store(DType::f64).matrix.copy.defined());
+}
+
+TEST_CASE("matrix products read the copy of a parameter, also through a view, and everything else the value", "[fast]") {
+  Store s(DType::bf16);
+  Tape tape(s.stream, s.arena, true);
+  const Var matrix = tape.leaf(s.matrix.value, s.matrix.grad, &s.matrix.reached, s.matrix.copy);
+  const Var vector = tape.leaf(s.vector.value, s.vector.grad, &s.vector.reached, s.vector.copy);
+  CHECK(tape.matrix(matrix).data == s.matrix.copy.data);
+  CHECK(tape.value(matrix).data == s.matrix.value.data);
+  CHECK(tape.matrix(vector).data == s.vector.value.data);
+  const Var view = tape.view(matrix, {35});
+  CHECK(tape.matrix(view).data == s.matrix.copy.data);
+  CHECK(tape.matrix(view).shape == Shape{35});
+  CHECK(tape.grad_slot(view).tensor.data == s.matrix.grad.data);
+}

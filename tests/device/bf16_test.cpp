@@ -1,0 +1,401 @@
+// Whole models in bf16 on the device "cuda" (a GPU, or the SIMT emulator) against the CPU in fp64, from the same weights.
+#include "core/bfloat.h"
+#include "core/cuda_device.h"
+#include "tests/layers/harness.h"
+#include "tests/train/run_fixture.h"
+#include "train/micro_batch.h"
+#include "train/session.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+bool has_device() {
+  if (cuda::device_count() == 0) {
+    WARN("no usable GPU: nothing was tested");
+    return false;
+  }
+  return true;
+}
+
+double rms(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double v : x) {
+    sum += v * v;
+  }
+  return std::sqrt(sum / static_cast<double>(x.size()));
+}
+
+struct DeviceModel {
+  ModelConfig config;
+  Stream stream;
+  Arena arena{DeviceKind::cuda};
+  std::unique_ptr<Model> model;
+
+  explicit DeviceModel(TestModel& like) {
+    stream.device = DeviceKind::cuda;
+    Fields::read(Fields::write(like.config), "model", config);
+    model = std::make_unique<Model>(config);
+    model->params().allocate(arena, DType::bf16, true);
+    model->params().initialize(stream, 1);
+    for (const auto& p : model->params().all()) {
+      if (p->spec.kind == ParamKind::buffer) {
+        continue;
+      }
+      const std::vector<double> values = like.get(like.param(p->name()));
+      const std::vector<float> narrow(values.begin(), values.end());
+      copy_to_device(stream, p->value, narrow.data());
+    }
+    model->params().refresh_copies(stream);
+  }
+};
+
+double rms_difference(std::vector<double> a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i] -= b[i];
+  }
+  return rms(a);
+}
+
+/// Rounds the matrices of a model in fp64.
+void round_matrices(TestModel& m) {
+  for (const auto& p : m.model->params().all()) {
+    if (p->is_matrix()) {
+      std::vector<double> values = m.get(*p);
+      for (double& x : values) {
+        x = static_cast<double>(widened(nearest_bf16(static_cast<float>(x))));
+      }
+      m.set(*p, values);
+    }
+  }
+}
+
+/// Logits and loss within 2e-2 of the largest entry, or twice what rounding the matrices alone does to the model in fp64: some of these
+/// models amplify. Gradients by the ratio of rms error to rms, 5e-2; those that are small because terms cancel against 3e-3 of all
+/// gradients. Discrete decisions are those of the fp64 model: rounding may turn near ties.
+void check_model(const std::string& layers, const std::string& pattern, const std::string& model = "", int64_t length = 67) {
+  CAPTURE(layers, length);
+  const std::string json = R"({"vocab_size": 61, "hidden_size": 72, "num_layers": 2, )" + model + R"("layers": {
+      "mlp": {"type": "swiglu", "intermediate_size": 88},)" + layers + R"(}, "pattern": )" + pattern + "}";
+  TestModel expected(json, DType::f64, 3, 0.1), with_rounded(json, DType::f64, 3, 0.1);
+  TraceInput input = random_input(2, length, 61);
+  input.doc_ids = documents({length, 3, 1, length - 24, 20});  // a row of one document, a row of four
+  for (int64_t t = 0; t < length; t += 5) {
+    input.targets[static_cast<size_t>(t)] = -100;
+  }
+  DeviceModel tested(expected);
+  TraceOptions options = with_grads();
+  options.inside = true;
+  const TraceOutput b = expected.run(input, options);
+  for (const auto& [name, record] : b.inside) {
+    if (!record.integers.empty()) {
+      options.forced[name] = record;
+    }
+  }
+  round_matrices(with_rounded);
+  const TraceOutput rounded = with_rounded.run(input, options);
+  const TraceOutput a = trace(*tested.model, tested.stream, tested.arena, input, options);
+  const double amplified = 2 * compare(rounded.logits.values, b.logits.values).relative();
+  check_close("logits", a.logits.values, b.logits.values, std::max(2e-2, amplified));
+  check_close("loss", {a.loss}, {b.loss}, 2e-2);
+  double all = 0;
+  for (const auto& [name, gradient] : b.grads) {
+    all = std::hypot(all, rms(gradient.values));
+  }
+  CHECK(a.grads.size() == b.grads.size());
+  for (const auto& [name, gradient] : b.grads) {
+    REQUIRE(a.grads.count(name) == 1);
+    const double size = rms(gradient.values), error = rms_difference(a.grads.at(name).values, gradient.values);
+    INFO(name << ": rms " << size << ", of the error " << error << ", ratio " << error / size << ", all gradients " << all);
+    CHECK(error <= std::max(5e-2 * size, 3e-3 * all));
+  }
+}
+
+const std::string kOnePattern = R"([{"mixer": "x", "ffn": "mlp"}])";
+
+}  // namespace
+
+TEST_CASE("attention in bf16 equals the CPU in fp64 within the rounding of its operands") {
+  if (!has_device()) {
+    return;
+  }
+  const std::string size = GENERATE(as<std::string>(), R"("num_heads": 2, "num_kv_heads": 1, "head_dim": 64)",
+                                    R"("num_heads": 1, "head_dim": 128)");
+  const std::string options = GENERATE(as<std::string>(), R"("rope": {"theta": 10000.0})",
+                                       R"("qk_norm": "rms", "gate": "element", "window": 20)",
+                                       R"("qk_norm": "l2", "gate": "head", "token_shift": true, "rope": {"theta": 100.0, "dims": 24})",
+                                       R"("qk_norm": "layer", "value_residual": "gated", "value_residual_rank": 5)",
+                                       R"("value_residual": "lambda", "value_residual_source": "embedding")");
+  check_model(R"("x": {"type": "attention", )" + size + ", " + options + "}", kOnePattern);
+}
+
+TEST_CASE("models of other norms, tied embeddings, residual scales and relu2 in bf16 equal the CPU in fp64") {
+  if (!has_device()) {
+    return;
+  }
+  const std::string model = GENERATE(as<std::string>(), R"("norm": "layer", "embed_norm": true, "residual_scale": 0.7, )",
+                                     R"("norm": "rms_unit_offset", "tie_embeddings": true, )");
+  check_model(R"("x": {"type": "attention", "num_heads": 2, "head_dim": 64, "rope": {"theta": 10000.0}},
+                 "shifted": {"type": "relu2", "intermediate_size": 40, "token_shift": true})",
+              R"([{"mixer": "x", "ffn": "mlp"}, {"mixer": "x", "ffn": "shifted"}])", model);
+}
+
+TEST_CASE("gdn in bf16 equals the CPU in fp64 within the rounding of its operands") {
+  if (!has_device()) {
+    return;
+  }
+  const std::string size = GENERATE(as<std::string>(), R"("num_heads": 2, "key_head_dim": 64, "value_head_dim": 128)",
+                                    R"("num_heads": 1, "num_value_heads": 2, "key_head_dim": 128, "value_head_dim": 64)");
+  const std::string options = GENERATE(as<std::string>(), R"("conv_size": 4)",
+                                       R"("conv_size": 4, "conv_bias": true, "output_gate": "sigmoid", "initial_state": "learned")",
+                                       R"("conv_size": 0, "allow_neg_eigval": true, "chunk_size": 32, "output_gate": "none")");
+  check_model(R"("x": {"type": "gdn", )" + size + ", " + options + "}", kOnePattern);
+}
+
+TEST_CASE("mamba2 in bf16 equals the CPU in fp64 within the rounding of its operands") {
+  if (!has_device()) {
+    return;
+  }
+  const std::string options = GENERATE(as<std::string>(), R"("head_dim": 64, "state_dim": 128)",
+                                       R"("head_dim": 128, "state_dim": 64, "skip": "channel", "initial_state": "learned",
+                                          "norm_before_gate": true)");
+  check_model(R"("x": {"type": "mamba2", "num_heads": 2, "num_groups": 1, )" + options + "}", kOnePattern);
+}
+
+TEST_CASE("product keys in bf16 equal the CPU in fp64 within the rounding of their operands") {
+  if (has_device()) {
+    check_model(R"("x": {"type": "attention", "num_heads": 1, "head_dim": 64, "rope": {"theta": 10000.0}},
+                   "pkm": {"type": "pkm", "num_subkeys": 7, "key_dim": 22, "value_dim": 20, "num_heads": 2, "top_k": 3})",
+                R"([{"mixer": "x", "ffn": "mlp"}, {"mixer": "x", "ffn": "pkm"}])");
+  }
+}
+
+TEST_CASE("memory layers in bf16 equal the CPU in fp64 within the rounding of their operands") {
+  if (!has_device()) {
+    return;
+  }
+  struct Case {
+    std::string layer;
+    bool is_memory = false;
+  };
+  const Case c = GENERATE(
+      Case{R"("type": "sdm", "num_heads": 2, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)"},
+      Case{R"("type": "ovq", "num_heads": 2, "head_dim": 36, "chunk_size": 10, "max_centroids": 12)"},
+      Case{R"("type": "vq", "num_heads": 2, "head_dim": 36, "codebook_size": 12, "chunk_size": 16)"},
+      Case{R"("type": "kvm", "num_heads": 2, "head_dim": 64, "chunk_size": 8, "window_chunks": 2, "state": {"mode": "fixed", "rows": 12},
+               "rope": {"theta": 10000.0, "dims": 24})"},
+      Case{R"("type": "ham", "rnn": {"num_heads": 1, "key_head_dim": 72, "value_head_dim": 72},
+               "kv": {"num_heads": 2, "key_head_dim": 36, "value_head_dim": 36, "rope": {"theta": 10000.0}}, "threshold": {"tau": 1.0})"},
+      Case{R"("type": "lact", "num_heads": 2, "num_fast_heads": 2, "window": 16, "chunk_size": 20)"},
+      Case{R"("type": "fwpkm", "num_subkeys": 6, "key_dim": 24, "value_dim": 28, "top_k": 3, "chunk_size": 16)", true},
+      Case{R"("type": "fwmlp", "key_dim": 24, "value_dim": 28, "fast_dim": 20, "chunk_size": 16)", true});
+  const std::string x = R"("x": {)" + c.layer + "}";
+  const std::string attention = R"(, "a": {"type": "attention", "num_heads": 2, "head_dim": 36, "rope": {"theta": 10000.0}})";
+  try {
+    check_model(x + (c.is_memory ? attention : ""), c.is_memory ? R"([{"memory": "x", "mixer": "a", "ffn": "mlp"}])" : kOnePattern);
+  } catch (const Error& error) {
+    REQUIRE_THAT(error.what(), Catch::Contains("this build has no CUDA code"));
+    WARN(c.layer << ": " << error.what());
+  }
+}
+
+namespace {
+
+/// 30 steps of a model of gdn, attention and product keys.
+RunConfig mixed_run(const TempFolder& folder, const std::string& device, const std::string& precision, const std::string& changes = "{}") {
+  const fs::path tokens = fs::exists(folder / "tokens.bin") ? folder / "tokens.bin" : write_tokens(folder);
+  Json json = parse_json(R"({
+    "name": "mixed",
+    "model": {"vocab_size": 29, "hidden_size": 40, "num_layers": 3, "layers": {
+      "att": {"type": "attention", "num_heads": 2, "head_dim": 20, "rope": {"theta": 10000.0}},
+      "gdn": {"type": "gdn", "num_heads": 2, "key_head_dim": 16, "value_head_dim": 20},
+      "pkm": {"type": "pkm", "num_subkeys": 5, "key_dim": 12, "value_dim": 24, "num_heads": 2, "top_k": 3},
+      "mlp": {"type": "swiglu", "intermediate_size": 56}},
+      "pattern": [{"mixer": "gdn", "ffn": "mlp"}, {"mixer": "att", "ffn": "pkm"}, {"mixer": "gdn", "ffn": "mlp"}]},
+    "data": {"sources": [{"path": "TOKENS", "format": "raw_u16", "split_token": 0}]},
+    "train": {"steps": 30, "batch_size": 4, "micro_batch_size": 2, "sequence_length": 19, "seed": 5, "document_mask": true,
+              "log_every": 1, "checkpoint": {"every": 100}},
+    "optimizer": {"lr": 0.01, "weight_decay": 0.1}, "schedule": {"type": "cosine", "warmup_steps": 4, "min_lr": 0.001}})",
+                         "mixed.json");
+  json.find("data")->find("sources")->items()[0].set("path", Json(tokens.string()));
+  json.find("train")->set("device", Json(device));
+  json.find("train")->set("precision", Json(precision));
+  merge_json(json, parse_json(changes, "changes.json"));
+  RunConfig config;
+  Fields::read(json, "", config);
+  resolve(config, {});
+  return config;
+}
+
+RunOptions from_checkpoint(const fs::path& checkpoint) {
+  RunOptions options;
+  options.init_from = checkpoint;
+  return options;
+}
+
+/// Parameters whose copy is not the rounded value.
+std::vector<std::string> stale_copies(const ParamStore& params) {
+  Stream stream;
+  stream.device = DeviceKind::cuda;
+  std::vector<std::string> stale;
+  for (const auto& p : params.all()) {
+    if (!p->is_matrix()) {
+      continue;
+    }
+    std::vector<float> values(static_cast<size_t>(p->value.numel()));
+    std::vector<bf16> copy(values.size());
+    copy_to_host(stream, values.data(), p->value);
+    copy_to_host(stream, copy.data(), p->copy);
+    const bool is_fresh = std::equal(values.begin(), values.end(), copy.begin(),
+                                     [](float x, bf16 y) { return nearest_bf16(x).bits == y.bits; });
+    if (!is_fresh) {
+      stale.push_back(p->name());
+    }
+  }
+  return stale;
+}
+
+}  // namespace
+
+TEST_CASE("a training run in bf16 follows the run in fp32 on the CPU, and bf16 is the default on a GPU") {
+  if (!has_device()) {
+    return;
+  }
+  const TempFolder folder;
+  RunConfig config = mixed_run(folder, "cuda", "bf16");
+  config.train.precision.reset();
+  resolve(config, {});
+  CHECK(config.train.precision == "bf16");
+  Heard heard;
+  REQUIRE(run_in(folder / "bf16", std::move(config), heard) == 0);
+  REQUIRE(run_in(folder / "fp32", mixed_run(folder, "cpu", "fp32")) == 0);
+  CHECK(heard.has("precision bf16"));
+  const std::vector<double> a = metric(folder / "bf16", "loss"), b = metric(folder / "fp32", "loss");
+  REQUIRE(a.size() == 30);
+  // Step 1 has the same weights but for rounding: logits near 0, so the loss near ln 29 hardly moves. Then the runs drift apart, as
+  // those of two machines would: at single steps by a part of what the loss falls by (more than 0.5), on average by little.
+  CHECK(std::abs(a[0] - b[0]) < 1e-3);
+  CHECK(b.front() - b.back() > 0.5);
+  double drift = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    INFO("step " << i + 1 << ": " << a[i] << " in bf16, " << b[i] << " in fp32");
+    CHECK(std::abs(a[i] - b[i]) < 0.15);
+    drift += (a[i] - b[i]) / static_cast<double>(a.size());
+  }
+  CHECK(std::abs(drift) < 0.03);
+}
+
+TEST_CASE("a bf16 run resumes with the same bits, and its checkpoints load on the CPU and back") {
+  if (!has_device()) {
+    return;
+  }
+  const TempFolder folder;
+  const auto steps = [](int n) { return R"({"train": {"steps": )" + std::to_string(n) + R"(}, "schedule": {"type": "constant"}})"; };
+  REQUIRE(run_in(folder / "whole", mixed_run(folder, "cuda", "bf16", steps(6))) == 0);
+  REQUIRE(run_in(folder / "parts", mixed_run(folder, "cuda", "bf16", steps(3))) == 0);
+  Heard heard;
+  REQUIRE(run_in(folder / "parts", mixed_run(folder, "cuda", "bf16", steps(6)), heard) == 0);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+    CHECK(read_file(checkpoint_in(folder / "whole", 6) / file) == read_file(checkpoint_in(folder / "parts", 6) / file));
+  }
+  CHECK(metrics_of(folder / "whole") == metrics_of(folder / "parts"));
+
+  const SafetensorsFile file(checkpoint_in(folder / "whole", 6) / "model.safetensors");
+  CHECK(file.find("lm_head.weight")->dtype == DType::f32);  // masters: more than bf16 holds
+  const std::vector<double> head = file.doubles("lm_head.weight");
+  CHECK(std::any_of(head.begin(), head.end(), [](double x) { return double(widened(nearest_bf16(static_cast<float>(x)))) != x; }));
+
+  // Both devices begin where the other one ended: the first loss is that of the same weights.
+  Heard cpu, gpu;
+  REQUIRE(run_in(folder / "cpu", mixed_run(folder, "cpu", "fp32", steps(3)), cpu, from_checkpoint(folder / "whole")) == 0);
+  REQUIRE(run_in(folder / "gpu", mixed_run(folder, "cuda", "bf16", steps(1)), gpu, from_checkpoint(folder / "cpu")) == 0);
+  REQUIRE(run_in(folder / "again", mixed_run(folder, "cpu", "fp32", steps(1)), cpu, from_checkpoint(folder / "cpu")) == 0);
+  CHECK(metric(folder / "gpu", "loss")[0] == Catch::Approx(metric(folder / "again", "loss")[0]).epsilon(5e-3));
+}
+
+TEST_CASE("copies of matrices are the rounded parameters whenever a pass reads them") {
+  if (!has_device()) {
+    return;
+  }
+  const TempFolder folder;
+  const auto steps = [](int n) { return R"({"train": {"steps": )" + std::to_string(n) + "}}"; };
+  {
+    RunOptions options = in_folder(folder / "run");
+    Heard heard;
+    Trainer trainer(mixed_run(folder, "cuda", "bf16", steps(2)), options, {}, heard.console(), "test");
+    CHECK(stale_copies(trainer.params()).empty());  // initial values
+    REQUIRE(trainer.run() == 0);
+    CHECK(stale_copies(trainer.params()).empty());  // after updates
+    Param& head = *trainer.params().find("lm_head.weight");
+    Stream stream;
+    stream.device = DeviceKind::cuda;
+    const float planted = 3;
+    copy_to_device(stream, head.value.slice(7, {1}), &planted);
+    CHECK(stale_copies(trainer.params()) == std::vector<std::string>{"lm_head.weight"});
+  }
+  Heard heard;
+  {
+    const Trainer resumed(mixed_run(folder, "cuda", "bf16", steps(3)), in_folder(folder / "run"), {}, heard.console(), "test");
+    CHECK(stale_copies(resumed.params()).empty());  // a checkpoint
+  }
+  RunOptions options = from_checkpoint(folder / "run");
+  options.run_folder = folder / "other";
+  const Trainer started(mixed_run(folder, "cuda", "bf16", steps(3)), options, {}, heard.console(), "test");
+  CHECK(stale_copies(started.params()).empty());  // weights
+}
+
+TEST_CASE("the memory plan of a bf16 run counts masters, copies and activations of two bytes") {
+  if (!has_device()) {
+    return;
+  }
+  const TempFolder folder;
+  const RunConfig narrow = mixed_run(folder, "cuda", "bf16"), wide = mixed_run(folder, "cuda", "fp32");
+  const MemoryPlan a = plan_memory(narrow), b = plan_memory(wide);
+  const Model model(narrow.model);
+  int64_t matrices = 0;
+  for (const auto& p : model.params().all()) {
+    matrices += p->is_matrix() ? p->spec.shape.numel() : 0;
+  }
+  CHECK(a.parameter_bytes == b.parameter_bytes + 2 * matrices);
+  CHECK(a.gradient_bytes == b.gradient_bytes);
+  CHECK(a.work_bytes < b.work_bytes);
+  // The same micro-batch on the device itself, with the planned documents.
+  TrainMemory memory(narrow, DeviceKind::cuda, 0, 0);
+  memory.model.params().initialize(memory.stream, 1);
+  memory.model.params().zero_grads(memory.stream);
+  MicroBatch rows(*narrow.train.micro_batch_size, narrow.train.sequence_length);
+  for (int64_t i = 0; i < rows.rows * rows.length; ++i) {
+    rows.doc_ids[static_cast<size_t>(i)] = static_cast<int32_t>(i % rows.length * 8 / rows.length);
+  }
+  PassSettings settings;
+  settings.training = settings.document_mask = true;
+  run_micro_batch(memory.model, memory.stream, memory.work, rows, settings, memory.row_loss.tensor().slice(0, {rows.rows * rows.length}),
+                  1.0);
+  CHECK(memory.state.peak_bytes() == a.state_bytes());
+  // The plan has room for a validation pass beside state that is set aside, too.
+  CHECK(memory.work.peak_bytes() <= a.work_bytes);
+  CHECK(static_cast<double>(memory.work.peak_bytes()) > 0.99 * static_cast<double>(a.work_bytes));
+}
+
+TEST_CASE("evaluation and decoding in bf16 equal the CPU in fp64 within rounding") {
+  if (!has_device()) {
+    return;
+  }
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", mixed_run(folder, "cpu", "fp32", R"({"train": {"steps": 20}})")) == 0);
+  const ModelSource source = read_model_source(folder / "run");
+  const auto session = [&](DeviceKind device, DType dtype) {
+    return std::make_unique<Session>(read_model_source(folder / "run"), source.weights, Compute{device, dtype});
+  };
+  const auto gpu = session(DeviceKind::cuda, DType::bf16), cpu = session(DeviceKind::cpu, DType::f64);
+  std::vector<int32_t> tokens{1, 10, 15, 21, 5, 9, 8, 1, 10, 28, 25, 3, 24};
+  const auto a = gpu->new_state(), b = cpu->new_state();
+  const std::vector<int32_t> inputs(tokens.begin(), tokens.end() - 4), targets(tokens.begin() + 1, tokens.end() - 3);
+  check_close("losses", gpu->score(inputs, targets, *a, {}), cpu->score(inputs, targets, *b, {}), 2e-2);
+  for (size_t t = inputs.size(); t < tokens.size(); ++t) {  // one by one from there
+    const std::span<const int32_t> next(tokens.data() + t, 1);
+    check_close("logits", gpu->read(next, *a, {}), cpu->read(next, *b, {}), 2e-2);
+  }
+}
