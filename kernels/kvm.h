@@ -17,7 +17,7 @@ struct KvmRule {
   double scale = 1.0;  // of the logits
 };
 
-/// Queries that are read out together.
+/// Queries that the CPU reads out together.
 constexpr int64_t kKvmTile = 64;
 
 /// The rows of every row of the batch and kv head, with room for R. Shapes: keys [B, K, R, D] and values
@@ -32,25 +32,36 @@ struct KvmWindow {
   Tensor k, v, gates;
 };
 
+/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D], k [B, T, K, D].
+inline int64_t kvm_forward_work(const Shape& q, const Shape& k, const KvmRule& rule, int64_t room) {
+  const int64_t keys = k[0] * k[2] * rule.chunk, tiles = room / 64 + 2;
+  return q[0] * q[1] * (q[2] * (q[3] + 1) + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + keys * (3 * tiles + 3) + 256;
+}
+inline int64_t kvm_backward_work(const Shape& q, const Shape& k, const KvmRule& rule) {
+  const int64_t keys = k[0] * k[2] * rule.chunk, slices = q[3] / 256 + 1;
+  return q[0] * q[1] * (q[2] * (2 * q[3] + 1 + slices) + 2 * k[2] + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + keys * (3 * q[3] + 1) + 256;
+}
+
 /// Key-value means (spec 70, section 4). o [B, T, H, Dv]; q [B, T, H, D], k [B, T, K, D], v [B, T, K, Dv]; gate
 /// [B, T, K] logits of the merge gate, or undefined (no gate); norm_weight, norm_bias [D]; window_temp, state_temp [H]
 /// or undefined (1); doc_start [B, T] i32; sizes [chunks] i32: rows that the queries of a document's chunk see.
 /// Query head h reads kv head h K / H. Advances `rows` and `window`: scratch, or what rows that continue carry on from.
 /// lse [B, T, H]: log-sum-exp of the logits, may be undefined. routes [B, K, T] i32: 2 row + 1 where the token founded
 /// the row, 2 row where it joined it, -1 where it is still in the window; an input with `forced`; may be undefined.
-/// scratch [B, K, kKvmTile, R + W C], memory_keys [B, K, C, D].
+/// scratch [B, K, kKvmTile, R + W C] (CPU), memory_keys [B, K, C, D], work [kvm_forward_work(...)] (GPU). All but q, k, v, o, gate and
+/// routes are fp32 where those are bf16.
 /// Cost: 2 H (D + Dv)(m + (W - 1/2) C) + 2 K D m flops a token, m = rows; bound by the products, the rows of a head
 /// stay in cache while they are few. Rows x kv heads run in parallel, chunks in sequence.
 struct KvmForward {
   Tensor o, lse, routes;
   KvmRows rows;
   KvmWindow window;
-  Tensor scratch, memory_keys;
+  Tensor scratch, memory_keys, work;
   Tensor q, k, v, gate, norm_weight, norm_bias, window_temp, state_temp, doc_start, sizes;
   KvmRule rule;
   bool forced;
 };
-HEBB_KERNEL_CPU(KvmForward)
+HEBB_KERNEL(KvmForward)
 
 /// Gradients with the routes as constants (spec 70, section 5), for rows that continue nothing. Replays the sums from
 /// the routes, keeping the version of each row that an update made, at the token by which the update first touched the
@@ -58,16 +69,17 @@ HEBB_KERNEL_CPU(KvmForward)
 /// present version was read as (hats) and the running gradients of its sums, which go to the tokens of each update.
 /// d_norm_weight, d_norm_bias, d_window_temp and d_state_temp are added to; undefined where not wanted.
 /// Scratch: rows, d_rows (without counts), versions [B, K, T, D + Dv], previous [B, K, T] i32, latest [B, K, R] i32,
-/// scratch [B, K, 2, kKvmTile, R + W C], partial [B, K, 2 D + 2 H / K]. T of versions is 1 where no state is used.
+/// scratch [B, K, 2, kKvmTile, R + W C] and partial [B, K, 2 D + 2 H / K] (CPU), work [kvm_backward_work(...)] (GPU). T of versions is
+/// 1 where no state is used.
 /// Cost: 2.5 times the forward readout; routing costs nothing.
 struct KvmBackward {
   Tensor d_q, d_k, d_v, d_gate, d_norm_weight, d_norm_bias, d_window_temp, d_state_temp;
   KvmRows rows, d_rows;
-  Tensor versions, previous, latest, scratch, partial;
+  Tensor versions, previous, latest, scratch, partial, work;
   Tensor d_o, o, lse, routes, q, k, v, gate, norm_weight, norm_bias, window_temp, state_temp, doc_start, sizes;
   KvmRule rule;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_gate;
 };
-HEBB_KERNEL_CPU(KvmBackward)
+HEBB_KERNEL(KvmBackward)
 
 }  // namespace hebb

@@ -1,6 +1,4 @@
 #pragma once
-#include <algorithm>
-
 #include "core/stream.h"
 
 namespace hebb {
@@ -19,17 +17,23 @@ struct OvqRule {
   int64_t layer = 0;           // names the random scores
 
   /// Centroids after t tokens of a document, t a multiple of chunk.
-  int64_t size(int64_t t) const {
+  constexpr int64_t size(int64_t t) const {
     if (t == 0) { return 0; }
-    const int64_t n = max_centroids;
+    const int64_t n = max_centroids, most = n < t ? n : t;
     const int64_t length = growth == OvqGrowth::linear ? growth_length : t;
     const int64_t grown = growth == OvqGrowth::full ? t : t * n / (length + n);
-    return std::min({n, t, std::max<int64_t>(1, grown)});
+    return grown < 1 ? 1 : grown < most ? grown : most;
   }
 };
 
-/// Queries that are read out together.
+/// Queries that the CPU reads out together.
 constexpr int64_t kOvqTile = 32;
+
+/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D], k [B, T, K, D].
+inline int64_t ovq_work(const Shape& q, const Shape& k, const OvqRule& rule, int64_t room) {
+  const int64_t tokens = q[0] * q[1], units = k[0] * k[2], tiles = room / 64 + 1;
+  return tokens * (q[2] + k[2] + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + units * rule.chunk * (2 * tiles + 5) + 2 * k[2] + 256;
+}
 
 /// The running dictionary of every row and kv head, with room for R centroids. Shapes: keys [B, K, R, D], values
 /// [B, K, R, Dv], log_counts [B, K, R], counts [B, K, R] i32.
@@ -41,33 +45,34 @@ struct OvqDictionary {
 /// [B, T, K, Dv]; doc_start [B, T] i32. Advances `dictionary` and the keys and values of the current chunk,
 /// pending_k [B, K, L, D] and pending_v [B, K, L, Dv]: scratch, or what rows that continue carry on from.
 /// lse [B, T, H]: log-sum-exp of the logits, may be undefined. ids [B, K, T] i32: centroid of every key,
-/// -1 = not folded in; an input with `forced`; may be undefined. scratch [B, K, kOvqTile, R + L].
+/// -1 = not folded in; an input with `forced`; may be undefined. scratch [B, K, kOvqTile, R + L] (CPU), work
+/// [ovq_work(...)] (GPU). All but q, k, v, o and ids are fp32 where those are bf16.
 /// Cost: 2 H (D + Dv)(n + L/2) + 2 K D n flops a token, n = centroids; bound by the products, the dictionary of a
 /// head stays in cache. Rows x kv heads run in parallel, chunks in sequence.
 struct OvqForward {
   Tensor o, lse, ids;
   OvqDictionary dictionary;
-  Tensor pending_k, pending_v, scratch;
+  Tensor pending_k, pending_v, scratch, work;
   Tensor q, k, v, doc_start;
   OvqRule rule;
   bool forced;
 };
-HEBB_KERNEL_CPU(OvqForward)
+HEBB_KERNEL(OvqForward)
 
 /// Gradients with assignments and counts as constants (spec 60, section 5), for rows that continue nothing. Folds the
 /// chunks in again, keeping the version of each row that a chunk made, at the token of the row's first key of the
 /// chunk (at most T versions), then walks the chunks backwards and undoes them: never a snapshot.
 /// Scratch: dictionary and d_dictionary (keys and values only), versions [B, K, T, D + Dv], inverse_norms [B, K, T, 2],
-/// previous [B, K, T] i32, latest [B, K, R] i32, scratch [B, K, 2, kOvqTile, R + L].
+/// previous [B, K, T] i32, latest [B, K, R] i32, scratch [B, K, 2, kOvqTile, R + L] (CPU), work [ovq_work(...)] (GPU).
 /// Cost: 2.5 times the forward readout.
 struct OvqBackward {
   Tensor d_q, d_k, d_v;
   OvqDictionary dictionary, d_dictionary;
-  Tensor versions, inverse_norms, previous, latest, scratch;
+  Tensor versions, inverse_norms, previous, latest, scratch, work;
   Tensor d_o, o, lse, ids, q, k, v, doc_start;
   OvqRule rule;
   bool accumulate_q, accumulate_k, accumulate_v;
 };
-HEBB_KERNEL_CPU(OvqBackward)
+HEBB_KERNEL(OvqBackward)
 
 }  // namespace hebb

@@ -14,38 +14,43 @@ struct VqPoints {
   Tensor points, bias, codes, dither, idle;
   double idle_bonus;
 };
-HEBB_KERNEL_CPU(VqPoints)
+HEBB_KERNEL(VqPoints)
 
 /// ids [B, K, T] i32 = the first m that attains max_m k . points[m] + bias[m]. k [B, T, K, D]; points [K, M, D];
 /// bias [K, M] or undefined. FLOPs: 2 K D M a token, bound by multiply-adds; every sum has one fixed order.
 struct VqSelect {
   Tensor ids, k, points, bias;
 };
-HEBB_KERNEL_CPU(VqSelect)
+HEBB_KERNEL(VqSelect)
 
 /// kq [B, T, K, D] = points[ids]. Bound: memory.
 struct VqGather {
   Tensor kq, points, ids;
 };
-HEBB_KERNEL_CPU(VqGather)
+HEBB_KERNEL(VqGather)
+
+/// Elements of fp32 scratch that the GPU's gradients of codes [K, N, D] need; k [B, T, K, D].
+inline int64_t vq_backward_work(const Shape& k, const Shape& codes) {
+  return k[0] * k[1] * k[2] * (k[3] + 1) + codes[0] * codes[1] * codes[2];
+}
 
 /// Gradients of quantized keys (spec 61, section 4): d_k [B, T, K, D] and d_codes [K, N, D], overwritten or added to,
 /// undefined where not wanted. nearest: d_k = 0, and a codeword gets the gradients of its keys. dither [K, N-1] with
-/// sf_diveq only; shares [B, T, K, 2] is scratch. Tokens run in parallel for d_k, columns of a kv head for d_codes.
+/// sf_diveq only. Scratch: shares [B, T, K, 2], work [vq_backward_work(...)] (GPU), both fp32 where keys are bf16. Tokens run in parallel for d_k, columns of a kv head for d_codes.
 /// FLOPs: 20 D a key; bound: memory.
 struct VqKeysBackward {
-  Tensor d_k, d_codes, shares;
+  Tensor d_k, d_codes, shares, work;
   Tensor d_kq, k, codes, dither, ids;
   VqMode mode;
   bool accumulate_k, accumulate_codes;
 };
-HEBB_KERNEL_CPU(VqKeysBackward)
+HEBB_KERNEL(VqKeysBackward)
 
 /// similarity [B, K, T]: cosine of each key and its point.
 struct VqSimilarity {
   Tensor similarity, k, points, ids;
 };
-HEBB_KERNEL_CPU(VqSimilarity)
+HEBB_KERNEL(VqSimilarity)
 
 /// codebook [K, N, D] row n = the unit vector along the mean of keys n hop to n hop + hop - 1 of k [tokens, K, D]
 /// (spec 61, section 5).
@@ -53,9 +58,9 @@ struct VqStart {
   Tensor codebook, k;
   int64_t hop;
 };
-HEBB_KERNEL_CPU(VqStart)
+HEBB_KERNEL(VqStart)
 
-/// Queries that are read out together.
+/// Queries that the CPU reads out together.
 constexpr int64_t kVqTile = 32;
 
 /// How often each point was a key's in the document so far, and the mean of those keys' values: counts [B, K, N] i32,
@@ -64,18 +69,24 @@ struct VqDictionary {
   Tensor counts, log_counts, means;
 };
 
+/// Elements of 4 bytes of scratch that the GPU's kernels need; q [B, T, H, D], v [B, T, K, Dv].
+inline int64_t vq_read_work(const Shape& q, const Shape& v, int64_t chunk) {
+  return q[0] * q[1] * (v[2] * q[3] + q[2] + 2) + 5 * q[0] * (q[1] / chunk + 1) + 4;
+}
+
 /// The linear form (spec 61, section 6): o [B, T, H, Dv] from q [B, T, H, D], v [B, T, K, Dv], points [K, N, D] and
 /// ids [B, K, T]; doc_start [B, T] i32. Advances `dictionary`, which restarts at a document's first token. A chunk of
 /// up to `chunk` tokens attends to all points by the counts of earlier ones and to its own quantized keys; a single
-/// token joins the dictionary and reads it. Scratch: own [B, K, chunk, D], logits [B, K, kVqTile, N + chunk].
+/// token joins the dictionary and reads it. Scratch: own [B, K, chunk, D] and logits [B, K, kVqTile, N + chunk] (CPU), work
+/// [vq_read_work(...)] (GPU). Log counts and means are fp32 where the rest is bf16.
 /// FLOPs: 2 H (D + Dv)(N + chunk / 2) a token, bound by the products. Rows x kv heads run in parallel.
 struct VqRead {
   Tensor o;
   VqDictionary dictionary;
-  Tensor own, logits;
+  Tensor own, logits, work;
   Tensor q, v, points, ids, doc_start;
   int64_t chunk;
 };
-HEBB_KERNEL_CPU(VqRead)
+HEBB_KERNEL(VqRead)
 
 }  // namespace hebb

@@ -202,6 +202,7 @@ void Vq::draw_dither(uint64_t seed, int64_t step) {
   std::generate(dither_.begin(), dither_.end(), [&] { return rng.uniform(); });
 }
 
+/// Counters are kept on the host: 4 bytes a key come from the device in each micro-batch, and the counters once a step.
 void Vq::mark_used(Pass& pass, const Tensor& ids) {
   std::vector<int32_t> host(static_cast<size_t>(ids.numel()));
   copy_to_host(pass.stream(), host.data(), ids);

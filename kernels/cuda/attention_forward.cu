@@ -17,33 +17,6 @@ struct Forward {
   float* lse;
 };
 
-/// Of one own line in the 16 threads that hold it: the running maximum and sum.
-struct Softmax {
-  float top = -INFINITY, sum = 0;
-
-  /// Turns scores into weights relative to the new maximum; returns the factor of what was summed before.
-  template <int N>
-  __device__ __forceinline__ float add(float (&scores)[N] HEBB_WHERE_PARAMETER) {
-    float most = top;
-    HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      most = fmaxf(most, scores[j]);
-    }
-    most = max_of_16(most HEBB_WHERE_ARGUMENT);
-    const bool empty = most == -INFINITY;  // no key so far, or only keys with a bias of -inf
-    const float shrink = empty ? 1.0f : expf(top - most);
-    float added = 0;
-    HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      scores[j] = empty ? 0.0f : expf(scores[j] - most);
-      added += scores[j];
-    }
-    sum = sum * shrink + sum_of_16(added HEBB_WHERE_ARGUMENT);
-    top = most;
-    return shrink;
-  }
-};
-
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads) attention_forward_kernel(Forward<T> a) {
   HEBB_SHARED(Shared, s);

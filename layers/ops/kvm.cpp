@@ -22,9 +22,9 @@ struct KvmNode final : Node {
 Tensor value_of(Tape& tape, Var v, const Shape& shape) { return v ? tape.value(v).view(shape) : Tensor{}; }
 
 void KvmNode::backward(Tape& tape) {
-  const DType dtype = tape.dtype(in.q);
+  const DType dtype = tape.dtype(in.q), sums = sum_dtype(dtype);
   const int64_t b = k_shape[0], t = k_shape[1], kv = k_shape[2], d = k_shape[3], dv = v_shape[3], heads = q_shape[2];
-  const auto make = [&](Shape shape, const char* name) { return tape.scratch(shape, dtype, name); };
+  const auto make = [&](Shape shape, const char* name) { return tape.scratch(shape, sums, name); };
   const Buffer keys = make({b, kv, room, d}, "state rows"), values = make({b, kv, room, dv}, "state rows"),
                radii = make({b, kv, room}, "state rows"), key_hats = make({b, kv, room, d}, "state rows"),
                value_hats = make({b, kv, room, dv}, "state rows"), d_keys = make({b, kv, room, d}, "row gradients"),
@@ -33,7 +33,8 @@ void KvmNode::backward(Tape& tape) {
                d_value_hats = make({b, kv, room, dv}, "row gradients"),
                versions = make({b, kv, reads_state ? t : 1, d + dv}, "row versions"),
                scratch = make({b, kv, 2, kKvmTile, room + rule.window * rule.chunk}, "probabilities"),
-               partial = make({b, kv, 2 * d + 2 * heads / kv}, "partial sums");
+               partial = make({b, kv, 2 * d + 2 * heads / kv}, "partial sums"),
+               work = tape.scratch({kvm_backward_work(q_shape, k_shape, rule)}, DType::f32, "row scratch");
   const Buffer counts = tape.scratch({b, kv, room}, DType::i32, "state rows"),
                previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
                latest = tape.scratch({b, kv, room}, DType::i32, "latest versions");
@@ -60,7 +61,7 @@ void KvmNode::backward(Tape& tape) {
                   parameter(in.state_temp, reads_state),
                   KvmRows{keys, values, radii, counts, key_hats, value_hats},
                   KvmRows{d_keys, d_values, d_radii, {}, d_key_hats, d_value_hats}, versions, previous, latest, scratch,
-                  partial, tape.grad(o).view(o_shape), tape.value(o).view(o_shape), lse, routes,
+                  partial, work, tape.grad(o).view(o_shape), tape.value(o).view(o_shape), lse, routes,
                   tape.value(in.q).view(q_shape), tape.value(in.k).view(k_shape), tape.value(in.v).view(v_shape),
                   value_of(tape, in.gate, gate_shape), tape.value(in.norm_weight), tape.value(in.norm_bias),
                   in.window_temp ? tape.value(in.window_temp) : Tensor{},
@@ -127,11 +128,12 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
   const DType dtype = tape.dtype(node.in.q);
   const KvmVars& in = node.in;
   const int64_t batch = node.k_shape[0], kv_heads = node.k_shape[2], ring = node.rule.window * node.rule.chunk;
-  const Buffer scratch = tape.scratch({batch, kv_heads, kKvmTile, state.room() + ring}, dtype, "probabilities"),
-               memory_keys = tape.scratch({batch, kv_heads, node.rule.chunk, node.k_shape[3]}, dtype, "memory keys");
+  const Buffer scratch = tape.scratch({batch, kv_heads, kKvmTile, state.room() + ring}, sum_dtype(dtype), "probabilities"),
+               memory_keys = tape.scratch({batch, kv_heads, node.rule.chunk, node.k_shape[3]}, sum_dtype(dtype), "memory keys"),
+               work = tape.scratch({kvm_forward_work(node.q_shape, node.k_shape, node.rule, state.room())}, DType::f32, "row scratch");
   run(tape.stream(),
       KvmForward{tape.value(node.o).view(node.o_shape), node.lse, node.routes, state.rows(), state.window(), scratch,
-                 memory_keys, tape.value(in.q).view(node.q_shape), tape.value(in.k).view(node.k_shape),
+                 memory_keys, work, tape.value(in.q).view(node.q_shape), tape.value(in.k).view(node.k_shape),
                  tape.value(in.v).view(node.v_shape), value_of(tape, in.gate, node.gate_shape),
                  tape.value(in.norm_weight), tape.value(in.norm_bias),
                  in.window_temp ? tape.value(in.window_temp) : Tensor{},
@@ -141,15 +143,15 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
 }  // namespace
 
 KvmState::KvmState(Arena& arena, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype)
-    : keys(arena, {batch, shape.kv_heads, room, shape.key_dim}, dtype, "state rows"),
-      values(arena, {batch, shape.kv_heads, room, shape.value_dim}, dtype, "state rows"),
-      radii(arena, {batch, shape.kv_heads, room}, dtype, "state rows"),
+    : keys(arena, {batch, shape.kv_heads, room, shape.key_dim}, sum_dtype(dtype), "state rows"),
+      values(arena, {batch, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "state rows"),
+      radii(arena, {batch, shape.kv_heads, room}, sum_dtype(dtype), "state rows"),
       counts(arena, {batch, shape.kv_heads, room}, DType::i32, "state rows"),
-      key_hats(arena, {batch, shape.kv_heads, room, shape.key_dim}, dtype, "state rows"),
-      value_hats(arena, {batch, shape.kv_heads, room, shape.value_dim}, dtype, "state rows"),
-      window_k(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.key_dim}, dtype, "window"),
-      window_v(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.value_dim}, dtype, "window"),
-      window_gates(arena, {batch, shape.kv_heads, rule.window * rule.chunk}, dtype, "window") {}
+      key_hats(arena, {batch, shape.kv_heads, room, shape.key_dim}, sum_dtype(dtype), "state rows"),
+      value_hats(arena, {batch, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "state rows"),
+      window_k(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.key_dim}, sum_dtype(dtype), "window"),
+      window_v(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.value_dim}, sum_dtype(dtype), "window"),
+      window_gates(arena, {batch, shape.kv_heads, rule.window * rule.chunk}, sum_dtype(dtype), "window") {}
 
 void KvmState::reserve(Stream& stream, Arena& arena, int64_t rows) {
   if (rows <= room()) { return; }
@@ -173,7 +175,7 @@ Var kvm_attention(Pass& pass, const KvmVars& in, const KvmShape& shape, const Kv
     tape.record(std::move(node));
     return o;
   }
-  node.lse = tape.saved({pass.batch(), pass.length(), shape.heads}, dtype, "log-sum-exp");
+  node.lse = tape.saved({pass.batch(), pass.length(), shape.heads}, sum_dtype(dtype), "log-sum-exp");
   node.routes = tape.saved({pass.batch(), shape.kv_heads, pass.length()}, DType::i32, "routes");
   const bool forced = pass.inspector != nullptr && upload_forced_routes(pass, node.routes, rule, sizes, name);
   run_forward(tape, node, KvmState(tape.arena(), pass.batch(), shape, node.room, rule, dtype), forced);

@@ -25,16 +25,17 @@ struct OvqNode final : Node {
 };
 
 void OvqNode::backward(Tape& tape) {
-  const DType dtype = tape.dtype(q);
+  const DType dtype = tape.dtype(q), sums = sum_dtype(dtype);
   const int64_t b = k_shape[0], t = k_shape[1], kv = k_shape[2], d = k_shape[3], dv = v_shape[3];
   const OvqState book(tape.arena(), b, {q_shape[2], kv, d, dv}, room, 1, dtype);
-  const Buffer d_keys = tape.scratch({b, kv, room, d}, dtype, "centroid gradients"),
-               d_values = tape.scratch({b, kv, room, dv}, dtype, "centroid gradients"),
-               versions = tape.scratch({b, kv, t, d + dv}, dtype, "centroid versions"),
-               norms = tape.scratch({b, kv, t, 2}, dtype, "centroid norms"),
+  const Buffer d_keys = tape.scratch({b, kv, room, d}, sums, "centroid gradients"),
+               d_values = tape.scratch({b, kv, room, dv}, sums, "centroid gradients"),
+               versions = tape.scratch({b, kv, t, d + dv}, sums, "centroid versions"),
+               norms = tape.scratch({b, kv, t, 2}, sums, "centroid norms"),
                previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
                latest = tape.scratch({b, kv, room}, DType::i32, "latest versions"),
-               scratch = tape.scratch({b, kv, 2, kOvqTile, room + rule.chunk}, dtype, "probabilities");
+               scratch = tape.scratch({b, kv, 2, kOvqTile, room + rule.chunk}, sums, "probabilities"),
+               work = tape.scratch({ovq_work(q_shape, k_shape, rule, room)}, DType::f32, "dictionary scratch");
   Buffer unwanted[3];
   const auto slot = [&](Var input, Buffer& spare) {
     GradSlot s = tape.grad_slot(input);
@@ -47,7 +48,7 @@ void OvqNode::backward(Tape& tape) {
   const GradSlot d_q = slot(q, unwanted[0]), d_k = slot(k, unwanted[1]), d_v = slot(v, unwanted[2]);
   run(tape.stream(), OvqBackward{d_q.tensor.view(q_shape), d_k.tensor.view(k_shape), d_v.tensor.view(v_shape),
                                  book.dictionary(), OvqDictionary{d_keys, d_values, {}, {}}, versions, norms, previous,
-                                 latest, scratch, tape.grad(o).view(o_shape), tape.value(o).view(o_shape), lse, ids,
+                                 latest, scratch, work, tape.grad(o).view(o_shape), tape.value(o).view(o_shape), lse, ids,
                                  tape.value(q).view(q_shape), tape.value(k).view(k_shape), tape.value(v).view(v_shape),
                                  doc_start, rule, d_q.accumulate, d_k.accumulate, d_v.accumulate});
 }
@@ -98,12 +99,12 @@ void report(Pass& pass, const Tensor& ids, const std::string& name) {
 }  // namespace
 
 OvqState::OvqState(Arena& arena, int64_t rows, const OvqShape& shape, int64_t room, int64_t chunk, DType dtype)
-    : keys(arena, {rows, shape.kv_heads, room, shape.key_dim}, dtype, "centroid keys"),
-      values(arena, {rows, shape.kv_heads, room, shape.value_dim}, dtype, "centroid values"),
-      log_counts(arena, {rows, shape.kv_heads, room}, dtype, "log counts"),
+    : keys(arena, {rows, shape.kv_heads, room, shape.key_dim}, sum_dtype(dtype), "centroid keys"),
+      values(arena, {rows, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "centroid values"),
+      log_counts(arena, {rows, shape.kv_heads, room}, sum_dtype(dtype), "log counts"),
       counts(arena, {rows, shape.kv_heads, room}, DType::i32, "counts"),
-      pending_k(arena, {rows, shape.kv_heads, chunk, shape.key_dim}, dtype, "pending keys"),
-      pending_v(arena, {rows, shape.kv_heads, chunk, shape.value_dim}, dtype, "pending values") {}
+      pending_k(arena, {rows, shape.kv_heads, chunk, shape.key_dim}, sum_dtype(dtype), "pending keys"),
+      pending_v(arena, {rows, shape.kv_heads, chunk, shape.value_dim}, sum_dtype(dtype), "pending values") {}
 
 Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const OvqRule& rule, OvqState* state,
                   const std::string& name) {
@@ -125,18 +126,19 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   Inspector* inspector = state == nullptr ? pass.inspector : nullptr;
   const Inspector::Record* forced = inspector != nullptr ? inspector->force(name + ".assign") : nullptr;
   if (state == nullptr) {
-    node.lse = tape.saved({batch, length, shape.heads}, dtype, "log-sum-exp");
+    node.lse = tape.saved({batch, length, shape.heads}, sum_dtype(dtype), "log-sum-exp");
     node.ids = tape.saved({batch, shape.kv_heads, length}, DType::i32, "assignments");
   }
   if (forced != nullptr) { upload_forced(pass, node.ids, *forced, rule, name + ".assign"); }
   std::optional<OvqState> fresh;
   if (state == nullptr) { state = &fresh.emplace(tape.arena(), batch, shape, node.room, rule.chunk, dtype); }
   HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= rule.max_centroids);
-  const Buffer scratch = tape.scratch(
-      {batch, shape.kv_heads, kOvqTile, state->keys.tensor().size(2) + rule.chunk}, dtype, "probabilities");
+  const int64_t room = state->keys.tensor().size(2);
+  const Buffer scratch = tape.scratch({batch, shape.kv_heads, kOvqTile, room + rule.chunk}, sum_dtype(dtype), "probabilities"),
+               work = tape.scratch({ovq_work(node.q_shape, node.k_shape, rule, room)}, DType::f32, "dictionary scratch");
   run(tape.stream(),
       OvqForward{tape.value(node.o).view(node.o_shape), node.lse, node.ids, state->dictionary(), state->pending_k,
-                 state->pending_v, scratch, tape.value(q).view(node.q_shape), tape.value(k).view(node.k_shape),
+                 state->pending_v, scratch, work, tape.value(q).view(node.q_shape), tape.value(k).view(node.k_shape),
                  tape.value(v).view(node.v_shape), node.doc_start, rule, forced != nullptr});
   if (inspector != nullptr && inspector->recording && !tape.recomputing()) { report(pass, node.ids, name + ".assign"); }
   const Var o = node.o;

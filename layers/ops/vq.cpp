@@ -16,8 +16,10 @@ struct VqKeysNode final : Node {
   void backward(Tape& tape) override {
     const GradSlot d_k = tape.grad_slot(k), d_codes = tape.grad_slot(codes);
     const Buffer shares =
-        tape.scratch({k_shape[0], k_shape[1], k_shape[2], 2}, tape.dtype(k), "shares of the codewords");
-    run(tape.stream(), VqKeysBackward{d_k ? d_k.tensor.view(k_shape) : Tensor{}, d_codes.tensor, shares,
+        tape.scratch({k_shape[0], k_shape[1], k_shape[2], 2}, sum_dtype(tape.dtype(k)), "shares of the codewords");
+    const Buffer work =
+        tape.scratch({d_codes ? vq_backward_work(k_shape, tape.shape(codes)) : 0}, DType::f32, "codeword gradients");
+    run(tape.stream(), VqKeysBackward{d_k ? d_k.tensor.view(k_shape) : Tensor{}, d_codes.tensor, shares, work,
                                       tape.grad(kq).view(k_shape), tape.value(k).view(k_shape), tape.value(codes),
                                       dither, ids, mode, d_k.accumulate, d_codes.accumulate});
   }
@@ -58,10 +60,10 @@ void select(Pass& pass, const VqSelect& args, bool inspects, const std::string& 
 }
 
 double mean_similarity(Pass& pass, const Tensor& k, const Tensor& points, const Tensor& ids) {
-  const Buffer similarity = pass.tape.scratch(ids.shape, k.dtype, "similarities");
+  const Buffer similarity = pass.tape.scratch(ids.shape, sum_dtype(k.dtype), "similarities");
   run(pass.stream(), VqSimilarity{similarity, k, points, ids});
   double total = 0;
-  dispatch_real(k.dtype, [&](auto zero) {
+  dispatch_real(sum_dtype(k.dtype), [&](auto zero) {
     std::vector<decltype(zero)> host(static_cast<size_t>(ids.numel()));
     copy_to_host(pass.stream(), host.data(), similarity);
     total = std::accumulate(host.begin(), host.end(), 0.0);
@@ -98,11 +100,11 @@ VqKeys vq_keys(Pass& pass, Var k, Var codes, const VqShape& shape, const VqQuant
   if (quantizer.mode != VqMode::nearest) {
     const int64_t m = is_segment ? n - 1 : n;
     if (is_segment) {
-      node.dither = upload(tape, *quantizer.dither, {kv, m}, dtype);
+      node.dither = upload(tape, *quantizer.dither, {kv, m}, sum_dtype(dtype));
       between = tape.scratch({kv, m, shape.key_dim}, dtype, "dithered points");
       points = between;
     }
-    bias = tape.scratch({kv, m}, dtype, "selection bias");
+    bias = tape.scratch({kv, m}, sum_dtype(dtype), "selection bias");
     run(tape.stream(), VqPoints{between, bias, tape.value(codes), node.dither, quantizer.idle, quantizer.idle_bonus});
   }
   const Tensor keys = tape.value(k).view(node.k_shape);
@@ -122,8 +124,8 @@ VqKeys vq_keys(Pass& pass, Var k, Var codes, const VqShape& shape, const VqQuant
 
 VqState::VqState(Arena& arena, int64_t rows, const VqShape& shape, DType dtype)
     : counts(arena, {rows, shape.kv_heads, shape.codewords}, DType::i32, "codeword counts"),
-      log_counts(arena, {rows, shape.kv_heads, shape.codewords}, dtype, "log counts"),
-      means(arena, {rows, shape.kv_heads, shape.codewords, shape.value_dim}, dtype, "codeword values") {}
+      log_counts(arena, {rows, shape.kv_heads, shape.codewords}, sum_dtype(dtype), "log counts"),
+      means(arena, {rows, shape.kv_heads, shape.codewords, shape.value_dim}, sum_dtype(dtype), "codeword values") {}
 
 Tensor vq_nearest(Pass& pass, Var k, Var codes, const VqShape& shape, bool inspects, const std::string& name) {
   const Tensor ids =
@@ -151,11 +153,11 @@ Var vq_read(Pass& pass, Var q, Var v, const Tensor& points, const Tensor& ids, c
   const Buffer keys = tape.scratch({batch, shape.kv_heads, longest, shape.key_dim}, dtype, "keys of the chunk"),
                logits = tape.scratch({batch, shape.kv_heads, kVqTile, points.size(1) + longest}, dtype,
                                      "probabilities");
+  const Shape queries{batch, length, shape.heads, shape.key_dim}, values{batch, length, shape.kv_heads, shape.value_dim};
+  const Buffer work = tape.scratch({vq_read_work(queries, values, longest)}, DType::f32, "quantized keys");
   run(tape.stream(),
-      VqRead{tape.value(o).view({batch, length, shape.heads, shape.value_dim}), state->dictionary(), keys, logits,
-             tape.value(q).view({batch, length, shape.heads, shape.key_dim}),
-             tape.value(v).view({batch, length, shape.kv_heads, shape.value_dim}), points, ids, pass.rows.doc_start(),
-             longest});
+      VqRead{tape.value(o).view({batch, length, shape.heads, shape.value_dim}), state->dictionary(), keys, logits, work,
+             tape.value(q).view(queries), tape.value(v).view(values), points, ids, pass.rows.doc_start(), longest});
   return o;
 }
 

@@ -104,8 +104,8 @@ void check_run(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("golden cases of attention and pkm on the GPU's kernels") {
-  const std::string layer = GENERATE(as<std::string>(), "attention", "pkm");
+TEST_CASE("golden cases of attention, pkm, ovq, vq and kvm on the GPU's kernels") {
+  const std::string layer = GENERATE(as<std::string>(), "attention", "pkm", "ovq", "vq", "kvm");
   const int n = GENERATE(1, 2, 3, 4);
   if (has_device()) {
     check_trace(layer + "-" + std::to_string(n), kTolerance);
@@ -146,8 +146,9 @@ TEST_CASE("training runs of sdm, fwpkm and fwmlp on the GPU's kernels equal the 
   }
 }
 
-TEST_CASE("training runs of gdn, attention and pkm on the GPU's kernels equal the reference", "[slow]") {
-  const std::string name = GENERATE(as<std::string>(), "train-10", "train-13", "train-14", "train-15", "train-16");
+TEST_CASE("training runs of gdn, attention, pkm, vq, kvm and ovq on the GPU's kernels equal the reference", "[slow]") {
+  const std::string name = GENERATE(as<std::string>(), "train-01", "train-04", "train-06", "train-07", "train-09", "train-10", "train-11",
+                                    "train-13", "train-14", "train-15", "train-16");
   if (has_device()) {
     check_run(name);
   }

@@ -81,8 +81,8 @@ __device__ __forceinline__ void load_keys(Shared& s, const Inputs<T>& a, const P
 }
 
 /// sums[i][j] = own line 4 y + i . other line x + 16 j over `width` channels. Starts with a barrier.
-template <class T>
-__device__ __forceinline__ void multiply_lines(float (&sums)[4][4], Shared& s, const T* own, const int64_t* own_line, const T* other,
+template <class A, class B>
+__device__ __forceinline__ void multiply_lines(float (&sums)[4][4], Shared& s, const A* own, const int64_t* own_line, const B* other,
                                                const int64_t* other_line, int width HEBB_WHERE_PARAMETER) {
   constexpr int kStride = kChannels + 1;
   float* const stages[2] = {s.stage, s.stage + kTile * kStride};
@@ -166,7 +166,34 @@ __device__ __forceinline__ float max_of_16(float value HEBB_WHERE_PARAMETER) {
   return value;
 }
 
-/// out[line][first + x + 16 j] = or += factor[i] * sums[i][j].
+/// Of one own line in the 16 threads that hold it: the running maximum and sum.
+struct Softmax {
+  float top = -INFINITY, sum = 0;
+
+  /// Turns scores into weights relative to the new maximum; returns the factor of what was summed before.
+  template <int N>
+  __device__ __forceinline__ float add(float (&scores)[N] HEBB_WHERE_PARAMETER) {
+    float most = top;
+    HEBB_UNROLL
+    for (int j = 0; j < N; ++j) {
+      most = fmaxf(most, scores[j]);
+    }
+    most = max_of_16(most HEBB_WHERE_ARGUMENT);
+    const bool empty = most == -INFINITY;  // no key so far, or only keys with a bias of -inf
+    const float shrink = empty ? 1.0f : expf(top - most);
+    float added = 0;
+    HEBB_UNROLL
+    for (int j = 0; j < N; ++j) {
+      scores[j] = empty ? 0.0f : expf(scores[j] - most);
+      added += scores[j];
+    }
+    sum = sum * shrink + sum_of_16(added HEBB_WHERE_ARGUMENT);
+    top = most;
+    return shrink;
+  }
+};
+
+/// out[line][first + x + 16 j] = or += sums[i][j].
 template <int kColumns, class T>
 __device__ __forceinline__ void write_lines(T* out, const int64_t* lines, int width, int first, const float (&sums)[4][kColumns],
                                             bool accumulate) {

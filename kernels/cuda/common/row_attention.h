@@ -1,0 +1,478 @@
+#pragma once
+// Attention to the rows of a dictionary that changes from chunk to chunk (spec 60, section 3; spec 61, section 6; spec 70, section 4.6).
+// The host launches step by step; in a step each row of the batch has at most one chunk that reads the dictionary and one that is folded
+// in, so that launches are the only order between chunks and rows stay in place. What a chunk sees of the tokens themselves is the work
+// of the attention kernels, which go first for all chunks; the rows are merged into their result by log-sum-exp.
+//
+// Tiles of 64 x 64 as in attention_tile.h. FLOPs: 2 H (D + Dv) a query and row, backward 7 products of D or Dv. Bound: fp32
+// multiply-adds once B K ceil(L G / 64) blocks fill the device; the rows of a head come from L2.
+#include <algorithm>
+
+#include "kernels/cuda/common/attention_tile.h"
+
+namespace hebb::HEBB_DEVICE::rows {
+
+using namespace attention;  // tiles
+
+constexpr int32_t kNone = INT32_MIN;
+constexpr int64_t kSliceColumns = 16 * kMaxColumns;  // of a slice of the grid
+
+/// One step of one row of the batch. Tokens count from the row's first; those of an earlier segment are negative.
+struct Step {
+  int32_t read = kNone, rows = 0;              // first token of the chunk that reads, and how many rows it sees
+  int32_t fold = kNone, before = 0, after = 0; // first token of the chunk whose entry or end changes the rows, and how many there are
+};
+
+/// Chunk starts lie in one step where they are less than a chunk apart: token t is of step ceil(t / chunk).
+inline int64_t steps_of(int64_t length, int64_t chunk) { return (length - 1 + chunk - 1) / chunk + 1; }
+
+/// Calls f(t) for the chunk starts of a row in step s, each on one lane of a warp.
+template <class F>
+__device__ __forceinline__ void each_chunk_start(const int32_t* doc_start, int64_t length, int64_t chunk, int64_t s, int lane, F&& f) {
+  for (int64_t t = (s - 1) * chunk + 1 + lane; t <= s * chunk && t < length; t += 32) {
+    const int64_t begin = doc_start[t < 0 ? 0 : t];
+    if (begin <= t && (t - begin) % chunk == 0) {
+      f(t, begin);
+    }
+  }
+}
+
+__device__ __forceinline__ int32_t warp_max_of(int32_t value HEBB_WHERE_PARAMETER) {
+  HEBB_UNROLL
+  for (int bits = 16; bits > 0; bits /= 2) {
+    const int32_t other = __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+/// Calls f(i), in order, for the places i >= first of ids [count] that hold `id`. All lanes of a warp.
+template <class F>
+__device__ __forceinline__ void each_member(const int32_t* ids, int64_t count, int64_t first, int32_t id, int lane,
+                                            F&& f HEBB_WHERE_PARAMETER) {
+  for (int64_t base = first; base < count; base += 32) {
+    const bool is_member = base + lane < count && ids[base + lane] == id;
+    for (unsigned left = __ballot_sync(kAllLanes, is_member HEBB_WHERE_ARGUMENT); left != 0; left &= left - 1) {
+      f(base + __ffs(static_cast<int>(left)) - 1);
+    }
+  }
+}
+
+/// Whether ids [0, at) hold `id`. All lanes of a warp.
+__device__ __forceinline__ bool is_among(const int32_t* ids, int64_t at, int32_t id, int lane HEBB_WHERE_PARAMETER) {
+  for (int64_t base = 0; base < at; base += 32) {
+    if (__ballot_sync(kAllLanes, base + lane < at && ids[base + lane] == id HEBB_WHERE_ARGUMENT) != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// What the queries and the plan of a pass are, on the device.
+struct Layout {
+  const int32_t* doc_start;  // [B, T]
+  const Step* steps;         // [B, count]
+  int64_t length, chunk, count;
+  int heads, kv_heads, d, dv;
+
+  __device__ int group() const { return heads / kv_heads; }
+  __device__ Step at(int64_t row, int64_t step) const { return steps[row * count + step]; }
+  int64_t units(int64_t batch) const { return batch * kv_heads; }
+  /// Tiles of the stacked queries of a chunk.
+  int64_t query_tiles() const { return ((chunk < length ? chunk : length) * (heads / kv_heads) + kTile - 1) / kTile; }
+};
+
+/// A block's unit (row and kv head) and the chunk that reads in this step.
+struct Place {
+  int64_t row, unit, first, begin;  // first: of the chunk's tokens in this pass; begin: of the document
+  int head;
+  Step step;
+
+  __device__ Place(const Layout& n, int64_t unit, int64_t step_number)
+      : row(unit / n.kv_heads), unit(unit), head(static_cast<int>(unit % n.kv_heads)), step(n.at(row, step_number)) {
+    first = step.read < 0 ? 0 : step.read;
+    begin = n.doc_start[row * n.length + first];
+  }
+  __device__ bool reads() const { return step.read != kNone; }
+  /// Line of stacked query r of the chunk; -1: there is none.
+  __device__ int64_t line(const Layout& n, int64_t r) const {
+    const int64_t t = first + r / n.group();
+    const bool exists = t < n.length && t < step.read + n.chunk && n.doc_start[row * n.length + t] == begin;
+    return exists ? (row * n.length + t) * n.heads + head * n.group() + r % n.group() : -1;
+  }
+};
+
+__device__ __forceinline__ void load_queries(Shared& s, const Layout& n, const Place& at, int64_t first) {
+  if (threadIdx.x < kTile) {
+    s.row_line[threadIdx.x] = at.line(n, first + threadIdx.x);
+  }
+}
+
+/// Keys of the type P, shared by the batch (keys [K, R, D]) or not ([B, K, R, D]); values [B, K, R, Dv]; bias [B, K, R] or null.
+template <class P>
+struct Rows {
+  const P* keys;
+  const float *values, *bias;
+  int64_t room;
+  bool shared_keys = false;
+};
+
+/// Keys and values of tokens before this pass as a ring [B, K, size, D] by position; a chunk sees its own and `window` - 1 before it.
+struct Ring {
+  const float *k = nullptr, *v = nullptr;
+  int64_t size = 0, window = 1;
+};
+
+template <class T, class P>
+struct Read {
+  Layout n;
+  Rows<P> rows;
+  Ring ring;
+  const T* q;
+  T* o;
+  float* lse;
+  const float *own_lse, *row_temp, *ring_temp;  // temperatures [H], or null
+  float scale;
+  int64_t step;
+};
+
+struct Lines {
+  int64_t value[kTile];
+  float bias[kTile], temp[kTile];
+};
+
+/// Lines of up to 64 rows from `base` on; nothing past `count`.
+template <class P>
+__device__ __forceinline__ void load_row_lines(Shared& s, Lines& lines, const Rows<P>& rows, const Layout& n, int64_t unit, int64_t base,
+                                               int64_t count) {
+  if (threadIdx.x < kTile) {
+    const int64_t r = base + threadIdx.x, line = unit * rows.room + r;
+    const bool exists = r < count;
+    s.key_line[threadIdx.x] = !exists ? -1 : rows.shared_keys ? unit % n.kv_heads * rows.room + r : line;
+    lines.value[threadIdx.x] = exists ? line : -1;
+    lines.bias[threadIdx.x] = exists && rows.bias != nullptr ? rows.bias[line] : 0.0f;
+  }
+}
+
+__device__ __forceinline__ void load_temperatures(Lines& lines, const Shared& s, const Layout& n, const float* temps, float scale) {
+  if (threadIdx.x < kTile) {
+    const int64_t line = s.row_line[threadIdx.x];
+    lines.temp[threadIdx.x] = temps != nullptr && line >= 0 ? scale * temps[line % n.heads] : scale;
+  }
+}
+
+/// Adds one tile of keys, whose lines are loaded, to the softmax of the block's queries.
+template <int kColumns, class T, class P>
+__device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&softmax)[4], Shared& s, const Lines& lines,
+                                          const Read<T, P>& a, const auto* keys, const float* values,
+                                          int first_column HEBB_WHERE_PARAMETER) {
+  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+  float scores[4][4];
+  multiply_lines(scores, s, a.q, s.row_line, keys, s.key_line, a.n.d HEBB_WHERE_ARGUMENT);
+  HEBB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const bool exists = s.row_line[4 * y + i] >= 0;
+    HEBB_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const int slot = x + 16 * j;
+      scores[i][j] = exists && s.key_line[slot] >= 0 ? lines.temp[4 * y + i] * scores[i][j] + lines.bias[slot] : -INFINITY;
+    }
+    const float shrink = softmax[i].add(scores[i] HEBB_WHERE_ARGUMENT);
+    HEBB_UNROLL
+    for (int j = 0; j < kColumns; ++j) {
+      out[i][j] *= shrink;
+    }
+    HEBB_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      s.weights[4 * y + i][x + 16 * j] = scores[i][j];
+    }
+  }
+  add_weighted_lines(out, s, values, lines.value, a.n.dv, first_column HEBB_WHERE_ARGUMENT);
+  __syncthreads(HEBB_WHERE_HERE);  // lines and weights are replaced
+}
+
+/// Grid: query tiles of the chunk x units, slices of value channels. o holds the attention to tokens, own_lse its log-sum-exp.
+template <class T, class P, int kColumns>
+__global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T, P> a) {
+  HEBB_SHARED(Shared, s);
+  HEBB_SHARED(Lines, lines);
+  const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
+  const Place at(a.n, blockIdx.x / tiles, a.step);
+  const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
+  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+  if (!at.reads() || at.line(a.n, first_row) < 0) {
+    return;  // the whole block
+  }
+  load_queries(s, a.n, at, first_row);
+  __syncthreads();
+  Softmax softmax[4];
+  float out[4][kColumns] = {};
+  HEBB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int64_t line = s.row_line[4 * y + i];
+    if (line >= 0) {
+      softmax[i] = {a.own_lse[line], 1.0f};
+      HEBB_UNROLL
+      for (int j = 0; j < kColumns; ++j) {
+        const int c = first_column + x + 16 * j;
+        out[i][j] = c < a.n.dv ? to_float(a.o[line * a.n.dv + c]) : 0.0f;
+      }
+    }
+  }
+  load_temperatures(lines, s, a.n, a.row_temp, a.scale);
+  for (int64_t base = 0; base < at.step.rows; base += kTile) {
+    load_row_lines(s, lines, a.rows, a.n, at.unit, base, at.step.rows);
+    __syncthreads();
+    read_tile(out, softmax, s, lines, a, a.rows.keys, a.rows.values, first_column);
+  }
+  const int64_t oldest = ((at.step.read - at.begin) / a.n.chunk - a.ring.window + 1) * a.n.chunk, from = oldest > 0 ? oldest : 0;
+  const int64_t earlier = a.ring.k == nullptr ? 0 : -at.begin - from;  // tokens before this pass that the chunk sees
+  __syncthreads();  // with the last tile done, or none
+  if (earlier > 0) {
+    load_temperatures(lines, s, a.n, a.ring_temp, a.scale);
+  }
+  for (int64_t base = 0; base < earlier; base += kTile) {
+    if (threadIdx.x < kTile) {
+      const int64_t i = base + threadIdx.x, line = i < earlier ? at.unit * a.ring.size + (from + i) % a.ring.size : -1;
+      s.key_line[threadIdx.x] = lines.value[threadIdx.x] = line;
+      lines.bias[threadIdx.x] = 0;
+    }
+    __syncthreads();
+    read_tile(out, softmax, s, lines, a, a.ring.k, a.ring.v, first_column);
+  }
+  HEBB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int64_t line = s.row_line[4 * y + i];
+    HEBB_UNROLL
+    for (int j = 0; j < kColumns; ++j) {
+      out[i][j] /= softmax[i].sum;
+    }
+    if (a.lse != nullptr && x == 0 && line >= 0 && blockIdx.y == 0) {
+      a.lse[line] = softmax[i].top + logf(softmax[i].sum);
+    }
+  }
+  write_lines(a.o, s.row_line, a.n.dv, first_column, out, false);
+}
+
+template <class T, class P>
+void read_rows(Stream& stream, int64_t batch, const Read<T, P>& a) {
+  dispatch_width(a.n.dv, [&](auto columns, unsigned slices) {
+    HEBB_LAUNCH((read_rows_kernel<T, P, columns()>), dim3(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices), kThreads, 0,
+                stream, a);
+  });
+}
+
+template <class T>
+struct Backward {
+  Layout n;
+  Rows<float> rows;
+  const T *q, *d_o, *o;
+  const float *lse, *row_temp;
+  T* d_q;                     // added to
+  float *d_keys, *d_values;   // [B, K, R, D], [B, K, R, Dv]: added to
+  float* temp_sums;           // [slices, B, T, H]: of q . d_q / temperature, or null
+  int64_t queries;            // B T H
+  float scale;
+  int64_t step;
+};
+
+/// lse and delta = d_o . o of the tile's queries; needs their lines, ends without a barrier.
+template <class T>
+__device__ __forceinline__ void load_statistics(Shared& s, const Backward<T>& a HEBB_WHERE_PARAMETER) {
+  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+  for (int i = 0; i < 4; ++i) {
+    const int64_t line = s.row_line[4 * y + i];
+    float sum = 0;
+    for (int c = x; line >= 0 && c < a.n.dv; c += 16) {
+      sum += to_float(a.d_o[line * a.n.dv + c]) * to_float(a.o[line * a.n.dv + c]);
+    }
+    sum = sum_of_16(sum HEBB_WHERE_ARGUMENT);
+    if (x == 0) {
+      s.delta[4 * y + i] = sum;
+      s.lse[4 * y + i] = line >= 0 ? a.lse[line] : 0.0f;
+    }
+  }
+}
+
+/// Probability of a query and a row from their product; 0 where one of them does not exist.
+__device__ __forceinline__ float probability(const Shared& s, const Lines& lines, int query, int row, float product) {
+  const bool exists = s.row_line[query] >= 0 && s.key_line[row] >= 0;
+  return exists ? expf(lines.temp[query] * product + lines.bias[row] - s.lse[query]) : 0.0f;
+}
+
+/// d_q of a tile of queries: walks over the rows. Grid as of read_rows_kernel, slices of key channels.
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
+  HEBB_SHARED(Shared, s);
+  HEBB_SHARED(Lines, lines);
+  const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
+  const Place at(a.n, blockIdx.x / tiles, a.step);
+  const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
+  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+  if (!at.reads() || at.line(a.n, first_row) < 0) {
+    return;  // the whole block
+  }
+  load_queries(s, a.n, at, first_row);
+  __syncthreads();
+  load_statistics(s, a);
+  load_temperatures(lines, s, a.n, a.row_temp, a.scale);
+  float sums[4][kColumns] = {};  // of scale d_score k
+  for (int64_t base = 0; base < at.step.rows; base += kTile) {
+    load_row_lines(s, lines, a.rows, a.n, at.unit, base, at.step.rows);
+    __syncthreads();
+    float products[4][4], d_p[4][4];
+    multiply_lines(products, s, a.q, s.row_line, a.rows.keys, s.key_line, a.n.d);
+    multiply_lines(d_p, s, a.d_o, s.row_line, a.rows.values, lines.value, a.n.dv);
+    HEBB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      HEBB_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const int query = 4 * y + i, row = x + 16 * j;
+        s.weights[query][row] = a.scale * probability(s, lines, query, row, products[i][j]) * (d_p[i][j] - s.delta[query]);
+      }
+    }
+    add_weighted_lines(sums, s, a.rows.keys, s.key_line, a.n.d, first_column);
+    __syncthreads();  // lines and weights are replaced
+  }
+  HEBB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int64_t line = s.row_line[4 * y + i];
+    const float temp = a.row_temp != nullptr && line >= 0 ? a.row_temp[line % a.n.heads] : 1.0f;
+    float along = 0;
+    HEBB_UNROLL
+    for (int j = 0; j < kColumns; ++j) {
+      const int c = first_column + x + 16 * j;
+      along += line >= 0 && c < a.n.d ? to_float(a.q[line * a.n.d + c]) * sums[i][j] : 0.0f;
+      sums[i][j] *= temp;
+    }
+    along = sum_of_16(along);
+    if (a.temp_sums != nullptr && x == 0 && line >= 0) {
+      a.temp_sums[blockIdx.y * a.queries + line] = along;
+    }
+  }
+  write_lines(a.d_q, s.row_line, a.n.d, first_column, sums, true);
+}
+
+/// d_keys and d_values of a tile of rows: walks over the chunk's queries. Tiles are [row][query] here. Grid: tiles of rows x units,
+/// slices of channels.
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward<T> a) {
+  HEBB_SHARED(Shared, s);
+  HEBB_SHARED(Lines, lines);
+  const int64_t tiles = (a.rows.room + kTile - 1) / kTile, base = blockIdx.x % tiles * kTile;
+  const Place at(a.n, blockIdx.x / tiles, a.step);
+  const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
+  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+  if (!at.reads() || base >= at.step.rows) {
+    return;  // the whole block
+  }
+  load_row_lines(s, lines, a.rows, a.n, at.unit, base, at.step.rows);
+  float d_keys[4][kColumns] = {}, d_values[4][kColumns] = {};
+  for (int64_t first = 0; at.line(a.n, first) >= 0; first += kTile) {
+    __syncthreads();  // the last tile's lines and weights were read
+    load_queries(s, a.n, at, first);
+    __syncthreads();
+    load_statistics(s, a);
+    load_temperatures(lines, s, a.n, a.row_temp, a.scale);
+    float products[4][4], d_p[4][4];
+    multiply_lines(products, s, a.rows.keys, s.key_line, a.q, s.row_line, a.n.d);
+    multiply_lines(d_p, s, a.rows.values, lines.value, a.d_o, s.row_line, a.n.dv);
+    HEBB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      HEBB_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const int row = 4 * y + i, query = x + 16 * j;
+        const float p = probability(s, lines, query, row, products[i][j]);
+        s.weights[row][query] = p;
+        d_p[i][j] = lines.temp[query] * p * (d_p[i][j] - s.delta[query]);
+      }
+    }
+    add_weighted_lines(d_values, s, a.d_o, s.row_line, a.n.dv, first_column);
+    __syncthreads();
+    HEBB_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      s.weights[4 * y + i / 4][x + 16 * (i % 4)] = d_p[i / 4][i % 4];
+    }
+    add_weighted_lines(d_keys, s, a.q, s.row_line, a.n.d, first_column);
+  }
+  write_lines(a.d_keys, s.key_line, a.n.d, first_column, d_keys, true);
+  write_lines(a.d_values, lines.value, a.n.dv, first_column, d_values, true);
+}
+
+template <class T>
+void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a) {
+  dispatch_width(a.n.d, [&](auto columns, unsigned slices) {
+    HEBB_LAUNCH((row_queries_kernel<T, columns()>), dim3(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices), kThreads, 0, stream,
+                a);
+  });
+  dispatch_width(std::max(a.n.d, a.n.dv), [&](auto columns, unsigned slices) {
+    const int64_t tiles = (a.rows.room + kTile - 1) / kTile;
+    HEBB_LAUNCH((row_gradients_kernel<T, columns()>), dim3(blocks_for(tiles * a.n.units(batch), 1), slices), kThreads, 0, stream, a);
+  });
+}
+
+/// Hands out parts of the work scratch.
+class WorkParts {
+ public:
+  explicit WorkParts(const Tensor& work) : next_(work.as<float>()), end_(next_ + work.numel()) {}
+  template <class X>
+  X* take(int64_t count) {
+    auto* const part = reinterpret_cast<X*>(next_);
+    next_ += (count * static_cast<int64_t>(sizeof(X)) + 15) / 16 * 4;
+    HEBB_ASSERT(next_ <= end_);
+    return part;
+  }
+
+ private:
+  float *next_, *end_;
+};
+
+template <class Args>
+Layout layout_of(const Args& a, const Step* steps, int64_t count) {
+  return {.doc_start = a.doc_start.template as<int32_t>(), .steps = steps, .length = a.q.size(1), .chunk = a.rule.chunk, .count = count,
+          .heads = static_cast<int>(a.q.size(2)), .kv_heads = static_cast<int>(a.k.size(2)), .d = static_cast<int>(a.q.size(3)),
+          .dv = static_cast<int>(a.v.size(3))};
+}
+
+struct CopyFloats {
+  float* to;
+  const float* from;
+  __device__ void operator()(int64_t, int64_t i) const { to[i] = from[i]; }
+};
+
+template <class X>
+struct Fill {
+  X *to, value;
+  __device__ void operator()(int64_t, int64_t i) const { to[i] = value; }
+};
+
+template <class X>
+void fill(Stream& stream, X* to, int64_t count, X value) {
+  each_element("fill", stream, 1, count, Fill<X>{to, value});
+}
+
+/// A score and the first row that attains it.
+struct Best {
+  float score;
+  int32_t row;
+
+  __device__ void take(float other, int32_t at) {
+    if (other > score || (other == score && at < row)) {
+      score = other;
+      row = at;
+    }
+  }
+};
+
+/// The best of the 16 threads that hold the same own lines, in all of them.
+__device__ __forceinline__ Best best_of_16(Best best HEBB_WHERE_PARAMETER) {
+  HEBB_UNROLL
+  for (int bits = 8; bits > 0; bits /= 2) {
+    const float score = __shfl_xor_sync(kAllLanes, best.score, bits, 32 HEBB_WHERE_ARGUMENT);
+    const int32_t row = __shfl_xor_sync(kAllLanes, best.row, bits, 32 HEBB_WHERE_ARGUMENT);
+    best.take(score, row);
+  }
+  return best;
+}
+
+}  // namespace hebb::HEBB_DEVICE::rows

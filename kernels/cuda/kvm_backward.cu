@@ -1,0 +1,343 @@
+#include "kernels/cuda/common/column_sums.h"
+#include "kernels/cuda/common/kvm_rows.h"
+
+// Windows first, by the attention kernels with the log-sum-exp of everything read. Then the updates run again with the routes of the
+// forward pass, each row's versions kept, and are walked back step by step: the gradients of the chunk's readout
+// (common/row_attention.h), through the norms of the rows that the update touched, to its tokens, and the rows before it.
+// FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many rows, else the latency of five launches a step.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+using namespace kvm;
+
+/// Gradients of what was read of the rows (hats), and running gradients of their sums.
+struct RowGradients {
+  float *keys, *values, *radii, *key_hats, *value_hats;
+  float* norm;  // [B, K, C, 2 D]: of the norm's weight and bias, by the warp's item
+};
+
+template <class T>
+struct Undo : Update<T> {
+  RowGradients d;
+
+  /// The row whose version token i of the chunk names, among all; -1: none.
+  __device__ int64_t touched(int64_t unit, const Step& s, int64_t i) const {
+    const int64_t row = unit * this->book.room + (this->codes.chunk(this->n, unit, this->first(s))[i] >> 1);
+    return this->versions.latest[row] == this->first(s) + i ? row : -1;
+  }
+  /// Adds the gradient of what was read of the row's value to those of its sum and radius.
+  __device__ void values_to_sums(int64_t row, int64_t chunk, int lane) const {
+    const int64_t dv = this->n.dv;
+    const float scale = this->book.value_scale(this->rule, row, dv, chunk, lane);
+    float along = 0;  // of d on the row's direction, which the radius takes
+    if (this->rule.value_norm == KvmValueNorm::radius) {
+      const float norm = this->book.clamped_norm(row, dv, lane);
+      float product = 0;
+      for (int64_t c = lane; c < dv; c += 32) {
+        product += this->book.values[row * dv + c] * d.value_hats[row * dv + c];
+      }
+      const float projection = warp_sum(product) / norm;
+      if (lane == 0) {
+        d.radii[row] += projection;
+      }
+      along = norm > Book::kTiny ? projection / norm : 0.0f;
+    }
+    for (int64_t at = row * dv + lane; at < (row + 1) * dv; at += 32) {
+      d.values[at] += scale * (d.value_hats[at] - along * this->book.values[at]);
+      d.value_hats[at] = 0;
+    }
+  }
+};
+
+/// Rows that the update touched: hats' gradients to those of the sums.
+template <class T>
+struct ToSums : Undo<T> {
+  __device__ void operator()(int64_t item, int lane) const {
+    const int64_t unit = item / this->rule.chunk, width = this->n.d;
+    const Step s = this->step_of(unit);
+    const int64_t row = s.fold == kNone ? -1 : this->touched(unit, s, item % this->rule.chunk);
+    if (row < 0) {
+      return;
+    }
+    float *const hat = this->d.key_hats + row * width, *const sum = this->d.keys + row * width;
+    const float* const key = this->book.keys + row * width;
+    this->norm.backward(lane, this->d.norm + item * 2 * width, this->d.norm + (item * 2 + 1) * width, [&](int64_t c) { return key[c]; },
+                        [&](int64_t c) { return hat[c]; }, [&](int64_t c, float value) {
+                          sum[c] += value;
+                          hat[c] = 0;
+                        });
+    this->values_to_sums(row, this->chunk_of(s, unit), lane);
+  }
+};
+
+/// Value norm "updates": every update changes what is read of every row.
+template <class T>
+struct AllValuesToSums : Undo<T> {
+  __device__ void operator()(int64_t row, int lane) const {
+    const int64_t unit = row / this->book.room, at = unit / this->n.kv_heads;
+    const Step s = this->step_of(unit);
+    if (s.read != kNone && row % this->book.room < s.rows) {
+      this->values_to_sums(row, (s.read - this->n.doc_start[at * this->n.length + s.read]) / this->rule.chunk, lane);
+    }
+  }
+};
+
+/// The running gradients of the row that a token founded or joined, to the token.
+template <class T>
+struct HandOut : Undo<T> {
+  T *d_k, *d_v, *d_gate;
+
+  __device__ void operator()(int64_t item, int lane) const {
+    const Layout& n = this->n;
+    const KvmRule& rule = this->rule;
+    const int64_t unit = item / rule.chunk;
+    const Step s = this->step_of(unit);
+    if (s.fold == kNone) {
+      return;
+    }
+    const int64_t t = this->first(s) + item % rule.chunk;
+    const int32_t code = this->codes.chunk(n, unit, this->first(s))[item % rule.chunk];
+    const bool founded = (code & 1) != 0, gated = !founded || (s.before > 0 && rule.gate_appends);
+    const int64_t row = unit * this->book.room + (code >> 1);
+    const auto one = this->tokens.at(n, unit, t);
+    const float g = gated ? this->tokens.gate_at(one) : 1.0f;
+    const float key_gate = rule.gate_keys ? g : 1.0f, value_gate = rule.gate_values ? g : 1.0f;
+    const float *const d_key = this->d.keys + row * n.d, *const d_row_value = this->d.values + row * n.dv;
+    const bool has_radius = founded && rule.value_norm == KvmValueNorm::radius && this->book.radii[row] > 0.0f;
+    const float radius_part = has_radius ? this->d.radii[row] * value_gate / this->book.radii[row] : 0.0f;
+    const auto d_value = [&](int64_t c) { return d_row_value[c] + radius_part * this->tokens.value(n, one, c); };
+    if (gated && d_gate != nullptr) {
+      gate_gradient(one, d_key, d_value, g, lane);
+    }
+    for (int64_t c = lane; c < n.dv; c += 32) {
+      write(d_v[one.token * n.dv + c], value_gate * d_value(c), true);
+    }
+    this->norm.backward(lane, this->d.norm + item * 2 * n.d, this->d.norm + (item * 2 + 1) * n.d,
+                        [&](int64_t c) { return this->z(one, c); }, [&](int64_t c) { return key_gate * d_key[c]; },
+                        [&](int64_t c, float value) {
+                          if (c >= rule.rotary) {
+                            write(d_k[one.token * n.d + c], value, true);
+                          }
+                        });
+  }
+
+ private:
+  template <class D>
+  __device__ void gate_gradient(const typename Tokens<T>::One& one, const float* d_key, D&& d_value, float g, int lane) const {
+    float sum = 0;
+    if (this->rule.gate_keys) {
+      const auto z = [&](int64_t c) { return this->z(one, c); };
+      const auto s = this->norm.statistics(lane, z);
+      for (int64_t c = lane; c < this->n.d; c += 32) {
+        sum += ((z(c) - s.mean) * s.rstd * this->norm.weight[c] + this->norm.bias[c]) * d_key[c];
+      }
+    }
+    for (int64_t c = lane; this->rule.gate_values && c < this->n.dv; c += 32) {
+      sum += this->tokens.value(this->n, one, c) * d_value(c);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) {
+      write(d_gate[one.token], sum * (to_float(this->tokens.gate[one.token]) > 0.0f ? 1.0f : g), true);
+    }
+  }
+};
+
+/// The rows as they were before the update.
+template <class T>
+struct Restore : Undo<T> {
+  __device__ void operator()(int64_t item, int lane) const {
+    const Layout& n = this->n;
+    const int64_t unit = item / this->rule.chunk, i = item % this->rule.chunk;
+    const Step s = this->step_of(unit);
+    const int64_t row = s.fold == kNone ? -1 : this->touched(unit, s, i);
+    if (row < 0) {
+      return;
+    }
+    const int64_t first = this->first(s), previous = this->versions.previous[unit * n.length + first + i];
+    const bool founded = (this->codes.chunk(n, unit, first)[i] & 1) != 0;
+    __syncwarp();  // every lane knows that the row was touched
+    for (int64_t c = lane; founded && c < n.d; c += 32) {
+      this->d.keys[row * n.d + c] = 0;
+    }
+    for (int64_t c = lane; founded && c < n.dv; c += 32) {
+      this->d.values[row * n.dv + c] = 0;
+    }
+    if (lane == 0) {
+      this->d.radii[row] = founded ? 0.0f : this->d.radii[row];
+      this->versions.latest[row] = static_cast<int32_t>(previous);
+    }
+    if (previous < 0) {
+      return;  // the row goes
+    }
+    const int64_t slot = unit * n.length + previous;
+    for (int64_t c = lane; c < n.d; c += 32) {
+      this->book.keys[row * n.d + c] = this->versions.keys[slot * n.d + c];
+    }
+    for (int64_t c = lane; c < n.dv; c += 32) {
+      this->book.values[row * n.dv + c] = this->versions.values[slot * n.dv + c];
+    }
+    if (lane == 0) {
+      this->book.radii[row] = this->versions.radii[slot];
+      this->book.counts[row] = this->versions.counts[slot];
+    }
+    __syncwarp();
+    this->book.read_row(this->rule, this->norm, row, n.dv, this->chunk_of(s, unit) - 1, lane);
+  }
+};
+
+/// From d_q of heated queries: d_q of the queries, and q . d_q.
+template <class T>
+struct CoolGradients {
+  T* d_q;
+  float* sums;
+  const T *d_heated, *q;
+  const float* temp;
+  int64_t d;
+  int heads;
+  bool accumulate;
+
+  __device__ void operator()(int64_t line, int lane) const {
+    float sum = 0;
+    for (int64_t at = line * d + lane; at < (line + 1) * d; at += 32) {
+      const float value = to_float(d_heated[at]);
+      sum += to_float(q[at]) * value;
+      write(d_q[at], temp[line % heads] * value, accumulate);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) {
+      sums[line] = sum;
+    }
+  }
+};
+
+/// Gradients of the windows, and of their temperature.
+template <class T>
+void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work) {
+  const Shape tokens{a.q.size(0), a.q.size(1)};
+  const Tensor lo{work.take<int32_t>(tokens.numel()), DType::i32, tokens}, hi{work.take<int32_t>(tokens.numel()), DType::i32, tokens};
+  HEBB_DEVICE::run(stream, VisibleKeys{lo, hi, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window}, 0});
+  const bool heats = a.window_temp.defined();
+  const int64_t d = a.q.size(3), lines = a.q.numel() / d, heads = a.q.size(2);
+  Tensor q = a.q, d_q = a.d_q;
+  if (heats) {
+    q.data = work.take<T>(q.numel());
+    d_q.data = work.take<T>(q.numel());
+    each_element("kvm_heat", stream, lines, d, HeatQueries<T>{q.as<T>(), a.q.as<T>(), a.window_temp.as<float>(), d, static_cast<int>(heads)});
+  }
+  HEBB_DEVICE::run(stream, AttentionBackward{.d_q = d_q, .d_k = a.d_k, .d_v = a.d_v, .d_bias = {}, .d_o = a.d_o, .q = q, .k = a.k, .v = a.v,
+                                             .o = a.o, .lse = a.lse, .lo = lo, .hi = hi, .bias = {}, .scale = a.rule.scale,
+                                             .accumulate_q = !heats && a.accumulate_q, .accumulate_k = a.accumulate_k,
+                                             .accumulate_v = a.accumulate_v, .accumulate_bias = false});
+  if (!heats) {
+    return;
+  }
+  auto* const sums = work.take<float>(lines);
+  each_warp("kvm_cool", stream, lines,
+            CoolGradients<T>{a.d_q.as<T>(), sums, d_q.as<T>(), a.q.as<T>(), a.window_temp.as<float>(), d, static_cast<int>(heads), a.accumulate_q});
+  if (a.d_window_temp.defined()) {
+    add_column_sums(stream, a.d_window_temp.as<float>(), 1, {sums, DType::f32, lines / heads, heads, heads});
+  }
+}
+
+template <class T>
+struct Walk {
+  Undo<T> undo;
+  rows::Backward<T> read;
+  T *d_k, *d_v, *d_gate;
+  int64_t units, count;
+
+  void replay(Stream& stream) {
+    const int64_t items = units * undo.rule.chunk;
+    for (int64_t step = 0; step < count; ++step) {
+      undo.step = step;
+      each_warp("kvm_memory_keys", stream, items, MemoryKeys<T>{undo});
+      each_warp("kvm_found", stream, items, Found<T>{undo});
+      each_warp("kvm_merge", stream, items, Merge<T>{undo});
+    }
+  }
+  void back(Stream& stream) {
+    const int64_t items = units * undo.rule.chunk;
+    const bool by_updates = undo.rule.value_norm == KvmValueNorm::updates;
+    for (int64_t step = count - 1; step >= 0; --step) {
+      undo.step = read.step = step;
+      if (by_updates) {
+        each_warp("kvm_read_values", stream, units * undo.book.room, ReadValues{undo.n, undo.rule, undo.book, step});
+      }
+      rows::read_rows_backward(stream, units / undo.n.kv_heads, read);
+      if (by_updates) {
+        each_warp("kvm_values_to_sums", stream, units * undo.book.room, AllValuesToSums<T>{undo});
+      }
+      each_warp("kvm_to_sums", stream, items, ToSums<T>{undo});
+      each_warp("kvm_hand_out", stream, items, HandOut<T>{undo, d_k, d_v, d_gate});
+      each_warp("kvm_restore", stream, items, Restore<T>{undo});
+    }
+  }
+};
+
+/// The gradients of the rows, zeros.
+RowGradients row_gradients(Stream& stream, const KvmBackward& a, WorkParts& work) {
+  const int64_t norm = a.k.size(0) * a.k.size(2) * a.rule.chunk * 2 * a.k.size(3);
+  const RowGradients d{a.d_rows.keys.as<float>(), a.d_rows.values.as<float>(), a.d_rows.radii.as<float>(), a.d_rows.key_hats.as<float>(),
+                       a.d_rows.value_hats.as<float>(), work.take<float>(norm)};
+  for (const Tensor& t : {a.d_rows.keys, a.d_rows.values, a.d_rows.radii, a.d_rows.key_hats, a.d_rows.value_hats}) {
+    rows::fill(stream, t.as<float>(), t.numel(), 0.0f);
+  }
+  rows::fill(stream, d.norm, norm, 0.0f);
+  return d;
+}
+
+template <class T>
+void backward(Stream& stream, const KvmBackward& a) {
+  const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), d = a.q.size(3), heads = a.q.size(2);
+  const int64_t count = rows::steps_of(length, a.rule.chunk), queries = batch * length * heads, items = units * a.rule.chunk;
+  WorkParts work(a.work);
+  if (a.d_gate.defined() && !a.accumulate_gate) {
+    rows::fill(stream, a.d_gate.as<T>(), a.d_gate.numel(), T{});
+  }
+  attend_window<T>(stream, a, work);
+  if (a.versions.size(2) < length) {
+    return;  // no query saw a row
+  }
+  auto* const steps = work.take<Step>(batch * count);
+  make_steps(stream, a, steps, count);
+  const Layout n = rows::layout_of(a, steps, count);
+  const RowGradients gradients = row_gradients(stream, a, work);
+  auto* const versions = a.versions.as<float>();
+  const Versions kept{versions, versions + units * length * d, work.take<float>(units * length), work.take<int32_t>(units * length),
+                      a.previous.as<int32_t>(), a.latest.as<int32_t>()};
+  rows::fill(stream, kept.latest, a.latest.numel(), -1);
+  const Update<T> update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), d, static_cast<float>(a.rule.eps)},
+                         {a.k.as<T>(), a.v.as<T>(), a.gate.as<T>()}, {a.routes.as<int32_t>(), true}, kept, work.take<float>(items * d),
+                         work.take<float>(items), 0};
+  const int64_t slices = (d + rows::kSliceColumns - 1) / rows::kSliceColumns;
+  float* const temp_sums = a.d_state_temp.defined() ? work.take<float>(slices * queries) : nullptr;
+  if (temp_sums != nullptr) {
+    rows::fill(stream, temp_sums, slices * queries, 0.0f);
+  }
+  const rows::Backward<T> read{.n = n, .rows = {update.book.key_hats, update.book.value_hats, nullptr, update.book.room}, .q = a.q.as<T>(),
+                               .d_o = a.d_o.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(), .row_temp = a.state_temp.as<float>(),
+                               .d_q = a.d_q.as<T>(), .d_keys = gradients.key_hats, .d_values = gradients.value_hats, .temp_sums = temp_sums,
+                               .queries = queries, .scale = static_cast<float>(a.rule.scale), .step = 0};
+  Walk<T> walk{{update, gradients}, read, a.d_k.as<T>(), a.d_v.as<T>(), a.d_gate.as<T>(), units, count};
+  walk.replay(stream);
+  walk.back(stream);
+  if (temp_sums != nullptr) {
+    add_column_sums(stream, a.d_state_temp.as<float>(), 1, {temp_sums, DType::f32, slices * queries / heads, heads, heads});
+  }
+  if (a.d_norm_weight.defined()) {
+    add_column_sums(stream, a.d_norm_weight.as<float>(), 1, {gradients.norm, DType::f32, items, 2 * d, d});
+  }
+  if (a.d_norm_bias.defined()) {
+    add_column_sums(stream, a.d_norm_bias.as<float>(), 1, {gradients.norm + d, DType::f32, items, 2 * d, d});
+  }
+}
+
+}  // namespace
+
+void run(Stream& stream, const KvmBackward& a) {
+  if (a.q.numel() > 0) {
+    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+  }
+}
+
+}  // namespace hebb::HEBB_DEVICE

@@ -1,0 +1,269 @@
+#include <string>
+
+#include "core/random.h"
+#include "kernels/cuda/common/block.h"
+#include "kernels/cuda/common/ovq_fold.h"
+
+// The own chunks of all tokens first, by the attention kernels; then step by step: read the dictionary, compare the chunk's keys with it,
+// choose their centroids, fold them in (common/row_attention.h). Six launches a step of L tokens, of B K ceil(L G / 64), B K n / 64, B K
+// and B K L warps or blocks. FLOPs a token: 2 H (D + Dv)(n + L / 2) + 2 K D n. Bound: fp32 multiply-adds for long chunks and many
+// rows, else the latency of the launches, which follow each other.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+using namespace ovq;
+using rows::Best, rows::kTile;
+
+/// Copies tokens of this pass to their places in the pending chunk. Item: unit and place.
+template <class T>
+struct Stage {
+  Layout n;
+  const T* from;
+  float* pending;
+  int64_t width, step;
+  bool at_end;  // the chunk that the row leaves unfinished; else the one that the step folds in
+
+  __device__ void operator()(int64_t item, int64_t c) const {
+    const int64_t unit = item / n.chunk, place = item % n.chunk, row = unit / n.kv_heads, head = unit % n.kv_heads;
+    int64_t chunk = n.at(row, at_end ? 0 : step).fold;
+    if (at_end) {
+      const int64_t begin = n.doc_start[row * n.length + n.length - 1];
+      chunk = n.length - 1 - (n.length - 1 - begin) % n.chunk;
+      if (chunk + n.chunk == n.length) {
+        return;  // folded in
+      }
+    }
+    const int64_t t = chunk + place;
+    if (chunk != kNone && t >= 0 && t < n.length) {
+      pending[item * width + c] = to_float(from[((row * n.length + t) * n.kv_heads + head) * width + c]);
+    }
+  }
+};
+
+struct Compare {
+  Layout n;
+  Book book;
+  const float* pending;
+  Best* partial;  // [B, K, tiles, L]
+  int64_t step;
+  bool second_founds;
+};
+
+/// Place of the key that founds an empty dictionary.
+__device__ __forceinline__ int64_t first_founder(bool second_founds, int64_t chunk) { return second_founds && chunk > 1 ? 1 : 0; }
+
+/// Similarities of the chunk's keys and a tile of centroids; of these the best. An empty dictionary holds the founder's key.
+__global__ void __launch_bounds__(rows::kThreads) ovq_compare_kernel(Compare a, int64_t tiles) {
+  HEBB_SHARED(attention::Shared, s);
+  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+  const int64_t unit = blockIdx.x / tiles, base = blockIdx.x % tiles * kTile;
+  const Step step = a.n.at(unit / a.n.kv_heads, a.step);
+  const bool empty = step.before == 0;
+  if (step.fold == kNone || base >= (empty ? 1 : step.before)) {
+    return;  // the whole block
+  }
+  const int64_t first = unit * a.n.chunk;
+  for (int64_t key = 0; key < a.n.chunk; key += kTile) {
+    if (threadIdx.x < kTile) {
+      const int64_t i = threadIdx.x, r = base + i;
+      s.row_line[i] = key + i < a.n.chunk ? first + key + i : -1;
+      s.key_line[i] = empty ? (i == 0 ? first + first_founder(a.second_founds, a.n.chunk) : -1) : r < step.before ? unit * a.book.room + r : -1;
+    }
+    __syncthreads();
+    float scores[4][4];
+    attention::multiply_lines(scores, s, a.pending, s.row_line, empty ? a.pending : a.book.keys, s.key_line, a.n.d);
+    HEBB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      Best best{-INFINITY, static_cast<int32_t>(base)};
+      HEBB_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        if (s.key_line[x + 16 * j] >= 0) {
+          best.take(scores[i][j], static_cast<int32_t>(base + x + 16 * j));
+        }
+      }
+      best = rows::best_of_16(best);
+      const int64_t place = key + 4 * y + i;
+      if (x == 0 && place < a.n.chunk) {
+        a.partial[blockIdx.x * a.n.chunk + place] = best;
+      }
+    }
+    __syncthreads();  // the lines are replaced
+  }
+}
+
+/// First words of the streams "ovq/{layer}/{kv head}": a key a head.
+struct StreamKey {
+  uint32_t words[2];
+};
+
+struct StoreKey {
+  StreamKey* to;
+  StreamKey key;
+  __device__ void operator()(int64_t, int64_t) const { *to = key; }
+};
+
+/// First u64 of stream `key` at `index`: Philox4x32-10 (spec 82, section 1).
+__device__ __forceinline__ uint64_t first_draw(StreamKey key, uint64_t index) {
+  uint32_t c[4] = {0, 0, static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53} * c[0], p1 = uint64_t{0xCD9E8D57} * c[2];
+    const uint32_t next[4] = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ key.words[0], static_cast<uint32_t>(p1),
+                              static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ key.words[1], static_cast<uint32_t>(p0)};
+    HEBB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      c[i] = next[i];
+    }
+    key.words[0] += 0x9E3779B9;
+    key.words[1] += 0xBB67AE85;
+  }
+  return c[0] | static_cast<uint64_t>(c[1]) << 32;
+}
+
+struct Choose {
+  Layout n;
+  const Best* partial;
+  const StreamKey* keys;  // of the heads; null: the least similar keys found
+  float* best;            // [B, K, L]
+  uint64_t* draws;        // [B, K, L]
+  int32_t *ids, *founds;  // [B, K, L]
+  int32_t* out;           // [B, K, T], or null
+  int64_t tiles, step;
+  bool second_founds;
+};
+
+/// ids of a chunk's keys (spec 60, sections 4.2 and 4.3), by one block. Ranks are counted: L^2 comparisons.
+__global__ void __launch_bounds__(kBlockThreads) ovq_choose_kernel(Choose a) {
+  const int64_t unit = blockIdx.x, row = unit / a.n.kv_heads, chunk = a.n.chunk;
+  const Step step = a.n.at(row, a.step);
+  if (step.fold == kNone) {
+    return;  // the whole block
+  }
+  const bool empty = step.before == 0;
+  const int64_t founder = empty ? first_founder(a.second_founds, chunk) : -1, first_new = empty ? 1 : step.before;
+  float* const best = a.best + unit * chunk;
+  uint64_t* const draws = a.draws + unit * chunk;
+  int32_t *const ids = a.ids + unit * chunk, *const founds = a.founds + unit * chunk;
+  const int64_t position = step.fold - a.n.doc_start[row * a.n.length + (step.fold < 0 ? 0 : step.fold)];
+  block_each(chunk, [&](int64_t j) {
+    Best of_key{-INFINITY, 0};
+    for (int64_t tile = 0; tile * kTile < first_new; ++tile) {
+      const Best& part = a.partial[(unit * a.tiles + tile) * chunk + j];
+      of_key.take(part.score, part.row);
+    }
+    best[j] = of_key.score;
+    ids[j] = of_key.score == -INFINITY ? 0 : of_key.row;
+    if (a.keys != nullptr) {
+      draws[j] = first_draw(a.keys[unit % a.n.kv_heads], static_cast<uint64_t>(position + j));
+    }
+  });
+  block_each(chunk, [&](int64_t j) {
+    int64_t rank = 0;
+    for (int64_t i = 0; i < chunk; ++i) {
+      const bool is_before = a.keys != nullptr ? draws[i] < draws[j] || (draws[i] == draws[j] && i < j)
+                                               : best[i] < best[j] || (best[i] == best[j] && i < j);
+      rank += is_before && i != founder ? 1 : 0;
+    }
+    founds[j] = j != founder && rank < step.after - first_new ? 1 : 0;
+  });
+  block_each(chunk, [&](int64_t j) {
+    if (founds[j] != 0) {
+      int64_t id = first_new;
+      for (int64_t i = 0; i < j; ++i) {
+        id += founds[i];
+      }
+      ids[j] = static_cast<int32_t>(id);
+    }
+    if (a.out != nullptr) {
+      a.out[unit * a.n.length + step.fold + j] = ids[j];
+    }
+  });
+}
+
+struct Parts {
+  int32_t *lo, *hi;
+  float* own_lse;
+  Step* steps;
+  Best* partial;
+  float* best;
+  uint64_t* draws;
+  int32_t *ids, *founds;
+  StreamKey* keys;
+};
+
+Parts parts_of(const OvqForward& a, int64_t count, int64_t tiles) {
+  WorkParts work(a.work);
+  const int64_t tokens = a.q.size(0) * a.q.size(1), keys = a.k.size(0) * a.k.size(2) * a.rule.chunk;
+  return {.lo = work.take<int32_t>(tokens), .hi = work.take<int32_t>(tokens), .own_lse = work.take<float>(tokens * a.q.size(2)),
+          .steps = work.take<Step>(a.q.size(0) * count), .partial = work.take<Best>(keys * tiles), .best = work.take<float>(keys),
+          .draws = work.take<uint64_t>(keys), .ids = work.take<int32_t>(keys), .founds = work.take<int32_t>(keys),
+          .keys = work.take<StreamKey>(a.k.size(2))};
+}
+
+void store_stream_keys(Stream& stream, const OvqRule& rule, StreamKey* keys, int64_t heads) {
+  for (int64_t head = 0; head < heads; ++head) {
+    const uint64_t key = stream_key(0, "ovq/" + std::to_string(rule.layer) + "/" + std::to_string(head));
+    each_element("ovq_stream_key", stream, 1, 1,
+                 StoreKey{keys + head, {{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)}}});
+  }
+}
+
+/// The tokens of each query's own chunk that this pass holds.
+void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Tensor& hi, const Tensor& lse) {
+  HEBB_DEVICE::run(stream, VisibleKeys{lo, hi, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = 1}, 0});
+  HEBB_DEVICE::run(stream, AttentionForward{a.o, lse, {}, a.q, a.k, a.v, lo, hi, {}, 1.0});
+  if (a.lse.defined()) {
+    each_element("ovq_lse", stream, 1, lse.numel(), rows::CopyFloats{a.lse.as<float>(), lse.as<float>()});
+  }
+}
+
+template <class T>
+void forward(Stream& stream, const OvqForward& a) {
+  const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
+  const int64_t count = rows::steps_of(length, chunk), room = a.dictionary.keys.size(2), tiles = (room + kTile - 1) / kTile;
+  const Parts p = parts_of(a, count, tiles);
+  const Shape tokens{batch, length};
+  attend_own(stream, a, {p.lo, DType::i32, tokens}, {p.hi, DType::i32, tokens}, {p.own_lse, DType::f32, {batch, length, a.q.size(2)}});
+  each_warp("ovq_steps", stream, batch * count, MakeSteps{p.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
+  const Layout n = rows::layout_of(a, p.steps, count);
+  const Book book(a.dictionary);
+  if (a.ids.defined() && !a.forced) {
+    rows::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1);
+  }
+  if (a.rule.random && !a.forced) {
+    store_stream_keys(stream, a.rule, p.keys, a.k.size(2));
+  }
+  auto *const pending_k = a.pending_k.as<float>(), *const pending_v = a.pending_v.as<float>();
+  const auto stage = [&](int64_t step, bool at_end) {
+    each_element("ovq_stage", stream, units * chunk, n.d, Stage<T>{n, a.k.as<T>(), pending_k, n.d, step, at_end});
+    each_element("ovq_stage", stream, units * chunk, n.dv, Stage<T>{n, a.v.as<T>(), pending_v, n.dv, step, at_end});
+  };
+  rows::Read<T, float> read{.n = n, .rows = {book.keys, book.values, book.log_counts, room}, .ring = {pending_k, pending_v, chunk, 1},
+                            .q = a.q.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = nullptr,
+                            .ring_temp = nullptr, .scale = 1.0f, .step = 0};
+  for (int64_t step = 0; step < count; ++step) {
+    read.step = step;
+    rows::read_rows(stream, batch, read);
+    stage(step, false);
+    if (!a.forced) {
+      HEBB_LAUNCH(ovq_compare_kernel, blocks_for(units * tiles, 1), rows::kThreads, 0, stream,
+                  Compare{n, book, pending_k, p.partial, step, a.rule.second_founds}, tiles);
+      HEBB_LAUNCH(ovq_choose_kernel, blocks_for(units, 1), kBlockThreads, 0, stream,
+                  Choose{n, p.partial, a.rule.random ? p.keys : nullptr, p.best, p.draws, p.ids, p.founds, a.ids.as<int32_t>(), tiles, step,
+                         a.rule.second_founds});
+    }
+    const ChunkIds ids = a.forced ? ChunkIds{a.ids.as<int32_t>(), true} : ChunkIds{p.ids, false};
+    each_warp("ovq_fold", stream, units * chunk,
+              Fold<float>{n, a.rule, book, {pending_k, n.d, true}, {pending_v, n.dv, true}, ids, {}, step});
+  }
+  stage(0, true);
+}
+
+}  // namespace
+
+void run(Stream& stream, const OvqForward& a) {
+  if (a.q.numel() > 0) {
+    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
+  }
+}
+
+}  // namespace hebb::HEBB_DEVICE

@@ -1,0 +1,144 @@
+#include "kernels/cuda/common/ovq_fold.h"
+
+// Own chunks first, by the attention kernels with the log-sum-exp of everything read. Then the chunks are folded in again, each row's
+// versions kept, and walked back step by step: take the chunk out, handing the rows' gradients to its tokens, then the gradients of its
+// readout (common/row_attention.h). Four launches a step, of B K L warps and of the readout's blocks.
+// FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many rows, else the latency of the launches.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+using namespace ovq;
+
+/// Takes the step's chunk out again. A warp has one key; the first of a row does the row.
+template <class T>
+struct Undo {
+  Layout n;
+  OvqRule rule;
+  Book book;
+  float *d_book_keys, *d_book_values;
+  T *d_k, *d_v;
+  ChunkIds ids;
+  Versions versions;
+  int64_t step;
+
+  __device__ void operator()(int64_t item, int lane) const {
+    const int64_t unit = item / rule.chunk, j = item % rule.chunk;
+    const Step s = n.at(unit / n.kv_heads, step);
+    if (s.fold == kNone) {
+      return;
+    }
+    const int32_t* const chunk_ids = ids.chunk(n, unit, s);
+    const int32_t r = chunk_ids[j];
+    if (rows::is_among(chunk_ids, j, r, lane)) {
+      return;
+    }
+    const bool fresh = r >= s.before;
+    const int64_t at = unit * book.room + r, slot = unit * n.length + s.fold + j;
+    const int64_t hits = count_members(chunk_ids, rule.chunk, j, r, lane);
+    const float w = step_size(rule, fresh, book.counts[at] - hits, hits);
+    const float* const norms = versions.inverse_norms + 2 * slot;
+    share(d_book_keys + at * n.d, book.keys + at * n.d, rule.normalize_keys, norms[0], w, d_k, unit, s, chunk_ids, j, hits, n.d, lane);
+    share(d_book_values + at * n.dv, book.values + at * n.dv, rule.normalize_values, norms[1], w, d_v, unit, s, chunk_ids, j, hits, n.dv, lane);
+    const int64_t old = versions.previous[slot], from = unit * n.length + old;
+    __syncwarp();  // every lane has read the count
+    if (lane == 0) {
+      versions.latest[at] = static_cast<int32_t>(old);
+    }
+    if (old < 0) {
+      return;  // the row goes
+    }
+    for (int64_t c = lane; c < n.d; c += 32) {
+      book.keys[at * n.d + c] = versions.keys[from * n.d + c];
+    }
+    for (int64_t c = lane; c < n.dv; c += 32) {
+      book.values[at * n.dv + c] = versions.values[from * n.dv + c];
+    }
+    if (lane == 0) {
+      book.counts[at] = versions.counts[from];
+      book.log_counts[at] = logf(static_cast<float>(versions.counts[from]));
+    }
+  }
+
+ private:
+  /// d_row of the updated `row` to the members of its update; leaves the gradient of the row before it.
+  __device__ void share(float* d_row, const float* row, bool normalized, float inverse, float w, T* d_items, int64_t unit, const Step& s,
+                        const int32_t* chunk_ids, int64_t j, int64_t hits, int64_t width, int lane) const {
+    float along = 0;
+    if (normalized) {
+      for (int64_t c = lane; c < width; c += 32) {
+        along += row[c] * d_row[c];
+      }
+      along = warp_sum(along);
+    }
+    const int64_t first = (unit / n.kv_heads * n.length + s.fold) * n.kv_heads + unit % n.kv_heads;
+    const float part = w / static_cast<float>(hits);
+    for (int64_t base = 0; base < width; base += 32) {
+      const int64_t c = base + lane;
+      const bool exists = c < width;
+      float d = exists ? d_row[c] : 0.0f;
+      d = normalized && exists ? inverse * (d - row[c] * along) : d;
+      rows::each_member(chunk_ids, rule.chunk, j, chunk_ids[j], lane, [&](int64_t i) {
+        if (exists) {
+          write(d_items[(first + i * n.kv_heads) * width + c], part * d, true);
+        }
+      });
+      if (exists) {
+        d_row[c] = (1.0f - w) * d;
+      }
+    }
+  }
+};
+
+void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi) {
+  const Shape tokens{a.q.size(0), a.q.size(1)};
+  const Tensor first{lo, DType::i32, tokens}, last{hi, DType::i32, tokens};
+  HEBB_DEVICE::run(stream, VisibleKeys{first, last, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = 1}, 0});
+  HEBB_DEVICE::run(stream, AttentionBackward{.d_q = a.d_q, .d_k = a.d_k, .d_v = a.d_v, .d_bias = {}, .d_o = a.d_o, .q = a.q, .k = a.k,
+                                             .v = a.v, .o = a.o, .lse = a.lse, .lo = first, .hi = last, .bias = {}, .scale = 1.0,
+                                             .accumulate_q = a.accumulate_q, .accumulate_k = a.accumulate_k,
+                                             .accumulate_v = a.accumulate_v, .accumulate_bias = false});
+}
+
+template <class T>
+void backward(Stream& stream, const OvqBackward& a) {
+  const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
+  const int64_t count = rows::steps_of(length, chunk), d = a.q.size(3), dv = a.v.size(3);
+  WorkParts work(a.work);
+  auto *const lo = work.take<int32_t>(batch * length), *const hi = work.take<int32_t>(batch * length);
+  auto* const steps = work.take<Step>(batch * count);
+  auto* const versions = a.versions.as<float>();
+  const Versions kept{versions, versions + units * length * d, a.inverse_norms.as<float>(), a.previous.as<int32_t>(),
+                      a.latest.as<int32_t>(), work.take<int32_t>(units * length)};
+  attend_own(stream, a, lo, hi);
+  each_warp("ovq_steps", stream, batch * count, MakeSteps{steps, a.doc_start.as<int32_t>(), a.rule, length, count});
+  rows::fill(stream, kept.latest, a.latest.numel(), -1);
+  auto *const d_keys = a.d_dictionary.keys.as<float>(), *const d_values = a.d_dictionary.values.as<float>();
+  rows::fill(stream, d_keys, a.d_dictionary.keys.numel(), 0.0f);
+  rows::fill(stream, d_values, a.d_dictionary.values.numel(), 0.0f);
+  const Layout n = rows::layout_of(a, steps, count);
+  const Book book(a.dictionary);
+  const ChunkIds ids{a.ids.as<int32_t>(), true};
+  for (int64_t step = 0; step < count; ++step) {
+    each_warp("ovq_fold", stream, units * chunk,
+              Fold<T>{n, a.rule, book, {a.k.as<T>(), d, false}, {a.v.as<T>(), dv, false}, ids, kept, step});
+  }
+  rows::Backward<T> read{.n = n, .rows = {book.keys, book.values, book.log_counts, book.room}, .q = a.q.as<T>(), .d_o = a.d_o.as<T>(),
+                         .o = a.o.as<T>(), .lse = a.lse.as<float>(), .row_temp = nullptr, .d_q = a.d_q.as<T>(), .d_keys = d_keys,
+                         .d_values = d_values, .temp_sums = nullptr, .queries = 0, .scale = 1.0f, .step = 0};
+  for (int64_t step = count - 1; step >= 0; --step) {
+    each_warp("ovq_undo", stream, units * chunk,
+              Undo<T>{n, a.rule, book, d_keys, d_values, a.d_k.as<T>(), a.d_v.as<T>(), ids, kept, step});
+    read.step = step;
+    rows::read_rows_backward(stream, batch, read);
+  }
+}
+
+}  // namespace
+
+void run(Stream& stream, const OvqBackward& a) {
+  if (a.q.numel() > 0) {
+    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+  }
+}
+
+}  // namespace hebb::HEBB_DEVICE

@@ -1,0 +1,183 @@
+// State rows of kvm against their CPU twin: budgets, gates, value norms, temperatures, documents, segments, grouped heads.
+#include "kernels/kvm.h"
+#include "twins.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+// Sums of a few hundred products, norms of sums, and exponentials of sums.
+constexpr double kKvmTolerance = 5e-5;
+
+struct Case {
+  const char* name;
+  KvmRule rule;
+  bool gated = true, temperatures = true;
+  int64_t batch = 2, length = 70, heads = 4, kv_heads = 2, d = 19, dv = 37;
+  std::vector<int64_t> doc_start = documents_of_two_rows();
+
+  Shape q() const { return {batch, length, heads, d}; }
+  Shape k() const { return {batch, length, kv_heads, d}; }
+  Shape v() const { return {batch, length, kv_heads, dv}; }
+  Shape o() const { return {batch, length, heads, dv}; }
+  Shape gates() const { return {batch, length, kv_heads}; }
+  Shape per_row(int64_t rows, int64_t width) const { return {batch, kv_heads, rows, width}; }
+  int64_t ring() const { return rule.chunk * rule.window; }
+};
+
+KvmRule rule_of(int64_t chunk, int64_t window, int64_t sinks, int64_t rotary, KvmValueNorm value_norm) {
+  KvmRule rule;
+  rule.chunk = chunk;
+  rule.window = window;
+  rule.sinks = sinks;
+  rule.rotary = rotary;
+  rule.value_norm = value_norm;
+  rule.scale = 0.3;
+  return rule;
+}
+
+/// Rows by chunk: a chunk's worth at first, then up to `more` a chunk.
+std::vector<int64_t> sizes_of(const KvmRule& rule, int64_t chunks, int64_t more) {
+  std::vector<int64_t> sizes;
+  for (int64_t c = 0; c < chunks; ++c) {
+    sizes.push_back(c < rule.window ? 0 : c == rule.window ? rule.chunk : sizes.back() + (c % 3 == 0 ? 0 : more));
+  }
+  return sizes;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all{{"radius, both gated", rule_of(6, 2, 1, 4, KvmValueNorm::radius)},
+                        {"mean, gated appends", rule_of(5, 1, 0, 0, KvmValueNorm::mean)},
+                        {"updates, keys gated", rule_of(7, 3, 2, 6, KvmValueNorm::updates), true, false},
+                        {"no gate", rule_of(4, 2, 1, 2, KvmValueNorm::radius), false, true},
+                        {"more than a tile of tokens and rows", rule_of(66, 1, 1, 2, KvmValueNorm::mean)}};
+  all[0].rule.gate_keys = all[0].rule.gate_values = true;
+  all[1].rule.gate_keys = all[1].rule.gate_values = all[1].rule.gate_appends = true;
+  all[2].rule.gate_keys = true;
+  all[4].rule.gate_values = true;
+  Case& large = all[4];
+  large.batch = large.kv_heads = large.heads = 1;
+  large.length = 150;
+  large.d = 7;
+  large.dv = 5;
+  large.doc_start.assign(150, 0);
+  return all;
+}
+
+struct Rows {
+  Twin keys, values, radii, counts, key_hats, value_hats;
+
+  Rows(Twins& t, const Case& c, int64_t room)
+      : keys(t.float_sum(c.per_row(room, c.d))), values(t.float_sum(c.per_row(room, c.dv))), radii(t.float_sum({c.batch, c.kv_heads, room})),
+        counts(t.integers({c.batch, c.kv_heads, room}, std::vector<int64_t>(static_cast<size_t>(c.batch * c.kv_heads * room), 3), DType::i32, true)),
+        key_hats(t.float_sum(c.per_row(room, c.d))), value_hats(t.float_sum(c.per_row(room, c.dv))) {}
+  template <class At>
+  KvmRows operator()(At& at) const {
+    return {at(keys), at(values), at(radii), at(counts), at(key_hats), at(value_hats)};
+  }
+};
+
+struct Window {
+  Twin k, v, gates;
+
+  Window(Twins& t, const Case& c)
+      : k(t.float_sum(c.per_row(c.ring(), c.d))), v(t.float_sum(c.per_row(c.ring(), c.dv))), gates(t.float_sum({c.batch, c.kv_heads, c.ring()})) {}
+  template <class At>
+  KvmWindow operator()(At& at) const {
+    return {at(k), at(v), at(gates)};
+  }
+};
+
+/// Tokens and parameters.
+struct Inputs {
+  Twin q, k, v, gate, norm_weight, norm_bias, window_temp, state_temp, doc_start, sizes;
+
+  Inputs(Twins& t, const Case& c, const std::vector<int64_t>& rows)
+      : q(t.input(c.q(), 3)), k(t.input(c.k(), 2)), v(t.input(c.v())), gate(c.gated ? t.input(c.gates(), 2) : Twin{}),
+        norm_weight(t.parameter({c.d})), norm_bias(t.parameter({c.d})), window_temp(c.temperatures ? t.parameter({c.heads}) : Twin{}),
+        state_temp(c.temperatures ? t.parameter({c.heads}, 2) : Twin{}), doc_start(t.integers({c.batch, c.length}, c.doc_start)),
+        sizes(t.integers({static_cast<int64_t>(rows.size())}, rows)) {}
+};
+
+TEST_CASE("kvm and its gradients equal the CPU's", "[fast]") {
+  const size_t index = GENERATE(range(size_t{0}, size_t{5}));
+  const Case c = cases()[index];
+  CAPTURE(c.name);
+  const std::vector<int64_t> sizes = sizes_of(c.rule, (c.length - 1) / c.rule.chunk + 1, index == 4 ? 9 : 3);
+  const int64_t room = sizes.back() + 1, width = room + c.ring();
+  in_both_types([&](Twins& t) {
+    const Twin o = t.output(c.o()), lse = t.float_output({c.batch, c.length, c.heads}), routes = t.integer_output({c.batch, c.kv_heads, c.length}),
+               scratch = t.scratch(c.per_row(kKvmTile, width)), memory_keys = t.scratch(c.per_row(c.rule.chunk, c.d)),
+               work = t.scratch({kvm_forward_work(c.q(), c.k(), c.rule, room)}), ring_k = t.scratch(c.per_row(c.ring(), c.d)),
+               ring_v = t.scratch(c.per_row(c.ring(), c.dv)), ring_gates = t.scratch({c.batch, c.kv_heads, c.ring()});
+    const Rows rows(t, c, room);
+    const Inputs in(t, c, sizes);
+    const auto forward = [&](Twin out, Twin sums, bool forced) {
+      return [&, out, sums, forced](auto at) {
+        return KvmForward{at(out), at(sums), at(routes), rows(at), KvmWindow{at(ring_k), at(ring_v), at(ring_gates)}, at(scratch),
+                          at(memory_keys), at(work), at(in.q), at(in.k), at(in.v), at(in.gate), at(in.norm_weight), at(in.norm_bias),
+                          at(in.window_temp), at(in.state_temp), at(in.doc_start), at(in.sizes), c.rule, forced};
+      };
+    };
+    t.check(forward(o, lse, false), kKvmTolerance);
+    t.prepare(forward(o, lse, false));
+    Twins replay = t;
+    replay.check(forward(replay.output(c.o()), {}, true), kKvmTolerance);
+    const Twin d_q = t.sum(c.q()), d_k = t.output(c.k()), d_v = t.sum(c.v()), d_gate = c.gated ? t.output(c.gates()) : Twin{},
+               d_weight = t.float_sum({c.d}), d_bias = t.float_sum({c.d}), d_window = c.temperatures ? t.float_sum({c.heads}) : Twin{},
+               d_state = c.temperatures ? t.float_sum({c.heads}) : Twin{}, versions = t.scratch(c.per_row(c.length, c.d + c.dv)),
+               previous = t.scratch({c.batch, c.kv_heads, c.length}, DType::i32), latest = t.scratch({c.batch, c.kv_heads, room}, DType::i32),
+               two = t.scratch({c.batch, c.kv_heads, 2, kKvmTile, width}),
+               partial = t.scratch({c.batch, c.kv_heads, 2 * c.d + 2 * c.heads / c.kv_heads}), d_o = t.input(c.o()),
+               back = t.scratch({kvm_backward_work(c.q(), c.k(), c.rule)}), d_keys = t.scratch(c.per_row(room, c.d)),
+               d_values = t.scratch(c.per_row(room, c.dv)), d_radii = t.scratch({c.batch, c.kv_heads, room}),
+               d_key_hats = t.scratch(c.per_row(room, c.d)), d_value_hats = t.scratch(c.per_row(room, c.dv));
+    t.check([&](auto at) {
+      return KvmBackward{at(d_q), at(d_k), at(d_v), at(d_gate), at(d_weight), at(d_bias), at(d_window), at(d_state), rows(at),
+                         KvmRows{at(d_keys), at(d_values), at(d_radii), {}, at(d_key_hats), at(d_value_hats)}, at(versions), at(previous),
+                         at(latest), at(two), at(partial), at(back), at(d_o), at(o), at(lse), at(routes), at(in.q), at(in.k), at(in.v),
+                         at(in.gate), at(in.norm_weight), at(in.norm_bias), at(in.window_temp), at(in.state_temp), at(in.doc_start),
+                         at(in.sizes), c.rule, true, false, true, false};
+    }, kKvmTolerance);
+  });
+}
+
+TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
+  const int64_t second = GENERATE(1, 4, 23);
+  CAPTURE(second);
+  Case first{"", rule_of(5, 2, 1, 4, KvmValueNorm::radius)};
+  first.rule.gate_keys = first.rule.gate_values = true;
+  first.length = 20;
+  first.doc_start.assign(40, 0);
+  for (size_t i = 36; i < 40; ++i) { first.doc_start[i] = 16; }
+  Case next = first;
+  next.length = second;
+  next.doc_start.assign(static_cast<size_t>(2 * second), -20);
+  for (int64_t i = second; i < 2 * second; ++i) { next.doc_start[static_cast<size_t>(i)] = i < second + 9 ? -4 : 9; }
+  const std::vector<int64_t> sizes = sizes_of(first.rule, 9, 3);
+  const int64_t room = sizes.back() + 1;
+  in_both_types([&](Twins& t) {
+    const Rows rows(t, first, room);
+    const Window window(t, first);
+    const Twin scratch = t.scratch(first.per_row(kKvmTile, room + first.ring())), memory_keys = t.scratch(first.per_row(first.rule.chunk, first.d));
+    const auto segment = [&](const Case& c, bool last) {
+      const Inputs in(t, c, sizes);
+      const Twin o = t.output(c.o()), work = t.scratch({kvm_forward_work(c.q(), c.k(), c.rule, room)});
+      const auto make = [&](auto at) {
+        return KvmForward{at(o), {}, {}, rows(at), window(at), at(scratch), at(memory_keys), at(work), at(in.q), at(in.k), at(in.v),
+                          at(in.gate), at(in.norm_weight), at(in.norm_bias), at(in.window_temp), at(in.state_temp), at(in.doc_start),
+                          at(in.sizes), c.rule, false};
+      };
+      if (last) {
+        t.check(make, kKvmTolerance);
+      } else {
+        t.prepare(make);
+      }
+    };
+    segment(first, false);
+    segment(next, true);
+  });
+}
+
+}  // namespace

@@ -1,0 +1,106 @@
+// Kernels that read and update dictionaries, in small, for the thread sanitizer; see race_test.cpp.
+#include <memory>
+
+#include "kernels/kvm.h"
+#include "kernels/ovq.h"
+#include "kernels/vq.h"
+#include "support.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+/// Tensors of the emulated device that live as long as this.
+class Arrays {
+ public:
+  Tensor random(Shape shape) { return add(floats_, random_values<float>(shape.numel(), ++seed_), shape); }
+  Tensor zeros(Shape shape) { return add(floats_, std::vector<float>(static_cast<size_t>(shape.numel())), shape); }
+  Tensor integers(Shape shape, std::vector<int32_t> values = {}) {
+    values.resize(static_cast<size_t>(shape.numel()));
+    return add(integers_, values, shape);
+  }
+
+ private:
+  template <class X>
+  static Tensor add(std::vector<std::unique_ptr<DeviceArray<X>>>& to, const std::vector<X>& values, Shape shape) {
+    to.push_back(std::make_unique<DeviceArray<X>>(values));
+    return to.back()->tensor(shape);
+  }
+  std::vector<std::unique_ptr<DeviceArray<float>>> floats_;
+  std::vector<std::unique_ptr<DeviceArray<int32_t>>> integers_;
+  uint32_t seed_ = 0;
+};
+
+std::vector<float> values_of(const Tensor& t) {
+  simt::synchronize_all();
+  return {t.as<float>(), t.as<float>() + t.numel()};
+}
+
+template <class F>
+void same_for_all_workers(F&& f) {
+  std::vector<std::vector<float>> results;
+  for (const int workers : {1, 3}) {
+    const simt::ScopedSettings scope({simt::Order::forward, simt::Timing::early, workers});
+    results.push_back(f());
+  }
+  CHECK(results[0] == results[1]);
+}
+
+constexpr int64_t kTokens = 5, kRoom = 3;
+const Shape kItems{1, kTokens, 1, 2}, kRows{1, 1, kRoom, 2}, kChunk{1, 1, 2, 2}, kUnit{1, 1, kTokens}, kRoomShape{1, 1, kRoom};
+
+TEST_CASE("ovq does not race", "[threads]") {
+  same_for_all_workers([] {
+    TestStream stream;
+    Arrays a;
+    OvqRule rule;
+    rule.chunk = 2;
+    rule.max_centroids = kRoom;
+    const OvqDictionary book{a.zeros(kRows), a.zeros(kRows), a.zeros(kRoomShape), a.integers(kRoomShape)};
+    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), ids = a.integers(kUnit), work = a.zeros({ovq_work(kItems, kItems, rule, kRoom)}),
+                 q = a.random(kItems), k = a.random(kItems), v = a.random(kItems), starts = a.integers({1, kTokens}), d_q = a.zeros(kItems),
+                 d_k = a.zeros(kItems), d_v = a.zeros(kItems);
+    device::run(stream, OvqForward{o, lse, ids, book, a.zeros(kChunk), a.zeros(kChunk), {}, work, q, k, v, starts, rule, false});
+    device::run(stream, OvqBackward{d_q, d_k, d_v, book, {a.zeros(kRows), a.zeros(kRows), {}, {}}, a.zeros({1, 1, kTokens, 4}),
+                                    a.zeros({1, 1, kTokens, 2}), a.integers(kUnit), a.integers(kRoomShape), {}, work, a.random(kItems), o, lse,
+                                    ids, q, k, v, starts, rule, false, false, false});
+    return values_of(d_k);
+  });
+}
+
+TEST_CASE("kvm does not race", "[threads]") {
+  same_for_all_workers([] {
+    TestStream stream;
+    Arrays a;
+    KvmRule rule;
+    rule.chunk = 2;
+    rule.window = 1;
+    const auto rows = [&] { return KvmRows{a.zeros(kRows), a.zeros(kRows), a.zeros(kRoomShape), a.integers(kRoomShape), a.zeros(kRows), a.zeros(kRows)}; };
+    const KvmRows state = rows();
+    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), routes = a.integers(kUnit), q = a.random(kItems), k = a.random(kItems),
+                 v = a.random(kItems), weight = a.random({2}), starts = a.integers({1, kTokens}), sizes = a.integers({3}, {0, 2, 3}),
+                 d_k = a.zeros(kItems);
+    device::run(stream, KvmForward{o, lse, routes, state, {a.zeros(kChunk), a.zeros(kChunk), a.zeros({1, 1, 2})}, {}, a.zeros(kChunk),
+                                   a.zeros({kvm_forward_work(kItems, kItems, rule, kRoom)}), q, k, v, {}, weight, weight, {}, {}, starts, sizes,
+                                   rule, false});
+    device::run(stream, KvmBackward{a.zeros(kItems), d_k, a.zeros(kItems), {}, a.zeros({2}), a.zeros({2}), {}, {}, state, rows(),
+                                    a.zeros({1, 1, kTokens, 4}), a.integers(kUnit), a.integers(kRoomShape), {}, {},
+                                    a.zeros({kvm_backward_work(kItems, kItems, rule)}), a.random(kItems), o, lse, routes, q, k, v, {}, weight,
+                                    weight, {}, {}, starts, sizes, rule, false, false, false, false});
+    return values_of(d_k);
+  });
+}
+
+TEST_CASE("the selection of codewords does not race", "[threads]") {
+  same_for_all_workers([] {
+    TestStream stream;
+    Arrays a;
+    const Tensor ids = a.integers({1, 1, kTokens}), kq = a.zeros(kItems), points = a.random({1, 3, 2});
+    device::run(stream, VqSelect{ids, a.random(kItems), points, {}});
+    device::run(stream, VqGather{kq, points, ids});
+    return values_of(kq);
+  });
+}
+
+}  // namespace
