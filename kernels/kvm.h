@@ -1,5 +1,6 @@
 #pragma once
 #include "core/stream.h"
+#include "kernels/dictionary_parts.h"
 
 namespace hebb {
 
@@ -32,10 +33,11 @@ struct KvmWindow {
   Tensor k, v, gates;
 };
 
-/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D], k [B, T, K, D].
-inline int64_t kvm_forward_work(const Shape& q, const Shape& k, const KvmRule& rule, int64_t room) {
-  const int64_t keys = k[0] * k[2] * rule.chunk, tiles = room / 64 + 2;
-  return q[0] * q[1] * (q[2] * (q[3] + 1) + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + keys * (3 * tiles + 3) + 256;
+/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D], k [B, T, K, D], v [B, T, K, Dv].
+inline int64_t kvm_forward_work(const Shape& q, const Shape& v, const KvmRule& rule, int64_t room) {
+  const int64_t keys = v[0] * v[2] * rule.chunk, tiles = room / 64 + 2;
+  return q[0] * q[1] * (q[2] * (q[3] + 1) + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + keys * (3 * tiles + 3) + 256 +
+         dictionary_parts_work(q, v, rule.chunk, room);
 }
 inline int64_t kvm_backward_work(const Shape& q, const Shape& k, const KvmRule& rule) {
   const int64_t keys = k[0] * k[2] * rule.chunk, slices = q[3] / 256 + 1;

@@ -1,5 +1,6 @@
 #pragma once
 #include "core/stream.h"
+#include "kernels/dictionary_parts.h"
 
 namespace hebb {
 
@@ -29,10 +30,11 @@ struct OvqRule {
 /// Queries that the CPU reads out together.
 constexpr int64_t kOvqTile = 32;
 
-/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D], k [B, T, K, D].
-inline int64_t ovq_work(const Shape& q, const Shape& k, const OvqRule& rule, int64_t room) {
-  const int64_t tokens = q[0] * q[1], units = k[0] * k[2], tiles = room / 64 + 1;
-  return tokens * (q[2] + k[2] + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + units * rule.chunk * (2 * tiles + 5) + 2 * k[2] + 256;
+/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D], v [B, T, K, Dv].
+inline int64_t ovq_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room) {
+  const int64_t tokens = q[0] * q[1], units = v[0] * v[2], tiles = room / 64 + 1;
+  return tokens * (q[2] + v[2] + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + units * rule.chunk * (2 * tiles + 5) + 2 * v[2] + 256 +
+         dictionary_parts_work(q, v, rule.chunk, room);
 }
 
 /// The running dictionary of every row and kv head, with room for R centroids. Shapes: keys [B, K, R, D], values

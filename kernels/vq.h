@@ -1,5 +1,6 @@
 #pragma once
 #include "core/stream.h"
+#include "kernels/dictionary_parts.h"
 
 namespace hebb {
 
@@ -70,8 +71,9 @@ struct VqDictionary {
 };
 
 /// Elements of 4 bytes of scratch that the GPU's kernels need; q [B, T, H, D], v [B, T, K, Dv].
-inline int64_t vq_read_work(const Shape& q, const Shape& v, int64_t chunk) {
-  return q[0] * q[1] * (v[2] * q[3] + q[2] + 2) + 5 * q[0] * (q[1] / chunk + 1) + 4;
+inline int64_t vq_read_work(const Shape& q, const Shape& v, int64_t chunk, int64_t points) {
+  return q[0] * q[1] * (v[2] * q[3] + q[2] + 2) + 5 * q[0] * (q[1] / chunk + 1) + 4 +
+         dictionary_parts_work(q, v, chunk, points);
 }
 
 /// The linear form (spec 61, section 6): o [B, T, H, Dv] from q [B, T, H, D], v [B, T, K, Dv], points [K, N, D] and

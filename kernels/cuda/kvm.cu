@@ -173,13 +173,15 @@ struct Parts {
   Score *partial, *scores;
   float* gates;
   int32_t *codes, *founds;
+  float* parts;  // of the readout
 };
 
 Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tiles) {
   const int64_t tokens = a.q.size(0) * a.q.size(1), keys = a.k.size(0) * a.k.size(2) * a.rule.chunk;
   return {.lo = work.take<int32_t>(tokens), .hi = work.take<int32_t>(tokens), .own_lse = work.take<float>(tokens * a.q.size(2)),
           .steps = work.take<Step>(a.q.size(0) * count), .partial = work.take<Score>(keys * tiles), .scores = work.take<Score>(keys),
-          .gates = work.take<float>(keys), .codes = work.take<int32_t>(keys), .founds = work.take<int32_t>(keys)};
+          .gates = work.take<float>(keys), .codes = work.take<int32_t>(keys), .founds = work.take<int32_t>(keys),
+          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, a.rows.keys.size(2)))};
 }
 
 /// The tokens of each query's window that this pass holds.
@@ -244,7 +246,8 @@ void forward(Stream& stream, const KvmForward& a) {
   rows::Read<T, float> read{.n = n, .rows = {update.book.key_hats, update.book.value_hats, nullptr, update.book.room},
                             .ring = {ring_k, ring_v, ring, a.rule.window}, .q = a.q.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(),
                             .own_lse = p.own_lse, .row_temp = a.state_temp.as<float>(), .ring_temp = a.window_temp.as<float>(),
-                            .scale = static_cast<float>(a.rule.scale), .step = 0};
+                            .scale = static_cast<float>(a.rule.scale), .step = 0,
+                            .parts = rows::parts_of(n, batch, update.book.room, p.parts)};
   for (int64_t step = 0; step < count; ++step) {
     update.step = read.step = step;
     fold(stream, a, update, p, tiles);

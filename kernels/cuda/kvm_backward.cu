@@ -20,10 +20,15 @@ template <class T>
 struct Undo : Update<T> {
   RowGradients d;
 
-  /// The row whose version token i of the chunk names, among all; -1: none.
-  __device__ int64_t touched(int64_t unit, const Step& s, int64_t i) const {
-    const int64_t row = unit * this->book.room + (this->codes.chunk(this->n, unit, this->first(s))[i] >> 1);
-    return this->versions.latest[row] == this->first(s) + i ? row : -1;
+  /// The row whose version token i of the chunk names, among all: that of its founder, or of the first that joined it; -1: none.
+  __device__ int64_t touched(int64_t unit, const Step& s, int64_t i, int lane) const {
+    const int32_t* const codes = this->codes.chunk(this->n, unit, this->first(s));
+    const int32_t code = codes[i];
+    const bool joined = (code & 1) == 0;
+    if (joined && (rows::is_among(codes, i, code, lane) || rows::is_among(codes, this->rule.chunk, code + 1, lane))) {
+      return -1;
+    }
+    return unit * this->book.room + (code >> 1);
   }
   /// Adds the gradient of what was read of the row's value to those of its sum and radius.
   __device__ void values_to_sums(int64_t row, int64_t chunk, int lane) const {
@@ -55,7 +60,7 @@ struct ToSums : Undo<T> {
   __device__ void operator()(int64_t item, int lane) const {
     const int64_t unit = item / this->rule.chunk, width = this->n.d;
     const Step s = this->step_of(unit);
-    const int64_t row = s.fold == kNone ? -1 : this->touched(unit, s, item % this->rule.chunk);
+    const int64_t row = s.fold == kNone ? -1 : this->touched(unit, s, item % this->rule.chunk, lane);
     if (row < 0) {
       return;
     }
@@ -149,13 +154,12 @@ struct Restore : Undo<T> {
     const Layout& n = this->n;
     const int64_t unit = item / this->rule.chunk, i = item % this->rule.chunk;
     const Step s = this->step_of(unit);
-    const int64_t row = s.fold == kNone ? -1 : this->touched(unit, s, i);
+    const int64_t row = s.fold == kNone ? -1 : this->touched(unit, s, i, lane);
     if (row < 0) {
       return;
     }
     const int64_t first = this->first(s), previous = this->versions.previous[unit * n.length + first + i];
     const bool founded = (this->codes.chunk(n, unit, first)[i] & 1) != 0;
-    __syncwarp();  // every lane knows that the row was touched
     for (int64_t c = lane; founded && c < n.d; c += 32) {
       this->d.keys[row * n.d + c] = 0;
     }

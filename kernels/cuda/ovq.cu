@@ -188,6 +188,7 @@ struct Parts {
   uint64_t* draws;
   int32_t *ids, *founds;
   StreamKey* keys;
+  float* parts;  // of the readout
 };
 
 Parts parts_of(const OvqForward& a, int64_t count, int64_t tiles) {
@@ -196,7 +197,8 @@ Parts parts_of(const OvqForward& a, int64_t count, int64_t tiles) {
   return {.lo = work.take<int32_t>(tokens), .hi = work.take<int32_t>(tokens), .own_lse = work.take<float>(tokens * a.q.size(2)),
           .steps = work.take<Step>(a.q.size(0) * count), .partial = work.take<Best>(keys * tiles), .best = work.take<float>(keys),
           .draws = work.take<uint64_t>(keys), .ids = work.take<int32_t>(keys), .founds = work.take<int32_t>(keys),
-          .keys = work.take<StreamKey>(a.k.size(2))};
+          .keys = work.take<StreamKey>(a.k.size(2)),
+          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, a.dictionary.keys.size(2)))};
 }
 
 void store_stream_keys(Stream& stream, const OvqRule& rule, StreamKey* keys, int64_t heads) {
@@ -239,7 +241,7 @@ void forward(Stream& stream, const OvqForward& a) {
   };
   rows::Read<T, float> read{.n = n, .rows = {book.keys, book.values, book.log_counts, room}, .ring = {pending_k, pending_v, chunk, 1},
                             .q = a.q.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = nullptr,
-                            .ring_temp = nullptr, .scale = 1.0f, .step = 0};
+                            .ring_temp = nullptr, .scale = 1.0f, .step = 0, .parts = rows::parts_of(n, batch, room, p.parts)};
   for (int64_t step = 0; step < count; ++step) {
     read.step = step;
     rows::read_rows(stream, batch, read);

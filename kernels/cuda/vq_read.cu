@@ -83,12 +83,13 @@ template <class T>
 void read(Stream& stream, const VqRead& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), heads = a.q.size(2), kv_heads = a.v.size(2), d = a.q.size(3), dv = a.v.size(3);
   const int64_t points = a.points.size(1), tokens = batch * length, count = (length + a.chunk - 1) / a.chunk;
-  HEBB_ASSERT(a.work.numel() >= vq_read_work(a.q.shape, a.v.shape, a.chunk));
+  HEBB_ASSERT(a.work.numel() >= vq_read_work(a.q.shape, a.v.shape, a.chunk, points));
   auto* const memory = a.work.as<float>();
   auto* const kq = reinterpret_cast<T*>(memory);
   float* const own_lse = memory + (tokens * kv_heads * d + 3) / 4 * 4;
   auto *const lo = reinterpret_cast<int32_t*>(own_lse + tokens * heads), *const hi = lo + tokens;
   auto* const steps = reinterpret_cast<Step*>(hi + tokens);
+  auto* const parts = reinterpret_cast<float*>(steps + batch * count);
   const auto* const doc_start = a.doc_start.as<int32_t>();
   const Tensor keys{kq, dtype_of<T>, {batch, length, kv_heads, d}}, first{lo, DType::i32, {batch, length}},
       last{hi, DType::i32, {batch, length}}, lse{own_lse, DType::f32, {batch, length, heads}};
@@ -101,7 +102,8 @@ void read(Stream& stream, const VqRead& a) {
                  .dv = static_cast<int>(dv)};
   auto *const means = a.dictionary.means.as<float>(), *const log_counts = a.dictionary.log_counts.as<float>();
   rows::Read<T, T> read{.n = n, .rows = {a.points.as<T>(), means, log_counts, points, true}, .ring = {}, .q = a.q.as<T>(), .o = a.o.as<T>(),
-                        .lse = nullptr, .own_lse = own_lse, .row_temp = nullptr, .ring_temp = nullptr, .scale = 1.0f, .step = 0};
+                        .lse = nullptr, .own_lse = own_lse, .row_temp = nullptr, .ring_temp = nullptr, .scale = 1.0f, .step = 0,
+                        .parts = rows::parts_of(n, batch, points, parts)};
   for (int64_t step = 0; step < count; ++step) {
     read.step = step;
     rows::read_rows(stream, batch, read);

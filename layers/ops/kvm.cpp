@@ -130,7 +130,7 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
   const int64_t batch = node.k_shape[0], kv_heads = node.k_shape[2], ring = node.rule.window * node.rule.chunk;
   const Buffer scratch = tape.scratch({batch, kv_heads, kKvmTile, state.room() + ring}, sum_dtype(dtype), "probabilities"),
                memory_keys = tape.scratch({batch, kv_heads, node.rule.chunk, node.k_shape[3]}, sum_dtype(dtype), "memory keys"),
-               work = tape.scratch({kvm_forward_work(node.q_shape, node.k_shape, node.rule, state.room())}, DType::f32, "row scratch");
+               work = tape.scratch({kvm_forward_work(node.q_shape, node.v_shape, node.rule, state.room())}, DType::f32, "row scratch");
   run(tape.stream(),
       KvmForward{tape.value(node.o).view(node.o_shape), node.lse, node.routes, state.rows(), state.window(), scratch,
                  memory_keys, work, tape.value(in.q).view(node.q_shape), tape.value(in.k).view(node.k_shape),

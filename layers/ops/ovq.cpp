@@ -35,7 +35,7 @@ void OvqNode::backward(Tape& tape) {
                previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
                latest = tape.scratch({b, kv, room}, DType::i32, "latest versions"),
                scratch = tape.scratch({b, kv, 2, kOvqTile, room + rule.chunk}, sums, "probabilities"),
-               work = tape.scratch({ovq_work(q_shape, k_shape, rule, room)}, DType::f32, "dictionary scratch");
+               work = tape.scratch({ovq_work(q_shape, v_shape, rule, room)}, DType::f32, "dictionary scratch");
   Buffer unwanted[3];
   const auto slot = [&](Var input, Buffer& spare) {
     GradSlot s = tape.grad_slot(input);
@@ -135,7 +135,7 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= rule.max_centroids);
   const int64_t room = state->keys.tensor().size(2);
   const Buffer scratch = tape.scratch({batch, shape.kv_heads, kOvqTile, room + rule.chunk}, sum_dtype(dtype), "probabilities"),
-               work = tape.scratch({ovq_work(node.q_shape, node.k_shape, rule, room)}, DType::f32, "dictionary scratch");
+               work = tape.scratch({ovq_work(node.q_shape, node.v_shape, rule, room)}, DType::f32, "dictionary scratch");
   run(tape.stream(),
       OvqForward{tape.value(node.o).view(node.o_shape), node.lse, node.ids, state->dictionary(), state->pending_k,
                  state->pending_v, scratch, work, tape.value(q).view(node.q_shape), tape.value(k).view(node.k_shape),

@@ -154,7 +154,7 @@ Var vq_read(Pass& pass, Var q, Var v, const Tensor& points, const Tensor& ids, c
                logits = tape.scratch({batch, shape.kv_heads, kVqTile, points.size(1) + longest}, dtype,
                                      "probabilities");
   const Shape queries{batch, length, shape.heads, shape.key_dim}, values{batch, length, shape.kv_heads, shape.value_dim};
-  const Buffer work = tape.scratch({vq_read_work(queries, values, longest)}, DType::f32, "quantized keys");
+  const Buffer work = tape.scratch({vq_read_work(queries, values, longest, points.size(1))}, DType::f32, "quantized keys");
   run(tape.stream(),
       VqRead{tape.value(o).view({batch, length, shape.heads, shape.value_dim}), state->dictionary(), keys, logits, work,
              tape.value(q).view(queries), tape.value(v).view(values), points, ids, pass.rows.doc_start(), longest});

@@ -109,7 +109,7 @@ TEST_CASE("kvm and its gradients equal the CPU's", "[fast]") {
   in_both_types([&](Twins& t) {
     const Twin o = t.output(c.o()), lse = t.float_output({c.batch, c.length, c.heads}), routes = t.integer_output({c.batch, c.kv_heads, c.length}),
                scratch = t.scratch(c.per_row(kKvmTile, width)), memory_keys = t.scratch(c.per_row(c.rule.chunk, c.d)),
-               work = t.scratch({kvm_forward_work(c.q(), c.k(), c.rule, room)}), ring_k = t.scratch(c.per_row(c.ring(), c.d)),
+               work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room)}), ring_k = t.scratch(c.per_row(c.ring(), c.d)),
                ring_v = t.scratch(c.per_row(c.ring(), c.dv)), ring_gates = t.scratch({c.batch, c.kv_heads, c.ring()});
     const Rows rows(t, c, room);
     const Inputs in(t, c, sizes);
@@ -163,7 +163,7 @@ TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
     const Twin scratch = t.scratch(first.per_row(kKvmTile, room + first.ring())), memory_keys = t.scratch(first.per_row(first.rule.chunk, first.d));
     const auto segment = [&](const Case& c, bool last) {
       const Inputs in(t, c, sizes);
-      const Twin o = t.output(c.o()), work = t.scratch({kvm_forward_work(c.q(), c.k(), c.rule, room)});
+      const Twin o = t.output(c.o()), work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room)});
       const auto make = [&](auto at) {
         return KvmForward{at(o), {}, {}, rows(at), window(at), at(scratch), at(memory_keys), at(work), at(in.q), at(in.k), at(in.v),
                           at(in.gate), at(in.norm_weight), at(in.norm_bias), at(in.window_temp), at(in.state_temp), at(in.doc_start),

@@ -67,7 +67,7 @@ TEST_CASE("ovq and its gradients equal the CPU's", "[fast]") {
   CAPTURE(all[index].first);
   const Sizes n;
   const int64_t room = rule.size(n.length / rule.chunk * rule.chunk) + 1, width = room + rule.chunk;
-  const int64_t work_count = ovq_work(n.q(), n.k(), rule, room);
+  const int64_t work_count = ovq_work(n.q(), n.v(), rule, room);
   in_both_types([&](Twins& t) {
     const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}), ids = t.integer_output({n.batch, n.kv_heads, n.length}),
                pending_k = t.scratch(n.per_row(rule.chunk, n.d)), pending_v = t.scratch(n.per_row(rule.chunk, n.dv)),
@@ -119,7 +119,7 @@ TEST_CASE("ovq goes on where a segment ended as the CPU does", "[fast]") {
     const Twin pending_k = t.float_sum(first.per_row(rule.chunk, first.d)), pending_v = t.float_sum(first.per_row(rule.chunk, first.dv)),
                scratch = t.scratch(first.per_row(kOvqTile, room + rule.chunk));
     const auto segment = [&](const Sizes& s, bool last) {
-      const Twin o = t.output(s.o()), work = t.scratch({ovq_work(s.q(), s.k(), rule, room)}), q = t.input(s.q()), k = t.input(s.k()),
+      const Twin o = t.output(s.o()), work = t.scratch({ovq_work(s.q(), s.v(), rule, room)}), q = t.input(s.q()), k = t.input(s.k()),
                  v = t.input(s.v()), doc_start = t.integers({s.batch, s.length}, s.doc_start);
       const auto make = [&](auto at) {
         return OvqForward{at(o), {}, {}, book(at), at(pending_k), at(pending_v), at(scratch), at(work),

@@ -85,7 +85,7 @@ TEST_CASE("the linear form equals the CPU's, also where a segment goes on", "[fa
       const int64_t chunk = std::min<int64_t>(17, length);
       const Shape queries{kBatch, length, kHeads, kWidth}, values{kBatch, length, kKvHeads, dv};
       const Twin o = t.output({kBatch, length, kHeads, dv}), own = t.scratch({kBatch, kKvHeads, chunk, kWidth}),
-                 logits = t.scratch({kBatch, kKvHeads, kVqTile, kCodes + chunk}), work = t.scratch({vq_read_work(queries, values, chunk)}),
+                 logits = t.scratch({kBatch, kKvHeads, kVqTile, kCodes + chunk}), work = t.scratch({vq_read_work(queries, values, chunk, kCodes)}),
                  q = t.input(queries, 3), v = t.input(values), ids = t.integers({kBatch, kKvHeads, length}, some_ids(kBatch * kKvHeads * length, 40)),
                  doc_start = t.integers({kBatch, length}, starts);
       const auto read = [&](auto at) {

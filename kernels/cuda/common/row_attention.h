@@ -5,10 +5,12 @@
 // of the attention kernels, which go first for all chunks; the rows are merged into their result by log-sum-exp.
 //
 // Tiles of 64 x 64 as in attention_tile.h. FLOPs: 2 H (D + Dv) a query and row, backward 7 products of D or Dv. Bound: fp32
-// multiply-adds once B K ceil(L G / 64) blocks fill the device; the rows of a head come from L2.
+// multiply-adds, the rows of a head coming from L2. Where B K ceil(L G / 64) blocks do not fill the device, the rows are divided among
+// several, whose parts of the softmax a second kernel joins.
 #include <algorithm>
 
 #include "kernels/cuda/common/attention_tile.h"
+#include "kernels/dictionary_parts.h"
 
 namespace hebb::HEBB_DEVICE::rows {
 
@@ -78,8 +80,9 @@ struct Layout {
   __device__ int group() const { return heads / kv_heads; }
   __device__ Step at(int64_t row, int64_t step) const { return steps[row * count + step]; }
   int64_t units(int64_t batch) const { return batch * kv_heads; }
-  /// Tiles of the stacked queries of a chunk.
-  int64_t query_tiles() const { return ((chunk < length ? chunk : length) * (heads / kv_heads) + kTile - 1) / kTile; }
+  /// Most stacked queries of a chunk, and their tiles.
+  constexpr int64_t queries() const { return (chunk < length ? chunk : length) * (heads / kv_heads); }
+  constexpr int64_t query_tiles() const { return (queries() + kTile - 1) / kTile; }
 };
 
 /// A block's unit (row and kv head) and the chunk that reads in this step.
@@ -123,6 +126,20 @@ struct Ring {
   int64_t size = 0, window = 1;
 };
 
+/// A dictionary's parts: numerators [parts, B K, queries, Dv], then maximum and sum of each [parts, B K, queries, 2].
+struct Parts {
+  float* memory = nullptr;
+  int64_t count = 1, units = 0;
+
+  /// Tiles of rows in a part.
+  __device__ int64_t tiles(int64_t rows) const { return ((rows + kTile - 1) / kTile + count - 1) / count; }
+  __device__ int64_t line(const Layout& n, int64_t part, int64_t unit, int64_t query) const {
+    return (part * units + unit) * n.queries() + query;
+  }
+  __device__ float* numerators(const Layout& n, int64_t line) const { return memory + line * n.dv; }
+  __device__ float* statistics(const Layout& n, int64_t line) const { return memory + count * units * n.queries() * n.dv + 2 * line; }
+};
+
 template <class T, class P>
 struct Read {
   Layout n;
@@ -134,6 +151,7 @@ struct Read {
   const float *own_lse, *row_temp, *ring_temp;  // temperatures [H], or null
   float scale;
   int64_t step;
+  Parts parts = {};
 };
 
 struct Lines {
@@ -191,7 +209,30 @@ __device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&s
   __syncthreads(HEBB_WHERE_HERE);  // lines and weights are replaced
 }
 
-/// Grid: query tiles of the chunk x units, slices of value channels. o holds the attention to tokens, own_lse its log-sum-exp.
+template <int kColumns>
+__device__ __forceinline__ void write_part(const float (&out)[4][kColumns], const Softmax (&softmax)[4], const Shared& s, const Layout& n,
+                                           const Parts& parts, const Place& at, int64_t part, int64_t first_row, int first_column) {
+  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+  HEBB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    if (s.row_line[4 * y + i] >= 0) {
+      const int64_t line = parts.line(n, part, at.unit, first_row + 4 * y + i);
+      HEBB_UNROLL
+      for (int j = 0; j < kColumns; ++j) {
+        const int c = first_column + x + 16 * j;
+        if (c < n.dv) {
+          parts.numerators(n, line)[c] = out[i][j];
+        }
+      }
+      if (x == 0 && first_column == 0) {
+        parts.statistics(n, line)[0] = softmax[i].top;
+        parts.statistics(n, line)[1] = softmax[i].sum;
+      }
+    }
+  }
+}
+
+/// Grid: query tiles of the chunk x units, slices of value channels, parts of the rows. o holds the attention to tokens, own_lse its log-sum-exp.
 template <class T, class P, int kColumns>
 __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T, P> a) {
   HEBB_SHARED(Shared, s);
@@ -200,7 +241,8 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T, P> a) {
   const Place at(a.n, blockIdx.x / tiles, a.step);
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  if (!at.reads() || at.line(a.n, first_row) < 0) {
+  const int64_t part = blockIdx.z, width = a.parts.tiles(at.step.rows) * kTile, first_of_part = part * width;
+  if (!at.reads() || at.line(a.n, first_row) < 0 || (part > 0 && first_of_part >= at.step.rows)) {
     return;  // the whole block
   }
   load_queries(s, a.n, at, first_row);
@@ -210,7 +252,7 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T, P> a) {
   HEBB_UNROLL
   for (int i = 0; i < 4; ++i) {
     const int64_t line = s.row_line[4 * y + i];
-    if (line >= 0) {
+    if (line >= 0 && part == 0) {
       softmax[i] = {a.own_lse[line], 1.0f};
       HEBB_UNROLL
       for (int j = 0; j < kColumns; ++j) {
@@ -220,13 +262,13 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T, P> a) {
     }
   }
   load_temperatures(lines, s, a.n, a.row_temp, a.scale);
-  for (int64_t base = 0; base < at.step.rows; base += kTile) {
+  for (int64_t base = first_of_part; base < first_of_part + width && base < at.step.rows; base += kTile) {
     load_row_lines(s, lines, a.rows, a.n, at.unit, base, at.step.rows);
     __syncthreads();
     read_tile(out, softmax, s, lines, a, a.rows.keys, a.rows.values, first_column);
   }
   const int64_t oldest = ((at.step.read - at.begin) / a.n.chunk - a.ring.window + 1) * a.n.chunk, from = oldest > 0 ? oldest : 0;
-  const int64_t earlier = a.ring.k == nullptr ? 0 : -at.begin - from;  // tokens before this pass that the chunk sees
+  const int64_t earlier = a.ring.k == nullptr || part > 0 ? 0 : -at.begin - from;  // tokens before this pass that the chunk sees
   __syncthreads();  // with the last tile done, or none
   if (earlier > 0) {
     load_temperatures(lines, s, a.n, a.ring_temp, a.scale);
@@ -239,6 +281,10 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T, P> a) {
     }
     __syncthreads();
     read_tile(out, softmax, s, lines, a, a.ring.k, a.ring.v, first_column);
+  }
+  if (a.parts.count > 1) {
+    write_part(out, softmax, s, a.n, a.parts, at, part, first_row, first_column);
+    return;
   }
   HEBB_UNROLL
   for (int i = 0; i < 4; ++i) {
@@ -254,12 +300,51 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T, P> a) {
   write_lines(a.o, s.row_line, a.n.dv, first_column, out, false);
 }
 
+// Joins the parts of a chunk's queries. A warp has one query of one unit.
+template <class T, class P>
+struct JoinParts {
+  Read<T, P> a;
+
+  __device__ void operator()(int64_t item, int lane) const {
+    const Place at(a.n, item / a.n.queries(), a.step);
+    const int64_t query = item % a.n.queries(), line = at.reads() ? at.line(a.n, query) : -1;
+    if (line < 0) {
+      return;
+    }
+    const int64_t width = a.parts.tiles(at.step.rows) * kTile;
+    const auto each_part = [&](auto&& f) {
+      for (int64_t part = 0; part < a.parts.count && (part == 0 || part * width < at.step.rows); ++part) {
+        f(a.parts.line(a.n, part, at.unit, query));
+      }
+    };
+    float top = -INFINITY, sum = 0;
+    each_part([&](int64_t of) { top = fmaxf(top, a.parts.statistics(a.n, of)[0]); });
+    each_part([&](int64_t of) { sum += a.parts.statistics(a.n, of)[1] * expf(a.parts.statistics(a.n, of)[0] - top); });
+    for (int64_t c = lane; c < a.n.dv; c += 32) {
+      float o = 0;
+      each_part([&](int64_t of) { o += a.parts.numerators(a.n, of)[c] * expf(a.parts.statistics(a.n, of)[0] - top); });
+      a.o[line * a.n.dv + c] = from_float<T>(o / sum);
+    }
+    if (a.lse != nullptr && lane == 0) {
+      a.lse[line] = top + logf(sum);
+    }
+  }
+};
+
 template <class T, class P>
 void read_rows(Stream& stream, int64_t batch, const Read<T, P>& a) {
   dispatch_width(a.n.dv, [&](auto columns, unsigned slices) {
-    HEBB_LAUNCH((read_rows_kernel<T, P, columns()>), dim3(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices), kThreads, 0,
-                stream, a);
+    const dim3 grid(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices, static_cast<unsigned>(a.parts.count));
+    HEBB_LAUNCH((read_rows_kernel<T, P, columns()>), grid, kThreads, 0, stream, a);
   });
+  if (a.parts.count > 1) {
+    each_warp("join_parts", stream, a.n.units(batch) * a.n.queries(), JoinParts<T, P>{a});
+  }
+}
+
+/// memory: of dictionary_parts_work(...) elements.
+inline Parts parts_of(const Layout& n, int64_t batch, int64_t room, float* memory) {
+  return {memory, dictionary_parts(n.units(batch), n.queries(), room), n.units(batch)};
 }
 
 template <class T>
