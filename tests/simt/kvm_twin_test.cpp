@@ -9,6 +9,8 @@ namespace {
 
 // Sums of a few hundred products, norms of sums, and exponentials of sums.
 constexpr double kKvmTolerance = 5e-5;
+// Queries times temperatures and the windows' part of o are rounded to bf16 before fp32 sums take them up.
+double tolerance_of(const Twins& t) { return t.is_bf16() ? 2e-2 : kKvmTolerance; }
 
 struct Case {
   const char* name;
@@ -120,7 +122,7 @@ TEST_CASE("kvm and its gradients equal the CPU's", "[fast]") {
                           at(in.window_temp), at(in.state_temp), at(in.doc_start), at(in.sizes), c.rule, forced};
       };
     };
-    t.check(forward(o, lse, false), kKvmTolerance);
+    t.check(forward(o, lse, false), tolerance_of(t));
     t.prepare(forward(o, lse, false));
     Twins replay = t;
     replay.check(forward(replay.output(c.o()), {}, true), kKvmTolerance);
@@ -139,7 +141,7 @@ TEST_CASE("kvm and its gradients equal the CPU's", "[fast]") {
                          at(latest), at(two), at(partial), at(back), at(d_o), at(o), at(lse), at(routes), at(in.q), at(in.k), at(in.v),
                          at(in.gate), at(in.norm_weight), at(in.norm_bias), at(in.window_temp), at(in.state_temp), at(in.doc_start),
                          at(in.sizes), c.rule, true, false, true, false};
-    }, kKvmTolerance);
+    }, tolerance_of(t));
   });
 }
 
