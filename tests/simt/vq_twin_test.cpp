@@ -67,6 +67,11 @@ TEST_CASE("gradients of quantized keys equal the CPU's", "[fast]") {
     t.check([&](auto at) {
       return VqKeysBackward{at(d_k), at(d_codes), at(shares), at(work), at(d_kq), at(k), at(codes), at(dither), at(ids), mode, accumulate, accumulate};
     }, 2e-5);  // sums of up to 23 keys that share a codeword, quotients of sums
+    if (accumulate) {  // else nothing writes d_k
+      t.check([&](auto at) {
+        return VqKeysBackward{{}, at(d_codes), at(shares), at(work), at(d_kq), at(k), at(codes), at(dither), at(ids), mode, true, true};
+      }, 2e-5);
+    }
   });
 }
 
