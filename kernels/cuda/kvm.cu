@@ -240,9 +240,10 @@ void forward(Stream& stream, const KvmForward& a) {
     rows::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1);
   }
   auto *const ring_k = a.window.k.as<float>(), *const ring_v = a.window.v.as<float>(), *const ring_gates = a.window.gates.as<float>();
+  const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false};
   Update<T> update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), n.d, static_cast<float>(a.rule.eps)},
                    {a.k.as<T>(), a.v.as<T>(), a.gate.as<T>(), ring_k, ring_v, ring_gates, ring},
-                   a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false}, {}, a.memory_keys.as<float>(), p.gates, 0};
+                   codes, {}, a.memory_keys.as<float>(), p.gates, 0};
   rows::Read<T, float> read{.n = n, .rows = {update.book.key_hats, update.book.value_hats, nullptr, update.book.room},
                             .ring = {ring_k, ring_v, ring, a.rule.window}, .q = a.q.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(),
                             .own_lse = p.own_lse, .row_temp = a.state_temp.as<float>(), .ring_temp = a.window_temp.as<float>(),

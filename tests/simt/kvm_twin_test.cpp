@@ -59,6 +59,7 @@ std::vector<Case> cases() {
   all[2].rule.gate_keys = true;
   all[4].rule.gate_values = true;
   Case& large = all[4];
+  large.temperatures = false;  // one sum of terms that cancel: in bf16 rounding is all of it
   large.batch = large.kv_heads = large.heads = 1;
   large.length = 150;
   large.d = 7;

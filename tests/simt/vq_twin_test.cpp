@@ -34,9 +34,9 @@ TEST_CASE("points, selection and quantized keys equal the CPU's", "[fast]") {
     Twins nearest = t;
     nearest.check([&](auto at) { return VqSelect{at(ids), at(k), at(points), {}}; });
     t.prepare(select);
-    const Twin kq = t.output(kKeys);
-    t.check([&](auto at) { return VqGather{at(kq), at(points), at(ids)}; });
-    Twins compare = t;
+    Twins gather = t, compare = t;
+    const Twin kq = gather.output(kKeys);
+    gather.check([&](auto at) { return VqGather{at(kq), at(points), at(ids)}; });
     const Twin similarity = compare.float_output(kIds);
     compare.check([&](auto at) { return VqSimilarity{at(similarity), at(k), at(points), at(ids)}; });
   });
