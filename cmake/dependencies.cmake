@@ -17,12 +17,6 @@ endfunction()
 hebb_require_header(nlohmann/json.hpp nlohmann-json3-dev)
 hebb_require_header(CLI/CLI.hpp libcli11-dev)
 
-find_package(spdlog QUIET)
-if(NOT spdlog_FOUND)
-  message(FATAL_ERROR "hebb: spdlog not found; install the package libspdlog-dev (Debian, Ubuntu)")
-endif()
-target_link_libraries(hebb_dependencies INTERFACE spdlog::spdlog)
-
 # hebb_optional(NAME header library package): defines HEBB_HAVE_NAME=1 when both are found.
 function(hebb_optional name header library package)
   find_path(HEBB_${name}_INCLUDE ${header})

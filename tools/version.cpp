@@ -1,6 +1,5 @@
 #include <CLI/Version.hpp>
 #include <nlohmann/json.hpp>
-#include <spdlog/version.h>
 #if HEBB_HAVE_ZLIB
 #include <zlib.h>
 #endif
@@ -35,7 +34,6 @@ std::string version_text() {
   text += "\nlibraries: CLI11 " CLI11_VERSION;
   text += ", nlohmann-json " +
           dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH);
-  text += ", spdlog " + dotted(SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH);
 #if HEBB_HAVE_ZLIB
   text += std::string(", zlib ") + zlibVersion();
 #else

@@ -477,7 +477,8 @@ TEST_CASE("vq in fp32 agrees with fp64 under replay", "[vq][fast]") {
   for (const std::string& variant : kVariants) {
     for (const bool is_training : {true, false}) {
       INFO(variant << (is_training ? ", training" : ", evaluation"));
-      // A seed without keys close to a codeword: there the direction between them has few digits in fp32.
+      // One seed: of 48 pairs of seed and variant two exceed 1e-5, by up to 2.1 times. Their models answer a change of the weights by
+      // 6e-8, what rounding to fp32 does, with 7e-6 and more in fp64, too.
       TestModel wide(vq_json(variant, 1), DType::f64, 5, 0.4), narrow(vq_json(variant, 1), DType::f32, 5, 0.4);
       narrow.copy_from(wide);
       const TraceInput input = tokens(2, 43);
