@@ -71,7 +71,7 @@ TEST_CASE("a run on a GPU is planned without one, in bf16 by default: masters, c
     config.model = memory_model();
     config.train.device = "cuda";
     config.train.precision.reset();
-    if (!precision.empty()) { config.train.precision = precision; }
+    if (!precision.empty()) { config.train.precision.emplace(precision); }
     resolve(config, {}, false);
     return plan_memory(config);
   };
