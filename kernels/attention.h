@@ -41,6 +41,7 @@ constexpr int64_t attention_statistics(DType dtype, const Shape& q, const Shape&
 /// d_q, d_k, d_v (overwritten, or added to where `accumulate_*`) shaped like q, k, v; d_bias likewise;
 /// each may be undefined. All sums have a fixed order.
 /// statistics: scratch of attention_statistics(...) elements, or undefined where that is 0.
+/// The score of a query's only key gets a gradient of exactly 0, unless has_other_keys.
 /// FLOPs: 5 products, 2.5 times the forward pass.
 struct AttentionBackward {
   Tensor d_q, d_k, d_v, d_bias;
@@ -48,6 +49,7 @@ struct AttentionBackward {
   double scale;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_bias;
   Tensor statistics = {};
+  bool has_other_keys = false;  // o and lse also count keys outside of this call
 };
 HEBB_KERNEL(AttentionBackward)
 

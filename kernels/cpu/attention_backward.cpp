@@ -13,7 +13,7 @@ template <class S> struct HeadGradients {
   HeadRows<S> d_q;
   S *d_k, *d_v, *d_bias;
   HeadRows<const S> d_o, o, lse;
-  bool accumulate_q;
+  bool accumulate_q, has_other_keys;
 };
 
 /// Scratch of a tile of rows; widths are head sizes in whole vectors.
@@ -63,7 +63,7 @@ void load_tile(const Head<S>& h, const HeadGradients<S>& g, const Intervals& int
   for (int r = 0; r < intervals.rows; ++r) {
     const S lse = *g.lse.row(row + r);
     t.lse[r] = lse == -std::numeric_limits<S>::infinity() ? S(0) : lse * kLogBase<S>;  // all its weights are 0
-    if (intervals.hi[r] - intervals.lo[r] == 1) {
+    if (intervals.hi[r] - intervals.lo[r] == 1 && !g.has_other_keys) {
       // The weight of a lone key is 1 whatever its score: a gradient of exactly 0, not the difference of two sums.
       for (int64_t c = 0; c < h.dv; ++c) { t.d_o_t[c * kTileRows + r] = S(0); }
     } else {
@@ -202,7 +202,7 @@ template <class S> struct Backward {
             heads.template rows_of<const S>(a.d_o.as<S>(), dv, space, head),
             heads.template rows_of<const S>(a.o.as<S>(), dv, space, head),
             heads.template rows_of<const S>(a.lse.as<S>(), 1, space, head),
-            a.accumulate_q};
+            a.accumulate_q, a.has_other_keys};
   }
 
   /// Gradients of keys are added tile by tile: they start from 0 unless they accumulate.

@@ -18,7 +18,7 @@ struct Backward {
   float* d_bias;
   const T *d_o, *o;
   const float* lse;
-  bool accumulate_q, accumulate_k, accumulate_v, accumulate_bias;
+  bool accumulate_q, accumulate_k, accumulate_v, accumulate_bias, has_other_keys;
 };
 
 /// delta = d_o . o and lse of the tile's rows; needs the rows, ends without a barrier.
@@ -44,15 +44,15 @@ struct Pair {
   float p, d_score;
 };
 template <class T>
-__device__ __forceinline__ Pair pair_at(const Shared& s, const Inputs<T>& in, int row, int key_slot, int64_t key, float product,
+__device__ __forceinline__ Pair pair_at(const Shared& s, const Backward<T>& a, int row, int key_slot, int64_t key, float product,
                                         float d_p) {
   if (!sees(s, row, key) || s.lse[row] == -INFINITY) {
     return {0, 0};
   }
-  const float bias = in.bias != nullptr ? in.bias[s.key_line[key_slot]] : 0.0f;
-  const float p = expf(in.scale * product + bias - s.lse[row]);
+  const float bias = a.in.bias != nullptr ? a.in.bias[s.key_line[key_slot]] : 0.0f;
+  const float p = expf(a.in.scale * product + bias - s.lse[row]);
   // The weight of a lone key is 1 whatever its score: a gradient of exactly 0, not the difference of two sums.
-  return {p, s.hi[row] - s.lo[row] == 1 ? 0.0f : p * (d_p - s.delta[row])};
+  return {p, s.hi[row] - s.lo[row] == 1 && !a.has_other_keys ? 0.0f : p * (d_p - s.delta[row])};
 }
 
 // d_q of 64 rows: walks over the keys that they see.
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) attention_queries_kernel(Backward<T>
       HEBB_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int slot = x + 16 * j;
-        s.weights[4 * y + i][slot] = a.in.scale * pair_at(s, a.in, 4 * y + i, slot, base + slot, products[i][j], d_p[i][j]).d_score;
+        s.weights[4 * y + i][slot] = a.in.scale * pair_at(s, a, 4 * y + i, slot, base + slot, products[i][j], d_p[i][j]).d_score;
       }
     }
     add_weighted_lines(d_q, s, a.in.k, s.key_line, a.in.d, first_column);
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) attention_keys_kernel(Backward<T> a)
       HEBB_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int slot = 4 * y + i;
-        const Pair pair = pair_at(s, a.in, x + 16 * j, slot, at.first + slot, products[i][j], d_p[i][j]);
+        const Pair pair = pair_at(s, a, x + 16 * j, slot, at.first + slot, products[i][j], d_p[i][j]);
         s.weights[slot][x + 16 * j] = pair.p;
         d_p[i][j] = pair.d_score;
         d_bias[i] += pair.d_score;
@@ -165,7 +165,8 @@ void backward(Stream& stream, const AttentionBackward& a) {
   const Backward<T> b{.in = inputs_of<T>(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale), .d_q = a.d_q.as<T>(), .d_k = a.d_k.as<T>(),
                       .d_v = a.d_v.as<T>(), .d_bias = a.d_bias.as<float>(), .d_o = a.d_o.as<T>(), .o = a.o.as<T>(),
                       .lse = a.lse.as<float>(), .accumulate_q = a.accumulate_q, .accumulate_k = a.accumulate_k,
-                      .accumulate_v = a.accumulate_v, .accumulate_bias = a.accumulate_bias};
+                      .accumulate_v = a.accumulate_v, .accumulate_bias = a.accumulate_bias,
+                      .has_other_keys = a.has_other_keys};
   const int64_t heads = b.in.kv_heads * a.k.size(0);
   const auto tiles = [heads](int64_t lines) { return blocks_for((lines + kTile - 1) / kTile * heads, 1); };
   if (a.d_q.defined()) {

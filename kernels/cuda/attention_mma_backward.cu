@@ -29,6 +29,7 @@ struct Statistics {
   const float* lse;
   const int32_t *lo, *hi;
   int heads, dv;
+  bool has_other_keys;
 
   __device__ void operator()(int64_t line, int lane) const {
     float sum = 0;
@@ -44,7 +45,7 @@ struct Statistics {
     sum = warp_sum(sum);
     if (lane == 0) {
       const int64_t token = line / heads;
-      to_delta[line] = hi[token] - lo[token] == 1 ? kLoneKey : sum;
+      to_delta[line] = hi[token] - lo[token] == 1 && !has_other_keys ? kLoneKey : sum;
       to_lse[line] = lse[line] == -INFINITY ? INFINITY : lse[line] * kLog2E;
     }
   }
@@ -393,7 +394,8 @@ void backward(Stream& stream, const AttentionBackward& a) {
                    .d_o = a.d_o.as<bf16>(), .lse = lse, .delta = delta, .accumulate_q = a.accumulate_q, .accumulate_k = a.accumulate_k,
                    .accumulate_v = a.accumulate_v, .accumulate_bias = a.accumulate_bias};
   each_warp("attention_mma_statistics", stream, lines,
-            Statistics{lse, delta, a.d_o.as<bf16>(), a.o.as<bf16>(), a.lse.as<float>(), in.lo, in.hi, in.heads, in.dv});
+            Statistics{lse, delta, a.d_o.as<bf16>(), a.o.as<bf16>(), a.lse.as<float>(), in.lo, in.hi, in.heads, in.dv,
+                       a.has_other_keys});
   dispatch_padded(std::max(in.d, in.dv), [&](auto width) {
     if (a.d_q.defined()) {
       HEBB_LAUNCH((attention_mma_queries_kernel<width()>), b.query_order.blocks(), kThreads, sizeof(queries::Shared<width()>), stream, b);

@@ -231,7 +231,7 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work) {
   HEBB_DEVICE::run(stream, AttentionBackward{.d_q = d_q, .d_k = a.d_k, .d_v = a.d_v, .d_bias = {}, .d_o = a.d_o, .q = q, .k = a.k, .v = a.v,
                                              .o = a.o, .lse = a.lse, .lo = lo, .hi = hi, .bias = {}, .scale = a.rule.scale,
                                              .accumulate_q = !heats && a.accumulate_q, .accumulate_k = a.accumulate_k,
-                                             .accumulate_v = a.accumulate_v, .accumulate_bias = false});
+                                             .accumulate_v = a.accumulate_v, .accumulate_bias = false, .has_other_keys = true});
   if (!heats) {
     return;
   }

@@ -96,7 +96,7 @@ void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi) 
   HEBB_DEVICE::run(stream, AttentionBackward{.d_q = a.d_q, .d_k = a.d_k, .d_v = a.d_v, .d_bias = {}, .d_o = a.d_o, .q = a.q, .k = a.k,
                                              .v = a.v, .o = a.o, .lse = a.lse, .lo = first, .hi = last, .bias = {}, .scale = 1.0,
                                              .accumulate_q = a.accumulate_q, .accumulate_k = a.accumulate_k,
-                                             .accumulate_v = a.accumulate_v, .accumulate_bias = false});
+                                             .accumulate_v = a.accumulate_v, .accumulate_bias = false, .has_other_keys = true});
 }
 
 template <class T>

@@ -66,16 +66,15 @@ TEST_CASE("an accounting of a paper covers only models of its layers", "[fast]")
 
 TEST_CASE("a run on a GPU is planned without one, in bf16 by default: masters, copies of matrices, small activations", "[fast]") {
   const TempFolder folder;
-  const auto plan = [&](const std::string& precision) {
+  const auto plan = [&](const std::optional<std::string>& precision) {
     RunConfig config = test_run(folder);
     config.model = memory_model();
     config.train.device = "cuda";
-    config.train.precision.reset();
-    if (!precision.empty()) { config.train.precision.emplace(precision); }
+    config.train.precision = precision;
     resolve(config, {}, false);
     return plan_memory(config);
   };
-  const MemoryPlan narrow = plan(""), wide = plan("fp32");
+  const MemoryPlan narrow = plan({}), wide = plan("fp32");
   const ModelConfig config = memory_model();
   const Model model(config);
   int64_t matrices = 0;
