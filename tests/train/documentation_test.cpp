@@ -45,19 +45,6 @@ TEST_CASE("the documented metrics are read", "[fast]") {
   CHECK(MetricsFile(path, 10).removed_lines() == 1);
 }
 
-TEST_CASE("train --help and its page name the same options", "[fast]") {
-  const std::string page = read_file(fs::path(HEBB_SOURCE) / "docs/verbs/train.md"),
-                    code = read_file(fs::path(HEBB_SOURCE) / "tools/verb_train.cpp");
-  size_t found = 0;
-  for (size_t at = code.find("\"--"); at != std::string::npos; at = code.find("\"--", at + 1)) {
-    const std::string option = code.substr(at + 1, code.find('"', at + 1) - at - 1);
-    INFO(option);
-    CHECK(page.find("`" + option) != std::string::npos);
-    ++found;
-  }
-  CHECK(found == 7);
-}
-
 TEST_CASE("the documented sweep composes", "[fast]") {
   const TempFolder folder;
   folder.write("base.json", R"({"name": "base", "model": {"vocab_size": 29, "hidden_size": 64, "num_layers": 2,
