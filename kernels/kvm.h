@@ -50,8 +50,7 @@ inline int64_t kvm_backward_work(const Shape& q, const Shape& k, const KvmRule& 
 /// Query head h reads kv head h K / H. Advances `rows` and `window`: scratch, or what rows that continue carry on from.
 /// lse [B, T, H]: log-sum-exp of the logits, may be undefined. routes [B, K, T] i32: 2 row + 1 where the token founded
 /// the row, 2 row where it joined it, -1 where it is still in the window; an input with `forced`; may be undefined.
-/// scratch [B, K, kKvmTile, R + W C] (CPU), memory_keys [B, K, C, D], work [kvm_forward_work(...)] (GPU). All but q, k, v, o, gate and
-/// routes are fp32 where those are bf16.
+/// scratch [B, K, kKvmTile, R + W C] (CPU), memory_keys [B, K, C, D], work [kvm_forward_work(...)] (GPU). The GPU takes fp32.
 /// Cost: 2 H (D + Dv)(m + (W - 1/2) C) + 2 K D m flops a token, m = rows; bound by the products, the rows of a head
 /// stay in cache while they are few. Rows x kv heads run in parallel, chunks in sequence.
 struct KvmForward {
@@ -71,8 +70,8 @@ HEBB_KERNEL(KvmForward)
 /// present version was read as (hats) and the running gradients of its sums, which go to the tokens of each update.
 /// d_norm_weight, d_norm_bias, d_window_temp and d_state_temp are added to; undefined where not wanted.
 /// Scratch: rows, d_rows (without counts), versions [B, K, T, D + Dv], previous [B, K, T] i32, latest [B, K, R] i32,
-/// scratch [B, K, 2, kKvmTile, R + W C] and partial [B, K, 2 D + 2 H / K] (CPU), work [kvm_backward_work(...)] (GPU). T of versions is
-/// 1 where no state is used.
+/// scratch [B, K, 2, kKvmTile, R + W C] and partial [B, K, 2 D + 2 H / K] (CPU), work [kvm_backward_work(...)] (GPU). T of versions
+/// is 1 where no state is used.
 /// Cost: 2.5 times the forward readout; routing costs nothing.
 struct KvmBackward {
   Tensor d_q, d_k, d_v, d_gate, d_norm_weight, d_norm_bias, d_window_temp, d_state_temp;

@@ -48,7 +48,7 @@ struct OvqDictionary {
 /// pending_k [B, K, L, D] and pending_v [B, K, L, Dv]: scratch, or what rows that continue carry on from.
 /// lse [B, T, H]: log-sum-exp of the logits, may be undefined. ids [B, K, T] i32: centroid of every key,
 /// -1 = not folded in; an input with `forced`; may be undefined. scratch [B, K, kOvqTile, R + L] (CPU), work
-/// [ovq_work(...)] (GPU). All but q, k, v, o and ids are fp32 where those are bf16.
+/// [ovq_work(...)] (GPU). The GPU takes fp32.
 /// Cost: 2 H (D + Dv)(n + L/2) + 2 K D n flops a token, n = centroids; bound by the products, the dictionary of a
 /// head stays in cache. Rows x kv heads run in parallel, chunks in sequence.
 struct OvqForward {

@@ -4,6 +4,8 @@
 
 namespace hebb {
 
+// Keys and what is compared with them are fp32 on the GPU (spec 83, section 7); layers convert.
+
 /// Which points keys are replaced by: the codewords (evaluation), the codewords with a gradient for key and codeword,
 /// or dithered points of the segments between neighbouring codewords (spec 61, sections 3 and 4).
 enum class VqMode { nearest, diveq, sf_diveq };
@@ -37,7 +39,8 @@ inline int64_t vq_backward_work(const Shape& k, const Shape& codes) {
 
 /// Gradients of quantized keys (spec 61, section 4): d_k [B, T, K, D] and d_codes [K, N, D], overwritten or added to,
 /// undefined where not wanted. nearest: d_k = 0, and a codeword gets the gradients of its keys. dither [K, N-1] with
-/// sf_diveq only. Scratch: shares [B, T, K, 2], work [vq_backward_work(...)] (GPU), both fp32 where keys are bf16. Tokens run in parallel for d_k, columns of a kv head for d_codes.
+/// sf_diveq only. Scratch: shares [B, T, K, 2], work [vq_backward_work(...)] (GPU). Tokens run in parallel for d_k, columns of a kv head
+/// for d_codes.
 /// FLOPs: 20 D a key; bound: memory.
 struct VqKeysBackward {
   Tensor d_k, d_codes, shares, work;
@@ -79,8 +82,8 @@ inline int64_t vq_read_work(const Shape& q, const Shape& v, int64_t chunk, int64
 /// The linear form (spec 61, section 6): o [B, T, H, Dv] from q [B, T, H, D], v [B, T, K, Dv], points [K, N, D] and
 /// ids [B, K, T]; doc_start [B, T] i32. Advances `dictionary`, which restarts at a document's first token. A chunk of
 /// up to `chunk` tokens attends to all points by the counts of earlier ones and to its own quantized keys; a single
-/// token joins the dictionary and reads it. Scratch: own [B, K, chunk, D] and logits [B, K, kVqTile, N + chunk] (CPU), work
-/// [vq_read_work(...)] (GPU). Log counts and means are fp32 where the rest is bf16.
+/// token joins the dictionary and reads it. Scratch: own [B, K, chunk, D] and logits [B, K, kVqTile, N + chunk] (CPU),
+/// work [vq_read_work(...)] (GPU).
 /// FLOPs: 2 H (D + Dv)(N + chunk / 2) a token, bound by the products. Rows x kv heads run in parallel.
 struct VqRead {
   Tensor o;

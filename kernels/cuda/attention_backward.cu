@@ -5,7 +5,8 @@
 
 // Gradients of attention in fp32 on the plain cores: one kernel for the queries, one for keys, values and biases, each of which computes
 // the probabilities again, so that every sum has one owner and a fixed order. Grid: 64 own lines x kv heads x spaces, slices of 256
-// channels. In bf16 and with the usual head sizes tensor cores do it (attention_mma_backward.cu). Static shared: 35 KB. FLOPs: 7 products of a pair instead of 5. Bound: fp32 multiply-adds.
+// channels. In bf16 and with the usual head sizes tensor cores do it (attention_mma_backward.cu). Static shared: 35 KB. FLOPs: 7 products
+// of a pair instead of 5. Bound: fp32 multiply-adds.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -20,24 +21,6 @@ struct Backward {
   const float* lse;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_bias, has_other_keys;
 };
-
-/// delta = d_o . o and lse of the tile's rows; needs the rows, ends without a barrier.
-template <class T>
-__device__ __forceinline__ void load_statistics(Shared& s, const Backward<T>& a HEBB_WHERE_PARAMETER) {
-  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  for (int i = 0; i < 4; ++i) {
-    const int64_t line = s.row_line[4 * y + i];
-    float sum = 0;
-    for (int c = x; line >= 0 && c < a.in.dv; c += 16) {
-      sum += to_float(a.d_o[line * a.in.dv + c]) * to_float(a.o[line * a.in.dv + c]);
-    }
-    sum = sum_of_16(sum HEBB_WHERE_ARGUMENT);
-    if (x == 0) {
-      s.delta[4 * y + i] = sum;
-      s.lse[4 * y + i] = line >= 0 ? a.lse[line] : -INFINITY;
-    }
-  }
-}
 
 /// Probability of a pair, and the gradient at its score.
 struct Pair {
@@ -64,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) attention_queries_kernel(Backward<T>
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   load_rows(s, a.in, at, at.first);
   __syncthreads();
-  load_statistics(s, a);
+  load_statistics(s, a.d_o, a.o, a.lse, a.in.dv);
   const int64_t last_row = a.in.rows() - at.first < kTile ? a.in.rows() - at.first - 1 : kTile - 1;
   const int64_t last_key = s.hi[last_row];
   float d_q[4][kColumns] = {};
@@ -118,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) attention_keys_kernel(Backward<T> a)
     __syncthreads();  // the last tile's lines and weights were read
     load_rows(s, a.in, at, base);
     __syncthreads();
-    load_statistics(s, a);
+    load_statistics(s, a.d_o, a.o, a.lse, a.in.dv);
     float products[4][4], d_p[4][4];
     multiply_lines(products, s, a.in.k, s.key_line, a.in.q, s.row_line, a.in.d);
     multiply_lines(d_p, s, a.in.v, s.key_line, a.d_o, s.row_line, a.in.dv);

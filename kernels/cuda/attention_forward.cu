@@ -43,16 +43,8 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(Forward<T> 
         const float bias = visible && a.in.bias != nullptr ? a.in.bias[line] : 0.0f;
         scores[i][j] = visible ? a.in.scale * scores[i][j] + bias : -INFINITY;
       }
-      const float shrink = rows[i].add(scores[i]);
-      HEBB_UNROLL
-      for (int j = 0; j < kColumns; ++j) {
-        out[i][j] *= shrink;
-      }
-      HEBB_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        s.weights[4 * y + i][x + 16 * j] = scores[i][j];
-      }
     }
+    weigh_scores(out, rows, s, scores);
     add_weighted_lines(out, s, a.in.v, s.key_line, a.in.dv, first_column);
     __syncthreads();  // the key lines and weights are replaced
   }

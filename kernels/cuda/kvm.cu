@@ -146,10 +146,9 @@ struct ChooseTargets {
 };
 
 /// The newest tokens of the last document to the ring, of which slot p mod size holds position p. Item: unit and age.
-template <class T>
 struct Store {
   Layout n;
-  const T* from;  // [B, T, K, width], or null: ones
+  const float* from;  // [B, T, K, width], or null: ones
   float* ring;
   int64_t size, width, ages;
   bool gates;
@@ -161,7 +160,7 @@ struct Store {
       return;
     }
     const int64_t line = (row * n.length + t) * n.kv_heads + unit % n.kv_heads;
-    const float value = from == nullptr ? 1.0f : to_float(from[line * width + c]);
+    const float value = from == nullptr ? 1.0f : from[line * width + c];
     ring[(unit * size + (t - begin) % size) * width + c] = gates && from != nullptr ? gate_of(value) : value;
   }
 };
@@ -185,16 +184,15 @@ Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tile
 }
 
 /// The tokens of each query's window that this pass holds.
-template <class T>
 void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkParts& work) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor lo{p.lo, DType::i32, tokens}, hi{p.hi, DType::i32, tokens}, lse{p.own_lse, DType::f32, {tokens[0], tokens[1], a.q.size(2)}};
   HEBB_DEVICE::run(stream, VisibleKeys{lo, hi, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window}, 0});
   Tensor q = a.q;
   if (a.window_temp.defined()) {
-    q.data = work.take<T>(q.numel());
+    q.data = work.take<float>(q.numel());
     each_element("kvm_heat", stream, lse.numel(), q.size(3),
-                 HeatQueries<T>{q.as<T>(), a.q.as<T>(), a.window_temp.as<float>(), q.size(3), static_cast<int>(q.size(2))});
+                 HeatQueries{q.as<float>(), a.q.as<float>(), a.window_temp.as<float>(), q.size(3), static_cast<int>(q.size(2))});
   }
   HEBB_DEVICE::run(stream, AttentionForward{a.o, lse, {}, q, a.k, a.v, lo, hi, {}, a.rule.scale});
   if (a.lse.defined()) {
@@ -203,10 +201,9 @@ void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkPart
 }
 
 /// One update: from the chunk that leaves the window to the rows.
-template <class T>
-void fold(Stream& stream, const KvmForward& a, const Update<T>& update, const Parts& p, int64_t tiles) {
+void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts& p, int64_t tiles) {
   const int64_t units = a.k.size(0) * a.k.size(2), items = units * a.rule.chunk, step = update.step;
-  each_warp("kvm_memory_keys", stream, items, MemoryKeys<T>{update});
+  each_warp("kvm_memory_keys", stream, items, MemoryKeys{update});
   const Choose choose{update.n, p.partial, p.scores, p.founds, p.codes, tiles, step, a.rule.sinks};
   const auto compare = [&](bool fresh) {
     HEBB_LAUNCH(kvm_compare_kernel, blocks_for(units * tiles, 1), rows::kThreads, 0, stream,
@@ -216,24 +213,23 @@ void fold(Stream& stream, const KvmForward& a, const Update<T>& update, const Pa
     compare(false);
     HEBB_LAUNCH(kvm_founders_kernel, blocks_for(units, 1), kBlockThreads, 0, stream, choose);
   }
-  each_warp("kvm_found", stream, items, Found<T>{update});
+  each_warp("kvm_found", stream, items, Found{update});
   if (!a.forced) {
     compare(true);
     each_element("kvm_targets", stream, units, a.rule.chunk, ChooseTargets{choose, a.routes.as<int32_t>(), a.rule.window});
   }
-  each_warp("kvm_merge", stream, items, Merge<T>{update});
+  each_warp("kvm_merge", stream, items, Merge{update});
   if (a.rule.value_norm == KvmValueNorm::updates) {
     each_warp("kvm_read_values", stream, units * update.book.room, ReadValues{update.n, a.rule, update.book, step});
   }
 }
 
-template <class T>
 void forward(Stream& stream, const KvmForward& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), ring = a.rule.chunk * a.rule.window;
   const int64_t count = rows::steps_of(length, a.rule.chunk), tiles = (a.rows.keys.size(2) + kTile - 1) / kTile;
   WorkParts work(a.work);
   const Parts p = parts_of(work, a, count, tiles);
-  attend_window<T>(stream, a, p, work);
+  attend_window(stream, a, p, work);
   make_steps(stream, a, p.steps, count);
   const Layout n = rows::layout_of(a, p.steps, count);
   if (a.routes.defined() && !a.forced) {
@@ -241,11 +237,11 @@ void forward(Stream& stream, const KvmForward& a) {
   }
   auto *const ring_k = a.window.k.as<float>(), *const ring_v = a.window.v.as<float>(), *const ring_gates = a.window.gates.as<float>();
   const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false};
-  Update<T> update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), n.d, static_cast<float>(a.rule.eps)},
-                   {a.k.as<T>(), a.v.as<T>(), a.gate.as<T>(), ring_k, ring_v, ring_gates, ring},
+  Update update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), n.d, static_cast<float>(a.rule.eps)},
+                   {a.k.as<float>(), a.v.as<float>(), a.gate.as<float>(), ring_k, ring_v, ring_gates, ring},
                    codes, {}, a.memory_keys.as<float>(), p.gates, 0};
-  rows::Read<T, float> read{.n = n, .rows = {update.book.key_hats, update.book.value_hats, nullptr, update.book.room},
-                            .ring = {ring_k, ring_v, ring, a.rule.window}, .q = a.q.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(),
+  rows::Read read{.n = n, .rows = {update.book.key_hats, update.book.value_hats, nullptr, update.book.room},
+                            .ring = {ring_k, ring_v, ring, a.rule.window}, .q = a.q.as<float>(), .o = a.o.as<float>(), .lse = a.lse.as<float>(),
                             .own_lse = p.own_lse, .row_temp = a.state_temp.as<float>(), .ring_temp = a.window_temp.as<float>(),
                             .scale = static_cast<float>(a.rule.scale), .step = 0,
                             .parts = rows::parts_of(n, batch, update.book.room, p.parts)};
@@ -255,16 +251,16 @@ void forward(Stream& stream, const KvmForward& a) {
     rows::read_rows(stream, batch, read);
   }
   const int64_t ages = length < ring ? length : ring;
-  each_element("kvm_store", stream, units * ages, n.d, Store<T>{n, a.k.as<T>(), ring_k, ring, n.d, ages, false});
-  each_element("kvm_store", stream, units * ages, n.dv, Store<T>{n, a.v.as<T>(), ring_v, ring, n.dv, ages, false});
-  each_element("kvm_store", stream, units * ages, 1, Store<T>{n, a.gate.as<T>(), ring_gates, ring, 1, ages, true});
+  each_element("kvm_store", stream, units * ages, n.d, Store{n, a.k.as<float>(), ring_k, ring, n.d, ages, false});
+  each_element("kvm_store", stream, units * ages, n.dv, Store{n, a.v.as<float>(), ring_v, ring, n.dv, ages, false});
+  each_element("kvm_store", stream, units * ages, 1, Store{n, a.gate.as<float>(), ring_gates, ring, 1, ages, true});
 }
 
 }  // namespace
 
 void run(Stream& stream, const KvmForward& a) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
+    forward(stream, a);
   }
 }
 

@@ -16,30 +16,32 @@ struct RowGradients {
   float* norm;  // [B, K, C, 2 D]: of the norm's weight and bias, by the warp's item
 };
 
-template <class T>
-struct Undo : Update<T> {
+struct Undo : Update {
   RowGradients d;
 
-  /// The row whose version token i of the chunk names, among all: that of its founder, or of the first that joined it; -1: none.
-  __device__ int64_t touched(int64_t unit, const Step& s, int64_t i, int lane) const {
-    const int32_t* const codes = this->codes.chunk(this->n, unit, this->first(s));
-    const int32_t code = codes[i];
-    const bool joined = (code & 1) == 0;
-    if (joined && (rows::is_among(codes, i, code, lane) || rows::is_among(codes, this->rule.chunk, code + 1, lane))) {
+  /// The row whose version the token names, among all: that of its founder, or of the first that joined it; -1: none.
+  __device__ int64_t touched(const Member& m, int lane) const {
+    if (!m.exists()) {
       return -1;
     }
-    return unit * this->book.room + (code >> 1);
+    const int32_t* const of = routes(m);
+    const int32_t code = of[m.place];
+    const bool joined = (code & 1) == 0;
+    if (joined && (rows::is_among(of, m.place, code, lane) || rows::is_among(of, rule.chunk, code + 1, lane))) {
+      return -1;
+    }
+    return m.unit * book.room + (code >> 1);
   }
   /// Adds the gradient of what was read of the row's value to those of its sum and radius.
   __device__ void values_to_sums(int64_t row, int64_t chunk, int lane) const {
-    const int64_t dv = this->n.dv;
-    const float scale = this->book.value_scale(this->rule, row, dv, chunk, lane);
+    const int64_t dv = n.dv;
+    const float scale = book.value_scale(rule, row, dv, chunk, lane);
     float along = 0;  // of d on the row's direction, which the radius takes
-    if (this->rule.value_norm == KvmValueNorm::radius) {
-      const float norm = this->book.clamped_norm(row, dv, lane);
+    if (rule.value_norm == KvmValueNorm::radius) {
+      const float norm = book.clamped_norm(row, dv, lane);
       float product = 0;
       for (int64_t c = lane; c < dv; c += 32) {
-        product += this->book.values[row * dv + c] * d.value_hats[row * dv + c];
+        product += book.values[row * dv + c] * d.value_hats[row * dv + c];
       }
       const float projection = warp_sum(product) / norm;
       if (lane == 0) {
@@ -48,153 +50,139 @@ struct Undo : Update<T> {
       along = norm > Book::kTiny ? projection / norm : 0.0f;
     }
     for (int64_t at = row * dv + lane; at < (row + 1) * dv; at += 32) {
-      d.values[at] += scale * (d.value_hats[at] - along * this->book.values[at]);
+      d.values[at] += scale * (d.value_hats[at] - along * book.values[at]);
       d.value_hats[at] = 0;
     }
   }
 };
 
 /// Rows that the update touched: hats' gradients to those of the sums.
-template <class T>
-struct ToSums : Undo<T> {
+struct ToSums : Undo {
   __device__ void operator()(int64_t item, int lane) const {
-    const int64_t unit = item / this->rule.chunk, width = this->n.d;
-    const Step s = this->step_of(unit);
-    const int64_t row = s.fold == kNone ? -1 : this->touched(unit, s, item % this->rule.chunk, lane);
+    const Member m = member(item);
+    const int64_t width = n.d, row = touched(m, lane);
     if (row < 0) {
       return;
     }
-    float *const hat = this->d.key_hats + row * width, *const sum = this->d.keys + row * width;
-    const float* const key = this->book.keys + row * width;
-    this->norm.backward(lane, this->d.norm + item * 2 * width, this->d.norm + (item * 2 + 1) * width, [&](int64_t c) { return key[c]; },
-                        [&](int64_t c) { return hat[c]; }, [&](int64_t c, float value) {
-                          sum[c] += value;
-                          hat[c] = 0;
-                        });
-    this->values_to_sums(row, this->chunk_of(s, unit), lane);
+    float *const hat = d.key_hats + row * width, *const sum = d.keys + row * width;
+    const float* const key = book.keys + row * width;
+    norm.backward(lane, d.norm + item * 2 * width, d.norm + (item * 2 + 1) * width, [&](int64_t c) { return key[c]; },
+                  [&](int64_t c) { return hat[c]; }, [&](int64_t c, float value) {
+                    sum[c] += value;
+                    hat[c] = 0;
+                  });
+    values_to_sums(row, chunk_of(m), lane);
   }
 };
 
 /// Value norm "updates": every update changes what is read of every row.
-template <class T>
-struct AllValuesToSums : Undo<T> {
+struct AllValuesToSums : Undo {
   __device__ void operator()(int64_t row, int lane) const {
-    const int64_t unit = row / this->book.room, at = unit / this->n.kv_heads;
-    const Step s = this->step_of(unit);
-    if (s.read != kNone && row % this->book.room < s.rows) {
-      this->values_to_sums(row, (s.read - this->n.doc_start[at * this->n.length + s.read]) / this->rule.chunk, lane);
+    const int64_t unit = row / book.room, at = unit / n.kv_heads;
+    const Step s = n.at(at, step);
+    if (s.read != kNone && row % book.room < s.rows) {
+      values_to_sums(row, (s.read - n.doc_start[at * n.length + s.read]) / rule.chunk, lane);
     }
   }
 };
 
 /// The running gradients of the row that a token founded or joined, to the token.
-template <class T>
-struct HandOut : Undo<T> {
-  T *d_k, *d_v, *d_gate;
+struct HandOut : Undo {
+  float *d_k, *d_v, *d_gate;
 
   __device__ void operator()(int64_t item, int lane) const {
-    const Layout& n = this->n;
-    const KvmRule& rule = this->rule;
-    const int64_t unit = item / rule.chunk;
-    const Step s = this->step_of(unit);
-    if (s.fold == kNone) {
+    const Member m = member(item);
+    if (!m.exists()) {
       return;
     }
-    const int64_t t = this->first(s) + item % rule.chunk;
-    const int32_t code = this->codes.chunk(n, unit, this->first(s))[item % rule.chunk];
-    const bool founded = (code & 1) != 0, gated = !founded || (s.before > 0 && rule.gate_appends);
-    const int64_t row = unit * this->book.room + (code >> 1);
-    const auto one = this->tokens.at(n, unit, t);
-    const float g = gated ? this->tokens.gate_at(one) : 1.0f;
+    const int32_t code = routes(m)[m.place];
+    const bool founded = (code & 1) != 0, gated = !founded || (m.step.before > 0 && rule.gate_appends);
+    const int64_t row = m.unit * book.room + (code >> 1);
+    const auto one = tokens.at(n, m.unit, m.t);
+    const float g = gated ? tokens.gate_at(one) : 1.0f;
     const float key_gate = rule.gate_keys ? g : 1.0f, value_gate = rule.gate_values ? g : 1.0f;
-    const float *const d_key = this->d.keys + row * n.d, *const d_row_value = this->d.values + row * n.dv;
-    const bool has_radius = founded && rule.value_norm == KvmValueNorm::radius && this->book.radii[row] > 0.0f;
-    const float radius_part = has_radius ? this->d.radii[row] * value_gate / this->book.radii[row] : 0.0f;
-    const auto d_value = [&](int64_t c) { return d_row_value[c] + radius_part * this->tokens.value(n, one, c); };
+    const float *const d_key = d.keys + row * n.d, *const d_row_value = d.values + row * n.dv;
+    const bool has_radius = founded && rule.value_norm == KvmValueNorm::radius && book.radii[row] > 0.0f;
+    const float radius_part = has_radius ? d.radii[row] * value_gate / book.radii[row] : 0.0f;
+    const auto d_value = [&](int64_t c) { return d_row_value[c] + radius_part * tokens.value(n, one, c); };
     if (gated && d_gate != nullptr) {
       gate_gradient(one, d_key, d_value, g, lane);
     }
     for (int64_t c = lane; c < n.dv; c += 32) {
-      write(d_v[one.token * n.dv + c], value_gate * d_value(c), true);
+      d_v[one.token * n.dv + c] += value_gate * d_value(c);
     }
-    this->norm.backward(lane, this->d.norm + item * 2 * n.d, this->d.norm + (item * 2 + 1) * n.d,
-                        [&](int64_t c) { return this->z(one, c); }, [&](int64_t c) { return key_gate * d_key[c]; },
-                        [&](int64_t c, float value) {
-                          if (c >= rule.rotary) {
-                            write(d_k[one.token * n.d + c], value, true);
-                          }
-                        });
+    norm.backward(lane, d.norm + item * 2 * n.d, d.norm + (item * 2 + 1) * n.d, [&](int64_t c) { return z(one, c); },
+                  [&](int64_t c) { return key_gate * d_key[c]; }, [&](int64_t c, float value) {
+                    if (c >= rule.rotary) {
+                      d_k[one.token * n.d + c] += value;
+                    }
+                  });
   }
 
  private:
   template <class D>
-  __device__ void gate_gradient(const typename Tokens<T>::One& one, const float* d_key, D&& d_value, float g, int lane) const {
+  __device__ void gate_gradient(const Tokens::One& one, const float* d_key, D&& d_value, float g, int lane) const {
     float sum = 0;
-    if (this->rule.gate_keys) {
-      const auto z = [&](int64_t c) { return this->z(one, c); };
-      const auto s = this->norm.statistics(lane, z);
-      for (int64_t c = lane; c < this->n.d; c += 32) {
-        sum += ((z(c) - s.mean) * s.rstd * this->norm.weight[c] + this->norm.bias[c]) * d_key[c];
+    if (rule.gate_keys) {
+      const auto s = norm.statistics(lane, [&](int64_t c) { return z(one, c); });
+      for (int64_t c = lane; c < n.d; c += 32) {
+        sum += ((z(one, c) - s.mean) * s.rstd * norm.weight[c] + norm.bias[c]) * d_key[c];
       }
     }
-    for (int64_t c = lane; this->rule.gate_values && c < this->n.dv; c += 32) {
-      sum += this->tokens.value(this->n, one, c) * d_value(c);
+    for (int64_t c = lane; rule.gate_values && c < n.dv; c += 32) {
+      sum += tokens.value(n, one, c) * d_value(c);
     }
     sum = warp_sum(sum);
     if (lane == 0) {
-      write(d_gate[one.token], sum * (to_float(this->tokens.gate[one.token]) > 0.0f ? 1.0f : g), true);
+      d_gate[one.token] += sum * (tokens.gate[one.token] > 0.0f ? 1.0f : g);
     }
   }
 };
 
 /// The rows as they were before the update.
-template <class T>
-struct Restore : Undo<T> {
+struct Restore : Undo {
   __device__ void operator()(int64_t item, int lane) const {
-    const Layout& n = this->n;
-    const int64_t unit = item / this->rule.chunk, i = item % this->rule.chunk;
-    const Step s = this->step_of(unit);
-    const int64_t row = s.fold == kNone ? -1 : this->touched(unit, s, i, lane);
+    const Member m = member(item);
+    const int64_t row = touched(m, lane);
     if (row < 0) {
       return;
     }
-    const int64_t first = this->first(s), previous = this->versions.previous[unit * n.length + first + i];
-    const bool founded = (this->codes.chunk(n, unit, first)[i] & 1) != 0;
+    const int64_t previous = versions.previous[m.unit * n.length + m.t];
+    const bool founded = (routes(m)[m.place] & 1) != 0;
     for (int64_t c = lane; founded && c < n.d; c += 32) {
-      this->d.keys[row * n.d + c] = 0;
+      d.keys[row * n.d + c] = 0;
     }
     for (int64_t c = lane; founded && c < n.dv; c += 32) {
-      this->d.values[row * n.dv + c] = 0;
+      d.values[row * n.dv + c] = 0;
     }
     if (lane == 0) {
-      this->d.radii[row] = founded ? 0.0f : this->d.radii[row];
-      this->versions.latest[row] = static_cast<int32_t>(previous);
+      d.radii[row] = founded ? 0.0f : d.radii[row];
+      versions.latest[row] = static_cast<int32_t>(previous);
     }
     if (previous < 0) {
       return;  // the row goes
     }
-    const int64_t slot = unit * n.length + previous;
+    const int64_t slot = m.unit * n.length + previous;
     for (int64_t c = lane; c < n.d; c += 32) {
-      this->book.keys[row * n.d + c] = this->versions.keys[slot * n.d + c];
+      book.keys[row * n.d + c] = versions.keys[slot * n.d + c];
     }
     for (int64_t c = lane; c < n.dv; c += 32) {
-      this->book.values[row * n.dv + c] = this->versions.values[slot * n.dv + c];
+      book.values[row * n.dv + c] = versions.values[slot * n.dv + c];
     }
     if (lane == 0) {
-      this->book.radii[row] = this->versions.radii[slot];
-      this->book.counts[row] = this->versions.counts[slot];
+      book.radii[row] = versions.radii[slot];
+      book.counts[row] = versions.counts[slot];
     }
     __syncwarp();
-    this->book.read_row(this->rule, this->norm, row, n.dv, this->chunk_of(s, unit) - 1, lane);
+    book.read_row(rule, norm, row, n.dv, chunk_of(m) - 1, lane);
   }
 };
 
 /// From d_q of heated queries: d_q of the queries, and q . d_q.
-template <class T>
 struct CoolGradients {
-  T* d_q;
+  float* d_q;
   float* sums;
-  const T *d_heated, *q;
+  const float *d_heated, *q;
   const float* temp;
   int64_t d;
   int heads;
@@ -203,8 +191,8 @@ struct CoolGradients {
   __device__ void operator()(int64_t line, int lane) const {
     float sum = 0;
     for (int64_t at = line * d + lane; at < (line + 1) * d; at += 32) {
-      const float value = to_float(d_heated[at]);
-      sum += to_float(q[at]) * value;
+      const float value = d_heated[at];
+      sum += q[at] * value;
       write(d_q[at], temp[line % heads] * value, accumulate);
     }
     sum = warp_sum(sum);
@@ -215,7 +203,6 @@ struct CoolGradients {
 };
 
 /// Gradients of the windows, and of their temperature.
-template <class T>
 void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor lo{work.take<int32_t>(tokens.numel()), DType::i32, tokens}, hi{work.take<int32_t>(tokens.numel()), DType::i32, tokens};
@@ -224,9 +211,9 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work) {
   const int64_t d = a.q.size(3), lines = a.q.numel() / d, heads = a.q.size(2);
   Tensor q = a.q, d_q = a.d_q;
   if (heats) {
-    q.data = work.take<T>(q.numel());
-    d_q.data = work.take<T>(q.numel());
-    each_element("kvm_heat", stream, lines, d, HeatQueries<T>{q.as<T>(), a.q.as<T>(), a.window_temp.as<float>(), d, static_cast<int>(heads)});
+    q.data = work.take<float>(q.numel());
+    d_q.data = work.take<float>(q.numel());
+    each_element("kvm_heat", stream, lines, d, HeatQueries{q.as<float>(), a.q.as<float>(), a.window_temp.as<float>(), d, static_cast<int>(heads)});
   }
   HEBB_DEVICE::run(stream, AttentionBackward{.d_q = d_q, .d_k = a.d_k, .d_v = a.d_v, .d_bias = {}, .d_o = a.d_o, .q = q, .k = a.k, .v = a.v,
                                              .o = a.o, .lse = a.lse, .lo = lo, .hi = hi, .bias = {}, .scale = a.rule.scale,
@@ -237,26 +224,25 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work) {
   }
   auto* const sums = work.take<float>(lines);
   each_warp("kvm_cool", stream, lines,
-            CoolGradients<T>{a.d_q.as<T>(), sums, d_q.as<T>(), a.q.as<T>(), a.window_temp.as<float>(), d, static_cast<int>(heads), a.accumulate_q});
+            CoolGradients{a.d_q.as<float>(), sums, d_q.as<float>(), a.q.as<float>(), a.window_temp.as<float>(), d, static_cast<int>(heads), a.accumulate_q});
   if (a.d_window_temp.defined()) {
     add_column_sums(stream, a.d_window_temp.as<float>(), 1, {sums, DType::f32, lines / heads, heads, heads});
   }
 }
 
-template <class T>
 struct Walk {
-  Undo<T> undo;
-  rows::Backward<T> read;
-  T *d_k, *d_v, *d_gate;
+  Undo undo;
+  rows::Backward read;
+  float *d_k, *d_v, *d_gate;
   int64_t units, count;
 
   void replay(Stream& stream) {
     const int64_t items = units * undo.rule.chunk;
     for (int64_t step = 0; step < count; ++step) {
       undo.step = step;
-      each_warp("kvm_memory_keys", stream, items, MemoryKeys<T>{undo});
-      each_warp("kvm_found", stream, items, Found<T>{undo});
-      each_warp("kvm_merge", stream, items, Merge<T>{undo});
+      each_warp("kvm_memory_keys", stream, items, MemoryKeys{undo});
+      each_warp("kvm_found", stream, items, Found{undo});
+      each_warp("kvm_merge", stream, items, Merge{undo});
     }
   }
   void back(Stream& stream) {
@@ -269,11 +255,11 @@ struct Walk {
       }
       rows::read_rows_backward(stream, units / undo.n.kv_heads, read);
       if (by_updates) {
-        each_warp("kvm_values_to_sums", stream, units * undo.book.room, AllValuesToSums<T>{undo});
+        each_warp("kvm_values_to_sums", stream, units * undo.book.room, AllValuesToSums{undo});
       }
-      each_warp("kvm_to_sums", stream, items, ToSums<T>{undo});
-      each_warp("kvm_hand_out", stream, items, HandOut<T>{undo, d_k, d_v, d_gate});
-      each_warp("kvm_restore", stream, items, Restore<T>{undo});
+      each_warp("kvm_to_sums", stream, items, ToSums{undo});
+      each_warp("kvm_hand_out", stream, items, HandOut{undo, d_k, d_v, d_gate});
+      each_warp("kvm_restore", stream, items, Restore{undo});
     }
   }
 };
@@ -290,15 +276,14 @@ RowGradients row_gradients(Stream& stream, const KvmBackward& a, WorkParts& work
   return d;
 }
 
-template <class T>
 void backward(Stream& stream, const KvmBackward& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), d = a.q.size(3), heads = a.q.size(2);
   const int64_t count = rows::steps_of(length, a.rule.chunk), queries = batch * length * heads, items = units * a.rule.chunk;
   WorkParts work(a.work);
   if (a.d_gate.defined() && !a.accumulate_gate) {
-    rows::fill(stream, a.d_gate.as<T>(), a.d_gate.numel(), T{});
+    rows::fill(stream, a.d_gate.as<float>(), a.d_gate.numel(), 0.0f);
   }
-  attend_window<T>(stream, a, work);
+  attend_window(stream, a, work);
   if (a.versions.size(2) < length) {
     return;  // no query saw a row
   }
@@ -310,19 +295,19 @@ void backward(Stream& stream, const KvmBackward& a) {
   const Versions kept{versions, versions + units * length * d, work.take<float>(units * length), work.take<int32_t>(units * length),
                       a.previous.as<int32_t>(), a.latest.as<int32_t>()};
   rows::fill(stream, kept.latest, a.latest.numel(), -1);
-  const Update<T> update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), d, static_cast<float>(a.rule.eps)},
-                         {a.k.as<T>(), a.v.as<T>(), a.gate.as<T>()}, {a.routes.as<int32_t>(), true}, kept, work.take<float>(items * d),
+  const Update update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), d, static_cast<float>(a.rule.eps)},
+                         {a.k.as<float>(), a.v.as<float>(), a.gate.as<float>()}, {a.routes.as<int32_t>(), true}, kept, work.take<float>(items * d),
                          work.take<float>(items), 0};
   const int64_t slices = (d + rows::kSliceColumns - 1) / rows::kSliceColumns;
   float* const temp_sums = a.d_state_temp.defined() ? work.take<float>(slices * queries) : nullptr;
   if (temp_sums != nullptr) {
     rows::fill(stream, temp_sums, slices * queries, 0.0f);
   }
-  const rows::Backward<T> read{.n = n, .rows = {update.book.key_hats, update.book.value_hats, nullptr, update.book.room}, .q = a.q.as<T>(),
-                               .d_o = a.d_o.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(), .row_temp = a.state_temp.as<float>(),
-                               .d_q = a.d_q.as<T>(), .d_keys = gradients.key_hats, .d_values = gradients.value_hats, .temp_sums = temp_sums,
+  const rows::Backward read{.n = n, .rows = {update.book.key_hats, update.book.value_hats, nullptr, update.book.room}, .q = a.q.as<float>(),
+                               .d_o = a.d_o.as<float>(), .o = a.o.as<float>(), .lse = a.lse.as<float>(), .row_temp = a.state_temp.as<float>(),
+                               .d_q = a.d_q.as<float>(), .d_keys = gradients.key_hats, .d_values = gradients.value_hats, .temp_sums = temp_sums,
                                .queries = queries, .scale = static_cast<float>(a.rule.scale), .step = 0};
-  Walk<T> walk{{update, gradients}, read, a.d_k.as<T>(), a.d_v.as<T>(), a.d_gate.as<T>(), units, count};
+  Walk walk{{update, gradients}, read, a.d_k.as<float>(), a.d_v.as<float>(), a.d_gate.as<float>(), units, count};
   walk.replay(stream);
   walk.back(stream);
   if (temp_sums != nullptr) {
@@ -340,7 +325,7 @@ void backward(Stream& stream, const KvmBackward& a) {
 
 void run(Stream& stream, const KvmBackward& a) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+    backward(stream, a);
   }
 }
 

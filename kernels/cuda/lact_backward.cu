@@ -1,3 +1,4 @@
+#include "kernels/cuda/common/add_slices.h"
 #include "kernels/cuda/common/lact_muon.h"
 
 // The forward pass's waves again, then what reads contribute, for all tokens side by side (18 h D FLOPs a token and head), then the waves
@@ -385,21 +386,6 @@ struct WriteRates {
   }
 };
 
-/// d_w += the sums of all rows.
-struct AddRows {
-  float* d_w;
-  const float* sums;
-  int64_t batch, heads, all, matrix, m;
-
-  __device__ void operator()(int64_t head, int64_t i) const {
-    float total = 0;
-    for (int64_t row = 0; row < batch; ++row) {
-      total += sums[(row * heads + head) * all + m * matrix + i];
-    }
-    d_w[head * matrix + i] += total;
-  }
-};
-
 template <class T>
 void undo_muon(Stream& stream, const Fast<T>& a, int64_t slot) {
   each_element("lact_muon_gradient", stream, a.pairs(), a.all(), MuonGradient<T>{a});
@@ -458,7 +444,7 @@ void run(Stream& stream, const LactBackward& a) {
     for (int64_t m = 0; m < 3; ++m) {
       if (d_w[m] != nullptr) {
         each_element("lact_weights", stream, f.heads, f.matrix(),
-                     AddRows{d_w[m], b.d.sums, f.batch, f.heads, f.all(), f.matrix(), m});
+                     AddSlices{d_w[m], b.d.sums + m * f.matrix(), f.batch, f.heads * f.all(), f.all(), f.matrix(), true});
       }
     }
   });

@@ -15,10 +15,9 @@ using namespace ovq;
 using rows::Best, rows::kTile;
 
 /// Copies tokens of this pass to their places in the pending chunk. Item: unit and place.
-template <class T>
 struct Stage {
   Layout n;
-  const T* from;
+  const float* from;
   float* pending;
   int64_t width, step;
   bool at_end;  // the chunk that the row leaves unfinished; else the one that the step folds in
@@ -35,7 +34,7 @@ struct Stage {
     }
     const int64_t t = chunk + place;
     if (chunk != kNone && t >= 0 && t < n.length) {
-      pending[item * width + c] = to_float(from[((row * n.length + t) * n.kv_heads + head) * width + c]);
+      pending[item * width + c] = from[((row * n.length + t) * n.kv_heads + head) * width + c];
     }
   }
 };
@@ -218,7 +217,6 @@ void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Ten
   }
 }
 
-template <class T>
 void forward(Stream& stream, const OvqForward& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
   const int64_t count = rows::steps_of(length, chunk), room = a.dictionary.keys.size(2), tiles = (room + kTile - 1) / kTile;
@@ -236,11 +234,11 @@ void forward(Stream& stream, const OvqForward& a) {
   }
   auto *const pending_k = a.pending_k.as<float>(), *const pending_v = a.pending_v.as<float>();
   const auto stage = [&](int64_t step, bool at_end) {
-    each_element("ovq_stage", stream, units * chunk, n.d, Stage<T>{n, a.k.as<T>(), pending_k, n.d, step, at_end});
-    each_element("ovq_stage", stream, units * chunk, n.dv, Stage<T>{n, a.v.as<T>(), pending_v, n.dv, step, at_end});
+    each_element("ovq_stage", stream, units * chunk, n.d, Stage{n, a.k.as<float>(), pending_k, n.d, step, at_end});
+    each_element("ovq_stage", stream, units * chunk, n.dv, Stage{n, a.v.as<float>(), pending_v, n.dv, step, at_end});
   };
-  rows::Read<T, float> read{.n = n, .rows = {book.keys, book.values, book.log_counts, room}, .ring = {pending_k, pending_v, chunk, 1},
-                            .q = a.q.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = nullptr,
+  rows::Read read{.n = n, .rows = {book.keys, book.values, book.log_counts, room}, .ring = {pending_k, pending_v, chunk, 1},
+                            .q = a.q.as<float>(), .o = a.o.as<float>(), .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = nullptr,
                             .ring_temp = nullptr, .scale = 1.0f, .step = 0, .parts = rows::parts_of(n, batch, room, p.parts)};
   for (int64_t step = 0; step < count; ++step) {
     read.step = step;
@@ -255,7 +253,7 @@ void forward(Stream& stream, const OvqForward& a) {
     }
     const ChunkIds ids = a.forced ? ChunkIds{a.ids.as<int32_t>(), true} : ChunkIds{p.ids, false};
     each_warp("ovq_fold", stream, units * chunk,
-              Fold<float>{n, a.rule, book, {pending_k, n.d, true}, {pending_v, n.dv, true}, ids, {}, step});
+              Fold{{n, a.rule, book, ids, {}, step}, {pending_k, n.d, true}, {pending_v, n.dv, true}});
   }
   stage(0, true);
 }
@@ -264,7 +262,7 @@ void forward(Stream& stream, const OvqForward& a) {
 
 void run(Stream& stream, const OvqForward& a) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
+    forward(stream, a);
   }
 }
 

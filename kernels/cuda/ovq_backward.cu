@@ -9,60 +9,42 @@ namespace {
 
 using namespace ovq;
 
-/// Takes the step's chunk out again. A warp has one key; the first of a row does the row.
-template <class T>
-struct Undo {
-  Layout n;
-  OvqRule rule;
-  Book book;
-  float *d_book_keys, *d_book_values;
-  T *d_k, *d_v;
-  ChunkIds ids;
-  Versions versions;
-  int64_t step;
+/// Takes the step's chunk out again.
+struct Undo : Walk {
+  float *d_book_keys, *d_book_values, *d_k, *d_v;
 
   __device__ void operator()(int64_t item, int lane) const {
-    const int64_t unit = item / rule.chunk, j = item % rule.chunk;
-    const Step s = n.at(unit / n.kv_heads, step);
-    if (s.fold == kNone) {
+    Change c;
+    if (!find(c, item, true, lane)) {
       return;
     }
-    const int32_t* const chunk_ids = ids.chunk(n, unit, s);
-    const int32_t r = chunk_ids[j];
-    if (rows::is_among(chunk_ids, j, r, lane)) {
-      return;
-    }
-    const bool fresh = r >= s.before;
-    const int64_t at = unit * book.room + r, slot = unit * n.length + s.fold + j;
-    const int64_t hits = count_members(chunk_ids, rule.chunk, j, r, lane);
-    const float w = step_size(rule, fresh, book.counts[at] - hits, hits);
+    const int64_t slot = c.unit * n.length + c.step.fold + c.first, row = c.row;
     const float* const norms = versions.inverse_norms + 2 * slot;
-    share(d_book_keys + at * n.d, book.keys + at * n.d, rule.normalize_keys, norms[0], w, d_k, unit, s, chunk_ids, j, hits, n.d, lane);
-    share(d_book_values + at * n.dv, book.values + at * n.dv, rule.normalize_values, norms[1], w, d_v, unit, s, chunk_ids, j, hits, n.dv, lane);
-    const int64_t old = versions.previous[slot], from = unit * n.length + old;
-    __syncwarp();  // every lane has read the count
+    share(d_book_keys + row * n.d, book.keys + row * n.d, rule.normalize_keys, norms[0], d_k, c, n.d, lane);
+    share(d_book_values + row * n.dv, book.values + row * n.dv, rule.normalize_values, norms[1], d_v, c, n.dv, lane);
+    const int64_t old = versions.previous[slot], from = c.unit * n.length + old;
     if (lane == 0) {
-      versions.latest[at] = static_cast<int32_t>(old);
+      versions.latest[row] = static_cast<int32_t>(old);
     }
     if (old < 0) {
       return;  // the row goes
     }
-    for (int64_t c = lane; c < n.d; c += 32) {
-      book.keys[at * n.d + c] = versions.keys[from * n.d + c];
+    for (int64_t i = lane; i < n.d; i += 32) {
+      book.keys[row * n.d + i] = versions.keys[from * n.d + i];
     }
-    for (int64_t c = lane; c < n.dv; c += 32) {
-      book.values[at * n.dv + c] = versions.values[from * n.dv + c];
+    for (int64_t i = lane; i < n.dv; i += 32) {
+      book.values[row * n.dv + i] = versions.values[from * n.dv + i];
     }
     if (lane == 0) {
-      book.counts[at] = versions.counts[from];
-      book.log_counts[at] = logf(static_cast<float>(versions.counts[from]));
+      book.counts[row] = versions.counts[from];
+      book.log_counts[row] = logf(static_cast<float>(versions.counts[from]));
     }
   }
 
  private:
-  /// d_row of the updated `row` to the members of its update; leaves the gradient of the row before it.
-  __device__ void share(float* d_row, const float* row, bool normalized, float inverse, float w, T* d_items, int64_t unit, const Step& s,
-                        const int32_t* chunk_ids, int64_t j, int64_t hits, int64_t width, int lane) const {
+  /// d_row of the updated `row` to the keys that entered it; leaves the gradient of the row before them.
+  __device__ void share(float* d_row, const float* row, bool normalized, float inverse, float* d_items, const Change& change, int64_t width,
+                        int lane) const {
     float along = 0;
     if (normalized) {
       for (int64_t c = lane; c < width; c += 32) {
@@ -70,16 +52,16 @@ struct Undo {
       }
       along = warp_sum(along);
     }
-    const int64_t first = (unit / n.kv_heads * n.length + s.fold) * n.kv_heads + unit % n.kv_heads;
-    const float part = w / static_cast<float>(hits);
+    const int64_t first = (change.unit / n.kv_heads * n.length + change.step.fold) * n.kv_heads + change.unit % n.kv_heads;
+    const float w = step_size_of(change), part = w / static_cast<float>(change.hits);
     for (int64_t base = 0; base < width; base += 32) {
       const int64_t c = base + lane;
       const bool exists = c < width;
       float d = exists ? d_row[c] : 0.0f;
       d = normalized && exists ? inverse * (d - row[c] * along) : d;
-      rows::each_member(chunk_ids, rule.chunk, j, chunk_ids[j], lane, [&](int64_t i) {
+      change.each_key(rule.chunk, lane, [&](int64_t i) {
         if (exists) {
-          write(d_items[(first + i * n.kv_heads) * width + c], part * d, true);
+          d_items[(first + i * n.kv_heads) * width + c] += part * d;
         }
       });
       if (exists) {
@@ -99,7 +81,6 @@ void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi) 
                                              .accumulate_v = a.accumulate_v, .accumulate_bias = false, .has_other_keys = true});
 }
 
-template <class T>
 void backward(Stream& stream, const OvqBackward& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
   const int64_t count = rows::steps_of(length, chunk), d = a.q.size(3), dv = a.v.size(3);
@@ -117,18 +98,18 @@ void backward(Stream& stream, const OvqBackward& a) {
   rows::fill(stream, d_values, a.d_dictionary.values.numel(), 0.0f);
   const Layout n = rows::layout_of(a, steps, count);
   const Book book(a.dictionary);
-  const ChunkIds ids{a.ids.as<int32_t>(), true};
-  for (int64_t step = 0; step < count; ++step) {
+  Walk walk{n, a.rule, book, {a.ids.as<int32_t>(), true}, kept, 0};
+  for (walk.step = 0; walk.step < count; ++walk.step) {
     each_warp("ovq_fold", stream, units * chunk,
-              Fold<T>{n, a.rule, book, {a.k.as<T>(), d, false}, {a.v.as<T>(), dv, false}, ids, kept, step});
+              Fold{walk, {a.k.as<float>(), d, false}, {a.v.as<float>(), dv, false}});
   }
-  rows::Backward<T> read{.n = n, .rows = {book.keys, book.values, book.log_counts, book.room}, .q = a.q.as<T>(), .d_o = a.d_o.as<T>(),
-                         .o = a.o.as<T>(), .lse = a.lse.as<float>(), .row_temp = nullptr, .d_q = a.d_q.as<T>(), .d_keys = d_keys,
+  rows::Backward read{.n = n, .rows = {book.keys, book.values, book.log_counts, book.room}, .q = a.q.as<float>(), .d_o = a.d_o.as<float>(),
+                         .o = a.o.as<float>(), .lse = a.lse.as<float>(), .row_temp = nullptr, .d_q = a.d_q.as<float>(), .d_keys = d_keys,
                          .d_values = d_values, .temp_sums = nullptr, .queries = 0, .scale = 1.0f, .step = 0};
-  for (int64_t step = count - 1; step >= 0; --step) {
+  for (walk.step = count - 1; walk.step >= 0; --walk.step) {
     each_warp("ovq_undo", stream, units * chunk,
-              Undo<T>{n, a.rule, book, d_keys, d_values, a.d_k.as<T>(), a.d_v.as<T>(), ids, kept, step});
-    read.step = step;
+              Undo{walk, d_keys, d_values, a.d_k.as<float>(), a.d_v.as<float>()});
+    read.step = walk.step;
     rows::read_rows_backward(stream, batch, read);
   }
 }
@@ -137,7 +118,7 @@ void backward(Stream& stream, const OvqBackward& a) {
 
 void run(Stream& stream, const OvqBackward& a) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+    backward(stream, a);
   }
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/common/add_slices.h"
 #include "kernels/cuda/common/sparse_delta_rows.h"
 
 // The grid of the forward pass, twice: backward in time for the adjoint G of M, forward for M itself, with known writes. FLOPs: H D
@@ -148,36 +149,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1) sparse_delta_value_kernel(T
   }
 }
 
-/// d_memory += the sums of all rows of the batch. Row: head and slot.
-struct AddRows {
-  float* d_memory;
-  const float* sums;
-  int64_t batch, rows, dim;
-
-  __device__ void operator()(int64_t row, int64_t c) const {
-    float sum = 0;
-    for (int64_t b = 0; b < batch; ++b) {
-      sum += sums[(b * rows + row) * dim + c];
-    }
-    d_memory[row * dim + c] += sum;
-  }
-};
-
-/// Adds slices [slices, rows, columns] up in place of the first, or to `out`.
-struct AddSlices {
-  float* out;
-  const float* in;
-  int64_t slices, rows, columns;
-
-  __device__ void operator()(int64_t row, int64_t column) const {
-    float sum = 0;
-    for (int64_t s = 0; s < slices; ++s) {
-      sum += in[(s * rows + row) * columns + column];
-    }
-    out[row * columns + column] = sum;
-  }
-};
-
 /// The chains of SparseDeltaScan: the uses of one slot by one sequence lie side by side in `order`; the thread at the last of them walks
 /// back to the first. Row: token of a row and head, column: entry; they only number the sorted entries.
 struct Chains {
@@ -258,7 +229,7 @@ void run(Stream& stream, const SparseDeltaBackward& a) {
                 a.error.as<float>(), in);
     if (sums != nullptr) {
       each_element("sparse_delta_memory", stream, in.heads * in.slots, in.dim,
-                   AddRows{a.d_memory.as<float>(), sums, batch, in.heads * in.slots, in.dim});
+                   AddSlices{a.d_memory.as<float>(), sums, batch, in.heads * in.slots * in.dim, in.dim, in.dim, true});
     }
     HEBB_LAUNCH(sparse_delta_value_kernel<T>, blocks, threads, 0, stream, a.d_v.as<T>(), out, a.d_u.as<float>(), a.d_y.as<T>(),
                 a.error.as<float>(), in, a.accumulate);
@@ -272,9 +243,12 @@ void run(Stream& stream, const SparseDeltaScan& a) {
   float *const by_write = a.by_write.as<float>(), *const d_q = a.d_read_weights.as<float>();
   const float *const k = a.in.write_weights.as<float>(), *const beta = a.in.beta.as<float>();
   double* const carry = a.carry.as<double>();
-  each_element("sparse_delta_writes", stream, rows, 2 * writes, AddSlices{by_write, by_write, slices, rows, 2 * writes});
-  each_element("sparse_delta_reads", stream, rows, reads, AddSlices{d_q, a.by_read.as<float>(), slices, rows, reads});
-  each_element("sparse_delta_tokens", stream, tokens, heads, AddSlices{a.d_beta.as<float>(), a.by_token.as<float>(), slices, tokens, heads});
+  const auto add_slices = [&](const char* name, float* to, const float* from, int64_t columns) {
+    each_element(name, stream, rows, columns, AddSlices{to, from, slices, rows * columns, columns, columns, false});
+  };
+  add_slices("sparse_delta_writes", by_write, by_write, 2 * writes);  // in place of the first
+  add_slices("sparse_delta_reads", d_q, a.by_read.as<float>(), reads);
+  add_slices("sparse_delta_tokens", a.d_beta.as<float>(), a.by_token.as<float>(), 1);
   each_element("sparse_delta_chains", stream, rows, writes + reads,
                Chains{carry, a.in.order.as<int32_t>(), a.in.touched.as<int32_t>(), k, a.in.read_weights.as<float>(),
                       a.in.decay.as<float>(), beta, by_write, d_q, rows / streams, heads, writes, reads, by_key});

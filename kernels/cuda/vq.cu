@@ -24,11 +24,10 @@ __device__ __forceinline__ float warp_sum_of(int64_t width, int lane, F&& f HEBB
 }
 
 // A warp has one point.
-template <class T>
 struct Points {
-  T* points;  // null: the codewords themselves
+  float* points;  // null: the codewords themselves
   float* bias;
-  const T* codes;
+  const float* codes;
   const float* dither;
   const int32_t* idle;
   int64_t m, n, d;
@@ -44,8 +43,8 @@ struct Points {
     }
     const float l = dither[i];
     const float squares = warp_sum_of(d, lane, [&](int64_t c) {
-      const float p = (1.0f - l) * to_float(codes[code * d + c]) + l * to_float(codes[(code + 1) * d + c]);
-      points[i * d + c] = from_float<T>(p);
+      const float p = (1.0f - l) * codes[code * d + c] + l * codes[(code + 1) * d + c];
+      points[i * d + c] = p;
       return p * p;
     });
     if (lane == 0) {
@@ -55,18 +54,16 @@ struct Points {
   }
 };
 
-template <class T>
 struct Select {
   int32_t* ids;
-  const T *k, *points;
+  const float *k, *points;
   const float* bias;
   int64_t length, m;
   int kv_heads, d;
 };
 
 /// Grid: tiles of 64 keys of a row x units. Static shared: 35 KB.
-template <class T>
-__global__ void __launch_bounds__(attention::kThreads) vq_select_kernel(Select<T> a, int64_t tiles) {
+__global__ void __launch_bounds__(attention::kThreads) vq_select_kernel(Select a, int64_t tiles) {
   HEBB_SHARED(attention::Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const int64_t unit = blockIdx.x / tiles, row = unit / a.kv_heads, head = unit % a.kv_heads, first = blockIdx.x % tiles * kTile;
@@ -123,19 +120,17 @@ struct KeyIds {
   __device__ int64_t line(int64_t item, int64_t m) const { return head(item) * m + ids[at(item)]; }
 };
 
-template <class T>
 struct Gather {
-  T* kq;
-  const T* points;
+  float* kq;
+  const float* points;
   KeyIds ids;
   int64_t m, d;
 
   __device__ void operator()(int64_t item, int64_t c) const { kq[item * d + c] = points[ids.line(item, m) * d + c]; }
 };
 
-template <class T>
 struct Differences {
-  const T *k, *d_kq, *codes;
+  const float *k, *d_kq, *codes;
   KeyIds ids;
   const float* dither;
   int64_t n, d;
@@ -146,18 +141,17 @@ struct Differences {
     const int64_t line = ids.line(item, n) + end;
     const float l = mode == VqMode::sf_diveq ? dither[ids.head(item) * (n - 1) + ids.ids[ids.at(item)]] : 0.0f;
     const float squares = warp_sum_of(d, lane, [&](int64_t c) { return r(item, line, c) * r(item, line, c); }) + 1e-24f;
-    const float along = warp_sum_of(d, lane, [&](int64_t c) { return r(item, line, c) * to_float(d_kq[item * d + c]); });
+    const float along = warp_sum_of(d, lane, [&](int64_t c) { return r(item, line, c) * d_kq[item * d + c]; });
     return (end == 0 ? 1.0f - l : l) * along / squares;
   }
-  __device__ float r(int64_t item, int64_t line, int64_t c) const { return to_float(codes[line * d + c]) - to_float(k[item * d + c]); }
+  __device__ float r(int64_t item, int64_t line, int64_t c) const { return codes[line * d + c] - k[item * d + c]; }
 };
 
 // d_k, and the shares of the codewords. A warp has one key.
-template <class T>
 struct KeyGradients {
-  T* d_k;  // may be null
+  float* d_k;  // may be null
   float* shares;
-  Differences<T> of;
+  Differences of;
   bool accumulate;
 
   __device__ void operator()(int64_t item, int lane) const {
@@ -165,7 +159,7 @@ struct KeyGradients {
     const float first = passes ? of.factor(item, 0, lane) : 0.0f, second = two ? of.factor(item, 1, lane) : 0.0f;
     const int64_t line = of.ids.line(item, of.n);
     for (int64_t c = lane; d_k != nullptr && c < of.d; c += 32) {
-      float d = passes ? to_float(of.d_kq[item * of.d + c]) - first * of.r(item, line, c) : 0.0f;
+      float d = passes ? of.d_kq[item * of.d + c] - first * of.r(item, line, c) : 0.0f;
       d -= two ? second * of.r(item, line + 1, c) : 0.0f;
       write(d_k[item * of.d + c], d, accumulate);
     }
@@ -177,43 +171,40 @@ struct KeyGradients {
 };
 
 /// What keys add to the codeword `end` of their segment, and its line.
-template <class T>
 struct CodeGradients {
   float* added;   // [B, T, K, D]
   int32_t* lines; // [B, T, K]
   const float* shares;
-  Differences<T> of;
+  Differences of;
   int end;
 
   __device__ void operator()(int64_t item, int64_t c) const {
     const int64_t line = of.ids.line(item, of.n) + end, at = item * of.d + c;
-    added[at] = of.mode == VqMode::nearest ? to_float(of.d_kq[at]) : shares[2 * item + end] * of.r(item, line, c);
+    added[at] = of.mode == VqMode::nearest ? of.d_kq[at] : shares[2 * item + end] * of.r(item, line, c);
     if (c == 0) {
       lines[item] = static_cast<int32_t>(line);
     }
   }
 };
 
-template <class T>
 struct WriteCodes {
-  T* to;
+  float* to;
   const float* from;
   bool accumulate;
   __device__ void operator()(int64_t, int64_t i) const { write(to[i], from[i], accumulate); }
 };
 
-template <class T>
 struct Similarity {
   float* similarity;
-  const T *k, *points;
+  const float *k, *points;
   KeyIds ids;
   int64_t m, d;
 
   __device__ void operator()(int64_t item, int lane) const {
-    const T *key = k + item * d, *p = points + ids.line(item, m) * d;
-    const float product = warp_sum_of(d, lane, [&](int64_t c) { return to_float(key[c]) * to_float(p[c]); });
-    const float keys = warp_sum_of(d, lane, [&](int64_t c) { return to_float(key[c]) * to_float(key[c]); });
-    const float squares = keys * warp_sum_of(d, lane, [&](int64_t c) { return to_float(p[c]) * to_float(p[c]); });
+    const float *key = k + item * d, *p = points + ids.line(item, m) * d;
+    const float product = warp_sum_of(d, lane, [&](int64_t c) { return key[c] * p[c]; });
+    const float keys = warp_sum_of(d, lane, [&](int64_t c) { return key[c] * key[c]; });
+    const float squares = keys * warp_sum_of(d, lane, [&](int64_t c) { return p[c] * p[c]; });
     if (lane == 0) {
       similarity[ids.at(item)] = product / sqrtf(squares > kSmallest ? squares : kSmallest);
     }
@@ -221,10 +212,9 @@ struct Similarity {
 };
 
 // A warp has one codeword.
-template <class T>
 struct Start {
   float* codebook;
-  const T* k;
+  const float* k;
   int64_t kv_heads, n, d, hop;
 
   __device__ void operator()(int64_t i, int lane) const {
@@ -232,7 +222,7 @@ struct Start {
     const float squares = warp_sum_of(d, lane, [&](int64_t c) {
       float sum = 0;
       for (int64_t token = first; token < first + hop; ++token) {
-        sum += to_float(k[(token * kv_heads + head) * d + c]);
+        sum += k[(token * kv_heads + head) * d + c];
       }
       codebook[i * d + c] = sum / static_cast<float>(hop);
       return codebook[i * d + c] * codebook[i * d + c];
@@ -244,12 +234,35 @@ struct Start {
   }
 };
 
-template <class T>
-void backward(Stream& stream, const VqKeysBackward& a) {
+}  // namespace
+
+void run(Stream& stream, const VqPoints& a) {
+  each_warp("vq_points", stream, a.bias.numel(),
+            Points{a.points.as<float>(), a.bias.as<float>(), a.codes.as<float>(), a.dither.as<float>(), a.idle.as<int32_t>(), a.bias.size(1),
+                   a.codes.size(1), a.codes.size(2), static_cast<float>(a.idle_bonus)});
+}
+
+void run(Stream& stream, const VqSelect& a) {
+  if (a.ids.numel() == 0) {
+    return;
+  }
+  const int64_t length = a.k.size(1), tiles = (length + kTile - 1) / kTile;
+  HEBB_LAUNCH(vq_select_kernel, blocks_for(a.k.size(0) * a.k.size(2) * tiles, 1), attention::kThreads, 0, stream,
+              Select{a.ids.as<int32_t>(), a.k.as<float>(), a.points.as<float>(), a.bias.as<float>(), length, a.points.size(1),
+                     static_cast<int>(a.k.size(2)), static_cast<int>(a.k.size(3))},
+              tiles);
+}
+
+void run(Stream& stream, const VqGather& a) {
+  each_element("vq_gather", stream, a.ids.numel(), a.points.size(2),
+               Gather{a.kq.as<float>(), a.points.as<float>(), KeyIds(a.ids), a.points.size(1), a.points.size(2)});
+}
+
+void run(Stream& stream, const VqKeysBackward& a) {
   const int64_t keys = a.ids.numel(), n = a.codes.size(1), d = a.codes.size(2), lines = a.codes.size(0) * n;
-  const Differences<T> of{a.k.as<T>(), a.d_kq.as<T>(), a.codes.as<T>(), KeyIds(a.ids), a.dither.as<float>(), n, d, a.mode};
+  const Differences of{a.k.as<float>(), a.d_kq.as<float>(), a.codes.as<float>(), KeyIds(a.ids), a.dither.as<float>(), n, d, a.mode};
   auto* const shares = a.shares.as<float>();
-  each_warp("vq_key_gradients", stream, keys, KeyGradients<T>{a.d_k.as<T>(), shares, of, a.accumulate_k});
+  each_warp("vq_key_gradients", stream, keys, KeyGradients{a.d_k.as<float>(), shares, of, a.accumulate_k});
   if (!a.d_codes.defined()) {
     return;
   }
@@ -258,67 +271,20 @@ void backward(Stream& stream, const VqKeysBackward& a) {
   auto* const key_lines = reinterpret_cast<int32_t*>(table + lines * d);
   rows::fill(stream, table, lines * d, 0.0f);
   for (int end = 0; end < (a.mode == VqMode::sf_diveq ? 2 : 1); ++end) {
-    each_element("vq_code_gradients", stream, keys, d, CodeGradients<T>{added, key_lines, shares, of, end});
+    each_element("vq_code_gradients", stream, keys, d, CodeGradients{added, key_lines, shares, of, end});
     scatter_rows(stream, table, lines, d, keys, {.ids = key_lines}, {.data = added, .dtype = DType::f32, .stride = d});
   }
-  dispatch_float(a.d_codes.dtype, [&](auto zero) {
-    using C = decltype(zero);
-    each_element("vq_write_codes", stream, 1, lines * d, WriteCodes<C>{a.d_codes.as<C>(), table, a.accumulate_codes});
-  });
-}
-
-}  // namespace
-
-void run(Stream& stream, const VqPoints& a) {
-  dispatch_float(a.codes.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const int64_t m = a.bias.size(1);
-    each_warp("vq_points", stream, a.bias.numel(),
-              Points<T>{a.points.as<T>(), a.bias.as<float>(), a.codes.as<T>(), a.dither.as<float>(), a.idle.as<int32_t>(), m, a.codes.size(1),
-                        a.codes.size(2), static_cast<float>(a.idle_bonus)});
-  });
-}
-
-void run(Stream& stream, const VqSelect& a) {
-  if (a.ids.numel() == 0) {
-    return;
-  }
-  dispatch_float(a.k.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const int64_t length = a.k.size(1), tiles = (length + kTile - 1) / kTile;
-    HEBB_LAUNCH(vq_select_kernel<T>, blocks_for(a.k.size(0) * a.k.size(2) * tiles, 1), attention::kThreads, 0, stream,
-                Select<T>{a.ids.as<int32_t>(), a.k.as<T>(), a.points.as<T>(), a.bias.as<float>(), length, a.points.size(1),
-                          static_cast<int>(a.k.size(2)), static_cast<int>(a.k.size(3))},
-                tiles);
-  });
-}
-
-void run(Stream& stream, const VqGather& a) {
-  dispatch_float(a.kq.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    each_element("vq_gather", stream, a.ids.numel(), a.points.size(2),
-                 Gather<T>{a.kq.as<T>(), a.points.as<T>(), KeyIds(a.ids), a.points.size(1), a.points.size(2)});
-  });
-}
-
-void run(Stream& stream, const VqKeysBackward& a) {
-  dispatch_float(a.k.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+  each_element("vq_write_codes", stream, 1, lines * d, WriteCodes{a.d_codes.as<float>(), table, a.accumulate_codes});
 }
 
 void run(Stream& stream, const VqSimilarity& a) {
-  dispatch_float(a.k.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    each_warp("vq_similarity", stream, a.ids.numel(),
-              Similarity<T>{a.similarity.as<float>(), a.k.as<T>(), a.points.as<T>(), KeyIds(a.ids), a.points.size(1), a.points.size(2)});
-  });
+  each_warp("vq_similarity", stream, a.ids.numel(),
+            Similarity{a.similarity.as<float>(), a.k.as<float>(), a.points.as<float>(), KeyIds(a.ids), a.points.size(1), a.points.size(2)});
 }
 
 void run(Stream& stream, const VqStart& a) {
-  dispatch_float(a.k.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    each_warp("vq_start", stream, a.codebook.size(0) * a.codebook.size(1),
-              Start<T>{a.codebook.as<float>(), a.k.as<T>(), a.codebook.size(0), a.codebook.size(1), a.codebook.size(2), a.hop});
-  });
+  each_warp("vq_start", stream, a.codebook.size(0) * a.codebook.size(1),
+            Start{a.codebook.as<float>(), a.k.as<float>(), a.codebook.size(0), a.codebook.size(1), a.codebook.size(2), a.hop});
 }
 
 }  // namespace hebb::HEBB_DEVICE

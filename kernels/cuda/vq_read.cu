@@ -39,12 +39,11 @@ struct Intervals {
 };
 
 /// Adds the chunk's last document to counts and means. A warp has one codeword of one unit.
-template <class T>
 struct Join {
   Layout n;
   int32_t* counts;
   float *log_counts, *means;
-  const T* v;
+  const float* v;
   const int32_t* ids;
   int64_t points, step;
 
@@ -64,7 +63,7 @@ struct Join {
       count = before;
       rows::each_member(chunk_ids, end - from, 0, id, lane, [&](int64_t i) {
         ++count;
-        const float value = exists ? to_float(v[((row * n.length + from + i) * n.kv_heads + head) * n.dv + c]) : 0.0f;
+        const float value = exists ? v[((row * n.length + from + i) * n.kv_heads + head) * n.dv + c] : 0.0f;
         mean += (value - mean) / static_cast<float>(count);
       });
       if (exists && (starts || count > before)) {
@@ -79,19 +78,18 @@ struct Join {
   }
 };
 
-template <class T>
 void read(Stream& stream, const VqRead& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), heads = a.q.size(2), kv_heads = a.v.size(2), d = a.q.size(3), dv = a.v.size(3);
   const int64_t points = a.points.size(1), tokens = batch * length, count = (length + a.chunk - 1) / a.chunk;
   HEBB_ASSERT(a.work.numel() >= vq_read_work(a.q.shape, a.v.shape, a.chunk, points));
   auto* const memory = a.work.as<float>();
-  auto* const kq = reinterpret_cast<T*>(memory);
+  auto* const kq = reinterpret_cast<float*>(memory);
   float* const own_lse = memory + (tokens * kv_heads * d + 3) / 4 * 4;
   auto *const lo = reinterpret_cast<int32_t*>(own_lse + tokens * heads), *const hi = lo + tokens;
   auto* const steps = reinterpret_cast<Step*>(hi + tokens);
   auto* const parts = reinterpret_cast<float*>(steps + batch * count);
   const auto* const doc_start = a.doc_start.as<int32_t>();
-  const Tensor keys{kq, dtype_of<T>, {batch, length, kv_heads, d}}, first{lo, DType::i32, {batch, length}},
+  const Tensor keys{kq, DType::f32, {batch, length, kv_heads, d}}, first{lo, DType::i32, {batch, length}},
       last{hi, DType::i32, {batch, length}}, lse{own_lse, DType::f32, {batch, length, heads}};
   HEBB_DEVICE::run(stream, VqGather{keys, a.points, a.ids});
   each_element("vq_intervals", stream, batch, length, Intervals{lo, hi, doc_start, length, a.chunk});
@@ -101,14 +99,14 @@ void read(Stream& stream, const VqRead& a) {
                  .heads = static_cast<int>(heads), .kv_heads = static_cast<int>(kv_heads), .d = static_cast<int>(d),
                  .dv = static_cast<int>(dv)};
   auto *const means = a.dictionary.means.as<float>(), *const log_counts = a.dictionary.log_counts.as<float>();
-  rows::Read<T, T> read{.n = n, .rows = {a.points.as<T>(), means, log_counts, points, true}, .ring = {}, .q = a.q.as<T>(), .o = a.o.as<T>(),
+  rows::Read read{.n = n, .rows = {a.points.as<float>(), means, log_counts, points, true}, .ring = {}, .q = a.q.as<float>(), .o = a.o.as<float>(),
                         .lse = nullptr, .own_lse = own_lse, .row_temp = nullptr, .ring_temp = nullptr, .scale = 1.0f, .step = 0,
                         .parts = rows::parts_of(n, batch, points, parts)};
   for (int64_t step = 0; step < count; ++step) {
     read.step = step;
     rows::read_rows(stream, batch, read);
     each_warp("vq_join", stream, batch * kv_heads * points,
-              Join<T>{n, a.dictionary.counts.as<int32_t>(), log_counts, means, a.v.as<T>(), a.ids.as<int32_t>(), points, step});
+              Join{n, a.dictionary.counts.as<int32_t>(), log_counts, means, a.v.as<float>(), a.ids.as<int32_t>(), points, step});
   }
 }
 
@@ -116,7 +114,7 @@ void read(Stream& stream, const VqRead& a) {
 
 void run(Stream& stream, const VqRead& a) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { read<decltype(zero)>(stream, a); });
+    read(stream, a);
   }
 }
 

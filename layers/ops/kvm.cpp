@@ -24,6 +24,7 @@ Tensor value_of(Tape& tape, Var v, const Shape& shape) { return v ? tape.value(v
 void KvmNode::backward(Tape& tape) {
   const DType dtype = tape.dtype(in.q), sums = sum_dtype(dtype);
   const int64_t b = k_shape[0], t = k_shape[1], kv = k_shape[2], d = k_shape[3], dv = v_shape[3], heads = q_shape[2];
+  const bool on_gpu = tape.stream().on_gpu();
   const auto make = [&](Shape shape, const char* name) { return tape.scratch(shape, sums, name); };
   const Buffer keys = make({b, kv, room, d}, "state rows"), values = make({b, kv, room, dv}, "state rows"),
                radii = make({b, kv, room}, "state rows"), key_hats = make({b, kv, room, d}, "state rows"),
@@ -32,9 +33,9 @@ void KvmNode::backward(Tape& tape) {
                d_key_hats = make({b, kv, room, d}, "row gradients"),
                d_value_hats = make({b, kv, room, dv}, "row gradients"),
                versions = make({b, kv, reads_state ? t : 1, d + dv}, "row versions"),
-               scratch = make({b, kv, 2, kKvmTile, room + rule.window * rule.chunk}, "probabilities"),
-               partial = make({b, kv, 2 * d + 2 * heads / kv}, "partial sums"),
-               work = tape.scratch({kvm_backward_work(q_shape, k_shape, rule)}, DType::f32, "row scratch");
+               scratch = make({on_gpu ? 0 : b, kv, 2, kKvmTile, room + rule.window * rule.chunk}, "probabilities"),
+               partial = make({on_gpu ? 0 : b, kv, 2 * d + 2 * heads / kv}, "partial sums"),
+               work = tape.scratch({on_gpu ? kvm_backward_work(q_shape, k_shape, rule) : 0}, DType::f32, "row scratch");
   const Buffer counts = tape.scratch({b, kv, room}, DType::i32, "state rows"),
                previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
                latest = tape.scratch({b, kv, room}, DType::i32, "latest versions");
@@ -128,9 +129,11 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
   const DType dtype = tape.dtype(node.in.q);
   const KvmVars& in = node.in;
   const int64_t batch = node.k_shape[0], kv_heads = node.k_shape[2], ring = node.rule.window * node.rule.chunk;
-  const Buffer scratch = tape.scratch({batch, kv_heads, kKvmTile, state.room() + ring}, sum_dtype(dtype), "probabilities"),
+  const bool on_gpu = tape.stream().on_gpu();
+  const int64_t work_size = on_gpu ? kvm_forward_work(node.q_shape, node.v_shape, node.rule, state.room()) : 0;
+  const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, kv_heads, kKvmTile, state.room() + ring}, sum_dtype(dtype), "probabilities"),
                memory_keys = tape.scratch({batch, kv_heads, node.rule.chunk, node.k_shape[3]}, sum_dtype(dtype), "memory keys"),
-               work = tape.scratch({kvm_forward_work(node.q_shape, node.v_shape, node.rule, state.room())}, DType::f32, "row scratch");
+               work = tape.scratch({work_size}, DType::f32, "row scratch");
   run(tape.stream(),
       KvmForward{tape.value(node.o).view(node.o_shape), node.lse, node.routes, state.rows(), state.window(), scratch,
                  memory_keys, work, tape.value(in.q).view(node.q_shape), tape.value(in.k).view(node.k_shape),

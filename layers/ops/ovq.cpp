@@ -27,6 +27,7 @@ struct OvqNode final : Node {
 void OvqNode::backward(Tape& tape) {
   const DType dtype = tape.dtype(q), sums = sum_dtype(dtype);
   const int64_t b = k_shape[0], t = k_shape[1], kv = k_shape[2], d = k_shape[3], dv = v_shape[3];
+  const bool on_gpu = tape.stream().on_gpu();
   const OvqState book(tape.arena(), b, {q_shape[2], kv, d, dv}, room, 1, dtype);
   const Buffer d_keys = tape.scratch({b, kv, room, d}, sums, "centroid gradients"),
                d_values = tape.scratch({b, kv, room, dv}, sums, "centroid gradients"),
@@ -34,8 +35,8 @@ void OvqNode::backward(Tape& tape) {
                norms = tape.scratch({b, kv, t, 2}, sums, "centroid norms"),
                previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
                latest = tape.scratch({b, kv, room}, DType::i32, "latest versions"),
-               scratch = tape.scratch({b, kv, 2, kOvqTile, room + rule.chunk}, sums, "probabilities"),
-               work = tape.scratch({ovq_work(q_shape, v_shape, rule, room)}, DType::f32, "dictionary scratch");
+               scratch = tape.scratch({on_gpu ? 0 : b, kv, 2, kOvqTile, room + rule.chunk}, sums, "probabilities"),
+               work = tape.scratch({on_gpu ? ovq_work(q_shape, v_shape, rule, room) : 0}, DType::f32, "dictionary scratch");
   Buffer unwanted[3];
   const auto slot = [&](Var input, Buffer& spare) {
     GradSlot s = tape.grad_slot(input);
@@ -134,8 +135,9 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   if (state == nullptr) { state = &fresh.emplace(tape.arena(), batch, shape, node.room, rule.chunk, dtype); }
   HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= rule.max_centroids);
   const int64_t room = state->keys.tensor().size(2);
-  const Buffer scratch = tape.scratch({batch, shape.kv_heads, kOvqTile, room + rule.chunk}, sum_dtype(dtype), "probabilities"),
-               work = tape.scratch({ovq_work(node.q_shape, node.v_shape, rule, room)}, DType::f32, "dictionary scratch");
+  const bool on_gpu = tape.stream().on_gpu();
+  const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, shape.kv_heads, kOvqTile, room + rule.chunk}, sum_dtype(dtype), "probabilities"),
+               work = tape.scratch({on_gpu ? ovq_work(node.q_shape, node.v_shape, rule, room) : 0}, DType::f32, "dictionary scratch");
   run(tape.stream(),
       OvqForward{tape.value(node.o).view(node.o_shape), node.lse, node.ids, state->dictionary(), state->pending_k,
                  state->pending_v, scratch, work, tape.value(q).view(node.q_shape), tape.value(k).view(node.k_shape),

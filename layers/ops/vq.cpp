@@ -17,8 +17,8 @@ struct VqKeysNode final : Node {
     const GradSlot d_k = tape.grad_slot(k), d_codes = tape.grad_slot(codes);
     const Buffer shares =
         tape.scratch({k_shape[0], k_shape[1], k_shape[2], 2}, sum_dtype(tape.dtype(k)), "shares of the codewords");
-    const Buffer work =
-        tape.scratch({d_codes ? vq_backward_work(k_shape, tape.shape(codes)) : 0}, DType::f32, "codeword gradients");
+    const int64_t work_size = d_codes && tape.stream().on_gpu() ? vq_backward_work(k_shape, tape.shape(codes)) : 0;
+    const Buffer work = tape.scratch({work_size}, DType::f32, "codeword gradients");
     run(tape.stream(), VqKeysBackward{d_k ? d_k.tensor.view(k_shape) : Tensor{}, d_codes.tensor, shares, work,
                                       tape.grad(kq).view(k_shape), tape.value(k).view(k_shape), tape.value(codes),
                                       dither, ids, mode, d_k.accumulate, d_codes.accumulate});
@@ -150,11 +150,12 @@ Var vq_read(Pass& pass, Var q, Var v, const Tensor& points, const Tensor& ids, c
     state = &fresh.emplace(tape.arena(), batch, own, dtype);
   }
   const Var o = tape.output({batch * length, shape.heads * shape.value_dim}, dtype, "readout");
-  const Buffer keys = tape.scratch({batch, shape.kv_heads, longest, shape.key_dim}, dtype, "keys of the chunk"),
-               logits = tape.scratch({batch, shape.kv_heads, kVqTile, points.size(1) + longest}, dtype,
-                                     "probabilities");
+  const bool on_gpu = tape.stream().on_gpu();
+  const int64_t on_cpu = on_gpu ? 0 : batch;
+  const Buffer keys = tape.scratch({on_cpu, shape.kv_heads, longest, shape.key_dim}, dtype, "keys of the chunk"),
+               logits = tape.scratch({on_cpu, shape.kv_heads, kVqTile, points.size(1) + longest}, dtype, "probabilities");
   const Shape queries{batch, length, shape.heads, shape.key_dim}, values{batch, length, shape.kv_heads, shape.value_dim};
-  const Buffer work = tape.scratch({vq_read_work(queries, values, longest, points.size(1))}, DType::f32, "quantized keys");
+  const Buffer work = tape.scratch({on_gpu ? vq_read_work(queries, values, longest, points.size(1)) : 0}, DType::f32, "quantized keys");
   run(tape.stream(),
       VqRead{tape.value(o).view({batch, length, shape.heads, shape.value_dim}), state->dictionary(), keys, logits, work,
              tape.value(q).view(queries), tape.value(v).view(values), points, ids, pass.rows.doc_start(), longest});

@@ -68,36 +68,35 @@ TEST_CASE("ovq and its gradients equal the CPU's", "[fast]") {
   const Sizes n;
   const int64_t room = rule.size(n.length / rule.chunk * rule.chunk) + 1, width = room + rule.chunk;
   const int64_t work_count = ovq_work(n.q(), n.v(), rule, room);
-  in_both_types([&](Twins& t) {
-    const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}), ids = t.integer_output({n.batch, n.kv_heads, n.length}),
-               pending_k = t.scratch(n.per_row(rule.chunk, n.d)), pending_v = t.scratch(n.per_row(rule.chunk, n.dv)),
-               scratch = t.scratch(n.per_row(kOvqTile, width)), work = t.scratch({work_count}), q = t.input(n.q(), 2), k = t.input(n.k()),
-               v = t.input(n.v()), doc_start = t.integers({n.batch, n.length}, n.doc_start);
-    const Dictionary book(t, n, room);
-    bool forced = false;
-    const auto forward = [&](auto at) {
-      return OvqForward{at(o), at(lse), at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
-                        at(q), at(k),   at(v),   at(doc_start), rule, forced};
-    };
-    t.check(forward, kOvqTolerance);
-    t.prepare(forward);
-    forced = true;
-    Twins replay = t;
-    const Twin again = replay.output(n.o());
-    replay.check([&](auto at) {
-      return OvqForward{at(again), {}, at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
-                        at(q),     at(k), at(v), at(doc_start), rule, true};
-    }, kOvqTolerance);
-    const Twin d_q = t.sum(n.q()), d_k = t.output(n.k()), d_v = t.sum(n.v()), d_o = t.input(n.o()), d_keys = t.scratch(n.per_row(room, n.d)),
-               d_values = t.scratch(n.per_row(room, n.dv)), versions = t.scratch(n.per_row(n.length, n.d + n.dv)),
-               norms = t.scratch(n.per_row(n.length, 2)), previous = t.scratch({n.batch, n.kv_heads, n.length}, DType::i32),
-               latest = t.scratch({n.batch, n.kv_heads, room}, DType::i32), two = t.scratch({n.batch, n.kv_heads, 2, kOvqTile, width});
-    t.check([&](auto at) {
-      return OvqBackward{at(d_q), at(d_k), at(d_v), book(at), OvqDictionary{at(d_keys), at(d_values), {}, {}}, at(versions), at(norms),
-                         at(previous), at(latest), at(two), at(work), at(d_o), at(o), at(lse), at(ids), at(q), at(k), at(v),
-                         at(doc_start), rule, true, false, true};
-    }, kOvqTolerance);
-  });
+  Twins t;
+  const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}), ids = t.integer_output({n.batch, n.kv_heads, n.length}),
+             pending_k = t.scratch(n.per_row(rule.chunk, n.d)), pending_v = t.scratch(n.per_row(rule.chunk, n.dv)),
+             scratch = t.scratch(n.per_row(kOvqTile, width)), work = t.scratch({work_count}), q = t.input(n.q(), 2), k = t.input(n.k()),
+             v = t.input(n.v()), doc_start = t.integers({n.batch, n.length}, n.doc_start);
+  const Dictionary book(t, n, room);
+  bool forced = false;
+  const auto forward = [&](auto at) {
+    return OvqForward{at(o), at(lse), at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
+                      at(q), at(k),   at(v),   at(doc_start), rule, forced};
+  };
+  t.check(forward, kOvqTolerance);
+  t.prepare(forward);
+  forced = true;
+  Twins replay = t;
+  const Twin again = replay.output(n.o());
+  replay.check([&](auto at) {
+    return OvqForward{at(again), {}, at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
+                      at(q),     at(k), at(v), at(doc_start), rule, true};
+  }, kOvqTolerance);
+  const Twin d_q = t.sum(n.q()), d_k = t.output(n.k()), d_v = t.sum(n.v()), d_o = t.input(n.o()), d_keys = t.scratch(n.per_row(room, n.d)),
+             d_values = t.scratch(n.per_row(room, n.dv)), versions = t.scratch(n.per_row(n.length, n.d + n.dv)),
+             norms = t.scratch(n.per_row(n.length, 2)), previous = t.scratch({n.batch, n.kv_heads, n.length}, DType::i32),
+             latest = t.scratch({n.batch, n.kv_heads, room}, DType::i32), two = t.scratch({n.batch, n.kv_heads, 2, kOvqTile, width});
+  t.check([&](auto at) {
+    return OvqBackward{at(d_q), at(d_k), at(d_v), book(at), OvqDictionary{at(d_keys), at(d_values), {}, {}}, at(versions), at(norms),
+                       at(previous), at(latest), at(two), at(work), at(d_o), at(o), at(lse), at(ids), at(q), at(k), at(v),
+                       at(doc_start), rule, true, false, true};
+  }, kOvqTolerance);
 }
 
 /// Segments of documents that go on, as first tokens: a fresh start, then what continues.
@@ -106,34 +105,33 @@ TEST_CASE("ovq goes on where a segment ended as the CPU does", "[fast]") {
   CAPTURE(second);
   OvqRule rule = rule_of(6, 14);
   const int64_t room = 15;
-  in_both_types([&](Twins& t) {
-    Sizes first;
-    first.length = 15;
-    first.doc_start.assign(30, 0);
-    for (size_t i = 27; i < 30; ++i) { first.doc_start[i] = 12; }
-    Sizes n = first;
-    n.length = second;
-    n.doc_start.assign(static_cast<size_t>(2 * second), -15);
-    for (int64_t i = second; i < 2 * second; ++i) { n.doc_start[static_cast<size_t>(i)] = i < second + 8 ? -3 : 8; }
-    const Dictionary book(t, first, room);
-    const Twin pending_k = t.float_sum(first.per_row(rule.chunk, first.d)), pending_v = t.float_sum(first.per_row(rule.chunk, first.dv)),
-               scratch = t.scratch(first.per_row(kOvqTile, room + rule.chunk));
-    const auto segment = [&](const Sizes& s, bool last) {
-      const Twin o = t.output(s.o()), work = t.scratch({ovq_work(s.q(), s.v(), rule, room)}), q = t.input(s.q()), k = t.input(s.k()),
-                 v = t.input(s.v()), doc_start = t.integers({s.batch, s.length}, s.doc_start);
-      const auto make = [&](auto at) {
-        return OvqForward{at(o), {}, {}, book(at), at(pending_k), at(pending_v), at(scratch), at(work),
-                          at(q), at(k), at(v), at(doc_start), rule, false};
-      };
-      if (last) {
-        t.check(make, kOvqTolerance);
-      } else {
-        t.prepare(make);
-      }
+  Twins t;
+  Sizes first;
+  first.length = 15;
+  first.doc_start.assign(30, 0);
+  for (size_t i = 27; i < 30; ++i) { first.doc_start[i] = 12; }
+  Sizes n = first;
+  n.length = second;
+  n.doc_start.assign(static_cast<size_t>(2 * second), -15);
+  for (int64_t i = second; i < 2 * second; ++i) { n.doc_start[static_cast<size_t>(i)] = i < second + 8 ? -3 : 8; }
+  const Dictionary book(t, first, room);
+  const Twin pending_k = t.float_sum(first.per_row(rule.chunk, first.d)), pending_v = t.float_sum(first.per_row(rule.chunk, first.dv)),
+             scratch = t.scratch(first.per_row(kOvqTile, room + rule.chunk));
+  const auto segment = [&](const Sizes& s, bool last) {
+    const Twin o = t.output(s.o()), work = t.scratch({ovq_work(s.q(), s.v(), rule, room)}), q = t.input(s.q()), k = t.input(s.k()),
+               v = t.input(s.v()), doc_start = t.integers({s.batch, s.length}, s.doc_start);
+    const auto make = [&](auto at) {
+      return OvqForward{at(o), {}, {}, book(at), at(pending_k), at(pending_v), at(scratch), at(work),
+                        at(q), at(k), at(v), at(doc_start), rule, false};
     };
-    segment(first, false);
-    segment(n, true);
-  });
+    if (last) {
+      t.check(make, kOvqTolerance);
+    } else {
+      t.prepare(make);
+    }
+  };
+  segment(first, false);
+  segment(n, true);
 }
 
 }  // namespace

@@ -17,33 +17,36 @@ std::vector<int64_t> some_ids(int64_t count, uint32_t limit) {
   return ids;
 }
 
-TEST_CASE("points, selection and quantized keys equal the CPU's", "[fast]") {
-  in_both_types([&](Twins& t) {
-    const Twin codes = t.input({kKvHeads, kCodes, kWidth}), idle = t.integers({kKvHeads, kCodes}, some_ids(kKvHeads * kCodes, 200));
-    Twins plain = t;
-    const Twin plain_bias = plain.float_output({kKvHeads, kCodes});
-    plain.check([&](auto at) { return VqPoints{{}, at(plain_bias), at(codes), {}, at(idle), 0.0025}; });
-    const Twin points = t.output({kKvHeads, kCodes - 1, kWidth}), bias = t.float_output({kKvHeads, kCodes - 1}),
-               dither = t.parameter({kKvHeads, kCodes - 1});
-    t.check([&](auto at) { return VqPoints{at(points), at(bias), at(codes), at(dither), at(idle), 0.0025}; }, 1e-5);
-  });
-  in_both_types([&](Twins& t) {
-    const Twin points = t.input({kKvHeads, kCodes, kWidth}), bias = t.parameter({kKvHeads, kCodes}), k = t.input(kKeys), ids = t.integer_output(kIds);
-    const auto select = [&](auto at) { return VqSelect{at(ids), at(k), at(points), at(bias)}; };
-    t.check(select);
-    Twins nearest = t;
-    nearest.check([&](auto at) { return VqSelect{at(ids), at(k), at(points), {}}; });
-    t.prepare(select);
-    Twins gather = t, compare = t;
-    const Twin kq = gather.output(kKeys);
-    gather.check([&](auto at) { return VqGather{at(kq), at(points), at(ids)}; });
-    const Twin similarity = compare.float_output(kIds);
-    compare.check([&](auto at) { return VqSimilarity{at(similarity), at(k), at(points), at(ids)}; });
-  });
-  in_both_types([&](Twins& t) {
-    const Twin k = t.input(kKeys), codebook = t.float_output({kKvHeads, 11, kWidth});
-    t.check([&](auto at) { return VqStart{at(codebook), at(k), 12}; });
-  });
+TEST_CASE("points to select from equal the CPU's", "[fast]") {
+  Twins t;
+  const Twin codes = t.input({kKvHeads, kCodes, kWidth}), idle = t.integers({kKvHeads, kCodes}, some_ids(kKvHeads * kCodes, 200));
+  Twins plain = t;
+  const Twin plain_bias = plain.float_output({kKvHeads, kCodes});
+  plain.check([&](auto at) { return VqPoints{{}, at(plain_bias), at(codes), {}, at(idle), 0.0025}; });
+  const Twin points = t.output({kKvHeads, kCodes - 1, kWidth}), bias = t.float_output({kKvHeads, kCodes - 1}),
+             dither = t.parameter({kKvHeads, kCodes - 1});
+  t.check([&](auto at) { return VqPoints{at(points), at(bias), at(codes), at(dither), at(idle), 0.0025}; }, 1e-5);
+}
+
+TEST_CASE("selection, quantized keys and similarities equal the CPU's", "[fast]") {
+  Twins t;
+  const Twin points = t.input({kKvHeads, kCodes, kWidth}), bias = t.parameter({kKvHeads, kCodes}), k = t.input(kKeys), ids = t.integer_output(kIds);
+  const auto select = [&](auto at) { return VqSelect{at(ids), at(k), at(points), at(bias)}; };
+  t.check(select);
+  Twins nearest = t;
+  nearest.check([&](auto at) { return VqSelect{at(ids), at(k), at(points), {}}; });
+  t.prepare(select);
+  Twins gather = t, compare = t;
+  const Twin kq = gather.output(kKeys);
+  gather.check([&](auto at) { return VqGather{at(kq), at(points), at(ids)}; });
+  const Twin similarity = compare.float_output(kIds);
+  compare.check([&](auto at) { return VqSimilarity{at(similarity), at(k), at(points), at(ids)}; });
+}
+
+TEST_CASE("a codebook that starts from keys equals the CPU's", "[fast]") {
+  Twins t;
+  const Twin k = t.input(kKeys), codebook = t.float_output({kKvHeads, 11, kWidth});
+  t.check([&](auto at) { return VqStart{at(codebook), at(k), 12}; });
 }
 
 TEST_CASE("of equal points the first is chosen", "[fast]") {
@@ -57,50 +60,48 @@ TEST_CASE("gradients of quantized keys equal the CPU's", "[fast]") {
   const bool accumulate = GENERATE(false, true);
   CAPTURE(static_cast<int>(mode), accumulate);
   const Shape codes_shape{kKvHeads, kCodes, kWidth};
-  in_both_types([&](Twins& t) {
-    const bool is_segment = mode == VqMode::sf_diveq;
-    const Twin d_k = accumulate ? t.sum(kKeys) : t.output(kKeys), d_codes = accumulate ? t.sum(codes_shape) : t.output(codes_shape),
-               shares = t.scratch({kBatch, kLength, kKvHeads, 2}), work = t.scratch({vq_backward_work(kKeys, codes_shape)}),
-               d_kq = t.input(kKeys), k = t.input(kKeys), codes = t.input(codes_shape),
-               dither = is_segment ? t.parameter({kKvHeads, kCodes - 1}) : Twin{},
-               ids = t.integers(kIds, some_ids(kIds.numel(), kCodes - 1));
+  Twins t;
+  const bool is_segment = mode == VqMode::sf_diveq;
+  const Twin d_k = accumulate ? t.sum(kKeys) : t.output(kKeys), d_codes = accumulate ? t.sum(codes_shape) : t.output(codes_shape),
+             shares = t.scratch({kBatch, kLength, kKvHeads, 2}), work = t.scratch({vq_backward_work(kKeys, codes_shape)}),
+             d_kq = t.input(kKeys), k = t.input(kKeys), codes = t.input(codes_shape),
+             dither = is_segment ? t.parameter({kKvHeads, kCodes - 1}) : Twin{},
+             ids = t.integers(kIds, some_ids(kIds.numel(), kCodes - 1));
+  t.check([&](auto at) {
+    return VqKeysBackward{at(d_k), at(d_codes), at(shares), at(work), at(d_kq), at(k), at(codes), at(dither), at(ids), mode, accumulate, accumulate};
+  }, 2e-5);  // sums of up to 23 keys that share a codeword, quotients of sums
+  if (accumulate) {  // else nothing writes d_k
     t.check([&](auto at) {
-      return VqKeysBackward{at(d_k), at(d_codes), at(shares), at(work), at(d_kq), at(k), at(codes), at(dither), at(ids), mode, accumulate, accumulate};
-    }, 2e-5);  // sums of up to 23 keys that share a codeword, quotients of sums
-    if (accumulate) {  // else nothing writes d_k
-      t.check([&](auto at) {
-        return VqKeysBackward{{}, at(d_codes), at(shares), at(work), at(d_kq), at(k), at(codes), at(dither), at(ids), mode, true, true};
-      }, 2e-5);
-    }
-  });
+      return VqKeysBackward{{}, at(d_codes), at(shares), at(work), at(d_kq), at(k), at(codes), at(dither), at(ids), mode, true, true};
+    }, 2e-5);
+  }
 }
 
 /// Rows of `length` tokens after `first` ones: reads in chunks that are no multiples of anything.
 TEST_CASE("the linear form equals the CPU's, also where a segment goes on", "[fast]") {
   const int64_t second = GENERATE(1, 30), dv = 37;
   CAPTURE(second);
-  in_both_types([&](Twins& t) {
-    const Twin points = t.input({kKvHeads, kCodes, kWidth}), counts = t.integers({kBatch, kKvHeads, kCodes}, std::vector<int64_t>(kBatch * kKvHeads * kCodes), DType::i32, true),
-               log_counts = t.float_sum({kBatch, kKvHeads, kCodes}), means = t.float_sum({kBatch, kKvHeads, kCodes, dv});
-    const auto segment = [&](int64_t length, const std::vector<int64_t>& starts, bool last) {
-      const int64_t chunk = std::min<int64_t>(17, length);
-      const Shape queries{kBatch, length, kHeads, kWidth}, values{kBatch, length, kKvHeads, dv};
-      const Twin o = t.output({kBatch, length, kHeads, dv}), own = t.scratch({kBatch, kKvHeads, chunk, kWidth}),
-                 logits = t.scratch({kBatch, kKvHeads, kVqTile, kCodes + chunk}), work = t.scratch({vq_read_work(queries, values, chunk, kCodes)}),
-                 q = t.input(queries, 3), v = t.input(values), ids = t.integers({kBatch, kKvHeads, length}, some_ids(kBatch * kKvHeads * length, 40)),
-                 doc_start = t.integers({kBatch, length}, starts);
-      const auto read = [&](auto at) {
-        return VqRead{at(o), VqDictionary{at(counts), at(log_counts), at(means)}, at(own), at(logits), at(work), at(q), at(v), at(points), at(ids), at(doc_start), chunk};
-      };
-      // The rounding of log counts and running means of up to 70 values.
-      if (!last) { Twins alone = t; alone.check(read, 2e-5); }
-      last ? t.check(read, 2e-5) : t.prepare(read);
+  Twins t;
+  const Twin points = t.input({kKvHeads, kCodes, kWidth}), counts = t.integers({kBatch, kKvHeads, kCodes}, std::vector<int64_t>(kBatch * kKvHeads * kCodes), DType::i32, true),
+             log_counts = t.float_sum({kBatch, kKvHeads, kCodes}), means = t.float_sum({kBatch, kKvHeads, kCodes, dv});
+  const auto segment = [&](int64_t length, const std::vector<int64_t>& starts, bool last) {
+    const int64_t chunk = std::min<int64_t>(17, length);
+    const Shape queries{kBatch, length, kHeads, kWidth}, values{kBatch, length, kKvHeads, dv};
+    const Twin o = t.output({kBatch, length, kHeads, dv}), own = t.scratch({kBatch, kKvHeads, chunk, kWidth}),
+               logits = t.scratch({kBatch, kKvHeads, kVqTile, kCodes + chunk}), work = t.scratch({vq_read_work(queries, values, chunk, kCodes)}),
+               q = t.input(queries, 3), v = t.input(values), ids = t.integers({kBatch, kKvHeads, length}, some_ids(kBatch * kKvHeads * length, 40)),
+               doc_start = t.integers({kBatch, length}, starts);
+    const auto read = [&](auto at) {
+      return VqRead{at(o), VqDictionary{at(counts), at(log_counts), at(means)}, at(own), at(logits), at(work), at(q), at(v), at(points), at(ids), at(doc_start), chunk};
     };
-    segment(kLength, documents_of_two_rows(), false);
-    std::vector<int64_t> starts(static_cast<size_t>(2 * second), -3);
-    for (int64_t i = second; i < 2 * second; ++i) { starts[static_cast<size_t>(i)] = i < second + 8 ? -5 : 8; }
-    segment(second, starts, true);
-  });
+    // The rounding of log counts and running means of up to 70 values.
+    if (!last) { Twins alone = t; alone.check(read, 2e-5); }
+    last ? t.check(read, 2e-5) : t.prepare(read);
+  };
+  segment(kLength, documents_of_two_rows(), false);
+  std::vector<int64_t> starts(static_cast<size_t>(2 * second), -3);
+  for (int64_t i = second; i < 2 * second; ++i) { starts[static_cast<size_t>(i)] = i < second + 8 ? -5 : 8; }
+  segment(second, starts, true);
 }
 
 }  // namespace

@@ -193,6 +193,43 @@ struct Softmax {
   }
 };
 
+/// Turns the tile's scores (-inf: not seen) into weights relative to the new maxima, and what was summed so far with them.
+template <int kColumns>
+__device__ __forceinline__ void weigh_scores(float (&out)[4][kColumns], Softmax (&rows)[4], Shared& s,
+                                             float (&scores)[4][4] HEBB_WHERE_PARAMETER) {
+  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+  HEBB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const float shrink = rows[i].add(scores[i] HEBB_WHERE_ARGUMENT);
+    HEBB_UNROLL
+    for (int j = 0; j < kColumns; ++j) {
+      out[i][j] *= shrink;
+    }
+    HEBB_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      s.weights[4 * y + i][x + 16 * j] = scores[i][j];
+    }
+  }
+}
+
+/// delta = d_o . o and lse of the tile's rows (-inf: no row); needs their lines, ends without a barrier.
+template <class T>
+__device__ __forceinline__ void load_statistics(Shared& s, const T* d_o, const T* o, const float* lse, int dv HEBB_WHERE_PARAMETER) {
+  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+  for (int i = 0; i < 4; ++i) {
+    const int64_t line = s.row_line[4 * y + i];
+    float sum = 0;
+    for (int c = x; line >= 0 && c < dv; c += 16) {
+      sum += to_float(d_o[line * dv + c]) * to_float(o[line * dv + c]);
+    }
+    sum = sum_of_16(sum HEBB_WHERE_ARGUMENT);
+    if (x == 0) {
+      s.delta[4 * y + i] = sum;
+      s.lse[4 * y + i] = line >= 0 ? lse[line] : -INFINITY;
+    }
+  }
+}
+
 /// out[line][first + x + 16 j] = or += sums[i][j].
 template <int kColumns, class T>
 __device__ __forceinline__ void write_lines(T* out, const int64_t* lines, int width, int first, const float (&sums)[4][kColumns],

@@ -48,9 +48,8 @@ struct MakeSteps {
 __device__ __forceinline__ float gate_of(float logit) { return logit > 0.0f ? 1.0f + logit : expf(logit); }  // 1 + ELU
 
 /// Keys, values and gates by token of this pass, and of the tokens before it as a ring by position.
-template <class T>
 struct Tokens {
-  const T *k, *v, *gate;  // gate: logits, or null
+  const float *k, *v, *gate;  // gate: logits, or null
   const float *ring_k = nullptr, *ring_v = nullptr, *ring_gates = nullptr;
   int64_t ring = 1;  // tokens that it holds
 
@@ -67,13 +66,13 @@ struct Tokens {
     return {0, unit * ring + (t - n.doc_start[row * n.length]) % ring, true};
   }
   __device__ float key(const Layout& n, const One& one, int64_t c) const {
-    return one.is_earlier ? ring_k[one.slot * n.d + c] : to_float(k[one.token * n.d + c]);
+    return one.is_earlier ? ring_k[one.slot * n.d + c] : k[one.token * n.d + c];
   }
   __device__ float value(const Layout& n, const One& one, int64_t c) const {
-    return one.is_earlier ? ring_v[one.slot * n.dv + c] : to_float(v[one.token * n.dv + c]);
+    return one.is_earlier ? ring_v[one.slot * n.dv + c] : v[one.token * n.dv + c];
   }
   __device__ float gate_at(const One& one) const {
-    return one.is_earlier ? ring_gates[one.slot] : gate != nullptr ? gate_of(to_float(gate[one.token])) : 1.0f;
+    return one.is_earlier ? ring_gates[one.slot] : gate != nullptr ? gate_of(gate[one.token]) : 1.0f;
   }
 };
 
@@ -184,26 +183,39 @@ struct Versions {
   int32_t *counts = nullptr, *previous = nullptr, *latest = nullptr;  // [B, K, T], [B, K, T], [B, K, R]
 };
 
-/// What the kernels of an update share. First token of the chunk that left the window: update.first(step).
-template <class T>
+/// A token of the chunk that leaves the window; t counts from the row's first and is negative for tokens before this pass.
+struct Member {
+  int64_t unit, place, t;
+  Step step;
+
+  __device__ bool exists() const { return step.fold != kNone; }
+  __device__ int64_t first() const { return t - place; }  // token of the chunk
+};
+
+/// What the kernels of an update share.
 struct Update {
   Layout n;
   KvmRule rule;
   Book book;
   Norm norm;
-  Tokens<T> tokens;
+  Tokens tokens;
   Codes codes;
   Versions versions;
   float *memory_keys, *gates;  // [B, K, C, D], [B, K, C]
   int64_t step;
 
-  __device__ int64_t first(const Step& s) const { return s.fold - rule.window * rule.chunk; }
-  __device__ int64_t chunk_of(const Step& s, int64_t unit) const {
-    return (s.fold - n.doc_start[unit / n.kv_heads * n.length + s.fold]) / rule.chunk;
+  __device__ Member member(int64_t item) const {
+    const int64_t unit = item / rule.chunk, place = item % rule.chunk;
+    const Step s = n.at(unit / n.kv_heads, step);
+    return {unit, place, s.fold - rule.window * rule.chunk + place, s};
   }
-  __device__ Step step_of(int64_t unit) const { return n.at(unit / n.kv_heads, step); }
+  __device__ const int32_t* routes(const Member& m) const { return codes.chunk(n, m.unit, m.first()); }
+  /// Of the document: the chunk on whose entry the member's leaves.
+  __device__ int64_t chunk_of(const Member& m) const {
+    return (m.step.fold - n.doc_start[m.unit / n.kv_heads * n.length + m.step.fold]) / rule.chunk;
+  }
   /// The key without its rotary channels, which the memory key is the norm of.
-  __device__ float z(const typename Tokens<T>::One& one, int64_t c) const { return c < rule.rotary ? 0.0f : tokens.key(n, one, c); }
+  __device__ float z(const Tokens::One& one, int64_t c) const { return c < rule.rotary ? 0.0f : tokens.key(n, one, c); }
 
   /// Keeps the row as version `token`.
   __device__ void keep(int64_t unit, int64_t row, int64_t token, int lane) const {
@@ -222,48 +234,37 @@ struct Update {
 };
 
 /// Memory keys and gates of the chunk.
-template <class T>
-struct MemoryKeys : Update<T> {
+struct MemoryKeys : Update {
   __device__ void operator()(int64_t item, int lane) const {
-    const int64_t unit = item / this->rule.chunk;
-    const Step s = this->step_of(unit);
-    if (s.fold == kNone) {
+    const Member m = member(item);
+    if (!m.exists()) {
       return;
     }
-    const auto one = this->tokens.at(this->n, unit, this->first(s) + item % this->rule.chunk);
-    this->norm.forward(lane, this->memory_keys + item * this->n.d, [&](int64_t c) { return this->z(one, c); });
+    const auto one = tokens.at(n, m.unit, m.t);
+    norm.forward(lane, memory_keys + item * n.d, [&](int64_t c) { return z(one, c); });
     if (lane == 0) {
-      this->gates[item] = this->tokens.gate_at(one);
+      gates[item] = tokens.gate_at(one);
     }
   }
 };
 
 /// The tokens that found rows.
-template <class T>
-struct Found : Update<T> {
+struct Found : Update {
   __device__ void operator()(int64_t item, int lane) const {
-    const Layout& n = this->n;
-    const KvmRule& rule = this->rule;
-    const Book& book = this->book;
-    const int64_t unit = item / rule.chunk, i = item % rule.chunk;
-    const Step s = this->step_of(unit);
-    if (s.fold == kNone) {
-      return;
-    }
-    const int64_t t = this->first(s) + i;
-    const int32_t code = this->codes.chunk(n, unit, this->first(s))[i];
+    const Member m = member(item);
+    const int32_t code = m.exists() ? routes(m)[m.place] : -1;
     if (code < 0 || (code & 1) == 0) {
       return;
     }
-    const int64_t row = unit * book.room + (code >> 1), chunk = this->chunk_of(s, unit);
-    const auto one = this->tokens.at(n, unit, t);
-    const float gate = s.before > 0 && rule.gate_appends ? this->gates[item] : 1.0f;
+    const int64_t row = m.unit * book.room + (code >> 1), chunk = chunk_of(m);
+    const auto one = tokens.at(n, m.unit, m.t);
+    const float gate = m.step.before > 0 && rule.gate_appends ? gates[item] : 1.0f;
     for (int64_t c = lane; c < n.d; c += 32) {
-      book.keys[row * n.d + c] = (rule.gate_keys ? gate : 1.0f) * this->memory_keys[item * n.d + c];
+      book.keys[row * n.d + c] = (rule.gate_keys ? gate : 1.0f) * memory_keys[item * n.d + c];
     }
     float squares = 0;
     for (int64_t c = lane; c < n.dv; c += 32) {
-      const float v = (rule.gate_values ? gate : 1.0f) * this->tokens.value(n, one, c);
+      const float v = (rule.gate_values ? gate : 1.0f) * tokens.value(n, one, c);
       book.values[row * n.dv + c] = v;
       squares += v * v;
     }
@@ -273,42 +274,36 @@ struct Found : Update<T> {
       book.counts[row] = rule.value_norm == KvmValueNorm::updates ? static_cast<int32_t>(chunk) : 0;
     }
     __syncwarp();
-    book.read_row(rule, this->norm, row, n.dv, chunk, lane);
-    if (this->versions.keys != nullptr) {
-      this->keep(unit, row, t, lane);
+    book.read_row(rule, norm, row, n.dv, chunk, lane);
+    if (versions.keys != nullptr) {
+      keep(m.unit, row, m.t, lane);
       if (lane == 0) {
-        this->versions.previous[unit * n.length + t] = this->versions.latest[row];  // of an earlier document, too
-        this->versions.latest[row] = static_cast<int32_t>(t);
+        versions.previous[m.unit * n.length + m.t] = versions.latest[row];  // of an earlier document, too
+        versions.latest[row] = static_cast<int32_t>(m.t);
       }
     }
   }
 };
 
 /// The tokens that join rows, in order; the first of a row does the row.
-template <class T>
-struct Merge : Update<T> {
+struct Merge : Update {
   __device__ void operator()(int64_t item, int lane) const {
-    const Layout& n = this->n;
-    const KvmRule& rule = this->rule;
-    const Book& book = this->book;
-    const int64_t unit = item / rule.chunk, i = item % rule.chunk;
-    const Step s = this->step_of(unit);
-    if (s.fold == kNone) {
+    const Member m = member(item);
+    if (!m.exists()) {
       return;
     }
-    const int64_t first = this->first(s);
-    const int32_t* const codes = this->codes.chunk(n, unit, first);
-    const int32_t code = codes[i];
-    if ((code & 1) != 0 || rows::is_among(codes, i, code, lane)) {
+    const int32_t* const of = routes(m);
+    const int32_t code = of[m.place];
+    if ((code & 1) != 0 || rows::is_among(of, m.place, code, lane)) {
       return;
     }
-    const int64_t row = unit * book.room + (code >> 1), chunk_item = unit * rule.chunk;
+    const int64_t row = m.unit * book.room + (code >> 1), chunk_item = m.unit * rule.chunk;
     for (int64_t base = 0; base < n.d; base += 32) {
       const int64_t c = base + lane;
       float sum = c < n.d ? book.keys[row * n.d + c] : 0.0f;
-      rows::each_member(codes, rule.chunk, i, code, lane, [&](int64_t j) {
-        const float g = rule.gate_keys ? this->gates[chunk_item + j] : 1.0f;
-        sum += c < n.d ? g * this->memory_keys[(chunk_item + j) * n.d + c] : 0.0f;
+      rows::each_member(of, rule.chunk, m.place, code, lane, [&](int64_t j) {
+        const float g = rule.gate_keys ? gates[chunk_item + j] : 1.0f;
+        sum += c < n.d ? g * memory_keys[(chunk_item + j) * n.d + c] : 0.0f;
       });
       if (c < n.d) {
         book.keys[row * n.d + c] = sum;
@@ -319,9 +314,9 @@ struct Merge : Update<T> {
       const int64_t c = base + lane;
       float sum = c < n.dv ? book.values[row * n.dv + c] : 0.0f;
       members = 0;
-      rows::each_member(codes, rule.chunk, i, code, lane, [&](int64_t j) {
-        const float g = rule.gate_values ? this->gates[chunk_item + j] : 1.0f;
-        sum += c < n.dv ? g * this->tokens.value(n, this->tokens.at(n, unit, first + j), c) : 0.0f;
+      rows::each_member(of, rule.chunk, m.place, code, lane, [&](int64_t j) {
+        const float g = rule.gate_values ? gates[chunk_item + j] : 1.0f;
+        sum += c < n.dv ? g * tokens.value(n, tokens.at(n, m.unit, m.first() + j), c) : 0.0f;
         ++members;
       });
       if (c < n.dv) {
@@ -332,14 +327,14 @@ struct Merge : Update<T> {
       book.counts[row] += members;
     }
     __syncwarp();
-    book.read_row(rule, this->norm, row, n.dv, this->chunk_of(s, unit), lane);
-    if (this->versions.keys != nullptr) {
-      const int64_t latest = this->versions.latest[row], t = latest < first ? first + i : latest;  // or its founder's
+    book.read_row(rule, norm, row, n.dv, chunk_of(m), lane);
+    if (versions.keys != nullptr) {
+      const int64_t latest = versions.latest[row], t = latest < m.first() ? m.t : latest;  // or its founder's
       __syncwarp();  // every lane has read it
-      this->keep(unit, row, t, lane);
-      if (lane == 0 && latest < first) {
-        this->versions.previous[unit * n.length + t] = static_cast<int32_t>(latest);
-        this->versions.latest[row] = static_cast<int32_t>(t);
+      keep(m.unit, row, t, lane);
+      if (lane == 0 && latest < m.first()) {
+        versions.previous[m.unit * n.length + t] = static_cast<int32_t>(latest);
+        versions.latest[row] = static_cast<int32_t>(t);
       }
     }
   }
@@ -363,15 +358,14 @@ struct ReadValues {
 };
 
 /// to = q times its head's temperature. Item: [B T, H D].
-template <class T>
 struct HeatQueries {
-  T* to;
-  const T* q;
+  float* to;
+  const float* q;
   const float* temp;
   int64_t d;
   int heads;
 
-  __device__ void operator()(int64_t line, int64_t c) const { to[line * d + c] = from_float<T>(temp[line % heads] * to_float(q[line * d + c])); }
+  __device__ void operator()(int64_t line, int64_t c) const { to[line * d + c] = temp[line % heads] * q[line * d + c]; }
 };
 
 template <class Args>

@@ -37,13 +37,12 @@ struct MakeSteps {
 };
 
 /// Keys or values of a chunk: pending, or where the tokens are.
-template <class X>
 struct ChunkItems {
-  const X* data;
+  const float* data;
   int64_t width;
   bool pending;
 
-  __device__ const X* chunk(const Layout& n, int64_t unit, const Step& step) const {
+  __device__ const float* chunk(const Layout& n, int64_t unit, const Step& step) const {
     const int64_t row = unit / n.kv_heads, head = unit % n.kv_heads;
     return data + (pending ? unit * n.chunk : (row * n.length + step.fold) * n.kv_heads + head) * width;
   }
@@ -86,65 +85,89 @@ __device__ __forceinline__ float step_size(const OvqRule& rule, bool fresh, int6
                        : static_cast<float>(hits) / static_cast<float>(count_before + hits);
 }
 
-__device__ __forceinline__ int64_t count_members(const int32_t* ids, int64_t count, int64_t first, int32_t id, int lane) {
-  int64_t hits = 0;
-  rows::each_member(ids, count, first, id, lane, [&](int64_t) { ++hits; });
-  return hits;
-}
+/// What the step's chunk does to one row: found by the row's first key in it.
+struct Change {
+  int64_t unit, first, row, before, hits;  // first: place of the key; row: among all; before: keys that the row holds already
+  Step step;
+  const int32_t* ids;
+  bool fresh;
 
-/// Folds the step's chunk in. A warp has one key; the first of a row does the row. X: type of keys and values.
-template <class X>
-struct Fold {
+  /// Calls f(place), in order, for the keys that enter the row. All lanes of a warp.
+  template <class F>
+  __device__ void each_key(int64_t chunk, int lane, F&& f) const {
+    rows::each_member(ids, chunk, first, ids[first], lane, f);
+  }
+};
+
+/// What folding in and its undoing share. A warp has one key of the chunk; the first of a row does the row.
+struct Walk {
   Layout n;
   OvqRule rule;
   Book book;
-  ChunkItems<X> keys, values;
   ChunkIds ids;
   Versions versions;
   int64_t step;
 
-  __device__ void operator()(int64_t item, int lane) const {
-    const int64_t unit = item / rule.chunk, j = item % rule.chunk;
-    const Step s = n.at(unit / n.kv_heads, step);
-    if (s.fold == kNone) {
-      return;
+  /// False: nothing is folded in, or an earlier key does the row. Counts are those after the chunk where it `is_done`.
+  __device__ bool find(Change& c, int64_t item, bool is_done, int lane) const {
+    c.unit = item / rule.chunk;
+    c.first = item % rule.chunk;
+    c.step = n.at(c.unit / n.kv_heads, step);
+    if (c.step.fold == kNone) {
+      return false;
     }
-    const int32_t* const chunk_ids = ids.chunk(n, unit, s);
-    const int32_t r = chunk_ids[j];
-    if (rows::is_among(chunk_ids, j, r, lane)) {
-      return;
+    c.ids = ids.chunk(n, c.unit, c.step);
+    const int32_t id = c.ids[c.first];
+    if (rows::is_among(c.ids, c.first, id, lane)) {
+      return false;
     }
-    const bool fresh = r >= s.before;
-    const int64_t at = unit * book.room + r, before = fresh ? 0 : book.counts[at];
-    const int64_t hits = count_members(chunk_ids, rule.chunk, j, r, lane), count = before + hits;
-    const float w = step_size(rule, fresh, before, hits);
-    const float key_scale = blend(book.keys + at * n.d, keys, unit, s, chunk_ids, j, hits, w, fresh, rule.normalize_keys, lane);
-    const float value_scale = blend(book.values + at * n.dv, values, unit, s, chunk_ids, j, hits, w, fresh, rule.normalize_values, lane);
+    c.fresh = id >= c.step.before;
+    c.row = c.unit * book.room + id;
+    c.hits = 0;
+    c.each_key(rule.chunk, lane, [&](int64_t) { ++c.hits; });
+    c.before = c.fresh ? 0 : book.counts[c.row] - (is_done ? c.hits : 0);
     __syncwarp();  // every lane has read the count
+    return true;
+  }
+  __device__ float step_size_of(const Change& c) const { return step_size(rule, c.fresh, c.before, c.hits); }
+};
+
+/// Folds the step's chunk in.
+struct Fold : Walk {
+  ChunkItems keys, values;
+
+  __device__ void operator()(int64_t item, int lane) const {
+    Change c;
+    if (!find(c, item, false, lane)) {
+      return;
+    }
+    const float key_scale = blend(book.keys + c.row * n.d, keys, c, rule.normalize_keys, lane);
+    const float value_scale = blend(book.values + c.row * n.dv, values, c, rule.normalize_values, lane);
+    const int64_t count = c.before + c.hits;
     if (lane == 0) {
-      book.counts[at] = static_cast<int32_t>(count);
-      book.log_counts[at] = logf(static_cast<float>(count));
+      book.counts[c.row] = static_cast<int32_t>(count);
+      book.log_counts[c.row] = logf(static_cast<float>(count));
     }
     if (versions.keys != nullptr) {
-      keep(unit * n.length + s.fold + j, at, s.fold + j, static_cast<int32_t>(count), key_scale, value_scale, lane);
+      keep(c.unit * n.length + c.step.fold + c.first, c.row, c.step.fold + c.first, static_cast<int32_t>(count), key_scale, value_scale, lane);
     }
   }
 
  private:
-  /// row += w (mean of the members - row), then unit norm where asked for; returns 1 / norm.
-  __device__ float blend(float* row, const ChunkItems<X>& items, int64_t unit, const Step& s, const int32_t* chunk_ids, int64_t j,
-                         int64_t hits, float w, bool fresh, bool normalize, int lane) const {
-    const X* const from = items.chunk(n, unit, s);
+  /// row += w (mean of its keys - row), then unit norm where asked for; returns 1 / norm.
+  __device__ float blend(float* row, const ChunkItems& items, const Change& change, bool normalize, int lane) const {
+    const float* const from = items.chunk(n, change.unit, change.step);
     const int64_t stride = items.stride(n);
+    const float w = step_size_of(change);
     float squares = 0;
     for (int64_t base = 0; base < items.width; base += 32) {
       const int64_t c = base + lane;
       const bool exists = c < items.width;
       float sum = 0;
-      rows::each_member(chunk_ids, rule.chunk, j, chunk_ids[j], lane, [&](int64_t i) { sum += exists ? to_float(from[i * stride + c]) : 0.0f; });
+      change.each_key(rule.chunk, lane, [&](int64_t i) { sum += exists ? from[i * stride + c] : 0.0f; });
       if (exists) {
-        const float mean = sum / static_cast<float>(hits);
-        row[c] = fresh ? mean : row[c] + w * (mean - row[c]);
+        const float mean = sum / static_cast<float>(change.hits);
+        row[c] = change.fresh ? mean : row[c] + w * (mean - row[c]);
         squares += row[c] * row[c];
       }
     }

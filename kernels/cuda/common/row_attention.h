@@ -111,11 +111,9 @@ __device__ __forceinline__ void load_queries(Shared& s, const Layout& n, const P
   }
 }
 
-/// Keys of the type P, shared by the batch (keys [K, R, D]) or not ([B, K, R, D]); values [B, K, R, Dv]; bias [B, K, R] or null.
-template <class P>
+/// Keys, shared by the batch ([K, R, D]) or not ([B, K, R, D]); values [B, K, R, Dv]; bias [B, K, R] or null.
 struct Rows {
-  const P* keys;
-  const float *values, *bias;
+  const float *keys, *values, *bias;
   int64_t room;
   bool shared_keys = false;
 };
@@ -140,14 +138,12 @@ struct Parts {
   __device__ float* statistics(const Layout& n, int64_t line) const { return memory + count * units * n.queries() * n.dv + 2 * line; }
 };
 
-template <class T, class P>
 struct Read {
   Layout n;
-  Rows<P> rows;
+  Rows rows;
   Ring ring;
-  const T* q;
-  T* o;
-  float* lse;
+  const float* q;
+  float *o, *lse;
   const float *own_lse, *row_temp, *ring_temp;  // temperatures [H], or null
   float scale;
   int64_t step;
@@ -160,8 +156,7 @@ struct Lines {
 };
 
 /// Lines of up to 64 rows from `base` on; nothing past `count`.
-template <class P>
-__device__ __forceinline__ void load_row_lines(Shared& s, Lines& lines, const Rows<P>& rows, const Layout& n, int64_t unit, int64_t base,
+__device__ __forceinline__ void load_row_lines(Shared& s, Lines& lines, const Rows& rows, const Layout& n, int64_t unit, int64_t base,
                                                int64_t count) {
   if (threadIdx.x < kTile) {
     const int64_t r = base + threadIdx.x, line = unit * rows.room + r;
@@ -180,10 +175,9 @@ __device__ __forceinline__ void load_temperatures(Lines& lines, const Shared& s,
 }
 
 /// Adds one tile of keys, whose lines are loaded, to the softmax of the block's queries.
-template <int kColumns, class T, class P>
-__device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&softmax)[4], Shared& s, const Lines& lines,
-                                          const Read<T, P>& a, const auto* keys, const float* values,
-                                          int first_column HEBB_WHERE_PARAMETER) {
+template <int kColumns>
+__device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&softmax)[4], Shared& s, const Lines& lines, const Read& a,
+                                          const float* keys, const float* values, int first_column HEBB_WHERE_PARAMETER) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   float scores[4][4];
   multiply_lines(scores, s, a.q, s.row_line, keys, s.key_line, a.n.d HEBB_WHERE_ARGUMENT);
@@ -195,16 +189,8 @@ __device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&s
       const int slot = x + 16 * j;
       scores[i][j] = exists && s.key_line[slot] >= 0 ? lines.temp[4 * y + i] * scores[i][j] + lines.bias[slot] : -INFINITY;
     }
-    const float shrink = softmax[i].add(scores[i] HEBB_WHERE_ARGUMENT);
-    HEBB_UNROLL
-    for (int j = 0; j < kColumns; ++j) {
-      out[i][j] *= shrink;
-    }
-    HEBB_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      s.weights[4 * y + i][x + 16 * j] = scores[i][j];
-    }
   }
+  weigh_scores(out, softmax, s, scores HEBB_WHERE_ARGUMENT);
   add_weighted_lines(out, s, values, lines.value, a.n.dv, first_column HEBB_WHERE_ARGUMENT);
   __syncthreads(HEBB_WHERE_HERE);  // lines and weights are replaced
 }
@@ -233,8 +219,8 @@ __device__ __forceinline__ void write_part(const float (&out)[4][kColumns], cons
 }
 
 /// Grid: query tiles of the chunk x units, slices of value channels, parts of the rows. o holds the attention to tokens, own_lse its log-sum-exp.
-template <class T, class P, int kColumns>
-__global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T, P> a) {
+template <int kColumns>
+__global__ void __launch_bounds__(kThreads) read_rows_kernel(Read a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
@@ -257,7 +243,7 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T, P> a) {
       HEBB_UNROLL
       for (int j = 0; j < kColumns; ++j) {
         const int c = first_column + x + 16 * j;
-        out[i][j] = c < a.n.dv ? to_float(a.o[line * a.n.dv + c]) : 0.0f;
+        out[i][j] = c < a.n.dv ? a.o[line * a.n.dv + c] : 0.0f;
       }
     }
   }
@@ -301,9 +287,8 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T, P> a) {
 }
 
 // Joins the parts of a chunk's queries. A warp has one query of one unit.
-template <class T, class P>
 struct JoinParts {
-  Read<T, P> a;
+  Read a;
 
   __device__ void operator()(int64_t item, int lane) const {
     const Place at(a.n, item / a.n.queries(), a.step);
@@ -323,7 +308,7 @@ struct JoinParts {
     for (int64_t c = lane; c < a.n.dv; c += 32) {
       float o = 0;
       each_part([&](int64_t of) { o += a.parts.numerators(a.n, of)[c] * expf(a.parts.statistics(a.n, of)[0] - top); });
-      a.o[line * a.n.dv + c] = from_float<T>(o / sum);
+      a.o[line * a.n.dv + c] = o / sum;
     }
     if (a.lse != nullptr && lane == 0) {
       a.lse[line] = top + logf(sum);
@@ -331,14 +316,13 @@ struct JoinParts {
   }
 };
 
-template <class T, class P>
-void read_rows(Stream& stream, int64_t batch, const Read<T, P>& a) {
+inline void read_rows(Stream& stream, int64_t batch, const Read& a) {
   dispatch_width(a.n.dv, [&](auto columns, unsigned slices) {
     const dim3 grid(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices, static_cast<unsigned>(a.parts.count));
-    HEBB_LAUNCH((read_rows_kernel<T, P, columns()>), grid, kThreads, 0, stream, a);
+    HEBB_LAUNCH((read_rows_kernel<columns()>), grid, kThreads, 0, stream, a);
   });
   if (a.parts.count > 1) {
-    each_warp("join_parts", stream, a.n.units(batch) * a.n.queries(), JoinParts<T, P>{a});
+    each_warp("join_parts", stream, a.n.units(batch) * a.n.queries(), JoinParts{a});
   }
 }
 
@@ -347,37 +331,17 @@ inline Parts parts_of(const Layout& n, int64_t batch, int64_t room, float* memor
   return {memory, dictionary_parts(n.units(batch), n.queries(), room), n.units(batch)};
 }
 
-template <class T>
 struct Backward {
   Layout n;
-  Rows<float> rows;
-  const T *q, *d_o, *o;
-  const float *lse, *row_temp;
-  T* d_q;                     // added to
+  Rows rows;
+  const float *q, *d_o, *o, *lse, *row_temp;
+  float* d_q;                 // added to
   float *d_keys, *d_values;   // [B, K, R, D], [B, K, R, Dv]: added to
   float* temp_sums;           // [slices, B, T, H]: of q . d_q / temperature, or null
   int64_t queries;            // B T H
   float scale;
   int64_t step;
 };
-
-/// lse and delta = d_o . o of the tile's queries; needs their lines, ends without a barrier.
-template <class T>
-__device__ __forceinline__ void load_statistics(Shared& s, const Backward<T>& a HEBB_WHERE_PARAMETER) {
-  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  for (int i = 0; i < 4; ++i) {
-    const int64_t line = s.row_line[4 * y + i];
-    float sum = 0;
-    for (int c = x; line >= 0 && c < a.n.dv; c += 16) {
-      sum += to_float(a.d_o[line * a.n.dv + c]) * to_float(a.o[line * a.n.dv + c]);
-    }
-    sum = sum_of_16(sum HEBB_WHERE_ARGUMENT);
-    if (x == 0) {
-      s.delta[4 * y + i] = sum;
-      s.lse[4 * y + i] = line >= 0 ? a.lse[line] : 0.0f;
-    }
-  }
-}
 
 /// Probability of a query and a row from their product; 0 where one of them does not exist.
 __device__ __forceinline__ float probability(const Shared& s, const Lines& lines, int query, int row, float product) {
@@ -386,8 +350,8 @@ __device__ __forceinline__ float probability(const Shared& s, const Lines& lines
 }
 
 /// d_q of a tile of queries: walks over the rows. Grid as of read_rows_kernel, slices of key channels.
-template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
+template <int kColumns>
+__global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
@@ -399,7 +363,7 @@ __global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
   }
   load_queries(s, a.n, at, first_row);
   __syncthreads();
-  load_statistics(s, a);
+  load_statistics(s, a.d_o, a.o, a.lse, a.n.dv);
   load_temperatures(lines, s, a.n, a.row_temp, a.scale);
   float sums[4][kColumns] = {};  // of scale d_score k
   for (int64_t base = 0; base < at.step.rows; base += kTile) {
@@ -427,7 +391,7 @@ __global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
     HEBB_UNROLL
     for (int j = 0; j < kColumns; ++j) {
       const int c = first_column + x + 16 * j;
-      along += line >= 0 && c < a.n.d ? to_float(a.q[line * a.n.d + c]) * sums[i][j] : 0.0f;
+      along += line >= 0 && c < a.n.d ? a.q[line * a.n.d + c] * sums[i][j] : 0.0f;
       sums[i][j] *= temp;
     }
     along = sum_of_16(along);
@@ -440,8 +404,8 @@ __global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
 
 /// d_keys and d_values of a tile of rows: walks over the chunk's queries. Tiles are [row][query] here. Grid: tiles of rows x units,
 /// slices of channels.
-template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward<T> a) {
+template <int kColumns>
+__global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = (a.rows.room + kTile - 1) / kTile, base = blockIdx.x % tiles * kTile;
@@ -457,7 +421,7 @@ __global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward<T> a) 
     __syncthreads();  // the last tile's lines and weights were read
     load_queries(s, a.n, at, first);
     __syncthreads();
-    load_statistics(s, a);
+    load_statistics(s, a.d_o, a.o, a.lse, a.n.dv);
     load_temperatures(lines, s, a.n, a.row_temp, a.scale);
     float products[4][4], d_p[4][4];
     multiply_lines(products, s, a.rows.keys, s.key_line, a.q, s.row_line, a.n.d);
@@ -484,15 +448,14 @@ __global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward<T> a) 
   write_lines(a.d_values, lines.value, a.n.dv, first_column, d_values, true);
 }
 
-template <class T>
-void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a) {
+inline void read_rows_backward(Stream& stream, int64_t batch, const Backward& a) {
   dispatch_width(a.n.d, [&](auto columns, unsigned slices) {
-    HEBB_LAUNCH((row_queries_kernel<T, columns()>), dim3(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices), kThreads, 0, stream,
+    HEBB_LAUNCH((row_queries_kernel<columns()>), dim3(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices), kThreads, 0, stream,
                 a);
   });
   dispatch_width(std::max(a.n.d, a.n.dv), [&](auto columns, unsigned slices) {
     const int64_t tiles = (a.rows.room + kTile - 1) / kTile;
-    HEBB_LAUNCH((row_gradients_kernel<T, columns()>), dim3(blocks_for(tiles * a.n.units(batch), 1), slices), kThreads, 0, stream, a);
+    HEBB_LAUNCH((row_gradients_kernel<columns()>), dim3(blocks_for(tiles * a.n.units(batch), 1), slices), kThreads, 0, stream, a);
   });
 }
 
