@@ -1,13 +1,13 @@
 #include "train/bench_operations.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <functional>
 #include <limits>
 
+#include "core/bfloat.h"
 #include "core/random.h"
 #include "kernels/adamw.h"
 #include "kernels/cross_entropy.h"
@@ -45,9 +45,9 @@ class Bench {
     std::vector<float> values(static_cast<size_t>(shape.numel()));
     for (float& x : values) { x = static_cast<float>(scale * rng.normal()); }
     if (dtype == DType::bf16) {
-      std::vector<uint16_t> bits(values.size());
-      for (size_t i = 0; i < bits.size(); ++i) { bits[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16); }
-      copy_to_device(stream_, buffer, bits.data());
+      std::vector<bf16> rounded(values.size());
+      std::transform(values.begin(), values.end(), rounded.begin(), nearest_bf16);
+      copy_to_device(stream_, buffer, rounded.data());
     } else {
       copy_to_device(stream_, buffer, values.data());
     }

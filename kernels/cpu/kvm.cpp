@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "core/parallel.h"
+#include "kernels/cpu/dictionary_unit.h"
 #include "kernels/cpu/gemm_cpu.h"
 #include "kernels/cpu/kvm_rows.h"
 
@@ -15,19 +15,12 @@ template <class S> struct Work {
   std::vector<int32_t> target, order, codes;
 };
 
-template <class S> class Forward {
+template <class S> class Forward : DictionaryUnit {
  public:
   Forward(const KvmForward& a, int64_t unit)
-      : a_(a),
-        length_(a.q.size(1)),
-        heads_(a.q.size(2)),
-        kv_heads_(a.k.size(2)),
-        d_(a.q.size(3)),
-        dv_(a.v.size(3)),
-        chunk_(a.rule.chunk),
+      : DictionaryUnit(a, unit),
+        a_(a),
         ring_(a.rule.chunk * a.rule.window),
-        row_(unit / kv_heads_),
-        kv_head_(unit % kv_heads_),
         book_(kvm_book<S>(a.rows, unit)),
         norm_{a.norm_weight.as<S>(), a.norm_bias.as<S>(), d_, static_cast<S>(a.rule.eps)},
         ring_k_(a.window.k.as<S>() + unit * ring_ * d_),
@@ -40,12 +33,9 @@ template <class S> class Forward {
         routes_(a.routes.defined() ? a.routes.as<int32_t>() + unit * length_ : nullptr) {}
 
   void run() {
-    const int32_t* start = a_.doc_start.as<int32_t>() + row_ * length_;
     if (routes_ != nullptr && !a_.forced) { std::fill(routes_, routes_ + length_, -1); }
-    for (int64_t t = 0; t < length_;) {
-      const int64_t begin = start[t];
-      int64_t end = t;
-      while (end < length_ && start[end] == begin) { ++end; }
+    each_document([&](int64_t t, int64_t end) {
+      const int64_t begin = doc_start_[t];
       while (t < end) {
         const int64_t chunk = (t - begin) / chunk_, at = (t - begin) % chunk_;
         if (at == 0 && chunk >= a_.rule.window) { fold(chunk, t); }
@@ -54,7 +44,7 @@ template <class S> class Forward {
         for (int64_t i = 0; i < count; i += kKvmTile) { read(chunk, t + i, at + i, std::min(kKvmTile, count - i)); }
         t += count;
       }
-    }
+    });
   }
 
  private:
@@ -225,7 +215,7 @@ template <class S> class Forward {
   }
 
   const KvmForward& a_;
-  int64_t length_, heads_, kv_heads_, d_, dv_, chunk_, ring_, row_, kv_head_;
+  int64_t ring_;
   KvmBook<S> book_;
   KvmNorm<S> norm_;
   S *ring_k_, *ring_v_, *ring_gates_, *memory_keys_;
@@ -238,11 +228,7 @@ template <class S> class Forward {
 }  // namespace
 
 void run(Stream&, const KvmForward& args) {
-  dispatch_real(args.q.dtype, [&](auto zero) {
-    parallel_for(args.k.size(0) * args.k.size(2), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t unit = begin; unit < end; ++unit) { Forward<decltype(zero)>(args, unit).run(); }
-    });
-  });
+  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Forward<decltype(zero)>>(args); });
 }
 
 }  // namespace hebb::cpu

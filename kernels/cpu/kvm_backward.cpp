@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "core/parallel.h"
+#include "kernels/cpu/dictionary_unit.h"
 #include "kernels/cpu/gemm_cpu.h"
 #include "kernels/cpu/kvm_rows.h"
 #include "kernels/kvm.h"
@@ -8,18 +8,11 @@
 namespace hebb::cpu {
 namespace {
 
-template <class S> class Backward {
+template <class S> class Backward : DictionaryUnit {
  public:
   Backward(const KvmBackward& a, int64_t unit)
-      : a_(a),
-        length_(a.q.size(1)),
-        heads_(a.q.size(2)),
-        kv_heads_(a.k.size(2)),
-        d_(a.q.size(3)),
-        dv_(a.v.size(3)),
-        chunk_(a.rule.chunk),
-        row_(unit / kv_heads_),
-        kv_head_(unit % kv_heads_),
+      : DictionaryUnit(a, unit),
+        a_(a),
         book_(kvm_book<S>(a.rows, unit)),
         d_book_(kvm_book<S>(a.d_rows, unit)),
         norm_{a.norm_weight.as<S>(), a.norm_bias.as<S>(), d_, static_cast<S>(a.rule.eps)},
@@ -42,13 +35,7 @@ template <class S> class Backward {
     clear(a_.d_v, dv_, a_.accumulate_v);
     clear(a_.d_gate, 1, a_.accumulate_gate);
     std::fill_n(partial_, a_.partial.size(2), S(0));
-    const int32_t* start = a_.doc_start.as<int32_t>() + row_ * length_;
-    for (int64_t t = 0; t < length_;) {
-      int64_t end = t;
-      while (end < length_ && start[end] == start[t]) { ++end; }
-      document(t, end);
-      t = end;
-    }
+    each_document([&](int64_t t, int64_t end) { document(t, end); });
   }
 
  private:
@@ -262,7 +249,6 @@ template <class S> class Backward {
   }
 
   const KvmBackward& a_;
-  int64_t length_, heads_, kv_heads_, d_, dv_, chunk_, row_, kv_head_;
   KvmBook<S> book_, d_book_;
   KvmNorm<S> norm_;
   S* versions_;
@@ -290,9 +276,7 @@ void run(Stream&, const KvmBackward& args) {
   dispatch_real(args.q.dtype, [&](auto zero) {
     using S = decltype(zero);
     const int64_t d = args.q.size(3), group = args.q.size(2) / args.k.size(2);
-    parallel_for(args.k.size(0) * args.k.size(2), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t unit = begin; unit < end; ++unit) { Backward<S>(args, unit).run(); }
-    });
+    run_units<Backward<S>>(args);
     add_partial<S>(args.d_norm_weight, args.partial, 0, d, false);
     add_partial<S>(args.d_norm_bias, args.partial, d, d, false);
     add_partial<S>(args.d_state_temp, args.partial, 2 * d, group, true);

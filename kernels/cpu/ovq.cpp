@@ -1,24 +1,17 @@
 #include "kernels/ovq.h"
 
-#include "core/parallel.h"
+#include "kernels/cpu/dictionary_unit.h"
 #include "kernels/cpu/dictionary_read.h"
 #include "kernels/cpu/ovq_dictionary.h"
 
 namespace hebb::cpu {
 namespace {
 
-template <class S> class Forward {
+template <class S> class Forward : DictionaryUnit {
  public:
   Forward(const OvqForward& a, int64_t unit)
-      : a_(a),
-        length_(a.q.size(1)),
-        heads_(a.q.size(2)),
-        kv_heads_(a.k.size(2)),
-        d_(a.q.size(3)),
-        dv_(a.v.size(3)),
-        chunk_(a.rule.chunk),
-        row_(unit / kv_heads_),
-        kv_head_(unit % kv_heads_),
+      : DictionaryUnit(a, unit),
+        a_(a),
         book_(ovq_book<S>(a.dictionary, unit)),
         pending_k_(a.pending_k.as<S>() + unit * chunk_ * d_),
         pending_v_(a.pending_v.as<S>() + unit * chunk_ * dv_),
@@ -27,12 +20,9 @@ template <class S> class Forward {
         ids_(a.ids.defined() ? a.ids.as<int32_t>() + unit * length_ : nullptr) {}
 
   void run() {
-    const int32_t* start = a_.doc_start.as<int32_t>() + row_ * length_;
     if (ids_ != nullptr && !a_.forced) { std::fill(ids_, ids_ + length_, -1); }
-    for (int64_t t = 0; t < length_;) {
-      const int64_t begin = start[t];
-      int64_t end = t;
-      while (end < length_ && start[end] == begin) { ++end; }
+    each_document([&](int64_t t, int64_t end) {
+      const int64_t begin = doc_start_[t];
       int64_t pending = (t - begin) % chunk_;
       book_.n = a_.rule.size(t - begin - pending);
       while (t < end) {
@@ -48,7 +38,7 @@ template <class S> class Forward {
           pending = 0;
         }
       }
-    }
+    });
   }
 
  private:
@@ -96,7 +86,6 @@ template <class S> class Forward {
   }
 
   const OvqForward& a_;
-  int64_t length_, heads_, kv_heads_, d_, dv_, chunk_, row_, kv_head_;
   OvqBook<S> book_;
   S *pending_k_, *pending_v_;
   int64_t logits_stride_;
@@ -107,11 +96,7 @@ template <class S> class Forward {
 }  // namespace
 
 void run(Stream&, const OvqForward& args) {
-  dispatch_real(args.q.dtype, [&](auto zero) {
-    parallel_for(args.k.size(0) * args.k.size(2), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t unit = begin; unit < end; ++unit) { Forward<decltype(zero)>(args, unit).run(); }
-    });
-  });
+  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Forward<decltype(zero)>>(args); });
 }
 
 }  // namespace hebb::cpu

@@ -1,4 +1,4 @@
-#include "core/parallel.h"
+#include "kernels/cpu/dictionary_unit.h"
 #include "kernels/cpu/gemm_cpu.h"
 #include "kernels/cpu/ovq_dictionary.h"
 #include "kernels/ovq.h"
@@ -6,18 +6,11 @@
 namespace hebb::cpu {
 namespace {
 
-template <class S> class Backward {
+template <class S> class Backward : DictionaryUnit {
  public:
   Backward(const OvqBackward& a, int64_t unit)
-      : a_(a),
-        length_(a.q.size(1)),
-        heads_(a.q.size(2)),
-        kv_heads_(a.k.size(2)),
-        d_(a.q.size(3)),
-        dv_(a.v.size(3)),
-        chunk_(a.rule.chunk),
-        row_(unit / kv_heads_),
-        kv_head_(unit % kv_heads_),
+      : DictionaryUnit(a, unit),
+        a_(a),
         book_(ovq_book<S>(a.dictionary, unit)),
         d_book_(ovq_book<S>(a.d_dictionary, unit)),
         versions_(a.versions.as<S>() + unit * length_ * (d_ + dv_)),
@@ -32,13 +25,7 @@ template <class S> class Backward {
   void run() {
     clear(a_.d_k, d_, a_.accumulate_k);
     clear(a_.d_v, dv_, a_.accumulate_v);
-    const int32_t* start = a_.doc_start.as<int32_t>() + row_ * length_;
-    for (int64_t t = 0; t < length_;) {
-      int64_t end = t;
-      while (end < length_ && start[end] == start[t]) { ++end; }
-      document(t, end);
-      t = end;
-    }
+    each_document([&](int64_t t, int64_t end) { document(t, end); });
   }
 
  private:
@@ -166,7 +153,6 @@ template <class S> class Backward {
   }
 
   const OvqBackward& a_;
-  int64_t length_, heads_, kv_heads_, d_, dv_, chunk_, row_, kv_head_;
   OvqBook<S> book_, d_book_;
   S *versions_, *inverse_norms_;
   int32_t *previous_, *latest_;
@@ -179,11 +165,7 @@ template <class S> class Backward {
 }  // namespace
 
 void run(Stream&, const OvqBackward& args) {
-  dispatch_real(args.q.dtype, [&](auto zero) {
-    parallel_for(args.k.size(0) * args.k.size(2), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t unit = begin; unit < end; ++unit) { Backward<decltype(zero)>(args, unit).run(); }
-    });
-  });
+  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Backward<decltype(zero)>>(args); });
 }
 
 }  // namespace hebb::cpu

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layers/ops/grad_target.h"
 #include "layers/ops/kvm_routes.h"
 
 namespace hebb {
@@ -39,16 +40,7 @@ void KvmNode::backward(Tape& tape) {
   const Buffer counts = tape.scratch({b, kv, room}, DType::i32, "state rows"),
                previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
                latest = tape.scratch({b, kv, room}, DType::i32, "latest versions");
-  Buffer unwanted[3];
-  const auto slot = [&](Var input, Buffer& spare) {
-    GradSlot s = tape.grad_slot(input);
-    if (!s) {
-      spare = tape.scratch(tape.shape(input), dtype, "unwanted gradient");
-      s.tensor = spare;
-    }
-    return s;
-  };
-  const GradSlot d_q = slot(in.q, unwanted[0]), d_k = slot(in.k, unwanted[1]), d_v = slot(in.v, unwanted[2]);
+  const GradTarget d_q(tape, in.q), d_k(tape, in.k), d_v(tape, in.v);
   const GradSlot d_gate = reaches_gate ? tape.grad_slot(in.gate) : GradSlot{};
   const auto parameter = [&](Var v, bool reached) {
     const GradSlot s = v && reached ? tape.grad_slot(v) : GradSlot{};
@@ -56,7 +48,7 @@ void KvmNode::backward(Tape& tape) {
     return s.tensor;
   };
   run(tape.stream(),
-      KvmBackward{d_q.tensor.view(q_shape), d_k.tensor.view(k_shape), d_v.tensor.view(v_shape),
+      KvmBackward{d_q.view(q_shape), d_k.view(k_shape), d_v.view(v_shape),
                   d_gate ? d_gate.tensor.view(gate_shape) : Tensor{}, parameter(in.norm_weight, reads_state),
                   parameter(in.norm_bias, reads_state), parameter(in.window_temp, true),
                   parameter(in.state_temp, reads_state),
@@ -66,8 +58,8 @@ void KvmNode::backward(Tape& tape) {
                   tape.value(in.q).view(q_shape), tape.value(in.k).view(k_shape), tape.value(in.v).view(v_shape),
                   value_of(tape, in.gate, gate_shape), tape.value(in.norm_weight), tape.value(in.norm_bias),
                   in.window_temp ? tape.value(in.window_temp) : Tensor{},
-                  in.state_temp ? tape.value(in.state_temp) : Tensor{}, doc_start, sizes, rule, d_q.accumulate,
-                  d_k.accumulate, d_v.accumulate, d_gate.accumulate});
+                  in.state_temp ? tape.value(in.state_temp) : Tensor{}, doc_start, sizes, rule, d_q.accumulate(),
+                  d_k.accumulate(), d_v.accumulate(), d_gate.accumulate});
 }
 
 /// Chunks that the longest document of these rows has begun.

@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "layers/ops/grad_target.h"
+
 namespace hebb {
 namespace {
 
@@ -37,21 +39,12 @@ void OvqNode::backward(Tape& tape) {
                latest = tape.scratch({b, kv, room}, DType::i32, "latest versions"),
                scratch = tape.scratch({on_gpu ? 0 : b, kv, 2, kOvqTile, room + rule.chunk}, sums, "probabilities"),
                work = tape.scratch({on_gpu ? ovq_work(q_shape, v_shape, rule, room) : 0}, DType::f32, "dictionary scratch");
-  Buffer unwanted[3];
-  const auto slot = [&](Var input, Buffer& spare) {
-    GradSlot s = tape.grad_slot(input);
-    if (!s) {
-      spare = tape.scratch(tape.shape(input), dtype, "unwanted gradient");
-      s.tensor = spare;
-    }
-    return s;
-  };
-  const GradSlot d_q = slot(q, unwanted[0]), d_k = slot(k, unwanted[1]), d_v = slot(v, unwanted[2]);
-  run(tape.stream(), OvqBackward{d_q.tensor.view(q_shape), d_k.tensor.view(k_shape), d_v.tensor.view(v_shape),
+  const GradTarget d_q(tape, q), d_k(tape, k), d_v(tape, v);
+  run(tape.stream(), OvqBackward{d_q.view(q_shape), d_k.view(k_shape), d_v.view(v_shape),
                                  book.dictionary(), OvqDictionary{d_keys, d_values, {}, {}}, versions, norms, previous,
                                  latest, scratch, work, tape.grad(o).view(o_shape), tape.value(o).view(o_shape), lse, ids,
                                  tape.value(q).view(q_shape), tape.value(k).view(k_shape), tape.value(v).view(v_shape),
-                                 doc_start, rule, d_q.accumulate, d_k.accumulate, d_v.accumulate});
+                                 doc_start, rule, d_q.accumulate(), d_k.accumulate(), d_v.accumulate()});
 }
 
 /// Checks the ids of one chunk: every new centroid has a key, and none is past the end.

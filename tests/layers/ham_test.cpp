@@ -405,16 +405,6 @@ TEST_CASE("ham gives the same bits on any number of threads, and when layers run
     INFO(variant);
     TestModel m(variant, DType::f32, 3, 0.4);
     const TraceInput input = ham_tokens(3, 70);
-    const int before = threads();
-    set_threads(1);
-    const TraceOutput one = m.run(input);
-    set_threads(3);
-    const TraceOutput three = m.run(input);
-    set_threads(before);
-    check_same(one, three, 0);
-    for (const Recompute mode : {Recompute::mixer, Recompute::block}) {
-      m.model->set_recompute(mode);
-      check_same(m.run(input), one, 0);
-    }
+    check_threads_and_recompute(m, input);
   }
 }

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "core/parallel.h"
 #include "core/safetensors.h"
 #include "tests/test.h"
 #include "train/trace.h"
@@ -49,6 +50,13 @@ inline TraceOptions with_grads() {
   TraceOptions options;
   options.grads = true;
   return options;
+}
+
+/// A `model` of one mixer "x": vocabulary 29, d 14.
+inline std::string small_model_json(const std::string& mixer, int64_t layers = 2) {
+  return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(layers) +
+         R"(, "layers": {"x": {)" + mixer +
+         R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
 }
 
 class TestModel {
@@ -208,10 +216,35 @@ inline void check_same_outputs(const TraceOutput& a, const TraceOutput& b, doubl
 
 inline void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
   CHECK(a.logits.values == b.logits.values);
+  CHECK(a.loss == b.loss);
   REQUIRE(a.grads.size() == b.grads.size());
   for (const auto& [name, gradient] : a.grads) {
     INFO(name);
     CHECK(gradient.values == b.grads.at(name).values);
+  }
+}
+
+/// Threads and layers that run again for the backward pass change no bit.
+inline void check_threads_and_recompute(TestModel& m, const TraceInput& input) {
+  const int before = threads();
+  set_threads(1);
+  const TraceOutput one = m.run(input);
+  set_threads(3);
+  check_same_bits(m.run(input), one);
+  for (const Recompute mode : {Recompute::mixer, Recompute::block}) {
+    m.model->set_recompute(mode);
+    check_same_bits(m.run(input), one);
+  }
+  set_threads(before);
+}
+
+/// Gives `repeated` the parameters of `grouped`, those with half as many rows twice: kv heads that serve two query heads.
+inline void repeat_heads(TestModel& grouped, TestModel& repeated) {
+  for (const auto& p : grouped.model->params().all()) {
+    std::vector<double> values = grouped.get(*p);
+    Param& to = repeated.param(p->name());
+    if (to.value.numel() == 2 * p->value.numel()) { values.insert(values.end(), values.begin(), values.end()); }
+    repeated.set(to, std::vector<double>(values));
   }
 }
 

@@ -4,14 +4,8 @@
 
 namespace hebb::testing {
 
-inline std::string kvm_model_json(const std::string& layer, int64_t layers = 2) {
-  return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(layers) +
-         R"(, "layers": {"x": {)" + layer +
-         R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
-}
-
 inline std::string kvm_json(const std::string& options, int64_t layers = 2) {
-  return kvm_model_json(R"("type": "kvm", "head_dim": 6, )" + options, layers);
+  return small_model_json(R"("type": "kvm", "head_dim": 6, )" + options, layers);
 }
 
 /// Every option and budget once.

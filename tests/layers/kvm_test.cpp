@@ -7,22 +7,6 @@ using namespace hebb::testing;
 
 namespace {
 
-void check_same(const TraceOutput& a, const TraceOutput& b, double tolerance) {
-  check_close("logits", a.logits.values, b.logits.values, tolerance);
-  for (const auto& [name, gradient] : a.grads) {
-    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
-  }
-}
-
-void check_equal_bits(const TraceOutput& a, const TraceOutput& b) {
-  CHECK(a.logits.values == b.logits.values);
-  REQUIRE(a.grads.size() == b.grads.size());
-  for (const auto& [name, gradient] : a.grads) {
-    INFO(name);
-    CHECK(gradient.values == b.grads.at(name).values);
-  }
-}
-
 bool reached(const TraceOutput& out, const std::string& name) { return out.grads.count("blocks.0.mixer." + name) > 0; }
 
 }  // namespace
@@ -47,8 +31,8 @@ TEST_CASE("kvm gradients equal difference quotients with the routes held", "[kvm
 TEST_CASE("kvm is causal attention with the window temperature while the window holds everything", "[kvm][fast]") {
   const std::string heads = R"("head_dim": 6, "num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3, )"
                             R"("qk_norm": "layer", "token_shift": true, "rope": {"theta": 10.0, "dims": 4})";
-  TestModel plain(kvm_model_json(R"("type": "attention", )" + heads), DType::f64, 3, 0.4);
-  TestModel m(kvm_model_json(R"("type": "kvm", "chunk_size": 4, "window_chunks": 3, )"
+  TestModel plain(small_model_json(R"("type": "attention", )" + heads), DType::f64, 3, 0.4);
+  TestModel m(small_model_json(R"("type": "kvm", "chunk_size": 4, "window_chunks": 3, )"
                              R"("state": {"mode": "fixed", "rows": 4}, )" + heads),
               DType::f64, 4, 0.4);
   m.copy_from(plain);
@@ -111,12 +95,7 @@ TEST_CASE("grouped query heads of kvm equal repeated key and value heads", "[kvm
   const std::string rest = R"(, "num_heads": 2, "chunk_size": 3, "state": {"mode": "fixed", "rows": 4})";
   TestModel grouped(kvm_json(R"("num_kv_heads": 1)" + rest), DType::f64, 3, 0.4);
   TestModel repeated(kvm_json(R"("num_kv_heads": 2)" + rest), DType::f64, 4, 0.4);
-  for (const auto& p : grouped.model->params().all()) {
-    std::vector<double> values = grouped.get(*p);
-    Param& to = repeated.param(p->name());
-    if (to.value.numel() == 2 * p->value.numel()) { values.insert(values.end(), values.begin(), values.end()); }
-    repeated.set(to, std::vector<double>(values));
-  }
+  repeat_heads(grouped, repeated);
   const TraceInput input = kvm_tokens(2, 21);
   check_close("logits", repeated.run(input).logits.values, grouped.run(input).logits.values, 1e-12);
 }
@@ -130,7 +109,7 @@ TEST_CASE("kvm in fp32 agrees with fp64 with the routes forced", "[kvm][fast]") 
     TraceOptions options = inside_and_grads();
     const TraceOutput expected = wide.run(input, options);
     options.forced = expected.inside;
-    check_same(narrow.run(input, options), expected, 1e-5);  // the fp32 rule of the layer pages
+    check_same_outputs(narrow.run(input, options), expected, 1e-5);  // the fp32 rule of the layer pages
   }
 }
 
@@ -150,21 +129,11 @@ TEST_CASE("kvm in fp32 chooses the routes of fp64", "[kvm][fast]") {
 }
 
 TEST_CASE("kvm results have the same bits for any number of threads and with recomputation", "[kvm][fast][threads]") {
-  const int before = threads();
   for (const std::string& variant : kvm_variants()) {
     INFO(variant);
     TestModel m(kvm_json(variant), DType::f32, 3, 0.4);
-    const TraceInput input = kvm_tokens(3, 23);
-    set_threads(1);
-    const TraceOutput one = m.run(input);
-    set_threads(3);
-    check_equal_bits(m.run(input), one);
-    for (const Recompute mode : {Recompute::block, Recompute::mixer}) {
-      m.model->set_recompute(mode);
-      check_equal_bits(m.run(input), one);
-    }
+    check_threads_and_recompute(m, kvm_tokens(3, 23));
   }
-  set_threads(before);
 }
 
 TEST_CASE("kvm's switches act once the state is in use, before that only the temperatures", "[kvm][fast]") {

@@ -174,16 +174,7 @@ TEST_CASE("lact gives the same bits on 1 and 3 threads and with recomputation", 
   set_documents(input, {{40}, {10, 30}, {23, 1, 16}});
   for (const std::string& variant : {kVariants[0], kVariants[4]}) {
     TestModel m(model_json(kSmall + variant), DType::f32, 3, 0.4);
-    set_threads(1);
-    const TraceOutput one = m.run(input);
-    set_threads(3);
-    const TraceOutput three = m.run(input);
-    check_same_bits(one, three);
-    for (const Recompute mode : {Recompute::mixer, Recompute::block}) {
-      m.model->set_recompute(mode);
-      check_same_bits(m.run(input), three);
-    }
-    set_threads(0);
+    check_threads_and_recompute(m, input);
   }
 }
 

@@ -127,16 +127,7 @@ TEST_CASE("mesanet gives the same bits on 1 and 3 threads and with recomputation
   TraceInput input = random_input(3, 90, 29);
   set_documents(input, {{90}, {10, 80}, {64, 1, 25}});
   TestModel m(model_json(kSmall + kVariants[1]), DType::f32, 3, 0.4);
-  set_threads(1);
-  const TraceOutput one = m.run(input);
-  set_threads(3);
-  const TraceOutput three = m.run(input);
-  check_same_bits(one, three);
-  for (const Recompute mode : {Recompute::mixer, Recompute::block}) {
-    m.model->set_recompute(mode);
-    check_same_bits(m.run(input), three);
-  }
-  set_threads(0);
+  check_threads_and_recompute(m, input);
 }
 
 TEST_CASE("mesanet reports how far its solves are from converged", "[mesanet][fast]") {

@@ -8,14 +8,8 @@ using namespace hebb::testing;
 
 namespace {
 
-std::string model_json(const std::string& layer, int64_t layers = 2) {
-  return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(layers) +
-         R"(, "layers": {"x": {)" + layer +
-         R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
-}
-
 std::string ovq_json(const std::string& options, int64_t layers = 2) {
-  return model_json(R"("type": "ovq", "head_dim": 5, )" + options, layers);
+  return small_model_json(R"("type": "ovq", "head_dim": 5, )" + options, layers);
 }
 
 const std::vector<std::string> kVariants = {
@@ -32,13 +26,6 @@ const std::vector<std::string> kVariants = {
 };
 
 TraceInput tokens(int64_t rows, int64_t length) { return random_input(rows, length, 29); }
-
-void check_same(const TraceOutput& a, const TraceOutput& b, double tolerance) {
-  check_close("logits", a.logits.values, b.logits.values, tolerance);
-  for (const auto& [name, gradient] : a.grads) {
-    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
-  }
-}
 
 TraceOptions inside() {
   TraceOptions options = with_grads();
@@ -163,16 +150,16 @@ TEST_CASE("ovq gradients equal difference quotients with the assignments held", 
 
 TEST_CASE("ovq is attention within a chunk, and everywhere with every key a centroid", "[ovq][fast]") {
   const std::string heads = R"("head_dim": 5, "num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3)";
-  TestModel plain(model_json(R"("type": "attention", "qk_norm": "l2", )" + heads), DType::f64, 3, 0.4);
+  TestModel plain(small_model_json(R"("type": "attention", "qk_norm": "l2", )" + heads), DType::f64, 3, 0.4);
   TraceInput input = tokens(2, 19);
   set_documents(input, {{19}, {8, 11}});
   const TraceOutput expected = plain.run(input);
   for (const char* rest : {R"(, "chunk_size": 19, "max_centroids": 3)",
                            R"(, "chunk_size": 4, "max_centroids": 19, "growth": "full")"}) {
     INFO(rest);
-    TestModel m(model_json(R"("type": "ovq", )" + heads + rest), DType::f64, 4, 0.4);
+    TestModel m(small_model_json(R"("type": "ovq", )" + heads + rest), DType::f64, 4, 0.4);
     m.copy_from(plain);
-    check_same(m.run(input), expected, 1e-11);
+    check_same_outputs(m.run(input), expected, 1e-11);
   }
 }
 
@@ -215,12 +202,7 @@ TEST_CASE("grouped query heads equal repeated key and value heads", "[ovq][fast]
   const std::string rest = R"(, "num_heads": 2, "chunk_size": 4, "max_centroids": 6, "v_shift": true)";
   TestModel grouped(ovq_json(R"("num_kv_heads": 1)" + rest), DType::f64, 3, 0.4);
   TestModel repeated(ovq_json(R"("num_kv_heads": 2)" + rest), DType::f64, 4, 0.4);
-  for (const auto& p : grouped.model->params().all()) {
-    std::vector<double> values = grouped.get(*p);
-    Param& to = repeated.param(p->name());
-    if (to.value.numel() == 2 * p->value.numel()) { values.insert(values.end(), values.begin(), values.end()); }
-    repeated.set(to, std::vector<double>(values));
-  }
+  repeat_heads(grouped, repeated);
   const TraceInput input = tokens(2, 21);
   check_close("logits", repeated.run(input).logits.values, grouped.run(input).logits.values, 1e-12);
 }
@@ -250,21 +232,13 @@ TEST_CASE("ovq in fp32 agrees with fp64 under replay", "[ovq][fast]") {
     TraceOptions options = inside();
     const TraceOutput expected = wide.run(input, options);
     options.forced = expected.inside;
-    check_same(narrow.run(input, options), expected, 1e-5);  // the fp32 rule of the layer pages
+    check_same_outputs(narrow.run(input, options), expected, 1e-5);  // the fp32 rule of the layer pages
   }
 }
 
-TEST_CASE("ovq results do not depend on the number of threads", "[ovq][fast][threads]") {
+TEST_CASE("ovq gives the same bits on 1 and 3 threads and with recomputation", "[ovq][fast][threads]") {
   TestModel m(ovq_json(kVariants[2]), DType::f32, 3, 0.4);
-  const TraceInput input = tokens(3, 23);
-  const int before = threads();
-  set_threads(1);
-  const TraceOutput one = m.run(input);
-  set_threads(3);
-  const TraceOutput three = m.run(input);
-  set_threads(before);
-  CHECK(one.logits.values == three.logits.values);
-  for (const auto& [name, gradient] : one.grads) { CHECK(gradient.values == three.grads.at(name).values); }
+  check_threads_and_recompute(m, tokens(3, 23));
 }
 
 TEST_CASE("a million equal keys and zero rows stay finite with exact counts", "[ovq]") {

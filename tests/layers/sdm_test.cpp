@@ -58,16 +58,6 @@ TraceInput part(const TraceInput& input, int64_t row, int64_t begin, int64_t len
   return out;
 }
 
-void check_same(const TraceOutput& a, const TraceOutput& b) {
-  CHECK(a.logits.values == b.logits.values);
-  CHECK(a.loss == b.loss);
-  REQUIRE(a.grads.size() == b.grads.size());
-  for (const auto& [name, g] : a.grads) {
-    INFO(name);
-    CHECK(g.values == b.grads.at(name).values);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("sdm golden cases", "[fast]") {
@@ -199,17 +189,8 @@ TEST_CASE("sdm gives the same bits twice, on any number of threads and with reco
   SdmModel m(R"("num_heads": 2, "slots_per_head": 16, "num_writes": 5, "num_reads": 3, "value_head_dim": 140)",
              DType::f32);
   const TraceInput input = with_documents({9, 1, 13}, 3);
-  const int before = threads();
-  set_threads(1);
-  const TraceOutput one = m.run(input);
-  check_same(m.run(input), one);
-  set_threads(3);
-  check_same(m.run(input), one);
-  for (const Recompute mode : {Recompute::mixer, Recompute::block}) {
-    m.model->set_recompute(mode);
-    check_same(m.run(input), one);
-  }
-  set_threads(before);
+  check_same_bits(m.run(input), m.run(input));
+  check_threads_and_recompute(m, input);
 }
 
 TEST_CASE("sdm in fp32 agrees with fp64 where the slots agree", "[fast]") {
@@ -240,7 +221,7 @@ TEST_CASE("forced sdm slots are taken as given, and wrong ones are refused", "[f
     for (size_t i = 0; i < slots.size(); ++i) { CHECK((i % count == 0 || slots[i] > slots[i - 1])); }
   }
   options.forced = first.inside;
-  check_same(m.run(input, options), first);
+  check_same_bits(m.run(input, options), first);
   auto& slots = options.forced[kInside + "read_slots"].integers;
   const auto last = slots[2];
   slots[2] = last == 15 ? 14 : 15;

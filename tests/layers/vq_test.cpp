@@ -8,14 +8,8 @@ using namespace hebb::testing;
 
 namespace {
 
-std::string model_json(const std::string& layer, int64_t layers = 2) {
-  return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(layers) +
-         R"(, "layers": {"x": {)" + layer +
-         R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
-}
-
 std::string vq_json(const std::string& options, int64_t layers = 2) {
-  return model_json(R"("type": "vq", "head_dim": 5, )" + options, layers);
+  return small_model_json(R"("type": "vq", "head_dim": 5, )" + options, layers);
 }
 
 const std::vector<std::string> kVariants = {
@@ -42,13 +36,6 @@ TraceOptions evaluation(bool grads = false) {
   options.grads = grads;
   options.inside = true;
   return options;
-}
-
-void check_same(const TraceOutput& a, const TraceOutput& b, double tolerance) {
-  check_close("logits", a.logits.values, b.logits.values, tolerance);
-  for (const auto& [name, gradient] : a.grads) {
-    check_close(name, gradient.values, b.grads.at(name).values, tolerance);
-  }
 }
 
 std::vector<int32_t> integers(TestModel& m, const std::string& name) {
@@ -270,13 +257,13 @@ TEST_CASE("long documents are evaluated in the linear form, with the same result
 
 TEST_CASE("before quantize_after vq is attention and the codebook is not reached", "[vq][fast]") {
   const std::string heads = R"("head_dim": 5, "num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3)";
-  TestModel plain(model_json(R"("type": "attention", "qk_norm": "l2", )" + heads), DType::f64, 3, 0.4);
-  TestModel m(model_json(R"("type": "vq", "codebook_size": 5, "quantize_after": 7, )" + heads), DType::f64, 4, 0.4);
+  TestModel plain(small_model_json(R"("type": "attention", "qk_norm": "l2", )" + heads), DType::f64, 3, 0.4);
+  TestModel m(small_model_json(R"("type": "vq", "codebook_size": 5, "quantize_after": 7, )" + heads), DType::f64, 4, 0.4);
   m.copy_from(plain);
   TraceInput input = tokens(2, 19);
   set_documents(input, {{19}, {8, 11}});
   const TraceOutput expected = plain.run(input), before = m.run(input, training(6));
-  check_same(before, expected, 1e-12);
+  check_same_outputs(before, expected, 1e-12);
   CHECK(before.grads.count("blocks.0.mixer.codebook") == 0);
   const auto& ids = before.inside.at("blocks.0.mixer.assign").integers;
   CHECK(std::all_of(ids.begin(), ids.end(), [](int64_t id) { return id == -1; }));
@@ -485,7 +472,7 @@ TEST_CASE("vq in fp32 agrees with fp64 under replay", "[vq][fast]") {
       TraceOptions options = is_training ? training() : evaluation();
       const TraceOutput expected = wide.run(input, options);
       options.forced = expected.inside;
-      check_same(narrow.run(input, options), expected, 1e-5);  // the fp32 rule of the layer pages
+      check_same_outputs(narrow.run(input, options), expected, 1e-5);  // the fp32 rule of the layer pages
     }
   }
 }

@@ -1,0 +1,40 @@
+#pragma once
+// A pass of ovq or kvm over [B, T, ...]: its units, one row of the batch and kv head each, run in parallel.
+#include "core/parallel.h"
+#include "core/tensor.h"
+
+namespace hebb::cpu {
+
+/// Sizes and place of a unit.
+struct DictionaryUnit {
+  int64_t length_, heads_, kv_heads_, d_, dv_, chunk_, row_, kv_head_;
+  const int32_t* doc_start_;  // [T]
+
+  template <class Args>
+  DictionaryUnit(const Args& a, int64_t unit)
+      : length_(a.q.size(1)),
+        heads_(a.q.size(2)),
+        kv_heads_(a.k.size(2)),
+        d_(a.q.size(3)),
+        dv_(a.v.size(3)),
+        chunk_(a.rule.chunk),
+        row_(unit / kv_heads_),
+        kv_head_(unit % kv_heads_),
+        doc_start_(a.doc_start.template as<int32_t>() + row_ * length_) {}
+
+  /// Calls f(first token, end) for the documents of the row.
+  template <class F> void each_document(F&& f) const {
+    for (int64_t t = 0, end = 0; t < length_; t = end) {
+      while (end < length_ && doc_start_[end] == doc_start_[t]) { ++end; }
+      f(t, end);
+    }
+  }
+};
+
+template <class Unit, class Args> void run_units(const Args& a) {
+  parallel_for(a.k.size(0) * a.k.size(2), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; ++unit) { Unit(a, unit).run(); }
+  });
+}
+
+}  // namespace hebb::cpu
