@@ -16,6 +16,7 @@ struct NativeStream {
   cudaStream_t stream = nullptr;
   void* workspace = nullptr;
   cublasLtHandle_t blas = nullptr;
+  bool allows_tf32 = false;  // in products of fp32
 };
 
 /// Of a stream that create_stream() did not make: the default stream of the process.

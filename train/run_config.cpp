@@ -70,10 +70,12 @@ void machine_fields(Fields& f, TrainConfig& c) {
       .min(0)
       .max(1)
       .help("1: ranks share the optimizer's memory. May differ when a run is resumed.");
-  f.field("deterministic", c.deterministic).help("GPU: false permits kernels whose sums change from run to run.");
-  f.field("allow_tf32", c.allow_tf32).help("GPU: TF32 in matrix products of fp32.");
-  f.field("cuda_graphs", c.cuda_graphs).help("GPU: launch steps as graphs. May differ when a run is resumed.");
-  f.field("autotune", c.autotune).help("GPU: choose among kernels by a measurement. May differ when a run is resumed.");
+  f.field("deterministic", c.deterministic).help("GPU: false permits kernels whose sums change from run to run; there are none yet.");
+  f.field("allow_tf32", c.allow_tf32).help("GPU: matrix products of fp32 round their operands to TF32.");
+  f.field("cuda_graphs", c.cuda_graphs).help(
+      "GPU: permits launching steps as graphs, with the same bits; no step is launched so yet. May differ when a run is resumed.");
+  f.field("autotune", c.autotune).help(
+      "GPU: permits choosing among kernels by a measurement; none is made yet. May differ when a run is resumed.");
   f.field("peak_tflops", c.peak_tflops).above(0).unit("TFLOP/s").help(
       "Dense peak of the device, for mfu. Default: from a table of devices. May differ when a run is resumed.");
 }

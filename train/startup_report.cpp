@@ -94,6 +94,7 @@ std::string describe_run(const RunConfig& config, const TrainMemory& memory) {
   const TrainConfig& t = config.train;
   std::string text = format("device: %s, %d threads, precision %s", device_name(memory.stream.device), threads(),
                             t.precision->c_str());
+  if (memory.stream.on_gpu() && *t.precision == "fp32" && t.allow_tf32) { text += ", TF32 in matrix products"; }
   text += t.device == "auto" ? " (train.device is auto)\n" : "\n";
   for (const std::string& name : config.model.unused()) {
     text += "model.layers." + name + " is used by no block\n";

@@ -1,5 +1,6 @@
 #include "train/train_memory.h"
 
+#include "kernels/gemm.h"
 #include "train/device.h"
 
 namespace hebb {
@@ -18,6 +19,7 @@ TrainMemory::TrainMemory(const RunConfig& config, DeviceKind device, int64_t res
     : state(device, "model and optimizer memory"), work(device, "work memory"), model(config.model) {
   stream.device = device;
   stream.counted = device_of(config, !stream.counting());
+  allow_tf32(stream, config.train.allow_tf32);
   state.reserve(reserve_state);
   work.reserve(reserve_work);
   model.set_recompute(recompute_mode(config.train.recompute));

@@ -40,9 +40,12 @@ cublasLtMatrixLayout_t layout_of(const ColumnMajor& matrix) {
   return layout;
 }
 
-void describe(Plan& plan, const Gemm& g) {
+bool in_tf32(const NativeStream& state, const Gemm& g) { return state.allows_tf32 && g.a.dtype == DType::f32; }
+
+void describe(Plan& plan, const NativeStream& state, const Gemm& g) {
   const ColumnMajorProduct product = column_major(g);
-  check(cublasLtMatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  const cublasComputeType_t compute = in_tf32(state, g) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check(cublasLtMatmulDescCreate(&plan.operation, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
   const cublasOperation_t left = product.left.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t right = product.right.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)), "transposition");
@@ -80,12 +83,12 @@ void choose(Plan& plan, NativeStream& state, const Gemm& g, int64_t workspace_by
   plan.algorithm = best.algo;
 }
 
-using Key = std::array<int64_t, 15>;
+using Key = std::array<int64_t, 16>;
 
 Key key_of(NativeStream& state, const Gemm& g) {
   return {reinterpret_cast<int64_t>(state.blas), g.m, g.n, g.k, g.ldc, g.lda, g.ldb, g.trans_a, g.trans_b,
           static_cast<int64_t>(g.c.dtype), static_cast<int64_t>(g.a.dtype), static_cast<int64_t>(g.b.dtype),
-          alignment_of(g.c), alignment_of(g.a), alignment_of(g.b)};
+          alignment_of(g.c), alignment_of(g.a), alignment_of(g.b), in_tf32(state, g)};
 }
 
 /// Plans by shape: the heuristic takes longer than a small product. Kept for the life of the process.
@@ -96,7 +99,7 @@ const Plan& plan_of(NativeStream& state, const Gemm& g, int64_t workspace_bytes)
   const auto [entry, is_new] = plans.try_emplace(key_of(state, g));
   if (is_new) {
     try {
-      describe(entry->second, g);
+      describe(entry->second, state, g);
       choose(entry->second, state, g, workspace_bytes);
     } catch (...) {
       plans.erase(entry);
@@ -107,6 +110,8 @@ const Plan& plan_of(NativeStream& state, const Gemm& g, int64_t workspace_bytes)
 }
 
 }  // namespace
+
+void allow_tf32(Stream& stream, bool allow) { native(stream).allows_tf32 = allow; }
 
 void run(Stream& stream, const Gemm& g) {
   HEBB_ASSERT(g.a.dtype == g.b.dtype && (g.a.dtype == g.c.dtype || g.c.dtype == DType::f32));

@@ -120,6 +120,24 @@ void check_gemm(bool trans_a, bool trans_b, bool accumulate) {
   CHECK(relative_error(c_out.values(), expected) < kTolerance<Out>);
 }
 
+TEST_CASE("products of fp32 round their operands to TF32 where that is allowed", "[fast]") {
+  constexpr int64_t n = 6, k = 50;
+  const auto a = random_values<float>(n * k, 1), b = random_values<float>(n * k, 2);
+  TestStream stream;
+  DeviceArray<float> a_in(a), b_in(b), c_out(std::vector<float>(n * n));
+  const auto product = [&](bool allow) {
+    device::allow_tf32(stream, allow);
+    device::run(stream, hebb::Gemm{.c = c_out.tensor(), .a = a_in.tensor(), .b = b_in.tensor(), .m = n, .n = n, .k = k, .ldc = n,
+                                   .lda = k, .ldb = k, .trans_a = false, .trans_b = true, .accumulate = false, .alpha = 1});
+    return c_out.values();
+  };
+  const std::vector<double> exact = product(false), rounded = product(true);
+  const double error = relative_error(rounded, exact);
+  CHECK(error < 1e-3);  // 2 operands of 10 bits: 2^-10 a term
+  CHECK(error > 1e-5);
+  CHECK(product(false) == exact);
+}
+
 TEST_CASE("the stand-in for cuBLASLt multiplies with strides and transpositions", "[fast]") {
   const bool trans_a = GENERATE(false, true), trans_b = GENERATE(false, true), accumulate = GENERATE(false, true);
   both_ways([&] {

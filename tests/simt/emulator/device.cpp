@@ -15,6 +15,7 @@ constexpr int64_t kWorkspaceBytes = int64_t{256} << 10;  // small, so that work 
 struct NativeStream {
   simt::Stream* stream;
   void* workspace;
+  bool allows_tf32 = false;
 };
 
 NativeStream* make_native_stream() { return new NativeStream{simt::create_stream(), simt::allocate(kWorkspaceBytes)}; }
@@ -96,9 +97,18 @@ void store(bf16& to, float value) {
   to.bits = static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 
+/// The nearest number with 10 bits of mantissa, as tensor cores read fp32.
+float as_tf32(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  bits = (bits + 0xFFFu + (bits >> 13 & 1u)) & ~0x1FFFu;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
 /// Stands in for cuBLASLt, from the same column-major description, with fp32 accumulation.
 template <class In, class Out>
-void multiply(const Gemm& g) {
+void multiply(const Gemm& g, bool in_tf32) {
   const ColumnMajorProduct p = column_major(g);
   const auto at = [](const ColumnMajor& m, int64_t i, int64_t j) {
     const int64_t row = m.is_transposed ? j : i, column = m.is_transposed ? i : j;
@@ -109,7 +119,8 @@ void multiply(const Gemm& g) {
     for (int64_t i = 0; i < p.out.rows; ++i) {
       float sum = 0;
       for (int64_t l = 0; l < g.k; ++l) {
-        sum += at(p.left, i, l) * at(p.right, l, j);
+        const float x = at(p.left, i, l), y = at(p.right, l, j);
+        sum += in_tf32 ? as_tf32(x) * as_tf32(y) : x * y;
       }
       const int64_t to = j * p.out.stride + i;
       store(g.c.as<Out>()[to], static_cast<float>(g.alpha) * sum + (g.accumulate ? load<Out>(g.c, to) : 0.0f));
@@ -119,15 +130,17 @@ void multiply(const Gemm& g) {
 
 }  // namespace
 
+void allow_tf32(Stream& stream, bool allow) { native(stream).allows_tf32 = allow; }
+
 void run(Stream& stream, const Gemm& g) {
   HEBB_ASSERT(g.a.dtype == g.b.dtype && (g.a.dtype == g.c.dtype || g.c.dtype == DType::f32));
-  simt::enqueue(native(stream).stream, [g] {
+  simt::enqueue(native(stream).stream, [g, allows_tf32 = native(stream).allows_tf32] {
     if (g.a.dtype == DType::f32) {
-      multiply<float, float>(g);
+      multiply<float, float>(g, allows_tf32);
     } else if (g.c.dtype == DType::f32) {
-      multiply<bf16, float>(g);
+      multiply<bf16, float>(g, false);
     } else {
-      multiply<bf16, bf16>(g);
+      multiply<bf16, bf16>(g, false);
     }
   });
 }

@@ -1,0 +1,44 @@
+// `train.allow_tf32` on the device "cuda" (a GPU, or the SIMT emulator).
+#include "core/cuda_device.h"
+#include "tests/train/run_fixture.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+RunConfig small_run(bool allow_tf32) {
+  Json json = parse_json(R"({"name": "tf32",
+    "model": {"vocab_size": 31, "hidden_size": 24, "num_layers": 2,
+      "layers": {"att": {"type": "attention", "num_heads": 2, "head_dim": 8, "rope": {"theta": 100.0}},
+                 "mlp": {"type": "swiglu", "intermediate_size": 40}},
+      "pattern": [{"mixer": "att", "ffn": "mlp"}]},
+    "data": {"sources": [{"type": "synthetic", "task": "mqar", "seed": 1, "vocab": 31, "pairs": 3}]},
+    "train": {"steps": 3, "batch_size": 4, "sequence_length": 16, "device": "cuda", "precision": "fp32", "log_every": 1},
+    "optimizer": {"lr": 0.01}})", "tf32.json");
+  json.find("train")->set("allow_tf32", Json(allow_tf32));
+  RunConfig config;
+  Fields::read(json, "", config);
+  resolve(config, {});
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("allow_tf32 rounds the operands of fp32 products in that run, and only there") {
+  if (cuda::device_count() == 0) {
+    WARN("no usable GPU: nothing was tested");
+    return;
+  }
+  const TempFolder folder;
+  Heard heard;
+  REQUIRE(run_in(folder / "exact", small_run(false)) == 0);
+  REQUIRE(run_in(folder / "rounded", small_run(true), heard) == 0);
+  REQUIRE(run_in(folder / "again", small_run(false)) == 0);
+  CHECK(heard.has("TF32 in matrix products"));
+  const std::vector<double> exact = metric(folder / "exact", "loss"), rounded = metric(folder / "rounded", "loss");
+  REQUIRE(rounded.size() == 3);
+  CHECK(rounded != exact);
+  for (size_t i = 0; i < 3; ++i) { CHECK(std::abs(rounded[i] - exact[i]) < 5e-3); }  // 2^-11 an operand, three steps of lr 0.01
+  CHECK(metric(folder / "again", "loss") == exact);
+}
