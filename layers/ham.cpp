@@ -78,7 +78,7 @@ class Ham final : public Layer {
     return pass.inspector != nullptr && pass.inspector->force(name_ + ".mask") != nullptr;
   }
   Var attend(Pass& pass, const Projections& raw, DType dtype, Var factor, const HamSelection& selection, HamState* s) const;
-  Var gated(Pass& pass, Var o, Var z, Var gate, const Path& path) const;
+  Var gated(Pass& pass, Var o, Var z, Var gate, const Path& path, DType dtype) const;
   std::vector<Var> unused(Pass& pass, Var score) const;
   void shift(Pass& pass, const Projections& raw, HamState& s) const;
   void note(Pass& pass, const HamReadings& readings);
@@ -304,7 +304,7 @@ Ham::Reading Ham::recur(Pass& pass, Var x, const Projections& raw, HamState* s) 
   const DeltaProbe probe{value, prediction};
   Reading r;
   r.decay = in.a;
-  r.o = convert(tape, gated_delta(pass, in, delta_, s != nullptr ? &s->delta : nullptr, probe), tape.dtype(x));  // [N, dV]
+  r.o = gated_delta(pass, in, delta_, s != nullptr ? &s->delta : nullptr, probe);  // [N, dV]
   if (s != nullptr) {
     for (auto* conv : {&s->delta.q, &s->delta.k, &s->delta.v}) { conv->reset(); }
   }
@@ -331,9 +331,10 @@ Var Ham::attend(Pass& pass, const Projections& raw, DType dtype, Var factor, con
                    selection.visible(), scale);
 }
 
-Var Ham::gated(Pass& pass, Var o, Var z, Var gate, const Path& path) const {
+/// In the given type, which z and gate have; o may be fp32.
+Var Ham::gated(Pass& pass, Var o, Var z, Var gate, const Path& path, DType dtype) const {
   const Var y = gated_norm(pass.tape, o, z, pass.param(*path.o_norm), path.heads.value_head_dim, eps_,
-                           z ? gate_ : HeadGate::none);
+                           z ? gate_ : HeadGate::none, false, dtype);
   return gate ? sigmoid_gate(pass.tape, y, gate, config_.gates == "head" ? path.heads.num_heads : 1) : y;
 }
 
@@ -372,14 +373,14 @@ Var Ham::forward(Pass& pass, Var x, LayerState* state) {
   readings.selected = selection.selected;
   if (rnn_.gate != nullptr) { readings.rnn_gate = project(pass, x, rnn_.gate); }
   const Var z = g_proj_ != nullptr ? project(pass, x, g_proj_) : Var{};
-  Var y = gated(pass, reading.o, z, readings.rnn_gate, rnn_);  // [N, dV]
+  Var y = gated(pass, reading.o, z, readings.rnn_gate, rnn_, tape.dtype(x));  // [N, dV]
   if (how.selecting == Selecting::none && !is_forced(pass)) {
     reach(tape, unused(pass, reading.score));
   } else {
     if (kv_.gate != nullptr) { readings.kv_gate = project(pass, x, kv_.gate); }
     const Var factor = config_.router.learned() ? reading.score : Var{};
     const Var o = attend(pass, raw, tape.dtype(x), factor, selection, s);
-    y = residual_add(tape, y, gated(pass, o, {}, readings.kv_gate, kv_), 1.0);
+    y = residual_add(tape, y, gated(pass, o, {}, readings.kv_gate, kv_, tape.dtype(x)), 1.0);
   }
   if (s != nullptr) { shift(pass, raw, *s); }
   note(pass, readings);

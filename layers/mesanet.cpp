@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "layers/model_config.h"
-#include "layers/ops/convert.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/mesa.h"
@@ -144,10 +143,10 @@ Var Mesanet::forward(Pass& pass, Var x, LayerState* state) {
   in.q_bias = param(q_bias_);
   in.k_bias = param(k_bias_);
   in.lambda_raw = param(lambda_raw_);
-  const Var o = convert(tape, mesa(pass, in, mesa_, state != nullptr ? &static_cast<State*>(state)->mesa : nullptr, name_),
-                        tape.dtype(x));
+  const Var o = mesa(pass, in, mesa_, state != nullptr ? &static_cast<State*>(state)->mesa : nullptr, name_);
   const Var z = g_proj_ != nullptr ? linear(tape, x, param(g_proj_)) : Var{};
-  return linear(tape, gated_norm(tape, o, z, param(o_norm_), mesa_.value_dim, eps_, gate_), param(o_proj_));
+  const Var y = gated_norm(tape, o, z, param(o_norm_), mesa_.value_dim, eps_, gate_, false, tape.dtype(x));
+  return linear(tape, y, param(o_proj_));
 }
 
 double Mesanet::flops_per_token(int64_t) const {

@@ -4,7 +4,6 @@
 
 #include "layers/gdn.h"
 #include "layers/model_config.h"
-#include "layers/ops/convert.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/norm.h"
@@ -183,8 +182,7 @@ Var Sdm::forward(Pass& pass, Var x, LayerState* state) {
   in.a_log = pass.param(*a_log_);
   in.dt_bias = pass.param(*dt_bias_);
   in.memory = memory_ != nullptr ? pass.param(*memory_) : Var{};
-  Var y = convert(tape, sparse_delta(pass, in, delta_, state != nullptr ? &static_cast<State*>(state)->delta : nullptr,
-                       name_), tape.dtype(x));  // [N, H D]
+  Var y = sparse_delta(pass, in, delta_, state != nullptr ? &static_cast<State*>(state)->delta : nullptr, name_);  // [N, H D]
   Var weight = norm_weight_ != nullptr ? pass.param(*norm_weight_) : Var{};
   if (norm_bias_ != nullptr) {
     const Shape flat = tape.shape(y), by_head{flat[0] * delta_.heads, delta_.value_dim};
@@ -192,7 +190,7 @@ Var Sdm::forward(Pass& pass, Var x, LayerState* state) {
     weight = {};
   }
   const Var z = gate_ != HeadGate::none ? project(pass, x, g_) : Var{};
-  return project(pass, gated_norm(tape, y, z, weight, delta_.value_dim, eps_, gate_), o_);
+  return project(pass, gated_norm(tape, y, z, weight, delta_.value_dim, eps_, gate_, false, tape.dtype(x)), o_);
 }
 
 double Sdm::flops_per_token(int64_t) const {

@@ -5,11 +5,13 @@
 // The chunked gated delta rule on tensor cores, forward: one block a row, value head and slice of 64 value channels walks over the
 // chunks, with all matrices of a chunk in shared memory and the state's slice in registers. Slices compute the products of keys and
 // queries again: no scratch in global memory, and dv / 64 times the blocks.
-// Precision: operands are bf16, sums fp32. What feeds back into the state is split in two bf16 (16 bits): the state that keys read, and
-// what is written. The triangular system is solved in fp32 on the plain cores.
-// FLOPs of a chunk of 64 tokens and a slice: 2 64 (2 64 dk + 5 64 dk + 64^2) on tensor cores, 64^3 in the solve. Bound: latency of the
-// chunk's phases; HBM: q, k once a slice, v, o once. 110 KB shared, 128 registers
-// and, with keys of more than 64, 60 bytes of spills: 2 blocks an SM.
+// Precision: operands are bf16, sums fp32. What the kernel computes itself and multiplies again is split in two bf16 (16 bits): the
+// state, what is written to it, P and delta. The triangular system is solved in fp32 on the plain cores. So nothing but inputs and
+// outputs is rounded to 8 bits. With P, delta and the state that queries read in one bf16 each, answers that nearly cancel before a norm
+// keep the rounding of their terms, and gradients of decays are off by up to 0.13 instead of 0.03 (tests/device/bf16_test.cpp).
+// FLOPs of a chunk of 64 tokens and a slice: 2 64 (8 64 dk + 3 40 64) on tensor cores, a fifth of them for those three lower parts, and
+// 64^3 in the solve. Bound: latency of the chunk's phases; HBM: q, k once a slice, v, o once. 110 KB shared, 128 registers and, with
+// keys of more than 64, 52 bytes of spills: 2 blocks an SM.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 
@@ -49,8 +51,11 @@ struct Shared {
     TileOf<kChunk, kWidth> queries;
     float errors[kChunk][kSlice + 4];  // once the queries are used: E, spec 20 section 5
   };
-  TileOf<kChunk, kSlice> values;
-  TileOf<kWidth, kSlice> state[2];  // before the chunk, in two parts
+  union {
+    TileOf<kChunk, kSlice> values;
+    TileOf<kChunk, kSlice> rest;  // once the values are used: what delta's bf16 lack
+  };
+  TileOf<kWidth, kSlice> state[2];  // before the chunk, in two parts; once it is read: P
   union {
     Four lower[kChunk][kChunk / 4 + 1];  // the system's matrix below its diagonal
     TileOf<kChunk, kSlice> writes[2];    // once it is solved: e^(gam_last - gam) delta in two parts
@@ -134,16 +139,17 @@ __device__ __forceinline__ void decay_products(float (&products)[1][8][4], const
   }
 }
 
-/// sums += 16 rows of kWidth x state.
+/// sums += 16 rows of kWidth x state, of which both parts.
 template <int kWidth>
 __device__ __forceinline__ void read_state(float (&sums)[1][8][4], const bf16* rows,
-                                           const TileOf<kWidth, kSlice>& state HEBB_WHERE_PARAMETER) {
+                                           const TileOf<kWidth, kSlice> (&state)[2] HEBB_WHERE_PARAMETER) {
   const int lane = lane_number();
   uint32_t left[1][1][4];
   HEBB_UNROLL
   for (int c = 0; c < kWidth; c += 16) {
     load_matrices<4, false>(left[0][0], rows + lane % 16 * kStride<kWidth> + lane / 16 * 8 + c HEBB_WHERE_ARGUMENT);
-    attention_mma::add_weighted_rows<kSlice>(sums, left, state.data + c * kStride<kSlice> HEBB_WHERE_ARGUMENT);
+    attention_mma::add_weighted_rows<kSlice>(sums, left, state[0].data + c * kStride<kSlice> HEBB_WHERE_ARGUMENT);
+    attention_mma::add_weighted_rows<kSlice>(sums, left, state[1].data + c * kStride<kSlice> HEBB_WHERE_ARGUMENT);
   }
 }
 
@@ -191,16 +197,32 @@ struct Split {
   __device__ explicit Split(float value) : high(round_to_bf16(value)), low(round_to_bf16(value - to_float(high))) {}
 };
 
-/// delta = beta E, and what it writes at the chunk's end.
+/// delta = beta E, and what it writes at the chunk's end, in two parts each.
 template <int kWidth>
 __device__ __forceinline__ void split_writes(Shared<kWidth>& s) {
   for (int i = static_cast<int>(threadIdx.x); i < kChunk * kSlice; i += kThreads) {
     const int row = i / kSlice, c = i % kSlice, at = row * kStride<kSlice> + c;
     const float delta = s.beta[row] != 0 ? s.beta[row] * s.errors[row][c] : 0.0f;
-    const Split write(s.end[row] * delta);
-    s.delta.data[at] = round_to_bf16(delta);
+    const Split write(s.end[row] * delta), answer(delta);
+    s.delta.data[at] = answer.high;
+    s.rest.data[at] = answer.low;
     s.writes[0].data[at] = write.high;
     s.writes[1].data[at] = write.low;
+  }
+}
+
+/// sums += P delta for the warp's 16 rows, both in two parts; the product of the lower parts is below the rounding of the sums. Tokens
+/// behind the rows have no weight.
+template <int kWidth>
+__device__ __forceinline__ void read_writes(float (&sums)[1][8][4], const Shared<kWidth>& s, int first_row HEBB_WHERE_PARAMETER) {
+  const int lane = lane_number(), from = (first_row + lane % 16) * kStride<kSlice> + lane / 16 * 8;
+  for (int c = 0; c <= first_row; c += 16) {
+    uint32_t high[1][1][4], low[1][1][4];
+    load_matrices<4, false>(high[0][0], &s.state[0].data[from + c] HEBB_WHERE_ARGUMENT);
+    load_matrices<4, false>(low[0][0], &s.state[1].data[from + c] HEBB_WHERE_ARGUMENT);
+    attention_mma::add_weighted_rows<kSlice>(sums, high, s.delta.data + c * kStride<kSlice> HEBB_WHERE_ARGUMENT);
+    attention_mma::add_weighted_rows<kSlice>(sums, low, s.delta.data + c * kStride<kSlice> HEBB_WHERE_ARGUMENT);
+    attention_mma::add_weighted_rows<kSlice>(sums, high, s.rest.data + c * kStride<kSlice> HEBB_WHERE_ARGUMENT);
   }
 }
 
@@ -240,14 +262,10 @@ __device__ __forceinline__ void process(Shared<kWidth>& s, State<kWidth>& state,
   float products[1][8][4] = {}, reads[1][8][4] = {};
   attention_mma::multiply_rows<kWidth>(products, rows, s.keys.data HEBB_WHERE_ARGUMENT);
   if (has_state) {
-    read_state(reads, rows, s.state[0] HEBB_WHERE_ARGUMENT);
-    if (!answers) {
-      read_state(reads, rows, s.state[1] HEBB_WHERE_ARGUMENT);
-    }
+    read_state(reads, rows, s.state HEBB_WHERE_ARGUMENT);
   }
   decay_products(products, s, first_row, answers);
-  __syncthreads(HEBB_WHERE_HERE);         // nobody needs the queries and the state any more
-  bf16* const weights = s.state[0].data;  // P: registers are short
+  __syncthreads(HEBB_WHERE_HERE);  // nobody needs the queries and the state any more
   HEBB_UNROLL
   for (int i = 0; i < 32; i += 2) {
     const int row = first_row + lane_number() / 4 + i % 4 / 2 * 8, c = i / 4 * 8 + lane_number() % 4 * 2;
@@ -256,8 +274,11 @@ __device__ __forceinline__ void process(Shared<kWidth>& s, State<kWidth>& state,
     const float product = products[0][i / 4][i % 4], next_product = products[0][i / 4][i % 4 + 1];
     read *= start;
     next_read *= start;
-    if (answers) {
-      attention_mma::store_pair(&weights[row * kStride<kSlice> + c], pack_bf16(product, next_product));
+    if (answers) {  // registers are short
+      const uint32_t high = pack_bf16(product, next_product);
+      const float rest = product - attention_mma::first_of(high), next_rest = next_product - attention_mma::second_of(high);
+      attention_mma::store_pair(&s.state[0].data[row * kStride<kSlice> + c], high);
+      attention_mma::store_pair(&s.state[1].data[row * kStride<kSlice> + c], pack_bf16(rest, next_rest));
     } else {
       const uint32_t values = attention_mma::load_pair(&s.values.data[row * kStride<kSlice> + c]);
       s.lower[row][c / 4].x[c % 4] = product * s.beta[c];
@@ -273,7 +294,7 @@ __device__ __forceinline__ void process(Shared<kWidth>& s, State<kWidth>& state,
   split_writes(s);
   __syncthreads(HEBB_WHERE_HERE);
   if (answers) {
-    read_state<kSlice>(reads, weights + first_row * kStride<kSlice>, s.delta HEBB_WHERE_ARGUMENT);
+    read_writes(reads, s, first_row HEBB_WHERE_ARGUMENT);
     const int64_t stride = a.n.value_heads * a.n.value_dim;
     const auto token = [&](int row) { return first_row + row < length ? static_cast<int64_t>(first_row + row) : -1; };
     const float factors[2] = {a.scale, a.scale};

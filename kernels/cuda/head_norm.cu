@@ -68,10 +68,11 @@ __device__ __forceinline__ Gate gate_at(HeadGate kind, float z) {
   return kind == HeadGate::silu ? Gate{z * s, s * (1.0f + z * (1.0f - s))} : Gate{s, s * (1.0f - s)};
 }
 
-/// What forward and backward share: r, the tensor that is normed, is o or, gated first, o * gate.
-template <class T>
+/// What forward and backward share: r, the tensor that is normed, is o or, gated first, o * gate. O: type of o, T: of all else.
+template <class O, class T>
 struct GatedHeads {
-  const T *o, *z;
+  const O* o;
+  const T* z;
   const float* weight;
   int64_t width, heads;  // heads: of a token
   float eps;
@@ -92,10 +93,10 @@ struct GatedHeads {
   }
 };
 
-template <class T>
+template <class O, class T>
 struct GatedForward {
   T* y;
-  GatedHeads<T> in;
+  GatedHeads<O, T> in;
 
   __device__ void operator()(int64_t head, int lane) const {
     const bool normed = in.weight != nullptr;
@@ -111,12 +112,13 @@ struct GatedForward {
   }
 };
 
-template <class T>
+template <class O, class T>
 struct GatedBackward {
-  T *d_o, *d_z;
+  O* d_o;
+  T* d_z;
   float* partial;
   const T* d_y;
-  GatedHeads<T> in;
+  GatedHeads<O, T> in;
   int64_t tokens;
   bool accumulate_o, accumulate_z;
 };
@@ -126,9 +128,9 @@ constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in gated_norm_b
 
 /// One head: d_z, d_o and, added to sums [width], the weight's gradient; each lane has channels of its own. With n = r rstd and
 /// d_n = d_y weight (gate): d_r = rstd (d_n - n mean(n d_n)).
-template <class T>
-__device__ __forceinline__ void gated_backward_head(const GatedBackward<T>& a, int64_t head, int lane, float* sums) {
-  const GatedHeads<T>& in = a.in;
+template <class O, class T>
+__device__ __forceinline__ void gated_backward_head(const GatedBackward<O, T>& a, int64_t head, int lane, float* sums) {
+  const GatedHeads<O, T>& in = a.in;
   const bool normed = in.weight != nullptr;
   const float* const weight = in.weight + in.weights_from(head);
   float rstd = 1;
@@ -165,8 +167,8 @@ __device__ __forceinline__ void gated_backward_head(const GatedBackward<T>& a, i
 
 // Grid: blocks of tokens (gated_norm_blocks). Shared: sums of the weight's gradient, [8 warps][width], or [heads][width] for a weight of
 // all channels. A warp keeps to heads w, w + 8, ..., so that no two add to the same sum.
-template <class T>
-__global__ void __launch_bounds__(32 * kWarps) gated_backward_kernel(GatedBackward<T> a) {
+template <class O, class T>
+__global__ void __launch_bounds__(32 * kWarps) gated_backward_kernel(GatedBackward<O, T> a) {
   HEBB_DYN_SHARED(raw);
   float* const sums = reinterpret_cast<float*>(raw);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -202,23 +204,37 @@ __global__ void __launch_bounds__(32 * kWarps) gated_backward_kernel(GatedBackwa
   }
 }
 
-template <class T, class Args>
-GatedHeads<T> gated_heads(const Args& a) {
+template <class O, class T, class Args>
+GatedHeads<O, T> gated_heads(const Args& a) {
   const int64_t heads = a.o.numel() / a.o.size(0) / a.head_dim;
-  return {.o = a.o.template as<T>(), .z = a.z.template as<T>(), .weight = a.weight.template as<float>(), .width = a.head_dim,
+  return {.o = a.o.template as<O>(), .z = a.z.template as<T>(), .weight = a.weight.template as<float>(), .width = a.head_dim,
           .heads = heads, .eps = static_cast<float>(a.eps), .gate = a.gate, .gate_first = a.gate_first,
           .by_channel = a.weight.defined() && heads > 1 && a.weight.numel() == heads * a.head_dim};
 }
 
-template <class T>
+template <class O, class T>
 void backward(Stream& stream, const GatedNormBackward& a) {
   const int64_t tokens = a.o.size(0), blocks = gated_norm_blocks(tokens);
-  const GatedBackward<T> g{.d_o = a.d_o.as<T>(), .d_z = a.d_z.as<T>(), .partial = a.partial.as<float>(), .d_y = a.d_y.as<T>(),
-                           .in = gated_heads<T>(a), .tokens = tokens, .accumulate_o = a.accumulate_o, .accumulate_z = a.accumulate_z};
+  const GatedBackward<O, T> g{.d_o = a.d_o.as<O>(), .d_z = a.d_z.as<T>(), .partial = a.partial.as<float>(), .d_y = a.d_y.as<T>(),
+                           .in = gated_heads<O, T>(a), .tokens = tokens, .accumulate_o = a.accumulate_o, .accumulate_z = a.accumulate_z};
   const int64_t rows = !a.weight.defined() ? 0 : g.in.by_channel ? g.in.heads : kWarps;
-  HEBB_LAUNCH(gated_backward_kernel<T>, blocks_for(blocks, 1), 32 * kWarps, rows * a.head_dim * static_cast<int64_t>(sizeof(float)),
+  HEBB_LAUNCH((gated_backward_kernel<O, T>), blocks_for(blocks, 1), 32 * kWarps, rows * a.head_dim * static_cast<int64_t>(sizeof(float)),
               stream, g);
   add_column_sums(stream, a.d_weight, a.partial, blocks);
+}
+
+/// f(zero of o's type, zero of y's type): both the same, or fp32 and bf16.
+template <class F>
+void dispatch_gated(DType o, DType y, F&& f) {
+  dispatch_float(o, [&](auto zero) {
+    if constexpr (std::is_same_v<decltype(zero), float>) {
+      if (y == DType::bf16) {
+        f(zero, bf16{});
+        return;
+      }
+    }
+    f(zero, zero);
+  });
 }
 
 }  // namespace
@@ -240,16 +256,16 @@ void run(Stream& stream, const L2NormBackward& a) {
 }
 
 void run(Stream& stream, const GatedNormForward& a) {
-  dispatch_float(a.o.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    each_warp("gated_norm_forward", stream, a.o.numel() / a.head_dim,
-              GatedForward<T>{a.y.as<T>(), gated_heads<T>(a)});
+  dispatch_gated(a.o.dtype, a.y.dtype, [&](auto o, auto y) {
+    using O = decltype(o);
+    using T = decltype(y);
+    each_warp("gated_norm_forward", stream, a.o.numel() / a.head_dim, GatedForward<O, T>{a.y.as<T>(), gated_heads<O, T>(a)});
   });
 }
 
 void run(Stream& stream, const GatedNormBackward& a) {
   if (a.o.numel() > 0) {
-    dispatch_float(a.o.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+    dispatch_gated(a.o.dtype, a.d_y.dtype, [&](auto o, auto y) { backward<decltype(o), decltype(y)>(stream, a); });
   }
 }
 

@@ -1,5 +1,7 @@
 #include "layers/ops/head_norm.h"
 
+#include "layers/ops/convert.h"
+
 namespace hebb {
 namespace {
 
@@ -51,11 +53,14 @@ Var l2_norm(Tape& tape, Var x, int64_t head_dim) {
   return n;
 }
 
-Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate, bool gate_first) {
+Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double eps, HeadGate gate, bool gate_first,
+               std::optional<DType> dtype) {
   HEBB_ASSERT(static_cast<bool>(z) == (gate != HeadGate::none));
+  const DType type = dtype.value_or(tape.dtype(o));
   if (!z && !weight) {
-    return o;
+    return convert(tape, o, type);
   }
+  HEBB_ASSERT(!z || tape.dtype(z) == type);
   GatedNormNode node;
   node.o = o;
   node.z = z;
@@ -64,7 +69,7 @@ Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double ep
   node.eps = eps;
   node.gate = gate;
   node.gate_first = gate_first;
-  node.y = tape.output(tape.shape(o), tape.dtype(o), "gated norm");
+  node.y = tape.output(tape.shape(o), type, "gated norm");
   run(tape.stream(), GatedNormForward{tape.value(node.y), tape.value(o), z ? tape.value(z) : Tensor{},
                                       weight ? tape.value(weight) : Tensor{}, head_dim, eps, gate, gate_first});
   const Var y = node.y;

@@ -1,6 +1,6 @@
 // Whole models in bf16 on the device "cuda" (a GPU, or the SIMT emulator) against the CPU in fp64, from the same weights.
 #include "core/bfloat.h"
-#include "core/cuda_device.h"
+#include "tests/device/device.h"
 #include "tests/layers/harness.h"
 #include "tests/train/run_fixture.h"
 #include "train/micro_batch.h"
@@ -10,14 +10,6 @@ using namespace hebb;
 using namespace hebb::testing;
 
 namespace {
-
-bool has_device() {
-  if (cuda::device_count() == 0) {
-    WARN("no usable GPU: nothing was tested");
-    return false;
-  }
-  return true;
-}
 
 double rms(const std::vector<double>& x) {
   double sum = 0;
@@ -59,27 +51,46 @@ double rms_difference(std::vector<double> a, const std::vector<double>& b) {
   return rms(a);
 }
 
-/// Rounds the matrices of a model in fp64.
-void round_matrices(TestModel& m) {
-  for (const auto& p : m.model->params().all()) {
-    if (p->is_matrix()) {
-      std::vector<double> values = m.get(*p);
-      for (double& x : values) {
-        x = static_cast<double>(widened(nearest_bf16(static_cast<float>(x))));
+/// What makes a case fit to judge bf16: where rounding the inputs alone breaks a limit, it says nothing about the code. The gradients
+/// of temperatures and decays are sums over all tokens that come out near 0 by accident, and answers that vanish before they are normed
+/// multiply all rounding. So the seeds are such that, in fp64, noise of 1/400 in all matrices (what bf16 adds up to in such a model)
+/// moves no gradient by more than 0.03 of its rms; the shifts keep answers away from 0.
+struct Conditions {
+  uint64_t seed = 3;
+  std::vector<std::pair<std::string, double>> shifts;  // added to parameters whose name ends like that
+};
+
+void apply(const Conditions& conditions, TestModel& m) {
+  for (const auto& [suffix, shift] : conditions.shifts) {
+    int found = 0;
+    for (const auto& p : m.model->params().all()) {
+      if (p->name().ends_with(suffix)) {
+        std::vector<double> values = m.get(*p);
+        for (double& x : values) {
+          x += shift;
+        }
+        m.set(*p, values);
+        ++found;
       }
-      m.set(*p, values);
     }
+    REQUIRE(found > 0);
   }
 }
 
-/// Logits and loss within 2e-2 of the largest entry, or twice what rounding the matrices alone does to the model in fp64: some of these
-/// models amplify. Gradients by the ratio of rms error to rms, 5e-2; those that are small because terms cancel against 3e-3 of all
-/// gradients. Discrete decisions are those of the fp64 model: rounding may turn near ties.
-void check_model(const std::string& layers, const std::string& pattern, const std::string& model = "", int64_t length = 67) {
+constexpr double kLogits = 2e-2;     // of the largest entry; likewise the loss
+constexpr double kGradients = 5e-2;  // rms of the error / rms
+/// Gradients that are 0 but for rounding (what all keys share cancels in the softmax), against the rms of all gradients: of the terms
+/// that cancel, each rounded to 2^-9, 2e-3 remain.
+constexpr double kZeros = 2e-3;
+
+/// Discrete decisions are those of the fp64 model: rounding may turn near ties.
+void check_model(const std::string& layers, const std::string& pattern, const Conditions& conditions = {}, const std::string& model = "",
+                 int64_t length = 67) {
   CAPTURE(layers, length);
   const std::string json = R"({"vocab_size": 61, "hidden_size": 72, "num_layers": 2, )" + model + R"("layers": {
       "mlp": {"type": "swiglu", "intermediate_size": 88},)" + layers + R"(}, "pattern": )" + pattern + "}";
-  TestModel expected(json, DType::f64, 3, 0.1), with_rounded(json, DType::f64, 3, 0.1);
+  TestModel expected(json, DType::f64, conditions.seed, 0.1);
+  apply(conditions, expected);
   TraceInput input = random_input(2, length, 61);
   input.doc_ids = documents({length, 3, 1, length - 24, 20});  // a row of one document, a row of four
   for (int64_t t = 0; t < length; t += 5) {
@@ -94,12 +105,9 @@ void check_model(const std::string& layers, const std::string& pattern, const st
       options.forced[name] = record;
     }
   }
-  round_matrices(with_rounded);
-  const TraceOutput rounded = with_rounded.run(input, options);
   const TraceOutput a = trace(*tested.model, tested.stream, tested.arena, input, options);
-  const double amplified = 2 * compare(rounded.logits.values, b.logits.values).relative();
-  check_close("logits", a.logits.values, b.logits.values, std::max(2e-2, amplified));
-  check_close("loss", {a.loss}, {b.loss}, 2e-2);
+  check_close("logits", a.logits.values, b.logits.values, kLogits);
+  check_close("loss", {a.loss}, {b.loss}, kLogits);
   double all = 0;
   for (const auto& [name, gradient] : b.grads) {
     all = std::hypot(all, rms(gradient.values));
@@ -109,7 +117,7 @@ void check_model(const std::string& layers, const std::string& pattern, const st
     REQUIRE(a.grads.count(name) == 1);
     const double size = rms(gradient.values), error = rms_difference(a.grads.at(name).values, gradient.values);
     INFO(name << ": rms " << size << ", of the error " << error << ", ratio " << error / size << ", all gradients " << all);
-    CHECK(error <= std::max(5e-2 * size, 3e-3 * all));
+    CHECK(error <= (size > 1e-9 * all ? kGradients * size : kZeros * all));
   }
 }
 
@@ -121,14 +129,18 @@ TEST_CASE("attention in bf16 equals the CPU in fp64 within the rounding of its o
   if (!has_device()) {
     return;
   }
-  const std::string size = GENERATE(as<std::string>(), R"("num_heads": 2, "num_kv_heads": 1, "head_dim": 64)",
-                                    R"("num_heads": 1, "head_dim": 128)");
-  const std::string options = GENERATE(as<std::string>(), R"("rope": {"theta": 10000.0})",
-                                       R"("qk_norm": "rms", "gate": "element", "window": 20)",
-                                       R"("qk_norm": "l2", "gate": "head", "token_shift": true, "rope": {"theta": 100.0, "dims": 24})",
-                                       R"("qk_norm": "layer", "value_residual": "gated", "value_residual_rank": 5)",
-                                       R"("value_residual": "lambda", "value_residual_source": "embedding")");
-  check_model(R"("x": {"type": "attention", )" + size + ", " + options + "}", kOnePattern);
+  struct Case {
+    std::string options;
+    uint64_t small, large;  // seeds for the two sizes
+  };
+  const Case c = GENERATE(
+      Case{R"("rope": {"theta": 10000.0})", 3, 3}, Case{R"("qk_norm": "rms", "gate": "element", "window": 20)", 4, 8},
+      Case{R"("qk_norm": "l2", "gate": "head", "token_shift": true, "rope": {"theta": 100.0, "dims": 24})", 11, 6},
+      Case{R"("qk_norm": "layer", "value_residual": "gated", "value_residual_rank": 5)", 7, 8},
+      Case{R"("value_residual": "lambda", "value_residual_source": "embedding")", 3, 3});
+  check_model(R"("x": {"type": "attention", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, )" + c.options + "}", kOnePattern,
+              {c.small, {}});
+  check_model(R"("x": {"type": "attention", "num_heads": 1, "head_dim": 128, )" + c.options + "}", kOnePattern, {c.large, {}});
 }
 
 TEST_CASE("models of other norms, tied embeddings, residual scales and relu2 in bf16 equal the CPU in fp64") {
@@ -139,29 +151,57 @@ TEST_CASE("models of other norms, tied embeddings, residual scales and relu2 in 
                                      R"("norm": "rms_unit_offset", "tie_embeddings": true, )");
   check_model(R"("x": {"type": "attention", "num_heads": 2, "head_dim": 64, "rope": {"theta": 10000.0}},
                  "shifted": {"type": "relu2", "intermediate_size": 40, "token_shift": true})",
-              R"([{"mixer": "x", "ffn": "mlp"}, {"mixer": "x", "ffn": "shifted"}])", model);
+              R"([{"mixer": "x", "ffn": "mlp"}, {"mixer": "x", "ffn": "shifted"}])", {}, model);
 }
+
+/// The first answers of a document are multiples q . k of few values: where queries and keys have nothing in common, so little that the
+/// norm behind them multiplies all rounding (in fp64, rounding the weights alone then moves logits by 0.02 to 0.04). These biases give
+/// queries and keys a common direction.
+const std::vector<std::pair<std::string, double>> kCommonDirection{{"q_conv.bias", 0.3}, {"k_conv.bias", 0.3}};
 
 TEST_CASE("gdn in bf16 equals the CPU in fp64 within the rounding of its operands") {
   if (!has_device()) {
     return;
   }
-  const std::string size = GENERATE(as<std::string>(), R"("num_heads": 2, "key_head_dim": 64, "value_head_dim": 128)",
-                                    R"("num_heads": 1, "num_value_heads": 2, "key_head_dim": 128, "value_head_dim": 64)");
-  const std::string options = GENERATE(as<std::string>(), R"("conv_size": 4)",
-                                       R"("conv_size": 4, "conv_bias": true, "output_gate": "sigmoid", "initial_state": "learned")",
-                                       R"("conv_size": 0, "allow_neg_eigval": true, "chunk_size": 32, "output_gate": "none")");
-  check_model(R"("x": {"type": "gdn", )" + size + ", " + options + "}", kOnePattern);
+  struct Case {
+    std::string sizes;
+    uint64_t biased, learned, plain;  // seeds
+  };
+  const Case c = GENERATE(Case{R"("num_heads": 2, "key_head_dim": 64, "value_head_dim": 128)", 14, 8, 6},
+                          Case{R"("num_heads": 1, "num_value_heads": 2, "key_head_dim": 128, "value_head_dim": 64)", 5, 12, 12});
+  const std::string layer = R"("x": {"type": "gdn", )" + c.sizes;
+  check_model(layer + R"(, "conv_size": 4, "conv_bias": true})", kOnePattern, {c.biased, kCommonDirection});
+  check_model(layer + R"(, "conv_size": 4, "output_gate": "sigmoid", "initial_state": "learned"})", kOnePattern, {c.learned, {}});
+  check_model(layer + R"(, "conv_size": 0, "allow_neg_eigval": true, "chunk_size": 32, "output_gate": "none", "output_norm": "none"})",
+              kOnePattern, {c.plain, {}});
+}
+
+TEST_CASE("gdn in bf16 equals the CPU in fp64 where answers are normed that nearly cancel") {
+  if (has_device()) {  // with what the kernel multiplies in single bf16, the gradient of A_log is off by 0.13
+    check_model(R"("x": {"type": "gdn", "num_heads": 1, "num_value_heads": 2, "key_head_dim": 128, "value_head_dim": 64, "conv_size": 0,
+                   "allow_neg_eigval": true, "chunk_size": 32, "output_gate": "none"})",
+                kOnePattern);
+  }
+}
+
+TEST_CASE("mesanet in bf16 equals the CPU in fp64 within the rounding of its operands") {
+  if (!has_device()) {
+    return;
+  }
+  const auto [options, seed] = GENERATE(table<std::string, uint64_t>(
+      {{R"("key_head_dim": 64, "value_head_dim": 128)", 5}, {R"("key_head_dim": 128, "value_head_dim": 64, "output_gate": "silu")", 7}}));
+  check_model(R"("x": {"type": "mesanet", "num_heads": 2, "conv_bias": true, )" + options + "}", kOnePattern, {seed, kCommonDirection});
 }
 
 TEST_CASE("mamba2 in bf16 equals the CPU in fp64 within the rounding of its operands") {
   if (!has_device()) {
     return;
   }
-  const std::string options = GENERATE(as<std::string>(), R"("head_dim": 64, "state_dim": 128)",
-                                       R"("head_dim": 128, "state_dim": 64, "skip": "channel", "initial_state": "learned",
-                                          "norm_before_gate": true)");
-  check_model(R"("x": {"type": "mamba2", "num_heads": 2, "num_groups": 1, )" + options + "}", kOnePattern);
+  const auto [options, seed] = GENERATE(table<std::string, uint64_t>(
+      {{R"("head_dim": 64, "state_dim": 128)", 10},
+       {R"("head_dim": 128, "state_dim": 64, "skip": "channel", "initial_state": "learned", "norm_before_gate": true)", 8}}));
+  // With the steps of the initial values, a tenth and less, all answers are D x: the norm behind them takes away D's gradient.
+  check_model(R"("x": {"type": "mamba2", "num_heads": 2, "num_groups": 1, )" + options + "}", kOnePattern, {seed, {{"dt_bias", 3}}});
 }
 
 TEST_CASE("product keys in bf16 equal the CPU in fp64 within the rounding of their operands") {
@@ -178,27 +218,24 @@ TEST_CASE("memory layers in bf16 equal the CPU in fp64 within the rounding of th
   }
   struct Case {
     std::string layer;
+    uint64_t seed;
     bool is_memory = false;
   };
   const Case c = GENERATE(
-      Case{R"("type": "sdm", "num_heads": 2, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)"},
-      Case{R"("type": "ovq", "num_heads": 2, "head_dim": 36, "chunk_size": 10, "max_centroids": 12)"},
-      Case{R"("type": "vq", "num_heads": 2, "head_dim": 36, "codebook_size": 12, "chunk_size": 16)"},
+      Case{R"("type": "sdm", "num_heads": 2, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)", 12},
+      Case{R"("type": "ovq", "num_heads": 2, "head_dim": 36, "chunk_size": 10, "max_centroids": 12)", 9},
+      Case{R"("type": "vq", "num_heads": 2, "head_dim": 36, "codebook_size": 12, "chunk_size": 16)", 6},
       Case{R"("type": "kvm", "num_heads": 2, "head_dim": 64, "chunk_size": 8, "window_chunks": 2, "state": {"mode": "fixed", "rows": 12},
-               "rope": {"theta": 10000.0, "dims": 24})"},
+               "rope": {"theta": 10000.0, "dims": 24})", 8},
       Case{R"("type": "ham", "rnn": {"num_heads": 1, "key_head_dim": 72, "value_head_dim": 72},
-               "kv": {"num_heads": 2, "key_head_dim": 36, "value_head_dim": 36, "rope": {"theta": 10000.0}}, "threshold": {"tau": 1.0})"},
-      Case{R"("type": "lact", "num_heads": 2, "num_fast_heads": 2, "window": 16, "chunk_size": 20)"},
-      Case{R"("type": "fwpkm", "num_subkeys": 6, "key_dim": 24, "value_dim": 28, "top_k": 3, "chunk_size": 16)", true},
-      Case{R"("type": "fwmlp", "key_dim": 24, "value_dim": 28, "fast_dim": 20, "chunk_size": 16)", true});
+               "kv": {"num_heads": 2, "key_head_dim": 36, "value_head_dim": 36, "rope": {"theta": 10000.0}}, "threshold": {"tau": 1.0})", 8},
+      Case{R"("type": "lact", "num_heads": 2, "num_fast_heads": 2, "window": 16, "chunk_size": 20)", 4},
+      Case{R"("type": "fwpkm", "num_subkeys": 6, "key_dim": 24, "value_dim": 28, "top_k": 3, "chunk_size": 16)", 4, true},
+      Case{R"("type": "fwmlp", "key_dim": 24, "value_dim": 28, "fast_dim": 20, "chunk_size": 16)", 3, true});
   const std::string x = R"("x": {)" + c.layer + "}";
   const std::string attention = R"(, "a": {"type": "attention", "num_heads": 2, "head_dim": 36, "rope": {"theta": 10000.0}})";
-  try {
-    check_model(x + (c.is_memory ? attention : ""), c.is_memory ? R"([{"memory": "x", "mixer": "a", "ffn": "mlp"}])" : kOnePattern);
-  } catch (const Error& error) {
-    REQUIRE_THAT(error.what(), Catch::Contains("this build has no CUDA code"));
-    WARN(c.layer << ": " << error.what());
-  }
+  check_model(x + (c.is_memory ? attention : ""), c.is_memory ? R"([{"memory": "x", "mixer": "a", "ffn": "mlp"}])" : kOnePattern,
+              {c.seed, {}});
 }
 
 namespace {

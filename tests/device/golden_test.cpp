@@ -1,6 +1,6 @@
 // Whole models on the device "cuda" in fp32: a GPU, or in builds with HEBB_CUDA=EMULATED the SIMT emulator. Expected values are those
 // of the independent fp64 reference in tests/golden.
-#include "core/cuda_device.h"
+#include "tests/device/device.h"
 #include "tests/layers/harness.h"
 #include "tests/paths.h"
 #include "tests/train/run_fixture.h"
@@ -11,14 +11,6 @@ using namespace hebb;
 using namespace hebb::testing;
 
 namespace {
-
-bool has_device() {
-  if (cuda::device_count() == 0) {
-    WARN("no usable GPU: nothing was tested");
-    return false;
-  }
-  return true;
-}
 
 fs::path golden(const std::string& name) { return fs::path(test_data_path()) / "golden" / name; }
 
@@ -63,8 +55,16 @@ void check_trace(const std::string& name, double gradient_tolerance) {
   CHECK(found == out.grads.size());
 }
 
-/// Trains the case with the trainer: data, clipping, AdamW, checkpoint. Adam divides by the gradient's size, so that rounding
-/// of small gradients moves weights by up to a step: the weights' tolerance is a hundredth of what training moved them.
+/// Of a tensor's weights, relative to what training moved them. Adam divides by the gradient's size, so that rounding of small gradients
+/// moves weights by up to a step. A bias of all keys cancels in the softmax in the channels that are not rotated: there the gradient is
+/// nothing but rounding, and where half and a third of the channels are like that, so is much of the movement (0.72 of it in a block of
+/// train-07, on the CPU in fp32 as well; 0.22 in train-15; nothing in train-14, which rotates all).
+double weight_tolerance(const std::string& run, const std::string& tensor) {
+  const bool cancels = tensor.ends_with("k_norm.bias");
+  return cancels && run == "train-07" ? 1.0 : cancels && run == "train-15" ? 0.5 : 0.01;
+}
+
+/// Trains the case with the trainer: data, clipping, AdamW, checkpoint.
 void check_run(const std::string& name) {
   CAPTURE(name);
   const TempFolder folder;
@@ -100,10 +100,7 @@ void check_run(const std::string& name) {
       moved += (b[i] - before[i]) * (b[i] - before[i]);
     }
     INFO(tensor << " moved by " << std::sqrt(moved) << ", differs by " << std::sqrt(difference));
-    // What all keys have in common nearly cancels in the softmax: of that gradient, rounding is a large part,
-    // and of a block's whole movement in train-07 (on the CPU in fp32 as well).
-    const bool cancels = tensor.find("k_norm.bias") != std::string::npos;
-    CHECK(std::sqrt(difference) <= (cancels ? 1.0 : 0.01) * std::sqrt(moved));
+    CHECK(std::sqrt(difference) <= weight_tolerance(name, tensor) * std::sqrt(moved));
   }
 }
 
@@ -141,6 +138,20 @@ TEST_CASE("golden cases of sdm, fwpkm and fwmlp on the GPU's kernels") {
   const int n = GENERATE(1, 2, 3, 4);
   if (has_device()) {
     check_trace(layer + "-" + std::to_string(n), kTolerance);
+  }
+}
+
+TEST_CASE("golden cases of models of several layers on the GPU's kernels") {
+  const int n = GENERATE(1, 2, 3, 4);
+  if (has_device()) {
+    check_trace("mixed-" + std::to_string(n), kTolerance);
+  }
+}
+
+TEST_CASE("training runs of many layers on the GPU's kernels equal the reference", "[slow]") {
+  const std::string name = GENERATE(as<std::string>(), "train-03", "train-05");
+  if (has_device()) {
+    check_run(name);
   }
 }
 

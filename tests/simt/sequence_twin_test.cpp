@@ -90,6 +90,22 @@ TEST_CASE("gated norms equal the CPU's", "[fast]") {
   }
 }
 
+TEST_CASE("gated norms of fp32 answers among bf16 activations equal the CPU's", "[fast]") {
+  const Shape shape{70, 2 * 37};
+  for (const HeadGate gate : {HeadGate::none, HeadGate::sigmoid}) {
+    Twins t(DType::bf16);
+    const Twin y = t.output(shape), o = t.parameter(shape), z = gate != HeadGate::none ? t.input(shape) : Twin{}, weight = t.parameter({37});
+    t.check([&](auto at) { return GatedNormForward{at(y), at(o), at(z), at(weight), 37, 1e-5, gate}; });
+    Twins back(DType::bf16);
+    const Twin d_y = back.input(shape), in = back.parameter(shape), g = gate != HeadGate::none ? back.input(shape) : Twin{},
+               w = back.parameter({37}), d_o = back.float_sum(shape), d_z = gate != HeadGate::none ? back.output(shape) : Twin{},
+               d_w = back.float_sum({37}), partial = back.scratch({gated_norm_blocks(70), 37});
+    back.check([&](auto at) {
+      return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(partial), at(d_y), at(in), at(g), at(w), 37, 1e-5, gate, true, false};
+    });
+  }
+}
+
 TEST_CASE("norms of gated heads, with a weight for each channel, equal the CPU's", "[fast]") {
   for (const int64_t weights : {37, 2 * 37}) {
     in_both_types([weights](Twins& t) {
