@@ -16,8 +16,7 @@ struct MesaRule {
 //   R = e^g R + beta kᵀk;  S = e^g S + beta kᵀv;  x = q (R + diag(lambda))^(-1) by the rule;  o = x S,
 // R = S = 0 before a document's first token. q, k, x [B, T, H, dk]; v, o [B, T, H, dv]; a, b [B, T, H];
 // lambda_raw [H, dk]; doc_start [B, T] i32. keys [B, H, dk, dk] (R) and values [B, H, dk, dv] (S): in, for
-// rows that continue; out, after the last token; undefined: nothing is carried. Where activations are bf16, all but
-// q, k, v, a, b, o and their gradients is fp32.
+// rows that continue; out, after the last token; undefined: nothing is carried. A GPU takes fp32.
 
 /// Token by token; for few tokens. FLOPs a token and head: 3 dk (dk + dv) + 2 dk dv + steps (2 dk^2 + 12 dk).
 /// Bound: caches, R read once a step. scratch [slots, mesa_steps_scratch].

@@ -21,18 +21,16 @@ struct ForwardParts : Parts {
   int q, x, read, pairs_of_x, output;
 };
 
-template <class T>
 struct Forward {
-  StateSweep<T> sweep;
+  StateSweep sweep;
   ForwardParts parts;
   Rule rule;
-  T* o;
+  float* o;
   float *x, *residual;
   int64_t count;  // of chunks
 };
 
 /// One chunk of one head.
-template <class T>
 struct ChunkForward {
   ChunkSystems systems;
   const ForwardParts& at;
@@ -47,7 +45,7 @@ struct ChunkForward {
   __device__ float* output() const { return scratch + at.output; }     // [c, dv]
 
   /// o = diag(e^gam) X S + (M * (X Kᵀ)) V
-  __device__ void write_output(T* o, int64_t stride) {
+  __device__ void write_output(float* o, int64_t stride) {
     const int64_t c = systems.c, dk = systems.n.key_dim, dv = systems.n.value_dim;
     const bool has_state = systems.start.is_there();
     block_product<false, true>(c, c, dk, 1.0f, {x(), dk}, {systems.keys(), dk}, false, {pairs(), c});
@@ -57,7 +55,7 @@ struct ChunkForward {
       block_product<false, false>(c, dv, dk, 1.0f, {read(), dk}, {systems.start.values, dv}, false, {output(), dv});
     }
     block_product<false, false>(c, dv, c, 1.0f, {pairs(), c}, {systems.values(), dv}, has_state, {output(), dv});
-    block_rows(c, dv, [&](int64_t i, int64_t row, int64_t column) { o[row * stride + column] = from_float<T>(output()[i]); });
+    block_rows(c, dv, [&](int64_t i, int64_t row, int64_t column) { o[row * stride + column] = output()[i]; });
   }
 
   __device__ void write_residual(float* residual, int64_t stride) {
@@ -79,15 +77,14 @@ struct ChunkForward {
   }
 };
 
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(Forward<T> a) {
-  const StateSweep<T>& s = a.sweep;
-  ChunkForward<T> f(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(Forward a) {
+  const StateSweep& s = a.sweep;
+  ChunkForward f(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
   const int64_t dk = s.n.key_dim;
   for (int64_t task = blockIdx.x; task < a.count * s.n.heads; task += gridDim.x) {
     const Chunk chunk = s.chunks.at(task / s.n.heads);
     const int64_t head = task % s.n.heads;
-    const HeadInputs<T> in = s.in.head(s.n, head);
+    const HeadInputs in = s.in.head(s.n, head);
     f.systems.fill_lambda(a.rule, s.in.lambda_raw + head * dk);
     f.systems.enter(in, chunk, s.starts.at(s.n, chunk, head));
     f.systems.fill_weights();
@@ -105,8 +102,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(Forward<
 }
 
 // One block a row and head: R and S after the row's last chunk.
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_carry_kernel(StateSweep<T> a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_carry_kernel(StateSweep a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads;
   ChunkSystems systems(a.scratch + blockIdx.x * a.scratch_stride, a.parts, a.n, a.longest);
   const Chunk last = a.chunks.at(a.chunks.rows[row + 1] - 1);
@@ -114,26 +110,24 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_carry_kernel(StateSweep
   systems.advance(a.starts.carried.of(blockIdx.x, a.n));
 }
 
-template <class T>
 struct Steps {
   Sizes n;
-  Inputs<T> in;
+  Inputs in;
   Rule rule;
-  T* o;
+  float* o;
   Memory memory;
   float* scratch;
   int64_t scratch_stride;
 };
 
 // Token by token, one block a row and head. Bound by the steps' chains of barriers: R stays in L1.
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps<T> a) {
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads, dk = a.n.key_dim, dv = a.n.value_dim;
   Carve carve(a.scratch + blockIdx.x * a.scratch_stride);
   const Cholesky cholesky(carve.take(dk * dk), dk);
   float *const lambda = carve.take(dk), *const x = carve.take(dk);
   ConjugateGradients gradients(carve, 1, dk);
-  const HeadInputs<T> in = a.in.head(a.n, head);
+  const HeadInputs in = a.in.head(a.n, head);
   const Memory memory = a.memory.of(blockIdx.x, a.n);
   block_each(dk, [&](int64_t i) { lambda[i] = a.rule.lambda_min + softplus(a.in.lambda_raw[head * dk + i]); });
   for (int64_t t = 0; t < a.n.length; ++t) {
@@ -142,8 +136,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps<T> a
       block_each(a.n.keys(), [&](int64_t at) { memory.keys[at] = 0; });
       block_each(a.n.values(), [&](int64_t at) { memory.values[at] = 0; });
     }
-    const T *const q = in.q + i * in.key_stride, *const k = in.k + i * in.key_stride, *const v = in.v + i * in.value_stride;
-    const float alpha = expf(log_sigmoid(to_float(in.a[i * in.gate_stride]))), beta = logistic(to_float(in.b[i * in.gate_stride]));
+    const float *const q = in.q + i * in.key_stride, *const k = in.k + i * in.key_stride, *const v = in.v + i * in.value_stride;
+    const float alpha = expf(log_sigmoid(in.a[i * in.gate_stride])), beta = logistic(in.b[i * in.gate_stride]);
     write_token(dk, dk, alpha, beta, k, k, memory.keys);
     write_token(dk, dv, alpha, beta, k, v, memory.values);
     gather_rows(1, dk, q, 0, 1.0f, gradients.input());
@@ -159,13 +153,13 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps<T> a
         });
       });
     }
-    T* const o = a.o + i * in.value_stride + head * dv;
+    float* const o = a.o + i * in.value_stride + head * dv;
     block_each(dv, [&](int64_t channel) {
       float sum = 0;
       for (int64_t r = 0; r < dk; ++r) {
         sum += x[r] * memory.values[r * dv + channel];
       }
-      o[channel] = from_float<T>(sum);
+      o[channel] = sum;
     });
   }
 }
@@ -175,35 +169,30 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps<T> a
 void run(Stream& stream, const MesaForward& a) {
   const Sizes n(a.k, a.v);
   const int64_t rows = n.batch * n.heads, slots = a.scratch.size(0), count = a.grid.chunks.size(0);
-  HEBB_ASSERT(slots >= rows && (a.grid.states == 0 || a.key_starts.defined()));
-  dispatch_float(a.v.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const Memory carried{a.keys.as<float>(), a.values.as<float>()};
-    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, carried),
-                              .parts = Parts(n, a.grid.longest), .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
-    if (a.grid.states > 0) {
-      HEBB_LAUNCH(mesa_starts_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
-    }
-    const Forward<T> f{.sweep = sweep, .parts = ForwardParts(n, a.grid.longest), .rule = Rule(a.rule), .o = a.o.as<T>(),
-                       .x = a.x.as<float>(), .residual = a.residual.as<float>(), .count = count};
-    HEBB_ASSERT(a.scratch.size(1) >= f.parts.used());
-    HEBB_LAUNCH(mesa_forward_kernel<T>, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0, stream, f);
-    if (a.keys.defined()) {
-      HEBB_LAUNCH(mesa_carry_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
-    }
-  });
+  HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && (a.grid.states == 0 || a.key_starts.defined()));
+  const Memory carried{a.keys.as<float>(), a.values.as<float>()};
+  const StateSweep sweep{.n = n, .in = Inputs(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, carried),
+                         .parts = Parts(n, a.grid.longest), .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1),
+                         .longest = a.grid.longest};
+  if (a.grid.states > 0) {
+    HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
+  }
+  const Forward f{.sweep = sweep, .parts = ForwardParts(n, a.grid.longest), .rule = Rule(a.rule), .o = a.o.as<float>(),
+                  .x = a.x.as<float>(), .residual = a.residual.as<float>(), .count = count};
+  HEBB_ASSERT(a.scratch.size(1) >= f.parts.used());
+  HEBB_LAUNCH(mesa_forward_kernel, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0, stream, f);
+  if (a.keys.defined()) {
+    HEBB_LAUNCH(mesa_carry_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
+  }
 }
 
 void run(Stream& stream, const MesaSteps& a) {
   const Sizes n(a.k, a.v);
-  HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.heads);
-  dispatch_float(a.v.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const Steps<T> s{.n = n, .in = Inputs<T>(a, n), .rule = Rule(a.rule), .o = a.o.as<T>(),
-                     .memory = {a.keys.as<float>(), a.values.as<float>()}, .scratch = a.scratch.as<float>(),
-                     .scratch_stride = a.scratch.size(1)};
-    HEBB_LAUNCH(mesa_steps_kernel<T>, blocks_for(n.batch * n.heads, 1), kBlockThreads, 0, stream, s);
-  });
+  HEBB_ASSERT(a.v.dtype == DType::f32 && a.scratch.size(0) >= n.batch * n.heads);
+  const Steps s{.n = n, .in = Inputs(a, n), .rule = Rule(a.rule), .o = a.o.as<float>(),
+                .memory = {a.keys.as<float>(), a.values.as<float>()}, .scratch = a.scratch.as<float>(),
+                .scratch_stride = a.scratch.size(1)};
+  HEBB_LAUNCH(mesa_steps_kernel, blocks_for(n.batch * n.heads, 1), kBlockThreads, 0, stream, s);
 }
 
 }  // namespace hebb::HEBB_DEVICE

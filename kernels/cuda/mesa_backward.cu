@@ -29,14 +29,13 @@ struct BackwardParts : Parts {
   int d_gam, d_beta, shares;
 };
 
-template <class T>
 struct Backward {
-  StateSweep<T> sweep;
+  StateSweep sweep;
   BackwardParts parts;
   Rule rule;
-  T *d_q, *d_k, *d_v, *d_a, *d_b;
+  float *d_q, *d_k, *d_v, *d_a, *d_b;
   float *lambda_sums, *solutions;
-  const T* d_o;
+  const float* d_o;
   const float* x;
   Memory d_starts;  // of all chunks with a number
   int64_t count;    // of chunks
@@ -50,20 +49,19 @@ struct Backward {
 };
 
 /// One chunk at a time (spec 63, section 5, "Backward of one chunk").
-template <class T>
 class Adjoint {
  public:
   __device__ Adjoint(float* scratch, const BackwardParts& parts, const Sizes& sizes, int64_t longest)
       : systems(scratch, parts, sizes, longest), n_(sizes), at_(parts), scratch_(scratch) {}
 
   /// from: d_o of the chunk's first token.
-  __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, const Memory& start, const T* from) {
+  __device__ void enter(const HeadInputs& in, const Chunk& chunk, const Memory& start, const float* from) {
     systems.enter(in, chunk, start);
     systems.fill_weights();
     gather_outputs(in, from);
   }
 
-  __device__ void gather_outputs(const HeadInputs<T>& in, const T* from) {
+  __device__ void gather_outputs(const HeadInputs& in, const float* from) {
     gather_rows(systems.c, n_.value_dim, from, in.value_stride, 1.0f, d_o());
   }
 
@@ -140,19 +138,19 @@ class Adjoint {
     block_product<true, false>(dk, dv, c, 1.0f, {x(), dk}, {d_o(), dv}, adds, {next.values, dv});
   }
 
-  __device__ void write_rows(T* d_q, T* d_k, int64_t key_stride, T* d_v, int64_t value_stride) const {
+  __device__ void write_rows(float* d_q, float* d_k, int64_t key_stride, float* d_v, int64_t value_stride) const {
     const int64_t dk = n_.key_dim, dv = n_.value_dim;
     block_rows(systems.c, dk, [&](int64_t i, int64_t row, int64_t column) {
       const int64_t to = row * key_stride + column;
-      d_q[to] = from_float<T>(w()[i]);
-      d_k[to] = from_float<T>(d_keys()[i]);
+      d_q[to] = w()[i];
+      d_k[to] = d_keys()[i];
     });
     block_rows(systems.c, dv,
-               [&](int64_t i, int64_t row, int64_t column) { d_v[row * value_stride + column] = from_float<T>(d_values()[i]); });
+               [&](int64_t i, int64_t row, int64_t column) { d_v[row * value_stride + column] = d_values()[i]; });
   }
 
   /// Gradients at the logits: dg_i = sum_{j>=i} dgam_j, da = dg sigmoid(-a), db = dbeta beta (1 - beta). Null: not wanted.
-  __device__ void write_gates(const T* a, T* d_a, bool accumulate_a, T* d_b, bool accumulate_b, int64_t stride) {
+  __device__ void write_gates(const float* a, float* d_a, bool accumulate_a, float* d_b, bool accumulate_b, int64_t stride) {
     block_each(1, [&](int64_t) {
       for (int64_t i = systems.c - 2; i >= 0; --i) {
         d_gam()[i] += d_gam()[i + 1];
@@ -160,7 +158,7 @@ class Adjoint {
     });
     block_each(systems.c, [&](int64_t i) {
       if (d_a != nullptr) {
-        write(d_a[i * stride], static_cast<float>(d_gam()[i]) * logistic(-to_float(a[i * stride])), accumulate_a);
+        write(d_a[i * stride], static_cast<float>(d_gam()[i]) * logistic(-a[i * stride]), accumulate_a);
       }
       if (d_b != nullptr) {
         const float beta = systems.beta()[i];
@@ -271,14 +269,13 @@ class Adjoint {
   float* scratch_;
 };
 
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(Backward<T> a) {
-  const StateSweep<T>& s = a.sweep;
-  Adjoint<T> adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(Backward a) {
+  const StateSweep& s = a.sweep;
+  Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, s.n, s.longest);
   for (int64_t task = blockIdx.x; task < a.count * s.n.heads; task += gridDim.x) {
     const Chunk chunk = s.chunks.at(task / s.n.heads);
     const int64_t head = task % s.n.heads;
-    const HeadInputs<T> in = s.in.head(s.n, head);
+    const HeadInputs in = s.in.head(s.n, head);
     adjoint.systems.fill_lambda(a.rule, s.in.lambda_raw + head * s.n.key_dim);
     adjoint.enter(in, chunk, s.starts.at(s.n, chunk, head), a.d_o + chunk.token * in.value_stride + head * s.n.value_dim);
     adjoint.solve(a.rule, a.solutions + chunk.token * in.key_stride + head * s.n.key_dim, in.key_stride);
@@ -286,13 +283,12 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(Ba
 }
 
 // One block a row and head: gradients at the chunks' starts, from the last to the first, and at lambda.
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(Backward<T> a) {
-  const StateSweep<T>& s = a.sweep;
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(Backward a) {
+  const StateSweep& s = a.sweep;
   const Sizes& n = s.n;
   const int64_t row = blockIdx.x / n.heads, head = blockIdx.x % n.heads;
-  Adjoint<T> adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
-  const HeadInputs<T> in = s.in.head(n, head);
+  Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
+  const HeadInputs in = s.in.head(n, head);
   float* const d_lambda = a.lambda_sums + blockIdx.x * n.key_dim;
   block_each(n.key_dim, [&](int64_t i) { d_lambda[i] = 0; });
   for (int64_t i = s.chunks.rows[row + 1] - 1; i >= s.chunks.rows[row]; --i) {
@@ -308,16 +304,15 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_starts_kernel(B
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_backward_kernel(Backward<T> a) {
-  const StateSweep<T>& s = a.sweep;
+__global__ void __launch_bounds__(kBlockThreads, 2) mesa_backward_kernel(Backward a) {
+  const StateSweep& s = a.sweep;
   const Sizes& n = s.n;
-  Adjoint<T> adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
+  Adjoint adjoint(s.scratch + blockIdx.x * s.scratch_stride, a.parts, n, s.longest);
   BlockReducer<double> reduce;
   for (int64_t task = blockIdx.x; task < a.count * n.heads; task += gridDim.x) {
     const int64_t i = task / n.heads, head = task % n.heads;
     const Chunk chunk = s.chunks.at(i);
-    const HeadInputs<T> in = s.in.head(n, head);
+    const HeadInputs in = s.in.head(n, head);
     const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim, gate_at = chunk.token * in.gate_stride + head,
                   key_at = chunk.token * in.key_stride + head * n.key_dim;
     adjoint.enter(in, chunk, s.starts.at(n, chunk, head), a.d_o + value_at);
@@ -349,25 +344,23 @@ struct AddLambda {
 void run(Stream& stream, const MesaBackward& a) {
   const Sizes n(a.k, a.v);
   const int64_t rows = n.batch * n.heads, slots = a.scratch.size(0), count = a.grid.chunks.size(0);
-  HEBB_ASSERT(slots >= rows && a.solutions.defined());
-  dispatch_float(a.v.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const StateSweep<T> sweep{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, Memory{}),
-                              .parts = Parts(n, a.grid.longest), .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest};
-    const Backward<T> b{.sweep = sweep, .parts = BackwardParts(n, a.grid.longest), .rule = Rule(a.rule), .d_q = a.d_q.as<T>(),
-                        .d_k = a.d_k.as<T>(), .d_v = a.d_v.as<T>(), .d_a = a.d_a.as<T>(), .d_b = a.d_b.as<T>(), .lambda_sums = a.lambda_sums.as<float>(),
-                        .solutions = a.solutions.as<float>(), .d_o = a.d_o.as<T>(), .x = a.x.as<float>(),
-                        .d_starts = {a.d_key_starts.as<float>(), a.d_value_starts.as<float>()}, .count = count,
-                        .accumulate_a = a.accumulate_a, .accumulate_b = a.accumulate_b};
-    HEBB_ASSERT(a.scratch.size(1) >= b.parts.used());
-    if (a.grid.states > 0) {
-      HEBB_LAUNCH(mesa_starts_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
-    }
-    const unsigned blocks = blocks_for(slots < count * n.heads ? slots : count * n.heads, 1);
-    HEBB_LAUNCH(mesa_adjoint_solve_kernel<T>, blocks, kBlockThreads, 0, stream, b);
-    HEBB_LAUNCH(mesa_adjoint_starts_kernel<T>, blocks_for(rows, 1), kBlockThreads, 0, stream, b);
-    HEBB_LAUNCH(mesa_backward_kernel<T>, blocks, kBlockThreads, 0, stream, b);
-  });
+  HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && a.solutions.defined());
+  const StateSweep sweep{.n = n, .in = Inputs(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, Memory{}),
+                         .parts = Parts(n, a.grid.longest), .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1),
+                         .longest = a.grid.longest};
+  const Backward b{.sweep = sweep, .parts = BackwardParts(n, a.grid.longest), .rule = Rule(a.rule), .d_q = a.d_q.as<float>(),
+                   .d_k = a.d_k.as<float>(), .d_v = a.d_v.as<float>(), .d_a = a.d_a.as<float>(), .d_b = a.d_b.as<float>(),
+                   .lambda_sums = a.lambda_sums.as<float>(), .solutions = a.solutions.as<float>(), .d_o = a.d_o.as<float>(), .x = a.x.as<float>(),
+                   .d_starts = {a.d_key_starts.as<float>(), a.d_value_starts.as<float>()}, .count = count,
+                   .accumulate_a = a.accumulate_a, .accumulate_b = a.accumulate_b};
+  HEBB_ASSERT(a.scratch.size(1) >= b.parts.used());
+  if (a.grid.states > 0) {
+    HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
+  }
+  const unsigned blocks = blocks_for(slots < count * n.heads ? slots : count * n.heads, 1);
+  HEBB_LAUNCH(mesa_adjoint_solve_kernel, blocks, kBlockThreads, 0, stream, b);
+  HEBB_LAUNCH(mesa_adjoint_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, b);
+  HEBB_LAUNCH(mesa_backward_kernel, blocks, kBlockThreads, 0, stream, b);
   if (a.d_lambda_raw.defined()) {
     each_element("mesa_lambda", stream, 1, n.heads * n.key_dim,
                  AddLambda{a.d_lambda_raw.as<float>(), a.lambda_sums.as<float>(), a.lambda_raw.as<float>(), n.batch, n.heads * n.key_dim});

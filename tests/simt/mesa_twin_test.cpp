@@ -27,11 +27,8 @@ struct Operands {
       : q(t.input(s.keys())), k(t.input(s.keys(), 1.5 / std::sqrt(static_cast<double>(s.dk)))), v(t.input(s.values())), a(decays(t, s)),
         b(t.input(s.gates(), 2)), lambda_raw(t.parameter({s.heads, s.dk})), doc_start(t.integers({2, s.length}, s.doc_start)) {}
 
-  /// Logits of decays: weak ones and, in fp32, a few that forget nearly all.
+  /// Logits of decays: weak ones and a few that forget nearly all.
   static Twin decays(Twins& t, const Sizes& s) {
-    if (t.is_bf16()) {
-      return t.input(s.gates(), 3);
-    }
     std::vector<double> values;
     Numbers numbers(11);
     for (int64_t i = 0; i < s.gates().numel(); ++i) {
@@ -91,7 +88,8 @@ Sizes documents() { return {70, 2, 9, 13, 20, documents_of_two_rows()}; }
 
 TEST_CASE("the chunked mesa recurrence equals the CPU's", "[fast]") {
   const MesaRule rule = GENERATE(gradients(30, 0), gradients(5, 0.1), exact());
-  in_both_types([&](Twins& t) { check_forward(t, documents(), rule, false, true); });
+  Twins t;
+  check_forward(t, documents(), rule, false, true);
 }
 
 TEST_CASE("the chunked mesa recurrence carries its memory as the CPU's does", "[fast]") {
@@ -107,7 +105,8 @@ TEST_CASE("the chunked mesa recurrence carries its memory as the CPU's does", "[
 TEST_CASE("gradients of the chunked mesa recurrence equal the CPU's", "[fast]") {
   const MesaRule rule = GENERATE(gradients(30, 0), gradients(5, 0.1), exact());
   const bool accumulate = GENERATE(false, true);
-  in_both_types([&](Twins& t) { check_backward(t, documents(), rule, accumulate); });
+  Twins t;
+  check_backward(t, documents(), rule, accumulate);
 }
 
 TEST_CASE("gradients of mesa chunks larger than a tile equal the CPU's", "[fast]") {
@@ -128,17 +127,16 @@ TEST_CASE("the chunked mesa recurrence and its gradients do not race", "[threads
 TEST_CASE("steps of the mesa recurrence equal the CPU's", "[fast]") {
   const MesaRule rule = GENERATE(gradients(30, 0), gradients(3, 0.1), exact());
   const Sizes s{3, 2, 9, 37, 0, {-2, -2, 2, 0, 0, 0}};
-  in_both_types([&](Twins& t) {
-    const Operands in(t, s);
-    const Twin o = t.output(s.values()), keys = t.float_sum(s.states(2, s.dk), 0), values = t.float_sum(s.states(2, s.dv)),
-               scratch = t.scratch({2 * s.heads, mesa_steps_scratch(s.dk, s.dv)});
-    t.check(
-        [&](auto at) {
-          return MesaSteps{at(o), at(keys), at(values), at(scratch), at(in.q), at(in.k), at(in.v), at(in.a), at(in.b), at(in.lambda_raw),
-                           at(in.doc_start), rule};
-        },
-        kMesaTolerance);
-  });
+  Twins t;
+  const Operands in(t, s);
+  const Twin o = t.output(s.values()), keys = t.float_sum(s.states(2, s.dk), 0), values = t.float_sum(s.states(2, s.dv)),
+             scratch = t.scratch({2 * s.heads, mesa_steps_scratch(s.dk, s.dv)});
+  t.check(
+      [&](auto at) {
+        return MesaSteps{at(o), at(keys), at(values), at(scratch), at(in.q), at(in.k), at(in.v), at(in.a), at(in.b), at(in.lambda_raw),
+                         at(in.doc_start), rule};
+      },
+      kMesaTolerance);
 }
 
 }  // namespace

@@ -94,26 +94,24 @@ __device__ __forceinline__ float logistic(float b) {
 __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
 /// Where the tokens of one head lie: token i of the batch at pointer + i * stride.
-template <class T>
 struct HeadInputs {
-  const T *q, *k, *v, *a, *b;
+  const float *q, *k, *v, *a, *b;
   int64_t key_stride, value_stride, gate_stride;
 };
 
 /// Inputs of all heads.
-template <class T>
 struct Inputs {
-  HeadInputs<T> all;
+  HeadInputs all;
   const float* lambda_raw;
   const int32_t* doc_start;
 
   template <class Args>
   Inputs(const Args& a, const Sizes& n)
-      : all{a.q.template as<T>(), a.k.template as<T>(), a.v.template as<T>(), a.a.template as<T>(), a.b.template as<T>(),
-            n.heads * n.key_dim, n.heads * n.value_dim, n.heads},
+      : all{a.q.template as<float>(), a.k.template as<float>(), a.v.template as<float>(), a.a.template as<float>(),
+            a.b.template as<float>(), n.heads * n.key_dim, n.heads * n.value_dim, n.heads},
         lambda_raw(a.lambda_raw.template as<float>()), doc_start(a.doc_start.template as<int32_t>()) {}
-  __device__ HeadInputs<T> head(const Sizes& n, int64_t head) const {
-    HeadInputs<T> in = all;
+  __device__ HeadInputs head(const Sizes& n, int64_t head) const {
+    HeadInputs in = all;
     in.q += head * n.key_dim;
     in.k += head * n.key_dim;
     in.v += head * n.value_dim;
@@ -281,11 +279,10 @@ class Cholesky {
 };
 
 /// memory [rows, columns] = alpha memory + beta keyᵀ value.
-template <class T>
-__device__ __forceinline__ void write_token(int64_t rows, int64_t columns, float alpha, float beta, const T* key, const T* value,
+__device__ __forceinline__ void write_token(int64_t rows, int64_t columns, float alpha, float beta, const float* key, const float* value,
                                             float* memory) {
   block_each(rows * columns, [&](int64_t i) {
-    memory[i] = alpha * memory[i] + beta * to_float(key[i / columns]) * to_float(value[i % columns]);
+    memory[i] = alpha * memory[i] + beta * key[i / columns] * value[i % columns];
   });
 }
 
@@ -311,8 +308,7 @@ class ChunkSystems {
   }
 
   /// start: R and S before the chunk, or none for 0.
-  template <class T>
-  __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, const Memory& before) {
+  __device__ void enter(const HeadInputs& in, const Chunk& chunk, const Memory& before) {
     enter_gates(in, chunk);
     start = before;
     gather_rows(c, n.key_dim, in.k + chunk.token * in.key_stride, in.key_stride, 1.0f, keys());
@@ -320,12 +316,11 @@ class ChunkSystems {
   }
 
   /// Without keys and values.
-  template <class T>
-  __device__ void enter_gates(const HeadInputs<T>& in, const Chunk& chunk) {
+  __device__ void enter_gates(const HeadInputs& in, const Chunk& chunk) {
     c = chunk.length;
     block_each(c, [&](int64_t i) {
-      g()[i] = log_sigmoid(to_float(in.a[(chunk.token + i) * in.gate_stride]));
-      beta()[i] = logistic(to_float(in.b[(chunk.token + i) * in.gate_stride]));
+      g()[i] = log_sigmoid(in.a[(chunk.token + i) * in.gate_stride]);
+      beta()[i] = logistic(in.b[(chunk.token + i) * in.gate_stride]);
     });
     decays().load(g(), 1, c);
   }
@@ -408,10 +403,9 @@ class ChunkSystems {
 };
 
 /// What the kernels that sweep over chunk starts read.
-template <class T>
 struct StateSweep {
   Sizes n;
-  Inputs<T> in;
+  Inputs in;
   Chunks chunks;
   Starts starts;
   Parts parts;
@@ -420,11 +414,10 @@ struct StateSweep {
 };
 
 // One block a row and head: R and S at the starts of its chunks, one after the other.
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads, 2) mesa_starts_kernel(StateSweep<T> a) {
+static __global__ void __launch_bounds__(kBlockThreads, 2) mesa_starts_kernel(StateSweep a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads;
   ChunkSystems systems(a.scratch + blockIdx.x * a.scratch_stride, a.parts, a.n, a.longest);
-  const HeadInputs<T> in = a.in.head(a.n, head);
+  const HeadInputs in = a.in.head(a.n, head);
   for (int64_t i = a.chunks.rows[row]; i + 1 < a.chunks.rows[row + 1]; ++i) {
     const Chunk chunk = a.chunks.at(i), next = a.chunks.at(i + 1);
     if (next.state >= 0) {
