@@ -32,10 +32,8 @@ TEST_CASE("sorted keys are ascending and equal keys keep their order", "[fast]")
     DeviceArray<unsigned char> scratch(device::sort_scratch_bytes(count));
     const device::SortedKeys sorted = device::sort_keys(stream, in.data(), count, limit, scratch.data());
     device::synchronize(stream);
-    for (size_t i = 0; i < ids.size(); ++i) {
-      REQUIRE(sorted.positions[i] == order[i]);
-      REQUIRE(sorted.keys[i] == ids[static_cast<size_t>(order[i])]);
-    }
+    CHECK(std::equal(order.begin(), order.end(), sorted.positions));
+    CHECK(std::equal(order.begin(), order.end(), sorted.keys, [&](int32_t from, int32_t key) { return ids[static_cast<size_t>(from)] == key; }));
   });
 }
 

@@ -84,7 +84,7 @@ void check_backward(Twins& t, const Sizes& s, const MesaRule& rule, bool accumul
       kMesaTolerance);
 }
 
-Sizes documents() { return {70, 2, 9, 13, 20, documents_of_two_rows()}; }
+Sizes documents() { return {41, 2, 9, 13, 15, documents_of_two_rows(41)}; }
 
 TEST_CASE("the chunked mesa recurrence equals the CPU's", "[fast]") {
   const MesaRule rule = GENERATE(gradients(30, 0), gradients(5, 0.1), exact());
@@ -111,7 +111,7 @@ TEST_CASE("gradients of the chunked mesa recurrence equal the CPU's", "[fast]") 
 
 TEST_CASE("gradients of mesa chunks larger than a tile equal the CPU's", "[fast]") {
   Twins t;
-  check_backward(t, {70, 1, 67, 66, 66, std::vector<int64_t>(140)}, gradients(12, 0), false);
+  check_backward(t, {69, 1, 67, 66, 66, std::vector<int64_t>(138)}, gradients(4, 0), false);
 }
 
 // For the thread sanitizer: both kinds of solves, chunks that follow each other, a block with several chunks.

@@ -252,14 +252,18 @@ void in_both_types(Test&& test) {
   }
 }
 
-/// First document tokens of 2 rows of 70 tokens: documents within rows, of one token, and across blocks of 64.
-inline std::vector<int64_t> documents_of_two_rows() {
+/// For tests of all combinations of some options, numbered by the sum of the options: half of them in each type, so that
+/// every option, and every pair of options, still meets both.
+inline hebb::DType one_of_both_types(int combination) { return combination % 2 == 0 ? hebb::DType::f32 : hebb::DType::bf16; }
+
+/// First document tokens of 2 rows: documents within rows, of one token, and, in rows of 70 tokens, across blocks of 64.
+inline std::vector<int64_t> documents_of_two_rows(int64_t length = 70) {
   std::vector<int64_t> starts;
-  for (int64_t t = 0; t < 70; ++t) {
-    starts.push_back(t < 3 ? 0 : t == 3 ? 3 : t < 67 ? 4 : 67);
+  for (int64_t t = 0; t < length; ++t) {
+    starts.push_back(t < 3 ? 0 : t == 3 ? 3 : t < length - 3 ? 4 : length - 3);
   }
-  for (int64_t t = 0; t < 70; ++t) {
-    starts.push_back(t < 65 ? 0 : 65);
+  for (int64_t t = 0; t < length; ++t) {
+    starts.push_back(t < length - 5 ? 0 : length - 5);
   }
   return starts;
 }

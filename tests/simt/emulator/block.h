@@ -121,6 +121,8 @@ class Worker {
   void run_block(int64_t block);
   void begin_block(int64_t block);
   void run_pass(bool* progressed);
+  Thread& thread_at(int position);
+  Thread* next_waiting();
   void resume(Thread& thread);
   void finish(Thread& thread);
   void abandon_block();
@@ -136,6 +138,7 @@ class Worker {
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   int threads_in_block_ = 0, finished_ = 0, at_barrier_ = 0;
+  int position_ = 0;  // of the running thread in the order of threads
   Where barrier_where_;
   std::array<char, 2> barrier_tags_;
   unsigned char barrier_generation_ = 0;

@@ -42,7 +42,7 @@ void collective(unsigned mask, const char* name, void* arguments, Compute comput
     pending->mask = mask;
     pending->name = name;
     pending->where = where;
-  } else if (pending->where != where || std::string_view(pending->name) != name) {
+  } else if (pending->where != where || (pending->name != name && std::string_view(pending->name) != name)) {
     fault(std::string("reaches ") + name + " while lanes of its mask wait in " + pending->name + " at " + text(pending->where), where);
   }
   pending->arguments[static_cast<size_t>(thread.number & 31)] = arguments;
@@ -59,7 +59,8 @@ void collective(unsigned mask, const char* name, void* arguments, Compute comput
       w.lane_of(thread, lane).state = State::ready;
     }
   }
-  std::erase_if(warp.pending, [&](const Pending& p) { return p.mask == mask; });
+  *pending = warp.pending.back();
+  warp.pending.pop_back();
 }
 
 void sync_warp(unsigned mask, Where where) {

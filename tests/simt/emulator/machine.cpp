@@ -11,7 +11,7 @@ thread_local Self* self = nullptr;
 
 namespace {
 
-thread_local Worker* current_worker = nullptr;
+thread_local Worker* current_worker __attribute__((tls_model("initial-exec"))) = nullptr;
 thread_local Settings current_settings;
 
 std::mutex workers_mutex;
@@ -202,21 +202,25 @@ void Worker::run_block(int64_t block) {
   }
 }
 
+Thread& Worker::thread_at(int position) {
+  const int number = launch_->settings.order == Order::forward ? position : threads_in_block_ - 1 - position;
+  return threads_[static_cast<size_t>(number)];
+}
+
 void Worker::run_pass(bool* progressed) {
   bool ran = false;
-  for (int i = 0; i < threads_in_block_; ++i) {
-    const int number = launch_->settings.order == Order::forward ? i : threads_in_block_ - 1 - i;
-    Thread& thread = threads_[static_cast<size_t>(number)];
+  for (position_ = 0; position_ < threads_in_block_; ++position_) {
+    Thread& thread = thread_at(position_);
     if (thread.state == State::ready || thread.state == State::spinning) {
       const bool was_spinning = thread.state == State::spinning;
       thread.state = State::ready;
-      resume(thread);
+      resume(thread);  // and threads after it: position_ moves
       if (fault_) {
         abandon_block();
         std::rethrow_exception(fault_);
       }
       ran = true;
-      *progressed |= !was_spinning || thread.state != State::spinning;
+      *progressed |= !was_spinning || running_ != &thread || thread.state != State::spinning;
     }
   }
   if (!ran) {
@@ -258,9 +262,10 @@ SIMT_NO_TSAN void Worker::resume(Thread& thread) {
   running_ = &thread;
   self = &thread.self;
   switch_context(scheduler_, thread.context, false);
-  if (thread.state == State::finished) {
-    discard(thread.context, thread.stack, true);
-    stacks_.give(thread.stack);
+  Thread& last = *running_;  // threads that wait hand over to the next by themselves
+  if (last.state == State::finished) {
+    discard(last.context, last.stack, true);
+    stacks_.give(last.stack);
   }
 }
 
@@ -343,7 +348,30 @@ void Worker::suspend(State state, const char* waits_in, Where where) {
   thread.state = state;
   thread.waits_in = waits_in;
   thread.where = where;
-  switch_context(thread.context, scheduler_, false);
+  Thread* const next = state == State::spinning ? nullptr : next_waiting();
+  if (next == nullptr) {
+    switch_context(thread.context, scheduler_, false);
+  } else {
+    running_ = next;
+    self = &next->self;
+    switch_context(thread.context, next->context, false);
+  }
+}
+
+// The next thread of the pass, if it only has to be continued; whatever needs more care is the scheduler's. A switch costs as much as
+// most of what kernels do between two of them, and the way over the scheduler would be two.
+Thread* Worker::next_waiting() {
+  for (int position = position_ + 1; position < threads_in_block_; ++position) {
+    Thread& thread = thread_at(position);
+    if (thread.state == State::ready && thread.started) {
+      position_ = position;
+      return &thread;
+    }
+    if (thread.state == State::ready || thread.state == State::spinning) {
+      return nullptr;
+    }
+  }
+  return nullptr;
 }
 
 void Worker::barrier(Where where) {

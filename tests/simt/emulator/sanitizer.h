@@ -86,3 +86,11 @@ inline void report_write([[maybe_unused]] void* address, [[maybe_unused]] size_t
 }
 
 }  // namespace simt
+
+#ifdef SIMT_ASAN
+// asan_interface.h makes these empty in sources that are not instrumented themselves, as the emulator's are not.
+#undef ASAN_POISON_MEMORY_REGION
+#undef ASAN_UNPOISON_MEMORY_REGION
+#define ASAN_POISON_MEMORY_REGION(address, bytes) __asan_poison_memory_region((address), static_cast<size_t>(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) __asan_unpoison_memory_region((address), static_cast<size_t>(bytes))
+#endif
