@@ -193,4 +193,8 @@ TEST_CASE("attention takes bf16", "[fast]") {
   });
 }
 
+TEST_CASE("attention on CUDA cores does not race", "[threads]") {
+  check_case(with_heads_of(causal(5, 2, 1), 7, 3));
+}
+
 }  // namespace

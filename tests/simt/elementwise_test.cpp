@@ -143,4 +143,21 @@ TEST_CASE("an AdamW step equals the formula in double, and its copy is the round
   });
 }
 
+TEST_CASE("kernels of no elements launch nothing", "[fast]") {
+  TestStream stream;
+  hebb::AdamW step{};
+  step.p.shape = {0};
+  CHECK_NOTHROW(device::run(stream, step));
+  hebb::AddScaled add{};
+  add.y.shape = {0};
+  CHECK_NOTHROW(device::run(stream, add));
+  hebb::CrossEntropy loss{};
+  loss.targets.shape = {0};
+  CHECK_NOTHROW(device::run(stream, loss));
+  hebb::EmbeddingForward read{};
+  read.ids.shape = {0};
+  read.table.shape = {5, 3};
+  CHECK_NOTHROW(device::run(stream, read));
+}
+
 }  // namespace

@@ -130,4 +130,10 @@ TEST_CASE("steps of the delta rule equal the CPU's", "[fast]") {
   }, kDeltaTolerance);
 }
 
+TEST_CASE("the chunked delta rule and its gradients do not race", "[threads]") {
+  const Sizes s{5, 1, 2, 3, 4, 2, std::vector<int64_t>(10), true};
+  check_forward(s, true);
+  check_backward(s);
+}
+
 }  // namespace

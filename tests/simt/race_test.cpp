@@ -1,5 +1,6 @@
-// What the thread sanitizer watches: every kernel with a barrier or warp operation once, in small, and planted races. Timing is
-// early, so that asynchronous copies happen where they are issued. Other builds compare results between numbers of workers.
+// What the thread sanitizer watches, with the tests of other files that are tagged [threads]: every kernel with a barrier or warp
+// operation once, in small, and planted races. Timing is early, so that asynchronous copies happen where they are issued. Other builds
+// compare results between numbers of workers.
 #include <algorithm>
 
 #include "kernels/attention.h"

@@ -104,4 +104,25 @@ TEST_CASE("the linear form equals the CPU's, also where a segment goes on", "[fa
   segment(second, starts, true);
 }
 
+// For the thread sanitizer: several chunks, codewords that several keys share.
+TEST_CASE("the linear form and the gradients of quantized keys do not race", "[threads]") {
+  const int64_t length = 5, codes = 3, d = 2;
+  const Shape items{1, length, 1, d}, ids_shape{1, 1, length}, codes_shape{1, codes, d}, room{1, 1, codes};
+  Twins t;
+  const Twin points = t.input(codes_shape), q = t.input(items), k = t.input(items), ids = t.integers(ids_shape, {0, 2, 0, 2, 0});
+  Twins forward = t;
+  const Twin o = forward.output(items), counts = forward.integers(room, std::vector<int64_t>(codes), DType::i32, true),
+             log_counts = forward.float_sum(room), means = forward.float_sum({1, 1, codes, d}), own = forward.scratch({1, 1, 2, d}),
+             logits = forward.scratch({1, 1, kVqTile, codes + 2}), work = forward.scratch({vq_read_work(items, items, 2, codes)}),
+             doc_start = forward.integers({1, length}, std::vector<int64_t>(length));
+  forward.check([&](auto at) {
+    return VqRead{at(o), VqDictionary{at(counts), at(log_counts), at(means)}, at(own), at(logits), at(work), at(q), at(k), at(points), at(ids), at(doc_start), 2};
+  }, 2e-5);
+  const Twin d_k = t.output(items), d_codes = t.sum(codes_shape), shares = t.scratch({1, length, 1, 2}),
+             back = t.scratch({vq_backward_work(items, codes_shape)}), d_kq = t.input(items);
+  t.check([&](auto at) {
+    return VqKeysBackward{at(d_k), at(d_codes), at(shares), at(back), at(d_kq), at(k), at(points), {}, at(ids), VqMode::diveq, false, true};
+  }, 2e-5);
+}
+
 }  // namespace
