@@ -10,14 +10,13 @@ namespace {
 using namespace lact;
 
 /// silu(W0 q) * (W2 q); tiles [T, h].
-template <class T>
 struct ReadHidden {
-  Fast<T> a;
+  Fast a;
 
   __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
     TileSums z0 = {}, z2 = {};
     a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
-      const Operand<T> queries = a.tokens(a.q, pair, 0, first, last);
+      const Operand<float> queries = a.tokens(a.q, pair, 0, first, last);
       tile_product(stage, queries, row, a.straight(a.weights_of(pair, version, 0), 0), column, a.dim, z0);
       tile_product(stage, queries, row, a.straight(a.weights_of(pair, version, 2), 2), column, a.dim, z2);
     });
@@ -28,10 +27,9 @@ struct ReadHidden {
 };
 
 /// y = W1 of that; tiles [T, D].
-template <class T>
 struct ReadOut {
-  Fast<T> a;
-  T* y;
+  Fast a;
+  float* y;
 
   __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
     TileSums sums = {};
@@ -40,14 +38,13 @@ struct ReadOut {
       tile_product(stage, a.channels(hidden, first, last), row, a.straight(a.weights_of(pair, version, 1), 1), column, a.fast, sums);
     });
     tile_each(row, column, a.length, a.dim,
-              [&](int64_t r, int64_t c, int i, int j) { y[a.entry(pair, r) * a.dim + c] = from_float<T>(sums[i][j]); });
+              [&](int64_t r, int64_t c, int i, int j) { y[a.entry(pair, r) * a.dim + c] = sums[i][j]; });
   }
 };
 
 /// What is carried out of the rows, but for the sums.
-template <class T>
 struct Store {
-  Fast<T> a;
+  Fast a;
 
   __device__ void operator()(int64_t pair, int64_t i) const {
     const int version = a.integers(pair, a.at.version)[a.length - 1];
@@ -65,27 +62,24 @@ struct Store {
 }  // namespace
 
 void run(Stream& stream, const LactForward& a) {
-  dispatch_float(a.q.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const bool carries = a.weights.defined();
-    Fast<T> f(a, carries, false);
-    f.weights = a.weights.as<float>();
-    f.momentum = a.momentum.as<float>();
-    f.sums = a.sums.as<float>();
-    f.mix_sums = a.mix_sums.as<float>();
-    HEBB_LAUNCH(lact_tables_kernel<T>, blocks_for(f.pairs(), 1), kBlockThreads, 0, stream, f);
-    for (int64_t slot = 0; slot < f.at.slots; ++slot) {
-      run_update(stream, f, slot, false);
-    }
-    if (carries) {
-      run_update(stream, f, f.at.slots, false);
-    }
-    each_tile("lact_read_hidden", stream, f.pairs(), f.length, f.fast, ReadHidden<T>{f});
-    each_tile("lact_read", stream, f.pairs(), f.length, f.dim, ReadOut<T>{f, a.y.as<T>()});
-    if (carries) {
-      each_element("lact_store", stream, f.pairs(), f.all(), Store<T>{f});
-    }
-  });
+  const bool carries = a.weights.defined();
+  Fast f(a, carries, false);
+  f.weights = a.weights.as<float>();
+  f.momentum = a.momentum.as<float>();
+  f.sums = a.sums.as<float>();
+  f.mix_sums = a.mix_sums.as<float>();
+  HEBB_LAUNCH(lact_tables_kernel, blocks_for(f.pairs(), 1), kBlockThreads, 0, stream, f);
+  for (int64_t slot = 0; slot < f.at.slots; ++slot) {
+    run_update(stream, f, slot, false);
+  }
+  if (carries) {
+    run_update(stream, f, f.at.slots, false);
+  }
+  each_tile("lact_read_hidden", stream, f.pairs(), f.length, f.fast, ReadHidden{f});
+  each_tile("lact_read", stream, f.pairs(), f.length, f.dim, ReadOut{f, a.y.as<float>()});
+  if (carries) {
+    each_element("lact_store", stream, f.pairs(), f.all(), Store{f});
+  }
 }
 
 }  // namespace hebb::HEBB_DEVICE

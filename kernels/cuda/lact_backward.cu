@@ -9,18 +9,16 @@ namespace {
 using namespace lact;
 
 /// Where the gradients go; null: not wanted.
-template <class T>
 struct Gradients {
-  T *q, *k, *v, *rates, *mix;
+  float *q, *k, *v, *rates, *mix;
   float* sums;  // [pairs, 3 h D] at the initial weights
-  const T* d_y;
+  const float* d_y;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_rates, accumulate_mix;
 };
 
-template <class T>
 struct Backward {
-  Fast<T> a;
-  Gradients<T> d;
+  Fast a;
+  Gradients d;
   int64_t slot;
 
   __device__ float* sums_of(int64_t pair) const { return d.sums + pair * a.all(); }
@@ -36,15 +34,14 @@ struct Backward {
 };
 
 /// Gradients at z0 and z2 and the hidden values of all queries; tiles [T, h].
-template <class T>
 struct ReadBackHidden {
-  Backward<T> b;
+  Backward b;
 
   __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
-    const Fast<T>& a = b.a;
+    const Fast& a = b.a;
     TileSums z0 = {}, z2 = {}, dh = {};
     a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
-      const Operand<T> queries = a.tokens(a.q, pair, 0, first, last), d_y = a.tokens(b.d.d_y, pair, 0, first, last);
+      const Operand<float> queries = a.tokens(a.q, pair, 0, first, last), d_y = a.tokens(b.d.d_y, pair, 0, first, last);
       tile_product(stage, queries, row, a.straight(a.weights_of(pair, version, 0), 0), column, a.dim, z0);
       tile_product(stage, queries, row, a.straight(a.weights_of(pair, version, 2), 2), column, a.dim, z2);
       tile_product(stage, d_y, row, a.turned(a.weights_of(pair, version, 1), 1), column, a.dim, dh);
@@ -62,12 +59,11 @@ struct ReadBackHidden {
 };
 
 /// d_q; tiles [T, D].
-template <class T>
 struct ReadBackQueries {
-  Backward<T> b;
+  Backward b;
 
   __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
-    const Fast<T>& a = b.a;
+    const Fast& a = b.a;
     TileSums sums = {};
     const float* const hidden = a.part(pair, a.at.hidden);
     a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
@@ -83,12 +79,11 @@ struct ReadBackQueries {
 };
 
 /// What reads contribute to the gradients at all versions of the weights. Batches: pairs, matrices, and slots and the initial weights.
-template <class T>
 struct ReadBackWeights {
-  Backward<T> b;
+  Backward b;
 
   __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
-    const Fast<T>& a = b.a;
+    const Fast& a = b.a;
     const int64_t slots = a.at.slots + 1, pair = batch / (3 * slots), m = batch / slots % 3, slot = batch % slots;
     const int32_t *const begin = a.integers(pair, a.at.begin), *const end = a.integers(pair, a.at.end);
     const int64_t rows = a.rows(m), columns = a.columns(m);
@@ -124,12 +119,11 @@ struct ReadBackWeights {
 };
 
 /// Tokens of a document's last chunk write nothing. Rows: tokens of all rows and heads.
-template <class T>
 struct WriteZeros {
-  Backward<T> b;
+  Backward b;
 
   __device__ void operator()(int64_t item, int64_t c) const {
-    const Fast<T>& a = b.a;
+    const Fast& a = b.a;
     const int64_t pair = item / a.length, t = item % a.length;
     const int32_t* const starts = a.doc_start + pair / a.heads * a.length;
     const int64_t next = t - (t - starts[t]) % a.chunk + a.chunk;
@@ -137,9 +131,9 @@ struct WriteZeros {
       return;
     }
     const int64_t entry = a.entry(pair, t);
-    const auto clear = [&](T* to, int64_t width, bool accumulate) {
+    const auto clear = [&](float* to, int64_t width, bool accumulate) {
       if (to != nullptr && !accumulate && c < width) {
-        to[entry * width + c] = from_float<T>(0);
+        to[entry * width + c] = 0;
       }
     };
     clear(b.d.k, a.dim, b.d.accumulate_k);
@@ -150,13 +144,12 @@ struct WriteZeros {
 };
 
 /// W' = N P / (|P| + eps), P = W + step, row by row: from W' to P, hence to W and the step, and to N.
-template <class T>
 struct UndoMove {
-  Backward<T> b;
+  Backward b;
   int64_t last_iterate;
 
   __device__ void operator()(int64_t item, int lane) const {
-    const Fast<T>& a = b.a;
+    const Fast& a = b.a;
     const MatrixRow row(a, item);
     const Update u = a.update(row.pair, b.slot);
     if (!u.exists) {
@@ -190,8 +183,7 @@ struct UndoMove {
 };
 
 /// Muon's input, from the gradient at its result; one block a matrix of a pair.
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads) lact_muon_end_kernel(Fast<T> a, int64_t slot, int64_t from) {
+__global__ void __launch_bounds__(kBlockThreads) lact_muon_end_kernel(Fast a, int64_t slot, int64_t from) {
   const int64_t pair = blockIdx.x / 3, m = blockIdx.x % 3;
   if (!a.update(pair, slot).exists) {
     return;
@@ -211,17 +203,15 @@ __global__ void __launch_bounds__(kBlockThreads) lact_muon_end_kernel(Fast<T> a,
 }
 
 /// The gradient at Muon's result, as its last iterate lies.
-template <class T>
 struct MuonGradient {
-  Fast<T> a;
+  Fast a;
 
   __device__ void operator()(int64_t pair, int64_t i) const { a.part(pair, a.at.d_iterates)[i] = a.part(pair, a.at.d_step)[i]; }
 };
 
 // From the gradient at the step to that at G: the momentum goes on to the next update, and comes from the one before. One block a pair.
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads) lact_undo_momentum_kernel(Backward<T> b) {
-  const Fast<T>& a = b.a;
+__global__ void __launch_bounds__(kBlockThreads) lact_undo_momentum_kernel(Backward b) {
+  const Fast& a = b.a;
   const int64_t pair = blockIdx.x;
   const Update u = a.update(pair, b.slot);
   if (!u.exists) {
@@ -249,12 +239,11 @@ __global__ void __launch_bounds__(kBlockThreads) lact_undo_momentum_kernel(Backw
 
 /// With b1 = v X1, c0 = k X0ᵀ, c2 = k X2ᵀ for the gradient X at G, differentiates sum_j eta1 b1 s z2 + eta2 c2 dh s + eta0 c0 dh z2 s',
 /// s = silu(z0): z0, dh, z2 become their gradients; c0, b1, c2 what multiplies X in those of k and v. Tiles [window, h].
-template <class T>
 struct GatherBackHidden {
-  Backward<T> b;
+  Backward b;
 
   __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
-    const Fast<T>& a = b.a;
+    const Fast& a = b.a;
     const Update u = a.update(pair, b.slot);
     if (row >= u.count) {
       return;
@@ -262,7 +251,7 @@ struct GatherBackHidden {
     const int64_t matrix = a.matrix();
     const float* const x = a.part(pair, a.at.d_step);
     TileSums z0 = {}, z2 = {}, dh = {}, c0 = {}, b1 = {}, c2 = {};
-    const Operand<T> keys = a.tokens(a.k, pair, u.token, 0, u.count), values = a.tokens(a.v, pair, u.token, 0, u.count);
+    const Operand<float> keys = a.tokens(a.k, pair, u.token, 0, u.count), values = a.tokens(a.v, pair, u.token, 0, u.count);
     tile_product(stage, keys, row, a.straight(a.weights_of(pair, u.previous, 0), 0), column, a.dim, z0);
     tile_product(stage, keys, row, a.straight(a.weights_of(pair, u.previous, 2), 2), column, a.dim, z2);
     tile_product(stage, values, row, a.turned(a.weights_of(pair, u.previous, 1), 1), column, a.dim, dh);
@@ -305,16 +294,15 @@ struct GatherBackHidden {
 };
 
 /// d_k and d_v; batches: pairs and which; tiles [window, D].
-template <class T>
 struct GatherBackTokens {
-  Backward<T> b;
+  Backward b;
 
   __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
-    const Fast<T>& a = b.a;
+    const Fast& a = b.a;
     const int64_t pair = batch / 2;
     const bool is_value = batch % 2 == 1;
     const Update u = a.update(pair, b.slot);
-    T* const to = is_value ? b.d.v : b.d.k;
+    float* const to = is_value ? b.d.v : b.d.k;
     if (row >= u.count || to == nullptr) {
       return;
     }
@@ -337,12 +325,11 @@ struct GatherBackTokens {
 };
 
 /// What gathering adds to the gradient at the weights that it used. Batches: pairs and matrices.
-template <class T>
 struct GatherBackWeights {
-  Backward<T> b;
+  Backward b;
 
   __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
-    const Fast<T>& a = b.a;
+    const Fast& a = b.a;
     const int64_t pair = batch / 3, m = batch % 3, rows = a.rows(m), columns = a.columns(m);
     const Update u = a.update(pair, b.slot);
     if (!u.exists || row >= rows || column >= columns) {
@@ -361,12 +348,11 @@ struct GatherBackWeights {
 };
 
 /// d_rates and d_mix of the tokens that an update gathers.
-template <class T>
 struct WriteRates {
-  Backward<T> b;
+  Backward b;
 
   __device__ void operator()(int64_t pair, int64_t r) const {
-    const Fast<T>& a = b.a;
+    const Fast& a = b.a;
     const Update u = a.update(pair, b.slot);
     if (r >= u.count) {
       return;
@@ -377,18 +363,17 @@ struct WriteRates {
       for (int64_t panel = 0; panel < a.at.panels; ++panel) {
         sum += a.part(pair, a.at.shares)[(r * a.at.panels + panel) * 3 + m];
       }
-      write(b.d.rates[3 * entry + m], sum * logistic(to_float(a.rates[3 * entry + m]) + a.shift), b.d.accumulate_rates);
+      write(b.d.rates[3 * entry + m], sum * logistic(a.rates[3 * entry + m] + a.shift), b.d.accumulate_rates);
     }
     if (b.d.mix != nullptr) {
-      const float s = logistic(to_float(a.mix[entry]));
+      const float s = logistic(a.mix[entry]);
       write(b.d.mix[entry], *a.part(pair, a.at.d_decay) / static_cast<float>(a.chunk) * s * (1.0f - s), b.d.accumulate_mix);
     }
   }
 };
 
-template <class T>
-void undo_muon(Stream& stream, const Fast<T>& a, int64_t slot) {
-  each_element("lact_muon_gradient", stream, a.pairs(), a.all(), MuonGradient<T>{a});
+void undo_muon(Stream& stream, const Fast& a, int64_t slot) {
+  each_element("lact_muon_gradient", stream, a.pairs(), a.all(), MuonGradient{a});
   int64_t at = 0;  // of the two gradients
   for (int step = kMuonSteps - 1; step >= 0; --step, at = 1 - at) {
     muon_product(stream, a, slot, MuonProduct::square, step, step, 0);
@@ -397,57 +382,53 @@ void undo_muon(Stream& stream, const Fast<T>& a, int64_t slot) {
     muon_product(stream, a, slot, MuonProduct::d_square, step, step, 1 - at);
     muon_product(stream, a, slot, MuonProduct::d_next, step, step, 1 - at);
   }
-  HEBB_LAUNCH(lact_muon_end_kernel<T>, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot, at);
+  HEBB_LAUNCH(lact_muon_end_kernel, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot, at);
 }
 
 /// From the gradient at the weights behind a slot's update to all that it came from.
-template <class T>
-void undo_update(Stream& stream, const Backward<T>& b) {
-  const Fast<T>& a = b.a;
+void undo_update(Stream& stream, const Backward& b) {
+  const Fast& a = b.a;
   const int64_t last = run_muon(stream, a, b.slot, true);
-  each_warp("lact_undo_move", stream, a.pairs() * (2 * a.fast + a.dim), UndoMove<T>{b, last});
+  each_warp("lact_undo_move", stream, a.pairs() * (2 * a.fast + a.dim), UndoMove{b, last});
   if (a.has_muon) {
     undo_muon(stream, a, b.slot);
   }
   if (a.has_momentum) {
-    HEBB_LAUNCH(lact_undo_momentum_kernel<T>, blocks_for(a.pairs(), 1), kBlockThreads, 0, stream, b);
+    HEBB_LAUNCH(lact_undo_momentum_kernel, blocks_for(a.pairs(), 1), kBlockThreads, 0, stream, b);
   }
-  each_tile("lact_gather_back_hidden", stream, a.pairs(), a.at.window, a.fast, GatherBackHidden<T>{b});
-  each_tile("lact_gather_back_tokens", stream, 2 * a.pairs(), a.at.window, a.dim, GatherBackTokens<T>{b});
-  each_tile("lact_gather_back_weights", stream, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherBackWeights<T>{b});
-  each_element("lact_rates", stream, a.pairs(), a.at.window, WriteRates<T>{b});
+  each_tile("lact_gather_back_hidden", stream, a.pairs(), a.at.window, a.fast, GatherBackHidden{b});
+  each_tile("lact_gather_back_tokens", stream, 2 * a.pairs(), a.at.window, a.dim, GatherBackTokens{b});
+  each_tile("lact_gather_back_weights", stream, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherBackWeights{b});
+  each_element("lact_rates", stream, a.pairs(), a.at.window, WriteRates{b});
 }
 
 }  // namespace
 
 void run(Stream& stream, const LactBackward& a) {
-  dispatch_float(a.q.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const Fast<T> f(a, false, true);
-    Backward<T> b{f, {a.d_q.as<T>(), a.d_k.as<T>(), a.d_v.as<T>(), a.d_rates.as<T>(), a.d_mix.as<T>(), a.sums.as<float>(), a.d_y.as<T>(),
-                      a.accumulate_q, a.accumulate_k, a.accumulate_v, a.accumulate_rates, a.accumulate_mix}, 0};
-    HEBB_LAUNCH(lact_tables_kernel<T>, blocks_for(f.pairs(), 1), kBlockThreads, 0, stream, f);
-    for (int64_t slot = 0; slot < f.at.slots; ++slot) {
-      run_update(stream, f, slot, true);
+  const Fast f(a, false, true);
+  Backward b{f, {a.d_q.as<float>(), a.d_k.as<float>(), a.d_v.as<float>(), a.d_rates.as<float>(), a.d_mix.as<float>(), a.sums.as<float>(),
+                 a.d_y.as<float>(), a.accumulate_q, a.accumulate_k, a.accumulate_v, a.accumulate_rates, a.accumulate_mix}, 0};
+  HEBB_LAUNCH(lact_tables_kernel, blocks_for(f.pairs(), 1), kBlockThreads, 0, stream, f);
+  for (int64_t slot = 0; slot < f.at.slots; ++slot) {
+    run_update(stream, f, slot, true);
+  }
+  each_element("lact_zeros", stream, f.pairs() * f.length, f.dim > 3 ? f.dim : 3, WriteZeros{b});
+  each_tile("lact_read_back_hidden", stream, f.pairs(), f.length, f.fast, ReadBackHidden{b});
+  if (b.d.q != nullptr) {
+    each_tile("lact_read_back_queries", stream, f.pairs(), f.length, f.dim, ReadBackQueries{b});
+  }
+  const int64_t side = f.longest_side();
+  each_tile("lact_read_back_weights", stream, 3 * f.pairs() * (f.at.slots + 1), side, side, ReadBackWeights{b});
+  for (b.slot = f.at.slots - 1; b.slot >= 0; --b.slot) {
+    undo_update(stream, b);
+  }
+  float* const d_w[3] = {a.d_w0.as<float>(), a.d_w1.as<float>(), a.d_w2.as<float>()};
+  for (int64_t m = 0; m < 3; ++m) {
+    if (d_w[m] != nullptr) {
+      each_element("lact_weights", stream, f.heads, f.matrix(),
+                   AddSlices{d_w[m], b.d.sums + m * f.matrix(), f.batch, f.heads * f.all(), f.all(), f.matrix(), true});
     }
-    each_element("lact_zeros", stream, f.pairs() * f.length, f.dim > 3 ? f.dim : 3, WriteZeros<T>{b});
-    each_tile("lact_read_back_hidden", stream, f.pairs(), f.length, f.fast, ReadBackHidden<T>{b});
-    if (b.d.q != nullptr) {
-      each_tile("lact_read_back_queries", stream, f.pairs(), f.length, f.dim, ReadBackQueries<T>{b});
-    }
-    const int64_t side = f.longest_side();
-    each_tile("lact_read_back_weights", stream, 3 * f.pairs() * (f.at.slots + 1), side, side, ReadBackWeights<T>{b});
-    for (b.slot = f.at.slots - 1; b.slot >= 0; --b.slot) {
-      undo_update(stream, b);
-    }
-    float* const d_w[3] = {a.d_w0.as<float>(), a.d_w1.as<float>(), a.d_w2.as<float>()};
-    for (int64_t m = 0; m < 3; ++m) {
-      if (d_w[m] != nullptr) {
-        each_element("lact_weights", stream, f.heads, f.matrix(),
-                     AddSlices{d_w[m], b.d.sums + m * f.matrix(), f.batch, f.heads * f.all(), f.all(), f.matrix(), true});
-      }
-    }
-  });
+  }
 }
 
 }  // namespace hebb::HEBB_DEVICE

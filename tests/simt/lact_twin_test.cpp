@@ -67,7 +67,7 @@ LactRule rule_of(int64_t chunk, bool momentum, bool muon) { return {chunk, momen
 TEST_CASE("fast weights read and move as the CPU's do", "[fast]") {
   const bool momentum = GENERATE(false, true), muon = GENERATE(false, true), stands = GENERATE(false, true);
   const Sizes s{34, 2, stands ? 7 : 10, stands ? 10 : 7, documents_of_two_rows(34)};  // three updates in a document
-  Twins t(one_of_both_types(momentum + muon + stands));
+  Twins t;
   check_forward(t, s, rule_of(9, momentum, muon), false);
 }
 
@@ -94,7 +94,7 @@ TEST_CASE("gradients of fast weights equal the CPU's", "[fast]") {
   const bool momentum = GENERATE(false, true), muon = GENERATE(false, true), accumulate = GENERATE(false, true);
   const Sizes s{40, 2, accumulate ? 7 : 10, accumulate ? 10 : 7, documents_of_two_rows(40)};
   const int64_t chunk = muon ? 15 : 9;  // rounding grows from update to update
-  Twins t(one_of_both_types(momentum + muon + accumulate));
+  Twins t;
   check_backward(t, s, rule_of(chunk, momentum, muon), accumulate, accumulate);
 }
 

@@ -28,13 +28,12 @@ struct Update {
   bool exists = false, is_carried = false;  // the chunk began before this pass
 };
 
-template <class T>
 struct Fast {
   LactLayout at;
   int64_t batch, length, heads, dim, fast, chunk;  // D, h, C
   bool has_momentum, has_muon;
   float shift;
-  const T *q, *k, *v, *rates, *mix;
+  const float *q, *k, *v, *rates, *mix;
   const float* initial[3];
   const int32_t* doc_start;
   float *weights = nullptr, *momentum = nullptr, *sums = nullptr, *mix_sums = nullptr;  // carried
@@ -45,8 +44,8 @@ struct Fast {
   Fast(const Args& a, bool carries, bool backward)
       : at(a.q.size(1), a.rule, a.q.size(3), a.w0.size(1), carries, backward), batch(a.q.size(0)), length(a.q.size(1)), heads(a.q.size(2)),
         dim(a.q.size(3)), fast(a.w0.size(1)), chunk(a.rule.chunk), has_momentum(a.rule.momentum), has_muon(a.rule.muon),
-        shift(static_cast<float>(a.rule.rate_shift)), q(a.q.template as<T>()), k(a.k.template as<T>()), v(a.v.template as<T>()),
-        rates(a.rates.template as<T>()), mix(a.mix.template as<T>()),
+        shift(static_cast<float>(a.rule.rate_shift)), q(a.q.template as<float>()), k(a.k.template as<float>()), v(a.v.template as<float>()),
+        rates(a.rates.template as<float>()), mix(a.mix.template as<float>()),
         initial{a.w0.template as<float>(), a.w1.template as<float>(), a.w2.template as<float>()},
         doc_start(a.doc_start.template as<int32_t>()), scratch(a.scratch.template as<float>()), stride(a.scratch.size(1)) {
     HEBB_ASSERT(a.scratch.size(0) >= pairs() && stride >= at.total);
@@ -72,14 +71,14 @@ struct Fast {
   __device__ int64_t token_stride() const { return heads * dim; }
   /// A token of the pair among all tokens of the batch and heads.
   __device__ int64_t entry(int64_t pair, int64_t token) const { return (pair / heads * length + token) * heads + pair % heads; }
-  __device__ float eta(int64_t entry, int m) const { return softplus(to_float(rates[3 * entry + m]) + shift); }
+  __device__ float eta(int64_t entry, int m) const { return softplus(rates[3 * entry + m] + shift); }
 
   /// x [count, D] from `token` as a left or right side: rows are tokens.
-  __device__ Operand<T> tokens(const T* x, int64_t pair, int64_t token, int64_t first, int64_t last) const {
+  __device__ Operand<float> tokens(const float* x, int64_t pair, int64_t token, int64_t first, int64_t last) const {
     return {x + entry(pair, token) * dim, token_stride(), 1, first, last};
   }
   /// The same with tokens as depth.
-  __device__ Operand<T> turned_tokens(const T* x, int64_t pair, int64_t token) const {
+  __device__ Operand<float> turned_tokens(const float* x, int64_t pair, int64_t token) const {
     return {x + entry(pair, token) * dim, 1, token_stride(), 0, dim};
   }
   /// [count, h] with tokens as rows or as depth.
@@ -127,8 +126,7 @@ struct Fast {
 };
 
 // One block a pair: versions of tokens, slots, sums of sigmoid(mix).
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads) lact_tables_kernel(Fast<T> a) {
+static __global__ void __launch_bounds__(kBlockThreads) lact_tables_kernel(Fast a) {
   const int64_t pair = blockIdx.x;
   const int32_t* const starts = a.doc_start + pair / a.heads * a.length;
   int32_t *const version = a.integers(pair, a.at.version), *const begin = a.integers(pair, a.at.begin);
@@ -149,7 +147,7 @@ __global__ void __launch_bounds__(kBlockThreads) lact_tables_kernel(Fast<T> a) {
     const Update u = a.update(pair, slot);
     float sum = 0;
     for (int64_t i = lane; a.mix != nullptr && i < u.count; i += 32) {
-      sum += logistic(to_float(a.mix[a.entry(pair, u.token + i)]));
+      sum += logistic(a.mix[a.entry(pair, u.token + i)]);
     }
     sum = warp_sum(sum);
     if (lane == 0) {
@@ -159,9 +157,8 @@ __global__ void __launch_bounds__(kBlockThreads) lact_tables_kernel(Fast<T> a) {
 }
 
 /// What multiplies keys and values in G0, G1, G2, for the tokens that a slot's update gathers; tiles [window, h].
-template <class T>
 struct GatherHidden {
-  Fast<T> a;
+  Fast a;
   int64_t slot;
 
   __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
@@ -170,7 +167,7 @@ struct GatherHidden {
       return;
     }
     TileSums z0 = {}, z2 = {}, dh = {};
-    const Operand<T> keys = a.tokens(a.k, pair, u.token, 0, u.count), values = a.tokens(a.v, pair, u.token, 0, u.count);
+    const Operand<float> keys = a.tokens(a.k, pair, u.token, 0, u.count), values = a.tokens(a.v, pair, u.token, 0, u.count);
     tile_product(stage, keys, row, a.straight(a.weights_of(pair, u.previous, 0), 0), column, a.dim, z0);
     tile_product(stage, keys, row, a.straight(a.weights_of(pair, u.previous, 2), 2), column, a.dim, z2);
     tile_product(stage, values, row, a.turned(a.weights_of(pair, u.previous, 1), 1), column, a.dim, dh);
@@ -187,9 +184,8 @@ struct GatherHidden {
 };
 
 /// M = G + decay M before, or what the chunk in progress has gathered of G. Batches: pairs and matrices.
-template <class T>
 struct GatherSums {
-  Fast<T> a;
+  Fast a;
   int64_t slot;
 
   __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
@@ -226,8 +222,7 @@ struct GatherSums {
 struct MatrixRow {
   int64_t pair, m, at, columns;  // at: its first element within the matrix
 
-  template <class T>
-  __device__ MatrixRow(const Fast<T>& a, int64_t item) {
+  __device__ MatrixRow(const Fast& a, int64_t item) {
     const int64_t of_pair = 2 * a.fast + a.dim;
     const int64_t row = item % of_pair;
     pair = item / of_pair;
@@ -238,15 +233,13 @@ struct MatrixRow {
 };
 
 /// The step of an update: M, or what Muon made of it.
-template <class T>
-__device__ __forceinline__ const float* step_of(const Fast<T>& a, int64_t pair, int64_t slot, int64_t m, int64_t last_iterate) {
+__device__ __forceinline__ const float* step_of(const Fast& a, int64_t pair, int64_t slot, int64_t m, int64_t last_iterate) {
   return a.has_muon ? a.part(pair, a.at.iterates + (3 * last_iterate + m) * a.matrix()) : a.momentum_of(pair, slot) + m * a.matrix();
 }
 
 /// W' = rownorm(W + step) N, row by row; N: lengths of the initial rows.
-template <class T>
 struct Move {
-  Fast<T> a;
+  Fast a;
   int64_t slot, last_iterate;
 
   __device__ void operator()(int64_t item, int lane) const {

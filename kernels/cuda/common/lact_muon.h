@@ -23,8 +23,7 @@ inline MuonFactors muon_factors(int step) {
 }
 
 /// The first iterate; one block a matrix of a pair.
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads) lact_muon_begin_kernel(Fast<T> a, int64_t slot) {
+static __global__ void __launch_bounds__(kBlockThreads) lact_muon_begin_kernel(Fast a, int64_t slot) {
   const int64_t pair = blockIdx.x / 3, m = blockIdx.x % 3;
   if (!a.update(pair, slot).exists) {
     return;
@@ -49,9 +48,8 @@ __global__ void __launch_bounds__(kBlockThreads) lact_muon_begin_kernel(Fast<T> 
 /// d_square: dA = b dP + c (dP A + A dP). d_next: dX = a dX' + Pᵀ dX' + (dA + dAᵀ) X.
 enum class MuonProduct { square, polynomial, next, d_polynomial, d_square, d_next };
 
-template <class T>
 struct Muon {
-  Fast<T> a;
+  Fast a;
   int64_t slot;
   MuonProduct product;
   MuonFactors factors;
@@ -124,21 +122,19 @@ struct Muon {
   }
 };
 
-template <class T>
-void muon_product(Stream& stream, const Fast<T>& a, int64_t slot, MuonProduct product, int step, int64_t x, int64_t to) {
+inline void muon_product(Stream& stream, const Fast& a, int64_t slot, MuonProduct product, int step, int64_t x, int64_t to) {
   const bool is_wide = product == MuonProduct::next || product == MuonProduct::d_next;
   const int64_t n = a.fast < a.dim ? a.fast : a.dim;
-  each_tile("lact_muon", stream, 3 * a.pairs(), n, is_wide ? a.longest_side() : n, Muon<T>{a, slot, product, muon_factors(step), x, to});
+  each_tile("lact_muon", stream, 3 * a.pairs(), n, is_wide ? a.longest_side() : n, Muon{a, slot, product, muon_factors(step), x, to});
 }
 
 /// Fills the iterates of a slot, all (backward) or the last two; returns the number of the last.
-template <class T>
-int64_t run_muon(Stream& stream, const Fast<T>& a, int64_t slot, bool keeps) {
+inline int64_t run_muon(Stream& stream, const Fast& a, int64_t slot, bool keeps) {
   if (!a.has_muon) {
     return 0;
   }
   const auto place = [&](int step) { return keeps ? step : step % 2; };
-  HEBB_LAUNCH(lact_muon_begin_kernel<T>, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot);
+  HEBB_LAUNCH(lact_muon_begin_kernel, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot);
   for (int step = 0; step < kMuonSteps; ++step) {
     muon_product(stream, a, slot, MuonProduct::square, step, place(step), 0);
     muon_product(stream, a, slot, MuonProduct::polynomial, step, place(step), 0);
@@ -148,13 +144,12 @@ int64_t run_muon(Stream& stream, const Fast<T>& a, int64_t slot, bool keeps) {
 }
 
 /// The weights behind the update of a slot. One launch or two of tiles, 12 h D FLOPs a token and head; rows by warps, bound by HBM.
-template <class T>
-void run_update(Stream& stream, const Fast<T>& a, int64_t slot, bool keeps) {
-  each_tile("lact_gather_hidden", stream, a.pairs(), a.at.window, a.fast, GatherHidden<T>{a, slot});
-  each_tile("lact_gather_sums", stream, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherSums<T>{a, slot});
+inline void run_update(Stream& stream, const Fast& a, int64_t slot, bool keeps) {
+  each_tile("lact_gather_hidden", stream, a.pairs(), a.at.window, a.fast, GatherHidden{a, slot});
+  each_tile("lact_gather_sums", stream, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherSums{a, slot});
   if (slot < a.at.slots) {
     const int64_t last = run_muon(stream, a, slot, keeps);
-    each_warp("lact_move", stream, a.pairs() * (2 * a.fast + a.dim), Move<T>{a, slot, last});
+    each_warp("lact_move", stream, a.pairs() * (2 * a.fast + a.dim), Move{a, slot, last});
   }
 }
 
