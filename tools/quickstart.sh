@@ -10,8 +10,10 @@ cd "$(dirname "$0")/.."
 text="" steps=300 fresh=0
 while [[ $# -gt 0 ]]; do
   case $1 in
-    --text) text=$(realpath "$2"); shift 2 ;;
-    --steps) steps=$2; shift 2 ;;
+    --text | --steps)
+      [[ $# -ge 2 ]] || { echo "quickstart.sh: $1 needs a value" >&2; exit 2; }
+      if [[ $1 == --text ]]; then text=$(realpath "$2"); else steps=$2; fi
+      shift 2 ;;
     --fresh) fresh=1; shift ;;
     *) echo "quickstart.sh: unknown option $1 (known: --text --steps --fresh)" >&2; exit 2 ;;
   esac
@@ -34,6 +36,10 @@ mkdir -p "$work"
 say "3/7 Text"
 if [[ -n $text ]]; then
   echo "using $text"
+  if [[ -f $work/corpus/dataset.json ]] && ! cmp -s "$text" "$work/text.txt"; then
+    echo "quickstart.sh: $work/ holds the tokens of another text; --fresh removes it" >&2
+    exit 2
+  fi
   cp "$text" "$work/text.txt"
 elif command -v bible >/dev/null; then
   # One document per chapter: "Ge1:2 And the earth ..." becomes "And the earth ...", a blank line
@@ -50,7 +56,7 @@ input=$work/text.txt split=(--split $'\n\n')
 
 say "4/7 Tokenizer and token shards"
 if [[ ! -f $work/corpus/dataset.json ]]; then
-  $hebb tokenizer train "$input" "${split[@]}" --vocab-size 2048 --out "$work/tokenizer.model"
+  $hebb tokenizer train "$input" "${split[@]}" --vocab-size 2048 --out "$work/tokenizer.model" --overwrite
   $hebb data encode "$input" "${split[@]}" --tokenizer "$work/tokenizer.model" --val-fraction 0.05 --out "$work/corpus"
 fi
 $hebb data inspect "$work/corpus"
