@@ -131,6 +131,7 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options)
       checksums_(shards_of_rank(sources_, options)),
       taken_(sources_.size(), 0) {
   for (size_t i = 0; i < sources_.size(); ++i) {
+    require_tokenizer(*sources_[i], options_.tokenizer_hash);
     info_.push_back({sources_[i]->name(), sources_[i]->tokens(), sources_[i]->documents(),
                      sources_[i]->rows_per_epoch(),
                      static_cast<double>(mixture_.shares()[i]) / static_cast<double>(mixture_.total())});

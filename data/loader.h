@@ -24,6 +24,7 @@ struct LoaderOptions {
   int64_t vocab_size = 0;         // tokens are below this
   bool document_mask = false;
   int64_t prefetch_batches = 2;   // built ahead by a background thread; 0 = none
+  uint64_t tokenizer_hash = 0;    // that the files must name, if they name one; 0 = that of the first file that does
 };
 
 /// Rows of one rank for one forward and backward pass, row-major.
@@ -74,6 +75,8 @@ class Loader {
   std::vector<std::string> restore(const Json& state, bool allow_change);
 
   const std::vector<SourceInfo>& sources() const { return info_; }
+  /// Of the files of all sources; 0 when none names its tokenizer.
+  uint64_t tokenizer_hash() const { return options_.tokenizer_hash; }
   /// Data plan: one line per source with its epochs over `total_rows` rows of the run.
   std::string describe(int64_t total_rows) const;
 

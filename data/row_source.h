@@ -42,6 +42,10 @@ class RowSource {
   virtual std::vector<const Shard*> shards() const { return {}; }
 };
 
+/// Ids mean the same in all files: a file that names another tokenizer than `hash` is a DataError. 0 takes the hash of the first
+/// file that names one.
+void require_tokenizer(const RowSource& source, uint64_t& hash);
+
 /// Opens the files of a source, or sets up its generator. `where` is its path in the configuration
 /// ("data.sources.1"), `index` its number there.
 /// Errors: DataError (files), ConfigError (options, tokens of the task above vocab_size, no complete row).

@@ -37,6 +37,8 @@ ValidationSource::ValidationSource(const DataConfig& config, size_t index, const
   context.is_shuffled = false;
   check_seed(config, validation.source, where, static_cast<int64_t>(context.seed));
   source_ = make_row_source(validation.source, config.packing, where, static_cast<int64_t>(index), context);
+  uint64_t tokenizer_hash = options.tokenizer_hash;
+  require_tokenizer(*source_, tokenizer_hash);
   for (const Shard* shard : source_->shards()) {
     shard->require_crc(shard->compute_crc());
   }

@@ -85,6 +85,7 @@ void Trainer::open_data(const World& world, const RunOptions& options) {
       log_.say("the data has changed: " + change);
     }
   }
+  loader.tokenizer_hash = loader_->tokenizer_hash();
   for (size_t i = 0; i < config_.data.validation.size(); ++i) {
     validation_.push_back(std::make_unique<ValidationSource>(config_.data, i, loader));
   }

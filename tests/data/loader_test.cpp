@@ -376,6 +376,35 @@ TEST_CASE("a damaged shard stops the first batch, a token above the vocabulary t
   CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
 }
 
+TEST_CASE("files of different tokenizers are not mixed, nor is validation of another one read", "[fast]") {
+  const TempFolder folder;
+  const auto with_hash = [&](const std::string& name, int32_t hash) {
+    const std::string path = write_tokens(folder, name, 30, 1);
+    std::string bytes = read_file(path);
+    patch<int32_t>(bytes, 32, hash);
+    std::ofstream(path, std::ios::binary) << bytes;
+    return shard_source(path);
+  };
+  DataConfig config;
+  const LoaderOptions options = make_options(4, 4, 10);
+  config.sources = {with_hash("a", 0), with_hash("b", 7)};  // 0: the file does not say
+  LoaderOptions validation = options;
+  {
+    const Loader loader(config, options);
+    CHECK(loader.tokenizer_hash() == 7);
+    validation.tokenizer_hash = loader.tokenizer_hash();
+  }
+  config.validation.resize(1);
+  config.validation[0].source = with_hash("v", 7);
+  CHECK(ValidationSource(config, 0, validation).rows() > 0);
+  config.validation[0].source = with_hash("w", 8);
+  CHECK_THROWS_WITH(ValidationSource(config, 0, validation),
+                    config.validation[0].source.path + ": tokens of another tokenizer than those of the other files of data (found tokenizer "
+                    "hash 0000000000000008, expected 0000000000000007)");
+  config.sources.push_back(with_hash("c", 9));
+  CHECK(construction_error(config, options).find(config.sources[2].path + ": tokens of another tokenizer") == 0);
+}
+
 TEST_CASE("every rank checks its part of the files", "[fast]") {
   const TempFolder folder;
   DataConfig config;
