@@ -56,6 +56,12 @@ class Builder {
     if (exception.id == 406) {
       throw ConfigError(origin(next_token()).str(), last_token, "a number that a double can hold");
     }
+    const size_t last = end == 0 ? 0 : end - 1;
+    for (const char* mark : {"//", "/*", "#"}) {
+      if (text_.substr(std::min(last, text_.size())).starts_with(mark)) {
+        throw ConfigError(origin(last).str(), "a comment", "JSON, which has none");
+      }
+    }
     const std::string message = exception.what();
     const auto piece = [&](const std::string& head, size_t from) {
       const size_t at = message.find(head, from);

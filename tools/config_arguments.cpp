@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/suggest.h"
+#include "tools/options.h"
 
 namespace hebb {
 namespace {
@@ -37,8 +38,7 @@ void check_key(const CLI::App& verb, const std::string& key) {
 void add_compute_options(CLI::App& verb, ComputeOptions& options) {
   verb.add_option("--device", options.device, "auto, cpu or cuda (train.device)")->type_name("TEXT");
   verb.add_option("--precision", options.precision, "fp32, bf16 or fp64 (train.precision)")->type_name("TEXT");
-  verb.add_option("--threads", options.threads, "CPU threads, 0 = the cores that the process may use (train.threads)")
-      ->check(CLI::NonNegativeNumber)
+  at_least(verb.add_option("--threads", options.threads, "CPU threads, 0 = the cores that the process may use (train.threads)"), 0)
       ->default_str("");
 }
 

@@ -3,7 +3,9 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <new>
@@ -21,6 +23,17 @@ int report(std::string message, ExitCode code) {
   std::replace(message.begin(), message.end(), '\n', ' ');
   std::fprintf(stderr, "error: %s\n", message.c_str());
   return static_cast<int>(code);
+}
+
+/// What was printed has arrived, or the exit code says that it has not.
+int finish(int code) {
+  errno = 0;
+  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (is_written || code != 0) {
+    return code;
+  }
+  return report(std::string("standard output: cannot write") + (errno != 0 ? std::string(": ") + std::strerror(errno) : ""),
+                ExitCode::kCheckpoint);
 }
 
 /// Help lines as "--name TYPE = default (required)  description".
@@ -149,7 +162,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   using namespace hebb;
   try {
-    return run(argc, argv);
+    return finish(run(argc, argv));
   } catch (const Error& error) {
     return report(error.what(), error.code());
   } catch (const std::filesystem::filesystem_error& error) {

@@ -2,9 +2,16 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <functional>
+
+#include "core/error.h"
+#include "core/suggest.h"
+#include "data/utf8.h"
 
 namespace hebb {
 namespace {
@@ -60,6 +67,64 @@ CLI::Option* accept_integers(CLI::Option* option, bool is_unsigned) {
 
 }  // namespace
 
+namespace {
+
+/// "1.5" -> "1.5", "3" -> "3" for messages.
+std::string text_of(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+CLI::Option* check_number(CLI::Option* option, const std::string& range, const std::function<bool(double)>& is_in_range) {
+  const bool is_integer = option->get_type_name() == "INT" || option->get_type_name() == "UINT";
+  return option->transform(CLI::Validator(
+      [=](std::string& text) -> std::string {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool is_number = end != text.c_str() && *end == '\0' && std::isfinite(value);
+        constexpr double kLimit = 9223372036854775808.0;  // 2^63
+        if (!is_number || !is_in_range(value) || (is_integer && (value != std::floor(value) || std::abs(value) >= kLimit))) {
+          return "found " + text + ", expected " + (is_integer ? "an integer " : "a number ") + range;
+        }
+        if (is_integer && text.find_first_not_of("-0123456789") != std::string::npos) {
+          text = std::to_string(static_cast<int64_t>(value));
+        }
+        return "";
+      },
+      ""));
+}
+
+}  // namespace
+
+CLI::Option* at_least(CLI::Option* option, double lowest) {
+  return check_number(option, ">= " + text_of(lowest), [=](double v) { return v >= lowest; });
+}
+CLI::Option* above(CLI::Option* option, double bound) {
+  return check_number(option, "> " + text_of(bound), [=](double v) { return v > bound; });
+}
+CLI::Option* between(CLI::Option* option, double lowest, double highest) {
+  return check_number(option, "from " + text_of(lowest) + " to " + text_of(highest),
+                      [=](double v) { return v >= lowest && v <= highest; });
+}
+
+CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& names) {
+  std::string list, braces;
+  for (const std::string& name : names) {
+    list += (list.empty() ? "" : ", ") + name;
+    braces += (braces.empty() ? "" : ",") + name;
+  }
+  return option->check(CLI::Validator(
+      [=](std::string& text) -> std::string {
+        if (std::find(names.begin(), names.end(), text) != names.end()) {
+          return "";
+        }
+        const std::string nearest = nearest_name(text, names);
+        return "found \"" + text + "\", expected one of " + list + (nearest.empty() ? "" : " (did you mean " + nearest + "?)");
+      },
+      "{" + braces + "}"));
+}
+
 CLI::Option* accept_exponents(CLI::Option* option) { return accept_integers(option, false); }
 CLI::Option* accept_unsigned(CLI::Option* option) { return accept_integers(option, true); }
 
@@ -70,13 +135,13 @@ void add_text_input_options(CLI::App& app, TextInputOptions& input) {
       ->required()
       ->type_name("PATH")
       ->default_str("");
-  app.add_option_function<std::string>(
-         "--format",
-         [&input](const std::string& name) {
-           input.format = name == "text" ? Format::text : name == "jsonl" ? Format::jsonl : Format::automatic;
-         },
-         "What the files hold: text, jsonl, or auto = JSONL where the name says so (.jsonl, .ndjson, .json)")
-      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+  one_of(app.add_option_function<std::string>(
+             "--format",
+             [&input](const std::string& name) {
+               input.format = name == "text" ? Format::text : name == "jsonl" ? Format::jsonl : Format::automatic;
+             },
+             "What the files hold: text, jsonl, or auto = JSONL where the name says so (.jsonl, .ndjson, .json)"),
+         {"auto", "text", "jsonl"})
       ->type_name("NAME")
       ->default_str("auto");
   app.add_option("--field", input.field, "JSONL member with the text (without it: \"text\", else \"content\")")
@@ -87,15 +152,21 @@ void add_text_input_options(CLI::App& app, TextInputOptions& input) {
          "is one "
          "document)")
       ->type_name("TEXT");
-  app.add_option_function<std::string>(
-         "--invalid-utf8", [&input](const std::string& name) { input.replace_invalid = name == "replace"; },
-         "Invalid UTF-8: error, or replace by U+FFFD")
-      ->check(CLI::IsMember({"error", "replace"}))
+  one_of(app.add_option_function<std::string>(
+             "--invalid-utf8", [&input](const std::string& name) { input.replace_invalid = name == "replace"; },
+             "Invalid UTF-8: error, or replace by U+FFFD"),
+         {"error", "replace"})
       ->type_name("NAME")
       ->default_str("error");
-  accept_exponents(app.add_option("--skip-bad", input.skip_bad,
-                                  "Bad lines, documents and streams that may be left out before it is an error"))
+  accept_unsigned(app.add_option("--skip-bad", input.skip_bad,
+                                 "Bad lines, documents and streams that may be left out before it is an error"))
       ->type_name("INT");
+}
+
+void require_utf8(const std::string& where, std::string_view text) {
+  if (const size_t at = utf8_first_invalid(text); at != std::string_view::npos) {
+    throw DataError(where + ": byte " + std::to_string(at), "invalid UTF-8", "bytes " + hex_bytes(text.substr(at, 1)), "text in UTF-8");
+  }
 }
 
 TokenizerConfig tokenizer_config(const std::string& name) {
@@ -106,8 +177,7 @@ TokenizerConfig tokenizer_config(const std::string& name) {
 }
 
 CLI::Option* add_threads_option(CLI::App& app, int& threads) {
-  return app.add_option("--threads", threads, "Worker threads; 0 = the cores that this process may use")
-      ->check(CLI::Range(0, 1024).description(""))
+  return between(app.add_option("--threads", threads, "Worker threads; 0 = the cores that this process may use"), 0, 1024)
       ->type_name("INT");
 }
 

@@ -6,7 +6,9 @@
 
 #include "core/json.h"
 #include "core/parallel.h"
+#include "core/suggest.h"
 #include "kernels/cpu/gemm_bench.h"
+#include "tools/options.h"
 #include "tools/verbs.h"
 #include "train/bench.h"
 #include "train/bench_operations.h"
@@ -34,6 +36,15 @@ ModelConfig find_model(const std::string& name) {
         return config;
       }
     }
+  }
+  if (!fs::exists(name)) {
+    std::vector<std::string> names;
+    for (const auto& list : {bench_models(), bench_layers()}) {
+      for (const BenchModel& m : list) { names.push_back(m.name); }
+    }
+    const std::string nearest = nearest_name(name, names);
+    throw ConfigError("MODEL", "\"" + name + "\"", "a built-in model (see hebb bench --help) or a configuration file" +
+                                                       (nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
   }
   return read_model_config(name);
 }
@@ -171,16 +182,16 @@ void add_bench_verb(CLI::App& app, int&) {
   verb.add_flag("--layers", o->layers, "All built-in models with one layer of another type, against gdn");
   verb.add_option("--against", o->against, "Also measure this model before each, and print the ratio")->type_name("MODEL");
   verb.add_flag("--kernels", o->kernels, "Copy bandwidth, matrix products, norms, attention, ... each beside its bound on this device");
-  verb.add_option("--tokens", o->tokens, "Tokens of --kernels (default: 2048 on the CPU, 16384 on a GPU)")->check(CLI::PositiveNumber);
+  at_least(verb.add_option("--tokens", o->tokens, "Tokens of --kernels (default: 2048 on the CPU, 16384 on a GPU)"), 1);
   verb.add_flag("--decode", o->decode, "Also prefill and decoding speed");
-  verb.add_option("--context", o->context, "Context of --decode [tokens]")->check(CLI::PositiveNumber)->capture_default_str();
-  verb.add_option("--rows", o->rows, "Rows per step")->check(CLI::PositiveNumber)->capture_default_str();
-  verb.add_option("--length", o->length, "Row length [tokens]")->check(CLI::PositiveNumber)->capture_default_str();
-  verb.add_option("--steps", o->steps, "Measured steps; the best and the median are reported")->check(CLI::PositiveNumber)->capture_default_str();
-  verb.add_option("--warmup", o->warmup, "Steps before")->check(CLI::NonNegativeNumber)->capture_default_str();
-  verb.add_option("--device", o->device, "Where to compute")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str();
-  verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)")->check(CLI::IsMember({"fp32", "bf16", "fp64"}));
-  verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)")->check(CLI::NonNegativeNumber)->capture_default_str();
+  at_least(verb.add_option("--context", o->context, "Context of --decode [tokens]"), 1)->capture_default_str();
+  at_least(verb.add_option("--rows", o->rows, "Rows per step"), 1)->capture_default_str();
+  at_least(verb.add_option("--length", o->length, "Row length [tokens]"), 1)->capture_default_str();
+  at_least(verb.add_option("--steps", o->steps, "Measured steps; the best and the median are reported"), 1)->capture_default_str();
+  at_least(verb.add_option("--warmup", o->warmup, "Steps before"), 0)->capture_default_str();
+  one_of(verb.add_option("--device", o->device, "Where to compute"), {"auto", "cpu", "cuda"})->capture_default_str();
+  one_of(verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)"), {"fp32", "bf16", "fp64"});
+  at_least(verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)"), 0)->capture_default_str();
   verb.add_flag("--json", o->json, "Machine-readable output");
   verb.callback([o] { run_bench(*o); });
 }

@@ -57,7 +57,7 @@ void add_encode(CLI::App& data) {
       ->type_name("INT");
   app.add_option("--val-fraction", options.val_fraction, "Share of the documents for validation, drawn at random")
       ->type_name("NUMBER");
-  accept_exponents(
+  accept_unsigned(
       app.add_option("--val-documents", options.val_documents, "Or: the last so many documents for validation"))
       ->type_name("INT");
   accept_unsigned(app.add_option("--seed", options.seed, "Seed of --val-fraction"))->type_name("INT");
@@ -72,7 +72,7 @@ void add_inspect(CLI::App& data) {
   const auto path = std::make_shared<std::string>();
   const auto format = std::make_shared<std::string>("auto");
   app.add_option("PATH", *path, "Data set folder, shard, or quoted pattern")->required()->type_name("PATH");
-  app.add_option("--format", *format, "auto, raw_u16, raw_u32 or megatron")->type_name("NAME");
+  one_of(app.add_option("--format", *format, "What the files are"), {"auto", "raw_u16", "raw_u32", "megatron"})->type_name("NAME");
   app.callback([=] { print(describe_shards(*path, *format)); });
 }
 
@@ -81,7 +81,7 @@ void add_verify(CLI::App& data, int& exit_code) {
   const auto path = std::make_shared<std::string>();
   const auto format = std::make_shared<std::string>("auto");
   app.add_option("PATH", *path, "Data set folder, shard, or quoted pattern")->required()->type_name("PATH");
-  app.add_option("--format", *format, "auto, raw_u16, raw_u32 or megatron")->type_name("NAME");
+  one_of(app.add_option("--format", *format, "What the files are"), {"auto", "raw_u16", "raw_u32", "megatron"})->type_name("NAME");
   app.callback([=, &exit_code] {
     const VerifyReport report = verify_shards(*path, *format);
     print(report.text());

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/parallel.h"
+#include "tools/options.h"
 #include "tools/verbs.h"
 #include "train/eval.h"
 
@@ -24,6 +25,9 @@ int run_eval(const Options& o) {
     apply_override(config, assignment);
   }
   std::vector<Evaluation> evaluations = read_evaluations(config, "");
+  if (evaluations.empty()) {
+    throw ConfigError(o.eval + ": evaluations", "an empty list", "at least one evaluation");
+  }
   const EvalRequest request{o.checkpoint, o.out, o.tokenizer, choose_compute(o.device, o.precision, "--")};
   const std::unique_ptr<Progress> progress = stderr_progress();
   const int failed = evaluate_checkpoint(std::move(evaluations), request, *progress,
@@ -41,9 +45,9 @@ void add_eval_verb(CLI::App& app, int& exit_code) {
   verb.add_option("--checkpoint", o->checkpoint, "Checkpoint folder, run folder or model.safetensors")->required();
   verb.add_option("--out", o->out, "Folder for the results (default: RUN/evals/STEP)");
   verb.add_option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
-  verb.add_option("--device", o->device, "Where to compute")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str();
-  verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)")->check(CLI::IsMember({"fp32", "bf16", "fp64"}));
-  verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)")->check(CLI::NonNegativeNumber)->capture_default_str();
+  one_of(verb.add_option("--device", o->device, "Where to compute"), {"auto", "cpu", "cuda"})->capture_default_str();
+  one_of(verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)"), {"fp32", "bf16", "fp64"});
+  at_least(verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)"), 0)->capture_default_str();
   verb.callback([o, &exit_code] { exit_code = run_eval(*o); });
 }
 

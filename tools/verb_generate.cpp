@@ -28,13 +28,11 @@ struct Options {
 volatile std::sig_atomic_t interrupted = 0;
 
 std::string read_prompt(const Options& o, bool has_prompt) {
-  if (has_prompt) {
-    return o.prompt;
-  }
-  if (!o.prompt_file.empty()) {
-    return read_file(o.prompt_file);
-  }
-  return {std::istreambuf_iterator<char>(std::cin), {}};
+  const std::string text = has_prompt               ? o.prompt
+                           : !o.prompt_file.empty() ? read_file(o.prompt_file)
+                                                    : std::string(std::istreambuf_iterator<char>(std::cin), {});
+  require_utf8(has_prompt ? "--prompt" : o.prompt_file.empty() ? "standard input" : o.prompt_file, text);
+  return text;
 }
 
 void run_generate(Options o, bool has_prompt, int& exit_code) {
@@ -53,7 +51,7 @@ void run_generate(Options o, bool has_prompt, int& exit_code) {
   const auto write = [](std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
-    return interrupted == 0;
+    return interrupted == 0 && std::ferror(stdout) == 0;
   };
   if (o.echo) {
     write(prompt);
@@ -77,10 +75,10 @@ void add_generate_verb(CLI::App& app, int& exit_code) {
   verb.add_option("CHECKPOINT", o->checkpoint, "A checkpoint folder, or a run folder (its latest checkpoint)")->required();
   CLI::Option* prompt = verb.add_option("--prompt", o->prompt, "The text to continue (default: standard input)");
   verb.add_option("--prompt-file", o->prompt_file, "A file with the text to continue")->excludes(prompt);
-  verb.add_option("--max-new-tokens", o->generate.max_new_tokens, "Length limit [tokens]")->check(CLI::NonNegativeNumber)->capture_default_str();
-  verb.add_option("--temperature", o->generate.sampling.temperature, "Softmax temperature; 0 = greedy")->check(CLI::NonNegativeNumber)->capture_default_str();
-  verb.add_option("--top-k", o->generate.sampling.top_k, "Draw among the k most likely; 0 = all [tokens]")->check(CLI::NonNegativeNumber)->capture_default_str();
-  verb.add_option("--top-p", o->generate.sampling.top_p, "Draw among the most likely with this total probability")->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  at_least(verb.add_option("--max-new-tokens", o->generate.max_new_tokens, "Length limit [tokens]"), 0)->capture_default_str();
+  at_least(verb.add_option("--temperature", o->generate.sampling.temperature, "Softmax temperature; 0 = greedy"), 0)->capture_default_str();
+  at_least(verb.add_option("--top-k", o->generate.sampling.top_k, "Draw among the k most likely; 0 = all [tokens]"), 0)->capture_default_str();
+  between(verb.add_option("--top-p", o->generate.sampling.top_p, "Draw among the most likely with this total probability"), 0, 1)->capture_default_str();
   accept_unsigned(verb.add_option("--seed", o->generate.seed, "Seed of the draws")->capture_default_str());
   verb.add_option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
   verb.add_option("--tau", o->taus, "Threshold of all ham layers, or BLOCK=X of one, in units of the score")->type_name("X");
@@ -88,9 +86,9 @@ void add_generate_verb(CLI::App& app, int& exit_code) {
   verb.add_flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-text token");
   verb.add_flag("--echo,!--no-echo", o->echo, "Print the prompt too (default: on)");
   verb.add_flag("--stats", o->stats, "Print times to standard error");
-  verb.add_option("--device", o->device, "Where to compute")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str();
-  verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)")->check(CLI::IsMember({"fp32", "bf16", "fp64"}));
-  verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)")->check(CLI::NonNegativeNumber)->capture_default_str();
+  one_of(verb.add_option("--device", o->device, "Where to compute"), {"auto", "cpu", "cuda"})->capture_default_str();
+  one_of(verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)"), {"fp32", "bf16", "fp64"});
+  at_least(verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)"), 0)->capture_default_str();
   verb.callback([o, prompt, &exit_code] { run_generate(*o, prompt->count() > 0, exit_code); });
 }
 

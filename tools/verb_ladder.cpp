@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "tools/options.h"
 #include "tools/verbs.h"
 #include "train/ladder.h"
 
@@ -47,9 +48,9 @@ void add_ladder_verb(CLI::App& app, int& exit_code) {
   verb.add_option("--dir", o->folder, "Folder of the runs")->default_str("runs/NAME")->type_name("PATH");
   verb.add_flag("--dry-run", o->dry_run, "Print every run with parameters, tokens, FLOPs, memory and the total, and stop");
   verb.add_flag("--status", o->status, "Print the state of the runs and the time left, and stop");
-  verb.add_option("--parallel", o->ladder.parallel, "Runs at the same time (default: max_parallel of the sweep)")->check(CLI::PositiveNumber);
+  at_least(verb.add_option("--parallel", o->ladder.parallel, "Runs at the same time (default: max_parallel of the sweep)"), 1);
   verb.add_flag("--force", o->ladder.force, "Start runs anew whose configuration changed; the old folder is kept as ID.HASH");
-  verb.add_option("--tflops", o->teraflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]")->check(CLI::PositiveNumber);
+  above(verb.add_option("--tflops", o->teraflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]"), 0);
   verb.callback([o, &exit_code] { exit_code = run(*o); });
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "tools/options.h"
 #include "tools/verbs.h"
 #include "train/model_source.h"
 #include "train/plan.h"
@@ -59,9 +60,9 @@ void add_plan_verb(CLI::App& app, int&) {
   const auto o = std::make_shared<Options>();
   verb.add_option("CONFIG", o->words, "Configurations (a model object or a run), and changes to them as key=value")->required();
   verb.add_flag("--json", o->json, "Machine-readable output");
-  verb.add_option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits [GiB]")->check(CLI::PositiveNumber);
-  verb.add_option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]")->check(CLI::PositiveNumber);
-  verb.add_option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]")->check(CLI::PositiveNumber);
+  above(verb.add_option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits [GiB]"), 0);
+  above(verb.add_option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]"), 0);
+  at_least(verb.add_option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]"), 1);
   verb.add_flag("--no-data", o->skip_data, "Do not open the data");
   verb.callback([o] { run_plan(*o); });
 }

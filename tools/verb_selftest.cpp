@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "core/parallel.h"
 #include "core/suggest.h"
+#include "tools/options.h"
 #include "tools/verbs.h"
 #include "train/selftest.h"
 
@@ -93,9 +94,9 @@ void add_selftest_verb(CLI::App& app, int& exit_code) {
   CLI::App& verb = *app.add_subcommand("selftest", "Compares every layer on this device with fp64 on the CPU");
   const auto o = std::make_shared<Options>();
   verb.add_option("NAME", o->names, "Types of layers, or \"optimizer\"; default: all");
-  verb.add_option("--device", o->device, "Where to compute")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str();
-  verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)")->check(CLI::IsMember({"fp32", "bf16", "fp64"}));
-  verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)")->check(CLI::NonNegativeNumber)->capture_default_str();
+  one_of(verb.add_option("--device", o->device, "Where to compute"), {"auto", "cpu", "cuda"})->capture_default_str();
+  one_of(verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)"), {"fp32", "bf16", "fp64"});
+  at_least(verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)"), 0)->capture_default_str();
   verb.add_flag("--json", o->json, "Machine-readable output");
   verb.callback([o, &exit_code] { exit_code = run_selftest(*o); });
 }

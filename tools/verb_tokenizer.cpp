@@ -95,7 +95,9 @@ void add_code_options(CLI::App& app, CodeArguments& arguments, const char* input
 void run_encode(const CodeArguments& arguments) {
   const auto tokenizer = load_plain(arguments.tokenizer);
   std::string line;
-  for (const int32_t id : tokenizer->encode(read_input(arguments.input))) {
+  const std::string text = read_input(arguments.input);
+  require_utf8(arguments.input, text);
+  for (const int32_t id : tokenizer->encode(text)) {
     line += line.empty() ? "" : " ";
     line += std::to_string(id);
   }

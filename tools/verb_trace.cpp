@@ -69,15 +69,15 @@ void add_trace_verb(CLI::App& app, int&) {
   verb.add_option("--weights", o->weights, "Weights (default: those of the checkpoint)");
   verb.add_option("--rows", o->rows, "Rows: inputs I64 [B, T], optionally targets (-100 = ignored) and doc_ids")->required();
   verb.add_option("--out", o->out, "The safetensors file to write")->required();
-  verb.add_option("--precision", o->precision, "Number format")->check(CLI::IsMember({"fp64", "fp32", "bf16"}))->capture_default_str();
-  verb.add_option("--device", o->device, "Where to compute")->check(CLI::IsMember({"cpu", "cuda", "auto"}))->capture_default_str();
-  verb.add_option("--mode", o->mode, "Training or evaluation rules of the layers")->check(CLI::IsMember({"train", "eval"}))->capture_default_str();
+  one_of(verb.add_option("--precision", o->precision, "Number format"), {"fp64", "fp32", "bf16"})->capture_default_str();
+  one_of(verb.add_option("--device", o->device, "Where to compute"), {"cpu", "cuda", "auto"})->capture_default_str();
+  one_of(verb.add_option("--mode", o->mode, "Training or evaluation rules of the layers"), {"train", "eval"})->capture_default_str();
   verb.add_flag("--grads", o->grads, "Also the gradient of the mean loss for every parameter that it reaches");
   verb.add_flag("--inside", o->inside, "Also the layers' decisions and scores");
   verb.add_option("--force", o->force, "Decisions to take as given (integers of a --inside file)");
   accept_unsigned(verb.add_option("--seed", o->seed, "train.seed that layers see")->capture_default_str());
-  verb.add_option("--step", o->step, "Step index that layers see [steps]")->check(CLI::NonNegativeNumber)->capture_default_str();
-  verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)")->check(CLI::NonNegativeNumber)->capture_default_str();
+  at_least(verb.add_option("--step", o->step, "Step index that layers see [steps]"), 0)->capture_default_str();
+  at_least(verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)"), 0)->capture_default_str();
   verb.callback([o] { run_trace(*o); });
 }
 

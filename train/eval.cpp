@@ -86,8 +86,8 @@ std::string summary(const Evaluation& e, const EvalResult& r) {
 std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::string& path) {
   const Json* list = json.is_object() ? json.find("evaluations") : nullptr;
   if (list == nullptr || !list->is_array()) {
-    throw ConfigError(json.origin().str() + ": " + path + "evaluations", list == nullptr ? "nothing" : list->found(),
-                      "a list of evaluations (required)");
+    throw ConfigError((list == nullptr ? json : *list).origin().str() + ": " + path + "evaluations",
+                      list == nullptr ? "nothing" : list->found(), "a list of evaluations (required)");
   }
   std::vector<std::pair<Json, Entry>> result;
   std::set<std::string> names;

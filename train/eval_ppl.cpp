@@ -242,6 +242,7 @@ class PositionPpl final : public EvalTask {
         add(edges, pass(c, ids, *baseline_, saved), base, nullptr);
       }
     }
+    c.progress.update(static_cast<uint64_t>(source.documents()));
     c.progress.end();
     return result(edges, sum, base, count, documents);
   }

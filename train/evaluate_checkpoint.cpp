@@ -30,12 +30,6 @@ int64_t training_length(const Json& config) {
   return length != nullptr && length->is_integer() ? length->as_int() : 0;
 }
 
-/// A bare model.safetensors needs its config.json beside it.
-fs::path model_path(const std::string& checkpoint) {
-  const fs::path path(checkpoint);
-  return path.extension() == ".safetensors" ? path.parent_path() / "config.json" : path;
-}
-
 /// RUN/checkpoints/step_N -> RUN/evals/step_N
 fs::path default_folder(const fs::path& weights) {
   const fs::path folder = fs::absolute(weights).parent_path();
@@ -59,7 +53,7 @@ bool is_done(const Evaluation& evaluation, const fs::path& out) {
 int evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
                         const std::function<void(const std::string& line)>& report) {
   const StopSignals signals;
-  ModelSource source = read_model_source(model_path(request.checkpoint));
+  ModelSource source = read_model_source(request.checkpoint);
   const fs::path weights = find_weights(request.checkpoint);
   const fs::path out = request.out.empty() ? default_folder(weights) : request.out;
   if (request.skip_done) {

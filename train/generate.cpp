@@ -82,6 +82,11 @@ std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const
                         "a SentencePiece .model file or \"bytes\"");
     }
     Fields::read(*json, "data.tokenizer", config);
+    // A run folder keeps its tokenizer. Where the path is that of another place, the run has been moved.
+    const fs::path kept = source.weights.parent_path().parent_path().parent_path() / "tokenizer.model";
+    if (!config.file.empty() && !fs::exists(config.file) && !source.weights.empty() && fs::exists(kept)) {
+      config.file = kept.string();
+    }
   }
   auto tokenizer = Tokenizer::load(config);
   if (tokenizer->vocab_size() > source.model.vocab_size) {

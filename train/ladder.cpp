@@ -1,8 +1,10 @@
 #include "train/ladder.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <ctime>
 #include <deque>
@@ -320,6 +322,10 @@ RunStatus read_status(const fs::path& run) {
     throw CheckpointError(path.string(), "not a status", "state \"" + s.state + "\"", "pending, running, done or failed");
   }
   return s;
+}
+
+bool was_killed(const RunStatus& s) {
+  return s.state == "running" && s.host == host_name() && s.pid > 0 && ::kill(static_cast<pid_t>(s.pid), 0) != 0 && errno == ESRCH;
 }
 
 void write_status(const fs::path& run, const RunStatus& s) {

@@ -17,6 +17,8 @@ struct RunStatus {
 /// `pending` where there is no file. Errors: CheckpointError for a damaged one.
 RunStatus read_status(const fs::path& run);
 void write_status(const fs::path& run, const RunStatus& status);
+/// Whether a run is said to be running by a process of this host that is no more: it was killed with the ladder.
+bool was_killed(const RunStatus& status);
 
 struct LadderOptions {
   fs::path folder;        // empty: runs/NAME in the current folder

@@ -32,9 +32,15 @@ fs::path find_weights(const fs::path& path) {
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides) {
   ModelSource source;
   fs::path file = path;
-  if (fs::is_directory(path)) {
-    source.weights = find_weights(path);
+  if (!fs::exists(path)) {
+    throw ConfigError(path.string(), "nothing", "a configuration, a checkpoint, a run folder or a safetensors file");
+  }
+  if (fs::is_directory(path) || path.extension() == ".safetensors") {
+    source.weights = fs::absolute(find_weights(path));
     file = source.weights.parent_path() / "config.json";
+    if (!fs::exists(file)) {
+      throw CheckpointError(file.string(), "no configuration beside the weights", "nothing", "config.json with the model");
+    }
   }
   source.config = load_config(file.string());
   for (const std::string& assignment : overrides) {

@@ -18,8 +18,8 @@ struct ModelSource {
 };
 
 /// Reads the model that `path` names: a file with a `model` object or a run configuration ("extends"
-/// resolved, `overrides` as on the command line applied), a checkpoint folder, or a run folder (its
-/// latest checkpoint). Of a run configuration only `model` is checked.
+/// resolved, `overrides` as on the command line applied), a checkpoint folder, a run folder (its
+/// latest checkpoint), or a safetensors file with its config.json beside it. Of a run configuration only `model` is checked.
 /// Errors: ConfigError (the configuration), CheckpointError (a folder that holds no checkpoint).
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides = {});
 

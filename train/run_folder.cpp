@@ -1,11 +1,14 @@
 #include "train/run_folder.h"
 
+#include <fstream>
+
 #include "train/model_source.h"
 
 namespace hebb {
 namespace {
 
 constexpr const char* kTokenizerFile = "tokenizer.model";
+constexpr const char* kLogFile = "train.log";
 
 void create_folder(const fs::path& path) {
   std::error_code error;
@@ -60,6 +63,9 @@ RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
   if (checkpoint_) {
     compare_with(*checkpoint_ / "config.json", options);
     go_back_to_checkpoint();
+  } else if (fs::exists(stored) && !fs::exists(path_ / kLogFile)) {
+    throw CheckpointError(stored.string(), "the run would replace a file that no run wrote", "config.json without train.log",
+                          "a new folder or one that a run made (--run-dir)");
   } else if (has_begun()) {
     if (!fs::exists(stored)) {
       throw CheckpointError(path_.string(), "no run folder", "metrics.jsonl without config.json",
@@ -67,6 +73,7 @@ RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
     }
     compare_with(stored, options);
   }
+  std::ofstream(path_ / kLogFile, std::ios::app).flush();  // before config.json: where both are, a run was
   write_file_atomic(stored, config_.dump(1) + "\n");
 }
 

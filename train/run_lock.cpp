@@ -23,12 +23,15 @@ struct Holder {
 
 std::string start_of(pid_t pid) {
   try {
-    // Field 22; the second field is a name in parentheses that may hold anything.
+    // Field 22 (field 3 is the state: a zombie has ended, though nobody has asked for its exit code); the second field is a name in parentheses that may hold anything.
     const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
     std::istringstream fields(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
     std::string field;
     for (int i = 3; i <= 22; ++i) {
       fields >> field;
+      if (i == 3 && (field == "Z" || field == "X")) {
+        return "ended";
+      }
     }
     return field.empty() ? "0" : field;
   } catch (const Error&) {

@@ -73,7 +73,9 @@ TEST_CASE("syntax errors name the exact position", "[fast]") {
   CHECK(error_of("{\"a\": 1} \"long text\"") == "c.json:1:10: found string literal, expected end of input");
   CHECK(error_of("{\"a\": true false}") == "c.json:1:12: found false literal, expected '}'");
   CHECK(error_of("[01]") == "c.json:1:3: found number literal, expected ']'");
-  CHECK(error_of("[1] // note") == "c.json:1:5: invalid literal");
+  CHECK(error_of("[1] // note") == "c.json:1:5: found a comment, expected JSON, which has none");
+  CHECK(error_of("{\"a\": 1, /* note */ \"b\": 2}") == "c.json:1:10: found a comment, expected JSON, which has none");
+  CHECK(error_of("# note\n{}") == "c.json:1:1: found a comment, expected JSON, which has none");
   CHECK(error_of("[nope]") == "c.json:1:3: invalid literal");
   CHECK_THAT(error_of("[\"a\nb\"]"), Contains("c.json:1:4: invalid string: control character U+000A (LF)"));
   CHECK(error_of("[\"ab") == "c.json:1:5: invalid string: missing closing quote");

@@ -63,7 +63,8 @@ TEST_CASE("synth-task writes rows and refuses options that do not fit", "[fast]"
 
 TEST_CASE("integers out of range are refused", "[fast]") {
   const TempFolder folder;
-  for (const char* command : {"data synth --documents -3", "data synth-task --task mqar --length 32 --rows -1",
+  for (const char* command : {"data encode x.txt -t bytes -o set --val-documents -3", "data encode x.txt -t bytes -o set --skip-bad -1",
+                              "data synth --documents -3", "data synth-task --task mqar --length 32 --rows -1",
                               "data synth --documents 1 --seed 18446744073709551616",
                               "data encode x.txt -t bytes -o set --shard-tokens 99999999999999999999999"}) {
     INFO(command);
@@ -182,6 +183,9 @@ TEST_CASE("the byte tokenizer encodes and decodes on the command line", "[fast]"
   const CommandResult wrong = run_hebb(folder, "tokenizer decode bytes", "104 x");
   CHECK(wrong.code == 3);
   CHECK(wrong.err == "error: -: byte 4: no token id (found \"x\", expected an integer)\n");
+  const CommandResult invalid = run_hebb(folder, "tokenizer encode bytes", "a\xff");
+  CHECK(invalid.code == 3);
+  CHECK(invalid.err == "error: -: byte 1: invalid UTF-8 (found bytes FF, expected text in UTF-8)\n");
   CHECK(run_hebb(folder, "tokenizer decode bytes", "259").code == 3);
   CHECK(run_hebb(folder, "tokenizer decode bytes", "99999999999").code == 3);
   CHECK_THAT(run_hebb(folder, "tokenizer info bytes").out, Contains("vocabulary: 259\nbos 256, eos 257, pad 258\n"));

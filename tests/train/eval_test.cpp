@@ -163,6 +163,8 @@ TEST_CASE("bins by octave repeat no edge and reach the length", "[fast]") {
 TEST_CASE_METHOD(Fixture, "evaluations are checked before any of them runs", "[fast]") {
   const auto read = [](const std::string& text) { return read_evaluations(parse_json(text, "e.json"), ""); };
   CHECK_THROWS_WITH(read("{}"), Catch::Contains("evaluations: found nothing, expected a list"));
+  CHECK_THROWS_WITH(read(R"({"evaluations": 5})"), Catch::Contains("e.json:1:17: evaluations: found 5, expected a list"));
+  CHECK(read(R"({"evaluations": []})").empty());  // how a run configuration takes back those that it extends
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "steam_ppl"}]})"), Catch::Contains("evaluations.0.kind: found \"steam_ppl\""));
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x"}}]})"), Catch::Contains("evaluations.0.length"));
   CHECK_THROWS_WITH(read(R"({"length": 5, "data": {"path": "x"}, "evaluations": [{"name": "a", "kind": "position_ppl"}, {"name": "a", "kind": "position_ppl"}]})"),

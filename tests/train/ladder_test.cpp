@@ -153,6 +153,29 @@ TEST_CASE("a changed run is refused, and started anew with --force") {
   CHECK(metric(folder / "runs/small/a", "lr")[0] == 0.02);
 }
 
+TEST_CASE("a run whose process was killed is not called running") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("runs": [{"id": "a"}])");
+  REQUIRE(ladder(folder).code == 0);
+  RunStatus status = read_status(folder / "runs/small/a");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  status.state = "running";
+  status.pid = child;
+  write_status(folder / "runs/small/a", status);
+  CHECK(was_killed(status));
+  CHECK_THAT(ladder_status(folder / "runs/small"), Contains("stopped") && Contains("0 running"));
+  status.pid = ::getpid();
+  CHECK_FALSE(was_killed(status));
+  status.pid = child;
+  status.host = "elsewhere";
+  CHECK_FALSE(was_killed(status));
+}
+
 TEST_CASE("a folder of something else, or in use, is refused before anything runs") {
   const TempFolder folder;
   write_base(folder);

@@ -220,6 +220,30 @@ TEST_CASE("the lock of a dead process of this host is taken over and said so") {
   CHECK(heard.has("took over the lock that process " + std::to_string(child) + " on "));
 }
 
+TEST_CASE("the lock of a process that has ended is taken over although nobody has asked for its exit code") {
+  const TempFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    static const RunLock lock(folder.path());
+    ::_exit(0);
+  }
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);  // a zombie from here on
+  {
+    const RunLock lock(folder.path());
+    CHECK(lock.taken_over().find("process " + std::to_string(child)) == 0);
+  }
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_CASE("a configuration that no run wrote is not replaced") {
+  const TempFolder folder;
+  folder.write("run/config.json", "{}");
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)),
+                    Catch::Contains("config.json: the run would replace a file that no run wrote") && Catch::Contains("--run-dir"));
+  CHECK(read_file(folder / "run" / "config.json") == "{}");
+}
+
 TEST_CASE("the lock of another host is not taken over") {
   const TempFolder folder;
   folder.write("run/lock", "no-such-host 1 2\n");
