@@ -1,65 +1,117 @@
 #!/usr/bin/env bash
-# Builds for this machine's GPU, runs the tests on it, and measures kernels and models beside their bounds. Needs the CUDA toolkit, CMake
-# and a C++20 compiler; headers that are not installed can come from folders named in HEADERS.
-# Usage: tools/gpu_check.sh [OUT]            OUT (default: gpu-check): logs, selftest-*.json, bench-*.json, summary.md
-# HEADERS="DIR ..."  folders that hold nlohmann/, CLI/ or catch2/    BUILD=build-gpu    SANITIZE=0 leaves compute-sanitizer out
+# Builds for this machine's GPU, compares every layer with fp64, measures kernels and models beside their bounds and peers, and runs the
+# device tests; what matters most comes first, and each step has a time limit. Needs the CUDA toolkit, CMake and a C++20 compiler.
+# Usage: tools/gpu_check.sh [OUT]            OUT (default: gpu-check): a log per step, *.json, summary.md (grows with every step)
+#        tools/gpu_check.sh --headers        on a machine that has them: copies the headers that the build needs into .deps/
+# HEADERS="DIR ..."  folders that hold nlohmann/, CLI/ or catch2/ (default: .deps where it exists)    BUILD=build-gpu
+# BUDGET=900  seconds for everything: later steps are left out    SANITIZE=0, PEERS=0  without compute-sanitizer, without PyTorch
+# CMAKE_ARGS="..."  more for the configuration
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
-out=${1:-gpu-check} build=${BUILD:-build-gpu}
-mkdir -p "$out"
+if [ "${1:-}" = --headers ]; then
+  mkdir -p .deps
+  for header in nlohmann CLI catch2; do
+    for folder in /usr/include /usr/local/include; do
+      [ -d "$folder/$header" ] && rm -rf ".deps/$header" && cp -rL "$folder/$header" .deps/ && break
+    done
+    [ -d ".deps/$header" ] || { echo "gpu_check.sh: no headers $header/ here; run tools/setup.sh first" >&2; exit 1; }
+  done
+  du -sh .deps
+  exit
+fi
+out=${1:-gpu-check} build=${BUILD:-build-gpu} budget=${BUDGET:-900}
 failed=0
-command -v nvidia-smi >/dev/null || { echo "gpu_check.sh: nvidia-smi not found: this machine has no NVIDIA driver" >&2; exit 1; }
-gpu=$(nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader | head -1)
-capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
-[ "$capability" = 90 ] && capability=90a
-echo "gpu_check.sh: $gpu, sm_$capability, $(git rev-parse --short HEAD 2>/dev/null || echo 'no git')"
+stop() { echo "gpu_check.sh: $*" >&2; exit 1; }
 
-# step NAME COMMAND...: runs it with a log of its own, says how long it took and whether it failed.
+# What would fail after minutes is said before the build.
+command -v nvidia-smi >/dev/null || stop "nvidia-smi not found: this machine has no NVIDIA driver"
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1 | head -1 | tr -d '. ')
+[[ $capability =~ ^[0-9]+$ ]] || stop "no usable GPU: nvidia-smi says: $(nvidia-smi 2>&1 | head -2 | tr '\n' ' ')"
+gpu=$(nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader | head -1)
+[ "$capability" = 90 ] && capability=90a
+for nvcc in "${CUDACXX:-}" "$(command -v nvcc)" /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc; do [ -x "$nvcc" ] && break; done
+[ -x "$nvcc" ] || stop "nvcc not found: install the CUDA toolkit, or name it with CUDACXX=.../nvcc"
+export CUDACXX=$nvcc
+toolkit=$("$nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+driver=$(nvidia-smi | sed -n 's/.*CUDA Version: \([0-9]*\)\..*/\1/p' | head -1)
+[ -n "$toolkit" ] && [ "$toolkit" -ge 12 ] || stop "$nvcc is of CUDA ${toolkit:-?}, expected 12 or newer (C++20)"
+[ -z "$driver" ] || [ "$driver" -ge "$toolkit" ] || stop "the driver runs CUDA up to $driver, but $nvcc is of CUDA $toolkit; name an older one with CUDACXX"
+command -v cmake >/dev/null || stop "cmake not found"
+[ -z "${HEADERS:-}" ] && [ -d .deps ] && HEADERS=.deps
+includes=""
+for folder in ${HEADERS:-}; do
+  [ -d "$folder" ] || stop "HEADERS: no folder $folder"
+  includes="${includes:+$includes;}$(realpath "$folder")"
+done
+for header in nlohmann/json.hpp CLI/CLI.hpp; do
+  found=0
+  for folder in ${includes//;/ } /usr/include /usr/local/include ${CPLUS_INCLUDE_PATH:+${CPLUS_INCLUDE_PATH//:/ }}; do [ -e "$folder/$header" ] && found=1; done
+  [ $found = 1 ] || stop "no header $header; bring it with tools/gpu_check.sh --headers, or name its folder in HEADERS"
+done
+mkdir -p "$out" || exit
+revision=$(git rev-parse --short HEAD 2>/dev/null || echo 'no git')
+echo "gpu_check.sh: $gpu, sm_$capability, $("$nvcc" --version | tail -1), $revision"
+{ echo "# $gpu"; echo; echo "$(date -u +%F), $revision, $("$nvcc" --version | tail -1), $(nproc) cores"; } >"$out/summary.md"
+
+# step NAME SECONDS COMMAND...: runs it with a log of its own and a limit, and adds it to the summary: whether it failed, its time, its output.
 step() {
-  local name=$1 start=$SECONDS
-  shift
-  if "$@" >"$out/$name.log" 2>&1; then
-    echo "  $name: ok, $((SECONDS - start)) s"
-    echo "| $name | ok | $((SECONDS - start)) s |" >>"$out/summary.md"
-  else
-    echo "  $name: FAILED, $((SECONDS - start)) s; see $out/$name.log" >&2
-    echo "| $name | **failed** | $((SECONDS - start)) s |" >>"$out/summary.md"
+  local name=$1 limit=$2 start=$SECONDS left=$((budget - SECONDS)) result=ok code
+  shift 2
+  if [ $left -lt 10 ]; then
+    echo "  $name: left out, the budget of $budget s is spent" | tee -a "$out/summary.md"
     failed=1
     return 1
   fi
+  timeout -k 5 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1
+  code=$?
+  [ $code = 0 ] || result="FAILED (exit code $code$([ $code = 124 ] && echo ', its time was over'))"
+  echo "  $name: $result, $((SECONDS - start)) s"
+  { echo; echo "## $name: $result, $((SECONDS - start)) s"; } >>"$out/summary.md"
+  [[ $code = 0 && $name =~ ^(configure|build) ]] || { echo; echo '```'; tail -n 80 "$out/$name.log" | cut -c1-200; echo '```'; } >>"$out/summary.md"
+  [ $code = 0 ] && return 0
+  tail -n 15 "$out/$name.log" | cut -c1-300 | sed 's/^/    /' >&2
+  failed=1
+  return 1
 }
 
-{ echo "# $gpu"; echo; echo "$(date -u +%F), $(git rev-parse --short HEAD 2>/dev/null), $(nvcc --version 2>/dev/null | tail -1)"; echo; echo "| step | result | time |"; echo "|---|---|---|"; } >"$out/summary.md"
-
-includes=""
-for folder in ${HEADERS:-}; do includes="${includes:+$includes;}$(realpath "$folder")"; done
-export CPLUS_INCLUDE_PATH="${includes//;/:}${CPLUS_INCLUDE_PATH:+:$CPLUS_INCLUDE_PATH}"
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
-step configure cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DHEBB_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$capability-real" \
-  ${includes:+-DCMAKE_INCLUDE_PATH="$includes"} || exit 1
-step build cmake --build "$build" -j "$(nproc)" --target hebb test_device || exit 1
+tests=ON
+[ -e /usr/include/catch2 ] || [ -n "$(for folder in ${includes//;/ }; do ls -d "$folder/catch2" 2>/dev/null; done)" ] || tests=OFF
+[ $tests = ON ] || echo "  no catch2 here: the device tests are left out"
+# shellcheck disable=SC2086
+step configure 120 cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DHEBB_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$capability-real" \
+  -DCMAKE_CUDA_FLAGS=-Xptxas=-v -DHEBB_TESTS=$tests ${includes:+-DCMAKE_INCLUDE_PATH="$includes"} ${CMAKE_ARGS:-} || exit 1
+step build "$budget" cmake --build "$build" -j "$(nproc)" --target hebb || exit 1
 hebb=$build/hebb
-step doctor "$hebb" doctor
-for precision in fp32 bf16; do
-  step "selftest-$precision" "$hebb" selftest --device cuda --precision $precision
-  "$hebb" selftest --device cuda --precision $precision --json >"$out/selftest-$precision.json" 2>/dev/null
+step doctor 20 "$hebb" doctor
+for precision in fp32 bf16; do step "selftest-$precision" 60 "$hebb" selftest --device cuda --precision $precision; done
+for precision in bf16 fp32; do
+  step "kernels-$precision" 60 "$hebb" bench --kernels --device cuda --precision $precision
+  step "models-$precision" 60 "$hebb" bench transformer gdn-hybrid --device cuda --precision $precision --rows 16 --length 1024
 done
-step tests "$build/tests/test_device"
-if [ "${SANITIZE:-1}" = 1 ] && command -v compute-sanitizer >/dev/null; then
-  for tool in memcheck racecheck; do
-    step "$tool" compute-sanitizer --tool $tool --error-exitcode 1 "$hebb" selftest attention gdn sdm fwpkm ovq optimizer --device cuda --precision fp32
-  done
+command -v python3 >/dev/null && step spills 20 python3 tools/spills.py "$out/build.log"
+if [ "${PEERS:-1}" = 1 ] && python3 -c 'import torch' 2>/dev/null; then
+  step peers 200 python3 tools/peers/gpu_pytorch.py --hebb "$hebb" --seconds 150 --peer-seconds 45 --json "$out/peers.json"
 fi
-for precision in fp32 bf16; do
-  step "kernels-$precision" "$hebb" bench --kernels --device cuda --precision $precision
-  "$hebb" bench --kernels --device cuda --precision $precision --json >"$out/kernels-$precision.json" 2>/dev/null
-  step "models-$precision" "$hebb" bench transformer gdn-hybrid --device cuda --precision $precision --rows 16 --length 1024
-done
-step layers "$hebb" bench --layers --device cuda --rows 16 --length 1024 --steps 4
-step decode "$hebb" bench gdn-hybrid --decode --device cuda
-for log in selftest-fp32 selftest-bf16 kernels-bf16 kernels-fp32 models-bf16 models-fp32 layers decode; do
-  { echo; echo "## $log"; echo; echo '```'; cat "$out/$log.log" 2>/dev/null; echo '```'; } >>"$out/summary.md"
+step layers 60 "$hebb" bench --layers --device cuda --rows 16 --length 1024 --steps 4
+step decode 30 "$hebb" bench gdn-hybrid --decode --device cuda
+if [ $tests = ON ] && step build-tests "$budget" cmake --build "$build" -j "$(nproc)" --target test_device; then
+  step tests 180 "$build/tests/test_device"
+fi
+if [ "${SANITIZE:-1}" = 1 ]; then
+  sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
+  if [ -x "$sanitizer" ]; then
+    for tool in memcheck racecheck; do
+      step $tool 120 "$sanitizer" --tool $tool --error-exitcode 1 "$hebb" selftest attention gdn sdm fwpkm ovq optimizer --device cuda --precision fp32
+    done
+  else
+    echo "  no compute-sanitizer here: left out"
+  fi
+fi
+for precision in bf16 fp32; do  # the same once more, for programs
+  [ $((budget - SECONDS)) -gt 60 ] && "$hebb" selftest --device cuda --precision $precision --json >"$out/selftest-$precision.json" 2>/dev/null
+  [ $((budget - SECONDS)) -gt 60 ] && "$hebb" bench --kernels --device cuda --precision $precision --json >"$out/kernels-$precision.json" 2>/dev/null
 done
 echo "gpu_check.sh: $SECONDS s; $out/summary.md"
 exit $failed
