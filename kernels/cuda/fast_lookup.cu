@@ -202,7 +202,9 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
       rank += is_before(other, own) || (i < item && !is_before(own, other)) ? 1 : 0;
     }
     sorted[codebook][rank] = static_cast<int32_t>(item);
-    next[item - base] = 0;
+    if (codebook == 0) {
+      next[item] = 0;
+    }
   }
   __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
   for (int64_t j = 0; j < in.k; ++j) {
