@@ -37,37 +37,30 @@ std::string unescape(const std::string& text) {
   return out;
 }
 
-}  // namespace
-
-namespace {
-
-CLI::Option* accept_integers(CLI::Option* option, bool is_unsigned) {
-  return option->transform(CLI::Validator(
-      [is_unsigned](std::string& text) -> std::string {
-        if (is_unsigned && text.find('-') != std::string::npos) {
-          return "found \"" + text + "\", expected an integer >= 0";
-        }
-        if (text.find_first_not_of("-0123456789") == std::string::npos) {
-          errno = 0;
-          is_unsigned ? static_cast<void>(std::strtoull(text.c_str(), nullptr, 10))
-                      : static_cast<void>(std::strtoll(text.c_str(), nullptr, 10));
-          return errno == ERANGE ? "found " + text + ", expected an integer of 64 bits" : "";
-        }
-        char* end = nullptr;
-        const double value = std::strtod(text.c_str(), &end);
-        constexpr double kExact = 9007199254740992.0;  // 2^53
-        if (end == text.c_str() || *end != '\0' || value != std::floor(value) || std::abs(value) > kExact) {
-          return "found \"" + text + "\", expected an integer";
-        }
-        text = std::to_string(static_cast<int64_t>(value));
-        return "";
-      },
-      ""));
+/// Writes an integer such as 1e6 in digits. Returns what is wrong, or "".
+std::string read_integer(std::string& text, bool is_unsigned) {
+  if (is_unsigned && text.find('-') != std::string::npos) {
+    return "found \"" + text + "\", expected an integer >= 0";
+  }
+  if (!text.empty() && text.find_first_not_of("-0123456789") == std::string::npos) {
+    errno = 0;
+    is_unsigned ? static_cast<void>(std::strtoull(text.c_str(), nullptr, 10))
+                : static_cast<void>(std::strtoll(text.c_str(), nullptr, 10));
+    return errno == ERANGE ? "found " + text + ", expected an integer of 64 bits" : "";
+  }
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  if (end == text.c_str() || *end != '\0' || value != std::floor(value) || !(std::abs(value) <= kExact)) {
+    return "found \"" + text + "\", expected an integer";
+  }
+  text = std::to_string(static_cast<int64_t>(value));
+  return "";
 }
 
-}  // namespace
-
-namespace {
+CLI::Option* accept_integers(CLI::Option* option, bool is_unsigned) {
+  return option->transform(CLI::Validator([=](std::string& text) { return read_integer(text, is_unsigned); }, ""));
+}
 
 /// "1.5" -> "1.5", "3" -> "3" for messages.
 std::string text_of(double value) {
@@ -77,19 +70,17 @@ std::string text_of(double value) {
 }
 
 CLI::Option* check_number(CLI::Option* option, const std::string& range, const std::function<bool(double)>& is_in_range) {
-  const bool is_integer = option->get_type_name() == "INT" || option->get_type_name() == "UINT";
+  const bool is_unsigned = option->get_type_name() == "UINT", is_integer = is_unsigned || option->get_type_name() == "INT";
   return option->transform(CLI::Validator(
       [=](std::string& text) -> std::string {
+        std::string number = text;
+        const bool is_read = !is_integer || read_integer(number, is_unsigned).empty();
         char* end = nullptr;
-        const double value = std::strtod(text.c_str(), &end);
-        const bool is_number = end != text.c_str() && *end == '\0' && std::isfinite(value);
-        constexpr double kLimit = 9223372036854775808.0;  // 2^63
-        if (!is_number || !is_in_range(value) || (is_integer && (value != std::floor(value) || std::abs(value) >= kLimit))) {
+        const double value = std::strtod(number.c_str(), &end);
+        if (!is_read || end == number.c_str() || *end != '\0' || !std::isfinite(value) || !is_in_range(value)) {
           return "found " + text + ", expected " + (is_integer ? "an integer " : "a number ") + range;
         }
-        if (is_integer && text.find_first_not_of("-0123456789") != std::string::npos) {
-          text = std::to_string(static_cast<int64_t>(value));
-        }
+        text = number;
         return "";
       },
       ""));

@@ -23,7 +23,8 @@ struct Holder {
 
 std::string start_of(pid_t pid) {
   try {
-    // Field 22 (field 3 is the state: a zombie has ended, though nobody has asked for its exit code); the second field is a name in parentheses that may hold anything.
+    // Field 22. The second field is a name in parentheses that may hold anything; the third is the state: a zombie has ended,
+    // though nobody has asked for its exit code.
     const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
     std::istringstream fields(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
     std::string field;

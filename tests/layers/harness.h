@@ -235,6 +235,7 @@ inline void check_threads_and_recompute(TestModel& m, const TraceInput& input) {
     m.model->set_recompute(mode);
     check_same_bits(m.run(input), one);
   }
+  m.model->set_recompute(Recompute::none);
   set_threads(before);
 }
 
