@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include "core/cuda_device.h"
 #include "core/error.h"
+#include "core/upload_ring.h"
 
 namespace hebb::cuda {
 
@@ -17,6 +17,8 @@ struct NativeStream {
   void* workspace = nullptr;
   cublasLtHandle_t blas = nullptr;
   bool allows_tf32 = false;  // in products of fp32
+  UploadRing ring{int64_t{2} << 20};
+  GraphUploads* recording = nullptr;  // while a Graph records the stream
 };
 
 /// Of a stream that create_stream() did not make: the default stream of the process.

@@ -1,5 +1,8 @@
 #include "core/cuda_device.h"
 
+#include <atomic>
+#include <cstring>
+#include <exception>
 #include <memory>
 
 #include "core/cuda_check.h"
@@ -9,10 +12,19 @@ namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
+struct Counters {
+  std::atomic<int64_t> waits = 0, allocations = 0, uploaded_bytes = 0, graphs = 0;
+};
+Counters& counters() {
+  static Counters all;
+  return all;
+}
+
 std::unique_ptr<NativeStream> make_native_stream() {
   auto state = std::make_unique<NativeStream>();
   check(cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking), "cudaStreamCreate");
   check(cudaMalloc(&state->workspace, kWorkspaceBytes), "workspace of a stream");
+  ++counters().allocations;
   check(cublasLtCreate(&state->blas), "cublasLtCreate");
   return state;
 }
@@ -75,7 +87,13 @@ void destroy_stream(Stream& stream) {
 
 void synchronize(Stream& stream) {
   NativeStream& state = native(stream);
+  ++counters().waits;
   check(cudaStreamSynchronize(state.stream), std::string("after the launch of ") + stream.last_kernel);
+}
+
+DeviceCounts device_counts() {
+  const Counters& c = counters();
+  return {.waits = c.waits, .allocations = c.allocations, .uploaded_bytes = c.uploaded_bytes, .graphs = c.graphs};
 }
 
 void* native_stream(Stream& stream) { return native(stream).stream; }
@@ -98,7 +116,18 @@ void Event::make_wait(Stream& stream) {
   check(cudaStreamWaitEvent(native(stream).stream, static_cast<cudaEvent_t>(native_), 0), "cudaStreamWaitEvent");
 }
 
-void Event::synchronize() { check(cudaEventSynchronize(static_cast<cudaEvent_t>(native_)), "cudaEventSynchronize"); }
+void Event::synchronize() {
+  ++counters().waits;
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(native_)), "cudaEventSynchronize");
+}
+
+bool Event::has_happened() const {
+  const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(native_));
+  if (error != cudaErrorNotReady) {
+    check(error, "cudaEventQuery");
+  }
+  return error == cudaSuccess;
+}
 
 float Event::elapsed_ms(const Event& begin, const Event& end) {
   float ms = 0;
@@ -107,7 +136,53 @@ float Event::elapsed_ms(const Event& begin, const Event& end) {
   return ms;
 }
 
+struct Graph::State {
+  explicit State(int64_t upload_bytes) : uploads(upload_bytes) {}
+  ~State() {
+    if (executable != nullptr) {
+      cudaGraphExecDestroy(executable);
+    }
+  }
+  GraphUploads uploads;
+  cudaGraphExec_t executable = nullptr;
+};
+
+Graph::Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& work) : state_(std::make_unique<State>(upload_bytes)) {
+  NativeStream& state = native(stream);
+  HEBB_ASSERT(state.recording == nullptr);
+  check(cudaStreamBeginCapture(state.stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  state.recording = &state_->uploads;
+  std::exception_ptr failure;
+  try {
+    work();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  state.recording = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaError_t error = cudaStreamEndCapture(state.stream, &graph);  // ends it also where it has failed
+  if (failure == nullptr && error == cudaSuccess) {
+    error = cudaGraphInstantiateWithFlags(&state_->executable, graph, 0);
+  }
+  if (graph != nullptr) {
+    cudaGraphDestroy(graph);
+  }
+  if (failure != nullptr) {
+    cudaGetLastError();
+    std::rethrow_exception(failure);
+  }
+  check(error, std::string("recording of a graph, after ") + stream.last_kernel);
+}
+
+Graph::~Graph() = default;
+
+void Graph::launch(Stream& stream) {
+  ++counters().graphs;
+  check(cudaGraphLaunch(state_->executable, native(stream).stream), "cudaGraphLaunch");
+}
+
 void* allocate_segment(int64_t bytes) {
+  ++counters().allocations;
   void* address = nullptr;
   const cudaError_t error = cudaMalloc(&address, static_cast<size_t>(bytes));
   if (error == cudaErrorMemoryAllocation) {
@@ -124,9 +199,47 @@ void fill_bytes(void* address, int value, int64_t bytes) {
   check(cudaMemset(address, value, static_cast<size_t>(bytes)), "cudaMemset");
 }
 
-void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
-  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, native(stream).stream), "cudaMemcpyAsync");
+void* allocate_pinned(int64_t bytes) {
+  void* memory = nullptr;
+  check(cudaMallocHost(&memory, static_cast<size_t>(bytes)), "cudaMallocHost");
+  return memory;
+}
+
+void free_pinned(void* memory) { cudaFreeHost(memory); }
+
+void upload_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
+  NativeStream& state = native(stream);
+  counters().uploaded_bytes += (bytes + kUploadAlign - 1) / kUploadAlign * kUploadAlign;
+  void* const place = state.recording != nullptr ? state.recording->place(bytes) : state.ring.place(stream, bytes);
+  if (place != nullptr) {
+    std::memcpy(place, from, static_cast<size_t>(bytes));
+  }
+  check(cudaMemcpyAsync(to, place != nullptr ? place : from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, state.stream),
+        "cudaMemcpyAsync");
+  if (place == nullptr) {
+    synchronize(stream);
+  }
+}
+
+void download(Stream& stream, const std::vector<HostCopy>& copies) {
+  NativeStream& state = native(stream);
+  std::vector<void*> places;
+  for (const HostCopy& c : copies) {
+    places.push_back(state.ring.place(stream, c.device.bytes()));
+    check(cudaMemcpyAsync(places.back() != nullptr ? places.back() : c.host, c.device.data, static_cast<size_t>(c.device.bytes()),
+                          cudaMemcpyDeviceToHost, state.stream),
+          "cudaMemcpyAsync");
+  }
   synchronize(stream);
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (places[i] != nullptr) {
+      std::memcpy(copies[i].host, places[i], static_cast<size_t>(copies[i].device.bytes()));
+    }
+  }
+}
+
+void move_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
+  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, native(stream).stream), "cudaMemcpyAsync");
 }
 
 void zero_bytes(Stream& stream, void* to, int64_t bytes) {

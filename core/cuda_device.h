@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "core/stream.h"
@@ -31,6 +33,14 @@ Stream create_stream();
 void destroy_stream(Stream& stream);  // one that create_stream() made
 /// Waits until everything enqueued has happened. Errors of earlier launches surface here at the latest.
 void synchronize(Stream& stream);
+
+/// What this process has done so far: how often the host waited for the device, how often it asked for memory of the device, bytes
+/// that it copied there, each copy rounded up to kUploadAlign, and graphs that it launched.
+struct DeviceCounts {
+  int64_t waits = 0, allocations = 0, uploaded_bytes = 0, graphs = 0;
+};
+DeviceCounts device_counts();
+constexpr int64_t kUploadAlign = 64;
 /// cudaStream_t, or simt::Stream* in the emulator.
 void* native_stream(Stream& stream);
 
@@ -51,11 +61,28 @@ class Event {
   void record(Stream& stream);
   void make_wait(Stream& stream);  // later work of the stream happens after this event
   void synchronize();
+  bool has_happened() const;
   /// Milliseconds between two recorded events, both of which must have happened. 0 in the emulator.
   static float elapsed_ms(const Event& begin, const Event& end);
 
  private:
   void* native_ = nullptr;
+};
+
+/// Work that was enqueued once and is enqueued again as a whole, with the same arguments: a CUDA graph. It keeps what the work copied
+/// from the host.
+class Graph {
+ public:
+  /// Calls `work` and records what it enqueues on `stream`, which must not wait for the device nor ask for its memory; nothing of it
+  /// happens yet. upload_bytes: what the work copies from the host, as device_counts() has it.
+  /// Errors: those of the work; Error where it did what a recording forbids.
+  Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& work);
+  ~Graph();
+  void launch(Stream& stream);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 // What the launch template calls: throw what went wrong with the launch; permit a kernel more dynamic shared memory than 48 KB.
@@ -66,7 +93,12 @@ void allow_shared_bytes(const void* kernel, int64_t bytes);
 void* allocate_segment(int64_t bytes);  // null when the device has no room
 void free_segment(void* address);
 void fill_bytes(void* address, int value, int64_t bytes);
-void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes);  // any direction, complete on return
+void upload_bytes(Stream& stream, void* to, const void* from, int64_t bytes);
+void download(Stream& stream, const std::vector<HostCopy>& copies);
+void move_bytes(Stream& stream, void* to, const void* from, int64_t bytes);
+// What core/upload_ring.h calls: host memory that the device reads and writes by itself.
+void* allocate_pinned(int64_t bytes);
+void free_pinned(void* memory);
 void zero_bytes(Stream& stream, void* to, int64_t bytes);
 void add_to(Stream& stream, const Tensor& y, const Tensor& x);
 void convert(Stream& stream, const Tensor& to, const Tensor& from);

@@ -67,6 +67,10 @@ Param* ParamStore::find(std::string_view name) const {
   return it == params_.end() ? nullptr : it->get();
 }
 
+const Tensor& ParamStore::declare_scratch(std::string name, Shape shape, std::optional<DType> dtype) {
+  return scratch_.emplace_back(Scratch{std::move(name), dtype, Tensor{nullptr, DType::f32, shape}}).tensor;
+}
+
 void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
   dtype_ = dtype;
   // Every tensor starts on a 64-byte boundary of its block.
@@ -100,6 +104,10 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
   if (copied > 0) {
     blocks_.emplace_back(arena, Shape{copied}, DType::bf16, "rounded matrices");
     copy = blocks_.back();
+  }
+  for (Scratch& s : scratch_) {
+    blocks_.emplace_back(arena, s.tensor.shape, s.dtype.value_or(sum_dtype(dtype)), s.name);
+    s.tensor = blocks_.back();
   }
   int64_t value_at = 0, trained_at = 0, moments_at = 0, copy_at = 0;
   for (const auto& p : params_) {

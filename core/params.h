@@ -1,6 +1,8 @@
 #pragma once
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,7 +52,7 @@ struct Param {
   Tensor copy;             // of a matrix, in stores for bf16: value rounded, what matrix products read
   Tensor grad, m, v;       // in a training store; same dtype as value (grad: trained only; m, v: state too)
   int64_t updates = 0;     // AdamW's t
-  bool reached = false;    // the loss of this step reached it
+  bool reached = false;    // the loss of this step reached it; state: its own optimizer moves it in this step
 
   const std::string& name() const { return spec.name; }
   bool trained() const { return spec.kind == ParamKind::trained; }
@@ -73,6 +75,9 @@ class ParamStore {
   /// Duplicate names are programmer errors. The reference stays valid.
   Param& declare(ParamSpec spec);
   Param* find(std::string_view name) const;
+  /// Memory of the device that is neither parameter nor state: what a layer counts during a step. Nobody sets its first values.
+  /// dtype: none for that of floating-point values. The tensor is defined by allocate(); the reference stays valid.
+  const Tensor& declare_scratch(std::string name, Shape shape, std::optional<DType> dtype);
 
   /// dtype: of activations. Values are f64 for f64, else f32; gradients and moments too when `training`.
   void allocate(Arena& arena, DType dtype, bool training);
@@ -87,7 +92,13 @@ class ParamStore {
   int64_t count(ParamKind kind) const;  // elements
 
  private:
+  struct Scratch {
+    std::string name;
+    std::optional<DType> dtype;
+    Tensor tensor;
+  };
   std::vector<std::unique_ptr<Param>> params_;
+  std::deque<Scratch> scratch_;
   DType dtype_ = DType::f32;
   std::vector<Buffer> blocks_;
   Tensor grads_;

@@ -18,41 +18,61 @@ const char* device_name(DeviceKind device) {
 
 #ifdef HEBB_HAVE_CUDA
 namespace cuda {
-void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes);  // any direction, complete on return
+void upload_bytes(Stream& stream, void* to, const void* from, int64_t bytes);
+void download(Stream& stream, const std::vector<HostCopy>& copies);
+void move_bytes(Stream& stream, void* to, const void* from, int64_t bytes);
 void zero_bytes(Stream& stream, void* to, int64_t bytes);
 void add_to(Stream& stream, const Tensor& y, const Tensor& x);
 void convert(Stream& stream, const Tensor& to, const Tensor& from);
 }  // namespace cuda
 #endif
 
-namespace {
-
-void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
-  if (stream.counting() || bytes == 0) {
+void copy_to_device(Stream& stream, const Tensor& device, const void* host) {
+  if (stream.counting() || device.bytes() == 0) {
     return;
   }
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) {
-    cuda::copy_bytes(stream, to, from, bytes);
+    cuda::upload_bytes(stream, device.data, host, device.bytes());
     return;
   }
 #endif
-  std::memmove(to, from, static_cast<size_t>(bytes));
-}
-
-}  // namespace
-
-void copy_to_device(Stream& stream, const Tensor& device, const void* host) {
-  copy_bytes(stream, device.data, host, device.bytes());
+  std::memmove(device.data, host, static_cast<size_t>(device.bytes()));
 }
 
 void copy_to_host(Stream& stream, void* host, const Tensor& device) {
-  copy_bytes(stream, host, device.data, device.bytes());
+  copy_to_host(stream, std::vector<HostCopy>{{host, device}});
+}
+
+void copy_to_host(Stream& stream, const std::vector<HostCopy>& copies) {
+  if (stream.counting()) {
+    return;
+  }
+#ifdef HEBB_HAVE_CUDA
+  if (stream.device == DeviceKind::cuda) {
+    cuda::download(stream, copies);
+    return;
+  }
+#endif
+  for (const HostCopy& c : copies) {
+    if (c.device.bytes() > 0) {
+      std::memmove(c.host, c.device.data, static_cast<size_t>(c.device.bytes()));
+    }
+  }
 }
 
 void copy(Stream& stream, const Tensor& to, const Tensor& from) {
   HEBB_ASSERT(to.bytes() == from.bytes());
-  copy_bytes(stream, to.data, from.data, to.bytes());
+  if (stream.counting() || to.bytes() == 0) {
+    return;
+  }
+#ifdef HEBB_HAVE_CUDA
+  if (stream.device == DeviceKind::cuda) {
+    cuda::move_bytes(stream, to.data, from.data, to.bytes());
+    return;
+  }
+#endif
+  std::memmove(to.data, from.data, static_cast<size_t>(to.bytes()));
 }
 
 void fill_zero(Stream& stream, const Tensor& tensor) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "core/tensor.h"
 
@@ -23,10 +24,17 @@ struct Stream {
   bool on_gpu() const { return (counting() ? counted : device) == DeviceKind::cuda; }
 };
 
-/// Raw copies between host memory and the stream's device (complete on return), and zero fill.
+/// Raw copy from host memory, which may change on return: the host does not wait (but for copies of megabytes).
 void copy_to_device(Stream& stream, const Tensor& device, const void* host);
+/// Raw copy to host memory, complete on return: the host waits for everything enqueued before.
 void copy_to_host(Stream& stream, void* host, const Tensor& device);
-void copy(Stream& stream, const Tensor& to, const Tensor& from);  // same bytes
+/// Several of them, waited for once.
+struct HostCopy {
+  void* host;
+  Tensor device;
+};
+void copy_to_host(Stream& stream, const std::vector<HostCopy>& copies);
+void copy(Stream& stream, const Tensor& to, const Tensor& from);  // on the device; same bytes
 void fill_zero(Stream& stream, const Tensor& tensor);
 /// y += x; same shape and floating dtype.
 void add_to(Stream& stream, const Tensor& y, const Tensor& x);

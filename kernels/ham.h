@@ -71,6 +71,21 @@ struct SelectTokens {
 };
 HEBB_KERNEL(SelectTokens)
 
+/// counter [2] i64 += (sum of selected [B] i32, tokens).
+struct CountSelected {
+  Tensor counter, selected;
+  int64_t tokens;
+};
+HEBB_KERNEL(CountSelected)
+
+/// The gradient of a threshold [1] (spec 50, section 5): -gain (mean over L layers of selected / tokens - target), clipped to
+/// +-clip; counters [L, 2] i64 as CountSelected leaves them. In double.
+struct ThresholdGradient {
+  Tensor gradient, counters;
+  double target, gain, clip;
+};
+HEBB_KERNEL(ThresholdGradient)
+
 /// list [L, S, C] at (row or 0, slot) = x [B, T, C], times factor [B, T] if defined, for selected tokens; L is B, or 1.
 /// Bound: memory, 2 passes.
 struct PackTokens {

@@ -64,6 +64,19 @@ struct VqStart {
 };
 HEBB_KERNEL(VqStart)
 
+/// used [K, N] i32 = 1 for the codewords ids [B, K, T] i32; of segments also for the next one.
+struct VqMark {
+  Tensor used, ids;
+  bool segments;
+};
+HEBB_KERNEL(VqMark)
+
+/// How many steps a codeword has not been used: idle [K, N] i32 = used ? 0 : idle + 1, where applies [1] f64 is not 0.
+struct VqIdle {
+  Tensor idle, used, applies;
+};
+HEBB_KERNEL(VqIdle)
+
 /// Queries that the CPU reads out together.
 constexpr int64_t kVqTile = 32;
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "kernels/norm.h"
 #include "kernels/short_conv.h"
@@ -35,8 +34,10 @@ class Ham final : public Layer {
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t tokens) const override;
   bool override_threshold(const ThresholdOverride& change) override;
-  void begin_step(Stream&, int64_t) override { thresholds_->begin_step(index_); }
-  void after_step(Stream& stream, int64_t step) override { thresholds_->update(index_, stream, step); }
+  void begin_step(Stream& stream, int64_t) override { thresholds_->begin_step(index_, stream); }
+  void after_step(Stream& stream, int64_t step, const Tensor& applies) override {
+    thresholds_->update(index_, stream, step, applies);
+  }
 
  private:
   enum class NormPlace { pre_conv, post_conv, none };
@@ -81,7 +82,7 @@ class Ham final : public Layer {
   Var gated(Pass& pass, Var o, Var z, Var gate, const Path& path, DType dtype) const;
   std::vector<Var> unused(Pass& pass, Var score) const;
   void shift(Pass& pass, const Projections& raw, HamState& s) const;
-  void note(Pass& pass, const HamReadings& readings);
+  void note(Pass& pass, const HamReadings& readings, const HamSelection& selection);
   double selected_tokens(int64_t tokens) const;
 
   HamConfig config_;
@@ -370,7 +371,6 @@ Var Ham::forward(Pass& pass, Var x, LayerState* state) {
   const HamDecision how = decision();
   const Buffer held = s != nullptr ? s->cache.held(pass) : Buffer();
   const HamSelection selection = select_tokens(pass, reading.score, how, held, name_);
-  readings.selected = selection.selected;
   if (rnn_.gate != nullptr) { readings.rnn_gate = project(pass, x, rnn_.gate); }
   const Var z = g_proj_ != nullptr ? project(pass, x, g_proj_) : Var{};
   Var y = gated(pass, reading.o, z, readings.rnn_gate, rnn_, tape.dtype(x));  // [N, dV]
@@ -383,19 +383,17 @@ Var Ham::forward(Pass& pass, Var x, LayerState* state) {
     y = residual_add(tape, y, gated(pass, o, {}, readings.kv_gate, kv_, tape.dtype(x)), 1.0);
   }
   if (s != nullptr) { shift(pass, raw, *s); }
-  note(pass, readings);
+  note(pass, readings, selection);
   return project(pass, y, o_proj_);
 }
 
 /// Counts for the thresholds, and statistics where they are wanted.
-void Ham::note(Pass& pass, const HamReadings& readings) {
+void Ham::note(Pass& pass, const HamReadings& readings, const HamSelection& selection) {
   if (pass.tape.recomputing() || pass.stream().counting()) { return; }
-  if (pass.training) {
-    thresholds_->count(index_, std::accumulate(readings.selected.begin(), readings.selected.end(), int64_t{0}),
-                       pass.tokens());
-  }
+  if (pass.training) { thresholds_->count(index_, pass.stream(), selection.selected, pass.tokens()); }
   if (pass.statistics == nullptr) { return; }
   HamReadings r = readings;
+  r.selected = selection.host_selected(pass.stream());
   const HamDecision how = decision();
   if (how.threshold.defined()) {
     r.tau = how.range / (1.0 + std::exp(-host_values(pass.stream(), how.threshold)[0]));

@@ -1,68 +1,52 @@
 #include "layers/ham_thresholds.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/adamw.h"
+#include "kernels/ham.h"
+#include "layers/model_config.h"
 
 namespace hebb {
-namespace {
 
-/// One AdamW step of a parameter of one number, on the host.
-template <class S> void step_number(Stream& stream, Param& p, double gradient, const HamThresholdConfig& c) {
-  S value{}, m{}, v{}, grad = static_cast<S>(gradient);
-  copy_to_host(stream, &value, p.value);
-  copy_to_host(stream, &m, p.m);
-  copy_to_host(stream, &v, p.v);
-  const double t = static_cast<double>(++p.updates);
-  const auto number = [](S& x) { return Tensor{&x, dtype_of<S>, {1}}; };
-  Stream host;
-  cpu::run(host, AdamW{number(value), number(m), number(v), number(grad), c.lr, c.betas[0], c.betas[1], c.eps, 0.0, 1.0,
-                       1.0 - std::pow(c.betas[0], t), 1.0 - std::pow(c.betas[1], t)});
-  copy_to_device(stream, p.value, &value);
-  copy_to_device(stream, p.m, &m);
-  copy_to_device(stream, p.v, &v);
-}
-
-}  // namespace
+HamThresholds::HamThresholds(ParamStore& store, int64_t layers)
+    : counters_(store.declare_scratch("selected tokens", {layers, 2}, DType::i64)),
+      gradient_(store.declare_scratch("threshold gradient", {1}, std::nullopt)),
+      rates_(store.declare_scratch("threshold rates", {kAdamWRates}, DType::f64)) {}
 
 std::shared_ptr<HamThresholds> HamThresholds::of(const BuildContext& c) {
   std::shared_ptr<void>& shared = c.shared["ham/thresholds"];
-  if (shared == nullptr) { shared = std::make_shared<HamThresholds>(); }
+  if (shared == nullptr) { shared = std::make_shared<HamThresholds>(c.params, c.model.num_layers); }
   return std::static_pointer_cast<HamThresholds>(shared);
 }
 
 size_t HamThresholds::add(const HamThresholdConfig& config, Param* threshold) {
-  members_.push_back({config, threshold});
+  members_.push_back({config, threshold, learned_});
+  learned_ += threshold != nullptr ? 1 : 0;
   return members_.size() - 1;
 }
 
-void HamThresholds::begin_step(size_t layer) { members_[layer].selected = members_[layer].tokens = 0; }
-
-void HamThresholds::count(size_t layer, int64_t selected, int64_t tokens) {
-  members_[layer].selected += selected;
-  members_[layer].tokens += tokens;
+void HamThresholds::begin_step(size_t layer, Stream& stream) {
+  if (members_[layer].threshold != nullptr) { fill_zero(stream, counter(members_[layer])); }
 }
 
-double HamThresholds::gap(const Member& member) const {
-  if (member.config.scope == "layer") { return member.fraction() - member.config.target; }
-  double sum = 0, layers = 0;
-  for (const Member& m : members_) {
-    if (m.threshold != nullptr) {
-      sum += m.fraction();
-      layers += 1;
-    }
+void HamThresholds::count(size_t layer, Stream& stream, const Tensor& selected, int64_t tokens) {
+  if (members_[layer].threshold != nullptr) {
+    run(stream, CountSelected{counter(members_[layer]), selected, tokens});
   }
-  return sum / layers - member.config.target;
 }
 
-void HamThresholds::update(size_t layer, Stream& stream, int64_t step) {
+void HamThresholds::update(size_t layer, Stream& stream, int64_t step, const Tensor& applies) {
   const Member& member = members_[layer];
   const HamThresholdConfig& c = member.config;
-  if (member.threshold == nullptr || member.tokens == 0 || step < c.freeze_steps) { return; }
-  const double gradient = std::clamp(-c.gain * gap(member), -c.clip, c.clip);
-  dispatch_real(member.threshold->value.dtype,
-                [&](auto zero) { step_number<decltype(zero)>(stream, *member.threshold, gradient, c); });
+  if (member.threshold == nullptr || step < c.freeze_steps) { return; }
+  Param& p = *member.threshold;
+  p.reached = true;
+  const Tensor counted = c.scope == "layer" ? counter(member) : counters_.slice(0, {learned_, 2});
+  run(stream, ThresholdGradient{gradient_, counted, c.target, c.gain, c.clip});
+  const double t = static_cast<double>(p.updates + 1);
+  const double rates[kAdamWRates] = {1.0, c.lr / (1.0 - std::pow(c.betas[0], t)), 1.0 / (1.0 - std::pow(c.betas[1], t))};
+  copy_to_device(stream, rates_, rates);
+  run(stream, AdamW{p.value, p.m, p.v, gradient_, c.betas[0], c.betas[1], c.eps, rates_, {}, applies});
 }
 
 }  // namespace hebb

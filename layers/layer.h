@@ -116,9 +116,14 @@ class Layer {
 
   /// Called before the first micro-batch of every optimizer step, skipped ones included.
   virtual void begin_step(Stream& stream, int64_t step) {}
-  /// Called once per optimizer step that was not skipped, after the optimizer, for updates that layers
-  /// own (spec 83, section 2.6).
-  virtual void after_step(Stream& stream, int64_t step) {}
+  /// Called once per optimizer step, after the optimizer, for updates that layers own (spec 83, section 2.6). They happen where
+  /// applies [1] f64 on the device is not 0: the host does not know yet whether the step is skipped. A state that an optimizer of
+  /// the layer's own moves is marked as reached, for whoever counts its updates.
+  virtual void after_step(Stream& stream, int64_t step, const Tensor& applies) {}
+
+  /// Why a training pass of this layer takes another course from step to step, as the host decides it; empty: it does not, so that
+  /// the same launches can be repeated (core/launch_graph.h).
+  virtual std::string needs_host() const { return ""; }
 };
 
 struct ModelConfig;

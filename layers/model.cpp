@@ -146,8 +146,8 @@ Var Model::logits(Pass& pass, Var hidden) {
   return linear(pass.tape, hidden, pass.param(head()), {}, sum_dtype(pass.tape.dtype(hidden)));
 }
 
-void Model::loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale) {
-  head_loss(pass.tape, hidden, pass.param(head()), targets, row_loss, scale);
+void Model::loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale, const Tensor& factor) {
+  head_loss(pass.tape, hidden, pass.param(head()), targets, row_loss, scale, factor);
 }
 
 std::unique_ptr<ModelState> Model::make_state(Arena& arena, int64_t rows) const {
@@ -174,8 +174,23 @@ void Model::begin_step(Stream& stream, int64_t step) {
   each_layer([&](Layer& layer) { layer.begin_step(stream, step); });
 }
 
-void Model::after_step(Stream& stream, int64_t step) {
-  each_layer([&](Layer& layer) { layer.after_step(stream, step); });
+void Model::after_step(Stream& stream, int64_t step, const Tensor& applies) {
+  each_layer([&](Layer& layer) { layer.after_step(stream, step, applies); });
+}
+
+std::vector<std::string> Model::needs_host() const {
+  std::vector<std::string> found;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const Block& block = blocks_[i];
+    const std::pair<const char*, const Layer*> layers[] = {
+        {"memory", block.memory.get()}, {"mixer", block.mixer.get()}, {"ffn", block.ffn.get()}};
+    for (const auto& [role, layer] : layers) {
+      if (const std::string reason = layer != nullptr ? layer->needs_host() : ""; !reason.empty()) {
+        found.push_back("blocks." + std::to_string(i) + "." + role + " " + reason);
+      }
+    }
+  }
+  return found;
 }
 
 void Model::flush(Stream& stream, ModelState& state) {

@@ -42,13 +42,15 @@ class Model {
   /// logits [N, V] of hidden states [N, d]; in fp32 for bf16.
   Var logits(Pass& pass, Var hidden);
   /// Cross-entropy of every position (ops/head_loss.h): row_loss [B T] f64. Recording, gradients of
-  /// scale * sum are computed; call pass.tape.backward() afterwards.
-  void loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale);
+  /// scale * sum are computed, times factor [1] f64 on the device if given; call pass.tape.backward() afterwards.
+  void loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale, const Tensor& factor = {});
 
   std::unique_ptr<ModelState> make_state(Arena& arena, int64_t rows) const;
   /// Hooks of layers around an optimizer step (layer.h).
   void begin_step(Stream& stream, int64_t step);
-  void after_step(Stream& stream, int64_t step);
+  void after_step(Stream& stream, int64_t step, const Tensor& applies);
+  /// Layers whose training passes need the host, and why ("blocks.2.mixer draws ..."); empty: none does.
+  std::vector<std::string> needs_host() const;
   /// End of a segment in FastMode::chunk.
   void flush(Stream& stream, ModelState& state);
 

@@ -80,7 +80,12 @@ class Vq final : public Layer {
     return shape_.kv_heads * shape_.codewords * (kCountBytes + kMeanBytes * shape_.value_dim);
   }
   void begin_step(Stream& stream, int64_t step) override;
-  void after_step(Stream& stream, int64_t step) override;
+  void after_step(Stream& stream, int64_t step, const Tensor& applies) override;
+  std::string needs_host() const override {
+    return training_mode_ == VqMode::sf_diveq ? "(vq) draws the dither of each step on the host"
+           : quantize_after_ > 0             ? "(vq) begins to quantize after some steps"
+                                             : "";
+  }
 
  private:
   struct State final : LayerState {
@@ -92,7 +97,6 @@ class Vq final : public Layer {
   bool reads_linear(const Pass& pass) const;
   void start_codebook(Pass& pass, const Tensor& k);
   void draw_dither(uint64_t seed, int64_t step);
-  void mark_used(Pass& pass, const Tensor& ids);
   void report_idle(Pass& pass) const;
 
   int64_t d_, block_, quantize_after_, chunk_;
@@ -101,7 +105,7 @@ class Vq final : public Layer {
   double idle_bonus_;
   std::string name_;
   Param *q_proj_, *k_proj_, *v_proj_, *o_proj_, *beta_, *codebook_, *idle_;
-  std::vector<bool> used_;         // [K, N]: codewords that a key of the step's batch took
+  const Tensor& used_;             // [K, N] i32: codewords that a key of the step's batch took
   bool is_start_pending_ = false;  // the next training pass starts the codebook from its keys
   std::vector<double> dither_;     // [K, N-1] of the step below
   std::pair<uint64_t, int64_t> dither_step_{0, -1};
@@ -117,7 +121,7 @@ Vq::Vq(const BuildContext& c, const VqConfig& config)
       training_mode_(config.quantizer == "diveq" ? VqMode::diveq : VqMode::sf_diveq),
       idle_bonus_(config.idle_bonus),
       name_(c.name),
-      used_(static_cast<size_t>(shape_.kv_heads * shape_.codewords)) {
+      used_(c.params.declare_scratch(name_ + ".used", {shape_.kv_heads, shape_.codewords}, DType::i32)) {
   const Init normal = init::normal(c.model.init_std);
   const int64_t keys = shape_.kv_heads * shape_.key_dim, values = shape_.kv_heads * shape_.value_dim;
   q_proj_ = &c.declare("q_proj.weight", {shape_.heads * shape_.key_dim, d_}, normal);
@@ -173,7 +177,7 @@ Var Vq::quantize(Pass& pass, Var k, Var codes) {
   }
   const VqKeys keys = vq_keys(pass, k, codes, shape_, quantizer, name_);
   if (pass.training && !pass.tape.recomputing() && !pass.stream().counting()) {
-    mark_used(pass, keys.ids);
+    run(pass.stream(), VqMark{used_, keys.ids, training_mode_ == VqMode::sf_diveq});
     if (pass.statistics != nullptr) { report_idle(pass); }
   }
   return keys.keys;
@@ -202,21 +206,9 @@ void Vq::draw_dither(uint64_t seed, int64_t step) {
   std::generate(dither_.begin(), dither_.end(), [&] { return rng.uniform(); });
 }
 
-/// Counters are kept on the host: 4 bytes a key come from the device in each micro-batch, and the counters once a step.
-void Vq::mark_used(Pass& pass, const Tensor& ids) {
-  std::vector<int32_t> host(static_cast<size_t>(ids.numel()));
-  copy_to_host(pass.stream(), host.data(), ids);
-  for (size_t i = 0; i < host.size(); ++i) {
-    const int64_t head = static_cast<int64_t>(i) / pass.length() % shape_.kv_heads;
-    const size_t at = static_cast<size_t>(head * shape_.codewords + host[i]);
-    used_[at] = true;
-    if (training_mode_ == VqMode::sf_diveq) { used_[at + 1] = true; }
-  }
-}
-
 /// Idle counters before the step: how many codewords were not used in the last step, and the longest disuse.
 void Vq::report_idle(Pass& pass) const {
-  std::vector<int32_t> idle(used_.size());
+  std::vector<int32_t> idle(static_cast<size_t>(idle_->value.numel()));
   copy_to_host(pass.stream(), idle.data(), idle_->value);
   auto& statistics = (*pass.statistics)[name_];
   const auto unused = std::count_if(idle.begin(), idle.end(), [](int32_t steps) { return steps > 0; });
@@ -224,17 +216,13 @@ void Vq::report_idle(Pass& pass) const {
   statistics["idle_max"] = static_cast<double>(*std::max_element(idle.begin(), idle.end()));
 }
 
-void Vq::begin_step(Stream&, int64_t step) {
-  std::fill(used_.begin(), used_.end(), false);
+void Vq::begin_step(Stream& stream, int64_t step) {
+  fill_zero(stream, used_);
   is_start_pending_ = quantize_after_ > 0 && step == quantize_after_;
 }
 
-void Vq::after_step(Stream& stream, int64_t step) {
-  if (step < quantize_after_ || stream.counting()) { return; }
-  std::vector<int32_t> idle(used_.size());
-  copy_to_host(stream, idle.data(), idle_->value);
-  for (size_t i = 0; i < idle.size(); ++i) { idle[i] = used_[i] ? 0 : idle[i] + 1; }
-  copy_to_device(stream, idle_->value, idle.data());
+void Vq::after_step(Stream& stream, int64_t step, const Tensor& applies) {
+  if (step >= quantize_after_) { run(stream, VqIdle{idle_->value, used_, applies}); }
 }
 
 double Vq::flops_per_token(int64_t length) const {

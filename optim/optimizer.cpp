@@ -77,6 +77,9 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Schedule& schedule, Pa
     }
   }
   for (const auto& p : params.all()) {
+    if (p->spec.kind == ParamKind::state) {
+      states_.push_back(p.get());
+    }
     if (!p->trained()) {
       continue;
     }
@@ -105,7 +108,12 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Schedule& schedule, Pa
       blocks += blocks_of(piece);
     }
   }
+  const auto sets = static_cast<int64_t>(clip_sets_.size());
   partial_ = Buffer(arena, {std::max<int64_t>(blocks, 1)}, DType::f64, "sums of squares");
+  ends_ = Buffer(arena, {sets}, DType::i64, "clip sets");
+  limits_ = Buffer(arena, {sets}, DType::f64, "clip sets");
+  outcome_ = Buffer(arena, {step_outcome_size(sets)}, DType::f64, "outcome of a step");
+  rates_ = Buffer(arena, {std::max<int64_t>(static_cast<int64_t>(rules_.size()), 1), kAdamWRates}, DType::f64, "rates of a step");
 }
 
 void Optimizer::add_piece(ClipSet& set, const Tensor& grad) {
@@ -126,7 +134,41 @@ void Optimizer::add_piece(ClipSet& set, const Tensor& grad) {
   set.pieces.push_back(grad);
 }
 
-GradientNorms Optimizer::norms(Stream& stream) {
+double Optimizer::lr(const Rule& rule, int64_t step) const {
+  return rule.scheduled ? schedule_(step) * (rule.lr / config_.lr) : rule.lr;
+}
+
+/// What the host knows of a step, to where kernels read it.
+void Optimizer::upload_rates(Stream& stream, int64_t step) {
+  if (!has_sets_) {
+    std::vector<int64_t> ends;
+    std::vector<double> limits;
+    for (const ClipSet& set : clip_sets_) {
+      ends.push_back(ends.empty() ? 0 : ends.back());
+      for (const Tensor& piece : set.pieces) {
+        ends.back() += blocks_of(piece);
+      }
+      limits.push_back(set.clip_norm);
+    }
+    copy_to_device(stream, ends_, ends.data());
+    copy_to_device(stream, limits_, limits.data());
+    has_sets_ = true;
+  }
+  std::vector<double> rates(static_cast<size_t>(rates_.tensor().numel()));
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    const Rule& rule = rules_[i];
+    const auto t = static_cast<double>(rule.param->updates + 1);
+    const double rate = lr(rule, step);
+    const double decay = rule.weight_decay * (config_.weight_decay_follows_lr ? rate / rule.lr : 1.0);
+    rates[kAdamWRates * i] = 1 - rate * decay;
+    rates[kAdamWRates * i + 1] = rate / (1 - std::pow(rule.beta1, t));
+    rates[kAdamWRates * i + 2] = 1 / (1 - std::pow(rule.beta2, t));
+  }
+  copy_to_device(stream, rates_, rates.data());
+}
+
+/// The same launches in every step that reaches the same parameters.
+void Optimizer::launch(Stream& stream, const Tensor& row_loss, const Tensor& scale) {
   int64_t at = 0;
   for (const ClipSet& set : clip_sets_) {
     for (const Tensor& piece : set.pieces) {
@@ -134,47 +176,58 @@ GradientNorms Optimizer::norms(Stream& stream) {
       at += blocks_of(piece);
     }
   }
-  std::vector<double> partial(static_cast<size_t>(partial_.tensor().numel()));
-  copy_to_host(stream, partial.data(), partial_);
-  GradientNorms norms;
-  auto next = partial.begin();
-  for (const ClipSet& set : clip_sets_) {
-    double sum = 0;
-    for (const Tensor& piece : set.pieces) {
-      for (int64_t i = 0; i < blocks_of(piece); ++i) {
-        sum += *next++;
-      }
-    }
-    if (set.group < 0) {
-      norms.global = std::sqrt(sum);
-    } else {
-      norms.groups.emplace_back(static_cast<size_t>(set.group), std::sqrt(sum));
+  run(stream, DecideStep{outcome_, partial_, ends_, limits_, row_loss, scale});
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    const Rule& rule = rules_[i];
+    const Param& p = *rule.param;
+    if (p.reached) {
+      const auto clip = static_cast<int64_t>(step_outcome_size(static_cast<int64_t>(rule.clip_set)) + 1);
+      run(stream, AdamW{p.value, p.m, p.v, p.grad, rule.beta1, rule.beta2, rule.eps,
+                        rates_.tensor().slice(kAdamWRates * static_cast<int64_t>(i), {kAdamWRates}),
+                        outcome_.tensor().slice(clip, {1}), applies(), p.copy});
     }
   }
-  return norms;
 }
 
-double Optimizer::lr(const Rule& rule, int64_t step) const {
-  return rule.scheduled ? schedule_(step) * (rule.lr / config_.lr) : rule.lr;
-}
-
-void Optimizer::step(Stream& stream, const GradientNorms& norms, int64_t step) {
-  std::vector<double> clip;
-  for (size_t i = 0; i < clip_sets_.size(); ++i) {
-    const double norm = i == 0 ? norms.global : norms.groups[i - 1].second;
-    clip.push_back(clip_sets_[i].clip_norm > 0 ? std::min(1.0, clip_sets_[i].clip_norm / (norm + 1e-6)) : 1.0);
-  }
+void Optimizer::step(Stream& stream, int64_t step, const Tensor& row_loss, const Tensor& scale) {
+  constexpr size_t kMostGraphs = 4;
+  upload_rates(stream, step);
+  std::vector<bool> kind{row_loss.numel() > 0};
   for (const Rule& rule : rules_) {
-    Param& p = *rule.param;
-    if (!p.reached) {
-      continue;
-    }
-    const auto t = static_cast<double>(++p.updates);
-    const double rate = lr(rule, step);
-    const double decay = rule.weight_decay * (config_.weight_decay_follows_lr ? rate / rule.lr : 1.0);
-    run(stream, AdamW{p.value, p.m, p.v, p.grad, rate, rule.beta1, rule.beta2, rule.eps, decay, clip[rule.clip_set],
-                      1 - std::pow(rule.beta1, t), 1 - std::pow(rule.beta2, t), p.copy});
+    kind.push_back(rule.param->reached);
   }
+  if (uses_graphs_ && (graphs_.size() < kMostGraphs || graphs_.count(kind) > 0)) {
+    graphs_[kind].run(stream, [&] { launch(stream, row_loss, scale); });
+  } else {
+    launch(stream, row_loss, scale);
+  }
+}
+
+StepOutcome Optimizer::finish(Stream& stream, const std::vector<HostCopy>& also) {
+  std::vector<double> values(static_cast<size_t>(outcome_.tensor().numel()));
+  std::vector<HostCopy> copies = also;
+  copies.push_back({values.data(), outcome_});
+  copy_to_host(stream, copies);
+  StepOutcome outcome;
+  outcome.loss = values[0];
+  outcome.applied = values[1] != 0;
+  for (size_t i = 0; i < clip_sets_.size(); ++i) {
+    const double norm = values[static_cast<size_t>(step_outcome_size(static_cast<int64_t>(i)))];
+    if (clip_sets_[i].group < 0) {
+      outcome.norms.global = norm;
+    } else {
+      outcome.norms.groups.emplace_back(static_cast<size_t>(clip_sets_[i].group), norm);
+    }
+  }
+  if (outcome.applied) {
+    for (const Rule& rule : rules_) {
+      rule.param->updates += rule.param->reached ? 1 : 0;
+    }
+    for (Param* p : states_) {
+      p->updates += p->reached ? 1 : 0;
+    }
+  }
+  return outcome;
 }
 
 std::vector<size_t> Optimizer::unused_groups() const {

@@ -1,10 +1,12 @@
 #pragma once
+#include <map>
 #include <optional>
 #include <regex>
 #include <string>
 #include <vector>
 
 #include "core/fields.h"
+#include "core/launch_graph.h"
 #include "core/params.h"
 #include "optim/schedule.h"
 
@@ -39,8 +41,16 @@ struct GradientNorms {
   bool finite() const;
 };
 
+/// What one step did.
+struct StepOutcome {
+  double loss = 0;      // 0 where the step was given none
+  GradientNorms norms;
+  bool applied = false; // the loss and all norms are finite
+};
+
 /// AdamW with parameter groups and clipping (spec 83, sections 3 and 4) over the trained parameters
-/// of a store. Moments and update counts live in the store.
+/// of a store. Moments and update counts live in the store. Norms, clip factors and whether a step applies are computed
+/// and used on the device; the host hears of them in finish().
 class Optimizer {
  public:
   /// What applies to one parameter.
@@ -56,10 +66,16 @@ class Optimizer {
   /// `params` must be allocated for training and, like `config`'s run, outlive the optimizer.
   Optimizer(const OptimizerConfig& config, const Schedule& schedule, ParamStore& params, Arena& arena);
 
-  /// Norms of the gradients in the store. Complete on return.
-  GradientNorms norms(Stream& stream);
-  /// One update of every parameter that the loss reached, with the gradients scaled to clip_norm.
-  void step(Stream& stream, const GradientNorms& norms, int64_t step);
+  /// From now on steps that repeat are launched as CUDA graphs.
+  void use_graphs() { uses_graphs_ = true; }
+  /// Enqueues one update of every parameter that the loss reached, with the gradients scaled to clip_norm. It changes nothing
+  /// where a norm is not finite, or the loss: scale [1] f64 times the sum of row_loss [N] f64, both on the device; or none.
+  void step(Stream& stream, int64_t step, const Tensor& row_loss = {}, const Tensor& scale = {});
+  /// [1] f64 on the device: 1 if the step applies, else 0.
+  Tensor applies() const { return outcome_.tensor().slice(1, {1}); }
+  /// Waits for the step, copies `also` to the host with its outcome, and counts the updates if it applied; of states that were
+  /// marked as reached, too. Once after every step.
+  StepOutcome finish(Stream& stream, const std::vector<HostCopy>& also = {});
 
   /// The learning rate that step `step` applies outside groups.
   double lr(int64_t step) const { return schedule_(step); }
@@ -75,12 +91,20 @@ class Optimizer {
   };
   void add_piece(ClipSet& set, const Tensor& grad);
   double lr(const Rule& rule, int64_t step) const;
+  void upload_rates(Stream& stream, int64_t step);
+  void launch(Stream& stream, const Tensor& row_loss, const Tensor& scale);
 
   OptimizerConfig config_;
   Schedule schedule_;
   std::vector<Rule> rules_;
   std::vector<ClipSet> clip_sets_;
-  Buffer partial_;  // sums of squares of fixed blocks
+  std::vector<Param*> states_;       // with optimizers of their own
+  Buffer partial_;                   // sums of squares of fixed blocks
+  Buffer ends_, limits_, outcome_;   // of clip sets: see DecideStep
+  Buffer rates_;                     // [rules, kAdamWRates]
+  bool has_sets_ = false;            // ends_ and limits_ are written
+  bool uses_graphs_ = false;
+  std::map<std::vector<bool>, LaunchGraph> graphs_;  // by whether there are losses, and which rules' parameters are reached
 };
 
 }  // namespace hebb

@@ -68,9 +68,9 @@ ModelSpeed measure_model(const ModelConfig& config, const Compute& compute, int6
     tape.backward();
     finish();
     const double backward = ms_since(start);
-    optimizer.step(stream, optimizer.norms(stream), s);
-    model.after_step(stream, s);
-    finish();
+    optimizer.step(stream, s);
+    model.after_step(stream, s, optimizer.applies());
+    optimizer.finish(stream);
     const double end = ms_since(start);
     if (s >= warmup) {
       times.push_back({forward, backward - forward, end - backward});

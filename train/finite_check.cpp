@@ -21,24 +21,27 @@ FiniteCheck::FiniteCheck(const ParamStore& params, Arena& arena) {
   }
   if (blocks > 0) {
     partial_ = Buffer(arena, {blocks}, DType::f64, "check of carried state");
+    sums_.resize(static_cast<size_t>(blocks));
   }
 }
 
-void FiniteCheck::check(Stream& stream, int64_t completed_steps) const {
-  if (carried_.empty()) {
-    return;
-  }
+void FiniteCheck::enqueue(Stream& stream) const {
   int64_t at = 0;
   for (const Param* p : carried_) {
     run(stream, SumSquares{partial_.tensor().slice(at, {blocks_of(*p)}), p->value});
     at += blocks_of(*p);
   }
-  std::vector<double> sums(static_cast<size_t>(at));
-  copy_to_host(stream, sums.data(), partial_);
+}
+
+std::vector<HostCopy> FiniteCheck::result() {
+  return carried_.empty() ? std::vector<HostCopy>{} : std::vector<HostCopy>{{sums_.data(), partial_}};
+}
+
+void FiniteCheck::check(int64_t completed_steps) const {
   size_t next = 0;
   for (const Param* p : carried_) {
     for (int64_t i = 0; i < blocks_of(*p); ++i) {
-      if (!std::isfinite(sums[next++])) {
+      if (!std::isfinite(sums_[next++])) {
         throw NumericError("step " + std::to_string(completed_steps) + ": " + p->name(),
                            "the state that this layer carries is not finite; the last checkpoint stays");
       }

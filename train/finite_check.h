@@ -9,12 +9,17 @@ namespace hebb {
 class FiniteCheck {
  public:
   FiniteCheck(const ParamStore& params, Arena& arena);
+  /// Enqueues the check of a step; afterwards copy result() to the host, then ask check().
+  void enqueue(Stream& stream) const;
+  /// Nothing where no state is carried.
+  std::vector<HostCopy> result();
   /// Throws NumericError naming step and tensor when a value is not finite (spec 83, section 4).
-  void check(Stream& stream, int64_t completed_steps) const;
+  void check(int64_t completed_steps) const;
 
  private:
   std::vector<const Param*> carried_;
   Buffer partial_;
+  std::vector<double> sums_;  // partial_ on the host
 };
 
 }  // namespace hebb

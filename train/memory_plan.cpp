@@ -83,12 +83,12 @@ MemoryPlan plan_memory(const RunConfig& config) {
   settings.document_mask = config.train.document_mask;
   {
     const CarriedState aside(memory.stream, memory.work, memory.model.params());
-    run_micro_batch(memory.model, memory.stream, memory.work, rows, settings, row_loss, std::nullopt);
+    run_micro_batch(memory.model, memory.stream, memory.work, rows, settings, row_loss);
   }
   settings.training = true;
   memory.model.begin_step(memory.stream, 0);
-  run_micro_batch(memory.model, memory.stream, memory.work, rows, settings, row_loss, 1.0);
-  memory.model.after_step(memory.stream, 0);
+  memory.passes->run(rows, settings, row_loss);
+  memory.model.after_step(memory.stream, 0, memory.optimizer->applies());
   plan.work_bytes = memory.work.peak_bytes();
   plan.work_peak = memory.work.peak_table();
   return plan;

@@ -9,32 +9,36 @@ Buffer upload(Stream& stream, Arena& arena, const std::vector<int32_t>& values, 
   return buffer;
 }
 
-Rows make_rows(Stream& stream, Arena& work, const MicroBatch& rows, bool document_mask) {
-  if (!document_mask) {
-    return Rows::streams(stream, work, rows.rows, rows.length);
-  }
-  return Rows::documents(stream, work, rows.rows, rows.length, {rows.doc_ids.begin(), rows.doc_ids.end()});
-}
-
 }  // namespace
 
-void run_micro_batch(Model& model, Stream& stream, Arena& work, const MicroBatch& rows, const PassSettings& settings,
-                     const Tensor& row_loss, std::optional<double> grad_scale) {
-  const Buffer inputs = upload(stream, work, rows.inputs, "inputs");
-  const Buffer targets = upload(stream, work, rows.targets, "targets");
-  const Rows structure = make_rows(stream, work, rows, settings.document_mask);
-  Tape tape(stream, work, grad_scale.has_value());
-  Pass pass{tape, structure};
+void run_pass(Model& model, Stream& stream, Arena& work, const Rows& rows, const PassTensors& tensors, const PassSettings& settings) {
+  const bool backward = tensors.scale.defined();
+  Tape tape(stream, work, backward);
+  Pass pass{tape, rows};
   pass.training = settings.training;
   pass.random_window = settings.random_window;
   pass.seed = settings.seed;
   pass.step = settings.step;
   pass.statistics = settings.statistics;
-  const Var hidden = model.hidden(pass, inputs);
-  model.loss(pass, hidden, targets, row_loss, grad_scale.value_or(0));
-  if (grad_scale) {
+  const Var hidden = model.hidden(pass, tensors.inputs);
+  model.loss(pass, hidden, tensors.targets, tensors.row_loss, 1.0, tensors.scale);
+  if (backward) {
     tape.backward();
   }
+}
+
+Rows make_rows(Stream& stream, Arena& arena, const MicroBatch& rows, bool document_mask) {
+  if (!document_mask) {
+    return Rows::streams(stream, arena, rows.rows, rows.length);
+  }
+  return Rows::documents(stream, arena, rows.rows, rows.length, {rows.doc_ids.begin(), rows.doc_ids.end()});
+}
+
+void run_micro_batch(Model& model, Stream& stream, Arena& work, const MicroBatch& rows, const PassSettings& settings,
+                     const Tensor& row_loss) {
+  const Buffer inputs = upload(stream, work, rows.inputs, "inputs");
+  const Buffer targets = upload(stream, work, rows.targets, "targets");
+  run_pass(model, stream, work, make_rows(stream, work, rows, settings.document_mask), {inputs, targets, row_loss, {}}, settings);
 }
 
 }  // namespace hebb

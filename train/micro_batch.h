@@ -1,6 +1,4 @@
 #pragma once
-#include <optional>
-
 #include "data/loader.h"
 #include "layers/model.h"
 
@@ -16,10 +14,22 @@ struct PassSettings {
   Statistics* statistics = nullptr;
 };
 
+/// What a pass reads and writes on the device, of n tokens.
+struct PassTensors {
+  Tensor inputs, targets;  // [n] i32
+  Tensor row_loss;         // [n] f64
+  Tensor scale;            // [1] f64: also a backward pass, of scale * sum(row_loss). Undefined: none
+};
+
+/// Runs a micro-batch that is on the device through the model. Temporary memory comes from `work`.
+void run_pass(Model& model, Stream& stream, Arena& work, const Rows& rows, const PassTensors& tensors, const PassSettings& settings);
+
+/// The rows' structure, on the device.
+Rows make_rows(Stream& stream, Arena& arena, const MicroBatch& rows, bool document_mask);
+
 /// Uploads a micro-batch and runs it through the model: row_loss [rows * length] f64 = cross-entropy of
-/// every position (0 where ignored). With grad_scale also a backward pass, which adds the gradients of
-/// grad_scale * sum(row_loss) to those of the parameters. Temporary memory comes from `work`.
+/// every position (0 where ignored). Temporary memory comes from `work`. (Training: training_passes.h.)
 void run_micro_batch(Model& model, Stream& stream, Arena& work, const MicroBatch& rows, const PassSettings& settings,
-                     const Tensor& row_loss, std::optional<double> grad_scale);
+                     const Tensor& row_loss);
 
 }  // namespace hebb

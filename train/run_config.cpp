@@ -73,7 +73,7 @@ void machine_fields(Fields& f, TrainConfig& c) {
   f.field("deterministic", c.deterministic).help("GPU: false permits kernels whose sums change from run to run; there are none yet.");
   f.field("allow_tf32", c.allow_tf32).help("GPU: matrix products of fp32 round their operands to TF32.");
   f.field("cuda_graphs", c.cuda_graphs).help(
-      "GPU: permits launching steps as graphs, with the same bits; no step is launched so yet. May differ when a run is resumed.");
+      "GPU: repeating passes and optimizer steps are launched as CUDA graphs, with the same bits. May differ when a run is resumed.");
   f.field("autotune", c.autotune).help(
       "GPU: permits choosing among kernels by a measurement; none is made yet. May differ when a run is resumed.");
   f.field("peak_tflops", c.peak_tflops).above(0).unit("TFLOP/s").help(

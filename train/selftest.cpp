@@ -120,7 +120,8 @@ struct Runner {
       for (const auto& p : model.params().all()) {
         if (p->trained()) { fill_gradient(*p, step); }
       }
-      optimizer.step(stream, optimizer.norms(stream), step);
+      optimizer.step(stream, step);
+      optimizer.finish(stream);
     }
     std::map<std::string, TraceTensor> weights;
     for (const auto& p : model.params().all()) {

@@ -96,6 +96,13 @@ std::string describe_run(const RunConfig& config, const TrainMemory& memory) {
                             t.precision->c_str());
   if (memory.stream.on_gpu() && *t.precision == "fp32" && t.allow_tf32) { text += ", TF32 in matrix products"; }
   text += t.device == "auto" ? " (train.device is auto)\n" : "\n";
+  if (memory.stream.on_gpu()) {
+    const std::vector<std::string> reasons = reasons_against_graphs(config, memory.model, memory.stream);
+    text += reasons.empty() ? "launches: as CUDA graphs\n" : "launches: one by one, not as CUDA graphs\n";
+    for (const std::string& reason : reasons) {
+      text += "  " + reason + "\n";
+    }
+  }
   for (const std::string& name : config.model.unused()) {
     text += "model.layers." + name + " is used by no block\n";
   }

@@ -27,6 +27,10 @@ TrainMemory::TrainMemory(const RunConfig& config, DeviceKind device, int64_t res
   const Schedule schedule(config.schedule, config.optimizer.lr, config.train.steps);
   optimizer = std::make_unique<Optimizer>(config.optimizer, schedule, model.params(), state);
   finite = std::make_unique<FiniteCheck>(model.params(), state);
+  passes = std::make_unique<TrainingPasses>(config, model, stream, state, work);
+  if (passes->uses_graphs()) {
+    optimizer->use_graphs();
+  }
   row_loss = Buffer(state, {config.train.tokens_per_step()}, DType::f64, "losses of a step");
 }
 

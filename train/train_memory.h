@@ -5,6 +5,7 @@
 #include "optim/optimizer.h"
 #include "train/finite_check.h"
 #include "train/run_config.h"
+#include "train/training_passes.h"
 
 namespace hebb {
 
@@ -16,6 +17,7 @@ struct TrainMemory {
   Model model;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<FiniteCheck> finite;
+  std::unique_ptr<TrainingPasses> passes;
   Buffer row_loss;    // [rows of a step * T] f64
 
   /// `config` must be resolved and outlive this. reserve_*: see Arena::reserve.

@@ -64,11 +64,8 @@ StepReport Trainer::train_step() {
   report.lr = memory_->optimizer->lr(state_.step);
   memory_->model.params().zero_grads(memory_->stream);
   memory_->model.begin_step(memory_->stream, state_.step);
-  report.loss = forward_backward(batch, report);
-  report.norms = memory_->optimizer->norms(memory_->stream);
-  report.spike = spikes_.add(report.loss);
+  forward_backward(batch, report);
   apply(batch, report);
-  memory_->finite->check(memory_->stream, state_.step + 1);
   state_.step += 1;
   steps_done_ += 1;
   state_.tokens += config_.train.tokens_per_step();
@@ -77,12 +74,14 @@ StepReport Trainer::train_step() {
   return report;
 }
 
-double Trainer::forward_backward(const Batch& batch, StepReport& report) {
-  if (batch.valid_targets == 0) {
-    return std::nan("");
+/// Enqueues the passes of a step; the losses are in memory_->row_loss.
+void Trainer::forward_backward(const Batch& batch, StepReport& report) {
+  const bool is_empty = batch.valid_targets == 0;
+  memory_->passes->begin_step(is_empty ? std::nan("") : 1.0 / static_cast<double>(batch.valid_targets));
+  if (is_empty) {
+    return;
   }
   const TrainConfig& train = config_.train;
-  const double scale = 1.0 / static_cast<double>(batch.valid_targets);
   PassSettings settings;
   settings.training = true;
   settings.document_mask = train.document_mask;
@@ -94,14 +93,10 @@ double Trainer::forward_backward(const Batch& batch, StepReport& report) {
     Statistics statistics;
     settings.statistics = is_logged(state_.step + 1) ? &statistics : nullptr;
     const int64_t tokens = rows.rows * rows.length;
-    run_micro_batch(memory_->model, memory_->stream, memory_->work, rows, settings,
-                    memory_->row_loss.tensor().slice(at, {tokens}), scale);
+    memory_->passes->run(rows, settings, memory_->row_loss.tensor().slice(at, {tokens}));
     add_mean(report.statistics, statistics, static_cast<double>(batch.micro.size()));
     at += tokens;
   }
-  std::vector<double> losses(static_cast<size_t>(at));
-  copy_to_host(memory_->stream, losses.data(), memory_->row_loss.tensor().slice(0, {at}));
-  return std::accumulate(losses.begin(), losses.end(), 0.0) * scale;
 }
 
 int64_t Trainer::random_window(int64_t step) const {
@@ -129,11 +124,25 @@ std::string Trainer::reason_to_skip(const Batch& batch, const StepReport& report
   return "";
 }
 
+/// The update. Whether it applies is decided on the device; the host waits once, at the end.
 void Trainer::apply(const Batch& batch, StepReport& report) {
+  Stream& stream = memory_->stream;
+  Optimizer& optimizer = *memory_->optimizer;
+  const int64_t tokens = batch.valid_targets > 0 ? memory_->row_loss.tensor().numel() : 0;
+  optimizer.step(stream, state_.step, memory_->row_loss.tensor().slice(0, {tokens}), memory_->passes->scale());
+  memory_->model.after_step(stream, state_.step, optimizer.applies());
+  memory_->finite->enqueue(stream);
+  const StepOutcome outcome = optimizer.finish(stream, memory_->finite->result());
+  report.loss = outcome.loss;
+  report.norms = outcome.norms;
+  report.spike = spikes_.add(report.loss);
+  count(batch, report);
+  memory_->finite->check(state_.step + 1);
+}
+
+void Trainer::count(const Batch& batch, const StepReport& report) {
   const std::string reason = reason_to_skip(batch, report);
   if (reason.empty()) {
-    memory_->optimizer->step(memory_->stream, report.norms, state_.step);
-    memory_->model.after_step(memory_->stream, state_.step);
     skips_.applied();
     return;
   }
@@ -172,7 +181,7 @@ bool Trainer::validate_source(ValidationSource& source) {
   for (int64_t row = 0; row < source.rows() && stop_reason().empty();) {
     const MicroBatch rows = source.read(row, *config_.train.micro_batch_size);
     const Tensor row_loss = memory_->row_loss.tensor().slice(0, {rows.rows * rows.length});
-    run_micro_batch(memory_->model, stream, memory_->work, rows, settings, row_loss, std::nullopt);
+    run_micro_batch(memory_->model, stream, memory_->work, rows, settings, row_loss);
     std::vector<double> losses(rows.targets.size());
     copy_to_host(stream, losses.data(), row_loss);
     sum = std::accumulate(losses.begin(), losses.end(), sum);

@@ -59,8 +59,9 @@ class Trainer {
   void open_metrics();
 
   StepReport train_step();
-  double forward_backward(const Batch& batch, StepReport& report);
+  void forward_backward(const Batch& batch, StepReport& report);
   void apply(const Batch& batch, StepReport& report);
+  void count(const Batch& batch, const StepReport& report);
   std::string reason_to_skip(const Batch& batch, const StepReport& report) const;
   int64_t random_window(int64_t step) const;
   void log(const StepReport& report);

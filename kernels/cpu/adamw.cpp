@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/parallel.h"
 #include "kernels/cpu/math.h"
@@ -24,16 +25,40 @@ void run(Stream&, const SumSquares& args) {
   });
 }
 
+void run(Stream&, const DecideStep& a) {
+  double *outcome = a.outcome.as<double>(), loss = 0;
+  if (a.row_loss.defined()) {
+    const double* losses = a.row_loss.as<double>();
+    loss = std::accumulate(losses, losses + a.row_loss.numel(), 0.0) * *a.scale.as<double>();
+  }
+  bool applies = std::isfinite(loss);
+  const double* next = a.partial.as<double>();
+  for (int64_t s = 0; s < a.limits.numel(); ++s) {
+    const double* end = a.partial.as<double>() + a.ends.as<int64_t>()[s];
+    const double norm = std::sqrt(std::accumulate(next, end, 0.0)), limit = a.limits.as<double>()[s];
+    next = end;
+    applies = applies && std::isfinite(norm);
+    outcome[2 + 2 * s] = norm;
+    outcome[3 + 2 * s] = limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
+  }
+  outcome[0] = loss;
+  outcome[1] = applies ? 1 : 0;
+}
+
 void run(Stream&, const AdamW& a) {
   HEBB_ASSERT(!a.copy.defined());
+  if (a.applies.defined() && *a.applies.as<double>() == 0) {
+    return;
+  }
+  const double* rates = a.rates.as<double>();
+  const double factor = a.clip.defined() ? *a.clip.as<double>() : 1.0;
   dispatch_real(a.p.dtype, [&](auto zero) {
     using S = decltype(zero);
     S *__restrict p = a.p.as<S>(), *__restrict m = a.m.as<S>(), *__restrict v = a.v.as<S>();
     const S* __restrict grad = a.grad.as<S>();
     const S b1 = static_cast<S>(a.beta1), b2 = static_cast<S>(a.beta2), one_b1 = static_cast<S>(1 - a.beta1),
-            one_b2 = static_cast<S>(1 - a.beta2), clip = static_cast<S>(a.clip), eps = static_cast<S>(a.eps),
-            keep = static_cast<S>(1 - a.lr * a.weight_decay), step = static_cast<S>(a.lr / a.c1),
-            inv_c2 = static_cast<S>(1 / a.c2);
+            one_b2 = static_cast<S>(1 - a.beta2), clip = static_cast<S>(factor), eps = static_cast<S>(a.eps),
+            keep = static_cast<S>(rates[0]), step = static_cast<S>(rates[1]), inv_c2 = static_cast<S>(rates[2]);
     parallel_for(a.p.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const S g = clip * grad[i];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/parallel.h"
 #include "kernels/cpu/math.h"
@@ -225,6 +226,24 @@ void run(Stream&, const RouterScoreBackward& args) {
 void run(Stream&, const SelectTokens& args) {
   dispatch_real(args.score.defined() ? args.score.dtype : DType::f32,
                 [&](auto zero) { select_tokens<decltype(zero)>(args); });
+}
+void run(Stream&, const CountSelected& a) {
+  const int32_t* selected = a.selected.as<int32_t>();
+  a.counter.as<int64_t>()[0] += std::accumulate(selected, selected + a.selected.numel(), int64_t{0});
+  a.counter.as<int64_t>()[1] += a.tokens;
+}
+void run(Stream&, const ThresholdGradient& a) {
+  const int64_t* counters = a.counters.as<int64_t>();
+  const int64_t layers = a.counters.size(0);
+  double sum = 0;
+  for (int64_t i = 0; i < layers; ++i) {
+    sum += static_cast<double>(counters[2 * i]) / static_cast<double>(counters[2 * i + 1]);
+  }
+  const double gradient = std::clamp(-a.gain * (sum / static_cast<double>(layers) - a.target), -a.clip, a.clip);
+  dispatch_real(a.gradient.dtype, [&](auto zero) {
+    using S = decltype(zero);
+    a.gradient.as<S>()[0] = static_cast<S>(gradient);
+  });
 }
 void run(Stream&, const PackTokens& args) {
   dispatch_real(args.x.dtype, [&](auto zero) { pack<decltype(zero)>(args); });

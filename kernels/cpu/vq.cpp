@@ -203,5 +203,20 @@ void run(Stream&, const VqSimilarity& args) {
 void run(Stream&, const VqStart& args) {
   dispatch_real(args.k.dtype, [&](auto zero) { start<decltype(zero)>(args); });
 }
+void run(Stream&, const VqMark& args) {
+  const int64_t heads = args.ids.size(1), length = args.ids.size(2), codewords = args.used.size(1);
+  for (int64_t i = 0; i < args.ids.numel(); ++i) {
+    int32_t* used = args.used.as<int32_t>() + i / length % heads * codewords + args.ids.as<int32_t>()[i];
+    used[0] = 1;
+    if (args.segments) { used[1] = 1; }
+  }
+}
+void run(Stream&, const VqIdle& args) {
+  if (*args.applies.as<double>() == 0) { return; }
+  for (int64_t i = 0; i < args.idle.numel(); ++i) {
+    int32_t& idle = args.idle.as<int32_t>()[i];
+    idle = args.used.as<int32_t>()[i] != 0 ? 0 : idle + 1;
+  }
+}
 
 }  // namespace hebb::cpu

@@ -14,7 +14,8 @@ struct Arguments {
   const T* logits;
   const int32_t* targets;
   int64_t vocab;
-  float scale;
+  double scale;
+  const double* factor;
   bool vector;
 };
 
@@ -71,12 +72,13 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Arguments<T, G>
   if (gradient == nullptr) {
     return;
   }
-  const float factor = a.scale / row_sum;
+  const auto scale = static_cast<float>(a.factor != nullptr ? a.scale * *a.factor : a.scale);
+  const float factor = scale / row_sum;
   for (int64_t at = static_cast<int64_t>(threadIdx.x) * N; at < a.vocab; at += step) {
     load_pack(x, logits, at, a.vocab, a.vector);
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) {
-      x[j] = expf(x[j] - row_top) * factor - (at + j == target ? a.scale : 0.0f);
+      x[j] = expf(x[j] - row_top) * factor - (at + j == target ? scale : 0.0f);
     }
     store_pack(gradient, at, a.vocab, a.vector, x);
   }
@@ -86,7 +88,7 @@ template <class T, class G>
 void launch_rows(Stream& stream, const CrossEntropy& a, int64_t rows) {
   const int64_t vocab = a.logits.numel() / rows;
   const Arguments<T, G> f{.loss = a.loss.as<double>(), .gradient = a.gradient.as<G>(), .logits = a.logits.as<T>(),
-                          .targets = a.targets.as<int32_t>(), .vocab = vocab, .scale = static_cast<float>(a.scale),
+                          .targets = a.targets.as<int32_t>(), .vocab = vocab, .scale = a.scale, .factor = a.factor.as<double>(),
                           .vector = can_vectorise<kPack<G>>(vocab, a.logits.data, a.gradient.data)};
   HEBB_LAUNCH((cross_entropy_kernel<T, G>), blocks_for(rows, 1), kThreads, 0, stream, f);
 }

@@ -275,6 +275,36 @@ struct Unpack {
   }
 };
 
+/// One thread: a handful of rows.
+struct Count {
+  int64_t* counter;
+  const int32_t* selected;
+  int64_t rows, tokens;
+
+  __device__ void operator()(int64_t, int64_t) const {
+    for (int64_t b = 0; b < rows; ++b) {
+      counter[0] += selected[b];
+    }
+    counter[1] += tokens;
+  }
+};
+
+struct Steer {
+  float* gradient;
+  const int64_t* counters;
+  int64_t layers;
+  double target, gain, clip;
+
+  __device__ void operator()(int64_t, int64_t) const {
+    double sum = 0;
+    for (int64_t i = 0; i < layers; ++i) {
+      sum += static_cast<double>(counters[2 * i]) / static_cast<double>(counters[2 * i + 1]);
+    }
+    const double wanted = -gain * (sum / static_cast<double>(layers) - target);
+    *gradient = static_cast<float>(wanted < -clip ? -clip : wanted > clip ? clip : wanted);
+  }
+};
+
 }  // namespace
 
 void run(Stream& stream, const PredictionScore& a) {
@@ -354,6 +384,15 @@ void run(Stream& stream, const SelectTokens& a) {
   const int64_t lists = a.held.defined() ? rows : 1;
   HEBB_LAUNCH(select_kernel, blocks_for(lists, 1), kSelectThreads, 0, stream, select, rows * length / lists);
   each_element("select_first", stream, rows, length, SelectFirst{select});
+}
+
+void run(Stream& stream, const CountSelected& a) {
+  each_element("count_selected", stream, 1, 1, Count{a.counter.as<int64_t>(), a.selected.as<int32_t>(), a.selected.numel(), a.tokens});
+}
+
+void run(Stream& stream, const ThresholdGradient& a) {
+  each_element("threshold_gradient", stream, 1, 1,
+               Steer{a.gradient.as<float>(), a.counters.as<int64_t>(), a.counters.size(0), a.target, a.gain, a.clip});
 }
 
 void run(Stream& stream, const PackTokens& a) {

@@ -234,6 +234,33 @@ struct Start {
   }
 };
 
+struct Mark {
+  int32_t* used;
+  const int32_t* ids;
+  int64_t heads, length, codewords;
+  bool segments;
+
+  __device__ void operator()(int64_t row, int64_t t) const {
+    int32_t* const at = used + row % heads * codewords + ids[row * length + t];
+    atomicOr(at, 1);
+    if (segments) {
+      atomicOr(at + 1, 1);
+    }
+  }
+};
+
+struct Idle {
+  int32_t* idle;
+  const int32_t* used;
+  const double* applies;
+
+  __device__ void operator()(int64_t, int64_t i) const {
+    if (*applies != 0) {
+      idle[i] = used[i] != 0 ? 0 : idle[i] + 1;
+    }
+  }
+};
+
 }  // namespace
 
 void run(Stream& stream, const VqPoints& a) {
@@ -285,6 +312,15 @@ void run(Stream& stream, const VqSimilarity& a) {
 void run(Stream& stream, const VqStart& a) {
   each_warp("vq_start", stream, a.codebook.size(0) * a.codebook.size(1),
             Start{a.codebook.as<float>(), a.k.as<float>(), a.codebook.size(0), a.codebook.size(1), a.codebook.size(2), a.hop});
+}
+
+void run(Stream& stream, const VqMark& a) {
+  each_element("vq_mark", stream, a.ids.size(0) * a.ids.size(1), a.ids.size(2),
+               Mark{a.used.as<int32_t>(), a.ids.as<int32_t>(), a.ids.size(1), a.ids.size(2), a.used.size(1), a.segments});
+}
+
+void run(Stream& stream, const VqIdle& a) {
+  each_element("vq_idle", stream, 1, a.idle.numel(), Idle{a.idle.as<int32_t>(), a.used.as<int32_t>(), a.applies.as<double>()});
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -81,21 +81,23 @@ void report(Pass& pass, Var score, const Tensor& slot, const std::string& name) 
 
 }  // namespace
 
+std::vector<int64_t> HamSelection::host_selected(Stream& stream) const {
+  std::vector<int32_t> counts(static_cast<size_t>(selected.tensor().numel()));
+  copy_to_host(stream, counts.data(), selected);
+  return {counts.begin(), counts.end()};
+}
+
 HamSelection select_tokens(Pass& pass, Var score, const HamDecision& decision, const Tensor& held,
                            const std::string& name) {
   Tape& tape = pass.tape;
   const Shape shape{pass.batch(), pass.length()};
   HamSelection s{tape.output(shape, DType::i32, "slots"), tape.output(shape, DType::i32, "first visible slots"),
-                 tape.output(shape, DType::i32, "last visible slots"), {}};
-  const Buffer selected = tape.scratch({shape[0]}, DType::i32, "selected tokens");
+                 tape.output(shape, DType::i32, "last visible slots"),
+                 tape.scratch({shape[0]}, DType::i32, "selected tokens")};
   const Buffer forced = held.defined() ? Buffer() : forced_mask(pass, name + ".mask");
-  run(pass.stream(), SelectTokens{tape.value(s.slot), tape.value(s.lo), tape.value(s.hi), selected,
+  run(pass.stream(), SelectTokens{tape.value(s.slot), tape.value(s.lo), tape.value(s.hi), s.selected,
                                   score ? tape.value(score).view(shape) : Tensor{}, decision.threshold, forced, held,
                                   pass.rows.doc_start(), decision.selecting, decision.range, decision.tau});
-  // Thresholds, lists and statistics count on the host, so that a GPU is waited for here.
-  std::vector<int32_t> counts(static_cast<size_t>(shape[0]));
-  copy_to_host(pass.stream(), counts.data(), selected);
-  s.selected.assign(counts.begin(), counts.end());
   if (pass.inspector != nullptr && pass.inspector->recording && !held.defined() && !tape.recomputing()) {
     report(pass, score, tape.value(s.slot), name);
   }

@@ -14,7 +14,9 @@ struct HamDecision {
 /// What was selected: see SelectTokens.
 struct HamSelection {
   Var slot, lo, hi;                // [B, T] i32
-  std::vector<int64_t> selected;   // [B] tokens of each row
+  Buffer selected;                 // [B] i32 tokens of each row
+  /// They, on the host: waits for the device.
+  std::vector<int64_t> host_selected(Stream& stream) const;
   KeyIntervals visible() const { return {lo, hi}; }
 };
 

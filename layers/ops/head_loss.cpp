@@ -7,7 +7,8 @@
 
 namespace hebb {
 
-void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tensor& row_loss, double scale) {
+void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tensor& row_loss, double scale,
+               const Tensor& factor) {
   Stream& stream = tape.stream();
   const int64_t chunk_logits = int64_t{1} << (stream.on_gpu() ? 26 : 20);  // CPU: stays in its caches; GPU: fills it
   const int64_t vocab = tape.shape(weight)[0], d = tape.shape(weight)[1], rows = targets.numel();
@@ -26,7 +27,7 @@ void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tenso
     const Tensor part = logits.tensor().slice(0, {n, vocab}), in = tape.value(x).slice(begin * d, {n, d});
     const Tensor d_part = tape.recording() ? gradients.slice(0, {n, vocab}) : Tensor{};
     run(stream, Gemm{part, in, weights, n, vocab, d, vocab, d, d, false, true, false, 1.0});
-    run(stream, CrossEntropy{row_loss.slice(begin, {n}), d_part, part, targets.slice(begin, {n}), scale});
+    run(stream, CrossEntropy{row_loss.slice(begin, {n}), d_part, part, targets.slice(begin, {n}), scale, factor});
     if (d_weight) {
       run(stream, Gemm{d_weight.tensor, d_part, in, vocab, d, n, d, vocab, d, true, false, true, 1.0});
     }

@@ -409,8 +409,8 @@ TEST_CASE("the memory plan of a bf16 run counts masters, copies and activations 
   }
   PassSettings settings;
   settings.training = settings.document_mask = true;
-  run_micro_batch(memory.model, memory.stream, memory.work, rows, settings, memory.row_loss.tensor().slice(0, {rows.rows * rows.length}),
-                  1.0);
+  memory.passes->begin_step(1.0);
+  memory.passes->run(rows, settings, memory.row_loss.tensor().slice(0, {rows.rows * rows.length}));
   CHECK(memory.state.peak_bytes() == a.state_bytes());
   // The plan has room for a validation pass beside state that is set aside, too.
   CHECK(memory.work.peak_bytes() <= a.work_bytes);

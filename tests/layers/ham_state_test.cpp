@@ -19,7 +19,7 @@ struct Steered {
   Stream stream;
   Arena arena{DeviceKind::cpu};
   ParamStore store;
-  HamThresholds thresholds;
+  HamThresholds thresholds{store, 3};
   std::vector<Param*> params;
 
   Steered(const HamThresholdConfig& config, int layers, DType dtype = DType::f64) {
@@ -34,10 +34,20 @@ struct Steered {
   /// One step in which layer i selects selected[i] of 100 tokens.
   void step(int64_t index, const std::vector<int64_t>& selected) {
     for (size_t i = 0; i < params.size(); ++i) {
-      thresholds.begin_step(i);
-      thresholds.count(i, selected[i], 100);
+      thresholds.begin_step(i, stream);
+      count(i, selected[i], 100);
     }
-    for (size_t i = 0; i < params.size(); ++i) { thresholds.update(i, stream, index); }
+    update(index);
+  }
+  void count(size_t i, int64_t selected, int64_t tokens) {
+    auto rows = static_cast<int32_t>(selected);
+    thresholds.count(i, stream, Tensor{&rows, DType::i32, {1}}, tokens);
+  }
+  void update(int64_t index) {
+    double applies = 1;
+    for (Param* p : params) { p->reached = false; }
+    for (size_t i = 0; i < params.size(); ++i) { thresholds.update(i, stream, index, Tensor{&applies, DType::f64, {1}}); }
+    for (Param* p : params) { p->updates += p->reached ? 1 : 0; }
   }
 };
 
@@ -155,12 +165,12 @@ TEST_CASE("the update depends on the counts alone, not on how they were collecte
   for (int64_t step = 0; step < 7; ++step) {
     whole.step(step, {31 + step, 57});
     for (size_t i = 0; i < 2; ++i) {
-      parts.thresholds.begin_step(i);
+      parts.thresholds.begin_step(i, parts.stream);
       for (const int64_t tokens : {10, 60, 30}) {
-        parts.thresholds.count(i, tokens == 10 ? 7 : tokens == 60 ? (i == 0 ? 20 + step : 41) : (i == 0 ? 4 : 9), tokens);
+        parts.count(i, tokens == 10 ? 7 : tokens == 60 ? (i == 0 ? 20 + step : 41) : (i == 0 ? 4 : 9), tokens);
       }
     }
-    for (size_t i = 0; i < 2; ++i) { parts.thresholds.update(i, parts.stream, step); }
+    parts.update(step);
     CHECK(whole.value(0) == parts.value(0));
     CHECK(whole.value(1) == parts.value(1));
   }

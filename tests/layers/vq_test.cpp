@@ -51,7 +51,8 @@ std::vector<int32_t> idle_of(TestModel& m) { return integers(m, "blocks.0.mixer.
 void run_step(TestModel& m, int64_t step, const std::vector<TraceInput>& micro_batches, bool is_skipped = false) {
   m.model->begin_step(m.stream, step);
   for (const TraceInput& input : micro_batches) { m.run(input, training(step)); }
-  if (!is_skipped) { m.model->after_step(m.stream, step); }
+  double applies = is_skipped ? 0 : 1;
+  m.model->after_step(m.stream, step, Tensor{&applies, DType::f64, {1}});
 }
 
 std::vector<double> random_values(size_t count, uint64_t seed) {

@@ -35,12 +35,16 @@ void check(int64_t rows, int64_t vocab, Gradient gradient) {
   DeviceArray<double> loss_out(rows);
   DeviceArray<int32_t> targets_in(targets);
   DeviceArray<hebb::bf16> elsewhere(rows * vocab);
+  DeviceArray<double> factor(std::vector<double>{scale / 0.5});
+  const bool has_factor = rows % 2 == 1;
   const hebb::Tensor in = logits_in.tensor({rows, vocab});
   device::run(stream, hebb::CrossEntropy{.loss = loss_out.tensor(),
                                          .gradient = gradient == Gradient::none       ? hebb::Tensor{}
                                                      : gradient == Gradient::in_place ? in
                                                                                       : elsewhere.tensor({rows, vocab}),
-                                         .logits = in, .targets = targets_in.tensor(), .scale = scale});
+                                         .logits = in, .targets = targets_in.tensor(),
+                                         .scale = has_factor ? 0.5 : scale,
+                                         .factor = has_factor ? factor.tensor() : hebb::Tensor{}});
   CHECK(relative_error(loss_out.host(), loss) < 1e-6);
   if (gradient == Gradient::bf16) {
     CHECK(relative_error(elsewhere.values(), d_logits) < kTolerance<hebb::bf16>);

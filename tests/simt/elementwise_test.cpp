@@ -111,21 +111,32 @@ TEST_CASE("an AdamW step equals the formula in double, and its copy is the round
   for (float& x : v) {
     x = std::fabs(x);
   }
-  const hebb::AdamW step{.p = {}, .m = {}, .v = {}, .grad = {}, .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                         .weight_decay = 0.1, .clip = 0.37, .c1 = 1 - std::pow(0.9, 3), .c2 = 1 - std::pow(0.95, 3)};
+  const double lr = 3e-3, decay = 0.1, clip = 0.37, c1 = 1 - std::pow(0.9, 3), c2 = 1 - std::pow(0.95, 3);
+  const bool applies = GENERATE(false, true);
+  const hebb::AdamW step{.p = {}, .m = {}, .v = {}, .grad = {}, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .rates = {}};
   std::vector<double> p_expected, m_expected, v_expected;
   for (size_t i = 0; i < p.size(); ++i) {
-    const double g = step.clip * double(grad[i]);
+    const double g = clip * double(grad[i]);
     m_expected.push_back(step.beta1 * double(m[i]) + (1 - step.beta1) * g);
     v_expected.push_back(step.beta2 * double(v[i]) + (1 - step.beta2) * g * g);
-    p_expected.push_back(double(p[i]) * (1 - step.lr * step.weight_decay) -
-                         step.lr * (m_expected[i] / step.c1) / (std::sqrt(v_expected[i] / step.c2) + step.eps));
+    p_expected.push_back(double(p[i]) * (1 - lr * decay) -
+                         lr * (m_expected[i] / c1) / (std::sqrt(v_expected[i] / c2) + step.eps));
+  }
+  if (!applies) {
+    p_expected.assign(p.begin(), p.end());
+    m_expected.assign(m.begin(), m.end());
+    v_expected.assign(v.begin(), v.end());
   }
   both_ways([&] {
     TestStream stream;
     DeviceArray<float> p_out(p), m_out(m), v_out(v), grad_in(grad);
     DeviceArray<hebb::bf16> copy(count);
+    DeviceArray<double> rates(std::vector<double>{1 - lr * decay, lr / c1, 1 / c2}), factor(std::vector<double>{clip}),
+        decided(std::vector<double>{applies ? 1.0 : 0.0});
     hebb::AdamW args = step;
+    args.rates = rates.tensor();
+    args.clip = factor.tensor();
+    args.applies = decided.tensor();
     args.copy = has_copy ? copy.tensor() : hebb::Tensor{};
     args.p = p_out.tensor();
     args.m = m_out.tensor();
@@ -139,7 +150,47 @@ TEST_CASE("an AdamW step equals the formula in double, and its copy is the round
     for (const double x : p_out.values()) {
       p_rounded.push_back(double(value_of(rounded<hebb::bf16>(static_cast<float>(x)))));
     }
-    CHECK((copy.values() == p_rounded) == has_copy);  // NaN where nothing was written
+    CHECK((copy.values() == p_rounded) == (has_copy && applies));  // NaN where nothing was written
+  });
+}
+
+TEST_CASE("what a step decides equals the formula", "[fast]") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  // A gradient of 300 and one of 2 blocks, the second without a limit; losses of 777 tokens.
+  const auto bad = GENERATE(as<std::string>(), "", "loss", "norm");
+  std::vector<double> partial = random_values<double>(302, 1), losses = random_values<double>(777, 2);
+  double squares[2] = {0, 0}, sum = 0;
+  for (size_t i = 0; i < partial.size(); ++i) {
+    partial[i] = std::fabs(partial[i]);
+    squares[i < 300 ? 0 : 1] += partial[i];
+  }
+  for (const double x : losses) {
+    sum += x;
+  }
+  if (bad == "loss") {
+    losses[700] = infinity;
+  } else if (bad == "norm") {
+    partial[301] = infinity;
+  }
+  both_ways([&] {
+    TestStream stream;
+    DeviceArray<double> outcome(hebb::step_outcome_size(2)), of(partial), limits(std::vector<double>{0.7, 0}), rows(losses),
+        scale(std::vector<double>{0.25});
+    DeviceArray<int64_t> ends(std::vector<int64_t>{300, 302});
+    device::run(stream, hebb::DecideStep{outcome.tensor(), of.tensor(), ends.tensor(), limits.tensor(), rows.tensor(), scale.tensor()});
+    const std::vector<double> found = outcome.host();
+    CHECK(found[1] == (bad.empty() ? 1 : 0));
+    CHECK(found[2] == Catch::Approx(std::sqrt(squares[0])).epsilon(1e-14));
+    CHECK(found[3] == Catch::Approx(0.7 / (std::sqrt(squares[0]) + 1e-6)).epsilon(1e-14));
+    CHECK(found[5] == 1);
+    if (bad == "loss") {
+      CHECK(found[0] == infinity);
+    } else {
+      CHECK(found[0] == Catch::Approx(0.25 * sum).epsilon(1e-12));  // of 777 roundings
+    }
+    if (bad != "norm") {
+      CHECK(found[4] == Catch::Approx(std::sqrt(squares[1])).epsilon(1e-14));
+    }
   });
 }
 

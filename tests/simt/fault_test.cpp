@@ -283,6 +283,26 @@ TEST_CASE("a wait that can never end is a fault", "[fast]") {
   CHECK(contains(fault_in(wait_for_higher_block, 32, state.data()), "block (0,0,0) thread (0,0,0): waits for ever at fault_test.cpp:"));
 }
 
+TEST_CASE("what CUDA refuses while a stream is captured is a fault", "[fast]") {
+  TestStream stream, other;
+  DeviceArray<int> value(std::vector<int>{1});
+  int host = 0;
+  const hebb::Tensor tensor{value.data(), hebb::DType::i32, {1}};
+  device::Event event;
+  const auto recorded = [&](const std::function<void()>& work) { return fault_of([&] { device::Graph(stream, 0, work); }); };
+  const std::string start = "stream capture: ";
+  CHECK(recorded([&] { device::synchronize(stream); }) == start + "the host waits for the device while a stream is captured");
+  CHECK(contains(recorded([&] { device::synchronize(other); }), start + "the host waits for the device"));
+  CHECK(contains(recorded([&] { device::download(stream, {{&host, tensor}}); }), start + "the host waits for the device"));
+  CHECK(contains(recorded([&] { event.synchronize(); }), start + "the host waits for an event"));
+  CHECK(contains(recorded([&] { event.record(stream); }), start + "an event is recorded"));
+  CHECK(contains(recorded([&] { simt::allocate(8); }), start + "device memory is allocated"));
+  CHECK(contains(recorded([&] { simt::release(value.data()); }), start + "device memory is released"));
+  CHECK(contains(recorded([&] { device::Graph(other, 0, [] {}); }), start + "another capture begins"));
+  CHECK(recorded([] {}).empty());
+  CHECK(contains(fault_of([&] { simt::end_capture(nullptr); }), start + "ends without having begun"));
+}
+
 TEST_CASE("after a fault the emulator works on", "[fast]") {
   DeviceArray<int> out(32);
   CHECK(!fault_in(mask_with_returned_lane, 32, out.data()).empty());

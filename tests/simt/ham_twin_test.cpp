@@ -105,6 +105,16 @@ TEST_CASE("selections equal the CPU's", "[fast]") {
   });
 }
 
+TEST_CASE("counts of selected tokens and the gradients of thresholds equal the CPU's", "[fast]") {
+  Twins t;
+  const Twin selected = t.integers({3}, {5, 0, 31}), counter = t.integers({2}, {1000, 2000}, DType::i64, true);
+  t.check([&](auto at) { return CountSelected{at(counter), at(selected), 96}; });
+  const double gain = GENERATE(0.5, 9.0, -9.0);  // within the limits and beyond
+  Twins g;
+  const Twin gradient = g.float_output({1}), counters = g.integers({3, 2}, {30, 96, 17, 96, 0, 96}, DType::i64);
+  g.check([&](auto at) { return ThresholdGradient{at(gradient), at(counters), 0.4, gain, 0.25}; });
+}
+
 // For the thread sanitizer: a selection of two rounds, and the sum over all tokens.
 TEST_CASE("selections and the gradient of score averages do not race", "[threads]") {
   constexpr int64_t kLength = 1030;

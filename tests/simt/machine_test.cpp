@@ -223,6 +223,13 @@ __global__ void add_one(int* value) {
   }
 }
 
+__global__ void add_all(int* sum, const int* values, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) {
+    sum[i] += values[i];
+  }
+}
+
 TEST_CASE("late streams do nothing before somebody waits for them", "[fast]") {
   const simt::ScopedSettings scope({simt::Order::forward, simt::Timing::late, 2});
   TestStream first, second;
@@ -249,6 +256,67 @@ TEST_CASE("early streams do everything at once", "[fast]") {
   DeviceArray<int> value(std::vector<int>{7});
   HEBB_LAUNCH(add_one, 1, 32, 0, stream, value.data());
   CHECK(*value.data() == 8);
+}
+
+TEST_CASE("a recorded graph does nothing until it is launched, and the same each time", "[fast]") {
+  both_ways([] {
+    TestStream stream;
+    DeviceArray<int> value(std::vector<int>{7}), copied(std::vector<int>{0});
+    const hebb::Tensor to{copied.data(), hebb::DType::i32, {1}};
+    {
+      device::Graph graph(stream, device::kUploadAlign, [&] {
+        const int source = 41;  // gone when the graph is launched
+        device::upload_bytes(stream, value.data(), &source, sizeof(source));
+        HEBB_LAUNCH(add_one, 1, 32, 0, stream, value.data());
+        device::move_bytes(stream, copied.data(), value.data(), sizeof(int));
+      });
+      CHECK(value.host()[0] == 7);
+      for (int i = 0; i < 2; ++i) {
+        graph.launch(stream);
+        HEBB_LAUNCH(add_one, 1, 32, 0, stream, copied.data());
+        CHECK(copied.host()[0] == 43);
+        CHECK(value.host()[0] == 42);
+      }
+    }
+    int result = 0;
+    device::download(stream, {{&result, to}});
+    CHECK(result == 43);
+  });
+}
+
+TEST_CASE("work that cannot be recorded leaves the stream as it was", "[fast]") {
+  TestStream stream;
+  DeviceArray<int> value(std::vector<int>{7});
+  CHECK_THROWS_AS(device::Graph(stream, 0,
+                                [&] {
+                                  HEBB_LAUNCH(add_one, 1, 32, 0, stream, value.data());
+                                  throw std::runtime_error("no");
+                                }),
+                  std::runtime_error);
+  HEBB_LAUNCH(add_one, 1, 32, 0, stream, value.data());
+  CHECK(value.host()[0] == 8);
+}
+
+TEST_CASE("uploads wait for the device only where they have gone once around", "[fast]") {
+  const simt::ScopedSettings scope({simt::Order::forward, simt::Timing::late, 1});
+  TestStream stream;
+  constexpr int64_t kCount = 5000;
+  DeviceArray<int> values(kCount), sum(std::vector<int>(kCount, 0));
+  const int64_t waits = device::device_counts().waits;
+  std::vector<int> source(kCount);
+  for (int round = 1; round <= 40; ++round) {  // 20 KB each, in a ring of 256 KB
+    std::fill(source.begin(), source.end(), round);
+    device::upload_bytes(stream, values.data(), source.data(), kCount * static_cast<int64_t>(sizeof(int)));
+    device::launch("add", add_all, 20, 256, 0, stream, sum.data(), values.data(), kCount);
+  }
+  CHECK(device::device_counts().waits - waits > 0);
+  CHECK(device::device_counts().waits - waits < 14);
+  CHECK(sum.host() == std::vector<int>(kCount, 40 * 41 / 2));
+  std::vector<int> large(100000, 3);
+  DeviceArray<int> all(100000);
+  device::upload_bytes(stream, all.data(), large.data(), 400000);  // more than a segment: copied before it returns
+  std::fill(large.begin(), large.end(), 4);
+  CHECK(all.host() == std::vector<int>(100000, 3));
 }
 
 TEST_CASE("device memory starts as NaN, and writing past its end is noticed", "[fast]") {

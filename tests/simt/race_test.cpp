@@ -153,6 +153,17 @@ TEST_CASE("sums of squares do not race", "[threads]") {
   });
 }
 
+TEST_CASE("decisions of steps do not race", "[threads]") {
+  same_for_all_workers(1, [] {
+    TestStream stream;
+    DeviceArray<double> outcome(hebb::step_outcome_size(2)), partial(random_values<double>(300, 1)), limits(std::vector<double>{1, 1}),
+        losses(random_values<double>(300, 2)), scale(std::vector<double>{0.5});
+    DeviceArray<int64_t> ends(std::vector<int64_t>{299, 300});
+    device::run(stream, hebb::DecideStep{outcome.tensor(), partial.tensor(), ends.tensor(), limits.tensor(), losses.tensor(), scale.tensor()});
+    return outcome.host();
+  });
+}
+
 template <bool kOrders>
 __global__ void double_buffer(float* out, const float* in) {
   HEBB_SHARED(float[2][128], tile);

@@ -49,6 +49,23 @@ TEST_CASE("a codebook that starts from keys equals the CPU's", "[fast]") {
   t.check([&](auto at) { return VqStart{at(codebook), at(k), 12}; });
 }
 
+TEST_CASE("marks of used codewords and their disuse equal the CPU's", "[fast]") {
+  const bool segments = GENERATE(false, true);
+  Twins t;
+  const Twin ids = t.integers(kIds, some_ids(kBatch * kKvHeads * kLength, kCodes - 1)),
+             used = t.integers({kKvHeads, kCodes}, std::vector<int64_t>(kKvHeads * kCodes), DType::i32, true);
+  t.check([&](auto at) { return VqMark{at(used), at(ids), segments}; });
+  for (const double applies : {0.0, 1.0}) {
+    both_ways([&] {
+      TestStream stream;
+      DeviceArray<int32_t> idle(std::vector<int32_t>{3, 0, 7, 0}), was_used(std::vector<int32_t>{1, 1, 0, 0});
+      DeviceArray<double> decided(std::vector<double>{applies});
+      device::run(stream, VqIdle{idle.tensor({2, 2}), was_used.tensor({2, 2}), decided.tensor()});
+      CHECK(idle.host() == (applies == 0 ? std::vector<int32_t>{3, 0, 7, 0} : std::vector<int32_t>{0, 0, 8, 1}));
+    });
+  }
+}
+
 TEST_CASE("of equal points the first is chosen", "[fast]") {
   Twins t;
   const Twin points = t.values({1, 80, 1}, std::vector<double>(80, 0.5)), k = t.input({1, 5, 1, 1}), ids = t.integer_output({1, 1, 5});

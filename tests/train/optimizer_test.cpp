@@ -52,9 +52,8 @@ struct Fixture {
     }
   }
   GradientNorms step(int64_t s) {
-    const GradientNorms norms = optimizer->norms(stream);
-    optimizer->step(stream, norms, s);
-    return norms;
+    optimizer->step(stream, s);
+    return optimizer->finish(stream).norms;
   }
   Param& param(const std::string& name) { return *params.find(name); }
 
@@ -238,15 +237,69 @@ TEST_CASE("weight decay can follow the learning rate", "[fast]") {
   CHECK(f.get(f.param("a.weight").value)[0] == Catch::Approx(before * (1 - 0.025 * 0.05)).epsilon(1e-14));
 }
 
-TEST_CASE("a gradient that is not finite makes its norm not finite", "[fast]") {
+TEST_CASE("a gradient that is not finite makes its norm not finite and the step change nothing", "[fast]") {
   for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
     Fixture f(read(R"({"lr": 0.01, "groups": [{"match": "c", "clip_norm": 1}]})"));
     f.set_grads(0);
-    CHECK(f.optimizer->norms(f.stream).finite());
+    CHECK(f.step(0).finite());
     f.param("c.bias").grad.as<double>()[10] = bad;
-    CHECK(std::isfinite(f.optimizer->norms(f.stream).global));
-    CHECK_FALSE(f.optimizer->norms(f.stream).finite());
+    std::vector<std::vector<double>> before;
+    for (const auto& p : f.params.all()) {
+      before.push_back(f.get(p->value));
+    }
+    const std::vector<double> m = f.get(f.param("a.weight").m), v = f.get(f.param("a.weight").v);
+    f.optimizer->step(f.stream, 1);
+    CHECK(*f.optimizer->applies().as<double>() == 0);
+    const StepOutcome outcome = f.optimizer->finish(f.stream);
+    CHECK_FALSE(outcome.applied);
+    CHECK(std::isfinite(outcome.norms.global));
+    CHECK_FALSE(outcome.norms.finite());
+    for (size_t i = 0; i < before.size(); ++i) {
+      CHECK(f.get(f.params.all()[i]->value) == before[i]);
+    }
+    CHECK(f.get(f.param("a.weight").m) == m);
+    CHECK(f.get(f.param("a.weight").v) == v);
+    CHECK(f.param("a.weight").updates == 1);
   }
+}
+
+TEST_CASE("a step applies if its loss is finite, whatever the gradients are", "[fast]") {
+  Fixture f(read(R"({"lr": 0.01})"));
+  const Buffer losses(f.arena, {3}, DType::f64, "losses"), scale(f.arena, {1}, DType::f64, "scale");
+  const double values[] = {1.5, 0, 3}, third = 1.0 / 3, nan = std::nan("");
+  copy_to_device(f.stream, losses, values);
+  copy_to_device(f.stream, scale, &third);
+  f.set_grads(0);
+  f.optimizer->step(f.stream, 0, losses, scale);
+  StepOutcome outcome = f.optimizer->finish(f.stream);
+  CHECK(outcome.loss == (1.5 + 0 + 3) * third);
+  CHECK(outcome.applied);
+  copy_to_device(f.stream, scale, &nan);
+  f.optimizer->step(f.stream, 1, losses, scale);
+  outcome = f.optimizer->finish(f.stream);
+  CHECK(std::isnan(outcome.loss));
+  CHECK_FALSE(outcome.applied);
+  CHECK(f.param("a.weight").updates == 1);
+}
+
+TEST_CASE("updates of a state that its own optimizer moved are counted with the step", "[fast]") {
+  Stream stream;
+  Arena arena(DeviceKind::cpu);
+  ParamStore params;
+  params.declare({"a.weight", {2, 3}, init::normal(1.0)});
+  Param& threshold = params.declare({"threshold", {1}, init::normal(1.0), ParamKind::state});
+  params.allocate(arena, DType::f32, true);
+  params.initialize(stream, 3);
+  params.zero_grads(stream);
+  const OptimizerConfig config = read(R"({"lr": 0.01})");
+  Optimizer optimizer(config, Schedule({}, config.lr, 100), params, arena);
+  optimizer.step(stream, 0);
+  optimizer.finish(stream);
+  CHECK(threshold.updates == 0);
+  threshold.reached = true;
+  optimizer.step(stream, 1);
+  optimizer.finish(stream);
+  CHECK(threshold.updates == 1);
 }
 
 TEST_CASE("optimizer settings out of range name their key", "[fast]") {

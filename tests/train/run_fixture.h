@@ -68,8 +68,8 @@ class TestMixer final : public Layer {
     }
   }
 
-  void after_step(Stream& stream, int64_t step) override {
-    if (memory_ != nullptr && !stream.counting()) {
+  void after_step(Stream& stream, int64_t step, const Tensor& applies) override {
+    if (memory_ != nullptr && !stream.counting() && *applies.as<double>() != 0) {
       set(*threshold_, 0, get(*threshold_, 0) + 0.25);
       dispatch_real(threshold_->m.dtype, [&](auto zero) { threshold_->m.as<decltype(zero)>()[1] += 1; });
       threshold_->updates += 1;

@@ -1,9 +1,11 @@
 // The emulator behind core/cuda_device.h and the interface of kernels/gemm.h.
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <vector>
 
-#include "core/cuda_device.h"
+#include "core/upload_ring.h"
 #include "host.h"
 #include "kernels/cuda/common/gemm_layout.h"
 
@@ -12,13 +14,23 @@ namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{256} << 10;  // small, so that work that does not fit into it at once is tested too
 
+DeviceCounts counts;
+
 struct NativeStream {
   simt::Stream* stream;
   void* workspace;
   bool allows_tf32 = false;
+  UploadRing ring{int64_t{64} << 10};
+  GraphUploads* recording = nullptr;
 };
 
-NativeStream* make_native_stream() { return new NativeStream{simt::create_stream(), simt::allocate(kWorkspaceBytes)}; }
+NativeStream* make_native_stream() {
+  auto state = std::make_unique<NativeStream>();
+  state->stream = simt::create_stream();
+  state->workspace = simt::allocate(kWorkspaceBytes);
+  ++counts.allocations;
+  return state.release();
+}
 
 NativeStream& native(Stream& stream) {
   HEBB_ASSERT(stream.device == DeviceKind::cuda);
@@ -53,7 +65,11 @@ void destroy_stream(Stream& stream) {
   simt::release(state->workspace);
 }
 
-void synchronize(Stream& stream) { simt::synchronize(native(stream).stream); }
+void synchronize(Stream& stream) {
+  ++counts.waits;
+  simt::synchronize(native(stream).stream);
+}
+DeviceCounts device_counts() { return counts; }
 void* native_stream(Stream& stream) { return native(stream).stream; }
 Workspace workspace(Stream& stream) { return {native(stream).workspace, kWorkspaceBytes}; }
 
@@ -61,18 +77,76 @@ Event::Event() : native_(new simt::Event) {}
 Event::~Event() { delete static_cast<simt::Event*>(native_); }
 void Event::record(Stream& stream) { simt::record(*static_cast<simt::Event*>(native_), native(stream).stream); }
 void Event::make_wait(Stream& stream) { simt::wait(native(stream).stream, *static_cast<simt::Event*>(native_)); }
-void Event::synchronize() { simt::synchronize(*static_cast<simt::Event*>(native_)); }
+void Event::synchronize() {
+  ++counts.waits;
+  simt::synchronize(*static_cast<simt::Event*>(native_));
+}
+bool Event::has_happened() const { return simt::has_happened(*static_cast<simt::Event*>(native_)); }
 float Event::elapsed_ms(const Event&, const Event&) { return 0; }
 
-void* allocate_segment(int64_t bytes) { return simt::allocate(bytes); }
+struct Graph::State {
+  explicit State(int64_t upload_bytes) : uploads(upload_bytes) {}
+  GraphUploads uploads;
+  std::vector<std::function<void()>> work;
+};
+
+Graph::Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& work) : state_(std::make_unique<State>(upload_bytes)) {
+  NativeStream& state = native(stream);
+  simt::begin_capture(state.stream);
+  state.recording = &state_->uploads;
+  std::exception_ptr failure;
+  try {
+    work();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  state.recording = nullptr;
+  state_->work = simt::end_capture(state.stream);
+  if (failure != nullptr) {
+    std::rethrow_exception(failure);
+  }
+}
+
+Graph::~Graph() { simt::synchronize_all(); }  // what was launched reads its memory
+
+void Graph::launch(Stream& stream) {
+  ++counts.graphs;
+  for (const std::function<void()>& operation : state_->work) {
+    simt::enqueue(native(stream).stream, operation);
+  }
+}
+
+void* allocate_segment(int64_t bytes) {
+  ++counts.allocations;
+  return simt::allocate(bytes);
+}
 void free_segment(void* address) { simt::release(address); }
 void fill_bytes(void* address, int value, int64_t bytes) {
   simt::fill_async(address, value, bytes, nullptr);
   simt::synchronize(static_cast<simt::Stream*>(nullptr));
 }
-void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
-  simt::copy_async(to, from, bytes, native(stream).stream);
+void* allocate_pinned(int64_t bytes) { return std::malloc(static_cast<size_t>(bytes)); }
+void free_pinned(void* memory) { std::free(memory); }
+void upload_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
+  NativeStream& state = native(stream);
+  counts.uploaded_bytes += (bytes + kUploadAlign - 1) / kUploadAlign * kUploadAlign;
+  void* const place = state.recording != nullptr ? state.recording->place(bytes) : state.ring.place(stream, bytes);
+  if (place != nullptr) {
+    std::memcpy(place, from, static_cast<size_t>(bytes));
+  }
+  simt::copy_async(to, place != nullptr ? place : from, bytes, state.stream);
+  if (place == nullptr) {
+    synchronize(stream);
+  }
+}
+void download(Stream& stream, const std::vector<HostCopy>& copies) {
+  for (const HostCopy& c : copies) {
+    simt::copy_async(c.host, c.device.data, c.device.bytes(), native(stream).stream);
+  }
   synchronize(stream);
+}
+void move_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
+  simt::copy_async(to, from, bytes, native(stream).stream);
 }
 void zero_bytes(Stream& stream, void* to, int64_t bytes) { simt::fill_async(to, 0, bytes, native(stream).stream); }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 struct dim3 {
   unsigned x, y, z;
@@ -92,7 +93,12 @@ void synchronize_all();
 void record(Event& event, Stream* stream);
 void wait(Stream* stream, const Event& event);  // later work of `stream` happens after the event
 void synchronize(const Event& event);
+bool has_happened(const Event& event);
 void copy_async(void* to, const void* from, int64_t bytes, Stream* stream);
+/// From here to end_capture nothing that `stream` is given happens; end_capture returns it, to be enqueued any number of times. In
+/// between, waiting for the device, events, and allocating and releasing its memory are faults, as CUDA refuses them.
+void begin_capture(Stream* stream);
+std::vector<std::function<void()>> end_capture(Stream* stream);
 void fill_async(void* to, int byte, int64_t bytes, Stream* stream);
 
 /// What HEBB_LAUNCH does here. As on the device, arguments are converted to the kernel's parameters and copied at the call.

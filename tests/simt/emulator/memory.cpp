@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "host.h"
@@ -16,11 +17,14 @@ namespace simt {
 // Operations numbered from 0 in the order in which they were enqueued; `done` of them have been performed.
 class Stream {
  public:
+  std::unique_ptr<std::vector<std::function<void()>>> recording;  // while captured
+
   void add(std::function<void()> operation) {
     operations_.push_back(std::move(operation));
     ++added_;
   }
   int64_t added() const { return added_; }
+  int64_t done() const { return done_; }
 
   /// Performs the operations before `position`.
   void advance(int64_t position) {
@@ -63,6 +67,14 @@ std::vector<std::unique_ptr<Stream>>& streams() {
 
 Stream& resolve(Stream* stream) { return stream == nullptr ? *streams().front() : *stream; }
 
+void forbid_while_capturing(const char* what) {
+  for (const auto& stream : streams()) {
+    if (stream->recording != nullptr) {
+      throw Fault(std::string("stream capture: ") + what + " while a stream is captured");
+    }
+  }
+}
+
 void check_guard([[maybe_unused]] void* memory, [[maybe_unused]] int64_t bytes) {
 #ifndef SIMT_ASAN  // which reports the access itself
   const auto* guard = static_cast<const unsigned char*>(memory) + bytes;
@@ -78,6 +90,7 @@ void check_guard([[maybe_unused]] void* memory, [[maybe_unused]] int64_t bytes) 
 }  // namespace
 
 void* allocate(int64_t bytes) {
+  forbid_while_capturing("device memory is allocated");
   void* memory = nullptr;
   // Without a sanitizer: a guard zone. With the address sanitizer: exactly the bytes asked for.
 #ifdef SIMT_ASAN
@@ -101,6 +114,7 @@ void release(void* memory) {
   if (memory == nullptr) {
     return;
   }
+  forbid_while_capturing("device memory is released");
   synchronize_all();
   Allocations& all = allocations();
   int64_t bytes = 0;
@@ -142,13 +156,31 @@ void destroy_stream(Stream* stream) {
 
 void enqueue(Stream* stream, std::function<void()> operation) {
   Stream& queue = resolve(stream);
+  if (queue.recording != nullptr) {
+    queue.recording->push_back(std::move(operation));
+    return;
+  }
   queue.add(std::move(operation));
   if (settings().timing == Timing::early) {
     queue.advance(queue.added());
   }
 }
 
+void begin_capture(Stream* stream) {
+  forbid_while_capturing("another capture begins");
+  resolve(stream).recording = std::make_unique<std::vector<std::function<void()>>>();
+}
+
+std::vector<std::function<void()>> end_capture(Stream* stream) {
+  Stream& queue = resolve(stream);
+  if (queue.recording == nullptr) {
+    throw Fault("stream capture: ends without having begun");
+  }
+  return std::move(*std::exchange(queue.recording, nullptr));
+}
+
 void synchronize(Stream* stream) {
+  forbid_while_capturing("the host waits for the device");
   Stream& queue = resolve(stream);
   queue.advance(queue.added());
 }
@@ -160,13 +192,19 @@ void synchronize_all() {
   }
 }
 
-void record(Event& event, Stream* stream) { event = {&resolve(stream), resolve(stream).added()}; }
+void record(Event& event, Stream* stream) {
+  forbid_while_capturing("an event is recorded");
+  event = {&resolve(stream), resolve(stream).added()};
+}
 
 void synchronize(const Event& event) {
+  forbid_while_capturing("the host waits for an event");
   if (event.stream != nullptr) {
     event.stream->advance(event.position);
   }
 }
+
+bool has_happened(const Event& event) { return event.stream == nullptr || event.stream->done() >= event.position; }
 
 void wait(Stream* stream, const Event& event) {
   enqueue(stream, [event] { synchronize(event); });

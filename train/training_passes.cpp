@@ -1,0 +1,82 @@
+#include "train/training_passes.h"
+
+#include <utility>
+
+namespace hebb {
+
+std::vector<std::string> reasons_against_graphs(const RunConfig& config, const Model& model, const Stream& stream) {
+  if (!stream.on_gpu()) {
+    return {"the device is not a GPU"};
+  }
+  if (!config.train.cuda_graphs) {
+    return {"train.cuda_graphs is false"};
+  }
+  if (config.train.document_mask) {
+    return {"with train.document_mask launches differ from batch to batch"};
+  }
+  return model.needs_host();
+}
+
+TrainingPasses::TrainingPasses(const RunConfig& config, Model& model, Stream& stream, Arena& state, Arena& work)
+    : model_(model), stream_(stream), work_(work), uses_graphs_(reasons_against_graphs(config, model, stream).empty()) {
+  const int64_t rows = *config.train.micro_batch_size, length = config.train.sequence_length;
+  inputs_ = Buffer(state, {rows * length}, DType::i32, "inputs");
+  targets_ = Buffer(state, {rows * length}, DType::i32, "targets");
+  row_loss_ = Buffer(state, {rows * length}, DType::f64, "losses of a micro-batch");
+  scale_ = Buffer(state, {1}, DType::f64, "scale of losses");
+  if (!config.train.document_mask) {
+    rows_.emplace(Rows::streams(stream, state, rows, length));
+  }
+}
+
+void TrainingPasses::begin_step(double scale) { copy_to_device(stream_, scale_, &scale); }
+
+void TrainingPasses::run(const MicroBatch& rows, const PassSettings& settings, const Tensor& row_loss) {
+  HEBB_ASSERT(rows.rows * rows.length == inputs_.tensor().numel());
+  copy_to_device(stream_, inputs_, rows.inputs.data());
+  copy_to_device(stream_, targets_, rows.targets.data());
+  const PassTensors tensors{inputs_, targets_, row_loss_, scale_};
+  // A pass with statistics waits for the device.
+  if (uses_graphs_ && settings.statistics == nullptr) {
+    run_repeated(tensors, settings);
+  } else if (rows_) {
+    run_pass(model_, stream_, work_, *rows_, tensors, settings);
+  } else {
+    run_pass(model_, stream_, work_, make_rows(stream_, work_, rows, true), tensors, settings);
+  }
+  copy(stream_, row_loss, row_loss_);
+}
+
+/// Host code of a recorded pass does not run again: what it leaves behind are the reached parameters.
+void TrainingPasses::run_repeated(const PassTensors& tensors, const PassSettings& settings) {
+  Repeated& repeated = repeated_[settings.random_window];
+  const auto reached_by = [&](const std::function<void()>& pass) {
+    std::vector<Param*> before, now;
+    for (const auto& p : model_.params().all()) {
+      if (std::exchange(p->reached, false)) {
+        before.push_back(p.get());
+      }
+    }
+    pass();
+    for (const auto& p : model_.params().all()) {
+      if (p->reached) {
+        now.push_back(p.get());
+      }
+    }
+    for (Param* p : before) {
+      p->reached = true;
+    }
+    return now;
+  };
+  const auto launch = [&] { repeated.graph.run(stream_, [&] { run_pass(model_, stream_, work_, *rows_, tensors, settings); }); };
+  if (!repeated.graph.is_recorded()) {
+    repeated.reached = reached_by(launch);
+    return;
+  }
+  launch();
+  for (Param* p : repeated.reached) {
+    p->reached = true;
+  }
+}
+
+}  // namespace hebb

@@ -1,0 +1,46 @@
+#pragma once
+#include <map>
+#include <optional>
+
+#include "core/launch_graph.h"
+#include "train/micro_batch.h"
+#include "train/run_config.h"
+
+namespace hebb {
+
+/// The forward and backward passes of a run's steps. What they read and write lies at fixed addresses, so that passes that repeat can
+/// be launched as CUDA graphs (docs/training.md).
+class TrainingPasses {
+ public:
+  /// `config` must be resolved; the others outlive this. Memory that stays comes from `state`, temporary memory from `work`.
+  TrainingPasses(const RunConfig& config, Model& model, Stream& stream, Arena& state, Arena& work);
+
+  /// Before the first pass of a step: gradients are those of `scale` times the sum of losses.
+  void begin_step(double scale);
+  /// Forward and backward pass of micro_batch_size rows; gradients add up. row_loss [tokens] f64.
+  void run(const MicroBatch& rows, const PassSettings& settings, const Tensor& row_loss);
+
+  /// [1] f64: that of the step.
+  const Tensor& scale() const { return scale_; }
+  bool uses_graphs() const { return uses_graphs_; }
+
+ private:
+  struct Repeated {
+    LaunchGraph graph;
+    std::vector<Param*> reached;  // by a pass
+  };
+  void run_repeated(const PassTensors& tensors, const PassSettings& settings);
+
+  Model& model_;
+  Stream& stream_;
+  Arena& work_;
+  bool uses_graphs_;
+  Buffer inputs_, targets_, row_loss_, scale_;
+  std::optional<Rows> rows_;              // where all micro-batches have the same structure
+  std::map<int64_t, Repeated> repeated_;  // by random window
+};
+
+/// Why no pass of the run is launched as a graph: one reason a line, empty where they are (spec 83: train.cuda_graphs).
+std::vector<std::string> reasons_against_graphs(const RunConfig& config, const Model& model, const Stream& stream);
+
+}  // namespace hebb
