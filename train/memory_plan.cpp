@@ -68,6 +68,7 @@ int64_t number_in(const std::string& path, const std::string& key, int64_t other
 }  // namespace
 
 MemoryPlan plan_memory(const RunConfig& config) {
+  check_rows(config.train);
   TrainMemory memory(config, DeviceKind::count, 0, 0);
   MemoryPlan plan;
   for (const auto& p : memory.model.params().all()) {
@@ -76,7 +77,6 @@ MemoryPlan plan_memory(const RunConfig& config) {
   }
   plan.optimizer_bytes = memory.state.peak_bytes() - plan.parameter_bytes - plan.gradient_bytes;
 
-  check_rows(config.train);
   const MicroBatch rows = planned_rows(config.train);
   const Tensor row_loss = memory.row_loss.tensor().slice(0, {rows.rows * rows.length});
   PassSettings settings;
