@@ -80,3 +80,17 @@ TEST_CASE("matrix products read the copy of a parameter, also through a view, an
   CHECK(tape.matrix(view).shape == Shape{35});
   CHECK(tape.grad_slot(view).tensor.data == s.matrix.grad.data);
 }
+
+TEST_CASE("scratch memory is laid out with the parameters and is none of them", "[fast]") {
+  Arena arena(DeviceKind::cpu);
+  ParamStore store;
+  store.declare({"weight", {3, 5}, init::normal(1.0)});
+  const Tensor &counter = store.declare_scratch("counter", {7, 2}, DType::i64), &sum = store.declare_scratch("sum", {3}, std::nullopt);
+  CHECK_FALSE(counter.defined());
+  store.allocate(arena, DType::bf16, true);
+  CHECK(counter.defined());
+  CHECK(counter.dtype == DType::i64);
+  CHECK(counter.shape == Shape{7, 2});
+  CHECK(sum.dtype == DType::f32);
+  CHECK(store.all().size() == 1);
+}

@@ -70,7 +70,10 @@ void check_model(const std::string& model) {
   run_steps(folder / "first", small_run(folder, model, 1, false));  // the process makes its stream
   // These start, log two steps and end; the second has three steps more.
   const Outcome shorter = run_steps(folder / "shorter", small_run(folder, model, 2, false));
-  const Outcome single = run_steps(folder / "single", small_run(folder, model, 5, false));
+  const Outcome single = run_steps(folder / "single", small_run(folder, model, 5, false), heard);
+  CHECK(heard.has("launches: one by one, not as CUDA graphs"));
+  CHECK(heard.has("  train.cuda_graphs is false"));
+  heard = {};
   CHECK(single.counts.waits - shorter.counts.waits == 3);
   CHECK(single.counts.allocations == shorter.counts.allocations);
   CHECK(single.counts.graphs == 0);
