@@ -123,10 +123,12 @@ void Event::synchronize() {
 
 bool Event::has_happened() const {
   const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(native_));
-  if (error != cudaErrorNotReady) {
-    check(error, "cudaEventQuery");
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();  // an answer, not a failure
+    return false;
   }
-  return error == cudaSuccess;
+  check(error, "cudaEventQuery");
+  return true;
 }
 
 float Event::elapsed_ms(const Event& begin, const Event& end) {
@@ -196,7 +198,10 @@ void* allocate_segment(int64_t bytes) {
 void free_segment(void* address) { cudaFree(address); }
 
 void fill_bytes(void* address, int value, int64_t bytes) {
+  // Streams of this program do not wait for the default stream, nor it for them.
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   check(cudaMemset(address, value, static_cast<size_t>(bytes)), "cudaMemset");
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
 void* allocate_pinned(int64_t bytes) {

@@ -49,6 +49,7 @@ void TrainingPasses::run(const MicroBatch& rows, const PassSettings& settings, c
 
 /// Host code of a recorded pass does not run again: what it leaves behind are the reached parameters.
 void TrainingPasses::run_repeated(const PassTensors& tensors, const PassSettings& settings) {
+  HEBB_ASSERT(work_.in_use_bytes() == 0);  // a recorded pass uses its memory again without asking
   Repeated& repeated = repeated_[settings.random_window];
   const auto reached_by = [&](const std::function<void()>& pass) {
     std::vector<Param*> before, now;

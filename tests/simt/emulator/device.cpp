@@ -122,6 +122,7 @@ void* allocate_segment(int64_t bytes) {
 }
 void free_segment(void* address) { simt::release(address); }
 void fill_bytes(void* address, int value, int64_t bytes) {
+  simt::synchronize_all();
   simt::fill_async(address, value, bytes, nullptr);
   simt::synchronize(static_cast<simt::Stream*>(nullptr));
 }
