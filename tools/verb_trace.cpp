@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -22,6 +23,24 @@ struct Options {
   int threads = 0;
 };
 
+// A file of another model, or one without decisions, would change nothing: the user should know.
+void require_use(const std::map<std::string, Inspector::Record>& forced, const TraceOutput& output, const std::string& path) {
+  const bool is_used = std::any_of(forced.begin(), forced.end(),
+                                   [&](const auto& entry) { return output.inside.count(entry.first) > 0; });
+  if (!is_used) {
+    const std::string found = forced.empty() ? "no integer tensor" : "no name of them, but " + forced.begin()->first;
+    std::string made;
+    for (const auto& [name, record] : output.inside) {
+      if (made.empty() && !record.integers.empty()) {
+        made = name;
+      }
+    }
+    throw DataError(path, "decisions to force", found,
+                    made.empty() ? "no --force: no layer of this model decides anything"
+                                 : "decisions of this model, such as " + made);
+  }
+}
+
 void run_trace(const Options& o) {
   set_threads(o.threads);
   const Compute compute = choose_compute(o.device, o.precision, "--");
@@ -39,7 +58,7 @@ void run_trace(const Options& o) {
   TraceOptions options;
   options.training = o.mode == "train";
   options.grads = o.grads;
-  options.inside = o.inside;
+  options.inside = o.inside || !o.force.empty();  // forced decisions are compared with the names of those made
   options.seed = o.seed;
   options.step = o.step;
   if (!o.force.empty()) {
@@ -52,7 +71,13 @@ void run_trace(const Options& o) {
   if (options.training) {
     model.begin_step(stream, o.step);  // the rows are the step's first micro-batch
   }
-  const TraceOutput output = trace(model, stream, arena, input, options);
+  TraceOutput output = trace(model, stream, arena, input, options);
+  if (!o.force.empty()) {
+    require_use(options.forced, output, o.force);
+  }
+  if (!o.inside) {
+    output.inside.clear();
+  }
   write_trace(o.out, output, compute.dtype == DType::f64);
   if (output.has_loss) {
     std::printf("loss %.17g\n", output.loss);

@@ -1,0 +1,40 @@
+// hebb trace: decisions written by one call and taken as given by another.
+#include "core/files.h"
+#include "tests/e2e/command.h"
+
+using namespace hebb;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::string trace_of(const std::string& golden, const std::string& rest) {
+  const std::string folder = (fs::path(HEBB_SOURCE) / "tests" / "golden" / golden).string();
+  return "trace '" + folder + "/model.json' --weights '" + folder + "/weights.safetensors' --rows '" + folder +
+         "/rows.safetensors' " + rest;
+}
+
+}  // namespace
+
+TEST_CASE("decisions of a trace, forced upon another, give the same file", "[fast]") {
+  const TempFolder folder;
+  const CommandResult made = run_hebb(folder, trace_of("ham-1", "--inside --grads --out made"));
+  INFO(made.err);
+  REQUIRE(made.code == 0);
+  REQUIRE(run_hebb(folder, trace_of("ham-1", "--inside --grads --force made --out forced")).code == 0);
+  CHECK(read_file(folder / "made") == read_file(folder / "forced"));
+}
+
+TEST_CASE("decisions that a trace cannot use are refused", "[fast]") {
+  const TempFolder folder;
+  REQUIRE(run_hebb(folder, trace_of("attention-1", "--out none")).code == 0);
+  REQUIRE(run_hebb(folder, trace_of("ovq-1", "--inside --out ovq")).code == 0);
+
+  const CommandResult none = run_hebb(folder, trace_of("ham-1", "--force none --out out"));
+  CHECK(none.code == 3);
+  CHECK_THAT(none.err, Contains("none: decisions to force (found no integer tensor, expected decisions of this model, such as blocks."));
+
+  const CommandResult others = run_hebb(folder, trace_of("attention-1", "--force ovq --out out"));
+  CHECK(others.code == 3);
+  CHECK_THAT(others.err, Contains("ovq: decisions to force") && Contains("no layer of this model decides anything"));
+  CHECK_FALSE(fs::exists(folder / "out"));
+}
