@@ -158,7 +158,7 @@ void run_bench(Options o) {
     j.set("gflops", s.gflops());
     j.set("step_ms", s.best_ms);
     if (o.decode) {
-      const DecodeSpeed d = measure_decode(config, compute, o.context, 72);
+      const DecodeSpeed d = measure_decode(config, compute, o.context);
       line("%-24s prefill %9.0f tokens/s, decode %.3f ms a token at context %lld\n", "", d.prefill_tokens_per_s, d.ms_per_token,
            static_cast<long long>(o.context));
       j.set("prefill_tokens_per_s", d.prefill_tokens_per_s);

@@ -16,6 +16,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::string precision, device = "auto";
   int threads = 0;
+  bool log_samples = false;
 };
 
 int run_eval(const Options& o) {
@@ -28,7 +29,7 @@ int run_eval(const Options& o) {
   if (evaluations.empty()) {
     throw ConfigError(o.eval + ": evaluations", "an empty list", "at least one evaluation");
   }
-  const EvalRequest request{o.checkpoint, o.out, o.tokenizer, choose_compute(o.device, o.precision, "--")};
+  const EvalRequest request{o.checkpoint, o.out, o.tokenizer, choose_compute(o.device, o.precision, "--"), o.log_samples};
   const std::unique_ptr<Progress> progress = stderr_progress();
   const int failed = evaluate_checkpoint(std::move(evaluations), request, *progress,
                                          [](const std::string& line) { std::printf("%s\n", line.c_str()); });
@@ -45,6 +46,7 @@ void add_eval_verb(CLI::App& app, int& exit_code) {
   verb.add_option("--checkpoint", o->checkpoint, "Checkpoint folder, run folder or model.safetensors")->required();
   verb.add_option("--out", o->out, "Folder for the results (default: RUN/evals/STEP)");
   verb.add_option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
+  verb.add_flag("--log-samples", o->log_samples, "Also a file with one line per example beside each result");
   one_of(verb.add_option("--device", o->device, "Where to compute"), {"auto", "cpu", "cuda"})->capture_default_str();
   one_of(verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)"), {"fp32", "bf16", "fp64"});
   at_least(verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)"), 0)->capture_default_str();

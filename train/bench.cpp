@@ -88,39 +88,51 @@ ModelSpeed measure_model(const ModelConfig& config, const Compute& compute, int6
   speed.backward_ms = times.front().backward;
   speed.optimizer_ms = times.front().optimizer;
   speed.flops_per_token = 3.0 * model.flops_per_token(length);
+  speed.peak_bytes = state.peak_bytes() + work.peak_bytes();
   return speed;
 }
 
-DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context, int64_t tokens) {
+DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context) {
   Stream stream;
   stream.device = compute.device;
   Arena arena(compute.device);
   Model model(config);
   model.params().allocate(arena, compute.dtype, false);
   model.params().initialize(stream, 1);
-  const std::vector<int32_t> ids = random_tokens(context + tokens, config.vocab_size);
-  const auto state = model.make_state(arena, 1);
+  return measure_decode(model, stream, arena, 1, context);
+}
+
+DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context) {
+  constexpr int64_t kWarmup = 8, kSteps = 64, kSegment = 1024;
+  const std::vector<int32_t> ids = random_tokens(rows * (context + kWarmup + kSteps), model.config().vocab_size);
+  const auto state = model.make_state(arena, rows);
   const auto feed = [&](int64_t begin, int64_t n) {
-    const Rows rows = Rows::streams(stream, arena, 1, n, state->tokens);
-    const Buffer input(arena, {n}, DType::i32, "inputs");
-    copy_to_device(stream, input, ids.data() + begin);
+    const Rows structure = Rows::streams(stream, arena, rows, n, state->tokens);
+    const Buffer input(arena, {rows * n}, DType::i32, "inputs");
+    copy_to_device(stream, input, ids.data() + rows * begin);
     Tape tape(stream, arena, false);
-    Pass pass{tape, rows};
+    Pass pass{tape, structure};
+    pass.fast_mode = FastMode::chunk;
     const Var hidden = model.hidden(pass, input, state.get());
-    const int64_t d = config.hidden_size;
-    model.logits(pass, tape.constant(tape.value(hidden).slice((n - 1) * d, {1, d})));
+    const int64_t d = model.config().hidden_size;
+    const Var last = tape.constant(tape.value(hidden).slice((rows * n - 1) * d, {1, d}));
+    const Tensor logits = tape.value(model.logits(pass, n == 1 ? hidden : last));
+    uint8_t byte;  // waits for a GPU, whose kernels have only been enqueued
+    copy_to_host(stream, &byte, Tensor{logits.data, DType::u8, {1}});
   };
   auto start = Clock::now();
-  for (int64_t begin = 0; begin < context; begin += 1024) {
-    feed(begin, std::min<int64_t>(1024, context - begin));
+  for (int64_t begin = 0; begin < context; begin += kSegment) {
+    feed(begin, std::min(kSegment, context - begin));
   }
   DecodeSpeed speed;
-  speed.prefill_tokens_per_s = static_cast<double>(context) / (ms_since(start) * 1e-3);
+  speed.prefill_tokens_per_s = static_cast<double>(rows * context) / (ms_since(start) * 1e-3);
   std::vector<double> times;
-  for (int64_t i = 0; i < tokens; ++i) {
+  for (int64_t i = 0; i < kWarmup + kSteps; ++i) {
     start = Clock::now();
     feed(context + i, 1);
-    times.push_back(ms_since(start));
+    if (i >= kWarmup) {
+      times.push_back(ms_since(start));
+    }
   }
   std::sort(times.begin(), times.end());
   speed.ms_per_token = times[times.size() / 2];

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "layers/model_config.h"
+#include "layers/model.h"
 #include "train/device.h"
 
 namespace hebb {
@@ -12,6 +12,7 @@ struct ModelSpeed {
   int64_t rows = 0, length = 0, steps = 0, threads = 0;
   double best_ms = 0, median_ms = 0;         // per step
   double flops_per_token = 0;                // training
+  int64_t peak_bytes = 0;                    // parameters, optimizer and activations
   double forward_ms = 0, backward_ms = 0, optimizer_ms = 0;  // of the best step
 
   double tokens_per_s() const { return static_cast<double>(rows * length) / (best_ms * 1e-3); }
@@ -23,11 +24,14 @@ struct ModelSpeed {
 ModelSpeed measure_model(const ModelConfig& config, const Compute& compute, int64_t rows, int64_t length, int64_t warmup,
                          int64_t steps);
 
-/// Speed of the generator at a context length: one row, `context` tokens read, then `tokens` steps.
+/// Speed of the generator at a context length: `context` random tokens read, then steps of one token a row, the
+/// median of 64 after 8 (spec 81, section 12).
 struct DecodeSpeed {
   double prefill_tokens_per_s = 0, ms_per_token = 0;
 };
-DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context, int64_t tokens);
+DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context);
+/// The same of a model with weights, with `rows` rows at once. Fast weights move.
+DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context);
 
 /// The small models that docs/benchmarks.md follows: name and model configuration (JSON text).
 struct BenchModel {

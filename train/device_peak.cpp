@@ -1,5 +1,9 @@
 #include "train/device_peak.h"
 
+#ifdef HEBB_HAVE_CUDA
+#include "core/cuda_device.h"
+#endif
+
 namespace hebb {
 
 std::optional<double> device_peak(const std::string& device_name, const std::string& precision) {
@@ -17,6 +21,20 @@ std::optional<double> device_peak(const std::string& device_name, const std::str
     }
   }
   return std::nullopt;
+}
+
+std::string machine_name(DeviceKind device) {
+#ifdef HEBB_HAVE_CUDA
+  if (device == DeviceKind::cuda) {
+    return cuda::device_info().name;
+  }
+#endif
+  return device_name(device);
+}
+
+std::optional<double> device_peak(const Compute& compute, bool allow_tf32) {
+  const char* precision = compute.dtype == DType::bf16 ? "bf16" : allow_tf32 ? "tf32" : "fp32";
+  return compute.device == DeviceKind::cuda ? device_peak(machine_name(compute.device), precision) : std::nullopt;
 }
 
 }  // namespace hebb

@@ -2,10 +2,17 @@
 #include <optional>
 #include <string>
 
+#include "train/device.h"
+
 namespace hebb {
 
 /// Dense peak in FLOP/s of a device by its name, for "fp32", "tf32" or "bf16"; nothing for devices that
 /// are not in the table. Source: the vendor's data sheets, without sparsity.
 std::optional<double> device_peak(const std::string& device_name, const std::string& precision);
+
+/// The name of the device that this process computes on: a GPU's product name, or "cpu".
+std::string machine_name(DeviceKind device);
+/// That device's peak; nothing on the CPU.
+std::optional<double> device_peak(const Compute& compute, bool allow_tf32);
 
 }  // namespace hebb

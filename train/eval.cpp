@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <set>
 
+#include "core/hash.h"
+
 namespace hebb {
 namespace {
 
@@ -44,7 +46,7 @@ void fields(Fields& f, Entry& e) {
   }
 }
 
-Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, double seconds) {
+Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, double seconds, const std::string& samples) {
   Json j = Json::object();
   j.set("format", 1);
   j.set("name", e.name);
@@ -68,6 +70,9 @@ Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& sou
   }
   if (!r.groups.members().empty()) {
     j.set("groups", r.groups);
+  }
+  if (!samples.empty()) {
+    j.set("samples", samples);
   }
   return j;
 }
@@ -124,8 +129,25 @@ const std::vector<EvalKind>& eval_kinds() {
       {"icr", make_icr},
       {"icl", make_icl},
       {"mqar", make_mqar},
+      {"efficiency", make_efficiency},
   };
   return kinds;
+}
+
+void EvalContext::log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest) {
+  if (!logs_samples) {
+    return;
+  }
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx",
+                static_cast<unsigned long long>(fnv1a64({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()})));
+  Json line = Json::object();
+  line.set("id", id);
+  line.set("input_hash", hash);
+  for (const auto& [key, value] : rest.members()) {
+    line.set(key, value);
+  }
+  samples += line.dump() + "\n";
 }
 
 void EvalResult::metric(const std::string& name, double value, int64_t n) {
@@ -163,6 +185,7 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
     const auto start = std::chrono::steady_clock::now();
     EvalResult result;
     context.seed = e.seed;
+    context.samples.clear();
     try {
       apply(e.thresholds, context.session.model());
       result = e.task->run(context);
@@ -182,7 +205,11 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
     apply({}, context.session.model());
     failed += result.status == "failed" ? 1 : 0;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    write_file_atomic(out / (e.name + ".json"), result_json(e, result, source, seconds).dump(1) + "\n");
+    const std::string samples = context.samples.empty() ? "" : e.name + ".samples.jsonl";
+    if (!samples.empty()) {
+      write_file_atomic(out / samples, context.samples);
+    }
+    write_file_atomic(out / (e.name + ".json"), result_json(e, result, source, seconds, samples).dump(1) + "\n");
     report(summary(e, result));
   }
   return failed;

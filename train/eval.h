@@ -3,6 +3,7 @@
 // runs; this file lists them, reads EVAL.json and writes the result files.
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,11 @@ struct EvalContext {
   uint64_t seed;
   Progress& progress;
   std::function<bool()> stop_requested;         // polled between documents; true: give up (throws Stopped)
+  bool logs_samples = false;                    // tasks write a line per example
+  std::string samples = {};                     // those lines, JSON
+
+  /// Notes an example: `id`, hash of its tokens, and what the task adds.
+  void log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest);
 };
 
 /// One entry of "evaluations", read and checked.
@@ -70,7 +76,8 @@ struct EvalSource {
 };
 
 /// Runs all and writes OUT/NAME.json each, atomically; a missing input file gives status "skipped", a
-/// failing evaluation "failed", and the next one goes on. Returns the number of failed ones.
+/// failing evaluation "failed", and the next one goes on. With context.logs_samples also OUT/NAME.samples.jsonl. Returns
+/// the number of failed ones.
 int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
                     const fs::path& out, const std::function<void(const std::string& line)>& report);
 
@@ -80,6 +87,7 @@ struct EvalRequest {
   fs::path out;             // empty: RUN/evals/STEP
   std::string tokenizer;    // a .model file or "bytes"; empty: the run's
   Compute compute;
+  bool logs_samples = false;  // a file with a line per example beside each result
   bool skip_done = false;   // leave out evaluations that already have a good result with the same configuration
 };
 
@@ -95,5 +103,6 @@ std::unique_ptr<EvalTask> make_position_ppl();
 std::unique_ptr<EvalTask> make_icr();
 std::unique_ptr<EvalTask> make_icl();
 std::unique_ptr<EvalTask> make_mqar();
+std::unique_ptr<EvalTask> make_efficiency();
 
 }  // namespace hebb

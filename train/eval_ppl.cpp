@@ -1,6 +1,7 @@
 // Streaming perplexity and perplexity by position (spec 81, sections 3 and 4).
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "data/dataset.h"
@@ -42,6 +43,13 @@ std::vector<int32_t> read_document(const TokenSource& source, int64_t d, int64_t
 }
 
 /// Loss of every predicted token of `tokens` (n - 1 of them).
+void log_document(EvalContext& c, int64_t d, const std::vector<int32_t>& ids, const std::vector<double>& losses) {
+  Json sample = Json::object();
+  sample.set("tokens", static_cast<int64_t>(losses.size()));
+  sample.set("ll", -std::accumulate(losses.begin(), losses.end(), 0.0));
+  c.log_sample("document " + std::to_string(d), ids, sample);
+}
+
 std::vector<double> score_all(EvalContext& c, std::span<const int32_t> tokens, ModelState& state, Session::Reading reading) {
   return c.session.score(tokens.subspan(0, tokens.size() - 1), tokens.subspan(1), state, reading);
 }
@@ -111,6 +119,7 @@ class StreamPpl final : public EvalTask {
       }
       c.progress.update(static_cast<uint64_t>(tokens_));
     }
+    log_document(c, documents_, ids, losses);
     if (documents_++ < 10) {
       add_curve(losses);
     }
@@ -237,7 +246,9 @@ class PositionPpl final : public EvalTask {
         continue;
       }
       ++documents;
-      add(edges, pass(c, ids, static_cast<int64_t>(ids.size()), saved), sum, &count);
+      const std::vector<double> losses = pass(c, ids, static_cast<int64_t>(ids.size()), saved);
+      log_document(c, d, ids, losses);
+      add(edges, losses, sum, &count);
       if (baseline_) {
         add(edges, pass(c, ids, *baseline_, saved), base, nullptr);
       }

@@ -56,7 +56,7 @@ class Recall : public EvalTask {
       for (int64_t k = 0; k < s.samples; ++k) {
         if (c.stop_requested && c.stop_requested()) { throw Error(ExitCode::kStopped, "evaluation stopped by a signal"); }
         c.session.restore_fast_weights(weights);  // rows do not influence each other
-        add_row(c, generate_task_row(s.task, static_cast<uint64_t>(k)), s, score);
+        add_row(c, k, s, score);
         c.progress.update(static_cast<uint64_t>(++done));
       }
       const int64_t length = s.task.lengths.front();
@@ -124,8 +124,9 @@ class Recall : public EvalTask {
     }
   }
 
-  /// Reads the row `readings_` times, each from an empty state; fast weights stay from reading to reading. The last one counts.
-  void add_row(EvalContext& c, const TaskRow& row, const Setting& s, Score& score) {
+  /// Reads row k `readings_` times, each from an empty state; fast weights stay from reading to reading. The last one counts.
+  void add_row(EvalContext& c, int64_t k, const Setting& s, Score& score) {
+    const TaskRow row = generate_task_row(s.task, static_cast<uint64_t>(k));
     constexpr Session::Reading kReading{FastMode::chunk, false};
     size_t used = row.inputs.size();  // nothing after the last answer matters
     while (used > 0 && row.targets[used - 1] == kIgnored) { --used; }
@@ -136,10 +137,27 @@ class Recall : public EvalTask {
       c.session.flush(*state, kReading);
     }
     const std::unique_ptr<ModelState> state = c.session.new_state();
-    const std::vector<bool> right = c.session.predicts(inputs, targets, *state, kReading);
+    const std::vector<Session::Answer> answers = c.session.answers(inputs, targets, *state, kReading);
     begin_row(row);
+    Score own;
+    Json predictions = Json::array(), references = Json::array();
+    double log_likelihood = 0;
     for (size_t i = 0; i < used; ++i) {
-      if (targets[i] != kIgnored && note(s, row, i, right[i])) { score.add(right[i]); }
+      const bool is_right = answers[i].token == targets[i];
+      if (targets[i] == kIgnored || !note(s, row, i, is_right)) { continue; }
+      score.add(is_right);
+      own.add(is_right);
+      predictions.push(answers[i].token);
+      references.push(targets[i]);
+      log_likelihood += answers[i].log_likelihood;
+    }
+    if (own.asked > 0) {
+      Json sample = Json::object();
+      sample.set("prediction", predictions);
+      sample.set("references", references);
+      sample.set("score", own.accuracy());
+      sample.set("ll", log_likelihood);
+      c.log_sample(s.name + ", row " + std::to_string(k), inputs, sample);
     }
   }
 };

@@ -73,7 +73,8 @@ int evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& 
   }
   const int64_t length = training_length(source.config);
   Session session(std::move(source), weights, request.compute);
-  const EvalContext context{session, tokenizer, length, 42, progress, [&signals] { return !signals.received().empty(); }};
+  EvalContext context{session, tokenizer, length, 42, progress, [&signals] { return !signals.received().empty(); }};
+  context.logs_samples = request.logs_samples;
   const int failed = run_evaluations(evaluations, context, from, out, report);
   report("results in " + out.string());
   return failed;

@@ -1,6 +1,7 @@
 #include "train/session.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "train/trace.h"
 
@@ -17,6 +18,15 @@ Buffer upload(Stream& stream, Arena& arena, std::span<const int32_t> ids, const 
   Buffer buffer(arena, {static_cast<int64_t>(ids.size())}, DType::i32, name);
   copy_to_device(stream, buffer, ids.data());
   return buffer;
+}
+
+Session::Answer answer(std::span<const double> logits, int32_t target) {
+  const auto best = std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double logit : logits) {
+    sum += std::exp(logit - *best);
+  }
+  return {static_cast<int32_t>(best - logits.begin()), logits[static_cast<size_t>(target)] - *best - std::log(sum)};
 }
 
 bool is_carried(const Param& p) { return p.spec.kind == ParamKind::fast; }
@@ -64,10 +74,10 @@ std::vector<double> Session::score(std::span<const int32_t> inputs, std::span<co
   return losses;
 }
 
-std::vector<bool> Session::predicts(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                                    ModelState& state, Reading reading) {
+std::vector<Session::Answer> Session::answers(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                                              ModelState& state, Reading reading) {
   HEBB_ASSERT(inputs.size() == targets.size());
-  std::vector<bool> right(inputs.size(), false);
+  std::vector<Answer> answers(inputs.size());
   each_segment(inputs, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
     for (size_t i = 0; i < n;) {  // logits of runs of targets only
       size_t end = i;
@@ -81,13 +91,12 @@ std::vector<bool> Session::predicts(std::span<const int32_t> inputs, std::span<c
       const size_t vocab = rows.size() / (end - i);
       for (size_t r = i; r < end; ++r) {
         const auto first = rows.begin() + static_cast<ptrdiff_t>((r - i) * vocab);
-        const auto best = std::max_element(first, first + static_cast<ptrdiff_t>(vocab)) - first;
-        right[begin + r] = best == targets[begin + r];
+        answers[begin + r] = answer({first, vocab}, targets[begin + r]);
       }
       i = end;
     }
   });
-  return right;
+  return answers;
 }
 
 std::vector<double> Session::read(std::span<const int32_t> tokens, ModelState& state, Reading reading) {

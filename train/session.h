@@ -20,6 +20,8 @@ class Session {
   const ModelSource& source() const { return source_; }
   Model& model() { return model_; }
   Stream& stream() { return stream_; }
+  Arena& arena() { return arena_; }
+  Compute compute() { return {stream_.device, model_.params().dtype()}; }
 
   /// How fast weights move while scoring or reading.
   struct Reading {
@@ -32,10 +34,15 @@ class Session {
   /// -100 give 0. Ids must be inside the vocabulary.
   std::vector<double> score(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
                             Reading reading);
-  /// Whether each target is the token of the largest logit (ties: the lowest id) after the input beside it,
-  /// continuing `state`; false where the target is -100.
-  std::vector<bool> predicts(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
-                             Reading reading);
+  /// What the model says where it is asked.
+  struct Answer {
+    int32_t token = -1;         // of the largest logit (ties: the lowest id); -1 where nothing is asked
+    double log_likelihood = 0;  // of the target [nats]
+  };
+  /// The model's answer for each target after the input beside it, continuing `state`; nothing is asked where
+  /// the target is -100.
+  std::vector<Answer> answers(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
+                              Reading reading);
   /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments.
   std::vector<double> read(std::span<const int32_t> tokens, ModelState& state, Reading reading);
   /// End of a segment of a stream (spec 40, section 7).

@@ -7,9 +7,6 @@
 #include <cstdio>
 #include <limits>
 
-#ifdef HEBB_HAVE_CUDA
-#include "core/cuda_device.h"
-#endif
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "kernels/gemm.h"
@@ -176,13 +173,7 @@ std::optional<double> peak_flops(const RunConfig& config) {
   if (config.train.peak_tflops) {
     return *config.train.peak_tflops * 1e12;
   }
-#ifdef HEBB_HAVE_CUDA
-  if (device_of(config) == DeviceKind::cuda) {
-    const bool is_tf32 = *config.train.precision == "fp32" && config.train.allow_tf32;
-    return device_peak(cuda::device_info().name, is_tf32 ? "tf32" : *config.train.precision);
-  }
-#endif
-  return std::nullopt;
+  return device_peak({device_of(config), dtype_of_precision(*config.train.precision)}, config.train.allow_tf32);
 }
 
 double measure_matrix_product(TrainMemory& memory) {

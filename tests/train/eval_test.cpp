@@ -1,7 +1,10 @@
 #include "train/eval.h"
 
 #include <cmath>
+#include <set>
+#include <sstream>
 
+#include "core/files.h"
 #include "core/safetensors.h"
 #include "data/shard_writer.h"
 #include "tests/temp_folder.h"
@@ -205,6 +208,105 @@ TEST_CASE_METHOD(Fixture, "results are written, a missing file is skipped and a 
   CHECK(status("fine").at("step").as_int() == 7);
   CHECK(status("fine").at("model_hash").as_string() == "00ff");
   CHECK(status("fine").at("precision").as_string() == "fp64");
+}
+
+TEST_CASE_METHOD(Fixture, "samples are written one a line where they are asked for, and add up to the result", "[fast]") {
+  auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
+    {"name": "recall", "kind": "mqar", "seed": 3, "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
+    {"name": "text", "kind": "stream_ppl", )" + corpus() + "}]}", "e.json"), "");
+  Session s = session();
+  Progress quiet;
+  EvalContext context{s, nullptr, 32, 42, quiet, {}};
+  const EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70};
+  REQUIRE(run_evaluations(evaluations, context, source, folder / "plain", [](const std::string&) {}) == 0);
+  CHECK_FALSE(fs::exists(folder / "plain" / "text.samples.jsonl"));
+  CHECK(parse_json_file((folder / "plain" / "text.json").string()).find("samples") == nullptr);
+
+  evaluations = read_evaluations(resolve_evaluations(parse_json(R"({"evaluations": [
+    {"name": "recall", "kind": "mqar", "seed": 3, "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
+    {"name": "text", "kind": "stream_ppl", )" + corpus() + "}]}", "e.json"), ""), "");
+  context.logs_samples = true;
+  REQUIRE(run_evaluations(evaluations, context, source, folder / "out", [](const std::string&) {}) == 0);
+  const auto lines = [&](const char* name) {
+    std::vector<Json> parsed;
+    std::istringstream text(read_file(folder / "out" / name));
+    for (std::string line; std::getline(text, line);) {
+      parsed.push_back(parse_json(line, name));
+    }
+    return parsed;
+  };
+  const auto result = [&](const char* name) { return parse_json_file((folder / "out" / name).string()); };
+  CHECK(result("text.json").at("samples").as_string() == "text.samples.jsonl");
+
+  double ll = 0;
+  const auto documents_read = lines("text.samples.jsonl");
+  REQUIRE(documents_read.size() == 5);
+  for (const Json& line : documents_read) {
+    ll += line.at("ll").as_double();
+  }
+  CHECK(-ll / (1 + 69 + 32 + 128) == Catch::Approx(result("text.json").at("metrics").at("nll").at("value").as_double()).epsilon(1e-12));
+
+  double score = 0;
+  std::set<std::string> hashes;
+  const auto rows = lines("recall.samples.jsonl");
+  REQUIRE(rows.size() == 5);
+  for (const Json& row : rows) {
+    REQUIRE(row.at("prediction").items().size() == 4);
+    int64_t right = 0;
+    for (size_t i = 0; i < 4; ++i) {
+      right += row.at("prediction").items()[i] == row.at("references").items()[i] ? 1 : 0;
+    }
+    CHECK(row.at("score").as_double() == static_cast<double>(right) / 4.0);
+    CHECK(row.at("ll").as_double() < 0);
+    hashes.insert(row.at("input_hash").as_string());
+    score += row.at("score").as_double();
+  }
+  CHECK(rows[1].at("id").as_string() == "length 18, 4 pairs, row 1");
+  CHECK(hashes.size() == 5);
+  CHECK(score / 5 == Catch::Approx(result("recall.json").at("metrics").at("accuracy").at("value").as_double()));
+}
+
+TEST_CASE("efficiency counts the model and measures training, reading and generating", "[fast]") {
+  Fixture f(kFastModel);
+  auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
+    {"name": "cost", "kind": "efficiency", "sequence_length": 24, "training_rows": 2, "positions": [5, 30], "batch": 3}]})", "e.json"), "");
+  Session s = f.session();
+  const auto weights = s.save_fast_weights();
+  Progress quiet;
+  EvalContext context{s, nullptr, 32, 42, quiet, {}};
+  const EvalResult r = evaluations[0].task->run(context);
+  CHECK(s.save_fast_weights() == weights);
+
+  const Model& model = s.model();
+  CHECK(metric(r, "flops.forward_per_token") == model.flops_per_token(24));
+  CHECK(metric(r, "flops.training_per_token") == 3 * model.flops_per_token(24));
+  // 9 slots of 6 values of which a token reads 2; embedding and head of 23 x 12 each.
+  CHECK(metric(r, "params.total") - metric(r, "params.active") == 7 * 6);
+  CHECK(metric(r, "params.total") - metric(r, "params.non_embedding") == 2 * 23 * 12);
+  CHECK(metric(r, "train.tokens_per_s") > 0);
+  CHECK(metric(r, "train.samples_per_s") == Catch::Approx(metric(r, "train.tokens_per_s") / 24));
+  CHECK(metric(r, "train.peak_bytes") > 8 * metric(r, "params.total"));
+  CHECK(r.metrics.find("mfu") == nullptr);  // a CPU's peak is not in a table
+
+  const auto& bytes = r.series.at("state_bytes").items();
+  CHECK(bytes[0].at("tokens").as_int() == 1024);
+  CHECK(bytes[0].at("bytes").as_int() == model.state_bytes(1024));
+  CHECK(bytes[0].at("by_layer").find("m") == nullptr);  // a feed-forward layer keeps nothing
+  const auto& decoding = r.series.at("decoding").items();
+  REQUIRE(decoding.size() == 4);
+  CHECK(decoding[3].at("position").as_int() == 30);
+  CHECK(decoding[3].at("rows").as_int() == 3);
+  for (const Json& point : decoding) {
+    CHECK(point.at("decode_ms_per_token").as_double() > 0);
+    CHECK(point.at("prefill_tokens_per_s").as_double() > 0);
+  }
+
+  auto counted = read_evaluations(parse_json(R"({"evaluations": [
+    {"name": "cost", "kind": "efficiency", "training_rows": 0, "positions": [3], "batch": 1}]})", "e.json"), "");
+  const EvalResult without = counted[0].task->run(context);
+  CHECK(without.metrics.find("train.tokens_per_s") == nullptr);
+  CHECK(metric(without, "flops.forward_per_token") == model.flops_per_token(32));
+  CHECK(without.series.at("decoding").items().size() == 1);
 }
 
 TEST_CASE_METHOD(Fixture, "generation equals repeated scoring of the whole text", "[fast]") {
