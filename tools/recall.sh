@@ -1,20 +1,27 @@
 #!/usr/bin/env bash
 # Trains a sliding-window model of 4 blocks, and hybrids of it with every memory layer, on associative recall
 # (configs/recall), and prints the share of right answers to queries that lie farther from their pair than the
-# windows of all blocks reach together. docs/recall.md holds the results of a run.
+# windows of all blocks reach together; of fwpkm also the share after a second and a third reading of the same row.
+# docs/recall.md holds the results of a run.
 # Usage: tools/recall.sh [MODEL ...]      e.g. tools/recall.sh swa gdn sdm; default: all. Minutes each on 2 cores.
 # HEBB=build/hebb  OUT=runs/recall  OVERRIDES="train.steps=500" (whitespace separated)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 hebb=${HEBB:-build/hebb} out=${OUT:-runs/recall}
 models=("$@")
-[ ${#models[@]} -gt 0 ] || models=(swa gdn sdm ham ovq kvm lact vq mamba2 mesanet)
+[ ${#models[@]} -gt 0 ] || models=(swa gdn sdm ham ovq kvm lact fwpkm vq mamba2 mesanet)
 mkdir -p "$out"
 for model in "${models[@]}"; do
   # shellcheck disable=SC2086 # overrides are words
   "$hebb" train "configs/recall/$model.json" --run-dir "$out/$model" ${OVERRIDES:-} >"$out/$model.log" 2>&1 ||
     { echo "recall.sh: training of $model failed; see $out/$model.log" >&2; exit 1; }
-  "$hebb" eval configs/recall/eval.json --checkpoint "$out/$model" --out "$out/$model/recall" >>"$out/$model.log" 2>&1
+  evaluate() { "$hebb" eval "configs/recall/$1.json" --checkpoint "$out/$model" --out "$out/$model/recall" >>"$out/$model.log" 2>&1; }
   accuracy() { sed -n '/"accuracy"/,/}/s/.*"value": *\([0-9.e+-]*\).*/\1/p' "$out/$model/recall/$1.json" | head -1; }
-  printf '%-10s all queries %s   far queries %s\n' "$model" "$(accuracy near-and-far)" "$(accuracy far)"
+  evaluate eval
+  printf '%-10s all queries %s   far queries %s' "$model" "$(accuracy near-and-far)" "$(accuracy far)"
+  if [ "$model" = fwpkm ]; then # its fast weights stay from one reading of a row to the next
+    evaluate second-reading
+    printf '   read twice %s, three times %s' "$(accuracy twice)" "$(accuracy three-times)"
+  fi
+  echo
 done

@@ -84,8 +84,8 @@ class Efficiency final : public EvalTask {
                                       std::pair{"params.state", p.state}, std::pair{"params.active", p.active}}) {
       r.metric(name, static_cast<double>(value), 1);
     }
-    r.metric("flops.forward_per_token", plan.flops_per_token, length);
-    r.metric("flops.training_per_token", 3 * plan.flops_per_token, length);
+    r.metric("flops.forward_per_token", plan.flops_per_token, 1);
+    r.metric("flops.training_per_token", 3 * plan.flops_per_token, 1);
     Json bytes = Json::array();
     for (size_t i = 0; i < plan.contexts.size(); ++i) {
       Json point = Json::object(), layers = Json::object();
