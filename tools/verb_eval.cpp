@@ -29,7 +29,8 @@ int run_eval(const Options& o) {
   if (evaluations.empty()) {
     throw ConfigError(o.eval + ": evaluations", "an empty list", "at least one evaluation");
   }
-  const EvalRequest request{o.checkpoint, o.out, o.tokenizer, choose_compute(o.device, o.precision, "--"), o.log_samples};
+  EvalRequest request{o.checkpoint, o.out, o.tokenizer, choose_compute(o.device, o.precision, "--")};
+  request.logs_samples = o.log_samples;
   const std::unique_ptr<Progress> progress = stderr_progress();
   const int failed = evaluate_checkpoint(std::move(evaluations), request, *progress,
                                          [](const std::string& line) { std::printf("%s\n", line.c_str()); });

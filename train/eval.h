@@ -87,8 +87,8 @@ struct EvalRequest {
   fs::path out;             // empty: RUN/evals/STEP
   std::string tokenizer;    // a .model file or "bytes"; empty: the run's
   Compute compute;
-  bool logs_samples = false;  // a file with a line per example beside each result
   bool skip_done = false;   // leave out evaluations that already have a good result with the same configuration
+  bool logs_samples = false;  // leave a file with a line per example beside each result
 };
 
 /// Loads a checkpoint and runs evaluations on it until a signal comes: `hebb eval`, and the end of
