@@ -1,8 +1,11 @@
-// The examples of docs/training.md, docs/verbs/train.md, docs/verbs/ladder.md, docs/formats/checkpoint.md and docs/formats/metrics.md.
+// The examples of docs/training.md, docs/verbs/train.md, docs/verbs/eval.md, docs/verbs/ladder.md, docs/formats/checkpoint.md and docs/formats/metrics.md.
+#include <set>
+
 #include "tests/paths.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "train/checkpoint.h"
+#include "train/eval.h"
 #include "train/metrics.h"
 #include "train/run_config.h"
 #include "train/sweep.h"
@@ -11,11 +14,20 @@ using namespace hebb;
 
 namespace {
 
-std::string block(const std::string& page, const std::string& language) {
+std::vector<std::string> blocks(const std::string& page, const std::string& language) {
   const std::string text = read_file(fs::path(HEBB_SOURCE) / "docs" / page), fence = "\n```" + language + "\n";
-  const size_t at = text.find(fence);
-  REQUIRE(at != std::string::npos);
-  return text.substr(at + fence.size(), text.find("```", at + fence.size()) - at - fence.size());
+  std::vector<std::string> found;
+  for (size_t at = text.find(fence); at != std::string::npos; at = text.find(fence, at)) {
+    at += fence.size();
+    found.push_back(text.substr(at, text.find("```", at) - at));
+  }
+  return found;
+}
+
+std::string block(const std::string& page, const std::string& language) {
+  const std::vector<std::string> found = blocks(page, language);
+  REQUIRE(!found.empty());
+  return found.front();
 }
 
 }  // namespace
@@ -29,6 +41,18 @@ TEST_CASE("the documented train, optimizer and schedule sections are valid", "[f
   Fields::read(json.at("optimizer"), "optimizer", optimizer);
   Fields::read(json.at("schedule"), "schedule", schedule);
   CHECK(std::regex_search("blocks.12.memory.keys", std::regex(optimizer.groups.at(0).match)));
+}
+
+TEST_CASE("the documented evaluations are read", "[fast]") {
+  const std::vector<std::string> examples = blocks("verbs/eval.md", "json");
+  REQUIRE(examples.size() >= 3);
+  std::set<std::string> kinds;
+  for (const std::string& example : examples) {
+    for (const Evaluation& e : read_evaluations(parse_json(example, "eval.md"), "")) {
+      kinds.insert(e.kind);
+    }
+  }
+  CHECK(kinds.count("efficiency") == 1);
 }
 
 TEST_CASE("the documented state.json is one", "[fast]") {
