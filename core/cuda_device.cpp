@@ -228,17 +228,25 @@ void upload_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
 
 void download(Stream& stream, const std::vector<HostCopy>& copies) {
   NativeStream& state = native(stream);
-  std::vector<void*> places;
+  int64_t bytes = 0;
   for (const HostCopy& c : copies) {
-    places.push_back(state.ring.place(stream, c.device.bytes()));
-    check(cudaMemcpyAsync(places.back() != nullptr ? places.back() : c.host, c.device.data, static_cast<size_t>(c.device.bytes()),
-                          cudaMemcpyDeviceToHost, state.stream),
+    bytes += c.device.bytes();
+  }
+  // One place for all: a place of its own for each could be taken again by a later one before the host has read it.
+  char* const place = static_cast<char*>(state.ring.place(stream, bytes));
+  char* next = place;
+  for (const HostCopy& c : copies) {
+    check(cudaMemcpyAsync(place != nullptr ? next : c.host, c.device.data, static_cast<size_t>(c.device.bytes()), cudaMemcpyDeviceToHost,
+                          state.stream),
           "cudaMemcpyAsync");
+    next += place != nullptr ? c.device.bytes() : 0;
   }
   synchronize(stream);
-  for (size_t i = 0; i < copies.size(); ++i) {
-    if (places[i] != nullptr) {
-      std::memcpy(copies[i].host, places[i], static_cast<size_t>(copies[i].device.bytes()));
+  next = place;
+  for (const HostCopy& c : copies) {
+    if (place != nullptr) {
+      std::memcpy(c.host, next, static_cast<size_t>(c.device.bytes()));
+      next += c.device.bytes();
     }
   }
 }
