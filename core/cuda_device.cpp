@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <exception>
 #include <memory>
 
 #include "core/cuda_check.h"
@@ -153,14 +152,7 @@ Graph::Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& 
   NativeStream& state = native(stream);
   HEBB_ASSERT(state.recording == nullptr);
   check(cudaStreamBeginCapture(state.stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  state.recording = &state_->uploads;
-  std::exception_ptr failure;
-  try {
-    work();
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  state.recording = nullptr;
+  const std::exception_ptr failure = state_->uploads.collect(state.recording, work);
   cudaGraph_t graph = nullptr;
   cudaError_t error = cudaStreamEndCapture(state.stream, &graph);  // ends it also where it has failed
   if (failure == nullptr && error == cudaSuccess) {

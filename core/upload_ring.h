@@ -1,6 +1,7 @@
 #pragma once
 // Included by what implements core/cuda_device.h.
 #include <array>
+#include <exception>
 #include <memory>
 
 #include "core/cuda_device.h"
@@ -73,6 +74,19 @@ struct GraphUploads {
     used += (size + kUploadAlign - 1) / kUploadAlign * kUploadAlign;
     HEBB_ASSERT(used <= bytes);
     return memory + begin;
+  }
+
+  /// Calls `work` while `recording` is this. Returns what it threw, or null.
+  std::exception_ptr collect(GraphUploads*& recording, const std::function<void()>& work) {
+    recording = this;
+    std::exception_ptr failure;
+    try {
+      work();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    recording = nullptr;
+    return failure;
   }
 
   int64_t bytes, used = 0;

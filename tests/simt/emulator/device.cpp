@@ -1,7 +1,6 @@
 // The emulator behind core/cuda_device.h and the interface of kernels/gemm.h.
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <vector>
 
@@ -93,14 +92,7 @@ struct Graph::State {
 Graph::Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& work) : state_(std::make_unique<State>(upload_bytes)) {
   NativeStream& state = native(stream);
   simt::begin_capture(state.stream);
-  state.recording = &state_->uploads;
-  std::exception_ptr failure;
-  try {
-    work();
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  state.recording = nullptr;
+  const std::exception_ptr failure = state_->uploads.collect(state.recording, work);
   state_->work = simt::end_capture(state.stream);
   if (failure != nullptr) {
     std::rethrow_exception(failure);
