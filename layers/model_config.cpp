@@ -141,8 +141,9 @@ void fields(Fields& f, ModelConfig& m) {
   }
   f.map("at", indices, [&](const std::string& index, Fields& sub) {
      int64_t i = -1;
-     const auto [end, error] = std::from_chars(index.data(), index.data() + index.size(), i);
-     if (sub.reading() && (error != std::errc() || end != index.data() + index.size() || i < 0 || i >= m.num_layers)) {
+     std::from_chars(index.data(), index.data() + index.size(), i);
+     // Written as the number is: "1" and "01" would be two entries of one block.
+     if (sub.reading() && (std::to_string(i) != index || i < 0 || i >= m.num_layers)) {
        f.fail("at." + index, "\"" + index + "\"", "a block index from 0 to " + std::to_string(m.num_layers - 1));
      }
      fields(sub, m.at[i]);
