@@ -104,7 +104,8 @@ Mesanet::Mesanet(const BuildContext& c, const MesanetConfig& config)
   a_ = {&c.declare("a_proj.weight", {heads, d_}, normal),
         &c.declare("a_proj.bias", {heads}, init::constant(config.decay_bias_init))};
   b_ = {&c.declare("b_proj.weight", {heads, d_}, normal), &c.declare("b_proj.bias", {heads}, init::constant(0))};
-  const double raw = std::log(std::expm1(config.lambda_init - config.lambda_min));
+  const double above = config.lambda_init - config.lambda_min;
+  const double raw = above + std::log(-std::expm1(-above));  // inverse softplus without overflow
   lambda_raw_ = &c.declare("lambda_raw", {heads, mesa_.key_dim}, init::constant(raw), ParamKind::trained, true);
   if (mesa_.conv_size > 0) { declare_convolutions(c, config.conv_bias); }
   gate_ = config.output_gate == "silu"      ? HeadGate::silu

@@ -67,6 +67,19 @@ TEST_CASE("the first chunk of lact equals a layer without updates", "[lact][fast
   }
 }
 
+TEST_CASE("a base_lr above the range of exp is still the rate at zero projection", "[lact][fast]") {
+  const auto json = [](const std::string& rate) {
+    return model_json(R"("num_heads": 2, "num_fast_heads": 3, "chunk_size": 4, "rank": 2, "base_lr": )" + rate, 12, 1);
+  };
+  TestModel m(json("1000"), DType::f64, 3, 0.4), shifted(json("20"), DType::f64, 3, 0.4);
+  for (TestModel* each : {&m, &shifted}) {
+    each->set(each->param("blocks.0.mixer.lr_proj.weight"), std::vector<double>(9 * 12, 0.0));
+    each->set(each->param("blocks.0.mixer.lr_proj.bias"), std::vector<double>(9, each == &m ? 0.0 : 980.0));
+  }
+  const TraceInput input = random_input(2, 15, 29);
+  check_same_outputs(m.run(input), shifted.run(input), 1e-8);  // softplus inverse of 20: 20 - 2e-9
+}
+
 TEST_CASE("lact in any split of the tokens equals one pass", "[lact][fast]") {
   for (const std::string& variant : kVariants) {
     INFO(variant);
