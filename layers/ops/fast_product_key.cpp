@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "layers/fast_pairs.h"
+#include "layers/ops/slot_statistics.h"
 
 namespace hebb {
 
@@ -214,25 +215,6 @@ void record(Pass& pass, const Tensor& from, const std::string& name, std::vector
   std::vector<int32_t> narrow(static_cast<size_t>(from.numel()));
   copy_to_host(pass.stream(), narrow.data(), from);
   pass.inspector->records[name] = {std::move(shape), {narrow.begin(), narrow.end()}, {}};
-}
-
-/// "collision", "coverage" and "kld" of the slots that the row read (spec 81, section 11).
-void count_slots(Stream& stream, const Tensor& slots, double table, std::map<std::string, double>& out) {
-  std::vector<int32_t> accesses(static_cast<size_t>(slots.numel()));
-  copy_to_host(stream, accesses.data(), slots);
-  std::sort(accesses.begin(), accesses.end());
-  const double total = static_cast<double>(accesses.size());
-  double distinct = 0, shared = 0, kld = 0;
-  for (size_t i = 0, end = 0; i < accesses.size(); i = end) {
-    end = static_cast<size_t>(std::upper_bound(accesses.begin() + static_cast<std::ptrdiff_t>(i), accesses.end(), accesses[i]) - accesses.begin());
-    const double count = static_cast<double>(end - i);
-    distinct += 1;
-    shared += count > 1 ? count : 0;
-    kld += count / total * std::log(table * count / total);
-  }
-  out["collision"] = shared / total;
-  out["coverage"] = distinct / table;
-  out["kld"] = kld;
 }
 
 /// One pass over a row of chunks.

@@ -1,6 +1,7 @@
 #include "layers/ops/product_key.h"
 
 #include "kernels/product_key.h"
+#include "layers/ops/slot_statistics.h"
 
 namespace hebb {
 namespace {
@@ -65,6 +66,9 @@ Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMe
     std::vector<int32_t> slots(static_cast<size_t>(node.slots.numel()));
     copy_to_host(tape.stream(), slots.data(), node.slots);
     inspector->records[name + ".slots"] = {{pass.batch(), pass.length(), m.heads, m.top_k}, {slots.begin(), slots.end()}, {}};
+  }
+  if (pass.statistics != nullptr && !tape.recomputing() && !tape.stream().counting()) {
+    count_slots(tape.stream(), node.slots, static_cast<double>(m.subkeys * m.subkeys), (*pass.statistics)[name]);
   }
   run(tape.stream(), SoftmaxRows{node.weights, node.weights, m.top_k});
   run(tape.stream(), SlotRead{tape.value(node.r), node.slots, node.weights, tape.matrix(values)});

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "kernels/cpu/product_key_select.h"
@@ -21,6 +22,36 @@ std::string model(const std::string& pkm, const std::string& extra = "") {
 TEST_CASE("pkm golden cases", "[fast]") {
   const int n = GENERATE(1, 2, 3, 4);
   check_golden("pkm-" + std::to_string(n));
+}
+
+TEST_CASE("pkm reports how its slots are used", "[fast]") {
+  TestModel m(model(R"("num_subkeys": 5, "key_dim": 4, "value_dim": 3, "num_heads": 2, "top_k": 3)"), DType::f64, 3, 0.5);
+  Statistics statistics;
+  Inspector inspector;
+  inspector.recording = true;
+  const TraceInput input = random_input(2, 7, 19);
+  const Rows rows = Rows::streams(m.stream, m.arena, 2, 7);
+  const Buffer tokens(m.arena, {14}, DType::i32, "tokens");
+  const std::vector<int32_t> ids(input.inputs.begin(), input.inputs.end());
+  copy_to_device(m.stream, tokens, ids.data());
+  Tape tape(m.stream, m.arena, false);
+  Pass pass{tape, rows};
+  pass.statistics = &statistics;
+  pass.inspector = &inspector;
+  m.model->hidden(pass, tokens);
+
+  std::map<int64_t, double> reads;
+  for (const int64_t slot : inspector.records.at("blocks.0.ffn.slots").integers) { reads[slot] += 1; }
+  double collision = 0, kld = 0;
+  constexpr double kAll = 2 * 7 * 2 * 3;
+  for (const auto& [slot, count] : reads) {
+    collision += count > 1 ? count / kAll : 0;
+    kld += count / kAll * std::log(25 * count / kAll);
+  }
+  const auto& s = statistics.at("blocks.0.ffn");
+  CHECK(s.at("collision") == Approx(collision));
+  CHECK(s.at("coverage") == Approx(static_cast<double>(reads.size()) / 25));
+  CHECK(s.at("kld") == Approx(kld));
 }
 
 TEST_CASE("two-stage selection equals an exhaustive search over all sums, ties included", "[fast]") {
