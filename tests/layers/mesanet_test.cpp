@@ -38,6 +38,11 @@ TEST_CASE("mesanet agrees with the golden cases", "[mesanet][fast]") {
   check_golden("mesanet-" + std::to_string(n));
 }
 
+TEST_CASE("a mesanet ridge above the range of exp starts as configured", "[mesanet][fast]") {
+  TestModel m(model_json(kSmall + R"(, "lambda_min": 0.5, "lambda_init": 1000)"));
+  for (const double raw : m.get(m.param("blocks.0.mixer.lambda_raw"))) { CHECK(raw == 999.5); }
+}
+
 TEST_CASE("mesanet gradients equal difference quotients where the solve has converged", "[mesanet][fast]") {
   for (const std::string& variant : kVariants) {
     INFO(variant);
