@@ -14,11 +14,20 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Adds `part` / `count` to `sum`: means over micro-batches.
-void add_mean(Statistics& sum, const Statistics& part, double count) {
+/// Joins a micro-batch's statistics with those of the ones before: means over the `count` micro-batches of the step, but
+/// the least and greatest of what ends in _min and _max, so that they do not depend on the size of a micro-batch.
+void join(Statistics& step, const Statistics& part, double count) {
   for (const auto& [layer, values] : part) {
     for (const auto& [name, value] : values) {
-      sum[layer][name] += value / count;
+      const auto [entry, is_first] = step[layer].try_emplace(name, 0.0);
+      double& joined = entry->second;
+      if (name.ends_with("_min")) {
+        joined = is_first ? value : std::min(joined, value);
+      } else if (name.ends_with("_max")) {
+        joined = is_first ? value : std::max(joined, value);
+      } else {
+        joined += value / count;
+      }
     }
   }
 }
@@ -94,7 +103,7 @@ void Trainer::forward_backward(const Batch& batch, StepReport& report) {
     settings.statistics = is_logged(state_.step + 1) ? &statistics : nullptr;
     const int64_t tokens = rows.rows * rows.length;
     memory_->passes->run(rows, settings, memory_->row_loss.tensor().slice(at, {tokens}));
-    add_mean(report.statistics, statistics, static_cast<double>(batch.micro.size()));
+    join(report.statistics, statistics, static_cast<double>(batch.micro.size()));
     at += tokens;
   }
 }
