@@ -1,13 +1,11 @@
 #include "tools/config_arguments.h"
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "core/error.h"
 #include "core/suggest.h"
-#include "tools/options.h"
+#include "tools/command_line.h"
 
 namespace hebb {
 namespace {
@@ -15,36 +13,29 @@ namespace {
 const std::vector<std::string> kSections = {"name",      "model",    "data", "train",
                                             "optimizer", "schedule", "eval", "extends"};
 
-void check_key(const CLI::App& verb, const std::string& key) {
+void check_key(const Command& verb, const std::string& key) {
   const bool is_key = key.find('.') != std::string::npos || key.starts_with("/") ||
                       std::find(kSections.begin(), kSections.end(), key) != kSections.end();
   if (is_key) {
     return;
   }
-  std::vector<std::string> names;
-  for (const CLI::Option* option : verb.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      names.push_back("--" + name);
-    }
-  }
-  const std::string nearest = nearest_name("--" + key, names);
-  throw ConfigError("hebb " + verb.get_name(), "unknown option --" + key +
+  const std::string nearest = nearest_name("--" + key, verb.option_names());
+  throw ConfigError(verb.full_name(), "unknown option --" + key +
                         (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
                         " (configuration keys are dotted: --train.steps 100)");
 }
 
 }  // namespace
 
-void add_compute_options(CLI::App& verb, ComputeOptions& options) {
-  verb.add_option("--device", options.device, "auto, cpu or cuda (train.device)")->type_name("TEXT");
-  verb.add_option("--precision", options.precision, "fp32, bf16 or fp64 (train.precision)")->type_name("TEXT");
-  at_least(verb.add_option("--threads", options.threads, "CPU threads, 0 = the cores that the process may use (train.threads)"), 0)
-      ->default_str("");
+void add_compute_options(Command verb, ComputeOptions& options) {
+  verb.option("--device", options.device, "auto, cpu or cuda (train.device)");
+  verb.option("--precision", options.precision, "fp32, bf16 or fp64 (train.precision)");
+  verb.option("--threads", options.threads, "CPU threads, 0 = the cores that the process may use (train.threads)").at_least(0).default_text("");
 }
 
-ConfigArguments read_config_arguments(const CLI::App& verb, const ComputeOptions& compute) {
-  const std::string where = "hebb " + verb.get_name();
-  const std::vector<std::string> words = verb.remaining();
+ConfigArguments read_config_arguments(const Command& verb, const ComputeOptions& compute) {
+  const std::string where = verb.full_name();
+  const std::vector<std::string> words = verb.extras();
   ConfigArguments arguments;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];

@@ -2,11 +2,9 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace hebb {
+
+class Command;
 
 /// What verbs of the form `hebb VERB CONFIG [key.path=value | --key.path value ...]` are given.
 struct ConfigArguments {
@@ -19,11 +17,11 @@ struct ComputeOptions {
   std::string device, precision;
   int threads = -1;
 };
-void add_compute_options(CLI::App& verb, ComputeOptions& options);
+void add_compute_options(Command verb, ComputeOptions& options);
 
 /// Reads the words that the options of `verb` (with allow_extras) left over, and adds `compute`.
 /// Errors: ConfigError for a missing CONFIG, a second one, an option that is neither an option of the
 /// verb nor a configuration key, and one without a value.
-ConfigArguments read_config_arguments(const CLI::App& verb, const ComputeOptions& compute = {});
+ConfigArguments read_config_arguments(const Command& verb, const ComputeOptions& compute = {});
 
 }  // namespace hebb

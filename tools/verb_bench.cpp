@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -8,6 +6,7 @@
 #include "core/parallel.h"
 #include "core/suggest.h"
 #include "kernels/cpu/gemm_bench.h"
+#include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
 #include "train/bench.h"
@@ -20,9 +19,8 @@ namespace {
 struct Options {
   std::vector<std::string> models;
   int64_t rows = 4, length = 512, steps = 8, warmup = 2, context = 1024;
-  std::string precision, device = "auto";
+  DeviceOptions device;
   std::optional<int64_t> tokens;
-  int threads = 0;
   std::string against;
   bool json = false, kernels = false, decode = false, layers = false;
 };
@@ -108,8 +106,7 @@ Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
 }
 
 void run_bench(Options o) {
-  set_threads(o.threads);
-  const Compute compute = choose_compute(o.device, o.precision, "--");
+  const Compute compute = set_up_compute(o.device);
   Json out = Json::object();
   out.set("threads", threads());
   const auto line = [&](const char* format, auto... values) {
@@ -174,26 +171,25 @@ void run_bench(Options o) {
 
 }  // namespace
 
-void add_bench_verb(CLI::App& app, int&) {
-  CLI::App& verb = *app.add_subcommand("bench", "Measures kernels and training steps on this machine");
+void add_bench_verb(Command program) {
+  Command verb = program.verb("bench", "Measures kernels and training steps on this machine");
   const auto o = std::make_shared<Options>();
-  verb.add_option("MODEL", o->models, "Built-in models (" + names_of(bench_models()) + "; the last with one layer of another type: " + names_of(bench_layers()) +
-                                          ") or configuration files; default: the first built-in ones");
-  verb.add_flag("--layers", o->layers, "All built-in models with one layer of another type, against gdn");
-  verb.add_option("--against", o->against, "Also measure this model before each, and print the ratio")->type_name("MODEL");
-  verb.add_flag("--kernels", o->kernels, "Copy bandwidth, matrix products, norms, attention, ... each beside its bound on this device");
-  at_least(verb.add_option("--tokens", o->tokens, "Tokens of --kernels (default: 2048 on the CPU, 16384 on a GPU)"), 1);
-  verb.add_flag("--decode", o->decode, "Also prefill and decoding speed");
-  at_least(verb.add_option("--context", o->context, "Context of --decode [tokens]"), 1)->capture_default_str();
-  at_least(verb.add_option("--rows", o->rows, "Rows per step"), 1)->capture_default_str();
-  at_least(verb.add_option("--length", o->length, "Row length [tokens]"), 1)->capture_default_str();
-  at_least(verb.add_option("--steps", o->steps, "Measured steps; the best and the median are reported"), 1)->capture_default_str();
-  at_least(verb.add_option("--warmup", o->warmup, "Steps before"), 0)->capture_default_str();
-  one_of(verb.add_option("--device", o->device, "Where to compute"), {"auto", "cpu", "cuda"})->capture_default_str();
-  one_of(verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)"), {"fp32", "bf16", "fp64"});
-  at_least(verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)"), 0)->capture_default_str();
-  verb.add_flag("--json", o->json, "Machine-readable output");
-  verb.callback([o] { run_bench(*o); });
+  verb.option("MODEL", o->models,
+              "Built-in models (" + names_of(bench_models()) + "; the last with one layer of another type: " + names_of(bench_layers()) +
+                  ") or configuration files; default: the first built-in ones");
+  verb.flag("--layers", o->layers, "All built-in models with one layer of another type, against gdn");
+  verb.option("--against", o->against, "Also measure this model before each, and print the ratio").type_name("MODEL");
+  verb.flag("--kernels", o->kernels, "Copy bandwidth, matrix products, norms, attention, ... each beside its bound on this device");
+  verb.option("--tokens", o->tokens, "Tokens of --kernels (default: 2048 on the CPU, 16384 on a GPU)").at_least(1);
+  verb.flag("--decode", o->decode, "Also prefill and decoding speed");
+  verb.option("--context", o->context, "Context of --decode [tokens]").at_least(1);
+  verb.option("--rows", o->rows, "Rows per step").at_least(1);
+  verb.option("--length", o->length, "Row length [tokens]").at_least(1);
+  verb.option("--steps", o->steps, "Measured steps; the best and the median are reported").at_least(1);
+  verb.option("--warmup", o->warmup, "Steps before").at_least(0);
+  add_device_options(verb, o->device);
+  verb.flag("--json", o->json, "Machine-readable output");
+  verb.runs([o] { run_bench(*o); });
 }
 
 }  // namespace hebb

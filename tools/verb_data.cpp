@@ -1,6 +1,4 @@
 // hebb data encode | inspect | verify | synth | synth-task
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "data/synth_corpus.h"
 #include "data/synthetic_tasks.h"
 #include "tools/line_output.h"
+#include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
 
@@ -23,7 +22,7 @@ void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), s
 
 struct EncodeArguments {
   EncodeOptions options;
-  std::string tokenizer, out;
+  std::string tokenizer;
   bool json = false;
 };
 
@@ -31,63 +30,57 @@ void run_encode(EncodeArguments& arguments) {
   const TokenizerConfig named = tokenizer_config(arguments.tokenizer);
   arguments.options.tokenizer.type = named.type;
   arguments.options.tokenizer.file = named.file;
-  arguments.options.out = arguments.out;
   set_threads(arguments.options.workers);
   const auto progress = stderr_progress();
   const EncodeReport report = encode_corpus(arguments.options, *progress);
   print(arguments.json ? report.json().dump() + "\n" : report.text());
 }
 
-void add_encode(CLI::App& data) {
-  CLI::App& app = *data.add_subcommand("encode", "Encodes text into token shards (a data set folder)");
+void add_encode(Command data) {
+  Command verb = data.verb("encode", "Encodes text into token shards (a data set folder)");
   const auto arguments = std::make_shared<EncodeArguments>();
   EncodeOptions& options = arguments->options;
-  add_text_input_options(app, options.input);
-  app.add_option("-t,--tokenizer", arguments->tokenizer, "\"bytes\", or a SentencePiece .model file (BPE or unigram)")
-      ->required()
-      ->type_name("NAME");
-  app.add_option("-o,--out", arguments->out, "Folder of the data set; created if it does not exist")
-      ->required()
-      ->type_name("DIR");
-  app.add_flag("--add-bos,!--no-add-bos", options.tokenizer.add_bos,
-               "Put BOS in front of every document (default: no)");
-  app.add_flag("--add-eos,!--no-add-eos", options.tokenizer.add_eos, "Put EOS behind every document (default: yes)");
-  accept_exponents(app.add_option("--shard-tokens", options.shard_tokens,
-                                  "Size of a shard; a document never straddles two [tokens]"))
-      ->type_name("INT");
-  app.add_option("--val-fraction", options.val_fraction, "Share of the documents for validation, drawn at random")
-      ->type_name("NUMBER");
-  accept_unsigned(
-      app.add_option("--val-documents", options.val_documents, "Or: the last so many documents for validation"))
-      ->type_name("INT");
-  accept_unsigned(app.add_option("--seed", options.seed, "Seed of --val-fraction"))->type_name("INT");
-  add_threads_option(app, options.workers);
-  app.add_flag("--overwrite", options.overwrite, "Replace a data set that is already in the folder");
-  app.add_flag("--json", arguments->json, "Print the report as one JSON object");
-  app.callback([arguments] { run_encode(*arguments); });
+  add_text_input_options(verb, options.input);
+  verb.option("-t,--tokenizer", arguments->tokenizer, "\"bytes\", or a SentencePiece .model file (BPE or unigram)")
+      .required().type_name("NAME");
+  verb.option("-o,--out", options.out, "Folder of the data set; created if it does not exist").required().type_name("DIR");
+  verb.flag("--add-bos,!--no-add-bos", options.tokenizer.add_bos, "Put BOS in front of every document (default: no)");
+  verb.flag("--add-eos,!--no-add-eos", options.tokenizer.add_eos, "Put EOS behind every document (default: yes)");
+  verb.option("--shard-tokens", options.shard_tokens, "Size of a shard; a document never straddles two [tokens]")
+      .accept_exponents();
+  verb.option("--val-fraction", options.val_fraction, "Share of the documents for validation, drawn at random").type_name("NUMBER");
+  verb.option("--val-documents", options.val_documents, "Or: the last so many documents for validation")
+      .accept_unsigned().type_name("INT");
+  verb.option("--seed", options.seed, "Seed of --val-fraction").accept_unsigned().type_name("INT");
+  add_threads_option(verb, options.workers);
+  verb.flag("--overwrite", options.overwrite, "Replace a data set that is already in the folder");
+  verb.flag("--json", arguments->json, "Print the report as one JSON object");
+  verb.runs([arguments] { run_encode(*arguments); });
 }
 
-void add_inspect(CLI::App& data) {
-  CLI::App& app = *data.add_subcommand("inspect", "Shows what a data set, a shard or a pattern of shards holds");
-  const auto path = std::make_shared<std::string>();
-  const auto format = std::make_shared<std::string>("auto");
-  app.add_option("PATH", *path, "Data set folder, shard, or quoted pattern")->required()->type_name("PATH");
-  one_of(app.add_option("--format", *format, "What the files are"), {"auto", "raw_u16", "raw_u32", "megatron"})->type_name("NAME");
-  app.callback([=] { print(describe_shards(*path, *format)); });
+struct ShardArguments {
+  std::string path, format = "auto";
+};
+
+std::shared_ptr<const ShardArguments> add_shard_arguments(Command verb) {
+  const auto arguments = std::make_shared<ShardArguments>();
+  verb.option("PATH", arguments->path, "Data set folder, shard, or quoted pattern").required().type_name("PATH");
+  verb.option("--format", arguments->format, "What the files are")
+      .one_of({"auto", "raw_u16", "raw_u32", "megatron"}).type_name("NAME");
+  return arguments;
 }
 
-void add_verify(CLI::App& data, int& exit_code) {
-  CLI::App& app = *data.add_subcommand("verify", "Reads every byte of a data set and reports all damage (exit code 3)");
-  const auto path = std::make_shared<std::string>();
-  const auto format = std::make_shared<std::string>("auto");
-  app.add_option("PATH", *path, "Data set folder, shard, or quoted pattern")->required()->type_name("PATH");
-  one_of(app.add_option("--format", *format, "What the files are"), {"auto", "raw_u16", "raw_u32", "megatron"})->type_name("NAME");
-  app.callback([=, &exit_code] {
-    const VerifyReport report = verify_shards(*path, *format);
+void add_inspect(Command data) {
+  Command verb = data.verb("inspect", "Shows what a data set, a shard or a pattern of shards holds");
+  verb.runs([a = add_shard_arguments(verb)] { print(describe_shards(a->path, a->format)); });
+}
+
+void add_verify(Command data) {
+  Command verb = data.verb("verify", "Reads every byte of a data set and reports all damage (exit code 3)");
+  verb.runs([a = add_shard_arguments(verb)] {
+    const VerifyReport report = verify_shards(a->path, a->format);
     print(report.text());
-    if (!report.ok()) {
-      exit_code = static_cast<int>(ExitCode::kData);
-    }
+    return static_cast<int>(report.ok() ? ExitCode::kDone : ExitCode::kData);
   });
 }
 
@@ -108,16 +101,14 @@ void run_synth(const SynthArguments& arguments) {
   progress->end();
 }
 
-void add_synth(CLI::App& data) {
-  CLI::App& app = *data.add_subcommand(
-      "synth", "Writes the built-in corpus as JSONL: sentences with topic words and repeated facts");
+void add_synth(Command data) {
+  Command verb = data.verb("synth", "Writes the built-in corpus as JSONL: sentences with topic words and repeated facts");
   const auto arguments = std::make_shared<SynthArguments>();
-  accept_unsigned(app.add_option("--documents", arguments->documents, "Number of documents, about 1,000 bytes each"))
-      ->required()
-      ->type_name("INT");
-  accept_unsigned(app.add_option("--seed", arguments->seed, "Seed of the texts"))->type_name("INT");
-  app.add_option("-o,--out", arguments->out, "File to write; - = standard output")->type_name("FILE");
-  app.callback([arguments] { run_synth(*arguments); });
+  verb.option("--documents", arguments->documents, "Number of documents, about 1,000 bytes each")
+      .accept_unsigned().required().type_name("INT");
+  verb.option("--seed", arguments->seed, "Seed of the texts").accept_unsigned().type_name("INT");
+  verb.option("-o,--out", arguments->out, "File to write; - = standard output").type_name("FILE");
+  verb.runs([arguments] { run_synth(*arguments); });
 }
 
 struct SynthTaskArguments {
@@ -137,9 +128,9 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> kTaskOptions
     {"--coef-max", {"icl"}},                             {"--pairs", {"mqar"}},
     {"--no-filler", {"mqar"}}};
 
-void check_task_options(const CLI::App& app, const std::string& task) {
+void check_task_options(const Command& verb, const std::string& task) {
   for (const auto& [option, tasks] : kTaskOptions) {
-    if (app.count(option) > 0 && std::find(tasks.begin(), tasks.end(), task) == tasks.end()) {
+    if (verb.is_given(option) && std::find(tasks.begin(), tasks.end(), task) == tasks.end()) {
       throw ConfigError(option, "--task " + task, "a task that reads this option");
     }
   }
@@ -166,46 +157,41 @@ void run_synth_task(SynthTaskArguments& arguments) {
   out.finish();
 }
 
-void add_synth_task(CLI::App& data) {
-  CLI::App& app = *data.add_subcommand(
-      "synth-task", "Writes rows of a synthetic recall task as JSON lines {\"x\": [...], \"y\": [...]}");
+void add_synth_task(Command data) {
+  Command verb = data.verb("synth-task", "Writes rows of a synthetic recall task as JSON lines {\"x\": [...], \"y\": [...]}");
   const auto arguments = std::make_shared<SynthTaskArguments>();
   SyntheticTask& task = arguments->task;
-  app.add_option("--task", task.task, "icr_basic, icr_positional, icl or mqar")->required()->type_name("NAME");
-  app.add_option("--length", task.lengths, "Row length; several for ICR, drawn per block of rows [tokens]")
-      ->required()
-      ->type_name("INT")
-      ->default_str("");
-  accept_unsigned(app.add_option("--seed", task.seed, "Seed of the rows"))->type_name("INT");
-  accept_unsigned(app.add_option("--rows", arguments->rows, "Number of rows"))->type_name("INT");
-  accept_unsigned(app.add_option("--first", arguments->first, "Index of the first row"))->type_name("INT");
-  app.add_option("--length-block", task.length_block, "ICR: rows per length draw")->type_name("INT");
-  app.add_option("--vocab", arguments->vocab, "ICR, MQAR: size of the alphabet; 0 = 10000 (ICR), 8192 (MQAR)")
-      ->type_name("INT");
-  app.add_option("--word", task.word, "ICR: length of keys and values [tokens]")->type_name("INT");
-  app.add_option("--queries", task.queries, "icr_basic: pairs that are asked")->type_name("INT");
-  app.add_option("--copies", task.copies, "icr_positional: values per key")->type_name("INT");
-  app.add_option("--functions", task.functions, "ICL: functions in a row")->type_name("INT");
-  app.add_option("--dim", task.dim, "ICL: numbers per vector")->type_name("INT");
-  app.add_option("--x-max", task.x_max, "ICL: largest input")->type_name("INT");
-  app.add_option("--coef-max", task.coef_max, "ICL: largest coefficient")->type_name("INT");
-  app.add_option("--pairs", task.pairs, "MQAR: pairs of key and value")->type_name("INT");
-  app.add_flag("--no-filler", arguments->no_filler, "MQAR: 0 instead of random tokens between the queries");
-  app.add_option("-o,--out", arguments->out, "File to write; - = standard output")->type_name("FILE");
-  app.callback([arguments, &app] {
-    check_task_options(app, arguments->task.task);
+  verb.option("--task", task.task, "icr_basic, icr_positional, icl or mqar").required().type_name("NAME");
+  verb.option("--length", task.lengths, "Row length; several for ICR, drawn per block of rows [tokens]")
+      .required().type_name("INT").default_text("");
+  verb.option("--seed", task.seed, "Seed of the rows").accept_unsigned().type_name("INT");
+  verb.option("--rows", arguments->rows, "Number of rows").accept_unsigned().type_name("INT");
+  verb.option("--first", arguments->first, "Index of the first row").accept_unsigned().type_name("INT");
+  verb.option("--length-block", task.length_block, "ICR: rows per length draw");
+  verb.option("--vocab", arguments->vocab, "ICR, MQAR: size of the alphabet; 0 = 10000 (ICR), 8192 (MQAR)");
+  verb.option("--word", task.word, "ICR: length of keys and values [tokens]");
+  verb.option("--queries", task.queries, "icr_basic: pairs that are asked");
+  verb.option("--copies", task.copies, "icr_positional: values per key");
+  verb.option("--functions", task.functions, "ICL: functions in a row");
+  verb.option("--dim", task.dim, "ICL: numbers per vector");
+  verb.option("--x-max", task.x_max, "ICL: largest input");
+  verb.option("--coef-max", task.coef_max, "ICL: largest coefficient");
+  verb.option("--pairs", task.pairs, "MQAR: pairs of key and value");
+  verb.flag("--no-filler", arguments->no_filler, "MQAR: 0 instead of random tokens between the queries");
+  verb.option("-o,--out", arguments->out, "File to write; - = standard output").type_name("FILE");
+  verb.runs([arguments, verb] {
+    check_task_options(verb, arguments->task.task);
     run_synth_task(*arguments);
   });
 }
 
 }  // namespace
 
-void add_data_verb(CLI::App& app, int& exit_code) {
-  CLI::App& data = *app.add_subcommand("data", "Turns text into token shards, checks them, writes synthetic data");
-  data.require_subcommand(1);
+void add_data_verb(Command program) {
+  Command data = program.verb("data", "Turns text into token shards, checks them, writes synthetic data");
   add_encode(data);
   add_inspect(data);
-  add_verify(data, exit_code);
+  add_verify(data);
   add_synth(data);
   add_synth_task(data);
 }

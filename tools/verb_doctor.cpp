@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <sys/statvfs.h>
 
 #include <cstdio>
@@ -9,6 +7,7 @@
 
 #include "core/parallel.h"
 #include "core/progress.h"
+#include "tools/command_line.h"
 #include "tools/verbs.h"
 #include "train/device.h"
 #include "layers/layer.h"
@@ -88,11 +87,11 @@ void run_doctor() {
 
 }  // namespace
 
-void add_doctor_verb(CLI::App& app, int&) {
-  CLI::App& verb = *app.add_subcommand("doctor", "Says what this machine and this build can do, and what is missing");
+void add_doctor_verb(Command program) {
+  Command verb = program.verb("doctor", "Says what this machine and this build can do, and what is missing");
   const auto reference = std::make_shared<bool>(false);
-  verb.add_flag("--configuration-reference", *reference, "Print docs/configuration-reference.md instead");
-  verb.callback([reference] {
+  verb.flag("--configuration-reference", *reference, "Print docs/configuration-reference.md instead");
+  verb.runs([reference] {
     if (*reference) {
       std::printf("%s", configuration_reference().c_str());
     } else {

@@ -1,5 +1,4 @@
-#include <CLI/CLI.hpp>
-
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
@@ -7,7 +6,7 @@
 #include <memory>
 
 #include "core/files.h"
-#include "core/parallel.h"
+#include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
 #include "train/generate.h"
@@ -18,11 +17,10 @@ namespace {
 
 struct Options {
   std::string checkpoint, prompt, prompt_file, tokenizer;
-  std::string precision, device = "auto";
+  DeviceOptions device;
   GenerateOptions generate;
   std::vector<std::string> taus, modes;
   bool ignore_eos = false, echo = true, stats = false;
-  int threads = 0;
 };
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -35,15 +33,14 @@ std::string read_prompt(const Options& o, bool has_prompt) {
   return text;
 }
 
-void run_generate(Options o, bool has_prompt, int& exit_code) {
-  set_threads(o.threads);
+int run_generate(Options o, bool has_prompt) {
   ModelSource source = read_model_source(o.checkpoint);
   if (source.weights.empty()) {
     throw CheckpointError(o.checkpoint, "no weights to generate with", "a configuration", "a checkpoint or run folder");
   }
   const auto tokenizer = find_tokenizer(source, o.tokenizer);
   const fs::path weights = source.weights;
-  Session session(std::move(source), weights, choose_compute(o.device, o.precision, "--"));
+  Session session(std::move(source), weights, set_up_compute(o.device));
   o.generate.stop_at_eos = !o.ignore_eos;
   apply(parse_threshold_overrides(o.taus, o.modes), session.model());
   const std::string prompt = read_prompt(o, has_prompt);
@@ -64,32 +61,31 @@ void run_generate(Options o, bool has_prompt, int& exit_code) {
                  g.decode_seconds, static_cast<double>(g.new_tokens) / std::max(g.decode_seconds, 1e-9),
                  g.ended ? ", ended by EOS" : "");
   }
-  exit_code = interrupted != 0 ? 130 : 0;
+  return interrupted != 0 ? 130 : 0;
 }
 
 }  // namespace
 
-void add_generate_verb(CLI::App& app, int& exit_code) {
-  CLI::App& verb = *app.add_subcommand("generate", "Continues a prompt with a trained model");
+void add_generate_verb(Command program) {
+  Command verb = program.verb("generate", "Continues a prompt with a trained model");
   const auto o = std::make_shared<Options>();
-  verb.add_option("CHECKPOINT", o->checkpoint, "A checkpoint folder, or a run folder (its latest checkpoint)")->required();
-  CLI::Option* prompt = verb.add_option("--prompt", o->prompt, "The text to continue (default: standard input)");
-  verb.add_option("--prompt-file", o->prompt_file, "A file with the text to continue")->excludes(prompt);
-  at_least(verb.add_option("--max-new-tokens", o->generate.max_new_tokens, "Length limit [tokens]"), 0)->capture_default_str();
-  at_least(verb.add_option("--temperature", o->generate.sampling.temperature, "Softmax temperature; 0 = greedy"), 0)->capture_default_str();
-  at_least(verb.add_option("--top-k", o->generate.sampling.top_k, "Draw among the k most likely; 0 = all [tokens]"), 0)->capture_default_str();
-  between(verb.add_option("--top-p", o->generate.sampling.top_p, "Draw among the most likely with this total probability"), 0, 1)->capture_default_str();
-  accept_unsigned(verb.add_option("--seed", o->generate.seed, "Seed of the draws")->capture_default_str());
-  verb.add_option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
-  verb.add_option("--tau", o->taus, "Threshold of all ham layers, or BLOCK=X of one, in units of the score")->type_name("X");
-  verb.add_option("--select", o->modes, "Select all or no tokens in ham layers: all, none, BLOCK=all, BLOCK=none")->type_name("MODE");
-  verb.add_flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-text token");
-  verb.add_flag("--echo,!--no-echo", o->echo, "Print the prompt too (default: on)");
-  verb.add_flag("--stats", o->stats, "Print times to standard error");
-  one_of(verb.add_option("--device", o->device, "Where to compute"), {"auto", "cpu", "cuda"})->capture_default_str();
-  one_of(verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)"), {"fp32", "bf16", "fp64"});
-  at_least(verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)"), 0)->capture_default_str();
-  verb.callback([o, prompt, &exit_code] { run_generate(*o, prompt->count() > 0, exit_code); });
+  Sampling& sampling = o->generate.sampling;
+  verb.option("CHECKPOINT", o->checkpoint, "A checkpoint folder, or a run folder (its latest checkpoint)").required();
+  const Option prompt = verb.option("--prompt", o->prompt, "The text to continue (default: standard input)");
+  verb.option("--prompt-file", o->prompt_file, "A file with the text to continue").excludes(prompt);
+  verb.option("--max-new-tokens", o->generate.max_new_tokens, "Length limit [tokens]").at_least(0);
+  verb.option("--temperature", sampling.temperature, "Softmax temperature; 0 = greedy").at_least(0);
+  verb.option("--top-k", sampling.top_k, "Draw among the k most likely; 0 = all [tokens]").at_least(0);
+  verb.option("--top-p", sampling.top_p, "Draw among the most likely with this total probability").between(0, 1);
+  verb.option("--seed", o->generate.seed, "Seed of the draws").accept_unsigned();
+  verb.option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
+  verb.option("--tau", o->taus, "Threshold of all ham layers, or BLOCK=X of one, in units of the score").type_name("X");
+  verb.option("--select", o->modes, "Select all or no tokens in ham layers: all, none, BLOCK=all, BLOCK=none").type_name("MODE");
+  verb.flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-text token");
+  verb.flag("--echo,!--no-echo", o->echo, "Print the prompt too (default: on)");
+  verb.flag("--stats", o->stats, "Print times to standard error");
+  add_device_options(verb, o->device);
+  verb.runs([o, prompt] { return run_generate(*o, prompt.is_given()); });
 }
 
 }  // namespace hebb

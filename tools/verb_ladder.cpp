@@ -1,10 +1,8 @@
-#include <CLI/CLI.hpp>
-
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
-#include "tools/options.h"
+#include "tools/command_line.h"
 #include "tools/verbs.h"
 #include "train/ladder.h"
 
@@ -41,17 +39,18 @@ int run(Options& o) {
 
 }  // namespace
 
-void add_ladder_verb(CLI::App& app, int& exit_code) {
-  CLI::App& verb = *app.add_subcommand("ladder", "Trains the runs of a sweep, each in a process of its own; run it again after any interruption");
+void add_ladder_verb(Command program) {
+  Command verb = program.verb("ladder",
+                              "Trains the runs of a sweep, each in a process of its own; run it again after any interruption");
   const auto o = std::make_shared<Options>();
-  verb.add_option("SWEEP", o->sweep, "Sweep file (JSON)")->required();
-  verb.add_option("--dir", o->folder, "Folder of the runs")->default_str("runs/NAME")->type_name("PATH");
-  verb.add_flag("--dry-run", o->dry_run, "Print every run with parameters, tokens, FLOPs, memory and the total, and stop");
-  verb.add_flag("--status", o->status, "Print the state of the runs and the time left, and stop");
-  at_least(verb.add_option("--parallel", o->ladder.parallel, "Runs at the same time (default: max_parallel of the sweep)"), 1);
-  verb.add_flag("--force", o->ladder.force, "Start runs anew whose configuration changed; the old folder is kept as ID.HASH");
-  above(verb.add_option("--tflops", o->teraflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]"), 0);
-  verb.callback([o, &exit_code] { exit_code = run(*o); });
+  verb.option("SWEEP", o->sweep, "Sweep file (JSON)").required();
+  verb.option("--dir", o->folder, "Folder of the runs").default_text("runs/NAME").type_name("PATH");
+  verb.flag("--dry-run", o->dry_run, "Print every run with parameters, tokens, FLOPs, memory and the total, and stop");
+  verb.flag("--status", o->status, "Print the state of the runs and the time left, and stop");
+  verb.option("--parallel", o->ladder.parallel, "Runs at the same time (default: max_parallel of the sweep)").at_least(1);
+  verb.flag("--force", o->ladder.force, "Start runs anew whose configuration changed; the old folder is kept as ID.HASH");
+  verb.option("--tflops", o->teraflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]").above(0);
+  verb.runs([o] { return run(*o); });
 }
 
 }  // namespace hebb

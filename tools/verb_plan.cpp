@@ -1,9 +1,7 @@
-#include <CLI/CLI.hpp>
-
 #include <cstdio>
 #include <memory>
 
-#include "tools/options.h"
+#include "tools/command_line.h"
 #include "tools/verbs.h"
 #include "train/model_source.h"
 #include "train/plan.h"
@@ -55,16 +53,16 @@ void run_plan(Options o) {
 
 }  // namespace
 
-void add_plan_verb(CLI::App& app, int&) {
-  CLI::App& verb = *app.add_subcommand("plan", "Says what a configuration will cost: parameters, FLOPs, state, memory, data, time");
+void add_plan_verb(Command program) {
+  Command verb = program.verb("plan", "Says what a configuration will cost: parameters, FLOPs, state, memory, data, time");
   const auto o = std::make_shared<Options>();
-  verb.add_option("CONFIG", o->words, "Configurations (a model object or a run), and changes to them as key=value")->required();
-  verb.add_flag("--json", o->json, "Machine-readable output");
-  above(verb.add_option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits [GiB]"), 0);
-  above(verb.add_option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]"), 0);
-  at_least(verb.add_option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]"), 1);
-  verb.add_flag("--no-data", o->skip_data, "Do not open the data");
-  verb.callback([o] { run_plan(*o); });
+  verb.option("CONFIG", o->words, "Configurations (a model object or a run), and changes to them as key=value").required();
+  verb.flag("--json", o->json, "Machine-readable output");
+  verb.option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits [GiB]").above(0);
+  verb.option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]").above(0);
+  verb.option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]").at_least(1);
+  verb.flag("--no-data", o->skip_data, "Do not open the data");
+  verb.runs([o] { run_plan(*o); });
 }
 
 }  // namespace hebb

@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -7,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "tools/command_line.h"
 #include "tools/verbs.h"
 #include "train/ladder.h"
 #include "train/report.h"
@@ -47,12 +46,12 @@ void run_report(const Options& o) {
 
 }  // namespace
 
-void add_report_verb(CLI::App& app, int&) {
-  CLI::App& verb = *app.add_subcommand("report", "Tables, scaling fits and vector plots of runs or of a ladder");
+void add_report_verb(Command program) {
+  Command verb = program.verb("report", "Tables, scaling fits and vector plots of runs or of a ladder");
   const auto o = std::make_shared<Options>();
-  verb.add_option("RUN", o->runs, "Run folders, or the folder of a ladder")->required();
-  verb.add_option("-o,--out", o->out, "Folder for the page and the drawings")->capture_default_str();
-  verb.callback([o] { run_report(*o); });
+  verb.option("RUN", o->runs, "Run folders, or the folder of a ladder").required();
+  verb.option("-o,--out", o->out, "Folder for the page and the drawings");
+  verb.runs([o] { run_report(*o); });
 }
 
 }  // namespace hebb

@@ -1,12 +1,9 @@
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "core/json.h"
-#include "core/parallel.h"
-#include "core/suggest.h"
+#include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
 #include "train/selftest.h"
@@ -16,8 +13,7 @@ namespace {
 
 struct Options {
   std::vector<std::string> names;
-  std::string precision, device = "auto";
-  int threads = 0;
+  DeviceOptions device;
   bool json = false;
 };
 
@@ -48,8 +44,7 @@ Json row_of(const SelftestResult& r) {
 
 int run_selftest(const Options& o) {
   const std::vector<std::string> names = choose(o.names);
-  set_threads(o.threads);
-  const Compute compute = choose_compute(o.device, o.precision, "--");
+  const Compute compute = set_up_compute(o.device);
   if (compute.dtype == DType::f64) {
     throw ConfigError("--precision", "\"fp64\"", "\"fp32\" or \"bf16\": fp64 is what they are compared with");
   }
@@ -90,15 +85,13 @@ int run_selftest(const Options& o) {
 
 }  // namespace
 
-void add_selftest_verb(CLI::App& app, int& exit_code) {
-  CLI::App& verb = *app.add_subcommand("selftest", "Compares every layer on this device with fp64 on the CPU");
+void add_selftest_verb(Command program) {
+  Command verb = program.verb("selftest", "Compares every layer on this device with fp64 on the CPU");
   const auto o = std::make_shared<Options>();
-  verb.add_option("NAME", o->names, "Types of layers, or \"optimizer\"; default: all");
-  one_of(verb.add_option("--device", o->device, "Where to compute"), {"auto", "cpu", "cuda"})->capture_default_str();
-  one_of(verb.add_option("--precision", o->precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)"), {"fp32", "bf16", "fp64"});
-  at_least(verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)"), 0)->capture_default_str();
-  verb.add_flag("--json", o->json, "Machine-readable output");
-  verb.callback([o, &exit_code] { exit_code = run_selftest(*o); });
+  verb.option("NAME", o->names, "Types of layers, or \"optimizer\"; default: all");
+  add_device_options(verb, o->device);
+  verb.flag("--json", o->json, "Machine-readable output");
+  verb.runs([o] { return run_selftest(*o); });
 }
 
 }  // namespace hebb

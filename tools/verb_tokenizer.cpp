@@ -1,6 +1,4 @@
 // hebb tokenizer train | encode | decode | info
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -14,6 +12,7 @@
 #include "data/sentencepiece_model.h"
 #include "data/tokenizer.h"
 #include "data/train_tokenizer.h"
+#include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
 
@@ -60,36 +59,32 @@ void run_train(TrainArguments& arguments) {
         format_duration(trained.seconds) + ", " + std::to_string(arguments.options.threads) + " threads\n");
 }
 
-void add_train(CLI::App& tokenizer) {
-  CLI::App& app = *tokenizer.add_subcommand(
-      "train",
-      "Trains a SentencePiece model: byte fallback, single digits, no normalisation, decodes to the same text");
+void add_train(Command tokenizer) {
+  Command verb = tokenizer.verb("train",
+                                "Trains a SentencePiece model: byte fallback, single digits, no normalisation, decodes to the same text");
   const auto arguments = std::make_shared<TrainArguments>();
   TrainTokenizerOptions& options = arguments->options;
-  add_text_input_options(app, options.input);
-  app.add_option("-o,--out", arguments->out, "The .model file to write")->required()->type_name("FILE");
-  app.add_option("--model-type", options.model_type, "bpe or unigram")->type_name("NAME");
-  accept_exponents(app.add_option("--vocab-size", options.vocab_size,
-                                  "Vocabulary with 3 special and 256 byte tokens [tokens]"))
-      ->type_name("INT");
-  accept_exponents(app.add_option("--train-bytes", options.train_bytes,
-                                  "Size of the random sample of documents to train on [bytes]"))
-      ->type_name("INT");
-  accept_unsigned(app.add_option("--seed", options.seed, "Seed of the sample"))->type_name("INT");
-  add_threads_option(app, arguments->threads);
-  app.add_flag("--overwrite", arguments->overwrite, "Replace the file if it exists");
-  app.callback([arguments] { run_train(*arguments); });
+  add_text_input_options(verb, options.input);
+  verb.option("-o,--out", arguments->out, "The .model file to write").required().type_name("FILE");
+  verb.option("--model-type", options.model_type, "bpe or unigram").type_name("NAME");
+  verb.option("--vocab-size", options.vocab_size, "Vocabulary with 3 special and 256 byte tokens [tokens]").accept_exponents();
+  verb.option("--train-bytes", options.train_bytes, "Size of the random sample of documents to train on [bytes]")
+      .accept_exponents().type_name("INT");
+  verb.option("--seed", options.seed, "Seed of the sample").accept_unsigned().type_name("INT");
+  add_threads_option(verb, arguments->threads);
+  verb.flag("--overwrite", arguments->overwrite, "Replace the file if it exists");
+  verb.runs([arguments] { run_train(*arguments); });
 }
 
 struct CodeArguments {
   std::string tokenizer, input = "-";
 };
 
-void add_code_options(CLI::App& app, CodeArguments& arguments, const char* input) {
-  app.add_option("TOKENIZER", arguments.tokenizer, "\"bytes\", or a SentencePiece .model file")
-      ->required()
-      ->type_name("NAME");
-  app.add_option("FILE", arguments.input, input)->type_name("FILE");
+std::shared_ptr<const CodeArguments> add_code_arguments(Command verb, const char* input) {
+  const auto arguments = std::make_shared<CodeArguments>();
+  verb.option("TOKENIZER", arguments->tokenizer, "\"bytes\", or a SentencePiece .model file").required().type_name("NAME");
+  verb.option("FILE", arguments->input, input).type_name("FILE");
+  return arguments;
 }
 
 void run_encode(const CodeArguments& arguments) {
@@ -156,26 +151,20 @@ std::string describe_tokenizer(const std::string& name) {
          "\nencoder: " + tokenizer->encoder_name() + "\n";
 }
 
-void add_tokenizer_verb(CLI::App& app, int& exit_code) {
-  static_cast<void>(exit_code);
-  CLI::App& tokenizer = *app.add_subcommand("tokenizer", "Trains tokenizers and applies them to text");
-  tokenizer.require_subcommand(1);
+void add_tokenizer_verb(Command program) {
+  Command tokenizer = program.verb("tokenizer", "Trains tokenizers and applies them to text");
   add_train(tokenizer);
 
-  CLI::App& encode = *tokenizer.add_subcommand("encode", "Prints the token ids of a text, without BOS and EOS");
-  const auto encode_arguments = std::make_shared<CodeArguments>();
-  add_code_options(encode, *encode_arguments, "UTF-8 text; - = standard input");
-  encode.callback([=] { run_encode(*encode_arguments); });
+  Command encode = tokenizer.verb("encode", "Prints the token ids of a text, without BOS and EOS");
+  encode.runs([a = add_code_arguments(encode, "UTF-8 text; - = standard input")] { run_encode(*a); });
 
-  CLI::App& decode = *tokenizer.add_subcommand("decode", "Prints the text of token ids");
-  const auto decode_arguments = std::make_shared<CodeArguments>();
-  add_code_options(decode, *decode_arguments, "Ids separated by white space or commas; - = standard input");
-  decode.callback([=] { run_decode(*decode_arguments); });
+  Command decode = tokenizer.verb("decode", "Prints the text of token ids");
+  decode.runs([a = add_code_arguments(decode, "Ids separated by white space or commas; - = standard input")] { run_decode(*a); });
 
-  CLI::App& info = *tokenizer.add_subcommand("info", "Shows type, vocabulary, special ids and hash of a tokenizer");
+  Command info = tokenizer.verb("info", "Shows type, vocabulary, special ids and hash of a tokenizer");
   const auto name = std::make_shared<std::string>();
-  info.add_option("TOKENIZER", *name, "\"bytes\", or a SentencePiece .model file")->required()->type_name("NAME");
-  info.callback([=] { print(describe_tokenizer(*name)); });
+  info.option("TOKENIZER", *name, "\"bytes\", or a SentencePiece .model file").required().type_name("NAME");
+  info.runs([name] { print(describe_tokenizer(*name)); });
 }
 
 }  // namespace hebb

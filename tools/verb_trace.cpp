@@ -1,11 +1,9 @@
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "core/parallel.h"
-#include "tools/options.h"
+#include "tools/command_line.h"
 #include "tools/verbs.h"
 #include "train/device.h"
 #include "train/model_source.h"
@@ -87,23 +85,23 @@ void run_trace(const Options& o) {
 
 }  // namespace
 
-void add_trace_verb(CLI::App& app, int&) {
-  CLI::App& verb = *app.add_subcommand("trace", "Runs one micro-batch and writes logits, loss, gradients and decisions, tensor by tensor");
+void add_trace_verb(Command program) {
+  Command verb = program.verb("trace", "Runs one micro-batch and writes logits, loss, gradients and decisions, tensor by tensor");
   const auto o = std::make_shared<Options>();
-  verb.add_option("MODEL", o->model, "A model object, a run configuration or a checkpoint folder")->required();
-  verb.add_option("--weights", o->weights, "Weights (default: those of the checkpoint)");
-  verb.add_option("--rows", o->rows, "Rows: inputs I64 [B, T], optionally targets (-100 = ignored) and doc_ids")->required();
-  verb.add_option("--out", o->out, "The safetensors file to write")->required();
-  one_of(verb.add_option("--precision", o->precision, "Number format"), {"fp64", "fp32", "bf16"})->capture_default_str();
-  one_of(verb.add_option("--device", o->device, "Where to compute"), {"cpu", "cuda", "auto"})->capture_default_str();
-  one_of(verb.add_option("--mode", o->mode, "Training or evaluation rules of the layers"), {"train", "eval"})->capture_default_str();
-  verb.add_flag("--grads", o->grads, "Also the gradient of the mean loss for every parameter that it reaches");
-  verb.add_flag("--inside", o->inside, "Also the layers' decisions and scores");
-  verb.add_option("--force", o->force, "Decisions to take as given (integers of a --inside file)");
-  accept_unsigned(verb.add_option("--seed", o->seed, "train.seed that layers see")->capture_default_str());
-  at_least(verb.add_option("--step", o->step, "Step index that layers see [steps]"), 0)->capture_default_str();
-  at_least(verb.add_option("--threads", o->threads, "Threads (0 = all cores that the process may use)"), 0)->capture_default_str();
-  verb.callback([o] { run_trace(*o); });
+  verb.option("MODEL", o->model, "A model object, a run configuration or a checkpoint folder").required();
+  verb.option("--weights", o->weights, "Weights (default: those of the checkpoint)");
+  verb.option("--rows", o->rows, "Rows: inputs I64 [B, T], optionally targets (-100 = ignored) and doc_ids").required();
+  verb.option("--out", o->out, "The safetensors file to write").required();
+  verb.option("--precision", o->precision, "Number format").one_of({"fp64", "fp32", "bf16"});
+  verb.option("--device", o->device, "Where to compute").one_of({"cpu", "cuda", "auto"});
+  verb.option("--mode", o->mode, "Training or evaluation rules of the layers").one_of({"train", "eval"});
+  verb.flag("--grads", o->grads, "Also the gradient of the mean loss for every parameter that it reaches");
+  verb.flag("--inside", o->inside, "Also the layers' decisions and scores");
+  verb.option("--force", o->force, "Decisions to take as given (integers of a --inside file)");
+  verb.option("--seed", o->seed, "train.seed that layers see").accept_unsigned();
+  verb.option("--step", o->step, "Step index that layers see [steps]").at_least(0);
+  verb.option("--threads", o->threads, "Threads (0 = all cores that the process may use)").at_least(0);
+  verb.runs([o] { run_trace(*o); });
 }
 
 }  // namespace hebb

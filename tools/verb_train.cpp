@@ -1,5 +1,3 @@
-#include <CLI/CLI.hpp>
-
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,6 +5,7 @@
 #include <memory>
 
 #include "core/progress.h"
+#include "tools/command_line.h"
 #include "tools/config_arguments.h"
 #include "tools/verbs.h"
 #include "train/eval.h"
@@ -48,7 +47,7 @@ int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::pat
   }
 }
 
-int train(const CLI::App& verb, const Arguments& arguments) {
+int train(const Command& verb, const Arguments& arguments) {
   const ConfigArguments words = read_config_arguments(verb, arguments.compute);
   const World world = read_world();
   RunConfig config = read_run_config(words.config, words.overrides);
@@ -78,27 +77,24 @@ int train(const CLI::App& verb, const Arguments& arguments) {
 
 }  // namespace
 
-void add_train_verb(CLI::App& app, int& exit_code) {
-  CLI::App& verb =
-      *app.add_subcommand("train", "Trains a model: hebb train CONFIG [key.path=value | --key.path value ...]");
+void add_train_verb(Command program) {
+  Command verb = program.verb("train", "Trains a model: hebb train CONFIG [key.path=value | --key.path value ...]");
   verb.allow_extras();
   verb.footer(
       "CONFIG is a run configuration; key.path=value and --key.path value change single values of it\n"
       "(train.steps=100, --optimizer.lr 3e-4). A run folder whose configuration agrees is continued.");
   const auto a = std::make_shared<Arguments>();
-  verb.add_option("--run-dir", a->run.run_folder, "Run folder")->default_str("runs/NAME")->type_name("PATH");
-  verb.add_option(
-      "--resume", a->run.resume,
-      "auto: continue the run folder; never: it must be new or empty; DIR: from that checkpoint or run folder");
-  verb.add_option("--init-from", a->run.init_from, "Weights for step 0: a safetensors file or a checkpoint folder")
-      ->default_str("")
-      ->type_name("PATH");
-  verb.add_flag("--allow-data-change", a->run.allow_data_change, "Continue although the data differs");
-  verb.add_flag("--allow-config-change", a->run.allow_config_change, "Continue although the configuration differs");
-  verb.add_flag("--allow-older", a->run.allow_older, "Continue from an older checkpoint where the latest is damaged");
-  verb.add_flag("--print-config", a->print_config, "Print the resolved configuration and stop");
+  verb.option("--run-dir", a->run.run_folder, "Run folder").default_text("runs/NAME").type_name("PATH");
+  verb.option("--resume", a->run.resume,
+              "auto: continue the run folder; never: it must be new or empty; DIR: from that checkpoint or run folder");
+  verb.option("--init-from", a->run.init_from, "Weights for step 0: a safetensors file or a checkpoint folder")
+      .default_text("").type_name("PATH");
+  verb.flag("--allow-data-change", a->run.allow_data_change, "Continue although the data differs");
+  verb.flag("--allow-config-change", a->run.allow_config_change, "Continue although the configuration differs");
+  verb.flag("--allow-older", a->run.allow_older, "Continue from an older checkpoint where the latest is damaged");
+  verb.flag("--print-config", a->print_config, "Print the resolved configuration and stop");
   add_compute_options(verb, a->compute);
-  verb.callback([&verb, &exit_code, a] { exit_code = train(verb, *a); });
+  verb.runs([a, verb] { return train(verb, *a); });
 }
 
 }  // namespace hebb

@@ -1,5 +1,8 @@
 #include <CLI/Version.hpp>
+#include <nlohmann/json_fwd.hpp>
+#ifndef NLOHMANN_JSON_VERSION_MAJOR  // before 3.11 only the large header says it
 #include <nlohmann/json.hpp>
+#endif
 #if HEBB_HAVE_ZLIB
 #include <zlib.h>
 #endif
