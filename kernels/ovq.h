@@ -17,12 +17,14 @@ struct OvqRule {
   bool second_founds = false;  // the first key of a document is the zero vector (v_shift)
   int64_t layer = 0;           // names the random scores
 
+  using Wide = __int128;  // t N exceeds 64 bits where max_centroids means "no bound"
+
   /// Centroids after t tokens of a document, t a multiple of chunk.
   constexpr int64_t size(int64_t t) const {
     if (t == 0) { return 0; }
     const int64_t n = max_centroids, most = n < t ? n : t;
-    const int64_t length = growth == OvqGrowth::linear ? growth_length : t;
-    const int64_t grown = growth == OvqGrowth::full ? t : t * n / (length + n);
+    const Wide length = growth == OvqGrowth::linear ? growth_length : t;
+    const int64_t grown = growth == OvqGrowth::full ? t : static_cast<int64_t>(Wide{t} * n / (length + n));
     return grown < 1 ? 1 : grown < most ? grown : most;
   }
 };

@@ -1,6 +1,8 @@
 #include "layers/ovq.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 
 #include "layers/model_config.h"
@@ -66,9 +68,11 @@ void OvqConfig::fields(Fields& f) {
   f.field("v_shift", v_shift).help("Pairs a key with a mix of its own and the next token's value.");
 }
 
+constexpr int64_t kLongest = INT32_MAX;  // no document has more tokens: a longer chunk never fills
+
 OvqRule rule_of(const OvqConfig& config, int64_t layer) {
   OvqRule rule;
-  rule.chunk = config.chunk_size;
+  rule.chunk = std::min(config.chunk_size, kLongest + 1);
   rule.max_centroids = config.max_centroids;
   rule.growth = config.growth == "linear" ? OvqGrowth::linear
                 : config.growth == "full" ? OvqGrowth::full
@@ -167,7 +171,7 @@ Var Ovq::forward(Pass& pass, Var x, LayerState* state) {
 
 std::unique_ptr<LayerState> Ovq::make_state(Arena& arena, int64_t rows, DType activations) const {
   const DType dtype = sum_dtype(activations);
-  const int64_t room = std::max(rule_.max_centroids, eval_centroids_);
+  const int64_t room = std::min(std::max(rule_.max_centroids, eval_centroids_), kLongest);
   auto state = std::make_unique<State>(OvqState(arena, rows, shape_, room, rule_.chunk, dtype));
   if (taps_ > 0) {
     state->q_conv.emplace(arena, rows, taps_, query_channels(), dtype);
@@ -185,7 +189,7 @@ double Ovq::flops_per_token(int64_t length) const {
   read /= static_cast<double>(length);
   const double d = static_cast<double>(d_), heads = static_cast<double>(shape_.heads);
   const double keys = static_cast<double>(key_channels()), values = static_cast<double>(value_channels());
-  const double width = static_cast<double>(shape_.key_dim + shape_.value_dim), l = static_cast<double>(rule_.chunk);
+  const double width = static_cast<double>(shape_.key_dim + shape_.value_dim), l = static_cast<double>(std::min(rule_.chunk, length));
   const double queries = static_cast<double>(query_channels()), out = heads * static_cast<double>(shape_.value_dim);
   return 2 * d * (queries + keys + values + out) + 2 * heads * width * (read + (l + 1) / 2) + 2 * keys * read +
          3 * (keys + values) + 2 * static_cast<double>(taps_) * (queries + keys);

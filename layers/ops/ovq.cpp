@@ -1,5 +1,7 @@
 #include "layers/ops/ovq.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 
 #include "layers/ops/grad_target.h"
@@ -14,6 +16,14 @@ int64_t room_of(const Rows& rows, const OvqRule& rule) {
     room = std::max(room, rule.size(span.length / rule.chunk * rule.chunk));
   }
   return room;
+}
+
+/// The rule for rows without a state, which never fill a chunk longer than they are: scratch is of a chunk's size, and a
+/// chunk_size may mean "all tokens".
+OvqRule fit_chunk(OvqRule rule, int64_t length) {
+  constexpr int64_t kStep = 128;
+  rule.chunk = std::min(rule.chunk, (length / kStep + 1) * kStep);
+  return rule;
 }
 
 struct OvqNode final : Node {
@@ -100,7 +110,7 @@ OvqState::OvqState(Arena& arena, int64_t rows, const OvqShape& shape, int64_t ro
       pending_k(arena, {rows, shape.kv_heads, chunk, shape.key_dim}, sum_dtype(dtype), "pending keys"),
       pending_v(arena, {rows, shape.kv_heads, chunk, shape.value_dim}, sum_dtype(dtype), "pending values") {}
 
-Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const OvqRule& rule, OvqState* state,
+Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const OvqRule& given, OvqState* state,
                   const std::string& name) {
   Tape& tape = pass.tape;
   const int64_t batch = pass.batch(), length = pass.length();
@@ -109,7 +119,8 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   node.q = q;
   node.k = k;
   node.v = v;
-  node.rule = rule;
+  node.rule = state == nullptr ? fit_chunk(given, length) : given;
+  const OvqRule& rule = node.rule;
   node.room = room_of(pass.rows, rule);
   node.doc_start = pass.rows.doc_start();
   node.q_shape = {batch, length, shape.heads, shape.key_dim};
@@ -126,7 +137,7 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   if (forced != nullptr) { upload_forced(pass, node.ids, *forced, rule, name + ".assign"); }
   std::optional<OvqState> fresh;
   if (state == nullptr) { state = &fresh.emplace(tape.arena(), batch, shape, node.room, rule.chunk, dtype); }
-  HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= rule.max_centroids);
+  HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= std::min<int64_t>(rule.max_centroids, INT32_MAX));
   const int64_t room = state->keys.tensor().size(2);
   const bool on_gpu = tape.stream().on_gpu();
   const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, shape.kv_heads, kOvqTile, room + rule.chunk}, sum_dtype(dtype), "probabilities"),

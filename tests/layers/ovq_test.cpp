@@ -85,6 +85,12 @@ TEST_CASE("dictionary sizes follow the growth rules", "[ovq][fast]") {
   rule.growth_length = 4096;
   CHECK(rule.size(4096) == 1365);
   CHECK(rule.size(int64_t{1} << 40) == 2048);
+  rule.growth = OvqGrowth::plateau;
+  rule.max_centroids = INT64_MAX;  // t N does not fit into 64 bits
+  CHECK(rule.size(4096) == 4095);
+  rule.growth = OvqGrowth::linear;
+  rule.growth_length = INT64_MAX;
+  CHECK(rule.size(4096) == 2048);
 }
 
 TEST_CASE("the example of two-dimensional keys has the published ids, centroids and outputs", "[ovq][fast]") {
@@ -155,7 +161,9 @@ TEST_CASE("ovq is attention within a chunk, and everywhere with every key a cent
   set_documents(input, {{19}, {8, 11}});
   const TraceOutput expected = plain.run(input);
   for (const char* rest : {R"(, "chunk_size": 19, "max_centroids": 3)",
-                           R"(, "chunk_size": 4, "max_centroids": 19, "growth": "full")"}) {
+                           R"(, "chunk_size": 4611686018427387904, "max_centroids": 3)",
+                           R"(, "chunk_size": 4, "max_centroids": 19, "growth": "full")",
+                           R"(, "chunk_size": 4, "max_centroids": 9223372036854775807, "growth": "full")"}) {
     INFO(rest);
     TestModel m(small_model_json(R"("type": "ovq", )" + heads + rest), DType::f64, 4, 0.4);
     m.copy_from(plain);
