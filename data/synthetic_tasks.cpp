@@ -282,7 +282,10 @@ void check_task(const SyntheticTask& task, const std::string& where) {
           "one length (several are for ICR)");
   constexpr int64_t kLargest = 0x7FFFFFFF;
   require(task.length_block >= 1, where, "length_block", task.length_block, "at least 1");
-  require(task.vocab > kFirstContent && task.vocab <= kLargest, where, "vocab", task.vocab, "11 to 2147483647");
+  // Only ICR sets ids apart from contents; MQAR asks for a vocabulary larger than its row.
+  const int64_t least = is_icr(task) ? kFirstContent + 1 : 2;
+  require(task.vocab >= least && task.vocab <= kLargest, where, "vocab", task.vocab,
+          std::to_string(least) + " to 2147483647");
   require(task.word >= 1 && task.word <= 65536, where, "word", task.word, "1 to 65536");
   require(task.queries >= 1 && task.queries <= 65536, where, "queries", task.queries, "1 to 65536");
   require(task.copies >= 1 && task.copies <= 65536, where, "copies", task.copies, "1 to 65536");

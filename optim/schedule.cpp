@@ -18,10 +18,10 @@ void fields(Fields& f, ScheduleConfig& c) {
   f.field("decay", c.decay).one_of({"linear", "cosine", "one_minus_sqrt", "sqrt", "inverse"}).help(
       "wsd: shape of the decay; inverse needs min_lr > 0.");
   f.field("decay_steps", c.decay_steps)
-      .min(1)
+      .min(0)
       .unit("steps")
-      .help("wsd: length of the decay, instead of decay_fraction.");
-  f.field("decay_fraction", c.decay_fraction).above(0).max(1).help("wsd: length of the decay as a part of the run.");
+      .help("wsd: length of the decay, instead of decay_fraction; 0 = none.");
+  f.field("decay_fraction", c.decay_fraction).min(0).max(1).help("wsd: length of the decay as a part of the run.");
   if (!f.reading()) {
     return;
   }

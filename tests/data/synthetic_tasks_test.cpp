@@ -279,6 +279,21 @@ TEST_CASE("mqar asks every key once and never shows its value again at that plac
   }
 }
 
+TEST_CASE("mqar runs with the smallest vocabulary that its row leaves", "[fast]") {
+  SyntheticTask task = make_task("mqar", 4);
+  task.pairs = 1;
+  task.vocab = 5;
+  check_task(task, "source");
+  const TaskRow row = generate_task_row(task, 3);
+  CHECK(row.inputs[0] == 1);
+  CHECK((row.inputs[1] >= 2 && row.inputs[1] < 5));
+  CHECK(row.inputs[2] == 1);
+  CHECK(row.targets == std::vector<int32_t>{-100, -100, row.inputs[1], -100});
+
+  task.vocab = 1;
+  CHECK_THROWS_WITH(check_task(task, "source"), Catch::Contains("source.vocab: found 1, expected 2 to 2147483647"));
+}
+
 TEST_CASE("a lookup scores 1 and a constant about 0 on basic ICR", "[fast]") {
   const SyntheticTask task = make_task("icr_basic", 1024);
   int64_t right = 0, total = 0, constant_right = 0;

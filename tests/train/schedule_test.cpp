@@ -55,6 +55,13 @@ TEST_CASE("wsd stays at the peak until its last steps, with every shape of decay
   check(with("cosine"), {1, 1, 1, mixed((1 + std::sqrt(0.5)) / 2), mixed(0.5), mixed((1 - std::sqrt(0.5)) / 2)});
 }
 
+TEST_CASE("wsd with a decay of no steps stays at its peak", "[fast]") {
+  for (const char* text :
+       {R"({"type": "wsd", "decay_steps": 0, "min_lr": 0.25})", R"({"type": "wsd", "decay_fraction": 0})"}) {
+    check(Schedule(read(text), 1.0, 3), {1, 1, 1});
+  }
+}
+
 TEST_CASE("the default decay of wsd is a fifth of the run, rounded half up", "[fast]") {
   const ScheduleConfig config = read(R"({"type": "wsd"})");
   CHECK(config.resolved_decay_steps(10) == 2);
