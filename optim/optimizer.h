@@ -1,7 +1,6 @@
 #pragma once
 #include <map>
 #include <optional>
-#include <regex>
 #include <string>
 #include <vector>
 
