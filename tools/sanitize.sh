@@ -1,21 +1,26 @@
 #!/usr/bin/env bash
 # Builds the tests with a sanitizer and runs them.
-# Usage: tools/sanitize.sh [address|thread]
+# Usage: tools/sanitize.sh [address|thread [PROGRAM ...]]
 #   address (default): address and undefined behaviour; the quick tests of core, kernels, config, data and layers, and every CUDA kernel
 #     in the emulator
 #   thread: the thread sanitizer; the tests that share work among threads, and small cases of the CUDA kernels with barriers
+#   PROGRAM: only these test programs, out of core, kernels, config, data, layers, simt
 # Warnings are no errors here: with sanitizers on, GCC 12 reports uninitialised values inside std::regex that are none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-address} in
-  address) preset=asan programs="core kernels config data layers simt"
-    tests='^test_(core|kernels|config|data|layers|simt)\.(fast|threads)$' ;;
-  thread) preset=tsan programs="core kernels data layers simt" tests='^test_(core|kernels|data|layers|simt)\.threads$' ;;
+  address) preset=asan programs="core kernels config data layers simt" labels='fast|threads' ;;
+  thread) preset=tsan programs="core kernels data layers simt" labels='threads' ;;
   *) echo "sanitize.sh: unknown sanitizer $1 (known: address, thread)" >&2; exit 2 ;;
 esac
+shift $(( $# > 0 ))
+for program in "$@"; do
+  [[ " $programs " == *" $program "* ]] || { echo "sanitize.sh: unknown program $program (known: $programs)" >&2; exit 2; }
+done
+programs=${*:-$programs}
 tools/setup.sh
 cmake --preset "$preset"
 # shellcheck disable=SC2046,SC2086 # a list of words
 cmake --build "build-$preset" --target $(printf 'test_%s ' $programs)
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 TSAN_OPTIONS=halt_on_error=1
-ctest --test-dir "build-$preset" -j2 --output-on-failure -R "$tests"
+ctest --test-dir "build-$preset" -j2 --output-on-failure -R "^test_(${programs// /|})\.($labels)\$"
