@@ -33,6 +33,8 @@ def main() -> int:
                 where = f"{path.relative_to(root)}:{number}"
                 if top in ALLOWED and "/" in name and top not in allowed:
                     wrong.append(f"{where}: {folder} must not include {name}")
+                if name == "CLI/CLI.hpp" and path.name != "command_line.cpp":
+                    wrong.append(f"{where}: {name} costs seconds wherever it is read; declare options through tools/command_line.h")
                 if top == "tests":
                     wrong.append(f"{where}: nothing includes tests/")
                 if path.suffix == ".h" and name.startswith(HEAVY):

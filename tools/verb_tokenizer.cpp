@@ -69,7 +69,7 @@ void add_train(Command tokenizer) {
   verb.option("--model-type", options.model_type, "bpe or unigram").type_name("NAME");
   verb.option("--vocab-size", options.vocab_size, "Vocabulary with 3 special and 256 byte tokens [tokens]").accept_exponents();
   verb.option("--train-bytes", options.train_bytes, "Size of the random sample of documents to train on [bytes]")
-      .accept_exponents().type_name("INT");
+      .accept_unsigned().type_name("INT");
   verb.option("--seed", options.seed, "Seed of the sample").accept_unsigned().type_name("INT");
   add_threads_option(verb, arguments->threads);
   verb.flag("--overwrite", arguments->overwrite, "Replace the file if it exists");
