@@ -1,4 +1,5 @@
 // The examples of docs/training.md, docs/verbs/train.md, docs/verbs/eval.md, docs/verbs/ladder.md, docs/formats/checkpoint.md and docs/formats/metrics.md.
+#include <regex>
 #include <set>
 
 #include "tests/paths.h"

@@ -1,6 +1,7 @@
 #include <signal.h>
 
 #include <cmath>
+#include <regex>
 
 #include "tests/train/run_fixture.h"
 
