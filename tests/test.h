@@ -1,7 +1,12 @@
 #pragma once
 // The one include of a test file: Catch2 2 (Debian 12) or 3.
+#include <string>
+
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
+namespace Catch {
+inline auto Contains(const std::string& text) { return Matchers::ContainsSubstring(text); }
+}  // namespace Catch
 #else
 #include <catch2/catch.hpp>
 namespace Catch { using Detail::Approx; }

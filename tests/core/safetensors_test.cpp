@@ -9,7 +9,7 @@
 #include "tests/test.h"
 
 using namespace hebb;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

@@ -78,7 +78,7 @@ TEST_CASE("gzip streams that are cut off or damaged are errors with file and off
   std::string damaged = whole;
   damaged[whole.size() - 6] ^= 1;  // CRC
   fs::path path = folder.write("f", damaged);
-  CHECK_THAT(failure_of(path), Catch::Matchers::Contains(": gzip stream is damaged: incorrect data check"));
+  CHECK_THAT(failure_of(path), Catch::Contains(": gzip stream is damaged: incorrect data check"));
   path = folder.write("f", gzip("x") + "junk");
   CHECK(failure_of(path) == path.string() + ": byte 21: unknown bytes behind a gzip stream (found 6A 75 6E 6B, "
                                             "expected another gzip stream or the end)");
@@ -108,9 +108,9 @@ TEST_CASE("zstd streams that are cut off or damaged are errors with file and off
   }
   std::string damaged = whole;
   damaged[whole.size() - 1] ^= 1;  // checksum
-  CHECK_THAT(failure_of(folder.write("f", damaged)), Catch::Matchers::Contains(": zstd stream is damaged: "));
+  CHECK_THAT(failure_of(folder.write("f", damaged)), Catch::Contains(": zstd stream is damaged: "));
   CHECK_THAT(failure_of(folder.write("f", zstd("x") + "junk")),
-             Catch::Matchers::Contains(": zstd stream is damaged: "));
-  CHECK_THAT(failure_of(folder.write("f", zstd("x", 28))), Catch::Matchers::Contains(": zstd stream is damaged: "));
+             Catch::Contains(": zstd stream is damaged: "));
+  CHECK_THAT(failure_of(folder.write("f", zstd("x", 28))), Catch::Contains(": zstd stream is damaged: "));
 }
 #endif

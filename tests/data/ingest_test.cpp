@@ -195,10 +195,10 @@ TEST_CASE("the first error in document order is reported, and nothing looks fini
   for (const int workers : {1, 5}) {
     options.workers = workers;
     CHECK_THROWS_WITH(encode(options),
-                      Catch::Matchers::Contains("broken JSON (found the end of the line, expected a value)"));
+                      Catch::Contains("broken JSON (found the end of the line, expected a value)"));
   }
   options.input.skip_bad = 1;
-  CHECK_THROWS_WITH(encode(options), Catch::Matchers::Contains("(found a number, expected a string member"));
+  CHECK_THROWS_WITH(encode(options), Catch::Contains("(found a number, expected a string member"));
   options.input.skip_bad = 2;
   CHECK_THROWS_AS(encode(options), DataError);  // b.jsonl
   for (const auto& entry : fs::directory_iterator(folder / "out")) {
@@ -356,7 +356,7 @@ TEST_CASE("training options and inputs that do not fit are refused", "[fast]") {
   CHECK_THROWS_WITH(train(options), "--vocab-size: found 259, expected more than 259 (3 special and 256 byte tokens)");
   options.vocab_size = 5000;
   CHECK_THROWS_WITH(train(options),
-                    Catch::Matchers::StartsWith("--vocab-size") && Catch::Matchers::Contains("Vocabulary size"));
+                    Catch::Matchers::StartsWith("--vocab-size") && Catch::Contains("Vocabulary size"));
   options.vocab_size = 262;
   CHECK_THROWS_AS(train(options), ConfigError);
   options = train_options(folder / "in.txt");
@@ -383,7 +383,7 @@ TEST_CASE("a SentencePiece data set carries its model", "[fast]") {
   options.tokenizer = {"sentencepiece", folder.write("m.model", model).string(), true, true};
   const EncodeReport report = encode(options);
   CHECK(report.visible_space_documents == 1);
-  CHECK_THAT(report.text(), Catch::Matchers::Contains("note: 1 document with U+2581, which decodes to a space\n"));
+  CHECK_THAT(report.text(), Catch::Contains("note: 1 document with U+2581, which decodes to a space\n"));
   CHECK(read_file(folder / "out/tokenizer.model") == model);
 
   const Dataset dataset = read_dataset(folder / "out/dataset.json");

@@ -130,7 +130,7 @@ TEST_CASE("invalid UTF-8 stops with file, line and byte offset, or is replaced",
 
   options = input(text);
   options.split = "2";
-  CHECK_THAT(failure_of(options), Catch::Matchers::Contains("f.txt: byte 4: invalid UTF-8"));
+  CHECK_THAT(failure_of(options), Catch::Contains("f.txt: byte 4: invalid UTF-8"));
 }
 
 TEST_CASE("broken lines and missing members stop with file, line and byte offset", "[fast]") {
@@ -177,7 +177,7 @@ TEST_CASE("compressed input is named as such, and a stream that is cut off keeps
   CHECK_THAT(failure_of(options),
              Catch::Matchers::StartsWith(cut.string() + ": byte " + std::to_string(packed.size() / 2) +
                                          ": gzip stream is cut off") &&
-                 Catch::Matchers::Contains(", in line 1"));
+                 Catch::Contains(", in line 1"));
   options.skip_bad = 1;
   TextReader reader(options);
   const Texts texts = read_all(reader);
@@ -188,6 +188,6 @@ TEST_CASE("compressed input is named as such, and a stream that is cut off keeps
   CHECK(texts.back() == "later");
 
   const fs::path invalid = folder.write("bad.txt.gz", gzip("abc\xFF"));
-  CHECK_THAT(failure_of(input(invalid)), Catch::Matchers::Contains("byte 3 of the uncompressed text: invalid UTF-8"));
+  CHECK_THAT(failure_of(input(invalid)), Catch::Contains("byte 3 of the uncompressed text: invalid UTF-8"));
 }
 #endif

@@ -4,7 +4,7 @@
 #include "tests/e2e/command.h"
 
 using namespace hebb;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 #if HEBB_HAVE_SENTENCEPIECE
 TEST_CASE("a run that has been moved generates and is evaluated without the files that it was trained from") {

@@ -3,7 +3,7 @@
 #include "tests/e2e/command.h"
 
 using namespace hebb;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

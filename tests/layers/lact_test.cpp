@@ -247,7 +247,7 @@ TEST_CASE("lact has the published number of parameters, and the page's FLOPs and
 
 TEST_CASE("impossible lact configurations are refused with what was found and expected", "[lact][fast]") {
   const auto error = [](const std::string& layer) { return refusal(model_json(layer)); };
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   CHECK_THAT(error(R"("rank": 2)"), Contains("num_heads"));
   CHECK_THAT(error(R"("num_heads": 5)"),
              Contains("num_heads") && Contains("5") && Contains("a divisor of hidden_size (12) with an even quotient"));

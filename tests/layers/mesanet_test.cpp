@@ -199,7 +199,7 @@ TEST_CASE("mesanet has the published numbers of parameters, state bytes and FLOP
 
 TEST_CASE("impossible mesanet configurations are refused with what was found and expected", "[mesanet][fast]") {
   const auto error = [](const std::string& layer) { return refusal(model_json(layer)); };
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   CHECK_THAT(error(R"("key_head_dim": 5)"), Contains("num_heads"));
   CHECK_THAT(error(R"("num_heads": 5)"), Contains("key_head_dim"));
   CHECK_THAT(error(kSmall + R"(, "conv_size": 1)"), Contains("conv_size") && Contains("0 or an integer >= 2"));

@@ -5,7 +5,7 @@
 
 using namespace hebb;
 using namespace hebb::testing;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

@@ -8,7 +8,7 @@
 
 using namespace hebb;
 using namespace hebb::testing;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 
