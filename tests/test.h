@@ -7,6 +7,7 @@
 namespace Catch {
 inline auto Contains(const std::string& text) { return Matchers::ContainsSubstring(text); }
 }  // namespace Catch
+using Catch::Approx;
 #else
 #include <catch2/catch.hpp>
 namespace Catch { using Detail::Approx; }

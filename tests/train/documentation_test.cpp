@@ -79,6 +79,6 @@ TEST_CASE("the documented sweep composes", "[fast]") {
   const Sweep sweep = read_sweep(folder.write("sweep.json", block("verbs/ladder.md", "json")));
   REQUIRE(sweep.runs.size() == 4);
   CHECK(sweep.runs[0].id == "small-gdn_lr=0.001");
-  CHECK(sweep.runs[3].solved.at(0).reached == Catch::Detail::Approx(1e6).epsilon(0.02));
+  CHECK(sweep.runs[3].solved.at(0).reached == Catch::Approx(1e6).epsilon(0.02));
   CHECK(matches_any(sweep.fit->predict_ids, sweep.runs[3].id));
 }
