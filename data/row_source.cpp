@@ -1,6 +1,7 @@
 #include "data/row_source.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "core/hash.h"
 #include "data/dataset.h"

@@ -1,5 +1,6 @@
 #include "layers/lact.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "layers/attention_cache.h"

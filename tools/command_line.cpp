@@ -59,7 +59,7 @@ class HelpFormatter final : public CLI::Formatter {
     if (option->get_type_size() != 0) {
       text = " " + option->get_type_name() + (option->get_expected_max() > 1 ? " ..." : "");
       const std::string value = option->get_default_str();
-      text += value.empty() || value == "[]" || option->get_required() ? "" : " = " + value;
+      text += value.empty() || value == "[]" || value == "{}" || option->get_required() ? "" : " = " + value;
     }
     return text + (option->get_required() ? " (required)" : "");
   }

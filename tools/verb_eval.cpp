@@ -39,7 +39,7 @@ void add_eval_verb(Command program) {
   Command verb = program.verb("eval", "Runs a list of evaluations on one checkpoint and writes one result file each");
   const auto o = std::make_shared<Options>();
   verb.option("EVAL", o->eval, "The list of evaluations (JSON)").required();
-  verb.option("KEY=VALUE", o->overrides, "Changes to EVAL, e.g. evaluations.0.max_tokens=100000");
+  verb.option("OVERRIDES", o->overrides, "Changes to EVAL as KEY=VALUE, e.g. evaluations.0.max_tokens=100000");
   verb.option("--checkpoint", o->checkpoint, "Checkpoint folder, run folder or model.safetensors").required();
   verb.option("--out", o->out, "Folder for the results (default: RUN/evals/STEP)");
   verb.option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");

@@ -1,5 +1,6 @@
 #include "train/expression.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdlib>

@@ -1,5 +1,6 @@
 #include "train/generate.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace hebb {

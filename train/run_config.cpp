@@ -1,6 +1,7 @@
 #include "train/run_config.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "core/hash.h"
 #include "train/eval.h"

@@ -1,5 +1,7 @@
 #include "train/run_log.h"
 
+#include <algorithm>
+
 namespace hebb {
 
 void RunLog::open(const fs::path& path) {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cpu/dictionary_unit.h"
 #include "kernels/cpu/gemm_cpu.h"
 #include "kernels/cpu/ovq_dictionary.h"

@@ -1,5 +1,6 @@
 #pragma once
 // One dictionary of ovq: choosing the centroids of a chunk's keys and folding the keys in.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
