@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/inverse_softplus.h"
 #include "layers/model_config.h"
 #include "layers/ops/gated_delta.h"
 #include "layers/ops/head_norm.h"
@@ -22,7 +23,7 @@ Init dt_bias_init(double low, double high) {
   return [low, high](Rng& rng, float* values, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const double dt = std::max(std::exp(std::log(low) + (std::log(high) - std::log(low)) * rng.uniform()), 1e-4);
-      values[i] = static_cast<float>(dt + std::log(-std::expm1(-dt)));
+      values[i] = static_cast<float>(inverse_softplus(dt));
     }
   };
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "layers/attention_cache.h"
+#include "layers/inverse_softplus.h"
 #include "layers/model_config.h"
 #include "layers/ops/convert.h"
 #include "layers/ops/lact.h"
@@ -106,8 +107,7 @@ Lact::Lact(const BuildContext& c, const LactConfig& config)
       fast_rope_(config.fast_rope),
       silu_v_(config.silu_v), shape_{config.num_fast_heads, d_ / config.num_fast_heads,
                                      config.fast_dim.value_or(d_ / config.num_fast_heads)},
-      rule_{config.chunk_size, config.momentum, config.muon,
-            config.base_lr + std::log(-std::expm1(-config.base_lr))} {  // inverse softplus without overflow
+      rule_{config.chunk_size, config.momentum, config.muon, inverse_softplus(config.base_lr)} {
   constexpr double kStd = 0.02;  // the page's, whatever init_std is
   rope_.dims = d_ / heads_;
   const Init normal = init::normal(kStd);

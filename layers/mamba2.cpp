@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include "layers/inverse_softplus.h"
 #include "layers/model_config.h"
 #include "layers/ops/gated_delta.h"
 #include "layers/ops/head_norm.h"
@@ -97,7 +98,7 @@ Init step_bias(double low, double high, bool is_log) {
       const double log_low = std::log(low), log_high = std::log(high);
       const double drawn = is_log ? std::exp(log_low + (log_high - log_low) * u) : low + (high - low) * u;
       const double dt = std::max(drawn, 1e-4);
-      return static_cast<float>(dt + std::log(-std::expm1(-dt)));
+      return static_cast<float>(inverse_softplus(dt));
     });
   };
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/inverse_softplus.h"
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
@@ -104,8 +105,7 @@ Mesanet::Mesanet(const BuildContext& c, const MesanetConfig& config)
   a_ = {&c.declare("a_proj.weight", {heads, d_}, normal),
         &c.declare("a_proj.bias", {heads}, init::constant(config.decay_bias_init))};
   b_ = {&c.declare("b_proj.weight", {heads, d_}, normal), &c.declare("b_proj.bias", {heads}, init::constant(0))};
-  const double above = config.lambda_init - config.lambda_min;
-  const double raw = above + std::log(-std::expm1(-above));  // inverse softplus without overflow
+  const double raw = inverse_softplus(config.lambda_init - config.lambda_min);
   lambda_raw_ = &c.declare("lambda_raw", {heads, mesa_.key_dim}, init::constant(raw), ParamKind::trained, true);
   if (mesa_.conv_size > 0) { declare_convolutions(c, config.conv_bias); }
   gate_ = config.output_gate == "silu"      ? HeadGate::silu

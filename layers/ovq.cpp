@@ -68,11 +68,9 @@ void OvqConfig::fields(Fields& f) {
   f.field("v_shift", v_shift).help("Pairs a key with a mix of its own and the next token's value.");
 }
 
-constexpr int64_t kLongest = INT32_MAX;  // no document has more tokens: a longer chunk never fills
-
 OvqRule rule_of(const OvqConfig& config, int64_t layer) {
   OvqRule rule;
-  rule.chunk = std::min(config.chunk_size, kLongest + 1);
+  rule.chunk = std::min(config.chunk_size, kLongestDocument + 1);
   rule.max_centroids = config.max_centroids;
   rule.growth = config.growth == "linear" ? OvqGrowth::linear
                 : config.growth == "full" ? OvqGrowth::full
@@ -171,7 +169,7 @@ Var Ovq::forward(Pass& pass, Var x, LayerState* state) {
 
 std::unique_ptr<LayerState> Ovq::make_state(Arena& arena, int64_t rows, DType activations) const {
   const DType dtype = sum_dtype(activations);
-  const int64_t room = std::min(std::max(rule_.max_centroids, eval_centroids_), kLongest);
+  const int64_t room = std::min(std::max(rule_.max_centroids, eval_centroids_), kLongestDocument);
   auto state = std::make_unique<State>(OvqState(arena, rows, shape_, room, rule_.chunk, dtype));
   if (taps_ > 0) {
     state->q_conv.emplace(arena, rows, taps_, query_channels(), dtype);

@@ -150,12 +150,11 @@ Option Option::excludes(const Option& other) {
   return *this;
 }
 
-Option Option::accept_integers(bool is_unsigned) {
-  option_->transform(CLI::Validator([=](std::string& text) { return read_integer(text, is_unsigned); }, ""));
+Option Option::read_integers() {
+  option_->transform(CLI::Validator([is_unsigned = is_unsigned_](std::string& text) { return read_integer(text, is_unsigned); }, ""));
+  option_->type_name("INT");
   return *this;
 }
-Option Option::accept_exponents() { return accept_integers(false); }
-Option Option::accept_unsigned() { return accept_integers(true); }
 
 Option Option::check_number(const std::string& range, const std::function<bool(double)>& is_in_range) {
   const auto check = [=, is_integer = is_integer_, is_unsigned = is_unsigned_](std::string& text) -> std::string {
@@ -213,25 +212,25 @@ Option Command::option(const std::string& names, std::filesystem::path& value, c
   return Option(app_->add_option(names, value, description));
 }
 Option Command::option(const std::string& names, int& value, const std::string& description) {
-  return Option(app_->add_option(names, value, description));
+  return Option(app_->add_option(names, value, description)).read_integers();
 }
 Option Command::option(const std::string& names, int64_t& value, const std::string& description) {
-  return Option(app_->add_option(names, value, description));
+  return Option(app_->add_option(names, value, description)).read_integers();
 }
 Option Command::option(const std::string& names, uint64_t& value, const std::string& description) {
-  return Option(app_->add_option(names, value, description));
+  return Option(app_->add_option(names, value, description)).read_integers();
 }
 Option Command::option(const std::string& names, double& value, const std::string& description) {
   return Option(app_->add_option(names, value, description));
 }
 Option Command::option(const std::string& names, std::optional<int64_t>& value, const std::string& description) {
-  return Option(app_->add_option(names, value, description));
+  return Option(app_->add_option(names, value, description)).read_integers();
 }
 Option Command::option(const std::string& names, std::optional<double>& value, const std::string& description) {
   return Option(app_->add_option(names, value, description));
 }
 Option Command::option(const std::string& names, std::vector<int64_t>& values, const std::string& description) {
-  return Option(app_->add_option(names, values, description));
+  return Option(app_->add_option(names, values, description)).read_integers();
 }
 Option Command::option(const std::string& names, std::vector<std::string>& values, const std::string& description) {
   return Option(app_->add_option(names, values, description));

@@ -29,11 +29,7 @@ class Option {
   Option default_text(const std::string& text);
   Option excludes(const Option& other);
 
-  /// Lets an integer option also take "1e8" or "2.5e6", as long as the value is integral.
-  Option accept_exponents();
-  /// The same for integers >= 0, which the parser alone would take modulo 2^64.
-  Option accept_unsigned();
-  /// Checks of numbers, whose messages say what was found and expected; integers may be written as 1e3. Not a number never passes.
+  /// Checks of numbers, whose messages say what was found and expected. Not a number never passes.
   Option at_least(double lowest);
   Option above(double bound);
   Option between(double lowest, double highest);
@@ -46,7 +42,7 @@ class Option {
  private:
   friend class Command;
   explicit Option(CLI::Option* option);
-  Option accept_integers(bool is_unsigned);
+  Option read_integers();
   Option check_number(const std::string& range, const std::function<bool(double)>& is_in_range);
 
   CLI::Option* option_;
@@ -60,7 +56,8 @@ class Command {
   /// Adds a verb; from then on one must be given.
   Command verb(const std::string& name, const std::string& description);
 
-  /// "-o,--out" makes an option, "FILE" a positional argument. A vector takes several values.
+  /// "-o,--out" makes an option, "FILE" a positional argument. A vector takes several values. Integers may be written as 1e8, and what does
+  /// not fit is refused (the parser alone takes unsigned ones modulo 2^64).
   Option option(const std::string& names, std::string& value, const std::string& description);
   Option option(const std::string& names, std::filesystem::path& value, const std::string& description);
   Option option(const std::string& names, int& value, const std::string& description);

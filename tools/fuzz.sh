@@ -13,6 +13,7 @@ for option in "$@"; do
     *) echo "fuzz.sh: unknown option $option (known: --keep, a number of seconds)" >&2; exit 2 ;;
   esac
 done
+command -v clang++ >/dev/null || { echo "fuzz.sh: clang++ not found; install the package clang (Debian, Ubuntu)" >&2; exit 2; }
 cmake -S . -B build-fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" \
   -DCMAKE_CXX_COMPILER=clang++ -DHEBB_FUZZ=ON -DHEBB_CUDA=OFF -DHEBB_TESTS=OFF
 names="json config safetensors shard jsonl tokenizer"

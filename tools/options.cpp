@@ -47,8 +47,7 @@ void add_text_input_options(Command verb, TextInputOptions& input) {
   verb.option("--invalid-utf8", [&input](const std::string& name) { input.replace_invalid = name == "replace"; },
               "Invalid UTF-8: error, or replace by U+FFFD")
       .one_of({"error", "replace"}).type_name("NAME").default_text("error");
-  verb.option("--skip-bad", input.skip_bad, "Bad lines, documents and streams that may be left out before it is an error")
-      .accept_unsigned().type_name("INT");
+  verb.option("--skip-bad", input.skip_bad, "Bad lines, documents and streams that may be left out before it is an error");
 }
 
 void require_utf8(const std::string& where, std::string_view text) {

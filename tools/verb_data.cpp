@@ -46,12 +46,10 @@ void add_encode(Command data) {
   verb.option("-o,--out", options.out, "Folder of the data set; created if it does not exist").required().type_name("DIR");
   verb.flag("--add-bos,!--no-add-bos", options.tokenizer.add_bos, "Put BOS in front of every document (default: no)");
   verb.flag("--add-eos,!--no-add-eos", options.tokenizer.add_eos, "Put EOS behind every document (default: yes)");
-  verb.option("--shard-tokens", options.shard_tokens, "Size of a shard; a document never straddles two [tokens]")
-      .accept_exponents();
+  verb.option("--shard-tokens", options.shard_tokens, "Size of a shard; a document never straddles two [tokens]");
   verb.option("--val-fraction", options.val_fraction, "Share of the documents for validation, drawn at random").type_name("NUMBER");
-  verb.option("--val-documents", options.val_documents, "Or: the last so many documents for validation")
-      .accept_unsigned().type_name("INT");
-  verb.option("--seed", options.seed, "Seed of --val-fraction").accept_unsigned().type_name("INT");
+  verb.option("--val-documents", options.val_documents, "Or: the last so many documents for validation");
+  verb.option("--seed", options.seed, "Seed of --val-fraction");
   add_threads_option(verb, options.workers);
   verb.flag("--overwrite", options.overwrite, "Replace a data set that is already in the folder");
   verb.flag("--json", arguments->json, "Print the report as one JSON object");
@@ -105,8 +103,8 @@ void add_synth(Command data) {
   Command verb = data.verb("synth", "Writes the built-in corpus as JSONL: sentences with topic words and repeated facts");
   const auto arguments = std::make_shared<SynthArguments>();
   verb.option("--documents", arguments->documents, "Number of documents, about 1,000 bytes each")
-      .accept_unsigned().required().type_name("INT");
-  verb.option("--seed", arguments->seed, "Seed of the texts").accept_unsigned().type_name("INT");
+      .required();
+  verb.option("--seed", arguments->seed, "Seed of the texts");
   verb.option("-o,--out", arguments->out, "File to write; - = standard output").type_name("FILE");
   verb.runs([arguments] { run_synth(*arguments); });
 }
@@ -164,9 +162,9 @@ void add_synth_task(Command data) {
   verb.option("--task", task.task, "icr_basic, icr_positional, icl or mqar").required().type_name("NAME");
   verb.option("--length", task.lengths, "Row length; several for ICR, drawn per block of rows [tokens]")
       .required().type_name("INT").default_text("");
-  verb.option("--seed", task.seed, "Seed of the rows").accept_unsigned().type_name("INT");
-  verb.option("--rows", arguments->rows, "Number of rows").accept_unsigned().type_name("INT");
-  verb.option("--first", arguments->first, "Index of the first row").accept_unsigned().type_name("INT");
+  verb.option("--seed", task.seed, "Seed of the rows");
+  verb.option("--rows", arguments->rows, "Number of rows");
+  verb.option("--first", arguments->first, "Index of the first row");
   verb.option("--length-block", task.length_block, "ICR: rows per length draw");
   verb.option("--vocab", arguments->vocab, "ICR, MQAR: size of the alphabet; 0 = 10000 (ICR), 8192 (MQAR)");
   verb.option("--word", task.word, "ICR: length of keys and values [tokens]");

@@ -77,7 +77,7 @@ void add_generate_verb(Command program) {
   verb.option("--temperature", sampling.temperature, "Softmax temperature; 0 = greedy").at_least(0);
   verb.option("--top-k", sampling.top_k, "Draw among the k most likely; 0 = all [tokens]").at_least(0);
   verb.option("--top-p", sampling.top_p, "Draw among the most likely with this total probability").between(0, 1);
-  verb.option("--seed", o->generate.seed, "Seed of the draws").accept_unsigned();
+  verb.option("--seed", o->generate.seed, "Seed of the draws");
   verb.option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
   verb.option("--tau", o->taus, "Threshold of all ham layers, or BLOCK=X of one, in units of the score").type_name("X");
   verb.option("--select", o->modes, "Select all or no tokens in ham layers: all, none, BLOCK=all, BLOCK=none").type_name("MODE");

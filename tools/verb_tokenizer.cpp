@@ -67,10 +67,9 @@ void add_train(Command tokenizer) {
   add_text_input_options(verb, options.input);
   verb.option("-o,--out", arguments->out, "The .model file to write").required().type_name("FILE");
   verb.option("--model-type", options.model_type, "bpe or unigram").type_name("NAME");
-  verb.option("--vocab-size", options.vocab_size, "Vocabulary with 3 special and 256 byte tokens [tokens]").accept_exponents();
-  verb.option("--train-bytes", options.train_bytes, "Size of the random sample of documents to train on [bytes]")
-      .accept_unsigned().type_name("INT");
-  verb.option("--seed", options.seed, "Seed of the sample").accept_unsigned().type_name("INT");
+  verb.option("--vocab-size", options.vocab_size, "Vocabulary with 3 special and 256 byte tokens [tokens]");
+  verb.option("--train-bytes", options.train_bytes, "Size of the random sample of documents to train on [bytes]");
+  verb.option("--seed", options.seed, "Seed of the sample");
   add_threads_option(verb, arguments->threads);
   verb.flag("--overwrite", arguments->overwrite, "Replace the file if it exists");
   verb.runs([arguments] { run_train(*arguments); });

@@ -137,7 +137,7 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   if (forced != nullptr) { upload_forced(pass, node.ids, *forced, rule, name + ".assign"); }
   std::optional<OvqState> fresh;
   if (state == nullptr) { state = &fresh.emplace(tape.arena(), batch, shape, node.room, rule.chunk, dtype); }
-  HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= std::min<int64_t>(rule.max_centroids, INT32_MAX));
+  HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= std::min(rule.max_centroids, kLongestDocument));
   const int64_t room = state->keys.tensor().size(2);
   const bool on_gpu = tape.stream().on_gpu();
   const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, shape.kv_heads, kOvqTile, room + rule.chunk}, sum_dtype(dtype), "probabilities"),

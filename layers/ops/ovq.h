@@ -1,8 +1,13 @@
 #pragma once
+#include <cstdint>
+
 #include "kernels/ovq.h"
 #include "layers/layer.h"
 
 namespace hebb {
+
+/// No document has more tokens (positions are i32): a longer chunk never fills, more centroids are never reached.
+inline constexpr int64_t kLongestDocument = INT32_MAX;
 
 struct OvqShape {
   int64_t heads, kv_heads, key_dim, value_dim;
