@@ -173,7 +173,7 @@ void check(const TrainTokenizerOptions& options) {
   }
   if (options.vocab_size <= kFixedTokens || options.vocab_size > INT32_MAX) {
     throw ConfigError("--vocab-size", std::to_string(options.vocab_size),
-                      "more than " + std::to_string(kFixedTokens) + " (3 special and 256 byte tokens)");
+                      std::to_string(kFixedTokens + 1) + " (one more than 3 special and 256 byte tokens) to " + std::to_string(INT32_MAX));
   }
   if (options.threads < 1 || options.threads > 128) {
     throw ConfigError("--threads", std::to_string(options.threads), "1 to 128");

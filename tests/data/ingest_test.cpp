@@ -353,7 +353,10 @@ TEST_CASE("training options and inputs that do not fit are refused", "[fast]") {
   const TempFolder folder;
   TrainTokenizerOptions options = train_options(folder.write("in.txt", "a few words only\n"));
   options.vocab_size = 259;
-  CHECK_THROWS_WITH(train(options), "--vocab-size: found 259, expected more than 259 (3 special and 256 byte tokens)");
+  const std::string expected = "expected 260 (one more than 3 special and 256 byte tokens) to 2147483647";
+  CHECK_THROWS_WITH(train(options), "--vocab-size: found 259, " + expected);
+  options.vocab_size = 5'000'000'000;
+  CHECK_THROWS_WITH(train(options), "--vocab-size: found 5000000000, " + expected);
   options.vocab_size = 5000;
   CHECK_THROWS_WITH(train(options),
                     Catch::Matchers::StartsWith("--vocab-size") && Catch::Contains("Vocabulary size"));

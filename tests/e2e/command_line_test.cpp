@@ -33,6 +33,8 @@ TEST_CASE("usage errors are one line on stderr and exit code 2", "[fast]") {
       "hebb data encode: unknown option --tokenizr; did you mean --tokenizer? (see hebb data encode --help)");
   check_usage_error("data encode x -t bytes -o o --skip-bad 1.5",
                     "hebb data encode: --skip-bad: found \"1.5\", expected an integer (see hebb data encode --help)");
+  check_usage_error("tokenizer train x -o o --train-bytes -5",
+                    "hebb tokenizer train: --train-bytes: found \"-5\", expected an integer >= 0 (see hebb tokenizer train --help)");
   check_usage_error("data encode x -t bytes -o o --threads -1",
                     "hebb data encode: --threads: found -1, expected an integer from 0 to 1024 (see hebb data encode --help)");
 }
