@@ -18,7 +18,8 @@ namespace {
 
 struct Options {
   std::vector<std::string> models;
-  int64_t rows = 4, length = 512, steps = 8, warmup = 2, context = 1024;
+  BenchSteps work;
+  int64_t context = 1024;
   DeviceOptions device;
   std::optional<int64_t> tokens;
   std::string against;
@@ -132,15 +133,14 @@ void run_bench(Options o) {
   }
   Json list = Json::array();
   for (const std::string& name : o.models) {
-    const ModelConfig config = find_model(name);
     double baseline = 0;  // tokens/s, measured just before: speeds drift
     if (!o.against.empty()) {
-      baseline = measure_model(find_model(o.against), compute, o.rows, o.length, o.warmup, o.steps).tokens_per_s();
+      baseline = measure_model(find_model(o.against), compute, o.work).tokens_per_s();
     }
-    const ModelSpeed s = measure_model(config, compute, o.rows, o.length, o.warmup, o.steps);
-    line("%-24s %lld x %lld: %9.0f tokens/s best, %9.0f median, %6.1f GFLOP/s; step %.1f ms = forward %.1f + backward %.1f + optimizer %.1f\n",
-         name.c_str(), static_cast<long long>(o.rows), static_cast<long long>(o.length), s.tokens_per_s(), s.median_tokens_per_s(), s.gflops(),
-         s.best_ms, s.forward_ms, s.backward_ms, s.optimizer_ms);
+    const ModelSpeed s = measure_model(find_model(name), compute, o.work);
+    line("%-24s %lld x %lld: %9.0f tokens/s best, %9.0f median, %6.1f GFLOP/s; step %.1f ms (alone: forward %.1f, optimizer %.1f)\n",
+         name.c_str(), static_cast<long long>(s.rows), static_cast<long long>(s.length), s.tokens_per_s(), s.median_tokens_per_s(), s.gflops(),
+         s.best_ms, s.forward_ms, s.optimizer_ms);
     Json j = Json::object();
     if (baseline > 0) {
       line("%-24s %.2f of %s's %.0f tokens/s\n", "", s.tokens_per_s() / baseline, o.against.c_str(), baseline);
@@ -148,14 +148,14 @@ void run_bench(Options o) {
       j.set("against_tokens_per_s", baseline);
     }
     j.set("model", name);
-    j.set("rows", o.rows);
-    j.set("length", o.length);
+    j.set("rows", s.rows);
+    j.set("length", s.length);
     j.set("tokens_per_s", s.tokens_per_s());
     j.set("median_tokens_per_s", s.median_tokens_per_s());
     j.set("gflops", s.gflops());
     j.set("step_ms", s.best_ms);
     if (o.decode) {
-      const DecodeSpeed d = measure_decode(config, compute, o.context);
+      const DecodeSpeed d = measure_decode(find_model(name), compute, o.context);
       line("%-24s prefill %9.0f tokens/s, decode %.3f ms a token at context %lld\n", "", d.prefill_tokens_per_s, d.ms_per_token,
            static_cast<long long>(o.context));
       j.set("prefill_tokens_per_s", d.prefill_tokens_per_s);
@@ -183,10 +183,10 @@ void add_bench_verb(Command program) {
   verb.option("--tokens", o->tokens, "Tokens of --kernels (default: 2048 on the CPU, 16384 on a GPU)").at_least(1);
   verb.flag("--decode", o->decode, "Also prefill and decoding speed");
   verb.option("--context", o->context, "Context of --decode [tokens]").at_least(1);
-  verb.option("--rows", o->rows, "Rows per step").at_least(1);
-  verb.option("--length", o->length, "Row length [tokens]").at_least(1);
-  verb.option("--steps", o->steps, "Measured steps; the best and the median are reported").at_least(1);
-  verb.option("--warmup", o->warmup, "Steps before").at_least(0);
+  verb.option("--rows", o->work.rows, "Rows per step").at_least(1);
+  verb.option("--length", o->work.length, "Row length [tokens]").at_least(1);
+  verb.option("--steps", o->work.steps, "Measured steps; the best and the median are reported").at_least(1);
+  verb.option("--warmup", o->work.warmup, "Steps before").at_least(0);
   add_device_options(verb, o->device);
   verb.flag("--json", o->json, "Machine-readable output");
   verb.runs([o] { run_bench(*o); });

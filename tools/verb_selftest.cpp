@@ -51,7 +51,7 @@ int run_selftest(const Options& o) {
   const SelftestLimits limits = selftest_limits(compute.dtype);
   if (!o.json) {
     std::printf("%s %s against fp64 on the CPU; at most %.0e for outputs, %.0e for gradients\n", device_name(compute.device),
-                compute.dtype == DType::bf16 ? "bf16" : "fp32", limits.outputs, limits.gradients);
+                precision_name(compute.dtype).c_str(), limits.outputs, limits.gradients);
     std::printf("%-10s %9s %9s %9s %9s %7s\n", "", "logits", "loss", "gradients", "decoding", "s");
   }
   Json rows = Json::array();
@@ -71,7 +71,7 @@ int run_selftest(const Options& o) {
   if (o.json) {
     Json out = Json::object();
     out.set("device", device_name(compute.device));
-    out.set("precision", compute.dtype == DType::bf16 ? "bf16" : "fp32");
+    out.set("precision", precision_name(compute.dtype));
     out.set("results", rows);
     out.set("failed", static_cast<int64_t>(failed));
     std::printf("%s\n", out.dump(1).c_str());

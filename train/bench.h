@@ -7,22 +7,26 @@
 
 namespace hebb {
 
-/// Speed of whole training steps (forward, backward, clipping, AdamW) on random tokens.
+/// Speed of whole training steps as `train` does them (forward, backward, clipping, AdamW; on a GPU as CUDA graphs) on random tokens.
 struct ModelSpeed {
   int64_t rows = 0, length = 0, steps = 0, threads = 0;
   double best_ms = 0, median_ms = 0;         // per step
   double flops_per_token = 0;                // training
   int64_t peak_bytes = 0;                    // parameters, optimizer and activations
-  double forward_ms = 0, backward_ms = 0, optimizer_ms = 0;  // of the best step
+  double forward_ms = 0, optimizer_ms = 0;   // each alone, the best of those that were measured apart
 
   double tokens_per_s() const { return static_cast<double>(rows * length) / (best_ms * 1e-3); }
   double median_tokens_per_s() const { return static_cast<double>(rows * length) / (median_ms * 1e-3); }
   double gflops() const { return tokens_per_s() * flops_per_token * 1e-9; }
 };
 
-/// Runs `warmup` and then `steps` steps of `rows` rows of `length` random tokens.
-ModelSpeed measure_model(const ModelConfig& config, const Compute& compute, int64_t rows, int64_t length, int64_t warmup,
-                         int64_t steps);
+/// `warmup` and then `steps` steps of `rows` rows of `length` random tokens.
+struct BenchSteps {
+  int64_t rows = 4, length = 512, warmup = 2, steps = 8;
+  bool allow_tf32 = false;
+};
+/// Errors: MemoryError where the steps do not fit.
+ModelSpeed measure_model(ModelConfig config, const Compute& compute, const BenchSteps& steps);
 
 /// Speed of the generator at a context length: `context` random tokens read, then steps of one token a row, the
 /// median of 64 after 8 (spec 81, section 12).

@@ -12,6 +12,8 @@ DType dtype_of_precision(const std::string& precision) {
   return precision == "fp64" ? DType::f64 : precision == "bf16" ? DType::bf16 : DType::f32;
 }
 
+std::string precision_name(DType dtype) { return dtype == DType::f64 ? "fp64" : dtype == DType::bf16 ? "bf16" : "fp32"; }
+
 Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where, bool runs) {
   const bool is_option = where == "--";
   const auto key = [&](const char* name) { return where + (where.empty() || is_option ? "" : ".") + name; };

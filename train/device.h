@@ -13,6 +13,7 @@ struct Compute {
 
 /// "fp32", "bf16" or "fp64".
 DType dtype_of_precision(const std::string& precision);
+std::string precision_name(DType dtype);
 
 /// device: "auto", "cpu" or "cuda"; precision: "fp32", "bf16", "fp64", or "" for the device's default
 /// (spec 83, section 1). `auto` takes the first usable GPU unless the precision is fp64, else the CPU.

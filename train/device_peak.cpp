@@ -33,7 +33,7 @@ std::string machine_name(DeviceKind device) {
 }
 
 std::optional<double> device_peak(const Compute& compute, bool allow_tf32) {
-  const char* precision = compute.dtype == DType::bf16 ? "bf16" : allow_tf32 ? "tf32" : "fp32";
+  const std::string precision = allow_tf32 && compute.dtype == DType::f32 ? "tf32" : precision_name(compute.dtype);
   return compute.device == DeviceKind::cuda ? device_peak(machine_name(compute.device), precision) : std::nullopt;
 }
 

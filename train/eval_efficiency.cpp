@@ -104,7 +104,7 @@ class Efficiency final : public EvalTask {
     constexpr int64_t kWarmup = 5, kSteps = 20;
     const Compute compute = c.session.compute();
     const Json& config = c.session.source().config;
-    const ModelSpeed speed = measure_model(c.session.source().model, compute, rows, length, kWarmup, kSteps);
+    const ModelSpeed speed = measure_model(read_model(config), compute, {rows, length, kWarmup, kSteps, allows_tf32(config)});
     const double tokens_per_s = speed.median_tokens_per_s();
     r.metric("train.tokens_per_s", tokens_per_s, kSteps);
     r.metric("train.samples_per_s", tokens_per_s / static_cast<double>(length), kSteps);

@@ -20,10 +20,6 @@ void read_progress(const fs::path& folder, EvalSource& source) {
   }
 }
 
-const char* precision_name(DType dtype) {
-  return dtype == DType::f64 ? "fp64" : dtype == DType::bf16 ? "bf16" : "fp32";
-}
-
 int64_t training_length(const Json& config) {
   const Json* train = config.find("train");
   const Json* length = train != nullptr && train->is_object() ? train->find("sequence_length") : nullptr;

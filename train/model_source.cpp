@@ -29,6 +29,19 @@ fs::path find_weights(const fs::path& path) {
                         "a safetensors file, a checkpoint or a run folder");
 }
 
+namespace {
+
+const Json* model_in(const Json& config) { return config.is_object() ? config.find("model") : nullptr; }
+
+}  // namespace
+
+ModelConfig read_model(const Json& config) {
+  const Json* inner = model_in(config);
+  ModelConfig model;
+  Fields::read(inner != nullptr ? *inner : config, inner != nullptr ? "model" : "", model);
+  return model;
+}
+
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides) {
   ModelSource source;
   fs::path file = path;
@@ -46,9 +59,8 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
   for (const std::string& assignment : overrides) {
     apply_override(source.config, assignment);
   }
-  const Json* model = source.config.is_object() ? source.config.find("model") : nullptr;
-  source.is_run = model != nullptr;
-  Fields::read(source.is_run ? *model : source.config, source.is_run ? "model" : "", source.model);
+  source.is_run = model_in(source.config) != nullptr;
+  source.model = read_model(source.config);
   return source;
 }
 

@@ -23,6 +23,9 @@ struct ModelSource {
 /// Errors: ConfigError (the configuration), CheckpointError (a folder that holds no checkpoint).
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides = {});
 
+/// The model in ModelSource::config, anew.
+ModelConfig read_model(const Json& config);
+
 /// The model configuration alone.
 inline ModelConfig read_model_config(const fs::path& path) { return read_model_source(path).model; }
 

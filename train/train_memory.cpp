@@ -34,6 +34,19 @@ TrainMemory::TrainMemory(const RunConfig& config, DeviceKind device, int64_t res
   row_loss = Buffer(state, {config.train.tokens_per_step()}, DType::f64, "losses of a step");
 }
 
+void TrainMemory::begin_step(int64_t step, double scale) {
+  model.params().zero_grads(stream);
+  model.begin_step(stream, step);
+  passes->begin_step(scale);
+}
+
+StepOutcome TrainMemory::finish_step(int64_t step, int64_t tokens) {
+  optimizer->step(stream, step, row_loss.tensor().slice(0, {tokens}), passes->scale());
+  model.after_step(stream, step, optimizer->applies());
+  finite->enqueue(stream);
+  return optimizer->finish(stream, finite->result());
+}
+
 CarriedState::CarriedState(Stream& stream, Arena& arena, const ParamStore& params) {
   for (const auto& p : params.all()) {
     if (!p->trained()) {

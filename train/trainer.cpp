@@ -71,8 +71,6 @@ StepReport Trainer::train_step() {
   }
   StepReport report;
   report.lr = memory_->optimizer->lr(state_.step);
-  memory_->model.params().zero_grads(memory_->stream);
-  memory_->model.begin_step(memory_->stream, state_.step);
   forward_backward(batch, report);
   apply(batch, report);
   state_.step += 1;
@@ -86,7 +84,7 @@ StepReport Trainer::train_step() {
 /// Enqueues the passes of a step; the losses are in memory_->row_loss.
 void Trainer::forward_backward(const Batch& batch, StepReport& report) {
   const bool is_empty = batch.valid_targets == 0;
-  memory_->passes->begin_step(is_empty ? std::nan("") : 1.0 / static_cast<double>(batch.valid_targets));
+  memory_->begin_step(state_.step, is_empty ? std::nan("") : 1.0 / static_cast<double>(batch.valid_targets));
   if (is_empty) {
     return;
   }
@@ -133,15 +131,8 @@ std::string Trainer::reason_to_skip(const Batch& batch, const StepReport& report
   return "";
 }
 
-/// The update. Whether it applies is decided on the device; the host waits once, at the end.
 void Trainer::apply(const Batch& batch, StepReport& report) {
-  Stream& stream = memory_->stream;
-  Optimizer& optimizer = *memory_->optimizer;
-  const int64_t tokens = batch.valid_targets > 0 ? memory_->row_loss.tensor().numel() : 0;
-  optimizer.step(stream, state_.step, memory_->row_loss.tensor().slice(0, {tokens}), memory_->passes->scale());
-  memory_->model.after_step(stream, state_.step, optimizer.applies());
-  memory_->finite->enqueue(stream);
-  const StepOutcome outcome = optimizer.finish(stream, memory_->finite->result());
+  const StepOutcome outcome = memory_->finish_step(state_.step, batch.valid_targets > 0 ? memory_->row_loss.tensor().numel() : 0);
   report.loss = outcome.loss;
   report.norms = outcome.norms;
   report.spike = spikes_.add(report.loss);

@@ -30,7 +30,7 @@ TEST_CASE("every layer type is in a benchmark model", "[fast]") {
 }
 
 TEST_CASE("a benchmark measures whole training steps", "[fast]") {
-  const ModelSpeed s = measure_model(read(bench_models().back()), {DeviceKind::cpu, DType::f32}, 1, 16, 0, 1);
+  const ModelSpeed s = measure_model(read(bench_models().back()), {DeviceKind::cpu, DType::f32}, {1, 16, 0, 1});
   CHECK(s.rows * s.length == 16);
   CHECK(s.best_ms > 0);
   CHECK(s.best_ms >= s.forward_ms);
