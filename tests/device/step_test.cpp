@@ -2,6 +2,7 @@
 #include "tests/device/device.h"
 #include "tests/paths.h"
 #include "tests/train/run_fixture.h"
+#include "train/bench.h"
 #include "train/model_source.h"
 
 using namespace hebb;
@@ -119,6 +120,19 @@ TEST_CASE("graphs give the same bits where activations are computed again, and w
   CHECK(graphs.metrics == single.metrics);
   CHECK(graphs.weights == single.weights);
   CHECK(graphs.counts.graphs > 6);
+}
+
+TEST_CASE("a benchmark launches its steps as graphs, as a run does") {
+  if (!has_device()) {
+    return;
+  }
+  const cuda::DeviceCounts before = cuda::device_counts();
+  const fs::path model = fs::path(test_data_path()) / "golden" / "gdn-1" / "model.json";
+  const ModelSpeed speed = measure_model(read_model_config(model), {DeviceKind::cuda, DType::f32}, {2, 13, 1, 3});
+  CHECK(cuda::device_counts().graphs - before.graphs == 5 + 5);  // of 6 steps, two of them apart; the first is recorded
+  CHECK(speed.best_ms <= speed.median_ms);
+  CHECK(speed.forward_ms > 0);
+  CHECK(speed.optimizer_ms > 0);
 }
 
 TEST_CASE("a step that is skipped changes nothing where it is launched as a graph either") {
