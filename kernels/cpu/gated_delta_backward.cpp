@@ -380,6 +380,18 @@ void run(Stream&, const GatedDeltaBackward& args) {
 
 }  // namespace cpu
 
+bool gated_delta_on_tensor_cores(const GatedDeltaBackward& a) {
+  const int64_t dk = a.k.size(3), dv = a.v.size(3);
+  const auto is_aligned = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
+  return a.v.dtype == DType::bf16 && a.grid.longest <= 64 && dk <= 128 && dk % 8 == 0 && dv % 8 == 0 && is_aligned(a.q) &&
+         is_aligned(a.k) && is_aligned(a.v) && is_aligned(a.d_o) && is_aligned(a.d_q) && is_aligned(a.d_k) && is_aligned(a.d_v);
+}
+
+int64_t gated_delta_adjoints(const GatedDeltaBackward& a) {
+  const int64_t states = a.grid.states + (a.initial_state.defined() ? 1 : 0);
+  return a.v.numel() + states * a.v.size(2) * a.k.size(3) * a.v.size(3);
+}
+
 int64_t gated_delta_backward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {
   Tensor k{nullptr, DType::f32, {1, 1, 1, key_dim}}, v{nullptr, DType::f32, {1, 1, 1, value_dim}};
   cpu::delta::Carve<float> carve(nullptr);

@@ -1,8 +1,8 @@
 #include "kernels/cuda/common/column_sums.h"
-#include "kernels/cuda/common/gated_delta_sweep.h"
+#include "kernels/cuda/common/gated_delta_mma.h"
 
 // One block a row and key head: per value head it walks forward for states and errors, then backward. Scratch and bound as in
-// gated_delta.cu; FLOPs of a chunk of C: 2 C (8 C dk + 6 C dv + 8 dk dv).
+// gated_delta.cu; FLOPs of a chunk of C: 2 C (8 C dk + 6 C dv + 8 dk dv). In bf16 tensor cores do it (gated_delta_mma_backward.cu).
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -284,9 +284,7 @@ __global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(Bac
   }
 }
 
-}  // namespace
-
-void run(Stream& stream, const GatedDeltaBackward& a) {
+void on_plain_cores(Stream& stream, const GatedDeltaBackward& a) {
   const Sizes n(a.k, a.v);
   HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.key_heads);
   dispatch_float(a.v.dtype, [&](auto zero) {
@@ -299,9 +297,19 @@ void run(Stream& stream, const GatedDeltaBackward& a) {
                         .additive = a.additive};
     HEBB_LAUNCH(gated_delta_backward_kernel<T>, blocks_for(n.batch * n.key_heads, 1), kBlockThreads, 0, stream, b);
   });
+}
+
+}  // namespace
+
+void run(Stream& stream, const GatedDeltaBackward& a) {
+  if (delta_mma::takes(a)) {
+    delta_mma::backward(stream, a);
+  } else {
+    on_plain_cores(stream, a);
+  }
   if (a.d_initial_state.defined()) {
     const int64_t width = a.d_initial_state.numel();
-    add_column_sums(stream, a.d_initial_state.as<float>(), 1, {a.initial_sums.data, DType::f32, n.batch, width, width});
+    add_column_sums(stream, a.d_initial_state.as<float>(), 1, {a.initial_sums.data, DType::f32, a.k.size(0), width, width});
   }
 }
 

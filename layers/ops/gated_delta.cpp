@@ -92,11 +92,7 @@ struct GatedDeltaNode final : Node {
     const Buffer starts =
         tape.scratch({grid.states, config.value_heads, config.key_dim, config.value_dim}, dtype, "delta rule states");
     const Buffer errors = tape.scratch(v.shape, dtype, "delta rule errors");
-    const Buffer scratch =
-        tape.scratch({scratch_slots(tape.stream(), batch * config.key_heads),
-                      gated_delta_backward_scratch(grid.longest, config.key_dim, config.value_dim)},
-                     dtype, "delta rule scratch");
-    Buffer sums;
+    Buffer sums, scratch;
     args.d_initial_state = tape.grad_slot(in.initial_state).tensor;
     if (args.d_initial_state.defined()) {
       sums = tape.scratch({batch, config.value_heads, config.key_dim, config.value_dim}, dtype, "initial state sums");
@@ -108,8 +104,16 @@ struct GatedDeltaNode final : Node {
     args.starts = starts;
     args.errors = errors;
     args.initial_sums = sums;
-    args.scratch = scratch;
     args.additive = config.additive;
+    if (tape.stream().on_gpu() && gated_delta_on_tensor_cores(args)) {
+      scratch = tape.scratch({gated_delta_adjoints(args)}, dtype, "delta rule adjoints");
+      args.adjoints = scratch;
+    } else {
+      scratch = tape.scratch({scratch_slots(tape.stream(), batch * config.key_heads),
+                              gated_delta_backward_scratch(grid.longest, config.key_dim, config.value_dim)},
+                             dtype, "delta rule scratch");
+      args.scratch = scratch;
+    }
     run(tape.stream(), args);
   }
 

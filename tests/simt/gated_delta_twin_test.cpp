@@ -60,8 +60,8 @@ void check_forward(const Sizes& s, bool carried, DType dtype = DType::f32) {
       on_tensor_cores ? kSplitTolerance : kDeltaTolerance);
 }
 
-void check_backward(const Sizes& s) {
-  Twins t;
+void check_backward(const Sizes& s, DType dtype = DType::f32) {
+  Twins t(dtype);
   const Operands in(t, s);
   const Grid grid(s.doc_start, 2, s.length, s.chunk);
   const Twin chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
@@ -71,13 +71,24 @@ void check_backward(const Sizes& s) {
              starts = t.scratch(s.states(std::max<int64_t>(1, grid.states))), errors = t.scratch(s.values()),
              sums = s.initial ? t.scratch(s.states(2)) : Twin{},
              scratch = t.scratch({2 * s.value_heads, gated_delta_backward_scratch(grid.longest, s.dk, s.dv)});
+  GatedDeltaBackward sizes{};
+  sizes.k = Tensor{nullptr, dtype, s.keys()};
+  sizes.v = Tensor{nullptr, dtype, s.values()};
+  sizes.initial_state = Tensor{s.initial ? &sizes : nullptr, DType::f32, {s.value_heads, s.dk, s.dv}};
+  sizes.grid.states = grid.states;
+  sizes.grid.longest = grid.longest;
+  const bool on_tensor_cores = gated_delta_on_tensor_cores(sizes);
+  const Twin adjoints = on_tensor_cores ? t.scratch({gated_delta_adjoints(sizes)}) : Twin{};
+  const int64_t runs = simt::runs_of("gated_delta_mma_");
   t.check(
       [&](auto at) {
         return GatedDeltaBackward{at(d_q), at(d_k), at(d_v), at(d_g), at(d_beta), at(d_initial), at(starts), at(errors), at(sums),
                                   at(scratch), at(d_o), at(in.q), at(in.k), at(in.v), at(in.g), at(in.beta), at(in.initial),
-                                  at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4, s.additive};
+                                  at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4, s.additive,
+                                  at(adjoints)};
       },
-      kDeltaTolerance);
+      kDeltaTolerance);  // on tensor cores, too: without a state from outside errors of 16 bits do not add up
+  CHECK(simt::runs_of("gated_delta_mma_") == runs + (on_tensor_cores ? 2 * 3 : 0));  // three kernels, forward and in reverse
 }
 
 Sizes grouped() { return {70, 1, 2, 9, 13, 20, documents_of_two_rows(), true}; }
@@ -116,6 +127,18 @@ TEST_CASE("gradients of the chunked delta rule equal the CPU's", "[fast]") {
   additive.additive = true;
   check_backward(additive);
   check_backward({70, 1, 1, 70, 66, 64, std::vector<int64_t>(140), false});
+}
+
+TEST_CASE("gradients of the chunked delta rule on tensor cores equal the CPU's", "[fast]") {
+  const auto check = [](Sizes s) {
+    CAPTURE(s.dk, s.dv, s.additive);
+    check_backward(s, DType::bf16);
+  };
+  check({70, 1, 2, 128, 136, 64, documents_of_two_rows(), true});
+  check({70, 2, 2, 40, 24, 20, documents_of_two_rows(), false});
+  check({67, 1, 1, 64, 72, 33, std::vector<int64_t>(134), false});
+  check({70, 1, 2, 16, 64, 33, documents_of_two_rows(), true, true});
+  check({9, 1, 1, 9, 8, 4, std::vector<int64_t>(18), true});  // left to the plain cores
 }
 
 TEST_CASE("steps of the delta rule equal the CPU's", "[fast]") {

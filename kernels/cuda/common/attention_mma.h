@@ -336,9 +336,10 @@ __device__ __forceinline__ float first_of(uint32_t pair) { return __uint_as_floa
 __device__ __forceinline__ float second_of(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
 /// to[line(row)] = or += factors[row] * sums[row] for the warp's rows of `width` channels, `stride` apart. Two channels a store.
-template <int kWidth, int kRowTiles, class Line>
-__device__ __forceinline__ void write_rows(bf16* to, int width, int64_t stride, Line&& line, const float (&sums)[kRowTiles][kWidth / 8][4],
+template <int kWidth, int kRowTiles, int kColumnTiles, class Line>
+__device__ __forceinline__ void write_rows(bf16* to, int width, int64_t stride, Line&& line, const float (&sums)[kRowTiles][kColumnTiles][4],
                                            const float (&factors)[2 * kRowTiles], bool accumulate) {
+  static_assert(kColumnTiles >= kWidth / 8);
   HEBB_UNROLL
   for (int i = 0; i < 2 * kRowTiles; ++i) {
     const int64_t l = line(8 * i + lane_number() / 4);
