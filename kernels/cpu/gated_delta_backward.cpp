@@ -388,8 +388,7 @@ bool gated_delta_on_tensor_cores(const GatedDeltaBackward& a) {
 }
 
 int64_t gated_delta_adjoints(const GatedDeltaBackward& a) {
-  const int64_t states = a.grid.states + (a.initial_state.defined() ? 1 : 0);
-  return a.v.numel() + states * a.v.size(2) * a.k.size(3) * a.v.size(3);
+  return a.v.numel() + (a.initial_state.defined() ? a.initial_state.numel() / 2 : 0);
 }
 
 int64_t gated_delta_backward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {

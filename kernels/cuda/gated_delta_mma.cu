@@ -10,8 +10,8 @@
 // FLOPs of a chunk of 64 tokens and a slice: 2 64 (8 64 dk + 3 40 64) on tensor cores, a fifth of them for those three lower parts, and
 // 64^3 in the solve. Bound: latency of the chunk's phases; HBM: q, k once a slice, v, o once. 110 KB shared, 128 registers and at most
 // 16 bytes of spills: 2 blocks an SM.
-// The backward pass repeats the sweep (kRecomputes): no queries and answers, but E and the state at each chunk's start are kept, in two
-// bf16 each. FLOPs of a chunk and a slice: 2 64 (5 64 dk) and the solve; HBM: k once a slice, v once, E and the states. No spills.
+// The backward pass repeats the sweep (kRecomputes): no queries and answers, but E, in two bf16, and the state at each chunk's start, in
+// one, are kept. FLOPs of a chunk and a slice: 2 64 (5 64 dk) and the solve; HBM: k once a slice, v once, E and the states. No spills.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 
@@ -25,12 +25,14 @@ struct Forward {
   const int32_t* doc_start;
   float scale;
   bool additive;
-  Parts errors, starts, initial_parts;  // where it recomputes
+  Parts errors;                    // where it recomputes
+  bf16 *starts, *rounded_initial;  // likewise
 
   template <class Args>
   explicit Forward(const Args& a)
       : n(a.k, a.v), in(a, n), chunks(a.grid), o(nullptr), state(nullptr), initial(a.initial_state.template as<float>()),
-        doc_start(a.doc_start.template as<int32_t>()), scale(static_cast<float>(a.scale)), additive(a.additive) {}
+        doc_start(a.doc_start.template as<int32_t>()), scale(static_cast<float>(a.scale)), additive(a.additive), starts(nullptr),
+        rounded_initial(nullptr) {}
 };
 
 template <int kWidth>
@@ -150,24 +152,24 @@ __device__ __forceinline__ void find_writes(Shared<kWidth>& s, float (&reads)[1]
 
 /// The state before a chunk to shared memory, and where kRecomputes to `to`, if that is not null.
 template <int kWidth, bool kRecomputes>
-__device__ __forceinline__ void split_state(Shared<kWidth>& s, State<kWidth>& state, Parts to, int64_t stride, int dk, int channels) {
+__device__ __forceinline__ void split_state(Shared<kWidth>& s, State<kWidth>& state, bf16* to, int64_t stride, int dk, int channels) {
   state.each_pair([&](float first, float second, int row, int c) {
     const SplitPair parts(first, second);
     parts.store(&s.state[0].data[row * kStride<kSlice> + c], &s.state[1].data[row * kStride<kSlice> + c]);
-    if (kRecomputes && to.high != nullptr && row < dk && c < channels) {
-      parts.store(to.high + row * stride + c, to.low() + row * stride + c);
+    if (kRecomputes && to != nullptr && row < dk && c < channels) {
+      attention_mma::store_pair(to + row * stride + c, parts.high);
     }
   });
 }
 
 /// Where the state before a chunk is kept; initial ones by the first row's blocks.
-__device__ __forceinline__ Parts place_of_start(const Forward& a, const delta::Chunk& chunk, int64_t task, bool is_first,
+__device__ __forceinline__ bf16* place_of_start(const Forward& a, const delta::Chunk& chunk, int64_t task, bool is_first,
                                                 int first_channel) {
   const int64_t head = task % a.n.value_heads;
   if (chunk.state >= 0) {
-    return {a.starts.high + (chunk.state * a.n.value_heads + head) * a.n.state() + first_channel, a.starts.size};
+    return a.starts + (chunk.state * a.n.value_heads + head) * a.n.state() + first_channel;
   }
-  return {is_first && task == head ? a.initial_parts.high + head * a.n.state() + first_channel : nullptr, a.initial_parts.size};
+  return is_first && task == head ? a.rounded_initial + head * a.n.state() + first_channel : nullptr;
 }
 
 template <int kWidth, bool kRecomputes>
@@ -208,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_delta_mma_kernel(Forward a)
     }
     load_rows(s.values, s.task.in.v + at, s.task.in.value_stride, length, channels);
     if (has_state) {
-      split_state<kWidth, kRecomputes>(s, state, kRecomputes ? place_of_start(a, chunk, task, i == 0, first_channel) : Parts{}, n.value_dim,
+      split_state<kWidth, kRecomputes>(s, state, kRecomputes ? place_of_start(a, chunk, task, i == 0, first_channel) : nullptr, n.value_dim,
                                        dk, channels);
     }
     __syncthreads();
@@ -261,7 +263,7 @@ void recompute(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
   Forward f(a);
   f.errors = to.errors;
   f.starts = to.starts;
-  f.initial_parts = to.initial;
+  f.rounded_initial = to.initial;
   launch_sweep<true>(stream, f);
 }
 

@@ -5,7 +5,7 @@
 // and the gradients of the states at chunk starts; all else has no order among chunks and is left to gated_delta_mma_backward.cu.
 // Precision as in the forward sweep: dS, P, X and e^gam dO are multiplied in two bf16 each, the system is solved in fp32.
 // FLOPs of a chunk of 64 tokens and a slice: 2 64 (7.6 64 dk + 2 40 64) on tensor cores and 64^3 in the solve. Bound: latency of the
-// chunk's phases; HBM: q, k once a slice, d_o, d_v once, X and dS 4 bytes each. 101 KB shared, 128 registers, no spills: 2 blocks an SM.
+// chunk's phases; HBM: q, k once a slice, d_o, d_v once, X 4 bytes, dS 2. 101 KB shared, 123 registers, no spills: 2 blocks an SM.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 
@@ -16,7 +16,8 @@ struct Adjoint {
   bf16* d_v;
   const bf16* d_o;
   float* initial_sums;
-  Parts adjoints, d_starts;
+  Parts adjoints;
+  bf16* d_starts;
   float scale;
   bool additive;
 };
@@ -140,12 +141,12 @@ __device__ __forceinline__ void write_adjoints(Shared<kWidth>& s, const Adjoint&
 
 /// dS to shared memory and to `to`, the slice's first channel of the gradient of the state behind the chunk.
 template <int kWidth>
-__device__ __forceinline__ void split_d_state(Shared<kWidth>& s, State<kWidth>& d_state, Parts to, int64_t stride, int dk, int channels) {
+__device__ __forceinline__ void split_d_state(Shared<kWidth>& s, State<kWidth>& d_state, bf16* to, int64_t stride, int dk, int channels) {
   d_state.each_pair([&](float first, float second, int row, int c) {
     const SplitPair parts(first, second);
     parts.store(&s.d_state[0].data[row * kStride<kSlice> + c], &s.d_state[1].data[row * kStride<kSlice> + c]);
     if (row < dk && c < channels) {
-      parts.store(to.high + row * stride + c, to.low() + row * stride + c);
+      attention_mma::store_pair(to + row * stride + c, parts.high);
     }
   });
 }
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_delta_mma_adjoint_kernel(Ad
     load_rows(s.queries, s.task.in.q + chunk.token * s.task.in.key_stride, s.task.in.key_stride, length, dk);
     load_rows(s.d_o, a.d_o + value_at, s.task.in.value_stride, length, channels);
     if (has_d_state) {
-      const Parts to{a.d_starts.high + (next_state * n.value_heads + head) * n.state() + first_channel, a.d_starts.size};
+      bf16* const to = a.d_starts + (next_state * n.value_heads + head) * n.state() + first_channel;
       split_d_state(s, d_state, to, n.value_dim, dk, channels);
     }
     __syncthreads();

@@ -6,11 +6,13 @@
 //   0, 1  X Sᵀ and E dS1ᵀ, each half of the key channels; then dK
 //   2     dO Sᵀ; then dQ
 //   3     dO Eᵀ and X Eᵀ, whose diagonal is d_beta; then the pairs' weights and what they add to d_gam
-// Precision: E, X, S, dS1 and the pairs' weights are two bf16 each, without the product of the lower parts; d_gam is summed in double.
-// FLOPs of a chunk of 64 tokens and a value head: 2 64 (5 64 dv + 8 dk dv + 5 64 dk) on tensor cores, and 4 64 dk a key head. HBM: d_o
-// and 4 bytes for each of E, X, S and dS1 a value head; q, k, d_q, d_k a key head; 272 KB a chunk for a head of 128 x 128. Bound: HBM,
-// 8 us a chunk and SM of an H200; close behind it tensor cores and the operands' way from shared memory, 6 us each. 128 registers, no
-// spills; 228 KB shared for keys of more than 64, 171 KB for others: one block of 16 warps an SM.
+// Precision: products of X and E with each other and with dO, and the pairs' weights that come of them, take two bf16 of each, without the
+// product of the lower parts; d_gam is summed in double. Products with S and dS1 take one of each: that leaves an error of 1.4e-3 (rms) in
+// dg, as much as the rounding of d_q, d_k and d_v to bf16 in those, and none that shows in parameters' gradients (bf16_test.cpp).
+// FLOPs of a chunk of 64 tokens and a value head: 2 64 (5 64 dv + 3 dk dv + 5 64 dk) on tensor cores, and 4 64 64 dk a key head. HBM: d_o,
+// 2 bytes for each of S, dS1 and 4 for E, X a value head; q, k, d_q, d_k a key head; 208 KB a chunk for a head of 128 x 128. Bound: HBM,
+// 6.4 us a chunk and SM of an H200; tensor cores and operands from shared memory 4 us. 128 registers, no spills; 187 KB shared for keys of
+// more than 64, 150 KB for others: one block of 16 warps an SM.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 
@@ -24,7 +26,8 @@ struct Backward {
   bf16 *d_q, *d_k;
   float *d_g, *d_beta;
   const bf16* d_o;
-  Parts errors, adjoints, starts, d_starts, initial;
+  Parts errors, adjoints;
+  const bf16 *starts, *d_starts, *initial;
   float scale;
   bool additive;
 };
@@ -33,7 +36,7 @@ struct Backward {
 template <int kWidth>
 struct Stage {
   TileOf<kChunk, kDepth> d_o[1], x[2], errors[2];
-  TileOf<kWidth, kDepth> state[2], d_state[2];  // before and behind the chunk
+  TileOf<kWidth, kDepth> state[1], d_state[1];  // before and behind the chunk
 };
 
 template <int kWidth>
@@ -89,10 +92,10 @@ __device__ __forceinline__ void multiply_keys(Shared<kWidth>& s HEBB_WHERE_PARAM
 
 using Sums = float[1][16][4];
 
-/// sums[kFirst + j] += 16 rows of left x (rows 8 j of right)ᵀ over 32 channels; both parts of right, and of left where kSplit.
-template <int kFirst, int kTiles, bool kSplit, int kRows>
-__device__ __forceinline__ void add_product(Sums& sums, const bf16* left, const bf16* left_low, const TileOf<kRows, kDepth> (&right)[2],
-                                            int right_row HEBB_WHERE_PARAMETER) {
+/// sums[kFirst + j] += 16 rows of left x (rows 8 j of right)ᵀ over 32 channels; all parts of right, and of left where kSplit.
+template <int kFirst, int kTiles, bool kSplit, int kRows, int kParts>
+__device__ __forceinline__ void add_product(Sums& sums, const bf16* left, const bf16* left_low,
+                                            const TileOf<kRows, kDepth> (&right)[kParts], int right_row HEBB_WHERE_PARAMETER) {
   constexpr int stride = kStride<kDepth>;
   const int lane = lane_number(), from = lane % 16 * stride + lane / 16 * 8;
   const int to = (right_row + lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
@@ -106,7 +109,7 @@ __device__ __forceinline__ void add_product(Sums& sums, const bf16* left, const 
     HEBB_UNROLL
     for (int j = 0; j < kTiles; j += 2) {
       HEBB_UNROLL
-      for (int part = 0; part < 2; ++part) {
+      for (int part = 0; part < kParts; ++part) {
         uint32_t b[4];
         load_matrices<4, false>(b, &right[part].data[to + 8 * j * stride + c] HEBB_WHERE_ARGUMENT);
         const uint32_t first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
@@ -268,10 +271,8 @@ __device__ __forceinline__ float multiply_states(const Stage<kWidth>& stage, int
   HEBB_ROLLED
   for (int i = static_cast<int>(threadIdx.x) % 128; i < dk * kDepth / 2; i += 128) {
     const int at = i / (kDepth / 2) * kStride<kDepth> + i % (kDepth / 2) * 2;
-    const uint32_t s = load_pair(&stage.state[0].data[at]), s_low = load_pair(&stage.state[1].data[at]);
-    const uint32_t d = load_pair(&stage.d_state[0].data[at]), d_low = load_pair(&stage.d_state[1].data[at]);
-    sum += (first_of(s) + first_of(s_low)) * (first_of(d) + first_of(d_low));
-    sum += (second_of(s) + second_of(s_low)) * (second_of(d) + second_of(d_low));
+    const uint32_t s = load_pair(&stage.state[0].data[at]), d = load_pair(&stage.d_state[0].data[at]);
+    sum += first_of(s) * first_of(d) + second_of(s) * second_of(d);
   }
   return sum;
 }
@@ -282,14 +283,13 @@ __device__ __forceinline__ void add_channels(Shared<kWidth>& s, Sums& sums, cons
                                              int first_row HEBB_WHERE_PARAMETER) {
   constexpr int kHalf = kWidth / 16;  // tiles of half the key channels
   const int row = first_row * kStride<kDepth>;
-  const bool has_state = s.chunk.state >= 0 || a.initial.high != nullptr, has_d_state = s.next_state >= 0;
+  const bool has_state = s.chunk.state >= 0 || a.initial != nullptr, has_d_state = s.next_state >= 0;
   if (group < 2) {
     if (has_state && !a.additive) {
-      add_product<0, kHalf, true>(sums, stage.x[0].data + row, stage.x[1].data + row, stage.state, 8 * kHalf * group HEBB_WHERE_ARGUMENT);
+      add_product<0, kHalf, false>(sums, stage.x[0].data + row, nullptr, stage.state, 8 * kHalf * group HEBB_WHERE_ARGUMENT);
     }
     if (has_d_state) {
-      add_product<kHalf, kHalf, true>(sums, stage.errors[0].data + row, stage.errors[1].data + row, stage.d_state,
-                                      8 * kHalf * group HEBB_WHERE_ARGUMENT);
+      add_product<kHalf, kHalf, false>(sums, stage.errors[0].data + row, nullptr, stage.d_state, 8 * kHalf * group HEBB_WHERE_ARGUMENT);
     }
   } else if (group == 2) {
     if (has_state) {
@@ -315,12 +315,12 @@ __device__ __forceinline__ void copy_step(Shared<kWidth>& s, const Backward& a, 
   copy_parts(stage.x, a.adjoints.high + at, a.adjoints.size, stride, length, width);
   copy_parts(stage.errors, a.errors.high + at, a.errors.size, stride, length, width);
   if (s.chunk.state >= 0) {
-    copy_parts(stage.state, a.starts.high + (s.chunk.state * a.n.value_heads + head) * a.n.state() + c, a.starts.size, dv, dk, width);
-  } else if (a.initial.high != nullptr) {
-    copy_parts(stage.state, a.initial.high + head * a.n.state() + c, a.initial.size, dv, dk, width);
+    copy_parts(stage.state, a.starts + (s.chunk.state * a.n.value_heads + head) * a.n.state() + c, 0, dv, dk, width);
+  } else if (a.initial != nullptr) {
+    copy_parts(stage.state, a.initial + head * a.n.state() + c, 0, dv, dk, width);
   }
   if (s.next_state >= 0) {
-    copy_parts(stage.d_state, a.d_starts.high + (s.next_state * a.n.value_heads + head) * a.n.state() + c, a.d_starts.size, dv, dk, width);
+    copy_parts(stage.d_state, a.d_starts + (s.next_state * a.n.value_heads + head) * a.n.state() + c, 0, dv, dk, width);
   }
   commit_async_copies();
 }
@@ -428,12 +428,12 @@ __global__ void __launch_bounds__(kBlock, 1) gated_delta_mma_chunk_kernel(Backwa
 }  // namespace
 
 Handed::Handed(const GatedDeltaBackward& a) {
-  const int64_t values = a.v.numel(), heads = a.v.size(2) * a.k.size(3) * a.v.size(3), states = a.grid.states * heads;
+  const int64_t values = a.v.numel();
   errors = {static_cast<bf16*>(a.errors.data), values};
-  starts = {static_cast<bf16*>(a.starts.data), states};
   adjoints = {static_cast<bf16*>(a.adjoints.data), values};
-  d_starts = {adjoints.high + 2 * values, states};
-  initial = {a.initial_state.defined() ? d_starts.high + 2 * states : nullptr, heads};
+  starts = static_cast<bf16*>(a.starts.data);
+  d_starts = starts + a.grid.states * a.v.size(2) * a.k.size(3) * a.v.size(3);
+  initial = a.initial_state.defined() ? adjoints.high + 2 * values : nullptr;
 }
 
 void backward(Stream& stream, const GatedDeltaBackward& a) {

@@ -11,6 +11,8 @@ namespace {
 constexpr double kDeltaTolerance = 3e-5;
 // On tensor cores what is read from and written to the state has 16 bits; an error in one write reaches all later ones.
 constexpr double kSplitTolerance = 1e-3;
+// What gradients of decays take from the state and its gradient in bf16 is off by 2^-9 of the largest term; entries are sums of such.
+constexpr double kRoundedTolerance = 6e-3;
 
 struct Sizes {
   int64_t length, heads, value_heads, dk, dv, chunk;
@@ -87,7 +89,7 @@ void check_backward(const Sizes& s, DType dtype = DType::f32) {
                                   at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4, s.additive,
                                   at(adjoints)};
       },
-      kDeltaTolerance);  // on tensor cores, too: without a state from outside errors of 16 bits do not add up
+      on_tensor_cores ? kRoundedTolerance : kDeltaTolerance);
   CHECK(simt::runs_of("gated_delta_mma_") == runs + (on_tensor_cores ? 2 * 3 : 0));  // three kernels, forward and in reverse
 }
 

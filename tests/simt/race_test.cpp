@@ -99,7 +99,7 @@ TEST_CASE("the delta rule on tensor cores does not race", "[threads]") {
     std::for_each(decays.begin(), decays.end(), [](float& g) { g = -std::fabs(g); });
     DeviceArray<float> g(decays), beta(random_values<float>(kTokens, 4)), state(random_values<float>(kKeys * kValues, 5)), scratch(1),
         d_g(kTokens), d_beta(kTokens), starts(kKeys * kValues), errors(kTokens * kValues), sums(kKeys * kValues),
-        d_initial(std::vector<float>(kKeys * kValues)), adjoints(kTokens * kValues + 2 * kKeys * kValues);
+        d_initial(std::vector<float>(kKeys * kValues)), adjoints(kTokens * kValues + kKeys * kValues / 2);
     DeviceArray<int32_t> doc_start(std::vector<int32_t>(kTokens, -1)), one_document(std::vector<int32_t>(kTokens, 0));
     DeviceArray<int64_t> chunks(std::vector<int64_t>{0, 64, 0, 64, 6, 1}), trained(std::vector<int64_t>{0, 64, -1, 64, 6, 0}),
         rows(std::vector<int64_t>{0, 2});

@@ -24,9 +24,9 @@ struct Parts {
 
 /// Products of the backward sweeps, for the kernel that looks at all chunks at once.
 struct Handed {
-  Parts errors, adjoints;          // [B, T, HV, dv] E, X of spec 20, section 5
-  Parts starts, d_starts;          // [states, HV, dk, dv] S at chunk starts that do not begin a document, and its gradient
-  Parts initial;                   // [HV, dk, dv] S where documents begin; null: 0
+  Parts errors, adjoints;   // [B, T, HV, dv] E, X of spec 20, section 5
+  bf16 *starts, *d_starts;  // [states, HV, dk, dv] S at chunk starts that do not begin a document, and its gradient
+  bf16* initial;            // [HV, dk, dv] S where documents begin; null: 0
 
   explicit Handed(const GatedDeltaBackward& a);
 };
