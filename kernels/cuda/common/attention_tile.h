@@ -7,6 +7,13 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/common/prelude.h"
 
+#ifdef HEBB_SIMT
+#define HEBB_UNROLL_BY(count)
+#else
+#define HEBB_PRAGMA(text) _Pragma(#text)
+#define HEBB_UNROLL_BY(count) HEBB_PRAGMA(unroll (count))
+#endif
+
 namespace hebb::HEBB_DEVICE::attention {
 
 constexpr int kTile = 64;
@@ -101,7 +108,7 @@ __device__ __forceinline__ void multiply_lines(float (&sums)[4][4], Shared& s, c
       stages[1][line * kStride + column] = b >= 0 && c < width ? to_float(other[b * width + c]) : 0.0f;
     }
     __syncthreads(HEBB_WHERE_HERE);
-    HEBB_UNROLL
+    HEBB_UNROLL_BY(8)
     for (int c = 0; c < kChannels; ++c) {
       float a[4], b[4];
       HEBB_UNROLL
@@ -131,7 +138,7 @@ __device__ __forceinline__ void add_weighted_lines(float (&sums)[4][kColumns], S
       s.stage[item] = line >= 0 && c < width ? to_float(other[line * width + c]) : 0.0f;
     }
     __syncthreads(HEBB_WHERE_HERE);
-    HEBB_UNROLL
+    HEBB_UNROLL_BY(32 / kColumns)  // 128 multiply-adds: unrolled wholly, nvcc takes minutes and more registers
     for (int line = 0; line < kLines; ++line) {
       float w[4];
       HEBB_UNROLL
