@@ -27,6 +27,11 @@ void check_key(const Command& verb, const std::string& key) {
 
 }  // namespace
 
+bool is_override(const std::string& word) {
+  std::error_code error;  // a value may be longer than any file's name
+  return word.find('=') != std::string::npos && !std::filesystem::exists(word, error);
+}
+
 void add_compute_options(Command verb, ComputeOptions& options) {
   verb.option("--device", options.device, "auto, cpu or cuda (train.device)");
   verb.option("--precision", options.precision, "fp32, bf16 or fp64 (train.precision)");
@@ -46,7 +51,7 @@ ConfigArguments read_config_arguments(const Command& verb, const ComputeOptions&
         throw ConfigError(where, "option " + word + " needs a value");
       }
       arguments.overrides.push_back(equals != std::string::npos ? word.substr(2) : word.substr(2) + "=" + words[++i]);
-    } else if (equals != std::string::npos && !std::filesystem::exists(word)) {
+    } else if (is_override(word)) {
       arguments.overrides.push_back(word);
     } else if (arguments.config.empty()) {
       arguments.config = word;

@@ -12,6 +12,9 @@ struct ConfigArguments {
   std::vector<std::string> overrides;  // "key.path=value"
 };
 
+/// Whether a word of the command line is "key.path=value": it has an = and names no file.
+bool is_override(const std::string& word);
+
 /// Options of every verb that computes, as overrides of train.*.
 struct ComputeOptions {
   std::string device, precision;

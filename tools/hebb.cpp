@@ -61,6 +61,9 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     return report(error.what(), error.code());
   } catch (const std::filesystem::filesystem_error& error) {
+    if (error.code() == std::errc::filename_too_long) {
+      return report(error.path1().string() + ": " + error.code().message(), ExitCode::kUsage);
+    }
     return report(error.path1().string() + ": cannot write here: " + error.code().message(), ExitCode::kCheckpoint);
   } catch (const std::bad_alloc&) {
     return report("out of memory", ExitCode::kMemory);

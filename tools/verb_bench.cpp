@@ -36,7 +36,8 @@ ModelConfig find_model(const std::string& name) {
       }
     }
   }
-  if (!fs::exists(name)) {
+  std::error_code error;
+  if (!fs::exists(name, error)) {
     std::vector<std::string> names;
     for (const auto& list : {bench_models(), bench_layers()}) {
       for (const BenchModel& m : list) { names.push_back(m.name); }

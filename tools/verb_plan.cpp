@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "tools/command_line.h"
+#include "tools/config_arguments.h"
 #include "tools/verbs.h"
 #include "train/model_source.h"
 #include "train/plan.h"
@@ -30,7 +31,7 @@ Plan plan_file(const std::string& path, const std::vector<std::string>& override
 void run_plan(Options o) {
   std::vector<std::string> files, overrides;
   for (const std::string& word : o.words) {
-    (word.find('=') != std::string::npos && !fs::exists(word) ? overrides : files).push_back(word);
+    (is_override(word) ? overrides : files).push_back(word);
   }
   if (files.empty()) {
     throw ConfigError("hebb plan", "no configuration", "at least one file");

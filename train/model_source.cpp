@@ -6,7 +6,8 @@
 namespace hebb {
 
 fs::path find_checkpoint(const fs::path& path) {
-  if (fs::exists(path / "model.safetensors") && fs::exists(path / "config.json")) {
+  std::error_code error;
+  if (fs::exists(path / "model.safetensors", error) && fs::exists(path / "config.json", error)) {
     return path;
   }
   const CheckpointFolder folder(path / "checkpoints");
@@ -45,7 +46,8 @@ ModelConfig read_model(const Json& config) {
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides) {
   ModelSource source;
   fs::path file = path;
-  if (!fs::exists(path)) {
+  std::error_code error;
+  if (!fs::exists(path, error)) {
     throw ConfigError(path.string(), "nothing", "a configuration, a checkpoint, a run folder or a safetensors file");
   }
   if (fs::is_directory(path) || path.extension() == ".safetensors") {

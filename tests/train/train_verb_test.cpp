@@ -74,6 +74,11 @@ TEST_CASE("overrides come as key=value, --key value and --key=value") {
   CHECK(config.at("optimizer").at("lr").as_double() == 0.25);
   CHECK(config.at("train").at("log_every").as_int() == 2);
   CHECK(config.at("name").as_string() == "other");
+  const std::string longer_than_a_file_name(400, 'n');
+  const Result long_value = files.train({"name=" + longer_than_a_file_name, "--print-config"});
+  INFO(long_value.err);
+  REQUIRE(long_value.code == 0);
+  CHECK(parse_json(long_value.out, "printed").at("name").as_string() == longer_than_a_file_name);
   CHECK(config.at("train").at("threads").as_int() == 1);
   CHECK(config.at("train").at("precision").as_string() == "fp64");
   CHECK_FALSE(fs::exists(files.folder / "runs"));
