@@ -102,8 +102,7 @@ void run_synth(const SynthArguments& arguments) {
 void add_synth(Command data) {
   Command verb = data.verb("synth", "Writes the built-in corpus as JSONL: sentences with topic words and repeated facts");
   const auto arguments = std::make_shared<SynthArguments>();
-  verb.option("--documents", arguments->documents, "Number of documents, about 1,000 bytes each")
-      .required();
+  verb.option("--documents", arguments->documents, "Number of documents, about 1,000 bytes each").required();
   verb.option("--seed", arguments->seed, "Seed of the texts");
   verb.option("-o,--out", arguments->out, "File to write; - = standard output").type_name("FILE");
   verb.runs([arguments] { run_synth(*arguments); });

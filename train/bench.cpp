@@ -46,20 +46,12 @@ RunConfig bench_run(ModelConfig model, const Compute& compute, const BenchSteps&
 /// Training steps on one batch of random tokens.
 class Steps {
  public:
-  explicit Steps(const RunConfig& run)
-      : plan_(plan_memory(run)), memory_(run, device_of(run), plan_.state_bytes(), plan_.work_bytes),
-        batch_(run.train.batch_size, run.train.sequence_length), tokens_(run.train.tokens_per_step()) {
-    memory_.model.params().initialize(memory_.stream, 1);
-    const std::vector<int32_t> ids = random_tokens(tokens_ + 1, run.model.vocab_size);
-    std::copy(ids.begin(), ids.end() - 1, batch_.inputs.begin());
-    std::copy(ids.begin() + 1, ids.end(), batch_.targets.begin());
-    settings_.training = true;
-  }
+  explicit Steps(const RunConfig& run) : Steps(run, plan_memory(run)) {}
 
   const Model& model() const { return memory_.model; }
   int64_t peak_bytes() const { return memory_.state.peak_bytes() + memory_.work.peak_bytes(); }
 
-  /// One whole step; of it, from behind the passes on: the optimizer's part, which only a device that was waited for does not blur.
+  /// Of one step [ms]. The optimizer's part tells something where the step waited for the device behind its passes.
   struct Times {
     double all, optimizer;
   };
@@ -81,12 +73,21 @@ class Steps {
   }
 
  private:
+  Steps(const RunConfig& run, const MemoryPlan& plan)
+      : memory_(run, device_of(run), plan.state_bytes(), plan.work_bytes), batch_(run.train.batch_size, run.train.sequence_length),
+        tokens_(run.train.tokens_per_step()) {
+    memory_.model.params().initialize(memory_.stream, 1);
+    const std::vector<int32_t> ids = random_tokens(tokens_ + 1, run.model.vocab_size);
+    std::copy(ids.begin(), ids.end() - 1, batch_.inputs.begin());
+    std::copy(ids.begin() + 1, ids.end(), batch_.targets.begin());
+    settings_.training = true;
+  }
+
   void wait() {  // a GPU's kernels have only been enqueued
     double loss;
     copy_to_host(memory_.stream, &loss, memory_.row_loss.tensor().slice(0, {1}));
   }
 
-  MemoryPlan plan_;
   TrainMemory memory_;
   MicroBatch batch_;
   PassSettings settings_;

@@ -23,7 +23,7 @@ struct ModelSource {
 /// Errors: ConfigError (the configuration), CheckpointError (a folder that holds no checkpoint).
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides = {});
 
-/// The model in ModelSource::config, anew.
+/// The model in a file as ModelSource::config holds it. Errors: ConfigError.
 ModelConfig read_model(const Json& config);
 
 /// The model configuration alone.

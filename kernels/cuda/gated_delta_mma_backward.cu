@@ -99,7 +99,7 @@ __device__ __forceinline__ void add_product(Sums& sums, const bf16* left, const 
   constexpr int stride = kStride<kDepth>;
   const int lane = lane_number(), from = lane % 16 * stride + lane / 16 * 8;
   const int to = (right_row + lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
-  HEBB_ROLLED
+  HEBB_UNROLL_BY(1)  // registers are short: turns must not be mixed
   for (int c = 0; c < kDepth; c += 16) {
     uint32_t a[4], a_low[4];
     load_matrices<4, false>(a, left + from + c HEBB_WHERE_ARGUMENT);
@@ -130,7 +130,7 @@ template <int kWidth, int kTiles, bool kTransposed>
 __device__ __forceinline__ void add_pairs(Sums& sums, const TileOf<kChunk, kSlice> (&weights)[2], const bf16* b,
                                           int first_row HEBB_WHERE_PARAMETER) {
   const int lane = lane_number();
-  HEBB_ROLLED
+  HEBB_UNROLL_BY(1)  // registers are short: turns must not be mixed
   for (int c = kTransposed ? first_row : 0; c < (kTransposed ? kChunk : first_row + 16); c += 16) {
     const int at = kTransposed ? (c + lane / 16 * 8 + lane % 8) * kStride<kSlice> + first_row + lane / 8 % 2 * 8
                                : (first_row + lane % 16) * kStride<kSlice> + c + lane / 16 * 8;
@@ -268,7 +268,7 @@ template <int kWidth>
 __device__ __forceinline__ float multiply_states(const Stage<kWidth>& stage, int dk) {
   using attention_mma::first_of, attention_mma::load_pair, attention_mma::second_of;
   float sum = 0;
-  HEBB_ROLLED
+  HEBB_UNROLL_BY(1)  // registers are short: turns must not be mixed
   for (int i = static_cast<int>(threadIdx.x) % 128; i < dk * kDepth / 2; i += 128) {
     const int at = i / (kDepth / 2) * kStride<kDepth> + i % (kDepth / 2) * 2;
     const uint32_t s = load_pair(&stage.state[0].data[at]), d = load_pair(&stage.d_state[0].data[at]);

@@ -4,13 +4,6 @@
 #include "kernels/cuda/common/attention_mma.h"
 #include "kernels/cuda/common/gated_delta_mma.h"
 
-/// Before a loop whose turns must not be mixed: registers are short.
-#ifdef HEBB_SIMT
-#define HEBB_ROLLED
-#else
-#define HEBB_ROLLED _Pragma("unroll 1")
-#endif
-
 namespace hebb::HEBB_DEVICE::delta_mma {
 
 using attention_mma::kStride;
