@@ -32,17 +32,19 @@ struct OvqRule {
 /// Queries that the CPU reads out together.
 constexpr int64_t kOvqTile = 32;
 
-/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D], v [B, T, K, Dv].
-inline int64_t ovq_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room) {
+/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D] of type `dtype`, v [B, T, K, Dv].
+inline int64_t ovq_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, DType dtype) {
   const int64_t tokens = q[0] * q[1], units = v[0] * v[2], tiles = room / 64 + 1;
-  return tokens * (q[2] + v[2] + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + units * rule.chunk * (2 * tiles + 5) + 2 * v[2] + 256 +
-         dictionary_parts_work(q, v, rule.chunk, room);
+  return tokens * (q[2] + v[2] + 2) + attention_statistics(dtype, q, v) + 8 * q[0] * (q[1] / rule.chunk + 2) +
+         units * rule.chunk * (3 * tiles + 5) + 2 * v[2] + 256 + dictionary_parts_work(q, v, rule.chunk, room, dtype);
 }
 
 /// The running dictionary of every row and kv head, with room for R centroids. Shapes: keys [B, K, R, D], values
-/// [B, K, R, Dv], log_counts [B, K, R], counts [B, K, R] i32.
+/// [B, K, R, Dv], log_counts [B, K, R], counts [B, K, R] i32. key_copies and value_copies: keys and values rounded to bf16, which is what
+/// is read where queries are bf16; else undefined.
 struct OvqDictionary {
   Tensor keys, values, log_counts, counts;
+  Tensor key_copies = {}, value_copies = {};
 };
 
 /// Online vector-quantized attention (spec 60, section 3). o [B, T, H, Dv]; q [B, T, H, D], k [B, T, K, D], v
@@ -50,7 +52,8 @@ struct OvqDictionary {
 /// pending_k [B, K, L, D] and pending_v [B, K, L, Dv]: scratch, or what rows that continue carry on from.
 /// lse [B, T, H]: log-sum-exp of the logits, may be undefined. ids [B, K, T] i32: centroid of every key,
 /// -1 = not folded in; an input with `forced`; may be undefined. scratch [B, K, kOvqTile, R + L] (CPU), work
-/// [ovq_work(...)] (GPU). The GPU takes fp32.
+/// [ovq_work(...)] (GPU). The GPU takes fp32, or q, k, v, o and pending in bf16 with the rest in fp32: then keys and centroids are
+/// rounded to bf16 where they are multiplied, on tensor cores where attention is, and sums, means and comparisons are in fp32.
 /// Cost: 2 H (D + Dv)(n + L/2) + 2 K D n flops a token, n = centroids; bound by the products, the dictionary of a
 /// head stays in cache. Rows x kv heads run in parallel, chunks in sequence.
 struct OvqForward {
@@ -67,7 +70,7 @@ HEBB_KERNEL(OvqForward)
 /// chunks in again, keeping the version of each row that a chunk made, at the token of the row's first key of the
 /// chunk (at most T versions), then walks the chunks backwards and undoes them: never a snapshot.
 /// Scratch: dictionary and d_dictionary (keys and values only), versions [B, K, T, D + Dv], inverse_norms [B, K, T, 2],
-/// previous [B, K, T] i32, latest [B, K, R] i32, scratch [B, K, 2, kOvqTile, R + L] (CPU), work [ovq_work(...)] (GPU).
+/// previous [B, K, T] i32, latest [B, K, R] i32; types as of the forward pass. scratch [B, K, 2, kOvqTile, R + L] (CPU), work [ovq_work(...)] (GPU).
 /// Cost: 2.5 times the forward readout.
 struct OvqBackward {
   Tensor d_q, d_k, d_v;

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "layers/model_config.h"
-#include "layers/ops/convert.h"
 #include "layers/ops/kvm.h"
 #include "layers/ops/linear.h"
 #include "layers/qkv.h"
@@ -115,18 +114,16 @@ class Kvm final : public Layer {
     auto* s = static_cast<State*>(state);
     const auto optional = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
     const Qkv::Heads h = qkv_.forward(pass, x, s != nullptr ? &s->qkv : nullptr);
-    // Rows, sums and scores are in fp32 whatever x is.
-    const DType dtype = sum_dtype(pass.tape.dtype(x));
-    const auto wide = [&](Var v) { return convert(pass.tape, v, dtype); };
-    KvmVars in{wide(h.q), wide(h.k), wide(h.v), {}, pass.param(*norm_weight_), pass.param(*norm_bias_), optional(window_temp_),
-               optional(state_temp_)};
-    if (merge_gate_ != nullptr) { in.gate = linear(pass.tape, x, pass.param(*merge_gate_), {}, dtype); }  // [N, K]
+    KvmVars in{h.q, h.k, h.v, {}, pass.param(*norm_weight_), pass.param(*norm_bias_), optional(window_temp_), optional(state_temp_)};
+    if (merge_gate_ != nullptr) {
+      in.gate = linear(pass.tape, x, pass.param(*merge_gate_), {}, sum_dtype(pass.tape.dtype(x)));  // [N, K]
+    }
     const Var o = kvm_attention(pass, in, shape_, rule_, budget_, s != nullptr ? &s->core : nullptr, name_);
-    return linear(pass.tape, convert(pass.tape, o, pass.tape.dtype(x)), pass.param(*o_proj_));
+    return linear(pass.tape, o, pass.param(*o_proj_));
   }
 
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<State>(KvmState(arena, rows, shape_, rule_.chunk, rule_, sum_dtype(dtype)),
+    return std::make_unique<State>(KvmState(arena, rows, shape_, rule_.chunk, rule_, dtype),
                                    qkv_.make_state(arena, rows, dtype));
   }
 

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "layers/model_config.h"
-#include "layers/ops/convert.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/ovq.h"
@@ -146,10 +145,9 @@ Ovq::Ovq(const BuildContext& c, const OvqConfig& config)
 Var Ovq::forward(Pass& pass, Var x, LayerState* state) {
   Tape& tape = pass.tape;
   auto* s = static_cast<State*>(state);
-  const DType dtype = sum_dtype(tape.dtype(x));  // norms, similarities and means are in fp32 whatever x is
-  Var q = linear(tape, x, pass.param(*q_proj_), {}, dtype);  // [N, H D]
-  Var k = linear(tape, x, pass.param(*k_proj_), {}, dtype);  // [N, K D]
-  Var v = linear(tape, x, pass.param(*v_proj_), {}, dtype);  // [N, K Dv]
+  Var q = linear(tape, x, pass.param(*q_proj_));  // [N, H D]
+  Var k = linear(tape, x, pass.param(*k_proj_));  // [N, K D]
+  Var v = linear(tape, x, pass.param(*v_proj_));  // [N, K Dv]
   if (q_conv_ != nullptr) {
     q = short_conv(pass, q, pass.param(*q_conv_), {}, false, s != nullptr ? &*s->q_conv : nullptr);
     k = short_conv(pass, k, pass.param(*k_conv_), {}, false, s != nullptr ? &*s->k_conv : nullptr);
@@ -164,11 +162,10 @@ Var Ovq::forward(Pass& pass, Var x, LayerState* state) {
   OvqRule rule = rule_;
   if (!pass.training) { rule.max_centroids = eval_centroids_; }
   const Var o = ovq_attention(pass, q, k, v, shape_, rule, s != nullptr ? &s->core : nullptr, name_);
-  return linear(tape, convert(tape, o, tape.dtype(x)), pass.param(*o_proj_));
+  return linear(tape, o, pass.param(*o_proj_));
 }
 
-std::unique_ptr<LayerState> Ovq::make_state(Arena& arena, int64_t rows, DType activations) const {
-  const DType dtype = sum_dtype(activations);
+std::unique_ptr<LayerState> Ovq::make_state(Arena& arena, int64_t rows, DType dtype) const {
   const int64_t room = std::min(std::max(rule_.max_centroids, eval_centroids_), kLongestDocument);
   auto state = std::make_unique<State>(OvqState(arena, rows, shape_, room, rule_.chunk, dtype));
   if (taps_ > 0) {

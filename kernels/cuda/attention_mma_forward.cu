@@ -20,59 +20,16 @@ struct Forward {
   float* lse;
 };
 
-/// Of the rows 8 i + lane / 4 of a warp, in one lane.
-struct alignas(16) RowValues {
-  float of[2 * kRowTiles];
-};
-
 template <int kWidth>
 struct Shared {
   TileOf<kRows, kWidth> queries;
   TileOf<kKeys, kWidth> keys[2], values[2];
   float bias[2][kKeys];
   Intervals<kRows> intervals;
-  RowValues tops[kThreads], sums[kThreads];  // of the softmax: registers are short
+  RowValues<kRowTiles> tops[kThreads], sums[kThreads];  // of the softmax: registers are short
 };
 
 using Scores = float[kRowTiles][kKeyTiles][4];
-
-/// Scores become weights 2^(factor (score - top)) with the new maximum `top` of each row; out and the lane's parts of the rows' sums
-/// are brought to it.
-template <int kColumnTiles>
-__device__ __forceinline__ void add_to_softmax(Scores& scores, float factor, RowValues& tops, RowValues& sums,
-                                               float (&out)[kRowTiles][kColumnTiles][4] HEBB_WHERE_PARAMETER) {
-  RowValues top = tops, sum = sums;
-  HEBB_UNROLL
-  for (int i = 0; i < 2 * kRowTiles; ++i) {
-    const int m = i / 2, at = i % 2 * 2;
-    float most = top.of[i];
-    HEBB_UNROLL
-    for (int j = 0; j < kKeyTiles; ++j) {
-      most = fmaxf(most, fmaxf(scores[m][j][at], scores[m][j][at + 1]));
-    }
-    most = max_of_quad(most HEBB_WHERE_ARGUMENT);
-    const float zero = most == -INFINITY ? 0.0f : most * factor;  // no key so far, or only keys with a bias of -inf
-    const float shrink = exp2_fast(top.of[i] * factor - zero);
-    float added = 0;
-    HEBB_UNROLL
-    for (int j = 0; j < kKeyTiles; ++j) {
-      HEBB_UNROLL
-      for (int e = at; e < at + 2; ++e) {
-        scores[m][j][e] = exp2_fast(fmaf(scores[m][j][e], factor, -zero));
-        added += scores[m][j][e];
-      }
-    }
-    top.of[i] = most;
-    sum.of[i] = sum.of[i] * shrink + added;
-    HEBB_UNROLL
-    for (int j = 0; j < kColumnTiles; ++j) {
-      out[m][j][at] *= shrink;
-      out[m][j][at + 1] *= shrink;
-    }
-  }
-  tops = top;
-  sums = sum;
-}
 
 /// In units of log 2, as all scores of a call with biases.
 __device__ __forceinline__ void add_bias(Scores& scores, const float* bias, float scale) {
@@ -128,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2) attention_mma_
   commit_async_copies();
   const bf16* const queries = &s.queries.data[warp_number() * 16 * kRowTiles * kStride<kWidth>];
   const float scale = a.in.scale * kLog2E, factor = a.in.bias != nullptr ? 1.0f : scale;
-  RowValues &tops = s.tops[threadIdx.x], &sums = s.sums[threadIdx.x];
+  RowValues<kRowTiles> &tops = s.tops[threadIdx.x], &sums = s.sums[threadIdx.x];
   HEBB_UNROLL
   for (int i = 0; i < 2 * kRowTiles; ++i) {
     tops.of[i] = -INFINITY;

@@ -1,4 +1,5 @@
 #include "kernels/cuda/common/gated_delta_tiles.h"
+#include "kernels/cuda/common/unroll.h"
 
 // The gradients of keys, queries and gates of the chunked gated delta rule on tensor cores (spec 20, section 5): one block a chunk and
 // key head, from what the two sweeps left. It takes the value heads of the key head in order, and of each the value channels 32 at a

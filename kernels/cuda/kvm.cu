@@ -1,5 +1,7 @@
+#include "kernels/cuda/common/attention_mma.h"
 #include "kernels/cuda/common/block.h"
 #include "kernels/cuda/common/kvm_rows.h"
+#include "kernels/cuda/common/row_compare.h"
 
 // The windows of all tokens first, by the attention kernels; then step by step: memory keys of the chunk that leaves the window, scores
 // against the rows, founders, new rows, scores against those, joins, readout (common/row_attention.h). Eight launches a step of C tokens,
@@ -10,76 +12,7 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace kvm;
-using rows::Best, rows::kTile;
-
-/// Of a token and a tile of rows: the largest score, and the best row that takes tokens.
-struct Score {
-  float largest;
-  Best best;
-};
-
-struct Compare {
-  Layout n;
-  Book book;
-  const float* memory_keys;
-  Score* partial;  // [B, K, tiles, C]
-  int64_t step, sinks;
-  bool fresh;      // the rows that the step made; else those before it
-};
-
-/// Grid: tiles of rows x units. Static shared: 35 KB.
-__global__ void __launch_bounds__(rows::kThreads) kvm_compare_kernel(Compare a, int64_t tiles) {
-  HEBB_SHARED(attention::Shared, s);
-  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  const int64_t unit = blockIdx.x / tiles;
-  const Step step = a.n.at(unit / a.n.kv_heads, a.step);
-  const int64_t base = (a.fresh ? step.before : 0) + blockIdx.x % tiles * kTile, end = a.fresh ? step.after : step.before;
-  if (step.fold == kNone || base >= end || step.after - step.before == a.n.chunk) {
-    return;  // the whole block
-  }
-  for (int64_t first = 0; first < a.n.chunk; first += kTile) {
-    if (threadIdx.x < kTile) {
-      const int64_t i = first + threadIdx.x, r = base + threadIdx.x;
-      s.row_line[threadIdx.x] = i < a.n.chunk ? unit * a.n.chunk + i : -1;
-      s.key_line[threadIdx.x] = r < end ? unit * a.book.room + r : -1;
-    }
-    __syncthreads();
-    float scores[4][4];
-    attention::multiply_lines(scores, s, a.memory_keys, s.row_line, a.book.key_hats, s.key_line, a.n.d);
-    HEBB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      Score score{-INFINITY, {-INFINITY, static_cast<int32_t>(a.sinks)}};
-      HEBB_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const int64_t r = base + x + 16 * j;
-        if (r < end) {
-          score.largest = fmaxf(score.largest, scores[i][j]);
-          if (r >= a.sinks) {
-            score.best.take(scores[i][j], static_cast<int32_t>(r));
-          }
-        }
-      }
-      score.largest = attention::max_of_16(score.largest);
-      score.best = rows::best_of_16(score.best);
-      const int64_t token = first + 4 * y + i;
-      if (x == 0 && token < a.n.chunk) {
-        a.partial[blockIdx.x * a.n.chunk + token] = score;
-      }
-    }
-    __syncthreads();  // the lines are replaced
-  }
-}
-
-/// A token's score over `count` rows, from its parts.
-__device__ __forceinline__ Score score_of(const Score* partial, int64_t chunk, int64_t count, int64_t sinks) {
-  Score score{-INFINITY, {-INFINITY, static_cast<int32_t>(sinks)}};
-  for (int64_t tile = 0; tile * kTile < count; ++tile) {
-    const Score& part = partial[tile * chunk];
-    score.largest = fmaxf(score.largest, part.largest);
-    score.best.take(part.best.score, part.best.row);
-  }
-  return score;
-}
+using rows::Best, rows::Score, rows::score_of;
 
 struct Choose {
   Layout n;
@@ -148,8 +81,7 @@ struct ChooseTargets {
 /// The newest tokens of the last document to the ring, of which slot p mod size holds position p. Item: unit and age.
 struct Store {
   Layout n;
-  const float* from;  // [B, T, K, width], or null: ones
-  float* ring;
+  Elements from, ring;  // from [B, T, K, width], or null: ones
   int64_t size, width, ages;
   bool gates;
 
@@ -160,8 +92,8 @@ struct Store {
       return;
     }
     const int64_t line = (row * n.length + t) * n.kv_heads + unit % n.kv_heads;
-    const float value = from == nullptr ? 1.0f : from[line * width + c];
-    ring[(unit * size + (t - begin) % size) * width + c] = gates && from != nullptr ? gate_of(value) : value;
+    const float value = !from.exist() ? 1.0f : from[line * width + c];
+    ring.set((unit * size + (t - begin) % size) * width + c, gates && from.exist() ? gate_of(value) : value);
   }
 };
 
@@ -172,7 +104,8 @@ struct Parts {
   Score *partial, *scores;
   float* gates;
   int32_t *codes, *founds;
-  float* parts;  // of the readout
+  bf16* key_copies;  // of memory keys
+  float* parts;      // of the readout
 };
 
 Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tiles) {
@@ -180,7 +113,8 @@ Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tile
   return {.lo = work.take<int32_t>(tokens), .hi = work.take<int32_t>(tokens), .own_lse = work.take<float>(tokens * a.q.size(2)),
           .steps = work.take<Step>(a.q.size(0) * count), .partial = work.take<Score>(keys * tiles), .scores = work.take<Score>(keys),
           .gates = work.take<float>(keys), .codes = work.take<int32_t>(keys), .founds = work.take<int32_t>(keys),
-          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, a.rows.keys.size(2)))};
+          .key_copies = a.q.dtype == DType::bf16 ? work.take<bf16>(keys * a.q.size(3)) : nullptr,
+          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, a.rows.keys.size(2), a.q.dtype))};
 }
 
 /// The tokens of each query's window that this pass holds.
@@ -192,7 +126,7 @@ void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkPart
   if (a.window_temp.defined()) {
     q.data = work.take<float>(q.numel());
     each_element("kvm_heat", stream, lse.numel(), q.size(3),
-                 HeatQueries{q.as<float>(), a.q.as<float>(), a.window_temp.as<float>(), q.size(3), static_cast<int>(q.size(2))});
+                 HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), q.size(3), static_cast<int>(q.size(2))});
   }
   HEBB_DEVICE::run(stream, AttentionForward{a.o, lse, {}, q, a.k, a.v, lo, hi, {}, a.rule.scale});
   if (a.lse.defined()) {
@@ -201,21 +135,20 @@ void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkPart
 }
 
 /// One update: from the chunk that leaves the window to the rows.
-void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts& p, int64_t tiles) {
-  const int64_t units = a.k.size(0) * a.k.size(2), items = units * a.rule.chunk, step = update.step;
+template <class T>
+void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts& p, rows::Compare<T> comparison, bool on_tensor_cores) {
+  const int64_t batch = a.k.size(0), units = batch * a.k.size(2), items = units * a.rule.chunk, step = update.step;
   each_warp("kvm_memory_keys", stream, items, MemoryKeys{update});
-  const Choose choose{update.n, p.partial, p.scores, p.founds, p.codes, tiles, step, a.rule.sinks};
-  const auto compare = [&](bool fresh) {
-    HEBB_LAUNCH(kvm_compare_kernel, blocks_for(units * tiles, 1), rows::kThreads, 0, stream,
-                Compare{update.n, update.book, update.memory_keys, p.partial, step, a.rule.sinks, fresh}, tiles);
-  };
+  const Choose choose{update.n, p.partial, p.scores, p.founds, p.codes, comparison.tiles(), step, a.rule.sinks};
+  comparison.step = step;
   if (!a.forced) {
-    compare(false);
+    rows::compare_rows(stream, batch, comparison, on_tensor_cores);
     HEBB_LAUNCH(kvm_founders_kernel, blocks_for(units, 1), kBlockThreads, 0, stream, choose);
   }
   each_warp("kvm_found", stream, items, Found{update});
   if (!a.forced) {
-    compare(true);
+    comparison.against = rows::Against::new_rows;
+    rows::compare_rows(stream, batch, comparison, on_tensor_cores);
     each_element("kvm_targets", stream, units, a.rule.chunk, ChooseTargets{choose, a.routes.as<int32_t>(), a.rule.window});
   }
   each_warp("kvm_merge", stream, items, Merge{update});
@@ -224,9 +157,10 @@ void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts
   }
 }
 
+template <class T>
 void forward(Stream& stream, const KvmForward& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), ring = a.rule.chunk * a.rule.window;
-  const int64_t count = rows::steps_of(length, a.rule.chunk), tiles = (a.rows.keys.size(2) + kTile - 1) / kTile;
+  const int64_t count = rows::steps_of(length, a.rule.chunk), room = a.rows.keys.size(2), tiles = (room + rows::kTile - 1) / rows::kTile;
   WorkParts work(a.work);
   const Parts p = parts_of(work, a, count, tiles);
   attend_window(stream, a, p, work);
@@ -235,32 +169,40 @@ void forward(Stream& stream, const KvmForward& a) {
   if (a.routes.defined() && !a.forced) {
     rows::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1);
   }
-  auto *const ring_k = a.window.k.as<float>(), *const ring_v = a.window.v.as<float>(), *const ring_gates = a.window.gates.as<float>();
+  const auto *const ring_k = a.window.k.as<T>(), *const ring_v = a.window.v.as<T>(), *const key_hats = a.rows.key_hats.as<T>(),
+             *const value_hats = a.rows.value_hats.as<T>();
   const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false};
   Update update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), n.d, static_cast<float>(a.rule.eps)},
-                   {a.k.as<float>(), a.v.as<float>(), a.gate.as<float>(), ring_k, ring_v, ring_gates, ring},
-                   codes, {}, a.memory_keys.as<float>(), p.gates, 0};
-  rows::Read read{.n = n, .rows = {update.book.key_hats, update.book.value_hats, nullptr, update.book.room},
-                            .ring = {ring_k, ring_v, ring, a.rule.window}, .q = a.q.as<float>(), .o = a.o.as<float>(), .lse = a.lse.as<float>(),
-                            .own_lse = p.own_lse, .row_temp = a.state_temp.as<float>(), .ring_temp = a.window_temp.as<float>(),
-                            .scale = static_cast<float>(a.rule.scale), .step = 0,
-                            .parts = rows::parts_of(n, batch, update.book.room, p.parts)};
+                {Elements(a.k), Elements(a.v), a.gate.as<float>(), Elements(a.window.k), Elements(a.window.v), a.window.gates.as<float>(), ring},
+                codes, {}, a.memory_keys.as<float>(), p.key_copies, p.gates, 0};
+  const bool on_tensor_cores = attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.o.data, ring_k, ring_v, key_hats, value_hats, p.key_copies);
+  rows::Read<T> read{.n = n, .rows = {key_hats, value_hats, nullptr, room}, .ring = {ring_k, ring_v, ring, a.rule.window}, .q = a.q.as<T>(),
+                     .o = a.o.as<T>(), .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = a.state_temp.as<float>(),
+                     .ring_temp = a.window_temp.as<float>(), .scale = static_cast<float>(a.rule.scale), .step = 0,
+                     .parts = rows::parts_of(n, batch, room, p.parts, on_tensor_cores), .on_tensor_cores = on_tensor_cores};
+  const T* items;
+  if constexpr (std::is_same_v<T, bf16>) {
+    items = p.key_copies;
+  } else {
+    items = a.memory_keys.as<float>();
+  }
+  const rows::Compare<T> comparison{n, items, key_hats, p.partial, room, 0, a.rule.sinks, 0, rows::Against::old_rows};
   for (int64_t step = 0; step < count; ++step) {
     update.step = read.step = step;
-    fold(stream, a, update, p, tiles);
+    fold(stream, a, update, p, comparison, on_tensor_cores);
     rows::read_rows(stream, batch, read);
   }
   const int64_t ages = length < ring ? length : ring;
-  each_element("kvm_store", stream, units * ages, n.d, Store{n, a.k.as<float>(), ring_k, ring, n.d, ages, false});
-  each_element("kvm_store", stream, units * ages, n.dv, Store{n, a.v.as<float>(), ring_v, ring, n.dv, ages, false});
-  each_element("kvm_store", stream, units * ages, 1, Store{n, a.gate.as<float>(), ring_gates, ring, 1, ages, true});
+  each_element("kvm_store", stream, units * ages, n.d, Store{n, Elements(a.k), Elements(a.window.k), ring, n.d, ages, false});
+  each_element("kvm_store", stream, units * ages, n.dv, Store{n, Elements(a.v), Elements(a.window.v), ring, n.dv, ages, false});
+  each_element("kvm_store", stream, units * ages, 1, Store{n, Elements(a.gate), Elements(a.window.gates), ring, 1, ages, true});
 }
 
 }  // namespace
 
 void run(Stream& stream, const KvmForward& a) {
   if (a.q.numel() > 0) {
-    forward(stream, a);
+    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
   }
 }
 

@@ -1,3 +1,4 @@
+#include "kernels/cuda/common/attention_mma.h"
 #include "kernels/cuda/common/column_sums.h"
 #include "kernels/cuda/common/kvm_rows.h"
 
@@ -88,7 +89,8 @@ struct AllValuesToSums : Undo {
 
 /// The running gradients of the row that a token founded or joined, to the token.
 struct HandOut : Undo {
-  float *d_k, *d_v, *d_gate;
+  Elements d_k, d_v;
+  float* d_gate;
 
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
@@ -109,12 +111,14 @@ struct HandOut : Undo {
       gate_gradient(one, d_key, d_value, g, lane);
     }
     for (int64_t c = lane; c < n.dv; c += 32) {
-      d_v[one.token * n.dv + c] += value_gate * d_value(c);
+      const int64_t at = one.token * n.dv + c;
+      d_v.set(at, d_v[at] + value_gate * d_value(c));
     }
     norm.backward(lane, d.norm + item * 2 * n.d, d.norm + (item * 2 + 1) * n.d, [&](int64_t c) { return z(one, c); },
                   [&](int64_t c) { return key_gate * d_key[c]; }, [&](int64_t c, float value) {
                     if (c >= rule.rotary) {
-                      d_k[one.token * n.d + c] += value;
+                      const int64_t at = one.token * n.d + c;
+                      d_k.set(at, d_k[at] + value);
                     }
                   });
   }
@@ -180,9 +184,9 @@ struct Restore : Undo {
 
 /// From d_q of heated queries: d_q of the queries, and q . d_q.
 struct CoolGradients {
-  float* d_q;
+  Elements d_q;
   float* sums;
-  const float *d_heated, *q;
+  Elements d_heated, q;
   const float* temp;
   int64_t d;
   int heads;
@@ -193,7 +197,7 @@ struct CoolGradients {
     for (int64_t at = line * d + lane; at < (line + 1) * d; at += 32) {
       const float value = d_heated[at];
       sum += q[at] * value;
-      write(d_q[at], temp[line % heads] * value, accumulate);
+      d_q.set(at, (accumulate ? d_q[at] : 0.0f) + temp[line % heads] * value);
     }
     sum = warp_sum(sum);
     if (lane == 0) {
@@ -203,7 +207,7 @@ struct CoolGradients {
 };
 
 /// Gradients of the windows, and of their temperature.
-void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work) {
+void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const Tensor& statistics) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor lo{work.take<int32_t>(tokens.numel()), DType::i32, tokens}, hi{work.take<int32_t>(tokens.numel()), DType::i32, tokens};
   HEBB_DEVICE::run(stream, VisibleKeys{lo, hi, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window}, 0});
@@ -213,27 +217,30 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work) {
   if (heats) {
     q.data = work.take<float>(q.numel());
     d_q.data = work.take<float>(q.numel());
-    each_element("kvm_heat", stream, lines, d, HeatQueries{q.as<float>(), a.q.as<float>(), a.window_temp.as<float>(), d, static_cast<int>(heads)});
+    each_element("kvm_heat", stream, lines, d, HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), d, static_cast<int>(heads)});
   }
   HEBB_DEVICE::run(stream, AttentionBackward{.d_q = d_q, .d_k = a.d_k, .d_v = a.d_v, .d_bias = {}, .d_o = a.d_o, .q = q, .k = a.k, .v = a.v,
                                              .o = a.o, .lse = a.lse, .lo = lo, .hi = hi, .bias = {}, .scale = a.rule.scale,
                                              .accumulate_q = !heats && a.accumulate_q, .accumulate_k = a.accumulate_k,
-                                             .accumulate_v = a.accumulate_v, .accumulate_bias = false, .has_other_keys = true});
+                                             .accumulate_v = a.accumulate_v, .accumulate_bias = false, .statistics = statistics,
+                                             .has_other_keys = true});
   if (!heats) {
     return;
   }
   auto* const sums = work.take<float>(lines);
   each_warp("kvm_cool", stream, lines,
-            CoolGradients{a.d_q.as<float>(), sums, d_q.as<float>(), a.q.as<float>(), a.window_temp.as<float>(), d, static_cast<int>(heads), a.accumulate_q});
+            CoolGradients{Elements(a.d_q), sums, Elements(d_q), Elements(a.q), a.window_temp.as<float>(), d, static_cast<int>(heads), a.accumulate_q});
   if (a.d_window_temp.defined()) {
     add_column_sums(stream, a.d_window_temp.as<float>(), 1, {sums, DType::f32, lines / heads, heads, heads});
   }
 }
 
+template <class T>
 struct Walk {
   Undo undo;
-  rows::Backward read;
-  float *d_k, *d_v, *d_gate;
+  rows::Backward<T> read;
+  Elements d_k, d_v;
+  float* d_gate;
   int64_t units, count;
 
   void replay(Stream& stream) {
@@ -276,6 +283,7 @@ RowGradients row_gradients(Stream& stream, const KvmBackward& a, WorkParts& work
   return d;
 }
 
+template <class T>
 void backward(Stream& stream, const KvmBackward& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), d = a.q.size(3), heads = a.q.size(2);
   const int64_t count = rows::steps_of(length, a.rule.chunk), queries = batch * length * heads, items = units * a.rule.chunk;
@@ -283,7 +291,9 @@ void backward(Stream& stream, const KvmBackward& a) {
   if (a.d_gate.defined() && !a.accumulate_gate) {
     rows::fill(stream, a.d_gate.as<float>(), a.d_gate.numel(), 0.0f);
   }
-  attend_window(stream, a, work);
+  const int64_t statistics = attention_statistics(a.q.dtype, a.q.shape, a.v.shape);
+  const Tensor of_queries{work.take<float>(statistics), DType::f32, {statistics}};
+  attend_window(stream, a, work, of_queries);
   if (a.versions.size(2) < length) {
     return;  // no query saw a row
   }
@@ -296,18 +306,24 @@ void backward(Stream& stream, const KvmBackward& a) {
                       a.previous.as<int32_t>(), a.latest.as<int32_t>()};
   rows::fill(stream, kept.latest, a.latest.numel(), -1);
   const Update update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), d, static_cast<float>(a.rule.eps)},
-                         {a.k.as<float>(), a.v.as<float>(), a.gate.as<float>()}, {a.routes.as<int32_t>(), true}, kept, work.take<float>(items * d),
+                         {Elements(a.k), Elements(a.v), a.gate.as<float>()}, {a.routes.as<int32_t>(), true}, kept, work.take<float>(items * d), nullptr,
                          work.take<float>(items), 0};
   const int64_t slices = (d + rows::kSliceColumns - 1) / rows::kSliceColumns;
   float* const temp_sums = a.d_state_temp.defined() ? work.take<float>(slices * queries) : nullptr;
   if (temp_sums != nullptr) {
     rows::fill(stream, temp_sums, slices * queries, 0.0f);
   }
-  const rows::Backward read{.n = n, .rows = {update.book.key_hats, update.book.value_hats, nullptr, update.book.room}, .q = a.q.as<float>(),
-                               .d_o = a.d_o.as<float>(), .o = a.o.as<float>(), .lse = a.lse.as<float>(), .row_temp = a.state_temp.as<float>(),
-                               .d_q = a.d_q.as<float>(), .d_keys = gradients.key_hats, .d_values = gradients.value_hats, .temp_sums = temp_sums,
-                               .queries = queries, .scale = static_cast<float>(a.rule.scale), .step = 0};
-  Walk walk{{update, gradients}, read, a.d_k.as<float>(), a.d_v.as<float>(), a.d_gate.as<float>(), units, count};
+  rows::Backward<T> read{.n = n, .rows = {a.rows.key_hats.as<T>(), a.rows.value_hats.as<T>(), nullptr, update.book.room}, .q = a.q.as<T>(),
+                         .d_o = a.d_o.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(), .row_temp = a.state_temp.as<float>(),
+                         .d_q = a.d_q.as<T>(), .d_keys = gradients.key_hats, .d_values = gradients.value_hats, .temp_sums = temp_sums,
+                         .queries = queries, .scale = static_cast<float>(a.rule.scale), .step = 0};
+  if (attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data, a.d_k.data, a.d_v.data,
+                           a.rows.key_hats.data, a.rows.value_hats.data)) {
+    read.statistics = of_queries.as<float>();
+    const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, update.book.room, a.q.dtype);
+    read.parts = rows::parts_of(n, batch, update.book.room, work.take<float>(parts), true);
+  }
+  Walk<T> walk{{update, gradients}, read, Elements(a.d_k), Elements(a.d_v), a.d_gate.as<float>(), units, count};
   walk.replay(stream);
   walk.back(stream);
   if (temp_sums != nullptr) {
@@ -325,7 +341,7 @@ void backward(Stream& stream, const KvmBackward& a) {
 
 void run(Stream& stream, const KvmBackward& a) {
   if (a.q.numel() > 0) {
-    backward(stream, a);
+    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
   }
 }
 

@@ -1,8 +1,10 @@
 #include <string>
 
 #include "core/random.h"
+#include "kernels/cuda/common/attention_mma.h"
 #include "kernels/cuda/common/block.h"
 #include "kernels/cuda/common/ovq_fold.h"
+#include "kernels/cuda/common/row_compare.h"
 
 // The own chunks of all tokens first, by the attention kernels; then step by step: read the dictionary, compare the chunk's keys with it,
 // choose their centroids, fold them in (common/row_attention.h). Six launches a step of L tokens, of B K ceil(L G / 64), B K n / 64, B K
@@ -12,13 +14,12 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace ovq;
-using rows::Best, rows::kTile;
+using rows::Best, rows::Score;
 
 /// Copies tokens of this pass to their places in the pending chunk. Item: unit and place.
 struct Stage {
   Layout n;
-  const float* from;
-  float* pending;
+  Elements from, pending;
   int64_t width, step;
   bool at_end;  // the chunk that the row leaves unfinished; else the one that the step folds in
 
@@ -34,61 +35,13 @@ struct Stage {
     }
     const int64_t t = chunk + place;
     if (chunk != kNone && t >= 0 && t < n.length) {
-      pending[item * width + c] = from[((row * n.length + t) * n.kv_heads + head) * width + c];
+      pending.set(item * width + c, from[((row * n.length + t) * n.kv_heads + head) * width + c]);
     }
   }
-};
-
-struct Compare {
-  Layout n;
-  Book book;
-  const float* pending;
-  Best* partial;  // [B, K, tiles, L]
-  int64_t step;
-  bool second_founds;
 };
 
 /// Place of the key that founds an empty dictionary.
-__device__ __forceinline__ int64_t first_founder(bool second_founds, int64_t chunk) { return second_founds && chunk > 1 ? 1 : 0; }
-
-/// Similarities of the chunk's keys and a tile of centroids; of these the best. An empty dictionary holds the founder's key.
-__global__ void __launch_bounds__(rows::kThreads) ovq_compare_kernel(Compare a, int64_t tiles) {
-  HEBB_SHARED(attention::Shared, s);
-  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  const int64_t unit = blockIdx.x / tiles, base = blockIdx.x % tiles * kTile;
-  const Step step = a.n.at(unit / a.n.kv_heads, a.step);
-  const bool empty = step.before == 0;
-  if (step.fold == kNone || base >= (empty ? 1 : step.before)) {
-    return;  // the whole block
-  }
-  const int64_t first = unit * a.n.chunk;
-  for (int64_t key = 0; key < a.n.chunk; key += kTile) {
-    if (threadIdx.x < kTile) {
-      const int64_t i = threadIdx.x, r = base + i;
-      s.row_line[i] = key + i < a.n.chunk ? first + key + i : -1;
-      s.key_line[i] = empty ? (i == 0 ? first + first_founder(a.second_founds, a.n.chunk) : -1) : r < step.before ? unit * a.book.room + r : -1;
-    }
-    __syncthreads();
-    float scores[4][4];
-    attention::multiply_lines(scores, s, a.pending, s.row_line, empty ? a.pending : a.book.keys, s.key_line, a.n.d);
-    HEBB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      Best best{-INFINITY, static_cast<int32_t>(base)};
-      HEBB_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        if (s.key_line[x + 16 * j] >= 0) {
-          best.take(scores[i][j], static_cast<int32_t>(base + x + 16 * j));
-        }
-      }
-      best = rows::best_of_16(best);
-      const int64_t place = key + 4 * y + i;
-      if (x == 0 && place < a.n.chunk) {
-        a.partial[blockIdx.x * a.n.chunk + place] = best;
-      }
-    }
-    __syncthreads();  // the lines are replaced
-  }
-}
+__host__ __device__ __forceinline__ int64_t first_founder(bool second_founds, int64_t chunk) { return second_founds && chunk > 1 ? 1 : 0; }
 
 /// First words of the streams "ovq/{layer}/{kv head}": a key a head.
 struct StreamKey {
@@ -120,7 +73,7 @@ __device__ __forceinline__ uint64_t first_draw(StreamKey key, uint64_t index) {
 
 struct Choose {
   Layout n;
-  const Best* partial;
+  const Score* partial;
   const StreamKey* keys;  // of the heads; null: the least similar keys found
   float* best;            // [B, K, L]
   uint64_t* draws;        // [B, K, L]
@@ -144,11 +97,7 @@ __global__ void __launch_bounds__(kBlockThreads) ovq_choose_kernel(Choose a) {
   int32_t *const ids = a.ids + unit * chunk, *const founds = a.founds + unit * chunk;
   const int64_t position = step.fold - a.n.doc_start[row * a.n.length + (step.fold < 0 ? 0 : step.fold)];
   block_each(chunk, [&](int64_t j) {
-    Best of_key{-INFINITY, 0};
-    for (int64_t tile = 0; tile * kTile < first_new; ++tile) {
-      const Best& part = a.partial[(unit * a.tiles + tile) * chunk + j];
-      of_key.take(part.score, part.row);
-    }
+    const Best of_key = rows::score_of(a.partial + unit * a.tiles * chunk + j, chunk, first_new, 0).best;
     best[j] = of_key.score;
     ids[j] = of_key.score == -INFINITY ? 0 : of_key.row;
     if (a.keys != nullptr) {
@@ -182,7 +131,7 @@ struct Parts {
   int32_t *lo, *hi;
   float* own_lse;
   Step* steps;
-  Best* partial;
+  Score* partial;
   float* best;
   uint64_t* draws;
   int32_t *ids, *founds;
@@ -194,10 +143,10 @@ Parts parts_of(const OvqForward& a, int64_t count, int64_t tiles) {
   WorkParts work(a.work);
   const int64_t tokens = a.q.size(0) * a.q.size(1), keys = a.k.size(0) * a.k.size(2) * a.rule.chunk;
   return {.lo = work.take<int32_t>(tokens), .hi = work.take<int32_t>(tokens), .own_lse = work.take<float>(tokens * a.q.size(2)),
-          .steps = work.take<Step>(a.q.size(0) * count), .partial = work.take<Best>(keys * tiles), .best = work.take<float>(keys),
+          .steps = work.take<Step>(a.q.size(0) * count), .partial = work.take<Score>(keys * tiles), .best = work.take<float>(keys),
           .draws = work.take<uint64_t>(keys), .ids = work.take<int32_t>(keys), .founds = work.take<int32_t>(keys),
           .keys = work.take<StreamKey>(a.k.size(2)),
-          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, a.dictionary.keys.size(2)))};
+          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, a.dictionary.keys.size(2), a.q.dtype))};
 }
 
 void store_stream_keys(Stream& stream, const OvqRule& rule, StreamKey* keys, int64_t heads) {
@@ -217,43 +166,46 @@ void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Ten
   }
 }
 
+template <class T>
 void forward(Stream& stream, const OvqForward& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
-  const int64_t count = rows::steps_of(length, chunk), room = a.dictionary.keys.size(2), tiles = (room + kTile - 1) / kTile;
+  const int64_t count = rows::steps_of(length, chunk), room = a.dictionary.keys.size(2), tiles = (room + rows::kTile - 1) / rows::kTile;
   const Parts p = parts_of(a, count, tiles);
   const Shape tokens{batch, length};
   attend_own(stream, a, {p.lo, DType::i32, tokens}, {p.hi, DType::i32, tokens}, {p.own_lse, DType::f32, {batch, length, a.q.size(2)}});
   each_warp("ovq_steps", stream, batch * count, MakeSteps{p.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
   const Layout n = rows::layout_of(a, p.steps, count);
-  const Book book(a.dictionary);
   if (a.ids.defined() && !a.forced) {
     rows::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1);
   }
   if (a.rule.random && !a.forced) {
     store_stream_keys(stream, a.rule, p.keys, a.k.size(2));
   }
-  auto *const pending_k = a.pending_k.as<float>(), *const pending_v = a.pending_v.as<float>();
+  const auto *const pending_k = a.pending_k.as<T>(), *const pending_v = a.pending_v.as<T>();
   const auto stage = [&](int64_t step, bool at_end) {
-    each_element("ovq_stage", stream, units * chunk, n.d, Stage{n, a.k.as<float>(), pending_k, n.d, step, at_end});
-    each_element("ovq_stage", stream, units * chunk, n.dv, Stage{n, a.v.as<float>(), pending_v, n.dv, step, at_end});
+    each_element("ovq_stage", stream, units * chunk, n.d, Stage{n, Elements(a.k), Elements(a.pending_k), n.d, step, at_end});
+    each_element("ovq_stage", stream, units * chunk, n.dv, Stage{n, Elements(a.v), Elements(a.pending_v), n.dv, step, at_end});
   };
-  rows::Read read{.n = n, .rows = {book.keys, book.values, book.log_counts, room}, .ring = {pending_k, pending_v, chunk, 1},
-                            .q = a.q.as<float>(), .o = a.o.as<float>(), .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = nullptr,
-                            .ring_temp = nullptr, .scale = 1.0f, .step = 0, .parts = rows::parts_of(n, batch, room, p.parts)};
+  const rows::Rows<T> dictionary = rows_of<T>(a.dictionary);
+  const bool on_tensor_cores = attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.o.data, pending_k, pending_v, dictionary.keys, dictionary.values);
+  rows::Read<T> read{.n = n, .rows = dictionary, .ring = {pending_k, pending_v, chunk, 1}, .q = a.q.as<T>(), .o = a.o.as<T>(),
+                     .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = nullptr, .ring_temp = nullptr, .scale = 1.0f, .step = 0,
+                     .parts = rows::parts_of(n, batch, room, p.parts, on_tensor_cores), .on_tensor_cores = on_tensor_cores};
   for (int64_t step = 0; step < count; ++step) {
     read.step = step;
     rows::read_rows(stream, batch, read);
     stage(step, false);
     if (!a.forced) {
-      HEBB_LAUNCH(ovq_compare_kernel, blocks_for(units * tiles, 1), rows::kThreads, 0, stream,
-                  Compare{n, book, pending_k, p.partial, step, a.rule.second_founds}, tiles);
+      rows::compare_rows(stream, batch,
+                         rows::Compare<T>{n, pending_k, dictionary.keys, p.partial, room, step, 0, first_founder(a.rule.second_founds, chunk),
+                                          rows::Against::old_rows_or_founder}, on_tensor_cores);
       HEBB_LAUNCH(ovq_choose_kernel, blocks_for(units, 1), kBlockThreads, 0, stream,
                   Choose{n, p.partial, a.rule.random ? p.keys : nullptr, p.best, p.draws, p.ids, p.founds, a.ids.as<int32_t>(), tiles, step,
                          a.rule.second_founds});
     }
     const ChunkIds ids = a.forced ? ChunkIds{a.ids.as<int32_t>(), true} : ChunkIds{p.ids, false};
     each_warp("ovq_fold", stream, units * chunk,
-              Fold{{n, a.rule, book, ids, {}, step}, {pending_k, n.d, true}, {pending_v, n.dv, true}});
+              Fold{{n, a.rule, Book(a.dictionary), ids, {}, step}, {Elements(a.pending_k), n.d, true}, {Elements(a.pending_v), n.dv, true}});
   }
   stage(0, true);
 }
@@ -262,7 +214,7 @@ void forward(Stream& stream, const OvqForward& a) {
 
 void run(Stream& stream, const OvqForward& a) {
   if (a.q.numel() > 0) {
-    forward(stream, a);
+    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
   }
 }
 

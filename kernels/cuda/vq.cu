@@ -1,6 +1,6 @@
 #include "kernels/vq.h"
 
-#include "kernels/cuda/common/row_attention.h"
+#include "kernels/cuda/common/row_compare.h"
 #include "kernels/cuda/common/scatter.h"
 
 // Quantized keys. Selection: tiles of 64 keys x 64 points, scores in fp32 that never leave the block; FLOPs: 2 K D M a token, bound by
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(attention::kThreads) vq_select_kernel(Select a
   }
   HEBB_UNROLL
   for (int i = 0; i < 4; ++i) {
-    const Best of_key = rows::best_of_16(best[i]);
+    const Best of_key = best[i].over_lanes(8);
     const int64_t t = first + 4 * y + i;
     if (x == 0 && t < a.length) {
       a.ids[unit * a.length + t] = of_key.row;

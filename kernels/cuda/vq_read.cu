@@ -99,9 +99,9 @@ void read(Stream& stream, const VqRead& a) {
                  .heads = static_cast<int>(heads), .kv_heads = static_cast<int>(kv_heads), .d = static_cast<int>(d),
                  .dv = static_cast<int>(dv)};
   auto *const means = a.dictionary.means.as<float>(), *const log_counts = a.dictionary.log_counts.as<float>();
-  rows::Read read{.n = n, .rows = {a.points.as<float>(), means, log_counts, points, true}, .ring = {}, .q = a.q.as<float>(), .o = a.o.as<float>(),
+  rows::Read<float> read{.n = n, .rows = {a.points.as<float>(), means, log_counts, points, true}, .ring = {}, .q = a.q.as<float>(), .o = a.o.as<float>(),
                         .lse = nullptr, .own_lse = own_lse, .row_temp = nullptr, .ring_temp = nullptr, .scale = 1.0f, .step = 0,
-                        .parts = rows::parts_of(n, batch, points, parts)};
+                        .parts = rows::parts_of(n, batch, points, parts, false)};
   for (int64_t step = 0; step < count; ++step) {
     read.step = step;
     rows::read_rows(stream, batch, read);

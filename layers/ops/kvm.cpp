@@ -28,15 +28,15 @@ void KvmNode::backward(Tape& tape) {
   const bool on_gpu = tape.stream().on_gpu();
   const auto make = [&](Shape shape, const char* name) { return tape.scratch(shape, sums, name); };
   const Buffer keys = make({b, kv, room, d}, "state rows"), values = make({b, kv, room, dv}, "state rows"),
-               radii = make({b, kv, room}, "state rows"), key_hats = make({b, kv, room, d}, "state rows"),
-               value_hats = make({b, kv, room, dv}, "state rows"), d_keys = make({b, kv, room, d}, "row gradients"),
+               radii = make({b, kv, room}, "state rows"), key_hats = tape.scratch({b, kv, room, d}, dtype, "state rows"),
+               value_hats = tape.scratch({b, kv, room, dv}, dtype, "state rows"), d_keys = make({b, kv, room, d}, "row gradients"),
                d_values = make({b, kv, room, dv}, "row gradients"), d_radii = make({b, kv, room}, "row gradients"),
                d_key_hats = make({b, kv, room, d}, "row gradients"),
                d_value_hats = make({b, kv, room, dv}, "row gradients"),
                versions = make({b, kv, reads_state ? t : 1, d + dv}, "row versions"),
                scratch = make({on_gpu ? 0 : b, kv, 2, kKvmTile, room + rule.window * rule.chunk}, "probabilities"),
                partial = make({on_gpu ? 0 : b, kv, 2 * d + 2 * heads / kv}, "partial sums"),
-               work = tape.scratch({on_gpu ? kvm_backward_work(q_shape, k_shape, rule) : 0}, DType::f32, "row scratch");
+               work = tape.scratch({on_gpu ? kvm_backward_work(q_shape, k_shape, v_shape, rule, room, dtype) : 0}, DType::f32, "row scratch");
   const Buffer counts = tape.scratch({b, kv, room}, DType::i32, "state rows"),
                previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
                latest = tape.scratch({b, kv, room}, DType::i32, "latest versions");
@@ -122,7 +122,7 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
   const KvmVars& in = node.in;
   const int64_t batch = node.k_shape[0], kv_heads = node.k_shape[2], ring = node.rule.window * node.rule.chunk;
   const bool on_gpu = tape.stream().on_gpu();
-  const int64_t work_size = on_gpu ? kvm_forward_work(node.q_shape, node.v_shape, node.rule, state.room()) : 0;
+  const int64_t work_size = on_gpu ? kvm_forward_work(node.q_shape, node.v_shape, node.rule, state.room(), dtype) : 0;
   const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, kv_heads, kKvmTile, state.room() + ring}, sum_dtype(dtype), "probabilities"),
                memory_keys = tape.scratch({batch, kv_heads, node.rule.chunk, node.k_shape[3]}, sum_dtype(dtype), "memory keys"),
                work = tape.scratch({work_size}, DType::f32, "row scratch");
@@ -142,10 +142,10 @@ KvmState::KvmState(Arena& arena, int64_t batch, const KvmShape& shape, int64_t r
       values(arena, {batch, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "state rows"),
       radii(arena, {batch, shape.kv_heads, room}, sum_dtype(dtype), "state rows"),
       counts(arena, {batch, shape.kv_heads, room}, DType::i32, "state rows"),
-      key_hats(arena, {batch, shape.kv_heads, room, shape.key_dim}, sum_dtype(dtype), "state rows"),
-      value_hats(arena, {batch, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "state rows"),
-      window_k(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.key_dim}, sum_dtype(dtype), "window"),
-      window_v(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.value_dim}, sum_dtype(dtype), "window"),
+      key_hats(arena, {batch, shape.kv_heads, room, shape.key_dim}, dtype, "state rows"),
+      value_hats(arena, {batch, shape.kv_heads, room, shape.value_dim}, dtype, "state rows"),
+      window_k(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.key_dim}, dtype, "window"),
+      window_v(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.value_dim}, dtype, "window"),
       window_gates(arena, {batch, shape.kv_heads, rule.window * rule.chunk}, sum_dtype(dtype), "window") {}
 
 void KvmState::reserve(Stream& stream, Arena& arena, int64_t rows) {

@@ -48,7 +48,7 @@ void OvqNode::backward(Tape& tape) {
                previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
                latest = tape.scratch({b, kv, room}, DType::i32, "latest versions"),
                scratch = tape.scratch({on_gpu ? 0 : b, kv, 2, kOvqTile, room + rule.chunk}, sums, "probabilities"),
-               work = tape.scratch({on_gpu ? ovq_work(q_shape, v_shape, rule, room) : 0}, DType::f32, "dictionary scratch");
+               work = tape.scratch({on_gpu ? ovq_work(q_shape, v_shape, rule, room, dtype) : 0}, DType::f32, "dictionary scratch");
   const GradTarget d_q(tape, q), d_k(tape, k), d_v(tape, v);
   run(tape.stream(), OvqBackward{d_q.view(q_shape), d_k.view(k_shape), d_v.view(v_shape),
                                  book.dictionary(), OvqDictionary{d_keys, d_values, {}, {}}, versions, norms, previous,
@@ -107,8 +107,14 @@ OvqState::OvqState(Arena& arena, int64_t rows, const OvqShape& shape, int64_t ro
       values(arena, {rows, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "centroid values"),
       log_counts(arena, {rows, shape.kv_heads, room}, sum_dtype(dtype), "log counts"),
       counts(arena, {rows, shape.kv_heads, room}, DType::i32, "counts"),
-      pending_k(arena, {rows, shape.kv_heads, chunk, shape.key_dim}, sum_dtype(dtype), "pending keys"),
-      pending_v(arena, {rows, shape.kv_heads, chunk, shape.value_dim}, sum_dtype(dtype), "pending values") {}
+      pending_k(arena, {rows, shape.kv_heads, chunk, shape.key_dim}, dtype, "pending keys"),
+      pending_v(arena, {rows, shape.kv_heads, chunk, shape.value_dim}, dtype, "pending values") {
+  if (dtype == DType::bf16) {
+    key_copies = Buffer(arena, keys.tensor().shape, dtype, "copies of centroids");
+    value_copies = Buffer(arena, values.tensor().shape, dtype, "copies of centroids");
+  }
+}
+
 
 Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const OvqRule& given, OvqState* state,
                   const std::string& name) {
@@ -141,7 +147,7 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   const int64_t room = state->keys.tensor().size(2);
   const bool on_gpu = tape.stream().on_gpu();
   const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, shape.kv_heads, kOvqTile, room + rule.chunk}, sum_dtype(dtype), "probabilities"),
-               work = tape.scratch({on_gpu ? ovq_work(node.q_shape, node.v_shape, rule, room) : 0}, DType::f32, "dictionary scratch");
+               work = tape.scratch({on_gpu ? ovq_work(node.q_shape, node.v_shape, rule, room, dtype) : 0}, DType::f32, "dictionary scratch");
   run(tape.stream(),
       OvqForward{tape.value(node.o).view(node.o_shape), node.lse, node.ids, state->dictionary(), state->pending_k,
                  state->pending_v, scratch, work, tape.value(q).view(node.q_shape), tape.value(k).view(node.k_shape),

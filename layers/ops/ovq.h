@@ -18,9 +18,10 @@ struct OvqShape {
 struct OvqState {
   Buffer keys, values, log_counts, counts;  // [B, K, N, D], [B, K, N, Dv], [B, K, N], [B, K, N] i32
   Buffer pending_k, pending_v;              // [B, K, L, D], [B, K, L, Dv]
-  /// room: centroids, at least the rule's max_centroids in any pass.
+  Buffer key_copies, value_copies;          // of keys and values in bf16, where queries are
+  /// room: centroids, at least the rule's max_centroids in any pass; dtype: of queries, keys and values.
   OvqState(Arena& arena, int64_t rows, const OvqShape& shape, int64_t room, int64_t chunk, DType dtype);
-  OvqDictionary dictionary() const { return {keys, values, log_counts, counts}; }
+  OvqDictionary dictionary() const { return {keys, values, log_counts, counts, key_copies, value_copies}; }
 };
 
 /// Online vector-quantized attention of q [B T, H D] over keys [B T, K D] and values [B T, K Dv]; returns [B T, H Dv].

@@ -239,6 +239,24 @@ TEST_CASE("memory layers in bf16 equal the CPU in fp64 within the rounding of th
               {c.seed, {}});
 }
 
+TEST_CASE("dictionaries in bf16 on tensor cores equal the CPU in fp64 within the rounding of their operands") {
+  if (!has_device()) {
+    return;
+  }
+  struct Case {
+    std::string layer;
+    uint64_t seed;
+  };
+  const Case c = GENERATE(
+      Case{R"("type": "ovq", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "chunk_size": 9, "max_centroids": 200, "growth": "full")", 9},
+      Case{R"("type": "ovq", "num_heads": 1, "head_dim": 128, "value_head_dim": 64, "chunk_size": 20, "max_centroids": 30, "qk_conv": 3, "v_shift": true)", 12},
+      Case{R"("type": "kvm", "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "chunk_size": 10, "window_chunks": 1, "qk_norm": "layer",
+              "state": {"mode": "power", "factor": 4, "exponent": 0.5}, "rope": {"theta": 10000.0, "dims": 24})", 8},
+      Case{R"("type": "kvm", "num_heads": 1, "head_dim": 128, "chunk_size": 6, "window_chunks": 2, "state": {"mode": "fixed", "rows": 8},
+              "temperatures": false, "merge_gate": "keys")", 8});
+  check_model(R"("x": {)" + c.layer + "}", kOnePattern, {c.seed, {}}, "", 131);
+}
+
 namespace {
 
 /// 30 steps of a model of gdn, attention and product keys.

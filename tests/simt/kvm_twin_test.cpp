@@ -71,7 +71,7 @@ struct Rows {
   Rows(Twins& t, const Case& c, int64_t room)
       : keys(t.float_sum(c.per_row(room, c.d))), values(t.float_sum(c.per_row(room, c.dv))), radii(t.float_sum({c.batch, c.kv_heads, room})),
         counts(t.integers({c.batch, c.kv_heads, room}, std::vector<int64_t>(static_cast<size_t>(c.batch * c.kv_heads * room), 3), DType::i32, true)),
-        key_hats(t.float_sum(c.per_row(room, c.d))), value_hats(t.float_sum(c.per_row(room, c.dv))) {}
+        key_hats(t.sum(c.per_row(room, c.d))), value_hats(t.sum(c.per_row(room, c.dv))) {}
   template <class At>
   KvmRows operator()(At& at) const {
     return {at(keys), at(values), at(radii), at(counts), at(key_hats), at(value_hats)};
@@ -82,7 +82,7 @@ struct Window {
   Twin k, v, gates;
 
   Window(Twins& t, const Case& c)
-      : k(t.float_sum(c.per_row(c.ring(), c.d))), v(t.float_sum(c.per_row(c.ring(), c.dv))), gates(t.float_sum({c.batch, c.kv_heads, c.ring()})) {}
+      : k(t.sum(c.per_row(c.ring(), c.d))), v(t.sum(c.per_row(c.ring(), c.dv))), gates(t.float_sum({c.batch, c.kv_heads, c.ring()})) {}
   template <class At>
   KvmWindow operator()(At& at) const {
     return {at(k), at(v), at(gates)};
@@ -94,23 +94,22 @@ struct Inputs {
   Twin q, k, v, gate, norm_weight, norm_bias, window_temp, state_temp, doc_start, sizes;
 
   Inputs(Twins& t, const Case& c, const std::vector<int64_t>& rows)
-      : q(t.input(c.q(), 3)), k(t.input(c.k(), 2)), v(t.input(c.v())), gate(c.gated ? t.input(c.gates(), 2) : Twin{}),
+      : q(t.input(c.q(), 3)), k(t.input(c.k(), 2)), v(t.input(c.v())), gate(c.gated ? t.parameter(c.gates(), 2) : Twin{}),
         norm_weight(t.parameter({c.d})), norm_bias(t.parameter({c.d})), window_temp(c.temperatures ? t.parameter({c.heads}) : Twin{}),
         state_temp(c.temperatures ? t.parameter({c.heads}, 2) : Twin{}), doc_start(t.integers({c.batch, c.length}, c.doc_start)),
         sizes(t.integers({static_cast<int64_t>(rows.size())}, rows)) {}
 };
 
-TEST_CASE("kvm and its gradients equal the CPU's", "[fast]") {
-  const size_t index = GENERATE(range(size_t{0}, size_t{5}));
-  const Case c = cases()[index];
-  CAPTURE(c.name);
-  const std::vector<int64_t> sizes = sizes_of(c.rule, (c.length - 1) / c.rule.chunk + 1, index == 4 ? 9 : 3);
+/// Forward, its replay from the routes, and backward. `routes_too`: the first pass decides by itself.
+void check_case(const Case& c, int64_t more, DType dtype, bool routes_too, double tolerance) {
+  CAPTURE(c.name, dtype_name(dtype));
+  const std::vector<int64_t> sizes = sizes_of(c.rule, (c.length - 1) / c.rule.chunk + 1, more);
   const int64_t room = sizes.back() + 1, width = room + c.ring();
-  Twins t;
+  Twins t(dtype);
   const Twin o = t.output(c.o()), lse = t.float_output({c.batch, c.length, c.heads}), routes = t.integer_output({c.batch, c.kv_heads, c.length}),
              scratch = t.scratch(c.per_row(kKvmTile, width)), memory_keys = t.scratch(c.per_row(c.rule.chunk, c.d)),
-             work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room)}), ring_k = t.scratch(c.per_row(c.ring(), c.d)),
-             ring_v = t.scratch(c.per_row(c.ring(), c.dv)), ring_gates = t.scratch({c.batch, c.kv_heads, c.ring()});
+             work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room, dtype)}), ring_k = t.scratch(c.per_row(c.ring(), c.d), dtype),
+             ring_v = t.scratch(c.per_row(c.ring(), c.dv), dtype), ring_gates = t.scratch({c.batch, c.kv_heads, c.ring()});
   const Rows rows(t, c, room);
   const Inputs in(t, c, sizes);
   const auto forward = [&](Twin out, Twin sums, bool forced) {
@@ -120,17 +119,19 @@ TEST_CASE("kvm and its gradients equal the CPU's", "[fast]") {
                         at(in.window_temp), at(in.state_temp), at(in.doc_start), at(in.sizes), c.rule, forced};
     };
   };
-  t.check(forward(o, lse, false), kKvmTolerance);
+  if (routes_too) {
+    t.check(forward(o, lse, false), tolerance);
+  }
   t.prepare(forward(o, lse, false));
   Twins replay = t;
-  replay.check(forward(replay.output(c.o()), {}, true), kKvmTolerance);
-  const Twin d_q = t.sum(c.q()), d_k = t.output(c.k()), d_v = t.sum(c.v()), d_gate = c.gated ? t.output(c.gates()) : Twin{},
+  replay.check(forward(replay.output(c.o()), {}, true), tolerance);
+  const Twin d_q = t.sum(c.q()), d_k = t.output(c.k()), d_v = t.sum(c.v()), d_gate = c.gated ? t.float_output(c.gates()) : Twin{},
              d_weight = t.float_sum({c.d}), d_bias = t.float_sum({c.d}), d_window = c.temperatures ? t.float_sum({c.heads}) : Twin{},
              d_state = c.temperatures ? t.float_sum({c.heads}) : Twin{}, versions = t.scratch(c.per_row(c.length, c.d + c.dv)),
              previous = t.scratch({c.batch, c.kv_heads, c.length}, DType::i32), latest = t.scratch({c.batch, c.kv_heads, room}, DType::i32),
              two = t.scratch({c.batch, c.kv_heads, 2, kKvmTile, width}),
              partial = t.scratch({c.batch, c.kv_heads, 2 * c.d + 2 * c.heads / c.kv_heads}), d_o = t.input(c.o()),
-             back = t.scratch({kvm_backward_work(c.q(), c.k(), c.rule)}), d_keys = t.scratch(c.per_row(room, c.d)),
+             back = t.scratch({kvm_backward_work(c.q(), c.k(), c.v(), c.rule, room, dtype)}), d_keys = t.scratch(c.per_row(room, c.d)),
              d_values = t.scratch(c.per_row(room, c.dv)), d_radii = t.scratch({c.batch, c.kv_heads, room}),
              d_key_hats = t.scratch(c.per_row(room, c.d)), d_value_hats = t.scratch(c.per_row(room, c.dv));
   t.check([&](auto at) {
@@ -139,14 +140,79 @@ TEST_CASE("kvm and its gradients equal the CPU's", "[fast]") {
                        at(latest), at(two), at(partial), at(back), at(d_o), at(o), at(lse), at(routes), at(in.q), at(in.k), at(in.v),
                        at(in.gate), at(in.norm_weight), at(in.norm_bias), at(in.window_temp), at(in.state_temp), at(in.doc_start),
                        at(in.sizes), c.rule, true, false, true, false};
-  }, kKvmTolerance);
+  }, tolerance);
+}
+
+TEST_CASE("kvm and its gradients equal the CPU's", "[fast]") {
+  const size_t index = GENERATE(range(size_t{0}, size_t{5}));
+  check_case(cases()[index], index == 4 ? 9 : 3, DType::f32, true, kKvmTolerance);
+}
+
+/// Heads of 16 to 128 channels, and one size for the plain cores.
+std::vector<Case> bf16_cases() {
+  std::vector<Case> all{{"grouped heads of 64, both gated", rule_of(6, 2, 1, 16, KvmValueNorm::radius)},
+                        {"chunks and states of several tiles", rule_of(140, 1, 1, 2, KvmValueNorm::mean), true, false},
+                        {"unequal sizes, padded, gated appends", rule_of(5, 1, 0, 0, KvmValueNorm::mean)},
+                        {"two heads in one tile of queries", rule_of(70, 1, 1, 6, KvmValueNorm::updates)},
+                        {"a size for the plain cores", rule_of(7, 3, 2, 6, KvmValueNorm::updates), true, true}};
+  for (Case& c : all) {
+    c.rule.gate_keys = c.rule.gate_values = true;
+    c.d = c.dv = 64;
+    c.rule.scale = 0.05;  // answers of many keys: where few matter, a rounding of a score is all
+  }
+  Case& large = all[1];
+  large.batch = large.kv_heads = large.heads = 1;
+  large.length = 601;
+  large.d = large.dv = 128;
+  large.doc_start.assign(601, 0);
+  all[2].rule.gate_appends = true;
+  all[2].heads = 3;
+  all[2].kv_heads = 1;
+  all[2].d = 80;
+  all[2].dv = 48;
+  Case& grouped = all[3];
+  grouped.batch = grouped.kv_heads = 1;
+  grouped.heads = 2;
+  grouped.length = 303;
+  grouped.rule.scale = 0.2;
+  grouped.d = 32;
+  grouped.dv = 16;
+  grouped.doc_start.assign(303, 0);
+  all[4].d = 36;
+  all[4].dv = 72;
+  return all;
+}
+
+/// Rounding of what is multiplied, which sums over few terms show.
+constexpr double kBf16Tolerance = 2e-2;
+
+TEST_CASE("kvm in bf16 equals the CPU's with its routes, on tensor cores where the sizes allow", "[fast]") {
+  const size_t index = GENERATE(range(size_t{0}, size_t{5}));
+  const Case c = bf16_cases()[index];
+  const auto runs = [] { return simt::runs_of("read_rows_mma") + simt::runs_of("row_queries_mma") + simt::runs_of("row_gradients_mma"); };
+  const int64_t before = runs(), steps = (c.length - 1 + c.rule.chunk - 1) / c.rule.chunk + 1;
+  check_case(c, index == 1 ? 70 : 3, DType::bf16, false, kBf16Tolerance);
+  CHECK(runs() - before == (index == 4 ? 0 : 3 * 2 * steps));  // forward and in reverse
+}
+
+TEST_CASE("kvm in bf16 routes as the CPU does where keys have little in common", "[fast]") {
+  // Scores of 64 channels differ by about 8, their roundings by 0.05.
+  Case c{"", rule_of(9, 1, 1, 0, KvmValueNorm::radius), false, false, 1, 61, 2, 1, GENERATE(64, 36), 16, std::vector<int64_t>(61, 0)};
+  c.rule.scale = 0.05;
+  const int64_t before = simt::runs_of("compare_rows_mma");
+  check_case(c, 4, DType::bf16, true, kBf16Tolerance);
+  CHECK((simt::runs_of("compare_rows_mma") > before) == (c.d == 64));
 }
 
 TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
-  const int64_t second = GENERATE(1, 4, 23);
-  CAPTURE(second);
+  const auto [second, dtype] = GENERATE(table<int64_t, DType>({{1, DType::f32}, {4, DType::f32}, {23, DType::f32}, {1, DType::bf16}, {4, DType::bf16}}));
+  CAPTURE(second, dtype_name(dtype));
   Case first{"", rule_of(5, 2, 1, 4, KvmValueNorm::radius)};
   first.rule.gate_keys = first.rule.gate_values = true;
+  if (dtype == DType::bf16) {
+    first.d = 32;
+    first.dv = 48;
+  }
   first.length = 20;
   first.doc_start.assign(40, 0);
   for (size_t i = 36; i < 40; ++i) { first.doc_start[i] = 16; }
@@ -156,20 +222,22 @@ TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
   for (int64_t i = second; i < 2 * second; ++i) { next.doc_start[static_cast<size_t>(i)] = i < second + 9 ? -4 : 9; }
   const std::vector<int64_t> sizes = sizes_of(first.rule, 9, 3);
   const int64_t room = sizes.back() + 1;
-  Twins t;
+  Twins t(dtype);
   const Rows rows(t, first, room);
   const Window window(t, first);
   const Twin scratch = t.scratch(first.per_row(kKvmTile, room + first.ring())), memory_keys = t.scratch(first.per_row(first.rule.chunk, first.d));
-  const auto segment = [&](const Case& c, bool last) {
+  const auto segment = [&, dtype = dtype](const Case& c, bool last) {
     const Inputs in(t, c, sizes);
-    const Twin o = t.output(c.o()), work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room)});
+    const Twin o = t.output(c.o()), work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room, dtype)});
     const auto make = [&](auto at) {
       return KvmForward{at(o), {}, {}, rows(at), window(at), at(scratch), at(memory_keys), at(work), at(in.q), at(in.k), at(in.v),
                         at(in.gate), at(in.norm_weight), at(in.norm_bias), at(in.window_temp), at(in.state_temp), at(in.doc_start),
                         at(in.sizes), c.rule, false};
     };
     if (last) {
-      t.check(make, kKvmTolerance);
+      const int64_t before = simt::runs_of("read_rows_mma");
+      t.check(make, dtype == DType::bf16 ? kBf16Tolerance : kKvmTolerance);
+      CHECK((simt::runs_of("read_rows_mma") > before) == (dtype == DType::bf16));
     } else {
       t.prepare(make);
     }

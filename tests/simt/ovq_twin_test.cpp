@@ -49,14 +49,19 @@ std::vector<std::pair<const char*, OvqRule>> rules() {
 }
 
 struct Dictionary {
-  Twin keys, values, log_counts, counts;
+  Twin keys, values, log_counts, counts, key_copies, value_copies;
 
   Dictionary(Twins& t, const Sizes& n, int64_t room)
       : keys(t.float_sum(n.per_row(room, n.d))), values(t.float_sum(n.per_row(room, n.dv))), log_counts(t.float_sum({n.batch, n.kv_heads, room})),
-        counts(t.integers({n.batch, n.kv_heads, room}, std::vector<int64_t>(static_cast<size_t>(n.batch * n.kv_heads * room), 3), DType::i32, true)) {}
+        counts(t.integers({n.batch, n.kv_heads, room}, std::vector<int64_t>(static_cast<size_t>(n.batch * n.kv_heads * room), 3), DType::i32, true)) {
+    if (t.is_bf16()) {
+      key_copies = t.scratch(n.per_row(room, n.d), DType::bf16);
+      value_copies = t.scratch(n.per_row(room, n.dv), DType::bf16);
+    }
+  }
   template <class At>
   OvqDictionary operator()(At& at) const {
-    return {at(keys), at(values), at(log_counts), at(counts)};
+    return {at(keys), at(values), at(log_counts), at(counts), at(key_copies), at(value_copies)};
   }
 };
 
@@ -71,7 +76,7 @@ TEST_CASE("ovq and its gradients equal the CPU's", "[fast]") {
     n.doc_start = documents_of_two_rows();
   }
   const int64_t room = rule.size(n.length / rule.chunk * rule.chunk) + 1, width = room + rule.chunk;
-  const int64_t work_count = ovq_work(n.q(), n.v(), rule, room);
+  const int64_t work_count = ovq_work(n.q(), n.v(), rule, room, DType::f32);
   Twins t;
   const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}), ids = t.integer_output({n.batch, n.kv_heads, n.length}),
              pending_k = t.scratch(n.per_row(rule.chunk, n.d)), pending_v = t.scratch(n.per_row(rule.chunk, n.dv)),
@@ -122,7 +127,7 @@ TEST_CASE("ovq goes on where a segment ended as the CPU does", "[fast]") {
   const Twin pending_k = t.float_sum(first.per_row(rule.chunk, first.d)), pending_v = t.float_sum(first.per_row(rule.chunk, first.dv)),
              scratch = t.scratch(first.per_row(kOvqTile, room + rule.chunk));
   const auto segment = [&](const Sizes& s, bool last) {
-    const Twin o = t.output(s.o()), work = t.scratch({ovq_work(s.q(), s.v(), rule, room)}), q = t.input(s.q()), k = t.input(s.k()),
+    const Twin o = t.output(s.o()), work = t.scratch({ovq_work(s.q(), s.v(), rule, room, DType::f32)}), q = t.input(s.q()), k = t.input(s.k()),
                v = t.input(s.v()), doc_start = t.integers({s.batch, s.length}, s.doc_start);
     const auto make = [&](auto at) {
       return OvqForward{at(o), {}, {}, book(at), at(pending_k), at(pending_v), at(scratch), at(work),
@@ -136,6 +141,123 @@ TEST_CASE("ovq goes on where a segment ended as the CPU does", "[fast]") {
   };
   segment(first, false);
   segment(n, true);
+}
+
+struct Bf16Case {
+  const char* name;
+  OvqRule rule;
+  int64_t batch, length, heads, kv_heads, d, dv;
+  bool on_tensor_cores = true;
+};
+
+std::vector<Bf16Case> bf16_cases() {
+  std::vector<Bf16Case> all{{"grouped heads of 64, chunks shorter than a tile", rule_of(13, 400), 2, 70, 4, 2, 64, 64},
+                            {"chunks and dictionaries of several tiles", rule_of(150, 4000), 1, 463, 1, 1, 128, 128},
+                            {"unequal sizes, padded", rule_of(17, 90), 2, 70, 3, 1, 80, 48},
+                            {"two heads in one tile of queries", rule_of(70, 99), 1, 211, 2, 1, 32, 16},
+                            {"many rows for few queries", rule_of(3, 300), 1, 158, 1, 1, 16, 32},
+                            {"a size for the plain cores", rule_of(13, 40), 2, 70, 4, 2, 36, 72, false}};
+  all[0].rule.growth = OvqGrowth::full;
+  all[2].rule.normalize_keys = all[2].rule.second_founds = true;
+  all[4].rule.growth = OvqGrowth::full;
+  return all;
+}
+
+/// Twins that round what the device rounds differ by a few roundings of 2^-9 of the terms; sums over queries average them.
+constexpr double kBf16Tolerance = 8e-3;
+
+TEST_CASE("ovq in bf16 equals the CPU's with its assignments, on tensor cores where the sizes allow", "[fast]") {
+  const size_t index = GENERATE(range(size_t{0}, size_t{6}));
+  const Bf16Case c = bf16_cases()[index];
+  CAPTURE(c.name);
+  Sizes n{c.batch, c.length, c.heads, c.kv_heads, c.d, c.dv, {}};
+  n.doc_start = c.batch == 2 ? documents_of_two_rows(c.length) : std::vector<int64_t>(static_cast<size_t>(c.length), 0);
+  const OvqRule& rule = c.rule;
+  const int64_t room = rule.size(n.length / rule.chunk * rule.chunk) + 1, width = room + rule.chunk;
+  Twins t(DType::bf16);
+  const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}), ids = t.integer_output({n.batch, n.kv_heads, n.length}),
+             pending_k = t.scratch(n.per_row(rule.chunk, n.d), DType::bf16), pending_v = t.scratch(n.per_row(rule.chunk, n.dv), DType::bf16),
+             scratch = t.scratch(n.per_row(kOvqTile, width)), work = t.scratch({ovq_work(n.q(), n.v(), rule, room, DType::bf16)}),
+             q = t.input(n.q(), 3 / std::sqrt(static_cast<double>(n.d))), k = t.input(n.k()), v = t.input(n.v()),
+             doc_start = t.integers({n.batch, n.length}, n.doc_start);
+  const Dictionary book(t, n, room);
+  const auto forward = [&](Twin out, Twin sums, bool forced) {
+    return [&, out, sums, forced](auto at) {
+      return OvqForward{at(out), at(sums), at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
+                        at(q), at(k), at(v), at(doc_start), rule, forced};
+    };
+  };
+  t.prepare(forward(o, lse, false));
+  const auto runs = [] { return simt::runs_of("read_rows_mma") + simt::runs_of("row_queries_mma") + simt::runs_of("row_gradients_mma"); };
+  const int64_t before = runs(), steps = 2 * ((c.length - 1 + rule.chunk - 1) / rule.chunk + 1);  // forward and in reverse
+  Twins replay = t;
+  replay.check(forward(replay.output(n.o()), replay.float_output({n.batch, n.length, n.heads}), true), kBf16Tolerance);
+  CHECK(runs() - before == (c.on_tensor_cores ? steps : 0));
+  const Twin d_q = t.sum(n.q()), d_k = t.output(n.k()), d_v = t.sum(n.v()), d_o = t.input(n.o()), d_keys = t.scratch(n.per_row(room, n.d)),
+             d_values = t.scratch(n.per_row(room, n.dv)), versions = t.scratch(n.per_row(n.length, n.d + n.dv)),
+             norms = t.scratch(n.per_row(n.length, 2)), previous = t.scratch({n.batch, n.kv_heads, n.length}, DType::i32),
+             latest = t.scratch({n.batch, n.kv_heads, room}, DType::i32), two = t.scratch({n.batch, n.kv_heads, 2, kOvqTile, width});
+  t.check([&](auto at) {
+    return OvqBackward{at(d_q), at(d_k), at(d_v), book(at), OvqDictionary{at(d_keys), at(d_values), {}, {}}, at(versions), at(norms),
+                       at(previous), at(latest), at(two), at(work), at(d_o), at(o), at(lse), at(ids), at(q), at(k), at(v),
+                       at(doc_start), rule, true, false, true};
+  }, kBf16Tolerance);
+  CHECK(runs() - before == (c.on_tensor_cores ? 3 * steps : 0));
+}
+
+TEST_CASE("ovq in bf16 assigns as the CPU does where keys are far apart, and the same way twice", "[fast]") {
+  const int64_t d = GENERATE(64, 36);
+  OvqRule rule = rule_of(21, 40);
+  Sizes n{1, 129, 2, 1, d, d, std::vector<int64_t>(129, 0)};
+  const int64_t room = rule.size(n.length / rule.chunk * rule.chunk);
+  // Keys are multiples of unit vectors: similarities are sums of few products, exact in bf16 but for the means of a row.
+  std::vector<double> keys(static_cast<size_t>(n.k().numel()));
+  for (int64_t i = 0; i < n.length; ++i) {
+    const double size = (1 + static_cast<double>(i * 37 % 11)) / 16;
+    keys[static_cast<size_t>(i * d + i * 7 % 29)] = size;
+    keys[static_cast<size_t>(i * d + 29 + i % 5)] = 0.25 * size;
+  }
+  Twins t(DType::bf16);
+  const Twin o = t.output(n.o()), ids = t.integer_output({1, 1, n.length}), pending_k = t.scratch(n.per_row(rule.chunk, d), DType::bf16),
+             pending_v = t.scratch(n.per_row(rule.chunk, d), DType::bf16), scratch = t.scratch(n.per_row(kOvqTile, room + rule.chunk)),
+             work = t.scratch({ovq_work(n.q(), n.v(), rule, room, DType::bf16)}), q = t.input(n.q(), 0.3), k = t.activations(n.k(), keys),
+             v = t.input(n.v()), doc_start = t.integers({1, n.length}, n.doc_start);
+  const Dictionary book(t, n, room);
+  const int64_t before = simt::runs_of("compare_rows_mma");
+  t.check([&](auto at) {
+    return OvqForward{at(o), {}, at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
+                      at(q), at(k), at(v), at(doc_start), rule, false};
+  }, kBf16Tolerance);
+  CHECK((simt::runs_of("compare_rows_mma") > before) == (d == 64));
+}
+
+TEST_CASE("ovq in bf16 reads centroids and keys of an earlier segment as the CPU does", "[fast]") {
+  const auto [second, d] = GENERATE(table<int64_t, int64_t>({{1, 64}, {3, 48}, {3, 36}}));
+  CAPTURE(second, d);
+  OvqRule rule = rule_of(70, 90);
+  const int64_t room = rule.size(210);
+  Twins t(DType::bf16);
+  Sizes first{1, 207, 4, 2, d, d, std::vector<int64_t>(207, 0)};  // two chunks and 67 keys
+  Sizes n = first;
+  n.length = second;
+  n.doc_start.assign(static_cast<size_t>(second), -207);
+  Dictionary book(t, first, room);
+  const Twin pending_k = t.sum(first.per_row(rule.chunk, d)), pending_v = t.sum(first.per_row(rule.chunk, d)),
+             scratch = t.scratch(first.per_row(kOvqTile, room + rule.chunk));
+  const auto segment = [&](const Sizes& s) {
+    const Twin o = t.output(s.o()), work = t.scratch({ovq_work(s.q(), s.v(), rule, room, DType::bf16)}), q = t.input(s.q(), 0.5), k = t.input(s.k()),
+               v = t.input(s.v()), doc_start = t.integers({s.batch, s.length}, s.doc_start);
+    return [=, &rule](auto at) {
+      return OvqForward{at(o), {}, {}, book(at), at(pending_k), at(pending_v), at(scratch), at(work),
+                        at(q), at(k), at(v), at(doc_start), rule, false};
+    };
+  };
+  t.prepare(segment(first));
+  book.key_copies = t.activations(first.per_row(room, d), t.result(book.keys));
+  book.value_copies = t.activations(first.per_row(room, d), t.result(book.values));
+  const int64_t before = simt::runs_of("read_rows_mma");
+  t.check(segment(n), kBf16Tolerance);
+  CHECK((simt::runs_of("read_rows_mma") > before) == (d != 36));
 }
 
 }  // namespace

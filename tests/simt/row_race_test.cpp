@@ -58,7 +58,7 @@ TEST_CASE("ovq does not race", "[threads]") {
     rule.chunk = 2;
     rule.max_centroids = kRoom;
     const OvqDictionary book{a.zeros(kRows), a.zeros(kRows), a.zeros(kRoomShape), a.integers(kRoomShape)};
-    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), ids = a.integers(kUnit), work = a.zeros({ovq_work(kItems, kItems, rule, kRoom)}),
+    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), ids = a.integers(kUnit), work = a.zeros({ovq_work(kItems, kItems, rule, kRoom, DType::f32)}),
                  q = a.random(kItems), k = a.random(kItems), v = a.random(kItems), starts = a.integers({1, kTokens}), d_q = a.zeros(kItems),
                  d_k = a.zeros(kItems), d_v = a.zeros(kItems);
     device::run(stream, OvqForward{o, lse, ids, book, a.zeros(kChunk), a.zeros(kChunk), {}, work, q, k, v, starts, rule, false});
@@ -82,11 +82,11 @@ TEST_CASE("kvm does not race", "[threads]") {
                  v = a.random(kItems), weight = a.random({2}), starts = a.integers({1, kTokens}), sizes = a.integers({3}, {0, 2, 3}),
                  d_k = a.zeros(kItems);
     device::run(stream, KvmForward{o, lse, routes, state, {a.zeros(kChunk), a.zeros(kChunk), a.zeros({1, 1, 2})}, {}, a.zeros(kChunk),
-                                   a.zeros({kvm_forward_work(kItems, kItems, rule, kRoom)}), q, k, v, {}, weight, weight, {}, {}, starts, sizes,
+                                   a.zeros({kvm_forward_work(kItems, kItems, rule, kRoom, DType::f32)}), q, k, v, {}, weight, weight, {}, {}, starts, sizes,
                                    rule, false});
     device::run(stream, KvmBackward{a.zeros(kItems), d_k, a.zeros(kItems), {}, a.zeros({2}), a.zeros({2}), {}, {}, state, rows(),
                                     a.zeros({1, 1, kTokens, 4}), a.integers(kUnit), a.integers(kRoomShape), {}, {},
-                                    a.zeros({kvm_backward_work(kItems, kItems, rule)}), a.random(kItems), o, lse, routes, q, k, v, {}, weight,
+                                    a.zeros({kvm_backward_work(kItems, kItems, kItems, rule, kRoom, DType::f32)}), a.random(kItems), o, lse, routes, q, k, v, {}, weight,
                                     weight, {}, {}, starts, sizes, rule, false, false, false, false});
     return values_of(d_k);
   });

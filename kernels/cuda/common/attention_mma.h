@@ -369,6 +369,52 @@ __device__ __forceinline__ float max_of_quad(float value HEBB_WHERE_PARAMETER) {
   return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2, 32 HEBB_WHERE_ARGUMENT));
 }
 
+// ---- softmax in registers
+
+/// Of the rows 8 i + lane / 4 of a warp, in one lane.
+template <int kRowTiles>
+struct alignas(16) RowValues {
+  float of[2 * kRowTiles];
+};
+
+/// Scores become weights 2^(factor (score - top)) with the new maximum `top` of each row; out and the lane's parts of the rows' sums
+/// are brought to it.
+template <int kRowTiles, int kKeyTiles, int kColumnTiles>
+__device__ __forceinline__ void add_to_softmax(float (&scores)[kRowTiles][kKeyTiles][4], float factor, RowValues<kRowTiles>& tops,
+                                               RowValues<kRowTiles>& sums, float (&out)[kRowTiles][kColumnTiles][4] HEBB_WHERE_PARAMETER) {
+  RowValues<kRowTiles> top = tops, sum = sums;
+  HEBB_UNROLL
+  for (int i = 0; i < 2 * kRowTiles; ++i) {
+    const int m = i / 2, at = i % 2 * 2;
+    float most = top.of[i];
+    HEBB_UNROLL
+    for (int j = 0; j < kKeyTiles; ++j) {
+      most = fmaxf(most, fmaxf(scores[m][j][at], scores[m][j][at + 1]));
+    }
+    most = max_of_quad(most HEBB_WHERE_ARGUMENT);
+    const float zero = most == -INFINITY ? 0.0f : most * factor;  // no key so far, or only keys with a bias of -inf
+    const float shrink = exp2_fast(top.of[i] * factor - zero);
+    float added = 0;
+    HEBB_UNROLL
+    for (int j = 0; j < kKeyTiles; ++j) {
+      HEBB_UNROLL
+      for (int e = at; e < at + 2; ++e) {
+        scores[m][j][e] = exp2_fast(fmaf(scores[m][j][e], factor, -zero));
+        added += scores[m][j][e];
+      }
+    }
+    top.of[i] = most;
+    sum.of[i] = sum.of[i] * shrink + added;
+    HEBB_UNROLL
+    for (int j = 0; j < kColumnTiles; ++j) {
+      out[m][j][at] *= shrink;
+      out[m][j][at + 1] *= shrink;
+    }
+  }
+  tops = top;
+  sums = sum;
+}
+
 // ---- host
 
 /// Whether the tensor-core kernels take these inputs; `pointers` are the bf16 tensors, null is fine.

@@ -6,13 +6,7 @@
 // (y, x) of 16 x 16 holds the own lines 4 y + i, i < 4, and of the others or of the channels x + 16 j.
 #include "kernels/attention.h"
 #include "kernels/cuda/common/prelude.h"
-
-#ifdef HEBB_SIMT
-#define HEBB_UNROLL_BY(count)
-#else
-#define HEBB_PRAGMA(text) _Pragma(#text)
-#define HEBB_UNROLL_BY(count) HEBB_PRAGMA(unroll (count))
-#endif
+#include "kernels/cuda/common/unroll.h"
 
 namespace hebb::HEBB_DEVICE::attention {
 

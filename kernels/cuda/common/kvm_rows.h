@@ -1,6 +1,7 @@
 #pragma once
 // State rows of kvm on the GPU: the plan of a pass, memory keys, and what tokens do to rows (spec 70, section 4). One warp has one token
 // of the chunk that leaves the window, or one row.
+#include "kernels/cuda/common/elements.h"
 #include "kernels/cuda/common/row_attention.h"
 #include "kernels/kvm.h"
 #include "kernels/visible_keys.h"
@@ -49,8 +50,10 @@ __device__ __forceinline__ float gate_of(float logit) { return logit > 0.0f ? 1.
 
 /// Keys, values and gates by token of this pass, and of the tokens before it as a ring by position.
 struct Tokens {
-  const float *k, *v, *gate;  // gate: logits, or null
-  const float *ring_k = nullptr, *ring_v = nullptr, *ring_gates = nullptr;
+  Elements k, v;
+  const float* gate;  // logits, or null
+  Elements ring_k = {}, ring_v = {};
+  const float* ring_gates = nullptr;
   int64_t ring = 1;  // tokens that it holds
 
   /// One token; `token` is its line among all of this pass, `slot` in the ring where it is of an earlier one.
@@ -97,11 +100,12 @@ struct Norm {
     }
     return {mean, 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + eps)};
   }
-  template <class X>
-  __device__ void forward(int lane, float* y, X&& x) const {
+  /// Calls put(c, y).
+  template <class X, class Put>
+  __device__ void forward(int lane, X&& x, Put&& put) const {
     const Statistics s = statistics(lane, x);
     for (int64_t c = lane; c < width; c += 32) {
-      y[c] = (x(c) - s.mean) * s.rstd * weight[c] + bias[c];
+      put(c, (x(c) - s.mean) * s.rstd * weight[c] + bias[c]);
     }
   }
   /// Calls put(c, d_x) with the gradients at x, given those d(c) at y; adds to d_weight and d_bias [width].
@@ -127,12 +131,12 @@ struct Norm {
 struct Book {
   float *keys, *values, *radii;
   int32_t* counts;
-  float *key_hats, *value_hats;
+  Elements key_hats, value_hats;
   int64_t room;
 
   explicit Book(const KvmRows& r)
       : keys(r.keys.as<float>()), values(r.values.as<float>()), radii(r.radii.as<float>()), counts(r.counts.as<int32_t>()),
-        key_hats(r.key_hats.as<float>()), value_hats(r.value_hats.as<float>()), room(r.keys.size(2)) {}
+        key_hats(r.key_hats), value_hats(r.value_hats), room(r.keys.size(2)) {}
 
   static constexpr float kTiny = 1e-12f;
 
@@ -157,12 +161,12 @@ struct Book {
   __device__ void read_value(const KvmRule& rule, int64_t row, int64_t dv, int64_t chunk, int lane) const {
     const float scale = value_scale(rule, row, dv, chunk, lane);
     for (int64_t c = lane; c < dv; c += 32) {
-      value_hats[row * dv + c] = scale * values[row * dv + c];
+      value_hats.set(row * dv + c, scale * values[row * dv + c]);
     }
   }
   __device__ void read_row(const KvmRule& rule, const Norm& norm, int64_t row, int64_t dv, int64_t chunk, int lane) const {
     const float* const key = keys + row * norm.width;
-    norm.forward(lane, key_hats + row * norm.width, [&](int64_t c) { return key[c]; });
+    norm.forward(lane, [&](int64_t c) { return key[c]; }, [&](int64_t c, float y) { key_hats.set(row * norm.width + c, y); });
     read_value(rule, row, dv, chunk, lane);
   }
 };
@@ -201,7 +205,9 @@ struct Update {
   Tokens tokens;
   Codes codes;
   Versions versions;
-  float *memory_keys, *gates;  // [B, K, C, D], [B, K, C]
+  float* memory_keys;  // [B, K, C, D]
+  bf16* key_copies;    // of the memory keys, or null
+  float* gates;        // [B, K, C]
   int64_t step;
 
   __device__ Member member(int64_t item) const {
@@ -241,7 +247,12 @@ struct MemoryKeys : Update {
       return;
     }
     const auto one = tokens.at(n, m.unit, m.t);
-    norm.forward(lane, memory_keys + item * n.d, [&](int64_t c) { return z(one, c); });
+    norm.forward(lane, [&](int64_t c) { return z(one, c); }, [&](int64_t c, float y) {
+      memory_keys[item * n.d + c] = y;
+      if (key_copies != nullptr) {
+        key_copies[item * n.d + c] = round_to_bf16(y);
+      }
+    });
     if (lane == 0) {
       gates[item] = tokens.gate_at(one);
     }
@@ -359,13 +370,12 @@ struct ReadValues {
 
 /// to = q times its head's temperature. Item: [B T, H D].
 struct HeatQueries {
-  float* to;
-  const float* q;
+  Elements to, q;
   const float* temp;
   int64_t d;
   int heads;
 
-  __device__ void operator()(int64_t line, int64_t c) const { to[line * d + c] = temp[line % heads] * q[line * d + c]; }
+  __device__ void operator()(int64_t line, int64_t c) const { to.set(line * d + c, temp[line % heads] * q[line * d + c]); }
 };
 
 template <class Args>

@@ -1,5 +1,6 @@
 #pragma once
 // Dictionaries of ovq on the GPU: the plan of a pass, and folding a chunk in (spec 60, section 4.4).
+#include "kernels/cuda/common/elements.h"
 #include "kernels/cuda/common/row_attention.h"
 #include "kernels/ovq.h"
 #include "kernels/visible_keys.h"
@@ -38,13 +39,14 @@ struct MakeSteps {
 
 /// Keys or values of a chunk: pending, or where the tokens are.
 struct ChunkItems {
-  const float* data;
+  Elements data;
   int64_t width;
   bool pending;
 
-  __device__ const float* chunk(const Layout& n, int64_t unit, const Step& step) const {
+  /// First element of the chunk's first item.
+  __device__ int64_t chunk(const Layout& n, int64_t unit, const Step& step) const {
     const int64_t row = unit / n.kv_heads, head = unit % n.kv_heads;
-    return data + (pending ? unit * n.chunk : (row * n.length + step.fold) * n.kv_heads + head) * width;
+    return (pending ? unit * n.chunk : (row * n.length + step.fold) * n.kv_heads + head) * width;
   }
   __device__ int64_t stride(const Layout& n) const { return pending ? width : n.kv_heads * width; }
 };
@@ -62,12 +64,34 @@ struct ChunkIds {
 struct Book {
   float *keys, *values, *log_counts;
   int32_t* counts;
+  bf16 *key_copies, *value_copies;  // or null
   int64_t room;
 
   explicit Book(const OvqDictionary& d)
       : keys(d.keys.as<float>()), values(d.values.as<float>()), log_counts(d.log_counts.as<float>()), counts(d.counts.as<int32_t>()),
-        room(d.keys.size(2)) {}
+        key_copies(d.key_copies.as<bf16>()), value_copies(d.value_copies.as<bf16>()), room(d.keys.size(2)) {}
+
+  /// After a row has changed; lanes have written what they copy.
+  __device__ void copy_row(int64_t row, int64_t d, int64_t dv, int lane) const {
+    for (int64_t c = row * d + lane; key_copies != nullptr && c < (row + 1) * d; c += 32) {
+      key_copies[c] = round_to_bf16(keys[c]);
+    }
+    for (int64_t c = row * dv + lane; value_copies != nullptr && c < (row + 1) * dv; c += 32) {
+      value_copies[c] = round_to_bf16(values[c]);
+    }
+  }
 };
+
+/// The rows as queries of type T read them.
+template <class T>
+rows::Rows<T> rows_of(const OvqDictionary& d) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    HEBB_ASSERT(d.key_copies.defined() && d.value_copies.defined());
+    return {d.key_copies.as<bf16>(), d.value_copies.as<bf16>(), d.log_counts.as<float>(), d.keys.size(2)};
+  } else {
+    return {d.keys.as<float>(), d.values.as<float>(), d.log_counts.as<float>(), d.keys.size(2)};
+  }
+}
 
 /// What updates made of the rows, by the token of a row's first key in the update (backward only: keys null otherwise).
 struct Versions {
@@ -143,6 +167,7 @@ struct Fold : Walk {
     }
     const float key_scale = blend(book.keys + c.row * n.d, keys, c, rule.normalize_keys, lane);
     const float value_scale = blend(book.values + c.row * n.dv, values, c, rule.normalize_values, lane);
+    book.copy_row(c.row, n.d, n.dv, lane);
     const int64_t count = c.before + c.hits;
     if (lane == 0) {
       book.counts[c.row] = static_cast<int32_t>(count);
@@ -156,15 +181,14 @@ struct Fold : Walk {
  private:
   /// row += w (mean of its keys - row), then unit norm where asked for; returns 1 / norm.
   __device__ float blend(float* row, const ChunkItems& items, const Change& change, bool normalize, int lane) const {
-    const float* const from = items.chunk(n, change.unit, change.step);
-    const int64_t stride = items.stride(n);
+    const int64_t from = items.chunk(n, change.unit, change.step), stride = items.stride(n);
     const float w = step_size_of(change);
     float squares = 0;
     for (int64_t base = 0; base < items.width; base += 32) {
       const int64_t c = base + lane;
       const bool exists = c < items.width;
       float sum = 0;
-      change.each_key(rule.chunk, lane, [&](int64_t i) { sum += exists ? from[i * stride + c] : 0.0f; });
+      change.each_key(rule.chunk, lane, [&](int64_t i) { sum += exists ? items.data[from + i * stride + c] : 0.0f; });
       if (exists) {
         const float mean = sum / static_cast<float>(change.hits);
         row[c] = change.fresh ? mean : row[c] + w * (mean - row[c]);

@@ -4,9 +4,9 @@
 // in, so that launches are the only order between chunks and rows stay in place. What a chunk sees of the tokens themselves is the work
 // of the attention kernels, which go first for all chunks; the rows are merged into their result by log-sum-exp.
 //
-// Tiles of 64 x 64 as in attention_tile.h. FLOPs: 2 H (D + Dv) a query and row, backward 7 products of D or Dv. Bound: fp32
-// multiply-adds, the rows of a head coming from L2. Where B K ceil(L G / 64) blocks do not fill the device, the rows are divided among
-// several, whose parts of the softmax a second kernel joins.
+// In bf16 and with the usual head sizes tensor cores do it (row_attention_mma.cu, row_attention_mma_backward.cu), otherwise the plain cores
+// (row_attention.cu). FLOPs: 2 H (D + Dv) a query and row, backward 7 products of D or Dv. Where the tiles of a chunk's queries do not fill
+// the device, the rows are divided among several blocks, whose parts of the softmax a second kernel joins.
 #include <algorithm>
 
 #include "kernels/cuda/common/attention_tile.h"
@@ -112,19 +112,30 @@ __device__ __forceinline__ void load_queries(Shared& s, const Layout& n, const P
 }
 
 /// Keys, shared by the batch ([K, R, D]) or not ([B, K, R, D]); values [B, K, R, Dv]; bias [B, K, R] or null.
+template <class T>
 struct Rows {
-  const float *keys, *values, *bias;
+  const T *keys, *values;
+  const float* bias;
   int64_t room;
   bool shared_keys = false;
 };
 
 /// Keys and values of tokens before this pass as a ring [B, K, size, D] by position; a chunk sees its own and `window` - 1 before it.
+template <class T>
 struct Ring {
-  const float *k = nullptr, *v = nullptr;
+  const T *k = nullptr, *v = nullptr;
   int64_t size = 0, window = 1;
+
+  /// Of what the chunk at `at` sees: position in the document of the first token, and how many tokens are of earlier passes.
+  __device__ int64_t first(const Layout& n, const Place& at) const {
+    const int64_t oldest = ((at.step.read - at.begin) / n.chunk - window + 1) * n.chunk;
+    return oldest > 0 ? oldest : 0;
+  }
+  __device__ int64_t earlier(const Layout& n, const Place& at) const { return k == nullptr ? 0 : -at.begin - first(n, at); }
 };
 
-/// A dictionary's parts: numerators [parts, B K, queries, Dv], then maximum and sum of each [parts, B K, queries, 2].
+/// A dictionary's parts, of whole tiles of rows: sums [parts, B K, queries, width], then maximum and sum of each
+/// [parts, B K, queries, 2] (forward only).
 struct Parts {
   float* memory = nullptr;
   int64_t count = 1, units = 0;
@@ -134,329 +145,63 @@ struct Parts {
   __device__ int64_t line(const Layout& n, int64_t part, int64_t unit, int64_t query) const {
     return (part * units + unit) * n.queries() + query;
   }
-  __device__ float* numerators(const Layout& n, int64_t line) const { return memory + line * n.dv; }
+  __device__ float* sums(int64_t line, int width) const { return memory + line * width; }
   __device__ float* statistics(const Layout& n, int64_t line) const { return memory + count * units * n.queries() * n.dv + 2 * line; }
+  /// Calls f(line of the part) for the parts that hold some of `rows` rows, and for the first.
+  template <class F>
+  __device__ void each(const Layout& n, int64_t rows, int64_t unit, int64_t query, F&& f) const {
+    const int64_t width = tiles(rows) * kTile;
+    for (int64_t part = 0; part < count && (part == 0 || part * width < rows); ++part) {
+      f(line(n, part, unit, query));
+    }
+  }
 };
 
+/// Reads the rows: o holds the attention to tokens, own_lse its log-sum-exp.
+template <class T>
 struct Read {
   Layout n;
-  Rows rows;
-  Ring ring;
-  const float* q;
-  float *o, *lse;
+  Rows<T> rows;
+  Ring<T> ring;
+  const T* q;
+  T* o;
+  float* lse;
   const float *own_lse, *row_temp, *ring_temp;  // temperatures [H], or null
   float scale;
   int64_t step;
   Parts parts = {};
+  bool on_tensor_cores = false;
 };
 
-struct Lines {
-  int64_t value[kTile];
-  float bias[kTile], temp[kTile];
-};
-
-/// Lines of up to 64 rows from `base` on; nothing past `count`.
-__device__ __forceinline__ void load_row_lines(Shared& s, Lines& lines, const Rows& rows, const Layout& n, int64_t unit, int64_t base,
-                                               int64_t count) {
-  if (threadIdx.x < kTile) {
-    const int64_t r = base + threadIdx.x, line = unit * rows.room + r;
-    const bool exists = r < count;
-    s.key_line[threadIdx.x] = !exists ? -1 : rows.shared_keys ? unit % n.kv_heads * rows.room + r : line;
-    lines.value[threadIdx.x] = exists ? line : -1;
-    lines.bias[threadIdx.x] = exists && rows.bias != nullptr ? rows.bias[line] : 0.0f;
-  }
-}
-
-__device__ __forceinline__ void load_temperatures(Lines& lines, const Shared& s, const Layout& n, const float* temps, float scale) {
-  if (threadIdx.x < kTile) {
-    const int64_t line = s.row_line[threadIdx.x];
-    lines.temp[threadIdx.x] = temps != nullptr && line >= 0 ? scale * temps[line % n.heads] : scale;
-  }
-}
-
-/// Adds one tile of keys, whose lines are loaded, to the softmax of the block's queries.
-template <int kColumns>
-__device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&softmax)[4], Shared& s, const Lines& lines, const Read& a,
-                                          const float* keys, const float* values, int first_column HEBB_WHERE_PARAMETER) {
-  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  float scores[4][4];
-  multiply_lines(scores, s, a.q, s.row_line, keys, s.key_line, a.n.d HEBB_WHERE_ARGUMENT);
-  HEBB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const bool exists = s.row_line[4 * y + i] >= 0;
-    HEBB_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const int slot = x + 16 * j;
-      scores[i][j] = exists && s.key_line[slot] >= 0 ? lines.temp[4 * y + i] * scores[i][j] + lines.bias[slot] : -INFINITY;
-    }
-  }
-  weigh_scores(out, softmax, s, scores HEBB_WHERE_ARGUMENT);
-  add_weighted_lines(out, s, values, lines.value, a.n.dv, first_column HEBB_WHERE_ARGUMENT);
-  __syncthreads(HEBB_WHERE_HERE);  // lines and weights are replaced
-}
-
-template <int kColumns>
-__device__ __forceinline__ void write_part(const float (&out)[4][kColumns], const Softmax (&softmax)[4], const Shared& s, const Layout& n,
-                                           const Parts& parts, const Place& at, int64_t part, int64_t first_row, int first_column) {
-  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  HEBB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    if (s.row_line[4 * y + i] >= 0) {
-      const int64_t line = parts.line(n, part, at.unit, first_row + 4 * y + i);
-      HEBB_UNROLL
-      for (int j = 0; j < kColumns; ++j) {
-        const int c = first_column + x + 16 * j;
-        if (c < n.dv) {
-          parts.numerators(n, line)[c] = out[i][j];
-        }
-      }
-      if (x == 0 && first_column == 0) {
-        parts.statistics(n, line)[0] = softmax[i].top;
-        parts.statistics(n, line)[1] = softmax[i].sum;
-      }
-    }
-  }
-}
-
-/// Grid: query tiles of the chunk x units, slices of value channels, parts of the rows. o holds the attention to tokens, own_lse its log-sum-exp.
-template <int kColumns>
-__global__ void __launch_bounds__(kThreads) read_rows_kernel(Read a) {
-  HEBB_SHARED(Shared, s);
-  HEBB_SHARED(Lines, lines);
-  const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
-  const Place at(a.n, blockIdx.x / tiles, a.step);
-  const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
-  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  const int64_t part = blockIdx.z, width = a.parts.tiles(at.step.rows) * kTile, first_of_part = part * width;
-  if (!at.reads() || at.line(a.n, first_row) < 0 || (part > 0 && first_of_part >= at.step.rows)) {
-    return;  // the whole block
-  }
-  load_queries(s, a.n, at, first_row);
-  __syncthreads();
-  Softmax softmax[4];
-  float out[4][kColumns] = {};
-  HEBB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const int64_t line = s.row_line[4 * y + i];
-    if (line >= 0 && part == 0) {
-      softmax[i] = {a.own_lse[line], 1.0f};
-      HEBB_UNROLL
-      for (int j = 0; j < kColumns; ++j) {
-        const int c = first_column + x + 16 * j;
-        out[i][j] = c < a.n.dv ? a.o[line * a.n.dv + c] : 0.0f;
-      }
-    }
-  }
-  load_temperatures(lines, s, a.n, a.row_temp, a.scale);
-  for (int64_t base = first_of_part; base < first_of_part + width && base < at.step.rows; base += kTile) {
-    load_row_lines(s, lines, a.rows, a.n, at.unit, base, at.step.rows);
-    __syncthreads();
-    read_tile(out, softmax, s, lines, a, a.rows.keys, a.rows.values, first_column);
-  }
-  const int64_t oldest = ((at.step.read - at.begin) / a.n.chunk - a.ring.window + 1) * a.n.chunk, from = oldest > 0 ? oldest : 0;
-  const int64_t earlier = a.ring.k == nullptr || part > 0 ? 0 : -at.begin - from;  // tokens before this pass that the chunk sees
-  __syncthreads();  // with the last tile done, or none
-  if (earlier > 0) {
-    load_temperatures(lines, s, a.n, a.ring_temp, a.scale);
-  }
-  for (int64_t base = 0; base < earlier; base += kTile) {
-    if (threadIdx.x < kTile) {
-      const int64_t i = base + threadIdx.x, line = i < earlier ? at.unit * a.ring.size + (from + i) % a.ring.size : -1;
-      s.key_line[threadIdx.x] = lines.value[threadIdx.x] = line;
-      lines.bias[threadIdx.x] = 0;
-    }
-    __syncthreads();
-    read_tile(out, softmax, s, lines, a, a.ring.k, a.ring.v, first_column);
-  }
-  if (a.parts.count > 1) {
-    write_part(out, softmax, s, a.n, a.parts, at, part, first_row, first_column);
-    return;
-  }
-  HEBB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const int64_t line = s.row_line[4 * y + i];
-    HEBB_UNROLL
-    for (int j = 0; j < kColumns; ++j) {
-      out[i][j] /= softmax[i].sum;
-    }
-    if (a.lse != nullptr && x == 0 && line >= 0 && blockIdx.y == 0) {
-      a.lse[line] = softmax[i].top + logf(softmax[i].sum);
-    }
-  }
-  write_lines(a.o, s.row_line, a.n.dv, first_column, out, false);
-}
-
-// Joins the parts of a chunk's queries. A warp has one query of one unit.
-struct JoinParts {
-  Read a;
-
-  __device__ void operator()(int64_t item, int lane) const {
-    const Place at(a.n, item / a.n.queries(), a.step);
-    const int64_t query = item % a.n.queries(), line = at.reads() ? at.line(a.n, query) : -1;
-    if (line < 0) {
-      return;
-    }
-    const int64_t width = a.parts.tiles(at.step.rows) * kTile;
-    const auto each_part = [&](auto&& f) {
-      for (int64_t part = 0; part < a.parts.count && (part == 0 || part * width < at.step.rows); ++part) {
-        f(a.parts.line(a.n, part, at.unit, query));
-      }
-    };
-    float top = -INFINITY, sum = 0;
-    each_part([&](int64_t of) { top = fmaxf(top, a.parts.statistics(a.n, of)[0]); });
-    each_part([&](int64_t of) { sum += a.parts.statistics(a.n, of)[1] * expf(a.parts.statistics(a.n, of)[0] - top); });
-    for (int64_t c = lane; c < a.n.dv; c += 32) {
-      float o = 0;
-      each_part([&](int64_t of) { o += a.parts.numerators(a.n, of)[c] * expf(a.parts.statistics(a.n, of)[0] - top); });
-      a.o[line * a.n.dv + c] = o / sum;
-    }
-    if (a.lse != nullptr && lane == 0) {
-      a.lse[line] = top + logf(sum);
-    }
-  }
-};
-
-inline void read_rows(Stream& stream, int64_t batch, const Read& a) {
-  dispatch_width(a.n.dv, [&](auto columns, unsigned slices) {
-    const dim3 grid(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices, static_cast<unsigned>(a.parts.count));
-    HEBB_LAUNCH((read_rows_kernel<columns()>), grid, kThreads, 0, stream, a);
-  });
-  if (a.parts.count > 1) {
-    each_warp("join_parts", stream, a.n.units(batch) * a.n.queries(), JoinParts{a});
-  }
-}
-
-/// memory: of dictionary_parts_work(...) elements.
-inline Parts parts_of(const Layout& n, int64_t batch, int64_t room, float* memory) {
-  return {memory, dictionary_parts(n.units(batch), n.queries(), room), n.units(batch)};
-}
-
+template <class T>
 struct Backward {
   Layout n;
-  Rows rows;
-  const float *q, *d_o, *o, *lse, *row_temp;
-  float* d_q;                 // added to
+  Rows<T> rows;
+  const T *q, *d_o, *o;
+  const float *lse, *row_temp;
+  T* d_q;                     // added to
   float *d_keys, *d_values;   // [B, K, R, D], [B, K, R, Dv]: added to
   float* temp_sums;           // [slices, B, T, H]: of q . d_q / temperature, or null
   int64_t queries;            // B T H
   float scale;
   int64_t step;
+  const float* statistics = nullptr;  // of the attention to tokens on tensor cores (kernels/attention.h), or null
+  Parts parts = {};                   // of the rows that a query's gradient is summed over; on tensor cores only
 };
 
-/// Probability of a query and a row from their product; 0 where one of them does not exist.
-__device__ __forceinline__ float probability(const Shared& s, const Lines& lines, int query, int row, float product) {
-  const bool exists = s.row_line[query] >= 0 && s.key_line[row] >= 0;
-  return exists ? expf(lines.temp[query] * product + lines.bias[row] - s.lse[query]) : 0.0f;
-}
+/// One step of all rows of the batch, T float or bf16.
+template <class T>
+void read_rows(Stream& stream, int64_t batch, const Read<T>& a);
+template <class T>
+void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a);
 
-/// d_q of a tile of queries: walks over the rows. Grid as of read_rows_kernel, slices of key channels.
-template <int kColumns>
-__global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward a) {
-  HEBB_SHARED(Shared, s);
-  HEBB_SHARED(Lines, lines);
-  const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
-  const Place at(a.n, blockIdx.x / tiles, a.step);
-  const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
-  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  if (!at.reads() || at.line(a.n, first_row) < 0) {
-    return;  // the whole block
-  }
-  load_queries(s, a.n, at, first_row);
-  __syncthreads();
-  load_statistics(s, a.d_o, a.o, a.lse, a.n.dv);
-  load_temperatures(lines, s, a.n, a.row_temp, a.scale);
-  float sums[4][kColumns] = {};  // of scale d_score k
-  for (int64_t base = 0; base < at.step.rows; base += kTile) {
-    load_row_lines(s, lines, a.rows, a.n, at.unit, base, at.step.rows);
-    __syncthreads();
-    float products[4][4], d_p[4][4];
-    multiply_lines(products, s, a.q, s.row_line, a.rows.keys, s.key_line, a.n.d);
-    multiply_lines(d_p, s, a.d_o, s.row_line, a.rows.values, lines.value, a.n.dv);
-    HEBB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      HEBB_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const int query = 4 * y + i, row = x + 16 * j;
-        s.weights[query][row] = a.scale * probability(s, lines, query, row, products[i][j]) * (d_p[i][j] - s.delta[query]);
-      }
-    }
-    add_weighted_lines(sums, s, a.rows.keys, s.key_line, a.n.d, first_column);
-    __syncthreads();  // lines and weights are replaced
-  }
-  HEBB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const int64_t line = s.row_line[4 * y + i];
-    const float temp = a.row_temp != nullptr && line >= 0 ? a.row_temp[line % a.n.heads] : 1.0f;
-    float along = 0;
-    HEBB_UNROLL
-    for (int j = 0; j < kColumns; ++j) {
-      const int c = first_column + x + 16 * j;
-      along += line >= 0 && c < a.n.d ? a.q[line * a.n.d + c] * sums[i][j] : 0.0f;
-      sums[i][j] *= temp;
-    }
-    along = sum_of_16(along);
-    if (a.temp_sums != nullptr && x == 0 && line >= 0) {
-      a.temp_sums[blockIdx.y * a.queries + line] = along;
-    }
-  }
-  write_lines(a.d_q, s.row_line, a.n.d, first_column, sums, true);
-}
+/// The same on tensor cores.
+void read_rows_mma(Stream& stream, int64_t batch, const Read<bf16>& a);
+void read_rows_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>& a);
 
-/// d_keys and d_values of a tile of rows: walks over the chunk's queries. Tiles are [row][query] here. Grid: tiles of rows x units,
-/// slices of channels.
-template <int kColumns>
-__global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward a) {
-  HEBB_SHARED(Shared, s);
-  HEBB_SHARED(Lines, lines);
-  const int64_t tiles = (a.rows.room + kTile - 1) / kTile, base = blockIdx.x % tiles * kTile;
-  const Place at(a.n, blockIdx.x / tiles, a.step);
-  const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
-  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  if (!at.reads() || base >= at.step.rows) {
-    return;  // the whole block
-  }
-  load_row_lines(s, lines, a.rows, a.n, at.unit, base, at.step.rows);
-  float d_keys[4][kColumns] = {}, d_values[4][kColumns] = {};
-  for (int64_t first = 0; at.line(a.n, first) >= 0; first += kTile) {
-    __syncthreads();  // the last tile's lines and weights were read
-    load_queries(s, a.n, at, first);
-    __syncthreads();
-    load_statistics(s, a.d_o, a.o, a.lse, a.n.dv);
-    load_temperatures(lines, s, a.n, a.row_temp, a.scale);
-    float products[4][4], d_p[4][4];
-    multiply_lines(products, s, a.rows.keys, s.key_line, a.q, s.row_line, a.n.d);
-    multiply_lines(d_p, s, a.rows.values, lines.value, a.d_o, s.row_line, a.n.dv);
-    HEBB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      HEBB_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const int row = 4 * y + i, query = x + 16 * j;
-        const float p = probability(s, lines, query, row, products[i][j]);
-        s.weights[row][query] = p;
-        d_p[i][j] = lines.temp[query] * p * (d_p[i][j] - s.delta[query]);
-      }
-    }
-    add_weighted_lines(d_values, s, a.d_o, s.row_line, a.n.dv, first_column);
-    __syncthreads();
-    HEBB_UNROLL
-    for (int i = 0; i < 16; ++i) {
-      s.weights[4 * y + i / 4][x + 16 * (i % 4)] = d_p[i / 4][i % 4];
-    }
-    add_weighted_lines(d_keys, s, a.q, s.row_line, a.n.d, first_column);
-  }
-  write_lines(a.d_keys, s.key_line, a.n.d, first_column, d_keys, true);
-  write_lines(a.d_values, lines.value, a.n.dv, first_column, d_values, true);
-}
-
-inline void read_rows_backward(Stream& stream, int64_t batch, const Backward& a) {
-  dispatch_width(a.n.d, [&](auto columns, unsigned slices) {
-    HEBB_LAUNCH((row_queries_kernel<columns()>), dim3(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices), kThreads, 0, stream,
-                a);
-  });
-  dispatch_width(std::max(a.n.d, a.n.dv), [&](auto columns, unsigned slices) {
-    const int64_t tiles = (a.rows.room + kTile - 1) / kTile;
-    HEBB_LAUNCH((row_gradients_kernel<columns()>), dim3(blocks_for(tiles * a.n.units(batch), 1), slices), kThreads, 0, stream, a);
-  });
+/// memory: of dictionary_parts_work(...) elements.
+inline Parts parts_of(const Layout& n, int64_t batch, int64_t room, float* memory, bool on_tensor_cores) {
+  return {memory, dictionary_parts(n.units(batch), n.queries(), room, on_tensor_cores), n.units(batch)};
 }
 
 /// Hands out parts of the work scratch.
@@ -497,30 +242,6 @@ struct Fill {
 template <class X>
 void fill(Stream& stream, X* to, int64_t count, X value) {
   each_element("fill", stream, 1, count, Fill<X>{to, value});
-}
-
-/// A score and the first row that attains it.
-struct Best {
-  float score;
-  int32_t row;
-
-  __device__ void take(float other, int32_t at) {
-    if (other > score || (other == score && at < row)) {
-      score = other;
-      row = at;
-    }
-  }
-};
-
-/// The best of the 16 threads that hold the same own lines, in all of them.
-__device__ __forceinline__ Best best_of_16(Best best HEBB_WHERE_PARAMETER) {
-  HEBB_UNROLL
-  for (int bits = 8; bits > 0; bits /= 2) {
-    const float score = __shfl_xor_sync(kAllLanes, best.score, bits, 32 HEBB_WHERE_ARGUMENT);
-    const int32_t row = __shfl_xor_sync(kAllLanes, best.row, bits, 32 HEBB_WHERE_ARGUMENT);
-    best.take(score, row);
-  }
-  return best;
 }
 
 }  // namespace hebb::HEBB_DEVICE::rows
