@@ -14,7 +14,9 @@ struct Filter {
 };
 
 TEST_CASE("short convolutions equal the CPU's", "[fast]") {
-  for (const Filter& f : {Filter{4, true, true, true}, Filter{3, true, false, false}, Filter{1, false, false, true}}) {
+  // Up to four taps are walked over, five are not.
+  for (const Filter& f : {Filter{4, true, true, true}, Filter{3, true, false, false}, Filter{2, true, true, true}, Filter{5, true, true, true},
+                          Filter{1, false, false, true}}) {
     CAPTURE(f.taps);
     in_both_types([&f](Twins& t) {
       const Shape shape{kRows, kLength, 37};
@@ -36,9 +38,10 @@ TEST_CASE("short convolutions equal the CPU's", "[fast]") {
 }
 
 TEST_CASE("carried inputs of a convolution equal the CPU's", "[fast]") {
-  for (const int64_t length : {1, 2, 5}) {
+  for (const auto& [length, taps] : {std::pair<int64_t, int64_t>{1, 4}, {2, 4}, {5, 4}, {21, 2}, {3, 5}}) {
     Twins t;
-    const Twin y = t.output({2, length, 5}), x = t.input({2, length, 5}), weight = t.parameter({5, 4}), previous = t.input({2, 3, 5});
+    const Twin y = t.output({2, length, 5}), x = t.input({2, length, 5}), weight = t.parameter({5, taps}),
+               previous = t.input({2, taps - 1, 5});
     std::vector<int64_t> starts(static_cast<size_t>(2 * length), -9);
     starts.back() = length - 1;  // a document that begins with the last token
     const Twin doc = t.integers({2, length}, starts);
