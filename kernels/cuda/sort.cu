@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/common/scan.h"
 
-// Least significant digit first, 8 bits a pass: count digits by tile, scan the counts in (digit, tile) order, scatter each tile.
+// Least significant digit first, 8 bits a pass: count digits by tile, sum the counts of each digit over the tiles, scatter each tile.
 // Integers only, and the order within a tile comes from the position of each item: the result does not depend on any schedule.
 namespace hebb::HEBB_DEVICE {
 namespace {
@@ -13,7 +13,6 @@ constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
 constexpr int kThreads = kDigits, kWarps = kThreads / 32;
 constexpr int kRounds = 8;  // items of a thread
 constexpr int kTile = kThreads * kRounds;
-constexpr int kScanThreads = 1024;
 
 __device__ __forceinline__ int digit_of(int32_t key, int shift) { return key >> shift & (kDigits - 1); }
 
@@ -30,23 +29,26 @@ __global__ void __launch_bounds__(kThreads) count_digits_kernel(int* counts, con
   counts[static_cast<int64_t>(threadIdx.x) * gridDim.x + blockIdx.x] = bins[threadIdx.x];
 }
 
-// Exclusive prefix sums in place, by one block.
-__global__ void __launch_bounds__(kScanThreads) scan_kernel(int* values, int64_t count) {
+// counts[digit][tile] becomes the sum over this tile and those before it. Grid: digits, one after the other by one block would take
+// longer than all else.
+__global__ void __launch_bounds__(kThreads) scan_kernel(int* counts, int64_t tiles) {
+  int* const row = counts + static_cast<int64_t>(blockIdx.x) * tiles;
   int carry = 0;
-  for (int64_t first = 0; first < count; first += kScanThreads) {
+  for (int64_t first = 0; first < tiles; first += kThreads) {
     const int64_t i = first + threadIdx.x;
+    const int own = i < tiles ? row[i] : 0;
     int total;
-    const int before = block_scan(i < count ? values[i] : 0, total);
-    if (i < count) {
-      values[i] = carry + before;
+    const int before = block_scan(own, total);
+    if (i < tiles) {
+      row[i] = carry + before + own;
     }
     carry += total;
   }
 }
 
-// Grid: tiles. A warp owns kRounds * 32 consecutive items; starts[digit][tile] are the scanned counts. positions_in null: 0, 1, 2...
+// Grid: tiles. A warp owns kRounds * 32 consecutive items; sums[digit][tile] as scan_kernel leaves them. positions_in null: 0, 1, 2...
 __global__ void __launch_bounds__(kThreads) scatter_kernel(int32_t* keys_out, int32_t* positions_out, const int32_t* keys_in,
-                                                          const int32_t* positions_in, const int* starts, int64_t count, int shift) {
+                                                          const int32_t* positions_in, const int* sums, int64_t count, int shift) {
   HEBB_SHARED(int[kWarps][kDigits], next);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   HEBB_UNROLL
@@ -67,8 +69,9 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(int32_t* keys_out, in
     }
     __syncwarp();
   }
-  __syncthreads();
-  int start = starts[static_cast<int64_t>(threadIdx.x) * gridDim.x + blockIdx.x];
+  const int* const own_sums = sums + static_cast<int64_t>(threadIdx.x) * gridDim.x;  // a thread for each digit
+  int all;
+  int start = block_scan(own_sums[gridDim.x - 1], all) + (blockIdx.x > 0 ? own_sums[blockIdx.x - 1] : 0);  // a barrier, too
   HEBB_UNROLL
   for (int w = 0; w < kWarps; ++w) {
     const int items = next[w][threadIdx.x];
@@ -113,7 +116,7 @@ SortedKeys sort_keys(Stream& stream, const int32_t* keys, int64_t count, int64_t
   for (int shift = 0, pass = 0; shift < bits; shift += kDigitBits, ++pass) {
     int32_t* const* out = buffers[pass % 2];
     HEBB_LAUNCH(count_digits_kernel, blocks_for(tiles, 1), kThreads, 0, stream, counts, keys, count, shift);
-    HEBB_LAUNCH(scan_kernel, 1, kScanThreads, 0, stream, counts, kDigits * tiles);
+    HEBB_LAUNCH(scan_kernel, kDigits, kThreads, 0, stream, counts, tiles);
     HEBB_LAUNCH(scatter_kernel, blocks_for(tiles, 1), kThreads, 0, stream, out[0], out[1], keys, positions, counts, count, shift);
     keys = out[0];
     positions = out[1];

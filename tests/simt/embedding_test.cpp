@@ -37,6 +37,43 @@ TEST_CASE("sorted keys are ascending and equal keys keep their order", "[fast]")
   });
 }
 
+TEST_CASE("a sort of more tiles than a block has threads keeps the order of equal keys") {
+  const int64_t count = 2048 * 257 + 3;
+  const std::vector<int32_t> ids = random_ids(count, 3, 5);
+  TestStream stream;
+  DeviceArray<int32_t> in(ids);
+  DeviceArray<unsigned char> scratch(device::sort_scratch_bytes(count));
+  const device::SortedKeys sorted = device::sort_keys(stream, in.data(), count, 3, scratch.data());
+  device::synchronize(stream);
+  CHECK(std::is_sorted(sorted.keys, sorted.keys + count));
+  bool keeps_order = true;
+  for (int64_t i = 0; i < count; ++i) {
+    keeps_order = keeps_order && ids[static_cast<size_t>(sorted.positions[i])] == sorted.keys[i] &&
+                  (i == 0 || sorted.keys[i - 1] < sorted.keys[i] || sorted.positions[i - 1] < sorted.positions[i]);
+  }
+  CHECK(keeps_order);
+}
+
+struct MarkLast {
+  int64_t* place;
+  int64_t last;
+
+  __device__ void operator()(int64_t row, int64_t column) const {
+    if (column == last) {
+      *place = row;
+    }
+  }
+};
+
+TEST_CASE("a single row may be wider than a grid's second dimension") {
+  TestStream stream;
+  DeviceArray<int64_t> place(1);
+  const int64_t columns = int64_t{65535} * device::kEachThreads + 1;
+  device::each_element("mark_last", stream, 1, columns, MarkLast{place.data(), columns - 1});
+  device::synchronize(stream);
+  CHECK(place.data()[0] == 0);
+}
+
 template <class Y, class Table>
 void check_forward(int64_t width) {
   const std::vector<int32_t> ids = random_ids(29, 11, 1);

@@ -6,11 +6,12 @@ namespace hebb::HEBB_DEVICE {
 
 constexpr int kEachThreads = 256;
 
+// Grid: rows x blocks of columns or, as a grid's second dimension ends at 65,535, the blocks of a single row.
 template <class F>
-__global__ void __launch_bounds__(kEachThreads) each_element_kernel(F f, int64_t columns) {
-  const int64_t column = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+__global__ void __launch_bounds__(kEachThreads) each_element_kernel(F f, int64_t columns, bool is_one_row) {
+  const int64_t column = static_cast<int64_t>(is_one_row ? blockIdx.x : blockIdx.y) * blockDim.x + threadIdx.x;
   if (column < columns) {
-    f(static_cast<int64_t>(blockIdx.x), column);
+    f(is_one_row ? int64_t{0} : static_cast<int64_t>(blockIdx.x), column);
   }
 }
 
@@ -22,13 +23,14 @@ __global__ void __launch_bounds__(kEachThreads) each_warp_kernel(F f, int64_t ro
   }
 }
 
-/// f(row, column) for each element of [rows, columns], on a thread of its own.
+/// f(row, column) for each element of [rows, columns], on a thread of its own. More than 2^24 - 256 columns: of a single row.
 template <class F>
 void each_element(const char* name, Stream& stream, int64_t rows, int64_t columns, const F& f) {
   if (rows > 0 && columns > 0) {
     const int64_t threads = columns < kEachThreads ? (columns + 31) / 32 * 32 : kEachThreads;
-    launch(name, each_element_kernel<F>, dim3(blocks_for(rows, 1), blocks_for(columns, threads)), static_cast<unsigned>(threads), 0,
-           stream, f, columns);
+    const unsigned blocks = blocks_for(columns, threads);
+    launch(name, each_element_kernel<F>, rows == 1 ? dim3(blocks) : dim3(blocks_for(rows, 1), blocks), static_cast<unsigned>(threads), 0,
+           stream, f, columns, rows == 1);
   }
 }
 
