@@ -28,14 +28,15 @@ struct Keys {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kSelectThreads) product_key_kernel(int32_t* slots, float* sums, Keys<T> in) {
+__global__ void __launch_bounds__(kSelectThreads) product_key_kernel(int32_t* slots, float* sums, Keys<T> in, SelectionSize size) {
   HEBB_DYN_SHARED(raw);
-  const KeySelection s(raw, in.n, in.k);
+  const KeySelection s(raw, size);
   const int lane = static_cast<int>(threadIdx.x % 32);
-  for (int64_t i = threadIdx.x / 32; i < 2 * in.n; i += kSelectThreads / 32) {
-    const float score = in.score(blockIdx.x, i / in.n, i % in.n, lane);
+  for (int item = static_cast<int>(threadIdx.x / 32); item < 2 * size.n; item += kSelectThreads / 32) {
+    const int book = item < size.n ? 0 : 1, i = item - book * size.n;
+    const float score = in.score(blockIdx.x, book, i, lane);
     if (lane == 0) {
-      s.scores[i] = score;
+      s.put(book, i, score);
     }
   }
   select_keys(s);
@@ -167,8 +168,9 @@ void run(Stream& stream, const ProductKeyTopK& a) {
   dispatch_float(a.q.dtype, [&](auto zero) {
     const auto keys = keys_of<decltype(zero)>(a);
     if (a.slots.numel() > 0) {
-      HEBB_LAUNCH(product_key_kernel<decltype(zero)>, blocks_for(a.slots.numel() / keys.k, 1), kSelectThreads,
-                  KeySelection::bytes(keys.n, keys.k), stream, a.slots.as<int32_t>(), a.sums.as<float>(), keys);
+      const SelectionSize size(keys.n, keys.k);
+      HEBB_LAUNCH(product_key_kernel<decltype(zero)>, blocks_for(a.slots.numel() / keys.k, 1), kSelectThreads, size.bytes(), stream,
+                  a.slots.as<int32_t>(), a.sums.as<float>(), keys, size);
     }
   });
 }

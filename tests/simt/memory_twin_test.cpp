@@ -70,6 +70,18 @@ TEST_CASE("selected slots and their weights equal the CPU's", "[fast]") {
   }
 }
 
+TEST_CASE("slots are selected among many sub-keys, also where all scores are equal", "[fast]") {
+  const int64_t k = GENERATE(3, 64);
+  const Shape shape{3, 1, 2, 37};
+  std::vector<double> equal(static_cast<size_t>(shape.numel()), 0.5), nearly = equal;
+  nearly[5] = nearly[40] = 0.75;
+  for (const auto& values : {equal, nearly, tied_scores(shape.numel())}) {
+    Twins t;
+    const Twin scores = t.values(shape, values), slots = t.integer_output({3, 1, k});
+    t.check([&](auto at) { return SlotSelect{at(slots), at(scores)}; });
+  }
+}
+
 TEST_CASE("product keys equal the CPU's", "[fast]") {
   constexpr int64_t kTokens = 9, kHeads = 2, kKeys = 11, kHalf = 37, kChosen = 6, kWidth = 45;
   const Shape chosen{kTokens, kHeads, kChosen}, queries{kTokens, kHeads, 2, kHalf}, books{kHeads, 2, kKeys, kHalf};
