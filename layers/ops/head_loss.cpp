@@ -12,7 +12,9 @@ void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tenso
   Stream& stream = tape.stream();
   const int64_t chunk_logits = int64_t{1} << (stream.on_gpu() ? 26 : 20);  // CPU: stays in its caches; GPU: fills it
   const int64_t vocab = tape.shape(weight)[0], d = tape.shape(weight)[1], rows = targets.numel();
-  const int64_t chunk = std::min(rows, std::max<int64_t>(16, chunk_logits / vocab));
+  // Each chunk reads and writes the whole gradient of the matrix: a GPU's product of fewer rows than that is bound by it.
+  const int64_t fewest = stream.on_gpu() ? 2048 : 16;
+  const int64_t chunk = std::min(rows, std::max(fewest, chunk_logits / vocab));
   const DType dtype = tape.dtype(x);
   const Buffer logits = tape.scratch({chunk, vocab}, sum_dtype(dtype), "logits of a chunk");
   Buffer rounded;  // gradients of the logits as the matrix products take them; else in place
