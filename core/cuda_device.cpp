@@ -50,6 +50,18 @@ int device_count() {
   return count;
 }
 
+std::string device_problem() {
+  int count = 0, driver = 0, runtime = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+      cudaRuntimeGetVersion(&runtime) == cudaSuccess) {
+    const auto text = [](int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); };
+    return driver == 0 ? "there is no driver" : "its driver is for CUDA " + text(driver) + ", this build for CUDA " + text(runtime);
+  }
+  return error == cudaSuccess ? "" : cudaGetErrorString(error);
+}
+
 DeviceInfo device_info() {
   int index = 0;
   check(cudaGetDevice(&index), "cudaGetDevice");
@@ -141,6 +153,7 @@ struct Graph::State {
   explicit State(int64_t upload_bytes) : uploads(upload_bytes) {}
   ~State() {
     if (executable != nullptr) {
+      cudaDeviceSynchronize();  // launches that are under way read `uploads`
       cudaGraphExecDestroy(executable);
     }
   }

@@ -23,6 +23,8 @@ struct DeviceInfo {
 
 /// Number of devices that this process can use; 0 where there is no driver or no device.
 int device_count();
+/// Why device_count() is 0, in the driver's words; empty where there is a device.
+std::string device_problem();
 /// The device that the calling thread uses (the first unless use_device was called).
 DeviceInfo device_info();
 /// Errors: an index that does not exist.

@@ -72,8 +72,8 @@ void run_doctor() {
   try {
     choose_compute("cuda", "", "");
     feature("CUDA", true, "");
-  } catch (const ConfigError&) {
-    feature("CUDA", false, "built, but no usable GPU or driver on this machine");
+  } catch (const ConfigError& error) {
+    feature("CUDA", false, (std::string("no: ") + error.what()).c_str());
   }
 #else
   feature("CUDA", false, "no: build with a CUDA toolkit and -DHEBB_CUDA=ON");

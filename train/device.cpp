@@ -5,6 +5,7 @@ namespace hebb {
 #ifdef HEBB_HAVE_CUDA
 namespace cuda {
 int device_count();  // usable GPUs; 0 without a driver
+std::string device_problem();
 }  // namespace cuda
 #endif
 
@@ -25,7 +26,9 @@ Compute choose_compute(const std::string& device, const std::string& precision, 
   if (device == "cuda") {
     if (runs && gpus == 0) {
 #ifdef HEBB_HAVE_CUDA
-      throw ConfigError(key("device"), "\"cuda\" on a machine without a usable GPU", "\"cpu\" or \"auto\"");
+      const std::string reason = cuda::device_problem();
+      throw ConfigError(key("device"), "\"cuda\" on a machine without a usable GPU" + (reason.empty() ? "" : " (" + reason + ")"),
+                        "\"cpu\" or \"auto\"");
 #else
       throw ConfigError(key("device"), "\"cuda\" in a build without CUDA", "\"cpu\" or \"auto\"");
 #endif

@@ -127,7 +127,10 @@ std::string describe(const MemoryPlan& plan, size_t rows) {
 int64_t available_memory_bytes(DeviceKind device) {
 #ifdef HEBB_HAVE_CUDA
   if (device == DeviceKind::cuda) {
-    return cuda::device_info().free_bytes;
+    // Beside what a run plans the driver takes memory when a kernel is launched for the first time, for its code and the stacks of all
+    // threads that fit on the device, and for graphs: not enough of it would end a run in its first steps.
+    constexpr int64_t kDriver = int64_t{1} << 30;
+    return std::max<int64_t>(cuda::device_info().free_bytes - kDriver, 0);
   }
 #endif
   constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();

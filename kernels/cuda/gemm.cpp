@@ -55,9 +55,11 @@ void describe(Plan& plan, const NativeStream& state, const Gemm& g) {
   plan.out = layout_of(product.out);
 }
 
+/// Up to 16 bytes: no algorithm asks for more (vector and tensor-map loads do not), and what whole tensors share, multiples of 64, must not
+/// choose another one from run to run, nor a new one, whose code would be loaded first, while a graph is recorded.
 uint32_t alignment_of(const Tensor& tensor) {
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
-  return address % 256 == 0 ? 256 : static_cast<uint32_t>(address & (~address + 1));
+  return address % 16 == 0 ? 16 : static_cast<uint32_t>(address & (~address + 1));
 }
 
 void choose(Plan& plan, NativeStream& state, const Gemm& g, int64_t workspace_bytes) {
@@ -78,7 +80,7 @@ void choose(Plan& plan, NativeStream& state, const Gemm& g, int64_t workspace_by
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.blas, plan.operation, plan.left, plan.right, plan.out, plan.out,
                                                                preference, 1, &best, &found);
   cublasLtMatmulPreferenceDestroy(preference);
-  check(found > 0 ? status : CUBLAS_STATUS_NOT_SUPPORTED,
+  check(status != CUBLAS_STATUS_SUCCESS ? status : found > 0 ? best.state : CUBLAS_STATUS_NOT_SUPPORTED,
         "no algorithm for a product of " + std::to_string(g.m) + " x " + std::to_string(g.n) + " x " + std::to_string(g.k));
   plan.algorithm = best.algo;
 }

@@ -3,6 +3,7 @@
 #include "tests/paths.h"
 #include "tests/train/run_fixture.h"
 #include "train/bench.h"
+#include "train/memory_plan.h"
 #include "train/model_source.h"
 
 using namespace hebb;
@@ -91,6 +92,13 @@ void check_model(const std::string& model) {
 }
 
 }  // namespace
+
+TEST_CASE("a run leaves a gigabyte of a GPU to its driver") {
+  if (!has_device()) {
+    return;
+  }
+  CHECK(available_memory_bytes(DeviceKind::cuda) <= cuda::device_info().free_bytes - (int64_t{1} << 30));
+}
 
 TEST_CASE("a training step waits for the device once, asks for no memory, and has the same bits as a graph") {
   const std::string model = GENERATE(as<std::string>(), "attention-1", "gdn-1", "mixed-1");

@@ -43,6 +43,7 @@ NativeStream& native(Stream& stream) {
 }  // namespace
 
 int device_count() { return 1; }
+std::string device_problem() { return ""; }
 
 DeviceInfo device_info() {
   return {.name = "SIMT emulator", .total_bytes = int64_t{1} << 32, .free_bytes = (int64_t{1} << 32) - simt::allocated_bytes(),
