@@ -22,6 +22,7 @@ fi
 out=${1:-gpu-check} build=${BUILD:-build-gpu} budget=${BUDGET:-900}
 failed=0
 stop() { echo "gpu_check.sh: $*" >&2; exit 1; }
+PATH=$PATH:/usr/local/nvidia/bin  # where containers may have the driver's programs
 
 # What would fail after minutes is said before the build.
 command -v nvidia-smi >/dev/null || stop "nvidia-smi not found: this machine has no NVIDIA driver"
@@ -48,6 +49,16 @@ for header in nlohmann/json.hpp CLI/CLI.hpp; do
   for folder in ${includes//;/ } /usr/include /usr/local/include ${CPLUS_INCLUDE_PATH:+${CPLUS_INCLUDE_PATH//:/ }}; do [ -e "$folder/$header" ] && found=1; done
   [ $found = 1 ] || stop "no header $header; bring it with tools/gpu_check.sh --headers, or name its folder in HEADERS"
 done
+# cuBLASLt: the toolkit's or, where that is a compiler with little beside it, that of the Python package which PyTorch brings along.
+cublas=()
+root=$(dirname "$(dirname "$(realpath "$nvcc")")")
+if ! ls "$root"/{include,targets/*/include}/cublasLt.h /usr/include/cublasLt.h >/dev/null 2>&1; then
+  header=$(python3 -c 'import glob, sys; print(*(h for p in sys.path for h in sorted(glob.glob(p + "/nvidia/*/include/cublasLt.h"))), sep="\n")' 2>/dev/null | tail -1)
+  library=$(ls "${header%/include/*}"/lib/libcublasLt.so."$toolkit" 2>/dev/null)
+  [ -n "$header" ] && [ -n "$library" ] || stop "no cublasLt.h beside $nvcc, nor libcublasLt.so.$toolkit among Python's packages: install cuBLAS of CUDA $toolkit"
+  echo "  cuBLASLt: $library"
+  cublas=(-DCUDA_cublasLt_LIBRARY="$library" -DCMAKE_CXX_FLAGS="-idirafter $(dirname "$header")")
+fi
 mkdir -p "$out" || exit
 revision=$(git rev-parse --short HEAD 2>/dev/null || echo 'no git')
 echo "gpu_check.sh: $gpu, sm_$capability, $("$nvcc" --version | tail -1), $revision"
@@ -81,7 +92,7 @@ tests=ON
 [ $tests = ON ] || echo "  no catch2 here: the device tests are left out"
 # shellcheck disable=SC2086
 step configure 120 cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DHEBB_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$capability-real" \
-  -DCMAKE_CUDA_FLAGS=-Xptxas=-v -DHEBB_TESTS=$tests ${includes:+-DCMAKE_INCLUDE_PATH="$includes"} ${CMAKE_ARGS:-} || exit 1
+  -DCMAKE_CUDA_FLAGS=-Xptxas=-v "${cublas[@]}" -DHEBB_TESTS=$tests ${includes:+-DCMAKE_INCLUDE_PATH="$includes"} ${CMAKE_ARGS:-} || exit 1
 step build "$budget" cmake --build "$build" -j "$(nproc)" --target hebb || exit 1
 hebb=$build/hebb
 step doctor 20 "$hebb" doctor
