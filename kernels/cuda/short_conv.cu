@@ -47,9 +47,10 @@ struct Convolution {
   }
 };
 
-__device__ __forceinline__ float silu_slope(float z) {
+/// d silu'(z).
+__device__ __forceinline__ float through_silu(float d, float z) {
   const float s = sigmoid(z);
-  return s * (1.0f + z * (1.0f - s));
+  return d * s * (1.0f + z * (1.0f - s));
 }
 
 /// What lies under a filter of kTaps taps in one channel, token after token. Tap l: of the token l before the last one.
@@ -149,7 +150,7 @@ struct BackwardWalk {
       HEBB_UNROLL
       for (int i = 0; i < kAhead; ++i) {
         const int available = t + i < in.length ? in.available(t + i, start[i]) : 0;
-        const float z = window.push(input[i], available), d_z = silu ? d[i] * silu_slope(z) : d[i];
+        const float z = window.push(input[i], available), d_z = silu ? through_silu(d[i], z) : d[i];
         HEBB_UNROLL
         for (int tap = kTaps - 1; tap >= 0; --tap) {
           d_in[tap] = tap > 0 ? d_in[tap - 1] : 0.0f;
@@ -197,7 +198,7 @@ struct OutputGradient {
     if (!silu) {
       return d;
     }
-    return d * silu_slope(convolution(token, c));
+    return through_silu(d, convolution(token, c));
   }
 };
 
