@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/prelude.h"
 #include "kernels/cuda/common/sort.h"
 #include "kernels/gated_delta.h"
+#include "kernels/slot_select.h"
 #include "support.h"
 
 #ifdef SIMT_TSAN
@@ -142,8 +143,8 @@ TEST_CASE("the embedding gradient and its sort do not race", "[threads]") {
   });
 }
 
-TEST_CASE("a scan of several rounds does not race", "[threads]") {
-  constexpr int64_t kCount = 4 * 2048 + 3;  // five tiles of 256 digits, 1024 of them a round
+TEST_CASE("a sort of several tiles does not race", "[threads]") {
+  constexpr int64_t kCount = 4 * 2048 + 3;
   same_for_all_workers(5, [] {
     TestStream stream;
     std::vector<int32_t> keys;
@@ -156,6 +157,22 @@ TEST_CASE("a scan of several rounds does not race", "[threads]") {
     const device::SortedKeys sorted = device::sort_keys(stream, in.data(), kCount, 200, scratch.data());
     device::synchronize(stream);
     return std::vector<double>(sorted.positions, sorted.positions + kCount);
+  });
+}
+
+TEST_CASE("the selection of slots and the gradient of their weights do not race", "[threads]") {
+  constexpr int64_t kSubKeys = 37, kChosen = 9;
+  same_for_all_workers(2, [] {
+    TestStream stream;
+    std::vector<float> numbers = random_values<float>(2 * 2 * kSubKeys, 1);
+    std::fill_n(numbers.begin(), 2 * kSubKeys, 0.5f);  // of the first token all scores tie
+    DeviceArray<float> scores(numbers), d_scores(2 * 2 * kSubKeys), weights(random_values<float>(2 * kChosen, 2));
+    DeviceArray<int32_t> slots(2 * kChosen);
+    const hebb::Shape shape{2, 1, 2, kSubKeys}, chosen{2, 1, kChosen};
+    device::run(stream, hebb::SlotSelect{slots.tensor(chosen), scores.tensor(shape)});
+    device::run(stream, hebb::SlotWeightsBackward{d_scores.tensor(shape), weights.tensor(chosen), weights.tensor(chosen), slots.tensor(chosen),
+                                                  scores.tensor(shape), hebb::SlotActivation::l2, 1.0, false});
+    return d_scores.values();
   });
 }
 
