@@ -8,7 +8,7 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-constexpr int kScanThreads = 1024;
+constexpr int kScanThreads = 1024, kPerThread = 4;  // a round of a scan takes longer for its barriers than for its loads
 
 template <class T>
 struct Pairs {
@@ -47,26 +47,39 @@ __global__ void __launch_bounds__(kScanThreads) number_slots_kernel(ReaderLists 
     out.count[0] = 0;
     out.starts[0] = 0;
   }
-  for (int64_t first = 0; first < all; first += kScanThreads) {
-    const int64_t i = first + threadIdx.x;
-    const bool counts = i < all && sorted.keys[i] != none;
-    const bool is_new = counts && (i == 0 || sorted.keys[i - 1] != sorted.keys[i]);
+  const auto key_at = [&](int64_t i) { return 0 <= i && i < all ? sorted.keys[i] : none; };
+  for (int64_t first = 0; first < all; first += kScanThreads * kPerThread) {
+    const int64_t begin = first + static_cast<int64_t>(threadIdx.x) * kPerThread;
+    int32_t keys[kPerThread + 2];  // those of the thread, and one on either side
+    int fresh = 0;
+    HEBB_UNROLL
+    for (int j = 0; j < kPerThread + 2; ++j) {
+      keys[j] = key_at(begin + j - 1);
+    }
+    HEBB_UNROLL
+    for (int j = 1; j <= kPerThread; ++j) {
+      fresh += keys[j] != none && keys[j] != keys[j - 1] ? 1 : 0;
+    }
     int total;
-    const int u = used + block_scan(is_new ? 1 : 0, total) + (is_new ? 0 : -1);
+    int u = used + block_scan(fresh, total) - 1;
     used += total;
-    if (!counts) {
-      continue;
-    }
-    const int64_t g = EntryOf(chunk, sorted.positions[i], entries).entry;
-    out.readers[i] = static_cast<int32_t>(g);
-    out.local[g] = u;
-    if (is_new) {
-      out.slots[u] = sorted.keys[i];
-      out.starts[u] = static_cast<int32_t>(i);
-    }
-    if (i + 1 == all || sorted.keys[i + 1] == none) {
-      out.starts[u + 1] = static_cast<int32_t>(i + 1);
-      out.count[0] = u + 1;
+    HEBB_UNROLL
+    for (int j = 1; j <= kPerThread; ++j) {
+      if (keys[j] == none) {
+        continue;
+      }
+      const int64_t i = begin + j - 1, g = EntryOf(chunk, sorted.positions[i], entries).entry;
+      if (keys[j] != keys[j - 1]) {
+        ++u;
+        out.slots[u] = keys[j];
+        out.starts[u] = static_cast<int32_t>(i);
+      }
+      out.readers[i] = static_cast<int32_t>(g);
+      out.local[g] = u;
+      if (keys[j + 1] == none) {
+        out.starts[u + 1] = static_cast<int32_t>(i + 1);
+        out.count[0] = u + 1;
+      }
     }
   }
 }
@@ -314,13 +327,22 @@ struct SlotWeightGradient {
 __global__ void __launch_bounds__(kScanThreads) take_places_kernel(int32_t* place, int32_t* used, const int32_t* at, Readers readers) {
   int next = used[0];
   __syncthreads();
-  for (int64_t first = 0; first < readers.count[0]; first += kScanThreads) {
-    const int64_t u = first + threadIdx.x;
-    const bool takes = u < readers.count[0] && at[u] < 0;
-    int total;
-    const int before = block_scan(takes ? 1 : 0, total);
-    if (takes) {
-      place[readers.slots[u]] = next + before + 1;
+  const int64_t count = readers.count[0];
+  for (int64_t first = 0; first < count; first += kScanThreads * kPerThread) {
+    const int64_t begin = first + static_cast<int64_t>(threadIdx.x) * kPerThread;
+    bool takes[kPerThread];
+    int taken = 0;
+    HEBB_UNROLL
+    for (int j = 0; j < kPerThread; ++j) {
+      takes[j] = begin + j < count && at[begin + j] < 0;
+      taken += takes[j] ? 1 : 0;
+    }
+    int total, own = next + block_scan(taken, total);
+    HEBB_UNROLL
+    for (int j = 0; j < kPerThread; ++j) {
+      if (takes[j]) {
+        place[readers.slots[begin + j]] = ++own;
+      }
     }
     next += total;
   }

@@ -24,6 +24,8 @@ constexpr Sizes kDeep{{1, 4, 0, 3}, 1, 41, 5, 35, 4};
 // More entries than the emulator's workspace sorts at once.
 constexpr Sizes kCut{{1, 60, 0, 60}, 2, 61, 3, 60, 3};
 constexpr Sizes kSmall{{1, 5, 1, 3}, 1, 4, 3, 2, 5};
+// More slots than a round of the scans over them holds (4,096).
+constexpr Sizes kMany{{1, 601, 0, 600}, 2, 131, 2, 15, 2};
 
 /// Lookups of a chunk; other tokens hold numbers that nobody may touch.
 struct Looked {
@@ -112,7 +114,7 @@ std::vector<int64_t> crowded_slots(const Sizes& s) {
   std::vector<int64_t> slots;
   Numbers numbers(5);
   for (int64_t i = 0; i < s.slot_shape().numel(); ++i) {
-    slots.push_back(numbers.below(2) == 0 ? 7 : numbers.below(static_cast<uint32_t>(s.n * s.n)));
+    slots.push_back(numbers.below(s.tokens() > 100 ? 64 : 2) == 0 ? 7 : numbers.below(static_cast<uint32_t>(s.n * s.n)));
   }
   return slots;
 }
@@ -169,6 +171,11 @@ TEST_CASE("values of a fast memory and their gradients equal the CPU's", "[fast]
   const bool weighted = GENERATE(false, true), through = GENERATE(false, true);
   CAPTURE(weighted, through);
   in_both_types([&](Twins& t) { check_values(t, kCrowded, weighted, false, through, through && weighted, weighted || through); });
+}
+
+TEST_CASE("values of a chunk that reads thousands of slots, and their gradients, equal the CPU's") {
+  Twins t;
+  check_values(t, kMany, false, false, true, true, true);
 }
 
 TEST_CASE("readers without a pair are left out where only pairs count", "[fast]") {
