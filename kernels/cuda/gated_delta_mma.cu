@@ -209,6 +209,10 @@ __global__ void __launch_bounds__(kThreads, 2) gated_delta_mma_kernel(Forward a)
       load_rows(s.queries, s.task.in.q + chunk.token * s.task.in.key_stride, s.task.in.key_stride, length, dk);
     }
     load_rows(s.values, s.task.in.v + at, s.task.in.value_stride, length, channels);
+    const int64_t next = chunk.token + length, left = s.task.first_token + n.length - next;
+    const int ahead = left < kChunk ? static_cast<int>(left) : kChunk;
+    prefetch_tokens(s.task.in, next, ahead, dk, !kRecomputes);
+    prefetch_rows(s.task.in.v + at + length * s.task.in.value_stride, s.task.in.value_stride, ahead, channels);
     if (has_state) {
       split_state<kWidth, kRecomputes>(s, state, kRecomputes ? place_of_start(a, chunk, task, i == 0, first_channel) : nullptr, n.value_dim,
                                        dk, channels);

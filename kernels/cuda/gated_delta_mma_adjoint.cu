@@ -190,6 +190,10 @@ __global__ void __launch_bounds__(kThreads, 2) gated_delta_mma_adjoint_kernel(Ad
     load_rows(s.keys, s.task.in.k + chunk.token * s.task.in.key_stride, s.task.in.key_stride, length, dk);
     load_rows(s.queries, s.task.in.q + chunk.token * s.task.in.key_stride, s.task.in.key_stride, length, dk);
     load_rows(s.d_o, a.d_o + value_at, s.task.in.value_stride, length, channels);
+    const int64_t left = chunk.token - s.task.first_token;
+    const int ahead = left < kChunk ? static_cast<int>(left) : kChunk;
+    prefetch_tokens(s.task.in, chunk.token - ahead, ahead, dk, true);
+    prefetch_rows(a.d_o + value_at - ahead * s.task.in.value_stride, s.task.in.value_stride, ahead, channels);
     if (has_d_state) {
       bf16* const to = a.d_starts + (next_state * n.value_heads + head) * n.state() + first_channel;
       split_d_state(s, d_state, to, n.value_dim, dk, channels);

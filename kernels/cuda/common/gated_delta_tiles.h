@@ -3,6 +3,7 @@
 // system, and the state, of which a block of 8 warps holds 64 value channels in registers.
 #include "kernels/cuda/common/attention_mma.h"
 #include "kernels/cuda/common/gated_delta_mma.h"
+#include "kernels/cuda/common/prefetch.h"
 
 namespace hebb::HEBB_DEVICE::delta_mma {
 
@@ -94,6 +95,26 @@ __device__ __forceinline__ void load_rows(TileOf<kChunk, kWidth>& tile, const bf
     const int at = static_cast<int>(threadIdx.x) + i * kThreads, row = at / (kWidth / 8), c = at % (kWidth / 8) * 8;
     const bool exists = row < count && c < width;
     store_16_bytes(&tile.data[row * kStride<kWidth> + c], exists ? load_16_bytes(from + row * stride + c) : Word4{});
+  }
+}
+
+/// Asks for rows of `width` channels in L2. A block has one chunk in its hands: without this each one would begin with a wait for HBM.
+__device__ __forceinline__ void prefetch_rows(const bf16* from, int64_t stride, int count, int width) {
+  const int lines = width > 64 ? 2 : 1;
+  for (int i = static_cast<int>(threadIdx.x); i < count * lines; i += kThreads) {
+    prefetch_line(from + i / lines * stride + i % lines * 64);
+  }
+}
+/// The same for keys, gates and, where `queries`, queries of tokens from `token` on.
+__device__ __forceinline__ void prefetch_tokens(const delta::HeadInputs<bf16>& in, int64_t token, int count, int dk, bool queries) {
+  prefetch_rows(in.k + token * in.key_stride, in.key_stride, count, dk);
+  if (queries) {
+    prefetch_rows(in.q + token * in.key_stride, in.key_stride, count, dk);
+  }
+  if (static_cast<int>(threadIdx.x) < count) {
+    const int64_t at = (token + threadIdx.x) * in.gate_stride;
+    prefetch_line(in.g + at);
+    prefetch_line(in.beta + at);
   }
 }
 
