@@ -13,6 +13,7 @@ struct Gemm {
   bool trans_a, trans_b;
   bool accumulate;
   double alpha;
+  bool tf32 = false;  // a GPU may round f32 operands to 10 bits of mantissa, whatever allow_tf32 says
 };
 HEBB_KERNEL(Gemm)
 

@@ -8,6 +8,7 @@ struct LactRule {
   int64_t chunk = 512;
   bool momentum = true, muon = false;
   double rate_shift = 0;  // inverse softplus of base_lr
+  bool tf32 = false;      // a GPU may round the operands of matrix products to 10 bits of mantissa (runs in bf16)
 };
 
 // A fast SwiGLU per sequence and head, f(W, z) = W1 (silu(W0 z) * (W2 z)), read by the queries of a chunk and then
@@ -33,7 +34,7 @@ HEBB_KERNEL(LactForward)
 /// rows. All but the d_w (+=) are overwritten or added to where told so. d_k, d_v and d_rates are undefined where
 /// no document has a second chunk, d_mix too or without momentum; any may be.
 /// A first sweep keeps W and M after every update, 6 h D numbers each, for one row and head at a time.
-/// FLOPs a token and head: about 18 h D for reads and 48 h D for what is gathered.
+/// FLOPs a token and head: about 18 h D for reads and 48 h D for what is gathered; 16 h D and 42 h D on a GPU.
 /// sums [B, F, 3 h D] is scratch of the sums over rows; scratch [slots, lact_backward_scratch].
 struct LactBackward {
   Tensor d_q, d_k, d_v, d_rates, d_mix, d_w0, d_w1, d_w2;

@@ -177,7 +177,9 @@ Var Lact::read(Pass& pass, Var x, Var q, Var k, Var v, State* state) const {
   in.w0 = initial(w0_);
   in.w1 = pass.param(*w1_);
   in.w2 = initial(w2_);
-  const Var y = lact_memory(pass, in, shape_, rule_, state != nullptr ? &state->fast : nullptr);
+  LactRule rule = rule_;
+  rule.tf32 = tape.dtype(x) == DType::bf16;
+  const Var y = lact_memory(pass, in, shape_, rule, state != nullptr ? &state->fast : nullptr);
   return convert(tape, norm(tape, y, pass.param(*fast_norm_), {}, kFastNormEps, NormKind::rms), tape.dtype(x));
 }
 

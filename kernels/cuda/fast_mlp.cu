@@ -4,22 +4,34 @@
 #include "kernels/cuda/common/fast_chunk.h"
 #include "kernels/gemm.h"
 
-// Dense fp32 products of R = B count rows by the library (6, 12 and at most 36 hidden key_dim FLOPs a token for reading, step and
-// backward; bound by those), with elementwise kernels between them: HBM, their operands once.
+// Dense products of R = B count rows of fp32 by the library (6, 12 and at most 36 hidden key_dim FLOPs a token for reading, step and
+// backward; bound by those), with elementwise kernels between them: HBM, their operands once. With bf16 tokens the library may round
+// operands to TF32 (spec 42, section A3), with fp32 ones only where allow_tf32 says so. The published model (3 layers of 512 x 512 x 512,
+// chunks of 512) on 8 x 4,096 tokens: 1.4 TFLOP a step with its backward pass; counted for an H200, 28 ms in fp32 at 50 TFLOP/s, 5 ms in
+// TF32 at 300.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-/// c [m, n] (+)= a [m, k] b, b [k, n] or, transposed, [n, k].
-void times(Stream& stream, int64_t m, int64_t n, int64_t k, const Tensor& a, const Tensor& b, bool transposed, bool accumulate,
-           const Tensor& c) {
-  HEBB_DEVICE::run(stream, Gemm{.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .ldc = n, .lda = k, .ldb = transposed ? k : n, .trans_a = false,
-                   .trans_b = transposed, .accumulate = accumulate, .alpha = 1});
-}
+/// Products of fp32, whose operands are rounded to TF32 where the tokens are bf16.
+struct Products {
+  Stream& stream;
+  bool tf32;
 
-/// c [m, n] (+)= aT b over `rows` rows: the gradient of a weight.
-void outer(Stream& stream, int64_t m, int64_t n, int64_t rows, const Tensor& a, const Tensor& b, bool accumulate, const Tensor& c) {
-  HEBB_DEVICE::run(stream, Gemm{.c = c, .a = a, .b = b, .m = m, .n = n, .k = rows, .ldc = n, .lda = m, .ldb = n, .trans_a = true, .trans_b = false,
-                   .accumulate = accumulate, .alpha = 1});
+  /// c [m, n] (+)= a [m, k] b, b [k, n] or, transposed, [n, k].
+  void times(int64_t m, int64_t n, int64_t k, const Tensor& a, const Tensor& b, bool transposed, bool accumulate, const Tensor& c) const {
+    HEBB_DEVICE::run(stream, Gemm{.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .ldc = n, .lda = k, .ldb = transposed ? k : n,
+                                  .trans_a = false, .trans_b = transposed, .accumulate = accumulate, .alpha = 1, .tf32 = tf32});
+  }
+  /// c [m, n] (+)= aT b over `rows` rows: the gradient of a weight.
+  void outer(int64_t m, int64_t n, int64_t rows, const Tensor& a, const Tensor& b, bool accumulate, const Tensor& c) const {
+    HEBB_DEVICE::run(stream, Gemm{.c = c, .a = a, .b = b, .m = m, .n = n, .k = rows, .ldc = n, .lda = m, .ldb = n, .trans_a = true,
+                                  .trans_b = false, .accumulate = accumulate, .alpha = 1, .tf32 = tf32});
+  }
+};
+
+template <class T>
+Products products(Stream& stream) {
+  return {stream, std::is_same_v<T, bf16>};
 }
 
 /// to [n] (+)= the sum of the rows of a [rows, n].
@@ -263,31 +275,33 @@ float clip_of(double clip) { return clip > 0 ? static_cast<float>(clip) : INFINI
 
 template <class T>
 void read(Stream& stream, const FastMlpRead& a) {
+  const Products product = products<T>(stream);
   const FastMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens();
   const Weights w(a.weights, s);
   each_element("fast_mlp_gather", stream, rows, s.key_dim, Gather<T>{a.work.q.as<float>(), a.tokens_q.as<T>(), a.chunk, s.key_dim});
-  times(stream, rows, 2 * s.hidden, s.key_dim, a.work.q, w.in, true, false, a.work.act);
+  product.times(rows, 2 * s.hidden, s.key_dim, a.work.q, w.in, true, false, a.work.act);
   each_element("fast_mlp_activate", stream, rows, s.hidden,
                Activate{a.work.act.as<float>(), a.work.hid.as<float>(), w.b_in.as<float>(), s.hidden});
-  times(stream, rows, s.value_dim, s.hidden, a.work.hid, w.down, true, false, a.work.out);
+  product.times(rows, s.value_dim, s.hidden, a.work.hid, w.down, true, false, a.work.out);
   each_element("fast_mlp_reading", stream, rows, s.value_dim,
                ToTokens<T>{a.vh.as<T>(), a.work.out.as<float>(), w.b_down.as<float>(), a.chunk, s.value_dim, false});
 }
 
 template <class T>
 void step(Stream& stream, const FastMlpStep& a) {
+  const Products product = products<T>(stream);
   const FastMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden;
   const Weights w(a.weights, s), g(a.gradient, s);
   each_element("fast_mlp_residual", stream, rows, s.value_dim,
                Residual<T>{a.residual.as<float>(), pairs_of<T>(a.pairs, a.vh, a.chunk, s)});
-  outer(stream, s.value_dim, h, rows, a.residual, a.work.hid, false, g.down);
+  product.outer(s.value_dim, h, rows, a.residual, a.work.hid, false, g.down);
   sum_rows(stream, rows, s.value_dim, a.residual, false, g.b_down);
-  times(stream, rows, h, s.value_dim, a.residual, w.down, false, false, a.d_hid);
+  product.times(rows, h, s.value_dim, a.residual, w.down, false, false, a.d_hid);
   each_element("fast_mlp_d_act", stream, rows, h,
                ActivationGradient{a.d_act.as<float>(), a.d_hid.as<float>(), a.work.act.as<float>(), h});
-  outer(stream, 2 * h, s.key_dim, rows, a.d_act, a.work.q, false, g.in);
+  product.outer(2 * h, s.key_dim, rows, a.d_act, a.work.q, false, g.in);
   sum_rows(stream, rows, 2 * h, a.d_act, false, g.b_in);
   each_flat("fast_mlp_step", stream, s.total(),
             Step{a.next.as<float>(), a.weights.as<float>(), a.gradient.as<float>(), static_cast<float>(a.rate), clip_of(a.clip)});
@@ -298,6 +312,7 @@ template <class T>
 struct Backward {
   Stream& stream;
   const FastMlpBackward& a;
+  Products product = products<T>(stream);
   const FastMlpSizes& s = a.sizes;
   int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
   bool second = a.d_next.defined();
@@ -309,31 +324,31 @@ struct Backward {
     each_element("fast_mlp_residual", stream, rows, dv, Residual<T>{a.residual.as<float>(), pairs});
     each_flat("fast_mlp_direction", stream, s.total(),
               Direction{a.tangent.as<float>(), a.gradient.as<float>(), a.d_next.as<float>(), static_cast<float>(a.rate), clip_of(a.clip)});
-    times(stream, rows, 2 * h, s.key_dim, a.work.q, x.in, true, false, a.t_act);
+    product.times(rows, 2 * h, s.key_dim, a.work.q, x.in, true, false, a.t_act);
     each_element("fast_mlp_tangent", stream, rows, h,
                  Tangent{a.t_act.as<float>(), a.t_hid.as<float>(), a.work.act.as<float>(), x.b_in.as<float>(), h});
-    times(stream, rows, dv, h, a.t_hid, w.down, true, false, a.y);
-    times(stream, rows, dv, h, a.work.hid, x.down, true, true, a.y);
+    product.times(rows, dv, h, a.t_hid, w.down, true, false, a.y);
+    product.times(rows, dv, h, a.work.hid, x.down, true, true, a.y);
     each_element("fast_mlp_d_v", stream, rows, dv, TargetGradient<T>{a.d_v.as<T>(), a.y.as<float>(), x.b_down.as<float>(), pairs});
   }
   void to_activations(const float* x_bias) {
     each_element("fast_mlp_d_vh", stream, rows, dv, OutputGradient<T>{a.y.as<float>(), x_bias, a.d_vh.as<T>(), pairs});
-    times(stream, rows, h, dv, a.y, w.down, false, false, a.d_hid);
+    product.times(rows, h, dv, a.y, w.down, false, false, a.d_hid);
     if (!second) {
       each_element("fast_mlp_d_act", stream, rows, h,
                    ActivationGradient{a.d_act.as<float>(), a.d_hid.as<float>(), a.work.act.as<float>(), h});
       return;
     }
-    times(stream, rows, h, dv, a.residual, Weights(a.tangent, s).down, false, true, a.d_hid);
-    times(stream, rows, h, dv, a.residual, w.down, false, false, a.d_thid);
+    product.times(rows, h, dv, a.residual, Weights(a.tangent, s).down, false, true, a.d_hid);
+    product.times(rows, h, dv, a.residual, w.down, false, false, a.d_thid);
     each_element("fast_mlp_second_order", stream, rows, h,
                  SecondOrder{a.d_act.as<float>(), a.d_tact.as<float>(), a.d_hid.as<float>(), a.d_thid.as<float>(),
                              a.work.act.as<float>(), a.t_act.as<float>(), h});
   }
   void to_queries() {
-    times(stream, rows, s.key_dim, 2 * h, a.d_act, w.in, false, false, a.d_local);
+    product.times(rows, s.key_dim, 2 * h, a.d_act, w.in, false, false, a.d_local);
     if (second) {
-      times(stream, rows, s.key_dim, 2 * h, a.d_tact, Weights(a.tangent, s).in, false, true, a.d_local);
+      product.times(rows, s.key_dim, 2 * h, a.d_tact, Weights(a.tangent, s).in, false, true, a.d_local);
     }
     each_element("fast_mlp_d_q", stream, rows, s.key_dim,
                  ToTokens<T>{a.d_q.as<T>(), a.d_local.as<float>(), nullptr, a.chunk, s.key_dim, a.accumulate});
@@ -342,11 +357,11 @@ struct Backward {
     const Weights d(a.d_weights, s);
     each_flat("fast_mlp_hand", stream, s.total(), Hand{a.d_weights.as<float>(), a.d_next.as<float>()});
     if (second) {
-      outer(stream, dv, h, rows, a.residual, a.t_hid, true, d.down);
+      product.outer(dv, h, rows, a.residual, a.t_hid, true, d.down);
     }
-    outer(stream, dv, h, rows, a.y, a.work.hid, true, d.down);
+    product.outer(dv, h, rows, a.y, a.work.hid, true, d.down);
     sum_rows(stream, rows, dv, a.y, true, d.b_down);
-    outer(stream, 2 * h, s.key_dim, rows, a.d_act, a.work.q, true, d.in);
+    product.outer(2 * h, s.key_dim, rows, a.d_act, a.work.q, true, d.in);
     sum_rows(stream, rows, 2 * h, a.d_act, true, d.b_in);
   }
 };

@@ -40,7 +40,7 @@ cublasLtMatrixLayout_t layout_of(const ColumnMajor& matrix) {
   return layout;
 }
 
-bool in_tf32(const NativeStream& state, const Gemm& g) { return state.allows_tf32 && g.a.dtype == DType::f32; }
+bool in_tf32(const NativeStream& state, const Gemm& g) { return (state.allows_tf32 || g.tf32) && g.a.dtype == DType::f32; }
 
 void describe(Plan& plan, const NativeStream& state, const Gemm& g) {
   const ColumnMajorProduct product = column_major(g);

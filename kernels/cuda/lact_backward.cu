@@ -1,8 +1,8 @@
 #include "kernels/cuda/common/add_slices.h"
 #include "kernels/cuda/common/lact_muon.h"
 
-// The forward pass's waves again, then what reads contribute, for all tokens side by side (18 h D FLOPs a token and head), then the waves
-// in reverse (48 h D for what is gathered), each of 7 launches (50 with Muon). Bound by multiply-adds of CUDA cores in fp32.
+// The forward pass's waves again (12 h D FLOPs a gathered token and head), then what reads contribute, for all tokens side by side (16 h D),
+// then the waves in reverse (30 h D for what is gathered), each of 7 launches (50 with Muon). Bounds: lact.cu.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -15,6 +15,8 @@ struct Gradients {
   const float* d_y;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_rates, accumulate_mix;
 };
+
+constexpr int64_t kPanel = 32;  // channels of LactLayout::panels
 
 struct Backward {
   Fast a;
@@ -37,18 +39,18 @@ struct Backward {
 struct ReadBackHidden {
   Backward b;
 
-  __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
+  template <class Stage>
+  __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
     const Fast& a = b.a;
-    TileSums z0 = {}, z2 = {}, dh = {};
+    typename Stage::Sums z0 = {}, z2 = {}, dh = {};
     a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
-      const Operand<float> queries = a.tokens(a.q, pair, 0, first, last), d_y = a.tokens(b.d.d_y, pair, 0, first, last);
-      tile_product(stage, queries, row, a.straight(a.weights_of(pair, version, 0), 0), column, a.dim, z0);
-      tile_product(stage, queries, row, a.straight(a.weights_of(pair, version, 2), 2), column, a.dim, z2);
-      tile_product(stage, d_y, row, a.turned(a.weights_of(pair, version, 1), 1), column, a.dim, dh);
+      a.through_first(stage, a.tokens(a.q, pair, 0, first, last), row, a.weights_of(pair, version, 0), a.weights_of(pair, version, 2),
+                      column, z0, z2);
+      tile_product(stage, a.tokens(b.d.d_y, pair, 0, first, last), row, a.turned(a.weights_of(pair, version, 1), 1), column, a.dim, dh);
     });
     float* const out = a.part(pair, a.at.hidden);
     const int64_t size = a.length * a.fast;
-    tile_each(row, column, a.length, a.fast, [&](int64_t r, int64_t c, int i, int j) {
+    tile_each(stage, row, column, a.length, a.fast, [&](int64_t r, int64_t c, int i, int j) {
       const float z = z0[i][j], up = z2[i][j], d = dh[i][j], s = sigmoid(z);
       const int64_t to = r * a.fast + c;
       out[to] = d * up * silu_slope(z, s);
@@ -62,17 +64,18 @@ struct ReadBackHidden {
 struct ReadBackQueries {
   Backward b;
 
-  __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
+  template <class Stage>
+  __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
     const Fast& a = b.a;
-    TileSums sums = {};
+    typename Stage::Sums sums = {};
     const float* const hidden = a.part(pair, a.at.hidden);
     a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
       for (int64_t m = 0; m < 3; m += 2) {
-        const Operand<float> left = a.channels(hidden + m * a.length * a.fast, first, last);
+        const Operand<false> left = a.channels(hidden + m * a.length * a.fast, first, last);
         tile_product(stage, left, row, a.turned(a.weights_of(pair, version, m), m), column, a.fast, sums);
       }
     });
-    tile_each(row, column, a.length, a.dim, [&](int64_t r, int64_t c, int i, int j) {
+    tile_each(stage, row, column, a.length, a.dim, [&](int64_t r, int64_t c, int i, int j) {
       write(b.d.q[a.entry(pair, r) * a.dim + c], sums[i][j], b.d.accumulate_q);
     });
   }
@@ -82,7 +85,8 @@ struct ReadBackQueries {
 struct ReadBackWeights {
   Backward b;
 
-  __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
+  template <class Stage>
+  __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
     const Fast& a = b.a;
     const int64_t slots = a.at.slots + 1, pair = batch / (3 * slots), m = batch / slots % 3, slot = batch % slots;
     const int32_t *const begin = a.integers(pair, a.at.begin), *const end = a.integers(pair, a.at.end);
@@ -91,7 +95,7 @@ struct ReadBackWeights {
     if (row >= rows || column >= columns || (!is_initial && begin[slot] < 0)) {
       return;
     }
-    TileSums sums = {};
+    typename Stage::Sums sums = {};
     const float* const hidden = a.part(pair, a.at.hidden) + m * a.length * a.fast;
     const auto add = [&](int64_t first, int64_t last) {
       if (m == 1) {
@@ -114,7 +118,7 @@ struct ReadBackWeights {
       add(begin[slot], end[slot]);
     }
     float* const to = b.at_weights(pair, is_initial ? kInitial : static_cast<int>(slot)) + m * a.matrix();
-    tile_each(row, column, rows, columns, [&](int64_t r, int64_t c, int i, int j) { to[r * columns + c] = sums[i][j]; });
+    tile_each(stage, row, column, rows, columns, [&](int64_t r, int64_t c, int i, int j) { to[r * columns + c] = sums[i][j]; });
   }
 };
 
@@ -242,7 +246,8 @@ __global__ void __launch_bounds__(kBlockThreads) lact_undo_momentum_kernel(Backw
 struct GatherBackHidden {
   Backward b;
 
-  __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
+  template <class Stage>
+  __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
     const Fast& a = b.a;
     const Update u = a.update(pair, b.slot);
     if (row >= u.count) {
@@ -250,26 +255,25 @@ struct GatherBackHidden {
     }
     const int64_t matrix = a.matrix();
     const float* const x = a.part(pair, a.at.d_step);
-    TileSums z0 = {}, z2 = {}, dh = {}, c0 = {}, b1 = {}, c2 = {};
-    const Operand<float> keys = a.tokens(a.k, pair, u.token, 0, u.count), values = a.tokens(a.v, pair, u.token, 0, u.count);
-    tile_product(stage, keys, row, a.straight(a.weights_of(pair, u.previous, 0), 0), column, a.dim, z0);
-    tile_product(stage, keys, row, a.straight(a.weights_of(pair, u.previous, 2), 2), column, a.dim, z2);
-    tile_product(stage, values, row, a.turned(a.weights_of(pair, u.previous, 1), 1), column, a.dim, dh);
-    tile_product(stage, keys, row, a.straight(x, 0), column, a.dim, c0);
-    tile_product(stage, values, row, a.turned(x + matrix, 1), column, a.dim, b1);
-    tile_product(stage, keys, row, a.straight(x + 2 * matrix, 2), column, a.dim, c2);
+    typename Stage::Sums z0 = {}, z2 = {}, dh = {}, c0 = {}, b1 = {}, c2 = {};
+    const Operand<false> keys = a.tokens(a.k, pair, u.token, 0, u.count), values = a.tokens(a.v, pair, u.token, 0, u.count);
+    a.through_first(stage, keys, row, a.weights_of(pair, u.previous, 0), a.weights_of(pair, u.previous, 2), column, z0, z2);
+    a.through_first(stage, keys, row, x, x + 2 * matrix, column, c0, c2);
+    tile_products(stage, values, row, a.turned(a.weights_of(pair, u.previous, 1), 1), x + matrix, column, a.dim, dh, b1);
     float* const out = a.part(pair, a.at.hidden);
     const int64_t size = a.at.window * a.fast;
-    float shares[4][3] = {};  // of the thread's rows in the gradients at eta
-    tile_each(row, column, u.count, a.fast, [&](int64_t r, int64_t c, int i, int j) {
-      const int64_t entry = a.entry(pair, u.token + r), to = r * a.fast + c;
+    const RowRates<Stage> eta(stage, a, pair, u, row);
+    float shares[Stage::kRows][3] = {};  // of the thread's rows in the gradients at eta
+    tile_each(stage, row, column, u.count, a.fast, [&](int64_t r, int64_t c, int i, int j) {
+      const int64_t to = r * a.fast + c;
       const float z = z0[i][j], up = z2[i][j], down = dh[i][j], s = sigmoid(z), silu = z * s, slope = silu_slope(z, s);
       const float a0 = down * up * slope, a1 = silu * up, a2 = down * silu;
-      const float eta0 = a.eta(entry, 0), eta1 = a.eta(entry, 1), eta2 = a.eta(entry, 2);
+      const float eta0 = eta(0, i, j), eta1 = eta(1, i, j), eta2 = eta(2, i, j);
       const float e0 = eta0 * c0[i][j], e1 = eta1 * b1[i][j], e2 = eta2 * c2[i][j];
-      shares[i][0] += c0[i][j] * a0;
-      shares[i][1] += b1[i][j] * a1;
-      shares[i][2] += c2[i][j] * a2;
+      float (&share)[3] = shares[Stage::row_number(i, j)];
+      share[0] += c0[i][j] * a0;
+      share[1] += b1[i][j] * a1;
+      share[2] += c2[i][j] * a2;
       out[to] = slope * (e1 * up + e2 * down) + e0 * down * up * silu_bend(z, s);
       out[size + to] = e2 * silu + e0 * up * slope;
       out[2 * size + to] = e1 * silu + e0 * down * slope;
@@ -277,17 +281,18 @@ struct GatherBackHidden {
       out[4 * size + to] = eta1 * a1;
       out[5 * size + to] = eta2 * a2;
     });
+    const int64_t panel = (column + Stage::column(0, 0)) / kPanel;
     HEBB_UNROLL
-    for (int item = 0; item < 12; ++item) {
-      const int i = item / 3, m = item % 3;
-      float sum = shares[i][m];
+    for (int item = 0; item < 3 * Stage::kRows; ++item) {
+      const int number = item / 3, m = item % 3;
+      float sum = shares[number][m];
       HEBB_UNROLL
-      for (int bits = 8; bits > 0; bits /= 2) {  // over the 16 threads of a row
+      for (int bits = Stage::kRowLanes / 2; bits > 0; bits /= 2) {  // over the row's channels in the panel
         sum += __shfl_xor_sync(kAllLanes, sum, bits);
       }
-      const int64_t r = row + threadIdx.x / 16 * 4 + i;
-      if (threadIdx.x % 16 == 0 && r < u.count) {
-        a.part(pair, a.at.shares)[(r * a.at.panels + column / kTileSize) * 3 + m] = sum;
+      const int64_t r = row + Stage::row(number);
+      if (threadIdx.x % Stage::kRowLanes == 0 && r < u.count && panel < a.at.panels) {
+        a.part(pair, a.at.shares)[(r * a.at.panels + panel) * 3 + m] = sum;
       }
     }
   }
@@ -297,7 +302,8 @@ struct GatherBackHidden {
 struct GatherBackTokens {
   Backward b;
 
-  __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
+  template <class Stage>
+  __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
     const Fast& a = b.a;
     const int64_t pair = batch / 2;
     const bool is_value = batch % 2 == 1;
@@ -308,7 +314,7 @@ struct GatherBackTokens {
     }
     const float *const hidden = a.part(pair, a.at.hidden), *const x = a.part(pair, a.at.d_step);
     const auto channels = [&](int64_t i) { return a.channels(hidden + i * a.at.window * a.fast, 0, u.count); };
-    TileSums sums = {};
+    typename Stage::Sums sums = {};
     if (is_value) {
       tile_product(stage, channels(1), row, a.straight(a.weights_of(pair, u.previous, 1), 1), column, a.fast, sums);
       tile_product(stage, channels(4), row, a.straight(x + a.matrix(), 1), column, a.fast, sums);
@@ -318,7 +324,7 @@ struct GatherBackTokens {
         tile_product(stage, channels(3 + m), row, a.turned(x + m * a.matrix(), m), column, a.fast, sums);
       }
     }
-    tile_each(row, column, u.count, a.dim, [&](int64_t r, int64_t c, int i, int j) {
+    tile_each(stage, row, column, u.count, a.dim, [&](int64_t r, int64_t c, int i, int j) {
       write(to[a.entry(pair, u.token + r) * a.dim + c], sums[i][j], is_value ? b.d.accumulate_v : b.d.accumulate_k);
     });
   }
@@ -328,22 +334,23 @@ struct GatherBackTokens {
 struct GatherBackWeights {
   Backward b;
 
-  __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
+  template <class Stage>
+  __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
     const Fast& a = b.a;
     const int64_t pair = batch / 3, m = batch % 3, rows = a.rows(m), columns = a.columns(m);
     const Update u = a.update(pair, b.slot);
     if (!u.exists || row >= rows || column >= columns) {
       return;
     }
-    TileSums sums = {};
-    const Operand<float> hidden = a.turned_channels(a.part(pair, a.at.hidden) + m * a.at.window * a.fast);
+    typename Stage::Sums sums = {};
+    const Operand<true> hidden = a.turned_channels(a.part(pair, a.at.hidden) + m * a.at.window * a.fast);
     if (m == 1) {
       tile_product(stage, a.turned_tokens(a.v, pair, u.token), row, hidden, column, u.count, sums);
     } else {
       tile_product(stage, hidden, row, a.turned_tokens(a.k, pair, u.token), column, u.count, sums);
     }
     float* const to = b.at_weights(pair, u.previous) + m * a.matrix();
-    tile_each(row, column, rows, columns, [&](int64_t r, int64_t c, int i, int j) { to[r * columns + c] += sums[i][j]; });
+    tile_each(stage, row, column, rows, columns, [&](int64_t r, int64_t c, int i, int j) { to[r * columns + c] += sums[i][j]; });
   }
 };
 
@@ -396,9 +403,9 @@ void undo_update(Stream& stream, const Backward& b) {
   if (a.has_momentum) {
     HEBB_LAUNCH(lact_undo_momentum_kernel, blocks_for(a.pairs(), 1), kBlockThreads, 0, stream, b);
   }
-  each_tile("lact_gather_back_hidden", stream, a.pairs(), a.at.window, a.fast, GatherBackHidden{b});
-  each_tile("lact_gather_back_tokens", stream, 2 * a.pairs(), a.at.window, a.dim, GatherBackTokens{b});
-  each_tile("lact_gather_back_weights", stream, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherBackWeights{b});
+  each_tile<1>("lact_gather_back_hidden", stream, a.tf32, a.pairs(), a.at.window, a.fast, GatherBackHidden{b});
+  each_tile("lact_gather_back_tokens", stream, a.tf32, 2 * a.pairs(), a.at.window, a.dim, GatherBackTokens{b});
+  each_tile("lact_gather_back_weights", stream, a.tf32, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherBackWeights{b});
   each_element("lact_rates", stream, a.pairs(), a.at.window, WriteRates{b});
 }
 
@@ -413,12 +420,12 @@ void run(Stream& stream, const LactBackward& a) {
     run_update(stream, f, slot, true);
   }
   each_element("lact_zeros", stream, f.pairs() * f.length, f.dim > 3 ? f.dim : 3, WriteZeros{b});
-  each_tile("lact_read_back_hidden", stream, f.pairs(), f.length, f.fast, ReadBackHidden{b});
+  each_tile("lact_read_back_hidden", stream, f.tf32, f.pairs(), f.length, f.fast, ReadBackHidden{b});
   if (b.d.q != nullptr) {
-    each_tile("lact_read_back_queries", stream, f.pairs(), f.length, f.dim, ReadBackQueries{b});
+    each_tile("lact_read_back_queries", stream, f.tf32, f.pairs(), f.length, f.dim, ReadBackQueries{b});
   }
   const int64_t side = f.longest_side();
-  each_tile("lact_read_back_weights", stream, 3 * f.pairs() * (f.at.slots + 1), side, side, ReadBackWeights{b});
+  each_tile("lact_read_back_weights", stream, f.tf32, 3 * f.pairs() * (f.at.slots + 1), side, side, ReadBackWeights{b});
   for (b.slot = f.at.slots - 1; b.slot >= 0; --b.slot) {
     undo_update(stream, b);
   }

@@ -31,7 +31,7 @@ struct Update {
 struct Fast {
   LactLayout at;
   int64_t batch, length, heads, dim, fast, chunk;  // D, h, C
-  bool has_momentum, has_muon;
+  bool has_momentum, has_muon, tf32;
   float shift;
   const float *q, *k, *v, *rates, *mix;
   const float* initial[3];
@@ -43,7 +43,7 @@ struct Fast {
   template <class Args>
   Fast(const Args& a, bool carries, bool backward)
       : at(a.q.size(1), a.rule, a.q.size(3), a.w0.size(1), carries, backward), batch(a.q.size(0)), length(a.q.size(1)), heads(a.q.size(2)),
-        dim(a.q.size(3)), fast(a.w0.size(1)), chunk(a.rule.chunk), has_momentum(a.rule.momentum), has_muon(a.rule.muon),
+        dim(a.q.size(3)), fast(a.w0.size(1)), chunk(a.rule.chunk), has_momentum(a.rule.momentum), has_muon(a.rule.muon), tf32(a.rule.tf32),
         shift(static_cast<float>(a.rule.rate_shift)), q(a.q.template as<float>()), k(a.k.template as<float>()), v(a.v.template as<float>()),
         rates(a.rates.template as<float>()), mix(a.mix.template as<float>()),
         initial{a.w0.template as<float>(), a.w1.template as<float>(), a.w2.template as<float>()},
@@ -74,19 +74,26 @@ struct Fast {
   __device__ float eta(int64_t entry, int m) const { return softplus(rates[3 * entry + m] + shift); }
 
   /// x [count, D] from `token` as a left or right side: rows are tokens.
-  __device__ Operand<float> tokens(const float* x, int64_t pair, int64_t token, int64_t first, int64_t last) const {
-    return {x + entry(pair, token) * dim, token_stride(), 1, first, last};
+  __device__ Operand<false> tokens(const float* x, int64_t pair, int64_t token, int64_t first, int64_t last) const {
+    return {x + entry(pair, token) * dim, token_stride(), first, last};
   }
   /// The same with tokens as depth.
-  __device__ Operand<float> turned_tokens(const float* x, int64_t pair, int64_t token) const {
-    return {x + entry(pair, token) * dim, 1, token_stride(), 0, dim};
+  __device__ Operand<true> turned_tokens(const float* x, int64_t pair, int64_t token) const {
+    return {x + entry(pair, token) * dim, token_stride(), 0, dim};
   }
   /// [count, h] with tokens as rows or as depth.
-  __device__ Operand<float> channels(const float* x, int64_t first, int64_t last) const { return {x, fast, 1, first, last}; }
-  __device__ Operand<float> turned_channels(const float* x) const { return {x, 1, fast, 0, fast}; }
+  __device__ Operand<false> channels(const float* x, int64_t first, int64_t last) const { return {x, fast, first, last}; }
+  __device__ Operand<true> turned_channels(const float* x) const { return {x, fast, 0, fast}; }
   /// A matrix with its rows or its columns as rows.
-  __device__ Operand<float> straight(const float* w, int64_t m) const { return {w, columns(m), 1, 0, rows(m)}; }
-  __device__ Operand<float> turned(const float* w, int64_t m) const { return {w, 1, columns(m), 0, columns(m)}; }
+  __device__ Operand<false> straight(const float* w, int64_t m) const { return {w, columns(m), 0, rows(m)}; }
+  __device__ Operand<true> turned(const float* w, int64_t m) const { return {w, columns(m), 0, columns(m)}; }
+
+  /// z0 and z2 += the products of W0 and W2 of three matrices with rows x at (row, column) of [tokens, h].
+  template <class Stage>
+  __device__ __forceinline__ void through_first(Stage& stage, const Operand<false>& x, int64_t row, const float* w0, const float* w2,
+                                                int64_t column, typename Stage::Sums& z0, typename Stage::Sums& z2 HEBB_WHERE_PARAMETER) const {
+    tile_products(stage, x, row, straight(w0, 0), w2, column, dim, z0, z2 HEBB_WHERE_ARGUMENT);
+  }
 
   /// The update of a slot; slot at.slots: what the chunk in progress at the row's end has gathered.
   __device__ Update update(int64_t pair, int64_t slot) const {
@@ -113,9 +120,9 @@ struct Fast {
   template <class F>
   __device__ __forceinline__ void each_run(int64_t pair, int64_t row, F&& f) const {
     const int32_t* const version = integers(pair, at.version);
-    const int64_t end = row + kTileSize < length ? row + kTileSize : length;
-    for (int64_t first = row; first < end;) {
-      int64_t last = first + 1;
+    const int end = static_cast<int>(row + kTileSize < length ? row + kTileSize : length);
+    for (int first = static_cast<int>(row); first < end;) {
+      int last = first + 1;
       while (last < end && version[last] == version[first]) {
         ++last;
       }
@@ -156,29 +163,47 @@ static __global__ void __launch_bounds__(kBlockThreads) lact_tables_kernel(Fast 
   });
 }
 
+/// eta of the rows of a tile of an update that a thread holds sums of.
+template <class Stage>
+struct RowRates {
+  float of[Stage::kRows][3] = {};
+
+  __device__ __forceinline__ RowRates(const Stage& stage, const Fast& a, int64_t pair, const Update& u, int64_t row) {
+    tile_rows(stage, row, u.count, [&](int64_t r, int number) {
+      const int64_t entry = a.entry(pair, u.token + r);
+      HEBB_UNROLL
+      for (int m = 0; m < 3; ++m) {
+        of[number][m] = a.eta(entry, m);
+      }
+    });
+  }
+  __device__ __forceinline__ float operator()(int m, int i, int j) const { return of[Stage::row_number(i, j)][m]; }
+};
+
 /// What multiplies keys and values in G0, G1, G2, for the tokens that a slot's update gathers; tiles [window, h].
 struct GatherHidden {
   Fast a;
   int64_t slot;
 
-  __device__ void operator()(TileStage& stage, int64_t pair, int64_t row, int64_t column) const {
+  template <class Stage>
+  __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
     const Update u = a.update(pair, slot);
     if (row >= u.count) {
       return;
     }
-    TileSums z0 = {}, z2 = {}, dh = {};
-    const Operand<float> keys = a.tokens(a.k, pair, u.token, 0, u.count), values = a.tokens(a.v, pair, u.token, 0, u.count);
-    tile_product(stage, keys, row, a.straight(a.weights_of(pair, u.previous, 0), 0), column, a.dim, z0);
-    tile_product(stage, keys, row, a.straight(a.weights_of(pair, u.previous, 2), 2), column, a.dim, z2);
-    tile_product(stage, values, row, a.turned(a.weights_of(pair, u.previous, 1), 1), column, a.dim, dh);
+    typename Stage::Sums z0 = {}, z2 = {}, dh = {};
+    a.through_first(stage, a.tokens(a.k, pair, u.token, 0, u.count), row, a.weights_of(pair, u.previous, 0),
+                    a.weights_of(pair, u.previous, 2), column, z0, z2);
+    tile_product(stage, a.tokens(a.v, pair, u.token, 0, u.count), row, a.turned(a.weights_of(pair, u.previous, 1), 1), column, a.dim, dh);
     float* const out = a.part(pair, a.at.hidden);
     const int64_t size = a.at.window * a.fast;
-    tile_each(row, column, u.count, a.fast, [&](int64_t r, int64_t c, int i, int j) {
-      const int64_t entry = a.entry(pair, u.token + r), to = r * a.fast + c;
+    const RowRates<Stage> eta(stage, a, pair, u, row);
+    tile_each(stage, row, column, u.count, a.fast, [&](int64_t r, int64_t c, int i, int j) {
+      const int64_t to = r * a.fast + c;
       const float z = z0[i][j], up = z2[i][j], down = dh[i][j], s = sigmoid(z);
-      out[to] = a.eta(entry, 0) * down * up * silu_slope(z, s);
-      out[size + to] = a.eta(entry, 1) * z * s * up;
-      out[2 * size + to] = a.eta(entry, 2) * down * z * s;
+      out[to] = eta(0, i, j) * down * up * silu_slope(z, s);
+      out[size + to] = eta(1, i, j) * z * s * up;
+      out[2 * size + to] = eta(2, i, j) * down * z * s;
     });
   }
 };
@@ -188,13 +213,14 @@ struct GatherSums {
   Fast a;
   int64_t slot;
 
-  __device__ void operator()(TileStage& stage, int64_t batch, int64_t row, int64_t column) const {
+  template <class Stage>
+  __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
     const int64_t pair = batch / 3, m = batch % 3, rows = a.rows(m), columns = a.columns(m);
     const Update u = a.update(pair, slot);
     if (!u.exists || row >= rows || column >= columns) {
       return;
     }
-    TileSums sums = {};
+    typename Stage::Sums sums = {};
     const float* const hidden = a.part(pair, a.at.hidden) + m * a.at.window * a.fast;
     if (m == 1) {
       tile_product(stage, a.turned_tokens(a.v, pair, u.token), row, a.turned_channels(hidden), column, u.count, sums);
@@ -210,7 +236,7 @@ struct GatherSums {
       before = (u.previous == kCarried ? a.momentum + pair * a.all() : a.momentum_of(pair, slot - 1)) + m * a.matrix();
       decay = a.part(pair, a.at.mixed)[slot] / static_cast<float>(a.chunk);
     }
-    tile_each(row, column, rows, columns, [&](int64_t r, int64_t c, int i, int j) {
+    tile_each(stage, row, column, rows, columns, [&](int64_t r, int64_t c, int i, int j) {
       const int64_t at = r * columns + c;
       const float gathered = sums[i][j] + (u.is_carried ? carried[at] : 0.0f);
       to[at] = before != nullptr ? gathered + decay * before[at] : gathered;

@@ -1,48 +1,48 @@
 #pragma once
-// Batches of matrix products, one block of 256 threads for each 64 x 64 tile of a result, 4 x 4 sums a thread. fp32 on CUDA cores: two
-// shared loads of 16 bytes for 16 multiply-adds.
-#include "kernels/cuda/common/prelude.h"
+// Batches of products of fp32 matrices, one block of 256 threads for each 64 x 64 tile of a result, 16 sums a thread. In two forms that a
+// caller sees alike and tells apart by the type of the stage: PlainStage multiplies fp32 on CUDA cores, MmaStage (tiles_mma.h) TF32 on
+// tensor cores.
+#include "kernels/cuda/common/tiles_mma.h"
 
 namespace hebb::HEBB_DEVICE {
 
-constexpr int kTileThreads = 256, kTileSize = 64, kTileDepth = 16;
+constexpr int kTileDepth = 16;
 
 using TilePanel = float[kTileDepth][kTileSize + 4];  // rows of 16-byte packs
 
-struct TileStage {
+/// fp32 on CUDA cores: two shared loads of 16 bytes for 16 multiply-adds.
+struct PlainStage {
   TilePanel a, b;
+
+  using Sums = float[4][4];
+  static constexpr int kRows = 4, kRowLanes = 8;  // as of MmaStage
+
+  __device__ static constexpr int row_number(int i, int) { return i; }
+  __device__ static int row(int number) { return 4 * static_cast<int>(threadIdx.x / 16) + number; }
+  __device__ static int column(int, int j) { return 4 * static_cast<int>(threadIdx.x % 16) + j; }
 };
 
-using TileSums = float[4][4];
-
-/// One side of a product: element (i, d) at data[i * row + d * depth]; 0 but for first <= i < last.
-template <class T>
-struct Operand {
-  const T* data;
-  int64_t row, depth, first, last;
-};
-
-template <class T>
-__device__ __forceinline__ void stage_tile(TilePanel& to, const Operand<T>& from, int64_t row, int64_t depth, int64_t end) {
+template <bool kIsTurned>
+__device__ __forceinline__ void stage_tile(TilePanel& to, const Operand<kIsTurned>& from, int64_t row, int depth, int end) {
   const int thread = static_cast<int>(threadIdx.x);
-  const bool along = from.depth == 1;  // neighbouring threads read neighbouring addresses
   HEBB_UNROLL
-  for (int u = 0; u < kTileSize * kTileDepth / kTileThreads; ++u) {
-    const int r = along ? thread / kTileDepth + u * (kTileThreads / kTileDepth) : thread % kTileSize;
-    const int d = along ? thread % kTileDepth : thread / kTileSize + u * (kTileThreads / kTileSize);
-    const int64_t i = row + r, at = depth + d;
-    to[d][r] = i >= from.first && i < from.last && at < end ? to_float(from.data[i * from.row + at * from.depth]) : 0.0f;
+  for (int u = 0; u < kTileSize * kTileDepth / kTileThreads; ++u) {  // neighbouring threads read neighbouring addresses
+    const int r = kIsTurned ? thread % kTileSize : thread / kTileDepth + u * (kTileThreads / kTileDepth);
+    const int d = kIsTurned ? thread / kTileSize + u * (kTileThreads / kTileSize) : thread % kTileDepth;
+    const int64_t i = row + r;
+    const int at = depth + d;
+    to[d][r] = i >= from.first && i < from.last && at < end ? from.data[kIsTurned ? at * from.stride + i : i * from.stride + at] : 0.0f;
   }
 }
 
 /// sums += the tile at (row, column) of sum_{d < depth} a(row, d) b(column, d). All threads call.
-template <class A, class B>
-__device__ __forceinline__ void tile_product(TileStage& s, const Operand<A>& a, int64_t row, const Operand<B>& b, int64_t column,
-                                             int64_t depth, TileSums& sums HEBB_WHERE_PARAMETER) {
+template <bool kA, bool kB>
+__device__ __forceinline__ void tile_product(PlainStage& s, const Operand<kA>& a, int64_t row, const Operand<kB>& b, int64_t column,
+                                             int64_t depth, PlainStage::Sums& sums HEBB_WHERE_PARAMETER) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  for (int64_t begin = 0; begin < depth; begin += kTileDepth) {
-    stage_tile(s.a, a, row, begin, depth);
-    stage_tile(s.b, b, column, begin, depth);
+  for (int begin = 0, end = static_cast<int>(depth); begin < end; begin += kTileDepth) {
+    stage_tile(s.a, a, row, begin, end);
+    stage_tile(s.b, b, column, begin, end);
     __syncthreads(HEBB_WHERE_HERE);
     HEBB_UNROLL
     for (int d = 0; d < kTileDepth; ++d) {
@@ -56,33 +56,57 @@ __device__ __forceinline__ void tile_product(TileStage& s, const Operand<A>& a, 
   }
 }
 
+/// The same for b and a second matrix that lies like it.
+template <bool kA, bool kB>
+__device__ __forceinline__ void tile_products(PlainStage& s, const Operand<kA>& a, int64_t row, const Operand<kB>& b, const float* second,
+                                              int64_t column, int64_t depth, PlainStage::Sums& sums,
+                                              PlainStage::Sums& second_sums HEBB_WHERE_PARAMETER) {
+  tile_product(s, a, row, b, column, depth, sums HEBB_WHERE_ARGUMENT);
+  tile_product(s, a, row, Operand<kB>{second, b.stride, b.first, b.last}, column, depth, second_sums HEBB_WHERE_ARGUMENT);
+}
+
 /// f(row, column, i, j) for the elements of the tile at (row, column) that lie in [rows, columns]; the thread holds their sums[i][j].
-template <class F>
-__device__ __forceinline__ void tile_each(int64_t row, int64_t column, int64_t rows, int64_t columns, F&& f) {
-  const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+template <class Stage, class F>
+__device__ __forceinline__ void tile_each(const Stage&, int64_t row, int64_t column, int64_t rows, int64_t columns, F&& f) {
   HEBB_UNROLL
   for (int i = 0; i < 16; ++i) {
-    const int64_t r = row + 4 * y + i / 4, c = column + 4 * x + i % 4;
+    const int64_t r = row + Stage::row(Stage::row_number(i / 4, i % 4)), c = column + Stage::column(i / 4, i % 4);
     if (r < rows && c < columns) {
       f(r, c, i / 4, i % 4);
     }
   }
 }
 
-template <class F>
-__global__ void __launch_bounds__(kTileThreads, 1) tile_kernel(F f, int64_t row_tiles, int64_t column_tiles) {
-  HEBB_SHARED(TileStage, stage);
-  const int64_t tile = blockIdx.x % (row_tiles * column_tiles);
-  f(stage, static_cast<int64_t>(blockIdx.x / (row_tiles * column_tiles)), tile / column_tiles * kTileSize,
-    tile % column_tiles * kTileSize);
+/// f(row, number) for the thread's rows of the tile at `row` that lie before `rows`; number: row_number of their sums.
+template <class Stage, class F>
+__device__ __forceinline__ void tile_rows(const Stage&, int64_t row, int64_t rows, F&& f) {
+  HEBB_UNROLL
+  for (int number = 0; number < Stage::kRows; ++number) {
+    const int64_t r = row + Stage::row(number);
+    if (r < rows) {
+      f(r, number);
+    }
+  }
 }
 
-/// f(stage, batch, row, column) by one block for each tile of `batches` matrices [rows, columns].
-template <class F>
-void each_tile(const char* name, Stream& stream, int64_t batches, int64_t rows, int64_t columns, const F& f) {
+// kBlocks of them share an SM.
+template <int kBlocks, class Stage, class F>
+__global__ void __launch_bounds__(kTileThreads, kBlocks) tile_kernel(F f, unsigned row_tiles, unsigned column_tiles) {
+  HEBB_DYN_SHARED(raw);
+  const unsigned batch = blockIdx.x / (row_tiles * column_tiles), tile = blockIdx.x % (row_tiles * column_tiles);
+  f(*reinterpret_cast<Stage*>(raw), static_cast<int>(batch), static_cast<int>(tile / column_tiles) * kTileSize,
+    static_cast<int>(tile % column_tiles) * kTileSize);
+}
+
+/// f(stage, batch, row, column) by one block for each tile of `batches` matrices [rows, columns]; the stage is an MmaStage if in_tf32, else
+/// a PlainStage.
+template <int kBlocks = 2, class F>
+void each_tile(const char* name, Stream& stream, bool in_tf32, int64_t batches, int64_t rows, int64_t columns, const F& f) {
   const int64_t row_tiles = (rows + kTileSize - 1) / kTileSize, column_tiles = (columns + kTileSize - 1) / kTileSize;
   if (batches > 0 && row_tiles > 0 && column_tiles > 0) {
-    launch(name, tile_kernel<F>, blocks_for(batches * row_tiles * column_tiles, 1), kTileThreads, 0, stream, f, row_tiles, column_tiles);
+    launch(name, in_tf32 ? tile_kernel<kBlocks, MmaStage, F> : tile_kernel<kBlocks, PlainStage, F>, blocks_for(batches * row_tiles * column_tiles, 1),
+           kTileThreads, in_tf32 ? sizeof(MmaStage) : sizeof(PlainStage), stream, f, static_cast<unsigned>(row_tiles),
+           static_cast<unsigned>(column_tiles));
   }
 }
 

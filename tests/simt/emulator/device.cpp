@@ -202,9 +202,9 @@ void allow_tf32(Stream& stream, bool allow) { native(stream).allows_tf32 = allow
 
 void run(Stream& stream, const Gemm& g) {
   HEBB_ASSERT(g.a.dtype == g.b.dtype && (g.a.dtype == g.c.dtype || g.c.dtype == DType::f32));
-  simt::enqueue(native(stream).stream, [g, allows_tf32 = native(stream).allows_tf32] {
+  simt::enqueue(native(stream).stream, [g, in_tf32 = native(stream).allows_tf32 || g.tf32] {
     if (g.a.dtype == DType::f32) {
-      multiply<float, float>(g, allows_tf32);
+      multiply<float, float>(g, in_tf32);
     } else if (g.c.dtype == DType::f32) {
       multiply<bf16, float>(g, false);
     } else {
