@@ -9,9 +9,10 @@ namespace hebb {
 /// has a slot: the chunk behind it begins in tokens [(slot + base) C, (slot + base + 1) C), which hold one such token
 /// at most.
 struct LactLayout {
+  static constexpr int64_t kPanel = 32;
   int64_t base, slots;     // a row's first chunks end within it, unless something is carried: then base is 0
   int64_t keep;            // momenta
-  int64_t window, panels;  // tokens of a chunk within a row; panels of 32 hidden channels
+  int64_t window, panels;  // tokens of a chunk within a row; panels of kPanel hidden channels
   int64_t version;         // [T] i32, of each token: slot, -1: initial weights, -2: carried ones
   int64_t begin, end;      // [slots] i32: tokens that a slot's weights serve; -1: none
   int64_t mixed;           // [slots + 1]: sums of sigmoid(mix) of the chunks before updates, and of the one in progress
@@ -29,7 +30,7 @@ struct LactLayout {
 
   LactLayout(int64_t length, const LactRule& rule, int64_t dim, int64_t fast, bool carries, bool backward)
       : base(carries ? 0 : 1), slots((length - 1) / rule.chunk + 1 - base), keep(backward ? slots : 2),
-        window(std::min(rule.chunk, length)), panels((fast + 31) / 32) {
+        window(std::min(rule.chunk, length)), panels((fast + kPanel - 1) / kPanel) {
     const int64_t all = 3 * dim * fast, square = std::min(dim, fast) * std::min(dim, fast);
     const int64_t muon = rule.muon ? 1 : 0, back = backward ? 1 : 0;
     version = take(length);

@@ -1,8 +1,8 @@
 #include "kernels/cuda/common/add_slices.h"
 #include "kernels/cuda/common/lact_muon.h"
 
-// The forward pass's waves again (12 h D FLOPs a gathered token and head), then what reads contribute, for all tokens side by side (16 h D),
-// then the waves in reverse (30 h D for what is gathered), each of 7 launches (50 with Muon). Bounds: lact.cu.
+// The forward pass's waves again (12 h D FLOPs a gathered token and head), then what reads contribute, for all tokens side by side
+// (16 h D), then the waves in reverse (30 h D for what is gathered), each of 7 launches (50 with Muon). Bounds: lact.cu.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -15,8 +15,6 @@ struct Gradients {
   const float* d_y;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_rates, accumulate_mix;
 };
-
-constexpr int64_t kPanel = 32;  // channels of LactLayout::panels
 
 struct Backward {
   Fast a;
@@ -281,7 +279,7 @@ struct GatherBackHidden {
       out[4 * size + to] = eta1 * a1;
       out[5 * size + to] = eta2 * a2;
     });
-    const int64_t panel = (column + Stage::column(0, 0)) / kPanel;
+    const int64_t panel = (column + Stage::column(0, 0)) / LactLayout::kPanel;
     HEBB_UNROLL
     for (int item = 0; item < 3 * Stage::kRows; ++item) {
       const int number = item / 3, m = item % 3;

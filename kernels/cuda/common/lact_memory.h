@@ -91,7 +91,8 @@ struct Fast {
   /// z0 and z2 += the products of W0 and W2 of three matrices with rows x at (row, column) of [tokens, h].
   template <class Stage>
   __device__ __forceinline__ void through_first(Stage& stage, const Operand<false>& x, int64_t row, const float* w0, const float* w2,
-                                                int64_t column, typename Stage::Sums& z0, typename Stage::Sums& z2 HEBB_WHERE_PARAMETER) const {
+                                                int64_t column, typename Stage::Sums& z0,
+                                                typename Stage::Sums& z2 HEBB_WHERE_PARAMETER) const {
     tile_products(stage, x, row, straight(w0, 0), w2, column, dim, z0, z2 HEBB_WHERE_ARGUMENT);
   }
 

@@ -140,7 +140,8 @@ struct Muon {
 inline void muon_product(Stream& stream, const Fast& a, int64_t slot, MuonProduct product, int step, int64_t x, int64_t to) {
   const bool is_wide = product == MuonProduct::next || product == MuonProduct::d_next;
   const int64_t n = a.fast < a.dim ? a.fast : a.dim;
-  each_tile("lact_muon", stream, a.tf32, 3 * a.pairs(), n, is_wide ? a.longest_side() : n, Muon{a, slot, product, muon_factors(step), x, to});
+  each_tile("lact_muon", stream, a.tf32, 3 * a.pairs(), n, is_wide ? a.longest_side() : n,
+            Muon{a, slot, product, muon_factors(step), x, to});
 }
 
 /// Fills the iterates of a slot, all (backward) or the last two; returns the number of the last.

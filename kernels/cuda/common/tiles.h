@@ -89,7 +89,6 @@ __device__ __forceinline__ void tile_rows(const Stage&, int64_t row, int64_t row
   }
 }
 
-// kBlocks of them share an SM.
 template <int kBlocks, class Stage, class F>
 __global__ void __launch_bounds__(kTileThreads, kBlocks) tile_kernel(F f, unsigned row_tiles, unsigned column_tiles) {
   HEBB_DYN_SHARED(raw);
@@ -98,15 +97,15 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks) tile_kernel(F f, unsign
     static_cast<int>(tile % column_tiles) * kTileSize);
 }
 
-/// f(stage, batch, row, column) by one block for each tile of `batches` matrices [rows, columns]; the stage is an MmaStage if in_tf32, else
-/// a PlainStage.
+/// f(stage, batch, row, column) by one block for each tile of `batches` matrices [rows, columns], kBlocks of them on an SM if shared memory
+/// allows; the stage is an MmaStage if in_tf32, else a PlainStage.
 template <int kBlocks = 2, class F>
 void each_tile(const char* name, Stream& stream, bool in_tf32, int64_t batches, int64_t rows, int64_t columns, const F& f) {
   const int64_t row_tiles = (rows + kTileSize - 1) / kTileSize, column_tiles = (columns + kTileSize - 1) / kTileSize;
   if (batches > 0 && row_tiles > 0 && column_tiles > 0) {
-    launch(name, in_tf32 ? tile_kernel<kBlocks, MmaStage, F> : tile_kernel<kBlocks, PlainStage, F>, blocks_for(batches * row_tiles * column_tiles, 1),
-           kTileThreads, in_tf32 ? sizeof(MmaStage) : sizeof(PlainStage), stream, f, static_cast<unsigned>(row_tiles),
-           static_cast<unsigned>(column_tiles));
+    launch(name, in_tf32 ? tile_kernel<kBlocks, MmaStage, F> : tile_kernel<kBlocks, PlainStage, F>,
+           blocks_for(batches * row_tiles * column_tiles, 1), kTileThreads, in_tf32 ? sizeof(MmaStage) : sizeof(PlainStage), stream, f,
+           static_cast<unsigned>(row_tiles), static_cast<unsigned>(column_tiles));
   }
 }
 

@@ -35,7 +35,8 @@ struct MmaStage {
   MmaPanel a[2], b[2][2];  // two buffers each
 
   using Sums = float[4][4];  // of mma for columns 8 i on
-  static constexpr int kRows = 2, kRowLanes = 4;  // rows of a thread's sums; neighbouring lanes whose sums share rows and panel of 32 columns
+  // Rows of a thread's sums; neighbouring lanes whose sums have the same rows, in the same panel of 32 columns.
+  static constexpr int kRows = 2, kRowLanes = 4;
 
   /// Which of the thread's rows sums[i][j] lies in.
   __device__ static constexpr int row_number(int, int j) { return j / 2; }
@@ -68,7 +69,8 @@ class PanelCopy {
     for (int n = 0; n < kCount; ++n) {
       HEBB_UNROLL
       for (int u = 0; u < kPacks; ++u) {
-        copy_pack(&to[n * distance].data[(across() + u * kAcross) * kShared + along()], from_[n] + u * step_, exists(u, left) HEBB_WHERE_ARGUMENT);
+        float* const place = &to[n * distance].data[(across() + u * kAcross) * kShared + along()];
+        copy_pack(place, from_[n] + u * step_, exists(u, left) HEBB_WHERE_ARGUMENT);
       }
       from_[n] += kIsTurned ? kPacks * step_ : kMmaDepth;
     }
