@@ -22,6 +22,7 @@ HOT = {
     "gated_delta_mma_adjoint_kernel": 0, "gated_delta_mma_chunk_kernel": 0,
     "norm_forward_kernel": 0, "norm_backward_kernel": 0, "swiglu_forward_kernel": 0, "swiglu_backward_kernel": 0,
     "cross_entropy_kernel": 0, "embedding_forward_kernel": 0, "adamw_kernel": 0, "sum_squares_kernel": 0,
+    "tile_kernel": 0,  # the fast weights of lact
     "sparse_delta_forward_kernel": 0, "sparse_delta_adjoint_kernel": 0, "sparse_delta_value_kernel": 0,
 }
 
