@@ -92,7 +92,7 @@ class Vq final : public Layer {
     VqState core;
     State(Arena& arena, int64_t rows, const VqShape& shape, DType dtype) : core(arena, rows, shape, dtype) {}
   };
-  Var attend(Pass& pass, Var q, Var k, Var v) const;
+  Var attend(Pass& pass, Var q, Var k, Var v, DType dtype) const;
   Var quantize(Pass& pass, Var k, Var codes);
   bool reads_linear(const Pass& pass) const;
   void start_codebook(Pass& pass, const Tensor& k);
@@ -148,7 +148,7 @@ Var Vq::forward(Pass& pass, Var x, LayerState* state) {
   if (pass.training && pass.step < quantize_after_) {
     HEBB_ASSERT(state == nullptr);
     vq_report_unquantized(pass, shape_, name_);
-    o = attend(pass, q, k, v);
+    o = attend(pass, q, k, v, tape.dtype(x));
   } else {
     if (pass.training && is_start_pending_) { start_codebook(pass, tape.value(k)); }
     const Var codes = l2_norm(tape, pass.param(*codebook_), shape_.key_dim);  // [K, N, D]
@@ -157,16 +157,18 @@ Var Vq::forward(Pass& pass, Var x, LayerState* state) {
       o = vq_read(pass, q, v, tape.value(codes), ids, shape_, chunk_,
                   state != nullptr ? &static_cast<State*>(state)->core : nullptr);
     } else {
-      o = attend(pass, q, quantize(pass, k, codes), v);
+      o = attend(pass, q, quantize(pass, k, codes), v, tape.dtype(x));
     }
   }
   return linear(tape, convert(tape, o, tape.dtype(x)), pass.param(*o_proj_));
 }
 
-Var Vq::attend(Pass& pass, Var q, Var k, Var v) const {
+/// dtype: of what the attention multiplies.
+Var Vq::attend(Pass& pass, Var q, Var k, Var v, DType dtype) const {
   const AttentionShape shape{pass.batch(),    pass.length(),  pass.batch(),    pass.length(),
                              shape_.heads, shape_.kv_heads, shape_.key_dim, shape_.value_dim};
-  return attention(pass.tape, q, k, v, shape, visible_keys(pass, {}), 1.0);
+  const auto to = [&](Var x) { return convert(pass.tape, x, dtype); };
+  return attention(pass.tape, to(q), to(k), to(v), shape, visible_keys(pass, {}), 1.0);
 }
 
 Var Vq::quantize(Pass& pass, Var k, Var codes) {

@@ -4,10 +4,11 @@
 #include "kernels/cuda/common/row_compare.h"
 
 // The windows of all tokens first, by the attention kernels; then step by step: memory keys of the chunk that leaves the window, scores
-// against the rows, founders, new rows, scores against those, joins, readout (common/row_attention.h). Eight launches a step of C tokens,
-// of B K C warps, B K m / 64 and B K ceil(C G / 64) blocks, and one with B K blocks.
-// FLOPs a token: 2 H (D + Dv)(m + (W - 1/2) C) + 2 K D m. Bound: fp32 multiply-adds for long chunks and many rows, else the latency of
-// the launches, which follow each other.
+// against the rows (common/row_compare.h), founders, new rows, scores against those, joins, readout (common/row_attention.h). Eight launches
+// a step of C tokens, of B K C warps, B K m / 64 and the readout's blocks, and one with B K blocks.
+// FLOPs a token: 2 H (D + Dv)(m + (W - 1/2) C) + 2 K D m. In bf16 q, k, v and what is read of the rows are bf16, sums, norms and gates fp32;
+// with the usual head sizes products are on tensor cores. Bound: in fp32 multiply-adds for long chunks and many rows, in bf16 and else
+// the latency of the launches, which follow each other.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

@@ -5,7 +5,8 @@
 // Windows first, by the attention kernels with the log-sum-exp of everything read. Then the updates run again with the routes of the
 // forward pass, each row's versions kept, and are walked back step by step: the gradients of the chunk's readout
 // (common/row_attention.h), through the norms of the rows that the update touched, to its tokens, and the rows before it.
-// FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many rows, else the latency of five launches a step.
+// FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many rows; on tensor cores in bf16, and else, the latency of
+// five launches a step.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

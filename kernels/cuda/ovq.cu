@@ -6,10 +6,11 @@
 #include "kernels/cuda/common/ovq_fold.h"
 #include "kernels/cuda/common/row_compare.h"
 
-// The own chunks of all tokens first, by the attention kernels; then step by step: read the dictionary, compare the chunk's keys with it,
-// choose their centroids, fold them in (common/row_attention.h). Six launches a step of L tokens, of B K ceil(L G / 64), B K n / 64, B K
-// and B K L warps or blocks. FLOPs a token: 2 H (D + Dv)(n + L / 2) + 2 K D n. Bound: fp32 multiply-adds for long chunks and many
-// rows, else the latency of the launches, which follow each other.
+// The own chunks of all tokens first, by the attention kernels; then step by step: read the dictionary (common/row_attention.h), compare the
+// chunk's keys with it (common/row_compare.h), choose their centroids, fold them in. Six launches a step of L tokens, of the readout's
+// blocks, B K n / 64, B K and B K L warps or blocks. FLOPs a token: 2 H (D + Dv)(n + L / 2) + 2 K D n. In bf16 q, k and v are bf16, sums,
+// means and counts fp32, and centroids are read as bf16 copies that folding writes; with the usual head sizes products are on tensor cores.
+// Bound: in fp32 multiply-adds for long chunks and many rows, in bf16 and else the latency of the launches, which follow each other.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

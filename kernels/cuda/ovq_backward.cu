@@ -4,7 +4,8 @@
 // Own chunks first, by the attention kernels with the log-sum-exp of everything read. Then the chunks are folded in again, each row's
 // versions kept, and walked back step by step: take the chunk out, handing the rows' gradients to its tokens, then the gradients of its
 // readout (common/row_attention.h). Four launches a step, of B K L warps and of the readout's blocks.
-// FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many rows, else the latency of the launches.
+// FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many rows, in bf16 on tensor cores the rows' gradients in
+// memory (8 (D + Dv) bytes a row and step); else the latency of the launches.
 namespace hebb::HEBB_DEVICE {
 namespace {
 

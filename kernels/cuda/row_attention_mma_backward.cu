@@ -7,7 +7,7 @@
 // Rows: 64 a block, 16 a warp, which holds the gradients of both in registers from beginning to end; tiles of 32 queries. Bytes: the
 // gradients are read and written in each step, 8 (D + Dv) a row and unit: with L G = 128 that is the bound (64 FLOPs a byte of HBM), with
 // more queries shared memory, 2.5 cycles a product of 16 x 8 x 16.
-// Width 128: 108 KB (queries) and 70 KB shared, 2 blocks an SM.
+// Width 128: 255 (queries) and 242 registers, 107 and 70 KB shared, 2 blocks an SM; 64: 168 and 3 blocks, 182 and 2. No spills.
 namespace hebb::HEBB_DEVICE::rows {
 namespace mma {
 namespace {

@@ -4,7 +4,7 @@
 // Scores of a chunk's items against a dictionary's rows; of these only the best leave the block. Grid: tiles of 64 rows x units; a block
 // walks over the chunk's items. FLOPs: 2 D an item and row. In fp32: 64 items at a time, 36 KB static shared, bound by fp32 multiply-adds.
 // In bf16 and with the usual head sizes on tensor cores: 128 items at a time, 32 a warp; width 128: 51 KB shared, 4 blocks an SM. A
-// block reads 64 D + L D elements for 128 L D FLOPs: with chunks of 128 items bound by L2 (85 FLOPs a byte).
+// block reads 64 D + L D elements for 128 L D FLOPs: bound by L2, with chunks of 128 items at 43 FLOPs a byte.
 namespace hebb::HEBB_DEVICE::rows {
 namespace {
 

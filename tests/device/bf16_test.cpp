@@ -267,7 +267,8 @@ TEST_CASE("dictionaries in bf16 on tensor cores equal the CPU in fp64 within the
       Case{R"("type": "kvm", "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "chunk_size": 10, "window_chunks": 1, "qk_norm": "layer",
               "state": {"mode": "power", "factor": 4, "exponent": 0.5}, "rope": {"theta": 10000.0, "dims": 24})", 8},
       Case{R"("type": "kvm", "num_heads": 1, "head_dim": 128, "chunk_size": 6, "window_chunks": 2, "state": {"mode": "fixed", "rows": 8},
-              "temperatures": false, "merge_gate": "keys")", 8});
+              "temperatures": false, "merge_gate": "keys")", 8},
+      Case{R"("type": "vq", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "codebook_size": 30)", 6});
   check_model(R"("x": {)" + c.layer + "}", kOnePattern, {c.seed, {}}, "", 131);
 }
 

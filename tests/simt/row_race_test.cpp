@@ -15,6 +15,8 @@ namespace {
 class Arrays {
  public:
   Tensor random(Shape shape) { return add(floats_, random_values<float>(shape.numel(), ++seed_), shape); }
+  Tensor random_bf16(Shape shape) { return add(narrow_, random_values<bf16>(shape.numel(), ++seed_), shape); }
+  Tensor zeros_bf16(Shape shape) { return add(narrow_, std::vector<bf16>(static_cast<size_t>(shape.numel())), shape); }
   Tensor zeros(Shape shape) { return add(floats_, std::vector<float>(static_cast<size_t>(shape.numel())), shape); }
   Tensor integers(Shape shape, std::vector<int32_t> values = {}) {
     values.resize(static_cast<size_t>(shape.numel()));
@@ -28,13 +30,18 @@ class Arrays {
     return to.back()->tensor(shape);
   }
   std::vector<std::unique_ptr<DeviceArray<float>>> floats_;
+  std::vector<std::unique_ptr<DeviceArray<bf16>>> narrow_;
   std::vector<std::unique_ptr<DeviceArray<int32_t>>> integers_;
   uint32_t seed_ = 0;
 };
 
 std::vector<float> values_of(const Tensor& t) {
   simt::synchronize_all();
-  return {t.as<float>(), t.as<float>() + t.numel()};
+  std::vector<float> values;
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    values.push_back(t.dtype == DType::bf16 ? value_of(t.as<bf16>()[i]) : t.as<float>()[i]);
+  }
+  return values;
 }
 
 template <class F>
@@ -64,6 +71,29 @@ TEST_CASE("ovq does not race", "[threads]") {
     device::run(stream, OvqForward{o, lse, ids, book, a.zeros(kChunk), a.zeros(kChunk), {}, work, q, k, v, starts, rule, false});
     device::run(stream, OvqBackward{d_q, d_k, d_v, book, {a.zeros(kRows), a.zeros(kRows), {}, {}}, a.zeros({1, 1, kTokens, 4}),
                                     a.zeros({1, 1, kTokens, 2}), a.integers(kUnit), a.integers(kRoomShape), {}, work, a.random(kItems), o, lse,
+                                    ids, q, k, v, starts, rule, false, false, false});
+    return values_of(d_k);
+  });
+}
+
+TEST_CASE("ovq on tensor cores does not race", "[threads]") {
+  same_for_all_workers([] {
+    TestStream stream;
+    Arrays a;
+    OvqRule rule;
+    rule.chunk = 2;
+    rule.max_centroids = 90;
+    rule.growth = OvqGrowth::full;
+    const int64_t length = 73, room = 72;  // of the last steps two tiles of rows, in two parts
+    const Shape items{1, length, 1, 16}, rows{1, 1, room, 16}, chunk{1, 1, 2, 16}, unit{1, 1, length}, of_rows{1, 1, room};
+    const OvqDictionary book{a.zeros(rows), a.zeros(rows), a.zeros(of_rows), a.integers(of_rows), a.zeros_bf16(rows), a.zeros_bf16(rows)};
+    const Tensor o = a.zeros_bf16(items), lse = a.zeros({1, length, 1}), ids = a.integers(unit),
+                 work = a.zeros({ovq_work(items, items, rule, room, DType::bf16)}), q = a.random_bf16(items), k = a.random_bf16(items),
+                 v = a.random_bf16(items), starts = a.integers({1, length}), d_q = a.zeros_bf16(items), d_k = a.zeros_bf16(items),
+                 d_v = a.zeros_bf16(items);
+    device::run(stream, OvqForward{o, lse, ids, book, a.zeros_bf16(chunk), a.zeros_bf16(chunk), {}, work, q, k, v, starts, rule, false});
+    device::run(stream, OvqBackward{d_q, d_k, d_v, book, {a.zeros(rows), a.zeros(rows), {}, {}}, a.zeros({1, 1, length, 32}),
+                                    a.zeros({1, 1, length, 2}), a.integers(unit), a.integers(of_rows), {}, work, a.random_bf16(items), o, lse,
                                     ids, q, k, v, starts, rule, false, false, false});
     return values_of(d_k);
   });
