@@ -1,10 +1,13 @@
 #include "kernels/product_key.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/common/key_select.h"
 #include "kernels/cuda/common/scatter.h"
 
-// Scores are exact fp32 (decisions hang on them) and never leave the block. Selection: one block a head of a token, which reads both
-// codebooks from L2: bound by that, 8 n D bytes a head, until several tokens share a block. Reading values: HBM, E rows a token.
+// Scores are exact fp32 (decisions hang on them) and never leave the block. Selection: one block a head of up to eight tokens, which reads
+// both codebooks from L2, 8 n D bytes, and then selects for one token after the other. Bound by instructions: of 8 tokens 2 n warps' products
+// of D / 32 steps, and the comparisons of key_select.h. Reading values: HBM, E rows a token.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -27,22 +30,69 @@ struct Keys {
   }
 };
 
+constexpr int kTokens = 8, kKeysAtOnce = 2;  // tokens of a block; keys of a warp
+constexpr int64_t kScoreBytes = 48 * 1024;   // of a block's tokens, if one needs no more
+
+/// Scores of the block's tokens for one codebook, each key by one warp: to scores [tokens, stride]. queries: [tokens, 2, half].
 template <class T>
-__global__ void __launch_bounds__(kSelectThreads) product_key_kernel(int32_t* slots, float* sums, Keys<T> in, SelectionSize size) {
-  HEBB_DYN_SHARED(raw);
-  const KeySelection s(raw, size);
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  for (int item = static_cast<int>(threadIdx.x / 32); item < 2 * size.n; item += kSelectThreads / 32) {
-    const int book = item < size.n ? 0 : 1, i = item - book * size.n;
-    const float score = in.score(blockIdx.x, book, i, lane);
-    if (lane == 0) {
-      s.put(book, i, score);
+__device__ __forceinline__ void score_keys(int32_t* scores, int stride, const Keys<T>& in, const float* queries, int tokens,
+                                           int64_t book HEBB_WHERE_PARAMETER) {
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), n = static_cast<int>(in.n);
+  const int half = static_cast<int>(in.half), first_query = static_cast<int>(book % 2) * half;
+  for (int first = warp * kKeysAtOnce; first < n; first += kSelectThreads / 32 * kKeysAtOnce) {
+    const int second = first + 1 < n ? first + 1 : first;
+    const float *const left = in.keys + (book * n + first) * half, *const right = in.keys + (book * n + second) * half;
+    float sums[kTokens][kKeysAtOnce] = {};
+    for (int c = lane; c < half; c += 32) {
+      const float a = left[c], b = right[c];
+      HEBB_UNROLL
+      for (int t = 0; t < kTokens; ++t) {
+        if (t < tokens) {
+          const float query = queries[2 * t * half + first_query + c];
+          sums[t][0] += query * a;
+          sums[t][1] += query * b;
+        }
+      }
+    }
+    HEBB_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      if (t < tokens) {  // of all lanes alike
+        const float a = warp_sum(sums[t][0] HEBB_WHERE_ARGUMENT), b = warp_sum(sums[t][1] HEBB_WHERE_ARGUMENT);
+        if (lane == 0) {
+          scores[t * stride + first] = static_cast<int32_t>(__float_as_uint(a));
+          scores[t * stride + second] = static_cast<int32_t>(__float_as_uint(second > first ? b : a));
+        }
+      }
     }
   }
-  select_keys(s);
-  for (int64_t j = threadIdx.x; j < in.k; j += kSelectThreads) {
-    slots[blockIdx.x * in.k + j] = s.chosen[j].slot;
-    sums[blockIdx.x * in.k + j] = s.chosen[j].sum;
+}
+
+/// Grid: groups of `tokens` tokens x heads. Shared: their scores and queries, and what one selection needs.
+template <class T>
+__global__ void __launch_bounds__(kSelectThreads) product_key_kernel(int32_t* slots, float* sums, Keys<T> in, SelectionSize size,
+                                                                     int64_t all, int tokens) {
+  HEBB_DYN_SHARED(raw);
+  KeySelection s(raw, size, tokens);
+  auto* const queries = reinterpret_cast<float*>(s.chosen + size.k);
+  const int64_t first = blockIdx.x / in.heads * tokens, head = blockIdx.x % in.heads;
+  const int here = first + tokens < all ? tokens : static_cast<int>(all - first), width = 2 * static_cast<int>(in.half);
+  for (int t = 0; t < here; ++t) {
+    const T* const from = in.q + ((first + t) * in.heads + head) * width;
+    for (int c = static_cast<int>(threadIdx.x); c < width; c += kSelectThreads) {
+      queries[t * width + c] = to_float(from[c]);
+    }
+  }
+  __syncthreads();
+  for (int book = 0; book < 2; ++book) {
+    score_keys(s.keys + book * size.padded, 2 * size.padded, in, queries, here, 2 * head + book);
+  }
+  for (int t = 0; t < here; ++t, s.keys += 2 * size.padded) {
+    select_keys(s);
+    const int64_t row = (first + t) * in.heads + head;
+    for (int j = static_cast<int>(threadIdx.x); j < size.k; j += kSelectThreads) {
+      slots[row * size.k + j] = s.chosen[j].slot;
+      sums[row * size.k + j] = s.chosen[j].sum;
+    }
   }
 }
 
@@ -169,8 +219,11 @@ void run(Stream& stream, const ProductKeyTopK& a) {
     const auto keys = keys_of<decltype(zero)>(a);
     if (a.slots.numel() > 0) {
       const SelectionSize size(keys.n, keys.k);
-      HEBB_LAUNCH(product_key_kernel<decltype(zero)>, blocks_for(a.slots.numel() / keys.k, 1), kSelectThreads, size.bytes(), stream,
-                  a.slots.as<int32_t>(), a.sums.as<float>(), keys, size);
+      const int64_t all = a.slots.size(0), word = static_cast<int64_t>(sizeof(float)), of_token = 2 * (size.padded + keys.half) * word;
+      const int64_t tokens = std::clamp<int64_t>(kScoreBytes / of_token, 1, kTokens);
+      HEBB_LAUNCH(product_key_kernel<decltype(zero)>, blocks_for((all + tokens - 1) / tokens * keys.heads, 1), kSelectThreads,
+                  size.bytes(tokens) + tokens * 2 * keys.half * word, stream, a.slots.as<int32_t>(), a.sums.as<float>(), keys, size, all,
+                  static_cast<int>(tokens));
     }
   });
 }

@@ -26,8 +26,9 @@ struct SelectionSize {
   }
   /// Both lists are sorted, so the sums of ranks (p, q) with (p + 1)(q + 1) <= k hold the k best: how many q that is.
   __host__ __device__ int pairs_of(int p) const { return k / (p + 1) < count ? k / (p + 1) : count; }
-  int64_t bytes() const {
-    return 4 * (2 * int64_t{padded} + 2 * int64_t{room}) + (2 * int64_t{count} + k) * static_cast<int64_t>(sizeof(KeyPair));
+  /// Of shared memory for scores of `lists` selections, made one after the other.
+  int64_t bytes(int64_t lists = 1) const {
+    return 4 * (lists * 2 * padded + 2 * int64_t{room}) + (2 * int64_t{count} + k) * static_cast<int64_t>(sizeof(KeyPair));
   }
 };
 
@@ -39,9 +40,9 @@ struct KeySelection {
   KeyPair* best;                    // [2, count]: of each list, ranked; .slot is the index
   KeyPair* chosen;                  // [k], best first
 
-  __device__ KeySelection(unsigned char* raw, const SelectionSize& size) : size(size) {
+  __device__ KeySelection(unsigned char* raw, const SelectionSize& size, int lists = 1) : size(size) {
     keys = reinterpret_cast<int32_t*>(raw);
-    pair_keys = keys + 2 * size.padded;
+    pair_keys = keys + lists * 2 * size.padded;
     pair_slots = pair_keys + size.room;
     best = reinterpret_cast<KeyPair*>(pair_slots + size.room);
     chosen = best + 2 * size.count;
