@@ -46,8 +46,10 @@ struct AddSums {
 
   __device__ void operator()(int64_t i, int lane) const {
     float sum = 0;
-    for (int64_t item = lane; item < blocks * width; item += 32) {
-      sum += partial[item / width * channels + i * width + item % width];
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t c = lane; c < width; c += 32) {
+        sum += partial[block * channels + i * width + c];
+      }
     }
     sum = warp_sum(sum);
     if (lane == 0) {

@@ -124,7 +124,7 @@ struct ForwardWalk {
 template <class T, int kTaps>
 struct BackwardWalk {
   T* d_x;          // null: not wanted
-  float* partial;  // likewise; [item, kTaps + 1, channels]
+  float* partial;  // likewise; of each item [channels, kTaps] in the order of the weights, then [channels]
   const T* d_y;
   Convolution<T> in;
   int64_t blocks_per_row;
@@ -167,10 +167,12 @@ struct BackwardWalk {
       }
     }
     if (partial != nullptr) {
+      float* const to = partial + item * (kTaps + 1) * in.channels;
       HEBB_UNROLL
-      for (int tap = 0; tap <= kTaps; ++tap) {
-        partial[(item * (kTaps + 1) + tap) * in.channels + c] = tap < kTaps ? d_weight[tap < kTaps ? tap : 0] : d_bias;
+      for (int tap = 0; tap < kTaps; ++tap) {
+        to[c * kTaps + kTaps - 1 - tap] = d_weight[tap];
       }
+      to[kTaps * in.channels + c] = d_bias;
     }
   }
 };
@@ -269,11 +271,14 @@ bool dispatch_walk(const Tensor& weight, F&& f) {
   return 2 <= taps && taps <= kMaxWalk;
 }
 
-/// The gradients of weights and bias from the blocks' sums.
-void add_partials(Stream& stream, const ShortConvBackward& a, int64_t taps) {
+/// The gradients of weights and bias from the blocks' sums. in_order: they lie as BackwardWalk leaves them, else by taps.
+void add_partials(Stream& stream, const ShortConvBackward& a, int64_t taps, bool in_order) {
   const int64_t channels = a.x.size(2), blocks = short_conv_blocks(a.x.size(0), a.x.size(1)), stride = (taps + 1) * channels;
   const float* const partial = a.partial.as<float>();
-  for (int64_t tap = 0; a.d_weight.defined() && tap < taps; ++tap) {
+  if (a.d_weight.defined() && in_order) {
+    add_column_sums(stream, a.d_weight.as<float>(), 1, {partial, DType::f32, blocks, stride, taps * channels});
+  }
+  for (int64_t tap = 0; a.d_weight.defined() && !in_order && tap < taps; ++tap) {
     add_column_sums(stream, a.d_weight.as<float>() + taps - 1 - tap, taps, {partial + tap * channels, DType::f32, blocks, stride, channels});
   }
   if (a.d_bias.defined()) {
@@ -295,7 +300,7 @@ void backward(Stream& stream, const ShortConvBackward& a) {
     each_element("short_conv_weights", stream, blocks * (taps + 1), channels, WeightGradient<T>{partial, d_z, blocks / rows});
   }
   if (partial != nullptr) {
-    add_partials(stream, a, taps);
+    add_partials(stream, a, taps, walks);
   }
   if (!walks && a.d_x.defined()) {  // last: without a filter it may be d_y
     each_element("short_conv_backward", stream, rows * length, channels, InputGradient<T>{a.d_x.as<T>(), d_z, a.accumulate});
