@@ -42,14 +42,14 @@ struct ParamSpec {
   ParamKind kind = ParamKind::trained;
   bool decay_exempt = false;  // never decayed, whatever its rank (layer pages); one-dimensional tensors never are
   bool initial_state = false; // a learned initial memory, listed apart in parameter counts (spec 81, section 12)
-  bool memory_table = false;  // a trained table of which a token reads some rows (PKM)
+  bool memory_table = false;  // a trained table of which a token reads some rows (PKM, SDM), whatever its rank
 };
 
 /// One named tensor of the model: value, and what training adds to it.
 struct Param {
   ParamSpec spec;
   Tensor value;            // f32 or f64 (i32 for buffers)
-  Tensor copy;             // of a matrix, in stores for bf16: value rounded, what matrix products read
+  Tensor copy;             // of a matrix, in stores for bf16: value rounded, what products and reads of tables take
   Tensor grad, m, v;       // in a training store; same dtype as value (grad: trained only; m, v: state too)
   int64_t updates = 0;     // AdamW's t
   bool reached = false;    // the loss of this step reached it; state: its own optimizer moves it in this step
@@ -58,7 +58,7 @@ struct Param {
   bool trained() const { return spec.kind == ParamKind::trained; }
   /// The optimizer's memory of this tensor starts anew.
   void reset_moments(Stream& stream);
-  bool is_matrix() const { return trained() && spec.shape.rank == 2; }
+  bool is_matrix() const { return trained() && (spec.shape.rank == 2 || spec.memory_table); }
   bool decays() const { return trained() && !spec.decay_exempt && spec.shape.rank >= 2; }
 };
 

@@ -9,8 +9,8 @@ namespace hebb {
 // inside a row; its rows of M live in a private table that starts out empty and gets a row at the first
 // write to a slot (rows that were not written yet are read from `memory`), or in `state` where the
 // caller carries M. Everything is independent per channel, so tasks are (sequence, head, slice of D).
-// A GPU does not number rows: its private table is [B, H, slots, D] like a carried state, its tasks are
-// (row of the batch, head, slice of D), and scratch has the shapes of sparse_delta_scratch.
+// A GPU does not number rows: its private table is [B, H, slices, slots, 64], a row of it 64 neighbouring
+// channels, its tasks are (row of the batch, head, slice of D), and scratch has the shapes of sparse_delta_scratch.
 
 /// Sequences [S, 4] i32, ascending: first token in [0, N), length, row of the batch, 1 if it runs on `state`.
 struct SparseDeltaSequence {
@@ -24,8 +24,12 @@ struct SparseDeltaSequence {
 /// Carried sequences are skipped: their rows are the slots themselves.
 /// GPU: numbers are slots; touched has the layout [N, H, W + R], writes first: the slot at its first use in
 /// its sequence, else -1; order [B, H, T (W + R)]: these entries of a row and head, sorted by slot and time.
+/// Where a token writes and reads a slot, its backward pass handles both as one. That pass alone (undefined in others)
+/// has twins [N, H, W]: the number of that read, or -1; later_writes, later_reads like the rows: codes c of the slots'
+/// adjoint, ~c where no later token of the sequence uses the slot; for such a read, later_reads and read_rows are
+/// INT32_MIN.
 struct SparseDeltaIndex {
-  Tensor write_rows, read_rows, touched, count, map, order;
+  Tensor write_rows, read_rows, touched, count, map, order, later_writes, later_reads, twins;
   Tensor write_slots, read_slots, sequences;
   int64_t slots;
 };
@@ -38,12 +42,14 @@ struct SparseDeltaDecay {
 HEBB_KERNEL(SparseDeltaDecay)
 
 /// What forward and backward share. memory [H, slots, D] or undefined (0). table [workers, rows, slice] is
-/// scratch: rows >= every count, slice = sparse_delta_slice; as many workers as it has tables. v, y and
-/// their gradients may be bf16 on a GPU; everything else is fp32 there.
+/// scratch: rows >= every count, slice = sparse_delta_slice; as many workers as it has tables. On a GPU the table may
+/// be bf16 where no sequence is carried: then `memory` is, too; numbers are rounded to nearest even when a row is
+/// written, and everything else is fp32.
 struct SparseDeltaInputs {
   Tensor write_weights, read_weights, decay, beta, v, memory;  // [N,H,W] [N,H,R] [N,H(,W)] [N,H] [N,H,D]
   Tensor write_slots, read_slots, sequences;
   Tensor write_rows, read_rows, touched, count, table, order;  // undefined where every sequence is carried
+  Tensor later_writes, later_reads, twins;                     // of a backward pass on a GPU
 
   bool decays_by_key() const { return decay.shape.rank == 3; }
 };
@@ -101,5 +107,7 @@ int64_t sparse_delta_slice(int64_t dim, DType dtype);
 int64_t sparse_delta_slices(int64_t dim, DType dtype);
 /// GPU: channels of a slice.
 inline constexpr int64_t kSparseDeltaSlice = 64;
+/// GPU: D must be a multiple of it where rows are bf16, so that 16-byte accesses are possible.
+inline constexpr int64_t kSparseDeltaPack = 8;
 
 }  // namespace hebb

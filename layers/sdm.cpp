@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/sparse_delta.h"
 #include "layers/gdn.h"
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
@@ -155,7 +156,7 @@ Sdm::Sdm(const BuildContext& c, const SdmConfig& config)
   if (config.learned_init) {
     const double std = config.memory_init_std.value_or(std::pow(static_cast<double>(d_), -0.5));
     ParamSpec spec{c.name + ".memory", {heads, delta_.slots(), delta_.value_dim}, init::truncated_normal(std)};
-    spec.initial_state = true;
+    spec.initial_state = spec.memory_table = true;
     memory_ = &c.params.declare(std::move(spec));
   }
 }
@@ -182,7 +183,9 @@ Var Sdm::forward(Pass& pass, Var x, LayerState* state) {
   in.a_log = pass.param(*a_log_);
   in.dt_bias = pass.param(*dt_bias_);
   in.memory = memory_ != nullptr ? pass.param(*memory_) : Var{};
-  Var y = sparse_delta(pass, in, delta_, state != nullptr ? &static_cast<State*>(state)->delta : nullptr, name_);  // [N, H D]
+  SparseDeltaState* const carried = state != nullptr ? &static_cast<State*>(state)->delta : nullptr;
+  const DType rows = carried != nullptr || delta_.value_dim % kSparseDeltaPack != 0 ? dtype : tape.dtype(x);
+  Var y = sparse_delta(pass, in, delta_, carried, name_, rows);  // [N, H D]
   Var weight = norm_weight_ != nullptr ? pass.param(*norm_weight_) : Var{};
   if (norm_bias_ != nullptr) {
     const Shape flat = tape.shape(y), by_head{flat[0] * delta_.heads, delta_.value_dim};

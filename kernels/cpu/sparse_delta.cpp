@@ -26,13 +26,12 @@ SparseDeltaScratch sparse_delta_scratch(const Stream& stream, const SparseDeltaS
     constexpr int64_t kEntriesAtOnce = int64_t{1} << 22, kIntsPerEntry = 6, kMore = 4096;
     const int64_t entries = n.length * (n.writes + n.reads), streams = n.batch * n.heads;
     const int64_t at_once = std::clamp<int64_t>(kEntriesAtOnce / entries, 1, streams);
-    const Shape memories{n.batch, n.heads, n.slots, n.dim};
     s.map = {1, at_once * entries * kIntsPerEntry + kMore};
     s.order = {n.batch, n.heads, entries};
-    s.table = memories;
-    s.sums = memories;
-    s.carry = {n.tokens(), n.heads, n.writes};
     s.slices = divide_up(n.dim, kSparseDeltaSlice);
+    s.table = {n.batch, n.heads, s.slices, n.slots, kSparseDeltaSlice};
+    s.sums = {n.batch, n.heads, n.slots, n.dim};
+    s.carry = {n.tokens(), n.heads, n.writes};
     return s;
   }
   s.slices = sparse_delta_slices(n.dim, dtype);

@@ -1,6 +1,5 @@
 #include "layers/ops/sparse_delta.h"
 
-
 #include "kernels/delta_gates.h"
 #include "kernels/sparse_delta.h"
 #include "layers/ops/sparse_delta_statistics.h"
@@ -14,6 +13,7 @@ Tensor value_or_none(Tape& tape, Var v) { return v ? tape.value(v) : Tensor{}; }
 struct Prepared {
   Buffer write_weights, read_weights, decay, g, beta;          // [N,H,W] [N,H,R] [N,H(,W)] [N,H] [N,H]
   Buffer write_rows, read_rows, touched, count, table, order;  // see kernels/sparse_delta.h
+  Buffer later_writes, later_reads, twins;
 };
 
 struct SparseDeltaNode final : Node {
@@ -23,6 +23,7 @@ struct SparseDeltaNode final : Node {
   Tensor write_slots, read_slots, error, sequences;
   int64_t tokens = 0, batch = 0;
   bool has_private = false;  // sequences without a carried state
+  DType rows = DType::f32;   // of these
 
   SlotWeights weigh(Tape& tape, const Tensor& weights, const SlotAddress& address, const Tensor& slots,
                     Var scores) const {
@@ -35,22 +36,29 @@ struct SparseDeltaNode final : Node {
     return sparse_delta_scratch(tape.stream(), sizes, sum_dtype(tape.dtype(in.v)));
   }
 
-  Prepared prepare(Tape& tape) const;
+  Prepared prepare(Tape& tape, bool is_backward) const;
   SparseDeltaInputs inputs(Tape& tape, const Prepared& p) const {
     return {p.write_weights, p.read_weights, p.decay, p.beta,
-            tape.value(in.v).view({tokens, config.heads, config.value_dim}), value_or_none(tape, in.memory),
-            write_slots, read_slots, sequences, p.write_rows, p.read_rows, p.touched, p.count, p.table, p.order};
+            tape.value(in.v).view({tokens, config.heads, config.value_dim}), memory(tape),
+            write_slots, read_slots, sequences, p.write_rows, p.read_rows, p.touched, p.count, p.table, p.order,
+            p.later_writes, p.later_reads, p.twins};
   }
   void backward(Tape& tape) override;
 
  private:
-  void index(Tape& tape, Prepared& p) const;
+  /// As rows begin: where they are bf16, the rounded copy costs half the bytes to read.
+  Tensor memory(Tape& tape) const {
+    const Tensor m = !in.memory ? Tensor{} : rows == DType::bf16 ? tape.matrix(in.memory) : tape.value(in.memory);
+    HEBB_ASSERT(!m.defined() || m.dtype == rows);
+    return m;
+  }
+  void index(Tape& tape, Prepared& p, bool is_backward) const;
   void backward_weights(Tape& tape, Var scores, const SlotAddress& address, const Tensor& d_weights,
                         const Tensor& weights, const Tensor& slots) const;
   void backward_gates(Tape& tape, const Prepared& p, const Tensor& d_g, const Tensor& d_beta) const;
 };
 
-Prepared SparseDeltaNode::prepare(Tape& tape) const {
+Prepared SparseDeltaNode::prepare(Tape& tape, bool is_backward) const {
   const DType dtype = sum_dtype(tape.dtype(in.v));
   const Shape heads{tokens, config.heads};
   Prepared p;
@@ -65,12 +73,12 @@ Prepared SparseDeltaNode::prepare(Tape& tape) const {
                                        tape.value(in.dt_bias), 1.0});
   run(tape.stream(), SparseDeltaDecay{p.decay, p.g, config.key_weighted_decay ? p.write_weights.tensor() : Tensor{}});
   if (has_private) {
-    index(tape, p);
+    index(tape, p, is_backward);
   }
   return p;
 }
 
-void SparseDeltaNode::index(Tape& tape, Prepared& p) const {
+void SparseDeltaNode::index(Tape& tape, Prepared& p, bool is_backward) const {
   const int64_t heads = config.heads;
   const SparseDeltaScratch shapes = scratch(tape);
   p.write_rows = tape.scratch(write_slots.shape, DType::i32, "slot rows");
@@ -80,12 +88,18 @@ void SparseDeltaNode::index(Tape& tape, Prepared& p) const {
   if (shapes.order.rank > 0) {
     p.order = tape.scratch(shapes.order, DType::i32, "uses of slots");
   }
+  if (is_backward && tape.stream().on_gpu()) {
+    p.later_writes = tape.scratch(write_slots.shape, DType::i32, "slot rows");
+    p.later_reads = tape.scratch(read_slots.shape, DType::i32, "slot rows");
+    p.twins = tape.scratch(write_slots.shape, DType::i32, "slot rows");
+  }
   {
     const Buffer map = tape.scratch(shapes.map, DType::i32, "slot map");
-    run(tape.stream(), SparseDeltaIndex{p.write_rows, p.read_rows, p.touched, p.count, map, p.order, write_slots,
-                                        read_slots, sequences, config.slots()});
+    run(tape.stream(),
+        SparseDeltaIndex{p.write_rows, p.read_rows, p.touched, p.count, map, p.order, p.later_writes, p.later_reads,
+                         p.twins, write_slots, read_slots, sequences, config.slots()});
   }
-  p.table = tape.scratch(shapes.table, sum_dtype(tape.dtype(in.v)), "sparse delta rows");
+  p.table = tape.scratch(shapes.table, rows, "sparse delta rows");
 }
 
 void SparseDeltaNode::backward(Tape& tape) {
@@ -94,7 +108,7 @@ void SparseDeltaNode::backward(Tape& tape) {
   const SparseDeltaScratch shapes = scratch(tape);
   const int64_t heads = config.heads, slices = shapes.slices;
   const Shape values{tokens, heads, config.value_dim};
-  Prepared p = prepare(tape);
+  Prepared p = prepare(tape, true);
   const Buffer d_writes = tape.scratch(write_slots.shape, dtype, "slot weight gradients");
   const Buffer d_reads = tape.scratch(read_slots.shape, dtype, "slot weight gradients");
   const Buffer d_g = tape.scratch({tokens, heads}, dtype, "gate gradients"),
@@ -219,14 +233,17 @@ Tensor choose(Pass& pass, Var scores, const SparseDeltaConfig& config, const Slo
 }  // namespace
 
 Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig& config, SparseDeltaState* state,
-                 const std::string& name) {
+                 const std::string& name, DType rows) {
   Tape& tape = pass.tape;
   HEBB_ASSERT(!(state != nullptr && tape.recording()));
+  const bool can_narrow = state == nullptr && config.value_dim % kSparseDeltaPack == 0 && tape.stream().on_gpu();
+  HEBB_ASSERT(rows == tape.dtype(in.v) || (rows == DType::bf16 && can_narrow));
   SparseDeltaNode node;
   node.in = in;
   node.config = config;
   node.tokens = pass.tokens();
   node.batch = pass.batch();
+  node.rows = rows;
   const DType dtype = tape.dtype(in.v);
   const Shape values{node.tokens, config.heads, config.value_dim};
   node.y = tape.output({node.tokens, config.heads * config.value_dim}, dtype, "sparse delta reading");
@@ -238,7 +255,7 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
   const Tensor restarted = upload_sequences(pass, node, state != nullptr);
   const Tensor carried = state != nullptr ? state->memory.tensor() : Tensor{};
   {
-    const Prepared p = node.prepare(tape);
+    const Prepared p = node.prepare(tape, false);
     const auto run_sequences = [&](const Tensor& sequences) {
       SparseDeltaInputs inputs = node.inputs(tape, p);
       inputs.sequences = sequences;

@@ -237,7 +237,10 @@ TEST_CASE("memory layers in bf16 equal the CPU in fp64 within the rounding of th
     bool is_memory = false;
   };
   const Case c = GENERATE(
-      Case{R"("type": "sdm", "num_heads": 2, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)", 12},
+      Case{R"("type": "sdm", "num_heads": 2, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)", 12},  // fp32 rows: 36 channels
+      Case{R"("type": "sdm", "num_heads": 2, "value_head_dim": 72, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)", 3},
+      Case{R"("type": "sdm", "num_heads": 1, "slots_per_head": 16, "num_writes": 5, "num_reads": 7, "key_weighted_decay": true,
+               "learned_init": false, "A_init_range": [0.5, 4])", 4},
       Case{R"("type": "ovq", "num_heads": 2, "head_dim": 36, "chunk_size": 10, "max_centroids": 12)", 9},
       Case{R"("type": "vq", "num_heads": 2, "head_dim": 36, "codebook_size": 12, "chunk_size": 16)", 6},
       Case{R"("type": "kvm", "num_heads": 2, "head_dim": 64, "chunk_size": 8, "window_chunks": 2, "state": {"mode": "fixed", "rows": 12},
@@ -420,22 +423,10 @@ TEST_CASE("copies of matrices are the rounded parameters whenever a pass reads t
   CHECK(stale_copies(started.params()).empty());  // weights
 }
 
-TEST_CASE("the memory plan of a bf16 run counts masters, copies and activations of two bytes") {
-  if (!has_device()) {
-    return;
-  }
-  const TempFolder folder;
-  const RunConfig narrow = mixed_run(folder, "cuda", "bf16"), wide = mixed_run(folder, "cuda", "fp32");
-  const MemoryPlan a = plan_memory(narrow), b = plan_memory(wide);
-  const Model model(narrow.model);
-  int64_t matrices = 0;
-  for (const auto& p : model.params().all()) {
-    matrices += p->is_matrix() ? p->spec.shape.numel() : 0;
-  }
-  CHECK(a.parameter_bytes == b.parameter_bytes + 2 * matrices);
-  CHECK(a.gradient_bytes == b.gradient_bytes);
-  CHECK(a.work_bytes < b.work_bytes);
-  // The same micro-batch on the device itself, with the planned documents.
+namespace {
+
+/// Runs one micro-batch on the device itself, with the planned documents.
+void check_plan(const RunConfig& narrow, const MemoryPlan& a) {
   TrainMemory memory(narrow, DeviceKind::cuda, 0, 0);
   memory.model.params().initialize(memory.stream, 1);
   memory.model.params().zero_grads(memory.stream);
@@ -451,6 +442,51 @@ TEST_CASE("the memory plan of a bf16 run counts masters, copies and activations 
   // The plan has room for a validation pass beside state that is set aside, too.
   CHECK(memory.work.peak_bytes() <= a.work_bytes);
   CHECK(static_cast<double>(memory.work.peak_bytes()) > 0.99 * static_cast<double>(a.work_bytes));
+}
+
+}  // namespace
+
+TEST_CASE("the memory plan of a bf16 run counts masters, copies and activations of two bytes") {
+  if (!has_device()) {
+    return;
+  }
+  const TempFolder folder;
+  const RunConfig narrow = mixed_run(folder, "cuda", "bf16"), wide = mixed_run(folder, "cuda", "fp32");
+  const MemoryPlan a = plan_memory(narrow), b = plan_memory(wide);
+  const Model model(narrow.model);
+  int64_t matrices = 0;
+  for (const auto& p : model.params().all()) {
+    matrices += p->is_matrix() ? p->spec.shape.numel() : 0;
+  }
+  CHECK(a.parameter_bytes == b.parameter_bytes + 2 * matrices);
+  CHECK(a.gradient_bytes == b.gradient_bytes);
+  CHECK(a.work_bytes < b.work_bytes);
+  check_plan(narrow, a);
+}
+
+TEST_CASE("the memory plan of sdm in bf16 counts rows of two bytes, and copies of its memory") {
+  if (!has_device()) {
+    return;
+  }
+  const TempFolder folder;
+  const auto plan = [&](const std::string& precision) {
+    return mixed_run(folder, "cuda", precision, R"({"model": {"num_layers": 1, "layers": {
+        "sdm": {"type": "sdm", "num_heads": 2, "value_head_dim": 72, "slots_per_head": 900, "num_writes": 3, "num_reads": 5}},
+        "pattern": [{"mixer": "sdm", "ffn": "mlp"}]}})");
+  };
+  const RunConfig narrow = plan("bf16"), wide = plan("fp32");
+  const MemoryPlan a = plan_memory(narrow), b = plan_memory(wide);
+  const auto row_bytes = [](const MemoryPlan& p) {
+    int64_t bytes = 0;
+    for (const Arena::Use& use : p.work_peak) {
+      bytes += use.name.ends_with("sparse delta rows") ? use.bytes : 0;
+    }
+    return bytes;
+  };
+  CHECK(row_bytes(a) == 2 * 2 * 2 * 900 * 64 * 2);  // rows of the batch, heads, slices, slots, channels, bytes
+  CHECK(row_bytes(b) == 2 * row_bytes(a));
+  CHECK(a.parameter_bytes - b.parameter_bytes >= 2 * 2 * 900 * 72);
+  check_plan(narrow, a);
 }
 
 TEST_CASE("evaluation and decoding in bf16 equal the CPU in fp64 within rounding") {

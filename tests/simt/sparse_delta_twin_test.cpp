@@ -13,7 +13,7 @@ namespace {
 /// Tensors on the host, in fp64.
 class HostMemory {
  public:
-  static constexpr DType kActivations = DType::f64, kSums = DType::f64;
+  static constexpr DType kRows = DType::f64, kSums = DType::f64;
 
   Tensor make(Shape shape, DType dtype) {
     bytes_.push_back(std::make_unique<std::vector<unsigned char>>(static_cast<size_t>(shape.numel() * dtype_bytes(dtype)) + 1, 0xFF));
@@ -35,11 +35,11 @@ class HostMemory {
   std::vector<std::unique_ptr<std::vector<unsigned char>>> bytes_;
 };
 
-/// Tensors on the emulated device, T for v, y and their gradients.
-template <class T>
+/// Tensors on the emulated device, Row for rows of M and G.
+template <class Row>
 class DeviceMemory {
  public:
-  static constexpr DType kActivations = dtype_of<T>, kSums = DType::f32;
+  static constexpr DType kRows = dtype_of<Row>, kSums = DType::f32;
 
   Tensor make(Shape shape, DType dtype) {
     bytes_.push_back(std::make_unique<DeviceArray<unsigned char>>(shape.numel() * dtype_bytes(dtype)));
@@ -83,25 +83,23 @@ struct Case {
   std::vector<int32_t> write_slots, read_slots;
   int64_t sort_space = 0;  // if not 0: the device sorts in so many integers, a few rows and heads at a time
 
-  Case(SparseDeltaSizes sizes, std::vector<int32_t> document_lengths, bool decay_by_key, bool memory_is_learned, bool bf16_values)
+  Case(SparseDeltaSizes sizes, std::vector<int32_t> document_lengths, bool decay_by_key, bool memory_is_learned, bool bf16_rows)
       : n(sizes), lengths(std::move(document_lengths)), by_key(decay_by_key), has_memory(memory_is_learned), accumulate(by_key) {
     uint32_t seed = 1;
     const auto numbers = [&seed](int64_t count, double scale) {
       return as_double(random_values<float>(count, seed++, scale));
-    };
-    const auto activations = [&](int64_t count, uint32_t seed) {
-      return bf16_values ? as_double(random_values<bf16>(count, seed)) : as_double(random_values<float>(count, seed));
     };
     const int64_t heads = n.tokens() * n.heads;
     k = numbers(heads * n.writes, 0.7);
     q = numbers(heads * n.reads, 1);
     g = numbers(heads, 1);
     beta = numbers(heads, 1);
-    memory = numbers(n.heads * n.slots * n.dim, 1);
+    const int64_t table = n.heads * n.slots * n.dim;
+    memory = bf16_rows ? as_double(random_values<bf16>(table, seed++)) : numbers(table, 1);
     state = numbers(n.batch * n.heads * n.slots * n.dim, 1);
-    v = activations(heads * n.dim, 91);
-    d_y = activations(heads * n.dim, 92);
-    before = activations(heads * n.dim, 93);
+    v = as_double(random_values<float>(heads * n.dim, 91));
+    d_y = as_double(random_values<float>(heads * n.dim, 92));
+    before = as_double(random_values<float>(heads * n.dim, 93));
     for (double& x : g) {
       x = -1 - x;  // log decays
     }
@@ -109,20 +107,20 @@ struct Case {
     for (double& x : beta) {
       x = std::fabs(x);
     }
-    write_slots = choose(n.writes, 5);
-    read_slots = choose(n.reads, 6);
+    write_slots = choose(n.writes, 5, n.slots);
+    read_slots = choose(n.reads, 6, n.slots);
   }
-  /// Ascending distinct slots per token and head.
-  std::vector<int32_t> choose(int64_t count, uint32_t seed) const {
+  /// Ascending distinct slots below `limit` per token and head.
+  std::vector<int32_t> choose(int64_t count, uint32_t seed, int64_t limit) const {
     Numbers numbers(seed);
     std::vector<int32_t> out;
     for (int64_t i = 0; i < n.tokens() * n.heads; ++i) {
-      std::vector<int32_t> all(static_cast<size_t>(n.slots));
+      std::vector<int32_t> all(static_cast<size_t>(limit));
       for (size_t s = 0; s < all.size(); ++s) {
         all[s] = static_cast<int32_t>(s);
       }
       for (int64_t j = 0; j < count; ++j) {
-        std::swap(all[static_cast<size_t>(j)], all[static_cast<size_t>(j) + numbers.below(static_cast<uint32_t>(n.slots - j))]);
+        std::swap(all[static_cast<size_t>(j)], all[static_cast<size_t>(j) + numbers.below(static_cast<uint32_t>(limit - j))]);
       }
       std::sort(all.begin(), all.begin() + count);
       out.insert(out.end(), all.begin(), all.begin() + count);
@@ -141,7 +139,7 @@ struct Case {
   template <class Memory>
   std::map<std::string, std::vector<double>> run(bool carried) const {
     Memory m;
-    constexpr DType sums = Memory::kSums, activations = Memory::kActivations;
+    constexpr DType sums = Memory::kSums;
     const Shape heads{n.tokens(), n.heads}, writes{n.tokens(), n.heads, n.writes}, reads{n.tokens(), n.heads, n.reads},
         values{n.tokens(), n.heads, n.dim}, table{n.heads, n.slots, n.dim};
     std::vector<int32_t> list;
@@ -158,15 +156,15 @@ struct Case {
     in.write_weights = m.put(writes, k, sums);
     in.read_weights = m.put(reads, q, sums);
     in.beta = m.put(heads, beta, sums);
-    in.v = m.put(values, v, activations);
-    in.memory = has_memory ? m.put(table, memory, sums) : Tensor{};
+    in.v = m.put(values, v, sums);
+    in.memory = has_memory ? m.put(table, memory, carried ? sums : Memory::kRows) : Tensor{};
     in.write_slots = integers(m, writes, write_slots);
     in.read_slots = integers(m, reads, read_slots);
     in.sequences = integers(m, {sequences, 4}, list);
     const Tensor decays = m.put(heads, g, sums);
     in.decay = m.make(by_key ? writes : heads, sums);
     m.run(SparseDeltaDecay{in.decay, decays, by_key ? in.write_weights : Tensor{}});
-    const Tensor y = m.make(values, activations), error = m.make(values, sums);
+    const Tensor y = m.make(values, sums), error = m.make(values, sums);
     if (carried) {
       const Tensor carried_state = m.put({n.batch, n.heads, n.slots, n.dim}, state, sums);
       m.run(SparseDeltaForward{y, Tensor{}, carried_state, in});
@@ -179,16 +177,26 @@ struct Case {
     in.order = shapes.order.rank > 0 ? m.make(shapes.order, DType::i32) : Tensor{};
     const bool is_tight = sort_space > 0 && in.order.defined();
     const Tensor map = m.make(is_tight ? Shape{1, sort_space} : shapes.map, DType::i32);
-    m.run(SparseDeltaIndex{in.write_rows, in.read_rows, in.touched, in.count, map, in.order, in.write_slots, in.read_slots,
-                           in.sequences, n.slots});
-    in.table = m.make(shapes.table, sums);
+    const auto index = [&] {
+      m.run(SparseDeltaIndex{in.write_rows, in.read_rows, in.touched, in.count, map, in.order, in.later_writes, in.later_reads, in.twins,
+                             in.write_slots, in.read_slots, in.sequences, n.slots});
+    };
+    index();
+    in.table = m.make(shapes.table, Memory::kRows);
     m.run(SparseDeltaForward{y, error, Tensor{}, in});
+    in.table = m.make(shapes.table, Memory::kRows);
+    if (in.order.defined()) {
+      in.later_writes = m.make(writes, DType::i32);
+      in.later_reads = m.make(reads, DType::i32);
+      in.twins = m.make(writes, DType::i32);
+      index();
+    }
     const Tensor by_write = m.make({shapes.slices, n.tokens(), n.heads, 2, n.writes}, sums),
                  by_read = m.make({shapes.slices, n.tokens(), n.heads, n.reads}, sums),
                  by_token = m.make({shapes.slices, n.tokens(), n.heads}, sums);
-    const Tensor d_v = m.put(values, before, activations), d_memory = m.put(table, memory, sums);
+    const Tensor d_v = m.put(values, before, sums), d_memory = m.put(table, memory, sums);
     m.run(SparseDeltaBackward{m.make(values, sums), d_v, has_memory ? d_memory : Tensor{}, by_write, by_read, by_token,
-                              shapes.sums.rank > 0 ? m.make(shapes.sums, sums) : Tensor{}, m.put(values, d_y, activations), error, in,
+                              shapes.sums.rank > 0 ? m.make(shapes.sums, sums) : Tensor{}, m.put(values, d_y, sums), error, in,
                               accumulate});
     const Tensor d_k = m.make(writes, sums), d_q = m.make(reads, sums), d_g = m.make(heads, sums), d_beta = m.make(heads, sums);
     m.run(SparseDeltaScan{d_k, d_q, d_g, d_beta, m.make(shapes.carry, DType::f64), by_write, by_read, by_token, decays, in});
@@ -196,16 +204,17 @@ struct Case {
             {"d_k", m.get(d_k)}, {"d_q", m.get(d_q)},     {"d_g", m.get(d_g)}, {"d_beta", m.get(d_beta)}};
   }
 
-  template <class T>
+  /// fp32: sums over up to 30 tokens of products of up to 100 terms, some of which cancel. bf16 rows: of their roundings, 2^-9 at each
+  /// write, those of all tokens that wrote a slot add up; for decays in differences of what they were taken from.
+  template <class Row>
   void check(bool carried) const {
     const auto expected = run<HostMemory>(carried);
     both_ways([&] {
-      const auto found = run<DeviceMemory<T>>(carried);
+      const auto found = run<DeviceMemory<Row>>(carried);
       for (const auto& [name, values] : expected) {
         CAPTURE(name);
-        const bool rounded_last = std::is_same_v<T, bf16> && (name == "y" || name == "d_v");
-        // Sums over up to 30 tokens of products of up to 100 terms, some of which cancel.
-        CHECK(relative_error(found.at(name), values) < (rounded_last ? 4e-3 : 5e-6));
+        const double rounding = name == "d_g" ? 5e-2 : 1e-2;
+        CHECK(relative_error(found.at(name), values) < (std::is_same_v<Row, bf16> ? rounding : 5e-6));
       }
     });
   }
@@ -216,7 +225,9 @@ TEST_CASE("sparse delta memories and their gradients equal the CPU's", "[fast]")
   CAPTURE(by_key, has_memory);
   const SparseDeltaSizes sizes{.batch = 2, .length = 13, .heads = 2, .slots = 25, .dim = 71, .writes = 7, .reads = 9};
   Case(sizes, {1, 8, 4}, by_key, has_memory, false).check<float>(false);
-  Case(sizes, {13}, by_key, has_memory, true).check<bf16>(false);
+  SparseDeltaSizes packed = sizes;
+  packed.dim = 72;
+  Case(packed, {1, 8, 4}, by_key, has_memory, true).check<bf16>(false);
 }
 
 TEST_CASE("sparse delta memories of few and of many slots a token equal the CPU's", "[fast]") {
@@ -225,6 +236,47 @@ TEST_CASE("sparse delta memories of few and of many slots a token equal the CPU'
   Case(one, {2, 4}, true, true, false).check<float>(false);
   Case({.batch = 1, .length = 5, .heads = 1, .slots = 81, .dim = 33, .writes = 70, .reads = 3}, {5}, true, true, false)
       .check<float>(false);
+  Case({.batch = 1, .length = 5, .heads = 1, .slots = 81, .dim = 40, .writes = 70, .reads = 68}, {5}, true, true, true)
+      .check<bf16>(false);
+  Case({.batch = 1, .length = 5, .heads = 1, .slots = 4, .dim = 8, .writes = 1, .reads = 2}, {5}, false, true, true).check<bf16>(false);
+}
+
+/// Each document writes each of 7 slots some ten times and reads 12; heads keep most of it.
+Case many_overwrites(bool by_key, bool has_memory, bool bf16_rows, int64_t reads) {
+  Case c({.batch = 2, .length = 40, .heads = 2, .slots = 12, .dim = 72, .writes = 3, .reads = reads}, {25, 1, 14}, by_key, has_memory,
+         bf16_rows);
+  c.write_slots = c.choose(c.n.writes, 5, 7);
+  for (double& x : c.g) {
+    x *= 0.05;
+  }
+  return c;
+}
+
+TEST_CASE("sparse delta memories whose slots are overwritten many times equal the CPU's", "[fast]") {
+  const bool by_key = GENERATE(false, true), has_memory = GENERATE(false, true);
+  CAPTURE(by_key, has_memory);
+  many_overwrites(by_key, has_memory, false, 4).check<float>(false);
+  many_overwrites(by_key, has_memory, true, 4).check<bf16>(false);
+}
+
+TEMPLATE_TEST_CASE("the backward pass of a sparse delta memory runs over the M of the forward pass, bit for bit", "[fast]", float, bf16) {
+  const bool by_key = GENERATE(false, true), has_memory = GENERATE(false, true);
+  CAPTURE(by_key, has_memory);
+  Case c = many_overwrites(by_key, has_memory, std::is_same_v<TestType, bf16>, 1);
+  // A token reads one slot, and the loss is one channel of it: the reading's weight gets the reading as its gradient.
+  std::fill(c.q.begin(), c.q.end(), 1.0);
+  std::fill(c.d_y.begin(), c.d_y.end(), 0.0);
+  const auto channel = [&](size_t head) { return head * static_cast<size_t>(c.n.dim) + head * 7 % static_cast<size_t>(c.n.dim); };
+  for (size_t head = 0; head < c.q.size(); ++head) {
+    c.d_y[channel(head)] = 1;
+  }
+  both_ways([&] {
+    const auto found = c.run<DeviceMemory<TestType>>(false);
+    for (size_t head = 0; head < c.q.size(); ++head) {
+      CAPTURE(head);
+      CHECK(found.at("d_q")[head] == found.at("y")[channel(head)]);
+    }
+  });
 }
 
 TEST_CASE("slots of rows and heads that are sorted one after the other are those of the CPU", "[fast]") {
@@ -242,6 +294,8 @@ TEST_CASE("sparse delta memories that are carried on equal the CPU's", "[fast]")
 TEST_CASE("sparse delta memories do not race", "[threads]") {
   Case({.batch = 1, .length = 3, .heads = 1, .slots = 9, .dim = 65, .writes = 6, .reads = 5}, {1, 2}, false, true, false)
       .check<float>(false);
+  Case({.batch = 1, .length = 3, .heads = 1, .slots = 16, .dim = 72, .writes = 12, .reads = 9}, {1, 2}, false, true, true)
+      .check<bf16>(false);
 }
 
 }  // namespace
