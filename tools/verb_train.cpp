@@ -87,7 +87,7 @@ void add_train_verb(Command program) {
   verb.option("--run-dir", a->run.run_folder, "Run folder").default_text("runs/NAME").type_name("PATH");
   verb.option("--resume", a->run.resume,
               "auto: continue the run folder; never: it must be new or empty; DIR: from that checkpoint or run folder");
-  verb.option("--init-from", a->run.init_from, "Weights for step 0: a safetensors file or a checkpoint folder")
+  verb.option("--init-from", a->run.init_from, "Weights for step 0: a safetensors file, a checkpoint or a run folder")
       .default_text("").type_name("PATH");
   verb.flag("--allow-data-change", a->run.allow_data_change, "Continue although the data differs");
   verb.flag("--allow-config-change", a->run.allow_config_change, "Continue although the configuration differs");
