@@ -19,7 +19,7 @@ struct SdmConfig final : LayerConfig {
   int64_t num_heads = 1, slots_per_head = 0, num_writes = 0, num_reads = 0;
   std::optional<int64_t> value_head_dim;
   bool learned_init = true, key_weighted_decay = false, bias = false;
-  std::string write_activation = "softmax", read_activation = "softmax", out_norm = "rms", out_gate = "sigmoid";
+  std::string write_activation = "softmax", read_activation = "softmax", out_norm = "rms", out_gate = "sigmoid", state_dtype = "fp32";
   double write_scale = 1.0, read_scale = 1.0, out_norm_eps = 1e-6;
   std::vector<double> A_init_range{0.0, 16.0}, dt_init_range{0.001, 0.1};
   std::optional<double> memory_init_std;
@@ -30,6 +30,11 @@ struct SdmConfig final : LayerConfig {
     if (!value_head_dim && model.hidden_size % num_heads != 0) {
       f.fail(key + ".num_heads", std::to_string(num_heads),
              "a divisor of hidden_size (" + std::to_string(model.hidden_size) + ") where value_head_dim is not set");
+    }
+    const int64_t width = value_head_dim.value_or(model.hidden_size / num_heads);
+    if (state_dtype == "bf16" && width % kSparseDeltaPack != 0) {
+      f.fail(key + ".state_dtype", "\"bf16\" and slots of " + std::to_string(width) + " channels",
+             "\"fp32\", or a value_head_dim that is a multiple of " + std::to_string(kSparseDeltaPack));
     }
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
@@ -72,6 +77,9 @@ void SdmConfig::fields(Fields& f) {
   f.field("memory_init_std", memory_init_std)
       .min(0)
       .help("Standard deviation of the initial table; null: hidden_size^(-1/2).");
+  f.field("state_dtype", state_dtype)
+      .one_of({"fp32", "bf16"})
+      .help("Rows of the table while a bf16 run trains or validates: bf16 moves half of the bytes, gradients of decays become less exact.");
 }
 
 SlotActivation slot_activation(const std::string& name) {
@@ -110,6 +118,7 @@ class Sdm final : public Layer {
   std::string name_;
   SparseDeltaConfig delta_;
   HeadGate gate_;
+  bool has_narrow_rows_;  // in bf16 runs
   Projection q_, k_, v_, a_, b_, g_, o_;
   Param *a_log_, *dt_bias_, *norm_weight_ = nullptr, *norm_bias_ = nullptr, *memory_ = nullptr;
 };
@@ -132,7 +141,8 @@ Sdm::Sdm(const BuildContext& c, const SdmConfig& config)
       delta_(delta_config(config, d_)),
       gate_(config.out_gate == "silu"      ? HeadGate::silu
             : config.out_gate == "sigmoid" ? HeadGate::sigmoid
-                                           : HeadGate::none) {
+                                           : HeadGate::none),
+      has_narrow_rows_(config.state_dtype == "bf16") {
   const int64_t heads = delta_.heads, values = heads * delta_.value_dim, scores = heads * 2 * delta_.subkeys;
   q_ = declare_projection(c, "q_proj", scores, d_, config.bias);
   k_ = declare_projection(c, "k_proj", scores, d_, config.bias);
@@ -156,7 +166,8 @@ Sdm::Sdm(const BuildContext& c, const SdmConfig& config)
   if (config.learned_init) {
     const double std = config.memory_init_std.value_or(std::pow(static_cast<double>(d_), -0.5));
     ParamSpec spec{c.name + ".memory", {heads, delta_.slots(), delta_.value_dim}, init::truncated_normal(std)};
-    spec.initial_state = spec.memory_table = true;
+    spec.initial_state = true;
+    spec.memory_table = has_narrow_rows_;  // rows begin as its rounded copy
     memory_ = &c.params.declare(std::move(spec));
   }
 }
@@ -184,7 +195,7 @@ Var Sdm::forward(Pass& pass, Var x, LayerState* state) {
   in.dt_bias = pass.param(*dt_bias_);
   in.memory = memory_ != nullptr ? pass.param(*memory_) : Var{};
   SparseDeltaState* const carried = state != nullptr ? &static_cast<State*>(state)->delta : nullptr;
-  const DType rows = carried != nullptr || delta_.value_dim % kSparseDeltaPack != 0 ? dtype : tape.dtype(x);
+  const DType rows = carried == nullptr && has_narrow_rows_ ? tape.dtype(x) : dtype;
   Var y = sparse_delta(pass, in, delta_, carried, name_, rows);  // [N, H D]
   Var weight = norm_weight_ != nullptr ? pass.param(*norm_weight_) : Var{};
   if (norm_bias_ != nullptr) {

@@ -237,10 +237,11 @@ TEST_CASE("memory layers in bf16 equal the CPU in fp64 within the rounding of th
     bool is_memory = false;
   };
   const Case c = GENERATE(
-      Case{R"("type": "sdm", "num_heads": 2, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)", 12},  // fp32 rows: 36 channels
-      Case{R"("type": "sdm", "num_heads": 2, "value_head_dim": 72, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)", 3},
+      Case{R"("type": "sdm", "num_heads": 2, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)", 12},
+      Case{R"("type": "sdm", "num_heads": 2, "value_head_dim": 72, "slots_per_head": 36, "num_writes": 4, "num_reads": 3,
+               "state_dtype": "bf16")", 3},
       Case{R"("type": "sdm", "num_heads": 1, "slots_per_head": 16, "num_writes": 5, "num_reads": 7, "key_weighted_decay": true,
-               "learned_init": false, "A_init_range": [0.5, 4])", 4},
+               "learned_init": false, "A_init_range": [0.5, 4], "state_dtype": "bf16")", 4},
       Case{R"("type": "ovq", "num_heads": 2, "head_dim": 36, "chunk_size": 10, "max_centroids": 12)", 9},
       Case{R"("type": "vq", "num_heads": 2, "head_dim": 36, "codebook_size": 12, "chunk_size": 16)", 6},
       Case{R"("type": "kvm", "num_heads": 2, "head_dim": 64, "chunk_size": 8, "window_chunks": 2, "state": {"mode": "fixed", "rows": 12},
@@ -464,14 +465,15 @@ TEST_CASE("the memory plan of a bf16 run counts masters, copies and activations 
   check_plan(narrow, a);
 }
 
-TEST_CASE("the memory plan of sdm in bf16 counts rows of two bytes, and copies of its memory") {
+TEST_CASE("the memory plan of sdm with rows in bf16 counts two bytes a number, and copies of its memory") {
   if (!has_device()) {
     return;
   }
   const TempFolder folder;
   const auto plan = [&](const std::string& precision) {
     return mixed_run(folder, "cuda", precision, R"({"model": {"num_layers": 1, "layers": {
-        "sdm": {"type": "sdm", "num_heads": 2, "value_head_dim": 72, "slots_per_head": 900, "num_writes": 3, "num_reads": 5}},
+        "sdm": {"type": "sdm", "num_heads": 2, "value_head_dim": 72, "slots_per_head": 900, "num_writes": 3, "num_reads": 5,
+                "state_dtype": "bf16"}},
         "pattern": [{"mixer": "sdm", "ffn": "mlp"}]}})");
   };
   const RunConfig narrow = plan("bf16"), wide = plan("fp32");

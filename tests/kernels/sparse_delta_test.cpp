@@ -125,9 +125,10 @@ template <class S> void Case::run(bool with_gradients) {
     in.touched = d.make({t, h, n.writes + n.reads}, DType::i32);
     in.count = d.make({sequences, h}, DType::i32);
     hebb::run(d.stream,
-              SparseDeltaIndex{in.write_rows, in.read_rows, in.touched, in.count,
-                               d.make({workers, n.slots}, DType::i32), Tensor{}, in.write_slots, in.read_slots,
-                               in.sequences, n.slots});
+              SparseDeltaIndex{.write_rows = in.write_rows, .read_rows = in.read_rows, .touched = in.touched, .count = in.count,
+                               .map = d.make({workers, n.slots}, DType::i32), .order = {}, .later_writes = {}, .later_reads = {},
+                               .twins = {}, .write_slots = in.write_slots, .read_slots = in.read_slots, .sequences = in.sequences,
+                               .slots = n.slots});
     in.table = d.make({workers, n.slots, sparse_delta_slice(n.dim, dtype_of<S>)});
   }
   const Tensor out = d.make(in.v.shape), error = d.make(in.v.shape);

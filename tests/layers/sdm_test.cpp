@@ -386,6 +386,8 @@ TEST_CASE("sdm refuses impossible configurations", "[fast]") {
   refused(R"("num_heads": 5, "slots_per_head": 16, "num_writes": 2, "num_reads": 2)",
           "num_heads: found 5, expected a divisor of hidden_size (12) where value_head_dim is not set");
   refused(kBasic + R"(, "write_scale": 0)", "write_scale: found 0");
+  refused(kBasic + R"(, "value_head_dim": 12, "state_dtype": "bf16")",
+          "state_dtype: found \"bf16\" and slots of 12 channels, expected \"fp32\", or a value_head_dim that is a multiple of 8");
   refused(kBasic + R"(, "write_activation": "tanh")", "write_activation");
   refused(kBasic + R"(, "A_init_range": [2, 1])",
           "A_init_range: found an array, expected [low, high] with low <= high");
