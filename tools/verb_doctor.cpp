@@ -69,12 +69,8 @@ void run_doctor() {
   feature("zstd input", false, "no: install libzstd-dev and build again");
 #endif
 #ifdef HEBB_HAVE_CUDA
-  try {
-    choose_compute("cuda", "", "");
-    feature("CUDA", true, "");
-  } catch (const ConfigError& error) {
-    feature("CUDA", false, (std::string("no: ") + error.what()).c_str());
-  }
+  const std::string problem = gpu_problem();
+  feature("CUDA", problem.empty(), ("built, but " + problem).c_str());
 #else
   feature("CUDA", false, "no: build with a CUDA toolkit and -DHEBB_CUDA=ON");
 #endif

@@ -4,10 +4,20 @@ namespace hebb {
 
 #ifdef HEBB_HAVE_CUDA
 namespace cuda {
-int device_count();  // usable GPUs; 0 without a driver
+int device_count();
 std::string device_problem();
 }  // namespace cuda
 #endif
+
+std::string gpu_problem() {
+#ifdef HEBB_HAVE_CUDA
+  if (cuda::device_count() > 0) { return ""; }
+  const std::string reason = cuda::device_problem();
+  return "on a machine without a usable GPU" + (reason.empty() ? "" : " (" + reason + ")");
+#else
+  return "in a build without CUDA";
+#endif
+}
 
 DType dtype_of_precision(const std::string& precision) {
   return precision == "fp64" ? DType::f64 : precision == "bf16" ? DType::bf16 : DType::f32;
@@ -18,24 +28,15 @@ std::string precision_name(DType dtype) { return dtype == DType::f64 ? "fp64" : 
 Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where, bool runs) {
   const bool is_option = where == "--";
   const auto key = [&](const char* name) { return where + (where.empty() || is_option ? "" : ".") + name; };
-  int gpus = 0;
-#ifdef HEBB_HAVE_CUDA
-  gpus = cuda::device_count();
-#endif
+  const std::string problem = gpu_problem();
   Compute compute;
   if (device == "cuda") {
-    if (runs && gpus == 0) {
-#ifdef HEBB_HAVE_CUDA
-      const std::string reason = cuda::device_problem();
-      throw ConfigError(key("device"), "\"cuda\" on a machine without a usable GPU" + (reason.empty() ? "" : " (" + reason + ")"),
-                        "\"cpu\" or \"auto\"");
-#else
-      throw ConfigError(key("device"), "\"cuda\" in a build without CUDA", "\"cpu\" or \"auto\"");
-#endif
+    if (runs && !problem.empty()) {
+      throw ConfigError(key("device"), "\"cuda\" " + problem, "\"cpu\" or \"auto\"");
     }
     compute.device = DeviceKind::cuda;
   } else if (device == "auto") {
-    compute.device = gpus > 0 && precision != "fp64" ? DeviceKind::cuda : DeviceKind::cpu;
+    compute.device = problem.empty() && precision != "fp64" ? DeviceKind::cuda : DeviceKind::cpu;
   } else if (device != "cpu") {
     throw ConfigError(key("device"), "\"" + device + "\"", "one of \"auto\", \"cpu\", \"cuda\"");
   }

@@ -11,6 +11,9 @@ struct Compute {
   DType dtype = DType::f32;
 };
 
+/// Where it is that no GPU can be used, and why, to follow on what was asked for ("on a machine without ..."); empty where one can.
+std::string gpu_problem();
+
 /// "fp32", "bf16" or "fp64".
 DType dtype_of_precision(const std::string& precision);
 std::string precision_name(DType dtype);

@@ -65,6 +65,23 @@ struct Dictionary {
   }
 };
 
+/// What the backward pass takes of a forward pass.
+struct Kept {
+  Twin o, lse, ids, work, q, k, v, doc_start;
+};
+
+void check_backward(Twins& t, const Sizes& n, const OvqRule& rule, int64_t room, const Dictionary& book, const Kept& p, double tolerance) {
+  const Twin d_q = t.sum(n.q()), d_k = t.output(n.k()), d_v = t.sum(n.v()), d_o = t.input(n.o()), d_keys = t.scratch(n.per_row(room, n.d)),
+             d_values = t.scratch(n.per_row(room, n.dv)), versions = t.scratch(n.per_row(n.length, n.d + n.dv)),
+             norms = t.scratch(n.per_row(n.length, 2)), previous = t.scratch({n.batch, n.kv_heads, n.length}, DType::i32),
+             latest = t.scratch({n.batch, n.kv_heads, room}, DType::i32), two = t.scratch({n.batch, n.kv_heads, 2, kOvqTile, room + rule.chunk});
+  t.check([&](auto at) {
+    return OvqBackward{at(d_q), at(d_k), at(d_v), book(at), OvqDictionary{at(d_keys), at(d_values), {}, {}}, at(versions), at(norms),
+                       at(previous), at(latest), at(two), at(p.work), at(d_o), at(p.o), at(p.lse), at(p.ids), at(p.q), at(p.k), at(p.v),
+                       at(p.doc_start), rule, true, false, true};
+  }, tolerance);
+}
+
 TEST_CASE("ovq and its gradients equal the CPU's", "[fast]") {
   const auto all = rules();
   const size_t index = GENERATE(range(size_t{0}, size_t{6}));
@@ -97,15 +114,7 @@ TEST_CASE("ovq and its gradients equal the CPU's", "[fast]") {
     return OvqForward{at(again), {}, at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
                       at(q),     at(k), at(v), at(doc_start), rule, true};
   }, kOvqTolerance);
-  const Twin d_q = t.sum(n.q()), d_k = t.output(n.k()), d_v = t.sum(n.v()), d_o = t.input(n.o()), d_keys = t.scratch(n.per_row(room, n.d)),
-             d_values = t.scratch(n.per_row(room, n.dv)), versions = t.scratch(n.per_row(n.length, n.d + n.dv)),
-             norms = t.scratch(n.per_row(n.length, 2)), previous = t.scratch({n.batch, n.kv_heads, n.length}, DType::i32),
-             latest = t.scratch({n.batch, n.kv_heads, room}, DType::i32), two = t.scratch({n.batch, n.kv_heads, 2, kOvqTile, width});
-  t.check([&](auto at) {
-    return OvqBackward{at(d_q), at(d_k), at(d_v), book(at), OvqDictionary{at(d_keys), at(d_values), {}, {}}, at(versions), at(norms),
-                       at(previous), at(latest), at(two), at(work), at(d_o), at(o), at(lse), at(ids), at(q), at(k), at(v),
-                       at(doc_start), rule, true, false, true};
-  }, kOvqTolerance);
+  check_backward(t, n, rule, room, book, {o, lse, ids, work, q, k, v, doc_start}, kOvqTolerance);
 }
 
 /// Segments of documents that go on, as first tokens: a fresh start, then what continues.
@@ -193,15 +202,7 @@ TEST_CASE("ovq in bf16 equals the CPU's with its assignments, on tensor cores wh
   Twins replay = t;
   replay.check(forward(replay.output(n.o()), replay.float_output({n.batch, n.length, n.heads}), true), kBf16Tolerance);
   CHECK(runs() - before == (c.on_tensor_cores ? steps : 0));
-  const Twin d_q = t.sum(n.q()), d_k = t.output(n.k()), d_v = t.sum(n.v()), d_o = t.input(n.o()), d_keys = t.scratch(n.per_row(room, n.d)),
-             d_values = t.scratch(n.per_row(room, n.dv)), versions = t.scratch(n.per_row(n.length, n.d + n.dv)),
-             norms = t.scratch(n.per_row(n.length, 2)), previous = t.scratch({n.batch, n.kv_heads, n.length}, DType::i32),
-             latest = t.scratch({n.batch, n.kv_heads, room}, DType::i32), two = t.scratch({n.batch, n.kv_heads, 2, kOvqTile, width});
-  t.check([&](auto at) {
-    return OvqBackward{at(d_q), at(d_k), at(d_v), book(at), OvqDictionary{at(d_keys), at(d_values), {}, {}}, at(versions), at(norms),
-                       at(previous), at(latest), at(two), at(work), at(d_o), at(o), at(lse), at(ids), at(q), at(k), at(v),
-                       at(doc_start), rule, true, false, true};
-  }, kBf16Tolerance);
+  check_backward(t, n, rule, room, book, {o, lse, ids, work, q, k, v, doc_start}, kBf16Tolerance);
   CHECK(runs() - before == (c.on_tensor_cores ? 3 * steps : 0));
 }
 
