@@ -111,10 +111,23 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
   });
 }
 
+namespace {
+
+template <class To, class From, class F> void convert_each(const Tensor& to, const Tensor& from, F&& one) {
+  parallel_for(to.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      to.as<To>()[i] = one(from.as<From>()[i]);
+    }
+  });
+}
+
+}  // namespace
+
 void convert(Stream& stream, const Tensor& to, const Tensor& from) {
-  const bool rounds = to.dtype == DType::bf16;
-  HEBB_ASSERT(to.numel() == from.numel() && from.dtype == (rounds ? DType::f32 : DType::bf16));
-  HEBB_ASSERT(rounds || to.dtype == DType::f32);
+  const auto is = [&](DType source, DType target) { return from.dtype == source && to.dtype == target; };
+  const bool rounds = is(DType::f32, DType::bf16), widens = is(DType::bf16, DType::f32);
+  HEBB_ASSERT(to.numel() == from.numel());
+  HEBB_ASSERT(rounds || widens || (!stream.on_gpu() && (is(DType::f32, DType::f64) || is(DType::f64, DType::f32))));
   if (stream.counting()) {
     return;
   }
@@ -124,15 +137,15 @@ void convert(Stream& stream, const Tensor& to, const Tensor& from) {
     return;
   }
 #endif
-  parallel_for(to.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (rounds) {
-        to.as<bf16>()[i] = nearest_bf16(from.as<float>()[i]);
-      } else {
-        to.as<float>()[i] = widened(from.as<bf16>()[i]);
-      }
-    }
-  });
+  if (rounds) {
+    convert_each<bf16, float>(to, from, nearest_bf16);
+  } else if (widens) {
+    convert_each<float, bf16>(to, from, widened);
+  } else if (to.dtype == DType::f64) {
+    convert_each<double, float>(to, from, [](float x) { return static_cast<double>(x); });
+  } else {
+    convert_each<float, double>(to, from, [](double x) { return static_cast<float>(x); });
+  }
 }
 
 int64_t scratch_slots(const Stream& stream, int64_t tasks) { return stream.on_gpu() ? tasks : threads(); }

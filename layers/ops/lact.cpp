@@ -93,10 +93,10 @@ struct LactNode final : Node {
 }  // namespace
 
 LactState::LactState(Arena& arena, int64_t rows, const LactShape& shape, DType dtype)
-    : weights(arena, {rows, shape.heads, shape.weights()}, sum_dtype(dtype), "fast weights"),
-      momentum(arena, {rows, shape.heads, shape.weights()}, sum_dtype(dtype), "fast weight momentum"),
-      sums(arena, {rows, shape.heads, shape.weights()}, sum_dtype(dtype), "fast weight sums"),
-      mix_sums(arena, {rows, shape.heads}, sum_dtype(dtype), "momentum sums") {}
+    : weights(arena, {rows, shape.heads, shape.weights()}, dtype, "fast weights"),
+      momentum(arena, {rows, shape.heads, shape.weights()}, dtype, "fast weight momentum"),
+      sums(arena, {rows, shape.heads, shape.weights()}, dtype, "fast weight sums"),
+      mix_sums(arena, {rows, shape.heads}, dtype, "momentum sums") {}
 
 Var lact_memory(Pass& pass, const LactInputs& in, const LactShape& shape, const LactRule& rule, LactState* state) {
   Tape& tape = pass.tape;

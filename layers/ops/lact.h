@@ -14,6 +14,7 @@ struct LactShape {
 struct LactState {
   Buffer weights, momentum, sums;  // [B, F, 3 h D]
   Buffer mix_sums;                 // [B, F]
+  /// dtype: that of the readings.
   LactState(Arena& arena, int64_t rows, const LactShape& shape, DType dtype);
 };
 
