@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "core/json.h"
+#include "core/json_line.h"
 
 namespace hebb {
 namespace {
@@ -15,8 +15,8 @@ constexpr size_t kDeepest = 200;
 /// builder walks over the same text: between two events there is only white space, ',' and ':'.
 class Builder {
  public:
-  Builder(std::string_view text, const std::string& file_name)
-      : text_(text), file_(std::make_shared<const std::string>(file_name)) {}
+  Builder(std::string_view text, const std::string& file_name, int line)
+      : text_(text), file_(std::make_shared<const std::string>(file_name)), line_(line) {}
 
   /// nlohmann's lexer takes a NUL byte for the end of the text.
   void check_bytes() {
@@ -178,24 +178,26 @@ class Builder {
   std::shared_ptr<const std::string> file_;
   size_t cursor_ = 0;  // end of the last token
   size_t counted_ = 0, line_begin_ = 0;
-  int line_ = 1;
+  int line_;
   std::vector<Frame> stack_;
   Json root_;
 };
 
 }  // namespace
 
-Json parse_json(std::string_view text, const std::string& file_name) {
+Json parse_json_line(std::string_view text, const std::string& file_name, int line) {
   if (text.starts_with("\xEF\xBB\xBF")) {
     text.remove_prefix(3);  // byte order mark
   }
-  Builder builder(text, file_name);
+  Builder builder(text, file_name, line);
   builder.check_bytes();
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
     throw ConfigError(file_name, "cannot be read as JSON");
   }
   return builder.take();
 }
+
+Json parse_json(std::string_view text, const std::string& file_name) { return parse_json_line(text, file_name, 1); }
 
 Json parse_json_file(const std::string& path) { return parse_json(read_file(path, ExitCode::kUsage), path); }
 

@@ -3,29 +3,13 @@
 #include <algorithm>
 #include <chrono>
 
+#include "train/prompt.h"
+
 namespace hebb {
 namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-std::vector<int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_view prompt) {
-  const Tokenizer::Special& special = tokenizer.special();
-  std::vector<int32_t> ids;
-  if (special.add_bos) {
-    ids.push_back(special.bos);
-  }
-  const std::vector<int32_t> text = tokenizer.encode(prompt);
-  ids.insert(ids.end(), text.begin(), text.end());
-  if (ids.empty()) {
-    const int32_t start = special.eos >= 0 ? special.eos : special.bos;  // what documents follow in training
-    if (start < 0) {
-      throw ConfigError("--prompt", "an empty prompt", "some text, since the tokenizer has neither BOS nor EOS");
-    }
-    ids.push_back(start);
-  }
-  return ids;
 }
 
 }  // namespace
@@ -39,6 +23,9 @@ Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer,
   Rng rng(options.seed, "sample", index);
   Tokenizer::Decoder decoder(tokenizer);
   const std::vector<int32_t> ids = prompt_ids(*tokenizer, prompt);
+  if (ids.empty()) {
+    throw ConfigError("--prompt", "an empty prompt", "some text, since the tokenizer has neither BOS nor EOS");
+  }
   result.prompt_tokens = static_cast<int64_t>(ids.size());
   auto start = std::chrono::steady_clock::now();
   std::vector<double> logits = session.read(ids, *state, reading);

@@ -1,6 +1,7 @@
-// The examples of docs/data.md and docs/formats/shards.md.
+// The examples of docs/data.md, docs/formats/shards.md and docs/formats/records.md.
 #include "data/data_config.h"
 #include "data/dataset.h"
+#include "data/records.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
@@ -8,13 +9,14 @@ using namespace hebb;
 
 namespace {
 
-std::string json_block(const std::string& page) {
+std::string block(const std::string& page, const std::string& fence) {
   const std::string text = read_file(fs::path(HEBB_SOURCE) / "docs" / page);
-  const std::string fence = "\n```json\n";
   const size_t at = text.find(fence);
   REQUIRE(at != std::string::npos);
   return text.substr(at + fence.size(), text.find("```", at + fence.size()) - at - fence.size());
 }
+
+std::string json_block(const std::string& page) { return block(page, "\n```json\n"); }
 
 }  // namespace
 
@@ -33,4 +35,17 @@ TEST_CASE("the documented dataset.json is valid", "[fast]") {
   CHECK(dataset.total_tokens == 1000);
   CHECK(dataset.shards[0].crc32 == 3993115916U);
   CHECK(read_dataset(folder.write("dataset.json", json_block("formats/dataset.md"))).shards.size() == 2);
+}
+
+TEST_CASE("the documented records are read", "[fast]") {
+  const TempFolder folder;
+  const auto file = [&](const std::string& kind) {
+    return folder.write(kind + ".jsonl", block("formats/records.md", "\n`" + kind + "`\n\n```json\n")).string();
+  };
+  CHECK(read_records<ChoiceRecord>(file("choice")).size() == 2);
+  CHECK(read_records<PartialRecord>(file("partial")).size() == 1);
+  CHECK(read_records<ClozeRecord>(file("cloze")).size() == 1);
+  CHECK(read_records<RollingRecord>(file("rolling")).size() == 1);
+  CHECK(read_records<GenerateRecord>(file("generate")).size() == 2);
+  CHECK(read_records<AnswerRecord>(file("answer")).size() == 1);
 }
