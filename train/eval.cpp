@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <set>
 
 #include "core/hash.h"
@@ -126,12 +127,31 @@ const std::vector<EvalKind>& eval_kinds() {
   static const std::vector<EvalKind> kinds = {
       {"stream_ppl", make_stream_ppl},
       {"position_ppl", make_position_ppl},
+      {"choice", make_choice},
+      {"partial", make_partial},
+      {"cloze", make_cloze},
+      {"rolling", make_rolling},
+      {"answer_ppl", make_answer_ppl},
       {"icr", make_icr},
       {"icl", make_icl},
       {"mqar", make_mqar},
       {"efficiency", make_efficiency},
   };
   return kinds;
+}
+
+void EvalContext::poll() const {
+  if (stop_requested && stop_requested()) {
+    throw Error(ExitCode::kStopped, "evaluation stopped by a signal");
+  }
+}
+
+const Tokenizer& EvalContext::text_tokenizer() const {
+  if (tokenizer == nullptr) {
+    throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer",
+                      "a SentencePiece .model file or \"bytes\", since this evaluation reads text");
+  }
+  return *tokenizer;
 }
 
 void EvalContext::log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest) {
@@ -156,6 +176,25 @@ void EvalResult::metric(const std::string& name, double value, int64_t n) {
   m.set("n", n);
   metrics.set(name, m);
 }
+
+Json mean_metric(std::span<const double> values) {
+  HEBB_ASSERT(!values.empty());
+  const double n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double squares = 0;
+  for (const double value : values) {
+    squares += (value - mean) * (value - mean);
+  }
+  Json m = Json::object();
+  m.set("value", mean);
+  if (values.size() > 1) {
+    m.set("stderr", std::sqrt(squares / (n - 1) / n));
+  }
+  m.set("n", static_cast<int64_t>(values.size()));
+  return m;
+}
+
+void EvalResult::mean(const std::string& name, std::span<const double> values) { metrics.set(name, mean_metric(values)); }
 
 std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path) {
   std::vector<Evaluation> result;

@@ -23,7 +23,12 @@ struct EvalResult {
   Json groups = Json::object();
 
   void metric(const std::string& name, double value, int64_t n);
+  /// The mean of one number per example, with its standard error.
+  void mean(const std::string& name, std::span<const double> values);
 };
+
+/// {"value", "stderr", "n"} of a mean (spec 81, 6.2); a single example has no standard error. `values` is not empty.
+Json mean_metric(std::span<const double> values);
 
 /// What tasks share.
 struct EvalContext {
@@ -32,10 +37,14 @@ struct EvalContext {
   int64_t sequence_length;                      // of training; 0 when the configuration has none
   uint64_t seed;
   Progress& progress;
-  std::function<bool()> stop_requested;         // polled between documents; true: give up (throws Stopped)
+  std::function<bool()> stop_requested;         // true: give up; asked by poll()
   bool logs_samples = false;                    // tasks write a line per example
   std::string samples = {};                     // those lines, JSON
 
+  /// Throws Stopped after a signal; called between documents or examples.
+  void poll() const;
+  /// For kinds that read text. Throws ConfigError when the checkpoint names no tokenizer.
+  const Tokenizer& text_tokenizer() const;
   /// Notes an example: `id`, hash of its tokens, and what the task adds.
   void log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest);
 };
@@ -100,6 +109,11 @@ int evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& 
 // The kinds.
 std::unique_ptr<EvalTask> make_stream_ppl();
 std::unique_ptr<EvalTask> make_position_ppl();
+std::unique_ptr<EvalTask> make_choice();
+std::unique_ptr<EvalTask> make_partial();
+std::unique_ptr<EvalTask> make_cloze();
+std::unique_ptr<EvalTask> make_rolling();
+std::unique_ptr<EvalTask> make_answer_ppl();
 std::unique_ptr<EvalTask> make_icr();
 std::unique_ptr<EvalTask> make_icl();
 std::unique_ptr<EvalTask> make_mqar();

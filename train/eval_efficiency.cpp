@@ -52,7 +52,7 @@ class Efficiency final : public EvalTask {
     const auto weights = c.session.save_fast_weights();
     for (const int64_t position : positions) {
       for (const int64_t batch : batches) {
-        if (c.stop_requested && c.stop_requested()) { throw Error(ExitCode::kStopped, "evaluation stopped by a signal"); }
+        c.poll();
         c.session.arena().reset_peak();
         const DecodeSpeed speed = measure_decode(c.session.model(), c.session.stream(), c.session.arena(), batch, position);
         c.session.restore_fast_weights(weights);

@@ -28,12 +28,6 @@ void fields(Fields& f, EvalData& d) {
   f.field("split", d.split).one_of({"after", "before"}).help("Whether split_token ends or starts a document.");
 }
 
-void poll(const EvalContext& c) {
-  if (c.stop_requested && c.stop_requested()) {
-    throw Error(ExitCode::kStopped, "evaluation stopped by a signal");
-  }
-}
-
 /// Tokens of document d, at most `limit`.
 std::vector<int32_t> read_document(const TokenSource& source, int64_t d, int64_t limit, int64_t vocab) {
   const int64_t begin = source.document_start(d), n = std::min(limit, source.document_start(d + 1) - begin);
@@ -77,7 +71,7 @@ class StreamPpl final : public EvalTask {
     c.progress.begin("stream_ppl", static_cast<uint64_t>(std::max<int64_t>(total, 0)));
     saved_ = c.session.save_fast_weights();
     for (int64_t d = 0; d < source.documents() && tokens_ < total; ++d) {
-      poll(c);
+      c.poll();
       document(c, read_document(source, d, INT64_MAX, vocab), length, total);
     }
     c.progress.end();
@@ -91,7 +85,7 @@ class StreamPpl final : public EvalTask {
     std::unique_ptr<ModelState> state = c.session.new_state();
     const Session::Reading reading{FastMode::chunk, freeze_};
     for (int64_t s = 0; s + 1 < n && tokens_ < total; s += stride) {
-      poll(c);
+      c.poll();
       if (carry_ != "all" && s > 0) {
         state = c.session.new_state();
       }
@@ -236,7 +230,7 @@ class PositionPpl final : public EvalTask {
     const auto saved = c.session.save_fast_weights();
     c.progress.begin("position_ppl", static_cast<uint64_t>(source.documents()));
     for (int64_t d = 0; d < source.documents() && documents < max_documents_.value_or(INT64_MAX); ++d) {
-      poll(c);
+      c.poll();
       c.progress.update(static_cast<uint64_t>(d));
       if (source.document_start(d + 1) - source.document_start(d) < length_) {
         continue;
@@ -274,7 +268,7 @@ class PositionPpl final : public EvalTask {
     const Session::Reading reading{FastMode::chunk, freeze_};
     const int64_t n = static_cast<int64_t>(ids.size()) - 1;
     for (int64_t s = 0; s < n; s += context) {
-      poll(c);
+      c.poll();
       c.session.restore_fast_weights(fast_weights);
       const std::unique_ptr<ModelState> state = c.session.new_state();
       const std::vector<double> part = score_all(

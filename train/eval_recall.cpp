@@ -54,7 +54,7 @@ class Recall : public EvalTask {
     for (const Setting& s : settings) {
       Score score;
       for (int64_t k = 0; k < s.samples; ++k) {
-        if (c.stop_requested && c.stop_requested()) { throw Error(ExitCode::kStopped, "evaluation stopped by a signal"); }
+        c.poll();
         c.session.restore_fast_weights(weights);  // rows do not influence each other
         add_row(c, k, s, score);
         c.progress.update(static_cast<uint64_t>(++done));

@@ -20,7 +20,13 @@ Buffer upload(Stream& stream, Arena& arena, std::span<const int32_t> ids, const 
   return buffer;
 }
 
-Session::Answer answer(std::span<const double> logits, int32_t target) {
+constexpr int64_t kNeverFull = int64_t{1} << 40;  // a chunk that no queue reaches [tokens]
+
+bool is_carried(const Param& p) { return p.spec.kind == ParamKind::fast; }
+
+}  // namespace
+
+Session::Answer answer_of(std::span<const double> logits, int32_t target) {
   const auto best = std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const double logit : logits) {
@@ -28,10 +34,6 @@ Session::Answer answer(std::span<const double> logits, int32_t target) {
   }
   return {static_cast<int32_t>(best - logits.begin()), logits[static_cast<size_t>(target)] - *best - std::log(sum)};
 }
-
-bool is_carried(const Param& p) { return p.spec.kind == ParamKind::fast; }
-
-}  // namespace
 
 Session::Session(ModelSource source, const fs::path& weights, const Compute& compute)
     : source_(std::move(source)), stream_(stream_on(compute.device)), arena_(compute.device, "model"), model_(source_.model) {
@@ -49,6 +51,10 @@ void Session::each_segment(std::span<const int32_t> tokens, ModelState& state, R
     Tape tape(stream_, arena_, false);
     Pass pass{tape, rows};
     pass.fast_mode = reading.mode;
+    if (reading.mode == FastMode::end && begin + n < tokens.size()) {
+      pass.fast_mode = FastMode::chunk;  // no end yet: tokens only queue up
+      pass.fast_chunk = kNeverFull;
+    }
     pass.freeze_fast_weights = reading.freeze;
     done(begin, n, pass, model_.hidden(pass, ids, &state));
   }
@@ -91,7 +97,7 @@ std::vector<Session::Answer> Session::answers(std::span<const int32_t> inputs, s
       const size_t vocab = rows.size() / (end - i);
       for (size_t r = i; r < end; ++r) {
         const auto first = rows.begin() + static_cast<ptrdiff_t>((r - i) * vocab);
-        answers[begin + r] = answer({first, vocab}, targets[begin + r]);
+        answers[begin + r] = answer_of({first, vocab}, targets[begin + r]);
       }
       i = end;
     }

@@ -67,4 +67,7 @@ class Session {
   Model model_;
 };
 
+/// What logits [V] say, and how likely they make `target`.
+Session::Answer answer_of(std::span<const double> logits, int32_t target);
+
 }  // namespace hebb

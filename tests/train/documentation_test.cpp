@@ -53,7 +53,11 @@ TEST_CASE("the documented evaluations are read", "[fast]") {
       kinds.insert(e.kind);
     }
   }
-  CHECK(kinds.count("efficiency") == 1);
+  for (const EvalKind& kind : eval_kinds()) {
+    if (kind.name != "icr" && kind.name != "icl") {  // these two differ from mqar in their keys alone
+      CHECK(kinds.count(kind.name) == 1);
+    }
+  }
 }
 
 TEST_CASE("the documented state.json is one", "[fast]") {

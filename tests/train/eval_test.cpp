@@ -142,6 +142,47 @@ TEST_CASE("restarts of the baseline put fast weights back, too", "[fast]") {
   CHECK(second.at("nll").as_double() + second.at("gain").as_double() == Catch::Approx(sum / 34).epsilon(1e-12));
 }
 
+TEST_CASE("the update at the end of a pass takes the tokens of all its segments", "[fast]") {
+  Fixture f(kFastModel);
+  std::vector<int32_t> ids(2500);  // more than two segments of a session
+  Rng rng(9, "ids");
+  for (int32_t& id : ids) {
+    id = static_cast<int32_t>(rng.below(23));
+  }
+  Session split = f.session(), whole = f.session();
+  const auto before = split.save_fast_weights();
+  split.read(ids, *split.new_state(), {FastMode::end, false});
+
+  Buffer tokens(whole.arena(), {2500}, DType::i32, "tokens");
+  copy_to_device(whole.stream(), tokens, ids.data());
+  const auto state = whole.new_state();
+  const Rows rows = Rows::streams(whole.stream(), whole.arena(), 1, 2500, 0);
+  Tape tape(whole.stream(), whole.arena(), false);
+  Pass pass{tape, rows};
+  pass.fast_mode = FastMode::end;
+  whole.model().hidden(pass, tokens, state.get());
+
+  const auto a = split.save_fast_weights(), b = whole.save_fast_weights();
+  REQUIRE(a.size() == b.size());
+  CHECK(a != before);
+  for (size_t p = 0; p < a.size(); ++p) {
+    REQUIRE(a[p].size() == b[p].size());
+    const auto* x = reinterpret_cast<const double*>(a[p].data());
+    const auto* y = reinterpret_cast<const double*>(b[p].data());
+    for (size_t i = 0; i < a[p].size() / sizeof(double); ++i) {
+      CHECK(std::abs(x[i] - y[i]) < 1e-11 * (1 + std::abs(y[i])));  // sums over 2,500 tokens in another order
+    }
+  }
+}
+
+TEST_CASE("a mean comes with its standard error, except of a single number", "[fast]") {
+  const Json m = mean_metric(std::vector<double>{1, 0, 0, 1, 1});
+  CHECK(m.at("value").as_double() == Catch::Approx(0.6));
+  CHECK(m.at("stderr").as_double() == Catch::Approx(std::sqrt(1.2 / 4 / 5)));
+  CHECK(m.at("n").as_int() == 5);
+  CHECK(mean_metric(std::vector<double>{2.0}).find("stderr") == nullptr);
+}
+
 TEST_CASE_METHOD(Fixture, "keys of another kind of bins are unknown, and no length is too large for them", "[fast]") {
   CHECK_THROWS_WITH(run(R"("kind": "position_ppl", "length": 33, "bins": {"kind": "linear", "first": 3})"),
                     Catch::Contains("bins.first: found an unknown key"));
