@@ -1,4 +1,5 @@
-// The examples of docs/data.md, docs/formats/shards.md and docs/formats/records.md.
+// The examples of docs/data.md, docs/formats/shards.md, docs/formats/records.md and docs/verbs/data.md.
+#include "data/convert.h"
 #include "data/data_config.h"
 #include "data/dataset.h"
 #include "data/records.h"
@@ -48,4 +49,16 @@ TEST_CASE("the documented records are read", "[fast]") {
   CHECK(read_records<RollingRecord>(file("rolling")).size() == 1);
   CHECK(read_records<GenerateRecord>(file("generate")).size() == 2);
   CHECK(read_records<AnswerRecord>(file("answer")).size() == 1);
+}
+
+TEST_CASE("the documented wording of longbench is one", "[fast]") {
+  const TempFolder folder;
+  ConvertOptions options;
+  options.name = "longbench";
+  options.raw = folder.write("raw.jsonl", R"({"input": "Who?", "context": "Text", "answers": ["Ada"]})").string();
+  options.template_file = folder.write("wording.json", json_block("verbs/data.md")).string();
+  Progress quiet;
+  convert_records(options, quiet, [](std::string_view line) {
+    CHECK(line == R"({"context":"Read the report.\n\nText\n\n","question":"Question: Who?\nAnswer:","answers":["Ada"]})");
+  });
 }

@@ -223,3 +223,27 @@ TEST_CASE("progress is plain lines where there is no terminal", "[fast]") {
   CHECK(result.err.find('\033') == std::string::npos);
   CHECK_THAT(result.err, StartsWith("encode: 0 B of 4 B (0%)\nencode: 4 B of 4 B (100%)"));
 }
+
+TEST_CASE("a data set becomes records, and what is none of it leaves no file", "[fast]") {
+  const TempFolder folder;
+  folder.write("raw.jsonl", "{\"question\": \"is it\", \"passage\": \"P.\", \"answer\": true}\n");
+  const CommandResult good = run_hebb(folder, "data convert boolq raw.jsonl boolq.jsonl");
+  CHECK(good.code == 0);
+  CHECK(good.out == "1 records in boolq.jsonl\n");
+  const std::string line = "{\"context\":\"P.\\nQuestion: is it?\\nAnswer:\",\"choices\":[\"no\",\"yes\"],\"gold\":1,\"delimiter\":\" \"}\n";
+  CHECK(read_file(folder / "boolq.jsonl") == line);
+  CHECK(run_hebb(folder, "data convert boolq raw.jsonl -").out == line);
+
+  const CommandResult wrong = run_hebb(folder, "data convert arc raw.jsonl arc.jsonl");
+  CHECK(wrong.code == 3);
+  CHECK_THAT(wrong.err, Contains("error: raw.jsonl:1:1: choices: found nothing, expected options with labels"));
+  CHECK_FALSE(fs::exists(folder / "arc.jsonl"));
+  CHECK(run_hebb(folder, "data convert arc none.jsonl arc.jsonl").code == 3);
+  CHECK(run_hebb(folder, "data convert glue raw.jsonl out.jsonl").code == 2);
+  const CommandResult wording = run_hebb(folder, "data convert boolq raw.jsonl out.jsonl --template t.json");
+  CHECK(wording.code == 2);
+  CHECK_THAT(wording.err, Contains("--template: found boolq, expected longbench or longbench-fewshot"));
+  const CommandResult shots = run_hebb(folder, "data convert boolq raw.jsonl out.jsonl --shots 3");
+  CHECK(shots.code == 2);
+  CHECK_THAT(shots.err, Contains("--shots: found boolq, expected mmlu"));
+}

@@ -5,6 +5,7 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "tests/train/run_fixture.h"
+#include "train/eval.h"
 #include "train/plan.h"
 #include "train/sweep.h"
 
@@ -214,6 +215,21 @@ TEST_CASE("every sweep in configs/ composes", "[fast]") {
     }
   }
   CHECK(sweeps == 2);
+}
+
+TEST_CASE("every list of evaluations in configs/ is read", "[fast]") {
+  int lists = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(fs::path(HEBB_SOURCE) / "configs")) {
+    if (entry.path().extension() != ".json") {
+      continue;
+    }
+    if (const Json json = load_config(entry.path().string()); json.find("evaluations") != nullptr) {
+      INFO(entry.path().string());
+      CHECK(!read_evaluations(json, "").empty());
+      ++lists;
+    }
+  }
+  CHECK(lists >= 4);
 }
 
 TEST_CASE("a shrunken copy of every configuration takes a training step", "[slow]") {
