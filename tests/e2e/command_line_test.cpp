@@ -20,7 +20,7 @@ void check_usage_error(const std::string& arguments, const std::string& message)
 
 TEST_CASE("usage errors are one line on stderr and exit code 2", "[fast]") {
   check_usage_error("data encod x",
-                    "hebb data: unknown verb \"encod\"; did you mean encode? (known: encode, inspect, verify, "
+                    "hebb data: unknown verb \"encod\"; did you mean encode? (known: encode, inspect, verify, convert, "
                     "synth, synth-task)");
   check_usage_error("data", "hebb data: A subcommand is required (see hebb data --help)");
   check_usage_error("data inspect", "hebb data inspect: PATH is required (see hebb data inspect --help)");
