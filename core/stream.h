@@ -38,7 +38,7 @@ void copy(Stream& stream, const Tensor& to, const Tensor& from);  // on the devi
 void fill_zero(Stream& stream, const Tensor& tensor);
 /// y += x; same shape and floating dtype.
 void add_to(Stream& stream, const Tensor& y, const Tensor& x);
-/// to = from with another dtype, f32 or bf16 or, on the CPU, f32 or f64 (round to nearest even); same number of elements.
+/// to = from with another dtype, between f32 and bf16 or f32 and f64 (round to nearest even); same number of elements.
 void convert(Stream& stream, const Tensor& to, const Tensor& from);
 
 /// Slots of scratch for a kernel of `tasks` tasks that go on at the same time: one a thread on the CPU, one a task on a GPU.

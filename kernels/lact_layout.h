@@ -5,7 +5,7 @@
 
 namespace hebb {
 
-/// A GPU's scratch of `lact` for one row and head: where its parts begin, in elements of 4 bytes. Every update of a row
+/// A GPU's scratch of `lact` for one row and head: where its parts begin, in elements of its type, of 4 bytes or more. Every update of a row
 /// has a slot: the chunk behind it begins in tokens [(slot + base) C, (slot + base + 1) C), which hold one such token
 /// at most.
 struct LactLayout {

@@ -88,7 +88,7 @@ class Lact final : public Layer {
 
  private:
   void declare_weights(const BuildContext& c, const LactConfig& config);
-  DType memory_dtype(bool on_gpu, DType dtype) const;
+  DType memory_dtype(DType dtype) const;
   Var attend(Pass& pass, Var q, Var k, Var v, State* state) const;
   Var read(Pass& pass, Var x, Var q, Var k, Var v, State* state) const;
 
@@ -154,10 +154,10 @@ Var Lact::attend(Pass& pass, Var q, Var k, Var v, State* state) const {
                    visible_keys(pass, sight_), scale);
 }
 
-/// What the fast weights are kept and moved in: fp32 among bf16 activations. Newton-Schulz enlarges small singular values, and the
-/// rounding of what it orthogonalises, up to 493-fold: with Muon the CPU takes fp64.
-DType Lact::memory_dtype(bool on_gpu, DType dtype) const {
-  return rule_.muon && !on_gpu ? DType::f64 : sum_dtype(dtype);
+/// What fast weights are kept and moved in: fp32 in bf16 runs. In fp32 runs with Muon fp64: Newton-Schulz enlarges small singular values up
+/// to 493-fold, and with them the rounding of the sums that it orthogonalises.
+DType Lact::memory_dtype(DType dtype) const {
+  return rule_.muon && dtype == DType::f32 ? DType::f64 : sum_dtype(dtype);
 }
 
 /// What the fast weights say, normed. [N, d]
@@ -186,7 +186,7 @@ Var Lact::read(Pass& pass, Var x, Var q, Var k, Var v, State* state) const {
   in.w2 = initial(w2_);
   LactRule rule = rule_;
   rule.tf32 = tape.dtype(x) == DType::bf16;
-  const DType inside = memory_dtype(pass.stream().on_gpu(), dtype);
+  const DType inside = memory_dtype(tape.dtype(x));
   for (Var* v : {&in.q, &in.k, &in.v, &in.rates, &in.mix, &in.w0, &in.w1, &in.w2}) {
     if (*v) { *v = convert(tape, *v, inside); }
   }
@@ -209,7 +209,7 @@ Var Lact::forward(Pass& pass, Var x, LayerState* state) {
 
 std::unique_ptr<LayerState> Lact::make_state(Arena& arena, int64_t rows, DType dtype) const {
   return std::make_unique<State>(AttentionCache(arena, rows, heads_, d_ / heads_, d_ / heads_, dtype, sight_),
-                                 LactState(arena, rows, shape_, memory_dtype(arena.device() == DeviceKind::cuda, dtype)));
+                                 LactState(arena, rows, shape_, memory_dtype(dtype)));
 }
 
 double Lact::flops_per_token(int64_t length) const {

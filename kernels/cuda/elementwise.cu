@@ -34,6 +34,18 @@ __global__ void __launch_bounds__(kThreads) convert_kernel(To* to, const From* f
   store_pack(to, at, count, vector, value);
 }
 
+// To and from fp64, which only small parts of models take.
+struct ToDouble {
+  double* to;
+  const float* from;
+  __device__ void operator()(int64_t, int64_t i) const { to[i] = static_cast<double>(from[i]); }
+};
+struct ToFloat {
+  float* to;
+  const double* from;
+  __device__ void operator()(int64_t, int64_t i) const { to[i] = static_cast<float>(from[i]); }
+};
+
 }  // namespace
 
 void run(Stream& stream, const AddScaled& args) {
@@ -61,10 +73,17 @@ void convert(Stream& stream, const Tensor& to, const Tensor& from) {
     using From = std::remove_const_t<std::remove_pointer_t<decltype(in)>>;
     HEBB_LAUNCH((convert_kernel<To, From>), blocks_for(count, kThreads * kPack<bf16>), kThreads, 0, stream, out, in, count, vector);
   };
-  if (count > 0 && to.dtype == DType::bf16) {
+  if (count == 0) {
+    return;
+  }
+  if (to.dtype == DType::bf16) {
     launch(to.as<bf16>(), static_cast<const float*>(from.as<float>()));
-  } else if (count > 0) {
+  } else if (from.dtype == DType::bf16) {
     launch(to.as<float>(), static_cast<const bf16*>(from.as<bf16>()));
+  } else if (to.dtype == DType::f64) {
+    each_element("widen", stream, 1, count, ToDouble{to.as<double>(), from.as<float>()});
+  } else {
+    each_element("narrow", stream, 1, count, ToFloat{to.as<float>(), from.as<double>()});
   }
 }
 

@@ -15,8 +15,9 @@ namespace {
 using namespace lact;
 
 /// silu(W0 q) * (W2 q); tiles [T, h].
+template <class S>
 struct ReadHidden {
-  Fast a;
+  Fast<S> a;
 
   template <class Stage>
   __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
@@ -25,21 +26,22 @@ struct ReadHidden {
       a.through_first(stage, a.tokens(a.q, pair, 0, first, last), row, a.weights_of(pair, version, 0), a.weights_of(pair, version, 2),
                       column, z0, z2);
     });
-    float* const out = a.part(pair, a.at.hidden);
+    S* const out = a.part(pair, a.at.hidden);
     tile_each(stage, row, column, a.length, a.fast,
               [&](int64_t r, int64_t c, int i, int j) { out[r * a.fast + c] = z0[i][j] * sigmoid(z0[i][j]) * z2[i][j]; });
   }
 };
 
 /// y = W1 of that; tiles [T, D].
+template <class S>
 struct ReadOut {
-  Fast a;
-  float* y;
+  Fast<S> a;
+  S* y;
 
   template <class Stage>
   __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
     typename Stage::Sums sums = {};
-    const float* const hidden = a.part(pair, a.at.hidden);
+    const S* const hidden = a.part(pair, a.at.hidden);
     a.each_run(pair, row, [&](int version, int64_t first, int64_t last) {
       tile_product(stage, a.channels(hidden, first, last), row, a.straight(a.weights_of(pair, version, 1), 1), column, a.fast, sums);
     });
@@ -49,15 +51,16 @@ struct ReadOut {
 };
 
 /// What is carried out of the rows, but for the sums.
+template <class S>
 struct Store {
-  Fast a;
+  Fast<S> a;
 
   __device__ void operator()(int64_t pair, int64_t i) const {
     const int version = a.integers(pair, a.at.version)[a.length - 1];
     const int64_t to = pair * a.all() + i;
     if (version != kCarried) {
       a.weights[to] = a.weights_of(pair, version, i / a.matrix())[i % a.matrix()];
-      a.momentum[to] = version == kInitial ? 0.0f : a.momentum_of(pair, version)[i];
+      a.momentum[to] = version == kInitial ? S(0) : a.momentum_of(pair, version)[i];
     }
     if (i == 0) {
       a.mix_sums[pair] = a.part(pair, a.at.mixed)[a.at.slots];
@@ -65,27 +68,32 @@ struct Store {
   }
 };
 
-}  // namespace
-
-void run(Stream& stream, const LactForward& a) {
+template <class S>
+void forward(Stream& stream, const LactForward& a) {
   const bool carries = a.weights.defined();
-  Fast f(a, carries, false);
-  f.weights = a.weights.as<float>();
-  f.momentum = a.momentum.as<float>();
-  f.sums = a.sums.as<float>();
-  f.mix_sums = a.mix_sums.as<float>();
-  HEBB_LAUNCH(lact_tables_kernel, blocks_for(f.pairs(), 1), kBlockThreads, 0, stream, f);
+  Fast<S> f(a, carries, false);
+  f.weights = a.weights.as<S>();
+  f.momentum = a.momentum.as<S>();
+  f.sums = a.sums.as<S>();
+  f.mix_sums = a.mix_sums.as<S>();
+  HEBB_LAUNCH(lact_tables_kernel<S>, blocks_for(f.pairs(), 1), kBlockThreads, 0, stream, f);
   for (int64_t slot = 0; slot < f.at.slots; ++slot) {
     run_update(stream, f, slot, false);
   }
   if (carries) {
     run_update(stream, f, f.at.slots, false);
   }
-  each_tile("lact_read_hidden", stream, f.tf32, f.pairs(), f.length, f.fast, ReadHidden{f});
-  each_tile("lact_read", stream, f.tf32, f.pairs(), f.length, f.dim, ReadOut{f, a.y.as<float>()});
+  each_tile<S>("lact_read_hidden", stream, f.tf32, f.pairs(), f.length, f.fast, ReadHidden<S>{f});
+  each_tile<S>("lact_read", stream, f.tf32, f.pairs(), f.length, f.dim, ReadOut<S>{f, a.y.as<S>()});
   if (carries) {
-    each_element("lact_store", stream, f.pairs(), f.all(), Store{f});
+    each_element("lact_store", stream, f.pairs(), f.all(), Store<S>{f});
   }
+}
+
+}  // namespace
+
+void run(Stream& stream, const LactForward& a) {
+  dispatch_real(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -73,7 +73,7 @@ void check_products(const Sizes& n, bool in_tf32, bool is_rounded) {
   const int64_t size = n.rows * n.columns;
   DeviceArray<float> out(4 * size);
   TestStream stream;
-  each_tile("products", stream, in_tf32, 1, n.rows, n.columns,
+  each_tile<float>("products", stream, in_tf32, 1, n.rows, n.columns,
             Products<kA, kB>{a.operand(), b.operand(), c.operand(), n.rows, n.columns, n.depth, out.data()});
   simt::synchronize_all();
   const std::vector<double> found = out.values();
@@ -119,7 +119,7 @@ TEST_CASE("products by tiles of no depth are zeros", "[fast]") {
   const bool in_tf32 = GENERATE(false, true);
   const DeviceArray<float> nothing(4), out(4 * 6);
   TestStream stream;
-  each_tile("products", stream, in_tf32, 1, 2, 3,
+  each_tile<float>("products", stream, in_tf32, 1, 2, 3,
             Products<false, true>{{nothing.data(), 4, 0, 2}, {nothing.data(), 4, 0, 3}, {nothing.data(), 4, 0, 3}, 2, 3, 0, out.data()});
   simt::synchronize_all();
   for (const float x : out.host()) {

@@ -26,8 +26,9 @@ __device__ __forceinline__ void block_warps(int64_t rows, F&& f HEBB_WHERE_PARAM
 }
 
 /// a . b by one warp, in every lane.
-__device__ __forceinline__ float warp_dot(int64_t count, const float* a, const float* b, int lane HEBB_WHERE_PARAMETER) {
-  float sum = 0;
+template <class S>
+__device__ __forceinline__ S warp_dot(int64_t count, const S* a, const S* b, int lane HEBB_WHERE_PARAMETER) {
+  S sum = 0;
   for (int64_t i = lane; i < count; i += 32) {
     sum += a[i] * b[i];
   }

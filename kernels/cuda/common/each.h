@@ -47,5 +47,6 @@ template <class T>
 __device__ __forceinline__ void write(T& to, float value, bool accumulate) {
   to = from_float<T>(accumulate ? to_float(to) + value : value);
 }
+__device__ __forceinline__ void write(double& to, double value, bool accumulate) { to = accumulate ? to + value : value; }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -8,37 +8,38 @@
 namespace hebb::HEBB_DEVICE::lact {
 
 constexpr int kMuonSteps = 5;
-constexpr float kMuonEps = 1e-7f;
+constexpr double kMuonEps = 1e-7;
 
 struct MuonFactors {
-  float a, b, c;
+  double a, b, c;
 };
 
 inline MuonFactors muon_factors(int step) {
-  constexpr MuonFactors kFactors[kMuonSteps] = {{4.0848f, -6.8946f, 2.9270f},
-                                               {3.9505f, -6.3029f, 2.6377f},
-                                               {3.7418f, -5.5913f, 2.3037f},
-                                               {2.8769f, -3.1427f, 1.2046f},
-                                               {2.8366f, -3.0525f, 1.2012f}};
+  constexpr MuonFactors kFactors[kMuonSteps] = {{4.0848, -6.8946, 2.9270},
+                                               {3.9505, -6.3029, 2.6377},
+                                               {3.7418, -5.5913, 2.3037},
+                                               {2.8769, -3.1427, 1.2046},
+                                               {2.8366, -3.0525, 1.2012}};
   return kFactors[step];
 }
 
 /// The first iterate; one block a matrix of a pair.
-static __global__ void __launch_bounds__(kBlockThreads) lact_muon_begin_kernel(Fast a, int64_t slot) {
+template <class S>
+__global__ void __launch_bounds__(kBlockThreads) lact_muon_begin_kernel(Fast<S> a, int64_t slot) {
   const int64_t pair = blockIdx.x / 3, m = blockIdx.x % 3;
   if (!a.update(pair, slot).exists) {
     return;
   }
-  const float* const g = a.momentum_of(pair, slot) + m * a.matrix();
-  float squares = 0;
+  const S* const g = a.momentum_of(pair, slot) + m * a.matrix();
+  S squares = 0;
   for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) {
     squares += g[i] * g[i];
   }
-  BlockReducer<float> reduce;
-  const float length = sqrtf(reduce.sum(squares));
-  float* const x = a.part(pair, a.at.iterates + m * a.matrix());
+  BlockReducer<S> reduce;
+  const S length = root_of(reduce.sum(squares));
+  S* const x = a.part(pair, a.at.iterates + m * a.matrix());
   for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) {
-    x[i] = g[i] / (length + kMuonEps);
+    x[i] = g[i] / (length + S(kMuonEps));
   }
   if (threadIdx.x == 0) {
     a.part(pair, a.at.lengths)[m] = length;
@@ -49,8 +50,9 @@ static __global__ void __launch_bounds__(kBlockThreads) lact_muon_begin_kernel(F
 /// d_square: dA = b dP + c (dP A + A dP). d_next: dX = a dX' + Pᵀ dX' + (dA + dAᵀ) X.
 enum class MuonProduct { square, polynomial, next, d_polynomial, d_square, d_next };
 
+template <class S>
 struct Muon {
-  Fast a;
+  Fast<S> a;
   int64_t slot;
   MuonProduct product;
   MuonFactors factors;
@@ -59,8 +61,8 @@ struct Muon {
   /// Of a matrix that lies in memory turned or not: itself as a left side, and with its columns as rows.
   template <bool kIsTurned>
   struct Sides {
-    Operand<kIsTurned> rows;
-    Operand<!kIsTurned> columns;
+    Operand<kIsTurned, S> rows;
+    Operand<!kIsTurned, S> columns;
   };
 
   template <class Stage>
@@ -80,16 +82,16 @@ struct Muon {
   template <bool kStands, class Stage>
   __device__ __forceinline__ void multiply(Stage& stage, int64_t pair, int64_t m, int64_t row, int64_t column) const {
     const int64_t n = a.fast < a.dim ? a.fast : a.dim, wide = a.longest_side(), stride = a.columns(m);
-    const auto sides = [&](const float* data) { return Sides<kStands>{{data, stride, 0, n}, {data, stride, 0, wide}}; };
-    const auto square_sides = [&](const float* data) { return Sides<false>{{data, n, 0, n}, {data, n, 0, n}}; };
+    const auto sides = [&](const S* data) { return Sides<kStands>{{data, stride, 0, n}, {data, stride, 0, wide}}; };
+    const auto square_sides = [&](const S* data) { return Sides<false>{{data, n, 0, n}, {data, n, 0, n}}; };
     const auto squares = [&](int64_t offset) { return a.part(pair, offset) + m * n * n; };
-    const float* const from = a.part(pair, a.at.iterates + (3 * x + m) * a.matrix());
-    float* const d_to = a.part(pair, a.at.d_iterates + (3 * to + m) * a.matrix());
-    const float* const d_from = a.part(pair, a.at.d_iterates + (3 * (1 - to) + m) * a.matrix());
+    const S* const from = a.part(pair, a.at.iterates + (3 * x + m) * a.matrix());
+    S* const d_to = a.part(pair, a.at.d_iterates + (3 * to + m) * a.matrix());
+    const S* const d_from = a.part(pair, a.at.d_iterates + (3 * (1 - to) + m) * a.matrix());
     const Sides<kStands> in = sides(from);
     const Sides<false> square = square_sides(squares(a.at.squares)), polynomial = square_sides(squares(a.at.polynomials));
-    const float *add = nullptr;
-    float *out = nullptr, factor = 1, added = 0;
+    const S *add = nullptr;
+    S *out = nullptr, factor = 1, added = 0;
     int64_t out_row = n, out_column = 1, width = n;
     typename Stage::Sums sums = {};
     if (product == MuonProduct::square) {
@@ -99,8 +101,8 @@ struct Muon {
       tile_product(stage, square.rows, row, square.columns, column, n, sums);
       out = squares(a.at.polynomials);
       add = square.rows.data;
-      factor = factors.c;
-      added = factors.b;
+      factor = S(factors.c);
+      added = S(factors.b);
     } else if (product == MuonProduct::next) {
       tile_product(stage, polynomial.rows, row, in.columns, column, n, sums);
       out = a.part(pair, a.at.iterates + (3 * to + m) * a.matrix());
@@ -114,8 +116,8 @@ struct Muon {
       tile_product(stage, square.rows, row, d.columns, column, n, sums);
       out = squares(a.at.d_squares);
       add = d.rows.data;
-      factor = factors.c;
-      added = factors.b;
+      factor = S(factors.c);
+      added = S(factors.b);
     } else {
       const Sides<false> d = square_sides(squares(a.at.d_squares));
       tile_product(stage, polynomial.columns, row, sides(d_from).columns, column, n, sums);
@@ -128,29 +130,31 @@ struct Muon {
       out_row = kStands ? 1 : stride;
       out_column = kStands ? stride : 1;
       width = wide;
-      added = factors.a;
+      added = S(factors.a);
     }
     tile_each(stage, row, column, n, width, [&](int64_t r, int64_t c, int i, int j) {
       const int64_t at = r * out_row + c * out_column;
-      out[at] = factor * sums[i][j] + (add != nullptr ? added * add[at] : 0.0f);
+      out[at] = factor * sums[i][j] + (add != nullptr ? added * add[at] : S(0));
     });
   }
 };
 
-inline void muon_product(Stream& stream, const Fast& a, int64_t slot, MuonProduct product, int step, int64_t x, int64_t to) {
+template <class S>
+void muon_product(Stream& stream, const Fast<S>& a, int64_t slot, MuonProduct product, int step, int64_t x, int64_t to) {
   const bool is_wide = product == MuonProduct::next || product == MuonProduct::d_next;
   const int64_t n = a.fast < a.dim ? a.fast : a.dim;
-  each_tile("lact_muon", stream, a.tf32, 3 * a.pairs(), n, is_wide ? a.longest_side() : n,
-            Muon{a, slot, product, muon_factors(step), x, to});
+  each_tile<S>("lact_muon", stream, a.tf32, 3 * a.pairs(), n, is_wide ? a.longest_side() : n,
+            Muon<S>{a, slot, product, muon_factors(step), x, to});
 }
 
 /// Fills the iterates of a slot, all (backward) or the last two; returns the number of the last.
-inline int64_t run_muon(Stream& stream, const Fast& a, int64_t slot, bool keeps) {
+template <class S>
+int64_t run_muon(Stream& stream, const Fast<S>& a, int64_t slot, bool keeps) {
   if (!a.has_muon) {
     return 0;
   }
   const auto place = [&](int step) { return keeps ? step : step % 2; };
-  HEBB_LAUNCH(lact_muon_begin_kernel, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot);
+  HEBB_LAUNCH(lact_muon_begin_kernel<S>, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot);
   for (int step = 0; step < kMuonSteps; ++step) {
     muon_product(stream, a, slot, MuonProduct::square, step, place(step), 0);
     muon_product(stream, a, slot, MuonProduct::polynomial, step, place(step), 0);
@@ -160,12 +164,13 @@ inline int64_t run_muon(Stream& stream, const Fast& a, int64_t slot, bool keeps)
 }
 
 /// The weights behind the update of a slot. One launch or two of tiles, 12 h D FLOPs a token and head; rows by warps, bound by HBM.
-inline void run_update(Stream& stream, const Fast& a, int64_t slot, bool keeps) {
-  each_tile("lact_gather_hidden", stream, a.tf32, a.pairs(), a.at.window, a.fast, GatherHidden{a, slot});
-  each_tile("lact_gather_sums", stream, a.tf32, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherSums{a, slot});
+template <class S>
+void run_update(Stream& stream, const Fast<S>& a, int64_t slot, bool keeps) {
+  each_tile<S>("lact_gather_hidden", stream, a.tf32, a.pairs(), a.at.window, a.fast, GatherHidden<S>{a, slot});
+  each_tile<S>("lact_gather_sums", stream, a.tf32, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherSums<S>{a, slot});
   if (slot < a.at.slots) {
     const int64_t last = run_muon(stream, a, slot, keeps);
-    each_warp("lact_move", stream, a.pairs() * (2 * a.fast + a.dim), Move{a, slot, last});
+    each_warp("lact_move", stream, a.pairs() * (2 * a.fast + a.dim), Move<S>{a, slot, last});
   }
 }
 

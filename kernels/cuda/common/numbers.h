@@ -44,5 +44,6 @@ __device__ __forceinline__ void backoff(HEBB_WHERE) {
 }
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -1,20 +1,22 @@
 #pragma once
-// Batches of products of fp32 matrices, one block of 256 threads for each 64 x 64 tile of a result, 16 sums a thread. In two forms that a
-// caller sees alike and tells apart by the type of the stage: PlainStage multiplies fp32 on CUDA cores, MmaStage (tiles_mma.h) TF32 on
-// tensor cores.
+// Batches of products of matrices, one block of 256 threads for each 64 x 64 tile of a result, 16 sums a thread. In two forms that a
+// caller sees alike and tells apart by the type of the stage: PlainStage multiplies fp32 or fp64 on CUDA cores, MmaStage (tiles_mma.h)
+// TF32 on tensor cores.
 #include "kernels/cuda/common/tiles_mma.h"
 
 namespace hebb::HEBB_DEVICE {
 
 constexpr int kTileDepth = 16;
 
-using TilePanel = float[kTileDepth][kTileSize + 4];  // rows of 16-byte packs
+template <class S>
+using TilePanel = S[kTileDepth][kTileSize + 4];  // rows of 16-byte packs
 
-/// fp32 on CUDA cores: two shared loads of 16 bytes for 16 multiply-adds.
+/// On CUDA cores: two shared loads of 16 bytes (fp64: four) for 16 multiply-adds.
+template <class S>
 struct PlainStage {
-  TilePanel a, b;
+  TilePanel<S> a, b;
 
-  using Sums = float[4][4];
+  using Sums = S[4][4];
   static constexpr int kRows = 4, kRowLanes = 8;  // as of MmaStage
 
   __device__ static constexpr int row_number(int i, int) { return i; }
@@ -22,8 +24,22 @@ struct PlainStage {
   __device__ static int column(int, int j) { return 4 * static_cast<int>(threadIdx.x % 16) + j; }
 };
 
-template <bool kIsTurned>
-__device__ __forceinline__ void stage_tile(TilePanel& to, const Operand<kIsTurned>& from, int64_t row, int depth, int end) {
+__device__ __forceinline__ void load_four(const float* from, float (&to)[4]) {
+  const Word4 words = load_16_bytes(from);
+  HEBB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    to[i] = __uint_as_float(words.word[i]);
+  }
+}
+__device__ __forceinline__ void load_four(const double* from, double (&to)[4]) {
+  HEBB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    to[i] = from[i];
+  }
+}
+
+template <bool kIsTurned, class S>
+__device__ __forceinline__ void stage_tile(TilePanel<S>& to, const Operand<kIsTurned, S>& from, int64_t row, int depth, int end) {
   const int thread = static_cast<int>(threadIdx.x);
   HEBB_UNROLL
   for (int u = 0; u < kTileSize * kTileDepth / kTileThreads; ++u) {  // neighbouring threads read neighbouring addresses
@@ -31,14 +47,14 @@ __device__ __forceinline__ void stage_tile(TilePanel& to, const Operand<kIsTurne
     const int d = kIsTurned ? thread / kTileSize + u * (kTileThreads / kTileSize) : thread % kTileDepth;
     const int64_t i = row + r;
     const int at = depth + d;
-    to[d][r] = i >= from.first && i < from.last && at < end ? from.data[kIsTurned ? at * from.stride + i : i * from.stride + at] : 0.0f;
+    to[d][r] = i >= from.first && i < from.last && at < end ? from.data[kIsTurned ? at * from.stride + i : i * from.stride + at] : S(0);
   }
 }
 
 /// sums += the tile at (row, column) of sum_{d < depth} a(row, d) b(column, d). All threads call.
-template <bool kA, bool kB>
-__device__ __forceinline__ void tile_product(PlainStage& s, const Operand<kA>& a, int64_t row, const Operand<kB>& b, int64_t column,
-                                             int64_t depth, PlainStage::Sums& sums HEBB_WHERE_PARAMETER) {
+template <bool kA, bool kB, class S>
+__device__ __forceinline__ void tile_product(PlainStage<S>& s, const Operand<kA, S>& a, int64_t row, const Operand<kB, S>& b, int64_t column,
+                                             int64_t depth, S (&sums)[4][4] HEBB_WHERE_PARAMETER) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   for (int begin = 0, end = static_cast<int>(depth); begin < end; begin += kTileDepth) {
     stage_tile(s.a, a, row, begin, end);
@@ -46,10 +62,12 @@ __device__ __forceinline__ void tile_product(PlainStage& s, const Operand<kA>& a
     __syncthreads(HEBB_WHERE_HERE);
     HEBB_UNROLL
     for (int d = 0; d < kTileDepth; ++d) {
-      const Word4 left = load_16_bytes(&s.a[d][4 * y]), right = load_16_bytes(&s.b[d][4 * x]);
+      S left[4], right[4];
+      load_four(&s.a[d][4 * y], left);
+      load_four(&s.b[d][4 * x], right);
       HEBB_UNROLL
       for (int i = 0; i < 16; ++i) {
-        sums[i / 4][i % 4] += __uint_as_float(left.word[i / 4]) * __uint_as_float(right.word[i % 4]);
+        sums[i / 4][i % 4] += left[i / 4] * right[i % 4];
       }
     }
     __syncthreads(HEBB_WHERE_HERE);
@@ -57,12 +75,12 @@ __device__ __forceinline__ void tile_product(PlainStage& s, const Operand<kA>& a
 }
 
 /// The same for b and a second matrix that lies like it.
-template <bool kA, bool kB>
-__device__ __forceinline__ void tile_products(PlainStage& s, const Operand<kA>& a, int64_t row, const Operand<kB>& b, const float* second,
-                                              int64_t column, int64_t depth, PlainStage::Sums& sums,
-                                              PlainStage::Sums& second_sums HEBB_WHERE_PARAMETER) {
+template <bool kA, bool kB, class S>
+__device__ __forceinline__ void tile_products(PlainStage<S>& s, const Operand<kA, S>& a, int64_t row, const Operand<kB, S>& b,
+                                              const S* second, int64_t column, int64_t depth, S (&sums)[4][4],
+                                              S (&second_sums)[4][4] HEBB_WHERE_PARAMETER) {
   tile_product(s, a, row, b, column, depth, sums HEBB_WHERE_ARGUMENT);
-  tile_product(s, a, row, Operand<kB>{second, b.stride, b.first, b.last}, column, depth, second_sums HEBB_WHERE_ARGUMENT);
+  tile_product(s, a, row, Operand<kB, S>{second, b.stride, b.first, b.last}, column, depth, second_sums HEBB_WHERE_ARGUMENT);
 }
 
 /// f(row, column, i, j) for the elements of the tile at (row, column) that lie in [rows, columns]; the thread holds their sums[i][j].
@@ -97,14 +115,21 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks) tile_kernel(F f, unsign
     static_cast<int>(tile % column_tiles) * kTileSize);
 }
 
-/// f(stage, batch, row, column) by one block for each tile of `batches` matrices [rows, columns], kBlocks of them on an SM if shared memory
-/// allows; the stage is an MmaStage if in_tf32, else a PlainStage.
-template <int kBlocks = 2, class F>
+/// f(stage, batch, row, column) by one block for each tile of `batches` matrices [rows, columns] of S, kBlocks of them on an SM if shared
+/// memory allows; the stage is an MmaStage if in_tf32 (of fp32), else a PlainStage.
+template <class S, int kBlocks = 2, class F>
 void each_tile(const char* name, Stream& stream, bool in_tf32, int64_t batches, int64_t rows, int64_t columns, const F& f) {
   const int64_t row_tiles = (rows + kTileSize - 1) / kTileSize, column_tiles = (columns + kTileSize - 1) / kTileSize;
   if (batches > 0 && row_tiles > 0 && column_tiles > 0) {
-    launch(name, in_tf32 ? tile_kernel<kBlocks, MmaStage, F> : tile_kernel<kBlocks, PlainStage, F>,
-           blocks_for(batches * row_tiles * column_tiles, 1), kTileThreads, in_tf32 ? sizeof(MmaStage) : sizeof(PlainStage), stream, f,
+    auto* kernel = tile_kernel<kBlocks, PlainStage<S>, F>;
+    size_t bytes = sizeof(PlainStage<S>);
+    if constexpr (sizeof(S) == sizeof(float)) {
+      kernel = in_tf32 ? tile_kernel<kBlocks, MmaStage, F> : kernel;
+      bytes = in_tf32 ? sizeof(MmaStage) : bytes;
+    } else {
+      HEBB_ASSERT(!in_tf32);
+    }
+    launch(name, kernel, blocks_for(batches * row_tiles * column_tiles, 1), kTileThreads, bytes, stream, f,
            static_cast<unsigned>(row_tiles), static_cast<unsigned>(column_tiles));
   }
 }

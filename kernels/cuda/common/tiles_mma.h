@@ -18,9 +18,9 @@ namespace hebb::HEBB_DEVICE {
 constexpr int kTileThreads = 256, kTileSize = 64;
 
 /// One side of a product: element (i, d) at data[i * stride + d] or, turned, at data[d * stride + i]; 0 but for first <= i < last.
-template <bool kIsTurned>
+template <bool kIsTurned, class S = float>
 struct Operand {
-  const float* data;
+  const S* data;
   int64_t stride, first, last;
 };
 
