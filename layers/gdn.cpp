@@ -7,6 +7,7 @@
 #include "layers/model_config.h"
 #include "layers/ops/gated_delta.h"
 #include "layers/ops/head_norm.h"
+#include "layers/ops/host_values.h"
 #include "layers/ops/linear.h"
 
 namespace hebb {
@@ -80,6 +81,9 @@ class Gdn final : public Layer {
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
     return std::make_unique<State>(arena, rows, delta_, dtype);
   }
+  void inspect_state(Stream& stream, const LayerState& state, int64_t, Inspector& to) const override {
+    to.records[name_ + ".state"] = record_of(stream, static_cast<const State&>(state).delta.memory);
+  }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t tokens) const override;
 
@@ -98,6 +102,7 @@ class Gdn final : public Layer {
 
   int64_t d_;
   double eps_;
+  std::string name_;
   DeltaConfig delta_;
   HeadGate gate_;
   Path q_, k_, v_;
@@ -120,7 +125,7 @@ DeltaConfig delta_config(const GdnConfig& config) {
 }
 
 Gdn::Gdn(const BuildContext& c, const GdnConfig& config)
-    : d_(c.model.hidden_size), eps_(c.model.norm_eps), delta_(delta_config(config)) {
+    : d_(c.model.hidden_size), eps_(c.model.norm_eps), name_(c.name), delta_(delta_config(config)) {
   const Init normal = init::normal(c.model.init_std);
   const int64_t heads = delta_.value_heads, keys = delta_.key_channels(), values = delta_.value_channels();
   q_ = declare_projection(c, "q", keys);

@@ -31,6 +31,9 @@ class Ham final : public Layer {
 
   Var forward(Pass& pass, Var x, LayerState* state) override;
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override;
+  void inspect_state(Stream& stream, const LayerState& state, int64_t, Inspector& to) const override {
+    to.records[name_ + ".state"] = record_of(stream, static_cast<const HamState&>(state).delta.memory);
+  }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t tokens) const override;
   bool override_threshold(const ThresholdOverride& change) override;

@@ -127,6 +127,11 @@ class Kvm final : public Layer {
                                    qkv_.make_state(arena, rows, dtype));
   }
 
+  void inspect_state(Stream&, const LayerState& state, int64_t tokens, Inspector& to) const override {
+    const std::vector<int32_t>& sizes = static_cast<const State&>(state).core.sizes;
+    to.records[name_ + ".slots_in_use"] = {{1}, {tokens > 0 ? sizes[static_cast<size_t>((tokens - 1) / rule_.chunk)] : 0}, {}};
+  }
+
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t tokens) const override;
 

@@ -56,6 +56,8 @@ struct ThresholdOverride {
   std::optional<std::string> mode;
 };
 
+struct YarnConfig;  // layers/rope_config.h
+
 /// Everything that one forward pass shares.
 struct Pass {
   Tape& tape;
@@ -66,6 +68,8 @@ struct Pass {
   int64_t step = 0;                 // optimizer step index
   FastMode fast_mode = FastMode::row;
   bool freeze_fast_weights = false;
+  bool keep_fast_weights = false;   // outside training, too, updates of FastMode::row stay
+  const YarnConfig* yarn = nullptr; // replaces that of every rope object (spec 81, section 1.4)
   int64_t fast_chunk = 0;           // > 0: replaces chunk_size of fast-weight layers
   Inspector* inspector = nullptr;
   Statistics* statistics = nullptr; // non-null on steps that are logged
@@ -107,6 +111,10 @@ class Layer {
 
   /// Bytes that decoding must keep after `tokens` tokens of one row (spec 81, section 12).
   virtual int64_t state_bytes(int64_t tokens) const { return 0; }
+
+  /// Records what `state` holds after `tokens` tokens of one document, for statistics: NAME.state (a recurrent state, [B, H, ...])
+  /// or NAME.slots_in_use [1].
+  virtual void inspect_state(Stream& stream, const LayerState& state, int64_t tokens, Inspector& to) const {}
 
   /// End of a segment in FastMode::chunk: use up the queue of `state` (spec 40, section 7).
   virtual void flush(Stream& stream, LayerState* state) {}

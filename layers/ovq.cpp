@@ -105,10 +105,18 @@ class Ovq final : public Layer {
 
   Var forward(Pass& pass, Var x, LayerState* state) override;
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override;
+  void inspect_state(Stream&, const LayerState&, int64_t tokens, Inspector& to) const override {
+    to.records[name_ + ".slots_in_use"] = {{1}, {evaluation_rule().size(tokens / rule_.chunk * rule_.chunk)}, {}};
+  }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t tokens) const override;
 
  private:
+  OvqRule evaluation_rule() const {
+    OvqRule rule = rule_;
+    rule.max_centroids = eval_centroids_;
+    return rule;
+  }
   int64_t query_channels() const { return shape_.heads * shape_.key_dim; }
   int64_t key_channels() const { return shape_.kv_heads * shape_.key_dim; }
   int64_t value_channels() const { return shape_.kv_heads * shape_.value_dim; }
@@ -159,8 +167,7 @@ Var Ovq::forward(Pass& pass, Var x, LayerState* state) {
     k = pairs.k;
     v = pairs.v;
   }
-  OvqRule rule = rule_;
-  if (!pass.training) { rule.max_centroids = eval_centroids_; }
+  const OvqRule rule = pass.training ? rule_ : evaluation_rule();
   const Var o = ovq_attention(pass, q, k, v, shape_, rule, s != nullptr ? &s->core : nullptr, name_);
   return linear(tape, o, pass.param(*o_proj_));
 }
@@ -192,8 +199,7 @@ double Ovq::flops_per_token(int64_t length) const {
 
 int64_t Ovq::state_bytes(int64_t tokens) const {
   constexpr int64_t kCacheBytes = 2, kStateBytes = 4, kCountBytes = 4;  // bf16, fp32, int32
-  OvqRule rule = rule_;
-  rule.max_centroids = eval_centroids_;
+  const OvqRule rule = evaluation_rule();
   const int64_t pending = tokens % rule.chunk, centroids = rule.size(tokens - pending);
   const int64_t rows = key_channels() + value_channels();
   const int64_t tails = std::max<int64_t>(0, taps_ - 1) * (query_channels() + key_channels()) +

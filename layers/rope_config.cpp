@@ -15,6 +15,16 @@ void fields(Fields& f, YarnConfig& c) {
   if (f.reading() && !c.attention_factor) { c.attention_factor = 0.1 * std::log(c.factor) + 1.0; }
 }
 
+RopeSpec extended(RopeSpec spec, const YarnConfig& c) {
+  spec.yarn = true;
+  spec.factor = c.factor;
+  spec.original = c.original;
+  spec.beta_fast = c.beta_fast;
+  spec.beta_slow = c.beta_slow;
+  spec.attention_factor = c.attention_factor.value_or(0.1 * std::log(c.factor) + 1.0);
+  return spec;
+}
+
 void fields(Fields& f, RopeConfig& c) {
   f.field("theta", c.theta).required().above(0).help("Base of the rotary frequencies.");
   f.field("dims", c.dims).min(2).help("Rotated channels of a head, even; default: all.");
@@ -46,15 +56,7 @@ RopeSpec RopeConfig::spec() const {
   s.theta = theta;
   s.dims = dims.value_or(0);
   s.endpoint = endpoint;
-  if (yarn) {
-    s.yarn = true;
-    s.factor = yarn->factor;
-    s.original = yarn->original;
-    s.beta_fast = yarn->beta_fast;
-    s.beta_slow = yarn->beta_slow;
-    s.attention_factor = yarn->attention_factor.value_or(0.1 * std::log(yarn->factor) + 1.0);
-  }
-  return s;
+  return yarn ? extended(s, *yarn) : s;
 }
 
 }  // namespace hebb

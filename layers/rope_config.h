@@ -13,6 +13,8 @@ struct YarnConfig {
   std::optional<double> attention_factor;
 };
 void fields(Fields& f, YarnConfig& c);
+/// `spec` with this extension in place of its own.
+RopeSpec extended(RopeSpec spec, const YarnConfig& c);
 
 /// The `rope` object of mixers (spec 10, sections 1 and 4; `endpoint`: spec 70, section 11).
 struct RopeConfig {

@@ -6,6 +6,7 @@
 #include "layers/gdn.h"
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
+#include "layers/ops/host_values.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/norm.h"
 #include "layers/ops/sparse_delta.h"
@@ -94,6 +95,9 @@ class Sdm final : public Layer {
   Var forward(Pass& pass, Var x, LayerState* state) override;
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
     return std::make_unique<State>(arena, rows, delta_, sum_dtype(dtype));
+  }
+  void inspect_state(Stream& stream, const LayerState& state, int64_t, Inspector& to) const override {
+    to.records[name_ + ".state"] = record_of(stream, static_cast<const State&>(state).delta.memory);
   }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t) const override { return 4 * delta_.heads * delta_.slots() * delta_.value_dim; }

@@ -129,11 +129,11 @@ DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, in
   Model model(config);
   model.params().allocate(arena, compute.dtype, false);
   model.params().initialize(stream, 1);
-  return measure_decode(model, stream, arena, 1, context);
+  return measure_decode(model, stream, arena, 1, context, {});
 }
 
-DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context) {
-  constexpr int64_t kWarmup = 8, kSteps = 64, kSegment = 1024;
+DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context, const ReadSettings& reading) {
+  constexpr int64_t kWarmup = 8, kSteps = 64;
   const std::vector<int32_t> ids = random_tokens(rows * (context + kWarmup + kSteps), model.config().vocab_size);
   const auto state = model.make_state(arena, rows);
   const auto feed = [&](int64_t begin, int64_t n) {
@@ -143,6 +143,7 @@ DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t r
     Tape tape(stream, arena, false);
     Pass pass{tape, structure};
     pass.fast_mode = FastMode::chunk;
+    pass.yarn = reading.yarn ? &*reading.yarn : nullptr;
     const Var hidden = model.hidden(pass, input, state.get());
     const int64_t d = model.config().hidden_size;
     const Var last = tape.constant(tape.value(hidden).slice((rows * n - 1) * d, {1, d}));
@@ -151,8 +152,10 @@ DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t r
     copy_to_host(stream, &byte, Tensor{logits.data, DType::u8, {1}});
   };
   auto start = Clock::now();
-  for (int64_t begin = 0; begin < context; begin += kSegment) {
-    feed(begin, std::min(kSegment, context - begin));
+  for (int64_t begin = 0; begin < context;) {
+    const int64_t n = std::min(reading.segment, context - begin);
+    feed(begin, n);
+    begin += n;
   }
   DecodeSpeed speed;
   speed.prefill_tokens_per_s = static_cast<double>(rows * context) / (ms_since(start) * 1e-3);

@@ -4,6 +4,7 @@
 
 #include "layers/model.h"
 #include "train/device.h"
+#include "train/read_settings.h"
 
 namespace hebb {
 
@@ -35,7 +36,7 @@ struct DecodeSpeed {
 };
 DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context);
 /// The same of a model with weights, with `rows` rows at once. Fast weights move.
-DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context);
+DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context, const ReadSettings& reading);
 
 /// The small models that docs/benchmarks.md follows: name and model configuration (JSON text).
 struct BenchModel {

@@ -14,6 +14,7 @@ namespace {
 struct Header {
   std::string name, kind;
   uint64_t seed = 42;
+  ReadSettings reading;
   ThresholdOverrides thresholds;
 };
 
@@ -36,6 +37,7 @@ void fields(Fields& f, Entry& e) {
   }
   f.field("kind", e.header.kind).required().one_of(kinds).help("What to evaluate.");
   f.field("seed", e.header.seed).help("Seed of the task's draws.");
+  fields(f, e.header.reading);
   f.object("thresholds", e.header.thresholds).help("What replaces the thresholds of ham layers.");
   for (const EvalKind& k : eval_kinds()) {
     if (k.name == e.header.kind) {
@@ -135,6 +137,8 @@ const std::vector<EvalKind>& eval_kinds() {
       {"icr", make_icr},
       {"icl", make_icl},
       {"mqar", make_mqar},
+      {"adapt", make_adapt},
+      {"memory_stats", make_memory_stats},
       {"efficiency", make_efficiency},
   };
   return kinds;
@@ -200,7 +204,7 @@ std::vector<Evaluation> read_evaluations(const Json& json, const std::string& pa
   std::vector<Evaluation> result;
   for (auto& [merged, entry] : read_entries(json, path)) {
     result.push_back({entry.header.name, entry.header.kind, entry.header.seed, std::move(merged), std::move(entry.task),
-                      entry.header.thresholds});
+                      entry.header.thresholds, entry.header.reading});
   }
   return result;
 }
@@ -226,6 +230,7 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
     context.seed = e.seed;
     context.samples.clear();
     try {
+      context.session.set_reading(e.reading);
       apply(e.thresholds, context.session.model());
       result = e.task->run(context);
     } catch (const MissingFileError& error) {  // not a failure: something that the user does not have
@@ -242,6 +247,7 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
     }
     context.session.restore_fast_weights(weights);  // evaluations do not influence each other
     apply({}, context.session.model());
+    context.session.set_reading({});
     failed += result.status == "failed" ? 1 : 0;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const std::string samples = context.samples.empty() ? "" : e.name + ".samples.jsonl";

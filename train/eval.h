@@ -53,7 +53,7 @@ struct EvalContext {
 class EvalTask {
  public:
   virtual ~EvalTask() = default;
-  /// The kind's own keys ("name", "kind", "seed", "thresholds" are handled by the caller).
+  /// The kind's own keys ("name", "kind", "seed", "segment", "rope_scaling", "thresholds" are handled by the caller).
   virtual void fields(Fields& f) = 0;
   virtual EvalResult run(EvalContext& context) = 0;
 };
@@ -70,6 +70,7 @@ struct Evaluation {
   Json config;                             // as written, defaults merged in
   std::unique_ptr<EvalTask> task;
   ThresholdOverrides thresholds;           // while this one runs
+  ReadSettings reading;                    // the same
 };
 
 /// Reads {"seed", "evaluations": [...], defaults...}; keys beside `evaluations` are defaults of all.
@@ -117,6 +118,8 @@ std::unique_ptr<EvalTask> make_answer_ppl();
 std::unique_ptr<EvalTask> make_icr();
 std::unique_ptr<EvalTask> make_icl();
 std::unique_ptr<EvalTask> make_mqar();
+std::unique_ptr<EvalTask> make_adapt();
+std::unique_ptr<EvalTask> make_memory_stats();
 std::unique_ptr<EvalTask> make_efficiency();
 
 }  // namespace hebb

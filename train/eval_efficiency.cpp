@@ -54,7 +54,7 @@ class Efficiency final : public EvalTask {
       for (const int64_t batch : batches) {
         c.poll();
         c.session.arena().reset_peak();
-        const DecodeSpeed speed = measure_decode(c.session.model(), c.session.stream(), c.session.arena(), batch, position);
+        const DecodeSpeed speed = measure_decode(c.session.model(), c.session.stream(), c.session.arena(), batch, position, c.session.reading());
         c.session.restore_fast_weights(weights);
         Json point = Json::object();
         point.set("position", position);

@@ -4,37 +4,11 @@
 #include <numeric>
 #include <optional>
 
-#include "data/dataset.h"
-#include "data/source.h"
 #include "train/eval.h"
+#include "train/eval_data.h"
 
 namespace hebb {
 namespace {
-
-/// Token files of an evaluation.
-struct EvalData {
-  std::string path, format = "auto", split = "after";
-  std::optional<int64_t> split_token;
-
-  TokenSource open() const {
-    return TokenSource(path, open_shards(path, ShardOptions{format, split_token, split == "before"}));
-  }
-};
-
-void fields(Fields& f, EvalData& d) {
-  f.file("path", d.path).required().help("Shards: a file, a pattern or a folder with dataset.json.");
-  f.field("format", d.format).one_of({"auto", "raw_u16", "raw_u32", "megatron"}).help("Format of the files.");
-  f.field("split_token", d.split_token).min(0).help("Token id that separates documents in files without an index.");
-  f.field("split", d.split).one_of({"after", "before"}).help("Whether split_token ends or starts a document.");
-}
-
-/// Tokens of document d, at most `limit`.
-std::vector<int32_t> read_document(const TokenSource& source, int64_t d, int64_t limit, int64_t vocab) {
-  const int64_t begin = source.document_start(d), n = std::min(limit, source.document_start(d + 1) - begin);
-  std::vector<int32_t> tokens(static_cast<size_t>(n));
-  source.read(begin, n, vocab, tokens.data());
-  return tokens;
-}
 
 /// Loss of every predicted token of `tokens` (n - 1 of them).
 void log_document(EvalContext& c, int64_t d, const std::vector<int32_t>& ids, const std::vector<double>& losses) {

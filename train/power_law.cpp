@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/quantile.h"
 #include "core/random.h"
 
 namespace hebb {
@@ -48,17 +49,9 @@ std::vector<double> logs(const std::vector<double>& values, double offset = 0) {
   return result;
 }
 
-/// The p-quantile, linear between order statistics.
-double quantile(std::vector<double> values, double p) {
-  std::sort(values.begin(), values.end());
-  const double at = p * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<size_t>(at);
-  const size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
-}
-
 /// value - q(97.5 %) se ... value - q(2.5 %) se.
-Interval studentised(double value, double se, const std::vector<double>& t) {
+Interval studentised(double value, double se, std::vector<double> t) {
+  std::sort(t.begin(), t.end());
   return t.empty() ? Interval{value, value} : Interval{value - quantile(t, 0.975) * se, value - quantile(t, 0.025) * se};
 }
 
@@ -211,7 +204,10 @@ void bootstrap_pairs(PowerLawFit& fit, const std::vector<double>& u, const Power
   if (as.empty()) {
     return;
   }
-  const auto interval = [](const std::vector<double>& v) { return Interval{quantile(v, 0.025), quantile(v, 0.975)}; };
+  const auto interval = [](std::vector<double> v) {
+    std::sort(v.begin(), v.end());
+    return Interval{quantile(v, 0.025), quantile(v, 0.975)};
+  };
   fit.a_interval = interval(as);
   fit.b_interval = interval(bs);
   for (size_t p = 0; p < predictions.size(); ++p) {

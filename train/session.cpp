@@ -43,9 +43,15 @@ Session::Session(ModelSource source, const fs::path& weights, const Compute& com
 
 std::unique_ptr<ModelState> Session::new_state() { return model_.make_state(arena_, 1); }
 
+void Session::set_reading(const ReadSettings& settings) {
+  check(settings, source_.model);
+  settings_ = settings;
+}
+
 void Session::each_segment(std::span<const int32_t> tokens, ModelState& state, Reading reading, const Segment& done) {
-  for (size_t begin = 0; begin < tokens.size(); begin += kSegment) {
-    const size_t n = std::min<size_t>(kSegment, tokens.size() - begin);
+  const auto segment = static_cast<size_t>(settings_.segment);
+  for (size_t begin = 0, n = 0; begin < tokens.size(); begin += n) {
+    n = std::min(segment, tokens.size() - begin);
     const Rows rows = Rows::streams(stream_, arena_, 1, static_cast<int64_t>(n), state.tokens);
     const Buffer ids = upload(stream_, arena_, tokens.subspan(begin, n), "tokens");
     Tape tape(stream_, arena_, false);
@@ -56,6 +62,7 @@ void Session::each_segment(std::span<const int32_t> tokens, ModelState& state, R
       pass.fast_chunk = kNeverFull;
     }
     pass.freeze_fast_weights = reading.freeze;
+    pass.yarn = settings_.yarn ? &*settings_.yarn : nullptr;
     done(begin, n, pass, model_.hidden(pass, ids, &state));
   }
 }
@@ -112,6 +119,39 @@ std::vector<double> Session::read(std::span<const int32_t> tokens, ModelState& s
     if (begin + n == tokens.size()) { last = logits(pass, hidden, n - 1, 1); }
   });
   return last;
+}
+
+void Session::read_rows(std::span<const int32_t> tokens, const RowReading& reading) {
+  const int64_t length = static_cast<int64_t>(tokens.size()) / reading.rows;
+  HEBB_ASSERT(length > 0 && length * reading.rows == static_cast<int64_t>(tokens.size()));
+  const Rows rows = Rows::streams(stream_, arena_, reading.rows, length);
+  const Buffer ids = upload(stream_, arena_, tokens, "tokens");
+  Tape tape(stream_, arena_, false);
+  Pass pass{tape, rows};
+  pass.freeze_fast_weights = reading.freeze;
+  pass.keep_fast_weights = true;
+  pass.fast_chunk = reading.fast_chunk;
+  pass.yarn = settings_.yarn ? &*settings_.yarn : nullptr;
+  pass.inspector = reading.inspector;
+  pass.statistics = reading.statistics;
+  model_.hidden(pass, ids);
+}
+
+void Session::advance(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
+  each_segment(tokens, state, reading, [](size_t, size_t, Pass&, Var) {});
+}
+
+Inspector Session::inspect(const ModelState& state) {
+  Inspector found;
+  for (size_t i = 0; i < model_.blocks().size(); ++i) {
+    const Model::Block& block = model_.blocks()[i];
+    const ModelState::Block& held = state.blocks[i];
+    for (const auto& [layer, own] : {std::pair{block.memory.get(), held.memory.get()}, std::pair{block.mixer.get(), held.mixer.get()},
+                                     std::pair{block.ffn.get(), held.ffn.get()}}) {
+      if (layer != nullptr && own != nullptr) { layer->inspect_state(stream_, *own, state.tokens, found); }
+    }
+  }
+  return found;
 }
 
 void Session::flush(ModelState& state, Reading reading) {

@@ -7,6 +7,7 @@
 #include "layers/model.h"
 #include "train/device.h"
 #include "train/model_source.h"
+#include "train/read_settings.h"
 
 namespace hebb {
 
@@ -22,6 +23,10 @@ class Session {
   Stream& stream() { return stream_; }
   Arena& arena() { return arena_; }
   Compute compute() { return {stream_.device, model_.params().dtype()}; }
+
+  /// From now on, reads so. Errors: ConfigError for what the model's layers cannot do.
+  void set_reading(const ReadSettings& settings);
+  const ReadSettings& reading() const { return settings_; }
 
   /// How fast weights move while scoring or reading.
   struct Reading {
@@ -45,6 +50,22 @@ class Session {
                               Reading reading);
   /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments.
   std::vector<double> read(std::span<const int32_t> tokens, ModelState& state, Reading reading);
+  /// How whole rows are read in one pass, as training does it: no state is carried, and fast weights are one memory of all
+  /// rows that keeps what it learns (FastMode::row).
+  struct RowReading {
+    int64_t rows = 1;
+    int64_t fast_chunk = 0;   // > 0: in place of the layers' chunk_size
+    bool freeze = false;      // fast weights stay
+    Inspector* inspector = nullptr;
+    Statistics* statistics = nullptr;
+  };
+  /// Reads tokens [rows, length] in one pass.
+  void read_rows(std::span<const int32_t> tokens, const RowReading& reading);
+  /// Reads tokens on from `state`, without asking for logits.
+  void advance(std::span<const int32_t> tokens, ModelState& state, Reading reading);
+  /// What the layers of `state` hold (Layer::inspect_state).
+  Inspector inspect(const ModelState& state);
+
   /// End of a segment of a stream (spec 40, section 7).
   void flush(ModelState& state, Reading reading);
 
@@ -53,8 +74,6 @@ class Session {
   void restore_fast_weights(const std::vector<std::vector<char>>& saved);
 
  private:
-  static constexpr int64_t kSegment = 1024;  // tokens per pass: bounds activations, not results
-
   /// Reads tokens in segments; after each, calls done(first token of it, tape, pass, hidden states [n, d]).
   using Segment = std::function<void(size_t begin, size_t n, Pass& pass, Var hidden)>;
   void each_segment(std::span<const int32_t> tokens, ModelState& state, Reading reading, const Segment& done);
@@ -65,6 +84,7 @@ class Session {
   Stream stream_;
   Arena arena_;
   Model model_;
+  ReadSettings settings_;
 };
 
 /// What logits [V] say, and how likely they make `target`.

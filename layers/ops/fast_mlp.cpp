@@ -118,7 +118,7 @@ Var fast_mlp_row(Pass& pass, Var q, Var v, const FastMlpParams& params, const Fa
   Stream& stream = pass.stream();
   const DType dtype = tape.dtype(q);
   const int64_t length = pass.length();
-  const bool frozen = pass.freeze_fast_weights, publish = pass.training && !frozen, again = publish && tape.will_run_again();
+  const bool frozen = pass.freeze_fast_weights, publish = (pass.training || pass.keep_fast_weights) && !frozen, again = publish && tape.will_run_again();
   const int64_t chunk = frozen ? length : std::min(length, pass.fast_chunk > 0 ? pass.fast_chunk : o.chunk);
   FastMlpNode node;
   node.log = std::make_shared<FastMlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk, sum_dtype(dtype),

@@ -279,7 +279,7 @@ Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& va
     copy(stream, keys.value, undo->keys(0));
   }
   undo.reset();
-  const bool frozen = pass.freeze_fast_weights, publish = pass.training && !frozen;
+  const bool frozen = pass.freeze_fast_weights, publish = (pass.training || pass.keep_fast_weights) && !frozen;
   const bool backward = tape.recording(), again = publish && tape.will_run_again();
   const bool measured = pass.statistics != nullptr && !tape.recomputing() && !frozen;
   const int64_t length = pass.length(), chunk = frozen ? length : pass.fast_chunk > 0 ? pass.fast_chunk : o.chunk;

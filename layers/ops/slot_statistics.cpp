@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <numeric>
 
 namespace hebb {
 
-void count_slots(Stream& stream, const Tensor& slots, double table, std::map<std::string, double>& out) {
-  std::vector<int32_t> accesses(static_cast<size_t>(slots.numel()));
-  copy_to_host(stream, accesses.data(), slots);
+double entropy(const std::vector<double>& mass) {
+  const double total = std::accumulate(mass.begin(), mass.end(), 0.0);
+  double h = 0;
+  for (const double m : mass) { h -= m > 0 ? m / total * std::log(m / total) : 0.0; }
+  return h;
+}
+
+SlotCounts count_slots(std::vector<int32_t> accesses, double table) {
   std::sort(accesses.begin(), accesses.end());
   const double total = static_cast<double>(accesses.size());
   double distinct = 0, shared = 0, kld = 0;
@@ -20,9 +25,16 @@ void count_slots(Stream& stream, const Tensor& slots, double table, std::map<std
     kld += count / total * std::log(table * count / total);
     slot = next;
   }
-  out["collision"] = shared / total;
-  out["coverage"] = distinct / table;
-  out["kld"] = kld;
+  return {shared / total, distinct / table, kld};
+}
+
+void count_slots(Stream& stream, const Tensor& slots, double table, std::map<std::string, double>& out) {
+  std::vector<int32_t> accesses(static_cast<size_t>(slots.numel()));
+  copy_to_host(stream, accesses.data(), slots);
+  const SlotCounts counts = count_slots(std::move(accesses), table);
+  out["collision"] = counts.collision;
+  out["coverage"] = counts.coverage;
+  out["kld"] = counts.kld;
 }
 
 }  // namespace hebb

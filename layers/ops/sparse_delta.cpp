@@ -2,6 +2,7 @@
 
 #include "kernels/delta_gates.h"
 #include "kernels/sparse_delta.h"
+#include "layers/ops/host_values.h"
 #include "layers/ops/sparse_delta_statistics.h"
 
 namespace hebb {
@@ -268,6 +269,12 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
       reset_state(pass, carried, value_or_none(tape, in.memory));
     }
     run_sequences(restarted);
+    if (pass.inspector != nullptr && pass.inspector->recording && !tape.recomputing() && !tape.stream().counting()) {
+      for (const auto& [side, weights] : {std::pair{".write_weights", &p.write_weights}, std::pair{".read_weights", &p.read_weights}}) {
+        const Tensor& w = *weights;
+        pass.inspector->records[name + side] = record_of(pass.stream(), w, {pass.batch(), pass.length(), w.size(1), w.size(2)});
+      }
+    }
     if (pass.statistics != nullptr && !tape.recomputing() && !tape.stream().counting()) {
       sparse_delta_statistics(tape.stream(), (*pass.statistics)[name], config.slots(),
                               {node.write_slots, p.write_weights}, {node.read_slots, p.read_weights}, p.g, p.beta);

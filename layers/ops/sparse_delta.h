@@ -38,7 +38,7 @@ struct SparseDeltaState {
 
 /// Readings [N, H D] of a gated delta rule on the selected slots of a table (spec 30, section 3). M begins
 /// as `memory` at every document's first token. With `state` it continues there and ends there.
-/// `name`.write_slots and .read_slots are recorded and forced (spec 00, section 7); statistics go under `name`.
+/// `name`.write_slots and .read_slots are recorded and forced (spec 00, section 7), their weights recorded; statistics go under `name`.
 /// Keeps the selected slots and the write errors e [N, H D]; the rest is computed again backward.
 /// `rows`: type of the rows that a pass keeps for itself. That of v; on a GPU, without a state and if kSparseDeltaPack
 /// divides D, also bf16, where `memory` is read from its rounded copy.

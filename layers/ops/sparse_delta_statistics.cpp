@@ -6,28 +6,13 @@
 #include <numeric>
 #include <vector>
 
+#include "core/quantile.h"
 #include "core/stream.h"
 #include "layers/ops/host_values.h"
+#include "layers/ops/slot_statistics.h"
 
 namespace hebb {
 namespace {
-
-/// Entropy of the distribution proportional to `mass`; 0 without mass.
-double entropy(const std::vector<double>& mass) {
-  const double total = std::accumulate(mass.begin(), mass.end(), 0.0);
-  double h = 0;
-  for (const double m : mass) {
-    h -= m > 0 ? m / total * std::log(m / total) : 0.0;
-  }
-  return h;
-}
-
-/// Linear interpolation between order statistics; x is sorted.
-double quantile(const std::vector<double>& x, double q) {
-  const double at = static_cast<double>(x.size() - 1) * q;
-  const size_t low = static_cast<size_t>(at), high = std::min(low + 1, x.size() - 1);
-  return x[low] + (x[high] - x[low]) * (at - static_cast<double>(low));
-}
 
 void gate_statistics(std::map<std::string, double>& out, const std::string& gate, const std::vector<double>& values) {
   const auto [low, high] = std::minmax_element(values.begin(), values.end());

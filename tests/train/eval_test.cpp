@@ -6,9 +6,8 @@
 
 #include "core/files.h"
 #include "core/safetensors.h"
-#include "data/shard_writer.h"
-#include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/train/eval_fixture.h"
 #include "train/generate.h"
 #include "train/trace_file.h"
 
@@ -16,78 +15,21 @@ using namespace hebb;
 
 namespace {
 
-const char* const kModel = R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 2, "init_std": 0.4,
-  "layers": {"g": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4, "chunk_size": 16},
-             "a": {"type": "attention", "num_heads": 2, "head_dim": 6, "window": 9, "rope": {"theta": 100.0}},
-             "m": {"type": "swiglu", "intermediate_size": 16}},
-  "pattern": [{"mixer": "g", "ffn": "m"}, {"mixer": "a", "ffn": "m"}]})";
-
 const char* const kFastModel = R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 1, "init_std": 0.4,
   "layers": {"f": {"type": "fwpkm", "num_subkeys": 3, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 5},
              "a": {"type": "attention", "num_heads": 2, "head_dim": 6, "window": 9, "rope": {"theta": 100.0}},
              "m": {"type": "swiglu", "intermediate_size": 16}},
   "pattern": [{"memory": "f", "mixer": "a", "ffn": "m"}]})";
 
-/// A random model with its weights in a file, and documents of several lengths in shards.
-struct Fixture {
-  TempFolder folder;
-  std::vector<std::vector<int32_t>> documents;
-
-  explicit Fixture(const std::string& text = kModel) {
-    folder.write("model.json", text);
-    ModelConfig config;
-    Fields::read(parse_json(text, "model.json"), "model", config);
-    Stream stream;
-    Arena arena(DeviceKind::cpu);
-    Model model(config);
-    model.params().allocate(arena, DType::f32, false);
-    model.params().initialize(stream, 3);
-    std::vector<NamedTensor> tensors;
-    for (const auto& p : model.params().all()) {
-      tensors.push_back({p->name(), p->value});
-    }
-    write_safetensors(folder / "w.safetensors", tensors);
-    ShardWriterOptions options;
-    options.directory = folder / "corpus";
-    options.vocab_size = 23;
-    ShardWriter writer(options);
-    Rng rng(5, "documents");
-    for (const int length : {1, 2, 70, 33, 129}) {
-      std::vector<int32_t> ids;
-      for (int i = 0; i < length; ++i) {
-        ids.push_back(static_cast<int32_t>(rng.below(23)));
-      }
-      writer.add_document(ids);
-      documents.push_back(ids);
-    }
-    writer.finish();
-  }
-
-  Session session() {
-    return Session(read_model_source(folder / "model.json"), folder / "w.safetensors", {DeviceKind::cpu, DType::f64});
-  }
-  std::string corpus() const { return "\"data\": {\"path\": \"" + (folder / "corpus").string() + "\"}"; }
-
-  EvalResult run(const std::string& keys, int64_t length = 32) {
-    auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + corpus() + ", " + keys + "}]}", "eval.json"), "");
-    Session s = session();
-    Progress quiet;
-    EvalContext context{s, nullptr, length, 42, quiet, {}};
-    return evaluations[0].task->run(context);
-  }
-};
-
-double metric(const EvalResult& r, const char* name) { return r.metrics.at(name).at("value").as_double(); }
-
 }  // namespace
 
-TEST_CASE_METHOD(Fixture, "streaming perplexity predicts every token but a document's first once", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "streaming perplexity predicts every token but a document's first once", "[fast]") {
   const EvalResult r = run(R"("kind": "stream_ppl")");
   CHECK(r.metrics.at("nll").at("n").as_int() == 0 + 1 + 69 + 32 + 128);
   CHECK(metric(r, "ppl") == Catch::Approx(std::exp(metric(r, "nll"))));
 }
 
-TEST_CASE_METHOD(Fixture, "with all state carried the segment length does not matter", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "with all state carried the segment length does not matter", "[fast]") {
   const double whole = metric(run(R"("kind": "stream_ppl", "carry": "all", "sequence_length": 4096)"), "nll");
   for (const int length : {1, 7, 64}) {
     // 1e-12: the same sums in another order, in double.
@@ -97,17 +39,17 @@ TEST_CASE_METHOD(Fixture, "with all state carried the segment length does not ma
   CHECK(std::abs(metric(run(R"("kind": "stream_ppl", "sequence_length": 7)"), "nll") - whole) > 1e-6);
 }
 
-TEST_CASE_METHOD(Fixture, "the paper's slicing cuts k tokens off segment k and starts the next one after a gap", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "the paper's slicing cuts k tokens off segment k and starts the next one after a gap", "[fast]") {
   // T 10: segment k reads tokens [11 k, 10 k + 11), so it predicts 10 - k of them. Documents of 2, 70, 33 and 129 tokens.
   CHECK(run(R"("kind": "stream_ppl", "layout": "paper", "sequence_length": 10)").metrics.at("nll").at("n").as_int() ==
         1 + (10 + 9 + 8 + 7 + 6 + 5 + 3) + (10 + 9 + 8) + (10 + 9 + 8 + 7 + 6 + 5 + 4 + 3 + 2 + 1));
 }
 
-TEST_CASE_METHOD(Fixture, "max_tokens stops after so many predicted tokens", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "max_tokens stops after so many predicted tokens", "[fast]") {
   CHECK(run(R"("kind": "stream_ppl", "max_tokens": 50)").metrics.at("nll").at("n").as_int() == 50);
 }
 
-TEST_CASE_METHOD(Fixture, "perplexity by position adds up to the whole and reports tokens per bin", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "perplexity by position adds up to the whole and reports tokens per bin", "[fast]") {
   const EvalResult r = run(R"("kind": "position_ppl", "length": 33, "bins": {"kind": "linear", "width": 10})");
   const auto& bins = r.series.at("by_position").items();
   REQUIRE(bins.size() == 4);
@@ -122,14 +64,14 @@ TEST_CASE_METHOD(Fixture, "perplexity by position adds up to the whole and repor
   CHECK(metric(r, "documents") == 3);
 }
 
-TEST_CASE_METHOD(Fixture, "the gain against restarts is zero where nothing was dropped", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "the gain against restarts is zero where nothing was dropped", "[fast]") {
   const EvalResult r = run(R"("kind": "position_ppl", "length": 33, "baseline_context": 20, "bins": {"kind": "linear", "width": 20})");
   CHECK(std::abs(r.series.at("by_position").items()[0].at("gain").as_double()) < 1e-12);
   CHECK(r.series.at("by_position").items()[1].at("gain").as_double() != 0);
 }
 
 TEST_CASE("restarts of the baseline put fast weights back, too", "[fast]") {
-  Fixture f(kFastModel);
+  EvalFixture f(kFastModel);
   const EvalResult r = f.run(R"("kind": "position_ppl", "length": 70, "max_documents": 1, "baseline_context": 35, "bins": {"kind": "linear", "width": 35})");
   const Json& second = r.series.at("by_position").items()[1];
   Session s = f.session();
@@ -143,7 +85,7 @@ TEST_CASE("restarts of the baseline put fast weights back, too", "[fast]") {
 }
 
 TEST_CASE("the update at the end of a pass takes the tokens of all its segments", "[fast]") {
-  Fixture f(kFastModel);
+  EvalFixture f(kFastModel);
   std::vector<int32_t> ids(2500);  // more than two segments of a session
   Rng rng(9, "ids");
   for (int32_t& id : ids) {
@@ -183,7 +125,7 @@ TEST_CASE("a mean comes with its standard error, except of a single number", "[f
   CHECK(mean_metric(std::vector<double>{2.0}).find("stderr") == nullptr);
 }
 
-TEST_CASE_METHOD(Fixture, "keys of another kind of bins are unknown, and no length is too large for them", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "keys of another kind of bins are unknown, and no length is too large for them", "[fast]") {
   CHECK_THROWS_WITH(run(R"("kind": "position_ppl", "length": 33, "bins": {"kind": "linear", "first": 3})"),
                     Catch::Contains("bins.first: found an unknown key"));
   const EvalResult r = run(R"("kind": "position_ppl", "length": 9223372036854775807)");
@@ -192,7 +134,7 @@ TEST_CASE_METHOD(Fixture, "keys of another kind of bins are unknown, and no leng
 }
 
 TEST_CASE("bins by octave repeat no edge and reach the length", "[fast]") {
-  Fixture f;
+  EvalFixture f;
   const EvalResult r = f.run(R"("kind": "position_ppl", "length": 120, "bins": {"kind": "log", "first": 2, "per_octave": 3})");
   const auto& bins = r.series.at("by_position").items();
   int64_t last = 0;
@@ -204,7 +146,7 @@ TEST_CASE("bins by octave repeat no edge and reach the length", "[fast]") {
   CHECK(last >= 120);
 }
 
-TEST_CASE_METHOD(Fixture, "evaluations are checked before any of them runs", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "evaluations are checked before any of them runs", "[fast]") {
   const auto read = [](const std::string& text) { return read_evaluations(parse_json(text, "e.json"), ""); };
   CHECK_THROWS_WITH(read("{}"), Catch::Contains("evaluations: found nothing, expected a list"));
   CHECK_THROWS_WITH(read(R"({"evaluations": 5})"), Catch::Contains("e.json:1:17: evaluations: found 5, expected a list"));
@@ -228,7 +170,7 @@ TEST_CASE("a resolved list has absolute paths and every default, and reads the s
   CHECK(resolve_evaluations(parse_json(once.dump(), "again"), "eval.") == once);
 }
 
-TEST_CASE_METHOD(Fixture, "results are written, a missing file is skipped and a failure does not stop the others", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped and a failure does not stop the others", "[fast]") {
   auto evaluations = read_evaluations(
       parse_json("{\"evaluations\": [{\"name\": \"gone\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/x.bin\"}},"
                  "{\"name\": \"no-folder\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/*.bin\"}},"
@@ -251,7 +193,7 @@ TEST_CASE_METHOD(Fixture, "results are written, a missing file is skipped and a 
   CHECK(status("fine").at("precision").as_string() == "fp64");
 }
 
-TEST_CASE_METHOD(Fixture, "samples are written one a line where they are asked for, and add up to the result", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are asked for, and add up to the result", "[fast]") {
   auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
     {"name": "recall", "kind": "mqar", "seed": 3, "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
     {"name": "text", "kind": "stream_ppl", )" + corpus() + "}]}", "e.json"), "");
@@ -308,7 +250,7 @@ TEST_CASE_METHOD(Fixture, "samples are written one a line where they are asked f
 }
 
 TEST_CASE("efficiency counts the model and measures training, reading and generating", "[fast]") {
-  Fixture f(kFastModel);
+  EvalFixture f(kFastModel);
   auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
     {"name": "cost", "kind": "efficiency", "sequence_length": 24, "training_rows": 2, "positions": [5, 30], "batch": 3}]})", "e.json"), "");
   Session s = f.session();
@@ -350,7 +292,7 @@ TEST_CASE("efficiency counts the model and measures training, reading and genera
   CHECK(without.series.at("decoding").items().size() == 1);
 }
 
-TEST_CASE_METHOD(Fixture, "generation equals repeated scoring of the whole text", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "generation equals repeated scoring of the whole text", "[fast]") {
   Session s = session();
   const std::vector<int32_t> prompt(documents[2].begin(), documents[2].begin() + 11);
   const auto state = s.new_state();
@@ -374,7 +316,7 @@ TEST_CASE_METHOD(Fixture, "generation equals repeated scoring of the whole text"
 TEST_CASE("an empty prompt starts from BOS where the tokenizer adds it, else from EOS", "[fast]") {
   std::string text = kModel;
   text.replace(text.find("\"vocab_size\": 23"), 16, "\"vocab_size\": 259");
-  Fixture f(text);
+  EvalFixture f(text);
   for (const bool add_bos : {true, false}) {
     const auto tokenizer = Tokenizer::load({"bytes", "", add_bos, true});
     Session s = f.session();
