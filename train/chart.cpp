@@ -92,11 +92,6 @@ std::vector<double> log_ticks(const Range& r) {
   return result;
 }
 
-const char* colour_of(int i) {
-  static const char* const colours[] = {"#1f6fb2", "#d1495b", "#2e8b57", "#c98b1b", "#7b4fa3", "#3a3a3a", "#17a2b8", "#8c564b"};
-  return colours[static_cast<size_t>(i) % 8];
-}
-
 /// Where values are on the drawing.
 struct Frame {
   static constexpr double kWidth = 560, kPlotHeight = 380, kLeft = 78, kRight = 16, kTop = 40, kBottom = 56;
@@ -139,14 +134,14 @@ void draw_curve(std::ostream& s, const Frame& f, const Curve& c, int colour) {
   if (c.mark == Mark::points) {
     for (size_t i = 0; i < c.x.size(); ++i) {
       if (f.shows(c.x[i], c.y[i])) {
-        s << "<circle cx=\"" << f.px(f.u(c.x[i])) << "\" cy=\"" << f.py(f.w(c.y[i])) << "\" r=\"4\" fill=\"" << colour_of(colour) << "\"/>\n";
+        s << "<circle cx=\"" << f.px(f.u(c.x[i])) << "\" cy=\"" << f.py(f.w(c.y[i])) << "\" r=\"4\" fill=\"" << chart_colour(colour) << "\"/>\n";
       }
     }
     return;
   }
   constexpr size_t kMostPoints = 1200;  // more than the drawing has columns
   const size_t stride = c.x.size() / kMostPoints + 1;
-  s << "<polyline fill=\"none\" stroke=\"" << colour_of(colour) << "\" stroke-width=\"1.8\""
+  s << "<polyline fill=\"none\" stroke=\"" << chart_colour(colour) << "\" stroke-width=\"1.8\""
     << (c.mark == Mark::dashed ? " stroke-dasharray=\"6 4\"" : "") << " points=\"";
   for (size_t i = 0; i < c.x.size(); ++i) {
     if ((i % stride == 0 || i + 1 == c.x.size()) && f.shows(c.x[i], c.y[i])) {
@@ -157,7 +152,7 @@ void draw_curve(std::ostream& s, const Frame& f, const Curve& c, int colour) {
 }
 
 void draw_band(std::ostream& s, const Frame& f, const Band& b) {
-  s << "<polygon fill=\"" << colour_of(b.colour) << "\" fill-opacity=\"0.15\" points=\"";
+  s << "<polygon fill=\"" << chart_colour(b.colour) << "\" fill-opacity=\"0.15\" points=\"";
   for (size_t i = 0; i < b.x.size(); ++i) {
     s << f.point(b.x[i], b.low[i]);
   }
@@ -175,9 +170,9 @@ void draw_legend(std::ostream& s, const std::vector<Curve>& curves, const std::v
     }
     const double x = 14 + Frame::kLegendColumn * (entry % 2), y = Frame::kPlotHeight + 8 + Frame::kLegendRow * (entry / 2);
     if (curves[k].mark == Mark::points) {
-      s << "<circle cx=\"" << x + 12 << "\" cy=\"" << y - 4 << "\" r=\"4\" fill=\"" << colour_of(colours[k]) << "\"/>";
+      s << "<circle cx=\"" << x + 12 << "\" cy=\"" << y - 4 << "\" r=\"4\" fill=\"" << chart_colour(colours[k]) << "\"/>";
     } else {
-      s << "<line x1=\"" << x << "\" x2=\"" << x + 24 << "\" y1=\"" << y - 4 << "\" y2=\"" << y - 4 << "\" stroke=\"" << colour_of(colours[k])
+      s << "<line x1=\"" << x << "\" x2=\"" << x + 24 << "\" y1=\"" << y - 4 << "\" y2=\"" << y - 4 << "\" stroke=\"" << chart_colour(colours[k])
         << "\" stroke-width=\"3\"" << (curves[k].mark == Mark::dashed ? " stroke-dasharray=\"6 4\"" : "") << "/>";
     }
     s << "<text x=\"" << x + 30 << "\" y=\"" << y << "\">" << escape_markup(curves[k].name) << "</text>\n";
@@ -186,6 +181,11 @@ void draw_legend(std::ostream& s, const std::vector<Curve>& curves, const std::v
 }
 
 }  // namespace
+
+const char* chart_colour(int i) {
+  static const char* const colours[] = {"#1f6fb2", "#d1495b", "#2e8b57", "#c98b1b", "#7b4fa3", "#3a3a3a", "#17a2b8", "#8c564b"};
+  return colours[static_cast<size_t>(i) % 8];
+}
 
 std::string escape_markup(const std::string& s) {
   std::string out;

@@ -31,6 +31,9 @@ std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style,
 /// A chart of text lines for a terminal, `width` x `height` characters in all.
 std::string text_chart(const std::vector<Curve>& curves, const std::string& y_label, int width, int height);
 
+/// Colour i of drawings; they repeat after eight.
+const char* chart_colour(int i);
+
 /// `s` for HTML and SVG.
 std::string escape_markup(const std::string& s);
 

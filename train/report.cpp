@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "train/ladder.h"
+#include "train/report_parts.h"
 #include "train/report_fit.h"
 #include "train/results.h"
 
@@ -81,7 +82,7 @@ class Report {
     if (runs_.size() <= kFewRuns) {
       optimizer_curves();
     }
-    loss_by_position();
+    evaluations();
     memory_statistics();
     return finish();
   }
@@ -216,27 +217,20 @@ class Report {
     chart("grad_norm.svg", svg_chart(norm, {"Gradient norm before clipping", "optimizer steps", "norm", false, true}));
   }
 
-  /// Evaluations that report the loss by position.
-  void loss_by_position() {
-    std::map<std::string, std::vector<Curve>> charts;
-    for (const ReportRun& run : runs_) {
-      for (const fs::path& file : evaluation_files(run.folder)) {
-        const Json json = parse_json(read_file(file), file.string());
-        const Json *series = json.find("series"), *bins = series != nullptr && series->is_object() ? series->find("by_position") : nullptr;
-        if (bins == nullptr || !bins->is_array()) {
-          continue;
-        }
-        Curve c{run.id, {}, {}};
-        for (const Json& bin : bins->items()) {
-          c.x.push_back(result_number(bin, "to"));
-          c.y.push_back(result_number(bin, "nll"));
-        }
-        charts[file.stem().string()].push_back(std::move(c));
+  /// Evaluations, kind by kind.
+  void evaluations() {
+    const Results all = load_evaluations(runs_);
+    std::vector<ReportPart> parts = report_tasks(all);
+    for (ReportPart& part : report_memories(all)) { parts.push_back(std::move(part)); }
+    for (const ReportPart& part : parts) {
+      text("## " + part.title + "\n");
+      if (!part.text.empty()) { text(part.text + "\n"); }
+      if (!part.csv_file.empty()) {
+        write_file_atomic(out_ / part.csv_file, part.table.csv());
+        text((part.is_long ? std::string() : part.table.markdown() + "\n") + "Numbers in full: " + part.csv_file + ".\n");
       }
-    }
-    for (const auto& [name, curves] : charts) {
-      text("## Loss by position: " + name + "\n");
-      chart("position_" + name + ".svg", svg_chart(curves, {"Loss by position: " + name, "position, end of the bin [tokens]", "cross-entropy [nats per token]", true}));
+      for (const auto& [file, table] : part.files) { write_file_atomic(out_ / file, table.csv()); }
+      for (const auto& [file, svg] : part.charts) { chart(file, svg); }
     }
   }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <set>
 
 #include "train/plan.h"
 #include "train/report.h"
@@ -65,6 +67,9 @@ void add_evaluations(Json& result, const fs::path& run) {
         result.set("eval." + file.stem().string() + "." + name, *value);
       }
     }
+    if (const Json* source = json.find("source"); source != nullptr && source->is_string()) {
+      result.set("eval." + file.stem().string() + ".source", *source);
+    }
   }
 }
 
@@ -87,18 +92,33 @@ std::string cell(const Json* value, bool is_short) {
 /// Keys that only the files for programs hold.
 bool is_detail(const std::string& key) {
   const bool is_flops = key.rfind("flops.", 0) == 0 && key != "flops.total", is_part = key == "params.state" || key == "params.active";
-  return is_flops || is_part || key == "mem_bytes" || key == "step" || key == "state_bytes.4096";
+  const bool is_layer = key.rfind("eval.", 0) == 0 && std::count(key.begin(), key.end(), '.') > 2;  // eval.NAME.TYPE.STATISTIC
+  return is_flops || is_part || is_layer || key == "mem_bytes" || key == "step" || key == "state_bytes.4096";
 }
 
-std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) {
-    return text;
+/// Columns for people and CSV files: where runs took an evaluation from different sources, each source has a column of its own.
+std::vector<Json> with_sources_apart(const std::vector<Json>& results) {
+  std::map<std::string, std::set<std::string>> sources;  // by "eval.NAME."
+  const auto is_source = [](const std::string& key) { return key.rfind("eval.", 0) == 0 && key.size() > 7 && key.substr(key.size() - 7) == ".source"; };
+  for (const Json& result : results) {
+    for (const auto& [key, value] : result.members()) {
+      if (is_source(key)) { sources[key.substr(0, key.size() - 6)].insert(value.as_string()); }
+    }
   }
-  std::string quoted = "\"";
-  for (const char c : text) {
-    quoted += c == '"' ? "\"\"" : std::string(1, c);
+  std::vector<Json> apart;
+  for (const Json& result : results) {
+    Json& row = apart.emplace_back(Json::object());
+    for (const auto& [key, value] : result.members()) {
+      if (is_source(key)) { continue; }
+      std::string name = key;
+      for (const auto& [prefix, known] : sources) {
+        const Json* own = result.find(prefix + "source");
+        if (known.size() > 1 && own != nullptr && key.rfind(prefix, 0) == 0) { name += " (" + own->as_string() + ")"; }
+      }
+      row.set(name, value);
+    }
   }
-  return quoted + "\"";
+  return apart;
 }
 
 }  // namespace
@@ -177,7 +197,19 @@ std::string results_jsonl(const std::vector<Json>& results) {
   return text;
 }
 
-std::string results_csv(const std::vector<Json>& results) {
+std::string csv_cell(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) {
+    return text;
+  }
+  std::string quoted = "\"";
+  for (const char c : text) {
+    quoted += c == '"' ? "\"\"" : std::string(1, c);
+  }
+  return quoted + "\"";
+}
+
+std::string results_csv(const std::vector<Json>& all) {
+  const std::vector<Json> results = with_sources_apart(all);
   const std::vector<std::string> keys = result_keys(results);
   std::string text;
   for (size_t k = 0; k < keys.size(); ++k) {
@@ -193,7 +225,8 @@ std::string results_csv(const std::vector<Json>& results) {
   return text;
 }
 
-std::string results_markdown(const std::vector<Json>& results) {
+std::string results_markdown(const std::vector<Json>& all) {
+  const std::vector<Json> results = with_sources_apart(all);
   std::vector<std::string> keys = result_keys(results);
   std::erase_if(keys, is_detail);
   std::string title = "|", line = "|", rows;

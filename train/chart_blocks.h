@@ -1,0 +1,24 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace hebb {
+
+/// A table of numbers as shades, for values that run from 0 (white) to the largest.
+struct HeatMap {
+  std::string title, x_label;
+  std::vector<std::string> rows, columns;
+  std::vector<std::vector<double>> values;  // [rows][columns]; NaN: nothing is drawn
+};
+std::string svg_heat_map(const HeatMap& map);
+
+/// Bars side by side, each a stack of segments that begins at 0.
+struct StackedBars {
+  std::string title, y_label;
+  std::vector<std::string> bars, segments;
+  std::vector<std::vector<double>> values;  // [bars][segments], >= 0; NaN: nothing
+  double top = 1;                           // end of the axis
+};
+std::string svg_stacked_bars(const StackedBars& chart);
+
+}  // namespace hebb
