@@ -74,6 +74,9 @@ Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& sou
   if (!r.groups.members().empty()) {
     j.set("groups", r.groups);
   }
+  if (!r.source.empty()) {
+    j.set("source", r.source);
+  }
   if (!samples.empty()) {
     j.set("samples", samples);
   }
@@ -139,6 +142,9 @@ const std::vector<EvalKind>& eval_kinds() {
       {"mqar", make_mqar},
       {"adapt", make_adapt},
       {"memory_stats", make_memory_stats},
+      {"generate", make_generate},
+      {"niah", make_niah},
+      {"ruler", make_ruler},
       {"efficiency", make_efficiency},
   };
   return kinds;

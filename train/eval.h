@@ -21,6 +21,7 @@ struct EvalResult {
   Json metrics = Json::object();           // name -> {"value", "n", ...}
   Json series = Json::object();            // name -> array of objects
   Json groups = Json::object();
+  std::string source;                      // of generated tasks: "builtin", "custom" or "official" texts
 
   void metric(const std::string& name, double value, int64_t n);
   /// The mean of one number per example, with its standard error.
@@ -120,6 +121,9 @@ std::unique_ptr<EvalTask> make_icl();
 std::unique_ptr<EvalTask> make_mqar();
 std::unique_ptr<EvalTask> make_adapt();
 std::unique_ptr<EvalTask> make_memory_stats();
+std::unique_ptr<EvalTask> make_generate();
+std::unique_ptr<EvalTask> make_niah();
+std::unique_ptr<EvalTask> make_ruler();
 std::unique_ptr<EvalTask> make_efficiency();
 
 }  // namespace hebb

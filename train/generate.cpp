@@ -14,27 +14,15 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt, uint64_t index,
-                   const GenerateOptions& options, const std::function<bool(std::string_view)>& emit) {
+Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits, ModelState& state,
+                        Session::Reading reading, Rng& rng, const GenerateOptions& options,
+                        const std::function<bool(std::string_view)>& emit) {
   Generated result;
-  const auto saved = session.save_fast_weights();
-  const std::unique_ptr<ModelState> state = session.new_state();
-  const Session::Reading reading;
-  Rng rng(options.seed, "sample", index);
   Tokenizer::Decoder decoder(tokenizer);
-  const std::vector<int32_t> ids = prompt_ids(*tokenizer, prompt);
-  if (ids.empty()) {
-    throw ConfigError("--prompt", "an empty prompt", "some text, since the tokenizer has neither BOS nor EOS");
-  }
-  result.prompt_tokens = static_cast<int64_t>(ids.size());
-  auto start = std::chrono::steady_clock::now();
-  std::vector<double> logits = session.read(ids, *state, reading);
-  result.prefill_seconds = seconds_since(start);
-  // Ids that the tokenizer does not have (a padded vocabulary) are never drawn.
-  logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer->vocab_size())));
-  start = std::chrono::steady_clock::now();
+  const auto start = std::chrono::steady_clock::now();
   bool go_on = true;
   while (go_on && result.new_tokens < options.max_new_tokens) {
+    logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer->vocab_size())));
     const int32_t id = sample_token(logits, options.sampling, rng);
     ++result.new_tokens;
     if (options.stop_at_eos && id == tokenizer->special().eos) {
@@ -44,8 +32,7 @@ Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer,
     const std::string text = decoder.push(id);
     go_on = text.empty() || emit(text);
     if (go_on && result.new_tokens < options.max_new_tokens) {
-      logits = session.read({&id, 1}, *state, reading);
-      logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer->vocab_size())));
+      logits = session.read({&id, 1}, state, reading);
     }
   }
   const std::string rest = decoder.finish();
@@ -53,6 +40,25 @@ Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer,
     emit(rest);
   }
   result.decode_seconds = seconds_since(start);
+  return result;
+}
+
+Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt, uint64_t index,
+                   const GenerateOptions& options, const std::function<bool(std::string_view)>& emit) {
+  const std::vector<int32_t> ids = prompt_ids(*tokenizer, prompt);
+  if (ids.empty()) {
+    throw ConfigError("--prompt", "an empty prompt", "some text, since the tokenizer has neither BOS nor EOS");
+  }
+  const auto saved = session.save_fast_weights();
+  const std::unique_ptr<ModelState> state = session.new_state();
+  const Session::Reading reading;
+  Rng rng(options.seed, "sample", index);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<double> logits = session.read(ids, *state, reading);
+  const double prefill_seconds = seconds_since(start);
+  Generated result = continue_text(session, tokenizer, std::move(logits), *state, reading, rng, options, emit);
+  result.prompt_tokens = static_cast<int64_t>(ids.size());
+  result.prefill_seconds = prefill_seconds;
   session.restore_fast_weights(saved);
   return result;
 }

@@ -28,6 +28,12 @@ struct Generated {
 Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt, uint64_t index,
                    const GenerateOptions& options, const std::function<bool(std::string_view)>& emit);
 
+/// Draws tokens after `logits` [V], those behind all that `state` has read, and reads them: what generate() does with a prompt.
+/// Ids that the tokenizer does not have (a padded vocabulary) are never drawn. Fast weights move as `reading` says.
+Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits, ModelState& state,
+                        Session::Reading reading, Rng& rng, const GenerateOptions& options,
+                        const std::function<bool(std::string_view)>& emit);
+
 /// The tokenizer of a run: `override_file` ("bytes" or a .model file) if not empty, else the one that
 /// its configuration names. Throws ConfigError when there is none, DataError when its vocabulary is
 /// larger than the model's.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/fast_queue.h"
 #include "train/trace.h"
 
 namespace hebb {
@@ -42,6 +43,22 @@ Session::Session(ModelSource source, const fs::path& weights, const Compute& com
 }
 
 std::unique_ptr<ModelState> Session::new_state() { return model_.make_state(arena_, 1); }
+
+std::unique_ptr<ModelState> Session::new_state(ModelState* before) {
+  std::unique_ptr<ModelState> state = new_state();
+  for (size_t i = 0; before != nullptr && i < state->blocks.size(); ++i) {
+    for (const auto member : {&ModelState::Block::memory, &ModelState::Block::mixer, &ModelState::Block::ffn}) {
+      std::unique_ptr<LayerState>& old = before->blocks[i].*member;
+      if (dynamic_cast<FastQueue*>(old.get()) != nullptr) { state->blocks[i].*member = std::move(old); }
+    }
+  }
+  return state;
+}
+
+bool Session::has_fast_weights() const {
+  const auto& all = model_.params().all();
+  return std::any_of(all.begin(), all.end(), [](const auto& p) { return is_carried(*p); });
+}
 
 void Session::set_reading(const ReadSettings& settings) {
   check(settings, source_.model);

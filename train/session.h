@@ -35,6 +35,9 @@ class Session {
   };
 
   std::unique_ptr<ModelState> new_state();
+  /// The same, but fast weights keep their pending pairs from `before` (null: there are none), which loses them.
+  std::unique_ptr<ModelState> new_state(ModelState* before);
+  bool has_fast_weights() const;
   /// Cross-entropy in nats of each target after the input beside it, continuing `state`. Targets of
   /// -100 give 0. Ids must be inside the vocabulary.
   std::vector<double> score(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
