@@ -36,7 +36,7 @@ Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> token
     }
   }
   const std::string rest = decoder.finish();
-  if (!rest.empty()) {
+  if (go_on && !rest.empty()) {
     emit(rest);
   }
   result.decode_seconds = seconds_since(start);

@@ -281,6 +281,16 @@ TEST_CASE("the text is cut before the first of several ends, also where one reac
   CHECK(text("[]") == "abcdef");
 }
 
+TEST_CASE("characters that were begun are written as such, those behind the end are not", "[fast]") {
+  const BigramModel m({{{'=', 0xC3}, 5}, {{0xC3, 0xA9}, 5}, {{0xA9, 0xE6}, 5}, {{0xE6, kEos}, 5}});  // e with an accent, the start of another
+  const auto text = [&](const std::string& keys) {
+    return predictions(m.run_on(R"({"prompt": "=", "answers": []})", R"("kind": "generate", "score": "none")" + keys))[0];
+  };
+  CHECK(text("") == "\u00e9\ufffd");
+  CHECK(text(R"(, "max_new_tokens": 2)") == "\u00e9");
+  CHECK(text(R"(, "until": ["\u00e9"])").empty());
+}
+
 TEST_CASE("with a temperature each example draws from its own stream", "[fast]") {
   const BigramModel m(random_table(3));
   const std::string records = R"({"prompt": "a", "answers": []})" "\n" R"({"prompt": "a", "answers": []})" "\n";
