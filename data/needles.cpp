@@ -76,8 +76,8 @@ void fields(Fields& f, HaystackSource& s) {
   f.field("field", s.field).help("JSONL member with the text. Default: `text`, else `content`.");
   f.field("seed", s.seed).help("Of the built-in haystack's sentences.");
   if (f.reading()) {
-    f.require(s.path.empty() || !f.written("seed"), "seed", "no seed beside \"path\": it is that of the built-in haystack");
-    f.require(!s.path.empty() || !f.written("field"), "field", "no field without \"path\"");
+    f.require(s.path.empty() || s.seed == 0, "seed", "no seed beside \"path\": it is that of the built-in haystack");
+    f.require(!s.path.empty() || s.field.empty(), "field", "no field without \"path\"");
   }
 }
 

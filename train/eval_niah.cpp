@@ -114,10 +114,13 @@ class Niah final : public EvalTask {
   void check(Fields& f) const {
     f.require(!words_.empty() && std::set(words_.begin(), words_.end()).size() == words_.size(), "context_words", "different lengths");
     f.require(!passes_.empty() && std::set(passes_.begin(), passes_.end()).size() == passes_.size(), "passes", "different numbers");
-    if (samples_.file.empty()) { return; }
-    for (const char* key : {"context_words", "text", "needle", "depths"}) {
-      f.require(!f.written(key), key, "no such key beside a file of samples");
-    }
+    const Niah usual;
+    const bool makes = samples_.file.empty();
+    constexpr const char* kNoUse = "no such key beside a file of samples";
+    f.require(makes || words_ == usual.words_, "context_words", kNoUse);
+    f.require(makes || (text_.path.empty() && text_.seed == usual.text_.seed), "text", kNoUse);
+    f.require(makes || needles_.needle == usual.needles_.needle, "needle", kNoUse);
+    f.require(makes || needles_.depths.empty(), "depths", kNoUse);
   }
 
   Json point(int64_t words, int64_t passes, const Scores& scores) const {

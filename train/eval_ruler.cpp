@@ -77,10 +77,13 @@ class Ruler final : public EvalTask {
   void check(Fields& f) const {
     f.require(!lengths_.empty() && std::set(lengths_.begin(), lengths_.end()).size() == lengths_.size(), "lengths", "different lengths");
     f.require(!tasks_.empty() && std::set(tasks_.begin(), tasks_.end()).size() == tasks_.size(), "tasks", "different tasks");
-    if (samples_.file.empty()) { return; }
-    for (const char* key : {"text", "essays", "words", "squad", "hotpotqa"}) {
-      f.require(!f.written(key), key, "no such key beside a file of samples");
-    }
+    const bool makes = samples_.file.empty();
+    const RulerFiles::Words& words = files_.words;
+    const std::pair<const char*, bool> given[] = {
+        {"text", !files_.text.empty()},   {"essays", !files_.essays.empty()},
+        {"squad", !files_.squad.empty()}, {"hotpotqa", !files_.hotpotqa.empty()},
+        {"words", !(words.adjectives.empty() && words.nouns.empty() && words.cwe.empty())}};
+    for (const auto& [key, is_given] : given) { f.require(makes || !is_given, key, "no such key beside a file of samples"); }
   }
 
   int64_t size(const Cell& cell) const { return cell.ready_made.empty() ? samples_.count : static_cast<int64_t>(cell.ready_made.size()); }

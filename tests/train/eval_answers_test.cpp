@@ -335,6 +335,20 @@ TEST_CASE("records that could never score are refused", "[fast]") {
   CHECK_THROWS_AS(m.run(R"("kind": "generate", "score": "f1", "file": "nowhere.jsonl")"), MissingFileError);
 }
 
+TEST_CASE("resolved evaluations of generated text read the same again", "[fast]") {
+  const TempFolder folder;
+  const Json first = resolve_evaluations(load_config(folder.write("eval.json", R"({"evaluations": [
+    {"name": "a", "kind": "niah", "text": {"path": "t.txt"}}, {"name": "b", "kind": "niah", "samples": "n.jsonl"},
+    {"name": "c", "kind": "ruler", "squad": "s.json"}, {"name": "d", "kind": "ruler", "samples": "r.jsonl", "tasks": ["vt"]},
+    {"name": "e", "kind": "generate", "file": "g.jsonl"}, {"name": "f", "kind": "generate", "file": "g.jsonl", "score": "f1", "until": []}]})").string()), "");
+  CHECK(resolve_evaluations(parse_json(first.dump(), "again.json"), "") == first);
+  const auto& all = first.at("evaluations").items();
+  CHECK(all[0].at("samples").as_int() == 500);
+  CHECK(all[1].at("samples").as_string() == (folder / "n.jsonl").string());
+  CHECK(all[4].find("until") == nullptr);
+  CHECK(all[5].at("until").items().empty());
+}
+
 TEST_CASE("generation stops at a signal and at logits that are no numbers", "[fast]") {
   const BigramModel m = says("=ab");
   auto evaluations = read_evaluations(parse_json(R"({"evaluations": [{"name": "x", "kind": "niah", "samples": 1, "context_words": [20]}]})", "e.json"), "");
