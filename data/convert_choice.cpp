@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/files.h"
+#include "core/json_line.h"
 #include "data/convert_rows.h"
 #include "data/csv.h"
 #include "data/white_space.h"
@@ -87,7 +88,7 @@ void convert_hellaswag(const ConvertOptions& o, ConvertSink& sink) {
       r.choices.push_back(clean(ending));
     }
     r.gold = {index_of(row, "label", r.choices.size())};
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
 }
 
@@ -103,7 +104,7 @@ void convert_piqa(const ConvertOptions& o, ConvertSink& sink) {
     r.context = question_and_answer(text_of(row, "goal"));
     r.choices = {text_of(row, "sol1"), text_of(row, "sol2")};
     r.gold = {index_of(row, "label", 2)};
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
   if (!labels.empty() && labels.size() != i) {
     throw DataError(*labels[0].origin().file, "labels of another file", std::to_string(labels.size()) + " labels",
@@ -118,7 +119,7 @@ void convert_arc(const ConvertOptions& o, ConvertSink& sink) {
     r.context = question_and_answer(a.question);
     r.choices = a.choices.texts;
     r.gold = {a.choices.find(row, "answerKey")};
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
 }
 
@@ -129,7 +130,7 @@ void convert_openbookqa(const ConvertOptions& o, ConvertSink& sink) {
     r.context = a.question;
     r.choices = a.choices.texts;
     r.gold = {a.choices.find(row, "answerKey")};
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
 }
 
@@ -140,7 +141,7 @@ void convert_commonsenseqa(const ConvertOptions& o, ConvertSink& sink) {
     r.context = "Question: " + lettered(a.question, a.choices.texts);
     r.choices = letters(a.choices.texts.size());
     r.gold = {a.choices.find(row, "answerKey")};
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
 }
 
@@ -159,7 +160,7 @@ void convert_winogrande(const ConvertOptions& o, ConvertSink& sink) {
       fail_member(row, "answer", "\"1\" or \"2\"");
     }
     r.gold = {answer == "1" ? 0 : 1};
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
 }
 
@@ -175,37 +176,84 @@ void convert_boolq(const ConvertOptions& o, ConvertSink& sink) {
     } else {
       r.gold = {index_of(row, "label", 2)};
     }
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
 }
 
-void convert_race(const ConvertOptions& o, ConvertSink& sink) {
-  each_row(o.raw, "", [&](const Json& row) {
-    const std::vector<std::string> questions = texts_of(row, "questions"), answers = texts_of(row, "answers");
-    const Json& options = member(row, "options", "a list of options for each question");
-    if (answers.size() != questions.size() || !options.is_array() || options.items().size() != questions.size()) {
-      fail_member(row, "questions", "as many questions as answers and lists of options");
+namespace {
+
+/// A passage of RACE with all its questions.
+struct Passage {
+  std::string article, where;
+  std::vector<std::string> questions;
+  std::vector<std::vector<std::string>> options;
+  std::vector<size_t> answers;
+
+  void add(const Json& row, const std::string& question, const Json& choices, const std::string& answer) {
+    questions.push_back(question);
+    options.push_back(texts_of(Json::object({{"options", choices}}), "options"));
+    answers.push_back(answer.size() == 1 ? static_cast<size_t>(answer[0] - 'A') : options.back().size());
+    if (answers.back() >= options.back().size()) {
+      fail_member(row, row.find("answers") != nullptr ? "answers" : "answer", "a letter of the options for each question");
     }
+  }
+
+  ChoiceRecord record() const {
     ChoiceRecord r;
-    r.context = "Article: " + text_of(row, "article") + "\n\n";
-    for (size_t q = 0; q < questions.size(); ++q) {
-      const std::vector<std::string> choices = texts_of(Json::object({{"options", options.items()[q]}}), "options");
-      const size_t answer = answers[q].size() == 1 ? static_cast<size_t>(answers[q][0] - 'A') : choices.size();
-      if (answer >= choices.size()) {
-        fail_member(row, "answers", "a letter of the options for each question");
-      }
-      if (q + 1 == questions.size()) {
-        r.context += questions[q];
-        r.choices = choices;
-        r.gold = {static_cast<int64_t>(answer)};
-      } else if (questions[q].ends_with("  _  .")) {  // the harness keeps the gap alone of such a question
-        r.context += questions[q].substr(questions[q].size() - 5) + choices[answer] + "\n";
+    r.context = "Article: " + article + "\n\n";
+    for (size_t q = 0; q + 1 < questions.size(); ++q) {
+      const std::string& answer = options[q][answers[q]];
+      if (questions[q].ends_with("  _  .")) {  // the harness keeps the gap alone of such a question
+        r.context += questions[q].substr(questions[q].size() - 5) + answer + "\n";
       } else {
-        r.context += "Question: " + questions[q] + "\nAnswer: " + choices[answer] + "\n";
+        r.context += "Question: " + questions[q] + "\nAnswer: " + answer + "\n";
       }
     }
-    sink.add(r);
+    r.context += questions.back();
+    r.choices = options.back();
+    r.gold = {static_cast<int64_t>(answers.back())};
+    return r;
+  }
+};
+
+void add_questions(const Json& row, Passage& passage) {
+  const std::vector<std::string> questions = texts_of(row, "questions"), answers = texts_of(row, "answers");
+  const Json& options = member(row, "options", "a list of options for each question");
+  if (answers.size() != questions.size() || !options.is_array() || options.items().size() != questions.size()) {
+    fail_member(row, "questions", "as many questions as answers and lists of options");
+  }
+  for (size_t q = 0; q < questions.size(); ++q) {
+    passage.add(row, questions[q], options.items()[q], answers[q]);
+  }
+}
+
+}  // namespace
+
+void convert_race(const ConvertOptions& o, ConvertSink& sink) {
+  Passage passage;
+  const auto finish = [&] {
+    if (!passage.questions.empty()) {
+      sink.add(passage.record(), passage.where);
+    }
+    passage = Passage();
+  };
+  each_row(o.raw, "", [&](const Json& row) {
+    const bool is_whole = row.find("questions") != nullptr;
+    const std::string& article = text_of(row, "article");
+    if (is_whole || article != passage.article) {  // rows of one question stand together
+      finish();
+      passage.article = article;
+      passage.where = row.origin().str();
+    }
+    if (is_whole) {
+      add_questions(row, passage);
+      finish();
+    } else {
+      const std::string& question = text_of(row, "question");
+      passage.add(row, question, member(row, "options", "a list of strings"), text_of(row, "answer"));
+    }
   });
+  as_data(finish);
 }
 
 namespace {
@@ -224,6 +272,7 @@ std::vector<ChoiceRecord> mmlu_questions(const fs::path& file) {
     r.context = lettered(fields[0], {fields.begin() + 1, fields.begin() + 5});
     r.choices = letters(4);
     r.gold = {fields[5][0] - 'A'};
+    r.where = file.string() + ":" + std::to_string(line);
     questions.push_back(r);
   });
   return questions;
@@ -250,7 +299,7 @@ void convert_mmlu(const ConvertOptions& o, ConvertSink& sink) {
     for (ChoiceRecord& r : mmlu_questions(file)) {
       r.context = before + r.context;
       r.group = subject;
-      sink.add(r);
+      as_data([&] { sink.add(r, r.where); });
     }
   }
 }

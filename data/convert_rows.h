@@ -16,7 +16,9 @@ struct ConvertSink {
   Progress& progress;
   int64_t records = 0;
 
-  template <class R> void add(const R& record) {
+  /// `where` names the row that became this record. Throws ConfigError for what is no record.
+  template <class R> void add(const R& record, const std::string& where) {
+    check_record(record, where);
     line(record_line(record));
     progress.update(static_cast<uint64_t>(++records));
   }

@@ -63,12 +63,12 @@ std::string join_wikitext(const std::string& page) {
                                          {"\n ", "\n"}, {" N ", " 1 "}, {" 's", "'s"}});
 }
 
-void add_page(const std::string& page, ConvertSink& sink) {
+void add_page(const std::string& page, const std::string& where, ConvertSink& sink) {
   RollingRecord r;
   r.text = join_wikitext(page);
   r.words = static_cast<int64_t>(count_split_pieces(page));
   r.bytes = static_cast<int64_t>(page.size());
-  sink.add(r);
+  sink.add(r, where);
 }
 
 /// " = Title = ", but no heading of a section (" = = Title = = ").
@@ -86,7 +86,7 @@ void wikitext_pages(const std::string& text, ConvertSink& sink) {
     const std::string_view line(text.data() + at, end - at), following(text.data() + end, next - end);
     if (after_blank && is_title(line) && trim(following).empty()) {
       if (!trim(page).empty()) {
-        add_page(page, sink);
+        add_page(page, "", sink);
       }
       page.clear();
     }
@@ -95,7 +95,7 @@ void wikitext_pages(const std::string& text, ConvertSink& sink) {
     at = end;
   }
   if (!trim(page).empty()) {
-    add_page(page, sink);
+    add_page(page, "", sink);
   }
 }
 
@@ -159,7 +159,7 @@ void convert_lambada(const ConvertOptions& o, ConvertSink& sink) {
     ClozeRecord r;
     r.context = text.substr(0, space);
     r.target = text.substr(space);
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
 }
 
@@ -167,7 +167,7 @@ void convert_wikitext(const ConvertOptions& o, ConvertSink& sink) {
   TextInputOptions options;
   for (const fs::path& file : expand_paths(o.raw)) {
     if (is_jsonl(file)) {
-      each_row(file.string(), "", [&](const Json& row) { add_page(text_of(row, "page"), sink); });
+      each_row(file.string(), "", [&](const Json& row) { add_page(text_of(row, "page"), row.origin().str(), sink); });
     } else {
       options.inputs.push_back(file.string());
     }
@@ -184,13 +184,13 @@ void convert_triviaqa(const ConvertOptions& o, ConvertSink& sink) {
     const bool is_official = row.find("Question") != nullptr;
     const Json& answer = member(row, is_official ? "Answer" : "answer", "an object");
     sink.add(question_record("Question: " + text_of(row, is_official ? "Question" : "question") + "?\nAnswer:",
-                             texts_of(answer, is_official ? "Aliases" : "aliases")));
+                             texts_of(answer, is_official ? "Aliases" : "aliases")), row.origin().str());
   });
 }
 
 void convert_naturalquestions(const ConvertOptions& o, ConvertSink& sink) {
   each_row(o.raw, "", [&](const Json& row) {
-    sink.add(question_record("Q: " + text_of(row, "question") + "?\nA:", texts_of(row, "answer")));
+    sink.add(question_record("Q: " + text_of(row, "question") + "?\nA:", texts_of(row, "answer")), row.origin().str());
   });
 }
 
@@ -205,7 +205,7 @@ void convert_gsm8k(const ConvertOptions& o, ConvertSink& sink) {
     r.answers = {answer};
     r.score = "gsm8k";
     r.until = {{"Question:"}};
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
 }
 
@@ -224,7 +224,7 @@ void convert_longbench(const ConvertOptions& o, ConvertSink& sink) {
       }
       r.length = length->as_int();
     }
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
 }
 
@@ -250,7 +250,7 @@ void convert_longbench_fewshot(const ConvertOptions& o, ConvertSink& sink) {
     if (r.score == "classification") {
       r.classes = texts_of(row, "all_classes");
     }
-    sink.add(r);
+    sink.add(r, row.origin().str());
   });
 }
 

@@ -162,6 +162,15 @@ template <class R> std::vector<R> read_records(const std::string& path) {
   return records;
 }
 
+template <class R> void check_record(const R& record, const std::string& where) {
+  try {
+    R again;
+    Fields::read(Fields::write(record), "", again);
+  } catch (const ConfigError& error) {
+    throw ConfigError(where, error.what());
+  }
+}
+
 template <class R> std::string record_line(const R& record) {
   Json json = Fields::write(record);
   auto& members = json.members();
@@ -176,6 +185,7 @@ template <class R> std::string record_line(const R& record) {
 
 #define HEBB_RECORD(R)                                         \
   template std::vector<R> read_records<R>(const std::string&); \
+  template void check_record<R>(const R&, const std::string&); \
   template std::string record_line<R>(const R&);
 HEBB_RECORD(ChoiceRecord)
 HEBB_RECORD(PartialRecord)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes what reads files: JSON, configurations, safetensors, shards, text input, tokenizer models. Needs clang.
+# Fuzzes what reads files: JSON, configurations, safetensors, shards, text input, tokenizer models, records, data sets. Needs clang.
 # Usage: tools/fuzz.sh [--keep] [SECONDS]     SECONDS of each program (default 60), two programs at a time
 #   --keep  replace tests/fuzz/corpus by the smallest set of inputs that reaches what was reached; tests run it
 # A finding stops with the input's path; run build-fuzz/tests/fuzz/fuzz_NAME PATH to see it again.
@@ -16,7 +16,7 @@ done
 command -v clang++ >/dev/null || { echo "fuzz.sh: clang++ not found; install the package clang (Debian, Ubuntu)" >&2; exit 2; }
 cmake -S . -B build-fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" \
   -DCMAKE_CXX_COMPILER=clang++ -DHEBB_FUZZ=ON -DHEBB_CUDA=OFF -DHEBB_TESTS=OFF
-names="json config safetensors shard jsonl tokenizer"
+names="json config safetensors shard jsonl tokenizer records convert"
 # shellcheck disable=SC2046,SC2086 # a list of words
 cmake --build build-fuzz --target $(printf 'fuzz_%s ' $names)
 folder=$PWD/build-fuzz/corpus

@@ -136,6 +136,15 @@ TEST_CASE_METHOD(Files, "race: earlier questions come with their answers, the la
   CHECK(r[0].context == "Article: Text.\n\nQuestion: Who?\nAnswer: b\n _  .e\nWhat?");
   CHECK(r[0].choices == Texts{"i", "j", "k", "l"});
   CHECK(r[0].gold == Gold{3});
+  const auto apart = records<ChoiceRecord>("race", "{\"article\": \"Text.\", \"question\": \"Who?\", \"options\": [\"a\", \"b\"], \"answer\": \"B\"}\n"
+      "{\"article\": \"Text.\", \"question\": \"What?\", \"options\": [\"i\", \"j\"], \"answer\": \"A\"}\n"
+      "{\"article\": \"Other.\", \"question\": \"How?\", \"options\": [\"k\", \"l\"], \"answer\": \"B\"}\n");
+  REQUIRE(apart.size() == 2);
+  CHECK(apart[0].context == "Article: Text.\n\nQuestion: Who?\nAnswer: b\nWhat?");
+  CHECK(apart[0].gold == Gold{0});
+  CHECK(apart[1].context == "Article: Other.\n\nHow?");
+  CHECK(error("race", R"({"article": "T", "question": "a", "options": ["a"], "answer": "B"})") ==
+        ":1:63: answer: found \"B\", expected a letter of the options for each question");
   CHECK(error("race", R"({"article": "T", "questions": ["a", "b"], "options": [["a"]], "answers": ["A", "A"]})") ==
         ":1:31: questions: found an array, expected as many questions as answers and lists of options");
   CHECK(error("race", R"({"article": "T", "questions": ["a"], "options": [["a"]], "answers": ["B"]})") ==
@@ -264,6 +273,9 @@ TEST_CASE_METHOD(Files, "files that are not those of a data set are refused", "[
   CHECK(error("arc", "5\n") == ":1:1: found 5, expected a JSON object");
   CHECK(error("arc", "\n\n") == ": no record (found nothing to convert, expected JSONL)");
   CHECK_THROWS_AS(convert("arc", folder / "none.jsonl"), MissingFileError);
+  CHECK(error("piqa", "\n" R"({"goal": "g", "sol1": "", "sol2": "b", "label": 0})") == ":2:1: choices: found an array, expected no empty text");
+  CHECK(error("winogrande", R"({"sentence": "Ann saw _", "option1": "a", "option2": "b", "answer": "1"})") ==
+        ":1:1: continuation: found \"\", expected a text of at least one character");
   CHECK_THROWS_WITH(convert("arcs", folder / "none.jsonl"), Catch::Contains("NAME: found \"arcs\", expected one of hellaswag, piqa, arc,"));
 }
 

@@ -1,6 +1,7 @@
 // Fast relatives of the libFuzzer programs for text input.
 #include "core/random.h"
 #include "tests/data/compress.h"
+#include "tests/fuzz/records_target.h"
 #include "tests/fuzz/text_target.h"
 #include "tests/test.h"
 
@@ -75,6 +76,19 @@ TEST_CASE("mutated tokenizer models are refused or read", "[fast]") {
   CHECK(parsed.byte_fallback);
   CHECK_FALSE(parsed.add_dummy_prefix);
   CHECK(first_failure(fuzz::sentencepiece_model, {model}, 5000) == "");
+}
+
+TEST_CASE("mutated records and files of data sets are refused or become records", "[fast]") {
+  const std::vector<std::string> seeds = {
+      R"({"context": "c", "choices": ["a", "b"], "gold": [1], "group": "g", "_x": 1})" "\n",
+      R"({"prompt": "p", "answers": ["a"], "until": [], "score": "f1", "classes": ["a"], "id": "x"})" "\n",
+      R"({"article": "T", "question": "q", "options": ["a", "b"], "answer": "B", "text": "one two", "page": "p q"})" "\n",
+      R"({"question": {"stem": "s", "choices": [{"text": "a", "label": "A"}]}, "answerKey": "A", "context": "c", "input": "q", "answers": ["a"]})",
+      R"([{"sentence": "a _ b", "option1": "x", "option2": "y", "answer": "1", "goal": "g", "sol1": "a", "sol2": "b", "label": "1"}])",
+      "a,\"b\"\"\",c\r\n\"d\ne\",f,g\n",
+      " = T = \n \n ( a ) ' b ' @-@ c \n"};
+  CHECK(first_failure(fuzz::records, seeds, 300) == "");
+  CHECK(first_failure(fuzz::convert, seeds, 200) == "");
 }
 
 TEST_CASE("the targets of mutated text notice broken properties", "[fast]") {
