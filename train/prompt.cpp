@@ -25,15 +25,15 @@ std::vector<int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_view pro
 
 ScoredText encode_pair(const Tokenizer& tokenizer, std::string_view context, std::string_view continuation,
                        int64_t max_length, std::string_view where) {
-  const std::string text = std::string(context) + std::string(continuation);
-  const std::vector<int32_t> whole = tokenizer.encode(text);
+  const std::vector<int32_t> whole = tokenizer.encode(std::string(context) + std::string(continuation));
+  const std::vector<int32_t> read = tokenizer.encode(trim_back(context));
   ScoredText result;
-  result.ids = prompt_ids(tokenizer, trim_back(context));
-  const size_t prefix = prefix_ids(tokenizer, trim_back(context).empty()).size();
-  const size_t read = result.ids.size() - prefix;  // tokens of the context
-  if (whole.size() > read) {
-    result.ids.insert(result.ids.end(), whole.begin() + static_cast<ptrdiff_t>(read), whole.end());
-    result.scored = static_cast<int64_t>(whole.size() - read) - (read + prefix == 0 ? 1 : 0);
+  result.ids = prefix_ids(tokenizer, read.empty());
+  result.ids.insert(result.ids.end(), read.begin(), read.end());
+  if (whole.size() > read.size()) {
+    const bool has_start = !result.ids.empty();
+    result.ids.insert(result.ids.end(), whole.begin() + static_cast<ptrdiff_t>(read.size()), whole.end());
+    result.scored = static_cast<int64_t>(whole.size() - read.size()) - (has_start ? 0 : 1);
   }
   if (result.scored < 1) {
     throw DataError(where, "nothing to score", "a continuation without a token of its own",

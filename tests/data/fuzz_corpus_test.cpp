@@ -1,13 +1,16 @@
 #include "tests/fuzz/corpus.h"
+#include "tests/fuzz/records_target.h"
 #include "tests/fuzz/shard_target.h"
 #include "tests/fuzz/text_target.h"
 
 using namespace hebb;
 
-TEST_CASE("inputs that fuzzing found for shards, text and tokenizer models are refused or read", "[fast]") {
+TEST_CASE("inputs that fuzzing found for shards, text, records, data sets and tokenizer models are refused or read", "[fast]") {
   int accepted = 0;
   CHECK(fuzz::run_corpus("shard", [&](std::string_view input) { accepted += fuzz::shard(input) ? 1 : 0; }) > 100);
   CHECK(accepted > 10);
   CHECK(fuzz::run_corpus("jsonl", fuzz::jsonl) > 100);
+  CHECK(fuzz::run_corpus("records", fuzz::records) > 5);
+  CHECK(fuzz::run_corpus("convert", fuzz::convert) > 5);
   CHECK(fuzz::run_corpus("tokenizer", fuzz::sentencepiece_model) > 50);
 }

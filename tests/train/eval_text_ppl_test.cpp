@@ -199,3 +199,44 @@ TEST_CASE("a missing file of records skips the evaluation, a broken one fails it
   CHECK(result("broken.json").at("status").as_string() == "failed");
   CHECK(result("broken.json").at("error").as_string().find("broken.jsonl:1:10: text: found 5, expected a string") != std::string::npos);
 }
+
+TEST_CASE("resolved evaluations of records read the same again", "[fast]") {
+  const Json list = parse_json(R"({"evaluations": [
+    {"name": "a", "kind": "choice", "file": "/x.jsonl", "fewshot": {"file": "/y.jsonl", "k": 2}},
+    {"name": "b", "kind": "cloze", "file": "/x.jsonl"}, {"name": "c", "kind": "answer_ppl", "file": "/x.jsonl"}]})", "e.json");
+  const Json once = resolve_evaluations(list, "eval.");
+  CHECK(once.at("evaluations").items()[0].at("fewshot").at("order").as_string() == "first");
+  CHECK(once.at("evaluations").items()[2].at("fast_weights").as_string() == "carry");
+  CHECK(resolve_evaluations(parse_json(once.dump(), "again"), "eval.") == once);
+}
+
+TEST_CASE("scores of texts do not depend on the segments in which they are read", "[fast]") {
+  for (const bool memory : {false, true}) {
+    const TextModel model(byte_model(memory));
+    std::string context;
+    for (int i = 0; i < 40; ++i) { context += "line " + std::to_string(i * i) + ". "; }
+    const std::map<std::string, std::string> records = {
+        {"choice", "{\"context\": \"" + context + "\", \"choices\": [\"one\", \"another\"], \"gold\": 0}"},
+        {"cloze", "{\"context\": \"" + context + "\", \"target\": \" word\"}"},
+        {"rolling", "{\"text\": \"" + context + "\"}"},
+        {"answer_ppl", "{\"context\": \"" + context + "\", \"question\": \"Which?\", \"answers\": [\"this one\"]}"}};
+    for (const auto& [kind, record] : records) {
+      const std::string file = model.folder.write("r.jsonl", record).string();
+      const auto ll = [&](const std::string& segment) {
+        const std::string length = kind == "answer_ppl" ? "" : ", \"max_length\": 4096";
+        auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"a\", \"kind\": \"" + kind + "\", \"file\": \"" + file +
+                                                       "\", \"segment\": " + segment + length + "}]}", "e.json"), "");
+        Session s = model.session();
+        Progress quiet;
+        EvalContext context{s, model.tokenizer, 64, 42, quiet, {}};
+        context.logs_samples = true;
+        REQUIRE(run_evaluations(evaluations, context, EvalSource{"c", "00ff", "cpu", "fp64", 7, 70}, model.folder / "out", [](const std::string&) {}) == 0);
+        return parse_json(read_file(model.folder / "out/a.samples.jsonl"), "samples").at("ll");
+      };
+      const Json whole = ll("4096"), parts = ll("64");
+      INFO(kind);
+      const auto number = [](const Json& j) { return j.is_array() ? j.items()[1].as_double() : j.as_double(); };
+      CHECK(number(parts) == Approx(number(whole)).epsilon(1e-10));
+    }
+  }
+}
