@@ -54,7 +54,7 @@ std::string label(double v) {
     }
     return text;
   }
-  return number(v);
+  return size >= 1e4 ? std::to_string(std::llround(v)) : number(v);
 }
 
 /// Round steps between low and high, about `count` of them.
@@ -153,11 +153,17 @@ void draw_curve(std::ostream& s, const Frame& f, const Curve& c, int colour) {
 
 void draw_band(std::ostream& s, const Frame& f, const Band& b) {
   s << "<polygon fill=\"" << chart_colour(b.colour) << "\" fill-opacity=\"0.15\" points=\"";
+  const auto corner = [&](size_t i, const std::vector<double>& side, double end) {
+    const double y = side.empty() ? end : f.w(side[i]);
+    char text[64];
+    std::snprintf(text, sizeof text, "%.2f,%.2f ", f.px(f.u(b.x[i])), f.py(y));
+    s << text;
+  };
   for (size_t i = 0; i < b.x.size(); ++i) {
-    s << f.point(b.x[i], b.low[i]);
+    corner(i, b.low, f.ry.low);
   }
   for (size_t i = b.x.size(); i-- > 0;) {
-    s << f.point(b.x[i], b.high[i]);
+    corner(i, b.high, f.ry.high);
   }
   s << "\"/>\n";
 }

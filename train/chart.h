@@ -14,7 +14,7 @@ struct Curve {
   int colour = -1;
 };
 
-/// A shaded area between two curves.
+/// A shaded area between two curves; without them, from x.front() to x.back() over the whole height.
 struct Band {
   std::vector<double> x, low, high;
   int colour = 0;

@@ -80,20 +80,22 @@ std::string svg_heat_map(const HeatMap& map) {
 }
 
 std::string svg_stacked_bars(const StackedBars& chart) {
-  constexpr double kLeft = 70, kPlot = 260, kBottom = kTop + kPlot, kLegendRow = 20;
-  const double slot = (kWidth - kLeft - kRight) / static_cast<double>(std::max<size_t>(1, chart.bars.size()));
-  const bool is_tilted = static_cast<double>(longest(chart.bars)) * 7 > slot;
+  constexpr double kNarrow = 70, kPlot = 260, kBottom = kTop + kPlot, kLegendRow = 20;
+  const auto count = static_cast<double>(std::max<size_t>(1, chart.bars.size()));
+  const bool is_tilted = static_cast<double>(longest(chart.bars)) * 7 * count > kWidth - kNarrow - kRight;
+  const double left = is_tilted ? std::max(kNarrow, std::min(200.0, 4.8 * static_cast<double>(longest(chart.bars)))) : kNarrow;  // names lean to the left
+  const double slot = (kWidth - left - kRight) / count;
   const double names = is_tilted ? 24 + 4.5 * static_cast<double>(longest(chart.bars)) : 24, legend = kBottom + names + 16;
   std::ostringstream s;
   begin(s, legend + kLegendRow * static_cast<double>((chart.segments.size() + 1) / 2), chart.title);
   for (int tick = 0; tick <= 5; ++tick) {
     const double v = chart.top * tick / 5, y = kBottom - kPlot * tick / 5;
-    s << "<line x1=\"" << kLeft << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << y << "\" y2=\"" << y << "\" stroke=\"#e4e4e4\"/>\n";
-    put_text(s, kLeft - 8, y + 4, "end", number(v));
+    s << "<line x1=\"" << left << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << y << "\" y2=\"" << y << "\" stroke=\"#e4e4e4\"/>\n";
+    put_text(s, left - 8, y + 4, "end", number(v));
   }
-  s << "<text transform=\"translate(18 " << (kTop + kBottom) / 2 << ") rotate(-90)\" text-anchor=\"middle\">" << escape_markup(chart.y_label) << "</text>\n";
+  s << "<text transform=\"translate(" << left - 52 << " " << (kTop + kBottom) / 2 << ") rotate(-90)\" text-anchor=\"middle\">" << escape_markup(chart.y_label) << "</text>\n";
   for (size_t b = 0; b < chart.bars.size(); ++b) {
-    const double x = kLeft + slot * static_cast<double>(b), wide = std::min(60.0, 0.7 * slot);
+    const double x = left + slot * static_cast<double>(b), wide = std::min(60.0, 0.7 * slot);
     double from = kBottom;
     for (size_t k = 0; k < chart.segments.size(); ++k) {
       const double v = chart.values[b][k];

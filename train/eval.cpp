@@ -1,5 +1,6 @@
 #include "train/eval.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -85,11 +86,14 @@ Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& sou
 
 std::string summary(const Evaluation& e, const EvalResult& r) {
   std::string line = e.name + " (" + e.kind + "): " + r.status;
-  for (const auto& [name, metric] : r.metrics.members()) {
-    char text[64];
-    std::snprintf(text, sizeof text, "  %s %.6g", name.c_str(), metric.at("value").as_double());
+  constexpr size_t kMost = 12;  // the rest is left to the file
+  const auto& metrics = r.metrics.members();
+  for (size_t i = 0; i < std::min(kMost, metrics.size()); ++i) {
+    char text[96];
+    std::snprintf(text, sizeof text, "  %s %.6g", metrics[i].first.c_str(), metrics[i].second.at("value").as_double());
     line += text;
   }
+  line += metrics.size() > kMost ? "  and " + std::to_string(metrics.size() - kMost) + " more" : "";
   return r.reason.empty() ? line : line + ": " + r.reason;
 }
 

@@ -225,9 +225,10 @@ class Report {
     for (const ReportPart& part : parts) {
       text("## " + part.title + "\n");
       if (!part.text.empty()) { text(part.text + "\n"); }
+      if (!part.is_long) { text(part.table.markdown()); }
       if (!part.csv_file.empty()) {
         write_file_atomic(out_ / part.csv_file, part.table.csv());
-        text((part.is_long ? std::string() : part.table.markdown() + "\n") + "Numbers in full: " + part.csv_file + ".\n");
+        text("Numbers in full: " + part.csv_file + ".\n");
       }
       for (const auto& [file, table] : part.files) { write_file_atomic(out_ / file, table.csv()); }
       for (const auto& [file, svg] : part.charts) { chart(file, svg); }

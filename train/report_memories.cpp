@@ -8,9 +8,15 @@
 namespace hebb {
 namespace {
 
-constexpr size_t kFewRows = 60;  // more are left to the CSV file
+/// Quantiles and bins, which drawings show.
+bool is_detail(const std::string& statistic) {
+  const auto ends_with = [&](const std::string& end) { return statistic.size() > end.size() && statistic.compare(statistic.size() - end.size(), end.size(), end) == 0; };
+  const bool is_quantile = ends_with("_median") || ends_with("_q10") || ends_with("_q90");
+  const size_t gate = statistic.find(".gate_");
+  return is_quantile || (gate != std::string::npos && statistic.size() == gate + 7);
+}
 
-/// Lines of each domain over the stages; what is behind a stage has the colour of the domain that was read before it.
+/// Lines of each domain over the stages, on the colour of the domain that was read between them.
 std::vector<ReportPart> adaptation(const Results& all) {
   std::vector<ReportPart> parts;
   for (const Evaluated& e : of_kind(all, {"adapt"})) {
@@ -29,16 +35,15 @@ std::vector<ReportPart> adaptation(const Results& all) {
       curves[i].y.push_back(result_number(p, "delta"));
       adapted[static_cast<int64_t>(result_number(p, "stage"))] = before;
     }
-    constexpr double kBeyond = 1e3;  // nats: outside of any drawing, which cuts it
     std::vector<Band> bands;
     for (const auto& [stage, domain] : adapted) {
       const auto at = std::find(domains.begin(), domains.end(), domain);
       if (at == domains.end()) { continue; }
       const double x = static_cast<double>(stage);
-      bands.push_back({{x - 0.5, x + 0.5}, {-kBeyond, -kBeyond}, {kBeyond, kBeyond}, static_cast<int>(at - domains.begin())});
+      bands.push_back({{x - 1, x}, {}, {}, static_cast<int>(at - domains.begin())});
     }
     ReportPart part{"Continual learning: " + e.run + ", " + e.label,
-                    "Loss [nats] of each domain's held-out rows after each stage, and its difference to stage 0. The shade of a stage is the domain that was read before it.",
+                    "Loss [nats] of each domain's held-out rows after each stage, and its difference to stage 0. The shade between two stages is the domain that was read there.",
                     pivot.table(), "adapt_" + file_name(e.run + "_" + e.label) + ".csv"};
     part.charts.emplace_back("adapt_" + file_name(e.run + "_" + e.label) + ".svg",
                              svg_chart(curves, {"Continual learning: " + e.label, "stage", "loss - loss before [nats]"}, bands));
@@ -69,7 +74,7 @@ void add_cumulative_charts(ReportPart& part, const Results& results) {
     std::vector<Curve> curves;
     std::vector<Band> bands;
     for (const Evaluated& e : results) {
-      const auto colour = static_cast<int>(curves.size());
+      const auto colour = static_cast<int>(bands.size());
       Curve c{e.run + " " + e.label, {}, {}, Mark::line, colour};
       Band band{{}, {}, {}, colour};
       for (const Json& p : e.series("cumulative")) {
@@ -82,11 +87,12 @@ void add_cumulative_charts(ReportPart& part, const Results& results) {
       }
       if (c.x.empty()) { continue; }
       curves.push_back(std::move(c));
+      for (const auto* edge : {&band.low, &band.high}) { curves.push_back({"", band.x, *edge, Mark::dashed, colour}); }
       bands.push_back(std::move(band));
     }
     if (!curves.empty()) {
       part.charts.emplace_back(std::string("cumulative_") + side + ".svg",
-                               svg_chart(curves, {std::string("Mass of the largest weights, ") + side + "s (10 % to 90 % shaded)", "slots of a token and head", "cumulative weight", true}, bands));
+                               svg_chart(curves, {std::string("Weight of the largest slots, ") + side + "s", "largest slots of a token and head", "cumulative weight, 10 % to 90 % shaded", true}, bands));
     }
   }
 }
@@ -94,15 +100,19 @@ void add_cumulative_charts(ReportPart& part, const Results& results) {
 std::vector<ReportPart> memories(const Results& all) {
   const Results results = of_kind(all, {"memory_stats"});
   if (results.empty()) { return {}; }
-  Pivot pivot({"statistic"}), layers({"run", "evaluation", "layer"});
+  Pivot pivot({"statistic"}), main({"statistic"}), layers({"run", "evaluation", "layer"});
   for (const Evaluated& e : results) {
     const Json& metrics = e.object("metrics");
-    for (const auto& [name, metric] : metrics.members()) { pivot.set({name}, e.run + " " + e.label, value_of(metrics, name), e); }
+    for (const auto& [name, metric] : metrics.members()) {
+      pivot.set({name}, e.run + " " + e.label, value_of(metrics, name), e);
+      if (!is_detail(name)) { main.set({name}, e.run + " " + e.label, value_of(metrics, name), e); }
+    }
     for (const auto& [layer, numbers] : e.object("groups").members()) {
       for (const auto& [name, metric] : numbers.members()) { layers.set({e.run, e.label, layer}, name, value_of(numbers, name), e); }
     }
   }
-  ReportPart part{"Use of memories", "Means over layers; each layer's numbers are in memory_layers.csv.", pivot.table(), "memory_stats.csv", pivot.rows().size() > kFewRows};
+  ReportPart part{"Use of memories", "Means over layers. All of them with quantiles and bins: memory_stats.csv; those of each layer: memory_layers.csv.", main.table()};
+  part.files.emplace_back("memory_stats.csv", pivot.table());
   part.files.emplace_back("memory_layers.csv", layers.table());
   add_gate_maps(part, results);
   add_cumulative_charts(part, results);

@@ -82,7 +82,7 @@ Results load_evaluations(const std::vector<ReportRun>& runs) {
       Json json = parse_json(read_file(file), file.string());
       if (!json.is_object() || member_text(json, "status") != "ok") { continue; }
       const std::string name = file.stem().string(), source = member_text(json, "source"), kind = member_text(json, "kind");
-      all.push_back({run.id, fs::relative(file, run.folder).generic_string(), kind, source.empty() ? name : name + " (" + source + ")", std::move(json)});
+      all.push_back({run.id, run.id + "/" + fs::relative(file, run.folder).generic_string(), kind, source.empty() ? name : name + " (" + source + ")", std::move(json)});
     }
   }
   return all;

@@ -25,7 +25,7 @@ struct ReportTable {
 struct ReportPart {
   std::string title, text;
   ReportTable table;                                           // the last column names the result files
-  std::string csv_file;                                        // its name; empty: there is no table
+  std::string csv_file{};                                      // of the table; empty: none of its own
   bool is_long = false;                                        // the table is left to the file
   std::vector<std::pair<std::string, std::string>> charts{};   // file names and SVG
   std::vector<std::pair<std::string, ReportTable>> files{};    // further tables, for programs
@@ -33,7 +33,7 @@ struct ReportPart {
 
 /// One result file.
 struct Evaluated {
-  std::string run, file, kind, label;  // label: the name, and the source where the file says one
+  std::string run, file, kind, label;  // file: RUN/evals/...; label: the name, and the source where the file says one
   Json json;
 
   /// The object under `key`, or an empty one.

@@ -299,6 +299,19 @@ TEST_CASE("gdn: the norm of the state by position is that of the recurrence", "[
   CHECK(metric(r, "gdn.state_norm") == Catch::Approx(norm).epsilon(1e-5));  // the l2 norm's eps, which the loop above leaves out
 }
 
+TEST_CASE("the line of a result names a dozen numbers, its file all", "[fast]") {
+  Probe f("mixer", R"({"type": "sdm", "num_heads": 1, "slots_per_head": 16, "num_writes": 2, "num_reads": 2})");
+  auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", \"kind\": \"memory_stats\", \"length\": 48, " + f.corpus() + "}]}", "e.json"), "");
+  Session s = f.session();
+  Progress quiet;
+  std::string line;
+  REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}}, EvalSource{}, f.folder / "out", [&](const std::string& text) { line = text; }) == 0);
+  const Json result = parse_json_file((f.folder / "out" / "x.json").string());
+  const size_t all = result.at("metrics").members().size();
+  CHECK_THAT(line, Catch::Contains("x (memory_stats): ok  sdm.") && Catch::EndsWith("and " + std::to_string(all - 12) + " more"));
+  CHECK(result.at("groups").at("blocks.1.mixer").at("unique_read").at("n").as_int() == 96);
+}
+
 TEST_CASE("rows take every token, and what cannot be read is said", "[fast]") {
   Probe f("ffn", R"({"type": "pkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2})");
   CHECK(metric(f.stats(), "sequences") == 2);

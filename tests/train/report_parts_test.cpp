@@ -49,8 +49,8 @@ TEST_CASE("results of different sources never share a column or a curve", "[fast
   r.add("two", "lambada", R"("kind": "cloze", "metrics": {"ppl": {"value": 12.3456789}})");
   const ReportPart part = r.only();
   CHECK(part.table.titles == std::vector<std::string>{"run", "acc (builtin) acc", "acc (official) acc", "lambada ppl", "files"});
-  CHECK_THAT(part.table.markdown(), Contains("| one | 0.25 | – | – | evals/step_00000010/acc.json |") &&
-                                        Contains("| two | – | 0.75 | 12.346 | evals/step_00000010/acc.json evals/step_00000010/lambada.json |"));
+  CHECK_THAT(part.table.markdown(), Contains("| one | 0.25 | – | – | one/evals/step_00000010/acc.json |") &&
+                                        Contains("| two | – | 0.75 | 12.346 | two/evals/step_00000010/acc.json two/evals/step_00000010/lambada.json |"));
   CHECK_THAT(part.table.csv(), Contains("two,,0.75,12.3456789,"));
 
   Json one = Json::object({{"id", "one"}, {"eval.acc.acc", 0.25}, {"eval.acc.source", "builtin"}});
@@ -129,25 +129,29 @@ TEST_CASE("continual learning: a line per domain, stages shaded by what was read
   const ReportPart part = r.only();
   CHECK_THAT(part.table.markdown(), Contains("| one | 0 | – | 3 | 0 | 2 | 0 |") && Contains("| one | 1 | law | 2.5 | -0.5 | 2.25 | 0.25 |"));
   const std::string& svg = part.charts.at(0).second;
-  CHECK_THAT(svg, Contains("<polygon fill=\"" + std::string(chart_colour(0))) && Contains("law") && Contains("maths"));
+  // Between stages 0 and 1, from the frame's left to its right and from its foot to its top.
+  CHECK_THAT(svg, Contains("<polygon fill=\"" + std::string(chart_colour(0)) + "\" fill-opacity=\"0.15\" points=\"78.00,324.00 544.00,324.00 544.00,40.00 78.00,40.00 \"/>"));
+  CHECK_THAT(svg, Contains("law") && Contains("maths"));
 }
 
 TEST_CASE("memories: gates as shades, cumulative weights with bands, curves by layer", "[fast]") {
   Runs r;
-  r.add("one", "probe", R"("kind": "memory_stats", "metrics": {"sdm.unique_read": {"value": 0.5, "n": 2}},
+  r.add("one", "probe", R"("kind": "memory_stats", "metrics": {"sdm.unique_read": {"value": 0.5, "n": 2}, "sdm.effective_read_q10": {"value": 0.125, "n": 2}},
     "groups": {"blocks.0.mixer": {"unique_read": {"value": 0.25, "n": 8}}, "blocks.2.mixer": {"unique_read": {"value": 0.75, "n": 8}}},
     "series": {"gate_histogram": [{"layer": "blocks.1.memory", "from": 0, "to": 0.1, "share": 0.75}, {"layer": "blocks.1.memory", "from": 0.1, "to": 0.2, "share": 0.25}],
       "cumulative": [{"side": "read", "slots": 1, "mean": 0.5, "median": 0.5, "q10": 0.4, "q90": 0.6}, {"side": "read", "slots": 2, "mean": 1, "median": 1, "q10": 1, "q90": 1}],
       "state_norm": [{"layer": "blocks.0.mixer", "tokens": 16, "norm": 2, "largest": 3}, {"layer": "blocks.2.mixer", "tokens": 16, "norm": 4, "largest": 5}]})");
   const ReportPart part = r.only();
-  CHECK_THAT(part.table.markdown(), Contains("| sdm.unique_read | 0.5 | evals/step_00000010/probe.json |"));
+  CHECK_THAT(part.table.markdown(), Contains("| sdm.unique_read | 0.5 | one/evals/step_00000010/probe.json |"));
   std::map<std::string, std::string> charts(part.charts.begin(), part.charts.end());
   CHECK_THAT(charts.at("gates_one_probe.svg"), Contains("blocks.1.memory") && Contains(">0.75</text>"));
-  CHECK_THAT(charts.at("cumulative_read.svg"), Contains("<polygon"));
+  CHECK_THAT(charts.at("cumulative_read.svg"), Contains("<polygon") && Contains("stroke-dasharray"));
+  CHECK_THAT(part.table.markdown(), !Contains("_q10"));
   CHECK(charts.count("cumulative_write.svg") == 0);
   CHECK_THAT(charts.at("memory_state_norm.svg"), Contains("blocks.0.mixer") && Contains("blocks.2.mixer"));
   std::map<std::string, ReportTable> files(part.files.begin(), part.files.end());
-  CHECK_THAT(files.at("memory_layers.csv").csv(), Contains("one,probe,blocks.2.mixer,0.75,evals/"));
+  CHECK_THAT(files.at("memory_stats.csv").csv(), Contains("sdm.effective_read_q10,0.125,"));
+  CHECK_THAT(files.at("memory_layers.csv").csv(), Contains("one,probe,blocks.2.mixer,0.75,one/evals/"));
   CHECK_THAT(files.at("memory_state_norm.csv").csv(), Contains("run,evaluation,layer,tokens,norm,largest,files\none,probe,blocks.0.mixer,16,2,3,"));
 }
 
