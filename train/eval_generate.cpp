@@ -5,6 +5,7 @@
 #include "data/characters.h"
 #include "data/records.h"
 #include "train/answer_text.h"
+#include "train/fewshot.h"
 
 namespace hebb {
 namespace {
@@ -27,6 +28,7 @@ class Generate final : public EvalTask {
     }
     f.field("max_new_tokens", max_new_tokens_).min(1).unit("tokens").help("Longest answer.");
     f.field("temperature", temperature_).above(0).help("Draw from softmax(logits / temperature). Default: the largest logit.");
+    f.object("fewshot", fewshot_).help("Solved examples in front of each prompt.");
     f.field("max_examples", max_examples_).min(1).help("Only the first so many examples.");
     f.field("freeze_fast_weights", freeze_).help("Never update fast weights.");
     if (f.reading()) { f.require(std::find(until_.begin(), until_.end(), "") == until_.end(), "until", "no empty text"); }
@@ -37,13 +39,14 @@ class Generate final : public EvalTask {
     records.resize(std::min(records.size(), static_cast<size_t>(max_examples_.value_or(INT64_MAX))));
     c.text_tokenizer();
     for (const GenerateRecord& record : records) { check(record); }
+    const Shots shots = Shots::read<GenerateRecord>(fewshot_, file_, c.seed);
     const auto weights = c.session.save_fast_weights();
     std::map<std::string, std::vector<double>> scores;
     c.progress.begin("generate", records.size());
     for (size_t i = 0; i < records.size(); ++i) {
       c.poll();
       c.session.restore_fast_weights(weights);  // examples do not influence each other
-      const std::vector<int32_t> ids = checked_prompt_ids(c, records[i].prompt, records[i].where);
+      const std::vector<int32_t> ids = checked_prompt_ids(c, shots.before(i) + records[i].prompt, records[i].where);
       const std::string text = answer(c, records[i], i, ids);
       note(c, records[i], ids, text, scores);
       c.progress.update(i + 1);
@@ -112,6 +115,7 @@ class Generate final : public EvalTask {
   bool has_until_ = false;
   int64_t max_new_tokens_ = 128;
   std::optional<double> temperature_;
+  std::optional<FewShot> fewshot_;
   std::optional<int64_t> max_examples_;
   bool freeze_ = false;
 };

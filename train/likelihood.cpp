@@ -2,18 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace hebb {
 namespace {
 
 constexpr int32_t kIgnored = -100;
-constexpr const char* kBetweenShots = "\n\n";
-
-bool is_same_file(const std::string& a, const std::string& b) {
-  std::error_code error;  // patterns are no files
-  return a == b || fs::equivalent(a, b, error);
-}
 
 bool differ_in_last_token(std::span<const ScoredText> texts) {
   return std::all_of(texts.begin(), texts.end(), [&](const ScoredText& t) {
@@ -37,45 +30,6 @@ int64_t TextScoring::length(const EvalContext& c) const {
     throw ConfigError("max_length", "nothing", "a length, since the configuration has no train.sequence_length");
   }
   return length;
-}
-
-void fields(Fields& f, FewShot& s) {
-  f.file("file", s.file).required().help("Records of solved examples.");
-  f.field("k", s.k).required().min(1).help("Number of solved examples in front of each context.");
-  f.field("order", s.order).one_of({"first", "sample"}).help("first: the file's first ones; sample: drawn for each example.");
-}
-
-std::string shot_text(const ChoiceRecord& r) { return r.context + r.delimiter + r.choices[static_cast<size_t>(r.gold[0])]; }
-std::string shot_text(const PartialRecord& r) {
-  return r.contexts[static_cast<size_t>(r.gold[0])] + r.delimiter + r.continuation;
-}
-std::string shot_text(const ClozeRecord& r) { return r.context + r.target; }
-
-void Shots::check(const std::string& own_file) {
-  is_own_file_ = is_same_file(options_.file, own_file);
-  const int64_t most = static_cast<int64_t>(texts_.size()) - (is_own_file_ ? 1 : 0);
-  if (options_.k > most) {
-    throw ConfigError("fewshot.k", std::to_string(options_.k),
-                      "at most " + std::to_string(most) + ", the " + (is_own_file_ ? "other " : "") + "examples of " + options_.file);
-  }
-}
-
-std::string Shots::before(size_t index) const {
-  if (texts_.empty()) {
-    return "";
-  }
-  const size_t left_out = is_own_file_ ? index : texts_.size();
-  const auto k = static_cast<uint32_t>(options_.k);
-  std::vector<uint32_t> drawn(k);
-  std::iota(drawn.begin(), drawn.end(), 0U);
-  if (options_.order == "sample") {
-    drawn = Rng(seed_, "fewshot", index).sample(static_cast<uint32_t>(texts_.size() - (is_own_file_ ? 1 : 0)), k);
-  }
-  std::string text;
-  for (const uint32_t i : drawn) {
-    text += texts_[i + (i >= left_out ? 1 : 0)] + kBetweenShots;
-  }
-  return text;
 }
 
 std::vector<Likelihood> LikelihoodScorer::score(std::span<const ScoredText> texts, const std::string& where) {

@@ -4,6 +4,7 @@
 
 #include "data/records.h"
 #include "train/eval.h"
+#include "train/fewshot.h"
 #include "train/prompt.h"
 
 namespace hebb {
@@ -23,47 +24,6 @@ struct TextScoring {
     records.resize(std::min(records.size(), static_cast<size_t>(max_examples.value_or(INT64_MAX))));
     return records;
   }
-};
-
-/// Solved examples in front of a context.
-struct FewShot {
-  std::string file, order = "first";
-  int64_t k = 0;
-};
-void fields(Fields& f, FewShot& s);
-
-/// A record as a solved example: context, delimiter and the right continuation.
-std::string shot_text(const ChoiceRecord& r);
-std::string shot_text(const PartialRecord& r);
-std::string shot_text(const ClozeRecord& r);
-
-/// The solved examples of a task, drawn anew for each of its examples where they are sampled.
-class Shots {
- public:
-  /// `own_file`: that of the task; an example of it is never its own shot. Errors: those of read_records; ConfigError
-  /// for more shots than the file has.
-  template <class R> static Shots read(const std::optional<FewShot>& options, const std::string& own_file, uint64_t seed) {
-    Shots shots;
-    if (options) {
-      shots.options_ = *options;
-      shots.seed_ = seed;
-      for (const R& record : read_records<R>(options->file)) {
-        shots.texts_.push_back(shot_text(record));
-      }
-      shots.check(own_file);
-    }
-    return shots;
-  }
-  /// What stands in front of example `index`, with the blank line that ends it; empty without shots.
-  std::string before(size_t index) const;
-
- private:
-  void check(const std::string& own_file);
-
-  FewShot options_;
-  uint64_t seed_ = 0;
-  bool is_own_file_ = false;
-  std::vector<std::string> texts_;
 };
 
 /// How likely a continuation is.

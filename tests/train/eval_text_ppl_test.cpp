@@ -240,3 +240,21 @@ TEST_CASE("scores of texts do not depend on the segments in which they are read"
     }
   }
 }
+
+TEST_CASE("solved examples stand in front of prompts, too", "[fast]") {
+  const TextModel model(byte_model(false));
+  const std::string shots = model.folder.write("shots.jsonl", "{\"prompt\": \"Q: a?\\nA:\", \"answers\": [\"b\", \"c\"]}\n{\"prompt\": \"Q: d?\\nA:\", \"answers\": [\"e\"]}\n").string();
+  const auto hash = [&](const std::string& prompt, const std::string& keys) {
+    const std::string record = Json::object({{"prompt", prompt}, {"answers", Json::array({Json("x")})}}).dump();
+    return model.run_on(record, R"("kind": "generate", "score": "exact", "max_new_tokens": 3)" + keys).samples[0].at("input_hash");
+  };
+  CHECK(hash("Q: f?\nA:", R"(, "fewshot": {"k": 2, "file": ")" + shots + "\"}") == hash("Q: a?\nA: b\n\nQ: d?\nA: e\n\nQ: f?\nA:", ""));
+  const std::string empty = model.folder.write("empty.jsonl", "{\"prompt\": \"Q\", \"answers\": []}\n").string();
+  CHECK_THROWS_WITH(hash("Q", R"(, "fewshot": {"k": 1, "file": ")" + empty + "\"}"), Catch::Contains("empty.jsonl:1: \"answers\" of a solved example (found none, expected at least one)"));
+}
+
+TEST_CASE("solutions of gsm8k are answers that can be compared", "[fast]") {
+  const TextModel model(byte_model(false));
+  const std::string record = R"({"prompt": "Question: 2 + 2?\nAnswer:", "answers": ["2 + 2 = <<2+2=4>>4\n#### 4"], "until": ["Question:"], "score": "gsm8k"})";
+  CHECK(model.run_on(record, R"("kind": "generate", "max_new_tokens": 3)").count("gsm8k") == 1);
+}
