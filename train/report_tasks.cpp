@@ -1,6 +1,5 @@
 // Sections of a report: perplexity by position, streams, short contexts, needles, RULER.
 #include <cmath>
-#include <tuple>
 
 #include "train/chart_blocks.h"
 #include "train/report_parts.h"
@@ -8,6 +7,17 @@
 
 namespace hebb {
 namespace {
+
+struct Mean {
+  double sum = 0;
+  int64_t n = 0;
+
+  void add(double x) {
+    sum += x;
+    ++n;
+  }
+  double value() const { return sum / static_cast<double>(n); }
+};
 
 std::vector<ReportPart> positions(const Results& all) {
   std::vector<ReportPart> parts;
@@ -78,15 +88,30 @@ std::vector<ReportPart> streams(const Results& all) {
   return parts;
 }
 
-/// Every metric of short-context tasks, a row per run.
+/// What papers print of a kind; all of the others.
+bool is_printed(const std::string& kind, const std::string& metric) {
+  static const std::map<std::string, std::set<std::string>> printed = {{"choice", {"acc", "acc_norm"}}, {"partial", {"acc"}}, {"cloze", {"acc", "ppl"}},
+                                                                       {"rolling", {"word_ppl"}}, {"answer_ppl", {"ppl"}}};
+  const auto it = printed.find(kind);
+  return it == printed.end() ? metric != "examples" : it->second.count(metric) > 0;
+}
+
+/// A row per run: perplexities, and scores in percent.
 std::vector<ReportPart> short_context(const Results& all) {
-  Pivot pivot({"run"});
+  Pivot pivot({"run"}), printed({"run"});
   for (const Evaluated& e : of_kind(all, {"choice", "partial", "cloze", "rolling", "generate", "answer_ppl"})) {
     const Json& metrics = e.object("metrics");
-    for (const auto& [name, metric] : metrics.members()) { pivot.set({e.run}, e.label + " " + name, value_of(metrics, name), e); }
+    for (const auto& [name, metric] : metrics.members()) {
+      const double value = value_of(metrics, name);
+      pivot.set({e.run}, e.label + " " + name, value, e);
+      const bool is_perplexity = name.find("ppl") != std::string::npos;
+      if (is_printed(e.kind, name)) { printed.set({e.run}, e.label + " " + name, is_perplexity ? value : 100 * value, e); }
+    }
   }
   if (pivot.rows().empty()) { return {}; }
-  return {{"Short context", "Accuracies are fractions.", pivot.table(), "short_context.csv"}};
+  ReportPart part{"Short context", "Perplexities (ppl), and scores in percent. All metrics, as fractions: short_context.csv.", printed.table()};
+  part.files.emplace_back("short_context.csv", pivot.table());
+  return {part};
 }
 
 /// Exact match after n readings, one bar per haystack: what each further reading adds to the best so far.
@@ -126,42 +151,36 @@ std::vector<ReportPart> needles(const Results& all) {
   return {part};
 }
 
-/// Tasks beside each other with their mean, a row per run, source and length, and lines of the means.
+/// Tasks beside each other with their mean, a row per run, source and length and one for all lengths, and lines of the means.
 std::vector<ReportPart> ruler(const Results& all) {
-  const Results results = of_kind(all, {"ruler"});
   Pivot pivot({"run", "evaluation", "length"});
-  std::map<std::vector<std::string>, std::pair<double, int64_t>> means;
-  for (const Evaluated& e : results) {
-    for (const Json& p : e.series("by_task")) {
-      const std::vector<std::string> row{e.run, e.label, member_text(p, "length")};
-      pivot.set(row, member_text(p, "task"), 100 * result_number(p, "score"), e);
-      means[row].first += result_number(p, "score");
-      ++means[row].second;
-    }
-  }
-  if (pivot.rows().empty()) { return {}; }
-  std::map<std::string, Curve> lines;
-  for (const Evaluated& e : results) {
-    for (const auto& [row, sum] : means) {
-      if (row[0] != e.run || row[1] != e.label) { continue; }
-      const double mean = 100 * sum.first / static_cast<double>(sum.second);
-      pivot.set(row, "mean", mean, e);
-      Curve& c = lines[row[0] + " " + row[1]];
-      c.name = row[0] + " " + row[1];
-      c.x.push_back(std::stod(row[2]));
-      c.y.push_back(mean);
-    }
-  }
   std::vector<Curve> curves;
-  for (auto& [name, c] : lines) {
-    std::vector<std::pair<double, double>> points;
-    for (size_t i = 0; i < c.x.size(); ++i) { points.emplace_back(c.x[i], c.y[i]); }
-    std::sort(points.begin(), points.end());
-    for (size_t i = 0; i < points.size(); ++i) { std::tie(c.x[i], c.y[i]) = points[i]; }
-    c.mark = c.x.size() > 1 ? Mark::line : Mark::points;
-    curves.push_back(c);
+  for (const Evaluated& e : of_kind(all, {"ruler"})) {
+    std::map<int64_t, Mean> by_length;
+    std::map<std::string, Mean> by_task;
+    for (const Json& p : e.series("by_task")) {
+      const double score = 100 * result_number(p, "score");
+      pivot.set({e.run, e.label, member_text(p, "length")}, member_text(p, "task"), score, e);
+      by_length[static_cast<int64_t>(result_number(p, "length"))].add(score);
+      by_task[member_text(p, "task")].add(score);
+    }
+    Curve c{e.run + " " + e.label, {}, {}, by_length.size() > 1 ? Mark::line : Mark::points};
+    for (const auto& [length, mean] : by_length) {
+      pivot.set({e.run, e.label, std::to_string(length)}, "mean", mean.value(), e);
+      c.x.push_back(static_cast<double>(length));
+      c.y.push_back(mean.value());
+    }
+    Mean of_tasks;
+    for (const auto& [task, mean] : by_task) {
+      pivot.set({e.run, e.label, "all"}, task, mean.value(), e);
+      of_tasks.add(mean.value());
+    }
+    if (c.x.empty()) { continue; }
+    pivot.set({e.run, e.label, "all"}, "mean", of_tasks.value(), e);
+    curves.push_back(std::move(c));
   }
-  ReportPart part{"RULER", "Percent; the mean is over the tasks of a row.", pivot.table(), "ruler.csv"};
+  if (curves.empty()) { return {}; }
+  ReportPart part{"RULER", "Percent. Means: of a row over its tasks; of \"all\", over a task's lengths.", pivot.table(), "ruler.csv"};
   part.charts.emplace_back("ruler.svg", svg_chart(curves, {"RULER by length", "context [tokens]", "mean score [%]", true}));
   return {part};
 }

@@ -44,14 +44,14 @@ std::string ruler(const std::string& source, double score) {
 
 TEST_CASE("results of different sources never share a column or a curve", "[fast]") {
   Runs r;
-  r.add("one", "acc", R"("kind": "choice", "source": "builtin", "metrics": {"acc": {"value": 0.25}})");
+  r.add("one", "acc", R"("kind": "choice", "source": "builtin", "metrics": {"acc": {"value": 0.25}, "acc_token": {"value": 0.5}})");
   r.add("two", "acc", R"("kind": "choice", "source": "official", "metrics": {"acc": {"value": 0.75}})");
   r.add("two", "lambada", R"("kind": "cloze", "metrics": {"ppl": {"value": 12.3456789}})");
   const ReportPart part = r.only();
   CHECK(part.table.titles == std::vector<std::string>{"run", "acc (builtin) acc", "acc (official) acc", "lambada ppl", "files"});
-  CHECK_THAT(part.table.markdown(), Contains("| one | 0.25 | – | – | one/evals/step_00000010/acc.json |") &&
-                                        Contains("| two | – | 0.75 | 12.346 | two/evals/step_00000010/acc.json two/evals/step_00000010/lambada.json |"));
-  CHECK_THAT(part.table.csv(), Contains("two,,0.75,12.3456789,"));
+  CHECK_THAT(part.table.markdown(), Contains("| one | 25 | – | – | one/evals/step_00000010/acc.json |") &&
+                                        Contains("| two | – | 75 | 12.346 | two/evals/step_00000010/acc.json two/evals/step_00000010/lambada.json |"));
+  CHECK_THAT(part.files.at(0).second.csv(), Contains("run,acc (builtin) acc,acc (builtin) acc_token,") && Contains("two,,,0.75,12.3456789,"));
 
   Json one = Json::object({{"id", "one"}, {"eval.acc.acc", 0.25}, {"eval.acc.source", "builtin"}});
   Json two = Json::object({{"id", "two"}, {"eval.acc.acc", 0.75}, {"eval.acc.source", "official"}, {"eval.probe.sdm.unique_read", 0.5}});
@@ -74,7 +74,7 @@ TEST_CASE("RULER: a row per length with the mean over its tasks, and a curve per
   r.add("two", "ruler", ruler("custom", 1.0));
   const ReportPart part = r.only();
   CHECK_THAT(part.table.markdown(), Contains("| one | ruler (builtin) | 4096 | 75 | 50 | 62.5 |") && Contains("| one | ruler (builtin) | 8192 | 25 | – | 25 |") &&
-                                        Contains("| two | ruler (custom) | 4096 | 100 | 50 | 75 |"));
+                                        Contains("| two | ruler (custom) | 4096 | 100 | 50 | 75 |") && Contains("| one | ruler (builtin) | all | 50 | 50 | 50 |"));
   CHECK_THAT(part.charts.at(0).second, Contains("one ruler (builtin)") && Contains("two ruler (custom)"));
 }
 
