@@ -73,6 +73,13 @@ DeviceInfo device_info() {
           .multiprocessors = properties.multiProcessorCount, .capability = properties.major * 10 + properties.minor};
 }
 
+int multiprocessors() {
+  int index = 0, count = 0;
+  check(cudaGetDevice(&index), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, index), "cudaDeviceGetAttribute");
+  return count;
+}
+
 void use_device(int index) {
   const int count = device_count();
   if (index < 0 || index >= count) {

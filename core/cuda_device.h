@@ -27,6 +27,8 @@ int device_count();
 std::string device_problem();
 /// The device that the calling thread uses (the first unless use_device was called).
 DeviceInfo device_info();
+/// Of the same device; without a question to the driver about memory, so for each launch.
+int multiprocessors();
 /// Errors: an index that does not exist.
 void use_device(int index);
 

@@ -1,11 +1,11 @@
-#include "kernels/cuda/common/gated_delta_tiles.h"
+#include "kernels/cuda/common/gated_delta_walk.h"
 
-// The sweep back of the chunked gated delta rule on tensor cores (spec 20, section 5): one block a row, value head and slice of 64 value
-// channels walks from the last chunk to the first with the slice of dS in registers, as the forward sweep does with S. It writes dv, X
-// and the gradients of the states at chunk starts; all else has no order among chunks and is left to gated_delta_mma_backward.cu.
-// Precision as in the forward sweep: dS, P, X and e^gam dO are multiplied in two bf16 each, the system is solved in fp32.
-// FLOPs of a chunk of 64 tokens and a slice: 2 64 (7.6 64 dk + 2 40 64) on tensor cores and 64^3 in the solve. Bound: latency of the
-// chunk's phases; HBM: q, k once a slice, d_o, d_v once, X 4 bytes, dS 2. 101 KB shared, 123 registers, no spills: 2 blocks an SM.
+// The sweep back of the chunked gated delta rule on tensor cores (spec 20, section 5): one block a row, value head and slice of 32 or 64
+// value channels walks from the last chunk to the first with the slice of dS in registers, as the forward sweep does with S. It writes
+// dv, X and the gradients of the states at chunk starts; all else has no order among chunks and is left to gated_delta_mma_backward.cu.
+// Precision as in the forward sweep: dS, the matrices of pairs, X and e^gam dO are multiplied in two bf16 each.
+// FLOPs of a chunk of 64 tokens and a slice of s channels: 2 64 s (6 dk + 200) on tensor cores, and the pairs as in the forward sweep. HBM:
+// q, k once a slice, d_o, d_v once, X 4 bytes, dS 2. No spills.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 
@@ -15,6 +15,7 @@ struct Adjoint {
   delta::Chunks chunks;
   bf16* d_v;
   const bf16* d_o;
+  const int32_t* doc_start;
   float* initial_sums;
   Parts adjoints;
   bf16* d_starts;
@@ -22,212 +23,170 @@ struct Adjoint {
   bool additive;
 };
 
-template <int kWidth>
-struct Shared {
-  struct Solution {
-    Column x;
-    TileOf<kChunk, kSlice> answers[2];  // e^gam dO in two parts
-  };
-  TileOf<kChunk, kWidth> keys, queries;
-  TileOf<kChunk, kSlice> d_o;
-  union {
-    TileOf<kWidth, kSlice> d_state[2];  // behind the chunk, in two parts
-    Solution solution;                  // once that is read
-  };
-  union {
-    Triangle upper;                    // the system's matrix, transposed
-    TileOf<kChunk, kSlice> writes[2];  // once it is solved: -beta e^gam X in two parts
-  };
-  Task task;
-  Gates gates;
-};
-
-/// sums = Pᵀ dO for the warp's 16 keys, without scale. P is made 16 queries at a time: registers are short.
-template <int kWidth>
-__device__ __forceinline__ void read_answers(float (&sums)[1][8][4], const Shared<kWidth>& s, int first_row,
-                                             int length HEBB_WHERE_PARAMETER) {
-  for (int c = first_row; c < length; c += 16) {
-    float products[1][2][4] = {};
-    attention_mma::multiply_rows<kWidth>(products, s.keys.data + first_row * kStride<kWidth>,
-                                         s.queries.data + c * kStride<kWidth> HEBB_WHERE_ARGUMENT);
-    uint32_t high[1][1][4], low[1][1][4];
-    HEBB_UNROLL
-    for (int i = 0; i < 8; i += 2) {
-      const int j = first_row + lane_number() / 4 + i % 4 / 2 * 8, query = c + i / 4 * 8 + lane_number() % 4 * 2;
-      const double gam = s.gates.sums[j];
-      const SplitPair weights(query >= j ? products[0][i / 4][i % 4] * delta::decay(s.gates.sums[query] - gam) : 0.0f,
-                              query + 1 >= j ? products[0][i / 4][i % 4 + 1] * delta::decay(s.gates.sums[query + 1] - gam) : 0.0f);
-      high[0][0][i / 2] = weights.high;
-      low[0][0][i / 2] = weights.low;
-    }
-    attention_mma::add_weighted_rows<kSlice>(sums, high, s.d_o.data + c * kStride<kSlice> HEBB_WHERE_ARGUMENT);
-    attention_mma::add_weighted_rows<kSlice>(sums, low, s.d_o.data + c * kStride<kSlice> HEBB_WHERE_ARGUMENT);
-  }
-}
-
-/// Row j of the warp's 16 rows: beta_i e^(gam_i - gam_j) (k_i . k_j), i > j.
-template <int kWidth>
-__device__ __forceinline__ void fill_system(Shared<kWidth>& s, int first_row HEBB_WHERE_PARAMETER) {
-  float products[1][8][4] = {};
-  attention_mma::multiply_rows<kWidth>(products, s.keys.data + first_row * kStride<kWidth>, s.keys.data HEBB_WHERE_ARGUMENT);
+/// dO of 16 tokens as right operands, 8 channels each.
+template <int kWidth, int kSlice, int kTiles>
+__device__ __forceinline__ void load_answers(uint32_t (&d_o)[kTiles][2], const Stage<kWidth, kSlice>& stage,
+                                             int block HEBB_WHERE_PARAMETER) {
+  const int lane = lane_number(), column = 8 * kTiles * warp_number() + (kTiles == 2 ? lane / 16 * 8 : 0);
+  uint32_t matrices[2 * kTiles];
+  load_matrices<2 * kTiles, true>(matrices, &stage.values.data[(16 * block + lane % 16) * kStride<kSlice> + column] HEBB_WHERE_ARGUMENT);
   HEBB_UNROLL
-  for (int n = 0; n < 8; ++n) {
+  for (int i = 0; i < 2 * kTiles; ++i) {
+    d_o[i / 2][i % 2] = matrices[i];
+  }
+}
+
+/// sums += scale Pᵀ dO.
+template <int kWidth, int kSlice, int kTiles>
+__device__ __forceinline__ void read_answers(Rows<kBlocks, kTiles>& sums, const Stage<kWidth, kSlice>& stage,
+                                             const Pairs& pairs HEBB_WHERE_PARAMETER) {
+  HEBB_UNROLL
+  for (int query = 0; query < kBlocks; ++query) {
+    uint32_t d_o[kTiles][2];
+    load_answers(d_o, stage, query HEBB_WHERE_ARGUMENT);
     HEBB_UNROLL
-    for (int e = 0; e < 4; ++e) {
-      const int j = first_row + lane_number() / 4 + e / 2 * 8, i = 8 * n + lane_number() % 4 * 2 + e % 2;
-      s.upper[j][i / 4].x[i % 4] = i > j ? s.gates.beta[i] * delta::decay(s.gates.sums[i] - s.gates.sums[j]) * products[0][n][e] : 0.0f;
+    for (int i = 0; i <= query; ++i) {
+      HEBB_UNROLL
+      for (const TileOf<kChunk, kChunk>& part : pairs.answers) {
+        uint32_t left[4];
+        load_left<true>(left, part, 16 * i, 16 * query HEBB_WHERE_ARGUMENT);
+        HEBB_UNROLL
+        for (int n = 0; n < kTiles; ++n) {
+          mma_bf16(sums.x[i][n], left, d_o[n] HEBB_WHERE_ARGUMENT);
+        }
+      }
     }
   }
 }
 
-/// X = (1 + L)^-T (scale Pᵀ dO + diag(e^(gam_last - gam)) K dS), or without the system where additive. Warps 0-3 take the first product,
-/// warps 4-7 the second.
-template <int kWidth>
-__device__ __forceinline__ void find_adjoints(Shared<kWidth>& s, const Adjoint& a, int length, bool has_d_state HEBB_WHERE_PARAMETER) {
-  const bool reads_state = warp_number() >= 4;
-  const int first_row = warp_number() % 4 * 16;
-  float sums[1][8][4] = {};
-  if (!reads_state) {
-    read_answers(sums, s, first_row, length HEBB_WHERE_ARGUMENT);
-  } else {
-    if (!a.additive) {
-      fill_system(s, first_row HEBB_WHERE_ARGUMENT);
-    }
-    if (has_d_state) {
-      read_state(sums, s.keys.data + first_row * kStride<kWidth>, s.d_state HEBB_WHERE_ARGUMENT);
-    }
+/// scale e^gam dO of 16 tokens as right operands.
+template <int kWidth, int kSlice, int kTiles>
+__device__ __forceinline__ void scale_answers(Operand (&to)[kTiles], const Stage<kWidth, kSlice>& stage, int block,
+                                              float scale HEBB_WHERE_PARAMETER) {
+  uint32_t d_o[kTiles][2];
+  load_answers(d_o, stage, block HEBB_WHERE_ARGUMENT);
+  HEBB_UNROLL
+  for (int i = 0; i < 2 * kTiles; ++i) {
+    const float* const start = &stage.gates.start[16 * block + i % 2 * 8 + lane_number() % 4 * 2];
+    const uint32_t pair = d_o[i / 2][i % 2];
+    const SplitPair parts(scale * start[0] * attention_mma::first_of(pair), scale * start[1] * attention_mma::second_of(pair));
+    to[i / 2].high[i % 2] = parts.high;
+    to[i / 2].low[i % 2] = parts.low;
   }
-  const auto each = [&](auto&& f) {
-    HEBB_UNROLL
-    for (int i = 0; i < 32; ++i) {
-      const int row = first_row + lane_number() / 4 + i % 4 / 2 * 8;
-      f(s.solution.x[row][i / 4 * 8 + lane_number() % 4 * 2 + i % 2], sums[0][i / 4][i % 4], row);
-    }
-  };
-  __syncthreads(HEBB_WHERE_HERE);  // dS is replaced by X
-  if (reads_state) {
-    each([&](float& x, float sum, int row) { x = s.gates.end[row] * sum; });
-  }
-  __syncthreads(HEBB_WHERE_HERE);
-  if (!reads_state) {
-    each([&](float& x, float sum, int) { x += a.scale * sum; });
-  }
-  __syncthreads(HEBB_WHERE_HERE);
+}
+
+/// X of a block of 16 tokens, whose right side is there, goes to the tokens before it and to dS before the chunk, and so does their dO.
+template <int kWidth, int kSlice, int kTiles>
+__device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& d_state, Rows<kBlocks, kTiles>& x, const Adjoint& a,
+                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs, int block HEBB_WHERE_PARAMETER) {
+  Operand part[kTiles];
   if (!a.additive) {
-    solve<true>(s.upper, s.solution.x, length HEBB_WHERE_ARGUMENT);
+    solve_block<true>(x, pairs, block, part HEBB_WHERE_ARGUMENT);
+    HEBB_UNROLL
+    for (int i = 0; i < block; ++i) {
+      add_block<true>(x.x[i], pairs.system, i, block, part HEBB_WHERE_ARGUMENT);
+    }
+    Rows<1, kTiles> writes;
+    HEBB_UNROLL
+    for (int i = 0; i < 4 * kTiles; ++i) {
+      const int row = 16 * block + lane_number() / 4 + i % 4 / 2 * 8;
+      writes.x[0][i / 4][i % 4] = -stage.gates.beta[row] * stage.gates.start[row] * x.x[block][i / 4][i % 4];
+    }
+    make_operands(part, writes, 0 HEBB_WHERE_ARGUMENT);
+    add_rows<true>(d_state, stage.keys, 16 * block, part HEBB_WHERE_ARGUMENT);
   }
+  scale_answers(part, stage, block, a.scale HEBB_WHERE_ARGUMENT);
+  add_rows<true>(d_state, stage.queries, 16 * block, part HEBB_WHERE_ARGUMENT);
 }
 
-/// X and dv = beta X to global memory at the slice's channels of the chunk's first token; what they and the answers add to dS to shared
-/// memory.
-template <int kWidth>
-__device__ __forceinline__ void write_adjoints(Shared<kWidth>& s, const Adjoint& a, int64_t value_at, int length, int channels) {
-  const int64_t stride = s.task.in.value_stride;
-  for (int i = 2 * static_cast<int>(threadIdx.x); i < kChunk * kSlice; i += 2 * kThreads) {
-    const int row = i / kSlice, c = i % kSlice, at = row * kStride<kSlice> + c;
-    const float x = s.solution.x[row][c], next = s.solution.x[row][c + 1], beta = s.gates.beta[row], start = s.gates.start[row];
-    const uint32_t d_o = attention_mma::load_pair(&s.d_o.data[at]);
-    const float answer = a.scale * start, correction = a.additive ? 0.0f : -beta * start;
-    SplitPair(answer * attention_mma::first_of(d_o), answer * attention_mma::second_of(d_o))
-        .store(&s.solution.answers[0].data[at], &s.solution.answers[1].data[at]);
-    SplitPair(correction * x, correction * next).store(&s.writes[0].data[at], &s.writes[1].data[at]);
+/// Takes dS through a chunk: X = (1 + L)^-T (scale Pᵀ dO + diag(e^(gam_last - gam)) K dS), or without the system where additive;
+/// dS = e^gam_last dS + (diag(e^gam) Q)ᵀ dO - (diag(beta e^gam) K)ᵀ X. value_at: the slice at the chunk's first token.
+template <int kWidth, int kSlice, int kTiles>
+__device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& d_state, const Adjoint& a, const Stage<kWidth, kSlice>& stage,
+                                           const Pairs& pairs, int64_t value_at, int channels HEBB_WHERE_PARAMETER) {
+  Rows<kBlocks, kTiles> x;
+  HEBB_UNROLL
+  for (int m = 0; m < kWidth / 16; ++m) {
+    Operand part[kTiles];
+    make_operands(part, d_state, m HEBB_WHERE_ARGUMENT);
+    add_rows<false>(x, stage.keys, 16 * m, part HEBB_WHERE_ARGUMENT);
+  }
+  x.each_pair([&](float& first, float& second, int row, int) {
+    first *= stage.gates.end[row];
+    second *= stage.gates.end[row];
+  });
+  read_answers(x, stage, pairs HEBB_WHERE_ARGUMENT);
+  d_state.scale(stage.gates.start[kChunk - 1]);
+  HEBB_UNROLL
+  for (int block = kBlocks - 1; block >= 0; --block) {
+    write_block(d_state, x, a, stage, pairs, block HEBB_WHERE_ARGUMENT);
+  }
+  const int64_t stride = a.n.value_heads * a.n.value_dim;
+  const int length = static_cast<int>(stage.chunk.length);
+  x.each_pair([&](float first, float second, int row, int c) {
     if (row < length && c < channels) {
       const int64_t to = value_at + row * stride + c;
-      SplitPair(x, next).store(a.adjoints.high + to, a.adjoints.low() + to);
-      attention_mma::store_pair(a.d_v + to, pack_bf16(beta * x, beta * next));
-    }
-  }
-}
-
-/// dS to shared memory and to `to`, the slice's first channel of the gradient of the state behind the chunk.
-template <int kWidth>
-__device__ __forceinline__ void split_d_state(Shared<kWidth>& s, State<kWidth>& d_state, bf16* to, int64_t stride, int dk, int channels) {
-  d_state.each_pair([&](float first, float second, int row, int c) {
-    const SplitPair parts(first, second);
-    parts.store(&s.d_state[0].data[row * kStride<kSlice> + c], &s.d_state[1].data[row * kStride<kSlice> + c]);
-    if (row < dk && c < channels) {
-      attention_mma::store_pair(to + row * stride + c, parts.high);
+      const float beta = stage.gates.beta[row];
+      SplitPair(first, second).store(a.adjoints.high + to, a.adjoints.low() + to);
+      attention_mma::store_pair(a.d_v + to, pack_bf16(beta * first, beta * second));
     }
   });
 }
 
-template <int kWidth>
-__global__ void __launch_bounds__(kThreads, 2) gated_delta_mma_adjoint_kernel(Adjoint a) {
+template <int kWidth, int kSlice>
+__global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(Adjoint a) {
   HEBB_DYN_SHARED(raw);
-  auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
+  auto& s = *reinterpret_cast<Shared<kWidth, kSlice>*>(raw);
   const delta::Sizes& n = a.n;
-  const int64_t task = blockIdx.x, head = task % n.value_heads;
-  const int first_channel = static_cast<int>(blockIdx.y) * kSlice, dk = static_cast<int>(n.key_dim);
-  const int channels = channels_behind(n.value_dim, first_channel);
-  if (threadIdx.x == 0) {
-    s.task = task_of(n, a.in, a.chunks, task);
-  }
-  __syncthreads();
-  State<kWidth> d_state;
-  d_state.clear();
+  const Place<kSlice> at(n);
+  at.begin(s.way, n, a.in, a.chunks, a.doc_start, a.d_o, a.scale, a.additive);
+  const int dk = static_cast<int>(n.key_dim);
+  Rows<kWidth / 16, kSlice / 32> d_state;
   // Each thread adds up its own part of the documents' gradients.
   const auto add_to_initial = [&](bool is_first) {
     d_state.each_pair([&](float first, float second, int row, int c) {
-      if (row < dk && c < channels) {
-        float* const to = a.initial_sums + task * n.state() + row * n.value_dim + first_channel + c;
+      if (row < dk && c < at.channels) {
+        float* const to = a.initial_sums + at.task * n.state() + row * n.value_dim + at.first_channel + c;
         to[0] = is_first ? first : to[0] + first;
         to[1] = is_first ? second : to[1] + second;
       }
     });
   };
-  if (a.initial_sums != nullptr) {
+  if (a.initial_sums != nullptr && warp_number() < kStateWarps) {
     add_to_initial(true);
   }
-  int64_t next_state = -1;  // number of the state behind the chunk; -1: nobody reads it
-  for (int64_t i = s.task.chunks - 1; i >= 0; --i) {
-    const delta::Chunk chunk = a.chunks.at(s.task.first_chunk + i);
-    const int length = static_cast<int>(chunk.length);
-    const bool has_d_state = next_state >= 0;
-    if (warp_number() == 0) {
-      load_gates(s.gates, s.task.in, chunk);
+  int64_t next_state = -1;  // number of the state behind the chunk; -1: nobody reads it, and dS is 0
+  walk<true, true>(s, [&](int, const Stage<kWidth, kSlice>& stage, const Pairs& pairs) {
+    if (next_state >= 0) {
+      bf16* const to = a.d_starts + (next_state * n.value_heads + at.head) * n.state() + at.first_channel;
+      d_state.each_pair([&](float first, float second, int row, int c) {
+        if (row < dk && c < at.channels) {
+          attention_mma::store_pair(to + row * n.value_dim + c, pack_bf16(first, second));
+        }
+      });
     }
-    const int64_t value_at = chunk.token * s.task.in.value_stride + head * n.value_dim + first_channel;
-    load_rows(s.keys, s.task.in.k + chunk.token * s.task.in.key_stride, s.task.in.key_stride, length, dk);
-    load_rows(s.queries, s.task.in.q + chunk.token * s.task.in.key_stride, s.task.in.key_stride, length, dk);
-    load_rows(s.d_o, a.d_o + value_at, s.task.in.value_stride, length, channels);
-    const int64_t left = chunk.token - s.task.first_token;
-    const int ahead = left < kChunk ? static_cast<int>(left) : kChunk;
-    prefetch_tokens(s.task.in, chunk.token - ahead, ahead, dk, true);
-    prefetch_rows(a.d_o + value_at - ahead * s.task.in.value_stride, s.task.in.value_stride, ahead, channels);
-    if (has_d_state) {
-      bf16* const to = a.d_starts + (next_state * n.value_heads + head) * n.state() + first_channel;
-      split_d_state(s, d_state, to, n.value_dim, dk, channels);
+    const int64_t value_at = (stage.chunk.token * n.value_heads + at.head) * n.value_dim + at.first_channel;
+    pass_chunk(d_state, a, stage, pairs, value_at, at.channels);
+    next_state = stage.chunk.state;
+    if (next_state < 0) {
+      if (a.initial_sums != nullptr) {
+        add_to_initial(false);
+      }
+      d_state.scale(0);
     }
-    __syncthreads();
-    find_adjoints(s, a, length, has_d_state);
-    write_adjoints(s, a, value_at, length, channels);
-    __syncthreads();
-    // dS = e^gam_last dS + (diag(e^gam) Q)ᵀ dO - (diag(beta e^gam) K)ᵀ X
-    d_state.scale(has_d_state ? s.gates.start[kChunk - 1] : 0.0f);
-    add_writes(d_state, s.queries, s.solution.answers);
-    if (!a.additive) {
-      add_writes(d_state, s.keys, s.writes);
-    }
-    next_state = chunk.state;
-    if (next_state < 0 && a.initial_sums != nullptr) {
-      add_to_initial(false);
-    }
-    __syncthreads();  // keys, queries and what adds to dS are replaced
-  }
+  });
 }
 
 }  // namespace
 
 void sweep_back(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
-  const Adjoint b{.n = delta::Sizes(a.k, a.v), .in = delta::Inputs<bf16>(a, delta::Sizes(a.k, a.v)), .chunks = delta::Chunks(a.grid),
-                  .d_v = a.d_v.as<bf16>(), .d_o = a.d_o.as<bf16>(), .initial_sums = a.initial_sums.as<float>(), .adjoints = to.adjoints,
-                  .d_starts = to.d_starts, .scale = static_cast<float>(a.scale), .additive = a.additive};
-  const dim3 blocks(blocks_for(b.n.batch * b.n.value_heads, 1), blocks_for(b.n.value_dim, kSlice));
-  if (b.n.key_dim <= 64) {
-    HEBB_LAUNCH((gated_delta_mma_adjoint_kernel<64>), blocks, kThreads, sizeof(Shared<64>), stream, b);
-  } else {
-    HEBB_LAUNCH((gated_delta_mma_adjoint_kernel<128>), blocks, kThreads, sizeof(Shared<128>), stream, b);
-  }
+  const delta::Sizes n(a.k, a.v);
+  const Adjoint b{.n = n, .in = delta::Inputs<bf16>(a, n), .chunks = delta::Chunks(a.grid), .d_v = a.d_v.as<bf16>(),
+                  .d_o = a.d_o.as<bf16>(), .doc_start = a.doc_start.as<int32_t>(), .initial_sums = a.initial_sums.as<float>(),
+                  .adjoints = to.adjoints, .d_starts = to.d_starts, .scale = static_cast<float>(a.scale), .additive = a.additive};
+  dispatch_slices(n, [&](auto width, auto slice, dim3 blocks) {
+    HEBB_LAUNCH((gated_delta_mma_adjoint_kernel<width, slice>), blocks, kThreads, sizeof(Shared<width, slice>), stream, b);
+  });
 }
 
 }  // namespace hebb::HEBB_DEVICE::delta_mma

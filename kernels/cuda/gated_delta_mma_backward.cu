@@ -44,7 +44,7 @@ template <int kWidth>
 struct Shared {
   TileOf<kChunk, kWidth> keys[1], queries[1];
   Stage<kWidth> stages[2];
-  TileOf<kChunk, kSlice> answers[2], corrections[2];  // weights of pairs: of delta_j in o_i, of E_j in E_i
+  TileOf<kChunk, kChunk> answers[2], corrections[2];  // weights of pairs: of delta_j in o_i, of E_j in E_i
   float products[kChunk][kChunk + 4];                 // k_i . k_j below the diagonal, q_j . k_i above it
   Gates gates;
   double rows[kChunk], columns[4][kChunk];            // sums of G, the latter for 16 rows each
@@ -128,13 +128,13 @@ __device__ __forceinline__ void add_product(Sums& sums, const bf16* left, const 
 /// sums[j] += 16 rows of both parts of the pairs' weights, or where kTransposed of their columns, x channels 8 j of b, for the tokens
 /// that have weight. `first_row`: of the result.
 template <int kWidth, int kTiles, bool kTransposed>
-__device__ __forceinline__ void add_pairs(Sums& sums, const TileOf<kChunk, kSlice> (&weights)[2], const bf16* b,
+__device__ __forceinline__ void add_pairs(Sums& sums, const TileOf<kChunk, kChunk> (&weights)[2], const bf16* b,
                                           int first_row HEBB_WHERE_PARAMETER) {
   const int lane = lane_number();
   HEBB_UNROLL_BY(1)  // registers are short: turns must not be mixed
   for (int c = kTransposed ? first_row : 0; c < (kTransposed ? kChunk : first_row + 16); c += 16) {
-    const int at = kTransposed ? (c + lane / 16 * 8 + lane % 8) * kStride<kSlice> + first_row + lane / 8 % 2 * 8
-                               : (first_row + lane % 16) * kStride<kSlice> + c + lane / 16 * 8;
+    const int at = kTransposed ? (c + lane / 16 * 8 + lane % 8) * kStride<kChunk> + first_row + lane / 8 % 2 * 8
+                               : (first_row + lane % 16) * kStride<kChunk> + c + lane / 16 * 8;
     uint32_t high[4], low[4];
     load_matrices<4, kTransposed>(high, &weights[0].data[at] HEBB_WHERE_ARGUMENT);
     load_matrices<4, kTransposed>(low, &weights[1].data[at] HEBB_WHERE_ARGUMENT);
@@ -205,7 +205,7 @@ __device__ __forceinline__ void weigh_pairs(Shared<kWidth>& s, const Sums& sums,
           d_beta[i * a.n.value_heads] = product;
         }
       }
-      const int at = i * kStride<kSlice> + column;
+      const int at = i * kStride<kChunk> + column;
       SplitPair(answers[0], answers[1]).store(&s.answers[0].data[at], &s.answers[1].data[at]);
       SplitPair(corrections[0], corrections[1]).store(&s.corrections[0].data[at], &s.corrections[1].data[at]);
     }
@@ -414,7 +414,7 @@ __global__ void __launch_bounds__(kBlock, 1) gated_delta_mma_chunk_kernel(Backwa
       if (depth == 0 && group == 2) {
         s.kept[threadIdx.x % 128] = 0;
         if (warp_number() == 8) {
-          load_gates(s.gates, a.in.head(a.n, s.first_head + h), s.chunk);
+          load_gates(s.gates, GateInputs(a.in.head(a.n, s.first_head + h), s.chunk));
         }
       }
       add_channels(s, sums, s.stages[step % 2], a, group, first_row);

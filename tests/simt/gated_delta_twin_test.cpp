@@ -1,5 +1,7 @@
 // The gated delta rule, by steps and by chunks, forward and backward, against its CPU twin.
 #include "chunk_grids.h"
+#include "delta_on_tensor_cores.h"
+#include "kernels/cuda/common/gated_delta_walk.h"
 #include "twins.h"
 
 using namespace hebb_test;
@@ -141,6 +143,34 @@ TEST_CASE("gradients of the chunked delta rule on tensor cores equal the CPU's",
   check({67, 1, 1, 64, 72, 33, std::vector<int64_t>(134), false});
   check({70, 1, 2, 16, 64, 33, documents_of_two_rows(), true, true});
   check({9, 1, 1, 9, 8, 4, std::vector<int64_t>(18), true});  // left to the plain cores
+}
+
+TEST_CASE("results of the delta rule on tensor cores do not depend on the width of slices", "[fast]") {
+  const auto results = [](int64_t key_dim, int multiprocessors) {
+    simt::Settings settings = simt::settings();
+    settings.multiprocessors = multiprocessors;
+    const simt::ScopedSettings scope(settings);
+    return delta_on_tensor_cores(key_dim);
+  };
+  const int64_t key_dim = GENERATE(24, 72);  // kernels for keys of 64 and of 128
+  both_ways([&] { CHECK(results(key_dim, 1) == results(key_dim, 3)); });  // slices of 64, and of 32
+}
+
+TEST_CASE("the delta rule takes slices of 32 value channels where the multiprocessors hold them in as many rounds", "[fast]") {
+  const auto blocks = [](int64_t value_heads, int64_t value_dim, int multiprocessors) {
+    const simt::ScopedSettings scope({.multiprocessors = multiprocessors});
+    const Tensor k{nullptr, DType::bf16, {8, 4096, 4, 64}}, v{nullptr, DType::bf16, {8, 4096, value_heads, value_dim}};
+    std::vector<unsigned> found;
+    device::delta_mma::dispatch_slices(device::delta::Sizes(k, v), [&](auto width, auto slice, dim3 grid) {
+      found = {static_cast<unsigned>(width), static_cast<unsigned>(slice), grid.x, grid.y};
+    });
+    return found;
+  };
+  using Found = std::vector<unsigned>;
+  CHECK(blocks(8, 64, 132) == Found{64, 32, 64, 2});    // 128 blocks
+  CHECK(blocks(8, 64, 127) == Found{64, 64, 64, 1});    // two rounds of slices of 32, one of 64
+  CHECK(blocks(8, 32, 20) == Found{64, 32, 64, 1});     // half of a slice of 64 would be empty
+  CHECK(blocks(16, 136, 132) == Found{64, 64, 128, 3});  // three rounds instead of five
 }
 
 TEST_CASE("steps of the delta rule equal the CPU's", "[fast]") {

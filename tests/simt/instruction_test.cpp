@@ -52,6 +52,22 @@ TEST_CASE("ldmatrix and mma.m16n8k16 multiply a tile of bf16", "[fast]") {
   });
 }
 
+__global__ void show_transposed(uint32_t* out) {
+  const uint32_t first = 2 * threadIdx.x;  // 8 row + column
+  out[threadIdx.x] = transpose_matrix(first | (first + 1) << 16);
+}
+
+TEST_CASE("movmatrix transposes a matrix in registers", "[fast]") {
+  TestStream stream;
+  DeviceArray<uint32_t> out(32);
+  HEBB_LAUNCH(show_transposed, 1, 32, 0, stream, out.data());
+  const std::vector<uint32_t> got = out.host();
+  for (uint32_t lane = 0; lane < 32; ++lane) {
+    const uint32_t row = lane / 4, pair = 2 * (lane % 4);
+    REQUIRE(got[lane] == ((8 * pair + row) | (8 * (pair + 1) + row) << 16));
+  }
+}
+
 template <int kCount, bool kTransposed>
 __global__ void show_matrices(uint32_t* out) {
   HEBB_SHARED(uint16_t[4][8][8], tile);

@@ -150,16 +150,17 @@ class TestStream {
 };
 
 /// Runs f() in the two settings that together find most faults: threads forward and copies late, threads in reverse and copies early.
+/// The number of multiprocessors stays.
 template <class F>
 void both_ways(F&& f) {
   {
     INFO("forward, late");
-    const simt::ScopedSettings scope({simt::Order::forward, simt::Timing::late, 1});
+    const simt::ScopedSettings scope({simt::Order::forward, simt::Timing::late, 1, simt::settings().multiprocessors});
     f();
   }
   {
     INFO("reverse, early");
-    const simt::ScopedSettings scope({simt::Order::reverse, simt::Timing::early, 3});
+    const simt::ScopedSettings scope({simt::Order::reverse, simt::Timing::early, 3, simt::settings().multiprocessors});
     f();
   }
 }

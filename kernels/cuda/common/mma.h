@@ -36,6 +36,21 @@ struct LoadMatrices {
   }
 };
 
+struct TransposeMatrix {
+  uint32_t in, out;
+
+  static void compute(void* const* lanes) {
+    const auto at = [&](int row, int column) {
+      const uint32_t pair = static_cast<const TransposeMatrix*>(lanes[4 * row + column / 2])->in;
+      return column % 2 == 0 ? pair & 0xFFFFu : pair >> 16;
+    };
+    for (int lane = 0; lane < 32; ++lane) {
+      const int row = lane / 4, pair = 2 * (lane % 4);
+      static_cast<TransposeMatrix*>(lanes[lane])->out = at(pair, row) | at(pair + 1, row) << 16;
+    }
+  }
+};
+
 struct Multiply {
   float* d;
   const uint32_t *a, *b;
@@ -132,6 +147,19 @@ __device__ __forceinline__ void load_matrices(uint32_t (&out)[kCount], const voi
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(address) : "memory");
   }
+#endif
+}
+
+/// An 8x8 matrix of 2-byte elements in registers, of which a lane holds (lane / 4, 2 (lane % 4)) and the next column: of its transpose.
+__device__ __forceinline__ uint32_t transpose_matrix(uint32_t pair HEBB_WHERE_PARAMETER) {
+#ifdef HEBB_SIMT
+  emulation::TransposeMatrix arguments{pair, 0};
+  ::simt::collective(kAllLanes, "movmatrix", &arguments, &emulation::TransposeMatrix::compute, where);
+  return arguments.out;
+#else
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
 #endif
 }
 

@@ -47,8 +47,10 @@ std::string device_problem() { return ""; }
 
 DeviceInfo device_info() {
   return {.name = "SIMT emulator", .total_bytes = int64_t{1} << 32, .free_bytes = (int64_t{1} << 32) - simt::allocated_bytes(),
-          .multiprocessors = 1, .capability = 0};
+          .multiprocessors = multiprocessors(), .capability = 0};
 }
+
+int multiprocessors() { return simt::settings().multiprocessors; }
 
 void use_device(int index) { HEBB_ASSERT(index == 0); }
 

@@ -42,6 +42,7 @@ struct Settings {
   Order order = Order::forward;
   Timing timing = Timing::late;
   int workers = 2;  // OS threads among which the blocks of a launch are divided
+  int multiprocessors = 1;  // that the device says it has: host code may choose kernels by them
 };
 
 Settings settings();
