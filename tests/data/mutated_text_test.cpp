@@ -87,8 +87,8 @@ TEST_CASE("mutated records and files of data sets are refused or become records"
       R"([{"sentence": "a _ b", "option1": "x", "option2": "y", "answer": "1", "goal": "g", "sol1": "a", "sol2": "b", "label": "1"}])",
       "a,\"b\"\"\",c\r\n\"d\ne\",f,g\n",
       " = T = \n \n ( a ) ' b ' @-@ c \n"};
-  CHECK(first_failure(fuzz::records, seeds, 300) == "");
-  CHECK(first_failure(fuzz::convert, seeds, 200) == "");
+  CHECK(first_failure(fuzz::records, seeds, 150) == "");
+  CHECK(first_failure(fuzz::convert, seeds, 100) == "");
 }
 
 TEST_CASE("the targets of mutated text notice broken properties", "[fast]") {
