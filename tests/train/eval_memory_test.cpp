@@ -124,6 +124,29 @@ TEST_CASE("gates are counted in ten bins, and fast weights move from sequence to
   CHECK(frozen.groups.at("blocks.0.memory").find("memory_loss") == nullptr);
 }
 
+TEST_CASE("looking at states does not teach fast weights", "[fast]") {
+  EvalFixture f(R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 1, "init_std": 0.4, "layers": {
+    "g": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4},
+    "f": {"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 10},
+    "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"memory": "f", "mixer": "g", "ffn": "m"}]})", {60, 60});
+  auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", \"kind\": \"memory_stats\", \"length\": 48, \"window_tokens\": 96, " + f.corpus() + "}]}", "e.json"), "");
+  Session s = f.session(), expected = f.session();
+  Progress quiet;
+  EvalContext context{s, nullptr, 32, 42, quiet, {}};
+  const EvalResult r = evaluations[0].task->run(context);
+  CHECK(points(r, "state_norm").size() == 16);
+  std::map<int64_t, double> count;
+  for (const auto& d : f.documents) {
+    TraceOptions options;
+    options.inside = true;
+    const TraceInput input{1, 48, {d.begin(), d.begin() + 48}, {}, {}};
+    const TraceOutput out = trace(expected.model(), expected.stream(), expected.arena(), input, options);
+    for (const int64_t slot : out.inside.at("blocks.0.memory.slots").integers) { count[slot] += 1; }
+  }
+  CHECK(group(r, "blocks.0.memory", "kld") == Catch::Approx(std::log(16.0) - entropy_of(count)).epsilon(1e-10));
+  CHECK(s.save_fast_weights() == expected.save_fast_weights());
+}
+
 TEST_CASE("sdm: shares of a token's slots, and use of all slots", "[fast]") {
   Probe f("mixer", R"({"type": "sdm", "num_heads": 2, "slots_per_head": 16, "num_writes": 3, "num_reads": 6, "read_scale": 3.0})");
   const EvalResult r = f.stats();
