@@ -148,30 +148,30 @@ class Report {
       if (!group.empty() && !level.empty()) {
         add(groups, group);
         add(levels, level);
-        values[{level, group}] = result_number(result, fit_->y);
+        if (const double y = result_number(result, fit_->y); std::isfinite(y)) { values[{level, group}] = y; }
       }
     }
     if (groups.size() < 2) {
       return;
     }
-    std::string table = "| level |", line = "|---|", rows;
-    for (const std::string& g : groups) {
-      table += " " + g + " |";
-      line += "---:|";
-    }
+    ReportTable shown{{"level"}, {}}, table{{"level"}, {}};
+    shown.titles.insert(shown.titles.end(), groups.begin(), groups.end());
+    table.titles = shown.titles;
     for (const std::string& l : levels) {
-      rows += "| " + l + " |";
+      shown.rows.push_back({l});
+      table.rows.push_back({l});
       for (const std::string& g : groups) {
         const auto it = values.find({l, g}), base = values.find({l, groups[0]});
         char difference[32] = "";
         if (it != values.end() && base != values.end() && it != base) {
           std::snprintf(difference, sizeof difference, " (%+.4f)", it->second - base->second);
         }
-        rows += " " + (it != values.end() ? number(it->second) + difference : std::string("–")) + " |";
+        shown.rows.back().push_back(it != values.end() ? Json(number(it->second) + difference) : Json());
+        table.rows.back().push_back(it != values.end() ? Json(it->second) : Json());
       }
-      rows += "\n";
     }
-    text("## " + fit_->y + " by level\n\nIn parentheses: difference to the first column.\n\n" + table + "\n" + line + "\n" + rows);
+    write_file_atomic(out_ / "levels.csv", table.csv());
+    text("## " + fit_->y + " by level\n\nIn parentheses: difference to the first column. From results.json.\n\n" + shown.markdown());
   }
 
   /// Colour by group and one legend entry for each where there is a fit, else one per curve.
@@ -238,22 +238,22 @@ class Report {
   /// What layers report: a table of last values, and curves where few runs leave room.
   void memory_statistics() {
     std::map<std::string, std::vector<Curve>> curves;
-    std::string rows;
+    ReportTable table{{"run", "layer", "statistic", "value", "files"}, {}};
     for (const ReportRun& run : runs_) {
       for (const auto& [name, layers] : run.metrics.statistics) {
         for (Curve c : layers) {
-          rows += "| " + run.id + " | " + c.name + " | " + name + " | " + number(c.y.empty() ? NAN : c.y.back()) + " |\n";
+          const bool is_number = !c.y.empty() && std::isfinite(c.y.back());
+          table.rows.push_back({run.id, c.name, name, is_number ? Json(c.y.back()) : Json(), run.id + "/metrics.jsonl"});
           c.name = runs_.size() > 1 ? run.id + " " + c.name : c.name;
           curves[name].push_back(std::move(c));
         }
       }
     }
-    if (rows.empty()) {
+    if (table.rows.empty()) {
       return;
     }
-    const std::string table = "| run | layer | statistic | value |\n|---|---|---|---:|\n" + rows;
-    write_file_atomic(out_ / "memory.md", table);
-    text("## Memory statistics\n\nAt the last logged step" + (runs_.size() <= kFewRuns ? ".\n\n" + table : std::string(": in memory.md.\n")));
+    write_file_atomic(out_ / "memory.csv", table.csv());
+    text("## Memory statistics\n\nAt the last logged step" + (runs_.size() <= kFewRuns ? ".\n\n" + table.markdown() : std::string(": in memory.csv.\n")));
     for (const auto& [name, list] : curves) {
       if (list.size() <= 2 * kFewRuns) {
         chart("memory_" + name + ".svg", svg_chart(list, {name, "optimizer steps", name}));

@@ -55,6 +55,20 @@ TEST_CASE("fits of a report recover known laws, predict held-out runs and compar
   CHECK(fit_json(groups, config).at("groups").items()[1].at("held_out").items().size() == 1);
 }
 
+TEST_CASE("levels stand side by side with the difference to the first group; what is missing stays empty", "[fast]") {
+  const TempFolder folder;
+  std::vector<ReportRun> runs;
+  for (const Json& result : made_up_results()) {
+    if (result.at("id").as_string() != "sdm-2") { runs.push_back({result.at("id").as_string(), folder / "gone", {}, result}); }
+  }
+  write_report("Levels", runs, by_arch(), folder / "report");
+  const double full = 30.0 * std::pow(2e18, -0.05), sdm = 29.0 * std::pow(2e18, -0.05);
+  char expected[80];
+  std::snprintf(expected, sizeof expected, "| 1 | %.5g | %.5g (%+.4f) |", full, sdm, sdm - full);
+  CHECK_THAT(read_file(folder / "report" / "report.md"), Contains(expected) && Contains("| level | full | sdm |"));
+  CHECK_THAT(read_file(folder / "report" / "levels.csv"), Contains("level,full,sdm\n1," + Json(full).dump() + "," + Json(sdm).dump() + "\n2," ) && Contains(",\n3,"));
+}
+
 TEST_CASE("a group with too few points says so instead of a fit", "[fast]") {
   std::vector<Json> results = made_up_results();
   results.resize(1);
