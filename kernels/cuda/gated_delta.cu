@@ -28,15 +28,14 @@ struct Forward {
 template <class T>
 __device__ __forceinline__ void write_prediction(const Sweep& sweep, int64_t c, T* p, int64_t stride) {
   const int64_t dv = sweep.dv;
-  block_each(c * c, [&](int64_t at) {
-    const int64_t i = at / c, j = at % c;
+  block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) {
     sweep.lower[at] = j < i ? sweep.decays.table[(i - 1) * c + j] * sweep.products[at] : 0.0f;
   });
   if (sweep.has_state) {
-    block_each(c * dv, [&](int64_t at) { sweep.read[at] *= at < dv ? 1.0f : sweep.decays.start[at / dv - 1]; });
+    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { sweep.read[at] *= i == 0 ? 1.0f : sweep.decays.start[i - 1]; });
   }
   block_product<false, false>(c, dv, c, 1.0f, {sweep.lower, c}, {sweep.delta, dv}, sweep.has_state, {sweep.read, dv});
-  block_each(c * dv, [&](int64_t at) { p[at / dv * stride + at % dv] = from_float<T>(sweep.read[at]); });
+  block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) { p[i * stride + channel] = from_float<T>(sweep.read[at]); });
 }
 
 /// o = diag(e^gam) Q S + P delta, P_ij = D_ij (q_i . k_j), j <= i; overwrites the queries' reads.
@@ -44,12 +43,12 @@ template <class T>
 __device__ __forceinline__ void write_output(const Sweep& sweep, int64_t c, T* o, int64_t stride) {
   const int64_t dv = sweep.dv;
   float *const p = sweep.products + c * c, *const out = sweep.read + c * dv;
-  block_each(c * c, [&](int64_t at) { p[at] = at % c <= at / c ? p[at] * sweep.decays.table[at] : 0.0f; });
+  block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) { p[at] = j <= i ? p[at] * sweep.decays.table[at] : 0.0f; });
   if (sweep.has_state) {
-    block_each(c * dv, [&](int64_t at) { out[at] *= sweep.decays.start[at / dv]; });
+    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { out[at] *= sweep.decays.start[i]; });
   }
   block_product<false, false>(c, dv, c, 1.0f, {p, c}, {sweep.delta, dv}, sweep.has_state, {out, dv});
-  block_each(c * dv, [&](int64_t at) { o[at / dv * stride + at % dv] = from_float<T>(out[at]); });
+  block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) { o[i * stride + channel] = from_float<T>(out[at]); });
 }
 
 template <class T>

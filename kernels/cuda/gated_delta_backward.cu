@@ -59,7 +59,7 @@ struct Adjoint {
     gather_rows(c, dk, in.q + chunk.token * in.key_stride, in.key_stride, scale, kq + c * dk);
     gather_rows(c, 1, in.beta + chunk.token * in.gate_stride, in.gate_stride, 1.0f, beta);
     gather_rows(c, dv, d_o, in.value_stride, 1.0f, xo + c * dv);
-    block_each(c * dv, [&](int64_t i) { delta[i] = beta[i / dv] * errors[i]; });
+    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { delta[at] = beta[i] * errors[at]; });
     decays.load(in.g + chunk.token * in.gate_stride, in.gate_stride, c);
     block_product<false, true>(2 * c, c, dk, 1.0f, {kq, dk}, {kq, dk}, false, {products, c});
   }
@@ -67,14 +67,13 @@ struct Adjoint {
   /// X = Mᵀ (Pᵀ dO + diag(e^(gam_last - gam)) K dS1).
   __device__ void solve() {
     float *const lower = weights, *const p = weights + c * c;
-    block_each(c * c, [&](int64_t i) {
-      const bool below = i % c <= i / c;
-      lower[i] = below ? beta[i / c] * decays.table[i] * products[i] : 0.0f;
-      p[i] = below ? decays.table[i] * products[c * c + i] : 0.0f;
+    block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) {
+      lower[at] = j <= i ? beta[i] * decays.table[at] * products[at] : 0.0f;
+      p[at] = j <= i ? decays.table[at] * products[c * c + at] : 0.0f;
     });
     if (has_d_state) {
       block_product<false, false>(c, dv, dk, 1.0f, {kq, dk}, {d_state, dv}, false, {xo, dv});
-      block_each(c * dv, [&](int64_t i) { xo[i] *= decays.end[i / dv]; });
+      block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { xo[at] *= decays.end[i]; });
     }
     block_product<true, false>(c, dv, c, 1.0f, {p, c}, {xo + c * dv, dv}, has_d_state, {xo, dv});
     if (!additive) {
@@ -88,7 +87,7 @@ struct Adjoint {
   /// dv = diag(beta) X and dbeta_i = X_i . E_i.
   template <class T>
   __device__ void write_values(T* d_v, int64_t value_stride, float* d_beta, int64_t gate_stride) const {
-    block_each(c * dv, [&](int64_t i) { d_v[i / dv * value_stride + i % dv] = from_float<T>(beta[i / dv] * xo[i]); });
+    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) { d_v[i * value_stride + channel] = from_float<T>(beta[i] * xo[at]); });
     block_warps(c, [&](int64_t i, int lane) {
       const float dot = warp_dot(dv, xo + i * dv, errors + i * dv, lane);
       if (lane == 0) {
@@ -104,8 +103,7 @@ struct Adjoint {
     const bool reads = state != nullptr;
     if (reads) {
       block_product<false, true>(2 * c, dk, dv, 1.0f, {xo, dv}, {const_cast<float*>(state), dv}, false, {d_kq, dk});
-      block_each(2 * c * dk, [&](int64_t at) {
-        const int64_t i = at / dk;
+      block_rows(2 * c, dk, [&](int64_t at, int64_t i, int64_t) {
         d_kq[at] *= i < c ? correction(i) : decays.start[i - c];
       });
       block_warps(c, [&](int64_t i, int lane) {
@@ -126,8 +124,7 @@ struct Adjoint {
 
   /// dS = e^gam_last dS1 + (diag(e^gam) Q)ᵀ dO - (diag(beta e^gam) K)ᵀ X.
   __device__ void advance() {
-    block_each(2 * c * dk, [&](int64_t at) {
-      const int64_t i = at / dk;
+    block_rows(2 * c, dk, [&](int64_t at, int64_t i, int64_t) {
       work[at] = kq[at] * (i < c ? correction(i) : decays.start[i - c]);
     });
     if (has_d_state) {
@@ -140,8 +137,8 @@ struct Adjoint {
 
   template <class T>
   __device__ void write_keys(T* d_q, T* d_k, int64_t stride, float scale, bool accumulate) const {
-    block_each(c * dk, [&](int64_t at) {
-      const int64_t to = at / dk * stride + at % dk;
+    block_rows(c, dk, [&](int64_t at, int64_t i, int64_t channel) {
+      const int64_t to = i * stride + channel;
       write(d_k[to], d_kq[at], accumulate);
       write(d_q[to], scale * d_kq[c * dk + at], accumulate);
     });
@@ -163,8 +160,7 @@ struct Adjoint {
   /// column sums of G, in double and without the diagonal, which cancels: their rounding would hide what a strong decay leaves of dg.
   __device__ void weigh_pairs() {
     float *const w = weights, *const pb = weights + c * c;
-    block_each(c * c, [&](int64_t at) {
-      const int64_t i = at / c, j = at % c;
+    block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) {
       w[at] = j < i && !additive ? -beta[i] * decays.table[at] * w[at] : 0.0f;
       pb[at] = j < i ? decays.table[at] * pb[at] : j == i ? pb[at] : 0.0f;
     });
@@ -182,8 +178,7 @@ struct Adjoint {
         d_gam[i] = sum;
       }
     });
-    block_each(c * c, [&](int64_t at) {
-      const int64_t i = at / c, j = at % c;
+    block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) {
       if (j > i) {
         w[at] = w[j * c + i];
       }
@@ -200,7 +195,7 @@ struct Adjoint {
         d_gam[i] -= share;
       }
     });
-    block_each(c * dk, [&](int64_t at) { d_kq[at] += decays.end[at / dk] * work[at]; });
+    block_rows(c, dk, [&](int64_t at, int64_t i, int64_t) { d_kq[at] += decays.end[i] * work[at]; });
     double kept = 0;
     if (state != nullptr) {
       for (int64_t i = threadIdx.x; i < dk * dv; i += kBlockThreads) {

@@ -25,6 +25,18 @@ __device__ __forceinline__ void block_warps(int64_t rows, F&& f HEBB_WHERE_PARAM
   __syncthreads(HEBB_WHERE_HERE);
 }
 
+/// f(i, row, column) for the elements i of [rows, columns], rows by warps: no division.
+template <class F>
+__device__ __forceinline__ void block_rows(int64_t rows, int64_t columns, F&& f HEBB_WHERE_PARAMETER) {
+  block_warps(
+      rows,
+      [&](int64_t row, int lane) {
+        for (int64_t column = lane; column < columns; column += 32) {
+          f(row * columns + column, row, column);
+        }
+      } HEBB_WHERE_ARGUMENT);
+}
+
 /// a . b by one warp, in every lane.
 template <class S>
 __device__ __forceinline__ S warp_dot(int64_t count, const S* a, const S* b, int lane HEBB_WHERE_PARAMETER) {

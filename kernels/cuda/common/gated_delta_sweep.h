@@ -58,7 +58,8 @@ struct Inputs {
 template <class T>
 __device__ __forceinline__ void gather_rows(int64_t rows, int64_t n, const T* from, int64_t stride, float factor,
                                             float* to HEBB_WHERE_PARAMETER) {
-  block_each(rows * n, [&](int64_t i) { to[i] = factor * to_float(from[i / n * stride + i % n]); } HEBB_WHERE_ARGUMENT);
+  block_rows(
+      rows, n, [&](int64_t i, int64_t row, int64_t column) { to[i] = factor * to_float(from[row * stride + column]); } HEBB_WHERE_ARGUMENT);
 }
 
 /// exp(x), x <= 0.
@@ -88,7 +89,7 @@ struct Decays {
       start[i] = decay(sums[i]);
       end[i] = decay(sums[c - 1] - sums[i]);
     });
-    block_each(c * c, [&](int64_t i) { table[i] = i % c <= i / c ? decay(sums[i / c] - sums[i % c]) : 0.0f; });
+    block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) { table[at] = j <= i ? decay(sums[i] - sums[j]) : 0.0f; });
   }
 };
 
@@ -145,17 +146,17 @@ struct Sweep {
     }
     if (corrects) {
       if (has_state) {
-        block_each(c * dv, [&](int64_t i) { errors[i] -= decays.start[i / dv] * read[i]; });
+        block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { errors[at] -= decays.start[i] * read[at]; });
       }
-      block_each(c * c, [&](int64_t i) { lower[i] = i % c < i / c ? decays.table[i] * products[i] * beta[i % c] : 0.0f; });
+      block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) { lower[at] = j < i ? decays.table[at] * products[at] * beta[j] : 0.0f; });
       block_solve_lower(c, dv, lower, errors);
     }
-    block_each(c * dv, [&](int64_t i) { delta[i] = beta[i / dv] * errors[i]; });
+    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { delta[at] = beta[i] * errors[at]; });
   }
 
   /// next (may be state) = e^gam_last state + sum_i k_iᵀ e^(gam_last - gam_i) delta_i, from now on the state. Overwrites delta.
   __device__ void advance(int64_t c, float* next) {
-    block_each(c * dv, [&](int64_t i) { delta[i] *= decays.end[i / dv]; });
+    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { delta[at] *= decays.end[i]; });
     if (has_state) {
       const float last = decays.last(c);
       block_each(dk * dv, [&](int64_t i) { next[i] = last * state[i]; });

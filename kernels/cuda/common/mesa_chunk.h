@@ -73,18 +73,6 @@ struct Rule {
       : exact(rule.exact), steps(rule.steps), epsilon(static_cast<float>(rule.epsilon)), lambda_min(static_cast<float>(rule.lambda_min)) {}
 };
 
-/// f(i, row, column) for the elements i of [rows, columns], rows by warps: no division.
-template <class F>
-__device__ __forceinline__ void block_rows(int64_t rows, int64_t columns, F&& f HEBB_WHERE_PARAMETER) {
-  block_warps(
-      rows,
-      [&](int64_t row, int lane) {
-        for (int64_t column = lane; column < columns; column += 32) {
-          f(row * columns + column, row, column);
-        }
-      } HEBB_WHERE_ARGUMENT);
-}
-
 /// ln sigmoid(a) and sigmoid(b), without overflow.
 __device__ __forceinline__ float log_sigmoid(float a) { return fminf(a, 0.0f) - log1pf(expf(-fabsf(a))); }
 __device__ __forceinline__ float logistic(float b) {
@@ -242,13 +230,13 @@ class Cholesky {
   __device__ void solve(const float* matrix, const float* lambda, const float* b, float* x) const {
     const int64_t n = n_;
     float* const f = factor_;
-    block_each(n * n, [&](int64_t i) { f[i] = matrix[i] + (i / n == i % n ? lambda[i % n] : 0.0f); });
+    block_rows(n, n, [&](int64_t i, int64_t row, int64_t column) { f[i] = matrix[i] + (row == column ? lambda[column] : 0.0f); });
     for (int64_t j = 0; j < n; ++j) {
       block_each(1, [&](int64_t) { f[j * n + j] = sqrtf(f[j * n + j]); });
       block_each(n - 1 - j, [&](int64_t i) { f[(j + 1 + i) * n + j] /= f[j * n + j]; });
       const int64_t rest = n - 1 - j;
-      block_each(rest * rest, [&](int64_t at) {
-        const int64_t row = j + 1 + at / rest, column = j + 1 + at % rest;
+      block_rows(rest, rest, [&](int64_t, int64_t r, int64_t c) {
+        const int64_t row = j + 1 + r, column = j + 1 + c;
         if (column <= row) {
           f[row * n + column] -= f[row * n + j] * f[column * n + j];
         }
@@ -281,8 +269,8 @@ class Cholesky {
 /// memory [rows, columns] = alpha memory + beta keyᵀ value.
 __device__ __forceinline__ void write_token(int64_t rows, int64_t columns, float alpha, float beta, const float* key, const float* value,
                                             float* memory) {
-  block_each(rows * columns, [&](int64_t i) {
-    memory[i] = alpha * memory[i] + beta * key[i / columns] * value[i % columns];
+  block_rows(rows, columns, [&](int64_t i, int64_t row, int64_t column) {
+    memory[i] = alpha * memory[i] + beta * key[row] * value[column];
   });
 }
 
