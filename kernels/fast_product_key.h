@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+
 #include "core/stream.h"
 
 namespace hebb {
@@ -18,6 +20,14 @@ struct FastChunk {
   int64_t local(int64_t token) const { return token / length * count + token % length - first; }
 };
 
+/// Some tokens of every sequence, cut into chunks of `size` of them; the last one may be shorter.
+struct FastChunks {
+  FastChunk all;
+  int64_t size;
+  int64_t count() const { return (all.count + size - 1) / size; }
+  FastChunk at(int64_t c) const { return {all.batch, all.length, all.first + c * size, std::min(size, all.count - c * size)}; }
+};
+
 /// s = -ln(eps + |q - key|^2) (idw) or q . key.
 struct FastScore {
   bool idw;
@@ -31,10 +41,20 @@ struct FastLookup {
 };
 
 /// The distinct slots of one chunk, ascending: slots [U], readers[starts[u] .. starts[u + 1]) entries
-/// of slot u, local [B T E] the u of every entry, count [1] = U. All i32.
+/// of slot u, local [B T E] the u of every entry, count [1] = U. All i32. Those of several chunks lie one
+/// behind the other, with room for as many slots as a chunk can touch: readers_of finds one chunk's.
 struct FastReaders {
   Tensor slots, starts, readers, local, count;
 };
+/// Most slots that a chunk of so many entries can touch in a table of `table` slots.
+inline int64_t fast_capacity(int64_t entries, int64_t table) { return std::min(entries, table); }
+/// Those of chunk c. entries: of a token.
+inline FastReaders readers_of(const FastReaders& all, const FastChunks& chunks, int64_t c, int64_t entries, int64_t table) {
+  const int64_t most = fast_capacity(chunks.all.batch * chunks.size * entries, table), own = chunks.at(c).tokens() * entries;
+  const int64_t room = fast_capacity(own, table);
+  return {all.slots.slice(c * most, {room}), all.starts.slice(c * (most + 1), {room + 1}),
+          all.readers.slice(c * chunks.all.batch * chunks.size * entries, {own}), all.local, all.count.slice(c, {1})};
+}
 
 /// What tokens write: values v [., dv], weights w [.] (undefined: 1), target token of each token (i32,
 /// -1: no pair). pairs_only: tokens without a pair count in no statistic of the chunk.
@@ -43,24 +63,36 @@ struct FastPairs {
   bool pairs_only = false;
 };
 
-/// Lookup of a chunk's tokens. q [., H, 2, D], keys [H, 2, n, D]; key_norms [H, 2, n] is scratch.
-/// keep_entries, keep_slots: those are given (forced decisions). Candidates are ranked by
-/// 2 q.key - |key|^2; the k chosen are scored from their differences, which keeps fp32 exact.
-/// Bound: compute, 4 H n D FLOPs a token.
+/// Entries of a chunk's tokens, their scores and probs. q [., H, 2, D], keys [H, 2, n, D]; key_norms
+/// [H, 2, n] = |key|^2 is written unless keep_norms: the step that made the keys wrote it. keep_entries,
+/// keep_slots: those are given (forced decisions); of given slots weights become the sums of scores.
+/// Candidates are ranked by 2 q.key - |key|^2; the k chosen are scored from their differences, which
+/// keeps fp32 exact. Bound: compute, 4 H n D FLOPs a token.
 struct FastLookupKeys {
   FastLookup out;
   Tensor key_norms, q, keys;
   FastChunk chunk;
   FastScore score;
-  bool keep_entries, keep_slots;
+  bool keep_norms, keep_entries, keep_slots;
 };
 HEBB_KERNEL(FastLookupKeys)
 
-/// Reader lists of a chunk; sorted i64 is scratch of fast_readers_scratch(stream, R E) numbers.
+/// Slots and weights of some tokens from their entries; nothing here depends on the keys any more.
+/// keep_slots: slots are given, weights their sums of scores. subkeys: n.
+struct FastSelectSlots {
+  FastLookup out;
+  FastChunk chunk;
+  int64_t subkeys;
+  bool keep_slots;
+};
+HEBB_KERNEL(FastSelectSlots)
+
+/// Reader lists of chunks; sorted i64 is scratch of fast_readers_scratch(stream, entries of all chunks)
+/// numbers.
 struct FastIndexReaders {
   FastReaders out;
   Tensor sorted, slots;
-  FastChunk chunk;
+  FastChunks chunks;
   FastPairs pairs;
   int64_t table;  // slots of the table
 };
@@ -70,27 +102,22 @@ inline int64_t fast_readers_scratch(const Stream& stream, int64_t entries) {
   return stream.on_gpu() ? kGpuNumbers * entries + kMore : entries;
 }
 
-/// vh [., dv] = sum of weights times rows of values [n n, dv]. Bound: memory, E rows a token.
+/// vh [., dv] = sum of weights times rows of values [n n, dv]; error [R, dv] (undefined: not wanted) =
+/// w (v_target - vh) of tokens with a pair. Bound: memory, E rows a token.
 struct FastReadValues {
-  Tensor vh;
+  Tensor vh, error;
   FastLookup lookup;
   Tensor values;
   FastChunk chunk;
+  FastPairs pairs;
 };
 HEBB_KERNEL(FastReadValues)
 
-/// rows [U, dv] = values[slots]; restore: the other way round.
-struct FastKeepRows {
-  Tensor rows, values;
-  FastReaders readers;
-  bool restore;
-};
-HEBB_KERNEL(FastKeepRows)
-
-/// values[i] += step / n_i sum over readers of a w (v_target - vh). error [R, dv] is scratch.
+/// values[i] += step / n_i sum over readers of a error, error [R, dv] of FastReadValues. rows [U, dv]
+/// (undefined: not wanted) = values[slots] before that.
 /// Bound: memory, E rows of `error` a token (cache) and every touched row once.
 struct FastWriteValues {
-  Tensor values, error, vh;
+  Tensor values, rows, error;
   FastLookup lookup;
   FastReaders readers;
   FastChunk chunk;
@@ -99,10 +126,24 @@ struct FastWriteValues {
 };
 HEBB_KERNEL(FastWriteValues)
 
-/// next = keys - rate d(A_0 + A_1)/d keys: the entropy step. usage [2, n] = m; gamma [., H, 2, k] is
-/// scratch. `count`: tokens that count in m. Cost: 6 E D FLOPs per codebook and token.
+/// values[slots] = rows [U, dv].
+struct FastRestoreRows {
+  Tensor values, rows;
+  FastReaders readers;
+};
+HEBB_KERNEL(FastRestoreRows)
+
+/// Scratch for the entries of each key, i32: fast_key_lists(stream, chunks, H, n, k) numbers for a list
+/// of all tokens. The CPU walks over the tokens instead.
+inline int64_t fast_key_lists(const Stream& stream, const FastChunks& chunks, int64_t heads, int64_t n, int64_t k) {
+  return stream.on_gpu() ? 2 * heads * (chunks.all.tokens() * k + chunks.count() * (n + 1)) : 0;
+}
+
+/// next = keys - rate d(A_0 + A_1)/d keys: the entropy step. next_norms [H, 2, n] = |next|^2. usage
+/// [2, n] = m; gamma [., H, 2, k] and lists (one of the chunk) are scratch. `count`: tokens that count in m.
+/// Cost: 6 E D FLOPs per codebook and token.
 struct FastEntropyStep {
-  Tensor next, usage, gamma, keys, q;
+  Tensor next, next_norms, usage, gamma, lists, keys, q;
   FastLookup lookup;
   FastChunk chunk;
   FastPairs pairs;
@@ -111,10 +152,10 @@ struct FastEntropyStep {
 };
 HEBB_KERNEL(FastEntropyStep)
 
-/// next = keys - rate d/d keys of sum w |v_target - vh|^2 / (2 pairs dv). index, gamma [., H, 2, k] and
-/// d_weights [., H, k] are scratch.
+/// next = keys - rate d/d keys of sum w |v_target - vh|^2 / (2 pairs dv), next_norms as above. index,
+/// gamma [., H, 2, k], d_weights [., H, k] and lists are scratch.
 struct FastMemoryStep {
-  Tensor next, index, gamma, d_weights, keys, q, values, vh;
+  Tensor next, next_norms, index, gamma, d_weights, lists, keys, q, values, vh;
   FastLookup lookup;
   FastChunk chunk;
   FastPairs pairs;
@@ -132,44 +173,37 @@ struct FastMeasureStep {
 };
 HEBB_KERNEL(FastMeasureStep)
 
-/// Backward of reading and, with `through`, of the value update (spec 40, section 5): d_weights, d_v +=,
-/// d_w, and the adjoint of the values before the chunk. adjoint [rows, dv] holds the rows that later
-/// chunks read, place [n n] their numbers + 1 (0: none), used [1] how many (both
-/// zero at first). d_vh [R, dv], at [U] are
-/// scratch. rows: the chunk's values before the update; undefined: they are still in `values`.
+/// Backward of reading and, with `through`, of the value updates (spec 40, section 5), from the last chunk
+/// to the first: d_weights, d_v +=, d_w +=. adjoint [min(n n, sum of U's room), dv] gets the gradients of
+/// rows that later chunks read; place [n n] (zero at first) says where they are; d_vh [R, dv] is scratch.
+/// rows: the chunks' values before their updates, one chunk behind the other; undefined: they are still in
+/// `values`.
 struct FastValuesBackward {
-  Tensor d_weights, d_v, d_w, adjoint, place, used, d_vh, at;
+  Tensor d_weights, d_v, d_w, adjoint, place, d_vh;
   Tensor d_out, vh, rows, values;
   FastLookup lookup;
-  FastReaders readers;
-  FastChunk chunk;
+  FastReaders readers;  // of all chunks
+  FastChunks chunks;
   FastPairs pairs;
   double step;
-  bool through, earlier;  // earlier: chunks before this one need the adjoint
+  bool through;
 };
 HEBB_KERNEL(FastValuesBackward)
 
-/// Through softmax and scores: d_q (overwritten or added to), and d_keys += unless undefined. index,
-/// gamma [., H, 2, k] are scratch.
-struct FastLookupBackward {
-  Tensor d_q, d_keys, index, gamma, d_weights, q, keys;
+/// Through softmax and scores and, with `through`, through the entropy steps of the keys, from the last
+/// chunk to the first: d_q (overwritten or added to). keys [copies, H, 2, n, D]: those that each chunk
+/// read, or one copy for all. usage [chunks, 2, n]. d_keys [2, H, 2, n, D], mean [2, n], index, sigma,
+/// gamma, beta [., H, 2, k] and lists (two of all chunks) are scratch; without `through` only index and
+/// sigma are used.
+struct FastKeysBackward {
+  Tensor d_q, d_keys, mean, index, sigma, gamma, beta, lists;
+  Tensor d_weights, usage, keys, q;
   FastLookup lookup;
-  FastChunk chunk;
-  FastScore score;
-  bool accumulate;
-};
-HEBB_KERNEL(FastLookupBackward)
-
-/// Through the entropy step: d_q += and d_keys (of the keys before the step, which start as d_next) +=
-/// its part. d_next, d_keys [H, 2, n, D] are different memory. d_keys may be undefined. mean [2, n],
-/// gamma, beta [., H, 2, k] are scratch.
-struct FastEntropyBackward {
-  Tensor d_q, d_keys, mean, gamma, beta, d_next, usage, keys, q;
-  FastLookup lookup;
-  FastChunk chunk;
+  FastChunks chunks;
   FastScore score;
   double rate;
+  bool through, accumulate;
 };
-HEBB_KERNEL(FastEntropyBackward)
+HEBB_KERNEL(FastKeysBackward)
 
 }  // namespace hebb

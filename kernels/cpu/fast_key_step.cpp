@@ -61,6 +61,7 @@ template <class S> void entropy_step(const FastEntropyStep& a) {
   copy_keys<S>(a.next, a.keys);
   add_to_keys<S>(a.next.as<S>(), a.lookup.entries.as<int32_t>(), a.gamma.as<S>(), nullptr, nullptr, static_cast<S>(-a.rate),
                  a.q.as<S>(), a.keys.as<S>(), a.score.idw, s, a.chunk);
+  write_key_norms<S>(a.next_norms, a.next);
 }
 
 /// sigma -> sigma b in place, with b from the differences; d_q (may be null) += or = what flows to the query.
@@ -113,37 +114,38 @@ template <class S> void memory_step(const FastMemoryStep& a) {
   copy_keys<S>(a.next, a.keys);
   add_to_keys<S>(a.next.as<S>(), index, gamma, nullptr, nullptr, static_cast<S>(-a.rate), a.q.as<S>(), a.keys.as<S>(), a.score.idw, s,
                  a.chunk);
+  write_key_norms<S>(a.next_norms, a.next);
 }
 
-template <class S> void lookup_backward(const FastLookupBackward& a) {
-  const FastSizes s = fast_sizes(a.lookup.slots, a.keys);
+/// Through softmax and scores of one chunk: index, sigma and d_q.
+template <class S> void lookup_backward(const FastKeysBackward& a, const FastSizes& s, const FastChunk& chunk, const S* keys) {
   const int64_t e = s.entries(), width = s.heads * 2 * s.half;
   int32_t* index = a.index.as<int32_t>();
-  S* gamma = a.gamma.as<S>();
-  each_token(a.chunk, [&](int64_t t) {
+  S* sigma = a.sigma.as<S>();
+  each_token(chunk, [&](int64_t t) {
     softmax_to_entries(a.lookup.weights.as<S>() + t * e, a.d_weights.as<S>() + t * e, a.lookup.slots.as<int32_t>() + t * e, s,
-                       index + t * 2 * e, gamma + t * 2 * e);
+                       index + t * 2 * e, sigma + t * 2 * e);
     S* d_q = a.d_q.as<S>() + t * width;
     if (!a.accumulate) {
       std::fill(d_q, d_q + width, S(0));
     }
-    scores_backward<S>(t, s, a.score, index, gamma, a.q.as<S>(), a.keys.as<S>(), d_q, S(1));
+    scores_backward<S>(t, s, a.score, index, sigma, a.q.as<S>(), keys, d_q, S(1));
   });
-  if (a.d_keys.defined()) {
-    add_to_keys<S>(a.d_keys.as<S>(), index, gamma, nullptr, nullptr, S(1), a.q.as<S>(), a.keys.as<S>(), a.score.idw, s, a.chunk);
-  }
 }
 
+/// One chunk's part of the way through the entropy steps.
 template <class S> struct EntropyBackward {
-  const FastEntropyBackward& a;
+  const FastKeysBackward& a;
   FastSizes s;
+  FastChunk chunk;
+  const S *keys, *usages, *d_next;  // of the chunk; d_next: of the keys that its step made
   S count;
 
   const int32_t* entries(int64_t book) const { return a.lookup.entries.as<int32_t>() + book * s.k; }
   const S* probs(int64_t book) const { return a.lookup.probs.as<S>() + book * s.k; }
   S* curve(int64_t book) const { return a.gamma.as<S>() + book * s.k; }  // A of the page, later 2 dd
   S* beta(int64_t book) const { return a.beta.as<S>() + book * s.k; }    // z, later alpha b
-  const S* usage(int64_t book) const { return a.usage.as<S>() + book % 2 * s.n; }
+  const S* usage(int64_t book) const { return usages + book % 2 * s.n; }
 
   /// z = <u, Y> and A = b z of one token.
   void project(int64_t t) const {
@@ -152,7 +154,7 @@ template <class S> struct EntropyBackward {
       const S* q = a.q.as<S>() + book * s.half;
       for (int64_t j = 0; j < s.k; ++j) {
         const int64_t row = (b * s.n + entries(book)[j]) * s.half;
-        const S *key = a.keys.as<S>() + row, *next = a.d_next.as<S>() + row;
+        const S *key = keys + row, *next = d_next + row;
         const S z = static_cast<S>(-a.rate) *
                     lane_sum<S>(s.half, [&](int64_t i) { return (a.score.idw ? q[i] - key[i] : q[i]) * next[i]; });
         beta(book)[j] = z;
@@ -171,9 +173,9 @@ template <class S> struct EntropyBackward {
   void sum_mean(int64_t c) const {
     S* mean = a.mean.as<S>() + c * s.n;
     std::fill(mean, mean + s.n, S(0));
-    for (int64_t r = 0; r < a.chunk.tokens(); ++r) {
+    for (int64_t r = 0; r < chunk.tokens(); ++r) {
       for (int64_t h = 0; h < s.heads; ++h) {
-        const int64_t book = (a.chunk.token(r) * s.heads + h) * 2 + c;
+        const int64_t book = (chunk.token(r) * s.heads + h) * 2 + c;
         const S each = nu(book);
         for (int64_t j = 0; j < s.k; ++j) {
           mean[entries(book)[j]] += probs(book)[j] * (curve(book)[j] / count + each);
@@ -206,7 +208,7 @@ template <class S> struct EntropyBackward {
   }
   void add_query(int64_t book, int64_t b, int64_t entry, S alpha, S through_scores, S z, S slope_j, S& gamma, S& beta_out) const {
     const int64_t row = (b * s.n + entry) * s.half;
-    const S *q = a.q.as<S>() + book * s.half, *key = a.keys.as<S>() + row, *next = a.d_next.as<S>() + row;
+    const S *q = a.q.as<S>() + book * s.half, *key = keys + row, *next = d_next + row;
     S* d_q = a.d_q.as<S>() + book * s.half;
     const S along_next = alpha * slope_j * static_cast<S>(-a.rate);
     if (a.score.idw) {
@@ -226,19 +228,39 @@ template <class S> struct EntropyBackward {
   }
 };
 
-template <class S> void entropy_backward(const FastEntropyBackward& a) {
-  const FastSizes s = fast_sizes(a.lookup.slots, a.keys);
-  const EntropyBackward<S> e{a, s, S(a.chunk.tokens()) * S(s.heads)};
-  each_token(a.chunk, [&](int64_t t) { e.project(t); });
-  parallel_for(2, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c) {
-      e.sum_mean(c);
+template <class S> void keys_backward(const FastKeysBackward& a) {
+  const FastSizes s{a.lookup.slots.size(1), a.keys.size(3), a.keys.size(4), a.lookup.slots.size(2)};
+  const int64_t all = s.heads * 2 * s.n * s.half, step = a.keys.size(0) > 1 ? all : 0, last = a.chunks.count() - 1;
+  S *d_keys = a.d_keys.as<S>(), *d_next = a.through ? d_keys + all : nullptr;
+  if (a.through) {
+    std::fill(d_keys, d_keys + all, S(0));
+  }
+  for (int64_t c = last; c >= 0; --c) {
+    const FastChunk chunk = a.chunks.at(c);
+    const S* keys = a.keys.as<S>() + c * step;
+    lookup_backward(a, s, chunk, keys);
+    if (!a.through) {
+      continue;
     }
-  });
-  each_token(a.chunk, [&](int64_t t) { e.finish(t); });
-  if (a.d_keys.defined()) {
-    add_to_keys<S>(a.d_keys.as<S>(), a.lookup.entries.as<int32_t>(), a.gamma.as<S>(), a.beta.as<S>(), a.d_next.as<S>(), S(1),
-                   a.q.as<S>(), a.keys.as<S>(), a.score.idw, s, a.chunk);
+    std::swap(d_keys, d_next);
+    if (c > 0) {
+      std::copy_n(d_next, all, d_keys);
+      add_to_keys<S>(d_keys, a.index.as<int32_t>(), a.sigma.as<S>(), nullptr, nullptr, S(1), a.q.as<S>(), keys, a.score.idw, s, chunk);
+    }
+    if (c < last) {
+      const EntropyBackward<S> e{a, s, chunk, keys, a.usage.as<S>() + c * 2 * s.n, d_next, S(chunk.tokens()) * S(s.heads)};
+      each_token(chunk, [&](int64_t t) { e.project(t); });
+      parallel_for(2, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t book = begin; book < end; ++book) {
+          e.sum_mean(book);
+        }
+      });
+      each_token(chunk, [&](int64_t t) { e.finish(t); });
+    }
+    if (c < last && c > 0) {
+      add_to_keys<S>(d_keys, a.lookup.entries.as<int32_t>(), a.gamma.as<S>(), a.beta.as<S>(), d_next, S(1), a.q.as<S>(), keys,
+                     a.score.idw, s, chunk);
+    }
   }
 }
 
@@ -252,12 +274,8 @@ void run(Stream&, const FastMemoryStep& a) {
   dispatch_real(a.q.dtype, [&](auto zero) { memory_step<decltype(zero)>(a); });
 }
 
-void run(Stream&, const FastLookupBackward& a) {
-  dispatch_real(a.q.dtype, [&](auto zero) { lookup_backward<decltype(zero)>(a); });
-}
-
-void run(Stream&, const FastEntropyBackward& a) {
-  dispatch_real(a.q.dtype, [&](auto zero) { entropy_backward<decltype(zero)>(a); });
+void run(Stream&, const FastKeysBackward& a) {
+  dispatch_real(a.q.dtype, [&](auto zero) { keys_backward<decltype(zero)>(a); });
 }
 
 }  // namespace hebb::cpu

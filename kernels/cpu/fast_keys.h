@@ -34,6 +34,17 @@ template <class S> S fast_score(int64_t half, const S* q, const S* key, const Fa
   return score.idw ? -std::log(S(score.eps) + squared_distance(half, q, key)) : dot(half, q, key);
 }
 
+/// norms [H, 2, n] = |key|^2.
+template <class S> void write_key_norms(const Tensor& norms, const Tensor& keys) {
+  const int64_t half = keys.size(3);
+  parallel_for(norms.numel(), 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const S* key = keys.as<S>() + i * half;
+      norms.as<S>()[i] = dot(half, key, key);
+    }
+  });
+}
+
 /// Whether a token's lookup counts in the statistics of its chunk.
 inline bool counts(const FastPairs& pairs, int64_t token) {
   return !pairs.pairs_only || pairs.targets.as<int32_t>()[token] >= 0;

@@ -89,15 +89,11 @@ template <class S> struct Lookup {
     S* scores = a.out.scores.as<S>() + book * s.k;
     choose_entries(rank_0, q, keys, s, a.score, a.keep_entries, work, entries, scores);
     choose_entries(rank_1, q + s.half, keys + s.n * s.half, s, a.score, a.keep_entries, work, entries + s.k, scores + s.k);
-    int32_t* slots = a.out.slots.as<int32_t>() + book / 2 * s.k;
-    S* sums = a.out.weights.as<S>() + book / 2 * s.k;
-    if (a.keep_slots) {
-      for (int64_t j = 0; j < s.k; ++j) {
-        sums[j] = fast_score(s.half, q, keys + slots[j] / s.n * s.half, a.score) +
-                  fast_score(s.half, q + s.half, keys + (s.n + slots[j] % s.n) * s.half, a.score);
-      }
-    } else {
-      choose_slots(entries, scores, s, work, slots, sums);
+    const int32_t* slots = a.out.slots.as<int32_t>() + book / 2 * s.k;
+    for (int64_t j = 0; a.keep_slots && j < s.k; ++j) {
+      a.out.weights.as<S>()[book / 2 * s.k + j] =
+          fast_score(s.half, q, keys + slots[j] / s.n * s.half, a.score) +
+          fast_score(s.half, q + s.half, keys + (s.n + slots[j] % s.n) * s.half, a.score);
     }
     for (int64_t c = 0; c < 2; ++c) {
       softmax(a.out.probs.as<S>() + (book + c) * s.k, scores + c * s.k, s.k);
@@ -121,22 +117,15 @@ template <class S> struct Lookup {
         choose(first + r, h, work.scores.data() + r * s.n, work.scores.data() + (rows + r) * s.n, work);
       }
     }
-    const int64_t e = s.entries();
-    for (int64_t t = first; t < first + rows; ++t) {
-      softmax(a.out.weights.as<S>() + t * e, a.out.weights.as<S>() + t * e, e);
-    }
   }
 };
 
 template <class S> void lookup(const FastLookupKeys& a) {
   const Lookup<S> l{a, fast_sizes(a.out.slots, a.keys)};
   const FastSizes& s = l.s;
-  parallel_for(s.heads * 2 * s.n, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const S* key = a.keys.as<S>() + i * s.half;
-      a.key_norms.as<S>()[i] = dot(s.half, key, key);
-    }
-  });
+  if (!a.keep_norms) {
+    write_key_norms<S>(a.key_norms, a.keys);
+  }
   // Tiles of one sequence whose two score blocks stay in the L2 cache.
   const int64_t tile = std::clamp<int64_t>(32768 / s.n, 1, 64), tiles = (a.chunk.count + tile - 1) / tile;
   parallel_for(a.chunk.batch * tiles, 1, [&](int64_t begin, int64_t end) {
@@ -148,21 +137,42 @@ template <class S> void lookup(const FastLookupKeys& a) {
   });
 }
 
+template <class S> void select_slots(const FastSelectSlots& a) {
+  const FastSizes s{a.out.slots.size(1), a.subkeys, 0, a.out.slots.size(2)};
+  const int64_t e = s.entries();
+  each_token(a.chunk, [&](int64_t t) {
+    static thread_local LookupWork<S> work;
+    S* const weights = a.out.weights.as<S>() + t * e;
+    for (int64_t h = 0; h < s.heads && !a.keep_slots; ++h) {
+      const int64_t book = (t * s.heads + h) * 2 * s.k;
+      choose_slots(a.out.entries.as<int32_t>() + book, a.out.scores.as<S>() + book, s, work, a.out.slots.as<int32_t>() + book / 2,
+                   weights + h * s.k);
+    }
+    softmax(weights, weights, e);
+  });
+}
+
+/// error of a token with a pair: w (v_target - vh).
+template <class S> void token_error(const FastReadValues& a, int64_t t) {
+  const int64_t dv = a.values.size(1), target = a.pairs.targets.as<int32_t>()[t];
+  const S w = a.pairs.w.defined() ? a.pairs.w.as<S>()[t] : S(1);
+  const S *v = a.pairs.v.as<S>() + target * dv, *vh = a.vh.as<S>() + t * dv;
+  S* error = a.error.as<S>() + a.chunk.local(t) * dv;
+  for (int64_t i = 0; target >= 0 && i < dv; ++i) {
+    error[i] = w * (v[i] - vh[i]);
+  }
+}
+
 template <class S> void write_values(const FastWriteValues& a) {
   const int64_t dv = a.values.size(1), e = a.lookup.weights.numel() / a.lookup.weights.size(0);
   const int32_t* targets = a.pairs.targets.as<int32_t>();
-  each_token(a.chunk, [&](int64_t t) {
-    const S w = a.pairs.w.defined() ? a.pairs.w.as<S>()[t] : S(1);
-    const S *v = a.pairs.v.as<S>() + targets[t] * dv, *vh = a.vh.as<S>() + t * dv;
-    S* error = a.error.as<S>() + a.chunk.local(t) * dv;
-    for (int64_t i = 0; targets[t] >= 0 && i < dv; ++i) {
-      error[i] = w * (v[i] - vh[i]);
-    }
-  });
   const int32_t *starts = a.readers.starts.as<int32_t>(), *readers = a.readers.readers.as<int32_t>();
   parallel_for(a.readers.count.as<int32_t>()[0], 4, [&](int64_t begin, int64_t end) {
     for (int64_t u = begin; u < end; ++u) {
       S* row = a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv;
+      if (a.rows.defined()) {
+        std::copy_n(row, dv, a.rows.as<S>() + u * dv);
+      }
       const S step = S(a.step) / S(starts[u + 1] - starts[u]);
       for (int64_t i = starts[u]; i < starts[u + 1]; ++i) {
         const int64_t t = readers[i] / e;
@@ -179,34 +189,45 @@ template <class S> void write_values(const FastWriteValues& a) {
   });
 }
 
-}  // namespace
-
-void run(Stream&, const FastLookupKeys& a) {
-  dispatch_real(a.q.dtype, [&](auto zero) { lookup<decltype(zero)>(a); });
-}
-
-void run(Stream&, const FastIndexReaders& a) {
-  const int64_t e = a.slots.numel() / a.slots.size(0);
+/// The reader lists of one chunk.
+void index_readers(const FastIndexReaders& a, const FastReaders& out, const FastChunk& chunk, int64_t e) {
   int64_t *sorted = a.sorted.as<int64_t>(), count = 0;
-  for (int64_t r = 0; r < a.chunk.tokens(); ++r) {
-    const int64_t t = a.chunk.token(r);
+  for (int64_t r = 0; r < chunk.tokens(); ++r) {
+    const int64_t t = chunk.token(r);
     for (int64_t g = t * e; counts(a.pairs, t) && g < (t + 1) * e; ++g) {
       sorted[count++] = static_cast<int64_t>(a.slots.as<int32_t>()[g]) << 32 | g;
     }
   }
   std::sort(sorted, sorted + count);
-  int32_t *slots = a.out.slots.as<int32_t>(), *starts = a.out.starts.as<int32_t>(), unique = 0;
+  int32_t *slots = out.slots.as<int32_t>(), *starts = out.starts.as<int32_t>(), unique = 0;
   for (int64_t i = 0; i < count; ++i) {
     const auto slot = static_cast<int32_t>(sorted[i] >> 32), g = static_cast<int32_t>(sorted[i] & 0xFFFFFFFF);
     if (i == 0 || slots[unique - 1] != slot) {
       slots[unique] = slot;
       starts[unique++] = static_cast<int32_t>(i);
     }
-    a.out.readers.as<int32_t>()[i] = g;
-    a.out.local.as<int32_t>()[g] = unique - 1;
+    out.readers.as<int32_t>()[i] = g;
+    out.local.as<int32_t>()[g] = unique - 1;
   }
   starts[unique] = static_cast<int32_t>(count);
-  a.out.count.as<int32_t>()[0] = unique;
+  out.count.as<int32_t>()[0] = unique;
+}
+
+}  // namespace
+
+void run(Stream&, const FastLookupKeys& a) {
+  dispatch_real(a.q.dtype, [&](auto zero) { lookup<decltype(zero)>(a); });
+}
+
+void run(Stream&, const FastSelectSlots& a) {
+  dispatch_real(a.out.weights.dtype, [&](auto zero) { select_slots<decltype(zero)>(a); });
+}
+
+void run(Stream&, const FastIndexReaders& a) {
+  const int64_t e = a.slots.numel() / a.slots.size(0);
+  for (int64_t c = 0; c < a.chunks.count(); ++c) {
+    index_readers(a, readers_of(a.out, a.chunks, c, e, a.table), a.chunks.at(c), e);
+  }
 }
 
 void run(Stream&, const FastReadValues& a) {
@@ -223,18 +244,20 @@ void run(Stream&, const FastReadValues& a) {
           vh[i] += w * row[i];
         }
       }
+      if (a.error.defined()) {
+        token_error<S>(a, t);
+      }
     });
   });
 }
 
-void run(Stream&, const FastKeepRows& a) {
+void run(Stream&, const FastRestoreRows& a) {
   dispatch_real(a.values.dtype, [&](auto zero) {
     using S = decltype(zero);
     const int64_t dv = a.values.size(1);
     parallel_for(a.readers.count.as<int32_t>()[0], 16, [&](int64_t begin, int64_t end) {
       for (int64_t u = begin; u < end; ++u) {
-        S *row = a.rows.as<S>() + u * dv, *value = a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv;
-        a.restore ? std::copy_n(row, dv, value) : std::copy_n(value, dv, row);
+        std::copy_n(a.rows.as<S>() + u * dv, dv, a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv);
       }
     });
   });

@@ -1,155 +1,48 @@
-#include "kernels/cuda/common/key_lists.h"
+#include <bit>
 
-// Steps of product keys and gradients through them. Sums over the readers of a key run over its entries, which a radix sort brings
-// together: one block a key and 32 channels, in eight pieces of the list. 6 E D FLOPs a codebook and token; bound: L2, a row of q for
-// every entry, and the keys once.
+#include "kernels/cuda/common/fast_keys.h"
+
+// Steps of product keys. An entropy step is two launches: lists of the readers of each key, with the use of each sub-key, and behind it, as each
+// weight needs the use of k sub-keys, the weights of the readers with the sums over them. One block a key: eight warps weigh and sum a piece of
+// its list each, 32 channels a load. Every weight is made once, from k entries of its token. 6 E D FLOPs a codebook and token; bound: L2, a row of q
+// for every entry, and the keys once.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-constexpr int kPieces = kEachThreads / 32;
-constexpr float kUsageEps = 1e-8f;
-
-/// q [., H, 2, D], keys [H, 2, n, D]. A book is token * heads * 2 + head * 2 + codebook, an entry book * k + j.
-template <class T>
-struct Keys {
-  const T* q;
-  const float* keys;
-  int64_t heads, n, half, k;
-  float eps;
-  bool is_idw;
-  FastChunk chunk;
-
-  __device__ int64_t books() const { return heads * 2; }
-  /// Book of row `row` over books of the chunk's tokens.
-  __device__ int64_t book(int64_t row) const { return EntryOf(chunk, row, books()).entry; }
-  __device__ int64_t key_row(int64_t book, int64_t i) const { return Split(book, books()).remainder * n + i; }
-};
-
+/// Of one chunk.
 template <class T, class Args>
 Keys<T> keys_of(const Args& a) {
   return {a.q.template as<T>(), a.keys.template as<float>(), a.lookup.slots.size(1), a.keys.size(2), a.keys.size(3),
-          a.lookup.slots.size(2), static_cast<float>(a.score.eps), a.score.idw, a.chunk};
+          a.lookup.slots.size(2), 0, static_cast<float>(a.score.eps), a.score.idw, {a.chunk, a.chunk.count}};
 }
 
-template <class T>
-KeySorter sorter_of(Stream& stream, const Keys<T>& in, const int32_t* index, const int32_t* targets) {
-  return KeySorter(stream, in.chunk, index, targets, in.heads * 2 * in.k, in.k, in.n);
-}
-
-/// to = base + scale sum over the entries of a key of gamma (q - key) or gamma q, plus beta along.
-struct KeySums {
-  float* to;
-  const float *base, *gamma, *beta, *along;  // beta null: none
-  float scale;
-};
-
-// Grid: rows of keys, groups of 32 channels.
-template <class T>
-__global__ void __launch_bounds__(kEachThreads) key_sums_kernel(KeySums a, Keys<T> in, KeyLists lists) {
-  HEBB_SHARED(float[kPieces][32], sums);
-  HEBB_SHARED(float[kPieces], along);
-  const int lane = static_cast<int>(threadIdx.x % 32), piece = static_cast<int>(threadIdx.x / 32);
-  const int64_t row = blockIdx.x, c = static_cast<int64_t>(blockIdx.y) * 32 + lane;
-  const int64_t begin = lists.begin(row), end = lists.begin(row + 1), share = (end - begin + kPieces - 1) / kPieces;
-  const int64_t first = begin + piece * share, last = first + share < end ? first + share : end;
-  const float key = c < in.half && in.is_idw ? in.keys[row * in.half + c] : 0.0f;
-  float sum = 0, weight = 0;
-  for (int64_t i = first; i < last; ++i) {
-    const int64_t g = lists.entry(i);
-    sum += c < in.half ? a.gamma[g] * (to_float(in.q[Split(g, in.k).quotient * in.half + c]) - key) : 0.0f;
-    weight += a.beta != nullptr ? a.beta[g] : 0.0f;
-  }
-  sums[piece][lane] = sum;
-  if (lane == 0) {
-    along[piece] = weight;
-  }
-  __syncthreads();
-  if (piece == 0 && c < in.half) {
-    float total = 0, weights = 0;
-    HEBB_UNROLL
-    for (int p = 0; p < kPieces; ++p) {
-      total += sums[p][lane];
-      weights += along[p];
-    }
-    const int64_t at = row * in.half + c;
-    a.to[at] = a.base[at] + a.scale * (total + (a.beta != nullptr ? weights * a.along[at] : 0.0f));
-  }
-}
-
-template <class T>
-void add_to_keys(Stream& stream, KeySorter& sorter, const Keys<T>& in, const KeySums& sums) {
-  sorter.each([&](const KeyLists& lists, bool is_first) {
-    KeySums a = sums;
-    a.base = is_first ? sums.base : sums.to;
-    HEBB_LAUNCH(key_sums_kernel<T>, dim3(blocks_for(in.heads * 2 * in.n, 1), blocks_for(in.half, 32)), kEachThreads, 0, stream, a, in,
-                lists);
-  });
-}
-
-/// to [2, n] = scale sum of value(entry) over the entries of each sub-key in all heads. Row: codebook and sub-key.
-template <class Value>
-struct SumBySubkey {
-  float* to;
-  Value value;
-  KeyLists lists;
-  int64_t heads, n;
-  float scale;
-  bool is_first;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    float sum = 0;
-    for (int64_t h = 0; h < heads; ++h) {
-      const int64_t key = h * 2 * n + row, end = lists.begin(key + 1);
-      for (int64_t i = lists.begin(key) + lane; i < end; i += 32) {
-        sum += value(lists.entry(i));
-      }
-    }
-    sum = scale * warp_sum(sum);
-    if (lane == 0) {
-      to[row] = is_first ? sum : to[row] + sum;
-    }
-  }
-};
-
-template <class T, class Value>
-void sum_by_subkey(const char* name, Stream& stream, KeySorter& sorter, const Keys<T>& in, float* to, const Value& value, float scale) {
-  sorter.each([&](const KeyLists& lists, bool is_first) {
-    each_warp(name, stream, 2 * in.n, SumBySubkey<Value>{to, value, lists, in.heads, in.n, scale, is_first});
-  });
-}
-
-struct Probability {
-  const float* probs;
-  __device__ float operator()(int64_t g) const { return probs[g]; }
-};
-
-/// c_i of spec 40, section 5.
-__device__ __forceinline__ float pull(float m) { return logf(m + kUsageEps) + m / (m + kUsageEps); }
-
-/// b of an entry from its score: 2 / (eps + |u|^2), and 1 for dot products.
-__device__ __forceinline__ float slope(float score, bool is_idw) { return is_idw ? 2.0f * expf(score) : 1.0f; }
-
-/// gamma of the entropy step. Row: book of the chunk.
-template <class T>
+/// gamma of the entropy step for a piece of a key's list, by one warp: `width` lanes an entry, a power of two.
 struct EntropyWeights {
   float* gamma;
   const float *usage, *probs, *scores;
-  const int32_t *entries, *targets;  // targets null: all tokens count
-  Keys<T> in;
+  const int32_t* entries;
   float count;  // tokens and heads
+  int width;
 
-  __device__ void operator()(int64_t row, int lane) const {
-    const int64_t book = in.book(row), first = book * in.k;
-    const float* const m = usage + book % 2 * in.n;
-    float mu = 0;
-    for (int64_t g = first + lane; g < first + in.k; g += 32) {
-      mu += probs[g] * pull(m[entries[g]]);
+  template <class T>
+  __device__ void operator()(const KeyLists& lists, const KeyPiece& own, const Keys<T>& in, int64_t row, int lane) const {
+    const float* const m = usage + Split(row, in.n).quotient % 2 * in.n;
+    for (int64_t i = own.first; i < own.last; i += 32 / width) {
+      const int64_t at = i + lane / width;
+      const bool exists = at < own.last;
+      const int64_t g = lists.entry(exists ? at : own.first), first = Split(g, in.k).quotient * in.k;
+      float mu = 0;
+      for (int64_t j = lane % width; j < in.k; j += width) {
+        mu += probs[first + j] * pull(m[entries[first + j]]);
+      }
+      for (int bits = width / 2; bits > 0; bits /= 2) {
+        mu += __shfl_xor_sync(kAllLanes, mu, bits);
+      }
+      if (exists && lane % width == 0) {
+        gamma[g] = probs[g] * (pull(m[entries[g]]) - mu) / count * slope(scores[g], in.is_idw);
+      }
     }
-    mu = warp_sum(mu);
-    const bool counts = targets == nullptr || targets[Split(book, in.books()).quotient] >= 0;
-    for (int64_t g = first + lane; g < first + in.k; g += 32) {
-      gamma[g] = counts ? probs[g] * (pull(m[entries[g]]) - mu) / count * slope(scores[g], in.is_idw) : 0.0f;
-    }
+    __syncwarp();
   }
 };
 
@@ -182,193 +75,6 @@ struct ErrorByWeight {
   }
 };
 
-/// From d_weights to the scores, at the first of the slots that share a sub-key; -1 at the others and for tokens without a pair (targets
-/// null: all tokens). Row: head of a token of the chunk.
-template <class T>
-struct ToEntries {
-  int32_t* index;
-  float* sigma;
-  const float *weights, *d_weights;
-  const int32_t *slots, *targets;
-  Keys<T> in;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    const auto [token, head] = EntryOf(in.chunk, row, in.heads);
-    const int64_t entries = in.heads * in.k, first = head * in.k;
-    const bool counts = targets == nullptr || targets[token] >= 0;
-    float mean = 0;
-    for (int64_t g = token * entries + lane; counts && g < (token + 1) * entries; g += 32) {
-      mean += weights[g] * d_weights[g];
-    }
-    mean = warp_sum(mean);
-    for (int64_t item = lane; item < 2 * in.k; item += 32) {
-      const int64_t codebook = item < in.k ? 0 : 1, j = item - codebook * in.k;
-      const auto key_of = [&](int64_t i) {
-        const Split slot(slots[first + i], in.n);
-        return codebook == 0 ? slot.quotient : slot.remainder;
-      };
-      const int64_t own = key_of(j);
-      bool is_first = counts;
-      for (int64_t i = 0; i < j && is_first; ++i) {
-        is_first = key_of(i) != own;
-      }
-      float sum = 0;
-      for (int64_t i = j; i < in.k && is_first; ++i) {
-        sum += key_of(i) == own ? weights[first + i] * (d_weights[first + i] - mean) : 0.0f;
-      }
-      index[(head * 2 + codebook) * in.k + j] = is_first ? static_cast<int32_t>(own) : -1;
-      sigma[(head * 2 + codebook) * in.k + j] = sum;
-    }
-  }
-};
-
-/// sigma -> sigma b, b = 2 / (eps + |q - key|^2) from the differences. Row: entry of a book of the chunk.
-template <class T>
-struct ScaleScores {
-  float* sigma;
-  const int32_t* index;
-  Keys<T> in;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    const Split place(row, in.k);
-    const int64_t book = in.book(place.quotient), g = book * in.k + place.remainder;
-    if (index[g] < 0) {
-      return;
-    }
-    const float* const key = in.keys + in.key_row(book, index[g]) * in.half;
-    float sum = 0;
-    for (int64_t c = lane; c < in.half; c += 32) {
-      const float difference = to_float(in.q[book * in.half + c]) - key[c];
-      sum += difference * difference;
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) {
-      sigma[g] *= 2.0f / (in.eps + sum);
-    }
-  }
-};
-
-/// d_q through the scores. Row: book of the chunk.
-template <class T>
-struct QueryGradient {
-  T* d_q;
-  const int32_t* index;
-  const float* sigma;
-  Keys<T> in;
-  bool accumulate;
-
-  __device__ void operator()(int64_t row, int64_t c) const {
-    const int64_t book = in.book(row);
-    const float query = to_float(in.q[book * in.half + c]);
-    float sum = 0;
-    for (int64_t g = book * in.k; g < (book + 1) * in.k; ++g) {
-      if (index[g] >= 0) {
-        const float key = in.keys[in.key_row(book, index[g]) * in.half + c];
-        sum += in.is_idw ? -sigma[g] * (query - key) : sigma[g] * key;
-      }
-    }
-    write(d_q[book * in.half + c], sum, accumulate);
-  }
-};
-
-/// z = -rate <u, d_next> and A = b z. Row: entry of a book of the chunk.
-template <class T>
-struct Project {
-  float *z, *curve;
-  const float *d_next, *scores;
-  const int32_t* entries;
-  Keys<T> in;
-  float rate;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    const Split place(row, in.k);
-    const int64_t book = in.book(place.quotient), g = book * in.k + place.remainder, at = in.key_row(book, entries[g]) * in.half;
-    float sum = 0;
-    for (int64_t c = lane; c < in.half; c += 32) {
-      const float query = to_float(in.q[book * in.half + c]);
-      sum += (in.is_idw ? query - in.keys[at + c] : query) * d_next[at + c];
-    }
-    sum = -rate * warp_sum(sum);
-    if (lane == 0) {
-      z[g] = sum;
-      curve[g] = sum * slope(scores[g], in.is_idw);
-    }
-  }
-};
-
-/// What the mean of a sub-key is the sum of.
-struct MeanTerm {
-  const float *curve, *probs;
-  int64_t k;
-  float count;
-
-  __device__ float nu(int64_t book) const {
-    float sum = 0;
-    for (int64_t g = book * k; g < (book + 1) * k; ++g) {
-      sum -= curve[g] * probs[g] / count;
-    }
-    return sum;
-  }
-  __device__ float operator()(int64_t g) const { return probs[g] * (curve[g] / count + nu(Split(g, k).quotient)); }
-};
-
-/// The coefficients of u and d_next in d_keys: z becomes beta, A gamma. Row: book of the chunk.
-template <class T>
-struct EntropyCoefficients {
-  float *z, *curve;
-  const float *usage, *mean, *probs, *scores;
-  const int32_t* entries;
-  Keys<T> in;
-  float rate, count;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    const int64_t book = in.book(row), first = book * in.k, last = first + in.k;
-    const float *const m = usage + book % 2 * in.n, *const means = mean + book % 2 * in.n;
-    float mu = 0, nu = 0, along = 0;
-    for (int64_t g = first + lane; g < last; g += 32) {
-      mu += probs[g] * pull(m[entries[g]]);
-      nu -= curve[g] * probs[g] / count;
-    }
-    mu = warp_sum(mu);
-    nu = warp_sum(nu);
-    const auto pi = [&](int64_t g) {
-      const float used = m[entries[g]] + kUsageEps, c = pull(m[entries[g]]);
-      return curve[g] * (c - mu) / count + nu * c + means[entries[g]] * (1.0f / used + kUsageEps / (used * used)) / count;
-    };
-    for (int64_t g = first + lane; g < last; g += 32) {
-      along += probs[g] * pi(g);
-    }
-    along = warp_sum(along);
-    for (int64_t g = first + lane; g < last; g += 32) {
-      const float b = slope(scores[g], in.is_idw), alpha = probs[g] * (pull(m[entries[g]]) - mu) / count;
-      const float through = probs[g] * (pi(g) - along);
-      curve[g] = in.is_idw ? alpha * z[g] * b * b + through * b : through;
-      z[g] = alpha * b * rate;
-    }
-  }
-};
-
-/// d_q += what flows through the entropy step. Row: book of the chunk.
-template <class T>
-struct EntropyQueries {
-  T* d_q;
-  const float *gamma, *beta, *d_next;
-  const int32_t* entries;
-  Keys<T> in;
-
-  __device__ void operator()(int64_t row, int64_t c) const {
-    const int64_t book = in.book(row);
-    const float query = to_float(in.q[book * in.half + c]);
-    float sum = 0;
-    for (int64_t g = book * in.k; g < (book + 1) * in.k; ++g) {
-      const int64_t at = in.key_row(book, entries[g]) * in.half + c;
-      sum -= beta[g] * d_next[at];
-      sum += in.is_idw ? -gamma[g] * (query - in.keys[at]) : gamma[g] * in.keys[at];
-    }
-    write(d_q[book * in.half + c], sum, true);
-  }
-};
-
 template <class T>
 void entropy_step(Stream& stream, const FastEntropyStep& a) {
   const Keys<T> in = keys_of<T>(a);
@@ -376,11 +82,12 @@ void entropy_step(Stream& stream, const FastEntropyStep& a) {
                 *const targets = a.pairs.pairs_only ? a.pairs.targets.as<int32_t>() : nullptr;
   float *const usage = a.usage.as<float>(), *const gamma = a.gamma.as<float>(), *const probs = a.lookup.probs.as<float>();
   const auto count = static_cast<float>(a.count * static_cast<double>(in.heads));
-  KeySorter sorter = sorter_of(stream, in, entries, targets);
-  sum_by_subkey("fast_usage", stream, sorter, in, usage, Probability{probs}, 1.0f / count);
-  each_warp("fast_entropy_weights", stream, a.chunk.tokens() * in.heads * 2,
-            EntropyWeights<T>{gamma, usage, probs, a.lookup.scores.as<float>(), entries, targets, in, count});
-  add_to_keys(stream, sorter, in, {a.next.as<float>(), in.keys, gamma, nullptr, nullptr, static_cast<float>(-a.rate)});
+  const KeyIndex index{entries, targets, a.lists.as<int32_t>(), in.chunks, in.heads, in.n, in.k};
+  make_key_lists(stream, index, {usage, probs, 1.0f / count});
+  const int width = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(in.k < 32 ? in.k : 32)));
+  add_to_keys(stream, {a.next.as<float>(), a.next_norms.as<float>(), in.keys, nullptr, static_cast<float>(-a.rate), 1,
+                       {{index.of_chunk(0), gamma, nullptr}, {}}},
+              in, EntropyWeights{gamma, usage, probs, a.lookup.scores.as<float>(), entries, count, width});
 }
 
 template <class T>
@@ -398,47 +105,11 @@ void memory_step(Stream& stream, const FastMemoryStep& a) {
   if (in.is_idw) {
     each_warp("fast_scale_scores", stream, rows * entries * 2, ScaleScores<T>{gamma, index, in});
   }
-  KeySorter sorter = sorter_of(stream, in, index, nullptr);
-  add_to_keys(stream, sorter, in, {a.next.as<float>(), in.keys, gamma, nullptr, nullptr, static_cast<float>(-a.rate)});
-}
-
-template <class T>
-void lookup_backward(Stream& stream, const FastLookupBackward& a) {
-  const Keys<T> in = keys_of<T>(a);
-  const int64_t rows = a.chunk.tokens();
-  float* const gamma = a.gamma.as<float>();
-  int32_t* const index = a.index.as<int32_t>();
-  each_warp("fast_to_entries", stream, rows * in.heads,
-            ToEntries<T>{index, gamma, a.lookup.weights.as<float>(), a.d_weights.as<float>(), a.lookup.slots.as<int32_t>(), nullptr, in});
-  if (in.is_idw) {
-    each_warp("fast_scale_scores", stream, rows * in.heads * in.k * 2, ScaleScores<T>{gamma, index, in});
-  }
-  each_element("fast_d_q", stream, rows * in.heads * 2, in.half, QueryGradient<T>{a.d_q.as<T>(), index, gamma, in, a.accumulate});
-  if (a.d_keys.defined()) {
-    float* const d_keys = a.d_keys.as<float>();
-    KeySorter sorter = sorter_of(stream, in, index, nullptr);
-    add_to_keys(stream, sorter, in, {d_keys, d_keys, gamma, nullptr, nullptr, 1.0f});
-  }
-}
-
-template <class T>
-void entropy_backward(Stream& stream, const FastEntropyBackward& a) {
-  const Keys<T> in = keys_of<T>(a);
-  const int64_t books = a.chunk.tokens() * in.heads * 2;
-  const int32_t* const entries = a.lookup.entries.as<int32_t>();
-  const float *const probs = a.lookup.probs.as<float>(), *const scores = a.lookup.scores.as<float>(), *const d_next = a.d_next.as<float>();
-  float *const mean = a.mean.as<float>(), *const gamma = a.gamma.as<float>(), *const beta = a.beta.as<float>();
-  const auto rate = static_cast<float>(a.rate), count = static_cast<float>(a.chunk.tokens() * in.heads);
-  each_warp("fast_project", stream, books * in.k, Project<T>{beta, gamma, d_next, scores, entries, in, rate});
-  KeySorter sorter = sorter_of(stream, in, entries, nullptr);
-  sum_by_subkey("fast_mean", stream, sorter, in, mean, MeanTerm{gamma, probs, in.k, count}, 1.0f);
-  each_warp("fast_coefficients", stream, books,
-            EntropyCoefficients<T>{beta, gamma, a.usage.as<float>(), mean, probs, scores, entries, in, rate, count});
-  each_element("fast_entropy_d_q", stream, books, in.half, EntropyQueries<T>{a.d_q.as<T>(), gamma, beta, d_next, entries, in});
-  if (a.d_keys.defined()) {
-    float* const d_keys = a.d_keys.as<float>();
-    add_to_keys(stream, sorter, in, {d_keys, d_keys, gamma, in.is_idw ? beta : nullptr, d_next, 1.0f});
-  }
+  const KeyIndex lists{index, nullptr, a.lists.as<int32_t>(), in.chunks, in.heads, in.n, in.k};
+  make_key_lists(stream, lists, {});
+  add_to_keys(stream, {a.next.as<float>(), a.next_norms.as<float>(), in.keys, nullptr, static_cast<float>(-a.rate), 1,
+                       {{lists.of_chunk(0), gamma, nullptr}, {}}},
+              in, NothingBefore{});
 }
 
 }  // namespace
@@ -449,14 +120,6 @@ void run(Stream& stream, const FastEntropyStep& a) {
 
 void run(Stream& stream, const FastMemoryStep& a) {
   dispatch_float(a.q.dtype, [&](auto zero) { memory_step<decltype(zero)>(stream, a); });
-}
-
-void run(Stream& stream, const FastLookupBackward& a) {
-  dispatch_float(a.q.dtype, [&](auto zero) { lookup_backward<decltype(zero)>(stream, a); });
-}
-
-void run(Stream& stream, const FastEntropyBackward& a) {
-  dispatch_float(a.q.dtype, [&](auto zero) { entropy_backward<decltype(zero)>(stream, a); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

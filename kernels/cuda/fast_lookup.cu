@@ -1,41 +1,16 @@
 #include <algorithm>
 
-#include "kernels/cuda/common/fast_chunk.h"
-#include "kernels/cuda/common/key_select.h"
+#include "kernels/cuda/common/key_ranks.h"
 
-// Ranks: one block for up to 32 tokens and a codebook; 4 H n D FLOPs a token in exact fp32 (decisions hang on them), bound by shared
-// memory at 0.75 loads a multiply-add. They stay in shared memory. Then one warp a token: k rounds of n / 32 comparisons, and the k
-// chosen are scored again from differences. Slots: one warp a head of a token, k rounds over the k heads of the sorted pair lists.
+// Entries: one block ranks all sub-keys of a codebook for some tokens (key_ranks.h); the ranks stay in shared memory. Then one warp a token: k
+// rounds of n / 32 comparisons, and the k chosen are scored again from differences; about 1,600 instructions a warp at n = 512, k = 8, 12 us of an
+// H200's for 4,096 tokens. Slots: one warp a head of a token, k rounds over the k heads of the sorted pair lists.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kTokens = 32, kKeys = 64, kChannels = 32;  // a tile of the product
-constexpr int64_t kRankBytes = 64 * 1024;                // of a block, if one token needs no more
-constexpr int32_t kTaken = INT32_MIN;                    // below all ranks
-
-/// q [., H, 2, D], keys [H, 2, n, D]. A book is token * heads * 2 + head * 2 + codebook.
-template <class T>
-struct Keys {
-  const T* q;
-  const float *keys, *norms;  // norms: |key|^2, dot products: null
-  int64_t heads, n, half, k;
-  float eps;
-
-  __device__ bool is_idw() const { return norms != nullptr; }
-  /// Exact score of a sub-key, by one warp.
-  __device__ __forceinline__ float score(int64_t book, int64_t i, int lane HEBB_WHERE_PARAMETER) const {
-    const T* const query = q + book * half;
-    const float* const key = keys + (Split(book, heads * 2).remainder * n + i) * half;
-    float sum = 0;
-    for (int64_t c = lane; c < half; c += 32) {
-      const float x = to_float(query[c]), difference = x - key[c];
-      sum += is_idw() ? difference * difference : x * key[c];
-    }
-    sum = warp_sum(sum HEBB_WHERE_ARGUMENT);
-    return is_idw() ? -logf(eps + sum) : sum;
-  }
-};
+constexpr int64_t kRankBytes = 64 * 1024;          // of a block, if one token needs no more
+constexpr int64_t kBlockBytes = 227 * 1024;        // of shared memory that a block may have
 
 struct Norms {
   float* norms;
@@ -65,61 +40,19 @@ __device__ __forceinline__ int64_t first_of_warp(int32_t key, int32_t item HEBB_
   return INT32_MAX - (best & INT32_MAX);
 }
 
-struct Stage {
-  float q[kTokens][kChannels + 1], keys[kKeys][kChannels + 1];
-};
-
-/// ranks [tokens, stride]: 2 q . key - |key|^2, or q . key, as ordered integers, of the block's tokens and codebook.
-template <class T>
-__device__ __forceinline__ void rank_keys(int32_t* ranks, int64_t stride, Stage& s, const Keys<T>& in, const FastChunk& chunk,
-                                          int64_t first, int64_t tokens, int64_t book HEBB_WHERE_PARAMETER) {
-  const int x = static_cast<int>(threadIdx.x % 32), y = static_cast<int>(threadIdx.x / 32);  // keys x + 32 j, tokens y + 8 i
-  for (int64_t first_key = 0; first_key < in.n; first_key += kKeys) {
-    float sums[4][2] = {};
-    for (int64_t first_channel = 0; first_channel < in.half; first_channel += kChannels) {
-      const int64_t c = first_channel + x;
-      for (int line = y; line < kTokens; line += kWarps) {
-        const bool exists = line < tokens && c < in.half;
-        s.q[line][x] = exists ? to_float(in.q[(token_of(chunk, first + line) * in.heads * 2 + book) * in.half + c]) : 0.0f;
-      }
-      for (int line = y; line < kKeys; line += kWarps) {
-        const int64_t key = first_key + line;
-        s.keys[line][x] = key < in.n && c < in.half ? in.keys[(book * in.n + key) * in.half + c] : 0.0f;
-      }
-      __syncthreads(HEBB_WHERE_HERE);
-      HEBB_UNROLL
-      for (int d = 0; d < kChannels; ++d) {
-        const float left = s.keys[x][d], right = s.keys[x + 32][d];
-        HEBB_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const float query = s.q[y + 8 * i][d];
-          sums[i][0] += query * left;
-          sums[i][1] += query * right;
-        }
-      }
-      __syncthreads(HEBB_WHERE_HERE);
-    }
-    HEBB_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const int64_t token = y + 8 * (i / 2), key = first_key + x + 32 * (i % 2);
-      if (token < tokens && key < in.n) {
-        const float dot = sums[i / 2][i % 2];
-        const int32_t rank = order_key(in.is_idw() ? 2.0f * dot - in.norms[book * in.n + key] : dot);
-        ranks[token * stride + key] = rank > kTaken ? rank : kTaken + 1;  // a NaN that is less than everything
-      }
-    }
-  }
-}
-
 /// What a lookup writes.
 struct Found {
   int32_t *entries, *slots;
   float *scores, *probs, *weights;
 };
 
+Found found_of(const FastLookup& a) {
+  return {a.entries.as<int32_t>(), a.slots.as<int32_t>(), a.scores.as<float>(), a.probs.as<float>(), a.weights.as<float>()};
+}
+
 /// The k entries of one token and codebook, best first, by one warp. ranks: at least max(n, 2 k) words of shared memory.
 template <class T>
-__device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks, const Keys<T>& in, int64_t book, bool keep, int lane
+__device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks, const LookupKeys<T>& in, int64_t book, bool keep, int lane
                                                HEBB_WHERE_PARAMETER) {
   int32_t* const entries = out.entries + book * in.k;
   for (int64_t j = 0; !keep && j < in.k; ++j) {
@@ -170,10 +103,10 @@ __device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks,
 
 /// Grid: tokens of the chunk by `tokens`, codebooks of heads.
 template <class T>
-__global__ void __launch_bounds__(kThreads) fast_entries_kernel(Found out, Keys<T> in, FastChunk chunk, int64_t all, int64_t tokens,
+__global__ void __launch_bounds__(kThreads, 2) fast_entries_kernel(Found out, LookupKeys<T> in, FastChunk chunk, int64_t all, int64_t tokens,
                                                                 int64_t stride, bool keep) {
   HEBB_DYN_SHARED(raw);
-  HEBB_SHARED(Stage, stage);
+  HEBB_SHARED(RankStage, stage);
   auto* const ranks = reinterpret_cast<int32_t*>(raw);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * tokens, book = blockIdx.y;
   const int64_t here = first + tokens < all ? tokens : all - first;
@@ -187,17 +120,44 @@ __global__ void __launch_bounds__(kThreads) fast_entries_kernel(Found out, Keys<
   }
 }
 
+/// The same on tensor cores; see rank_keys_mma. Shared: the stages, then ranks.
+__global__ void __launch_bounds__(kMmaRankThreads, 1) fast_entries_mma_kernel(Found out, LookupKeys<bf16> in, FastChunk chunk, int64_t all,
+                                                                              int64_t tokens, int64_t stride) {
+  HEBB_DYN_SHARED(raw);
+  auto* const ranks = reinterpret_cast<int32_t*>(raw + sizeof(MmaRankStage));
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * tokens, book = blockIdx.y;
+  const int64_t here = first + tokens < all ? tokens : all - first;
+  rank_keys_mma(ranks, stride, *reinterpret_cast<MmaRankStage*>(raw), in, chunk, first, here, book);
+  __syncthreads();
+  for (int64_t i = threadIdx.x / 32; i < here; i += kMmaRankWarps) {
+    choose_entries(out, ranks + i * stride, in, token_of(chunk, first + i) * in.heads * 2 + book, false, static_cast<int>(threadIdx.x % 32));
+  }
+}
+
+/// Whether the tensor cores took it: 16-byte packs, and ranks of at least 16 tokens in shared memory beside the stages.
+bool look_up_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& in, const FastChunk& chunk) {
+  constexpr int64_t kWord = sizeof(int32_t), kBanks = 32, kShift = 8;  // lines of ranks a quarter of the banks apart
+  const int64_t stride = (std::max(in.n, 2 * in.k) + kBanks - kShift - 1) / kBanks * kBanks + kShift;
+  const int64_t room = (kBlockBytes - static_cast<int64_t>(sizeof(MmaRankStage))) / (stride * kWord) / 16 * 16;
+  const int64_t tokens = std::min<int64_t>(room, kMmaTokens);
+  if (tokens < 16 || !can_vectorise<8>(in.half, in.q, in.keys)) {
+    return false;
+  }
+  HEBB_LAUNCH(fast_entries_mma_kernel, dim3(blocks_for(chunk.tokens(), tokens), blocks_for(in.heads * 2, 1)), kMmaRankThreads,
+              static_cast<int64_t>(sizeof(MmaRankStage)) + tokens * stride * kWord, stream, out, in, chunk, chunk.tokens(), tokens, stride);
+  return true;
+}
+
 /// The k best slots over the entries of both codebooks of one head of a token, best first, by one warp. shared: 3 k words.
-template <class T>
-__device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, const Keys<T>& in, int64_t head, int lane
+__device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, int64_t n, int64_t k, int64_t head, int lane
                                              HEBB_WHERE_PARAMETER) {
-  int32_t *const sorted[2] = {shared, shared + in.k}, *const next = shared + 2 * in.k;
-  const int32_t* const entries = out.entries + head * 2 * in.k;
-  const float* const scores = out.scores + head * 2 * in.k;
-  for (int64_t item = lane; item < 2 * in.k; item += 32) {
-    const int64_t codebook = item < in.k ? 0 : 1, base = codebook * in.k;
+  int32_t *const sorted[2] = {shared, shared + k}, *const next = shared + 2 * k;
+  const int32_t* const entries = out.entries + head * 2 * k;
+  const float* const scores = out.scores + head * 2 * k;
+  for (int64_t item = lane; item < 2 * k; item += 32) {
+    const int64_t codebook = item < k ? 0 : 1, base = codebook * k;
     int64_t rank = 0;
-    for (int64_t i = base; i < base + in.k; ++i) {
+    for (int64_t i = base; i < base + k; ++i) {
       const KeyPair other{scores[i], entries[i]}, own{scores[item], entries[item]};
       rank += is_before(other, own) || (i < item && !is_before(own, other)) ? 1 : 0;
     }
@@ -207,15 +167,15 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
     }
   }
   __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
-  for (int64_t j = 0; j < in.k; ++j) {
+  for (int64_t j = 0; j < k; ++j) {
     int32_t best = kTaken, slot = INT32_MAX;
     int64_t at = -1;
     float best_sum = 0;
-    for (int64_t p = lane; p < in.k; p += 32) {
-      if (next[p] < in.k) {
+    for (int64_t p = lane; p < k; p += 32) {
+      if (next[p] < k) {
         const int32_t a = sorted[0][p], b = sorted[1][next[p]];
         const float sum = scores[a] + scores[b];
-        const auto candidate = static_cast<int32_t>(entries[a] * in.n + entries[b]);
+        const auto candidate = static_cast<int32_t>(entries[a] * n + entries[b]);
         const int32_t key = order_key(sum);
         if (at < 0 || key > best || (key == best && candidate < slot)) {
           best = key;
@@ -229,8 +189,8 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
     const bool is_first = at >= 0 && chosen == slot;  // given entries may contain a slot twice
     const unsigned winners = __ballot_sync(kAllLanes, is_first HEBB_WHERE_ARGUMENT);
     if (is_first && lane == __ffs(static_cast<int>(winners)) - 1) {
-      out.slots[head * in.k + j] = slot;
-      out.weights[head * in.k + j] = best_sum;
+      out.slots[head * k + j] = slot;
+      out.weights[head * k + j] = best_sum;
       ++next[at];
     }
     __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
@@ -238,12 +198,11 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
 }
 
 /// Grid: heads of tokens, a warp each.
-template <class T>
-__global__ void __launch_bounds__(kThreads) fast_slots_kernel(Found out, Keys<T> in, FastChunk chunk, int64_t all) {
+__global__ void __launch_bounds__(kThreads) fast_slots_kernel(Found out, int64_t n, int64_t k, int64_t heads, FastChunk chunk, int64_t all) {
   HEBB_DYN_SHARED(raw);
   const int64_t warp = threadIdx.x / 32, item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp;
   if (item < all) {
-    choose_slots(out, reinterpret_cast<int32_t*>(raw) + warp * 3 * in.k, in, EntryOf(chunk, item, in.heads).entry,
+    choose_slots(out, reinterpret_cast<int32_t*>(raw) + warp * 3 * k, n, k, EntryOf(chunk, item, heads).entry,
                  static_cast<int>(threadIdx.x % 32));
   }
 }
@@ -252,7 +211,7 @@ __global__ void __launch_bounds__(kThreads) fast_slots_kernel(Found out, Keys<T>
 template <class T>
 struct ScoreSlots {
   Found out;
-  Keys<T> in;
+  LookupKeys<T> in;
   FastChunk chunk;
 
   __device__ void operator()(int64_t row, int lane) const {
@@ -292,30 +251,41 @@ template <class T>
 void lookup(Stream& stream, const FastLookupKeys& a) {
   const int64_t heads = a.out.slots.size(1), k = a.out.slots.size(2), n = a.keys.size(2), half = a.keys.size(3), rows = a.chunk.tokens();
   float* const norms = a.score.idw ? a.key_norms.as<float>() : nullptr;
-  const Keys<T> in{a.q.as<T>(), a.keys.as<float>(), norms, heads, n, half, k, static_cast<float>(a.score.eps)};
-  const Found out{a.out.entries.as<int32_t>(), a.out.slots.as<int32_t>(), a.out.scores.as<float>(), a.out.probs.as<float>(),
-                  a.out.weights.as<float>()};
-  if (norms != nullptr && !a.keep_entries) {
+  const LookupKeys<T> in{a.q.as<T>(), a.keys.as<float>(), norms, heads, n, half, k, static_cast<float>(a.score.eps)};
+  const Found out = found_of(a.out);
+  if (norms != nullptr && !a.keep_norms) {
     each_warp("fast_key_norms", stream, heads * 2 * n, Norms{norms, in.keys, half});
   }
-  const int64_t stride = std::max(a.keep_entries ? 0 : n, 2 * k), word = static_cast<int64_t>(sizeof(int32_t));
-  const int64_t tokens = std::clamp<int64_t>(kRankBytes / (stride * word), 1, kTokens);
-  HEBB_LAUNCH(fast_entries_kernel<T>, dim3(blocks_for(rows, tokens), blocks_for(heads * 2, 1)), kThreads, tokens * stride * word, stream,
-              out, in, a.chunk, rows, tokens, stride, a.keep_entries);
+  bool is_done = false;
+  if constexpr (std::is_same_v<T, bf16>) {
+    is_done = !a.keep_entries && look_up_mma(stream, out, in, a.chunk);
+  }
+  if (!is_done) {
+    const int64_t stride = std::max(a.keep_entries ? 0 : n, 2 * k), word = static_cast<int64_t>(sizeof(int32_t));
+    const int64_t tokens = std::clamp<int64_t>(kRankBytes / (stride * word), 1, kRankTokens);
+    HEBB_LAUNCH(fast_entries_kernel<T>, dim3(blocks_for(rows, tokens), blocks_for(heads * 2, 1)), kThreads, tokens * stride * word, stream,
+                out, in, a.chunk, rows, tokens, stride, a.keep_entries);
+  }
   if (a.keep_slots) {
     each_warp("fast_score_slots", stream, rows * heads * k, ScoreSlots<T>{out, in, a.chunk});
-  } else {
-    const int64_t warps = std::clamp<int64_t>(kRankBytes / (3 * k * word), 1, kWarps);
-    HEBB_LAUNCH(fast_slots_kernel<T>, blocks_for(rows * heads, warps), static_cast<unsigned>(32 * warps), warps * 3 * k * word, stream, out,
-                in, a.chunk, rows * heads);
   }
-  each_warp("fast_weigh_slots", stream, rows, WeighSlots{out.weights, a.chunk, heads * k});
 }
 
 }  // namespace
 
 void run(Stream& stream, const FastLookupKeys& a) {
   dispatch_float(a.q.dtype, [&](auto zero) { lookup<decltype(zero)>(stream, a); });
+}
+
+void run(Stream& stream, const FastSelectSlots& a) {
+  const int64_t heads = a.out.slots.size(1), k = a.out.slots.size(2), word = static_cast<int64_t>(sizeof(int32_t));
+  const Found out = found_of(a.out);
+  const int64_t warps = std::clamp<int64_t>(kRankBytes / (3 * k * word), 1, kWarps), all = a.chunk.tokens() * heads;
+  if (!a.keep_slots) {
+    HEBB_LAUNCH(fast_slots_kernel, blocks_for(all, warps), static_cast<unsigned>(32 * warps), warps * 3 * k * word, stream, out, a.subkeys, k,
+                heads, a.chunk, all);
+  }
+  each_warp("fast_weigh_slots", stream, a.chunk.tokens(), WeighSlots{out.weights, a.chunk, heads * k});
 }
 
 }  // namespace hebb::HEBB_DEVICE

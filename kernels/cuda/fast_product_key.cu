@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/common/reader_sums.h"
 #include "kernels/cuda/common/scan.h"
 #include "kernels/cuda/common/sort.h"
@@ -10,44 +12,41 @@ namespace {
 
 constexpr int kScanThreads = 1024, kPerThread = 4;  // a round of a scan takes longer for its barriers than for its loads
 
-template <class T>
-struct Pairs {
-  const T *v, *w;
-  const int32_t* targets;
-  bool pairs_only;
-
-  explicit Pairs(const FastPairs& p) : v(p.v.as<T>()), w(p.w.as<T>()), targets(p.targets.as<int32_t>()), pairs_only(p.pairs_only) {}
-  __device__ float weight(int64_t token) const { return w != nullptr ? to_float(w[token]) : 1.0f; }
-};
-
-/// Slots of a chunk's entries as keys; `none` for tokens that do not count. Row: token of the chunk.
+/// Slots of some chunks' entries as keys, chunk after chunk: the table's slots and `table` itself, for tokens that do not count, of the first
+/// chunk, then those of the next one. Row: token of the chunks in this order.
 struct GatherSlots {
   int32_t* keys;
   const int32_t *slots, *targets;
-  FastChunk chunk;
-  int64_t entries;
-  int32_t none;
+  FastChunks chunks;
+  int64_t entries, table;
   bool pairs_only;
 
   __device__ void operator()(int64_t r, int64_t j) const {
-    const int64_t token = token_of(chunk, r);
-    keys[r * entries + j] = pairs_only && targets[token] < 0 ? none : slots[token * entries + j];
+    const Split at(r, chunks.all.batch * chunks.size);  // only the last chunk may be shorter
+    const int64_t token = token_of(chunk_at(chunks, at.quotient), at.remainder);
+    const int64_t slot = pairs_only && targets[token] < 0 ? table : slots[token * entries + j];
+    keys[r * entries + j] = static_cast<int32_t>(at.quotient * (table + 1) + slot);
   }
 };
 
+/// Of all chunks, as in FastReaders.
 struct ReaderLists {
   int32_t *slots, *starts, *readers, *local, *count;
 };
 
-// One block walks over the sorted entries, a distinct slot for each new key.
-__global__ void __launch_bounds__(kScanThreads) number_slots_kernel(ReaderLists out, SortedKeys sorted, FastChunk chunk, int64_t entries,
-                                                                    int64_t all, int32_t none) {
+// Grid: chunks. A block walks over its sorted entries, a distinct slot for each new key.
+__global__ void __launch_bounds__(kScanThreads) number_slots_kernel(ReaderLists out, SortedKeys sorted, FastChunks chunks, int64_t entries,
+                                                                    int64_t table, int64_t most) {
+  const FastChunk chunk = chunk_at(chunks, blockIdx.x);
+  const int64_t all = chunk.batch * chunk.count * entries, place = blockIdx.x * chunk.batch * chunks.size * entries;
+  const auto base = static_cast<int32_t>(blockIdx.x * (table + 1)), none = static_cast<int32_t>(base + table);
+  int32_t *const slots = out.slots + blockIdx.x * most, *const starts = out.starts + blockIdx.x * (most + 1), *const count = out.count + blockIdx.x;
   int used = 0;
-  if (threadIdx.x == 0 && sorted.keys[0] == none) {
-    out.count[0] = 0;
-    out.starts[0] = 0;
+  if (threadIdx.x == 0 && sorted.keys[place] == none) {
+    count[0] = 0;
+    starts[0] = 0;
   }
-  const auto key_at = [&](int64_t i) { return 0 <= i && i < all ? sorted.keys[i] : none; };
+  const auto key_at = [&](int64_t i) { return 0 <= i && i < all ? sorted.keys[place + i] : none; };
   for (int64_t first = 0; first < all; first += kScanThreads * kPerThread) {
     const int64_t begin = first + static_cast<int64_t>(threadIdx.x) * kPerThread;
     int32_t keys[kPerThread + 2];  // those of the thread, and one on either side
@@ -68,27 +67,30 @@ __global__ void __launch_bounds__(kScanThreads) number_slots_kernel(ReaderLists 
       if (keys[j] == none) {
         continue;
       }
-      const int64_t i = begin + j - 1, g = EntryOf(chunk, sorted.positions[i], entries).entry;
+      const int64_t i = begin + j - 1, g = EntryOf(chunk, sorted.positions[place + i] - place, entries).entry;
       if (keys[j] != keys[j - 1]) {
         ++u;
-        out.slots[u] = keys[j];
-        out.starts[u] = static_cast<int32_t>(i);
+        slots[u] = keys[j] - base;
+        starts[u] = static_cast<int32_t>(i);
       }
-      out.readers[i] = static_cast<int32_t>(g);
+      out.readers[place + i] = static_cast<int32_t>(g);
       out.local[g] = u;
       if (keys[j + 1] == none) {
-        out.starts[u + 1] = static_cast<int32_t>(i + 1);
-        out.count[0] = u + 1;
+        starts[u + 1] = static_cast<int32_t>(i + 1);
+        count[0] = u + 1;
       }
     }
   }
 }
 
+/// Row: token of the chunk.
 template <class T>
 struct Read {
   T* vh;
+  float* error;  // null: not wanted
   const int32_t* slots;
   const float *weights, *values;
+  Pairs<T> pairs;
   FastChunk chunk;
   int64_t entries, width;
 
@@ -98,61 +100,41 @@ struct Read {
     for (int64_t g = token * entries; g < (token + 1) * entries; ++g) {
       sum += weights[g] * values[slots[g] * width + c];
     }
-    vh[token * width + c] = from_float<T>(sum);
+    const T rounded = from_float<T>(sum);
+    vh[token * width + c] = rounded;
+    const int64_t target = error != nullptr ? pairs.targets[token] : -1;
+    if (target >= 0) {
+      error[r * width + c] = pairs.weight(token) * (to_float(pairs.v[target * width + c]) - to_float(rounded));
+    }
   }
 };
 
 /// Row: number of a slot.
-struct Keep {
-  float *rows, *values;
+struct Restore {
+  float* values;
+  const float* rows;
   Readers readers;
   int64_t width;
-  bool restore;
 
   __device__ void operator()(int64_t u, int64_t c) const {
     if (u < readers.count[0]) {
-      float &row = rows[u * width + c], &value = values[readers.slots[u] * width + c];
-      (restore ? value : row) = restore ? row : value;
+      values[readers.slots[u] * width + c] = rows[u * width + c];
     }
-  }
-};
-
-template <class T>
-struct Error {
-  float* error;
-  const T* vh;
-  Pairs<T> pairs;
-  FastChunk chunk;
-  int64_t width;
-
-  __device__ void operator()(int64_t r, int64_t c) const {
-    const int64_t token = token_of(chunk, r), target = pairs.targets[token];
-    if (target >= 0) {
-      error[r * width + c] = pairs.weight(token) * (to_float(pairs.v[target * width + c]) - to_float(vh[token * width + c]));
-    }
-  }
-};
-
-/// Terms of sum_readers: weight of an entry times the row of its token, where that has a pair.
-struct WeightedRows {
-  const float *weights, *rows;
-  const int32_t* targets;  // null: all tokens
-  FastChunk chunk;
-  int64_t entries, width;
-
-  __device__ __forceinline__ float term(int64_t g, int64_t c) const {
-    const int64_t token = Split(g, entries).quotient;
-    return targets != nullptr && targets[token] < 0 ? 0.0f : weights[g] * rows[local_of(chunk, token) * width + c];
   }
 };
 
 struct WriteSum : WeightedRows {
-  float* values;
+  float *values, *old;  // old null: not wanted
   Readers readers;
   float step;
 
   __device__ __forceinline__ void finish(int64_t u, int64_t c, float sum) const {
-    values[readers.slots[u] * width + c] += step / static_cast<float>(readers.starts[u + 1] - readers.starts[u]) * sum;
+    float& to = values[readers.slots[u] * width + c];
+    const float before = to;
+    if (old != nullptr) {
+      old[u * width + c] = before;
+    }
+    to = before + step / static_cast<float>(readers.starts[u + 1] - readers.starts[u]) * sum;
   }
 };
 
@@ -202,205 +184,33 @@ struct AddMeasures {
   }
 };
 
-/// What the backward kernels share; see FastValuesBackward.
-template <class T>
-struct Backward {
-  const T *d_out, *vh;
-  const float *rows, *values, *weights;
-  float *d_weights, *adjoint, *d_vh;
-  const int32_t *slots, *at;
-  Pairs<T> pairs;
-  Readers readers;
-  FastChunk chunk;
-  int64_t entries, width;
-  float step;
-  bool through;
-
-  __device__ int64_t target(int64_t token) const { return through ? pairs.targets[token] : -1; }
-  /// Gradient of what the update made of the row of entry g; null where no later chunk read it.
-  __device__ const float* d_next(int64_t g) const {
-    const int32_t place = at[readers.local[g]];
-    return place < 0 ? nullptr : adjoint + place * width;
-  }
-  /// Step over the number of readers.
-  __device__ float share(int64_t g) const {
-    const int32_t* const starts = readers.starts + readers.local[g];
-    return step / static_cast<float>(starts[1] - starts[0]);
-  }
-  __device__ EntryOf entry(int64_t row) const { return {chunk, row, entries}; }
-};
-
-/// Row: number of a slot.
-struct FindPlaces {
-  int32_t* at;
-  const int32_t* place;
-  Readers readers;
-
-  __device__ void operator()(int64_t u, int64_t) const {
-    if (u < readers.count[0]) {
-      at[u] = place[readers.slots[u]] - 1;
-    }
-  }
-};
-
-/// d_weights = step / n <d_next, v - vh>, to be weighed with w. Row: entry of a token of the chunk.
-template <class T>
-struct Inner {
-  Backward<T> b;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    const auto [token, g] = b.entry(row);
-    const int64_t target = b.target(token);
-    const float* const d = target >= 0 ? b.d_next(g) : nullptr;
-    float sum = 0;
-    for (int64_t c = lane; c < b.width && d != nullptr; c += 32) {
-      sum += d[c] * (to_float(b.pairs.v[target * b.width + c]) - to_float(b.vh[token * b.width + c]));
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) {
-      b.d_weights[g] = d != nullptr ? b.share(g) * sum : 0.0f;
-    }
-  }
-};
-
-/// d_vh, and d_v of the target. Row: token of the chunk.
-template <class T>
-struct ReadingGradient {
-  T* d_v;
-  Backward<T> b;
-
-  __device__ void operator()(int64_t r, int64_t c) const {
-    const int64_t token = token_of(b.chunk, r), target = b.target(token);
-    float push = 0;
-    for (int64_t g = token * b.entries; g < (token + 1) * b.entries && target >= 0; ++g) {
-      const float* const d = b.d_next(g);
-      push += d != nullptr ? b.weights[g] * b.share(g) * d[c] : 0.0f;
-    }
-    push *= target >= 0 ? b.pairs.weight(token) : 0.0f;
-    b.d_vh[r * b.width + c] = to_float(b.d_out[token * b.width + c]) - push;
-    if (target >= 0) {
-      write(d_v[target * b.width + c], push, true);
-    }
-  }
-};
-
-/// Before d_weights is complete. Row: token of the chunk.
-template <class T>
-struct WriteWeightGradient {
-  T* d_w;
-  Backward<T> b;
-
-  __device__ void operator()(int64_t r, int lane) const {
-    const int64_t token = token_of(b.chunk, r);
-    float sum = 0;
-    for (int64_t g = token * b.entries + lane; g < (token + 1) * b.entries; g += 32) {
-      sum += b.weights[g] * b.d_weights[g];
-    }
-    sum = warp_sum(sum);
-    if (lane == 0 && b.target(token) >= 0) {
-      write(d_w[token], sum, true);
-    }
-  }
-};
-
-/// Row: entry of a token of the chunk.
-template <class T>
-struct SlotWeightGradient {
-  Backward<T> b;
-
-  __device__ void operator()(int64_t row, int lane) const {
-    const auto [token, g] = b.entry(row);
-    const float* const old = b.rows != nullptr ? b.rows + b.readers.local[g] * b.width : b.values + b.slots[g] * b.width;
-    const float* const d_vh = b.d_vh + Split(row, b.entries).quotient * b.width;
-    float sum = 0;
-    for (int64_t c = lane; c < b.width; c += 32) {
-      sum += old[c] * d_vh[c];
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) {
-      b.d_weights[g] = (b.target(token) >= 0 ? b.pairs.weight(token) * b.d_weights[g] : 0.0f) + sum;
-    }
-  }
-};
-
-// One block: rows of the adjoint for slots that have none.
-__global__ void __launch_bounds__(kScanThreads) take_places_kernel(int32_t* place, int32_t* used, const int32_t* at, Readers readers) {
-  int next = used[0];
-  __syncthreads();
-  const int64_t count = readers.count[0];
-  for (int64_t first = 0; first < count; first += kScanThreads * kPerThread) {
-    const int64_t begin = first + static_cast<int64_t>(threadIdx.x) * kPerThread;
-    bool takes[kPerThread];
-    int taken = 0;
-    HEBB_UNROLL
-    for (int j = 0; j < kPerThread; ++j) {
-      takes[j] = begin + j < count && at[begin + j] < 0;
-      taken += takes[j] ? 1 : 0;
-    }
-    int total, own = next + block_scan(taken, total);
-    HEBB_UNROLL
-    for (int j = 0; j < kPerThread; ++j) {
-      if (takes[j]) {
-        place[readers.slots[begin + j]] = ++own;
-      }
-    }
-    next += total;
-  }
-  if (threadIdx.x == 0) {
-    used[0] = next;
-  }
-}
-
-struct AdjointSum : WeightedRows {
-  float* adjoint;
-  const int32_t *place, *at;
-  Readers readers;
-
-  __device__ __forceinline__ void finish(int64_t u, int64_t c, float sum) const {
-    float& d = adjoint[(place[readers.slots[u]] - 1) * width + c];
-    d = at[u] < 0 ? sum : d + sum;
-  }
-};
-
-template <class T>
-void values_backward(Stream& stream, const FastValuesBackward& a) {
-  const int64_t width = a.values.size(1), entries = a.lookup.weights.numel() / a.lookup.weights.size(0), rows = a.chunk.tokens();
-  const Readers readers(a.readers);
-  const Backward<T> b{a.d_out.as<T>(), a.vh.as<T>(), a.rows.as<float>(), a.values.as<float>(), a.lookup.weights.as<float>(),
-                      a.d_weights.as<float>(), a.adjoint.as<float>(), a.d_vh.as<float>(), a.lookup.slots.as<int32_t>(),
-                      a.at.as<int32_t>(), Pairs<T>(a.pairs), readers, a.chunk, entries, width, static_cast<float>(a.step), a.through};
-  if (a.through) {
-    each_element("fast_find_places", stream, readers.capacity, 1, FindPlaces{a.at.as<int32_t>(), a.place.as<int32_t>(), readers});
-    each_warp("fast_inner", stream, rows * entries, Inner<T>{b});
-  }
-  each_element("fast_d_reading", stream, rows, width, ReadingGradient<T>{a.d_v.as<T>(), b});
-  if (a.through && a.d_w.defined()) {
-    each_warp("fast_d_w", stream, rows, WriteWeightGradient<T>{a.d_w.as<T>(), b});
-  }
-  each_warp("fast_d_weights", stream, rows * entries, SlotWeightGradient<T>{b});
-  if (a.through && a.earlier) {
-    HEBB_LAUNCH(take_places_kernel, 1, kScanThreads, 0, stream, a.place.as<int32_t>(), a.used.as<int32_t>(), a.at.as<int32_t>(), readers);
-    sum_readers("fast_adjoint", stream, readers, width,
-                AdjointSum{{b.weights, b.d_vh, nullptr, a.chunk, entries, width}, b.adjoint, a.place.as<int32_t>(), b.at, readers});
-  }
-}
-
 int64_t entries_of(const FastLookup& lookup) { return lookup.weights.numel() / lookup.weights.size(0); }
+
+/// Of chunks whose keys 31 bits can tell apart: `first`, the next one and so on.
+void index_chunks(Stream& stream, const FastIndexReaders& a, const FastChunks& chunks, int64_t first) {
+  const int64_t entries = a.slots.numel() / a.slots.size(0), all = chunks.all.tokens() * entries, most_entries = chunks.all.batch * chunks.size * entries;
+  const int64_t most = fast_capacity(most_entries, a.table);
+  auto* const keys = reinterpret_cast<int32_t*>(a.sorted.as<int64_t>());
+  int32_t* const scratch = keys + (all + 3) / 4 * 4;
+  HEBB_ASSERT((all + 3) / 4 * 16 + sort_scratch_bytes(all) <= a.sorted.bytes());
+  each_element("fast_reader_keys", stream, chunks.all.tokens(), entries,
+               GatherSlots{keys, a.slots.as<int32_t>(), a.pairs.targets.as<int32_t>(), chunks, entries, a.table, a.pairs.pairs_only});
+  const SortedKeys sorted = sort_keys(stream, keys, all, chunks.count() * (a.table + 1), scratch);
+  const ReaderLists out{a.out.slots.as<int32_t>() + first * most, a.out.starts.as<int32_t>() + first * (most + 1),
+                        a.out.readers.as<int32_t>() + first * most_entries, a.out.local.as<int32_t>(), a.out.count.as<int32_t>() + first};
+  HEBB_LAUNCH(number_slots_kernel, blocks_for(chunks.count(), 1), kScanThreads, 0, stream, out, sorted, chunks, entries, a.table, most);
+}
 
 }  // namespace
 
 void run(Stream& stream, const FastIndexReaders& a) {
-  const int64_t entries = a.slots.numel() / a.slots.size(0), all = a.chunk.tokens() * entries;
-  auto* const keys = reinterpret_cast<int32_t*>(a.sorted.as<int64_t>());
-  int32_t* const scratch = keys + (all + 3) / 4 * 4;
-  HEBB_ASSERT((all + 3) / 4 * 16 + sort_scratch_bytes(all) <= a.sorted.bytes());
-  const auto none = static_cast<int32_t>(a.table);
-  each_element("fast_reader_keys", stream, a.chunk.tokens(), entries,
-               GatherSlots{keys, a.slots.as<int32_t>(), a.pairs.targets.as<int32_t>(), a.chunk, entries, none, a.pairs.pairs_only});
-  const SortedKeys sorted = sort_keys(stream, keys, all, a.table + 1, scratch);
-  const ReaderLists out{a.out.slots.as<int32_t>(), a.out.starts.as<int32_t>(), a.out.readers.as<int32_t>(), a.out.local.as<int32_t>(),
-                        a.out.count.as<int32_t>()};
-  HEBB_LAUNCH(number_slots_kernel, 1, kScanThreads, 0, stream, out, sorted, a.chunk, entries, all, none);
+  const int64_t together = std::max<int64_t>(1, ((int64_t{1} << 31) - 1) / (a.table + 1)), size = a.chunks.size;
+  for (int64_t c = 0; c < a.chunks.count(); c += together) {
+    FastChunks some = a.chunks;
+    some.all.first += c * size;
+    some.all.count = std::min(together * size, a.chunks.all.count - c * size);
+    index_chunks(stream, a, some, c);
+  }
 }
 
 void run(Stream& stream, const FastReadValues& a) {
@@ -408,28 +218,23 @@ void run(Stream& stream, const FastReadValues& a) {
   dispatch_float(a.vh.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("fast_read", stream, a.chunk.tokens(), width,
-                 Read<T>{a.vh.as<T>(), a.lookup.slots.as<int32_t>(), a.lookup.weights.as<float>(), a.values.as<float>(), a.chunk, entries,
-                         width});
+                 Read<T>{a.vh.as<T>(), a.error.as<float>(), a.lookup.slots.as<int32_t>(), a.lookup.weights.as<float>(), a.values.as<float>(),
+                         Pairs<T>(a.pairs), a.chunk, entries, width});
   });
 }
 
-void run(Stream& stream, const FastKeepRows& a) {
+void run(Stream& stream, const FastRestoreRows& a) {
   const Readers readers(a.readers);
-  each_element("fast_keep", stream, readers.capacity, a.values.size(1),
-               Keep{a.rows.as<float>(), a.values.as<float>(), readers, a.values.size(1), a.restore});
+  each_element("fast_restore", stream, readers.capacity, a.values.size(1),
+               Restore{a.values.as<float>(), a.rows.as<float>(), readers, a.values.size(1)});
 }
 
 void run(Stream& stream, const FastWriteValues& a) {
   const int64_t width = a.values.size(1), entries = entries_of(a.lookup);
-  dispatch_float(a.vh.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const Pairs<T> pairs(a.pairs);
-    const Readers readers(a.readers);
-    each_element("fast_error", stream, a.chunk.tokens(), width, Error<T>{a.error.as<float>(), a.vh.as<T>(), pairs, a.chunk, width});
-    sum_readers("fast_write", stream, readers, width,
-                WriteSum{{a.lookup.weights.as<float>(), a.error.as<float>(), pairs.targets, a.chunk, entries, width},
-                         a.values.as<float>(), readers, static_cast<float>(a.step)});
-  });
+  const Readers readers(a.readers);
+  sum_readers("fast_write", stream, readers, width,
+              WriteSum{{a.lookup.weights.as<float>(), a.error.as<float>(), a.pairs.targets.as<int32_t>(), a.chunk, entries, width},
+                       a.values.as<float>(), a.rows.as<float>(), readers, static_cast<float>(a.step)});
 }
 
 void run(Stream& stream, const FastMeasureStep& a) {
@@ -440,10 +245,6 @@ void run(Stream& stream, const FastMeasureStep& a) {
                 a.vh.as<T>(), Pairs<T>(a.pairs), Readers(a.readers), a.chunk, a.chunk.tokens(), a.values.size(1));
   });
   each_warp("fast_measures", stream, 2, AddMeasures{a.sums.as<double>(), partial});
-}
-
-void run(Stream& stream, const FastValuesBackward& a) {
-  dispatch_float(a.vh.dtype, [&](auto zero) { values_backward<decltype(zero)>(stream, a); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

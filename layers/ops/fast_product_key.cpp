@@ -10,11 +10,11 @@ namespace hebb {
 
 FastRowLog::FastRowLog(Arena& arena, const FastProductKeyOptions& o, int64_t batch, int64_t length, int64_t chunk, DType dtype,
                        Keep keep_rows, bool keep_keys)
-    : slot_count_(o.subkeys * o.subkeys), value_dim_(o.value_dim), entries_per_token_(o.heads * o.top_k), keep_rows_(keep_rows) {
-  for (int64_t first = 0; first < length; first += chunk) {
-    chunks_.push_back({batch, length, first, std::min(chunk, length - first)});
-    first_.push_back(total_);
-    total_ += std::min(slot_count_, chunks_.back().tokens() * entries_per_token_);
+    : slot_count_(o.subkeys * o.subkeys), value_dim_(o.value_dim), entries_per_token_(o.heads * o.top_k), keep_rows_(keep_rows),
+      chunks_{{batch, length, 0, length}, std::min(chunk, length)},
+      most_(fast_capacity(largest_chunk() * entries_per_token_, slot_count_)) {
+  for (int64_t c = 0; c < count(); ++c) {
+    total_ += fast_capacity(chunks_.at(c).tokens() * entries_per_token_, slot_count_);
   }
   const int64_t n = batch * length, h = o.heads, k = o.top_k;
   key_copies_ = o.key_update == KeyUpdate::none ? 1 : keep_keys ? count() + 1 : 2;
@@ -29,22 +29,20 @@ FastRowLog::FastRowLog(Arena& arena, const FastProductKeyOptions& o, int64_t bat
   readers_ = Buffer(arena, {n * h * k}, DType::i32, "readers of slots");
   local_ = Buffer(arena, {n * h * k}, DType::i32, "readers of slots");
   counts_ = Buffer(arena, {count()}, DType::i32, "touched slots");
-  rows_ = Buffer(arena, {keep_rows == Keep::all ? total_ : keep_rows == Keep::latest ? capacity(0) : 0, value_dim_}, dtype, "touched rows");
+  rows_ = Buffer(arena, {keep_rows == Keep::all ? total_ : keep_rows == Keep::latest ? most_ : 0, value_dim_}, dtype, "touched rows");
   keys_ = Buffer(arena, {key_copies_, h, 2, o.subkeys, o.half_dim}, dtype, "keys of chunks");
   usage_ = Buffer(arena, {count(), 2, o.subkeys}, dtype, "use of keys");
 }
 
-int64_t FastRowLog::capacity(int64_t c) const { return std::min(slot_count_, chunk(c).tokens() * entries_per_token_); }
-
-FastReaders FastRowLog::readers(int64_t c) const {
-  const int64_t first = first_[static_cast<size_t>(c)], size = capacity(c);
-  const int64_t entry = chunk(c).batch * chunk(c).first * entries_per_token_;
-  return {unique_.tensor().slice(first, {size}), starts_.tensor().slice(first + c, {size + 1}),
-          readers_.tensor().slice(entry, {chunk(c).tokens() * entries_per_token_}), local_, counts_.tensor().slice(c, {1})};
+FastChunks FastRowLog::first_chunks(int64_t count) const {
+  FastChunks some = chunks_;
+  some.all.count = std::min(chunks_.all.count, count * chunks_.size);
+  return some;
 }
 
 Tensor FastRowLog::rows(int64_t c) const {
-  return rows_.tensor().slice(keep_rows_ == Keep::all ? first_[static_cast<size_t>(c)] * value_dim_ : 0, {capacity(c), value_dim_});
+  const int64_t first = keep_rows_ == Keep::all ? c * most_ * value_dim_ : 0;
+  return rows_.tensor().slice(first, {readers(c).slots.size(0), value_dim_});
 }
 
 Tensor FastRowLog::keys(int64_t c) const {
@@ -63,12 +61,13 @@ namespace {
 struct Work {
   Work(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const FastRowLog& log, int64_t tokens, DType dtype)
       : key_norms(arena, {o.heads, 2, o.subkeys}, dtype, "key norms"),
-        sorted(arena, {fast_readers_scratch(stream, log.largest_chunk() * o.heads * o.top_k)}, DType::i64, "sorted readers"),
+        sorted(arena, {fast_readers_scratch(stream, log.chunks().all.tokens() * o.heads * o.top_k)}, DType::i64, "sorted readers"),
+        lists(arena, {fast_key_lists(stream, {log.chunks().at(0), log.chunks().size}, o.heads, o.subkeys, o.top_k)}, DType::i32, "readers of keys"),
         error(arena, {log.largest_chunk(), o.value_dim}, dtype, "prediction errors"),
         gamma(arena, {tokens, o.heads, 2, o.top_k}, dtype, "key step weights"),
-        index(arena, {tokens, o.heads, 2, o.top_k}, DType::i32, "key step entries"),
-        d_weights(arena, {tokens, o.heads, o.top_k}, dtype, "slot weight gradients") {}
-  Buffer key_norms, sorted, error, gamma, index, d_weights;
+        index(arena, {o.key_update == KeyUpdate::memory ? tokens : 0, o.heads, 2, o.top_k}, DType::i32, "key step entries"),
+        d_weights(arena, {o.key_update == KeyUpdate::memory ? tokens : 0, o.heads, o.top_k}, dtype, "slot weight gradients") {}
+  Buffer key_norms, sorted, lists, error, gamma, index, d_weights;
 };
 
 /// Sums that metrics ask for, over the chunks of one row.
@@ -101,37 +100,50 @@ void measure_keys(Stream& stream, Measures& m, const FastRowLog& log, int64_t c,
   }
 }
 
-/// The update of chunk c: reads log.keys(c) and values, writes log.keys(c + 1) and values. counted: the
-/// tokens in the chunk's statistics; pair_count: its pairs.
-void update_chunk(Stream& stream, const FastProductKeyOptions& o, const FastRowLog& log, int64_t c, const Work& work, const Tensor& q,
-                  const FastPairs& pairs, const Tensor& vh, const Tensor& values, int64_t counted, int64_t pair_count, bool keep,
-                  Measures* measures) {
-  const FastChunk& chunk = log.chunk(c);
-  const FastLookup lookup = log.lookup();
-  const FastReaders readers = log.readers(c);
-  run(stream, FastIndexReaders{readers, work.sorted, lookup.slots, chunk, pairs, o.subkeys * o.subkeys});
-  if (keep || measures != nullptr) {
-    run(stream, FastKeepRows{log.rows(c), values, readers, false});
+/// One row of chunks, or one update: what it reads and writes.
+struct Updates {
+  Stream& stream;
+  const FastProductKeyOptions& o;
+  const FastRowLog& log;
+  const Work& work;
+  Tensor q, vh, values;
+  FastPairs pairs;
+  bool keep_entries = false, keep_slots = false;
+
+  int64_t slots() const { return o.subkeys * o.subkeys; }
+  void look_up(int64_t c) const {
+    run(stream, FastLookupKeys{log.lookup(), work.key_norms, q, log.keys(c), log.chunks().at(c), o.score,
+                               c > 0, keep_entries, keep_slots});
   }
-  if (o.key_update == KeyUpdate::entropy) {
-    run(stream, FastEntropyStep{log.keys(c + 1), log.usage(c), work.gamma, log.keys(c), q, lookup, chunk, pairs, o.score, o.key_rate,
-                                static_cast<double>(counted)});
-  } else if (o.key_update == KeyUpdate::memory && pair_count > 0) {
-    run(stream, FastMemoryStep{log.keys(c + 1), work.index, work.gamma, work.d_weights, log.keys(c), q, values, vh, lookup, chunk,
-                               pairs, o.score, o.key_rate, static_cast<double>(pair_count)});
-  } else if (o.key_update == KeyUpdate::memory) {
-    copy(stream, log.keys(c + 1), log.keys(c));
+  void select(const FastChunk& chunk) const { run(stream, FastSelectSlots{log.lookup(), chunk, o.subkeys, keep_slots}); }
+  void index(const FastReaders& readers, const FastChunks& chunks) const {
+    run(stream, FastIndexReaders{readers, work.sorted, log.lookup().slots, chunks, pairs, slots()});
   }
-  run(stream, FastWriteValues{values, work.error, vh, lookup, readers, chunk, pairs, o.value_step});
-  if (measures != nullptr && !stream.counting()) {
-    run(stream, FastMeasureStep{measures->sums, values, log.rows(c), vh, readers, chunk, pairs});
-    measure_keys(stream, *measures, log, c, o);
+  void read(int64_t c, bool update) const {
+    run(stream, FastReadValues{vh, update ? work.error.tensor() : Tensor{}, log.lookup(), values, log.chunks().at(c), pairs});
   }
-}
+  /// log.keys(c + 1) from log.keys(c). counted: the tokens in the chunk's statistics; pair_count: its pairs.
+  void step_keys(int64_t c, int64_t counted, int64_t pair_count) const {
+    const FastChunk chunk = log.chunks().at(c);
+    if (o.key_update == KeyUpdate::entropy) {
+      run(stream, FastEntropyStep{log.keys(c + 1), work.key_norms, log.usage(c), work.gamma, work.lists, log.keys(c), q, log.lookup(), chunk,
+                                  pairs, o.score, o.key_rate, static_cast<double>(counted)});
+    } else if (o.key_update == KeyUpdate::memory && pair_count > 0) {
+      run(stream, FastMemoryStep{log.keys(c + 1), work.key_norms, work.index, work.gamma, work.d_weights, work.lists, log.keys(c), q, values,
+                                 vh, log.lookup(), chunk, pairs, o.score, o.key_rate, static_cast<double>(pair_count)});
+    } else if (o.key_update == KeyUpdate::memory) {
+      copy(stream, log.keys(c + 1), log.keys(c));
+    }
+  }
+  void write(int64_t c, bool keep) const {
+    run(stream, FastWriteValues{values, keep ? log.rows(c) : Tensor{}, work.error, log.lookup(), log.readers(c), log.chunks().at(c), pairs,
+                                o.value_step});
+  }
+};
 
 void restore_rows(Stream& stream, const FastRowLog& log, const Tensor& values, int64_t updates) {
   for (int64_t c = updates - 1; c >= 0; --c) {
-    run(stream, FastKeepRows{log.rows(c), values, log.readers(c), true});
+    run(stream, FastRestoreRows{values, log.rows(c), log.readers(c)});
   }
 }
 
@@ -145,8 +157,6 @@ struct FastProductKeyNode final : Node {
   void backward(Tape& tape) override {
     Stream& stream = tape.stream();
     const bool through = !frozen && o.through != GradThroughUpdate::none;
-    const DType dtype = sum_dtype(tape.dtype(vh));
-    const Work work(stream, tape.arena(), o, *log, tape.shape(vh)[0], dtype);
     const GradSlot d_q = tape.grad_slot(q);
     const GradSlot d_v = through ? tape.grad_slot(v) : GradSlot{}, d_w = through && w ? tape.grad_slot(w) : GradSlot{};
     for (const GradSlot& d : {d_v, d_w}) {
@@ -154,37 +164,38 @@ struct FastProductKeyNode final : Node {
         fill_zero(stream, d.tensor);
       }
     }
+    const Buffer d_weights(tape.arena(), {tape.shape(vh)[0], o.heads, o.top_k}, sum_dtype(tape.dtype(vh)), "slot weight gradients");
+    values_backward(tape, d_weights, d_v.tensor, d_w.tensor, through);
+    keys_backward(tape, d_weights, d_q, through && o.through == GradThroughUpdate::full && o.key_update == KeyUpdate::entropy);
+  }
+
+  void values_backward(Tape& tape, const Tensor& d_weights, const Tensor& d_v, const Tensor& d_w, bool through) const {
+    Arena& arena = tape.arena();
     const int64_t slots = o.subkeys * o.subkeys;
-    const Buffer adjoint(tape.arena(), {through ? std::min(slots, log->total_capacity()) : 0, o.value_dim}, dtype, "row gradients");
-    const Buffer place(tape.arena(), {slots}, DType::i32, "row gradient places"), used(tape.arena(), {1}, DType::i32, "row gradient places");
-    const Buffer at(tape.arena(), {log->capacity(0)}, DType::i32, "row gradient places");
-    fill_zero(stream, place);
-    fill_zero(stream, used);
-    const bool through_keys = through && o.through == GradThroughUpdate::full && o.key_update == KeyUpdate::entropy;
-    const Tensor keys = log->keys(0);
-    Buffer d_keys(tape.arena(), keys.shape, dtype, "key gradients"), d_next(tape.arena(), keys.shape, dtype, "key gradients");
-    const Buffer mean(tape.arena(), {2, o.subkeys}, dtype, "key gradients");
-    const Buffer beta(tape.arena(), work.gamma.tensor().shape, dtype, "key step weights");
-    fill_zero(stream, d_keys);
-    const Tensor q4 = tape.value(q).view({tape.shape(q)[0], o.heads, 2, o.half_dim});
-    for (int64_t c = log->count() - 1; c >= 0; --c) {
-      const FastChunk& chunk = log->chunk(c);
-      const FastPairs pairs{tape.value(v), w ? tape.value(w) : Tensor{}, log->targets()};
-      run(stream, FastValuesBackward{work.d_weights, d_v.tensor, d_w.tensor, adjoint, place, used, work.error, at, tape.grad(vh),
-                                     tape.value(vh), frozen ? Tensor{} : log->rows(c), values, log->lookup(),
-                                     log->readers(c), chunk, pairs, o.value_step, through, through && c > 0});
-      std::swap(d_keys, d_next);  // d_next: of the keys that this chunk's step made
-      const bool wanted = through_keys && c > 0;
-      if (wanted) {
-        copy(stream, d_keys, d_next);
-      }
-      run(stream, FastLookupBackward{d_q.tensor, wanted ? d_keys.tensor() : Tensor{}, work.index, work.gamma, work.d_weights, q4,
-                                     log->keys(c), log->lookup(), chunk, o.score, d_q.accumulate});
-      if (through_keys && c + 1 < log->count()) {
-        run(stream, FastEntropyBackward{d_q.tensor, wanted ? d_keys.tensor() : Tensor{}, mean, work.gamma, beta, d_next,
-                                        log->usage(c), log->keys(c), q4, log->lookup(), chunk, o.score, o.key_rate});
-      }
+    const Buffer adjoint(arena, {through ? std::min(slots, log->total_capacity()) : 0, o.value_dim}, d_weights.dtype, "row gradients");
+    const Buffer place(arena, {through ? slots : 0}, DType::i32, "row gradient places");
+    const Buffer d_vh(arena, {log->largest_chunk(), o.value_dim}, d_weights.dtype, "reading gradients");
+    if (through) {
+      fill_zero(tape.stream(), place);
     }
+    const FastPairs pairs{tape.value(v), w ? tape.value(w) : Tensor{}, log->targets()};
+    run(tape.stream(), FastValuesBackward{d_weights, d_v, d_w, adjoint, place, d_vh, tape.grad(vh), tape.value(vh),
+                                          frozen ? Tensor{} : log->rows(), values, log->lookup(), log->readers(), log->chunks(), pairs,
+                                          o.value_step, through});
+  }
+
+  void keys_backward(Tape& tape, const Tensor& d_weights, const GradSlot& d_q, bool through) const {
+    Arena& arena = tape.arena();
+    const Shape books = log->lookup().scores.shape;
+    const int64_t all = books[0], some = through ? all : 0, h = o.heads, n = o.subkeys, k = o.top_k;
+    const Buffer index(arena, books, DType::i32, "key step entries"), sigma(arena, books, d_weights.dtype, "score gradients");
+    const Buffer gamma(arena, {some, h, 2, k}, d_weights.dtype, "key step weights"), beta(arena, {some, h, 2, k}, d_weights.dtype, "key step weights");
+    const Buffer d_keys(arena, {through ? 2 : 0, h, 2, n, o.half_dim}, d_weights.dtype, "key gradients");
+    const Buffer mean(arena, {2, n}, d_weights.dtype, "key gradients");
+    const Buffer lists(arena, {through ? 2 * fast_key_lists(tape.stream(), log->chunks(), h, n, k) : 0}, DType::i32, "readers of keys");
+    run(tape.stream(), FastKeysBackward{d_q.tensor, d_keys, mean, index, sigma, gamma, beta, lists, d_weights, log->usage(), log->all_keys(),
+                                        tape.value(q).view({all, h, 2, o.half_dim}), log->lookup(), log->chunks(), o.score, o.key_rate, through,
+                                        d_q.accumulate});
   }
 };
 
@@ -233,16 +244,47 @@ struct RowPass {
     const FastLookup lookup = log.lookup();
     const bool keep_entries = force(pass, lookup.entries, name + ".entries", o.subkeys);
     const bool keep_slots = force(pass, lookup.slots, name + ".slots", o.subkeys * o.subkeys);
-    const std::vector<int32_t> targets = row_targets(pass.rows, log.chunk(0).count, o.lookahead);
+    const std::vector<int32_t> targets = row_targets(pass.rows, log.chunks().size, o.lookahead);
     copy_to_device(stream, log.targets(), targets.data());
     copy(stream, log.keys(0), keys.value);
-    const FastPairs pairs{v, w, log.targets()};
-    for (int64_t c = 0; c < log.count(); ++c) {
-      const FastChunk& chunk = log.chunk(c);
-      run(stream, FastLookupKeys{lookup, work.key_norms, q, log.keys(c), chunk, o.score, keep_entries, keep_slots});
-      run(stream, FastReadValues{vh, lookup, values.value, chunk});
+    const Updates u{stream, o, log, work, q, vh, values.value, {v, w, log.targets()}, keep_entries, keep_slots};
+    const auto step_keys = [&](int64_t c) {
+      const FastChunk chunk = log.chunks().at(c);
+      u.step_keys(c, chunk.tokens(), pairs_of(targets, chunk));
+      if (measures != nullptr && !stream.counting()) {
+        measure_keys(stream, *measures, log, c, o);
+      }
+    };
+    // Keys and slots of all chunks come first, unless the keys' steps look at readings.
+    const bool keys_first = o.key_update != KeyUpdate::memory;
+    for (int64_t c = 0; c < log.count() && keys_first; ++c) {
+      u.look_up(c);
       if (c < updates) {
-        update_chunk(stream, o, log, c, work, q, pairs, vh, values.value, chunk.tokens(), pairs_of(targets, chunk), keep, measures);
+        step_keys(c);
+      }
+    }
+    if (keys_first) {
+      u.select(log.chunks().all);
+    }
+    if (keys_first && updates > 0) {
+      u.index(log.readers(), log.first_chunks(updates));
+    }
+    for (int64_t c = 0; c < log.count(); ++c) {
+      if (!keys_first) {
+        u.look_up(c);
+        u.select(log.chunks().at(c));
+      }
+      u.read(c, c < updates);
+      if (c >= updates) {
+        continue;
+      }
+      if (!keys_first) {
+        u.index(log.readers(c), {log.chunks().at(c), log.chunks().size});
+        step_keys(c);
+      }
+      u.write(c, keep || measures != nullptr);
+      if (measures != nullptr && !stream.counting()) {
+        run(stream, FastMeasureStep{measures->sums, values.value, log.rows(c), vh, log.readers(c), log.chunks().at(c), u.pairs});
       }
     }
     const std::vector<int64_t> shape{pass.batch(), pass.length(), o.heads, o.top_k};
@@ -323,8 +365,9 @@ void fast_product_key_read(Stream& stream, Arena& arena, const FastProductKeyOpt
   const Tensor q4 = q.view({chunk.batch * chunk.length, o.heads, 2, o.half_dim});
   const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none, false);
   const Buffer key_norms(arena, {o.heads, 2, o.subkeys}, sum_dtype(q.dtype), "key norms");
-  run(stream, FastLookupKeys{log.lookup(), key_norms, q4, keys.value, chunk, o.score, false, false});
-  run(stream, FastReadValues{vh, log.lookup(), values.value, chunk});
+  run(stream, FastLookupKeys{log.lookup(), key_norms, q4, keys.value, chunk, o.score, false, false, false});
+  run(stream, FastSelectSlots{log.lookup(), chunk, o.subkeys, false});
+  run(stream, FastReadValues{vh, {}, log.lookup(), values.value, chunk, {}});
 }
 
 void fast_product_key_update(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const Tensor& q, const Tensor& v,
@@ -339,10 +382,13 @@ void fast_product_key_update(Stream& stream, Arena& arena, const FastProductKeyO
   const Buffer vh(arena, {tokens, o.value_dim}, q.dtype, "memory reading");
   copy_to_device(stream, log.targets(), targets.data());
   copy(stream, log.keys(0), keys.value);
-  run(stream, FastLookupKeys{log.lookup(), work.key_norms, q4, log.keys(0), log.chunk(0), o.score, false, false});
-  run(stream, FastReadValues{vh, log.lookup(), values.value, log.chunk(0)});
-  const FastPairs used{v, w, log.targets(), true};
-  update_chunk(stream, o, log, 0, work, q4, used, vh, values.value, pairs, pairs, false, nullptr);
+  const Updates u{stream, o, log, work, q4, vh, values.value, {v, w, log.targets(), true}};
+  u.look_up(0);
+  u.select(log.chunks().all);
+  u.index(log.readers(), log.chunks());
+  u.read(0, true);
+  u.step_keys(0, pairs, pairs);
+  u.write(0, false);
   copy(stream, keys.value, log.keys(1));
 }
 

@@ -29,24 +29,28 @@ class FastRowLog {
   FastRowLog(Arena& arena, const FastProductKeyOptions& options, int64_t batch, int64_t length, int64_t chunk, DType dtype,
              Keep keep_rows, bool keep_keys);
 
-  int64_t count() const { return static_cast<int64_t>(chunks_.size()); }
-  const FastChunk& chunk(int64_t c) const { return chunks_[static_cast<size_t>(c)]; }
+  const FastChunks& chunks() const { return chunks_; }
+  /// The first `count` of them.
+  FastChunks first_chunks(int64_t count) const;
+  int64_t count() const { return chunks_.count(); }
   FastLookup lookup() const { return {entries_, scores_, probs_, slots_, weights_}; }
-  FastReaders readers(int64_t c) const;
-  Tensor rows(int64_t c) const;   // [capacity, dv]
-  Tensor keys(int64_t c) const;   // keys that chunk c reads; c = count(): those after the row
-  Tensor usage(int64_t c) const;  // [2, n]
+  FastReaders readers() const { return {unique_, starts_, readers_, local_, counts_}; }
+  FastReaders readers(int64_t c) const { return readers_of(readers(), chunks_, c, entries_per_token_, slot_count_); }
+  Tensor rows() const { return rows_; }  // of all chunks, one behind the other, with Keep::all
+  Tensor rows(int64_t c) const;          // [capacity, dv]
+  Tensor all_keys() const { return keys_; }  // of all chunks, with keep_keys
+  Tensor keys(int64_t c) const;              // keys that chunk c reads; c = count(): those after the row
+  Tensor usage() const { return usage_; }    // [chunks, 2, n]
+  Tensor usage(int64_t c) const;
   Tensor targets() const { return targets_; }
-  int64_t capacity(int64_t c) const;
   int64_t total_capacity() const { return total_; }
-  int64_t largest_chunk() const { return chunks_.front().tokens(); }
+  int64_t largest_chunk() const { return chunks_.at(0).tokens(); }
 
  private:
   int64_t slot_count_, value_dim_, entries_per_token_, key_copies_;
   Keep keep_rows_;
-  std::vector<FastChunk> chunks_;
-  std::vector<int64_t> first_;  // of each chunk among all chunks' distinct slots
-  int64_t total_ = 0;
+  FastChunks chunks_;
+  int64_t most_, total_ = 0;  // distinct slots of a chunk and of all, at most
   Buffer entries_, scores_, probs_, slots_, weights_, targets_, unique_, starts_, readers_, local_, counts_, rows_, keys_, usage_;
 };
 

@@ -14,6 +14,15 @@ __device__ __forceinline__ int64_t local_of(const FastChunk& chunk, int64_t toke
   const Split at(token, chunk.length);
   return at.quotient * chunk.count + at.remainder - chunk.first;
 }
+/// FastChunks::at for device code.
+__device__ __forceinline__ FastChunk chunk_at(const FastChunks& chunks, int64_t c) {
+  const int64_t first = c * chunks.size, left = chunks.all.count - first;
+  return {chunks.all.batch, chunks.all.length, chunks.all.first + first, chunks.size < left ? chunks.size : left};
+}
+/// The chunk of a token.
+__device__ __forceinline__ int64_t chunk_of(const FastChunks& chunks, int64_t token) {
+  return Split(Split(token, chunks.all.length).remainder - chunks.all.first, chunks.size).quotient;
+}
 /// Of row `row` over `width` entries of each of the chunk's tokens: token and entry of all tokens.
 struct EntryOf {
   int64_t token, entry;
