@@ -40,12 +40,6 @@ __device__ __forceinline__ int64_t first_of_warp(int32_t key, int32_t item HEBB_
   return INT32_MAX - (best & INT32_MAX);
 }
 
-/// What a lookup writes.
-struct Found {
-  int32_t *entries, *slots;
-  float *scores, *probs, *weights;
-};
-
 Found found_of(const FastLookup& a) {
   return {a.entries.as<int32_t>(), a.slots.as<int32_t>(), a.scores.as<float>(), a.probs.as<float>(), a.weights.as<float>()};
 }
@@ -82,14 +76,16 @@ __device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks,
   }
   __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
   float top = -INFINITY, total = 0;
-  for (int64_t j = lane; j < in.k; j += 32) {
-    top = fmaxf(top, exact[j]);
+  if (out.probs != nullptr) {
+    for (int64_t j = lane; j < in.k; j += 32) {
+      top = fmaxf(top, exact[j]);
+    }
+    top = warp_max(top HEBB_WHERE_ARGUMENT);
+    for (int64_t j = lane; j < in.k; j += 32) {
+      total += expf(exact[j] - top);
+    }
+    total = warp_sum(total HEBB_WHERE_ARGUMENT);
   }
-  top = warp_max(top HEBB_WHERE_ARGUMENT);
-  for (int64_t j = lane; j < in.k; j += 32) {
-    total += expf(exact[j] - top);
-  }
-  total = warp_sum(total HEBB_WHERE_ARGUMENT);
   for (int64_t j = lane; j < in.k; j += 32) {
     int64_t to = keep ? j : 0;
     for (int64_t i = 0; !keep && i < in.k; ++i) {
@@ -97,7 +93,9 @@ __device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks,
     }
     entries[to] = ranks[j];
     out.scores[book * in.k + to] = exact[j];
-    out.probs[book * in.k + to] = expf(exact[j] - top) / total;
+    if (out.probs != nullptr) {
+      out.probs[book * in.k + to] = expf(exact[j] - top) / total;
+    }
   }
 }
 
@@ -132,20 +130,6 @@ __global__ void __launch_bounds__(kMmaRankThreads, 1) fast_entries_mma_kernel(Fo
   for (int64_t i = threadIdx.x / 32; i < here; i += kMmaRankWarps) {
     choose_entries(out, ranks + i * stride, in, token_of(chunk, first + i) * in.heads * 2 + book, false, static_cast<int>(threadIdx.x % 32));
   }
-}
-
-/// Whether the tensor cores took it: 16-byte packs, and ranks of at least 16 tokens in shared memory beside the stages.
-bool look_up_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& in, const FastChunk& chunk) {
-  constexpr int64_t kWord = sizeof(int32_t), kBanks = 32, kShift = 8;  // lines of ranks a quarter of the banks apart
-  const int64_t stride = (std::max(in.n, 2 * in.k) + kBanks - kShift - 1) / kBanks * kBanks + kShift;
-  const int64_t room = (kBlockBytes - static_cast<int64_t>(sizeof(MmaRankStage))) / (stride * kWord) / 16 * 16;
-  const int64_t tokens = std::min<int64_t>(room, kMmaTokens);
-  if (tokens < 16 || !can_vectorise<8>(in.half, in.q, in.keys)) {
-    return false;
-  }
-  HEBB_LAUNCH(fast_entries_mma_kernel, dim3(blocks_for(chunk.tokens(), tokens), blocks_for(in.heads * 2, 1)), kMmaRankThreads,
-              static_cast<int64_t>(sizeof(MmaRankStage)) + tokens * stride * kWord, stream, out, in, chunk, chunk.tokens(), tokens, stride);
-  return true;
 }
 
 /// The k best slots over the entries of both codebooks of one head of a token, best first, by one warp. shared: 3 k words.
@@ -258,7 +242,7 @@ void lookup(Stream& stream, const FastLookupKeys& a) {
   }
   bool is_done = false;
   if constexpr (std::is_same_v<T, bf16>) {
-    is_done = !a.keep_entries && look_up_mma(stream, out, in, a.chunk);
+    is_done = !a.keep_entries && find_entries_mma(stream, out, in, a.chunk);
   }
   if (!is_done) {
     const int64_t stride = std::max(a.keep_entries ? 0 : n, 2 * k), word = static_cast<int64_t>(sizeof(int32_t));
@@ -273,17 +257,35 @@ void lookup(Stream& stream, const FastLookupKeys& a) {
 
 }  // namespace
 
+bool find_entries_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& in, const FastChunk& chunk) {
+  constexpr int64_t kWord = sizeof(int32_t), kBanks = 32, kShift = 8;  // lines of ranks a quarter of the banks apart
+  const int64_t stride = (std::max(in.n, 2 * in.k) + kBanks - kShift - 1) / kBanks * kBanks + kShift;
+  const int64_t room = (kBlockBytes - static_cast<int64_t>(sizeof(MmaRankStage))) / (stride * kWord) / 16 * 16;
+  const int64_t tokens = std::min<int64_t>(room, kMmaTokens);
+  if (tokens < 16 || !can_vectorise<8>(in.half, in.q, in.keys)) {
+    return false;
+  }
+  HEBB_LAUNCH(fast_entries_mma_kernel, dim3(blocks_for(chunk.tokens(), tokens), blocks_for(in.heads * 2, 1)), kMmaRankThreads,
+              static_cast<int64_t>(sizeof(MmaRankStage)) + tokens * stride * kWord, stream, out, in, chunk, chunk.tokens(), tokens, stride);
+  return true;
+}
+
+void find_slots(Stream& stream, const Found& out, int64_t n, int64_t k, int64_t heads, const FastChunk& chunk) {
+  const int64_t word = static_cast<int64_t>(sizeof(int32_t)), all = chunk.tokens() * heads;
+  const int64_t warps = std::clamp<int64_t>(kRankBytes / (3 * k * word), 1, kWarps);
+  HEBB_LAUNCH(fast_slots_kernel, blocks_for(all, warps), static_cast<unsigned>(32 * warps), warps * 3 * k * word, stream, out, n, k, heads,
+              chunk, all);
+}
+
 void run(Stream& stream, const FastLookupKeys& a) {
   dispatch_float(a.q.dtype, [&](auto zero) { lookup<decltype(zero)>(stream, a); });
 }
 
 void run(Stream& stream, const FastSelectSlots& a) {
-  const int64_t heads = a.out.slots.size(1), k = a.out.slots.size(2), word = static_cast<int64_t>(sizeof(int32_t));
+  const int64_t heads = a.out.slots.size(1), k = a.out.slots.size(2);
   const Found out = found_of(a.out);
-  const int64_t warps = std::clamp<int64_t>(kRankBytes / (3 * k * word), 1, kWarps), all = a.chunk.tokens() * heads;
   if (!a.keep_slots) {
-    HEBB_LAUNCH(fast_slots_kernel, blocks_for(all, warps), static_cast<unsigned>(32 * warps), warps * 3 * k * word, stream, out, a.subkeys, k,
-                heads, a.chunk, all);
+    find_slots(stream, out, a.subkeys, k, heads, a.chunk);
   }
   each_warp("fast_weigh_slots", stream, a.chunk.tokens(), WeighSlots{out.weights, a.chunk, heads * k});
 }

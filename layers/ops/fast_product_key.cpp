@@ -255,19 +255,9 @@ struct RowPass {
         measure_keys(stream, *measures, log, c, o);
       }
     };
-    // Keys and slots of all chunks come first, unless the keys' steps look at readings.
     const bool keys_first = o.key_update != KeyUpdate::memory;
-    for (int64_t c = 0; c < log.count() && keys_first; ++c) {
-      u.look_up(c);
-      if (c < updates) {
-        step_keys(c);
-      }
-    }
     if (keys_first) {
-      u.select(log.chunks().all);
-    }
-    if (keys_first && updates > 0) {
-      u.index(log.readers(), log.first_chunks(updates));
+      find_all_slots(u, step_keys, updates);
     }
     for (int64_t c = 0; c < log.count(); ++c) {
       if (!keys_first) {
@@ -275,16 +265,13 @@ struct RowPass {
         u.select(log.chunks().at(c));
       }
       u.read(c, c < updates);
-      if (c >= updates) {
-        continue;
-      }
-      if (!keys_first) {
+      if (c < updates && !keys_first) {
         u.index(log.readers(c), {log.chunks().at(c), log.chunks().size});
         step_keys(c);
       }
-      u.write(c, keep || measures != nullptr);
-      if (measures != nullptr && !stream.counting()) {
-        run(stream, FastMeasureStep{measures->sums, values.value, log.rows(c), vh, log.readers(c), log.chunks().at(c), u.pairs});
+      if (c < updates) {
+        u.write(c, keep || measures != nullptr);
+        measure_values(u, c, measures);
       }
     }
     const std::vector<int64_t> shape{pass.batch(), pass.length(), o.heads, o.top_k};
@@ -292,6 +279,27 @@ struct RowPass {
     record(pass, lookup.slots, name + ".slots", shape);
     if (measures != nullptr && !stream.counting()) {
       publish(*measures, std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
+    }
+  }
+
+  /// Keys, slots and their readers of all chunks, before any value is read: keys' steps do not look at readings.
+  template <class Step>
+  void find_all_slots(const Updates& u, const Step& step_keys, int64_t updates) const {
+    for (int64_t c = 0; c < log.count(); ++c) {
+      u.look_up(c);
+      if (c < updates) {
+        step_keys(c);
+      }
+    }
+    u.select(log.chunks().all);
+    if (updates > 0) {
+      u.index(log.readers(), log.first_chunks(updates));
+    }
+  }
+
+  void measure_values(const Updates& u, int64_t c, const Measures* measures) const {
+    if (measures != nullptr && !pass.stream().counting()) {
+      run(pass.stream(), FastMeasureStep{measures->sums, values.value, log.rows(c), vh, log.readers(c), log.chunks().at(c), u.pairs});
     }
   }
 

@@ -119,4 +119,25 @@ TEST_CASE("product keys equal the CPU's", "[fast]") {
   });
 }
 
+TEST_CASE("product keys of bf16 queries are selected on tensor cores, in runs of tokens", "[fast]") {
+  // The emulator's workspace holds 512 tokens with 2 x 2 x 16 entries.
+  constexpr int64_t kTokens = 530, kHeads = 2, kKeys = 19, kHalf = 8, kChosen = 16;
+  const Shape chosen{kTokens, kHeads, kChosen};
+  Twins t(DType::bf16);
+  const Twin q = t.input({kTokens, kHeads, 2, kHalf}), keys = t.parameter({kHeads, 2, kKeys, kHalf}), slots = t.integer_output(chosen),
+             sums = t.float_output(chosen);
+  const int64_t before = simt::runs_of("fast_entries_mma");
+  t.check([&](auto at) { return ProductKeyTopK{at(slots), at(sums), at(q), at(keys)}; });
+  CHECK(simt::runs_of("fast_entries_mma") == before + 4);
+}
+
+TEST_CASE("product keys of bf16 queries with more slots than sub-keys are selected on plain cores", "[fast]") {
+  const Shape chosen{3, 1, 7};
+  Twins t(DType::bf16);
+  const Twin q = t.input({3, 1, 2, 8}), keys = t.parameter({1, 2, 4, 8}), slots = t.integer_output(chosen), sums = t.float_output(chosen);
+  const int64_t before = simt::runs_of("fast_entries_mma");
+  t.check([&](auto at) { return ProductKeyTopK{at(slots), at(sums), at(q), at(keys)}; });
+  CHECK(simt::runs_of("fast_entries_mma") == before);
+}
+
 }  // namespace

@@ -90,12 +90,10 @@ struct ListStage {
   int offsets[kListKeys + 1];         // of the lists within the book; first the numbers of entries, last those of keys before the block's
 };
 
-/// The lists of keys first .. first + kListKeys of a book: s.offsets tells where they lie in the book's part of `to`. Begins and ends with a
-/// barrier.
-__device__ __forceinline__ void make_lists(ListStage& s, int32_t* to, const KeyIndex& a, const FastChunk& chunk, int64_t book,
-                                           int64_t first HEBB_WHERE_PARAMETER) {
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), thread = static_cast<int>(threadIdx.x);
-  __syncthreads(HEBB_WHERE_HERE);
+/// s.counts: entries of each key in each warp's share; s.offsets: of keys before the block's, last. Ends with a barrier.
+__device__ __forceinline__ void count_entries(ListStage& s, const KeyIndex& a, const FastChunk& chunk, int64_t book, int64_t first
+                                              HEBB_WHERE_PARAMETER) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   if (thread < kListKeys * kListWarps) {
     s.counts[thread / kListWarps][thread % kListWarps] = 0;
   }
@@ -111,10 +109,15 @@ __device__ __forceinline__ void make_lists(ListStage& s, int32_t* to, const KeyI
     }
   });
   before = warp_sum(before HEBB_WHERE_ARGUMENT);
-  if (lane == 0) {
+  if (thread % 32 == 0) {
     atomicAdd(&s.offsets[kListKeys], before);
   }
   __syncthreads(HEBB_WHERE_HERE);
+}
+
+/// From counts to places in lists that follow each other. Ends with a barrier.
+__device__ __forceinline__ void place_lists(ListStage& s HEBB_WHERE_PARAMETER) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   if (warp < kListKeys) {  // kListWarps lanes
     const int own = s.counts[warp][lane];
     int sum = own;
@@ -140,6 +143,16 @@ __device__ __forceinline__ void make_lists(ListStage& s, int32_t* to, const KeyI
     s.offsets[kListKeys] = at;
   }
   __syncthreads(HEBB_WHERE_HERE);
+}
+
+/// The lists of keys first .. first + kListKeys of a book: s.offsets tells where they lie in the book's part of `to`. Begins and ends with a
+/// barrier.
+__device__ __forceinline__ void make_lists(ListStage& s, int32_t* to, const KeyIndex& a, const FastChunk& chunk, int64_t book,
+                                           int64_t first HEBB_WHERE_PARAMETER) {
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  __syncthreads(HEBB_WHERE_HERE);
+  count_entries(s, a, chunk, book, first HEBB_WHERE_ARGUMENT);
+  place_lists(s HEBB_WHERE_ARGUMENT);
   each_entry_of_book(a, chunk, book, [&](int64_t entry, int32_t key) {
     const bool is_own = key >= first && key < first + kListKeys;
     const int own = is_own ? static_cast<int>(key - first) : -1;

@@ -9,8 +9,7 @@
 // that keys come from L2 once for 64 tokens: of 4,096 tokens, 512 keys and 256 channels 128 blocks read 74 MB, 13 us at 5.5 TB/s; 6.4 GFLOP of
 // mma.sync take 11 us beside that, and no key is split twice in a block.
 #include "kernels/cuda/common/async_copy.h"
-#include "kernels/cuda/common/fast_chunk.h"
-#include "kernels/cuda/common/key_select.h"
+#include "kernels/cuda/common/key_lookup.h"
 #include "kernels/cuda/common/mma.h"
 #include "kernels/cuda/common/unroll.h"
 
@@ -19,35 +18,6 @@ namespace hebb::HEBB_DEVICE {
 constexpr int kRankThreads = 256, kRankWarps = kRankThreads / 32;
 constexpr int kRankTokens = 32, kRankKeys = 256, kRankChannels = 32;  // a tile of the product
 constexpr int kTokensEach = kRankTokens / kRankWarps, kKeysEach = kRankKeys / 32;  // of a thread
-constexpr int32_t kTaken = INT32_MIN;                                              // below all ranks
-
-/// q [., H, 2, D], keys [H, 2, n, D]. A book is token * heads * 2 + head * 2 + codebook.
-template <class T>
-struct LookupKeys {
-  const T* q;
-  const float *keys, *norms;  // norms: |key|^2, dot products: null
-  int64_t heads, n, half, k;
-  float eps;
-
-  __device__ bool is_idw() const { return norms != nullptr; }
-  /// From q . key of a row of keys.
-  __device__ __forceinline__ int32_t rank(float dot, int64_t row) const {
-    const int32_t key = order_key(is_idw() ? 2.0f * dot - norms[row] : dot);
-    return key > kTaken ? key : kTaken + 1;  // a NaN that is less than everything
-  }
-  /// Exact score of a sub-key, by one warp.
-  __device__ __forceinline__ float score(int64_t book, int64_t i, int lane HEBB_WHERE_PARAMETER) const {
-    const T* const query = q + book * half;
-    const float* const key = keys + (Split(book, heads * 2).remainder * n + i) * half;
-    float sum = 0;
-    for (int64_t c = lane; c < half; c += 32) {
-      const float x = to_float(query[c]), difference = x - key[c];
-      sum += is_idw() ? difference * difference : x * key[c];
-    }
-    sum = warp_sum(sum HEBB_WHERE_ARGUMENT);
-    return is_idw() ? -logf(eps + sum) : sum;
-  }
-};
 
 struct RankStage {
   float q[kRankTokens][kRankChannels + 1], keys[kRankKeys][kRankChannels + 1];
