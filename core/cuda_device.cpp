@@ -28,6 +28,14 @@ std::unique_ptr<NativeStream> make_native_stream() {
   return state;
 }
 
+/// Of the device that the calling thread uses.
+int attribute(cudaDeviceAttr which) {
+  int index = 0, value = 0;
+  check(cudaGetDevice(&index), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&value, which, index), "cudaDeviceGetAttribute");
+  return value;
+}
+
 }  // namespace
 
 NativeStream& native(Stream& stream) {
@@ -73,12 +81,8 @@ DeviceInfo device_info() {
           .multiprocessors = properties.multiProcessorCount, .capability = properties.major * 10 + properties.minor};
 }
 
-int multiprocessors() {
-  int index = 0, count = 0;
-  check(cudaGetDevice(&index), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, index), "cudaDeviceGetAttribute");
-  return count;
-}
+int multiprocessors() { return attribute(cudaDevAttrMultiProcessorCount); }
+int64_t shared_bytes() { return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 
 void use_device(int index) {
   const int count = device_count();
@@ -273,6 +277,10 @@ void zero_bytes(Stream& stream, void* to, int64_t bytes) {
 
 void check_launch(int error, const char* kernel) { check(static_cast<cudaError_t>(error), std::string("launch of ") + kernel); }
 void allow_shared_bytes(const void* kernel, int64_t bytes) {
+  if (const int64_t there = shared_bytes(); bytes > there) {
+    throw MemoryError("GPU", "a kernel needs " + std::to_string(bytes / 1024) + " KB of shared memory a block, this GPU has " +
+                                 std::to_string(there / 1024) + " KB (docs/architecture.md says what hebb's kernels need)");
+  }
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "shared memory of a kernel");
 }
 

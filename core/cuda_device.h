@@ -29,6 +29,8 @@ std::string device_problem();
 DeviceInfo device_info();
 /// Of the same device; without a question to the driver about memory, so for each launch.
 int multiprocessors();
+/// Shared memory that a block may have [bytes].
+int64_t shared_bytes();
 /// Errors: an index that does not exist.
 void use_device(int index);
 

@@ -24,6 +24,8 @@ void move_bytes(Stream& stream, void* to, const void* from, int64_t bytes);
 void zero_bytes(Stream& stream, void* to, int64_t bytes);
 void add_to(Stream& stream, const Tensor& y, const Tensor& x);
 void convert(Stream& stream, const Tensor& to, const Tensor& from);
+int device_count();
+int64_t shared_bytes();
 }  // namespace cuda
 #endif
 
@@ -146,6 +148,15 @@ void convert(Stream& stream, const Tensor& to, const Tensor& from) {
   } else {
     convert_each<float, double>(to, from, [](double x) { return static_cast<float>(x); });
   }
+}
+
+int64_t gpu_shared_bytes() {
+#ifdef HEBB_HAVE_CUDA
+  if (cuda::device_count() > 0) {
+    return cuda::shared_bytes();
+  }
+#endif
+  return int64_t{227} << 10;
 }
 
 int64_t scratch_slots(const Stream& stream, int64_t tasks) { return stream.on_gpu() ? tasks : threads(); }

@@ -41,6 +41,9 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x);
 /// to = from with another dtype, between f32 and bf16 or f32 and f64 (round to nearest even); same number of elements.
 void convert(Stream& stream, const Tensor& to, const Tensor& from);
 
+/// Shared memory that a block of the GPU may have [bytes]; that of an H100 where no GPU can be asked.
+int64_t gpu_shared_bytes();
+
 /// Slots of scratch for a kernel of `tasks` tasks that go on at the same time: one a thread on the CPU, one a task on a GPU.
 int64_t scratch_slots(const Stream& stream, int64_t tasks);
 

@@ -54,8 +54,10 @@ struct GatedDeltaBackward {
 };
 HEBB_KERNEL(GatedDeltaBackward)
 
+/// Shared memory [bytes] that a block on tensor cores takes at least.
+constexpr int64_t gated_delta_shared_bytes(int64_t key_dim) { return (key_dim <= 64 ? 155 : 204) * 1024; }
 /// Whether the tensor cores of a GPU do it: bf16, chunks of up to 64 tokens, keys of a multiple of 8 up to 128, values of a multiple
-/// of 8, all at addresses that are multiples of 16.
+/// of 8, all at addresses that are multiples of 16, and room in shared memory.
 bool gated_delta_on_tensor_cores(const GatedDeltaBackward& args);
 /// Numbers of 4 bytes in its adjoints: [B, T, HV, dv], and initial_state in bf16.
 int64_t gated_delta_adjoints(const GatedDeltaBackward& args);

@@ -383,7 +383,8 @@ void run(Stream&, const GatedDeltaBackward& args) {
 bool gated_delta_on_tensor_cores(const GatedDeltaBackward& a) {
   const int64_t dk = a.k.size(3), dv = a.v.size(3);
   const auto is_aligned = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
-  return a.v.dtype == DType::bf16 && a.grid.longest <= 64 && dk <= 128 && dk % 8 == 0 && dv % 8 == 0 && is_aligned(a.q) &&
+  return a.v.dtype == DType::bf16 && a.grid.longest <= 64 && dk <= 128 && dk % 8 == 0 && dv % 8 == 0 &&
+         gated_delta_shared_bytes(dk) <= gpu_shared_bytes() && is_aligned(a.q) &&
          is_aligned(a.k) && is_aligned(a.v) && is_aligned(a.d_o) && is_aligned(a.d_q) && is_aligned(a.d_k) && is_aligned(a.d_v);
 }
 

@@ -437,6 +437,8 @@ Handed::Handed(const GatedDeltaBackward& a) {
   initial = a.initial_state.defined() ? adjoints.high + 2 * values : nullptr;
 }
 
+static_assert(sizeof(Shared<64>) <= gated_delta_shared_bytes(64) && sizeof(Shared<128>) <= gated_delta_shared_bytes(128));
+
 void backward(Stream& stream, const GatedDeltaBackward& a) {
   HEBB_ASSERT(gated_delta_on_tensor_cores(a) && a.adjoints.numel() >= gated_delta_adjoints(a));
   const Handed handed(a);

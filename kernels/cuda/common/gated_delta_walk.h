@@ -63,6 +63,7 @@ struct Shared {
   Way way;
 };
 static_assert(sizeof(Shared<128, 64>) <= 227 * 1024, "what a block may have on an SM of 9.0");
+static_assert(sizeof(Shared<64, 32>) <= gated_delta_shared_bytes(64) && sizeof(Shared<128, 32>) <= gated_delta_shared_bytes(128));
 
 // ---- the system, by state warps
 
@@ -295,12 +296,13 @@ __device__ __forceinline__ void walk(Shared<kWidth, kSlice>& s, F&& use HEBB_WHE
 // ---- host
 
 /// Calls f(width of keys, width of slices: constants, grid). Slices of 32 channels take a chunk in three quarters of the time of 64: taken
-/// where the SMs, which hold one block each, still have them in as many rounds. Results do not depend on it.
+/// where the SMs, which hold one block each, still have them in as many rounds, or have no room for more. Results do not depend on it.
 template <class F>
 void dispatch_slices(const delta::Sizes& n, F&& f) {
   const int64_t walks = n.batch * n.value_heads, processors = multiprocessors();
   const auto slices = [&](int64_t width) { return (n.value_dim + width - 1) / width; };
   const auto rounds = [&](int64_t width) { return (walks * slices(width) + processors - 1) / processors; };
+  const bool has_room = (n.key_dim <= 64 ? sizeof(Shared<64, 64>) : sizeof(Shared<128, 64>)) <= static_cast<size_t>(shared_bytes());
   const auto with_slices = [&](auto slice) {
     const dim3 blocks(blocks_for(walks, 1), blocks_for(n.value_dim, slice));
     if (n.key_dim <= 64) {
@@ -309,7 +311,7 @@ void dispatch_slices(const delta::Sizes& n, F&& f) {
       f(std::integral_constant<int, 128>{}, slice, blocks);
     }
   };
-  if (rounds(32) == rounds(64)) {
+  if (rounds(32) == rounds(64) || !has_room) {
     with_slices(std::integral_constant<int, 32>{});
   } else {
     with_slices(std::integral_constant<int, 64>{});

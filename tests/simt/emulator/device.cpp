@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "block.h"
 #include "core/upload_ring.h"
 #include "host.h"
 #include "kernels/cuda/common/gemm_layout.h"
@@ -51,6 +52,7 @@ DeviceInfo device_info() {
 }
 
 int multiprocessors() { return simt::settings().multiprocessors; }
+int64_t shared_bytes() { return simt::kSharedLimit; }
 
 void use_device(int index) { HEBB_ASSERT(index == 0); }
 
