@@ -48,6 +48,23 @@ TEMPLATE_TEST_CASE("squared ReLU and its gradient equal loops in double", "[fast
   });
 }
 
+TEST_CASE("fp32 and fp64 are converted into each other, rounded to nearest", "[fast]") {
+  std::vector<float> single = random_values<float>(300, 1);
+  std::vector<double> twice(single.begin(), single.end());
+  for (double& x : twice) {
+    x += x * 0x1p-26;  // at most a quarter of a unit in the last place of fp32
+  }
+  both_ways([&] {
+    TestStream stream;
+    DeviceArray<float> from(single), narrow(300);
+    DeviceArray<double> wide(300), exact(twice);
+    device::convert(stream, wide.tensor(), from.tensor());
+    device::convert(stream, narrow.tensor(), exact.tensor());
+    CHECK(wide.host() == std::vector<double>(single.begin(), single.end()));
+    CHECK(narrow.host() == single);
+  });
+}
+
 TEMPLATE_TEST_CASE("sums in place and conversions, also from addresses that are not 16-byte aligned", "[fast]", float, hebb::bf16) {
   const int64_t count = GENERATE(3, 1000, 2051);
   const int64_t offset = GENERATE(0, 1);
