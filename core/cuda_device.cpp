@@ -277,11 +277,12 @@ void zero_bytes(Stream& stream, void* to, int64_t bytes) {
 
 void check_launch(int error, const char* kernel) { check(static_cast<cudaError_t>(error), std::string("launch of ") + kernel); }
 void allow_shared_bytes(const void* kernel, int64_t bytes) {
-  if (const int64_t there = shared_bytes(); bytes > there) {
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error == cudaErrorInvalidValue && bytes > shared_bytes()) {  // asked only then: this runs before launches
     throw MemoryError("GPU", "a kernel needs " + std::to_string(bytes / 1024) + " KB of shared memory a block, this GPU has " +
-                                 std::to_string(there / 1024) + " KB (docs/architecture.md says what hebb's kernels need)");
+                                 std::to_string(shared_bytes() / 1024) + " KB (docs/architecture.md says what hebb's kernels need)");
   }
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "shared memory of a kernel");
+  check(error, "shared memory of a kernel");
 }
 
 }  // namespace hebb::cuda

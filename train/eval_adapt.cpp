@@ -19,8 +19,6 @@ void fields(Fields& f, Domain& d) {
   fields(f, d.data);
 }
 
-bool has_fast_weights(const Model& model) { return model.params().count(ParamKind::fast) > 0; }
-
 /// Rows of length + 1 tokens of a domain: [0, adapt) are adapted to, [evaluate, evaluate + count) are scored.
 struct DomainRows {
   TokenSource source;
@@ -52,7 +50,7 @@ class Adapt final : public EvalTask {
     }
     std::vector<DomainRows> rows;
     for (const Domain& d : domains_) { rows.push_back(cut(d, length)); }
-    const bool adapts = has_fast_weights(c.session.model());
+    const bool adapts = c.session.has_fast_weights();
     c.progress.begin("adapt", total_tokens(rows, adapts));
     done_ = 0;
     std::vector<std::vector<double>> nll{evaluate(c, rows)};

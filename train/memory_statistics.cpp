@@ -5,23 +5,12 @@
 #include <functional>
 #include <numeric>
 
+#include "core/mean.h"
 #include "core/quantile.h"
 #include "layers/ops/slot_statistics.h"
 
 namespace hebb {
 namespace {
-
-/// A sum by key, its mean on demand.
-struct Mean {
-  double sum = 0;
-  int64_t n = 0;
-
-  void add(double x) {
-    sum += x;
-    ++n;
-  }
-  double value() const { return sum / static_cast<double>(n); }
-};
 
 Json point(const std::string& layer, std::vector<Json::Member> members) {
   members.insert(members.begin(), {"layer", layer});

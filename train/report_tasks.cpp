@@ -1,23 +1,13 @@
 // Sections of a report: perplexity by position, streams, short contexts, needles, RULER.
 #include <cmath>
 
+#include "core/mean.h"
 #include "train/chart_blocks.h"
 #include "train/report_parts.h"
 #include "train/results.h"
 
 namespace hebb {
 namespace {
-
-struct Mean {
-  double sum = 0;
-  int64_t n = 0;
-
-  void add(double x) {
-    sum += x;
-    ++n;
-  }
-  double value() const { return sum / static_cast<double>(n); }
-};
 
 std::vector<ReportPart> positions(const Results& all) {
   std::vector<ReportPart> parts;

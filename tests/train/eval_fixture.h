@@ -3,9 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "core/safetensors.h"
 #include "data/shard_writer.h"
-#include "tests/temp_folder.h"
+#include "tests/train/model_file.h"
 #include "train/eval.h"
 
 namespace hebb {
@@ -22,20 +21,7 @@ struct EvalFixture {
   std::vector<std::vector<int32_t>> documents;
 
   explicit EvalFixture(const std::string& text = kModel, const std::vector<int>& lengths = {1, 2, 70, 33, 129}) {
-    folder.write("model.json", text);
-    ModelConfig config;
-    Fields::read(parse_json(text, "model.json"), "model", config);
-    Stream stream;
-    Arena arena(DeviceKind::cpu);
-    Model model(config);
-    model.params().allocate(arena, DType::f32, false);
-    model.params().initialize(stream, 3);
-    std::vector<NamedTensor> tensors;
-    for (const auto& p : model.params().all()) {
-      fill_zeros(*p);
-      tensors.push_back({p->name(), p->value});
-    }
-    write_safetensors(folder / "w.safetensors", tensors);
+    testing::write_random_model(folder, text, DType::f32, fill_zeros);
     ShardWriterOptions options;
     options.directory = folder / "corpus";
     options.vocab_size = 23;

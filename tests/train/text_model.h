@@ -5,9 +5,8 @@
 #include <map>
 #include <sstream>
 
-#include "core/safetensors.h"
-#include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/train/model_file.h"
 #include "train/eval.h"
 
 namespace hebb::testing {
@@ -40,22 +39,11 @@ class TextModel {
 
   /// Random weights, which `change` may replace.
   explicit TextModel(const std::string& json, const Change& change = {}) {
-    folder.write("model.json", json);
-    ModelConfig config;
-    Fields::read(parse_json(json, "model.json"), "model", config);
-    Stream stream;
-    Arena arena(DeviceKind::cpu);
-    Model model(config);
-    model.params().allocate(arena, DType::f64, false);
-    model.params().initialize(stream, 3);
-    std::vector<NamedTensor> tensors;
-    for (const auto& p : model.params().all()) {
+    write_random_model(folder, json, DType::f64, [&](Param& p) {
       if (change) {
-        change(*p, static_cast<double*>(p->value.data));
+        change(p, p.value.as<double>());
       }
-      tensors.push_back({p->name(), p->value});
-    }
-    write_safetensors(folder / "w.safetensors", tensors);
+    });
   }
 
   Session session() const {

@@ -1,9 +1,8 @@
 #include "train/threshold_overrides.h"
 
-#include "core/safetensors.h"
 #include "data/shard_writer.h"
-#include "tests/temp_folder.h"
 #include "tests/test.h"
+#include "tests/train/model_file.h"
 #include "train/eval.h"
 #include "train/generate.h"
 
@@ -29,17 +28,7 @@ struct Fixture {
   TempFolder folder;
 
   Fixture() {
-    folder.write("model.json", kModel);
-    ModelConfig config;
-    Fields::read(parse_json(kModel, "model.json"), "model", config);
-    Stream stream;
-    Arena arena(DeviceKind::cpu);
-    Model model(config);
-    model.params().allocate(arena, DType::f32, false);
-    model.params().initialize(stream, 3);
-    std::vector<NamedTensor> tensors;
-    for (const auto& p : model.params().all()) { tensors.push_back({p->name(), p->value}); }
-    write_safetensors(folder / "w.safetensors", tensors);
+    testing::write_random_model(folder, kModel, DType::f32);
     ShardWriterOptions options;
     options.directory = folder / "corpus";
     options.vocab_size = 23;
