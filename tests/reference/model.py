@@ -22,6 +22,7 @@ class Rows:
         self.model, self.inputs, self.targets, self.doc_ids = model, inputs, targets, doc_ids  # [B, T] each
         self.mode, self.seed, self.step = mode, seed, step
         self.block = 0  # index of the block that runs
+        self.weights, self.embedded = {}, None  # all weights by full name; embeddings after their norm [B, T, d]
         self.shared = {}  # what a layer leaves for later blocks
         self.after = {}  # fast weights after the micro-batch, by full name
         B, T = inputs.shape
@@ -116,6 +117,7 @@ def forward(model, w, rows):
     h = w["embed.weight"][rows.inputs]
     if model.get("embed_norm"):
         h = block_norm(model, w, "embed_norm", h)
+    rows.weights, rows.embedded = w, h
     rho = model.get("residual_scale", 1.0)
     for i, block in enumerate(blocks(model)):
         rows.block = i
