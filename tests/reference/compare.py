@@ -1,9 +1,9 @@
 """Compares `hebb trace` with this reference: python3 compare.py [--hebb BUILD/hebb] [--keep FOLDER] CASE...
 
-CASE: a folder of a golden case (model.json, weights, rows), or a JSON file {"model": {...}, "batch": B, "length": T, "documents": bool,
-"ignored": bool, "mode": "train"|"eval", "seed": S, "step": N}, whose weights and rows are drawn here. Prints the largest difference of each kind of
-tensor, relative to the tensor's largest entry, and fails above 1e-9 (logits, loss) and 1e-8 (gradients, fast weights). --keep writes the
-drawn cases as golden cases, one folder each.
+CASE: a folder of a golden case (model.json, weights, rows; trace.json with mode, seed and step where they are not the defaults), or a JSON file
+{"model": {...}, "batch": B, "length": T, "documents": bool or the documents' lengths, "ignored": bool, "mode": "train"|"eval", "seed": S, "step": N},
+whose weights and rows are drawn here. Prints the largest difference of each kind of tensor, relative to the tensor's largest entry, and fails above
+1e-9 (logits, loss) and 1e-8 (gradients, fast weights, scores; decisions must be equal). --keep writes the drawn cases as golden cases, one folder each.
 """
 import argparse
 import json
@@ -25,6 +25,9 @@ def draw(case, name):
     torch.manual_seed(zlib.crc32(name.encode()))
     weights = {}
     for tensor, shape in {**reference.named_shapes(model), **reference.named_shapes(model, "fast")}.items():
+        weights[tensor] = reference.initial(model, tensor, shape)
+        if weights[tensor] is not None:
+            continue
         if len(shape) > 1:
             weights[tensor] = torch.randn(shape) / shape[-1] ** 0.5
         else:
@@ -35,7 +38,10 @@ def draw(case, name):
     if case.get("ignored", True):
         rows["targets"][torch.rand(B, T) < 0.2] = -100
         rows["targets"][0, 0] = 1
-    if case.get("documents"):
+    lengths = case.get("documents")
+    if isinstance(lengths, list):
+        rows["doc_ids"] = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)).repeat(B, 1)
+    elif lengths:
         rows["doc_ids"] = (torch.rand(B, T) < 0.15).long().cumsum(1)
     return weights, rows
 
@@ -45,7 +51,7 @@ def run_reference(model, weights, rows, case):
     w = {name: t.double().requires_grad_(name not in fast) for name, t in weights.items()}
     r = reference.Rows(model, rows["inputs"], rows.get("targets"), rows.get("doc_ids"), case.get("mode", "train"), case.get("seed", 0), case.get("step", 0))
     logits = reference.forward(model, w, r)
-    out = {"logits": logits.detach()}
+    out = {"logits": logits.detach(), **r.inside}
     if "targets" in rows:
         loss = reference.mean_loss(logits, rows["targets"])
         loss.backward()
@@ -59,11 +65,20 @@ def run_reference(model, weights, rows, case):
 def run_hebb(hebb, folder, case):
     out = os.path.join(folder, "out.safetensors")
     command = [hebb, "trace", folder + "/model.json", "--weights", folder + "/weights.safetensors", "--rows", folder + "/rows.safetensors", "--out", out,
-               "--grads", "--mode", case.get("mode", "train"), "--seed", str(case.get("seed", 0)), "--step", str(case.get("step", 0))]
+               "--grads", "--inside", "--mode", case.get("mode", "train"), "--seed", str(case.get("seed", 0)), "--step", str(case.get("step", 0))]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\nexit {done.returncode}\n{done.stdout}{done.stderr}")
     return safetensors_file.read(out)
+
+
+def trace_options(folder):
+    """Mode, seed and step of a golden case, where they are not the defaults."""
+    path = folder + "/trace.json"
+    if not os.path.exists(path):
+        return {}
+    with open(path) as f:
+        return json.load(f)
 
 
 def differences(found, expected):
@@ -95,7 +110,7 @@ def main():
         name = os.path.basename(path.rstrip("/")).removesuffix(".json")
         with tempfile.TemporaryDirectory() as folder:
             if os.path.isdir(path):
-                case = {"model": reference.load_model(path + "/model.json")}
+                case = {"model": reference.load_model(path + "/model.json"), **trace_options(path)}
                 weights, rows = safetensors_file.read(path + "/weights.safetensors"), safetensors_file.read(path + "/rows.safetensors")
             else:
                 with open(path) as f:
@@ -106,6 +121,10 @@ def main():
                 os.makedirs(folder, exist_ok=True)
             with open(folder + "/model.json", "w") as f:
                 json.dump(case["model"], f, indent=1)
+            settings = {key: case[key] for key in ("mode", "seed", "step") if key in case}
+            if settings:
+                with open(folder + "/trace.json", "w") as f:
+                    json.dump(settings, f)
             safetensors_file.write(folder + "/weights.safetensors", weights)
             safetensors_file.write(folder + "/rows.safetensors", rows)
             expected = run_reference(case["model"], weights, rows, case)
@@ -115,7 +134,7 @@ def main():
                 print(f"{name}: reference against the golden case: {kept[0][0]:.1e} in {kept[0][1]}")
             if options.keep and not os.path.isdir(path):
                 os.remove(folder + "/out.safetensors")
-                safetensors_file.write(folder + "/expected.safetensors", expected)
+                safetensors_file.write(folder + "/expected.safetensors", {n: t for n, t in expected.items() if not n.startswith("blocks.")})
             wrong = [(e, n) for e, n in found if e > (1e-9 if n in ("logits", "loss") else 1e-8)]
             print(f"{name}: {'differs' if wrong else 'agrees'}: " + ", ".join(f"{n} {e:.1e}" for e, n in (wrong or found)[:8]))
             bad += bool(wrong)

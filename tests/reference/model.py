@@ -5,7 +5,8 @@ A layer type is a module of this folder with two functions:
     params(cfg, model)        {local name: shape} of what the layer trains; `model` is the whole model object
     forward(cfg, w, x, rows)  [B, T, d] -> [B, T, d]; w: local name -> tensor; memories get h itself, the others its norm
 
-and optionally `fast(cfg, model)`, {local name: shape} of fast weights; forward leaves their values after the micro-batch in `rows.after`.
+and optionally `fast(cfg, model)`, {local name: shape} of fast weights and other state; forward leaves fast weights' values after the micro-batch
+in `rows.after`; and `initial(name, shape)`: values of a tensor in a drawn case, or None.
 """
 import importlib
 import json
@@ -25,6 +26,7 @@ class Rows:
         self.weights, self.embedded = {}, None  # all weights by full name; embeddings after their norm [B, T, d]
         self.shared = {}  # what a layer leaves for later blocks
         self.after = {}  # fast weights after the micro-batch, by full name
+        self.inside = {}  # decisions and scores of the table in page 00, section 7, by full name
         B, T = inputs.shape
         index = torch.arange(T).expand(B, T)
         begins = torch.zeros(B, T, dtype=torch.bool)
@@ -110,6 +112,15 @@ def named_shapes(model, function="params"):
         if not model.get("tie_embeddings"):
             shapes["lm_head.weight"] = [V, d]
     return shapes
+
+
+def initial(model, name, shape):
+    """What the layer that owns a parameter says of its values in a drawn case; None: nothing."""
+    parts = name.split(".", 3)
+    if parts[0] != "blocks" or parts[2] not in blocks(model)[int(parts[1])]:
+        return None
+    own = getattr(layer_module(blocks(model)[int(parts[1])][parts[2]]), "initial", None)
+    return own and own(parts[3], shape)
 
 
 def forward(model, w, rows):
