@@ -109,40 +109,40 @@ void check_run(const std::string& name) {
 
 TEST_CASE("golden cases of attention, pkm, ovq, vq and kvm on the GPU's kernels") {
   const std::string layer = GENERATE(as<std::string>(), "attention", "pkm", "ovq", "vq", "kvm");
-  const int n = GENERATE(1, 2, 3, 4);
+  const std::string name = GENERATE_COPY(from_range(golden_cases(layer + "-")));
   if (has_device()) {
-    check_trace(layer + "-" + std::to_string(n));
+    check_trace(name);
   }
 }
 
 TEST_CASE("golden cases of ham, mesanet and lact on the GPU's kernels") {
   const std::string layer = GENERATE(as<std::string>(), "ham", "mesanet", "lact");
-  const int n = GENERATE(1, 2, 3, 4);
+  const std::string name = GENERATE_COPY(from_range(golden_cases(layer + "-")));
   if (has_device()) {
-    check_trace(layer + "-" + std::to_string(n));
+    check_trace(name);
   }
 }
 
 TEST_CASE("golden cases of gdn and mamba2 on the GPU's kernels") {
   const std::string layer = GENERATE(as<std::string>(), "gdn", "mamba2");
-  const int n = GENERATE(1, 2, 3, 4);
+  const std::string name = GENERATE_COPY(from_range(golden_cases(layer + "-")));
   if (has_device()) {
-    check_trace(layer + "-" + std::to_string(n));
+    check_trace(name);
   }
 }
 
 TEST_CASE("golden cases of sdm, fwpkm and fwmlp on the GPU's kernels") {
   const std::string layer = GENERATE(as<std::string>(), "sdm", "fwpkm", "fwmlp");
-  const int n = GENERATE(1, 2, 3, 4);
+  const std::string name = GENERATE_COPY(from_range(golden_cases(layer + "-")));
   if (has_device()) {
-    check_trace(layer + "-" + std::to_string(n));
+    check_trace(name);
   }
 }
 
 TEST_CASE("golden cases of models of several layers on the GPU's kernels") {
-  const int n = GENERATE(1, 2, 3, 4);
+  const std::string name = GENERATE(from_range(golden_cases("mixed-")));
   if (has_device()) {
-    check_trace("mixed-" + std::to_string(n));
+    check_trace(name);
   }
 }
 

@@ -30,8 +30,7 @@ std::vector<double> disturbed(TestModel& m, TraceInput input, int64_t position) 
 }  // namespace
 
 TEST_CASE("attention golden cases", "[fast]") {
-  const int n = GENERATE(1, 2, 3, 4);
-  check_golden("attention-" + std::to_string(n));
+  check_golden(GENERATE(from_range(golden_cases("attention-"))));
 }
 
 TEST_CASE("token j influences exactly the tokens that see it", "[fast]") {

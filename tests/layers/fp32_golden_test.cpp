@@ -4,20 +4,6 @@
 using namespace hebb;
 using namespace hebb::testing;
 
-namespace {
-
-std::vector<std::string> golden_cases() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(fs::path(HEBB_TEST_DATA) / "golden")) {
-    if (fs::exists(entry.path() / "rows.safetensors")) {
-      names.push_back(entry.path().filename().string());
-    }
-  }
-  return names;
-}
-
-}  // namespace
-
 TEST_CASE("fp32 is as near to fp64 in all golden cases as it can be", "[fast]") {
   for (const std::string& name : golden_cases()) {
     INFO(name);

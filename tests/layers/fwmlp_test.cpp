@@ -21,9 +21,7 @@ const std::string kSizes = R"("key_dim": 6, "value_dim": 7, "fast_dim": 5, "chun
 }  // namespace
 
 TEST_CASE("fwmlp golden cases", "[fast]") {
-  const int n = GENERATE(1, 2, 3, 4);
-  INFO("case " << n);
-  check_golden("fwmlp-" + std::to_string(n));
+  check_golden(GENERATE(from_range(golden_cases("fwmlp-"))));
 }
 
 TEST_CASE("fwmlp gradients through the updates of a whole row equal difference quotients", "[fast]") {

@@ -22,9 +22,7 @@ const std::string kSizes = R"("num_subkeys": 5, "key_dim": 6, "value_dim": 7, "t
 }  // namespace
 
 TEST_CASE("fwpkm golden cases", "[fast]") {
-  const int n = GENERATE(1, 2, 3, 4);
-  INFO("case " << n);
-  check_golden("fwpkm-" + std::to_string(n));
+  check_golden(GENERATE(from_range(golden_cases("fwpkm-"))));
 }
 
 TEST_CASE("fwpkm gradients through the updates of a whole row equal difference quotients", "[fast]") {

@@ -42,8 +42,7 @@ const std::vector<std::string> kVariants = {
 }  // namespace
 
 TEST_CASE("gdn agrees with the golden cases", "[gdn][fast]") {
-  const int n = GENERATE(1, 2, 3, 4);
-  check_golden("gdn-" + std::to_string(n));
+  check_golden(GENERATE(from_range(golden_cases("gdn-"))));
 }
 
 TEST_CASE("gdn gradients equal difference quotients for every variant", "[gdn][fast]") {

@@ -316,6 +316,7 @@ inline std::string refusal(const std::string& json) {
 
 /// Compares a golden case in fp64: logits, loss 1e-9; gradients, fast weights 1e-8 (golden README).
 inline void check_golden(const std::string& name) {
+  CAPTURE(name);
   const std::string folder = std::string(HEBB_TEST_DATA) + "/golden/" + name + "/";
   TestModel m(read_file(folder + "model.json"));
   m.load(folder + "weights.safetensors");

@@ -12,8 +12,7 @@ bool reached(const TraceOutput& out, const std::string& name) { return out.grads
 }  // namespace
 
 TEST_CASE("kvm agrees with the golden cases", "[kvm][fast]") {
-  const int n = GENERATE(1, 2, 3, 4);
-  check_golden("kvm-" + std::to_string(n));
+  check_golden(GENERATE(from_range(golden_cases("kvm-"))));
 }
 
 TEST_CASE("kvm gradients equal difference quotients with the routes held", "[kvm][fast]") {

@@ -34,8 +34,7 @@ std::string smooth_json(const std::string& mesa) {
 }  // namespace
 
 TEST_CASE("mesanet agrees with the golden cases", "[mesanet][fast]") {
-  const int n = GENERATE(1, 2, 3, 4);
-  check_golden("mesanet-" + std::to_string(n));
+  check_golden(GENERATE(from_range(golden_cases("mesanet-"))));
 }
 
 TEST_CASE("a mesanet ridge above the range of exp starts as configured", "[mesanet][fast]") {

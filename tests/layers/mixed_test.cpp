@@ -5,8 +5,7 @@ using namespace hebb;
 using namespace hebb::testing;
 
 TEST_CASE("models of several memories agree with the golden cases", "[mixed][fast]") {
-  const int n = GENERATE(1, 2, 3, 4);
-  check_golden("mixed-" + std::to_string(n));
+  check_golden(GENERATE(from_range(golden_cases("mixed-"))));
 }
 
 TEST_CASE("a model of several memories gives the same bits under recomputation", "[mixed][fast]") {

@@ -61,8 +61,7 @@ TraceInput part(const TraceInput& input, int64_t row, int64_t begin, int64_t len
 }  // namespace
 
 TEST_CASE("sdm golden cases", "[fast]") {
-  const int n = GENERATE(1, 2, 3, 4);
-  check_golden("sdm-" + std::to_string(n));
+  check_golden(GENERATE(from_range(golden_cases("sdm-"))));
 }
 
 TEST_CASE("sdm gradients equal difference quotients for every option", "[fast]") {

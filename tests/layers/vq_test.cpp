@@ -147,8 +147,7 @@ Quantized quantize(Alone& a, VqMode mode, double bonus, const std::vector<double
 }  // namespace
 
 TEST_CASE("vq agrees with the golden cases", "[vq][fast]") {
-  const int n = GENERATE(1, 2, 3, 4);
-  check_golden("vq-" + std::to_string(n));
+  check_golden(GENERATE(from_range(golden_cases("vq-"))));
 }
 
 TEST_CASE("quantized keys are the best points and get the gradients of the straight-through norm", "[vq][fast]") {

@@ -44,18 +44,16 @@ def params(cfg, model):
 
 
 def value_residual(cfg, w, x, v, rows):
-    """v + lambda * (v_first - v). The first block of a group leaves v_first for the others."""
+    """v + lambda * (v_first - v). The first block of a group gives v_first; each layer chooses from which of that block's inputs."""
     kind = cfg.get("value_residual", "none")
     if kind == "none":
         return v
-    key = "v_first " + cfg.get("value_residual_group", "main")
-    if key not in rows.shared:
-        rows.shared[key] = v
-        if cfg.get("value_residual_source", "first") == "embedding":
-            h0 = block_norm(rows.model, rows.weights, f"blocks.{rows.block}.mixer_norm", rows.embedded)
-            rows.shared[key] = linear(h0, w["v_proj.weight"])
+    key = "value residual " + cfg.get("value_residual_group", "main")
+    block, v_proj, v_first = rows.shared.setdefault(key, (rows.block, w["v_proj.weight"], v))
+    if cfg.get("value_residual_source", "first") == "embedding":
+        v_first = linear(block_norm(rows.model, rows.weights, f"blocks.{block}.mixer_norm", rows.embedded), v_proj)
     share = w["vres_lambda"] if kind == "lambda" else torch.sigmoid(w["vres_bias"] + linear(linear(x, w["vres_down.weight"]), w["vres_up.weight"]))
-    return v + share * (rows.shared[key] - v)
+    return v + share * (v_first - v)
 
 
 def token_shift(a, mu, rows):
