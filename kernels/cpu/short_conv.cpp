@@ -5,6 +5,7 @@
 
 #include "core/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/head_norm.h"
 
 namespace hebb {
 namespace {
@@ -246,11 +247,19 @@ template <class S> void shift(const ShortConvShift& a) {
 
 }  // namespace
 
-void run(Stream&, const ShortConvForward& args) {
+void run(Stream& stream, const ShortConvForward& args) {
   dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+  if (args.scale.defined()) {
+    const Tensor y = args.y.view({args.y.size(0) * args.y.size(1), args.y.size(2)});
+    cpu::run(stream, L2NormForward{y, args.scale, y, args.head_dim});
+  }
 }
 
-void run(Stream&, const ShortConvBackward& args) {
+void run(Stream& stream, const ShortConvBackward& args) {
+  if (args.scale.defined()) {
+    const Tensor d_y = args.d_y.view({args.d_y.size(0) * args.d_y.size(1), args.d_y.size(2)});
+    cpu::run(stream, L2NormBackward{d_y, d_y, args.n.view(d_y.shape), args.scale, args.head_dim, false});
+  }
   dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/common/prelude.h"
+#include "kernels/cuda/common/split.h"
 
 namespace hebb::HEBB_DEVICE {
 namespace {
@@ -27,8 +27,8 @@ struct FillTable {
   }
 };
 
-// A thread rotates one pair or copies one channel behind the pairs. HBM: x in, y out (and in, to accumulate); the table stays in L2.
-template <class T>
+// A thread rotates N pairs of a head or copies N channels behind the pairs. HBM: x in, y out (and in, to accumulate); the table stays in L2.
+template <class T, int N>
 struct Rotate {
   T* y;
   const T* x;
@@ -40,18 +40,30 @@ struct Rotate {
   bool by_token, accumulate;
 
   __device__ void operator()(int64_t token, int64_t item) const {
-    const int items = head_width - pairs;
-    const int head = static_cast<int>(item) / items, i = static_cast<int>(item) % items;
-    const int64_t at = token * width + static_cast<int64_t>(head) * head_width + i;
+    constexpr bool kVector = N > 1;
+    const unsigned packs = static_cast<unsigned>(head_width - pairs) / N, head = static_cast<unsigned>(item) / packs;
+    const int64_t i = (static_cast<unsigned>(item) % packs) * N, begin = token * width + static_cast<int64_t>(head) * head_width;
+    float a[N];
     if (i >= pairs) {
-      write(y[at + pairs], to_float(x[at + pairs]), accumulate);
+      load_pack(a, x + begin, i + pairs, head_width, kVector);
+      write_pack(y + begin, i + pairs, head_width, kVector, a, accumulate);
       return;
     }
-    const float* const entry = table + 2 * pairs * (by_token ? token : token % length - doc_start[token] - first);
-    const float c = entry[i], s = sign * entry[pairs + i];
-    const float a = to_float(x[at]), b = to_float(x[at + pairs]);
-    write(y[at], a * c - b * s, accumulate);
-    write(y[at + pairs], b * c + a * s, accumulate);
+    const int64_t position = by_token ? token : Split(token, length).remainder - doc_start[token] - first;
+    const float* const entry = table + 2 * pairs * position;
+    float b[N], c[N], s[N];
+    load_pack(a, x + begin, i, pairs, kVector);
+    load_pack(b, x + begin + pairs, i, pairs, kVector);
+    load_pack(c, entry, i, pairs, kVector);
+    load_pack(s, entry + pairs, i, pairs, kVector);
+    float first_half[N], second_half[N];
+    HEBB_UNROLL
+    for (int j = 0; j < N; ++j) {
+      first_half[j] = a[j] * c[j] - b[j] * sign * s[j];
+      second_half[j] = b[j] * c[j] + a[j] * sign * s[j];
+    }
+    write_pack(y + begin, i, pairs, kVector, first_half, accumulate);
+    write_pack(y + begin + pairs, i, pairs, kVector, second_half, accumulate);
   }
 };
 
@@ -74,11 +86,20 @@ void run(Stream& stream, const Rope& a) {
   const int64_t heads = a.x.size(2), head_width = a.x.size(3), pairs = a.table.size(2);
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("rope", stream, a.x.size(0) * a.x.size(1), heads * (head_width - pairs),
-                 Rotate<T>{.y = a.y.as<T>(), .x = a.x.as<T>(), .table = a.table.as<float>(), .doc_start = a.doc_start.as<int32_t>(),
-                           .length = a.x.size(1), .first = a.first, .width = heads * head_width,
-                           .head_width = static_cast<int>(head_width), .pairs = static_cast<int>(pairs),
-                           .sign = a.inverse ? -1.0f : 1.0f, .by_token = a.by_token, .accumulate = a.accumulate});
+    const auto rotate = [&](auto pack) {
+      constexpr int N = pack();
+      each_element("rope", stream, a.x.size(0) * a.x.size(1), heads * (head_width - pairs) / N,
+                   Rotate<T, N>{.y = a.y.as<T>(), .x = a.x.as<T>(), .table = a.table.as<float>(), .doc_start = a.doc_start.as<int32_t>(),
+                                .length = a.x.size(1), .first = a.first, .width = heads * head_width,
+                                .head_width = static_cast<int>(head_width), .pairs = static_cast<int>(pairs),
+                                .sign = a.inverse ? -1.0f : 1.0f, .by_token = a.by_token, .accumulate = a.accumulate});
+    };
+    constexpr int kPacked = kPack<T>;
+    if (pairs % kPacked == 0 && can_vectorise<kPacked>(head_width, a.y.data, a.x.data, a.table.data)) {
+      rotate(std::integral_constant<int, kPacked>{});
+    } else {
+      rotate(std::integral_constant<int, 1>{});
+    }
   });
 }
 

@@ -1,6 +1,5 @@
 #include "layers/ops/recurrence_input.h"
 
-#include "kernels/head_norm.h"
 #include "kernels/short_conv.h"
 
 namespace hebb {
@@ -14,32 +13,23 @@ PreparedInput prepare_input(Tape& tape, const RecurrenceInput& in, const Tensor&
                             const Tensor& into) {
   PreparedInput p;
   const Tensor input = tape.value(in.input);
-  const bool activates = in.weight || in.silu;
-  if (!activates && !in.normed && !into.defined()) {
+  if (!in.weight && !in.silu && !in.normed && !into.defined()) {
     p.values = input.view(in.shape);
     return p;
   }
   if (!into.defined()) { p.memory = tape.scratch(in.matrix(), input.dtype, "recurrence inputs"); }
   const Tensor out = into.defined() ? into : p.memory.tensor();
   p.values = out.view(in.shape);
-  if (activates || !in.normed) {
-    run(tape.stream(), ShortConvForward{out.view(in.flat()), input.view(in.flat()), value_or_none(tape, in.weight),
-                                        value_or_none(tape, in.bias), previous, doc_start, in.silu});
-  }
   if (in.normed) {
     p.scale = tape.scratch({in.tokens(), in.shape[2]}, sum_dtype(input.dtype), "l2 norm scale");
-    const Tensor from = activates ? out : input;
-    run(tape.stream(), L2NormForward{out.view(in.matrix()), p.scale, from.view(in.matrix()), in.shape[3]});
   }
+  run(tape.stream(), ShortConvForward{out.view(in.flat()), input.view(in.flat()), value_or_none(tape, in.weight),
+                                      value_or_none(tape, in.bias), previous, doc_start, in.silu, p.scale, in.shape[3]});
   return p;
 }
 
 void finish_input(Tape& tape, const RecurrenceInput& in, const Tensor& doc_start, const PreparedInput& prepared,
                   const Tensor& d_values) {
-  if (in.normed) {
-    run(tape.stream(), L2NormBackward{d_values.view(in.matrix()), d_values.view(in.matrix()),
-                                      prepared.values.view(in.matrix()), prepared.scale, in.shape[3], false});
-  }
   Buffer partial;
   if (in.weight) {
     const int64_t taps = tape.shape(in.weight)[1];
@@ -50,7 +40,8 @@ void finish_input(Tape& tape, const RecurrenceInput& in, const Tensor& doc_start
   run(tape.stream(), ShortConvBackward{d_x ? d_x.tensor.view(in.flat()) : Tensor{}, tape.grad_slot(in.weight).tensor,
                                        tape.grad_slot(in.bias).tensor, partial, d_values.view(in.flat()),
                                        tape.value(in.input).view(in.flat()), value_or_none(tape, in.weight),
-                                       value_or_none(tape, in.bias), doc_start, in.silu, d_x.accumulate});
+                                       value_or_none(tape, in.bias), doc_start, in.silu, d_x.accumulate,
+                                       prepared.values, prepared.scale, in.shape[3]});
 }
 
 }  // namespace hebb

@@ -38,6 +38,12 @@ TEST_CASE("rotary tables and rotations equal the CPU's", "[fast]") {
         const Twin y = back ? t.sum({2, 3, 2, 9}) : t.output({2, 3, 2, 9});
         t.check([&](auto at) { return Rope{at(y), at(x), at(angles), at(doc_start), by_position ? -1 : 0, !by_position, back, back}; });
       });
+      in_both_types([&](Twins& t) {  // in packs
+        const Shape shape{2, 3, 2, 40};
+        const Twin x = t.input(shape), doc_start = t.integers({2, 3}, {0, 1, 1, -1, -1, 2}), angles = t.parameter({6, 2, 16});
+        const Twin y = back ? t.sum(shape) : t.output(shape);
+        t.check([&](auto at) { return Rope{at(y), at(x), at(angles), at(doc_start), by_position ? -1 : 0, !by_position, back, back}; });
+      });
     }
   }
 }

@@ -37,11 +37,54 @@ TEST_CASE("short convolutions equal the CPU's", "[fast]") {
   }
 }
 
+struct NormedFilter {
+  int64_t channels, head_dim, taps;
+  bool biased, silu;
+  bool walks_with_norm, and_back;  // in one kernel
+};
+
+TEST_CASE("short convolutions with norms of heads equal the CPU's", "[fast]") {
+  for (const NormedFilter& f : {NormedFilter{64, 32, 4, true, true, true, true}, {32, 8, 3, false, true, true, true},
+                                {48, 24, 4, false, true, false, false}, {256, 256, 2, true, false, true, false},
+                                {37, 37, 4, true, true, false, false}, {32, 16, 5, false, true, false, false},
+                                {32, 16, 0, false, true, false, false}, {32, 16, 0, false, false, false, false}}) {
+    CAPTURE(f.channels, f.head_dim, f.taps);
+    in_both_types([&f](Twins& t) {
+      const Shape shape{kRows, kLength, f.channels}, heads{kRows, kLength, f.channels / f.head_dim};
+      const Twin y = t.output(shape), x = t.input(shape), doc = t.integers({kRows, kLength}, documents_of_two_rows()),
+                 weight = f.taps > 0 ? t.parameter({f.channels, f.taps}) : Twin{}, bias = f.biased ? t.parameter({f.channels}) : Twin{},
+                 scale = t.float_output(heads);
+      const auto forward = [&](auto at) {
+        return ShortConvForward{at(y), at(x), at(weight), at(bias), Tensor{}, at(doc), f.silu, at(scale), f.head_dim};
+      };
+      const bool fits_forward = f.walks_with_norm && (t.is_bf16() || f.head_dim <= 128);
+      const int64_t norms = simt::runs_of("l2_norm_forward");
+      // A norm in a kernel of its own finds the activation, or leaves its gradient, in bf16: each within 2^-9.
+      const auto tolerance = [&t](bool in_one_kernel) { return t.is_bf16() && !in_one_kernel ? 4e-3 : 2e-6; };
+      t.check(forward, tolerance(fits_forward));
+      CHECK((simt::runs_of("l2_norm_forward") == norms) == fits_forward);
+      t.prepare(forward);
+      const Twin d_y = t.input(shape), d_x = f.biased ? t.sum(shape) : t.output(shape),
+                 d_w = f.taps > 0 ? t.float_sum({f.channels, f.taps}) : Twin{}, d_b = f.biased ? t.float_sum({f.channels}) : Twin{},
+                 partial = t.scratch({short_conv_blocks(kRows, kLength), f.taps + 1, f.channels});
+      const int64_t norms_back = simt::runs_of("l2_norm_backward");
+      t.check([&](auto at) {
+        ShortConvBackward args{at(d_x), at(d_w), at(d_b), at(partial), at(d_y), at(x), at(weight), at(bias), at(doc), f.silu, f.biased};
+        args.n = at(y);
+        args.scale = at(scale);
+        args.head_dim = f.head_dim;
+        return args;
+      }, tolerance(f.and_back));
+      CHECK((simt::runs_of("l2_norm_backward") == norms_back) == f.and_back);
+    });
+  }
+}
+
 TEST_CASE("carried inputs of a convolution equal the CPU's", "[fast]") {
-  for (const auto& [length, taps] : {std::pair<int64_t, int64_t>{1, 4}, {2, 4}, {5, 4}, {21, 2}, {3, 5}}) {
+  for (const auto& [length, taps, channels] : {std::tuple<int64_t, int64_t, int64_t>{1, 4, 5}, {2, 4, 8}, {5, 4, 5}, {21, 2, 5}, {3, 5, 5}}) {
     Twins t;
-    const Twin y = t.output({2, length, 5}), x = t.input({2, length, 5}), weight = t.parameter({5, taps}),
-               previous = t.input({2, taps - 1, 5});
+    const Twin y = t.output({2, length, channels}), x = t.input({2, length, channels}), weight = t.parameter({channels, taps}),
+               previous = t.input({2, taps - 1, channels});
     std::vector<int64_t> starts(static_cast<size_t>(2 * length), -9);
     starts.back() = length - 1;  // a document that begins with the last token
     const Twin doc = t.integers({2, length}, starts);
@@ -53,14 +96,17 @@ TEST_CASE("carried inputs of a convolution equal the CPU's", "[fast]") {
 }
 
 TEST_CASE("norms of heads equal the CPU's", "[fast]") {
-  in_both_types([](Twins& t) {
-    const Twin n = t.output({5, 3 * 37}), scale = t.float_output({5, 3}), x = t.input({5, 3 * 37});
-    t.check([&](auto at) { return L2NormForward{at(n), at(scale), at(x), 37}; });
-  });
-  in_both_types([](Twins& t) {
-    const Twin d_x = t.sum({5, 3 * 37}), d_n = t.input({5, 3 * 37}), n = t.input({5, 3 * 37}, 0.2), scale = t.parameter({5, 3});
-    t.check([&](auto at) { return L2NormBackward{at(d_x), at(d_n), at(n), at(scale), 37, true}; });
-  });
+  for (const int64_t width : {37, 8, 64, 520}) {  // no packs; one lane or two; a part of a warp; several packs a lane
+    CAPTURE(width);
+    in_both_types([width](Twins& t) {
+      const Twin n = t.output({5, 3 * width}), scale = t.float_output({5, 3}), x = t.input({5, 3 * width});
+      t.check([&](auto at) { return L2NormForward{at(n), at(scale), at(x), width}; });
+    });
+    in_both_types([width](Twins& t) {
+      const Twin d_x = t.sum({5, 3 * width}), d_n = t.input({5, 3 * width}), n = t.input({5, 3 * width}, 0.2), scale = t.parameter({5, 3});
+      t.check([&](auto at) { return L2NormBackward{at(d_x), at(d_n), at(n), at(scale), width, true}; });
+    });
+  }
   in_both_types([](Twins& t) {
     const Twin y = t.output({5, 3, 37}), x = t.input({5, 3, 37}), scale = t.parameter({3});
     t.check([&](auto at) { return ScaledL2NormForward{at(y), at(x), at(scale)}; });
@@ -75,18 +121,19 @@ TEST_CASE("norms of heads equal the CPU's", "[fast]") {
 TEST_CASE("gated norms equal the CPU's", "[fast]") {
   for (const HeadGate gate : {HeadGate::none, HeadGate::silu, HeadGate::sigmoid}) {
     for (const bool normed : {true, false}) {
+      const int64_t width = gate == HeadGate::sigmoid ? 40 : 37;  // in packs or not
       in_both_types([&](Twins& t) {
-        const Shape shape{70, 2 * 37};
+        const Shape shape{70, 2 * width};
         const Twin y = t.output(shape), o = t.input(shape), z = gate != HeadGate::none ? t.input(shape) : Twin{},
-                   weight = normed ? t.parameter({37}) : Twin{};
-        t.check([&](auto at) { return GatedNormForward{at(y), at(o), at(z), at(weight), 37, 1e-5, gate}; });
+                   weight = normed ? t.parameter({width}) : Twin{};
+        t.check([&](auto at) { return GatedNormForward{at(y), at(o), at(z), at(weight), width, 1e-5, gate}; });
         Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
         const Twin d_y = back.input(shape), in = back.input(shape), g = gate != HeadGate::none ? back.input(shape) : Twin{},
-                   w = normed ? back.parameter({37}) : Twin{}, d_o = back.sum(shape),
-                   d_z = gate != HeadGate::none ? back.output(shape) : Twin{}, d_w = normed ? back.float_sum({37}) : Twin{},
-                   partial = normed ? back.scratch({gated_norm_blocks(70), 37}) : Twin{};
+                   w = normed ? back.parameter({width}) : Twin{}, d_o = back.sum(shape),
+                   d_z = gate != HeadGate::none ? back.output(shape) : Twin{}, d_w = normed ? back.float_sum({width}) : Twin{},
+                   partial = normed ? back.scratch({gated_norm_blocks(70), width}) : Twin{};
         back.check([&](auto at) {
-          return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(partial), at(d_y), at(in), at(g), at(w), 37, 1e-5, gate, true, false};
+          return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(partial), at(d_y), at(in), at(g), at(w), width, 1e-5, gate, true, false};
         });
       });
     }
@@ -110,17 +157,19 @@ TEST_CASE("gated norms of fp32 answers among bf16 activations equal the CPU's", 
 }
 
 TEST_CASE("norms of gated heads, with a weight for each channel, equal the CPU's", "[fast]") {
-  for (const int64_t weights : {37, 2 * 37}) {
-    in_both_types([weights](Twins& t) {
-      const Shape shape{70, 2 * 37};
+  for (const auto& [heads, width, by_channel] : {std::tuple<int64_t, int64_t, bool>{2, 37, false}, {2, 37, true}, {3, 16, true}, {260, 4, true}}) {
+    CAPTURE(heads, width);
+    in_both_types([heads = heads, width = width, by_channel = by_channel](Twins& t) {
+      const int64_t weights = by_channel ? heads * width : width;
+      const Shape shape{70, heads * width};
       const Twin y = t.output(shape), o = t.input(shape), z = t.input(shape), weight = t.parameter({weights});
-      t.check([&](auto at) { return GatedNormForward{at(y), at(o), at(z), at(weight), 37, 1e-5, HeadGate::silu, true}; });
+      t.check([&](auto at) { return GatedNormForward{at(y), at(o), at(z), at(weight), width, 1e-5, HeadGate::silu, true}; });
       Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
       const Twin d_y = back.input(shape), in = back.input(shape), g = back.input(shape), w = back.parameter({weights}),
                  d_o = back.output(shape), d_z = back.sum(shape), d_w = back.float_sum({weights}),
                  partial = back.scratch({gated_norm_blocks(70), weights});
       back.check([&](auto at) {
-        return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(partial), at(d_y), at(in), at(g), at(w), 37, 1e-5, HeadGate::silu, false,
+        return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(partial), at(d_y), at(in), at(g), at(w), width, 1e-5, HeadGate::silu, false,
                                  true, true};
       });
     });

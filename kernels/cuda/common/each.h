@@ -1,6 +1,7 @@
 #pragma once
 // Part of prelude.h: kernels without barriers, each the body of a function object of pointers and numbers.
-// Accesses are one element a thread: neighbours in a row are neighbours in a warp, so that they are coalesced.
+// Neighbours in a row are neighbours in a warp, so that accesses are coalesced. HBM moves about one bf16 element for every 15 instructions
+// of a thread: what is to be bound by it takes packs (vectors.h), not elements.
 
 namespace hebb::HEBB_DEVICE {
 
@@ -16,10 +17,10 @@ __global__ void __launch_bounds__(kEachThreads) each_element_kernel(F f, int64_t
 }
 
 template <class F>
-__global__ void __launch_bounds__(kEachThreads) each_warp_kernel(F f, int64_t rows) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kEachThreads / 32) + threadIdx.x / 32;
+__global__ void __launch_bounds__(kEachThreads) each_group_kernel(F f, int64_t rows, unsigned lanes) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kEachThreads / lanes) + threadIdx.x / lanes;
   if (row < rows) {
-    f(row, static_cast<int>(threadIdx.x % 32));
+    f(row, static_cast<int>(threadIdx.x % lanes));
   }
 }
 
@@ -34,12 +35,28 @@ void each_element(const char* name, Stream& stream, int64_t rows, int64_t column
   }
 }
 
+/// f(row, lane) by a group of `lanes` neighbouring lanes for each row, a power of two up to 32. Groups may use group_sum.
+template <class F>
+void each_group(const char* name, Stream& stream, int64_t rows, int lanes, const F& f) {
+  if (rows > 0) {
+    launch(name, each_group_kernel<F>, blocks_for(rows, kEachThreads / lanes), kEachThreads, 0, stream, f, rows, static_cast<unsigned>(lanes));
+  }
+}
+
 /// f(row, lane) by the 32 lanes of one warp for each row; the rows' warps may use warp operations.
 template <class F>
 void each_warp(const char* name, Stream& stream, int64_t rows, const F& f) {
-  if (rows > 0) {
-    launch(name, each_warp_kernel<F>, blocks_for(rows, kEachThreads / 32), kEachThreads, 0, stream, f, rows);
+  each_group(name, stream, rows, 32, f);
+}
+
+/// Lanes of a group that has a pack of N elements for each lane where a row is short enough.
+template <int N>
+int lanes_for(int64_t width) {
+  int lanes = 1;
+  while (lanes < 32 && lanes * N < width) {
+    lanes *= 2;
   }
+  return lanes;
 }
 
 /// to = value, or += it: what every gradient does.

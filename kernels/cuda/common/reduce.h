@@ -15,6 +15,17 @@ __device__ __forceinline__ T warp_sum(T value HEBB_WHERE_PARAMETER) {
   return value;
 }
 
+/// The sum over a group of `lanes` neighbouring lanes, a power of two, the first a multiple of it; in every lane of the group, by a
+/// butterfly. The warp's other groups need not take part.
+__device__ __forceinline__ float group_sum(float value, int lanes HEBB_WHERE_PARAMETER) {
+  const unsigned first = threadIdx.x % 32 / static_cast<unsigned>(lanes) * static_cast<unsigned>(lanes);
+  const unsigned mask = lanes == 32 ? kAllLanes : ((1u << lanes) - 1u) << first;
+  for (int bits = lanes / 2; bits > 0; bits /= 2) {
+    value += __shfl_xor_sync(mask, value, bits, 32 HEBB_WHERE_ARGUMENT);
+  }
+  return value;
+}
+
 __device__ __forceinline__ float warp_max(float value HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
   for (int bits = 16; bits > 0; bits /= 2) {

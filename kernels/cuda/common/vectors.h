@@ -1,50 +1,66 @@
 #pragma once
-// Part of prelude.h: global memory in 16-byte accesses, with scalars where rows or ends do not allow them.
+// Part of prelude.h: global memory in 16-byte accesses (8 for four bf16), with scalars where rows or ends do not allow them.
 #include "core/tensor.h"
 
 namespace hebb::HEBB_DEVICE {
 
-struct alignas(16) Word4 {
-  uint32_t word[4];
+/// What one access moves: 4 words, or 2.
+template <int kWords>
+struct alignas(4 * kWords) Words {
+  uint32_t word[kWords];
 };
+
+using Word4 = Words<4>;
 
 /// Elements of T in one 16-byte access.
 template <class T>
 constexpr int kPack = static_cast<int>(16 / sizeof(T));
 
-__device__ __forceinline__ Word4 load_16_bytes(const void* from HEBB_WHERE_PARAMETER) {
+/// Words of one access to a part of N elements of T.
+template <int N, class T>
+constexpr int kWords = N * sizeof(T) == 8 ? 2 : 4;
+
+template <int kWords>
+__device__ __forceinline__ Words<kWords> load_words(const void* from HEBB_WHERE_PARAMETER) {
 #ifdef HEBB_SIMT
-  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
-    ::simt::fault("16-byte load from an address that is not a multiple of 16", where);
+  if (reinterpret_cast<uintptr_t>(from) % sizeof(Words<kWords>) != 0) {
+    ::simt::fault(kWords == 4 ? "16-byte load from an address that is not a multiple of 16" : "8-byte load from an address that is not a multiple of 8",
+                  where);
   }
-  Word4 value;
-  std::memcpy(&value, from, 16);
+  Words<kWords> value;
+  std::memcpy(&value, from, sizeof value);
   return value;
 #else
-  return *static_cast<const Word4*>(from);
+  return *static_cast<const Words<kWords>*>(from);
 #endif
 }
 
-__device__ __forceinline__ void store_16_bytes(void* to, const Word4& value HEBB_WHERE_PARAMETER) {
+template <int kWords>
+__device__ __forceinline__ void store_words(void* to, const Words<kWords>& value HEBB_WHERE_PARAMETER) {
 #ifdef HEBB_SIMT
-  if (reinterpret_cast<uintptr_t>(to) % 16 != 0) {
-    ::simt::fault("16-byte store to an address that is not a multiple of 16", where);
+  if (reinterpret_cast<uintptr_t>(to) % sizeof value != 0) {
+    ::simt::fault(kWords == 4 ? "16-byte store to an address that is not a multiple of 16" : "8-byte store to an address that is not a multiple of 8",
+                  where);
   }
-  std::memcpy(to, &value, 16);
+  std::memcpy(to, &value, sizeof value);
 #else
-  *static_cast<Word4*>(to) = value;
+  *static_cast<Words<kWords>*>(to) = value;
 #endif
 }
 
-/// out[j] = row[at + j] for at + j < end, else 0. `vector`: at is a multiple of N, N of kPack<T>, and row is 16-byte aligned.
+__device__ __forceinline__ Word4 load_16_bytes(const void* from HEBB_WHERE_PARAMETER) { return load_words<4>(from HEBB_WHERE_ARGUMENT); }
+__device__ __forceinline__ void store_16_bytes(void* to, const Word4& value HEBB_WHERE_PARAMETER) { store_words(to, value HEBB_WHERE_ARGUMENT); }
+
+/// out[j] = row[at + j] for at + j < end, else 0. `vector`: at is a multiple of N, N of kPack<T> (or four bf16), and row is 16-byte aligned.
 template <int N, class T>
 __device__ __forceinline__ void load_pack(float (&out)[N], const T* row, int64_t at, int64_t end, bool vector HEBB_WHERE_PARAMETER) {
+  constexpr int kPart = kWords<N, T> * 4 / static_cast<int>(sizeof(T));
   if (vector && at + N <= end) {
     HEBB_UNROLL
-    for (int i = 0; i < N; i += kPack<T>) {
-      const Word4 bits = load_16_bytes(row + at + i HEBB_WHERE_ARGUMENT);
+    for (int i = 0; i < N; i += kPart) {
+      const auto bits = load_words<kWords<N, T>>(row + at + i HEBB_WHERE_ARGUMENT);
       HEBB_UNROLL
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < kWords<N, T>; ++j) {
         if constexpr (sizeof(T) == 2) {
           out[i + 2 * j] = __uint_as_float(bits.word[j] << 16);
           out[i + 2 * j + 1] = __uint_as_float(bits.word[j] & 0xFFFF0000u);
@@ -64,19 +80,20 @@ __device__ __forceinline__ void load_pack(float (&out)[N], const T* row, int64_t
 /// row[at + j] = value[j] for at + j < end; conditions as for load_pack.
 template <int N, class T>
 __device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool vector, const float (&value)[N] HEBB_WHERE_PARAMETER) {
+  constexpr int kPart = kWords<N, T> * 4 / static_cast<int>(sizeof(T));
   if (vector && at + N <= end) {
     HEBB_UNROLL
-    for (int i = 0; i < N; i += kPack<T>) {
-      Word4 bits;
+    for (int i = 0; i < N; i += kPart) {
+      Words<kWords<N, T>> bits;
       HEBB_UNROLL
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < kWords<N, T>; ++j) {
         if constexpr (sizeof(T) == 2) {
           bits.word[j] = pack_bf16(value[i + 2 * j], value[i + 2 * j + 1]);
         } else {
           bits.word[j] = __float_as_uint(value[i + j]);
         }
       }
-      store_16_bytes(row + at + i, bits HEBB_WHERE_ARGUMENT);
+      store_words(row + at + i, bits HEBB_WHERE_ARGUMENT);
     }
   } else {
     HEBB_UNROLL
@@ -86,6 +103,21 @@ __device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool
       }
     }
   }
+}
+
+/// store_pack, or with `accumulate` row[at + j] += value[j].
+template <int N, class T>
+__device__ __forceinline__ void write_pack(T* row, int64_t at, int64_t end, bool vector, float (&value)[N],
+                                           bool accumulate HEBB_WHERE_PARAMETER) {
+  if (accumulate) {
+    float old[N];
+    load_pack(old, row, at, end, vector HEBB_WHERE_ARGUMENT);
+    HEBB_UNROLL
+    for (int j = 0; j < N; ++j) {
+      value[j] += old[j];
+    }
+  }
+  store_pack(row, at, end, vector, value HEBB_WHERE_ARGUMENT);
 }
 
 /// Whether 16-byte accesses are possible: rows of `width` elements in packs of N, all at aligned addresses (null is fine).
