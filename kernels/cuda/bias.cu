@@ -6,13 +6,17 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-template <class T>
+template <class T, int N>
 struct AddRow {
   T* y;
   const float* bias;
   int64_t columns;
 
-  __device__ void operator()(int64_t row, int64_t column) const { write(y[row * columns + column], bias[column], true); }
+  __device__ void operator()(int64_t row, int64_t pack) const {
+    float value[N];
+    load_pack(value, bias, pack * N, columns, N > 1);
+    write_pack(y + row * columns, pack * N, columns, N > 1, value, true);
+  }
 };
 
 }  // namespace
@@ -21,7 +25,9 @@ void run(Stream& stream, const AddBias& a) {
   const int64_t columns = a.bias.numel();
   dispatch_float(a.y.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("add_bias", stream, a.y.numel() / columns, columns, AddRow<T>{a.y.as<T>(), a.bias.as<float>(), columns});
+    dispatch_pack<T>(columns, [&](auto pack) {
+      each_element("add_bias", stream, a.y.numel() / columns, columns / pack(), AddRow<T, pack()>{a.y.as<T>(), a.bias.as<float>(), columns});
+    }, a.y.data, a.bias.data);
   });
 }
 

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/common/prelude.h"
+#include "kernels/cuda/common/split.h"
 
 // Bound by HBM: keys and values in and out once, backward also the values for the mixing weight's gradient.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// out_t = a x_{t-1} + b x_t with a = sigmoid(shift), b = 1 - a, or without shift a = 1, b = 0.
-template <class T>
+template <class T, int N>
 struct Forward {
   T* out;
   const T *x, *previous;
@@ -17,18 +17,26 @@ struct Forward {
   const int32_t* doc_start;
   int64_t length, channels;
 
-  __device__ void operator()(int64_t token, int64_t c) const {
-    const int64_t t = token % length, at = token * channels + c;
+  __device__ void operator()(int64_t token, int64_t pack) const {
+    const Split at(token, length);
+    const int64_t t = at.remainder, c = pack * N;
     const float a = shift != nullptr ? sigmoid(*shift) : 1.0f;
-    float before = 0;
+    float before[N] = {}, now[N];
     if (doc_start[token] < t) {
-      before = to_float(t > 0 ? x[at - channels] : previous[token / length * channels + c]);
+      load_pack(before, t > 0 ? x + (token - 1) * channels : previous + at.quotient * channels, c, channels, N > 1);
     }
-    out[at] = from_float<T>(shift != nullptr ? a * before + (1.0f - a) * to_float(x[at]) : before);
+    if (shift != nullptr) {
+      load_pack(now, x + token * channels, c, channels, N > 1);
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        before[j] = a * before[j] + (1.0f - a) * now[j];
+      }
+    }
+    store_pack(out + token * channels, c, channels, N > 1, before);
   }
 };
 
-template <class T>
+template <class T, int N>
 struct Backward {
   T* d_x;
   const T* d_out;
@@ -37,12 +45,22 @@ struct Backward {
   int64_t length, channels;
   bool accumulate;
 
-  __device__ void operator()(int64_t token, int64_t c) const {
-    const int64_t t = token % length, at = token * channels + c;
+  __device__ void operator()(int64_t token, int64_t pack) const {
+    const int64_t t = Split(token, length).remainder, c = pack * N;
     const bool feeds_next = t + 1 < length && doc_start[token + 1] <= t;
-    const float next = feeds_next ? to_float(d_out[at + channels]) : 0.0f;
     const float a = shift != nullptr ? sigmoid(*shift) : 1.0f;
-    write(d_x[at], shift != nullptr ? (1.0f - a) * to_float(d_out[at]) + a * next : next, accumulate);
+    float next[N] = {}, now[N];
+    if (feeds_next) {
+      load_pack(next, d_out + (token + 1) * channels, c, channels, N > 1);
+    }
+    if (shift != nullptr) {
+      load_pack(now, d_out + token * channels, c, channels, N > 1);
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        next[j] = (1.0f - a) * now[j] + a * next[j];
+      }
+    }
+    write_pack(d_x + token * channels, c, channels, N > 1, next, accumulate);
   }
 };
 
@@ -86,12 +104,16 @@ void backward(Stream& stream, const PairShiftBackward& a) {
   const int64_t length = a.v.size(1), tokens = a.v.size(0) * length, values = a.v.size(2), keys = a.d_k_out.size(2);
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   if (a.d_k.defined()) {
-    each_element("pair_shift_backward", stream, tokens, keys,
-                 Backward<T>{a.d_k.as<T>(), a.d_k_out.as<T>(), nullptr, doc_start, length, keys, a.accumulate_k});
+    dispatch_pack<T>(keys, [&](auto pack) {
+      each_element("pair_shift_backward", stream, tokens, keys / pack(),
+                   Backward<T, pack()>{a.d_k.as<T>(), a.d_k_out.as<T>(), nullptr, doc_start, length, keys, a.accumulate_k});
+    }, a.d_k.data, a.d_k_out.data);
   }
   if (a.d_v.defined()) {
-    each_element("pair_shift_backward", stream, tokens, values,
-                 Backward<T>{a.d_v.as<T>(), a.d_v_out.as<T>(), a.shift.as<float>(), doc_start, length, values, a.accumulate_v});
+    dispatch_pack<T>(values, [&](auto pack) {
+      each_element("pair_shift_backward", stream, tokens, values / pack(),
+                   Backward<T, pack()>{a.d_v.as<T>(), a.d_v_out.as<T>(), a.shift.as<float>(), doc_start, length, values, a.accumulate_v});
+    }, a.d_v.data, a.d_v_out.data);
   }
   if (a.d_shift.defined()) {
     double* const partial = static_cast<double*>(workspace(stream).data);
@@ -109,10 +131,15 @@ void run(Stream& stream, const PairShiftForward& a) {
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   dispatch_float(a.k.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("pair_shift_forward", stream, tokens, a.k.size(2),
-                 Forward<T>{a.k_out.as<T>(), a.k.as<T>(), a.previous_k.as<T>(), nullptr, doc_start, length, a.k.size(2)});
-    each_element("pair_shift_forward", stream, tokens, a.v.size(2),
-                 Forward<T>{a.v_out.as<T>(), a.v.as<T>(), a.previous_v.as<T>(), a.shift.as<float>(), doc_start, length, a.v.size(2)});
+    const auto shift = [&](const Tensor& out, const Tensor& x, const Tensor& previous, const float* weight) {
+      const int64_t channels = x.size(2);
+      dispatch_pack<T>(channels, [&](auto pack) {
+        each_element("pair_shift_forward", stream, tokens, channels / pack(),
+                     Forward<T, pack()>{out.as<T>(), x.as<T>(), previous.as<T>(), weight, doc_start, length, channels});
+      }, out.data, x.data, previous.data);
+    };
+    shift(a.k_out, a.k, a.previous_k, nullptr);
+    shift(a.v_out, a.v, a.previous_v, a.shift.as<float>());
   });
 }
 

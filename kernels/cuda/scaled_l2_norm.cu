@@ -1,12 +1,13 @@
 #include "kernels/scaled_l2_norm.h"
 
 #include "kernels/cuda/common/column_sums.h"
+#include "kernels/cuda/common/split.h"
 
-// One warp a head of a token, or, backward, of a block of tokens. Bound by HBM: 2 and 3 passes.
+// A group of lanes a head of a token or, backward, of a block of tokens; a pack of channels a lane. What is read twice comes from L1 the
+// second time. Bound by HBM: 2 and 3 passes.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-constexpr float kEps = 1e-6f;
 constexpr int64_t kBlock = 32;  // tokens of one partial sum, as in scaled_l2_norm_blocks
 
 template <class T>
@@ -15,16 +16,28 @@ struct Forward {
   const T* x;
   const float* scale;
   int64_t heads, width;
+  int lanes;
+  bool vector;
 
   __device__ void operator()(int64_t row, int lane) const {
-    float squares = 0;
-    for (int64_t at = row * width + lane; at < (row + 1) * width; at += 32) {
-      const float v = to_float(x[at]);
-      squares += v * v;
+    constexpr int N = kPack<T>;
+    const int64_t begin = row * width;
+    float squares = 0, v[N];
+    for (int64_t c = lane * N; c < width; c += lanes * N) {
+      load_pack(v, x + begin, c, width, vector);
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        squares += v[j] * v[j];
+      }
     }
-    const float factor = scale[row % heads] / sqrtf(warp_sum(squares) + kEps);
-    for (int64_t at = row * width + lane; at < (row + 1) * width; at += 32) {
-      y[at] = from_float<T>(to_float(x[at]) * factor);
+    const float factor = scale[Split(row, heads).remainder] * l2_scale(group_sum(squares, lanes));
+    for (int64_t c = lane * N; c < width; c += lanes * N) {
+      load_pack(v, x + begin, c, width, vector);
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        v[j] *= factor;
+      }
+      store_pack(y + begin, c, width, vector, v);
     }
   }
 };
@@ -36,25 +49,38 @@ struct Backward {
   const T *d_y, *x;
   const float* scale;
   int64_t tokens, heads, width;
-  bool accumulate;
+  int lanes;
+  bool accumulate, vector;
 
   __device__ void operator()(int64_t item, int lane) const {
-    const int64_t block = item / heads, head = item % heads;
+    constexpr int N = kPack<T>;
+    const Split at(item, heads);
+    const int64_t block = at.quotient, head = at.remainder;
     const int64_t last = (block + 1) * kBlock < tokens ? (block + 1) * kBlock : tokens;
     float total = 0;
     for (int64_t token = block * kBlock; token < last; ++token) {
       const int64_t begin = (token * heads + head) * width;
-      float squares = 0, product = 0;
-      for (int64_t at = begin + lane; at < begin + width; at += 32) {
-        const float v = to_float(x[at]);
-        squares += v * v;
-        product += v * to_float(d_y[at]);
+      float squares = 0, product = 0, v[N], g[N];
+      for (int64_t c = lane * N; c < width; c += lanes * N) {
+        load_pack(v, x + begin, c, width, vector);
+        load_pack(g, d_y + begin, c, width, vector);
+        HEBB_UNROLL
+        for (int j = 0; j < N; ++j) {
+          squares += v[j] * v[j];
+          product += v[j] * g[j];
+        }
       }
-      const float inverse = 1.0f / sqrtf(warp_sum(squares) + kEps);
-      const float along = warp_sum(product) * inverse;  // unit vector . d_y
+      const float inverse = l2_scale(group_sum(squares, lanes));
+      const float along = group_sum(product, lanes) * inverse;  // unit vector . d_y
       total += along;
-      for (int64_t at = begin + lane; d_x != nullptr && at < begin + width; at += 32) {
-        write(d_x[at], scale[head] * inverse * (to_float(d_y[at]) - to_float(x[at]) * inverse * along), accumulate);
+      for (int64_t c = lane * N; d_x != nullptr && c < width; c += lanes * N) {
+        load_pack(v, x + begin, c, width, vector);
+        load_pack(g, d_y + begin, c, width, vector);
+        HEBB_UNROLL
+        for (int j = 0; j < N; ++j) {
+          g[j] = scale[head] * inverse * (g[j] - v[j] * inverse * along);
+        }
+        write_pack(d_x + begin, c, width, vector, g, accumulate);
       }
     }
     if (lane == 0) {
@@ -68,8 +94,10 @@ struct Backward {
 void run(Stream& stream, const ScaledL2NormForward& a) {
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_warp("scaled_l2_norm_forward", stream, a.x.size(0) * a.x.size(1),
-              Forward<T>{a.y.as<T>(), a.x.as<T>(), a.scale.as<float>(), a.x.size(1), a.x.size(2)});
+    const int lanes = lanes_for<kPack<T>>(a.x.size(2));
+    each_group("scaled_l2_norm_forward", stream, a.x.size(0) * a.x.size(1), lanes,
+               Forward<T>{a.y.as<T>(), a.x.as<T>(), a.scale.as<float>(), a.x.size(1), a.x.size(2), lanes,
+                          can_vectorise<kPack<T>>(a.x.size(2), a.y.data, a.x.data)});
   });
 }
 
@@ -77,9 +105,10 @@ void run(Stream& stream, const ScaledL2NormBackward& a) {
   const int64_t tokens = a.x.size(0), heads = a.x.size(1), blocks = scaled_l2_norm_blocks(tokens);
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_warp("scaled_l2_norm_backward", stream, blocks * heads,
-              Backward<T>{a.d_x.as<T>(), a.partial.as<float>(), a.d_y.as<T>(), a.x.as<T>(), a.scale.as<float>(), tokens, heads,
-                          a.x.size(2), a.accumulate});
+    const int lanes = lanes_for<kPack<T>>(a.x.size(2));
+    each_group("scaled_l2_norm_backward", stream, blocks * heads, lanes,
+               Backward<T>{a.d_x.as<T>(), a.partial.as<float>(), a.d_y.as<T>(), a.x.as<T>(), a.scale.as<float>(), tokens, heads,
+                           a.x.size(2), lanes, a.accumulate, can_vectorise<kPack<T>>(a.x.size(2), a.d_x.data, a.d_y.data, a.x.data)});
   });
   add_column_sums(stream, a.d_scale, a.partial, blocks);
 }

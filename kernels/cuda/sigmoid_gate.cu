@@ -7,42 +7,67 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// Row: token and head.
-template <class T>
+template <class T, int N>
 struct Forward {
   T* y;
   const T *x, *gate;
   int64_t channels;
   bool by_head;
 
-  __device__ void operator()(int64_t row, int64_t c) const {
-    const int64_t at = row * channels + c;
-    y[at] = from_float<T>(to_float(x[at]) * sigmoid(to_float(gate[by_head ? row : at])));
+  __device__ void operator()(int64_t row, int64_t pack) const {
+    const int64_t begin = row * channels, c = pack * N;
+    float v[N], g[N];
+    load_pack(v, x + begin, c, channels, N > 1);
+    if (by_head) {
+      g[0] = sigmoid(to_float(gate[row]));
+    } else {
+      load_pack(g, gate + begin, c, channels, N > 1);
+    }
+    HEBB_UNROLL
+    for (int j = 0; j < N; ++j) {
+      v[j] *= by_head ? g[0] : sigmoid(g[j]);
+    }
+    store_pack(y + begin, c, channels, N > 1, v);
   }
 };
 
-/// One warp a row, for the sum over its channels.
+/// A group of lanes a row, for the sum over its channels.
 template <class T>
 struct Backward {
   T *d_x, *d_gate;
   const T *d_y, *x, *gate;
   int64_t channels;
-  bool by_head, accumulate_x, accumulate_gate;
+  int lanes;
+  bool by_head, accumulate_x, accumulate_gate, vector;
 
   __device__ void operator()(int64_t row, int lane) const {
+    constexpr int N = kPack<T>;
+    const int64_t begin = row * channels;
+    const float of_head = by_head ? sigmoid(to_float(gate[row])) : 0.0f;
     float total = 0;
-    for (int64_t at = row * channels + lane; at < (row + 1) * channels; at += 32) {
-      const float s = sigmoid(to_float(gate[by_head ? row : at])), g = to_float(d_y[at]);
-      const float d = g * to_float(x[at]) * s * (1.0f - s);
+    for (int64_t c = lane * N; c < channels; c += lanes * N) {
+      float g[N], v[N], s[N] = {};
+      load_pack(g, d_y + begin, c, channels, vector);
+      load_pack(v, x + begin, c, channels, vector);
+      if (!by_head) {
+        load_pack(s, gate + begin, c, channels, vector);
+      }
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        s[j] = by_head ? of_head : sigmoid(s[j]);
+        v[j] *= g[j] * s[j] * (1.0f - s[j]);  // 0 past the end
+        g[j] *= s[j];
+        total += v[j];
+      }
       if (d_x != nullptr) {
-        write(d_x[at], g * s, accumulate_x);
+        write_pack(d_x + begin, c, channels, vector, g, accumulate_x);
       }
       if (!by_head && d_gate != nullptr) {
-        write(d_gate[at], d, accumulate_gate);
+        write_pack(d_gate + begin, c, channels, vector, v, accumulate_gate);
       }
-      total += d;
     }
     if (by_head && d_gate != nullptr) {
-      total = warp_sum(total);
+      total = group_sum(total, lanes);
       if (lane == 0) {
         write(d_gate[row], total, accumulate_gate);
       }
@@ -56,8 +81,11 @@ void run(Stream& stream, const SigmoidGateForward& a) {
   const int64_t channels = a.x.size(2);
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("sigmoid_gate_forward", stream, a.x.numel() / channels, channels,
-                 Forward<T>{a.y.as<T>(), a.x.as<T>(), a.gate.as<T>(), channels, a.gate.numel() != a.x.numel()});
+    const bool by_head = a.gate.numel() != a.x.numel();
+    dispatch_pack<T>(channels, [&](auto pack) {
+      each_element("sigmoid_gate_forward", stream, a.x.numel() / channels, channels / pack(),
+                   Forward<T, pack()>{a.y.as<T>(), a.x.as<T>(), a.gate.as<T>(), channels, by_head});
+    }, a.y.data, a.x.data, by_head ? nullptr : a.gate.data);
   });
 }
 
@@ -65,9 +93,13 @@ void run(Stream& stream, const SigmoidGateBackward& a) {
   const int64_t channels = a.x.size(2);
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_warp("sigmoid_gate_backward", stream, a.x.numel() / channels,
-              Backward<T>{a.d_x.as<T>(), a.d_gate.as<T>(), a.d_y.as<T>(), a.x.as<T>(), a.gate.as<T>(), channels,
-                          a.gate.numel() != a.x.numel(), a.accumulate_x, a.accumulate_gate});
+    constexpr int N = kPack<T>;
+    const bool by_head = a.gate.numel() != a.x.numel(), vector = can_vectorise<N>(channels, a.d_x.data, a.d_y.data, a.x.data);
+    each_group("sigmoid_gate_backward", stream, a.x.numel() / channels, lanes_for<N>(channels),
+               Backward<T>{.d_x = a.d_x.as<T>(), .d_gate = a.d_gate.as<T>(), .d_y = a.d_y.as<T>(), .x = a.x.as<T>(),
+                           .gate = a.gate.as<T>(), .channels = channels, .lanes = lanes_for<N>(channels), .by_head = by_head,
+                           .accumulate_x = a.accumulate_x, .accumulate_gate = a.accumulate_gate,
+                           .vector = vector && (by_head || can_vectorise<N>(channels, a.d_gate.data, a.gate.data))});
   });
 }
 

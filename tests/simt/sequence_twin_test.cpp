@@ -107,15 +107,17 @@ TEST_CASE("norms of heads equal the CPU's", "[fast]") {
       t.check([&](auto at) { return L2NormBackward{at(d_x), at(d_n), at(n), at(scale), width, true}; });
     });
   }
-  in_both_types([](Twins& t) {
-    const Twin y = t.output({5, 3, 37}), x = t.input({5, 3, 37}), scale = t.parameter({3});
-    t.check([&](auto at) { return ScaledL2NormForward{at(y), at(x), at(scale)}; });
-  });
-  in_both_types([](Twins& t) {
-    const Twin d_x = t.sum({70, 3, 37}), d_scale = t.float_sum({3}), partial = t.scratch({scaled_l2_norm_blocks(70), 3}),
-               d_y = t.input({70, 3, 37}), x = t.input({70, 3, 37}), scale = t.parameter({3});
-    t.check([&](auto at) { return ScaledL2NormBackward{at(d_x), at(d_scale), at(partial), at(d_y), at(x), at(scale), true}; });
-  });
+  for (const int64_t width : {37, 48}) {
+    in_both_types([width](Twins& t) {
+      const Twin y = t.output({5, 3, width}), x = t.input({5, 3, width}), scale = t.parameter({3});
+      t.check([&](auto at) { return ScaledL2NormForward{at(y), at(x), at(scale)}; });
+    });
+    in_both_types([width](Twins& t) {
+      const Twin d_x = t.sum({70, 3, width}), d_scale = t.float_sum({3}), partial = t.scratch({scaled_l2_norm_blocks(70), 3}),
+                 d_y = t.input({70, 3, width}), x = t.input({70, 3, width}), scale = t.parameter({3});
+      t.check([&](auto at) { return ScaledL2NormBackward{at(d_x), at(d_scale), at(partial), at(d_y), at(x), at(scale), true}; });
+    });
+  }
 }
 
 TEST_CASE("gated norms equal the CPU's", "[fast]") {

@@ -126,4 +126,15 @@ bool can_vectorise(int64_t width, Pointers... pointers) {
   return width % N == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
+/// Calls f(N as a constant), N the elements of a pack where rows of `width` elements of T at these addresses can be accessed in packs,
+/// else 1. A kernel of either kind takes `N > 1` for the `vector` of load_pack.
+template <class T, class F, class... Pointers>
+void dispatch_pack(int64_t width, F&& f, Pointers... pointers) {
+  if (can_vectorise<kPack<T>>(width, pointers...)) {
+    f(std::integral_constant<int, kPack<T>>{});
+  } else {
+    f(std::integral_constant<int, 1>{});
+  }
+}
+
 }  // namespace hebb::HEBB_DEVICE
