@@ -27,7 +27,9 @@ void check_trace(const std::string& name) {
   Model model(config);
   model.params().allocate(arena, DType::f32, true);
   load_weights(folder / "weights.safetensors", stream, model.params());
-  const TraceOutput out = trace(model, stream, arena, read_trace_input((folder / "rows.safetensors").string()), with_grads());
+  const TraceOptions options = golden_options(folder.string());
+  if (options.training) { model.begin_step(stream, options.step); }
+  const TraceOutput out = trace(model, stream, arena, read_trace_input((folder / "rows.safetensors").string()), options);
   const SafetensorsFile expected(folder / "expected.safetensors");
   const Conditioning condition(folder.string());
   check_close("logits", out.logits.values, expected.doubles("logits"), kTolerance);
@@ -107,8 +109,8 @@ void check_run(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("golden cases of attention, pkm, ovq, vq and kvm on the GPU's kernels") {
-  const std::string layer = GENERATE(as<std::string>(), "attention", "pkm", "ovq", "vq", "kvm");
+TEST_CASE("golden cases of attention, relu2, pkm, ovq, vq and kvm on the GPU's kernels") {
+  const std::string layer = GENERATE(as<std::string>(), "attention", "relu2", "pkm", "ovq", "vq", "kvm");
   const std::string name = GENERATE_COPY(from_range(golden_cases(layer + "-")));
   if (has_device()) {
     check_trace(name);

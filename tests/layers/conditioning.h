@@ -3,7 +3,6 @@
 #include "core/files.h"
 #include "core/random.h"
 #include "tests/layers/harness.h"
-#include "train/trace_file.h"
 
 namespace hebb::testing {
 
@@ -41,12 +40,12 @@ struct Conditioning {
   explicit Conditioning(const std::string& folder) {
     const std::string json = read_file(folder + "/model.json");
     const TraceInput input = read_trace_input(folder + "/rows.safetensors");
-    TraceOptions options = with_grads();
+    TraceOptions options = golden_options(folder);
     const auto run = [&](uint64_t seed) {
       TestModel m(json, DType::f64);
       m.load(folder + "/weights.safetensors");
       if (seed > 0) { round_weights(m, seed); }
-      return m.run(input, options);
+      return m.run_first(input, options);
     };
     options.inside = true;
     exact = run(0);

@@ -5,10 +5,13 @@
 #include <numeric>
 #include <string>
 
+#include "core/files.h"
+#include "core/json.h"
 #include "core/parallel.h"
 #include "core/safetensors.h"
 #include "tests/test.h"
 #include "train/trace.h"
+#include "train/trace_file.h"
 
 namespace hebb::testing {
 
@@ -126,6 +129,11 @@ class TestModel {
 
   TraceOutput run(const TraceInput& input, const TraceOptions& options = with_grads()) {
     return trace(*model, stream, arena, input, options);
+  }
+  /// As `hebb trace` runs it: in training mode the rows are the step's first micro-batch.
+  TraceOutput run_first(const TraceInput& input, const TraceOptions& options) {
+    if (options.training) { model->begin_step(stream, options.step); }
+    return run(input, options);
   }
 
   /// Logits [B T V] of a pass that is cut into segments with carried state. `training` false.
@@ -314,22 +322,30 @@ inline std::string refusal(const std::string& json) {
   return "";
 }
 
+/// What a golden case asks of a trace: gradients, and mode, seed and step where its trace.json names them.
+inline TraceOptions golden_options(const std::string& folder) {
+  TraceOptions options = with_grads();
+  const std::string path = folder + "/trace.json";
+  if (!fs::exists(path)) { return options; }
+  const Json settings = parse_json_file(path);
+  for (const auto& [key, value] : settings.members()) {
+    INFO(path << ": " << key);
+    REQUIRE((key == "mode" || key == "seed" || key == "step"));
+    if (key == "mode") { options.training = value.as_string() == "train"; }
+    if (key == "seed") { options.seed = value.as_uint(); }
+    if (key == "step") { options.step = value.as_int(); }
+  }
+  return options;
+}
+
 /// Compares a golden case in fp64: logits, loss 1e-9; gradients, fast weights 1e-8 (golden README).
 inline void check_golden(const std::string& name) {
   CAPTURE(name);
-  const std::string folder = std::string(HEBB_TEST_DATA) + "/golden/" + name + "/";
-  TestModel m(read_file(folder + "model.json"));
-  m.load(folder + "weights.safetensors");
-  SafetensorsFile rows(folder + "rows.safetensors"), expected(folder + "expected.safetensors");
-  TraceInput input;
-  input.rows = rows.find("inputs")->shape[0];
-  input.length = rows.find("inputs")->shape[1];
-  input.inputs = rows.integers("inputs");
-  input.targets = rows.integers("targets");
-  if (rows.find("doc_ids") != nullptr) {
-    input.doc_ids = rows.integers("doc_ids");
-  }
-  const TraceOutput out = m.run(input);
+  const std::string folder = std::string(HEBB_TEST_DATA) + "/golden/" + name;
+  TestModel m(read_file(folder + "/model.json"));
+  m.load(folder + "/weights.safetensors");
+  const SafetensorsFile expected(folder + "/expected.safetensors");
+  const TraceOutput out = m.run_first(read_trace_input(folder + "/rows.safetensors"), golden_options(folder));
   check_close("logits", out.logits.values, expected.doubles("logits"), 1e-9);
   check_close("loss", {out.loss}, expected.doubles("loss"), 1e-9);
   size_t found = 0;
