@@ -2,7 +2,10 @@
 
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "core/cuda_check.h"
 
@@ -276,13 +279,26 @@ void zero_bytes(Stream& stream, void* to, int64_t bytes) {
 }
 
 void check_launch(int error, const char* kernel) { check(static_cast<cudaError_t>(error), std::string("launch of ") + kernel); }
+
+// Without asking a block has 48 KB less its static shared memory, so that every kernel with any asks. What is permitted only grows: a
+// recorded graph may hold a launch with more than the latest one needs.
 void allow_shared_bytes(const void* kernel, int64_t bytes) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, int64_t> permitted;  // of kernels on devices
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  const std::lock_guard lock(mutex);
+  int64_t& most = permitted[{device, kernel}];
+  if (bytes <= most) {
+    return;
+  }
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (error == cudaErrorInvalidValue && bytes > shared_bytes()) {  // asked only then: this runs before launches
+  if (error == cudaErrorInvalidValue && bytes > shared_bytes()) {
     throw MemoryError("GPU", "a kernel needs " + std::to_string(bytes / 1024) + " KB of shared memory a block, this GPU has " +
                                  std::to_string(shared_bytes() / 1024) + " KB (docs/architecture.md says what hebb's kernels need)");
   }
   check(error, "shared memory of a kernel");
+  most = bytes;
 }
 
 }  // namespace hebb::cuda

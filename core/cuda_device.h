@@ -91,7 +91,7 @@ class Graph {
   std::unique_ptr<State> state_;
 };
 
-// What the launch template calls: throw what went wrong with the launch; permit a kernel more dynamic shared memory than 48 KB.
+// What the launch template calls: throw what went wrong with the launch; permit a kernel that much dynamic shared memory.
 void check_launch(int error, const char* kernel);
 void allow_shared_bytes(const void* kernel, int64_t bytes);
 

@@ -10,6 +10,7 @@
 #include "tools/command_line.h"
 #include "tools/verbs.h"
 #include "train/device.h"
+#include "train/device_peak.h"
 #include "layers/layer.h"
 #include "train/memory_plan.h"
 #include "train/reference.h"
@@ -48,6 +49,11 @@ void run_doctor() {
   std::printf("%s\n\n", version_text().c_str());
   std::printf("machine\n  processor        %s\n  threads          %d\n  compiled for     %s\n", cpu_name().c_str(), threads(), vector_unit());
   std::printf("  free memory      %s\n", format_bytes(static_cast<double>(available_memory_bytes())).c_str());
+  const std::string problem = gpu_problem();
+  if (problem.empty()) {
+    std::printf("  GPU              %s, %s for runs\n", machine_name(DeviceKind::cuda).c_str(),
+                format_bytes(static_cast<double>(available_memory_bytes(DeviceKind::cuda))).c_str());
+  }
   struct statvfs disk{};
   if (statvfs(".", &disk) == 0) {
     std::printf("  free disk here   %s\n", format_bytes(static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize)).c_str());
@@ -69,7 +75,6 @@ void run_doctor() {
   feature("zstd input", false, "no: install libzstd-dev and build again");
 #endif
 #ifdef HEBB_HAVE_CUDA
-  const std::string problem = gpu_problem();
   feature("CUDA", problem.empty(), ("built, but " + problem).c_str());
 #else
   feature("CUDA", false, "no: build with a CUDA toolkit and -DHEBB_CUDA=ON");

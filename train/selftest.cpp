@@ -23,7 +23,7 @@ constexpr Case kCases[] = {
       "rope": {"theta": 100.0, "dims": 16}, "token_shift": true)"},
     {"gdn", R"("num_heads": 2, "num_value_heads": 4, "key_head_dim": 16, "value_head_dim": 24, "conv_size": 4, "chunk_size": 16)"},
     {"sdm", R"("num_heads": 2, "slots_per_head": 36, "num_writes": 3, "num_reads": 4)"},
-    {"fwpkm", R"("num_subkeys": 7, "key_dim": 12, "value_dim": 20, "num_heads": 2, "top_k": 3, "chunk_size": 8)"},
+    {"fwpkm", R"("num_subkeys": 90, "key_dim": 12, "value_dim": 20, "num_heads": 2, "top_k": 3, "chunk_size": 8)"},
     {"fwmlp", R"("key_dim": 12, "value_dim": 20, "fast_dim": 18, "chunk_size": 8)"},
     {"pkm", R"("num_subkeys": 7, "key_dim": 12, "value_dim": 20, "num_heads": 2, "top_k": 3)"},
     {"ham", R"("rnn": {"num_heads": 2, "key_head_dim": 16, "value_head_dim": 24},

@@ -18,9 +18,9 @@ template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, int64_t shared_bytes, Stream& stream,
             Arguments&&... arguments) {
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "kernel parameters are copied as bytes");
-  constexpr int64_t kSharedBytesWithoutAsking = 48 * 1024;
+
   const void* function = reinterpret_cast<const void*>(kernel);
-  if (shared_bytes > kSharedBytesWithoutAsking) {
+  if (shared_bytes > 0) {  // what a block may have without asking includes its static shared memory, whose size is not known here
     allow_shared_bytes(function, shared_bytes);
   }
   std::tuple<Parameters...> parameters(static_cast<Parameters>(arguments)...);
