@@ -1,5 +1,7 @@
 #include "data/csv.h"
 
+#include <algorithm>
+
 #include "core/files.h"
 #include "data/utf8.h"
 

@@ -1,5 +1,7 @@
 #pragma once
 // Part of prelude.h: global memory in 16-byte accesses (8 for four bf16), with scalars where rows or ends do not allow them.
+#include <cstring>
+
 #include "core/tensor.h"
 
 namespace hebb::HEBB_DEVICE {
