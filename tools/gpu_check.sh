@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds for this machine's GPU, compares every layer with fp64, measures kernels and models beside their bounds and peers, and runs the
-# device tests; what matters most comes first, and each step has a time limit. Needs the CUDA toolkit, CMake and a C++20 compiler.
+# Builds for this machine's GPU, compares every layer with fp64, runs the device tests, and measures models and kernels beside their bounds
+# and peers; what matters most comes first, each step has a time limit, and none that fails stops the others. Needs the CUDA toolkit, CMake
+# and a C++20 compiler.
 # Usage: tools/gpu_check.sh [OUT]            OUT (default: gpu-check): a log per step, *.json, summary.md (grows with every step)
 #        tools/gpu_check.sh --headers        on a machine that has them: copies the headers that the build needs into .deps/
 # HEADERS="DIR ..."  folders that hold nlohmann/, CLI/ or catch2/ (default: .deps where it exists)    BUILD=build-gpu
@@ -52,7 +53,9 @@ done
 # cuBLASLt: the toolkit's or, where that is a compiler with little beside it, that of the Python package which PyTorch brings along.
 cublas=()
 root=$(dirname "$(dirname "$(realpath "$nvcc")")")
-if ! ls "$root"/{include,targets/*/include}/cublasLt.h /usr/include/cublasLt.h >/dev/null 2>&1; then
+found=0
+for header in "$root"/{include,targets/*/include}/cublasLt.h /usr/include/cublasLt.h; do [ -e "$header" ] && found=1; done
+if [ $found = 0 ]; then
   header=$(python3 -c 'import glob, sys; print(*(h for p in sys.path for h in sorted(glob.glob(p + "/nvidia/*/include/cublasLt.h"))), sep="\n")' 2>/dev/null | tail -1)
   library=$(ls "${header%/include/*}"/lib/libcublasLt.so."$toolkit" 2>/dev/null)
   [ -n "$header" ] && [ -n "$library" ] || stop "no cublasLt.h beside $nvcc, nor libcublasLt.so.$toolkit among Python's packages: install cuBLAS of CUDA $toolkit"
@@ -65,12 +68,13 @@ echo "gpu_check.sh: $gpu, sm_$capability, $("$nvcc" --version | tail -1), $revis
 { echo "# $gpu"; echo; echo "$(date -u +%F), $revision, $("$nvcc" --version | tail -1), $(nproc) cores"; } >"$out/summary.md"
 
 # step NAME SECONDS COMMAND...: runs it with a log of its own and a limit, and adds it to the summary: whether it failed, its time, its output.
+passed="" wrong="" left_out=""
 step() {
   local name=$1 limit=$2 start=$SECONDS left=$((budget - SECONDS)) result=ok code
   shift 2
   if [ $left -lt 10 ]; then
     echo "  $name: left out, the budget of $budget s is spent" | tee -a "$out/summary.md"
-    failed=1
+    failed=1 left_out="$left_out $name"
     return 1
   fi
   timeout -k 5 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1
@@ -79,10 +83,50 @@ step() {
   echo "  $name: $result, $((SECONDS - start)) s"
   { echo; echo "## $name: $result, $((SECONDS - start)) s"; } >>"$out/summary.md"
   [[ $code = 0 && $name =~ ^(configure|build) ]] || { echo; echo '```'; tail -n 80 "$out/$name.log" | cut -c1-200; echo '```'; } >>"$out/summary.md"
-  [ $code = 0 ] && return 0
+  [ $code = 0 ] && passed="$passed $name" && return 0
   tail -n 15 "$out/$name.log" | cut -c1-300 | sed 's/^/    /' >&2
-  failed=1
+  failed=1 wrong="$wrong $name"
   return 1
+}
+# shellcheck disable=SC2317
+finish() {
+  local line
+  for line in "passed:${passed:- nothing}" "failed:${wrong:- nothing}" "left out:${left_out:- nothing}"; do
+    echo "  $line"
+    { echo; echo "$line"; } >>"$out/summary.md"
+  done
+  echo "gpu_check.sh: $SECONDS s; $out/summary.md"
+}
+trap finish EXIT
+
+# alone NAME COMMAND... <arguments: a fault of the GPU fails all that comes after it in a process. So what failed is run by itself, with
+# each line of the input as the last argument, which tells causes from consequences.
+alone() {
+  local name=$1 argument code
+  shift
+  while read -r argument && [ $((budget - SECONDS)) -gt 30 ]; do
+    timeout -k 5 60 "$@" "$argument" </dev/null >"$out/one.log" 2>&1
+    code=$?
+    echo "== $argument: $([ $code = 0 ] && echo "passes alone" || echo "FAILS alone, exit code $code")"
+    [ $code = 0 ] || tail -n 12 "$out/one.log"
+  done >"$out/$name-alone.log"
+  rm -f "$out/one.log"
+  { echo; echo "### $name: each in a process of its own"; echo; echo '```'; cut -c1-200 "$out/$name-alone.log" | head -n 150; echo '```'; } >>"$out/summary.md"
+  grep '^==' "$out/$name-alone.log" | cut -c1-200 | sed 's/^/    /'
+}
+compare() {  # compare PRECISION: the self-test
+  step "selftest-$1" 60 "$hebb" selftest --device cuda --precision "$1" && return
+  for name in $("$hebb" selftest list 2>&1 | sed -n 's/.*expected one of //p' | tr -d ,); do
+    grep -q "^$name .* passed\$" "$out/selftest-$1.log" || echo "$name"
+  done | alone "selftest-$1" "$hebb" selftest --device cuda --precision "$1"
+}
+tests() {  # tests NAME SECONDS TAGS: those of test_device
+  local program=$build/tests/test_device names
+  [ -x "$program" ] || return
+  step "$1" "$2" "$program" "$3" && return
+  names=$("$program" "$3" --list-test-names-only 2>/dev/null)
+  [ -n "$names" ] || names=$("$program" "$3" --list-tests --verbosity quiet)  # Catch2 3
+  echo "$names" | sed 's/[],[]/\\&/g' | alone "$1" "$program"
 }
 
 generator=()
@@ -93,36 +137,43 @@ tests=ON
 # shellcheck disable=SC2086
 step configure 120 cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DHEBB_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$capability-real" \
   -DCMAKE_CUDA_FLAGS=-Xptxas=-v "${cublas[@]}" -DHEBB_TESTS=$tests ${includes:+-DCMAKE_INCLUDE_PATH="$includes"} ${CMAKE_ARGS:-} || exit 1
-step build "$budget" cmake --build "$build" -j "$(nproc)" --target hebb || exit 1
+targets=(hebb)
+[ $tests = ON ] && targets+=(test_device)
 hebb=$build/hebb
+rm -f "$hebb" "$build/tests/test_device"  # what an earlier run left says nothing of this source
+# One build for both programs; tests that do not compile leave hebb to be checked.
+step build "$budget" cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" -- ${generator[0]:+-k 0} || [ -x "$hebb" ] || exit 1
 step doctor 20 "$hebb" doctor
-for precision in fp32 bf16; do step "selftest-$precision" 60 "$hebb" selftest --device cuda --precision $precision; done
+compare fp32
+compare bf16
+tests tests 150 "~[slow]"
 for precision in bf16 fp32; do
-  step "kernels-$precision" 60 "$hebb" bench --kernels --device cuda --precision $precision
   step "models-$precision" 60 "$hebb" bench transformer gdn-hybrid --device cuda --precision $precision --rows 16 --length 1024
 done
+for precision in bf16 fp32; do
+  step "kernels-$precision" 60 "$hebb" bench --kernels --device cuda --precision $precision
+done
 command -v python3 >/dev/null && step spills 20 python3 tools/spills.py "$out/build.log"
+step layers 60 "$hebb" bench --layers --device cuda --rows 16 --length 1024 --steps 4
+step decode 30 "$hebb" bench gdn-hybrid --decode --device cuda
+tests slow-tests 180 "[slow]"
 if [ "${PEERS:-1}" = 1 ] && python3 -c 'import torch' 2>/dev/null; then
   step peers 200 python3 tools/peers/gpu_pytorch.py --hebb "$hebb" --seconds 150 --peer-seconds 45 --json "$out/peers.json"
 fi
-step layers 60 "$hebb" bench --layers --device cuda --rows 16 --length 1024 --steps 4
-step decode 30 "$hebb" bench gdn-hybrid --decode --device cuda
-if [ $tests = ON ] && step build-tests "$budget" cmake --build "$build" -j "$(nproc)" --target test_device; then
-  step tests 180 "$build/tests/test_device"
-fi
 if [ "${SANITIZE:-1}" = 1 ]; then
   sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
+  layers=$(sed -n 's/^== \(.*\): FAILS.*/\1/p' "$out"/selftest-*-alone.log 2>/dev/null | sort -u)
   if [ -x "$sanitizer" ]; then
     for tool in memcheck racecheck; do
-      step $tool 120 "$sanitizer" --tool $tool --error-exitcode 1 "$hebb" selftest attention gdn sdm fwpkm ovq optimizer --device cuda --precision fp32
+      # shellcheck disable=SC2086
+      step $tool 120 "$sanitizer" --tool $tool --error-exitcode 1 "$hebb" selftest ${layers:-attention gdn sdm fwpkm ovq optimizer} --device cuda --precision fp32
     done
   else
     echo "  no compute-sanitizer here: left out"
   fi
 fi
 for precision in bf16 fp32; do  # the same once more, for programs
-  [ $((budget - SECONDS)) -gt 60 ] && "$hebb" selftest --device cuda --precision $precision --json >"$out/selftest-$precision.json" 2>/dev/null
-  [ $((budget - SECONDS)) -gt 60 ] && "$hebb" bench --kernels --device cuda --precision $precision --json >"$out/kernels-$precision.json" 2>/dev/null
+  [ $((budget - SECONDS)) -gt 60 ] && timeout -k 5 50 "$hebb" selftest --device cuda --precision $precision --json >"$out/selftest-$precision.json" 2>/dev/null
+  [ $((budget - SECONDS)) -gt 60 ] && timeout -k 5 50 "$hebb" bench --kernels --device cuda --precision $precision --json >"$out/kernels-$precision.json" 2>/dev/null
 done
-echo "gpu_check.sh: $SECONDS s; $out/summary.md"
 exit $failed

@@ -176,7 +176,10 @@ class Trainer:
 
 def hebb(args, words):
     command = [args.hebb, "bench", *words, "--device", args.device, "--precision", args.precision, "--json"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=args.seconds)
+    except subprocess.TimeoutExpired as error:
+        raise Missing(f"hebb: took longer than {args.seconds:.0f} s (--seconds)") from error
     if result.returncode != 0:
         raise Missing(f"hebb: {result.stderr.strip() or result.returncode}")
     return json.loads(result.stdout)
@@ -188,17 +191,27 @@ def reason_of(error):
 
 
 class Report:
-    def __init__(self):
-        self.rows, self.missing = [], []
+    """Prints each result, and writes all so far to `path`: what is cut off keeps what it has measured."""
+
+    def __init__(self, path, about):
+        self.path, self.about, self.rows, self.missing = path, about, [], []
+
+    def save(self):
+        if self.path:
+            with open(self.path + ".part", "w") as file:
+                json.dump({**self.about, "results": self.rows, "missing": self.missing}, file, indent=1)
+            os.replace(self.path + ".part", self.path)
 
     def add(self, what, unit, own, peer, name, higher_is_better):
         ratio = own / peer if higher_is_better else peer / own
         self.rows.append({"what": what, "unit": unit, "hebb": own, "peer": peer, "peer_name": name, "ratio": ratio})
         print(f"{what:44} hebb {own:12.4g}   {name:38} {peer:12.4g} {unit:9} ratio {ratio:6.2f}", flush=True)
+        self.save()
 
     def lacks(self, what, name, reason):
         self.missing.append({"what": what, "peer_name": name, "reason": reason})
         print(f"{what:44} missing: {name}: {reason}", flush=True)
+        self.save()
 
 
 def compare_model(args, report, name, deadline):
@@ -221,6 +234,7 @@ def compare_model(args, report, name, deadline):
                 for _ in range(args.rounds):
                     own = max(own, hebb(args, words)["models"][0]["tokens_per_s"])
                     times[peer] = min([times.get(peer, 1e30)] + [trainer.step() for _ in range(args.steps)])
+                print(f"  {name}: {peer} {times[peer]:.2f} ms a step, hebb {1e3 * args.rows * args.length / own:.2f} ms", flush=True)
             except Exception as error:  # one peer never stops the others
                 report.lacks(name, peer, reason_of(error))
             del trainer
@@ -336,6 +350,14 @@ def compare_operations(args, report, deadline):
                 report.lacks(row["name"], peer, reason_of(error))
 
 
+def allow_second_backward():
+    """Backward passes are timed many times on one graph. What is compiled would by default write over buffers of the forward pass."""
+    try:
+        importlib.import_module("torch._functorch.config").donated_buffer = False
+    except (ImportError, AttributeError):  # older versions have no such thing
+        pass
+
+
 def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hebb", default="build/hebb")
@@ -372,17 +394,17 @@ def main():
     args = read_arguments()
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("highest")  # hebb's fp32 is fp32
-    report, deadline = Report(), time.monotonic() + args.seconds
+    allow_second_backward()
+    deadline = time.monotonic() + args.seconds
     where = torch.cuda.get_device_name() if args.device == "cuda" else "the CPU"
-    print(f"PyTorch {torch.__version__} on {where}, {args.precision}, {args.rows} x {args.length} tokens, best of {args.rounds} rounds of {args.steps} steps")
+    report = Report(args.json, {"torch": torch.__version__, "device": where, "precision": args.precision, "rows": args.rows, "length": args.length})
+    print(f"PyTorch {torch.__version__} on {where}, {args.precision}, {args.rows} x {args.length} tokens, best of {args.rounds} rounds of {args.steps} steps",
+          flush=True)
     for name in args.models:
         compare_model(args, report, name, deadline if args.no_operations else deadline - 0.35 * args.seconds)
     if not args.no_operations:
         compare_operations(args, report, deadline)
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump({"torch": torch.__version__, "device": where, "precision": args.precision, "rows": args.rows, "length": args.length,
-                       "results": report.rows, "missing": report.missing}, file, indent=1)
+    report.save()
     return 0 if report.rows else 1
 
 
