@@ -45,6 +45,7 @@ void fields(Fields& f, HamRouterConfig& c) {
   f.field("heads", c.heads).min(1).help("Outputs of the input router, aggregated like heads.");
   f.field("eda", c.eda).help("Average the score with the layer's before that has this too; learned routers only.");
   if (!f.reading()) { return; }
+  f.require(c.learned() || c.depth == 1, "depth", "1 with router type \"prediction_error\"");
   f.require(c.type == "input" || c.heads == 1, "heads", "1 without router type \"input\"");
   f.require(c.learned() || !c.eda, "eda", "false with router type \"prediction_error\"");
 }

@@ -14,8 +14,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// "score_mean" of "score_std".
+std::string mean_beside(const std::string& deviation) { return deviation.substr(0, deviation.size() - 3) + "mean"; }
+
 /// Joins a micro-batch's statistics with those of the ones before: means over the `count` micro-batches of the step, but
-/// the least and greatest of what ends in _min and _max, so that they do not depend on the size of a micro-batch.
+/// the least and greatest of what ends in _min and _max, and of standard deviations (_std, beside a _mean) the means of squares,
+/// which finish_deviations() makes deviations of the whole step: nothing depends on the size of a micro-batch.
 void join(Statistics& step, const Statistics& part, double count) {
   for (const auto& [layer, values] : part) {
     for (const auto& [name, value] : values) {
@@ -25,8 +29,22 @@ void join(Statistics& step, const Statistics& part, double count) {
         joined = is_first ? value : std::min(joined, value);
       } else if (name.ends_with("_max")) {
         joined = is_first ? value : std::max(joined, value);
+      } else if (name.ends_with("_std")) {
+        const double mean = values.at(mean_beside(name));
+        joined += (value * value + mean * mean) / count;
       } else {
         joined += value / count;
+      }
+    }
+  }
+}
+
+void finish_deviations(Statistics& step) {
+  for (auto& [layer, values] : step) {
+    for (auto& [name, value] : values) {
+      if (name.ends_with("_std")) {
+        const double mean = values.at(mean_beside(name));
+        value = std::sqrt(std::max(0.0, value - mean * mean));
       }
     }
   }
@@ -104,6 +122,7 @@ void Trainer::forward_backward(const Batch& batch, StepReport& report) {
     join(report.statistics, statistics, static_cast<double>(batch.micro.size()));
     at += tokens;
   }
+  finish_deviations(report.statistics);
 }
 
 int64_t Trainer::random_window(int64_t step) const {

@@ -323,6 +323,7 @@ TEST_CASE("ham configurations that make no sense are refused", "[ham][fast]") {
           "layers.x.router.eda: found true, expected false with router type \"prediction_error\"");
   refuses(ham_json(R"("router": {"type": "vector", "heads": 2})"),
           "layers.x.router.heads: found 2, expected 1 without router type \"input\"");
+  refuses(ham_json(R"("router": {"depth": 3})"), "layers.x.router.depth: found 3, expected 1 with router type \"prediction_error\"");
   refuses(ham_json(R"("threshold": {"tau": 2})"), "layers.x.threshold.tau: found 2");
   refuses(ham_json(R"("router": {"type": "input"}, "threshold": {"tau": 1.5})"),
           "layers.x.threshold.tau: found 1.5, expected a number > 0, < 1");

@@ -76,19 +76,23 @@ TEST_CASE("thresholds do not depend on the size of micro-batches, bit for bit", 
   }
 }
 
-TEST_CASE("the least and greatest share of a row in the metrics do not depend on the size of micro-batches", "[fast]") {
+TEST_CASE("the least and greatest share of a row and the scores' deviation do not depend on the size of micro-batches", "[fast]") {
   const TempFolder folder;
-  std::vector<double> least, greatest;
+  std::vector<double> least, greatest, deviation;
   for (const int micro : {1, 2, 4}) {
     const fs::path run = folder / ("run" + std::to_string(micro));
     REQUIRE(run_in(run, ham_run(folder, R"("freeze_steps": 0, "scope": "layer", "tau": 0.9)",
                                 R"({"train": {"steps": 1, "micro_batch_size": )" + std::to_string(micro) + "}}")) == 0);
     least.push_back(statistic(run, "blocks.0.mixer", "kv_fraction_min")[0]);
     greatest.push_back(statistic(run, "blocks.0.mixer", "kv_fraction_max")[0]);
+    deviation.push_back(statistic(run, "blocks.0.mixer", "score_std")[0]);
   }
   CHECK(least == std::vector<double>(3, least[0]));
   CHECK(greatest == std::vector<double>(3, greatest[0]));
   CHECK(least[0] < greatest[0]);
+  CHECK(deviation[2] > 0.01);
+  CHECK(deviation[0] == Catch::Approx(deviation[2]).epsilon(1e-5));
+  CHECK(deviation[1] == Catch::Approx(deviation[2]).epsilon(1e-5));
 }
 
 TEST_CASE("a ham run that is resumed ends with the same bytes, thresholds and their moments too", "[fast]") {
