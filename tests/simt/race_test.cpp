@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/async_copy.h"
 #include "kernels/cuda/common/prelude.h"
 #include "kernels/cuda/common/sort.h"
+#include "kernels/head_norm.h"
 #include "kernels/slot_select.h"
 #include "support.h"
 
@@ -33,18 +34,36 @@ void same_for_all_workers(int blocks, F&& f) {
 }
 
 TEST_CASE("norm kernels do not race", "[threads]") {
+  for (const int64_t width : {390, 40}) {  // a block a row; groups of lanes
+    same_for_all_workers(3, [width] {
+      TestStream stream;
+      const hebb::Shape shape{3, width};
+      const std::vector<float> zeros(static_cast<size_t>(width));
+      DeviceArray<float> h(random_values<float>(3 * width, 1)), weight(random_values<float>(width, 2)), y(3 * width), mean(3), rstd(3),
+          d_h(3 * width), d_weight(zeros), d_bias(zeros), partial(2 * width);
+      device::run(stream, hebb::NormForward{.y = y.tensor(shape), .h_out = {}, .mean = mean.tensor(), .rstd = rstd.tensor(),
+                                            .h = h.tensor(shape), .branch = {}, .weight = weight.tensor(), .bias = weight.tensor(),
+                                            .rho = 1, .eps = 1e-5, .kind = hebb::NormKind::layer});
+      device::run(stream, hebb::NormBackward{.d_h = d_h.tensor(shape), .d_branch = {}, .d_weight = d_weight.tensor(),
+                                             .d_bias = d_bias.tensor(), .partial = partial.tensor(), .d_y = y.tensor(shape),
+                                             .d_h_out = {}, .h = h.tensor(shape), .mean = mean.tensor(), .rstd = rstd.tensor(),
+                                             .weight = weight.tensor(), .rho = 1, .kind = hebb::NormKind::layer, .accumulate = false});
+      return d_weight.values();
+    });
+  }
+}
+
+TEST_CASE("norms and gates of heads do not race", "[threads]") {
   same_for_all_workers(3, [] {
     TestStream stream;
-    const hebb::Shape shape{3, 390};
-    DeviceArray<float> h(random_values<float>(3 * 390, 1)), weight(random_values<float>(390, 2)), y(3 * 390), mean(3), rstd(3),
-        d_h(3 * 390), d_weight(std::vector<float>(390)), d_bias(std::vector<float>(390)), partial(2 * 390);
-    device::run(stream, hebb::NormForward{.y = y.tensor(shape), .h_out = {}, .mean = mean.tensor(), .rstd = rstd.tensor(),
-                                          .h = h.tensor(shape), .branch = {}, .weight = weight.tensor(), .bias = weight.tensor(),
-                                          .rho = 1, .eps = 1e-5, .kind = hebb::NormKind::layer});
-    device::run(stream, hebb::NormBackward{.d_h = d_h.tensor(shape), .d_branch = {}, .d_weight = d_weight.tensor(),
-                                           .d_bias = d_bias.tensor(), .partial = partial.tensor(), .d_y = y.tensor(shape), .d_h_out = {},
-                                           .h = h.tensor(shape), .mean = mean.tensor(), .rstd = rstd.tensor(), .weight = weight.tensor(),
-                                           .rho = 1, .kind = hebb::NormKind::layer, .accumulate = false});
+    const hebb::Shape shape{3, 2 * 24};
+    const auto numbers = [](uint64_t seed) { return DeviceArray<float>(random_values<float>(3 * 48, seed)); };
+    DeviceArray<float> o = numbers(1), z = numbers(2), d_y = numbers(3), weight(random_values<float>(24, 4)), d_o(3 * 48), d_z(3 * 48),
+        d_weight(std::vector<float>(24)), partial(24);
+    device::run(stream, hebb::GatedNormBackward{.d_o = d_o.tensor(shape), .d_z = d_z.tensor(shape), .d_weight = d_weight.tensor(),
+                                                .partial = partial.tensor(), .d_y = d_y.tensor(shape), .o = o.tensor(shape),
+                                                .z = z.tensor(shape), .weight = weight.tensor(), .head_dim = 24, .eps = 1e-5,
+                                                .gate = hebb::HeadGate::silu, .accumulate_o = false, .accumulate_z = false});
     return d_weight.values();
   });
 }
