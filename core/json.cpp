@@ -288,9 +288,12 @@ void Json::set_origin(Origin value, Origin key) {
 }
 
 std::string Json::found() const {
-  if (is_array() || is_object()) {
-    return is_array() ? "an array" : "an object";
+  if (is_array()) {
+    const bool numbers = std::all_of(items().begin(), items().end(), [](const Json& item) { return item.is_number() || item.is_null(); });
+    std::string text = numbers && !items().empty() ? dump() : "";
+    return text.empty() || text.size() > kLongestFound ? "an array" : text;
   }
+  if (is_object()) { return "an object"; }
   if (!is_string() || string_.size() <= kLongestFound) {
     return dump();
   }

@@ -67,7 +67,7 @@ class Json {
   const Origin& key_origin() const { return key_origin_; }  // of the member's key
   void set_origin(Origin value, Origin key = {});
 
-  /// Short text for messages: 0, "abc", true, an array, an object (long strings are cut).
+  /// Short text for messages: 0, "abc", true, [1,0.5], an array, an object (long strings are cut).
   std::string found() const;
   /// indent < 0: one line without spaces; otherwise pretty. Doubles are written so that they read
   /// back to the same bits. sorted: object keys in byte order (canonical form, spec 81 section 13).

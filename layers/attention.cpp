@@ -11,6 +11,8 @@
 namespace hebb {
 namespace {
 
+constexpr int64_t kPositions = int64_t{1} << 31;  // of a document at most: they are i32
+
 struct BlockWindow {
   int64_t size = 0, blocks = 0;
 };
@@ -45,7 +47,9 @@ struct AttentionConfig final : LayerConfig, ValueResidualMember {
   const ValueResidualConfig& value_residual() const override { return qkv.value_residual; }
   int64_t value_channels() const override { return qkv.kv_heads() * qkv.value_dim(); }
   Sight sight() const {
-    return block_window ? Sight{0, block_window->size, block_window->blocks} : Sight{window, 0, 0};
+    if (!block_window) { return {window, 0, 0}; }
+    const int64_t all = kPositions / block_window->size + 1;  // blocks that hold any document
+    return {0, block_window->size, std::min(block_window->blocks, all)};
   }
 };
 

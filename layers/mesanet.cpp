@@ -36,7 +36,7 @@ void MesanetConfig::fields(Fields& f) {
   f.field("qk_norm", qk_norm).one_of({"l2", "none"}).help("Norm of q and k per head, after the activation.");
   f.field("lambda_min", lambda_min).above(0).help("Lower bound of the ridge.");
   f.field("lambda_init", lambda_init).help("Initial value of the ridge.");
-  f.require(lambda_init > lambda_min, "lambda_init", "a number > lambda_min");
+  f.require(lambda_init > lambda_min, "lambda_init", "a number > lambda_min (" + Json(lambda_min).dump() + ")");
   f.field("decay_bias_init", decay_bias_init).help("Initial value of a_proj.bias; 0 = a forget gate of 0.5.");
   f.field("cg_steps", cg_steps).min(1).help("Steps of conjugate gradients, forward and backward.");
   f.field("cg_steps_decode", cg_steps_decode).min(1).help("The same for one-token decoding; cg_steps by default.");

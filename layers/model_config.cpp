@@ -7,11 +7,11 @@
 namespace hebb {
 namespace {
 
-const char* role_name(Role role) {
+std::string role_with_article(Role role) {
   switch (role) {
-    case Role::mixer: return "mixer";
-    case Role::memory: return "memory";
-    case Role::ffn: return "ffn";
+    case Role::mixer: return "a mixer";
+    case Role::memory: return "a memory";
+    case Role::ffn: return "an ffn";
   }
   return "?";
 }
@@ -53,8 +53,8 @@ void check_reference(const Fields& f, const std::string& key, const std::optiona
     f.fail(key, "\"" + *name + "\"", "the name of a layer defined in model.layers (" + defined + ")");
   }
   if (d->role != role) {
-    f.fail(key, "\"" + *name + "\" of type " + d->type + ", a " + role_name(d->role),
-           std::string("a layer that can be a ") + role_name(role));
+    f.fail(key, "\"" + *name + "\" of type " + d->type + ", " + role_with_article(d->role),
+           "a layer that can be " + role_with_article(role));
   }
 }
 

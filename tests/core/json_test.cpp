@@ -138,6 +138,9 @@ TEST_CASE("found gives a short text of any value", "[fast]") {
   CHECK(Json().found() == "null");
   CHECK(Json(1.5).found() == "1.5");
   CHECK(Json::array().found() == "an array");
+  CHECK(parse_json("[0.5, null]", "a.json").found() == "[0.5,null]");
+  CHECK(parse_json("[\"text\"]", "a.json").found() == "an array");
+  CHECK(parse_json("[11111111111111111,22222222222222222,333]", "a.json").found() == "an array");
   CHECK(Json::object().found() == "an object");
   CHECK(Json(std::string(100, 'x')).found() == "\"" + std::string(40, 'x') + "\"...");
   CHECK(Json(std::string(39, 'x') + "\xC3\xA9").found() == "\"" + std::string(39, 'x') + "\"...");

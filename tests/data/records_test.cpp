@@ -90,7 +90,7 @@ TEST_CASE_METHOD(Files, "what does not fit is refused with file, line and key", 
   CHECK(error<AnswerRecord>(R"({"context": "", "question": "", "answers": []})") ==
         ":1:44: answers: found an array, expected a list of at least one text");
   CHECK(error<ClozeRecord>(good) == ":1:1: target: found nothing, expected a string (required)");
-  CHECK(error<ClozeRecord>("{\"context\": \"\", \"target\": \"a\"}\n[1]\n") == ":2:1: found an array, expected a JSON object");
+  CHECK(error<ClozeRecord>("{\"context\": \"\", \"target\": \"a\"}\n[1]\n") == ":2:1: found [1], expected a JSON object");
   CHECK(error<ClozeRecord>("{\"context\": \"\", \"target\": \"a\"}\n{\"context\" 5}\n").starts_with(":2:12: found "));
   CHECK(error<ClozeRecord>("\n \n") == ": no record (found nothing but blank lines, expected one JSON object a line)");
 }

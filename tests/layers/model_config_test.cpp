@@ -56,9 +56,9 @@ TEST_CASE("blocks that name no layer, or a layer of another role, are refused", 
   check_refused(R"("pattern": [{"mixer": "c", "ffn": "mlp"}])",
                 R"(pattern.0.mixer: found "c", expected the name of a layer defined in model.layers (a, b, fast, mlp, wide))");
   check_refused(R"("pattern": [{"mixer": "a", "ffn": "b"}])",
-                R"(pattern.0.ffn: found "b" of type attention, a mixer, expected a layer that can be a ffn)");
+                R"(pattern.0.ffn: found "b" of type attention, a mixer, expected a layer that can be an ffn)");
   check_refused(std::string(kPattern) + R"(, "at": {"2": {"memory": "mlp"}})",
-                R"(at.2.memory: found "mlp" of type swiglu, a ffn, expected a layer that can be a memory)");
+                R"(at.2.memory: found "mlp" of type swiglu, an ffn, expected a layer that can be a memory)");
 }
 
 TEST_CASE("indices of at are those of blocks, each written in one way", "[model][fast]") {
