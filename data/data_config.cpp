@@ -1,6 +1,7 @@
 #include "data/data_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "core/error.h"
@@ -8,6 +9,20 @@
 
 namespace hebb {
 namespace {
+
+/// An optional seed: all 64 bits count, so it is read as the unsigned number that train.seed is too.
+void seed_field(Fields& f, std::optional<int64_t>& seed, std::string_view help) {
+  Json value = seed ? Json(static_cast<uint64_t>(*seed)) : Json();
+  f.field("seed", value).help(help);
+  if (value.is_number() && !value.is_integer() && value.as_double() == std::floor(value.as_double()) &&
+      std::abs(value.as_double()) < 1e15) {
+    value = Json(static_cast<int64_t>(value.as_double()));  // 1e3, as elsewhere
+  }
+  f.require(value.is_null() || (value.is_integer() && value.as_double() >= 0), "seed", "an integer >= 0 of 64 bits, or null");
+  if (f.reading()) {
+    seed = value.is_null() ? std::nullopt : std::optional(static_cast<int64_t>(value.as_uint()));
+  }
+}
 
 void packing_fields(Fields& f, PackingConfig& c, bool with_shuffle) {
   f.field("packing", c.packing).one_of({"stream", "block", "document"}).help(
@@ -36,7 +51,7 @@ void synthetic_fields(Fields& f, SyntheticConfig& c) {
       "Generator of the rows.");
   const std::string& task = c.task.task;
   const bool icr = task == "icr_basic" || task == "icr_positional";
-  f.field("seed", c.seed).min(0).help("Seed of the rows. Default: data.seed.");
+  seed_field(f, c.seed, "Seed of the rows, an integer of 64 bits. Default: data.seed.");
   f.field("length", c.length).min(1).unit("tokens").help("Length of the rows. Default: train.sequence_length.");
   if (all || icr) {
     f.field("lengths", c.lengths).min(1).unit("tokens").help("Lengths that are mixed, one per block of rows.");
@@ -44,6 +59,7 @@ void synthetic_fields(Fields& f, SyntheticConfig& c) {
         .min(1)
         .unit("rows")
         .help("Rows per length draw. Default: train.batch_size.");
+    f.require(!c.length_block || !c.lengths.empty(), "length_block", "it only with lengths");
     f.field("word", c.task.word).min(1).unit("tokens").help("Tokens per key and per value.");
   }
   if (all || icr || task == "mqar") {
@@ -86,6 +102,38 @@ bool is_weight(const Json& weight) {
   return weight.is_number() ? weight.as_double() > 0 : weight.is_string() && weight.as_string() == "rows";
 }
 
+/// Refuses values that would change nothing; `path` is "" for those of `data` itself.
+void require_use(Fields& f, const std::string& path, const PackingConfig& own, bool packs_documents, bool splits) {
+  if (own.document_rows == "first" && !packs_documents) {
+    f.fail(path + "document_rows", "\"first\" without packing \"document\"", "it only with that packing");
+  }
+  if (own.tail == "pad" && !packs_documents) {
+    f.fail(path + "tail", "\"pad\" without packing \"document\"", "it only with that packing");
+  }
+  if (own.split == "before" && !splits) {
+    f.fail(path + "split", "\"before\" without split_token", "it only with split_token");
+  }
+}
+
+void check_packing_keys(Fields& f, const DataConfig& c) {
+  bool any_documents = false, any_splits = false;
+  const auto check = [&](const SourceConfig& source, const std::string& path) {
+    const PackingConfig& own = source.packing;
+    const bool documents = (own.packing ? own.packing : c.packing.packing) == "document";
+    const bool splits = own.split_token || c.packing.split_token;
+    any_documents |= documents;
+    any_splits |= splits;
+    require_use(f, path, own, documents, splits);
+  };
+  for (size_t i = 0; i < c.sources.size(); ++i) {
+    check(c.sources[i], "sources." + std::to_string(i) + ".");
+  }
+  for (size_t i = 0; i < c.validation.size(); ++i) {
+    check(c.validation[i].source, "validation." + std::to_string(i) + ".");
+  }
+  require_use(f, "", c.packing, any_documents, any_splits);
+}
+
 template <class T> T choose(const std::optional<T>& own, const std::optional<T>& inherited, T otherwise) {
   return own ? *own : inherited.value_or(std::move(otherwise));
 }
@@ -108,7 +156,7 @@ void fields(Fields& f, ValidationConfig& c) {
 }
 
 void fields(Fields& f, DataConfig& c) {
-  f.field("seed", c.seed).min(0).help("Seed of the order of rows. Default: train.seed.");
+  seed_field(f, c.seed, "Seed of the order of rows, an integer of 64 bits. Default: train.seed.");
   f.list("sources", c.sources).required().help("Training data; rows are mixed by weight.");
   f.require(!c.sources.empty(), "sources", "at least one source");
   f.list("validation", c.validation).help("Validation data, read in order.");
@@ -125,6 +173,7 @@ void fields(Fields& f, DataConfig& c) {
       f.require(names.insert(validation.name).second, "validation",
                 "different names, but \"" + validation.name + "\" occurs twice");
     }
+    check_packing_keys(f, c);
   }
 }
 

@@ -44,6 +44,10 @@ ValidationSource::ValidationSource(const DataConfig& config, size_t index, const
   }
   const int64_t limit = validation.max_rows.value_or(INT64_MAX);
   rows_ = std::min(limit, source_->rows_per_epoch().value_or(limit));
+  if (validation.source.type == "shards" && valid_targets() == 0) {
+    throw DataError(where + " (" + source_->name() + ")", "no valid target",
+                    "ignored targets only in " + std::to_string(rows_) + " rows", "at least one that is not ignored");
+  }
 }
 
 MicroBatch ValidationSource::read(int64_t first, int64_t count) {

@@ -21,7 +21,9 @@ void fields(Fields& f, ScheduleConfig& c) {
       .min(0)
       .unit("steps")
       .help("wsd: length of the decay, instead of decay_fraction; 0 = none.");
-  f.field("decay_fraction", c.decay_fraction).min(0).max(1).help("wsd: length of the decay as a part of the run.");
+  if (f.mode() != Fields::Mode::write || !c.decay_steps) {
+    f.field("decay_fraction", c.decay_fraction).min(0).max(1).help("wsd: length of the decay as a part of the run.");
+  }
   if (!f.reading()) {
     return;
   }
@@ -29,6 +31,9 @@ void fields(Fields& f, ScheduleConfig& c) {
     if (!is_wsd && f.written(key)) {
       f.fail(key, "a value with schedule.type \"" + c.type + "\"", "it only with type \"wsd\"");
     }
+  }
+  if (c.decay_steps && f.written("decay_fraction")) {
+    f.fail("decay_fraction", "a value beside decay_steps", "one of them");
   }
   f.require(c.decay != "inverse" || c.min_lr > 0, "min_lr", "a number > 0 with decay \"inverse\"");
 }

@@ -97,7 +97,18 @@ std::string summary(const Evaluation& e, const EvalResult& r) {
   return r.reason.empty() ? line : line + ": " + r.reason;
 }
 
-/// Every entry as written with the defaults merged in, and as read.
+/// Names of the keys that an evaluation of this kind reads.
+std::set<std::string> keys_of(const std::string& kind) {
+  Entry entry;
+  entry.header.kind = kind;
+  std::set<std::string> keys;
+  for (const Fields::Description& d : Fields::describe_value("", entry)) {
+    keys.insert(d.path.substr(0, d.path.find('.')));
+  }
+  return keys;
+}
+
+/// Every entry as written with the defaults merged in that its kind knows, and as read.
 std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::string& path) {
   const Json* list = json.is_object() ? json.find("evaluations") : nullptr;
   if (list == nullptr || !list->is_array()) {
@@ -105,18 +116,22 @@ std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::st
                       list == nullptr ? "nothing" : list->found(), "a list of evaluations (required)");
   }
   std::vector<std::pair<Json, Entry>> result;
-  std::set<std::string> names;
+  std::set<std::string> names, read = keys_of("");
   for (size_t i = 0; i < list->items().size(); ++i) {
-    Json merged = Json::object();
-    merged.set_origin(list->items()[i].origin());
-    for (const auto& [key, value] : json.members()) {
-      if (key != "evaluations") {
-        merged.set(key, value);
-      }
-    }
     const std::string where = path + "evaluations." + std::to_string(i);
     if (!list->items()[i].is_object()) {
       throw ConfigError(list->items()[i].origin().str() + ": " + where, list->items()[i].found(), "an object");
+    }
+    const Json* kind = list->items()[i].find("kind");
+    kind = kind != nullptr ? kind : json.find("kind");
+    const std::set<std::string> keys = keys_of(kind != nullptr && kind->is_string() ? kind->as_string() : "");
+    read.insert(keys.begin(), keys.end());
+    Json merged = Json::object();
+    merged.set_origin(list->items()[i].origin());
+    for (const auto& [key, value] : json.members()) {
+      if (keys.count(key) > 0) {
+        merged.set(key, value);
+      }
     }
     merge_json(merged, list->items()[i]);
     Entry entry;
@@ -126,6 +141,12 @@ std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::st
                         "a name that no other evaluation has");
     }
     result.emplace_back(std::move(merged), std::move(entry));
+  }
+  for (const auto& [key, value] : json.members()) {
+    if (key != "evaluations" && read.count(key) == 0) {
+      throw ConfigError(value.origin().str() + ": " + path + key, "a key that none of the evaluations has",
+                        "a default of at least one of them");
+    }
   }
   return result;
 }

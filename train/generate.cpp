@@ -63,6 +63,14 @@ Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer,
   return result;
 }
 
+void require_ids(const Tokenizer& tokenizer, int64_t vocab_size) {
+  if (tokenizer.vocab_size() > vocab_size) {
+    const TokenizerConfig& config = tokenizer.config();
+    throw DataError(config.file.empty() ? config.type : config.file, "a tokenizer with more ids than the model",
+                    std::to_string(tokenizer.vocab_size()), "at most " + std::to_string(vocab_size));
+  }
+}
+
 std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const std::string& override_file) {
   TokenizerConfig config;
   if (!override_file.empty()) {
@@ -83,10 +91,7 @@ std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const
     }
   }
   auto tokenizer = Tokenizer::load(config);
-  if (tokenizer->vocab_size() > source.model.vocab_size) {
-    throw DataError(config.file.empty() ? config.type : config.file, "a tokenizer with more ids than the model",
-                    std::to_string(tokenizer->vocab_size()), "at most " + std::to_string(source.model.vocab_size));
-  }
+  require_ids(*tokenizer, source.model.vocab_size);
   return tokenizer;
 }
 

@@ -34,6 +34,9 @@ Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> token
                         Session::Reading reading, Rng& rng, const GenerateOptions& options,
                         const std::function<bool(std::string_view)>& emit);
 
+/// Errors: DataError where a model of `vocab_size` tokens lacks some of the tokenizer's ids.
+void require_ids(const Tokenizer& tokenizer, int64_t vocab_size);
+
 /// The tokenizer of a run: `override_file` ("bytes" or a .model file) if not empty, else the one that
 /// its configuration names. Throws ConfigError when there is none, DataError when its vocabulary is
 /// larger than the model's.

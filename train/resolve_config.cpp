@@ -4,6 +4,7 @@
 #include "data/dataset.h"
 #include "data/tokenizer.h"
 #include "train/device.h"
+#include "train/generate.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -33,6 +34,18 @@ Json resolve_tokenizer(const DataConfig& data) {
   TokenizerConfig tokenizer;
   Fields::read(dataset.tokenizer, "tokenizer", tokenizer);
   return Fields::write(tokenizer);
+}
+
+/// Refuses a tokenizer with which eval and generate could not use the trained model.
+void check_tokenizer(const Json& json, int64_t vocab_size) {
+  TokenizerConfig tokenizer;
+  if (json.is_null()) {
+    return;
+  }
+  Fields::read(json, "data.tokenizer", tokenizer);
+  if (tokenizer.file.empty() || fs::exists(tokenizer.file)) {  // a missing file is reported where it is copied
+    require_ids(*Tokenizer::load(tokenizer), vocab_size);
+  }
 }
 
 }  // namespace
@@ -88,6 +101,7 @@ void resolve(RunConfig& config, const World& world, bool runs) {
                        std::to_string(group) + " = " + ranks + " x train.micro_batch_size");
   }
   config.data.tokenizer = resolve_tokenizer(config.data);
+  check_tokenizer(config.data.tokenizer, config.model.vocab_size);
 }
 
 Json to_json(const RunConfig& config) { return Fields::write(config); }

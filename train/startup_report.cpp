@@ -6,6 +6,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <limits>
+#include <regex>
 
 #include "core/parallel.h"
 #include "core/progress.h"
@@ -105,6 +106,13 @@ std::string describe_run(const RunConfig& config, const TrainMemory& memory) {
   }
   for (const size_t i : memory.optimizer->unused_groups()) {
     text += "optimizer.groups." + std::to_string(i) + " applies to no parameter\n";
+  }
+  for (size_t i = 0; i < config.optimizer.no_decay.size(); ++i) {
+    const std::regex pattern(config.optimizer.no_decay[i], std::regex::ECMAScript);
+    const auto matches = [&](const auto& p) { return std::regex_search(p->name(), pattern); };
+    if (std::none_of(memory.model.params().all().begin(), memory.model.params().all().end(), matches)) {
+      text += "optimizer.no_decay." + std::to_string(i) + " matches no parameter\n";
+    }
   }
   if (config.schedule.warmup_steps > t.steps) {
     text += format("schedule.warmup_steps = %lld is longer than the run\n",

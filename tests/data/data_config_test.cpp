@@ -114,7 +114,7 @@ TEST_CASE("a synthetic source takes what it does not set from the run", "[fast]"
 }
 
 TEST_CASE("the resolved section reads back as itself", "[fast]") {
-  for (const char* text : {R"({"sources": [{"path": "/a", "weight": "rows", "split_token": 4}], "tail": "pad"})",
+  for (const char* text : {R"({"sources": [{"path": "/a", "weight": "rows", "split_token": 4}], "packing": "document", "tail": "pad"})",
                            R"({"seed": 3, "sources": [{"type": "synthetic", "task": "icl", "length": 52}],
                               "validation": [{"name": "v", "path": "/v", "format": "raw_u16"}]})"}) {
     const Json written = Fields::write(read_config(text));
@@ -139,11 +139,20 @@ TEST_CASE("wrong data sections name the key, what was found and what was expecte
   CHECK(source_error("\"task\": \"mqar\"").find("data.sources.0.task") != std::string::npos);
   CHECK(source_error("\"format\": \"raw\"").find("data.sources.0.format: found \"raw\"") != std::string::npos);
   CHECK(source_error("\"split_token\": -1").find("data.sources.0.split_token: found -1") != std::string::npos);
+  CHECK(source_error("\"tail\": \"pad\"").find("data.sources.0.tail: found \"pad\" without packing \"document\"") !=
+        std::string::npos);
+  CHECK(source_error("\"document_rows\": \"first\", \"packing\": \"block\"").find("data.sources.0.document_rows") !=
+        std::string::npos);
+  CHECK(source_error("\"split\": \"before\"").find("data.sources.0.split: found \"before\" without split_token") !=
+        std::string::npos);
+  CHECK(error_of(R"({"sources": [{"path": "/a"}], "tail": "pad"})").find("data.tail: found \"pad\"") != std::string::npos);
   const auto task_keys = [](const std::string& keys) {
     return error_of("{\"sources\": [{\"type\": \"synthetic\", " + keys + "}]}");
   };
   CHECK(task_keys("\"task\": \"copy\"").find("data.sources.0.task: found \"copy\"") != std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"word\": 4").find("data.sources.0.word") != std::string::npos);
+  CHECK(task_keys("\"task\": \"icr_basic\", \"length_block\": 4").find("data.sources.0.length_block: found 4, expected it only with lengths") !=
+        std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"weight\": \"rows\"").find("a synthetic source has no end") !=
         std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"path\": \"/a\"").find("data.sources.0.path") != std::string::npos);
@@ -155,6 +164,20 @@ TEST_CASE("wrong data sections name the key, what was found and what was expecte
         std::string::npos);
   CHECK(error_of(base + R"({"name": "v", "path": "/v"}, {"name": "v", "path": "/w"}]})")
             .find("different names, but \"v\" occurs twice") != std::string::npos);
+}
+
+TEST_CASE("all 64 bits of a seed count", "[fast]") {
+  const DataConfig config = read_config(
+      R"({"seed": 18446744073709551615, "sources": [{"type": "synthetic", "task": "mqar", "seed": 9223372036854775808}]})");
+  CHECK(static_cast<uint64_t>(*config.seed) == UINT64_MAX);
+  CHECK(resolve_task(config.sources[0].synthetic, "s", 0, 64, 1).seed == uint64_t{1} << 63);
+  CHECK(Fields::write(config).at("seed").as_uint() == UINT64_MAX);
+  CHECK(read_config(R"({"seed": 1e3, "sources": [{"path": "/a"}]})").seed == 1000);
+  CHECK_FALSE(read_config(R"({"seed": null, "sources": [{"path": "/a"}]})").seed);
+  for (const char* seed : {"-1", "0.5", "\"1\"", "1e+30", "true"}) {
+    const std::string text = std::string("{\"seed\": ") + seed + R"(, "sources": [{"path": "/a"}]})";
+    CHECK(error_of(text).find("data.seed: found " + std::string(seed)) != std::string::npos);
+  }
 }
 
 TEST_CASE("lengths that do not fit the run are reported", "[fast]") {

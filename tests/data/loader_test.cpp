@@ -376,6 +376,24 @@ TEST_CASE("a damaged shard stops the first batch, a token above the vocabulary t
   CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
 }
 
+TEST_CASE("validation data without any valid target is refused", "[fast]") {
+  const TempFolder folder;
+  std::vector<uint64_t> starts(9);
+  std::iota(starts.begin(), starts.end(), 0);  // documents of one token
+  folder.write("v.idx", index_bytes(starts));
+  DataConfig config;
+  config.sources = {task_source("mqar", 4)};
+  config.validation.resize(1);
+  config.validation[0].source = shard_source(folder.write("v.bin", hebb_bytes(std::vector<int64_t>(8, 5), 60'000)).string());
+  LoaderOptions options = make_options(4, 4, 3);
+  options.document_mask = false;
+  CHECK(ValidationSource(config, 0, options).valid_targets() == 6);
+  options.document_mask = true;
+  const std::string message = error_of([&] { ValidationSource(config, 0, options); });
+  CHECK(message.find("no valid target (found ignored targets only in 2 rows, expected at least one that is not ignored)") !=
+        std::string::npos);
+}
+
 TEST_CASE("files of different tokenizers are not mixed, nor is validation of another one read", "[fast]") {
   const TempFolder folder;
   const auto with_hash = [&](const std::string& name, int32_t hash) {

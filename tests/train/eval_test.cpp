@@ -159,6 +159,21 @@ TEST_CASE_METHOD(EvalFixture, "evaluations are checked before any of them runs",
                     Catch::Contains("evaluations.0.name: found \"../a\", expected a name without /"));
 }
 
+TEST_CASE("a key beside the list is a default of the kinds that have it, and one that none has is an error", "[fast]") {
+  const auto read = [](const std::string& text) { return read_evaluations(parse_json(text, "e.json"), "eval."); };
+  const auto evaluations = read(R"({"length": 64, "vocab": 50, "samples": 3, "segment": 8, "evaluations": [
+    {"name": "a", "kind": "position_ppl", "data": {"path": "x"}}, {"name": "b", "kind": "mqar", "samples": 4}]})");
+  CHECK(evaluations[0].config.at("length").as_int() == 64);
+  CHECK(evaluations[0].config.find("vocab") == nullptr);
+  CHECK(evaluations[1].config.find("length") == nullptr);
+  CHECK(evaluations[1].config.at("vocab").as_int() == 50);
+  CHECK(evaluations[1].config.at("samples").as_int() == 4);
+  CHECK(evaluations[1].config.at("segment").as_int() == 8);
+  CHECK_THROWS_WITH(read(R"({"lenght": 64, "evaluations": [{"name": "b", "kind": "mqar"}]})"),
+                    "e.json:1:12: eval.lenght: found a key that none of the evaluations has, expected a default of at least one of them");
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "b", "kind": "mqar", "length": 64}]})"), Catch::Contains("eval.evaluations.0.length"));
+}
+
 TEST_CASE("a resolved list has absolute paths and every default, and reads the same again", "[fast]") {
   TempFolder folder;
   folder.write("e.json", R"({"seed": 5, "length": 64, "evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x.bin"}}]})");

@@ -149,7 +149,17 @@ TEST_CASE("the configuration hash is FNV-1a of the canonical JSON", "[fast]") {
 TEST_CASE("the tokenizer of the data is that of the first source unless given", "[fast]") {
   const TempFolder folder;
   CHECK(read(folder).data.tokenizer.is_null());
-  const RunConfig c = read(folder, {"data.tokenizer={\"type\": \"bytes\"}"});
+  const RunConfig c = read(folder, {"data.tokenizer={\"type\": \"bytes\"}", "model.vocab_size=259"});
   CHECK(c.data.tokenizer.at("type").as_string() == "bytes");
   CHECK_THROWS_WITH(read(folder, {"data.tokenizer={\"typ\": \"bytes\"}"}), Catch::Contains("data.tokenizer.typ"));
+}
+
+TEST_CASE("a tokenizer with more ids than the model is refused before training, as eval refuses it", "[fast]") {
+  const TempFolder folder;
+  const auto with = [&](const char* vocab_size) {
+    RunConfig c = read(folder, {"data.tokenizer={\"type\": \"bytes\"}", std::string("model.vocab_size=") + vocab_size});
+    resolve(c, {});
+  };
+  CHECK_THROWS_WITH(with("258"), "bytes: a tokenizer with more ids than the model (found 259, expected at most 258)");
+  CHECK_NOTHROW(with("259"));
 }

@@ -75,6 +75,8 @@ TEST_CASE("schedules that cannot mean what they say are refused", "[fast]") {
   CHECK_THROWS_WITH(read(R"({"type": "cosine", "decay_steps": 3})"),
                     Catch::Contains("schedule.decay_steps") && Catch::Contains("wsd"));
   CHECK_THROWS_WITH(read(R"({"type": "wsd", "decay": "inverse"})"), Catch::Contains("schedule.min_lr"));
+  CHECK_THROWS_WITH(read(R"({"type": "wsd", "decay_steps": 3, "decay_fraction": 0.2})"),
+                    Catch::Contains("schedule.decay_fraction: found a value beside decay_steps, expected one of them"));
 }
 
 TEST_CASE("a schedule that is written can be read again", "[fast]") {

@@ -363,12 +363,13 @@ TEST_CASE("start-up says device, parameters, FLOPs, batches, memory, data and ho
   const TempFolder folder;
   Heard heard;
   REQUIRE(run_in(folder / "run",
-                 test_run(folder, R"({"optimizer": {"groups": [{"match": "nothing has this name", "lr": 1}]}})"),
+                 test_run(folder, R"({"optimizer": {"groups": [{"match": "nothing has this name", "lr": 1}], "no_decay": ["norm", "nor this"]}})"),
                  heard) == 0);
   for (const char* part : {"device: cpu", "precision fp64", "blocks.*.mixer.weight", "  2 x [12, 12]",
                            "FLOPs per token: ", "batch: 4 rows x 9 tokens = 36", "2 micro-batches of 2 rows",
                            "memory plan: ", "activations and temporaries", "data source 0", "epochs",
-                           "estimated hours: ", "optimizer.groups.0 applies to no parameter", "done: 7 steps"}) {
+                           "estimated hours: ", "optimizer.groups.0 applies to no parameter", "optimizer.no_decay.1 matches no parameter",
+                           "done: 7 steps"}) {
     INFO(part);
     CHECK(heard.has(part));
     CHECK(read_file(folder / "run" / "train.log").find(part) != std::string::npos);
