@@ -1,6 +1,7 @@
 #include "kernels/delta_gates.h"
 
 #include "kernels/cuda/common/column_sums.h"
+#include "kernels/cuda/common/split.h"
 
 // Bound by HBM: 4 numbers a token and head forward, 8 backward. g and beta are fp32: they enter exponents.
 namespace hebb::HEBB_DEVICE {
@@ -10,6 +11,7 @@ constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in delta_gates_
 
 __device__ __forceinline__ float step_size(float z) { return z > 20.0f ? z : log1pf(expf(z)); }
 
+// Column: token and head; there are too few heads for a block a token.
 template <class T>
 struct Forward {
   float *g, *beta;
@@ -18,8 +20,8 @@ struct Forward {
   int64_t heads;
   float beta_scale, dt_low, dt_high;
 
-  __device__ void operator()(int64_t token, int64_t head) const {
-    const int64_t at = token * heads + head;
+  __device__ void operator()(int64_t, int64_t at) const {
+    const int64_t head = Split(at, heads).remainder;
     const float z = to_float(a[at]) + dt_bias[head];
     float dt = step_size(z);
     dt = b != nullptr ? dt : fminf(dt_high, fmaxf(dt_low, dt));
@@ -72,7 +74,7 @@ void run(Stream& stream, const DeltaGatesForward& a) {
   const int64_t heads = a.a_log.numel();
   dispatch_float(a.a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("delta_gates_forward", stream, a.a.numel() / heads, heads,
+    each_element("delta_gates_forward", stream, 1, a.a.numel(),
                  Forward<T>{a.g.as<float>(), a.beta.as<float>(), a.a.as<T>(), a.b.as<T>(), a.a_log.as<float>(), a.dt_bias.as<float>(),
                             heads, static_cast<float>(a.beta_scale), static_cast<float>(a.dt_low), static_cast<float>(a.dt_high)});
   });

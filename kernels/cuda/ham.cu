@@ -1,6 +1,6 @@
 #include "kernels/ham.h"
 
-#include "kernels/cuda/common/prelude.h"
+#include "kernels/cuda/common/split.h"
 
 // All bound by HBM but the selection: scores are read once, a few FLOPs an element. Selection: one block walks over the tokens of a list,
 // 1024 at a time, bound by its barriers (a list of all rows has one block). Scores, decisions and factors are fp32.
@@ -238,7 +238,7 @@ struct Pack {
     const int32_t to = slot[n];
     if (to >= 0) {
       const float x_in = to_float(x[n * channels + c]);
-      list[(n / length * slots + to) * channels + c] = from_float<T>(factor != nullptr ? factor[n] * x_in : x_in);
+      list[(Split(n, length).quotient * slots + to) * channels + c] = from_float<T>(factor != nullptr ? factor[n] * x_in : x_in);
     }
   }
 };

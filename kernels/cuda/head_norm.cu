@@ -227,14 +227,14 @@ __device__ __forceinline__ void gated_backward_head(const GatedBackward<O, T>& a
     each_pack<N>(in.width, in.lanes, lane, [&](int64_t c) {
       typename Heads::Part p;
       load(c, p);
+      float shares[N];
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         const float n = p.r[j] * rstd, d = d_y[j] * (in.gates_after() ? p.gates[j].value : 1.0f);
         along += d * weight[j] * n;
-        if (c + j < in.width) {
-          sums[c + j] += d * n;
-        }
+        shares[j] = d * n;
       }
+      write_pack(sums, c, in.width, in.vector, shares, true);  // packs: single words N apart would lie in few banks
     });
     along = group_sum(along, in.lanes) / static_cast<float>(in.width);
   }

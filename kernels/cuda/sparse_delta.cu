@@ -204,13 +204,15 @@ struct NumberSlots {
   }
 };
 
+/// Row: head of a token, column: write. One decay a head: those of all in one row.
 struct Decay {
   float* decay;
   const float *g, *write_weights;
   int64_t writes;
 
-  __device__ void operator()(int64_t head, int64_t n) const {
-    decay[head * writes + n] = expf(write_weights != nullptr ? g[head] * write_weights[head * writes + n] : g[head]);
+  __device__ void operator()(int64_t row, int64_t n) const {
+    const int64_t head = writes > 1 ? row : n, at = row * writes + n;
+    decay[at] = expf(write_weights != nullptr ? g[head] * write_weights[at] : g[head]);
   }
 };
 
@@ -241,9 +243,9 @@ void run(Stream& stream, const SparseDeltaIndex& a) {
 }
 
 void run(Stream& stream, const SparseDeltaDecay& a) {
-  const int64_t heads = a.g.numel();
-  each_element("sparse_delta_decay", stream, heads, a.decay.numel() / heads,
-               Decay{a.decay.as<float>(), a.g.as<float>(), a.write_weights.as<float>(), a.decay.numel() / heads});
+  const int64_t heads = a.g.numel(), writes = a.decay.numel() / heads;
+  each_element("sparse_delta_decay", stream, writes > 1 ? heads : 1, writes > 1 ? writes : heads,
+               Decay{a.decay.as<float>(), a.g.as<float>(), a.write_weights.as<float>(), writes});
 }
 
 void run(Stream& stream, const SparseDeltaForward& a) {

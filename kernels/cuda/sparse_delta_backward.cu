@@ -400,7 +400,7 @@ void run(Stream& stream, const SparseDeltaScan& a) {
   const float *const k = a.in.write_weights.as<float>(), *const beta = a.in.beta.as<float>();
   double* const carry = a.carry.as<double>();
   const auto add_slices = [&](const char* name, float* to, const float* from, int64_t columns) {
-    each_element(name, stream, rows, columns, AddSlices{to, from, slices, rows * columns, columns, columns, false});
+    each_element(name, stream, 1, rows * columns, AddSlices{to, from, slices, rows * columns, 0, rows * columns, false});
   };
   add_slices("sparse_delta_writes", by_write, by_write, 2 * writes);  // in place of the first
   add_slices("sparse_delta_reads", d_q, a.by_read.as<float>(), reads);

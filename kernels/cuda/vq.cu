@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/common/row_compare.h"
 #include "kernels/cuda/common/scatter.h"
+#include "kernels/cuda/common/split.h"
 
 // Quantized keys. Selection: tiles of 64 keys x 64 points, scores in fp32 that never leave the block; FLOPs: 2 K D M a token, bound by
 // multiply-adds with 16 of them for 8 shared loads. The rest is bound by HBM: each key, point and gradient once or twice.
@@ -110,11 +111,11 @@ struct KeyIds {
   int64_t kv_heads, length;
 
   explicit KeyIds(const Tensor& t) : ids(t.as<int32_t>()), kv_heads(t.size(1)), length(t.size(2)) {}
-  __device__ int64_t head(int64_t item) const { return item % kv_heads; }
+  __device__ int64_t head(int64_t item) const { return Split(item, kv_heads).remainder; }
   /// Where the key's entry of a [B, K, T] tensor lies.
   __device__ int64_t at(int64_t item) const {
-    const int64_t token = item / kv_heads;
-    return (token / length * kv_heads + head(item)) * length + token % length;
+    const Split token_and_head(item, kv_heads), row_and_place(token_and_head.quotient, length);
+    return (row_and_place.quotient * kv_heads + token_and_head.remainder) * length + row_and_place.remainder;
   }
   /// Line of the key's point in a [K, M, ...] tensor.
   __device__ int64_t line(int64_t item, int64_t m) const { return head(item) * m + ids[at(item)]; }
