@@ -78,8 +78,9 @@ template <class S> struct ActivationGradient {
       along += w[j] * dw[j];
     }
     if (a.activation == SlotActivation::softmax) {
+      // scale w (dw - w . dw): exactly 0 where one slot has all of the weight.
       factor = static_cast<S>(a.scale);
-      shift = -factor * along;
+      shift = -along;
       times_weight = true;
     } else if (a.activation == SlotActivation::l2) {
       // w = s / r, r = |s| + eps: ds = dw / r - w (w . dw) / |s|; |s| is taken as constant at 0.
@@ -87,7 +88,7 @@ template <class S> struct ActivationGradient {
       shift = norm > S(0) ? -along / norm : S(0);
     }
   }
-  S operator()(S w, S dw) const { return times_weight ? w * (factor * dw + shift) : factor * dw + shift * w; }
+  S operator()(S w, S dw) const { return times_weight ? factor * w * (dw + shift) : factor * dw + shift * w; }
 };
 
 template <class S> void backward(const SlotWeightsBackward& a) {

@@ -97,3 +97,23 @@ TEST_CASE("weights of slots whose scores are all zero have a finite gradient", "
   CHECK(weights.tensor().as<double>()[0] == 0);
   for (int i = 0; i < 6; ++i) { CHECK(std::isfinite(d_scores.tensor().as<double>()[i])); }
 }
+
+TEST_CASE("where one slot has all of the weight, softmax passes a gradient of exactly 0", "[fast]") {
+  // A rounding residue instead would become full steps of AdamW.
+  const double scale = GENERATE(0.3, 1.0, 7.7);
+  const int64_t slots_chosen = GENERATE(1, 2);
+  Arena arena(DeviceKind::cpu);
+  Stream stream;
+  const Buffer scores(arena, {1, 1, 2, 3}, DType::f32, "scores"), slots(arena, {1, 1, slots_chosen}, DType::i32, "slots"),
+      weights(arena, {1, 1, slots_chosen}, DType::f32, "weights"), d_weights(arena, {1, 1, slots_chosen}, DType::f32, "d"),
+      d_scores(arena, {1, 1, 2, 3}, DType::f32, "d");
+  const float values[] = {0.0f, 900.0f, 0.1f, 0.3f, 0.0f, 0.7f};
+  std::copy_n(values, 6, scores.tensor().as<float>());
+  const int32_t numbers[] = {4, 8};  // (1, 1), which wins by 899, and (2, 2)
+  std::copy_n(numbers, slots_chosen, slots.tensor().as<int32_t>());
+  const float gradients[] = {0.3f, -1.7f};
+  std::copy_n(gradients, slots_chosen, d_weights.tensor().as<float>());
+  run(stream, SlotWeights{weights, slots, scores, SlotActivation::softmax, scale});
+  run(stream, SlotWeightsBackward{d_scores, d_weights, weights, slots, scores, SlotActivation::softmax, scale, false});
+  for (int i = 0; i < 6; ++i) { CHECK(d_scores.tensor().as<float>()[i] == 0.0f); }
+}
