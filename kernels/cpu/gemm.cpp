@@ -111,19 +111,37 @@ void pack_left(const Problem<S>& g, const Block& at, int64_t begin, int64_t end,
   }
 }
 
-/// A panel of rows of A stays in L1 while the panels of B stream past it from L2: C is then read and
-/// written along its rows. `left` and `right` are scratch for packed panels, null to use A and B in place.
+/// Asks for the rows of A of panels [begin, end) at `at`, in `times` parts.
 template <class S>
-void multiply_block(const Problem<S>& g, const Block& at, S* left, const S* right) {
+gemm::Ahead<S> look_ahead(const Problem<S>& g, const Block& at, int64_t begin, int64_t end, int64_t panels, int64_t times) {
+  const int64_t first = Range(g.m, 1, panels, begin).begin, rows = Range(g.m, 1, panels, end).begin - first;
+  return {g.a_at(first, at.p), g.lda, g.trans_a ? at.depth : rows, g.trans_a ? rows : at.depth, times};
+}
+
+/// A panel of rows of A stays in L1 while the panels of B stream past it from L2: C is then read and
+/// written along its rows. `next` is the block behind this one, of no columns behind the last. `left` and `right` are
+/// scratch for packed panels, null to use A and B in place.
+template <class S>
+void multiply_block(const Problem<S>& g, const Block& at, const Block& next, S* left, const S* right) {
   const int64_t panels = divide_up(g.m, kRows);
   const int64_t group = g.trans_a ? kPanelGroup : 1;
+  gemm::Ahead<S> ahead;
   for (int64_t panel = 0; panel < panels; ++panel) {
     const Range rows(g.m, 1, panels, panel);
     const int row_count = static_cast<int>(rows.size);
     gemm::Left<S> a{g.a_at(rows.begin, at.p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1};
     if (left != nullptr) {
-      if (panel % group == 0) { pack_left(g, at, panel, std::min(panel + group, panels), panels, left); }
-      a = {left + panel % group * kLeftStep<S> * at.depth, 1, kLeftStep<S>};
+      if (panel % group == 0) {
+        const int64_t end = std::min(panel + group, panels), steps = divide_up(at.depth, gemm::Ahead<S>::kSteps);
+        const int64_t times = (end - panel) * divide_up(at.columns, kColumns<S>) * steps;
+        pack_left(g, at, panel, end, panels, left);
+        if (end < panels) {
+          ahead = look_ahead(g, at, end, std::min(end + group, panels), panels, times);
+        } else if (next.columns > 0) {
+          ahead = look_ahead(g, next, 0, std::min(group, panels), panels, times);
+        }
+      }
+      a = {left + panel % group * kLeftStep<S> * at.depth, 1, kLeftStep<S>, &ahead};
     }
     const auto wide = left != nullptr ? gemm::find_kernel<S, true>(row_count, 2) : gemm::find_kernel<S, false>(row_count, 2);
     const auto narrow = left != nullptr ? gemm::find_kernel<S, true>(row_count, 1) : gemm::find_kernel<S, false>(row_count, 1);
@@ -150,14 +168,18 @@ void multiply(const Problem<S>& g) {
   S* left = pack_a ? panels<S>().left.get() : nullptr;
   S* right = pack_b ? panels<S>().right.get() : nullptr;
   const int64_t depth = block_depth(g.k);
-  const int64_t column_blocks = divide_up(g.n, few_rows && g.trans_b ? kColumns<S> : kBlockColumns<S>);
-  for (int64_t block = 0; block < column_blocks; ++block) {
-    const Range columns(g.n, kColumns<S>, column_blocks, block);
-    for (int64_t p = 0; p < g.k; p += depth) {
-      const Block at{columns.begin, columns.size, p, std::min(depth, g.k - p)};
-      if (pack_b) { pack<S, kColumns<S>>(g.trans_b, at.depth, at.columns, g.b_at(p, at.j), g.ldb, right); }
-      multiply_block(g, at, left, right);
-    }
+  const int64_t depths = divide_up(g.k, depth);
+  const int64_t blocks = depths * divide_up(g.n, few_rows && g.trans_b ? kColumns<S> : kBlockColumns<S>);
+  const auto block_at = [&](int64_t i) {
+    if (i == blocks) { return Block{}; }
+    const Range columns(g.n, kColumns<S>, blocks / depths, i / depths);
+    const int64_t p = i % depths * depth;
+    return Block{columns.begin, columns.size, p, std::min(depth, g.k - p)};
+  };
+  for (int64_t i = 0; i < blocks; ++i) {
+    const Block at = block_at(i);
+    if (pack_b) { pack<S, kColumns<S>>(g.trans_b, at.depth, at.columns, g.b_at(at.p, at.j), g.ldb, right); }
+    multiply_block(g, at, block_at(i + 1), left, right);
   }
 }
 

@@ -21,11 +21,39 @@ template <class S> inline constexpr int kColumns = 2 * Vec<S>::width;
 /// Elements from one step of k to the next in a packed panel of A: kRows rounded up to whole vectors.
 template <class S> inline constexpr int kLeftStep = (kRows + Vec<S>::width - 1) / Vec<S>::width * Vec<S>::width;
 
+/// Asks for memory that the next panels of A will be packed from, a line or so every kSteps steps of k: the multiply-adds
+/// hide the wait for it, while a burst of requests fills the processor's queue of misses.
+template <class S>
+class Ahead {
+ public:
+  static constexpr int64_t kSteps = 8;
+
+  Ahead() = default;
+  /// `rows` rows of memory of `width` elements, in `times` calls of fetch.
+  Ahead(const S* data, int64_t stride, int64_t rows, int64_t width, int64_t times)
+      : next_(data), row_(data), stride_(stride), width_(width), lines_(rows * ((width + kLine - 1) / kLine)),
+        share_((lines_ + times - 1) / times) {}
+
+  void fetch() {
+    for (int64_t i = 0; i < share_ && lines_ > 0; ++i, --lines_) {
+      __builtin_prefetch(next_, 0, 2);
+      next_ += kLine;
+      if (next_ - row_ >= width_) { next_ = row_ += stride_; }
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64 / sizeof(S);
+  const S *next_ = nullptr, *row_ = nullptr;
+  int64_t stride_ = 0, width_ = 0, lines_ = 0, share_ = 0;
+};
+
 /// Where the kernel finds op(A): element (i, k) at data[i * row + k * step].
 template <class S>
 struct Left {
   const S* data;
   int64_t row, step;
+  Ahead<S>* ahead = nullptr;  // of a packed panel: what to ask for meanwhile
 };
 /// op(B): row k starts at data + k * step; whole vectors are readable.
 template <class S>
@@ -63,6 +91,9 @@ void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>&
 #pragma GCC unroll 16
   for (int i = 0; i < rows; i += 3) { bases[i / 3] = a + i * a_row; }
   for (int64_t p = 0; p < k; ++p) {
+    if constexpr (packed) {
+      if (p % Ahead<S>::kSteps == 0) { left.ahead->fetch(); }
+    }
     V bv[vectors];
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) { bv[j] = load(b + j * w); }
