@@ -17,12 +17,9 @@ using gemm::kLeftStep;
 using gemm::kRows;
 using gemm::pack;
 
-// Cache blocks: a packed panel of A (kMaxDepth x kRows) stays in L1 (48 KB), the packed panels of B
+// Cache blocks: a panel of A (kMaxDepth x kRows) stays in L1 (48 KB), the packed panels of B
 // (kMaxDepth x kBlockColumns, 0.8 MB) in L2 (1 to 2 MB).
 constexpr int64_t kMaxDepth = 384;
-// Panels of A packed at once where A is stored transposed: a panel alone would read 4 kRows bytes of every
-// row of memory, less than a cache line, and wait for each.
-constexpr int64_t kPanelGroup = 8;
 template <class S> constexpr int64_t kBlockColumns = sizeof(S) == 4 ? 512 : 256;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -45,7 +42,7 @@ Scratch<S> allocate(int64_t count) {
 /// Packed panels of the calling thread.
 template <class S>
 struct Panels {
-  Scratch<S> left = allocate<S>(kPanelGroup * kLeftStep<S> * kMaxDepth);
+  Scratch<S> left = allocate<S>(kLeftStep<S> * kMaxDepth);
   Scratch<S> right = allocate<S>(kBlockColumns<S> * kMaxDepth);
 };
 template <class S>
@@ -88,34 +85,12 @@ struct Block {
   int64_t j, columns, p, depth;
 };
 
-/// Packs panels [begin, end) of the rows of A, one behind the other.
+/// What the kernel asks for while it multiplies a panel of A at `at`, in `calls` calls: rows of A at `next`.
 template <class S>
-void pack_left(const Problem<S>& g, const Block& at, int64_t begin, int64_t end, int64_t panels, S* left) {
-  const int64_t panel_size = kLeftStep<S> * at.depth;
-  if (!g.trans_a) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const Range rows(g.m, 1, panels, panel);
-      gemm::pack_transposed<S>(at.depth, static_cast<int>(rows.size), g.a_at(rows.begin, at.p), g.lda,
-                               left + (panel - begin) * panel_size, kLeftStep<S>);
-    }
-    return;
-  }
-  int64_t first[kPanelGroup + 1];
-  for (int64_t panel = begin; panel <= end; ++panel) { first[panel - begin] = Range(g.m, 1, panels, panel).begin; }
-  for (int64_t p = 0; p < at.depth; ++p) {  // along the rows of memory, over all panels
-    const S* row = g.a_at(0, at.p + p);
-    for (int64_t i = 0; i < end - begin; ++i) {
-      gemm::pack_rows<S>(1, static_cast<int>(first[i + 1] - first[i]), row + first[i], g.lda,
-                         left + i * panel_size + p * kLeftStep<S>, kLeftStep<S>);
-    }
-  }
-}
-
-/// Asks for the rows of A of panels [begin, end) at `at`, in `times` parts.
-template <class S>
-gemm::Ahead<S> look_ahead(const Problem<S>& g, const Block& at, int64_t begin, int64_t end, int64_t panels, int64_t times) {
-  const int64_t first = Range(g.m, 1, panels, begin).begin, rows = Range(g.m, 1, panels, end).begin - first;
-  return {g.a_at(first, at.p), g.lda, g.trans_a ? at.depth : rows, g.trans_a ? rows : at.depth, times};
+gemm::Ahead<S> look_ahead(const Problem<S>& g, const Block& at, int64_t calls, const Range& rows, const Block& next) {
+  const int64_t times = calls * divide_up(at.depth, gemm::Ahead<S>::kSteps);
+  const int64_t lines = g.trans_a ? next.depth : rows.size, width = g.trans_a ? rows.size : next.depth;
+  return {g.a_at(rows.begin, next.p), g.lda, lines, width, times};
 }
 
 /// A panel of rows of A stays in L1 while the panels of B stream past it from L2: C is then read and
@@ -123,28 +98,24 @@ gemm::Ahead<S> look_ahead(const Problem<S>& g, const Block& at, int64_t begin, i
 /// scratch for packed panels, null to use A and B in place.
 template <class S>
 void multiply_block(const Problem<S>& g, const Block& at, const Block& next, S* left, const S* right) {
-  const int64_t panels = divide_up(g.m, kRows);
-  const int64_t group = g.trans_a ? kPanelGroup : 1;
-  gemm::Ahead<S> ahead;
+  const int64_t panels = divide_up(g.m, kRows), calls = divide_up(at.columns, kColumns<S>);
+  const bool adjacent = g.trans_a || left != nullptr;
   for (int64_t panel = 0; panel < panels; ++panel) {
     const Range rows(g.m, 1, panels, panel);
     const int row_count = static_cast<int>(rows.size);
-    gemm::Left<S> a{g.a_at(rows.begin, at.p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1};
-    if (left != nullptr) {
-      if (panel % group == 0) {
-        const int64_t end = std::min(panel + group, panels), steps = divide_up(at.depth, gemm::Ahead<S>::kSteps);
-        const int64_t times = (end - panel) * divide_up(at.columns, kColumns<S>) * steps;
-        pack_left(g, at, panel, end, panels, left);
-        if (end < panels) {
-          ahead = look_ahead(g, at, end, std::min(end + group, panels), panels, times);
-        } else if (next.columns > 0) {
-          ahead = look_ahead(g, next, 0, std::min(group, panels), panels, times);
-        }
-      }
-      a = {left + panel % group * kLeftStep<S> * at.depth, 1, kLeftStep<S>, &ahead};
+    gemm::Ahead<S> ahead;
+    if (panel + 1 < panels) {
+      ahead = look_ahead(g, at, calls, Range(g.m, 1, panels, panel + 1), at);
+    } else if (next.columns > 0) {
+      ahead = look_ahead(g, at, calls, Range(g.m, 1, panels, 0), next);
     }
-    const auto wide = left != nullptr ? gemm::find_kernel<S, true>(row_count, 2) : gemm::find_kernel<S, false>(row_count, 2);
-    const auto narrow = left != nullptr ? gemm::find_kernel<S, true>(row_count, 1) : gemm::find_kernel<S, false>(row_count, 1);
+    gemm::Left<S> a{g.a_at(rows.begin, at.p), g.trans_a ? 1 : g.lda, g.trans_a ? g.lda : 1, &ahead};
+    if (left != nullptr) {
+      gemm::pack_transposed<S>(at.depth, row_count, a.data, g.lda, left, kLeftStep<S>);
+      a = {left, 1, kLeftStep<S>, &ahead};
+    }
+    const auto wide = adjacent ? gemm::find_kernel<S, true>(row_count, 2) : gemm::find_kernel<S, false>(row_count, 2);
+    const auto narrow = adjacent ? gemm::find_kernel<S, true>(row_count, 1) : gemm::find_kernel<S, false>(row_count, 1);
     for (int64_t j = 0; j < at.columns; j += kColumns<S>) {
       const int width = static_cast<int>(std::min<int64_t>(kColumns<S>, at.columns - j));
       const bool is_wide = width > Vec<S>::width;
@@ -160,7 +131,8 @@ void multiply_block(const Problem<S>& g, const Block& at, const Block& next, S* 
 template <class S>
 void multiply(const Problem<S>& g) {
   const bool few_rows = g.m <= kRows;  // every panel of B is used once: memory decides
-  const bool pack_a = !few_rows && g.n > 4 * kColumns<S>;
+  // A panel of rows far apart may not find room in L1 as it lies, where it is used more than a few times.
+  const bool pack_a = !few_rows && !g.trans_a && g.n > 4 * kColumns<S>;
   // B is used in place where the kernel can read its rows in whole vectors, a few times only: fewer where
   // distant rows collide in the cache.
   const int64_t in_place_rows = g.ldb <= kBlockColumns<S> ? 6 * kRows : 3 * kRows;

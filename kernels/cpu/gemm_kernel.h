@@ -21,8 +21,8 @@ template <class S> inline constexpr int kColumns = 2 * Vec<S>::width;
 /// Elements from one step of k to the next in a packed panel of A: kRows rounded up to whole vectors.
 template <class S> inline constexpr int kLeftStep = (kRows + Vec<S>::width - 1) / Vec<S>::width * Vec<S>::width;
 
-/// Asks for memory that the next panels of A will be packed from, a line or so every kSteps steps of k: the multiply-adds
-/// hide the wait for it, while a burst of requests fills the processor's queue of misses.
+/// Asks for the memory of the next panel of A, a line or two every kSteps steps of k: the multiply-adds hide the wait
+/// for it, while a burst of requests fills the processor's queue of misses.
 template <class S>
 class Ahead {
  public:
@@ -31,21 +31,26 @@ class Ahead {
   Ahead() = default;
   /// `rows` rows of memory of `width` elements, in `times` calls of fetch.
   Ahead(const S* data, int64_t stride, int64_t rows, int64_t width, int64_t times)
-      : next_(data), row_(data), stride_(stride), width_(width), lines_(rows * ((width + kLine - 1) / kLine)),
-        share_((lines_ + times - 1) / times) {}
+      : row_(data), stride_(stride), rows_(rows), last_(width - 1),
+        share_((rows * ((last_ + kLine - 1) / kLine + 1) + times - 1) / times) {}
 
   void fetch() {
-    for (int64_t i = 0; i < share_ && lines_ > 0; ++i, --lines_) {
-      __builtin_prefetch(next_, 0, 2);
-      next_ += kLine;
-      if (next_ - row_ >= width_) { next_ = row_ += stride_; }
+    for (int64_t i = 0; i < share_ && rows_ > 0; ++i) {
+      // The last element, too: rows begin anywhere in a line.
+      __builtin_prefetch(row_ + (at_ < last_ ? at_ : last_), 0, 2);
+      at_ += kLine;
+      if (at_ >= last_ + kLine) {
+        at_ = 0;
+        row_ += stride_;
+        --rows_;
+      }
     }
   }
 
  private:
   static constexpr int64_t kLine = 64 / sizeof(S);
-  const S *next_ = nullptr, *row_ = nullptr;
-  int64_t stride_ = 0, width_ = 0, lines_ = 0, share_ = 0;
+  const S* row_ = nullptr;
+  int64_t stride_ = 0, rows_ = 0, last_ = 0, at_ = 0, share_ = 0;
 };
 
 /// Where the kernel finds op(A): element (i, k) at data[i * row + k * step].
@@ -53,7 +58,7 @@ template <class S>
 struct Left {
   const S* data;
   int64_t row, step;
-  Ahead<S>* ahead = nullptr;  // of a packed panel: what to ask for meanwhile
+  Ahead<S>* ahead = nullptr;  // where row is 1: what to ask for meanwhile
 };
 /// op(B): row k starts at data + k * step; whole vectors are readable.
 template <class S>
@@ -71,7 +76,8 @@ struct Out {
   int lanes;
 };
 
-template <class S, int rows, int vectors, bool packed>
+/// adjacent: the rows of op(A) lie beside each other, left.row is 1.
+template <class S, int rows, int vectors, bool adjacent>
 void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>& out) {
   using V = Vec<S>;
   constexpr int w = V::width;
@@ -85,13 +91,13 @@ void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>&
     }
   }
   const S *a = left.data, *b = right.data;
-  const int64_t a_row = packed ? 1 : left.row, a_step = packed ? kLeftStep<S> : left.step;
+  const int64_t a_row = adjacent ? 1 : left.row, a_step = left.step;
   // Row addresses in groups of three: base, base + row, base + 2 row are all x86 can encode.
   const S* bases[(rows + 2) / 3];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; i += 3) { bases[i / 3] = a + i * a_row; }
   for (int64_t p = 0; p < k; ++p) {
-    if constexpr (packed) {
+    if constexpr (adjacent) {
       if (p % Ahead<S>::kSteps == 0) { left.ahead->fetch(); }
     }
     V bv[vectors];
@@ -99,11 +105,11 @@ void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>&
     for (int j = 0; j < vectors; ++j) { bv[j] = load(b + j * w); }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
-      const V av(packed ? a[i] : bases[i / 3][i % 3 * a_row]);
+      const V av(adjacent ? a[i] : bases[i / 3][i % 3 * a_row]);
 #pragma GCC unroll 2
       for (int j = 0; j < vectors; ++j) { sums[i][j] = fma(av, bv[j], sums[i][j]); }
     }
-    if constexpr (packed) {
+    if constexpr (adjacent) {
       a += a_step;
     } else {
 #pragma GCC unroll 16
@@ -133,17 +139,17 @@ void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>&
 template <class S>
 using Kernel = void (*)(int64_t k, const Left<S>&, const Right<S>&, const Out<S>&);
 
-template <class S, int vectors, bool packed, int... i>
+template <class S, int vectors, bool adjacent, int... i>
 constexpr std::array<Kernel<S>, kRows> kernels_of(std::integer_sequence<int, i...>) {
-  return {kernel<S, i + 1, vectors, packed>...};
+  return {kernel<S, i + 1, vectors, adjacent>...};
 }
 
 /// The kernel for `rows` (1 to kRows) by `vectors` (1 or 2).
-template <class S, bool packed>
+template <class S, bool adjacent>
 Kernel<S> find_kernel(int rows, int vectors) {
   constexpr auto all = std::make_integer_sequence<int, kRows>();
-  static constexpr std::array<Kernel<S>, kRows> narrow = kernels_of<S, 1, packed>(all);
-  static constexpr std::array<Kernel<S>, kRows> wide = kernels_of<S, 2, packed>(all);
+  static constexpr std::array<Kernel<S>, kRows> narrow = kernels_of<S, 1, adjacent>(all);
+  static constexpr std::array<Kernel<S>, kRows> wide = kernels_of<S, 2, adjacent>(all);
   return (vectors == 1 ? narrow : wide)[static_cast<size_t>(rows - 1)];
 }
 
