@@ -8,6 +8,22 @@
 #include "kernels/cpu/math.h"
 
 namespace hebb::cpu {
+namespace {
+
+template <class S> struct Factors { S b1, b2, one_b1, one_b2, clip, eps, keep, step, inv_c2; };
+
+/// A function of its own, since compilers vectorise what they know not to overlap.
+template <class S>
+void update(int64_t n, const Factors<S> f, S* __restrict p, S* __restrict m, S* __restrict v, const S* __restrict grad) {
+  for (int64_t i = 0; i < n; ++i) {
+    const S g = f.clip * grad[i];
+    m[i] = f.b1 * m[i] + f.one_b1 * g;
+    v[i] = f.b2 * v[i] + f.one_b2 * g * g;
+    p[i] = p[i] * f.keep - f.step * m[i] / (std::sqrt(v[i] * f.inv_c2) + f.eps);
+  }
+}
+
+}  // namespace
 
 void run(Stream&, const SumSquares& args) {
   dispatch_real(args.x.dtype, [&](auto zero) {
@@ -54,18 +70,13 @@ void run(Stream&, const AdamW& a) {
   const double factor = a.clip.defined() ? *a.clip.as<double>() : 1.0;
   dispatch_real(a.p.dtype, [&](auto zero) {
     using S = decltype(zero);
-    S *__restrict p = a.p.as<S>(), *__restrict m = a.m.as<S>(), *__restrict v = a.v.as<S>();
-    const S* __restrict grad = a.grad.as<S>();
-    const S b1 = static_cast<S>(a.beta1), b2 = static_cast<S>(a.beta2), one_b1 = static_cast<S>(1 - a.beta1),
-            one_b2 = static_cast<S>(1 - a.beta2), clip = static_cast<S>(factor), eps = static_cast<S>(a.eps),
-            keep = static_cast<S>(rates[0]), step = static_cast<S>(rates[1]), inv_c2 = static_cast<S>(rates[2]);
+    const auto number = [](double x) { return static_cast<S>(x); };
+    const Factors<S> f{number(a.beta1), number(a.beta2),  number(1 - a.beta1), number(1 - a.beta2), number(factor),
+                       number(a.eps),   number(rates[0]), number(rates[1]),    number(rates[2])};
+    S *p = a.p.as<S>(), *m = a.m.as<S>(), *v = a.v.as<S>();
+    const S* grad = a.grad.as<S>();
     parallel_for(a.p.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const S g = clip * grad[i];
-        m[i] = b1 * m[i] + one_b1 * g;
-        v[i] = b2 * v[i] + one_b2 * g * g;
-        p[i] = p[i] * keep - step * m[i] / (std::sqrt(v[i] * inv_c2) + eps);
-      }
+      update(end - begin, f, p + begin, m + begin, v + begin, grad + begin);
     });
   });
 }
