@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/suggest.h"
+#include "core/unknown_key.h"
 
 namespace hebb {
 namespace {
@@ -278,10 +279,10 @@ void Fields::fail_unknown(const Json::Member& member) const {
   }
   const std::string origin = member.second.key_origin().str();
   const std::string hint = did_you_mean(member.first, names);
-  throw ConfigError((origin.empty() ? "" : origin + ": ") + child_path(member.first), "an unknown key",
-                    names.empty()   ? "an empty object"
-                    : hint.empty() ? "one of the known keys (" + list_names(names) + ")"
-                                   : "one of the known keys" + hint);
+  throw UnknownKeyError((origin.empty() ? "" : origin + ": ") + child_path(member.first), member.first,
+                        names.empty()   ? "an empty object"
+                        : hint.empty() ? "one of the known keys (" + list_names(names) + ")"
+                                       : "one of the known keys" + hint);
 }
 
 const Fields::Known* Fields::known(std::string_view name) const {

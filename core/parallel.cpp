@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -58,18 +59,17 @@ class Pool {
   explicit Pool(int threads) : threads_(threads) {
     workers_.reserve(static_cast<size_t>(threads - 1));
     for (int i = 1; i < threads; ++i) {
-      workers_.emplace_back([this] { work(); });
+      try {
+        workers_.emplace_back([this] { work(); });
+      } catch (const std::system_error& error) {
+        end_workers();
+        throw ConfigError("threads", std::to_string(threads),
+                          "a number that the system can start (the limit was met at " + std::to_string(i) + ": " + error.code().message() + ")");
+      }
     }
   }
 
-  ~Pool() {
-    {
-      std::lock_guard lock(sleep_mutex_);
-      stop_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& w : workers_) { w.join(); }
-  }
+  ~Pool() { end_workers(); }
 
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -101,6 +101,15 @@ class Pool {
   }
 
  private:
+  void end_workers() {
+    {
+      std::lock_guard lock(sleep_mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& w : workers_) { w.join(); }
+  }
+
   void take_units() {
     for (;;) {
       const int64_t unit = next_.fetch_add(1, std::memory_order_relaxed);

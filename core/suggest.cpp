@@ -30,7 +30,10 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
     const size_t distance = edit_distance(name, candidate);
-    const size_t limit = std::max<size_t>(1, std::max(name.size(), candidate.size()) / 3);
+    const size_t length = std::max(name.size(), candidate.size()), limit = std::max<size_t>(1, length / 3);
+    if (length <= 3 && (name.empty() || candidate.empty() || name[0] != candidate[0])) {
+      continue;  // "gpu" is no slip for "cpu", "gdm" is one for "gdn"
+    }
     if (distance <= limit && (best.empty() || distance < best_distance)) {
       best = candidate;
       best_distance = distance;

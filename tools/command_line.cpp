@@ -87,6 +87,22 @@ const CLI::App& selected(const CLI::App& app) {
   return inner.empty() ? app : selected(*inner.front());
 }
 
+std::string list(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
+}
+
+std::vector<std::string> verbs_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(verb->get_name());
+  }
+  return names;
+}
+
 /// Where a verb must come, a word that is none is reported with the nearest name: the parser itself
 /// would only say that some subcommand is required.
 void check_verbs(CLI::App& app, const std::vector<std::string>& words, size_t at) {
@@ -94,19 +110,14 @@ void check_verbs(CLI::App& app, const std::vector<std::string>& words, size_t at
   if (verbs.empty() || at >= words.size() || words[at].empty() || words[at][0] == '-') {
     return;
   }
-  std::vector<std::string> names;
   for (CLI::App* verb : verbs) {
     if (verb->get_name() == words[at]) {
       return check_verbs(*verb, words, at + 1);
     }
-    names.push_back(verb->get_name());
   }
-  std::string known;
-  for (const std::string& name : names) {
-    known += (known.empty() ? "" : ", ") + name;
-  }
+  const std::vector<std::string> names = verbs_of(app);
   throw ConfigError(full_name_of(app), "unknown verb \"" + words[at] + "\"" + hint(nearest_name(words[at], names)) +
-                                           " (known: " + known + ")");
+                                           " (known: " + list(names) + ")");
 }
 
 /// The parser's own message, with the nearest option for a misspelt one: that is likely to be the
@@ -117,6 +128,9 @@ ConfigError usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> extras = app.remaining(true);
   const bool may_be_misspelt = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
                                dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (const std::vector<std::string> verbs = verbs_of(verb); !verbs.empty() && extras.empty()) {
+    return ConfigError(name, "no verb given (known: " + list(verbs) + ")");
+  }
   if (!may_be_misspelt || extras.empty()) {
     return ConfigError(name, error.what() + see);
   }

@@ -35,19 +35,19 @@ int finish(int code) {
 int run(int argc, char** argv) {
   CommandLine line("hebb", "Trains, evaluates and samples language models with attention, recurrent and memory layers.", version_text);
   const Command program = line.program();
-  add_data_verb(program);
   add_tokenizer_verb(program);
-  add_inspect_verb(program);
+  add_data_verb(program);
+  add_plan_verb(program);
+  add_train_verb(program);
+  add_ladder_verb(program);
   add_eval_verb(program);
   add_generate_verb(program);
-  add_plan_verb(program);
+  add_report_verb(program);
+  add_inspect_verb(program);
+  add_trace_verb(program);
   add_bench_verb(program);
   add_selftest_verb(program);
-  add_ladder_verb(program);
-  add_report_verb(program);
   add_doctor_verb(program);
-  add_trace_verb(program);
-  add_train_verb(program);
   return line.run(argc, argv);
 }
 

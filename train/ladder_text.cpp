@@ -80,10 +80,10 @@ std::string ladder_status(const fs::path& folder) {
   double done_flops = 0, busy_seconds = 0;
   for (const LadderRun& run : ladder.runs) {
     states.push_back(read_status(folder / run.id));
-    if (was_killed(states.back())) {
+    all.push_back(progress_of(folder / run.id));
+    if (was_killed(states.back()) || (states.back().state == "pending" && all.back().step > 0)) {
       states.back().state = "stopped";
     }
-    all.push_back(progress_of(folder / run.id));
     const RunProgress& p = all.back();
     const double share = run.steps > 0 ? static_cast<double>(p.step) / static_cast<double>(run.steps) : 0;
     if (p.tokens_per_s > 0) {

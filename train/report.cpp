@@ -9,6 +9,7 @@
 #include "train/report_parts.h"
 #include "train/report_fit.h"
 #include "train/results.h"
+#include "train/seeds.h"
 
 namespace hebb {
 namespace {
@@ -69,6 +70,7 @@ class Report {
 
   fs::path write() {
     fs::create_directories(out_ / "plots");
+    seeds();
     results();
     if (runs_.empty()) {
       text("No run has finished yet.");
@@ -110,9 +112,19 @@ class Report {
     html_ += svg;
   }
 
+  /// Runs that differ in seeds only as one row; nothing where no setting has several.
+  void seeds() {
+    const std::vector<Json> rows = over_seeds(results_);
+    if (has_seeds(rows)) {
+      text("## Results over seeds\n\n" + results_markdown(rows) +
+           "\nMean ± sample standard deviation over runs whose configurations differ in seeds only; numbers in full: seeds.csv.\n");
+      write_file_atomic(out_ / "seeds.csv", results_csv(rows));
+    }
+  }
+
   void results() {
     const std::string table = results_markdown(results_);
-    text("## Results\n\n" + (runs_.empty() ? std::string() : table) + "\nFrom config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.\n");
+    text("## Results" + std::string(runs_.size() > 1 ? " of each run" : "") + "\n\n" + (runs_.empty() ? std::string() : table) + "\nFrom config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.\n");
     write_file_atomic(out_ / "results.md", table);
     write_file_atomic(out_ / "results.csv", results_csv(results_));
     write_file_atomic(out_ / "results.json", Json::array(results_).dump(1) + "\n");
@@ -130,25 +142,24 @@ class Report {
     }
   }
 
-  /// Groups side by side at each value of the tag "level".
+  /// Groups side by side at each value of the tag "level"; runs that differ in seeds only are one value, their mean.
   void levels() {
+    struct Cell {
+      double mean = NAN, deviation = NAN;
+      int settings = 0;
+    };
     std::vector<std::string> groups, levels;
-    std::map<std::pair<std::string, std::string>, double> values;
-    const auto tag = [](const Json& result, const std::string& key) {
-      const Json* v = key.empty() ? nullptr : result.find(key);
-      return v == nullptr ? std::string() : v->is_string() ? v->as_string() : v->dump();
-    };
-    const auto add = [](std::vector<std::string>& list, const std::string& name) {
-      if (std::find(list.begin(), list.end(), name) == list.end()) {
-        list.push_back(name);
-      }
-    };
-    for (const Json& result : results_) {
-      const std::string group = tag(result, fit_->by), level = tag(result, "level");
+    std::map<std::pair<std::string, std::string>, Cell> cells;
+    const std::vector<Json> rows = over_seeds(results_);
+    for (const Json& row : rows) {
+      const std::string group = fit_->by.empty() ? "" : member_text(row, fit_->by), level = member_text(row, "level");
       if (!group.empty() && !level.empty()) {
-        add(groups, group);
-        add(levels, level);
-        if (const double y = result_number(result, fit_->y); std::isfinite(y)) { values[{level, group}] = y; }
+        add_once(groups, group);
+        add_once(levels, level);
+        if (const double y = result_number(row, fit_->y); std::isfinite(y)) {
+          Cell& cell = cells[{level, group}];
+          cell = {y, result_number(row, fit_->y + ".std"), cell.settings + 1};
+        }
       }
     }
     if (groups.size() < 2) {
@@ -161,17 +172,21 @@ class Report {
       shown.rows.push_back({l});
       table.rows.push_back({l});
       for (const std::string& g : groups) {
-        const auto it = values.find({l, g}), base = values.find({l, groups[0]});
-        char difference[32] = "";
-        if (it != values.end() && base != values.end() && it != base) {
-          std::snprintf(difference, sizeof difference, " (%+.4f)", it->second - base->second);
+        const Cell cell = cells[{l, g}], base = cells[{l, groups[0]}];
+        std::string text = std::isfinite(cell.deviation) ? mean_text(cell.mean, cell.deviation) : number(cell.mean);
+        if (g != groups[0] && base.settings == 1) {
+          char difference[32];
+          std::snprintf(difference, sizeof difference, " (%+.4f)", cell.mean - base.mean);
+          text += difference;
         }
-        shown.rows.back().push_back(it != values.end() ? Json(number(it->second) + difference) : Json());
-        table.rows.back().push_back(it != values.end() ? Json(it->second) : Json());
+        // Several settings (learning rates, say) are no repetitions: which of them counts is not for a table to choose.
+        shown.rows.back().push_back(cell.settings == 0 ? Json() : cell.settings > 1 ? Json(std::to_string(cell.settings) + " settings") : Json(text));
+        table.rows.back().push_back(cell.settings == 1 ? Json(cell.mean) : Json());
       }
     }
     write_file_atomic(out_ / "levels.csv", table.csv());
-    text("## " + fit_->y + " by level\n\nIn parentheses: difference to the first column. From results.json.\n\n" + shown.markdown());
+    text("## " + fit_->y + " by level\n\n" + (has_seeds(rows) ? "Mean ± sample standard deviation over seeds; in" : "In") +
+         " parentheses: difference to the first column. From results.json.\n\n" + shown.markdown());
   }
 
   /// Colour by group and one legend entry for each where there is a fit, else one per curve.

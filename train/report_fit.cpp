@@ -41,6 +41,12 @@ std::string axis_label(const std::string& key) {
 /// x where a fit reaches y; NaN where it never does.
 double inverse(const PowerLawFit& fit, double y) { return y > fit.c && fit.b != 0 ? std::pow((y - fit.c) / fit.a, -1 / fit.b) : NAN; }
 
+/// A share far outside of what any run covers says no more than its direction.
+std::string share_text(double share) {
+  constexpr double kFar = 100;
+  return !std::isfinite(share) ? "–" : share > kFar ? "> 100" : share < 1 / kFar ? "< 0.01" : print("%.3f", share);
+}
+
 void add_fit(FitGroup& group, const Points& points, const std::vector<Json>& held_out, const FitConfig& config, double low, double high) {
   std::vector<double> at;
   for (const Json& result : held_out) {
@@ -157,7 +163,7 @@ std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& c
     }
     first = first != nullptr ? first : &f;
     const double x = *std::max_element(first->x.begin(), first->x.end()), wanted = first->at(x), needed = inverse(f, wanted);
-    against += print("| %s | %.5f | %+.5f | ", g.name.c_str(), f.at(x), f.at(x) - wanted) + (std::isfinite(needed) ? print("%.3f |\n", needed / x) : "– |\n");
+    against += print("| %s | %.5f | %+.5f | %s |\n", g.name.c_str(), f.at(x), f.at(x) - wanted, share_text(needed / x).c_str());
   }
   if (!held_out.empty()) {
     text += "\nHeld-out runs: predicted from the fit, and measured.\n\n| run | " + config.x + " | predicted | 95 % | measured | difference |\n|---|---:|---:|---|---:|---:|\n" + held_out;

@@ -1,6 +1,7 @@
 // Reading and resolving run configurations.
 #include <algorithm>
 
+#include "core/unknown_key.h"
 #include "data/dataset.h"
 #include "data/tokenizer.h"
 #include "train/device.h"
@@ -48,6 +49,17 @@ void check_tokenizer(const Json& json, int64_t vocab_size) {
   }
 }
 
+/// "; elsewhere: optimizer.lr" for the key lr in the wrong section, or nothing.
+std::string right_places(const std::string& key) {
+  std::string text;
+  int places = 0;
+  for (const Fields::Description& d : Fields::describe<RunConfig>()) {
+    const bool is_place = d.path.ends_with("." + key) && d.path.find("NAME") == std::string::npos;
+    text += is_place ? (places++ == 0 ? "" : ", ") + d.path : "";
+  }
+  return places == 0 ? "" : "; elsewhere: " + text;
+}
+
 }  // namespace
 
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
@@ -56,7 +68,11 @@ RunConfig read_run_config(const std::string& path, const std::vector<std::string
   for (const std::string& assignment : overrides) {
     apply_override(config.source, assignment);
   }
-  Fields::read(config.source, "", config);
+  try {
+    Fields::read(config.source, "", config);
+  } catch (const UnknownKeyError& error) {
+    throw ConfigError(error.where, "an unknown key", error.expected + right_places(error.key));
+  }
   return config;
 }
 

@@ -9,6 +9,7 @@
 #include "train/plan.h"
 #include "train/report.h"
 #include "train/run_config.h"
+#include "train/seeds.h"
 
 namespace hebb {
 namespace {
@@ -93,7 +94,8 @@ std::string cell(const Json* value, bool is_short) {
 bool is_detail(const std::string& key) {
   const bool is_flops = key.rfind("flops.", 0) == 0 && key != "flops.total", is_part = key == "params.state" || key == "params.active";
   const bool is_layer = key.rfind("eval.", 0) == 0 && std::count(key.begin(), key.end(), '.') > 2;  // eval.NAME.TYPE.STATISTIC
-  return is_flops || is_part || is_layer || key == "mem_bytes" || key == "step" || key == "state_bytes.4096";
+  const bool is_deviation = key.ends_with(".std");  // beside its mean
+  return is_flops || is_part || is_layer || is_deviation || key == "mem_bytes" || key == "step" || key == "setting" || key == "state_bytes.4096";
 }
 
 /// Columns for people and CSV files: where runs took an evaluation from different sources, each source has a column of its own.
@@ -155,6 +157,7 @@ Json result_of(const fs::path& run, const std::string& id, const Json& tags) {
     result.set(key, value);
   }
   const int64_t tokens = metrics.tokens.empty() ? 0 : static_cast<int64_t>(metrics.tokens.back());
+  result.set("setting", setting_of(config));
   result.set("step", metrics.loss.x.empty() ? int64_t{0} : static_cast<int64_t>(metrics.loss.x.back()));
   result.set("tokens", tokens);
   add_plan(result, config, tokens);
@@ -237,7 +240,8 @@ std::string results_markdown(const std::vector<Json>& all) {
   for (const Json& result : results) {
     rows += "|";
     for (const std::string& key : keys) {
-      rows += " " + cell(result.find(key), true) + " |";
+      const double deviation = result_number(result, key + ".std");
+      rows += " " + (std::isfinite(deviation) ? mean_text(result_number(result, key), deviation) : cell(result.find(key), true)) + " |";
     }
     rows += "\n";
   }

@@ -57,6 +57,11 @@ RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
     notes_.push_back("removed checkpoints/" + name + ", left unfinished");
   }
   choose_checkpoint(options);
+  if (checkpoint_ && config.train.steps < state_.step) {
+    throw config.error("train.steps", std::to_string(config.train.steps),
+                       "at least " + std::to_string(state_.step) + ", the steps of " + checkpoint_->string() +
+                           " (--resume goes on from an earlier checkpoint)");
+  }
   keep_tokenizer(config, options);
   config_ = to_json(config);
   const fs::path stored = path_ / "config.json";

@@ -9,7 +9,13 @@
 namespace hebb {
 namespace {
 
-constexpr std::array kSignals = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
+struct StopSignal {
+  int number;
+  const char* name;
+};
+// A terminal that closes (SIGHUP) or a reader of our output that ends (SIGPIPE) must not cost the steps since the last save.
+constexpr std::array kSignals = {StopSignal{SIGTERM, "SIGTERM"}, StopSignal{SIGINT, "SIGINT"},   StopSignal{SIGUSR1, "SIGUSR1"},
+                                 StopSignal{SIGUSR2, "SIGUSR2"}, StopSignal{SIGHUP, "SIGHUP"},   StopSignal{SIGPIPE, "SIGPIPE"}};
 
 // Handlers can reach nothing else than globals.
 volatile sig_atomic_t received_signal = 0;
@@ -36,25 +42,24 @@ StopSignals::StopSignals() {
   action.sa_flags = SA_RESTART;  // calls in progress go on: only the flag matters
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], &action, &previous[i]);
+    sigaction(kSignals[i].number, &action, &previous[i]);
+    const bool is_nohup = kSignals[i].number == SIGHUP && previous[i].sa_handler == SIG_IGN;
+    if (is_nohup) { sigaction(SIGHUP, &previous[i], nullptr); }
   }
 }
 
 StopSignals::~StopSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], &previous[i], nullptr);
+    sigaction(kSignals[i].number, &previous[i], nullptr);
   }
   is_installed = false;
 }
 
 std::string StopSignals::received() const {
-  switch (received_signal) {
-    case 0: return "";
-    case SIGTERM: return "SIGTERM";
-    case SIGINT: return "SIGINT";
-    case SIGUSR1: return "SIGUSR1";
-    default: return "SIGUSR2";
+  for (const StopSignal& s : kSignals) {
+    if (s.number == received_signal) { return s.name; }
   }
+  return "";
 }
 
 }  // namespace hebb

@@ -161,6 +161,8 @@ Solved solve(Json& config, const SolveEntry& s, double target) {
   return solved;
 }
 
+std::string last_key(const std::string& path) { return path.substr(path.find_last_of("./") + 1); }  // npos + 1 is 0
+
 /// A value in an id: numbers in shortest form, strings as they are.
 std::string id_text(const Json& value) { return value.is_string() ? value.as_string() : value.dump(); }
 
@@ -190,6 +192,7 @@ class Composer {
  private:
   struct Draft {
     SweepRun run;
+    std::string entry;  // id before the grid
     Json set;
     std::vector<std::pair<std::string, Json>> grid;
     std::vector<SolveEntry> solve;
@@ -202,7 +205,7 @@ class Composer {
       if (!values.is_array() || values.items().empty()) {
         fail(values, "grid." + path, values.is_array() ? "an empty list" : values.found(), "a list of values");
       }
-      const std::string last = path.substr(path.find_last_of("./") == std::string::npos ? 0 : path.find_last_of("./") + 1);
+      const std::string last = last_key(path);
       for (const Json& value : values.items()) {
         if (value.is_object() || value.is_array() || value.is_null()) {
           fail(value, "grid." + path, value.found(), "numbers, strings or booleans");
@@ -219,7 +222,11 @@ class Composer {
     if (find(id) != drafts_.size()) {
       fail(entry.set, "runs", "the id \"" + id + "\" twice", "different ids");
     }
-    drafts_.push_back({{id, {}, entry.tags, {}}, entry.set, std::move(chosen), entry.solve});
+    Json tags = entry.tags;  // results name what the grid chose
+    for (const auto& [path, value] : chosen) {
+      if (tags.find(last_key(path)) == nullptr) { tags.set(last_key(path), value); }
+    }
+    drafts_.push_back({{id, {}, std::move(tags), {}}, entry.id, entry.set, std::move(chosen), entry.solve});
   }
 
   size_t find(const std::string& id) const {
@@ -254,16 +261,21 @@ class Composer {
     for (const SolveEntry& s : all) {
       if (!s.equals.is_string()) {
         draft.run.solved.push_back(solve(config, s, s.equals.as_double()));
-      } else if (s.equals.as_string() != draft.run.id) {
-        draft.run.solved.push_back(solve(config, s, quantity_of(reference(s), s.quantity)));
+      } else if (s.equals.as_string() != draft.run.id && s.equals.as_string() != draft.entry) {
+        draft.run.solved.push_back(solve(config, s, quantity_of(reference(s, draft), s.quantity)));
       }
     }
     draft.progress = 2;
   }
 
-  /// The configuration of the run that a solve entry names.
-  const Json& reference(const SolveEntry& s) {
-    const size_t i = find(s.equals.as_string());
+  /// The configuration of the run that a solve entry names: an id, or one before the grid, which means the run with the
+  /// values that the grid gave to `draft`.
+  const Json& reference(const SolveEntry& s, const Draft& draft) {
+    size_t i = find(s.equals.as_string());
+    if (i == drafts_.size()) {
+      const auto is_meant = [&](const Draft& d) { return d.entry == s.equals.as_string() && d.grid == draft.grid; };
+      i = static_cast<size_t>(std::find_if(drafts_.begin(), drafts_.end(), is_meant) - drafts_.begin());
+    }
     if (i == drafts_.size()) {
       throw ConfigError(s.where + ".equals", s.equals.found(), "a number or the id of a run of this sweep");
     }

@@ -26,6 +26,9 @@ std::string short_count(double count) {
   return text;
 }
 
+/// NaN without a sign.
+double shown(double x) { return std::isnan(x) ? std::nan("") : x; }
+
 /// HH:MM:SS; hours may pass 99.
 std::string clock_time(double seconds) {
   const auto whole = static_cast<long long>(seconds + 0.5);
@@ -91,7 +94,6 @@ std::string Trainer::console_line(const StepReport& report, double step_seconds)
   if (utilization) {
     std::snprintf(mfu_text, sizeof mfu_text, "%.1f%%", 100 * *utilization);
   }
-  const auto shown = [](double x) { return std::isnan(x) ? std::nan("") : x; };  // without a sign
   char line[512];
   std::snprintf(line, sizeof line,
                 "step %lld/%lld loss %.4f ppl %.2f gnorm %.3f lr %.2e tok/s %.0f mfu %s mem %.1fGiB dt %.0fms tokens "
@@ -156,7 +158,7 @@ Scalars Trainer::tensorboard_values(const StepReport& report, double step_second
 void Trainer::log_validation(const std::string& name, double loss, int64_t tokens) {
   char text[256];
   std::snprintf(text, sizeof text, "step %lld/%lld val %s loss %.4f ppl %.2f", static_cast<long long>(state_.step),
-                static_cast<long long>(config_.train.steps), name.c_str(), loss, std::exp(loss));
+                static_cast<long long>(config_.train.steps), name.c_str(), shown(loss), shown(std::exp(loss)));
   log_.say(text);
   metrics_->add(Json::object({{"step", Json(state_.step)},
                               {"val", Json(name)},

@@ -1,5 +1,6 @@
 #include "core/parallel.h"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,9 +8,11 @@
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
 #include "tests/test.h"
 
 using namespace hebb;
@@ -134,6 +137,31 @@ TEST_CASE("zero threads means the cores that this process may use", "[fast]") {
   CHECK(threads() >= 1);
   CHECK(threads() <= static_cast<int>(sysconf(_SC_NPROCESSORS_CONF)));
 }
+
+// Address space for the stacks of a few threads only: in a child, so that the limit ends with it.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("more threads than the system starts are an error, and the pool can be made smaller", "[fast]") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{rlim_t{2} << 30, rlim_t{2} << 30};
+    ::setrlimit(RLIMIT_AS, &limit);
+    const auto fill = [] { parallel_for(1000, 1, [](int64_t, int64_t) {}); };
+    bool is_refused = false;
+    set_threads(100000);
+    try {
+      fill();
+    } catch (const ConfigError& error) {
+      is_refused = std::string(error.what()).starts_with("threads: found 100000, expected a number that the system can start");
+    }
+    set_threads(2);
+    fill();
+    ::_exit(is_refused ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+#endif
 
 // The thread sanitizer does not support threads in the child of a multi-threaded fork, and the allocator of GCC's address
 // sanitizer stays locked there for ever if a thread of the parent was in it, as one that has just been started is.

@@ -18,6 +18,7 @@ TEST_CASE("the nearest name is suggested only when it is a plausible slip", "[fa
   CHECK(nearest_name("trian", names) == "train");
   CHECK(nearest_name("evl", names) == "eval");
   CHECK(nearest_name("quantum", names) == "");
-  CHECK(nearest_name("x", {"y"}) == "y");
+  CHECK(nearest_name("gpu", {"auto", "cpu", "cuda"}) == "");  // another word
+  CHECK(nearest_name("gdm", {"ham", "gdn", "sdm"}) == "gdn");
   CHECK(nearest_name("train", {}) == "");
 }

@@ -22,7 +22,7 @@ TEST_CASE("usage errors are one line on stderr and exit code 2", "[fast]") {
   check_usage_error("data encod x",
                     "hebb data: unknown verb \"encod\"; did you mean encode? (known: encode, inspect, verify, convert, "
                     "synth, synth-task)");
-  check_usage_error("data", "hebb data: A subcommand is required (see hebb data --help)");
+  check_usage_error("data", "hebb data: no verb given (known: encode, inspect, verify, convert, synth, synth-task)");
   check_usage_error("data inspect", "hebb data inspect: PATH is required (see hebb data inspect --help)");
   check_usage_error("data inspect a b", "hebb data inspect: unexpected argument b (see hebb data inspect --help)");
   check_usage_error(
@@ -48,7 +48,7 @@ TEST_CASE("numbers and names out of range say what was found and expected", "[fa
   check_usage_error("bench --rows 0", "hebb bench: --rows: found 0, expected an integer >= 1 (see hebb bench --help)");
   check_usage_error("plan m.json --memory 0", "hebb plan: --memory: found 0, expected a number > 0 (see hebb plan --help)");
   check_usage_error("plan m.json --length many", "hebb plan: --length: found many, expected an integer >= 1 (see hebb plan --help)");
-  check_usage_error("selftest --device gpu", "hebb selftest: --device: found \"gpu\", expected one of auto, cpu, cuda (did you mean cpu?) (see hebb selftest --help)");
+  check_usage_error("selftest --device gpu", "hebb selftest: --device: found \"gpu\", expected one of auto, cpu, cuda (see hebb selftest --help)");
   check_usage_error("data inspect x --format raw16",
                     "hebb data inspect: --format: found \"raw16\", expected one of auto, raw_u16, raw_u32, megatron (did you mean raw_u16?) (see hebb data inspect --help)");
   check_usage_error("plan nothing.json", "nothing.json: found nothing, expected a configuration, a checkpoint, a run folder or a safetensors file");
@@ -79,6 +79,13 @@ TEST_CASE("an unknown verb names the nearest one", "[fast]") {
   CHECK_THAT(run_hebb(folder, "dta").err, StartsWith("error: hebb: unknown verb \"dta\"; did you mean data? (known: "));
   CHECK_THAT(run_hebb(folder, "something").err, StartsWith("error: hebb: unknown verb \"something\" (known: "));
   CHECK(run_hebb(folder, "something").code == 2);
+}
+
+TEST_CASE("a verb with verbs of its own names them where none is given", "[fast]") {
+  const TempFolder folder;
+  const CommandResult result = run_hebb(folder, "tokenizer");
+  CHECK(result.code == 2);
+  CHECK_THAT(result.err, StartsWith("error: hebb tokenizer: no verb given (known: train, encode, decode, info)"));
 }
 
 TEST_CASE("without arguments the help goes to stderr with exit code 2", "[fast]") {

@@ -5,6 +5,7 @@
 #include "tests/train/ladder_fixture.h"
 #include "train/report_fit.h"
 #include "train/results.h"
+#include "train/seeds.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -55,6 +56,14 @@ TEST_CASE("fits of a report recover known laws, predict held-out runs and compar
   CHECK(fit_json(groups, config).at("groups").items()[1].at("held_out").items().size() == 1);
 }
 
+TEST_CASE("a share of FLOPs far outside of all runs is a bound", "[fast]") {
+  std::vector<Json> results = made_up_results();
+  for (Json& r : results) {  // sdm hardly improves: it would need 28 orders of magnitude more
+    if (r.at("arch").as_string() == "sdm") { r.set("loss.final", 9.0 * std::pow(r.at("flops.total").as_double(), -0.01)); }
+  }
+  CHECK_THAT(fit_markdown(fit_groups(results, by_arch()), by_arch()), Contains("| > 100 |"));
+}
+
 TEST_CASE("levels stand side by side with the difference to the first group; what is missing stays empty", "[fast]") {
   const TempFolder folder;
   std::vector<ReportRun> runs;
@@ -67,6 +76,55 @@ TEST_CASE("levels stand side by side with the difference to the first group; wha
   std::snprintf(expected, sizeof expected, "| 1 | %.5g | %.5g (%+.4f) |", full, sdm, sdm - full);
   CHECK_THAT(read_file(folder / "report" / "report.md"), Contains(expected) && Contains("| level | full | sdm |"));
   CHECK_THAT(read_file(folder / "report" / "levels.csv"), Contains("level,full,sdm\n1," + Json(full).dump() + "," + Json(sdm).dump() + "\n2," ) && Contains(",\n3,"));
+}
+
+TEST_CASE("runs that differ in seeds only are one row: means with sample deviations", "[fast]") {
+  std::vector<Json> results;
+  for (const auto& [id, setting, loss] : {std::tuple{"gdn_seed=1", "g", 4.5}, {"gdn_seed=2", "g", 4.7}, {"full_seed=1", "f", 4.0}}) {
+    Json r = Json::object();
+    for (const auto& [key, value] : {std::pair{"id", id}, std::pair{"setting", setting}, std::pair{"arch", setting}, std::pair{"level", "1"}}) { r.set(key, value); }
+    r.set("seed", loss);
+    r.set("flops.total", 1e12);
+    r.set("loss.final", loss);
+    if (loss > 4.2) { r.set("val.text", 2 * loss); }
+    results.push_back(r);
+  }
+  results[1].erase("val.text");  // a value that not all have has no mean
+  const std::vector<Json> rows = over_seeds(results);
+  REQUIRE(rows.size() == 2);
+  CHECK(has_seeds(rows));
+  CHECK(rows[0].at("id").as_string() == "gdn");
+  CHECK(rows[0].at("runs").as_int() == 2);
+  CHECK(rows[0].at("loss.final").as_double() == Approx(4.6));
+  CHECK(rows[0].at("loss.final.std").as_double() == Approx(0.2 / std::sqrt(2.0)));
+  CHECK((rows[0].find("seed") == nullptr && rows[0].find("val.text") == nullptr && rows[0].at("flops.total").as_double() == 1e12));
+  CHECK(rows[1].at("id").as_string() == "full_seed=1");
+  CHECK(rows[1].find("loss.final.std") == nullptr);
+  CHECK_THAT(results_markdown(rows), Contains("| gdn | 2 | g | 1 | 1.0000e+12 | 4.60 ± 0.14 |") && !Contains("loss.final.std"));
+  CHECK(mean_text(4.521936, 0.000062) == "4.5219 ± 0.0001");
+  CHECK(mean_text(400000, 26433) == "400000 ± 26433");
+  CHECK(mean_text(0.25, 0) == "0.25000 ± 0.00000");
+
+  const TempFolder folder;
+  std::vector<ReportRun> runs;
+  for (const Json& r : results) { runs.push_back({r.at("id").as_string(), folder / "gone", {}, r}); }
+  FitConfig fit = by_arch();
+  fit.fit_ids = {"*"};
+  write_report("Seeds", runs, fit, folder / "report");
+  CHECK_THAT(read_file(folder / "report" / "report.md"), Contains("## Results over seeds") && Contains("| 1 | 4.60 ± 0.14 | 4 (-0.6000) |"));
+  CHECK_THAT(read_file(folder / "report" / "seeds.csv"), Contains("loss.final,loss.final.std"));
+  // Other settings at one level, say learning rates, are not averaged.
+  runs[1].result.set("setting", "other");
+  write_report("Settings", runs, fit, folder / "report2");
+  CHECK_THAT(read_file(folder / "report2" / "report.md"), Contains("| 1 | 2 settings | 4 |") && !Contains("over seeds"));
+}
+
+TEST_CASE("a setting is a configuration without name, seeds and what results do not depend on", "[fast]") {
+  const auto setting = [](const char* text) { return setting_of(parse_json(text, "config.json")); };
+  const std::string one = setting(R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 5}, "data": {"seed": 1, "sources": [{"path": "t", "seed": 3}]}})");
+  CHECK(one == setting(R"({"name": "b", "train": {"seed": 2, "threads": 1, "steps": 5}, "data": {"seed": 2, "sources": [{"path": "t", "seed": 4}]}})"));
+  CHECK(one != setting(R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 6}, "data": {"seed": 1, "sources": [{"path": "t", "seed": 3}]}})"));
+  CHECK(one != setting(R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 5}, "data": {"seed": 1, "sources": [{"path": "u", "seed": 3}]}})"));
 }
 
 TEST_CASE("a group with too few points says so instead of a fit", "[fast]") {

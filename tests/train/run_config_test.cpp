@@ -6,6 +6,7 @@
 #include "train/device.h"
 
 using namespace hebb;
+using Catch::Contains;
 
 namespace {
 
@@ -52,6 +53,24 @@ TEST_CASE("a run configuration has the defaults of the reference", "[fast]") {
   CHECK(c.optimizer.clip_norm == 1.0);
   CHECK(c.schedule.type == "constant");
   CHECK(device_of(c) == DeviceKind::cpu);
+}
+
+TEST_CASE("a known key in the wrong section is told where it belongs", "[fast]") {
+  const TempFolder folder;
+  CHECK_THROWS_WITH(read(folder, {"lr=0.1"}), Contains("command line: lr: found an unknown key") && Contains("; elsewhere: optimizer.lr, "));
+  CHECK_THROWS_WITH(read(folder, {"optimizer.batch_size=2"}), Contains("; elsewhere: train.batch_size"));
+  CHECK_THROWS_WITH(read(folder, {"train.qwertz=2"}), Contains("unknown key") && !Contains("elsewhere"));
+}
+
+TEST_CASE("a decay ends at most at the rate that it starts from", "[fast]") {
+  const TempFolder folder;
+  CHECK_THROWS_WITH(read(folder, {"schedule.type=cosine", "schedule.min_lr=0.01"}),
+                    Contains("command line: schedule.min_lr: found 0.01, expected at most the rate that falls to it, optimizer.lr = 0.001"));
+  const std::string group = R"(optimizer.groups=[{"match": "norm", "lr": 1e-5}])", fixed = R"(optimizer.groups=[{"match": "norm", "lr": 1e-5, "schedule": false}])";
+  CHECK_THROWS_WITH(read(folder, {"schedule.type=linear", "schedule.min_lr=0.0001", group}), Contains("optimizer.groups.0.lr = 1e-05"));
+  CHECK_THROWS_WITH(read(folder, {"schedule.min_lr=0.0001"}), Contains("expected 0 (or nothing) with schedule.type \"constant\""));
+  CHECK(read(folder, {"schedule.type=linear", "schedule.min_lr=0.0001", fixed}).schedule.min_lr == 1e-4);
+  CHECK(read(folder, {"schedule.type=cosine", "schedule.min_lr=0.001"}).schedule.min_lr == 1e-3);
 }
 
 TEST_CASE("paths are absolute against the file that wrote them", "[fast]") {

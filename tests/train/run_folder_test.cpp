@@ -48,6 +48,14 @@ TEST_CASE("a finished run that is started again does nothing") {
   CHECK(read_file(folder / "run" / "metrics.jsonl") == before);
 }
 
+TEST_CASE("a run cannot be resumed into fewer steps than it has done") {
+  const TempFolder folder;
+  REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
+  Heard heard;
+  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, R"({"train": {"steps": 6}})"), heard),
+                    Catch::Contains("train.steps: found 6, expected at least 7, the steps of ") && Catch::Contains("step_00000007"));
+}
+
 TEST_CASE("a configuration that differs is refused with its paths, unless it is allowed") {
   const TempFolder folder;
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);

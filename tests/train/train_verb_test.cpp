@@ -123,7 +123,7 @@ TEST_CASE("a second process in the run folder stops with exit code 4 and names t
 }
 
 TEST_CASE("signals save and stop with exit code 75, and the run goes on") {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGPIPE}) {
     const RunFiles files(R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1)");
     Process process({"train", "run.json"}, files.folder / "first", files.folder.path());
     REQUIRE(process.prints("\nstep 3/"));
