@@ -124,16 +124,8 @@ class TaskRows final : public RowSource {
 }  // namespace
 
 void require_tokenizer(const RowSource& source, uint64_t& hash) {
-  const auto hex = [](uint64_t value) {
-    char text[17];
-    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-    return std::string(text);
-  };
   for (const Shard* shard : source.shards()) {
-    if (hash != 0 && shard->tokenizer_hash() != 0 && shard->tokenizer_hash() != hash) {
-      throw DataError(shard->name(), "tokens of another tokenizer than those of the other files of data",
-                      "tokenizer hash " + hex(shard->tokenizer_hash()), hex(hash));
-    }
+    require_tokenizer(*shard, hash);
     hash = hash != 0 ? hash : shard->tokenizer_hash();
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
 
 #include "core/hash.h"
@@ -62,6 +63,17 @@ uint64_t TokenSource::fingerprint() const {
     fingerprint_ = hash;
   }
   return *fingerprint_;
+}
+
+void require_tokenizer(const Shard& shard, uint64_t hash) {
+  const auto hex = [](uint64_t value) {
+    char text[17];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+    return std::string(text);
+  };
+  if (hash != 0 && shard.tokenizer_hash() != 0 && shard.tokenizer_hash() != hash) {
+    throw DataError(shard.name(), "tokens of another tokenizer than that of the run", "tokenizer hash " + hex(shard.tokenizer_hash()), hex(hash));
+  }
 }
 
 }  // namespace hebb

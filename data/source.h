@@ -37,4 +37,7 @@ class TokenSource {
   mutable std::optional<uint64_t> fingerprint_;
 };
 
+/// Ids mean the same as with the tokenizer of this hash, where both are known (not 0). Errors: DataError.
+void require_tokenizer(const Shard& shard, uint64_t hash);
+
 }  // namespace hebb

@@ -41,6 +41,8 @@ void fields(Fields& f, TokenizerConfig& config) {
   f.field("add_eos", config.add_eos).help("Puts EOS behind every document.");
 }
 
+uint64_t tokenizer_hash(const TokenizerConfig& config) { return fnv1a64(config.type == "bytes" ? "bytes" : read_file(config.file)); }
+
 #if HEBB_HAVE_SENTENCEPIECE
 
 struct Tokenizer::Library {
@@ -139,7 +141,7 @@ void Tokenizer::load_bytes() {
   if (!config_.file.empty()) {
     throw ConfigError("tokenizer.file", "\"" + config_.file + "\"", "no file with type \"bytes\"");
   }
-  hash_ = fnv1a64("bytes");
+  hash_ = tokenizer_hash(config_);
   for (int32_t id = 0; id < kBytesVocab; ++id) {
     const bool is_byte = id < kBytesBos;
     surfaces_.push_back({is_byte ? std::string(1, static_cast<char>(id)) : "",

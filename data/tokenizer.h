@@ -18,6 +18,9 @@ struct TokenizerConfig {
 };
 void fields(Fields& f, TokenizerConfig& config);
 
+/// Tokenizer::hash() of the tokenizer that a configuration names, without loading it.
+uint64_t tokenizer_hash(const TokenizerConfig& config);
+
 /// Text to token ids and back. Immutable and safe to share between threads.
 /// Source: spec 82, section 2.
 class Tokenizer {

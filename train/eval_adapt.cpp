@@ -49,7 +49,7 @@ class Adapt final : public EvalTask {
       throw ConfigError("sequence_length", "nothing", "a row length, since the configuration has no train.sequence_length");
     }
     std::vector<DomainRows> rows;
-    for (const Domain& d : domains_) { rows.push_back(cut(d, length)); }
+    for (const Domain& d : domains_) { rows.push_back(cut(c, d, length)); }
     const bool adapts = c.session.has_fast_weights();
     c.progress.begin("adapt", total_tokens(rows, adapts));
     done_ = 0;
@@ -73,8 +73,8 @@ class Adapt final : public EvalTask {
     f.require(!domains_.empty(), "domains", "at least one domain");
   }
 
-  DomainRows cut(const Domain& d, int64_t length) const {
-    DomainRows rows{d.data.open(), length};
+  DomainRows cut(const EvalContext& c, const Domain& d, int64_t length) const {
+    DomainRows rows{d.data.open(c.tokenizer.get()), length};
     const int64_t tokens = std::min(max_tokens_.value_or(INT64_MAX), rows.source.tokens()), all = tokens / (length + 1), half = all / 2;
     rows.adapt = half / batch_ * batch_;
     rows.evaluate = half;

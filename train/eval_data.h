@@ -5,6 +5,7 @@
 
 #include "core/fields.h"
 #include "data/source.h"
+#include "data/tokenizer.h"
 
 namespace hebb {
 
@@ -13,8 +14,9 @@ struct EvalData {
   std::string path, format = "auto", split = "after";
   std::optional<int64_t> split_token;
 
-  /// Errors: MissingFileError, DataError.
-  TokenSource open() const;
+  /// `tokenizer`: that of the model, or null where it is not known.
+  /// Errors: MissingFileError, DataError (tokens of another tokenizer, too).
+  TokenSource open(const Tokenizer* tokenizer) const;
 };
 void fields(Fields& f, EvalData& d);
 

@@ -76,7 +76,7 @@ class MemoryStats final : public EvalTask {
   EvalResult run(EvalContext& c) override {
     const int64_t length = length_.value_or(c.sequence_length);
     if (length < 1) { throw ConfigError("length", "nothing", "a length, since the configuration has no train.sequence_length"); }
-    const TokenSource source = data_.open();
+    const TokenSource source = data_.open(c.tokenizer.get());
     const std::vector<int64_t> starts = sequences(source, length);
     if (starts.empty()) {
       throw DataError(data_.path, "nothing to read",

@@ -39,7 +39,7 @@ class StreamPpl final : public EvalTask {
     if (length < 1) {
       throw ConfigError("sequence_length", "nothing", "a segment length, since the configuration has no train.sequence_length");
     }
-    const TokenSource source = data_.open();
+    const TokenSource source = data_.open(c.tokenizer.get());
     const int64_t vocab = c.session.source().model.vocab_size;
     const int64_t total = std::min(max_tokens_.value_or(INT64_MAX), source.tokens() - source.documents());
     c.progress.begin("stream_ppl", static_cast<uint64_t>(std::max<int64_t>(total, 0)));
@@ -189,7 +189,7 @@ class PositionPpl final : public EvalTask {
   }
 
   EvalResult run(EvalContext& c) override {
-    const TokenSource source = data_.open();
+    const TokenSource source = data_.open(c.tokenizer.get());
     const int64_t vocab = c.session.source().model.vocab_size;
     if (longest(source) < length_) {  // before the bins: their number grows with the length
       EvalResult none;

@@ -71,24 +71,45 @@ void require_ids(const Tokenizer& tokenizer, int64_t vocab_size) {
   }
 }
 
+namespace {
+
+/// What the configuration of a run names. A run folder keeps its tokenizer: where the path is that of another place, the run has been moved.
+std::optional<TokenizerConfig> tokenizer_of(const ModelSource& source) {
+  const Json* data = source.config.find("data");
+  const Json* json = data != nullptr && data->is_object() ? data->find("tokenizer") : nullptr;
+  if (json == nullptr || !json->is_object()) {
+    return std::nullopt;
+  }
+  TokenizerConfig config;
+  Fields::read(*json, "data.tokenizer", config);
+  const fs::path kept = source.weights.parent_path().parent_path().parent_path() / "tokenizer.model";
+  if (!config.file.empty() && !fs::exists(config.file) && !source.weights.empty() && fs::exists(kept)) {
+    config.file = kept.string();
+  }
+  return config;
+}
+
+}  // namespace
+
 std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const std::string& override_file) {
   TokenizerConfig config;
+  const std::optional<TokenizerConfig> own = tokenizer_of(source);
   if (!override_file.empty()) {
     config.type = override_file == "bytes" ? "bytes" : "sentencepiece";
     config.file = override_file == "bytes" ? "" : override_file;
+    const bool is_known = own && (own->type == "bytes" || fs::exists(own->file));
+    if (is_known && tokenizer_hash(config) != tokenizer_hash(*own)) {
+      throw ConfigError("--tokenizer", override_file + ", another tokenizer", "the one that the model was trained with, " +
+                                                                                  (own->type == "bytes" ? "bytes" : own->file));
+    }
+    if (own) {
+      config.add_bos = own->add_bos;
+      config.add_eos = own->add_eos;
+    }
+  } else if (own) {
+    config = *own;
   } else {
-    const Json* data = source.config.find("data");
-    const Json* json = data != nullptr && data->is_object() ? data->find("tokenizer") : nullptr;
-    if (json == nullptr || !json->is_object()) {
-      throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer",
-                        "a SentencePiece .model file or \"bytes\"");
-    }
-    Fields::read(*json, "data.tokenizer", config);
-    // A run folder keeps its tokenizer. Where the path is that of another place, the run has been moved.
-    const fs::path kept = source.weights.parent_path().parent_path().parent_path() / "tokenizer.model";
-    if (!config.file.empty() && !fs::exists(config.file) && !source.weights.empty() && fs::exists(kept)) {
-      config.file = kept.string();
-    }
+    throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer", "a SentencePiece .model file or \"bytes\"");
   }
   auto tokenizer = Tokenizer::load(config);
   require_ids(*tokenizer, source.model.vocab_size);

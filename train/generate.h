@@ -38,7 +38,7 @@ Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> token
 void require_ids(const Tokenizer& tokenizer, int64_t vocab_size);
 
 /// The tokenizer of a run: `override_file` ("bytes" or a .model file) if not empty, else the one that
-/// its configuration names. Throws ConfigError when there is none, DataError when its vocabulary is
+/// its configuration names. Throws ConfigError when there is none or it is another one than the run's, DataError when its vocabulary is
 /// larger than the model's.
 std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const std::string& override_file);
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/parallel.h"
+#include "data/tokenizer.h"
 #include "train/model_source.h"
 #include "train/startup_report.h"
 #include "train/trainer.h"
@@ -79,6 +80,11 @@ void Trainer::open_data(const World& world, const RunOptions& options) {
   loader.seed = config_.train.seed;
   loader.vocab_size = config_.model.vocab_size;
   loader.document_mask = config_.train.document_mask;
+  if (config_.data.tokenizer.is_object()) {
+    TokenizerConfig tokenizer;
+    Fields::read(config_.data.tokenizer, "data.tokenizer", tokenizer);
+    loader.tokenizer_hash = tokenizer_hash(tokenizer);
+  }
   loader_ = std::make_unique<Loader>(config_.data, loader);
   if (folder_.checkpoint()) {
     for (const std::string& change : loader_->restore(state_.loader, options.allow_data_change)) {

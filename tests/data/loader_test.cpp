@@ -417,7 +417,7 @@ TEST_CASE("files of different tokenizers are not mixed, nor is validation of ano
   CHECK(ValidationSource(config, 0, validation).rows() > 0);
   config.validation[0].source = with_hash("w", 8);
   CHECK_THROWS_WITH(ValidationSource(config, 0, validation),
-                    config.validation[0].source.path + ": tokens of another tokenizer than those of the other files of data (found tokenizer "
+                    config.validation[0].source.path + ": tokens of another tokenizer than that of the run (found tokenizer "
                     "hash 0000000000000008, expected 0000000000000007)");
   config.sources.push_back(with_hash("c", 9));
   CHECK(construction_error(config, options).find(config.sources[2].path + ": tokens of another tokenizer") == 0);

@@ -29,6 +29,43 @@ TEST_CASE_METHOD(EvalFixture, "streaming perplexity predicts every token but a d
   CHECK(metric(r, "ppl") == Catch::Approx(std::exp(metric(r, "nll"))));
 }
 
+TEST_CASE_METHOD(EvalFixture, "tokens of another tokenizer than the model's are refused", "[fast]") {
+  ShardWriterOptions options;
+  options.directory = folder / "other";
+  options.vocab_size = 23;
+  options.tokenizer_hash = 7;
+  ShardWriter writer(options);
+  writer.add_document(documents[2]);
+  writer.finish();
+  Session s = session();
+  Progress quiet;
+  EvalContext context{s, nullptr, 32, 42, quiet, {}};
+  const auto evaluate = [&](const std::string& keys) {
+    const std::string text = R"({"evaluations": [{"name": "x", )" + keys + "}]}";
+    return read_evaluations(parse_json(text, "eval.json"), "")[0].task->run(context);
+  };
+  const std::string data = R"({"path": ")" + (folder / "other").string() + R"("})";
+  evaluate(R"("kind": "stream_ppl", "data": )" + data);  // nothing to compare with
+  TokenizerConfig bytes;
+  bytes.type = "bytes";
+  context.tokenizer = Tokenizer::load(bytes);
+  for (const std::string& keys : {R"("kind": "stream_ppl", "data": )" + data, R"("kind": "position_ppl", "length": 16, "data": )" + data,
+                                  R"("kind": "memory_stats", "length": 16, "data": )" + data,
+                                  R"("kind": "adapt", "domains": [{"name": "d", "path": )" + data.substr(9) + "]"}) {
+    CHECK_THROWS_WITH(evaluate(keys), Catch::Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
+  }
+}
+
+TEST_CASE("--tokenizer does not put another tokenizer in the place of the run's", "[fast]") {
+  const TempFolder folder;
+  ModelSource source;
+  source.model.vocab_size = 300;
+  source.config = parse_json(R"({"data": {"tokenizer": {"type": "bytes", "add_bos": true}}})", "config.json");
+  const std::string other = folder.write("other.model", "another one").string();
+  CHECK_THROWS_WITH(find_tokenizer(source, other), Catch::Contains("other.model, another tokenizer, expected the one that the model was trained with, bytes"));
+  CHECK(find_tokenizer(source, "bytes")->special().add_bos);  // as in the run
+}
+
 TEST_CASE_METHOD(EvalFixture, "with all state carried the segment length does not matter", "[fast]") {
   const double whole = metric(run(R"("kind": "stream_ppl", "carry": "all", "sequence_length": 4096)"), "nll");
   for (const int length : {1, 7, 64}) {

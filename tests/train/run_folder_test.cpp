@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "data/shard_writer.h"
 #include "data/tokenizer.h"
 #include "tests/train/run_fixture.h"
 #include "train/world.h"
@@ -277,6 +278,20 @@ TEST_CASE("the run folder keeps the tokenizer, and the resolved configuration po
   other.data.tokenizer.set("file", Json(folder.write("other.model", "other bytes").string()));
   CHECK_THROWS_WITH(run_in(folder / "run", std::move(other)),
                     Catch::Contains("data.tokenizer.file") && Catch::Contains("other contents"));
+}
+
+TEST_CASE("a tokenizer other than that of the data is refused") {
+  const TempFolder folder;
+  ShardWriterOptions options;
+  options.directory = folder / "shards";
+  options.vocab_size = 20;
+  options.tokenizer_hash = 7;
+  ShardWriter writer(options);
+  writer.add_document(std::vector<int32_t>(200, 3));
+  writer.finish();
+  RunConfig config = test_run(folder, R"({"data": {"sources": [{"path": ")" + (folder / "shards").string() + R"("}]}})");
+  config.data.tokenizer = Json::object({{"type", Json("bytes")}});
+  CHECK_THROWS_WITH(run_in(folder / "run", std::move(config)), Catch::Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
 }
 
 TEST_CASE("a second SIGTERM ends the process at once", "[fast]") {
