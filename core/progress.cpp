@@ -118,14 +118,9 @@ void TextProgress::message(std::string_view text) {
 std::string TextProgress::line(bool finished) const {
   const double elapsed = output_.seconds() - started_;
   const double done = static_cast<double>(done_);
-  std::string text = title_ + ": ";
   const bool bounded = total_ > 0;
   const double share = bounded ? std::min(1.0, done / static_cast<double>(total_)) : 0;
-  if (bounded && output_.is_terminal) {
-    const int full = static_cast<int>(share * kBarCells);
-    text += "[" + std::string(full, '#') + std::string(kBarCells - full, '.') + "] ";
-  }
-  text += amount(done, unit_);
+  std::string text = amount(done, unit_);
   if (bounded) {
     text += " of " + amount(static_cast<double>(total_), unit_) + print(" (%d%%)", static_cast<int>(share * 100));
   }
@@ -138,7 +133,14 @@ std::string TextProgress::line(bool finished) const {
   } else if (bounded && fresh > 0 && done_ < total_) {
     text += ", eta " + format_duration(elapsed * (static_cast<double>(total_) - done) / fresh);
   }
-  return detail_.empty() ? text : text + ", " + detail_;
+  text += detail_.empty() ? "" : ", " + detail_;
+  const std::string title = title_ + ": ";
+  const bool has_room = output_.is_terminal && static_cast<int>(title.size() + kBarCells + 3 + text.size()) < output_.columns();
+  if (!bounded || !has_room) {
+    return title + text;  // numbers say more than a bar without them
+  }
+  const int full = static_cast<int>(share * kBarCells);
+  return title + "[" + std::string(full, '#') + std::string(kBarCells - full, '.') + "] " + text;
 }
 
 void TextProgress::draw(bool finished) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <set>
 
 #include "tools/command_line.h"
 #include "tools/verbs.h"
@@ -30,6 +31,12 @@ void run_report(const Options& o) {
   }
   std::vector<ReportRun> runs;
   std::vector<Curve> curves;
+  std::set<fs::path> seen;
+  for (const std::string& path : o.runs) {
+    if (!seen.insert(fs::weakly_canonical(fs::absolute(path))).second) {
+      throw ConfigError("hebb report", path + " twice", "different runs");  // a repetition would count as a second seed
+    }
+  }
   for (const std::string& path : o.runs) {
     runs.push_back(read_report_run(path));
     Curve c = runs.back().metrics.loss;

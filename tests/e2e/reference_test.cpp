@@ -25,6 +25,7 @@ TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments
   const CommandResult report = run_hebb(folder, "report missing-run");
   CHECK(report.code == 3);
   CHECK(report.err.find("missing-run") != std::string::npos);
+  CHECK(run_hebb(folder, "report a b ./a").err == "error: hebb report: found ./a twice, expected different runs\n");
   CHECK(run_hebb(folder, "trace m.json --rows r --out o --precision bf16").code == 2);
 }
 
