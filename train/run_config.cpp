@@ -107,30 +107,6 @@ void fields(Fields& f, TrainConfig& c) {
       "Exit code after a stop by signal or time limit. May differ when a run is resumed.");
 }
 
-namespace {
-
-/// A decay that would rise: every rate that follows the schedule is at least min_lr.
-void check_rates(Fields& f, const RunConfig& c) {
-  const double low = c.schedule.min_lr;
-  if (c.schedule.type == "constant") {
-    if (low > 0) { f.fail("schedule.min_lr", Json(low).dump(), "0 (or nothing) with schedule.type \"constant\""); }
-    return;
-  }
-  const std::string expected = "at most the rate that falls to it, ";
-  if (low > c.optimizer.lr) {
-    f.fail("schedule.min_lr", Json(low).dump(), expected + "optimizer.lr = " + Json(c.optimizer.lr).dump());
-  }
-  for (size_t i = 0; i < c.optimizer.groups.size(); ++i) {
-    const GroupConfig& g = c.optimizer.groups[i];
-    if (g.schedule && g.lr && low > *g.lr) {
-      f.fail("schedule.min_lr", Json(low).dump(),
-             expected + "optimizer.groups." + std::to_string(i) + ".lr = " + Json(*g.lr).dump());
-    }
-  }
-}
-
-}  // namespace
-
 void fields(Fields& f, RunConfig& c) {
   f.field("name", c.name).required().help("Name of the run and, by default, of its folder under runs/.");
   f.object("model", c.model).required().help("The model (layers: one page each).");
@@ -148,7 +124,6 @@ void fields(Fields& f, RunConfig& c) {
   const bool is_folder_name = !c.name.empty() && c.name != "." && c.name != ".." &&
                               c.name.find_first_of("/\\") == std::string::npos;
   f.require(is_folder_name, "name", "a name without / that can be a folder");
-  check_rates(f, c);
   if (c.schedule.type == "wsd") {
     const int64_t decay = c.schedule.resolved_decay_steps(c.train.steps), warmup = c.schedule.warmup_steps;
     if (warmup + decay > c.train.steps) {

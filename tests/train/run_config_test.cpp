@@ -62,17 +62,6 @@ TEST_CASE("a known key in the wrong section is told where it belongs", "[fast]")
   CHECK_THROWS_WITH(read(folder, {"train.qwertz=2"}), Contains("unknown key") && !Contains("elsewhere"));
 }
 
-TEST_CASE("a decay ends at most at the rate that it starts from", "[fast]") {
-  const TempFolder folder;
-  CHECK_THROWS_WITH(read(folder, {"schedule.type=cosine", "schedule.min_lr=0.01"}),
-                    Contains("command line: schedule.min_lr: found 0.01, expected at most the rate that falls to it, optimizer.lr = 0.001"));
-  const std::string group = R"(optimizer.groups=[{"match": "norm", "lr": 1e-5}])", fixed = R"(optimizer.groups=[{"match": "norm", "lr": 1e-5, "schedule": false}])";
-  CHECK_THROWS_WITH(read(folder, {"schedule.type=linear", "schedule.min_lr=0.0001", group}), Contains("optimizer.groups.0.lr = 1e-05"));
-  CHECK_THROWS_WITH(read(folder, {"schedule.min_lr=0.0001"}), Contains("expected 0 (or nothing) with schedule.type \"constant\""));
-  CHECK(read(folder, {"schedule.type=linear", "schedule.min_lr=0.0001", fixed}).schedule.min_lr == 1e-4);
-  CHECK(read(folder, {"schedule.type=cosine", "schedule.min_lr=0.001"}).schedule.min_lr == 1e-3);
-}
-
 TEST_CASE("paths are absolute against the file that wrote them", "[fast]") {
   const TempFolder folder;
   CHECK(read(folder).data.sources[0].path == (folder / "sub/data/tokens.bin").string());
