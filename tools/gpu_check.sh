@@ -154,6 +154,7 @@ for precision in bf16 fp32; do
   step "kernels-$precision" 60 "$hebb" bench --kernels --device cuda --precision $precision
 done
 command -v python3 >/dev/null && step spills 20 python3 tools/spills.py "$out/build.log"
+step targets 150 tools/gpu_targets.sh "$hebb"
 step layers 60 "$hebb" bench --layers --device cuda --rows 16 --length 1024 --steps 4
 step decode 30 "$hebb" bench gdn-hybrid --decode --device cuda
 tests slow-tests 180 "[slow]"
