@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/parallel.h"
+
 namespace hebb {
 
 namespace init {
@@ -13,9 +15,15 @@ Init constant(double value) {
 
 Init normal(double std) {
   return [std](Rng& rng, float* values, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = static_cast<float>(std * rng.normal());
-    }
+    // A billion of them would take one thread half a minute.
+    parallel_for(count, 1 << 14, [&](int64_t begin, int64_t end) {
+      Rng part = rng;
+      part.skip_normals(static_cast<uint64_t>(begin));
+      for (int64_t i = begin; i < end; ++i) {
+        values[i] = static_cast<float>(std * part.normal());
+      }
+    });
+    rng.skip_normals(static_cast<uint64_t>(count));
   };
 }
 

@@ -72,6 +72,11 @@ double Rng::normal() {
   return std::sqrt(-2.0 * std::log(1.0 - u1)) * std::cos(2.0 * std::numbers::pi * u2);
 }
 
+void Rng::skip_normals(uint64_t count) {
+  HEBB_ASSERT(used_ == 4);  // a normal takes the four words of a block
+  block_ += count;
+}
+
 std::vector<uint32_t> Rng::sample(uint32_t n, uint32_t k) {
   HEBB_ASSERT(k <= n);
   std::vector<uint32_t> a(n);

@@ -45,6 +45,16 @@ TEST_CASE("numbers round to the nearest bf16, ties to the even one", "[fast]") {
   CHECK(std::isnan(widened(nearest_bf16(std::numeric_limits<float>::quiet_NaN()))));
 }
 
+TEST_CASE("initial normals are those of their stream in order, though threads share them", "[fast]") {
+  Rng shared(3, "w"), alone(3, "w");
+  std::vector<float> values(50001);
+  init::normal(0.5)(shared, values.data(), static_cast<int64_t>(values.size()));
+  for (const float x : values) {
+    REQUIRE(x == static_cast<float>(0.5 * alone.normal()));
+  }
+  CHECK(shared.u64() == alone.u64());
+}
+
 TEST_CASE("stores for bf16 hold fp32 values and rounded copies of trained matrices alone", "[fast]") {
   Store s(DType::bf16);
   CHECK(s.params.dtype() == DType::bf16);
