@@ -166,7 +166,7 @@ ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer&
 void require_documents(const EncodeOptions& options, const TextCounts& counts) {
   const std::string where = options.input.inputs.empty() ? "input" : options.input.inputs.front();
   if (counts.documents == 0) {
-    throw DataError(where, "no documents in the input", std::to_string(counts.empty) + " empty ones", "at least one");
+    throw DataError(where, "no documents in the input", std::to_string(counts.empty) + " empty", "at least one with text");
   }
   if (counts.documents <= options.val_documents) {
     throw DataError(where, "no documents left for training", std::to_string(counts.documents) + " documents",

@@ -170,7 +170,7 @@ VerifyReport verify_shards(const std::string& path, const std::string& format) {
 std::string VerifyReport::text() const {
   std::string text = format_text("%lld files, %lld documents, %lld tokens: %s\n", static_cast<long long>(files),
                                  static_cast<long long>(documents), static_cast<long long>(tokens),
-                                 ok() ? "no problem found" : format_text("%zu problems", problems.size()).c_str());
+                                 ok() ? "no problem found" : format_text("%zu problem%s", problems.size(), problems.size() == 1 ? "" : "s").c_str());
   for (const std::string& problem : problems) {
     text += problem + "\n";
   }

@@ -46,6 +46,9 @@ void run_train(TrainArguments& arguments) {
   if (fs::exists(arguments.out) && !arguments.overwrite) {
     throw ConfigError("--out", arguments.out + ", which exists", "a new file, or --overwrite");
   }
+  if (const fs::path folder = fs::path(arguments.out).parent_path(); !folder.empty() && !fs::is_directory(folder)) {
+    throw ConfigError("--out", arguments.out, "a file in a folder that exists");  // before the corpus is read
+  }
   set_threads(arguments.threads);
   constexpr int kMostThreads = 128;  // of the library
   arguments.options.threads = std::min(threads(), kMostThreads);

@@ -44,7 +44,7 @@ TEST_CASE("weights come from a file or a folder with one file", "[fast]") {
     CHECK(source.find("none") == nullptr);
     CHECK(source.path() == folder / "model.safetensors");
     CHECK_THROWS_WITH(source.doubles("c"),
-                      Contains("tensor \"c\": no such tensor (found nothing, expected a known name (did you mean"));
+                      Contains("tensor \"c\": no such tensor (found nothing, expected one of the 2 tensors)"));
     CHECK_THROWS_WITH(source.integers("embedding"), Contains("expected one of the 2 tensors)"));
   }
 }

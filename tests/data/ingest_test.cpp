@@ -168,7 +168,7 @@ TEST_CASE("options that do not fit and input without documents are refused", "[f
   const TempFolder folder;
   EncodeOptions options = bytes_options(folder.write("in.txt", ""), folder / "out");
   CHECK_THROWS_WITH(encode(options), options.input.inputs[0] +
-                                         ": no documents in the input (found 1 empty ones, expected at least one)");
+                                         ": no documents in the input (found 1 empty, expected at least one with text)");
   CHECK_FALSE(fs::exists(folder / "out/dataset.json"));
   options.val_fraction = 1;
   CHECK_THROWS_WITH(encode(options), "--val-fraction: found 1.0, expected 0 <= fraction < 1");
