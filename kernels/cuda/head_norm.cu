@@ -3,19 +3,12 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/column_sums.h"
+#include "kernels/cuda/common/lane_packs.h"
 
 // A group of lanes a head, a pack of channels a lane where the head is no longer than a warp's packs; what is read twice comes from L1 the
 // second time. Bound by HBM: 2 and 3 passes, gated 3 and 5.
 namespace hebb::HEBB_DEVICE {
 namespace {
-
-/// f(first channel) for the packs of a lane.
-template <int N, class F>
-__device__ __forceinline__ void each_pack(int64_t width, int lanes, int lane, F&& f) {
-  for (int64_t c = lane * N; c < width; c += lanes * N) {
-    f(c);
-  }
-}
 
 template <class T>
 struct L2Forward {

@@ -1,6 +1,6 @@
 #include "kernels/memory_mix.h"
 
-#include "kernels/cuda/common/prelude.h"
+#include "kernels/cuda/common/lane_packs.h"
 
 // One warp a row, in packs; what is read twice comes from L1 the second time. Bound by HBM: the rows in and out once.
 namespace hebb::HEBB_DEVICE {
@@ -8,19 +8,11 @@ namespace {
 
 constexpr float kEps = 1e-6f;
 
-/// f(first element) for the packs of a lane in a row of `size` elements.
-template <class T, class F>
-__device__ __forceinline__ void each_pack(int64_t size, int lane, F&& f) {
-  for (int64_t i = lane * kPack<T>; i < size; i += 32 * kPack<T>) {
-    f(i);
-  }
-}
-
 /// Sum of f(x) over a row's elements by one warp.
 template <class T, class F>
 __device__ __forceinline__ float warp_sum_of(const T* x, int64_t size, bool vector, int lane, F&& f HEBB_WHERE_PARAMETER) {
   float sum = 0;
-  each_pack<T>(size, lane, [&](int64_t i) {
+  each_pack<kPack<T>>(size, 32, lane, [&](int64_t i) {
     float v[kPack<T>];
     load_pack(v, x, i, size, vector);
     HEBB_UNROLL
@@ -35,7 +27,7 @@ __device__ __forceinline__ float warp_sum_of(const T* x, int64_t size, bool vect
 template <class T, class F>
 __device__ __forceinline__ float warp_sum_of(const T* x, const T* y, int64_t size, bool vector, int lane, F&& f HEBB_WHERE_PARAMETER) {
   float sum = 0;
-  each_pack<T>(size, lane, [&](int64_t i) {
+  each_pack<kPack<T>>(size, 32, lane, [&](int64_t i) {
     float a[kPack<T>], b[kPack<T>];
     load_pack(a, x, i, size, vector);
     load_pack(b, y, i, size, vector);
@@ -60,7 +52,7 @@ struct Score {
     const float mean = warp_sum_of(in, size, vector, lane, [](float v) { return v; }) / static_cast<float>(size);
     const float squares = warp_sum_of(in, size, vector, lane, [mean](float v) { return (v - mean) * (v - mean); });
     const float factor = 1.0f / (sqrtf(squares / static_cast<float>(size - 1)) + kEps);
-    each_pack<T>(size, lane, [&](int64_t i) {
+    each_pack<kPack<T>>(size, 32, lane, [&](int64_t i) {
       float v[kPack<T>];
       load_pack(v, in, i, size, vector);
       HEBB_UNROLL
@@ -90,7 +82,7 @@ struct ScoreGradient {
     const float product = warp_sum_of(out, d_out, size, vector, lane, [](float v, float d) { return v * d; });
     // d std / d x_i = (x_i - mean) / ((size - 1) std), and x_i - mean = y_i / rstd.
     const float along = deviation > 0.0f ? product / (static_cast<float>(size - 1) * deviation) : 0.0f;
-    each_pack<T>(size, lane, [&](int64_t i) {
+    each_pack<kPack<T>>(size, 32, lane, [&](int64_t i) {
       float v[kPack<T>], d[kPack<T>];
       load_pack(v, out, i, size, vector);
       load_pack(d, d_out, i, size, vector);
@@ -168,7 +160,7 @@ struct MixGradient {
     const int64_t begin = row * size;
     const float gate = to_float(g[row]);
     float sum = 0;
-    each_pack<T>(size, lane, [&](int64_t i) {
+    each_pack<kPack<T>>(size, 32, lane, [&](int64_t i) {
       float d[N], x[N], y[N];
       load_pack(d, d_o + begin, i, size, vector);
       if (d_g != nullptr) {
