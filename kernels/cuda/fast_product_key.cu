@@ -140,20 +140,20 @@ struct WriteSum : WeightedRows {
 
 constexpr int kMeasureBlocks = 128;
 
-// partial [2, kMeasureBlocks]; block b takes the tokens and slots b, b + kMeasureBlocks, ...
+// partial [2, blocks]; block b takes the tokens and slots b, b + blocks, ...
 template <class T>
 __global__ void __launch_bounds__(kEachThreads) measure_kernel(double* partial, const float* values, const float* rows, const T* vh,
                                                                Pairs<T> pairs, Readers readers, FastChunk chunk, int64_t all,
                                                                int64_t width) {
   double sums[2] = {};
-  for (int64_t r = blockIdx.x; r < all; r += kMeasureBlocks) {
+  for (int64_t r = blockIdx.x; r < all; r += gridDim.x) {
     const int64_t token = token_of(chunk, r), target = pairs.targets[token];
     for (int64_t c = threadIdx.x; c < width && target >= 0; c += kEachThreads) {
       const double e = static_cast<double>(to_float(pairs.v[target * width + c])) - static_cast<double>(to_float(vh[token * width + c]));
       sums[0] += 0.5 * static_cast<double>(pairs.weight(token)) * e * e;
     }
   }
-  for (int64_t u = blockIdx.x; u < readers.count[0]; u += kMeasureBlocks) {
+  for (int64_t u = blockIdx.x; u < readers.count[0]; u += gridDim.x) {
     for (int64_t c = threadIdx.x; c < width; c += kEachThreads) {
       const double moved = static_cast<double>(values[readers.slots[u] * width + c]) - static_cast<double>(rows[u * width + c]);
       sums[1] += moved * moved;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kEachThreads) measure_kernel(double* partial, 
   reducer.sum(sums);
   if (threadIdx.x == 0) {
     partial[blockIdx.x] = sums[0];
-    partial[kMeasureBlocks + blockIdx.x] = sums[1];
+    partial[gridDim.x + blockIdx.x] = sums[1];
   }
 }
 
@@ -171,11 +171,12 @@ __global__ void __launch_bounds__(kEachThreads) measure_kernel(double* partial, 
 struct AddMeasures {
   double* sums;
   const double* partial;
+  int64_t blocks;
 
   __device__ void operator()(int64_t which, int lane) const {
     double sum = 0;
-    for (int i = lane; i < kMeasureBlocks; i += 32) {
-      sum += partial[which * kMeasureBlocks + i];
+    for (int64_t i = lane; i < blocks; i += 32) {
+      sum += partial[which * blocks + i];
     }
     sum = warp_sum(sum);
     if (lane == 0) {
@@ -239,12 +240,14 @@ void run(Stream& stream, const FastWriteValues& a) {
 
 void run(Stream& stream, const FastMeasureStep& a) {
   auto* const partial = static_cast<double*>(workspace(stream).data);
+  const Readers readers(a.readers);
+  const int64_t blocks = std::clamp<int64_t>(std::max(a.chunk.tokens(), readers.capacity), 1, kMeasureBlocks);
   dispatch_float(a.vh.dtype, [&](auto zero) {
     using T = decltype(zero);
-    HEBB_LAUNCH(measure_kernel<T>, kMeasureBlocks, kEachThreads, 0, stream, partial, a.values.as<float>(), a.rows.as<float>(),
-                a.vh.as<T>(), Pairs<T>(a.pairs), Readers(a.readers), a.chunk, a.chunk.tokens(), a.values.size(1));
+    HEBB_LAUNCH(measure_kernel<T>, blocks_for(blocks, 1), kEachThreads, 0, stream, partial, a.values.as<float>(), a.rows.as<float>(),
+                a.vh.as<T>(), Pairs<T>(a.pairs), readers, a.chunk, a.chunk.tokens(), a.values.size(1));
   });
-  each_warp("fast_measures", stream, 2, AddMeasures{a.sums.as<double>(), partial});
+  each_warp("fast_measures", stream, 2, AddMeasures{a.sums.as<double>(), partial, blocks});
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -30,11 +30,11 @@ __global__ void __launch_bounds__(kThreads) count_digits_kernel(int* counts, con
 }
 
 // counts[digit][tile] becomes the sum over this tile and those before it. Grid: digits, one after the other by one block would take
-// longer than all else.
+// longer than all else; no more warps than have tiles.
 __global__ void __launch_bounds__(kThreads) scan_kernel(int* counts, int64_t tiles) {
   int* const row = counts + static_cast<int64_t>(blockIdx.x) * tiles;
   int carry = 0;
-  for (int64_t first = 0; first < tiles; first += kThreads) {
+  for (int64_t first = 0; first < tiles; first += blockDim.x) {
     const int64_t i = first + threadIdx.x;
     const int own = i < tiles ? row[i] : 0;
     int total;
@@ -116,7 +116,7 @@ SortedKeys sort_keys(Stream& stream, const int32_t* keys, int64_t count, int64_t
   for (int shift = 0, pass = 0; shift < bits; shift += kDigitBits, ++pass) {
     int32_t* const* out = buffers[pass % 2];
     HEBB_LAUNCH(count_digits_kernel, blocks_for(tiles, 1), kThreads, 0, stream, counts, keys, count, shift);
-    HEBB_LAUNCH(scan_kernel, kDigits, kThreads, 0, stream, counts, tiles);
+    HEBB_LAUNCH(scan_kernel, kDigits, static_cast<unsigned>(std::min<int64_t>(kThreads, (tiles + 31) / 32 * 32)), 0, stream, counts, tiles);
     HEBB_LAUNCH(scatter_kernel, blocks_for(tiles, 1), kThreads, 0, stream, out[0], out[1], keys, positions, counts, count, shift);
     keys = out[0];
     positions = out[1];

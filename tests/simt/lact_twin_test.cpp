@@ -126,8 +126,8 @@ TEST_CASE("fast weights larger than a tile by products in TF32 equal the CPU's w
 TEST_CASE("fast weights and their gradients do not race", "[threads]") {
   const bool tf32 = GENERATE(false, true);
   const Sizes s{5, 1, 3, 4, std::vector<int64_t>(10)};
-  check_forward(s, rule_of(2, true, true, tf32), true);
-  check_backward(s, rule_of(2, true, true, tf32), false, true);
+  check_forward(s, rule_of(3, true, true, tf32), true);
+  check_backward(s, rule_of(3, true, true, tf32), false, true);
 }
 
 }  // namespace

@@ -106,6 +106,7 @@ class Worker {
     std::exception_ptr fault;
   };
   Outcome run(Launch& launch);
+  void end_launch() { stacks_.end_launch(); }
 
   // For the instructions, which run in a thread of the block.
   Thread& running() { return *running_; }

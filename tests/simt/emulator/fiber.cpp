@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 
 #if !defined(SIMT_UCONTEXT)
@@ -63,7 +64,61 @@ void unmap_stack(Stack stack) {
   munmap(stack.base - kPage, kPage + stack.bytes);
 }
 
+#ifdef SIMT_TSAN
+constexpr int kFibersKept = 2048;  // each holds a megabyte and some mappings, and the sanitizer knows 8,000
+
+/// Stacks between launches. Their memory ends with the program.
+struct Reserve {
+  std::mutex mutex;
+  std::vector<Stack> stacks;
+  int alive = 0;  // here and in use
+};
+
+Reserve& reserve() {
+  static auto* const all = new Reserve;
+  return *all;
+}
+#endif
+
 }  // namespace
+
+#ifdef SIMT_TSAN
+
+StackPool::~StackPool() { end_launch(); }
+
+Stack StackPool::take() {
+  const std::lock_guard lock(reserve().mutex);
+  if (auto& stacks = reserve().stacks; !stacks.empty()) {
+    const Stack stack = stacks.back();
+    stacks.pop_back();
+    return stack;
+  }
+  ++reserve().alive;
+  Stack stack = map_stack();
+  stack.tsan_fiber = __tsan_create_fiber(0);
+  return stack;
+}
+
+void StackPool::give(Stack stack, bool finished) {
+  const std::lock_guard lock(reserve().mutex);
+  if (finished && reserve().alive <= kFibersKept) {
+    free_.push_back(stack);
+    return;
+  }
+  --reserve().alive;
+  if (finished) {  // a fiber left inside the emulator still ignores accesses, which its destruction would report
+    __tsan_destroy_fiber(stack.tsan_fiber);
+  }
+  unmap_stack(stack);
+}
+
+void StackPool::end_launch() {
+  const std::lock_guard lock(reserve().mutex);
+  reserve().stacks.insert(reserve().stacks.end(), free_.begin(), free_.end());
+  free_.clear();
+}
+
+#else
 
 StackPool::~StackPool() {
   for (const Stack& stack : free_) {
@@ -80,21 +135,22 @@ Stack StackPool::take() {
   return stack;
 }
 
-void StackPool::give(Stack stack) {
-#ifdef SIMT_TSAN
-  unmap_stack(stack);
-#else
+void StackPool::give(Stack stack, bool finished) {
+  if (!finished) {
+    ASAN_UNPOISON_MEMORY_REGION(stack.base, stack.bytes);
+  }
   free_.push_back(stack);
-#endif
 }
 
-SIMT_NO_TSAN void prepare(Context& context, Stack stack, void (*entry)()) {
+void StackPool::end_launch() {}
+
+#endif
+
+SIMT_NO_TSAN void prepare(Context& context, const Stack& stack, void (*entry)()) {
   context.fake_stack = nullptr;
   context.stack_base = stack.base;
   context.stack_bytes = stack.bytes;
-#ifdef SIMT_TSAN
-  context.tsan_fiber = __tsan_create_fiber(0);
-#endif
+  context.tsan_fiber = stack.tsan_fiber;
 #ifdef SIMT_UCONTEXT
   getcontext(&context.machine);
   context.machine.uc_stack.ss_sp = stack.base;
@@ -142,18 +198,6 @@ SIMT_NO_TSAN void entered([[maybe_unused]] Context& self, [[maybe_unused]] Conte
 SIMT_NO_TSAN void adopt_thread([[maybe_unused]] Context& context) {
 #ifdef SIMT_TSAN
   context.tsan_fiber = __tsan_get_current_fiber();
-#endif
-}
-
-SIMT_NO_TSAN void discard([[maybe_unused]] Context& context, [[maybe_unused]] Stack stack, [[maybe_unused]] bool finished) {
-  if (!finished) {
-    ASAN_UNPOISON_MEMORY_REGION(stack.base, stack.bytes);
-  }
-#ifdef SIMT_TSAN
-  if (finished) {  // a fiber left inside the emulator still ignores accesses, which its destruction would report
-    __tsan_destroy_fiber(context.tsan_fiber);
-  }
-  context.tsan_fiber = nullptr;
 #endif
 }
 

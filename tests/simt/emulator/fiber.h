@@ -17,10 +17,12 @@ namespace simt {
 struct Stack {
   char* base = nullptr;
   size_t bytes = 0;
+  void* tsan_fiber = nullptr;  // thread sanitizer: the fiber whose accesses to this memory are in order
 };
 
-/// Stacks of one worker, reused. Under the thread sanitizer each one is mapped anew instead: reuse would either look like a race
-/// or order the successive owners.
+/// Stacks of one worker, reused; under the thread sanitizer by all workers, no sooner than in the next launch, and with the sanitizer's
+/// fiber: to it the owners of one stack are one thread, which threads of successive launches may be and those of one launch must not.
+/// (A new stack and a new fiber for each thread cost half a millisecond.)
 class StackPool {
  public:
   StackPool() = default;
@@ -28,7 +30,10 @@ class StackPool {
   StackPool(const StackPool&) = delete;
   StackPool& operator=(const StackPool&) = delete;
   Stack take();
-  void give(Stack stack);
+  /// `finished`: the fiber's entry function came to its end.
+  void give(Stack stack, bool finished);
+  /// No worker takes stacks for the launch any more.
+  void end_launch();
 
  private:
   std::vector<Stack> free_;
@@ -48,7 +53,7 @@ struct Context {
 };
 
 /// Prepares `context` so that the first switch to it calls entry(), which must not return. Owns no memory.
-void prepare(Context& context, Stack stack, void (*entry)());
+void prepare(Context& context, const Stack& stack, void (*entry)());
 
 /// Leaves `from`, continues `to`. `from_ends` says that `from` is never continued.
 void switch_context(Context& from, Context& to, bool from_ends);
@@ -58,8 +63,5 @@ void entered(Context& self, Context& from);
 
 /// Makes `context` stand for the calling OS thread.
 void adopt_thread(Context& context);
-
-/// Forgets a fiber: its stack may be reused afterwards. `finished`: its entry function came to its end.
-void discard(Context& context, Stack stack, bool finished);
 
 }  // namespace simt

@@ -26,20 +26,24 @@ std::map<std::string, int64_t>& runs() {
   return counts;
 }
 
-std::unique_ptr<Worker> take_worker() {
+std::vector<std::unique_ptr<Worker>> take_workers(int wanted) {
   const std::lock_guard lock(workers_mutex);
   auto& idle = idle_workers();
-  if (idle.empty()) {
-    return std::make_unique<Worker>();
+  std::vector<std::unique_ptr<Worker>> taken;
+  for (int i = 0; i < wanted; ++i) {
+    if (idle.empty()) { idle.push_back(std::make_unique<Worker>()); }
+    taken.push_back(std::move(idle.back()));
+    idle.pop_back();
   }
-  std::unique_ptr<Worker> worker = std::move(idle.back());
-  idle.pop_back();
-  return worker;
+  return taken;
 }
 
-void give_worker(std::unique_ptr<Worker> worker) {
+void give_workers(std::vector<std::unique_ptr<Worker>> workers) {
+  for (const auto& worker : workers) {
+    worker->end_launch();
+  }
   const std::lock_guard lock(workers_mutex);
-  idle_workers().push_back(std::move(worker));
+  std::move(workers.begin(), workers.end(), std::back_inserter(idle_workers()));
 }
 
 Index unravel(int64_t number, dim3 extent) {
@@ -110,12 +114,10 @@ void run_grid(const Grid& grid_as_written, const Settings& settings, const std::
   launch.active_workers = workers;
   happens_before(&launch.begin_tag);
 
+  // Each for the whole launch, also if it finds no block left: no stack may be used twice in one launch (see StackPool).
+  std::vector<std::unique_ptr<Worker>> crew = take_workers(workers);
   std::vector<Worker::Outcome> outcomes(static_cast<size_t>(workers));
-  auto work = [&](int index) {
-    std::unique_ptr<Worker> worker = take_worker();
-    outcomes[static_cast<size_t>(index)] = worker->run(launch);
-    give_worker(std::move(worker));
-  };
+  auto work = [&](int index) { outcomes[static_cast<size_t>(index)] = crew[static_cast<size_t>(index)]->run(launch); };
   {
     std::vector<std::jthread> helpers;
     for (int i = 1; i < workers; ++i) {
@@ -123,6 +125,7 @@ void run_grid(const Grid& grid_as_written, const Settings& settings, const std::
     }
     work(0);
   }
+  give_workers(std::move(crew));
   happens_after(&launch.end_tag);
 
   const Worker::Outcome* first = nullptr;
@@ -141,6 +144,7 @@ Worker::Outcome Worker::run(Launch& launch) {
   Self* const previous_self = self;
   current_worker = this;
   launch_ = &launch;
+  happens_before(&launch_);
   adopt_thread(scheduler_);
   Outcome outcome;
   const int64_t blocks = count(launch.grid.blocks);
@@ -264,8 +268,7 @@ SIMT_NO_TSAN void Worker::resume(Thread& thread) {
   switch_context(scheduler_, thread.context, false);
   Thread& last = *running_;  // threads that wait hand over to the next by themselves
   if (last.state == State::finished) {
-    discard(last.context, last.stack, true);
-    stacks_.give(last.stack);
+    stacks_.give(last.stack, true);
   }
 }
 
@@ -273,6 +276,7 @@ SIMT_NO_TSAN void Worker::thread_entry() {
   Worker& worker = *current_worker;
   Thread& thread = *worker.running_;
   entered(thread.context, worker.scheduler_);
+  happens_after(&worker.launch_);
   worker.run_thread(thread);
   switch_context(thread.context, worker.scheduler_, true);
 }
@@ -311,8 +315,7 @@ void Worker::abandon_block() {
   for (int i = 0; i < threads_in_block_; ++i) {
     Thread& thread = threads_[static_cast<size_t>(i)];
     if (thread.started && thread.state != State::finished) {
-      discard(thread.context, thread.stack, false);
-      stacks_.give(thread.stack);
+      stacks_.give(thread.stack, false);
     }
     thread.started = false;
   }
