@@ -240,6 +240,22 @@ Field& Field::size(size_t n) {
   return constrain(count);
 }
 
+Field& Field::not_empty() {
+  if (json_ != nullptr && json_->is_array() && json_->items().empty()) {
+    throw ConfigError(located(*json_, owner_->child_path(name_)), "an empty list", expected_ + " with at least one element");
+  }
+  return constrain("not empty");
+}
+
+Field& Field::only_with(bool acts, std::string_view what) {
+  const std::string reason = "only with " + std::string(what);
+  if (json_ != nullptr && !acts && !(*json_ == default_)) {
+    throw ConfigError(located(*json_, owner_->child_path(name_)), json_->found(),
+                      (default_.is_null() ? "no value" : default_.found() + " (default)") + ": it acts " + reason);
+  }
+  return constrain(reason);
+}
+
 Field& Field::help(std::string_view text) {
   if (owner_->mode_ == Fields::Mode::describe) {
     owner_->described_[entry_].help = text;
@@ -341,6 +357,7 @@ template <class T> Field& Fields::value(std::string_view name, T& v, const Type&
   switch (mode_) {
     case Mode::read:
       if (field.present_) {
+        field.default_ = to_json(v);
         convert(*field.json_, child_path(name), type.expected, v);
         collect(v, field.numbers_, field.strings_);
       } else {
@@ -359,7 +376,10 @@ template <class T> Field& Fields::optional_value(std::string_view name, std::opt
     case Mode::read:
       if (!field.present_) {
         known_.back().default_text = to_json(v).found() + " (default)";
-      } else if (field.json_->is_null()) {
+        break;
+      }
+      field.default_ = to_json(v);
+      if (field.json_->is_null()) {
         v.reset();
       } else {
         T read{};
@@ -382,6 +402,9 @@ Field& Fields::field(std::string_view name, std::string& v) { return value(name,
 Field& Fields::field(std::string_view name, Json& v) { return value(name, v, {"any JSON", "any JSON value"}); }
 Field& Fields::field(std::string_view name, std::optional<int64_t>& v) {
   return optional_value(name, v, {"integer or null", "an integer"});
+}
+Field& Fields::field(std::string_view name, std::optional<uint64_t>& v) {
+  return optional_value(name, v, {"integer >= 0 or null", "an integer >= 0"});
 }
 Field& Fields::field(std::string_view name, std::optional<double>& v) {
   return optional_value(name, v, {"number or null", "a number"});

@@ -30,6 +30,10 @@ class Field {
   Field& below(double bound);
   Field& one_of(std::vector<std::string> names);        // strings
   Field& size(size_t n);                                // vectors
+  Field& not_empty();                                   // lists
+  /// Where the field has no effect, only its default may be written: what is written is never ignored. `what` says
+  /// with what it acts, "mode \"learned\"". Members that decide so are declared before.
+  Field& only_with(bool acts, std::string_view what);
   Field& help(std::string_view text);
   Field& unit(std::string_view text);
   bool present() const { return present_; }             // written in the configuration (read mode)
@@ -44,6 +48,7 @@ class Field {
   Fields* owner_ = nullptr;
   std::string name_;
   const Json* json_ = nullptr;                          // read mode: the value as written
+  Json default_;                                        // read mode: what an absent key means
   std::string expected_;                                // "an integer >= 1", grows with the constraints
   bool present_ = false;
   std::vector<double> numbers_;                         // values to check
@@ -101,6 +106,7 @@ class Fields {
   Field& field(std::string_view name, double& v);
   Field& field(std::string_view name, std::string& v);
   Field& field(std::string_view name, std::optional<int64_t>& v);
+  Field& field(std::string_view name, std::optional<uint64_t>& v);
   Field& field(std::string_view name, std::optional<double>& v);
   Field& field(std::string_view name, std::optional<bool>& v);
   Field& field(std::string_view name, std::optional<std::string>& v);

@@ -91,7 +91,8 @@ class Json {
 Json parse_json(std::string_view text, const std::string& file_name);
 Json parse_json_file(const std::string& path);
 
-/// Deep merge as "extends" does it: objects merge by key, arrays and scalars replace, null deletes.
+/// Deep merge as "extends" does it: objects merge by key, arrays and scalars replace, null deletes. A null
+/// for a key that `base` lacks stays: nothing that a configuration writes is ignored.
 void merge_json(Json& base, const Json& over);
 
 /// A configuration file with its chain of "extends" resolved (spec 84, section 1): paths of the

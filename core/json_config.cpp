@@ -109,12 +109,13 @@ void merge_json(Json& base, const Json& over) {
     base.set_origin(over.origin(), over.key_origin());
   }
   for (const auto& [key, value] : over.members()) {
-    if (value.is_null()) {
+    Json* member = base.find(key);
+    if (member == nullptr) {
+      base.set(key, value);  // a null that deletes nothing stays, so that whoever reads it can refuse it
+    } else if (value.is_null()) {
       base.erase(key);
-    } else if (Json* member = base.find(key)) {
-      merge_json(*member, value);
     } else {
-      merge_json(base.set(key, Json()), value);  // goes down to leave out nulls
+      merge_json(*member, value);
     }
   }
 }

@@ -1,7 +1,5 @@
 #include "data/data_config.h"
 
-#include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "core/error.h"
@@ -9,20 +7,6 @@
 
 namespace hebb {
 namespace {
-
-/// An optional seed: all 64 bits count, so it is read as the unsigned number that train.seed is too.
-void seed_field(Fields& f, std::optional<int64_t>& seed, std::string_view help) {
-  Json value = seed ? Json(static_cast<uint64_t>(*seed)) : Json();
-  f.field("seed", value).help(help);
-  if (value.is_number() && !value.is_integer() && value.as_double() == std::floor(value.as_double()) &&
-      std::abs(value.as_double()) < 1e15) {
-    value = Json(static_cast<int64_t>(value.as_double()));  // 1e3, as elsewhere
-  }
-  f.require(value.is_null() || (value.is_integer() && value.as_double() >= 0), "seed", "an integer >= 0 of 64 bits, or null");
-  if (f.reading()) {
-    seed = value.is_null() ? std::nullopt : std::optional(static_cast<int64_t>(value.as_uint()));
-  }
-}
 
 void packing_fields(Fields& f, PackingConfig& c, bool with_shuffle) {
   f.field("packing", c.packing).one_of({"stream", "block", "document"}).help(
@@ -51,7 +35,7 @@ void synthetic_fields(Fields& f, SyntheticConfig& c) {
       "Generator of the rows.");
   const std::string& task = c.task.task;
   const bool icr = task == "icr_basic" || task == "icr_positional";
-  seed_field(f, c.seed, "Seed of the rows, an integer of 64 bits. Default: data.seed.");
+  f.field("seed", c.seed).help("Seed of the rows. Default: data.seed.");
   f.field("length", c.length).min(1).unit("tokens").help("Length of the rows. Default: train.sequence_length.");
   if (all || icr) {
     f.field("lengths", c.lengths).min(1).unit("tokens").help("Lengths that are mixed, one per block of rows.");
@@ -156,9 +140,8 @@ void fields(Fields& f, ValidationConfig& c) {
 }
 
 void fields(Fields& f, DataConfig& c) {
-  seed_field(f, c.seed, "Seed of the order of rows, an integer of 64 bits. Default: train.seed.");
-  f.list("sources", c.sources).required().help("Training data; rows are mixed by weight.");
-  f.require(!c.sources.empty(), "sources", "at least one source");
+  f.field("seed", c.seed).help("Seed of the order of rows. Default: train.seed.");
+  f.list("sources", c.sources).required().not_empty().help("Training data; rows are mixed by weight.");
   f.list("validation", c.validation).help("Validation data, read in order.");
   packing_fields(f, c.packing, true);
   f.field("tokenizer", c.tokenizer).help("Tokenizer of the text. Default: that of the first source.");
@@ -203,7 +186,7 @@ ShardOptions resolve_shard_options(const SourceConfig& source, const PackingConf
 SyntheticTask resolve_task(const SyntheticConfig& config, const std::string& where, uint64_t seed,
                            int64_t sequence_length, int64_t batch_size) {
   SyntheticTask task = config.task;
-  task.seed = config.seed ? static_cast<uint64_t>(*config.seed) : seed;
+  task.seed = config.seed.value_or(seed);
   task.length_block = config.length_block.value_or(batch_size);
   task.vocab = config.vocab.value_or(task.task == "mqar" ? 8192 : 10000);
   if (config.length && !config.lengths.empty()) {

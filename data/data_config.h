@@ -22,7 +22,8 @@ struct PackingConfig {
 /// A synthetic source as written; the optional keys depend on the run.
 struct SyntheticConfig {
   SyntheticTask task;                    // seed, lengths, length_block and vocab are filled by resolve_task()
-  std::optional<int64_t> seed, length, length_block, vocab;
+  std::optional<uint64_t> seed;
+  std::optional<int64_t> length, length_block, vocab;
   std::vector<int64_t> lengths;
 };
 
@@ -41,7 +42,7 @@ struct ValidationConfig {
 };
 
 struct DataConfig {
-  std::optional<int64_t> seed;           // default: train.seed
+  std::optional<uint64_t> seed;          // default: train.seed
   std::vector<SourceConfig> sources;
   std::vector<ValidationConfig> validation;
   PackingConfig packing;                 // for sources that do not set their own

@@ -33,7 +33,7 @@ RowSourceContext make_context(const LoaderOptions& options, uint64_t seed) {
 }
 
 uint64_t data_seed(const DataConfig& config, const LoaderOptions& options) {
-  return config.seed ? static_cast<uint64_t>(*config.seed) : options.seed;
+  return config.seed.value_or(options.seed);
 }
 
 void check_batch_arithmetic(const LoaderOptions& o) {

@@ -7,7 +7,7 @@
 namespace hebb {
 namespace {
 
-void check_seed(const DataConfig& config, const SourceConfig& validation, const std::string& where, int64_t data_seed) {
+void check_seed(const DataConfig& config, const SourceConfig& validation, const std::string& where, uint64_t data_seed) {
   if (validation.type != "synthetic") {
     return;
   }
@@ -29,13 +29,13 @@ ValidationSource::ValidationSource(const DataConfig& config, size_t index, const
   const ValidationConfig& validation = config.validation[index];
   const std::string where = "data.validation." + std::to_string(index);
   RowSourceContext context;
-  context.seed = config.seed ? static_cast<uint64_t>(*config.seed) : options.seed;
+  context.seed = config.seed.value_or(options.seed);
   context.sequence_length = options.sequence_length;
   context.batch_size = options.batch_size;
   context.vocab_size = options.vocab_size;
   context.document_mask = options.document_mask;
   context.is_shuffled = false;
-  check_seed(config, validation.source, where, static_cast<int64_t>(context.seed));
+  check_seed(config, validation.source, where, context.seed);
   source_ = make_row_source(validation.source, config.packing, where, static_cast<int64_t>(index), context);
   uint64_t tokenizer_hash = options.tokenizer_hash;
   require_tokenizer(*source_, tokenizer_hash);

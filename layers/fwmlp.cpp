@@ -31,7 +31,8 @@ struct FwmlpConfig final : LayerConfig {
     f.field("grad_clip", grad_clip).min(0).help("Above 0: largest absolute element of a fast gradient.");
     f.field("value_norm", branch.value_norm).help("Give every value mean 0 and standard deviation 1.");
     f.field("gate", branch.gate).help("Mix reading and value with a gate per token; without it they are added.");
-    f.field("gate_width", branch.gate_width).min(1).help("Outputs of the gate's projection, averaged before the sigmoid.");
+    f.field("gate_width", branch.gate_width).min(1).help("Outputs of the gate's projection, averaged before the sigmoid.")
+        .only_with(branch.gate, "gate");
     f.field("grad_through_update", through).one_of({"full", "none"}).help(
         "Whether the training loss is differentiated through the updates.");
     f.field("sync", sync).one_of({"global", "local"}).help("Data parallel: one memory for all ranks, or one per rank.");

@@ -27,15 +27,17 @@ struct FwpkmConfig final : LayerConfig {
     f.field("chunk_size", chunk_size).min(1).unit("tokens").help("Tokens of a sequence per update.");
     f.field("lookahead", lookahead).min(0).unit("tokens").help("A token's target is the value so many tokens later.");
     f.field("score", score).one_of({"idw", "dot"}).help("idw: -ln(idw_eps + distance^2) of query and sub-key; dot: their product.");
-    f.field("idw_eps", idw_eps).above(0).help("Smallest squared distance of score idw.");
+    f.field("idw_eps", idw_eps).above(0).help("Smallest squared distance of query and sub-key.")
+        .only_with(score == "idw", "score \"idw\"");
     f.field("value_norm", branch.value_norm).help("Give every value mean 0 and standard deviation 1.");
     f.field("gate", branch.gate).help("Mix reading and value with a gate per token; without it they are added.");
-    f.field("gate_width", branch.gate_width).min(1).help("Outputs of the gate's projection, averaged before the sigmoid.");
+    f.field("gate_width", branch.gate_width).min(1).help("Outputs of the gate's projection, averaged before the sigmoid.")
+        .only_with(branch.gate, "gate");
     f.field("weight_by_gate", weight_by_gate).help("Weigh each token's write with its gate.");
     f.field("key_update", key_update).one_of({"entropy", "memory", "none"}).help(
         "entropy: keys move to even out their use; memory: to lower the prediction error; none: they stay.");
     f.field("value_lr", value_lr).min(0).help("Rate of the value rows.");
-    f.field("key_lr", key_lr).min(0).help("Rate of the keys.");
+    f.field("key_lr", key_lr).min(0).help("Rate of the keys.").only_with(key_update != "none", "a key_update");
     f.field("value_step", value_step).one_of({"slots", "unit"}).help(
         "slots: the step is multiplied with num_heads top_k, as in the released code; unit: as in the paper.");
     f.field("grad_through_update", through).one_of({"full", "values", "none"}).help(

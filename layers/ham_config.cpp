@@ -41,7 +41,7 @@ void fields(Fields& f, HamRouterConfig& c) {
       .one_of({"prediction_error", "input", "vector"})
       .help("Score of a token: how badly the state predicts its value, or learned.");
   f.field("depth", c.depth).min(1).help("Linear layers of a learned router.");
-  f.field("hidden", c.hidden).min(1).help("Channels between them.");
+  f.field("hidden", c.hidden).min(1).help("Channels between them; without effect at depth 1.");
   f.field("heads", c.heads).min(1).help("Outputs of the input router, aggregated like heads.");
   f.field("eda", c.eda).help("Average the score with the layer's before that has this too; learned routers only.");
   if (!f.reading()) { return; }
@@ -54,17 +54,21 @@ void fields(Fields& f, HamThresholdConfig& c) {
   f.field("mode", c.mode)
       .one_of({"learned", "fixed", "all", "none"})
       .help("Steered to the target, constant, or every or no token is selected.");
-  f.field("tau", c.tau).above(0).help("Initial or constant threshold, in units of the score.");
-  f.field("target", c.target).above(0).below(1).help("Wanted share of selected tokens.");
+  const char *present = "mode \"learned\" or \"fixed\"", *learned = "mode \"learned\"";
+  const bool is_learned = c.mode == "learned";
+  f.field("tau", c.tau).above(0).help("Initial or constant threshold, in units of the score.").only_with(c.present(), present);
+  f.field("target", c.target).above(0).below(1).help("Wanted share of selected tokens; FLOPs are counted with it.")
+      .only_with(c.present(), present);
   f.field("scope", c.scope)
       .one_of({"global", "layer"})
-      .help("What is compared with the target: the mean over layers, or the layer's own share.");
-  f.field("freeze_steps", c.freeze_steps).min(0).help("First optimizer steps without updates.").unit("steps");
-  f.field("lr", c.lr).above(0).help("Learning rate of the threshold's own AdamW.");
-  f.field("betas", c.betas).size(2).min(0).below(1).help("Its betas.");
-  f.field("eps", c.eps).above(0).help("Its epsilon.");
-  f.field("gain", c.gain).above(0).help("Factor of the gap in the synthetic gradient.");
-  f.field("clip", c.clip).above(0).help("Largest size of the synthetic gradient.");
+      .help("What is compared with the target: the mean over layers, or the layer's own share.")
+      .only_with(is_learned, learned);
+  f.field("freeze_steps", c.freeze_steps).min(0).help("First optimizer steps without updates.").unit("steps").only_with(is_learned, learned);
+  f.field("lr", c.lr).above(0).help("Learning rate of the threshold's own AdamW.").only_with(is_learned, learned);
+  f.field("betas", c.betas).size(2).min(0).below(1).help("Its betas.").only_with(is_learned, learned);
+  f.field("eps", c.eps).above(0).help("Its epsilon.").only_with(is_learned, learned);
+  f.field("gain", c.gain).above(0).help("Factor of the gap in the synthetic gradient.").only_with(is_learned, learned);
+  f.field("clip", c.clip).above(0).help("Largest size of the synthetic gradient.").only_with(is_learned, learned);
 }
 
 void HamConfig::fields(Fields& f) {

@@ -42,7 +42,7 @@ void KvmConfig::fields(Fields& f) {
   f.field("merge_gate", merge_gate)
       .one_of({"both", "keys", "values", "none"})
       .help("What of a token that joins a row the gate 1 + ELU(.) scales.");
-  f.field("gate_appends", gate_appends).help("The gate scales tokens that found rows too.");
+  f.field("gate_appends", gate_appends).help("The gate, if any, scales tokens that found rows too.");
   f.field("temperatures", temperatures).help("Learned factors of the logits of window and state, per query head.");
   f.field("value_norm", value_norm)
       .one_of({"radius", "mean", "updates"})

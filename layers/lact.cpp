@@ -47,7 +47,7 @@ void LactConfig::fields(Fields& f) {
   f.field("fast_rope", fast_rope).help("Rotary positions also on the fast queries and keys.");
   f.field("silu_v", silu_v).help("SiLU also on the fast values.");
   f.field("rank", rank).min(0).help("Rank of the initial W0 and W2 beside half the identity; 0 = full matrices.");
-  f.field("fast_init_gain", fast_init_gain).above(0).help("Scale of the factors' initial values.");
+  f.field("fast_init_gain", fast_init_gain).above(0).help("Scale of the factors' initial values.").only_with(rank > 0, "a rank");
   f.field("base_lr", base_lr).above(0).help("Fast learning rate where its projection is 0.");
   f.field("momentum", momentum).help("Momentum on the fast gradients.");
   f.field("muon", muon).help("Orthogonalised updates (Newton-Schulz).");

@@ -73,10 +73,11 @@ void Mamba2Config::fields(Fields& f) {
   f.field("output_norm", output_norm).one_of({"rms", "none"}).help("Norm of the output, with a weight per channel.");
   f.field("norm_groups", norm_groups)
       .min(1)
-      .help("Blocks of channels with a root mean square of their own; num_groups by default.");
+      .help("Blocks of channels with a root mean square of their own; num_groups by default.")
+      .only_with(output_norm == "rms", "an output_norm");
   f.require(!norm_groups || (num_heads >= 1 && head_dim >= 1 && channels() % *norm_groups == 0), "norm_groups",
             "a divisor of num_heads * head_dim (" + std::to_string(channels()) + ")");
-  f.field("norm_before_gate", norm_before_gate).help("norm(y) * gate in place of norm(y * gate).");
+  f.field("norm_before_gate", norm_before_gate).help("norm(y) * gate in place of norm(y * gate), where there are both.");
   f.field("initial_state", initial_state).one_of({"zero", "learned"}).help("State before a document's first token.");
   f.field("chunk_size", chunk_size).help("Tokens of a chunk: a power of two from 16 to 256; speed only.");
   f.require(chunk_size >= 16 && chunk_size <= 256 && std::has_single_bit(static_cast<uint64_t>(chunk_size)),

@@ -41,7 +41,8 @@ void MesanetConfig::fields(Fields& f) {
   f.field("cg_steps", cg_steps).min(1).help("Steps of conjugate gradients, forward and backward.");
   f.field("cg_steps_decode", cg_steps_decode).min(1).help("The same for one-token decoding; cg_steps by default.");
   f.field("cg_epsilon", cg_epsilon).min(0).help("Damping of the steps' denominators, relative to |q|^2.");
-  f.field("solver", solver).one_of({"cg", "exact"}).help("Conjugate gradients, or Cholesky (slow; for tests).");
+  f.field("solver", solver).one_of({"cg", "exact"})
+      .help("Conjugate gradients, or Cholesky (slow; for tests), which takes no notice of the cg_ keys.");
   f.field("output_norm", output_norm).one_of({"rms", "none"}).help("Norm of the output per head.");
   f.field("output_gate", output_gate).one_of({"none", "silu", "sigmoid"}).help("Gate on the normed output.");
   f.field("chunk_size", chunk_size).help("Tokens of a chunk: 16, 32 or 64; speed only.");

@@ -72,6 +72,30 @@ void fields(Fields& f, BlockSpec& b) {
   f.field("memory", b.memory).help("Name of the memory layer in front of the mixer, if any.");
 }
 
+namespace {
+
+/// What a block has in place of its pattern's layers. Keys that change nothing are not written: null would be refused.
+void change_fields(Fields& f, BlockSpec& b) {
+  const auto layer = [&](const char* key, std::optional<std::string>& name, const char* help) {
+    if (f.mode() != Fields::Mode::write || name) { f.field(key, name).help(help); }
+  };
+  layer("mixer", b.mixer, "Name of the layer that mixes tokens in this block.");
+  layer("ffn", b.ffn, "Name of the block's feed-forward layer.");
+  layer("memory", b.memory, "Name of the block's memory layer.");
+}
+
+/// null cannot take away a layer that the pattern gives to a block.
+void check_nulls(const Fields& f, const BlockSpec& pattern) {
+  for (const auto& [key, name] : {std::pair{"mixer", pattern.mixer}, {"ffn", pattern.ffn}, {"memory", pattern.memory}}) {
+    if (name && f.written(key) && f.json().find(key)->is_null()) {
+      f.fail(key, "null where the pattern has \"" + *name + "\"",
+             "the name of a layer, or no such key (a block without what the pattern has needs an entry of its own in pattern)");
+    }
+  }
+}
+
+}  // namespace
+
 NormKind ModelConfig::norm_kind() const {
   return norm == "layer" ? NormKind::layer : norm == "rms" ? NormKind::rms : NormKind::rms_unit_offset;
 }
@@ -134,7 +158,7 @@ void fields(Fields& f, ModelConfig& m) {
   f.map("layers", names, [&](const std::string& name, Fields& sub) { read_definition(name, sub, m); })
       .required()
       .help("Layer definitions by name, each with a \"type\".");
-  f.list("pattern", m.pattern).required().help("Blocks, cycled over num_layers.");
+  f.list("pattern", m.pattern).required().not_empty().help("Blocks, cycled over num_layers.");
   std::vector<std::string> indices;
   for (const auto& [i, b] : m.at) {
     indices.push_back(std::to_string(i));
@@ -146,12 +170,11 @@ void fields(Fields& f, ModelConfig& m) {
      if (sub.reading() && (std::to_string(i) != index || i < 0 || i >= m.num_layers)) {
        f.fail("at." + index, "\"" + index + "\"", "a block index from 0 to " + std::to_string(m.num_layers - 1));
      }
-     fields(sub, m.at[i]);
+     change_fields(sub, m.at[i]);
    }).help("Changes at single blocks, by block index.");
   if (!f.reading()) {
     return;
   }
-  f.require(!m.pattern.empty(), "pattern", "at least one block");
   for (size_t i = 0; i < m.pattern.size(); ++i) {
     const std::string key = "pattern." + std::to_string(i);
     if (!m.pattern[i].mixer || !m.pattern[i].ffn) {
@@ -159,6 +182,9 @@ void fields(Fields& f, ModelConfig& m) {
     }
     check_block(f, key, m.pattern[i], m);
   }
+  f.visit_members("at", [&](const std::string& index, Fields& sub) {
+    check_nulls(sub, m.pattern[std::stoull(index) % m.pattern.size()]);
+  });
   for (const auto& [i, b] : m.at) {
     check_block(f, "at." + std::to_string(i), b, m);
   }

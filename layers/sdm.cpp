@@ -59,14 +59,15 @@ void SdmConfig::fields(Fields& f) {
       .one_of(activations)
       .help("Turns the scores of the written slots into weights.");
   f.field("read_activation", read_activation).one_of(activations).help("The same for the read slots.");
-  f.field("write_scale", write_scale).above(0).help("Multiplies the scores inside \"softmax\".");
+  f.field("write_scale", write_scale).above(0).help("Multiplies the scores inside \"softmax\"; ignored otherwise, as the page has it.");
   f.field("read_scale", read_scale).above(0).help("The same for the read slots.");
   f.field("key_weighted_decay", key_weighted_decay)
       .help("A written slot decays by exp(g k), k its weight, in place of exp(g).");
   f.field("out_norm", out_norm)
       .one_of({"rms", "layer", "none"})
       .help("Norm of the reading per head, one weight for all heads.");
-  f.field("out_norm_eps", out_norm_eps).above(0).help("Epsilon of out_norm; readings are about 3e-3 at first.");
+  f.field("out_norm_eps", out_norm_eps).above(0).help("Epsilon of out_norm; readings are about 3e-3 at first.")
+      .only_with(out_norm != "none", "an out_norm");
   f.field("out_gate", out_gate).one_of({"sigmoid", "silu", "none"}).help("Gate on the normed reading.");
   f.field("bias", bias).help("Biases on every projection.");
   f.field("A_init_range", A_init_range).size(2).min(0).help("Initial range of exp(A_log), uniform.");
@@ -77,7 +78,8 @@ void SdmConfig::fields(Fields& f) {
             "[low, high] with low <= high");
   f.field("memory_init_std", memory_init_std)
       .min(0)
-      .help("Standard deviation of the initial table; null: hidden_size^(-1/2).");
+      .help("Standard deviation of the initial table; null: hidden_size^(-1/2).")
+      .only_with(learned_init, "learned_init");
   f.field("state_dtype", state_dtype)
       .one_of({"fp32", "bf16"})
       .help("Rows of the table while a bf16 run trains or validates: bf16 moves half of the bytes, gradients of decays become less exact.");

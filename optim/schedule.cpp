@@ -10,7 +10,8 @@ void fields(Fields& f, ScheduleConfig& c) {
       "Course of the learning rate after the warmup; wsd is constant, then decays.");
   f.field("warmup_steps", c.warmup_steps).min(0).unit("steps").help(
       "Linear warmup: the first step has lr / warmup_steps.");
-  f.field("min_lr", c.min_lr).min(0).help("Learning rate at the end of the decay.");
+  f.field("min_lr", c.min_lr).min(0).help("Learning rate at the end of the decay; it may lie above the peak.")
+      .only_with(c.type != "constant", "a type that decays");
   const bool is_wsd = c.type == "wsd";
   if (f.mode() == Fields::Mode::write && !is_wsd) {
     return;

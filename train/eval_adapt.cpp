@@ -35,7 +35,7 @@ struct DomainRows {
 class Adapt final : public EvalTask {
  public:
   void fields(Fields& f) override {
-    f.list("domains", domains_).required().help("Token files of each domain, in the order of adaptation.");
+    f.list("domains", domains_).required().not_empty().help("Token files of each domain, in the order of adaptation.");
     f.field("sequence_length", length_).min(1).unit("tokens").help("Inputs of a row (default: that of training).");
     f.field("max_tokens", max_tokens_).min(2).unit("tokens").help("Tokens that are taken from each domain.");
     f.field("micro_batch_size", batch_).min(1).help("Rows that write to the fast weights together.");
@@ -70,7 +70,6 @@ class Adapt final : public EvalTask {
         f.fail("domains." + std::to_string(i) + ".name", "\"" + domains_[i].name + "\" again", "a name that no other domain has");
       }
     }
-    f.require(!domains_.empty(), "domains", "at least one domain");
   }
 
   DomainRows cut(const EvalContext& c, const Domain& d, int64_t length) const {

@@ -64,10 +64,10 @@ class Niah final : public EvalTask {
   void fields(Fields& f) override {
     sample_field(f, samples_, NeedleMaker::kMostSamples,
                  "Samples per length, or a JSONL file of ready-made ones (`haystack`, `question_key`, `answer`, `all_inserted_needles`).");
-    f.field("context_words", words_).min(20).unit("words").help("Lengths of the haystacks, without the needles.");
+    f.field("context_words", words_).not_empty().min(20).unit("words").help("Lengths of the haystacks, without the needles.");
     f.object("text", text_).help("What haystacks are made of.");
     hebb::fields(f, needles_);
-    f.field("passes", passes_).min(1).help("How often the haystack is read before the answer; each number is a run of its own.");
+    f.field("passes", passes_).not_empty().min(1).help("How often the haystack is read before the answer; each number is a run of its own.");
     f.field("update_after", update_after_).one_of({"prompt", "haystack"}).help("Where fast weights move in the last pass.");
     f.field("fast_weights", fast_weights_).one_of({"carry", "reset"})
         .help("carry: from sample to sample, with pending pairs; reset: every sample starts from the checkpoint.");
@@ -112,8 +112,8 @@ class Niah final : public EvalTask {
   }
 
   void check(Fields& f) const {
-    f.require(!words_.empty() && std::set(words_.begin(), words_.end()).size() == words_.size(), "context_words", "different lengths");
-    f.require(!passes_.empty() && std::set(passes_.begin(), passes_.end()).size() == passes_.size(), "passes", "different numbers");
+    f.require(std::set(words_.begin(), words_.end()).size() == words_.size(), "context_words", "different lengths");
+    f.require(std::set(passes_.begin(), passes_.end()).size() == passes_.size(), "passes", "different numbers");
     const Niah usual;
     const bool makes = samples_.file.empty();
     constexpr const char* kNoUse = "no such key beside a file of samples";

@@ -166,12 +166,14 @@ class Icr final : public Recall {
  public:
   void fields(Fields& f) override {
     f.field("task", task_.task).required().one_of({"icr_basic", "icr_positional"}).help("One value per key, or several in order.");
-    f.field("lengths", lengths_).min(1).unit("tokens").help("Row lengths.");
+    f.field("lengths", lengths_).not_empty().min(1).unit("tokens").help("Row lengths.");
     f.field("samples", samples_).min(1).unit("rows").help("Rows per length. Default: 200 up to 8,192 tokens, 50 beyond.");
     f.field("vocab", task_.vocab).min(11).help("Token ids of the task are below this.");
     f.field("word", task_.word).min(1).unit("tokens").help("Tokens of a key and of a value.");
-    f.field("queries", task_.queries).min(1).help("icr_basic: pairs that are asked.");
-    f.field("copies", task_.copies).min(1).help("icr_positional: values of a key.");
+    f.field("queries", task_.queries).min(1).help("Pairs that are asked.")
+        .only_with(task_.task == "icr_basic", "task \"icr_basic\"");
+    f.field("copies", task_.copies).min(1).help("Values of a key.")
+        .only_with(task_.task == "icr_positional", "task \"icr_positional\"");
   }
 
  private:
@@ -190,7 +192,7 @@ class Icl final : public Recall {
  public:
   Icl() { task_.task = "icl"; }
   void fields(Fields& f) override {
-    f.field("functions", functions_).min(1).help("Numbers of different functions in a row.");
+    f.field("functions", functions_).not_empty().min(1).help("Numbers of different functions in a row.");
     f.field("length", length_).min(1).unit("tokens").help("Row length. Default: 520 times the functions, in whole 2,048s.");
     f.field("samples", samples_).min(1).unit("rows").help("Rows per number of functions. Default: 200 up to 8,192 tokens, 50 beyond.");
     f.field("dim", task_.dim).min(1).help("Numbers of an input and of an output.");
@@ -259,7 +261,7 @@ class Mqar final : public Recall {
     default_samples_ = default_long_samples_ = 1000;
   }
   void fields(Fields& f) override {
-    f.list("cases", cases_).help("Shapes of rows. Default: 64/4, 64/8, 64/16, 128/32, 256/64, 512/128, 1024/256.");
+    f.list("cases", cases_).not_empty().help("Shapes of rows.");
     f.field("samples", samples_).min(1).unit("rows").help("Rows per case. Default: 1,000.");
     f.field("vocab", task_.vocab).min(4).help("Token ids of the task are below this.");
     f.field("filler", task_.filler).help("Random tokens between the queries; otherwise zeros.");
@@ -272,9 +274,8 @@ class Mqar final : public Recall {
  private:
   std::string kind_name() const override { return "mqar"; }
   std::vector<Setting> make_settings(const EvalContext& c) const override {
-    static const std::vector<MqarCase> usual{{64, 4}, {64, 8}, {64, 16}, {128, 32}, {256, 64}, {512, 128}, {1024, 256}};
     std::vector<Setting> settings;
-    for (const MqarCase& one : cases_.empty() ? usual : cases_) {
+    for (const MqarCase& one : cases_) {
       SyntheticTask task = task_;
       task.pairs = one.pairs;
       settings.push_back(setting(c, task, one.length,
@@ -304,7 +305,7 @@ class Mqar final : public Recall {
   }
 
   SyntheticTask task_;
-  std::vector<MqarCase> cases_;
+  std::vector<MqarCase> cases_{{64, 4}, {64, 8}, {64, 16}, {128, 32}, {256, 64}, {512, 128}, {1024, 256}};
   int64_t min_distance_ = 0;
   std::map<int, Score> by_distance_;  // by the distance's power of two
 };

@@ -29,8 +29,8 @@ std::vector<std::string> all_tasks() {
 class Ruler final : public EvalTask {
  public:
   void fields(Fields& f) override {
-    f.field("tasks", tasks_).one_of(all_tasks()).help("Default: all 13; qa_1 and qa_2 only where their files are given.");
-    f.field("lengths", lengths_).min(64).unit("tokens").help("Input, opening words and answer together are at most so long.");
+    f.field("tasks", tasks_).not_empty().one_of(all_tasks()).help("Default: all 13; qa_1 and qa_2 only where their files are given.");
+    f.field("lengths", lengths_).not_empty().min(64).unit("tokens").help("Input, opening words and answer together are at most so long.");
     sample_field(f, samples_, INT32_MAX,
                  "Samples per task and length, or a JSONL file of ready-made ones (`input`, `outputs`, `answer_prefix`, `task`).");
     hebb::fields(f, files_);
@@ -75,8 +75,8 @@ class Ruler final : public EvalTask {
 
  private:
   void check(Fields& f) const {
-    f.require(!lengths_.empty() && std::set(lengths_.begin(), lengths_.end()).size() == lengths_.size(), "lengths", "different lengths");
-    f.require(!tasks_.empty() && std::set(tasks_.begin(), tasks_.end()).size() == tasks_.size(), "tasks", "different tasks");
+    f.require(std::set(lengths_.begin(), lengths_.end()).size() == lengths_.size(), "lengths", "different lengths");
+    f.require(std::set(tasks_.begin(), tasks_.end()).size() == tasks_.size(), "tasks", "different tasks");
     const bool makes = samples_.file.empty();
     const RulerFiles::Words& words = files_.words;
     const std::pair<const char*, bool> given[] = {

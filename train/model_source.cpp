@@ -43,6 +43,27 @@ ModelConfig read_model(const Json& config) {
   return model;
 }
 
+void drop_idle_keys(Json& config) {
+  const auto member = [](Json* json, const char* key) { return json != nullptr && json->is_object() ? json->find(key) : nullptr; };
+  Json* schedule = member(&config, "schedule");
+  const Json* steps = member(schedule, "decay_steps");
+  if (steps != nullptr && !steps->is_null()) {
+    schedule->erase("decay_fraction");
+  }
+  Json* model = member(&config, "model");
+  Json* at = member(model != nullptr ? model : &config, "at");
+  if (at == nullptr || !at->is_object()) {
+    return;
+  }
+  for (Json::Member& block : at->members()) {
+    for (const char* key : {"mixer", "ffn", "memory"}) {
+      if (const Json* name = member(&block.second, key); name != nullptr && name->is_null()) {
+        block.second.erase(key);
+      }
+    }
+  }
+}
+
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides) {
   ModelSource source;
   fs::path file = path;
@@ -58,6 +79,9 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
     }
   }
   source.config = load_config(file.string());
+  if (!source.weights.empty()) {
+    drop_idle_keys(source.config);
+  }
   for (const std::string& assignment : overrides) {
     apply_override(source.config, assignment);
   }

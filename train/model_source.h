@@ -23,6 +23,10 @@ struct ModelSource {
 /// Errors: ConfigError (the configuration), CheckpointError (a folder that holds no checkpoint).
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides = {});
 
+/// Takes out of the stored configuration of a run what earlier versions wrote there though it said nothing, and what is refused in a
+/// configuration since: decay_fraction beside decay_steps, and null for layers that `at` leaves as they are.
+void drop_idle_keys(Json& config);
+
 /// The model in a file as ModelSource::config holds it. Errors: ConfigError.
 ModelConfig read_model(const Json& config);
 

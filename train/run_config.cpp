@@ -90,7 +90,7 @@ void fields(Fields& f, TrainConfig& c) {
   f.field("nonfinite", c.nonfinite).one_of({"skip", "stop"}).help(
       "What a step does whose loss or gradient norm is not finite.");
   f.field("max_consecutive_skips", c.max_consecutive_skips).min(0).unit("steps").help(
-      "More skipped steps than this in a row stop the run.");
+      "More skipped steps than this in a row stop the run.").only_with(c.nonfinite == "skip", "nonfinite \"skip\"");
   f.object("random_window", c.random_window).help(
       "With probability p, a training step lets `attention` layers without a window use this one.");
   machine_fields(f, c);

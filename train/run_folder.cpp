@@ -150,6 +150,7 @@ void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& op
   Json stored;
   try {
     stored = parse_json_file(stored_config.string());
+    drop_idle_keys(stored);
   } catch (const Error& error) {
     throw CheckpointError(stored_config.string(), error.what());
   }

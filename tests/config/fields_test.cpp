@@ -24,6 +24,7 @@ struct Gdn {
   bool is_gated = false;
   std::string mode = "skip";
   std::optional<int64_t> limit;
+  std::optional<uint64_t> seed;
   std::optional<double> tau = 2.5;
   std::optional<bool> flag;
   std::optional<std::string> label;
@@ -40,6 +41,7 @@ static void fields(Fields& f, Gdn& g) {
   f.field("is_gated", g.is_gated);
   f.field("mode", g.mode).one_of({"skip", "stop"});
   f.field("limit", g.limit).min(0);
+  f.field("seed", g.seed);
   f.field("tau", g.tau);
   f.field("flag", g.flag);
   f.field("label", g.label);
@@ -62,6 +64,25 @@ static void fields(Fields& f, Model& m) {
   f.list("windows", m.windows);
   f.field("width", m.width);
   f.require(m.width % m.gdn.num_heads == 0, "width", "a multiple of gdn.num_heads");
+}
+
+struct Choice {
+  std::string kind = "plain";
+  int64_t rank = 32;
+  double scale = 2;
+  std::optional<int64_t> limit;
+  std::vector<int64_t> sizes{1};
+  std::vector<Window> windows{{1, 1.0}};
+};
+
+static void fields(Fields& f, Choice& c) {
+  f.field("kind", c.kind).one_of({"plain", "gated"});
+  const bool is_gated = c.kind == "gated";
+  f.field("rank", c.rank).min(1).only_with(is_gated, "kind \"gated\"");
+  f.field("scale", c.scale).only_with(is_gated, "kind \"gated\"");
+  f.field("limit", c.limit).only_with(is_gated, "kind \"gated\"");
+  f.field("sizes", c.sizes).not_empty().min(1);
+  f.list("windows", c.windows).not_empty();
 }
 
 struct Root {
@@ -98,7 +119,7 @@ TEST_CASE("members keep their defaults and take every kind of value", "[fast]") 
   CHECK(untouched.num_heads == 4);
   CHECK(untouched.tau == 2.5);
   const Gdn g = read<Gdn>(R"({"num_heads": 1e3, "slots": 18446744073709551615, "decay": 1, "is_gated": true,
-    "mode": "stop", "limit": 2.0, "tau": null, "flag": false, "label": "x", "sizes": [1, 2.0, 3],
+    "mode": "stop", "limit": 2.0, "seed": 18446744073709551615, "tau": null, "flag": false, "label": "x", "sizes": [1, 2.0, 3],
     "betas": [0, 0.5], "names": ["left"], "extra": {"free": [null]}})");
   CHECK(g.num_heads == 1000);
   CHECK(g.slots == UINT64_MAX);
@@ -106,6 +127,7 @@ TEST_CASE("members keep their defaults and take every kind of value", "[fast]") 
   CHECK(g.is_gated);
   CHECK(g.mode == "stop");
   CHECK(g.limit == 2);
+  CHECK(g.seed == UINT64_MAX);
   CHECK_FALSE(g.tau.has_value());
   CHECK(g.flag == false);
   CHECK(g.label == "x");
@@ -136,6 +158,7 @@ TEST_CASE("a value of the wrong type is reported with its position", "[fast]") {
   CHECK(error_of<Gdn>("{\"is_gated\": 1}") == "c.json:1:14: is_gated: found 1, expected true or false");
   CHECK(error_of<Gdn>("{\"mode\": 1}") == "c.json:1:10: mode: found 1, expected a string");
   CHECK(error_of<Gdn>("{\"limit\": \"x\"}") == "c.json:1:11: limit: found \"x\", expected an integer or null");
+  CHECK(error_of<Gdn>("{\"seed\": -1}") == "c.json:1:10: seed: found -1, expected an integer >= 0 or null");
   CHECK(error_of<Gdn>("{\"flag\": 0}") == "c.json:1:10: flag: found 0, expected true, false or null");
   CHECK(error_of<Gdn>("{\"sizes\": 3}") == "c.json:1:11: sizes: found 3, expected a list of integers");
   CHECK(error_of<Gdn>("{\"sizes\": [1, \"x\"]}") == "c.json:1:15: sizes.1: found \"x\", expected an integer");
@@ -174,6 +197,24 @@ TEST_CASE("broken constraints are reported with all that is known of them", "[fa
         "c.json:1:10: mode: found \"sotp\", expected one of \"skip\", \"stop\" (did you mean \"stop\"?)");
   CHECK(error_of<Gdn>("{\"names\": [\"left\", \"up\"]}") ==
         "c.json:1:20: names.1: found \"up\", expected one of \"left\", \"right\"");
+}
+
+TEST_CASE("where a key has no effect only its default may be written", "[fast]") {
+  CHECK(read<Choice>(R"({"kind": "gated", "rank": 8, "scale": 3, "limit": 4})").rank == 8);
+  CHECK(error_of<Choice>(R"({"rank": 8})") ==
+        "c.json:1:10: rank: found 8, expected 32 (default): it acts only with kind \"gated\"");
+  CHECK(error_of<Choice>(R"({"limit": 4})") == "c.json:1:11: limit: found 4, expected no value: it acts only with kind \"gated\"");
+  // What write emits, in a number's other spelling too.
+  CHECK(error_of<Choice>(R"({"kind": "plain", "rank": 32.0, "scale": 2, "limit": null})") == "no error");
+  CHECK(error_of<Choice>(Fields::write(Choice()).dump()) == "no error");
+}
+
+TEST_CASE("lists that must not be empty say so", "[fast]") {
+  CHECK(error_of<Choice>(R"({"sizes": []})") ==
+        "c.json:1:11: sizes: found an empty list, expected a list of integers with at least one element");
+  CHECK(error_of<Choice>(R"({"windows": []})") ==
+        "c.json:1:13: windows: found an empty list, expected a list of objects with at least one element");
+  CHECK(error_of<Choice>(R"({"sizes": [3], "windows": [{"size": 1}]})") == "no error");
 }
 
 TEST_CASE("missing required keys are reported at the enclosing object", "[fast]") {
@@ -222,7 +263,7 @@ TEST_CASE("what write emits reads back to the same values", "[fast]") {
   Fields::read(parse_json(out.dump(2), "c.json"), "", back);
   CHECK(Fields::write(back) == out);
   CHECK(out.at("gdn").dump() ==
-        R"({"num_heads":4,"slots":7,"decay":0.1,"is_gated":false,"mode":"skip","limit":3,"tau":2.5,)"
+        R"({"num_heads":4,"slots":7,"decay":0.1,"is_gated":false,"mode":"skip","limit":3,"seed":null,"tau":2.5,)"
         R"("flag":null,"label":null,"sizes":[3,5],"betas":[0.9,0.95],"names":["right"],"extra":null})");
 }
 
@@ -244,6 +285,9 @@ TEST_CASE("the reference lists every field with its facts", "[fast]") {
        }) {
     CHECK(table.find(line) != std::string::npos);
   }
+  const std::string choice = reference_markdown(Fields::describe<Choice>());
+  CHECK(choice.find("| `rank` | integer | `32` | >= 1, only with kind \"gated\" |") != std::string::npos);
+  CHECK(choice.find("| `sizes` | list of integers | `[1]` | not empty, >= 1 |") != std::string::npos);
   CHECK(reference_markdown({{"a", "b", "", "x|y", "", "two\nlines", false}})
             .find("| `a` | b |  | x\\|y |  | two lines |") != std::string::npos);
 }

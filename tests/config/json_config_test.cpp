@@ -23,7 +23,7 @@ TEST_CASE("extends merges objects, replaces arrays and scalars, and null deletes
   folder.write("base/root.json", R"({"name": "root", "a": {"x": 1, "y": [1, 2], "z": 3}, "gone": {"k": 1}, "s": 5})");
   folder.write("base/middle.json", R"({"extends": "root.json", "a": {"y": [9]}})");
   const fs::path top = folder.write("runs/top.json", R"({"extends": "../base/middle.json",
-  "a": {"z": null, "w": {"n": null, "m": 4}}, "gone": null, "s": {"t": 6}})");
+  "a": {"z": null, "w": {"m": 4}}, "gone": null, "s": {"t": 6}})");
   const Json config = load_config(top.string());
   CHECK(config.dump() == R"({"name":"root","a":{"x":1,"y":[9],"w":{"m":4}},"s":{"t":6}})");
   CHECK(config.find("extends") == nullptr);
@@ -42,8 +42,11 @@ TEST_CASE("merged values keep the file and line that wrote them", "[fast]") {
   CHECK(config.origin().str() == top.string() + ":1:1");
 }
 
-TEST_CASE("a null without extends stays in the configuration", "[fast]") {
+TEST_CASE("a null that deletes nothing stays in the configuration, where reading refuses what it may not be", "[fast]") {
   const TempFolder folder;
+  folder.write("base.json", R"({"a": {"x": 1}, "s": 2})");
+  const fs::path top = folder.write("top.json", R"({"extends": "base.json", "a": {"y": null}, "b": {"n": null}, "s": {"t": null}, "c": null})");
+  CHECK(load_config(top.string()).dump() == R"({"a":{"x":1,"y":null},"s":{"t":null},"b":{"n":null},"c":null})");
   CHECK(load_config(folder.write("c.json", "{\"a\": null}").string()).dump() == "{\"a\":null}");
 }
 

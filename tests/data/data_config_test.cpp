@@ -124,7 +124,7 @@ TEST_CASE("the resolved section reads back as itself", "[fast]") {
 
 TEST_CASE("wrong data sections name the key, what was found and what was expected", "[fast]") {
   CHECK(error_of(R"({})").find("data.sources: found nothing") != std::string::npos);
-  CHECK(error_of(R"({"sources": []})").find("data.sources: found an array, expected at least one source") !=
+  CHECK(error_of(R"({"sources": []})").find("data.sources: found an empty list, expected a list of objects with at least one element") !=
         std::string::npos);
   CHECK(error_of(R"({"sources": [{}]})").find("data.sources.0.path: found nothing") != std::string::npos);
   const auto source_error = [](const std::string& keys) {
@@ -169,7 +169,7 @@ TEST_CASE("wrong data sections name the key, what was found and what was expecte
 TEST_CASE("all 64 bits of a seed count", "[fast]") {
   const DataConfig config = read_config(
       R"({"seed": 18446744073709551615, "sources": [{"type": "synthetic", "task": "mqar", "seed": 9223372036854775808}]})");
-  CHECK(static_cast<uint64_t>(*config.seed) == UINT64_MAX);
+  CHECK(config.seed == UINT64_MAX);
   CHECK(resolve_task(config.sources[0].synthetic, "s", 0, 64, 1).seed == uint64_t{1} << 63);
   CHECK(Fields::write(config).at("seed").as_uint() == UINT64_MAX);
   CHECK(read_config(R"({"seed": 1e3, "sources": [{"path": "/a"}]})").seed == 1000);

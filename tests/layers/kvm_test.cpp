@@ -189,8 +189,8 @@ TEST_CASE("kvm and attention share value-residual groups", "[kvm][fast]") {
   for (const char* source : {"first", "embedding"}) {
     for (const char* kind : {"lambda", "gated"}) {
       const std::string residual = R"("num_heads": 2, "head_dim": 6, "token_shift": true, "value_residual": ")" +
-                                   std::string(kind) + R"(", "value_residual_rank": 2, "value_residual_source": ")" +
-                                   source + "\"";
+                                   std::string(kind) + R"(", "value_residual_source": ")" + source + "\"" +
+                                   (std::string(kind) == "gated" ? R"(, "value_residual_rank": 2)" : "");
       const std::string json = R"({"vocab_size": 29, "hidden_size": 14, "num_layers": 4, "norm": "layer",
         "embed_norm": true, "residual_scale": 0.7, "layers": {
         "a": {"type": "attention", "window": 5, )" + residual + R"(},

@@ -136,7 +136,7 @@ TEST_CASE("a model without fast weights gives zeros, and wrong input a message",
                     Catch::Contains("too few tokens for domain \"one\" (found 10 rows of 13 tokens, expected at least 12"));
   const auto read = [](const std::string& text) { return read_evaluations(parse_json(text, "e.json"), ""); };
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt"}]})"), Catch::Contains("evaluations.0.domains"));
-  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": []}]})"), Catch::Contains("expected at least one domain"));
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": []}]})"), Catch::Contains("domains: found an empty list, expected a list of objects with at least one element"));
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}]}]})"),
                     Catch::Contains("domains.1.name: found \"a\" again"));
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": [{"name": "a", "path": "x", "weight": 1}]}]})"),

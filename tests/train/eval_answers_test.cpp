@@ -239,7 +239,7 @@ TEST_CASE("RULER without the files of its questions is skipped, and text that do
   CHECK_THROWS_WITH(m.run(R"("kind": "ruler", "lengths": [1024], "tasks": ["niah_single_2"])"), Catch::Contains("niah_single_2 at length 1024"));
   CHECK_THROWS_WITH(m.run(R"("kind": "ruler", "tasks": ["niah"])"), Catch::Contains("niah_single_1"));
   CHECK_THROWS_WITH(m.run(R"("kind": "ruler", "tasks": ["vt", "vt"])"), Catch::Contains("different"));
-  CHECK_THROWS_WITH(m.run(R"("kind": "ruler", "lengths": [])"), Catch::Contains("different"));
+  CHECK_THROWS_WITH(m.run(R"("kind": "ruler", "lengths": [])"), Catch::Contains("lengths: found an empty list"));
   CHECK_THROWS_AS(m.run(R"("kind": "ruler", "squad": "nowhere.json")"), MissingFileError);
 }
 

@@ -153,6 +153,10 @@ TEST_CASE("recall evaluations refuse what they cannot judge", "[fast]") {
   CHECK_THROWS_WITH(RandomModel(24).run(R"("kind": "mqar", "cases": [{"length": 18, "pairs": 4}])"),
                     Catch::Contains("vocab_size: found 24, expected at least 8192 for length 18, 4 pairs"));
   const RandomModel trained(24, R"({"train": {"seed": 3}, "data": {"sources": [{"type": "synthetic", "task": "mqar"}]}})");
+  for (const char* empty : {R"("kind": "mqar", "cases": [])", R"("kind": "icr", "task": "icr_basic", "lengths": [])", R"("kind": "icl", "functions": [])"}) {
+    CHECK_THROWS_WITH(RandomModel(24).run(empty), Catch::Contains(": found an empty list, expected a list of "));
+  }
+  CHECK_THROWS_WITH(RandomModel(24).run(R"("kind": "icr", "task": "icr_basic", "copies": 3)"), Catch::Contains("copies: found 3") && Catch::Contains("only with task \"icr_positional\""));
   const std::string keys = R"("kind": "mqar", "vocab": 24, "samples": 1, "cases": [{"length": 18, "pairs": 4}], "seed": )";
   CHECK_THROWS_WITH(trained.run(keys + "3"), Catch::Contains("seed: found 3, expected a seed other than that of the training rows"));
   CHECK(asked(trained.run(keys + "4")) == 4);
