@@ -11,7 +11,7 @@ namespace {
 class Reader {
  public:
   Reader(const std::string& path, std::string text) : path_(path), text_(std::move(text)) {
-    if (text_.starts_with("\xEF\xBB\xBF")) {
+    if (text_.starts_with(kByteOrderMark)) {
       at_ = 3;
     }
   }

@@ -14,7 +14,7 @@ namespace {
 
 /// Lines of a file of valid UTF-8 without white space around them; empty ones are left out.
 std::vector<std::string> read_words(const std::string& path, size_t least) {
-  const std::string text = read_file(path);
+  const std::string text = without_byte_order_mark(read_file(path));
   if (const size_t bad = utf8_first_invalid(text); bad != std::string::npos) {
     throw DataError(path + ": byte " + std::to_string(bad), "a word list", hex_bytes(std::string_view(text).substr(bad)), "UTF-8");
   }
@@ -37,7 +37,7 @@ std::vector<std::string> read_words(const std::string& path, size_t least) {
 }
 
 std::vector<std::string> read_essay(const std::string& path) {
-  std::string text = read_file(path);
+  std::string text = without_byte_order_mark(read_file(path));
   if (path.ends_with(".json")) {
     const Json file = parse_json(text, path);
     const Json* member = file.is_object() ? file.find("text") : nullptr;

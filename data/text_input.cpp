@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include "core/error.h"
 #include "data/jsonl.h"
@@ -11,7 +12,6 @@ namespace hebb {
 namespace {
 
 constexpr size_t kBlock = 256 * 1024;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 bool drop_ending(std::string& name, std::string_view ending) {
   if (name.size() <= ending.size() || name.compare(name.size() - ending.size(), ending.size(), ending) != 0) {
@@ -82,6 +82,7 @@ bool RawReader::open_next() {
   ++files_opened_;
   is_jsonl_ = options_.format == TextInputOptions::Format::jsonl ||
               (options_.format == TextInputOptions::Format::automatic && looks_like_jsonl(path));
+  is_new_ = true;
   is_at_end_ = false;
   line_ = offset_ = 0;
   begin_ = searched_ = 0;
@@ -116,14 +117,22 @@ bool RawReader::next(RawDocument& document) {
   return false;
 }
 
+void RawReader::pass_byte_order_mark() {
+  while (buffer_.size() < kByteOrderMark.size() && fill()) {
+  }
+  if (buffer_.starts_with(kByteOrderMark)) {
+    begin_ = offset_ = kByteOrderMark.size();
+  }
+}
+
 bool RawReader::cut_document(RawDocument& document) {
+  const bool is_first = std::exchange(is_new_, false);
+  if (is_first) {
+    pass_byte_order_mark();
+  }
   if (is_jsonl_) {
     while (cut_at("\n", document)) {
       document.line = ++line_;
-      if (line_ == 1 && std::string_view(document.bytes).substr(0, 3) == kByteOrderMark) {
-        document.bytes.erase(0, kByteOrderMark.size());
-        document.offset += kByteOrderMark.size();
-      }
       if (!is_blank(document.bytes)) {
         return true;
       }
@@ -133,11 +142,10 @@ bool RawReader::cut_document(RawDocument& document) {
   if (options_.split) {
     return cut_at(*options_.split, document);
   }
-  const bool is_first = offset_ == 0 && !is_at_end_;
-  while (fill()) {
-  }
   if (is_first) {  // an empty file is an empty document
-    take(buffer_.size(), 0, document);
+    while (fill()) {
+    }
+    take(buffer_.size() - begin_, 0, document);
   }
   return is_first;
 }

@@ -34,8 +34,8 @@ struct RawDocument {
 };
 
 /// Goes through the input files and cuts them into raw documents. Memory: one document and one block.
-/// Blank JSONL lines and a byte order mark before the first line are passed over; the empty rest
-/// behind the last separator is no document.
+/// A byte order mark at the beginning of a file and blank JSONL lines are passed over; the empty rest
+/// behind the last separator is no document. All other bytes stay: carriage returns and NUL too.
 class RawReader {
  public:
   /// Errors: ConfigError for an empty separator, DataError for inputs that match nothing.
@@ -53,6 +53,7 @@ class RawReader {
 
  private:
   bool open_next();
+  void pass_byte_order_mark();
   bool cut_document(RawDocument& document);
   bool cut_at(std::string_view separator, RawDocument& document);
   bool fill();
@@ -64,7 +65,7 @@ class RawReader {
   size_t next_file_ = 0;
 
   std::unique_ptr<ByteSource> source_;   // of the open file
-  bool is_jsonl_ = false, is_at_end_ = false;
+  bool is_jsonl_ = false, is_new_ = false, is_at_end_ = false;
   uint64_t line_ = 0, offset_ = 0;       // of buffer_[begin_]
   std::string buffer_;
   size_t begin_ = 0, searched_ = 0;      // unread part; part without a separator

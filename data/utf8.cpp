@@ -65,6 +65,13 @@ size_t utf8_first_invalid(std::string_view text) {
   }
 }
 
+std::string without_byte_order_mark(std::string text) {
+  if (text.starts_with(kByteOrderMark)) {
+    text.erase(0, kByteOrderMark.size());
+  }
+  return text;
+}
+
 std::string utf8_replace_invalid(std::string_view text, uint64_t& replaced) {
   std::string out;
   out.reserve(text.size());

@@ -6,6 +6,9 @@
 
 namespace hebb {
 
+/// U+FEFF, with which some editors begin a file: not part of its text there.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 /// What stands at the start of some bytes.
 struct Utf8Step {
   int length = 0;            // bytes of the character, or of the longest invalid piece that one U+FFFD replaces
@@ -18,6 +21,9 @@ Utf8Step utf8_step(std::string_view text);
 
 /// Offset of the first byte that belongs to no valid character, or npos.
 size_t utf8_first_invalid(std::string_view text);
+
+/// The text of a file: without the mark that it may begin with.
+std::string without_byte_order_mark(std::string text);
 
 /// Every longest invalid piece becomes one U+FFFD (the Unicode standard's practice); adds their
 /// number to `replaced`.

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/files.h"
+#include "data/utf8.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
@@ -27,7 +28,7 @@ volatile std::sig_atomic_t interrupted = 0;
 
 std::string read_prompt(const Options& o, bool has_prompt) {
   const std::string text = has_prompt               ? o.prompt
-                           : !o.prompt_file.empty() ? read_file(o.prompt_file)
+                           : !o.prompt_file.empty() ? without_byte_order_mark(read_file(o.prompt_file))
                                                     : std::string(std::istreambuf_iterator<char>(std::cin), {});
   require_utf8(has_prompt ? "--prompt" : o.prompt_file.empty() ? "standard input" : o.prompt_file, text);
   return text;

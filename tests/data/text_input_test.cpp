@@ -106,6 +106,23 @@ TEST_CASE("JSONL lines become documents; blank lines, CR LF and a byte order mar
   CHECK(read_all(options).size() == 1);
 }
 
+TEST_CASE("a byte order mark at the beginning of a file is no text; all other bytes are", "[fast]") {
+  const TempFolder folder;
+  const std::string mark = "\xEF\xBB\xBF", kept = "a\r\n" + std::string("b\0c", 3) + mark + "\r\n";
+  CHECK(read_all(input(folder.write("a.txt", mark + kept))) == Texts{kept});
+  CHECK(read_all(input(folder.write("b.txt", kept))) == Texts{kept});
+  CHECK(read_all(input(folder.write("c.jsonl", mark + R"({"text": "\ufeffa\r\n\u0000"})"))) == Texts{mark + "a\r\n" + std::string(1, '\0')});
+  TextInputOptions options = input(folder.write("d.txt", mark + "a|" + mark + "b"));
+  options.split = "|";
+  CHECK(read_all(options) == Texts{"a", mark + "b"});  // only where a file begins
+
+  TextReader only_mark(input(folder.write("e.txt", mark)));
+  CHECK(read_all(only_mark).empty());
+  CHECK(only_mark.counts().empty == 1);
+  CHECK_THROWS_WITH(read_all(input(folder.write("f.txt", mark + "ab\xFF"))), Catch::Contains("f.txt: byte 5: invalid UTF-8"));
+  CHECK_THROWS_WITH(read_all(input(folder.write("g.txt", "\xEF\xBB"))), Catch::Contains("g.txt: byte 0: invalid UTF-8"));
+}
+
 TEST_CASE("lines longer than the read block are whole", "[fast]") {
   const TempFolder folder;
   const std::string longer(700'001, 'y');
