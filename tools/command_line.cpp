@@ -120,6 +120,16 @@ void check_verbs(CLI::App& app, const std::vector<std::string>& words, size_t at
                                            " (known: " + list(names) + ")");
 }
 
+/// What is wrong where an option has more values than it takes, or "": the parser counts them without their names.
+std::string repetition(const CLI::App& verb) {
+  for (const CLI::Option* option : verb.get_options()) {
+    if (static_cast<int>(option->count()) > std::max(option->get_items_expected_max(), 1)) {
+      return option->get_name() + " given " + std::to_string(option->count()) + " times, expected once";
+    }
+  }
+  return "";
+}
+
 /// The parser's own message, with the nearest option for a misspelt one: that is likely to be the
 /// cause when a required one is missing, too.
 ConfigError usage_error(const CLI::App& app, const CLI::ParseError& error) {
@@ -130,6 +140,10 @@ ConfigError usage_error(const CLI::App& app, const CLI::ParseError& error) {
                                dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   if (const std::vector<std::string> verbs = verbs_of(verb); !verbs.empty() && extras.empty()) {
     return ConfigError(name, "no verb given (known: " + list(verbs) + ")");
+  }
+  const bool may_be_repeated = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
+  if (const std::string problem = may_be_repeated ? repetition(verb) : ""; !problem.empty()) {
+    return ConfigError(name, problem + see);
   }
   if (!may_be_misspelt || extras.empty()) {
     return ConfigError(name, error.what() + see);
@@ -253,7 +267,7 @@ Option Command::option(const std::string& names, const std::function<void(const 
   return Option(app_->add_option_function<std::string>(names, read, description));
 }
 Option Command::flag(const std::string& names, bool& value, const std::string& description) {
-  return Option(app_->add_flag(names, value, description));
+  return Option(app_->add_flag(names, value, description)->multi_option_policy(CLI::MultiOptionPolicy::Throw));
 }
 
 void Command::footer(const std::string& text) { app_->footer(text); }

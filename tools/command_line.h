@@ -56,7 +56,8 @@ class Command {
   /// Adds a verb; from then on one must be given.
   Command verb(const std::string& name, const std::string& description);
 
-  /// "-o,--out" makes an option, "FILE" a positional argument. A vector takes several values. Integers may be written as 1e8, and what does
+  /// "-o,--out" makes an option, "FILE" a positional argument. A vector takes several values; anything
+  /// else, flags too, may be given once: of two values one would be ignored. Integers may be written as 1e8, and what does
   /// not fit is refused (the parser alone takes unsigned ones modulo 2^64).
   Option option(const std::string& names, std::string& value, const std::string& description);
   Option option(const std::string& names, std::filesystem::path& value, const std::string& description);

@@ -55,6 +55,14 @@ TEST_CASE("numbers and names out of range say what was found and expected", "[fa
   check_usage_error("bench gdm", "MODEL: found \"gdm\", expected a built-in model (see hebb bench --help) or a configuration file (did you mean gdn?)");
 }
 
+TEST_CASE("an option or a flag is given once", "[fast]") {
+  check_usage_error("data encode x -t bytes -o o --out p", "hebb data encode: --out given 2 times, expected once (see hebb data encode --help)");
+  check_usage_error("data synth -o o --documents 1 --documents 1", "hebb data synth: --documents given 2 times, expected once (see hebb data synth --help)");
+  check_usage_error("data encode x -t bytes -o o --add-bos --no-add-bos", "hebb data encode: --add-bos given 2 times, expected once (see hebb data encode --help)");
+  check_usage_error("train c.json --resume auto --resume never", "hebb train: --resume given 2 times, expected once (see hebb train --help)");
+  check_usage_error("plan m.json --json --json --json", "hebb plan: --json given 3 times, expected once (see hebb plan --help)");
+}
+
 TEST_CASE("a list without evaluations is refused", "[fast]") {
   const TempFolder folder;
   folder.write("e.json", R"({"evaluations": []})");
