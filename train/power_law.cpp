@@ -239,7 +239,9 @@ PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double
   PowerLawFit fit;
   fit.x = x;
   fit.y = y;
-  fit.interval_method = "none";
+  const size_t coefficients = options.offset ? 3 : 2;
+  const bool is_free = x.size() > coefficients;
+  fit.interval_method = is_free ? "none" : "none: no degree of freedom is left";
   const std::vector<double> u = logs(x), v = logs(y), u0 = logs(predict_x);
   const Line line = fit_line(u, v);
   double error = line.sum_squares, spread = 0, mean = 0;
@@ -259,15 +261,20 @@ PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double
   for (const double value : v) {
     spread += (value - mean) * (value - mean);
   }
-  fit.r2 = spread > 0 ? 1 - error / spread : 1;
+  if (is_free) {
+    fit.r2 = spread > 0 ? 1 - error / spread : 1;
+  }
   for (const double px : predict_x) {
     fit.predictions.push_back({px, fit.at(px), std::nullopt});
+  }
+  if (!is_free) {
+    return fit;
   }
   if (options.offset) {
     bootstrap_pairs(fit, u, options);
   } else if (x.size() >= 5) {
     bootstrap_residuals(fit, line, u, v, u0, options);
-  } else if (x.size() >= 3) {
+  } else {
     student_intervals(fit, line, x.size(), u0);
   }
   return fit;
@@ -288,7 +295,7 @@ Json PowerLawFit::json() const {
   j.set("a", a);
   j.set("b", b);
   j.set("c", c);
-  j.set("r2", r2);
+  j.set("r2", r2 ? Json(*r2) : Json());
   j.set("interval_method", interval_method);
   j.set("a_interval", interval_json(a_interval));
   j.set("b_interval", interval_json(b_interval));

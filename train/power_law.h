@@ -15,7 +15,7 @@ struct Interval {
 /// y = a x^-b + c, fitted in logarithms (spec 81, section 14), with 95 % intervals.
 struct PowerLawFit {
   double a = 0, b = 0, c = 0;
-  double r2 = 0;
+  std::optional<double> r2;     // none without degrees of freedom: the curve goes through its points, whatever they are
   std::vector<double> x, y;     // the points
   std::string interval_method;  // "studentised residual bootstrap", "student t", "percentile pairs", "none"
   std::optional<Interval> a_interval, b_interval;
@@ -37,7 +37,7 @@ struct PowerLawOptions {
 
 /// Fits the points (positive, at least two distinct x; three with an offset) and predicts at `predict_x`. Without an offset: studentised
 /// residual bootstrap from five points on, Student's t for three and four. With one: percentiles of resampled pairs, which are too
-/// narrow for few points.
+/// narrow for few points. As many points as coefficients leave no degree of freedom: no R^2 and no intervals.
 /// Errors: ConfigError for too few points or values that are not positive.
 PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double>& y, const std::vector<double>& predict_x,
                           const PowerLawOptions& options);

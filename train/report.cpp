@@ -124,10 +124,24 @@ class Report {
 
   void results() {
     const std::string table = results_markdown(results_);
-    text("## Results" + std::string(runs_.size() > 1 ? " of each run" : "") + "\n\n" + (runs_.empty() ? std::string() : table) + "\nFrom config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.\n");
+    text("## Results" + std::string(runs_.size() > 1 ? " of each run" : "") + "\n\n" + (runs_.empty() ? std::string() : table) + "\nFrom config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.\n" + not_finite());
     write_file_atomic(out_ / "results.md", table);
     write_file_atomic(out_ / "results.csv", results_csv(results_));
     write_file_atomic(out_ / "results.json", Json::array(results_).dump(1) + "\n");
+  }
+
+  /// Says which losses are not finite: fits, means over seeds and curves leave them out.
+  std::string not_finite() const {
+    std::string list;
+    for (const Json& result : results_) {
+      for (const auto& [key, value] : result.members()) {
+        const bool is_loss = key.starts_with("loss.") || key.starts_with("val.");
+        if (is_loss && value.is_number() && !std::isfinite(value.as_double())) {
+          list += (list.empty() ? "" : ", ") + key + " of " + result.at("id").as_string();
+        }
+      }
+    }
+    return list.empty() ? "" : "\nNot finite: " + list + ". Fits and curves leave them out, and there is no mean over seeds with them.\n";
   }
 
   void fits() {

@@ -120,7 +120,7 @@ std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& conf
     }
     const PowerLawFit& fit = *groups[g].fit;
     curves.push_back({groups[g].name, fit.x, fit.y, Mark::points, colour});
-    Curve line{groups[g].name + print(": fit, R² %.4f", fit.r2), {}, {}, Mark::line, colour}, held_out{"", {}, {}, Mark::points, colour};
+    Curve line{groups[g].name + (fit.r2 ? print(": fit, R² %.4f", *fit.r2) : print(": curve through %zu points", fit.x.size())), {}, {}, Mark::line, colour}, held_out{"", {}, {}, Mark::points, colour};
     Band band{{}, {}, {}, colour};
     for (const PowerLawFit::Prediction& p : groups[g].band) {
       line.x.push_back(p.x);
@@ -148,6 +148,7 @@ std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& c
   std::string text = config.y + " = a · " + config.x + "^−b" + (config.offset ? " + c" : "") + "\n\n| group | points | a | b | 95 % of b |" +
                      (config.offset ? " c |" : "") + " R² | interval |\n|---|---:|---:|---:|---|" + (config.offset ? "---:|" : "") + "---:|---|\n";
   std::string held_out, against;
+  bool exact = false;
   const PowerLawFit* first = nullptr;
   for (const FitGroup& g : groups) {
     if (!g.fit) {
@@ -156,7 +157,8 @@ std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& c
     }
     const PowerLawFit& f = *g.fit;
     text += print("| %s | %zu | %.5g | %.5f | %s |", g.name.c_str(), f.x.size(), f.a, f.b, interval_text(f.b_interval).c_str()) +
-            (config.offset ? print(" %.4f |", f.c) : std::string()) + print(" %.5f | %s |\n", f.r2, f.interval_method.c_str());
+            (config.offset ? print(" %.4f |", f.c) : std::string()) + " " + (f.r2 ? print("%.5f", *f.r2) : "–") + " | " + f.interval_method + " |\n";
+    exact |= !f.r2;
     for (const FitGroup::HeldOut& h : g.held_out) {
       held_out += print("| %s | %.4e | %.5f | %s | %.5f | %+.5f |\n", h.id.c_str(), h.x, h.predicted.y, interval_text(h.predicted.interval).c_str(),
                         h.measured, h.measured - h.predicted.y);
@@ -164,6 +166,10 @@ std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& c
     first = first != nullptr ? first : &f;
     const double x = *std::max_element(first->x.begin(), first->x.end()), wanted = first->at(x), needed = inverse(f, wanted);
     against += print("| %s | %.5f | %+.5f | %s |\n", g.name.c_str(), f.at(x), f.at(x) - wanted, share_text(needed / x).c_str());
+  }
+  if (exact) {
+    text += print("\nA curve with %d coefficients goes through %d points exactly: such a row says nothing about how well the law holds, nor how far off its predictions are.\n",
+                  config.offset ? 3 : 2, config.offset ? 3 : 2);
   }
   if (!held_out.empty()) {
     text += "\nHeld-out runs: predicted from the fit, and measured.\n\n| run | " + config.x + " | predicted | 95 % | measured | difference |\n|---|---:|---:|---|---:|---:|\n" + held_out;

@@ -160,6 +160,10 @@ void Trainer::log_validation(const std::string& name, double loss, int64_t token
   std::snprintf(text, sizeof text, "step %lld/%lld val %s loss %.4f ppl %.2f", static_cast<long long>(state_.step),
                 static_cast<long long>(config_.train.steps), name.c_str(), shown(loss), shown(std::exp(loss)));
   log_.say(text);
+  if (!std::isfinite(loss)) {
+    log_.say("warning: step " + std::to_string(state_.step) + ": the validation loss of " + name +
+             " is not finite: weights are not, or what the model computes from them");
+  }
   metrics_->add(Json::object({{"step", Json(state_.step)},
                               {"val", Json(name)},
                               {"loss", Json(loss)},

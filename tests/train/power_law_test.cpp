@@ -48,6 +48,23 @@ TEST_CASE("a fit with an offset finds the coefficients of points without noise",
   CHECK_THAT(fit.interval_method, Contains("percentile"));
 }
 
+TEST_CASE("as many points as coefficients leave nothing to judge the fit by", "[fast]") {
+  PowerLawOptions offset;
+  offset.offset = true;
+  for (const PowerLawFit& fit : {fit_power_law({1, 2}, {1, 0.5}, {4}, {}), fit_power_law({1, 2, 4}, {3, 2, 1.5}, {4}, offset)}) {
+    CHECK_FALSE(fit.r2);
+    CHECK_FALSE(fit.a_interval);
+    CHECK_FALSE(fit.b_interval);
+    CHECK_FALSE(fit.predictions[0].interval);
+    CHECK(fit.interval_method == "none: no degree of freedom is left");
+    CHECK(fit.json().at("r2").is_null());
+  }
+  // Two places with two runs at one of them: their difference is what is left.
+  const PowerLawFit fit = fit_power_law({1, 1, 2}, {1, 1.1, 0.5}, {4}, {});
+  CHECK(fit.r2 < 1);
+  CHECK(fit.b_interval);
+}
+
 TEST_CASE("intervals of 1,000 simulated ladders of seven points contain the truth in 93 to 97 %", "[slow]") {
   constexpr double kA = 30.5, kB = 0.057, kNoise = 0.004, kPredicted = 5.3e21;
   constexpr int kLadders = 1000;
@@ -92,7 +109,6 @@ TEST_CASE("few points get Student's t, two none, one an error", "[fast]") {
   const double width = 2 * 4.302652729911275 * std::sqrt(4e-4 / 2 / spread);
   CHECK(fit.b == Approx(0.5).epsilon(1e-12));
   CHECK(fit.b_interval->high - fit.b_interval->low == Approx(width).epsilon(1e-9));
-  CHECK(fit_power_law({1, 2}, {1, 0.5}, {}, {}).interval_method == "none");
   CHECK_THROWS_WITH(fit_power_law({1, 1}, {1, 2}, {}, {}), Contains("1 distinct x") && Contains("at least 2"));
   CHECK_THROWS_WITH(fit_power_law({1, 2}, {1, -2}, {}, {}), Contains("not positive"));
 }

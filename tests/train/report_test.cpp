@@ -64,6 +64,32 @@ TEST_CASE("a share of FLOPs far outside of all runs is a bound", "[fast]") {
   CHECK_THAT(fit_markdown(fit_groups(results, by_arch()), by_arch()), Contains("| > 100 |"));
 }
 
+TEST_CASE("a curve through as many points as it has coefficients is not reported as a fit", "[fast]") {
+  FitConfig config = by_arch();
+  config.fit_ids = {"full-[12]", "sdm-*"};
+  config.predict_ids = {"full-8"};
+  const std::vector<FitGroup> groups = fit_groups(made_up_results(), config);
+  const std::string text = fit_markdown(groups, config);
+  CHECK_THAT(text, Contains("| full | 2 | 30 | 0.05000 | – | – | none: no degree of freedom is left |\n") &&
+                       Contains("A curve with 2 coefficients goes through 2 points exactly") && Contains("| full-8 |"));
+  CHECK_THAT(fit_chart(groups, config), Contains("full: curve through 2 points") && Contains("sdm: fit, R² 1.0000"));
+  CHECK(fit_json(groups, config).at("groups").items()[0].at("r2").is_null());
+  CHECK_THAT(fit_markdown(fit_groups(made_up_results(), by_arch()), by_arch()), !Contains("exactly"));
+}
+
+TEST_CASE("a report says which losses are not finite", "[fast]") {
+  const TempFolder folder;
+  std::vector<Json> results = made_up_results();
+  results[1].set("val.text", NAN);
+  std::vector<ReportRun> runs;
+  for (const Json& r : results) { runs.push_back({r.at("id").as_string(), folder / "gone", {}, r}); }
+  write_report("Broken", runs, by_arch(), folder / "report");
+  CHECK_THAT(read_file(folder / "report" / "report.md"), Contains("\nNot finite: val.text of full-2. "));
+  runs.erase(runs.begin() + 1);
+  write_report("Whole", runs, by_arch(), folder / "report");
+  CHECK_THAT(read_file(folder / "report" / "report.md"), !Contains("Not finite"));
+}
+
 TEST_CASE("levels stand side by side with the difference to the first group; what is missing stays empty", "[fast]") {
   const TempFolder folder;
   std::vector<ReportRun> runs;

@@ -252,6 +252,22 @@ TEST_CASE("validation changes nothing and its loss is the mean over valid target
   CHECK(heard.has("step 7/7 val b loss"));
 }
 
+TEST_CASE("a validation loss that is not finite is warned of") {
+  const TempFolder folder;
+  const std::string with = R"({"data": {"validation": [{"name": "a", "path": ")" +
+                           write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 3}]}})";
+  const std::string warning = "warning: step 7: the validation loss of a is not finite";
+  Heard sound, heard;
+  REQUIRE(run_in(folder / "sound", test_run(folder, with, false), sound) == 0);
+  CHECK_FALSE(sound.has("warning"));
+  Poison poison({6});  // the last step leaves the NaN in place
+  REQUIRE(run_in(folder / "run", test_run(folder, with, false), heard) == 0);
+  CHECK(heard.has("step 7/7 val a loss nan ppl nan"));
+  CHECK(heard.has(warning));
+  CHECK_THAT(read_file(folder / "run" / "train.log"), Catch::Contains(warning));
+  CHECK(metrics_of(folder / "run").back().starts_with(R"({"step":7,"val":"a","loss":"nan")"));
+}
+
 TEST_CASE("without val_every validation happens after the last step only") {
   const TempFolder folder;
   const std::string with = R"({"data": {"validation": [{"name": "a", "path": ")" +
