@@ -1,5 +1,7 @@
 #include "train/device.h"
 
+#include <cstdlib>
+
 namespace hebb {
 
 #ifdef HEBB_HAVE_CUDA
@@ -19,6 +21,14 @@ std::string gpu_problem() {
 #endif
 }
 
+void require_no_tf32_override() {
+  const char* value = std::getenv("NVIDIA_TF32_OVERRIDE");
+  if (value != nullptr && *value != '\0') {
+    throw ConfigError("environment variable NVIDIA_TF32_OVERRIDE", "\"" + std::string(value) + "\"",
+                      "none: it would change the precision of matrix products, which train.allow_tf32 decides (unset NVIDIA_TF32_OVERRIDE)");
+  }
+}
+
 DType dtype_of_precision(const std::string& precision) {
   return precision == "fp64" ? DType::f64 : precision == "bf16" ? DType::bf16 : DType::f32;
 }
@@ -31,9 +41,6 @@ Compute choose_compute(const std::string& device, const std::string& precision, 
   const std::string problem = gpu_problem();
   Compute compute;
   if (device == "cuda") {
-    if (runs && !problem.empty()) {
-      throw ConfigError(key("device"), "\"cuda\" " + problem, "\"cpu\" or \"auto\"");
-    }
     compute.device = DeviceKind::cuda;
   } else if (device == "auto") {
     compute.device = problem.empty() && precision != "fp64" ? DeviceKind::cuda : DeviceKind::cpu;
@@ -41,6 +48,12 @@ Compute choose_compute(const std::string& device, const std::string& precision, 
     throw ConfigError(key("device"), "\"" + device + "\"", "one of \"auto\", \"cpu\", \"cuda\"");
   }
   const bool cuda = compute.device == DeviceKind::cuda;
+  if (cuda && runs) {
+    require_no_tf32_override();
+    if (!problem.empty()) {
+      throw ConfigError(key("device"), "\"cuda\" " + problem, "\"cpu\" or \"auto\"");
+    }
+  }
   if (precision == "fp32" || (precision.empty() && !cuda)) {
     compute.dtype = DType::f32;
   } else if (precision == "fp64") {

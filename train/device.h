@@ -14,6 +14,9 @@ struct Compute {
 /// Where it is that no GPU can be used, and why, to follow on what was asked for ("on a machine without ..."); empty where one can.
 std::string gpu_problem();
 
+/// Throws ConfigError where NVIDIA_TF32_OVERRIDE is set: libraries of the GPU would take it over what train.allow_tf32 says, silently.
+void require_no_tf32_override();
+
 /// "fp32", "bf16" or "fp64".
 DType dtype_of_precision(const std::string& precision);
 std::string precision_name(DType dtype);

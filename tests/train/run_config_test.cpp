@@ -133,6 +133,26 @@ TEST_CASE("devices and precisions that this build does not have are errors, neve
   CHECK_THROWS_WITH(choose_compute("cpu", "bf16", "--"), Catch::Matchers::StartsWith("--precision: found \"bf16\" on the CPU"));
 }
 
+TEST_CASE("a variable of the environment that would change matrix products on a GPU is refused there", "[fast]") {
+  const auto choose = [](const char* value, const char* device, bool runs) {
+    ::setenv("NVIDIA_TF32_OVERRIDE", value, 1);
+    try {
+      choose_compute(device, "fp32", "--", runs);
+    } catch (const ConfigError& error) {
+      ::unsetenv("NVIDIA_TF32_OVERRIDE");
+      return std::string(error.what());
+    }
+    ::unsetenv("NVIDIA_TF32_OVERRIDE");
+    return std::string("no error");
+  };
+  for (const char* value : {"1", "0"}) {  // 0 would take back what train.allow_tf32 permits
+    CHECK_THAT(choose(value, "cuda", true), Catch::StartsWith(std::string("environment variable NVIDIA_TF32_OVERRIDE: found \"") + value + "\", expected none"));
+  }
+  CHECK_THAT(choose("", "cuda", true), !Contains("NVIDIA_TF32_OVERRIDE"));
+  CHECK(choose("1", "cpu", true) == "no error");
+  CHECK(choose("1", "cuda", false) == "no error");  // a plan computes nothing there
+}
+
 TEST_CASE("configurations are compared path by path, without what a resumed run may change", "[fast]") {
   const TempFolder folder;
   const Json stored = to_json(read(folder));
