@@ -18,7 +18,7 @@ import sys
 HOT = {
     "attention_mma_forward_kernel": 0, "attention_mma_queries_kernel": 0, "attention_mma_keys_kernel": 0,
     "read_rows_mma_kernel": 0, "row_queries_mma_kernel": 0, "row_gradients_mma_kernel": 0, "compare_rows_mma_kernel": 0,
-    "gated_delta_mma_kernel": 8,  # twelve warps have 168 registers; keys of 128 with slices of 64 channels need one more
+    "gated_delta_mma_kernel": 0,
     "gated_delta_mma_adjoint_kernel": 0, "gated_delta_mma_chunk_kernel": 0,
     "norm_forward_kernel": 0, "norm_backward_kernel": 0, "swiglu_forward_kernel": 0, "swiglu_backward_kernel": 0,
     "cross_entropy_kernel": 0, "embedding_forward_kernel": 0, "adamw_kernel": 0, "sum_squares_kernel": 0,

@@ -8,7 +8,7 @@
 // each, answers that nearly cancel before a norm keep the rounding of their terms, and gradients of decays are off by up to 0.13 instead
 // of 0.03 (tests/device/bf16_test.cpp).
 // FLOPs of a chunk of 64 tokens and a slice of s channels: 2 64 s (6 dk + 240) on tensor cores, more than half of them for
-// lower parts, and 2 64 80 dk for pairs. HBM: q, k once a slice, v, o once. No spills but 8 bytes for keys of 128 and slices of 64.
+// lower parts, and 2 64 80 dk for pairs. HBM: q, k once a slice, v, o once.
 // The backward pass repeats the sweep (kRecomputes): no queries and answers, but E, in two bf16, and the state at each chunk's start, in
 // one, are kept. FLOPs of a chunk and a slice: 2 64 s (4 dk + 120), and half of the pairs; HBM: k once a slice, v once, E and the states.
 namespace hebb::HEBB_DEVICE::delta_mma {
@@ -102,12 +102,10 @@ __device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& state, Ro
   add_rows<true>(state, stage.keys, 16 * block, part HEBB_WHERE_ARGUMENT);
 }
 
-/// Takes the state through a chunk. value_at: the slice at the chunk's first token, in o or errors.
+/// Takes the state through a chunk.
 template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, const Forward& a, const Stage<kWidth, kSlice>& stage,
-                                           const Pairs& pairs, int64_t value_at, int channels HEBB_WHERE_PARAMETER) {
-  const int64_t stride = a.n.value_heads * a.n.value_dim;
-  const int length = static_cast<int>(stage.chunk.length);
+                                           const Pairs& pairs, const Place<kSlice>& at HEBB_WHERE_PARAMETER) {
   Rows<kBlocks, kTiles> errors, answers;
   read_state<kRecomputes>(errors, answers, stage, state HEBB_WHERE_ARGUMENT);
   errors.each_pair([&](float& first, float& second, int row, int c) {
@@ -127,9 +125,13 @@ __device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, con
   for (int block = 0; block < kBlocks; ++block) {
     write_block<kRecomputes>(state, errors, answers, stage, pairs, block, a.additive HEBB_WHERE_ARGUMENT);
   }
+  // Read here, not before: each would hold its registers through all blocks.
+  const int64_t stride = a.n.value_heads * a.n.value_dim;
+  const int64_t value_at = (stage.chunk.token * a.n.value_heads + at.head) * a.n.value_dim + at.first_channel;
+  const int length = static_cast<int>(stage.chunk.length);
   auto& results = kRecomputes ? errors : answers;
   results.each_pair([&](float first, float second, int row, int c) {
-    if (row >= length || c >= channels) {
+    if (row >= length || c >= at.channels) {
       return;
     }
     const int64_t to = value_at + row * stride + c;
@@ -166,8 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(Forward a)
         });
       }
     }
-    const int64_t value_at = (stage.chunk.token * a.n.value_heads + at.head) * a.n.value_dim + at.first_channel;
-    pass_chunk<kRecomputes>(state, a, stage, pairs, value_at, at.channels);
+    pass_chunk<kRecomputes>(state, a, stage, pairs, at);
   });
   if (a.state != nullptr && warp_number() < kStateWarps) {
     state.each_pair([&](float first, float second, int row, int c) {

@@ -66,7 +66,7 @@ struct Window {
     float filter[kTaps * N];  // in the order of memory
     load_pack(filter, in.weight, c * kTaps, in.channels * kTaps, kVector);
     if (in.bias != nullptr) {
-      load_pack(bias, in.bias, c, in.channels, kVector);
+      load_pack(bias, in.bias, c, c + N, kVector);
     }
     HEBB_UNROLL
     for (int tap = 0; tap < kTaps; ++tap) {
@@ -79,7 +79,7 @@ struct Window {
       if (tap < kTaps - 1 && (before >= 0 || in.previous != nullptr)) {
         const T* const from = before >= 0 ? in.x + (row * in.length + before) * in.channels
                                           : in.previous + ((row + 1) * (kTaps - 1) + before) * in.channels;
-        load_pack(x[tap], from, c, in.channels, kVector);
+        load_pack(x[tap], from, c, c + N, kVector);
       }
     }
   }
@@ -148,7 +148,7 @@ struct ForwardWalk {
       for (int i = 0; i < kAhead; ++i) {
         start[i] = 0;
         if (t + i < last) {
-          load_pack(input[i], in.x + (token + i) * in.channels, c, in.channels, kVector);
+          load_pack(input[i], in.x + (token + i) * in.channels, c, c + N, kVector);
           start[i] = in.doc_start[token + i];
         }
       }
@@ -178,7 +178,7 @@ struct ForwardWalk {
       }
       scale[token * norm.heads] = s;  // all lanes of the head the same
     }
-    store_pack(y + token * in.channels, c, in.channels, N > 1, z);
+    store_pack(y + token * in.channels, c, c + N, N > 1, z);
   }
 };
 
