@@ -13,7 +13,6 @@ namespace hebb {
 namespace {
 
 constexpr double kRedrawSeconds = 0.1;
-constexpr double kLineSeconds = 10.0;
 constexpr int kBarCells = 24;
 constexpr int kDefaultColumns = 100;
 
@@ -27,12 +26,18 @@ std::string amount(double value, Progress::Unit unit) {
   if (unit == Progress::Unit::bytes) {
     return format_bytes(value);
   }
+  if (unit == Progress::Unit::megaflops) {
+    return format_flops(1e6 * value);
+  }
   return value < 1e6 || value == std::floor(value) ? print("%.0f", value) : print("%.3g", value);
 }
 
 std::string rate(double per_second, Progress::Unit unit) {
   if (unit == Progress::Unit::bytes) {
     return format_bytes(per_second) + "/s";
+  }
+  if (unit == Progress::Unit::megaflops) {
+    return format_flops(1e6 * per_second) + "/s";
   }
   return print(per_second < 10 ? "%.2f/s" : "%.0f/s", per_second);
 }
@@ -60,6 +65,17 @@ std::string format_bytes(double bytes) {
   return print(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
 }
 
+std::string format_flops(double flops) {
+  static constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P", "E", "Z", "Y", "R"};
+  size_t prefix = 0;
+  while (flops >= 999.5 && prefix + 1 < std::size(kPrefixes)) {
+    flops /= 1000;
+    ++prefix;
+  }
+  const int decimals = prefix == 0 || flops >= 99.95 ? 0 : flops >= 9.995 ? 1 : 2;  // three digits
+  return print("%.*f %sFLOP", decimals, flops, kPrefixes[prefix]);
+}
+
 std::string format_duration(double seconds) {
   const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e12));
   const int64_t days = whole / 86400, rest = whole % 86400;
@@ -77,25 +93,28 @@ TextProgress::~TextProgress() {
   }
 }
 
-void TextProgress::begin(std::string_view title, uint64_t total, Unit unit) {
+void TextProgress::begin(std::string_view title, uint64_t total, Unit unit, uint64_t done) {
   title_ = title;
   detail_.clear();
   unit_ = unit;
   total_ = total;
-  done_ = skipped_ = 0;
+  done_ = skipped_ = done;
   started_ = drawn_ = output_.seconds();
   active_ = true;
   draw(false);
 }
 
-void TextProgress::skip(uint64_t done) { done_ = skipped_ = done; }
+void TextProgress::skip(uint64_t done) {
+  skipped_ = done;
+  done_ = std::max(done_, done);
+}
 
 void TextProgress::update(uint64_t done, std::string_view detail) {
   done_ = done;
   if (detail != detail_) {
     detail_ = detail;
   }
-  if (output_.seconds() - drawn_ >= (output_.is_terminal ? kRedrawSeconds : kLineSeconds)) {
+  if (output_.seconds() - drawn_ >= (output_.is_terminal ? kRedrawSeconds : output_.line_seconds)) {
     draw(false);
   }
 }
@@ -162,8 +181,9 @@ void TextProgress::clear() {
   }
 }
 
-std::unique_ptr<Progress> stderr_progress() {
+std::unique_ptr<Progress> stderr_progress(double line_seconds) {
   ProgressOutput output;
+  output.line_seconds = line_seconds;
   output.write = [](std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stderr);
     std::fflush(stderr);

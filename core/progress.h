@@ -13,13 +13,13 @@ namespace hebb {
 /// ignores everything.
 class Progress {
  public:
-  /// How `done` and `total` are written: 1536 as "1536" or as "1.5 KiB".
-  enum class Unit { count, bytes };
+  /// How `done` and `total` are written: 1536 as "1536", as "1.5 KiB" or (millions of FLOPs) as "1.54 GFLOP".
+  enum class Unit { count, bytes, megaflops };
 
   virtual ~Progress() = default;
-  /// Starts a task of `total` units (0 = unknown).
-  virtual void begin(std::string_view title, uint64_t total, Unit unit = Unit::count) {}
-  /// After begin(): `done` units were finished before; they count for the bar, not for rate and time left.
+  /// Starts a task of `total` units (0 = unknown). `done` of them were finished before: see skip().
+  virtual void begin(std::string_view title, uint64_t total, Unit unit = Unit::count, uint64_t done = 0) {}
+  /// So many units cost no time of this task: they count for the bar, not for rate and time left.
   virtual void skip(uint64_t done) {}
   /// `done` units so far; `detail` follows the numbers ("loss 3.041"). Cheap: may be called often.
   virtual void update(uint64_t done, std::string_view detail = {}) {}
@@ -34,16 +34,17 @@ struct ProgressOutput {
   std::function<double()> seconds;  // a clock that never goes back
   std::function<int()> columns;     // width of the terminal
   bool is_terminal = false;         // one line redrawn in place, else plain lines
+  double line_seconds = 10;         // at least, between two plain lines
 };
 
 /// A bar with rate and time left on a terminal, redrawn at most ten times a second; elsewhere a plain
-/// line at the start, every ten seconds, and at the end:
+/// line at the start, every `line_seconds`, and at the end:
 /// `encode: 412.0 MiB of 1.2 GiB (33%), 9.8 MiB/s, eta 00:01:23, loss 3.041`.
 class TextProgress final : public Progress {
  public:
   explicit TextProgress(ProgressOutput output) : output_(std::move(output)) {}
   ~TextProgress() override;
-  void begin(std::string_view title, uint64_t total, Unit unit) override;
+  void begin(std::string_view title, uint64_t total, Unit unit, uint64_t done = 0) override;
   void skip(uint64_t done) override;
   void update(uint64_t done, std::string_view detail) override;
   void end() override;
@@ -63,10 +64,12 @@ class TextProgress final : public Progress {
 };
 
 /// Progress on stderr: a bar when stderr is a terminal and NO_COLOR is unset or empty, else plain lines.
-std::unique_ptr<Progress> stderr_progress();
+std::unique_ptr<Progress> stderr_progress(double line_seconds = 10);
 
 /// "1536 B" as "1.5 KiB"; up to TiB.
 std::string format_bytes(double bytes);
+/// 1.54e9 as "1.54 GFLOP"; up to RFLOP (1e27).
+std::string format_flops(double flops);
 /// Seconds as "HH:MM:SS", with days in front from one day on ("2d 03:00:00").
 std::string format_duration(double seconds);
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "tools/command_line.h"
+#include "tools/console.h"
 #include "tools/verbs.h"
 #include "train/ladder.h"
 
@@ -16,17 +17,11 @@ struct Options {
   double teraflops = 0;
 };
 
-void print_line(std::string_view line) {
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
-}
-
 int run(Options& o) {
   const Sweep sweep = read_sweep(o.sweep);
   o.ladder.folder = o.folder.empty() ? fs::path("runs") / sweep.name : fs::path(o.folder);
   if (o.dry_run) {
-    std::printf("%s", describe_ladder(sweep, o.teraflops * 1e12).c_str());
+    std::printf("%s", describe_ladder(sweep, o.ladder.parallel, o.teraflops * 1e12).c_str());
     return 0;
   }
   if (o.status) {
@@ -34,7 +29,9 @@ int run(Options& o) {
     return 0;
   }
   o.ladder.program = fs::read_symlink("/proc/self/exe").string();
-  return run_ladder(sweep, o.ladder, print_line);
+  constexpr double kLineSeconds = 60;  // ladders take hours: plain lines for a log, not for eyes
+  const std::unique_ptr<Progress> bar = stderr_progress(kLineSeconds);
+  return run_ladder(sweep, o.ladder, console_with(bar.get()));
 }
 
 }  // namespace

@@ -1,12 +1,9 @@
-#include <unistd.h>
-
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 
 #include "core/progress.h"
 #include "tools/command_line.h"
 #include "tools/config_arguments.h"
+#include "tools/console.h"
 #include "tools/verbs.h"
 #include "train/eval.h"
 #include "train/trainer.h"
@@ -19,17 +16,6 @@ struct Arguments {
   ComputeOptions compute;
   bool print_config = false;
 };
-
-void print_line(std::string_view line) {
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
-}
-
-bool wants_bar() {
-  const char* no_color = std::getenv("NO_COLOR");
-  return isatty(STDOUT_FILENO) && isatty(STDERR_FILENO) && (no_color == nullptr || *no_color == '\0');
-}
 
 /// The evaluations of the configuration, on the last checkpoint (spec 81).
 int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::path& run) {
@@ -57,10 +43,7 @@ int train(const Command& verb, const Arguments& arguments) {
     return 0;
   }
   const std::unique_ptr<Progress> bar = wants_bar() ? stderr_progress() : nullptr;
-  Console console{print_line, bar.get()};
-  if (bar) {
-    console.line = [&bar](std::string_view line) { bar->message(line); };
-  }
+  const Console console = console_with(bar.get());
   const Json evaluations = config.eval;
   const TrainConfig settings = config.train;
   fs::path run;

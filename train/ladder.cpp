@@ -14,11 +14,13 @@
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "train/child_process.h"
+#include "train/ladder_progress.h"
 #include "train/plan.h"
 #include "train/report.h"
 #include "train/results.h"
 #include "train/run_config.h"
 #include "train/run_lock.h"
+#include "train/run_metrics.h"
 #include "train/signals.h"
 
 namespace hebb {
@@ -46,14 +48,6 @@ std::string host_name() {
 
 fs::path folder_of(const Sweep& sweep, const LadderOptions& options) {
   return fs::absolute(options.folder.empty() ? fs::path("runs") / sweep.name : options.folder).lexically_normal();
-}
-
-int64_t last_step(const fs::path& run) {
-  if (!fs::exists(run / "metrics.jsonl")) {
-    return 0;
-  }
-  const RunMetrics metrics = read_metrics(run);
-  return metrics.loss.x.empty() ? 0 : static_cast<int64_t>(metrics.loss.x.back());
 }
 
 /// Why a child failed: its last line that starts with "error: ", or how it ended.
@@ -111,8 +105,8 @@ void write_sweep(const Sweep& sweep, const fs::path& folder) {
 
 class Ladder {
  public:
-  Ladder(const Sweep& sweep, const LadderOptions& options, const LineOutput& line)
-      : sweep_(sweep), options_(options), line_(line), folder_(folder_of(sweep, options)),
+  Ladder(const Sweep& sweep, const LadderOptions& options, const Console& console)
+      : sweep_(sweep), options_(options), line_(console.line), folder_(folder_of(sweep, options)), progress_(folder_, console.bar),
         parallel_(options.parallel > 0 ? options.parallel : sweep.max_parallel) {}
 
   int run() {
@@ -132,7 +126,11 @@ class Ladder {
     }
     line_(std::to_string(sweep_.runs.size()) + " runs in " + folder_.string() + ": " +
           std::to_string(sweep_.runs.size() - queue_.size()) + " done, " + std::to_string(queue_.size()) + " to do");
-    loop();
+    if (!queue_.empty()) {
+      progress_.begin(status_);
+      loop();
+      progress_.end(status_);
+    }
     write_results();
     write_ladder_report(folder_);
     const auto failed = std::count_if(status_.begin(), status_.end(), [](const RunStatus& s) { return s.state == "failed"; });
@@ -220,6 +218,7 @@ class Ladder {
           ++j;
         }
       }
+      progress_.update(status_);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
@@ -239,8 +238,9 @@ class Ladder {
   }
 
   void train(size_t i) {
-    line_("start " + sweep_.runs[i].id);
     start(i, {"train", (run_folder(i) / kConfigFile).string(), "--run-dir", run_folder(i).string()}, false);
+    progress_.show(status_);
+    line_("start " + sweep_.runs[i].id);
   }
 
   void ended(const Job& job, int code) {
@@ -255,8 +255,9 @@ class Ladder {
     s.error = s.state == "failed" ? reason(run_folder(i) / kConsole, code) : "";
     s.ended = now();
     s.pid = 0;
-    s.step = last_step(run_folder(i));
+    s.step = last_logged_step(run_folder(i));
     write_status(run_folder(i), s);
+    progress_.show(status_);
     const double seconds = std::chrono::duration<double>(Clock::now() - job.started).count();
     line_((s.state == "pending" ? "stopped" : s.state) + " " + sweep_.runs[i].id + " at step " + std::to_string(s.step) + " after " +
           format_duration(seconds) + (s.error.empty() ? "" : ": " + s.error));
@@ -277,8 +278,9 @@ class Ladder {
   const StopSignals signals_;
   const Sweep& sweep_;
   const LadderOptions& options_;
-  const LineOutput& line_;
+  const std::function<void(std::string_view)>& line_;
   fs::path folder_;
+  LadderProgress progress_;
   int64_t parallel_;
   std::vector<RunStatus> status_;  // by run
   std::deque<size_t> queue_;
@@ -341,7 +343,7 @@ void write_status(const fs::path& run, const RunStatus& s) {
   write_file_atomic(run / "status.json", json.dump(1) + "\n");
 }
 
-int run_ladder(const Sweep& sweep, const LadderOptions& options, const LineOutput& line) { return Ladder(sweep, options, line).run(); }
+int run_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console) { return Ladder(sweep, options, console).run(); }
 
 bool is_ladder(const fs::path& folder) { return fs::exists(folder / "sweep.json"); }
 

@@ -1,9 +1,8 @@
 #pragma once
-#include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "train/run_log.h"
 #include "train/sweep.h"
 
 namespace hebb {
@@ -27,17 +26,16 @@ struct LadderOptions {
   bool force = false;     // runs whose configuration changed start anew; the old folder is kept as ID.HASH
 };
 
-using LineOutput = std::function<void(std::string_view)>;
-
 /// Trains what is left of a sweep: skips runs that are done, resumes interrupted and failed ones from their last
 /// checkpoints. After each run results.jsonl and results.csv are written, at the end the report. SIGTERM and SIGINT stop the runs
-/// after a save.
+/// after a save. The console's bar shows how far the whole is.
 /// Returns the exit code: 0, 1 when a run failed, 75 when stopped.
 /// Errors, before any run starts: ConfigError (a run changed, and not `force`), CheckpointError (a folder of something else, or in use).
-int run_ladder(const Sweep& sweep, const LadderOptions& options, const LineOutput& line);
+int run_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console);
 
-/// What the sweep would cost: one line per run, and the sum. `flops_per_s` > 0 adds the time.
-std::string describe_ladder(const Sweep& sweep, double flops_per_s);
+/// What the sweep would cost: one line per run, and the sum. `flops_per_s` > 0 (of each of the `parallel` runs at a time; 0: the
+/// sweep's max_parallel) adds the time.
+std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_per_s);
 
 /// State, progress and time left of the runs in a ladder's folder.
 /// Errors: CheckpointError for a folder that holds no ladder.

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "core/progress.h"
-#include "train/ladder.h"
+#include "train/ladder_progress.h"
 #include "train/plan.h"
 #include "train/report.h"
 
@@ -38,7 +38,8 @@ RunProgress progress_of(const fs::path& run) {
 
 }  // namespace
 
-std::string describe_ladder(const Sweep& sweep, double flops_per_s) {
+std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_per_s) {
+  const int64_t at_a_time = parallel > 0 ? parallel : sweep.max_parallel;
   std::vector<Plan> plans;
   std::string solved;
   double flops = 0, tokens = 0;
@@ -63,8 +64,8 @@ std::string describe_ladder(const Sweep& sweep, double flops_per_s) {
   std::string text = compare_plans(plans) + (solved.empty() ? "" : "\n" + solved);
   text += print("\n%zu runs, %.4g tokens, %.4e FLOPs", plans.size(), tokens, flops);
   if (flops_per_s > 0) {
-    text += print(", %s at %.4g FLOP/s with %lld at a time", format_duration(flops / flops_per_s / static_cast<double>(sweep.max_parallel)).c_str(),
-                  flops_per_s, static_cast<long long>(sweep.max_parallel));
+    text += print(", %s at %.4g FLOP/s with %lld at a time", format_duration(flops / flops_per_s / static_cast<double>(at_a_time)).c_str(),
+                  flops_per_s, static_cast<long long>(at_a_time));
   }
   return text + "\n";
 }
@@ -77,10 +78,12 @@ std::string ladder_status(const fs::path& folder) {
   }
   std::vector<RunStatus> states;
   std::vector<RunProgress> all;
+  std::vector<int64_t> steps;
   double done_flops = 0, busy_seconds = 0;
   for (const LadderRun& run : ladder.runs) {
     states.push_back(read_status(folder / run.id));
     all.push_back(progress_of(folder / run.id));
+    steps.push_back(all.back().step);
     if (was_killed(states.back()) || (states.back().state == "pending" && all.back().step > 0)) {
       states.back().state = "stopped";
     }
@@ -93,14 +96,11 @@ std::string ladder_status(const fs::path& folder) {
   }
   std::string text = print("%-*s %-8s %15s %9s %12s\n", static_cast<int>(width), "run", "state", "step", "loss", "time left");
   double left = 0;
-  int64_t running = 0, open = 0;
   for (size_t i = 0; i < ladder.runs.size(); ++i) {
     const LadderRun& run = ladder.runs[i];
     const RunProgress& p = all[i];
     std::string eta = "-";
     if (states[i].state != "done") {
-      ++open;
-      running += states[i].state == "running" ? 1 : 0;
       const double share = run.steps > 0 ? 1 - static_cast<double>(p.step) / static_cast<double>(run.steps) : 0;
       const double own = p.tokens_per_s > 0 && p.step > 0 ? p.tokens / static_cast<double>(p.step) * static_cast<double>(run.steps - p.step) / p.tokens_per_s : -1;
       const double seconds = own >= 0 ? own : done_flops > 0 ? share * run.flops * busy_seconds / done_flops : -1;
@@ -114,10 +114,11 @@ std::string ladder_status(const fs::path& folder) {
                   p.step > 0 ? print("%.4f", p.loss).c_str() : "-", eta.c_str());
     text += (states[i].error.empty() ? "" : "  " + states[i].error) + "\n";
   }
-  text += print("%zu runs, %lld done, %lld running", ladder.runs.size(), static_cast<long long>(static_cast<int64_t>(ladder.runs.size()) - open),
-                static_cast<long long>(running));
-  if (open > 0) {
-    text += done_flops > 0 ? ", eta " + format_duration(left / static_cast<double>(std::max<int64_t>(1, running))) : ", eta not known yet";
+  const LadderShare share = ladder_share(ladder, states, steps);
+  text += runs_text(share) + ", " + format_flops(share.flops) + " of " + format_flops(share.total_flops) +
+          print(" (%d%%)", share.total_flops > 0 ? static_cast<int>(100 * share.flops / share.total_flops) : 0);
+  if (share.done < share.runs) {
+    text += done_flops > 0 ? ", eta " + format_duration(left / static_cast<double>(std::max<int64_t>(1, share.running))) : ", eta not known yet";
   }
   return text + "\n";
 }

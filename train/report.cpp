@@ -156,7 +156,7 @@ class Report {
     }
   }
 
-  /// Groups side by side at each value of the tag "level"; runs that differ in seeds only are one value, their mean.
+  /// Groups side by side at each value of the tag fit.level; runs that differ in seeds only are one value, their mean.
   void levels() {
     struct Cell {
       double mean = NAN, deviation = NAN;
@@ -166,7 +166,7 @@ class Report {
     std::map<std::pair<std::string, std::string>, Cell> cells;
     const std::vector<Json> rows = over_seeds(results_);
     for (const Json& row : rows) {
-      const std::string group = fit_->by.empty() ? "" : member_text(row, fit_->by), level = member_text(row, "level");
+      const std::string group = fit_->by.empty() ? "" : member_text(row, fit_->by), level = member_text(row, fit_->level);
       if (!group.empty() && !level.empty()) {
         add_once(groups, group);
         add_once(levels, level);
@@ -179,7 +179,7 @@ class Report {
     if (groups.size() < 2) {
       return;
     }
-    ReportTable shown{{"level"}, {}}, table{{"level"}, {}};
+    ReportTable shown{{fit_->level}, {}}, table{{fit_->level}, {}};
     shown.titles.insert(shown.titles.end(), groups.begin(), groups.end());
     table.titles = shown.titles;
     for (const std::string& l : levels) {
@@ -199,7 +199,7 @@ class Report {
       }
     }
     write_file_atomic(out_ / "levels.csv", table.csv());
-    text("## " + fit_->y + " by level\n\n" + (has_seeds(rows) ? "Mean ± sample standard deviation over seeds; in" : "In") +
+    text("## " + fit_->y + " by " + fit_->level + "\n\n" + (has_seeds(rows) ? "Mean ± sample standard deviation over seeds; in" : "In") +
          " parentheses: difference to the first column. From results.json.\n\n" + shown.markdown());
   }
 

@@ -51,8 +51,7 @@ void RunLog::step(std::string_view line, int64_t step, std::string_view detail) 
 void RunLog::begin_bar(std::string_view title, int64_t total, int64_t done) {
   detail_.clear();
   if (console_.bar != nullptr) {
-    console_.bar->begin(title, static_cast<uint64_t>(total));
-    console_.bar->skip(static_cast<uint64_t>(done));
+    console_.bar->begin(title, static_cast<uint64_t>(total), Progress::Unit::count, static_cast<uint64_t>(done));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <sstream>
 
 #include "core/json.h"
@@ -31,7 +32,41 @@ void add_statistics(RunMetrics& m, const Json& line, double step) {
   }
 }
 
+/// `step` of a line of metrics, or -1.
+int64_t step_of(std::string_view line, const std::string& path) {
+  try {
+    const Json json = parse_json(line, path);
+    const Json* step = json.is_object() ? json.find("step") : nullptr;
+    return step != nullptr && step->is_integer() ? step->as_int() : -1;
+  } catch (const ConfigError&) {
+    return -1;  // a damaged line; read_metrics() names it
+  }
+}
+
 }  // namespace
+
+int64_t last_logged_step(const fs::path& run) {
+  const fs::path path = run / "metrics.jsonl";
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) {
+    return 0;
+  }
+  const auto size = static_cast<int64_t>(file.tellg());
+  for (int64_t window = 1 << 14;; window *= 8) {  // lines with statistics of layers may be long
+    const int64_t begin = std::max<int64_t>(0, size - window);
+    std::string text(static_cast<size_t>(size - begin), '\0');
+    file.seekg(begin).read(text.data(), static_cast<std::streamsize>(text.size()));
+    const size_t end = file ? text.rfind('\n') : std::string::npos;  // trimmed meanwhile
+    const size_t before = end == std::string::npos || end == 0 ? std::string::npos : text.rfind('\n', end - 1);
+    if (end != std::string::npos && (before != std::string::npos || begin == 0)) {
+      const size_t from = before == std::string::npos ? 0 : before + 1;
+      return std::max<int64_t>(0, step_of(std::string_view(text).substr(from, end - from), path.string()));
+    }
+    if (begin == 0) {
+      return 0;
+    }
+  }
+}
 
 RunMetrics read_metrics(const fs::path& run) {
   const fs::path path = run / "metrics.jsonl";

@@ -21,4 +21,7 @@ struct RunMetrics {
 /// Reads RUN/metrics.jsonl; a last line without its end is left out. Throws DataError naming file and line.
 RunMetrics read_metrics(const fs::path& run);
 
+/// The last step that RUN/metrics.jsonl has a whole line of; 0 where there is none. Reads the end of the file alone.
+int64_t last_logged_step(const fs::path& run);
+
 }  // namespace hebb

@@ -4,91 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
-#include <set>
 
+#include "train/eval.h"
 #include "train/expression.h"
 #include "train/plan.h"
 #include "train/run_config.h"
+#include "train/sweep_file.h"
 
 namespace hebb {
 namespace {
-
-struct SolveEntry {
-  std::string path, quantity;
-  Json equals;
-  int64_t multiple_of = 1;
-  std::string where;
-};
-
-struct RunEntry {
-  std::string id;
-  Json set = Json::object(), tags = Json::object();
-  std::vector<SolveEntry> solve;
-};
-
-struct SweepFile {
-  std::string name, base, evals;
-  std::vector<RunEntry> runs;
-  Json grid = Json::object(), derive = Json::object();
-  std::vector<SolveEntry> solve;
-  int64_t max_parallel = 1;
-  std::optional<FitConfig> fit;
-};
-
-const std::vector<std::string>& quantities() {
-  static const std::vector<std::string> names = {"params.total",  "params.non_embedding", "params.state", "params.fast",
-                                                 "params.memory", "params.active",        "flops.forward_per_token"};
-  return names;
-}
-
-bool is_folder_name(const std::string& s) {
-  return !s.empty() && s.front() != '.' && s.find_first_of("/\\\n") == std::string::npos;
-}
-
-void fields(Fields& f, SolveEntry& s) {
-  f.field("path", s.path).required().help("Value that is chosen.");
-  f.field("quantity", s.quantity).required().one_of(quantities()).help("What it is chosen for.");
-  f.field("equals", s.equals).required().help("A number, or the id of the run that has the wanted quantity.");
-  f.require(s.equals.is_number() || s.equals.is_string(), "equals", "a number or a run id");
-  f.field("multiple_of", s.multiple_of).min(1).help("The value is a multiple of this.");
-  if (f.reading()) {
-    s.where = f.json().origin().str() + ": " + f.path();
-  }
-}
-
-void require_object(Fields& f, const char* name, const Json& value) { f.require(value.is_object(), name, "an object"); }
-
-void fields(Fields& f, RunEntry& r) {
-  f.field("id", r.id).required().help("Name of the run and of its folder.");
-  f.require(is_folder_name(r.id), "id", "a name that can be a folder and does not start with a dot");
-  f.field("set", r.set).help("Values by path.");
-  require_object(f, "set", r.set);
-  f.field("tags", r.tags).help("What the results say of the run, e.g. \"arch\".");
-  require_object(f, "tags", r.tags);
-  f.list("solve", r.solve).help("As in the sweep, for this run alone.");
-}
-
-void fields(Fields& f, SweepFile& s) {
-  f.field("name", s.name).required().help("Name of the folder under runs/.");
-  f.require(is_folder_name(s.name), "name", "a name that can be a folder and does not start with a dot");
-  f.file("base", s.base).required().help("Run configuration that all runs start from.");
-  f.list("runs", s.runs).help("The runs. Default: one, for `grid`.");
-  f.field("grid", s.grid).help("Lists of values by path; every run is multiplied by all combinations.");
-  require_object(f, "grid", s.grid);
-  f.field("derive", s.derive).help("Expressions by path, in order.");
-  require_object(f, "derive", s.derive);
-  f.list("solve", s.solve).help("Values chosen to meet a quantity, after derive.");
-  f.file("evals", s.evals).help("Evaluations of every run after its training.");
-  f.field("max_parallel", s.max_parallel).min(1).help("Runs at the same time.");
-  f.object("fit", s.fit).help("Power law over the results.");
-  f.require(!s.runs.empty() || !s.grid.members().empty(), "runs", "at least one run, or a grid");
-}
-
-[[noreturn]] void fail(const Json& at, const std::string& path, const std::string& found, const std::string& expected) {
-  const std::string origin = at.origin().str();
-  throw ConfigError(origin.empty() ? path : origin + ": " + path, found, expected);
-}
 
 /// The value at a dotted path, or null.
 const Json* value_at(const Json& root, const std::string& path) {
@@ -116,7 +42,7 @@ double quantity_of(const Json& config, const std::string& name) {
   if (name == "flops.forward_per_token") {
     const Json* length = value_at(config, "train.sequence_length");
     if (length == nullptr || !length->is_integer()) {
-      fail(config, "train.sequence_length", length == nullptr ? "nothing" : length->found(), "an integer, for flops.forward_per_token");
+      fail_at(config.origin(), "train.sequence_length", length == nullptr ? "nothing" : length->found(), "an integer, for flops.forward_per_token");
     }
     return model.flops_per_token(length->as_int());
   }
@@ -127,24 +53,21 @@ double quantity_of(const Json& config, const std::string& name) {
 }
 
 std::optional<double> look_up(const Json& config, const std::string& name) {
-  if (std::find(quantities().begin(), quantities().end(), name) != quantities().end()) {
+  if (std::find(sweep_quantities().begin(), sweep_quantities().end(), name) != sweep_quantities().end()) {
     return quantity_of(config, name);
   }
   const Json* v = value_at(config, name);
   return v != nullptr && v->is_number() ? std::optional(v->as_double()) : std::nullopt;
 }
 
-/// The multiple of `multiple_of` at `path` that brings the quantity nearest to `target`; the quantity must rise or fall
-/// with it. Doubling, then bisection.
-Solved solve(Json& config, const SolveEntry& s, double target) {
-  const auto reach = [&](int64_t k) {
-    set_path(config, s.path, Json(k * s.multiple_of));
-    return quantity_of(config, s.quantity);
-  };
-  const double first = reach(1), sign = reach(2) >= first ? 1.0 : -1.0;
+/// The multiple of `multiple_of` that brings `quantity_at(value)` nearest to `target`; it must rise or fall with the value.
+/// Doubling, then bisection.
+int64_t nearest_multiple(int64_t multiple_of, double target, const std::function<double(int64_t)>& quantity_at) {
+  const auto reach = [&](int64_t k) { return quantity_at(k * multiple_of); };
+  const double sign = reach(2) >= reach(1) ? 1.0 : -1.0;
   int64_t low = 1, high = 1;
   constexpr int64_t kLargest = int64_t{1} << 40;
-  while (sign * (reach(high) - target) < 0 && high * s.multiple_of < kLargest) {
+  while (sign * (reach(high) - target) < 0 && high * multiple_of < kLargest) {
     low = high;
     high *= 2;
   }
@@ -152,85 +75,109 @@ Solved solve(Json& config, const SolveEntry& s, double target) {
     const int64_t middle = low + (high - low) / 2;
     (sign * (reach(middle) - target) < 0 ? low : high) = middle;
   }
-  const int64_t best = std::abs(reach(low) - target) <= std::abs(reach(high) - target) ? low : high;
-  const Solved solved{s.path, s.quantity, best * s.multiple_of, target, reach(best)};
-  if (std::abs(solved.reached - target) > 0.02 * std::abs(target)) {
-    throw ConfigError(s.where, s.quantity + " = " + number_json(solved.reached).dump() + " at the nearest value, " + std::to_string(solved.value),
-                      "at most 2 % from " + number_json(target).dump());
-  }
-  return solved;
+  return multiple_of * (std::abs(reach(low) - target) <= std::abs(reach(high) - target) ? low : high);
 }
 
-std::string last_key(const std::string& path) { return path.substr(path.find_last_of("./") + 1); }  // npos + 1 is 0
+void require_near(const Solved& s, const std::string& where) {
+  if (!(std::abs(s.reached - s.target) <= 0.02 * std::abs(s.target))) {
+    throw ConfigError(where, s.quantity + " = " + number_json(s.reached).dump() + " at the nearest value, " + std::to_string(s.value),
+                      "at most 2 % from " + number_json(s.target).dump());
+  }
+}
 
-/// A value in an id: numbers in shortest form, strings as they are.
-std::string id_text(const Json& value) { return value.is_string() ? value.as_string() : value.dump(); }
-
+/// The product of a sweep's dimensions, and the configuration of each run.
 class Composer {
  public:
   Composer(const SweepFile& file, Json base) : file_(file), base_(std::move(base)) {}
 
   std::vector<SweepRun> run() {
-    std::vector<RunEntry> entries = file_.runs;
-    if (entries.empty()) {
-      entries.emplace_back();
-    }
-    for (const RunEntry& entry : entries) {
-      expand(entry, 0, entry.id, {});
-    }
+    expand({});
     for (size_t i = 0; i < drafts_.size(); ++i) {
-      complete(i);
+      try {
+        complete(i);
+        finish(drafts_[i].run);
+      } catch (const ConfigError& error) {
+        throw ConfigError(error.what(), "in the run " + drafts_[i].run.id);  // choices may be wrong in some runs only
+      }
     }
     std::vector<SweepRun> runs;
-    for (Draft& draft : drafts_) {
-      finish(draft.run);
-      runs.push_back(std::move(draft.run));
-    }
+    for (Draft& draft : drafts_) { runs.push_back(std::move(draft.run)); }
     return runs;
   }
 
  private:
+  using Choices = std::vector<const Choice*>;  // of a run, by dimension
+
   struct Draft {
     SweepRun run;
-    std::string entry;  // id before the grid
-    Json set;
-    std::vector<std::pair<std::string, Json>> grid;
-    std::vector<SolveEntry> solve;
+    Choices chosen;
     int progress = 0;  // 0: nothing, 1: being composed, 2: done
   };
 
-  void expand(const RunEntry& entry, size_t key, const std::string& id, std::vector<std::pair<std::string, Json>> chosen) {
-    if (key < file_.grid.members().size()) {
-      const auto& [path, values] = file_.grid.members()[key];
-      if (!values.is_array() || values.items().empty()) {
-        fail(values, "grid." + path, values.is_array() ? "an empty list" : values.found(), "a list of values");
-      }
-      const std::string last = last_key(path);
-      for (const Json& value : values.items()) {
-        if (value.is_object() || value.is_array() || value.is_null()) {
-          fail(value, "grid." + path, value.found(), "numbers, strings or booleans");
-        }
-        auto with = chosen;
-        with.emplace_back(path, value);
-        expand(entry, key + 1, (id.empty() ? "" : id + "_") + last + "=" + id_text(value), with);
+  void expand(const Choices& chosen) {
+    if (chosen.size() < file_.dimensions.size()) {
+      for (const Choice& choice : file_.dimensions[chosen.size()].choices) {
+        Choices with = chosen;
+        with.push_back(&choice);
+        expand(with);
       }
       return;
     }
-    if (!is_folder_name(id)) {
-      fail(file_.grid, "grid", "the run id \"" + id + "\"", "values that make a folder name");
+    const std::string id = id_of(chosen, 0, chosen.size());
+    if (!ids_.insert({id, drafts_.size()}).second) {
+      fail_at(chosen.front()->at, chosen.front()->path, "the id \"" + id + "\" twice", "names that make different ids");
     }
-    if (find(id) != drafts_.size()) {
-      fail(entry.set, "runs", "the id \"" + id + "\" twice", "different ids");
-    }
-    Json tags = entry.tags;  // results name what the grid chose
-    for (const auto& [path, value] : chosen) {
-      if (tags.find(last_key(path)) == nullptr) { tags.set(last_key(path), value); }
-    }
-    drafts_.push_back({{id, {}, std::move(tags), {}}, entry.id, entry.set, std::move(chosen), entry.solve});
+    drafts_.push_back({{id, {}, tags_of(chosen), {}}, chosen});
   }
 
-  size_t find(const std::string& id) const {
-    return static_cast<size_t>(std::find_if(drafts_.begin(), drafts_.end(), [&](const Draft& d) { return d.run.id == id; }) - drafts_.begin());
+  /// Names of the choices of dimensions `from` to `to`: of runs and axes joined by "-", of the grid by "_".
+  std::string id_of(const Choices& chosen, size_t from, size_t to) const {
+    std::string id;
+    for (size_t i = from; i < to; ++i) {
+      id += (i == from ? "" : file_.dimensions[i].kind == Dimension::Kind::grid ? "_" : "-") + chosen[i]->name;
+    }
+    return id;
+  }
+
+  /// Results name what axes and the grid chose; a tag of the sweep keeps its name.
+  Json tags_of(const Choices& chosen) const {
+    Json tags = Json::object();
+    for (const Choice* choice : chosen) {
+      for (const auto& [name, value] : choice->tags.members()) { tags.set(name, value); }
+    }
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      const Dimension& d = file_.dimensions[i];
+      if (d.kind == Dimension::Kind::grid && tags.find(d.name) == nullptr) { tags.set(d.name, chosen[i]->set.members()[0].second); }
+    }
+    return tags;
+  }
+
+  /// base, `set` and the grid's values, what is solved so far, `derive`: expressions follow solved values and do not replace them.
+  Json compose(const Draft& draft, const std::vector<std::pair<std::string, Json>>& solved) const {
+    Json config = base_;
+    for (const Choice* choice : draft.chosen) {
+      for (const auto& [path, value] : choice->set.members()) { set_path(config, path, value); }
+    }
+    for (const auto& [path, value] : solved) { set_path(config, path, value); }
+    const auto derive = [&](const Json& expressions, const std::string& where) {
+      for (const auto& [path, text] : expressions.members()) {
+        const auto is_path = [&p = path](const auto& s) { return s.first == p; };
+        if (std::none_of(solved.begin(), solved.end(), is_path)) { set_path(config, path, derived(config, text, where + path)); }
+      }
+    };
+    for (const Choice* choice : draft.chosen) { derive(choice->derive, choice->path + ".derive."); }
+    derive(file_.derive, "derive.");
+    return config;
+  }
+
+  static Json derived(const Json& config, const Json& text, const std::string& where) {
+    if (!text.is_string()) {
+      fail_at(text.origin(), where, text.found(), "an expression in quotes");
+    }
+    const auto value_of = [&](const std::string& name) { return look_up(config, name); };
+    Json value = number_json(evaluate(text.as_string(), value_of, text.origin().str() + ": " + where));
+    value.set_origin(text.origin(), text.key_origin());
+    return value;
   }
 
   void complete(size_t i) {
@@ -239,51 +186,94 @@ class Composer {
       return;
     }
     draft.progress = 1;
-    Json& config = draft.run.config;
-    config = base_;
-    for (const auto& [path, value] : draft.set.members()) {
-      set_path(config, path, value);
+    std::vector<const SolveEntry*> entries;
+    for (const Choice* choice : draft.chosen) {
+      for (const SolveEntry& s : choice->solve) { entries.push_back(&s); }
     }
-    for (const auto& [path, value] : draft.grid) {
-      set_path(config, path, value);
-    }
-    for (const auto& [path, text] : file_.derive.members()) {
-      if (!text.is_string()) {
-        fail(text, "derive." + path, text.found(), "an expression in quotes");
+    for (const SolveEntry& s : file_.solve) { entries.push_back(&s); }
+    std::vector<std::pair<std::string, Json>> solved;
+    std::vector<const SolveEntry*> used;
+    for (const SolveEntry* s : entries) {
+      const std::optional<double> target = target_of(*s, i);
+      if (!target) { continue; }
+      if (std::any_of(solved.begin(), solved.end(), [&](const auto& other) { return other.first == s->path; })) {
+        throw ConfigError(s->where + ".path", s->path + ", which another entry solves", "a path that is solved once in a run");
       }
-      Json value = number_json(evaluate(text.as_string(), [&](const std::string& name) { return look_up(config, name); },
-                                        text.origin().str() + ": derive." + path));
-      value.set_origin(text.origin());
-      set_path(config, path, std::move(value));
+      Json& value = solved.emplace_back(s->path, Json()).second;
+      const auto put = [&](int64_t number) {
+        value = number;
+        value.set_origin(s->at, s->at);
+      };
+      put(nearest_multiple(s->multiple_of, *target, [&](int64_t number) {
+        put(number);
+        return quantity_of(compose(draft, solved), s->quantity);
+      }));
+      draft.run.solved.push_back({s->path, s->quantity, value.as_int(), *target, 0});
+      used.push_back(s);
     }
-    std::vector<SolveEntry> all = file_.solve;
-    all.insert(all.end(), draft.solve.begin(), draft.solve.end());
-    for (const SolveEntry& s : all) {
-      if (!s.equals.is_string()) {
-        draft.run.solved.push_back(solve(config, s, s.equals.as_double()));
-      } else if (s.equals.as_string() != draft.run.id && s.equals.as_string() != draft.entry) {
-        draft.run.solved.push_back(solve(config, s, quantity_of(reference(s, draft), s.quantity)));
-      }
+    draft.run.config = compose(draft, solved);
+    for (size_t k = 0; k < used.size(); ++k) {
+      draft.run.solved[k].reached = quantity_of(draft.run.config, used[k]->quantity);
+      require_near(draft.run.solved[k], used[k]->where);
     }
     draft.progress = 2;
   }
 
-  /// The configuration of the run that a solve entry names: an id, or one before the grid, which means the run with the
-  /// values that the grid gave to `draft`.
-  const Json& reference(const SolveEntry& s, const Draft& draft) {
-    size_t i = find(s.equals.as_string());
-    if (i == drafts_.size()) {
-      const auto is_meant = [&](const Draft& d) { return d.entry == s.equals.as_string() && d.grid == draft.grid; };
-      i = static_cast<size_t>(std::find_if(drafts_.begin(), drafts_.end(), is_meant) - drafts_.begin());
+  /// What `s` asks of a run; nothing when that is the run itself.
+  std::optional<double> target_of(const SolveEntry& s, size_t i) {
+    if (!s.equals.is_string()) {
+      return s.equals.as_double();
     }
-    if (i == drafts_.size()) {
-      throw ConfigError(s.where + ".equals", s.equals.found(), "a number or the id of a run of this sweep");
+    const size_t meant = reference(s, drafts_[i]);
+    if (meant == i) {
+      return std::nullopt;
     }
-    if (drafts_[i].progress == 1) {
+    if (drafts_[meant].progress == 1) {
       throw ConfigError(s.where + ".equals", s.equals.found() + ", which is solved from this run", "a run that does not depend on this one");
     }
-    complete(i);
-    return drafts_[i].run.config;
+    complete(meant);
+    return quantity_of(drafts_[meant].run.config, s.quantity);
+  }
+
+  /// The run that a solve entry names: by its id, or by a part of it (a run, a choice, several in their order), which means the
+  /// run that has the rest in common with `draft`.
+  size_t reference(const SolveEntry& s, const Draft& draft) const {
+    const std::string& name = s.equals.as_string();
+    if (const auto it = ids_.find(name); it != ids_.end()) {
+      return it->second;
+    }
+    std::vector<size_t> found;
+    for (size_t i = 0; i < drafts_.size(); ++i) {
+      if (drafts_[i].run.id.find(name) != std::string::npos && has_part(drafts_[i].chosen, draft.chosen, name)) { found.push_back(i); }
+    }
+    if (found.empty()) {
+      throw ConfigError(s.where + ".equals", s.equals.found(), "a number, or the id of a run of this sweep or a part of it: " + names());
+    }
+    if (found.size() > 1) {
+      throw ConfigError(s.where + ".equals", s.equals.found() + ", which for " + draft.run.id + " is " + drafts_[found[0]].run.id + " or " + drafts_[found[1]].run.id,
+                        "the id of one run or a part of it");
+    }
+    return found[0];
+  }
+
+  /// Whether a part of the id is `name` and the rest of the choices is that of `other`.
+  bool has_part(const Choices& chosen, const Choices& other, const std::string& name) const {
+    for (size_t from = 0; from < chosen.size(); ++from) {
+      for (size_t to = from + 1; to <= chosen.size(); ++to) {
+        const bool rest_agrees = std::equal(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(from), other.begin()) &&
+                                 std::equal(chosen.begin() + static_cast<std::ptrdiff_t>(to), chosen.end(), other.begin() + static_cast<std::ptrdiff_t>(to));
+        if (rest_agrees && id_of(chosen, from, to) == name) { return true; }
+      }
+    }
+    return false;
+  }
+
+  std::string names() const {
+    std::vector<std::string> all;
+    for (const Dimension& d : file_.dimensions) {
+      for (const Choice& c : d.choices) { all.push_back(c.name); }
+    }
+    return quoted_list(all);
   }
 
   /// Reads the run strictly and writes it with absolute paths.
@@ -299,30 +289,34 @@ class Composer {
   const SweepFile& file_;
   Json base_;
   std::vector<Draft> drafts_;
+  std::map<std::string, size_t> ids_;
 };
 
 }  // namespace
 
-void fields(Fields& f, FitConfig& c) {
-  f.field("x", c.x).help("Key of the results.");
-  f.field("y", c.y).help("Key of the results.");
-  f.field("by", c.by).help("Tag; one fit for each of its values.");
-  f.field("fit_ids", c.fit_ids).help("Runs that are fitted (patterns).");
-  f.field("predict_ids", c.predict_ids).help("Runs that are predicted and compared (patterns).");
-  f.field("offset", c.offset).help("Fit a x^-b + c.");
-  f.field("seed", c.seed).help("Seed of the bootstrap.");
+const std::vector<std::string>& sweep_quantities() {
+  static const std::vector<std::string> names = {"params.total",  "params.non_embedding", "params.state", "params.fast",
+                                                 "params.memory", "params.active",        "flops.forward_per_token"};
+  return names;
 }
 
 Sweep read_sweep(const fs::path& path) {
-  SweepFile file;
   Sweep sweep;
   sweep.source = load_config(path.string());
-  Fields::read(sweep.source, "", file);
+  const SweepFile file = read_sweep_file(sweep.source);
   sweep.name = file.name;
   sweep.evals = file.evals;
   sweep.max_parallel = file.max_parallel;
   sweep.fit = file.fit;
   sweep.runs = Composer(file, load_config(file.base)).run();
+  if (!sweep.evals.empty()) {
+    if (read_evaluations(load_config(sweep.evals), "").empty()) {  // what is wrong shows before anything runs
+      throw ConfigError(sweep.evals + ": evaluations", "an empty list", "at least one evaluation");
+    }
+  }
+  if (sweep.fit) {
+    complete_fit(sweep, file.dimensions);
+  }
   return sweep;
 }
 

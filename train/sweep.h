@@ -13,6 +13,7 @@ namespace hebb {
 /// `fit` of a sweep (spec 81, sections 13 and 14).
 struct FitConfig {
   std::string x = "flops.total", y = "loss.final", by;  // keys of results; by: "" = one fit for all
+  std::string level = "level";                           // tag: rows of the report's table of y with a column for each value of `by`
   std::vector<std::string> fit_ids{"*"}, predict_ids;   // patterns with * and ?
   bool offset = false;
   uint64_t seed = 0;
@@ -44,7 +45,7 @@ struct Sweep {
   std::optional<FitConfig> fit;
 };
 
-/// Reads a sweep and composes its runs: base, set, grid, derive, solve. Every run is read as `hebb train` reads it and its
+/// Reads a sweep and composes its runs: base, set (of runs, axes, grid), derive, solve. Every run is read as `hebb train` reads it and its
 /// model is built, so that what is wrong shows before anything runs.
 /// Errors: ConfigError at the place in the sweep that is wrong.
 Sweep read_sweep(const fs::path& path);

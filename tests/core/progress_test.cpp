@@ -36,6 +36,28 @@ TEST_CASE("plain progress writes a line at the start, every ten seconds and at t
         "encode: 3.0 MiB of 3.0 MiB (100%), 102.4 KiB/s, took 00:00:30, 21 documents\n");
 }
 
+TEST_CASE("work in FLOPs is written with prefixes, and plain lines can be rarer", "[fast]") {
+  Screen screen;
+  ProgressOutput output = screen.output(false);
+  output.line_seconds = 60;
+  TextProgress progress(output);
+  progress.begin("ladder", 4'000'000, Progress::Unit::megaflops, 1'000'000);
+  screen.now = 59;
+  progress.update(1'500'000, "");
+  screen.now = 100;
+  progress.update(2'000'000, "3 of 8 runs done");
+  progress.end();
+  CHECK(screen.text ==
+        "ladder: 1.00 TFLOP of 4.00 TFLOP (25%)\n"
+        "ladder: 2.00 TFLOP of 4.00 TFLOP (50%), 10.0 GFLOP/s, eta 00:03:20, 3 of 8 runs done\n"
+        "ladder: 2.00 TFLOP of 4.00 TFLOP (50%), 10.0 GFLOP/s, took 00:01:40, 3 of 8 runs done\n");
+  CHECK(format_flops(0) == "0 FLOP");
+  CHECK(format_flops(999.4) == "999 FLOP");
+  CHECK(format_flops(999.6) == "1.00 kFLOP");
+  CHECK(format_flops(99.96e6) == "100 MFLOP");
+  CHECK(format_flops(5.57e22) == "55.7 ZFLOP");
+}
+
 TEST_CASE("terminal progress redraws one line at most ten times a second", "[fast]") {
   Screen screen;
   TextProgress progress(screen.output(true));
@@ -59,12 +81,17 @@ TEST_CASE("terminal progress redraws one line at most ten times a second", "[fas
 TEST_CASE("work that was finished before counts for the bar but not for rate and time left", "[fast]") {
   Screen screen;
   TextProgress progress(screen.output(true));
-  progress.begin("train", 48, Progress::Unit::count);
-  progress.skip(24);
+  progress.begin("train", 48, Progress::Unit::count, 24);
+  CHECK(screen.text == "\r\033[Ktrain: [############............] 24 of 48 (50%)");
   screen.text.clear();
   screen.now = 6.0;
   progress.update(36, "loss 2.9");
   CHECK(screen.text == "\r\033[Ktrain: [##################......] 36 of 48 (75%), 2.00/s, eta 00:00:06, loss 2.9");
+  screen.text.clear();
+  screen.now = 12.0;
+  progress.skip(30);  // six more that took no time
+  progress.update(42, "");
+  CHECK(screen.text == "\r\033[Ktrain: [#####################...] 42 of 48 (87%), 1.00/s, eta 00:00:06");
   progress.end();
 }
 

@@ -80,9 +80,14 @@ TEST_CASE("the documented sweep composes", "[fast]") {
     "layers": {"full": {"type": "attention", "num_heads": 2, "head_dim": 8}, "gdn": {"type": "gdn", "num_heads": 2, "key_head_dim": 8, "value_head_dim": 8},
                "mlp": {"type": "swiglu", "intermediate_size": 20}}, "pattern": [{"mixer": "full", "ffn": "mlp"}]},
     "data": {"sources": [{"path": "tokens.bin"}]}, "train": {"steps": 1, "batch_size": 4, "sequence_length": 9}, "optimizer": {"lr": 0.01}})");
+  folder.write("eval.json", R"({"evaluations": [{"name": "e", "kind": "stream_ppl", "data": {"path": "held-out.bin"}}]})");
   const Sweep sweep = read_sweep(folder.write("sweep.json", block("verbs/ladder.md", "json")));
-  REQUIRE(sweep.runs.size() == 4);
-  CHECK(sweep.runs[0].id == "small-gdn_lr=0.001");
-  CHECK(sweep.runs[3].solved.at(0).reached == Catch::Approx(1e6).epsilon(0.02));
-  CHECK(matches_any(sweep.fit->predict_ids, sweep.runs[3].id));
+  REQUIRE(sweep.runs.size() == 12);
+  CHECK(sweep.runs[0].id == "full-small_seed=1");
+  const SweepRun& last = sweep.runs[11];
+  CHECK(last.id == "gdn-large_seed=3");
+  CHECK(last.config.at("model").at("layers").at("gdn").at("key_head_dim").as_int() == 32);
+  CHECK(last.solved.at(0).reached == Catch::Approx(last.solved.at(0).target).epsilon(0.02));
+  CHECK(sweep.fit->level == "size");
+  CHECK(matches_any(sweep.fit->predict_ids, last.id));
 }

@@ -50,6 +50,7 @@ TEST_CASE("a ladder trains every run, writes results and a report, and does noth
   const Result first = ladder(folder);
   INFO(first.out << first.err);
   REQUIRE(first.code == 0);
+  CHECK_THAT(first.err, Contains("small: 0 FLOP of ") && Contains("(100%)") && Contains(", took ") && Contains(", 3 of 3 runs done"));
   const std::vector<std::string> rows = results(folder);
   REQUIRE(rows.size() == 3);
   const Json m = parse_json(rows[1], "m");
@@ -70,12 +71,32 @@ TEST_CASE("a ladder trains every run, writes results and a report, and does noth
   }
   CHECK(read_status(folder / "runs/small/g").state == "done");
   const std::string console = read_file(folder / "runs/small/g/console.log");
-  CHECK(ladder(folder).code == 0);
+  const Result again = ladder(folder);
+  CHECK(again.code == 0);
+  CHECK(again.err.empty());  // no progress of nothing
   CHECK(read_file(folder / "runs/small/g/console.log") == console);  // nothing ran again
   CHECK(results(folder) == rows);
   const Result status = ladder(folder, {"--status"});
-  CHECK_THAT(status.out, Contains("12/12") && Contains("3 runs, 3 done"));
+  CHECK_THAT(status.out, Contains("12/12") && Contains("3 of 3 runs done") && Contains("(100%)") && !Contains("eta"));
   CHECK_THAT(ladder(folder, {"--dry-run", "--tflops", "0.1"}).out, Contains("3 runs, 1296 tokens") && Contains("FLOP/s with 1 at a time"));
+  CHECK_THAT(ladder(folder, {"--dry-run", "--tflops", "0.1", "--parallel", "3"}).out, Contains("FLOP/s with 3 at a time"));
+}
+
+TEST_CASE("the runs of two axes are trained and reported side by side") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("max_parallel": 2, "axes": {"arch": {"full": {}, "gdn": {"set": {"model.pattern.0.mixer": "gdn"}}},
+    "size": {"small": {}, "large": {"set": {"model.hidden_size": 24}}}}, "fit": {"by": "arch"})");
+  const Result first = ladder(folder);
+  INFO(first.out << first.err);
+  REQUIRE(first.code == 0);
+  const std::vector<std::string> rows = results(folder);
+  REQUIRE(rows.size() == 4);
+  const Json last = parse_json(rows[3], "gdn-large");
+  CHECK(last.at("id").as_string() == "gdn-large");
+  CHECK(last.at("arch").as_string() == "gdn");
+  CHECK(last.at("size").as_string() == "large");
+  CHECK_THAT(read_file(folder / "runs/small/report.md"), Contains("## loss.final by size") && Contains("| size | full | gdn |"));
 }
 
 TEST_CASE("a run that fails does not stop the others and is tried again") {
@@ -88,6 +109,8 @@ TEST_CASE("a run that fails does not stop the others and is tried again") {
   const RunStatus bad = read_status(folder / "runs/small/bad");
   CHECK(bad.state == "failed");
   CHECK_THAT(bad.error, Contains("later.bin") && Contains("exit code 3"));
+  CHECK_THAT(first.err, Contains("(50%)") && Contains("1 of 2 runs done, 1 failed"));
+  CHECK_THAT(ladder(folder, {"--status"}).out, Contains("1 of 2 runs done, 1 failed") && Contains("(50%)"));
   CHECK(results(folder).size() == 1);
   fs::copy_file(folder / "tokens.bin", folder / "later.bin");
   CHECK(ladder(folder).code == 0);
@@ -169,7 +192,7 @@ TEST_CASE("a run whose process was killed is not called running") {
   status.pid = child;
   write_status(folder / "runs/small/a", status);
   CHECK(was_killed(status));
-  CHECK_THAT(ladder_status(folder / "runs/small"), Contains("stopped") && Contains("0 running"));
+  CHECK_THAT(ladder_status(folder / "runs/small"), Contains("stopped") && !Contains("running"));
   status.pid = ::getpid();
   CHECK_FALSE(was_killed(status));
   status.pid = child;

@@ -10,10 +10,9 @@ namespace {
 /// Notes the calls of a bar.
 struct Bar final : Progress {
   std::vector<std::string> calls;
-  void begin(std::string_view title, uint64_t total, Unit) override {
-    calls.push_back("begin " + std::string(title) + " " + std::to_string(total));
+  void begin(std::string_view title, uint64_t total, Unit, uint64_t done) override {
+    calls.push_back("begin " + std::string(title) + " " + std::to_string(total) + " from " + std::to_string(done));
   }
-  void skip(uint64_t done) override { calls.push_back("skip " + std::to_string(done)); }
   void update(uint64_t done, std::string_view detail) override {
     calls.push_back("update " + std::to_string(done) + " " + std::string(detail));
   }
@@ -45,6 +44,6 @@ TEST_CASE("on a terminal a bar replaces the lines of steps, which the log keeps"
   log.update_bar(6);
   log.end_bar();
   CHECK(printed.empty());
-  CHECK(bar.calls == std::vector<std::string>{"begin train 9", "skip 4", "update 5 loss 3", "update 6 loss 3", "end"});
+  CHECK(bar.calls == std::vector<std::string>{"begin train 9 from 4", "update 5 loss 3", "update 6 loss 3", "end"});
   CHECK(read_file(folder / "train.log") == "step 5/9 loss 3\n");
 }

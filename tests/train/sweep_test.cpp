@@ -1,8 +1,7 @@
 #include "train/sweep.h"
 
-#include "tests/train/ladder_fixture.h"
+#include "tests/train/sweep_fixture.h"
 #include "train/expression.h"
-#include "train/plan.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -12,33 +11,6 @@ namespace {
 
 double value(const std::string& text) {
   return evaluate(text, [](const std::string& name) { return name == "train.batch_size" ? std::optional(6.0) : std::nullopt; }, "sweep.json: derive.x");
-}
-
-std::string problem(const TempFolder& folder, const std::string& members) {
-  try {
-    read_sweep(write_sweep(folder, members));
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-const SweepRun& run_of(const Sweep& sweep, const std::string& id) {
-  for (const SweepRun& run : sweep.runs) {
-    if (run.id == id) {
-      return run;
-    }
-  }
-  FAIL("no run " << id);
-  return sweep.runs[0];
-}
-
-int64_t width(const SweepRun& run) { return run.config.at("model").at("layers").at("mlp").at("intermediate_size").as_int(); }
-
-int64_t non_embedding(const SweepRun& run) {
-  ModelConfig config;
-  Fields::read(run.config.at("model"), "model", config);
-  return count_parameters(Model(config)).non_embedding;
 }
 
 }  // namespace
@@ -113,6 +85,20 @@ TEST_CASE("derived values see the model of their run and the values before them"
   }
 }
 
+TEST_CASE("derived values follow what is solved, and do not replace it", "[fast]") {
+  const TempFolder folder;
+  write_base(folder);
+  const Sweep sweep = read_sweep(write_sweep(folder, R"x("runs": [{"id": "a", "derive": {"model.layers.gdn.key_head_dim": "max(1, model.layers.mlp.intermediate_size // 100)"}}],
+    "derive": {"model.layers.mlp.intermediate_size": "2 * model.hidden_size", "train.steps": "ceil(params.non_embedding / 1000)"},
+    "solve": [{"path": "model.layers.mlp.intermediate_size", "quantity": "params.non_embedding", "equals": 40000}])x"));
+  const SweepRun& run = sweep.runs[0];
+  CHECK(non_embedding(run) == Approx(40000).epsilon(0.02));
+  CHECK(run.solved[0].value == width(run));
+  CHECK(width(run) > 300);  // not 2 * 12
+  CHECK(run.config.at("train").at("steps").as_int() == (non_embedding(run) + 999) / 1000);
+  CHECK(run.config.at("model").at("layers").at("gdn").at("key_head_dim").as_int() == width(run) / 100);
+}
+
 TEST_CASE("solve finds the multiple that is nearest to a number or to another run", "[fast]") {
   const TempFolder folder;
   write_base(folder);
@@ -155,14 +141,14 @@ TEST_CASE("bad sweeps are refused with the place that is wrong", "[fast]") {
   const TempFolder folder;
   write_base(folder);
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "set": {"model.hiden_size": 8}}])"),
-             Contains("sweep.json:1:") && Contains("model.hiden_size") && Contains("hidden_size"));
+             Contains("sweep.json:1:") && Contains("model.hiden_size") && Contains("hidden_size") && Contains("in the run a"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "set": {"train.steps.more": 8}}])"), Contains("train.steps"));
   CHECK_THAT(problem(folder, R"("grid": {"optimizer.lr": []})"), Contains("grid.optimizer.lr: found an empty list"));
   CHECK_THAT(problem(folder, R"("grid": {"model.pattern": [[1]]})"), Contains("numbers, strings or booleans"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}, {"id": "a"}])"), Contains("the id \"a\" twice"));
   CHECK_THAT(problem(folder, R"("grid": {"optimizer.lr": [0.1, 0.1]})"), Contains("\"lr=0.1\" twice"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a/b"}])"), Contains("a name that can be a folder"));
-  CHECK_THAT(problem(folder, R"("runs": [])"), Contains("at least one run, or a grid"));
+  CHECK_THAT(problem(folder, R"("runs": [])"), Contains("at least one run, an axis or a grid"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "derive": {"train.steps": 4})"), Contains("an expression in quotes"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "derive": {"train.steps": "params.everything"})"), Contains("params.everything"));
   // Contradictions: steps and tokens that do not agree, a quantity that cannot be reached, runs that wait for each other.
@@ -172,4 +158,31 @@ TEST_CASE("bad sweeps are refused with the place that is wrong", "[fast]") {
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "solve": [)" + solve + R"("b"}]}, {"id": "b", "solve": [)" + solve + R"("a"}]}])"),
              Contains("a run that does not depend on this one"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "solve": [)" + solve + R"("c"}])"), Contains("the id of a run of this sweep"));
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "solve": [)" + solve + R"(20000}]}], "solve": [)" + solve + "20000}]"),
+             Contains("solve.0.path") && Contains("another entry solves") && Contains("in the run a"));
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "solve": [{"path": "model.layers.mlp.size", "quantity": "params.total", "equals": 10}])"),
+             Contains("sweep.json:1:") && Contains("model.layers.mlp.size"));
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "tags": {"step": 1}}])"), Contains("runs.0.tags.step") && Contains("a name that results have already"));
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "tags": {"of": [1]}}])"), Contains("runs.0.tags.of: found [1]"));
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "evals": "eval.json")"), Contains("eval.json"));
+  folder.write("eval.json", R"({"evaluations": []})");
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "evals": "eval.json")"), Contains("at least one evaluation"));
+  folder.write("eval.json", R"({"evaluations": [{"name": "e", "kind": "strem_ppl"}]})");
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "evals": "eval.json")"), Contains("eval.json:1:") && Contains("stream_ppl"));
+}
+
+TEST_CASE("a fit that speaks of what the sweep does not have is refused before anything runs", "[fast]") {
+  const TempFolder folder;
+  write_base(folder);
+  const auto fit = [&](const std::string& members) {
+    return problem(folder, R"("runs": [{"id": "a", "tags": {"arch": "full"}}, {"id": "b"}], "fit": {)" + members + "}");
+  };
+  CHECK(fit(R"("by": "arch", "x": "params.total", "y": "val.held", "fit_ids": ["*"], "predict_ids": ["b"])") == "no error");
+  CHECK_THAT(fit(R"("by": "arhc")"), Contains("sweep.json:1:") && Contains("fit.by: found \"arhc\"") && Contains("\"arch\""));
+  CHECK_THAT(fit(R"("level": "size")"), Contains("fit.level"));
+  CHECK_THAT(fit(R"("y": "val.hedl")"), Contains("fit.y") && Contains("did you mean \"val.held\""));
+  CHECK_THAT(fit(R"("x": "flops.totl")"), Contains("fit.x") && Contains("did you mean \"flops.total\""));
+  CHECK_THAT(fit(R"("y": "eval.none.ppl")"), Contains("fit.y: found \"eval.none.ppl\""));
+  CHECK_THAT(fit(R"("fit_ids": ["c*"])"), Contains("fit.fit_ids: found \"c*\"") && Contains("\"a\", \"b\""));
+  CHECK_THAT(fit(R"("predict_ids": ["a", "c"])"), Contains("fit.predict_ids: found \"c\""));
 }
