@@ -37,12 +37,12 @@ struct KvmWindow {
 inline int64_t kvm_forward_work(const Shape& q, const Shape& v, const KvmRule& rule, int64_t room, DType dtype) {
   const int64_t keys = v[0] * v[2] * rule.chunk, tiles = room / 64 + 2;
   return q[0] * q[1] * (q[2] * (q[3] + 1) + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + keys * (3 * tiles + 3) + 256 +
-         (dtype == DType::bf16 ? keys * q[3] / 2 + 1 : 0) + dictionary_parts_work(q, v, rule.chunk, room, dtype);
+         (dtype == DType::bf16 ? keys * q[3] / 2 + 1 : 0) + dictionary_parts_work(q, v, rule.chunk, 1, room, dtype);
 }
 inline int64_t kvm_backward_work(const Shape& q, const Shape& k, const Shape& v, const KvmRule& rule, int64_t room, DType dtype) {
   const int64_t keys = k[0] * k[2] * rule.chunk, slices = q[3] / 256 + 1;
   return q[0] * q[1] * (q[2] * (2 * q[3] + 1 + slices) + 2 * k[2] + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + keys * (3 * q[3] + 1) + 256 +
-         attention_statistics(dtype, q, v) + dictionary_parts_work(q, v, rule.chunk, room, dtype);
+         attention_statistics(dtype, q, v) + dictionary_parts_work(q, v, rule.chunk, 1, room, dtype);
 }
 
 /// Key-value means (spec 70, section 4). o [B, T, H, Dv]; q [B, T, H, D], k [B, T, K, D], v [B, T, K, Dv]; gate

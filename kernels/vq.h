@@ -89,7 +89,7 @@ struct VqDictionary {
 /// Elements of 4 bytes of scratch that the GPU's kernels need; q [B, T, H, D], v [B, T, K, Dv].
 inline int64_t vq_read_work(const Shape& q, const Shape& v, int64_t chunk, int64_t points) {
   return q[0] * q[1] * (v[2] * q[3] + q[2] + 2) + 5 * q[0] * (q[1] / chunk + 1) + 4 +
-         dictionary_parts_work(q, v, chunk, points, DType::f32);
+         dictionary_parts_work(q, v, chunk, 1, points, DType::f32);
 }
 
 /// The linear form (spec 61, section 6): o [B, T, H, Dv] from q [B, T, H, D], v [B, T, K, Dv], points [K, N, D] and

@@ -115,7 +115,7 @@ Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tile
           .steps = work.take<Step>(a.q.size(0) * count), .partial = work.take<Score>(keys * tiles), .scores = work.take<Score>(keys),
           .gates = work.take<float>(keys), .codes = work.take<int32_t>(keys), .founds = work.take<int32_t>(keys),
           .key_copies = a.q.dtype == DType::bf16 ? work.take<bf16>(keys * a.q.size(3)) : nullptr,
-          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, a.rows.keys.size(2), a.q.dtype))};
+          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, a.rows.keys.size(2), a.q.dtype))};
 }
 
 /// The tokens of each query's window that this pass holds.
@@ -179,17 +179,17 @@ void forward(Stream& stream, const KvmForward& a) {
   const bool on_tensor_cores = attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.o.data, ring_k, ring_v, key_hats, value_hats, p.key_copies);
   rows::Read<T> read{.n = n, .rows = {key_hats, value_hats, nullptr, room}, .ring = {ring_k, ring_v, ring, a.rule.window}, .q = a.q.as<T>(),
                      .o = a.o.as<T>(), .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = a.state_temp.as<float>(),
-                     .ring_temp = a.window_temp.as<float>(), .scale = static_cast<float>(a.rule.scale), .step = 0,
-                     .parts = rows::parts_of(n, batch, room, p.parts, on_tensor_cores), .on_tensor_cores = on_tensor_cores};
+                     .ring_temp = a.window_temp.as<float>(), .scale = static_cast<float>(a.rule.scale),
+                     .parts = rows::parts_of(n, batch, 1, room, p.parts, on_tensor_cores), .on_tensor_cores = on_tensor_cores};
   const T* items;
   if constexpr (std::is_same_v<T, bf16>) {
     items = p.key_copies;
   } else {
     items = a.memory_keys.as<float>();
   }
-  const rows::Compare<T> comparison{n, items, key_hats, p.partial, room, 0, a.rule.sinks, 0, rows::Against::old_rows};
+  const rows::Compare<T> comparison{n, items, key_hats, nullptr, p.partial, room, 0, a.rule.sinks, 0, rows::Against::old_rows};
   for (int64_t step = 0; step < count; ++step) {
-    update.step = read.step = step;
+    update.step = read.steps.first = step;
     fold(stream, a, update, p, comparison, on_tensor_cores);
     rows::read_rows(stream, batch, read);
   }

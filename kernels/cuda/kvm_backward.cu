@@ -257,7 +257,7 @@ struct Walk {
     const int64_t items = units * undo.rule.chunk;
     const bool by_updates = undo.rule.value_norm == KvmValueNorm::updates;
     for (int64_t step = count - 1; step >= 0; --step) {
-      undo.step = read.step = step;
+      undo.step = read.steps.first = step;
       if (by_updates) {
         each_warp("kvm_read_values", stream, units * undo.book.room, ReadValues{undo.n, undo.rule, undo.book, step});
       }
@@ -317,12 +317,12 @@ void backward(Stream& stream, const KvmBackward& a) {
   rows::Backward<T> read{.n = n, .rows = {a.rows.key_hats.as<T>(), a.rows.value_hats.as<T>(), nullptr, update.book.room}, .q = a.q.as<T>(),
                          .d_o = a.d_o.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(), .row_temp = a.state_temp.as<float>(),
                          .d_q = a.d_q.as<T>(), .d_keys = gradients.key_hats, .d_values = gradients.value_hats, .temp_sums = temp_sums,
-                         .queries = queries, .scale = static_cast<float>(a.rule.scale), .step = 0};
+                         .queries = queries, .scale = static_cast<float>(a.rule.scale)};
   if (attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data, a.d_k.data, a.d_v.data,
                            a.rows.key_hats.data, a.rows.value_hats.data)) {
     read.statistics = of_queries.as<float>();
-    const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, update.book.room, a.q.dtype);
-    read.parts = rows::parts_of(n, batch, update.book.room, work.take<float>(parts), true);
+    const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, update.book.room, a.q.dtype);
+    read.parts = rows::parts_of(n, batch, 1, update.book.room, work.take<float>(parts), true);
   }
   Walk<T> walk{{update, gradients}, read, Elements(a.d_k), Elements(a.d_v), a.d_gate.as<float>(), units, count};
   walk.replay(stream);

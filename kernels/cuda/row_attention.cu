@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
-  const Place at(a.n, blockIdx.x / tiles, a.step);
+  const Place at(a.n, blockIdx.x / tiles, a.steps.first);
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const int64_t part = blockIdx.z, width = a.parts.tiles(at.step.rows) * kTile, first_of_part = part * width;
@@ -141,18 +141,19 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T> a) {
   write_lines(a.o, s.row_line, a.n.dv, first_column, out, false);
 }
 
-// Joins the parts of a chunk's queries. A warp has one query of one unit.
+// Joins the parts of the queries of chunks. A warp has one query of one unit and step.
 template <class T>
 struct JoinParts {
   Read<T> a;
 
   __device__ void operator()(int64_t item, int lane) const {
-    const Place at(a.n, item / a.n.queries(), a.step);
+    const int64_t number = item / a.n.queries();
+    const Place at(a.n, a.steps.unit(number), a.steps.step(number));
     const int64_t query = item % a.n.queries(), line = at.reads() ? at.line(a.n, query) : -1;
     if (line < 0) {
       return;
     }
-    const auto each_part = [&](auto&& f) { a.parts.each(a.n, at.step.rows, at.unit, query, f); };
+    const auto each_part = [&](auto&& f) { a.parts.each(a.n, at.step.rows, number, query, f); };
     float top = -INFINITY, sum = 0;
     each_part([&](int64_t of) { top = fmaxf(top, a.parts.statistics(a.n, of)[0]); });
     each_part([&](int64_t of) { sum += a.parts.statistics(a.n, of)[1] * expf(a.parts.statistics(a.n, of)[0] - top); });
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
-  const Place at(a.n, blockIdx.x / tiles, a.step);
+  const Place at(a.n, blockIdx.x / tiles, a.steps.first);
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   if (!at.reads() || at.line(a.n, first_row) < 0) {
@@ -233,7 +234,7 @@ __global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward<T> a) 
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = (a.rows.room + kTile - 1) / kTile, base = blockIdx.x % tiles * kTile;
-  const Place at(a.n, blockIdx.x / tiles, a.step);
+  const Place at(a.n, blockIdx.x / tiles, a.steps.first);
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   if (!at.reads() || base >= at.step.rows) {
@@ -282,13 +283,14 @@ void read_rows(Stream& stream, int64_t batch, const Read<T>& a) {
     }
   }
   if (!a.on_tensor_cores) {
+    HEBB_ASSERT(a.steps.count == 1 && a.old.table == nullptr);
     dispatch_width(a.n.dv, [&](auto columns, unsigned slices) {
       const dim3 grid(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices, static_cast<unsigned>(a.parts.count));
       HEBB_LAUNCH((read_rows_kernel<T, columns()>), grid, kThreads, 0, stream, a);
     });
   }
   if (a.parts.count > 1) {
-    each_warp("join_parts", stream, a.n.units(batch) * a.n.queries(), JoinParts<T>{a});
+    each_warp("join_parts", stream, a.n.units(batch) * a.steps.count * a.n.queries(), JoinParts<T>{a});
   }
 }
 
@@ -296,7 +298,7 @@ template <class T>
 void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a) {
   if constexpr (std::is_same_v<T, bf16>) {
     if (a.statistics != nullptr) {
-      read_rows_backward_mma(stream, batch, a);
+      read_rows_backward_mma(stream, batch, a, NoUndo{});
       return;
     }
   }

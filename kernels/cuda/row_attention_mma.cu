@@ -19,17 +19,19 @@ struct Shared {
   TileOf<kQueries, kWidth> q;
   TileOf<kRows, kWidth> keys[2], values[2];
   float bias[2][kRows];
+  int32_t slots[2][kRows];
   Queries queries;
   RowValues<kQueryTiles> tops[kThreads], sums[kThreads];  // of the softmax: registers are short
   Source rows;
-  int64_t ring, unit, first_query;  // first earlier token in the document
+  int64_t ring, unit, number, first_query;  // first earlier token in the document; number of unit and step
   int earlier, row_tiles, tiles;    // earlier tokens; tiles of rows, and of both
 };
 
 template <int kWidth>
 __device__ __forceinline__ void copy_tile(Shared<kWidth>& s, int buffer, int tile, const Read<bf16>& a HEBB_WHERE_PARAMETER) {
   if (tile < s.row_tiles) {
-    copy_dictionary(s.keys[buffer], s.values[buffer], s.bias[buffer], s.rows, a.n, tile * kRows HEBB_WHERE_ARGUMENT);
+    copy_rows_of(s.keys[buffer], s.values[buffer], s.bias[buffer], s.slots[buffer], s.slots[buffer ^ 1], s.rows, a.n,
+                 tile * kRows HEBB_WHERE_ARGUMENT);
     return;
   }
   const int base = (tile - s.row_tiles) * kRows;
@@ -86,7 +88,7 @@ __device__ __forceinline__ void write_part(const float (&out)[kQueryTiles][kWidt
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
     const float sum = sum_of_quad(sums.of[i]);
     if (s.queries.line[query_of(i)] >= 0) {
-      const int64_t line = a.parts.line(a.n, part, s.unit, s.first_query + query_of(i));
+      const int64_t line = a.parts.line(a.n, part, s.number, s.first_query + query_of(i));
       float* const to = a.parts.sums(line, a.n.dv) + lane_number() % 4 * 2;
       HEBB_UNROLL
       for (int j = 0; j < kWidth / 8; ++j) {
@@ -101,23 +103,24 @@ __device__ __forceinline__ void write_part(const float (&out)[kQueryTiles][kWidt
   }
 }
 
-/// Grid: query tiles of the chunk x units, parts of the rows.
+/// Grid: query tiles of the chunk x units and steps, parts of the rows.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a, int64_t query_tiles) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
-  const int64_t first_query = blockIdx.x % query_tiles * kQueries, unit = blockIdx.x / query_tiles;
-  const Place at(a.n, unit, a.step);
+  const int64_t first_query = blockIdx.x % query_tiles * kQueries, number = blockIdx.x / query_tiles, unit = a.steps.unit(number);
+  const Place at(a.n, unit, a.steps.step(number));
   const int64_t part = blockIdx.y, width = a.parts.tiles(at.step.rows) * kRows, first = part * width;
   if (!at.reads() || at.line(a.n, first_query) < 0 || (part > 0 && first >= at.step.rows)) {
     return;  // the whole block
   }
   s.queries.load(a.n, at, first_query, a.row_temp, a.scale);
   if (threadIdx.x == 0) {
-    s.rows.load(a.rows, a.n, unit, first, first + width < at.step.rows ? first + width : at.step.rows);
+    s.rows.load(a.rows, a.old, a.n, unit, a.steps.step(number), first, first + width < at.step.rows ? first + width : at.step.rows);
     const int64_t earlier = part > 0 ? 0 : a.ring.earlier(a.n, at);
     s.ring = a.ring.first(a.n, at);
     s.unit = unit;
+    s.number = number;
     s.first_query = first_query;
     s.earlier = earlier > 0 ? static_cast<int>(earlier) : 0;
     s.row_tiles = (s.rows.count + kRows - 1) / kRows;
@@ -130,6 +133,12 @@ __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a
   }
   __syncthreads();
   copy_lines<kQueries, kWidth>({{s.q, a.q, a.n.d}}, [&](int row) { return s.queries.line[row]; });
+  if (s.rows.old.table != nullptr) {
+    copy_slots(s.slots[0], s.rows, 0);
+    commit_async_copies();
+    wait_async_copies<0>();
+    __syncthreads();
+  }
   if (s.tiles > 0) {
     copy_tile(s, 0, 0, a);
   }
@@ -184,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a
 
 void read_rows_mma(Stream& stream, int64_t batch, const Read<bf16>& a) {
   const int64_t query_tiles = (a.n.queries() + mma::kQueries - 1) / mma::kQueries;
-  const dim3 grid(blocks_for(query_tiles * a.n.units(batch), 1), static_cast<unsigned>(a.parts.count));
+  const dim3 grid(blocks_for(query_tiles * a.n.units(batch) * a.steps.count, 1), static_cast<unsigned>(a.parts.count));
   attention_mma::dispatch_padded(std::max(a.n.d, a.n.dv), [&](auto width) {
     HEBB_LAUNCH((mma::read_rows_mma_kernel<width()>), grid, mma::kThreads, sizeof(mma::Shared<width()>), stream, a, query_tiles);
   });

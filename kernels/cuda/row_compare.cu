@@ -17,15 +17,16 @@ __global__ void __launch_bounds__(kThreads) compare_rows_kernel(Compare<T> a, in
   if (tile.first >= tile.end) {
     return;  // the whole block
   }
+  const auto items = a.items_of(unit);
   for (int64_t first = 0; first < a.n.chunk; first += kTile) {
     if (threadIdx.x < kTile) {
       const int64_t i = first + threadIdx.x, r = tile.first + threadIdx.x;
-      s.row_line[threadIdx.x] = i < a.n.chunk ? unit * a.n.chunk + i : -1;
+      s.row_line[threadIdx.x] = i < a.n.chunk ? i * (items.stride / a.n.d) : -1;
       s.key_line[threadIdx.x] = r < tile.end ? r : -1;
     }
     __syncthreads();
     float scores[4][4];
-    multiply_lines(scores, s, a.items, s.row_line, tile.keys, s.key_line, a.n.d);
+    multiply_lines(scores, s, items.data, s.row_line, tile.keys, s.key_line, a.n.d);
     HEBB_UNROLL
     for (int i = 0; i < 4; ++i) {
       Score score = Score::none(a.sinks);
@@ -71,10 +72,11 @@ __global__ void __launch_bounds__(kThreads, 4) compare_rows_mma_kernel(Compare<b
   clear_padding(s.items, a.n.d);
   clear_padding(s.keys, a.n.d);
   copy_rows(s.keys, tile.keys + tile.first * a.n.d, a.n.d, a.n.d, tile.count());
+  const auto items = a.items_of(unit);
   const int own = warp_number() * 16 * kItemTiles;
   for (int64_t first = 0; first < a.n.chunk; first += kItems) {
     const int64_t left = a.n.chunk - first;
-    copy_rows(s.items, a.items + (unit * a.n.chunk + first) * a.n.d, a.n.d, a.n.d, static_cast<int>(left < kItems ? left : kItems));
+    copy_rows(s.items, items.data + first * items.stride, items.stride, a.n.d, static_cast<int>(left < kItems ? left : kItems));
     commit_async_copies();
     wait_async_copies<0>();
     __syncthreads();

@@ -100,10 +100,10 @@ void read(Stream& stream, const VqRead& a) {
                  .dv = static_cast<int>(dv)};
   auto *const means = a.dictionary.means.as<float>(), *const log_counts = a.dictionary.log_counts.as<float>();
   rows::Read<float> read{.n = n, .rows = {a.points.as<float>(), means, log_counts, points, true}, .ring = {}, .q = a.q.as<float>(), .o = a.o.as<float>(),
-                        .lse = nullptr, .own_lse = own_lse, .row_temp = nullptr, .ring_temp = nullptr, .scale = 1.0f, .step = 0,
-                        .parts = rows::parts_of(n, batch, points, parts, false)};
+                        .lse = nullptr, .own_lse = own_lse, .row_temp = nullptr, .ring_temp = nullptr, .scale = 1.0f,
+                        .parts = rows::parts_of(n, batch, 1, points, parts, false)};
   for (int64_t step = 0; step < count; ++step) {
-    read.step = step;
+    read.steps.first = step;
     rows::read_rows(stream, batch, read);
     each_warp("vq_join", stream, batch * kv_heads * points,
               Join{n, a.dictionary.counts.as<int32_t>(), log_counts, means, a.v.as<float>(), a.ids.as<int32_t>(), points, step});

@@ -45,10 +45,10 @@ void OvqNode::backward(Tape& tape) {
                d_values = tape.scratch({b, kv, room, dv}, sums, "centroid gradients"),
                versions = tape.scratch({b, kv, t, d + dv}, sums, "centroid versions"),
                norms = tape.scratch({b, kv, t, 2}, sums, "centroid norms"),
-               previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
-               latest = tape.scratch({b, kv, room}, DType::i32, "latest versions"),
+               previous = tape.scratch({on_gpu ? 0 : b, kv, t}, DType::i32, "earlier versions"),
+               latest = tape.scratch({on_gpu ? 0 : b, kv, room}, DType::i32, "latest versions"),
                scratch = tape.scratch({on_gpu ? 0 : b, kv, 2, kOvqTile, room + rule.chunk}, sums, "probabilities"),
-               work = tape.scratch({on_gpu ? ovq_work(q_shape, v_shape, rule, room, dtype) : 0}, DType::f32, "dictionary scratch");
+               work = tape.scratch({on_gpu ? ovq_backward_work(q_shape, v_shape, rule, room, dtype) : 0}, DType::f32, "dictionary scratch");
   const GradTarget d_q(tape, q), d_k(tape, k), d_v(tape, v);
   run(tape.stream(), OvqBackward{d_q.view(q_shape), d_k.view(k_shape), d_v.view(v_shape),
                                  book.dictionary(), OvqDictionary{d_keys, d_values, {}, {}}, versions, norms, previous,
@@ -147,7 +147,7 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   const int64_t room = state->keys.tensor().size(2);
   const bool on_gpu = tape.stream().on_gpu();
   const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, shape.kv_heads, kOvqTile, room + rule.chunk}, sum_dtype(dtype), "probabilities"),
-               work = tape.scratch({on_gpu ? ovq_work(node.q_shape, node.v_shape, rule, room, dtype) : 0}, DType::f32, "dictionary scratch");
+               work = tape.scratch({on_gpu ? ovq_forward_work(node.q_shape, node.v_shape, rule, room, dtype) : 0}, DType::f32, "dictionary scratch");
   run(tape.stream(),
       OvqForward{tape.value(node.o).view(node.o_shape), node.lse, node.ids, state->dictionary(), state->pending_k,
                  state->pending_v, scratch, work, tape.value(q).view(node.q_shape), tape.value(k).view(node.k_shape),

@@ -1,4 +1,5 @@
 // Kernels that read and update dictionaries, in small, for the thread sanitizer; see race_test.cpp.
+#include <algorithm>
 #include <memory>
 
 #include "kernels/kvm.h"
@@ -54,6 +55,11 @@ void same_for_all_workers(F&& f) {
   CHECK(results[0] == results[1]);
 }
 
+/// For both passes.
+int64_t work_of(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, DType dtype) {
+  return std::max(ovq_forward_work(q, v, rule, room, dtype), ovq_backward_work(q, v, rule, room, dtype));
+}
+
 constexpr int64_t kTokens = 5, kRoom = 3;
 const Shape kItems{1, kTokens, 1, 2}, kRows{1, 1, kRoom, 2}, kChunk{1, 1, 2, 2}, kUnit{1, 1, kTokens}, kRoomShape{1, 1, kRoom};
 
@@ -65,7 +71,7 @@ TEST_CASE("ovq does not race", "[threads]") {
     rule.chunk = 2;
     rule.max_centroids = kRoom;
     const OvqDictionary book{a.zeros(kRows), a.zeros(kRows), a.zeros(kRoomShape), a.integers(kRoomShape)};
-    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), ids = a.integers(kUnit), work = a.zeros({ovq_work(kItems, kItems, rule, kRoom, DType::f32)}),
+    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), ids = a.integers(kUnit), work = a.zeros({work_of(kItems, kItems, rule, kRoom, DType::f32)}),
                  q = a.random(kItems), k = a.random(kItems), v = a.random(kItems), starts = a.integers({1, kTokens}), d_q = a.zeros(kItems),
                  d_k = a.zeros(kItems), d_v = a.zeros(kItems);
     device::run(stream, OvqForward{o, lse, ids, book, a.zeros(kChunk), a.zeros(kChunk), {}, work, q, k, v, starts, rule, false});
@@ -88,7 +94,7 @@ TEST_CASE("ovq on tensor cores does not race", "[threads]") {
     const Shape items{1, length, 1, 16}, rows{1, 1, room, 16}, chunk{1, 1, 2, 16}, unit{1, 1, length}, of_rows{1, 1, room};
     const OvqDictionary book{a.zeros(rows), a.zeros(rows), a.zeros(of_rows), a.integers(of_rows), a.zeros_bf16(rows), a.zeros_bf16(rows)};
     const Tensor o = a.zeros_bf16(items), lse = a.zeros({1, length, 1}), ids = a.integers(unit),
-                 work = a.zeros({ovq_work(items, items, rule, room, DType::bf16)}), q = a.random_bf16(items), k = a.random_bf16(items),
+                 work = a.zeros({work_of(items, items, rule, room, DType::bf16)}), q = a.random_bf16(items), k = a.random_bf16(items),
                  v = a.random_bf16(items), starts = a.integers({1, length}), d_q = a.zeros_bf16(items), d_k = a.zeros_bf16(items),
                  d_v = a.zeros_bf16(items);
     device::run(stream, OvqForward{o, lse, ids, book, a.zeros_bf16(chunk), a.zeros_bf16(chunk), {}, work, q, k, v, starts, rule, false});

@@ -37,27 +37,20 @@ struct MakeSteps {
   }
 };
 
-/// Keys or values of a chunk: pending, or where the tokens are.
+/// Keys or values of chunks: where the tokens are or, of a chunk that an earlier pass began, pending.
 struct ChunkItems {
-  Elements data;
+  Elements tokens, pending;
   int64_t width;
-  bool pending;
 
-  /// First element of the chunk's first item.
-  __device__ int64_t chunk(const Layout& n, int64_t unit, const Step& step) const {
+  /// A chunk's: first element of its first item, and elements from one item to the next.
+  struct Items {
+    Elements data;
+    int64_t from, stride;
+  };
+  __device__ Items chunk(const Layout& n, int64_t unit, const Step& step) const {
     const int64_t row = unit / n.kv_heads, head = unit % n.kv_heads;
-    return (pending ? unit * n.chunk : (row * n.length + step.fold) * n.kv_heads + head) * width;
-  }
-  __device__ int64_t stride(const Layout& n) const { return pending ? width : n.kv_heads * width; }
-};
-
-/// ids of the step's chunk: [B, K, L], or where the tokens are in [B, K, T].
-struct ChunkIds {
-  int32_t* data;
-  bool by_token;
-
-  __device__ int32_t* chunk(const Layout& n, int64_t unit, const Step& step) const {
-    return data + (by_token ? unit * n.length + step.fold : unit * n.chunk);
+    return step.fold < 0 ? Items{pending, unit * n.chunk * width, width}
+                         : Items{tokens, ((row * n.length + step.fold) * n.kv_heads + head) * width, n.kv_heads * width};
   }
 };
 
@@ -93,10 +86,38 @@ rows::Rows<T> rows_of(const OvqDictionary& d) {
   }
 }
 
-/// What updates made of the rows, by the token of a row's first key in the update (backward only: keys null otherwise).
-struct Versions {
-  float *keys = nullptr, *values = nullptr, *inverse_norms = nullptr;  // [B, K, T, D], [B, K, T, Dv], [B, K, T, 2]
-  int32_t *previous = nullptr, *latest = nullptr, *counts = nullptr;   // [B, K, T], [B, K, R], [B, K, T]
+/// Rows as updates found them, by slot: of each row that a step changes, the place of its first key in the step's chunk (null: not kept).
+struct Kept {
+  int32_t* table = nullptr;  // [B, K, group, R]: slot by step and row where the step changed the row, else -1
+  float *keys = nullptr, *values = nullptr, *inverse_norms = nullptr;  // fp32, for undoing; norms [B, K, slots, 2] are the update's
+  int32_t* counts = nullptr;
+  bf16 *key_copies = nullptr, *value_copies = nullptr;  // for reading on tensor cores
+  float* log_counts = nullptr;
+  int64_t slots = 0, group = 1;
+  bool by_token = false;  // slots: all tokens of the pass; else the places of a group's chunks
+
+  __device__ int64_t slot(int64_t step_number, const Step& step, int64_t chunk, int64_t place) const {
+    return (by_token ? step.fold : step_number % group * chunk) + place;
+  }
+  __device__ int32_t* entry(int64_t unit, int64_t step_number, int64_t room, int64_t row) const {
+    return table + (unit * group + step_number % group) * room + row;
+  }
+  rows::OldRows rows() const { return {table, key_copies, value_copies, log_counts, slots, group}; }
+};
+
+/// Entries of a group's steps, -1 where a step did not change the row, become slots of the rows as the steps read them. Item: unit, row.
+struct Resolve {
+  Kept kept;
+  int64_t room, steps;
+
+  __device__ void operator()(int64_t unit, int64_t row) const {
+    int32_t latest = -1;
+    for (int64_t step = steps - 1; step >= 0; --step) {
+      int32_t& entry = *kept.entry(unit, step, room, row);
+      latest = entry >= 0 ? entry : latest;
+      entry = latest;
+    }
+  }
 };
 
 /// The step size is a choice of the rule (section 4.4).
@@ -123,72 +144,68 @@ struct Change {
   }
 };
 
-/// What folding in and its undoing share. A warp has one key of the chunk; the first of a row does the row.
+/// What folding in and its undoing share. A warp does a row.
 struct Walk {
   Layout n;
   OvqRule rule;
   Book book;
-  ChunkIds ids;
-  Versions versions;
-  int64_t step;
+  Kept kept;
 
-  /// False: nothing is folded in, or an earlier key does the row. Counts are those after the chunk where it `is_done`.
-  __device__ bool find(Change& c, int64_t item, bool is_done, int lane) const {
-    c.unit = item / rule.chunk;
-    c.first = item % rule.chunk;
-    c.step = n.at(c.unit / n.kv_heads, step);
-    if (c.step.fold == kNone) {
-      return false;
-    }
-    c.ids = ids.chunk(n, c.unit, c.step);
-    const int32_t id = c.ids[c.first];
-    if (rows::is_among(c.ids, c.first, id, lane)) {
-      return false;
-    }
-    c.fresh = id >= c.step.before;
-    c.row = c.unit * book.room + id;
-    c.hits = 0;
+  /// The step's change of the row that the key at `first` is the first to enter; counts are those after the chunk where it `is_done`.
+  __device__ Change change(int64_t unit, const Step& step, int64_t first, const int32_t* ids, bool is_done, int lane) const {
+    const int32_t id = ids[first];
+    Change c{unit, first, unit * book.room + id, 0, 0, step, ids, id >= step.before};
     c.each_key(rule.chunk, lane, [&](int64_t) { ++c.hits; });
     c.before = c.fresh ? 0 : book.counts[c.row] - (is_done ? c.hits : 0);
     __syncwarp();  // every lane has read the count
-    return true;
+    return c;
   }
   __device__ float step_size_of(const Change& c) const { return step_size(rule, c.fresh, c.before, c.hits); }
 };
 
-/// Folds the step's chunk in.
+/// Folds a step's chunk in, row by row.
 struct Fold : Walk {
   ChunkItems keys, values;
 
-  __device__ void operator()(int64_t item, int lane) const {
-    Change c;
-    if (!find(c, item, false, lane)) {
-      return;
+  /// The row that the key at `first` enters, unless an earlier key does it.
+  __device__ void of_key(int64_t unit, int64_t step_number, int64_t first, const int32_t* ids, int lane) const {
+    if (!rows::is_among(ids, first, ids[first], lane)) {
+      of_row(unit, step_number, first, ids, lane);
     }
+  }
+  __device__ void of_row(int64_t unit, int64_t step_number, int64_t first, const int32_t* ids, int lane) const {
+    const Change c = change(unit, n.at(unit / n.kv_heads, step_number), first, ids, false, lane);
+    const int64_t slot = kept.slot(step_number, c.step, rule.chunk, first), kept_slot = unit * kept.slots + slot;
+    keep(c, kept_slot, lane);
     const float key_scale = blend(book.keys + c.row * n.d, keys, c, rule.normalize_keys, lane);
     const float value_scale = blend(book.values + c.row * n.dv, values, c, rule.normalize_values, lane);
     book.copy_row(c.row, n.d, n.dv, lane);
-    const int64_t count = c.before + c.hits;
-    if (lane == 0) {
-      book.counts[c.row] = static_cast<int32_t>(count);
-      book.log_counts[c.row] = logf(static_cast<float>(count));
+    if (lane > 0) {
+      return;
     }
-    if (versions.keys != nullptr) {
-      keep(c.unit * n.length + c.step.fold + c.first, c.row, c.step.fold + c.first, static_cast<int32_t>(count), key_scale, value_scale, lane);
+    const int64_t count = c.before + c.hits;
+    book.counts[c.row] = static_cast<int32_t>(count);
+    book.log_counts[c.row] = logf(static_cast<float>(count));
+    if (kept.table != nullptr) {
+      *kept.entry(unit, step_number, book.room, ids[first]) = static_cast<int32_t>(slot);
+    }
+    if (kept.inverse_norms != nullptr) {
+      kept.inverse_norms[2 * kept_slot] = key_scale;
+      kept.inverse_norms[2 * kept_slot + 1] = value_scale;
     }
   }
 
  private:
   /// row += w (mean of its keys - row), then unit norm where asked for; returns 1 / norm.
-  __device__ float blend(float* row, const ChunkItems& items, const Change& change, bool normalize, int lane) const {
-    const int64_t from = items.chunk(n, change.unit, change.step), stride = items.stride(n);
+  __device__ float blend(float* row, const ChunkItems& all, const Change& change, bool normalize, int lane) const {
+    const ChunkItems::Items items = all.chunk(n, change.unit, change.step);
     const float w = step_size_of(change);
     float squares = 0;
-    for (int64_t base = 0; base < items.width; base += 32) {
+    for (int64_t base = 0; base < all.width; base += 32) {
       const int64_t c = base + lane;
-      const bool exists = c < items.width;
+      const bool exists = c < all.width;
       float sum = 0;
-      change.each_key(rule.chunk, lane, [&](int64_t i) { sum += exists ? items.data[from + i * stride + c] : 0.0f; });
+      change.each_key(rule.chunk, lane, [&](int64_t i) { sum += exists ? items.data[items.from + i * items.stride + c] : 0.0f; });
       if (exists) {
         const float mean = sum / static_cast<float>(change.hits);
         row[c] = change.fresh ? mean : row[c] + w * (mean - row[c]);
@@ -199,26 +216,29 @@ struct Fold : Walk {
       return 1.0f;
     }
     const float inverse = 1.0f / sqrtf(warp_sum(squares) + 1e-6f);
-    for (int64_t c = lane; c < items.width; c += 32) {
+    for (int64_t c = lane; c < all.width; c += 32) {
       row[c] *= inverse;
     }
     return inverse;
   }
 
-  /// slot: of the version among all; token: within the row of the batch.
-  __device__ void keep(int64_t slot, int64_t at, int64_t token, int32_t count, float key_scale, float value_scale, int lane) const {
-    for (int64_t c = lane; c < n.d; c += 32) {
-      versions.keys[slot * n.d + c] = book.keys[at * n.d + c];
+  /// The row before the change; of a new one what an earlier document left there, which undoing brings back.
+  __device__ void keep(const Change& change, int64_t slot, int lane) const {
+    copy_channels(kept.keys, book.keys, slot, change.row, n.d, lane);
+    copy_channels(kept.values, book.values, slot, change.row, n.dv, lane);
+    copy_channels(kept.key_copies, book.key_copies, slot, change.row, n.d, lane);
+    copy_channels(kept.value_copies, book.value_copies, slot, change.row, n.dv, lane);
+    if (lane == 0 && kept.counts != nullptr) {
+      kept.counts[slot] = book.counts[change.row];
     }
-    for (int64_t c = lane; c < n.dv; c += 32) {
-      versions.values[slot * n.dv + c] = book.values[at * n.dv + c];
+    if (lane == 0 && kept.log_counts != nullptr) {
+      kept.log_counts[slot] = book.log_counts[change.row];
     }
-    if (lane == 0) {
-      versions.inverse_norms[2 * slot] = key_scale;
-      versions.inverse_norms[2 * slot + 1] = value_scale;
-      versions.counts[slot] = count;
-      versions.previous[slot] = versions.latest[at];  // of an earlier document, too: undoing a founder brings that row back
-      versions.latest[at] = static_cast<int32_t>(token);
+  }
+  template <class X>
+  __device__ static void copy_channels(X* to, const X* from, int64_t slot, int64_t row, int64_t width, int lane) {
+    for (int64_t c = lane; to != nullptr && c < width; c += 32) {
+      to[slot * width + c] = from[row * width + c];
     }
   }
 };

@@ -1,7 +1,8 @@
 #pragma once
 // Attention to the rows of a dictionary that changes from chunk to chunk (spec 60, section 3; spec 61, section 6; spec 70, section 4.6).
 // The host launches step by step; in a step each row of the batch has at most one chunk that reads the dictionary and one that is folded
-// in, so that launches are the only order between chunks and rows stay in place. What a chunk sees of the tokens themselves is the work
+// in, so that launches are the only order between chunks and rows stay in place. Where what the changed rows were before is kept, tensor
+// cores read many steps at once, after the last of them. What a chunk sees of the tokens themselves is the work
 // of the attention kernels, which go first for all chunks; the rows are merged into their result by log-sum-exp.
 //
 // In bf16 and with the usual head sizes tensor cores do it (row_attention_mma.cu, row_attention_mma_backward.cu), otherwise the plain cores
@@ -134,8 +135,25 @@ struct Ring {
   __device__ int64_t earlier(const Layout& n, const Place& at) const { return k == nullptr ? 0 : -at.begin - first(n, at); }
 };
 
-/// A dictionary's parts, of whole tiles of rows: sums [parts, B K, queries, width], then maximum and sum of each
-/// [parts, B K, queries, 2] (forward only).
+/// Rows as they were before steps of a group changed them (tensor cores only), so that all steps of the group can be read when the last one
+/// is done: row r of a unit in step s is in slot table[unit, s mod group, r], or where it always is if that is -1. No table: all rows are.
+struct OldRows {
+  const int32_t* table = nullptr;                  // [B, K, group, R]
+  const bf16 *keys = nullptr, *values = nullptr;   // [B, K, slots, D], [B, K, slots, Dv]
+  const float* bias = nullptr;                     // [B, K, slots]
+  int64_t slots = 0, group = 1;
+};
+
+/// The unit and step of the blocks with one number: the steps of a unit, which read nearly the same rows, are neighbours.
+struct Steps {
+  int64_t first = 0, count = 1;
+
+  __device__ int64_t unit(int64_t number) const { return number / count; }
+  __device__ int64_t step(int64_t number) const { return first + number % count; }
+};
+
+/// A dictionary's parts, of whole tiles of rows: sums [parts, B K steps, queries, width], then maximum and sum of each
+/// [parts, B K steps, queries, 2] (forward only). The unit of a step has a number (Steps).
 struct Parts {
   float* memory = nullptr;
   int64_t count = 1, units = 0;
@@ -168,9 +186,10 @@ struct Read {
   float* lse;
   const float *own_lse, *row_temp, *ring_temp;  // temperatures [H], or null
   float scale;
-  int64_t step;
+  Steps steps = {};  // one, but for tensor cores
   Parts parts = {};
   bool on_tensor_cores = false;
+  OldRows old = {};
 };
 
 template <class T>
@@ -184,12 +203,13 @@ struct Backward {
   float* temp_sums;           // [slices, B, T, H]: of q . d_q / temperature, or null
   int64_t queries;            // B T H
   float scale;
-  int64_t step;
+  Steps steps = {};                   // one, but for tensor cores
   const float* statistics = nullptr;  // of the attention to tokens on tensor cores (kernels/attention.h), or null
   Parts parts = {};                   // of the rows that a query's gradient is summed over; on tensor cores only
+  OldRows old = {};
 };
 
-/// One step of all rows of the batch, T float or bf16.
+/// Steps of all rows of the batch, T float or bf16.
 template <class T>
 void read_rows(Stream& stream, int64_t batch, const Read<T>& a);
 template <class T>
@@ -197,11 +217,18 @@ void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a);
 
 /// The same on tensor cores.
 void read_rows_mma(Stream& stream, int64_t batch, const Read<bf16>& a);
-void read_rows_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>& a);
+/// Walks back over the steps: before the gradients of a step's readout, undo takes back what the step did to the rows.
+template <class Undo>
+void read_rows_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>& a, const Undo& undo);
+
+/// Of a dictionary that somebody else walks back.
+struct NoUndo {
+  static constexpr bool kUndoes = false;
+};
 
 /// memory: of dictionary_parts_work(...) elements.
-inline Parts parts_of(const Layout& n, int64_t batch, int64_t room, float* memory, bool on_tensor_cores) {
-  return {memory, dictionary_parts(n.units(batch), n.queries(), room, on_tensor_cores), n.units(batch)};
+inline Parts parts_of(const Layout& n, int64_t batch, int64_t steps, int64_t room, float* memory, bool on_tensor_cores) {
+  return {memory, dictionary_parts(n.units(batch) * steps, n.queries(), room, on_tensor_cores), n.units(batch) * steps};
 }
 
 /// Hands out parts of the work scratch.

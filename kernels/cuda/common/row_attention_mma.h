@@ -34,15 +34,60 @@ struct Source {
   const bf16 *keys, *values;
   const float* bias;  // or null
   int count;
+  OldRows old;  // of the unit; its table begins with the first row
 
-  __device__ void load(const Rows<bf16>& rows, const Layout& n, int64_t unit, int64_t first, int64_t end) {
+  __device__ void load(const Rows<bf16>& rows, const OldRows& of_all, const Layout& n, int64_t unit, int64_t step, int64_t first, int64_t end) {
     const int64_t line = unit * rows.room + first, key_line = rows.shared_keys ? unit % n.kv_heads * rows.room + first : line;
     keys = rows.keys + key_line * n.d;
     values = rows.values + line * n.dv;
     bias = rows.bias != nullptr ? rows.bias + line : nullptr;
     count = static_cast<int>(end - first);
+    old = {};
+    if (of_all.table != nullptr) {
+      const int64_t slot = unit * of_all.slots;
+      old = {of_all.table + (unit * of_all.group + step % of_all.group) * rows.room + first, of_all.keys + slot * n.d,
+             of_all.values + slot * n.dv, of_all.bias + slot, of_all.slots, of_all.group};
+    }
   }
 };
+
+/// Slots of the rows from `base` on, as far as there are rows.
+template <int kRows>
+__device__ __forceinline__ void copy_slots(int32_t (&slots)[kRows], const Source& from, int base HEBB_WHERE_PARAMETER) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < kRows && from.old.table != nullptr && base + i < from.count) {
+    copy_async_4(slots + i, from.old.table + base + i, 4 HEBB_WHERE_ARGUMENT);
+  }
+}
+
+/// As copy_dictionary, of rows that may be in slots.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias, const int32_t* slots,
+                                                  const Source& from, const Layout& n, int base HEBB_WHERE_PARAMETER) {
+  using P = Pieces<kRows, kWidth>;
+  const P piece;
+  const int count = from.count - base;
+  HEBB_UNROLL
+  for (int i = 0; i < P::kCount; ++i) {
+    const int row = piece.row + i * P::kStep;
+    const bool exists = row < count;
+    const int32_t slot = exists ? slots[row] : -1;
+    const int64_t line = slot >= 0 ? slot : exists ? base + row : 0;
+    bf16* const key = &keys.data[row * kStride<kWidth> + piece.channel];
+    bf16* const value = &values.data[row * kStride<kWidth> + piece.channel];
+    if (piece.channel < n.d) {
+      copy_async_16(key, (slot >= 0 ? from.old.keys : from.keys) + line * n.d + piece.channel, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+    }
+    if (piece.channel < n.dv) {
+      copy_async_16(value, (slot >= 0 ? from.old.values : from.values) + line * n.dv + piece.channel, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+    }
+  }
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < kRows) {
+    const int32_t slot = i < count ? slots[i] : -1;
+    copy_async_4(bias + i, slot >= 0 ? from.old.bias + slot : from.bias + (i < count ? base + i : 0), i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
+  }
+}
 
 /// Starts copies of rows from `base` on, and of their biases (0 where there are none); what is behind the last row becomes zeros.
 template <int kRows, int kWidth>
@@ -56,6 +101,19 @@ __device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, Til
   } else if (i < kRows) {
     bias[i] = 0;
   }
+}
+
+/// Either, and the slots of the tile behind it. slots: of this tile (which all threads see) and of the next.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void copy_rows_of(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
+                                             const int32_t (&slots)[kRows], int32_t (&next)[kRows], const Source& from, const Layout& n,
+                                             int base HEBB_WHERE_PARAMETER) {
+  if (from.old.table == nullptr) {
+    copy_dictionary(keys, values, bias, from, n, base HEBB_WHERE_ARGUMENT);
+    return;
+  }
+  gather_dictionary(keys, values, bias, slots, from, n, base HEBB_WHERE_ARGUMENT);
+  copy_slots(next, from, base + kRows HEBB_WHERE_ARGUMENT);
 }
 
 __device__ __forceinline__ void load_floats(float& first, float& second, const float* from) {

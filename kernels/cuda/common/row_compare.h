@@ -62,11 +62,25 @@ template <class T>
 struct Compare {
   Layout n;
   const T *items, *keys;  // [B, K, chunk, D], [B, K, R, D]
+  const T* tokens;        // [B, T, K, D]: items of chunks that begin in this pass, or null: all are in `items`
   Score* partial;         // [B, K, tiles, chunk]
   int64_t room, step, sinks, founder;
   Against against;
 
   int64_t tiles() const { return (room + kTile - 1) / kTile; }
+
+  /// The chunk's items: first of them, and elements from one to the next.
+  struct Items {
+    const T* data;
+    int64_t stride;
+  };
+  __device__ Items items_of(int64_t unit) const {
+    const int64_t row = unit / n.kv_heads, fold = n.at(row, step).fold;
+    if (tokens == nullptr || fold < 0) {
+      return {items + unit * n.chunk * n.d, n.d};
+    }
+    return {tokens + ((row * n.length + fold) * n.kv_heads + unit % n.kv_heads) * n.d, int64_t{n.kv_heads} * n.d};
+  }
 
   /// The rows of a tile: `first` to `end` - 1 of those that begin at `keys`; none where nothing is compared.
   struct Tile {
@@ -80,7 +94,8 @@ struct Compare {
       return {nullptr, 0, 0};
     }
     if (against == Against::old_rows_or_founder && s.before == 0) {
-      return {items + (unit * n.chunk + founder) * n.d, number * kTile, 1};
+      const Items of = items_of(unit);
+      return {of.data + founder * of.stride, number * kTile, 1};
     }
     const bool is_new = against == Against::new_rows;
     return {keys + unit * room * n.d, (is_new ? s.before : 0) + number * kTile, is_new ? s.after : s.before};
