@@ -4,9 +4,10 @@
 // tiles of 64 rows (then of earlier tokens), double buffered by cp.async, one barrier a tile; probabilities stay in registers. The softmax
 // goes on from the attention to tokens, which o and own_lse hold; with parts of the rows, the first part does.
 // Rows are read as bf16 copies and not rounded here: half the bytes through L2, which is what limits chunks of few queries, and no
-// registers between memory and shared memory. Writing a copy costs 2 bytes an element of the rows that a chunk changes.
+// registers between memory and shared memory. Writing a copy costs 2 bytes an element of the rows that a chunk changes. Where many steps are
+// read at once, a row comes from where it is or from the slot that keeps what it was; slots arrive a tile ahead.
 // FLOPs: 2 (D + Dv) a query and row. Bytes: 2 (D + Dv) a row, unit and 128 queries. Bound: tensor cores at mma.sync's rate, with L G = 128
-// nearly L2, too (128 FLOPs a byte). Width 128: 255 registers, 110 KB shared; 64: 234, 62 KB (168 registers for three blocks would spill);
+// nearly L2, too (128 FLOPs a byte). Width 128: 255 registers, 110 KB shared; 64: 237, 62 KB (168 registers for three blocks would spill);
 // 2 blocks an SM. No spills.
 namespace hebb::HEBB_DEVICE::rows {
 namespace mma {
