@@ -4,8 +4,9 @@
 #include "kernels/cuda/common/row_compare.h"
 
 // The windows of all tokens first, by the attention kernels; then step by step: memory keys of the chunk that leaves the window, scores
-// against the rows (common/row_compare.h), founders, new rows, scores against those, joins, readout (common/row_attention.h). Eight launches
-// a step of C tokens, of B K C warps, B K m / 64 and the readout's blocks, and one with B K blocks.
+// against the rows (common/row_compare.h), founders, new rows, scores against those, joins: seven launches a step of C tokens, of B K C warps,
+// B K m / 64 and one with B K blocks. Reading (common/row_attention.h) waits for nothing else: on tensor cores a group of 17 steps is
+// read together behind its last one, rows that changed in between as they were kept; else each step reads, as it must where all rows change.
 // FLOPs a token: 2 H (D + Dv)(m + (W - 1/2) C) + 2 K D m. In bf16 q, k, v and what is read of the rows are bf16, sums, norms and gates fp32;
 // with the usual head sizes products are on tensor cores. Bound: in fp32 multiply-adds for long chunks and many rows, in bf16 and else
 // the latency of the launches, which follow each other.
@@ -107,15 +108,21 @@ struct Parts {
   int32_t *codes, *founds;
   bf16* key_copies;  // of memory keys
   float* parts;      // of the readout
+  OldHats old;
 };
 
-Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tiles) {
+Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tiles, int64_t group) {
   const int64_t tokens = a.q.size(0) * a.q.size(1), keys = a.k.size(0) * a.k.size(2) * a.rule.chunk;
-  return {.lo = work.take<int32_t>(tokens), .hi = work.take<int32_t>(tokens), .own_lse = work.take<float>(tokens * a.q.size(2)),
+  Parts p{.lo = work.take<int32_t>(tokens), .hi = work.take<int32_t>(tokens), .own_lse = work.take<float>(tokens * a.q.size(2)),
           .steps = work.take<Step>(a.q.size(0) * count), .partial = work.take<Score>(keys * tiles), .scores = work.take<Score>(keys),
           .gates = work.take<float>(keys), .codes = work.take<int32_t>(keys), .founds = work.take<int32_t>(keys),
           .key_copies = a.q.dtype == DType::bf16 ? work.take<bf16>(keys * a.q.size(3)) : nullptr,
-          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, a.rows.keys.size(2), a.q.dtype))};
+          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, a.rows.keys.size(2), a.q.dtype)), .old = {}};
+  if (group > 1) {
+    p.old = {work.take<int32_t>(a.k.size(0) * a.k.size(2) * group * a.rows.keys.size(2)), work.take<bf16>(keys * group * a.q.size(3)),
+             work.take<bf16>(keys * group * a.v.size(3)), a.rule.chunk * group, group};
+  }
+  return p;
 }
 
 /// The tokens of each query's window that this pass holds.
@@ -162,25 +169,27 @@ template <class T>
 void forward(Stream& stream, const KvmForward& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), ring = a.rule.chunk * a.rule.window;
   const int64_t count = rows::steps_of(length, a.rule.chunk), room = a.rows.keys.size(2), tiles = (room + rows::kTile - 1) / rows::kTile;
+  const auto *const ring_k = a.window.k.as<T>(), *const ring_v = a.window.v.as<T>(), *const key_hats = a.rows.key_hats.as<T>(),
+             *const value_hats = a.rows.value_hats.as<T>();
+  const bool on_tensor_cores = attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.o.data, ring_k, ring_v, key_hats, value_hats);
+  const int64_t most = on_tensor_cores ? kvm_group(a.q.shape, a.v.shape, a.rule, a.q.dtype) : 1;
   WorkParts work(a.work);
-  const Parts p = parts_of(work, a, count, tiles);
+  const Parts p = parts_of(work, a, count, tiles, most);
   attend_window(stream, a, p, work);
   make_steps(stream, a, p.steps, count);
   const Layout n = rows::layout_of(a, p.steps, count);
   if (a.routes.defined() && !a.forced) {
     rows::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1);
   }
-  const auto *const ring_k = a.window.k.as<T>(), *const ring_v = a.window.v.as<T>(), *const key_hats = a.rows.key_hats.as<T>(),
-             *const value_hats = a.rows.value_hats.as<T>();
   const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false};
   Update update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), n.d, static_cast<float>(a.rule.eps)},
                 {Elements(a.k), Elements(a.v), a.gate.as<float>(), Elements(a.window.k), Elements(a.window.v), a.window.gates.as<float>(), ring},
-                codes, {}, a.memory_keys.as<float>(), p.key_copies, p.gates, 0};
-  const bool on_tensor_cores = attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.o.data, ring_k, ring_v, key_hats, value_hats, p.key_copies);
+                codes, {}, a.memory_keys.as<float>(), p.key_copies, p.gates, 0, p.old};
   rows::Read<T> read{.n = n, .rows = {key_hats, value_hats, nullptr, room}, .ring = {ring_k, ring_v, ring, a.rule.window}, .q = a.q.as<T>(),
                      .o = a.o.as<T>(), .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = a.state_temp.as<float>(),
                      .ring_temp = a.window_temp.as<float>(), .scale = static_cast<float>(a.rule.scale),
-                     .parts = rows::parts_of(n, batch, 1, room, p.parts, on_tensor_cores), .on_tensor_cores = on_tensor_cores};
+                     .parts = rows::parts_of(n, batch, most, room, p.parts, on_tensor_cores), .on_tensor_cores = on_tensor_cores,
+                     .old = p.old.rows()};
   const T* items;
   if constexpr (std::is_same_v<T, bf16>) {
     items = p.key_copies;
@@ -188,9 +197,17 @@ void forward(Stream& stream, const KvmForward& a) {
     items = a.memory_keys.as<float>();
   }
   const rows::Compare<T> comparison{n, items, key_hats, nullptr, p.partial, room, 0, a.rule.sinks, 0, rows::Against::old_rows};
-  for (int64_t step = 0; step < count; ++step) {
-    update.step = read.steps.first = step;
-    fold(stream, a, update, p, comparison, on_tensor_cores);
+  for (read.steps = {0, most}; read.steps.first < count; read.steps.first += most) {
+    read.steps.count = std::min(most, count - read.steps.first);
+    if (most > 1) {
+      rows::fill(stream, p.old.table, units * most * room, -1);
+    }
+    for (update.step = read.steps.first; update.step < read.steps.first + read.steps.count; ++update.step) {
+      fold(stream, a, update, p, comparison, on_tensor_cores);
+    }
+    if (most > 1) {
+      each_element("kvm_resolve", stream, units, room, rows::ResolveSlots{p.old.table, most, read.steps.count, room, true});
+    }
     rows::read_rows(stream, batch, read);
   }
   const int64_t ages = length < ring ? length : ring;

@@ -251,7 +251,7 @@ void run_group(Stream& stream, Pass<T>& pass, rows::Read<T>& read, const Kept& k
   for (int64_t step = steps.first; step < steps.first + steps.count; ++step) {
     pass.fold_in(stream, step);
   }
-  each_element("ovq_resolve", stream, pass.units, room, Resolve{kept, room, steps.count});
+  each_element("ovq_resolve", stream, pass.units, room, rows::ResolveSlots{kept.table, kept.group, steps.count, room, false});
   rows::read_rows(stream, pass.a.q.size(0), read);
 }
 

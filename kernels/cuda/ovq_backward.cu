@@ -146,7 +146,7 @@ void backward(Stream& stream, const OvqBackward& a) {
       for (int64_t first = (count - 1) / group * group; first >= 0; first -= group) {
         read.steps = {first, std::min(group, count - first)};
         mark(stream, {n, s.kept, ids, read.steps, room}, units);
-        each_element("ovq_resolve", stream, units, room, Resolve{s.kept, room, read.steps.count});
+        each_element("ovq_resolve", stream, units, room, rows::ResolveSlots{s.kept.table, s.kept.group, read.steps.count, room, false});
         rows::read_rows_backward_mma(stream, batch, read, undo);
       }
       return;

@@ -187,6 +187,16 @@ struct Versions {
   int32_t *counts = nullptr, *previous = nullptr, *latest = nullptr;  // [B, K, T], [B, K, T], [B, K, R]
 };
 
+/// What was read of rows before updates changed it, in bf16, by slot: the place in its chunk of the token by which the update first touched
+/// the row, of the chunks of a group of steps (null: not kept).
+struct OldHats {
+  int32_t* table = nullptr;  // [B, K, group, R]
+  bf16 *keys = nullptr, *values = nullptr;
+  int64_t slots = 0, group = 1;
+
+  rows::OldRows rows() const { return {table, keys, values, nullptr, slots, group}; }
+};
+
 /// A token of the chunk that leaves the window; t counts from the row's first and is negative for tokens before this pass.
 struct Member {
   int64_t unit, place, t;
@@ -209,6 +219,7 @@ struct Update {
   bf16* key_copies;    // of the memory keys, or null
   float* gates;        // [B, K, C]
   int64_t step;
+  OldHats old = {};
 
   __device__ Member member(int64_t item) const {
     const int64_t unit = item / rule.chunk, place = item % rule.chunk;
@@ -223,6 +234,22 @@ struct Update {
   /// The key without its rotary channels, which the memory key is the norm of.
   __device__ float z(const Tokens::One& one, int64_t c) const { return c < rule.rotary ? 0.0f : tokens.key(n, one, c); }
 
+  /// Keeps what is read of the row, which the member is the first to touch.
+  __device__ void keep_hats(const Member& m, int64_t row, int lane) const {
+    if (old.table == nullptr) {
+      return;
+    }
+    const int64_t slot = step % old.group * rule.chunk + m.place, to = m.unit * old.slots + slot;
+    for (int64_t c = lane; c < n.d; c += 32) {
+      old.keys[to * n.d + c] = round_to_bf16(book.key_hats[row * n.d + c]);
+    }
+    for (int64_t c = lane; c < n.dv; c += 32) {
+      old.values[to * n.dv + c] = round_to_bf16(book.value_hats[row * n.dv + c]);
+    }
+    if (lane == 0) {
+      *rows::slot_entry(old.table, m.unit, step, old.group, book.room, row - m.unit * book.room) = static_cast<int32_t>(slot);
+    }
+  }
   /// Keeps the row as version `token`.
   __device__ void keep(int64_t unit, int64_t row, int64_t token, int lane) const {
     const int64_t slot = unit * n.length + token;
@@ -268,6 +295,7 @@ struct Found : Update {
       return;
     }
     const int64_t row = m.unit * book.room + (code >> 1), chunk = chunk_of(m);
+    keep_hats(m, row, lane);
     const auto one = tokens.at(n, m.unit, m.t);
     const float gate = m.step.before > 0 && rule.gate_appends ? gates[item] : 1.0f;
     for (int64_t c = lane; c < n.d; c += 32) {
@@ -309,6 +337,9 @@ struct Merge : Update {
       return;
     }
     const int64_t row = m.unit * book.room + (code >> 1), chunk_item = m.unit * rule.chunk;
+    if ((code >> 1) < m.step.before) {  // else its founder has kept them
+      keep_hats(m, row, lane);
+    }
     for (int64_t base = 0; base < n.d; base += 32) {
       const int64_t c = base + lane;
       float sum = c < n.d ? book.keys[row * n.d + c] : 0.0f;

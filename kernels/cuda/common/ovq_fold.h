@@ -100,24 +100,9 @@ struct Kept {
     return (by_token ? step.fold : step_number % group * chunk) + place;
   }
   __device__ int32_t* entry(int64_t unit, int64_t step_number, int64_t room, int64_t row) const {
-    return table + (unit * group + step_number % group) * room + row;
+    return rows::slot_entry(table, unit, step_number, group, room, row);
   }
   rows::OldRows rows() const { return {table, key_copies, value_copies, log_counts, slots, group}; }
-};
-
-/// Entries of a group's steps, -1 where a step did not change the row, become slots of the rows as the steps read them. Item: unit, row.
-struct Resolve {
-  Kept kept;
-  int64_t room, steps;
-
-  __device__ void operator()(int64_t unit, int64_t row) const {
-    int32_t latest = -1;
-    for (int64_t step = steps - 1; step >= 0; --step) {
-      int32_t& entry = *kept.entry(unit, step, room, row);
-      latest = entry >= 0 ? entry : latest;
-      entry = latest;
-    }
-  }
 };
 
 /// The step size is a choice of the rule (section 4.4).

@@ -140,8 +140,31 @@ struct Ring {
 struct OldRows {
   const int32_t* table = nullptr;                  // [B, K, group, R]
   const bf16 *keys = nullptr, *values = nullptr;   // [B, K, slots, D], [B, K, slots, Dv]
-  const float* bias = nullptr;                     // [B, K, slots]
+  const float* bias = nullptr;                     // [B, K, slots], or null
   int64_t slots = 0, group = 1;
+};
+
+/// Of the table of OldRows.
+__device__ __forceinline__ int32_t* slot_entry(int32_t* table, int64_t unit, int64_t step, int64_t group, int64_t room, int64_t row) {
+  return table + (unit * group + step % group) * room + row;
+}
+
+/// Entries of a group's steps, the slot that keeps the row where a step changed it, else -1, become slots of the rows as the steps read
+/// them: before their own change, or after it. Item: unit, row.
+struct ResolveSlots {
+  int32_t* table;
+  int64_t group, steps, room;
+  bool reads_after;
+
+  __device__ void operator()(int64_t unit, int64_t row) const {
+    int32_t latest = -1;
+    for (int64_t step = steps - 1; step >= 0; --step) {
+      int32_t& entry = *slot_entry(table, unit, step, group, room, row);
+      const int32_t own = entry >= 0 ? entry : latest;
+      entry = reads_after ? latest : own;
+      latest = own;
+    }
+  }
 };
 
 /// The unit and step of the blocks with one number: the steps of a unit, which read nearly the same rows, are neighbours.

@@ -46,7 +46,7 @@ struct Source {
     if (of_all.table != nullptr) {
       const int64_t slot = unit * of_all.slots;
       old = {of_all.table + (unit * of_all.group + step % of_all.group) * rows.room + first, of_all.keys + slot * n.d,
-             of_all.values + slot * n.dv, of_all.bias + slot, of_all.slots, of_all.group};
+             of_all.values + slot * n.dv, of_all.bias != nullptr ? of_all.bias + slot : nullptr, of_all.slots, of_all.group};
     }
   }
 };
@@ -83,7 +83,9 @@ __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, T
     }
   }
   const int i = static_cast<int>(threadIdx.x);
-  if (i < kRows) {
+  if (i < kRows && from.bias == nullptr) {
+    bias[i] = 0;
+  } else if (i < kRows) {
     const int32_t slot = i < count ? slots[i] : -1;
     copy_async_4(bias + i, slot >= 0 ? from.old.bias + slot : from.bias + (i < count ? base + i : 0), i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
   }
