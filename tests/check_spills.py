@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/spills.py on logs of nvcc: a hot kernel that spills fails, others and accepted bytes do not."""
+"""tools/spills.py on logs of nvcc: a hot kernel that spills fails, others do not."""
 import os
 import subprocess
 import sys
@@ -21,14 +21,13 @@ def run(text, *options):
         return subprocess.run([sys.executable, TOOL, *options, path], capture_output=True, text=True)
 
 
-HOT, COLD, ACCEPTED = "_Z12adamw_kernel6Update", "_Z9my_kernelPf", "_Z22gated_delta_mma_kernelv"
+HOT, COLD = "_Z12adamw_kernel6Update", "_Z9my_kernelPf"
 quiet = run("[1/2] Building\n" + kernel(HOT, 0, 54) + kernel(COLD, 12))
 assert quiet.returncode == 0, quiet
 assert "adamw_kernel" in quiet.stdout and "54" in quiet.stdout and "12 / 12" in quiet.stdout, quiet
 assert "not checked: " in quiet.stderr and "norm_forward_kernel" in quiet.stderr, quiet
 loud = run(kernel(HOT, 4))
 assert loud.returncode == 1 and "adamw_kernel: found 4 bytes of spills, expected at most 0" in loud.stderr, loud
-assert run(kernel(ACCEPTED, 8)).returncode == 0 and run(kernel(ACCEPTED, 12)).returncode == 1
 assert run(kernel(COLD, 0)).returncode == 1, "no hot kernel in a log with -v"
 warning = f"ptxas warning : Registers are spilled to local memory in function '{HOT}', 4 bytes spill stores, 8 bytes spill loads\n"
 assert run(warning).returncode == 1 and "4 / 8" in run(warning).stdout
