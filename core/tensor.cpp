@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include <stdexcept>
+
 namespace hebb {
 
 const char* dtype_name(DType t) {
@@ -12,6 +14,10 @@ const char* dtype_name(DType t) {
     case DType::u8: return "U8";
   }
   return "?";
+}
+
+void wrong_dtype(const Tensor& found, DType expected) {
+  throw std::logic_error("a tensor " + found.shape.str() + " of " + dtype_name(found.dtype) + " was read as " + dtype_name(expected));
 }
 
 std::string Shape::str() const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 
 #include "core/error.h"
 
@@ -23,11 +24,15 @@ constexpr int64_t dtype_bytes(DType t) {
 constexpr DType sum_dtype(DType t) { return t == DType::bf16 ? DType::f32 : t; }
 const char* dtype_name(DType t);  // "F32", "F64", "BF16", "I32", "I64", "U8", as in safetensors
 
-template <class T> inline constexpr DType dtype_of = DType::f32;
-template <> inline constexpr DType dtype_of<double> = DType::f64;
-template <> inline constexpr DType dtype_of<int32_t> = DType::i32;
-template <> inline constexpr DType dtype_of<int64_t> = DType::i64;
-template <> inline constexpr DType dtype_of<uint8_t> = DType::u8;
+namespace detail {
+template <class T> struct DTypeOf;  // no definition: tensors have no elements of other types
+template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
+template <> struct DTypeOf<double> { static constexpr DType value = DType::f64; };
+template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::i32; };
+template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::i64; };
+template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::u8; };
+}  // namespace detail
+template <class T> inline constexpr DType dtype_of = detail::DTypeOf<std::remove_const_t<T>>::value;
 
 /// Up to five dimensions, outermost first.
 struct Shape {
@@ -49,6 +54,10 @@ struct Shape {
   std::string str() const;  // "[2, 3]"
 };
 
+struct Tensor;
+/// Programmer error: the message names shape and both types.
+[[noreturn]] void wrong_dtype(const Tensor& found, DType expected);
+
 /// A view of contiguous memory on the device of the stream it is used with; owns nothing.
 struct Tensor {
   void* data = nullptr;
@@ -60,7 +69,7 @@ struct Tensor {
   int64_t bytes() const { return numel() * dtype_bytes(dtype); }
   int64_t size(int i) const { return shape[i]; }
   template <class T> T* as() const {
-    HEBB_ASSERT(dtype == dtype_of<T> || data == nullptr);
+    if (dtype != dtype_of<T> && data != nullptr) { wrong_dtype(*this, dtype_of<T>); }
     return static_cast<T*>(data);
   }
   /// Same memory, other shape with the same number of elements.
@@ -79,6 +88,6 @@ struct Tensor {
 struct bf16 {
   uint16_t bits;
 };
-template <> inline constexpr DType dtype_of<bf16> = DType::bf16;
+template <> struct detail::DTypeOf<bf16> { static constexpr DType value = DType::bf16; };
 
 }  // namespace hebb
