@@ -25,6 +25,7 @@ class Swiglu final : public Layer {
     return linear(pass.tape, swiglu(pass.tape, gate, up), pass.param(*down_));
   }
 
+  std::unique_ptr<LayerState> make_state(Arena&, int64_t, DType) const override { return nullptr; }
   double flops_per_token(int64_t) const override { return 6.0 * static_cast<double>(d_ * n_); }
 
  private:

@@ -99,8 +99,8 @@ class Layer {
   /// state: null = nothing is carried (a whole row, or training).
   virtual Var forward(Pass& pass, Var x, LayerState* state) = 0;
 
-  /// Fresh state for `rows` rows; null for layers that carry nothing.
-  virtual std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const { return nullptr; }
+  /// Fresh state for `rows` rows; null for layers that carry nothing: their output at a token depends on that token alone.
+  virtual std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const = 0;
 
   /// Model FLOPs of one forward pass per token, mean over a row of `length` tokens (the layer page's
   /// cost section; training = 3x).
@@ -165,13 +165,18 @@ class LayerConfig {
   virtual std::unique_ptr<Layer> make(const BuildContext& context) const = 0;
 };
 
-/// A registered layer type: one line in registry.cpp.
+/// A registered layer type: one entry in registry.cpp.
 struct LayerType {
   std::string name;
   Role role;
   std::unique_ptr<LayerConfig> (*make)();
+  /// Settings (the inside of a JSON object) of a small layer for models of width 48: `hebb selftest` and the tests of all layers run it. Sizes that
+  /// are no multiples of tiles, and options that take kernels of their own.
+  std::string small;
+  /// Settings for models of width 256, which `hebb bench --layers` measures; empty: all of its models hold the type already.
+  std::string measured;
 };
 const std::vector<LayerType>& layer_types();
-const LayerType* find_layer_type(std::string_view name);
+const LayerType* find_layer_type(std::string_view name);  // null: unknown
 
 }  // namespace hebb

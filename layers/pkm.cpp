@@ -69,6 +69,7 @@ class Pkm final : public Layer {
     return linear(tape, r, pass.param(*o_weight_), pass.param(*o_bias_));
   }
 
+  std::unique_ptr<LayerState> make_state(Arena&, int64_t, DType) const override { return nullptr; }
   int64_t idle_parameters() const override {
     const int64_t slots = config_.num_subkeys * config_.num_subkeys;
     return std::max<int64_t>(0, slots - config_.num_heads * config_.top_k) * config_.value_dim;

@@ -183,15 +183,15 @@ std::string small_model(const std::string& layers, const std::string& pattern) {
     "pattern": )" + pattern + "}";
 }
 
-/// The model `gdn` with `layer` in its third block: in place of the mixer or the feed-forward layer, or as
+/// The model `gdn` with a layer of `type` in its third block: in place of the mixer or the feed-forward layer, or as
 /// the block's memory. Named after the layer's type.
-BenchModel one_layer_model(const std::string& type, const std::string& role, const std::string& settings) {
+BenchModel one_layer_model(const LayerType& type) {
   const std::string gdn = R"({"mixer": "gdn", "ffn": "mlp"})";
-  std::string changed = R"({"mixer": "gdn", "ffn": "mlp", "memory": "x"})";
-  if (role == "mixer") { changed = R"({"mixer": "x", "ffn": "mlp"})"; }
-  if (role == "ffn") { changed = R"({"mixer": "gdn", "ffn": "x"})"; }
+  const std::string changed = type.role == Role::mixer ? R"({"mixer": "x", "ffn": "mlp"})"
+                              : type.role == Role::ffn ? R"({"mixer": "gdn", "ffn": "x"})"
+                                                       : R"({"mixer": "gdn", "ffn": "mlp", "memory": "x"})";
   const std::string pattern = "[" + gdn + "," + gdn + "," + changed + "," + gdn + "," + gdn + "," + gdn + "]";
-  return {type, small_model(R"(, "x": {"type": ")" + type + R"(", )" + settings + "}", pattern)};
+  return {type.name, small_model(R"(, "x": {"type": ")" + type.name + R"(", )" + type.measured + "}", pattern)};
 }
 
 }  // namespace
@@ -204,22 +204,11 @@ std::vector<BenchModel> bench_models() {
 }
 
 std::vector<BenchModel> bench_layers() {
-  const std::string heads = R"("num_heads": 4, "head_dim": 64)";
-  return {one_layer_model("attention", "mixer", heads + R"(, "rope": {"theta": 10000.0})"),
-          one_layer_model("sdm", "mixer", R"("slots_per_head": 1024, "num_writes": 16, "num_reads": 16)"),
-          one_layer_model("fwpkm", "memory", R"("num_subkeys": 64, "key_dim": 256, "value_dim": 256)"),
-          one_layer_model("fwmlp", "memory", R"("key_dim": 256, "value_dim": 256, "fast_dim": 256)"),
-          one_layer_model("pkm", "ffn", R"("num_subkeys": 64, "key_dim": 256, "value_dim": 256)"),
-          one_layer_model("ovq", "mixer", heads + R"(, "max_centroids": 1024)"),
-          one_layer_model("kvm", "mixer", heads + R"(, "chunk_size": 256, "state": {"mode": "fixed", "rows": 256},
-            "rope": {"theta": 10000.0, "dims": 32})"),
-          one_layer_model("vq", "mixer", heads + R"(, "codebook_size": 1024)"),
-          one_layer_model("mamba2", "mixer", heads + R"(, "state_dim": 64, "num_groups": 4)"),
-          one_layer_model("mesanet", "mixer", R"("num_heads": 4, "key_head_dim": 64)"),
-          one_layer_model("lact", "mixer", R"("num_heads": 4, "window": 512, "chunk_size": 256)"),
-          one_layer_model("ham", "mixer", R"("rnn": {"num_heads": 4, "key_head_dim": 64, "value_head_dim": 64},
-            "kv": {"num_heads": 4, "key_head_dim": 64, "value_head_dim": 64, "rope": {"theta": 10000.0}})"),
-          one_layer_model("relu2", "ffn", R"("intermediate_size": 1152)")};
+  std::vector<BenchModel> models;
+  for (const LayerType& type : layer_types()) {
+    if (!type.measured.empty()) { models.push_back(one_layer_model(type)); }
+  }
+  return models;
 }
 
 }  // namespace hebb

@@ -43,8 +43,7 @@ struct BenchModel {
   std::string name, json;
 };
 std::vector<BenchModel> bench_models();
-/// The model "gdn" with one layer of each other type in one block, named after the type (n = 64 sub-keys,
-/// 1,024 slots or centroids).
+/// The model "gdn" with one layer of each other type in one block, named after the type; settings: LayerType::measured.
 std::vector<BenchModel> bench_layers();
 
 }  // namespace hebb

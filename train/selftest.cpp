@@ -13,45 +13,19 @@ namespace {
 
 constexpr int64_t kVocab = 61, kLength = 45;
 
-struct Case {
-  const char *type, *settings;
-};
-
-// Sizes that are no multiples of tiles, and options that take kernels of their own. SwiGLU is in all of them.
-constexpr Case kCases[] = {
-    {"attention", R"("num_heads": 4, "num_kv_heads": 2, "head_dim": 32, "window": 17, "qk_norm": "rms", "gate": "head",
-      "rope": {"theta": 100.0, "dims": 16}, "token_shift": true)"},
-    {"gdn", R"("num_heads": 2, "num_value_heads": 4, "key_head_dim": 16, "value_head_dim": 24, "conv_size": 4, "chunk_size": 16)"},
-    {"sdm", R"("num_heads": 2, "slots_per_head": 36, "num_writes": 3, "num_reads": 4)"},
-    {"fwpkm", R"("num_subkeys": 90, "key_dim": 12, "value_dim": 20, "num_heads": 2, "top_k": 3, "chunk_size": 8)"},
-    {"fwmlp", R"("key_dim": 12, "value_dim": 20, "fast_dim": 18, "chunk_size": 8)"},
-    {"pkm", R"("num_subkeys": 7, "key_dim": 12, "value_dim": 20, "num_heads": 2, "top_k": 3)"},
-    {"ham", R"("rnn": {"num_heads": 2, "key_head_dim": 16, "value_head_dim": 24},
-      "kv": {"num_heads": 2, "key_head_dim": 16, "value_head_dim": 24, "rope": {"theta": 100.0}})"},
-    {"ovq", R"("num_heads": 2, "head_dim": 16, "chunk_size": 8, "max_centroids": 19)"},
-    {"vq", R"("num_heads": 2, "head_dim": 16, "codebook_size": 11)"},
-    {"kvm", R"("num_heads": 2, "head_dim": 16, "chunk_size": 8, "state": {"mode": "fixed", "rows": 11},
-      "rope": {"theta": 100.0, "dims": 8})"},
-    {"mamba2", R"("num_heads": 4, "head_dim": 12, "state_dim": 16, "num_groups": 2)"},
-    {"mesanet", R"("num_heads": 2, "key_head_dim": 16, "cg_steps": 8)"},
-    {"lact", R"("num_heads": 2, "num_fast_heads": 2, "window": 9, "rank": 4, "chunk_size": 8)"},
-    {"relu2", R"("intermediate_size": 37, "token_shift": true)"},
-};
-
 /// Two blocks: the layer, then attention. Smaller weights for bf16: its rounding alone moves the logits of these narrow models by up to
 /// 0.07 where init_std is 0.2, and a limit above that would let errors through.
-ModelConfig model_of(const Case& c, DType dtype) {
+ModelConfig model_of(const LayerType& type, DType dtype) {
   const std::string std = dtype == DType::bf16 ? "0.05" : "0.2";
-  const Role role = find_layer_type(c.type)->role;
-  const std::string roles = role == Role::mixer ? R"("mixer": "x", "ffn": "mlp")"
-                            : role == Role::ffn ? R"("mixer": "full", "ffn": "x")"
+  const std::string roles = type.role == Role::mixer ? R"("mixer": "x", "ffn": "mlp")"
+                            : type.role == Role::ffn ? R"("mixer": "full", "ffn": "x")"
                                                 : R"("mixer": "full", "ffn": "mlp", "memory": "x")";
   const std::string json = R"({"vocab_size": )" + std::to_string(kVocab) + R"(, "hidden_size": 48, "num_layers": 2, "init_std": )" + std + R"(, "layers": {
-    "x": {"type": ")" + c.type + "\", " + c.settings + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 70},
+    "x": {"type": ")" + type.name + "\", " + type.small + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 70},
     "full": {"type": "attention", "num_heads": 3, "head_dim": 16, "rope": {"theta": 100.0}}},
     "pattern": [{)" + roles + R"(}, {"mixer": "full", "ffn": "mlp"}]})";
   ModelConfig config;
-  Fields::read(parse_json(json, std::string("selftest ") + c.type), "model", config);
+  Fields::read(parse_json(json, "selftest " + type.name), "model", config);
   return config;
 }
 
@@ -177,14 +151,9 @@ std::string exceeds(const char* what, double found, double limit) {
   return text;
 }
 
-const Case* find_case(const std::string& name) {
-  const auto it = std::find_if(std::begin(kCases), std::end(kCases), [&](const Case& c) { return name == c.type; });
-  return it == std::end(kCases) ? nullptr : it;
-}
-
 SelftestResult test_optimizer(const Compute& compute, const SelftestLimits& limits) {
   SelftestResult result{"optimizer"};
-  const ModelConfig config = model_of(kCases[0], compute.dtype);
+  const ModelConfig config = model_of(*find_layer_type("attention"), compute.dtype);
   const auto expected = Runner(config, {DeviceKind::cpu, DType::f64}).optimize();
   const auto found = Runner(config, compute).optimize();
   for (const auto& [name, weights] : expected) {
@@ -195,13 +164,13 @@ SelftestResult test_optimizer(const Compute& compute, const SelftestLimits& limi
   return result;
 }
 
-SelftestResult test_layer(const Case& c, const Compute& compute, const SelftestLimits& limits) {
-  const ModelConfig config = model_of(c, compute.dtype);
+SelftestResult test_layer(const LayerType& type, const Compute& compute, const SelftestLimits& limits) {
+  const ModelConfig config = model_of(type, compute.dtype);
   const TraceInput input = make_rows();
   Runner reference(config, {DeviceKind::cpu, DType::f64}), device(config, compute);
   const TraceOutput expected = reference.train(input, {});
   const TraceOutput found = device.train(input, expected.inside);
-  SelftestResult result = judge(c.type, found, expected, limits);
+  SelftestResult result = judge(type.name, found, expected, limits);
   const TraceOutput again = device.train(input, expected.inside);
   bool repeats = again.logits.values == found.logits.values;
   for (const auto& [name, gradient] : found.grads) { repeats &= again.grads.at(name).values == gradient.values; }
@@ -221,7 +190,7 @@ SelftestLimits selftest_limits(DType dtype) { return dtype == DType::bf16 ? Self
 
 std::vector<std::string> selftest_names() {
   std::vector<std::string> names;
-  for (const Case& c : kCases) { names.push_back(c.type); }
+  for (const LayerType& type : layer_types()) { names.push_back(type.name); }
   names.push_back("optimizer");
   return names;
 }
@@ -255,9 +224,9 @@ SelftestResult selftest(const std::string& name, const Compute& compute) {
   const auto start = std::chrono::steady_clock::now();
   SelftestResult result{name};
   try {
-    const Case* c = find_case(name);
-    HEBB_ASSERT(c != nullptr || name == "optimizer");
-    result = c != nullptr ? test_layer(*c, compute, limits) : test_optimizer(compute, limits);
+    const LayerType* type = find_layer_type(name);
+    HEBB_ASSERT(type != nullptr || name == "optimizer");
+    result = type != nullptr ? test_layer(*type, compute, limits) : test_optimizer(compute, limits);
   } catch (const std::exception& error) {
     result.failure = error.what();
   }

@@ -77,6 +77,7 @@ class TestMixer final : public Layer {
     }
   }
 
+  std::unique_ptr<LayerState> make_state(Arena&, int64_t, DType) const override { return nullptr; }
   double flops_per_token(int64_t) const override { return 4.0 * static_cast<double>(d_ * d_); }
 
  private:
