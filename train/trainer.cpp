@@ -91,6 +91,7 @@ StepReport Trainer::train_step() {
   report.lr = memory_->optimizer->lr(state_.step);
   forward_backward(batch, report);
   apply(batch, report);
+  if (steps_done_ == 0 && batch.valid_targets > 0) { warn_of_unreached(); }
   state_.step += 1;
   steps_done_ += 1;
   state_.tokens += config_.train.tokens_per_step();

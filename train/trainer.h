@@ -66,6 +66,7 @@ class Trainer {
   int64_t random_window(int64_t step) const;
   void log(const StepReport& report);
   void warn_of_residuals(const Statistics& statistics);
+  void warn_of_unreached();
   std::string console_line(const StepReport& report, double step_seconds) const;
   Json metrics_line(const StepReport& report, double step_seconds) const;
   Scalars tensorboard_values(const StepReport& report, double step_seconds) const;

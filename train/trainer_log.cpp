@@ -75,6 +75,22 @@ void Trainer::log(const StepReport& report) {
   tensorboard_->add(state_.step, tensorboard_values(report, step_seconds));
 }
 
+/// After the first step of a process: some parameters are of no use yet (a codebook before its first step), others lack a backward pass.
+void Trainer::warn_of_unreached() {
+  constexpr int64_t kNamed = 4;
+  int64_t count = 0;
+  std::string names;
+  for (const auto& p : memory_->model.params().all()) {
+    if (!p->trained() || p->reached) { continue; }
+    if (count++ < kNamed) { names += (names.empty() ? "" : ", ") + p->name(); }
+  }
+  if (count > 0) {
+    log_.say("step " + std::to_string(state_.step + 1) + ": the loss does not reach " + std::to_string(count) +
+             (count == 1 ? " parameter, which stays as it is: " : " parameters, which stay as they are: ") + names +
+             (count > kNamed ? ", ..." : ""));
+  }
+}
+
 /// Once per layer: a solve by a fixed number of steps is far from converged (spec 63, section 8).
 void Trainer::warn_of_residuals(const Statistics& statistics) {
   constexpr double kResidual = 1e-2;

@@ -357,6 +357,32 @@ TEST_CASE("a run says once per layer that mesanet takes too few steps") {
   }
 }
 
+namespace {
+
+/// The test mixer beside a parameter of no use.
+struct WithUnused final : LayerConfig {
+  void fields(Fields&) override {}
+  std::unique_ptr<Layer> make(const BuildContext& c) const override {
+    c.declare("unused", {3}, init::constant(1.0));
+    return TestMixerConfig().make(c);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a run says after its first step which parameters the loss does not reach") {
+  const TempFolder folder;
+  RunConfig config = test_run(folder);
+  config.model.layers[0].config = std::make_unique<WithUnused>();
+  Heard heard;
+  REQUIRE(run_in(folder / "run", std::move(config), heard) == 0);
+  CHECK(heard.count("the loss does not reach") == 1);
+  CHECK(heard.has("step 1: the loss does not reach 2 parameters, which stay as they are: blocks.0.mixer.unused, blocks.1.mixer.unused"));
+  Heard quiet;
+  REQUIRE(run_in(folder / "whole", test_run(folder), quiet) == 0);
+  CHECK(quiet.count("the loss does not reach") == 0);
+}
+
 TEST_CASE("the console line has its fixed order") {
   const TempFolder folder;
   Heard heard;
