@@ -6,6 +6,7 @@
 
 #include "core/files.h"
 #include "core/fields.h"
+#include "layers/layer.h"
 #include "tests/paths.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
@@ -17,6 +18,10 @@ struct TaskKeys {
   EvalTask* task;
 };
 void fields(Fields& f, TaskKeys& t) { t.task->fields(f); }
+struct LayerKeys {
+  LayerConfig* layer;
+};
+void fields(Fields& f, LayerKeys& l) { l.layer->fields(f); }
 }  // namespace hebb
 
 using namespace hebb;
@@ -171,6 +176,27 @@ TEST_CASE("the page of eval names every key of every kind", "[fast]") {
       const bool is_there = page.find("`" + key + "`") != std::string::npos || page.find("`" + key + ": ") != std::string::npos ||
                             page.find('"' + key + '"') != std::string::npos;
       CHECK(is_there);
+    }
+  }
+}
+
+TEST_CASE("every type of layer has a row in docs/layers/README.md, whose page names its keys", "[fast]") {
+  const fs::path folder = root / "docs/layers";
+  const std::string index = read_file(folder / "README.md");
+  for (const LayerType& type : layer_types()) {
+    INFO(type.name << " of layers/registry.cpp");
+    std::smatch row;
+    const bool has_row = std::regex_search(index, row, std::regex("\n\\|[^|\n]*`" + type.name + "`[^|\n]*\\|[^\n]*\\]\\(([a-z0-9_-]+\\.md)\\)"));
+    CHECK(has_row);
+    if (!has_row) { continue; }
+    INFO("docs/layers/" << row[1]);
+    const std::string page = read_file(folder / row[1].str());
+    const std::unique_ptr<LayerConfig> config = type.make();
+    LayerKeys keys{config.get()};
+    for (const Fields::Description& d : Fields::describe_value("", keys)) {
+      if (d.path.find("rope.") != std::string::npos) { continue; }  // the same in all layers: configuration-reference.md
+      INFO("the page does not name the key " << d.path);
+      CHECK(std::regex_search(page, std::regex("\\b" + d.path.substr(d.path.rfind('.') + 1) + "\\b")));
     }
   }
 }
