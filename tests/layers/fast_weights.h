@@ -1,27 +1,8 @@
 #pragma once
 // Fast weights of a model, and streams that move them.
-#include "tests/layers/harness.h"
+#include "tests/layers/properties.h"
 
 namespace hebb::testing {
-
-/// Fast weights by name.
-using FastWeights = std::map<std::string, std::vector<double>>;
-
-inline FastWeights fast_weights(TestModel& m) {
-  FastWeights out;
-  for (const auto& p : m.model->params().all()) {
-    if (p->spec.kind == ParamKind::fast) {
-      out[p->name()] = m.get(*p);
-    }
-  }
-  return out;
-}
-
-inline void set_fast_weights(TestModel& m, const FastWeights& weights) {
-  for (const auto& [name, values] : weights) {
-    m.set(m.param(name), values);
-  }
-}
 
 /// Tokens [first, first + count) of every row.
 inline TraceInput part(const TraceInput& input, int64_t first, int64_t count) {

@@ -1,6 +1,6 @@
 #include "core/parallel.h"
 #include "layers/gdn.h"
-#include "tests/layers/harness.h"
+#include "tests/layers/properties.h"
 
 using namespace hebb;
 using namespace hebb::testing;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <sstream>
 #include <string>
 
 #include "core/files.h"
@@ -40,13 +41,20 @@ inline Difference compare(const std::vector<double>& a, const std::vector<double
   return d;
 }
 
-/// |a - b| <= tolerance * max|b| + floor for every entry.
+/// What is wrong unless |a - b| <= tolerance * max|b| + floor for every entry; "" otherwise.
+inline std::string difference_fault(const std::string& what, const std::vector<double>& a, const std::vector<double>& b,
+                                    double tolerance, double floor = 1e-12) {
+  const Difference d = compare(a, b);
+  if (d.worst <= tolerance * d.largest + floor) { return ""; }
+  std::ostringstream text;
+  text << what << ": largest difference " << d.worst << " at " << d.index << " (" << d.a << " against " << d.b
+       << "), largest entry " << d.largest;
+  return text.str();
+}
+
 inline void check_close(const std::string& what, const std::vector<double>& a, const std::vector<double>& b,
                         double tolerance, double floor = 1e-12) {
-  const Difference d = compare(a, b);
-  INFO(what << ": largest difference " << d.worst << " at " << d.index << " (" << d.a << " against " << d.b
-            << "), largest entry " << d.largest);
-  CHECK(d.worst <= tolerance * d.largest + floor);
+  CHECK(difference_fault(what, a, b, tolerance, floor) == "");
 }
 
 inline TraceOptions with_grads() {
@@ -62,13 +70,20 @@ inline std::string small_model_json(const std::string& mixer, int64_t layers = 2
          R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
 }
 
+inline ModelConfig read_model(const std::string& json) {
+  ModelConfig config;
+  Fields::read(parse_json(json, "test.json"), "model", config);
+  return config;
+}
+
 class TestModel {
  public:
   /// json: a `model` object. Parameters are initialised from `seed`; matrices get standard deviation
   /// `std` > 0 instead of init_std when given, so that small models are not degenerate.
   explicit TestModel(const std::string& json, DType dtype = DType::f64, uint64_t seed = 1, double std = 0)
-      : arena(DeviceKind::cpu) {
-    Fields::read(parse_json(json, "test.json"), "model", config);
+      : TestModel(read_model(json), dtype, seed, std) {}
+  explicit TestModel(ModelConfig model_config, DType dtype = DType::f64, uint64_t seed = 1, double std = 0)
+      : config(std::move(model_config)), arena(DeviceKind::cpu) {
     arena.set_poison(true);
     model = std::make_unique<Model>(config);
     model->params().allocate(arena, dtype, true);
@@ -184,6 +199,25 @@ class TestModel {
   std::unique_ptr<Model> model;
 };
 
+/// Fast weights by name.
+using FastWeights = std::map<std::string, std::vector<double>>;
+
+inline FastWeights fast_weights(TestModel& m) {
+  FastWeights out;
+  for (const auto& p : m.model->params().all()) {
+    if (p->spec.kind == ParamKind::fast) {
+      out[p->name()] = m.get(*p);
+    }
+  }
+  return out;
+}
+
+inline void set_fast_weights(TestModel& m, const FastWeights& weights) {
+  for (const auto& [name, values] : weights) {
+    m.set(m.param(name), values);
+  }
+}
+
 inline TraceInput random_input(int64_t rows, int64_t length, int64_t vocab, uint64_t seed = 5) {
   TraceInput input;
   input.rows = rows;
@@ -232,21 +266,6 @@ inline void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
   }
 }
 
-/// Threads and layers that run again for the backward pass change no bit.
-inline void check_threads_and_recompute(TestModel& m, const TraceInput& input) {
-  const int before = threads();
-  set_threads(1);
-  const TraceOutput one = m.run(input);
-  set_threads(3);
-  check_same_bits(m.run(input), one);
-  for (const Recompute mode : {Recompute::mixer, Recompute::block}) {
-    m.model->set_recompute(mode);
-    check_same_bits(m.run(input), one);
-  }
-  m.model->set_recompute(Recompute::none);
-  set_threads(before);
-}
-
 /// Gives `repeated` the parameters of `grouped`, those with half as many rows twice: kv heads that serve two query heads.
 inline void repeat_heads(TestModel& grouped, TestModel& repeated) {
   for (const auto& p : grouped.model->params().all()) {
@@ -254,49 +273,6 @@ inline void repeat_heads(TestModel& grouped, TestModel& repeated) {
     Param& to = repeated.param(p->name());
     if (to.value.numel() == 2 * p->value.numel()) { values.insert(values.end(), values.begin(), values.end()); }
     repeated.set(to, std::vector<double>(values));
-  }
-}
-
-/// Logits and gradients of one row of documents equal those of rows of their own (losses are means over a row).
-inline void check_packed_documents(TestModel& m, TraceInput packed, const std::vector<int64_t>& lengths,
-                                   double logits_tolerance = 1e-12, double gradient_tolerance = 1e-11) {
-  REQUIRE(packed.rows == 1);
-  set_documents(packed, {lengths});
-  const TraceOutput together = m.run(packed);
-  std::vector<double> logits;
-  std::map<std::string, std::vector<double>> sums;
-  std::ptrdiff_t begin = 0;
-  for (const int64_t length : lengths) {
-    TraceInput one;
-    one.rows = 1;
-    one.length = length;
-    one.inputs.assign(packed.inputs.begin() + begin, packed.inputs.begin() + begin + length);
-    one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + begin + length);
-    const TraceOutput out = m.run(one);
-    logits.insert(logits.end(), out.logits.values.begin(), out.logits.values.end());
-    for (const auto& [name, gradient] : out.grads) {
-      std::vector<double>& sum = sums[name];
-      sum.resize(gradient.values.size());
-      for (size_t i = 0; i < sum.size(); ++i) {
-        sum[i] += gradient.values[i] * static_cast<double>(length) / static_cast<double>(packed.length);
-      }
-    }
-    begin += length;
-  }
-  check_close("logits", together.logits.values, logits, logits_tolerance);
-  REQUIRE(together.grads.size() == sums.size());
-  for (const auto& [name, gradient] : together.grads) {
-    check_close(name, gradient.values, sums.at(name), gradient_tolerance);
-  }
-}
-
-/// Logits of the tokens one by one, and of every split of them into segments, equal those of one pass.
-inline void check_splits(TestModel& m, const TraceInput& input, const std::vector<std::vector<int64_t>>& splits,
-                         double tolerance = 1e-11, const TraceOptions& options = {}) {
-  const std::vector<double> expected = m.run(input, options).logits.values;
-  check_close("steps", m.segments(input, std::vector<int64_t>(static_cast<size_t>(input.length), 1)), expected, tolerance);
-  for (size_t i = 0; i < splits.size(); ++i) {
-    check_close("split " + std::to_string(i), m.segments(input, splits[i]), expected, tolerance);
   }
 }
 
@@ -366,57 +342,6 @@ inline void check_golden(const std::string& name) {
     CHECK(expected.find("grad." + key) != nullptr);
   }
   CHECK(found == out.grads.size());
-}
-
-/// Gradients of the mean loss against central differences in fp64, at up to `samples` entries of
-/// every parameter (spread over the tensor). Fast weights and buffers are restored between runs.
-inline void check_gradients(TestModel& m, const TraceInput& input, TraceOptions options = {}, int samples = 6,
-                            double tolerance = 1e-6, double step = 1e-5) {
-  options.grads = true;
-  std::map<std::string, std::vector<double>> fast;
-  for (const auto& p : m.model->params().all()) {
-    if (p->spec.kind == ParamKind::fast) {
-      fast[p->name()] = m.get(*p);
-    }
-  }
-  const auto restore = [&] {
-    for (const auto& [name, values] : fast) {
-      m.set(m.param(name), values);
-    }
-  };
-  const TraceOutput analytic = m.run(input, options);
-  options.grads = false;
-  for (const auto& p : m.model->params().all()) {
-    if (!p->trained()) {
-      continue;
-    }
-    const auto it = analytic.grads.find(p->name());
-    std::vector<double> values = m.get(*p);
-    const size_t n = values.size(), count = std::min<size_t>(n, static_cast<size_t>(samples));
-    double scale = 0;
-    for (size_t i = 0; it != analytic.grads.end() && i < n; ++i) {
-      scale = std::max(scale, std::abs(it->second.values[i]));
-    }
-    for (size_t s = 0; s < count; ++s) {
-      const size_t i = (s * n) / count + (s % 2 == 1 ? (n / count) / 2 : 0);
-      const double kept = values[i];
-      double loss[2];
-      for (int side = 0; side < 2; ++side) {
-        values[i] = kept + (side == 0 ? step : -step);
-        m.set(*p, values);
-        restore();
-        loss[side] = m.run(input, options).loss;
-      }
-      values[i] = kept;
-      m.set(*p, values);
-      const double numeric = (loss[0] - loss[1]) / (2 * step);
-      const double exact = it != analytic.grads.end() ? it->second.values[i] : 0.0;
-      INFO(p->name() << "[" << i << "]: gradient " << exact << ", difference quotient " << numeric);
-      // 1e-10: rounding of the loss (1e-16) over the step (1e-5), with room.
-      CHECK(std::abs(exact - numeric) <= tolerance * std::max(scale, std::abs(numeric)) + 1e-10);
-    }
-  }
-  restore();
 }
 
 }  // namespace hebb::testing

@@ -1,6 +1,6 @@
 #pragma once
 // Small kvm models for tests.
-#include "tests/layers/harness.h"
+#include "tests/layers/properties.h"
 
 namespace hebb::testing {
 

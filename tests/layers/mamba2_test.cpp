@@ -2,7 +2,7 @@
 #include "layers/ops/gated_delta.h"
 #include "layers/ops/head_norm.h"
 #include "tests/kernels/tensors.h"
-#include "tests/layers/harness.h"
+#include "tests/layers/properties.h"
 
 using namespace hebb;
 using namespace hebb::testing;

@@ -1,5 +1,5 @@
 #include "core/parallel.h"
-#include "tests/layers/harness.h"
+#include "tests/layers/properties.h"
 
 using namespace hebb;
 using namespace hebb::testing;

@@ -1,7 +1,7 @@
 #include "core/parallel.h"
 #include "kernels/cpu/ovq_dictionary.h"
 #include "layers/ops/ovq.h"
-#include "tests/layers/harness.h"
+#include "tests/layers/properties.h"
 
 using namespace hebb;
 using namespace hebb::testing;

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "kernels/cpu/product_key_select.h"
-#include "tests/layers/harness.h"
+#include "tests/layers/properties.h"
 
 using namespace hebb;
 using namespace hebb::testing;

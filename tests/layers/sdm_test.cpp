@@ -5,7 +5,7 @@
 
 #include "core/parallel.h"
 #include "layers/ops/sparse_delta_statistics.h"
-#include "tests/layers/harness.h"
+#include "tests/layers/properties.h"
 
 using namespace hebb;
 using namespace hebb::testing;

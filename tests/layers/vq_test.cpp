@@ -1,7 +1,7 @@
 #include "core/parallel.h"
 #include "layers/ops/attention.h"
 #include "layers/ops/vq.h"
-#include "tests/layers/harness.h"
+#include "tests/layers/properties.h"
 
 using namespace hebb;
 using namespace hebb::testing;

@@ -1,0 +1,130 @@
+#pragma once
+// The layer of docs/adding-a-layer.md, whose code blocks are parts of this file (example_layer_test.cpp): s_t = decay s_{t-1} + Wv x_t in
+// every channel, y = Wo s. Each part would be a file of its own.
+#include <algorithm>
+#include <vector>
+
+#include "core/parallel.h"
+#include "layers/model_config.h"
+#include "layers/ops/linear.h"
+
+namespace hebb {
+
+// kernels/fade.h
+/// s = decay s + x from token to token of a document, s = 0 before its first; reverse: from its last to its first. s, x [B, T, C]; doc_start
+/// [B, T] i32. state [B, C], forward only: in, for rows that continue; out, after the last token; undefined: nothing is carried.
+/// accumulate: s +=. Bound: memory, 2 passes.
+struct Fade {
+  Tensor s, state, x, doc_start;
+  double decay;
+  bool reverse, accumulate;
+};
+HEBB_KERNEL_CPU(Fade)
+
+// kernels/cpu/fade.cpp
+namespace cpu {
+
+template <class S> void fade_row(const Fade& a, int64_t row) {
+  const int64_t length = a.x.size(1), channels = a.x.size(2);
+  const int32_t* const starts = a.doc_start.as<int32_t>() + row * length;
+  S* const carried = a.state.defined() ? a.state.as<S>() + row * channels : nullptr;
+  std::vector<S> sum(static_cast<size_t>(channels));
+  if (carried != nullptr && starts[0] < 0) { std::copy_n(carried, channels, sum.begin()); }
+  for (int64_t step = 0; step < length; ++step) {
+    const int64_t t = a.reverse ? length - 1 - step : step, before = a.reverse ? t + 1 : t - 1;
+    const S keep = step > 0 && starts[before] != starts[t] ? S(0) : static_cast<S>(a.decay);
+    const S* const x = a.x.as<S>() + (row * length + t) * channels;
+    S* const s = a.s.as<S>() + (row * length + t) * channels;
+    for (int64_t c = 0; c < channels; ++c) {
+      S& total = sum[static_cast<size_t>(c)];
+      total = keep * total + x[c];
+      s[c] = a.accumulate ? s[c] + total : total;
+    }
+  }
+  if (carried != nullptr) { std::copy_n(sum.begin(), channels, carried); }
+}
+
+inline void run(Stream&, const Fade& args) {
+  dispatch_real(args.x.dtype, [&](auto zero) {
+    parallel_for(args.x.size(0), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) { fade_row<decltype(zero)>(args, row); }
+    });
+  });
+}
+
+}  // namespace cpu
+
+// layers/ops/fade.cpp
+struct FadeNode final : Node {
+  Var x, s;
+  Tensor doc_start;
+  Shape shape;  // [B, T, C]
+  double decay;
+
+  void backward(Tape& tape) override {
+    if (const GradSlot d_x = tape.grad_slot(x)) {
+      run(tape.stream(), Fade{d_x.tensor.view(shape), {}, tape.grad(s).view(shape), doc_start, decay, true, d_x.accumulate});
+    }
+  }
+};
+
+/// x [B T, C]; returns s [B T, C]. Advances `state` [B, C] when given.
+inline Var fade(Pass& pass, Var x, double decay, const Tensor& state) {
+  Tape& tape = pass.tape;
+  const Shape shape{pass.batch(), pass.length(), tape.shape(x)[1]};
+  const Var s = tape.output(tape.shape(x), tape.dtype(x), "fade");
+  run(tape.stream(), Fade{tape.value(s).view(shape), state, tape.value(x).view(shape), pass.rows.doc_start(), decay, false, false});
+  FadeNode node;
+  node.x = x;
+  node.s = s;
+  node.doc_start = pass.rows.doc_start();
+  node.shape = shape;
+  node.decay = decay;
+  tape.record(std::move(node));
+  return s;
+}
+
+// layers/fade.cpp
+struct FadeConfig final : LayerConfig {
+  int64_t width = 16;
+  double decay = 0.9;
+
+  void fields(Fields& f) override {
+    f.field("width", width).min(1).help("Channels that are summed.");
+    f.field("decay", decay).above(0).help("What a token keeps of the sum before it.");
+    f.require(decay < 1, "decay", "a number < 1");
+  }
+  std::unique_ptr<Layer> make(const BuildContext& c) const override;
+};
+
+class FadeLayer final : public Layer {
+ public:
+  FadeLayer(const BuildContext& c, const FadeConfig& config) : d_(c.model.hidden_size), width_(config.width), decay_(config.decay) {
+    v_proj_ = &c.declare("v_proj.weight", {width_, d_}, c.model.projection_init());
+    o_proj_ = &c.declare("o_proj.weight", {d_, width_}, c.model.output_init());
+  }
+
+  Var forward(Pass& pass, Var x, LayerState* state) override {
+    const Tensor sums = state != nullptr ? static_cast<State*>(state)->sums.tensor() : Tensor{};
+    const Var s = fade(pass, linear(pass.tape, x, pass.param(*v_proj_)), decay_, sums);  // [B T, width]
+    return linear(pass.tape, s, pass.param(*o_proj_));
+  }
+  std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
+    return std::make_unique<State>(arena, rows, width_, dtype);
+  }
+  double flops_per_token(int64_t) const override { return static_cast<double>(4 * d_ * width_ + 2 * width_); }
+  int64_t state_bytes(int64_t) const override { return 4 * width_; }
+
+ private:
+  struct State final : LayerState {
+    Buffer sums;
+    State(Arena& arena, int64_t rows, int64_t width, DType dtype) : sums(arena, {rows, width}, sum_dtype(dtype), "fade state") {}
+  };
+  int64_t d_, width_;
+  double decay_;
+  Param *v_proj_, *o_proj_;
+};
+
+inline std::unique_ptr<Layer> FadeConfig::make(const BuildContext& c) const { return std::make_unique<FadeLayer>(c, *this); }
+
+}  // namespace hebb
