@@ -62,14 +62,22 @@ ConfigArguments read_config_arguments(const Command& verb, const ComputeOptions&
   if (arguments.config.empty()) {
     throw ConfigError(where, "no CONFIG given (see " + where + " --help)");
   }
+  const auto set = [&](const std::string& name, const std::string& value) {
+    for (const std::string& other : arguments.overrides) {
+      if (other.starts_with("train." + name + "=")) {
+        throw ConfigError(where, "--" + name + " " + value + " beside " + other, "one of them");
+      }
+    }
+    arguments.overrides.push_back("train." + name + "=" + value);
+  };
   if (!compute.device.empty()) {
-    arguments.overrides.push_back("train.device=" + compute.device);
+    set("device", compute.device);
   }
   if (!compute.precision.empty()) {
-    arguments.overrides.push_back("train.precision=" + compute.precision);
+    set("precision", compute.precision);
   }
   if (compute.threads >= 0) {
-    arguments.overrides.push_back("train.threads=" + std::to_string(compute.threads));
+    set("threads", std::to_string(compute.threads));
   }
   return arguments;
 }

@@ -60,6 +60,7 @@ TEST_CASE("an option or a flag is given once", "[fast]") {
   check_usage_error("data synth -o o --documents 1 --documents 1", "hebb data synth: --documents given 2 times, expected once (see hebb data synth --help)");
   check_usage_error("data encode x -t bytes -o o --add-bos --no-add-bos", "hebb data encode: --add-bos given 2 times, expected once (see hebb data encode --help)");
   check_usage_error("train c.json --resume auto --resume never", "hebb train: --resume given 2 times, expected once (see hebb train --help)");
+  check_usage_error("train c.json train.threads=1 --threads 2", "hebb train: found --threads 2 beside train.threads=1, expected one of them");
   check_usage_error("plan m.json --json --json --json", "hebb plan: --json given 3 times, expected once (see hebb plan --help)");
 }
 
