@@ -20,7 +20,7 @@ Rows::Rows(Stream& stream, Arena& arena, int64_t rows, int64_t length, std::vect
 }
 
 Rows Rows::streams(Stream& stream, Arena& arena, int64_t rows, int64_t length, int64_t offset) {
-  HEBB_ASSERT(offset >= 0 && offset <= INT32_MAX);
+  HEBB_ASSERT(offset >= 0 && offset <= kLongestDocument);
   return Rows(stream, arena, rows, length,
               std::vector<int32_t>(static_cast<size_t>(rows * length), static_cast<int32_t>(-offset)));
 }

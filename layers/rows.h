@@ -1,9 +1,13 @@
 #pragma once
+#include <cstdint>
 #include <vector>
 
 #include "core/arena.h"
 
 namespace hebb {
+
+/// No document has more tokens: positions are i32. Chunks that are longer never fill, tables for more are never full.
+inline constexpr int64_t kLongestDocument = INT32_MAX;
 
 /// One run of consecutive tokens of one document inside a row.
 struct DocumentSpan {

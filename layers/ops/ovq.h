@@ -6,9 +6,6 @@
 
 namespace hebb {
 
-/// No document has more tokens (positions are i32): a longer chunk never fills, more centroids are never reached.
-inline constexpr int64_t kLongestDocument = INT32_MAX;
-
 struct OvqShape {
   int64_t heads, kv_heads, key_dim, value_dim;
 };
