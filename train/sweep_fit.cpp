@@ -93,7 +93,7 @@ void fields(Fields& f, FitConfig& c) {
   f.field("y", c.y).help("Key of the results.");
   f.field("by", c.by).help("Tag; one fit for each of its values.");
   f.field("level", c.level).help("Tag; the report's table by `by` has a row for each of its values.");
-  f.field("fit_ids", c.fit_ids).help("Runs that are fitted (patterns).");
+  f.field("fit_ids", c.fit_ids).not_empty().help("Runs that are fitted (patterns).");
   f.field("predict_ids", c.predict_ids).help("Runs that are predicted and compared (patterns).");
   f.field("offset", c.offset).help("Fit a x^-b + c.");
   f.field("seed", c.seed).help("Seed of the bootstrap.");

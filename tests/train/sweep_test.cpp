@@ -183,6 +183,7 @@ TEST_CASE("a fit that speaks of what the sweep does not have is refused before a
   CHECK_THAT(fit(R"("y": "val.hedl")"), Contains("fit.y") && Contains("did you mean \"val.held\""));
   CHECK_THAT(fit(R"("x": "flops.totl")"), Contains("fit.x") && Contains("did you mean \"flops.total\""));
   CHECK_THAT(fit(R"("y": "eval.none.ppl")"), Contains("fit.y: found \"eval.none.ppl\""));
+  CHECK_THAT(fit(R"("fit_ids": [])"), Contains("fit.fit_ids: found an empty list, expected a list of strings with at least one element"));
   CHECK_THAT(fit(R"("fit_ids": ["c*"])"), Contains("fit.fit_ids: found \"c*\"") && Contains("\"a\", \"b\""));
   CHECK_THAT(fit(R"("predict_ids": ["a", "c"])"), Contains("fit.predict_ids: found \"c\""));
 }
