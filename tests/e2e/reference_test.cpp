@@ -20,7 +20,7 @@ TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments
   CHECK(run_hebb(folder, "bench no-such-model --steps 1").err.find("no-such-model") != std::string::npos);
   CHECK(run_hebb(folder, "selftest relu2 --device cpu").out.find("all 1 passed") != std::string::npos);
   CHECK(run_hebb(folder, "selftest relu2 optimizer --device cpu --json").out.find("\"failed\": 0") != std::string::npos);
-  CHECK(run_hebb(folder, "selftest relu --device cpu").err.find("one of attention, gdn") != std::string::npos);
+  CHECK(run_hebb(folder, "selftest relu --device cpu").err.find("one of attention, swiglu, relu2") != std::string::npos);
   CHECK(run_hebb(folder, "selftest --device cpu --precision fp64").code == 2);
   const CommandResult report = run_hebb(folder, "report missing-run");
   CHECK(report.code == 3);
