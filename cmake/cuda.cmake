@@ -1,8 +1,8 @@
 # The CUDA device. HEBB_CUDA=AUTO builds it where the toolkit is found, ON insists, OFF leaves it out. EMULATED puts the SIMT
 # emulator (tests/simt) in its place, so that `--device cuda` runs on any machine: slowly, for tests.
 set(HEBB_CUDA_FOUND OFF)
-file(GLOB HEBB_CUDA_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
-file(GLOB HEBB_CUDA_HOST CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda_*.cpp ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cpp)
+file(GLOB HEBB_CUDA_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*/*.cu ${CMAKE_SOURCE_DIR}/kernels/common/cuda/*.cu)
+file(GLOB HEBB_CUDA_HOST CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda_*.cpp ${CMAKE_SOURCE_DIR}/kernels/*/cuda_*.cpp)
 
 if(HEBB_CUDA STREQUAL "AUTO" OR HEBB_CUDA STREQUAL "ON")
   if(NOT CMAKE_CUDA_ARCHITECTURES)

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/fast_product_key.h"
+#include "kernels/fwpkm/fwpkm.h"
 #include "layers/rows.h"
 
 namespace hebb {

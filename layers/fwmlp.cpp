@@ -6,7 +6,7 @@
 #include "layers/fast_queue.h"
 #include "layers/memory_branch.h"
 #include "layers/model_config.h"
-#include "layers/ops/fast_mlp.h"
+#include "layers/ops/fwmlp.h"
 
 namespace hebb {
 namespace {

@@ -6,7 +6,7 @@
 #include "layers/fast_queue.h"
 #include "layers/memory_branch.h"
 #include "layers/model_config.h"
-#include "layers/ops/fast_product_key.h"
+#include "layers/ops/fwpkm.h"
 
 namespace hebb {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/norm.h"
-#include "kernels/short_conv.h"
+#include "kernels/norm/norm.h"
+#include "kernels/short_conv/short_conv.h"
 #include "layers/gdn.h"
 #include "layers/ham_config.h"
 #include "layers/ham_statistics.h"

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/adamw.h"
-#include "kernels/ham.h"
+#include "kernels/adamw/adamw.h"
+#include "kernels/ham/ham.h"
 #include "layers/model_config.h"
 
 namespace hebb {

@@ -7,7 +7,7 @@
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
-#include "layers/ops/mesa.h"
+#include "layers/ops/mesanet.h"
 
 namespace hebb {
 namespace {

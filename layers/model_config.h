@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/norm.h"
+#include "kernels/norm/norm.h"
 #include "layers/layer.h"
 
 namespace hebb {

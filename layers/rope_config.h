@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "core/fields.h"
-#include "kernels/rope.h"
+#include "kernels/rope/rope.h"
 
 namespace hebb {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/sparse_delta.h"
+#include "kernels/sparse_delta/sparse_delta.h"
 #include "layers/gdn.h"
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <regex>
 
-#include "kernels/adamw.h"
+#include "kernels/adamw/adamw.h"
 
 namespace hebb {
 namespace {

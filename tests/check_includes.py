@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks that folders include only what they may depend on:
-tools -> train -> {layers, optim, data} -> kernels -> core, and heavy headers only in .cpp files."""
+tools -> study -> eval -> inspect -> train -> {layers, optim, data} -> kernels -> core, and heavy headers only in .cpp files."""
 import pathlib
 import re
 import sys
@@ -12,7 +12,10 @@ ALLOWED = {
     "optim": {"optim", "kernels", "core"},
     "data": {"data", "core"},
     "train": {"train", "layers", "optim", "data", "kernels", "core"},
-    "tools": {"tools", "train", "layers", "optim", "data", "kernels", "core"},
+    "inspect": {"inspect", "train", "layers", "optim", "data", "kernels", "core"},
+    "eval": {"eval", "inspect", "train", "layers", "optim", "data", "kernels", "core"},
+    "study": {"study", "eval", "inspect", "train", "layers", "optim", "data", "kernels", "core"},
+    "tools": {"tools", "inspect", "study", "eval", "train", "layers", "optim", "data", "kernels", "core"},
 }
 HEAVY = ("nlohmann/", "spdlog/", "sentencepiece", "zstd.h", "zlib.h", "CLI/")
 
@@ -40,7 +43,7 @@ def main() -> int:
                 if path.suffix == ".h" and name.startswith(HEAVY):
                     wrong.append(f"{where}: {name} belongs in a .cpp file")
                 if "cuda" in name.lower() and not re.search(r"cuda", str(path.relative_to(root))) and top not in ALLOWED:
-                    wrong.append(f"{where}: CUDA headers belong in core/cuda*, kernels/cuda/")
+                    wrong.append(f"{where}: CUDA headers belong in core/cuda*, kernels/*/*.cu")
     print("\n".join(wrong) if wrong else "includes follow the order of the folders")
     return 1 if wrong else 0
 

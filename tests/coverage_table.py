@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the line coverage of kernels/cuda that a build with HEBB_COVERAGE=ON has counted, by file.
+"""Prints the line coverage of CUDA code in kernels/ that a build with HEBB_COVERAGE=ON has counted, by file.
 
 A line counts as executed if any instance of its template, in any source that includes it, executed it.
 """
@@ -11,11 +11,11 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KERNELS = ROOT / "kernels" / "cuda"
+KERNELS = ROOT / "kernels"
 
 
 def executed_lines(build):
-    """{file below kernels/cuda: {line: executions}}"""
+    """{file below kernels/: {line: executions}}"""
     lines = collections.defaultdict(collections.Counter)
     notes = sorted((build / "tests" / "simt").rglob("*.gcno"))
     if not notes:
@@ -25,7 +25,7 @@ def executed_lines(build):
         for text in run.stdout.splitlines():
             for file in json.loads(text)["files"]:
                 path = pathlib.Path(build, file["file"]).resolve()
-                if KERNELS in path.parents:
+                if KERNELS in path.parents and path.suffix in (".cu", ".cuh"):
                     for line in file["lines"]:
                         lines[path.relative_to(KERNELS)][line["line_number"]] += line["count"]
     return lines

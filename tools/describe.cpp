@@ -12,10 +12,10 @@
 #include "core/json.h"
 #include "core/progress.h"
 #include "core/weight_source.h"
-#include "data/inspect.h"
-#include "data/shard_format.h"
-#include "data/shard_index.h"
-#include "data/utf8.h"
+#include "data/shards/describe.h"
+#include "data/shards/shard_format.h"
+#include "data/shards/shard_index.h"
+#include "data/text/utf8.h"
 #include "tools/verbs.h"
 
 namespace hebb {

@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "data/utf8.h"
+#include "data/text/utf8.h"
 #include "tools/command_line.h"
 
 namespace hebb {

@@ -3,9 +3,9 @@
 #include <string>
 #include <string_view>
 
-#include "data/text_input.h"
-#include "data/tokenizer.h"
-#include "train/device.h"
+#include "data/text/text_input.h"
+#include "data/tokenizer/tokenizer.h"
+#include "train/choose_device.h"
 
 namespace hebb {
 

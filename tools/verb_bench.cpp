@@ -5,12 +5,12 @@
 #include "core/json.h"
 #include "core/parallel.h"
 #include "core/suggest.h"
-#include "kernels/cpu/gemm_bench.h"
+#include "kernels/gemm/bench.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
-#include "train/bench.h"
-#include "train/bench_operations.h"
+#include "inspect/bench.h"
+#include "inspect/bench_operations.h"
 #include "train/model_source.h"
 
 namespace hebb {

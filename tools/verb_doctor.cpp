@@ -9,11 +9,11 @@
 #include "core/progress.h"
 #include "tools/command_line.h"
 #include "tools/verbs.h"
-#include "train/device.h"
+#include "train/choose_device.h"
 #include "train/device_peak.h"
 #include "layers/layer.h"
 #include "train/memory_plan.h"
-#include "train/reference.h"
+#include "tools/configuration_page.h"
 
 namespace hebb {
 namespace {

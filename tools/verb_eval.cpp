@@ -4,7 +4,7 @@
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
-#include "train/eval.h"
+#include "eval/evaluation.h"
 
 namespace hebb {
 namespace {

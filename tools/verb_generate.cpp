@@ -6,12 +6,12 @@
 #include <memory>
 
 #include "core/files.h"
-#include "data/utf8.h"
+#include "data/text/utf8.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
-#include "train/generate.h"
-#include "train/threshold_overrides.h"
+#include "eval/generate.h"
+#include "eval/threshold_overrides.h"
 
 namespace hebb {
 namespace {

@@ -5,7 +5,7 @@
 #include "tools/command_line.h"
 #include "tools/console.h"
 #include "tools/verbs.h"
-#include "train/ladder.h"
+#include "study/ladder.h"
 
 namespace hebb {
 namespace {

@@ -5,7 +5,7 @@
 #include "tools/config_arguments.h"
 #include "tools/verbs.h"
 #include "train/model_source.h"
-#include "train/plan.h"
+#include "inspect/plan.h"
 
 namespace hebb {
 namespace {

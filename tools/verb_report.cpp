@@ -8,8 +8,8 @@
 
 #include "tools/command_line.h"
 #include "tools/verbs.h"
-#include "train/ladder.h"
-#include "train/report.h"
+#include "study/ladder.h"
+#include "study/report.h"
 
 namespace hebb {
 namespace {

@@ -6,7 +6,7 @@
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
-#include "train/selftest.h"
+#include "inspect/selftest.h"
 
 namespace hebb {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "core/parallel.h"
 #include "core/progress.h"
-#include "data/sentencepiece_model.h"
-#include "data/tokenizer.h"
-#include "data/train_tokenizer.h"
+#include "data/tokenizer/sentencepiece_model.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/train_tokenizer.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"

@@ -5,9 +5,9 @@
 #include "core/parallel.h"
 #include "tools/command_line.h"
 #include "tools/verbs.h"
-#include "train/device.h"
+#include "train/choose_device.h"
 #include "train/model_source.h"
-#include "train/trace_file.h"
+#include "inspect/trace_file.h"
 
 namespace hebb {
 namespace {

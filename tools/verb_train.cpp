@@ -5,7 +5,7 @@
 #include "tools/config_arguments.h"
 #include "tools/console.h"
 #include "tools/verbs.h"
-#include "train/eval.h"
+#include "eval/evaluation.h"
 #include "train/trainer.h"
 
 namespace hebb {

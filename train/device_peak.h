@@ -2,7 +2,7 @@
 #include <optional>
 #include <string>
 
-#include "train/device.h"
+#include "train/choose_device.h"
 
 namespace hebb {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/adamw.h"
+#include "kernels/adamw/adamw.h"
 
 namespace hebb {
 namespace {

@@ -13,7 +13,7 @@
 #endif
 #include "core/progress.h"
 #include "train/micro_batch.h"
-#include "train/train_memory.h"
+#include "train/training_state.h"
 
 namespace hebb {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-#include "data/loader.h"
+#include "data/rows/loader.h"
 #include "layers/model.h"
 
 namespace hebb {

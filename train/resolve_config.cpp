@@ -2,10 +2,9 @@
 #include <algorithm>
 
 #include "core/unknown_key.h"
-#include "data/dataset.h"
-#include "data/tokenizer.h"
-#include "train/device.h"
-#include "train/generate.h"
+#include "data/shards/dataset.h"
+#include "data/tokenizer/tokenizer.h"
+#include "train/choose_device.h"
 #include "train/run_config.h"
 
 namespace hebb {

@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "core/hash.h"
-#include "train/eval.h"
 
 namespace hebb {
 

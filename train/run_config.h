@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "data/data_config.h"
+#include "data/rows/data_config.h"
 #include "layers/model_config.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
@@ -91,5 +91,9 @@ struct ConfigDifference {
 /// Where two resolved configurations differ, apart from what a resumed run may change (spec 83,
 /// sections 1 and 10; paths of data and tokenizers only inform: 82, section 6).
 std::vector<ConfigDifference> compare_configs(const Json& stored, const Json& current);
+
+/// The list of evaluations in `json` with every default filled in and absolute paths, as a resolved configuration keeps it. Throws
+/// ConfigError. Only declared here: eval/evaluation.cpp knows the kinds, and eval depends on train.
+Json resolve_evaluations(const Json& json, const std::string& path);
 
 }  // namespace hebb

@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "data/loader.h"
-#include "data/validation.h"
+#include "data/rows/loader.h"
+#include "data/rows/validation.h"
 #include "optim/step_policy.h"
 #include "train/memory_plan.h"
-#include "train/metrics.h"
+#include "train/metrics_file.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/signals.h"
 #include "train/tensorboard.h"
-#include "train/train_memory.h"
+#include "train/training_state.h"
 
 namespace hebb {
 

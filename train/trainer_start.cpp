@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "core/parallel.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "train/model_source.h"
-#include "train/startup_report.h"
+#include "train/start_lines.h"
 #include "train/trainer.h"
 
 namespace hebb {

@@ -1,6 +1,6 @@
 #include "layers/ops/activation.h"
 
-#include "kernels/activation.h"
+#include "kernels/activation/activation.h"
 
 namespace hebb {
 namespace {

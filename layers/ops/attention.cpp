@@ -1,6 +1,6 @@
 #include "layers/ops/attention.h"
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 
 namespace hebb {
 namespace {

@@ -1,10 +1,10 @@
 #pragma once
-#include "kernels/visible_keys.h"
+#include "kernels/attention/visible_keys.h"
 #include "layers/layer.h"
 
 namespace hebb {
 
-/// Sizes of an attention call; see kernels/attention.h.
+/// Sizes of an attention call; see kernels/attention/attention.h.
 struct AttentionShape {
   int64_t batch, length;  // queries: B, T
   int64_t spaces, keys;   // keys: Bk (B, or 1 for one packed space), S

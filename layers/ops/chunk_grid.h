@@ -1,6 +1,6 @@
 #pragma once
 #include "core/tape.h"
-#include "kernels/chunk_grid.h"
+#include "kernels/gated_delta/chunk_grid.h"
 #include "layers/rows.h"
 
 namespace hebb {

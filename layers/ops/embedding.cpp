@@ -1,6 +1,6 @@
 #include "layers/ops/embedding.h"
 
-#include "kernels/embedding.h"
+#include "kernels/embedding/embedding.h"
 
 namespace hebb {
 namespace {

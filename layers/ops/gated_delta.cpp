@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "core/parallel.h"
-#include "kernels/channel_skip.h"
-#include "kernels/delta_gates.h"
-#include "kernels/gated_delta.h"
-#include "kernels/short_conv.h"
+#include "kernels/channel_skip/channel_skip.h"
+#include "kernels/delta_gates/delta_gates.h"
+#include "kernels/gated_delta/gated_delta.h"
+#include "kernels/short_conv/short_conv.h"
 #include "layers/ops/chunk_grid.h"
 #include "layers/ops/recurrence_input.h"
 

@@ -47,7 +47,7 @@ struct DeltaProbe {
 /// norms, gates, gated delta rule (spec 20, sections 3 to 7), or additive writes (spec 62, sections 3
 /// to 7). Keeps nothing but its inputs: the rest is computed again backward. Advances `state` when
 /// given; few tokens then run step by step. Returns o [N, HV dv].
-/// FLOPs per token: see kernels/gated_delta.h.
+/// FLOPs per token: see kernels/gated_delta/gated_delta.h.
 Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, DeltaState* state,
                 const DeltaProbe& probe = {});
 

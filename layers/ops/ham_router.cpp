@@ -1,6 +1,6 @@
 #include "layers/ops/ham_router.h"
 
-#include "kernels/ham.h"
+#include "kernels/ham/ham.h"
 
 namespace hebb {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/ham.h"
+#include "kernels/ham/ham.h"
 #include "layers/ops/attention.h"
 
 namespace hebb {

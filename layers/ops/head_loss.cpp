@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cross_entropy.h"
-#include "kernels/gemm.h"
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/gemm/gemm.h"
 
 namespace hebb {
 

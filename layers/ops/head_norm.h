@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "core/tape.h"
-#include "kernels/head_norm.h"
+#include "kernels/head_norm/head_norm.h"
 
 namespace hebb {
 

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/kvm.h"
+#include "kernels/kvm/kvm.h"
 #include "layers/kvm_budget.h"
 #include "layers/layer.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/parallel.h"
-#include "kernels/lact_layout.h"
+#include "kernels/lact/layout.h"
 
 namespace hebb {
 namespace {

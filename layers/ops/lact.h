@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/lact.h"
+#include "kernels/lact/lact.h"
 #include "layers/layer.h"
 
 namespace hebb {
@@ -10,7 +10,7 @@ struct LactShape {
   int64_t weights() const { return 3 * dim * fast; }  // of one head
 };
 
-/// What decoding carries: W, M and what the chunk in progress has gathered (kernels/lact.h).
+/// What decoding carries: W, M and what the chunk in progress has gathered (kernels/lact/lact.h).
 struct LactState {
   Buffer weights, momentum, sums;  // [B, F, 3 h D]
   Buffer mix_sums;                 // [B, F]

@@ -1,7 +1,7 @@
 #include "layers/ops/lact_heads.h"
 
-#include "kernels/gemm.h"
-#include "kernels/lact_heads.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/lact/heads.h"
 
 namespace hebb {
 namespace {

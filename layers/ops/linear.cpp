@@ -1,7 +1,7 @@
 #include "layers/ops/linear.h"
 
-#include "kernels/bias.h"
-#include "kernels/gemm.h"
+#include "kernels/bias/bias.h"
+#include "kernels/gemm/gemm.h"
 
 namespace hebb {
 namespace {

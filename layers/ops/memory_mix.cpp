@@ -1,6 +1,6 @@
 #include "layers/ops/memory_mix.h"
 
-#include "kernels/memory_mix.h"
+#include "kernels/memory_mix/memory_mix.h"
 
 namespace hebb {
 namespace {

@@ -1,6 +1,6 @@
 #include "layers/ops/norm.h"
 
-#include "kernels/add.h"
+#include "kernels/add/add.h"
 
 namespace hebb {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 #include "core/params.h"
 #include "core/tape.h"
-#include "kernels/norm.h"
+#include "kernels/norm/norm.h"
 
 namespace hebb {
 

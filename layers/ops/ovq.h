@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/ovq.h"
+#include "kernels/ovq/ovq.h"
 #include "layers/layer.h"
 
 namespace hebb {

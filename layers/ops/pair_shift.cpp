@@ -1,6 +1,6 @@
 #include "layers/ops/pair_shift.h"
 
-#include "kernels/pair_shift.h"
+#include "kernels/pair_shift/pair_shift.h"
 
 namespace hebb {
 namespace {

@@ -1,6 +1,6 @@
 #include "layers/ops/product_key.h"
 
-#include "kernels/product_key.h"
+#include "kernels/product_key/product_key.h"
 #include "layers/ops/slot_statistics.h"
 
 namespace hebb {

@@ -1,6 +1,6 @@
 #include "layers/ops/recurrence_input.h"
 
-#include "kernels/short_conv.h"
+#include "kernels/short_conv/short_conv.h"
 
 namespace hebb {
 namespace {

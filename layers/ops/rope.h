@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/rope.h"
+#include "kernels/rope/rope.h"
 #include "layers/layer.h"
 
 namespace hebb {

@@ -1,6 +1,6 @@
 #include "layers/ops/scaled_l2_norm.h"
 
-#include "kernels/scaled_l2_norm.h"
+#include "kernels/scaled_l2_norm/scaled_l2_norm.h"
 
 namespace hebb {
 namespace {

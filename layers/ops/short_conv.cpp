@@ -1,6 +1,6 @@
 #include "layers/ops/short_conv.h"
 
-#include "kernels/short_conv.h"
+#include "kernels/short_conv/short_conv.h"
 
 namespace hebb {
 namespace {

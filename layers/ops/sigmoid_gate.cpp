@@ -1,6 +1,6 @@
 #include "layers/ops/sigmoid_gate.h"
 
-#include "kernels/sigmoid_gate.h"
+#include "kernels/sigmoid_gate/sigmoid_gate.h"
 
 namespace hebb {
 namespace {

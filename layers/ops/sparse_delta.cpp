@@ -1,7 +1,7 @@
 #include "layers/ops/sparse_delta.h"
 
-#include "kernels/delta_gates.h"
-#include "kernels/sparse_delta.h"
+#include "kernels/delta_gates/delta_gates.h"
+#include "kernels/sparse_delta/sparse_delta.h"
 #include "layers/ops/host_values.h"
 #include "layers/ops/sparse_delta_statistics.h"
 
@@ -13,7 +13,7 @@ Tensor value_or_none(Tape& tape, Var v) { return v ? tape.value(v) : Tensor{}; }
 /// Tensors that forward and backward both compute from the inputs and the selected slots.
 struct Prepared {
   Buffer write_weights, read_weights, decay, g, beta;          // [N,H,W] [N,H,R] [N,H(,W)] [N,H] [N,H]
-  Buffer write_rows, read_rows, touched, count, table, order;  // see kernels/sparse_delta.h
+  Buffer write_rows, read_rows, touched, count, table, order;  // see kernels/sparse_delta/sparse_delta.h
   Buffer later_writes, later_reads, twins;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "kernels/slot_select.h"
+#include "kernels/slot_select/slot_select.h"
 #include "layers/layer.h"
 
 namespace hebb {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/token_shift.h"
+#include "kernels/token_shift/token_shift.h"
 
 namespace hebb {
 namespace {

@@ -1,6 +1,6 @@
 #include "layers/ops/value_residual.h"
 
-#include "kernels/value_residual.h"
+#include "kernels/value_residual/value_residual.h"
 
 namespace hebb {
 namespace {

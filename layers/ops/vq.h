@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "kernels/vq.h"
+#include "kernels/vq/vq.h"
 #include "layers/layer.h"
 
 namespace hebb {

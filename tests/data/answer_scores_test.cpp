@@ -1,6 +1,6 @@
-#include "data/answer_scores.h"
+#include "data/tasks/answer_scores.h"
 
-#include "data/characters.h"
+#include "data/text/characters.h"
 #include "tests/test.h"
 
 using namespace hebb;

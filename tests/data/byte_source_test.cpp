@@ -1,4 +1,4 @@
-#include "data/byte_source.h"
+#include "data/text/byte_source.h"
 
 #include "core/error.h"
 #include "core/random.h"

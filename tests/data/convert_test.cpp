@@ -1,10 +1,10 @@
-#include "data/convert.h"
+#include "data/convert/convert.h"
 
 #include <algorithm>
 
 #include "core/files.h"
-#include "data/csv.h"
-#include "data/records.h"
+#include "data/convert/csv.h"
+#include "data/tasks/records.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 

@@ -1,4 +1,4 @@
-#include "data/data_config.h"
+#include "data/rows/data_config.h"
 
 #include "core/error.h"
 #include "tests/test.h"

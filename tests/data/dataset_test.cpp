@@ -1,8 +1,8 @@
-#include "data/dataset.h"
+#include "data/shards/dataset.h"
 
 #include <fstream>
 
-#include "data/inspect.h"
+#include "data/shards/describe.h"
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"

@@ -1,8 +1,8 @@
 // The examples of docs/data.md, docs/formats/shards.md, docs/formats/records.md and docs/verbs/data.md.
-#include "data/convert.h"
-#include "data/data_config.h"
-#include "data/dataset.h"
-#include "data/records.h"
+#include "data/convert/convert.h"
+#include "data/rows/data_config.h"
+#include "data/shards/dataset.h"
+#include "data/tasks/records.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 

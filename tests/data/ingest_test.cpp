@@ -1,13 +1,13 @@
-#include "data/ingest.h"
+#include "data/shards/ingest.h"
 
 #include <map>
 
 #include "core/error.h"
 #include "core/random.h"
-#include "data/dataset.h"
-#include "data/inspect.h"
-#include "data/sentencepiece_model.h"
-#include "data/train_tokenizer.h"
+#include "data/shards/dataset.h"
+#include "data/shards/describe.h"
+#include "data/tokenizer/sentencepiece_model.h"
+#include "data/tokenizer/train_tokenizer.h"
 #include "tests/data/compress.h"
 #include "tests/data/text_samples.h"
 #include "tests/temp_folder.h"

@@ -1,9 +1,9 @@
-#include "data/jsonl.h"
+#include "data/text/jsonl.h"
 
 #include <nlohmann/json.hpp>
 
 #include "core/random.h"
-#include "data/utf8.h"
+#include "data/text/utf8.h"
 #include "tests/test.h"
 
 using namespace hebb;

@@ -1,10 +1,10 @@
-#include "data/loader.h"
+#include "data/rows/loader.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "data/shard_writer.h"
-#include "data/validation.h"
+#include "data/shards/shard_writer.h"
+#include "data/rows/validation.h"
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"

@@ -1,9 +1,9 @@
-#include "data/needles.h"
+#include "data/tasks/needles.h"
 
 #include <algorithm>
 #include <set>
 
-#include "data/white_space.h"
+#include "data/text/white_space.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 

@@ -1,4 +1,4 @@
-#include "data/packing.h"
+#include "data/rows/packing.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "data/records.h"
+#include "data/tasks/records.h"
 
 #include "core/error.h"
 #include "tests/temp_folder.h"

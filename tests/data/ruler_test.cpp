@@ -1,12 +1,12 @@
-#include "data/ruler.h"
+#include "data/tasks/ruler.h"
 
 #include <algorithm>
 #include <set>
 
-#include "data/answer_scores.h"
-#include "data/characters.h"
-#include "data/ruler_tasks.h"
-#include "data/white_space.h"
+#include "data/tasks/answer_scores.h"
+#include "data/text/characters.h"
+#include "data/tasks/ruler_tasks.h"
+#include "data/text/white_space.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 

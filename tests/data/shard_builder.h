@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/hash.h"
-#include "data/shard_format.h"
+#include "data/shards/shard_format.h"
 
 namespace hebb {
 

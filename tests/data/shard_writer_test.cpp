@@ -1,9 +1,9 @@
-#include "data/shard_writer.h"
+#include "data/shards/shard_writer.h"
 
 #include <fstream>
 
 #include "core/hash.h"
-#include "data/dataset.h"
+#include "data/shards/dataset.h"
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"

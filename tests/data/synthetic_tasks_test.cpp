@@ -1,4 +1,4 @@
-#include "data/synthetic_tasks.h"
+#include "data/tasks/synthetic_tasks.h"
 
 #include <algorithm>
 #include <map>

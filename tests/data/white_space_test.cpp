@@ -1,4 +1,4 @@
-#include "data/white_space.h"
+#include "data/text/white_space.h"
 
 #include "tests/test.h"
 

@@ -1,8 +1,8 @@
-#include "data/words.h"
+#include "data/text/words.h"
 
 #include <set>
 
-#include "data/synth_corpus.h"
+#include "data/tasks/synth_corpus.h"
 #include "tests/test.h"
 
 using namespace hebb;

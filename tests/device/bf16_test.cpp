@@ -4,7 +4,7 @@
 #include "tests/layers/harness.h"
 #include "tests/train/run_fixture.h"
 #include "train/micro_batch.h"
-#include "train/session.h"
+#include "eval/scoring_model.h"
 
 using namespace hebb;
 using namespace hebb::testing;

@@ -5,7 +5,7 @@
 #include "tests/paths.h"
 #include "tests/train/run_fixture.h"
 #include "train/model_source.h"
-#include "train/trace_file.h"
+#include "inspect/trace_file.h"
 
 using namespace hebb;
 using namespace hebb::testing;

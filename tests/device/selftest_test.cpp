@@ -1,6 +1,6 @@
 // hebb selftest on the device "cuda" (a GPU, or the SIMT emulator).
 #include "tests/device/device.h"
-#include "train/selftest.h"
+#include "inspect/selftest.h"
 
 using namespace hebb;
 

@@ -2,7 +2,7 @@
 #include "tests/device/device.h"
 #include "tests/paths.h"
 #include "tests/train/run_fixture.h"
-#include "train/bench.h"
+#include "inspect/bench.h"
 #include "train/memory_plan.h"
 #include "train/model_source.h"
 

@@ -1,6 +1,6 @@
 // A run folder holds what it needs to be used elsewhere.
 #include "core/files.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/e2e/command.h"
 
 using namespace hebb;

@@ -1,9 +1,9 @@
 #pragma once
 // What the libFuzzer programs for evaluation records and for data sets' own files run, and the fast test of mutated ones. Nothing is
 // thrown on any input unless a property is broken.
-#include "data/convert.h"
-#include "data/csv.h"
-#include "data/records.h"
+#include "data/convert/convert.h"
+#include "data/convert/csv.h"
+#include "data/tasks/records.h"
 #include "tests/fuzz/targets.h"
 
 namespace hebb::fuzz {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/hash.h"
-#include "data/packing.h"
-#include "data/shard.h"
+#include "data/rows/packing.h"
+#include "data/shards/shard.h"
 
 namespace hebb::fuzz {
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
-#include "data/jsonl.h"
-#include "data/sentencepiece_model.h"
-#include "data/text_input.h"
-#include "data/utf8.h"
+#include "data/text/jsonl.h"
+#include "data/tokenizer/sentencepiece_model.h"
+#include "data/text/text_input.h"
+#include "data/text/utf8.h"
 #include "tests/fuzz/targets.h"
 
 namespace hebb::fuzz {

@@ -1,4 +1,4 @@
-#include "kernels/gated_delta.h"
+#include "kernels/gated_delta/gated_delta.h"
 
 #include "core/parallel.h"
 #include "layers/ops/chunk_grid.h"

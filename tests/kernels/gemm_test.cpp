@@ -1,4 +1,4 @@
-#include "kernels/gemm.h"
+#include "kernels/gemm/gemm.h"
 
 #include <cmath>
 #include <cstring>
@@ -7,8 +7,8 @@
 
 #include "core/parallel.h"
 #include "core/random.h"
-#include "kernels/cpu/gemm_bench.h"
-#include "kernels/cpu/gemm_cpu.h"
+#include "kernels/gemm/bench.h"
+#include "kernels/gemm/gemm_cpu.h"
 #include "tests/test.h"
 
 using namespace hebb;

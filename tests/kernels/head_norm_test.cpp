@@ -1,6 +1,6 @@
-#include "kernels/head_norm.h"
+#include "kernels/head_norm/head_norm.h"
 
-#include "kernels/delta_gates.h"
+#include "kernels/delta_gates/delta_gates.h"
 #include "tests/kernels/tensors.h"
 
 using namespace hebb;

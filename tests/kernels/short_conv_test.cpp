@@ -1,4 +1,4 @@
-#include "kernels/short_conv.h"
+#include "kernels/short_conv/short_conv.h"
 
 #include "core/parallel.h"
 #include "tests/kernels/tensors.h"

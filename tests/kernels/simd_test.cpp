@@ -1,4 +1,4 @@
-#include "kernels/cpu/simd.h"
+#include "kernels/common/cpu/simd.h"
 
 #include <algorithm>
 #include <string>

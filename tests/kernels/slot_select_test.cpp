@@ -1,4 +1,4 @@
-#include "kernels/slot_select.h"
+#include "kernels/slot_select/slot_select.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "core/arena.h"
 #include "core/random.h"
-#include "kernels/cpu/slot_set.h"
+#include "kernels/slot_select/slot_hash_set.h"
 #include "tests/test.h"
 
 using namespace hebb;

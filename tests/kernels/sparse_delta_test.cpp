@@ -1,4 +1,4 @@
-#include "kernels/sparse_delta.h"
+#include "kernels/sparse_delta/sparse_delta.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ struct Sizes {
   int64_t tokens() const { return batch * length; }
 };
 
-/// Inputs and, after run(), everything that the kernels give. Indices as in kernels/sparse_delta.h.
+/// Inputs and, after run(), everything that the kernels give. Indices as in kernels/sparse_delta/sparse_delta.h.
 struct Case {
   Sizes n;
   bool by_key = false;

@@ -1,7 +1,7 @@
 // Golden cases of layers whose decoding is exact, read token by token and in segments: the options' states against the reference.
 #include "core/files.h"
 #include "tests/layers/harness.h"
-#include "train/trace_file.h"
+#include "inspect/trace_file.h"
 
 using namespace hebb;
 using namespace hebb::testing;

@@ -1,9 +1,9 @@
 // Decoding, thresholds, statistics and configuration of HAM: spec 50, sections 1, 5, 7, 10 and 12.
-#include "kernels/adamw.h"
+#include "kernels/adamw/adamw.h"
 #include "layers/ham_thresholds.h"
 #include "layers/ops/host_values.h"
 #include "tests/layers/ham_models.h"
-#include "train/plan.h"
+#include "inspect/plan.h"
 
 using namespace hebb;
 using namespace hebb::testing;

@@ -11,8 +11,8 @@
 #include "core/parallel.h"
 #include "core/safetensors.h"
 #include "tests/test.h"
-#include "train/trace.h"
-#include "train/trace_file.h"
+#include "inspect/trace.h"
+#include "inspect/trace_file.h"
 
 namespace hebb::testing {
 

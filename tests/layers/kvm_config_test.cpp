@@ -1,7 +1,7 @@
 // kvm: configuration, forced decisions, counts of parameters, rows, FLOPs and bytes.
 #include "layers/kvm_budget.h"
 #include "tests/layers/kvm_models.h"
-#include "train/plan.h"
+#include "inspect/plan.h"
 
 using namespace hebb;
 using namespace hebb::testing;

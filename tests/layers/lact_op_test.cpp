@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "kernels/cpu/newton_schulz.h"
+#include "kernels/lact/newton_schulz.h"
 #include "layers/ops/lact.h"
 #include "tests/layers/harness.h"
 

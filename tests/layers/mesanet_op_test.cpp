@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "layers/ops/mesa.h"
+#include "layers/ops/mesanet.h"
 #include "tests/layers/harness.h"
 
 using namespace hebb;

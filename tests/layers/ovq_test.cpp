@@ -1,5 +1,5 @@
 #include "core/parallel.h"
-#include "kernels/cpu/ovq_dictionary.h"
+#include "kernels/ovq/dictionary.h"
 #include "layers/ops/ovq.h"
 #include "tests/layers/properties.h"
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "kernels/cpu/product_key_select.h"
+#include "kernels/product_key/select.h"
 #include "tests/layers/properties.h"
 
 using namespace hebb;

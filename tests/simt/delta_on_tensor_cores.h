@@ -1,7 +1,7 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/gated_delta.h"
+#include "kernels/gated_delta/gated_delta.h"
 #include "support.h"
 
 namespace hebb_test {

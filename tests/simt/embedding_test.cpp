@@ -3,7 +3,7 @@
 #include <array>
 #include <numeric>
 
-#include "kernels/cuda/common/sort.h"
+#include "kernels/common/cuda/sort.cuh"
 #include "support.h"
 
 using namespace hebb_test;

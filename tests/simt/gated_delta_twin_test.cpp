@@ -1,7 +1,7 @@
 // The gated delta rule, by steps and by chunks, forward and backward, against its CPU twin.
 #include "chunk_grids.h"
 #include "delta_on_tensor_cores.h"
-#include "kernels/cuda/common/gated_delta_walk.h"
+#include "kernels/gated_delta/walk.cuh"
 #include "twins.h"
 
 using namespace hebb_test;

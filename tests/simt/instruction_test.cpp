@@ -1,7 +1,7 @@
 // Each wrapper of kernels/cuda/common alone.
-#include "kernels/cuda/common/async_copy.h"
-#include "kernels/cuda/common/mma.h"
-#include "kernels/cuda/common/prelude.h"
+#include "kernels/common/cuda/async_copy.cuh"
+#include "kernels/common/cuda/mma.cuh"
+#include "kernels/common/cuda/prelude.cuh"
 #include "support.h"
 
 using namespace hebb_test;

@@ -1,5 +1,5 @@
 // State rows of kvm against their CPU twin: budgets, gates, value norms, temperatures, documents, segments, grouped heads.
-#include "kernels/kvm.h"
+#include "kernels/kvm/kvm.h"
 #include "twins.h"
 
 using namespace hebb_test;

@@ -1,5 +1,5 @@
 // The fast weights of lact against their CPU twin.
-#include "kernels/lact_layout.h"
+#include "kernels/lact/layout.h"
 #include "twins.h"
 
 using namespace hebb_test;

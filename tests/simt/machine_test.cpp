@@ -2,7 +2,7 @@
 #include <array>
 #include <numeric>
 
-#include "kernels/cuda/common/prelude.h"
+#include "kernels/common/cuda/prelude.cuh"
 #include "support.h"
 
 using namespace hebb_test;

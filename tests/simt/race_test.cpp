@@ -4,12 +4,12 @@
 #include <algorithm>
 
 #include "delta_on_tensor_cores.h"
-#include "kernels/attention.h"
-#include "kernels/cuda/common/async_copy.h"
-#include "kernels/cuda/common/prelude.h"
-#include "kernels/cuda/common/sort.h"
-#include "kernels/head_norm.h"
-#include "kernels/slot_select.h"
+#include "kernels/attention/attention.h"
+#include "kernels/common/cuda/async_copy.cuh"
+#include "kernels/common/cuda/prelude.cuh"
+#include "kernels/common/cuda/sort.cuh"
+#include "kernels/head_norm/head_norm.h"
+#include "kernels/slot_select/slot_select.h"
 #include "support.h"
 
 #ifdef SIMT_TSAN

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/kvm.h"
-#include "kernels/ovq.h"
-#include "kernels/vq.h"
+#include "kernels/kvm/kvm.h"
+#include "kernels/ovq/ovq.h"
+#include "kernels/vq/vq.h"
 #include "support.h"
 
 using namespace hebb_test;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <map>
 
-#include "kernels/sparse_delta.h"
+#include "kernels/sparse_delta/sparse_delta.h"
 #include "twins.h"
 
 using namespace hebb_test;

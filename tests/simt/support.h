@@ -7,13 +7,13 @@
 
 #include "core/cuda_device.h"
 #include "host.h"
-#include "kernels/activation.h"
-#include "kernels/adamw.h"
-#include "kernels/add.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/embedding.h"
-#include "kernels/gemm.h"
-#include "kernels/norm.h"
+#include "kernels/activation/activation.h"
+#include "kernels/adamw/adamw.h"
+#include "kernels/add/add.h"
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/norm/norm.h"
 #include "tests/test.h"
 
 namespace hebb_test {

@@ -1,5 +1,5 @@
 // Products by tiles, in both forms, against plain sums.
-#include "kernels/cuda/common/tiles.h"
+#include "kernels/common/cuda/tiles.cuh"
 #include "support.h"
 
 using namespace hebb_test;

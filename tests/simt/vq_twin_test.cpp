@@ -1,5 +1,5 @@
 // Quantized keys and their linear form against the CPU twin.
-#include "kernels/vq.h"
+#include "kernels/vq/vq.h"
 #include "twins.h"
 
 using namespace hebb_test;

@@ -6,10 +6,10 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "train/checkpoint.h"
-#include "train/eval.h"
-#include "train/metrics.h"
+#include "eval/evaluation.h"
+#include "train/metrics_file.h"
 #include "train/run_config.h"
-#include "train/sweep.h"
+#include "study/sweep.h"
 
 using namespace hebb;
 

@@ -11,7 +11,7 @@
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "tests/train/process.h"
-#include "train/eval.h"
+#include "eval/evaluation.h"
 
 namespace hebb {
 struct TaskKeys {

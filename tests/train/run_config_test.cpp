@@ -3,7 +3,7 @@
 #include "tests/paths.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
-#include "train/device.h"
+#include "train/choose_device.h"
 
 using namespace hebb;
 using Catch::Contains;

@@ -4,8 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "data/shard_writer.h"
-#include "data/tokenizer.h"
+#include "data/shards/shard_writer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/train/run_fixture.h"
 #include "train/model_source.h"
 #include "train/world.h"

@@ -257,7 +257,7 @@ def best_ms(args, function):
 
 
 def operation_peers(args, tokens):
-    """Operations of `hebb bench --kernels` by name -> peer -> function that returns one to time. Shapes as in train/bench_operations.cpp."""
+    """Operations of `hebb bench --kernels` by name -> peer -> function that returns one to time. Shapes as in inspect/bench_operations.cpp."""
     device, dtype = args.device, torch.bfloat16 if args.precision == "bf16" else torch.float32
     length = min(tokens, 1024)
 

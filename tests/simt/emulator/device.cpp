@@ -1,4 +1,4 @@
-// The emulator behind core/cuda_device.h and the interface of kernels/gemm.h.
+// The emulator behind core/cuda_device.h and the interface of kernels/gemm/gemm.h.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -7,7 +7,7 @@
 #include "block.h"
 #include "core/upload_ring.h"
 #include "host.h"
-#include "kernels/cuda/common/gemm_layout.h"
+#include "kernels/gemm/cuda_layout.h"
 
 namespace hebb::HEBB_DEVICE {
 namespace {

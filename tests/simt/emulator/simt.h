@@ -1,6 +1,6 @@
 #pragma once
 // What a kernel sees in place of CUDA: thread indices, barriers, warp collectives, shared memory, atomics.
-// Included by kernels/cuda/common/prelude.h only.
+// Included by kernels/common/cuda/prelude.cuh only.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -1,0 +1,180 @@
+#include "data/shards/describe.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <set>
+
+#include "data/shards/dataset.h"
+#include "data/shards/shard.h"
+
+namespace hebb {
+namespace {
+
+template <class... Values> std::string format_text(const char* format, Values... values) {
+  const int size = std::snprintf(nullptr, 0, format, values...);
+  std::string text(static_cast<size_t>(size) + 1, '\0');
+  std::snprintf(text.data(), text.size(), format, values...);
+  text.pop_back();
+  return text;
+}
+
+const char* format_name(Shard::Format format) {
+  switch (format) {
+    case Shard::Format::hebb: return "hebb";
+    case Shard::Format::llmc: return "llm.c";
+    case Shard::Format::raw: return "headerless";
+    case Shard::Format::megatron: return "Megatron";
+  }
+  return "";
+}
+
+std::string id_text(int32_t id) { return id < 0 ? "none" : std::to_string(id); }
+
+std::string describe_lengths(const Shard& shard) {
+  const int64_t count = shard.documents();
+  if (count == 0) {
+    return "";
+  }
+  std::vector<int64_t> lengths;
+  for (int64_t d = 0; d < count; ++d) {
+    lengths.push_back(shard.document_start(d + 1) - shard.document_start(d));
+  }
+  std::sort(lengths.begin(), lengths.end());
+  return format_text("  document tokens: min %lld, median %lld, mean %.1f, max %lld\n",
+                     static_cast<long long>(lengths.front()), static_cast<long long>(lengths[lengths.size() / 2]),
+                     static_cast<double>(shard.tokens()) / static_cast<double>(count),
+                     static_cast<long long>(lengths.back()));
+}
+
+std::string describe_first_tokens(const Shard& shard) {
+  std::array<int32_t, 16> first{};
+  const int64_t count = std::min<int64_t>(shard.tokens(), static_cast<int64_t>(first.size()));
+  std::string text = "  first tokens:";
+  shard.read(0, count, int64_t{1} << 31, first.data());
+  for (int64_t i = 0; i < count; ++i) {
+    text += ' ';
+    text += std::to_string(first[static_cast<size_t>(i)]);
+  }
+  return text + "\n";
+}
+
+std::string describe(const Shard& shard) {
+  std::string text = shard.name() + "\n";
+  text += format_text("  format: %s, %s\n", format_name(shard.format()), token_type_name(shard.token_type()));
+  text += format_text("  tokens: %lld\n  documents: %lld%s\n", static_cast<long long>(shard.tokens()),
+                      static_cast<long long>(shard.documents()), shard.has_index() ? "" : " (no index)");
+  text += describe_lengths(shard);
+  if (shard.vocab_size()) {
+    text += format_text("  vocabulary: %lld, BOS %s, EOS %s\n", static_cast<long long>(*shard.vocab_size()),
+                        id_text(shard.bos()).c_str(), id_text(shard.eos()).c_str());
+    text += format_text("  CRC-32: 0x%08x\n  tokenizer hash: %016llx\n", *shard.stored_crc(),
+                        static_cast<unsigned long long>(shard.tokenizer_hash()));
+  }
+  return text + describe_first_tokens(shard);
+}
+
+std::string describe(const Dataset& dataset) {
+  std::string text = dataset.file.string() + "\n";
+  text += format_text("  shards: %zu, %s\n  tokens: %lld\n  documents: %lld\n  vocabulary: %lld\n",
+                      dataset.shards.size(), dataset.dtype.c_str(), static_cast<long long>(dataset.total_tokens),
+                      static_cast<long long>(dataset.total_documents), static_cast<long long>(dataset.vocab_size));
+  return text + "  tokenizer: " + dataset.tokenizer.dump() + "\n";
+}
+
+class Verifier {
+ public:
+  VerifyReport report;
+
+  template <class Open> void check(Open open) {
+    ++report.files;
+    try {
+      const Shard shard = open();
+      report.documents += shard.documents();
+      report.tokens += shard.tokens();
+      check_contents(shard);
+    } catch (const DataError& error) {
+      report.problems.push_back(error.what());
+    }
+  }
+
+ private:
+  // Both checks run, because a wrong token may come with a CRC that was computed over it.
+  void check_contents(const Shard& shard) {
+    try {
+      shard.require_crc(shard.compute_crc());
+    } catch (const DataError& error) {
+      report.problems.push_back(error.what());
+    }
+    const int64_t vocab_size = shard.vocab_size().value_or(int64_t{1} << 31);
+    std::vector<int32_t> tokens(size_t{1} << 16);
+    for (int64_t begin = 0; begin < shard.tokens(); begin += static_cast<int64_t>(tokens.size())) {
+      const int64_t count = std::min(static_cast<int64_t>(tokens.size()), shard.tokens() - begin);
+      shard.read(begin, count, vocab_size, tokens.data());
+    }
+  }
+};
+
+bool is_shard_file(const fs::path& path) { return path.extension() == ".bin"; }
+
+}  // namespace
+
+std::string describe_shards(const std::string& path, const std::string& format) {
+  if (const auto dataset_json = find_dataset(path)) {
+    const Dataset dataset = read_dataset(*dataset_json);
+    std::string text = describe(dataset);
+    for (size_t i = 0; i < dataset.shards.size(); ++i) {
+      text += describe(open_dataset_shard(dataset, i));
+    }
+    return text;
+  }
+  ShardOptions options;
+  options.format = format;
+  std::string text;
+  for (const fs::path& file : expand_paths(path)) {
+    text += describe(Shard::open(file, options));
+  }
+  return text;
+}
+
+VerifyReport verify_shards(const std::string& path, const std::string& format) {
+  Verifier verifier;
+  ShardOptions options;
+  options.format = format;
+  const auto dataset_json = find_dataset(path);
+  if (!dataset_json) {
+    for (const fs::path& file : expand_paths(path)) {
+      verifier.check([&] { return Shard::open(file, options); });
+    }
+    return std::move(verifier.report);
+  }
+  std::set<fs::path> seen;
+  try {
+    const Dataset dataset = read_dataset(*dataset_json);
+    for (size_t i = 0; i < dataset.shards.size(); ++i) {
+      seen.insert(dataset.shard_path(i).lexically_normal());
+      verifier.check([&] { return open_dataset_shard(dataset, i); });
+    }
+  } catch (const DataError& error) {
+    verifier.report.problems.push_back(error.what());
+  }
+  // Shards that dataset.json does not list: the validation split, and all of them when it is unreadable.
+  for (const fs::path& file : expand_paths(dataset_json->parent_path().string())) {
+    if (is_shard_file(file) && seen.insert(file.lexically_normal()).second) {
+      verifier.check([&] { return Shard::open(file, options); });
+    }
+  }
+  return std::move(verifier.report);
+}
+
+std::string VerifyReport::text() const {
+  std::string text = format_text("%lld files, %lld documents, %lld tokens: %s\n", static_cast<long long>(files),
+                                 static_cast<long long>(documents), static_cast<long long>(tokens),
+                                 ok() ? "no problem found" : format_text("%zu problem%s", problems.size(), problems.size() == 1 ? "" : "s").c_str());
+  for (const std::string& problem : problems) {
+    text += problem + "\n";
+  }
+  return text;
+}
+
+}  // namespace hebb

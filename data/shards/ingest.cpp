@@ -1,0 +1,266 @@
+#include "data/shards/ingest.h"
+
+#include <chrono>
+#include <cstdio>
+#include <deque>
+#include <exception>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "core/random.h"
+#include "data/rows/ordered_pipeline.h"
+
+namespace hebb {
+namespace {
+
+constexpr uint64_t kBatchBytes = 1 << 20;
+constexpr uint64_t kBytesUnderWay = 512 << 20;  // raw text; matters only for very long documents
+constexpr std::string_view kVisibleSpace = "\xE2\x96\x81";
+constexpr const char* kModelFile = "tokenizer.model";
+
+/// Documents that go through the pipeline together.
+struct Batch {
+  struct Document {
+    ParsedDocument::State state;
+    std::string problem;
+    uint64_t text_bytes, replaced;
+    bool has_visible_space;
+    size_t tokens;                    // of Batch::tokens, in order
+  };
+  std::vector<RawDocument> raw;       // in
+  uint64_t input_position = 0;
+  std::vector<Document> documents;    // out
+  std::vector<int32_t> tokens;
+};
+
+/// Cuts the input into batches. A file that cannot be opened is reported after the documents before it.
+class BatchReader {
+ public:
+  explicit BatchReader(RawReader& reader) : reader_(reader) {}
+
+  bool next(Batch& batch) {
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+    uint64_t bytes = 0;
+    try {
+      for (RawDocument raw; bytes < kBatchBytes && reader_.next(raw);) {
+        bytes += raw.bytes.size() + 1;
+        batch.raw.push_back(std::move(raw));
+      }
+    } catch (...) {
+      failure_ = std::current_exception();
+      if (batch.raw.empty()) {
+        throw;
+      }
+    }
+    batch.input_position = reader_.bytes_read();
+    return !batch.raw.empty();
+  }
+
+ private:
+  RawReader& reader_;
+  std::exception_ptr failure_;
+};
+
+uint64_t raw_bytes(const Batch& batch) {
+  uint64_t bytes = 0;
+  for (const RawDocument& raw : batch.raw) {
+    bytes += raw.bytes.size();
+  }
+  return bytes;
+}
+
+void encode_batch(Batch& batch, const std::vector<fs::path>& files, const TextInputOptions& input,
+                  const Tokenizer& tokenizer, Tokenizer::Encoder& encoder) {
+  const Tokenizer::Special& special = tokenizer.special();
+  for (RawDocument& raw : batch.raw) {
+    ParsedDocument parsed = parse_document(raw, files, input);
+    const size_t begin = batch.tokens.size();
+    if (parsed.state == ParsedDocument::State::good) {
+      if (special.add_bos) {
+        batch.tokens.push_back(special.bos);
+      }
+      encoder.encode(parsed.text, batch.tokens);
+      if (special.add_eos) {
+        batch.tokens.push_back(special.eos);
+      }
+    }
+    const bool has_visible_space =
+        tokenizer.loses_visible_space() && parsed.text.find(kVisibleSpace) != std::string::npos;
+    batch.documents.push_back({parsed.state, std::move(parsed.problem), parsed.text.size(), parsed.replaced,
+                               has_visible_space, batch.tokens.size() - begin});
+  }
+  batch.raw = {};
+}
+
+/// Sends documents to the train or the validation shards.
+class Splitter {
+ public:
+  Splitter(const EncodeOptions& options, ShardWriter& writer) : options_(options), writer_(writer) {}
+
+  void add(std::span<const int32_t> tokens) {
+    const uint64_t index = count_++;
+    if (options_.val_documents > 0) {
+      held_.emplace_back(tokens.begin(), tokens.end());
+      if (held_.size() > options_.val_documents) {
+        writer_.add_document(held_.front(), DatasetSplit::train);
+        held_.pop_front();
+      }
+      return;
+    }
+    const bool is_validation =
+        options_.val_fraction > 0 && Rng(options_.seed, "split", index).uniform() < options_.val_fraction;
+    writer_.add_document(tokens, is_validation ? DatasetSplit::validation : DatasetSplit::train);
+  }
+  void finish() {
+    for (const std::vector<int32_t>& tokens : held_) {
+      writer_.add_document(tokens, DatasetSplit::validation);
+    }
+    held_.clear();
+  }
+
+ private:
+  const EncodeOptions& options_;
+  ShardWriter& writer_;
+  uint64_t count_ = 0;
+  std::deque<std::vector<int32_t>> held_;  // the last documents so far
+};
+
+void check(const EncodeOptions& options) {
+  if (!(options.val_fraction >= 0 && options.val_fraction < 1)) {
+    throw ConfigError("--val-fraction", Json(options.val_fraction).dump(), "0 <= fraction < 1");
+  }
+  if (options.val_fraction > 0 && options.val_documents > 0) {
+    throw ConfigError("--val-fraction", "--val-documents too", "one of the two");
+  }
+  if (options.shard_tokens < 1) {
+    throw ConfigError("--shard-tokens", std::to_string(options.shard_tokens), "an integer >= 1");
+  }
+  if (options.workers < 0) {
+    throw ConfigError("--threads", std::to_string(options.workers), "an integer >= 0");
+  }
+}
+
+ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer& tokenizer) {
+  TokenizerConfig stored = options.tokenizer;
+  stored.file = kModelFile;
+  ShardWriterOptions writer;
+  writer.directory = options.out;
+  writer.vocab_size = tokenizer.vocab_size();
+  writer.bos = tokenizer.special().bos;
+  writer.eos = tokenizer.special().eos;
+  writer.tokenizer_hash = tokenizer.hash();
+  writer.tokenizer = Fields::write(stored);
+  if (tokenizer.model_bytes().empty()) {
+    writer.tokenizer.erase("file");
+  }
+  writer.model_file = kModelFile;
+  writer.model_bytes = tokenizer.model_bytes();
+  writer.shard_tokens = options.shard_tokens;
+  writer.overwrite = options.overwrite;
+  return writer;
+}
+
+void require_documents(const EncodeOptions& options, const TextCounts& counts) {
+  const std::string where = options.input.inputs.empty() ? "input" : options.input.inputs.front();
+  if (counts.documents == 0) {
+    throw DataError(where, "no documents in the input", std::to_string(counts.empty) + " empty", "at least one with text");
+  }
+  if (counts.documents <= options.val_documents) {
+    throw DataError(where, "no documents left for training", std::to_string(counts.documents) + " documents",
+                    "more than --val-documents " + std::to_string(options.val_documents));
+  }
+}
+
+std::string plural(uint64_t count, const char* word) {
+  return std::to_string(count) + " " + word + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+EncodeReport encode_corpus(const EncodeOptions& options, Progress& progress) {
+  check(options);
+  const auto start = std::chrono::steady_clock::now();
+  const auto tokenizer = Tokenizer::load(options.tokenizer);
+  RawReader reader(options.input);
+  const std::vector<fs::path> files = reader.files();  // the reader itself belongs to the producer
+  ShardWriter writer(writer_options(options, *tokenizer));
+  Splitter splitter(options, writer);
+  DocumentFilter filter(options.input.skip_bad, [&](const std::string& note) { progress.message(note); });
+
+  EncodeReport report;
+  report.workers = options.workers > 0 ? options.workers : threads();
+  BatchReader batches(reader);
+  const auto make_work = [&] {
+    auto encoder = std::make_shared<Tokenizer::Encoder>(tokenizer);
+    return [&, encoder](Batch& batch) { encode_batch(batch, files, options.input, *tokenizer, *encoder); };
+  };
+  OrderedPipeline<Batch> pipeline({static_cast<size_t>(2 * report.workers + 2), kBytesUnderWay},
+                                  [&](Batch& batch) { return batches.next(batch); }, raw_bytes, make_work);
+  progress.begin("encode", reader.bytes_total(), Progress::Unit::bytes);
+  pipeline.run(report.workers, [&](Batch& batch) {
+    std::span<const int32_t> rest(batch.tokens);
+    for (const Batch::Document& document : batch.documents) {
+      if (filter.accept(document.state, document.problem, document.text_bytes, document.replaced)) {
+        splitter.add(rest.first(document.tokens));
+        report.visible_space_documents += document.has_visible_space ? 1 : 0;
+      }
+      rest = rest.subspan(document.tokens);
+    }
+    progress.update(batch.input_position, plural(filter.counts().documents, "document"));
+  });
+  report.input = filter.counts();
+  report.input.files = reader.files_opened();
+  require_documents(options, report.input);
+  splitter.finish();
+  report.output = writer.finish();
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  progress.end();
+  return report;
+}
+
+double EncodeReport::megabytes_per_second() const {
+  return seconds > 0 ? static_cast<double>(input.text_bytes) / 1e6 / seconds : 0;
+}
+
+std::string EncodeReport::text() const {
+  std::string text = "train: " + plural(output.train_documents, "document") + ", " +
+                     plural(output.train_tokens, "token") + ", " + plural(output.train.size(), "shard") + "\n";
+  if (!output.validation.empty()) {
+    text += "validation: " + plural(output.validation_documents, "document") + ", " +
+            plural(output.validation_tokens, "token") + ", " + plural(output.validation.size(), "shard") + "\n";
+  }
+  text += "input: " + plural(input.files, "file") + ", " + format_bytes(static_cast<double>(input.text_bytes)) +
+          " of text, " + plural(input.empty, "empty document") + " skipped, " + plural(input.bad, "bad line") +
+          " left out, " + plural(input.replaced, "invalid UTF-8 piece") + " replaced\n";
+  if (visible_space_documents > 0) {
+    text += "note: " + plural(visible_space_documents, "document") + " with U+2581, which decodes to a space\n";
+  }
+  char speed[128];
+  std::snprintf(speed, sizeof speed, "speed: %.2f MB/s with %s (%.1f s), %.3f bytes per token\n",
+                megabytes_per_second(), plural(static_cast<uint64_t>(workers), "worker").c_str(), seconds,
+                tokens() > 0 ? static_cast<double>(input.text_bytes) / static_cast<double>(tokens()) : 0.0);
+  return text + speed;
+}
+
+Json EncodeReport::json() const {
+  return Json::object({{"train_documents", Json(output.train_documents)},
+                       {"train_tokens", Json(output.train_tokens)},
+                       {"train_shards", Json(static_cast<uint64_t>(output.train.size()))},
+                       {"validation_documents", Json(output.validation_documents)},
+                       {"validation_tokens", Json(output.validation_tokens)},
+                       {"validation_shards", Json(static_cast<uint64_t>(output.validation.size()))},
+                       {"files", Json(input.files)},
+                       {"text_bytes", Json(input.text_bytes)},
+                       {"empty_documents", Json(input.empty)},
+                       {"bad_lines", Json(input.bad)},
+                       {"replaced_utf8", Json(input.replaced)},
+                       {"visible_space_documents", Json(visible_space_documents)},
+                       {"workers", Json(workers)},
+                       {"seconds", Json(seconds)},
+                       {"mb_per_second", Json(megabytes_per_second())}});
+}
+
+}  // namespace hebb

@@ -1,0 +1,198 @@
+#include "data/tasks/records.h"
+
+#include "core/json_line.h"
+#include "data/text/text_input.h"
+
+namespace hebb {
+namespace {
+
+void id_field(Fields& f, Record& r) { f.field("id", r.id).help("Name of the example in files of samples."); }
+
+void texts_field(Fields& f, const char* name, std::vector<std::string>& texts, bool may_be_empty) {
+  f.field(name, texts).required();
+  f.require(!texts.empty(), name, "a list of at least one text");
+  for (const std::string& text : texts) {
+    f.require(may_be_empty || !text.empty(), name, "no empty text");
+  }
+}
+
+void text_field(Fields& f, const char* name, std::string& text) {
+  f.field(name, text).required();
+  f.require(!text.empty(), name, "a text of at least one character");
+}
+
+/// An index or a list of indices below `count`.
+void gold_field(Fields& f, std::vector<int64_t>& gold, size_t count) {
+  const std::string expected = "an index below " + std::to_string(count) + ", or a list of such indices";
+  Json json = Json::array();
+  for (const int64_t i : gold) {
+    json.push(i);
+  }
+  if (gold.size() == 1) {
+    json = Json(gold[0]);
+  }
+  f.field("gold", json);
+  if (!f.reading()) {
+    return;
+  }
+  if (!f.written("gold")) {
+    f.fail("gold", "nothing", expected + " (required)");
+  }
+  gold.clear();
+  for (const Json& index : json.is_array() ? json.items() : std::vector<Json>{json}) {
+    if (!index.is_integer() || index.as_double() < 0 || index.as_double() >= static_cast<double>(count)) {
+      f.fail("gold", index.found(), expected);
+    }
+    gold.push_back(index.as_int());
+  }
+  f.require(!gold.empty(), "gold", expected);
+}
+
+/// Optional lists: absent differs from empty.
+void optional_texts(Fields& f, const char* name, std::optional<std::vector<std::string>>& texts) {
+  std::vector<std::string> list = texts.value_or(std::vector<std::string>());
+  if (f.field(name, list).present()) {
+    texts = list;
+  }
+}
+
+Json without_comments(Json line) {
+  auto& members = line.members();
+  std::erase_if(members, [](const Json::Member& m) { return m.first.starts_with("_"); });
+  return line;
+}
+
+}  // namespace
+
+void fields(Fields& f, ChoiceRecord& r) {
+  f.field("context", r.context).required();
+  texts_field(f, "choices", r.choices, false);
+  gold_field(f, r.gold, r.choices.size());
+  f.field("delimiter", r.delimiter);
+  f.field("group", r.group);
+  id_field(f, r);
+}
+
+void fields(Fields& f, PartialRecord& r) {
+  texts_field(f, "contexts", r.contexts, true);
+  text_field(f, "continuation", r.continuation);
+  gold_field(f, r.gold, r.contexts.size());
+  f.field("delimiter", r.delimiter);
+  id_field(f, r);
+}
+
+void fields(Fields& f, ClozeRecord& r) {
+  f.field("context", r.context).required();
+  text_field(f, "target", r.target);
+  id_field(f, r);
+}
+
+void fields(Fields& f, RollingRecord& r) {
+  text_field(f, "text", r.text);
+  f.field("words", r.words).min(1);
+  f.field("bytes", r.bytes).min(1);
+  id_field(f, r);
+}
+
+const std::vector<std::string>& generate_scores() {
+  static const std::vector<std::string> names = {"exact",    "f1",      "gsm8k",          "match_all", "match_part",
+                                                 "contains", "rouge_l", "classification", "none"};
+  return names;
+}
+
+void fields(Fields& f, GenerateRecord& r) {
+  f.field("prompt", r.prompt).required();
+  f.field("answers", r.answers).required();
+  optional_texts(f, "until", r.until);
+  for (const std::string& text : r.until.value_or(std::vector<std::string>())) {
+    f.require(!text.empty(), "until", "no empty text");
+  }
+  f.field("max_new_tokens", r.max_new_tokens).min(1);
+  std::string score = r.score.value_or("none");
+  if (f.field("score", score).one_of(generate_scores()).present()) {
+    r.score = score;
+  }
+  f.field("classes", r.classes);
+  if (f.reading() && r.score == "classification" && r.classes.empty()) {
+    f.fail("classes", "nothing", "a list of the classes that the score asks for");
+  }
+  id_field(f, r);
+}
+
+void fields(Fields& f, AnswerRecord& r) {
+  f.field("context", r.context).required();
+  f.field("question", r.question).required();
+  texts_field(f, "answers", r.answers, false);
+  f.field("length", r.length).min(0);
+  id_field(f, r);
+}
+
+void each_json_line(const std::string& path, const std::function<void(Json line)>& use) {
+  TextInputOptions options;
+  options.inputs = {path};
+  options.format = TextInputOptions::Format::jsonl;
+  RawReader reader(options);
+  for (RawDocument raw; reader.next(raw);) {
+    if (!raw.failure.empty()) {
+      throw DataError("", raw.failure);
+    }
+    const std::string file = reader.files()[raw.file].string();
+    as_data([&] {
+      Json line = parse_json_line(raw.bytes, file, static_cast<int>(raw.line));
+      if (!line.is_object()) {
+        throw ConfigError(line.origin().str(), line.found(), "a JSON object");
+      }
+      use(std::move(line));
+    });
+  }
+}
+
+template <class R> std::vector<R> read_records(const std::string& path) {
+  std::vector<R> records;
+  each_json_line(path, [&](const Json& line) {
+    R record;
+    record.id = std::to_string(records.size());
+    record.where = *line.origin().file + ":" + std::to_string(line.origin().line);
+    Fields::read(without_comments(line), "", record);
+    records.push_back(std::move(record));
+  });
+  if (records.empty()) {
+    throw DataError(path, "no record", "nothing but blank lines", "one JSON object a line");
+  }
+  return records;
+}
+
+template <class R> void check_record(const R& record, const std::string& where) {
+  try {
+    R again;
+    Fields::read(Fields::write(record), "", again);
+  } catch (const ConfigError& error) {
+    throw ConfigError(where, error.what());
+  }
+}
+
+template <class R> std::string record_line(const R& record) {
+  Json json = Fields::write(record);
+  auto& members = json.members();
+  std::erase_if(members, [](const Json::Member& m) { return m.second.is_null() || (m.first == "id" && m.second == Json("")); });
+  if constexpr (std::is_same_v<R, GenerateRecord>) {
+    if (!record.until) { json.erase("until"); }
+    if (!record.score) { json.erase("score"); }
+    if (record.classes.empty()) { json.erase("classes"); }
+  }
+  return json.dump();
+}
+
+#define HEBB_RECORD(R)                                         \
+  template std::vector<R> read_records<R>(const std::string&); \
+  template void check_record<R>(const R&, const std::string&); \
+  template std::string record_line<R>(const R&);
+HEBB_RECORD(ChoiceRecord)
+HEBB_RECORD(PartialRecord)
+HEBB_RECORD(ClozeRecord)
+HEBB_RECORD(RollingRecord)
+HEBB_RECORD(GenerateRecord)
+HEBB_RECORD(AnswerRecord)
+#undef HEBB_RECORD
+
+}  // namespace hebb

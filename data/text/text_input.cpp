@@ -1,0 +1,287 @@
+#include "data/text/text_input.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+#include "data/text/jsonl.h"
+#include "data/text/utf8.h"
+
+namespace hebb {
+namespace {
+
+constexpr size_t kBlock = 256 * 1024;
+
+bool drop_ending(std::string& name, std::string_view ending) {
+  if (name.size() <= ending.size() || name.compare(name.size() - ending.size(), ending.size(), ending) != 0) {
+    return false;
+  }
+  name.resize(name.size() - ending.size());
+  return true;
+}
+
+bool looks_like_jsonl(const fs::path& path) {
+  std::string name = path.filename().string();
+  for (const char* compression : {".gz", ".zst", ".zstd"}) {
+    if (drop_ending(name, compression)) {
+      break;
+    }
+  }
+  return drop_ending(name, ".jsonl") || drop_ending(name, ".ndjson") || drop_ending(name, ".json");
+}
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+
+// "corpus.jsonl.gz:17: byte 5123 of the uncompressed text"
+std::string place(const RawDocument& raw, const std::vector<fs::path>& files, size_t at) {
+  std::string where = files[raw.file].string();
+  if (raw.is_jsonl) {
+    where += ':';
+    where += std::to_string(raw.line);
+  }
+  where += ": byte " + std::to_string(raw.offset + at);
+  return raw.is_compressed ? where + " of the uncompressed text" : where;
+}
+
+std::string invalid_utf8_message(const RawDocument& raw, const std::vector<fs::path>& files, size_t at) {
+  const std::string_view rest = std::string_view(raw.bytes).substr(at);
+  const Utf8Step step = utf8_step(rest);
+  // Behind the start of a character, the byte after the invalid piece is what broke it.
+  const auto lead = static_cast<unsigned char>(rest[0]);
+  const bool is_start = lead >= 0xC2 && lead <= 0xF4;
+  const size_t shown = static_cast<size_t>(step.length) + (is_start && !step.is_cut_off ? 1 : 0);
+  return DataError(place(raw, files, at), "invalid UTF-8", "bytes " + hex_bytes(rest.substr(0, shown)),
+                   "valid UTF-8, or --invalid-utf8 replace")
+      .what();
+}
+
+}  // namespace
+
+RawReader::RawReader(TextInputOptions options) : options_(std::move(options)) {
+  if (options_.split && options_.split->empty()) {
+    throw ConfigError("--split", "an empty separator", "at least one byte");
+  }
+  for (const std::string& input : options_.inputs) {
+    const std::vector<fs::path> found = expand_paths(input);
+    files_.insert(files_.end(), found.begin(), found.end());
+  }
+  for (const fs::path& file : files_) {
+    std::error_code error;  // a pipe has no size
+    const uintmax_t size = fs::file_size(file, error);
+    total_bytes_ += error ? 0 : size;
+  }
+}
+
+bool RawReader::open_next() {
+  if (next_file_ == files_.size()) {
+    return false;
+  }
+  const fs::path& path = files_[next_file_++];
+  source_ = ByteSource::open(path);
+  ++files_opened_;
+  is_jsonl_ = options_.format == TextInputOptions::Format::jsonl ||
+              (options_.format == TextInputOptions::Format::automatic && looks_like_jsonl(path));
+  is_new_ = true;
+  is_at_end_ = false;
+  line_ = offset_ = 0;
+  begin_ = searched_ = 0;
+  buffer_.clear();
+  return true;
+}
+
+bool RawReader::next(RawDocument& document) {
+  while (source_ || open_next()) {
+    document = RawDocument();
+    document.file = static_cast<uint32_t>(next_file_ - 1);
+    document.is_jsonl = is_jsonl_;
+    document.is_compressed = source_->is_compressed();
+    bool has_document = false;
+    try {
+      has_document = cut_document(document);
+    } catch (const DataError& error) {
+      document.failure = error.what();
+      if (is_jsonl_) {
+        document.failure += ", in line " + std::to_string(line_ + 1);
+      }
+      has_document = true;
+      is_at_end_ = true;
+      begin_ = buffer_.size();  // the piece before the damage is not complete
+    }
+    if (has_document) {
+      return true;
+    }
+    finished_bytes_ += source_->file_offset();
+    source_.reset();
+  }
+  return false;
+}
+
+void RawReader::pass_byte_order_mark() {
+  while (buffer_.size() < kByteOrderMark.size() && fill()) {
+  }
+  if (buffer_.starts_with(kByteOrderMark)) {
+    begin_ = offset_ = kByteOrderMark.size();
+  }
+}
+
+bool RawReader::cut_document(RawDocument& document) {
+  const bool is_first = std::exchange(is_new_, false);
+  if (is_first) {
+    pass_byte_order_mark();
+  }
+  if (is_jsonl_) {
+    while (cut_at("\n", document)) {
+      document.line = ++line_;
+      if (!is_blank(document.bytes)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  if (options_.split) {
+    return cut_at(*options_.split, document);
+  }
+  if (is_first) {  // an empty file is an empty document
+    while (fill()) {
+    }
+    take(buffer_.size() - begin_, 0, document);
+  }
+  return is_first;
+}
+
+bool RawReader::cut_at(std::string_view separator, RawDocument& document) {
+  while (true) {
+    const size_t found = buffer_.find(separator, begin_ + searched_);
+    if (found != std::string::npos) {
+      take(found - begin_, separator.size(), document);
+      return true;
+    }
+    const size_t unread = buffer_.size() - begin_;
+    searched_ = unread < separator.size() ? 0 : unread - separator.size() + 1;
+    if (!fill()) {
+      break;
+    }
+  }
+  if (begin_ == buffer_.size()) {
+    return false;
+  }
+  take(buffer_.size() - begin_, 0, document);
+  return true;
+}
+
+// Reads one block more; false at the end of the file.
+bool RawReader::fill() {
+  if (is_at_end_) {
+    return false;
+  }
+  if (begin_ > 0) {
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+  }
+  const size_t size = buffer_.size();
+  buffer_.resize(size + kBlock);
+  size_t got = 0;
+  try {
+    got = source_->read(buffer_.data() + size, kBlock);
+  } catch (...) {
+    buffer_.resize(size);
+    throw;
+  }
+  buffer_.resize(size + got);
+  is_at_end_ = got == 0;
+  return got > 0;
+}
+
+void RawReader::take(size_t size, size_t separator, RawDocument& document) {
+  document.offset = offset_;
+  if (begin_ == 0 && size == buffer_.size()) {
+    document.bytes = std::move(buffer_);
+    buffer_.clear();
+  } else {
+    document.bytes.assign(buffer_, begin_, size);
+    begin_ += size + separator;
+  }
+  offset_ += size + separator;
+  searched_ = 0;
+}
+
+ParsedDocument parse_document(RawDocument& raw, const std::vector<fs::path>& files, const TextInputOptions& options) {
+  using State = ParsedDocument::State;
+  ParsedDocument out;
+  const auto bad = [&](std::string problem) {
+    out = ParsedDocument();
+    out.state = State::bad;
+    out.problem = std::move(problem);
+    return out;
+  };
+  if (!raw.failure.empty()) {
+    return bad(std::move(raw.failure));
+  }
+  const size_t invalid = utf8_first_invalid(raw.bytes);
+  if (invalid != std::string_view::npos) {
+    if (!options.replace_invalid) {
+      return bad(invalid_utf8_message(raw, files, invalid));
+    }
+    raw.bytes = utf8_replace_invalid(raw.bytes, out.replaced);
+  }
+  if (raw.is_jsonl) {
+    JsonlText line = jsonl_text(raw.bytes, options.field, options.replace_invalid);
+    if (!line.is_good) {
+      return bad(DataError(place(raw, files, line.offset), line.problem, line.found, line.expected).what());
+    }
+    out.text = std::move(line.text);
+    out.replaced += line.replaced;
+  } else {
+    out.text = std::move(raw.bytes);
+  }
+  out.state = out.text.empty() ? State::empty : State::good;
+  return out;
+}
+
+bool DocumentFilter::accept(ParsedDocument::State state, const std::string& problem, uint64_t text_bytes,
+                            uint64_t replaced) {
+  switch (state) {
+    case ParsedDocument::State::good:
+      ++counts_.documents;
+      counts_.text_bytes += text_bytes;
+      counts_.replaced += replaced;
+      return true;
+    case ParsedDocument::State::empty: ++counts_.empty; return false;
+    case ParsedDocument::State::bad: break;
+  }
+  if (counts_.bad >= skip_bad_) {
+    std::string message = problem;
+    if (skip_bad_ > 0) {
+      message += "; as many as --skip-bad allows (" + std::to_string(skip_bad_) + ") were left out before";
+    }
+    throw DataError("", message);
+  }
+  ++counts_.bad;
+  if (note_) {
+    note_("left out: " + problem);
+  }
+  return false;
+}
+
+TextReader::TextReader(TextInputOptions options, std::function<void(const std::string&)> note)
+    : options_(options), reader_(options), filter_(options.skip_bad, std::move(note)) {}
+
+bool TextReader::next(std::string& text) {
+  while (reader_.next(document_)) {
+    ParsedDocument parsed = parse_document(document_, reader_.files(), options_);
+    if (filter_.accept(parsed.state, parsed.problem, parsed.text.size(), parsed.replaced)) {
+      text = std::move(parsed.text);
+      return true;
+    }
+  }
+  return false;
+}
+
+TextCounts TextReader::counts() const {
+  TextCounts counts = filter_.counts();
+  counts.files = reader_.files_opened();
+  return counts;
+}
+
+}  // namespace hebb

@@ -1,0 +1,280 @@
+#include "data/tokenizer/tokenizer.h"
+
+#include <numeric>
+#include <optional>
+
+#include "core/files.h"
+#include "core/hash.h"
+#include "data/tokenizer/bpe_encoder.h"
+#include "data/tokenizer/sentencepiece_model.h"
+#include "data/text/utf8.h"
+
+#if HEBB_HAVE_SENTENCEPIECE
+#include <sentencepiece_processor.h>
+#endif
+
+namespace hebb {
+namespace {
+
+constexpr int32_t kBytesBos = 256, kBytesEos = 257, kBytesPad = 258, kBytesVocab = 259;
+constexpr std::string_view kVisibleSpace = "\xE2\x96\x81";
+
+std::string with_spaces(std::string_view piece) {
+  std::string out;
+  for (size_t at = 0; at < piece.size();) {
+    if (piece.compare(at, kVisibleSpace.size(), kVisibleSpace) == 0) {
+      out += ' ';
+      at += kVisibleSpace.size();
+    } else {
+      out += piece[at++];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void fields(Fields& f, TokenizerConfig& config) {
+  f.field("type", config.type).required().one_of({"sentencepiece", "bytes"}).help("Kind of tokenizer.");
+  f.file("file", config.file).help("SentencePiece .model file (BPE or unigram); none for bytes.");
+  f.field("add_bos", config.add_bos).help("Puts BOS in front of every document.");
+  f.field("add_eos", config.add_eos).help("Puts EOS behind every document.");
+}
+
+uint64_t tokenizer_hash(const TokenizerConfig& config) { return fnv1a64(config.type == "bytes" ? "bytes" : read_file(config.file)); }
+
+#if HEBB_HAVE_SENTENCEPIECE
+
+struct Tokenizer::Library {
+  sentencepiece::SentencePieceProcessor processor;
+  std::optional<BpeEncoder> bpe;  // where it gives the library's ids, it replaces the library
+  std::string obstacle;
+
+  void encode(std::string_view text, std::vector<int32_t>& ids) const {
+    // Positions inside the library are int; a space takes three bytes there.
+    if (text.size() > static_cast<size_t>(INT32_MAX) / 3) {
+      throw DataError("", "document too long for the SentencePiece library",
+                      std::to_string(text.size()) + " bytes", "at most " + std::to_string(INT32_MAX / 3));
+    }
+    std::vector<int> found;
+    const auto status = processor.Encode(absl::string_view(text.data(), text.size()), &found);
+    if (!status.ok()) {
+      throw DataError("", "SentencePiece cannot encode: " + status.ToString());
+    }
+    ids.insert(ids.end(), found.begin(), found.end());
+  }
+};
+
+void Tokenizer::load_sentencepiece() {
+  if (config_.file.empty()) {
+    throw ConfigError("tokenizer.file", "nothing", "a SentencePiece .model file");
+  }
+  model_bytes_ = read_file(config_.file);
+  hash_ = fnv1a64(model_bytes_);
+  const SentencePieceModel model = parse_sentencepiece_model(model_bytes_, config_.file);
+  library_ = std::make_unique<Library>();
+  const auto status =
+      library_->processor.LoadFromSerializedProto(absl::string_view(model_bytes_.data(), model_bytes_.size()));
+  if (!status.ok()) {
+    throw DataError(config_.file, "SentencePiece cannot read the model: " + status.ToString());
+  }
+  if (model.has_denormalization_rules) {
+    throw DataError(config_.file, "unsupported model", "denormalisation rules", "none");
+  }
+  for (const auto& piece : model.pieces) {
+    using Type = SentencePieceModel::PieceType;
+    switch (piece.type) {
+      case Type::control: surfaces_.push_back({"", Surface::kSpecial}); break;
+      case Type::unknown: surfaces_.push_back({model.unknown_surface, Surface::kUnknown}); break;
+      case Type::byte:
+        surfaces_.push_back({std::string(1, static_cast<char>(byte_piece_value(piece.text))), Surface::kByte});
+        break;
+      default: surfaces_.push_back({with_spaces(piece.text), Surface::kText}); break;
+    }
+  }
+  start_spaces_ = model.remove_extra_whitespaces ? StartSpaces::drop_all
+                  : model.add_dummy_prefix       ? StartSpaces::drop_one
+                                                 : StartSpaces::keep;
+  special_.bos = library_->processor.bos_id();
+  special_.eos = library_->processor.eos_id();
+  special_.pad = library_->processor.pad_id();
+  library_->obstacle = BpeEncoder::obstacle(model);
+  if (library_->obstacle.empty()) {
+    library_->bpe.emplace(model);
+  }
+}
+
+#else
+
+struct Tokenizer::Library {
+  std::optional<BpeEncoder> bpe;
+  std::string obstacle;
+  void encode(std::string_view, std::vector<int32_t>&) const {}
+};
+
+void Tokenizer::load_sentencepiece() {
+  throw ConfigError("tokenizer.type", "\"sentencepiece\", which this build lacks",
+                    "\"bytes\", or a build with the package libsentencepiece-dev");
+}
+
+#endif
+
+Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {}
+Tokenizer::~Tokenizer() = default;
+
+std::shared_ptr<const Tokenizer> Tokenizer::load(const TokenizerConfig& config) {
+  std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(config));
+  if (config.type == "bytes") {
+    tokenizer->load_bytes();
+  } else if (config.type == "sentencepiece") {
+    tokenizer->load_sentencepiece();
+  } else {
+    throw ConfigError("tokenizer.type", "\"" + config.type + "\"", "\"sentencepiece\" or \"bytes\"");
+  }
+  tokenizer->special_.add_bos = config.add_bos;
+  tokenizer->special_.add_eos = config.add_eos;
+  tokenizer->check_special();
+  return tokenizer;
+}
+
+void Tokenizer::load_bytes() {
+  if (!config_.file.empty()) {
+    throw ConfigError("tokenizer.file", "\"" + config_.file + "\"", "no file with type \"bytes\"");
+  }
+  hash_ = tokenizer_hash(config_);
+  for (int32_t id = 0; id < kBytesVocab; ++id) {
+    const bool is_byte = id < kBytesBos;
+    surfaces_.push_back({is_byte ? std::string(1, static_cast<char>(id)) : "",
+                         is_byte ? Surface::kByte : Surface::kSpecial});
+  }
+  special_.bos = kBytesBos;
+  special_.eos = kBytesEos;
+  special_.pad = kBytesPad;
+}
+
+void Tokenizer::check_special() const {
+  if (config_.add_bos && special_.bos < 0) {
+    throw ConfigError("tokenizer.add_bos", "true", "false, as " + config_.file + " has no BOS");
+  }
+  if (config_.add_eos && special_.eos < 0) {
+    throw ConfigError("tokenizer.add_eos", "true", "false, as " + config_.file + " has no EOS");
+  }
+}
+
+std::string Tokenizer::encoder_name() const {
+  if (!library_) {
+    return "bytes";
+  }
+  return library_->bpe ? "built-in BPE" : "library (" + library_->obstacle + ")";
+}
+
+struct Tokenizer::Encoder::Scratch {
+  BpeEncoder::Scratch bpe;
+  std::string repaired;
+};
+
+Tokenizer::Encoder::Encoder(std::shared_ptr<const Tokenizer> tokenizer)
+    : tokenizer_(std::move(tokenizer)), scratch_(std::make_unique<Scratch>()) {}
+Tokenizer::Encoder::~Encoder() = default;
+
+void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& ids) {
+  if (utf8_first_invalid(text) != std::string_view::npos) {
+    uint64_t ignored = 0;
+    scratch_->repaired = utf8_replace_invalid(text, ignored);
+    text = scratch_->repaired;
+  }
+  if (!tokenizer_->library_) {
+    for (const char byte : text) {
+      ids.push_back(static_cast<unsigned char>(byte));
+    }
+  } else if (tokenizer_->library_->bpe) {
+    tokenizer_->library_->bpe->encode(text, scratch_->bpe, ids);
+  } else {
+    tokenizer_->library_->encode(text, ids);
+  }
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<int32_t> ids;
+  Encoder(std::shared_ptr<const Tokenizer>(std::shared_ptr<void>(), this)).encode(text, ids);
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids) const {
+  std::string text;
+  Decoder decoder(this);
+  for (const int32_t id : ids) {
+    decoder.push(id, text);
+  }
+  return text + decoder.finish();
+}
+
+const Tokenizer::Surface& Tokenizer::surface(int32_t id) const {
+  if (id < 0 || id >= vocab_size()) {
+    throw DataError("", "token id outside the vocabulary", std::to_string(id),
+                    "0 <= id < " + std::to_string(vocab_size()));
+  }
+  return surfaces_[static_cast<size_t>(id)];
+}
+
+int64_t Tokenizer::text_bytes(int32_t id) const { return static_cast<int64_t>(surface(id).text.size()); }
+
+std::string Tokenizer::Decoder::push(int32_t id) {
+  std::string text;
+  push(id, text);
+  return text;
+}
+
+// The rules of SentencePieceProcessor::Decode, one token at a time.
+void Tokenizer::Decoder::push(int32_t id, std::string& out) {
+  const Surface& surface = tokenizer_->surface(id);
+  if (surface.kind == Surface::kByte) {
+    bytes_ += surface.text;
+    return flush_bytes(false, out);
+  }
+  flush_bytes(true, out);
+  is_start_ = is_start_ && !dropped_space_ && !wrote_text_;
+  std::string_view text = surface.text;
+  if (surface.kind == Surface::kText && is_start_ && tokenizer_->start_spaces_ != StartSpaces::keep &&
+      text.substr(0, 1) == " ") {
+    text.remove_prefix(1);
+    dropped_space_ = tokenizer_->start_spaces_ == StartSpaces::drop_one;
+  }
+  wrote_text_ = wrote_text_ || !text.empty();
+  out += text;
+}
+
+std::string Tokenizer::Decoder::finish() {
+  std::string text;
+  flush_bytes(true, text);
+  return text;
+}
+
+void Tokenizer::Decoder::flush_bytes(bool is_last, std::string& out) {
+  size_t at = 0;
+  while (at < bytes_.size()) {
+    const std::string_view rest = std::string_view(bytes_).substr(at);
+    const Utf8Step step = utf8_step(rest);
+    if (step.is_valid) {
+      out += rest.substr(0, static_cast<size_t>(step.length));
+      at += static_cast<size_t>(step.length);
+    } else if (step.is_cut_off && !is_last) {
+      break;
+    } else {
+      out += "\xEF\xBF\xBD";  // one for each byte, as the library does
+      at += 1;
+    }
+    wrote_text_ = true;
+  }
+  bytes_.erase(0, at);
+}
+
+void require_ids(const Tokenizer& tokenizer, int64_t vocab_size) {
+  if (tokenizer.vocab_size() > vocab_size) {
+    const TokenizerConfig& config = tokenizer.config();
+    throw DataError(config.file.empty() ? config.type : config.file, "a tokenizer with more ids than the model",
+                    std::to_string(tokenizer.vocab_size()), "at most " + std::to_string(vocab_size));
+  }
+}
+
+}  // namespace hebb

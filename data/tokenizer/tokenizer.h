@@ -1,0 +1,122 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/fields.h"
+
+namespace hebb {
+
+/// The "tokenizer" object of dataset.json and of a run configuration (spec 82, section 2).
+struct TokenizerConfig {
+  std::string type = "sentencepiece";  // or "bytes"
+  std::string file;                    // .model file; empty for bytes
+  bool add_bos = false, add_eos = true;
+};
+void fields(Fields& f, TokenizerConfig& config);
+
+/// Tokenizer::hash() of the tokenizer that a configuration names, without loading it.
+uint64_t tokenizer_hash(const TokenizerConfig& config);
+
+/// Text to token ids and back. Immutable and safe to share between threads.
+/// Source: spec 82, section 2.
+class Tokenizer {
+ public:
+  /// Ids of the special tokens and whether documents get them.
+  struct Special {
+    int32_t bos = -1, eos = -1, pad = -1;  // -1 = none
+    bool add_bos = false, add_eos = true;
+  };
+
+  /// Errors: ConfigError for a type or file that does not fit, or an add_bos/add_eos whose id the
+  /// model lacks; DataError for an unreadable or damaged model file.
+  static std::shared_ptr<const Tokenizer> load(const TokenizerConfig& config);
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  const TokenizerConfig& config() const { return config_; }
+  int32_t vocab_size() const { return static_cast<int32_t>(surfaces_.size()); }
+  const Special& special() const { return special_; }
+  /// fnv1a64 of the model file's bytes; of "bytes" for the byte tokenizer.
+  uint64_t hash() const { return hash_; }
+  /// The model file as it is, to be copied into run and data folders; empty for bytes.
+  const std::string& model_bytes() const { return model_bytes_; }
+  /// How text is encoded: "built-in BPE", "library (REASON)" or "bytes".
+  std::string encoder_name() const;
+  /// Whether some text cannot come back exactly because U+2581 is returned as a space.
+  bool loses_visible_space() const { return config_.type == "sentencepiece"; }
+
+  /// Encodes many texts on one thread; keeps a cache of words.
+  class Encoder {
+   public:
+    explicit Encoder(std::shared_ptr<const Tokenizer> tokenizer);
+    ~Encoder();
+    /// Appends the ids of `text`, without BOS or EOS. Invalid UTF-8 is encoded as U+FFFD.
+    void encode(std::string_view text, std::vector<int32_t>& ids);
+
+   private:
+    struct Scratch;
+    std::shared_ptr<const Tokenizer> tokenizer_;
+    std::unique_ptr<Scratch> scratch_;
+  };
+  std::vector<int32_t> encode(std::string_view text) const;
+
+  /// Text of the ids; special ids give nothing; always valid UTF-8 (a byte that belongs to no
+  /// character becomes U+FFFD). Throws DataError for an id outside the vocabulary.
+  std::string decode(std::span<const int32_t> ids) const;
+  /// Bytes of text that an id stands for; 0 for special ids. Throws DataError for an id outside the vocabulary.
+  int64_t text_bytes(int32_t id) const;
+
+  /// Decodes token by token; the pieces joined equal decode() of all ids.
+  class Decoder {
+   public:
+    explicit Decoder(std::shared_ptr<const Tokenizer> tokenizer) : Decoder(tokenizer.get()) { owner_ = tokenizer; }
+    /// Text that became certain with this id; bytes of an unfinished character are held back.
+    std::string push(int32_t id);
+    /// What was held back, as U+FFFD.
+    std::string finish();
+
+   private:
+    friend class Tokenizer;
+    explicit Decoder(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+    void push(int32_t id, std::string& out);
+    void flush_bytes(bool is_last, std::string& out);
+
+    std::shared_ptr<const Tokenizer> owner_;
+    const Tokenizer* tokenizer_;
+    std::string bytes_;            // bytes of an unfinished character
+    bool is_start_ = true;         // nothing but dropped spaces so far
+    bool dropped_space_ = false;
+    bool wrote_text_ = false;
+  };
+
+ private:
+  struct Library;   // SentencePiece; keeps its headers out of here
+  struct Surface {
+    std::string text;              // one byte for byte tokens
+    enum Kind : uint8_t { kText, kByte, kUnknown, kSpecial } kind = kText;
+  };
+
+  explicit Tokenizer(TokenizerConfig config);
+  const Surface& surface(int32_t id) const;
+  void load_bytes();
+  void load_sentencepiece();
+  void check_special() const;
+
+  TokenizerConfig config_;
+  Special special_;
+  uint64_t hash_ = 0;
+  std::string model_bytes_;
+  std::vector<Surface> surfaces_;
+  enum class StartSpaces { keep, drop_one, drop_all } start_spaces_ = StartSpaces::keep;
+  std::unique_ptr<Library> library_;
+};
+
+/// Errors: DataError where a model of `vocab_size` tokens lacks some of the tokenizer's ids.
+void require_ids(const Tokenizer& tokenizer, int64_t vocab_size);
+
+}  // namespace hebb

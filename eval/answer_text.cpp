@@ -1,0 +1,66 @@
+#include "eval/answer_text.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "eval/prompt.h"
+
+namespace hebb {
+namespace {
+
+/// Where the first of some strings begins, looking from `from` on; npos: none is there.
+size_t find_first(const std::string& text, const std::vector<std::string>& strings, size_t from) {
+  size_t first = std::string::npos;
+  for (const std::string& s : strings) {
+    const size_t overlap = std::min(from, s.size() - 1);
+    first = std::min(first, text.find(s, from - overlap));
+  }
+  return first;
+}
+
+}  // namespace
+
+std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading, const AnswerEnd& end,
+                        const Sampling& sampling, Rng& rng) {
+  if (!std::all_of(logits.begin(), logits.end(), [](double logit) { return std::isfinite(logit); })) {
+    throw NumericError("generation", "a logit that is no finite number");
+  }
+  std::string text;
+  GenerateOptions options;
+  options.max_new_tokens = end.max_new_tokens;
+  options.sampling = sampling;
+  continue_text(c.session, c.tokenizer, std::move(logits), state, reading, rng, options, [&](std::string_view more) {
+    c.poll();
+    const size_t before = text.size();
+    text += more;
+    const size_t cut = find_first(text, end.until, before);
+    text.resize(std::min(cut, text.size()));
+    return cut == std::string::npos && !(end.is_complete && end.is_complete(text));
+  });
+  return text;
+}
+
+std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading, const AnswerEnd& end) {
+  Sampling greedy;
+  greedy.temperature = 0;
+  Rng unused(c.seed, "sample");
+  return answer_text(c, std::move(logits), state, reading, end, greedy, unused);
+}
+
+std::vector<int32_t> checked_prompt_ids(EvalContext& c, std::string_view prompt, const std::string& where) {
+  std::vector<int32_t> ids = prompt_ids(c.text_tokenizer(), prompt);
+  if (ids.empty()) { throw DataError(where, "an empty prompt", "no text", "some text, since the tokenizer has neither BOS nor EOS"); }
+  return ids;
+}
+
+void sample_field(Fields& f, SampleChoice& s, int64_t most, std::string_view help) {
+  const Json* written = f.reading() ? f.json().find("samples") : nullptr;
+  if ((written != nullptr && written->is_string()) || !s.file.empty()) {
+    f.file("samples", s.file).help(help);
+    if (f.reading()) { f.require(!s.file.empty(), "samples", "a number of samples, or a file"); }
+  } else {
+    f.field("samples", s.count).min(1).max(static_cast<double>(most)).help(help);
+  }
+}
+
+}  // namespace hebb

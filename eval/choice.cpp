@@ -1,0 +1,174 @@
+// Multiple choice by likelihood (spec 81, section 6.2).
+#include <algorithm>
+#include <map>
+
+#include "eval/likelihood.h"
+
+namespace hebb {
+namespace {
+
+int64_t code_points(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
+}
+
+/// Index of the largest ll / size; ties to the lowest index.
+int64_t best(const std::vector<Likelihood>& lls, const std::vector<double>& sizes) {
+  size_t best = 0;
+  for (size_t i = 1; i < lls.size(); ++i) {
+    if (lls[i].ll / sizes[i] > lls[best].ll / sizes[best]) {
+      best = i;
+    }
+  }
+  return static_cast<int64_t>(best);
+}
+
+/// What a choice's likelihood is divided by before the largest one is taken.
+struct Measure {
+  const char* metric;
+  double (*size)(const std::string& choice, const Likelihood& likelihood);
+};
+constexpr Measure kMeasures[] = {
+    {"acc", [](const std::string&, const Likelihood&) { return 1.0; }},
+    {"acc_norm", [](const std::string& choice, const Likelihood&) { return static_cast<double>(code_points(choice)); }},
+    {"acc_byte", [](const std::string& choice, const Likelihood&) { return static_cast<double>(choice.size()); }},
+    {"acc_token", [](const std::string&, const Likelihood& likelihood) { return static_cast<double>(likelihood.tokens); }},
+};
+
+/// Scores of 0 or 1, one per example, by metric.
+using Scores = std::map<std::string, std::vector<double>>;
+
+void add_groups(EvalResult& result, const std::vector<std::pair<std::string, Scores>>& groups) {
+  std::map<std::string, std::vector<double>> means;
+  for (const auto& [name, scores] : groups) {
+    Json group = Json::object();
+    for (const auto& [metric, values] : scores) {
+      group.set(metric, mean_metric(values));
+      means[metric].push_back(group.at(metric).at("value").as_double());
+    }
+    result.groups.set(name, group);
+  }
+  for (const auto& [metric, values] : means) {
+    result.metric(metric + "_group_mean", mean_metric(values).at("value").as_double(), static_cast<int64_t>(values.size()));
+  }
+}
+
+/// What choice and partial share: an example is scored, its predictions are compared with gold.
+template <class R> class Choice : public EvalTask {
+ public:
+  void fields(Fields& f) final {
+    scoring_.fields(f);
+    f.object("fewshot", fewshot_).help("Solved examples in front of each context.");
+  }
+
+  EvalResult run(EvalContext& c) final {
+    const std::vector<R> records = scoring_.read<R>();
+    const Shots shots = Shots::read<R>(fewshot_, scoring_.file, c.seed);
+    const Tokenizer& tokenizer = c.text_tokenizer();
+    const int64_t length = scoring_.length(c);
+    LikelihoodScorer scorer(c, scoring_.freeze_fast_weights);
+    c.progress.begin(kind_name(), records.size());
+    for (size_t i = 0; i < records.size(); ++i) {
+      c.poll();
+      const std::string before = shots.before(i);
+      std::vector<ScoredText> texts;
+      for (size_t j = 0; j < count(records[i]); ++j) {
+        const auto [context, continuation] = parts(records[i], j);
+        texts.push_back(encode_pair(tokenizer, before + context, continuation, length, records[i].where));
+      }
+      note(c, records[i], texts, scorer.score(texts, records[i].where));
+      c.progress.update(i + 1);
+    }
+    c.progress.end();
+    EvalResult result;
+    for (const auto& [metric, values] : all_) {
+      result.mean(metric, values);
+    }
+    add_groups(result, groups_);
+    return result;
+  }
+
+ protected:
+  virtual const char* kind_name() const = 0;
+  virtual size_t count(const R& record) const = 0;
+  /// Context and continuation of choice j.
+  virtual std::pair<std::string, std::string> parts(const R& record, size_t j) const = 0;
+  virtual std::span<const Measure> measures() const = 0;
+  /// Choice j without its delimiter.
+  virtual const std::string& choice(const R& record, size_t j) const = 0;
+  virtual std::optional<std::string> group(const R& record) const = 0;
+
+ private:
+  void note(EvalContext& c, const R& record, const std::vector<ScoredText>& texts, const std::vector<Likelihood>& lls) {
+    std::vector<int64_t> predictions;
+    for (const Measure& measure : measures()) {
+      std::vector<double> sizes;
+      for (size_t j = 0; j < lls.size(); ++j) {
+        sizes.push_back(measure.size(choice(record, j), lls[j]));
+      }
+      predictions.push_back(best(lls, sizes));
+      add(record, measure.metric, score(record, predictions.back()));
+    }
+    Json ll = Json::array(), references = Json::array();
+    std::vector<int32_t> tokens;
+    for (size_t j = 0; j < lls.size(); ++j) {
+      ll.push(lls[j].ll);
+      tokens.insert(tokens.end(), texts[j].ids.begin(), texts[j].ids.end());
+    }
+    for (const int64_t gold : record.gold) {
+      references.push(gold);
+    }
+    c.log_sample(record.id, tokens, Json::object({{"prediction", predictions[0]}, {"references", references},
+                                                  {"score", score(record, predictions[0])}, {"ll", ll}}));
+  }
+
+  static double score(const R& record, int64_t prediction) {
+    return std::find(record.gold.begin(), record.gold.end(), prediction) != record.gold.end() ? 1.0 : 0.0;
+  }
+
+  void add(const R& record, const char* metric, double score) {
+    all_[metric].push_back(score);
+    if (const std::optional<std::string> name = group(record)) {
+      auto at = std::find_if(groups_.begin(), groups_.end(), [&](const auto& g) { return g.first == *name; });
+      if (at == groups_.end()) {
+        at = groups_.insert(at, {*name, {}});
+      }
+      at->second[metric].push_back(score);
+    }
+  }
+
+  TextScoring scoring_;
+  std::optional<FewShot> fewshot_;
+  Scores all_;
+  std::vector<std::pair<std::string, Scores>> groups_;  // in the order of the file
+};
+
+class ManyContinuations final : public Choice<ChoiceRecord> {
+ protected:
+  const char* kind_name() const override { return "choice"; }
+  size_t count(const ChoiceRecord& r) const override { return r.choices.size(); }
+  std::pair<std::string, std::string> parts(const ChoiceRecord& r, size_t j) const override {
+    return {r.context, r.delimiter + r.choices[j]};
+  }
+  std::span<const Measure> measures() const override { return kMeasures; }
+  const std::string& choice(const ChoiceRecord& r, size_t j) const override { return r.choices[j]; }
+  std::optional<std::string> group(const ChoiceRecord& r) const override { return r.group; }
+};
+
+class ManyContexts final : public Choice<PartialRecord> {
+ protected:
+  const char* kind_name() const override { return "partial"; }
+  size_t count(const PartialRecord& r) const override { return r.contexts.size(); }
+  std::pair<std::string, std::string> parts(const PartialRecord& r, size_t j) const override {
+    return {r.contexts[j], r.delimiter + r.continuation};
+  }
+  std::span<const Measure> measures() const override { return std::span(kMeasures).first(1); }  // all choices are the same text
+  const std::string& choice(const PartialRecord& r, size_t) const override { return r.continuation; }
+  std::optional<std::string> group(const PartialRecord&) const override { return std::nullopt; }
+};
+
+}  // namespace
+
+std::unique_ptr<EvalTask> make_choice() { return std::make_unique<ManyContinuations>(); }
+std::unique_ptr<EvalTask> make_partial() { return std::make_unique<ManyContexts>(); }
+
+}  // namespace hebb

@@ -1,0 +1,127 @@
+// What a checkpoint's model costs: counted, and measured on this machine (spec 81, section 12).
+#include "core/parallel.h"
+#include "inspect/bench.h"
+#include "train/device_peak.h"
+#include "eval/evaluation.h"
+#include "inspect/plan.h"
+
+namespace hebb {
+namespace {
+
+/// A number under `train` of a run configuration.
+std::optional<double> train_number(const Json& config, const char* key) {
+  const Json* train = config.is_object() ? config.find("train") : nullptr;
+  const Json* value = train != nullptr && train->is_object() ? train->find(key) : nullptr;
+  return value != nullptr && value->is_number() ? std::optional(value->as_double()) : std::nullopt;
+}
+
+bool allows_tf32(const Json& config) {
+  const Json* train = config.is_object() ? config.find("train") : nullptr;
+  const Json* tf32 = train != nullptr && train->is_object() ? train->find("allow_tf32") : nullptr;
+  return tf32 != nullptr && *tf32 == Json(true);
+}
+
+class Efficiency final : public EvalTask {
+ public:
+  void fields(Fields& f) override {
+    f.field("sequence_length", length_).min(1).unit("tokens")
+        .help("Row length of the FLOP figures and of the training steps. Default: train.sequence_length, else 1,024.");
+    f.field("training_rows", training_rows_).min(0)
+        .help("Rows of a measured training step; 0: measure none. Default: the run's micro-batch, else 1.");
+    f.field("positions", positions_).min(1).unit("tokens")
+        .help("Contexts at which reading and generating are measured. Default: the row length.");
+    f.field("batch", batch_).min(1).help("Rows that are decoded at once, measured beside one row.");
+  }
+
+  EvalResult run(EvalContext& c) override {
+    const Json& config = c.session.source().config;
+    const int64_t length = length_.value_or(c.sequence_length > 0 ? c.sequence_length : 1024);
+    const int64_t rows = training_rows_.value_or(static_cast<int64_t>(train_number(config, "micro_batch_size").value_or(1)));
+    const std::vector<int64_t> positions = positions_.empty() ? std::vector<int64_t>{length} : positions_;
+    std::vector<int64_t> batches{1};
+    if (batch_ > 1) { batches.push_back(batch_); }
+    c.progress.begin("efficiency", (rows > 0 ? 1 : 0) + positions.size() * batches.size());
+    uint64_t done = 0;
+    EvalResult r;
+    count(c, length, r);
+    if (rows > 0) {
+      measure_training(c, rows, length, r);
+      c.progress.update(++done);
+    }
+    Json decoding = Json::array();
+    const auto weights = c.session.save_fast_weights();
+    for (const int64_t position : positions) {
+      for (const int64_t batch : batches) {
+        c.poll();
+        c.session.arena().reset_peak();
+        const DecodeSpeed speed = measure_decode(c.session.model(), c.session.stream(), c.session.arena(), batch, position, c.session.reading());
+        c.session.restore_fast_weights(weights);
+        Json point = Json::object();
+        point.set("position", position);
+        point.set("rows", batch);
+        point.set("prefill_tokens_per_s", speed.prefill_tokens_per_s);
+        point.set("decode_ms_per_token", speed.ms_per_token);
+        point.set("peak_bytes", c.session.arena().peak_bytes());
+        decoding.push(point);
+        c.progress.update(++done);
+      }
+    }
+    c.progress.end();
+    r.series.set("decoding", decoding);
+    Json machine = Json::object(), machines = Json::array();
+    machine.set("name", machine_name(c.session.compute().device));
+    machine.set("threads", threads());
+    machines.push(machine);
+    r.series.set("machine", machines);
+    return r;
+  }
+
+ private:
+  static void count(EvalContext& c, int64_t length, EvalResult& r) {
+    const Plan plan = plan_model(c.session.source().model, length);
+    const ParameterCounts& p = plan.parameters;
+    for (const auto& [name, value] : {std::pair{"params.total", p.total}, std::pair{"params.non_embedding", p.non_embedding},
+                                      std::pair{"params.state", p.state}, std::pair{"params.active", p.active}}) {
+      r.metric(name, static_cast<double>(value), 1);
+    }
+    r.metric("flops.forward_per_token", plan.flops_per_token, 1);
+    r.metric("flops.training_per_token", 3 * plan.flops_per_token, 1);
+    Json bytes = Json::array();
+    for (size_t i = 0; i < plan.contexts.size(); ++i) {
+      Json point = Json::object(), layers = Json::object();
+      point.set("tokens", plan.contexts[i]);
+      point.set("bytes", plan.state_bytes[i]);
+      for (const LayerPlan& layer : plan.layers) {
+        if (layer.state_bytes[i] > 0) { layers.set(layer.name, layer.count * layer.state_bytes[i]); }
+      }
+      point.set("by_layer", layers);
+      bytes.push(point);
+    }
+    r.series.set("state_bytes", bytes);
+  }
+
+  static void measure_training(EvalContext& c, int64_t rows, int64_t length, EvalResult& r) {
+    constexpr int64_t kWarmup = 5, kSteps = 20;
+    const Compute compute = c.session.compute();
+    const Json& config = c.session.source().config;
+    const ModelSpeed speed = measure_model(read_model(config), compute, {rows, length, kWarmup, kSteps, allows_tf32(config)});
+    const double tokens_per_s = speed.median_tokens_per_s();
+    r.metric("train.tokens_per_s", tokens_per_s, kSteps);
+    r.metric("train.samples_per_s", tokens_per_s / static_cast<double>(length), kSteps);
+    r.metric("train.rows", static_cast<double>(rows), 1);
+    r.metric("train.peak_bytes", static_cast<double>(speed.peak_bytes), 1);
+    std::optional<double> peak = device_peak(compute, allows_tf32(config));
+    if (const auto tflops = train_number(config, "peak_tflops")) { peak = *tflops * 1e12; }
+    if (peak) { r.metric("mfu", speed.flops_per_token * tokens_per_s / *peak, kSteps); }
+  }
+
+  std::optional<int64_t> length_, training_rows_;
+  std::vector<int64_t> positions_;
+  int64_t batch_ = 8;
+};
+
+}  // namespace
+
+std::unique_ptr<EvalTask> make_efficiency() { return std::make_unique<Efficiency>(); }
+
+}  // namespace hebb

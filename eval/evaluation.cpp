@@ -1,0 +1,295 @@
+#include "eval/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <set>
+
+#include "core/hash.h"
+#include "train/run_config.h"
+
+namespace hebb {
+namespace {
+
+struct Header {
+  std::string name, kind;
+  uint64_t seed = 42;
+  ReadSettings reading;
+  ThresholdOverrides thresholds;
+};
+
+/// One entry: its header keys, then the task's.
+struct Entry {
+  Header header;
+  std::unique_ptr<EvalTask> task;
+};
+
+void fields(Fields& f, Entry& e) {
+  f.field("name", e.header.name).required().help("Name of the result file.");
+  if (f.reading()) {
+    const std::string& name = e.header.name;
+    f.require(!name.empty() && name[0] != '.' && name.find('/') == std::string::npos, "name",
+              "a name without / that can be a file and does not start with a dot");
+  }
+  std::vector<std::string> kinds;
+  for (const EvalKind& k : eval_kinds()) {
+    kinds.push_back(k.name);
+  }
+  f.field("kind", e.header.kind).required().one_of(kinds).help("What to evaluate.");
+  f.field("seed", e.header.seed).help("Seed of the task's draws.");
+  fields(f, e.header.reading);
+  f.object("thresholds", e.header.thresholds).help("What replaces the thresholds of ham layers.");
+  for (const EvalKind& k : eval_kinds()) {
+    if (k.name == e.header.kind) {
+      if (f.reading() || e.task == nullptr) {
+        e.task = k.make();
+      }
+      e.task->fields(f);
+    }
+  }
+}
+
+Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, double seconds, const std::string& samples) {
+  Json j = Json::object();
+  j.set("format", 1);
+  j.set("name", e.name);
+  j.set("kind", e.kind);
+  j.set("status", r.status);
+  if (!r.reason.empty()) {
+    j.set(r.status == "failed" ? "error" : "reason", r.reason);
+  }
+  j.set("checkpoint", source.checkpoint);
+  j.set("step", source.step);
+  j.set("tokens", source.tokens);
+  j.set("model_hash", source.model_hash);
+  j.set("config", e.config);
+  j.set("device", source.device);
+  j.set("precision", source.precision);
+  j.set("seconds", seconds);
+  j.set("version", HEBB_VERSION);
+  j.set("metrics", r.metrics);
+  if (!r.series.members().empty()) {
+    j.set("series", r.series);
+  }
+  if (!r.groups.members().empty()) {
+    j.set("groups", r.groups);
+  }
+  if (!r.source.empty()) {
+    j.set("source", r.source);
+  }
+  if (!samples.empty()) {
+    j.set("samples", samples);
+  }
+  return j;
+}
+
+std::string summary(const Evaluation& e, const EvalResult& r) {
+  std::string line = e.name + " (" + e.kind + "): " + r.status;
+  constexpr size_t kMost = 12;  // the rest is left to the file
+  const auto& metrics = r.metrics.members();
+  for (size_t i = 0; i < std::min(kMost, metrics.size()); ++i) {
+    char text[96];
+    std::snprintf(text, sizeof text, "  %s %.6g", metrics[i].first.c_str(), metrics[i].second.at("value").as_double());
+    line += text;
+  }
+  line += metrics.size() > kMost ? "  and " + std::to_string(metrics.size() - kMost) + " more" : "";
+  return r.reason.empty() ? line : line + ": " + r.reason;
+}
+
+/// Names of the keys that an evaluation of this kind reads.
+std::set<std::string> keys_of(const std::string& kind) {
+  Entry entry;
+  entry.header.kind = kind;
+  std::set<std::string> keys;
+  for (const Fields::Description& d : Fields::describe_value("", entry)) {
+    keys.insert(d.path.substr(0, d.path.find('.')));
+  }
+  return keys;
+}
+
+/// Every entry as written with the defaults merged in that its kind knows, and as read.
+std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::string& path) {
+  const Json* list = json.is_object() ? json.find("evaluations") : nullptr;
+  if (list == nullptr || !list->is_array()) {
+    throw ConfigError((list == nullptr ? json : *list).origin().str() + ": " + path + "evaluations",
+                      list == nullptr ? "nothing" : list->found(), "a list of evaluations (required)");
+  }
+  std::vector<std::pair<Json, Entry>> result;
+  std::set<std::string> names, read = keys_of("");
+  for (size_t i = 0; i < list->items().size(); ++i) {
+    const std::string where = path + "evaluations." + std::to_string(i);
+    if (!list->items()[i].is_object()) {
+      throw ConfigError(list->items()[i].origin().str() + ": " + where, list->items()[i].found(), "an object");
+    }
+    const Json* kind = list->items()[i].find("kind");
+    kind = kind != nullptr ? kind : json.find("kind");
+    const std::set<std::string> keys = keys_of(kind != nullptr && kind->is_string() ? kind->as_string() : "");
+    read.insert(keys.begin(), keys.end());
+    Json merged = Json::object();
+    merged.set_origin(list->items()[i].origin());
+    for (const auto& [key, value] : json.members()) {
+      if (keys.count(key) > 0) {
+        merged.set(key, value);
+      }
+    }
+    merge_json(merged, list->items()[i]);
+    Entry entry;
+    Fields::read(merged, where, entry);
+    if (!names.insert(entry.header.name).second) {
+      throw ConfigError(list->items()[i].origin().str() + ": " + where + ".name", "\"" + entry.header.name + "\" again",
+                        "a name that no other evaluation has");
+    }
+    result.emplace_back(std::move(merged), std::move(entry));
+  }
+  for (const auto& [key, value] : json.members()) {
+    if (key != "evaluations" && read.count(key) == 0) {
+      throw ConfigError(value.origin().str() + ": " + path + key, "a key that none of the evaluations has",
+                        "a default of at least one of them");
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+const std::vector<EvalKind>& eval_kinds() {
+  static const std::vector<EvalKind> kinds = {
+      {"stream_ppl", make_stream_ppl},
+      {"position_ppl", make_position_ppl},
+      {"choice", make_choice},
+      {"partial", make_partial},
+      {"cloze", make_cloze},
+      {"rolling", make_rolling},
+      {"answer_ppl", make_answer_ppl},
+      {"icr", make_icr},
+      {"icl", make_icl},
+      {"mqar", make_mqar},
+      {"adapt", make_adapt},
+      {"memory_stats", make_memory_stats},
+      {"generate", make_generate},
+      {"niah", make_niah},
+      {"ruler", make_ruler},
+      {"efficiency", make_efficiency},
+  };
+  return kinds;
+}
+
+void EvalContext::poll() const {
+  if (stop_requested && stop_requested()) {
+    throw Error(ExitCode::kStopped, "evaluation stopped by a signal");
+  }
+}
+
+const Tokenizer& EvalContext::text_tokenizer() const {
+  if (tokenizer == nullptr) {
+    throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer",
+                      "a SentencePiece .model file or \"bytes\", since this evaluation reads text");
+  }
+  return *tokenizer;
+}
+
+void EvalContext::log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest) {
+  if (!logs_samples) {
+    return;
+  }
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx",
+                static_cast<unsigned long long>(fnv1a64({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()})));
+  Json line = Json::object();
+  line.set("id", id);
+  line.set("input_hash", hash);
+  for (const auto& [key, value] : rest.members()) {
+    line.set(key, value);
+  }
+  samples += line.dump() + "\n";
+}
+
+void EvalResult::metric(const std::string& name, double value, int64_t n) {
+  Json m = Json::object();
+  m.set("value", value);
+  m.set("n", n);
+  metrics.set(name, m);
+}
+
+Json mean_metric(std::span<const double> values) {
+  HEBB_ASSERT(!values.empty());
+  const double n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double squares = 0;
+  for (const double value : values) {
+    squares += (value - mean) * (value - mean);
+  }
+  Json m = Json::object();
+  m.set("value", mean);
+  if (values.size() > 1) {
+    m.set("stderr", std::sqrt(squares / (n - 1) / n));
+  }
+  m.set("n", static_cast<int64_t>(values.size()));
+  return m;
+}
+
+void EvalResult::mean(const std::string& name, std::span<const double> values) { metrics.set(name, mean_metric(values)); }
+
+std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path) {
+  std::vector<Evaluation> result;
+  for (auto& [merged, entry] : read_entries(json, path)) {
+    result.push_back({entry.header.name, entry.header.kind, entry.header.seed, std::move(merged), std::move(entry.task),
+                      entry.header.thresholds, entry.header.reading});
+  }
+  return result;
+}
+
+Json resolve_evaluations(const Json& json, const std::string& path) {
+  Json list = Json::array();
+  for (const auto& [merged, entry] : read_entries(json, path)) {
+    list.push(Fields::write(entry));
+  }
+  Json resolved = Json::object();
+  resolved.set("evaluations", list);
+  return resolved;
+}
+
+int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
+                    const fs::path& out, const std::function<void(const std::string& line)>& report) {
+  int failed = 0;
+  fs::create_directories(out);
+  const auto weights = context.session.save_fast_weights();
+  for (Evaluation& e : evaluations) {
+    const auto start = std::chrono::steady_clock::now();
+    EvalResult result;
+    context.seed = e.seed;
+    context.samples.clear();
+    try {
+      context.session.set_reading(e.reading);
+      apply(e.thresholds, context.session.model());
+      result = e.task->run(context);
+    } catch (const MissingFileError& error) {  // not a failure: something that the user does not have
+      result = EvalResult();
+      result.status = "skipped";
+      result.reason = error.what();
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kStopped) {
+        throw;
+      }
+      result = EvalResult();
+      result.status = "failed";
+      result.reason = error.what();
+    }
+    context.session.restore_fast_weights(weights);  // evaluations do not influence each other
+    apply({}, context.session.model());
+    context.session.set_reading({});
+    failed += result.status == "failed" ? 1 : 0;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const std::string samples = context.samples.empty() ? "" : e.name + ".samples.jsonl";
+    if (!samples.empty()) {
+      write_file_atomic(out / samples, context.samples);
+    }
+    write_file_atomic(out / (e.name + ".json"), result_json(e, result, source, seconds, samples).dump(1) + "\n");
+    report(summary(e, result));
+  }
+  return failed;
+}
+
+}  // namespace hebb

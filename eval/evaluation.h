@@ -1,0 +1,127 @@
+#pragma once
+// Evaluations of one checkpoint (spec 81): each kind is one file with a task that reads its keys and
+// runs; this file lists them, reads EVAL.json and writes the result files.
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/progress.h"
+#include "data/tokenizer/tokenizer.h"
+#include "eval/scoring_model.h"
+#include "eval/threshold_overrides.h"
+
+namespace hebb {
+
+/// What a task measures; becomes the result file of spec 81, section 15.
+struct EvalResult {
+  std::string status = "ok";               // "ok", "skipped" (with reason)
+  std::string reason;
+  Json metrics = Json::object();           // name -> {"value", "n", ...}
+  Json series = Json::object();            // name -> array of objects
+  Json groups = Json::object();
+  std::string source;                      // of generated tasks: "builtin", "custom" or "official" texts
+
+  void metric(const std::string& name, double value, int64_t n);
+  /// The mean of one number per example, with its standard error.
+  void mean(const std::string& name, std::span<const double> values);
+};
+
+/// {"value", "stderr", "n"} of a mean (spec 81, 6.2); a single example has no standard error. `values` is not empty.
+Json mean_metric(std::span<const double> values);
+
+/// What tasks share.
+struct EvalContext {
+  Session& session;
+  std::shared_ptr<const Tokenizer> tokenizer;   // null when the checkpoint names none
+  int64_t sequence_length;                      // of training; 0 when the configuration has none
+  uint64_t seed;
+  Progress& progress;
+  std::function<bool()> stop_requested;         // true: give up; asked by poll()
+  bool logs_samples = false;                    // tasks write a line per example
+  std::string samples = {};                     // those lines, JSON
+
+  /// Throws Stopped after a signal; called between documents or examples.
+  void poll() const;
+  /// For kinds that read text. Throws ConfigError when the checkpoint names no tokenizer.
+  const Tokenizer& text_tokenizer() const;
+  /// Notes an example: `id`, hash of its tokens, and what the task adds.
+  void log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest);
+};
+
+/// One entry of "evaluations", read and checked.
+class EvalTask {
+ public:
+  virtual ~EvalTask() = default;
+  /// The kind's own keys ("name", "kind", "seed", "segment", "rope_scaling", "thresholds" are handled by the caller).
+  virtual void fields(Fields& f) = 0;
+  virtual EvalResult run(EvalContext& context) = 0;
+};
+
+struct EvalKind {
+  std::string name;
+  std::unique_ptr<EvalTask> (*make)();
+};
+const std::vector<EvalKind>& eval_kinds();
+
+struct Evaluation {
+  std::string name, kind;
+  uint64_t seed = 42;
+  Json config;                             // as written, defaults merged in
+  std::unique_ptr<EvalTask> task;
+  ThresholdOverrides thresholds;           // while this one runs
+  ReadSettings reading;                    // the same
+};
+
+/// Reads {"seed", "evaluations": [...], defaults...}; keys beside `evaluations` are defaults of all.
+/// Throws ConfigError (unknown kind or key, duplicate or missing name).
+std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path);
+
+/// Where results come from, for the result files.
+struct EvalSource {
+  std::string checkpoint, model_hash, device, precision;  // model_hash: config_hash() of the `model` object
+  int64_t step = 0, tokens = 0;
+};
+
+/// Runs all and writes OUT/NAME.json each, atomically; a missing input file gives status "skipped", a
+/// failing evaluation "failed", and the next one goes on. With context.logs_samples also OUT/NAME.samples.jsonl. Returns
+/// the number of failed ones.
+int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
+                    const fs::path& out, const std::function<void(const std::string& line)>& report);
+
+/// Which checkpoint to evaluate, and how.
+struct EvalRequest {
+  std::string checkpoint;   // run folder, checkpoint folder or model.safetensors
+  fs::path out;             // empty: RUN/evals/STEP
+  std::string tokenizer;    // a .model file or "bytes"; empty: the run's
+  Compute compute;
+  bool skip_done = false;   // leave out evaluations that already have a good result with the same configuration
+  bool logs_samples = false;  // leave a file with a line per example beside each result
+};
+
+/// Loads a checkpoint and runs evaluations on it until a signal comes: `hebb eval`, and the end of
+/// `hebb train`. Returns the number of failed ones.
+/// Errors: ConfigError, CheckpointError, DataError (tokenizer), Stopped after a signal.
+int evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
+                        const std::function<void(const std::string& line)>& report);
+
+// The kinds.
+std::unique_ptr<EvalTask> make_stream_ppl();
+std::unique_ptr<EvalTask> make_position_ppl();
+std::unique_ptr<EvalTask> make_choice();
+std::unique_ptr<EvalTask> make_partial();
+std::unique_ptr<EvalTask> make_cloze();
+std::unique_ptr<EvalTask> make_rolling();
+std::unique_ptr<EvalTask> make_answer_ppl();
+std::unique_ptr<EvalTask> make_icr();
+std::unique_ptr<EvalTask> make_icl();
+std::unique_ptr<EvalTask> make_mqar();
+std::unique_ptr<EvalTask> make_adapt();
+std::unique_ptr<EvalTask> make_memory_stats();
+std::unique_ptr<EvalTask> make_generate();
+std::unique_ptr<EvalTask> make_niah();
+std::unique_ptr<EvalTask> make_ruler();
+std::unique_ptr<EvalTask> make_efficiency();
+
+}  // namespace hebb

@@ -1,0 +1,111 @@
+#include "eval/generate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "eval/prompt.h"
+
+namespace hebb {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits, ModelState& state,
+                        Session::Reading reading, Rng& rng, const GenerateOptions& options,
+                        const std::function<bool(std::string_view)>& emit) {
+  Generated result;
+  Tokenizer::Decoder decoder(tokenizer);
+  const auto start = std::chrono::steady_clock::now();
+  bool go_on = true;
+  while (go_on && result.new_tokens < options.max_new_tokens) {
+    logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer->vocab_size())));
+    const int32_t id = sample_token(logits, options.sampling, rng);
+    ++result.new_tokens;
+    if (options.stop_at_eos && id == tokenizer->special().eos) {
+      result.ended = true;
+      break;
+    }
+    const std::string text = decoder.push(id);
+    go_on = text.empty() || emit(text);
+    if (go_on && result.new_tokens < options.max_new_tokens) {
+      logits = session.read({&id, 1}, state, reading);
+    }
+  }
+  const std::string rest = decoder.finish();
+  if (go_on && !rest.empty()) {
+    emit(rest);
+  }
+  result.decode_seconds = seconds_since(start);
+  return result;
+}
+
+Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt, uint64_t index,
+                   const GenerateOptions& options, const std::function<bool(std::string_view)>& emit) {
+  const std::vector<int32_t> ids = prompt_ids(*tokenizer, prompt);
+  if (ids.empty()) {
+    throw ConfigError("--prompt", "an empty prompt", "some text, since the tokenizer has neither BOS nor EOS");
+  }
+  const auto saved = session.save_fast_weights();
+  const std::unique_ptr<ModelState> state = session.new_state();
+  const Session::Reading reading;
+  Rng rng(options.seed, "sample", index);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<double> logits = session.read(ids, *state, reading);
+  const double prefill_seconds = seconds_since(start);
+  Generated result = continue_text(session, tokenizer, std::move(logits), *state, reading, rng, options, emit);
+  result.prompt_tokens = static_cast<int64_t>(ids.size());
+  result.prefill_seconds = prefill_seconds;
+  session.restore_fast_weights(saved);
+  return result;
+}
+
+namespace {
+
+/// What the configuration of a run names. A run folder keeps its tokenizer: where the path is that of another place, the run has been moved.
+std::optional<TokenizerConfig> tokenizer_of(const ModelSource& source) {
+  const Json* data = source.config.find("data");
+  const Json* json = data != nullptr && data->is_object() ? data->find("tokenizer") : nullptr;
+  if (json == nullptr || !json->is_object()) {
+    return std::nullopt;
+  }
+  TokenizerConfig config;
+  Fields::read(*json, "data.tokenizer", config);
+  const fs::path kept = source.weights.parent_path().parent_path().parent_path() / "tokenizer.model";
+  if (!config.file.empty() && !fs::exists(config.file) && !source.weights.empty() && fs::exists(kept)) {
+    config.file = kept.string();
+  }
+  return config;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const std::string& override_file) {
+  TokenizerConfig config;
+  const std::optional<TokenizerConfig> own = tokenizer_of(source);
+  if (!override_file.empty()) {
+    config.type = override_file == "bytes" ? "bytes" : "sentencepiece";
+    config.file = override_file == "bytes" ? "" : override_file;
+    const bool is_known = own && (own->type == "bytes" || fs::exists(own->file));
+    if (is_known && tokenizer_hash(config) != tokenizer_hash(*own)) {
+      throw ConfigError("--tokenizer", override_file + ", another tokenizer", "the one that the model was trained with, " +
+                                                                                  (own->type == "bytes" ? "bytes" : own->file));
+    }
+    if (own) {
+      config.add_bos = own->add_bos;
+      config.add_eos = own->add_eos;
+    }
+  } else if (own) {
+    config = *own;
+  } else {
+    throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer", "a SentencePiece .model file or \"bytes\"");
+  }
+  auto tokenizer = Tokenizer::load(config);
+  require_ids(*tokenizer, source.model.vocab_size);
+  return tokenizer;
+}
+
+}  // namespace hebb

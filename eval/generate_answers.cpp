@@ -1,0 +1,127 @@
+// Generated answers to the prompts of a file (spec 81, section 6.4).
+#include <algorithm>
+
+#include "data/tasks/answer_scores.h"
+#include "data/text/characters.h"
+#include "data/tasks/records.h"
+#include "eval/answer_text.h"
+#include "eval/fewshot.h"
+
+namespace hebb {
+namespace {
+
+/// What ends an answer where neither record nor configuration says so.
+std::vector<std::string> usual_ends(const std::string& score) {
+  if (score == "exact") { return {"\n", ".", ","}; }
+  if (score == "gsm8k") { return {"Question:"}; }
+  return {};
+}
+
+class Generate final : public EvalTask {
+ public:
+  void fields(Fields& f) override {
+    f.file("file", file_).required().help("Records, one JSON object a line.");
+    f.field("score", score_).one_of(generate_scores())
+        .help("How answers are scored where a record does not say so; none: texts are only written.");
+    if (f.mode() != Fields::Mode::write || has_until_) {  // an empty list is not the default
+      has_until_ |= f.field("until", until_).help("Strings that end an answer, which is cut before them. Default: by score.").present();
+    }
+    f.field("max_new_tokens", max_new_tokens_).min(1).unit("tokens").help("Longest answer.");
+    f.field("temperature", temperature_).above(0).help("Draw from softmax(logits / temperature). Default: the largest logit.");
+    f.object("fewshot", fewshot_).help("Solved examples in front of each prompt.");
+    f.field("max_examples", max_examples_).min(1).help("Only the first so many examples.");
+    f.field("freeze_fast_weights", freeze_).help("Never update fast weights.");
+    if (f.reading()) { f.require(std::find(until_.begin(), until_.end(), "") == until_.end(), "until", "no empty text"); }
+  }
+
+  EvalResult run(EvalContext& c) override {
+    std::vector<GenerateRecord> records = read_records<GenerateRecord>(file_);
+    records.resize(std::min(records.size(), static_cast<size_t>(max_examples_.value_or(INT64_MAX))));
+    c.text_tokenizer();
+    for (const GenerateRecord& record : records) { check(record); }
+    const Shots shots = Shots::read<GenerateRecord>(fewshot_, file_, c.seed);
+    const auto weights = c.session.save_fast_weights();
+    std::map<std::string, std::vector<double>> scores;
+    c.progress.begin("generate", records.size());
+    for (size_t i = 0; i < records.size(); ++i) {
+      c.poll();
+      c.session.restore_fast_weights(weights);  // examples do not influence each other
+      const std::vector<int32_t> ids = checked_prompt_ids(c, shots.before(i) + records[i].prompt, records[i].where);
+      const std::string text = answer(c, records[i], i, ids);
+      note(c, records[i], ids, text, scores);
+      c.progress.update(i + 1);
+    }
+    c.progress.end();
+    EvalResult result;
+    result.metric("examples", static_cast<double>(records.size()), static_cast<int64_t>(records.size()));
+    for (const auto& [name, values] : scores) { result.mean(name, values); }
+    return result;
+  }
+
+ private:
+  const std::string& score_of(const GenerateRecord& record) const { return record.score ? *record.score : *score_; }
+
+  /// That a right answer could score.
+  void check(const GenerateRecord& record) const {
+    if (!record.score && !score_) {
+      throw DataError(record.where, "how to score the answer", "neither a member \"score\" nor that key of the evaluation",
+                      "one of " + join(generate_scores(), ", "));
+    }
+    const AnswerScore score = find_answer_score(score_of(record));
+    if (score == nullptr) { return; }
+    if (record.answers.empty()) { throw DataError(record.where, "\"answers\" of a record that is scored", "none", "at least one"); }
+    for (const std::string& answer : record.answers) {
+      const std::vector<std::string> alone{answer};
+      if (score(answer, alone, record.classes) == 0 && score("#### " + answer, alone, record.classes) == 0) {
+        throw DataError(record.where, "an answer that no text can match", Json(answer).found(),
+                        "one that \"" + score_of(record) + "\" can compare");
+      }
+    }
+  }
+
+  std::string answer(EvalContext& c, const GenerateRecord& record, uint64_t index, std::span<const int32_t> ids) const {
+    const Session::Reading reading{FastMode::chunk, freeze_};
+    const std::unique_ptr<ModelState> state = c.session.new_state();
+    AnswerEnd end;
+    end.max_new_tokens = record.max_new_tokens.value_or(max_new_tokens_);
+    end.until = record.until ? *record.until : has_until_ ? until_ : usual_ends(score_of(record));
+    std::vector<double> logits = c.session.read(ids, *state, reading);
+    Sampling sampling;
+    sampling.temperature = temperature_.value_or(0.0);
+    Rng rng(c.seed, "sample", index);
+    return answer_text(c, std::move(logits), *state, reading, end, sampling, rng);
+  }
+
+  void note(EvalContext& c, const GenerateRecord& record, std::span<const int32_t> ids, const std::string& text,
+            std::map<std::string, std::vector<double>>& scores) const {
+    Json line = Json::object(), references = Json::array();
+    for (const std::string& answer : record.answers) { references.push(answer); }
+    line.set("prediction", text);
+    line.set("references", references);
+    const AnswerScore score = find_answer_score(score_of(record));
+    if (score != nullptr) {
+      scores[score_of(record)].push_back(score(text, record.answers, record.classes));
+      line.set("score", scores[score_of(record)].back());
+    }
+    const bool logs_samples = c.logs_samples;
+    c.logs_samples = logs_samples || score == nullptr;  // texts are all that such an example gives
+    c.log_sample(record.id, ids, line);
+    c.logs_samples = logs_samples;
+  }
+
+  std::string file_;
+  std::optional<std::string> score_;
+  std::vector<std::string> until_;
+  bool has_until_ = false;
+  int64_t max_new_tokens_ = 128;
+  std::optional<double> temperature_;
+  std::optional<FewShot> fewshot_;
+  std::optional<int64_t> max_examples_;
+  bool freeze_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<EvalTask> make_generate() { return std::make_unique<Generate>(); }
+
+}  // namespace hebb

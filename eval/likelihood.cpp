@@ -1,0 +1,81 @@
+#include "eval/likelihood.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace hebb {
+namespace {
+
+constexpr int32_t kIgnored = -100;
+
+bool differ_in_last_token(std::span<const ScoredText> texts) {
+  return std::all_of(texts.begin(), texts.end(), [&](const ScoredText& t) {
+    const std::vector<int32_t>& first = texts[0].ids;
+    return t.scored == 1 && std::equal(t.ids.begin(), t.ids.end() - 1, first.begin(), first.end() - 1);
+  });
+}
+
+}  // namespace
+
+void TextScoring::fields(Fields& f) {
+  f.file("file", file).required().help("Records, one JSON object a line.");
+  f.field("max_length", max_length).min(1).unit("tokens").help("Longer inputs lose their start (default: the sequence length of training).");
+  f.field("max_examples", max_examples).min(1).help("Only the first so many examples.");
+  f.field("freeze_fast_weights", freeze_fast_weights).help("Never update fast weights.");
+}
+
+int64_t TextScoring::length(const EvalContext& c) const {
+  const int64_t length = max_length.value_or(c.sequence_length);
+  if (length < 1) {
+    throw ConfigError("max_length", "nothing", "a length, since the configuration has no train.sequence_length");
+  }
+  return length;
+}
+
+std::vector<Likelihood> LikelihoodScorer::score(std::span<const ScoredText> texts, const std::string& where) {
+  std::vector<Likelihood> results;
+  if (differ_in_last_token(texts)) {
+    results = score_last(texts);
+  } else {
+    for (const ScoredText& text : texts) {
+      results.push_back(score_one(text));
+    }
+  }
+  for (const Likelihood& result : results) {
+    if (std::isnan(result.ll)) {
+      throw NumericError(where, "a log-likelihood that is no number");
+    }
+  }
+  return results;
+}
+
+std::vector<Likelihood> LikelihoodScorer::score_last(std::span<const ScoredText> texts) {
+  c_.session.restore_fast_weights(weights_);
+  const std::unique_ptr<ModelState> state = c_.session.new_state();
+  const std::vector<double> logits = c_.session.read(std::span(texts[0].ids).first(texts[0].ids.size() - 1), *state, reading_);
+  std::vector<Likelihood> results;
+  for (const ScoredText& text : texts) {
+    const Session::Answer answer = answer_of(logits, text.ids.back());
+    results.push_back({answer.log_likelihood, 1, answer.token == text.ids.back()});
+  }
+  return results;
+}
+
+Likelihood LikelihoodScorer::score_one(const ScoredText& text) {
+  c_.session.restore_fast_weights(weights_);
+  const std::span<const int32_t> inputs(text.ids.data(), text.ids.size() - 1);
+  std::vector<int32_t> targets(text.ids.begin() + 1, text.ids.end());
+  std::fill(targets.begin(), targets.end() - text.scored, kIgnored);
+  const std::unique_ptr<ModelState> state = c_.session.new_state();
+  const std::vector<Session::Answer> answers = c_.session.answers(inputs, targets, *state, reading_);
+  Likelihood result{0, text.scored, true};
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] != kIgnored) {
+      result.ll += answers[i].log_likelihood;
+      result.is_greedy = result.is_greedy && answers[i].token == targets[i];
+    }
+  }
+  return result;
+}
+
+}  // namespace hebb

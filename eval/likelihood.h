@@ -1,0 +1,54 @@
+#pragma once
+// What the kinds that score given texts share (spec 81, sections 2 and 6.2).
+#include <algorithm>
+
+#include "data/tasks/records.h"
+#include "eval/evaluation.h"
+#include "eval/fewshot.h"
+#include "eval/prompt.h"
+
+namespace hebb {
+
+/// Keys of every kind that scores a file of records.
+struct TextScoring {
+  std::string file;
+  std::optional<int64_t> max_length, max_examples;
+  bool freeze_fast_weights = false;
+
+  void fields(Fields& f);
+  /// max_length, or the sequence length of training. Throws ConfigError when there is neither.
+  int64_t length(const EvalContext& c) const;
+  /// The file's records, at most max_examples.
+  template <class R> std::vector<R> read() const {
+    std::vector<R> records = read_records<R>(file);
+    records.resize(std::min(records.size(), static_cast<size_t>(max_examples.value_or(INT64_MAX))));
+    return records;
+  }
+};
+
+/// How likely a continuation is.
+struct Likelihood {
+  double ll = 0;          // sum over the scored tokens [nats]
+  int64_t tokens = 0;     // that were scored
+  bool is_greedy = true;  // every scored token has the largest logit
+};
+
+/// Scores texts, each from an empty state and the fast weights that the session has now.
+class LikelihoodScorer {
+ public:
+  LikelihoodScorer(EvalContext& c, bool freeze_fast_weights)
+      : c_(c), reading_{FastMode::chunk, freeze_fast_weights}, weights_(c.session.save_fast_weights()) {}
+
+  /// Texts that differ in their last token alone share one pass. Throws NumericError at `where` for a result that is no number.
+  std::vector<Likelihood> score(std::span<const ScoredText> texts, const std::string& where);
+
+ private:
+  std::vector<Likelihood> score_last(std::span<const ScoredText> texts);
+  Likelihood score_one(const ScoredText& text);
+
+  EvalContext& c_;
+  Session::Reading reading_;
+  std::vector<std::vector<char>> weights_;
+};
+
+}  // namespace hebb

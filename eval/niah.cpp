@@ -1,0 +1,215 @@
+// Needles in a haystack that is read once or several times (spec 81, section 7).
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "data/tasks/answer_scores.h"
+#include "data/text/characters.h"
+#include "data/tasks/needles.h"
+#include "data/text/white_space.h"
+#include "eval/answer_text.h"
+
+namespace hebb {
+namespace {
+
+constexpr int64_t kAnswerTokens = 12;
+constexpr Session::Reading kRead{FastMode::end, false};  // fast weights move once, after the last token
+constexpr Session::Reading kAnswer{FastMode::off, false};
+
+/// Scores of the samples of one length and number of passes.
+struct Scores {
+  std::vector<double> exact, digits, candidate, tokens;
+
+  void add(const NeedleScores& s, size_t prompt_tokens) {
+    exact.push_back(s.exact);
+    digits.push_back(s.digits);
+    candidate.push_back(s.candidate);
+    tokens.push_back(static_cast<double>(prompt_tokens));
+  }
+  void add(const Scores& other) {
+    for (const auto member : {&Scores::exact, &Scores::digits, &Scores::candidate, &Scores::tokens}) {
+      (this->*member).insert((this->*member).end(), (other.*member).begin(), (other.*member).end());
+    }
+  }
+  Json json() const {
+    Json j = Json::object();
+    j.set("exact", mean_metric(exact));
+    j.set("digits", mean_metric(digits));
+    j.set("candidate", mean_metric(candidate));
+    return j;
+  }
+};
+
+/// Samples of one length, one after the other.
+class NeedleSource {
+ public:
+  NeedleSource(const HaystackSource& text, const NeedleOptions& options, int64_t words)
+      : text_(text), maker_(options), words_(words) {}
+  /// False at the end of the text.
+  bool next(NeedleSample& sample) {
+    std::vector<std::string> piece;
+    if (!text_.piece(words_, piece)) { return false; }
+    sample = maker_.next(std::move(piece));
+    return true;
+  }
+
+ private:
+  HaystackWords text_;
+  NeedleMaker maker_;
+  int64_t words_;
+};
+
+class Niah final : public EvalTask {
+ public:
+  void fields(Fields& f) override {
+    sample_field(f, samples_, NeedleMaker::kMostSamples,
+                 "Samples per length, or a JSONL file of ready-made ones (`haystack`, `question_key`, `answer`, `all_inserted_needles`).");
+    f.field("context_words", words_).not_empty().min(20).unit("words").help("Lengths of the haystacks, without the needles.");
+    f.object("text", text_).help("What haystacks are made of.");
+    hebb::fields(f, needles_);
+    f.field("passes", passes_).not_empty().min(1).help("How often the haystack is read before the answer; each number is a run of its own.");
+    f.field("update_after", update_after_).one_of({"prompt", "haystack"}).help("Where fast weights move in the last pass.");
+    f.field("fast_weights", fast_weights_).one_of({"carry", "reset"})
+        .help("carry: from sample to sample, with pending pairs; reset: every sample starts from the checkpoint.");
+    if (f.reading()) { check(f); }
+  }
+
+  EvalResult run(EvalContext& c) override {
+    needles_.seed = c.seed;
+    c.text_tokenizer();
+    if (!samples_.file.empty()) { ready_made_ = read_needle_samples(samples_.file, needles_.question); }
+    const int64_t count = ready_made_.empty() ? samples_.count : static_cast<int64_t>(ready_made_.size());
+    const bool has_passes = c.session.has_fast_weights();  // without, more passes change nothing
+    const size_t lengths = ready_made_.empty() ? words_.size() : 1, runs = has_passes ? passes_.size() : 1;
+    c.progress.begin("niah", static_cast<uint64_t>(count) * lengths * runs);
+    EvalResult result;
+    result.source = !ready_made_.empty() ? "official" : is_built_in() ? "builtin" : "custom";
+    std::map<int64_t, Scores> by_passes;
+    Json series = Json::array();
+    const auto weights = c.session.save_fast_weights();
+    for (size_t l = 0; l < lengths; ++l) {
+      Scores scores;
+      for (size_t p = 0; p < passes_.size(); ++p) {
+        if (p == 0 || has_passes) {
+          c.session.restore_fast_weights(weights);
+          scores = one_run(c, words_[l], passes_[p], count, weights);
+        }
+        series.push(point(words_[l], passes_[p], scores));
+        by_passes[passes_[p]].add(scores);
+      }
+    }
+    c.progress.end();
+    for (const auto& [passes, scores] : by_passes) { result.groups.set(std::to_string(passes), scores.json()); }
+    result.metrics = result.groups.at(std::to_string(passes_.back()));
+    result.series.set("by_length", series);
+    return result;
+  }
+
+ private:
+  bool is_built_in() const {
+    const NeedleOptions usual;
+    return text_.path.empty() && needles_.needle == usual.needle && needles_.question == usual.question;
+  }
+
+  void check(Fields& f) const {
+    f.require(std::set(words_.begin(), words_.end()).size() == words_.size(), "context_words", "different lengths");
+    f.require(std::set(passes_.begin(), passes_.end()).size() == passes_.size(), "passes", "different numbers");
+    const Niah usual;
+    const bool makes = samples_.file.empty();
+    constexpr const char* kNoUse = "no such key beside a file of samples";
+    f.require(makes || words_ == usual.words_, "context_words", kNoUse);
+    f.require(makes || (text_.path.empty() && text_.seed == usual.text_.seed), "text", kNoUse);
+    f.require(makes || needles_.needle == usual.needles_.needle, "needle", kNoUse);
+    f.require(makes || needles_.depths.empty(), "depths", kNoUse);
+  }
+
+  Json point(int64_t words, int64_t passes, const Scores& scores) const {
+    Json j = Json::object();
+    if (ready_made_.empty()) { j.set("context_words", words); }
+    j.set("passes", passes);
+    j.set("n", static_cast<int64_t>(scores.exact.size()));
+    const Json metrics = scores.json();
+    for (const auto& [name, metric] : metrics.members()) { j.set(name, metric.at("value").as_double()); }
+    j.set("prompt_tokens", mean_metric(scores.tokens).at("value").as_double());
+    return j;
+  }
+
+  /// All samples of a length, from the checkpoint's fast weights.
+  Scores one_run(EvalContext& c, int64_t words, int64_t passes, int64_t count, const std::vector<std::vector<char>>& weights) {
+    Scores scores;
+    NeedleSource source(text_, needles_, words);
+    std::unique_ptr<ModelState> last;  // its pending pairs go on
+    NeedleSample sample;
+    const std::string label =
+        (ready_made_.empty() ? std::to_string(words) + " words, " : "") + std::to_string(passes) + " passes, sample ";
+    for (int64_t i = 0; i < count; ++i) {
+      c.poll();
+      if (!ready_made_.empty()) {
+        sample = ready_made_[static_cast<size_t>(i)];
+      } else if (!source.next(sample)) {
+        break;
+      }
+      if (fast_weights_ == "reset") {
+        c.session.restore_fast_weights(weights);
+        last.reset();
+      }
+      score(c, sample, passes, label + std::to_string(i), last, scores);
+      c.progress.update(static_cast<uint64_t>(++done_));
+    }
+    if (scores.exact.empty()) {
+      throw DataError(text_.path, "haystacks of " + std::to_string(words) + " words", "no document long enough",
+                      "a document of at least half as many words");
+    }
+    if (static_cast<int64_t>(scores.exact.size()) < count) {
+      c.progress.message(text_.path + ": text for " + std::to_string(scores.exact.size()) + " of " + std::to_string(count) + " samples");
+    }
+    return scores;
+  }
+
+  void score(EvalContext& c, const NeedleSample& sample, int64_t passes, const std::string& id, std::unique_ptr<ModelState>& last,
+             Scores& scores) {
+    const std::vector<int32_t> haystack = checked_prompt_ids(c, sample.haystack, id), prompt = checked_prompt_ids(c, sample.prompt(), id);
+    for (int64_t pass = 1; pass < passes && c.session.has_fast_weights(); ++pass) {
+      last = c.session.new_state(last.get());
+      c.session.read(haystack, *last, kRead);
+    }
+    last = c.session.new_state(last.get());
+    AnswerEnd end;
+    end.max_new_tokens = kAnswerTokens;
+    end.is_complete = [](std::string_view text) { return count_characters(trim_front(text)) >= kValueLength; };
+    const std::string text = greedy_answer(c, read_prompt(c, haystack, prompt, *last), *last, kAnswer, end);
+    const NeedleScores s = needle_scores(text, sample.answer, sample.values);
+    scores.add(s, prompt.size());
+    Json line = Json::object();
+    line.set("prediction", s.prediction);
+    line.set("references", Json::array({Json(sample.answer)}));
+    line.set("score", s.exact);
+    line.set("digits", s.digits);
+    line.set("candidate", s.candidate);
+    c.log_sample(id, prompt, line);
+  }
+
+  /// The last pass; logits behind the prompt.
+  std::vector<double> read_prompt(EvalContext& c, std::span<const int32_t> haystack, std::span<const int32_t> prompt,
+                                  ModelState& state) const {
+    if (update_after_ == "prompt") { return c.session.read(prompt, state, kRead); }
+    const auto common = static_cast<size_t>(
+        std::mismatch(haystack.begin(), haystack.end(), prompt.begin(), prompt.end() - 1).second - prompt.begin());
+    if (common > 0) { c.session.read(prompt.subspan(0, common), state, kRead); }
+    return c.session.read(prompt.subspan(common), state, kAnswer);
+  }
+
+  SampleChoice samples_;
+  HaystackSource text_;
+  NeedleOptions needles_;
+  std::vector<int64_t> words_{4000}, passes_{1, 2, 3, 4};
+  std::string update_after_ = "prompt", fast_weights_ = "carry";
+  std::vector<NeedleSample> ready_made_;
+  int64_t done_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<EvalTask> make_niah() { return std::make_unique<Niah>(); }
+
+}  // namespace hebb

@@ -1,0 +1,319 @@
+// In-context recall and in-context learning on generated rows (spec 80; spec 81, section 9).
+#include <bit>
+#include <cmath>
+#include <map>
+
+#include "data/tasks/synthetic_tasks.h"
+#include "eval/evaluation.h"
+
+namespace hebb {
+namespace {
+
+constexpr int32_t kIgnored = -100, kFirstArrow = 9872;
+constexpr int64_t kLongRow = 8192;  // tokens; longer rows are fewer by default (spec 80, section 6)
+
+/// Answers that were right, of how many.
+struct Score {
+  int64_t right = 0, asked = 0;
+  void add(bool correct) {
+    right += correct ? 1 : 0;
+    ++asked;
+  }
+  double accuracy() const { return static_cast<double>(right) / static_cast<double>(asked); }
+};
+
+Json point_of(const Score& score) {
+  Json point = Json::object();
+  point.set("n", score.asked);
+  if (score.asked > 0) { point.set("accuracy", score.accuracy()); }
+  return point;
+}
+
+/// Rows of one shape: a line of the result.
+struct Setting {
+  SyntheticTask task;
+  std::string name;
+  int64_t samples = 0;
+};
+
+/// What the three kinds share: rows 0 ... samples - 1 of every setting, teacher forced.
+class Recall : public EvalTask {
+ public:
+  EvalResult run(EvalContext& c) final {
+    const std::vector<Setting> settings = make_settings(c);
+    int64_t rows = 0, done = 0;
+    for (const Setting& s : settings) {
+      check(c, s);
+      rows += s.samples;
+    }
+    c.progress.begin(kind_name(), static_cast<uint64_t>(rows));
+    const auto weights = c.session.save_fast_weights();
+    EvalResult result;
+    Score all;
+    Json table = Json::array();
+    for (const Setting& s : settings) {
+      Score score;
+      for (int64_t k = 0; k < s.samples; ++k) {
+        c.poll();
+        c.session.restore_fast_weights(weights);  // rows do not influence each other
+        add_row(c, k, s, score);
+        c.progress.update(static_cast<uint64_t>(++done));
+      }
+      const int64_t length = s.task.lengths.front();
+      Json point = point_of(score);
+      point.set("setting", s.name);
+      point.set("length", length);
+      point.set("rows", s.samples);
+      point.set("state_bytes", c.session.model().state_bytes(length));
+      table.push(point);
+      all.right += score.right;
+      all.asked += score.asked;
+    }
+    c.progress.end();
+    if (all.asked == 0) {
+      result.status = "failed";
+      result.reason = "no answer counts: every query is nearer than min_distance";
+      return result;
+    }
+    result.metric("accuracy", all.accuracy(), all.asked);
+    result.series.set("by_setting", table);
+    add_series(result);
+    return result;
+  }
+
+ protected:
+  virtual std::string kind_name() const = 0;
+  virtual std::vector<Setting> make_settings(const EvalContext& c) const = 0;
+  /// Called for every answer; returns whether it counts.
+  virtual bool note(const Setting&, const TaskRow&, size_t, bool) { return true; }
+  virtual void begin_row(const TaskRow&) {}
+  virtual void add_series(EvalResult&) const {}
+
+  Setting setting(const EvalContext& c, SyntheticTask task, int64_t length, const std::string& name) const {
+    task.seed = c.seed;
+    task.lengths = {length};
+    return {task, name, samples_.value_or(length <= kLongRow ? default_samples_ : default_long_samples_)};
+  }
+
+  std::optional<int64_t> samples_;
+  int64_t default_samples_ = 200, default_long_samples_ = 50, readings_ = 1;
+
+ private:
+  /// The task's options, the model's vocabulary, and that the model was not trained on these rows.
+  static void check(const EvalContext& c, const Setting& s) {
+    check_task(s.task, s.name);
+    const int64_t vocab = c.session.source().model.vocab_size, needed = task_vocabulary(s.task);
+    if (needed > vocab) {
+      throw ConfigError("vocab_size", std::to_string(vocab), "at least " + std::to_string(needed) + " for " + s.name);
+    }
+    const Json& config = c.session.source().config;
+    const auto find = [](const Json* json, const char* key) {
+      return json != nullptr && json->is_object() ? json->find(key) : nullptr;
+    };
+    const Json *data = find(&config, "data"), *sources = find(data, "sources");
+    if (sources == nullptr || !sources->is_array()) { return; }
+    for (const Json& source : sources->items()) {
+      const Json *task = find(&source, "task"), *seed = find(&source, "seed");
+      for (const Json* outer : {data, find(&config, "train")}) {
+        if (seed == nullptr || !seed->is_number()) { seed = find(outer, "seed"); }
+      }
+      if (task != nullptr && task->is_string() && task->as_string() == s.task.task && seed != nullptr &&
+          seed->is_number() && seed->as_double() == static_cast<double>(s.task.seed)) {
+        throw ConfigError("seed", std::to_string(s.task.seed), "a seed other than that of the training rows");
+      }
+    }
+  }
+
+  /// Reads row k `readings_` times, each from an empty state; fast weights stay from reading to reading. The last one counts.
+  void add_row(EvalContext& c, int64_t k, const Setting& s, Score& score) {
+    const TaskRow row = generate_task_row(s.task, static_cast<uint64_t>(k));
+    constexpr Session::Reading kReading{FastMode::chunk, false};
+    size_t used = row.inputs.size();  // nothing after the last answer matters
+    while (used > 0 && row.targets[used - 1] == kIgnored) { --used; }
+    const std::span<const int32_t> inputs(row.inputs.data(), used), targets(row.targets.data(), used);
+    for (int64_t reading = 1; reading < readings_; ++reading) {
+      const std::unique_ptr<ModelState> state = c.session.new_state();
+      c.session.read(inputs, *state, kReading);
+      c.session.flush(*state, kReading);
+    }
+    const std::unique_ptr<ModelState> state = c.session.new_state();
+    const std::vector<Session::Answer> answers = c.session.answers(inputs, targets, *state, kReading);
+    begin_row(row);
+    Score own;
+    Json predictions = Json::array(), references = Json::array();
+    double log_likelihood = 0;
+    for (size_t i = 0; i < used; ++i) {
+      const bool is_right = answers[i].token == targets[i];
+      if (targets[i] == kIgnored || !note(s, row, i, is_right)) { continue; }
+      score.add(is_right);
+      own.add(is_right);
+      predictions.push(answers[i].token);
+      references.push(targets[i]);
+      log_likelihood += answers[i].log_likelihood;
+    }
+    if (own.asked > 0) {
+      Json sample = Json::object();
+      sample.set("prediction", predictions);
+      sample.set("references", references);
+      sample.set("score", own.accuracy());
+      sample.set("ll", log_likelihood);
+      c.log_sample(s.name + ", row " + std::to_string(k), inputs, sample);
+    }
+  }
+};
+
+class Icr final : public Recall {
+ public:
+  void fields(Fields& f) override {
+    f.field("task", task_.task).required().one_of({"icr_basic", "icr_positional"}).help("One value per key, or several in order.");
+    f.field("lengths", lengths_).not_empty().min(1).unit("tokens").help("Row lengths.");
+    f.field("samples", samples_).min(1).unit("rows").help("Rows per length. Default: 200 up to 8,192 tokens, 50 beyond.");
+    f.field("vocab", task_.vocab).min(11).help("Token ids of the task are below this.");
+    f.field("word", task_.word).min(1).unit("tokens").help("Tokens of a key and of a value.");
+    f.field("queries", task_.queries).min(1).help("Pairs that are asked.")
+        .only_with(task_.task == "icr_basic", "task \"icr_basic\"");
+    f.field("copies", task_.copies).min(1).help("Values of a key.")
+        .only_with(task_.task == "icr_positional", "task \"icr_positional\"");
+  }
+
+ private:
+  std::string kind_name() const override { return "icr"; }
+  std::vector<Setting> make_settings(const EvalContext& c) const override {
+    std::vector<Setting> settings;
+    for (const int64_t length : lengths_) { settings.push_back(setting(c, task_, length, "length " + std::to_string(length))); }
+    return settings;
+  }
+
+  SyntheticTask task_;
+  std::vector<int64_t> lengths_{512, 1024, 2048, 4096};
+};
+
+class Icl final : public Recall {
+ public:
+  Icl() { task_.task = "icl"; }
+  void fields(Fields& f) override {
+    f.field("functions", functions_).not_empty().min(1).help("Numbers of different functions in a row.");
+    f.field("length", length_).min(1).unit("tokens").help("Row length. Default: 520 times the functions, in whole 2,048s.");
+    f.field("samples", samples_).min(1).unit("rows").help("Rows per number of functions. Default: 200 up to 8,192 tokens, 50 beyond.");
+    f.field("dim", task_.dim).min(1).help("Numbers of an input and of an output.");
+    f.field("x_max", task_.x_max).min(1).help("Largest input number.");
+    f.field("coef_max", task_.coef_max).min(1).help("Largest coefficient.");
+  }
+
+ private:
+  std::string kind_name() const override { return "icl"; }
+  std::vector<Setting> make_settings(const EvalContext& c) const override {
+    std::vector<Setting> settings;
+    for (const int64_t functions : functions_) {
+      SyntheticTask task = task_;
+      task.functions = functions;
+      constexpr int64_t kExample = 26, kExamples = 20, kUnit = 2048;  // spec 80, section 7
+      const int64_t length = length_.value_or((kExample * kExamples * functions + kUnit - 1) / kUnit * kUnit);
+      settings.push_back(setting(c, task, length, std::to_string(functions) + " functions"));
+    }
+    return settings;
+  }
+  void begin_row(const TaskRow&) override {
+    seen_.clear();
+    arrow_ = 0;
+  }
+  bool note(const Setting& s, const TaskRow& row, size_t i, bool right) override {
+    if (row.inputs[i] >= kFirstArrow) {  // the arrow predicts the first number of an example
+      arrow_ = row.inputs[i];
+      ++seen_[arrow_];
+    }
+    by_example_[{s.task.functions, seen_[arrow_] - 1}].add(right);
+    return true;
+  }
+  void add_series(EvalResult& r) const override {
+    Json series = Json::array();
+    for (const auto& [key, score] : by_example_) {
+      Json point = point_of(score);
+      point.set("functions", key.first);
+      point.set("example", key.second);
+      series.push(point);
+    }
+    r.series.set("by_example", series);
+  }
+
+  SyntheticTask task_;
+  std::vector<int64_t> functions_{16};
+  std::optional<int64_t> length_;
+  std::map<int32_t, int64_t> seen_;  // examples of a function so far, by its arrow
+  int32_t arrow_ = 0;
+  std::map<std::pair<int64_t, int64_t>, Score> by_example_;  // by functions, n-th example
+};
+
+struct MqarCase {
+  int64_t length = 0, pairs = 0;
+};
+
+void fields(Fields& f, MqarCase& c) {
+  f.field("length", c.length).required().min(1).unit("tokens").help("Row length.");
+  f.field("pairs", c.pairs).required().min(1).help("Pairs of a row, each asked once.");
+}
+
+class Mqar final : public Recall {
+ public:
+  Mqar() {
+    task_.task = "mqar";
+    task_.vocab = 8192;
+    default_samples_ = default_long_samples_ = 1000;
+  }
+  void fields(Fields& f) override {
+    f.list("cases", cases_).not_empty().help("Shapes of rows.");
+    f.field("samples", samples_).min(1).unit("rows").help("Rows per case. Default: 1,000.");
+    f.field("vocab", task_.vocab).min(4).help("Token ids of the task are below this.");
+    f.field("filler", task_.filler).help("Random tokens between the queries; otherwise zeros.");
+    f.field("min_distance", min_distance_).min(0).unit("tokens")
+        .help("Count only queries at least so many tokens behind the value that they ask for.");
+    f.field("readings", readings_).min(1)
+        .help("Times that a row is read; answers of the last reading count. Fast weights stay from one to the next, attention and recurrent states do not.");
+  }
+
+ private:
+  std::string kind_name() const override { return "mqar"; }
+  std::vector<Setting> make_settings(const EvalContext& c) const override {
+    std::vector<Setting> settings;
+    for (const MqarCase& one : cases_) {
+      SyntheticTask task = task_;
+      task.pairs = one.pairs;
+      settings.push_back(setting(c, task, one.length,
+                                 "length " + std::to_string(one.length) + ", " + std::to_string(one.pairs) + " pairs"));
+    }
+    return settings;
+  }
+  bool note(const Setting& s, const TaskRow& row, size_t i, bool right) override {
+    int64_t value = -1;  // position of the value
+    for (int64_t p = 0; p < s.task.pairs; ++p) {
+      if (row.inputs[static_cast<size_t>(2 * p)] == row.inputs[i]) { value = 2 * p + 1; }
+    }
+    const int64_t distance = static_cast<int64_t>(i) - value;
+    if (distance < min_distance_) { return false; }
+    by_distance_[std::bit_width(static_cast<uint64_t>(distance)) - 1].add(right);
+    return true;
+  }
+  void add_series(EvalResult& r) const override {
+    Json series = Json::array();
+    for (const auto& [octave, score] : by_distance_) {
+      Json point = point_of(score);
+      point.set("from", int64_t{1} << octave);
+      point.set("to", int64_t{2} << octave);
+      series.push(point);
+    }
+    r.series.set("by_distance", series);
+  }
+
+  SyntheticTask task_;
+  std::vector<MqarCase> cases_{{64, 4}, {64, 8}, {64, 16}, {128, 32}, {256, 64}, {512, 128}, {1024, 256}};
+  int64_t min_distance_ = 0;
+  std::map<int, Score> by_distance_;  // by the distance's power of two
+};
+
+}  // namespace
+
+std::unique_ptr<EvalTask> make_icr() { return std::make_unique<Icr>(); }
+std::unique_ptr<EvalTask> make_icl() { return std::make_unique<Icl>(); }
+std::unique_ptr<EvalTask> make_mqar() { return std::make_unique<Mqar>(); }
+
+}  // namespace hebb

@@ -1,0 +1,217 @@
+// RULER (spec 81, section 8).
+#include <algorithm>
+#include <set>
+
+#include "data/tasks/answer_scores.h"
+#include "data/tasks/ruler.h"
+#include "eval/answer_text.h"
+#include "eval/prompt.h"
+
+namespace hebb {
+namespace {
+
+/// The samples of one task at one length, and what they scored.
+struct Cell {
+  const RulerTask* task = nullptr;
+  int64_t length = 0;
+  std::vector<RulerSample> ready_made;
+  std::vector<double> scores, tokens;
+};
+
+double mean(const std::vector<double>& values) { return mean_metric(values).at("value").as_double(); }
+
+std::vector<std::string> all_tasks() {
+  std::vector<std::string> names;
+  for (const RulerTask& task : ruler_tasks()) { names.push_back(task.name); }
+  return names;
+}
+
+class Ruler final : public EvalTask {
+ public:
+  void fields(Fields& f) override {
+    f.field("tasks", tasks_).not_empty().one_of(all_tasks()).help("Default: all 13; qa_1 and qa_2 only where their files are given.");
+    f.field("lengths", lengths_).not_empty().min(64).unit("tokens").help("Input, opening words and answer together are at most so long.");
+    sample_field(f, samples_, INT32_MAX,
+                 "Samples per task and length, or a JSONL file of ready-made ones (`input`, `outputs`, `answer_prefix`, `task`).");
+    hebb::fields(f, files_);
+    f.field("freeze_fast_weights", freeze_).help("Never update fast weights. They are those of the checkpoint at the start of each sample.");
+    if (f.reading()) { check(f); }
+  }
+
+  EvalResult run(EvalContext& c) override {
+    Tokenizer::Encoder encoder((c.text_tokenizer(), c.tokenizer));
+    const int64_t prefix = static_cast<int64_t>(prefix_ids(*c.tokenizer, false).size());
+    const TokenCounter count_tokens = [&](std::string_view text) {
+      std::vector<int32_t> ids;
+      encoder.encode(text, ids);
+      return prefix + static_cast<int64_t>(ids.size());
+    };
+    EvalResult result;
+    result.source = !samples_.file.empty() ? "official" : files_.replaces_any() ? "custom" : "builtin";
+    RulerMaker maker(samples_.file.empty() ? read_ruler_material(files_) : RulerMaterial(), c.seed, count_tokens);
+    std::vector<Cell> cells = samples_.file.empty() ? cells_to_make(maker, result) : cells_of_file(count_tokens);
+    if (cells.empty()) {
+      result.status = "skipped";
+      result.reason = "qa_1 and qa_2 need the keys \"squad\" and \"hotpotqa\", files of their data sets";
+      return result;
+    }
+    int64_t total = 0, done = 0;
+    for (const Cell& cell : cells) { total += size(cell); }
+    c.progress.begin("ruler", static_cast<uint64_t>(total));
+    const auto weights = c.session.save_fast_weights();
+    for (Cell& cell : cells) {
+      for (int64_t j = 0; j < size(cell); ++j) {
+        c.poll();
+        c.session.restore_fast_weights(weights);  // samples do not influence each other
+        const auto i = static_cast<size_t>(j);
+        score(c, cell, cell.ready_made.empty() ? maker.sample(*cell.task, cell.length, i) : cell.ready_made[i], j);
+        c.progress.update(static_cast<uint64_t>(++done));
+      }
+    }
+    c.progress.end();
+    add_results(cells, result);
+    return result;
+  }
+
+ private:
+  void check(Fields& f) const {
+    f.require(std::set(lengths_.begin(), lengths_.end()).size() == lengths_.size(), "lengths", "different lengths");
+    f.require(std::set(tasks_.begin(), tasks_.end()).size() == tasks_.size(), "tasks", "different tasks");
+    const bool makes = samples_.file.empty();
+    const RulerFiles::Words& words = files_.words;
+    const std::pair<const char*, bool> given[] = {
+        {"text", !files_.text.empty()},   {"essays", !files_.essays.empty()},
+        {"squad", !files_.squad.empty()}, {"hotpotqa", !files_.hotpotqa.empty()},
+        {"words", !(words.adjectives.empty() && words.nouns.empty() && words.cwe.empty())}};
+    for (const auto& [key, is_given] : given) { f.require(makes || !is_given, key, "no such key beside a file of samples"); }
+  }
+
+  int64_t size(const Cell& cell) const { return cell.ready_made.empty() ? samples_.count : static_cast<int64_t>(cell.ready_made.size()); }
+
+  /// Every task at every length, tried with its first sample, so that text that does not fit is found before hours of work.
+  std::vector<Cell> cells_to_make(RulerMaker& maker, EvalResult& result) const {
+    std::vector<Cell> cells;
+    Json skipped = Json::array();
+    for (const std::string& name : tasks_) {
+      const RulerTask* task = find_ruler_task(name);
+      if (!maker.has(*task)) {
+        Json entry = Json::object();
+        entry.set("task", name);
+        entry.set("reason", name == "qa_1" ? "no key \"squad\"" : "no key \"hotpotqa\"");
+        skipped.push(entry);
+        continue;
+      }
+      for (const int64_t length : lengths_) {
+        maker.sample(*task, length, 0);
+        cells.push_back({task, length, {}, {}, {}});
+      }
+    }
+    if (!skipped.items().empty()) { result.series.set("skipped", skipped); }
+    return cells;
+  }
+
+  /// The file's samples by task, and by the smallest length that holds them.
+  std::vector<Cell> cells_of_file(const TokenCounter& count_tokens) const {
+    std::vector<Cell> cells;
+    std::vector<int64_t> lengths = lengths_;
+    std::sort(lengths.begin(), lengths.end());
+    for (auto& [name, sample] : read_ruler_samples(samples_.file)) {
+      if (name.empty() && tasks_.size() != 1) {
+        throw ConfigError("tasks", std::to_string(tasks_.size()) + " tasks", "the one of " + samples_.file + ", whose samples name none");
+      }
+      const RulerTask* task = find_ruler_task(name.empty() ? tasks_[0] : name);
+      if (task == nullptr) { throw DataError(samples_.file, "task of a sample", "\"" + name + "\"", "one of RULER's 13"); }
+      if (std::find(tasks_.begin(), tasks_.end(), task->name) == tasks_.end()) { continue; }
+      sample.length = count_tokens(sample.input + sample.answer_prefix) + task->new_tokens;
+      const auto length = std::lower_bound(lengths.begin(), lengths.end(), sample.length);
+      if (length == lengths.end()) {
+        throw ConfigError("lengths", std::to_string(lengths.back()) + " at most",
+                          "at least " + std::to_string(sample.length) + ", which a sample of " + samples_.file + " takes");
+      }
+      auto cell = std::find_if(cells.begin(), cells.end(), [&](const Cell& x) { return x.task == task && x.length == *length; });
+      if (cell == cells.end()) { cell = cells.insert(cells.end(), {task, *length, {}, {}, {}}); }
+      cell->ready_made.push_back(std::move(sample));
+    }
+    if (cells.empty()) { throw DataError(samples_.file, "no sample of the tasks that \"tasks\" names"); }
+    return cells;
+  }
+
+  void score(EvalContext& c, Cell& cell, const RulerSample& sample, int64_t j) const {
+    const std::string id = cell.task->name + ", length " + std::to_string(cell.length) + ", sample " + std::to_string(j);
+    const std::vector<int32_t> ids = checked_prompt_ids(c, sample.input + sample.answer_prefix, id);
+    const Session::Reading reading{FastMode::chunk, freeze_};
+    const std::unique_ptr<ModelState> state = c.session.new_state();
+    AnswerEnd end;
+    end.max_new_tokens = cell.task->new_tokens;
+    const std::string text = greedy_answer(c, c.session.read(ids, *state, reading), *state, reading, end);
+    const double score = cell.task->is_any_enough ? match_part_score(text, sample.outputs) : match_all_score(text, sample.outputs);
+    cell.scores.push_back(score);
+    cell.tokens.push_back(static_cast<double>(sample.length));
+    Json references = Json::array();
+    for (const std::string& output : sample.outputs) { references.push(output); }
+    Json line = Json::object();
+    line.set("prediction", text);
+    line.set("references", references);
+    line.set("score", score);
+    c.log_sample(id, ids, line);
+  }
+
+  /// Metrics of tasks (`scores` of all lengths together) and their averages.
+  static Json table(const std::vector<const Cell*>& cells) {
+    Json metrics = Json::object();
+    std::vector<double> means, of_six;
+    std::set<std::string> six = {"niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_2", "niah_multiquery", "vt"};
+    for (const Cell* cell : cells) {
+      const std::string& name = cell->task->name;
+      if (metrics.find(name) != nullptr) { continue; }
+      std::vector<double> scores;
+      for (const Cell* other : cells) {
+        if (other->task == cell->task) { scores.insert(scores.end(), other->scores.begin(), other->scores.end()); }
+      }
+      metrics.set(name, mean_metric(scores));
+      means.push_back(mean(scores));
+      if (six.erase(name) > 0) { of_six.push_back(mean(scores)); }
+    }
+    const auto add = [&](const char* name, const std::vector<double>& values) {
+      Json average = Json::object();
+      average.set("value", mean(values));
+      average.set("n", static_cast<int64_t>(values.size()));
+      metrics.set(name, average);
+    };
+    add("average", means);
+    if (six.empty()) { add("average_6", of_six); }
+    return metrics;
+  }
+
+  static void add_results(const std::vector<Cell>& cells, EvalResult& result) {
+    Json series = Json::array();
+    std::map<int64_t, std::vector<const Cell*>> by_length;
+    std::vector<const Cell*> all;
+    for (const Cell& cell : cells) {
+      Json point = Json::object();
+      point.set("task", cell.task->name);
+      point.set("length", cell.length);
+      point.set("score", mean(cell.scores));
+      point.set("n", static_cast<int64_t>(cell.scores.size()));
+      point.set("tokens", mean(cell.tokens));
+      series.push(point);
+      by_length[cell.length].push_back(&cell);
+      all.push_back(&cell);
+    }
+    result.series.set("by_task", series);
+    for (const auto& [length, part] : by_length) { result.groups.set(std::to_string(length), table(part)); }
+    result.metrics = table(all);
+  }
+
+  std::vector<std::string> tasks_ = all_tasks();
+  std::vector<int64_t> lengths_{4096};
+  SampleChoice samples_;
+  RulerFiles files_;
+  bool freeze_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<EvalTask> make_ruler() { return std::make_unique<Ruler>(); }
+
+}  // namespace hebb

@@ -1,0 +1,200 @@
+#include "eval/scoring_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "layers/fast_queue.h"
+#include "inspect/trace.h"
+
+namespace hebb {
+namespace {
+
+Stream stream_on(DeviceKind device) {
+  Stream stream;
+  stream.device = device;
+  return stream;
+}
+
+Buffer upload(Stream& stream, Arena& arena, std::span<const int32_t> ids, const char* name) {
+  Buffer buffer(arena, {static_cast<int64_t>(ids.size())}, DType::i32, name);
+  copy_to_device(stream, buffer, ids.data());
+  return buffer;
+}
+
+constexpr int64_t kNeverFull = int64_t{1} << 40;  // a chunk that no queue reaches [tokens]
+
+bool is_carried(const Param& p) { return p.spec.kind == ParamKind::fast; }
+
+}  // namespace
+
+Session::Answer answer_of(std::span<const double> logits, int32_t target) {
+  const auto best = std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double logit : logits) {
+    sum += std::exp(logit - *best);
+  }
+  return {static_cast<int32_t>(best - logits.begin()), logits[static_cast<size_t>(target)] - *best - std::log(sum)};
+}
+
+Session::Session(ModelSource source, const fs::path& weights, const Compute& compute)
+    : source_(std::move(source)), stream_(stream_on(compute.device)), arena_(compute.device, "model"), model_(source_.model) {
+  model_.params().allocate(arena_, compute.dtype, false);
+  load_weights(weights, stream_, model_.params());
+}
+
+std::unique_ptr<ModelState> Session::new_state() { return model_.make_state(arena_, 1); }
+
+std::unique_ptr<ModelState> Session::new_state(ModelState* before) {
+  std::unique_ptr<ModelState> state = new_state();
+  for (size_t i = 0; before != nullptr && i < state->blocks.size(); ++i) {
+    for (const auto member : {&ModelState::Block::memory, &ModelState::Block::mixer, &ModelState::Block::ffn}) {
+      std::unique_ptr<LayerState>& old = before->blocks[i].*member;
+      if (dynamic_cast<FastQueue*>(old.get()) != nullptr) { state->blocks[i].*member = std::move(old); }
+    }
+  }
+  return state;
+}
+
+bool Session::has_fast_weights() const {
+  const auto& all = model_.params().all();
+  return std::any_of(all.begin(), all.end(), [](const auto& p) { return is_carried(*p); });
+}
+
+void Session::set_reading(const ReadSettings& settings) {
+  check(settings, source_.model);
+  settings_ = settings;
+}
+
+void Session::each_segment(std::span<const int32_t> tokens, ModelState& state, Reading reading, const Segment& done) {
+  const auto segment = static_cast<size_t>(settings_.segment);
+  for (size_t begin = 0, n = 0; begin < tokens.size(); begin += n) {
+    n = std::min(segment, tokens.size() - begin);
+    const Rows rows = Rows::streams(stream_, arena_, 1, static_cast<int64_t>(n), state.tokens);
+    const Buffer ids = upload(stream_, arena_, tokens.subspan(begin, n), "tokens");
+    Tape tape(stream_, arena_, false);
+    Pass pass{tape, rows};
+    pass.fast_mode = reading.mode;
+    if (reading.mode == FastMode::end && begin + n < tokens.size()) {
+      pass.fast_mode = FastMode::chunk;  // no end yet: tokens only queue up
+      pass.fast_chunk = kNeverFull;
+    }
+    pass.freeze_fast_weights = reading.freeze;
+    pass.yarn = settings_.yarn ? &*settings_.yarn : nullptr;
+    done(begin, n, pass, model_.hidden(pass, ids, &state));
+  }
+}
+
+std::vector<double> Session::logits(Pass& pass, Var hidden, size_t begin, size_t n) {
+  const int64_t d = model_.config().hidden_size;
+  const Tensor rows =
+      pass.tape.value(hidden).slice(static_cast<int64_t>(begin) * d, {static_cast<int64_t>(n), d});
+  return to_host(stream_, pass.tape.value(model_.logits(pass, pass.tape.constant(rows)))).values;
+}
+
+std::vector<double> Session::score(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
+                                   Reading reading) {
+  HEBB_ASSERT(inputs.size() == targets.size());
+  std::vector<double> losses(inputs.size());
+  each_segment(inputs, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
+    const Buffer wanted = upload(stream_, arena_, targets.subspan(begin, n), "targets");
+    const Buffer row_loss(arena_, {static_cast<int64_t>(n)}, DType::f64, "losses");
+    model_.loss(pass, hidden, wanted, row_loss, 1.0);
+    copy_to_host(stream_, losses.data() + begin, row_loss);
+  });
+  return losses;
+}
+
+std::vector<Session::Answer> Session::answers(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                                              ModelState& state, Reading reading) {
+  HEBB_ASSERT(inputs.size() == targets.size());
+  std::vector<Answer> answers(inputs.size());
+  each_segment(inputs, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
+    for (size_t i = 0; i < n;) {  // logits of runs of targets only
+      size_t end = i;
+      while (end < n && targets[begin + end] >= 0) { ++end; }
+      if (end == i) {
+        ++i;
+        continue;
+      }
+      Tape::Scope scope(pass.tape);
+      const std::vector<double> rows = logits(pass, hidden, i, end - i);
+      const size_t vocab = rows.size() / (end - i);
+      for (size_t r = i; r < end; ++r) {
+        const auto first = rows.begin() + static_cast<ptrdiff_t>((r - i) * vocab);
+        answers[begin + r] = answer_of({first, vocab}, targets[begin + r]);
+      }
+      i = end;
+    }
+  });
+  return answers;
+}
+
+std::vector<double> Session::read(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
+  HEBB_ASSERT(!tokens.empty());
+  std::vector<double> last;
+  each_segment(tokens, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
+    if (begin + n == tokens.size()) { last = logits(pass, hidden, n - 1, 1); }
+  });
+  return last;
+}
+
+void Session::read_rows(std::span<const int32_t> tokens, const RowReading& reading) {
+  const int64_t length = static_cast<int64_t>(tokens.size()) / reading.rows;
+  HEBB_ASSERT(length > 0 && length * reading.rows == static_cast<int64_t>(tokens.size()));
+  const Rows rows = Rows::streams(stream_, arena_, reading.rows, length);
+  const Buffer ids = upload(stream_, arena_, tokens, "tokens");
+  Tape tape(stream_, arena_, false);
+  Pass pass{tape, rows};
+  pass.freeze_fast_weights = reading.freeze;
+  pass.keep_fast_weights = true;
+  pass.fast_chunk = reading.fast_chunk;
+  pass.yarn = settings_.yarn ? &*settings_.yarn : nullptr;
+  pass.inspector = reading.inspector;
+  pass.statistics = reading.statistics;
+  model_.hidden(pass, ids);
+}
+
+void Session::advance(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
+  each_segment(tokens, state, reading, [](size_t, size_t, Pass&, Var) {});
+}
+
+Inspector Session::inspect(const ModelState& state) {
+  Inspector found;
+  for (size_t i = 0; i < model_.blocks().size(); ++i) {
+    const Model::Block& block = model_.blocks()[i];
+    const ModelState::Block& held = state.blocks[i];
+    for (const auto& [layer, own] : {std::pair{block.memory.get(), held.memory.get()}, std::pair{block.mixer.get(), held.mixer.get()},
+                                     std::pair{block.ffn.get(), held.ffn.get()}}) {
+      if (layer != nullptr && own != nullptr) { layer->inspect_state(stream_, *own, state.tokens, found); }
+    }
+  }
+  return found;
+}
+
+void Session::flush(ModelState& state, Reading reading) {
+  if (reading.mode == FastMode::chunk && !reading.freeze) {
+    model_.flush(stream_, state);
+  }
+}
+
+std::vector<std::vector<char>> Session::save_fast_weights() {
+  std::vector<std::vector<char>> saved;
+  for (const auto& p : model_.params().all()) {
+    if (is_carried(*p)) {
+      saved.emplace_back(static_cast<size_t>(p->value.bytes()));
+      copy_to_host(stream_, saved.back().data(), p->value);
+    }
+  }
+  return saved;
+}
+
+void Session::restore_fast_weights(const std::vector<std::vector<char>>& saved) {
+  size_t i = 0;
+  for (const auto& p : model_.params().all()) {
+    if (is_carried(*p)) {
+      copy_to_device(stream_, p->value, saved[i++].data());
+    }
+  }
+}
+
+}  // namespace hebb

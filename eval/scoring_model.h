@@ -1,0 +1,96 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "layers/model.h"
+#include "train/choose_device.h"
+#include "train/model_source.h"
+#include "train/read_settings.h"
+
+namespace hebb {
+
+/// A model with weights, ready to score and to generate; one row at a time, so that no score depends
+/// on a batch.
+class Session {
+ public:
+  /// Loads `weights` (train/model_source.h) into the model of `source`.
+  Session(ModelSource source, const fs::path& weights, const Compute& compute);
+
+  const ModelSource& source() const { return source_; }
+  Model& model() { return model_; }
+  Stream& stream() { return stream_; }
+  Arena& arena() { return arena_; }
+  Compute compute() { return {stream_.device, model_.params().dtype()}; }
+
+  /// From now on, reads so. Errors: ConfigError for what the model's layers cannot do.
+  void set_reading(const ReadSettings& settings);
+  const ReadSettings& reading() const { return settings_; }
+
+  /// How fast weights move while scoring or reading.
+  struct Reading {
+    FastMode mode = FastMode::chunk;
+    bool freeze = false;
+  };
+
+  std::unique_ptr<ModelState> new_state();
+  /// The same, but fast weights keep their pending pairs from `before` (null: there are none), which loses them.
+  std::unique_ptr<ModelState> new_state(ModelState* before);
+  bool has_fast_weights() const;
+  /// Cross-entropy in nats of each target after the input beside it, continuing `state`. Targets of
+  /// -100 give 0. Ids must be inside the vocabulary.
+  std::vector<double> score(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
+                            Reading reading);
+  /// What the model says where it is asked.
+  struct Answer {
+    int32_t token = -1;         // of the largest logit (ties: the lowest id); -1 where nothing is asked
+    double log_likelihood = 0;  // of the target [nats]
+  };
+  /// The model's answer for each target after the input beside it, continuing `state`; nothing is asked where
+  /// the target is -100.
+  std::vector<Answer> answers(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
+                              Reading reading);
+  /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments.
+  std::vector<double> read(std::span<const int32_t> tokens, ModelState& state, Reading reading);
+  /// How whole rows are read in one pass, as training does it: no state is carried, and fast weights are one memory of all
+  /// rows that keeps what it learns (FastMode::row).
+  struct RowReading {
+    int64_t rows = 1;
+    int64_t fast_chunk = 0;   // > 0: in place of the layers' chunk_size
+    bool freeze = false;      // fast weights stay
+    Inspector* inspector = nullptr;
+    Statistics* statistics = nullptr;
+  };
+  /// Reads tokens [rows, length] in one pass.
+  void read_rows(std::span<const int32_t> tokens, const RowReading& reading);
+  /// Reads tokens on from `state`, without asking for logits.
+  void advance(std::span<const int32_t> tokens, ModelState& state, Reading reading);
+  /// What the layers of `state` hold (Layer::inspect_state).
+  Inspector inspect(const ModelState& state);
+
+  /// End of a segment of a stream (spec 40, section 7).
+  void flush(ModelState& state, Reading reading);
+
+  /// Fast weights and counters as they are now, to be put back with restore().
+  std::vector<std::vector<char>> save_fast_weights();
+  void restore_fast_weights(const std::vector<std::vector<char>>& saved);
+
+ private:
+  /// Reads tokens in segments; after each, calls done(first token of it, tape, pass, hidden states [n, d]).
+  using Segment = std::function<void(size_t begin, size_t n, Pass& pass, Var hidden)>;
+  void each_segment(std::span<const int32_t> tokens, ModelState& state, Reading reading, const Segment& done);
+  /// Logits of rows [begin, begin + n) of the hidden states, in fp64: [n, V].
+  std::vector<double> logits(Pass& pass, Var hidden, size_t begin, size_t n);
+
+  ModelSource source_;
+  Stream stream_;
+  Arena arena_;
+  Model model_;
+  ReadSettings settings_;
+};
+
+/// What logits [V] say, and how likely they make `target`.
+Session::Answer answer_of(std::span<const double> logits, int32_t target);
+
+}  // namespace hebb

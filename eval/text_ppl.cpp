@@ -1,0 +1,215 @@
+// Cloze tests, perplexity of whole texts, perplexity of answers (spec 81, sections 5 and 6.3).
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "data/text/white_space.h"
+#include "eval/likelihood.h"
+
+namespace hebb {
+namespace {
+
+class Cloze final : public EvalTask {
+ public:
+  void fields(Fields& f) override {
+    scoring_.fields(f);
+    f.object("fewshot", fewshot_).help("Solved examples in front of each context.");
+  }
+
+  EvalResult run(EvalContext& c) override {
+    const std::vector<ClozeRecord> records = scoring_.read<ClozeRecord>();
+    const Shots shots = Shots::read<ClozeRecord>(fewshot_, scoring_.file, c.seed);
+    const Tokenizer& tokenizer = c.text_tokenizer();
+    const int64_t length = scoring_.length(c);
+    LikelihoodScorer scorer(c, scoring_.freeze_fast_weights);
+    std::vector<double> greedy, lls;
+    c.progress.begin("cloze", records.size());
+    for (size_t i = 0; i < records.size(); ++i) {
+      c.poll();
+      const ClozeRecord& r = records[i];
+      const ScoredText text = encode_pair(tokenizer, shots.before(i) + r.context, r.target, length, r.where);
+      const Likelihood likelihood = scorer.score({&text, 1}, r.where)[0];
+      greedy.push_back(likelihood.is_greedy ? 1.0 : 0.0);
+      lls.push_back(likelihood.ll);
+      c.log_sample(r.id, text.ids, Json::object({{"references", r.target}, {"score", greedy.back()}, {"ll", likelihood.ll}}));
+      c.progress.update(i + 1);
+    }
+    c.progress.end();
+    EvalResult result;
+    result.mean("acc", greedy);
+    const double mean = std::accumulate(lls.begin(), lls.end(), 0.0) / static_cast<double>(lls.size());
+    result.metric("ppl", std::exp(-mean), static_cast<int64_t>(lls.size()));  // per target
+    return result;
+  }
+
+ private:
+  TextScoring scoring_;
+  std::optional<FewShot> fewshot_;
+};
+
+class Rolling final : public EvalTask {
+ public:
+  void fields(Fields& f) override { scoring_.fields(f); }
+
+  EvalResult run(EvalContext& c) override {
+    const std::vector<RollingRecord> records = scoring_.read<RollingRecord>();
+    const Tokenizer& tokenizer = c.text_tokenizer();
+    const int64_t length = scoring_.length(c);
+    const auto weights = c.session.save_fast_weights();
+    double sum = 0;
+    int64_t tokens = 0, words = 0, bytes = 0;
+    c.progress.begin("rolling", records.size());
+    for (size_t i = 0; i < records.size(); ++i) {
+      const RollingRecord& r = records[i];
+      c.session.restore_fast_weights(weights);
+      std::vector<int32_t> ids = prefix_ids(tokenizer, true);
+      const std::vector<int32_t> text = tokenizer.encode(r.text);
+      ids.insert(ids.end(), text.begin(), text.end());
+      const double nll = score(c, ids, length);
+      const int64_t scored = std::max<int64_t>(0, static_cast<int64_t>(ids.size()) - 1);
+      sum += nll;
+      tokens += scored;
+      words += r.words.value_or(static_cast<int64_t>(count_split_pieces(r.text)));
+      bytes += r.bytes.value_or(static_cast<int64_t>(r.text.size()));
+      c.log_sample(r.id, ids, Json::object({{"tokens", scored}, {"ll", -nll}}));
+      c.progress.update(i + 1);
+    }
+    c.progress.end();
+    return result(sum, tokens, words, bytes);
+  }
+
+ private:
+  /// Sum of the losses of all ids but the first, in segments that begin with a fresh state; fast weights go on.
+  double score(EvalContext& c, std::span<const int32_t> ids, int64_t length) const {
+    const Session::Reading reading{FastMode::chunk, scoring_.freeze_fast_weights};
+    double sum = 0;
+    for (size_t s = 0; s + 1 < ids.size(); s += static_cast<size_t>(length)) {
+      c.poll();
+      const size_t n = std::min(static_cast<size_t>(length), ids.size() - 1 - s);
+      const std::unique_ptr<ModelState> state = c.session.new_state();
+      const std::vector<double> losses = c.session.score(ids.subspan(s, n), ids.subspan(s + 1, n), *state, reading);
+      c.session.flush(*state, reading);
+      sum = std::accumulate(losses.begin(), losses.end(), sum);
+    }
+    return sum;
+  }
+
+  EvalResult result(double sum, int64_t tokens, int64_t words, int64_t bytes) const {
+    EvalResult r;
+    if (tokens == 0) {
+      r.status = "failed";
+      r.reason = scoring_.file + ": no text with a token to predict";
+      return r;
+    }
+    r.metric("token_ppl", std::exp(sum / static_cast<double>(tokens)), tokens);
+    r.metric("word_ppl", std::exp(sum / static_cast<double>(words)), words);
+    r.metric("bits_per_byte", sum / (static_cast<double>(bytes) * std::log(2.0)), bytes);
+    return r;
+  }
+
+  TextScoring scoring_;
+};
+
+class AnswerPpl final : public EvalTask {
+ public:
+  void fields(Fields& f) override {
+    f.file("file", file_).required().help("Records, one JSON object a line.");
+    f.field("fast_weights", fast_weights_).one_of({"carry", "reset"}).help(
+        "carry: fast weights go on from example to example; reset: each starts from the checkpoint's.");
+    f.field("max_tokens", max_tokens_).min(1).unit("tokens").help("Longer examples are left out.");
+    f.field("max_record_length", max_record_length_).min(0).help("Records whose `length` is larger are left out.");
+    f.field("max_examples", max_examples_).min(1).help("Only the first so many records.");
+  }
+
+  EvalResult run(EvalContext& c) override {
+    std::vector<AnswerRecord> records = read_records<AnswerRecord>(file_);
+    records.resize(std::min(records.size(), static_cast<size_t>(max_examples_.value_or(INT64_MAX))));
+    const Tokenizer& tokenizer = c.text_tokenizer();
+    const auto weights = c.session.save_fast_weights();
+    double sum = 0;
+    int64_t tokens = 0, examples = 0;
+    c.progress.begin("answer_ppl", records.size());
+    for (size_t i = 0; i < records.size(); ++i) {
+      c.poll();
+      const Parts parts = encode(tokenizer, records[i]);
+      if (parts.size() <= max_tokens_ && records[i].length.value_or(0) <= max_record_length_) {
+        if (fast_weights_ == "reset") {
+          c.session.restore_fast_weights(weights);
+        }
+        const double nll = score(c, parts);
+        sum += nll;
+        tokens += static_cast<int64_t>(parts.answer.size());
+        ++examples;
+        c.log_sample(records[i].id, parts.all(),
+                     Json::object({{"tokens", static_cast<int64_t>(parts.answer.size())}, {"ll", -nll}}));
+      }
+      c.progress.update(i + 1);
+    }
+    c.progress.end();
+    return result(sum, tokens, examples, static_cast<int64_t>(records.size()) - examples);
+  }
+
+ private:
+  /// Three separate encodings, without special tokens.
+  struct Parts {
+    std::vector<int32_t> context, question, answer;
+    int64_t size() const { return static_cast<int64_t>(context.size() + question.size() + answer.size()); }
+    std::vector<int32_t> all() const {
+      std::vector<int32_t> ids = context;
+      ids.insert(ids.end(), question.begin(), question.end());
+      ids.insert(ids.end(), answer.begin(), answer.end());
+      return ids;
+    }
+  };
+
+  static Parts encode(const Tokenizer& tokenizer, const AnswerRecord& r) {
+    Parts parts{tokenizer.encode(r.context), tokenizer.encode(r.question), tokenizer.encode(r.answers[0])};
+    for (const auto& [ids, name] : {std::pair{&parts.question, "question"}, std::pair{&parts.answer, "answer"}}) {
+      if (ids->empty()) {
+        throw DataError(r.where, std::string("the ") + name + " has no token");
+      }
+    }
+    return parts;
+  }
+
+  /// Sum of the answer's losses. Fast weights move once, after the context.
+  static double score(EvalContext& c, const Parts& parts) {
+    const std::unique_ptr<ModelState> state = c.session.new_state();
+    if (!parts.context.empty()) {
+      c.session.read(parts.context, *state, {FastMode::end, false});
+    }
+    std::vector<int32_t> inputs = parts.question;
+    inputs.insert(inputs.end(), parts.answer.begin(), parts.answer.end() - 1);
+    std::vector<int32_t> targets(parts.question.size() - 1, -100);
+    targets.insert(targets.end(), parts.answer.begin(), parts.answer.end());
+    const std::vector<double> losses = c.session.score(inputs, targets, *state, {FastMode::off, false});
+    return std::accumulate(losses.begin(), losses.end(), 0.0);
+  }
+
+  EvalResult result(double sum, int64_t tokens, int64_t examples, int64_t left_out) const {
+    EvalResult r;
+    if (examples == 0) {
+      r.status = "failed";
+      r.reason = file_ + ": no example of at most max_tokens (" + std::to_string(max_tokens_) +
+                 ") tokens and a length of at most " + std::to_string(max_record_length_);
+      return r;
+    }
+    r.metric("nll", sum / static_cast<double>(tokens), tokens);
+    r.metric("ppl", std::exp(sum / static_cast<double>(tokens)), tokens);
+    r.metric("examples", static_cast<double>(examples), examples);
+    r.metric("left_out", static_cast<double>(left_out), examples + left_out);
+    return r;
+  }
+
+  std::string file_, fast_weights_ = "carry";
+  int64_t max_tokens_ = 131'072, max_record_length_ = 65'536;
+  std::optional<int64_t> max_examples_;
+};
+
+}  // namespace
+
+std::unique_ptr<EvalTask> make_cloze() { return std::make_unique<Cloze>(); }
+std::unique_ptr<EvalTask> make_rolling() { return std::make_unique<Rolling>(); }
+std::unique_ptr<EvalTask> make_answer_ppl() { return std::make_unique<AnswerPpl>(); }
+
+}  // namespace hebb

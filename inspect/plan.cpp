@@ -1,0 +1,143 @@
+#include "inspect/plan.h"
+
+#include <algorithm>
+
+#include "data/rows/loader.h"
+
+namespace hebb {
+namespace {
+
+int64_t numbers_under(const ParamStore& params, const std::string& prefix) {
+  int64_t n = 0;
+  for (const auto& p : params.all()) {
+    const bool counts = p->trained() || p->spec.kind == ParamKind::fast;
+    n += counts && p->name().rfind(prefix, 0) == 0 ? p->spec.shape.numel() : 0;
+  }
+  return n;
+}
+
+const std::vector<int64_t>& context_lengths() {
+  static const std::vector<int64_t> lengths = {1024, 4096, 16384, 65536, 262144, 1048576};
+  return lengths;
+}
+
+void add_layer(Plan& plan, const Model& model, const ModelConfig& config, const std::string& name, const Layer& layer,
+               const std::string& prefix) {
+  auto it = std::find_if(plan.layers.begin(), plan.layers.end(), [&](const LayerPlan& l) { return l.name == name; });
+  if (it == plan.layers.end()) {
+    LayerPlan l{name, config.find(name)->type, 0, numbers_under(model.params(), prefix + "."),
+                layer.flops_per_token(plan.length), {}};
+    for (const int64_t tokens : plan.contexts) {
+      l.state_bytes.push_back(layer.state_bytes(tokens));
+    }
+    it = plan.layers.insert(plan.layers.end(), l);
+  }
+  ++it->count;
+}
+
+/// The largest micro-batch (a divisor of the batch) whose plan fits.
+int64_t largest_fitting(const RunConfig& config, double memory_gib) {
+  const double limit = memory_gib * 1024.0 * 1024.0 * 1024.0;
+  int64_t best = 0;
+  for (int64_t micro = 1; micro <= config.train.batch_size; ++micro) {
+    if (config.train.batch_size % micro != 0) {
+      continue;
+    }
+    Json json = to_json(config);
+    apply_override(json, "train.micro_batch_size=" + std::to_string(micro));
+    RunConfig other;
+    Fields::read(json, "", other);
+    if (static_cast<double>(plan_memory(other).total_bytes()) > limit) {
+      break;
+    }
+    best = micro;
+  }
+  return best;
+}
+
+std::string data_plan(const RunConfig& config) {
+  try {
+    LoaderOptions options;
+    options.batch_size = config.train.batch_size;
+    options.micro_batch_size = *config.train.micro_batch_size;
+    options.sequence_length = config.train.sequence_length;
+    options.seed = config.train.seed;
+    options.vocab_size = config.model.vocab_size;
+    options.document_mask = config.train.document_mask;
+    options.prefetch_batches = 0;
+    return Loader(config.data, options).describe(config.train.steps * config.train.batch_size);
+  } catch (const DataError& e) {
+    return std::string("not known: ") + e.what();
+  }
+}
+
+}  // namespace
+
+ParameterCounts count_parameters(const Model& model) {
+  ParameterCounts c;
+  for (const auto& p : model.params().all()) {
+    const int64_t n = p->spec.shape.numel();
+    const bool is_fast = p->spec.kind == ParamKind::fast, counts = p->trained() || is_fast;
+    c.total += counts ? n : 0;
+    c.fast += is_fast ? n : 0;
+    c.state += p->spec.initial_state ? n : 0;
+    c.memory += is_fast || p->spec.initial_state || p->spec.memory_table ? n : 0;
+  }
+  int64_t idle = 0;
+  for (const Model::Block& block : model.blocks()) {
+    for (const Layer* layer : {block.memory.get(), block.mixer.get(), block.ffn.get()}) {
+      idle += layer != nullptr ? layer->idle_parameters() : 0;
+    }
+  }
+  c.active = c.total - idle;
+  c.non_embedding = c.total - c.state - numbers_under(model.params(), "embed.") - numbers_under(model.params(), "lm_head.");
+  return c;
+}
+
+Plan plan_model(const ModelConfig& config, int64_t length) {
+  const Model model(config);
+  Plan plan;
+  plan.length = length;
+  plan.parameters = count_parameters(model);
+  plan.flops_per_token = model.flops_per_token(length);
+  plan.head_flops_per_token = 2.0 * static_cast<double>(config.hidden_size) * static_cast<double>(config.vocab_size);
+  plan.papers = paper_flops(model, length);
+  plan.contexts = context_lengths();
+  plan.unused = config.unused();
+  for (const int64_t tokens : plan.contexts) {
+    plan.state_bytes.push_back(model.state_bytes(tokens));
+  }
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const BlockSpec spec = config.block(i);
+    const Model::Block& block = model.blocks()[static_cast<size_t>(i)];
+    const std::string prefix = "blocks." + std::to_string(i) + ".";
+    if (spec.memory) {
+      add_layer(plan, model, config, *spec.memory, *block.memory, prefix + "memory");
+    }
+    add_layer(plan, model, config, *spec.mixer, *block.mixer, prefix + "mixer");
+    add_layer(plan, model, config, *spec.ffn, *block.ffn, prefix + "ffn");
+  }
+  return plan;
+}
+
+Plan plan_run(const RunConfig& config, const PlanOptions& options) {
+  Plan plan = plan_model(config.model, config.train.sequence_length);
+  plan.name = config.name;
+  plan.micro_batch = *config.train.micro_batch_size;
+  plan.batch = config.train.batch_size;
+  plan.steps = config.train.steps;
+  plan.tokens = plan.steps * config.train.tokens_per_step();
+  plan.memory = plan_memory(config);
+  if (options.memory_gib) {
+    plan.largest_micro_batch = largest_fitting(config, *options.memory_gib);
+  }
+  if (options.tokens_per_s) {
+    plan.hours = static_cast<double>(plan.tokens) / *options.tokens_per_s / 3600.0;
+  }
+  if (options.open_data) {
+    plan.data = data_plan(config);
+  }
+  return plan;
+}
+
+}  // namespace hebb

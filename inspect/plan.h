@@ -1,0 +1,72 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "layers/model.h"
+#include "train/memory_plan.h"
+#include "inspect/paper_flops.h"
+#include "train/run_config.h"
+
+namespace hebb {
+
+struct ParameterCounts {
+  int64_t total = 0;          // trained parameters and fast weights
+  int64_t non_embedding = 0;  // without embed, lm_head and `state`
+  int64_t state = 0;          // learned starts of recurrent states
+  int64_t fast = 0;           // fast weights
+  int64_t memory = 0;         // learned starts, fast weights and tables that tokens read rows of
+  int64_t active = 0;         // without the rows of sparse tables that a token does not read
+};
+ParameterCounts count_parameters(const Model& model);
+
+/// FLOPs and state of the blocks that share their layer definitions.
+struct LayerPlan {
+  std::string name, type;      // "gdn", "swiglu"
+  int64_t count = 0;           // blocks that use it
+  int64_t parameters = 0;      // of one
+  double flops_per_token = 0;  // forward, of one
+  std::vector<int64_t> state_bytes;  // of one, at Plan::contexts
+};
+
+/// What a model costs, before anything is trained (spec 81, section 12; spec 84, section 1).
+struct Plan {
+  std::string name;
+  ParameterCounts parameters;
+  int64_t length = 0;                  // row length of the FLOP figures [tokens]
+  double flops_per_token = 0;          // forward; training = 3x
+  double head_flops_per_token = 0;
+  std::vector<PaperFlops> papers;      // the same model as papers count it
+  std::vector<LayerPlan> layers;
+  std::vector<int64_t> contexts;       // tokens
+  std::vector<int64_t> state_bytes;    // of the model, one row, at `contexts`
+  std::vector<std::string> unused;     // layer definitions that no block uses
+  // Run configurations only:
+  std::optional<MemoryPlan> memory;
+  int64_t micro_batch = 0, batch = 0, steps = 0, tokens = 0;
+  std::optional<int64_t> largest_micro_batch;  // that fits a given memory
+  std::string data;                            // rows and epochs by source, or why not known
+  std::optional<double> hours;
+
+  double training_flops() const { return 3 * flops_per_token * static_cast<double>(tokens); }
+  Json json() const;
+  std::string text() const;
+};
+
+struct PlanOptions {
+  std::optional<double> memory_gib;      // find the largest micro-batch that fits
+  std::optional<double> tokens_per_s;    // for the hours
+  std::optional<int64_t> length;         // row length for a configuration without `train`
+  bool open_data = true;
+};
+
+/// Plans a model alone.
+Plan plan_model(const ModelConfig& config, int64_t length);
+/// Plans a resolved run configuration.
+Plan plan_run(const RunConfig& config, const PlanOptions& options);
+
+/// Plans side by side, one line each; columns that no plan fills are left out.
+std::string compare_plans(const std::vector<Plan>& plans);
+
+}  // namespace hebb

@@ -1,0 +1,241 @@
+// Plans as text and JSON.
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <map>
+
+#include "core/progress.h"
+#include "inspect/plan.h"
+
+namespace hebb {
+namespace {
+
+std::string print(const char* format, auto... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+/// 1234567 as "1,234,567".
+std::string grouped(int64_t n) {
+  std::string s = std::to_string(n);
+  for (int64_t i = static_cast<int64_t>(s.size()) - 3; i > (n < 0 ? 1 : 0); i -= 3) {
+    s.insert(static_cast<size_t>(i), ",");
+  }
+  return s;
+}
+
+/// 112.11M, 1.48B.
+std::string short_count(double n) {
+  for (const auto& [scale, unit] : {std::pair{1e12, "T"}, std::pair{1e9, "G"}, std::pair{1e6, "M"}, std::pair{1e3, "K"}}) {
+    if (n >= scale) {
+      return print("%.2f%s", n / scale, unit);
+    }
+  }
+  return print("%.0f", n);
+}
+
+Json integers(const std::vector<int64_t>& values) {
+  Json j = Json::array();
+  for (const int64_t v : values) {
+    j.push(v);
+  }
+  return j;
+}
+
+/// One line per accounting: per token, and against our own count.
+std::string paper_text(const std::vector<PaperFlops>& papers, double ours) {
+  static const std::map<std::string, std::string> names = {
+      {"fwpkm", "the FwPKM paper"}, {"sdm", "the SDM ladder"}, {"sdm_code", "the SDM authors' trainer"}, {"ham", "the HAM paper"}};
+  std::string t;
+  for (const PaperFlops& p : papers) {
+    t += print("  training as %s counts: %s (%.3f of the above)\n", names.at(p.name).c_str(), short_count(p.training_per_token).c_str(),
+               p.training_per_token / ours);
+  }
+  return t;
+}
+
+}  // namespace
+
+Json Plan::json() const {
+  Json j = Json::object();
+  j.set("name", name);
+  Json p = Json::object();
+  p.set("total", parameters.total);
+  p.set("non_embedding", parameters.non_embedding);
+  p.set("memory", parameters.memory);
+  p.set("state", parameters.state);
+  p.set("fast", parameters.fast);
+  p.set("active", parameters.active);
+  j.set("params", p);
+  Json f = Json::object();
+  f.set("length", length);
+  f.set("forward_per_token", flops_per_token);
+  f.set("training_per_token", 3.0 * flops_per_token);
+  f.set("head_per_token", head_flops_per_token);
+  if (steps > 0) {
+    f.set("total", training_flops());
+  }
+  Json by_papers = Json::object();
+  for (const PaperFlops& paper : papers) {
+    by_papers.set(paper.name, paper.training_per_token);
+  }
+  f.set("training_per_token_by", by_papers);
+  j.set("flops", f);
+  Json list = Json::array();
+  for (const LayerPlan& l : layers) {
+    Json item = Json::object();
+    item.set("name", l.name);
+    item.set("type", l.type);
+    item.set("blocks", l.count);
+    item.set("params", l.parameters);
+    item.set("forward_per_token", l.flops_per_token);
+    item.set("state_bytes", integers(l.state_bytes));
+    list.push(item);
+  }
+  j.set("layers", list);
+  Json s = Json::object();
+  s.set("context", integers(contexts));
+  s.set("bytes", integers(state_bytes));
+  j.set("state", s);
+  if (memory) {
+    Json m = Json::object();
+    m.set("parameters", memory->parameter_bytes);
+    m.set("gradients", memory->gradient_bytes);
+    m.set("optimizer", memory->optimizer_bytes);
+    m.set("work", memory->work_bytes);
+    m.set("total", memory->total_bytes());
+    j.set("memory_bytes", m);
+    j.set("micro_batch_size", micro_batch);
+    j.set("batch_size", batch);
+    j.set("steps", steps);
+    j.set("tokens", tokens);
+    j.set("data", data);
+  }
+  if (largest_micro_batch) {
+    j.set("largest_micro_batch", *largest_micro_batch);
+  }
+  if (hours) {
+    j.set("hours", *hours);
+  }
+  return j;
+}
+
+std::string Plan::text() const {
+  std::string t;
+  if (!name.empty()) {
+    t += name + "\n\n";
+  }
+  t += "parameters        total " + grouped(parameters.total) + " (" + short_count(static_cast<double>(parameters.total)) + ")\n";
+  t += "          non-embedding " + grouped(parameters.non_embedding) + "\n";
+  if (parameters.memory > 0) {
+    t += "          memory tables " + grouped(parameters.memory) + "\n";
+  }
+  if (parameters.state > 0) {
+    t += "          learned state " + grouped(parameters.state) + "\n";
+  }
+  if (parameters.fast > 0) {
+    t += "           fast weights " + grouped(parameters.fast) + "\n";
+  }
+  t += "       active per token " + grouped(parameters.active) + "\n\n";
+  t += print("FLOPs per token at length %lld: forward %s, training %s, of which lm_head %s\n", static_cast<long long>(length),
+             short_count(flops_per_token).c_str(), short_count(3 * flops_per_token).c_str(), short_count(3 * head_flops_per_token).c_str());
+  t += paper_text(papers, 3 * flops_per_token) + "\n";
+  t += print("%-14s %-10s %7s %14s %15s", "layer", "type", "blocks", "params each", "FLOPs/token");
+  for (const int64_t c : contexts) {
+    t += print(" %10s", ("@" + std::to_string(c / 1024) + "K").c_str());
+  }
+  t += "   <- state bytes per row after so many tokens\n";
+  for (const LayerPlan& l : layers) {
+    t += print("%-14s %-10s %7lld %14s %15s", l.name.c_str(), l.type.c_str(), static_cast<long long>(l.count),
+               grouped(l.parameters).c_str(), short_count(l.flops_per_token).c_str());
+    for (const int64_t bytes : l.state_bytes) {
+      t += print(" %10s", format_bytes(static_cast<double>(bytes)).c_str());
+    }
+    t += "\n";
+  }
+  t += print("%-14s %-10s %7s %14s %15s", "model", "", "", grouped(parameters.total).c_str(), short_count(flops_per_token).c_str());
+  for (const int64_t bytes : state_bytes) {
+    t += print(" %10s", format_bytes(static_cast<double>(bytes)).c_str());
+  }
+  t += "\n";
+  for (const std::string& u : unused) {
+    t += "layer \"" + u + "\" is defined but no block uses it\n";
+  }
+  if (memory) {
+    t += print("\nbatch %lld rows of %lld tokens in micro-batches of %lld; %s steps, %s tokens, %.3e FLOPs\n\n",
+               static_cast<long long>(batch), static_cast<long long>(length), static_cast<long long>(micro_batch),
+               grouped(steps).c_str(), grouped(tokens).c_str(), training_flops());
+    t += describe(*memory);
+    t += "\n" + data;
+  }
+  if (largest_micro_batch) {
+    t += *largest_micro_batch > 0 ? print("\nlargest micro-batch that fits: %lld rows\n", static_cast<long long>(*largest_micro_batch))
+                                  : std::string("\nnot even one row per micro-batch fits\n");
+  }
+  if (hours) {
+    t += print("\ntime at the given speed: %s\n", format_duration(*hours * 3600).c_str());
+  }
+  return t;
+}
+
+namespace {
+
+struct Column {
+  std::string title;
+  std::function<std::string(const Plan&)> cell;  // "" = not known
+};
+
+std::string count_or_nothing(double n) { return n > 0 ? short_count(n) : ""; }
+
+std::vector<Column> columns() {
+  return {
+      {"params", [](const Plan& p) { return short_count(static_cast<double>(p.parameters.total)); }},
+      {"non-emb", [](const Plan& p) { return short_count(static_cast<double>(p.parameters.non_embedding)); }},
+      {"memory", [](const Plan& p) { return count_or_nothing(static_cast<double>(p.parameters.memory)); }},
+      {"active", [](const Plan& p) { return short_count(static_cast<double>(p.parameters.active)); }},
+      {"FLOPs/token", [](const Plan& p) { return short_count(p.flops_per_token); }},
+      {"state @4K", [](const Plan& p) { return format_bytes(static_cast<double>(p.state_bytes[1])); }},
+      {"state @64K", [](const Plan& p) { return format_bytes(static_cast<double>(p.state_bytes[3])); }},
+      {"tokens", [](const Plan& p) { return count_or_nothing(static_cast<double>(p.tokens)); }},
+      {"train FLOPs", [](const Plan& p) { return p.tokens > 0 ? print("%.3e", p.training_flops()) : std::string(); }},
+      {"micro-batch", [](const Plan& p) { return p.micro_batch > 0 ? std::to_string(p.micro_batch) : std::string(); }},
+      {"device memory", [](const Plan& p) { return p.memory ? format_bytes(static_cast<double>(p.memory->total_bytes())) : std::string(); }},
+      {"largest fit", [](const Plan& p) { return p.largest_micro_batch ? std::to_string(*p.largest_micro_batch) : std::string(); }},
+      {"time", [](const Plan& p) { return p.hours ? format_duration(*p.hours * 3600) : std::string(); }},
+  };
+}
+
+}  // namespace
+
+std::string compare_plans(const std::vector<Plan>& plans) {
+  size_t width = 13;
+  for (const Plan& p : plans) {
+    width = std::max(width, p.name.size());
+  }
+  std::vector<std::string> lines{std::string("configuration") + std::string(width - 13, ' ')};
+  for (const Plan& p : plans) {
+    lines.push_back(p.name + std::string(width - p.name.size(), ' '));
+  }
+  for (const Column& c : columns()) {
+    std::vector<std::string> cells{c.title};
+    size_t wide = c.title.size();
+    bool any = false;
+    for (const Plan& p : plans) {
+      const std::string cell = c.cell(p);
+      any = any || !cell.empty();
+      cells.push_back(cell.empty() ? "-" : cell);
+      wide = std::max(wide, cells.back().size());
+    }
+    for (size_t i = 0; any && i < cells.size(); ++i) {
+      lines[i] += std::string(2 + wide - cells[i].size(), ' ') + cells[i];
+    }
+  }
+  std::string t;
+  for (const std::string& line : lines) {
+    t += line + "\n";
+  }
+  return t;
+}
+
+}  // namespace hebb

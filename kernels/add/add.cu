@@ -1,0 +1,90 @@
+#include "kernels/add/add.h"
+#include "kernels/common/cuda/prelude.cuh"
+
+// Elementwise kernels over flat arrays, bound by HBM: the bytes of their operands.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+constexpr int kThreads = 256;
+
+// y = alpha x (+ y)
+template <class T>
+__global__ void __launch_bounds__(kThreads) add_scaled_kernel(T* y, const T* x, float alpha, bool accumulate, int64_t count, bool vector) {
+  constexpr int N = kPack<T>;
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
+  float a[N] = {}, b[N];
+  if (accumulate) {
+    load_pack(a, y, at, count, vector);
+  }
+  load_pack(b, x, at, count, vector);
+  HEBB_UNROLL
+  for (int j = 0; j < N; ++j) {
+    a[j] += alpha * b[j];
+  }
+  store_pack(y, at, count, vector, a);
+}
+
+// Eight elements a thread: one pack of bf16, two of fp32.
+template <class To, class From>
+__global__ void __launch_bounds__(kThreads) convert_kernel(To* to, const From* from, int64_t count, bool vector) {
+  constexpr int N = kPack<bf16>;
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
+  float value[N];
+  load_pack(value, from, at, count, vector);
+  store_pack(to, at, count, vector, value);
+}
+
+// To and from fp64, which only small parts of models take.
+struct ToDouble {
+  double* to;
+  const float* from;
+  __device__ void operator()(int64_t, int64_t i) const { to[i] = static_cast<double>(from[i]); }
+};
+struct ToFloat {
+  float* to;
+  const double* from;
+  __device__ void operator()(int64_t, int64_t i) const { to[i] = static_cast<float>(from[i]); }
+};
+
+}  // namespace
+
+void run(Stream& stream, const AddScaled& args) {
+  const int64_t count = args.y.numel();
+  if (count == 0) {
+    return;
+  }
+  dispatch_float(args.y.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const int64_t packs = (count + kPack<T> - 1) / kPack<T>;
+    HEBB_LAUNCH(add_scaled_kernel<T>, blocks_for(packs, kThreads), kThreads, 0, stream, args.y.as<T>(), args.x.as<T>(),
+                static_cast<float>(args.alpha), args.accumulate, count, can_vectorise<1>(count, args.y.data, args.x.data));
+  });
+}
+
+void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
+  HEBB_DEVICE::run(stream, AddScaled{.y = y, .x = x, .alpha = 1, .accumulate = true});
+}
+
+void convert(Stream& stream, const Tensor& to, const Tensor& from) {
+  const int64_t count = to.numel();
+  const bool vector = can_vectorise<1>(count, to.data, from.data);
+  const auto launch = [&](auto* out, const auto* in) {
+    using To = std::remove_pointer_t<decltype(out)>;
+    using From = std::remove_const_t<std::remove_pointer_t<decltype(in)>>;
+    HEBB_LAUNCH((convert_kernel<To, From>), blocks_for(count, kThreads * kPack<bf16>), kThreads, 0, stream, out, in, count, vector);
+  };
+  if (count == 0) {
+    return;
+  }
+  if (to.dtype == DType::bf16) {
+    launch(to.as<bf16>(), static_cast<const float*>(from.as<float>()));
+  } else if (from.dtype == DType::bf16) {
+    launch(to.as<float>(), static_cast<const bf16*>(from.as<bf16>()));
+  } else if (to.dtype == DType::f64) {
+    each_element("widen", stream, 1, count, ToDouble{to.as<double>(), from.as<float>()});
+  } else {
+    each_element("narrow", stream, 1, count, ToFloat{to.as<float>(), from.as<double>()});
+  }
+}
+
+}  // namespace hebb::HEBB_DEVICE

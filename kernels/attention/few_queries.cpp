@@ -1,0 +1,122 @@
+#include "kernels/attention/few_queries.h"
+
+#include "core/parallel.h"
+
+namespace hebb {
+namespace {
+
+int64_t key_blocks(int64_t keys) { return (keys + cpu::attention::kFewKeys - 1) / cpu::attention::kFewKeys; }
+
+}  // namespace
+
+int64_t attention_partial(const Shape& q, const Shape& k, const Shape& v) {
+  const int64_t rows = q[0] * q[1] * q[2] / (k[0] * k[2]), blocks = key_blocks(k[1]);
+  return rows < cpu::attention::kFewRows && blocks > 1 ? q[0] * q[1] * q[2] * blocks * (v[3] + 2) : 0;
+}
+
+namespace cpu::attention {
+namespace {
+
+/// Maximum and sum of a row's weights in some keys, and the weighted values.
+template <class S> struct Part { S *top, *sum, *out; };
+
+template <class S> S dot_product(int64_t n, const S* a, const S* b) {
+  Vec<S> sums[2] = {Vec<S>(S(0)), Vec<S>(S(0))};
+  int turn = 0;
+  vector_loop<S>(n, [&](int64_t i, auto lanes) {
+    sums[turn] = fma(load(a + i, lanes), load(b + i, lanes), sums[turn]);
+    turn ^= 1;
+  });
+  return sum(sums[0] + sums[1]);
+}
+
+/// One row over keys [begin, end), at most kFewKeys.
+template <class S> void sweep(const Head<S>& h, int64_t row, int64_t begin, int64_t end, const Part<S>& part) {
+  S scores[kFewKeys];
+  S top = std::numeric_limits<S>::lowest();
+  const int64_t count = std::max<int64_t>(0, end - begin);
+  for (int64_t j = 0; j < count; ++j) {
+    S s = dot_product(h.d, h.q.row(row), h.k + (begin + j) * h.k_stride) * (h.scale * kLogBase<S>);
+    if (h.bias != nullptr) { s += h.bias[(begin + j) * h.bias_stride] * kLogBase<S>; }
+    scores[j] = s;
+    top = s > top ? s : top;
+  }
+  S total = S(0);
+  vector_loop<S>(
+      count, [&](int64_t j, auto lanes) { store(scores + j, power(load(scores + j, lanes) - Vec<S>(top)), lanes); });
+  for (int64_t j = 0; j < count; ++j) { total += scores[j]; }
+  std::fill(part.out, part.out + h.dv, S(0));
+  for (int64_t j = 0; j < count; ++j) {
+    const Vec<S> p(scores[j]);
+    const S* v = h.v + (begin + j) * h.v_stride;
+    vector_loop<S>(h.dv, [&](int64_t i, auto lanes) {
+      store(part.out + i, fma(p, load(v + i, lanes), load(part.out + i, lanes)), lanes);
+    });
+  }
+  *part.top = top;
+  *part.sum = total;
+}
+
+/// Divides by the sum and writes the log-sum-exp.
+template <class S> void finish(int64_t dv, S top, S sum, S* o, S* lse) {
+  const S f = sum == S(0) ? S(0) : S(1) / sum;
+  for (int64_t i = 0; i < dv; ++i) { o[i] *= f; }
+  if (lse != nullptr) { *lse = sum == S(0) ? -std::numeric_limits<S>::infinity() : top / kLogBase<S> + std::log(sum); }
+}
+
+}  // namespace
+
+template <class S> void forward_few(const AttentionForward& a, const Heads<S>& heads) {
+  const int64_t dv = a.o.size(3), blocks = key_blocks(a.k.size(1)), rows = heads.rows;
+  const int64_t all_rows = heads.spaces * heads.kv_heads * rows;
+  S* partial = a.partial.as<S>();
+  HEBB_ASSERT(blocks <= 1 || a.partial.numel() >= all_rows * blocks * (dv + 2));
+  struct Place {
+    int64_t row;
+    Head<S> head;
+    S *o, *lse;
+  };
+  const auto place = [&](int64_t i) {
+    const int64_t row = i % rows, space = i / rows / heads.kv_heads, head = i / rows % heads.kv_heads;
+    const HeadRows<S> lse = heads.rows_of(a.lse.as<S>(), 1, space, head);
+    return Place{row, heads.at(space, head), heads.rows_of(a.o.as<S>(), dv, space, head).row(row),
+                 lse.data != nullptr ? lse.row(row) : nullptr};
+  };
+  parallel_for(all_rows * std::max<int64_t>(blocks, 1), 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t block = blocks > 1 ? i % blocks : 0;
+      const Place at = place(blocks > 1 ? i / blocks : i);
+      const int64_t token = at.row / at.head.group;
+      const int64_t begin = std::max<int64_t>(at.head.lo[token], block * kFewKeys);
+      const int64_t end = std::min<int64_t>(at.head.hi[token], (block + 1) * kFewKeys);
+      if (blocks > 1) {
+        S* p = partial + i * (dv + 2);
+        sweep(at.head, at.row, begin, end, Part<S>{p, p + 1, p + 2});
+      } else {
+        S top, sum;
+        sweep(at.head, at.row, begin, end, Part<S>{&top, &sum, at.o});
+        finish(dv, top, sum, at.o, at.lse);
+      }
+    }
+  });
+  for (int64_t i = 0; blocks > 1 && i < all_rows; ++i) {
+    const Place at = place(i);
+    const S* parts = partial + i * blocks * (dv + 2);
+    S top = std::numeric_limits<S>::lowest(), sum = S(0);
+    for (int64_t b = 0; b < blocks; ++b) { top = std::max(top, parts[b * (dv + 2)]); }
+    std::fill(at.o, at.o + dv, S(0));
+    for (int64_t b = 0; b < blocks; ++b) {
+      const S* p = parts + b * (dv + 2);
+      const S weight = power(Vec<S>(p[0] - top))[0];
+      sum += weight * p[1];
+      for (int64_t c = 0; c < dv; ++c) { at.o[c] += weight * p[2 + c]; }
+    }
+    finish(dv, top, sum, at.o, at.lse);
+  }
+}
+
+template void forward_few<float>(const AttentionForward&, const Heads<float>&);
+template void forward_few<double>(const AttentionForward&, const Heads<double>&);
+
+}  // namespace cpu::attention
+}  // namespace hebb

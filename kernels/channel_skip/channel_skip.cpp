@@ -1,0 +1,93 @@
+#include "kernels/channel_skip/channel_skip.h"
+
+#include <algorithm>
+
+#include "core/parallel.h"
+#include "kernels/common/cpu/simd.h"
+
+namespace hebb {
+namespace {
+
+constexpr int64_t kBlock = 64;  // tokens of one partial sum
+
+}  // namespace
+
+int64_t channel_skip_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+
+namespace cpu {
+namespace {
+
+/// Calls f(first channel, channels, scale) for runs of channels of one scale or, with one each, for all at once
+/// (scale is then ignored).
+template <class S, class F> void for_scales(const Tensor& scale, int64_t channels, F&& f) {
+  const int64_t heads = scale.numel(), width = channels / heads;
+  if (heads == channels) {
+    f(int64_t{0}, channels, S(0));
+    return;
+  }
+  for (int64_t h = 0; h < heads; ++h) {
+    f(h * width, width, scale.as<S>()[h]);
+  }
+}
+
+/// to += scale from for one token.
+template <class S> void add_scaled(const Tensor& scale, int64_t channels, const S* from, S* to) {
+  const bool by_channel = scale.numel() == channels;
+  for_scales<S>(scale, channels, [&](int64_t first, int64_t width, S factor) {
+    vector_loop<S>(width, [&](int64_t c, auto lanes) {
+      const Vec<S> s = by_channel ? load(scale.as<S>() + c, lanes) : Vec<S>(factor);
+      store(to + first + c, fma(s, load(from + first + c, lanes), load(to + first + c, lanes)), lanes);
+    });
+  });
+}
+
+template <class S> void forward(const ChannelSkipForward& a) {
+  const int64_t tokens = a.y.size(0), channels = a.y.numel() / tokens;
+  parallel_for(tokens, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      add_scaled<S>(a.scale, channels, a.x.as<S>() + t * channels, a.y.as<S>() + t * channels);
+    }
+  });
+}
+
+template <class S> void backward(const ChannelSkipBackward& a) {
+  const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = channel_skip_blocks(tokens);
+  parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      S* sums = a.d_scale.defined() ? a.partial.as<S>() + block * channels : nullptr;
+      if (sums != nullptr) {
+        std::fill_n(sums, channels, S(0));
+      }
+      for (int64_t t = block * kBlock; t < std::min(tokens, (block + 1) * kBlock); ++t) {
+        const S *d_y = a.d_y.as<S>() + t * channels, *x = a.x.as<S>() + t * channels;
+        if (sums != nullptr) {
+          vector_loop<S>(channels, [&](int64_t c, auto lanes) {
+            store(sums + c, fma(load(d_y + c, lanes), load(x + c, lanes), load(sums + c, lanes)), lanes);
+          });
+        }
+        if (a.d_x.defined()) {
+          add_scaled<S>(a.scale, channels, d_y, a.d_x.as<S>() + t * channels);
+        }
+      }
+    }
+  });
+  if (a.d_scale.defined()) {
+    const int64_t width = channels / a.d_scale.numel();
+    for (int64_t i = 0; i < blocks * channels; ++i) {
+      a.d_scale.as<S>()[i % channels / width] += a.partial.as<S>()[i];
+    }
+  }
+}
+
+}  // namespace
+
+void run(Stream&, const ChannelSkipForward& args) {
+  dispatch_real(args.y.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+}
+
+void run(Stream&, const ChannelSkipBackward& args) {
+  dispatch_real(args.d_y.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+}
+
+}  // namespace cpu
+}  // namespace hebb

@@ -1,0 +1,112 @@
+#include "kernels/channel_skip/channel_skip.h"
+
+#include "kernels/common/cuda/fast_divide.cuh"
+
+// Bound by HBM: 3 passes forward, 4 backward.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in channel_skip_blocks
+
+/// to += scale from; a scale holds for `width` channels, a multiple of N.
+template <class T, int N>
+struct AddScaledChannels {
+  T* to;
+  const T* from;
+  const float* scale;
+  int64_t channels, width;
+
+  __device__ void operator()(int64_t token, int64_t pack) const {
+    const int64_t c = pack * N;
+    const float factor = scale[Split(c, width).quotient];
+    float value[N];
+    load_pack(value, from + token * channels, c, channels, N > 1);
+    HEBB_UNROLL
+    for (int j = 0; j < N; ++j) {
+      value[j] *= factor;
+    }
+    write_pack(to + token * channels, c, channels, N > 1, value, true);
+  }
+};
+
+// A thread walks over the tokens of a block in a pack of channels.
+template <class T, int N>
+struct BlockSums {
+  float* partial;
+  const T *d_y, *x;
+  int64_t tokens, channels;
+
+  __device__ void operator()(int64_t block, int64_t pack) const {
+    const int64_t c = pack * N, last = (block + 1) * kBlock < tokens ? (block + 1) * kBlock : tokens;
+    float sum[N] = {};
+    for (int64_t token = block * kBlock; token < last; ++token) {
+      float a[N], b[N];
+      load_pack(a, d_y + token * channels, c, channels, N > 1);
+      load_pack(b, x + token * channels, c, channels, N > 1);
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) {
+        sum[j] += a[j] * b[j];
+      }
+    }
+    store_pack(partial + block * channels, c, channels, N > 1, sum);
+  }
+};
+
+/// One warp a scale: its channels of all blocks.
+struct AddSums {
+  float* d_scale;
+  const float* partial;
+  int64_t blocks, channels, width;
+
+  __device__ void operator()(int64_t i, int lane) const {
+    float sum = 0;
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t c = lane; c < width; c += 32) {
+        sum += partial[block * channels + i * width + c];
+      }
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) {
+      d_scale[i] += sum;
+    }
+  }
+};
+
+/// to += scale from, both of `shape`'s shape.
+template <class T>
+void add_scaled(Stream& stream, const char* name, T* to, const T* from, const Tensor& shape, const Tensor& scale) {
+  const int64_t tokens = shape.size(0), channels = shape.numel() / tokens, width = channels / scale.numel();
+  dispatch_pack<T>(width, [&](auto pack) {
+    each_element(name, stream, tokens, channels / pack(), AddScaledChannels<T, pack()>{to, from, scale.as<float>(), channels, width});
+  }, to, from);
+}
+
+}  // namespace
+
+void run(Stream& stream, const ChannelSkipForward& a) {
+  dispatch_float(a.y.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    add_scaled(stream, "channel_skip_forward", a.y.as<T>(), static_cast<const T*>(a.x.as<T>()), a.y, a.scale);
+  });
+}
+
+void run(Stream& stream, const ChannelSkipBackward& a) {
+  const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = channel_skip_blocks(tokens);
+  dispatch_float(a.d_y.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (a.d_x.defined()) {
+      add_scaled(stream, "channel_skip_backward", a.d_x.as<T>(), static_cast<const T*>(a.d_y.as<T>()), a.d_y, a.scale);
+    }
+    if (a.d_scale.defined()) {
+      float* const partial = a.partial.as<float>();
+      dispatch_pack<T>(channels, [&](auto pack) {
+        each_element("channel_skip_sums", stream, blocks, channels / pack(),
+                     BlockSums<T, pack()>{partial, a.d_y.as<T>(), a.x.as<T>(), tokens, channels});
+      }, partial, a.d_y.data, a.x.data);
+      const int64_t heads = a.d_scale.numel();
+      each_warp("channel_skip_scales", stream, heads, AddSums{a.d_scale.as<float>(), partial, blocks, channels, channels / heads});
+    }
+  });
+}
+
+}  // namespace hebb::HEBB_DEVICE

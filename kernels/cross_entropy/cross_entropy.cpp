@@ -1,0 +1,73 @@
+#include "kernels/cross_entropy/cross_entropy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/parallel.h"
+#include "kernels/common/cpu/math.h"
+
+namespace hebb::cpu {
+namespace {
+
+template <class S> S row_max(const S* x, int64_t n) {
+  S lanes[16];
+  std::fill(lanes, lanes + 16, -std::numeric_limits<S>::infinity());
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int j = 0; j < 16; ++j) {
+      lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+    }
+  }
+  S top = *std::max_element(lanes, lanes + 16);
+  for (; i < n; ++i) {
+    top = std::max(top, x[i]);
+  }
+  return top;
+}
+
+/// Loss of one row; x becomes its gradient when asked.
+template <class S> double row_loss(S* x, int64_t vocab, int32_t target, S scale, bool gradient) {
+  if (target < 0) {
+    if (gradient) {
+      std::fill(x, x + vocab, S(0));
+    }
+    return 0;
+  }
+  const S top = row_max(x, vocab), at_target = x[target];
+  S sum;
+  if (gradient) {
+    for (int64_t v = 0; v < vocab; ++v) {
+      x[v] = exp_(x[v] - top);
+    }
+    sum = lane_sum<S>(vocab, [&](int64_t v) { return x[v]; });
+    const S factor = scale / sum;
+    for (int64_t v = 0; v < vocab; ++v) {
+      x[v] *= factor;
+    }
+    x[target] -= scale;
+  } else {
+    sum = lane_sum<S>(vocab, [&](int64_t v) { return exp_(x[v] - top); });
+  }
+  // row_max skips a NaN, the sum does not: it reaches the loss.
+  return std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
+}
+
+}  // namespace
+
+void run(Stream&, const CrossEntropy& a) {
+  HEBB_ASSERT(!a.gradient.defined() || a.gradient.data == a.logits.data);
+  dispatch_real(a.logits.dtype, [&](auto zero) {
+    using S = decltype(zero);
+    const double scale = a.factor.defined() ? a.scale * a.factor.as<double>()[0] : a.scale;
+    const int64_t rows = a.targets.numel(), vocab = a.logits.numel() / std::max<int64_t>(rows, 1);
+    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        a.loss.as<double>()[r] = row_loss<S>(a.logits.as<S>() + r * vocab, vocab, a.targets.as<int32_t>()[r],
+                                             static_cast<S>(scale), a.gradient.defined());
+      }
+    });
+  });
+}
+
+}  // namespace hebb::cpu

@@ -1,0 +1,141 @@
+#pragma once
+// What the tensor-core kernels of dictionaries share: the pieces of attention_mma.h on the lines of a chunk's queries and on rows.
+#include "kernels/attention/mma.cuh"
+#include "kernels/dictionary/slot_attention.cuh"
+
+namespace hebb::HEBB_DEVICE::rows::mma {
+
+using namespace attention_mma;
+
+constexpr int kThreads = attention_mma::kThreads;
+constexpr int kQueries = 128, kQueryTiles = kQueries / kWarps / 16;  // of a block that owns queries; of a warp, in tiles of 16
+
+/// Lines and temperatures (times the scale, in units of log 2) of a block's queries.
+struct Queries {
+  int64_t line[kQueries];  // -1: none
+  float factor[kQueries];
+
+  __device__ __forceinline__ void load(const Layout& n, const Place& at, int64_t first, const float* temps, float scale) {
+    for (int i = static_cast<int>(threadIdx.x); i < kQueries; i += kThreads) {
+      line[i] = at.line(n, first + i);
+      load_factor(i, n, temps, scale);
+    }
+  }
+  __device__ __forceinline__ void load_factor(int i, const Layout& n, const float* temps, float scale) {
+    factor[i] = scale * kLog2E * (temps != nullptr && line[i] >= 0 ? temps[line[i] % n.heads] : 1.0f);
+  }
+};
+
+/// Row in the block of element i (8 i + lane / 4) of the warp's.
+__device__ __forceinline__ int query_of(int i) { return warp_number() * 16 * kQueryTiles + 8 * i + lane_number() / 4; }
+
+/// The rows that a block walks over, in shared memory: registers are short.
+struct Source {
+  const bf16 *keys, *values;
+  const float* bias;  // or null
+  int count;
+  OldRows old;  // of the unit; its table begins with the first row
+
+  __device__ void load(const Rows<bf16>& rows, const OldRows& of_all, const Layout& n, int64_t unit, int64_t step, int64_t first, int64_t end) {
+    const int64_t line = unit * rows.room + first, key_line = rows.shared_keys ? unit % n.kv_heads * rows.room + first : line;
+    keys = rows.keys + key_line * n.d;
+    values = rows.values + line * n.dv;
+    bias = rows.bias != nullptr ? rows.bias + line : nullptr;
+    count = static_cast<int>(end - first);
+    old = {};
+    if (of_all.table != nullptr) {
+      const int64_t slot = unit * of_all.slots;
+      old = {of_all.table + (unit * of_all.group + step % of_all.group) * rows.room + first, of_all.keys + slot * n.d,
+             of_all.values + slot * n.dv, of_all.bias != nullptr ? of_all.bias + slot : nullptr, of_all.slots, of_all.group};
+    }
+  }
+};
+
+/// Slots of the rows from `base` on, as far as there are rows.
+template <int kRows>
+__device__ __forceinline__ void copy_slots(int32_t (&slots)[kRows], const Source& from, int base HEBB_WHERE_PARAMETER) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < kRows && from.old.table != nullptr && base + i < from.count) {
+    copy_async_4(slots + i, from.old.table + base + i, 4 HEBB_WHERE_ARGUMENT);
+  }
+}
+
+/// As copy_dictionary, of rows that may be in slots.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias, const int32_t* slots,
+                                                  const Source& from, const Layout& n, int base HEBB_WHERE_PARAMETER) {
+  using P = Pieces<kRows, kWidth>;
+  const P piece;
+  const int count = from.count - base;
+  HEBB_UNROLL
+  for (int i = 0; i < P::kCount; ++i) {
+    const int row = piece.row + i * P::kStep;
+    const bool exists = row < count;
+    const int32_t slot = exists ? slots[row] : -1;
+    const int64_t line = slot >= 0 ? slot : exists ? base + row : 0;
+    bf16* const key = &keys.data[row * kStride<kWidth> + piece.channel];
+    bf16* const value = &values.data[row * kStride<kWidth> + piece.channel];
+    if (piece.channel < n.d) {
+      copy_async_16(key, (slot >= 0 ? from.old.keys : from.keys) + line * n.d + piece.channel, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+    }
+    if (piece.channel < n.dv) {
+      copy_async_16(value, (slot >= 0 ? from.old.values : from.values) + line * n.dv + piece.channel, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+    }
+  }
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < kRows && from.bias == nullptr) {
+    bias[i] = 0;
+  } else if (i < kRows) {
+    const int32_t slot = i < count ? slots[i] : -1;
+    copy_async_4(bias + i, slot >= 0 ? from.old.bias + slot : from.bias + (i < count ? base + i : 0), i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
+  }
+}
+
+/// Starts copies of rows from `base` on, and of their biases (0 where there are none); what is behind the last row becomes zeros.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias, const Source& from,
+                                                const Layout& n, int base HEBB_WHERE_PARAMETER) {
+  const int count = from.count - base, i = static_cast<int>(threadIdx.x);
+  copy_rows(keys, from.keys + int64_t{base} * n.d, n.d, n.d, count HEBB_WHERE_ARGUMENT);
+  copy_rows(values, from.values + int64_t{base} * n.dv, n.dv, n.dv, count HEBB_WHERE_ARGUMENT);
+  if (i < kRows && from.bias != nullptr) {
+    copy_async_4(bias + i, from.bias + base + i, i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
+  } else if (i < kRows) {
+    bias[i] = 0;
+  }
+}
+
+/// Either, and the slots of the tile behind it. slots: of this tile (which all threads see) and of the next.
+template <int kRows, int kWidth>
+__device__ __forceinline__ void copy_rows_of(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
+                                             const int32_t (&slots)[kRows], int32_t (&next)[kRows], const Source& from, const Layout& n,
+                                             int base HEBB_WHERE_PARAMETER) {
+  if (from.old.table == nullptr) {
+    copy_dictionary(keys, values, bias, from, n, base HEBB_WHERE_ARGUMENT);
+    return;
+  }
+  gather_dictionary(keys, values, bias, slots, from, n, base HEBB_WHERE_ARGUMENT);
+  copy_slots(next, from, base + kRows HEBB_WHERE_ARGUMENT);
+}
+
+__device__ __forceinline__ void load_floats(float& first, float& second, const float* from) {
+#ifdef HEBB_SIMT
+  first = from[0];
+  second = from[1];
+#else
+  const float2 pair = *reinterpret_cast<const float2*>(from);
+  first = pair.x;
+  second = pair.y;
+#endif
+}
+
+__device__ __forceinline__ void store_floats(float* to, float first, float second) {
+#ifdef HEBB_SIMT
+  to[0] = first;
+  to[1] = second;
+#else
+  *reinterpret_cast<float2*>(to) = make_float2(first, second);
+#endif
+}
+
+}  // namespace hebb::HEBB_DEVICE::rows::mma

@@ -1,0 +1,74 @@
+#pragma once
+#include "kernels/fwpkm/fwpkm.h"
+
+namespace hebb {
+
+// A SwiGLU perceptron whose weights are rewritten while it is read (spec 42, part A):
+// vh = w_down ((w_up q + b_up) * silu(w_gate q + b_gate)) + b_down. Its six tensors lie in one flat
+// tensor: w_up, w_gate [hidden, key_dim], b_up, b_gate [hidden], w_down [value_dim, hidden], b_down.
+// All kernels: bound by dense products of R = B count rows. tokens_q, v, vh and their gradients may be
+// bf16 on a GPU; everything else is fp32 there.
+
+struct FastMlpSizes {
+  int64_t key_dim, hidden, value_dim;
+  int64_t b_up() const { return 2 * hidden * key_dim; }
+  int64_t w_down() const { return b_up() + 2 * hidden; }
+  int64_t b_down() const { return w_down() + value_dim * hidden; }
+  int64_t total() const { return b_down() + value_dim; }
+};
+
+/// Scratch of one chunk: q [R, key_dim] gathered; act [R, 2 hidden]: up and gate before silu; hid
+/// [R, hidden]; out [R, value_dim]: of reading only.
+struct FastMlpWork {
+  Tensor q, act, hid, out;
+};
+
+/// vh [., value_dim] of a chunk's tokens. 6 hidden key_dim FLOPs a token.
+struct FastMlpRead {
+  Tensor vh, weights, tokens_q;
+  FastMlpWork work;
+  FastMlpSizes sizes;
+  FastChunk chunk;
+};
+HEBB_KERNEL(FastMlpRead)
+
+/// What the memory is taught: target of token t is v of targets[t] (mean: the mean of v_t up to it).
+struct FastMlpPairs {
+  Tensor v, targets;  // targets i32, -1: no pair
+  bool mean;
+  int64_t count;      // pairs of the chunk
+  int64_t lookahead;  // targets[t] = t + lookahead
+};
+
+/// next = weights - rate times the clipped gradient of sum |vh - target|^2 / (pairs value_dim). Uses
+/// `work` as FastMlpRead left it. residual [R, value_dim], d_act [R, 2 hidden] and d_hid [R, hidden]
+/// are scratch; gradient [total] is left as the unclipped gradient. clip 0: none. 12 hidden key_dim FLOPs.
+struct FastMlpStep {
+  Tensor next, gradient, residual, d_act, d_hid, weights, vh;
+  FastMlpWork work;
+  FastMlpPairs pairs;
+  FastMlpSizes sizes;
+  FastChunk chunk;
+  double rate, clip;
+};
+HEBB_KERNEL(FastMlpStep)
+
+/// Backward of reading with d_vh, and of the step with d_next (undefined: no gradient came through it):
+/// d_q (overwritten or added to), d_v +=, and d_weights (total; undefined: not wanted) = d_next + ....
+/// gradient: as FastMlpStep left it, for clipping. Targets lie in the chunk. Uses `work` as FastMlpRead left it. tangent [total],
+/// t_act, d_act, d_tact [R, 2 hidden], t_hid, d_hid, d_thid [R, hidden], residual, y [R, value_dim] and
+/// d_local [R, key_dim] are scratch. At most 36 hidden key_dim FLOPs a token.
+struct FastMlpBackward {
+  Tensor d_q, d_v, d_weights;
+  Tensor tangent, t_act, d_act, d_tact, t_hid, d_hid, d_thid, residual, y, d_local;
+  Tensor d_vh, d_next, gradient, weights, vh;
+  FastMlpWork work;
+  FastMlpPairs pairs;
+  FastMlpSizes sizes;
+  FastChunk chunk;
+  double rate, clip;
+  bool accumulate;
+};
+HEBB_KERNEL(FastMlpBackward)
+
+}  // namespace hebb

@@ -1,0 +1,245 @@
+#pragma once
+#include <algorithm>
+#include <atomic>
+
+#include "core/parallel.h"
+#include "kernels/gemm/gemm_cpu.h"
+#include "kernels/common/cpu/simd.h"
+#include "kernels/gated_delta/gated_delta.h"
+
+/// What the forward and backward passes of the chunked delta rule share. Matrices of a chunk of c
+/// tokens are row-major without gaps; KQ is K [c, dk] above the scaled Q [c, dk], so that products with
+/// a common factor are one.
+namespace hebb::cpu::delta {
+
+/// Hands out parts of one slot of scratch, each on a cache line of its own. Without memory it only counts.
+template <class S> class Carve {
+ public:
+  explicit Carve(S* base) : base_(base) {}
+  S* take(int64_t count) {
+    S* p = base_ != nullptr ? base_ + used_ : nullptr;
+    used_ += (count + 15) / 16 * 16;
+    return p;
+  }
+  double* doubles(int64_t count) {
+    return reinterpret_cast<double*>(take(count * static_cast<int64_t>(sizeof(double) / sizeof(S))));
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  S* base_;
+  int64_t used_ = 0;
+};
+
+/// Calls f(task, slot) for every task, each slot on one thread at a time; f's result must not depend on the slot.
+template <class F> void for_tasks(int64_t tasks, int64_t slots, F&& f) {
+  std::atomic<int64_t> next{0};
+  parallel_for(std::min(slots, tasks), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t slot = begin; slot < end; ++slot) {
+      for (int64_t task = next++; task < tasks; task = next++) {
+        f(task, slot);
+      }
+    }
+  });
+}
+
+struct Sizes {
+  int64_t batch, length, key_heads, value_heads, key_dim, value_dim;
+
+  Sizes(const Tensor& k, const Tensor& v)
+      : batch(k.size(0)), length(k.size(1)), key_heads(k.size(2)), value_heads(v.size(2)), key_dim(k.size(3)),
+        value_dim(v.size(3)) {}
+  int64_t key_head(int64_t value_head) const { return value_head / (value_heads / key_heads); }
+  int64_t state() const { return key_dim * value_dim; }
+};
+
+struct Chunk {
+  int64_t token, length, state;
+};
+inline Chunk chunk_at(const ChunkGrid& grid, int64_t i) {
+  const int64_t* row = grid.chunks.as<int64_t>() + i * 3;
+  return {row[0], row[1], row[2]};
+}
+
+/// exp(x), x <= 0, 0 where it (or a product with it) would be subnormal: those stall the multiply-add units.
+template <class S> inline Vec<S> decay(Vec<S> x) {
+  return select(x < Vec<S>(S(sizeof(S) == 4 ? -80 : -690)), Vec<S>(S(0)), exp(x));
+}
+
+template <class S> inline void scale_row(int64_t n, S factor, const S* from, S* to) {
+  vector_loop<S>(n, [&](int64_t i, auto lanes) { store(to + i, load(from + i, lanes) * Vec<S>(factor), lanes); });
+}
+/// to += factor from
+template <class S> inline void add_row(int64_t n, S factor, const S* from, S* to) {
+  vector_loop<S>(n, [&](int64_t i, auto lanes) {
+    store(to + i, fma(Vec<S>(factor), load(from + i, lanes), load(to + i, lanes)), lanes);
+  });
+}
+template <class S> inline S dot_row(int64_t n, const S* a, const S* b) {
+  Vec<S> total(S(0));
+  vector_loop<S>(n, [&](int64_t i, auto lanes) { total = fma(load(a + i, lanes), load(b + i, lanes), total); });
+  return sum(total);
+}
+
+/// The decays of one chunk of one value head. Sums of logs and their differences are taken in double:
+/// after a strong decay an fp32 sum has lost the digits of the weak ones that follow.
+template <class S> struct Decays {
+  double* sums;    // [c] gam
+  S *start, *end;  // [c] e^gam, e^(gam_last - gam)
+  S last;          // e^gam_last
+  S* table;        // [c, c] D, the lower triangle
+
+  Decays(Carve<S>& carve, int64_t c)
+      : sums(carve.doubles(c)), start(carve.take(c)), end(carve.take(c)),
+        table(carve.take(c * c)) {}
+
+  void load_gates(const S* g, int64_t stride, int64_t c) {
+    double total = 0;
+    for (int64_t i = 0; i < c; ++i) {
+      total += static_cast<double>(g[i * stride]);
+      sums[i] = total;
+      start[i] = static_cast<S>(total);
+    }
+    for (int64_t i = 0; i < c; ++i) {
+      end[i] = static_cast<S>(total - sums[i]);
+    }
+    exponentials(start, c);
+    exponentials(end, c);
+    last = start[c - 1];
+  }
+
+  void fill_table(int64_t c) {
+    for (int64_t i = 0; i < c; ++i) {
+      S* row = table + i * c;
+      for (int64_t j = 0; j <= i; ++j) {
+        row[j] = static_cast<S>(sums[i] - sums[j]);
+      }
+      exponentials(row, i + 1);
+    }
+  }
+
+ private:
+  static void exponentials(S* x, int64_t n) {
+    vector_loop<S>(n, [&](int64_t i, auto lanes) { store(x + i, decay(load(x + i, lanes)), lanes); });
+  }
+};
+
+// Products with lower triangles go by panels of this many rows or columns: a chunk of 64 saves a
+// quarter of the multiply-adds, and panels stay long enough for the register kernel.
+inline constexpr int64_t kPanel = 32;
+
+/// out [2 c, c] = [A; B] Rᵀ, both lower triangles (what lies above is undefined); left = [A; B] [2 c, n], R [c, n].
+template <class S> void pair_products(int64_t c, int64_t n, const S* left, const S* right, S* out) {
+  for (int64_t first = 0; first < c; first += kPanel) {
+    const int64_t width = std::min(kPanel, c - first), rows = first == 0 ? 2 * c : c - first;
+    gemm_serial<S>(false, true, rows, width, n, S(1), left + first * n, n, right + first * n, n, false,
+                   out + first * c + first, c);
+    if (first > 0) {
+      gemm_serial<S>(false, true, rows, width, n, S(1), left + (c + first) * n, n, right + first * n, n, false,
+                     out + (c + first) * c + first, c);
+    }
+  }
+}
+
+/// The same for one matrix: out [c, c] (+)= alpha A Rᵀ.
+template <class S>
+void lower_products(int64_t c, int64_t n, S alpha, const S* left, const S* right, bool accumulate, S* out) {
+  for (int64_t first = 0; first < c; first += kPanel) {
+    gemm_serial<S>(false, true, c - first, std::min(kPanel, c - first), n, alpha, left + first * n, n,
+                   right + first * n, n, accumulate, out + first * c + first, c);
+  }
+}
+
+/// out (+)= L X for L [c, c] that is 0 above the diagonal, X [c, n].
+template <class S>
+void multiply_lower(int64_t c, int64_t n, const S* lower, const S* x, bool accumulate, S* out, int64_t stride) {
+  for (int64_t first = 0; first < c; first += kPanel) {
+    const int64_t last = std::min(c, first + kPanel);
+    gemm_serial<S>(false, false, last - first, n, last, S(1), lower + first * c, c, x, n, accumulate,
+                   out + first * stride, stride);
+  }
+}
+
+/// out (+)= Lᵀ X.
+template <class S>
+void multiply_lower_transposed(int64_t c, int64_t n, const S* lower, const S* x, bool accumulate, S* out) {
+  for (int64_t first = 0; first < c; first += kPanel) {
+    gemm_serial<S>(true, false, std::min(kPanel, c - first), n, c - first, S(1), lower + first * c + first, c,
+                   x + first * n, n, accumulate, out + first * n, n);
+  }
+}
+
+/// Row i of a lower triangle [c, c]: f(j, lanes) for j <= i, then zeros.
+template <class S, class F> inline void lower_row(int64_t i, int64_t c, S* out, F&& f) {
+  vector_loop<S>(i + 1, [&](int64_t j, auto lanes) { store(out + j, f(j, lanes), lanes); });
+  std::fill(out + i + 1, out + c, S(0));
+}
+
+inline constexpr int64_t kSolveBlock = 16;
+
+/// X = (I + L)^(-1) X for the strictly lower triangle of L [c, c] (what else it holds is ignored), X [c, n].
+template <class S> void solve_lower(int64_t c, int64_t n, const S* lower, S* x) {
+  for (int64_t first = 0; first < c; first += kSolveBlock) {
+    const int64_t last = std::min(c, first + kSolveBlock);
+    if (first > 0) {
+      gemm_serial<S>(false, false, last - first, n, first, S(-1), lower + first * c, c, x, n, true, x + first * n, n);
+    }
+    vector_loop<S>(n, [&](int64_t at, auto lanes) {
+      for (int64_t i = first + 1; i < last; ++i) {
+        Vec<S> sum = load(x + i * n + at, lanes);
+        for (int64_t j = first; j < i; ++j) {
+          sum = fma(Vec<S>(-lower[i * c + j]), load(x + j * n + at, lanes), sum);
+        }
+        store(x + i * n + at, sum, lanes);
+      }
+    });
+  }
+}
+
+/// X = (I + L)^(-T) X.
+template <class S> void solve_lower_transposed(int64_t c, int64_t n, const S* lower, S* x) {
+  for (int64_t last = c; last > 0;) {
+    const int64_t first = (last - 1) / kSolveBlock * kSolveBlock;
+    if (last < c) {
+      gemm_serial<S>(true, false, last - first, n, c - last, S(-1), lower + last * c + first, c, x + last * n, n, true,
+                     x + first * n, n);
+    }
+    vector_loop<S>(n, [&](int64_t at, auto lanes) {
+      for (int64_t i = last - 2; i >= first; --i) {
+        Vec<S> sum = load(x + i * n + at, lanes);
+        for (int64_t j = i + 1; j < last; ++j) {
+          sum = fma(Vec<S>(-lower[j * c + i]), load(x + j * n + at, lanes), sum);
+        }
+        store(x + i * n + at, sum, lanes);
+      }
+    });
+    last = first;
+  }
+}
+
+/// Where the tokens of one value head lie: token i of the batch at pointer + i * stride.
+template <class S> struct HeadInputs {
+  const S *q, *k, *v, *g, *beta;
+  int64_t key_stride, value_stride, gate_stride;
+
+  template <class Args> HeadInputs(const Args& a, const Sizes& n, int64_t value_head)
+      : q(a.q.template as<S>() + n.key_head(value_head) * n.key_dim),
+        k(a.k.template as<S>() + n.key_head(value_head) * n.key_dim),
+        v(a.v.template as<S>() + value_head * n.value_dim), g(a.g.template as<S>() + value_head),
+        beta(a.beta.template as<S>() + value_head), key_stride(n.key_heads * n.key_dim),
+        value_stride(n.value_heads * n.value_dim), gate_stride(n.value_heads) {}
+};
+
+/// `rows` rows of n elements, `stride` apart, times factor, without gaps.
+template <class S> void gather_rows(int64_t rows, int64_t n, const S* from, int64_t stride, S factor, S* to) {
+  for (int64_t i = 0; i < rows; ++i) {
+    scale_row(n, factor, from + i * stride, to + i * n);
+  }
+}
+template <class S> void gather(int64_t count, const S* from, int64_t stride, S* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = from[i * stride];
+  }
+}
+
+}  // namespace hebb::cpu::delta

@@ -1,0 +1,42 @@
+#pragma once
+// The gated delta rule on tensor cores: what it takes, where it is, and what its backward kernels hand to each other.
+#include "kernels/gated_delta/sweep.cuh"
+
+namespace hebb::HEBB_DEVICE::delta_mma {
+
+/// bf16, chunks of up to 64 tokens, keys of a multiple of 8 up to 128, values of a multiple of 8, no predictions, and room in shared memory.
+inline bool takes(const GatedDeltaForward& a) {
+  const int64_t dk = a.k.size(3), dv = a.v.size(3);
+  return a.v.dtype == DType::bf16 && !a.prediction.defined() && a.grid.longest <= 64 && dk <= 128 && dk % 8 == 0 &&
+         gated_delta_shared_bytes(dk) <= gpu_shared_bytes() && can_vectorise<8>(dv, a.q.data, a.k.data, a.v.data, a.o.data);
+}
+
+/// Decided by who allocates: gated_delta_on_tensor_cores of kernels/gated_delta/gated_delta.h.
+inline bool takes(const GatedDeltaBackward& a) { return a.adjoints.defined(); }
+
+/// A tensor as the sum of two in bf16, one behind the other: the bytes of fp32, and ready for tensor cores.
+struct Parts {
+  bf16* high = nullptr;
+  int64_t size = 0;
+
+  __device__ bf16* low() const { return high + size; }
+};
+
+/// Products of the backward sweeps, for the kernel that looks at all chunks at once.
+struct Handed {
+  Parts errors, adjoints;   // [B, T, HV, dv] E, X of spec 20, section 5
+  bf16 *starts, *d_starts;  // [states, HV, dk, dv] S at chunk starts that do not begin a document, and its gradient
+  bf16* initial;            // [HV, dk, dv] S where documents begin; null: 0
+
+  explicit Handed(const GatedDeltaBackward& a);
+};
+
+void forward(Stream& stream, const GatedDeltaForward& a);
+/// The forward sweep again, for errors and starts.
+void recompute(Stream& stream, const GatedDeltaBackward& a, const Handed& to);
+/// The sweep back: d_v, initial_sums, adjoints and d_starts.
+void sweep_back(Stream& stream, const GatedDeltaBackward& a, const Handed& to);
+/// All gradients but what initial_sums add up to.
+void backward(Stream& stream, const GatedDeltaBackward& a);
+
+}  // namespace hebb::HEBB_DEVICE::delta_mma

@@ -1,0 +1,208 @@
+#include "kernels/gated_delta/walk.cuh"
+
+// The chunked gated delta rule on tensor cores, forward: one block a row, value head and slice of 32 or 64 value channels walks over the
+// chunks (common/gated_delta_walk.h).
+// Precision: operands are bf16, sums fp32. What the kernel computes itself and multiplies again is split in two bf16 (16 bits): the
+// state, what is written to it, the matrices of pairs and E. Blocks of 16 tokens of the triangular system are inverted in fp32 on
+// the plain cores. So nothing but inputs and outputs is rounded to 8 bits. With P, delta and the state that queries read in one bf16
+// each, answers that nearly cancel before a norm keep the rounding of their terms, and gradients of decays are off by up to 0.13 instead
+// of 0.03 (tests/device/bf16_test.cpp).
+// FLOPs of a chunk of 64 tokens and a slice of s channels: 2 64 s (6 dk + 240) on tensor cores, more than half of them for
+// lower parts, and 2 64 80 dk for pairs. HBM: q, k once a slice, v, o once.
+// The backward pass repeats the sweep (kRecomputes): no queries and answers, but E, in two bf16, and the state at each chunk's start, in
+// one, are kept. FLOPs of a chunk and a slice: 2 64 s (4 dk + 120), and half of the pairs; HBM: k once a slice, v once, E and the states.
+namespace hebb::HEBB_DEVICE::delta_mma {
+namespace {
+
+struct Forward {
+  delta::Sizes n;
+  delta::Inputs<bf16> in;
+  delta::Chunks chunks;
+  bf16* o;
+  float* state;
+  const float* initial;
+  const int32_t* doc_start;
+  float scale;
+  bool additive;
+  Parts errors;                    // where it recomputes
+  bf16 *starts, *rounded_initial;  // likewise
+
+  template <class Args>
+  explicit Forward(const Args& a)
+      : n(a.k, a.v), in(a, n), chunks(a.grid), o(nullptr), state(nullptr), initial(a.initial_state.template as<float>()),
+        doc_start(a.doc_start.template as<int32_t>()), scale(static_cast<float>(a.scale)), additive(a.additive), starts(nullptr),
+        rounded_initial(nullptr) {}
+};
+
+/// The slice of a state in fp32, or zeros where `from` is null.
+template <int kRowTiles, int kTiles>
+__device__ __forceinline__ void load_state(Rows<kRowTiles, kTiles>& state, const float* from, int64_t stride, int dk, int channels) {
+  state.each_pair([&](float& first, float& second, int row, int c) {
+    const bool exists = from != nullptr && row < dk && c < channels;
+    first = exists ? from[row * stride + c] : 0.0f;
+    second = exists ? from[row * stride + c + 1] : 0.0f;
+  });
+}
+
+/// Where the state before a chunk is kept; initial ones by the first row's blocks.
+template <int kSlice>
+__device__ __forceinline__ bf16* place_of_start(const Forward& a, const Place<kSlice>& at, int64_t state, bool is_first) {
+  if (state >= 0) {
+    return a.starts + (state * a.n.value_heads + at.head) * a.n.state() + at.first_channel;
+  }
+  return is_first && at.row == 0 && a.initial != nullptr ? a.rounded_initial + at.head * a.n.state() + at.first_channel : nullptr;
+}
+
+/// The products of keys, and of queries, with the state before a chunk.
+template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
+__device__ __forceinline__ void read_state(Rows<kBlocks, kTiles>& predictions, Rows<kBlocks, kTiles>& answers,
+                                           const Stage<kWidth, kSlice>& stage,
+                                           const Rows<kWidth / 16, kTiles>& state HEBB_WHERE_PARAMETER) {
+  HEBB_UNROLL
+  for (int m = 0; m < kWidth / 16; ++m) {
+    Operand part[kTiles];
+    make_operands(part, state, m HEBB_WHERE_ARGUMENT);
+    add_rows<false>(predictions, stage.keys, 16 * m, part HEBB_WHERE_ARGUMENT);
+    if constexpr (!kRecomputes) {
+      add_rows<false>(answers, stage.queries, 16 * m, part HEBB_WHERE_ARGUMENT);
+    }
+  }
+}
+
+/// E of a block of 16 tokens, whose right side is there, goes to the tokens behind it, to answers and to the state behind the chunk.
+template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
+__device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& state, Rows<kBlocks, kTiles>& errors, Rows<kBlocks, kTiles>& answers,
+                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs, int block,
+                                            bool additive HEBB_WHERE_PARAMETER) {
+  Operand part[kTiles];
+  if (additive) {
+    make_operands(part, errors, block HEBB_WHERE_ARGUMENT);
+  } else {
+    solve_block<false>(errors, pairs, block, part HEBB_WHERE_ARGUMENT);
+  }
+  HEBB_UNROLL
+  for (int i = block + 1; i < kBlocks; ++i) {
+    if (!additive) {
+      add_block<false>(errors.x[i], pairs.system, i, block, part HEBB_WHERE_ARGUMENT);
+    }
+  }
+  HEBB_UNROLL
+  for (int i = block; i < kBlocks; ++i) {
+    if constexpr (!kRecomputes) {
+      add_block<false>(answers.x[i], pairs.answers, i, block, part HEBB_WHERE_ARGUMENT);
+    }
+  }
+  Rows<1, kTiles> writes;
+  HEBB_UNROLL
+  for (int i = 0; i < 4 * kTiles; ++i) {
+    const int row = 16 * block + lane_number() / 4 + i % 4 / 2 * 8;
+    writes.x[0][i / 4][i % 4] = stage.gates.end[row] * stage.gates.beta[row] * errors.x[block][i / 4][i % 4];
+  }
+  make_operands(part, writes, 0 HEBB_WHERE_ARGUMENT);
+  add_rows<true>(state, stage.keys, 16 * block, part HEBB_WHERE_ARGUMENT);
+}
+
+/// Takes the state through a chunk.
+template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
+__device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, const Forward& a, const Stage<kWidth, kSlice>& stage,
+                                           const Pairs& pairs, const Place<kSlice>& at HEBB_WHERE_PARAMETER) {
+  Rows<kBlocks, kTiles> errors, answers;
+  read_state<kRecomputes>(errors, answers, stage, state HEBB_WHERE_ARGUMENT);
+  errors.each_pair([&](float& first, float& second, int row, int c) {
+    const uint32_t values = attention_mma::load_pair(&stage.values.data[row * kStride<kSlice> + c]);
+    const float start = a.additive ? 0.0f : stage.gates.start[row];
+    first = attention_mma::first_of(values) - start * first;
+    second = attention_mma::second_of(values) - start * second;
+  });
+  if constexpr (!kRecomputes) {
+    answers.each_pair([&](float& first, float& second, int row, int) {
+      first *= stage.gates.start[row];
+      second *= stage.gates.start[row];
+    });
+  }
+  state.scale(stage.gates.start[kChunk - 1]);
+  HEBB_UNROLL
+  for (int block = 0; block < kBlocks; ++block) {
+    write_block<kRecomputes>(state, errors, answers, stage, pairs, block, a.additive HEBB_WHERE_ARGUMENT);
+  }
+  // Read here, not before: each would hold its registers through all blocks.
+  const int64_t stride = a.n.value_heads * a.n.value_dim;
+  const int64_t value_at = (stage.chunk.token * a.n.value_heads + at.head) * a.n.value_dim + at.first_channel;
+  const int length = static_cast<int>(stage.chunk.length);
+  auto& results = kRecomputes ? errors : answers;
+  results.each_pair([&](float first, float second, int row, int c) {
+    if (row >= length || c >= at.channels) {
+      return;
+    }
+    const int64_t to = value_at + row * stride + c;
+    if constexpr (kRecomputes) {
+      SplitPair(first, second).store(a.errors.high + to, a.errors.low() + to);
+    } else {
+      attention_mma::store_pair(a.o + to, pack_bf16(a.scale * first, a.scale * second));
+    }
+  });
+}
+
+template <int kWidth, int kSlice, bool kRecomputes>
+__global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(Forward a) {
+  HEBB_DYN_SHARED(raw);
+  auto& s = *reinterpret_cast<Shared<kWidth, kSlice>*>(raw);
+  const Place<kSlice> at(a.n);
+  at.begin(s.way, a.n, a.in, a.chunks, a.doc_start, nullptr, a.scale, a.additive);
+  const int dk = static_cast<int>(a.n.key_dim);
+  Rows<kWidth / 16, kSlice / 32> state;
+  if (warp_number() < kStateWarps) {
+    load_state(state, a.state != nullptr ? a.state + at.task * a.n.state() + at.first_channel : nullptr, a.n.value_dim, dk, at.channels);
+  }
+  walk<!kRecomputes, false>(s, [&](int i, const Stage<kWidth, kSlice>& stage, const Pairs& pairs) {
+    if (stage.begins_document) {
+      const float* const from = a.initial != nullptr ? a.initial + at.head * a.n.state() + at.first_channel : nullptr;
+      load_state(state, from, a.n.value_dim, dk, at.channels);
+    }
+    if constexpr (kRecomputes) {
+      if (bf16* const to = place_of_start(a, at, stage.chunk.state, i == 0); to != nullptr) {
+        state.each_pair([&](float first, float second, int row, int c) {
+          if (row < dk && c < at.channels) {
+            attention_mma::store_pair(to + row * a.n.value_dim + c, pack_bf16(first, second));
+          }
+        });
+      }
+    }
+    pass_chunk<kRecomputes>(state, a, stage, pairs, at);
+  });
+  if (a.state != nullptr && warp_number() < kStateWarps) {
+    state.each_pair([&](float first, float second, int row, int c) {
+      if (row < dk && c < at.channels) {
+        float* const to = a.state + at.task * a.n.state() + row * a.n.value_dim + at.first_channel + c;
+        to[0] = first;
+        to[1] = second;
+      }
+    });
+  }
+}
+
+template <bool kRecomputes>
+void launch_sweep(Stream& stream, const Forward& f) {
+  dispatch_slices(f.n, [&](auto width, auto slice, dim3 blocks) {
+    HEBB_LAUNCH((gated_delta_mma_kernel<width, slice, kRecomputes>), blocks, kThreads, sizeof(Shared<width, slice>), stream, f);
+  });
+}
+
+}  // namespace
+
+void forward(Stream& stream, const GatedDeltaForward& a) {
+  Forward f(a);
+  f.o = a.o.as<bf16>();
+  f.state = a.state.as<float>();
+  launch_sweep<false>(stream, f);
+}
+
+void recompute(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
+  Forward f(a);
+  f.errors = to.errors;
+  f.starts = to.starts;
+  f.rounded_initial = to.initial;
+  launch_sweep<true>(stream, f);
+}
+
+}  // namespace hebb::HEBB_DEVICE::delta_mma

@@ -1,0 +1,235 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/common/cpu/vec.h"
+
+/// Inner parts of the matrix product: packing of panels and the register kernel.
+///
+/// The register kernel holds kRows x 2 vectors of C. Per step of k it does 2 kRows multiply-adds from
+/// 2 vector loads of B and kRows broadcasts of A: bound by the multiply-add units, (kRows + 2) loads
+/// against 2 kRows of them.
+namespace hebb::cpu::gemm {
+
+#if defined(HEBB_AVX512)
+inline constexpr int kRows = 14;  // 28 sums + 2 of B + 1 broadcast of 32 registers
+#else
+inline constexpr int kRows = 6;  // 12 sums + 2 of B + 1 broadcast of 16 registers
+#endif
+template <class S> inline constexpr int kColumns = 2 * Vec<S>::width;
+/// Elements from one step of k to the next in a packed panel of A: kRows rounded up to whole vectors.
+template <class S> inline constexpr int kLeftStep = (kRows + Vec<S>::width - 1) / Vec<S>::width * Vec<S>::width;
+
+/// Asks for the memory of the next panel of A, a line or two every kSteps steps of k: the multiply-adds hide the wait
+/// for it, while a burst of requests fills the processor's queue of misses.
+template <class S>
+class Ahead {
+ public:
+  static constexpr int64_t kSteps = 8;
+
+  Ahead() = default;
+  /// `rows` rows of memory of `width` elements, in `times` calls of fetch.
+  Ahead(const S* data, int64_t stride, int64_t rows, int64_t width, int64_t times)
+      : row_(data), stride_(stride), rows_(rows), last_(width - 1),
+        share_((rows * ((last_ + kLine - 1) / kLine + 1) + times - 1) / times) {}
+
+  void fetch() {
+    for (int64_t i = 0; i < share_ && rows_ > 0; ++i) {
+      // The last element, too: rows begin anywhere in a line.
+      __builtin_prefetch(row_ + (at_ < last_ ? at_ : last_), 0, 2);
+      at_ += kLine;
+      if (at_ >= last_ + kLine) {
+        at_ = 0;
+        row_ += stride_;
+        --rows_;
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64 / sizeof(S);
+  const S* row_ = nullptr;
+  int64_t stride_ = 0, rows_ = 0, last_ = 0, at_ = 0, share_ = 0;
+};
+
+/// Where the kernel finds op(A): element (i, k) at data[i * row + k * step].
+template <class S>
+struct Left {
+  const S* data;
+  int64_t row, step;
+  Ahead<S>* ahead = nullptr;  // where row is 1: what to ask for meanwhile
+};
+/// op(B): row k starts at data + k * step; whole vectors are readable.
+template <class S>
+struct Right {
+  const S* data;
+  int64_t step;
+};
+/// C = alpha sum (+ C when add); the last vector holds `lanes` elements.
+template <class S>
+struct Out {
+  S* data;
+  int64_t row;
+  S alpha;
+  bool add;
+  int lanes;
+};
+
+/// adjacent: the rows of op(A) lie beside each other, left.row is 1.
+template <class S, int rows, int vectors, bool adjacent>
+void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>& out) {
+  using V = Vec<S>;
+  constexpr int w = V::width;
+  V sums[rows][vectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) {
+      sums[i][j] = V(S(0));
+      __builtin_prefetch(out.data + i * out.row + j * w, 1);
+    }
+  }
+  const S *a = left.data, *b = right.data;
+  const int64_t a_row = adjacent ? 1 : left.row, a_step = left.step;
+  // Row addresses in groups of three: base, base + row, base + 2 row are all x86 can encode.
+  const S* bases[(rows + 2) / 3];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; i += 3) { bases[i / 3] = a + i * a_row; }
+  for (int64_t p = 0; p < k; ++p) {
+    if constexpr (adjacent) {
+      if (p % Ahead<S>::kSteps == 0) { left.ahead->fetch(); }
+    }
+    V bv[vectors];
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) { bv[j] = load(b + j * w); }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+      const V av(adjacent ? a[i] : bases[i / 3][i % 3 * a_row]);
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) { sums[i][j] = fma(av, bv[j], sums[i][j]); }
+    }
+    if constexpr (adjacent) {
+      a += a_step;
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; i += 3) { bases[i / 3] += a_step; }
+    }
+    b += right.step;
+  }
+  const V alpha(out.alpha);
+  // Inlined by force: clang would otherwise keep the sums in memory for the call.
+  const auto write = [&](auto last_lanes) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i) {
+      S* c = out.data + i * out.row;
+      if constexpr (vectors == 2) { store(c, out.add ? fma(alpha, sums[i][0], load(c)) : alpha * sums[i][0]); }
+      c += (vectors - 1) * w;
+      const V last = sums[i][vectors - 1];
+      store(c, out.add ? fma(alpha, last, load(c, last_lanes)) : alpha * last, last_lanes);
+    }
+  };
+  if (out.lanes == w) {
+    write(AllLanes{});
+  } else {
+    write(out.lanes);
+  }
+}
+
+template <class S>
+using Kernel = void (*)(int64_t k, const Left<S>&, const Right<S>&, const Out<S>&);
+
+template <class S, int vectors, bool adjacent, int... i>
+constexpr std::array<Kernel<S>, kRows> kernels_of(std::integer_sequence<int, i...>) {
+  return {kernel<S, i + 1, vectors, adjacent>...};
+}
+
+/// The kernel for `rows` (1 to kRows) by `vectors` (1 or 2).
+template <class S, bool adjacent>
+Kernel<S> find_kernel(int rows, int vectors) {
+  constexpr auto all = std::make_integer_sequence<int, kRows>();
+  static constexpr std::array<Kernel<S>, kRows> narrow = kernels_of<S, 1, adjacent>(all);
+  static constexpr std::array<Kernel<S>, kRows> wide = kernels_of<S, 2, adjacent>(all);
+  return (vectors == 1 ? narrow : wide)[static_cast<size_t>(rows - 1)];
+}
+
+/// One stage of a transposition: exchanges the `half`-wide blocks off the diagonal of a and b.
+template <class S, int half, int... i>
+inline void exchange(Vec<S>& a, Vec<S>& b, std::integer_sequence<int, i...>) {
+  constexpr int w = Vec<S>::width;
+  const auto x = a.v, y = b.v;
+#if defined(__clang__)
+  a.v = __builtin_shufflevector(x, y, (i & half ? w + i - half : i)...);
+  b.v = __builtin_shufflevector(x, y, (i & half ? w + i : i + half)...);
+#else
+  using Bits = typename Vec<S>::Bits;
+  a.v = __builtin_shuffle(x, y, Bits{(i & half ? w + i - half : i)...});
+  b.v = __builtin_shuffle(x, y, Bits{(i & half ? w + i : i + half)...});
+#endif
+}
+
+template <class S, int half = Vec<S>::width / 2>
+inline void transpose(Vec<S>* rows) {
+  constexpr int w = Vec<S>::width;
+#pragma GCC unroll 16
+  for (int i = 0; i < w; ++i) {
+    if (!(i & half)) { exchange<S, half>(rows[i], rows[i + half], std::make_integer_sequence<int, w>()); }
+  }
+  if constexpr (half > 1) { transpose<S, half / 2>(rows); }
+}
+
+/// Packs a [k, columns] matrix, element (p, j) at source[p * stride + j], to packed[p * row + j]; columns up
+/// to the next whole vector become zero, so `row` must have room for them.
+template <class S>
+void pack_rows(int64_t k, int columns, const S* source, int64_t stride, S* packed, int row) {
+  for (int64_t p = 0; p < k; ++p) {
+    vector_loop<S>(columns, [&](int64_t j, auto lanes) { store(packed + p * row + j, load(source + p * stride + j, lanes)); });
+  }
+}
+
+/// The same of a matrix stored transposed: element (p, j) at source[j * stride + p].
+template <class S>
+void pack_transposed(int64_t k, int columns, const S* source, int64_t stride, S* packed, int row) {
+  constexpr int w = Vec<S>::width;
+  for (int j = 0; j < columns; j += w) {
+    const int count = columns - j < w ? columns - j : w;
+    vector_loop<S>(k, [&](int64_t p, auto lanes) {
+      Vec<S> block[w];
+#pragma GCC unroll 16
+      for (int i = 0; i < w; ++i) { block[i] = i < count ? load(source + (j + i) * stride + p, lanes) : Vec<S>(S(0)); }
+      transpose(block);
+      S* to = packed + p * row + j;
+      if constexpr (std::is_same_v<decltype(lanes), AllLanes>) {
+#pragma GCC unroll 16
+        for (int i = 0; i < w; ++i) { store(to + i * row, block[i]); }
+      } else {
+#pragma GCC unroll 16
+        for (int i = 0; i < w; ++i) {
+          if (i < lanes) { store(to + i * row, block[i]); }
+        }
+      }
+    });
+  }
+}
+
+/// Packs a [k, columns] matrix, stored as it is or transposed, into panels of `panel` columns, each
+/// [k, panel], one behind the other.
+template <class S, int panel>
+void pack(bool transposed, int64_t k, int64_t columns, const S* source, int64_t stride, S* packed) {
+  static_assert(panel % Vec<S>::width == 0);
+  if (transposed) {
+    for (int64_t j = 0; j < columns; j += panel) {
+      const int count = columns - j < panel ? static_cast<int>(columns - j) : panel;
+      pack_transposed<S>(k, count, source + j * stride, stride, packed + j * k, panel);
+    }
+    return;
+  }
+  // Along the rows of the source over all panels: reading is what memory and prefetching notice.
+  for (int64_t p = 0; p < k; ++p) {
+    vector_loop<S>(columns, [&](int64_t j, auto lanes) {
+      store(packed + (j / panel * k + p) * panel + j % panel, load(source + p * stride + j, lanes));
+    });
+  }
+}
+
+}  // namespace hebb::cpu::gemm

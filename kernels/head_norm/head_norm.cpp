@@ -1,0 +1,217 @@
+#include "kernels/head_norm/head_norm.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/parallel.h"
+#include "kernels/common/cpu/simd.h"
+
+namespace hebb {
+namespace {
+
+constexpr int64_t kBlock = 64;  // tokens of one partial sum
+
+}  // namespace
+
+int64_t gated_norm_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+
+namespace cpu {
+namespace {
+
+/// Sum over i < n of f(i, lanes), in a fixed order; f must give 0 behind the last element.
+template <class S, class F> inline S vector_sum(int64_t n, F&& f) {
+  Vec<S> total(S(0));
+  vector_loop<S>(n, [&](int64_t i, auto lanes) { total += f(i, lanes); });
+  return sum(total);
+}
+
+template <class S> inline S sum_squares(int64_t n, const S* x) {
+  return vector_sum<S>(n, [&](int64_t i, auto lanes) {
+    const Vec<S> v = load(x + i, lanes);
+    return v * v;
+  });
+}
+
+/// Calls f(first channel, index of token and head) for every head of the tokens [begin, end) of [N, C].
+template <class F> void for_heads(int64_t begin, int64_t end, int64_t channels, int64_t head_dim, F&& f) {
+  const int64_t heads = channels / head_dim;
+  for (int64_t i = begin * heads; i < end * heads; ++i) {
+    f(i * head_dim, i);
+  }
+}
+
+template <class S> void forward(const L2NormForward& a) {
+  const int64_t tokens = a.x.size(0), channels = a.x.numel() / tokens, dim = a.head_dim;
+  const S* x = a.x.as<S>();
+  S *n = a.n.as<S>(), *scale = a.scale.as<S>();
+  parallel_for(tokens, 64, [&](int64_t begin, int64_t end) {
+    for_heads(begin, end, channels, dim, [&](int64_t at, int64_t head) {
+      const S s = S(1) / std::sqrt(sum_squares(dim, x + at) + S(1e-6));
+      vector_loop<S>(dim,
+                     [&](int64_t c, auto lanes) { store(n + at + c, load(x + at + c, lanes) * Vec<S>(s), lanes); });
+      scale[head] = s;
+    });
+  });
+}
+
+template <class S> void backward(const L2NormBackward& a) {
+  const int64_t tokens = a.n.size(0), channels = a.n.numel() / tokens, dim = a.head_dim;
+  const S *n = a.n.as<S>(), *d_n = a.d_n.as<S>(), *scale = a.scale.as<S>();
+  S* d_x = a.d_x.as<S>();
+  parallel_for(tokens, 64, [&](int64_t begin, int64_t end) {
+    for_heads(begin, end, channels, dim, [&](int64_t at, int64_t head) {
+      const Vec<S> s(scale[head]), along(vector_sum<S>(dim, [&](int64_t c, auto lanes) {
+        return load(n + at + c, lanes) * load(d_n + at + c, lanes);
+      }));
+      vector_loop<S>(dim, [&](int64_t c, auto lanes) {
+        const Vec<S> d = s * (load(d_n + at + c, lanes) - load(n + at + c, lanes) * along);
+        store(d_x + at + c, a.accumulate ? load(d_x + at + c, lanes) + d : d, lanes);
+      });
+    });
+  });
+}
+
+/// The gate's value and derivative at z.
+template <class S> struct GateValue { Vec<S> value, slope; };
+template <class S> inline GateValue<S> gate_value(HeadGate gate, Vec<S> z) {
+  const Vec<S> one(S(1)), s = sigmoid(z);
+  return gate == HeadGate::silu ? GateValue<S>{z * s, s * fma(z, one - s, one)} : GateValue<S>{s, s * (one - s)};
+}
+
+template <class S> inline S inverse_rms(int64_t dim, const S* o, double eps) {
+  return S(1) / std::sqrt(sum_squares(dim, o) / static_cast<S>(dim) + static_cast<S>(eps));
+}
+
+/// Where the weight of the head at channel `at` of a token lies: one for all heads, or one for each channel.
+inline int64_t weight_at(const Tensor& weight, int64_t at, int64_t channels) {
+  return weight.numel() == channels ? at % channels : 0;
+}
+
+template <class S> void forward(const GatedNormForward& a) {
+  const int64_t tokens = a.o.size(0), channels = a.o.numel() / tokens, dim = a.head_dim;
+  const S *o = a.o.as<S>(), *z = a.z.as<S>();
+  S* y = a.y.as<S>();
+  parallel_for(tokens, 64, [&](int64_t begin, int64_t end) {
+    for_heads(begin, end, channels, dim, [&](int64_t at, int64_t) {
+      const S* weight = a.weight.defined() ? a.weight.as<S>() + weight_at(a.weight, at, channels) : nullptr;
+      const auto gated = [&](int64_t c, Vec<S> v, auto lanes) {
+        return z != nullptr ? v * gate_value(a.gate, load(z + at + c, lanes)).value : v;
+      };
+      const S* source = o + at;
+      if (a.gate_first) {
+        vector_loop<S>(dim, [&](int64_t c, auto lanes) {
+          store(y + at + c, gated(c, load(o + at + c, lanes), lanes), lanes);
+        });
+        source = y + at;
+      }
+      const Vec<S> rstd(weight != nullptr ? inverse_rms(dim, source, a.eps) : S(1));
+      vector_loop<S>(dim, [&](int64_t c, auto lanes) {
+        Vec<S> v = load(source + c, lanes);
+        v = weight != nullptr ? v * rstd * load(weight + c, lanes) : v;
+        store(y + at + c, a.gate_first ? v : gated(c, v, lanes), lanes);
+      });
+    });
+  });
+}
+
+/// One head of one token; d_weight (null: no norm) is this block's sum, work [2 head_dim] scratch. With r the normed
+/// tensor, o or o * gate, n = r rstd and d_n = d_y weight (* gate): d_r = rstd (d_n - n mean(n d_n)).
+template <class S> void backward_head(const GatedNormBackward& a, int64_t at, S* d_weight, S* work) {
+  const int64_t dim = a.head_dim, channels = a.o.numel() / a.o.size(0);
+  const S *o = a.o.as<S>() + at, *z = a.z.defined() ? a.z.as<S>() + at : nullptr, *d_y = a.d_y.as<S>() + at;
+  S *d_o = a.d_o.defined() ? a.d_o.as<S>() + at : nullptr, *d_z = a.d_z.defined() ? a.d_z.as<S>() + at : nullptr;
+  const S* weight = a.weight.defined() ? a.weight.as<S>() + weight_at(a.weight, at, channels) : nullptr;
+  const bool gate_first = a.gate_first && z != nullptr;
+  const S* normed = o;
+  if (gate_first) {
+    normed = work + dim;
+    vector_loop<S>(dim, [&](int64_t c, auto lanes) {
+      store(work + dim + c, load(o + c, lanes) * gate_value(a.gate, load(z + c, lanes)).value, lanes);
+    });
+  }
+  const auto write_gate = [&](int64_t c, Vec<S> dz, auto lanes) {
+    if (d_z != nullptr) {
+      store(d_z + c, a.accumulate_z ? load(d_z + c, lanes) + dz : dz, lanes);
+    }
+  };
+  const Vec<S> one(S(1)), rstd(weight != nullptr ? inverse_rms(dim, normed, a.eps) : S(1));
+  Vec<S> along(S(0));  // sum of d_n n
+  vector_loop<S>(dim, [&](int64_t c, auto lanes) {
+    const Vec<S> n = load(normed + c, lanes) * rstd, w = weight != nullptr ? load(weight + c, lanes) : one;
+    Vec<S> d = load(d_y + c, lanes);
+    if (z != nullptr && !gate_first) {
+      const GateValue<S> gate = gate_value(a.gate, load(z + c, lanes));
+      write_gate(c, d * n * w * gate.slope, lanes);
+      d *= gate.value;
+    }
+    if (weight != nullptr) {
+      store(d_weight + c, fma(d, n, load(d_weight + c, lanes)), lanes);
+      d *= w;
+      along = fma(d, n, along);
+    }
+    store(work + c, d, lanes);
+  });
+  if (d_o == nullptr && !gate_first) {
+    return;
+  }
+  const Vec<S> mean(weight != nullptr ? sum(along) / static_cast<S>(dim) : S(0));
+  vector_loop<S>(dim, [&](int64_t c, auto lanes) {
+    Vec<S> d = load(work + c, lanes);
+    d = weight != nullptr ? rstd * (d - load(normed + c, lanes) * rstd * mean) : d;
+    if (gate_first) {
+      const GateValue<S> gate = gate_value(a.gate, load(z + c, lanes));
+      write_gate(c, d * load(o + c, lanes) * gate.slope, lanes);
+      d *= gate.value;
+    }
+    if (d_o != nullptr) {
+      store(d_o + c, a.accumulate_o ? load(d_o + c, lanes) + d : d, lanes);
+    }
+  });
+}
+
+template <class S> void backward(const GatedNormBackward& a) {
+  const int64_t tokens = a.o.size(0), channels = a.o.numel() / tokens, blocks = gated_norm_blocks(tokens);
+  const int64_t weights = a.weight.defined() ? a.weight.numel() : 0;
+  S* partial = a.partial.as<S>();
+  parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
+    std::vector<S> work(static_cast<size_t>(2 * a.head_dim));
+    for (int64_t block = begin; block < end; ++block) {
+      S* d_weight = partial != nullptr ? partial + block * weights : nullptr;
+      if (d_weight != nullptr) {
+        std::fill_n(d_weight, weights, S(0));
+      }
+      for_heads(block * kBlock, std::min(tokens, (block + 1) * kBlock), channels, a.head_dim, [&](int64_t at, int64_t) {
+        backward_head(a, at, d_weight != nullptr ? d_weight + weight_at(a.weight, at, channels) : nullptr, work.data());
+      });
+    }
+  });
+  if (a.d_weight.defined()) {
+    S* total = a.d_weight.as<S>();
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t c = 0; c < weights; ++c) {
+        total[c] += partial[block * weights + c];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run(Stream&, const L2NormForward& args) {
+  dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+}
+
+void run(Stream&, const L2NormBackward& args) {
+  dispatch_real(args.n.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+}
+
+void run(Stream&, const GatedNormForward& args) {
+  dispatch_real(args.o.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+}
+
+void run(Stream&, const GatedNormBackward& args) {
+  dispatch_real(args.o.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+}
+
+}  // namespace cpu
+}  // namespace hebb

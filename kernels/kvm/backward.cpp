@@ -1,0 +1,287 @@
+#include <vector>
+
+#include "kernels/dictionary/unit.h"
+#include "kernels/gemm/gemm_cpu.h"
+#include "kernels/kvm/slots.h"
+#include "kernels/kvm/kvm.h"
+
+namespace hebb::cpu {
+namespace {
+
+template <class S> class Backward : DictionaryUnit {
+ public:
+  Backward(const KvmBackward& a, int64_t unit)
+      : DictionaryUnit(a, unit),
+        a_(a),
+        book_(kvm_book<S>(a.rows, unit)),
+        d_book_(kvm_book<S>(a.d_rows, unit)),
+        norm_{a.norm_weight.as<S>(), a.norm_bias.as<S>(), d_, static_cast<S>(a.rule.eps)},
+        versions_(a.versions.as<S>() + unit * a.versions.size(2) * (d_ + dv_)),
+        previous_(a.previous.as<int32_t>() + unit * a.previous.size(2)),
+        latest_(a.latest.as<int32_t>() + unit * a.latest.size(2)),
+        sizes_(a.sizes.as<int32_t>()),
+        routes_(a.routes.as<int32_t>() + unit * length_),
+        stride_(a.scratch.size(4)),
+        p_(a.scratch.as<S>() + unit * 2 * kKvmTile * stride_),
+        ds_(p_ + kKvmTile * stride_),
+        partial_(a.partial.as<S>() + unit * a.partial.size(2)),
+        z_(static_cast<size_t>(d_)),
+        memory_key_(static_cast<size_t>(d_)),
+        d_key_(static_cast<size_t>(d_)),
+        d_value_(static_cast<size_t>(dv_)) {}
+
+  void run() {
+    clear(a_.d_k, d_, a_.accumulate_k);
+    clear(a_.d_v, dv_, a_.accumulate_v);
+    clear(a_.d_gate, 1, a_.accumulate_gate);
+    std::fill_n(partial_, a_.partial.size(2), S(0));
+    each_document([&](int64_t t, int64_t end) { document(t, end); });
+  }
+
+ private:
+  bool by_updates() const { return a_.rule.value_norm == KvmValueNorm::updates; }
+  int64_t kv_item(int64_t t) const { return (row_ * length_ + t) * kv_heads_ + kv_head_; }
+  const S* key(int64_t t) const { return a_.k.as<S>() + kv_item(t) * d_; }
+  const S* value(int64_t t) const { return a_.v.as<S>() + kv_item(t) * dv_; }
+
+  void clear(const Tensor& gradient, int64_t width, bool accumulate) const {
+    for (int64_t t = 0; gradient.defined() && !accumulate && t < length_; ++t) {
+      std::fill_n(gradient.as<S>() + kv_item(t) * width, width, S(0));
+    }
+  }
+
+  void document(int64_t begin, int64_t end) {
+    const int64_t last = (end - begin - 1) / chunk_, window = a_.rule.window, n = sizes_[last];
+    for (int64_t c = window; c <= last; ++c) { replay(c, begin + (c - window) * chunk_); }
+    for (int64_t r = 0; r < n; ++r) { book_.read_row(a_.rule, norm_, r, last); }
+    std::fill_n(d_book_.keys, n * d_, S(0));
+    std::fill_n(d_book_.values, n * dv_, S(0));
+    std::fill_n(d_book_.radii, n, S(0));
+    std::fill_n(d_book_.key_hats, n * d_, S(0));
+    std::fill_n(d_book_.value_hats, n * dv_, S(0));
+    for (int64_t c = last; c >= 0; --c) {
+      // With the value norm "updates" every update changes what is read of every row.
+      for (int64_t r = 0; by_updates() && r < sizes_[c]; ++r) { book_.read_value(a_.rule, r, c); }
+      const int64_t first = begin + c * chunk_;
+      for (int64_t t = first; t < std::min(end, first + chunk_); t += kKvmTile) {
+        tile(c, begin, t, std::min(kKvmTile, std::min(end, first + chunk_) - t));
+      }
+      for (int64_t r = 0; by_updates() && r < sizes_[c]; ++r) { values_to_sums(r, c); }
+      if (c >= window) { undo(c, first - window * chunk_); }
+    }
+  }
+
+  /// The update on entry of chunk c, whose tokens begin at t, again; keeps the versions that it makes.
+  void replay(int64_t c, int64_t t) {
+    const bool gated = c > a_.rule.window && a_.rule.gate_appends;
+    for (int64_t j = t; j < t + chunk_; ++j) {
+      if ((routes_[j] & 1) != 0) {
+        const int64_t r = routes_[j] >> 1;
+        make_memory_key(j);
+        const S g = gated ? gate(j) : S(1);
+        book_.found(a_.rule, r, memory_key_.data(), value(j), a_.rule.gate_keys ? g : S(1),
+                    a_.rule.gate_values ? g : S(1), c);
+        previous_[j] = -1;
+        latest_[r] = static_cast<int32_t>(j);
+      }
+    }
+    for (int64_t j = t; j < t + chunk_; ++j) {
+      if ((routes_[j] & 1) == 0) {
+        const int64_t r = routes_[j] >> 1;
+        make_memory_key(j);
+        const S g = gate(j);
+        book_.merge(a_.rule, r, memory_key_.data(), value(j), a_.rule.gate_keys ? g : S(1),
+                    a_.rule.gate_values ? g : S(1));
+        if (latest_[r] < t) {
+          previous_[j] = latest_[r];
+          latest_[r] = static_cast<int32_t>(j);
+        }
+      }
+    }
+    each_touched(t, [&](int64_t r, int64_t j) {
+      std::copy_n(book_.key(r), d_, versions_ + j * (d_ + dv_));
+      std::copy_n(book_.value(r), dv_, versions_ + j * (d_ + dv_) + d_);
+    });
+  }
+
+  /// Calls each(row, token that names its version) for the rows that the update of the tokens from t on touched.
+  template <class F> void each_touched(int64_t t, F&& each) {
+    for (int64_t j = t; j < t + chunk_; ++j) {
+      const int64_t r = routes_[j] >> 1;
+      if (latest_[r] == j) { each(r, j); }
+    }
+  }
+
+  /// Takes the update on entry of chunk c, of the tokens from t on, back: their gradients, and the rows before it.
+  void undo(int64_t c, int64_t t) {
+    each_touched(t, [&](int64_t r, int64_t) {
+      keys_to_sums(r);
+      values_to_sums(r, c);
+    });
+    for (int64_t j = t; j < t + chunk_; ++j) { hand_out(c, j); }
+    each_touched(t, [&](int64_t r, int64_t j) {
+      if (previous_[j] >= 0) {
+        const S* old = versions_ + previous_[j] * (d_ + dv_);
+        std::copy_n(old, d_, book_.key(r));
+        std::copy_n(old + d_, dv_, book_.value(r));
+        latest_[r] = previous_[j];
+        book_.read_row(a_.rule, norm_, r, c - 1);
+      }
+    });
+  }
+
+  /// Adds the gradient of what was read of row r's key to the running gradient of its sum.
+  void keys_to_sums(int64_t r) {
+    S *d = d_book_.key_hat(r), *sum = d_book_.key(r);
+    norm_.backward(book_.key(r), d, partial_, partial_ + d_);
+    for (int64_t c = 0; c < d_; ++c) {
+      sum[c] += d[c];
+      d[c] = 0;
+    }
+  }
+
+  void values_to_sums(int64_t r, int64_t chunk) {
+    S *d = d_book_.value_hat(r), *sum = d_book_.value(r);
+    const S* v = book_.value(r);
+    const S scale = book_.value_scale(a_.rule, r, chunk);
+    S along = 0;  // of d on the row's direction, which the radius takes
+    if (a_.rule.value_norm == KvmValueNorm::radius) {
+      const S norm = book_.clamped_norm(r);
+      const S projection = dot(dv_, v, d) / norm;
+      d_book_.radii[r] += projection;
+      along = norm > static_cast<S>(KvmBook<S>::kTiny) ? projection / norm : S(0);
+    }
+    for (int64_t c = 0; c < dv_; ++c) {
+      sum[c] += scale * (d[c] - along * v[c]);
+      d[c] = 0;
+    }
+  }
+
+  S gate(int64_t t) const { return a_.gate.defined() ? kvm_gate(a_.gate.as<S>()[kv_item(t)]) : S(1); }
+
+  void make_memory_key(int64_t t) {
+    kvm_clear_rotary(a_.rule, d_, key(t), z_.data());
+    norm_.forward(z_.data(), memory_key_.data());
+  }
+
+  /// The running gradients of the row that token t founded or joined on entry of `chunk`, to the token.
+  void hand_out(int64_t chunk, int64_t t) {
+    const int64_t r = routes_[t] >> 1;
+    const bool founded = (routes_[t] & 1) != 0;
+    const bool gated = !founded || (chunk > a_.rule.window && a_.rule.gate_appends);
+    const S g = gated ? gate(t) : S(1);
+    const S key_gate = a_.rule.gate_keys ? g : S(1), value_gate = a_.rule.gate_values ? g : S(1);
+    const S* v = value(t);
+    S *d_k = a_.d_k.as<S>() + kv_item(t) * d_, *d_v = a_.d_v.as<S>() + kv_item(t) * dv_;
+    make_memory_key(t);
+    std::copy_n(d_book_.key(r), d_, d_key_.data());
+    std::copy_n(d_book_.value(r), dv_, d_value_.data());
+    if (founded && a_.rule.value_norm == KvmValueNorm::radius && book_.radii[r] > 0) {
+      const S factor = d_book_.radii[r] * value_gate / book_.radii[r];
+      for (int64_t c = 0; c < dv_; ++c) { d_value_[static_cast<size_t>(c)] += factor * v[c]; }
+    }
+    if (!founded && a_.rule.value_norm == KvmValueNorm::mean) { --book_.counts[r]; }
+    if (gated && a_.d_gate.defined()) {
+      const S d_g = (a_.rule.gate_keys ? dot(d_, memory_key_.data(), d_key_.data()) : S(0)) +
+                    (a_.rule.gate_values ? dot(dv_, v, d_value_.data()) : S(0));
+      a_.d_gate.as<S>()[kv_item(t)] += d_g * (a_.gate.as<S>()[kv_item(t)] > 0 ? S(1) : g);
+    }
+    for (int64_t c = 0; c < dv_; ++c) { d_v[c] += value_gate * d_value_[static_cast<size_t>(c)]; }
+    for (S& x : d_key_) { x *= key_gate; }
+    norm_.backward(z_.data(), d_key_.data(), partial_, partial_ + d_);
+    for (int64_t c = a_.rule.rotary; c < d_; ++c) { d_k[c] += d_key_[static_cast<size_t>(c)]; }
+  }
+
+  /// Backward of the readout of `count` tokens of chunk c from t on.
+  void tile(int64_t c, int64_t begin, int64_t t, int64_t count) {
+    const int64_t group = heads_ / kv_heads_, n = sizes_[c];
+    const int64_t first = begin + std::max<int64_t>(0, c - a_.rule.window + 1) * chunk_, seen = t + count - first;
+    const int64_t q_stride = heads_ * d_, o_stride = heads_ * dv_;
+    const int64_t k_stride = kv_heads_ * d_, v_stride = kv_heads_ * dv_;
+    const S scale = static_cast<S>(a_.rule.scale);
+    S *d_k = a_.d_k.as<S>() + kv_item(first) * d_, *d_v = a_.d_v.as<S>() + kv_item(first) * dv_;
+    for (int64_t h = kv_head_ * group; h < (kv_head_ + 1) * group; ++h) {
+      const int64_t item = (row_ * length_ + t) * heads_ + h;
+      const S *q = a_.q.as<S>() + item * d_, *d_o = a_.d_o.as<S>() + item * dv_;
+      S* d_q = a_.d_q.as<S>() + item * d_;
+      if (n > 0) {
+        gemm_serial<S>(false, true, count, n, d_, scale, q, q_stride, book_.key_hats, d_, false, p_, stride_);
+        gemm_serial<S>(false, true, count, n, dv_, S(1), d_o, o_stride, book_.value_hats, dv_, false, ds_, stride_);
+      }
+      gemm_serial<S>(false, true, count, seen, d_, scale, q, q_stride, key(first), k_stride, false, p_ + n, stride_);
+      gemm_serial<S>(false, true, count, seen, dv_, S(1), d_o, o_stride, value(first), v_stride, false, ds_ + n,
+                     stride_);
+      for (int64_t i = 0; i < count; ++i) { softmax(i, h, n, t + i - first + 1, seen, item + i * heads_); }
+      gemm_serial<S>(false, false, count, d_, seen, S(1), ds_ + n, stride_, key(first), k_stride, a_.accumulate_q, d_q,
+                     q_stride);
+      gemm_serial<S>(true, false, seen, d_, count, S(1), ds_ + n, stride_, q, q_stride, true, d_k, k_stride);
+      gemm_serial<S>(true, false, seen, dv_, count, S(1), p_ + n, stride_, d_o, o_stride, true, d_v, v_stride);
+      if (n > 0) {
+        gemm_serial<S>(false, false, count, d_, n, S(1), ds_, stride_, book_.key_hats, d_, true, d_q, q_stride);
+        gemm_serial<S>(true, false, n, d_, count, S(1), ds_, stride_, q, q_stride, true, d_book_.key_hats, d_);
+        gemm_serial<S>(true, false, n, dv_, count, S(1), p_, stride_, d_o, o_stride, true, d_book_.value_hats, dv_);
+      }
+    }
+  }
+
+  /// Line i of the tile: scores to probabilities, gradients of these to gradients of q k.
+  void softmax(int64_t i, int64_t h, int64_t n, int64_t visible, int64_t seen, int64_t item) {
+    S *p = p_ + i * stride_, *ds = ds_ + i * stride_;
+    const S lse = a_.lse.as<S>()[item];
+    const S mean = dot(dv_, a_.d_o.as<S>() + item * dv_, a_.o.as<S>() + item * dv_);
+    const bool learned = a_.state_temp.defined();
+    const S temps[] = {learned ? a_.state_temp.as<S>()[h] : S(1), learned ? a_.window_temp.as<S>()[h] : S(1)};
+    const int64_t bounds[] = {0, n, n + visible}, group = heads_ / kv_heads_;
+    for (int region = 0; region < 2; ++region) {
+      const S temp = temps[region], factor = temp * static_cast<S>(a_.rule.scale);
+      S *x = p + bounds[region], *y = ds + bounds[region];
+      const int64_t count = bounds[region + 1] - bounds[region];
+      partial_[2 * d_ + region * group + h % group] += lane_sum<S>(count, [&](int64_t r) {
+        const S score = x[r];
+        x[r] = exp_(temp * score - lse);
+        const S d = x[r] * (y[r] - mean);
+        y[r] = factor * d;
+        return d * score;
+      });
+    }
+    std::fill(p + n + visible, p + n + seen, S(0));
+    std::fill(ds + n + visible, ds + n + seen, S(0));
+  }
+
+  const KvmBackward& a_;
+  KvmBook<S> book_, d_book_;
+  KvmNorm<S> norm_;
+  S* versions_;
+  int32_t *previous_, *latest_;
+  const int32_t *sizes_, *routes_;
+  int64_t stride_;
+  S *p_, *ds_, *partial_;  // partial: gradients of norm weight, norm bias, state and window temperatures
+  std::vector<S> z_, memory_key_, d_key_, d_value_;
+};
+
+/// Adds columns [first, first + width) of the units' partial sums to d [width], or to d [K, width] `by_head`.
+template <class S>
+void add_partial(const Tensor& d, const Tensor& partial, int64_t first, int64_t width, bool by_head) {
+  if (!d.defined()) { return; }
+  const int64_t kv_heads = partial.size(1), units = partial.size(0) * kv_heads, stride = partial.size(2);
+  for (int64_t unit = 0; unit < units; ++unit) {
+    S* to = d.as<S>() + (by_head ? unit % kv_heads * width : 0);
+    for (int64_t c = 0; c < width; ++c) { to[c] += partial.as<S>()[unit * stride + first + c]; }
+  }
+}
+
+}  // namespace
+
+void run(Stream&, const KvmBackward& args) {
+  dispatch_real(args.q.dtype, [&](auto zero) {
+    using S = decltype(zero);
+    const int64_t d = args.q.size(3), group = args.q.size(2) / args.k.size(2);
+    run_units<Backward<S>>(args);
+    add_partial<S>(args.d_norm_weight, args.partial, 0, d, false);
+    add_partial<S>(args.d_norm_bias, args.partial, d, d, false);
+    add_partial<S>(args.d_state_temp, args.partial, 2 * d, group, true);
+    add_partial<S>(args.d_window_temp, args.partial, 2 * d + group, group, true);
+  });
+}
+
+}  // namespace hebb::cpu

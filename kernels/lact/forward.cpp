@@ -1,0 +1,96 @@
+#include "kernels/lact/memory.h"
+
+namespace hebb {
+namespace cpu {
+namespace {
+
+using lact::Carve;
+using lact::HeadInputs;
+using lact::Sizes;
+using lact::Weights;
+
+template <class S> struct Forward {
+  lact::Memory<S> memory;
+  NewtonSchulz<S> muon;
+  S *weights, *momentum, *sums, *mixed;  // used where nothing is carried
+
+  Forward(Carve<S>& carve, const Sizes& n)
+      : memory(carve, n), muon(carve, n.fast, n.dim, false), weights(carve.take(n.all())),
+        momentum(carve.take(n.all())), sums(carve.take(n.all())), mixed(carve.take(1)) {}
+
+  void carry(const LactForward& a, const Sizes& n, int64_t at) {
+    weights = a.weights.as<S>() + at * n.all();
+    momentum = a.momentum.as<S>() + at * n.all();
+    sums = a.sums.as<S>() + at * n.all();
+    mixed = a.mix_sums.as<S>() + at;
+  }
+
+  /// What stands before a document's first chunk.
+  void begin_document(const Sizes& n, const Weights<S>& initial) {
+    for (int m = 0; m < 3; ++m) { std::copy_n(initial.w[m], n.matrix(), weights + m * n.matrix()); }
+    std::fill_n(momentum, n.all(), S(0));
+    begin_chunk(n);
+  }
+  void begin_chunk(const Sizes& n) {
+    std::fill_n(sums, n.all(), S(0));
+    *mixed = S(0);
+  }
+
+  /// The update behind a full chunk.
+  void update(const Sizes& n, const LactRule& rule, const Weights<S>& initial) {
+    const S decay = *mixed / static_cast<S>(rule.chunk);
+    lact::accumulate(n, sums, decay, rule.momentum ? momentum : nullptr, momentum);
+    lact::move(n, rule, Weights<S>::together(weights, n), momentum, initial, muon, weights);
+    begin_chunk(n);
+  }
+};
+
+template <class S> void forward_head(const LactForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
+  Carve<S> carve(scratch);
+  Forward<S> f(carve, n);
+  const bool carries = a.weights.defined();
+  if (carries) { f.carry(a, n, row * n.heads + head); }
+  const HeadInputs<S> in(a, n, head);
+  const Weights<S> initial = Weights<S>::initial(a, n, head), current = Weights<S>::together(f.weights, n);
+  const int32_t* doc_start = a.doc_start.as<int32_t>() + row * n.length;
+  for (int64_t t = 0; t < n.length;) {
+    const int64_t position = t - doc_start[t];
+    int64_t end = t + 1;
+    while (end < n.length && doc_start[end] == doc_start[t] && (end - doc_start[t]) % a.rule.chunk != 0) { ++end; }
+    if (position == 0) {
+      f.begin_document(n, initial);
+    } else if (position % a.rule.chunk == 0) {
+      f.update(n, a.rule, initial);
+    }
+    const int64_t token = row * n.length + t, at = token * in.stride;
+    f.memory.read(current, end - t, in.q + at, a.y.as<S>() + at + head * n.dim, in.stride);
+    const bool has_later = end < n.length && doc_start[end] == doc_start[t];
+    if (carries || has_later) {
+      *f.mixed += f.memory.gather(current, in, token, end - t, static_cast<S>(a.rule.rate_shift), f.sums);
+    }
+    t = end;
+  }
+}
+
+template <class S> void forward(const LactForward& a) {
+  const Sizes n(a.q, a.w0);
+  delta::for_tasks(n.batch * n.heads, a.scratch.size(0), [&](int64_t task, int64_t slot) {
+    forward_head<S>(a, n, task / n.heads, task % n.heads, a.scratch.as<S>() + slot * a.scratch.size(1));
+  });
+}
+
+}  // namespace
+
+void run(Stream&, const LactForward& args) {
+  dispatch_real(args.q.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+}
+
+}  // namespace cpu
+
+int64_t lact_forward_scratch(int64_t head_dim, int64_t fast_dim) {
+  cpu::delta::Carve<float> carve(nullptr);
+  cpu::Forward<float> forward(carve, cpu::lact::Sizes(head_dim, fast_dim));
+  return carve.used();
+}
+
+}  // namespace hebb

@@ -1,0 +1,179 @@
+#include "kernels/lact/heads.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/parallel.h"
+#include "kernels/common/cpu/simd.h"
+
+namespace hebb {
+namespace {
+constexpr int64_t kBlock = 32;  // tokens
+constexpr double kEps = 1e-5;   // beside the length of a key
+}  // namespace
+
+int64_t lact_keys_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+
+namespace cpu {
+namespace {
+
+/// One column of a [channels, 2] parameter.
+template <class S> std::vector<S> column_of(const Tensor& t, int64_t column) {
+  std::vector<S> out(static_cast<size_t>(t.size(0)));
+  for (size_t i = 0; i < out.size(); ++i) { out[i] = t.as<S>()[2 * i + static_cast<size_t>(column)]; }
+  return out;
+}
+
+/// u of one head, and |u|.
+template <class S> S activate(int64_t n, const S* x, const S* scale, const S* offset, S* u) {
+  Vec<S> total(S(0));
+  vector_loop<S>(n, [&](int64_t i, auto lanes) {
+    const Vec<S> z = fma(load(x + i, lanes), load(scale + i, lanes), load(offset + i, lanes));
+    const Vec<S> value = z * sigmoid(z);
+    store(u + i, value, lanes);
+    total = fma(value, value, total);
+  });
+  return std::sqrt(sum(total));
+}
+
+template <class S> void keys_forward(const LactKeysForward& a) {
+  const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2);
+  const std::vector<S> scale = column_of<S>(a.scale, a.column), offset = column_of<S>(a.offset, a.column);
+  parallel_for(tokens * heads, kBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t channel = r % heads * d;
+      S* y = a.y.as<S>() + r * d;
+      const S length = activate(d, a.x.as<S>() + r * d, scale.data() + channel, offset.data() + channel, y);
+      const Vec<S> inverse(S(1) / (length + static_cast<S>(kEps)));
+      vector_loop<S>(d, [&](int64_t i, auto lanes) { store(y + i, load(y + i, lanes) * inverse, lanes); });
+    }
+  });
+}
+
+/// One head of one token: adds to the block's sums of d_scale and d_offset.
+template <class S> struct KeyAdjoint {
+  int64_t n;
+  const S *x, *scale, *offset, *d_y;
+  S *u, *d_x, *d_scale, *d_offset;  // d_x may be null
+  bool accumulate;
+
+  void run() const {
+    const S length = activate(n, x, scale, offset, u), inverse = S(1) / (length + static_cast<S>(kEps));
+    Vec<S> total(S(0));
+    vector_loop<S>(n, [&](int64_t i, auto lanes) { total = fma(load(u + i, lanes), load(d_y + i, lanes), total); });
+    // d_u = (d_y - u (u . d_y) / (|u| (|u| + eps))) / (|u| + eps)
+    const Vec<S> back(length > S(0) ? -sum(total) * inverse / length : S(0)), one(S(1));
+    vector_loop<S>(n, [&](int64_t i, auto lanes) {
+      const Vec<S> in = load(x + i, lanes), factor = load(scale + i, lanes);
+      const Vec<S> z = fma(in, factor, load(offset + i, lanes)), s = sigmoid(z);
+      const Vec<S> d_u = fma(load(u + i, lanes), back, load(d_y + i, lanes)) * Vec<S>(inverse);
+      const Vec<S> d_z = d_u * s * fma(z, one - s, one);
+      store(d_scale + i, fma(d_z, in, load(d_scale + i, lanes)), lanes);
+      store(d_offset + i, load(d_offset + i, lanes) + d_z, lanes);
+      if (d_x != nullptr) {
+        const Vec<S> d = d_z * factor;
+        store(d_x + i, accumulate ? load(d_x + i, lanes) + d : d, lanes);
+      }
+    });
+  }
+};
+
+template <class S> void keys_backward(const LactKeysBackward& a) {
+  const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2), channels = heads * d;
+  const std::vector<S> scale = column_of<S>(a.scale, a.column), offset = column_of<S>(a.offset, a.column);
+  S* partial = a.partial.as<S>();
+  parallel_for(lact_keys_blocks(tokens), 1, [&](int64_t first, int64_t last) {
+    std::vector<S> u(static_cast<size_t>(d));
+    for (int64_t block = first; block < last; ++block) {
+      S *d_scale = partial + block * 2 * channels, *d_offset = d_scale + channels;
+      std::fill_n(d_scale, 2 * channels, S(0));
+      for (int64_t r = block * kBlock * heads; r < std::min(tokens, (block + 1) * kBlock) * heads; ++r) {
+        const int64_t channel = r % heads * d;
+        KeyAdjoint<S>{d,
+                      a.x.as<S>() + r * d,
+                      scale.data() + channel,
+                      offset.data() + channel,
+                      a.d_y.as<S>() + r * d,
+                      u.data(),
+                      a.d_x.defined() ? a.d_x.as<S>() + r * d : nullptr,
+                      d_scale + channel,
+                      d_offset + channel,
+                      a.accumulate}
+            .run();
+      }
+    }
+  });
+  S *d_scale = a.d_scale.as<S>(), *d_offset = a.d_offset.as<S>();
+  for (int64_t block = 0; block < lact_keys_blocks(tokens); ++block) {
+    for (int64_t c = 0; c < channels; ++c) {
+      if (d_scale != nullptr) { d_scale[2 * c + a.column] += partial[block * 2 * channels + c]; }
+      if (d_offset != nullptr) { d_offset[2 * c + a.column] += partial[(block * 2 + 1) * channels + c]; }
+    }
+  }
+}
+
+template <class S> void mix_forward(const LactMixForward& a) {
+  const int64_t rows = a.x.size(0) * a.x.size(1), d = a.x.size(2);
+  parallel_for(rows, kBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const Vec<S> gate(a.gate.as<S>()[r]), factor = gate * sigmoid(gate);
+      const S *x = a.x.as<S>() + r * d, *base = a.base.as<S>() + r * d;
+      S* y = a.y.as<S>() + r * d;
+      vector_loop<S>(d, [&](int64_t i, auto lanes) {
+        store(y + i, fma(factor, load(x + i, lanes), load(base + i, lanes)), lanes);
+      });
+    }
+  });
+}
+
+template <class S> void mix_backward(const LactMixBackward& a) {
+  const int64_t rows = a.x.size(0) * a.x.size(1), d = a.x.size(2);
+  S *all_d_x = a.d_x.as<S>(), *d_gate = a.d_gate.as<S>();
+  parallel_for(rows, kBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const Vec<S> gate(a.gate.as<S>()[r]), s = sigmoid(gate), factor = gate * s, one(S(1));
+      const S *x = a.x.as<S>() + r * d, *d_y = a.d_y.as<S>() + r * d;
+      S* d_x = all_d_x != nullptr ? all_d_x + r * d : nullptr;
+      Vec<S> total(S(0));
+      vector_loop<S>(d, [&](int64_t i, auto lanes) {
+        const Vec<S> g = load(d_y + i, lanes);
+        total = fma(g, load(x + i, lanes), total);
+        if (d_x != nullptr) {
+          store(d_x + i, a.accumulate_x ? fma(g, factor, load(d_x + i, lanes)) : g * factor, lanes);
+        }
+      });
+      if (d_gate != nullptr) {
+        const S d = sum(total) * (s * fma(gate, one - s, one))[0];
+        d_gate[r] = a.accumulate_gate ? d_gate[r] + d : d;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void run(Stream&, const LactKeysForward& args) {
+  dispatch_real(args.x.dtype, [&](auto zero) { keys_forward<decltype(zero)>(args); });
+}
+void run(Stream&, const LactKeysBackward& args) {
+  dispatch_real(args.x.dtype, [&](auto zero) { keys_backward<decltype(zero)>(args); });
+}
+void run(Stream&, const LactMixForward& args) {
+  dispatch_real(args.x.dtype, [&](auto zero) { mix_forward<decltype(zero)>(args); });
+}
+void run(Stream&, const LactMixBackward& args) {
+  dispatch_real(args.x.dtype, [&](auto zero) { mix_backward<decltype(zero)>(args); });
+}
+void run(Stream&, const HalfIdentity& a) {
+  dispatch_real(a.y.dtype, [&](auto zero) {
+    using S = decltype(zero);
+    const int64_t rows = a.y.size(1), columns = a.y.size(2);
+    std::fill_n(a.y.as<S>(), a.y.numel(), S(0));
+    for (int64_t head = 0; head < a.y.size(0); ++head) {
+      for (int64_t i = 0; i < std::min(rows, columns); ++i) { a.y.as<S>()[(head * rows + i) * columns + i] = S(0.5); }
+    }
+  });
+}
+
+}  // namespace cpu
+}  // namespace hebb

@@ -1,0 +1,136 @@
+#include "kernels/norm/norm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/parallel.h"
+#include "kernels/common/cpu/math.h"
+
+namespace hebb {
+
+int64_t norm_backward_blocks(int64_t rows) {
+  // 32 rows or more, and enough blocks to fill a GPU.
+  return std::max<int64_t>(1, std::min<int64_t>(1024, (rows + 31) / 32));
+}
+
+namespace cpu {
+namespace {
+
+constexpr int64_t kRowGrain = 16;
+
+template <class S> void forward(const NormForward& a) {
+  const int64_t d = a.weight.numel(), rows = a.h.numel() / d;
+  const S *h = a.h.as<S>(), *branch = a.branch.as<S>(), *w = a.weight.as<S>(), *bias = a.bias.as<S>();
+  S *y = a.y.as<S>(), *h_out = a.h_out.as<S>(), *mean = a.mean.as<S>(), *rstd = a.rstd.as<S>();
+  const S rho = static_cast<S>(a.rho), offset = a.kind == NormKind::rms_unit_offset ? S(1) : S(0);
+  parallel_for(rows, kRowGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const S* x = h + r * d;
+      if (branch != nullptr) {
+        const S* br = branch + r * d;
+        S* sum = h_out + r * d;
+        for (int64_t i = 0; i < d; ++i) {
+          sum[i] = x[i] + rho * br[i];
+        }
+        x = sum;
+      }
+      S* out = y + r * d;
+      if (a.kind == NormKind::layer) {
+        const S m = lane_sum<S>(d, [&](int64_t i) { return x[i]; }) / static_cast<S>(d);
+        const S var = lane_sum<S>(d, [&](int64_t i) { return (x[i] - m) * (x[i] - m); }) / static_cast<S>(d);
+        const S s = S(1) / std::sqrt(var + static_cast<S>(a.eps));
+        for (int64_t i = 0; i < d; ++i) {
+          out[i] = (x[i] - m) * s * w[i] + bias[i];
+        }
+        mean[r] = m;
+        rstd[r] = s;
+      } else {
+        const S s = S(1) / std::sqrt(dot(d, x, x) / static_cast<S>(d) + static_cast<S>(a.eps));
+        for (int64_t i = 0; i < d; ++i) {
+          out[i] = x[i] * s * (w[i] + offset);
+        }
+        rstd[r] = s;
+      }
+    }
+  });
+}
+
+/// One row: d_h from d_y, and this row's share of the weight gradients.
+template <class S> void backward_row(const NormBackward& a, int64_t r, int64_t d, S* d_weight, S* d_bias) {
+  const S *dy = a.d_y.as<S>() + r * d, *x = a.h.as<S>() + r * d, *w = a.weight.as<S>();
+  const S* d_out = a.d_h_out.defined() ? a.d_h_out.as<S>() + r * d : nullptr;
+  S* dh = a.d_h.defined() ? a.d_h.as<S>() + r * d : nullptr;
+  S* db = a.d_branch.defined() ? a.d_branch.as<S>() + r * d : nullptr;
+  const bool layer = a.kind == NormKind::layer;
+  const S offset = a.kind == NormKind::rms_unit_offset ? S(1) : S(0);
+  const S m = layer ? a.mean.as<S>()[r] : S(0), s = a.rstd.as<S>()[r];
+  // n = (x - m) s is the normed row; d_x = s (g - mean(g) [layer] - n mean(g n)), g = dy (w + offset).
+  const S gn = lane_sum<S>(d, [&](int64_t i) { return dy[i] * (w[i] + offset) * (x[i] - m) * s; }) / static_cast<S>(d);
+  const S g1 = layer ? lane_sum<S>(d, [&](int64_t i) { return dy[i] * w[i]; }) / static_cast<S>(d) : S(0);
+  for (int64_t i = 0; i < d; ++i) {
+    d_weight[i] += dy[i] * (x[i] - m) * s;
+  }
+  if (layer) {
+    for (int64_t i = 0; i < d; ++i) {
+      d_bias[i] += dy[i];
+    }
+  }
+  if (dh == nullptr && db == nullptr) {
+    return;
+  }
+  const S rho = static_cast<S>(a.rho);
+  for (int64_t i = 0; i < d; ++i) {
+    S g = s * (dy[i] * (w[i] + offset) - g1 - (x[i] - m) * s * gn);
+    g += d_out != nullptr ? d_out[i] : S(0);
+    if (db != nullptr) {
+      db[i] = rho * g;
+    }
+    if (dh != nullptr) {
+      dh[i] = a.accumulate ? dh[i] + g : g;
+    }
+  }
+}
+
+template <class S> void backward(const NormBackward& a) {
+  const int64_t d = a.weight.numel(), rows = a.h.numel() / d;
+  const int64_t blocks = norm_backward_blocks(rows), per_block = (rows + blocks - 1) / blocks;
+  S* partial = a.partial.as<S>();
+  parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      S *dw = partial + b * 2 * d, *db = dw + d;
+      std::fill(dw, dw + 2 * d, S(0));
+      for (int64_t r = b * per_block; r < std::min(rows, (b + 1) * per_block); ++r) {
+        backward_row<S>(a, r, d, dw, db);
+      }
+    }
+  });
+  const auto reduce = [&](const Tensor& out, int64_t offset) {
+    if (!out.defined()) {
+      return;
+    }
+    S* to = out.as<S>();
+    for (int64_t b = 0; b < blocks; ++b) {
+      const S* from = partial + b * 2 * d + offset;
+      for (int64_t i = 0; i < d; ++i) {
+        to[i] += from[i];
+      }
+    }
+  };
+  reduce(a.d_weight, 0);
+  if (a.kind == NormKind::layer) {
+    reduce(a.d_bias, d);
+  }
+}
+
+}  // namespace
+
+void run(Stream&, const NormForward& args) {
+  dispatch_real(args.h.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+}
+
+void run(Stream&, const NormBackward& args) {
+  dispatch_real(args.h.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+}
+
+}  // namespace cpu
+}  // namespace hebb

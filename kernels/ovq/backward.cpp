@@ -1,0 +1,173 @@
+#include <algorithm>
+
+#include "kernels/dictionary/unit.h"
+#include "kernels/gemm/gemm_cpu.h"
+#include "kernels/ovq/dictionary.h"
+#include "kernels/ovq/ovq.h"
+
+namespace hebb::cpu {
+namespace {
+
+template <class S> class Backward : DictionaryUnit {
+ public:
+  Backward(const OvqBackward& a, int64_t unit)
+      : DictionaryUnit(a, unit),
+        a_(a),
+        book_(ovq_book<S>(a.dictionary, unit)),
+        d_book_(ovq_book<S>(a.d_dictionary, unit)),
+        versions_(a.versions.as<S>() + unit * length_ * (d_ + dv_)),
+        inverse_norms_(a.inverse_norms.as<S>() + unit * length_ * 2),
+        previous_(a.previous.as<int32_t>() + unit * length_),
+        latest_(a.latest.as<int32_t>() + unit * a.latest.size(2)),
+        ids_(a.ids.as<int32_t>() + unit * length_),
+        stride_(a.scratch.size(4)),
+        p_(a.scratch.as<S>() + unit * 2 * kOvqTile * stride_),
+        ds_(p_ + kOvqTile * stride_) {}
+
+  void run() {
+    clear(a_.d_k, d_, a_.accumulate_k);
+    clear(a_.d_v, dv_, a_.accumulate_v);
+    each_document([&](int64_t t, int64_t end) { document(t, end); });
+  }
+
+ private:
+  int64_t kv_item(int64_t t) const { return (row_ * length_ + t) * kv_heads_ + kv_head_; }
+  OvqRows<S> keys(int64_t t) const { return {a_.k.as<S>() + kv_item(t) * d_, kv_heads_ * d_, d_}; }
+  OvqRows<S> values(int64_t t) const { return {a_.v.as<S>() + kv_item(t) * dv_, kv_heads_ * dv_, dv_}; }
+
+  void clear(const Tensor& gradient, int64_t width, bool accumulate) const {
+    for (int64_t t = 0; !accumulate && t < length_; ++t) {
+      std::fill_n(gradient.as<S>() + kv_item(t) * width, width, S(0));
+    }
+  }
+
+  void document(int64_t begin, int64_t end) {
+    book_.n = 0;
+    const int64_t folded = (end - begin) / chunk_ * chunk_;
+    for (int64_t t = begin; t < begin + folded; t += chunk_) { fold(t, a_.rule.size(t + chunk_ - begin)); }
+    std::fill_n(d_book_.keys, book_.n * d_, S(0));
+    std::fill_n(d_book_.values, book_.n * dv_, S(0));
+    if (begin + folded < end) { read(begin + folded, end - begin - folded); }
+    for (int64_t t = begin + folded - chunk_; t >= begin; t -= chunk_) {
+      undo(t, a_.rule.size(t - begin));
+      read(t, chunk_);
+    }
+  }
+
+  /// Folds the chunk at t in again and keeps the versions that it makes.
+  void fold(int64_t t, int64_t size) {
+    const int64_t before = book_.n;
+    ovq_fold(a_.rule, book_, keys(t), values(t), ids_ + t, size, work_,
+             [&](int64_t r, int64_t first, S key_scale, S value_scale) {
+               const int64_t slot = t + first;
+               std::copy_n(book_.key(r), d_, versions_ + slot * (d_ + dv_));
+               std::copy_n(book_.value(r), dv_, versions_ + slot * (d_ + dv_) + d_);
+               inverse_norms_[2 * slot] = key_scale;
+               inverse_norms_[2 * slot + 1] = value_scale;
+               previous_[slot] = r < before ? latest_[r] : -1;
+               latest_[r] = static_cast<int32_t>(slot);
+             });
+  }
+
+  /// Takes the chunk at t out again, which leaves n centroids, and hands the rows' gradients to its keys and values.
+  void undo(int64_t t, int64_t n) {
+    ovq_groups(chunk_, ids_ + t, work_, [&](int64_t r, const int32_t* members, int64_t hits) {
+      const bool fresh = r >= n;
+      const int64_t slot = t + members[0], before = book_.counts[r] - hits;
+      const S w = ovq_rate<S>(a_.rule, fresh, before, hits);
+      share(d_book_.key(r), book_.key(r), a_.rule.normalize_keys, inverse_norms_[2 * slot], w, a_.d_k, t, members, hits,
+            d_);
+      share(d_book_.value(r), book_.value(r), a_.rule.normalize_values, inverse_norms_[2 * slot + 1], w, a_.d_v, t,
+            members, hits, dv_);
+      if (!fresh) {
+        const S* old = versions_ + previous_[slot] * (d_ + dv_);
+        std::copy_n(old, d_, book_.key(r));
+        std::copy_n(old + d_, dv_, book_.value(r));
+        latest_[r] = previous_[slot];
+        book_.set_count(r, before);
+      }
+    });
+    book_.n = n;
+  }
+
+  /// d_row of the updated `row` to the members of its update; leaves the gradient of the row before it.
+  void share(S* d_row, const S* row, bool normalized, S inverse, S w, const Tensor& d_items, int64_t t,
+             const int32_t* members, int64_t hits, int64_t width) const {
+    if (normalized) {
+      const S along = dot(width, row, d_row);
+      for (int64_t c = 0; c < width; ++c) { d_row[c] = inverse * (d_row[c] - row[c] * along); }
+    }
+    const S part = w / static_cast<S>(hits);
+    for (int64_t i = 0; i < hits; ++i) {
+      S* d = d_items.as<S>() + kv_item(t + members[i]) * width;
+      for (int64_t c = 0; c < width; ++c) { d[c] += part * d_row[c]; }
+    }
+    for (int64_t c = 0; c < width; ++c) { d_row[c] *= S(1) - w; }
+  }
+
+  /// Backward of the readout of `length` tokens of the chunk that begins at t.
+  void read(int64_t t, int64_t length) {
+    const int64_t group = heads_ / kv_heads_;
+    for (int64_t at = 0; at < length; at += kOvqTile) {
+      for (int64_t h = kv_head_ * group; h < (kv_head_ + 1) * group; ++h) {
+        tile(t, at, std::min(kOvqTile, length - at), h);
+      }
+    }
+  }
+
+  void tile(int64_t t, int64_t at, int64_t count, int64_t h) {
+    const int64_t n = book_.n, own = at + count, item = (row_ * length_ + t + at) * heads_ + h;
+    const int64_t q_stride = heads_ * d_, o_stride = heads_ * dv_;
+    const OvqRows<S> k = keys(t), v = values(t);
+    const S *q = a_.q.as<S>() + item * d_, *d_o = a_.d_o.as<S>() + item * dv_;
+    if (n > 0) {
+      gemm_serial<S>(false, true, count, n, d_, S(1), q, q_stride, book_.keys, d_, false, p_, stride_);
+      gemm_serial<S>(false, true, count, n, dv_, S(1), d_o, o_stride, book_.values, dv_, false, ds_, stride_);
+    }
+    gemm_serial<S>(false, true, count, own, d_, S(1), q, q_stride, k.data, k.stride, false, p_ + n, stride_);
+    gemm_serial<S>(false, true, count, own, dv_, S(1), d_o, o_stride, v.data, v.stride, false, ds_ + n, stride_);
+    for (int64_t i = 0; i < count; ++i) { softmax(i, n, at + i + 1, own, item + i * heads_); }
+    S *d_q = a_.d_q.as<S>() + item * d_, *d_k = a_.d_k.as<S>() + kv_item(t) * d_,
+      *d_v = a_.d_v.as<S>() + kv_item(t) * dv_;
+    gemm_serial<S>(false, false, count, d_, own, S(1), ds_ + n, stride_, k.data, k.stride, a_.accumulate_q, d_q,
+                   q_stride);
+    gemm_serial<S>(true, false, own, d_, count, S(1), ds_ + n, stride_, q, q_stride, true, d_k, k.stride);
+    gemm_serial<S>(true, false, own, dv_, count, S(1), p_ + n, stride_, d_o, o_stride, true, d_v, v.stride);
+    if (n > 0) {
+      gemm_serial<S>(false, false, count, d_, n, S(1), ds_, stride_, book_.keys, d_, true, d_q, q_stride);
+      gemm_serial<S>(true, false, n, d_, count, S(1), ds_, stride_, q, q_stride, true, d_book_.keys, d_);
+      gemm_serial<S>(true, false, n, dv_, count, S(1), p_, stride_, d_o, o_stride, true, d_book_.values, dv_);
+    }
+  }
+
+  /// Row i of the tile: logits to probabilities, their gradients to the logits' gradients.
+  void softmax(int64_t i, int64_t n, int64_t visible, int64_t own, int64_t item) {
+    S *p = p_ + i * stride_, *ds = ds_ + i * stride_;
+    const S lse = a_.lse.as<S>()[item];
+    const S mean = dot(dv_, a_.d_o.as<S>() + item * dv_, a_.o.as<S>() + item * dv_);
+    for (int64_t r = 0; r < n; ++r) { p[r] += book_.log_counts[r]; }
+    for (int64_t r = 0; r < n + visible; ++r) {
+      p[r] = exp_(p[r] - lse);
+      ds[r] = p[r] * (ds[r] - mean);
+    }
+    std::fill(p + n + visible, p + n + own, S(0));
+    std::fill(ds + n + visible, ds + n + own, S(0));
+  }
+
+  const OvqBackward& a_;
+  OvqBook<S> book_, d_book_;
+  S *versions_, *inverse_norms_;
+  int32_t *previous_, *latest_;
+  const int32_t* ids_;
+  int64_t stride_;
+  S *p_, *ds_;
+  OvqWork<S> work_;
+};
+
+}  // namespace
+
+void run(Stream&, const OvqBackward& args) {
+  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Backward<decltype(zero)>>(args); });
+}
+
+}  // namespace hebb::cpu

@@ -1,0 +1,121 @@
+#include "kernels/dictionary/slot_attention.cuh"
+#include "kernels/attention/visible_keys.h"
+#include "kernels/vq/vq.h"
+
+// The linear form. Each row is cut into chunks of tokens wherever its documents begin: any cut gives the same sums. Own chunks of
+// quantized keys first, by the attention kernels; then chunk by chunk, a document that goes on reads the counts and means of its
+// earlier chunks, and the chunk joins them. Two launches a chunk: the readout's blocks (common/row_attention.h) and a warp a codeword.
+// FLOPs a token: 2 H (D + Dv)(N + chunk / 2). Bound: fp32 multiply-adds, or the latency of the launches where B K is small.
+namespace hebb::HEBB_DEVICE {
+namespace {
+
+using rows::kNone, rows::Layout, rows::Step;
+
+/// The document that a chunk begins with reads, if it began earlier; the one that it ends with is kept.
+struct MakeSteps {
+  Step* steps;
+  const int32_t* doc_start;
+  int64_t length, chunk, count;
+  int32_t points;
+
+  __device__ void operator()(int64_t row, int64_t s) const {
+    const int64_t t = s * chunk;
+    const bool goes_on = doc_start[row * length + t] < t;
+    steps[row * count + s] = {goes_on ? static_cast<int32_t>(t) : kNone, points, static_cast<int32_t>(t), points, points};
+  }
+};
+
+/// First key that a token sees of its chunk, and the end.
+struct Intervals {
+  int32_t *lo, *hi;
+  const int32_t* doc_start;
+  int64_t length, chunk;
+
+  __device__ void operator()(int64_t row, int64_t t) const {
+    const int64_t at = row * length + t, begin = doc_start[at], first = t - t % chunk;
+    lo[at] = static_cast<int32_t>(begin > first ? begin : first);
+    hi[at] = static_cast<int32_t>(t + 1);
+  }
+};
+
+/// Adds the chunk's last document to counts and means. A warp has one codeword of one unit.
+struct Join {
+  Layout n;
+  int32_t* counts;
+  float *log_counts, *means;
+  const float* v;
+  const int32_t* ids;
+  int64_t points, step;
+
+  __device__ void operator()(int64_t item, int lane) const {
+    const int64_t unit = item / points, row = unit / n.kv_heads, head = unit % n.kv_heads, first = step * n.chunk;
+    const int64_t end = first + n.chunk < n.length ? first + n.chunk : n.length, begin = n.doc_start[row * n.length + end - 1];
+    const int64_t from = begin > first ? begin : first;
+    const bool starts = begin >= first;
+    const int32_t* const chunk_ids = ids + unit * n.length + from;
+    const auto id = static_cast<int32_t>(item % points);
+    const int32_t before = starts ? 0 : counts[item];
+    int32_t count = before;
+    for (int64_t base = 0; base < n.dv; base += 32) {
+      const int64_t c = base + lane;
+      const bool exists = c < n.dv;
+      float mean = exists && !starts ? means[item * n.dv + c] : 0.0f;
+      count = before;
+      rows::each_member(chunk_ids, end - from, 0, id, lane, [&](int64_t i) {
+        ++count;
+        const float value = exists ? v[((row * n.length + from + i) * n.kv_heads + head) * n.dv + c] : 0.0f;
+        mean += (value - mean) / static_cast<float>(count);
+      });
+      if (exists && (starts || count > before)) {
+        means[item * n.dv + c] = mean;
+      }
+    }
+    __syncwarp();  // every lane has read the count
+    if (lane == 0 && (starts || count > before)) {
+      counts[item] = count;
+      log_counts[item] = count > 0 ? logf(static_cast<float>(count)) : -INFINITY;
+    }
+  }
+};
+
+void read(Stream& stream, const VqRead& a) {
+  const int64_t batch = a.q.size(0), length = a.q.size(1), heads = a.q.size(2), kv_heads = a.v.size(2), d = a.q.size(3), dv = a.v.size(3);
+  const int64_t points = a.points.size(1), tokens = batch * length, count = (length + a.chunk - 1) / a.chunk;
+  HEBB_ASSERT(a.work.numel() >= vq_read_work(a.q.shape, a.v.shape, a.chunk, points));
+  auto* const memory = a.work.as<float>();
+  auto* const kq = reinterpret_cast<float*>(memory);
+  float* const own_lse = memory + (tokens * kv_heads * d + 3) / 4 * 4;
+  auto *const lo = reinterpret_cast<int32_t*>(own_lse + tokens * heads), *const hi = lo + tokens;
+  auto* const steps = reinterpret_cast<Step*>(hi + tokens);
+  auto* const parts = reinterpret_cast<float*>(steps + batch * count);
+  const auto* const doc_start = a.doc_start.as<int32_t>();
+  const Tensor keys{kq, DType::f32, {batch, length, kv_heads, d}}, first{lo, DType::i32, {batch, length}},
+      last{hi, DType::i32, {batch, length}}, lse{own_lse, DType::f32, {batch, length, heads}};
+  HEBB_DEVICE::run(stream, VqGather{keys, a.points, a.ids});
+  each_element("vq_intervals", stream, batch, length, Intervals{lo, hi, doc_start, length, a.chunk});
+  HEBB_DEVICE::run(stream, AttentionForward{a.o, lse, {}, a.q, keys, a.v, first, last, {}, 1.0});
+  each_element("vq_steps", stream, batch, count, MakeSteps{steps, doc_start, length, a.chunk, count, static_cast<int32_t>(points)});
+  const Layout n{.doc_start = doc_start, .steps = steps, .length = length, .chunk = a.chunk, .count = count,
+                 .heads = static_cast<int>(heads), .kv_heads = static_cast<int>(kv_heads), .d = static_cast<int>(d),
+                 .dv = static_cast<int>(dv)};
+  auto *const means = a.dictionary.means.as<float>(), *const log_counts = a.dictionary.log_counts.as<float>();
+  rows::Read<float> read{.n = n, .rows = {a.points.as<float>(), means, log_counts, points, true}, .ring = {}, .q = a.q.as<float>(), .o = a.o.as<float>(),
+                        .lse = nullptr, .own_lse = own_lse, .row_temp = nullptr, .ring_temp = nullptr, .scale = 1.0f,
+                        .parts = rows::parts_of(n, batch, 1, points, parts, false)};
+  for (int64_t step = 0; step < count; ++step) {
+    read.steps.first = step;
+    rows::read_rows(stream, batch, read);
+    each_warp("vq_join", stream, batch * kv_heads * points,
+              Join{n, a.dictionary.counts.as<int32_t>(), log_counts, means, a.v.as<float>(), a.ids.as<int32_t>(), points, step});
+  }
+}
+
+}  // namespace
+
+void run(Stream& stream, const VqRead& a) {
+  if (a.q.numel() > 0) {
+    read(stream, a);
+  }
+}
+
+}  // namespace hebb::HEBB_DEVICE

@@ -1,0 +1,41 @@
+#pragma once
+#include "kernels/mesanet/mesanet.h"
+#include "layers/ops/short_conv.h"
+
+namespace hebb {
+
+/// Sizes and variants of a mesa recurrence with its norms and convolutions (spec 63, section 1).
+struct MesaConfig {
+  int64_t heads = 0, key_dim = 0, value_dim = 0;
+  int64_t conv_size = 0;  // 0: no convolution
+  bool silu = true;       // on q and k, after the convolution
+  bool l2_norm = true;    // of q and k, per head
+  MesaRule rule;
+  int64_t decode_steps = 0;  // of conjugate gradients for single tokens of a carried row
+  int64_t chunk = 64;
+
+  int64_t key_channels() const { return heads * key_dim; }
+  int64_t value_channels() const { return heads * value_dim; }
+};
+
+/// What decoding carries: inputs of the convolutions, R and S.
+struct MesaState {
+  std::unique_ptr<ShortConvState> q, k;  // null without convolutions
+  Buffer keys, values;                   // [B, H, dk, dk] [B, H, dk, dv]
+  MesaState(Arena& arena, int64_t rows, const MesaConfig& config, DType dtype);
+};
+
+struct MesaInputs {
+  Var q, k, v;         // [N, H dk] [N, H dk] [N, H dv] raw projections
+  Var a, b;            // [N, H] logits of decay and write strength
+  Var q_conv, k_conv;  // [H dk, K]; no Var without convolutions
+  Var q_bias, k_bias;  // [H dk] or no Var
+  Var lambda_raw;      // [H, dk]
+};
+
+/// o [N, H dv]: from raw projections to the readings, in one node (spec 63, sections 3 to 7). Keeps its inputs and
+/// the solutions [N, H dk]. Advances `state` when given; one token of it is solved with decode_steps. On steps
+/// that are logged the residuals |q - x A| / |q| go to the statistics of `name` (section 8).
+Var mesa(Pass& pass, const MesaInputs& in, const MesaConfig& config, MesaState* state, const std::string& name);
+
+}  // namespace hebb

@@ -1,0 +1,114 @@
+#include "study/group_by_seed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "study/run_results.h"
+#include "train/run_config.h"
+
+namespace hebb {
+namespace {
+
+bool is_measured(const std::string& key) {
+  return key.starts_with("loss.") || key.starts_with("val.") || key.starts_with("eval.") || key == "tokens_per_s";
+}
+
+/// What ids share: their beginning, without the "_seed=" that is left of the grid's part.
+std::string common_id(const std::vector<Json>& runs) {
+  std::string id = runs[0].at("id").as_string();
+  if (runs.size() == 1) {
+    return id;
+  }
+  for (const Json& run : runs) {
+    const std::string& other = run.at("id").as_string();
+    const auto end = std::mismatch(id.begin(), id.end(), other.begin(), other.end()).first;
+    id.erase(end, id.end());
+  }
+  if (id.ends_with("=")) {
+    id.erase(id.find_last_of('_') == std::string::npos ? 0 : id.find_last_of('_'));
+  }
+  while (!id.empty() && std::string("-_. ").find(id.back()) != std::string::npos) {
+    id.pop_back();
+  }
+  return id.empty() ? runs[0].at("id").as_string() + ", …" : id;
+}
+
+void add_measured(Json& row, const std::string& key, const std::vector<Json>& runs) {
+  std::vector<double> values;
+  for (const Json& run : runs) {
+    if (const double v = result_number(run, key); std::isfinite(v)) { values.push_back(v); }
+  }
+  if (values.size() < runs.size()) {
+    return;  // a mean over some of the runs would compare with nothing
+  }
+  const auto n = static_cast<double>(values.size());
+  double mean = 0, squares = 0;
+  for (const double v : values) { mean += v / n; }
+  for (const double v : values) { squares += (v - mean) * (v - mean); }
+  row.set(key, mean);
+  if (values.size() > 1) { row.set(key + ".std", std::sqrt(squares / (n - 1))); }
+}
+
+Json row_of(const std::vector<Json>& runs) {
+  Json row = Json::object();
+  for (const std::string& key : result_keys(runs)) {
+    const Json* first = runs[0].find(key);
+    if (key == "id") {
+      row.set("id", common_id(runs));
+      row.set("runs", static_cast<int64_t>(runs.size()));
+    } else if (is_measured(key) && runs.size() > 1) {
+      add_measured(row, key, runs);
+    } else if (first != nullptr && std::all_of(runs.begin(), runs.end(), [&](const Json& r) { return r.find(key) != nullptr && *r.find(key) == *first; })) {
+      row.set(key, *first);
+    }
+  }
+  return row;
+}
+
+}  // namespace
+
+std::string setting_of(const Json& config) {
+  Json rest = config;
+  rest.erase("name");
+  if (Json* train = rest.find("train"); train != nullptr && train->is_object()) {
+    for (const char* key : {"seed", "threads", "device", "checkpoint", "max_minutes", "exit_code_on_stop"}) { train->erase(key); }
+  }
+  if (Json* data = rest.find("data"); data != nullptr && data->is_object()) {
+    data->erase("seed");
+    data->erase("tokenizer");  // a copy in each run folder; shards of another one are other files
+    if (Json* sources = data->find("sources"); sources != nullptr && sources->is_array()) {
+      for (Json& source : sources->items()) { source.erase("seed"); }
+    }
+  }
+  return config_hash(rest);
+}
+
+std::vector<Json> over_seeds(const std::vector<Json>& results) {
+  std::vector<std::vector<Json>> groups;
+  for (const Json& result : results) {
+    const Json* setting = result.find("setting");
+    const auto it = std::find_if(groups.begin(), groups.end(), [&](const std::vector<Json>& g) {
+      const Json* other = g[0].find("setting");
+      return setting != nullptr && other != nullptr && *other == *setting;
+    });
+    (it != groups.end() ? *it : groups.emplace_back()).push_back(result);
+  }
+  std::vector<Json> rows;
+  for (const std::vector<Json>& runs : groups) { rows.push_back(row_of(runs)); }
+  return rows;
+}
+
+bool has_seeds(const std::vector<Json>& rows) {
+  return std::any_of(rows.begin(), rows.end(), [](const Json& row) { return result_number(row, "runs") > 1; });
+}
+
+std::string mean_text(double mean, double deviation) {
+  const auto place = [](double v) { return v != 0 ? static_cast<int>(std::floor(std::log10(std::abs(v)))) : 0; };
+  const int of_mean = 4 - place(mean), decimals = std::clamp(deviation > 0 ? std::min(1 - place(deviation), of_mean) : of_mean, 0, 9);
+  char text[80];
+  std::snprintf(text, sizeof text, "%.*f ± %.*f", decimals, mean, decimals, deviation);
+  return text;
+}
+
+}  // namespace hebb

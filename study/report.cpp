@@ -1,0 +1,324 @@
+#include "study/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+
+#include "study/ladder.h"
+#include "study/report_parts.h"
+#include "study/report_fit.h"
+#include "study/run_results.h"
+#include "study/group_by_seed.h"
+
+namespace hebb {
+namespace {
+
+constexpr size_t kFewRuns = 8;  // more are too many for a chart with a legend entry each
+
+std::string number(double v) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.5g", v);
+  return text;
+}
+
+/// Tables and headings of our own Markdown as HTML: lines that start with "|" are tables, "# " headings, others paragraphs.
+std::string html_of(const std::string& markdown) {
+  std::istringstream lines(markdown);
+  std::string html, line;
+  bool in_table = false;
+  while (std::getline(lines, line)) {
+    const bool is_row = line.rfind("|", 0) == 0;
+    if (is_row && line.find_first_not_of("|-: ") == std::string::npos) {
+      continue;  // the line below the titles
+    }
+    if (is_row) {
+      const char* cell = in_table ? "td" : "th";
+      html += in_table ? "<tr>" : "<div class=\"wide\"><table><tr>";
+      in_table = true;
+      std::istringstream cells(line.substr(1));
+      for (std::string text; std::getline(cells, text, '|');) {
+        html += std::string("<") + cell + ">" + escape_markup(text) + "</" + cell + ">";
+      }
+      html += "</tr>\n";
+      continue;
+    }
+    if (in_table) {
+      html += "</table></div>\n";
+      in_table = false;
+    }
+    const size_t level = line.find_first_not_of('#');
+    if (level != std::string::npos && level > 0) {
+      const std::string tag = "h" + std::to_string(level);
+      html += "<" + tag + ">" + escape_markup(line.substr(level + 1)) + "</" + tag + ">\n";
+    } else if (!line.empty()) {
+      html += "<p>" + escape_markup(line) + "</p>\n";
+    }
+  }
+  return html + (in_table ? "</table></div>\n" : "");
+}
+
+class Report {
+ public:
+  Report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit, const fs::path& out)
+      : runs_(runs), fit_(fit), out_(out) {
+    for (const ReportRun& run : runs) {
+      results_.push_back(run.result);
+    }
+    text("# " + title + "\n");
+  }
+
+  fs::path write() {
+    fs::create_directories(out_ / "plots");
+    seeds();
+    results();
+    if (runs_.empty()) {
+      text("No run has finished yet.");
+      return finish();
+    }
+    if (fit_) {
+      fits();
+      levels();
+    }
+    loss_curves();
+    if (runs_.size() <= kFewRuns) {
+      optimizer_curves();
+    }
+    evaluations();
+    memory_statistics();
+    return finish();
+  }
+
+ private:
+  fs::path finish() const {
+    write_file_atomic(out_ / "report.md", markdown_);
+    write_file_atomic(out_ / "index.html",
+                      "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+                      "<title>hebb report</title>\n<style>body{font-family:sans-serif;max-width:820px;margin:1em auto;padding:0 1em;line-height:1.4}"
+                      "svg{width:100%;height:auto}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:90%}"
+                      "td,th{padding:.2em .6em;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}td:first-child,th:first-child{text-align:left}</style>\n" +
+                          html_ + "</html>\n");
+    return out_ / "index.html";
+  }
+
+  void text(const std::string& markdown) {
+    markdown_ += markdown + "\n";
+    html_ += html_of(markdown);
+  }
+
+  void chart(const std::string& file, const std::string& svg) {
+    write_file_atomic(out_ / "plots" / file, svg);
+    markdown_ += "![" + file + "](plots/" + file + ")\n\n";
+    html_ += svg;
+  }
+
+  /// Runs that differ in seeds only as one row; nothing where no setting has several.
+  void seeds() {
+    const std::vector<Json> rows = over_seeds(results_);
+    if (has_seeds(rows)) {
+      text("## Results over seeds\n\n" + results_markdown(rows) +
+           "\nMean ± sample standard deviation over runs whose configurations differ in seeds only; numbers in full: seeds.csv.\n");
+      write_file_atomic(out_ / "seeds.csv", results_csv(rows));
+    }
+  }
+
+  void results() {
+    const std::string table = results_markdown(results_);
+    text("## Results" + std::string(runs_.size() > 1 ? " of each run" : "") + "\n\n" + (runs_.empty() ? std::string() : table) + "\nFrom config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.\n" + not_finite());
+    write_file_atomic(out_ / "results.md", table);
+    write_file_atomic(out_ / "results.csv", results_csv(results_));
+    write_file_atomic(out_ / "results.json", Json::array(results_).dump(1) + "\n");
+  }
+
+  /// Says which losses are not finite: fits, means over seeds and curves leave them out.
+  std::string not_finite() const {
+    std::string list;
+    for (const Json& result : results_) {
+      for (const auto& [key, value] : result.members()) {
+        const bool is_loss = key.starts_with("loss.") || key.starts_with("val.");
+        if (is_loss && value.is_number() && !std::isfinite(value.as_double())) {
+          list += (list.empty() ? "" : ", ") + key + " of " + result.at("id").as_string();
+        }
+      }
+    }
+    return list.empty() ? "" : "\nNot finite: " + list + ". Fits and curves leave them out, and there is no mean over seeds with them.\n";
+  }
+
+  void fits() {
+    const std::vector<FitGroup> groups = fit_groups(results_, *fit_);
+    if (groups.empty()) {
+      return;
+    }
+    text("## Scaling\n\n" + fit_markdown(groups, *fit_));
+    write_file_atomic(out_ / "fit.json", fit_json(groups, *fit_).dump(1) + "\n");
+    if (std::any_of(groups.begin(), groups.end(), [](const FitGroup& g) { return g.fit.has_value(); })) {
+      chart("scaling.svg", fit_chart(groups, *fit_));
+    }
+  }
+
+  /// Groups side by side at each value of the tag fit.level; runs that differ in seeds only are one value, their mean.
+  void levels() {
+    struct Cell {
+      double mean = NAN, deviation = NAN;
+      int settings = 0;
+    };
+    std::vector<std::string> groups, levels;
+    std::map<std::pair<std::string, std::string>, Cell> cells;
+    const std::vector<Json> rows = over_seeds(results_);
+    for (const Json& row : rows) {
+      const std::string group = fit_->by.empty() ? "" : member_text(row, fit_->by), level = member_text(row, fit_->level);
+      if (!group.empty() && !level.empty()) {
+        add_once(groups, group);
+        add_once(levels, level);
+        if (const double y = result_number(row, fit_->y); std::isfinite(y)) {
+          Cell& cell = cells[{level, group}];
+          cell = {y, result_number(row, fit_->y + ".std"), cell.settings + 1};
+        }
+      }
+    }
+    if (groups.size() < 2) {
+      return;
+    }
+    ReportTable shown{{fit_->level}, {}}, table{{fit_->level}, {}};
+    shown.titles.insert(shown.titles.end(), groups.begin(), groups.end());
+    table.titles = shown.titles;
+    for (const std::string& l : levels) {
+      shown.rows.push_back({l});
+      table.rows.push_back({l});
+      for (const std::string& g : groups) {
+        const Cell cell = cells[{l, g}], base = cells[{l, groups[0]}];
+        std::string text = std::isfinite(cell.deviation) ? mean_text(cell.mean, cell.deviation) : number(cell.mean);
+        if (g != groups[0] && base.settings == 1) {
+          char difference[32];
+          std::snprintf(difference, sizeof difference, " (%+.4f)", cell.mean - base.mean);
+          text += difference;
+        }
+        // Several settings (learning rates, say) are no repetitions: which of them counts is not for a table to choose.
+        shown.rows.back().push_back(cell.settings == 0 ? Json() : cell.settings > 1 ? Json(std::to_string(cell.settings) + " settings") : Json(text));
+        table.rows.back().push_back(cell.settings == 1 ? Json(cell.mean) : Json());
+      }
+    }
+    write_file_atomic(out_ / "levels.csv", table.csv());
+    text("## " + fit_->y + " by " + fit_->level + "\n\n" + (has_seeds(rows) ? "Mean ± sample standard deviation over seeds; in" : "In") +
+         " parentheses: difference to the first column. From results.json.\n\n" + shown.markdown());
+  }
+
+  /// Colour by group and one legend entry for each where there is a fit, else one per curve.
+  void loss_curves() {
+    std::vector<Curve> training, validation;
+    std::vector<std::string> groups;
+    for (const ReportRun& run : runs_) {
+      const Json* tag = fit_ && !fit_->by.empty() ? run.result.find(fit_->by) : nullptr;
+      const std::string group = tag == nullptr ? run.id : tag->is_string() ? tag->as_string() : tag->dump();
+      const bool is_new = std::find(groups.begin(), groups.end(), group) == groups.end();
+      if (is_new) {
+        groups.push_back(group);
+      }
+      const auto colour = static_cast<int>(std::find(groups.begin(), groups.end(), group) - groups.begin());
+      Curve c = run.metrics.loss;
+      c.name = is_new ? group : "";
+      c.colour = colour;
+      training.push_back(c);
+      for (const Curve& v : run.metrics.validation) {
+        Curve named = v;
+        named.name = group + ": " + v.name;
+        named.colour = run.metrics.validation.size() == 1 ? colour : -1;
+        named.mark = v.x.size() == 1 ? Mark::points : Mark::line;
+        validation.push_back(named);
+      }
+    }
+    text("## Loss\n");
+    chart("loss.svg", svg_chart(training, {"Training loss", "optimizer steps", "cross-entropy [nats per token]"}));
+    const bool has_course = std::any_of(validation.begin(), validation.end(), [](const Curve& c) { return c.x.size() > 1; });
+    if (has_course && validation.size() <= 2 * kFewRuns) {
+      chart("validation.svg", svg_chart(validation, {"Validation loss", "optimizer steps", "cross-entropy [nats per token]"}));
+    }
+  }
+
+  void optimizer_curves() {
+    std::vector<Curve> lr, norm;
+    for (const ReportRun& run : runs_) {
+      lr.push_back({run.id, run.metrics.lr.x, run.metrics.lr.y});
+      norm.push_back({run.id, run.metrics.grad_norm.x, run.metrics.grad_norm.y});
+    }
+    text("## Optimizer\n");
+    chart("lr.svg", svg_chart(lr, {"Learning rate", "optimizer steps", "learning rate"}));
+    chart("grad_norm.svg", svg_chart(norm, {"Gradient norm before clipping", "optimizer steps", "norm", false, true}));
+  }
+
+  /// Evaluations, kind by kind.
+  void evaluations() {
+    const Results all = load_evaluations(runs_);
+    std::vector<ReportPart> parts = report_tasks(all);
+    for (ReportPart& part : report_memories(all)) { parts.push_back(std::move(part)); }
+    for (const ReportPart& part : parts) {
+      text("## " + part.title + "\n");
+      if (!part.text.empty()) { text(part.text + "\n"); }
+      if (!part.is_long) { text(part.table.markdown()); }
+      if (!part.csv_file.empty()) {
+        write_file_atomic(out_ / part.csv_file, part.table.csv());
+        text("Numbers in full: " + part.csv_file + ".\n");
+      }
+      for (const auto& [file, table] : part.files) { write_file_atomic(out_ / file, table.csv()); }
+      for (const auto& [file, svg] : part.charts) { chart(file, svg); }
+    }
+  }
+
+  /// What layers report: a table of last values, and curves where few runs leave room.
+  void memory_statistics() {
+    std::map<std::string, std::vector<Curve>> curves;
+    ReportTable table{{"run", "layer", "statistic", "value", "files"}, {}};
+    for (const ReportRun& run : runs_) {
+      for (const auto& [name, layers] : run.metrics.statistics) {
+        for (Curve c : layers) {
+          const bool is_number = !c.y.empty() && std::isfinite(c.y.back());
+          table.rows.push_back({run.id, c.name, name, is_number ? Json(c.y.back()) : Json(), run.id + "/metrics.jsonl"});
+          c.name = runs_.size() > 1 ? run.id + " " + c.name : c.name;
+          curves[name].push_back(std::move(c));
+        }
+      }
+    }
+    if (table.rows.empty()) {
+      return;
+    }
+    write_file_atomic(out_ / "memory.csv", table.csv());
+    text("## Memory statistics\n\nAt the last logged step" + (runs_.size() <= kFewRuns ? ".\n\n" + table.markdown() : std::string(": in memory.csv.\n")));
+    for (const auto& [name, list] : curves) {
+      if (list.size() <= 2 * kFewRuns) {
+        chart("memory_" + name + ".svg", svg_chart(list, {name, "optimizer steps", name}));
+      }
+    }
+  }
+
+  const std::vector<ReportRun>& runs_;
+  const std::optional<FitConfig>& fit_;
+  fs::path out_;
+  std::vector<Json> results_;
+  std::string markdown_, html_;
+};
+
+}  // namespace
+
+ReportRun read_report_run(const fs::path& folder, const std::string& id, const Json& tags) {
+  ReportRun run{id, folder, read_metrics(folder), Json()};
+  run.id = id.empty() ? run.metrics.name : id;
+  run.result = result_of(folder, run.id, tags);
+  return run;
+}
+
+fs::path write_report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit, const fs::path& out) {
+  return Report(title, runs, fit, out).write();
+}
+
+fs::path write_ladder_report(const fs::path& ladder, const fs::path& out) {
+  const LadderFolder folder = read_ladder(ladder);
+  std::vector<ReportRun> runs;
+  for (const LadderRun& run : folder.runs) {
+    if (read_status(ladder / run.id).state == "done") {
+      runs.push_back(read_report_run(ladder / run.id, run.id, run.tags));
+    }
+  }
+  return write_report(folder.name, runs, folder.fit, out.empty() ? ladder : out);
+}
+
+}  // namespace hebb

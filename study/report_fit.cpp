@@ -1,0 +1,210 @@
+#include "study/report_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "core/error.h"
+#include "study/run_results.h"
+
+namespace hebb {
+namespace {
+
+constexpr int kBandPoints = 40;
+constexpr size_t kBandFrom = 5;  // points of a fit: with fewer the band covers the whole chart
+
+std::string print(const char* format, auto... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+std::string group_name(const Json& result, const std::string& by) {
+  const Json* v = by.empty() ? nullptr : result.find(by);
+  return v == nullptr ? "all" : v->is_string() ? v->as_string() : v->dump();
+}
+
+struct Points {
+  std::vector<double> x, y;
+};
+
+std::string interval_text(const std::optional<Interval>& i) { return i ? print("%.5g – %.5g", i->low, i->high) : std::string("–"); }
+
+std::string axis_label(const std::string& key) {
+  if (key == "flops.total") { return "training FLOPs"; }
+  if (key == "loss.final") { return "final training loss [nats/token]"; }
+  if (key == "params.non_embedding") { return "non-embedding parameters"; }
+  if (key == "tokens") { return "training tokens"; }
+  return key.rfind("val.", 0) == 0 ? "validation loss on " + key.substr(4) + " [nats/token]" : key;
+}
+
+/// x where a fit reaches y; NaN where it never does.
+double inverse(const PowerLawFit& fit, double y) { return y > fit.c && fit.b != 0 ? std::pow((y - fit.c) / fit.a, -1 / fit.b) : NAN; }
+
+/// A share far outside of what any run covers says no more than its direction.
+std::string share_text(double share) {
+  constexpr double kFar = 100;
+  return !std::isfinite(share) ? "–" : share > kFar ? "> 100" : share < 1 / kFar ? "< 0.01" : print("%.3f", share);
+}
+
+void add_fit(FitGroup& group, const Points& points, const std::vector<Json>& held_out, const FitConfig& config, double low, double high) {
+  std::vector<double> at;
+  for (const Json& result : held_out) {
+    at.push_back(result_number(result, config.x));
+  }
+  for (int i = 0; i < kBandPoints; ++i) {
+    at.push_back(std::exp(std::log(low) + (std::log(high) - std::log(low)) * i / (kBandPoints - 1)));
+  }
+  try {
+    PowerLawOptions options;
+    options.offset = config.offset;
+    options.seed = config.seed;
+    group.fit = fit_power_law(points.x, points.y, at, options);
+  } catch (const ConfigError& error) {
+    group.problem = error.what();
+    return;
+  }
+  const auto& predictions = group.fit->predictions;
+  group.band.assign(predictions.begin() + static_cast<std::ptrdiff_t>(held_out.size()), predictions.end());
+  for (size_t i = 0; i < held_out.size(); ++i) {
+    group.held_out.push_back({held_out[i].at("id").as_string(), at[i], result_number(held_out[i], config.y), predictions[i]});
+  }
+  group.fit->predictions.resize(held_out.size());
+}
+
+}  // namespace
+
+std::vector<FitGroup> fit_groups(const std::vector<Json>& results, const FitConfig& config) {
+  struct Collected {
+    Points points;
+    std::vector<Json> held_out;
+  };
+  std::vector<FitGroup> groups;
+  std::vector<Collected> collected;
+  double low = INFINITY, high = 0;
+  for (const Json& result : results) {
+    const std::string id = result.at("id").as_string(), name = group_name(result, config.by);
+    const double x = result_number(result, config.x), y = result_number(result, config.y);
+    const bool is_held_out = matches_any(config.predict_ids, id);
+    if (!std::isfinite(x) || !std::isfinite(y) || x <= 0 || (!is_held_out && !matches_any(config.fit_ids, id))) {
+      continue;
+    }
+    auto it = std::find_if(groups.begin(), groups.end(), [&](const FitGroup& g) { return g.name == name; });
+    if (it == groups.end()) {
+      it = groups.insert(groups.end(), FitGroup{name, std::nullopt, "", {}, {}});
+      collected.emplace_back();
+    }
+    Collected& c = collected[static_cast<size_t>(it - groups.begin())];
+    if (is_held_out) {
+      c.held_out.push_back(result);
+    } else {
+      c.points.x.push_back(x);
+      c.points.y.push_back(y);
+    }
+    low = std::min(low, x);
+    high = std::max(high, x);
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    add_fit(groups[i], collected[i].points, collected[i].held_out, config, low, high);
+  }
+  return groups;
+}
+
+std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& config) {
+  std::vector<Curve> curves;
+  std::vector<Band> bands;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const int colour = static_cast<int>(g);
+    if (!groups[g].fit) {
+      continue;
+    }
+    const PowerLawFit& fit = *groups[g].fit;
+    curves.push_back({groups[g].name, fit.x, fit.y, Mark::points, colour});
+    Curve line{groups[g].name + (fit.r2 ? print(": fit, R² %.4f", *fit.r2) : print(": curve through %zu points", fit.x.size())), {}, {}, Mark::line, colour}, held_out{"", {}, {}, Mark::points, colour};
+    Band band{{}, {}, {}, colour};
+    for (const PowerLawFit::Prediction& p : groups[g].band) {
+      line.x.push_back(p.x);
+      line.y.push_back(p.y);
+      if (p.interval && fit.x.size() >= kBandFrom) {
+        band.x.push_back(p.x);
+        band.low.push_back(p.interval->low);
+        band.high.push_back(p.interval->high);
+      }
+    }
+    for (const FitGroup::HeldOut& h : groups[g].held_out) {
+      held_out.x.push_back(h.x);
+      held_out.y.push_back(h.measured);
+    }
+    curves.push_back(line);
+    curves.push_back(held_out);
+    bands.push_back(band);
+  }
+  const std::string x = axis_label(config.x), y = axis_label(config.y);
+  const bool has_bands = std::any_of(bands.begin(), bands.end(), [](const Band& b) { return !b.x.empty(); });
+  return svg_chart(curves, {has_bands ? "Scaling, with 95 % bands of a new run" : "Scaling", x, y, true, true}, bands);
+}
+
+std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& config) {
+  std::string text = config.y + " = a · " + config.x + "^−b" + (config.offset ? " + c" : "") + "\n\n| group | points | a | b | 95 % of b |" +
+                     (config.offset ? " c |" : "") + " R² | interval |\n|---|---:|---:|---:|---|" + (config.offset ? "---:|" : "") + "---:|---|\n";
+  std::string held_out, against;
+  bool exact = false;
+  const PowerLawFit* first = nullptr;
+  for (const FitGroup& g : groups) {
+    if (!g.fit) {
+      text += "| " + g.name + " | no fit: " + g.problem + " | | | | | |" + (config.offset ? " |" : "") + "\n";
+      continue;
+    }
+    const PowerLawFit& f = *g.fit;
+    text += print("| %s | %zu | %.5g | %.5f | %s |", g.name.c_str(), f.x.size(), f.a, f.b, interval_text(f.b_interval).c_str()) +
+            (config.offset ? print(" %.4f |", f.c) : std::string()) + " " + (f.r2 ? print("%.5f", *f.r2) : "–") + " | " + f.interval_method + " |\n";
+    exact |= !f.r2;
+    for (const FitGroup::HeldOut& h : g.held_out) {
+      held_out += print("| %s | %.4e | %.5f | %s | %.5f | %+.5f |\n", h.id.c_str(), h.x, h.predicted.y, interval_text(h.predicted.interval).c_str(),
+                        h.measured, h.measured - h.predicted.y);
+    }
+    first = first != nullptr ? first : &f;
+    const double x = *std::max_element(first->x.begin(), first->x.end()), wanted = first->at(x), needed = inverse(f, wanted);
+    against += print("| %s | %.5f | %+.5f | %s |\n", g.name.c_str(), f.at(x), f.at(x) - wanted, share_text(needed / x).c_str());
+  }
+  if (exact) {
+    text += print("\nA curve with %d coefficients goes through %d points exactly: such a row says nothing about how well the law holds, nor how far off its predictions are.\n",
+                  config.offset ? 3 : 2, config.offset ? 3 : 2);
+  }
+  if (!held_out.empty()) {
+    text += "\nHeld-out runs: predicted from the fit, and measured.\n\n| run | " + config.x + " | predicted | 95 % | measured | difference |\n|---|---:|---:|---|---:|---:|\n" + held_out;
+  }
+  if (first != nullptr && groups.size() > 1) {
+    text += print("\nThe fits at %s %.4e, the largest point of the first group, and the share of it that each needs to reach the first group's value.\n\n",
+                  config.x.c_str(), *std::max_element(first->x.begin(), first->x.end())) +
+            "| group | " + config.y + " | difference | share of " + config.x + " |\n|---|---:|---:|---:|\n" + against;
+  }
+  return text;
+}
+
+Json fit_json(const std::vector<FitGroup>& groups, const FitConfig& config) {
+  Json json = Json::object(), list = Json::array();
+  json.set("fit", Fields::write(config));
+  for (const FitGroup& g : groups) {
+    Json item = g.fit ? g.fit->json() : Json::object();
+    item.set("group", g.name);
+    if (!g.fit) {
+      item.set("problem", g.problem);
+    }
+    Json held_out = Json::array();
+    for (const FitGroup::HeldOut& h : g.held_out) {
+      Json one = Json::object();
+      one.set("id", h.id);
+      one.set("x", h.x);
+      one.set("predicted", h.predicted.y);
+      one.set("measured", h.measured);
+      held_out.push(one);
+    }
+    item.set("held_out", held_out);
+    list.push(item);
+  }
+  json.set("groups", list);
+  return json;
+}
+
+}  // namespace hebb

@@ -1,0 +1,35 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "study/chart.h"
+#include "study/power_law.h"
+#include "study/sweep.h"
+
+namespace hebb {
+
+/// The runs of one value of the tag `by`, with their fit.
+struct FitGroup {
+  std::string name;
+  std::optional<PowerLawFit> fit;
+  std::string problem;                  // why there is no fit
+  struct HeldOut {
+    std::string id;
+    double x, measured;
+    PowerLawFit::Prediction predicted;
+  };
+  std::vector<HeldOut> held_out;
+  std::vector<PowerLawFit::Prediction> band;  // over the range of the chart
+};
+
+/// Groups in order of first appearance. Runs without x or y do not take part.
+std::vector<FitGroup> fit_groups(const std::vector<Json>& results, const FitConfig& config);
+
+/// Points, fitted lines and 95 % bands on logarithmic axes.
+std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& config);
+
+/// Tables in Markdown: coefficients, predicted against measured, and groups against the first one.
+std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& config);
+Json fit_json(const std::vector<FitGroup>& groups, const FitConfig& config);
+
+}  // namespace hebb

@@ -1,0 +1,185 @@
+#include "study/report_parts.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "study/run_results.h"
+
+namespace hebb {
+namespace {
+
+constexpr size_t kFewCurves = 16;  // more have no legend
+
+std::string shown(const Json& cell) {
+  if (cell.is_null()) { return "–"; }
+  if (!cell.is_number()) { return cell.is_string() ? cell.as_string() : cell.dump(); }
+  char text[32];
+  std::snprintf(text, sizeof text, "%.5g", cell.as_double());
+  return text;
+}
+
+}  // namespace
+
+std::string ReportTable::markdown() const {
+  const auto line = [](const std::vector<Json>& cells) {
+    std::string text = "|";
+    for (const Json& cell : cells) { text += " " + shown(cell) + " |"; }
+    return text + "\n";
+  };
+  std::string text = line({titles.begin(), titles.end()}) + "|";
+  for (size_t i = 0; i < titles.size(); ++i) { text += i == 0 ? "---|" : "---:|"; }
+  text += "\n";
+  for (const auto& row : rows) { text += line(row); }
+  return text;
+}
+
+std::string ReportTable::csv() const {
+  std::string text;
+  const auto add = [&](const std::vector<Json>& cells) {
+    for (size_t i = 0; i < cells.size(); ++i) {
+      text += (i > 0 ? "," : "") + csv_cell(cells[i].is_null() ? "" : cells[i].is_string() ? cells[i].as_string() : cells[i].dump());
+    }
+    text += "\n";
+  };
+  add({titles.begin(), titles.end()});
+  for (const auto& row : rows) { add(row); }
+  return text;
+}
+
+const Json& Evaluated::object(const std::string& key) const {
+  static const Json none = Json::object();
+  const Json* found = json.find(key);
+  return found != nullptr && found->is_object() ? *found : none;
+}
+
+const std::vector<Json>& Evaluated::series(const std::string& key) const {
+  static const std::vector<Json> none;
+  const Json* found = object("series").find(key);
+  return found != nullptr && found->is_array() ? found->items() : none;
+}
+
+std::string member_text(const Json& json, const std::string& key) {
+  const Json* v = json.find(key);
+  return v == nullptr || v->is_null() ? "" : v->is_string() ? v->as_string() : v->dump();
+}
+
+double value_of(const Json& metrics, const std::string& name) {
+  const Json* m = metrics.find(name);
+  return m != nullptr && m->is_object() ? result_number(*m, "value") : NAN;
+}
+
+/// A label that can be part of a file name.
+std::string file_name(const std::string& label) {
+  std::string name;
+  for (const char c : label) { name += c == ' ' || c == '/' ? '_' : c == '(' || c == ')' ? '-' : c; }
+  return name;
+}
+
+Results load_evaluations(const std::vector<ReportRun>& runs) {
+  Results all;
+  for (const ReportRun& run : runs) {
+    for (const fs::path& file : evaluation_files(run.folder)) {
+      Json json = parse_json(read_file(file), file.string());
+      if (!json.is_object() || member_text(json, "status") != "ok") { continue; }
+      const std::string name = file.stem().string(), source = member_text(json, "source"), kind = member_text(json, "kind");
+      all.push_back({run.id, run.id + "/" + fs::relative(file, run.folder).generic_string(), kind, source.empty() ? name : name + " (" + source + ")", std::move(json)});
+    }
+  }
+  return all;
+}
+
+Results of_kind(const Results& all, const std::set<std::string>& kinds) {
+  Results found;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(found), [&](const Evaluated& e) { return kinds.count(e.kind) > 0; });
+  return found;
+}
+
+std::vector<Results> by_label(const Results& results) {
+  std::vector<Results> groups;
+  for (const Evaluated& e : results) {
+    auto at = std::find_if(groups.begin(), groups.end(), [&](const Results& g) { return g[0].label == e.label; });
+    if (at == groups.end()) { at = groups.insert(at, Results{}); }
+    at->push_back(e);
+  }
+  return groups;
+}
+
+bool has_several_runs(const Results& results) {
+  return std::any_of(results.begin(), results.end(), [&](const Evaluated& e) { return e.run != results[0].run; });
+}
+
+void Pivot::set(const Row& row, const std::string& column, double value, const Evaluated& from) {
+  add_once(rows_, row);
+  add_once(columns_, column);
+  values_[{row, column}] = value;
+  add_once(files_[row], from.file);
+}
+
+ReportTable Pivot::table() const {
+  ReportTable t{titles_, {}};
+  t.titles.insert(t.titles.end(), columns_.begin(), columns_.end());
+  t.titles.push_back("files");
+  for (const Row& row : rows_) {
+    std::vector<Json> cells(row.begin(), row.end());
+    for (const std::string& column : columns_) {
+      const auto it = values_.find({row, column});
+      cells.push_back(it != values_.end() && std::isfinite(it->second) ? Json(it->second) : Json());
+    }
+    std::string files;
+    for (const std::string& file : files_.at(row)) { files += (files.empty() ? "" : " ") + file; }
+    cells.push_back(files);
+    t.rows.push_back(std::move(cells));
+  }
+  return t;
+}
+
+ReportTable points_table(const Results& results, const std::string& series) {
+  ReportTable t{{"run", "evaluation"}, {}};
+  for (const Evaluated& e : results) {
+    for (const Json& p : e.series(series)) {
+      for (const auto& [key, value] : p.members()) { add_once(t.titles, key); }
+    }
+  }
+  for (const Evaluated& e : results) {
+    for (const Json& p : e.series(series)) {
+      std::vector<Json> row{e.run, e.label};
+      for (size_t k = 2; k < t.titles.size(); ++k) { row.push_back(p.find(t.titles[k]) != nullptr ? *p.find(t.titles[k]) : Json()); }
+      row.push_back(e.file);
+      t.rows.push_back(std::move(row));
+    }
+  }
+  t.titles.push_back("files");
+  return t;
+}
+
+void add_series_chart(ReportPart& part, const Results& results, const SeriesChart& how, const std::string& file) {
+  std::vector<Curve> curves;
+  std::vector<std::string> names;
+  const bool several_runs = has_several_runs(results);
+  std::set<std::string> labels;
+  for (const Evaluated& e : results) { labels.insert(e.label); }
+  for (const Evaluated& e : results) {
+    for (const Json& p : e.series(how.series)) {
+      std::string name = several_runs ? e.run : "";
+      for (const std::string& more : {labels.size() > 1 ? e.label : std::string(), how.by.empty() ? std::string() : member_text(p, how.by)}) {
+        name += more.empty() ? "" : (name.empty() ? "" : " ") + more;
+      }
+      name = name.empty() ? e.label : name;
+      auto at = std::find(names.begin(), names.end(), name);
+      if (at == names.end()) {
+        at = names.insert(names.end(), name);
+        curves.push_back({name, {}, {}});
+      }
+      Curve& c = curves[static_cast<size_t>(at - names.begin())];
+      c.x.push_back(result_number(p, how.x));
+      c.y.push_back(result_number(p, how.y));
+    }
+  }
+  if (curves.empty()) { return; }
+  if (curves.size() > kFewCurves) {
+    for (Curve& c : curves) { c.name.clear(); }
+  }
+  part.charts.emplace_back(file + ".svg", svg_chart(curves, how.style));
+}
+
+}  // namespace hebb

@@ -1,0 +1,96 @@
+#pragma once
+// What sections of a report about evaluations are made of.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "study/chart.h"
+#include "study/report.h"
+
+namespace hebb {
+
+/// A table of a report: strings, numbers, null where there is nothing.
+struct ReportTable {
+  std::vector<std::string> titles;
+  std::vector<std::vector<Json>> rows;
+
+  std::string markdown() const;  // numbers shortened, "–" for nothing
+  std::string csv() const;       // numbers in full
+};
+
+/// A section of a report.
+struct ReportPart {
+  std::string title, text;
+  ReportTable table;                                           // the last column names the result files
+  std::string csv_file{};                                      // of the table; empty: none of its own
+  bool is_long = false;                                        // the table is left to the file
+  std::vector<std::pair<std::string, std::string>> charts{};   // file names and SVG
+  std::vector<std::pair<std::string, ReportTable>> files{};    // further tables, for programs
+};
+
+/// One result file.
+struct Evaluated {
+  std::string run, file, kind, label;  // file: RUN/evals/...; label: the name, and the source where the file says one
+  Json json;
+
+  /// The object under `key`, or an empty one.
+  const Json& object(const std::string& key) const;
+  /// The points of a series; none where there is no such series.
+  const std::vector<Json>& series(const std::string& key) const;
+};
+using Results = std::vector<Evaluated>;
+
+/// Evaluations of the runs that went well.
+Results load_evaluations(const std::vector<ReportRun>& runs);
+Results of_kind(const Results& all, const std::set<std::string>& kinds);
+/// Those of the same label together, in order of first appearance.
+std::vector<Results> by_label(const Results& results);
+bool has_several_runs(const Results& results);
+
+/// A member as text; "" where there is none.
+std::string member_text(const Json& json, const std::string& key);
+/// The value of a metric {"value": …}, or NaN.
+double value_of(const Json& metrics, const std::string& name);
+/// A label that can be part of a file name.
+std::string file_name(const std::string& label);
+
+template <class T> void add_once(std::vector<T>& list, const T& value) {
+  if (std::find(list.begin(), list.end(), value) == list.end()) { list.push_back(value); }
+}
+
+/// A table of numbers that fills up in any order: a row per key, a column per name, and the files of each row.
+class Pivot {
+ public:
+  using Row = std::vector<std::string>;
+  explicit Pivot(std::vector<std::string> titles) : titles_(std::move(titles)) {}
+
+  void set(const Row& row, const std::string& column, double value, const Evaluated& from);
+  const std::vector<Row>& rows() const { return rows_; }
+  ReportTable table() const;
+
+ private:
+  std::vector<std::string> titles_, columns_;
+  std::vector<Row> rows_;
+  std::map<std::pair<Row, std::string>, double> values_;
+  std::map<Row, std::vector<std::string>> files_;
+};
+
+/// All points of a series as they are, for programs.
+ReportTable points_table(const Results& results, const std::string& series);
+
+/// How a series is drawn: a curve for every run, label and value of `by` ("": none).
+struct SeriesChart {
+  std::string series, x, y, by;
+  ChartStyle style;
+};
+/// Adds the drawing FILE.svg where there is anything to draw.
+void add_series_chart(ReportPart& part, const Results& results, const SeriesChart& how, const std::string& file);
+
+// The sections (spec 81, section 16). Results of different `source` have columns and curves of their own.
+std::vector<ReportPart> report_tasks(const Results& all);     // by position, short context, needles, RULER
+std::vector<ReportPart> report_memories(const Results& all);  // adaptation, use of memories
+
+}  // namespace hebb

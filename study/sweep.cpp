@@ -1,0 +1,329 @@
+#include "study/sweep.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "eval/evaluation.h"
+#include "study/expression.h"
+#include "inspect/plan.h"
+#include "train/run_config.h"
+#include "study/sweep_file.h"
+
+namespace hebb {
+namespace {
+
+/// The value at a dotted path, or null.
+const Json* value_at(const Json& root, const std::string& path) {
+  const Json* at = &root;
+  for (size_t begin = 0; at != nullptr && begin <= path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const std::string key = path.substr(begin, end - begin);
+    if (at->is_array()) {
+      const bool is_index = !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
+      const size_t index = is_index ? std::stoul(key) : at->items().size();
+      at = index < at->items().size() ? &at->items()[index] : nullptr;
+    } else {
+      at = at->is_object() ? at->find(key) : nullptr;
+    }
+    begin = end + 1;
+  }
+  return at;
+}
+
+double quantity_of(const Json& config, const std::string& name) {
+  ModelConfig model_config;
+  const Json* json = config.find("model");
+  Fields::read(json != nullptr ? *json : Json::object(), "model", model_config);
+  const Model model(model_config);
+  if (name == "flops.forward_per_token") {
+    const Json* length = value_at(config, "train.sequence_length");
+    if (length == nullptr || !length->is_integer()) {
+      fail_at(config.origin(), "train.sequence_length", length == nullptr ? "nothing" : length->found(), "an integer, for flops.forward_per_token");
+    }
+    return model.flops_per_token(length->as_int());
+  }
+  const ParameterCounts n = count_parameters(model);
+  const std::map<std::string, int64_t> values = {{"params.total", n.total}, {"params.non_embedding", n.non_embedding}, {"params.state", n.state},
+                                                 {"params.fast", n.fast},   {"params.memory", n.memory},               {"params.active", n.active}};
+  return static_cast<double>(values.at(name));
+}
+
+std::optional<double> look_up(const Json& config, const std::string& name) {
+  if (std::find(sweep_quantities().begin(), sweep_quantities().end(), name) != sweep_quantities().end()) {
+    return quantity_of(config, name);
+  }
+  const Json* v = value_at(config, name);
+  return v != nullptr && v->is_number() ? std::optional(v->as_double()) : std::nullopt;
+}
+
+/// The multiple of `multiple_of` that brings `quantity_at(value)` nearest to `target`; it must rise or fall with the value.
+/// Doubling, then bisection.
+int64_t nearest_multiple(int64_t multiple_of, double target, const std::function<double(int64_t)>& quantity_at) {
+  const auto reach = [&](int64_t k) { return quantity_at(k * multiple_of); };
+  const double sign = reach(2) >= reach(1) ? 1.0 : -1.0;
+  int64_t low = 1, high = 1;
+  constexpr int64_t kLargest = int64_t{1} << 40;
+  while (sign * (reach(high) - target) < 0 && high * multiple_of < kLargest) {
+    low = high;
+    high *= 2;
+  }
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (sign * (reach(middle) - target) < 0 ? low : high) = middle;
+  }
+  return multiple_of * (std::abs(reach(low) - target) <= std::abs(reach(high) - target) ? low : high);
+}
+
+void require_near(const Solved& s, const std::string& where) {
+  if (!(std::abs(s.reached - s.target) <= 0.02 * std::abs(s.target))) {
+    throw ConfigError(where, s.quantity + " = " + number_json(s.reached).dump() + " at the nearest value, " + std::to_string(s.value),
+                      "at most 2 % from " + number_json(s.target).dump());
+  }
+}
+
+/// The product of a sweep's dimensions, and the configuration of each run.
+class Composer {
+ public:
+  Composer(const SweepFile& file, Json base) : file_(file), base_(std::move(base)) {}
+
+  std::vector<SweepRun> run() {
+    expand({});
+    for (size_t i = 0; i < drafts_.size(); ++i) {
+      try {
+        complete(i);
+        finish(drafts_[i].run);
+      } catch (const ConfigError& error) {
+        throw ConfigError(error.what(), "in the run " + drafts_[i].run.id);  // choices may be wrong in some runs only
+      }
+    }
+    std::vector<SweepRun> runs;
+    for (Draft& draft : drafts_) { runs.push_back(std::move(draft.run)); }
+    return runs;
+  }
+
+ private:
+  using Choices = std::vector<const Choice*>;  // of a run, by dimension
+
+  struct Draft {
+    SweepRun run;
+    Choices chosen;
+    int progress = 0;  // 0: nothing, 1: being composed, 2: done
+  };
+
+  void expand(const Choices& chosen) {
+    if (chosen.size() < file_.dimensions.size()) {
+      for (const Choice& choice : file_.dimensions[chosen.size()].choices) {
+        Choices with = chosen;
+        with.push_back(&choice);
+        expand(with);
+      }
+      return;
+    }
+    const std::string id = id_of(chosen, 0, chosen.size());
+    if (!ids_.insert({id, drafts_.size()}).second) {
+      fail_at(chosen.front()->at, chosen.front()->path, "the id \"" + id + "\" twice", "names that make different ids");
+    }
+    drafts_.push_back({{id, {}, tags_of(chosen), {}}, chosen});
+  }
+
+  /// Names of the choices of dimensions `from` to `to`: of runs and axes joined by "-", of the grid by "_".
+  std::string id_of(const Choices& chosen, size_t from, size_t to) const {
+    std::string id;
+    for (size_t i = from; i < to; ++i) {
+      id += (i == from ? "" : file_.dimensions[i].kind == Dimension::Kind::grid ? "_" : "-") + chosen[i]->name;
+    }
+    return id;
+  }
+
+  /// Results name what axes and the grid chose; a tag of the sweep keeps its name.
+  Json tags_of(const Choices& chosen) const {
+    Json tags = Json::object();
+    for (const Choice* choice : chosen) {
+      for (const auto& [name, value] : choice->tags.members()) { tags.set(name, value); }
+    }
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      const Dimension& d = file_.dimensions[i];
+      if (d.kind == Dimension::Kind::grid && tags.find(d.name) == nullptr) { tags.set(d.name, chosen[i]->set.members()[0].second); }
+    }
+    return tags;
+  }
+
+  /// base, `set` and the grid's values, what is solved so far, `derive`: expressions follow solved values and do not replace them.
+  Json compose(const Draft& draft, const std::vector<std::pair<std::string, Json>>& solved) const {
+    Json config = base_;
+    for (const Choice* choice : draft.chosen) {
+      for (const auto& [path, value] : choice->set.members()) { set_path(config, path, value); }
+    }
+    for (const auto& [path, value] : solved) { set_path(config, path, value); }
+    const auto derive = [&](const Json& expressions, const std::string& where) {
+      for (const auto& [path, text] : expressions.members()) {
+        const auto is_path = [&p = path](const auto& s) { return s.first == p; };
+        if (std::none_of(solved.begin(), solved.end(), is_path)) { set_path(config, path, derived(config, text, where + path)); }
+      }
+    };
+    for (const Choice* choice : draft.chosen) { derive(choice->derive, choice->path + ".derive."); }
+    derive(file_.derive, "derive.");
+    return config;
+  }
+
+  static Json derived(const Json& config, const Json& text, const std::string& where) {
+    if (!text.is_string()) {
+      fail_at(text.origin(), where, text.found(), "an expression in quotes");
+    }
+    const auto value_of = [&](const std::string& name) { return look_up(config, name); };
+    Json value = number_json(evaluate(text.as_string(), value_of, text.origin().str() + ": " + where));
+    value.set_origin(text.origin(), text.key_origin());
+    return value;
+  }
+
+  void complete(size_t i) {
+    Draft& draft = drafts_[i];
+    if (draft.progress == 2) {
+      return;
+    }
+    draft.progress = 1;
+    std::vector<const SolveEntry*> entries;
+    for (const Choice* choice : draft.chosen) {
+      for (const SolveEntry& s : choice->solve) { entries.push_back(&s); }
+    }
+    for (const SolveEntry& s : file_.solve) { entries.push_back(&s); }
+    std::vector<std::pair<std::string, Json>> solved;
+    std::vector<const SolveEntry*> used;
+    for (const SolveEntry* s : entries) {
+      const std::optional<double> target = target_of(*s, i);
+      if (!target) { continue; }
+      if (std::any_of(solved.begin(), solved.end(), [&](const auto& other) { return other.first == s->path; })) {
+        throw ConfigError(s->where + ".path", s->path + ", which another entry solves", "a path that is solved once in a run");
+      }
+      Json& value = solved.emplace_back(s->path, Json()).second;
+      const auto put = [&](int64_t number) {
+        value = number;
+        value.set_origin(s->at, s->at);
+      };
+      put(nearest_multiple(s->multiple_of, *target, [&](int64_t number) {
+        put(number);
+        return quantity_of(compose(draft, solved), s->quantity);
+      }));
+      draft.run.solved.push_back({s->path, s->quantity, value.as_int(), *target, 0});
+      used.push_back(s);
+    }
+    draft.run.config = compose(draft, solved);
+    for (size_t k = 0; k < used.size(); ++k) {
+      draft.run.solved[k].reached = quantity_of(draft.run.config, used[k]->quantity);
+      require_near(draft.run.solved[k], used[k]->where);
+    }
+    draft.progress = 2;
+  }
+
+  /// What `s` asks of a run; nothing when that is the run itself.
+  std::optional<double> target_of(const SolveEntry& s, size_t i) {
+    if (!s.equals.is_string()) {
+      return s.equals.as_double();
+    }
+    const size_t meant = reference(s, drafts_[i]);
+    if (meant == i) {
+      return std::nullopt;
+    }
+    if (drafts_[meant].progress == 1) {
+      throw ConfigError(s.where + ".equals", s.equals.found() + ", which is solved from this run", "a run that does not depend on this one");
+    }
+    complete(meant);
+    return quantity_of(drafts_[meant].run.config, s.quantity);
+  }
+
+  /// The run that a solve entry names: by its id, or by a part of it (a run, a choice, several in their order), which means the
+  /// run that has the rest in common with `draft`.
+  size_t reference(const SolveEntry& s, const Draft& draft) const {
+    const std::string& name = s.equals.as_string();
+    if (const auto it = ids_.find(name); it != ids_.end()) {
+      return it->second;
+    }
+    std::vector<size_t> found;
+    for (size_t i = 0; i < drafts_.size(); ++i) {
+      if (drafts_[i].run.id.find(name) != std::string::npos && has_part(drafts_[i].chosen, draft.chosen, name)) { found.push_back(i); }
+    }
+    if (found.empty()) {
+      throw ConfigError(s.where + ".equals", s.equals.found(), "a number, or the id of a run of this sweep or a part of it: " + names());
+    }
+    if (found.size() > 1) {
+      throw ConfigError(s.where + ".equals", s.equals.found() + ", which for " + draft.run.id + " is " + drafts_[found[0]].run.id + " or " + drafts_[found[1]].run.id,
+                        "the id of one run or a part of it");
+    }
+    return found[0];
+  }
+
+  /// Whether a part of the id is `name` and the rest of the choices is that of `other`.
+  bool has_part(const Choices& chosen, const Choices& other, const std::string& name) const {
+    for (size_t from = 0; from < chosen.size(); ++from) {
+      for (size_t to = from + 1; to <= chosen.size(); ++to) {
+        const bool rest_agrees = std::equal(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(from), other.begin()) &&
+                                 std::equal(chosen.begin() + static_cast<std::ptrdiff_t>(to), chosen.end(), other.begin() + static_cast<std::ptrdiff_t>(to));
+        if (rest_agrees && id_of(chosen, from, to) == name) { return true; }
+      }
+    }
+    return false;
+  }
+
+  std::string names() const {
+    std::vector<std::string> all;
+    for (const Dimension& d : file_.dimensions) {
+      for (const Choice& c : d.choices) { all.push_back(c.name); }
+    }
+    return quoted_list(all);
+  }
+
+  /// Reads the run strictly and writes it with absolute paths.
+  static void finish(SweepRun& run) {
+    run.config.set("name", Json(run.id));
+    RunConfig config;
+    Fields::read(run.config, "", config);
+    const Model model(config.model);
+    Json written = to_json(config);
+    run.config = std::move(written);
+  }
+
+  const SweepFile& file_;
+  Json base_;
+  std::vector<Draft> drafts_;
+  std::map<std::string, size_t> ids_;
+};
+
+}  // namespace
+
+const std::vector<std::string>& sweep_quantities() {
+  static const std::vector<std::string> names = {"params.total",  "params.non_embedding", "params.state", "params.fast",
+                                                 "params.memory", "params.active",        "flops.forward_per_token"};
+  return names;
+}
+
+Sweep read_sweep(const fs::path& path) {
+  Sweep sweep;
+  sweep.source = load_config(path.string());
+  const SweepFile file = read_sweep_file(sweep.source);
+  sweep.name = file.name;
+  sweep.evals = file.evals;
+  sweep.max_parallel = file.max_parallel;
+  sweep.fit = file.fit;
+  sweep.runs = Composer(file, load_config(file.base)).run();
+  if (!sweep.evals.empty()) {
+    if (read_evaluations(load_config(sweep.evals), "").empty()) {  // what is wrong shows before anything runs
+      throw ConfigError(sweep.evals + ": evaluations", "an empty list", "at least one evaluation");
+    }
+  }
+  if (sweep.fit) {
+    complete_fit(sweep, file.dimensions);
+  }
+  return sweep;
+}
+
+bool matches(const std::string& pattern, const std::string& id) { return ::fnmatch(pattern.c_str(), id.c_str(), FNM_NOESCAPE) == 0; }
+
+bool matches_any(const std::vector<std::string>& patterns, const std::string& id) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) { return matches(p, id); });
+}
+
+}  // namespace hebb

@@ -1,0 +1,261 @@
+// What a sweep file says: its keys, and its runs, axes and grid as one list of dimensions.
+#include "study/sweep_file.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/fields.h"
+
+namespace hebb {
+namespace {
+
+/// Columns of results.jsonl that are no tags.
+bool is_result_key(const std::string& s) {
+  static const std::set<std::string> keys = {"id", "runs", "setting", "step", "tokens", "tokens_per_s", "mem_bytes"};
+  static const std::vector<std::string> groups = {"params.", "flops.", "loss.", "val.", "eval.", "state_bytes."};
+  return keys.count(s) > 0 || std::any_of(groups.begin(), groups.end(), [&](const std::string& g) { return s.starts_with(g); });
+}
+
+void require_object(Fields& f, const char* name, const Json& value) { f.require(value.is_object(), name, "an object"); }
+
+/// A run is a choice with a name of its own.
+struct Run {
+  Choice choice;
+};
+
+void fields(Fields& f, Run& r) {
+  f.field("id", r.choice.name).required().help("Name of the run and of its folder.");
+  f.require(is_folder_name(r.choice.name), "id", "a name that can be a folder and does not start with a dot");
+  fields(f, r.choice);
+}
+
+struct Keys {
+  SweepFile file;
+  std::vector<Run> runs;
+  Json axes = Json::object(), grid = Json::object();
+};
+
+void fields(Fields& f, Keys& k) {
+  SweepFile& s = k.file;
+  f.field("name", s.name).required().help("Name of the folder under runs/.");
+  f.require(is_folder_name(s.name), "name", "a name that can be a folder and does not start with a dot");
+  f.file("base", s.base).required().help("Run configuration that all runs start from.");
+  f.list("runs", k.runs).help("The runs. Default: one, for `axes` and `grid`.");
+  f.field("axes", k.axes).help("Named choices by axis; every run is multiplied by all combinations.");
+  require_object(f, "axes", k.axes);
+  f.field("grid", k.grid).help("Lists of values by path; every run is multiplied by all combinations.");
+  require_object(f, "grid", k.grid);
+  f.field("derive", s.derive).help("Expressions by path, in order.");
+  require_object(f, "derive", s.derive);
+  f.list("solve", s.solve).help("Values chosen to meet a quantity.");
+  f.file("evals", s.evals).help("Evaluations of every run after its training.");
+  f.field("max_parallel", s.max_parallel).min(1).help("Runs at the same time.");
+  f.object("fit", s.fit).help("Power law over the results.");
+  f.require(!k.runs.empty() || !k.axes.members().empty() || !k.grid.members().empty(), "runs", "at least one run, an axis or a grid");
+}
+
+Dimension dimension_of(std::vector<Run>& runs) {
+  Dimension d;
+  for (Run& run : runs) {
+    d.choices.push_back(std::move(run.choice));
+  }
+  return d;
+}
+
+[[noreturn]] void fail_tag(const Origin& at, const std::string& path, const std::string& found, const std::string& axis) {
+  fail_at(at, path, found, "another name: the axis \"" + axis + "\" is a tag");
+}
+
+Dimension dimension_of_axis(const std::string& axis, const Json& choices) {
+  const std::string path = "axes." + axis;
+  if (axis.empty() || is_result_key(axis)) {
+    fail_at(choices.origin(), path, axis.empty() ? "an empty name" : "a name that results have already", "a name of its own");
+  }
+  if (!choices.is_object() || choices.members().empty()) {
+    fail_at(choices.origin(), path, choices.is_object() ? "an axis without choices" : choices.found(), "an object of choices, each an object with set, derive, solve or tags");
+  }
+  Dimension d{Dimension::Kind::axis, axis, {}};
+  for (const auto& [name, json] : choices.members()) {
+    if (!is_folder_name(name)) {
+      fail_at(json.origin(), path + "." + name, "the name \"" + name + "\"", "a name that can be a folder and does not start with a dot");
+    }
+    Choice choice;
+    Fields::read(json, path + "." + name, choice);
+    choice.name = name;
+    if (const Json* tag = choice.tags.find(axis)) { fail_tag(tag->origin(), choice.path + ".tags." + axis, tag->found(), axis); }
+    choice.tags.set(axis, Json(name));
+    d.choices.push_back(std::move(choice));
+  }
+  return d;
+}
+
+/// A value in an id: numbers in shortest form, strings as they are.
+std::string id_text(const Json& value) { return value.is_string() ? value.as_string() : value.dump(); }
+
+Dimension dimension_of_grid(const Json::Member& key) {
+  const auto& [path, values] = key;
+  if (!values.is_array() || values.items().empty()) {
+    fail_at(values.origin(), "grid." + path, values.is_array() ? "an empty list" : values.found(), "a list of values");
+  }
+  const std::string last = path.substr(path.find_last_of("./") + 1);  // npos + 1 is 0
+  Dimension d{Dimension::Kind::grid, last, {}};
+  for (const Json& value : values.items()) {
+    if (value.is_object() || value.is_array() || value.is_null()) {
+      fail_at(value.origin(), "grid." + path, value.found(), "numbers, strings or booleans");
+    }
+    Choice choice;
+    choice.name = last + "=" + id_text(value);
+    if (!is_folder_name(choice.name)) {
+      fail_at(value.origin(), "grid." + path, value.found(), "values that make a folder name");
+    }
+    choice.set.set(path, value).set_origin(value.origin(), value.origin());
+    choice.path = "grid";
+    choice.at = value.origin();
+    d.choices.push_back(std::move(choice));
+  }
+  return d;
+}
+
+void check_names(const Dimension& d) {
+  std::set<std::string> names;
+  for (const Choice& c : d.choices) {
+    if (!names.insert(c.name).second) { fail_at(c.at, c.path, "the id \"" + c.name + "\" twice", "different ids"); }
+  }
+}
+
+/// "/a/b" and "a.b" are one path.
+std::string dotted(std::string path) {
+  if (path.starts_with('/')) {
+    path.erase(0, 1);
+    std::replace(path.begin(), path.end(), '/', '.');
+  }
+  return path;
+}
+
+bool overlap(const std::string& a, const std::string& b) {
+  const std::string x = dotted(a) + ".", y = dotted(b) + ".";
+  return x.starts_with(y) || y.starts_with(x);
+}
+
+/// The paths that a choice writes, with their keys in the sweep. What `solve` writes may have a value from elsewhere.
+struct Written {
+  std::string path, where;
+  Origin at;
+};
+
+std::vector<Written> written_by(const Choice& c) {
+  std::vector<Written> all;
+  for (const auto& [key, values] : {std::pair{"set", &c.set}, std::pair{"derive", &c.derive}}) {
+    for (const auto& [path, value] : values->members()) {
+      const std::string within = c.path == "grid" ? "." : std::string(".") + key + ".";
+      all.push_back({path, c.path + within + path, value.key_origin()});
+    }
+  }
+  return all;
+}
+
+/// Axes are independent of each other, of the runs and of the grid: what one sets no other does, so that the order does not matter.
+void check_apart(const Dimension& a, const Dimension& b) {
+  for (const Choice& first : a.choices) {
+    for (const Written& one : written_by(first)) {
+      for (const Choice& second : b.choices) {
+        for (const Written& other : written_by(second)) {
+          if (overlap(one.path, other.path)) {
+            fail_at(other.at, other.where, "a path that " + one.where + " sets as well", "a path that one of them sets");
+          }
+        }
+      }
+    }
+  }
+}
+
+/// An axis is a tag of its own: no run, other axis or grid has a tag of that name.
+void check_tags(const Dimension& axis, const Dimension& other) {
+  if (other.kind == Dimension::Kind::grid && other.name == axis.name) {
+    fail_tag(other.choices[0].at, "grid", "a key whose last part is \"" + other.name + "\"", axis.name);
+  }
+  for (const Choice& c : other.choices) {
+    if (const Json* tag = c.tags.find(axis.name)) { fail_tag(tag->origin(), c.path + ".tags." + axis.name, tag->found(), axis.name); }
+  }
+}
+
+void check_dimensions(const std::vector<Dimension>& dimensions) {
+  for (size_t i = 0; i < dimensions.size(); ++i) {
+    check_names(dimensions[i]);
+    for (size_t j = 0; j < dimensions.size(); ++j) {
+      if (i == j || dimensions[i].kind != Dimension::Kind::axis) {
+        continue;
+      }
+      check_tags(dimensions[i], dimensions[j]);
+      check_apart(dimensions[std::min(i, j)], dimensions[std::max(i, j)]);
+    }
+  }
+}
+
+}  // namespace
+
+void fields(Fields& f, SolveEntry& s) {
+  f.field("path", s.path).required().help("Value that is chosen.");
+  f.field("quantity", s.quantity).required().one_of(sweep_quantities()).help("What it is chosen for.");
+  f.field("equals", s.equals).required().help("A number, or the id of the run that has the wanted quantity, or a part of it.");
+  f.require(s.equals.is_number() || s.equals.is_string(), "equals", "a number or a run id");
+  f.field("multiple_of", s.multiple_of).min(1).help("The value is a multiple of this.");
+  if (f.reading()) {
+    s.at = f.json().origin();
+    s.where = s.at.str() + ": " + f.path();
+  }
+}
+
+void fields(Fields& f, Choice& c) {
+  f.field("set", c.set).help("Values by path.");
+  require_object(f, "set", c.set);
+  f.field("derive", c.derive).help("As in the sweep, for the runs that have this choice.");
+  require_object(f, "derive", c.derive);
+  f.list("solve", c.solve).help("As in the sweep, for the runs that have this choice.");
+  f.field("tags", c.tags).help("What the results say of the run, e.g. \"arch\".");
+  require_object(f, "tags", c.tags);
+  for (const auto& [key, value] : c.tags.members()) {
+    if (is_result_key(key)) { fail_at(value.origin(), f.path() + ".tags." + key, "a name that results have already", "another name"); }
+    if (value.is_object() || value.is_array() || value.is_null()) { fail_at(value.origin(), f.path() + ".tags." + key, value.found(), "a number, a string or a boolean"); }
+  }
+  if (f.reading()) {
+    c.path = f.path();
+    c.at = f.json().origin();
+  }
+}
+
+void fail_at(const Origin& at, const std::string& path, const std::string& found, const std::string& expected) {
+  const std::string origin = at.str();
+  throw ConfigError(origin.empty() ? path : origin + ": " + path, found, expected);
+}
+
+bool is_folder_name(const std::string& s) {
+  return !s.empty() && s.front() != '.' && s.find_first_of("/\\\n") == std::string::npos;
+}
+
+std::string quoted_list(const std::vector<std::string>& names, size_t most) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < most; ++i) {
+    text += (i == 0 ? "\"" : ", \"") + names[i] + "\"";
+  }
+  return text + (names.size() > most ? ", …" : "");
+}
+
+SweepFile read_sweep_file(const Json& source) {
+  Keys keys;
+  Fields::read(source, "", keys);
+  SweepFile& file = keys.file;
+  if (!keys.runs.empty()) {
+    file.dimensions.push_back(dimension_of(keys.runs));
+  }
+  for (const auto& [axis, choices] : keys.axes.members()) {
+    file.dimensions.push_back(dimension_of_axis(axis, choices));
+  }
+  for (const Json::Member& key : keys.grid.members()) {
+    file.dimensions.push_back(dimension_of_grid(key));
+  }
+  check_dimensions(file.dimensions);
+  return std::move(file);
+}
+
+}  // namespace hebb

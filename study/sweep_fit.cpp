@@ -1,0 +1,115 @@
+// What a sweep says of the fit over its results.
+#include <algorithm>
+
+#include "core/fields.h"
+#include "core/suggest.h"
+#include "eval/evaluation.h"
+#include "study/sweep_file.h"
+
+namespace hebb {
+namespace {
+
+bool contains(const std::vector<std::string>& names, const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); }
+
+/// Tags of the runs, in order of first appearance.
+std::vector<std::string> tags_of(const std::vector<SweepRun>& runs) {
+  std::vector<std::string> tags;
+  for (const SweepRun& run : runs) {
+    for (const auto& [tag, value] : run.tags.members()) {
+      if (!contains(tags, tag)) { tags.push_back(tag); }
+    }
+  }
+  return tags;
+}
+
+/// "eval.NAME." of every evaluation that runs of the sweep take; what follows is known when they have been taken.
+std::vector<std::string> evaluations_of(const Sweep& sweep) {
+  std::vector<std::string> names;
+  const auto add = [&](const Json& json) {
+    for (const Evaluation& e : read_evaluations(json, "")) { names.push_back("eval." + e.name + "."); }
+  };
+  if (!sweep.evals.empty()) { add(load_config(sweep.evals)); }
+  for (const SweepRun& run : sweep.runs) {
+    if (const Json* eval = run.config.find("eval"); eval != nullptr && !eval->is_null()) { add(*eval); }
+  }
+  return names;
+}
+
+/// Keys with numbers that results of the sweep will have (study/run_results.h), those of evaluations aside.
+std::vector<std::string> result_numbers(const Sweep& sweep) {
+  std::vector<std::string> keys = {"flops.total", "flops.forward_per_token", "params.total", "params.non_embedding", "params.state", "params.memory",
+                                   "params.active", "tokens", "step", "tokens_per_s", "mem_bytes", "loss.final", "state_bytes.4096", "state_bytes.65536"};
+  for (const std::string& tag : tags_of(sweep.runs)) { keys.push_back(tag); }
+  for (const SweepRun& run : sweep.runs) {
+    const Json* sets = run.config.at("data").find("validation");
+    for (const Json& set : sets != nullptr && sets->is_array() ? sets->items() : std::vector<Json>()) {
+      const std::string key = "val." + set.at("name").as_string();
+      if (!contains(keys, key)) { keys.push_back(key); }
+    }
+  }
+  return keys;
+}
+
+void require_key(const Sweep& sweep, const char* name) {
+  const Json* key = sweep.source.at("fit").find(name);
+  if (key == nullptr) {
+    return;
+  }
+  const std::vector<std::string> keys = result_numbers(sweep), evaluations = evaluations_of(sweep);
+  const std::string& text = key->as_string();
+  const bool is_paper = text.starts_with("flops.") && text.ends_with(".training_per_token");
+  const bool is_eval = std::any_of(evaluations.begin(), evaluations.end(), [&](const std::string& e) { return text.starts_with(e); });
+  if (!contains(keys, text) && !is_paper && !is_eval) {
+    const std::string near = nearest_name(text, keys);
+    fail_at(key->origin(), std::string("fit.") + name, key->found(),
+            "a key of the results: params.*, flops.*, loss.final, tokens, a tag, val.NAME or eval.NAME.METRIC of the runs" +
+                (near.empty() ? "" : " (did you mean \"" + near + "\"?)"));
+  }
+}
+
+void require_tag(const Sweep& sweep, const char* name) {
+  const Json* tag = sweep.source.at("fit").find(name);
+  const std::vector<std::string> tags = tags_of(sweep.runs);
+  if (tag != nullptr && !tag->as_string().empty() && !contains(tags, tag->as_string())) {
+    fail_at(tag->origin(), std::string("fit.") + name, tag->found(), tags.empty() ? "a tag; the runs have none" : "a tag of the runs: " + quoted_list(tags));
+  }
+}
+
+void require_matches(const Sweep& sweep, const char* name) {
+  const Json* patterns = sweep.source.at("fit").find(name);
+  for (const Json& pattern : patterns != nullptr ? patterns->items() : std::vector<Json>()) {
+    if (std::none_of(sweep.runs.begin(), sweep.runs.end(), [&](const SweepRun& r) { return matches(pattern.as_string(), r.id); })) {
+      std::vector<std::string> ids;
+      for (const SweepRun& run : sweep.runs) { ids.push_back(run.id); }
+      fail_at(pattern.origin(), std::string("fit.") + name, pattern.found(), "a pattern that fits the id of a run: " + quoted_list(ids));
+    }
+  }
+}
+
+}  // namespace
+
+void fields(Fields& f, FitConfig& c) {
+  f.field("x", c.x).help("Key of the results.");
+  f.field("y", c.y).help("Key of the results.");
+  f.field("by", c.by).help("Tag; one fit for each of its values.");
+  f.field("level", c.level).help("Tag; the report's table by `by` has a row for each of its values.");
+  f.field("fit_ids", c.fit_ids).not_empty().help("Runs that are fitted (patterns).");
+  f.field("predict_ids", c.predict_ids).help("Runs that are predicted and compared (patterns).");
+  f.field("offset", c.offset).help("Fit a x^-b + c.");
+  f.field("seed", c.seed).help("Seed of the bootstrap.");
+}
+
+void complete_fit(Sweep& sweep, const std::vector<Dimension>& dimensions) {
+  for (const char* name : {"x", "y"}) { require_key(sweep, name); }
+  for (const char* name : {"by", "level"}) { require_tag(sweep, name); }
+  for (const char* name : {"fit_ids", "predict_ids"}) { require_matches(sweep, name); }
+  std::vector<std::string> others;
+  for (const Dimension& d : dimensions) {
+    if (d.kind == Dimension::Kind::axis && d.name != sweep.fit->by) { others.push_back(d.name); }
+  }
+  if (sweep.source.at("fit").find("level") == nullptr && others.size() == 1 && !sweep.fit->by.empty()) {
+    sweep.fit->level = others[0];
+  }
+}
+
+}  // namespace hebb

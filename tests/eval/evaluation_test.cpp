@@ -1,0 +1,401 @@
+#include "train/run_config.h"
+#include "eval/evaluation.h"
+
+#include <cmath>
+#include <set>
+#include <sstream>
+
+#include "core/files.h"
+#include "core/safetensors.h"
+#include "tests/test.h"
+#include "tests/eval/eval_fixture.h"
+#include "eval/generate.h"
+#include "inspect/trace_file.h"
+
+using namespace hebb;
+
+namespace {
+
+const char* const kFastModel = R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 1, "init_std": 0.4,
+  "layers": {"f": {"type": "fwpkm", "num_subkeys": 3, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 5},
+             "a": {"type": "attention", "num_heads": 2, "head_dim": 6, "window": 9, "rope": {"theta": 100.0}},
+             "m": {"type": "swiglu", "intermediate_size": 16}},
+  "pattern": [{"memory": "f", "mixer": "a", "ffn": "m"}]})";
+
+}  // namespace
+
+TEST_CASE_METHOD(EvalFixture, "streaming perplexity predicts every token but a document's first once", "[fast]") {
+  const EvalResult r = run(R"("kind": "stream_ppl")");
+  CHECK(r.metrics.at("nll").at("n").as_int() == 0 + 1 + 69 + 32 + 128);
+  CHECK(metric(r, "ppl") == Catch::Approx(std::exp(metric(r, "nll"))));
+}
+
+TEST_CASE_METHOD(EvalFixture, "tokens of another tokenizer than the model's are refused", "[fast]") {
+  ShardWriterOptions options;
+  options.directory = folder / "other";
+  options.vocab_size = 23;
+  options.tokenizer_hash = 7;
+  ShardWriter writer(options);
+  writer.add_document(documents[2]);
+  writer.finish();
+  Session s = session();
+  Progress quiet;
+  EvalContext context{s, nullptr, 32, 42, quiet, {}};
+  const auto evaluate = [&](const std::string& keys) {
+    const std::string text = R"({"evaluations": [{"name": "x", )" + keys + "}]}";
+    return read_evaluations(parse_json(text, "eval.json"), "")[0].task->run(context);
+  };
+  const std::string data = R"({"path": ")" + (folder / "other").string() + R"("})";
+  evaluate(R"("kind": "stream_ppl", "data": )" + data);  // nothing to compare with
+  TokenizerConfig bytes;
+  bytes.type = "bytes";
+  context.tokenizer = Tokenizer::load(bytes);
+  for (const std::string& keys : {R"("kind": "stream_ppl", "data": )" + data, R"("kind": "position_ppl", "length": 16, "data": )" + data,
+                                  R"("kind": "memory_stats", "length": 16, "data": )" + data,
+                                  R"("kind": "adapt", "domains": [{"name": "d", "path": )" + data.substr(9) + "]"}) {
+    CHECK_THROWS_WITH(evaluate(keys), Catch::Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
+  }
+}
+
+TEST_CASE("--tokenizer does not put another tokenizer in the place of the run's", "[fast]") {
+  const TempFolder folder;
+  ModelSource source;
+  source.model.vocab_size = 300;
+  source.config = parse_json(R"({"data": {"tokenizer": {"type": "bytes", "add_bos": true}}})", "config.json");
+  const std::string other = folder.write("other.model", "another one").string();
+  CHECK_THROWS_WITH(find_tokenizer(source, other), Catch::Contains("other.model, another tokenizer, expected the one that the model was trained with, bytes"));
+  CHECK(find_tokenizer(source, "bytes")->special().add_bos);  // as in the run
+}
+
+TEST_CASE_METHOD(EvalFixture, "with all state carried the segment length does not matter", "[fast]") {
+  const double whole = metric(run(R"("kind": "stream_ppl", "carry": "all", "sequence_length": 4096)"), "nll");
+  for (const int length : {1, 7, 64}) {
+    // 1e-12: the same sums in another order, in double.
+    CHECK(metric(run(R"("kind": "stream_ppl", "carry": "all", "sequence_length": )" + std::to_string(length)), "nll") ==
+          Catch::Approx(whole).epsilon(1e-12));
+  }
+  CHECK(std::abs(metric(run(R"("kind": "stream_ppl", "sequence_length": 7)"), "nll") - whole) > 1e-6);
+}
+
+TEST_CASE_METHOD(EvalFixture, "the paper's slicing cuts k tokens off segment k and starts the next one after a gap", "[fast]") {
+  // T 10: segment k reads tokens [11 k, 10 k + 11), so it predicts 10 - k of them. Documents of 2, 70, 33 and 129 tokens.
+  CHECK(run(R"("kind": "stream_ppl", "layout": "paper", "sequence_length": 10)").metrics.at("nll").at("n").as_int() ==
+        1 + (10 + 9 + 8 + 7 + 6 + 5 + 3) + (10 + 9 + 8) + (10 + 9 + 8 + 7 + 6 + 5 + 4 + 3 + 2 + 1));
+}
+
+TEST_CASE_METHOD(EvalFixture, "max_tokens stops after so many predicted tokens", "[fast]") {
+  CHECK(run(R"("kind": "stream_ppl", "max_tokens": 50)").metrics.at("nll").at("n").as_int() == 50);
+}
+
+TEST_CASE_METHOD(EvalFixture, "perplexity by position adds up to the whole and reports tokens per bin", "[fast]") {
+  const EvalResult r = run(R"("kind": "position_ppl", "length": 33, "bins": {"kind": "linear", "width": 10})");
+  const auto& bins = r.series.at("by_position").items();
+  REQUIRE(bins.size() == 4);
+  // Documents of at least 33 tokens: 70, 33 (32 predictions) and 129.
+  CHECK(bins[0].at("tokens").as_int() == 30);
+  CHECK(bins[3].at("tokens").as_int() == 3 + 2 + 3);
+  double sum = 0;
+  for (const Json& b : bins) {
+    sum += b.at("nll").as_double() * static_cast<double>(b.at("tokens").as_int());
+  }
+  CHECK(sum / 98.0 == Catch::Approx(metric(r, "nll")).epsilon(1e-12));
+  CHECK(metric(r, "documents") == 3);
+}
+
+TEST_CASE_METHOD(EvalFixture, "the gain against restarts is zero where nothing was dropped", "[fast]") {
+  const EvalResult r = run(R"("kind": "position_ppl", "length": 33, "baseline_context": 20, "bins": {"kind": "linear", "width": 20})");
+  CHECK(std::abs(r.series.at("by_position").items()[0].at("gain").as_double()) < 1e-12);
+  CHECK(r.series.at("by_position").items()[1].at("gain").as_double() != 0);
+}
+
+TEST_CASE("restarts of the baseline put fast weights back, too", "[fast]") {
+  EvalFixture f(kFastModel);
+  const EvalResult r = f.run(R"("kind": "position_ppl", "length": 70, "max_documents": 1, "baseline_context": 35, "bins": {"kind": "linear", "width": 35})");
+  const Json& second = r.series.at("by_position").items()[1];
+  Session s = f.session();
+  const std::span<const int32_t> ids = f.documents[2];
+  const auto state = s.new_state();
+  double sum = 0;
+  for (const double loss : s.score(ids.subspan(35, 34), ids.subspan(36), *state, {})) {
+    sum += loss;
+  }
+  CHECK(second.at("nll").as_double() + second.at("gain").as_double() == Catch::Approx(sum / 34).epsilon(1e-12));
+}
+
+TEST_CASE("the update at the end of a pass takes the tokens of all its segments", "[fast]") {
+  EvalFixture f(kFastModel);
+  std::vector<int32_t> ids(2500);  // more than two segments of a session
+  Rng rng(9, "ids");
+  for (int32_t& id : ids) {
+    id = static_cast<int32_t>(rng.below(23));
+  }
+  Session split = f.session(), whole = f.session();
+  const auto before = split.save_fast_weights();
+  split.read(ids, *split.new_state(), {FastMode::end, false});
+
+  Buffer tokens(whole.arena(), {2500}, DType::i32, "tokens");
+  copy_to_device(whole.stream(), tokens, ids.data());
+  const auto state = whole.new_state();
+  const Rows rows = Rows::streams(whole.stream(), whole.arena(), 1, 2500, 0);
+  Tape tape(whole.stream(), whole.arena(), false);
+  Pass pass{tape, rows};
+  pass.fast_mode = FastMode::end;
+  whole.model().hidden(pass, tokens, state.get());
+
+  const auto a = split.save_fast_weights(), b = whole.save_fast_weights();
+  REQUIRE(a.size() == b.size());
+  CHECK(a != before);
+  for (size_t p = 0; p < a.size(); ++p) {
+    REQUIRE(a[p].size() == b[p].size());
+    const auto* x = reinterpret_cast<const double*>(a[p].data());
+    const auto* y = reinterpret_cast<const double*>(b[p].data());
+    for (size_t i = 0; i < a[p].size() / sizeof(double); ++i) {
+      CHECK(std::abs(x[i] - y[i]) < 1e-11 * (1 + std::abs(y[i])));  // sums over 2,500 tokens in another order
+    }
+  }
+}
+
+TEST_CASE("a mean comes with its standard error, except of a single number", "[fast]") {
+  const Json m = mean_metric(std::vector<double>{1, 0, 0, 1, 1});
+  CHECK(m.at("value").as_double() == Catch::Approx(0.6));
+  CHECK(m.at("stderr").as_double() == Catch::Approx(std::sqrt(1.2 / 4 / 5)));
+  CHECK(m.at("n").as_int() == 5);
+  CHECK(mean_metric(std::vector<double>{2.0}).find("stderr") == nullptr);
+}
+
+TEST_CASE_METHOD(EvalFixture, "keys of another kind of bins are unknown, and no length is too large for them", "[fast]") {
+  CHECK_THROWS_WITH(run(R"("kind": "position_ppl", "length": 33, "bins": {"kind": "linear", "first": 3})"),
+                    Catch::Contains("bins.first: found an unknown key"));
+  const EvalResult r = run(R"("kind": "position_ppl", "length": 9223372036854775807)");
+  CHECK(r.status == "failed");
+  CHECK(r.reason.find("no document of at least 9223372036854775807 tokens") != std::string::npos);
+}
+
+TEST_CASE("bins by octave repeat no edge and reach the length", "[fast]") {
+  EvalFixture f;
+  const EvalResult r = f.run(R"("kind": "position_ppl", "length": 120, "bins": {"kind": "log", "first": 2, "per_octave": 3})");
+  const auto& bins = r.series.at("by_position").items();
+  int64_t last = 0;
+  for (const Json& b : bins) {
+    CHECK(b.at("from").as_int() == last);
+    CHECK(b.at("to").as_int() > last);
+    last = b.at("to").as_int();
+  }
+  CHECK(last >= 120);
+}
+
+TEST_CASE_METHOD(EvalFixture, "evaluations are checked before any of them runs", "[fast]") {
+  const auto read = [](const std::string& text) { return read_evaluations(parse_json(text, "e.json"), ""); };
+  CHECK_THROWS_WITH(read("{}"), Catch::Contains("evaluations: found nothing, expected a list"));
+  CHECK_THROWS_WITH(read(R"({"evaluations": 5})"), Catch::Contains("e.json:1:17: evaluations: found 5, expected a list"));
+  CHECK(read(R"({"evaluations": []})").empty());  // how a run configuration takes back those that it extends
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "steam_ppl"}]})"), Catch::Contains("evaluations.0.kind: found \"steam_ppl\""));
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x"}}]})"), Catch::Contains("evaluations.0.length"));
+  CHECK_THROWS_WITH(read(R"({"length": 5, "data": {"path": "x"}, "evaluations": [{"name": "a", "kind": "position_ppl"}, {"name": "a", "kind": "position_ppl"}]})"),
+                    Catch::Contains("evaluations.1.name: found \"a\" again"));
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "../a", "kind": "mqar"}]})"),
+                    Catch::Contains("evaluations.0.name: found \"../a\", expected a name without /"));
+}
+
+TEST_CASE("a key beside the list is a default of the kinds that have it, and one that none has is an error", "[fast]") {
+  const auto read = [](const std::string& text) { return read_evaluations(parse_json(text, "e.json"), "eval."); };
+  const auto evaluations = read(R"({"length": 64, "vocab": 50, "samples": 3, "segment": 8, "evaluations": [
+    {"name": "a", "kind": "position_ppl", "data": {"path": "x"}}, {"name": "b", "kind": "mqar", "samples": 4}]})");
+  CHECK(evaluations[0].config.at("length").as_int() == 64);
+  CHECK(evaluations[0].config.find("vocab") == nullptr);
+  CHECK(evaluations[1].config.find("length") == nullptr);
+  CHECK(evaluations[1].config.at("vocab").as_int() == 50);
+  CHECK(evaluations[1].config.at("samples").as_int() == 4);
+  CHECK(evaluations[1].config.at("segment").as_int() == 8);
+  CHECK_THROWS_WITH(read(R"({"lenght": 64, "evaluations": [{"name": "b", "kind": "mqar"}]})"),
+                    "e.json:1:12: eval.lenght: found a key that none of the evaluations has, expected a default of at least one of them");
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "b", "kind": "mqar", "length": 64}]})"), Catch::Contains("eval.evaluations.0.length"));
+}
+
+TEST_CASE("a resolved list has absolute paths and every default, and reads the same again", "[fast]") {
+  TempFolder folder;
+  folder.write("e.json", R"({"seed": 5, "length": 64, "evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x.bin"}}]})");
+  const Json once = resolve_evaluations(parse_json_file((folder / "e.json").string()), "eval.");
+  const Json& entry = once.at("evaluations").items()[0];
+  CHECK(entry.at("data").at("path").as_string() == (folder / "x.bin").string());
+  CHECK(entry.at("seed").as_int() == 5);
+  CHECK(entry.at("bins").at("kind").as_string() == "log");
+  CHECK(resolve_evaluations(parse_json(once.dump(), "again"), "eval.") == once);
+}
+
+TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped and a failure does not stop the others", "[fast]") {
+  auto evaluations = read_evaluations(
+      parse_json("{\"evaluations\": [{\"name\": \"gone\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/x.bin\"}},"
+                 "{\"name\": \"no-folder\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/*.bin\"}},"
+                 "{\"name\": \"short\", \"kind\": \"position_ppl\", \"length\": 5000, " + corpus() + "},"
+                 "{\"name\": \"fine\", \"kind\": \"stream_ppl\", " + corpus() + "}]}", "e.json"), "");
+  Session s = session();
+  Progress quiet;
+  std::vector<std::string> lines;
+  const int failed = run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}}, EvalSource{"c", "00ff", "cpu", "fp64", 7, 70},
+                                     folder / "out", [&](const std::string& line) { lines.push_back(line); });
+  CHECK(failed == 1);
+  CHECK(lines.size() == 4);
+  const auto status = [&](const char* name) { return parse_json_file((folder / "out" / (std::string(name) + ".json")).string()); };
+  CHECK(status("gone").at("status").as_string() == "skipped");
+  CHECK(status("no-folder").at("status").as_string() == "skipped");
+  CHECK(status("short").at("status").as_string() == "failed");
+  CHECK(status("fine").at("status").as_string() == "ok");
+  CHECK(status("fine").at("step").as_int() == 7);
+  CHECK(status("fine").at("model_hash").as_string() == "00ff");
+  CHECK(status("fine").at("precision").as_string() == "fp64");
+}
+
+TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are asked for, and add up to the result", "[fast]") {
+  auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
+    {"name": "recall", "kind": "mqar", "seed": 3, "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
+    {"name": "text", "kind": "stream_ppl", )" + corpus() + "}]}", "e.json"), "");
+  Session s = session();
+  Progress quiet;
+  EvalContext context{s, nullptr, 32, 42, quiet, {}};
+  const EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70};
+  REQUIRE(run_evaluations(evaluations, context, source, folder / "plain", [](const std::string&) {}) == 0);
+  CHECK_FALSE(fs::exists(folder / "plain" / "text.samples.jsonl"));
+  CHECK(parse_json_file((folder / "plain" / "text.json").string()).find("samples") == nullptr);
+
+  evaluations = read_evaluations(resolve_evaluations(parse_json(R"({"evaluations": [
+    {"name": "recall", "kind": "mqar", "seed": 3, "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
+    {"name": "text", "kind": "stream_ppl", )" + corpus() + "}]}", "e.json"), ""), "");
+  context.logs_samples = true;
+  REQUIRE(run_evaluations(evaluations, context, source, folder / "out", [](const std::string&) {}) == 0);
+  const auto lines = [&](const char* name) {
+    std::vector<Json> parsed;
+    std::istringstream text(read_file(folder / "out" / name));
+    for (std::string line; std::getline(text, line);) {
+      parsed.push_back(parse_json(line, name));
+    }
+    return parsed;
+  };
+  const auto result = [&](const char* name) { return parse_json_file((folder / "out" / name).string()); };
+  CHECK(result("text.json").at("samples").as_string() == "text.samples.jsonl");
+
+  double ll = 0;
+  const auto documents_read = lines("text.samples.jsonl");
+  REQUIRE(documents_read.size() == 5);
+  for (const Json& line : documents_read) {
+    ll += line.at("ll").as_double();
+  }
+  CHECK(-ll / (1 + 69 + 32 + 128) == Catch::Approx(result("text.json").at("metrics").at("nll").at("value").as_double()).epsilon(1e-12));
+
+  double score = 0;
+  std::set<std::string> hashes;
+  const auto rows = lines("recall.samples.jsonl");
+  REQUIRE(rows.size() == 5);
+  for (const Json& row : rows) {
+    REQUIRE(row.at("prediction").items().size() == 4);
+    int64_t right = 0;
+    for (size_t i = 0; i < 4; ++i) {
+      right += row.at("prediction").items()[i] == row.at("references").items()[i] ? 1 : 0;
+    }
+    CHECK(row.at("score").as_double() == static_cast<double>(right) / 4.0);
+    CHECK(row.at("ll").as_double() < 0);
+    hashes.insert(row.at("input_hash").as_string());
+    score += row.at("score").as_double();
+  }
+  CHECK(rows[1].at("id").as_string() == "length 18, 4 pairs, row 1");
+  CHECK(hashes.size() == 5);
+  CHECK(score / 5 == Catch::Approx(result("recall.json").at("metrics").at("accuracy").at("value").as_double()));
+}
+
+TEST_CASE("efficiency counts the model and measures training, reading and generating", "[fast]") {
+  EvalFixture f(kFastModel);
+  auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
+    {"name": "cost", "kind": "efficiency", "sequence_length": 24, "training_rows": 2, "positions": [5, 30], "batch": 3}]})", "e.json"), "");
+  Session s = f.session();
+  const auto weights = s.save_fast_weights();
+  Progress quiet;
+  EvalContext context{s, nullptr, 32, 42, quiet, {}};
+  const EvalResult r = evaluations[0].task->run(context);
+  CHECK(s.save_fast_weights() == weights);
+
+  const Model& model = s.model();
+  CHECK(metric(r, "flops.forward_per_token") == model.flops_per_token(24));
+  CHECK(metric(r, "flops.training_per_token") == 3 * model.flops_per_token(24));
+  // 9 slots of 6 values of which a token reads 2; embedding and head of 23 x 12 each.
+  CHECK(metric(r, "params.total") - metric(r, "params.active") == 7 * 6);
+  CHECK(metric(r, "params.total") - metric(r, "params.non_embedding") == 2 * 23 * 12);
+  CHECK(metric(r, "train.tokens_per_s") > 0);
+  CHECK(metric(r, "train.samples_per_s") == Catch::Approx(metric(r, "train.tokens_per_s") / 24));
+  CHECK(metric(r, "train.peak_bytes") > 8 * metric(r, "params.total"));
+  CHECK(r.metrics.find("mfu") == nullptr);  // a CPU's peak is not in a table
+
+  const auto& bytes = r.series.at("state_bytes").items();
+  CHECK(bytes[0].at("tokens").as_int() == 1024);
+  CHECK(bytes[0].at("bytes").as_int() == model.state_bytes(1024));
+  CHECK(bytes[0].at("by_layer").find("m") == nullptr);  // a feed-forward layer keeps nothing
+  const auto& decoding = r.series.at("decoding").items();
+  REQUIRE(decoding.size() == 4);
+  CHECK(decoding[3].at("position").as_int() == 30);
+  CHECK(decoding[3].at("rows").as_int() == 3);
+  for (const Json& point : decoding) {
+    CHECK(point.at("decode_ms_per_token").as_double() > 0);
+    CHECK(point.at("prefill_tokens_per_s").as_double() > 0);
+  }
+
+  auto counted = read_evaluations(parse_json(R"({"evaluations": [
+    {"name": "cost", "kind": "efficiency", "training_rows": 0, "positions": [3], "batch": 1}]})", "e.json"), "");
+  const EvalResult without = counted[0].task->run(context);
+  CHECK(without.metrics.find("train.tokens_per_s") == nullptr);
+  CHECK(metric(without, "flops.forward_per_token") == model.flops_per_token(32));
+  CHECK(without.series.at("decoding").items().size() == 1);
+}
+
+TEST_CASE_METHOD(EvalFixture, "generation equals repeated scoring of the whole text", "[fast]") {
+  Session s = session();
+  const std::vector<int32_t> prompt(documents[2].begin(), documents[2].begin() + 11);
+  const auto state = s.new_state();
+  std::vector<double> logits = s.read(prompt, *state, {});
+  std::vector<int32_t> text = prompt;
+  for (int i = 0; i < 15; ++i) {
+    Rng rng(0, "unused");
+    const int32_t id = sample_token(logits, {0.0, 0, 1.0}, rng);
+    text.push_back(id);
+    logits = s.read({&id, 1}, *state, {});
+    const auto fresh = s.new_state();
+    const std::vector<double> again = s.read(text, *fresh, {});
+    double worst = 0;
+    for (size_t v = 0; v < again.size(); ++v) {
+      worst = std::max(worst, std::abs(again[v] - logits[v]));
+    }
+    CHECK(worst < 1e-11);  // double; logits are of order 1 to 10
+  }
+}
+
+TEST_CASE("an empty prompt starts from BOS where the tokenizer adds it, else from EOS", "[fast]") {
+  std::string text = kModel;
+  text.replace(text.find("\"vocab_size\": 23"), 16, "\"vocab_size\": 259");
+  EvalFixture f(text);
+  for (const bool add_bos : {true, false}) {
+    const auto tokenizer = Tokenizer::load({"bytes", "", add_bos, true});
+    Session s = f.session();
+    const std::vector<int32_t> start = {add_bos ? 256 : 257};
+    const auto state = s.new_state();
+    Rng rng(0, "unused");
+    const int32_t first = sample_token(s.read(start, *state, {}), {0.0, 0, 1.0}, rng);
+    std::string out;
+    GenerateOptions options;
+    options.max_new_tokens = 1;
+    options.sampling.temperature = 0;
+    options.stop_at_eos = false;
+    const Generated generated = generate(s, tokenizer, "", 0, options, [&](std::string_view piece) {
+      out += piece;
+      return true;
+    });
+    CHECK(generated.prompt_tokens == 1);
+    CHECK(out == tokenizer->decode(std::vector<int32_t>{first}));
+  }
+}
+
+TEST_CASE("rows for a trace hold nothing that is not read", "[fast]") {
+  TempFolder folder;
+  int64_t ids[2] = {1, 2};
+  const Tensor tensor{ids, DType::i64, Shape{1, 2}};
+  write_safetensors(folder / "rows.safetensors", {{"inputs", tensor}, {"target", tensor}});
+  CHECK_THROWS_WITH(read_trace_input((folder / "rows.safetensors").string()),
+                    Catch::Contains("tensors of rows (found \"target\", expected inputs, targets, doc_ids)"));
+}

@@ -1,0 +1,163 @@
+#include <cmath>
+
+#include "core/safetensors.h"
+#include "data/tasks/synthetic_tasks.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+#include "eval/evaluation.h"
+
+using namespace hebb;
+
+namespace {
+
+std::string model_of(int vocab, const std::string& memory = "") {
+  return R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": 12, "num_layers": 1, "init_std": 0.4,
+    "layers": {"g": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4, "chunk_size": 16},
+               "f": {"type": "fwpkm", "num_subkeys": 3, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 5},
+               "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"mixer": "g", "ffn": "m")" + memory + "}]}";
+}
+
+/// A random model; with `config`, the run configuration that it was trained with.
+struct RandomModel {
+  TempFolder folder;
+  std::string config;
+
+  explicit RandomModel(int vocab, const std::string& run = "", const std::string& memory = "") : config(run) {
+    folder.write("model.json", model_of(vocab, memory));
+    ModelConfig model_config;
+    Fields::read(parse_json(model_of(vocab, memory), "model.json"), "model", model_config);
+    Stream stream;
+    Arena arena(DeviceKind::cpu);
+    Model model(model_config);
+    model.params().allocate(arena, DType::f64, false);
+    model.params().initialize(stream, 3);
+    std::vector<NamedTensor> tensors;
+    for (const auto& p : model.params().all()) { tensors.push_back({p->name(), p->value}); }
+    write_safetensors(folder / "w.safetensors", tensors);
+  }
+  Session session() const {
+    ModelSource source = read_model_source(folder / "model.json");
+    if (!config.empty()) { source.config = parse_json(config, "run.json"); }
+    return Session(std::move(source), folder / "w.safetensors", {DeviceKind::cpu, DType::f64});
+  }
+  EvalResult run(const std::string& keys) const {
+    auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
+    Session s = session();
+    Progress quiet;
+    EvalContext context{s, nullptr, 32, evaluations[0].seed, quiet, {}};
+    return evaluations[0].task->run(context);
+  }
+};
+
+double metric(const EvalResult& r, const char* name) { return r.metrics.at(name).at("value").as_double(); }
+int64_t asked(const EvalResult& r) { return r.metrics.at("accuracy").at("n").as_int(); }
+
+/// Right answers of the rows, token by token with the logits themselves.
+int64_t count_right(Session& session, const SyntheticTask& task, int64_t rows) {
+  int64_t right = 0;
+  for (int64_t k = 0; k < rows; ++k) {
+    const TaskRow row = generate_task_row(task, static_cast<uint64_t>(k));
+    const auto state = session.new_state();
+    for (size_t i = 0; i < row.inputs.size(); ++i) {
+      const std::vector<double> logits = session.read(std::span(row.inputs).subspan(i, 1), *state, {FastMode::chunk, false});
+      if (row.targets[i] >= 0) {
+        right += std::max_element(logits.begin(), logits.end()) - logits.begin() == row.targets[i] ? 1 : 0;
+      }
+    }
+  }
+  return right;
+}
+
+}  // namespace
+
+TEST_CASE("accuracy is the share of answers with the largest logit", "[fast]") {
+  const RandomModel m(24);
+  SyntheticTask task;
+  task.task = "mqar";
+  task.seed = 7;
+  task.lengths = {18};
+  task.vocab = 20;  // small, so that a random model is right now and then
+  task.pairs = 4;
+  Session session = m.session();
+  const int64_t right = count_right(session, task, 60);
+  const EvalResult r = m.run(R"("kind": "mqar", "seed": 7, "vocab": 20, "samples": 60, "cases": [{"length": 18, "pairs": 4}])");
+  CHECK(asked(r) == 60 * 4);
+  CHECK(right > 0);
+  CHECK(metric(r, "accuracy") == static_cast<double>(right) / 240.0);
+  CHECK(r.series.at("by_setting").items()[0].at("state_bytes").as_int() > 0);
+}
+
+TEST_CASE("mqar counts by distance, and leaves out queries that are too near", "[fast]") {
+  const RandomModel m(64);
+  const std::string cases = R"("kind": "mqar", "vocab": 64, "samples": 20, "cases": [{"length": 24, "pairs": 3}, {"length": 40, "pairs": 5}])";
+  const EvalResult all = m.run(cases), far = m.run(cases + R"(, "min_distance": 16)");
+  int64_t distant = 0, total = 0;
+  for (const Json& bin : all.series.at("by_distance").items()) {
+    total += bin.at("n").as_int();
+    if (bin.at("from").as_int() >= 16) { distant += bin.at("n").as_int(); }
+  }
+  CHECK(total == asked(all));
+  CHECK(asked(all) == 20 * (3 + 5));
+  CHECK(asked(far) == distant);
+  CHECK((distant > 0 && distant < total));
+  CHECK(m.run(cases + R"(, "min_distance": 1000)").status == "failed");
+}
+
+TEST_CASE("answers of the last reading count, and only fast weights remember the readings before", "[fast]") {
+  const std::string kind = R"("kind": "mqar", "seed": 7, "vocab": 20, "samples": 60, "cases": [{"length": 18, "pairs": 4}])";
+  const RandomModel plain(24), memory(24, "", R"(, "memory": "f")");
+  CHECK(metric(plain.run(kind + R"(, "readings": 3)"), "accuracy") == metric(plain.run(kind), "accuracy"));
+
+  SyntheticTask task;
+  task.task = "mqar";
+  task.seed = 7;
+  task.lengths = {18};
+  task.vocab = 20;
+  task.pairs = 4;
+  Session session = memory.session();
+  const auto weights = session.save_fast_weights();
+  constexpr Session::Reading kReading{FastMode::chunk, false};
+  int64_t right[2] = {0, 0};
+  for (uint64_t k = 0; k < 60; ++k) {
+    const TaskRow row = generate_task_row(task, k);
+    size_t used = row.inputs.size();
+    while (row.targets[used - 1] < 0) { --used; }
+    session.restore_fast_weights(weights);
+    for (int64_t& count : right) {
+      const auto state = session.new_state();
+      for (size_t i = 0; i < used; ++i) {
+        const std::vector<double> logits = session.read(std::span(row.inputs).subspan(i, 1), *state, kReading);
+        count += std::max_element(logits.begin(), logits.end()) - logits.begin() == row.targets[i] ? 1 : 0;
+      }
+      session.flush(*state, kReading);
+    }
+  }
+  REQUIRE(right[0] != right[1]);
+  CHECK(metric(memory.run(kind), "accuracy") == static_cast<double>(right[0]) / 240.0);
+  CHECK(metric(memory.run(kind + R"(, "readings": 2)"), "accuracy") == static_cast<double>(right[1]) / 240.0);
+}
+
+TEST_CASE("icr and icl report per length and per example of a function", "[fast]") {
+  const RandomModel m(10000);
+  const EvalResult icr = m.run(R"("kind": "icr", "task": "icr_basic", "lengths": [29, 41], "word": 2, "queries": 2, "vocab": 40, "samples": 3)");
+  REQUIRE(icr.series.at("by_setting").items().size() == 2);
+  CHECK(asked(icr) == 2 * 3 * 2 * 2);
+  const EvalResult icl = m.run(R"("kind": "icl", "functions": [2], "length": 70, "dim": 3, "samples": 2)");
+  int64_t answers = 0;
+  for (const Json& point : icl.series.at("by_example").items()) { answers += point.at("n").as_int(); }
+  CHECK(answers == asked(icl));
+  CHECK(asked(icl) == 2 * (70 / 8) * 3);
+}
+
+TEST_CASE("recall evaluations refuse what they cannot judge", "[fast]") {
+  CHECK_THROWS_WITH(RandomModel(24).run(R"("kind": "mqar", "cases": [{"length": 18, "pairs": 4}])"),
+                    Catch::Contains("vocab_size: found 24, expected at least 8192 for length 18, 4 pairs"));
+  const RandomModel trained(24, R"({"train": {"seed": 3}, "data": {"sources": [{"type": "synthetic", "task": "mqar"}]}})");
+  for (const char* empty : {R"("kind": "mqar", "cases": [])", R"("kind": "icr", "task": "icr_basic", "lengths": [])", R"("kind": "icl", "functions": [])"}) {
+    CHECK_THROWS_WITH(RandomModel(24).run(empty), Catch::Contains(": found an empty list, expected a list of "));
+  }
+  CHECK_THROWS_WITH(RandomModel(24).run(R"("kind": "icr", "task": "icr_basic", "copies": 3)"), Catch::Contains("copies: found 3") && Catch::Contains("only with task \"icr_positional\""));
+  const std::string keys = R"("kind": "mqar", "vocab": 24, "samples": 1, "cases": [{"length": 18, "pairs": 4}], "seed": )";
+  CHECK_THROWS_WITH(trained.run(keys + "3"), Catch::Contains("seed: found 3, expected a seed other than that of the training rows"));
+  CHECK(asked(trained.run(keys + "4")) == 4);
+}

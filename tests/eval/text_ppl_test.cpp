@@ -1,0 +1,261 @@
+#include "tests/eval/text_model.h"
+#include "train/run_config.h"
+#include "eval/likelihood.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+const char* const kFastKeys = R"("kind": "answer_ppl")";
+
+double sum_of(const std::vector<double>& losses, size_t last) {
+  double sum = 0;
+  for (size_t i = losses.size() - last; i < losses.size(); ++i) {
+    sum += losses[i];
+  }
+  return sum;
+}
+
+/// Loss of an answer, with two passes of the session.
+double answer_loss(Session& s, const Tokenizer& tokenizer, const std::string& context, const std::string& question, const std::string& answer) {
+  const auto state = s.new_state();
+  s.read(tokenizer.encode(context), *state, {FastMode::end, false});
+  const std::vector<int32_t> rest = tokenizer.encode(question + answer);
+  return sum_of(s.score(std::span(rest).first(rest.size() - 1), std::span(rest).subspan(1), *state, {FastMode::off, false}), answer.size());
+}
+
+}  // namespace
+
+TEST_CASE("cloze counts targets that are greedy throughout, and perplexity is per target", "[fast]") {
+  const BigramModel model({{{' ', 'o'}, 2.0}, {{'o', 'n'}, 1.0}, {{'x', ' '}, 1.5}});
+  const std::string records = "{\"context\": \"x\", \"target\": \" on\"}\n{\"context\": \"\", \"target\": \" on\"}\n{\"context\": \"x\", \"target\": \" o!\"}\n";
+  const Outcome o = model.run_on(records, R"("kind": "cloze")");
+  const double space = 1.5 - std::log(258 + std::exp(1.5)), letter = 2 - std::log(258 + std::exp(2.0)), last = 1 - std::log(258 + std::exp(1.0)),
+               other = -std::log(259.0), after_o = -std::log(258 + std::exp(1.0));
+  CHECK(o.metric("acc") == Approx(1.0 / 3));  // after EOS the first id is as likely as the space, and lower
+  CHECK(o.metric("ppl") == Approx(std::exp(-((space + letter + last) + (other + letter + last) + (space + letter + after_o)) / 3)).epsilon(1e-12));
+  CHECK(o.count("ppl") == 3);
+  CHECK(o.samples[0].at("score").as_double() == 1);
+  CHECK(o.samples[2].at("score").as_double() == 0);
+  CHECK(o.samples[0].at("references").as_string() == " on");
+  CHECK(o.result.metrics.at("acc").at("stderr").as_double() == Approx(std::sqrt(2.0 / 3 / 2 / 3)));
+}
+
+TEST_CASE("of equally likely tokens the lowest id is greedy", "[fast]") {
+  const BigramModel model({{{'x', 'a'}, 1.0}, {{'x', 'b'}, 1.0}});
+  CHECK(model.run_on(R"({"context": "x", "target": "a"})", R"("kind": "cloze")").metric("acc") == 1);
+  CHECK(model.run_on(R"({"context": "x", "target": "b"})", R"("kind": "cloze")").metric("acc") == 0);
+}
+
+TEST_CASE("cloze agrees with a random table of bigrams", "[fast]") {
+  const BigramModel model(random_table(6));
+  const std::string records = "{\"context\": \"Some text on\", \"target\": \" bees\"}\n{\"context\": \"\", \"target\": \"A\"}\n{\"context\": \"b \", \"target\": \"c\"}\n";
+  const Outcome o = model.run_on(records, R"("kind": "cloze")");
+  const std::vector<double> lls = {model.log_p('n', " bees"), model.log_p(kEos, "A"), model.log_p('b', " c")};
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(o.samples[i].at("ll").as_double() == Approx(lls[i]).epsilon(1e-12));
+  }
+  CHECK(o.metric("ppl") == Approx(std::exp(-(lls[0] + lls[1] + lls[2]) / 3)).epsilon(1e-12));
+  CHECK(o.metric("acc") == (model.is_greedy(kEos, 'A') ? 1.0 / 3 : 0.0));
+}
+
+TEST_CASE("rolling perplexity is the table's, whatever the length of segments", "[fast]") {
+  const BigramModel model(random_table(3));
+  const std::string first = " A text of\n\nsome words ", second = "two words";
+  const std::string records = "{\"text\": " + Json(first).dump() + "}\n{\"text\": \"" + second + "\", \"words\": 5, \"bytes\": 100}\n";
+  const double ll = model.log_p(kEos, first) + model.log_p(kEos, second);
+  for (const int length : {1, 5, 64, 4096}) {
+    const Outcome o = model.run_on(records, R"("kind": "rolling", "max_length": )" + std::to_string(length));
+    const double tokens = static_cast<double>(first.size() + second.size());
+    CHECK(o.metric("token_ppl") == Approx(std::exp(-ll / tokens)).epsilon(1e-12));
+    CHECK(o.count("token_ppl") == static_cast<int64_t>(tokens));
+    CHECK(o.metric("word_ppl") == Approx(std::exp(-ll / (7 + 5))).epsilon(1e-12));  // "", A, text, of, some, words, ""
+    CHECK(o.count("word_ppl") == 12);
+    CHECK(o.metric("bits_per_byte") == Approx(-ll / ((static_cast<double>(first.size()) + 100) * std::log(2.0))).epsilon(1e-12));
+    CHECK(o.samples[1].at("ll").as_double() == Approx(model.log_p(kEos, second)).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("a text starts with BOS where the tokenizer adds it", "[fast]") {
+  BigramModel model(random_table(5));
+  model.tokenizer = Tokenizer::load({"bytes", "", true, true});
+  const Outcome o = model.run_on(R"({"text": "some text"})", R"("kind": "rolling")");
+  CHECK(o.samples[0].at("ll").as_double() == Approx(model.log_p(kBos, "some text")).epsilon(1e-12));
+  const Outcome c = model.run_on(R"({"context": "", "target": "text"})", R"("kind": "cloze")");
+  CHECK(c.samples[0].at("ll").as_double() == Approx(model.log_p(kBos, "text")).epsilon(1e-12));
+}
+
+TEST_CASE("segments of a text start anew, fast weights go on within a text", "[fast]") {
+  for (const bool memory : {false, true}) {
+    const TextModel model(byte_model(memory));
+    const std::string text = "a text that is cut into segments of eleven tokens";
+    const std::string line = "{\"text\": \"" + text + "\"}\n";
+    const Outcome o = model.run_on(line + line, R"("kind": "rolling", "max_length": 11)");
+    Session s = model.session();
+    std::vector<int32_t> ids = {kEos};
+    for (const char c : text) { ids.push_back(c); }
+    double sum = 0;
+    for (size_t from = 0; from + 1 < ids.size(); from += 11) {
+      const size_t n = std::min<size_t>(11, ids.size() - 1 - from);
+      const auto state = s.new_state();
+      sum += sum_of(s.score(std::span(ids).subspan(from, n), std::span(ids).subspan(from + 1, n), *state, {}), n);
+      s.flush(*state, {});
+    }
+    CHECK(o.samples[0].at("ll").as_double() == Approx(-sum).epsilon(1e-12));
+    CHECK(o.samples[1].at("ll").as_double() == Approx(-sum).epsilon(1e-12));  // texts do not influence each other
+    if (memory) {
+      const Outcome frozen = model.run_on(line, R"("kind": "rolling", "max_length": 11, "freeze_fast_weights": true)");
+      CHECK(frozen.metric("token_ppl") != o.metric("token_ppl"));
+    }
+  }
+}
+
+TEST_CASE("perplexity of answers is the table's, over all answer tokens of the file", "[fast]") {
+  const BigramModel model(random_table(8));
+  const std::string records = "{\"context\": \"A report. \", \"question\": \"Who?\", \"answers\": [\"Ada\", \"unused\"]}\n"
+                              "{\"context\": \"\", \"question\": \"What? \", \"answers\": [\"A longer answer\"]}\n";
+  const Outcome o = model.run_on(records, kFastKeys, 0);
+  const double first = model.log_p('?', "Ada"), second = model.log_p(' ', "A longer answer");
+  CHECK(o.metric("nll") == Approx(-(first + second) / 18).epsilon(1e-12));
+  CHECK(o.metric("ppl") == Approx(std::exp(-(first + second) / 18)).epsilon(1e-12));
+  CHECK(o.count("ppl") == 18);
+  CHECK(o.metric("examples") == 2);
+  CHECK(o.metric("left_out") == 0);
+  CHECK(o.samples[1].at("ll").as_double() == Approx(second).epsilon(1e-12));
+  CHECK(o.samples[0].at("tokens").as_int() == 3);
+}
+
+TEST_CASE("examples that are too long are left out and counted", "[fast]") {
+  const BigramModel model(random_table(8));
+  const std::string records = "{\"context\": \"0123456789\", \"question\": \"Who?\", \"answers\": [\"Ada\"]}\n"
+                              "{\"context\": \"0123456789+\", \"question\": \"Who?\", \"answers\": [\"Ada\"]}\n"
+                              "{\"context\": \"0\", \"question\": \"Who?\", \"answers\": [\"Bob\"], \"length\": 65536}\n"
+                              "{\"context\": \"0\", \"question\": \"Who?\", \"answers\": [\"Bob\"], \"length\": 65537}\n";
+  const Outcome o = model.run_on(records, R"("kind": "answer_ppl", "max_tokens": 17)");
+  CHECK(o.metric("examples") == 2);
+  CHECK(o.metric("left_out") == 2);
+  CHECK(o.samples[0].at("id").as_string() == "0");
+  CHECK(o.samples[1].at("id").as_string() == "2");
+  CHECK(model.run_on(records, R"("kind": "answer_ppl", "max_record_length": 65537)").metric("examples") == 4);
+  CHECK(model.run_on(records, R"("kind": "answer_ppl", "max_examples": 3)").metric("examples") == 3);
+  const Outcome none = model.run_on(records, R"("kind": "answer_ppl", "max_tokens": 7)");
+  CHECK(none.result.status == "failed");
+  CHECK(none.result.reason.find("no example of at most max_tokens (7) tokens") != std::string::npos);
+}
+
+TEST_CASE("fast weights move once, after the context, and are carried on where asked", "[fast]") {
+  const TextModel model(byte_model(true));
+  std::string context;
+  for (int i = 0; i < 130; ++i) { context += "fact " + std::to_string(i * i) + "; "; }  // over a segment of the session
+  const auto line = [&](const std::string& text) { return "{\"context\": \"" + text + "\", \"question\": \"Which? \", \"answers\": [\"this\"]}\n"; };
+  const std::string records = line(context) + line("short") + line(context);
+  REQUIRE(context.size() > 1024);
+
+  Session s = model.session();
+  const auto weights = s.save_fast_weights();
+  std::vector<double> carried, reset;
+  for (const std::string& text : {context, std::string("short"), context}) {
+    carried.push_back(answer_loss(s, *model.tokenizer, text, "Which? ", "this"));
+  }
+  for (const std::string& text : {context, std::string("short"), context}) {
+    s.restore_fast_weights(weights);
+    reset.push_back(answer_loss(s, *model.tokenizer, text, "Which? ", "this"));
+  }
+  const Outcome a = model.run_on(records, kFastKeys), b = model.run_on(records, R"("kind": "answer_ppl", "fast_weights": "reset")");
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(a.samples[i].at("ll").as_double() == Approx(-carried[i]).epsilon(1e-12));
+    CHECK(b.samples[i].at("ll").as_double() == Approx(-reset[i]).epsilon(1e-12));
+  }
+  CHECK(carried[2] != reset[2]);
+  CHECK(b.samples[0].at("ll") == b.samples[2].at("ll"));
+  Session unread = model.session();
+  const auto state = unread.new_state();
+  unread.read(model.tokenizer->encode(context), *state, {FastMode::off, false});
+  CHECK(unread.save_fast_weights() == weights);
+}
+
+TEST_CASE("texts without a token are refused", "[fast]") {
+  const BigramModel model({});
+  CHECK_THROWS_WITH(model.run_on(R"({"context": "c", "question": "", "answers": ["a"]})", kFastKeys),
+                    Catch::Contains("records.jsonl:1: the question has no token"));
+  CHECK_THROWS_WITH(model.run(R"("kind": "answer_ppl", "file": "x", "fast_weights": "keep")"), Catch::Contains("fast_weights: found \"keep\""));
+  CHECK_THROWS_AS(model.run(R"("kind": "rolling", "file": "/nowhere/x.jsonl")"), MissingFileError);
+  CHECK_THROWS_AS(model.run(R"("kind": "answer_ppl", "file": "/nowhere/x.jsonl")"), MissingFileError);
+  CHECK_THROWS_WITH(model.run_on(R"({"text": "a"})", R"("kind": "rolling")", 0), Catch::Contains("max_length: found nothing"));
+}
+
+TEST_CASE("a missing file of records skips the evaluation, a broken one fails it", "[fast]") {
+  const BigramModel model({});
+  const std::string broken = model.folder.write("broken.jsonl", "{\"text\": 5}\n").string();
+  auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
+    {"name": "gone", "kind": "rolling", "file": "/nowhere/x.jsonl"}, {"name": "broken", "kind": "rolling", "file": ")" + broken + "\"}]}", "e.json"), "");
+  Session s = model.session();
+  Progress quiet;
+  const EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70};
+  CHECK(run_evaluations(evaluations, EvalContext{s, model.tokenizer, 32, 42, quiet, {}}, source, model.folder / "out", [](const std::string&) {}) == 1);
+  const auto result = [&](const char* name) { return parse_json_file((model.folder / "out" / name).string()); };
+  CHECK(result("gone.json").at("status").as_string() == "skipped");
+  CHECK(result("gone.json").at("reason").as_string().find("/nowhere/x.jsonl") != std::string::npos);
+  CHECK(result("broken.json").at("status").as_string() == "failed");
+  CHECK(result("broken.json").at("error").as_string().find("broken.jsonl:1:10: text: found 5, expected a string") != std::string::npos);
+}
+
+TEST_CASE("resolved evaluations of records read the same again", "[fast]") {
+  const Json list = parse_json(R"({"evaluations": [
+    {"name": "a", "kind": "choice", "file": "/x.jsonl", "fewshot": {"file": "/y.jsonl", "k": 2}},
+    {"name": "b", "kind": "cloze", "file": "/x.jsonl"}, {"name": "c", "kind": "answer_ppl", "file": "/x.jsonl"}]})", "e.json");
+  const Json once = resolve_evaluations(list, "eval.");
+  CHECK(once.at("evaluations").items()[0].at("fewshot").at("order").as_string() == "first");
+  CHECK(once.at("evaluations").items()[2].at("fast_weights").as_string() == "carry");
+  CHECK(resolve_evaluations(parse_json(once.dump(), "again"), "eval.") == once);
+}
+
+TEST_CASE("scores of texts do not depend on the segments in which they are read", "[fast]") {
+  for (const bool memory : {false, true}) {
+    const TextModel model(byte_model(memory));
+    std::string context;
+    for (int i = 0; i < 40; ++i) { context += "line " + std::to_string(i * i) + ". "; }
+    const std::map<std::string, std::string> records = {
+        {"choice", "{\"context\": \"" + context + "\", \"choices\": [\"one\", \"another\"], \"gold\": 0}"},
+        {"cloze", "{\"context\": \"" + context + "\", \"target\": \" word\"}"},
+        {"rolling", "{\"text\": \"" + context + "\"}"},
+        {"answer_ppl", "{\"context\": \"" + context + "\", \"question\": \"Which?\", \"answers\": [\"this one\"]}"}};
+    for (const auto& [kind, record] : records) {
+      const std::string file = model.folder.write("r.jsonl", record).string();
+      const auto ll = [&](const std::string& segment) {
+        const std::string length = kind == "answer_ppl" ? "" : ", \"max_length\": 4096";
+        auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"a\", \"kind\": \"" + kind + "\", \"file\": \"" + file +
+                                                       "\", \"segment\": " + segment + length + "}]}", "e.json"), "");
+        Session s = model.session();
+        Progress quiet;
+        EvalContext context{s, model.tokenizer, 64, 42, quiet, {}};
+        context.logs_samples = true;
+        REQUIRE(run_evaluations(evaluations, context, EvalSource{"c", "00ff", "cpu", "fp64", 7, 70}, model.folder / "out", [](const std::string&) {}) == 0);
+        return parse_json(read_file(model.folder / "out/a.samples.jsonl"), "samples").at("ll");
+      };
+      const Json whole = ll("4096"), parts = ll("64");
+      INFO(kind);
+      const auto number = [](const Json& j) { return j.is_array() ? j.items()[1].as_double() : j.as_double(); };
+      CHECK(number(parts) == Approx(number(whole)).epsilon(1e-10));
+    }
+  }
+}
+
+TEST_CASE("solved examples stand in front of prompts, too", "[fast]") {
+  const TextModel model(byte_model(false));
+  const std::string shots = model.folder.write("shots.jsonl", "{\"prompt\": \"Q: a?\\nA:\", \"answers\": [\"b\", \"c\"]}\n{\"prompt\": \"Q: d?\\nA:\", \"answers\": [\"e\"]}\n").string();
+  const auto hash = [&](const std::string& prompt, const std::string& keys) {
+    const std::string record = Json::object({{"prompt", prompt}, {"answers", Json::array({Json("x")})}}).dump();
+    return model.run_on(record, R"("kind": "generate", "score": "exact", "max_new_tokens": 3)" + keys).samples[0].at("input_hash");
+  };
+  CHECK(hash("Q: f?\nA:", R"(, "fewshot": {"k": 2, "file": ")" + shots + "\"}") == hash("Q: a?\nA: b\n\nQ: d?\nA: e\n\nQ: f?\nA:", ""));
+  const std::string empty = model.folder.write("empty.jsonl", "{\"prompt\": \"Q\", \"answers\": []}\n").string();
+  CHECK_THROWS_WITH(hash("Q", R"(, "fewshot": {"k": 1, "file": ")" + empty + "\"}"), Catch::Contains("empty.jsonl:1: \"answers\" of a solved example (found none, expected at least one)"));
+}
+
+TEST_CASE("solutions of gsm8k are answers that can be compared", "[fast]") {
+  const TextModel model(byte_model(false));
+  const std::string record = R"({"prompt": "Question: 2 + 2?\nAnswer:", "answers": ["2 + 2 = <<2+2=4>>4\n#### 4"], "until": ["Question:"], "score": "gsm8k"})";
+  CHECK(model.run_on(record, R"("kind": "generate", "max_new_tokens": 3)").count("gsm8k") == 1);
+}

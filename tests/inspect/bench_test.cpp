@@ -1,0 +1,38 @@
+#include "inspect/bench.h"
+
+#include <set>
+
+#include "layers/layer.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+ModelConfig read(const BenchModel& m) {
+  ModelConfig config;
+  Fields::read(parse_json(m.json, m.name), "model", config);
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("every layer type is in a benchmark model", "[fast]") {
+  std::set<std::string> measured{"gdn", "swiglu"};  // in all of them
+  for (const BenchModel& m : bench_layers()) {
+    read(m);
+    measured.insert(m.name);
+  }
+  for (const LayerType& type : layer_types()) {
+    INFO(type.name);
+    CHECK(measured.count(type.name) == 1);
+  }
+}
+
+TEST_CASE("a benchmark measures whole training steps", "[fast]") {
+  const ModelSpeed s = measure_model(read(bench_models().back()), {DeviceKind::cpu, DType::f32}, {1, 16, 0, 1});
+  CHECK(s.rows * s.length == 16);
+  CHECK(s.best_ms > 0);
+  CHECK(s.best_ms >= s.forward_ms);
+  CHECK(s.flops_per_token > 1e6);
+}

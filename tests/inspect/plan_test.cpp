@@ -1,0 +1,85 @@
+#include "inspect/plan.h"
+
+#include "tests/test.h"
+#include "tests/train/run_fixture.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+using Catch::Contains;
+
+namespace {
+
+/// d 12, two blocks; SDM with 9 slots of 12 numbers, PKM with 4 rows of 3 and 2 x 2 keys of 2.
+ModelConfig memory_model() {
+  ModelConfig model;
+  Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 12, "num_layers": 2,
+    "layers": {"sdm": {"type": "sdm", "slots_per_head": 9, "num_writes": 2, "num_reads": 2},
+               "pkm": {"type": "pkm", "num_subkeys": 2, "key_dim": 4, "value_dim": 3, "num_heads": 1, "top_k": 1},
+               "mlp": {"type": "swiglu", "intermediate_size": 10}},
+    "pattern": [{"mixer": "sdm", "ffn": "mlp"}, {"mixer": "sdm", "ffn": "pkm"}]})", "model.json"), "model", model);
+  return model;
+}
+
+}  // namespace
+
+TEST_CASE("learned starts and tables are counted apart from the body", "[fast]") {
+  const ModelConfig config = memory_model();
+  const Model model(config);
+  const ParameterCounts n = count_parameters(model);
+  CHECK(n.state == 2 * 9 * 12);
+  CHECK(n.memory == n.state + 4 * 3 + 2 * 2 * 2);
+  CHECK(n.non_embedding == n.total - n.state - 2 * 29 * 12);
+  CHECK(n.active == n.total - 3 * 3);
+}
+
+TEST_CASE("a plan of a run names its batch, speed and the largest micro-batch that fits", "[fast]") {
+  const TempFolder folder;
+  RunConfig config = test_run(folder);
+  config.model = memory_model();
+  PlanOptions options;
+  options.tokens_per_s = 7;
+  options.memory_gib = 1;
+  const Plan plan = plan_run(config, options);
+  CHECK(plan.tokens == 7 * 4 * 9);
+  CHECK(plan.largest_micro_batch == 4);
+  CHECK(*plan.hours == Approx(36.0 / 3600));
+  CHECK_THAT(plan.text(), Contains("largest micro-batch that fits: 4 rows") && Contains("time at the given speed: 00:00:36"));
+  CHECK(plan.json().at("flops").at("total").as_double() == plan.training_flops());
+  options.memory_gib = 1e-9;
+  CHECK_THAT(plan_run(config, options).text(), Contains("not even one row"));
+}
+
+TEST_CASE("a table of plans leaves out the columns that no plan fills", "[fast]") {
+  const ModelConfig config = memory_model();
+  Plan small = plan_model(config, 16);
+  small.name = "a name that is longer than the title";
+  const std::string table = compare_plans({small, small});
+  CHECK_THAT(table, Contains("non-emb") && !Contains("train FLOPs") && !Contains("time"));
+  const size_t line = table.find('\n') + 1;
+  CHECK(table.size() == 3 * line);  // all lines have one width
+}
+
+TEST_CASE("an accounting of a paper covers only models of its layers", "[fast]") {
+  const ModelConfig config = memory_model();
+  CHECK(paper_flops(Model(config), 64).empty());  // SDM beside PKM is in no paper
+}
+
+TEST_CASE("a run on a GPU is planned without one, in bf16 by default: masters, copies of matrices, small activations", "[fast]") {
+  const TempFolder folder;
+  const auto plan = [&](const std::optional<std::string>& precision) {
+    RunConfig config = test_run(folder);
+    config.model = memory_model();
+    config.train.device = "cuda";
+    config.train.precision = precision;
+    resolve(config, {}, false);
+    return plan_memory(config);
+  };
+  const MemoryPlan narrow = plan({}), wide = plan("fp32");
+  const ModelConfig config = memory_model();
+  const Model model(config);
+  int64_t matrices = 0;
+  for (const auto& p : model.params().all()) { matrices += p->is_matrix() ? p->spec.shape.numel() : 0; }
+  CHECK(narrow.parameter_bytes == wide.parameter_bytes + 2 * matrices);
+  CHECK(narrow.gradient_bytes == wide.gradient_bytes);
+  CHECK(narrow.work_bytes < wide.work_bytes);
+}

@@ -1,0 +1,257 @@
+// Every configuration in configs/: what papers print of it, and one training step of a shrunken copy.
+#include <cmath>
+#include <set>
+
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+#include "tests/train/run_fixture.h"
+#include "eval/evaluation.h"
+#include "study/ladder.h"
+#include "inspect/plan.h"
+#include "study/sweep.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+/// All run configurations below configs/, by path relative to it.
+std::vector<std::string> run_configurations() {
+  std::vector<std::string> found;
+  const fs::path root = fs::path(HEBB_SOURCE) / "configs";
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.path().extension() == ".json" && load_config(entry.path().string()).find("model") != nullptr) {
+      found.push_back(fs::relative(entry.path(), root).string());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string path_of(const std::string& config) { return (fs::path(HEBB_SOURCE) / "configs" / config).string(); }
+
+Plan plan_of(const std::string& config) {
+  RunConfig run = read_run_config(path_of(config));
+  resolve(run, World{});
+  PlanOptions options;
+  options.open_data = false;
+  return plan_run(run, options);
+}
+
+std::string print(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+/// `value` in the unit and with the digits of `printed` ("98k", "1.48B", "112.11" with its unit given apart).
+std::string like(const std::string& printed, double value, double unit) {
+  const size_t point = printed.find('.'), end = printed.find_last_of("0123456789");
+  const int digits = point == std::string::npos ? 0 : static_cast<int>(end - point);
+  return print(("%." + std::to_string(digits) + "f").c_str(), value / unit) + printed.substr(end + 1);
+}
+
+double unit_of(const std::string& printed) {
+  return printed.back() == 'k' ? 1e3 : printed.back() == 'M' ? 1e6 : printed.back() == 'B' ? 1e9 : 1;
+}
+
+double by(const Plan& plan, const std::string& paper) {
+  for (const PaperFlops& p : plan.papers) {
+    if (p.name == paper) {
+      return p.training_per_token;
+    }
+  }
+  FAIL("no accounting of " << paper);
+  return 0;
+}
+
+/// Numbers of the GDN states of a ladder model: without the inputs of the convolutions, which the paper leaves out.
+int64_t gdn_state_numbers(const Plan& plan, const ModelConfig& model) {
+  for (const LayerPlan& l : plan.layers) {
+    if (l.type == "gdn") {
+      const Json gdn = Fields::write(model).at("layers").at(l.name);
+      const int64_t heads = gdn.at("num_heads").as_int(), keys = heads * gdn.at("key_head_dim").as_int();
+      const int64_t inputs = (gdn.at("conv_size").as_int() - 1) * (2 * keys + heads * gdn.at("value_head_dim").as_int());
+      return l.count * (l.state_bytes[0] - 2 * inputs) / 4;
+    }
+  }
+  return 0;
+}
+
+/// Lengths and sizes are divided by 16, and the stack is as short as its pattern and its `at` allow.
+void shrink_sizes(Json& value) {
+  static const std::set<std::string> sizes = {
+      "hidden_size", "intermediate_size", "head_dim", "key_head_dim", "value_head_dim", "key_dim", "value_dim", "fast_dim", "state_dim",
+      "num_subkeys", "num_writes", "num_reads", "chunk_size", "window", "max_centroids", "eval_max_centroids", "growth_length",
+      "codebook_size", "rank", "value_residual_rank", "rows", "min_rows", "limit", "size", "dims", "hidden"};
+  for (auto& [key, member] : value.members()) {
+    if (member.is_object()) {
+      shrink_sizes(member);
+    } else if (sizes.count(key) > 0 && member.is_integer() && member.as_int() > 0) {
+      member = Json(std::max<int64_t>(2, member.as_int() / 16));
+    } else if (key == "slots_per_head") {
+      const int64_t n = std::llround(std::sqrt(member.as_double())) / 16;
+      member = Json(n * n);
+    }
+  }
+}
+
+Json shrunken(const std::string& config, const fs::path& tokens) {
+  Json json = load_config(path_of(config));
+  Json& model = *json.find("model");
+  for (auto& [name, layer] : model.find("layers")->members()) {
+    if (const Json* type = layer.find("type"); type != nullptr && type->as_string() == "gdn") {
+      layer.erase("chunk_size");  // one of a few, and no size of the model
+    }
+  }
+  if (model.at("hidden_size").as_int() >= 256) {  // the miniature ones are small already
+    shrink_sizes(model);
+  }
+  const auto blocks = static_cast<int64_t>(model.at("pattern").items().size());
+  Json at = Json::object();
+  if (const Json* old = model.find("at"); old != nullptr) {
+    for (const auto& [block, changes] : old->members()) {
+      at.set(std::to_string(at.members().size()), changes);
+    }
+  }
+  model.set("num_layers", Json(std::max<int64_t>(blocks, static_cast<int64_t>(at.members().size()))));
+  model.set("at", at);
+  model.set("vocab_size", Json(97));
+  Json source = Json::object();
+  source.set("path", Json(tokens.string()));
+  source.set("format", Json("raw_u16"));
+  source.set("split_token", Json(0));
+  Json data = Json::object();
+  data.set("sources", Json::array({source}));
+  json.set("data", data);
+  Json& train = *json.find("train");
+  for (const auto& [key, value] : {std::pair{"steps", 1}, std::pair{"batch_size", 2}, std::pair{"micro_batch_size", 2}, std::pair{"sequence_length", 63}}) {
+    train.set(key, Json(value));
+  }
+  train.erase("fast_batch");
+  train.set("device", Json("cpu"));
+  if (Json* window = train.find("random_window"); window != nullptr) {
+    shrink_sizes(*window);
+  }
+  if (Json* schedule = json.find("schedule"); schedule != nullptr) {
+    schedule->set("warmup_steps", Json(0));
+  }
+  return json;
+}
+
+}  // namespace
+
+TEST_CASE("published models have the published numbers of parameters, states and FLOPs", "[fast]") {
+  const Json table = parse_json_file((fs::path(HEBB_TEST_DATA) / "golden" / "published-models.json").string());
+  for (const Json& row : table.items()) {
+    const std::string config = row.at("config").as_string();
+    INFO(config);
+    const Plan plan = plan_of(config);
+    const ParameterCounts& n = plan.parameters;
+    const auto same = [&](const char* key, int64_t found) {
+      if (const Json* v = row.find(key)) {
+        CHECK(found == v->as_int());
+      }
+    };
+    const auto printed = [&](const char* key, double found, double unit = 0) {
+      if (const Json* v = row.find(key)) {
+        CHECK(like(v->as_string(), found, unit > 0 ? unit : unit_of(v->as_string())) == v->as_string());
+      }
+    };
+    same("total", n.total);
+    same("body", n.non_embedding);
+    same("state", n.state);
+    same("without_state", n.total - n.state);
+    printed("without_state_printed", static_cast<double>(n.total - n.state));
+    printed("state_printed", static_cast<double>(n.state));
+    printed("state_per_body_percent", 100.0 * static_cast<double>(n.state) / static_cast<double>(n.non_embedding), 1);
+    printed("total_millions", static_cast<double>(n.total), 1e6);
+    if (row.find("active_millions") != nullptr) {  // the paper subtracts unread rows from its rounded total
+      const double rounded = std::round(static_cast<double>(n.total) / 1e4) * 1e4;
+      printed("active_millions", rounded - static_cast<double>(n.total - n.active), 1e6);
+    }
+    if (const Json* gdn = row.find("gdn_state")) {
+      CHECK(gdn_state_numbers(plan, read_run_config(path_of(config)).model) == gdn->as_int());
+    }
+    if (const Json* tera = row.find("teraflops")) {  // one training pass over 8 rows of 4,096 tokens
+      const double residual = by(plan, "fwpkm") * 32768 / 1e12 - std::stod(tera->as_string());
+      CHECK(residual >= row.at("teraflops_residual").items()[0].as_double());
+      CHECK(residual <= row.at("teraflops_residual").items()[1].as_double());
+    }
+    if (row.find("gigaflops_per_token") != nullptr) {
+      printed("gigaflops_per_token", by(plan, "sdm"), 1e9);
+    }
+    if (const Json* tokens = row.find("tokens")) {  // printed with three or four digits
+      CHECK(static_cast<double>(plan.tokens) == Approx(tokens->as_double()).epsilon(2e-3));
+      CHECK(print("%.3e", by(plan, "sdm") * tokens->as_double()) == row.at("total_flops").as_string());
+    }
+    if (row.find("zettaflops") != nullptr) {
+      printed("zettaflops", by(plan, "ham") * static_cast<double>(plan.tokens), 1e21);
+    }
+  }
+}
+
+TEST_CASE("every configuration plans, names itself by its file, and is listed once", "[fast]") {
+  std::set<std::string> names;
+  for (const std::string& config : run_configurations()) {
+    INFO(config);
+    const Plan plan = plan_of(config);
+    CHECK(plan.memory->total_bytes() > 0);
+    CHECK(plan.parameters.active <= plan.parameters.total);
+    std::string expected = config.substr(0, config.size() - 5);
+    std::replace(expected.begin(), expected.end(), '/', '-');
+    CHECK(plan.name == expected);
+    CHECK(names.insert(plan.name).second);
+  }
+  CHECK(names.size() > 100);
+}
+
+TEST_CASE("every sweep in configs/ composes", "[fast]") {
+  int sweeps = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(fs::path(HEBB_SOURCE) / "configs")) {
+    if (entry.path().extension() == ".json" && load_config(entry.path().string()).find("base") != nullptr) {
+      INFO(entry.path().string());
+      CHECK(!read_sweep(entry.path()).runs.empty());
+      ++sweeps;
+    }
+  }
+  CHECK(sweeps == 2);
+}
+
+TEST_CASE("the mini ladders are the runs whose results are documented", "[fast]") {
+  const auto cost = [](const char* file) { return describe_ladder(read_sweep(fs::path(HEBB_SOURCE) / "configs" / "mini" / file), 0, 0); };
+  CHECK_THAT(cost("ladder.json"), Catch::Contains("\nfwpkm-96       616.53K  591.66K  52.22K  568.14K        1.15M") && Catch::Contains("\n32 runs, 1.311e+08 tokens, 2.2833e+14 FLOPs\n"));
+  CHECK_THAT(cost("ladder-5-minutes.json"), Catch::Contains("\ngdn-64") && Catch::Contains("\n12 runs, 6.144e+07 tokens, 2.3154e+13 FLOPs\n"));
+}
+
+TEST_CASE("every list of evaluations in configs/ is read", "[fast]") {
+  int lists = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(fs::path(HEBB_SOURCE) / "configs")) {
+    if (entry.path().extension() != ".json") {
+      continue;
+    }
+    if (const Json json = load_config(entry.path().string()); json.find("evaluations") != nullptr) {
+      INFO(entry.path().string());
+      CHECK(!read_evaluations(json, "").empty());
+      ++lists;
+    }
+  }
+  CHECK(lists >= 4);
+}
+
+TEST_CASE("a shrunken copy of every configuration takes a training step", "[slow]") {
+  const TempFolder folder;
+  const fs::path tokens = write_tokens(folder);
+  for (const std::string& config : run_configurations()) {
+    INFO(config);
+    RunConfig run;
+    Fields::read(shrunken(config, tokens), "", run);
+    resolve(run, World{});
+    const fs::path out = folder / run.name;
+    CHECK(run_in(out, std::move(run)) == 0);
+    const std::vector<double> loss = metric(out, "loss");
+    REQUIRE(loss.size() == 1);
+    CHECK(loss[0] == Approx(std::log(97.0)).epsilon(0.2));  // fresh models know nothing
+    fs::remove_all(out);
+  }
+}

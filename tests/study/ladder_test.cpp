@@ -1,0 +1,220 @@
+#include "study/ladder.h"
+
+#include "tests/study/ladder_fixture.h"
+#include "tests/train/process.h"
+#include "study/run_results.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+using Catch::Contains;
+
+namespace {
+
+Result ladder(const TempFolder& folder, std::vector<std::string> arguments = {}) {
+  arguments.insert(arguments.begin(), {"ladder", (folder / "sweep.json").string()});
+  return run_hebb(arguments, folder / "ladder", folder.path());
+}
+
+const char* const kTwoSizes = R"("runs": [
+  {"id": "s", "tags": {"arch": "full", "level": 1}}, {"id": "m", "set": {"model.hidden_size": 24}, "tags": {"arch": "full", "level": 2}},
+  {"id": "g", "set": {"model.pattern.0.mixer": "gdn"}, "tags": {"arch": "gdn", "level": 1}}],
+  "evals": "eval.json", "fit": {"by": "arch"})";
+
+/// A list of evaluations of the base configuration's tokens.
+void write_evaluations(const TempFolder& folder) {
+  folder.write("eval.json", R"({"evaluations": [{"name": "by-position", "kind": "position_ppl", "length": 64,
+    "data": {"path": "tokens.bin", "format": "raw_u16"}}]})");
+}
+
+/// results.jsonl without what is measured, and without the hash of the configuration, which holds the folder of the data.
+std::vector<std::string> results(const TempFolder& folder) {
+  std::istringstream lines(read_file(folder / "runs" / "small" / "results.jsonl"));
+  std::vector<std::string> found;
+  for (std::string line; std::getline(lines, line);) {
+    Json json = parse_json(line, "results.jsonl");
+    json.erase("tokens_per_s");
+    json.erase("mem_bytes");
+    json.erase("setting");
+    found.push_back(json.dump());
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a ladder trains every run, writes results and a report, and does nothing more when started again") {
+  const TempFolder folder;
+  write_base(folder);
+  write_evaluations(folder);
+  write_sweep(folder, kTwoSizes);
+  const Result first = ladder(folder);
+  INFO(first.out << first.err);
+  REQUIRE(first.code == 0);
+  CHECK_THAT(first.err, Contains("small: 0 FLOP of ") && Contains("(100%)") && Contains(", took ") && Contains(", 3 of 3 runs done"));
+  const std::vector<std::string> rows = results(folder);
+  REQUIRE(rows.size() == 3);
+  const Json m = parse_json(rows[1], "m");
+  CHECK(m.at("id").as_string() == "m");
+  CHECK(m.at("level").as_int() == 2);
+  CHECK(m.at("tokens").as_int() == 12 * 36);
+  CHECK(m.at("flops.total").as_double() == 3 * m.at("flops.forward_per_token").as_double() * 12 * 36);
+  const std::vector<double> losses = metric(folder / "runs/small/m", "loss");
+  double mean = 0;
+  for (size_t i = 2; i < 12; ++i) {
+    mean += losses[i] / 10;
+  }
+  CHECK(m.at("loss.final").as_double() == Approx(mean).epsilon(1e-12));
+  CHECK(m.find("val.held") != nullptr);
+  CHECK(m.find("eval.by-position.ppl") != nullptr);
+  for (const char* file : {"sweep.json", "results.csv", "report.md", "index.html", "plots/loss.svg", "plots/position_by-position.svg", "fit.json"}) {
+    CHECK(fs::exists(folder / "runs/small" / file));
+  }
+  CHECK(read_status(folder / "runs/small/g").state == "done");
+  const std::string console = read_file(folder / "runs/small/g/console.log");
+  const Result again = ladder(folder);
+  CHECK(again.code == 0);
+  CHECK(again.err.empty());  // no progress of nothing
+  CHECK(read_file(folder / "runs/small/g/console.log") == console);  // nothing ran again
+  CHECK(results(folder) == rows);
+  const Result status = ladder(folder, {"--status"});
+  CHECK_THAT(status.out, Contains("12/12") && Contains("3 of 3 runs done") && Contains("(100%)") && !Contains("eta"));
+  CHECK_THAT(ladder(folder, {"--dry-run", "--tflops", "0.1"}).out, Contains("3 runs, 1296 tokens") && Contains("FLOP/s with 1 at a time"));
+  CHECK_THAT(ladder(folder, {"--dry-run", "--tflops", "0.1", "--parallel", "3"}).out, Contains("FLOP/s with 3 at a time"));
+}
+
+TEST_CASE("the runs of two axes are trained and reported side by side") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("max_parallel": 2, "axes": {"arch": {"full": {}, "gdn": {"set": {"model.pattern.0.mixer": "gdn"}}},
+    "size": {"small": {}, "large": {"set": {"model.hidden_size": 24}}}}, "fit": {"by": "arch"})");
+  const Result first = ladder(folder);
+  INFO(first.out << first.err);
+  REQUIRE(first.code == 0);
+  const std::vector<std::string> rows = results(folder);
+  REQUIRE(rows.size() == 4);
+  const Json last = parse_json(rows[3], "gdn-large");
+  CHECK(last.at("id").as_string() == "gdn-large");
+  CHECK(last.at("arch").as_string() == "gdn");
+  CHECK(last.at("size").as_string() == "large");
+  CHECK_THAT(read_file(folder / "runs/small/report.md"), Contains("## loss.final by size") && Contains("| size | full | gdn |"));
+}
+
+TEST_CASE("a run that fails does not stop the others and is tried again") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("max_parallel": 2, "runs": [{"id": "bad", "set": {"data.sources.0.path": "later.bin"}}, {"id": "good"}])");
+  const Result first = ladder(folder);
+  CHECK(first.code == 1);
+  CHECK_THAT(first.out, Contains("failed bad") && Contains("later.bin") && Contains("done good"));
+  const RunStatus bad = read_status(folder / "runs/small/bad");
+  CHECK(bad.state == "failed");
+  CHECK_THAT(bad.error, Contains("later.bin") && Contains("exit code 3"));
+  CHECK_THAT(first.err, Contains("(50%)") && Contains("1 of 2 runs done, 1 failed"));
+  CHECK_THAT(ladder(folder, {"--status"}).out, Contains("1 of 2 runs done, 1 failed") && Contains("(50%)"));
+  CHECK(results(folder).size() == 1);
+  fs::copy_file(folder / "tokens.bin", folder / "later.bin");
+  CHECK(ladder(folder).code == 0);
+  CHECK(results(folder).size() == 2);
+}
+
+TEST_CASE("a ladder that is killed again and again ends with the results of an undisturbed one", "[slow]") {
+  const TempFolder calm, disturbed;
+  const std::string longer = R"("max_parallel": 2, "grid": {"train.seed": [1, 2, 3, 4]}, "derive": {"train.steps": "200"})";
+  for (const TempFolder* folder : {&calm, &disturbed}) {
+    write_base(*folder);
+    write_sweep(*folder, longer);
+  }
+  REQUIRE(ladder(calm).code == 0);
+  Rng random(3, "kills");
+  int interrupted = 0;
+  for (int kill = 0; kill < 10; ++kill) {
+    Process process({"ladder", (disturbed / "sweep.json").string()}, disturbed / ("kill" + std::to_string(kill)), disturbed.path());
+    if (!process.ends_within(30 + static_cast<int>(random.below(120)))) {
+      process.kill(kill % 2 == 0 ? SIGKILL : SIGTERM);
+      ++interrupted;
+    }
+    const int code = process.wait();
+    CHECK((code == 0 || code == 75 || code == 128 + SIGKILL || code == 128 + SIGTERM));  // the last: before it listens
+  }
+  CHECK(interrupted > 2);
+  const Result last = ladder(disturbed);
+  INFO(last.out << last.err);
+  CHECK(last.code == 0);
+  CHECK(results(disturbed) == results(calm));
+}
+
+TEST_CASE("a stopped ladder saves its runs and goes on from there") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("runs": [{"id": "a", "set": {"train.steps": 100000}}])");
+  Process process({"ladder", (folder / "sweep.json").string()}, folder / "ladder", folder.path());
+  const fs::path metrics = folder / "runs/small/a/metrics.jsonl";
+  while (!fs::exists(metrics) || fs::file_size(metrics) == 0) {
+    REQUIRE(!process.ends_within(2));
+  }
+  process.kill(SIGTERM);
+  CHECK(process.wait() == 75);
+  const RunStatus status = read_status(folder / "runs/small/a");
+  CHECK(status.state == "pending");
+  CHECK(status.step > 0);
+  CHECK(fs::exists(checkpoint_in(folder / "runs/small/a", status.step)));
+  CHECK_THAT(ladder(folder, {"--status"}).out, Contains(" stopped ") && Contains("/100000") && Contains("eta "));
+}
+
+TEST_CASE("a changed run is refused, and started anew with --force") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("runs": [{"id": "a"}, {"id": "b"}])");
+  REQUIRE(ladder(folder).code == 0);
+  write_sweep(folder, R"("runs": [{"id": "a", "set": {"optimizer.lr": 0.02}}, {"id": "b"}, {"id": "c"}])");
+  const Result refused = ladder(folder);
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("runs/small/a") && Contains("--force"));
+  CHECK(!fs::exists(folder / "runs/small/c"));
+  const Result forced = ladder(folder, {"--force"});
+  CHECK(forced.code == 0);
+  CHECK_THAT(forced.out, Contains("start a") && !Contains("start b") && Contains("start c"));
+  CHECK(metric(folder / "runs/small/a", "lr")[0] == 0.02);
+}
+
+TEST_CASE("a run whose process was killed is not called running") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("runs": [{"id": "a"}])");
+  REQUIRE(ladder(folder).code == 0);
+  RunStatus status = read_status(folder / "runs/small/a");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  status.state = "running";
+  status.pid = child;
+  write_status(folder / "runs/small/a", status);
+  CHECK(was_killed(status));
+  CHECK_THAT(ladder_status(folder / "runs/small"), Contains("stopped") && !Contains("running"));
+  status.pid = ::getpid();
+  CHECK_FALSE(was_killed(status));
+  status.pid = child;
+  status.host = "elsewhere";
+  CHECK_FALSE(was_killed(status));
+}
+
+TEST_CASE("a folder of something else, or in use, is refused before anything runs") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("runs": [{"id": "a"}])");
+  folder.write("runs/small/notes.txt", "mine");
+  CHECK_THAT(ladder(folder).err, Contains("not the folder of this sweep") && Contains("files without sweep.json"));
+  fs::remove_all(folder / "runs");
+  REQUIRE(ladder(folder).code == 0);
+  write_sweep(folder, R"("runs": [{"id": "z"}])");
+  const Result other = ladder(folder);
+  CHECK(other.code == 4);
+  CHECK_THAT(other.err, Contains("the sweep \"small\" with other runs"));
+  write_sweep(folder, R"("runs": [{"id": "a"}])");
+  const RunLock lock(folder / "runs/small");
+  CHECK_THAT(ladder(folder).err, Contains("in use by process"));
+  CHECK_THAT(run_hebb({"ladder", (folder / "sweep.json").string(), "--status", "--dir", "nowhere"}, folder / "status", folder.path()).err,
+             Contains("no ladder here"));
+}

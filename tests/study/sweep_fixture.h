@@ -1,0 +1,44 @@
+#pragma once
+// Sweeps that are composed and not trained.
+#include "tests/study/ladder_fixture.h"
+#include "inspect/plan.h"
+
+namespace hebb::testing {
+
+/// What is wrong with a sweep of these members.
+inline std::string problem(const TempFolder& folder, const std::string& members) {
+  try {
+    read_sweep(write_sweep(folder, members));
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+inline const SweepRun& run_of(const Sweep& sweep, const std::string& id) {
+  for (const SweepRun& run : sweep.runs) {
+    if (run.id == id) {
+      return run;
+    }
+  }
+  FAIL("no run " << id);
+  return sweep.runs[0];
+}
+
+inline int64_t width(const SweepRun& run) { return run.config.at("model").at("layers").at("mlp").at("intermediate_size").as_int(); }
+
+inline int64_t non_embedding(const SweepRun& run) {
+  ModelConfig config;
+  Fields::read(run.config.at("model"), "model", config);
+  return count_parameters(Model(config)).non_embedding;
+}
+
+inline std::vector<std::string> ids_of(const Sweep& sweep) {
+  std::vector<std::string> ids;
+  for (const SweepRun& run : sweep.runs) {
+    ids.push_back(run.id);
+  }
+  return ids;
+}
+
+}  // namespace hebb::testing

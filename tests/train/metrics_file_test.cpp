@@ -1,0 +1,46 @@
+#include "train/metrics_file.h"
+
+#include <cmath>
+
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+TEST_CASE("metrics of later steps and a cut line are removed when a run goes on", "[fast]") {
+  const TempFolder folder;
+  const std::string kept =
+      "{\"step\":1,\"loss\":2.0}\n{\"step\":2,\"loss\":1.5}\n{\"step\":2,\"val\":\"v\",\"loss\":1.0}\n";
+  const fs::path path =
+      folder.write("metrics.jsonl", kept + "{\"step\":3,\"loss\":1.0}\n{\"step\":3,\"val\":\"w\"}\n{\"step\":4,\"lo");
+  {
+    MetricsFile metrics(path, 2);
+    CHECK(metrics.removed_lines() == 3);
+    CHECK(metrics.validated() == std::set<std::string>{"v"});
+    metrics.add(Json::object({{"step", Json(3)}, {"loss", Json(std::nan(""))}, {"grad_norm", Json(-INFINITY)}}));
+  }
+  CHECK(read_file(path) == kept + "{\"step\":3,\"loss\":\"nan\",\"grad_norm\":\"-inf\"}\n");
+}
+
+TEST_CASE("each line of metrics is in the file as soon as it is added", "[fast]") {
+  const TempFolder folder;
+  MetricsFile metrics(folder / "metrics.jsonl", 0);
+  metrics.add(Json::object({{"step", Json(1)}}));
+  CHECK(read_file(folder / "metrics.jsonl") == "{\"step\":1}\n");
+}
+
+TEST_CASE("a metrics file with a foreign line is an error that names the line", "[fast]") {
+  const TempFolder folder;
+  const fs::path path = folder.write("metrics.jsonl", "{\"step\":1}\nhello\n");
+  CHECK_THROWS_WITH(MetricsFile(path, 5), Catch::Contains("metrics.jsonl:2") && Catch::Contains("hello"));
+  CHECK_THROWS_AS(MetricsFile(path, 5), CheckpointError);
+}
+
+TEST_CASE("an append that fails says which file", "[fast]") {
+  CHECK_THROWS_WITH(AppendFile("/nonexistent/metrics.jsonl"),
+                    Catch::Contains("/nonexistent/metrics.jsonl") && Catch::Contains("No such"));
+  if (fs::exists("/dev/full")) {
+    AppendFile full("/dev/full");
+    CHECK_THROWS_WITH(full.append("x"), Catch::Contains("/dev/full") && Catch::Contains("No space"));
+  }
+}

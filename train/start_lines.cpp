@@ -1,0 +1,225 @@
+#include "train/start_lines.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <limits>
+#include <regex>
+
+#include "core/parallel.h"
+#include "core/progress.h"
+#include "kernels/gemm/gemm.h"
+#include "train/device_peak.h"
+
+namespace hebb {
+namespace {
+
+std::string format(const char* pattern, ...) __attribute__((format(printf, 1, 2)));
+std::string format(const char* pattern, ...) {
+  char text[512];
+  va_list args;
+  va_start(args, pattern);
+  std::vsnprintf(text, sizeof text, pattern, args);
+  va_end(args);
+  return text;
+}
+
+struct Moments {
+  double sum = 0, squares = 0, lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
+  int64_t count = 0;
+
+  void add(double x) {
+    sum += x;
+    squares += x * x;
+    lowest = std::min(lowest, x);
+    highest = std::max(highest, x);
+    ++count;
+  }
+  double mean() const { return sum / static_cast<double>(count); }
+  double std() const { return std::sqrt(std::max(0.0, squares / static_cast<double>(count) - mean() * mean())); }
+};
+
+/// Tensors whose names differ in the block only.
+struct Group {
+  std::string name;  // blocks.*.mixer.q_proj.weight
+  Shape shape;
+  const char* kind;
+  int64_t tensors = 0;
+  Moments values;
+};
+
+std::string group_name(const std::string& name) {
+  const std::string prefix = "blocks.";
+  if (!name.starts_with(prefix)) {
+    return name;
+  }
+  return prefix + "*" + name.substr(std::min(name.find('.', prefix.size()), name.size()));
+}
+
+void add_values(Stream& stream, const Tensor& tensor, Moments& moments) {
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  dispatch_real(tensor.dtype, [&](auto zero) {
+    std::vector<decltype(zero)> piece;
+    for (int64_t begin = 0; begin < tensor.numel(); begin += kPiece) {
+      const int64_t count = std::min(kPiece, tensor.numel() - begin);
+      piece.resize(static_cast<size_t>(count));
+      copy_to_host(stream, piece.data(), tensor.slice(begin, {count}));
+      for (const auto x : piece) {
+        moments.add(static_cast<double>(x));
+      }
+    }
+  });
+}
+
+const char* kind_name(const Param& p, const Optimizer& optimizer) {
+  switch (p.spec.kind) {
+    case ParamKind::fast: return "fast";
+    case ParamKind::state: return "state";
+    case ParamKind::buffer: return "counter";
+    case ParamKind::trained: break;
+  }
+  for (const Optimizer::Rule& rule : optimizer.rules()) {
+    if (rule.param == &p) {
+      return rule.weight_decay > 0 ? "decay" : "no decay";
+    }
+  }
+  return "";
+}
+
+std::string describe_run(const RunConfig& config, const TrainMemory& memory) {
+  const TrainConfig& t = config.train;
+  std::string text = format("device: %s, %d threads, precision %s", device_name(memory.stream.device), threads(),
+                            t.precision->c_str());
+  if (memory.stream.on_gpu() && *t.precision == "fp32" && t.allow_tf32) { text += ", TF32 in matrix products"; }
+  text += t.device == "auto" ? " (train.device is auto)\n" : "\n";
+  if (memory.stream.on_gpu()) {
+    const std::vector<std::string> reasons = reasons_against_graphs(config, memory.model, memory.stream);
+    text += reasons.empty() ? "launches: as CUDA graphs\n" : "launches: one by one, not as CUDA graphs\n";
+    for (const std::string& reason : reasons) {
+      text += "  " + reason + "\n";
+    }
+  }
+  for (const std::string& name : config.model.unused()) {
+    text += "model.layers." + name + " is used by no block\n";
+  }
+  for (const size_t i : memory.optimizer->unused_groups()) {
+    text += "optimizer.groups." + std::to_string(i) + " applies to no parameter\n";
+  }
+  for (size_t i = 0; i < config.optimizer.no_decay.size(); ++i) {
+    const std::regex pattern(config.optimizer.no_decay[i], std::regex::ECMAScript);
+    const auto matches = [&](const auto& p) { return std::regex_search(p->name(), pattern); };
+    if (std::none_of(memory.model.params().all().begin(), memory.model.params().all().end(), matches)) {
+      text += "optimizer.no_decay." + std::to_string(i) + " matches no parameter\n";
+    }
+  }
+  if (config.schedule.warmup_steps > t.steps) {
+    text += format("schedule.warmup_steps = %lld is longer than the run\n",
+                   static_cast<long long>(config.schedule.warmup_steps));
+  }
+  return text;
+}
+
+std::string describe_batches(const TrainConfig& t) {
+  const double tokens = static_cast<double>(t.steps) * static_cast<double>(t.tokens_per_step());
+  return format(
+      "batch: %lld rows x %lld tokens = %lld tokens a step; %lld micro-batches of %lld rows on 1 rank; %lld steps, "
+      "%.4g tokens\n",
+      static_cast<long long>(t.batch_size), static_cast<long long>(t.sequence_length),
+      static_cast<long long>(t.tokens_per_step()), static_cast<long long>(t.batch_size / *t.micro_batch_size),
+      static_cast<long long>(*t.micro_batch_size), static_cast<long long>(t.steps), tokens);
+}
+
+std::string describe_time(const RunConfig& config, TrainMemory& memory, double flops, int64_t step) {
+  const auto peak = peak_flops(config);
+  const double speed = peak ? *peak : measure_matrix_product(memory);
+  const double tokens =
+      static_cast<double>(config.train.steps - step) * static_cast<double>(config.train.tokens_per_step());
+  return format("estimated hours: at least %.3g, at %s of %.4g GFLOP/s\n", flops * tokens / speed / 3600,
+                peak ? "the device's dense peak" : "the speed of a matrix product measured here", speed * 1e-9);
+}
+
+}  // namespace
+
+std::string describe_parameters(Stream& stream, const ParamStore& params, const Optimizer& optimizer) {
+  std::vector<Group> groups;
+  for (const auto& p : params.all()) {
+    const std::string name = group_name(p->name());
+    const char* kind = kind_name(*p, optimizer);
+    auto it = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
+      return g.name == name && g.shape == p->spec.shape && g.kind == kind;
+    });
+    if (it == groups.end()) {
+      it = groups.insert(groups.end(), {name, p->spec.shape, kind, 0, {}});
+    }
+    ++it->tensors;
+    if (p->spec.kind != ParamKind::buffer) {
+      add_values(stream, p->value, it->values);
+    }
+  }
+  std::string text = format("parameters: %lld trained, %lld in fast weights\n",
+                            static_cast<long long>(params.count(ParamKind::trained)),
+                            static_cast<long long>(params.count(ParamKind::fast)));
+  for (const Group& g : groups) {
+    text += format("  %-44s %3lld x %-18s %-8s", g.name.c_str(), static_cast<long long>(g.tensors),
+                   g.shape.str().c_str(), g.kind);
+    if (g.values.count > 0) {
+      text += format(" mean % .2e std %.2e min % .2e max % .2e", g.values.mean(), g.values.std(), g.values.lowest,
+                     g.values.highest);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+double training_flops_per_token(const RunConfig& config, const Model& model) {
+  return 3 * model.flops_per_token(config.train.sequence_length);
+}
+
+std::optional<double> peak_flops(const RunConfig& config) {
+  if (config.train.peak_tflops) {
+    return *config.train.peak_tflops * 1e12;
+  }
+  return device_peak({device_of(config), dtype_of_precision(*config.train.precision)}, config.train.allow_tf32);
+}
+
+double measure_matrix_product(TrainMemory& memory) {
+  constexpr int64_t kSize = 384;  // fits in caches and keeps all threads busy
+  constexpr double kSeconds = 0.02;
+  const DType dtype = memory.model.params().dtype();
+  const Shape square{kSize, kSize};
+  Arena arena(memory.stream.device, "measurement");
+  const Buffer a(arena, square, dtype, "a"), b(arena, square, dtype, "b"), c(arena, square, dtype, "c");
+  fill_zero(memory.stream, a);
+  fill_zero(memory.stream, b);
+  const auto product = [&] {
+    run(memory.stream, Gemm{c, a, b, kSize, kSize, kSize, kSize, kSize, kSize, false, true, false, 1.0});
+    double first = 0;
+    copy_to_host(memory.stream, &first, c.tensor().slice(0, {1}));  // waits for the device
+  };
+  product();
+  const auto seconds = [start = std::chrono::steady_clock::now()] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  int64_t runs = 0;
+  while (runs == 0 || seconds() < kSeconds) {
+    product();
+    ++runs;
+  }
+  return 2.0 * kSize * kSize * kSize * static_cast<double>(runs) / seconds();
+}
+
+std::string startup_report(const RunConfig& config, TrainMemory& memory, const MemoryPlan& plan, const Loader& loader,
+                           int64_t step) {
+  const double flops = training_flops_per_token(config, memory.model);
+  std::string text = describe_run(config, memory);
+  text += describe_parameters(memory.stream, memory.model.params(), *memory.optimizer);
+  text += format("FLOPs per token: %.4g forward, %.4g in training\n", flops / 3, flops);
+  text += describe_batches(config.train) + describe(plan);
+  text += loader.describe(config.train.steps * config.train.batch_size);
+  text += describe_time(config, memory, flops, step);
+  return text;
+}
+
+}  // namespace hebb

@@ -1,0 +1,28 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "data/rows/loader.h"
+#include "train/memory_plan.h"
+#include "train/training_state.h"
+
+namespace hebb {
+
+/// Mean, standard deviation and range of tensors, one line for each group of equal names in different blocks.
+std::string describe_parameters(Stream& stream, const ParamStore& params, const Optimizer& optimizer);
+
+/// FLOPs of one forward and backward pass per token.
+double training_flops_per_token(const RunConfig& config, const Model& model);
+
+/// Dense peak of the device in FLOP/s; nothing when it is unknown.
+std::optional<double> peak_flops(const RunConfig& config);
+
+/// FLOP/s of one matrix product on this device, measured for some milliseconds.
+double measure_matrix_product(TrainMemory& memory);
+
+/// What a run says before its first step: device, parameters, FLOPs per token, batch arithmetic,
+/// memory plan, data plan, hours (spec 84, section 2).
+std::string startup_report(const RunConfig& config, TrainMemory& memory, const MemoryPlan& plan, const Loader& loader,
+                           int64_t step);
+
+}  // namespace hebb
