@@ -35,13 +35,9 @@ Arena::Arena(DeviceKind device, std::string name) : device_(device), name_(std::
 
 Arena::~Arena() {
   for (const Segment& s : segments_) {
-    if (device_ == DeviceKind::cpu) {
-      munmap(reinterpret_cast<void*>(s.base), static_cast<size_t>(s.bytes));
-    }
+    if (device_ == DeviceKind::cpu) { munmap(reinterpret_cast<void*>(s.base), static_cast<size_t>(s.bytes)); }
 #ifdef HEBB_HAVE_CUDA
-    if (device_ == DeviceKind::cuda) {
-      cuda::free_segment(reinterpret_cast<void*>(s.base));
-    }
+    if (device_ == DeviceKind::cuda) { cuda::free_segment(reinterpret_cast<void*>(s.base)); }
 #endif
   }
 }
@@ -58,9 +54,7 @@ void Arena::add_segment(int64_t bytes, std::string_view name) {
     }
   }
 #ifdef HEBB_HAVE_CUDA
-  if (device_ == DeviceKind::cuda) {
-    base = cuda::allocate_segment(size);
-  }
+  if (device_ == DeviceKind::cuda) { base = cuda::allocate_segment(size); }
 #endif
   if (base == nullptr) {
     throw MemoryError(name_, "no memory for " + std::string(name) + " (found " + std::to_string(in_use_) +
@@ -72,9 +66,7 @@ void Arena::add_segment(int64_t bytes, std::string_view name) {
 
 void Arena::reserve(int64_t bytes) {
   const bool room = std::any_of(free_.begin(), free_.end(), [&](const auto& f) { return f.second >= bytes; });
-  if (!room) {
-    add_segment(bytes, "the reservation of " + name_);
-  }
+  if (!room) { add_segment(bytes, "the reservation of " + name_); }
 }
 
 void* Arena::allocate(int64_t bytes, std::string_view name) {
@@ -90,9 +82,7 @@ void* Arena::allocate(int64_t bytes, std::string_view name) {
   }
   const auto [base, found] = *it;
   free_.erase(it);
-  if (found > size) {
-    free_[base + static_cast<uintptr_t>(size)] = found - size;
-  }
+  if (found > size) { free_[base + static_cast<uintptr_t>(size)] = found - size; }
   used_[base] = {size, device_ == DeviceKind::count ? std::string(name) : std::string()};
   in_use_ += size;
   if (device_ == DeviceKind::count) {
@@ -105,13 +95,9 @@ void* Arena::allocate(int64_t bytes, std::string_view name) {
   }
   void* address = reinterpret_cast<void*>(base);
   if (poison_) {
-    if (device_ == DeviceKind::cpu) {
-      std::memset(address, 0xFF, static_cast<size_t>(size));
-    }
+    if (device_ == DeviceKind::cpu) { std::memset(address, 0xFF, static_cast<size_t>(size)); }
 #ifdef HEBB_HAVE_CUDA
-    if (device_ == DeviceKind::cuda) {
-      cuda::fill_bytes(address, 0xFF, size);
-    }
+    if (device_ == DeviceKind::cuda) { cuda::fill_bytes(address, 0xFF, size); }
 #endif
   }
   return address;
@@ -120,15 +106,11 @@ void* Arena::allocate(int64_t bytes, std::string_view name) {
 void Arena::note_peak() {
   at_peak_ = false;
   peak_uses_.clear();
-  for (const auto& [base, block] : used_) {
-    peak_uses_.push_back({block.name, block.bytes});
-  }
+  for (const auto& [base, block] : used_) { peak_uses_.push_back({block.name, block.bytes}); }
 }
 
 void Arena::release(void* address) {
-  if (at_peak_) {
-    note_peak();
-  }
+  if (at_peak_) { note_peak(); }
   const auto it = used_.find(reinterpret_cast<uintptr_t>(address));
   HEBB_ASSERT(it != used_.end());
   uintptr_t base = it->first;
@@ -136,9 +118,8 @@ void Arena::release(void* address) {
   in_use_ -= bytes;
   used_.erase(it);
   const auto segment_of = [&](uintptr_t a) {
-    return std::find_if(segments_.begin(), segments_.end(), [&](const Segment& s) {
-      return a >= s.base && a - s.base < static_cast<uintptr_t>(s.bytes);
-    });
+    return std::find_if(segments_.begin(), segments_.end(),
+                        [&](const Segment& s) { return a >= s.base && a - s.base < static_cast<uintptr_t>(s.bytes); });
   };
   // Coalesce with the free neighbours of the same segment.
   const auto next = free_.lower_bound(base);
@@ -161,9 +142,7 @@ void Arena::release(void* address) {
 
 int64_t Arena::reserved_bytes() const {
   int64_t sum = 0;
-  for (const Segment& s : segments_) {
-    sum += s.bytes;
-  }
+  for (const Segment& s : segments_) { sum += s.bytes; }
   return device_ == DeviceKind::count ? peak_ : sum;
 }
 
@@ -171,9 +150,7 @@ std::vector<Arena::Use> Arena::peak_table() const {
   std::vector<Use> uses = peak_uses_;
   if (at_peak_ || uses.empty()) {
     uses.clear();
-    for (const auto& [base, block] : used_) {
-      uses.push_back({block.name, block.bytes});
-    }
+    for (const auto& [base, block] : used_) { uses.push_back({block.name, block.bytes}); }
   }
   std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.bytes > b.bytes; });
   return uses;

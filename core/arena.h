@@ -10,8 +10,8 @@
 namespace hebb {
 
 /// Device memory with named allocations: first fit by address over a few large segments, so that the
-/// same calls give the same layout, however large the segment is. On the counting device pointers are addresses of nothing and only the
-/// book-keeping happens: peak_bytes() of a dry run is what the real run will need.
+/// same calls give the same layout, however large the segment is. On the counting device pointers are addresses of
+/// nothing and only the book-keeping happens: peak_bytes() of a dry run is what the real run will need.
 class Arena {
  public:
   explicit Arena(DeviceKind device, std::string name = "arena");
@@ -28,7 +28,7 @@ class Arena {
   void reserve(int64_t bytes);
 
   int64_t in_use_bytes() const { return in_use_; }
-  int64_t peak_bytes() const { return peak_; }           // largest extent that allocations needed
+  int64_t peak_bytes() const { return peak_; }  // largest extent that allocations needed
   int64_t reserved_bytes() const;
   void reset_peak() { peak_ = in_use_; }
   DeviceKind device() const { return device_; }
@@ -58,7 +58,7 @@ class Arena {
   std::string name_;
   bool poison_ = false;
   std::vector<Segment> segments_;
-  std::map<uintptr_t, int64_t> free_;                      // by address
+  std::map<uintptr_t, int64_t> free_;  // by address
   std::map<uintptr_t, Block> used_;
   int64_t in_use_ = 0, peak_ = 0;
   bool at_peak_ = false;
@@ -71,7 +71,10 @@ class Buffer {
   Buffer() = default;
   Buffer(Arena& arena, Shape shape, DType dtype, std::string_view name)
       : arena_(&arena), tensor_{arena.allocate(shape.numel() * dtype_bytes(dtype), name), dtype, shape} {}
-  Buffer(Buffer&& other) noexcept : arena_(other.arena_), tensor_(other.tensor_) { other.arena_ = nullptr; other.tensor_ = {}; }
+  Buffer(Buffer&& other) noexcept : arena_(other.arena_), tensor_(other.tensor_) {
+    other.arena_ = nullptr;
+    other.tensor_ = {};
+  }
   Buffer& operator=(Buffer&& other) noexcept {
     if (this != &other) {
       reset();
@@ -82,9 +85,7 @@ class Buffer {
   }
   ~Buffer() { reset(); }
   void reset() {
-    if (arena_ != nullptr) {
-      arena_->release(tensor_.data);
-    }
+    if (arena_ != nullptr) { arena_->release(tensor_.data); }
     arena_ = nullptr;
     tensor_ = {};
   }

@@ -25,12 +25,8 @@ struct NativeStream {
 NativeStream& native(Stream& stream);
 
 inline void check(cudaError_t error, const std::string& what) {
-  if (error == cudaErrorMemoryAllocation) {
-    throw MemoryError("cuda", what + ": out of memory");
-  }
-  if (error != cudaSuccess) {
-    throw Error(ExitCode::kOther, "cuda: " + what + ": " + cudaGetErrorString(error));
-  }
+  if (error == cudaErrorMemoryAllocation) { throw MemoryError("cuda", what + ": out of memory"); }
+  if (error != cudaSuccess) { throw Error(ExitCode::kOther, "cuda: " + what + ": " + cudaGetErrorString(error)); }
 }
 
 inline void check(cublasStatus_t status, const std::string& what) {

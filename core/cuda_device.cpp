@@ -67,8 +67,11 @@ std::string device_problem() {
   cudaGetLastError();
   if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
       cudaRuntimeGetVersion(&runtime) == cudaSuccess) {
-    const auto text = [](int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); };
-    return driver == 0 ? "there is no driver" : "its driver is for CUDA " + text(driver) + ", this build for CUDA " + text(runtime);
+    const auto text = [](int version) {
+      return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+    };
+    return driver == 0 ? "there is no driver"
+                       : "its driver is for CUDA " + text(driver) + ", this build for CUDA " + text(runtime);
   }
   return error == cudaSuccess ? "" : cudaGetErrorString(error);
 }
@@ -80,8 +83,11 @@ DeviceInfo device_info() {
   check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return {.name = properties.name, .total_bytes = static_cast<int64_t>(total), .free_bytes = static_cast<int64_t>(free),
-          .multiprocessors = properties.multiProcessorCount, .capability = properties.major * 10 + properties.minor};
+  return {.name = properties.name,
+          .total_bytes = static_cast<int64_t>(total),
+          .free_bytes = static_cast<int64_t>(free),
+          .multiprocessors = properties.multiProcessorCount,
+          .capability = properties.major * 10 + properties.minor};
 }
 
 int multiprocessors() { return attribute(cudaDevAttrMultiProcessorCount); }
@@ -90,7 +96,8 @@ int64_t shared_bytes() { return attribute(cudaDevAttrMaxSharedMemoryPerBlockOpti
 void use_device(int index) {
   const int count = device_count();
   if (index < 0 || index >= count) {
-    throw ConfigError("--device", "cuda:" + std::to_string(index), "one of the " + std::to_string(count) + " devices of this machine");
+    throw ConfigError("--device", "cuda:" + std::to_string(index),
+                      "one of the " + std::to_string(count) + " devices of this machine");
   }
   check(cudaSetDevice(index), "cudaSetDevice");
 }
@@ -175,7 +182,8 @@ struct Graph::State {
   cudaGraphExec_t executable = nullptr;
 };
 
-Graph::Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& work) : state_(std::make_unique<State>(upload_bytes)) {
+Graph::Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& work)
+    : state_(std::make_unique<State>(upload_bytes)) {
   NativeStream& state = native(stream);
   HEBB_ASSERT(state.recording == nullptr);
   check(cudaStreamBeginCapture(state.stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
@@ -185,9 +193,7 @@ Graph::Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& 
   if (failure == nullptr && error == cudaSuccess) {
     error = cudaGraphInstantiateWithFlags(&state_->executable, graph, 0);
   }
-  if (graph != nullptr) {
-    cudaGraphDestroy(graph);
-  }
+  if (graph != nullptr) { cudaGraphDestroy(graph); }
   if (failure != nullptr) {
     cudaGetLastError();
     std::rethrow_exception(failure);
@@ -235,28 +241,23 @@ void upload_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
   NativeStream& state = native(stream);
   counters().uploaded_bytes += (bytes + kUploadAlign - 1) / kUploadAlign * kUploadAlign;
   void* const place = state.recording != nullptr ? state.recording->place(bytes) : state.ring.place(stream, bytes);
-  if (place != nullptr) {
-    std::memcpy(place, from, static_cast<size_t>(bytes));
-  }
-  check(cudaMemcpyAsync(to, place != nullptr ? place : from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, state.stream),
+  if (place != nullptr) { std::memcpy(place, from, static_cast<size_t>(bytes)); }
+  check(cudaMemcpyAsync(to, place != nullptr ? place : from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                        state.stream),
         "cudaMemcpyAsync");
-  if (place == nullptr) {
-    synchronize(stream);
-  }
+  if (place == nullptr) { synchronize(stream); }
 }
 
 void download(Stream& stream, const std::vector<HostCopy>& copies) {
   NativeStream& state = native(stream);
   int64_t bytes = 0;
-  for (const HostCopy& c : copies) {
-    bytes += c.device.bytes();
-  }
+  for (const HostCopy& c : copies) { bytes += c.device.bytes(); }
   // One place for all: a place of its own for each could be taken again by a later one before the host has read it.
   char* const place = static_cast<char*>(state.ring.place(stream, bytes));
   char* next = place;
   for (const HostCopy& c : copies) {
-    check(cudaMemcpyAsync(place != nullptr ? next : c.host, c.device.data, static_cast<size_t>(c.device.bytes()), cudaMemcpyDeviceToHost,
-                          state.stream),
+    check(cudaMemcpyAsync(place != nullptr ? next : c.host, c.device.data, static_cast<size_t>(c.device.bytes()),
+                          cudaMemcpyDeviceToHost, state.stream),
           "cudaMemcpyAsync");
     next += place != nullptr ? c.device.bytes() : 0;
   }
@@ -271,17 +272,20 @@ void download(Stream& stream, const std::vector<HostCopy>& copies) {
 }
 
 void move_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
-  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, native(stream).stream), "cudaMemcpyAsync");
+  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, native(stream).stream),
+        "cudaMemcpyAsync");
 }
 
 void zero_bytes(Stream& stream, void* to, int64_t bytes) {
   check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), native(stream).stream), "cudaMemsetAsync");
 }
 
-void check_launch(int error, const char* kernel) { check(static_cast<cudaError_t>(error), std::string("launch of ") + kernel); }
+void check_launch(int error, const char* kernel) {
+  check(static_cast<cudaError_t>(error), std::string("launch of ") + kernel);
+}
 
-// Without asking a block has 48 KB less its static shared memory, so that every kernel with any asks. What is permitted only grows: a
-// recorded graph may hold a launch with more than the latest one needs.
+// Without asking a block has 48 KB less its static shared memory, so that every kernel with any asks. What is permitted
+// only grows: a recorded graph may hold a launch with more than the latest one needs.
 void allow_shared_bytes(const void* kernel, int64_t bytes) {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, int64_t> permitted;  // of kernels on devices
@@ -289,13 +293,13 @@ void allow_shared_bytes(const void* kernel, int64_t bytes) {
   check(cudaGetDevice(&device), "cudaGetDevice");
   const std::lock_guard lock(mutex);
   int64_t& most = permitted[{device, kernel}];
-  if (bytes <= most) {
-    return;
-  }
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (bytes <= most) { return; }
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (error == cudaErrorInvalidValue && bytes > shared_bytes()) {
-    throw MemoryError("GPU", "a kernel needs " + std::to_string(bytes / 1024) + " KB of shared memory a block, this GPU has " +
-                                 std::to_string(shared_bytes() / 1024) + " KB (docs/architecture.md says what hebb's kernels need)");
+    throw MemoryError("GPU", "a kernel needs " + std::to_string(bytes / 1024) +
+                                 " KB of shared memory a block, this GPU has " + std::to_string(shared_bytes() / 1024) +
+                                 " KB (docs/architecture.md says what hebb's kernels need)");
   }
   check(error, "shared memory of a kernel");
   most = bytes;

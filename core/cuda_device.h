@@ -6,8 +6,8 @@
 
 #include "core/stream.h"
 
-// Device code lives in namespace hebb::cuda. The SIMT emulator (docs/emulator.md) compiles the same sources a second time, under
-// another name, so that both can be linked into one program.
+// Device code lives in namespace hebb::cuda. The SIMT emulator (docs/emulator.md) compiles the same sources a second
+// time, under another name, so that both can be linked into one program.
 #ifndef HEBB_DEVICE
 #define HEBB_DEVICE cuda
 #endif
@@ -40,8 +40,8 @@ void destroy_stream(Stream& stream);  // one that create_stream() made
 /// Waits until everything enqueued has happened. Errors of earlier launches surface here at the latest.
 void synchronize(Stream& stream);
 
-/// What this process has done so far: how often the host waited for the device, how often it asked for memory of the device, bytes
-/// that it copied there, each copy rounded up to kUploadAlign, and graphs that it launched.
+/// What this process has done so far: how often the host waited for the device, how often it asked for memory of the
+/// device, bytes that it copied there, each copy rounded up to kUploadAlign, and graphs that it launched.
 struct DeviceCounts {
   int64_t waits = 0, allocations = 0, uploaded_bytes = 0, graphs = 0;
 };
@@ -75,13 +75,13 @@ class Event {
   void* native_ = nullptr;
 };
 
-/// Work that was enqueued once and is enqueued again as a whole, with the same arguments: a CUDA graph. It keeps what the work copied
-/// from the host.
+/// Work that was enqueued once and is enqueued again as a whole, with the same arguments: a CUDA graph. It keeps what
+/// the work copied from the host.
 class Graph {
  public:
-  /// Calls `work` and records what it enqueues on `stream`, which must not wait for the device nor ask for its memory; nothing of it
-  /// happens yet. upload_bytes: what the work copies from the host, as device_counts() has it.
-  /// Errors: those of the work; Error where it did what a recording forbids.
+  /// Calls `work` and records what it enqueues on `stream`, which must not wait for the device nor ask for its memory;
+  /// nothing of it happens yet. upload_bytes: what the work copies from the host, as device_counts() has it. Errors:
+  /// those of the work; Error where it did what a recording forbids.
   Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& work);
   ~Graph();
   void launch(Stream& stream);
@@ -91,7 +91,8 @@ class Graph {
   std::unique_ptr<State> state_;
 };
 
-// What the launch template calls: throw what went wrong with the launch; permit a kernel that much dynamic shared memory.
+// What the launch template calls: throw what went wrong with the launch; permit a kernel that much dynamic shared
+// memory.
 void check_launch(int error, const char* kernel);
 void allow_shared_bytes(const void* kernel, int64_t bytes);
 

@@ -5,9 +5,7 @@ namespace {
 
 std::string join(std::string_view where, std::string_view what) {
   std::string message(where);
-  if (!message.empty()) {
-    message += ": ";
-  }
+  if (!message.empty()) { message += ": "; }
   return message += what;
 }
 

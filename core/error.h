@@ -7,8 +7,15 @@ namespace hebb {
 
 /// Process exit codes (spec 84, section 3).
 enum class ExitCode : int {
-  kDone = 0, kOther = 1, kUsage = 2, kData = 3, kCheckpoint = 4, kMemory = 5, kNumeric = 6,
-  kComm = 14, kStopped = 75,
+  kDone = 0,
+  kOther = 1,
+  kUsage = 2,
+  kData = 3,
+  kCheckpoint = 4,
+  kMemory = 5,
+  kNumeric = 6,
+  kComm = 14,
+  kStopped = 75,
 };
 
 /// Base of every error that a user can cause or meet. `what()` is the one line that follows

@@ -21,9 +21,7 @@ std::string did_you_mean(const std::string& name, const std::vector<std::string>
 
 std::string list_names(const std::vector<std::string>& names) {
   std::string text;
-  for (const std::string& name : names) {
-    text += (text.empty() ? "" : ", ") + quoted(name);
-  }
+  for (const std::string& name : names) { text += (text.empty() ? "" : ", ") + quoted(name); }
   return text;
 }
 
@@ -44,14 +42,12 @@ std::string located(const Json& json, const std::string& path) {
 
 // Conversions from JSON. `expected` is what the message of a wrong type says.
 void convert(const Json& json, const std::string& path, const std::string& expected, bool& v) {
-  if (!json.is_bool()) {
-    fail_at(json, path, expected);
-  }
+  if (!json.is_bool()) { fail_at(json, path, expected); }
   v = json.as_bool();
 }
 
 template <class T>
-  requires std::is_same_v<T, int64_t> || std::is_same_v<T, uint64_t>
+requires std::is_same_v<T, int64_t> || std::is_same_v<T, uint64_t>
 void convert(const Json& json, const std::string& path, const std::string& expected, T& v) {
   constexpr bool is_signed = std::is_signed_v<T>;
   if (json.kind() == Json::Kind::integer && (is_signed || json.as_int() >= 0)) {
@@ -79,16 +75,12 @@ void convert(const Json& json, const std::string& path, const std::string& expec
 }
 
 void convert(const Json& json, const std::string& path, const std::string& expected, double& v) {
-  if (!json.is_number()) {
-    fail_at(json, path, expected);
-  }
+  if (!json.is_number()) { fail_at(json, path, expected); }
   v = json.as_double();
 }
 
 void convert(const Json& json, const std::string& path, const std::string& expected, std::string& v) {
-  if (!json.is_string()) {
-    fail_at(json, path, expected);
-  }
+  if (!json.is_string()) { fail_at(json, path, expected); }
   v = json.as_string();
 }
 
@@ -100,9 +92,7 @@ const char* element_expected(const std::vector<std::string>&) { return "a string
 
 template <class T>
 void convert(const Json& json, const std::string& path, const std::string& expected, std::vector<T>& v) {
-  if (!json.is_array()) {
-    fail_at(json, path, expected);
-  }
+  if (!json.is_array()) { fail_at(json, path, expected); }
   std::vector<T> read(json.items().size());
   for (size_t i = 0; i < read.size(); ++i) {
     convert(json.items()[i], path + "." + std::to_string(i), element_expected(v), read[i]);
@@ -119,9 +109,7 @@ template <class T> Json to_json(const T& v) {
 
 template <class T> Json to_json(const std::vector<T>& v) {
   Json list = Json::array();
-  for (const T& x : v) {
-    list.push(to_json(x));
-  }
+  for (const T& x : v) { list.push(to_json(x)); }
   return list;
 }
 
@@ -140,16 +128,12 @@ void collect(bool, std::vector<double>&, std::vector<std::string>&) {}
 void collect(const Json&, std::vector<double>&, std::vector<std::string>&) {}
 template <class T>
 void collect(const std::vector<T>& v, std::vector<double>& numbers, std::vector<std::string>& strings) {
-  for (const T& x : v) {
-    collect(x, numbers, strings);
-  }
+  for (const T& x : v) { collect(x, numbers, strings); }
 }
 
 /// The path that `text`, written at `origin`, means.
 std::string resolve_path(const Origin& origin, const std::string& text) {
-  if (text.empty()) {
-    return text;
-  }
+  if (text.empty()) { return text; }
   const bool has_file = origin.file && origin.line > 0;  // "command line" has no line
   const fs::path folder = has_file ? fs::absolute(*origin.file).parent_path() : fs::current_path();
   return (folder / text).lexically_normal().string();
@@ -158,17 +142,11 @@ std::string resolve_path(const Origin& origin, const std::string& text) {
 }  // namespace
 
 Field& Field::required() {
-  if (owner_->mode_ == Fields::Mode::describe) {
-    owner_->described_[entry_].required = true;
-  }
-  if (owner_->mode_ != Fields::Mode::read || present_) {
-    return *this;
-  }
+  if (owner_->mode_ == Fields::Mode::describe) { owner_->described_[entry_].required = true; }
+  if (owner_->mode_ != Fields::Mode::read || present_) { return *this; }
   std::vector<std::string> others;  // keys that no field has asked for so far
   for (const Json::Member& member : owner_->json_->members()) {
-    if (owner_->known(member.first) == nullptr) {
-      others.push_back(member.first);
-    }
+    if (owner_->known(member.first) == nullptr) { others.push_back(member.first); }
   }
   const std::string similar = nearest_name(name_, others);
   owner_->fail(name_, "nothing",
@@ -242,7 +220,8 @@ Field& Field::size(size_t n) {
 
 Field& Field::not_empty() {
   if (json_ != nullptr && json_->is_array() && json_->items().empty()) {
-    throw ConfigError(located(*json_, owner_->child_path(name_)), "an empty list", expected_ + " with at least one element");
+    throw ConfigError(located(*json_, owner_->child_path(name_)), "an empty list",
+                      expected_ + " with at least one element");
   }
   return constrain("not empty");
 }
@@ -257,46 +236,34 @@ Field& Field::only_with(bool acts, std::string_view what) {
 }
 
 Field& Field::help(std::string_view text) {
-  if (owner_->mode_ == Fields::Mode::describe) {
-    owner_->described_[entry_].help = text;
-  }
+  if (owner_->mode_ == Fields::Mode::describe) { owner_->described_[entry_].help = text; }
   return *this;
 }
 
 Field& Field::unit(std::string_view text) {
-  if (owner_->mode_ == Fields::Mode::describe) {
-    owner_->described_[entry_].unit = text;
-  }
+  if (owner_->mode_ == Fields::Mode::describe) { owner_->described_[entry_].unit = text; }
   return *this;
 }
 
 void Fields::begin() {
-  if (!json_->is_object()) {
-    fail_at(*json_, path_, "an object");
-  }
+  if (!json_->is_object()) { fail_at(*json_, path_, "an object"); }
 }
 
 void Fields::finish() {
-  if (is_custom_) {
-    return;
-  }
+  if (is_custom_) { return; }
   begin();
   for (const Json::Member& member : json_->members()) {
-    if (known(member.first) == nullptr) {
-      fail_unknown(member);
-    }
+    if (known(member.first) == nullptr) { fail_unknown(member); }
   }
 }
 
 void Fields::fail_unknown(const Json::Member& member) const {
   std::vector<std::string> names;
-  for (const Known& k : known_) {
-    names.push_back(k.name);
-  }
+  for (const Known& k : known_) { names.push_back(k.name); }
   const std::string origin = member.second.key_origin().str();
   const std::string hint = did_you_mean(member.first, names);
   throw UnknownKeyError((origin.empty() ? "" : origin + ": ") + child_path(member.first), member.first,
-                        names.empty()   ? "an empty object"
+                        names.empty()  ? "an empty object"
                         : hint.empty() ? "one of the known keys (" + list_names(names) + ")"
                                        : "one of the known keys" + hint);
 }
@@ -324,9 +291,7 @@ std::string Fields::where(std::string_view name) const {
         next = std::to_string(i) == part ? &at->items()[i] : nullptr;
       }
     }
-    if (next == nullptr) {
-      break;
-    }
+    if (next == nullptr) { break; }
     at = next;
     begin = end + 1;
   }
@@ -427,17 +392,13 @@ Field& Fields::field(std::string_view name, std::vector<std::string>& v) {
 
 Field& Fields::file(std::string_view name, std::string& v) {
   Field& field = value(name, v, {"path", "a path (a string)"});
-  if (field.json_ != nullptr) {
-    v = resolve_path(field.json_->origin(), v);
-  }
+  if (field.json_ != nullptr) { v = resolve_path(field.json_->origin(), v); }
   return field;
 }
 
 Field& Fields::file(std::string_view name, std::optional<std::string>& v) {
   Field& field = optional_value(name, v, {"path or null", "a path (a string)"});
-  if (field.json_ != nullptr && v) {
-    v = resolve_path(field.json_->origin(), *v);
-  }
+  if (field.json_ != nullptr && v) { v = resolve_path(field.json_->origin(), *v); }
   return field;
 }
 

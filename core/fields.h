@@ -23,37 +23,37 @@ class Fields;
 /// Constraints of the field just declared; all checks happen as they are chained.
 class Field {
  public:
-  Field& required();                                    // error when absent (it must be chained first)
-  Field& min(double lowest);                            // >= lowest; vectors: every element
-  Field& above(double bound);                           // > bound
+  Field& required();           // error when absent (it must be chained first)
+  Field& min(double lowest);   // >= lowest; vectors: every element
+  Field& above(double bound);  // > bound
   Field& max(double highest);
   Field& below(double bound);
-  Field& one_of(std::vector<std::string> names);        // strings
-  Field& size(size_t n);                                // vectors
-  Field& not_empty();                                   // lists
+  Field& one_of(std::vector<std::string> names);  // strings
+  Field& size(size_t n);                          // vectors
+  Field& not_empty();                             // lists
   /// Where the field has no effect, only its default may be written: what is written is never ignored. `what` says
   /// with what it acts, "mode \"learned\"". Members that decide so are declared before.
   Field& only_with(bool acts, std::string_view what);
   Field& help(std::string_view text);
   Field& unit(std::string_view text);
-  bool present() const { return present_; }             // written in the configuration (read mode)
+  bool present() const { return present_; }  // written in the configuration (read mode)
 
  private:
   friend class Fields;
   Field& bound(double limit, const char* sign, bool (*holds)(double value, double limit));
-  Field& constrain(const std::string& constraint);      // adds to messages and to the reference
-  const Json& element(size_t i) const;                  // the JSON value of numbers_[i] or strings_[i]
+  Field& constrain(const std::string& constraint);  // adds to messages and to the reference
+  const Json& element(size_t i) const;              // the JSON value of numbers_[i] or strings_[i]
   std::string element_path(size_t i) const;
 
   Fields* owner_ = nullptr;
   std::string name_;
-  const Json* json_ = nullptr;                          // read mode: the value as written
-  Json default_;                                        // read mode: what an absent key means
-  std::string expected_;                                // "an integer >= 1", grows with the constraints
+  const Json* json_ = nullptr;  // read mode: the value as written
+  Json default_;                // read mode: what an absent key means
+  std::string expected_;        // "an integer >= 1", grows with the constraints
   bool present_ = false;
-  std::vector<double> numbers_;                         // values to check
+  std::vector<double> numbers_;  // values to check
   std::vector<std::string> strings_;
-  size_t entry_ = 0;                                    // describe mode: index of the entry
+  size_t entry_ = 0;  // describe mode: index of the entry
 };
 
 /// Visits the fields of one configuration object in one of three ways:
@@ -61,7 +61,7 @@ class Field {
 class Fields {
  public:
   enum class Mode { read, write, describe };
-  struct Description {                                  // one line of the reference
+  struct Description {  // one line of the reference
     std::string path, type, default_value, constraint, unit, help;
     bool required = false;
   };
@@ -95,7 +95,7 @@ class Fields {
   Mode mode() const { return mode_; }
   bool reading() const { return mode_ == Mode::read; }
   const std::string& path() const { return path_; }
-  const Json& json() const { return *json_; }           // read mode: the object being read
+  const Json& json() const { return *json_; }  // read mode: the object being read
 
   // Scalars and lists. A member keeps its value when the key is absent. JSON null is accepted only
   // for std::optional (and means "not set"). Integers must be written as integers (1.0 and 1e3 are
@@ -124,15 +124,18 @@ class Fields {
   /// Nested objects; T needs fields(Fields&, T&) in its namespace. An absent object is read as {}, so
   /// that its required keys are missed; an absent optional one keeps its value, and null clears it.
   template <class T> Field& object(std::string_view name, T& v) {
-    return nested(name, false, true, [&v](Fields& f) { fields(f, v); }, [] {});
+    return nested(
+        name, false, true, [&v](Fields& f) { fields(f, v); }, [] {});
   }
   template <class T> Field& object(std::string_view name, std::optional<T>& v) {
-    return nested(name, true, v.has_value(), [&v](Fields& f) { fields(f, v ? *v : v.emplace()); }, [&v] { v.reset(); });
+    return nested(
+        name, true, v.has_value(), [&v](Fields& f) { fields(f, v ? *v : v.emplace()); }, [&v] { v.reset(); });
   }
   /// A list of objects; when present it replaces the elements that v had.
   template <class T> Field& list(std::string_view name, std::vector<T>& v) {
-    return elements(name, v.size(), [&v](size_t count) { v = std::vector<T>(count); },
-                    [&v](size_t i, Fields& f) { fields(f, v[i]); });
+    return elements(
+        name, v.size(), [&v](size_t count) { v = std::vector<T>(count); },
+        [&v](size_t i, Fields& f) { fields(f, v[i]); });
   }
   /// An object with free keys: `each(key, sub-fields)` is called per member in file order (read),
   /// per name of `keys` (write), once with "NAME" (describe).
@@ -183,7 +186,7 @@ class Fields {
   Json written_by(const Visit& visit) const;
   void describe_into(const std::string& name, const Visit& visit);
   std::string child_path(std::string_view name) const;
-  std::string where(std::string_view name) const;       // position and path, for messages
+  std::string where(std::string_view name) const;  // position and path, for messages
   const Known* known(std::string_view name) const;
   [[noreturn]] void fail_unknown(const Json::Member& member) const;
 

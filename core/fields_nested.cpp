@@ -71,9 +71,7 @@ Field& Fields::elements(std::string_view name, size_t count, const std::function
         known_.back().default_text = std::to_string(count) + " elements (default)";
         break;
       }
-      if (!field.json_->is_array()) {
-        fail(name, field.json_->found(), field.expected_);
-      }
+      if (!field.json_->is_array()) { fail(name, field.json_->found(), field.expected_); }
       resize(field.json_->items().size());
       for (size_t i = 0; i < field.json_->items().size(); ++i) {
         read_into(field.json_->items()[i], field.name_ + "." + std::to_string(i), [&](Fields& f) { visit(i, f); });
@@ -94,12 +92,8 @@ Field& Fields::map(std::string_view name, const std::vector<std::string>& keys,
   Field& field = start(name, {"object with free keys", "an object"});
   switch (mode_) {
     case Mode::read:
-      if (!field.present_) {
-        break;
-      }
-      if (!field.json_->is_object()) {
-        fail(name, field.json_->found(), field.expected_);
-      }
+      if (!field.present_) { break; }
+      if (!field.json_->is_object()) { fail(name, field.json_->found(), field.expected_); }
       for (const Json::Member& member : field.json_->members()) {
         read_into(member.second, field.name_ + "." + member.first, [&](Fields& f) { each(member.first, f); });
       }
@@ -122,16 +116,12 @@ Field& Fields::map(std::string_view name, const std::vector<std::string>& keys,
 
 void Fields::custom(Json value) {
   is_custom_ = true;
-  if (mode_ == Mode::write) {
-    out_ = std::move(value);
-  }
+  if (mode_ == Mode::write) { out_ = std::move(value); }
 }
 
 void Fields::visit_members(std::string_view name, const std::function<void(const std::string& key, Fields& f)>& each) {
   const Json* object = mode_ == Mode::read ? json_->find(name) : nullptr;
-  if (object == nullptr || !object->is_object()) {
-    return;
-  }
+  if (object == nullptr || !object->is_object()) { return; }
   for (const Json::Member& member : object->members()) {
     Fields sub(Mode::read, child_path(std::string(name) + "." + member.first));
     sub.json_ = &member.second;
@@ -140,15 +130,11 @@ void Fields::visit_members(std::string_view name, const std::function<void(const
 }
 
 void Fields::require(bool ok, std::string_view name, std::string_view expected) {
-  if (ok || mode_ != Mode::read) {
-    return;
-  }
+  if (ok || mode_ != Mode::read) { return; }
   const Json* json = json_->is_object() ? json_->find(name) : nullptr;
   const Known* declared = known(name);
   std::string found = declared != nullptr ? declared->default_text : "";
-  if (json != nullptr) {
-    found = json->found();
-  }
+  if (json != nullptr) { found = json->found(); }
   fail(name, found.empty() ? "nothing" : found, expected);
 }
 

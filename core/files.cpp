@@ -38,9 +38,7 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() {
-    if (fd_ >= 0) {
-      ::close(fd_);
-    }
+    if (fd_ >= 0) { ::close(fd_); }
   }
   int get() const { return fd_; }
 
@@ -65,9 +63,7 @@ void write_all(int fd, const fs::path& path, const char* bytes, size_t size) {
   while (size > 0) {
     const ssize_t n = ::write(fd, bytes, size);
     if (n < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
+      if (errno == EINTR) { continue; }
       fail_write(path, "cannot write", errno);
     }
     bytes += n;
@@ -77,9 +73,7 @@ void write_all(int fd, const fs::path& path, const char* bytes, size_t size) {
 
 void sync_file(int fd, const fs::path& path) {
   // Pipes, devices and some network file systems cannot sync; they say EINVAL or ENOTSUP.
-  if (::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) {
-    fail_write(path, "cannot flush to disk", errno);
-  }
+  if (::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) { fail_write(path, "cannot flush to disk", errno); }
 }
 
 void append_files(const fs::path& path, std::vector<fs::path>& files) {
@@ -91,13 +85,9 @@ void append_files(const fs::path& path, std::vector<fs::path>& files) {
   fs::directory_iterator it(path, error), end;
   for (; !error && it != end; it.increment(error)) {
     const bool is_hidden = it->path().filename().string().starts_with('.');
-    if (!is_hidden && !fs::is_directory(it->path())) {
-      files.push_back(it->path());
-    }
+    if (!is_hidden && !fs::is_directory(it->path())) { files.push_back(it->path()); }
   }
-  if (error) {
-    throw DataError(path.string(), "cannot list the folder: " + error.message());
-  }
+  if (error) { throw DataError(path.string(), "cannot list the folder: " + error.message()); }
 }
 
 std::vector<fs::path> glob_paths(const std::string& pattern) {
@@ -109,12 +99,8 @@ std::vector<fs::path> glob_paths(const std::string& pattern) {
   if (status == GLOB_ABORTED && (error == ENOENT || error == ENOTDIR)) {
     return {};  // a folder of the pattern does not exist: nothing matches
   }
-  if (status == GLOB_ABORTED) {
-    throw DataError(pattern, "cannot list a folder: " + reason(error));
-  }
-  if (status == GLOB_NOSPACE) {
-    throw MemoryError(pattern, "not enough memory to list files");
-  }
+  if (status == GLOB_ABORTED) { throw DataError(pattern, "cannot list a folder: " + reason(error)); }
+  if (status == GLOB_NOSPACE) { throw MemoryError(pattern, "not enough memory to list files"); }
   return paths;
 }
 
@@ -129,16 +115,14 @@ bool is_special_file(const fs::path& path) {
 
 std::string read_file(const fs::path& path, ExitCode code) {
   const Descriptor file(open_for_reading(path, code));
-  struct stat info{};
+  struct stat info {};
   std::string bytes;
   size_t used = 0;
   if (::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode)) {
     bytes.resize(static_cast<size_t>(info.st_size) + 1);  // one more, so that the end shows in one pass
   }
   for (;;) {
-    if (used == bytes.size()) {
-      bytes.resize(std::max<size_t>(2 * used, 65536));
-    }
+    if (used == bytes.size()) { bytes.resize(std::max<size_t>(2 * used, 65536)); }
     const ssize_t n = ::read(file.get(), bytes.data() + used, bytes.size() - used);
     if (n == 0) {
       bytes.resize(used);
@@ -162,15 +146,11 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
   const fs::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
   try {
     const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-      fail_write(path, "cannot create", errno);
-    }
+    if (fd < 0) { fail_write(path, "cannot create", errno); }
     const Descriptor file(fd);
     write_all(fd, path, bytes.data(), bytes.size());
     sync_file(fd, path);
-    if (::rename(temporary.c_str(), path.c_str()) != 0) {
-      fail_write(path, "cannot replace", errno);
-    }
+    if (::rename(temporary.c_str(), path.c_str()) != 0) { fail_write(path, "cannot replace", errno); }
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;
@@ -180,10 +160,8 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
 
 MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
   const Descriptor file(open_for_reading(path, code));
-  struct stat info{};
-  if (::fstat(file.get(), &info) != 0) {
-    fail_read(code, path, "cannot read: " + reason(errno));
-  }
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) { fail_read(code, path, "cannot read: " + reason(errno)); }
   if (!S_ISREG(info.st_mode)) {
     fail_read(code, path, S_ISDIR(info.st_mode) ? "found a folder, expected a file" : "expected a regular file");
   }
@@ -192,9 +170,7 @@ MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
     return;  // mmap refuses empty files
   }
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);  // keeps the file open by itself
-  if (map == MAP_FAILED) {
-    fail_read(code, path, "cannot map into memory: " + reason(errno));
-  }
+  if (map == MAP_FAILED) { fail_read(code, path, "cannot map into memory: " + reason(errno)); }
   data_ = static_cast<const uint8_t*>(map);
 }
 
@@ -208,32 +184,24 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) {
-    ::munmap(const_cast<uint8_t*>(data_), size_);
-  }
+  if (data_ != nullptr) { ::munmap(const_cast<uint8_t*>(data_), size_); }
 }
 
 FileWriter::FileWriter(const fs::path& path) : path_(path) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) {
-    fail_write(path, "cannot create", errno);
-  }
+  if (fd_ < 0) { fail_write(path, "cannot create", errno); }
   buffer_.reserve(kBufferBytes);
 }
 
 FileWriter::~FileWriter() {
-  if (fd_ >= 0) {
-    ::close(fd_);
-  }
+  if (fd_ >= 0) { ::close(fd_); }
 }
 
 void FileWriter::write(const void* bytes, size_t size) {
   HEBB_ASSERT(fd_ >= 0);
   const char* begin = static_cast<const char*>(bytes);
   written_ += size;
-  if (buffer_.size() + size > kBufferBytes) {
-    flush();
-  }
+  if (buffer_.size() + size > kBufferBytes) { flush(); }
   if (size >= kBufferBytes) {
     write_all(fd_, path_, begin, size);
   } else {
@@ -247,21 +215,15 @@ void FileWriter::flush() {
 }
 
 void FileWriter::close() {
-  if (fd_ < 0) {
-    return;
-  }
+  if (fd_ < 0) { return; }
   flush();
   sync_file(fd_, path_);
-  if (::close(std::exchange(fd_, -1)) != 0) {
-    fail_write(path_, "cannot close", errno);
-  }
+  if (::close(std::exchange(fd_, -1)) != 0) { fail_write(path_, "cannot close", errno); }
 }
 
 void fsync_directory(const fs::path& path) {
   const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() < 0) {
-    fail_write(path, "cannot open the folder", errno);
-  }
+  if (folder.get() < 0) { fail_write(path, "cannot open the folder", errno); }
   sync_file(folder.get(), path);
 }
 
@@ -271,12 +233,11 @@ std::vector<fs::path> expand_paths(const std::string& pattern) {
   if (fs::exists(pattern, error)) {  // also a file whose own name holds *, ? or [
     append_files(pattern, files);
   } else {
-    for (const fs::path& path : glob_paths(pattern)) {
-      append_files(path, files);
-    }
+    for (const fs::path& path : glob_paths(pattern)) { append_files(path, files); }
   }
   if (files.empty()) {
-    throw MissingFileError(pattern, "no file matches", "nothing", "a file, a folder with files, or a pattern (*, ?, [..])");
+    throw MissingFileError(pattern, "no file matches", "nothing",
+                           "a file, a folder with files, or a pattern (*, ?, [..])");
   }
   std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
   return files;

@@ -13,9 +13,7 @@ constexpr CrcTables make_crc_tables(uint32_t polynomial) {  // bit-reversed poly
   CrcTables tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
     uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) {
-      crc = (crc >> 1) ^ ((crc & 1) ? polynomial : 0);
-    }
+    for (int bit = 0; bit < 8; ++bit) { crc = (crc >> 1) ^ ((crc & 1) ? polynomial : 0); }
     tables[0][byte] = crc;
   }
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -40,12 +38,10 @@ uint32_t crc_update(const CrcTables& t, const void* bytes, size_t size, uint32_t
     std::memcpy(&low, p, 4);
     std::memcpy(&high, p + 4, 4);
     low ^= crc;
-    crc = t[7][low & 0xFF] ^ t[6][(low >> 8) & 0xFF] ^ t[5][(low >> 16) & 0xFF] ^ t[4][low >> 24] ^
-          t[3][high & 0xFF] ^ t[2][(high >> 8) & 0xFF] ^ t[1][(high >> 16) & 0xFF] ^ t[0][high >> 24];
+    crc = t[7][low & 0xFF] ^ t[6][(low >> 8) & 0xFF] ^ t[5][(low >> 16) & 0xFF] ^ t[4][low >> 24] ^ t[3][high & 0xFF] ^
+          t[2][(high >> 8) & 0xFF] ^ t[1][(high >> 16) & 0xFF] ^ t[0][high >> 24];
   }
-  for (; size > 0; ++p, --size) {
-    crc = (crc >> 8) ^ t[0][(crc ^ *p) & 0xFF];
-  }
+  for (; size > 0; ++p, --size) { crc = (crc >> 8) ^ t[0][(crc ^ *p) & 0xFF]; }
   return ~crc;
 }
 
@@ -53,9 +49,7 @@ uint32_t crc_update(const CrcTables& t, const void* bytes, size_t size, uint32_t
 
 uint64_t fnv1a64(const void* bytes, size_t size, uint64_t hash) {
   const auto* p = static_cast<const uint8_t*>(bytes);
-  for (size_t i = 0; i < size; ++i) {
-    hash = (hash ^ p[i]) * 0x100000001B3ULL;
-  }
+  for (size_t i = 0; i < size; ++i) { hash = (hash ^ p[i]) * 0x100000001B3ULL; }
   return hash;
 }
 

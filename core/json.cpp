@@ -18,9 +18,7 @@ bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 
 size_t utf8_length(std::string_view s) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
   const unsigned char lead = byte(0);
-  if (lead < 0x80) {
-    return 1;
-  }
+  if (lead < 0x80) { return 1; }
   const size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
                         : lead >= 0xE0 && lead <= 0xEF ? 3
                         : lead >= 0xF0 && lead <= 0xF4 ? 4
@@ -110,9 +108,7 @@ class Dumper {
 
   void object(const Json& v, int depth) {
     std::vector<const Json::Member*> members;
-    for (const Json::Member& member : v.members()) {
-      members.push_back(&member);
-    }
+    for (const Json::Member& member : v.members()) { members.push_back(&member); }
     if (sorted_) {
       std::sort(members.begin(), members.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
     }
@@ -138,9 +134,7 @@ class Dumper {
   }
 
   void close(char bracket, bool is_flat, int depth) {
-    if (indent_ >= 0 && !is_flat) {
-      new_line(depth);
-    }
+    if (indent_ >= 0 && !is_flat) { new_line(depth); }
     out_ += bracket;
   }
 
@@ -155,9 +149,7 @@ class Dumper {
 };
 
 bool equal_numbers(const Json& a, const Json& b) {
-  if (a.is_integer() && b.is_integer()) {
-    return a.kind() == b.kind() && a.dump() == b.dump();
-  }
+  if (a.is_integer() && b.is_integer()) { return a.kind() == b.kind() && a.dump() == b.dump(); }
   if (!a.is_integer() && !b.is_integer()) {
     return a.as_double() == b.as_double() || (std::isnan(a.as_double()) && std::isnan(b.as_double()));
   }
@@ -176,9 +168,7 @@ bool equal_numbers(const Json& a, const Json& b) {
 }  // namespace
 
 std::string Origin::str() const {
-  if (!file) {
-    return {};
-  }
+  if (!file) { return {}; }
   return line > 0 ? *file + ":" + std::to_string(line) + ":" + std::to_string(column) : *file;
 }
 
@@ -254,9 +244,7 @@ const std::vector<Json::Member>& Json::members() const {
 
 const Json* Json::find(std::string_view key) const {
   for (const Member& member : members()) {
-    if (member.first == key) {
-      return &member.second;
-    }
+    if (member.first == key) { return &member.second; }
   }
   return nullptr;
 }
@@ -270,9 +258,7 @@ const Json& Json::at(std::string_view key) const {
 }
 
 Json& Json::set(std::string_view key, Json value) {
-  if (Json* member = find(key)) {
-    return *member = std::move(value);
-  }
+  if (Json* member = find(key)) { return *member = std::move(value); }
   return members_.emplace_back(std::string(key), std::move(value)).second;
 }
 
@@ -289,18 +275,15 @@ void Json::set_origin(Origin value, Origin key) {
 
 std::string Json::found() const {
   if (is_array()) {
-    const bool numbers = std::all_of(items().begin(), items().end(), [](const Json& item) { return item.is_number() || item.is_null(); });
+    const bool numbers = std::all_of(items().begin(), items().end(),
+                                     [](const Json& item) { return item.is_number() || item.is_null(); });
     std::string text = numbers && !items().empty() ? dump() : "";
     return text.empty() || text.size() > kLongestFound ? "an array" : text;
   }
   if (is_object()) { return "an object"; }
-  if (!is_string() || string_.size() <= kLongestFound) {
-    return dump();
-  }
+  if (!is_string() || string_.size() <= kLongestFound) { return dump(); }
   size_t cut = kLongestFound;
-  while (cut > 0 && is_continuation(string_[cut])) {
-    --cut;
-  }
+  while (cut > 0 && is_continuation(string_[cut])) { --cut; }
   return Json(string_.substr(0, cut)).dump() + "...";
 }
 
@@ -311,15 +294,9 @@ std::string Json::dump(int indent, bool sorted) const {
 }
 
 bool Json::operator==(const Json& other) const {
-  if (is_number() && other.is_number()) {
-    return equal_numbers(*this, other);
-  }
-  if (kind_ != other.kind_) {
-    return false;
-  }
-  if (!is_object()) {
-    return bool_ == other.bool_ && string_ == other.string_ && items_ == other.items_;
-  }
+  if (is_number() && other.is_number()) { return equal_numbers(*this, other); }
+  if (kind_ != other.kind_) { return false; }
+  if (!is_object()) { return bool_ == other.bool_ && string_ == other.string_ && items_ == other.items_; }
   return members_.size() == other.members_.size() &&
          std::all_of(members_.begin(), members_.end(), [&](const Member& m) {
            const Json* twin = other.find(m.first);

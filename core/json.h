@@ -25,12 +25,12 @@ class Json {
   enum class Kind { null, boolean, integer, unsigned_integer, number, string, array, object };
   using Member = std::pair<std::string, Json>;
 
-  Json() = default;                          // null
+  Json() = default;                                                              // null
   template <std::same_as<bool> T> Json(T v) : kind_(Kind::boolean), bool_(v) {}  // no pointers
   Json(int v);
   Json(int64_t v);
   Json(uint64_t v);
-  Json(double v);                            // non-finite values are written as "nan", "inf", "-inf"
+  Json(double v);  // non-finite values are written as "nan", "inf", "-inf"
   Json(const char* v);
   Json(std::string v);
   static Json array(std::vector<Json> items = {});
@@ -49,21 +49,21 @@ class Json {
   bool as_bool() const;
   int64_t as_int() const;
   uint64_t as_uint() const;
-  double as_double() const;                  // integers too
+  double as_double() const;  // integers too
   const std::string& as_string() const;
-  std::vector<Json>& items();                // array
+  std::vector<Json>& items();  // array
   const std::vector<Json>& items() const;
-  std::vector<Member>& members();            // object
+  std::vector<Member>& members();  // object
   const std::vector<Member>& members() const;
 
-  const Json* find(std::string_view key) const;          // object member or null
+  const Json* find(std::string_view key) const;  // object member or null
   Json* find(std::string_view key);
-  const Json& at(std::string_view key) const;             // asserts that it exists
-  Json& set(std::string_view key, Json value);            // insert or replace; returns the member
+  const Json& at(std::string_view key) const;   // asserts that it exists
+  Json& set(std::string_view key, Json value);  // insert or replace; returns the member
   bool erase(std::string_view key);
-  void push(Json value);                                  // array
+  void push(Json value);  // array
 
-  const Origin& origin() const { return origin_; }        // of the value
+  const Origin& origin() const { return origin_; }          // of the value
   const Origin& key_origin() const { return key_origin_; }  // of the member's key
   void set_origin(Origin value, Origin key = {});
 
@@ -78,7 +78,7 @@ class Json {
  private:
   Kind kind_ = Kind::null;
   bool bool_ = false;
-  int64_t int_ = 0;       // integer; unsigned_integer holds its bits here
+  int64_t int_ = 0;  // integer; unsigned_integer holds its bits here
   double double_ = 0;
   std::string string_;
   std::vector<Json> items_;

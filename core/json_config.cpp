@@ -12,18 +12,12 @@ namespace {
 /// Reads `path` and, first, the files that it extends. `chain` holds the files being read.
 Json load_chain(const fs::path& path, std::vector<fs::path>& chain) {
   Json config = parse_json_file(path.string());
-  if (!config.is_object()) {
-    throw ConfigError(config.origin().str(), config.found(), "an object");
-  }
+  if (!config.is_object()) { throw ConfigError(config.origin().str(), config.found(), "an object"); }
   const Json* found = config.find("extends");
-  if (found == nullptr) {
-    return config;
-  }
+  if (found == nullptr) { return config; }
   const Json extends = *found;
   const std::string where = extends.origin().str() + ": extends";
-  if (!extends.is_string()) {
-    throw ConfigError(where, extends.found(), "the path of a configuration file");
-  }
+  if (!extends.is_string()) { throw ConfigError(where, extends.found(), "the path of a configuration file"); }
   const fs::path base_path = (path.parent_path() / extends.as_string()).lexically_normal();
   std::error_code error;
   const fs::path identity = fs::canonical(base_path, error);
@@ -83,13 +77,9 @@ Json& array_element(Json& array, const std::string& part, const std::string& whe
 void set_origins(Json& value, const Origin& origin) {
   value.set_origin(origin, origin);
   if (value.is_array()) {
-    for (Json& item : value.items()) {
-      set_origins(item, origin);
-    }
+    for (Json& item : value.items()) { set_origins(item, origin); }
   } else if (value.is_object()) {
-    for (Json::Member& member : value.members()) {
-      set_origins(member.second, origin);
-    }
+    for (Json::Member& member : value.members()) { set_origins(member.second, origin); }
   }
 }
 

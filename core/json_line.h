@@ -8,9 +8,7 @@ namespace hebb {
 template <class F> void as_data(const F& read) {
   try {
     read();
-  } catch (const ConfigError& error) {
-    throw DataError("", error.what());
-  }
+  } catch (const ConfigError& error) { throw DataError("", error.what()); }
 }
 
 /// parse_json of text that begins with line `line` of its file: for files with a value on every line.

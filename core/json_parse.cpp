@@ -98,21 +98,15 @@ class Builder {
 
   size_t string_length(size_t begin) const {
     size_t end = begin + 1;
-    while (text_[end] != '"') {
-      end += text_[end] == '\\' ? 2 : 1;
-    }
+    while (text_[end] != '"') { end += text_[end] == '\\' ? 2 : 1; }
     return end + 1 - begin;
   }
 
   /// First byte of a token that is well-formed but out of place and ends before `end`.
   size_t token_begin(size_t end, const std::string& last_token) const {
-    if (end > text_.size()) {
-      return text_.size();
-    }
+    if (end > text_.size()) { return text_.size(); }
     for (const std::string_view word : {"true", "false", "null"}) {
-      if (text_.substr(0, end).ends_with(word)) {
-        return end - word.size();
-      }
+      if (text_.substr(0, end).ends_with(word)) { return end - word.size(); }
     }
     const bool is_bracket = std::string_view("{}[],:").find(text_[end - 1]) != std::string_view::npos;
     return end - (is_bracket ? 1 : std::min(last_token.size(), end));

@@ -34,9 +34,7 @@ void LaunchGraph::run(Stream& stream, const std::function<void()>& work) {
     s.is_known = true;
     return;
   }
-  if (s.graph == nullptr) {
-    s.graph = std::make_unique<cuda::Graph>(stream, s.upload_bytes, work);
-  }
+  if (s.graph == nullptr) { s.graph = std::make_unique<cuda::Graph>(stream, s.upload_bytes, work); }
   s.graph->launch(stream);
 }
 #else

@@ -23,17 +23,11 @@ double dot(const double* a, const double* b, int64_t n) {
   double lane[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t j = 0; j < kLanes; ++j) {
-      lane[j] += a[i + j] * b[i + j];
-    }
+    for (int64_t j = 0; j < kLanes; ++j) { lane[j] += a[i + j] * b[i + j]; }
   }
-  for (; i < n; ++i) {
-    lane[0] += a[i] * b[i];
-  }
+  for (; i < n; ++i) { lane[0] += a[i] * b[i]; }
   double total = 0;
-  for (const double l : lane) {
-    total += l;
-  }
+  for (const double l : lane) { total += l; }
   return total;
 }
 
@@ -46,14 +40,10 @@ void project_out(const Vectors& base, const Vectors& rest) {
       for (int64_t r = first; r < last; ++r) {
         double* x = rest.at(r);
         double shares[kBase];
-        for (int64_t b = begin; b < end; ++b) {
-          shares[b - begin] = dot(base.at(b), x, rest.length);
-        }
+        for (int64_t b = begin; b < end; ++b) { shares[b - begin] = dot(base.at(b), x, rest.length); }
         for (int64_t b = begin; b < end; ++b) {
           const double *q = base.at(b), share = shares[b - begin];
-          for (int64_t i = 0; i < rest.length; ++i) {
-            x[i] -= share * q[i];
-          }
+          for (int64_t i = 0; i < rest.length; ++i) { x[i] -= share * q[i]; }
         }
       }
     }
@@ -66,9 +56,7 @@ void orthonormalize(const Vectors& v) {
   if (v.count == 1) {
     const double length = std::sqrt(dot(v.data, v.data, v.length));
     HEBB_ASSERT(length > 0);
-    for (int64_t i = 0; i < v.length; ++i) {
-      v.data[i] /= length;
-    }
+    for (int64_t i = 0; i < v.length; ++i) { v.data[i] /= length; }
     return;
   }
   const int64_t half = v.count / 2;
@@ -90,15 +78,11 @@ Init init::orthogonal(int64_t rows, int64_t columns, double gain) {
     const auto element = [&](int64_t i) -> double& {
       return tall ? v.at(i % columns)[i / columns] : v.at(i / columns)[i % columns];
     };
-    for (int64_t i = 0; i < count; ++i) {
-      element(i) = rng.normal();
-    }
+    for (int64_t i = 0; i < count; ++i) { element(i) = rng.normal(); }
     // The second round removes what the rounding of the first left over.
     orthonormalize(v);
     orthonormalize(v);
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = static_cast<float>(gain * element(i));
-    }
+    for (int64_t i = 0; i < count; ++i) { values[i] = static_cast<float>(gain * element(i)); }
   };
 }
 

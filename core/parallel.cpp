@@ -35,8 +35,7 @@ void relax() {
 // Longer than the gap between two loops of a training step, short against a time slice.
 constexpr std::chrono::microseconds kSpin{50};
 
-template <class Done>
-bool spin_until(Done done) {
+template <class Done> bool spin_until(Done done) {
   const auto limit = std::chrono::steady_clock::now() + kSpin;
   do {
     for (int i = 0; i < 16; ++i) {
@@ -64,7 +63,8 @@ class Pool {
       } catch (const std::system_error& error) {
         end_workers();
         throw ConfigError("threads", std::to_string(threads),
-                          "a number that the system can start (the limit was met at " + std::to_string(i) + ": " + error.code().message() + ")");
+                          "a number that the system can start (the limit was met at " + std::to_string(i) + ": " +
+                              error.code().message() + ")");
       }
     }
   }

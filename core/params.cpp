@@ -19,9 +19,7 @@ Init normal(double std) {
     parallel_for(count, 1 << 14, [&](int64_t begin, int64_t end) {
       Rng part = rng;
       part.skip_normals(static_cast<uint64_t>(begin));
-      for (int64_t i = begin; i < end; ++i) {
-        values[i] = static_cast<float>(std * part.normal());
-      }
+      for (int64_t i = begin; i < end; ++i) { values[i] = static_cast<float>(std * part.normal()); }
     });
     rng.skip_normals(static_cast<uint64_t>(count));
   };
@@ -29,9 +27,7 @@ Init normal(double std) {
 
 Init uniform(double low, double high) {
   return [low, high](Rng& rng, float* values, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = static_cast<float>(low + (high - low) * rng.uniform());
-    }
+    for (int64_t i = 0; i < count; ++i) { values[i] = static_cast<float>(low + (high - low) * rng.uniform()); }
   };
 }
 
@@ -62,9 +58,7 @@ Param& ParamStore::declare(ParamSpec spec) {
   for (int i = 0; i < spec.shape.rank; ++i) {
     elements = spec.shape[i] < 0 ? 2 * kMost : elements * static_cast<double>(spec.shape[i]);
   }
-  if (elements > kMost) {
-    throw ConfigError(spec.name, "the shape " + spec.shape.str(), "at most 2^48 elements");
-  }
+  if (elements > kMost) { throw ConfigError(spec.name, "the shape " + spec.shape.str(), "at most 2^48 elements"); }
   params_.push_back(std::make_unique<Param>());
   params_.back()->spec = std::move(spec);
   return *params_.back();
@@ -119,9 +113,7 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
   }
   int64_t value_at = 0, trained_at = 0, moments_at = 0, copy_at = 0;
   for (const auto& p : params_) {
-    if (p->spec.kind == ParamKind::buffer) {
-      continue;
-    }
+    if (p->spec.kind == ParamKind::buffer) { continue; }
     p->value = value.slice(value_at, p->spec.shape);
     value_at += padded(p->spec.shape.numel());
     if (copied > 0 && p->is_matrix()) {
@@ -141,9 +133,7 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
 }
 
 void ParamStore::initialize(Stream& stream, uint64_t seed) {
-  if (stream.counting()) {
-    return;
-  }
+  if (stream.counting()) { return; }
   std::vector<float> drawn;
   std::vector<double> wide;
   for (const auto& p : params_) {
@@ -167,24 +157,18 @@ void ParamStore::initialize(Stream& stream, uint64_t seed) {
 
 void ParamStore::refresh_copies(Stream& stream) {
   for (const auto& p : params_) {
-    if (p->copy.defined()) {
-      convert(stream, p->copy, p->value);
-    }
+    if (p->copy.defined()) { convert(stream, p->copy, p->value); }
   }
 }
 
 void ParamStore::zero_grads(Stream& stream) {
   fill_zero(stream, grads_);
-  for (const auto& p : params_) {
-    p->reached = false;
-  }
+  for (const auto& p : params_) { p->reached = false; }
 }
 
 int64_t ParamStore::count(ParamKind kind) const {
   int64_t n = 0;
-  for (const auto& p : params_) {
-    n += p->spec.kind == kind ? p->spec.shape.numel() : 0;
-  }
+  for (const auto& p : params_) { n += p->spec.kind == kind ? p->spec.shape.numel() : 0; }
   return n;
 }
 

@@ -40,19 +40,19 @@ struct ParamSpec {
   Shape shape;
   Init init;
   ParamKind kind = ParamKind::trained;
-  bool decay_exempt = false;  // never decayed, whatever its rank (layer pages); one-dimensional tensors never are
-  bool initial_state = false; // a learned initial memory, listed apart in parameter counts (spec 81, section 12)
-  bool memory_table = false;  // a trained table of which a token reads some rows (PKM, SDM), whatever its rank
+  bool decay_exempt = false;   // never decayed, whatever its rank (layer pages); one-dimensional tensors never are
+  bool initial_state = false;  // a learned initial memory, listed apart in parameter counts (spec 81, section 12)
+  bool memory_table = false;   // a trained table of which a token reads some rows (PKM, SDM), whatever its rank
 };
 
 /// One named tensor of the model: value, and what training adds to it.
 struct Param {
   ParamSpec spec;
-  Tensor value;            // f32 or f64 (i32 for buffers)
-  Tensor copy;             // of a matrix, in stores for bf16: value rounded, what products and reads of tables take
-  Tensor grad, m, v;       // in a training store; same dtype as value (grad: trained only; m, v: state too)
-  int64_t updates = 0;     // AdamW's t
-  bool reached = false;    // the loss of this step reached it; state: its own optimizer moves it in this step
+  Tensor value;          // f32 or f64 (i32 for buffers)
+  Tensor copy;           // of a matrix, in stores for bf16: value rounded, what products and reads of tables take
+  Tensor grad, m, v;     // in a training store; same dtype as value (grad: trained only; m, v: state too)
+  int64_t updates = 0;   // AdamW's t
+  bool reached = false;  // the loss of this step reached it; state: its own optimizer moves it in this step
 
   const std::string& name() const { return spec.name; }
   bool trained() const { return spec.kind == ParamKind::trained; }
@@ -75,8 +75,9 @@ class ParamStore {
   /// Duplicate names are programmer errors. The reference stays valid.
   Param& declare(ParamSpec spec);
   Param* find(std::string_view name) const;
-  /// Memory of the device that is neither parameter nor state: what a layer counts during a step. Nobody sets its first values.
-  /// dtype: none for that of floating-point values. The tensor is defined by allocate(); the reference stays valid.
+  /// Memory of the device that is neither parameter nor state: what a layer counts during a step. Nobody sets its first
+  /// values. dtype: none for that of floating-point values. The tensor is defined by allocate(); the reference stays
+  /// valid.
   const Tensor& declare_scratch(std::string name, Shape shape, std::optional<DType> dtype);
 
   /// dtype: of activations. Values are f64 for f64, else f32; gradients and moments too when `training`.
@@ -89,7 +90,7 @@ class ParamStore {
 
   const std::vector<std::unique_ptr<Param>>& all() const { return params_; }
   DType dtype() const { return dtype_; }  // of activations
-  int64_t count(ParamKind kind) const;  // elements
+  int64_t count(ParamKind kind) const;    // elements
 
  private:
   struct Scratch {

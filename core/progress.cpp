@@ -23,22 +23,14 @@ template <class... Args> std::string print(const char* format, Args... args) {
 }
 
 std::string amount(double value, Progress::Unit unit) {
-  if (unit == Progress::Unit::bytes) {
-    return format_bytes(value);
-  }
-  if (unit == Progress::Unit::megaflops) {
-    return format_flops(1e6 * value);
-  }
+  if (unit == Progress::Unit::bytes) { return format_bytes(value); }
+  if (unit == Progress::Unit::megaflops) { return format_flops(1e6 * value); }
   return value < 1e6 || value == std::floor(value) ? print("%.0f", value) : print("%.3g", value);
 }
 
 std::string rate(double per_second, Progress::Unit unit) {
-  if (unit == Progress::Unit::bytes) {
-    return format_bytes(per_second) + "/s";
-  }
-  if (unit == Progress::Unit::megaflops) {
-    return format_flops(1e6 * per_second) + "/s";
-  }
+  if (unit == Progress::Unit::bytes) { return format_bytes(per_second) + "/s"; }
+  if (unit == Progress::Unit::megaflops) { return format_flops(1e6 * per_second) + "/s"; }
   return print(per_second < 10 ? "%.2f/s" : "%.0f/s", per_second);
 }
 
@@ -46,9 +38,7 @@ std::string rate(double per_second, Progress::Unit unit) {
 std::string_view fit(std::string_view text, int columns) {
   int characters = 0;
   for (size_t i = 0; i < text.size(); ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80 && ++characters > columns) {
-      return text.substr(0, i);
-    }
+    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80 && ++characters > columns) { return text.substr(0, i); }
   }
   return text;
 }
@@ -88,8 +78,7 @@ TextProgress::~TextProgress() {
   if (active_ && on_screen_) {
     try {
       output_.write("\n");  // leaves the last state of an interrupted task readable
-    } catch (...) {
-    }
+    } catch (...) {}
   }
 }
 
@@ -111,12 +100,8 @@ void TextProgress::skip(uint64_t done) {
 
 void TextProgress::update(uint64_t done, std::string_view detail) {
   done_ = done;
-  if (detail != detail_) {
-    detail_ = detail;
-  }
-  if (output_.seconds() - drawn_ >= (output_.is_terminal ? kRedrawSeconds : output_.line_seconds)) {
-    draw(false);
-  }
+  if (detail != detail_) { detail_ = detail; }
+  if (output_.seconds() - drawn_ >= (output_.is_terminal ? kRedrawSeconds : output_.line_seconds)) { draw(false); }
 }
 
 void TextProgress::end() {
@@ -129,9 +114,7 @@ void TextProgress::end() {
 void TextProgress::message(std::string_view text) {
   clear();
   output_.write(std::string(text) + "\n");
-  if (active_ && output_.is_terminal) {
-    draw(false);
-  }
+  if (active_ && output_.is_terminal) { draw(false); }
 }
 
 std::string TextProgress::line(bool finished) const {
@@ -144,9 +127,7 @@ std::string TextProgress::line(bool finished) const {
     text += " of " + amount(static_cast<double>(total_), unit_) + print(" (%d%%)", static_cast<int>(share * 100));
   }
   const double fresh = done - static_cast<double>(skipped_);
-  if (elapsed > 0 && fresh > 0) {
-    text += ", " + rate(fresh / elapsed, unit_);
-  }
+  if (elapsed > 0 && fresh > 0) { text += ", " + rate(fresh / elapsed, unit_); }
   if (finished) {
     text += ", took " + format_duration(elapsed);
   } else if (bounded && fresh > 0 && done_ < total_) {
@@ -154,7 +135,8 @@ std::string TextProgress::line(bool finished) const {
   }
   text += detail_.empty() ? "" : ", " + detail_;
   const std::string title = title_ + ": ";
-  const bool has_room = output_.is_terminal && static_cast<int>(title.size() + kBarCells + 3 + text.size()) < output_.columns();
+  const bool has_room =
+      output_.is_terminal && static_cast<int>(title.size() + kBarCells + 3 + text.size()) < output_.columns();
   if (!bounded || !has_room) {
     return title + text;  // numbers say more than a bar without them
   }

@@ -20,18 +20,16 @@ class Rng {
 
   uint32_t u32();
   uint64_t u64();
-  double uniform();               // [0, 1)
-  uint32_t below(uint32_t n);     // [0, n), n >= 1
-  double normal();                // standard normal, two uniforms each, nothing cached
+  double uniform();            // [0, 1)
+  uint32_t below(uint32_t n);  // [0, n), n >= 1
+  double normal();             // standard normal, two uniforms each, nothing cached
   /// As `count` calls of normal(), without the time. Only where nothing but normals has been drawn.
   void skip_normals(uint64_t count);
   /// k distinct of 0..n-1 in drawing order.
   std::vector<uint32_t> sample(uint32_t n, uint32_t k);
   template <class T> const T& choice(const std::vector<T>& xs) { return xs[below(static_cast<uint32_t>(xs.size()))]; }
   template <class T> void shuffle(std::vector<T>& xs) {
-    for (size_t i = xs.size(); i-- > 1;) {
-      std::swap(xs[i], xs[below(static_cast<uint32_t>(i + 1))]);
-    }
+    for (size_t i = xs.size(); i-- > 1;) { std::swap(xs[i], xs[below(static_cast<uint32_t>(i + 1))]); }
   }
 
  private:

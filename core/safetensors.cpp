@@ -40,17 +40,13 @@ const StoredType* find_type(std::string_view name) {
 
 std::string type_names() {
   std::string names;
-  for (const StoredType& t : kStoredTypes) {
-    names += (names.empty() ? "one of " : ", ") + std::string(t.name);
-  }
+  for (const StoredType& t : kStoredTypes) { names += (names.empty() ? "one of " : ", ") + std::string(t.name); }
   return names;
 }
 
 std::string shape_string(const std::vector<int64_t>& shape) {
   std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  }
+  for (size_t i = 0; i < shape.size(); ++i) { text += (i > 0 ? ", " : "") + std::to_string(shape[i]); }
   return text + "]";
 }
 
@@ -72,16 +68,12 @@ std::vector<int64_t> read_sizes(const std::string& where, const Json& tensor, co
                           "a list of " + (count == 0 ? "" : std::to_string(count) + " ") + "integers >= 0");
   }
   std::vector<int64_t> sizes;
-  for (const Json& item : list->items()) {
-    sizes.push_back(item.as_int());
-  }
+  for (const Json& item : list->items()) { sizes.push_back(item.as_int()); }
   return sizes;
 }
 
 SafetensorsFile::Entry read_entry(const std::string& where, const Json& json) {
-  if (!json.is_object()) {
-    throw CheckpointError(where, "the header entry is not valid", json.found(), "an object");
-  }
+  if (!json.is_object()) { throw CheckpointError(where, "the header entry is not valid", json.found(), "an object"); }
   for (const auto& [key, value] : json.members()) {
     if (key != "dtype" && key != "shape" && key != "data_offsets") {
       throw CheckpointError(where, "unknown key in the header", Json(key).found(),
@@ -128,9 +120,7 @@ std::map<std::string, std::string> read_metadata(const fs::path& path, const Jso
 void check_layout(const fs::path& path, const std::map<std::string, SafetensorsFile::Entry>& entries,
                   uint64_t data_size) {
   std::vector<const std::pair<const std::string, SafetensorsFile::Entry>*> order;
-  for (const auto& entry : entries) {
-    order.push_back(&entry);
-  }
+  for (const auto& entry : entries) { order.push_back(&entry); }
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
     return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
   });
@@ -158,9 +148,7 @@ double half_to_double(uint16_t bits) {
   const int exponent = (bits >> 10) & 31;
   const int fraction = bits & 1023;
   const double sign = (bits >> 15) != 0 ? -1.0 : 1.0;
-  if (exponent == 31) {
-    return fraction != 0 ? std::nan("") : sign * HUGE_VAL;
-  }
+  if (exponent == 31) { return fraction != 0 ? std::nan("") : sign * HUGE_VAL; }
   return sign * (exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25));
 }
 
@@ -182,9 +170,7 @@ template <class Stored> void widen(const uint8_t* bytes, std::vector<int64_t>& o
 
 int64_t SafetensorsFile::Entry::numel() const {
   int64_t n = 1;
-  for (const int64_t size : shape) {
-    n *= size;
-  }
+  for (const int64_t size : shape) { n *= size; }
   return n;
 }
 
@@ -209,9 +195,7 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path, ExitCode::k
   Json header;
   try {
     header = parse_json({reinterpret_cast<const char*>(file_.data()) + 8, length}, "header");
-  } catch (const ConfigError& error) {
-    throw CheckpointError(path.string(), error.what());
-  }
+  } catch (const ConfigError& error) { throw CheckpointError(path.string(), error.what()); }
   if (!header.is_object()) {
     throw CheckpointError(path.string(), "the header is not valid", header.found(), "an object");
   }
@@ -231,13 +215,9 @@ const SafetensorsFile::Entry* SafetensorsFile::find(std::string_view name) const
 }
 
 const SafetensorsFile::Entry& SafetensorsFile::at(std::string_view name) const {
-  if (const Entry* entry = find(name)) {
-    return *entry;
-  }
+  if (const Entry* entry = find(name)) { return *entry; }
   std::vector<std::string> names;
-  for (const auto& [other, entry] : entries_) {
-    names.push_back(other);
-  }
+  for (const auto& [other, entry] : entries_) { names.push_back(other); }
   const std::string nearest = nearest_name(name, names);
   throw CheckpointError(tensor_where(path(), std::string(name)), "no such tensor", "nothing",
                         nearest.empty() ? "one of the file's " + std::to_string(names.size()) + " tensors"
@@ -307,9 +287,7 @@ uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>&
   std::vector<Json::Member> header;
   if (!metadata.empty()) {
     std::vector<Json::Member> strings;
-    for (const auto& [key, value] : metadata) {
-      strings.emplace_back(key, value);
-    }
+    for (const auto& [key, value] : metadata) { strings.emplace_back(key, value); }
     header.emplace_back(kMetadata, Json::object(std::move(strings)));
   }
   std::map<std::string_view, int> names;
@@ -317,9 +295,7 @@ uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>&
   for (const NamedTensor* t : order) {
     HEBB_ASSERT(names.emplace(t->name, 0).second);
     Json shape = Json::array();
-    for (int i = 0; i < t->tensor.shape.rank; ++i) {
-      shape.push(t->tensor.shape[i]);
-    }
+    for (int i = 0; i < t->tensor.shape.rank; ++i) { shape.push(t->tensor.shape[i]); }
     const int64_t begin = at;
     at += t->tensor.bytes();
     header.emplace_back(t->name, Json::object({{"dtype", dtype_name(t->tensor.dtype)},
@@ -341,9 +317,7 @@ uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>&
   const uint64_t length = text.size();
   write(&length, 8);
   write(text.data(), text.size());
-  for (const NamedTensor* t : order) {
-    write(t->tensor.data, static_cast<size_t>(t->tensor.bytes()));
-  }
+  for (const NamedTensor* t : order) { write(t->tensor.data, static_cast<size_t>(t->tensor.bytes())); }
   file.close();
   return crc;
 }

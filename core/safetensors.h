@@ -25,7 +25,7 @@ class SafetensorsFile {
     DType dtype;             // u8 where hebb has no such type: dtype_text tells
     std::string dtype_text;  // as written; F16 and other types that hebb does not compute with are listed too
     std::vector<int64_t> shape;
-    uint64_t begin, end;     // relative to the data section
+    uint64_t begin, end;  // relative to the data section
 
     int64_t numel() const;
     std::string shape_text() const;  // "[2, 3]"

@@ -30,9 +30,7 @@ int64_t shared_bytes();
 #endif
 
 void copy_to_device(Stream& stream, const Tensor& device, const void* host) {
-  if (stream.counting() || device.bytes() == 0) {
-    return;
-  }
+  if (stream.counting() || device.bytes() == 0) { return; }
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) {
     cuda::upload_bytes(stream, device.data, host, device.bytes());
@@ -47,9 +45,7 @@ void copy_to_host(Stream& stream, void* host, const Tensor& device) {
 }
 
 void copy_to_host(Stream& stream, const std::vector<HostCopy>& copies) {
-  if (stream.counting()) {
-    return;
-  }
+  if (stream.counting()) { return; }
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) {
     cuda::download(stream, copies);
@@ -57,17 +53,13 @@ void copy_to_host(Stream& stream, const std::vector<HostCopy>& copies) {
   }
 #endif
   for (const HostCopy& c : copies) {
-    if (c.device.bytes() > 0) {
-      std::memmove(c.host, c.device.data, static_cast<size_t>(c.device.bytes()));
-    }
+    if (c.device.bytes() > 0) { std::memmove(c.host, c.device.data, static_cast<size_t>(c.device.bytes())); }
   }
 }
 
 void copy(Stream& stream, const Tensor& to, const Tensor& from) {
   HEBB_ASSERT(to.bytes() == from.bytes());
-  if (stream.counting() || to.bytes() == 0) {
-    return;
-  }
+  if (stream.counting() || to.bytes() == 0) { return; }
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) {
     cuda::move_bytes(stream, to.data, from.data, to.bytes());
@@ -78,9 +70,7 @@ void copy(Stream& stream, const Tensor& to, const Tensor& from) {
 }
 
 void fill_zero(Stream& stream, const Tensor& tensor) {
-  if (stream.counting() || tensor.bytes() == 0) {
-    return;
-  }
+  if (stream.counting() || tensor.bytes() == 0) { return; }
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) {
     cuda::zero_bytes(stream, tensor.data, tensor.bytes());
@@ -92,9 +82,7 @@ void fill_zero(Stream& stream, const Tensor& tensor) {
 
 void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
   HEBB_ASSERT(y.numel() == x.numel() && y.dtype == x.dtype);
-  if (stream.counting()) {
-    return;
-  }
+  if (stream.counting()) { return; }
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) {
     cuda::add_to(stream, y, x);
@@ -106,9 +94,7 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
     S* out = y.as<S>();
     const S* in = x.as<S>();
     parallel_for(y.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        out[i] += in[i];
-      }
+      for (int64_t i = begin; i < end; ++i) { out[i] += in[i]; }
     });
   });
 }
@@ -117,9 +103,7 @@ namespace {
 
 template <class To, class From, class F> void convert_each(const Tensor& to, const Tensor& from, F&& one) {
   parallel_for(to.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      to.as<To>()[i] = one(from.as<From>()[i]);
-    }
+    for (int64_t i = begin; i < end; ++i) { to.as<To>()[i] = one(from.as<From>()[i]); }
   });
 }
 
@@ -130,9 +114,7 @@ void convert(Stream& stream, const Tensor& to, const Tensor& from) {
   const bool rounds = is(DType::f32, DType::bf16), widens = is(DType::bf16, DType::f32);
   HEBB_ASSERT(to.numel() == from.numel());
   HEBB_ASSERT(rounds || widens || is(DType::f32, DType::f64) || is(DType::f64, DType::f32));
-  if (stream.counting()) {
-    return;
-  }
+  if (stream.counting()) { return; }
 #ifdef HEBB_HAVE_CUDA
   if (stream.device == DeviceKind::cuda) {
     cuda::convert(stream, to, from);
@@ -152,9 +134,7 @@ void convert(Stream& stream, const Tensor& to, const Tensor& from) {
 
 int64_t gpu_shared_bytes() {
 #ifdef HEBB_HAVE_CUDA
-  if (cuda::device_count() > 0) {
-    return cuda::shared_bytes();
-  }
+  if (cuda::device_count() > 0) { return cuda::shared_bytes(); }
 #endif
   return int64_t{227} << 10;
 }

@@ -15,8 +15,8 @@ const char* device_name(DeviceKind device);
 /// An ordered queue of kernels on one device.
 struct Stream {
   DeviceKind device = DeviceKind::cpu;
-  void* native = nullptr;             // cuda: owned by core/cuda_device.h; null: the default stream
-  const char* last_kernel = "";       // args struct of the last launch, for error reports
+  void* native = nullptr;        // cuda: owned by core/cuda_device.h; null: the default stream
+  const char* last_kernel = "";  // args struct of the last launch, for error reports
   int64_t launches = 0;
   DeviceKind counted = DeviceKind::cpu;  // count: the device that the dry run stands for
 
@@ -44,7 +44,8 @@ void convert(Stream& stream, const Tensor& to, const Tensor& from);
 /// Shared memory that a block of the GPU may have [bytes]; that of an H100 where no GPU can be asked.
 int64_t gpu_shared_bytes();
 
-/// Slots of scratch for a kernel of `tasks` tasks that go on at the same time: one a thread on the CPU, one a task on a GPU.
+/// Slots of scratch for a kernel of `tasks` tasks that go on at the same time: one a thread on the CPU, one a task on a
+/// GPU.
 int64_t scratch_slots(const Stream& stream, int64_t tasks);
 
 /// Raised when a kernel without CUDA code is asked to run there.
@@ -63,25 +64,34 @@ inline bool launch(Stream& stream, const char* name) {
 // HEBB_KERNEL_CPU(Args) is for kernels that have no CUDA code yet: there they stop with an error.
 // The emulator's tests (docs/emulator.md) see the kernels of its device as well.
 #if defined(HEBB_SIMT) && defined(HEBB_DEVICE)
-#define HEBB_KERNEL_EMULATED(Args) namespace HEBB_DEVICE { void run(Stream& stream, const Args& args); }
+#define HEBB_KERNEL_EMULATED(Args)            \
+  namespace HEBB_DEVICE {                     \
+  void run(Stream& stream, const Args& args); \
+  }
 #else
 #define HEBB_KERNEL_EMULATED(Args)
 #endif
 #ifdef HEBB_HAVE_CUDA
-#define HEBB_KERNEL(Args)                                               \
-  HEBB_KERNEL_EMULATED(Args)                                            \
-  namespace cpu { void run(Stream& stream, const Args& args); }         \
-  namespace cuda { void run(Stream& stream, const Args& args); }        \
-  inline void run(Stream& stream, const Args& args) {                   \
-    if (detail::launch(stream, #Args)) {                                \
+#define HEBB_KERNEL(Args)                                                                   \
+  HEBB_KERNEL_EMULATED(Args)                                                                \
+  namespace cpu {                                                                           \
+  void run(Stream& stream, const Args& args);                                               \
+  }                                                                                         \
+  namespace cuda {                                                                          \
+  void run(Stream& stream, const Args& args);                                               \
+  }                                                                                         \
+  inline void run(Stream& stream, const Args& args) {                                       \
+    if (detail::launch(stream, #Args)) {                                                    \
       stream.device == DeviceKind::cuda ? cuda::run(stream, args) : cpu::run(stream, args); \
-    }                                                                   \
+    }                                                                                       \
   }
 #else
 #define HEBB_KERNEL(Args) HEBB_KERNEL_EMULATED(Args) HEBB_KERNEL_CPU(Args)
 #endif
 #define HEBB_KERNEL_CPU(Args)                                           \
-  namespace cpu { void run(Stream& stream, const Args& args); }         \
+  namespace cpu {                                                       \
+  void run(Stream& stream, const Args& args);                           \
+  }                                                                     \
   inline void run(Stream& stream, const Args& args) {                   \
     if (detail::launch(stream, #Args)) {                                \
       if (stream.device == DeviceKind::cuda) { no_cuda_kernel(#Args); } \

@@ -7,9 +7,7 @@ namespace hebb {
 size_t edit_distance(std::string_view a, std::string_view b) {
   const size_t width = b.size() + 1;
   std::vector<size_t> two_back(width), previous(width), current(width);
-  for (size_t j = 0; j < width; ++j) {
-    previous[j] = j;
-  }
+  for (size_t j = 0; j < width; ++j) { previous[j] = j; }
   for (size_t i = 1; i <= a.size(); ++i) {
     current[0] = i;
     for (size_t j = 1; j < width; ++j) {

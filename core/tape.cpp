@@ -65,15 +65,11 @@ Tensor Tape::grad(Var v) const {
 }
 
 GradSlot Tape::grad_slot(Var v) {
-  if (!wants_grad(v)) {
-    return {};
-  }
+  if (!wants_grad(v)) { return {}; }
   Slot& slot = slots_[root(v)];
   const Shape& shape = value(v).shape;
   if (slot.leaf_grad.defined()) {
-    if (slot.leaf_reached != nullptr) {
-      *slot.leaf_reached = true;
-    }
+    if (slot.leaf_reached != nullptr) { *slot.leaf_reached = true; }
     return {slot.leaf_grad.view(shape), true};
   }
   if (!slot.grad) {
@@ -89,9 +85,7 @@ GradSlot Tape::grad_slot(Var v) {
 }
 
 void Tape::pass_grad(Var to, Var from) {
-  if (!wants_grad(to)) {
-    return;
-  }
+  if (!wants_grad(to)) { return; }
   Slot& target = slots_[root(to)];
   const std::shared_ptr<Buffer>& source = slots_[root(from)].grad;
   HEBB_ASSERT(source != nullptr);
@@ -117,9 +111,7 @@ void Tape::run_backward(size_t down_to) {
     for (int32_t i = entry.first; i < entry.last; ++i) {
       reached = reached || slots_[i].reached || (slots_[i].grad != nullptr && slots_[i].base < 0);
     }
-    if (reached) {
-      entry.node->backward(*this);
-    }
+    if (reached) { entry.node->backward(*this); }
     for (int32_t i = entry.first; i < entry.last; ++i) {
       slots_[i].grad.reset();
       slots_[i].owner.reset();
@@ -128,26 +120,19 @@ void Tape::run_backward(size_t down_to) {
 }
 
 void Tape::drop_values(size_t first_slot, size_t first_saved, const std::vector<Var>& kept) {
-  if (recording_) {
-    return;
-  }
+  if (recording_) { return; }
   std::vector<std::shared_ptr<Buffer>> keep;
-  for (Var v : kept) {
-    keep.push_back(slots_[v.id].owner);
-  }
+  for (Var v : kept) { keep.push_back(slots_[v.id].owner); }
   std::vector<bool> is_kept(slots_.size() - first_slot, false);
   for (Var v : kept) {
-    if (static_cast<size_t>(v.id) >= first_slot) {
-      is_kept[static_cast<size_t>(v.id) - first_slot] = true;
-    }
+    if (static_cast<size_t>(v.id) >= first_slot) { is_kept[static_cast<size_t>(v.id) - first_slot] = true; }
   }
   for (size_t i = first_slot; i < slots_.size(); ++i) {
-    if (!is_kept[i - first_slot]) {
-      slots_[i].owner.reset();
-    }
+    if (!is_kept[i - first_slot]) { slots_[i].owner.reset(); }
   }
-  pending_saved_.erase(pending_saved_.begin() + static_cast<std::ptrdiff_t>(std::min(first_saved, pending_saved_.size())),
-                       pending_saved_.end());
+  pending_saved_.erase(
+      pending_saved_.begin() + static_cast<std::ptrdiff_t>(std::min(first_saved, pending_saved_.size())),
+      pending_saved_.end());
 }
 
 struct RecomputeNode final : Node {
@@ -168,9 +153,7 @@ struct RecomputeNode final : Node {
 };
 
 std::vector<Var> Tape::recompute(const std::function<std::vector<Var>()>& fn) {
-  if (!recording_) {
-    return fn();
-  }
+  if (!recording_) { return fn(); }
   RecomputeNode node;
   node.fn = fn;
   const int32_t first = claimed_;
@@ -179,9 +162,7 @@ std::vector<Var> Tape::recompute(const std::function<std::vector<Var>()>& fn) {
   {
     Scope scope(*this);
     node.outputs = fn();
-    for (Var v : node.outputs) {
-      scope.keep(v);
-    }
+    for (Var v : node.outputs) { scope.keep(v); }
   }
   recording_ = true;
   will_run_again_ = false;

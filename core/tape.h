@@ -111,7 +111,10 @@ class Tape {
     ~Scope() { tape_.drop_values(first_, saved_, kept_); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
-    Var keep(Var v) { kept_.push_back(v); return v; }
+    Var keep(Var v) {
+      kept_.push_back(v);
+      return v;
+    }
 
    private:
     Tape& tape_;
@@ -122,24 +125,25 @@ class Tape {
  private:
   struct Slot {
     Tensor value, copy;
-    std::shared_ptr<Buffer> owner;       // of value; null for constants and leaves
-    std::shared_ptr<Buffer> grad;        // null until written
-    Tensor leaf_grad;                    // leaves
+    std::shared_ptr<Buffer> owner;  // of value; null for constants and leaves
+    std::shared_ptr<Buffer> grad;   // null until written
+    Tensor leaf_grad;               // leaves
     bool* leaf_reached = nullptr;
-    int32_t base = -1;                   // views: whose gradient
+    int32_t base = -1;  // views: whose gradient
     bool wants_grad = false;
-    bool reached = false;                // mark_reached
+    bool reached = false;  // mark_reached
   };
   struct Entry {
     std::unique_ptr<Node> node;
-    int32_t first, last;                 // slots [first, last) are its outputs
+    int32_t first, last;  // slots [first, last) are its outputs
     std::vector<Buffer> saved;
   };
   friend struct RecomputeNode;
 
   /// "SCOPE/name" where names are kept (the counting device), else the name alone.
   std::string scoped(std::string_view name) const {
-    return arena_.device() == DeviceKind::count && !scope_.empty() ? scope_ + "/" + std::string(name) : std::string(name);
+    return arena_.device() == DeviceKind::count && !scope_.empty() ? scope_ + "/" + std::string(name)
+                                                                   : std::string(name);
   }
   Var add_slot(Slot slot);
   int32_t root(Var v) const { return slots_[v.id].base >= 0 ? slots_[v.id].base : v.id; }
@@ -156,7 +160,7 @@ class Tape {
   std::vector<Slot> slots_;
   std::vector<Entry> entries_;
   std::vector<Buffer> pending_saved_;
-  int32_t claimed_ = 0;                  // slots below belong to recorded nodes
+  int32_t claimed_ = 0;  // slots below belong to recorded nodes
 };
 
 }  // namespace hebb

@@ -17,14 +17,13 @@ const char* dtype_name(DType t) {
 }
 
 void wrong_dtype(const Tensor& found, DType expected) {
-  throw std::logic_error("a tensor " + found.shape.str() + " of " + dtype_name(found.dtype) + " was read as " + dtype_name(expected));
+  throw std::logic_error("a tensor " + found.shape.str() + " of " + dtype_name(found.dtype) + " was read as " +
+                         dtype_name(expected));
 }
 
 std::string Shape::str() const {
   std::string s = "[";
-  for (int i = 0; i < rank; ++i) {
-    s += (i ? ", " : "") + std::to_string(dims[i]);
-  }
+  for (int i = 0; i < rank; ++i) { s += (i ? ", " : "") + std::to_string(dims[i]); }
   return s + "]";
 }
 

@@ -10,7 +10,10 @@ namespace hebb {
 class UnknownKeyError : public ConfigError {
  public:
   UnknownKeyError(std::string where_text, std::string key_name, std::string expected_text)
-      : ConfigError(where_text, "an unknown key", expected_text), where(std::move(where_text)), key(std::move(key_name)), expected(std::move(expected_text)) {}
+      : ConfigError(where_text, "an unknown key", expected_text),
+        where(std::move(where_text)),
+        key(std::move(key_name)),
+        expected(std::move(expected_text)) {}
   const std::string where, key, expected;
 };
 

@@ -8,15 +8,13 @@
 
 namespace hebb::HEBB_DEVICE {
 
-/// Host memory at one end of copies to and from the device, so that the host need not wait for those it starts. Segments are used in
-/// turn; before one is used again, the copies of its last use are waited for.
+/// Host memory at one end of copies to and from the device, so that the host need not wait for those it starts.
+/// Segments are used in turn; before one is used again, the copies of its last use are waited for.
 class UploadRing {
  public:
   explicit UploadRing(int64_t segment_bytes) : segment_bytes_(segment_bytes) {}
   ~UploadRing() {
-    if (memory_ != nullptr) {
-      free_pinned(memory_);
-    }
+    if (memory_ != nullptr) { free_pinned(memory_); }
   }
   UploadRing(const UploadRing&) = delete;
   UploadRing& operator=(const UploadRing&) = delete;
@@ -24,19 +22,13 @@ class UploadRing {
   /// Room for a copy that `stream` is given before the next call; null where it is larger than a segment.
   void* place(Stream& stream, int64_t bytes) {
     const int64_t size = (bytes + kUploadAlign - 1) / kUploadAlign * kUploadAlign;
-    if (size > segment_bytes_) {
-      return nullptr;
-    }
-    if (memory_ == nullptr) {
-      memory_ = static_cast<char*>(allocate_pinned(kSegments * segment_bytes_));
-    }
+    if (size > segment_bytes_) { return nullptr; }
+    if (memory_ == nullptr) { memory_ = static_cast<char*>(allocate_pinned(kSegments * segment_bytes_)); }
     if (used_ + size > segment_bytes_) {
       left(current_).record(stream);
       current_ = (current_ + 1) % kSegments;
       used_ = 0;
-      if (left_[current_] != nullptr && !left_[current_]->has_happened()) {
-        left_[current_]->synchronize();
-      }
+      if (left_[current_] != nullptr && !left_[current_]->has_happened()) { left_[current_]->synchronize(); }
     }
     void* const place = memory_ + static_cast<int64_t>(current_) * segment_bytes_ + used_;
     used_ += size;
@@ -46,9 +38,7 @@ class UploadRing {
  private:
   static constexpr size_t kSegments = 4;
   Event& left(size_t segment) {
-    if (left_[segment] == nullptr) {
-      left_[segment] = std::make_unique<Event>();
-    }
+    if (left_[segment] == nullptr) { left_[segment] = std::make_unique<Event>(); }
     return *left_[segment];
   }
 
@@ -60,11 +50,10 @@ class UploadRing {
 
 /// Host memory that a recorded Graph copies from each time.
 struct GraphUploads {
-  explicit GraphUploads(int64_t bytes) : bytes(bytes), memory(bytes > 0 ? static_cast<char*>(allocate_pinned(bytes)) : nullptr) {}
+  explicit GraphUploads(int64_t bytes)
+      : bytes(bytes), memory(bytes > 0 ? static_cast<char*>(allocate_pinned(bytes)) : nullptr) {}
   ~GraphUploads() {
-    if (memory != nullptr) {
-      free_pinned(memory);
-    }
+    if (memory != nullptr) { free_pinned(memory); }
   }
   GraphUploads(const GraphUploads&) = delete;
   GraphUploads& operator=(const GraphUploads&) = delete;
@@ -82,9 +71,7 @@ struct GraphUploads {
     std::exception_ptr failure;
     try {
       work();
-    } catch (...) {
-      failure = std::current_exception();
-    }
+    } catch (...) { failure = std::current_exception(); }
     recording = nullptr;
     return failure;
   }

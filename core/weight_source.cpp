@@ -11,9 +11,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 
 fs::path inside_folder(const fs::path& path) {
   std::error_code error;
-  if (!fs::is_directory(path, error)) {
-    return path;
-  }
+  if (!fs::is_directory(path, error)) { return path; }
   const bool has_weights = fs::exists(path / kWeights, error), has_index = fs::exists(path / kIndex, error);
   if (has_weights == has_index) {
     throw CheckpointError(path.string(), "cannot tell the weights of this folder", has_weights ? "both" : "neither",
@@ -41,18 +39,14 @@ WeightSource::WeightSource(const fs::path& path) : path_(inside_folder(path)) {
     return;
   }
   files_.push_back(std::make_unique<SafetensorsFile>(path_));
-  for (const auto& [name, entry] : files_[0]->entries()) {
-    by_name_[name] = files_[0].get();
-  }
+  for (const auto& [name, entry] : files_[0]->entries()) { by_name_[name] = files_[0].get(); }
 }
 
 void WeightSource::open_index(const fs::path& path) {
   Json index;
   try {
     index = parse_json(read_file(path, ExitCode::kCheckpoint), path.string());
-  } catch (const ConfigError& error) {
-    throw CheckpointError("", error.what());
-  }
+  } catch (const ConfigError& error) { throw CheckpointError("", error.what()); }
   const Json* map = index.is_object() ? index.find("weight_map") : nullptr;
   if (map == nullptr || !map->is_object()) {
     throw CheckpointError(path.string(), "weight_map is not valid", map == nullptr ? "nothing" : map->found(),
@@ -92,9 +86,7 @@ const SafetensorsFile::Entry* WeightSource::find(std::string_view name) const {
 }
 
 const SafetensorsFile& WeightSource::file_at(std::string_view name) const {
-  if (const SafetensorsFile* file = file_of(name)) {
-    return *file;
-  }
+  if (const SafetensorsFile* file = file_of(name)) { return *file; }
   const std::string nearest = nearest_name(name, names());
   throw CheckpointError(path_.string() + ": tensor " + Json(std::string(name)).found(), "no such tensor", "nothing",
                         nearest.empty() ? "one of the " + std::to_string(by_name_.size()) + " tensors"
@@ -106,9 +98,7 @@ std::vector<int64_t> WeightSource::integers(std::string_view name) const { retur
 
 std::vector<std::string> WeightSource::names() const {
   std::vector<std::string> out;
-  for (const auto& [name, file] : by_name_) {
-    out.push_back(name);
-  }
+  for (const auto& [name, file] : by_name_) { out.push_back(name); }
   return out;
 }
 

@@ -3,8 +3,8 @@
 #include <numeric>
 #include <set>
 
-#include "eval/evaluation.h"
 #include "eval/eval_data.h"
+#include "eval/evaluation.h"
 
 namespace hebb {
 namespace {
@@ -46,7 +46,8 @@ class Adapt final : public EvalTask {
   EvalResult run(EvalContext& c) override {
     const int64_t length = length_.value_or(c.sequence_length);
     if (length < 1) {
-      throw ConfigError("sequence_length", "nothing", "a row length, since the configuration has no train.sequence_length");
+      throw ConfigError("sequence_length", "nothing",
+                        "a row length, since the configuration has no train.sequence_length");
     }
     std::vector<DomainRows> rows;
     for (const Domain& d : domains_) { rows.push_back(cut(c, d, length)); }
@@ -67,14 +68,16 @@ class Adapt final : public EvalTask {
     std::set<std::string> names;
     for (size_t i = 0; i < domains_.size(); ++i) {
       if (!names.insert(domains_[i].name).second) {
-        f.fail("domains." + std::to_string(i) + ".name", "\"" + domains_[i].name + "\" again", "a name that no other domain has");
+        f.fail("domains." + std::to_string(i) + ".name", "\"" + domains_[i].name + "\" again",
+               "a name that no other domain has");
       }
     }
   }
 
   DomainRows cut(const EvalContext& c, const Domain& d, int64_t length) const {
     DomainRows rows{d.data.open(c.tokenizer.get()), length};
-    const int64_t tokens = std::min(max_tokens_.value_or(INT64_MAX), rows.source.tokens()), all = tokens / (length + 1), half = all / 2;
+    const int64_t tokens = std::min(max_tokens_.value_or(INT64_MAX), rows.source.tokens()), all = tokens / (length + 1),
+                  half = all / 2;
     rows.adapt = half / batch_ * batch_;
     rows.evaluate = half;
     rows.count = (all - half) / batch_ * batch_;
@@ -126,7 +129,10 @@ class Adapt final : public EvalTask {
         const std::vector<int32_t> ids = d.read(r, d.length + 1, c.session.source().model.vocab_size);
         const std::unique_ptr<ModelState> state = c.session.new_state();
         const std::span<const int32_t> all(ids);
-        for (const double loss : c.session.score(all.first(all.size() - 1), all.subspan(1), *state, {FastMode::off, true})) { sum += loss; }
+        for (const double loss :
+             c.session.score(all.first(all.size() - 1), all.subspan(1), *state, {FastMode::off, true})) {
+          sum += loss;
+        }
         step(c, d.length);
       }
       nll.push_back(sum / static_cast<double>(d.count * d.length));
@@ -152,7 +158,9 @@ class Adapt final : public EvalTask {
         tokens += stage == 0 ? rows[i].count * rows[i].length : 0;
       }
     }
-    const auto mean = [](const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size()); };
+    const auto mean = [](const std::vector<double>& v) {
+      return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
+    };
     EvalResult r;
     r.metric("nll_before", mean(nll.front()), tokens);
     r.metric("nll_after", mean(nll.back()), tokens);

@@ -20,8 +20,8 @@ size_t find_first(const std::string& text, const std::vector<std::string>& strin
 
 }  // namespace
 
-std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading, const AnswerEnd& end,
-                        const Sampling& sampling, Rng& rng) {
+std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading,
+                        const AnswerEnd& end, const Sampling& sampling, Rng& rng) {
   if (!std::all_of(logits.begin(), logits.end(), [](double logit) { return std::isfinite(logit); })) {
     throw NumericError("generation", "a logit that is no finite number");
   }
@@ -40,7 +40,8 @@ std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& 
   return text;
 }
 
-std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading, const AnswerEnd& end) {
+std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading,
+                          const AnswerEnd& end) {
   Sampling greedy;
   greedy.temperature = 0;
   Rng unused(c.seed, "sample");
@@ -49,7 +50,9 @@ std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState
 
 std::vector<int32_t> checked_prompt_ids(EvalContext& c, std::string_view prompt, const std::string& where) {
   std::vector<int32_t> ids = prompt_ids(c.text_tokenizer(), prompt);
-  if (ids.empty()) { throw DataError(where, "an empty prompt", "no text", "some text, since the tokenizer has neither BOS nor EOS"); }
+  if (ids.empty()) {
+    throw DataError(where, "an empty prompt", "no text", "some text, since the tokenizer has neither BOS nor EOS");
+  }
   return ids;
 }
 

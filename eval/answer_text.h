@@ -8,17 +8,18 @@ namespace hebb {
 /// When an answer is over, besides EOS.
 struct AnswerEnd {
   int64_t max_new_tokens = 128;
-  std::vector<std::string> until = {};                           // the text is cut before the first of them
-  std::function<bool(std::string_view text)> is_complete = {};   // asked after every token that gives text
+  std::vector<std::string> until = {};                          // the text is cut before the first of them
+  std::function<bool(std::string_view text)> is_complete = {};  // asked after every token that gives text
 };
 
-/// The model's answer after `logits` [V], those behind all that `state` has read. Stop signals are polled after each token.
-/// Errors: NumericError for logits that are no numbers; Stopped.
-std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading, const AnswerEnd& end,
-                        const Sampling& sampling, Rng& rng);
+/// The model's answer after `logits` [V], those behind all that `state` has read. Stop signals are polled after each
+/// token. Errors: NumericError for logits that are no numbers; Stopped.
+std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading,
+                        const AnswerEnd& end, const Sampling& sampling, Rng& rng);
 
 /// The same, greedily.
-std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading, const AnswerEnd& end);
+std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading,
+                          const AnswerEnd& end);
 
 /// Ids of a prompt with what stands before it. Throws DataError at `where` when there is none.
 std::vector<int32_t> checked_prompt_ids(EvalContext& c, std::string_view prompt, const std::string& where);

@@ -8,16 +8,15 @@ namespace hebb {
 namespace {
 
 int64_t code_points(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
+  return std::count_if(text.begin(), text.end(),
+                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
 }
 
 /// Index of the largest ll / size; ties to the lowest index.
 int64_t best(const std::vector<Likelihood>& lls, const std::vector<double>& sizes) {
   size_t best = 0;
   for (size_t i = 1; i < lls.size(); ++i) {
-    if (lls[i].ll / sizes[i] > lls[best].ll / sizes[best]) {
-      best = i;
-    }
+    if (lls[i].ll / sizes[i] > lls[best].ll / sizes[best]) { best = i; }
   }
   return static_cast<int64_t>(best);
 }
@@ -31,7 +30,8 @@ constexpr Measure kMeasures[] = {
     {"acc", [](const std::string&, const Likelihood&) { return 1.0; }},
     {"acc_norm", [](const std::string& choice, const Likelihood&) { return static_cast<double>(code_points(choice)); }},
     {"acc_byte", [](const std::string& choice, const Likelihood&) { return static_cast<double>(choice.size()); }},
-    {"acc_token", [](const std::string&, const Likelihood& likelihood) { return static_cast<double>(likelihood.tokens); }},
+    {"acc_token",
+     [](const std::string&, const Likelihood& likelihood) { return static_cast<double>(likelihood.tokens); }},
 };
 
 /// Scores of 0 or 1, one per example, by metric.
@@ -48,7 +48,8 @@ void add_groups(EvalResult& result, const std::vector<std::pair<std::string, Sco
     result.groups.set(name, group);
   }
   for (const auto& [metric, values] : means) {
-    result.metric(metric + "_group_mean", mean_metric(values).at("value").as_double(), static_cast<int64_t>(values.size()));
+    result.metric(metric + "_group_mean", mean_metric(values).at("value").as_double(),
+                  static_cast<int64_t>(values.size()));
   }
 }
 
@@ -80,9 +81,7 @@ template <class R> class Choice : public EvalTask {
     }
     c.progress.end();
     EvalResult result;
-    for (const auto& [metric, values] : all_) {
-      result.mean(metric, values);
-    }
+    for (const auto& [metric, values] : all_) { result.mean(metric, values); }
     add_groups(result, groups_);
     return result;
   }
@@ -102,9 +101,7 @@ template <class R> class Choice : public EvalTask {
     std::vector<int64_t> predictions;
     for (const Measure& measure : measures()) {
       std::vector<double> sizes;
-      for (size_t j = 0; j < lls.size(); ++j) {
-        sizes.push_back(measure.size(choice(record, j), lls[j]));
-      }
+      for (size_t j = 0; j < lls.size(); ++j) { sizes.push_back(measure.size(choice(record, j), lls[j])); }
       predictions.push_back(best(lls, sizes));
       add(record, measure.metric, score(record, predictions.back()));
     }
@@ -114,11 +111,12 @@ template <class R> class Choice : public EvalTask {
       ll.push(lls[j].ll);
       tokens.insert(tokens.end(), texts[j].ids.begin(), texts[j].ids.end());
     }
-    for (const int64_t gold : record.gold) {
-      references.push(gold);
-    }
-    c.log_sample(record.id, tokens, Json::object({{"prediction", predictions[0]}, {"references", references},
-                                                  {"score", score(record, predictions[0])}, {"ll", ll}}));
+    for (const int64_t gold : record.gold) { references.push(gold); }
+    c.log_sample(record.id, tokens,
+                 Json::object({{"prediction", predictions[0]},
+                               {"references", references},
+                               {"score", score(record, predictions[0])},
+                               {"ll", ll}}));
   }
 
   static double score(const R& record, int64_t prediction) {
@@ -129,9 +127,7 @@ template <class R> class Choice : public EvalTask {
     all_[metric].push_back(score);
     if (const std::optional<std::string> name = group(record)) {
       auto at = std::find_if(groups_.begin(), groups_.end(), [&](const auto& g) { return g.first == *name; });
-      if (at == groups_.end()) {
-        at = groups_.insert(at, {*name, {}});
-      }
+      if (at == groups_.end()) { at = groups_.insert(at, {*name, {}}); }
       at->second[metric].push_back(score);
     }
   }
@@ -161,7 +157,9 @@ class ManyContexts final : public Choice<PartialRecord> {
   std::pair<std::string, std::string> parts(const PartialRecord& r, size_t j) const override {
     return {r.contexts[j], r.delimiter + r.continuation};
   }
-  std::span<const Measure> measures() const override { return std::span(kMeasures).first(1); }  // all choices are the same text
+  std::span<const Measure> measures() const override {
+    return std::span(kMeasures).first(1);
+  }  // all choices are the same text
   const std::string& choice(const PartialRecord& r, size_t) const override { return r.continuation; }
   std::optional<std::string> group(const PartialRecord&) const override { return std::nullopt; }
 };

@@ -1,9 +1,9 @@
 // What a checkpoint's model costs: counted, and measured on this machine (spec 81, section 12).
 #include "core/parallel.h"
-#include "inspect/bench.h"
-#include "train/device_peak.h"
 #include "eval/evaluation.h"
+#include "inspect/bench.h"
 #include "inspect/plan.h"
+#include "train/device_peak.h"
 
 namespace hebb {
 namespace {
@@ -24,11 +24,16 @@ bool allows_tf32(const Json& config) {
 class Efficiency final : public EvalTask {
  public:
   void fields(Fields& f) override {
-    f.field("sequence_length", length_).min(1).unit("tokens")
+    f.field("sequence_length", length_)
+        .min(1)
+        .unit("tokens")
         .help("Row length of the FLOP figures and of the training steps. Default: train.sequence_length, else 1,024.");
-    f.field("training_rows", training_rows_).min(0)
+    f.field("training_rows", training_rows_)
+        .min(0)
         .help("Rows of a measured training step; 0: measure none. Default: the run's micro-batch, else 1.");
-    f.field("positions", positions_).min(1).unit("tokens")
+    f.field("positions", positions_)
+        .min(1)
+        .unit("tokens")
         .help("Contexts at which reading and generating are measured. Default: the row length.");
     f.field("batch", batch_).min(1).help("Rows that are decoded at once, measured beside one row.");
   }
@@ -36,7 +41,8 @@ class Efficiency final : public EvalTask {
   EvalResult run(EvalContext& c) override {
     const Json& config = c.session.source().config;
     const int64_t length = length_.value_or(c.sequence_length > 0 ? c.sequence_length : 1024);
-    const int64_t rows = training_rows_.value_or(static_cast<int64_t>(train_number(config, "micro_batch_size").value_or(1)));
+    const int64_t rows =
+        training_rows_.value_or(static_cast<int64_t>(train_number(config, "micro_batch_size").value_or(1)));
     const std::vector<int64_t> positions = positions_.empty() ? std::vector<int64_t>{length} : positions_;
     std::vector<int64_t> batches{1};
     if (batch_ > 1) { batches.push_back(batch_); }
@@ -54,7 +60,8 @@ class Efficiency final : public EvalTask {
       for (const int64_t batch : batches) {
         c.poll();
         c.session.arena().reset_peak();
-        const DecodeSpeed speed = measure_decode(c.session.model(), c.session.stream(), c.session.arena(), batch, position, c.session.reading());
+        const DecodeSpeed speed = measure_decode(c.session.model(), c.session.stream(), c.session.arena(), batch,
+                                                 position, c.session.reading());
         c.session.restore_fast_weights(weights);
         Json point = Json::object();
         point.set("position", position);
@@ -80,8 +87,9 @@ class Efficiency final : public EvalTask {
   static void count(EvalContext& c, int64_t length, EvalResult& r) {
     const Plan plan = plan_model(c.session.source().model, length);
     const ParameterCounts& p = plan.parameters;
-    for (const auto& [name, value] : {std::pair{"params.total", p.total}, std::pair{"params.non_embedding", p.non_embedding},
-                                      std::pair{"params.state", p.state}, std::pair{"params.active", p.active}}) {
+    for (const auto& [name, value] :
+         {std::pair{"params.total", p.total}, std::pair{"params.non_embedding", p.non_embedding},
+          std::pair{"params.state", p.state}, std::pair{"params.active", p.active}}) {
       r.metric(name, static_cast<double>(value), 1);
     }
     r.metric("flops.forward_per_token", plan.flops_per_token, 1);
@@ -104,7 +112,8 @@ class Efficiency final : public EvalTask {
     constexpr int64_t kWarmup = 5, kSteps = 20;
     const Compute compute = c.session.compute();
     const Json& config = c.session.source().config;
-    const ModelSpeed speed = measure_model(read_model(config), compute, {rows, length, kWarmup, kSteps, allows_tf32(config)});
+    const ModelSpeed speed =
+        measure_model(read_model(config), compute, {rows, length, kWarmup, kSteps, allows_tf32(config)});
     const double tokens_per_s = speed.median_tokens_per_s();
     r.metric("train.tokens_per_s", tokens_per_s, kSteps);
     r.metric("train.samples_per_s", tokens_per_s / static_cast<double>(length), kSteps);

@@ -8,9 +8,7 @@ namespace hebb {
 
 TokenSource EvalData::open(const Tokenizer* tokenizer) const {
   TokenSource source(path, open_shards(path, ShardOptions{format, split_token, split == "before"}));
-  for (const Shard& shard : source.shards()) {
-    require_tokenizer(shard, tokenizer != nullptr ? tokenizer->hash() : 0);
-  }
+  for (const Shard& shard : source.shards()) { require_tokenizer(shard, tokenizer != nullptr ? tokenizer->hash() : 0); }
   return source;
 }
 

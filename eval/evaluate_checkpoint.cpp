@@ -9,14 +9,10 @@ namespace {
 
 /// Step and tokens of the checkpoint beside the weights; zeros where there is no state.json.
 void read_progress(const fs::path& folder, EvalSource& source) {
-  if (!fs::exists(folder / "state.json")) {
-    return;
-  }
+  if (!fs::exists(folder / "state.json")) { return; }
   const Json state = parse_json_file((folder / "state.json").string());
   for (const auto& [key, to] : {std::pair{"step", &source.step}, std::pair{"tokens", &source.tokens}}) {
-    if (const Json* v = state.find(key); v != nullptr && v->is_integer()) {
-      *to = v->as_int();
-    }
+    if (const Json* v = state.find(key); v != nullptr && v->is_integer()) { *to = v->as_int(); }
   }
 }
 
@@ -29,15 +25,14 @@ int64_t training_length(const Json& config) {
 /// RUN/checkpoints/step_N -> RUN/evals/step_N
 fs::path default_folder(const fs::path& weights) {
   const fs::path folder = fs::absolute(weights).parent_path();
-  return folder.parent_path().filename() == "checkpoints" ? folder.parent_path().parent_path() / "evals" / folder.filename()
-                                                          : fs::path("evals");
+  return folder.parent_path().filename() == "checkpoints"
+             ? folder.parent_path().parent_path() / "evals" / folder.filename()
+             : fs::path("evals");
 }
 
 bool is_done(const Evaluation& evaluation, const fs::path& out) {
   const fs::path file = out / (evaluation.name + ".json");
-  if (!fs::exists(file)) {
-    return false;
-  }
+  if (!fs::exists(file)) { return false; }
   const Json result = parse_json_file(file.string());
   const Json* status = result.is_object() ? result.find("status") : nullptr;
   const Json* config = result.is_object() ? result.find("config") : nullptr;
@@ -55,9 +50,7 @@ int evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& 
   if (request.skip_done) {
     std::erase_if(evaluations, [&](const Evaluation& e) { return is_done(e, out); });
   }
-  if (evaluations.empty()) {
-    return 0;
-  }
+  if (evaluations.empty()) { return 0; }
   EvalSource from{request.checkpoint, config_hash(source.is_run ? source.config.at("model") : source.config),
                   device_name(request.compute.device), precision_name(request.compute.dtype)};
   read_progress(weights.parent_path(), from);

@@ -34,32 +34,27 @@ void fields(Fields& f, Entry& e) {
               "a name without / that can be a file and does not start with a dot");
   }
   std::vector<std::string> kinds;
-  for (const EvalKind& k : eval_kinds()) {
-    kinds.push_back(k.name);
-  }
+  for (const EvalKind& k : eval_kinds()) { kinds.push_back(k.name); }
   f.field("kind", e.header.kind).required().one_of(kinds).help("What to evaluate.");
   f.field("seed", e.header.seed).help("Seed of the task's draws.");
   fields(f, e.header.reading);
   f.object("thresholds", e.header.thresholds).help("What replaces the thresholds of ham layers.");
   for (const EvalKind& k : eval_kinds()) {
     if (k.name == e.header.kind) {
-      if (f.reading() || e.task == nullptr) {
-        e.task = k.make();
-      }
+      if (f.reading() || e.task == nullptr) { e.task = k.make(); }
       e.task->fields(f);
     }
   }
 }
 
-Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, double seconds, const std::string& samples) {
+Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, double seconds,
+                 const std::string& samples) {
   Json j = Json::object();
   j.set("format", 1);
   j.set("name", e.name);
   j.set("kind", e.kind);
   j.set("status", r.status);
-  if (!r.reason.empty()) {
-    j.set(r.status == "failed" ? "error" : "reason", r.reason);
-  }
+  if (!r.reason.empty()) { j.set(r.status == "failed" ? "error" : "reason", r.reason); }
   j.set("checkpoint", source.checkpoint);
   j.set("step", source.step);
   j.set("tokens", source.tokens);
@@ -70,18 +65,10 @@ Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& sou
   j.set("seconds", seconds);
   j.set("version", HEBB_VERSION);
   j.set("metrics", r.metrics);
-  if (!r.series.members().empty()) {
-    j.set("series", r.series);
-  }
-  if (!r.groups.members().empty()) {
-    j.set("groups", r.groups);
-  }
-  if (!r.source.empty()) {
-    j.set("source", r.source);
-  }
-  if (!samples.empty()) {
-    j.set("samples", samples);
-  }
+  if (!r.series.members().empty()) { j.set("series", r.series); }
+  if (!r.groups.members().empty()) { j.set("groups", r.groups); }
+  if (!r.source.empty()) { j.set("source", r.source); }
+  if (!samples.empty()) { j.set("samples", samples); }
   return j;
 }
 
@@ -130,9 +117,7 @@ std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::st
     Json merged = Json::object();
     merged.set_origin(list->items()[i].origin());
     for (const auto& [key, value] : json.members()) {
-      if (keys.count(key) > 0) {
-        merged.set(key, value);
-      }
+      if (keys.count(key) > 0) { merged.set(key, value); }
     }
     merge_json(merged, list->items()[i]);
     Entry entry;
@@ -177,9 +162,7 @@ const std::vector<EvalKind>& eval_kinds() {
 }
 
 void EvalContext::poll() const {
-  if (stop_requested && stop_requested()) {
-    throw Error(ExitCode::kStopped, "evaluation stopped by a signal");
-  }
+  if (stop_requested && stop_requested()) { throw Error(ExitCode::kStopped, "evaluation stopped by a signal"); }
 }
 
 const Tokenizer& EvalContext::text_tokenizer() const {
@@ -191,18 +174,15 @@ const Tokenizer& EvalContext::text_tokenizer() const {
 }
 
 void EvalContext::log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest) {
-  if (!logs_samples) {
-    return;
-  }
+  if (!logs_samples) { return; }
   char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx",
-                static_cast<unsigned long long>(fnv1a64({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()})));
+  std::snprintf(
+      hash, sizeof hash, "%016llx",
+      static_cast<unsigned long long>(fnv1a64({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()})));
   Json line = Json::object();
   line.set("id", id);
   line.set("input_hash", hash);
-  for (const auto& [key, value] : rest.members()) {
-    line.set(key, value);
-  }
+  for (const auto& [key, value] : rest.members()) { line.set(key, value); }
   samples += line.dump() + "\n";
 }
 
@@ -218,19 +198,17 @@ Json mean_metric(std::span<const double> values) {
   const double n = static_cast<double>(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
   double squares = 0;
-  for (const double value : values) {
-    squares += (value - mean) * (value - mean);
-  }
+  for (const double value : values) { squares += (value - mean) * (value - mean); }
   Json m = Json::object();
   m.set("value", mean);
-  if (values.size() > 1) {
-    m.set("stderr", std::sqrt(squares / (n - 1) / n));
-  }
+  if (values.size() > 1) { m.set("stderr", std::sqrt(squares / (n - 1) / n)); }
   m.set("n", static_cast<int64_t>(values.size()));
   return m;
 }
 
-void EvalResult::mean(const std::string& name, std::span<const double> values) { metrics.set(name, mean_metric(values)); }
+void EvalResult::mean(const std::string& name, std::span<const double> values) {
+  metrics.set(name, mean_metric(values));
+}
 
 std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path) {
   std::vector<Evaluation> result;
@@ -243,9 +221,7 @@ std::vector<Evaluation> read_evaluations(const Json& json, const std::string& pa
 
 Json resolve_evaluations(const Json& json, const std::string& path) {
   Json list = Json::array();
-  for (const auto& [merged, entry] : read_entries(json, path)) {
-    list.push(Fields::write(entry));
-  }
+  for (const auto& [merged, entry] : read_entries(json, path)) { list.push(Fields::write(entry)); }
   Json resolved = Json::object();
   resolved.set("evaluations", list);
   return resolved;
@@ -270,9 +246,7 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
       result.status = "skipped";
       result.reason = error.what();
     } catch (const Error& error) {
-      if (error.code() == ExitCode::kStopped) {
-        throw;
-      }
+      if (error.code() == ExitCode::kStopped) { throw; }
       result = EvalResult();
       result.status = "failed";
       result.reason = error.what();
@@ -283,9 +257,7 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
     failed += result.status == "failed" ? 1 : 0;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const std::string samples = context.samples.empty() ? "" : e.name + ".samples.jsonl";
-    if (!samples.empty()) {
-      write_file_atomic(out / samples, context.samples);
-    }
+    if (!samples.empty()) { write_file_atomic(out / samples, context.samples); }
     write_file_atomic(out / (e.name + ".json"), result_json(e, result, source, seconds, samples).dump(1) + "\n");
     report(summary(e, result));
   }

@@ -16,12 +16,12 @@ namespace hebb {
 
 /// What a task measures; becomes the result file of spec 81, section 15.
 struct EvalResult {
-  std::string status = "ok";               // "ok", "skipped" (with reason)
+  std::string status = "ok";  // "ok", "skipped" (with reason)
   std::string reason;
-  Json metrics = Json::object();           // name -> {"value", "n", ...}
-  Json series = Json::object();            // name -> array of objects
+  Json metrics = Json::object();  // name -> {"value", "n", ...}
+  Json series = Json::object();   // name -> array of objects
   Json groups = Json::object();
-  std::string source;                      // of generated tasks: "builtin", "custom" or "official" texts
+  std::string source;  // of generated tasks: "builtin", "custom" or "official" texts
 
   void metric(const std::string& name, double value, int64_t n);
   /// The mean of one number per example, with its standard error.
@@ -34,13 +34,13 @@ Json mean_metric(std::span<const double> values);
 /// What tasks share.
 struct EvalContext {
   Session& session;
-  std::shared_ptr<const Tokenizer> tokenizer;   // null when the checkpoint names none
-  int64_t sequence_length;                      // of training; 0 when the configuration has none
+  std::shared_ptr<const Tokenizer> tokenizer;  // null when the checkpoint names none
+  int64_t sequence_length;                     // of training; 0 when the configuration has none
   uint64_t seed;
   Progress& progress;
-  std::function<bool()> stop_requested;         // true: give up; asked by poll()
-  bool logs_samples = false;                    // tasks write a line per example
-  std::string samples = {};                     // those lines, JSON
+  std::function<bool()> stop_requested;  // true: give up; asked by poll()
+  bool logs_samples = false;             // tasks write a line per example
+  std::string samples = {};              // those lines, JSON
 
   /// Throws Stopped after a signal; called between documents or examples.
   void poll() const;
@@ -68,10 +68,10 @@ const std::vector<EvalKind>& eval_kinds();
 struct Evaluation {
   std::string name, kind;
   uint64_t seed = 42;
-  Json config;                             // as written, defaults merged in
+  Json config;  // as written, defaults merged in
   std::unique_ptr<EvalTask> task;
-  ThresholdOverrides thresholds;           // while this one runs
-  ReadSettings reading;                    // the same
+  ThresholdOverrides thresholds;  // while this one runs
+  ReadSettings reading;           // the same
 };
 
 /// Reads {"seed", "evaluations": [...], defaults...}; keys beside `evaluations` are defaults of all.
@@ -85,18 +85,18 @@ struct EvalSource {
 };
 
 /// Runs all and writes OUT/NAME.json each, atomically; a missing input file gives status "skipped", a
-/// failing evaluation "failed", and the next one goes on. With context.logs_samples also OUT/NAME.samples.jsonl. Returns
-/// the number of failed ones.
+/// failing evaluation "failed", and the next one goes on. With context.logs_samples also OUT/NAME.samples.jsonl.
+/// Returns the number of failed ones.
 int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
                     const fs::path& out, const std::function<void(const std::string& line)>& report);
 
 /// Which checkpoint to evaluate, and how.
 struct EvalRequest {
-  std::string checkpoint;   // run folder, checkpoint folder or model.safetensors
-  fs::path out;             // empty: RUN/evals/STEP
-  std::string tokenizer;    // a .model file or "bytes"; empty: the run's
+  std::string checkpoint;  // run folder, checkpoint folder or model.safetensors
+  fs::path out;            // empty: RUN/evals/STEP
+  std::string tokenizer;   // a .model file or "bytes"; empty: the run's
   Compute compute;
-  bool skip_done = false;   // leave out evaluations that already have a good result with the same configuration
+  bool skip_done = false;     // leave out evaluations that already have a good result with the same configuration
   bool logs_samples = false;  // leave a file with a line per example beside each result
 };
 

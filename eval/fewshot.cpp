@@ -20,18 +20,20 @@ bool is_same_file(const std::string& a, const std::string& b) {
 void fields(Fields& f, FewShot& s) {
   f.file("file", s.file).required().help("Records of solved examples.");
   f.field("k", s.k).required().min(1).help("Number of solved examples in front of each context.");
-  f.field("order", s.order).one_of({"first", "sample"}).help("first: the file's first ones; sample: drawn for each example.");
+  f.field("order", s.order)
+      .one_of({"first", "sample"})
+      .help("first: the file's first ones; sample: drawn for each example.");
 }
 
-std::string shot_text(const ChoiceRecord& r) { return r.context + r.delimiter + r.choices[static_cast<size_t>(r.gold[0])]; }
+std::string shot_text(const ChoiceRecord& r) {
+  return r.context + r.delimiter + r.choices[static_cast<size_t>(r.gold[0])];
+}
 std::string shot_text(const PartialRecord& r) {
   return r.contexts[static_cast<size_t>(r.gold[0])] + r.delimiter + r.continuation;
 }
 std::string shot_text(const ClozeRecord& r) { return r.context + r.target; }
 std::string shot_text(const GenerateRecord& r) {
-  if (r.answers.empty()) {
-    throw DataError(r.where, "\"answers\" of a solved example", "none", "at least one");
-  }
+  if (r.answers.empty()) { throw DataError(r.where, "\"answers\" of a solved example", "none", "at least one"); }
   return r.prompt + " " + r.answers[0];
 }
 
@@ -39,15 +41,14 @@ void Shots::check(const std::string& own_file) {
   is_own_file_ = is_same_file(options_.file, own_file);
   const int64_t most = static_cast<int64_t>(texts_.size()) - (is_own_file_ ? 1 : 0);
   if (options_.k > most) {
-    throw ConfigError("fewshot.k", std::to_string(options_.k),
-                      "at most " + std::to_string(most) + ", the " + (is_own_file_ ? "other " : "") + "examples of " + options_.file);
+    throw ConfigError(
+        "fewshot.k", std::to_string(options_.k),
+        "at most " + std::to_string(most) + ", the " + (is_own_file_ ? "other " : "") + "examples of " + options_.file);
   }
 }
 
 std::string Shots::before(size_t index) const {
-  if (texts_.empty()) {
-    return "";
-  }
+  if (texts_.empty()) { return ""; }
   const size_t left_out = is_own_file_ ? index : texts_.size();
   const auto k = static_cast<uint32_t>(options_.k);
   std::vector<uint32_t> drawn(k);
@@ -56,9 +57,7 @@ std::string Shots::before(size_t index) const {
     drawn = Rng(seed_, "fewshot", index).sample(static_cast<uint32_t>(texts_.size() - (is_own_file_ ? 1 : 0)), k);
   }
   std::string text;
-  for (const uint32_t i : drawn) {
-    text += texts_[i + (i >= left_out ? 1 : 0)] + kBetweenShots;
-  }
+  for (const uint32_t i : drawn) { text += texts_[i + (i >= left_out ? 1 : 0)] + kBetweenShots; }
   return text;
 }
 

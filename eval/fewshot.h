@@ -27,14 +27,13 @@ class Shots {
  public:
   /// `own_file`: that of the task; an example of it is never its own shot. Errors: those of read_records; ConfigError
   /// for more shots than the file has.
-  template <class R> static Shots read(const std::optional<FewShot>& options, const std::string& own_file, uint64_t seed) {
+  template <class R>
+  static Shots read(const std::optional<FewShot>& options, const std::string& own_file, uint64_t seed) {
     Shots shots;
     if (options) {
       shots.options_ = *options;
       shots.seed_ = seed;
-      for (const R& record : read_records<R>(options->file)) {
-        shots.texts_.push_back(shot_text(record));
-      }
+      for (const R& record : read_records<R>(options->file)) { shots.texts_.push_back(shot_text(record)); }
       shots.check(own_file);
     }
     return shots;

@@ -14,8 +14,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits, ModelState& state,
-                        Session::Reading reading, Rng& rng, const GenerateOptions& options,
+Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
+                        ModelState& state, Session::Reading reading, Rng& rng, const GenerateOptions& options,
                         const std::function<bool(std::string_view)>& emit) {
   Generated result;
   Tokenizer::Decoder decoder(tokenizer);
@@ -31,20 +31,16 @@ Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> token
     }
     const std::string text = decoder.push(id);
     go_on = text.empty() || emit(text);
-    if (go_on && result.new_tokens < options.max_new_tokens) {
-      logits = session.read({&id, 1}, state, reading);
-    }
+    if (go_on && result.new_tokens < options.max_new_tokens) { logits = session.read({&id, 1}, state, reading); }
   }
   const std::string rest = decoder.finish();
-  if (go_on && !rest.empty()) {
-    emit(rest);
-  }
+  if (go_on && !rest.empty()) { emit(rest); }
   result.decode_seconds = seconds_since(start);
   return result;
 }
 
-Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt, uint64_t index,
-                   const GenerateOptions& options, const std::function<bool(std::string_view)>& emit) {
+Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
+                   uint64_t index, const GenerateOptions& options, const std::function<bool(std::string_view)>& emit) {
   const std::vector<int32_t> ids = prompt_ids(*tokenizer, prompt);
   if (ids.empty()) {
     throw ConfigError("--prompt", "an empty prompt", "some text, since the tokenizer has neither BOS nor EOS");
@@ -65,13 +61,12 @@ Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer,
 
 namespace {
 
-/// What the configuration of a run names. A run folder keeps its tokenizer: where the path is that of another place, the run has been moved.
+/// What the configuration of a run names. A run folder keeps its tokenizer: where the path is that of another place,
+/// the run has been moved.
 std::optional<TokenizerConfig> tokenizer_of(const ModelSource& source) {
   const Json* data = source.config.find("data");
   const Json* json = data != nullptr && data->is_object() ? data->find("tokenizer") : nullptr;
-  if (json == nullptr || !json->is_object()) {
-    return std::nullopt;
-  }
+  if (json == nullptr || !json->is_object()) { return std::nullopt; }
   TokenizerConfig config;
   Fields::read(*json, "data.tokenizer", config);
   const fs::path kept = source.weights.parent_path().parent_path().parent_path() / "tokenizer.model";
@@ -91,8 +86,8 @@ std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const
     config.file = override_file == "bytes" ? "" : override_file;
     const bool is_known = own && (own->type == "bytes" || fs::exists(own->file));
     if (is_known && tokenizer_hash(config) != tokenizer_hash(*own)) {
-      throw ConfigError("--tokenizer", override_file + ", another tokenizer", "the one that the model was trained with, " +
-                                                                                  (own->type == "bytes" ? "bytes" : own->file));
+      throw ConfigError("--tokenizer", override_file + ", another tokenizer",
+                        "the one that the model was trained with, " + (own->type == "bytes" ? "bytes" : own->file));
     }
     if (own) {
       config.add_bos = own->add_bos;
@@ -101,7 +96,8 @@ std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const
   } else if (own) {
     config = *own;
   } else {
-    throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer", "a SentencePiece .model file or \"bytes\"");
+    throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer",
+                      "a SentencePiece .model file or \"bytes\"");
   }
   auto tokenizer = Tokenizer::load(config);
   require_ids(*tokenizer, source.model.vocab_size);

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "data/tasks/answer_scores.h"
-#include "data/text/characters.h"
 #include "data/tasks/records.h"
+#include "data/text/characters.h"
 #include "eval/answer_text.h"
 #include "eval/fewshot.h"
 
@@ -21,17 +21,24 @@ class Generate final : public EvalTask {
  public:
   void fields(Fields& f) override {
     f.file("file", file_).required().help("Records, one JSON object a line.");
-    f.field("score", score_).one_of(generate_scores())
+    f.field("score", score_)
+        .one_of(generate_scores())
         .help("How answers are scored where a record does not say so; none: texts are only written.");
     if (f.mode() != Fields::Mode::write || has_until_) {  // an empty list is not the default
-      has_until_ |= f.field("until", until_).help("Strings that end an answer, which is cut before them. Default: by score.").present();
+      has_until_ |= f.field("until", until_)
+                        .help("Strings that end an answer, which is cut before them. Default: by score.")
+                        .present();
     }
     f.field("max_new_tokens", max_new_tokens_).min(1).unit("tokens").help("Longest answer.");
-    f.field("temperature", temperature_).above(0).help("Draw from softmax(logits / temperature). Default: the largest logit.");
+    f.field("temperature", temperature_)
+        .above(0)
+        .help("Draw from softmax(logits / temperature). Default: the largest logit.");
     f.object("fewshot", fewshot_).help("Solved examples in front of each prompt.");
     f.field("max_examples", max_examples_).min(1).help("Only the first so many examples.");
     f.field("freeze_fast_weights", freeze_).help("Never update fast weights.");
-    if (f.reading()) { f.require(std::find(until_.begin(), until_.end(), "") == until_.end(), "until", "no empty text"); }
+    if (f.reading()) {
+      f.require(std::find(until_.begin(), until_.end(), "") == until_.end(), "until", "no empty text");
+    }
   }
 
   EvalResult run(EvalContext& c) override {
@@ -64,12 +71,15 @@ class Generate final : public EvalTask {
   /// That a right answer could score.
   void check(const GenerateRecord& record) const {
     if (!record.score && !score_) {
-      throw DataError(record.where, "how to score the answer", "neither a member \"score\" nor that key of the evaluation",
+      throw DataError(record.where, "how to score the answer",
+                      "neither a member \"score\" nor that key of the evaluation",
                       "one of " + join(generate_scores(), ", "));
     }
     const AnswerScore score = find_answer_score(score_of(record));
     if (score == nullptr) { return; }
-    if (record.answers.empty()) { throw DataError(record.where, "\"answers\" of a record that is scored", "none", "at least one"); }
+    if (record.answers.empty()) {
+      throw DataError(record.where, "\"answers\" of a record that is scored", "none", "at least one");
+    }
     for (const std::string& answer : record.answers) {
       const std::vector<std::string> alone{answer};
       if (score(answer, alone, record.classes) == 0 && score("#### " + answer, alone, record.classes) == 0) {

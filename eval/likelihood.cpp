@@ -19,7 +19,10 @@ bool differ_in_last_token(std::span<const ScoredText> texts) {
 
 void TextScoring::fields(Fields& f) {
   f.file("file", file).required().help("Records, one JSON object a line.");
-  f.field("max_length", max_length).min(1).unit("tokens").help("Longer inputs lose their start (default: the sequence length of training).");
+  f.field("max_length", max_length)
+      .min(1)
+      .unit("tokens")
+      .help("Longer inputs lose their start (default: the sequence length of training).");
   f.field("max_examples", max_examples).min(1).help("Only the first so many examples.");
   f.field("freeze_fast_weights", freeze_fast_weights).help("Never update fast weights.");
 }
@@ -37,14 +40,10 @@ std::vector<Likelihood> LikelihoodScorer::score(std::span<const ScoredText> text
   if (differ_in_last_token(texts)) {
     results = score_last(texts);
   } else {
-    for (const ScoredText& text : texts) {
-      results.push_back(score_one(text));
-    }
+    for (const ScoredText& text : texts) { results.push_back(score_one(text)); }
   }
   for (const Likelihood& result : results) {
-    if (std::isnan(result.ll)) {
-      throw NumericError(where, "a log-likelihood that is no number");
-    }
+    if (std::isnan(result.ll)) { throw NumericError(where, "a log-likelihood that is no number"); }
   }
   return results;
 }
@@ -52,7 +51,8 @@ std::vector<Likelihood> LikelihoodScorer::score(std::span<const ScoredText> text
 std::vector<Likelihood> LikelihoodScorer::score_last(std::span<const ScoredText> texts) {
   c_.session.restore_fast_weights(weights_);
   const std::unique_ptr<ModelState> state = c_.session.new_state();
-  const std::vector<double> logits = c_.session.read(std::span(texts[0].ids).first(texts[0].ids.size() - 1), *state, reading_);
+  const std::vector<double> logits =
+      c_.session.read(std::span(texts[0].ids).first(texts[0].ids.size() - 1), *state, reading_);
   std::vector<Likelihood> results;
   for (const ScoredText& text : texts) {
     const Session::Answer answer = answer_of(logits, text.ids.back());

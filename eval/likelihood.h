@@ -39,7 +39,8 @@ class LikelihoodScorer {
   LikelihoodScorer(EvalContext& c, bool freeze_fast_weights)
       : c_(c), reading_{FastMode::chunk, freeze_fast_weights}, weights_(c.session.save_fast_weights()) {}
 
-  /// Texts that differ in their last token alone share one pass. Throws NumericError at `where` for a result that is no number.
+  /// Texts that differ in their last token alone share one pass. Throws NumericError at `where` for a result that is no
+  /// number.
   std::vector<Likelihood> score(std::span<const ScoredText> texts, const std::string& where);
 
  private:

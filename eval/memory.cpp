@@ -1,8 +1,8 @@
 // What memory layers do with text: slots, gates, selections, states (spec 81, section 11).
 #include <algorithm>
 
-#include "eval/evaluation.h"
 #include "eval/eval_data.h"
+#include "eval/evaluation.h"
 #include "train/memory_statistics.h"
 
 namespace hebb {
@@ -23,7 +23,8 @@ std::map<std::string, LayerEntry> layers_of(const ModelConfig& config, const Mod
     const Model::Block& block = model.blocks()[i];
     const auto add = [&](const char* role, const std::optional<std::string>& name, const Layer* layer) {
       if (layer == nullptr) { return; }
-      layers["blocks." + std::to_string(i) + "." + role] = {layer, config.find(*name)->type, written.at("layers").at(*name)};
+      layers["blocks." + std::to_string(i) + "." + role] = {layer, config.find(*name)->type,
+                                                            written.at("layers").at(*name)};
     };
     add("memory", spec.memory, block.memory.get());
     add("mixer", spec.mixer, block.mixer.get());
@@ -47,8 +48,12 @@ class OwnStatistics {
       if (layers.count(layer) == 0) { continue; }  // means over layers of one type
       for (const auto& [name, sum] : values) { to.set(layer, name, sum / static_cast<double>(sequences_), sequences_); }
       for (int bin = 0; bin < 10 && values.count("gate_0") > 0; ++bin) {
-        to.add_point("gate_histogram", Json::object({{"layer", layer}, {"from", bin / 10.0}, {"to", (bin + 1) / 10.0},
-                                                     {"share", values.at("gate_" + std::to_string(bin)) / static_cast<double>(sequences_)}}));
+        to.add_point(
+            "gate_histogram",
+            Json::object({{"layer", layer},
+                          {"from", bin / 10.0},
+                          {"to", (bin + 1) / 10.0},
+                          {"share", values.at("gate_" + std::to_string(bin)) / static_cast<double>(sequences_)}}));
       }
     }
   }
@@ -62,26 +67,41 @@ class MemoryStats final : public EvalTask {
  public:
   void fields(Fields& f) override {
     f.object("data", data_).required().help("Text to read.");
-    f.field("cut", cut_).one_of({"documents", "rows"}).help(
-        "documents: the start of each document of at least `length` tokens; rows: all tokens in rows of `length`, whatever documents they are of.");
+    f.field("cut", cut_)
+        .one_of({"documents", "rows"})
+        .help(
+            "documents: the start of each document of at least `length` tokens; rows: all tokens in rows of `length`, "
+            "whatever documents they are of.");
     f.field("length", length_).min(1).unit("tokens").help("Tokens of a sequence (default: that of training).");
     f.field("max_sequences", max_sequences_).min(1).help("Stop after so many sequences.");
-    f.field("window_tokens", options_.window_tokens).min(1).unit("tokens").help("Window of collision, coverage and kld.");
-    f.field("interval", options_.interval).min(1).unit("tokens").help("Distance of the points of growth curves and scores by position.");
-    f.field("state_interval", state_interval_).min(1).unit("tokens").help("Distance of the positions at which states are looked at (default: length / 16).");
+    f.field("window_tokens", options_.window_tokens)
+        .min(1)
+        .unit("tokens")
+        .help("Window of collision, coverage and kld.");
+    f.field("interval", options_.interval)
+        .min(1)
+        .unit("tokens")
+        .help("Distance of the points of growth curves and scores by position.");
+    f.field("state_interval", state_interval_)
+        .min(1)
+        .unit("tokens")
+        .help("Distance of the positions at which states are looked at (default: length / 16).");
     f.field("single", options_.single).min(0).help("Sequences whose growth curves are reported one by one, too.");
     f.field("freeze_fast_weights", freeze_).help("Never update fast weights.");
   }
 
   EvalResult run(EvalContext& c) override {
     const int64_t length = length_.value_or(c.sequence_length);
-    if (length < 1) { throw ConfigError("length", "nothing", "a length, since the configuration has no train.sequence_length"); }
+    if (length < 1) {
+      throw ConfigError("length", "nothing", "a length, since the configuration has no train.sequence_length");
+    }
     const TokenSource source = data_.open(c.tokenizer.get());
     const std::vector<int64_t> starts = sequences(source, length);
     if (starts.empty()) {
       throw DataError(data_.path, "nothing to read",
                       cut_ == "rows" ? std::to_string(source.tokens()) + " tokens" : "documents of fewer tokens",
-                      cut_ == "rows" ? "at least " + std::to_string(length) : "one of at least " + std::to_string(length) + ", or \"cut\": \"rows\"");
+                      cut_ == "rows" ? "at least " + std::to_string(length)
+                                     : "one of at least " + std::to_string(length) + ", or \"cut\": \"rows\"");
     }
     layers_ = layers_of(c.session.source().model, c.session.model());
     make_collectors();
@@ -103,11 +123,16 @@ class MemoryStats final : public EvalTask {
   std::vector<int64_t> sequences(const TokenSource& source, int64_t length) const {
     std::vector<int64_t> starts;
     if (cut_ == "rows") {
-      for (int64_t at = 0; at + length <= source.tokens() && static_cast<int64_t>(starts.size()) < max_sequences_; at += length) { starts.push_back(at); }
+      for (int64_t at = 0; at + length <= source.tokens() && static_cast<int64_t>(starts.size()) < max_sequences_;
+           at += length) {
+        starts.push_back(at);
+      }
       return starts;
     }
     for (int64_t d = 0; d < source.documents() && static_cast<int64_t>(starts.size()) < max_sequences_; ++d) {
-      if (source.document_start(d + 1) - source.document_start(d) >= length) { starts.push_back(source.document_start(d)); }
+      if (source.document_start(d + 1) - source.document_start(d) >= length) {
+        starts.push_back(source.document_start(d));
+      }
     }
     return starts;
   }
@@ -128,7 +153,8 @@ class MemoryStats final : public EvalTask {
   template <class F> void each_collector(const Inspector& inspector, F&& each) {
     for (const auto& [name, entry] : layers_) {
       LayerReading reading{name, entry.config, *entry.layer, {}};
-      for (auto it = inspector.records.lower_bound(name + "."); it != inspector.records.end() && it->first.rfind(name + ".", 0) == 0; ++it) {
+      for (auto it = inspector.records.lower_bound(name + ".");
+           it != inspector.records.end() && it->first.rfind(name + ".", 0) == 0; ++it) {
         reading.records[it->first.substr(name.size() + 1)] = &it->second;
       }
       for (const auto& collector : collectors_.at(entry.type)) { each(*collector, reading); }
@@ -156,7 +182,8 @@ class MemoryStats final : public EvalTask {
     for (int64_t at = 0; at < length; at += interval) {
       c.poll();
       const int64_t n = std::min(interval, length - at);
-      c.session.advance(std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), *state, {FastMode::chunk, freeze_});
+      c.session.advance(std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), *state,
+                        {FastMode::chunk, freeze_});
       const Inspector held = c.session.inspect(*state);
       each_collector(held, [&](StatisticsCollector& collector, const LayerReading& r) {
         if (collector.needs_state()) { collector.add_state(r, at + n); }

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "data/tasks/answer_scores.h"
-#include "data/text/characters.h"
 #include "data/tasks/needles.h"
+#include "data/text/characters.h"
 #include "data/text/white_space.h"
 #include "eval/answer_text.h"
 
@@ -63,13 +63,24 @@ class Niah final : public EvalTask {
  public:
   void fields(Fields& f) override {
     sample_field(f, samples_, NeedleMaker::kMostSamples,
-                 "Samples per length, or a JSONL file of ready-made ones (`haystack`, `question_key`, `answer`, `all_inserted_needles`).");
-    f.field("context_words", words_).not_empty().min(20).unit("words").help("Lengths of the haystacks, without the needles.");
+                 "Samples per length, or a JSONL file of ready-made ones (`haystack`, `question_key`, `answer`, "
+                 "`all_inserted_needles`).");
+    f.field("context_words", words_)
+        .not_empty()
+        .min(20)
+        .unit("words")
+        .help("Lengths of the haystacks, without the needles.");
     f.object("text", text_).help("What haystacks are made of.");
     hebb::fields(f, needles_);
-    f.field("passes", passes_).not_empty().min(1).help("How often the haystack is read before the answer; each number is a run of its own.");
-    f.field("update_after", update_after_).one_of({"prompt", "haystack"}).help("Where fast weights move in the last pass.");
-    f.field("fast_weights", fast_weights_).one_of({"carry", "reset"})
+    f.field("passes", passes_)
+        .not_empty()
+        .min(1)
+        .help("How often the haystack is read before the answer; each number is a run of its own.");
+    f.field("update_after", update_after_)
+        .one_of({"prompt", "haystack"})
+        .help("Where fast weights move in the last pass.");
+    f.field("fast_weights", fast_weights_)
+        .one_of({"carry", "reset"})
         .help("carry: from sample to sample, with pending pairs; reset: every sample starts from the checkpoint.");
     if (f.reading()) { check(f); }
   }
@@ -135,7 +146,8 @@ class Niah final : public EvalTask {
   }
 
   /// All samples of a length, from the checkpoint's fast weights.
-  Scores one_run(EvalContext& c, int64_t words, int64_t passes, int64_t count, const std::vector<std::vector<char>>& weights) {
+  Scores one_run(EvalContext& c, int64_t words, int64_t passes, int64_t count,
+                 const std::vector<std::vector<char>>& weights) {
     Scores scores;
     NeedleSource source(text_, needles_, words);
     std::unique_ptr<ModelState> last;  // its pending pairs go on
@@ -161,14 +173,16 @@ class Niah final : public EvalTask {
                       "a document of at least half as many words");
     }
     if (static_cast<int64_t>(scores.exact.size()) < count) {
-      c.progress.message(text_.path + ": text for " + std::to_string(scores.exact.size()) + " of " + std::to_string(count) + " samples");
+      c.progress.message(text_.path + ": text for " + std::to_string(scores.exact.size()) + " of " +
+                         std::to_string(count) + " samples");
     }
     return scores;
   }
 
-  void score(EvalContext& c, const NeedleSample& sample, int64_t passes, const std::string& id, std::unique_ptr<ModelState>& last,
-             Scores& scores) {
-    const std::vector<int32_t> haystack = checked_prompt_ids(c, sample.haystack, id), prompt = checked_prompt_ids(c, sample.prompt(), id);
+  void score(EvalContext& c, const NeedleSample& sample, int64_t passes, const std::string& id,
+             std::unique_ptr<ModelState>& last, Scores& scores) {
+    const std::vector<int32_t> haystack = checked_prompt_ids(c, sample.haystack, id),
+                               prompt = checked_prompt_ids(c, sample.prompt(), id);
     for (int64_t pass = 1; pass < passes && c.session.has_fast_weights(); ++pass) {
       last = c.session.new_state(last.get());
       c.session.read(haystack, *last, kRead);

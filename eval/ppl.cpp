@@ -4,8 +4,8 @@
 #include <numeric>
 #include <optional>
 
-#include "eval/evaluation.h"
 #include "eval/eval_data.h"
+#include "eval/evaluation.h"
 
 namespace hebb {
 namespace {
@@ -18,7 +18,8 @@ void log_document(EvalContext& c, int64_t d, const std::vector<int32_t>& ids, co
   c.log_sample("document " + std::to_string(d), ids, sample);
 }
 
-std::vector<double> score_all(EvalContext& c, std::span<const int32_t> tokens, ModelState& state, Session::Reading reading) {
+std::vector<double> score_all(EvalContext& c, std::span<const int32_t> tokens, ModelState& state,
+                              Session::Reading reading) {
   return c.session.score(tokens.subspan(0, tokens.size() - 1), tokens.subspan(1), state, reading);
 }
 
@@ -28,8 +29,11 @@ class StreamPpl final : public EvalTask {
     f.object("data", data_).required().help("Documents to read.");
     f.field("sequence_length", length_).min(1).unit("tokens").help("Segment length T (default: that of training).");
     f.field("max_tokens", max_tokens_).min(1).unit("tokens").help("Stop after so many predicted tokens.");
-    f.field("carry", carry_).one_of({"fast", "all", "none"}).help(
-        "fast: only fast weights go on; all: caches and states too, within a document; none: nothing, each segment starts from the checkpoint.");
+    f.field("carry", carry_)
+        .one_of({"fast", "all", "none"})
+        .help(
+            "fast: only fast weights go on; all: caches and states too, within a document; none: nothing, each segment "
+            "starts from the checkpoint.");
     f.field("freeze_fast_weights", freeze_).help("Never update fast weights.");
     f.field("layout", layout_).one_of({"exact", "paper"}).help("paper: the official slicing, which leaves tokens out.");
   }
@@ -37,7 +41,8 @@ class StreamPpl final : public EvalTask {
   EvalResult run(EvalContext& c) override {
     const int64_t length = length_.value_or(c.sequence_length);
     if (length < 1) {
-      throw ConfigError("sequence_length", "nothing", "a segment length, since the configuration has no train.sequence_length");
+      throw ConfigError("sequence_length", "nothing",
+                        "a segment length, since the configuration has no train.sequence_length");
     }
     const TokenSource source = data_.open(c.tokenizer.get());
     const int64_t vocab = c.session.source().model.vocab_size;
@@ -60,25 +65,17 @@ class StreamPpl final : public EvalTask {
     const Session::Reading reading{FastMode::chunk, freeze_};
     for (int64_t s = 0; s + 1 < n && tokens_ < total; s += stride) {
       c.poll();
-      if (carry_ != "all" && s > 0) {
-        state = c.session.new_state();
-      }
-      if (carry_ == "none") {
-        c.session.restore_fast_weights(saved_);
-      }
+      if (carry_ != "all" && s > 0) { state = c.session.new_state(); }
+      if (carry_ == "none") { c.session.restore_fast_weights(saved_); }
       // "paper": segment k ends k tokens early (spec 81, section 3).
       const int64_t lost = layout_ == "paper" ? s / stride : 0;
       const int64_t count = std::min({length + 1 - lost, n - s, total - tokens_ + 1});
-      if (count < 2) {
-        break;
-      }
+      if (count < 2) { break; }
       const std::vector<double> part =
           score_all(c, std::span(ids).subspan(static_cast<size_t>(s), static_cast<size_t>(count)), *state, reading);
       c.session.flush(*state, reading);
       losses.insert(losses.end(), part.begin(), part.end());
-      for (const double l : part) {
-        sum_ += l;
-      }
+      for (const double l : part) { sum_ += l; }
       tokens_ += count - 1;
       if (c.tokenizer != nullptr) {
         for (const int32_t id : std::span(ids).subspan(static_cast<size_t>(s + 1), static_cast<size_t>(count - 1))) {
@@ -88,18 +85,14 @@ class StreamPpl final : public EvalTask {
       c.progress.update(static_cast<uint64_t>(tokens_));
     }
     log_document(c, documents_, ids, losses);
-    if (documents_++ < 10) {
-      add_curve(losses);
-    }
+    if (documents_++ < 10) { add_curve(losses); }
   }
 
   void add_curve(const std::vector<double>& losses) {
     for (size_t from = 0; from < losses.size(); from += 128) {
       const size_t to = std::min(losses.size(), from + 128);
       double sum = 0;
-      for (size_t i = from; i < to; ++i) {
-        sum += losses[i];
-      }
+      for (size_t i = from; i < to; ++i) { sum += losses[i]; }
       Json point = Json::object();
       point.set("document", documents_ - 1);
       point.set("from", static_cast<int64_t>(from));
@@ -120,9 +113,7 @@ class StreamPpl final : public EvalTask {
     r.metric("nll", nll, tokens_);
     r.metric("ppl", std::exp(nll), tokens_);
     r.metric("tokens", static_cast<double>(tokens_), tokens_);
-    if (bytes_ > 0) {
-      r.metric("bits_per_byte", sum_ / (static_cast<double>(bytes_) * std::log(2.0)), bytes_);
-    }
+    if (bytes_ > 0) { r.metric("bits_per_byte", sum_ / (static_cast<double>(bytes_) * std::log(2.0)), bytes_); }
     r.series.set("curve", curve_);
     return r;
   }
@@ -145,18 +136,17 @@ struct Bins {
   std::vector<int64_t> edges(int64_t length) const {
     std::vector<int64_t> e = {0};
     if (kind == "modulo") {
-      for (int64_t i = 1; i <= std::min(period, length); ++i) {
-        e.push_back(i);
-      }
+      for (int64_t i = 1; i <= std::min(period, length); ++i) { e.push_back(i); }
       return e;
     }
     for (int64_t j = 0; e.back() < length; ++j) {
-      const int64_t next = kind == "linear" ? (j + 1) * width
-                                            : static_cast<int64_t>(std::floor(static_cast<double>(first) *
-                                                  std::pow(2.0, static_cast<double>(j) / static_cast<double>(per_octave)) + 0.5));
-      if (next > e.back()) {
-        e.push_back(next);
-      }
+      const int64_t next = kind == "linear"
+                               ? (j + 1) * width
+                               : static_cast<int64_t>(std::floor(
+                                     static_cast<double>(first) *
+                                         std::pow(2.0, static_cast<double>(j) / static_cast<double>(per_octave)) +
+                                     0.5));
+      if (next > e.back()) { e.push_back(next); }
     }
     return e;
   }
@@ -169,9 +159,7 @@ void fields(Fields& f, Bins& b) {
     f.field("first", b.first).min(1).help("log: the first edge after 0.");
     f.field("per_octave", b.per_octave).min(1).max(1024).help("log: edges per doubling.");
   }
-  if (all || b.kind == "linear") {
-    f.field("width", b.width).min(1).help("linear: positions per bin.");
-  }
+  if (all || b.kind == "linear") { f.field("width", b.width).min(1).help("linear: positions per bin."); }
   if (all || b.kind == "modulo") {
     f.field("period", b.period).min(1).help("modulo: position p counts in bin p mod period.");
   }
@@ -181,9 +169,16 @@ class PositionPpl final : public EvalTask {
  public:
   void fields(Fields& f) override {
     f.object("data", data_).required().help("Documents to read.");
-    f.field("length", length_).required().min(1).unit("tokens").help("Documents of at least so many tokens, cut to length + 1.");
+    f.field("length", length_)
+        .required()
+        .min(1)
+        .unit("tokens")
+        .help("Documents of at least so many tokens, cut to length + 1.");
     f.object("bins", bins_).help("Groups of positions.");
-    f.field("baseline_context", baseline_).min(1).unit("tokens").help("A second pass whose state restarts every so many tokens; reports the gain.");
+    f.field("baseline_context", baseline_)
+        .min(1)
+        .unit("tokens")
+        .help("A second pass whose state restarts every so many tokens; reports the gain.");
     f.field("max_documents", max_documents_).min(1).help("Stop after so many documents.");
     f.field("freeze_fast_weights", freeze_).help("Never update fast weights.");
   }
@@ -206,20 +201,14 @@ class PositionPpl final : public EvalTask {
     for (int64_t d = 0; d < source.documents() && documents < max_documents_.value_or(INT64_MAX); ++d) {
       c.poll();
       c.progress.update(static_cast<uint64_t>(d));
-      if (source.document_start(d + 1) - source.document_start(d) < length_) {
-        continue;
-      }
+      if (source.document_start(d + 1) - source.document_start(d) < length_) { continue; }
       const std::vector<int32_t> ids = read_document(source, d, length_ + 1, vocab);
-      if (ids.size() < 2) {
-        continue;
-      }
+      if (ids.size() < 2) { continue; }
       ++documents;
       const std::vector<double> losses = pass(c, ids, static_cast<int64_t>(ids.size()), saved);
       log_document(c, d, ids, losses);
       add(edges, losses, sum, &count);
-      if (baseline_) {
-        add(edges, pass(c, ids, *baseline_, saved), base, nullptr);
-      }
+      if (baseline_) { add(edges, pass(c, ids, *baseline_, saved), base, nullptr); }
     }
     c.progress.update(static_cast<uint64_t>(source.documents()));
     c.progress.end();
@@ -246,7 +235,8 @@ class PositionPpl final : public EvalTask {
       c.session.restore_fast_weights(fast_weights);
       const std::unique_ptr<ModelState> state = c.session.new_state();
       const std::vector<double> part = score_all(
-          c, std::span(ids).subspan(static_cast<size_t>(s), static_cast<size_t>(std::min(context, n - s) + 1)), *state, reading);
+          c, std::span(ids).subspan(static_cast<size_t>(s), static_cast<size_t>(std::min(context, n - s) + 1)), *state,
+          reading);
       losses.insert(losses.end(), part.begin(), part.end());
     }
     return losses;
@@ -258,9 +248,7 @@ class PositionPpl final : public EvalTask {
       const int64_t at = bins_.kind == "modulo" ? static_cast<int64_t>(p) % bins_.period : static_cast<int64_t>(p);
       const size_t bin = static_cast<size_t>(std::upper_bound(edges.begin(), edges.end(), at) - edges.begin()) - 1;
       sum[bin] += losses[p];
-      if (count != nullptr) {
-        ++(*count)[bin];
-      }
+      if (count != nullptr) { ++(*count)[bin]; }
     }
   }
 
@@ -284,9 +272,7 @@ class PositionPpl final : public EvalTask {
         const double n = static_cast<double>(count[i]);
         bin.set("nll", sum[i] / n);
         bin.set("ppl", std::exp(sum[i] / n));
-        if (baseline_) {
-          bin.set("gain", (base[i] - sum[i]) / n);
-        }
+        if (baseline_) { bin.set("gain", (base[i] - sum[i]) / n); }
       }
       bins.push(bin);
       total += sum[i];

@@ -9,9 +9,7 @@ namespace hebb {
 
 std::vector<int32_t> prefix_ids(const Tokenizer& tokenizer, bool text_is_empty) {
   const Tokenizer::Special& special = tokenizer.special();
-  if (special.add_bos) {
-    return {special.bos};
-  }
+  if (special.add_bos) { return {special.bos}; }
   const int32_t start = special.eos >= 0 ? special.eos : special.bos;  // what documents follow in training
   return text_is_empty && start >= 0 ? std::vector<int32_t>{start} : std::vector<int32_t>();
 }

@@ -20,9 +20,10 @@ struct ScoredText {
   int64_t scored = 0;        // the last so many ids are predicted
 };
 
-/// pair(context, continuation) of spec 81, section 2: white space at the end of the context belongs to the continuation;
-/// of prefix, context and continuation the last max_length + 1 ids are kept. A first token without a prefix is not scored.
-/// Errors: DataError at `where` for a continuation of which no token is left to score, or of more than max_length tokens.
+/// pair(context, continuation) of spec 81, section 2: white space at the end of the context belongs to the
+/// continuation; of prefix, context and continuation the last max_length + 1 ids are kept. A first token without a
+/// prefix is not scored. Errors: DataError at `where` for a continuation of which no token is left to score, or of more
+/// than max_length tokens.
 ScoredText encode_pair(const Tokenizer& tokenizer, std::string_view context, std::string_view continuation,
                        int64_t max_length, std::string_view where);
 

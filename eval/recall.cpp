@@ -124,7 +124,8 @@ class Recall : public EvalTask {
     }
   }
 
-  /// Reads row k `readings_` times, each from an empty state; fast weights stay from reading to reading. The last one counts.
+  /// Reads row k `readings_` times, each from an empty state; fast weights stay from reading to reading. The last one
+  /// counts.
   void add_row(EvalContext& c, int64_t k, const Setting& s, Score& score) {
     const TaskRow row = generate_task_row(s.task, static_cast<uint64_t>(k));
     constexpr Session::Reading kReading{FastMode::chunk, false};
@@ -165,14 +166,24 @@ class Recall : public EvalTask {
 class Icr final : public Recall {
  public:
   void fields(Fields& f) override {
-    f.field("task", task_.task).required().one_of({"icr_basic", "icr_positional"}).help("One value per key, or several in order.");
+    f.field("task", task_.task)
+        .required()
+        .one_of({"icr_basic", "icr_positional"})
+        .help("One value per key, or several in order.");
     f.field("lengths", lengths_).not_empty().min(1).unit("tokens").help("Row lengths.");
-    f.field("samples", samples_).min(1).unit("rows").help("Rows per length. Default: 200 up to 8,192 tokens, 50 beyond.");
+    f.field("samples", samples_)
+        .min(1)
+        .unit("rows")
+        .help("Rows per length. Default: 200 up to 8,192 tokens, 50 beyond.");
     f.field("vocab", task_.vocab).min(11).help("Token ids of the task are below this.");
     f.field("word", task_.word).min(1).unit("tokens").help("Tokens of a key and of a value.");
-    f.field("queries", task_.queries).min(1).help("Pairs that are asked.")
+    f.field("queries", task_.queries)
+        .min(1)
+        .help("Pairs that are asked.")
         .only_with(task_.task == "icr_basic", "task \"icr_basic\"");
-    f.field("copies", task_.copies).min(1).help("Values of a key.")
+    f.field("copies", task_.copies)
+        .min(1)
+        .help("Values of a key.")
         .only_with(task_.task == "icr_positional", "task \"icr_positional\"");
   }
 
@@ -180,7 +191,9 @@ class Icr final : public Recall {
   std::string kind_name() const override { return "icr"; }
   std::vector<Setting> make_settings(const EvalContext& c) const override {
     std::vector<Setting> settings;
-    for (const int64_t length : lengths_) { settings.push_back(setting(c, task_, length, "length " + std::to_string(length))); }
+    for (const int64_t length : lengths_) {
+      settings.push_back(setting(c, task_, length, "length " + std::to_string(length)));
+    }
     return settings;
   }
 
@@ -193,8 +206,14 @@ class Icl final : public Recall {
   Icl() { task_.task = "icl"; }
   void fields(Fields& f) override {
     f.field("functions", functions_).not_empty().min(1).help("Numbers of different functions in a row.");
-    f.field("length", length_).min(1).unit("tokens").help("Row length. Default: 520 times the functions, in whole 2,048s.");
-    f.field("samples", samples_).min(1).unit("rows").help("Rows per number of functions. Default: 200 up to 8,192 tokens, 50 beyond.");
+    f.field("length", length_)
+        .min(1)
+        .unit("tokens")
+        .help("Row length. Default: 520 times the functions, in whole 2,048s.");
+    f.field("samples", samples_)
+        .min(1)
+        .unit("rows")
+        .help("Rows per number of functions. Default: 200 up to 8,192 tokens, 50 beyond.");
     f.field("dim", task_.dim).min(1).help("Numbers of an input and of an output.");
     f.field("x_max", task_.x_max).min(1).help("Largest input number.");
     f.field("coef_max", task_.coef_max).min(1).help("Largest coefficient.");
@@ -265,10 +284,15 @@ class Mqar final : public Recall {
     f.field("samples", samples_).min(1).unit("rows").help("Rows per case. Default: 1,000.");
     f.field("vocab", task_.vocab).min(4).help("Token ids of the task are below this.");
     f.field("filler", task_.filler).help("Random tokens between the queries; otherwise zeros.");
-    f.field("min_distance", min_distance_).min(0).unit("tokens")
+    f.field("min_distance", min_distance_)
+        .min(0)
+        .unit("tokens")
         .help("Count only queries at least so many tokens behind the value that they ask for.");
-    f.field("readings", readings_).min(1)
-        .help("Times that a row is read; answers of the last reading count. Fast weights stay from one to the next, attention and recurrent states do not.");
+    f.field("readings", readings_)
+        .min(1)
+        .help(
+            "Times that a row is read; answers of the last reading count. Fast weights stay from one to the next, "
+            "attention and recurrent states do not.");
   }
 
  private:

@@ -29,12 +29,21 @@ std::vector<std::string> all_tasks() {
 class Ruler final : public EvalTask {
  public:
   void fields(Fields& f) override {
-    f.field("tasks", tasks_).not_empty().one_of(all_tasks()).help("Default: all 13; qa_1 and qa_2 only where their files are given.");
-    f.field("lengths", lengths_).not_empty().min(64).unit("tokens").help("Input, opening words and answer together are at most so long.");
+    f.field("tasks", tasks_)
+        .not_empty()
+        .one_of(all_tasks())
+        .help("Default: all 13; qa_1 and qa_2 only where their files are given.");
+    f.field("lengths", lengths_)
+        .not_empty()
+        .min(64)
+        .unit("tokens")
+        .help("Input, opening words and answer together are at most so long.");
     sample_field(f, samples_, INT32_MAX,
-                 "Samples per task and length, or a JSONL file of ready-made ones (`input`, `outputs`, `answer_prefix`, `task`).");
+                 "Samples per task and length, or a JSONL file of ready-made ones (`input`, `outputs`, "
+                 "`answer_prefix`, `task`).");
     hebb::fields(f, files_);
-    f.field("freeze_fast_weights", freeze_).help("Never update fast weights. They are those of the checkpoint at the start of each sample.");
+    f.field("freeze_fast_weights", freeze_)
+        .help("Never update fast weights. They are those of the checkpoint at the start of each sample.");
     if (f.reading()) { check(f); }
   }
 
@@ -80,15 +89,22 @@ class Ruler final : public EvalTask {
     const bool makes = samples_.file.empty();
     const RulerFiles::Words& words = files_.words;
     const std::pair<const char*, bool> given[] = {
-        {"text", !files_.text.empty()},   {"essays", !files_.essays.empty()},
-        {"squad", !files_.squad.empty()}, {"hotpotqa", !files_.hotpotqa.empty()},
+        {"text", !files_.text.empty()},
+        {"essays", !files_.essays.empty()},
+        {"squad", !files_.squad.empty()},
+        {"hotpotqa", !files_.hotpotqa.empty()},
         {"words", !(words.adjectives.empty() && words.nouns.empty() && words.cwe.empty())}};
-    for (const auto& [key, is_given] : given) { f.require(makes || !is_given, key, "no such key beside a file of samples"); }
+    for (const auto& [key, is_given] : given) {
+      f.require(makes || !is_given, key, "no such key beside a file of samples");
+    }
   }
 
-  int64_t size(const Cell& cell) const { return cell.ready_made.empty() ? samples_.count : static_cast<int64_t>(cell.ready_made.size()); }
+  int64_t size(const Cell& cell) const {
+    return cell.ready_made.empty() ? samples_.count : static_cast<int64_t>(cell.ready_made.size());
+  }
 
-  /// Every task at every length, tried with its first sample, so that text that does not fit is found before hours of work.
+  /// Every task at every length, tried with its first sample, so that text that does not fit is found before hours of
+  /// work.
   std::vector<Cell> cells_to_make(RulerMaker& maker, EvalResult& result) const {
     std::vector<Cell> cells;
     Json skipped = Json::array();
@@ -117,18 +133,23 @@ class Ruler final : public EvalTask {
     std::sort(lengths.begin(), lengths.end());
     for (auto& [name, sample] : read_ruler_samples(samples_.file)) {
       if (name.empty() && tasks_.size() != 1) {
-        throw ConfigError("tasks", std::to_string(tasks_.size()) + " tasks", "the one of " + samples_.file + ", whose samples name none");
+        throw ConfigError("tasks", std::to_string(tasks_.size()) + " tasks",
+                          "the one of " + samples_.file + ", whose samples name none");
       }
       const RulerTask* task = find_ruler_task(name.empty() ? tasks_[0] : name);
-      if (task == nullptr) { throw DataError(samples_.file, "task of a sample", "\"" + name + "\"", "one of RULER's 13"); }
+      if (task == nullptr) {
+        throw DataError(samples_.file, "task of a sample", "\"" + name + "\"", "one of RULER's 13");
+      }
       if (std::find(tasks_.begin(), tasks_.end(), task->name) == tasks_.end()) { continue; }
       sample.length = count_tokens(sample.input + sample.answer_prefix) + task->new_tokens;
       const auto length = std::lower_bound(lengths.begin(), lengths.end(), sample.length);
       if (length == lengths.end()) {
-        throw ConfigError("lengths", std::to_string(lengths.back()) + " at most",
-                          "at least " + std::to_string(sample.length) + ", which a sample of " + samples_.file + " takes");
+        throw ConfigError(
+            "lengths", std::to_string(lengths.back()) + " at most",
+            "at least " + std::to_string(sample.length) + ", which a sample of " + samples_.file + " takes");
       }
-      auto cell = std::find_if(cells.begin(), cells.end(), [&](const Cell& x) { return x.task == task && x.length == *length; });
+      auto cell = std::find_if(cells.begin(), cells.end(),
+                               [&](const Cell& x) { return x.task == task && x.length == *length; });
       if (cell == cells.end()) { cell = cells.insert(cells.end(), {task, *length, {}, {}, {}}); }
       cell->ready_made.push_back(std::move(sample));
     }
@@ -137,14 +158,16 @@ class Ruler final : public EvalTask {
   }
 
   void score(EvalContext& c, Cell& cell, const RulerSample& sample, int64_t j) const {
-    const std::string id = cell.task->name + ", length " + std::to_string(cell.length) + ", sample " + std::to_string(j);
+    const std::string id =
+        cell.task->name + ", length " + std::to_string(cell.length) + ", sample " + std::to_string(j);
     const std::vector<int32_t> ids = checked_prompt_ids(c, sample.input + sample.answer_prefix, id);
     const Session::Reading reading{FastMode::chunk, freeze_};
     const std::unique_ptr<ModelState> state = c.session.new_state();
     AnswerEnd end;
     end.max_new_tokens = cell.task->new_tokens;
     const std::string text = greedy_answer(c, c.session.read(ids, *state, reading), *state, reading, end);
-    const double score = cell.task->is_any_enough ? match_part_score(text, sample.outputs) : match_all_score(text, sample.outputs);
+    const double score =
+        cell.task->is_any_enough ? match_part_score(text, sample.outputs) : match_all_score(text, sample.outputs);
     cell.scores.push_back(score);
     cell.tokens.push_back(static_cast<double>(sample.length));
     Json references = Json::array();
@@ -160,7 +183,8 @@ class Ruler final : public EvalTask {
   static Json table(const std::vector<const Cell*>& cells) {
     Json metrics = Json::object();
     std::vector<double> means, of_six;
-    std::set<std::string> six = {"niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_2", "niah_multiquery", "vt"};
+    std::set<std::string> six = {"niah_single_1",   "niah_single_2",   "niah_single_3",
+                                 "niah_multikey_2", "niah_multiquery", "vt"};
     for (const Cell* cell : cells) {
       const std::string& name = cell->task->name;
       if (metrics.find(name) != nullptr) { continue; }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layers/fast_queue.h"
 #include "inspect/trace.h"
+#include "layers/fast_queue.h"
 
 namespace hebb {
 namespace {
@@ -30,14 +30,15 @@ bool is_carried(const Param& p) { return p.spec.kind == ParamKind::fast; }
 Session::Answer answer_of(std::span<const double> logits, int32_t target) {
   const auto best = std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (const double logit : logits) {
-    sum += std::exp(logit - *best);
-  }
+  for (const double logit : logits) { sum += std::exp(logit - *best); }
   return {static_cast<int32_t>(best - logits.begin()), logits[static_cast<size_t>(target)] - *best - std::log(sum)};
 }
 
 Session::Session(ModelSource source, const fs::path& weights, const Compute& compute)
-    : source_(std::move(source)), stream_(stream_on(compute.device)), arena_(compute.device, "model"), model_(source_.model) {
+    : source_(std::move(source)),
+      stream_(stream_on(compute.device)),
+      arena_(compute.device, "model"),
+      model_(source_.model) {
   model_.params().allocate(arena_, compute.dtype, false);
   load_weights(weights, stream_, model_.params());
 }
@@ -86,8 +87,7 @@ void Session::each_segment(std::span<const int32_t> tokens, ModelState& state, R
 
 std::vector<double> Session::logits(Pass& pass, Var hidden, size_t begin, size_t n) {
   const int64_t d = model_.config().hidden_size;
-  const Tensor rows =
-      pass.tape.value(hidden).slice(static_cast<int64_t>(begin) * d, {static_cast<int64_t>(n), d});
+  const Tensor rows = pass.tape.value(hidden).slice(static_cast<int64_t>(begin) * d, {static_cast<int64_t>(n), d});
   return to_host(stream_, pass.tape.value(model_.logits(pass, pass.tape.constant(rows)))).values;
 }
 
@@ -163,8 +163,9 @@ Inspector Session::inspect(const ModelState& state) {
   for (size_t i = 0; i < model_.blocks().size(); ++i) {
     const Model::Block& block = model_.blocks()[i];
     const ModelState::Block& held = state.blocks[i];
-    for (const auto& [layer, own] : {std::pair{block.memory.get(), held.memory.get()}, std::pair{block.mixer.get(), held.mixer.get()},
-                                     std::pair{block.ffn.get(), held.ffn.get()}}) {
+    for (const auto& [layer, own] :
+         {std::pair{block.memory.get(), held.memory.get()}, std::pair{block.mixer.get(), held.mixer.get()},
+          std::pair{block.ffn.get(), held.ffn.get()}}) {
       if (layer != nullptr && own != nullptr) { layer->inspect_state(stream_, *own, state.tokens, found); }
     }
   }
@@ -172,9 +173,7 @@ Inspector Session::inspect(const ModelState& state) {
 }
 
 void Session::flush(ModelState& state, Reading reading) {
-  if (reading.mode == FastMode::chunk && !reading.freeze) {
-    model_.flush(stream_, state);
-  }
+  if (reading.mode == FastMode::chunk && !reading.freeze) { model_.flush(stream_, state); }
 }
 
 std::vector<std::vector<char>> Session::save_fast_weights() {
@@ -191,9 +190,7 @@ std::vector<std::vector<char>> Session::save_fast_weights() {
 void Session::restore_fast_weights(const std::vector<std::vector<char>>& saved) {
   size_t i = 0;
   for (const auto& p : model_.params().all()) {
-    if (is_carried(*p)) {
-      copy_to_device(stream_, p->value, saved[i++].data());
-    }
+    if (is_carried(*p)) { copy_to_device(stream_, p->value, saved[i++].data()); }
   }
 }
 

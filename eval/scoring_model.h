@@ -53,12 +53,12 @@ class Session {
                               Reading reading);
   /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments.
   std::vector<double> read(std::span<const int32_t> tokens, ModelState& state, Reading reading);
-  /// How whole rows are read in one pass, as training does it: no state is carried, and fast weights are one memory of all
-  /// rows that keeps what it learns (FastMode::row).
+  /// How whole rows are read in one pass, as training does it: no state is carried, and fast weights are one memory of
+  /// all rows that keeps what it learns (FastMode::row).
   struct RowReading {
     int64_t rows = 1;
-    int64_t fast_chunk = 0;   // > 0: in place of the layers' chunk_size
-    bool freeze = false;      // fast weights stay
+    int64_t fast_chunk = 0;  // > 0: in place of the layers' chunk_size
+    bool freeze = false;     // fast weights stay
     Inspector* inspector = nullptr;
     Statistics* statistics = nullptr;
   };

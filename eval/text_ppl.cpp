@@ -31,7 +31,8 @@ class Cloze final : public EvalTask {
       const Likelihood likelihood = scorer.score({&text, 1}, r.where)[0];
       greedy.push_back(likelihood.is_greedy ? 1.0 : 0.0);
       lls.push_back(likelihood.ll);
-      c.log_sample(r.id, text.ids, Json::object({{"references", r.target}, {"score", greedy.back()}, {"ll", likelihood.ll}}));
+      c.log_sample(r.id, text.ids,
+                   Json::object({{"references", r.target}, {"score", greedy.back()}, {"ll", likelihood.ll}}));
       c.progress.update(i + 1);
     }
     c.progress.end();
@@ -114,8 +115,9 @@ class AnswerPpl final : public EvalTask {
  public:
   void fields(Fields& f) override {
     f.file("file", file_).required().help("Records, one JSON object a line.");
-    f.field("fast_weights", fast_weights_).one_of({"carry", "reset"}).help(
-        "carry: fast weights go on from example to example; reset: each starts from the checkpoint's.");
+    f.field("fast_weights", fast_weights_)
+        .one_of({"carry", "reset"})
+        .help("carry: fast weights go on from example to example; reset: each starts from the checkpoint's.");
     f.field("max_tokens", max_tokens_).min(1).unit("tokens").help("Longer examples are left out.");
     f.field("max_record_length", max_record_length_).min(0).help("Records whose `length` is larger are left out.");
     f.field("max_examples", max_examples_).min(1).help("Only the first so many records.");
@@ -133,9 +135,7 @@ class AnswerPpl final : public EvalTask {
       c.poll();
       const Parts parts = encode(tokenizer, records[i]);
       if (parts.size() <= max_tokens_ && records[i].length.value_or(0) <= max_record_length_) {
-        if (fast_weights_ == "reset") {
-          c.session.restore_fast_weights(weights);
-        }
+        if (fast_weights_ == "reset") { c.session.restore_fast_weights(weights); }
         const double nll = score(c, parts);
         sum += nll;
         tokens += static_cast<int64_t>(parts.answer.size());
@@ -165,9 +165,7 @@ class AnswerPpl final : public EvalTask {
   static Parts encode(const Tokenizer& tokenizer, const AnswerRecord& r) {
     Parts parts{tokenizer.encode(r.context), tokenizer.encode(r.question), tokenizer.encode(r.answers[0])};
     for (const auto& [ids, name] : {std::pair{&parts.question, "question"}, std::pair{&parts.answer, "answer"}}) {
-      if (ids->empty()) {
-        throw DataError(r.where, std::string("the ") + name + " has no token");
-      }
+      if (ids->empty()) { throw DataError(r.where, std::string("the ") + name + " has no token"); }
     }
     return parts;
   }
@@ -175,9 +173,7 @@ class AnswerPpl final : public EvalTask {
   /// Sum of the answer's losses. Fast weights move once, after the context.
   static double score(EvalContext& c, const Parts& parts) {
     const std::unique_ptr<ModelState> state = c.session.new_state();
-    if (!parts.context.empty()) {
-      c.session.read(parts.context, *state, {FastMode::end, false});
-    }
+    if (!parts.context.empty()) { c.session.read(parts.context, *state, {FastMode::end, false}); }
     std::vector<int32_t> inputs = parts.question;
     inputs.insert(inputs.end(), parts.answer.begin(), parts.answer.end() - 1);
     std::vector<int32_t> targets(parts.question.size() - 1, -100);

@@ -15,14 +15,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 std::vector<int32_t> random_tokens(int64_t n, int64_t vocab) {
   Rng rng(1, "bench");
   std::vector<int32_t> ids(static_cast<size_t>(n));
-  for (int32_t& id : ids) {
-    id = static_cast<int32_t>(rng.below(static_cast<uint32_t>(vocab)));
-  }
+  for (int32_t& id : ids) { id = static_cast<int32_t>(rng.below(static_cast<uint32_t>(vocab))); }
   return ids;
 }
 
@@ -74,7 +74,8 @@ class Steps {
 
  private:
   Steps(const RunConfig& run, const MemoryPlan& plan)
-      : memory_(run, device_of(run), plan.state_bytes(), plan.work_bytes), batch_(run.train.batch_size, run.train.sequence_length),
+      : memory_(run, device_of(run), plan.state_bytes(), plan.work_bytes),
+        batch_(run.train.batch_size, run.train.sequence_length),
         tokens_(run.train.tokens_per_step()) {
     memory_.model.params().initialize(memory_.stream, 1);
     const std::vector<int32_t> ids = random_tokens(tokens_ + 1, run.model.vocab_size);
@@ -132,7 +133,8 @@ DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, in
   return measure_decode(model, stream, arena, 1, context, {});
 }
 
-DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context, const ReadSettings& reading) {
+DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context,
+                           const ReadSettings& reading) {
   constexpr int64_t kWarmup = 8, kSteps = 64;
   const std::vector<int32_t> ids = random_tokens(rows * (context + kWarmup + kSteps), model.config().vocab_size);
   const auto state = model.make_state(arena, rows);
@@ -163,9 +165,7 @@ DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t r
   for (int64_t i = 0; i < kWarmup + kSteps; ++i) {
     start = Clock::now();
     feed(context + i, 1);
-    if (i >= kWarmup) {
-      times.push_back(ms_since(start));
-    }
+    if (i >= kWarmup) { times.push_back(ms_since(start)); }
   }
   std::sort(times.begin(), times.end());
   speed.ms_per_token = times[times.size() / 2];
@@ -179,8 +179,10 @@ std::string small_model(const std::string& layers, const std::string& pattern) {
   return R"({"vocab_size": 4096, "hidden_size": 256, "num_layers": 6, "layers": {
     "mlp": {"type": "swiglu", "intermediate_size": 768},
     "full": {"type": "attention", "num_heads": 4, "head_dim": 64, "rope": {"theta": 10000.0}},
-    "gdn": {"type": "gdn", "num_heads": 4, "key_head_dim": 64, "value_head_dim": 64, "conv_size": 4})" + layers + R"(},
-    "pattern": )" + pattern + "}";
+    "gdn": {"type": "gdn", "num_heads": 4, "key_head_dim": 64, "value_head_dim": 64, "conv_size": 4})" +
+         layers + R"(},
+    "pattern": )" +
+         pattern + "}";
 }
 
 /// The model `gdn` with a layer of `type` in its third block: in place of the mixer or the feed-forward layer, or as

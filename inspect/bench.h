@@ -8,13 +8,14 @@
 
 namespace hebb {
 
-/// Speed of whole training steps as `train` does them (forward, backward, clipping, AdamW; on a GPU as CUDA graphs) on random tokens.
+/// Speed of whole training steps as `train` does them (forward, backward, clipping, AdamW; on a GPU as CUDA graphs) on
+/// random tokens.
 struct ModelSpeed {
   int64_t rows = 0, length = 0, steps = 0, threads = 0;
-  double best_ms = 0, median_ms = 0;         // per step
-  double flops_per_token = 0;                // training
-  int64_t peak_bytes = 0;                    // parameters, optimizer and activations
-  double forward_ms = 0, optimizer_ms = 0;   // each alone, the best of those that were measured apart
+  double best_ms = 0, median_ms = 0;        // per step
+  double flops_per_token = 0;               // training
+  int64_t peak_bytes = 0;                   // parameters, optimizer and activations
+  double forward_ms = 0, optimizer_ms = 0;  // each alone, the best of those that were measured apart
 
   double tokens_per_s() const { return static_cast<double>(rows * length) / (best_ms * 1e-3); }
   double median_tokens_per_s() const { return static_cast<double>(rows * length) / (median_ms * 1e-3); }
@@ -36,7 +37,8 @@ struct DecodeSpeed {
 };
 DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, int64_t context);
 /// The same of a model with weights, with `rows` rows at once. Fast weights move.
-DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context, const ReadSettings& reading);
+DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context,
+                           const ReadSettings& reading);
 
 /// The small models that docs/benchmarks.md follows: name and model configuration (JSON text).
 struct BenchModel {

@@ -30,7 +30,8 @@ struct SourceNode final : Node {
 
 class Bench {
  public:
-  Bench(const Compute& compute, double seconds) : dtype_(compute.dtype), seconds_(seconds), stream_{compute.device}, arena_(compute.device, "bench") {}
+  Bench(const Compute& compute, double seconds)
+      : dtype_(compute.dtype), seconds_(seconds), stream_{compute.device}, arena_(compute.device, "bench") {}
 
   Stream& stream() { return stream_; }
   Arena& arena() { return arena_; }
@@ -73,8 +74,7 @@ class Bench {
   }
 
   /// Repeats until the time is used, at least three times.
-  template <class F>
-  void repeat(F&& once) {
+  template <class F> void repeat(F&& once) {
     const auto start = Clock::now();
     for (int i = 0; i < 3 || std::chrono::duration<double>(Clock::now() - start).count() < seconds_; ++i) { once(); }
   }
@@ -89,7 +89,8 @@ class Bench {
   struct Times {
     double forward = std::numeric_limits<double>::infinity(), backward = forward;
   };
-  Times operation(const std::vector<Tensor>& inputs, const std::function<Var(Tape&, const std::vector<Var>&)>& f, const Tensor& gradient) {
+  Times operation(const std::vector<Tensor>& inputs, const std::function<Var(Tape&, const std::vector<Var>&)>& f,
+                  const Tensor& gradient) {
     Times best;
     repeat([&] {
       Tape tape(stream_, arena_, true);
@@ -166,34 +167,42 @@ class Suite {
   void product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k) {
     const DType dtype = bench_.dtype();
     const DType out = trans_a ? bench_.state() : dtype;  // gradients of matrices
-    const Buffer a = bench_.random({m * k}, dtype), b = bench_.random({k * n}, dtype), c(bench_.arena(), {m * n}, out, "c");
+    const Buffer a = bench_.random({m * k}, dtype), b = bench_.random({k * n}, dtype),
+                 c(bench_.arena(), {m * n}, out, "c");
     char name[64];
-    std::snprintf(name, sizeof name, "product %s%s %lld x %lld x %lld", trans_a ? "T" : "N", trans_b ? "T" : "N", static_cast<long long>(m),
-                  static_cast<long long>(n), static_cast<long long>(k));
+    std::snprintf(name, sizeof name, "product %s%s %lld x %lld x %lld", trans_a ? "T" : "N", trans_b ? "T" : "N",
+                  static_cast<long long>(m), static_cast<long long>(n), static_cast<long long>(k));
     OperationSpeed s{name};
     s.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     s.bytes = bench_.element() * static_cast<double>(m * k + k * n) + static_cast<double>(dtype_bytes(out) * m * n);
     s.ms = bench_.best_ms([&] {
-      hebb::run(bench_.stream(), Gemm{c, a, b, m, n, k, n, trans_a ? m : k, trans_b ? k : n, trans_a, trans_b, false, 1.0});
+      hebb::run(bench_.stream(),
+                Gemm{c, a, b, m, n, k, n, trans_a ? m : k, trans_b ? k : n, trans_a, trans_b, false, 1.0});
     });
     out_.products.push_back(s);
   }
 
   void measure_norm(int64_t d) {
-    const double moved = 4.0 * static_cast<double>(tokens_ * d);  // reads h and branch, writes h and norm; the same backward
+    const double moved =
+        4.0 * static_cast<double>(tokens_ * d);  // reads h and branch, writes h and norm; the same backward
     const Buffer h = bench_.random({tokens_, d}, bench_.dtype()), branch = bench_.random({tokens_, d}, bench_.dtype());
     const Buffer weight = bench_.random({d}, bench_.state());
-    add("residual + RMSNorm", {5.0 * static_cast<double>(tokens_ * d), moved, 10.0 * static_cast<double>(tokens_ * d), moved},
-        bench_.operation({h, branch}, [&](Tape& t, const std::vector<Var>& x) {
-          return residual_norm(t, x[0], x[1], 1.0, t.constant(weight), {}, 1e-5, NormKind::rms).y;
-        }, h));
+    add("residual + RMSNorm",
+        {5.0 * static_cast<double>(tokens_ * d), moved, 10.0 * static_cast<double>(tokens_ * d), moved},
+        bench_.operation(
+            {h, branch},
+            [&](Tape& t, const std::vector<Var>& x) {
+              return residual_norm(t, x[0], x[1], 1.0, t.constant(weight), {}, 1e-5, NormKind::rms).y;
+            },
+            h));
   }
 
   void measure_swiglu(int64_t n) {
     const double size = static_cast<double>(tokens_ * n);
     const Buffer gate = bench_.random({tokens_, n}, bench_.dtype()), up = bench_.random({tokens_, n}, bench_.dtype());
     add("SwiGLU", {10 * size, 3 * size, 20 * size, 5 * size},
-        bench_.operation({gate, up}, [](Tape& t, const std::vector<Var>& x) { return swiglu(t, x[0], x[1]); }, gate));
+        bench_.operation(
+            {gate, up}, [](Tape& t, const std::vector<Var>& x) { return swiglu(t, x[0], x[1]); }, gate));
   }
 
   /// Causal attention over rows of 1,024 tokens or all there are.
@@ -205,12 +214,15 @@ class Suite {
     const double pairs = static_cast<double>(batch * heads) * 0.5 * static_cast<double>(length * (length + 1));
     const double flops = 4.0 * static_cast<double>(head_dim) * pairs, moved = static_cast<double>(tokens_) * 1024;
     add("attention, heads of " + std::to_string(head_dim), {flops, 4 * moved, 2.5 * flops, 8 * moved},
-        bench_.operation({q, k, v}, [&](Tape& t, const std::vector<Var>& x) {
-          Pass pass{t, rows};
-          const KeyIntervals visible = visible_keys(pass, Sight{});
-          const AttentionShape shape{batch, length, batch, length, heads, heads, head_dim, head_dim};
-          return attention(t, x[0], x[1], x[2], shape, visible, 1.0 / std::sqrt(static_cast<double>(head_dim)));
-        }, q));
+        bench_.operation(
+            {q, k, v},
+            [&](Tape& t, const std::vector<Var>& x) {
+              Pass pass{t, rows};
+              const KeyIntervals visible = visible_keys(pass, Sight{});
+              const AttentionShape shape{batch, length, batch, length, heads, heads, head_dim, head_dim};
+              return attention(t, x[0], x[1], x[2], shape, visible, 1.0 / std::sqrt(static_cast<double>(head_dim)));
+            },
+            q));
   }
 
   /// Six heads with keys of 128 and values of 256, as in the 340M hybrid, with convolutions and norms.
@@ -223,36 +235,43 @@ class Suite {
     const int64_t length = std::min<int64_t>(tokens_, 1024), batch = tokens_ / length;
     const int64_t keys = config.key_channels(), values = config.value_channels();
     const DType dtype = bench_.dtype(), state = bench_.state();
-    const Buffer q = bench_.random({tokens_, keys}, dtype), k = bench_.random({tokens_, keys}, dtype), v = bench_.random({tokens_, values}, dtype),
-                 a = bench_.random({tokens_, 6}, dtype), b = bench_.random({tokens_, 6}, dtype);
+    const Buffer q = bench_.random({tokens_, keys}, dtype), k = bench_.random({tokens_, keys}, dtype),
+                 v = bench_.random({tokens_, values}, dtype), a = bench_.random({tokens_, 6}, dtype),
+                 b = bench_.random({tokens_, 6}, dtype);
     const Buffer q_conv = bench_.random({keys, 4}, state, 0.3), k_conv = bench_.random({keys, 4}, state, 0.3),
-                 v_conv = bench_.random({values, 4}, state, 0.3), a_log = bench_.random({6}, state), dt_bias = bench_.random({6}, state);
+                 v_conv = bench_.random({values, 4}, state, 0.3), a_log = bench_.random({6}, state),
+                 dt_bias = bench_.random({6}, state);
     const Rows rows = Rows::streams(bench_.stream(), bench_.arena(), batch, length);
-    const double n = static_cast<double>(tokens_), dk = 128, dv = 256, heads = 6, chunk = static_cast<double>(config.chunk);
+    const double n = static_cast<double>(tokens_), dk = 128, dv = 256, heads = 6,
+                 chunk = static_cast<double>(config.chunk);
     const double flops = 6 * heads * dk * dv * n;
     const double moved = n * (31 * heads * dk + 32 * heads * dv + 3 * heads * chunk + 6 * heads * dk * dv / chunk);
     add("gated delta rule, 6 heads of 128 x 256", {flops, moved / 3, 2 * flops, 2 * moved / 3},
-        bench_.operation({q, k, v, a, b}, [&](Tape& t, const std::vector<Var>& x) {
-          Pass pass{t, rows};
-          DeltaInputs in;
-          in.q = x[0];
-          in.k = x[1];
-          in.v = x[2];
-          in.a = x[3];
-          in.b = x[4];
-          in.q_conv = t.constant(q_conv);
-          in.k_conv = t.constant(k_conv);
-          in.v_conv = t.constant(v_conv);
-          in.a_log = t.constant(a_log);
-          in.dt_bias = t.constant(dt_bias);
-          return gated_delta(pass, in, config, nullptr);
-        }, v));
+        bench_.operation(
+            {q, k, v, a, b},
+            [&](Tape& t, const std::vector<Var>& x) {
+              Pass pass{t, rows};
+              DeltaInputs in;
+              in.q = x[0];
+              in.k = x[1];
+              in.v = x[2];
+              in.a = x[3];
+              in.b = x[4];
+              in.q_conv = t.constant(q_conv);
+              in.k_conv = t.constant(k_conv);
+              in.v_conv = t.constant(v_conv);
+              in.a_log = t.constant(a_log);
+              in.dt_bias = t.constant(dt_bias);
+              return gated_delta(pass, in, config, nullptr);
+            },
+            v));
   }
 
   void measure_cross_entropy(int64_t vocab) {
     const int64_t rows = std::min<int64_t>(tokens_, 1024);
     const Buffer logits = bench_.random({rows, vocab}, bench_.state());
-    const Buffer loss(bench_.arena(), {rows}, DType::f64, "loss"), targets(bench_.arena(), {rows}, DType::i32, "targets");
+    const Buffer loss(bench_.arena(), {rows}, DType::f64, "loss"),
+        targets(bench_.arena(), {rows}, DType::i32, "targets");
     fill_zero(bench_.stream(), targets);
     OperationSpeed s{"cross-entropy with gradient, vocabulary of " + std::to_string(vocab)};
     s.flops = 10.0 * static_cast<double>(rows * vocab);
@@ -264,8 +283,8 @@ class Suite {
   void measure_adamw() {
     constexpr int64_t kCount = int64_t{4} << 20;
     const DType state = bench_.state();
-    const Buffer p = bench_.random({kCount}, state), m(bench_.arena(), {kCount}, state, "m"), v(bench_.arena(), {kCount}, state, "v"),
-                 grad = bench_.random({kCount}, state);
+    const Buffer p = bench_.random({kCount}, state), m(bench_.arena(), {kCount}, state, "m"),
+                 v(bench_.arena(), {kCount}, state, "v"), grad = bench_.random({kCount}, state);
     fill_zero(bench_.stream(), m);
     fill_zero(bench_.stream(), v);
     const double rates[kAdamWRates] = {1 - 1e-3 * 0.1, 1e-3 / 0.1, 1 / 0.05};
@@ -280,7 +299,8 @@ class Suite {
 
   void add(const std::string& name, const Work& work, const Bench::Times& times) {
     out_.operations.push_back({name + ", forward", times.forward, work.flops, work.moved * bench_.element()});
-    out_.operations.push_back({name + ", backward", times.backward, work.backward_flops, work.backward_moved * bench_.element()});
+    out_.operations.push_back(
+        {name + ", backward", times.backward, work.backward_flops, work.backward_moved * bench_.element()});
   }
 
   void set_bound(OperationSpeed& s) const {

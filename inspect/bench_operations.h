@@ -6,8 +6,8 @@
 
 namespace hebb {
 
-/// Speed of one operation, forward or backward, beside its bound: the larger of FLOPs at the best matrix product of the same run and
-/// bytes at the copy bandwidth of the same run.
+/// Speed of one operation, forward or backward, beside its bound: the larger of FLOPs at the best matrix product of the
+/// same run and bytes at the copy bandwidth of the same run.
 struct OperationSpeed {
   std::string name;
   double ms = 0, flops = 0, bytes = 0;
@@ -25,8 +25,8 @@ struct OperationSpeeds {
   std::vector<OperationSpeed> products, operations;
 };
 
-/// Measures matrix products, norms, activations, attention, the gated delta rule, cross-entropy and AdamW with `tokens` tokens on the
-/// device, in fp32 or bf16, spending about `seconds` on each. The best repetition counts.
+/// Measures matrix products, norms, activations, attention, the gated delta rule, cross-entropy and AdamW with `tokens`
+/// tokens on the device, in fp32 or bf16, spending about `seconds` on each. The best repetition counts.
 OperationSpeeds measure_operations(const Compute& compute, int64_t tokens, double seconds);
 
 }  // namespace hebb

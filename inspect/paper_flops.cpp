@@ -25,7 +25,8 @@ std::vector<Placed> layers_of(const Model& model) {
     const auto add = [&](const std::optional<std::string>& name, const Layer* layer, const char* role) {
       if (name) {
         const Json& definition = definitions.at(*name);
-        placed.push_back({layer, definition.at("type").as_string(), "blocks." + std::to_string(i) + "." + role + ".", definition});
+        placed.push_back(
+            {layer, definition.at("type").as_string(), "blocks." + std::to_string(i) + "." + role + ".", definition});
       }
     };
     add(spec.memory, block.memory.get(), "memory");
@@ -64,7 +65,8 @@ double fwpkm_accounting(const Model& model, const std::vector<Placed>& layers) {
     if (l.type == "pkm") {
       weights += sum_numbers(model, l.prefix + "keys", [](const Param&) { return true; });
     } else if (l.type == "fwmlp") {
-      weights += sum_numbers(model, l.prefix, [](const Param& p) { return p.spec.kind == ParamKind::fast && p.spec.shape.rank == 2; });
+      weights += sum_numbers(model, l.prefix,
+                             [](const Param& p) { return p.spec.kind == ParamKind::fast && p.spec.shape.rank == 2; });
     } else if (l.type == "lact") {
       const double heads = l.number("num_fast_heads"), width = static_cast<double>(model.config().hidden_size) / heads;
       extra += 3 * 16.5 * width * width * heads;
@@ -115,15 +117,15 @@ double kept_share(const Json& threshold) {
 
 double ham_layer(const Placed& l, double d, double length) {
   const Json &rnn = l.config.at("rnn"), &kv = l.config.at("kv");
-  const double hr = rnn.at("num_heads").as_double(), kr = rnn.at("key_head_dim").as_double(), vr = rnn.at("value_head_dim").as_double();
+  const double hr = rnn.at("num_heads").as_double(), kr = rnn.at("key_head_dim").as_double(),
+               vr = rnn.at("value_head_dim").as_double();
   const double hk = kv.at("num_heads").as_double(), vk = kv.at("value_head_dim").as_double();
   const double qk = hr * kr, v = hr * vr, c = l.number("chunk_size"), taps = l.number("conv_size"), wide = 2 * qk + v;
   const double kept = kept_share(l.config.at("threshold")) * length;
   const double selection = l.config.at("router").at("type").as_string() == "prediction_error" ? 12 * d : 2 * d;
   return 4 * d + 2 * d * wide + 8 * wide + 2 * (2 * taps + 3) * wide + selection +
-         hr * (8 * d + 1 + 3.5 * c + c * c / 2) + 6 * c * qk + 4 * c * v + 6 * qk * vr +
-         4 * qk + kept * (qk + v + 2 * hk) +
-         4 * (vr + vk) + 2 * d * v + v + 2 * d * (hr + hk) + 2 * v + 2 * v * d;
+         hr * (8 * d + 1 + 3.5 * c + c * c / 2) + 6 * c * qk + 4 * c * v + 6 * qk * vr + 4 * qk +
+         kept * (qk + v + 2 * hk) + 4 * (vr + vk) + 2 * d * v + v + 2 * d * (hr + hk) + 2 * v + 2 * v * d;
 }
 
 double ham_accounting(const Model& model, const std::vector<Placed>& layers, int64_t length) {
@@ -160,7 +162,8 @@ std::vector<PaperFlops> paper_flops(const Model& model, int64_t length) {
     found.push_back({"sdm", sdm_accounting(model, layers) + sdm_cores(model, layers, length)});
     found.push_back({"sdm_code", sdm_code_accounting(model, length)});
   }
-  const bool is_full = std::all_of(layers.begin(), layers.end(), [](const Placed& l) { return l.type != "attention" || is_full_attention(l); });
+  const bool is_full = std::all_of(layers.begin(), layers.end(),
+                                   [](const Placed& l) { return l.type != "attention" || is_full_attention(l); });
   if (only(layers, {"ham", "attention", "swiglu"}) && is_full) {
     found.push_back({"ham", ham_accounting(model, layers, length)});
   }

@@ -25,11 +25,13 @@ void add_layer(Plan& plan, const Model& model, const ModelConfig& config, const 
                const std::string& prefix) {
   auto it = std::find_if(plan.layers.begin(), plan.layers.end(), [&](const LayerPlan& l) { return l.name == name; });
   if (it == plan.layers.end()) {
-    LayerPlan l{name, config.find(name)->type, 0, numbers_under(model.params(), prefix + "."),
-                layer.flops_per_token(plan.length), {}};
-    for (const int64_t tokens : plan.contexts) {
-      l.state_bytes.push_back(layer.state_bytes(tokens));
-    }
+    LayerPlan l{name,
+                config.find(name)->type,
+                0,
+                numbers_under(model.params(), prefix + "."),
+                layer.flops_per_token(plan.length),
+                {}};
+    for (const int64_t tokens : plan.contexts) { l.state_bytes.push_back(layer.state_bytes(tokens)); }
     it = plan.layers.insert(plan.layers.end(), l);
   }
   ++it->count;
@@ -40,16 +42,12 @@ int64_t largest_fitting(const RunConfig& config, double memory_gib) {
   const double limit = memory_gib * 1024.0 * 1024.0 * 1024.0;
   int64_t best = 0;
   for (int64_t micro = 1; micro <= config.train.batch_size; ++micro) {
-    if (config.train.batch_size % micro != 0) {
-      continue;
-    }
+    if (config.train.batch_size % micro != 0) { continue; }
     Json json = to_json(config);
     apply_override(json, "train.micro_batch_size=" + std::to_string(micro));
     RunConfig other;
     Fields::read(json, "", other);
-    if (static_cast<double>(plan_memory(other).total_bytes()) > limit) {
-      break;
-    }
+    if (static_cast<double>(plan_memory(other).total_bytes()) > limit) { break; }
     best = micro;
   }
   return best;
@@ -66,9 +64,7 @@ std::string data_plan(const RunConfig& config) {
     options.document_mask = config.train.document_mask;
     options.prefetch_batches = 0;
     return Loader(config.data, options).describe(config.train.steps * config.train.batch_size);
-  } catch (const DataError& e) {
-    return std::string("not known: ") + e.what();
-  }
+  } catch (const DataError& e) { return std::string("not known: ") + e.what(); }
 }
 
 }  // namespace
@@ -90,7 +86,8 @@ ParameterCounts count_parameters(const Model& model) {
     }
   }
   c.active = c.total - idle;
-  c.non_embedding = c.total - c.state - numbers_under(model.params(), "embed.") - numbers_under(model.params(), "lm_head.");
+  c.non_embedding =
+      c.total - c.state - numbers_under(model.params(), "embed.") - numbers_under(model.params(), "lm_head.");
   return c;
 }
 
@@ -104,16 +101,12 @@ Plan plan_model(const ModelConfig& config, int64_t length) {
   plan.papers = paper_flops(model, length);
   plan.contexts = context_lengths();
   plan.unused = config.unused();
-  for (const int64_t tokens : plan.contexts) {
-    plan.state_bytes.push_back(model.state_bytes(tokens));
-  }
+  for (const int64_t tokens : plan.contexts) { plan.state_bytes.push_back(model.state_bytes(tokens)); }
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const BlockSpec spec = config.block(i);
     const Model::Block& block = model.blocks()[static_cast<size_t>(i)];
     const std::string prefix = "blocks." + std::to_string(i) + ".";
-    if (spec.memory) {
-      add_layer(plan, model, config, *spec.memory, *block.memory, prefix + "memory");
-    }
+    if (spec.memory) { add_layer(plan, model, config, *spec.memory, *block.memory, prefix + "memory"); }
     add_layer(plan, model, config, *spec.mixer, *block.mixer, prefix + "mixer");
     add_layer(plan, model, config, *spec.ffn, *block.ffn, prefix + "ffn");
   }
@@ -128,15 +121,9 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
   plan.steps = config.train.steps;
   plan.tokens = plan.steps * config.train.tokens_per_step();
   plan.memory = plan_memory(config);
-  if (options.memory_gib) {
-    plan.largest_micro_batch = largest_fitting(config, *options.memory_gib);
-  }
-  if (options.tokens_per_s) {
-    plan.hours = static_cast<double>(plan.tokens) / *options.tokens_per_s / 3600.0;
-  }
-  if (options.open_data) {
-    plan.data = data_plan(config);
-  }
+  if (options.memory_gib) { plan.largest_micro_batch = largest_fitting(config, *options.memory_gib); }
+  if (options.tokens_per_s) { plan.hours = static_cast<double>(plan.tokens) / *options.tokens_per_s / 3600.0; }
+  if (options.open_data) { plan.data = data_plan(config); }
   return plan;
 }
 

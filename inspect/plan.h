@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "core/json.h"
+#include "inspect/paper_flops.h"
 #include "layers/model.h"
 #include "train/memory_plan.h"
-#include "inspect/paper_flops.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -23,10 +23,10 @@ ParameterCounts count_parameters(const Model& model);
 
 /// FLOPs and state of the blocks that share their layer definitions.
 struct LayerPlan {
-  std::string name, type;      // "gdn", "swiglu"
-  int64_t count = 0;           // blocks that use it
-  int64_t parameters = 0;      // of one
-  double flops_per_token = 0;  // forward, of one
+  std::string name, type;            // "gdn", "swiglu"
+  int64_t count = 0;                 // blocks that use it
+  int64_t parameters = 0;            // of one
+  double flops_per_token = 0;        // forward, of one
   std::vector<int64_t> state_bytes;  // of one, at Plan::contexts
 };
 
@@ -34,14 +34,14 @@ struct LayerPlan {
 struct Plan {
   std::string name;
   ParameterCounts parameters;
-  int64_t length = 0;                  // row length of the FLOP figures [tokens]
-  double flops_per_token = 0;          // forward; training = 3x
+  int64_t length = 0;          // row length of the FLOP figures [tokens]
+  double flops_per_token = 0;  // forward; training = 3x
   double head_flops_per_token = 0;
-  std::vector<PaperFlops> papers;      // the same model as papers count it
+  std::vector<PaperFlops> papers;  // the same model as papers count it
   std::vector<LayerPlan> layers;
-  std::vector<int64_t> contexts;       // tokens
-  std::vector<int64_t> state_bytes;    // of the model, one row, at `contexts`
-  std::vector<std::string> unused;     // layer definitions that no block uses
+  std::vector<int64_t> contexts;     // tokens
+  std::vector<int64_t> state_bytes;  // of the model, one row, at `contexts`
+  std::vector<std::string> unused;   // layer definitions that no block uses
   // Run configurations only:
   std::optional<MemoryPlan> memory;
   int64_t micro_batch = 0, batch = 0, steps = 0, tokens = 0;
@@ -55,9 +55,9 @@ struct Plan {
 };
 
 struct PlanOptions {
-  std::optional<double> memory_gib;      // find the largest micro-batch that fits
-  std::optional<double> tokens_per_s;    // for the hours
-  std::optional<int64_t> length;         // row length for a configuration without `train`
+  std::optional<double> memory_gib;    // find the largest micro-batch that fits
+  std::optional<double> tokens_per_s;  // for the hours
+  std::optional<int64_t> length;       // row length for a configuration without `train`
   bool open_data = true;
 };
 

@@ -27,30 +27,29 @@ std::string grouped(int64_t n) {
 
 /// 112.11M, 1.48B.
 std::string short_count(double n) {
-  for (const auto& [scale, unit] : {std::pair{1e12, "T"}, std::pair{1e9, "G"}, std::pair{1e6, "M"}, std::pair{1e3, "K"}}) {
-    if (n >= scale) {
-      return print("%.2f%s", n / scale, unit);
-    }
+  for (const auto& [scale, unit] :
+       {std::pair{1e12, "T"}, std::pair{1e9, "G"}, std::pair{1e6, "M"}, std::pair{1e3, "K"}}) {
+    if (n >= scale) { return print("%.2f%s", n / scale, unit); }
   }
   return print("%.0f", n);
 }
 
 Json integers(const std::vector<int64_t>& values) {
   Json j = Json::array();
-  for (const int64_t v : values) {
-    j.push(v);
-  }
+  for (const int64_t v : values) { j.push(v); }
   return j;
 }
 
 /// One line per accounting: per token, and against our own count.
 std::string paper_text(const std::vector<PaperFlops>& papers, double ours) {
-  static const std::map<std::string, std::string> names = {
-      {"fwpkm", "the FwPKM paper"}, {"sdm", "the SDM ladder"}, {"sdm_code", "the SDM authors' trainer"}, {"ham", "the HAM paper"}};
+  static const std::map<std::string, std::string> names = {{"fwpkm", "the FwPKM paper"},
+                                                           {"sdm", "the SDM ladder"},
+                                                           {"sdm_code", "the SDM authors' trainer"},
+                                                           {"ham", "the HAM paper"}};
   std::string t;
   for (const PaperFlops& p : papers) {
-    t += print("  training as %s counts: %s (%.3f of the above)\n", names.at(p.name).c_str(), short_count(p.training_per_token).c_str(),
-               p.training_per_token / ours);
+    t += print("  training as %s counts: %s (%.3f of the above)\n", names.at(p.name).c_str(),
+               short_count(p.training_per_token).c_str(), p.training_per_token / ours);
   }
   return t;
 }
@@ -73,13 +72,9 @@ Json Plan::json() const {
   f.set("forward_per_token", flops_per_token);
   f.set("training_per_token", 3.0 * flops_per_token);
   f.set("head_per_token", head_flops_per_token);
-  if (steps > 0) {
-    f.set("total", training_flops());
-  }
+  if (steps > 0) { f.set("total", training_flops()); }
   Json by_papers = Json::object();
-  for (const PaperFlops& paper : papers) {
-    by_papers.set(paper.name, paper.training_per_token);
-  }
+  for (const PaperFlops& paper : papers) { by_papers.set(paper.name, paper.training_per_token); }
   f.set("training_per_token_by", by_papers);
   j.set("flops", f);
   Json list = Json::array();
@@ -112,56 +107,39 @@ Json Plan::json() const {
     j.set("tokens", tokens);
     j.set("data", data);
   }
-  if (largest_micro_batch) {
-    j.set("largest_micro_batch", *largest_micro_batch);
-  }
-  if (hours) {
-    j.set("hours", *hours);
-  }
+  if (largest_micro_batch) { j.set("largest_micro_batch", *largest_micro_batch); }
+  if (hours) { j.set("hours", *hours); }
   return j;
 }
 
 std::string Plan::text() const {
   std::string t;
-  if (!name.empty()) {
-    t += name + "\n\n";
-  }
-  t += "parameters        total " + grouped(parameters.total) + " (" + short_count(static_cast<double>(parameters.total)) + ")\n";
+  if (!name.empty()) { t += name + "\n\n"; }
+  t += "parameters        total " + grouped(parameters.total) + " (" +
+       short_count(static_cast<double>(parameters.total)) + ")\n";
   t += "          non-embedding " + grouped(parameters.non_embedding) + "\n";
-  if (parameters.memory > 0) {
-    t += "          memory tables " + grouped(parameters.memory) + "\n";
-  }
-  if (parameters.state > 0) {
-    t += "          learned state " + grouped(parameters.state) + "\n";
-  }
-  if (parameters.fast > 0) {
-    t += "           fast weights " + grouped(parameters.fast) + "\n";
-  }
+  if (parameters.memory > 0) { t += "          memory tables " + grouped(parameters.memory) + "\n"; }
+  if (parameters.state > 0) { t += "          learned state " + grouped(parameters.state) + "\n"; }
+  if (parameters.fast > 0) { t += "           fast weights " + grouped(parameters.fast) + "\n"; }
   t += "       active per token " + grouped(parameters.active) + "\n\n";
-  t += print("FLOPs per token at length %lld: forward %s, training %s, of which lm_head %s\n", static_cast<long long>(length),
-             short_count(flops_per_token).c_str(), short_count(3 * flops_per_token).c_str(), short_count(3 * head_flops_per_token).c_str());
+  t += print("FLOPs per token at length %lld: forward %s, training %s, of which lm_head %s\n",
+             static_cast<long long>(length), short_count(flops_per_token).c_str(),
+             short_count(3 * flops_per_token).c_str(), short_count(3 * head_flops_per_token).c_str());
   t += paper_text(papers, 3 * flops_per_token) + "\n";
   t += print("%-14s %-10s %7s %14s %15s", "layer", "type", "blocks", "params each", "FLOPs/token");
-  for (const int64_t c : contexts) {
-    t += print(" %10s", ("@" + std::to_string(c / 1024) + "K").c_str());
-  }
+  for (const int64_t c : contexts) { t += print(" %10s", ("@" + std::to_string(c / 1024) + "K").c_str()); }
   t += "   <- state bytes per row after so many tokens\n";
   for (const LayerPlan& l : layers) {
     t += print("%-14s %-10s %7lld %14s %15s", l.name.c_str(), l.type.c_str(), static_cast<long long>(l.count),
                grouped(l.parameters).c_str(), short_count(l.flops_per_token).c_str());
-    for (const int64_t bytes : l.state_bytes) {
-      t += print(" %10s", format_bytes(static_cast<double>(bytes)).c_str());
-    }
+    for (const int64_t bytes : l.state_bytes) { t += print(" %10s", format_bytes(static_cast<double>(bytes)).c_str()); }
     t += "\n";
   }
-  t += print("%-14s %-10s %7s %14s %15s", "model", "", "", grouped(parameters.total).c_str(), short_count(flops_per_token).c_str());
-  for (const int64_t bytes : state_bytes) {
-    t += print(" %10s", format_bytes(static_cast<double>(bytes)).c_str());
-  }
+  t += print("%-14s %-10s %7s %14s %15s", "model", "", "", grouped(parameters.total).c_str(),
+             short_count(flops_per_token).c_str());
+  for (const int64_t bytes : state_bytes) { t += print(" %10s", format_bytes(static_cast<double>(bytes)).c_str()); }
   t += "\n";
-  for (const std::string& u : unused) {
-    t += "layer \"" + u + "\" is defined but no block uses it\n";
-  }
+  for (const std::string& u : unused) { t += "layer \"" + u + "\" is defined but no block uses it\n"; }
   if (memory) {
     t += print("\nbatch %lld rows of %lld tokens in micro-batches of %lld; %s steps, %s tokens, %.3e FLOPs\n\n",
                static_cast<long long>(batch), static_cast<long long>(length), static_cast<long long>(micro_batch),
@@ -170,12 +148,11 @@ std::string Plan::text() const {
     t += "\n" + data;
   }
   if (largest_micro_batch) {
-    t += *largest_micro_batch > 0 ? print("\nlargest micro-batch that fits: %lld rows\n", static_cast<long long>(*largest_micro_batch))
-                                  : std::string("\nnot even one row per micro-batch fits\n");
+    t += *largest_micro_batch > 0
+             ? print("\nlargest micro-batch that fits: %lld rows\n", static_cast<long long>(*largest_micro_batch))
+             : std::string("\nnot even one row per micro-batch fits\n");
   }
-  if (hours) {
-    t += print("\ntime at the given speed: %s\n", format_duration(*hours * 3600).c_str());
-  }
+  if (hours) { t += print("\ntime at the given speed: %s\n", format_duration(*hours * 3600).c_str()); }
   return t;
 }
 
@@ -200,8 +177,12 @@ std::vector<Column> columns() {
       {"tokens", [](const Plan& p) { return count_or_nothing(static_cast<double>(p.tokens)); }},
       {"train FLOPs", [](const Plan& p) { return p.tokens > 0 ? print("%.3e", p.training_flops()) : std::string(); }},
       {"micro-batch", [](const Plan& p) { return p.micro_batch > 0 ? std::to_string(p.micro_batch) : std::string(); }},
-      {"device memory", [](const Plan& p) { return p.memory ? format_bytes(static_cast<double>(p.memory->total_bytes())) : std::string(); }},
-      {"largest fit", [](const Plan& p) { return p.largest_micro_batch ? std::to_string(*p.largest_micro_batch) : std::string(); }},
+      {"device memory",
+       [](const Plan& p) {
+         return p.memory ? format_bytes(static_cast<double>(p.memory->total_bytes())) : std::string();
+       }},
+      {"largest fit",
+       [](const Plan& p) { return p.largest_micro_batch ? std::to_string(*p.largest_micro_batch) : std::string(); }},
       {"time", [](const Plan& p) { return p.hours ? format_duration(*p.hours * 3600) : std::string(); }},
   };
 }
@@ -210,13 +191,9 @@ std::vector<Column> columns() {
 
 std::string compare_plans(const std::vector<Plan>& plans) {
   size_t width = 13;
-  for (const Plan& p : plans) {
-    width = std::max(width, p.name.size());
-  }
+  for (const Plan& p : plans) { width = std::max(width, p.name.size()); }
   std::vector<std::string> lines{std::string("configuration") + std::string(width - 13, ' ')};
-  for (const Plan& p : plans) {
-    lines.push_back(p.name + std::string(width - p.name.size(), ' '));
-  }
+  for (const Plan& p : plans) { lines.push_back(p.name + std::string(width - p.name.size(), ' ')); }
   for (const Column& c : columns()) {
     std::vector<std::string> cells{c.title};
     size_t wide = c.title.size();
@@ -232,9 +209,7 @@ std::string compare_plans(const std::vector<Plan>& plans) {
     }
   }
   std::string t;
-  for (const std::string& line : lines) {
-    t += line + "\n";
-  }
+  for (const std::string& line : lines) { t += line + "\n"; }
   return t;
 }
 

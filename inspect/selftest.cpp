@@ -13,17 +13,20 @@ namespace {
 
 constexpr int64_t kVocab = 61, kLength = 45;
 
-/// Two blocks: the layer, then attention. Smaller weights for bf16: its rounding alone moves the logits of these narrow models by up to
-/// 0.07 where init_std is 0.2, and a limit above that would let errors through.
+/// Two blocks: the layer, then attention. Smaller weights for bf16: its rounding alone moves the logits of these narrow
+/// models by up to 0.07 where init_std is 0.2, and a limit above that would let errors through.
 ModelConfig model_of(const LayerType& type, DType dtype) {
   const std::string std = dtype == DType::bf16 ? "0.05" : "0.2";
   const std::string roles = type.role == Role::mixer ? R"("mixer": "x", "ffn": "mlp")"
                             : type.role == Role::ffn ? R"("mixer": "full", "ffn": "x")"
-                                                : R"("mixer": "full", "ffn": "mlp", "memory": "x")";
-  const std::string json = R"({"vocab_size": )" + std::to_string(kVocab) + R"(, "hidden_size": 48, "num_layers": 2, "init_std": )" + std + R"(, "layers": {
-    "x": {"type": ")" + type.name + "\", " + type.small + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 70},
+                                                     : R"("mixer": "full", "ffn": "mlp", "memory": "x")";
+  const std::string json = R"({"vocab_size": )" + std::to_string(kVocab) +
+                           R"(, "hidden_size": 48, "num_layers": 2, "init_std": )" + std + R"(, "layers": {
+    "x": {"type": ")" + type.name +
+                           "\", " + type.small + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 70},
     "full": {"type": "attention", "num_heads": 3, "head_dim": 16, "rope": {"theta": 100.0}}},
-    "pattern": [{)" + roles + R"(}, {"mixer": "full", "ffn": "mlp"}]})";
+    "pattern": [{)" + roles +
+                           R"(}, {"mixer": "full", "ffn": "mlp"}]})";
   ModelConfig config;
   Fields::read(parse_json(json, "selftest " + type.name), "model", config);
   return config;
@@ -48,7 +51,8 @@ struct Runner {
   Arena arena;
   Model model;
 
-  Runner(const ModelConfig& config, const Compute& compute) : stream{compute.device}, arena(compute.device, "selftest"), model(config) {
+  Runner(const ModelConfig& config, const Compute& compute)
+      : stream{compute.device}, arena(compute.device, "selftest"), model(config) {
     model.params().allocate(arena, compute.dtype, true);
     reset();
   }
@@ -136,7 +140,8 @@ double rms(const std::vector<double>& x) {
   return std::sqrt(sum / static_cast<double>(std::max<size_t>(x.size(), 1)));
 }
 
-/// Rms of the difference over the rms of b; entries that are zero but for rounding count against `scale`, the rms of all tensors.
+/// Rms of the difference over the rms of b; entries that are zero but for rounding count against `scale`, the rms of
+/// all tensors.
 double relative_rms(const std::vector<double>& a, const std::vector<double>& b, double scale) {
   if (a.size() != b.size()) { return INFINITY; }
   std::vector<double> difference(a.size());
@@ -159,7 +164,9 @@ SelftestResult test_optimizer(const Compute& compute, const SelftestLimits& limi
   for (const auto& [name, weights] : expected) {
     const double difference = relative(found.at(name).values, weights.values);
     result.logits = std::max(result.logits, difference);
-    if (!(difference <= limits.outputs) && result.failure.empty()) { result.failure = exceeds(name.c_str(), difference, limits.outputs); }
+    if (!(difference <= limits.outputs) && result.failure.empty()) {
+      result.failure = exceeds(name.c_str(), difference, limits.outputs);
+    }
   }
   return result;
 }
@@ -186,7 +193,9 @@ SelftestResult test_layer(const LayerType& type, const Compute& compute, const S
 
 }  // namespace
 
-SelftestLimits selftest_limits(DType dtype) { return dtype == DType::bf16 ? SelftestLimits{2e-2, 5e-2} : SelftestLimits{1e-4, 1e-3}; }
+SelftestLimits selftest_limits(DType dtype) {
+  return dtype == DType::bf16 ? SelftestLimits{2e-2, 5e-2} : SelftestLimits{1e-4, 1e-3};
+}
 
 std::vector<std::string> selftest_names() {
   std::vector<std::string> names;
@@ -195,7 +204,8 @@ std::vector<std::string> selftest_names() {
   return names;
 }
 
-SelftestResult judge(const std::string& name, const TraceOutput& device, const TraceOutput& reference, const SelftestLimits& limits) {
+SelftestResult judge(const std::string& name, const TraceOutput& device, const TraceOutput& reference,
+                     const SelftestLimits& limits) {
   SelftestResult result{name};
   const auto check = [&](const char* what, double found, double limit) {
     if (!(found <= limit) && result.failure.empty()) { result.failure = exceeds(what, found, limit); }
@@ -214,7 +224,8 @@ SelftestResult judge(const std::string& name, const TraceOutput& device, const T
   }
   for (const auto& [key, weights] : reference.after) {
     const auto it = device.after.find(key);
-    check(("fast weights " + key).c_str(), it == device.after.end() ? INFINITY : relative(it->second.values, weights.values), limits.outputs);
+    check(("fast weights " + key).c_str(),
+          it == device.after.end() ? INFINITY : relative(it->second.values, weights.values), limits.outputs);
   }
   return result;
 }
@@ -227,9 +238,7 @@ SelftestResult selftest(const std::string& name, const Compute& compute) {
     const LayerType* type = find_layer_type(name);
     HEBB_ASSERT(type != nullptr || name == "optimizer");
     result = type != nullptr ? test_layer(*type, compute, limits) : test_optimizer(compute, limits);
-  } catch (const std::exception& error) {
-    result.failure = error.what();
-  }
+  } catch (const std::exception& error) { result.failure = error.what(); }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "train/choose_device.h"
 #include "inspect/trace.h"
+#include "train/choose_device.h"
 
 namespace hebb {
 
@@ -13,7 +13,8 @@ struct SelftestLimits {
   double gradients;  // of a tensor: rms of the difference over its rms
 };
 
-/// fp32: 1e-4 and 1e-3, the rounding of sums over some hundred terms with room; bf16: 2e-2 and 5e-2, eight bits of mantissa.
+/// fp32: 1e-4 and 1e-3, the rounding of sums over some hundred terms with room; bf16: 2e-2 and 5e-2, eight bits of
+/// mantissa.
 SelftestLimits selftest_limits(DType dtype);
 
 /// One model on a device against the same weights in fp64 on the CPU. Discrete decisions of layers are taken from fp64.
@@ -29,12 +30,13 @@ struct SelftestResult {
 /// A small model for every type of layer, named after it, and "optimizer".
 std::vector<std::string> selftest_names();
 
-/// Runs one of them: documents of odd lengths, forward, backward, the same once more (which must give the same bits), prefill and
-/// single tokens. Errors of the device become `failure`. Decoding is compared in fp32 only: in bf16 routes may differ, and
-/// nothing forces them there.
+/// Runs one of them: documents of odd lengths, forward, backward, the same once more (which must give the same bits),
+/// prefill and single tokens. Errors of the device become `failure`. Decoding is compared in fp32 only: in bf16 routes
+/// may differ, and nothing forces them there.
 SelftestResult selftest(const std::string& name, const Compute& compute);
 
 /// The relative differences of `device` from `reference`, and what exceeds the limits.
-SelftestResult judge(const std::string& name, const TraceOutput& device, const TraceOutput& reference, const SelftestLimits& limits);
+SelftestResult judge(const std::string& name, const TraceOutput& device, const TraceOutput& reference,
+                     const SelftestLimits& limits);
 
 }  // namespace hebb

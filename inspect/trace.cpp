@@ -32,9 +32,7 @@ double mean_loss(Stream& stream, const Tensor& row_loss, double scale) {
 
 }  // namespace
 
-TraceTensor to_host(Stream& stream, const Tensor& tensor) {
-  return {tensor.shape, host_values(stream, tensor)};
-}
+TraceTensor to_host(Stream& stream, const Tensor& tensor) { return {tensor.shape, host_values(stream, tensor)}; }
 
 TraceOutput trace(Model& model, Stream& stream, Arena& arena, const TraceInput& input, const TraceOptions& options) {
   const int64_t vocab = model.config().vocab_size;
@@ -53,9 +51,7 @@ TraceOutput trace(Model& model, Stream& stream, Arena& arena, const TraceInput& 
   pass.seed = options.seed;
   pass.step = options.step;
   pass.inspector = &inspector;
-  if (recording) {
-    model.params().zero_grads(stream);
-  }
+  if (recording) { model.params().zero_grads(stream); }
   const Var hidden = model.hidden(pass, tokens);
   out.logits = to_host(stream, tape.value(model.logits(pass, hidden)));
   out.logits.shape = {input.rows, input.length, vocab};
@@ -66,17 +62,11 @@ TraceOutput trace(Model& model, Stream& stream, Arena& arena, const TraceInput& 
     const Buffer row_loss(arena, {input.rows * input.length}, DType::f64, "loss");
     model.loss(pass, hidden, targets, row_loss, scale);
     out.loss = mean_loss(stream, row_loss, scale);
-    if (recording) {
-      tape.backward();
-    }
+    if (recording) { tape.backward(); }
   }
   for (const auto& p : model.params().all()) {
-    if (recording && p->trained() && p->reached) {
-      out.grads[p->name()] = to_host(stream, p->grad);
-    }
-    if (options.training && p->spec.kind == ParamKind::fast) {
-      out.after[p->name()] = to_host(stream, p->value);
-    }
+    if (recording && p->trained() && p->reached) { out.grads[p->name()] = to_host(stream, p->grad); }
+    if (options.training && p->spec.kind == ParamKind::fast) { out.after[p->name()] = to_host(stream, p->value); }
   }
   out.inside = std::move(inspector.records);
   return out;

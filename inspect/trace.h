@@ -10,9 +10,9 @@ namespace hebb {
 
 struct TraceInput {
   int64_t rows = 0, length = 0;
-  std::vector<int64_t> inputs;    // [B T]
-  std::vector<int64_t> targets;   // [B T], -100 = ignored; empty: no loss
-  std::vector<int64_t> doc_ids;   // [B T]; empty: no document mask
+  std::vector<int64_t> inputs;   // [B T]
+  std::vector<int64_t> targets;  // [B T], -100 = ignored; empty: no loss
+  std::vector<int64_t> doc_ids;  // [B T]; empty: no document mask
 };
 
 struct TraceOptions {
@@ -31,11 +31,11 @@ struct TraceTensor {
 };
 
 struct TraceOutput {
-  TraceTensor logits;                          // [B, T, V]
+  TraceTensor logits;  // [B, T, V]
   bool has_loss = false;
-  double loss = 0;                             // mean over targets != -100
-  std::map<std::string, TraceTensor> grads;    // by parameter name: those that the loss reached
-  std::map<std::string, TraceTensor> after;    // fast weights after the micro-batch (training mode)
+  double loss = 0;                           // mean over targets != -100
+  std::map<std::string, TraceTensor> grads;  // by parameter name: those that the loss reached
+  std::map<std::string, TraceTensor> after;  // fast weights after the micro-batch (training mode)
   std::map<std::string, Inspector::Record> inside;
 };
 

@@ -9,9 +9,7 @@ namespace {
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string s = "[";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    s += (i ? ", " : "") + std::to_string(shape[i]);
-  }
+  for (size_t i = 0; i < shape.size(); ++i) { s += (i ? ", " : "") + std::to_string(shape[i]); }
   return s + "]";
 }
 
@@ -58,9 +56,7 @@ class Writer {
 
 Shape to_shape(const std::vector<int64_t>& dims) {
   Shape s;
-  for (const int64_t d : dims) {
-    s.dims[static_cast<size_t>(s.rank++)] = d;
-  }
+  for (const int64_t d : dims) { s.dims[static_cast<size_t>(s.rank++)] = d; }
   return s;
 }
 
@@ -75,7 +71,8 @@ TraceInput read_trace_input(const std::string& path) {
   }
   const auto* inputs = file.find("inputs");
   if (inputs == nullptr || inputs->shape.size() != 2) {
-    throw DataError(path, "inputs", inputs == nullptr ? "no such tensor" : shape_text(inputs->shape), "integers [B, T]");
+    throw DataError(path, "inputs", inputs == nullptr ? "no such tensor" : shape_text(inputs->shape),
+                    "integers [B, T]");
   }
   TraceInput input;
   input.rows = inputs->shape[0];
@@ -92,9 +89,7 @@ TraceInput read_trace_input(const std::string& path) {
       *to = file.integers(name);
     }
   }
-  if (!input.doc_ids.empty()) {
-    check_documents(input, path);
-  }
+  if (!input.doc_ids.empty()) { check_documents(input, path); }
   return input;
 }
 
@@ -112,15 +107,9 @@ std::map<std::string, Inspector::Record> read_forced(const std::string& path) {
 void write_trace(const std::string& path, const TraceOutput& output, bool fp64) {
   Writer writer(fp64 ? DType::f64 : DType::f32);
   writer.reals("logits", output.logits.shape, output.logits.values);
-  if (output.has_loss) {
-    writer.reals("loss", {1}, {output.loss});
-  }
-  for (const auto& [name, t] : output.grads) {
-    writer.reals("grad." + name, t.shape, t.values);
-  }
-  for (const auto& [name, t] : output.after) {
-    writer.reals("after." + name, t.shape, t.values);
-  }
+  if (output.has_loss) { writer.reals("loss", {1}, {output.loss}); }
+  for (const auto& [name, t] : output.grads) { writer.reals("grad." + name, t.shape, t.values); }
+  for (const auto& [name, t] : output.after) { writer.reals("after." + name, t.shape, t.values); }
   for (const auto& [name, r] : output.inside) {
     if (r.reals.empty()) {
       writer.integers(name, to_shape(r.shape), r.integers);

@@ -17,9 +17,7 @@ std::vector<int32_t> row_targets(const Rows& rows, int64_t chunk, int64_t lookah
 
 int64_t pairs_of(const std::vector<int32_t>& targets, const FastChunk& chunk) {
   int64_t count = 0;
-  for (int64_t r = 0; r < chunk.tokens(); ++r) {
-    count += targets[static_cast<size_t>(chunk.token(r))] >= 0 ? 1 : 0;
-  }
+  for (int64_t r = 0; r < chunk.tokens(); ++r) { count += targets[static_cast<size_t>(chunk.token(r))] >= 0 ? 1 : 0; }
   return count;
 }
 

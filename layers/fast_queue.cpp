@@ -4,7 +4,8 @@
 
 namespace hebb {
 
-void FastQueue::move_rows(Stream& stream, Buffer& buffer, int64_t width, int64_t capacity, int64_t from, int64_t count) {
+void FastQueue::move_rows(Stream& stream, Buffer& buffer, int64_t width, int64_t capacity, int64_t from,
+                          int64_t count) {
   Buffer moved(arena_, {rows_ * capacity, width}, dtype_, "queued tokens");
   fill_zero(stream, moved);
   for (int64_t b = 0; b < rows_ && count > 0; ++b) {
@@ -15,9 +16,7 @@ void FastQueue::move_rows(Stream& stream, Buffer& buffer, int64_t width, int64_t
 }
 
 void FastQueue::reserve(Stream& stream, int64_t tokens) {
-  if (tokens <= capacity_) {
-    return;
-  }
+  if (tokens <= capacity_) { return; }
   const int64_t capacity = std::max(tokens, 2 * capacity_);
   move_rows(stream, q_, q_width_, capacity, 0, length_);
   move_rows(stream, v_, v_width_, capacity, 0, length_);
@@ -25,8 +24,8 @@ void FastQueue::reserve(Stream& stream, int64_t tokens) {
   capacity_ = capacity;
 }
 
-void FastQueue::append(Stream& stream, const Rows& rows, int64_t first, int64_t count, int64_t lookahead, const Tensor& q,
-                       const Tensor& v, const Tensor& w) {
+void FastQueue::append(Stream& stream, const Rows& rows, int64_t first, int64_t count, int64_t lookahead,
+                       const Tensor& q, const Tensor& v, const Tensor& w) {
   reserve(stream, length_ + count);
   const auto put = [&](const Buffer& to, const Tensor& from, int64_t b, int64_t width) {
     copy(stream, to.tensor().slice((b * capacity_ + length_) * width, {count, width}),
@@ -35,9 +34,7 @@ void FastQueue::append(Stream& stream, const Rows& rows, int64_t first, int64_t 
   for (int64_t b = 0; b < rows_; ++b) {
     put(q_, q, b, q_width_);
     put(v_, v, b, v_width_);
-    if (weighted_) {
-      put(w_, w, b, 1);
-    }
+    if (weighted_) { put(w_, w, b, 1); }
     for (int64_t t = first; t < first + count; ++t) {
       const int64_t before = t - rows.host_doc_start()[static_cast<size_t>(b * rows.length() + t)];
       linked_[static_cast<size_t>(b)].push_back(rows.masked() ? before : lookahead);
@@ -53,9 +50,7 @@ void FastQueue::drop(Stream& stream, int64_t count) {
     move_rows(stream, v_, v_width_, capacity_, count, length_);
     move_rows(stream, w_, 1, capacity_, count, length_);
   }
-  for (std::vector<int64_t>& row : linked_) {
-    row.erase(row.begin(), row.begin() + count);
-  }
+  for (std::vector<int64_t>& row : linked_) { row.erase(row.begin(), row.begin() + count); }
 }
 
 std::vector<int32_t> FastQueue::targets(int64_t count, int64_t lookahead) const {
@@ -70,8 +65,8 @@ std::vector<int32_t> FastQueue::targets(int64_t count, int64_t lookahead) const 
   return targets;
 }
 
-void run_fast_queue(Pass& pass, FastQueue& queue, int64_t chunk, int64_t lookahead, const Tensor& q, const Tensor& v, const Tensor& w,
-                    const FastQueueSteps& steps) {
+void run_fast_queue(Pass& pass, FastQueue& queue, int64_t chunk, int64_t lookahead, const Tensor& q, const Tensor& v,
+                    const Tensor& w, const FastQueueSteps& steps) {
   Stream& stream = pass.stream();
   const int64_t length = pass.length();
   if (pass.fast_mode == FastMode::off || pass.freeze_fast_weights) {
@@ -96,17 +91,14 @@ void run_fast_queue(Pass& pass, FastQueue& queue, int64_t chunk, int64_t lookahe
     steps.read(first, count);
     queue.append(stream, pass.rows, first, count, lookahead, q, v, w);
     first += count;
-    while (queue.length() >= chunk + lookahead) {
-      update(chunk);
-    }
+    while (queue.length() >= chunk + lookahead) { update(chunk); }
   }
 }
 
-void flush_fast_queue(Stream& stream, FastQueue& queue, int64_t lookahead, const std::function<void(int64_t pairs)>& update) {
+void flush_fast_queue(Stream& stream, FastQueue& queue, int64_t lookahead,
+                      const std::function<void(int64_t pairs)>& update) {
   const int64_t pairs = queue.length() - lookahead;
-  if (pairs > 0 && queue.chunk > 0 && pairs >= queue.chunk - 1) {
-    update(pairs);
-  }
+  if (pairs > 0 && queue.chunk > 0 && pairs >= queue.chunk - 1) { update(pairs); }
   queue.drop(stream, queue.length());
 }
 

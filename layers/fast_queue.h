@@ -11,12 +11,17 @@ class FastQueue final : public LayerState {
  public:
   /// weighted: whether tokens carry a write weight w.
   FastQueue(Arena& arena, int64_t rows, int64_t q_width, int64_t v_width, DType dtype, bool weighted)
-      : arena_(arena), rows_(rows), q_width_(q_width), v_width_(v_width), dtype_(dtype), weighted_(weighted),
+      : arena_(arena),
+        rows_(rows),
+        q_width_(q_width),
+        v_width_(v_width),
+        dtype_(dtype),
+        weighted_(weighted),
         linked_(static_cast<size_t>(rows)) {}
 
   /// Appends tokens [first, first + count) of every row of q, v, w [B T, width].
-  void append(Stream& stream, const Rows& rows, int64_t first, int64_t count, int64_t lookahead, const Tensor& q, const Tensor& v,
-              const Tensor& w);
+  void append(Stream& stream, const Rows& rows, int64_t first, int64_t count, int64_t lookahead, const Tensor& q,
+              const Tensor& v, const Tensor& w);
   /// Forgets the oldest `count` tokens.
   void drop(Stream& stream, int64_t count);
   /// Row of the token that each of the first `count` tokens of a row predicts; -1 where a document
@@ -53,11 +58,12 @@ struct FastQueueSteps {
 
 /// One call in a stream mode: reads, queues and updates in the order of spec 40, section 7, whatever
 /// the split of a stream into calls. q, v, w [B T, .] are the call's tokens.
-void run_fast_queue(Pass& pass, FastQueue& queue, int64_t chunk, int64_t lookahead, const Tensor& q, const Tensor& v, const Tensor& w,
-                    const FastQueueSteps& steps);
+void run_fast_queue(Pass& pass, FastQueue& queue, int64_t chunk, int64_t lookahead, const Tensor& q, const Tensor& v,
+                    const Tensor& w, const FastQueueSteps& steps);
 
 /// The end of a segment in chunk mode: one update where at least chunk - 1 pairs are complete, then
 /// the queue is empty.
-void flush_fast_queue(Stream& stream, FastQueue& queue, int64_t lookahead, const std::function<void(int64_t pairs)>& update);
+void flush_fast_queue(Stream& stream, FastQueue& queue, int64_t lookahead,
+                      const std::function<void(int64_t pairs)>& update);
 
 }  // namespace hebb

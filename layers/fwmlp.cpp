@@ -25,16 +25,21 @@ struct FwmlpConfig final : LayerConfig {
     f.field("fast_dim", fast_dim).min(1).help("Hidden width of the fast perceptron.");
     f.field("chunk_size", chunk_size).min(1).unit("tokens").help("Tokens of a sequence per update.");
     f.field("lookahead", lookahead).min(0).unit("tokens").help("How many tokens later the target ends.");
-    f.field("target", target).one_of({"mean", "next"}).help(
-        "mean: of the values from the token to lookahead later, as in the released code; next: the last of them.");
+    f.field("target", target)
+        .one_of({"mean", "next"})
+        .help(
+            "mean: of the values from the token to lookahead later, as in the released code; next: the last of them.");
     f.field("lr", lr).min(0).help("Rate of the fast weights.");
     f.field("grad_clip", grad_clip).min(0).help("Above 0: largest absolute element of a fast gradient.");
     f.field("value_norm", branch.value_norm).help("Give every value mean 0 and standard deviation 1.");
     f.field("gate", branch.gate).help("Mix reading and value with a gate per token; without it they are added.");
-    f.field("gate_width", branch.gate_width).min(1).help("Outputs of the gate's projection, averaged before the sigmoid.")
+    f.field("gate_width", branch.gate_width)
+        .min(1)
+        .help("Outputs of the gate's projection, averaged before the sigmoid.")
         .only_with(branch.gate, "gate");
-    f.field("grad_through_update", through).one_of({"full", "none"}).help(
-        "Whether the training loss is differentiated through the updates.");
+    f.field("grad_through_update", through)
+        .one_of({"full", "none"})
+        .help("Whether the training loss is differentiated through the updates.");
     f.field("sync", sync).one_of({"global", "local"}).help("Data parallel: one memory for all ranks, or one per rank.");
     if (f.reading()) {
       f.require(lookahead < chunk_size, "lookahead", "less than chunk_size (" + std::to_string(chunk_size) + ")");
@@ -44,31 +49,41 @@ struct FwmlpConfig final : LayerConfig {
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
 
   FastMlpOptions options() const {
-    return {{branch.key_width, fast_dim, branch.value_dim}, chunk_size, lookahead, target == "mean", lr, grad_clip, through == "full"};
+    return {{branch.key_width, fast_dim, branch.value_dim},
+            chunk_size,
+            lookahead,
+            target == "mean",
+            lr,
+            grad_clip,
+            through == "full"};
   }
 };
 
 /// x [N, d] -> o_proj(o_norm(mix of the perceptron's output and the value)).
 class Fwmlp final : public Layer {
  public:
-  Fwmlp(const BuildContext& c, const FwmlpConfig& config) : name_(c.name), o_(config.options()), branch_(c, config.branch) {
+  Fwmlp(const BuildContext& c, const FwmlpConfig& config)
+      : name_(c.name), o_(config.options()), branch_(c, config.branch) {
     const FastMlpSizes& s = o_.sizes;
     const Init in = init::normal(1.0 / std::sqrt(static_cast<double>(s.key_dim))), zero = init::constant(0);
-    const auto declare = [&](const char* name, Shape shape, const Init& init) { return &c.declare(name, shape, init, ParamKind::fast); };
-    params_ = {declare("w_up", {s.hidden, s.key_dim}, in), declare("w_gate", {s.hidden, s.key_dim}, in),
-               declare("b_up", {s.hidden}, zero), declare("b_gate", {s.hidden}, zero),
+    const auto declare = [&](const char* name, Shape shape, const Init& init) {
+      return &c.declare(name, shape, init, ParamKind::fast);
+    };
+    params_ = {declare("w_up", {s.hidden, s.key_dim}, in),
+               declare("w_gate", {s.hidden, s.key_dim}, in),
+               declare("b_up", {s.hidden}, zero),
+               declare("b_gate", {s.hidden}, zero),
                declare("w_down", {s.value_dim, s.hidden}, init::normal(1.0 / std::sqrt(static_cast<double>(s.hidden)))),
                declare("b_down", {s.value_dim}, zero)};
   }
 
   Var forward(Pass& pass, Var x, LayerState* state) override {
     if (chunk(pass) <= o_.lookahead) {
-      throw ConfigError(name_ + " chunk size", std::to_string(chunk(pass)), "more than lookahead (" + std::to_string(o_.lookahead) + ")");
+      throw ConfigError(name_ + " chunk size", std::to_string(chunk(pass)),
+                        "more than lookahead (" + std::to_string(o_.lookahead) + ")");
     }
     const MemoryBranch::Inputs in = branch_.inputs(pass, x);
-    if (in.g) {
-      add_gate_statistics(pass, name_, pass.tape.value(in.g));
-    }
+    if (in.g) { add_gate_statistics(pass, name_, pass.tape.value(in.g)); }
     if (state == nullptr || pass.fast_mode == FastMode::row) {
       return branch_.output(pass, x, in, fast_mlp_row(pass, in.q, in.v, params_, o_, undo_));
     }
@@ -87,7 +102,8 @@ class Fwmlp final : public Layer {
     return 4 * (o_.sizes.total() + std::min(tokens, o_.chunk + o_.lookahead) * (o_.sizes.key_dim + o_.sizes.value_dim));
   }
   double flops_per_token(int64_t) const override {
-    const double in = 2.0 * static_cast<double>(o_.sizes.hidden * o_.sizes.key_dim), out = static_cast<double>(o_.sizes.hidden * o_.sizes.value_dim);
+    const double in = 2.0 * static_cast<double>(o_.sizes.hidden * o_.sizes.key_dim),
+                 out = static_cast<double>(o_.sizes.hidden * o_.sizes.value_dim);
     return branch_.flops_per_token() + 6 * (in + out);  // reading 2, update 4
   }
 
@@ -99,7 +115,8 @@ class Fwmlp final : public Layer {
     const Var vh = tape.output({pass.tokens(), o_.sizes.value_dim}, tape.dtype(in.q), "memory reading");
     FastQueueSteps steps;
     steps.read = [&](int64_t first, int64_t count) {
-      fast_mlp_read(pass.stream(), tape.arena(), o_, tape.value(in.q), {pass.batch(), pass.length(), first, count}, params_, tape.value(vh));
+      fast_mlp_read(pass.stream(), tape.arena(), o_, tape.value(in.q), {pass.batch(), pass.length(), first, count},
+                    params_, tape.value(vh));
     };
     steps.update = [&](int64_t pairs) { update(pass.stream(), queue, pairs); };
     run_fast_queue(pass, queue, chunk(pass), o_.lookahead, tape.value(in.q), tape.value(in.v), {}, steps);

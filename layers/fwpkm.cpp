@@ -26,22 +26,31 @@ struct FwpkmConfig final : LayerConfig {
     f.field("top_k", top_k).min(1).help("Slots that a head reads per token.");
     f.field("chunk_size", chunk_size).min(1).unit("tokens").help("Tokens of a sequence per update.");
     f.field("lookahead", lookahead).min(0).unit("tokens").help("A token's target is the value so many tokens later.");
-    f.field("score", score).one_of({"idw", "dot"}).help("idw: -ln(idw_eps + distance^2) of query and sub-key; dot: their product.");
-    f.field("idw_eps", idw_eps).above(0).help("Smallest squared distance of query and sub-key.")
+    f.field("score", score)
+        .one_of({"idw", "dot"})
+        .help("idw: -ln(idw_eps + distance^2) of query and sub-key; dot: their product.");
+    f.field("idw_eps", idw_eps)
+        .above(0)
+        .help("Smallest squared distance of query and sub-key.")
         .only_with(score == "idw", "score \"idw\"");
     f.field("value_norm", branch.value_norm).help("Give every value mean 0 and standard deviation 1.");
     f.field("gate", branch.gate).help("Mix reading and value with a gate per token; without it they are added.");
-    f.field("gate_width", branch.gate_width).min(1).help("Outputs of the gate's projection, averaged before the sigmoid.")
+    f.field("gate_width", branch.gate_width)
+        .min(1)
+        .help("Outputs of the gate's projection, averaged before the sigmoid.")
         .only_with(branch.gate, "gate");
     f.field("weight_by_gate", weight_by_gate).help("Weigh each token's write with its gate.");
-    f.field("key_update", key_update).one_of({"entropy", "memory", "none"}).help(
-        "entropy: keys move to even out their use; memory: to lower the prediction error; none: they stay.");
+    f.field("key_update", key_update)
+        .one_of({"entropy", "memory", "none"})
+        .help("entropy: keys move to even out their use; memory: to lower the prediction error; none: they stay.");
     f.field("value_lr", value_lr).min(0).help("Rate of the value rows.");
     f.field("key_lr", key_lr).min(0).help("Rate of the keys.").only_with(key_update != "none", "a key_update");
-    f.field("value_step", value_step).one_of({"slots", "unit"}).help(
-        "slots: the step is multiplied with num_heads top_k, as in the released code; unit: as in the paper.");
-    f.field("grad_through_update", through).one_of({"full", "values", "none"}).help(
-        "What the training loss is differentiated through: updates of values and keys, of values, or none.");
+    f.field("value_step", value_step)
+        .one_of({"slots", "unit"})
+        .help("slots: the step is multiplied with num_heads top_k, as in the released code; unit: as in the paper.");
+    f.field("grad_through_update", through)
+        .one_of({"full", "values", "none"})
+        .help("What the training loss is differentiated through: updates of values and keys, of values, or none.");
     f.field("sync", sync).one_of({"global", "local"}).help("Data parallel: one memory for all ranks, or one per rank.");
     if (f.reading()) {
       f.require(key_dim % 2 == 0, "key_dim", "an even integer");
@@ -60,10 +69,22 @@ struct FwpkmConfig final : LayerConfig {
   }
   FastProductKeyOptions options() const {
     const double reads = static_cast<double>(num_heads * top_k);
-    return {num_heads, num_subkeys, key_dim / 2, top_k, branch.value_dim, chunk_size, lookahead, {score == "idw", idw_eps},
-            key_update == "entropy" ? KeyUpdate::entropy : key_update == "memory" ? KeyUpdate::memory : KeyUpdate::none,
-            through == "full" ? GradThroughUpdate::full : through == "values" ? GradThroughUpdate::values : GradThroughUpdate::none,
-            value_lr * (value_step == "slots" ? reads : 1.0), key_lr};
+    return {num_heads,
+            num_subkeys,
+            key_dim / 2,
+            top_k,
+            branch.value_dim,
+            chunk_size,
+            lookahead,
+            {score == "idw", idw_eps},
+            key_update == "entropy"  ? KeyUpdate::entropy
+            : key_update == "memory" ? KeyUpdate::memory
+                                     : KeyUpdate::none,
+            through == "full"     ? GradThroughUpdate::full
+            : through == "values" ? GradThroughUpdate::values
+                                  : GradThroughUpdate::none,
+            value_lr * (value_step == "slots" ? reads : 1.0),
+            key_lr};
   }
 };
 
@@ -73,16 +94,15 @@ class Fwpkm final : public Layer {
   Fwpkm(const BuildContext& c, const FwpkmConfig& config)
       : weighted_(config.weight_by_gate), name_(c.name), o_(config.options()), branch_(c, config.branch_config()) {
     const double key_bound = 1.0 / std::sqrt(static_cast<double>(config.key_dim));
-    keys_ = &c.declare("keys", {o_.heads, 2, o_.subkeys, o_.half_dim}, init::uniform(-key_bound, key_bound), ParamKind::fast);
+    keys_ = &c.declare("keys", {o_.heads, 2, o_.subkeys, o_.half_dim}, init::uniform(-key_bound, key_bound),
+                       ParamKind::fast);
     values_ = &c.declare("values", {o_.subkeys * o_.subkeys, o_.value_dim},
                          init::normal(1.0 / std::sqrt(static_cast<double>(o_.value_dim))), ParamKind::fast);
   }
 
   Var forward(Pass& pass, Var x, LayerState* state) override {
     const MemoryBranch::Inputs in = branch_.inputs(pass, x);
-    if (in.g) {
-      add_gate_statistics(pass, name_, pass.tape.value(in.g));
-    }
+    if (in.g) { add_gate_statistics(pass, name_, pass.tape.value(in.g)); }
     const Var w = weighted_ ? in.g : Var{};
     if (state == nullptr || pass.fast_mode == FastMode::row) {
       check_lookahead(pass);
@@ -92,7 +112,8 @@ class Fwpkm final : public Layer {
   }
 
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<FastQueue>(arena, rows, o_.heads * 2 * o_.half_dim, o_.value_dim, sum_dtype(dtype), weighted_);
+    return std::make_unique<FastQueue>(arena, rows, o_.heads * 2 * o_.half_dim, o_.value_dim, sum_dtype(dtype),
+                                       weighted_);
   }
   void flush(Stream& stream, LayerState* state) override {
     auto& queue = static_cast<FastQueue&>(*state);
@@ -107,8 +128,9 @@ class Fwpkm final : public Layer {
     return 4 * (o_.subkeys * o_.subkeys * o_.value_dim + o_.subkeys * width + queued * (width + o_.value_dim + 1));
   }
   double flops_per_token(int64_t) const override {
-    const double h = static_cast<double>(o_.heads), n = static_cast<double>(o_.subkeys), half = static_cast<double>(o_.half_dim),
-                 k = static_cast<double>(o_.top_k), dv = static_cast<double>(o_.value_dim);
+    const double h = static_cast<double>(o_.heads), n = static_cast<double>(o_.subkeys),
+                 half = static_cast<double>(o_.half_dim), k = static_cast<double>(o_.top_k),
+                 dv = static_cast<double>(o_.value_dim);
     const double key_step = o_.key_update == KeyUpdate::none ? 0.0 : 2 * 12 * h * k * half;
     return branch_.flops_per_token() + 4 * h * n * half + 6 * h * k * dv + key_step;
   }
@@ -117,7 +139,8 @@ class Fwpkm final : public Layer {
   int64_t chunk(const Pass& pass) const { return pass.fast_chunk > 0 ? pass.fast_chunk : o_.chunk; }
   void check_lookahead(const Pass& pass) const {
     if (chunk(pass) <= o_.lookahead) {
-      throw ConfigError(name_ + " chunk size", std::to_string(chunk(pass)), "more than lookahead (" + std::to_string(o_.lookahead) + ")");
+      throw ConfigError(name_ + " chunk size", std::to_string(chunk(pass)),
+                        "more than lookahead (" + std::to_string(o_.lookahead) + ")");
     }
   }
 
@@ -128,16 +151,17 @@ class Fwpkm final : public Layer {
     const Tensor q = tape.value(in.q);
     FastQueueSteps steps;
     steps.read = [&](int64_t first, int64_t count) {
-      fast_product_key_read(pass.stream(), tape.arena(), o_, q, {pass.batch(), pass.length(), first, count}, *keys_, *values_,
-                            tape.value(vh));
+      fast_product_key_read(pass.stream(), tape.arena(), o_, q, {pass.batch(), pass.length(), first, count}, *keys_,
+                            *values_, tape.value(vh));
     };
     steps.update = [&](int64_t pairs) { update(pass.stream(), queue, pairs); };
     run_fast_queue(pass, queue, chunk(pass), o_.lookahead, q, tape.value(in.v), w ? tape.value(w) : Tensor{}, steps);
     return vh;
   }
   void update(Stream& stream, const FastQueue& queue, int64_t pairs) {
-    fast_product_key_update(stream, queue.arena(), o_, queue.q(), queue.v(), queue.w(), queue.targets(pairs, o_.lookahead),
-                            {queue.rows(), queue.capacity(), 0, pairs}, *keys_, *values_);
+    fast_product_key_update(stream, queue.arena(), o_, queue.q(), queue.v(), queue.w(),
+                            queue.targets(pairs, o_.lookahead), {queue.rows(), queue.capacity(), 0, pairs}, *keys_,
+                            *values_);
   }
 
   bool weighted_;

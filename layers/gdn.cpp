@@ -145,9 +145,7 @@ Gdn::Gdn(const BuildContext& c, const GdnConfig& config)
   gate_ = config.output_gate == "silu"      ? HeadGate::silu
           : config.output_gate == "sigmoid" ? HeadGate::sigmoid
                                             : HeadGate::none;
-  if (gate_ != HeadGate::none) {
-    g_proj_ = &c.declare("g_proj.weight", {values, d_}, normal);
-  }
+  if (gate_ != HeadGate::none) { g_proj_ = &c.declare("g_proj.weight", {values, d_}, normal); }
   if (config.output_norm == "rms") {
     o_norm_ = &c.declare("o_norm.weight", {delta_.value_dim}, init::constant(1.0), ParamKind::trained, true);
   }
@@ -168,19 +166,17 @@ Gdn::Path Gdn::declare_projection(const BuildContext& c, const std::string& name
 void Gdn::declare_convolution(const BuildContext& c, const std::string& name, int64_t channels, bool bias,
                               Path& path) const {
   path.conv = &c.declare(name + "_conv.weight", {channels, delta_.conv_size}, init::normal(c.model.init_std));
-  if (bias) {
-    path.bias = &c.declare(name + "_conv.bias", {channels}, init::constant(0.0), ParamKind::trained, true);
-  }
+  if (bias) { path.bias = &c.declare(name + "_conv.bias", {channels}, init::constant(0.0), ParamKind::trained, true); }
 }
 
 DeltaInputs Gdn::project(Pass& pass, Var x) {
   const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
   const auto apply = [&](Param* p) { return linear(pass.tape, x, pass.param(*p)); };
   DeltaInputs in;
-  in.q = apply(q_.proj);  // [N, H dk]
-  in.k = apply(k_.proj);  // [N, H dk]
-  in.v = apply(v_.proj);  // [N, HV dv]
-  const DType gates = sum_dtype(pass.tape.dtype(x));  // fp32 also where x is bf16
+  in.q = apply(q_.proj);                                         // [N, H dk]
+  in.k = apply(k_.proj);                                         // [N, H dk]
+  in.v = apply(v_.proj);                                         // [N, HV dv]
+  const DType gates = sum_dtype(pass.tape.dtype(x));             // fp32 also where x is bf16
   in.a = linear(pass.tape, x, pass.param(*a_proj_), {}, gates);  // [N, HV]
   in.b = linear(pass.tape, x, pass.param(*b_proj_), {}, gates);  // [N, HV]
   in.q_conv = param(q_.conv);

@@ -81,7 +81,8 @@ class Ham final : public Layer {
   bool is_forced(const Pass& pass) const {
     return pass.inspector != nullptr && pass.inspector->force(name_ + ".mask") != nullptr;
   }
-  Var attend(Pass& pass, const Projections& raw, DType dtype, Var factor, const HamSelection& selection, HamState* s) const;
+  Var attend(Pass& pass, const Projections& raw, DType dtype, Var factor, const HamSelection& selection,
+             HamState* s) const;
   Var gated(Pass& pass, Var o, Var z, Var gate, const Path& path, DType dtype) const;
   std::vector<Var> unused(Pass& pass, Var score) const;
   void shift(Pass& pass, const Projections& raw, HamState& s) const;
@@ -181,9 +182,7 @@ void Ham::declare_recurrence(const BuildContext& c) {
   dt_bias_ = &c.declare("rnn.dt_bias", {heads},
                         config_.rnn.dt_bias_init == "ones" ? init::constant(1.0) : dt_bias_init(0.001, 0.1),
                         ParamKind::trained, true);
-  if (gate_ != HeadGate::none) {
-    g_proj_ = &c.declare("rnn.g_proj.weight", {delta_.value_channels(), d_}, normal);
-  }
+  if (gate_ != HeadGate::none) { g_proj_ = &c.declare("rnn.g_proj.weight", {delta_.value_channels(), d_}, normal); }
 }
 
 void Ham::declare_router(const BuildContext& c) {
@@ -192,8 +191,8 @@ void Ham::declare_router(const BuildContext& c) {
   int64_t in = r.type == "vector" ? 2 * delta_.value_dim + d_ : d_;
   for (int64_t j = 0; j < r.depth; ++j) {
     const int64_t out = j + 1 < r.depth ? r.hidden : r.heads;
-    router_.push_back(&c.declare("router.layers." + std::to_string(j) + ".weight", {out, in},
-                                 init::normal(c.model.init_std)));
+    router_.push_back(
+        &c.declare("router.layers." + std::to_string(j) + ".weight", {out, in}, init::normal(c.model.init_std)));
     in = out;
   }
   if (r.eda) { eda_logit_ = &c.declare("router.eda_logit", {1}, init::constant(0.0), ParamKind::trained, true); }
@@ -262,7 +261,7 @@ DeltaInputs Ham::delta_inputs(Pass& pass, Var x, const Projections& raw, HamStat
 HamDecision Ham::decision() const {
   HamDecision d;
   const std::string mode = override_.mode.value_or(config_.threshold.mode);
-  d.selecting = override_.tau     ? Selecting::threshold
+  d.selecting = override_.tau    ? Selecting::threshold
                 : mode == "all"  ? Selecting::all
                 : mode == "none" ? Selecting::none
                                  : Selecting::threshold;
@@ -317,7 +316,8 @@ Ham::Reading Ham::recur(Pass& pass, Var x, const Projections& raw, HamState* s) 
 }
 
 /// Attention to the selected tokens, [N, dV], in the given type.
-Var Ham::attend(Pass& pass, const Projections& raw, DType dtype, Var factor, const HamSelection& selection, HamState* s) const {
+Var Ham::attend(Pass& pass, const Projections& raw, DType dtype, Var factor, const HamSelection& selection,
+                HamState* s) const {
   const HamHeads& h = kv_.heads;
   Var q = lane_input(pass, raw.q, kv_.q, kv_.silu(), s != nullptr ? &s->q_tail : nullptr);
   Var k = lane_input(pass, raw.k, kv_.k, kv_.silu(), s != nullptr ? &s->k_tail : nullptr);
@@ -329,8 +329,8 @@ Var Ham::attend(Pass& pass, const Projections& raw, DType dtype, Var factor, con
   for (Var* rounded : {&q, &k, &v}) { *rounded = convert(pass.tape, *rounded, dtype); }
   const double scale = 1.0 / std::sqrt(static_cast<double>(h.key_head_dim));
   if (s != nullptr) { return s->cache.attend(pass, q, k, v, factor, selection, scale); }
-  const AttentionShape shape{pass.batch(), pass.length(), 1, pass.tokens(), h.num_heads, h.num_heads, h.key_head_dim,
-                             h.value_head_dim};
+  const AttentionShape shape{pass.batch(),   pass.length(),   1, pass.tokens(), h.num_heads, h.num_heads,
+                             h.key_head_dim, h.value_head_dim};
   return attention(pass.tape, q, pack_tokens(pass, k, selection, {}), pack_tokens(pass, v, selection, factor), shape,
                    selection.visible(), scale);
 }

@@ -76,7 +76,8 @@ void HamCache::forget(Pass& pass, const Tensor& lo) {
 
 Var HamCache::attend(Pass& pass, Var q, Var k, Var v, Var factor, const HamSelection& selection, double scale) {
   Tape& tape = pass.tape;
-  const std::vector<int64_t> selected = selection.host_selected(pass.stream());  // lists grow on the host: it waits for the device
+  const std::vector<int64_t> selected =
+      selection.host_selected(pass.stream());  // lists grow on the host: it waits for the device
   for (size_t b = 0; b < lists_.size(); ++b) { lists_[b].end += selected[b]; }
   make_room(pass.stream());
   const int64_t batch = pass.batch(), length = pass.length();

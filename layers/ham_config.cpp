@@ -56,14 +56,24 @@ void fields(Fields& f, HamThresholdConfig& c) {
       .help("Steered to the target, constant, or every or no token is selected.");
   const char *present = "mode \"learned\" or \"fixed\"", *learned = "mode \"learned\"";
   const bool is_learned = c.mode == "learned";
-  f.field("tau", c.tau).above(0).help("Initial or constant threshold, in units of the score.").only_with(c.present(), present);
-  f.field("target", c.target).above(0).below(1).help("Wanted share of selected tokens; FLOPs are counted with it.")
+  f.field("tau", c.tau)
+      .above(0)
+      .help("Initial or constant threshold, in units of the score.")
+      .only_with(c.present(), present);
+  f.field("target", c.target)
+      .above(0)
+      .below(1)
+      .help("Wanted share of selected tokens; FLOPs are counted with it.")
       .only_with(c.present(), present);
   f.field("scope", c.scope)
       .one_of({"global", "layer"})
       .help("What is compared with the target: the mean over layers, or the layer's own share.")
       .only_with(is_learned, learned);
-  f.field("freeze_steps", c.freeze_steps).min(0).help("First optimizer steps without updates.").unit("steps").only_with(is_learned, learned);
+  f.field("freeze_steps", c.freeze_steps)
+      .min(0)
+      .help("First optimizer steps without updates.")
+      .unit("steps")
+      .only_with(is_learned, learned);
   f.field("lr", c.lr).above(0).help("Learning rate of the threshold's own AdamW.").only_with(is_learned, learned);
   f.field("betas", c.betas).size(2).min(0).below(1).help("Its betas.").only_with(is_learned, learned);
   f.field("eps", c.eps).above(0).help("Its epsilon.").only_with(is_learned, learned);
@@ -103,9 +113,8 @@ void HamConfig::fields(Fields& f) {
 void HamConfig::check(const Fields& f, const std::string& key, const ModelConfig& model) const {
   std::vector<const LayerDefinition*> used;  // by block
   for (int64_t i = 0; i < model.num_layers; ++i) { used.push_back(model.find(model.block(i).mixer.value_or(""))); }
-  const bool is_used = std::any_of(used.begin(), used.end(), [this](const LayerDefinition* d) {
-    return d != nullptr && d->config.get() == this;
-  });
+  const bool is_used = std::any_of(
+      used.begin(), used.end(), [this](const LayerDefinition* d) { return d != nullptr && d->config.get() == this; });
   if (threshold.mode != "learned" || !is_used) { return; }
   for (const LayerDefinition* other : used) {
     const auto* ham = other != nullptr ? dynamic_cast<const HamConfig*>(other->config.get()) : nullptr;

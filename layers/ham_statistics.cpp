@@ -28,7 +28,8 @@ double deviation(const std::vector<double>& values) {
 }
 
 double reset_fraction(Stream& stream, const Tensor& decay, const Tensor& a_log, const Tensor& dt_bias) {
-  const std::vector<double> a = host_values(stream, decay), rate = host_values(stream, a_log), bias = host_values(stream, dt_bias);
+  const std::vector<double> a = host_values(stream, decay), rate = host_values(stream, a_log),
+                            bias = host_values(stream, dt_bias);
   int64_t resets = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     const size_t head = i % rate.size();

@@ -5,12 +5,12 @@ namespace hebb {
 
 /// What the statistics of one HAM layer are computed from.
 struct HamReadings {
-  Var score;                       // [B T] or no Var
-  std::vector<int64_t> selected;   // [B]
-  std::optional<double> tau;       // in score units; nothing without a threshold
-  Var rnn_gate, kv_gate;           // logits, or no Var
-  Var decay;                       // [B T, H] logits of the decay, before dt_bias
-  Tensor a_log, dt_bias;           // [H]
+  Var score;                      // [B T] or no Var
+  std::vector<int64_t> selected;  // [B]
+  std::optional<double> tau;      // in score units; nothing without a threshold
+  Var rnn_gate, kv_gate;          // logits, or no Var
+  Var decay;                      // [B T, H] logits of the decay, before dt_bias
+  Tensor a_log, dt_bias;          // [H]
 };
 
 /// kv_fraction (mean, _min and _max over rows), tau, score_mean, score_std, gate_rnn_mean, gate_kv_mean and

@@ -30,9 +30,7 @@ void HamThresholds::begin_step(size_t layer, Stream& stream) {
 }
 
 void HamThresholds::count(size_t layer, Stream& stream, const Tensor& selected, int64_t tokens) {
-  if (members_[layer].threshold != nullptr) {
-    run(stream, CountSelected{counter(members_[layer]), selected, tokens});
-  }
+  if (members_[layer].threshold != nullptr) { run(stream, CountSelected{counter(members_[layer]), selected, tokens}); }
 }
 
 void HamThresholds::update(size_t layer, Stream& stream, int64_t step, const Tensor& applies) {
@@ -44,7 +42,8 @@ void HamThresholds::update(size_t layer, Stream& stream, int64_t step, const Ten
   const Tensor counted = c.scope == "layer" ? counter(member) : counters_.slice(0, {learned_, 2});
   run(stream, ThresholdGradient{gradient_, counted, c.target, c.gain, c.clip});
   const double t = static_cast<double>(p.updates + 1);
-  const double rates[kAdamWRates] = {1.0, c.lr / (1.0 - std::pow(c.betas[0], t)), 1.0 / (1.0 - std::pow(c.betas[1], t))};
+  const double rates[kAdamWRates] = {1.0, c.lr / (1.0 - std::pow(c.betas[0], t)),
+                                     1.0 / (1.0 - std::pow(c.betas[1], t))};
   copy_to_device(stream, rates_, rates);
   run(stream, AdamW{p.value, p.m, p.v, gradient_, c.betas[0], c.betas[1], c.eps, rates_, {}, applies});
 }

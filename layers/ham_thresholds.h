@@ -4,7 +4,8 @@
 namespace hebb {
 
 /// The learned thresholds of one model, steered by how many tokens their layers select (spec 50, section 5). Counts
-/// are integers, so that an update does not depend on how the batch was cut into micro-batches. Everything happens on the device.
+/// are integers, so that an update does not depend on how the batch was cut into micro-batches. Everything happens on
+/// the device.
 class HamThresholds {
  public:
   /// For at most `layers` layers whose thresholds `store` holds.
@@ -20,8 +21,8 @@ class HamThresholds {
   void begin_step(size_t layer, Stream& stream);
   /// selected [B] i32: of the rows of a micro-batch with so many tokens.
   void count(size_t layer, Stream& stream, const Tensor& selected, int64_t tokens);
-  /// Moves the layer's threshold, once all layers have counted, where applies [1] f64 is not 0. `step`: 0-based. Marks the threshold
-  /// as reached: who knows what `applies` is counts its updates.
+  /// Moves the layer's threshold, once all layers have counted, where applies [1] f64 is not 0. `step`: 0-based. Marks
+  /// the threshold as reached: who knows what `applies` is counts its updates.
   void update(size_t layer, Stream& stream, int64_t step, const Tensor& applies);
 
  private:
@@ -34,7 +35,7 @@ class HamThresholds {
 
   std::vector<Member> members_;
   int64_t learned_ = 0;
-  const Tensor &counters_;           // [layers, 2] i64: selected and all tokens of those with learned thresholds
+  const Tensor& counters_;           // [layers, 2] i64: selected and all tokens of those with learned thresholds
   const Tensor &gradient_, &rates_;  // of the threshold that is being moved
 };
 

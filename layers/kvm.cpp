@@ -114,7 +114,14 @@ class Kvm final : public Layer {
     auto* s = static_cast<State*>(state);
     const auto optional = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
     const Qkv::Heads h = qkv_.forward(pass, x, s != nullptr ? &s->qkv : nullptr);
-    KvmVars in{h.q, h.k, h.v, {}, pass.param(*norm_weight_), pass.param(*norm_bias_), optional(window_temp_), optional(state_temp_)};
+    KvmVars in{h.q,
+               h.k,
+               h.v,
+               {},
+               pass.param(*norm_weight_),
+               pass.param(*norm_bias_),
+               optional(window_temp_),
+               optional(state_temp_)};
     if (merge_gate_ != nullptr) {
       in.gate = linear(pass.tape, x, pass.param(*merge_gate_), {}, sum_dtype(pass.tape.dtype(x)));  // [N, K]
     }
@@ -129,7 +136,8 @@ class Kvm final : public Layer {
 
   void inspect_state(Stream&, const LayerState& state, int64_t tokens, Inspector& to) const override {
     const std::vector<int32_t>& sizes = static_cast<const State&>(state).core.sizes;
-    to.records[name_ + ".slots_in_use"] = {{1}, {tokens > 0 ? sizes[static_cast<size_t>((tokens - 1) / rule_.chunk)] : 0}, {}};
+    to.records[name_ + ".slots_in_use"] = {
+        {1}, {tokens > 0 ? sizes[static_cast<size_t>((tokens - 1) / rule_.chunk)] : 0}, {}};
   }
 
   double flops_per_token(int64_t length) const override;
@@ -173,8 +181,9 @@ int64_t Kvm::state_bytes(int64_t tokens) const {
   const int64_t width = shape_.key_dim + shape_.value_dim;
   const int64_t gate = merge_gate_ != nullptr ? kSumBytes : 0;
   const int64_t shift = has_shift_ ? shape_.heads * shape_.key_dim + shape_.kv_heads * width : 0;
-  return shape_.kv_heads * (rows * (width * (kSumBytes + kCacheBytes) + kSumBytes) +
-                            window * (width * kCacheBytes + gate)) + shift * kCacheBytes;
+  return shape_.kv_heads *
+             (rows * (width * (kSumBytes + kCacheBytes) + kSumBytes) + window * (width * kCacheBytes + gate)) +
+         shift * kCacheBytes;
 }
 
 std::unique_ptr<Layer> KvmConfig::make(const BuildContext& c) const { return std::make_unique<Kvm>(c, *this); }

@@ -47,7 +47,10 @@ void LactConfig::fields(Fields& f) {
   f.field("fast_rope", fast_rope).help("Rotary positions also on the fast queries and keys.");
   f.field("silu_v", silu_v).help("SiLU also on the fast values.");
   f.field("rank", rank).min(0).help("Rank of the initial W0 and W2 beside half the identity; 0 = full matrices.");
-  f.field("fast_init_gain", fast_init_gain).above(0).help("Scale of the factors' initial values.").only_with(rank > 0, "a rank");
+  f.field("fast_init_gain", fast_init_gain)
+      .above(0)
+      .help("Scale of the factors' initial values.")
+      .only_with(rank > 0, "a rank");
   f.field("base_lr", base_lr).above(0).help("Fast learning rate where its projection is 0.");
   f.field("momentum", momentum).help("Momentum on the fast gradients.");
   f.field("muon", muon).help("Orthogonalised updates (Newton-Schulz).");
@@ -104,10 +107,13 @@ class Lact final : public Layer {
 };
 
 Lact::Lact(const BuildContext& c, const LactConfig& config)
-    : d_(c.model.hidden_size), heads_(config.num_heads), sight_{config.window, 0, 0}, rope_(config.rope.spec()),
+    : d_(c.model.hidden_size),
+      heads_(config.num_heads),
+      sight_{config.window, 0, 0},
+      rope_(config.rope.spec()),
       fast_rope_(config.fast_rope),
-      silu_v_(config.silu_v), shape_{config.num_fast_heads, d_ / config.num_fast_heads,
-                                     config.fast_dim.value_or(d_ / config.num_fast_heads)},
+      silu_v_(config.silu_v),
+      shape_{config.num_fast_heads, d_ / config.num_fast_heads, config.fast_dim.value_or(d_ / config.num_fast_heads)},
       rule_{config.chunk_size, config.momentum, config.muon, inverse_softplus(config.base_lr)} {
   constexpr double kStd = 0.02;  // the page's, whatever init_std is
   rope_.dims = d_ / heads_;
@@ -154,8 +160,8 @@ Var Lact::attend(Pass& pass, Var q, Var k, Var v, State* state) const {
                    visible_keys(pass, sight_), scale);
 }
 
-/// What fast weights are kept and moved in: fp32 in bf16 runs. In fp32 runs with Muon fp64: Newton-Schulz enlarges small singular values up
-/// to 493-fold, and with them the rounding of the sums that it orthogonalises.
+/// What fast weights are kept and moved in: fp32 in bf16 runs. In fp32 runs with Muon fp64: Newton-Schulz enlarges
+/// small singular values up to 493-fold, and with them the rounding of the sums that it orthogonalises.
 DType Lact::memory_dtype(DType dtype) const {
   return rule_.muon && dtype == DType::f32 ? DType::f64 : sum_dtype(dtype);
 }

@@ -27,9 +27,9 @@ class Inspector {
     std::vector<int64_t> integers;  // one of the two is filled
     std::vector<double> reals;
   };
-  bool recording = false;                   // --inside
-  std::map<std::string, Record> records;    // by full name, e.g. "blocks.0.mixer.mask"
-  std::map<std::string, Record> forced;     // --force
+  bool recording = false;                 // --inside
+  std::map<std::string, Record> records;  // by full name, e.g. "blocks.0.mixer.mask"
+  std::map<std::string, Record> forced;   // --force
 
   const Record* force(const std::string& name) const {
     const auto it = forced.find(name);
@@ -62,18 +62,18 @@ struct YarnConfig;  // layers/rope_config.h
 struct Pass {
   Tape& tape;
   const Rows& rows;
-  bool training = false;            // training mode: random window, training-time quantizers, fast-weight updates kept
-  int64_t random_window = 0;        // > 0: attention layers without a window use this one (spec 83, section 6)
-  uint64_t seed = 0;                // train.seed
-  int64_t step = 0;                 // optimizer step index
+  bool training = false;      // training mode: random window, training-time quantizers, fast-weight updates kept
+  int64_t random_window = 0;  // > 0: attention layers without a window use this one (spec 83, section 6)
+  uint64_t seed = 0;          // train.seed
+  int64_t step = 0;           // optimizer step index
   FastMode fast_mode = FastMode::row;
   bool freeze_fast_weights = false;
-  bool keep_fast_weights = false;   // outside training, too, updates of FastMode::row stay
-  const YarnConfig* yarn = nullptr; // replaces that of every rope object (spec 81, section 1.4)
-  int64_t fast_chunk = 0;           // > 0: replaces chunk_size of fast-weight layers
+  bool keep_fast_weights = false;    // outside training, too, updates of FastMode::row stay
+  const YarnConfig* yarn = nullptr;  // replaces that of every rope object (spec 81, section 1.4)
+  int64_t fast_chunk = 0;            // > 0: replaces chunk_size of fast-weight layers
   Inspector* inspector = nullptr;
-  Statistics* statistics = nullptr; // non-null on steps that are logged
-  Var embeddings{};                 // h_0 [B T, d]: normed embeddings
+  Statistics* statistics = nullptr;     // non-null on steps that are logged
+  Var embeddings{};                     // h_0 [B T, d]: normed embeddings
   std::map<std::string, Var> shared{};  // values that layers hand to later layers (value residual, EDA scores)
 
   Stream& stream() const { return tape.stream(); }
@@ -99,7 +99,8 @@ class Layer {
   /// state: null = nothing is carried (a whole row, or training).
   virtual Var forward(Pass& pass, Var x, LayerState* state) = 0;
 
-  /// Fresh state for `rows` rows; null for layers that carry nothing: their output at a token depends on that token alone.
+  /// Fresh state for `rows` rows; null for layers that carry nothing: their output at a token depends on that token
+  /// alone.
   virtual std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const = 0;
 
   /// Model FLOPs of one forward pass per token, mean over a row of `length` tokens (the layer page's
@@ -112,8 +113,8 @@ class Layer {
   /// Bytes that decoding must keep after `tokens` tokens of one row (spec 81, section 12).
   virtual int64_t state_bytes(int64_t tokens) const { return 0; }
 
-  /// Records what `state` holds after `tokens` tokens of one document, for statistics: NAME.state (a recurrent state, [B, H, ...])
-  /// or NAME.slots_in_use [1].
+  /// Records what `state` holds after `tokens` tokens of one document, for statistics: NAME.state (a recurrent state,
+  /// [B, H, ...]) or NAME.slots_in_use [1].
   virtual void inspect_state(Stream& stream, const LayerState& state, int64_t tokens, Inspector& to) const {}
 
   /// End of a segment in FastMode::chunk: use up the queue of `state` (spec 40, section 7).
@@ -124,13 +125,13 @@ class Layer {
 
   /// Called before the first micro-batch of every optimizer step, skipped ones included.
   virtual void begin_step(Stream& stream, int64_t step) {}
-  /// Called once per optimizer step, after the optimizer, for updates that layers own (spec 83, section 2.6). They happen where
-  /// applies [1] f64 on the device is not 0: the host does not know yet whether the step is skipped. A state that an optimizer of
-  /// the layer's own moves is marked as reached, for whoever counts its updates.
+  /// Called once per optimizer step, after the optimizer, for updates that layers own (spec 83, section 2.6). They
+  /// happen where applies [1] f64 on the device is not 0: the host does not know yet whether the step is skipped. A
+  /// state that an optimizer of the layer's own moves is marked as reached, for whoever counts its updates.
   virtual void after_step(Stream& stream, int64_t step, const Tensor& applies) {}
 
-  /// Why a training pass of this layer takes another course from step to step, as the host decides it; empty: it does not, so that
-  /// the same launches can be repeated (core/launch_graph.h).
+  /// Why a training pass of this layer takes another course from step to step, as the host decides it; empty: it does
+  /// not, so that the same launches can be repeated (core/launch_graph.h).
   virtual std::string needs_host() const { return ""; }
 };
 
@@ -141,8 +142,8 @@ struct BuildContext {
   const ModelConfig& model;
   ParamStore& params;
   int64_t block = 0;
-  std::string name;    // "blocks.3.mixer"
-  std::string layer;   // its name in model.layers: "gdn"
+  std::string name;   // "blocks.3.mixer"
+  std::string layer;  // its name in model.layers: "gdn"
   /// Objects that layers of one model share while they are built, by a key of their own.
   std::map<std::string, std::shared_ptr<void>>& shared;
 
@@ -170,10 +171,11 @@ struct LayerType {
   std::string name;
   Role role;
   std::unique_ptr<LayerConfig> (*make)();
-  /// Settings (the inside of a JSON object) of a small layer for models of width 48: `hebb selftest` and the tests of all layers run it. Sizes that
-  /// are no multiples of tiles, and options that take kernels of their own.
+  /// Settings (the inside of a JSON object) of a small layer for models of width 48: `hebb selftest` and the tests of
+  /// all layers run it. Sizes that are no multiples of tiles, and options that take kernels of their own.
   std::string small;
-  /// Settings for models of width 256, which `hebb bench --layers` measures; empty: all of its models hold the type already.
+  /// Settings for models of width 256, which `hebb bench --layers` measures; empty: all of its models hold the type
+  /// already.
   std::string measured;
 };
 const std::vector<LayerType>& layer_types();

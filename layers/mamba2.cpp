@@ -77,7 +77,8 @@ void Mamba2Config::fields(Fields& f) {
       .only_with(output_norm == "rms", "an output_norm");
   f.require(!norm_groups || (num_heads >= 1 && head_dim >= 1 && channels() % *norm_groups == 0), "norm_groups",
             "a divisor of num_heads * head_dim (" + std::to_string(channels()) + ")");
-  f.field("norm_before_gate", norm_before_gate).help("norm(y) * gate in place of norm(y * gate), where there are both.");
+  f.field("norm_before_gate", norm_before_gate)
+      .help("norm(y) * gate in place of norm(y * gate), where there are both.");
   f.field("initial_state", initial_state).one_of({"zero", "learned"}).help("State before a document's first token.");
   f.field("chunk_size", chunk_size).help("Tokens of a chunk: a power of two from 16 to 256; speed only.");
   f.require(chunk_size >= 16 && chunk_size <= 256 && std::has_single_bit(static_cast<uint64_t>(chunk_size)),
@@ -200,9 +201,9 @@ DeltaInputs Mamba2::project(Pass& pass, Var x) {
   const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
   const auto apply = [&](Param* p) { return linear(pass.tape, x, pass.param(*p)); };
   DeltaInputs in;
-  in.q = apply(c_.proj);   // [tokens, G N]
-  in.k = apply(b_.proj);   // [tokens, G N]
-  in.v = apply(x_.proj);   // [tokens, H P]
+  in.q = apply(c_.proj);                                                                  // [tokens, G N]
+  in.k = apply(b_.proj);                                                                  // [tokens, G N]
+  in.v = apply(x_.proj);                                                                  // [tokens, H P]
   in.a = linear(pass.tape, x, pass.param(*dt_proj_), {}, sum_dtype(pass.tape.dtype(x)));  // [tokens, H]
   in.q_conv = param(c_.conv);
   in.k_conv = param(b_.conv);
@@ -222,8 +223,8 @@ Var Mamba2::forward(Pass& pass, Var x, LayerState* state) {
   const Var o = gated_delta(pass, project(pass, x), delta_, delta_state);  // [tokens, H P]
   const Var z = z_proj_ != nullptr ? linear(pass.tape, x, pass.param(*z_proj_)) : Var{};
   const Var weight = o_norm_ != nullptr ? pass.param(*o_norm_) : Var{};
-  const Var y = gated_norm(pass.tape, o, z, weight, norm_width_, eps_, z ? HeadGate::silu : HeadGate::none,
-                           !norm_before_gate_);
+  const Var y =
+      gated_norm(pass.tape, o, z, weight, norm_width_, eps_, z ? HeadGate::silu : HeadGate::none, !norm_before_gate_);
   return linear(pass.tape, y, pass.param(*o_proj_));
 }
 

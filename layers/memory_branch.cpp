@@ -15,15 +15,15 @@ MemoryBranch::MemoryBranch(const BuildContext& c, const MemoryBranchConfig& conf
     : config_(config), d_(c.model.hidden_size), eps_(c.model.norm_eps) {
   q_ = declare(c, "q", d_, config_.key_width);
   v_ = declare(c, "v", d_, config_.value_dim);
-  if (config_.gate) {
-    gate_ = declare(c, "gate", d_, config_.gate_width);
-  }
+  if (config_.gate) { gate_ = declare(c, "gate", d_, config_.gate_width); }
   o_ = declare(c, "o", config_.value_dim, d_);
 }
 
-MemoryBranch::Projection MemoryBranch::declare(const BuildContext& c, const std::string& name, int64_t in, int64_t out) const {
+MemoryBranch::Projection MemoryBranch::declare(const BuildContext& c, const std::string& name, int64_t in,
+                                               int64_t out) const {
   return {&c.declare(name + "_norm.weight", {in}, init::constant(1)),
-          &c.declare(name + "_proj.weight", {out, in}, init::normal(0.02)), &c.declare(name + "_proj.bias", {out}, init::constant(0))};
+          &c.declare(name + "_proj.weight", {out, in}, init::normal(0.02)),
+          &c.declare(name + "_proj.bias", {out}, init::constant(0))};
 }
 
 Var MemoryBranch::project(Pass& pass, const Projection& p, Var x, DType dtype) const {
@@ -34,12 +34,8 @@ Var MemoryBranch::project(Pass& pass, const Projection& p, Var x, DType dtype) c
 MemoryBranch::Inputs MemoryBranch::inputs(Pass& pass, Var x) const {
   const DType dtype = sum_dtype(pass.tape.dtype(x));
   Inputs in{project(pass, q_, x, dtype), project(pass, v_, x, dtype), {}};
-  if (config_.value_norm) {
-    in.v = z_score(pass.tape, in.v);
-  }
-  if (config_.gate) {
-    in.g = mean_gate(pass.tape, project(pass, gate_, x, dtype));
-  }
+  if (config_.value_norm) { in.v = z_score(pass.tape, in.v); }
+  if (config_.gate) { in.g = mean_gate(pass.tape, project(pass, gate_, x, dtype)); }
   return in;
 }
 
@@ -49,20 +45,17 @@ Var MemoryBranch::output(Pass& pass, Var x, const Inputs& in, Var vh) const {
 }
 
 double MemoryBranch::flops_per_token() const {
-  const double widths = static_cast<double>(config_.key_width + 2 * config_.value_dim + (config_.gate ? config_.gate_width : 0));
+  const double widths =
+      static_cast<double>(config_.key_width + 2 * config_.value_dim + (config_.gate ? config_.gate_width : 0));
   return 2 * static_cast<double>(d_) * widths;
 }
 
 void add_gate_statistics(Pass& pass, const std::string& name, const Tensor& g) {
-  if (pass.statistics == nullptr || pass.tape.recomputing() || pass.stream().counting()) {
-    return;
-  }
+  if (pass.statistics == nullptr || pass.tape.recomputing() || pass.stream().counting()) { return; }
   auto& s = (*pass.statistics)[name];
   const std::vector<double> gates = host_values(pass.stream(), g);
   const double share = 1.0 / static_cast<double>(gates.size());
-  for (int bin = 0; bin < 10; ++bin) {
-    s["gate_" + std::to_string(bin)] = 0;
-  }
+  for (int bin = 0; bin < 10; ++bin) { s["gate_" + std::to_string(bin)] = 0; }
   s["gate_mean"] = 0;
   for (const double gate : gates) {
     s["gate_mean"] += share * gate;

@@ -41,7 +41,8 @@ void MesanetConfig::fields(Fields& f) {
   f.field("cg_steps", cg_steps).min(1).help("Steps of conjugate gradients, forward and backward.");
   f.field("cg_steps_decode", cg_steps_decode).min(1).help("The same for one-token decoding; cg_steps by default.");
   f.field("cg_epsilon", cg_epsilon).min(0).help("Damping of the steps' denominators, relative to |q|^2.");
-  f.field("solver", solver).one_of({"cg", "exact"})
+  f.field("solver", solver)
+      .one_of({"cg", "exact"})
       .help("Conjugate gradients, or Cholesky (slow; for tests), which takes no notice of the cg_ keys.");
   f.field("output_norm", output_norm).one_of({"rms", "none"}).help("Norm of the output per head.");
   f.field("output_gate", output_gate).one_of({"none", "silu", "sigmoid"}).help("Gate on the normed output.");
@@ -135,11 +136,11 @@ Var Mesanet::forward(Pass& pass, Var x, LayerState* state) {
     return linear(tape, x, param(weight), param(bias), sum_dtype(tape.dtype(x)));
   };
   MesaInputs in;
-  in.q = apply(q_proj_, nullptr);       // [N, H dk]
-  in.k = apply(k_proj_, nullptr);       // [N, H dk]
-  in.v = apply(v_proj_, nullptr);       // [N, H dv]
-  in.a = apply(a_.weight, a_.bias);     // [N, H]
-  in.b = apply(b_.weight, b_.bias);     // [N, H]
+  in.q = apply(q_proj_, nullptr);    // [N, H dk]
+  in.k = apply(k_proj_, nullptr);    // [N, H dk]
+  in.v = apply(v_proj_, nullptr);    // [N, H dv]
+  in.a = apply(a_.weight, a_.bias);  // [N, H]
+  in.b = apply(b_.weight, b_.bias);  // [N, H]
   in.q_conv = param(q_conv_);
   in.k_conv = param(k_conv_);
   in.q_bias = param(q_bias_);

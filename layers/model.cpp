@@ -14,9 +14,7 @@ Model::Model(const ModelConfig& config) : config_(config) {
   const Init normal = init::normal(config_.init_std);
   std::map<std::string, std::shared_ptr<void>> shared;
   embed_ = &params_.declare({"embed.weight", {config_.vocab_size, d}, is_normal ? normal : init::uniform(-1e-4, 1e-4)});
-  if (config_.embed_norm) {
-    embed_norm_ = declare_norm("embed_norm");
-  }
+  if (config_.embed_norm) { embed_norm_ = declare_norm("embed_norm"); }
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     const BlockSpec spec = config_.block(i);
     const std::string name = "blocks." + std::to_string(i);
@@ -25,9 +23,7 @@ Model::Model(const ModelConfig& config) : config_(config) {
     };
     Block block;
     BlockNorms norms;
-    if (spec.memory) {
-      block.memory = build("memory", *spec.memory);
-    }
+    if (spec.memory) { block.memory = build("memory", *spec.memory); }
     norms.mixer = declare_norm(name + ".mixer_norm");
     block.mixer = build("mixer", *spec.mixer);
     norms.ffn = declare_norm(name + ".ffn_norm");
@@ -69,21 +65,15 @@ std::vector<Var> Model::recompute(Pass& pass, const std::function<std::vector<Va
     std::vector<Var> result = fn();
     for (const auto& [key, var] : pass.shared) {
       const auto old = before.find(key);
-      if (old == before.end() || !(old->second == var)) {
-        result.push_back(var);
-      }
+      if (old == before.end() || !(old->second == var)) { result.push_back(var); }
     }
-    if (pass.tape.recomputing()) {
-      pass.shared = now;
-    }
+    if (pass.tape.recomputing()) { pass.shared = now; }
     return result;
   });
 }
 
 Var Model::run_branch(Pass& pass, Layer& layer, Var x, LayerState* state, bool again) {
-  if (!again || !pass.tape.recording()) {
-    return layer.forward(pass, x, state);
-  }
+  if (!again || !pass.tape.recording()) { return layer.forward(pass, x, state); }
   return recompute(pass, [&pass, &layer, x] { return std::vector<Var>{layer.forward(pass, x, nullptr)}; })[0];
 }
 
@@ -92,9 +82,7 @@ Model::Residual Model::run_block(Pass& pass, size_t i, Residual s, ModelState::B
   const std::string name = "blocks." + std::to_string(i);
   pass.tape.set_scope(name + ".memory");
   if (block.memory) {
-    if (s.branch) {
-      s.h = residual_add(pass.tape, s.h, s.branch, config_.residual_scale);
-    }
+    if (s.branch) { s.h = residual_add(pass.tape, s.h, s.branch, config_.residual_scale); }
     s.branch = run_branch(pass, *block.memory, s.h, state != nullptr ? state->memory.get() : nullptr, false);
   }
   pass.tape.set_scope(name + ".mixer");
@@ -112,8 +100,9 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
   Tape::Scope whole(tape);
   Var h = embedding(tape, pass.param(*embed_), tokens);
   if (config_.embed_norm) {
-    h = norm(tape, h, pass.param(*embed_norm_.weight), embed_norm_.bias != nullptr ? pass.param(*embed_norm_.bias) : Var{},
-             config_.norm_eps, config_.norm_kind());
+    h = norm(tape, h, pass.param(*embed_norm_.weight),
+             embed_norm_.bias != nullptr ? pass.param(*embed_norm_.bias) : Var{}, config_.norm_eps,
+             config_.norm_kind());
   }
   pass.embeddings = h;
   Residual s{h, {}};
@@ -130,15 +119,11 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
       s = run_block(pass, i, s, block_state);
       scope.keep(s.h);
       scope.keep(s.branch);
-      for (const auto& [key, var] : pass.shared) {
-        scope.keep(var);
-      }
+      for (const auto& [key, var] : pass.shared) { scope.keep(var); }
     }
   }
   tape.set_scope("head");
-  if (state != nullptr) {
-    state->tokens += pass.length();
-  }
+  if (state != nullptr) { state->tokens += pass.length(); }
   return whole.keep(apply_norm(pass, final_norm_, s).y);
 }
 
@@ -146,7 +131,8 @@ Var Model::logits(Pass& pass, Var hidden) {
   return linear(pass.tape, hidden, pass.param(head()), {}, sum_dtype(pass.tape.dtype(hidden)));
 }
 
-void Model::loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale, const Tensor& factor) {
+void Model::loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale,
+                 const Tensor& factor) {
   head_loss(pass.tape, hidden, pass.param(head()), targets, row_loss, scale, factor);
 }
 
@@ -163,9 +149,7 @@ std::unique_ptr<ModelState> Model::make_state(Arena& arena, int64_t rows) const 
 void Model::each_layer(const std::function<void(Layer&)>& f) {
   for (Block& block : blocks_) {
     for (Layer* layer : {block.memory.get(), block.mixer.get(), block.ffn.get()}) {
-      if (layer != nullptr) {
-        f(*layer);
-      }
+      if (layer != nullptr) { f(*layer); }
     }
   }
 }
@@ -195,9 +179,7 @@ std::vector<std::string> Model::needs_host() const {
 
 void Model::flush(Stream& stream, ModelState& state) {
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    if (blocks_[i].memory) {
-      blocks_[i].memory->flush(stream, state.blocks[i].memory.get());
-    }
+    if (blocks_[i].memory) { blocks_[i].memory->flush(stream, state.blocks[i].memory.get()); }
   }
 }
 

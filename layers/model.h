@@ -43,7 +43,8 @@ class Model {
   Var logits(Pass& pass, Var hidden);
   /// Cross-entropy of every position (ops/head_loss.h): row_loss [B T] f64. Recording, gradients of
   /// scale * sum are computed, times factor [1] f64 on the device if given; call pass.tape.backward() afterwards.
-  void loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale, const Tensor& factor = {});
+  void loss(Pass& pass, Var hidden, const Tensor& targets, const Tensor& row_loss, double scale,
+            const Tensor& factor = {});
 
   std::unique_ptr<ModelState> make_state(Arena& arena, int64_t rows) const;
   /// Hooks of layers around an optimizer step (layer.h).

@@ -18,17 +18,13 @@ std::string role_with_article(Role role) {
 
 std::vector<std::string> type_names() {
   std::vector<std::string> names;
-  for (const LayerType& t : layer_types()) {
-    names.push_back(t.name);
-  }
+  for (const LayerType& t : layer_types()) { names.push_back(t.name); }
   return names;
 }
 
 void read_definition(const std::string& name, Fields& f, ModelConfig& m) {
   LayerDefinition* definition = nullptr;
-  for (LayerDefinition& d : m.layers) {
-    definition = d.name == name ? &d : definition;
-  }
+  for (LayerDefinition& d : m.layers) { definition = d.name == name ? &d : definition; }
   const std::string type = f.type_tag(definition != nullptr ? definition->type : "attention", type_names());
   if (definition == nullptr) {
     const LayerType* t = find_layer_type(type);
@@ -41,15 +37,11 @@ void read_definition(const std::string& name, Fields& f, ModelConfig& m) {
 /// A block must name defined layers of the right role.
 void check_reference(const Fields& f, const std::string& key, const std::optional<std::string>& name, Role role,
                      const ModelConfig& m) {
-  if (!name) {
-    return;
-  }
+  if (!name) { return; }
   const LayerDefinition* d = m.find(*name);
   if (d == nullptr) {
     std::string defined;
-    for (const LayerDefinition& l : m.layers) {
-      defined += (defined.empty() ? "" : ", ") + l.name;
-    }
+    for (const LayerDefinition& l : m.layers) { defined += (defined.empty() ? "" : ", ") + l.name; }
     f.fail(key, "\"" + *name + "\"", "the name of a layer defined in model.layers (" + defined + ")");
   }
   if (d->role != role) {
@@ -86,10 +78,12 @@ void change_fields(Fields& f, BlockSpec& b) {
 
 /// null cannot take away a layer that the pattern gives to a block.
 void check_nulls(const Fields& f, const BlockSpec& pattern) {
-  for (const auto& [key, name] : {std::pair{"mixer", pattern.mixer}, {"ffn", pattern.ffn}, {"memory", pattern.memory}}) {
+  for (const auto& [key, name] :
+       {std::pair{"mixer", pattern.mixer}, {"ffn", pattern.ffn}, {"memory", pattern.memory}}) {
     if (name && f.written(key) && f.json().find(key)->is_null()) {
       f.fail(key, "null where the pattern has \"" + *name + "\"",
-             "the name of a layer, or no such key (a block without what the pattern has needs an entry of its own in pattern)");
+             "the name of a layer, or no such key (a block without what the pattern has needs an entry of its own in "
+             "pattern)");
     }
   }
 }
@@ -131,9 +125,7 @@ std::vector<std::string> ModelConfig::unused() const {
       const BlockSpec b = block(i);
       used = b.mixer == d.name || b.ffn == d.name || b.memory == d.name;
     }
-    if (!used) {
-      names.push_back(d.name);
-    }
+    if (!used) { names.push_back(d.name); }
   }
   return names;
 }
@@ -152,17 +144,13 @@ void fields(Fields& f, ModelConfig& m) {
       .one_of({"normal", "gptalpha2"})
       .help("Initial embeddings, output matrix and attention and ovq projections: normal(init_std), or GPTAlpha-2's.");
   std::vector<std::string> names;
-  for (const LayerDefinition& d : m.layers) {
-    names.push_back(d.name);
-  }
+  for (const LayerDefinition& d : m.layers) { names.push_back(d.name); }
   f.map("layers", names, [&](const std::string& name, Fields& sub) { read_definition(name, sub, m); })
       .required()
       .help("Layer definitions by name, each with a \"type\".");
   f.list("pattern", m.pattern).required().not_empty().help("Blocks, cycled over num_layers.");
   std::vector<std::string> indices;
-  for (const auto& [i, b] : m.at) {
-    indices.push_back(std::to_string(i));
-  }
+  for (const auto& [i, b] : m.at) { indices.push_back(std::to_string(i)); }
   f.map("at", indices, [&](const std::string& index, Fields& sub) {
      int64_t i = -1;
      std::from_chars(index.data(), index.data() + index.size(), i);
@@ -172,9 +160,7 @@ void fields(Fields& f, ModelConfig& m) {
      }
      change_fields(sub, m.at[i]);
    }).help("Changes at single blocks, by block index.");
-  if (!f.reading()) {
-    return;
-  }
+  if (!f.reading()) { return; }
   for (size_t i = 0; i < m.pattern.size(); ++i) {
     const std::string key = "pattern." + std::to_string(i);
     if (!m.pattern[i].mixer || !m.pattern[i].ffn) {
@@ -185,12 +171,8 @@ void fields(Fields& f, ModelConfig& m) {
   f.visit_members("at", [&](const std::string& index, Fields& sub) {
     check_nulls(sub, m.pattern[std::stoull(index) % m.pattern.size()]);
   });
-  for (const auto& [i, b] : m.at) {
-    check_block(f, "at." + std::to_string(i), b, m);
-  }
-  for (const LayerDefinition& d : m.layers) {
-    d.config->check(f, "layers." + d.name, m);
-  }
+  for (const auto& [i, b] : m.at) { check_block(f, "at." + std::to_string(i), b, m); }
+  for (const LayerDefinition& d : m.layers) { d.config->check(f, "layers." + d.name, m); }
 }
 
 }  // namespace hebb

@@ -29,8 +29,8 @@ struct ModelConfig {
   std::string norm = "rms";
   bool tie_embeddings = false, embed_norm = false;
   double residual_scale = 1.0, init_std = 0.02;
-  std::string init = "normal";           // gptalpha2: spec 70, section 11
-  std::vector<LayerDefinition> layers;   // in file order
+  std::string init = "normal";          // gptalpha2: spec 70, section 11
+  std::vector<LayerDefinition> layers;  // in file order
   std::vector<BlockSpec> pattern;
   std::map<int64_t, BlockSpec> at;
 

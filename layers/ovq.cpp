@@ -191,7 +191,8 @@ double Ovq::flops_per_token(int64_t length) const {
   read /= static_cast<double>(length);
   const double d = static_cast<double>(d_), heads = static_cast<double>(shape_.heads);
   const double keys = static_cast<double>(key_channels()), values = static_cast<double>(value_channels());
-  const double width = static_cast<double>(shape_.key_dim + shape_.value_dim), l = static_cast<double>(std::min(rule_.chunk, length));
+  const double width = static_cast<double>(shape_.key_dim + shape_.value_dim),
+               l = static_cast<double>(std::min(rule_.chunk, length));
   const double queries = static_cast<double>(query_channels()), out = heads * static_cast<double>(shape_.value_dim);
   return 2 * d * (queries + keys + values + out) + 2 * heads * width * (read + (l + 1) / 2) + 2 * keys * read +
          3 * (keys + values) + 2 * static_cast<double>(taps_) * (queries + keys);
@@ -202,8 +203,8 @@ int64_t Ovq::state_bytes(int64_t tokens) const {
   const OvqRule rule = evaluation_rule();
   const int64_t pending = tokens % rule.chunk, centroids = rule.size(tokens - pending);
   const int64_t rows = key_channels() + value_channels();
-  const int64_t tails = std::max<int64_t>(0, taps_ - 1) * (query_channels() + key_channels()) +
-                        (v_shift_ != nullptr ? rows : 0);
+  const int64_t tails =
+      std::max<int64_t>(0, taps_ - 1) * (query_channels() + key_channels()) + (v_shift_ != nullptr ? rows : 0);
   return centroids * (rows * kStateBytes + shape_.kv_heads * kCountBytes) + (pending * rows + tails) * kCacheBytes;
 }
 

@@ -37,13 +37,12 @@ class Pkm final : public Layer {
  public:
   Pkm(const BuildContext& c, const PkmConfig& config) : config_(config), d_(c.model.hidden_size), name_(c.name) {
     const int64_t width = config_.num_heads * config_.key_dim, n = config_.num_subkeys, dv = config_.value_dim;
-    const double xavier = std::sqrt(6.0 / static_cast<double>(d_ + width)), narrow = std::pow(static_cast<double>(d_), -0.5);
+    const double xavier = std::sqrt(6.0 / static_cast<double>(d_ + width)),
+                 narrow = std::pow(static_cast<double>(d_), -0.5);
     const double key_bound = std::pow(static_cast<double>(config_.key_dim), -0.5);
     q_weight_ = &c.declare("q_proj.weight", {width, d_}, init::uniform(-xavier, xavier));
     q_bias_ = &c.declare("q_proj.bias", {width}, init::constant(0));
-    if (config_.query_norm) {
-      q_norm_ = &c.declare("q_norm.weight", {width}, init::constant(1));
-    }
+    if (config_.query_norm) { q_norm_ = &c.declare("q_norm.weight", {width}, init::constant(1)); }
     keys_ = &c.declare("keys", {config_.num_heads, 2, n, config_.key_dim / 2}, init::uniform(-key_bound, key_bound));
     values_ = &c.declare("values", {n * n, dv}, init::normal(std::pow(static_cast<double>(dv), -0.5)));
     keys_->spec.memory_table = values_->spec.memory_table = true;
@@ -58,11 +57,10 @@ class Pkm final : public Layer {
   Var forward(Pass& pass, Var x, LayerState*) override {
     Tape& tape = pass.tape;
     Var q = linear(tape, x, pass.param(*q_weight_), pass.param(*q_bias_));  // [N, H 2 D]
-    if (q_norm_ != nullptr) {
-      q = norm(tape, q, pass.param(*q_norm_), {}, 1e-6, NormKind::rms);
-    }
+    if (q_norm_ != nullptr) { q = norm(tape, q, pass.param(*q_norm_), {}, 1e-6, NormKind::rms); }
     Var r = product_key_read(pass, q, pass.param(*keys_), pass.param(*values_),
-                             {config_.num_heads, config_.num_subkeys, config_.key_dim / 2, config_.top_k}, name_);  // [N, dv]
+                             {config_.num_heads, config_.num_subkeys, config_.key_dim / 2, config_.top_k},
+                             name_);  // [N, dv]
     if (gate_weight_ != nullptr) {
       r = swiglu(tape, linear(tape, x, pass.param(*gate_weight_), pass.param(*gate_bias_)), r);
     }
@@ -75,9 +73,9 @@ class Pkm final : public Layer {
     return std::max<int64_t>(0, slots - config_.num_heads * config_.top_k) * config_.value_dim;
   }
   double flops_per_token(int64_t) const override {
-    const double d = static_cast<double>(d_), h = static_cast<double>(config_.num_heads), dk = static_cast<double>(config_.key_dim),
-                 dv = static_cast<double>(config_.value_dim), n = static_cast<double>(config_.num_subkeys),
-                 k = static_cast<double>(config_.top_k);
+    const double d = static_cast<double>(d_), h = static_cast<double>(config_.num_heads),
+                 dk = static_cast<double>(config_.key_dim), dv = static_cast<double>(config_.value_dim),
+                 n = static_cast<double>(config_.num_subkeys), k = static_cast<double>(config_.top_k);
     return 2 * d * h * dk + 2 * h * n * dk + 2 * h * k * dv + (config_.glu ? 4 : 2) * d * dv;
   }
 
@@ -86,7 +84,7 @@ class Pkm final : public Layer {
   int64_t d_;
   std::string name_;
   Param *q_weight_, *q_bias_, *q_norm_ = nullptr, *keys_, *values_, *gate_weight_ = nullptr, *gate_bias_ = nullptr,
-        *o_weight_, *o_bias_;
+                              *o_weight_, *o_bias_;
 };
 
 std::unique_ptr<Layer> PkmConfig::make(const BuildContext& c) const { return std::make_unique<Pkm>(c, *this); }

@@ -22,11 +22,8 @@ const std::vector<LayerType>& layer_types() {
        R"("num_heads": 4, "num_kv_heads": 2, "head_dim": 32, "window": 17, "qk_norm": "rms", "gate": "head",
         "rope": {"theta": 100.0, "dims": 16}, "token_shift": true)",
        R"("num_heads": 4, "head_dim": 64, "rope": {"theta": 10000.0})"},
-      {"swiglu", Role::ffn, make_swiglu_config,
-       R"("intermediate_size": 37)",
-       ""},
-      {"relu2", Role::ffn, make_relu2_config,
-       R"("intermediate_size": 37, "token_shift": true)",
+      {"swiglu", Role::ffn, make_swiglu_config, R"("intermediate_size": 37)", ""},
+      {"relu2", Role::ffn, make_relu2_config, R"("intermediate_size": 37, "token_shift": true)",
        R"("intermediate_size": 1152)"},
       {"pkm", Role::ffn, make_pkm_config,
        R"("num_subkeys": 7, "key_dim": 12, "value_dim": 20, "num_heads": 2, "top_k": 3)",
@@ -37,14 +34,11 @@ const std::vector<LayerType>& layer_types() {
       {"fwpkm", Role::memory, make_fwpkm_config,
        R"("num_subkeys": 90, "key_dim": 12, "value_dim": 20, "num_heads": 2, "top_k": 3, "chunk_size": 8)",
        R"("num_subkeys": 64, "key_dim": 256, "value_dim": 256)"},
-      {"fwmlp", Role::memory, make_fwmlp_config,
-       R"("key_dim": 12, "value_dim": 20, "fast_dim": 18, "chunk_size": 8)",
+      {"fwmlp", Role::memory, make_fwmlp_config, R"("key_dim": 12, "value_dim": 20, "fast_dim": 18, "chunk_size": 8)",
        R"("key_dim": 256, "value_dim": 256, "fast_dim": 256)"},
-      {"sdm", Role::mixer, make_sdm_config,
-       R"("num_heads": 2, "slots_per_head": 36, "num_writes": 3, "num_reads": 4)",
+      {"sdm", Role::mixer, make_sdm_config, R"("num_heads": 2, "slots_per_head": 36, "num_writes": 3, "num_reads": 4)",
        R"("slots_per_head": 1024, "num_writes": 16, "num_reads": 16)"},
-      {"ovq", Role::mixer, make_ovq_config,
-       R"("num_heads": 2, "head_dim": 16, "chunk_size": 8, "max_centroids": 19)",
+      {"ovq", Role::mixer, make_ovq_config, R"("num_heads": 2, "head_dim": 16, "chunk_size": 8, "max_centroids": 19)",
        R"("num_heads": 4, "head_dim": 64, "max_centroids": 1024)"},
       {"ham", Role::mixer, make_ham_config,
        R"("rnn": {"num_heads": 2, "key_head_dim": 16, "value_head_dim": 24},
@@ -56,14 +50,11 @@ const std::vector<LayerType>& layer_types() {
         "rope": {"theta": 100.0, "dims": 8})",
        R"("num_heads": 4, "head_dim": 64, "chunk_size": 256, "state": {"mode": "fixed", "rows": 256},
         "rope": {"theta": 10000.0, "dims": 32})"},
-      {"vq", Role::mixer, make_vq_config,
-       R"("num_heads": 2, "head_dim": 16, "codebook_size": 11)",
+      {"vq", Role::mixer, make_vq_config, R"("num_heads": 2, "head_dim": 16, "codebook_size": 11)",
        R"("num_heads": 4, "head_dim": 64, "codebook_size": 1024)"},
-      {"mesanet", Role::mixer, make_mesanet_config,
-       R"("num_heads": 2, "key_head_dim": 16, "cg_steps": 8)",
+      {"mesanet", Role::mixer, make_mesanet_config, R"("num_heads": 2, "key_head_dim": 16, "cg_steps": 8)",
        R"("num_heads": 4, "key_head_dim": 64)"},
-      {"mamba2", Role::mixer, make_mamba2_config,
-       R"("num_heads": 4, "head_dim": 12, "state_dim": 16, "num_groups": 2)",
+      {"mamba2", Role::mixer, make_mamba2_config, R"("num_heads": 4, "head_dim": 12, "state_dim": 16, "num_groups": 2)",
        R"("num_heads": 4, "head_dim": 64, "state_dim": 64, "num_groups": 4)"},
       {"lact", Role::mixer, make_lact_config,
        R"("num_heads": 2, "num_fast_heads": 2, "window": 9, "rank": 4, "chunk_size": 8)",
@@ -74,9 +65,7 @@ const std::vector<LayerType>& layer_types() {
 
 const LayerType* find_layer_type(std::string_view name) {
   for (const LayerType& t : layer_types()) {
-    if (t.name == name) {
-      return &t;
-    }
+    if (t.name == name) { return &t; }
   }
   return nullptr;
 }

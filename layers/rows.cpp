@@ -10,9 +10,7 @@ Rows::Rows(Stream& stream, Arena& arena, int64_t rows, int64_t length, std::vect
     for (int64_t t = 0; t < length;) {
       const int32_t start = host_[static_cast<size_t>(b * length + t)];
       int64_t end = t + 1;
-      while (end < length && host_[static_cast<size_t>(b * length + end)] == start) {
-        ++end;
-      }
+      while (end < length && host_[static_cast<size_t>(b * length + end)] == start) { ++end; }
       spans_.push_back({b, t, end - t, t - start});
       t = end;
     }
@@ -38,9 +36,7 @@ Rows Rows::documents(Stream& stream, Arena& arena, int64_t rows, int64_t length,
     int64_t start = -offsets[static_cast<size_t>(b)];
     for (int64_t t = 0; t < length; ++t) {
       const size_t i = static_cast<size_t>(b * length + t);
-      if (t > 0 && ids[i] != ids[i - 1]) {
-        start = t;
-      }
+      if (t > 0 && ids[i] != ids[i - 1]) { start = t; }
       starts[i] = static_cast<int32_t>(start);
     }
   }

@@ -34,9 +34,9 @@ class Rows {
   int64_t batch() const { return batch_; }
   int64_t length() const { return length_; }
   int64_t tokens() const { return batch_ * length_; }
-  const Tensor& doc_start() const { return device_; }                    // [B, T] i32, on the device
-  const std::vector<int32_t>& host_doc_start() const { return host_; }   // [B, T]
-  const std::vector<DocumentSpan>& spans() const { return spans_; }      // row-major order
+  const Tensor& doc_start() const { return device_; }                   // [B, T] i32, on the device
+  const std::vector<int32_t>& host_doc_start() const { return host_; }  // [B, T]
+  const std::vector<DocumentSpan>& spans() const { return spans_; }     // row-major order
   /// Whether row b's first token continues a carried state (its document began before this batch).
   bool continues(int64_t row) const { return host_[static_cast<size_t>(row * length_)] < 0; }
   /// Whether documents are told apart (document mask).

@@ -20,7 +20,8 @@ struct SdmConfig final : LayerConfig {
   int64_t num_heads = 1, slots_per_head = 0, num_writes = 0, num_reads = 0;
   std::optional<int64_t> value_head_dim;
   bool learned_init = true, key_weighted_decay = false, bias = false;
-  std::string write_activation = "softmax", read_activation = "softmax", out_norm = "rms", out_gate = "sigmoid", state_dtype = "fp32";
+  std::string write_activation = "softmax", read_activation = "softmax", out_norm = "rms", out_gate = "sigmoid",
+              state_dtype = "fp32";
   double write_scale = 1.0, read_scale = 1.0, out_norm_eps = 1e-6;
   std::vector<double> A_init_range{0.0, 16.0}, dt_init_range{0.001, 0.1};
   std::optional<double> memory_init_std;
@@ -44,7 +45,10 @@ struct SdmConfig final : LayerConfig {
 void SdmConfig::fields(Fields& f) {
   const std::vector<std::string> activations{"softmax", "l2", "none"};
   f.field("num_heads", num_heads).min(1).help("Heads, each with a table of its own.");
-  f.field("slots_per_head", slots_per_head).required().min(1).max(static_cast<double>(kMaxSubkeys * kMaxSubkeys))
+  f.field("slots_per_head", slots_per_head)
+      .required()
+      .min(1)
+      .max(static_cast<double>(kMaxSubkeys * kMaxSubkeys))
       .help("Slots N = n^2 of a head's table, n sub-keys per half.");
   f.require(subkeys() * subkeys() == slots_per_head, "slots_per_head", "a perfect square");
   f.field("num_writes", num_writes).required().min(1).help("Slots that a head writes per token.");
@@ -59,14 +63,18 @@ void SdmConfig::fields(Fields& f) {
       .one_of(activations)
       .help("Turns the scores of the written slots into weights.");
   f.field("read_activation", read_activation).one_of(activations).help("The same for the read slots.");
-  f.field("write_scale", write_scale).above(0).help("Multiplies the scores inside \"softmax\"; ignored otherwise, as the page has it.");
+  f.field("write_scale", write_scale)
+      .above(0)
+      .help("Multiplies the scores inside \"softmax\"; ignored otherwise, as the page has it.");
   f.field("read_scale", read_scale).above(0).help("The same for the read slots.");
   f.field("key_weighted_decay", key_weighted_decay)
       .help("A written slot decays by exp(g k), k its weight, in place of exp(g).");
   f.field("out_norm", out_norm)
       .one_of({"rms", "layer", "none"})
       .help("Norm of the reading per head, one weight for all heads.");
-  f.field("out_norm_eps", out_norm_eps).above(0).help("Epsilon of out_norm; readings are about 3e-3 at first.")
+  f.field("out_norm_eps", out_norm_eps)
+      .above(0)
+      .help("Epsilon of out_norm; readings are about 3e-3 at first.")
       .only_with(out_norm != "none", "an out_norm");
   f.field("out_gate", out_gate).one_of({"sigmoid", "silu", "none"}).help("Gate on the normed reading.");
   f.field("bias", bias).help("Biases on every projection.");
@@ -82,7 +90,9 @@ void SdmConfig::fields(Fields& f) {
       .only_with(learned_init, "learned_init");
   f.field("state_dtype", state_dtype)
       .one_of({"fp32", "bf16"})
-      .help("Rows of the table while a bf16 run trains or validates: bf16 moves half of the bytes, gradients of decays become less exact.");
+      .help(
+          "Rows of the table while a bf16 run trains or validates: bf16 moves half of the bytes, gradients of decays "
+          "become less exact.");
 }
 
 SlotActivation slot_activation(const std::string& name) {
@@ -155,9 +165,7 @@ Sdm::Sdm(const BuildContext& c, const SdmConfig& config)
   v_ = declare_projection(c, "v_proj", values, d_, config.bias);
   a_ = declare_projection(c, "a_proj", heads, d_, config.bias);
   b_ = declare_projection(c, "b_proj", heads, d_, config.bias);
-  if (gate_ != HeadGate::none) {
-    g_ = declare_projection(c, "g_proj", values, d_, config.bias);
-  }
+  if (gate_ != HeadGate::none) { g_ = declare_projection(c, "g_proj", values, d_, config.bias); }
   o_ = declare_projection(c, "o_proj", d_, values, config.bias);
   a_log_ = &c.declare("A_log", {heads}, a_log_init(config.A_init_range[0], config.A_init_range[1]), ParamKind::trained,
                       true);
@@ -166,9 +174,7 @@ Sdm::Sdm(const BuildContext& c, const SdmConfig& config)
   if (config.out_norm != "none") {
     norm_weight_ = &c.declare("o_norm.weight", {delta_.value_dim}, init::constant(1.0));
   }
-  if (config.out_norm == "layer") {
-    norm_bias_ = &c.declare("o_norm.bias", {delta_.value_dim}, init::constant(0.0));
-  }
+  if (config.out_norm == "layer") { norm_bias_ = &c.declare("o_norm.bias", {delta_.value_dim}, init::constant(0.0)); }
   if (config.learned_init) {
     const double std = config.memory_init_std.value_or(std::pow(static_cast<double>(d_), -0.5));
     ParamSpec spec{c.name + ".memory", {heads, delta_.slots(), delta_.value_dim}, init::truncated_normal(std)};
@@ -182,9 +188,7 @@ Sdm::Projection Sdm::declare_projection(const BuildContext& c, const std::string
                                         bool bias) const {
   Projection p;
   p.weight = &c.declare(name + ".weight", {out, in}, init::truncated_normal(std::pow(static_cast<double>(d_), -0.5)));
-  if (bias) {
-    p.bias = &c.declare(name + ".bias", {out}, init::constant(0.0));
-  }
+  if (bias) { p.bias = &c.declare(name + ".bias", {out}, init::constant(0.0)); }
   return p;
 }
 
@@ -192,11 +196,11 @@ Var Sdm::forward(Pass& pass, Var x, LayerState* state) {
   Tape& tape = pass.tape;
   SparseDeltaVars in;
   const DType dtype = sum_dtype(tape.dtype(x));  // scores, gates and the memory are in fp32 whatever x is
-  in.q = project(pass, x, q_, dtype);  // [N, H 2n]
-  in.k = project(pass, x, k_, dtype);  // [N, H 2n]
-  in.v = project(pass, x, v_, dtype);  // [N, H D]
-  in.a = project(pass, x, a_, dtype);  // [N, H]
-  in.b = project(pass, x, b_, dtype);  // [N, H]
+  in.q = project(pass, x, q_, dtype);            // [N, H 2n]
+  in.k = project(pass, x, k_, dtype);            // [N, H 2n]
+  in.v = project(pass, x, v_, dtype);            // [N, H D]
+  in.a = project(pass, x, a_, dtype);            // [N, H]
+  in.b = project(pass, x, b_, dtype);            // [N, H]
   in.a_log = pass.param(*a_log_);
   in.dt_bias = pass.param(*dt_bias_);
   in.memory = memory_ != nullptr ? pass.param(*memory_) : Var{};

@@ -30,9 +30,13 @@ void ValueResidualConfig::fields(Fields& f) {
   f.field("value_residual", kind)
       .one_of({"none", "lambda", "gated"})
       .help("Mix the values with those of the group's first block.");
-  f.field("value_residual_rank", rank).min(1).help("Rank of the gate's projection.")
+  f.field("value_residual_rank", rank)
+      .min(1)
+      .help("Rank of the gate's projection.")
       .only_with(kind == "gated", "value_residual \"gated\"");
-  f.field("value_residual_group", group).help("Layers of one group share one v_first.").only_with(on(), "value_residual");
+  f.field("value_residual_group", group)
+      .help("Layers of one group share one v_first.")
+      .only_with(on(), "value_residual");
   f.field("value_residual_source", source)
       .one_of({"first", "embedding"})
       .help("v_first is the first block's v_proj of its own input, or of its mixer_norm of the embeddings.")

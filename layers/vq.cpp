@@ -83,8 +83,8 @@ class Vq final : public Layer {
   void after_step(Stream& stream, int64_t step, const Tensor& applies) override;
   std::string needs_host() const override {
     return training_mode_ == VqMode::sf_diveq ? "(vq) draws the dither of each step on the host"
-           : quantize_after_ > 0             ? "(vq) begins to quantize after some steps"
-                                             : "";
+           : quantize_after_ > 0              ? "(vq) begins to quantize after some steps"
+                                              : "";
   }
 
  private:
@@ -138,7 +138,7 @@ Vq::Vq(const BuildContext& c, const VqConfig& config)
 
 Var Vq::forward(Pass& pass, Var x, LayerState* state) {
   Tape& tape = pass.tape;
-  const DType dtype = sum_dtype(tape.dtype(x));  // norms, selection and means are in fp32 whatever x is
+  const DType dtype = sum_dtype(tape.dtype(x));              // norms, selection and means are in fp32 whatever x is
   Var q = linear(tape, x, pass.param(*q_proj_), {}, dtype);  // [N, H D]
   Var k = linear(tape, x, pass.param(*k_proj_), {}, dtype);  // [N, K D]
   Var v = linear(tape, x, pass.param(*v_proj_), {}, dtype);  // [N, K Dv]
@@ -165,7 +165,7 @@ Var Vq::forward(Pass& pass, Var x, LayerState* state) {
 
 /// dtype: of what the attention multiplies.
 Var Vq::attend(Pass& pass, Var q, Var k, Var v, DType dtype) const {
-  const AttentionShape shape{pass.batch(),    pass.length(),  pass.batch(),    pass.length(),
+  const AttentionShape shape{pass.batch(), pass.length(),   pass.batch(),   pass.length(),
                              shape_.heads, shape_.kv_heads, shape_.key_dim, shape_.value_dim};
   const auto to = [&](Var x) { return convert(pass.tape, x, dtype); };
   return attention(pass.tape, to(q), to(k), to(v), shape, visible_keys(pass, {}), 1.0);

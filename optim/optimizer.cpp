@@ -51,9 +51,7 @@ void fields(Fields& f, OptimizerConfig& c) {
   f.field("no_decay", c.no_decay).help("Regular expressions (ECMAScript) of names that do not decay.");
   f.list("groups", c.groups).help("Parameters with settings of their own.");
   if (f.reading()) {
-    for (size_t i = 0; i < c.no_decay.size(); ++i) {
-      check_regex(f, "no_decay." + std::to_string(i), c.no_decay[i]);
-    }
+    for (size_t i = 0; i < c.no_decay.size(); ++i) { check_regex(f, "no_decay." + std::to_string(i), c.no_decay[i]); }
   }
 }
 
@@ -65,9 +63,7 @@ bool GradientNorms::finite() const {
 Optimizer::Optimizer(const OptimizerConfig& config, const Schedule& schedule, ParamStore& params, Arena& arena)
     : config_(config), schedule_(schedule), clip_sets_{{-1, config.clip_norm, {}}} {
   std::vector<std::regex> no_decay, groups;
-  for (const std::string& pattern : config_.no_decay) {
-    no_decay.emplace_back(pattern, std::regex::ECMAScript);
-  }
+  for (const std::string& pattern : config_.no_decay) { no_decay.emplace_back(pattern, std::regex::ECMAScript); }
   std::vector<size_t> set_of_group;
   for (size_t i = 0; i < config_.groups.size(); ++i) {
     groups.emplace_back(config_.groups[i].match, std::regex::ECMAScript);
@@ -78,16 +74,13 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Schedule& schedule, Pa
     }
   }
   for (const auto& p : params.all()) {
-    if (p->spec.kind == ParamKind::state) {
-      states_.push_back(p.get());
-    }
-    if (!p->trained()) {
-      continue;
-    }
+    if (p->spec.kind == ParamKind::state) { states_.push_back(p.get()); }
+    if (!p->trained()) { continue; }
     const auto matches = [&](const std::regex& pattern) { return std::regex_search(p->name(), pattern); };
     const bool exempt = !p->decays() || std::any_of(no_decay.begin(), no_decay.end(), matches);
-    Rule rule{p.get(), -1, config_.lr, config_.betas[0], config_.betas[1], config_.eps,
-              exempt ? 0 : config_.weight_decay, true, 0};
+    Rule rule{
+        p.get(), -1, config_.lr, config_.betas[0], config_.betas[1], config_.eps, exempt ? 0 : config_.weight_decay,
+        true,    0};
     if (const auto it = std::find_if(groups.begin(), groups.end(), matches); it != groups.end()) {
       const size_t i = static_cast<size_t>(it - groups.begin());
       const GroupConfig& group = config_.groups[i];
@@ -105,16 +98,15 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Schedule& schedule, Pa
   }
   int64_t blocks = 0;
   for (const ClipSet& set : clip_sets_) {
-    for (const Tensor& piece : set.pieces) {
-      blocks += blocks_of(piece);
-    }
+    for (const Tensor& piece : set.pieces) { blocks += blocks_of(piece); }
   }
   const auto sets = static_cast<int64_t>(clip_sets_.size());
   partial_ = Buffer(arena, {std::max<int64_t>(blocks, 1)}, DType::f64, "sums of squares");
   ends_ = Buffer(arena, {sets}, DType::i64, "clip sets");
   limits_ = Buffer(arena, {sets}, DType::f64, "clip sets");
   outcome_ = Buffer(arena, {step_outcome_size(sets)}, DType::f64, "outcome of a step");
-  rates_ = Buffer(arena, {std::max<int64_t>(static_cast<int64_t>(rules_.size()), 1), kAdamWRates}, DType::f64, "rates of a step");
+  rates_ = Buffer(arena, {std::max<int64_t>(static_cast<int64_t>(rules_.size()), 1), kAdamWRates}, DType::f64,
+                  "rates of a step");
 }
 
 void Optimizer::add_piece(ClipSet& set, const Tensor& grad) {
@@ -146,9 +138,7 @@ void Optimizer::upload_rates(Stream& stream, int64_t step) {
     std::vector<double> limits;
     for (const ClipSet& set : clip_sets_) {
       ends.push_back(ends.empty() ? 0 : ends.back());
-      for (const Tensor& piece : set.pieces) {
-        ends.back() += blocks_of(piece);
-      }
+      for (const Tensor& piece : set.pieces) { ends.back() += blocks_of(piece); }
       limits.push_back(set.clip_norm);
     }
     copy_to_device(stream, ends_, ends.data());
@@ -194,9 +184,7 @@ void Optimizer::step(Stream& stream, int64_t step, const Tensor& row_loss, const
   constexpr size_t kMostGraphs = 4;
   upload_rates(stream, step);
   std::vector<bool> kind{row_loss.numel() > 0};
-  for (const Rule& rule : rules_) {
-    kind.push_back(rule.param->reached);
-  }
+  for (const Rule& rule : rules_) { kind.push_back(rule.param->reached); }
   if (uses_graphs_ && (graphs_.size() < kMostGraphs || graphs_.count(kind) > 0)) {
     graphs_[kind].run(stream, [&] { launch(stream, row_loss, scale); });
   } else {
@@ -221,12 +209,8 @@ StepOutcome Optimizer::finish(Stream& stream, const std::vector<HostCopy>& also)
     }
   }
   if (outcome.applied) {
-    for (const Rule& rule : rules_) {
-      rule.param->updates += rule.param->reached ? 1 : 0;
-    }
-    for (Param* p : states_) {
-      p->updates += p->reached ? 1 : 0;
-    }
+    for (const Rule& rule : rules_) { rule.param->updates += rule.param->reached ? 1 : 0; }
+    for (Param* p : states_) { p->updates += p->reached ? 1 : 0; }
   }
   return outcome;
 }

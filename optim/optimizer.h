@@ -42,9 +42,9 @@ struct GradientNorms {
 
 /// What one step did.
 struct StepOutcome {
-  double loss = 0;      // 0 where the step was given none
+  double loss = 0;  // 0 where the step was given none
   GradientNorms norms;
-  bool applied = false; // the loss and all norms are finite
+  bool applied = false;  // the loss and all norms are finite
 };
 
 /// AdamW with parameter groups and clipping (spec 83, sections 3 and 4) over the trained parameters
@@ -55,7 +55,7 @@ class Optimizer {
   /// What applies to one parameter.
   struct Rule {
     Param* param = nullptr;
-    int group = -1;       // index in config.groups
+    int group = -1;  // index in config.groups
     double lr = 0, beta1 = 0, beta2 = 0, eps = 0;
     double weight_decay = 0;  // 0 if exempt
     bool scheduled = true;
@@ -67,13 +67,14 @@ class Optimizer {
 
   /// From now on steps that repeat are launched as CUDA graphs.
   void use_graphs() { uses_graphs_ = true; }
-  /// Enqueues one update of every parameter that the loss reached, with the gradients scaled to clip_norm. It changes nothing
-  /// where a norm is not finite, or the loss: scale [1] f64 times the sum of row_loss [N] f64, both on the device; or none.
+  /// Enqueues one update of every parameter that the loss reached, with the gradients scaled to clip_norm. It changes
+  /// nothing where a norm is not finite, or the loss: scale [1] f64 times the sum of row_loss [N] f64, both on the
+  /// device; or none.
   void step(Stream& stream, int64_t step, const Tensor& row_loss = {}, const Tensor& scale = {});
   /// [1] f64 on the device: 1 if the step applies, else 0.
   Tensor applies() const { return outcome_.tensor().slice(1, {1}); }
-  /// Waits for the step, copies `also` to the host with its outcome, and counts the updates if it applied; of states that were
-  /// marked as reached, too. Once after every step.
+  /// Waits for the step, copies `also` to the host with its outcome, and counts the updates if it applied; of states
+  /// that were marked as reached, too. Once after every step.
   StepOutcome finish(Stream& stream, const std::vector<HostCopy>& also = {});
 
   /// The learning rate that step `step` applies outside groups.
@@ -84,7 +85,7 @@ class Optimizer {
 
  private:
   struct ClipSet {
-    int group = -1;              // -1: the global one
+    int group = -1;  // -1: the global one
     double clip_norm = 0;
     std::vector<Tensor> pieces;  // contiguous runs of gradients
   };
@@ -97,13 +98,14 @@ class Optimizer {
   Schedule schedule_;
   std::vector<Rule> rules_;
   std::vector<ClipSet> clip_sets_;
-  std::vector<Param*> states_;       // with optimizers of their own
-  Buffer partial_;                   // sums of squares of fixed blocks
-  Buffer ends_, limits_, outcome_;   // of clip sets: see DecideStep
-  Buffer rates_;                     // [rules, kAdamWRates]
-  bool has_sets_ = false;            // ends_ and limits_ are written
+  std::vector<Param*> states_;      // with optimizers of their own
+  Buffer partial_;                  // sums of squares of fixed blocks
+  Buffer ends_, limits_, outcome_;  // of clip sets: see DecideStep
+  Buffer rates_;                    // [rules, kAdamWRates]
+  bool has_sets_ = false;           // ends_ and limits_ are written
   bool uses_graphs_ = false;
-  std::map<std::vector<bool>, LaunchGraph> graphs_;  // by whether there are losses, and which rules' parameters are reached
+  std::map<std::vector<bool>, LaunchGraph>
+      graphs_;  // by whether there are losses, and which rules' parameters are reached
 };
 
 }  // namespace hebb

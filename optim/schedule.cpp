@@ -6,18 +6,22 @@
 namespace hebb {
 
 void fields(Fields& f, ScheduleConfig& c) {
-  f.field("type", c.type).one_of({"constant", "linear", "cosine", "wsd"}).help(
-      "Course of the learning rate after the warmup; wsd is constant, then decays.");
-  f.field("warmup_steps", c.warmup_steps).min(0).unit("steps").help(
-      "Linear warmup: the first step has lr / warmup_steps.");
-  f.field("min_lr", c.min_lr).min(0).help("Learning rate at the end of the decay; it may lie above the peak.")
+  f.field("type", c.type)
+      .one_of({"constant", "linear", "cosine", "wsd"})
+      .help("Course of the learning rate after the warmup; wsd is constant, then decays.");
+  f.field("warmup_steps", c.warmup_steps)
+      .min(0)
+      .unit("steps")
+      .help("Linear warmup: the first step has lr / warmup_steps.");
+  f.field("min_lr", c.min_lr)
+      .min(0)
+      .help("Learning rate at the end of the decay; it may lie above the peak.")
       .only_with(c.type != "constant", "a type that decays");
   const bool is_wsd = c.type == "wsd";
-  if (f.mode() == Fields::Mode::write && !is_wsd) {
-    return;
-  }
-  f.field("decay", c.decay).one_of({"linear", "cosine", "one_minus_sqrt", "sqrt", "inverse"}).help(
-      "wsd: shape of the decay; inverse needs min_lr > 0.");
+  if (f.mode() == Fields::Mode::write && !is_wsd) { return; }
+  f.field("decay", c.decay)
+      .one_of({"linear", "cosine", "one_minus_sqrt", "sqrt", "inverse"})
+      .help("wsd: shape of the decay; inverse needs min_lr > 0.");
   f.field("decay_steps", c.decay_steps)
       .min(0)
       .unit("steps")
@@ -25,9 +29,7 @@ void fields(Fields& f, ScheduleConfig& c) {
   if (f.mode() != Fields::Mode::write || !c.decay_steps) {
     f.field("decay_fraction", c.decay_fraction).min(0).max(1).help("wsd: length of the decay as a part of the run.");
   }
-  if (!f.reading()) {
-    return;
-  }
+  if (!f.reading()) { return; }
   for (const char* key : {"decay", "decay_steps", "decay_fraction"}) {
     if (!is_wsd && f.written(key)) {
       f.fail(key, "a value with schedule.type \"" + c.type + "\"", "it only with type \"wsd\"");
@@ -48,9 +50,7 @@ Schedule::Schedule(const ScheduleConfig& config, double peak, int64_t steps)
 
 double Schedule::decayed(double q) const {
   const std::string& shape = config_.type == "wsd" ? config_.decay : config_.type;
-  if (shape == "inverse") {
-    return 1 / (q / config_.min_lr + (1 - q) / peak_);
-  }
+  if (shape == "inverse") { return 1 / (q / config_.min_lr + (1 - q) / peak_); }
   double y = 1 - q;
   if (shape == "cosine") {
     y = (1 + std::cos(std::numbers::pi * q)) / 2;
@@ -64,12 +64,8 @@ double Schedule::decayed(double q) const {
 
 double Schedule::operator()(int64_t step) const {
   const auto s = static_cast<double>(step);
-  if (step < config_.warmup_steps) {
-    return peak_ * (s + 1) / static_cast<double>(config_.warmup_steps);
-  }
-  if (config_.type == "constant") {
-    return peak_;
-  }
+  if (step < config_.warmup_steps) { return peak_ * (s + 1) / static_cast<double>(config_.warmup_steps); }
+  if (config_.type == "constant") { return peak_; }
   const int64_t length = config_.type == "wsd" ? decay_steps_ : steps_ - config_.warmup_steps;
   const int64_t start = steps_ - length;
   return step < start ? peak_ : decayed((s - static_cast<double>(start)) / static_cast<double>(length));

@@ -49,9 +49,7 @@ std::string label(double v) {
     const double mantissa = v / std::pow(10.0, exponent);
     std::string text = std::abs(mantissa - 1) < 1e-6 ? "10" : number(mantissa) + "·10";
     text += exponent < 0 ? "⁻" : "";
-    for (const char c : std::to_string(std::abs(exponent))) {
-      text += digits[c - '0'];
-    }
+    for (const char c : std::to_string(std::abs(exponent))) { text += digits[c - '0']; }
     return text;
   }
   return size >= 1e4 ? std::to_string(std::llround(v)) : number(v);
@@ -68,15 +66,14 @@ std::vector<double> ticks(const Range& r, int count) {
   return result;
 }
 
-/// Ticks of a logarithmic axis, as logarithms: powers of ten, with 2 and 5 where there is room, round values inside a decade.
+/// Ticks of a logarithmic axis, as logarithms: powers of ten, with 2 and 5 where there is room, round values inside a
+/// decade.
 std::vector<double> log_ticks(const Range& r) {
   std::vector<double> result;
   const double decades = r.high - r.low;
   if (decades < 1) {
     for (const double t : ticks({std::pow(10.0, r.low), std::pow(10.0, r.high)}, 5)) {
-      if (t > 0) {
-        result.push_back(std::log10(t));
-      }
+      if (t > 0) { result.push_back(std::log10(t)); }
     }
     return result;
   }
@@ -84,9 +81,7 @@ std::vector<double> log_ticks(const Range& r) {
   for (double e = std::floor(r.low); e <= r.high; e += stride) {
     for (const double m : {1.0, 2.0, 5.0}) {
       const double t = e + std::log10(m);
-      if ((m == 1.0 || decades < 2.5) && t >= r.low - 1e-9 && t <= r.high + 1e-9) {
-        result.push_back(t);
-      }
+      if ((m == 1.0 || decades < 2.5) && t >= r.low - 1e-9 && t <= r.high + 1e-9) { result.push_back(t); }
     }
   }
   return result;
@@ -102,7 +97,9 @@ struct Frame {
   double u(double v) const { return log_x ? std::log10(v) : v; }
   double w(double v) const { return log_y ? std::log10(v) : v; }
   double px(double at) const { return kLeft + (at - rx.low) / (rx.high - rx.low) * (kWidth - kLeft - kRight); }
-  double py(double at) const { return kPlotHeight - kBottom - (at - ry.low) / (ry.high - ry.low) * (kPlotHeight - kTop - kBottom); }
+  double py(double at) const {
+    return kPlotHeight - kBottom - (at - ry.low) / (ry.high - ry.low) * (kPlotHeight - kTop - kBottom);
+  }
   bool shows(double x, double y) const { return std::isfinite(u(x)) && std::isfinite(w(y)); }
   std::string point(double x, double y) const {
     char text[64];
@@ -120,21 +117,23 @@ void draw_axes(std::ostream& s, const Frame& f, const ChartStyle& style) {
   }
   for (const double t : f.log_y ? log_ticks(f.ry) : ticks(f.ry, 6)) {
     s << "<line x1=\"" << Frame::kLeft << "\" x2=\"" << right << "\" y1=\"" << f.py(t) << "\" y2=\"" << f.py(t)
-      << "\" stroke=\"#e4e4e4\"/><text x=\"" << Frame::kLeft - 8 << "\" y=\"" << f.py(t) + 4 << "\" text-anchor=\"end\">"
-      << label(f.log_y ? std::pow(10.0, t) : t) << "</text>\n";
+      << "\" stroke=\"#e4e4e4\"/><text x=\"" << Frame::kLeft - 8 << "\" y=\"" << f.py(t) + 4
+      << "\" text-anchor=\"end\">" << label(f.log_y ? std::pow(10.0, t) : t) << "</text>\n";
   }
-  s << "<rect x=\"" << Frame::kLeft << "\" y=\"" << Frame::kTop << "\" width=\"" << right - Frame::kLeft << "\" height=\"" << bottom - Frame::kTop
-    << "\" fill=\"none\" stroke=\"#888\"/>\n"
-    << "<text x=\"" << (Frame::kLeft + right) / 2 << "\" y=\"" << bottom + 42 << "\" text-anchor=\"middle\">" << escape_markup(style.x_label)
-    << (f.log_x ? ", log scale" : "") << "</text>\n<text transform=\"translate(18 " << (Frame::kTop + bottom) / 2
-    << ") rotate(-90)\" text-anchor=\"middle\">" << escape_markup(style.y_label) << (f.log_y ? ", log scale" : "") << "</text>\n";
+  s << "<rect x=\"" << Frame::kLeft << "\" y=\"" << Frame::kTop << "\" width=\"" << right - Frame::kLeft
+    << "\" height=\"" << bottom - Frame::kTop << "\" fill=\"none\" stroke=\"#888\"/>\n"
+    << "<text x=\"" << (Frame::kLeft + right) / 2 << "\" y=\"" << bottom + 42 << "\" text-anchor=\"middle\">"
+    << escape_markup(style.x_label) << (f.log_x ? ", log scale" : "") << "</text>\n<text transform=\"translate(18 "
+    << (Frame::kTop + bottom) / 2 << ") rotate(-90)\" text-anchor=\"middle\">" << escape_markup(style.y_label)
+    << (f.log_y ? ", log scale" : "") << "</text>\n";
 }
 
 void draw_curve(std::ostream& s, const Frame& f, const Curve& c, int colour) {
   if (c.mark == Mark::points) {
     for (size_t i = 0; i < c.x.size(); ++i) {
       if (f.shows(c.x[i], c.y[i])) {
-        s << "<circle cx=\"" << f.px(f.u(c.x[i])) << "\" cy=\"" << f.py(f.w(c.y[i])) << "\" r=\"4\" fill=\"" << chart_colour(colour) << "\"/>\n";
+        s << "<circle cx=\"" << f.px(f.u(c.x[i])) << "\" cy=\"" << f.py(f.w(c.y[i])) << "\" r=\"4\" fill=\""
+          << chart_colour(colour) << "\"/>\n";
       }
     }
     return;
@@ -144,9 +143,7 @@ void draw_curve(std::ostream& s, const Frame& f, const Curve& c, int colour) {
   s << "<polyline fill=\"none\" stroke=\"" << chart_colour(colour) << "\" stroke-width=\"1.8\""
     << (c.mark == Mark::dashed ? " stroke-dasharray=\"6 4\"" : "") << " points=\"";
   for (size_t i = 0; i < c.x.size(); ++i) {
-    if ((i % stride == 0 || i + 1 == c.x.size()) && f.shows(c.x[i], c.y[i])) {
-      s << f.point(c.x[i], c.y[i]);
-    }
+    if ((i % stride == 0 || i + 1 == c.x.size()) && f.shows(c.x[i], c.y[i])) { s << f.point(c.x[i], c.y[i]); }
   }
   s << "\"/>\n";
 }
@@ -159,27 +156,24 @@ void draw_band(std::ostream& s, const Frame& f, const Band& b) {
     std::snprintf(text, sizeof text, "%.2f,%.2f ", f.px(f.u(b.x[i])), f.py(y));
     s << text;
   };
-  for (size_t i = 0; i < b.x.size(); ++i) {
-    corner(i, b.low, f.ry.low);
-  }
-  for (size_t i = b.x.size(); i-- > 0;) {
-    corner(i, b.high, f.ry.high);
-  }
+  for (size_t i = 0; i < b.x.size(); ++i) { corner(i, b.low, f.ry.low); }
+  for (size_t i = b.x.size(); i-- > 0;) { corner(i, b.high, f.ry.high); }
   s << "\"/>\n";
 }
 
 void draw_legend(std::ostream& s, const std::vector<Curve>& curves, const std::vector<int>& colours) {
   int entry = 0;
   for (size_t k = 0; k < curves.size(); ++k) {
-    if (curves[k].name.empty()) {
-      continue;
-    }
-    const double x = 14 + Frame::kLegendColumn * (entry % 2), y = Frame::kPlotHeight + 8 + Frame::kLegendRow * (entry / 2);
+    if (curves[k].name.empty()) { continue; }
+    const double x = 14 + Frame::kLegendColumn * (entry % 2),
+                 y = Frame::kPlotHeight + 8 + Frame::kLegendRow * (entry / 2);
     if (curves[k].mark == Mark::points) {
-      s << "<circle cx=\"" << x + 12 << "\" cy=\"" << y - 4 << "\" r=\"4\" fill=\"" << chart_colour(colours[k]) << "\"/>";
+      s << "<circle cx=\"" << x + 12 << "\" cy=\"" << y - 4 << "\" r=\"4\" fill=\"" << chart_colour(colours[k])
+        << "\"/>";
     } else {
-      s << "<line x1=\"" << x << "\" x2=\"" << x + 24 << "\" y1=\"" << y - 4 << "\" y2=\"" << y - 4 << "\" stroke=\"" << chart_colour(colours[k])
-        << "\" stroke-width=\"3\"" << (curves[k].mark == Mark::dashed ? " stroke-dasharray=\"6 4\"" : "") << "/>";
+      s << "<line x1=\"" << x << "\" x2=\"" << x + 24 << "\" y1=\"" << y - 4 << "\" y2=\"" << y - 4 << "\" stroke=\""
+        << chart_colour(colours[k]) << "\" stroke-width=\"3\""
+        << (curves[k].mark == Mark::dashed ? " stroke-dasharray=\"6 4\"" : "") << "/>";
     }
     s << "<text x=\"" << x + 30 << "\" y=\"" << y << "\">" << escape_markup(curves[k].name) << "</text>\n";
     ++entry;
@@ -189,7 +183,8 @@ void draw_legend(std::ostream& s, const std::vector<Curve>& curves, const std::v
 }  // namespace
 
 const char* chart_colour(int i) {
-  static const char* const colours[] = {"#1f6fb2", "#d1495b", "#2e8b57", "#c98b1b", "#7b4fa3", "#3a3a3a", "#17a2b8", "#8c564b"};
+  static const char* const colours[] = {"#1f6fb2", "#d1495b", "#2e8b57", "#c98b1b",
+                                        "#7b4fa3", "#3a3a3a", "#17a2b8", "#8c564b"};
   return colours[static_cast<size_t>(i) % 8];
 }
 
@@ -217,24 +212,23 @@ std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style,
   }
   f.rx.widen();
   f.ry.widen();
-  const bool has_points = std::any_of(curves.begin(), curves.end(), [](const Curve& c) { return c.mark == Mark::points; });
+  const bool has_points =
+      std::any_of(curves.begin(), curves.end(), [](const Curve& c) { return c.mark == Mark::points; });
   f.ry.pad(0.03);
   f.rx.pad(has_points ? 0.03 : 0.0);  // dots are not cut by the frame
   const double height = Frame::kPlotHeight + Frame::kLegendRow * ((entries + 1) / 2);
   std::ostringstream s;
   s << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << Frame::kWidth << " " << height
-    << "\" font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    << "<text x=\"" << Frame::kLeft << "\" y=\"24\" font-size=\"16\" font-weight=\"bold\">" << escape_markup(style.title) << "</text>\n";
+    << "\" font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n<rect width=\"100%\" height=\"100%\" "
+       "fill=\"white\"/>\n"
+    << "<text x=\"" << Frame::kLeft << "\" y=\"24\" font-size=\"16\" font-weight=\"bold\">"
+    << escape_markup(style.title) << "</text>\n";
   draw_axes(s, f, style);
   s << "<defs><clipPath id=\"plot\"><rect x=\"" << Frame::kLeft << "\" y=\"" << Frame::kTop << "\" width=\""
-    << Frame::kWidth - Frame::kLeft - Frame::kRight << "\" height=\"" << Frame::kPlotHeight - Frame::kTop - Frame::kBottom
-    << "\"/></clipPath></defs><g clip-path=\"url(#plot)\">\n";
-  for (const Band& b : bands) {
-    draw_band(s, f, b);
-  }
-  for (size_t k = 0; k < curves.size(); ++k) {
-    draw_curve(s, f, curves[k], colours[k]);
-  }
+    << Frame::kWidth - Frame::kLeft - Frame::kRight << "\" height=\""
+    << Frame::kPlotHeight - Frame::kTop - Frame::kBottom << "\"/></clipPath></defs><g clip-path=\"url(#plot)\">\n";
+  for (const Band& b : bands) { draw_band(s, f, b); }
+  for (size_t k = 0; k < curves.size(); ++k) { draw_curve(s, f, curves[k], colours[k]); }
   s << "</g>\n";
   draw_legend(s, curves, colours);
   s << "</svg>\n";
@@ -253,12 +247,11 @@ std::string text_chart(const std::vector<Curve>& curves, const std::string& y_la
   rx.widen();
   ry.widen();
   const int columns = std::max(10, width - 11), rows = std::max(4, height - 3);
-  std::vector<std::vector<std::string>> grid(static_cast<size_t>(rows), std::vector<std::string>(static_cast<size_t>(columns), " "));
+  std::vector<std::vector<std::string>> grid(static_cast<size_t>(rows),
+                                             std::vector<std::string>(static_cast<size_t>(columns), " "));
   for (size_t k = curves.size(); k-- > 0;) {
     for (size_t i = 0; i < curves[k].x.size(); ++i) {
-      if (!std::isfinite(curves[k].y[i])) {
-        continue;
-      }
+      if (!std::isfinite(curves[k].y[i])) { continue; }
       const auto cx = static_cast<size_t>(std::lround((curves[k].x[i] - rx.low) / (rx.high - rx.low) * (columns - 1)));
       const auto cy = static_cast<size_t>(std::lround((ry.high - curves[k].y[i]) / (ry.high - ry.low) * (rows - 1)));
       grid[cy][cx] = marks[k % 4];
@@ -268,16 +261,20 @@ std::string text_chart(const std::vector<Curve>& curves, const std::string& y_la
   for (int r = 0; r < rows; ++r) {
     char mark[32];
     const bool labelled = r % 4 == 0 || r == rows - 1;
-    std::snprintf(mark, sizeof mark, "%9s |", labelled ? number(ry.high - (ry.high - ry.low) * r / (rows - 1)).c_str() : "");
+    std::snprintf(mark, sizeof mark, "%9s |",
+                  labelled ? number(ry.high - (ry.high - ry.low) * r / (rows - 1)).c_str() : "");
     out += mark;
-    for (const std::string& cell : grid[static_cast<size_t>(r)]) {
-      out += cell;
-    }
+    for (const std::string& cell : grid[static_cast<size_t>(r)]) { out += cell; }
     out += "\n";
   }
   out += std::string(10, ' ') + "+" + std::string(static_cast<size_t>(columns), '-') + "\n";
   const std::string left = number(rx.low), right = number(rx.high) + " steps";
-  out += std::string(11, ' ') + left + std::string(std::max<size_t>(1, static_cast<size_t>(columns) - std::min<size_t>(static_cast<size_t>(columns) - 1, left.size() + right.size())), ' ') + right + "\n";
+  out +=
+      std::string(11, ' ') + left +
+      std::string(std::max<size_t>(1, static_cast<size_t>(columns) - std::min<size_t>(static_cast<size_t>(columns) - 1,
+                                                                                      left.size() + right.size())),
+                  ' ') +
+      right + "\n";
   for (size_t k = 0; k < curves.size(); ++k) {
     out += std::string(11, ' ') + marks[k % 4] + " " + curves[k].name + "\n";
   }

@@ -14,16 +14,19 @@ constexpr double kWidth = 560, kTop = 40, kRight = 16;
 
 void begin(std::ostream& s, double height, const std::string& title) {
   s << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << kWidth << " " << height
-    << "\" font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    << "\" font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n<rect width=\"100%\" height=\"100%\" "
+       "fill=\"white\"/>\n"
     << "<text x=\"12\" y=\"24\" font-size=\"16\" font-weight=\"bold\">" << escape_markup(title) << "</text>\n";
 }
 
 void put_text(std::ostream& s, double x, double y, const char* anchor, const std::string& text, double size = 13) {
-  s << "<text x=\"" << x << "\" y=\"" << y << "\" text-anchor=\"" << anchor << "\" font-size=\"" << size << "\">" << escape_markup(text) << "</text>\n";
+  s << "<text x=\"" << x << "\" y=\"" << y << "\" text-anchor=\"" << anchor << "\" font-size=\"" << size << "\">"
+    << escape_markup(text) << "</text>\n";
 }
 
 void put_box(std::ostream& s, double x, double y, double width, double height, const std::string& colour) {
-  s << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << width << "\" height=\"" << height << "\" fill=\"" << colour << "\"/>\n";
+  s << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << width << "\" height=\"" << height << "\" fill=\""
+    << colour << "\"/>\n";
 }
 
 /// White for 0, deep blue for 1.
@@ -67,8 +70,8 @@ std::string svg_heat_map(const HeatMap& map) {
       if (!std::isfinite(v)) { continue; }
       const double x = left + width * static_cast<double>(c);
       put_box(s, x, y, width - 1, kCell - 1, shade(share));
-      s << "<text x=\"" << x + width / 2 << "\" y=\"" << y + 16 << "\" text-anchor=\"middle\" font-size=\"11\" fill=\"" << (share > 0.5 ? "white" : "#333") << "\">"
-        << number(v) << "</text>\n";
+      s << "<text x=\"" << x + width / 2 << "\" y=\"" << y + 16 << "\" text-anchor=\"middle\" font-size=\"11\" fill=\""
+        << (share > 0.5 ? "white" : "#333") << "\">" << number(v) << "</text>\n";
     }
   }
   for (size_t c = 0; c < map.columns.size(); ++c) {
@@ -83,17 +86,21 @@ std::string svg_stacked_bars(const StackedBars& chart) {
   constexpr double kNarrow = 70, kPlot = 260, kBottom = kTop + kPlot, kLegendRow = 20;
   const auto count = static_cast<double>(std::max<size_t>(1, chart.bars.size()));
   const bool is_tilted = static_cast<double>(longest(chart.bars)) * 7 * count > kWidth - kNarrow - kRight;
-  const double left = is_tilted ? std::max(kNarrow, std::min(200.0, 4.8 * static_cast<double>(longest(chart.bars)))) : kNarrow;  // names lean to the left
+  const double left = is_tilted ? std::max(kNarrow, std::min(200.0, 4.8 * static_cast<double>(longest(chart.bars))))
+                                : kNarrow;  // names lean to the left
   const double slot = (kWidth - left - kRight) / count;
-  const double names = is_tilted ? 24 + 4.5 * static_cast<double>(longest(chart.bars)) : 24, legend = kBottom + names + 16;
+  const double names = is_tilted ? 24 + 4.5 * static_cast<double>(longest(chart.bars)) : 24,
+               legend = kBottom + names + 16;
   std::ostringstream s;
   begin(s, legend + kLegendRow * static_cast<double>((chart.segments.size() + 1) / 2), chart.title);
   for (int tick = 0; tick <= 5; ++tick) {
     const double v = chart.top * tick / 5, y = kBottom - kPlot * tick / 5;
-    s << "<line x1=\"" << left << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << y << "\" y2=\"" << y << "\" stroke=\"#e4e4e4\"/>\n";
+    s << "<line x1=\"" << left << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << y << "\" y2=\"" << y
+      << "\" stroke=\"#e4e4e4\"/>\n";
     put_text(s, left - 8, y + 4, "end", number(v));
   }
-  s << "<text transform=\"translate(" << left - 52 << " " << (kTop + kBottom) / 2 << ") rotate(-90)\" text-anchor=\"middle\">" << escape_markup(chart.y_label) << "</text>\n";
+  s << "<text transform=\"translate(" << left - 52 << " " << (kTop + kBottom) / 2
+    << ") rotate(-90)\" text-anchor=\"middle\">" << escape_markup(chart.y_label) << "</text>\n";
   for (size_t b = 0; b < chart.bars.size(); ++b) {
     const double x = left + slot * static_cast<double>(b), wide = std::min(60.0, 0.7 * slot);
     double from = kBottom;
@@ -105,8 +112,8 @@ std::string svg_stacked_bars(const StackedBars& chart) {
       from -= height;
     }
     if (is_tilted) {
-      s << "<text transform=\"translate(" << x + slot / 2 << " " << kBottom + 14 << ") rotate(-35)\" text-anchor=\"end\" font-size=\"11\">" << escape_markup(chart.bars[b])
-        << "</text>\n";
+      s << "<text transform=\"translate(" << x + slot / 2 << " " << kBottom + 14
+        << ") rotate(-35)\" text-anchor=\"end\" font-size=\"11\">" << escape_markup(chart.bars[b]) << "</text>\n";
     } else {
       put_text(s, x + slot / 2, kBottom + 16, "middle", chart.bars[b], 12);
     }

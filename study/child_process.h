@@ -10,8 +10,8 @@
 
 namespace hebb {
 
-/// A child with a process group of its own, so that a terminal's Ctrl-C reaches it only through us. It gets SIGTERM when this
-/// process dies.
+/// A child with a process group of its own, so that a terminal's Ctrl-C reaches it only through us. It gets SIGTERM
+/// when this process dies.
 class ChildProcess {
  public:
   /// Starts `program` with `arguments`; output and errors are appended to `log`.

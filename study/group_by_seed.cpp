@@ -17,20 +17,14 @@ bool is_measured(const std::string& key) {
 /// What ids share: their beginning, without the "_seed=" that is left of the grid's part.
 std::string common_id(const std::vector<Json>& runs) {
   std::string id = runs[0].at("id").as_string();
-  if (runs.size() == 1) {
-    return id;
-  }
+  if (runs.size() == 1) { return id; }
   for (const Json& run : runs) {
     const std::string& other = run.at("id").as_string();
     const auto end = std::mismatch(id.begin(), id.end(), other.begin(), other.end()).first;
     id.erase(end, id.end());
   }
-  if (id.ends_with("=")) {
-    id.erase(id.find_last_of('_') == std::string::npos ? 0 : id.find_last_of('_'));
-  }
-  while (!id.empty() && std::string("-_. ").find(id.back()) != std::string::npos) {
-    id.pop_back();
-  }
+  if (id.ends_with("=")) { id.erase(id.find_last_of('_') == std::string::npos ? 0 : id.find_last_of('_')); }
+  while (!id.empty() && std::string("-_. ").find(id.back()) != std::string::npos) { id.pop_back(); }
   return id.empty() ? runs[0].at("id").as_string() + ", …" : id;
 }
 
@@ -59,7 +53,9 @@ Json row_of(const std::vector<Json>& runs) {
       row.set("runs", static_cast<int64_t>(runs.size()));
     } else if (is_measured(key) && runs.size() > 1) {
       add_measured(row, key, runs);
-    } else if (first != nullptr && std::all_of(runs.begin(), runs.end(), [&](const Json& r) { return r.find(key) != nullptr && *r.find(key) == *first; })) {
+    } else if (first != nullptr && std::all_of(runs.begin(), runs.end(), [&](const Json& r) {
+                 return r.find(key) != nullptr && *r.find(key) == *first;
+               })) {
       row.set(key, *first);
     }
   }
@@ -72,7 +68,9 @@ std::string setting_of(const Json& config) {
   Json rest = config;
   rest.erase("name");
   if (Json* train = rest.find("train"); train != nullptr && train->is_object()) {
-    for (const char* key : {"seed", "threads", "device", "checkpoint", "max_minutes", "exit_code_on_stop"}) { train->erase(key); }
+    for (const char* key : {"seed", "threads", "device", "checkpoint", "max_minutes", "exit_code_on_stop"}) {
+      train->erase(key);
+    }
   }
   if (Json* data = rest.find("data"); data != nullptr && data->is_object()) {
     data->erase("seed");
@@ -105,7 +103,8 @@ bool has_seeds(const std::vector<Json>& rows) {
 
 std::string mean_text(double mean, double deviation) {
   const auto place = [](double v) { return v != 0 ? static_cast<int>(std::floor(std::log10(std::abs(v)))) : 0; };
-  const int of_mean = 4 - place(mean), decimals = std::clamp(deviation > 0 ? std::min(1 - place(deviation), of_mean) : of_mean, 0, 9);
+  const int of_mean = 4 - place(mean),
+            decimals = std::clamp(deviation > 0 ? std::min(1 - place(deviation), of_mean) : of_mean, 0, 9);
   char text[80];
   std::snprintf(text, sizeof text, "%.*f ± %.*f", decimals, mean, decimals, deviation);
   return text;

@@ -13,14 +13,14 @@
 
 #include "core/parallel.h"
 #include "core/progress.h"
+#include "inspect/plan.h"
 #include "study/child_process.h"
 #include "study/ladder_progress.h"
-#include "inspect/plan.h"
+#include "study/read_metrics.h"
 #include "study/report.h"
 #include "study/run_results.h"
 #include "train/run_config.h"
 #include "train/run_lock.h"
-#include "study/read_metrics.h"
 #include "train/signals.h"
 
 namespace hebb {
@@ -52,7 +52,8 @@ fs::path folder_of(const Sweep& sweep, const LadderOptions& options) {
 
 /// Why a child failed: its last line that starts with "error: ", or how it ended.
 std::string reason(const fs::path& console, int code) {
-  std::string found = code > 128 ? "killed by signal " + std::to_string(code - 128) : "exit code " + std::to_string(code);
+  std::string found =
+      code > 128 ? "killed by signal " + std::to_string(code - 128) : "exit code " + std::to_string(code);
   const std::string text = fs::exists(console) ? read_file(console) : "";
   const size_t at = text.rfind("error: ");
   if (code <= 128 && at != std::string::npos && (at == 0 || text[at - 1] == '\n')) {
@@ -62,17 +63,14 @@ std::string reason(const fs::path& console, int code) {
 }
 
 void refuse(const fs::path& folder, const std::string& found) {
-  throw CheckpointError(folder.string(), "not the folder of this sweep", found, "a new folder, or that of an earlier start of the sweep");
+  throw CheckpointError(folder.string(), "not the folder of this sweep", found,
+                        "a new folder, or that of an earlier start of the sweep");
 }
 
 /// A folder of this sweep has a sweep.json of the same name that shares a run with it.
 void require_own_folder(const Sweep& sweep, const fs::path& folder) {
-  if (!fs::exists(folder) || fs::is_empty(folder)) {
-    return;
-  }
-  if (!is_ladder(folder)) {
-    refuse(folder, "files without sweep.json");
-  }
+  if (!fs::exists(folder) || fs::is_empty(folder)) { return; }
+  if (!is_ladder(folder)) { refuse(folder, "files without sweep.json"); }
   const LadderFolder old = read_ladder(folder);
   const bool shares = std::any_of(old.runs.begin(), old.runs.end(), [&](const LadderRun& r) {
     return std::any_of(sweep.runs.begin(), sweep.runs.end(), [&](const SweepRun& s) { return s.id == r.id; });
@@ -106,7 +104,11 @@ void write_sweep(const Sweep& sweep, const fs::path& folder) {
 class Ladder {
  public:
   Ladder(const Sweep& sweep, const LadderOptions& options, const Console& console)
-      : sweep_(sweep), options_(options), line_(console.line), folder_(folder_of(sweep, options)), progress_(folder_, console.bar),
+      : sweep_(sweep),
+        options_(options),
+        line_(console.line),
+        folder_(folder_of(sweep, options)),
+        progress_(folder_, console.bar),
         parallel_(options.parallel > 0 ? options.parallel : sweep.max_parallel) {}
 
   int run() {
@@ -114,9 +116,7 @@ class Ladder {
     fs::create_directories(folder_);
     const RunLock lock(folder_);
     const std::vector<size_t> changed = check_runs();
-    for (const size_t i : changed) {
-      set_aside(i);
-    }
+    for (const size_t i : changed) { set_aside(i); }
     write_sweep(sweep_, folder_);
     for (size_t i = 0; i < sweep_.runs.size(); ++i) {
       if (status_[i].state != "done") {
@@ -133,8 +133,10 @@ class Ladder {
     }
     write_results();
     write_ladder_report(folder_);
-    const auto failed = std::count_if(status_.begin(), status_.end(), [](const RunStatus& s) { return s.state == "failed"; });
-    line_("report in " + (folder_ / "index.html").string() + (failed > 0 ? "; " + std::to_string(failed) + " runs failed" : ""));
+    const auto failed =
+        std::count_if(status_.begin(), status_.end(), [](const RunStatus& s) { return s.state == "failed"; });
+    line_("report in " + (folder_ / "index.html").string() +
+          (failed > 0 ? "; " + std::to_string(failed) + " runs failed" : ""));
     return stopped_ ? static_cast<int>(ExitCode::kStopped) : failed > 0 ? static_cast<int>(ExitCode::kOther) : 0;
   }
 
@@ -156,7 +158,8 @@ class Ladder {
       const std::string hash = config_hash(sweep_.runs[i].config);
       if (!status_[i].config_hash.empty() && status_[i].config_hash != hash) {
         if (!options_.force) {
-          throw ConfigError(run_folder(i).string(), "a run of another configuration (hash " + status_[i].config_hash + ")",
+          throw ConfigError(run_folder(i).string(),
+                            "a run of another configuration (hash " + status_[i].config_hash + ")",
                             "the hash " + hash + " (--force starts changed runs anew and keeps the old folder)");
         }
         changed.push_back(i);
@@ -173,7 +176,8 @@ class Ladder {
     status_[i] = {};
   }
 
-  /// Waits for a process that an earlier ladder left behind, which saves and ends by itself, and writes the configuration.
+  /// Waits for a process that an earlier ladder left behind, which saves and ends by itself, and writes the
+  /// configuration.
   void prepare(size_t i) {
     fs::create_directories(run_folder(i));
     for (int tries = 0; status_[i].state == "running"; ++tries) {
@@ -182,9 +186,7 @@ class Ladder {
         break;
       } catch (const CheckpointError&) {
         constexpr int kTries = 600;  // a minute: enough for a step and a save, or the lock is somebody else's
-        if (tries == kTries) {
-          throw;
-        }
+        if (tries == kTries) { throw; }
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
       }
     }
@@ -200,9 +202,7 @@ class Ladder {
         stopped_ = true;
         line_(signal + ": the runs save and stop");
         queue_.clear();
-        for (const Job& job : jobs_) {
-          job.process.terminate();
-        }
+        for (const Job& job : jobs_) { job.process.terminate(); }
       }
       while (!queue_.empty() && static_cast<int64_t>(jobs_.size()) < parallel_) {
         const size_t next = queue_.front();
@@ -227,7 +227,8 @@ class Ladder {
     if (parallel_ > 1) {
       arguments.insert(arguments.end(), {"--threads", std::to_string(std::max<int64_t>(1, threads() / parallel_))});
     }
-    jobs_.push_back({i, ChildProcess(options_.program, arguments, run_folder(i) / kConsole), is_evaluation, Clock::now()});
+    jobs_.push_back(
+        {i, ChildProcess(options_.program, arguments, run_folder(i) / kConsole), is_evaluation, Clock::now()});
     RunStatus& s = status_[i];
     s.state = "running";
     s.pid = jobs_.back().process.pid();
@@ -259,8 +260,8 @@ class Ladder {
     write_status(run_folder(i), s);
     progress_.show(status_);
     const double seconds = std::chrono::duration<double>(Clock::now() - job.started).count();
-    line_((s.state == "pending" ? "stopped" : s.state) + " " + sweep_.runs[i].id + " at step " + std::to_string(s.step) + " after " +
-          format_duration(seconds) + (s.error.empty() ? "" : ": " + s.error));
+    line_((s.state == "pending" ? "stopped" : s.state) + " " + sweep_.runs[i].id + " at step " +
+          std::to_string(s.step) + " after " + format_duration(seconds) + (s.error.empty() ? "" : ": " + s.error));
     write_results();
   }
 
@@ -303,9 +304,7 @@ int64_t integer_of(const Json& json, const char* key) {
 RunStatus read_status(const fs::path& run) {
   const fs::path path = run / "status.json";
   RunStatus s;
-  if (!fs::exists(path)) {
-    return s;
-  }
+  if (!fs::exists(path)) { return s; }
   try {
     const Json json = parse_json(read_file(path), path.string());
     s.state = text_of(json, "state");
@@ -321,13 +320,15 @@ RunStatus read_status(const fs::path& run) {
   }
   static const std::set<std::string> states = {"pending", "running", "done", "failed"};
   if (states.count(s.state) == 0) {
-    throw CheckpointError(path.string(), "not a status", "state \"" + s.state + "\"", "pending, running, done or failed");
+    throw CheckpointError(path.string(), "not a status", "state \"" + s.state + "\"",
+                          "pending, running, done or failed");
   }
   return s;
 }
 
 bool was_killed(const RunStatus& s) {
-  return s.state == "running" && s.host == host_name() && s.pid > 0 && ::kill(static_cast<pid_t>(s.pid), 0) != 0 && errno == ESRCH;
+  return s.state == "running" && s.host == host_name() && s.pid > 0 && ::kill(static_cast<pid_t>(s.pid), 0) != 0 &&
+         errno == ESRCH;
 }
 
 void write_status(const fs::path& run, const RunStatus& s) {
@@ -343,14 +344,17 @@ void write_status(const fs::path& run, const RunStatus& s) {
   write_file_atomic(run / "status.json", json.dump(1) + "\n");
 }
 
-int run_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console) { return Ladder(sweep, options, console).run(); }
+int run_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console) {
+  return Ladder(sweep, options, console).run();
+}
 
 bool is_ladder(const fs::path& folder) { return fs::exists(folder / "sweep.json"); }
 
 LadderFolder read_ladder(const fs::path& folder) {
   const fs::path path = folder / "sweep.json";
   if (!fs::exists(path)) {
-    throw CheckpointError(folder.string(), "no ladder here", fs::exists(folder) ? "no sweep.json" : "nothing", "a folder that hebb ladder made");
+    throw CheckpointError(folder.string(), "no ladder here", fs::exists(folder) ? "no sweep.json" : "nothing",
+                          "a folder that hebb ladder made");
   }
   try {
     const Json json = parse_json(read_file(path), path.string());
@@ -359,7 +363,8 @@ LadderFolder read_ladder(const fs::path& folder) {
     if (const Json* runs = json.find("runs"); runs != nullptr && runs->is_array()) {
       for (const Json& r : runs->items()) {
         const Json *tags = r.find("tags"), *flops = r.find("flops");
-        ladder.runs.push_back({text_of(r, "id"), tags != nullptr && tags->is_object() ? *tags : Json::object(), integer_of(r, "steps"),
+        ladder.runs.push_back({text_of(r, "id"), tags != nullptr && tags->is_object() ? *tags : Json::object(),
+                               integer_of(r, "steps"),
                                flops != nullptr && flops->is_number() ? flops->as_double() : 0});
       }
     }

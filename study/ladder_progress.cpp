@@ -20,12 +20,14 @@ LadderShare share_now(const fs::path& folder, const LadderFolder& ladder, const 
 
 }  // namespace
 
-LadderShare ladder_share(const LadderFolder& ladder, const std::vector<RunStatus>& states, const std::vector<int64_t>& steps) {
+LadderShare ladder_share(const LadderFolder& ladder, const std::vector<RunStatus>& states,
+                         const std::vector<int64_t>& steps) {
   LadderShare s;
   s.runs = static_cast<int64_t>(ladder.runs.size());
   for (size_t i = 0; i < ladder.runs.size(); ++i) {
     const LadderRun& run = ladder.runs[i];
-    const double of_run = run.steps > 0 ? std::min(1.0, static_cast<double>(steps[i]) / static_cast<double>(run.steps)) : 0;
+    const double of_run =
+        run.steps > 0 ? std::min(1.0, static_cast<double>(steps[i]) / static_cast<double>(run.steps)) : 0;
     const double flops = run.flops * (states[i].state == "done" ? 1 : of_run);
     s.done += states[i].state == "done" ? 1 : 0;
     s.running += states[i].state == "running" ? 1 : 0;
@@ -56,9 +58,7 @@ void LadderProgress::begin(const std::vector<RunStatus>& states) {
 }
 
 void LadderProgress::update(const std::vector<RunStatus>& states) {
-  if (std::chrono::steady_clock::now() - looked_ >= std::chrono::seconds(1)) {
-    show(states);
-  }
+  if (std::chrono::steady_clock::now() - looked_ >= std::chrono::seconds(1)) { show(states); }
 }
 
 void LadderProgress::end(const std::vector<RunStatus>& states) {

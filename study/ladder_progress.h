@@ -14,7 +14,8 @@ struct LadderShare {
   double lost_flops = 0;              // what failed runs leave undone
 };
 /// `states` and `steps` (the last logged ones) by run.
-LadderShare ladder_share(const LadderFolder& ladder, const std::vector<RunStatus>& states, const std::vector<int64_t>& steps);
+LadderShare ladder_share(const LadderFolder& ladder, const std::vector<RunStatus>& states,
+                         const std::vector<int64_t>& steps);
 /// "3 of 8 runs done, 2 running, 1 failed"
 std::string runs_text(const LadderShare& share);
 

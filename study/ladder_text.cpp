@@ -4,8 +4,8 @@
 #include <cstdio>
 
 #include "core/progress.h"
-#include "study/ladder_progress.h"
 #include "inspect/plan.h"
+#include "study/ladder_progress.h"
 #include "study/report.h"
 
 namespace hebb {
@@ -51,21 +51,21 @@ std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_p
     resolve(config, World{}, false);
     plans.push_back(plan_run(config, options));
     Plan& plan = plans.back();
-    if (flops_per_s > 0) {
-      plan.hours = plan.training_flops() / flops_per_s / 3600;
-    }
+    if (flops_per_s > 0) { plan.hours = plan.training_flops() / flops_per_s / 3600; }
     flops += plan.training_flops();
     tokens += static_cast<double>(plan.tokens);
     for (const Solved& s : run.solved) {
-      solved += print("%s: %s = %lld gives %s %.6g, %+.3f %% of %.6g\n", run.id.c_str(), s.path.c_str(), static_cast<long long>(s.value),
-                      s.quantity.c_str(), s.reached, 100 * (s.reached - s.target) / s.target, s.target);
+      solved += print("%s: %s = %lld gives %s %.6g, %+.3f %% of %.6g\n", run.id.c_str(), s.path.c_str(),
+                      static_cast<long long>(s.value), s.quantity.c_str(), s.reached,
+                      100 * (s.reached - s.target) / s.target, s.target);
     }
   }
   std::string text = compare_plans(plans) + (solved.empty() ? "" : "\n" + solved);
   text += print("\n%zu runs, %.4g tokens, %.4e FLOPs", plans.size(), tokens, flops);
   if (flops_per_s > 0) {
-    text += print(", %s at %.4g FLOP/s with %lld at a time", format_duration(flops / flops_per_s / static_cast<double>(at_a_time)).c_str(),
-                  flops_per_s, static_cast<long long>(at_a_time));
+    text += print(", %s at %.4g FLOP/s with %lld at a time",
+                  format_duration(flops / flops_per_s / static_cast<double>(at_a_time)).c_str(), flops_per_s,
+                  static_cast<long long>(at_a_time));
   }
   return text + "\n";
 }
@@ -73,9 +73,7 @@ std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_p
 std::string ladder_status(const fs::path& folder) {
   const LadderFolder ladder = read_ladder(folder);
   size_t width = 3;
-  for (const LadderRun& run : ladder.runs) {
-    width = std::max(width, run.id.size());
-  }
+  for (const LadderRun& run : ladder.runs) { width = std::max(width, run.id.size()); }
   std::vector<RunStatus> states;
   std::vector<RunProgress> all;
   std::vector<int64_t> steps;
@@ -94,7 +92,8 @@ std::string ladder_status(const fs::path& folder) {
       busy_seconds += p.tokens / p.tokens_per_s;
     }
   }
-  std::string text = print("%-*s %-8s %15s %9s %12s\n", static_cast<int>(width), "run", "state", "step", "loss", "time left");
+  std::string text =
+      print("%-*s %-8s %15s %9s %12s\n", static_cast<int>(width), "run", "state", "step", "loss", "time left");
   double left = 0;
   for (size_t i = 0; i < ladder.runs.size(); ++i) {
     const LadderRun& run = ladder.runs[i];
@@ -102,7 +101,9 @@ std::string ladder_status(const fs::path& folder) {
     std::string eta = "-";
     if (states[i].state != "done") {
       const double share = run.steps > 0 ? 1 - static_cast<double>(p.step) / static_cast<double>(run.steps) : 0;
-      const double own = p.tokens_per_s > 0 && p.step > 0 ? p.tokens / static_cast<double>(p.step) * static_cast<double>(run.steps - p.step) / p.tokens_per_s : -1;
+      const double own = p.tokens_per_s > 0 && p.step > 0 ? p.tokens / static_cast<double>(p.step) *
+                                                                static_cast<double>(run.steps - p.step) / p.tokens_per_s
+                                                          : -1;
       const double seconds = own >= 0 ? own : done_flops > 0 ? share * run.flops * busy_seconds / done_flops : -1;
       if (seconds >= 0) {
         left += seconds;
@@ -110,15 +111,16 @@ std::string ladder_status(const fs::path& folder) {
       }
     }
     const std::string step = std::to_string(p.step) + "/" + std::to_string(run.steps);
-    text += print("%-*s %-8s %15s %9s %12s", static_cast<int>(width), run.id.c_str(), states[i].state.c_str(), step.c_str(),
-                  p.step > 0 ? print("%.4f", p.loss).c_str() : "-", eta.c_str());
+    text += print("%-*s %-8s %15s %9s %12s", static_cast<int>(width), run.id.c_str(), states[i].state.c_str(),
+                  step.c_str(), p.step > 0 ? print("%.4f", p.loss).c_str() : "-", eta.c_str());
     text += (states[i].error.empty() ? "" : "  " + states[i].error) + "\n";
   }
   const LadderShare share = ladder_share(ladder, states, steps);
   text += runs_text(share) + ", " + format_flops(share.flops) + " of " + format_flops(share.total_flops) +
           print(" (%d%%)", share.total_flops > 0 ? static_cast<int>(100 * share.flops / share.total_flops) : 0);
   if (share.done < share.runs) {
-    text += done_flops > 0 ? ", eta " + format_duration(left / static_cast<double>(std::max<int64_t>(1, share.running))) : ", eta not known yet";
+    text += done_flops > 0 ? ", eta " + format_duration(left / static_cast<double>(std::max<int64_t>(1, share.running)))
+                           : ", eta not known yet";
   }
   return text + "\n";
 }

@@ -17,7 +17,9 @@ struct Line {
   double sum_squares = 0;                                   // of residuals
 
   double at(double u) const { return intercept + slope * u; }
-  double leverage(double u, size_t n) const { return 1.0 / static_cast<double>(n) + (u - mean_u) * (u - mean_u) / spread; }
+  double leverage(double u, size_t n) const {
+    return 1.0 / static_cast<double>(n) + (u - mean_u) * (u - mean_u) / spread;
+  }
 };
 
 Line fit_line(const std::vector<double>& u, const std::vector<double>& v) {
@@ -43,16 +45,15 @@ Line fit_line(const std::vector<double>& u, const std::vector<double>& v) {
 
 std::vector<double> logs(const std::vector<double>& values, double offset = 0) {
   std::vector<double> result;
-  for (const double v : values) {
-    result.push_back(std::log(v - offset));
-  }
+  for (const double v : values) { result.push_back(std::log(v - offset)); }
   return result;
 }
 
 /// value - q(97.5 %) se ... value - q(2.5 %) se.
 Interval studentised(double value, double se, std::vector<double> t) {
   std::sort(t.begin(), t.end());
-  return t.empty() ? Interval{value, value} : Interval{value - quantile(t, 0.975) * se, value - quantile(t, 0.025) * se};
+  return t.empty() ? Interval{value, value}
+                   : Interval{value - quantile(t, 0.975) * se, value - quantile(t, 0.025) * se};
 }
 
 Interval exponentiated(Interval i) { return {std::exp(i.low), std::exp(i.high)}; }
@@ -64,10 +65,10 @@ struct ErrorFactors {
 };
 
 ErrorFactors error_factors(const Line& line, size_t n, const std::vector<double>& u0) {
-  ErrorFactors f{std::sqrt(1.0 / static_cast<double>(n) + line.mean_u * line.mean_u / line.spread), 1 / std::sqrt(line.spread), {}};
-  for (const double u : u0) {
-    f.predictions.push_back(std::sqrt(1 + line.leverage(u, n)));
-  }
+  ErrorFactors f{std::sqrt(1.0 / static_cast<double>(n) + line.mean_u * line.mean_u / line.spread),
+                 1 / std::sqrt(line.spread),
+                 {}};
+  for (const double u : u0) { f.predictions.push_back(std::sqrt(1 + line.leverage(u, n))); }
   return f;
 }
 
@@ -82,9 +83,7 @@ void bootstrap_residuals(PowerLawFit& fit, const Line& line, const std::vector<d
     e[i] = free < 1e-9 ? 0.0 : (v[i] - line.at(u[i])) / std::sqrt(free);
     mean += e[i] / static_cast<double>(n);
   }
-  for (double& r : e) {
-    r -= mean;
-  }
+  for (double& r : e) { r -= mean; }
   const auto deviation = [&](const Line& l) { return std::sqrt(l.sum_squares / static_cast<double>(n - 2)); };
   const double s = deviation(line);
   const ErrorFactors f = error_factors(line, n, u0);
@@ -93,14 +92,10 @@ void bootstrap_residuals(PowerLawFit& fit, const Line& line, const std::vector<d
   for (int64_t k = 0; k < options.resamples; ++k) {
     Rng rng(options.seed, "bootstrap", static_cast<uint64_t>(k));
     std::vector<double> w(n);
-    for (size_t i = 0; i < n; ++i) {
-      w[i] = line.at(u[i]) + e[rng.below(static_cast<uint32_t>(n))];
-    }
+    for (size_t i = 0; i < n; ++i) { w[i] = line.at(u[i]) + e[rng.below(static_cast<uint32_t>(n))]; }
     const Line again = fit_line(u, w);
     const double s_again = deviation(again);
-    if (s_again == 0) {
-      continue;
-    }
+    if (s_again == 0) { continue; }
     t_intercept.push_back((again.intercept - line.intercept) / (s_again * f.intercept));
     t_slope.push_back((again.slope - line.slope) / (s_again * f.slope));
     for (size_t p = 0; p < u0.size(); ++p) {
@@ -121,7 +116,9 @@ void student_intervals(PowerLawFit& fit, const Line& line, size_t n, const std::
   const double t = n == 3 ? 12.706204736432095 : 4.302652729911275;  // 97.5 % with 1 and 2 degrees of freedom
   const double s = std::sqrt(line.sum_squares / static_cast<double>(n - 2));
   const ErrorFactors f = error_factors(line, n, u0);
-  const auto around = [&](double value, double factor) { return Interval{value - t * s * factor, value + t * s * factor}; };
+  const auto around = [&](double value, double factor) {
+    return Interval{value - t * s * factor, value + t * s * factor};
+  };
   fit.interval_method = "student t";
   fit.a_interval = exponentiated(around(line.intercept, f.intercept));
   fit.b_interval = around(-line.slope, f.slope);
@@ -190,9 +187,7 @@ void bootstrap_pairs(PowerLawFit& fit, const std::vector<double>& u, const Power
       ru[i] = u[j];
       ry[i] = fit.y[j];
     }
-    if (std::set<double>(ru.begin(), ru.end()).size() < 3) {
-      continue;
-    }
+    if (std::set<double>(ru.begin(), ru.end()).size() < 3) { continue; }
     const OffsetFit f = best_offset(ru, ry);
     as.push_back(f.a);
     bs.push_back(f.b);
@@ -201,18 +196,14 @@ void bootstrap_pairs(PowerLawFit& fit, const std::vector<double>& u, const Power
     }
   }
   fit.interval_method = "percentile pairs (too narrow for few points)";
-  if (as.empty()) {
-    return;
-  }
+  if (as.empty()) { return; }
   const auto interval = [](std::vector<double> v) {
     std::sort(v.begin(), v.end());
     return Interval{quantile(v, 0.025), quantile(v, 0.975)};
   };
   fit.a_interval = interval(as);
   fit.b_interval = interval(bs);
-  for (size_t p = 0; p < predictions.size(); ++p) {
-    fit.predictions[p].interval = interval(predictions[p]);
-  }
+  for (size_t p = 0; p < predictions.size(); ++p) { fit.predictions[p].interval = interval(predictions[p]); }
 }
 
 void require_points(const std::vector<double>& x, const std::vector<double>& y, bool offset) {
@@ -232,8 +223,8 @@ Json interval_json(const std::optional<Interval>& i) { return i ? Json::array({J
 
 double PowerLawFit::at(double x_value) const { return a * std::pow(x_value, -b) + c; }
 
-PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double>& y, const std::vector<double>& predict_x,
-                          const PowerLawOptions& options) {
+PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double>& y,
+                          const std::vector<double>& predict_x, const PowerLawOptions& options) {
   HEBB_ASSERT(x.size() == y.size());
   require_points(x, y, options.offset);
   PowerLawFit fit;
@@ -255,21 +246,11 @@ PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double
     fit.a = std::exp(line.intercept);
     fit.b = -line.slope;
   }
-  for (const double value : v) {
-    mean += value / static_cast<double>(v.size());
-  }
-  for (const double value : v) {
-    spread += (value - mean) * (value - mean);
-  }
-  if (is_free) {
-    fit.r2 = spread > 0 ? 1 - error / spread : 1;
-  }
-  for (const double px : predict_x) {
-    fit.predictions.push_back({px, fit.at(px), std::nullopt});
-  }
-  if (!is_free) {
-    return fit;
-  }
+  for (const double value : v) { mean += value / static_cast<double>(v.size()); }
+  for (const double value : v) { spread += (value - mean) * (value - mean); }
+  if (is_free) { fit.r2 = spread > 0 ? 1 - error / spread : 1; }
+  for (const double px : predict_x) { fit.predictions.push_back({px, fit.at(px), std::nullopt}); }
+  if (!is_free) { return fit; }
   if (options.offset) {
     bootstrap_pairs(fit, u, options);
   } else if (x.size() >= 5) {
@@ -282,9 +263,7 @@ PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double
 
 Json PowerLawFit::json() const {
   Json j = Json::object(), points = Json::array(), list = Json::array();
-  for (size_t i = 0; i < x.size(); ++i) {
-    points.push(Json::array({Json(x[i]), Json(y[i])}));
-  }
+  for (size_t i = 0; i < x.size(); ++i) { points.push(Json::array({Json(x[i]), Json(y[i])})); }
   for (const Prediction& p : predictions) {
     Json item = Json::object();
     item.set("x", p.x);

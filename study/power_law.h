@@ -30,16 +30,16 @@ struct PowerLawFit {
 };
 
 struct PowerLawOptions {
-  bool offset = false;   // fit c too
+  bool offset = false;  // fit c too
   uint64_t seed = 0;
   int64_t resamples = 1000;
 };
 
-/// Fits the points (positive, at least two distinct x; three with an offset) and predicts at `predict_x`. Without an offset: studentised
-/// residual bootstrap from five points on, Student's t for three and four. With one: percentiles of resampled pairs, which are too
-/// narrow for few points. As many points as coefficients leave no degree of freedom: no R^2 and no intervals.
-/// Errors: ConfigError for too few points or values that are not positive.
-PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double>& y, const std::vector<double>& predict_x,
-                          const PowerLawOptions& options);
+/// Fits the points (positive, at least two distinct x; three with an offset) and predicts at `predict_x`. Without an
+/// offset: studentised residual bootstrap from five points on, Student's t for three and four. With one: percentiles of
+/// resampled pairs, which are too narrow for few points. As many points as coefficients leave no degree of freedom: no
+/// R^2 and no intervals. Errors: ConfigError for too few points or values that are not positive.
+PowerLawFit fit_power_law(const std::vector<double>& x, const std::vector<double>& y,
+                          const std::vector<double>& predict_x, const PowerLawOptions& options);
 
 }  // namespace hebb

@@ -18,9 +18,7 @@ double value_of(const Json& line, const char* key) {
 /// Appends what the layers report to the curves of each statistic.
 void add_statistics(RunMetrics& m, const Json& line, double step) {
   const Json* layers = line.find("layers");
-  if (layers == nullptr || !layers->is_object()) {
-    return;
-  }
+  if (layers == nullptr || !layers->is_object()) { return; }
   for (const auto& [layer, values] : layers->members()) {
     for (const auto& [name, value] : values.is_object() ? values.members() : std::vector<Json::Member>{}) {
       std::vector<Curve>& curves = m.statistics[name];
@@ -48,9 +46,7 @@ int64_t step_of(std::string_view line, const std::string& path) {
 int64_t last_logged_step(const fs::path& run) {
   const fs::path path = run / "metrics.jsonl";
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) {
-    return 0;
-  }
+  if (!file) { return 0; }
   const auto size = static_cast<int64_t>(file.tellg());
   for (int64_t window = 1 << 14;; window *= 8) {  // lines with statistics of layers may be long
     const int64_t begin = std::max<int64_t>(0, size - window);
@@ -62,16 +58,16 @@ int64_t last_logged_step(const fs::path& run) {
       const size_t from = before == std::string::npos ? 0 : before + 1;
       return std::max<int64_t>(0, step_of(std::string_view(text).substr(from, end - from), path.string()));
     }
-    if (begin == 0) {
-      return 0;
-    }
+    if (begin == 0) { return 0; }
   }
 }
 
 RunMetrics read_metrics(const fs::path& run) {
   const fs::path path = run / "metrics.jsonl";
   std::string text = read_file(path);
-  text.erase(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);  // a line that a running trainer has not finished
+  text.erase(text.rfind('\n') == std::string::npos
+                 ? 0
+                 : text.rfind('\n') + 1);  // a line that a running trainer has not finished
   std::istringstream lines(text);
   RunMetrics m;
   m.name = fs::absolute(run).lexically_normal().filename().string();
@@ -88,14 +84,13 @@ RunMetrics read_metrics(const fs::path& run) {
     const double step = value_of(j, "step");
     if (const Json* val = j.find("val"); val != nullptr && val->is_string()) {
       const auto [it, fresh] = validation.insert({val->as_string(), m.validation.size()});
-      if (fresh) {
-        m.validation.push_back({val->as_string(), {}, {}});
-      }
+      if (fresh) { m.validation.push_back({val->as_string(), {}, {}}); }
       m.validation[it->second].x.push_back(step);
       m.validation[it->second].y.push_back(value_of(j, "loss"));
       continue;
     }
-    for (const auto& [curve, key] : {std::pair{&m.loss, "loss"}, std::pair{&m.lr, "lr"}, std::pair{&m.grad_norm, "grad_norm"}}) {
+    for (const auto& [curve, key] :
+         {std::pair{&m.loss, "loss"}, std::pair{&m.lr, "lr"}, std::pair{&m.grad_norm, "grad_norm"}}) {
       curve->x.push_back(step);
       curve->y.push_back(value_of(j, key));
     }

@@ -5,11 +5,11 @@
 #include <cstdio>
 #include <sstream>
 
-#include "study/ladder.h"
-#include "study/report_parts.h"
-#include "study/report_fit.h"
-#include "study/run_results.h"
 #include "study/group_by_seed.h"
+#include "study/ladder.h"
+#include "study/report_fit.h"
+#include "study/report_parts.h"
+#include "study/run_results.h"
 
 namespace hebb {
 namespace {
@@ -22,7 +22,8 @@ std::string number(double v) {
   return text;
 }
 
-/// Tables and headings of our own Markdown as HTML: lines that start with "|" are tables, "# " headings, others paragraphs.
+/// Tables and headings of our own Markdown as HTML: lines that start with "|" are tables, "# " headings, others
+/// paragraphs.
 std::string html_of(const std::string& markdown) {
   std::istringstream lines(markdown);
   std::string html, line;
@@ -60,11 +61,10 @@ std::string html_of(const std::string& markdown) {
 
 class Report {
  public:
-  Report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit, const fs::path& out)
+  Report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit,
+         const fs::path& out)
       : runs_(runs), fit_(fit), out_(out) {
-    for (const ReportRun& run : runs) {
-      results_.push_back(run.result);
-    }
+    for (const ReportRun& run : runs) { results_.push_back(run.result); }
     text("# " + title + "\n");
   }
 
@@ -81,9 +81,7 @@ class Report {
       levels();
     }
     loss_curves();
-    if (runs_.size() <= kFewRuns) {
-      optimizer_curves();
-    }
+    if (runs_.size() <= kFewRuns) { optimizer_curves(); }
     evaluations();
     memory_statistics();
     return finish();
@@ -92,12 +90,16 @@ class Report {
  private:
   fs::path finish() const {
     write_file_atomic(out_ / "report.md", markdown_);
-    write_file_atomic(out_ / "index.html",
-                      "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-                      "<title>hebb report</title>\n<style>body{font-family:sans-serif;max-width:820px;margin:1em auto;padding:0 1em;line-height:1.4}"
-                      "svg{width:100%;height:auto}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:90%}"
-                      "td,th{padding:.2em .6em;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}td:first-child,th:first-child{text-align:left}</style>\n" +
-                          html_ + "</html>\n");
+    write_file_atomic(
+        out_ / "index.html",
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "
+        "content=\"width=device-width, initial-scale=1\">\n"
+        "<title>hebb report</title>\n<style>body{font-family:sans-serif;max-width:820px;margin:1em auto;padding:0 "
+        "1em;line-height:1.4}"
+        "svg{width:100%;height:auto}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:90%}"
+        "td,th{padding:.2em .6em;border-bottom:1px solid "
+        "#ddd;text-align:right;white-space:nowrap}td:first-child,th:first-child{text-align:left}</style>\n" +
+            html_ + "</html>\n");
     return out_ / "index.html";
   }
 
@@ -117,14 +119,18 @@ class Report {
     const std::vector<Json> rows = over_seeds(results_);
     if (has_seeds(rows)) {
       text("## Results over seeds\n\n" + results_markdown(rows) +
-           "\nMean ± sample standard deviation over runs whose configurations differ in seeds only; numbers in full: seeds.csv.\n");
+           "\nMean ± sample standard deviation over runs whose configurations differ in seeds only; numbers in full: "
+           "seeds.csv.\n");
       write_file_atomic(out_ / "seeds.csv", results_csv(rows));
     }
   }
 
   void results() {
     const std::string table = results_markdown(results_);
-    text("## Results" + std::string(runs_.size() > 1 ? " of each run" : "") + "\n\n" + (runs_.empty() ? std::string() : table) + "\nFrom config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.\n" + not_finite());
+    text("## Results" + std::string(runs_.size() > 1 ? " of each run" : "") + "\n\n" +
+         (runs_.empty() ? std::string() : table) +
+         "\nFrom config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.\n" +
+         not_finite());
     write_file_atomic(out_ / "results.md", table);
     write_file_atomic(out_ / "results.csv", results_csv(results_));
     write_file_atomic(out_ / "results.json", Json::array(results_).dump(1) + "\n");
@@ -141,14 +147,14 @@ class Report {
         }
       }
     }
-    return list.empty() ? "" : "\nNot finite: " + list + ". Fits and curves leave them out, and there is no mean over seeds with them.\n";
+    return list.empty() ? ""
+                        : "\nNot finite: " + list +
+                              ". Fits and curves leave them out, and there is no mean over seeds with them.\n";
   }
 
   void fits() {
     const std::vector<FitGroup> groups = fit_groups(results_, *fit_);
-    if (groups.empty()) {
-      return;
-    }
+    if (groups.empty()) { return; }
     text("## Scaling\n\n" + fit_markdown(groups, *fit_));
     write_file_atomic(out_ / "fit.json", fit_json(groups, *fit_).dump(1) + "\n");
     if (std::any_of(groups.begin(), groups.end(), [](const FitGroup& g) { return g.fit.has_value(); })) {
@@ -166,7 +172,8 @@ class Report {
     std::map<std::pair<std::string, std::string>, Cell> cells;
     const std::vector<Json> rows = over_seeds(results_);
     for (const Json& row : rows) {
-      const std::string group = fit_->by.empty() ? "" : member_text(row, fit_->by), level = member_text(row, fit_->level);
+      const std::string group = fit_->by.empty() ? "" : member_text(row, fit_->by),
+                        level = member_text(row, fit_->level);
       if (!group.empty() && !level.empty()) {
         add_once(groups, group);
         add_once(levels, level);
@@ -176,9 +183,7 @@ class Report {
         }
       }
     }
-    if (groups.size() < 2) {
-      return;
-    }
+    if (groups.size() < 2) { return; }
     ReportTable shown{{fit_->level}, {}}, table{{fit_->level}, {}};
     shown.titles.insert(shown.titles.end(), groups.begin(), groups.end());
     table.titles = shown.titles;
@@ -194,12 +199,15 @@ class Report {
           text += difference;
         }
         // Several settings (learning rates, say) are no repetitions: which of them counts is not for a table to choose.
-        shown.rows.back().push_back(cell.settings == 0 ? Json() : cell.settings > 1 ? Json(std::to_string(cell.settings) + " settings") : Json(text));
+        shown.rows.back().push_back(cell.settings == 0  ? Json()
+                                    : cell.settings > 1 ? Json(std::to_string(cell.settings) + " settings")
+                                                        : Json(text));
         table.rows.back().push_back(cell.settings == 1 ? Json(cell.mean) : Json());
       }
     }
     write_file_atomic(out_ / "levels.csv", table.csv());
-    text("## " + fit_->y + " by " + fit_->level + "\n\n" + (has_seeds(rows) ? "Mean ± sample standard deviation over seeds; in" : "In") +
+    text("## " + fit_->y + " by " + fit_->level + "\n\n" +
+         (has_seeds(rows) ? "Mean ± sample standard deviation over seeds; in" : "In") +
          " parentheses: difference to the first column. From results.json.\n\n" + shown.markdown());
   }
 
@@ -211,9 +219,7 @@ class Report {
       const Json* tag = fit_ && !fit_->by.empty() ? run.result.find(fit_->by) : nullptr;
       const std::string group = tag == nullptr ? run.id : tag->is_string() ? tag->as_string() : tag->dump();
       const bool is_new = std::find(groups.begin(), groups.end(), group) == groups.end();
-      if (is_new) {
-        groups.push_back(group);
-      }
+      if (is_new) { groups.push_back(group); }
       const auto colour = static_cast<int>(std::find(groups.begin(), groups.end(), group) - groups.begin());
       Curve c = run.metrics.loss;
       c.name = is_new ? group : "";
@@ -229,9 +235,11 @@ class Report {
     }
     text("## Loss\n");
     chart("loss.svg", svg_chart(training, {"Training loss", "optimizer steps", "cross-entropy [nats per token]"}));
-    const bool has_course = std::any_of(validation.begin(), validation.end(), [](const Curve& c) { return c.x.size() > 1; });
+    const bool has_course =
+        std::any_of(validation.begin(), validation.end(), [](const Curve& c) { return c.x.size() > 1; });
     if (has_course && validation.size() <= 2 * kFewRuns) {
-      chart("validation.svg", svg_chart(validation, {"Validation loss", "optimizer steps", "cross-entropy [nats per token]"}));
+      chart("validation.svg",
+            svg_chart(validation, {"Validation loss", "optimizer steps", "cross-entropy [nats per token]"}));
     }
   }
 
@@ -272,17 +280,17 @@ class Report {
       for (const auto& [name, layers] : run.metrics.statistics) {
         for (Curve c : layers) {
           const bool is_number = !c.y.empty() && std::isfinite(c.y.back());
-          table.rows.push_back({run.id, c.name, name, is_number ? Json(c.y.back()) : Json(), run.id + "/metrics.jsonl"});
+          table.rows.push_back(
+              {run.id, c.name, name, is_number ? Json(c.y.back()) : Json(), run.id + "/metrics.jsonl"});
           c.name = runs_.size() > 1 ? run.id + " " + c.name : c.name;
           curves[name].push_back(std::move(c));
         }
       }
     }
-    if (table.rows.empty()) {
-      return;
-    }
+    if (table.rows.empty()) { return; }
     write_file_atomic(out_ / "memory.csv", table.csv());
-    text("## Memory statistics\n\nAt the last logged step" + (runs_.size() <= kFewRuns ? ".\n\n" + table.markdown() : std::string(": in memory.csv.\n")));
+    text("## Memory statistics\n\nAt the last logged step" +
+         (runs_.size() <= kFewRuns ? ".\n\n" + table.markdown() : std::string(": in memory.csv.\n")));
     for (const auto& [name, list] : curves) {
       if (list.size() <= 2 * kFewRuns) {
         chart("memory_" + name + ".svg", svg_chart(list, {name, "optimizer steps", name}));
@@ -306,7 +314,8 @@ ReportRun read_report_run(const fs::path& folder, const std::string& id, const J
   return run;
 }
 
-fs::path write_report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit, const fs::path& out) {
+fs::path write_report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit,
+                      const fs::path& out) {
   return Report(title, runs, fit, out).write();
 }
 

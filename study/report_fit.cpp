@@ -28,7 +28,9 @@ struct Points {
   std::vector<double> x, y;
 };
 
-std::string interval_text(const std::optional<Interval>& i) { return i ? print("%.5g – %.5g", i->low, i->high) : std::string("–"); }
+std::string interval_text(const std::optional<Interval>& i) {
+  return i ? print("%.5g – %.5g", i->low, i->high) : std::string("–");
+}
 
 std::string axis_label(const std::string& key) {
   if (key == "flops.total") { return "training FLOPs"; }
@@ -39,7 +41,9 @@ std::string axis_label(const std::string& key) {
 }
 
 /// x where a fit reaches y; NaN where it never does.
-double inverse(const PowerLawFit& fit, double y) { return y > fit.c && fit.b != 0 ? std::pow((y - fit.c) / fit.a, -1 / fit.b) : NAN; }
+double inverse(const PowerLawFit& fit, double y) {
+  return y > fit.c && fit.b != 0 ? std::pow((y - fit.c) / fit.a, -1 / fit.b) : NAN;
+}
 
 /// A share far outside of what any run covers says no more than its direction.
 std::string share_text(double share) {
@@ -47,11 +51,10 @@ std::string share_text(double share) {
   return !std::isfinite(share) ? "–" : share > kFar ? "> 100" : share < 1 / kFar ? "< 0.01" : print("%.3f", share);
 }
 
-void add_fit(FitGroup& group, const Points& points, const std::vector<Json>& held_out, const FitConfig& config, double low, double high) {
+void add_fit(FitGroup& group, const Points& points, const std::vector<Json>& held_out, const FitConfig& config,
+             double low, double high) {
   std::vector<double> at;
-  for (const Json& result : held_out) {
-    at.push_back(result_number(result, config.x));
-  }
+  for (const Json& result : held_out) { at.push_back(result_number(result, config.x)); }
   for (int i = 0; i < kBandPoints; ++i) {
     at.push_back(std::exp(std::log(low) + (std::log(high) - std::log(low)) * i / (kBandPoints - 1)));
   }
@@ -67,7 +70,8 @@ void add_fit(FitGroup& group, const Points& points, const std::vector<Json>& hel
   const auto& predictions = group.fit->predictions;
   group.band.assign(predictions.begin() + static_cast<std::ptrdiff_t>(held_out.size()), predictions.end());
   for (size_t i = 0; i < held_out.size(); ++i) {
-    group.held_out.push_back({held_out[i].at("id").as_string(), at[i], result_number(held_out[i], config.y), predictions[i]});
+    group.held_out.push_back(
+        {held_out[i].at("id").as_string(), at[i], result_number(held_out[i], config.y), predictions[i]});
   }
   group.fit->predictions.resize(held_out.size());
 }
@@ -115,12 +119,16 @@ std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& conf
   std::vector<Band> bands;
   for (size_t g = 0; g < groups.size(); ++g) {
     const int colour = static_cast<int>(g);
-    if (!groups[g].fit) {
-      continue;
-    }
+    if (!groups[g].fit) { continue; }
     const PowerLawFit& fit = *groups[g].fit;
     curves.push_back({groups[g].name, fit.x, fit.y, Mark::points, colour});
-    Curve line{groups[g].name + (fit.r2 ? print(": fit, R² %.4f", *fit.r2) : print(": curve through %zu points", fit.x.size())), {}, {}, Mark::line, colour}, held_out{"", {}, {}, Mark::points, colour};
+    Curve line{groups[g].name +
+                   (fit.r2 ? print(": fit, R² %.4f", *fit.r2) : print(": curve through %zu points", fit.x.size())),
+               {},
+               {},
+               Mark::line,
+               colour},
+        held_out{"", {}, {}, Mark::points, colour};
     Band band{{}, {}, {}, colour};
     for (const PowerLawFit::Prediction& p : groups[g].band) {
       line.x.push_back(p.x);
@@ -145,8 +153,9 @@ std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& conf
 }
 
 std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& config) {
-  std::string text = config.y + " = a · " + config.x + "^−b" + (config.offset ? " + c" : "") + "\n\n| group | points | a | b | 95 % of b |" +
-                     (config.offset ? " c |" : "") + " R² | interval |\n|---|---:|---:|---:|---|" + (config.offset ? "---:|" : "") + "---:|---|\n";
+  std::string text = config.y + " = a · " + config.x + "^−b" + (config.offset ? " + c" : "") +
+                     "\n\n| group | points | a | b | 95 % of b |" + (config.offset ? " c |" : "") +
+                     " R² | interval |\n|---|---:|---:|---:|---|" + (config.offset ? "---:|" : "") + "---:|---|\n";
   std::string held_out, against;
   bool exact = false;
   const PowerLawFit* first = nullptr;
@@ -156,27 +165,36 @@ std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& c
       continue;
     }
     const PowerLawFit& f = *g.fit;
-    text += print("| %s | %zu | %.5g | %.5f | %s |", g.name.c_str(), f.x.size(), f.a, f.b, interval_text(f.b_interval).c_str()) +
-            (config.offset ? print(" %.4f |", f.c) : std::string()) + " " + (f.r2 ? print("%.5f", *f.r2) : "–") + " | " + f.interval_method + " |\n";
+    text += print("| %s | %zu | %.5g | %.5f | %s |", g.name.c_str(), f.x.size(), f.a, f.b,
+                  interval_text(f.b_interval).c_str()) +
+            (config.offset ? print(" %.4f |", f.c) : std::string()) + " " + (f.r2 ? print("%.5f", *f.r2) : "–") +
+            " | " + f.interval_method + " |\n";
     exact |= !f.r2;
     for (const FitGroup::HeldOut& h : g.held_out) {
-      held_out += print("| %s | %.4e | %.5f | %s | %.5f | %+.5f |\n", h.id.c_str(), h.x, h.predicted.y, interval_text(h.predicted.interval).c_str(),
-                        h.measured, h.measured - h.predicted.y);
+      held_out += print("| %s | %.4e | %.5f | %s | %.5f | %+.5f |\n", h.id.c_str(), h.x, h.predicted.y,
+                        interval_text(h.predicted.interval).c_str(), h.measured, h.measured - h.predicted.y);
     }
     first = first != nullptr ? first : &f;
-    const double x = *std::max_element(first->x.begin(), first->x.end()), wanted = first->at(x), needed = inverse(f, wanted);
-    against += print("| %s | %.5f | %+.5f | %s |\n", g.name.c_str(), f.at(x), f.at(x) - wanted, share_text(needed / x).c_str());
+    const double x = *std::max_element(first->x.begin(), first->x.end()), wanted = first->at(x),
+                 needed = inverse(f, wanted);
+    against += print("| %s | %.5f | %+.5f | %s |\n", g.name.c_str(), f.at(x), f.at(x) - wanted,
+                     share_text(needed / x).c_str());
   }
   if (exact) {
-    text += print("\nA curve with %d coefficients goes through %d points exactly: such a row says nothing about how well the law holds, nor how far off its predictions are.\n",
-                  config.offset ? 3 : 2, config.offset ? 3 : 2);
+    text += print(
+        "\nA curve with %d coefficients goes through %d points exactly: such a row says nothing about how well the law "
+        "holds, nor how far off its predictions are.\n",
+        config.offset ? 3 : 2, config.offset ? 3 : 2);
   }
   if (!held_out.empty()) {
-    text += "\nHeld-out runs: predicted from the fit, and measured.\n\n| run | " + config.x + " | predicted | 95 % | measured | difference |\n|---|---:|---:|---|---:|---:|\n" + held_out;
+    text += "\nHeld-out runs: predicted from the fit, and measured.\n\n| run | " + config.x +
+            " | predicted | 95 % | measured | difference |\n|---|---:|---:|---|---:|---:|\n" + held_out;
   }
   if (first != nullptr && groups.size() > 1) {
-    text += print("\nThe fits at %s %.4e, the largest point of the first group, and the share of it that each needs to reach the first group's value.\n\n",
-                  config.x.c_str(), *std::max_element(first->x.begin(), first->x.end())) +
+    text += print(
+                "\nThe fits at %s %.4e, the largest point of the first group, and the share of it that each needs to "
+                "reach the first group's value.\n\n",
+                config.x.c_str(), *std::max_element(first->x.begin(), first->x.end())) +
             "| group | " + config.y + " | difference | share of " + config.x + " |\n|---|---:|---:|---:|\n" + against;
   }
   return text;
@@ -188,9 +206,7 @@ Json fit_json(const std::vector<FitGroup>& groups, const FitConfig& config) {
   for (const FitGroup& g : groups) {
     Json item = g.fit ? g.fit->json() : Json::object();
     item.set("group", g.name);
-    if (!g.fit) {
-      item.set("problem", g.problem);
-    }
+    if (!g.fit) { item.set("problem", g.problem); }
     Json held_out = Json::array();
     for (const FitGroup::HeldOut& h : g.held_out) {
       Json one = Json::object();

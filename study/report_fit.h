@@ -12,7 +12,7 @@ namespace hebb {
 struct FitGroup {
   std::string name;
   std::optional<PowerLawFit> fit;
-  std::string problem;                  // why there is no fit
+  std::string problem;  // why there is no fit
   struct HeldOut {
     std::string id;
     double x, measured;

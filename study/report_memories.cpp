@@ -10,7 +10,9 @@ namespace {
 
 /// Quantiles and bins, which drawings show.
 bool is_detail(const std::string& statistic) {
-  const auto ends_with = [&](const std::string& end) { return statistic.size() > end.size() && statistic.compare(statistic.size() - end.size(), end.size(), end) == 0; };
+  const auto ends_with = [&](const std::string& end) {
+    return statistic.size() > end.size() && statistic.compare(statistic.size() - end.size(), end.size(), end) == 0;
+  };
   const bool is_quantile = ends_with("_median") || ends_with("_q10") || ends_with("_q90");
   const size_t gate = statistic.find(".gate_");
   return is_quantile || (gate != std::string::npos && statistic.size() == gate + 7);
@@ -26,8 +28,10 @@ std::vector<ReportPart> adaptation(const Results& all) {
     std::map<int64_t, std::string> adapted;
     for (const Json& p : e.series("adaptation")) {
       const std::string domain = member_text(p, "domain"), before = member_text(p, "adapted");
-      pivot.set({e.run, member_text(p, "stage"), before.empty() ? "–" : before}, domain + " nll", result_number(p, "nll"), e);
-      pivot.set({e.run, member_text(p, "stage"), before.empty() ? "–" : before}, domain + " delta", result_number(p, "delta"), e);
+      pivot.set({e.run, member_text(p, "stage"), before.empty() ? "–" : before}, domain + " nll",
+                result_number(p, "nll"), e);
+      pivot.set({e.run, member_text(p, "stage"), before.empty() ? "–" : before}, domain + " delta",
+                result_number(p, "delta"), e);
       add_once(domains, domain);
       const size_t i = static_cast<size_t>(std::find(domains.begin(), domains.end(), domain) - domains.begin());
       if (i == curves.size()) { curves.push_back({domain, {}, {}, Mark::line, static_cast<int>(i)}); }
@@ -43,10 +47,12 @@ std::vector<ReportPart> adaptation(const Results& all) {
       bands.push_back({{x - 1, x}, {}, {}, static_cast<int>(at - domains.begin())});
     }
     ReportPart part{"Continual learning: " + e.run + ", " + e.label,
-                    "Loss [nats] of each domain's held-out rows after each stage, and its difference to stage 0. The shade between two stages is the domain that was read there.",
+                    "Loss [nats] of each domain's held-out rows after each stage, and its difference to stage 0. The "
+                    "shade between two stages is the domain that was read there.",
                     pivot.table(), "adapt_" + file_name(e.run + "_" + e.label) + ".csv"};
-    part.charts.emplace_back("adapt_" + file_name(e.run + "_" + e.label) + ".svg",
-                             svg_chart(curves, {"Continual learning: " + e.label, "stage", "loss - loss before [nats]"}, bands));
+    part.charts.emplace_back(
+        "adapt_" + file_name(e.run + "_" + e.label) + ".svg",
+        svg_chart(curves, {"Continual learning: " + e.label, "stage", "loss - loss before [nats]"}, bands));
     parts.push_back(std::move(part));
   }
   return parts;
@@ -64,7 +70,9 @@ void add_gate_maps(ReportPart& part, const Results& results) {
       if (map.rows.size() == 1) { map.columns.push_back(bin); }
       map.values.back().push_back(result_number(p, "share"));
     }
-    if (!map.rows.empty()) { part.charts.emplace_back("gates_" + file_name(e.run + "_" + e.label) + ".svg", svg_heat_map(map)); }
+    if (!map.rows.empty()) {
+      part.charts.emplace_back("gates_" + file_name(e.run + "_" + e.label) + ".svg", svg_heat_map(map));
+    }
   }
 }
 
@@ -91,8 +99,12 @@ void add_cumulative_charts(ReportPart& part, const Results& results) {
       bands.push_back(std::move(band));
     }
     if (!curves.empty()) {
-      part.charts.emplace_back(std::string("cumulative_") + side + ".svg",
-                               svg_chart(curves, {std::string("Weight of the largest slots, ") + side + "s", "largest slots of a token and head", "cumulative weight, 10 % to 90 % shaded", true}, bands));
+      part.charts.emplace_back(
+          std::string("cumulative_") + side + ".svg",
+          svg_chart(curves,
+                    {std::string("Weight of the largest slots, ") + side + "s", "largest slots of a token and head",
+                     "cumulative weight, 10 % to 90 % shaded", true},
+                    bands));
     }
   }
 }
@@ -108,20 +120,35 @@ std::vector<ReportPart> memories(const Results& all) {
       if (!is_detail(name)) { main.set({name}, e.run + " " + e.label, value_of(metrics, name), e); }
     }
     for (const auto& [layer, numbers] : e.object("groups").members()) {
-      for (const auto& [name, metric] : numbers.members()) { layers.set({e.run, e.label, layer}, name, value_of(numbers, name), e); }
+      for (const auto& [name, metric] : numbers.members()) {
+        layers.set({e.run, e.label, layer}, name, value_of(numbers, name), e);
+      }
     }
   }
-  ReportPart part{"Use of memories", "Means over layers. All of them with quantiles and bins: memory_stats.csv; those of each layer: memory_layers.csv.", main.table()};
+  ReportPart part{"Use of memories",
+                  "Means over layers. All of them with quantiles and bins: memory_stats.csv; those of each layer: "
+                  "memory_layers.csv.",
+                  main.table()};
   part.files.emplace_back("memory_stats.csv", pivot.table());
   part.files.emplace_back("memory_layers.csv", layers.table());
   add_gate_maps(part, results);
   add_cumulative_charts(part, results);
   for (const SeriesChart& how : {
-           SeriesChart{"kv_growth", "tokens", "cached", "layer", {"Selected tokens", "tokens read", "tokens in the cache"}},
-           SeriesChart{"kv_growth_single", "tokens", "cached", "sequence", {"Selected tokens of single sequences", "tokens read", "tokens in the cache"}},
-           SeriesChart{"score_by_position", "to", "score", "layer", {"Score of the router", "position, end of the bin [tokens]", "mean score"}},
+           SeriesChart{
+               "kv_growth", "tokens", "cached", "layer", {"Selected tokens", "tokens read", "tokens in the cache"}},
+           SeriesChart{"kv_growth_single",
+                       "tokens",
+                       "cached",
+                       "sequence",
+                       {"Selected tokens of single sequences", "tokens read", "tokens in the cache"}},
+           SeriesChart{"score_by_position",
+                       "to",
+                       "score",
+                       "layer",
+                       {"Score of the router", "position, end of the bin [tokens]", "mean score"}},
            SeriesChart{"slots_by_position", "tokens", "slots", "layer", {"Slots in use", "tokens read", "slots"}},
-           SeriesChart{"state_norm", "tokens", "norm", "layer", {"Norm of recurrent states", "tokens read", "norm per head"}},
+           SeriesChart{
+               "state_norm", "tokens", "norm", "layer", {"Norm of recurrent states", "tokens read", "norm per head"}},
        }) {
     add_series_chart(part, results, how, "memory_" + how.series);
     ReportTable points = points_table(results, how.series);

@@ -37,7 +37,9 @@ std::string ReportTable::csv() const {
   std::string text;
   const auto add = [&](const std::vector<Json>& cells) {
     for (size_t i = 0; i < cells.size(); ++i) {
-      text += (i > 0 ? "," : "") + csv_cell(cells[i].is_null() ? "" : cells[i].is_string() ? cells[i].as_string() : cells[i].dump());
+      text += (i > 0 ? "," : "") + csv_cell(cells[i].is_null()     ? ""
+                                            : cells[i].is_string() ? cells[i].as_string()
+                                                                   : cells[i].dump());
     }
     text += "\n";
   };
@@ -81,8 +83,10 @@ Results load_evaluations(const std::vector<ReportRun>& runs) {
     for (const fs::path& file : evaluation_files(run.folder)) {
       Json json = parse_json(read_file(file), file.string());
       if (!json.is_object() || member_text(json, "status") != "ok") { continue; }
-      const std::string name = file.stem().string(), source = member_text(json, "source"), kind = member_text(json, "kind");
-      all.push_back({run.id, run.id + "/" + fs::relative(file, run.folder).generic_string(), kind, source.empty() ? name : name + " (" + source + ")", std::move(json)});
+      const std::string name = file.stem().string(), source = member_text(json, "source"),
+                        kind = member_text(json, "kind");
+      all.push_back({run.id, run.id + "/" + fs::relative(file, run.folder).generic_string(), kind,
+                     source.empty() ? name : name + " (" + source + ")", std::move(json)});
     }
   }
   return all;
@@ -90,7 +94,8 @@ Results load_evaluations(const std::vector<ReportRun>& runs) {
 
 Results of_kind(const Results& all, const std::set<std::string>& kinds) {
   Results found;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(found), [&](const Evaluated& e) { return kinds.count(e.kind) > 0; });
+  std::copy_if(all.begin(), all.end(), std::back_inserter(found),
+               [&](const Evaluated& e) { return kinds.count(e.kind) > 0; });
   return found;
 }
 
@@ -143,7 +148,9 @@ ReportTable points_table(const Results& results, const std::string& series) {
   for (const Evaluated& e : results) {
     for (const Json& p : e.series(series)) {
       std::vector<Json> row{e.run, e.label};
-      for (size_t k = 2; k < t.titles.size(); ++k) { row.push_back(p.find(t.titles[k]) != nullptr ? *p.find(t.titles[k]) : Json()); }
+      for (size_t k = 2; k < t.titles.size(); ++k) {
+        row.push_back(p.find(t.titles[k]) != nullptr ? *p.find(t.titles[k]) : Json());
+      }
       row.push_back(e.file);
       t.rows.push_back(std::move(row));
     }
@@ -161,7 +168,8 @@ void add_series_chart(ReportPart& part, const Results& results, const SeriesChar
   for (const Evaluated& e : results) {
     for (const Json& p : e.series(how.series)) {
       std::string name = several_runs ? e.run : "";
-      for (const std::string& more : {labels.size() > 1 ? e.label : std::string(), how.by.empty() ? std::string() : member_text(p, how.by)}) {
+      for (const std::string& more :
+           {labels.size() > 1 ? e.label : std::string(), how.by.empty() ? std::string() : member_text(p, how.by)}) {
         name += more.empty() ? "" : (name.empty() ? "" : " ") + more;
       }
       name = name.empty() ? e.label : name;

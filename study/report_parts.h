@@ -24,11 +24,11 @@ struct ReportTable {
 /// A section of a report.
 struct ReportPart {
   std::string title, text;
-  ReportTable table;                                           // the last column names the result files
-  std::string csv_file{};                                      // of the table; empty: none of its own
-  bool is_long = false;                                        // the table is left to the file
-  std::vector<std::pair<std::string, std::string>> charts{};   // file names and SVG
-  std::vector<std::pair<std::string, ReportTable>> files{};    // further tables, for programs
+  ReportTable table;                                          // the last column names the result files
+  std::string csv_file{};                                     // of the table; empty: none of its own
+  bool is_long = false;                                       // the table is left to the file
+  std::vector<std::pair<std::string, std::string>> charts{};  // file names and SVG
+  std::vector<std::pair<std::string, ReportTable>> files{};   // further tables, for programs
 };
 
 /// One result file.

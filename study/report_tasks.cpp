@@ -15,17 +15,28 @@ std::vector<ReportPart> positions(const Results& all) {
     const std::string label = results[0].label;
     Pivot pivot({"run"});
     for (const Evaluated& e : results) {
-      for (const Json& bin : e.series("by_position")) { pivot.set({e.run}, "to " + member_text(bin, "to"), result_number(bin, "ppl"), e); }
+      for (const Json& bin : e.series("by_position")) {
+        pivot.set({e.run}, "to " + member_text(bin, "to"), result_number(bin, "ppl"), e);
+      }
     }
-    ReportPart part{"Perplexity by position: " + label, "", pivot.table(), "position_" + file_name(label) + ".csv", true};
-    add_series_chart(part, results, {"by_position", "to", "ppl", "", {part.title, "position, end of the bin [tokens]", "perplexity", true}},
-                     "position_" + file_name(label));
+    ReportPart part{"Perplexity by position: " + label, "", pivot.table(), "position_" + file_name(label) + ".csv",
+                    true};
+    add_series_chart(
+        part, results,
+        {"by_position", "to", "ppl", "", {part.title, "position, end of the bin [tokens]", "perplexity", true}},
+        "position_" + file_name(label));
     const bool has_gain = std::any_of(results.begin(), results.end(), [](const Evaluated& e) {
       const auto bins = e.series("by_position");
       return !bins.empty() && bins[0].find("gain") != nullptr;
     });
     if (has_gain) {
-      add_series_chart(part, results, {"by_position", "to", "gain", "", {"Gain of context: " + label, "position, end of the bin [tokens]", "loss with restarts - loss [nats]", true}},
+      add_series_chart(part, results,
+                       {"by_position",
+                        "to",
+                        "gain",
+                        "",
+                        {"Gain of context: " + label, "position, end of the bin [tokens]",
+                         "loss with restarts - loss [nats]", true}},
                        "gain_" + file_name(label));
     }
     parts.push_back(std::move(part));
@@ -46,7 +57,8 @@ std::map<std::pair<int64_t, int64_t>, double> cumulative_losses(const Evaluated&
   return means;
 }
 
-/// Streams of several runs: cumulative loss since the document's start against the first run (spec 81, section 3), mean over documents.
+/// Streams of several runs: cumulative loss since the document's start against the first run (spec 81, section 3), mean
+/// over documents.
 std::vector<ReportPart> streams(const Results& all) {
   std::vector<ReportPart> parts;
   for (const Results& results : by_label(of_kind(all, {"stream_ppl"}))) {
@@ -71,8 +83,11 @@ std::vector<ReportPart> streams(const Results& all) {
       curves.push_back(std::move(c));
     }
     const std::string label = results[0].label, title = "Streams: " + label;
-    ReportPart part{title, "Cumulative loss since the document's start, difference to " + results[0].run + " [nats].", pivot.table(), "stream_" + file_name(label) + ".csv", true};
-    part.charts.emplace_back("stream_" + file_name(label) + ".svg", svg_chart(curves, {title, "position [tokens]", "cumulative loss - that of " + results[0].run}));
+    ReportPart part{title, "Cumulative loss since the document's start, difference to " + results[0].run + " [nats].",
+                    pivot.table(), "stream_" + file_name(label) + ".csv", true};
+    part.charts.emplace_back(
+        "stream_" + file_name(label) + ".svg",
+        svg_chart(curves, {title, "position [tokens]", "cumulative loss - that of " + results[0].run}));
     parts.push_back(std::move(part));
   }
   return parts;
@@ -80,8 +95,11 @@ std::vector<ReportPart> streams(const Results& all) {
 
 /// What papers print of a kind; all of the others.
 bool is_printed(const std::string& kind, const std::string& metric) {
-  static const std::map<std::string, std::set<std::string>> printed = {{"choice", {"acc", "acc_norm"}}, {"partial", {"acc"}}, {"cloze", {"acc", "ppl"}},
-                                                                       {"rolling", {"word_ppl"}}, {"answer_ppl", {"ppl"}}};
+  static const std::map<std::string, std::set<std::string>> printed = {{"choice", {"acc", "acc_norm"}},
+                                                                       {"partial", {"acc"}},
+                                                                       {"cloze", {"acc", "ppl"}},
+                                                                       {"rolling", {"word_ppl"}},
+                                                                       {"answer_ppl", {"ppl"}}};
   const auto it = printed.find(kind);
   return it == printed.end() ? metric != "examples" : it->second.count(metric) > 0;
 }
@@ -95,11 +113,15 @@ std::vector<ReportPart> short_context(const Results& all) {
       const double value = value_of(metrics, name);
       pivot.set({e.run}, e.label + " " + name, value, e);
       const bool is_perplexity = name.find("ppl") != std::string::npos;
-      if (is_printed(e.kind, name)) { printed.set({e.run}, e.label + " " + name, is_perplexity ? value : 100 * value, e); }
+      if (is_printed(e.kind, name)) {
+        printed.set({e.run}, e.label + " " + name, is_perplexity ? value : 100 * value, e);
+      }
     }
   }
   if (pivot.rows().empty()) { return {}; }
-  ReportPart part{"Short context", "Perplexities (ppl), and scores in percent. All metrics, as fractions: short_context.csv.", printed.table()};
+  ReportPart part{"Short context",
+                  "Perplexities (ppl), and scores in percent. All metrics, as fractions: short_context.csv.",
+                  printed.table()};
   part.files.emplace_back("short_context.csv", pivot.table());
   return {part};
 }
@@ -117,7 +139,8 @@ std::vector<ReportPart> needles(const Results& all) {
       for (const char* name : {"exact", "digits", "candidate", "prompt_tokens", "n"}) {
         pivot.set({e.run, e.label, words.empty() ? "–" : words, n}, name, result_number(p, name), e);
       }
-      const std::string bar = (has_several_runs(results) ? e.run + " " : "") + e.label + (words.empty() ? "" : " " + words);
+      const std::string bar =
+          (has_several_runs(results) ? e.run + " " : "") + e.label + (words.empty() ? "" : " " + words);
       const auto count = static_cast<int64_t>(result_number(p, "passes"));
       add_once(bars, bar);
       exact[bar][count] = result_number(p, "exact");
@@ -126,7 +149,9 @@ std::vector<ReportPart> needles(const Results& all) {
   }
   if (bars.empty()) { return {}; }
   StackedBars chart{"Needles found, by readings of the haystack", "exact match", bars, {}, {}, 1.0};
-  for (const int64_t n : readings) { chart.segments.push_back(n == *readings.begin() ? "after " + std::to_string(n) : "more after " + std::to_string(n)); }
+  for (const int64_t n : readings) {
+    chart.segments.push_back(n == *readings.begin() ? "after " + std::to_string(n) : "more after " + std::to_string(n));
+  }
   for (const std::string& bar : bars) {
     double best = 0;
     chart.values.emplace_back();
@@ -136,12 +161,15 @@ std::vector<ReportPart> needles(const Results& all) {
       best = std::max(best, std::isfinite(found) ? found : 0.0);
     }
   }
-  ReportPart part{"Needles in a haystack", "Fractions. A bar's parts are what each further reading adds to the best before it.", pivot.table(), "needles.csv"};
+  ReportPart part{"Needles in a haystack",
+                  "Fractions. A bar's parts are what each further reading adds to the best before it.", pivot.table(),
+                  "needles.csv"};
   part.charts.emplace_back("needles.svg", svg_stacked_bars(chart));
   return {part};
 }
 
-/// Tasks beside each other with their mean, a row per run, source and length and one for all lengths, and lines of the means.
+/// Tasks beside each other with their mean, a row per run, source and length and one for all lengths, and lines of the
+/// means.
 std::vector<ReportPart> ruler(const Results& all) {
   Pivot pivot({"run", "evaluation", "length"});
   std::vector<Curve> curves;
@@ -170,8 +198,10 @@ std::vector<ReportPart> ruler(const Results& all) {
     curves.push_back(std::move(c));
   }
   if (curves.empty()) { return {}; }
-  ReportPart part{"RULER", "Percent. Means: of a row over its tasks; of \"all\", over a task's lengths.", pivot.table(), "ruler.csv"};
-  part.charts.emplace_back("ruler.svg", svg_chart(curves, {"RULER by length", "context [tokens]", "mean score [%]", true}));
+  ReportPart part{"RULER", "Percent. Means: of a row over its tasks; of \"all\", over a task's lengths.", pivot.table(),
+                  "ruler.csv"};
+  part.charts.emplace_back("ruler.svg",
+                           svg_chart(curves, {"RULER by length", "context [tokens]", "mean score [%]", true}));
   return {part};
 }
 

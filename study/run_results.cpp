@@ -7,9 +7,9 @@
 #include <set>
 
 #include "inspect/plan.h"
+#include "study/group_by_seed.h"
 #include "study/report.h"
 #include "train/run_config.h"
-#include "study/group_by_seed.h"
 
 namespace hebb {
 namespace {
@@ -19,16 +19,12 @@ constexpr size_t kFinalLosses = 10;  // spec 81, section 13
 double mean_of_last(const std::vector<double>& values, size_t count) {
   const size_t n = std::min(count, values.size());
   double sum = 0;
-  for (size_t i = values.size() - n; i < values.size(); ++i) {
-    sum += values[i];
-  }
+  for (size_t i = values.size() - n; i < values.size(); ++i) { sum += values[i]; }
   return n > 0 ? sum / static_cast<double>(n) : NAN;
 }
 
 double median(std::vector<double> values) {
-  if (values.empty()) {
-    return NAN;
-  }
+  if (values.empty()) { return NAN; }
   std::sort(values.begin(), values.end());
   const size_t n = values.size();
   return (values[(n - 1) / 2] + values[n / 2]) / 2;
@@ -39,8 +35,10 @@ void add_plan(Json& result, const Json& config, int64_t tokens) {
   Fields::read(config, "", run);
   const Plan plan = plan_model(run.model, run.train.sequence_length);
   const ParameterCounts& n = plan.parameters;
-  for (const auto& [key, value] : {std::pair{"params.total", n.total}, std::pair{"params.non_embedding", n.non_embedding},
-                                   std::pair{"params.state", n.state}, std::pair{"params.memory", n.memory}, std::pair{"params.active", n.active}}) {
+  for (const auto& [key, value] :
+       {std::pair{"params.total", n.total}, std::pair{"params.non_embedding", n.non_embedding},
+        std::pair{"params.state", n.state}, std::pair{"params.memory", n.memory},
+        std::pair{"params.active", n.active}}) {
     result.set(key, value);
   }
   result.set("flops.forward_per_token", plan.flops_per_token);
@@ -59,14 +57,10 @@ void add_evaluations(Json& result, const fs::path& run) {
   for (const fs::path& file : evaluation_files(run)) {
     const Json json = parse_json(read_file(file), file.string());
     const Json* metrics = json.is_object() ? json.find("metrics") : nullptr;
-    if (metrics == nullptr || !metrics->is_object()) {
-      continue;
-    }
+    if (metrics == nullptr || !metrics->is_object()) { continue; }
     for (const auto& [name, metric] : metrics->members()) {
       const Json* value = metric.is_object() ? metric.find("value") : &metric;
-      if (value != nullptr && value->is_number()) {
-        result.set("eval." + file.stem().string() + "." + name, *value);
-      }
+      if (value != nullptr && value->is_number()) { result.set("eval." + file.stem().string() + "." + name, *value); }
     }
     if (const Json* source = json.find("source"); source != nullptr && source->is_string()) {
       result.set("eval." + file.stem().string() + ".source", *source);
@@ -75,15 +69,9 @@ void add_evaluations(Json& result, const fs::path& run) {
 }
 
 std::string cell(const Json* value, bool is_short) {
-  if (value == nullptr || value->is_null()) {
-    return is_short ? "–" : "";
-  }
-  if (value->is_string()) {
-    return value->as_string();
-  }
-  if (!is_short || !value->is_number()) {
-    return value->dump();
-  }
+  if (value == nullptr || value->is_null()) { return is_short ? "–" : ""; }
+  if (value->is_string()) { return value->as_string(); }
+  if (!is_short || !value->is_number()) { return value->dump(); }
   char text[40];
   const double v = value->as_double();
   std::snprintf(text, sizeof text, std::abs(v) >= 1e5 ? "%.4e" : value->is_integer() ? "%.0f" : "%.5g", v);
@@ -92,16 +80,22 @@ std::string cell(const Json* value, bool is_short) {
 
 /// Keys that only the files for programs hold.
 bool is_detail(const std::string& key) {
-  const bool is_flops = key.rfind("flops.", 0) == 0 && key != "flops.total", is_part = key == "params.state" || key == "params.active";
-  const bool is_layer = key.rfind("eval.", 0) == 0 && std::count(key.begin(), key.end(), '.') > 2;  // eval.NAME.TYPE.STATISTIC
-  const bool is_deviation = key.ends_with(".std");  // beside its mean
-  return is_flops || is_part || is_layer || is_deviation || key == "mem_bytes" || key == "step" || key == "setting" || key == "state_bytes.4096";
+  const bool is_flops = key.rfind("flops.", 0) == 0 && key != "flops.total",
+             is_part = key == "params.state" || key == "params.active";
+  const bool is_layer =
+      key.rfind("eval.", 0) == 0 && std::count(key.begin(), key.end(), '.') > 2;  // eval.NAME.TYPE.STATISTIC
+  const bool is_deviation = key.ends_with(".std");                                // beside its mean
+  return is_flops || is_part || is_layer || is_deviation || key == "mem_bytes" || key == "step" || key == "setting" ||
+         key == "state_bytes.4096";
 }
 
-/// Columns for people and CSV files: where runs took an evaluation from different sources, each source has a column of its own.
+/// Columns for people and CSV files: where runs took an evaluation from different sources, each source has a column of
+/// its own.
 std::vector<Json> with_sources_apart(const std::vector<Json>& results) {
   std::map<std::string, std::set<std::string>> sources;  // by "eval.NAME."
-  const auto is_source = [](const std::string& key) { return key.rfind("eval.", 0) == 0 && key.size() > 7 && key.substr(key.size() - 7) == ".source"; };
+  const auto is_source = [](const std::string& key) {
+    return key.rfind("eval.", 0) == 0 && key.size() > 7 && key.substr(key.size() - 7) == ".source";
+  };
   for (const Json& result : results) {
     for (const auto& [key, value] : result.members()) {
       if (is_source(key)) { sources[key.substr(0, key.size() - 6)].insert(value.as_string()); }
@@ -129,16 +123,12 @@ std::vector<fs::path> evaluation_files(const fs::path& run) {
   std::vector<fs::path> steps, files;
   if (fs::is_directory(run / "evals")) {
     for (const fs::directory_entry& entry : fs::directory_iterator(run / "evals")) {
-      if (entry.is_directory()) {
-        steps.push_back(entry.path());
-      }
+      if (entry.is_directory()) { steps.push_back(entry.path()); }
     }
   }
   if (!steps.empty()) {
     for (const fs::directory_entry& entry : fs::directory_iterator(*std::max_element(steps.begin(), steps.end()))) {
-      if (entry.path().extension() == ".json") {
-        files.push_back(entry.path());
-      }
+      if (entry.path().extension() == ".json") { files.push_back(entry.path()); }
     }
   }
   std::sort(files.begin(), files.end());
@@ -153,20 +143,14 @@ Json result_of(const fs::path& run, const std::string& id, const Json& tags) {
   const RunMetrics metrics = read_metrics(run);
   Json result = Json::object();
   result.set("id", id);
-  for (const auto& [key, value] : tags.members()) {
-    result.set(key, value);
-  }
+  for (const auto& [key, value] : tags.members()) { result.set(key, value); }
   const int64_t tokens = metrics.tokens.empty() ? 0 : static_cast<int64_t>(metrics.tokens.back());
   result.set("setting", setting_of(config));
   result.set("step", metrics.loss.x.empty() ? int64_t{0} : static_cast<int64_t>(metrics.loss.x.back()));
   result.set("tokens", tokens);
   add_plan(result, config, tokens);
-  if (!metrics.loss.y.empty()) {
-    result.set("loss.final", mean_of_last(metrics.loss.y, kFinalLosses));
-  }
-  for (const Curve& v : metrics.validation) {
-    result.set("val." + v.name, v.y.back());
-  }
+  if (!metrics.loss.y.empty()) { result.set("loss.final", mean_of_last(metrics.loss.y, kFinalLosses)); }
+  for (const Curve& v : metrics.validation) { result.set("val." + v.name, v.y.back()); }
   add_evaluations(result, run);
   if (!metrics.tokens_per_s.empty()) {
     result.set("tokens_per_s", median(metrics.tokens_per_s));
@@ -184,9 +168,7 @@ std::vector<std::string> result_keys(const std::vector<Json>& results) {
   std::vector<std::string> keys;
   for (const Json& result : results) {
     for (const auto& [key, value] : result.members()) {
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-        keys.push_back(key);
-      }
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) { keys.push_back(key); }
     }
   }
   return keys;
@@ -194,20 +176,14 @@ std::vector<std::string> result_keys(const std::vector<Json>& results) {
 
 std::string results_jsonl(const std::vector<Json>& results) {
   std::string text;
-  for (const Json& result : results) {
-    text += result.dump() + "\n";
-  }
+  for (const Json& result : results) { text += result.dump() + "\n"; }
   return text;
 }
 
 std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) {
-    return text;
-  }
+  if (text.find_first_of(",\"\n") == std::string::npos) { return text; }
   std::string quoted = "\"";
-  for (const char c : text) {
-    quoted += c == '"' ? "\"\"" : std::string(1, c);
-  }
+  for (const char c : text) { quoted += c == '"' ? "\"\"" : std::string(1, c); }
   return quoted + "\"";
 }
 
@@ -215,9 +191,7 @@ std::string results_csv(const std::vector<Json>& all) {
   const std::vector<Json> results = with_sources_apart(all);
   const std::vector<std::string> keys = result_keys(results);
   std::string text;
-  for (size_t k = 0; k < keys.size(); ++k) {
-    text += (k > 0 ? "," : "") + csv_cell(keys[k]);
-  }
+  for (size_t k = 0; k < keys.size(); ++k) { text += (k > 0 ? "," : "") + csv_cell(keys[k]); }
   text += "\n";
   for (const Json& result : results) {
     for (size_t k = 0; k < keys.size(); ++k) {
@@ -241,7 +215,10 @@ std::string results_markdown(const std::vector<Json>& all) {
     rows += "|";
     for (const std::string& key : keys) {
       const double deviation = result_number(result, key + ".std");
-      rows += " " + (std::isfinite(deviation) ? mean_text(result_number(result, key), deviation) : cell(result.find(key), true)) + " |";
+      rows +=
+          " " +
+          (std::isfinite(deviation) ? mean_text(result_number(result, key), deviation) : cell(result.find(key), true)) +
+          " |";
     }
     rows += "\n";
   }

@@ -8,10 +8,10 @@
 #include <map>
 
 #include "eval/evaluation.h"
-#include "study/expression.h"
 #include "inspect/plan.h"
-#include "train/run_config.h"
+#include "study/expression.h"
 #include "study/sweep_file.h"
+#include "train/run_config.h"
 
 namespace hebb {
 namespace {
@@ -42,13 +42,15 @@ double quantity_of(const Json& config, const std::string& name) {
   if (name == "flops.forward_per_token") {
     const Json* length = value_at(config, "train.sequence_length");
     if (length == nullptr || !length->is_integer()) {
-      fail_at(config.origin(), "train.sequence_length", length == nullptr ? "nothing" : length->found(), "an integer, for flops.forward_per_token");
+      fail_at(config.origin(), "train.sequence_length", length == nullptr ? "nothing" : length->found(),
+              "an integer, for flops.forward_per_token");
     }
     return model.flops_per_token(length->as_int());
   }
   const ParameterCounts n = count_parameters(model);
-  const std::map<std::string, int64_t> values = {{"params.total", n.total}, {"params.non_embedding", n.non_embedding}, {"params.state", n.state},
-                                                 {"params.fast", n.fast},   {"params.memory", n.memory},               {"params.active", n.active}};
+  const std::map<std::string, int64_t> values = {{"params.total", n.total},   {"params.non_embedding", n.non_embedding},
+                                                 {"params.state", n.state},   {"params.fast", n.fast},
+                                                 {"params.memory", n.memory}, {"params.active", n.active}};
   return static_cast<double>(values.at(name));
 }
 
@@ -60,8 +62,8 @@ std::optional<double> look_up(const Json& config, const std::string& name) {
   return v != nullptr && v->is_number() ? std::optional(v->as_double()) : std::nullopt;
 }
 
-/// The multiple of `multiple_of` that brings `quantity_at(value)` nearest to `target`; it must rise or fall with the value.
-/// Doubling, then bisection.
+/// The multiple of `multiple_of` that brings `quantity_at(value)` nearest to `target`; it must rise or fall with the
+/// value. Doubling, then bisection.
 int64_t nearest_multiple(int64_t multiple_of, double target, const std::function<double(int64_t)>& quantity_at) {
   const auto reach = [&](int64_t k) { return quantity_at(k * multiple_of); };
   const double sign = reach(2) >= reach(1) ? 1.0 : -1.0;
@@ -80,8 +82,9 @@ int64_t nearest_multiple(int64_t multiple_of, double target, const std::function
 
 void require_near(const Solved& s, const std::string& where) {
   if (!(std::abs(s.reached - s.target) <= 0.02 * std::abs(s.target))) {
-    throw ConfigError(where, s.quantity + " = " + number_json(s.reached).dump() + " at the nearest value, " + std::to_string(s.value),
-                      "at most 2 % from " + number_json(s.target).dump());
+    throw ConfigError(
+        where, s.quantity + " = " + number_json(s.reached).dump() + " at the nearest value, " + std::to_string(s.value),
+        "at most 2 % from " + number_json(s.target).dump());
   }
 }
 
@@ -147,12 +150,15 @@ class Composer {
     }
     for (size_t i = 0; i < chosen.size(); ++i) {
       const Dimension& d = file_.dimensions[i];
-      if (d.kind == Dimension::Kind::grid && tags.find(d.name) == nullptr) { tags.set(d.name, chosen[i]->set.members()[0].second); }
+      if (d.kind == Dimension::Kind::grid && tags.find(d.name) == nullptr) {
+        tags.set(d.name, chosen[i]->set.members()[0].second);
+      }
     }
     return tags;
   }
 
-  /// base, `set` and the grid's values, what is solved so far, `derive`: expressions follow solved values and do not replace them.
+  /// base, `set` and the grid's values, what is solved so far, `derive`: expressions follow solved values and do not
+  /// replace them.
   Json compose(const Draft& draft, const std::vector<std::pair<std::string, Json>>& solved) const {
     Json config = base_;
     for (const Choice* choice : draft.chosen) {
@@ -162,7 +168,9 @@ class Composer {
     const auto derive = [&](const Json& expressions, const std::string& where) {
       for (const auto& [path, text] : expressions.members()) {
         const auto is_path = [&p = path](const auto& s) { return s.first == p; };
-        if (std::none_of(solved.begin(), solved.end(), is_path)) { set_path(config, path, derived(config, text, where + path)); }
+        if (std::none_of(solved.begin(), solved.end(), is_path)) {
+          set_path(config, path, derived(config, text, where + path));
+        }
       }
     };
     for (const Choice* choice : draft.chosen) { derive(choice->derive, choice->path + ".derive."); }
@@ -171,9 +179,7 @@ class Composer {
   }
 
   static Json derived(const Json& config, const Json& text, const std::string& where) {
-    if (!text.is_string()) {
-      fail_at(text.origin(), where, text.found(), "an expression in quotes");
-    }
+    if (!text.is_string()) { fail_at(text.origin(), where, text.found(), "an expression in quotes"); }
     const auto value_of = [&](const std::string& name) { return look_up(config, name); };
     Json value = number_json(evaluate(text.as_string(), value_of, text.origin().str() + ": " + where));
     value.set_origin(text.origin(), text.key_origin());
@@ -182,9 +188,7 @@ class Composer {
 
   void complete(size_t i) {
     Draft& draft = drafts_[i];
-    if (draft.progress == 2) {
-      return;
-    }
+    if (draft.progress == 2) { return; }
     draft.progress = 1;
     std::vector<const SolveEntry*> entries;
     for (const Choice* choice : draft.chosen) {
@@ -197,7 +201,8 @@ class Composer {
       const std::optional<double> target = target_of(*s, i);
       if (!target) { continue; }
       if (std::any_of(solved.begin(), solved.end(), [&](const auto& other) { return other.first == s->path; })) {
-        throw ConfigError(s->where + ".path", s->path + ", which another entry solves", "a path that is solved once in a run");
+        throw ConfigError(s->where + ".path", s->path + ", which another entry solves",
+                          "a path that is solved once in a run");
       }
       Json& value = solved.emplace_back(s->path, Json()).second;
       const auto put = [&](int64_t number) {
@@ -221,36 +226,36 @@ class Composer {
 
   /// What `s` asks of a run; nothing when that is the run itself.
   std::optional<double> target_of(const SolveEntry& s, size_t i) {
-    if (!s.equals.is_string()) {
-      return s.equals.as_double();
-    }
+    if (!s.equals.is_string()) { return s.equals.as_double(); }
     const size_t meant = reference(s, drafts_[i]);
-    if (meant == i) {
-      return std::nullopt;
-    }
+    if (meant == i) { return std::nullopt; }
     if (drafts_[meant].progress == 1) {
-      throw ConfigError(s.where + ".equals", s.equals.found() + ", which is solved from this run", "a run that does not depend on this one");
+      throw ConfigError(s.where + ".equals", s.equals.found() + ", which is solved from this run",
+                        "a run that does not depend on this one");
     }
     complete(meant);
     return quantity_of(drafts_[meant].run.config, s.quantity);
   }
 
-  /// The run that a solve entry names: by its id, or by a part of it (a run, a choice, several in their order), which means the
-  /// run that has the rest in common with `draft`.
+  /// The run that a solve entry names: by its id, or by a part of it (a run, a choice, several in their order), which
+  /// means the run that has the rest in common with `draft`.
   size_t reference(const SolveEntry& s, const Draft& draft) const {
     const std::string& name = s.equals.as_string();
-    if (const auto it = ids_.find(name); it != ids_.end()) {
-      return it->second;
-    }
+    if (const auto it = ids_.find(name); it != ids_.end()) { return it->second; }
     std::vector<size_t> found;
     for (size_t i = 0; i < drafts_.size(); ++i) {
-      if (drafts_[i].run.id.find(name) != std::string::npos && has_part(drafts_[i].chosen, draft.chosen, name)) { found.push_back(i); }
+      if (drafts_[i].run.id.find(name) != std::string::npos && has_part(drafts_[i].chosen, draft.chosen, name)) {
+        found.push_back(i);
+      }
     }
     if (found.empty()) {
-      throw ConfigError(s.where + ".equals", s.equals.found(), "a number, or the id of a run of this sweep or a part of it: " + names());
+      throw ConfigError(s.where + ".equals", s.equals.found(),
+                        "a number, or the id of a run of this sweep or a part of it: " + names());
     }
     if (found.size() > 1) {
-      throw ConfigError(s.where + ".equals", s.equals.found() + ", which for " + draft.run.id + " is " + drafts_[found[0]].run.id + " or " + drafts_[found[1]].run.id,
+      throw ConfigError(s.where + ".equals",
+                        s.equals.found() + ", which for " + draft.run.id + " is " + drafts_[found[0]].run.id + " or " +
+                            drafts_[found[1]].run.id,
                         "the id of one run or a part of it");
     }
     return found[0];
@@ -260,8 +265,10 @@ class Composer {
   bool has_part(const Choices& chosen, const Choices& other, const std::string& name) const {
     for (size_t from = 0; from < chosen.size(); ++from) {
       for (size_t to = from + 1; to <= chosen.size(); ++to) {
-        const bool rest_agrees = std::equal(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(from), other.begin()) &&
-                                 std::equal(chosen.begin() + static_cast<std::ptrdiff_t>(to), chosen.end(), other.begin() + static_cast<std::ptrdiff_t>(to));
+        const bool rest_agrees =
+            std::equal(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(from), other.begin()) &&
+            std::equal(chosen.begin() + static_cast<std::ptrdiff_t>(to), chosen.end(),
+                       other.begin() + static_cast<std::ptrdiff_t>(to));
         if (rest_agrees && id_of(chosen, from, to) == name) { return true; }
       }
     }
@@ -295,8 +302,9 @@ class Composer {
 }  // namespace
 
 const std::vector<std::string>& sweep_quantities() {
-  static const std::vector<std::string> names = {"params.total",  "params.non_embedding", "params.state", "params.fast",
-                                                 "params.memory", "params.active",        "flops.forward_per_token"};
+  static const std::vector<std::string> names = {
+      "params.total",  "params.non_embedding", "params.state",           "params.fast",
+      "params.memory", "params.active",        "flops.forward_per_token"};
   return names;
 }
 
@@ -314,13 +322,13 @@ Sweep read_sweep(const fs::path& path) {
       throw ConfigError(sweep.evals + ": evaluations", "an empty list", "at least one evaluation");
     }
   }
-  if (sweep.fit) {
-    complete_fit(sweep, file.dimensions);
-  }
+  if (sweep.fit) { complete_fit(sweep, file.dimensions); }
   return sweep;
 }
 
-bool matches(const std::string& pattern, const std::string& id) { return ::fnmatch(pattern.c_str(), id.c_str(), FNM_NOESCAPE) == 0; }
+bool matches(const std::string& pattern, const std::string& id) {
+  return ::fnmatch(pattern.c_str(), id.c_str(), FNM_NOESCAPE) == 0;
+}
 
 bool matches_any(const std::vector<std::string>& patterns, const std::string& id) {
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) { return matches(p, id); });

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "core/files.h"
 #include "core/fields.h"
+#include "core/files.h"
 #include "core/json.h"
 
 namespace hebb {
@@ -13,8 +13,8 @@ namespace hebb {
 /// `fit` of a sweep (spec 81, sections 13 and 14).
 struct FitConfig {
   std::string x = "flops.total", y = "loss.final", by;  // keys of results; by: "" = one fit for all
-  std::string level = "level";                           // tag: rows of the report's table of y with a column for each value of `by`
-  std::vector<std::string> fit_ids{"*"}, predict_ids;   // patterns with * and ?
+  std::string level = "level";  // tag: rows of the report's table of y with a column for each value of `by`
+  std::vector<std::string> fit_ids{"*"}, predict_ids;  // patterns with * and ?
   bool offset = false;
   uint64_t seed = 0;
 };
@@ -45,9 +45,9 @@ struct Sweep {
   std::optional<FitConfig> fit;
 };
 
-/// Reads a sweep and composes its runs: base, set (of runs, axes, grid), derive, solve. Every run is read as `hebb train` reads it and its
-/// model is built, so that what is wrong shows before anything runs.
-/// Errors: ConfigError at the place in the sweep that is wrong.
+/// Reads a sweep and composes its runs: base, set (of runs, axes, grid), derive, solve. Every run is read as `hebb
+/// train` reads it and its model is built, so that what is wrong shows before anything runs. Errors: ConfigError at the
+/// place in the sweep that is wrong.
 Sweep read_sweep(const fs::path& path);
 
 /// Whether a run id matches a pattern with * and ?.

@@ -13,7 +13,8 @@ namespace {
 bool is_result_key(const std::string& s) {
   static const std::set<std::string> keys = {"id", "runs", "setting", "step", "tokens", "tokens_per_s", "mem_bytes"};
   static const std::vector<std::string> groups = {"params.", "flops.", "loss.", "val.", "eval.", "state_bytes."};
-  return keys.count(s) > 0 || std::any_of(groups.begin(), groups.end(), [&](const std::string& g) { return s.starts_with(g); });
+  return keys.count(s) > 0 ||
+         std::any_of(groups.begin(), groups.end(), [&](const std::string& g) { return s.starts_with(g); });
 }
 
 void require_object(Fields& f, const char* name, const Json& value) { f.require(value.is_object(), name, "an object"); }
@@ -51,38 +52,43 @@ void fields(Fields& f, Keys& k) {
   f.file("evals", s.evals).help("Evaluations of every run after its training.");
   f.field("max_parallel", s.max_parallel).min(1).help("Runs at the same time.");
   f.object("fit", s.fit).help("Power law over the results.");
-  f.require(!k.runs.empty() || !k.axes.members().empty() || !k.grid.members().empty(), "runs", "at least one run, an axis or a grid");
+  f.require(!k.runs.empty() || !k.axes.members().empty() || !k.grid.members().empty(), "runs",
+            "at least one run, an axis or a grid");
 }
 
 Dimension dimension_of(std::vector<Run>& runs) {
   Dimension d;
-  for (Run& run : runs) {
-    d.choices.push_back(std::move(run.choice));
-  }
+  for (Run& run : runs) { d.choices.push_back(std::move(run.choice)); }
   return d;
 }
 
-[[noreturn]] void fail_tag(const Origin& at, const std::string& path, const std::string& found, const std::string& axis) {
+[[noreturn]] void fail_tag(const Origin& at, const std::string& path, const std::string& found,
+                           const std::string& axis) {
   fail_at(at, path, found, "another name: the axis \"" + axis + "\" is a tag");
 }
 
 Dimension dimension_of_axis(const std::string& axis, const Json& choices) {
   const std::string path = "axes." + axis;
   if (axis.empty() || is_result_key(axis)) {
-    fail_at(choices.origin(), path, axis.empty() ? "an empty name" : "a name that results have already", "a name of its own");
+    fail_at(choices.origin(), path, axis.empty() ? "an empty name" : "a name that results have already",
+            "a name of its own");
   }
   if (!choices.is_object() || choices.members().empty()) {
-    fail_at(choices.origin(), path, choices.is_object() ? "an axis without choices" : choices.found(), "an object of choices, each an object with set, derive, solve or tags");
+    fail_at(choices.origin(), path, choices.is_object() ? "an axis without choices" : choices.found(),
+            "an object of choices, each an object with set, derive, solve or tags");
   }
   Dimension d{Dimension::Kind::axis, axis, {}};
   for (const auto& [name, json] : choices.members()) {
     if (!is_folder_name(name)) {
-      fail_at(json.origin(), path + "." + name, "the name \"" + name + "\"", "a name that can be a folder and does not start with a dot");
+      fail_at(json.origin(), path + "." + name, "the name \"" + name + "\"",
+              "a name that can be a folder and does not start with a dot");
     }
     Choice choice;
     Fields::read(json, path + "." + name, choice);
     choice.name = name;
-    if (const Json* tag = choice.tags.find(axis)) { fail_tag(tag->origin(), choice.path + ".tags." + axis, tag->found(), axis); }
+    if (const Json* tag = choice.tags.find(axis)) {
+      fail_tag(tag->origin(), choice.path + ".tags." + axis, tag->found(), axis);
+    }
     choice.tags.set(axis, Json(name));
     d.choices.push_back(std::move(choice));
   }
@@ -154,14 +160,16 @@ std::vector<Written> written_by(const Choice& c) {
   return all;
 }
 
-/// Axes are independent of each other, of the runs and of the grid: what one sets no other does, so that the order does not matter.
+/// Axes are independent of each other, of the runs and of the grid: what one sets no other does, so that the order does
+/// not matter.
 void check_apart(const Dimension& a, const Dimension& b) {
   for (const Choice& first : a.choices) {
     for (const Written& one : written_by(first)) {
       for (const Choice& second : b.choices) {
         for (const Written& other : written_by(second)) {
           if (overlap(one.path, other.path)) {
-            fail_at(other.at, other.where, "a path that " + one.where + " sets as well", "a path that one of them sets");
+            fail_at(other.at, other.where, "a path that " + one.where + " sets as well",
+                    "a path that one of them sets");
           }
         }
       }
@@ -175,7 +183,9 @@ void check_tags(const Dimension& axis, const Dimension& other) {
     fail_tag(other.choices[0].at, "grid", "a key whose last part is \"" + other.name + "\"", axis.name);
   }
   for (const Choice& c : other.choices) {
-    if (const Json* tag = c.tags.find(axis.name)) { fail_tag(tag->origin(), c.path + ".tags." + axis.name, tag->found(), axis.name); }
+    if (const Json* tag = c.tags.find(axis.name)) {
+      fail_tag(tag->origin(), c.path + ".tags." + axis.name, tag->found(), axis.name);
+    }
   }
 }
 
@@ -183,9 +193,7 @@ void check_dimensions(const std::vector<Dimension>& dimensions) {
   for (size_t i = 0; i < dimensions.size(); ++i) {
     check_names(dimensions[i]);
     for (size_t j = 0; j < dimensions.size(); ++j) {
-      if (i == j || dimensions[i].kind != Dimension::Kind::axis) {
-        continue;
-      }
+      if (i == j || dimensions[i].kind != Dimension::Kind::axis) { continue; }
       check_tags(dimensions[i], dimensions[j]);
       check_apart(dimensions[std::min(i, j)], dimensions[std::max(i, j)]);
     }
@@ -197,7 +205,9 @@ void check_dimensions(const std::vector<Dimension>& dimensions) {
 void fields(Fields& f, SolveEntry& s) {
   f.field("path", s.path).required().help("Value that is chosen.");
   f.field("quantity", s.quantity).required().one_of(sweep_quantities()).help("What it is chosen for.");
-  f.field("equals", s.equals).required().help("A number, or the id of the run that has the wanted quantity, or a part of it.");
+  f.field("equals", s.equals)
+      .required()
+      .help("A number, or the id of the run that has the wanted quantity, or a part of it.");
   f.require(s.equals.is_number() || s.equals.is_string(), "equals", "a number or a run id");
   f.field("multiple_of", s.multiple_of).min(1).help("The value is a multiple of this.");
   if (f.reading()) {
@@ -215,8 +225,12 @@ void fields(Fields& f, Choice& c) {
   f.field("tags", c.tags).help("What the results say of the run, e.g. \"arch\".");
   require_object(f, "tags", c.tags);
   for (const auto& [key, value] : c.tags.members()) {
-    if (is_result_key(key)) { fail_at(value.origin(), f.path() + ".tags." + key, "a name that results have already", "another name"); }
-    if (value.is_object() || value.is_array() || value.is_null()) { fail_at(value.origin(), f.path() + ".tags." + key, value.found(), "a number, a string or a boolean"); }
+    if (is_result_key(key)) {
+      fail_at(value.origin(), f.path() + ".tags." + key, "a name that results have already", "another name");
+    }
+    if (value.is_object() || value.is_array() || value.is_null()) {
+      fail_at(value.origin(), f.path() + ".tags." + key, value.found(), "a number, a string or a boolean");
+    }
   }
   if (f.reading()) {
     c.path = f.path();
@@ -235,9 +249,7 @@ bool is_folder_name(const std::string& s) {
 
 std::string quoted_list(const std::vector<std::string>& names, size_t most) {
   std::string text;
-  for (size_t i = 0; i < names.size() && i < most; ++i) {
-    text += (i == 0 ? "\"" : ", \"") + names[i] + "\"";
-  }
+  for (size_t i = 0; i < names.size() && i < most; ++i) { text += (i == 0 ? "\"" : ", \"") + names[i] + "\""; }
   return text + (names.size() > most ? ", …" : "");
 }
 
@@ -245,15 +257,11 @@ SweepFile read_sweep_file(const Json& source) {
   Keys keys;
   Fields::read(source, "", keys);
   SweepFile& file = keys.file;
-  if (!keys.runs.empty()) {
-    file.dimensions.push_back(dimension_of(keys.runs));
-  }
+  if (!keys.runs.empty()) { file.dimensions.push_back(dimension_of(keys.runs)); }
   for (const auto& [axis, choices] : keys.axes.members()) {
     file.dimensions.push_back(dimension_of_axis(axis, choices));
   }
-  for (const Json::Member& key : keys.grid.members()) {
-    file.dimensions.push_back(dimension_of_grid(key));
-  }
+  for (const Json::Member& key : keys.grid.members()) { file.dimensions.push_back(dimension_of_grid(key)); }
   check_dimensions(file.dimensions);
   return std::move(file);
 }

@@ -52,15 +52,16 @@ struct SweepFile {
 /// Errors: ConfigError at the place in the sweep that is wrong.
 SweepFile read_sweep_file(const Json& source);
 
-/// Checks that `fit` speaks of keys of results, tags and runs of this sweep. `level`, if not written, is the axis beside `by` where
-/// there is one such.
+/// Checks that `fit` speaks of keys of results, tags and runs of this sweep. `level`, if not written, is the axis
+/// beside `by` where there is one such.
 void complete_fit(Sweep& sweep, const std::vector<Dimension>& dimensions);
 
 /// Names the quantities that expressions and `solve` know.
 const std::vector<std::string>& sweep_quantities();
 
 /// ConfigError at `at`.
-[[noreturn]] void fail_at(const Origin& at, const std::string& path, const std::string& found, const std::string& expected);
+[[noreturn]] void fail_at(const Origin& at, const std::string& path, const std::string& found,
+                          const std::string& expected);
 
 /// Names that can be a folder: no slash, no line break, no dot in front.
 bool is_folder_name(const std::string& s);

@@ -9,7 +9,9 @@
 namespace hebb {
 namespace {
 
-bool contains(const std::vector<std::string>& names, const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); }
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 /// Tags of the runs, in order of first appearance.
 std::vector<std::string> tags_of(const std::vector<SweepRun>& runs) {
@@ -37,8 +39,20 @@ std::vector<std::string> evaluations_of(const Sweep& sweep) {
 
 /// Keys with numbers that results of the sweep will have (study/run_results.h), those of evaluations aside.
 std::vector<std::string> result_numbers(const Sweep& sweep) {
-  std::vector<std::string> keys = {"flops.total", "flops.forward_per_token", "params.total", "params.non_embedding", "params.state", "params.memory",
-                                   "params.active", "tokens", "step", "tokens_per_s", "mem_bytes", "loss.final", "state_bytes.4096", "state_bytes.65536"};
+  std::vector<std::string> keys = {"flops.total",
+                                   "flops.forward_per_token",
+                                   "params.total",
+                                   "params.non_embedding",
+                                   "params.state",
+                                   "params.memory",
+                                   "params.active",
+                                   "tokens",
+                                   "step",
+                                   "tokens_per_s",
+                                   "mem_bytes",
+                                   "loss.final",
+                                   "state_bytes.4096",
+                                   "state_bytes.65536"};
   for (const std::string& tag : tags_of(sweep.runs)) { keys.push_back(tag); }
   for (const SweepRun& run : sweep.runs) {
     const Json* sets = run.config.at("data").find("validation");
@@ -52,18 +66,18 @@ std::vector<std::string> result_numbers(const Sweep& sweep) {
 
 void require_key(const Sweep& sweep, const char* name) {
   const Json* key = sweep.source.at("fit").find(name);
-  if (key == nullptr) {
-    return;
-  }
+  if (key == nullptr) { return; }
   const std::vector<std::string> keys = result_numbers(sweep), evaluations = evaluations_of(sweep);
   const std::string& text = key->as_string();
   const bool is_paper = text.starts_with("flops.") && text.ends_with(".training_per_token");
-  const bool is_eval = std::any_of(evaluations.begin(), evaluations.end(), [&](const std::string& e) { return text.starts_with(e); });
+  const bool is_eval =
+      std::any_of(evaluations.begin(), evaluations.end(), [&](const std::string& e) { return text.starts_with(e); });
   if (!contains(keys, text) && !is_paper && !is_eval) {
     const std::string near = nearest_name(text, keys);
-    fail_at(key->origin(), std::string("fit.") + name, key->found(),
-            "a key of the results: params.*, flops.*, loss.final, tokens, a tag, val.NAME or eval.NAME.METRIC of the runs" +
-                (near.empty() ? "" : " (did you mean \"" + near + "\"?)"));
+    fail_at(
+        key->origin(), std::string("fit.") + name, key->found(),
+        "a key of the results: params.*, flops.*, loss.final, tokens, a tag, val.NAME or eval.NAME.METRIC of the runs" +
+            (near.empty() ? "" : " (did you mean \"" + near + "\"?)"));
   }
 }
 
@@ -71,17 +85,20 @@ void require_tag(const Sweep& sweep, const char* name) {
   const Json* tag = sweep.source.at("fit").find(name);
   const std::vector<std::string> tags = tags_of(sweep.runs);
   if (tag != nullptr && !tag->as_string().empty() && !contains(tags, tag->as_string())) {
-    fail_at(tag->origin(), std::string("fit.") + name, tag->found(), tags.empty() ? "a tag; the runs have none" : "a tag of the runs: " + quoted_list(tags));
+    fail_at(tag->origin(), std::string("fit.") + name, tag->found(),
+            tags.empty() ? "a tag; the runs have none" : "a tag of the runs: " + quoted_list(tags));
   }
 }
 
 void require_matches(const Sweep& sweep, const char* name) {
   const Json* patterns = sweep.source.at("fit").find(name);
   for (const Json& pattern : patterns != nullptr ? patterns->items() : std::vector<Json>()) {
-    if (std::none_of(sweep.runs.begin(), sweep.runs.end(), [&](const SweepRun& r) { return matches(pattern.as_string(), r.id); })) {
+    if (std::none_of(sweep.runs.begin(), sweep.runs.end(),
+                     [&](const SweepRun& r) { return matches(pattern.as_string(), r.id); })) {
       std::vector<std::string> ids;
       for (const SweepRun& run : sweep.runs) { ids.push_back(run.id); }
-      fail_at(pattern.origin(), std::string("fit.") + name, pattern.found(), "a pattern that fits the id of a run: " + quoted_list(ids));
+      fail_at(pattern.origin(), std::string("fit.") + name, pattern.found(),
+              "a pattern that fits the id of a run: " + quoted_list(ids));
     }
   }
 }

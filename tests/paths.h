@@ -7,7 +7,8 @@ std::string test_data_path();  // the folder tests/
 std::string binary_path();     // the hebb program of this build
 std::string source_path();     // the checkout
 
-/// Names of the layer cases in tests/golden that begin with `prefix`, sorted; a new folder is a new case of every test that asks here.
+/// Names of the layer cases in tests/golden that begin with `prefix`, sorted; a new folder is a new case of every test
+/// that asks here.
 std::vector<std::string> golden_cases(const std::string& prefix = "");
 }  // namespace hebb::testing
 

@@ -13,9 +13,7 @@ class TempFolder {
  public:
   TempFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "hebb-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      throw std::runtime_error("cannot create a temporary folder");
-    }
+    if (::mkdtemp(name.data()) == nullptr) { throw std::runtime_error("cannot create a temporary folder"); }
     path_ = name;
   }
   TempFolder(const TempFolder&) = delete;

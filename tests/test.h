@@ -10,7 +10,9 @@ inline auto Contains(const std::string& text) { return Matchers::ContainsSubstri
 using Catch::Approx;
 #else
 #include <catch2/catch.hpp>
-namespace Catch { using Detail::Approx; }
+namespace Catch {
+using Detail::Approx;
+}
 #endif
 
 #include "tests/paths.h"

@@ -16,9 +16,7 @@ namespace {
 
 /// Writes an integer such as 1e6 in digits. Returns what is wrong, or "".
 std::string read_integer(std::string& text, bool is_unsigned) {
-  if (is_unsigned && text.find('-') != std::string::npos) {
-    return "found \"" + text + "\", expected an integer >= 0";
-  }
+  if (is_unsigned && text.find('-') != std::string::npos) { return "found \"" + text + "\", expected an integer >= 0"; }
   if (!text.empty() && text.find_first_not_of("-0123456789") == std::string::npos) {
     errno = 0;
     is_unsigned ? static_cast<void>(std::strtoull(text.c_str(), nullptr, 10))
@@ -48,9 +46,7 @@ class HelpFormatter final : public CLI::Formatter {
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     std::string name = CLI::Formatter::make_option_name(option, is_positional);
     for (const char* mark : {"{true}", "{false}"}) {  // values that flags stand for
-      for (size_t at; (at = name.find(mark)) != std::string::npos;) {
-        name.erase(at, std::string(mark).size());
-      }
+      for (size_t at; (at = name.find(mark)) != std::string::npos;) { name.erase(at, std::string(mark).size()); }
     }
     return name;
   }
@@ -72,9 +68,7 @@ std::string full_name_of(const CLI::App& app) {
 std::vector<std::string> option_names_of(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      names.push_back("--" + name);
-    }
+    for (const std::string& name : option->get_lnames()) { names.push_back("--" + name); }
   }
   return names;
 }
@@ -89,9 +83,7 @@ const CLI::App& selected(const CLI::App& app) {
 
 std::string list(const std::vector<std::string>& names) {
   std::string text;
-  for (const std::string& name : names) {
-    text += (text.empty() ? "" : ", ") + name;
-  }
+  for (const std::string& name : names) { text += (text.empty() ? "" : ", ") + name; }
   return text;
 }
 
@@ -107,13 +99,9 @@ std::vector<std::string> verbs_of(const CLI::App& app) {
 /// would only say that some subcommand is required.
 void check_verbs(CLI::App& app, const std::vector<std::string>& words, size_t at) {
   const std::vector<CLI::App*> verbs = app.get_subcommands([](CLI::App*) { return true; });
-  if (verbs.empty() || at >= words.size() || words[at].empty() || words[at][0] == '-') {
-    return;
-  }
+  if (verbs.empty() || at >= words.size() || words[at].empty() || words[at][0] == '-') { return; }
   for (CLI::App* verb : verbs) {
-    if (verb->get_name() == words[at]) {
-      return check_verbs(*verb, words, at + 1);
-    }
+    if (verb->get_name() == words[at]) { return check_verbs(*verb, words, at + 1); }
   }
   const std::vector<std::string> names = verbs_of(app);
   throw ConfigError(full_name_of(app), "unknown verb \"" + words[at] + "\"" + hint(nearest_name(words[at], names)) +
@@ -145,9 +133,7 @@ ConfigError usage_error(const CLI::App& app, const CLI::ParseError& error) {
   if (const std::string problem = may_be_repeated ? repetition(verb) : ""; !problem.empty()) {
     return ConfigError(name, problem + see);
   }
-  if (!may_be_misspelt || extras.empty()) {
-    return ConfigError(name, error.what() + see);
-  }
+  if (!may_be_misspelt || extras.empty()) { return ConfigError(name, error.what() + see); }
   const std::string word = extras.front().substr(0, extras.front().find('='));
   const bool is_option = word.rfind('-', 0) == 0;
   return ConfigError(name, (is_option ? "unknown option " : "unexpected argument ") + word +
@@ -179,7 +165,8 @@ Option Option::excludes(const Option& other) {
 }
 
 Option Option::read_integers() {
-  option_->transform(CLI::Validator([is_unsigned = is_unsigned_](std::string& text) { return read_integer(text, is_unsigned); }, ""));
+  option_->transform(
+      CLI::Validator([is_unsigned = is_unsigned_](std::string& text) { return read_integer(text, is_unsigned); }, ""));
   option_->type_name("INT");
   return *this;
 }
@@ -206,7 +193,8 @@ Option Option::above(double bound) {
   return check_number("> " + text_of(bound), [=](double v) { return v > bound; });
 }
 Option Option::between(double lowest, double highest) {
-  return check_number("from " + text_of(lowest) + " to " + text_of(highest), [=](double v) { return v >= lowest && v <= highest; });
+  return check_number("from " + text_of(lowest) + " to " + text_of(highest),
+                      [=](double v) { return v >= lowest && v <= highest; });
 }
 
 Option Option::one_of(const std::vector<std::string>& names) {
@@ -216,11 +204,10 @@ Option Option::one_of(const std::vector<std::string>& names) {
     braces += (braces.empty() ? "" : ",") + name;
   }
   const auto check = [=](std::string& text) -> std::string {
-    if (std::find(names.begin(), names.end(), text) != names.end()) {
-      return "";
-    }
+    if (std::find(names.begin(), names.end(), text) != names.end()) { return ""; }
     const std::string nearest = nearest_name(text, names);
-    return "found \"" + text + "\", expected one of " + list + (nearest.empty() ? "" : " (did you mean " + nearest + "?)");
+    return "found \"" + text + "\", expected one of " + list +
+           (nearest.empty() ? "" : " (did you mean " + nearest + "?)");
   };
   option_->check(CLI::Validator(check, "{" + braces + "}"));
   return *this;
@@ -263,7 +250,8 @@ Option Command::option(const std::string& names, std::vector<int64_t>& values, c
 Option Command::option(const std::string& names, std::vector<std::string>& values, const std::string& description) {
   return Option(app_->add_option(names, values, description));
 }
-Option Command::option(const std::string& names, const std::function<void(const std::string&)>& read, const std::string& description) {
+Option Command::option(const std::string& names, const std::function<void(const std::string&)>& read,
+                       const std::string& description) {
   return Option(app_->add_option_function<std::string>(names, read, description));
 }
 Option Command::flag(const std::string& names, bool& value, const std::string& description) {
@@ -287,7 +275,8 @@ struct CommandLine::State {
   int exit_code = 0;
 };
 
-CommandLine::CommandLine(const std::string& name, const std::string& description, const std::function<std::string()>& version)
+CommandLine::CommandLine(const std::string& name, const std::string& description,
+                         const std::function<std::string()>& version)
     : state_(std::make_unique<State>()) {
   CLI::App& app = state_->app;
   app.name(name)->description(description);
@@ -313,9 +302,7 @@ int CommandLine::run(int argc, const char* const* argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
     return app.exit(request);
-  } catch (const CLI::ParseError& error) {
-    throw usage_error(app, error);
-  }
+  } catch (const CLI::ParseError& error) { throw usage_error(app, error); }
   return state_->exit_code;
 }
 

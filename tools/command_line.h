@@ -1,6 +1,6 @@
 #pragma once
-// What verbs take and do, declared without the header of the parser (CLI11): it costs seconds in every file that includes it, so
-// command_line.cpp alone does, and makes the code for each type of value once.
+// What verbs take and do, declared without the header of the parser (CLI11): it costs seconds in every file that
+// includes it, so command_line.cpp alone does, and makes the code for each type of value once.
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -17,9 +17,9 @@ class Option;
 
 namespace hebb {
 
-/// An option, a flag or a positional argument of a Command: a handle, whose methods return it so that they chain. --help shows the name
-/// and the type, the value that the variable has when it is declared as the default, and the description, which ends with the unit
-/// where there is one ("Shard size [tokens]").
+/// An option, a flag or a positional argument of a Command: a handle, whose methods return it so that they chain.
+/// --help shows the name and the type, the value that the variable has when it is declared as the default, and the
+/// description, which ends with the unit where there is one ("Shard size [tokens]").
 class Option {
  public:
   Option required();
@@ -49,16 +49,16 @@ class Option {
   bool is_unsigned_, is_integer_;
 };
 
-/// The program, a verb, or a verb of a verb: a handle, valid as long as its CommandLine. The variables that options write must live until
-/// the verb has run.
+/// The program, a verb, or a verb of a verb: a handle, valid as long as its CommandLine. The variables that options
+/// write must live until the verb has run.
 class Command {
  public:
   /// Adds a verb; from then on one must be given.
   Command verb(const std::string& name, const std::string& description);
 
   /// "-o,--out" makes an option, "FILE" a positional argument. A vector takes several values; anything
-  /// else, flags too, may be given once: of two values one would be ignored. Integers may be written as 1e8, and what does
-  /// not fit is refused (the parser alone takes unsigned ones modulo 2^64).
+  /// else, flags too, may be given once: of two values one would be ignored. Integers may be written as 1e8, and what
+  /// does not fit is refused (the parser alone takes unsigned ones modulo 2^64).
   Option option(const std::string& names, std::string& value, const std::string& description);
   Option option(const std::string& names, std::filesystem::path& value, const std::string& description);
   Option option(const std::string& names, int& value, const std::string& description);
@@ -70,7 +70,8 @@ class Command {
   Option option(const std::string& names, std::vector<int64_t>& values, const std::string& description);
   Option option(const std::string& names, std::vector<std::string>& values, const std::string& description);
   /// Hands the value to `read` instead of storing it.
-  Option option(const std::string& names, const std::function<void(const std::string&)>& read, const std::string& description);
+  Option option(const std::string& names, const std::function<void(const std::string&)>& read,
+                const std::string& description);
   /// "--echo,!--no-echo": the second name makes it false.
   Option flag(const std::string& names, bool& value, const std::string& description);
 
@@ -80,10 +81,9 @@ class Command {
   void allow_extras();
   std::vector<std::string> extras() const;
 
-  /// What the verb does, after all arguments have been read: a function without arguments that returns the exit code, or nothing for 0.
-  /// It throws errors (core/error.h).
-  template <class Function>
-  void runs(Function function) {
+  /// What the verb does, after all arguments have been read: a function without arguments that returns the exit code,
+  /// or nothing for 0. It throws errors (core/error.h).
+  template <class Function> void runs(Function function) {
     if constexpr (std::is_void_v<std::invoke_result_t<Function&>>) {
       on_run([function] { return function(), 0; });
     } else {
@@ -116,8 +116,9 @@ class CommandLine {
 
   Command program();
 
-  /// Runs the verb that the arguments name, or prints the help or the version that they ask for; without arguments the help goes to stderr.
-  /// Returns the exit code. Errors: ConfigError for arguments that no verb takes, with the nearest name for a misspelt one; the verb's own.
+  /// Runs the verb that the arguments name, or prints the help or the version that they ask for; without arguments the
+  /// help goes to stderr. Returns the exit code. Errors: ConfigError for arguments that no verb takes, with the nearest
+  /// name for a misspelt one; the verb's own.
   int run(int argc, const char* const* argv);
 
  private:

@@ -16,13 +16,11 @@ const std::vector<std::string> kSections = {"name",      "model",    "data", "tr
 void check_key(const Command& verb, const std::string& key) {
   const bool is_key = key.find('.') != std::string::npos || key.starts_with("/") ||
                       std::find(kSections.begin(), kSections.end(), key) != kSections.end();
-  if (is_key) {
-    return;
-  }
+  if (is_key) { return; }
   const std::string nearest = nearest_name("--" + key, verb.option_names());
   throw ConfigError(verb.full_name(), "unknown option --" + key +
-                        (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
-                        " (configuration keys are dotted: --train.steps 100)");
+                                          (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
+                                          " (configuration keys are dotted: --train.steps 100)");
 }
 
 }  // namespace
@@ -35,7 +33,9 @@ bool is_override(const std::string& word) {
 void add_compute_options(Command verb, ComputeOptions& options) {
   verb.option("--device", options.device, "auto, cpu or cuda (train.device)");
   verb.option("--precision", options.precision, "fp32, bf16 or fp64 (train.precision)");
-  verb.option("--threads", options.threads, "CPU threads, 0 = the cores that the process may use (train.threads)").at_least(0).default_text("");
+  verb.option("--threads", options.threads, "CPU threads, 0 = the cores that the process may use (train.threads)")
+      .at_least(0)
+      .default_text("");
 }
 
 ConfigArguments read_config_arguments(const Command& verb, const ComputeOptions& compute) {
@@ -59,9 +59,7 @@ ConfigArguments read_config_arguments(const Command& verb, const ComputeOptions&
       throw ConfigError(where, "unexpected argument " + word + " (the configuration is " + arguments.config + ")");
     }
   }
-  if (arguments.config.empty()) {
-    throw ConfigError(where, "no CONFIG given (see " + where + " --help)");
-  }
+  if (arguments.config.empty()) { throw ConfigError(where, "no CONFIG given (see " + where + " --help)"); }
   const auto set = [&](const std::string& name, const std::string& value) {
     for (const std::string& other : arguments.overrides) {
       if (other.starts_with("train." + name + "=")) {
@@ -70,15 +68,9 @@ ConfigArguments read_config_arguments(const Command& verb, const ComputeOptions&
     }
     arguments.overrides.push_back("train." + name + "=" + value);
   };
-  if (!compute.device.empty()) {
-    set("device", compute.device);
-  }
-  if (!compute.precision.empty()) {
-    set("precision", compute.precision);
-  }
-  if (compute.threads >= 0) {
-    set("threads", std::to_string(compute.threads));
-  }
+  if (!compute.device.empty()) { set("device", compute.device); }
+  if (!compute.precision.empty()) { set("precision", compute.precision); }
+  if (compute.threads >= 0) { set("threads", std::to_string(compute.threads)); }
   return arguments;
 }
 

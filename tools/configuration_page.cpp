@@ -20,9 +20,7 @@ void fields(Fields& f, TaskFields& t) { t.task->fields(f); }
 std::vector<Fields::Description> under(const std::vector<Fields::Description>& all, const std::string& prefix) {
   std::vector<Fields::Description> part;
   for (const Fields::Description& d : all) {
-    if (d.path == prefix || d.path.rfind(prefix + ".", 0) == 0) {
-      part.push_back(d);
-    }
+    if (d.path == prefix || d.path.rfind(prefix + ".", 0) == 0) { part.push_back(d); }
   }
   return part;
 }

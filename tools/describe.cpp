@@ -40,14 +40,10 @@ std::string statistics_of(const std::vector<double>& values) {
       ++finite;
     }
   }
-  if (finite == 0) {
-    return values.empty() ? "" : "no finite value";
-  }
+  if (finite == 0) { return values.empty() ? "" : "no finite value"; }
   const double mean = sum / static_cast<double>(finite);
   double squares = 0;
-  for (const double x : values) {
-    squares += std::isfinite(x) ? (x - mean) * (x - mean) : 0;
-  }
+  for (const double x : values) { squares += std::isfinite(x) ? (x - mean) * (x - mean) : 0; }
   std::string text =
       print("mean %.4g std %.4g min %.4g max %.4g", mean, std::sqrt(squares / static_cast<double>(finite)), low, high);
   const auto broken = static_cast<int64_t>(values.size()) - finite;
@@ -57,9 +53,7 @@ std::string statistics_of(const std::vector<double>& values) {
 std::string tensor_table(const WeightSource& weights, bool statistics) {
   const std::vector<std::string> names = weights.names();
   size_t width = 4;
-  for (const std::string& name : names) {
-    width = std::max(width, name.size());
-  }
+  for (const std::string& name : names) { width = std::max(width, name.size()); }
   std::string text;
   std::map<std::string, int64_t> elements;  // by dtype
   uint64_t bytes = 0;
@@ -69,15 +63,11 @@ std::string tensor_table(const WeightSource& weights, bool statistics) {
     bytes += entry.end - entry.begin;
     std::string line = "  " + name + std::string(width + 2 - name.size(), ' ');
     line += print("%-5s %-20s", entry.dtype_text.c_str(), entry.shape_text().c_str());
-    if (statistics && is_floating(entry.dtype_text)) {
-      line += " " + statistics_of(weights.doubles(name));
-    }
+    if (statistics && is_floating(entry.dtype_text)) { line += " " + statistics_of(weights.doubles(name)); }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   std::string head = std::to_string(names.size()) + " tensors";
-  for (const auto& [dtype, count] : elements) {
-    head += ", " + std::to_string(count) + " " + dtype;
-  }
+  for (const auto& [dtype, count] : elements) { head += ", " + std::to_string(count) + " " + dtype; }
   return head + ", " + format_bytes(static_cast<double>(bytes)) + "\n" + text;
 }
 
@@ -85,9 +75,7 @@ std::string describe_safetensors(const fs::path& path, bool statistics) {
   const SafetensorsFile file(path);
   std::string text = path.string() + ": safetensors, ";
   text += tensor_table(WeightSource(path), statistics);
-  for (const auto& [key, value] : file.metadata()) {
-    text += "  metadata " + key + ": " + value + "\n";
-  }
+  for (const auto& [key, value] : file.metadata()) { text += "  metadata " + key + ": " + value + "\n"; }
   return text;
 }
 
@@ -116,9 +104,7 @@ std::string describe_checkpoint(const fs::path& folder, bool statistics) {
     }
   }
   for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
-    if (fs::exists(folder / name)) {
-      text += describe_safetensors(folder / name, statistics);
-    }
+    if (fs::exists(folder / name)) { text += describe_safetensors(folder / name, statistics); }
   }
   return text;
 }
@@ -127,9 +113,7 @@ std::string describe_run(const fs::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder / "checkpoints")) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("step_")) {
-      names.push_back(name);
-    }
+    if (name.starts_with("step_")) { names.push_back(name); }
   }
   std::sort(names.begin(), names.end());
   std::string text = folder.string() + ": run folder, " + std::to_string(names.size()) + " checkpoints";
@@ -140,9 +124,7 @@ std::string describe_run(const fs::path& folder) {
     text += ", latest " + name;
   }
   text += "\n";
-  for (const std::string& name : names) {
-    text += "  checkpoints/" + name + "\n";
-  }
+  for (const std::string& name : names) { text += "  checkpoints/" + name + "\n"; }
   return text;
 }
 
@@ -152,15 +134,9 @@ std::string describe_run(const fs::path& folder) {
 }
 
 std::string describe_folder(const fs::path& folder, bool statistics) {
-  if (fs::exists(folder / "dataset.json")) {
-    return describe_shards(folder.string());
-  }
-  if (fs::exists(folder / "state.json")) {
-    return describe_checkpoint(folder, statistics);
-  }
-  if (fs::is_directory(folder / "checkpoints")) {
-    return describe_run(folder);
-  }
+  if (fs::exists(folder / "dataset.json")) { return describe_shards(folder.string()); }
+  if (fs::exists(folder / "state.json")) { return describe_checkpoint(folder, statistics); }
+  if (fs::is_directory(folder / "checkpoints")) { return describe_run(folder); }
   if (fs::exists(folder / "model.safetensors") || fs::exists(folder / "model.safetensors.index.json")) {
     return folder.string() + ": weights, " + tensor_table(WeightSource(folder), statistics);
   }
@@ -169,9 +145,7 @@ std::string describe_folder(const fs::path& folder, bool statistics) {
 
 std::string describe_json(const fs::path& path, bool statistics) {
   const Json json = parse_json_file(path.string());
-  if (json.is_object() && json.find("shards") != nullptr) {
-    return describe_shards(path.string());
-  }
+  if (json.is_object() && json.find("shards") != nullptr) { return describe_shards(path.string()); }
   if (json.is_object() && json.find("weight_map") != nullptr) {
     return path.string() + ": safetensors index, " + tensor_table(WeightSource(path), statistics);
   }
@@ -182,9 +156,7 @@ std::string describe_json(const fs::path& path, bool statistics) {
 }
 
 bool starts_safetensors(const MappedFile& file) {
-  if (file.size() < 10) {
-    return false;
-  }
+  if (file.size() < 10) { return false; }
   const uint64_t header = load_le<uint64_t>(file.data());
   return header >= 2 && header <= file.size() - 8 && file.data()[8] == '{';
 }
@@ -193,21 +165,13 @@ std::string describe_file(const fs::path& path, bool statistics) {
   const MappedFile file(path);
   const std::string_view head(reinterpret_cast<const char*>(file.data()), std::min<uint64_t>(file.size(), 16));
   const int32_t magic = file.size() >= 4 ? load_le<int32_t>(file.data()) : 0;
-  if (head.starts_with(kIndexMagic)) {
-    return describe_index(path, file);
-  }
+  if (head.starts_with(kIndexMagic)) { return describe_index(path, file); }
   if (head.starts_with(kMegatronMagic)) {
     return describe_shards(fs::path(path).replace_extension(".bin").string(), "megatron");
   }
-  if (magic == kShardMagic16 || magic == kShardMagic32) {
-    return describe_shards(path.string());
-  }
-  if (starts_safetensors(file) || path.extension() == ".safetensors") {
-    return describe_safetensors(path, statistics);
-  }
-  if (head.starts_with("{")) {
-    return describe_json(path, statistics);
-  }
+  if (magic == kShardMagic16 || magic == kShardMagic32) { return describe_shards(path.string()); }
+  if (starts_safetensors(file) || path.extension() == ".safetensors") { return describe_safetensors(path, statistics); }
+  if (head.starts_with("{")) { return describe_json(path, statistics); }
   if (path.extension() == ".model" || head.starts_with("\x0A")) {
     return path.string() + "\n" + describe_tokenizer(path.string());
   }
@@ -218,12 +182,8 @@ std::string describe_file(const fs::path& path, bool statistics) {
 
 std::string describe_path(const std::string& path, bool statistics) {
   std::error_code error;
-  if (fs::is_directory(path, error)) {
-    return describe_folder(path, statistics);
-  }
-  if (fs::exists(path, error)) {
-    return describe_file(path, statistics);
-  }
+  if (fs::is_directory(path, error)) { return describe_folder(path, statistics); }
+  if (fs::exists(path, error)) { return describe_file(path, statistics); }
   return describe_shards(path);  // a pattern, or the error for a missing file
 }
 

@@ -25,15 +25,15 @@ int report(std::string message, ExitCode code) {
 int finish(int code) {
   errno = 0;
   const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (is_written || code != 0) {
-    return code;
-  }
-  return report(std::string("standard output: cannot write") + (errno != 0 ? std::string(": ") + std::strerror(errno) : ""),
-                ExitCode::kCheckpoint);
+  if (is_written || code != 0) { return code; }
+  return report(
+      std::string("standard output: cannot write") + (errno != 0 ? std::string(": ") + std::strerror(errno) : ""),
+      ExitCode::kCheckpoint);
 }
 
 int run(int argc, char** argv) {
-  CommandLine line("hebb", "Trains, evaluates and samples language models with attention, recurrent and memory layers.", version_text);
+  CommandLine line("hebb", "Trains, evaluates and samples language models with attention, recurrent and memory layers.",
+                   version_text);
   const Command program = line.program();
   add_tokenizer_verb(program);
   add_data_verb(program);
@@ -67,7 +67,5 @@ int main(int argc, char** argv) {
     return report(error.path1().string() + ": cannot write here: " + error.code().message(), ExitCode::kCheckpoint);
   } catch (const std::bad_alloc&) {
     return report("out of memory", ExitCode::kMemory);
-  } catch (const std::exception& error) {
-    return report(error.what(), ExitCode::kOther);
-  }
+  } catch (const std::exception& error) { return report(error.what(), ExitCode::kOther); }
 }

@@ -32,9 +32,7 @@ LineOutput::~LineOutput() {
   if (file_) {
     file_.reset();
     std::error_code ignored;
-    if (!temporary_.empty()) {
-      fs::remove(temporary_, ignored);
-    }
+    if (!temporary_.empty()) { fs::remove(temporary_, ignored); }
   }
 }
 
@@ -56,14 +54,10 @@ void LineOutput::finish() {
   }
   file_->close();
   file_.reset();
-  if (temporary_.empty()) {
-    return;
-  }
+  if (temporary_.empty()) { return; }
   std::error_code error;
   fs::rename(temporary_, path_, error);
-  if (error) {
-    throw CheckpointError(path_.string(), "cannot rename the finished file: " + error.message());
-  }
+  if (error) { throw CheckpointError(path_.string(), "cannot rename the finished file: " + error.message()); }
 }
 
 }  // namespace hebb

@@ -33,26 +33,40 @@ std::string unescape(const std::string& text) {
 
 void add_text_input_options(Command verb, TextInputOptions& input) {
   using Format = TextInputOptions::Format;
-  verb.option("INPUT", input.inputs, "Text files, folders (their files) or quoted patterns (*, ?, [..]); gzip and zstd are recognised")
-      .required().type_name("PATH").default_text("");
+  verb.option("INPUT", input.inputs,
+              "Text files, folders (their files) or quoted patterns (*, ?, [..]); gzip and zstd are recognised")
+      .required()
+      .type_name("PATH")
+      .default_text("");
   const auto read_format = [&input](const std::string& name) {
     input.format = name == "text" ? Format::text : name == "jsonl" ? Format::jsonl : Format::automatic;
   };
-  verb.option("--format", read_format, "What the files hold: text, jsonl, or auto = JSONL where the name says so (.jsonl, .ndjson, .json)")
-      .one_of({"auto", "text", "jsonl"}).type_name("NAME").default_text("auto");
-  verb.option("--field", input.field, "JSONL member with the text (without it: \"text\", else \"content\")").type_name("NAME");
-  verb.option("--split", [&input](const std::string& text) { input.split = unescape(text); },
-              "Separator between the documents of a text file; \\n, \\r, \\t, \\0, \\\\ are escapes (without it: one file is one document)")
+  verb.option("--format", read_format,
+              "What the files hold: text, jsonl, or auto = JSONL where the name says so (.jsonl, .ndjson, .json)")
+      .one_of({"auto", "text", "jsonl"})
+      .type_name("NAME")
+      .default_text("auto");
+  verb.option("--field", input.field, "JSONL member with the text (without it: \"text\", else \"content\")")
+      .type_name("NAME");
+  verb.option(
+          "--split", [&input](const std::string& text) { input.split = unescape(text); },
+          "Separator between the documents of a text file; \\n, \\r, \\t, \\0, \\\\ are escapes (without it: one file "
+          "is one document)")
       .type_name("TEXT");
-  verb.option("--invalid-utf8", [&input](const std::string& name) { input.replace_invalid = name == "replace"; },
-              "Invalid UTF-8: error, or replace by U+FFFD")
-      .one_of({"error", "replace"}).type_name("NAME").default_text("error");
-  verb.option("--skip-bad", input.skip_bad, "Bad lines, documents and streams that may be left out before it is an error");
+  verb.option(
+          "--invalid-utf8", [&input](const std::string& name) { input.replace_invalid = name == "replace"; },
+          "Invalid UTF-8: error, or replace by U+FFFD")
+      .one_of({"error", "replace"})
+      .type_name("NAME")
+      .default_text("error");
+  verb.option("--skip-bad", input.skip_bad,
+              "Bad lines, documents and streams that may be left out before it is an error");
 }
 
 void require_utf8(const std::string& where, std::string_view text) {
   if (const size_t at = utf8_first_invalid(text); at != std::string_view::npos) {
-    throw DataError(where + ": byte " + std::to_string(at), "invalid UTF-8", "bytes " + hex_bytes(text.substr(at, 1)), "text in UTF-8");
+    throw DataError(where + ": byte " + std::to_string(at), "invalid UTF-8", "bytes " + hex_bytes(text.substr(at, 1)),
+                    "text in UTF-8");
   }
 }
 
@@ -69,7 +83,8 @@ void add_threads_option(Command verb, int& threads) {
 
 void add_device_options(Command verb, DeviceOptions& options) {
   verb.option("--device", options.device, "Where to compute").one_of({"auto", "cpu", "cuda"});
-  verb.option("--precision", options.precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)").one_of({"fp32", "bf16", "fp64"});
+  verb.option("--precision", options.precision, "Number format (default: fp32 on the CPU, bf16 on a GPU)")
+      .one_of({"fp32", "bf16", "fp64"});
   verb.option("--threads", options.threads, "Threads (0 = all cores that the process may use)").at_least(0);
 }
 

@@ -29,7 +29,8 @@ struct DeviceOptions {
   int threads = 0;
 };
 void add_device_options(Command verb, DeviceOptions& options);
-/// Sets the threads and chooses device and number format. Errors: ConfigError for what this machine or build does not have.
+/// Sets the threads and chooses device and number format. Errors: ConfigError for what this machine or build does not
+/// have.
 Compute set_up_compute(const DeviceOptions& options);
 
 }  // namespace hebb

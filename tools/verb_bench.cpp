@@ -5,12 +5,12 @@
 #include "core/json.h"
 #include "core/parallel.h"
 #include "core/suggest.h"
+#include "inspect/bench.h"
+#include "inspect/bench_operations.h"
 #include "kernels/gemm/bench.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
-#include "inspect/bench.h"
-#include "inspect/bench_operations.h"
 #include "train/model_source.h"
 
 namespace hebb {
@@ -43,8 +43,9 @@ ModelConfig find_model(const std::string& name) {
       for (const BenchModel& m : list) { names.push_back(m.name); }
     }
     const std::string nearest = nearest_name(name, names);
-    throw ConfigError("MODEL", "\"" + name + "\"", "a built-in model (see hebb bench --help) or a configuration file" +
-                                                       (nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
+    throw ConfigError("MODEL", "\"" + name + "\"",
+                      "a built-in model (see hebb bench --help) or a configuration file" +
+                          (nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
   }
   return read_model_config(name);
 }
@@ -55,18 +56,21 @@ std::string names_of(const std::vector<BenchModel>& models) {
   return names;
 }
 
-/// Matrix products beside the peak of multiply-adds in registers: x W^T, dy W and dy^T x of the shapes that 2,048 tokens of a small
-/// model make.
+/// Matrix products beside the peak of multiply-adds in registers: x W^T, dy W and dy^T x of the shapes that 2,048
+/// tokens of a small model make.
 Json gemm_rates(bool quiet) {
-  const std::vector<cpu::GemmShape> shapes = {{false, true, 2048, 256, 256}, {false, true, 2048, 768, 256}, {false, true, 2048, 3072, 768},
-                                              {false, false, 2048, 256, 768}, {true, false, 256, 768, 2048}, {false, true, 2048, 2048, 2048}};
+  const std::vector<cpu::GemmShape> shapes = {{false, true, 2048, 256, 256},  {false, true, 2048, 768, 256},
+                                              {false, true, 2048, 3072, 768}, {false, false, 2048, 256, 768},
+                                              {true, false, 256, 768, 2048},  {false, true, 2048, 2048, 2048}};
   Json rates = Json::array();
   for (const cpu::GemmRate& r : cpu::measure_gemm(DType::f32, shapes, 0.3)) {
     char name[64];
-    std::snprintf(name, sizeof name, "%s%s %lld x %lld x %lld", r.shape.trans_a ? "T" : "N", r.shape.trans_b ? "T" : "N",
-                  static_cast<long long>(r.shape.m), static_cast<long long>(r.shape.n), static_cast<long long>(r.shape.k));
+    std::snprintf(name, sizeof name, "%s%s %lld x %lld x %lld", r.shape.trans_a ? "T" : "N",
+                  r.shape.trans_b ? "T" : "N", static_cast<long long>(r.shape.m), static_cast<long long>(r.shape.n),
+                  static_cast<long long>(r.shape.k));
     if (!quiet) {
-      std::printf("gemm f32 %-24s %8.1f GFLOP/s  %5.1f%% of the FMA peak of %.0f\n", name, r.gflops, 100 * r.gflops / r.peak_gflops, r.peak_gflops);
+      std::printf("gemm f32 %-24s %8.1f GFLOP/s  %5.1f%% of the FMA peak of %.0f\n", name, r.gflops,
+                  100 * r.gflops / r.peak_gflops, r.peak_gflops);
     }
     Json j = Json::object();
     j.set("name", name);
@@ -83,15 +87,16 @@ Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
   out.set("copy_gb_per_s", speeds.copy_gb_per_s);
   out.set("best_tflops", speeds.best_tflops);
   if (!quiet) {
-    std::printf("copy %.1f GB/s; best product %.2f TFLOP/s; bounds from these two\n", speeds.copy_gb_per_s, speeds.best_tflops);
+    std::printf("copy %.1f GB/s; best product %.2f TFLOP/s; bounds from these two\n", speeds.copy_gb_per_s,
+                speeds.best_tflops);
     std::printf("%-52s %10s %9s %9s %8s\n", "", "ms", "TFLOP/s", "GB/s", "of bound");
   }
   Json rows = Json::array();
   for (const auto* list : {&speeds.products, &speeds.operations}) {
     for (const OperationSpeed& s : *list) {
       if (!quiet) {
-        std::printf("%-52s %10.4f %9.3f %9.1f %7.1f%% %s\n", s.name.c_str(), s.ms, s.tflops(), s.gb_per_s(), 100 * s.share(),
-                    s.memory_bound ? "memory" : "compute");
+        std::printf("%-52s %10.4f %9.3f %9.1f %7.1f%% %s\n", s.name.c_str(), s.ms, s.tflops(), s.gb_per_s(),
+                    100 * s.share(), s.memory_bound ? "memory" : "compute");
       }
       Json row = Json::object();
       row.set("name", s.name);
@@ -128,20 +133,18 @@ void run_bench(Options o) {
     if (o.against.empty()) { o.against = "gdn"; }
   }
   if (o.models.empty() && !o.kernels) {
-    for (const BenchModel& m : bench_models()) {
-      o.models.push_back(m.name);
-    }
+    for (const BenchModel& m : bench_models()) { o.models.push_back(m.name); }
   }
   Json list = Json::array();
   for (const std::string& name : o.models) {
     double baseline = 0;  // tokens/s, measured just before: speeds drift
-    if (!o.against.empty()) {
-      baseline = measure_model(find_model(o.against), compute, o.work).tokens_per_s();
-    }
+    if (!o.against.empty()) { baseline = measure_model(find_model(o.against), compute, o.work).tokens_per_s(); }
     const ModelSpeed s = measure_model(find_model(name), compute, o.work);
-    line("%-24s %lld x %lld: %9.0f tokens/s best, %9.0f median, %6.1f GFLOP/s; step %.1f ms (alone: forward %.1f, optimizer %.1f)\n",
-         name.c_str(), static_cast<long long>(s.rows), static_cast<long long>(s.length), s.tokens_per_s(), s.median_tokens_per_s(), s.gflops(),
-         s.best_ms, s.forward_ms, s.optimizer_ms);
+    line(
+        "%-24s %lld x %lld: %9.0f tokens/s best, %9.0f median, %6.1f GFLOP/s; step %.1f ms (alone: forward %.1f, "
+        "optimizer %.1f)\n",
+        name.c_str(), static_cast<long long>(s.rows), static_cast<long long>(s.length), s.tokens_per_s(),
+        s.median_tokens_per_s(), s.gflops(), s.best_ms, s.forward_ms, s.optimizer_ms);
     Json j = Json::object();
     if (baseline > 0) {
       line("%-24s %.2f of %s's %.0f tokens/s\n", "", s.tokens_per_s() / baseline, o.against.c_str(), baseline);
@@ -157,17 +160,15 @@ void run_bench(Options o) {
     j.set("step_ms", s.best_ms);
     if (o.decode) {
       const DecodeSpeed d = measure_decode(find_model(name), compute, o.context);
-      line("%-24s prefill %9.0f tokens/s, decode %.3f ms a token at context %lld\n", "", d.prefill_tokens_per_s, d.ms_per_token,
-           static_cast<long long>(o.context));
+      line("%-24s prefill %9.0f tokens/s, decode %.3f ms a token at context %lld\n", "", d.prefill_tokens_per_s,
+           d.ms_per_token, static_cast<long long>(o.context));
       j.set("prefill_tokens_per_s", d.prefill_tokens_per_s);
       j.set("decode_ms_per_token", d.ms_per_token);
     }
     list.push(j);
   }
   out.set("models", list);
-  if (o.json) {
-    std::printf("%s\n", out.dump(1).c_str());
-  }
+  if (o.json) { std::printf("%s\n", out.dump(1).c_str()); }
 }
 
 }  // namespace
@@ -176,11 +177,12 @@ void add_bench_verb(Command program) {
   Command verb = program.verb("bench", "Measures kernels and training steps on this machine");
   const auto o = std::make_shared<Options>();
   verb.option("MODEL", o->models,
-              "Built-in models (" + names_of(bench_models()) + "; the last with one layer of another type: " + names_of(bench_layers()) +
-                  ") or configuration files; default: the first built-in ones");
+              "Built-in models (" + names_of(bench_models()) + "; the last with one layer of another type: " +
+                  names_of(bench_layers()) + ") or configuration files; default: the first built-in ones");
   verb.flag("--layers", o->layers, "All built-in models with one layer of another type, against gdn");
   verb.option("--against", o->against, "Also measure this model before each, and print the ratio").type_name("MODEL");
-  verb.flag("--kernels", o->kernels, "Copy bandwidth, matrix products, norms, attention, ... each beside its bound on this device");
+  verb.flag("--kernels", o->kernels,
+            "Copy bandwidth, matrix products, norms, attention, ... each beside its bound on this device");
   verb.option("--tokens", o->tokens, "Tokens of --kernels (default: 2048 on the CPU, 16384 on a GPU)").at_least(1);
   verb.flag("--decode", o->decode, "Also prefill and decoding speed");
   verb.option("--context", o->context, "Context of --decode [tokens]").at_least(1);

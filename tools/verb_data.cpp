@@ -7,12 +7,12 @@
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "data/convert/convert.h"
-#include "data/shards/ingest.h"
 #include "data/shards/describe.h"
+#include "data/shards/ingest.h"
 #include "data/tasks/synth_corpus.h"
 #include "data/tasks/synthetic_tasks.h"
-#include "tools/line_output.h"
 #include "tools/command_line.h"
+#include "tools/line_output.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
 
@@ -43,12 +43,16 @@ void add_encode(Command data) {
   EncodeOptions& options = arguments->options;
   add_text_input_options(verb, options.input);
   verb.option("-t,--tokenizer", arguments->tokenizer, "\"bytes\", or a SentencePiece .model file (BPE or unigram)")
-      .required().type_name("NAME");
-  verb.option("-o,--out", options.out, "Folder of the data set; created if it does not exist").required().type_name("DIR");
+      .required()
+      .type_name("NAME");
+  verb.option("-o,--out", options.out, "Folder of the data set; created if it does not exist")
+      .required()
+      .type_name("DIR");
   verb.flag("--add-bos,!--no-add-bos", options.tokenizer.add_bos, "Put BOS in front of every document (default: no)");
   verb.flag("--add-eos,!--no-add-eos", options.tokenizer.add_eos, "Put EOS behind every document (default: yes)");
   verb.option("--shard-tokens", options.shard_tokens, "Size of a shard; a document never straddles two [tokens]");
-  verb.option("--val-fraction", options.val_fraction, "Share of the documents for validation, drawn at random").type_name("NUMBER");
+  verb.option("--val-fraction", options.val_fraction, "Share of the documents for validation, drawn at random")
+      .type_name("NUMBER");
   verb.option("--val-documents", options.val_documents, "Or: the last so many documents for validation");
   verb.option("--seed", options.seed, "Seed of --val-fraction");
   add_threads_option(verb, options.workers);
@@ -65,7 +69,8 @@ std::shared_ptr<const ShardArguments> add_shard_arguments(Command verb) {
   const auto arguments = std::make_shared<ShardArguments>();
   verb.option("PATH", arguments->path, "Data set folder, shard, or quoted pattern").required().type_name("PATH");
   verb.option("--format", arguments->format, "What the files are")
-      .one_of({"auto", "raw_u16", "raw_u32", "megatron"}).type_name("NAME");
+      .one_of({"auto", "raw_u16", "raw_u32", "megatron"})
+      .type_name("NAME");
   return arguments;
 }
 
@@ -100,22 +105,21 @@ void run_convert(const Command& verb, const ConvertArguments& arguments) {
   const auto progress = arguments.out == "-" ? std::make_unique<Progress>() : stderr_progress();
   const int64_t records = convert_records(options, *progress, [&](std::string_view line) { out.line(line); });
   out.finish();
-  if (arguments.out != "-") {
-    print(std::to_string(records) + " records in " + arguments.out + "\n");
-  }
+  if (arguments.out != "-") { print(std::to_string(records) + " records in " + arguments.out + "\n"); }
 }
 
 void add_convert(Command data) {
   Command verb = data.verb("convert", "Writes the records of hebb eval from a data set's own files");
   const auto arguments = std::make_shared<ConvertArguments>();
   std::vector<std::string> names;
-  for (const Converter& converter : converters()) {
-    names.push_back(converter.name);
-  }
+  for (const Converter& converter : converters()) { names.push_back(converter.name); }
   verb.option("NAME", arguments->options.name, "Data set").required().one_of(names).type_name("NAME");
-  verb.option("RAW", arguments->options.raw, "Its own file, or a quoted pattern; mmlu: the folder with dev and test").required().type_name("PATH");
+  verb.option("RAW", arguments->options.raw, "Its own file, or a quoted pattern; mmlu: the folder with dev and test")
+      .required()
+      .type_name("PATH");
   verb.option("OUT", arguments->out, "File to write; - = standard output").required().type_name("FILE");
-  verb.option("--template", arguments->options.template_file, "longbench: wording (JSON) in place of the built-in one").type_name("FILE");
+  verb.option("--template", arguments->options.template_file, "longbench: wording (JSON) in place of the built-in one")
+      .type_name("FILE");
   verb.option("--shots", arguments->options.shots, "mmlu: solved examples in front of each question").at_least(0);
   verb.runs([arguments, verb] { run_convert(verb, *arguments); });
 }
@@ -138,7 +142,8 @@ void run_synth(const SynthArguments& arguments) {
 }
 
 void add_synth(Command data) {
-  Command verb = data.verb("synth", "Writes the built-in corpus as JSONL: sentences with topic words and repeated facts");
+  Command verb =
+      data.verb("synth", "Writes the built-in corpus as JSONL: sentences with topic words and repeated facts");
   const auto arguments = std::make_shared<SynthArguments>();
   verb.option("--documents", arguments->documents, "Number of documents, about 1,000 bytes each").required();
   verb.option("--seed", arguments->seed, "Seed of the texts");
@@ -156,11 +161,16 @@ struct SynthTaskArguments {
 
 /// Options that only some tasks read.
 const std::vector<std::pair<std::string, std::vector<std::string>>> kTaskOptions = {
-    {"--length-block", {"icr_basic", "icr_positional"}}, {"--vocab", {"icr_basic", "icr_positional", "mqar"}},
-    {"--word", {"icr_basic", "icr_positional"}},         {"--queries", {"icr_basic"}},
-    {"--copies", {"icr_positional"}},                    {"--functions", {"icl"}},
-    {"--dim", {"icl"}},                                  {"--x-max", {"icl"}},
-    {"--coef-max", {"icl"}},                             {"--pairs", {"mqar"}},
+    {"--length-block", {"icr_basic", "icr_positional"}},
+    {"--vocab", {"icr_basic", "icr_positional", "mqar"}},
+    {"--word", {"icr_basic", "icr_positional"}},
+    {"--queries", {"icr_basic"}},
+    {"--copies", {"icr_positional"}},
+    {"--functions", {"icl"}},
+    {"--dim", {"icl"}},
+    {"--x-max", {"icl"}},
+    {"--coef-max", {"icl"}},
+    {"--pairs", {"mqar"}},
     {"--no-filler", {"mqar"}}};
 
 void check_task_options(const Command& verb, const std::string& task) {
@@ -179,9 +189,7 @@ void run_synth_task(SynthTaskArguments& arguments) {
   check_task(task, "synth-task");
   const auto list = [](const std::vector<int32_t>& values) {
     Json json = Json::array();
-    for (const int32_t value : values) {
-      json.push(Json(value));
-    }
+    for (const int32_t value : values) { json.push(Json(value)); }
     return json;
   };
   LineOutput out(arguments.out);
@@ -193,12 +201,15 @@ void run_synth_task(SynthTaskArguments& arguments) {
 }
 
 void add_synth_task(Command data) {
-  Command verb = data.verb("synth-task", "Writes rows of a synthetic recall task as JSON lines {\"x\": [...], \"y\": [...]}");
+  Command verb =
+      data.verb("synth-task", "Writes rows of a synthetic recall task as JSON lines {\"x\": [...], \"y\": [...]}");
   const auto arguments = std::make_shared<SynthTaskArguments>();
   SyntheticTask& task = arguments->task;
   verb.option("--task", task.task, "icr_basic, icr_positional, icl or mqar").required().type_name("NAME");
   verb.option("--length", task.lengths, "Row length; several for ICR, drawn per block of rows [tokens]")
-      .required().type_name("INT").default_text("");
+      .required()
+      .type_name("INT")
+      .default_text("");
   verb.option("--seed", task.seed, "Seed of the rows");
   verb.option("--rows", arguments->rows, "Number of rows");
   verb.option("--first", arguments->first, "Index of the first row");
@@ -223,7 +234,8 @@ void add_synth_task(Command data) {
 }  // namespace
 
 void add_data_verb(Command program) {
-  Command data = program.verb("data", "Turns text into token shards, checks them, writes synthetic data and evaluation records");
+  Command data =
+      program.verb("data", "Turns text into token shards, checks them, writes synthetic data and evaluation records");
   add_encode(data);
   add_inspect(data);
   add_verify(data);

@@ -7,13 +7,13 @@
 
 #include "core/parallel.h"
 #include "core/progress.h"
+#include "layers/layer.h"
 #include "tools/command_line.h"
+#include "tools/configuration_page.h"
 #include "tools/verbs.h"
 #include "train/choose_device.h"
 #include "train/device_peak.h"
-#include "layers/layer.h"
 #include "train/memory_plan.h"
-#include "tools/configuration_page.h"
 
 namespace hebb {
 namespace {
@@ -22,9 +22,7 @@ std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
   std::string line;
   while (std::getline(info, line)) {
-    if (line.rfind("model name", 0) == 0) {
-      return line.substr(line.find(':') + 2);
-    }
+    if (line.rfind("model name", 0) == 0) { return line.substr(line.find(':') + 2); }
   }
   return "unknown";
 }
@@ -47,16 +45,18 @@ void feature(const char* name, bool there, const char* without) {
 
 void run_doctor() {
   std::printf("%s\n\n", version_text().c_str());
-  std::printf("machine\n  processor        %s\n  threads          %d\n  compiled for     %s\n", cpu_name().c_str(), threads(), vector_unit());
+  std::printf("machine\n  processor        %s\n  threads          %d\n  compiled for     %s\n", cpu_name().c_str(),
+              threads(), vector_unit());
   std::printf("  free memory      %s\n", format_bytes(static_cast<double>(available_memory_bytes())).c_str());
   const std::string problem = gpu_problem();
   if (problem.empty()) {
     std::printf("  GPU              %s, %s for runs\n", machine_name(DeviceKind::cuda).c_str(),
                 format_bytes(static_cast<double>(available_memory_bytes(DeviceKind::cuda))).c_str());
   }
-  struct statvfs disk{};
+  struct statvfs disk {};
   if (statvfs(".", &disk) == 0) {
-    std::printf("  free disk here   %s\n", format_bytes(static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize)).c_str());
+    std::printf("  free disk here   %s\n",
+                format_bytes(static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize)).c_str());
   }
   std::printf("\nfeatures\n");
 #ifdef HEBB_HAVE_SENTENCEPIECE
@@ -80,9 +80,7 @@ void run_doctor() {
   feature("CUDA", false, "no: build with a CUDA toolkit and -DHEBB_CUDA=ON");
 #endif
   std::printf("\nlayers         ");
-  for (const LayerType& t : layer_types()) {
-    std::printf(" %s", t.name.c_str());
-  }
+  for (const LayerType& t : layer_types()) { std::printf(" %s", t.name.c_str()); }
   std::printf("\n");
 }
 

@@ -1,10 +1,10 @@
 #include <cstdio>
 #include <memory>
 
+#include "eval/evaluation.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
-#include "eval/evaluation.h"
 
 namespace hebb {
 namespace {
@@ -18,13 +18,9 @@ struct Options {
 
 int run_eval(const Options& o) {
   Json config = load_config(o.eval);
-  for (const std::string& assignment : o.overrides) {
-    apply_override(config, assignment);
-  }
+  for (const std::string& assignment : o.overrides) { apply_override(config, assignment); }
   std::vector<Evaluation> evaluations = read_evaluations(config, "");
-  if (evaluations.empty()) {
-    throw ConfigError(o.eval + ": evaluations", "an empty list", "at least one evaluation");
-  }
+  if (evaluations.empty()) { throw ConfigError(o.eval + ": evaluations", "an empty list", "at least one evaluation"); }
   EvalRequest request{o.checkpoint, o.out, o.tokenizer, set_up_compute(o.device)};
   request.logs_samples = o.log_samples;
   const std::unique_ptr<Progress> progress = stderr_progress();

@@ -7,11 +7,11 @@
 
 #include "core/files.h"
 #include "data/text/utf8.h"
+#include "eval/generate.h"
+#include "eval/threshold_overrides.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
-#include "eval/generate.h"
-#include "eval/threshold_overrides.h"
 
 namespace hebb {
 namespace {
@@ -51,9 +51,7 @@ int run_generate(Options o, bool has_prompt) {
     std::fflush(stdout);
     return interrupted == 0 && std::ferror(stdout) == 0;
   };
-  if (o.echo) {
-    write(prompt);
-  }
+  if (o.echo) { write(prompt); }
   const Generated g = generate(session, tokenizer, prompt, 0, o.generate, write);
   write("\n");
   if (o.stats) {
@@ -81,7 +79,8 @@ void add_generate_verb(Command program) {
   verb.option("--seed", o->generate.seed, "Seed of the draws");
   verb.option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
   verb.option("--tau", o->taus, "Threshold of all ham layers, or BLOCK=X of one, in units of the score").type_name("X");
-  verb.option("--select", o->modes, "Select all or no tokens in ham layers: all, none, BLOCK=all, BLOCK=none").type_name("MODE");
+  verb.option("--select", o->modes, "Select all or no tokens in ham layers: all, none, BLOCK=all, BLOCK=none")
+      .type_name("MODE");
   verb.flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-text token");
   verb.flag("--echo,!--no-echo", o->echo, "Print the prompt too (default: on)");
   verb.flag("--stats", o->stats, "Print times to standard error");

@@ -10,8 +10,8 @@
 namespace hebb {
 
 void add_inspect_verb(Command program) {
-  Command verb = program.verb("inspect",
-                              "Shows what a safetensors file, shard, index, data set, tokenizer, checkpoint or run folder holds");
+  Command verb = program.verb(
+      "inspect", "Shows what a safetensors file, shard, index, data set, tokenizer, checkpoint or run folder holds");
   const auto path = std::make_shared<std::string>();
   const auto statistics = std::make_shared<bool>(false);
   verb.option("PATH", *path, "File, folder or quoted pattern of shards").required().type_name("PATH");

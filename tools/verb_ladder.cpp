@@ -2,10 +2,10 @@
 #include <filesystem>
 #include <memory>
 
+#include "study/ladder.h"
 #include "tools/command_line.h"
 #include "tools/console.h"
 #include "tools/verbs.h"
-#include "study/ladder.h"
 
 namespace hebb {
 namespace {
@@ -37,15 +37,17 @@ int run(Options& o) {
 }  // namespace
 
 void add_ladder_verb(Command program) {
-  Command verb = program.verb("ladder",
-                              "Trains the runs of a sweep, each in a process of its own; run it again after any interruption");
+  Command verb = program.verb(
+      "ladder", "Trains the runs of a sweep, each in a process of its own; run it again after any interruption");
   const auto o = std::make_shared<Options>();
   verb.option("SWEEP", o->sweep, "Sweep file (JSON)").required();
   verb.option("--dir", o->folder, "Folder of the runs").default_text("runs/NAME").type_name("PATH");
   verb.flag("--dry-run", o->dry_run, "Print every run with parameters, tokens, FLOPs, memory and the total, and stop");
   verb.flag("--status", o->status, "Print the state of the runs and the time left, and stop");
-  verb.option("--parallel", o->ladder.parallel, "Runs at the same time (default: max_parallel of the sweep)").at_least(1);
-  verb.flag("--force", o->ladder.force, "Start runs anew whose configuration changed; the old folder is kept as ID.HASH");
+  verb.option("--parallel", o->ladder.parallel, "Runs at the same time (default: max_parallel of the sweep)")
+      .at_least(1);
+  verb.flag("--force", o->ladder.force,
+            "Start runs anew whose configuration changed; the old folder is kept as ID.HASH");
   verb.option("--tflops", o->teraflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]").above(0);
   verb.runs([o] { return run(*o); });
 }

@@ -1,11 +1,11 @@
 #include <cstdio>
 #include <memory>
 
+#include "inspect/plan.h"
 #include "tools/command_line.h"
 #include "tools/config_arguments.h"
 #include "tools/verbs.h"
 #include "train/model_source.h"
-#include "inspect/plan.h"
 
 namespace hebb {
 namespace {
@@ -30,22 +30,14 @@ Plan plan_file(const std::string& path, const std::vector<std::string>& override
 
 void run_plan(Options o) {
   std::vector<std::string> files, overrides;
-  for (const std::string& word : o.words) {
-    (is_override(word) ? overrides : files).push_back(word);
-  }
-  if (files.empty()) {
-    throw ConfigError("hebb plan", "no configuration", "at least one file");
-  }
+  for (const std::string& word : o.words) { (is_override(word) ? overrides : files).push_back(word); }
+  if (files.empty()) { throw ConfigError("hebb plan", "no configuration", "at least one file"); }
   o.plan.open_data = !o.skip_data;
   std::vector<Plan> plans;
-  for (const std::string& file : files) {
-    plans.push_back(plan_file(file, overrides, o.plan));
-  }
+  for (const std::string& file : files) { plans.push_back(plan_file(file, overrides, o.plan)); }
   if (o.json) {
     Json list = Json::array();
-    for (const Plan& p : plans) {
-      list.push(p.json());
-    }
+    for (const Plan& p : plans) { list.push(p.json()); }
     std::printf("%s\n", (plans.size() == 1 ? plans[0].json() : list).dump(1).c_str());
   } else {
     std::printf("%s", (plans.size() == 1 ? plans[0].text() : compare_plans(plans)).c_str());
@@ -55,9 +47,11 @@ void run_plan(Options o) {
 }  // namespace
 
 void add_plan_verb(Command program) {
-  Command verb = program.verb("plan", "Says what a configuration will cost: parameters, FLOPs, state, memory, data, time");
+  Command verb =
+      program.verb("plan", "Says what a configuration will cost: parameters, FLOPs, state, memory, data, time");
   const auto o = std::make_shared<Options>();
-  verb.option("CONFIG", o->words, "Configurations (a model object or a run), and changes to them as key=value").required();
+  verb.option("CONFIG", o->words, "Configurations (a model object or a run), and changes to them as key=value")
+      .required();
   verb.flag("--json", o->json, "Machine-readable output");
   verb.option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits [GiB]").above(0);
   verb.option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]").above(0);

@@ -6,10 +6,10 @@
 #include <memory>
 #include <set>
 
-#include "tools/command_line.h"
-#include "tools/verbs.h"
 #include "study/ladder.h"
 #include "study/report.h"
+#include "tools/command_line.h"
+#include "tools/verbs.h"
 
 namespace hebb {
 namespace {
@@ -21,7 +21,9 @@ struct Options {
 
 int terminal_width() {
   winsize size{};
-  return isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? std::min<int>(size.ws_col, 120) : 80;
+  return isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20
+             ? std::min<int>(size.ws_col, 120)
+             : 80;
 }
 
 void run_report(const Options& o) {
@@ -48,7 +50,8 @@ void run_report(const Options& o) {
     }
   }
   std::printf("%s", text_chart(curves, "loss [nats per token]", terminal_width(), 22).c_str());
-  std::printf("wrote %s\n", write_report(runs.size() == 1 ? runs[0].id : "Report", runs, std::nullopt, o.out).string().c_str());
+  std::printf("wrote %s\n",
+              write_report(runs.size() == 1 ? runs[0].id : "Report", runs, std::nullopt, o.out).string().c_str());
 }
 
 }  // namespace

@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "core/json.h"
+#include "inspect/selftest.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
-#include "inspect/selftest.h"
 
 namespace hebb {
 namespace {
@@ -50,8 +50,8 @@ int run_selftest(const Options& o) {
   }
   const SelftestLimits limits = selftest_limits(compute.dtype);
   if (!o.json) {
-    std::printf("%s %s against fp64 on the CPU; at most %.0e for outputs, %.0e for gradients\n", device_name(compute.device),
-                precision_name(compute.dtype).c_str(), limits.outputs, limits.gradients);
+    std::printf("%s %s against fp64 on the CPU; at most %.0e for outputs, %.0e for gradients\n",
+                device_name(compute.device), precision_name(compute.dtype).c_str(), limits.outputs, limits.gradients);
     std::printf("%-10s %9s %9s %9s %9s %7s\n", "", "logits", "loss", "gradients", "decoding", "s");
   }
   Json rows = Json::array();
@@ -63,8 +63,8 @@ int run_selftest(const Options& o) {
     if (!o.json) {
       char decoding[16] = "-";
       if (r.decoding >= 0) { std::snprintf(decoding, sizeof decoding, "%.1e", r.decoding); }
-      std::printf("%-10s %9.1e %9.1e %9.1e %9s %7.2f  %s\n", r.name.c_str(), r.logits, r.loss, r.gradients, decoding, r.seconds,
-                  r.failure.empty() ? "passed" : ("FAILED: " + r.failure).c_str());
+      std::printf("%-10s %9.1e %9.1e %9.1e %9s %7.2f  %s\n", r.name.c_str(), r.logits, r.loss, r.gradients, decoding,
+                  r.seconds, r.failure.empty() ? "passed" : ("FAILED: " + r.failure).c_str());
       std::fflush(stdout);
     }
   }

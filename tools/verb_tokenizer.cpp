@@ -29,9 +29,7 @@ std::shared_ptr<const Tokenizer> load_plain(const std::string& name) {
 }
 
 std::string read_input(const std::string& path) {
-  if (path != "-") {
-    return read_file(path);
-  }
+  if (path != "-") { return read_file(path); }
   return std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
 
@@ -63,8 +61,9 @@ void run_train(TrainArguments& arguments) {
 }
 
 void add_train(Command tokenizer) {
-  Command verb = tokenizer.verb("train",
-                                "Trains a SentencePiece model: byte fallback, single digits, no normalisation, decodes to the same text");
+  Command verb = tokenizer.verb(
+      "train",
+      "Trains a SentencePiece model: byte fallback, single digits, no normalisation, decodes to the same text");
   const auto arguments = std::make_shared<TrainArguments>();
   TrainTokenizerOptions& options = arguments->options;
   add_text_input_options(verb, options.input);
@@ -84,7 +83,9 @@ struct CodeArguments {
 
 std::shared_ptr<const CodeArguments> add_code_arguments(Command verb, const char* input) {
   const auto arguments = std::make_shared<CodeArguments>();
-  verb.option("TOKENIZER", arguments->tokenizer, "\"bytes\", or a SentencePiece .model file").required().type_name("NAME");
+  verb.option("TOKENIZER", arguments->tokenizer, "\"bytes\", or a SentencePiece .model file")
+      .required()
+      .type_name("NAME");
   verb.option("FILE", arguments->input, input).type_name("FILE");
   return arguments;
 }
@@ -161,7 +162,9 @@ void add_tokenizer_verb(Command program) {
   encode.runs([a = add_code_arguments(encode, "UTF-8 text; - = standard input")] { run_encode(*a); });
 
   Command decode = tokenizer.verb("decode", "Prints the text of token ids");
-  decode.runs([a = add_code_arguments(decode, "Ids separated by white space or commas; - = standard input")] { run_decode(*a); });
+  decode.runs([a = add_code_arguments(decode, "Ids separated by white space or commas; - = standard input")] {
+    run_decode(*a);
+  });
 
   Command info = tokenizer.verb("info", "Shows type, vocabulary, special ids and hash of a tokenizer");
   const auto name = std::make_shared<std::string>();

@@ -3,11 +3,11 @@
 #include <memory>
 
 #include "core/parallel.h"
+#include "inspect/trace_file.h"
 #include "tools/command_line.h"
 #include "tools/verbs.h"
 #include "train/choose_device.h"
 #include "train/model_source.h"
-#include "inspect/trace_file.h"
 
 namespace hebb {
 namespace {
@@ -22,16 +22,15 @@ struct Options {
 };
 
 // A file of another model, or one without decisions, would change nothing: the user should know.
-void require_use(const std::map<std::string, Inspector::Record>& forced, const TraceOutput& output, const std::string& path) {
+void require_use(const std::map<std::string, Inspector::Record>& forced, const TraceOutput& output,
+                 const std::string& path) {
   const bool is_used = std::any_of(forced.begin(), forced.end(),
                                    [&](const auto& entry) { return output.inside.count(entry.first) > 0; });
   if (!is_used) {
     const std::string found = forced.empty() ? "no integer tensor" : "no name of them, but " + forced.begin()->first;
     std::string made;
     for (const auto& [name, record] : output.inside) {
-      if (made.empty() && !record.integers.empty()) {
-        made = name;
-      }
+      if (made.empty() && !record.integers.empty()) { made = name; }
     }
     throw DataError(path, "decisions to force", found,
                     made.empty() ? "no --force: no layer of this model decides anything"
@@ -59,9 +58,7 @@ void run_trace(const Options& o) {
   options.inside = o.inside || !o.force.empty();  // forced decisions are compared with the names of those made
   options.seed = o.seed;
   options.step = o.step;
-  if (!o.force.empty()) {
-    options.forced = read_forced(o.force);
-  }
+  if (!o.force.empty()) { options.forced = read_forced(o.force); }
   const TraceInput input = read_trace_input(o.rows);
   if (o.grads && input.targets.empty()) {
     throw ConfigError("--grads", "rows without targets", "targets in " + o.rows);
@@ -70,23 +67,18 @@ void run_trace(const Options& o) {
     model.begin_step(stream, o.step);  // the rows are the step's first micro-batch
   }
   TraceOutput output = trace(model, stream, arena, input, options);
-  if (!o.force.empty()) {
-    require_use(options.forced, output, o.force);
-  }
-  if (!o.inside) {
-    output.inside.clear();
-  }
+  if (!o.force.empty()) { require_use(options.forced, output, o.force); }
+  if (!o.inside) { output.inside.clear(); }
   write_trace(o.out, output, compute.dtype == DType::f64);
-  if (output.has_loss) {
-    std::printf("loss %.17g\n", output.loss);
-  }
+  if (output.has_loss) { std::printf("loss %.17g\n", output.loss); }
   std::printf("wrote %s\n", o.out.c_str());
 }
 
 }  // namespace
 
 void add_trace_verb(Command program) {
-  Command verb = program.verb("trace", "Runs one micro-batch and writes logits, loss, gradients and decisions, tensor by tensor");
+  Command verb =
+      program.verb("trace", "Runs one micro-batch and writes logits, loss, gradients and decisions, tensor by tensor");
   const auto o = std::make_shared<Options>();
   verb.option("MODEL", o->model, "A model object, a run configuration or a checkpoint folder").required();
   verb.option("--weights", o->weights, "Weights (default: those of the checkpoint)");

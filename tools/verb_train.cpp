@@ -1,11 +1,11 @@
 #include <memory>
 
 #include "core/progress.h"
+#include "eval/evaluation.h"
 #include "tools/command_line.h"
 #include "tools/config_arguments.h"
 #include "tools/console.h"
 #include "tools/verbs.h"
-#include "eval/evaluation.h"
 #include "train/trainer.h"
 
 namespace hebb {
@@ -19,15 +19,14 @@ struct Arguments {
 
 /// The evaluations of the configuration, on the last checkpoint (spec 81).
 int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::path& run) {
-  const EvalRequest request{run.string(), {}, "", choose_compute(settings.device, settings.precision.value_or(""), "train"), true};
+  const EvalRequest request{
+      run.string(), {}, "", choose_compute(settings.device, settings.precision.value_or(""), "train"), true};
   const std::unique_ptr<Progress> progress = stderr_progress();
   try {
     const int failed = evaluate_checkpoint(read_evaluations(evaluations, "eval."), request, *progress, print_line);
     return failed > 0 ? static_cast<int>(ExitCode::kOther) : 0;
   } catch (const Error& error) {
-    if (error.code() != ExitCode::kStopped) {
-      throw;
-    }
+    if (error.code() != ExitCode::kStopped) { throw; }
     print_line(std::string(error.what()) + "; the same command goes on from here");
     return static_cast<int>(settings.exit_code_on_stop);
   }
@@ -50,9 +49,7 @@ int train(const Command& verb, const Arguments& arguments) {
   {
     Trainer trainer(std::move(config), arguments.run, world, console, version_text());
     const int code = trainer.run();
-    if (code != 0 || !trainer.is_complete() || evaluations.is_null()) {
-      return code;
-    }
+    if (code != 0 || !trainer.is_complete() || evaluations.is_null()) { return code; }
     run = trainer.run_folder();
   }
   return evaluate(evaluations, settings, run);
@@ -71,7 +68,8 @@ void add_train_verb(Command program) {
   verb.option("--resume", a->run.resume,
               "auto: continue the run folder; never: it must be new or empty; DIR: from that checkpoint or run folder");
   verb.option("--init-from", a->run.init_from, "Weights for step 0: a safetensors file, a checkpoint or a run folder")
-      .default_text("").type_name("PATH");
+      .default_text("")
+      .type_name("PATH");
   verb.flag("--allow-data-change", a->run.allow_data_change, "Continue although the data differs");
   verb.flag("--allow-config-change", a->run.allow_config_change, "Continue although the configuration differs");
   verb.flag("--allow-older", a->run.allow_older, "Continue from an older checkpoint where the latest is damaged");

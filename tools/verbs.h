@@ -1,6 +1,6 @@
 #pragma once
-// The verbs of the command line. Each verb file defines one function that adds its verb to the program: its options and the function that
-// it runs, which calls into train/ or data/. Errors are thrown (core/error.h) and main prints them.
+// The verbs of the command line. Each verb file defines one function that adds its verb to the program: its options and
+// the function that it runs, which calls into train/ or data/. Errors are thrown (core/error.h) and main prints them.
 #include <string>
 
 namespace hebb {

@@ -47,9 +47,7 @@ void fields(Fields& f, StateFile& s) {
   f.field("seed", s.run.seed).required();
   f.field("config_hash", s.run.config_hash).required();
   std::vector<std::string> names;
-  for (const auto& [name, record] : s.files) {
-    names.push_back(name);
-  }
+  for (const auto& [name, record] : s.files) { names.push_back(name); }
   f.map("files", names, [&](const std::string& name, Fields& sub) { fields(sub, s.files[name]); }).required();
 }
 
@@ -81,9 +79,7 @@ class HostTensors {
 
 FileRecord write_model(const fs::path& path, Stream& stream, const ParamStore& params) {
   HostTensors tensors(stream);
-  for (const auto& p : params.all()) {
-    tensors.add(p->name(), p->value);
-  }
+  for (const auto& p : params.all()) { tensors.add(p->name(), p->value); }
   return tensors.write(path);
 }
 
@@ -108,17 +104,13 @@ uint32_t crc_of(const fs::path& path) {
     file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
     crc = crc32(piece.data(), static_cast<size_t>(file.gcount()), crc);
   }
-  if (!file.eof()) {
-    throw CheckpointError(path.string(), "cannot read");
-  }
+  if (!file.eof()) { throw CheckpointError(path.string(), "cannot read"); }
   return crc;
 }
 
 /// How the file differs from its record; empty if it does not.
 std::string file_difference(const fs::path& path, const FileRecord& record) {
-  if (!fs::exists(path)) {
-    return path.filename().string() + " is missing";
-  }
+  if (!fs::exists(path)) { return path.filename().string() + " is missing"; }
   const auto size = static_cast<int64_t>(fs::file_size(path));
   if (size != record.size) {
     return path.filename().string() + ": found " + std::to_string(size) + " bytes, expected " +
@@ -135,9 +127,7 @@ std::string file_difference(const fs::path& path, const FileRecord& record) {
 void remove_folder(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error) {
-    throw CheckpointError(path.string(), "cannot delete: " + error.message());
-  }
+  if (error) { throw CheckpointError(path.string(), "cannot delete: " + error.message()); }
 }
 
 void rename_folder(const fs::path& from, const fs::path& to) {
@@ -149,9 +139,7 @@ void rename_folder(const fs::path& from, const fs::path& to) {
 }
 
 std::optional<int64_t> step_of(const std::string& name) {
-  if (!name.starts_with(kPrefix)) {
-    return std::nullopt;
-  }
+  if (!name.starts_with(kPrefix)) { return std::nullopt; }
   int64_t step = 0;
   const char *begin = name.data() + std::string_view(kPrefix).size(), *end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(begin, end, step);
@@ -169,9 +157,7 @@ std::vector<int64_t> CheckpointFolder::steps() const {
   std::vector<int64_t> found;
   if (fs::is_directory(folder_)) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-      if (const auto step = step_of(entry.path().filename().string())) {
-        found.push_back(*step);
-      }
+      if (const auto step = step_of(entry.path().filename().string())) { found.push_back(*step); }
     }
   }
   std::sort(found.begin(), found.end());
@@ -185,9 +171,7 @@ std::optional<int64_t> CheckpointFolder::latest() const {
     return all.empty() ? std::nullopt : std::optional(all.back());
   }
   std::string name = read_file(file, ExitCode::kCheckpoint);
-  while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) {
-    name.pop_back();
-  }
+  while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) { name.pop_back(); }
   const auto step = step_of(name);
   if (!step) {
     throw CheckpointError(file.string(), "no checkpoint", "\"" + name + "\"", "a name like " + name_of(1000));
@@ -197,18 +181,12 @@ std::optional<int64_t> CheckpointFolder::latest() const {
 
 std::vector<std::string> CheckpointFolder::remove_stale() const {
   std::vector<std::string> removed;
-  if (!fs::is_directory(folder_)) {
-    return removed;
-  }
+  if (!fs::is_directory(folder_)) { return removed; }
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(kTemporaryPrefix) || name.starts_with("latest.tmp-")) {
-      removed.push_back(name);
-    }
+    if (name.starts_with(kTemporaryPrefix) || name.starts_with("latest.tmp-")) { removed.push_back(name); }
   }
-  for (const std::string& name : removed) {
-    remove_folder(folder_ / name);
-  }
+  for (const std::string& name : removed) { remove_folder(folder_ / name); }
   return removed;
 }
 
@@ -233,9 +211,7 @@ fs::path CheckpointFolder::save(const RunState& state, const Json& config, Strea
   const fs::path temporary = folder_ / (kTemporaryPrefix + name), path = folder_ / name;
   std::error_code error;
   fs::create_directories(temporary, error);
-  if (error) {
-    throw CheckpointError(temporary.string(), "cannot create the folder: " + error.message());
-  }
+  if (error) { throw CheckpointError(temporary.string(), "cannot create the folder: " + error.message()); }
   try {
     write_files(temporary, state, config, stream, params);
     if (fs::exists(path)) {  // of a run that went back: `latest` does not name it
@@ -273,9 +249,7 @@ void CheckpointFolder::remove_old(int64_t newest_step, Keep keep) const {
 }
 
 RunState verify_checkpoint(const fs::path& checkpoint) {
-  if (!fs::is_directory(checkpoint)) {
-    throw CheckpointError(checkpoint.string(), "no such checkpoint");
-  }
+  if (!fs::is_directory(checkpoint)) { throw CheckpointError(checkpoint.string(), "no such checkpoint"); }
   const std::string path = (checkpoint / "state.json").string();
   StateFile state;
   try {
@@ -290,9 +264,7 @@ RunState verify_checkpoint(const fs::path& checkpoint) {
                                                   : file_difference(checkpoint / name, it->second);
     text += (text.empty() || d.empty() ? "" : "; ") + d;
   }
-  if (!text.empty()) {
-    throw CheckpointError(checkpoint.string(), "the checkpoint is damaged: " + text);
-  }
+  if (!text.empty()) { throw CheckpointError(checkpoint.string(), "the checkpoint is damaged: " + text); }
   return state.run;
 }
 

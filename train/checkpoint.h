@@ -11,7 +11,7 @@ namespace hebb {
 
 /// What a run must know to go on, beside its tensors: state.json of a checkpoint (spec 83, section 10).
 struct RunState {
-  int64_t step = 0;    // completed steps
+  int64_t step = 0;  // completed steps
   int64_t tokens = 0;
   int64_t skipped = 0, consecutive_skips = 0;
   std::vector<double> spike_window;

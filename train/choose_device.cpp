@@ -25,7 +25,8 @@ void require_no_tf32_override() {
   const char* value = std::getenv("NVIDIA_TF32_OVERRIDE");
   if (value != nullptr && *value != '\0') {
     throw ConfigError("environment variable NVIDIA_TF32_OVERRIDE", "\"" + std::string(value) + "\"",
-                      "none: it would change the precision of matrix products, which train.allow_tf32 decides (unset NVIDIA_TF32_OVERRIDE)");
+                      "none: it would change the precision of matrix products, which train.allow_tf32 decides (unset "
+                      "NVIDIA_TF32_OVERRIDE)");
   }
 }
 
@@ -33,7 +34,9 @@ DType dtype_of_precision(const std::string& precision) {
   return precision == "fp64" ? DType::f64 : precision == "bf16" ? DType::bf16 : DType::f32;
 }
 
-std::string precision_name(DType dtype) { return dtype == DType::f64 ? "fp64" : dtype == DType::bf16 ? "bf16" : "fp32"; }
+std::string precision_name(DType dtype) {
+  return dtype == DType::f64 ? "fp64" : dtype == DType::bf16 ? "bf16" : "fp32";
+}
 
 Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where, bool runs) {
   const bool is_option = where == "--";
@@ -50,21 +53,15 @@ Compute choose_compute(const std::string& device, const std::string& precision, 
   const bool cuda = compute.device == DeviceKind::cuda;
   if (cuda && runs) {
     require_no_tf32_override();
-    if (!problem.empty()) {
-      throw ConfigError(key("device"), "\"cuda\" " + problem, "\"cpu\" or \"auto\"");
-    }
+    if (!problem.empty()) { throw ConfigError(key("device"), "\"cuda\" " + problem, "\"cpu\" or \"auto\""); }
   }
   if (precision == "fp32" || (precision.empty() && !cuda)) {
     compute.dtype = DType::f32;
   } else if (precision == "fp64") {
-    if (cuda) {
-      throw ConfigError(key("precision"), "\"fp64\" on a GPU", "\"fp64\" on the CPU only");
-    }
+    if (cuda) { throw ConfigError(key("precision"), "\"fp64\" on a GPU", "\"fp64\" on the CPU only"); }
     compute.dtype = DType::f64;
   } else if (precision == "bf16" || precision.empty()) {
-    if (!cuda) {
-      throw ConfigError(key("precision"), "\"bf16\" on the CPU", "\"fp32\" or \"fp64\" there");
-    }
+    if (!cuda) { throw ConfigError(key("precision"), "\"bf16\" on the CPU", "\"fp32\" or \"fp64\" there"); }
     compute.dtype = DType::bf16;
   } else {
     throw ConfigError(key("precision"), "\"" + precision + "\"", "one of \"fp32\", \"bf16\", \"fp64\"");

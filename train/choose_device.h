@@ -11,10 +11,12 @@ struct Compute {
   DType dtype = DType::f32;
 };
 
-/// Where it is that no GPU can be used, and why, to follow on what was asked for ("on a machine without ..."); empty where one can.
+/// Where it is that no GPU can be used, and why, to follow on what was asked for ("on a machine without ..."); empty
+/// where one can.
 std::string gpu_problem();
 
-/// Throws ConfigError where NVIDIA_TF32_OVERRIDE is set: libraries of the GPU would take it over what train.allow_tf32 says, silently.
+/// Throws ConfigError where NVIDIA_TF32_OVERRIDE is set: libraries of the GPU would take it over what train.allow_tf32
+/// says, silently.
 void require_no_tf32_override();
 
 /// "fp32", "bf16" or "fp64".
@@ -26,6 +28,7 @@ std::string precision_name(DType dtype);
 /// `where`: the configuration object that asks ("train"), or "--" for options of the command line.
 /// Throws ConfigError(where, ...) for what this build or machine cannot do: nothing falls back. `runs` false: plans,
 /// which may name a GPU that this machine does not have.
-Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where, bool runs = true);
+Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where,
+                       bool runs = true);
 
 }  // namespace hebb

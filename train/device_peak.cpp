@@ -8,11 +8,11 @@ namespace hebb {
 
 std::optional<double> device_peak(const std::string& device_name, const std::string& precision) {
   struct Peak {
-    const char* name;  // part of the device's name; the first that matches holds
+    const char* name;         // part of the device's name; the first that matches holds
     double fp32, tf32, bf16;  // TFLOP/s
   };
   static constexpr Peak kPeaks[] = {
-      {"H100 PCIe", 51.2, 378, 756}, {"H100 NVL", 60, 417.5, 835},  {"H100", 66.9, 494.7, 989.4},
+      {"H100 PCIe", 51.2, 378, 756}, {"H100 NVL", 60, 417.5, 835}, {"H100", 66.9, 494.7, 989.4},
       {"H200 NVL", 60, 417.5, 835},  {"H200", 66.9, 494.7, 989.4}, {"A100", 19.5, 156, 312},
   };
   for (const Peak& peak : kPeaks) {
@@ -25,9 +25,7 @@ std::optional<double> device_peak(const std::string& device_name, const std::str
 
 std::string machine_name(DeviceKind device) {
 #ifdef HEBB_HAVE_CUDA
-  if (device == DeviceKind::cuda) {
-    return cuda::device_info().name;
-  }
+  if (device == DeviceKind::cuda) { return cuda::device_info().name; }
 #endif
   return device_name(device);
 }

@@ -26,9 +26,10 @@ void check_rows(const TrainConfig& train) {
   const double bytes = 3 * sizeof(int32_t) * tokens;
   const auto available = static_cast<double>(available_memory_bytes(DeviceKind::cpu));
   if (bytes > available) {
-    throw MemoryError("train.micro_batch_size", "the rows of a micro-batch do not fit (found " + std::to_string(*train.micro_batch_size) +
-                                                    " rows of " + std::to_string(train.sequence_length) + " tokens, expected at most " +
-                                                    format_bytes(available) + ")");
+    throw MemoryError("train.micro_batch_size", "the rows of a micro-batch do not fit (found " +
+                                                    std::to_string(*train.micro_batch_size) + " rows of " +
+                                                    std::to_string(train.sequence_length) +
+                                                    " tokens, expected at most " + format_bytes(available) + ")");
   }
 }
 
@@ -58,9 +59,7 @@ int64_t number_in(const std::string& path, const std::string& key, int64_t other
     std::istringstream words(line);
     std::string name;
     int64_t value = 0;
-    if (key.empty() ? static_cast<bool>(words >> value) : words >> name >> value && name == key) {
-      return value;
-    }
+    if (key.empty() ? static_cast<bool>(words >> value) : words >> name >> value && name == key) { return value; }
   }
   return otherwise;
 }
@@ -127,8 +126,9 @@ std::string describe(const MemoryPlan& plan, size_t rows) {
 int64_t available_memory_bytes(DeviceKind device) {
 #ifdef HEBB_HAVE_CUDA
   if (device == DeviceKind::cuda) {
-    // Beside what a run plans the driver takes memory when a kernel is launched for the first time, for its code and the stacks of all
-    // threads that fit on the device, and for graphs: not enough of it would end a run in its first steps.
+    // Beside what a run plans the driver takes memory when a kernel is launched for the first time, for its code and
+    // the stacks of all threads that fit on the device, and for graphs: not enough of it would end a run in its first
+    // steps.
     constexpr int64_t kDriver = int64_t{1} << 30;
     return std::max<int64_t>(cuda::device_info().free_bytes - kDriver, 0);
   }
@@ -144,7 +144,7 @@ int64_t available_memory_bytes(DeviceKind device) {
 }
 
 int64_t peak_memory_bytes() {
-  struct rusage usage{};
+  struct rusage usage {};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<int64_t>(usage.ru_maxrss) * 1024;
 }

@@ -11,8 +11,8 @@ namespace hebb {
 struct MemoryPlan {
   int64_t parameter_bytes = 0;  // values, their bf16 copies, fast weights, counters
   int64_t gradient_bytes = 0;
-  int64_t optimizer_bytes = 0;  // moments, losses and sums of squares
-  int64_t work_bytes = 0;       // activations and temporaries of the largest pass
+  int64_t optimizer_bytes = 0;        // moments, losses and sums of squares
+  int64_t work_bytes = 0;             // activations and temporaries of the largest pass
   std::vector<Arena::Use> work_peak;  // what lies in work memory at its peak, largest first
 
   int64_t state_bytes() const { return parameter_bytes + gradient_bytes + optimizer_bytes; }

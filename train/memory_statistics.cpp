@@ -28,13 +28,16 @@ class SlotWindows final : public StatisticsCollector {
     const int64_t n = r.config.at("num_subkeys").as_int(), per_token = slots.shape[2] * slots.shape[3];
     for (const int64_t slot : slots.integers) {
       layer.accesses.push_back(static_cast<int32_t>(slot));
-      if (static_cast<int64_t>(layer.accesses.size()) == window_ * per_token) { layer.close(static_cast<double>(n * n)); }
+      if (static_cast<int64_t>(layer.accesses.size()) == window_ * per_token) {
+        layer.close(static_cast<double>(n * n));
+      }
     }
   }
 
   void report(StatisticsReport& to) const override {
     for (const auto& [name, layer] : layers_) {
-      for (const auto& [statistic, mean] : {std::pair{"collision", &layer.collision}, std::pair{"coverage", &layer.coverage}, std::pair{"kld", &layer.kld}}) {
+      for (const auto& [statistic, mean] : {std::pair{"collision", &layer.collision},
+                                            std::pair{"coverage", &layer.coverage}, std::pair{"kld", &layer.kld}}) {
         if (mean->n > 0) {
           to.set(name, statistic, mean->value(), mean->n);
         } else {
@@ -66,7 +69,8 @@ class SlotUse final : public StatisticsCollector {
  public:
   void add(const LayerReading& r) override {
     for (const char* side : {"read", "write"}) {
-      const Inspector::Record &slots = *r.find(std::string(side) + "_slots"), &weights = *r.find(std::string(side) + "_weights");
+      const Inspector::Record &slots = *r.find(std::string(side) + "_slots"),
+                              &weights = *r.find(std::string(side) + "_weights");
       layers_[r.name][side].add(slots, weights, r.config.at("slots_per_head").as_int());
     }
   }
@@ -76,18 +80,26 @@ class SlotUse final : public StatisticsCollector {
       std::map<int64_t, std::vector<double>> pooled;  // 0: effective
       for (const auto& [name, sides] : layers_) {
         const Side& s = sides.at(side);
-        const auto set = [&, &layer = name](const std::string& what, double value, int64_t n) { to.set(layer, what + side, value, n); };
-        set("unique_", static_cast<double>(std::count_if(s.by_slot.begin(), s.by_slot.end(), [](const Slot& x) { return x.used; })) /
-                           static_cast<double>(s.by_slot.size()), s.tokens);
+        const auto set = [&, &layer = name](const std::string& what, double value, int64_t n) {
+          to.set(layer, what + side, value, n);
+        };
+        set("unique_",
+            static_cast<double>(
+                std::count_if(s.by_slot.begin(), s.by_slot.end(), [](const Slot& x) { return x.used; })) /
+                static_cast<double>(s.by_slot.size()),
+            s.tokens);
         set("entropy_", s.entropy(), s.tokens);
         for (const auto& [m, values] : s.shares) {
-          spread(values, side, m, [&, &layer = name](const std::string& what, double value, int64_t n) { to.set(layer, what, value, n); });
+          spread(values, side, m, [&, &layer = name](const std::string& what, double value, int64_t n) {
+            to.set(layer, what, value, n);
+          });
           pooled[m].insert(pooled[m].end(), values.begin(), values.end());
         }
       }
       for (auto& [m, values] : pooled) {
         const std::map<std::string, double> all =
-            spread(values, side, m, [&](const std::string& what, double value, int64_t n) { to.set_all("sdm", what, value, n); });
+            spread(values, side, m,
+                   [&](const std::string& what, double value, int64_t n) { to.set_all("sdm", what, value, n); });
         if (m > 0) {
           Json p = Json::object({{"side", side}, {"slots", m}});
           for (const auto& [what, value] : all) { p.set(what, value); }
@@ -103,8 +115,9 @@ class SlotUse final : public StatisticsCollector {
     bool used = false;
   };
   struct Side {
-    std::vector<Slot> by_slot;                     // of all heads
-    std::map<int64_t, std::vector<double>> shares;  // 0: exp(entropy)/k; m: mass of the m largest weights; by token and head
+    std::vector<Slot> by_slot;  // of all heads
+    std::map<int64_t, std::vector<double>>
+        shares;  // 0: exp(entropy)/k; m: mass of the m largest weights; by token and head
     int64_t tokens = 0;
 
     void add(const Inspector::Record& slots, const Inspector::Record& weights, int64_t slots_per_head) {
@@ -113,7 +126,8 @@ class SlotUse final : public StatisticsCollector {
       std::vector<double> mass(k);
       for (size_t i = 0; i < slots.integers.size() / k; ++i) {
         for (size_t j = 0; j < k; ++j) {
-          Slot& slot = by_slot[(i % heads) * static_cast<size_t>(slots_per_head) + static_cast<size_t>(slots.integers[i * k + j])];
+          Slot& slot = by_slot[(i % heads) * static_cast<size_t>(slots_per_head) +
+                               static_cast<size_t>(slots.integers[i * k + j])];
           mass[j] = std::abs(weights.reals[i * k + j]);
           slot.mass += mass[j];
           slot.used = true;
@@ -143,13 +157,18 @@ class SlotUse final : public StatisticsCollector {
     }
   };
 
-  /// Mean, median, 10 % and 90 % quantiles of "effective_SIDE" (m = 0) or "cumulative_SIDE_M"; returns them by short names.
-  template <class F> static std::map<std::string, double> spread(std::vector<double> values, const std::string& side, int64_t m, F&& set) {
+  /// Mean, median, 10 % and 90 % quantiles of "effective_SIDE" (m = 0) or "cumulative_SIDE_M"; returns them by short
+  /// names.
+  template <class F>
+  static std::map<std::string, double> spread(std::vector<double> values, const std::string& side, int64_t m, F&& set) {
     const std::string name = m == 0 ? "effective_" + side : "cumulative_" + side + "_" + std::to_string(m);
     const auto n = static_cast<int64_t>(values.size());
     std::sort(values.begin(), values.end());
-    const std::map<std::string, double> found{{"mean", std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(n)},
-                                              {"median", quantile(values, 0.5)}, {"q10", quantile(values, 0.1)}, {"q90", quantile(values, 0.9)}};
+    const std::map<std::string, double> found{
+        {"mean", std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(n)},
+        {"median", quantile(values, 0.5)},
+        {"q10", quantile(values, 0.1)},
+        {"q90", quantile(values, 0.9)}};
     for (const auto& [what, value] : found) { set(what == "mean" ? name : name + "_" + what, value, n); }
     return found;
   }
@@ -191,24 +210,29 @@ class Selection final : public StatisticsCollector {
       for (size_t s = 0; s < f.size(); ++s) {
         to.add_point("kv_fraction", point(name, {{"sequence", static_cast<int64_t>(s)}, {"fraction", f[s]}}));
       }
-      for (const auto& [tokens, cached] : layer.growth) { to.add_point("kv_growth", point(name, {{"tokens", tokens}, {"cached", cached.value()}})); }
+      for (const auto& [tokens, cached] : layer.growth) {
+        to.add_point("kv_growth", point(name, {{"tokens", tokens}, {"cached", cached.value()}}));
+      }
       for (size_t s = 0; s < layer.single.size(); ++s) {
         for (size_t i = 0; i < layer.single[s].size(); ++i) {
           const int64_t tokens = interval_ * static_cast<int64_t>(i + 1);
-          to.add_point("kv_growth_single", point(name, {{"sequence", static_cast<int64_t>(s)}, {"tokens", tokens}, {"cached", layer.single[s][i]}}));
+          to.add_point(
+              "kv_growth_single",
+              point(name, {{"sequence", static_cast<int64_t>(s)}, {"tokens", tokens}, {"cached", layer.single[s][i]}}));
         }
       }
       for (const auto& [bin, score] : layer.scores) {
-        to.add_point("score_by_position", point(name, {{"from", bin * interval_}, {"to", (bin + 1) * interval_}, {"score", score.value()}}));
+        to.add_point("score_by_position",
+                     point(name, {{"from", bin * interval_}, {"to", (bin + 1) * interval_}, {"score", score.value()}}));
       }
     }
   }
 
  private:
   struct Layer {
-    std::vector<double> fractions;              // by sequence
-    std::map<int64_t, Mean> growth, scores;     // cached tokens by position; scores by bin of positions
-    std::vector<std::vector<int64_t>> single;   // cached tokens of the first sequences
+    std::vector<double> fractions;             // by sequence
+    std::map<int64_t, Mean> growth, scores;    // cached tokens by position; scores by bin of positions
+    std::vector<std::vector<int64_t>> single;  // cached tokens of the first sequences
   };
   int64_t interval_, single_;
   std::map<std::string, Layer> layers_;
@@ -249,7 +273,8 @@ class SlotTokens final : public StatisticsCollector {
         to.set(name, name_ + "_entropy", layer.mean.value(), layer.mean.n);
       }
       for (const auto& [tokens, use] : layer.by_position) {
-        to.add_point("slots_by_position", point(name, {{"tokens", tokens}, {"slots", use.slots.value()}, {"bytes", use.bytes}}));
+        to.add_point("slots_by_position",
+                     point(name, {{"tokens", tokens}, {"slots", use.slots.value()}, {"bytes", use.bytes}}));
       }
     }
   }
@@ -294,7 +319,8 @@ class StateNorm final : public StatisticsCollector {
   void report(StatisticsReport& to) const override {
     for (const auto& [name, by_position] : layers_) {
       for (const auto& [tokens, norm] : by_position) {
-        to.add_point("state_norm", point(name, {{"tokens", tokens}, {"norm", norm.mean.value()}, {"largest", norm.largest}}));
+        to.add_point("state_norm",
+                     point(name, {{"tokens", tokens}, {"norm", norm.mean.value()}, {"largest", norm.largest}}));
       }
       const Mean& last = by_position.rbegin()->second.mean;
       to.set(name, "state_norm", last.value(), last.n);
@@ -319,9 +345,13 @@ template <class... T> Collectors collectors(std::unique_ptr<T>... one) {
 
 }  // namespace
 
-void StatisticsReport::set(const std::string& layer, const std::string& name, double value, int64_t n) { layers_[layer][name] = {value, n}; }
+void StatisticsReport::set(const std::string& layer, const std::string& name, double value, int64_t n) {
+  layers_[layer][name] = {value, n};
+}
 
-void StatisticsReport::set_all(const std::string& type, const std::string& name, double value, int64_t n) { all_[type][name] = {value, n}; }
+void StatisticsReport::set_all(const std::string& type, const std::string& name, double value, int64_t n) {
+  all_[type][name] = {value, n};
+}
 
 void StatisticsReport::add_point(const std::string& series, Json point) {
   series_.try_emplace(series, Json::array()).first->second.push(std::move(point));

@@ -11,8 +11,8 @@ namespace hebb {
 
 /// One layer and what it recorded, by names without the layer's own ("mask").
 struct LayerReading {
-  const std::string& name;   // "blocks.3.mixer"
-  const Json& config;        // its definition, every default filled in
+  const std::string& name;  // "blocks.3.mixer"
+  const Json& config;       // its definition, every default filled in
   const Layer& layer;
   std::map<std::string, const Inspector::Record*> records;
 
@@ -69,6 +69,7 @@ class StatisticsCollector {
 };
 
 /// What is derived for layers of a type; empty for types that only have statistics of their own, or none.
-std::vector<std::unique_ptr<StatisticsCollector>> statistics_collectors(const std::string& layer_type, const StatisticsOptions& options);
+std::vector<std::unique_ptr<StatisticsCollector>> statistics_collectors(const std::string& layer_type,
+                                                                        const StatisticsOptions& options);
 
 }  // namespace hebb

@@ -5,9 +5,7 @@ namespace {
 
 /// Removes what does not belong to a run of `step` completed steps; returns the path.
 const fs::path& trim(const fs::path& path, int64_t step, std::set<std::string>& validated, int64_t& removed) {
-  if (!fs::exists(path)) {
-    return path;
-  }
+  if (!fs::exists(path)) { return path; }
   const std::string text = read_file(path, ExitCode::kCheckpoint);
   std::string kept;
   int64_t number = 0;
@@ -22,9 +20,7 @@ const fs::path& trim(const fs::path& path, int64_t step, std::set<std::string>& 
     Json json;
     try {
       json = parse_json(line, path.string());
-    } catch (const ConfigError&) {
-      json = Json();
-    }
+    } catch (const ConfigError&) { json = Json(); }
     const Json* at = json.is_object() ? json.find("step") : nullptr;
     if (at == nullptr || !at->is_integer()) {
       throw CheckpointError(path.string() + ":" + std::to_string(number + 1), "no metrics line",
@@ -39,9 +35,7 @@ const fs::path& trim(const fs::path& path, int64_t step, std::set<std::string>& 
     }
     kept.append(line).push_back('\n');
   }
-  if (removed > 0) {
-    write_file_atomic(path, kept);
-  }
+  if (removed > 0) { write_file_atomic(path, kept); }
   return path;
 }
 

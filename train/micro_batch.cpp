@@ -11,7 +11,8 @@ Buffer upload(Stream& stream, Arena& arena, const std::vector<int32_t>& values, 
 
 }  // namespace
 
-void run_pass(Model& model, Stream& stream, Arena& work, const Rows& rows, const PassTensors& tensors, const PassSettings& settings) {
+void run_pass(Model& model, Stream& stream, Arena& work, const Rows& rows, const PassTensors& tensors,
+              const PassSettings& settings) {
   const bool backward = tensors.scale.defined();
   Tape tape(stream, work, backward);
   Pass pass{tape, rows};
@@ -22,15 +23,11 @@ void run_pass(Model& model, Stream& stream, Arena& work, const Rows& rows, const
   pass.statistics = settings.statistics;
   const Var hidden = model.hidden(pass, tensors.inputs);
   model.loss(pass, hidden, tensors.targets, tensors.row_loss, 1.0, tensors.scale);
-  if (backward) {
-    tape.backward();
-  }
+  if (backward) { tape.backward(); }
 }
 
 Rows make_rows(Stream& stream, Arena& arena, const MicroBatch& rows, bool document_mask) {
-  if (!document_mask) {
-    return Rows::streams(stream, arena, rows.rows, rows.length);
-  }
+  if (!document_mask) { return Rows::streams(stream, arena, rows.rows, rows.length); }
   return Rows::documents(stream, arena, rows.rows, rows.length, {rows.doc_ids.begin(), rows.doc_ids.end()});
 }
 
@@ -38,7 +35,8 @@ void run_micro_batch(Model& model, Stream& stream, Arena& work, const MicroBatch
                      const Tensor& row_loss) {
   const Buffer inputs = upload(stream, work, rows.inputs, "inputs");
   const Buffer targets = upload(stream, work, rows.targets, "targets");
-  run_pass(model, stream, work, make_rows(stream, work, rows, settings.document_mask), {inputs, targets, row_loss, {}}, settings);
+  run_pass(model, stream, work, make_rows(stream, work, rows, settings.document_mask), {inputs, targets, row_loss, {}},
+           settings);
 }
 
 }  // namespace hebb

@@ -22,7 +22,8 @@ struct PassTensors {
 };
 
 /// Runs a micro-batch that is on the device through the model. Temporary memory comes from `work`.
-void run_pass(Model& model, Stream& stream, Arena& work, const Rows& rows, const PassTensors& tensors, const PassSettings& settings);
+void run_pass(Model& model, Stream& stream, Arena& work, const Rows& rows, const PassTensors& tensors,
+              const PassSettings& settings);
 
 /// The rows' structure, on the device.
 Rows make_rows(Stream& stream, Arena& arena, const MicroBatch& rows, bool document_mask);

@@ -7,24 +7,18 @@ namespace hebb {
 
 fs::path find_checkpoint(const fs::path& path) {
   std::error_code error;
-  if (fs::exists(path / "model.safetensors", error) && fs::exists(path / "config.json", error)) {
-    return path;
-  }
+  if (fs::exists(path / "model.safetensors", error) && fs::exists(path / "config.json", error)) { return path; }
   const CheckpointFolder folder(path / "checkpoints");
   const auto step = folder.latest();
   return step ? folder.path_of(*step) : fs::path();
 }
 
 fs::path find_weights(const fs::path& path) {
-  if (!fs::is_directory(path)) {
-    return path;
-  }
+  if (!fs::is_directory(path)) { return path; }
   const fs::path checkpoint = find_checkpoint(path);
   const fs::path folder = checkpoint.empty() ? path : checkpoint;
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
-    if (fs::exists(folder / name)) {
-      return folder / name;
-    }
+    if (fs::exists(folder / name)) { return folder / name; }
   }
   throw CheckpointError(path.string(), "no weights here", "a folder without model.safetensors or checkpoints/latest",
                         "a safetensors file, a checkpoint or a run folder");
@@ -44,17 +38,15 @@ ModelConfig read_model(const Json& config) {
 }
 
 void drop_idle_keys(Json& config) {
-  const auto member = [](Json* json, const char* key) { return json != nullptr && json->is_object() ? json->find(key) : nullptr; };
+  const auto member = [](Json* json, const char* key) {
+    return json != nullptr && json->is_object() ? json->find(key) : nullptr;
+  };
   Json* schedule = member(&config, "schedule");
   const Json* steps = member(schedule, "decay_steps");
-  if (steps != nullptr && !steps->is_null()) {
-    schedule->erase("decay_fraction");
-  }
+  if (steps != nullptr && !steps->is_null()) { schedule->erase("decay_fraction"); }
   Json* model = member(&config, "model");
   Json* at = member(model != nullptr ? model : &config, "at");
-  if (at == nullptr || !at->is_object()) {
-    return;
-  }
+  if (at == nullptr || !at->is_object()) { return; }
   for (Json::Member& block : at->members()) {
     for (const char* key : {"mixer", "ffn", "memory"}) {
       if (const Json* name = member(&block.second, key); name != nullptr && name->is_null()) {
@@ -75,16 +67,13 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
     source.weights = fs::absolute(find_weights(path));
     file = source.weights.parent_path() / "config.json";
     if (!fs::exists(file)) {
-      throw CheckpointError(file.string(), "no configuration beside the weights", "nothing", "config.json with the model");
+      throw CheckpointError(file.string(), "no configuration beside the weights", "nothing",
+                            "config.json with the model");
     }
   }
   source.config = load_config(file.string());
-  if (!source.weights.empty()) {
-    drop_idle_keys(source.config);
-  }
-  for (const std::string& assignment : overrides) {
-    apply_override(source.config, assignment);
-  }
+  if (!source.weights.empty()) { drop_idle_keys(source.config); }
+  for (const std::string& assignment : overrides) { apply_override(source.config, assignment); }
   source.is_run = model_in(source.config) != nullptr;
   source.model = read_model(source.config);
   return source;
@@ -97,9 +86,7 @@ void load_weights(const fs::path& path, Stream& stream, ParamStore& params) {
     expected.push_back({p->name(), p->spec.shape, p->spec.kind == ParamKind::buffer});
   }
   require_tensors(file, expected);
-  for (const auto& p : params.all()) {
-    load_tensor(file, p->name(), stream, p->value);
-  }
+  for (const auto& p : params.all()) { load_tensor(file, p->name(), stream, p->value); }
   params.refresh_copies(stream);
 }
 

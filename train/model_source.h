@@ -12,19 +12,20 @@ namespace hebb {
 /// What a path on the command line names when a verb needs a model.
 struct ModelSource {
   ModelConfig model;
-  Json config;        // the whole file: a run configuration, or the model object alone
+  Json config;          // the whole file: a run configuration, or the model object alone
   bool is_run = false;  // `config` is a run configuration
-  fs::path weights;   // model.safetensors of a checkpoint; empty when the path names a configuration
+  fs::path weights;     // model.safetensors of a checkpoint; empty when the path names a configuration
 };
 
 /// Reads the model that `path` names: a file with a `model` object or a run configuration ("extends"
 /// resolved, `overrides` as on the command line applied), a checkpoint folder, a run folder (its
-/// latest checkpoint), or a safetensors file with its config.json beside it. Of a run configuration only `model` is checked.
-/// Errors: ConfigError (the configuration), CheckpointError (a folder that holds no checkpoint).
+/// latest checkpoint), or a safetensors file with its config.json beside it. Of a run configuration only `model` is
+/// checked. Errors: ConfigError (the configuration), CheckpointError (a folder that holds no checkpoint).
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides = {});
 
-/// Takes out of the stored configuration of a run what earlier versions wrote there though it said nothing, and what is refused in a
-/// configuration since: decay_fraction beside decay_steps, and null for layers that `at` leaves as they are.
+/// Takes out of the stored configuration of a run what earlier versions wrote there though it said nothing, and what is
+/// refused in a configuration since: decay_fraction beside decay_steps, and null for layers that `at` leaves as they
+/// are.
 void drop_idle_keys(Json& config);
 
 /// The model in a file as ModelSource::config holds it. Errors: ConfigError.

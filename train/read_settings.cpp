@@ -23,8 +23,12 @@ int extend_ropes(Json& value, const Json& yarn) {
 }  // namespace
 
 void fields(Fields& f, ReadSettings& s) {
-  f.field("segment", s.segment).min(1).unit("tokens").help("Tokens per pass while reading; state is carried between them.");
-  f.object("rope_scaling", s.yarn).help("YaRN of every layer with a rope object, for contexts beyond the training length.");
+  f.field("segment", s.segment)
+      .min(1)
+      .unit("tokens")
+      .help("Tokens per pass while reading; state is carried between them.");
+  f.object("rope_scaling", s.yarn)
+      .help("YaRN of every layer with a rope object, for contexts beyond the training length.");
 }
 
 void check(const ReadSettings& settings, const ModelConfig& model) {
@@ -42,7 +46,9 @@ void check(const ReadSettings& settings, const ModelConfig& model) {
   for (auto& [name, layer] : json.find("layers")->members()) {
     if (used.count(name) > 0) { ropes += extend_ropes(layer, yarn); }
   }
-  if (ropes == 0) { throw ConfigError("rope_scaling", "a model without rope", "a model with a layer that has a rope object"); }
+  if (ropes == 0) {
+    throw ConfigError("rope_scaling", "a model without rope", "a model with a layer that has a rope object");
+  }
   ModelConfig extended;
   Fields::read(json, "rope_scaling: model", extended);
 }

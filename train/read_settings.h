@@ -9,14 +9,14 @@ namespace hebb {
 
 /// How an evaluation reads (spec 81, sections 1.4 and 1.5).
 struct ReadSettings {
-  int64_t segment = 1024;           // tokens per pass: bounds activations, not results
-  std::optional<YarnConfig> yarn;   // in place of that of every rope object
+  int64_t segment = 1024;          // tokens per pass: bounds activations, not results
+  std::optional<YarnConfig> yarn;  // in place of that of every rope object
 };
 /// The keys `segment` and `rope_scaling`.
 void fields(Fields& f, ReadSettings& s);
 
-/// Checks that the layers of `model` can be read so. Errors: ConfigError for rope_scaling where no layer has a rope object, or
-/// where one cannot be extended.
+/// Checks that the layers of `model` can be read so. Errors: ConfigError for rope_scaling where no layer has a rope
+/// object, or where one cannot be extended.
 void check(const ReadSettings& settings, const ModelConfig& model);
 
 }  // namespace hebb

@@ -24,13 +24,9 @@ Json resolve_tokenizer(const DataConfig& data) {
   } catch (const DataError&) {
     // A configuration can be resolved without its data; opening the data reports what is missing.
   }
-  if (!file) {
-    return {};
-  }
+  if (!file) { return {}; }
   const Dataset dataset = read_dataset(*file);
-  if (dataset.tokenizer.is_null()) {
-    return {};
-  }
+  if (dataset.tokenizer.is_null()) { return {}; }
   TokenizerConfig tokenizer;
   Fields::read(dataset.tokenizer, "tokenizer", tokenizer);
   return Fields::write(tokenizer);
@@ -39,9 +35,7 @@ Json resolve_tokenizer(const DataConfig& data) {
 /// Refuses a tokenizer with which eval and generate could not use the trained model.
 void check_tokenizer(const Json& json, int64_t vocab_size) {
   TokenizerConfig tokenizer;
-  if (json.is_null()) {
-    return;
-  }
+  if (json.is_null()) { return; }
   Fields::read(json, "data.tokenizer", tokenizer);
   if (tokenizer.file.empty() || fs::exists(tokenizer.file)) {  // a missing file is reported where it is copied
     require_ids(*Tokenizer::load(tokenizer), vocab_size);
@@ -64,9 +58,7 @@ std::string right_places(const std::string& key) {
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
   RunConfig config;
   config.source = load_config(path);
-  for (const std::string& assignment : overrides) {
-    apply_override(config.source, assignment);
-  }
+  for (const std::string& assignment : overrides) { apply_override(config.source, assignment); }
   try {
     Fields::read(config.source, "", config);
   } catch (const UnknownKeyError& error) {

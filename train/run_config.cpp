@@ -10,8 +10,10 @@ namespace hebb {
 void fields(Fields& f, CheckpointConfig& c) {
   f.field("every", c.every).min(1).unit("steps").help("Distance of checkpoints. May differ when a run is resumed.");
   f.field("keep", c.keep).min(1).help("Newest checkpoints that are kept. May differ when a run is resumed.");
-  f.field("keep_every", c.keep_every).min(0).unit("steps").help(
-      "Checkpoints at multiples of this are kept for good; 0 = off. May differ when a run is resumed.");
+  f.field("keep_every", c.keep_every)
+      .min(0)
+      .unit("steps")
+      .help("Checkpoints at multiples of this are kept for good; 0 = off. May differ when a run is resumed.");
 }
 
 void fields(Fields& f, RandomWindowConfig& c) {
@@ -24,8 +26,12 @@ namespace {
 void size_fields(Fields& f, TrainConfig& c) {
   f.field("batch_size", c.batch_size).required().min(1).unit("rows").help("Rows of an optimizer step, all ranks.");
   f.field("sequence_length", c.sequence_length).required().min(1).unit("tokens").help("Tokens of a row.");
-  const bool has_steps = f.field("steps", c.steps).min(1).unit("steps").help(
-      "Optimizer steps (required unless tokens is given). May differ when a run is resumed.").present();
+  const bool has_steps =
+      f.field("steps", c.steps)
+          .min(1)
+          .unit("steps")
+          .help("Optimizer steps (required unless tokens is given). May differ when a run is resumed.")
+          .present();
   f.field("tokens", c.tokens)
       .min(1)
       .unit("tokens")
@@ -33,9 +39,7 @@ void size_fields(Fields& f, TrainConfig& c) {
           "Length of the run instead of steps: steps = ceil(tokens / (batch_size x sequence_length)). May differ when "
           "a run is resumed.");
   if (f.reading()) {
-    if (!has_steps && !c.tokens) {
-      f.fail("steps", "nothing", "an integer >= 1 (or train.tokens)");
-    }
+    if (!has_steps && !c.tokens) { f.fail("steps", "nothing", "an integer >= 1 (or train.tokens)"); }
     if (c.tokens) {
       const int64_t steps = (*c.tokens - 1) / c.tokens_per_step() + 1;
       f.require(!has_steps || c.steps == steps, "steps",
@@ -50,34 +54,48 @@ void size_fields(Fields& f, TrainConfig& c) {
       .help(
           "Rows of one forward and backward pass on one rank. Default: batch_size / ranks. May differ when a run is "
           "resumed.");
-  f.field("fast_batch", c.fast_batch).min(1).unit("rows").help(
-      "Rows that share fast weights in one update (fwpkm, fwmlp). Default: the rows of a micro-batch of all ranks.");
+  f.field("fast_batch", c.fast_batch)
+      .min(1)
+      .unit("rows")
+      .help(
+          "Rows that share fast weights in one update (fwpkm, fwmlp). Default: the rows of a micro-batch of all "
+          "ranks.");
 }
 
 void machine_fields(Fields& f, TrainConfig& c) {
-  f.field("device", c.device).one_of({"auto", "cpu", "cuda"}).help(
-      "auto: the first usable GPU unless precision is fp64, else the CPU. May differ when a run is resumed.");
+  f.field("device", c.device)
+      .one_of({"auto", "cpu", "cuda"})
+      .help("auto: the first usable GPU unless precision is fp64, else the CPU. May differ when a run is resumed.");
   f.field("threads", c.threads)
       .min(0)
       .help(
           "CPU threads; 0 = the cores that the process may use. Results do not depend on it. May differ when a run is "
           "resumed.");
-  f.field("precision", c.precision).one_of({"fp32", "bf16", "fp64"}).help(
-      "Default: bf16 on a GPU, fp32 on the CPU. fp64 is for verification, on the CPU only.");
-  f.field("recompute", c.recompute).one_of({"none", "block", "mixer", "ffn"}).help(
-      "What is computed again in the backward pass instead of kept; same bits. May differ when a run is resumed.");
+  f.field("precision", c.precision)
+      .one_of({"fp32", "bf16", "fp64"})
+      .help("Default: bf16 on a GPU, fp32 on the CPU. fp64 is for verification, on the CPU only.");
+  f.field("recompute", c.recompute)
+      .one_of({"none", "block", "mixer", "ffn"})
+      .help(
+          "What is computed again in the backward pass instead of kept; same bits. May differ when a run is resumed.");
   f.field("zero", c.zero)
       .min(0)
       .max(1)
       .help("1: ranks share the optimizer's memory. May differ when a run is resumed.");
-  f.field("deterministic", c.deterministic).help("GPU: false permits kernels whose sums change from run to run; there are none yet.");
+  f.field("deterministic", c.deterministic)
+      .help("GPU: false permits kernels whose sums change from run to run; there are none yet.");
   f.field("allow_tf32", c.allow_tf32).help("GPU: matrix products of fp32 round their operands to TF32.");
-  f.field("cuda_graphs", c.cuda_graphs).help(
-      "GPU: repeating passes and optimizer steps are launched as CUDA graphs, with the same bits. May differ when a run is resumed.");
-  f.field("autotune", c.autotune).help(
-      "GPU: permits choosing among kernels by a measurement; none is made yet. May differ when a run is resumed.");
-  f.field("peak_tflops", c.peak_tflops).above(0).unit("TFLOP/s").help(
-      "Dense peak of the device, for mfu. Default: from a table of devices. May differ when a run is resumed.");
+  f.field("cuda_graphs", c.cuda_graphs)
+      .help(
+          "GPU: repeating passes and optimizer steps are launched as CUDA graphs, with the same bits. May differ when "
+          "a run is resumed.");
+  f.field("autotune", c.autotune)
+      .help(
+          "GPU: permits choosing among kernels by a measurement; none is made yet. May differ when a run is resumed.");
+  f.field("peak_tflops", c.peak_tflops)
+      .above(0)
+      .unit("TFLOP/s")
+      .help("Dense peak of the device, for mfu. Default: from a table of devices. May differ when a run is resumed.");
 }
 
 }  // namespace
@@ -86,24 +104,34 @@ void fields(Fields& f, TrainConfig& c) {
   size_fields(f, c);
   f.field("seed", c.seed).min(0).help("Seed of initial values, random windows and, by default, the order of rows.");
   f.field("document_mask", c.document_mask).help("Documents of a row do not see each other.");
-  f.field("nonfinite", c.nonfinite).one_of({"skip", "stop"}).help(
-      "What a step does whose loss or gradient norm is not finite.");
-  f.field("max_consecutive_skips", c.max_consecutive_skips).min(0).unit("steps").help(
-      "More skipped steps than this in a row stop the run.").only_with(c.nonfinite == "skip", "nonfinite \"skip\"");
-  f.object("random_window", c.random_window).help(
-      "With probability p, a training step lets `attention` layers without a window use this one.");
+  f.field("nonfinite", c.nonfinite)
+      .one_of({"skip", "stop"})
+      .help("What a step does whose loss or gradient norm is not finite.");
+  f.field("max_consecutive_skips", c.max_consecutive_skips)
+      .min(0)
+      .unit("steps")
+      .help("More skipped steps than this in a row stop the run.")
+      .only_with(c.nonfinite == "skip", "nonfinite \"skip\"");
+  f.object("random_window", c.random_window)
+      .help("With probability p, a training step lets `attention` layers without a window use this one.");
   machine_fields(f, c);
   f.field("log_every", c.log_every)
       .min(1)
       .unit("steps")
       .help("Distance of metric lines. May differ when a run is resumed.");
-  f.field("val_every", c.val_every).min(0).unit("steps").help(
-      "Distance of validations; 0 = after the last step only. May differ when a run is resumed.");
+  f.field("val_every", c.val_every)
+      .min(0)
+      .unit("steps")
+      .help("Distance of validations; 0 = after the last step only. May differ when a run is resumed.");
   f.object("checkpoint", c.checkpoint).help("When checkpoints are written and kept.");
-  f.field("max_minutes", c.max_minutes).min(0).unit("min").help(
-      "Save and stop after this time; 0 = no limit. May differ when a run is resumed.");
-  f.field("exit_code_on_stop", c.exit_code_on_stop).min(0).max(255).help(
-      "Exit code after a stop by signal or time limit. May differ when a run is resumed.");
+  f.field("max_minutes", c.max_minutes)
+      .min(0)
+      .unit("min")
+      .help("Save and stop after this time; 0 = no limit. May differ when a run is resumed.");
+  f.field("exit_code_on_stop", c.exit_code_on_stop)
+      .min(0)
+      .max(255)
+      .help("Exit code after a stop by signal or time limit. May differ when a run is resumed.");
 }
 
 void fields(Fields& f, RunConfig& c) {
@@ -114,14 +142,10 @@ void fields(Fields& f, RunConfig& c) {
   f.object("optimizer", c.optimizer).required().help("AdamW, its groups, clipping.");
   f.object("schedule", c.schedule).help("Course of the learning rate.");
   f.field("eval", c.eval).help("Evaluations after the last step: the object that hebb eval reads.");
-  if (!f.reading()) {
-    return;
-  }
-  if (!c.eval.is_null()) {
-    c.eval = resolve_evaluations(c.eval, "eval.");
-  }
-  const bool is_folder_name = !c.name.empty() && c.name != "." && c.name != ".." &&
-                              c.name.find_first_of("/\\") == std::string::npos;
+  if (!f.reading()) { return; }
+  if (!c.eval.is_null()) { c.eval = resolve_evaluations(c.eval, "eval."); }
+  const bool is_folder_name =
+      !c.name.empty() && c.name != "." && c.name != ".." && c.name.find_first_of("/\\") == std::string::npos;
   f.require(is_folder_name, "name", "a name without / that can be a folder");
   if (c.schedule.type == "wsd") {
     const int64_t decay = c.schedule.resolved_decay_steps(c.train.steps), warmup = c.schedule.warmup_steps;
@@ -142,33 +166,40 @@ namespace {
 
 /// Whether a resumed run may have another value at this path ("train.checkpoint.every").
 bool may_differ(const std::string& path) {
-  static const std::vector<std::string> allowed = {
-      "name", "eval", "data.validation", "train.steps", "train.tokens", "train.micro_batch_size", "train.device",
-      "train.threads", "train.log_every", "train.val_every", "train.checkpoint", "train.max_minutes",
-      "train.exit_code_on_stop", "train.recompute", "train.zero", "train.cuda_graphs", "train.autotune",
-      "train.peak_tflops", "data.tokenizer.file"};
+  static const std::vector<std::string> allowed = {"name",
+                                                   "eval",
+                                                   "data.validation",
+                                                   "train.steps",
+                                                   "train.tokens",
+                                                   "train.micro_batch_size",
+                                                   "train.device",
+                                                   "train.threads",
+                                                   "train.log_every",
+                                                   "train.val_every",
+                                                   "train.checkpoint",
+                                                   "train.max_minutes",
+                                                   "train.exit_code_on_stop",
+                                                   "train.recompute",
+                                                   "train.zero",
+                                                   "train.cuda_graphs",
+                                                   "train.autotune",
+                                                   "train.peak_tflops",
+                                                   "data.tokenizer.file"};
   const bool is_source_path = path.starts_with("data.sources.") && path.ends_with(".path");
-  return is_source_path || std::any_of(allowed.begin(), allowed.end(), [&](const std::string& a) {
-           return path == a || path.starts_with(a + ".");
-         });
+  return is_source_path || std::any_of(allowed.begin(), allowed.end(),
+                                       [&](const std::string& a) { return path == a || path.starts_with(a + "."); });
 }
 
 void compare(const std::string& path, const Json* a, const Json* b, std::vector<ConfigDifference>& found) {
   static const Json absent;  // an absent key and null mean the same
   a = a != nullptr ? a : &absent;
   b = b != nullptr ? b : &absent;
-  if (may_differ(path) || *a == *b) {
-    return;
-  }
+  if (may_differ(path) || *a == *b) { return; }
   const std::string dot = path.empty() ? "" : path + ".";
   if (a->is_object() && b->is_object()) {
-    for (const auto& [key, value] : a->members()) {
-      compare(dot + key, &value, b->find(key), found);
-    }
+    for (const auto& [key, value] : a->members()) { compare(dot + key, &value, b->find(key), found); }
     for (const auto& [key, value] : b->members()) {
-      if (a->find(key) == nullptr) {
-        compare(dot + key, nullptr, &value, found);
-      }
+      if (a->find(key) == nullptr) { compare(dot + key, nullptr, &value, found); }
     }
   } else if (a->is_array() && b->is_array() && a->items().size() == b->items().size()) {
     for (size_t i = 0; i < a->items().size(); ++i) {

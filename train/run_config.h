@@ -22,7 +22,7 @@ struct RandomWindowConfig {
 
 /// The `train` section of a run configuration (spec 83, section 1).
 struct TrainConfig {
-  int64_t steps = 0;                     // filled from `tokens` when those are given
+  int64_t steps = 0;  // filled from `tokens` when those are given
   std::optional<int64_t> tokens;
   int64_t batch_size = 0, sequence_length = 0;
   std::optional<int64_t> micro_batch_size, fast_batch;
@@ -92,8 +92,8 @@ struct ConfigDifference {
 /// sections 1 and 10; paths of data and tokenizers only inform: 82, section 6).
 std::vector<ConfigDifference> compare_configs(const Json& stored, const Json& current);
 
-/// The list of evaluations in `json` with every default filled in and absolute paths, as a resolved configuration keeps it. Throws
-/// ConfigError. Only declared here: eval/evaluation.cpp knows the kinds, and eval depends on train.
+/// The list of evaluations in `json` with every default filled in and absolute paths, as a resolved configuration keeps
+/// it. Throws ConfigError. Only declared here: eval/evaluation.cpp knows the kinds, and eval depends on train.
 Json resolve_evaluations(const Json& json, const std::string& path);
 
 }  // namespace hebb

@@ -13,18 +13,14 @@ constexpr const char* kLogFile = "train.log";
 void create_folder(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) {
-    throw CheckpointError(path.string(), "cannot create the run folder: " + error.message());
-  }
+  if (error) { throw CheckpointError(path.string(), "cannot create the run folder: " + error.message()); }
 }
 
 /// The first entry of a folder beside a lock; empty when there is none.
 std::string first_entry(const fs::path& path) {
   if (fs::is_directory(path)) {
     for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-      if (entry.path().filename() != "lock") {
-        return entry.path().filename().string();
-      }
+      if (entry.path().filename() != "lock") { return entry.path().filename().string(); }
     }
   }
   return "";
@@ -69,8 +65,8 @@ RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
     compare_with(*checkpoint_ / "config.json", options);
     go_back_to_checkpoint();
   } else if (fs::exists(stored) && !fs::exists(path_ / kLogFile)) {
-    throw CheckpointError(stored.string(), "the run would replace a file that no run wrote", "config.json without train.log",
-                          "a new folder or one that a run made (--run-dir)");
+    throw CheckpointError(stored.string(), "the run would replace a file that no run wrote",
+                          "config.json without train.log", "a new folder or one that a run made (--run-dir)");
   } else if (has_begun()) {
     if (!fs::exists(stored)) {
       throw CheckpointError(path_.string(), "no run folder", "metrics.jsonl without config.json",
@@ -119,15 +115,11 @@ void RunFolder::choose_given(const fs::path& from, const RunOptions& options) {
 
 void RunFolder::choose_latest(const CheckpointFolder& folder, bool allow_older) {
   const auto latest = folder.latest();
-  if (!latest) {
-    return;
-  }
+  if (!latest) { return; }
   std::vector<int64_t> candidates{*latest};
   const std::vector<int64_t> all = folder.steps();
   for (auto it = all.rbegin(); it != all.rend(); ++it) {
-    if (*it < *latest) {
-      candidates.push_back(*it);
-    }
+    if (*it < *latest) { candidates.push_back(*it); }
   }
   for (const int64_t step : candidates) {
     try {
@@ -151,18 +143,14 @@ void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& op
   try {
     stored = parse_json_file(stored_config.string());
     drop_idle_keys(stored);
-  } catch (const Error& error) {
-    throw CheckpointError(stored_config.string(), error.what());
-  }
+  } catch (const Error& error) { throw CheckpointError(stored_config.string(), error.what()); }
   const std::vector<ConfigDifference> differences = compare_configs(stored, config_);
   if (!differences.empty() && !options.allow_config_change) {
     throw ConfigError(
         stored_config.string(),
         "the configuration is not that of the run (--allow-config-change goes on with it): " + list(differences));
   }
-  if (!differences.empty()) {
-    notes_.push_back("the configuration has changed: " + list(differences));
-  }
+  if (!differences.empty()) { notes_.push_back("the configuration has changed: " + list(differences)); }
   const Json *before = stored.find("train"), *steps = before != nullptr ? before->find("steps") : nullptr;
   const Json& now = config_.at("train").at("steps");
   if (steps != nullptr && !(*steps == now)) {
@@ -173,9 +161,7 @@ void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& op
 
 void RunFolder::keep_tokenizer(RunConfig& config, const RunOptions& options) const {
   Json* file = config.data.tokenizer.is_object() ? config.data.tokenizer.find("file") : nullptr;
-  if (file == nullptr || !file->is_string() || file->as_string().empty()) {
-    return;
-  }
+  if (file == nullptr || !file->is_string() || file->as_string().empty()) { return; }
   const fs::path kept = path_ / kTokenizerFile, given = file->as_string();
   if (!fs::exists(kept) || !fs::equivalent(kept, given)) {
     const std::string bytes = read_file(given);
@@ -197,9 +183,7 @@ bool RunFolder::has_begun() const {
 void RunFolder::go_back_to_checkpoint() {
   const auto latest = checkpoints_.latest();
   const bool is_own = latest && fs::equivalent(checkpoint_->parent_path(), checkpoints_.path_of(0).parent_path());
-  if (!is_own || *latest == state_.step) {
-    return;
-  }
+  if (!is_own || *latest == state_.step) { return; }
   checkpoints_.point_to(state_.step);
   for (const int64_t step : checkpoints_.steps()) {
     if (step > state_.step) {

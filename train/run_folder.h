@@ -28,10 +28,10 @@ class RunFolder {
 
   const fs::path& path() const { return path_; }
   const CheckpointFolder& checkpoints() const { return checkpoints_; }
-  const Json& config() const { return config_; }                         // resolved, as stored
+  const Json& config() const { return config_; }                             // resolved, as stored
   const std::optional<fs::path>& checkpoint() const { return checkpoint_; }  // to resume from
-  const RunState& state() const { return state_; }                       // of that checkpoint
-  const std::vector<std::string>& notes() const { return notes_; }       // for the user
+  const RunState& state() const { return state_; }                           // of that checkpoint
+  const std::vector<std::string>& notes() const { return notes_; }           // for the user
 
  private:
   void choose_checkpoint(const RunOptions& options);

@@ -24,21 +24,17 @@ struct Holder {
 
 std::string start_of(pid_t pid) {
   try {
-    // Field 22. The second field is a name in parentheses that may hold anything; the third is the state: a zombie has ended,
-    // though nobody has asked for its exit code.
+    // Field 22. The second field is a name in parentheses that may hold anything; the third is the state: a zombie has
+    // ended, though nobody has asked for its exit code.
     const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
     std::istringstream fields(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
     std::string field;
     for (int i = 3; i <= 22; ++i) {
       fields >> field;
-      if (i == 3 && (field == "Z" || field == "X")) {
-        return "ended";
-      }
+      if (i == 3 && (field == "Z" || field == "X")) { return "ended"; }
     }
     return field.empty() ? "0" : field;
-  } catch (const Error&) {
-    return "0";
-  }
+  } catch (const Error&) { return "0"; }
 }
 
 Holder this_process() {
@@ -75,16 +71,15 @@ bool is_alive(const Holder& holder) {
 
 bool RunLock::try_lock() {
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) {
-    fail(path_, "cannot create the lock");
-  }
+  if (fd_ < 0) { fail(path_, "cannot create the lock"); }
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     const Holder holder = read_holder(fd_);
     ::close(fd_);
     fail_in_use(path_, holder, "");
   }
   // File systems without flock fall back to what the file says.
-  struct stat ours{}, named{};
+  struct stat ours {
+  }, named{};
   const bool is_current = ::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino;
   if (!is_current) {
     ::close(fd_);  // its holder removed it between open and flock
@@ -93,8 +88,7 @@ bool RunLock::try_lock() {
 }
 
 RunLock::RunLock(const fs::path& run_folder) : path_(run_folder / "lock") {
-  while (!try_lock()) {
-  }
+  while (!try_lock()) {}
   const Holder self = this_process(), holder = read_holder(fd_);
   if (holder.pid > 0) {
     const bool is_here = holder.host == self.host;

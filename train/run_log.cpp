@@ -15,9 +15,7 @@ void RunLog::say(std::string_view text) {
     const size_t end = std::min(text.find('\n'), text.size());
     const std::string line(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (console_.line) {
-      console_.line(line);
-    }
+    if (console_.line) { console_.line(line); }
     if (file_) {
       file_->append(line + "\n");
     } else {
@@ -28,9 +26,7 @@ void RunLog::say(std::string_view text) {
 
 void RunLog::keep(std::string_view line) noexcept {
   try {
-    if (file_) {
-      file_->append(std::string(line) + "\n");
-    }
+    if (file_) { file_->append(std::string(line) + "\n"); }
   } catch (const std::exception&) {
     // The error that ends the run is what its user must see.
   }
@@ -43,9 +39,7 @@ void RunLog::step(std::string_view line, int64_t step, std::string_view detail) 
   }
   detail_ = detail;
   update_bar(step);
-  if (file_) {
-    file_->append(std::string(line) + "\n");
-  }
+  if (file_) { file_->append(std::string(line) + "\n"); }
 }
 
 void RunLog::begin_bar(std::string_view title, int64_t total, int64_t done) {
@@ -56,15 +50,11 @@ void RunLog::begin_bar(std::string_view title, int64_t total, int64_t done) {
 }
 
 void RunLog::update_bar(int64_t done) {
-  if (console_.bar != nullptr) {
-    console_.bar->update(static_cast<uint64_t>(done), detail_);
-  }
+  if (console_.bar != nullptr) { console_.bar->update(static_cast<uint64_t>(done), detail_); }
 }
 
 void RunLog::end_bar() {
-  if (console_.bar != nullptr) {
-    console_.bar->end();
-  }
+  if (console_.bar != nullptr) { console_.bar->end(); }
 }
 
 }  // namespace hebb

@@ -13,9 +13,11 @@ struct StopSignal {
   int number;
   const char* name;
 };
-// A terminal that closes (SIGHUP) or a reader of our output that ends (SIGPIPE) must not cost the steps since the last save.
-constexpr std::array kSignals = {StopSignal{SIGTERM, "SIGTERM"}, StopSignal{SIGINT, "SIGINT"},   StopSignal{SIGUSR1, "SIGUSR1"},
-                                 StopSignal{SIGUSR2, "SIGUSR2"}, StopSignal{SIGHUP, "SIGHUP"},   StopSignal{SIGPIPE, "SIGPIPE"}};
+// A terminal that closes (SIGHUP) or a reader of our output that ends (SIGPIPE) must not cost the steps since the last
+// save.
+constexpr std::array kSignals = {StopSignal{SIGTERM, "SIGTERM"}, StopSignal{SIGINT, "SIGINT"},
+                                 StopSignal{SIGUSR1, "SIGUSR1"}, StopSignal{SIGUSR2, "SIGUSR2"},
+                                 StopSignal{SIGHUP, "SIGHUP"},   StopSignal{SIGPIPE, "SIGPIPE"}};
 
 // Handlers can reach nothing else than globals.
 volatile sig_atomic_t received_signal = 0;
@@ -37,7 +39,7 @@ StopSignals::StopSignals() {
   HEBB_ASSERT(!is_installed);
   is_installed = true;
   received_signal = 0;
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;  // calls in progress go on: only the flag matters
   sigemptyset(&action.sa_mask);
@@ -49,9 +51,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i].number, &previous[i], nullptr);
-  }
+  for (size_t i = 0; i < kSignals.size(); ++i) { sigaction(kSignals[i].number, &previous[i], nullptr); }
   is_installed = false;
 }
 

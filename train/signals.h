@@ -3,8 +3,8 @@
 
 namespace hebb {
 
-/// While one of these exists, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP (unless it was ignored, as by nohup) and SIGPIPE only set
-/// a flag; a further SIGINT or SIGTERM ends the process at once (spec 84, section 4). One at a time.
+/// While one of these exists, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP (unless it was ignored, as by nohup) and
+/// SIGPIPE only set a flag; a further SIGINT or SIGTERM ends the process at once (spec 84, section 4). One at a time.
 class StopSignals {
  public:
   StopSignals();

@@ -52,9 +52,7 @@ struct Group {
 
 std::string group_name(const std::string& name) {
   const std::string prefix = "blocks.";
-  if (!name.starts_with(prefix)) {
-    return name;
-  }
+  if (!name.starts_with(prefix)) { return name; }
   return prefix + "*" + name.substr(std::min(name.find('.', prefix.size()), name.size()));
 }
 
@@ -66,9 +64,7 @@ void add_values(Stream& stream, const Tensor& tensor, Moments& moments) {
       const int64_t count = std::min(kPiece, tensor.numel() - begin);
       piece.resize(static_cast<size_t>(count));
       copy_to_host(stream, piece.data(), tensor.slice(begin, {count}));
-      for (const auto x : piece) {
-        moments.add(static_cast<double>(x));
-      }
+      for (const auto x : piece) { moments.add(static_cast<double>(x)); }
     }
   });
 }
@@ -81,9 +77,7 @@ const char* kind_name(const Param& p, const Optimizer& optimizer) {
     case ParamKind::trained: break;
   }
   for (const Optimizer::Rule& rule : optimizer.rules()) {
-    if (rule.param == &p) {
-      return rule.weight_decay > 0 ? "decay" : "no decay";
-    }
+    if (rule.param == &p) { return rule.weight_decay > 0 ? "decay" : "no decay"; }
   }
   return "";
 }
@@ -97,13 +91,9 @@ std::string describe_run(const RunConfig& config, const TrainMemory& memory) {
   if (memory.stream.on_gpu()) {
     const std::vector<std::string> reasons = reasons_against_graphs(config, memory.model, memory.stream);
     text += reasons.empty() ? "launches: as CUDA graphs\n" : "launches: one by one, not as CUDA graphs\n";
-    for (const std::string& reason : reasons) {
-      text += "  " + reason + "\n";
-    }
+    for (const std::string& reason : reasons) { text += "  " + reason + "\n"; }
   }
-  for (const std::string& name : config.model.unused()) {
-    text += "model.layers." + name + " is used by no block\n";
-  }
+  for (const std::string& name : config.model.unused()) { text += "model.layers." + name + " is used by no block\n"; }
   for (const size_t i : memory.optimizer->unused_groups()) {
     text += "optimizer.groups." + std::to_string(i) + " applies to no parameter\n";
   }
@@ -150,13 +140,9 @@ std::string describe_parameters(Stream& stream, const ParamStore& params, const 
     auto it = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
       return g.name == name && g.shape == p->spec.shape && g.kind == kind;
     });
-    if (it == groups.end()) {
-      it = groups.insert(groups.end(), {name, p->spec.shape, kind, 0, {}});
-    }
+    if (it == groups.end()) { it = groups.insert(groups.end(), {name, p->spec.shape, kind, 0, {}}); }
     ++it->tensors;
-    if (p->spec.kind != ParamKind::buffer) {
-      add_values(stream, p->value, it->values);
-    }
+    if (p->spec.kind != ParamKind::buffer) { add_values(stream, p->value, it->values); }
   }
   std::string text = format("parameters: %lld trained, %lld in fast weights\n",
                             static_cast<long long>(params.count(ParamKind::trained)),
@@ -178,9 +164,7 @@ double training_flops_per_token(const RunConfig& config, const Model& model) {
 }
 
 std::optional<double> peak_flops(const RunConfig& config) {
-  if (config.train.peak_tflops) {
-    return *config.train.peak_tflops * 1e12;
-  }
+  if (config.train.peak_tflops) { return *config.train.peak_tflops * 1e12; }
   return device_peak({device_of(config), dtype_of_precision(*config.train.precision)}, config.train.allow_tf32);
 }
 

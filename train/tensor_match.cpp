@@ -11,12 +11,8 @@ bool is_integer_type(const std::string& dtype) { return dtype[0] == 'I' || dtype
 /// How the tensor in the file is not the expected one; empty if it is.
 std::string difference(const SafetensorsFile::Entry* e, const ExpectedTensor& x) {
   const std::vector<int64_t> shape(x.shape.dims.begin(), x.shape.dims.begin() + x.shape.rank);
-  if (e == nullptr) {
-    return x.name + " " + x.shape.str() + " is missing";
-  }
-  if (e->shape != shape) {
-    return x.name + " is " + e->shape_text() + ", not " + x.shape.str();
-  }
+  if (e == nullptr) { return x.name + " " + x.shape.str() + " is missing"; }
+  if (e->shape != shape) { return x.name + " is " + e->shape_text() + ", not " + x.shape.str(); }
   if (is_integer_type(e->dtype_text) != x.is_integer) {
     return x.name + " is " + e->dtype_text + ", not " + (x.is_integer ? "an integer type" : "a floating-point type");
   }
@@ -34,13 +30,9 @@ void require_tensors(const WeightSource& file, const std::vector<ExpectedTensor>
     add(difference(file.find(x.name), x));
   }
   for (const std::string& name : file.names()) {
-    if (names.count(name) == 0) {
-      add(name + " " + file.find(name)->shape_text() + " is not in the model");
-    }
+    if (names.count(name) == 0) { add(name + " " + file.find(name)->shape_text() + " is not in the model"); }
   }
-  if (!text.empty()) {
-    throw CheckpointError(file.path().string(), "the tensors are not those of the model: " + text);
-  }
+  if (!text.empty()) { throw CheckpointError(file.path().string(), "the tensors are not those of the model: " + text); }
 }
 
 void load_tensor(const WeightSource& file, const std::string& name, Stream& stream, const Tensor& to) {

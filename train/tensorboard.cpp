@@ -20,9 +20,7 @@ template <class T> void put(std::string& out, T value) {
 }
 
 void put_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) {
-    out.push_back(static_cast<char>(value | 0x80));
-  }
+  for (; value >= 0x80; value >>= 7) { out.push_back(static_cast<char>(value | 0x80)); }
   out.push_back(static_cast<char>(value));
 }
 
@@ -50,9 +48,7 @@ double wall_seconds() {
 fs::path new_file(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) {
-    throw CheckpointError(folder.string(), "cannot create the folder: " + error.message());
-  }
+  if (error) { throw CheckpointError(folder.string(), "cannot create the folder: " + error.message()); }
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
   return folder / ("events.out.tfevents." + std::to_string(static_cast<int64_t>(wall_seconds())) + "." + host + "." +

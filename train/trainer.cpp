@@ -17,9 +17,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 /// "score_mean" of "score_std".
 std::string mean_beside(const std::string& deviation) { return deviation.substr(0, deviation.size() - 3) + "mean"; }
 
-/// Joins a micro-batch's statistics with those of the ones before: means over the `count` micro-batches of the step, but
-/// the least and greatest of what ends in _min and _max, and of standard deviations (_std, beside a _mean) the means of squares,
-/// which finish_deviations() makes deviations of the whole step: nothing depends on the size of a micro-batch.
+/// Joins a micro-batch's statistics with those of the ones before: means over the `count` micro-batches of the step,
+/// but the least and greatest of what ends in _min and _max, and of standard deviations (_std, beside a _mean) the
+/// means of squares, which finish_deviations() makes deviations of the whole step: nothing depends on the size of a
+/// micro-batch.
 void join(Statistics& step, const Statistics& part, double count) {
   for (const auto& [layer, values] : part) {
     for (const auto& [name, value] : values) {
@@ -68,15 +69,9 @@ int Trainer::loop() {
   log_.begin_bar("train", config_.train.steps, state_.step);
   for (;;) {
     const bool is_validated = !validation_due() || validate();
-    if (checkpoint_due()) {
-      save();
-    }
-    if (state_.step >= config_.train.steps && is_validated) {
-      return finish();
-    }
-    if (const std::string reason = stop_reason(); !reason.empty()) {
-      return stop(reason);
-    }
+    if (checkpoint_due()) { save(); }
+    if (state_.step >= config_.train.steps && is_validated) { return finish(); }
+    if (const std::string reason = stop_reason(); !reason.empty()) { return stop(reason); }
     log(train_step());
   }
 }
@@ -84,9 +79,7 @@ int Trainer::loop() {
 StepReport Trainer::train_step() {
   const auto begin = Clock::now();
   const Batch batch = loader_->next_batch();
-  for (const std::string& notice : batch.notices) {
-    log_.say(notice);
-  }
+  for (const std::string& notice : batch.notices) { log_.say(notice); }
   StepReport report;
   report.lr = memory_->optimizer->lr(state_.step);
   forward_backward(batch, report);
@@ -104,9 +97,7 @@ StepReport Trainer::train_step() {
 void Trainer::forward_backward(const Batch& batch, StepReport& report) {
   const bool is_empty = batch.valid_targets == 0;
   memory_->begin_step(state_.step, is_empty ? std::nan("") : 1.0 / static_cast<double>(batch.valid_targets));
-  if (is_empty) {
-    return;
-  }
+  if (is_empty) { return; }
   const TrainConfig& train = config_.train;
   PassSettings settings;
   settings.training = true;
@@ -134,15 +125,9 @@ int64_t Trainer::random_window(int64_t step) const {
 }
 
 std::string Trainer::reason_to_skip(const Batch& batch, const StepReport& report) const {
-  if (batch.valid_targets == 0) {
-    return "no target of the batch is valid";
-  }
-  if (!std::isfinite(report.loss)) {
-    return "the loss is " + number(report.loss);
-  }
-  if (!std::isfinite(report.norms.global)) {
-    return "the gradient norm is " + number(report.norms.global);
-  }
+  if (batch.valid_targets == 0) { return "no target of the batch is valid"; }
+  if (!std::isfinite(report.loss)) { return "the loss is " + number(report.loss); }
+  if (!std::isfinite(report.norms.global)) { return "the gradient norm is " + number(report.norms.global); }
   for (const auto& [group, norm] : report.norms.groups) {
     if (!std::isfinite(norm)) {
       return "the gradient norm of optimizer.groups." + std::to_string(group) + " is " + number(norm);
@@ -152,7 +137,8 @@ std::string Trainer::reason_to_skip(const Batch& batch, const StepReport& report
 }
 
 void Trainer::apply(const Batch& batch, StepReport& report) {
-  const StepOutcome outcome = memory_->finish_step(state_.step, batch.valid_targets > 0 ? memory_->row_loss.tensor().numel() : 0);
+  const StepOutcome outcome =
+      memory_->finish_step(state_.step, batch.valid_targets > 0 ? memory_->row_loss.tensor().numel() : 0);
   report.loss = outcome.loss;
   report.norms = outcome.norms;
   report.spike = spikes_.add(report.loss);
@@ -180,9 +166,7 @@ bool Trainer::validation_due() const {
 
 bool Trainer::validate() {
   for (const auto& source : validation_) {
-    if (validated_.count(source->name()) == 0 && !validate_source(*source)) {
-      return false;
-    }
+    if (validated_.count(source->name()) == 0 && !validate_source(*source)) { return false; }
   }
   return true;
 }
@@ -238,9 +222,7 @@ void Trainer::save() {
 }
 
 std::string Trainer::stop_reason() const {
-  if (const std::string signal = signals_.received(); !signal.empty()) {
-    return signal;
-  }
+  if (const std::string signal = signals_.received(); !signal.empty()) { return signal; }
   // At least one step, so that a limit shorter than the start-up cannot hold a run in place.
   const double limit = config_.train.max_minutes;
   const bool is_over = limit > 0 && steps_done_ > 0 && seconds_since(started_) >= 60 * limit;
@@ -248,9 +230,7 @@ std::string Trainer::stop_reason() const {
 }
 
 int Trainer::stop(const std::string& reason) {
-  if (state_.step != saved_step_) {
-    save();
-  }
+  if (state_.step != saved_step_) { save(); }
   log_.end_bar();
   log_.say("stopped after step " + std::to_string(state_.step) + " by " + reason +
            "; the same command goes on from here");

@@ -94,14 +94,14 @@ class Trainer {
   std::unique_ptr<TrainMemory> memory_;
   std::unique_ptr<Loader> loader_;
   std::vector<std::unique_ptr<ValidationSource>> validation_;
-  std::set<std::string> validated_;   // sources that have a line at the current step
+  std::set<std::string> validated_;  // sources that have a line at the current step
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;
   SkipPolicy skips_;
   SpikeWindow spikes_;
   RunState state_;
   int64_t saved_step_ = -1;
-  int64_t steps_done_ = 0;            // by this process
+  int64_t steps_done_ = 0;  // by this process
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;  // of the device
   Interval interval_;

@@ -19,9 +19,7 @@ std::string short_count(double count) {
     return text;
   }
   size_t unit = 0;
-  for (count /= 1000; count >= 999.95 && unit + 1 < std::size(kUnits); count /= 1000) {
-    ++unit;
-  }
+  for (count /= 1000; count >= 999.95 && unit + 1 < std::size(kUnits); count /= 1000) { ++unit; }
   std::snprintf(text, sizeof text, "%.1f%s", count, kUnits[unit]);
   return text;
 }
@@ -58,8 +56,8 @@ void Trainer::log(const StepReport& report) {
   interval_.seconds += report.seconds;
   interval_.steps += 1;
   if (report.spike) {
-    log_.say("step " + std::to_string(state_.step) + ": the loss " + Json(report.loss).dump() + " is a spike (z = " +
-             Json(*report.spike).dump() + ")");
+    log_.say("step " + std::to_string(state_.step) + ": the loss " + Json(report.loss).dump() +
+             " is a spike (z = " + Json(*report.spike).dump() + ")");
   }
   if (!is_logged(state_.step)) {
     log_.update_bar(state_.step);
@@ -75,7 +73,8 @@ void Trainer::log(const StepReport& report) {
   tensorboard_->add(state_.step, tensorboard_values(report, step_seconds));
 }
 
-/// After the first step of a process: some parameters are of no use yet (a codebook before its first step), others lack a backward pass.
+/// After the first step of a process: some parameters are of no use yet (a codebook before its first step), others lack
+/// a backward pass.
 void Trainer::warn_of_unreached() {
   constexpr int64_t kNamed = 4;
   int64_t count = 0;
@@ -107,9 +106,7 @@ std::string Trainer::console_line(const StepReport& report, double step_seconds)
   const TrainConfig& train = config_.train;
   const auto utilization = mfu(step_seconds);
   char mfu_text[32] = "n/a";
-  if (utilization) {
-    std::snprintf(mfu_text, sizeof mfu_text, "%.1f%%", 100 * *utilization);
-  }
+  if (utilization) { std::snprintf(mfu_text, sizeof mfu_text, "%.1f%%", 100 * *utilization); }
   char line[512];
   std::snprintf(line, sizeof line,
                 "step %lld/%lld loss %.4f ppl %.2f gnorm %.3f lr %.2e tok/s %.0f mfu %s mem %.1fGiB dt %.0fms tokens "
@@ -135,19 +132,13 @@ Json Trainer::metrics_line(const StepReport& report, double step_seconds) const 
                             {"step_ms", Json(1000 * step_seconds)},
                             {"mem_bytes", Json(memory_bytes())},
                             {"aux_loss", Json(0.0)}});
-  if (const auto utilization = mfu(step_seconds)) {
-    line.set("mfu", Json(*utilization));
-  }
-  if (report.spike) {
-    line.set("spike", Json(*report.spike));
-  }
+  if (const auto utilization = mfu(step_seconds)) { line.set("mfu", Json(*utilization)); }
+  if (report.spike) { line.set("spike", Json(*report.spike)); }
   if (!report.statistics.empty()) {
     Json& layers = line.set("layers", Json::object());
     for (const auto& [layer, values] : report.statistics) {
       Json& entry = layers.set(layer, Json::object());
-      for (const auto& [name, value] : values) {
-        entry.set(name, Json(value));
-      }
+      for (const auto& [name, value] : values) { entry.set(name, Json(value)); }
     }
   }
   return line;
@@ -160,13 +151,9 @@ Scalars Trainer::tensorboard_values(const StepReport& report, double step_second
                  {"perf/tok_per_s", static_cast<double>(config_.train.tokens_per_step()) / step_seconds},
                  {"perf/step_ms", 1000 * step_seconds},
                  {"mem/peak_gib", static_cast<double>(memory_bytes()) / kGiB}};
-  if (const auto utilization = mfu(step_seconds)) {
-    values.emplace_back("perf/mfu", *utilization);
-  }
+  if (const auto utilization = mfu(step_seconds)) { values.emplace_back("perf/mfu", *utilization); }
   for (const auto& [layer, statistics] : report.statistics) {
-    for (const auto& [name, value] : statistics) {
-      values.emplace_back("memory/" + layer + "/" + name, value);
-    }
+    for (const auto& [name, value] : statistics) { values.emplace_back("memory/" + layer + "/" + name, value); }
   }
   return values;
 }

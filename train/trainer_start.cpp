@@ -19,9 +19,7 @@ Trainer::Trainer(RunConfig config, const RunOptions& options, const World& world
   log_.open(folder_.path() / "train.log");
   log_.say(banner);
   log_.say("run " + config_.name + " in " + folder_.path().string());
-  for (const std::string& note : folder_.notes()) {
-    log_.say(note);
-  }
+  for (const std::string& note : folder_.notes()) { log_.say(note); }
   reserve_memory();
   start_model(options);
   open_data(world, options);
@@ -104,9 +102,7 @@ void Trainer::open_metrics() {
              std::to_string(state_.step));
   }
   for (const auto& source : validation_) {
-    if (metrics_->validated().count(source->name()) > 0) {
-      validated_.insert(source->name());
-    }
+    if (metrics_->validated().count(source->name()) > 0) { validated_.insert(source->name()); }
   }
   tensorboard_ = std::make_unique<TensorBoardWriter>(folder_.path() / "tb");
 }

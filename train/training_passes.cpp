@@ -5,15 +5,9 @@
 namespace hebb {
 
 std::vector<std::string> reasons_against_graphs(const RunConfig& config, const Model& model, const Stream& stream) {
-  if (!stream.on_gpu()) {
-    return {"the device is not a GPU"};
-  }
-  if (!config.train.cuda_graphs) {
-    return {"train.cuda_graphs is false"};
-  }
-  if (config.train.document_mask) {
-    return {"with train.document_mask launches differ from batch to batch"};
-  }
+  if (!stream.on_gpu()) { return {"the device is not a GPU"}; }
+  if (!config.train.cuda_graphs) { return {"train.cuda_graphs is false"}; }
+  if (config.train.document_mask) { return {"with train.document_mask launches differ from batch to batch"}; }
   return model.needs_host();
 }
 
@@ -24,9 +18,7 @@ TrainingPasses::TrainingPasses(const RunConfig& config, Model& model, Stream& st
   targets_ = Buffer(state, {rows * length}, DType::i32, "targets");
   row_loss_ = Buffer(state, {rows * length}, DType::f64, "losses of a micro-batch");
   scale_ = Buffer(state, {1}, DType::f64, "scale of losses");
-  if (!config.train.document_mask) {
-    rows_.emplace(Rows::streams(stream, state, rows, length));
-  }
+  if (!config.train.document_mask) { rows_.emplace(Rows::streams(stream, state, rows, length)); }
 }
 
 void TrainingPasses::begin_step(double scale) { copy_to_device(stream_, scale_, &scale); }
@@ -54,30 +46,24 @@ void TrainingPasses::run_repeated(const PassTensors& tensors, const PassSettings
   const auto reached_by = [&](const std::function<void()>& pass) {
     std::vector<Param*> before, now;
     for (const auto& p : model_.params().all()) {
-      if (std::exchange(p->reached, false)) {
-        before.push_back(p.get());
-      }
+      if (std::exchange(p->reached, false)) { before.push_back(p.get()); }
     }
     pass();
     for (const auto& p : model_.params().all()) {
-      if (p->reached) {
-        now.push_back(p.get());
-      }
+      if (p->reached) { now.push_back(p.get()); }
     }
-    for (Param* p : before) {
-      p->reached = true;
-    }
+    for (Param* p : before) { p->reached = true; }
     return now;
   };
-  const auto launch = [&] { repeated.graph.run(stream_, [&] { run_pass(model_, stream_, work_, *rows_, tensors, settings); }); };
+  const auto launch = [&] {
+    repeated.graph.run(stream_, [&] { run_pass(model_, stream_, work_, *rows_, tensors, settings); });
+  };
   if (!repeated.graph.is_recorded()) {
     repeated.reached = reached_by(launch);
     return;
   }
   launch();
-  for (Param* p : repeated.reached) {
-    p->reached = true;
-  }
+  for (Param* p : repeated.reached) { p->reached = true; }
 }
 
 }  // namespace hebb

@@ -8,11 +8,12 @@
 
 namespace hebb {
 
-/// The forward and backward passes of a run's steps. What they read and write lies at fixed addresses, so that passes that repeat can
-/// be launched as CUDA graphs (docs/training.md).
+/// The forward and backward passes of a run's steps. What they read and write lies at fixed addresses, so that passes
+/// that repeat can be launched as CUDA graphs (docs/training.md).
 class TrainingPasses {
  public:
-  /// `config` must be resolved; the others outlive this. Memory that stays comes from `state`, temporary memory from `work`.
+  /// `config` must be resolved; the others outlive this. Memory that stays comes from `state`, temporary memory from
+  /// `work`.
   TrainingPasses(const RunConfig& config, Model& model, Stream& stream, Arena& state, Arena& work);
 
   /// Before the first pass of a step: gradients are those of `scale` times the sum of losses.

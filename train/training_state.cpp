@@ -7,10 +7,10 @@ namespace hebb {
 namespace {
 
 Recompute recompute_mode(const std::string& name) {
-  return name == "block" ? Recompute::block
+  return name == "block"   ? Recompute::block
          : name == "mixer" ? Recompute::mixer
-         : name == "ffn" ? Recompute::ffn
-                         : Recompute::none;
+         : name == "ffn"   ? Recompute::ffn
+                           : Recompute::none;
 }
 
 }  // namespace
@@ -28,9 +28,7 @@ TrainMemory::TrainMemory(const RunConfig& config, DeviceKind device, int64_t res
   optimizer = std::make_unique<Optimizer>(config.optimizer, schedule, model.params(), state);
   finite = std::make_unique<FiniteCheck>(model.params(), state);
   passes = std::make_unique<TrainingPasses>(config, model, stream, state, work);
-  if (passes->uses_graphs()) {
-    optimizer->use_graphs();
-  }
+  if (passes->uses_graphs()) { optimizer->use_graphs(); }
   row_loss = Buffer(state, {config.train.tokens_per_step()}, DType::f64, "losses of a step");
 }
 
@@ -57,9 +55,7 @@ CarriedState::CarriedState(Stream& stream, Arena& arena, const ParamStore& param
 }
 
 void CarriedState::restore(Stream& stream) const {
-  for (const auto& [value, kept] : copies_) {
-    copy(stream, value, kept);
-  }
+  for (const auto& [value, kept] : copies_) { copy(stream, value, kept); }
 }
 
 }  // namespace hebb

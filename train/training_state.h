@@ -18,14 +18,15 @@ struct TrainMemory {
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<FiniteCheck> finite;
   std::unique_ptr<TrainingPasses> passes;
-  Buffer row_loss;    // [rows of a step * T] f64
+  Buffer row_loss;  // [rows of a step * T] f64
 
   /// `config` must be resolved and outlive this. reserve_*: see Arena::reserve.
   TrainMemory(const RunConfig& config, DeviceKind device, int64_t reserve_state, int64_t reserve_work);
 
   /// Before the passes of step `step`: gradients will be those of `scale` times the sum of losses.
   void begin_step(int64_t step, double scale);
-  /// After them: the update, from the first `tokens` losses. Whether it applies is decided on the device; the host waits once, at the end.
+  /// After them: the update, from the first `tokens` losses. Whether it applies is decided on the device; the host
+  /// waits once, at the end.
   StepOutcome finish_step(int64_t step, int64_t tokens);
 };
 

@@ -14,8 +14,9 @@ int read_number(const char* name, const char* text, int lowest) {
   const char* end = text + std::strlen(text);
   const auto [stop, error] = std::from_chars(text, end, value);
   if (error != std::errc() || stop != end || value < lowest) {
-    throw CommError(std::string("environment variable ") + name, "not a number of a process (found \"" +
-                        std::string(text) + "\", expected an integer >= " + std::to_string(lowest) + ")");
+    throw CommError(std::string("environment variable ") + name,
+                    "not a number of a process (found \"" + std::string(text) +
+                        "\", expected an integer >= " + std::to_string(lowest) + ")");
   }
   return value;
 }
@@ -29,9 +30,7 @@ World read_world(const std::function<const char*(const char*)>& variable) {
   for (const Launcher& l : {Launcher{"RANK", "WORLD_SIZE"}, Launcher{"SLURM_PROCID", "SLURM_NTASKS"},
                             Launcher{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}}) {
     const char *rank = variable(l.rank), *size = variable(l.size);
-    if (rank == nullptr || size == nullptr) {
-      continue;
-    }
+    if (rank == nullptr || size == nullptr) { continue; }
     const World world{read_number(l.rank, rank, 0), read_number(l.size, size, 1)};
     if (world.rank >= world.size) {
       throw CommError(

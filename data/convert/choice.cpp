@@ -3,8 +3,8 @@
 
 #include "core/files.h"
 #include "core/json_line.h"
-#include "data/convert/rows.h"
 #include "data/convert/csv.h"
+#include "data/convert/rows.h"
 #include "data/text/white_space.h"
 
 namespace hebb {
@@ -15,9 +15,7 @@ char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + '
 
 std::string capitalized(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), lower);
-  if (!text.empty()) {
-    text[0] = upper(text[0]);
-  }
+  if (!text.empty()) { text[0] = upper(text[0]); }
   return text;
 }
 
@@ -39,9 +37,7 @@ std::string question_and_answer(const std::string& question) { return "Question:
 
 std::vector<std::string> letters(size_t n) {
   std::vector<std::string> letters;
-  for (size_t i = 0; i < n; ++i) {
-    letters.emplace_back(1, static_cast<char>('A' + i));
-  }
+  for (size_t i = 0; i < n; ++i) { letters.emplace_back(1, static_cast<char>('A' + i)); }
   return letters;
 }
 
@@ -65,9 +61,7 @@ std::vector<Json> piqa_labels(const std::string& raw) {
   file += "-labels.lst";
   std::vector<Json> labels;
   std::error_code error;
-  if (!fs::exists(file, error)) {
-    return labels;
-  }
+  if (!fs::exists(file, error)) { return labels; }
   const auto name = std::make_shared<const std::string>(file.string());
   const std::string text = read_file(file);
   for (const std::string_view label : split_words(text)) {
@@ -81,12 +75,11 @@ std::vector<Json> piqa_labels(const std::string& raw) {
 
 void convert_hellaswag(const ConvertOptions& o, ConvertSink& sink) {
   each_row(o.raw, "", [&](const Json& row) {
-    const std::string &activity = text_of(row, "activity_label"), &first = text_of(row, "ctx_a"), &second = text_of(row, "ctx_b");
+    const std::string &activity = text_of(row, "activity_label"), &first = text_of(row, "ctx_a"),
+                      &second = text_of(row, "ctx_b");
     ChoiceRecord r;
     r.context = clean(activity + ": " + first + " " + capitalized(second));
-    for (const std::string& ending : texts_of(row, "endings")) {
-      r.choices.push_back(clean(ending));
-    }
+    for (const std::string& ending : texts_of(row, "endings")) { r.choices.push_back(clean(ending)); }
     r.gold = {index_of(row, "label", r.choices.size())};
     sink.add(r, row.origin().str());
   });
@@ -96,9 +89,7 @@ void convert_piqa(const ConvertOptions& o, ConvertSink& sink) {
   const std::vector<Json> labels = piqa_labels(o.raw);
   size_t i = 0;
   each_row(o.raw, "", [&](Json row) {
-    if (i < labels.size() && row.find("label") == nullptr) {
-      row.set("label", labels[i]);
-    }
+    if (i < labels.size() && row.find("label") == nullptr) { row.set("label", labels[i]); }
     ++i;
     ChoiceRecord r;
     r.context = question_and_answer(text_of(row, "goal"));
@@ -149,16 +140,12 @@ void convert_winogrande(const ConvertOptions& o, ConvertSink& sink) {
   each_row(o.raw, "", [&](const Json& row) {
     const std::string& sentence = text_of(row, "sentence");
     const size_t gap = sentence.find('_');
-    if (gap == std::string::npos) {
-      fail_member(row, "sentence", "a sentence with a gap (_)");
-    }
+    if (gap == std::string::npos) { fail_member(row, "sentence", "a sentence with a gap (_)"); }
     PartialRecord r;
     r.contexts = {sentence.substr(0, gap) + text_of(row, "option1"), sentence.substr(0, gap) + text_of(row, "option2")};
     r.continuation = trim(std::string_view(sentence).substr(gap + 1));
     const std::string& answer = text_of(row, "answer");
-    if (answer != "1" && answer != "2") {
-      fail_member(row, "answer", "\"1\" or \"2\"");
-    }
+    if (answer != "1" && answer != "2") { fail_member(row, "answer", "\"1\" or \"2\""); }
     r.gold = {answer == "1" ? 0 : 1};
     sink.add(r, row.origin().str());
   });
@@ -194,7 +181,8 @@ struct Passage {
     options.push_back(texts_of(Json::object({{"options", choices}}), "options"));
     answers.push_back(answer.size() == 1 ? static_cast<size_t>(answer[0] - 'A') : options.back().size());
     if (answers.back() >= options.back().size()) {
-      fail_member(row, row.find("answers") != nullptr ? "answers" : "answer", "a letter of the options for each question");
+      fail_member(row, row.find("answers") != nullptr ? "answers" : "answer",
+                  "a letter of the options for each question");
     }
   }
 
@@ -222,9 +210,7 @@ void add_questions(const Json& row, Passage& passage) {
   if (answers.size() != questions.size() || !options.is_array() || options.items().size() != questions.size()) {
     fail_member(row, "questions", "as many questions as answers and lists of options");
   }
-  for (size_t q = 0; q < questions.size(); ++q) {
-    passage.add(row, questions[q], options.items()[q], answers[q]);
-  }
+  for (size_t q = 0; q < questions.size(); ++q) { passage.add(row, questions[q], options.items()[q], answers[q]); }
 }
 
 }  // namespace
@@ -232,9 +218,7 @@ void add_questions(const Json& row, Passage& passage) {
 void convert_race(const ConvertOptions& o, ConvertSink& sink) {
   Passage passage;
   const auto finish = [&] {
-    if (!passage.questions.empty()) {
-      sink.add(passage.record(), passage.where);
-    }
+    if (!passage.questions.empty()) { sink.add(passage.record(), passage.where); }
     passage = Passage();
   };
   each_row(o.raw, "", [&](const Json& row) {
@@ -284,12 +268,14 @@ void convert_mmlu(const ConvertOptions& o, ConvertSink& sink) {
   const std::string ending = "_test.csv";
   for (const fs::path& file : expand_paths((fs::path(o.raw) / "test" / ("*" + ending)).string())) {
     const std::string name = file.filename().string(), subject = name.substr(0, name.size() - ending.size());
-    std::string before = "The following are multiple choice questions (with answers) about " + replace_all(subject, "_", " ") + ".\n\n";
+    std::string before =
+        "The following are multiple choice questions (with answers) about " + replace_all(subject, "_", " ") + ".\n\n";
     if (o.shots > 0) {
       const fs::path dev = fs::path(o.raw) / "dev" / (subject + "_dev.csv");
       const std::vector<ChoiceRecord> solved = mmlu_questions(dev);
       if (static_cast<int64_t>(solved.size()) < o.shots) {
-        throw DataError(dev.string(), "too few solved examples", std::to_string(solved.size()), "at least " + std::to_string(o.shots));
+        throw DataError(dev.string(), "too few solved examples", std::to_string(solved.size()),
+                        "at least " + std::to_string(o.shots));
       }
       for (int64_t i = 0; i < o.shots; ++i) {
         const ChoiceRecord& shot = solved[static_cast<size_t>(i)];

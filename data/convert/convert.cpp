@@ -38,15 +38,14 @@ const std::vector<Entry>& entries() {
 const std::vector<Converter>& converters() {
   static const std::vector<Converter> all = [] {
     std::vector<Converter> list;
-    for (const Entry& entry : entries()) {
-      list.push_back(entry.about);
-    }
+    for (const Entry& entry : entries()) { list.push_back(entry.about); }
     return list;
   }();
   return all;
 }
 
-int64_t convert_records(const ConvertOptions& options, Progress& progress, const std::function<void(std::string_view)>& line) {
+int64_t convert_records(const ConvertOptions& options, Progress& progress,
+                        const std::function<void(std::string_view)>& line) {
   std::string names;
   for (const Entry& entry : entries()) {
     names += (names.empty() ? "" : ", ") + entry.about.name;
@@ -55,9 +54,7 @@ int64_t convert_records(const ConvertOptions& options, Progress& progress, const
       progress.begin("convert", 0);
       entry.run(options, sink);
       progress.end();
-      if (sink.records == 0) {
-        throw DataError(options.raw, "no record", "nothing to convert", entry.about.reads);
-      }
+      if (sink.records == 0) { throw DataError(options.raw, "no record", "nothing to convert", entry.about.reads); }
       return sink.records;
     }
   }

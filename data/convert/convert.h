@@ -22,8 +22,9 @@ struct Converter {
 const std::vector<Converter>& converters();
 
 /// Hands every record of a data set to `line`, as a line of JSON. Returns their number.
-/// Errors: ConfigError for an unknown name or a template that does not fit; MissingFileError; DataError with file, line and
-/// key for what is not as the data set's files are.
-int64_t convert_records(const ConvertOptions& options, Progress& progress, const std::function<void(std::string_view)>& line);
+/// Errors: ConfigError for an unknown name or a template that does not fit; MissingFileError; DataError with file, line
+/// and key for what is not as the data set's files are.
+int64_t convert_records(const ConvertOptions& options, Progress& progress,
+                        const std::function<void(std::string_view)>& line);
 
 }  // namespace hebb

@@ -11,23 +11,15 @@ namespace {
 class Reader {
  public:
   Reader(const std::string& path, std::string text) : path_(path), text_(std::move(text)) {
-    if (text_.starts_with(kByteOrderMark)) {
-      at_ = 3;
-    }
+    if (text_.starts_with(kByteOrderMark)) { at_ = 3; }
   }
 
   bool next(std::vector<std::string>& fields, int64_t& line) {
-    while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) {
-      take();
-    }
+    while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) { take(); }
     line = line_;
     fields.clear();
-    if (at_ == text_.size()) {
-      return false;
-    }
-    do {
-      fields.push_back(text_[at_] == '"' ? quoted() : plain());
-    } while (skip(','));
+    if (at_ == text_.size()) { return false; }
+    do { fields.push_back(text_[at_] == '"' ? quoted() : plain()); } while (skip(','));
     if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '\r') {
       fail("text behind the closing quote of a field", std::string(1, text_[at_]), "a comma or the end of the line");
     }
@@ -55,9 +47,7 @@ class Reader {
         fail("a field without its closing quote", "the end of the file", "a quote");
       }
       const char c = take();
-      if (c == '"' && !skip('"')) {
-        return field;
-      }
+      if (c == '"' && !skip('"')) { return field; }
       field += c;
     }
   }
@@ -82,16 +72,15 @@ class Reader {
 
 }  // namespace
 
-void each_csv_record(const std::string& path, const std::function<void(std::vector<std::string> fields, int64_t line)>& use) {
+void each_csv_record(const std::string& path,
+                     const std::function<void(std::vector<std::string> fields, int64_t line)>& use) {
   std::string text = read_file(path);
   if (const size_t bad = utf8_first_invalid(text); bad != std::string::npos) {
     throw DataError(path, "invalid UTF-8 at byte " + std::to_string(bad));
   }
   Reader reader(path, std::move(text));
   std::vector<std::string> fields;
-  for (int64_t line = 0; reader.next(fields, line);) {
-    use(std::move(fields), line);
-  }
+  for (int64_t line = 0; reader.next(fields, line);) { use(std::move(fields), line); }
 }
 
 }  // namespace hebb

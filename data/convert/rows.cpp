@@ -13,9 +13,7 @@ namespace {
 using Use = std::function<void(const Json& row)>;
 
 void use_row(const Json& row, const Use& use) {
-  if (!row.is_object()) {
-    throw ConfigError(row.origin().str(), row.found(), "a JSON object");
-  }
+  if (!row.is_object()) { throw ConfigError(row.origin().str(), row.found(), "a JSON object"); }
   use(row);
 }
 
@@ -25,17 +23,13 @@ void rows_of(const Json& value, const std::string& container, const Use& use) {
     use_row(value, use);
     return;
   }
-  for (const Json& row : list->items()) {
-    use_row(row, use);
-  }
+  for (const Json& row : list->items()) { use_row(row, use); }
 }
 
 bool is_json(std::string_view text) {
   try {
     parse_json(text, "");
-  } catch (const ConfigError&) {
-    return false;
-  }
+  } catch (const ConfigError&) { return false; }
   return true;
 }
 
@@ -56,14 +50,13 @@ void each_row(const std::string& path, const std::string& container, const Use& 
   options.format = TextInputOptions::Format::text;
   RawReader reader(options);
   for (RawDocument raw; reader.next(raw);) {
-    if (!raw.failure.empty()) {
-      throw DataError("", raw.failure);
-    }
+    if (!raw.failure.empty()) { throw DataError("", raw.failure); }
     const std::string file = reader.files()[raw.file].string();
     const std::string_view text = raw.bytes;
     as_data([&] {
       const size_t first = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-      if (first < text.size() && !is_json(text.substr(first, text.find('\n', first) - first))) {  // the value goes over several lines
+      if (first < text.size() &&
+          !is_json(text.substr(first, text.find('\n', first) - first))) {  // the value goes over several lines
         rows_of(parse_json(text, file), container, use);
         return;
       }
@@ -84,17 +77,13 @@ void fail_member(const Json& object, const std::string& key, const std::string& 
 
 const Json& member(const Json& object, const std::string& key, const char* expected) {
   const Json* value = object.is_object() ? object.find(key) : nullptr;
-  if (value == nullptr) {
-    fail_member(object, key, expected);
-  }
+  if (value == nullptr) { fail_member(object, key, expected); }
   return *value;
 }
 
 const std::string& text_of(const Json& object, const std::string& key) {
   const Json& value = member(object, key, "a string");
-  if (!value.is_string()) {
-    fail_member(object, key, "a string");
-  }
+  if (!value.is_string()) { fail_member(object, key, "a string"); }
   return value.as_string();
 }
 
@@ -102,14 +91,10 @@ std::vector<std::string> texts_of(const Json& object, const std::string& key) {
   const Json& list = member(object, key, "a list of strings");
   std::vector<std::string> texts;
   for (const Json& text : list.is_array() ? list.items() : std::vector<Json>()) {
-    if (!text.is_string()) {
-      fail_member(object, key, "a list of strings");
-    }
+    if (!text.is_string()) { fail_member(object, key, "a list of strings"); }
     texts.push_back(text.as_string());
   }
-  if (texts.empty()) {
-    fail_member(object, key, "a list of strings");
-  }
+  if (texts.empty()) { fail_member(object, key, "a list of strings"); }
   return texts;
 }
 
@@ -124,17 +109,13 @@ int64_t index_of(const Json& object, const std::string& key, size_t count) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
     index = error == std::errc() && end == text.data() + text.size() ? index : -1;
   }
-  if (index < 0 || index >= static_cast<int64_t>(count)) {
-    fail_member(object, key, expected);
-  }
+  if (index < 0 || index >= static_cast<int64_t>(count)) { fail_member(object, key, expected); }
   return index;
 }
 
 int64_t LabelledChoices::find(const Json& row, const std::string& key) const {
   const auto at = std::find(labels.begin(), labels.end(), text_of(row, key));
-  if (at == labels.end()) {
-    fail_member(row, key, "a label of the choices");
-  }
+  if (at == labels.end()) { fail_member(row, key, "a label of the choices"); }
   return at - labels.begin();
 }
 
@@ -158,9 +139,7 @@ LabelledChoices labelled_choices(const Json& holder) {
 std::string lettered(const std::string& question, const std::vector<std::string>& options) {
   std::string text(trim(question));
   char letter = 'A';
-  for (const std::string& option : options) {
-    text += std::string("\n") + letter++ + ". " + option;
-  }
+  for (const std::string& option : options) { text += std::string("\n") + letter++ + ". " + option; }
   return text + "\nAnswer:";
 }
 

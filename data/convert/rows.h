@@ -24,8 +24,8 @@ struct ConvertSink {
   }
 };
 
-/// Rows of JSON files (a file, a folder, a pattern): lines, a whole file that is an array, or the array that an object holds
-/// under `container`. ConfigErrors of `use` become DataErrors.
+/// Rows of JSON files (a file, a folder, a pattern): lines, a whole file that is an array, or the array that an object
+/// holds under `container`. ConfigErrors of `use` become DataErrors.
 void each_row(const std::string& path, const std::string& container, const std::function<void(const Json& row)>& use);
 
 // Members of a row; ConfigError with file, line and key where they are not as expected.
@@ -37,7 +37,8 @@ std::vector<std::string> texts_of(const Json& object, const std::string& key);
 /// A number, or a string that is one, below `count`.
 int64_t index_of(const Json& object, const std::string& key, size_t count);
 
-/// Options with labels, as ARC, OpenBookQA and CommonsenseQA write them: [{"text", "label"}], or {"text": [...], "label": [...]}.
+/// Options with labels, as ARC, OpenBookQA and CommonsenseQA write them: [{"text", "label"}], or {"text": [...],
+/// "label": [...]}.
 struct LabelledChoices {
   std::vector<std::string> texts, labels;
   /// Position of the label that stands under `key` of `row`.

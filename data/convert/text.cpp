@@ -30,9 +30,7 @@ namespace {
 using Pair = std::array<std::string_view, 2>;
 
 std::string replace_pairs(std::string text, std::initializer_list<Pair> pairs) {
-  for (const Pair& pair : pairs) {
-    text = replace_all(std::move(text), pair[0], pair[1]);
-  }
+  for (const Pair& pair : pairs) { text = replace_all(std::move(text), pair[0], pair[1]); }
   return text;
 }
 
@@ -42,9 +40,7 @@ std::string trim_between(const std::string& text, char open, char close) {
   size_t from = 0;
   while (true) {
     const size_t begin = text.find(open, from), end = begin == std::string::npos ? begin : text.find(close, begin + 1);
-    if (end == std::string::npos) {
-      return out + text.substr(from);
-    }
+    if (end == std::string::npos) { return out + text.substr(from); }
     out += text.substr(from, begin + 1 - from);
     out += trim(std::string_view(text).substr(begin + 1, end - begin - 1));
     out += close;
@@ -54,13 +50,25 @@ std::string trim_between(const std::string& text, char open, char close) {
 
 /// Undoes the word splitting of WikiText, in the order of the common harness.
 std::string join_wikitext(const std::string& page) {
-  std::string text = replace_pairs(page, {{"s '", "s'"}, {" @-@ ", "-"}, {" @,@ ", ","}, {" @.@ ", "."}, {" : ", ": "}, {" ; ", "; "},
-                                          {" . ", ". "}, {" ! ", "! "}, {" ? ", "? "}, {" , ", ", "}});
-  for (const char* marks : {"()", "[]", "{}", "\"\"", "''"}) {
-    text = trim_between(text, marks[0], marks[1]);
-  }
-  return replace_pairs(std::move(text), {{"= = = =", "===="}, {"= = =", "==="}, {"= =", "=="}, {" \u00B0 ", "\u00B0"}, {" \n", "\n"},
-                                         {"\n ", "\n"}, {" N ", " 1 "}, {" 's", "'s"}});
+  std::string text = replace_pairs(page, {{"s '", "s'"},
+                                          {" @-@ ", "-"},
+                                          {" @,@ ", ","},
+                                          {" @.@ ", "."},
+                                          {" : ", ": "},
+                                          {" ; ", "; "},
+                                          {" . ", ". "},
+                                          {" ! ", "! "},
+                                          {" ? ", "? "},
+                                          {" , ", ", "}});
+  for (const char* marks : {"()", "[]", "{}", "\"\"", "''"}) { text = trim_between(text, marks[0], marks[1]); }
+  return replace_pairs(std::move(text), {{"= = = =", "===="},
+                                         {"= = =", "==="},
+                                         {"= =", "=="},
+                                         {" \u00B0 ", "\u00B0"},
+                                         {" \n", "\n"},
+                                         {"\n ", "\n"},
+                                         {" N ", " 1 "},
+                                         {" 's", "'s"}});
 }
 
 void add_page(const std::string& page, const std::string& where, ConvertSink& sink) {
@@ -74,7 +82,8 @@ void add_page(const std::string& page, const std::string& where, ConvertSink& si
 /// " = Title = ", but no heading of a section (" = = Title = = ").
 bool is_title(std::string_view line) {
   line = trim(line);
-  return line.size() > 4 && line.starts_with("= ") && line.ends_with(" =") && line[2] != '=' && line[line.size() - 3] != '=';
+  return line.size() > 4 && line.starts_with("= ") && line.ends_with(" =") && line[2] != '=' &&
+         line[line.size() - 3] != '=';
 }
 
 /// The data set's own text: pages begin with their titles, between blank lines.
@@ -82,21 +91,18 @@ void wikitext_pages(const std::string& text, ConvertSink& sink) {
   std::string page;
   bool after_blank = true;
   for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1, next = std::min(text.find('\n', end), text.size());
+    const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1,
+                 next = std::min(text.find('\n', end), text.size());
     const std::string_view line(text.data() + at, end - at), following(text.data() + end, next - end);
     if (after_blank && is_title(line) && trim(following).empty()) {
-      if (!trim(page).empty()) {
-        add_page(page, "", sink);
-      }
+      if (!trim(page).empty()) { add_page(page, "", sink); }
       page.clear();
     }
     page += line;
     after_blank = trim(line).empty();
     at = end;
   }
-  if (!trim(page).empty()) {
-    add_page(page, "", sink);
-  }
+  if (!trim(page).empty()) { add_page(page, "", sink); }
 }
 
 bool is_jsonl(const fs::path& file) {
@@ -116,18 +122,14 @@ std::string worded(std::string_view wording, const std::string& context, const s
       }
       return is_here;
     };
-    if (!put("{context}", context) && !put("{question}", question)) {
-      text += wording[at++];
-    }
+    if (!put("{context}", context) && !put("{question}", question)) { text += wording[at++]; }
   }
   return text;
 }
 
 /// Wording out of a file, or `built_in`. Both placeholders must stand in it.
 template <class Wording> Wording wording_of(const ConvertOptions& o, Wording built_in) {
-  if (o.template_file.empty()) {
-    return built_in;
-  }
+  if (o.template_file.empty()) { return built_in; }
   Wording wording;
   Fields::read(parse_json_file(o.template_file), "", wording);
   for (const char* placeholder : {"{context}", "{question}"}) {
@@ -174,9 +176,7 @@ void convert_wikitext(const ConvertOptions& o, ConvertSink& sink) {
   }
   options.format = TextInputOptions::Format::text;
   TextReader reader(options);
-  for (std::string text; reader.next(text);) {
-    wikitext_pages(text, sink);
-  }
+  for (std::string text; reader.next(text);) { wikitext_pages(text, sink); }
 }
 
 void convert_triviaqa(const ConvertOptions& o, ConvertSink& sink) {
@@ -184,7 +184,8 @@ void convert_triviaqa(const ConvertOptions& o, ConvertSink& sink) {
     const bool is_official = row.find("Question") != nullptr;
     const Json& answer = member(row, is_official ? "Answer" : "answer", "an object");
     sink.add(question_record("Question: " + text_of(row, is_official ? "Question" : "question") + "?\nAnswer:",
-                             texts_of(answer, is_official ? "Aliases" : "aliases")), row.origin().str());
+                             texts_of(answer, is_official ? "Aliases" : "aliases")),
+             row.origin().str());
   });
 }
 
@@ -219,9 +220,7 @@ void convert_longbench(const ConvertOptions& o, ConvertSink& sink) {
     r.question = worded(wording.question, text_of(row, "context"), text_of(row, "input"));
     r.answers = texts_of(row, "answers");
     if (const Json* length = row.find("length"); length != nullptr) {
-      if (!length->is_integer()) {
-        fail_member(row, "length", "an integer");
-      }
+      if (!length->is_integer()) { fail_member(row, "length", "an integer"); }
       r.length = length->as_int();
     }
     sink.add(r, row.origin().str());
@@ -238,18 +237,14 @@ void convert_longbench_fewshot(const ConvertOptions& o, ConvertSink& sink) {
   each_row(o.raw, "", [&](const Json& row) {
     const std::string& name = text_of(row, "dataset");
     const auto task = std::find_if(tasks.begin(), tasks.end(), [&](const Task& t) { return t.name == name; });
-    if (task == tasks.end()) {
-      fail_member(row, "dataset", "trec, triviaqa or samsum");
-    }
+    if (task == tasks.end()) { fail_member(row, "dataset", "trec, triviaqa or samsum"); }
     GenerateRecord r;
     r.prompt = worded(wording.prompt, text_of(row, "context"), text_of(row, "input"));
     r.answers = texts_of(row, "answers");
     r.score = task->score;
     r.max_new_tokens = task->new_tokens;
     r.until = {{"\n"}};
-    if (r.score == "classification") {
-      r.classes = texts_of(row, "all_classes");
-    }
+    if (r.score == "classification") { r.classes = texts_of(row, "all_classes"); }
     sink.add(r, row.origin().str());
   });
 }

@@ -9,30 +9,43 @@ namespace hebb {
 namespace {
 
 void packing_fields(Fields& f, PackingConfig& c, bool with_shuffle) {
-  f.field("packing", c.packing).one_of({"stream", "block", "document"}).help(
-      "How documents become rows: a continuous stream, blocks of sequence_length + 1 tokens, or rows that never leave "
-      "a document. Default: stream.");
+  f.field("packing", c.packing)
+      .one_of({"stream", "block", "document"})
+      .help(
+          "How documents become rows: a continuous stream, blocks of sequence_length + 1 tokens, or rows that never "
+          "leave "
+          "a document. Default: stream.");
   if (with_shuffle) {
-    f.field("shuffle", c.shuffle).one_of({"none", "rows", "documents", "documents+rows"}).help(
-        "What is permuted in each epoch: rows of the packed stream, documents before packing, or both. Default: rows.");
+    f.field("shuffle", c.shuffle)
+        .one_of({"none", "rows", "documents", "documents+rows"})
+        .help(
+            "What is permuted in each epoch: rows of the packed stream, documents before packing, or both. Default: "
+            "rows.");
   }
-  f.field("min_document_tokens", c.min_document_tokens).min(0).unit("tokens").help(
-      "Shorter documents are left out, with any packing. Default: 0.");
-  f.field("document_rows", c.document_rows).one_of({"all", "first"}).help(
-      "With packing document: rows at 0, T, 2T, ... of a document, or the first only. Default: all.");
-  f.field("tail", c.tail).one_of({"drop", "pad"}).help(
-      "With packing document: what happens to a last piece shorter than a row. Default: drop.");
+  f.field("min_document_tokens", c.min_document_tokens)
+      .min(0)
+      .unit("tokens")
+      .help("Shorter documents are left out, with any packing. Default: 0.");
+  f.field("document_rows", c.document_rows)
+      .one_of({"all", "first"})
+      .help("With packing document: rows at 0, T, 2T, ... of a document, or the first only. Default: all.");
+  f.field("tail", c.tail)
+      .one_of({"drop", "pad"})
+      .help("With packing document: what happens to a last piece shorter than a row. Default: drop.");
   f.field("split_token", c.split_token).min(0).help("Token id that makes documents in files without an index.");
-  f.field("split", c.split).one_of({"after", "before"}).help(
-      "Whether split_token ends a document or starts one. Default: after.");
-  f.field("mask_cross_document_targets", c.mask_cross_document_targets).help(
-      "Ignore targets that belong to another document than their input. Default: train.document_mask.");
+  f.field("split", c.split)
+      .one_of({"after", "before"})
+      .help("Whether split_token ends a document or starts one. Default: after.");
+  f.field("mask_cross_document_targets", c.mask_cross_document_targets)
+      .help("Ignore targets that belong to another document than their input. Default: train.document_mask.");
 }
 
 void synthetic_fields(Fields& f, SyntheticConfig& c) {
   const bool all = f.mode() == Fields::Mode::describe;
-  f.field("task", c.task.task).required().one_of({"icr_basic", "icr_positional", "icl", "mqar"}).help(
-      "Generator of the rows.");
+  f.field("task", c.task.task)
+      .required()
+      .one_of({"icr_basic", "icr_positional", "icl", "mqar"})
+      .help("Generator of the rows.");
   const std::string& task = c.task.task;
   const bool icr = task == "icr_basic" || task == "icr_positional";
   f.field("seed", c.seed).help("Seed of the rows. Default: data.seed.");
@@ -49,12 +62,8 @@ void synthetic_fields(Fields& f, SyntheticConfig& c) {
   if (all || icr || task == "mqar") {
     f.field("vocab", c.vocab).min(1).help("Token ids are below this. Default: 10000 (ICR), 8192 (MQAR).");
   }
-  if (all || task == "icr_basic") {
-    f.field("queries", c.task.queries).min(1).help("Pairs that are asked.");
-  }
-  if (all || task == "icr_positional") {
-    f.field("copies", c.task.copies).min(1).help("Values per key.");
-  }
+  if (all || task == "icr_basic") { f.field("queries", c.task.queries).min(1).help("Pairs that are asked."); }
+  if (all || task == "icr_positional") { f.field("copies", c.task.copies).min(1).help("Values per key."); }
   if (all || task == "icl") {
     f.field("functions", c.task.functions).min(1).help("Linear functions per row.");
     f.field("dim", c.task.dim).min(1).help("Numbers per input and output.");
@@ -73,13 +82,12 @@ void source_fields(Fields& f, SourceConfig& c, bool is_training) {
   const bool all = f.mode() == Fields::Mode::describe;
   if (all || c.type == "shards") {
     f.file("path", c.path).required().help("A shard, a pattern of shards (byte order), or a folder with dataset.json.");
-    f.field("format", c.format).one_of({"auto", "raw_u16", "raw_u32", "megatron"}).help(
-        "auto: hebb and llm.c shards, and Megatron files by their index; headerless files must be named.");
+    f.field("format", c.format)
+        .one_of({"auto", "raw_u16", "raw_u32", "megatron"})
+        .help("auto: hebb and llm.c shards, and Megatron files by their index; headerless files must be named.");
     packing_fields(f, c.packing, is_training);
   }
-  if (all || c.type == "synthetic") {
-    synthetic_fields(f, c.synthetic);
-  }
+  if (all || c.type == "synthetic") { synthetic_fields(f, c.synthetic); }
 }
 
 bool is_weight(const Json& weight) {
@@ -109,9 +117,7 @@ void check_packing_keys(Fields& f, const DataConfig& c) {
     any_splits |= splits;
     require_use(f, path, own, documents, splits);
   };
-  for (size_t i = 0; i < c.sources.size(); ++i) {
-    check(c.sources[i], "sources." + std::to_string(i) + ".");
-  }
+  for (size_t i = 0; i < c.sources.size(); ++i) { check(c.sources[i], "sources." + std::to_string(i) + "."); }
   for (size_t i = 0; i < c.validation.size(); ++i) {
     check(c.validation[i].source, "validation." + std::to_string(i) + ".");
   }

@@ -21,32 +21,32 @@ struct PackingConfig {
 
 /// A synthetic source as written; the optional keys depend on the run.
 struct SyntheticConfig {
-  SyntheticTask task;                    // seed, lengths, length_block and vocab are filled by resolve_task()
+  SyntheticTask task;  // seed, lengths, length_block and vocab are filled by resolve_task()
   std::optional<uint64_t> seed;
   std::optional<int64_t> length, length_block, vocab;
   std::vector<int64_t> lengths;
 };
 
 struct SourceConfig {
-  std::string type = "shards";           // "shards" or "synthetic"
+  std::string type = "shards";  // "shards" or "synthetic"
   std::string path, format = "auto";
-  Json weight = Json(1.0);               // a positive number or "rows"
+  Json weight = Json(1.0);  // a positive number or "rows"
   PackingConfig packing;
   SyntheticConfig synthetic;
 };
 
 struct ValidationConfig {
   std::string name;
-  std::optional<int64_t> max_rows;       // all rows when absent (required for synthetic sources)
-  SourceConfig source;                   // without weight and shuffle
+  std::optional<int64_t> max_rows;  // all rows when absent (required for synthetic sources)
+  SourceConfig source;              // without weight and shuffle
 };
 
 struct DataConfig {
-  std::optional<uint64_t> seed;          // default: train.seed
+  std::optional<uint64_t> seed;  // default: train.seed
   std::vector<SourceConfig> sources;
   std::vector<ValidationConfig> validation;
-  PackingConfig packing;                 // for sources that do not set their own
-  Json tokenizer;                        // null: that of the first source
+  PackingConfig packing;  // for sources that do not set their own
+  Json tokenizer;         // null: that of the first source
 };
 
 void fields(Fields& f, SourceConfig& config);

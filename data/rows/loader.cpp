@@ -149,9 +149,7 @@ void Loader::add_row(Batch& batch, int64_t index_in_batch) {
     batch.micro.emplace_back(options_.micro_batch_size, options_.sequence_length);
   }
   RowView view{};
-  if (is_own) {
-    view = batch.micro.back().view(in_group % options_.micro_batch_size);
-  }
+  if (is_own) { view = batch.micro.back().view(in_group % options_.micro_batch_size); }
   batch.valid_targets += sources_[i]->row(k, is_own ? &view : nullptr);
   if (sources_[i]->rows_per_epoch() == k) {
     batch.notices.push_back("data source " + std::to_string(i) + " (" + sources_[i]->name() + "): all " +
@@ -163,13 +161,9 @@ void Loader::add_row(Batch& batch, int64_t index_in_batch) {
 Loader::Built Loader::build() {
   Built built;
   built.batch.first_row = mixture_.next_row();
-  if (!checksums_.is_done()) {
-    checksums_.advance(has_built_ ? kChecksumBytesPerBatch : kFirstChecksumBytes);
-  }
+  if (!checksums_.is_done()) { checksums_.advance(has_built_ ? kChecksumBytesPerBatch : kFirstChecksumBytes); }
   has_built_ = true;
-  for (int64_t j = 0; j < options_.batch_size; ++j) {
-    add_row(built.batch, j);
-  }
+  for (int64_t j = 0; j < options_.batch_size; ++j) { add_row(built.batch, j); }
   built.taken_after = mixture_.taken();
   return built;
 }
@@ -195,16 +189,11 @@ void Loader::run_ahead() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] {
-        return is_stopping_ || static_cast<int64_t>(ready_.size()) < options_.prefetch_batches;
-      });
-      if (is_stopping_) {
-        return;
-      }
+      changed_.wait(lock,
+                    [&] { return is_stopping_ || static_cast<int64_t>(ready_.size()) < options_.prefetch_batches; });
+      if (is_stopping_) { return; }
     }
-    if (!build_next()) {
-      return;
-    }
+    if (!build_next()) { return; }
   }
 }
 
@@ -214,9 +203,7 @@ void Loader::stop() {
     is_stopping_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) {
-    thread_.join();
-  }
+  if (thread_.joinable()) { thread_.join(); }
   is_stopping_ = false;
 }
 
@@ -228,9 +215,7 @@ Batch Loader::next_batch() {
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !ready_.empty() || failure_; });
-  if (ready_.empty()) {
-    std::rethrow_exception(failure_);
-  }
+  if (ready_.empty()) { std::rethrow_exception(failure_); }
   Built built = std::move(ready_.front());
   ready_.pop_front();
   lock.unlock();
@@ -241,9 +226,7 @@ Batch Loader::next_batch() {
 
 Json Loader::state() const {
   Json taken = Json::array();
-  for (const int64_t count : taken_) {
-    taken.push(Json(count));
-  }
+  for (const int64_t count : taken_) { taken.push(Json(count)); }
   Json sources = Json::array();
   for (const auto& source : sources_) {
     sources.push(Json::object({{"path", Json(source->name())},
@@ -261,9 +244,7 @@ Json Loader::state() const {
 std::vector<std::string> Loader::differences(const Json& state) const {
   std::vector<std::string> lines;
   const auto compare = [&](const std::string& what, const Json& found, const Json& expected) {
-    if (!(found == expected)) {
-      lines.push_back(what + ": found " + found.found() + ", expected " + expected.found());
-    }
+    if (!(found == expected)) { lines.push_back(what + ": found " + found.found() + ", expected " + expected.found()); }
   };
   compare("train.sequence_length", Json(options_.sequence_length),
           state_value(state, "sequence_length", &Json::is_integer));
@@ -288,9 +269,7 @@ std::vector<std::string> Loader::restore(const Json& state, bool allow_change) {
   std::vector<std::string> changes = differences(state);
   if (!changes.empty() && !allow_change) {
     std::string what = "the data differs from that of the checkpoint (--allow-data-change continues with it): ";
-    for (const std::string& change : changes) {
-      what += (&change == &changes.front() ? "" : "; ") + change;
-    }
+    for (const std::string& change : changes) { what += (&change == &changes.front() ? "" : "; ") + change; }
     throw DataError("data", what);
   }
   stop();
@@ -301,9 +280,7 @@ std::vector<std::string> Loader::restore(const Json& state, bool allow_change) {
   } else {
     const int64_t next_row = std::accumulate(taken.begin(), taken.end(), int64_t{0});
     mixture_.restore(std::vector<int64_t>(sources_.size(), 0));
-    while (mixture_.next_row() < next_row) {
-      mixture_.take();
-    }
+    while (mixture_.next_row() < next_row) { mixture_.take(); }
   }
   taken_ = mixture_.taken();
   return changes;

@@ -10,21 +10,21 @@
 #include <vector>
 
 #include "core/json.h"
-#include "data/shards/checksum_pass.h"
 #include "data/rows/data_config.h"
 #include "data/rows/mixture.h"
 #include "data/rows/row_source.h"
+#include "data/shards/checksum_pass.h"
 
 namespace hebb {
 
 struct LoaderOptions {
   int64_t batch_size = 1, micro_batch_size = 1, sequence_length = 1;  // rows, rows, tokens
   int64_t rank = 0, world = 1;
-  uint64_t seed = 0;              // train.seed: data.seed where that is not set
-  int64_t vocab_size = 0;         // tokens are below this
+  uint64_t seed = 0;       // train.seed: data.seed where that is not set
+  int64_t vocab_size = 0;  // tokens are below this
   bool document_mask = false;
-  int64_t prefetch_batches = 2;   // built ahead by a background thread; 0 = none
-  uint64_t tokenizer_hash = 0;    // that the files must name, if they name one; 0 = that of the first file that does
+  int64_t prefetch_batches = 2;  // built ahead by a background thread; 0 = none
+  uint64_t tokenizer_hash = 0;   // that the files must name, if they name one; 0 = that of the first file that does
 };
 
 /// Rows of one rank for one forward and backward pass, row-major.
@@ -39,10 +39,10 @@ struct MicroBatch {
 
 /// One rank's part of a global batch.
 struct Batch {
-  int64_t first_row = 0;              // number of the batch's first global row
-  int64_t valid_targets = 0;          // targets != -100 of the whole global batch, all ranks
+  int64_t first_row = 0;      // number of the batch's first global row
+  int64_t valid_targets = 0;  // targets != -100 of the whole global batch, all ranks
   std::vector<MicroBatch> micro;
-  std::vector<std::string> notices;   // a source that passes the end of epoch 0, said once
+  std::vector<std::string> notices;  // a source that passes the end of epoch 0, said once
 };
 
 /// Mixes the training sources and deals global batches to ranks (spec 82, sections 5 and 6). The
@@ -86,7 +86,7 @@ class Loader {
     std::vector<int64_t> taken_after;
   };
   Built build();
-  bool build_next();                      // into ready_ or failure_
+  bool build_next();  // into ready_ or failure_
   void add_row(Batch& batch, int64_t index_in_batch);
   void run_ahead();
   void stop();
@@ -96,11 +96,11 @@ class Loader {
   uint64_t seed_;
   std::vector<std::unique_ptr<RowSource>> sources_;
   std::vector<SourceInfo> info_;
-  Mixture mixture_;                    // position of the next batch to build
+  Mixture mixture_;  // position of the next batch to build
   ChecksumPass checksums_;
-  std::vector<int64_t> taken_;         // rows that next_batch() has handed out, by source
+  std::vector<int64_t> taken_;  // rows that next_batch() has handed out, by source
   bool has_built_ = false;
-  std::thread thread_;                 // uses sources_, mixture_ and checksums_ alone while it runs
+  std::thread thread_;  // uses sources_, mixture_ and checksums_ alone while it runs
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Built> ready_;

@@ -19,8 +19,8 @@ namespace hebb {
 template <class Item> class OrderedPipeline {
  public:
   struct Limits {
-    size_t items;      // under way at most
-    uint64_t bytes;    // of them; one item may always be
+    size_t items;    // under way at most
+    uint64_t bytes;  // of them; one item may always be
   };
   /// Fills the next item; false at the end.
   using Produce = std::function<bool(Item&)>;
@@ -42,9 +42,7 @@ template <class Item> class OrderedPipeline {
       threads_.emplace_back([this] { work_all(); });
     }
     while (std::unique_ptr<Slot> slot = next_done()) {
-      if (slot->failure) {
-        std::rethrow_exception(slot->failure);
-      }
+      if (slot->failure) { std::rethrow_exception(slot->failure); }
       consume(slot->item);
     }
   }
@@ -63,9 +61,7 @@ template <class Item> class OrderedPipeline {
         pipeline.is_stopped_ = true;
       }
       pipeline.changed_.notify_all();
-      for (std::thread& thread : pipeline.threads_) {
-        thread.join();
-      }
+      for (std::thread& thread : pipeline.threads_) { thread.join(); }
     }
   };
 
@@ -78,17 +74,13 @@ template <class Item> class OrderedPipeline {
       try {
         has_more = produce_(slot->item);
         slot->bytes = has_more ? size_(slot->item) : 0;
-      } catch (...) {
-        slot->failure = std::current_exception();
-      }
+      } catch (...) { slot->failure = std::current_exception(); }
       const bool has_failed = slot->failure != nullptr;
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] {
         return is_stopped_ || items_ == 0 || (items_ < limits_.items && bytes_ + slot->bytes <= limits_.bytes);
       });
-      if (is_stopped_) {
-        return;
-      }
+      if (is_stopped_) { return; }
       if (has_more) {
         ++items_;
         bytes_ += slot->bytes;
@@ -115,20 +107,14 @@ template <class Item> class OrderedPipeline {
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return is_stopped_ || is_produced_ || !waiting_.empty(); });
-        if (is_stopped_ || waiting_.empty()) {
-          return;
-        }
+        if (is_stopped_ || waiting_.empty()) { return; }
         slot = std::move(waiting_.front());
         waiting_.pop_front();
       }
       try {
-        if (!work) {
-          work = make_work_();
-        }
+        if (!work) { work = make_work_(); }
         work(slot->item);
-      } catch (...) {
-        slot->failure = std::current_exception();
-      }
+      } catch (...) { slot->failure = std::current_exception(); }
       {
         std::lock_guard lock(mutex_);
         const uint64_t number = slot->number;
@@ -148,9 +134,7 @@ template <class Item> class OrderedPipeline {
     }
     changed_.wait(lock, [&] { return done_.count(next_) > 0 || (is_produced_ && next_ == total_); });
     const auto it = done_.find(next_);
-    if (it == done_.end()) {
-      return nullptr;
-    }
+    if (it == done_.end()) { return nullptr; }
     std::unique_ptr<Slot> slot = std::move(it->second);
     done_.erase(it);
     ++next_;
@@ -169,7 +153,7 @@ template <class Item> class OrderedPipeline {
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Slot>> waiting_;
   std::map<uint64_t, std::unique_ptr<Slot>> done_;
-  size_t items_ = 0;                   // produced and not yet consumed
+  size_t items_ = 0;  // produced and not yet consumed
   uint64_t bytes_ = 0;
   uint64_t next_ = 0, total_ = 0;
   bool has_consumed_ = false;

@@ -73,9 +73,8 @@ int64_t RowOrder::document_row_count(int64_t tokens) const {
 }
 
 int64_t RowOrder::document_at(const Epoch& epoch, int64_t position) const {
-  const int64_t kept = options_.shuffle_documents
-                           ? static_cast<int64_t>(epoch.documents(static_cast<uint64_t>(position)))
-                           : position;
+  const int64_t kept =
+      options_.shuffle_documents ? static_cast<int64_t>(epoch.documents(static_cast<uint64_t>(position))) : position;
   return keeps_all_ ? kept : kept_[static_cast<size_t>(kept)];
 }
 
@@ -84,9 +83,7 @@ int64_t RowOrder::stream_offset(const Epoch& epoch, int64_t position) const {
 }
 
 RowOrder::Epoch& RowOrder::epoch(int64_t number) {
-  if (epoch_ && epoch_->number == number) {
-    return *epoch_;
-  }
+  if (epoch_ && epoch_->number == number) { return *epoch_; }
   const auto e = static_cast<uint64_t>(number);
   const int64_t documents = kept_documents();
   epoch_ = std::make_unique<Epoch>(Epoch{number,
@@ -96,9 +93,7 @@ RowOrder::Epoch& RowOrder::epoch(int64_t number) {
                                          {}});
   const bool by_document = options_.packing == Packing::document;
   const bool in_file_order = keeps_all_ && !options_.shuffle_documents;
-  if (in_file_order && !by_document) {
-    return *epoch_;
-  }
+  if (in_file_order && !by_document) { return *epoch_; }
   std::vector<int64_t>& sums = by_document ? epoch_->row_offsets : epoch_->offsets;
   sums.reserve(static_cast<size_t>(documents) + 1);
   sums.push_back(0);
@@ -114,9 +109,7 @@ RowPlan RowOrder::plan(int64_t k) {
   HEBB_ASSERT(k >= 0 && rows_ > 0);
   const Epoch& e = epoch(k / rows_);
   int64_t row = k % rows_;
-  if (options_.shuffle_rows) {
-    row = static_cast<int64_t>(e.rows(static_cast<uint64_t>(row)));
-  }
+  if (options_.shuffle_rows) { row = static_cast<int64_t>(e.rows(static_cast<uint64_t>(row))); }
   switch (options_.packing) {
     case Packing::stream: return stream_plan(e, row * length_, length_ + 1);
     case Packing::block: return stream_plan(e, row * (length_ + 1), length_ + 1);

@@ -23,11 +23,11 @@ struct PackingOptions {
 /// Where the tokens of a row come from: consecutive pieces of documents, T + 1 tokens or (padded) fewer.
 struct RowPlan {
   struct Piece {
-    int64_t begin, count;                    // tokens of the source
-    int64_t document;                        // position in the epoch, counted from the row's first document
+    int64_t begin, count;  // tokens of the source
+    int64_t document;      // position in the epoch, counted from the row's first document
   };
   std::vector<Piece> pieces;
-  int64_t tokens = 0;                        // sum of the counts
+  int64_t tokens = 0;  // sum of the counts
 };
 
 /// The rows of a source in the order of the run: an O(1) or O(documents) structure per epoch.
@@ -66,7 +66,7 @@ class RowOrder {
   int64_t length_;
   uint64_t seed_;
   std::string index_;
-  std::vector<int64_t> kept_;                // documents left, when some are not
+  std::vector<int64_t> kept_;  // documents left, when some are not
   bool keeps_all_ = true;
   int64_t kept_tokens_ = 0, rows_ = 0;
   std::unique_ptr<Epoch> epoch_;

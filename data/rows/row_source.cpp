@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "core/hash.h"
-#include "data/shards/dataset.h"
 #include "data/rows/packing.h"
 #include "data/rows/source.h"
+#include "data/shards/dataset.h"
 
 namespace hebb {
 namespace {
@@ -25,19 +25,17 @@ class ShardRows final : public RowSource {
                         "no split_token, because the documents come from the index");
     }
     if (order_.rows_per_epoch() == 0) {
-      throw DataError(where + " (" + config.path + ")", "no complete row",
-                      std::to_string(order_.kept_tokens()) + " tokens in " + std::to_string(order_.kept_documents()) +
-                          " documents",
-                      "at least " + std::to_string(context.sequence_length + 1) +
-                          " tokens (train.sequence_length + 1), with packing \"document\" in one document");
+      throw DataError(
+          where + " (" + config.path + ")", "no complete row",
+          std::to_string(order_.kept_tokens()) + " tokens in " + std::to_string(order_.kept_documents()) + " documents",
+          "at least " + std::to_string(context.sequence_length + 1) +
+              " tokens (train.sequence_length + 1), with packing \"document\" in one document");
     }
   }
 
   int64_t row(int64_t k, const RowView* out) override {
     const RowPlan plan = order_.plan(k);
-    if (out != nullptr) {
-      order_.fill(plan, vocab_size_, out->inputs, out->targets, out->doc_ids);
-    }
+    if (out != nullptr) { order_.fill(plan, vocab_size_, out->inputs, out->targets, out->doc_ids); }
     return order_.valid_targets(plan);
   }
   std::optional<int64_t> rows_per_epoch() const override { return order_.rows_per_epoch(); }
@@ -47,9 +45,7 @@ class ShardRows final : public RowSource {
   int64_t documents() const override { return source_.documents(); }
   std::vector<const Shard*> shards() const override {
     std::vector<const Shard*> pointers;
-    for (const Shard& shard : source_.shards()) {
-      pointers.push_back(&shard);
-    }
+    for (const Shard& shard : source_.shards()) { pointers.push_back(&shard); }
     return pointers;
   }
 
@@ -81,9 +77,7 @@ class TaskRows final : public RowSource {
   int64_t row(int64_t k, const RowView* out) override {
     const auto index = static_cast<uint64_t>(k);
     const int64_t answers = task_answers(task_, task_row_length(task_, index));
-    if (out == nullptr) {
-      return answers;
-    }
+    if (out == nullptr) { return answers; }
     const TaskRow row = generate_task_row(task_, index);
     const auto filled = static_cast<int64_t>(row.inputs.size());
     std::copy(row.inputs.begin(), row.inputs.end(), out->inputs);
@@ -111,9 +105,7 @@ class TaskRows final : public RowSource {
       add(static_cast<uint64_t>(value));
     }
     add(task_.filler ? 1 : 0);
-    for (const int64_t length : task_.lengths) {
-      add(static_cast<uint64_t>(length));
-    }
+    for (const int64_t length : task_.lengths) { add(static_cast<uint64_t>(length)); }
     return text;
   }
 
@@ -132,9 +124,7 @@ void require_tokenizer(const RowSource& source, uint64_t& hash) {
 
 std::unique_ptr<RowSource> make_row_source(const SourceConfig& config, const PackingConfig& inherited,
                                            const std::string& where, int64_t index, const RowSourceContext& context) {
-  if (config.type == "synthetic") {
-    return std::make_unique<TaskRows>(config, where, context);
-  }
+  if (config.type == "synthetic") { return std::make_unique<TaskRows>(config, where, context); }
   return std::make_unique<ShardRows>(config, inherited, where, index, context);
 }
 

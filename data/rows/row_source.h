@@ -16,10 +16,10 @@ struct RowView {
 
 /// What a source needs to know of the run.
 struct RowSourceContext {
-  uint64_t seed = 0;                 // data.seed
+  uint64_t seed = 0;  // data.seed
   int64_t sequence_length = 0, batch_size = 0, vocab_size = 0;
   bool document_mask = false;
-  bool is_shuffled = true;           // validation reads in order
+  bool is_shuffled = true;  // validation reads in order
 };
 
 /// An endless, randomly accessible sequence of rows: token files with packing and order, or a
@@ -42,8 +42,8 @@ class RowSource {
   virtual std::vector<const Shard*> shards() const { return {}; }
 };
 
-/// Ids mean the same in all files: a file that names another tokenizer than `hash` is a DataError. 0 takes the hash of the first
-/// file that names one.
+/// Ids mean the same in all files: a file that names another tokenizer than `hash` is a DataError. 0 takes the hash of
+/// the first file that names one.
 void require_tokenizer(const RowSource& source, uint64_t& hash);
 
 /// Opens the files of a source, or sets up its generator. `where` is its path in the configuration

@@ -30,9 +30,7 @@ TokenSource::TokenSource(std::string path, std::vector<Shard> shards)
 }
 
 int64_t TokenSource::document_start(int64_t d) const {
-  if (d == documents()) {
-    return tokens();
-  }
+  if (d == documents()) { return tokens(); }
   const size_t s = find_shard(document_starts_, d);
   return token_starts_[s] + shards_[s].document_start(d - document_starts_[s]);
 }
@@ -72,7 +70,8 @@ void require_tokenizer(const Shard& shard, uint64_t hash) {
     return std::string(text);
   };
   if (hash != 0 && shard.tokenizer_hash() != 0 && shard.tokenizer_hash() != hash) {
-    throw DataError(shard.name(), "tokens of another tokenizer than that of the run", "tokenizer hash " + hex(shard.tokenizer_hash()), hex(hash));
+    throw DataError(shard.name(), "tokens of another tokenizer than that of the run",
+                    "tokenizer hash " + hex(shard.tokenizer_hash()), hex(hash));
   }
 }
 

@@ -7,10 +7,9 @@
 namespace hebb {
 namespace {
 
-void check_seed(const DataConfig& config, const SourceConfig& validation, const std::string& where, uint64_t data_seed) {
-  if (validation.type != "synthetic") {
-    return;
-  }
+void check_seed(const DataConfig& config, const SourceConfig& validation, const std::string& where,
+                uint64_t data_seed) {
+  if (validation.type != "synthetic") { return; }
   const SyntheticConfig& own = validation.synthetic;
   for (const SourceConfig& training : config.sources) {
     const SyntheticConfig& other = training.synthetic;
@@ -39,9 +38,7 @@ ValidationSource::ValidationSource(const DataConfig& config, size_t index, const
   source_ = make_row_source(validation.source, config.packing, where, static_cast<int64_t>(index), context);
   uint64_t tokenizer_hash = options.tokenizer_hash;
   require_tokenizer(*source_, tokenizer_hash);
-  for (const Shard* shard : source_->shards()) {
-    shard->require_crc(shard->compute_crc());
-  }
+  for (const Shard* shard : source_->shards()) { shard->require_crc(shard->compute_crc()); }
   const int64_t limit = validation.max_rows.value_or(INT64_MAX);
   rows_ = std::min(limit, source_->rows_per_epoch().value_or(limit));
   if (validation.source.type == "shards" && valid_targets() == 0) {
@@ -62,9 +59,7 @@ MicroBatch ValidationSource::read(int64_t first, int64_t count) {
 
 int64_t ValidationSource::valid_targets() {
   int64_t sum = 0;
-  for (int64_t row = 0; row < rows_; ++row) {
-    sum += source_->row(row, nullptr);
-  }
+  for (int64_t row = 0; row < rows_; ++row) { sum += source_->row(row, nullptr); }
   return sum;
 }
 

@@ -61,12 +61,8 @@ void require_equal(const std::string& where, const char* what, const std::string
 
 std::optional<fs::path> find_dataset(const fs::path& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) {
-    return path / "dataset.json";
-  }
-  if (path.filename() == "dataset.json") {
-    return path;
-  }
+  if (fs::is_directory(path, error)) { return path / "dataset.json"; }
+  if (path.filename() == "dataset.json") { return path; }
   return std::nullopt;
 }
 
@@ -91,10 +87,10 @@ Dataset read_dataset(const fs::path& dataset_json) {
     documents += entry.documents;
   }
   if (tokens != dataset.total_tokens || documents != dataset.total_documents) {
-    throw DataError(dataset_json.string(), "totals are not the sums over the shards",
-                    std::to_string(dataset.total_tokens) + " tokens, " + std::to_string(dataset.total_documents) +
-                        " documents",
-                    std::to_string(tokens) + " tokens, " + std::to_string(documents) + " documents");
+    throw DataError(
+        dataset_json.string(), "totals are not the sums over the shards",
+        std::to_string(dataset.total_tokens) + " tokens, " + std::to_string(dataset.total_documents) + " documents",
+        std::to_string(tokens) + " tokens, " + std::to_string(documents) + " documents");
   }
   return dataset;
 }
@@ -132,14 +128,10 @@ std::vector<Shard> open_shards(const std::string& path, const ShardOptions& opti
     if (dataset.shards.empty()) {
       throw DataError(dataset_json->string(), "the data set is empty", "no shards", "at least one");
     }
-    for (size_t i = 0; i < dataset.shards.size(); ++i) {
-      shards.push_back(open_dataset_shard(dataset, i));
-    }
+    for (size_t i = 0; i < dataset.shards.size(); ++i) { shards.push_back(open_dataset_shard(dataset, i)); }
     return shards;
   }
-  for (const fs::path& file : expand_paths(path)) {
-    shards.push_back(Shard::open(file, options));
-  }
+  for (const fs::path& file : expand_paths(path)) { shards.push_back(Shard::open(file, options)); }
   return shards;
 }
 

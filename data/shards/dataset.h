@@ -13,10 +13,10 @@ namespace hebb {
 
 /// What dataset.json says (spec 82, section 3.3).
 struct Dataset {
-  fs::path file;                      // the dataset.json itself
-  std::string dtype;                  // "u16" or "u32"
+  fs::path file;      // the dataset.json itself
+  std::string dtype;  // "u16" or "u32"
   int64_t vocab_size = 0;
-  Json tokenizer;                     // as written; null when absent
+  Json tokenizer;  // as written; null when absent
   uint64_t tokenizer_hash = 0;
   std::vector<ShardEntry> shards;
   int64_t total_tokens = 0, total_documents = 0;

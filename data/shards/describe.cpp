@@ -33,13 +33,9 @@ std::string id_text(int32_t id) { return id < 0 ? "none" : std::to_string(id); }
 
 std::string describe_lengths(const Shard& shard) {
   const int64_t count = shard.documents();
-  if (count == 0) {
-    return "";
-  }
+  if (count == 0) { return ""; }
   std::vector<int64_t> lengths;
-  for (int64_t d = 0; d < count; ++d) {
-    lengths.push_back(shard.document_start(d + 1) - shard.document_start(d));
-  }
+  for (int64_t d = 0; d < count; ++d) { lengths.push_back(shard.document_start(d + 1) - shard.document_start(d)); }
   std::sort(lengths.begin(), lengths.end());
   return format_text("  document tokens: min %lld, median %lld, mean %.1f, max %lld\n",
                      static_cast<long long>(lengths.front()), static_cast<long long>(lengths[lengths.size() / 2]),
@@ -93,9 +89,7 @@ class Verifier {
       report.documents += shard.documents();
       report.tokens += shard.tokens();
       check_contents(shard);
-    } catch (const DataError& error) {
-      report.problems.push_back(error.what());
-    }
+    } catch (const DataError& error) { report.problems.push_back(error.what()); }
   }
 
  private:
@@ -103,9 +97,7 @@ class Verifier {
   void check_contents(const Shard& shard) {
     try {
       shard.require_crc(shard.compute_crc());
-    } catch (const DataError& error) {
-      report.problems.push_back(error.what());
-    }
+    } catch (const DataError& error) { report.problems.push_back(error.what()); }
     const int64_t vocab_size = shard.vocab_size().value_or(int64_t{1} << 31);
     std::vector<int32_t> tokens(size_t{1} << 16);
     for (int64_t begin = 0; begin < shard.tokens(); begin += static_cast<int64_t>(tokens.size())) {
@@ -123,17 +115,13 @@ std::string describe_shards(const std::string& path, const std::string& format) 
   if (const auto dataset_json = find_dataset(path)) {
     const Dataset dataset = read_dataset(*dataset_json);
     std::string text = describe(dataset);
-    for (size_t i = 0; i < dataset.shards.size(); ++i) {
-      text += describe(open_dataset_shard(dataset, i));
-    }
+    for (size_t i = 0; i < dataset.shards.size(); ++i) { text += describe(open_dataset_shard(dataset, i)); }
     return text;
   }
   ShardOptions options;
   options.format = format;
   std::string text;
-  for (const fs::path& file : expand_paths(path)) {
-    text += describe(Shard::open(file, options));
-  }
+  for (const fs::path& file : expand_paths(path)) { text += describe(Shard::open(file, options)); }
   return text;
 }
 
@@ -155,9 +143,7 @@ VerifyReport verify_shards(const std::string& path, const std::string& format) {
       seen.insert(dataset.shard_path(i).lexically_normal());
       verifier.check([&] { return open_dataset_shard(dataset, i); });
     }
-  } catch (const DataError& error) {
-    verifier.report.problems.push_back(error.what());
-  }
+  } catch (const DataError& error) { verifier.report.problems.push_back(error.what()); }
   // Shards that dataset.json does not list: the validation split, and all of them when it is unreadable.
   for (const fs::path& file : expand_paths(dataset_json->parent_path().string())) {
     if (is_shard_file(file) && seen.insert(file.lexically_normal()).second) {
@@ -168,12 +154,12 @@ VerifyReport verify_shards(const std::string& path, const std::string& format) {
 }
 
 std::string VerifyReport::text() const {
-  std::string text = format_text("%lld files, %lld documents, %lld tokens: %s\n", static_cast<long long>(files),
-                                 static_cast<long long>(documents), static_cast<long long>(tokens),
-                                 ok() ? "no problem found" : format_text("%zu problem%s", problems.size(), problems.size() == 1 ? "" : "s").c_str());
-  for (const std::string& problem : problems) {
-    text += problem + "\n";
-  }
+  std::string text =
+      format_text("%lld files, %lld documents, %lld tokens: %s\n", static_cast<long long>(files),
+                  static_cast<long long>(documents), static_cast<long long>(tokens),
+                  ok() ? "no problem found"
+                       : format_text("%zu problem%s", problems.size(), problems.size() == 1 ? "" : "s").c_str());
+  for (const std::string& problem : problems) { text += problem + "\n"; }
   return text;
 }
 

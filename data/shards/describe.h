@@ -15,7 +15,7 @@ struct VerifyReport {
   int64_t files = 0, documents = 0, tokens = 0;
   std::vector<std::string> problems;  // one line each: file, byte offset, found, expected
   bool ok() const { return problems.empty(); }
-  std::string text() const;           // summary, then the problems
+  std::string text() const;  // summary, then the problems
 };
 
 /// Checks a shard, a pattern or a data set folder completely: everything that opening checks, the CRC

@@ -26,11 +26,11 @@ struct Batch {
     std::string problem;
     uint64_t text_bytes, replaced;
     bool has_visible_space;
-    size_t tokens;                    // of Batch::tokens, in order
+    size_t tokens;  // of Batch::tokens, in order
   };
-  std::vector<RawDocument> raw;       // in
+  std::vector<RawDocument> raw;  // in
   uint64_t input_position = 0;
-  std::vector<Document> documents;    // out
+  std::vector<Document> documents;  // out
   std::vector<int32_t> tokens;
 };
 
@@ -40,9 +40,7 @@ class BatchReader {
   explicit BatchReader(RawReader& reader) : reader_(reader) {}
 
   bool next(Batch& batch) {
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
+    if (failure_) { std::rethrow_exception(failure_); }
     uint64_t bytes = 0;
     try {
       for (RawDocument raw; bytes < kBatchBytes && reader_.next(raw);) {
@@ -51,9 +49,7 @@ class BatchReader {
       }
     } catch (...) {
       failure_ = std::current_exception();
-      if (batch.raw.empty()) {
-        throw;
-      }
+      if (batch.raw.empty()) { throw; }
     }
     batch.input_position = reader_.bytes_read();
     return !batch.raw.empty();
@@ -66,9 +62,7 @@ class BatchReader {
 
 uint64_t raw_bytes(const Batch& batch) {
   uint64_t bytes = 0;
-  for (const RawDocument& raw : batch.raw) {
-    bytes += raw.bytes.size();
-  }
+  for (const RawDocument& raw : batch.raw) { bytes += raw.bytes.size(); }
   return bytes;
 }
 
@@ -79,13 +73,9 @@ void encode_batch(Batch& batch, const std::vector<fs::path>& files, const TextIn
     ParsedDocument parsed = parse_document(raw, files, input);
     const size_t begin = batch.tokens.size();
     if (parsed.state == ParsedDocument::State::good) {
-      if (special.add_bos) {
-        batch.tokens.push_back(special.bos);
-      }
+      if (special.add_bos) { batch.tokens.push_back(special.bos); }
       encoder.encode(parsed.text, batch.tokens);
-      if (special.add_eos) {
-        batch.tokens.push_back(special.eos);
-      }
+      if (special.add_eos) { batch.tokens.push_back(special.eos); }
     }
     const bool has_visible_space =
         tokenizer.loses_visible_space() && parsed.text.find(kVisibleSpace) != std::string::npos;
@@ -115,9 +105,7 @@ class Splitter {
     writer_.add_document(tokens, is_validation ? DatasetSplit::validation : DatasetSplit::train);
   }
   void finish() {
-    for (const std::vector<int32_t>& tokens : held_) {
-      writer_.add_document(tokens, DatasetSplit::validation);
-    }
+    for (const std::vector<int32_t>& tokens : held_) { writer_.add_document(tokens, DatasetSplit::validation); }
     held_.clear();
   }
 
@@ -138,9 +126,7 @@ void check(const EncodeOptions& options) {
   if (options.shard_tokens < 1) {
     throw ConfigError("--shard-tokens", std::to_string(options.shard_tokens), "an integer >= 1");
   }
-  if (options.workers < 0) {
-    throw ConfigError("--threads", std::to_string(options.workers), "an integer >= 0");
-  }
+  if (options.workers < 0) { throw ConfigError("--threads", std::to_string(options.workers), "an integer >= 0"); }
 }
 
 ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer& tokenizer) {
@@ -153,9 +139,7 @@ ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer&
   writer.eos = tokenizer.special().eos;
   writer.tokenizer_hash = tokenizer.hash();
   writer.tokenizer = Fields::write(stored);
-  if (tokenizer.model_bytes().empty()) {
-    writer.tokenizer.erase("file");
-  }
+  if (tokenizer.model_bytes().empty()) { writer.tokenizer.erase("file"); }
   writer.model_file = kModelFile;
   writer.model_bytes = tokenizer.model_bytes();
   writer.shard_tokens = options.shard_tokens;
@@ -166,7 +150,8 @@ ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer&
 void require_documents(const EncodeOptions& options, const TextCounts& counts) {
   const std::string where = options.input.inputs.empty() ? "input" : options.input.inputs.front();
   if (counts.documents == 0) {
-    throw DataError(where, "no documents in the input", std::to_string(counts.empty) + " empty", "at least one with text");
+    throw DataError(where, "no documents in the input", std::to_string(counts.empty) + " empty",
+                    "at least one with text");
   }
   if (counts.documents <= options.val_documents) {
     throw DataError(where, "no documents left for training", std::to_string(counts.documents) + " documents",
@@ -197,8 +182,9 @@ EncodeReport encode_corpus(const EncodeOptions& options, Progress& progress) {
     auto encoder = std::make_shared<Tokenizer::Encoder>(tokenizer);
     return [&, encoder](Batch& batch) { encode_batch(batch, files, options.input, *tokenizer, *encoder); };
   };
-  OrderedPipeline<Batch> pipeline({static_cast<size_t>(2 * report.workers + 2), kBytesUnderWay},
-                                  [&](Batch& batch) { return batches.next(batch); }, raw_bytes, make_work);
+  OrderedPipeline<Batch> pipeline(
+      {static_cast<size_t>(2 * report.workers + 2), kBytesUnderWay}, [&](Batch& batch) { return batches.next(batch); },
+      raw_bytes, make_work);
   progress.begin("encode", reader.bytes_total(), Progress::Unit::bytes);
   pipeline.run(report.workers, [&](Batch& batch) {
     std::span<const int32_t> rest(batch.tokens);

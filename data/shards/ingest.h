@@ -13,12 +13,12 @@ namespace hebb {
 struct EncodeOptions {
   TextInputOptions input;
   TokenizerConfig tokenizer;
-  fs::path out;                         // folder of the data set
+  fs::path out;  // folder of the data set
   int64_t shard_tokens = 100'000'000;
-  double val_fraction = 0;              // share of documents for val_*, drawn from (seed, "split", d)
-  uint64_t val_documents = 0;           // or the last so many documents (held in memory as tokens)
+  double val_fraction = 0;     // share of documents for val_*, drawn from (seed, "split", d)
+  uint64_t val_documents = 0;  // or the last so many documents (held in memory as tokens)
   uint64_t seed = 0;
-  int workers = 0;                      // encoding threads; 0 = hebb::threads()
+  int workers = 0;  // encoding threads; 0 = hebb::threads()
   bool overwrite = false;
 };
 
@@ -30,8 +30,8 @@ struct EncodeReport {
   double seconds = 0;
 
   int64_t tokens() const { return output.train_tokens + output.validation_tokens; }
-  double megabytes_per_second() const;   // of text, 10^6 bytes
-  std::string text() const;              // lines for a terminal
+  double megabytes_per_second() const;  // of text, 10^6 bytes
+  std::string text() const;             // lines for a terminal
   Json json() const;
 };
 

@@ -62,9 +62,7 @@ bool is_megatron_index(std::span<const uint8_t> bytes) {
 }  // namespace
 
 std::span<const uint8_t> Shard::Bytes::view() const {
-  if (map.data() != nullptr) {
-    return {map.data(), map.size()};
-  }
+  if (map.data() != nullptr) { return {map.data(), map.size()}; }
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
@@ -86,9 +84,7 @@ Shard Shard::from_bytes(const std::string& name, std::string bytes, std::optiona
   Shard shard;
   shard.name_ = name;
   shard.bin_ = std::make_shared<const Bytes>(Bytes{{}, std::move(bytes)});
-  if (index) {
-    shard.idx_ = std::make_shared<const Bytes>(Bytes{{}, std::move(*index)});
-  }
+  if (index) { shard.idx_ = std::make_shared<const Bytes>(Bytes{{}, std::move(*index)}); }
   shard.parse(options);
   return shard;
 }
@@ -154,9 +150,7 @@ void Shard::parse_header() {
     fail_at_byte(name_, 4 * kFieldExtended, "header field 3", std::to_string(extended), "0 or 1");
   }
   format_ = extended == 1 ? Format::hebb : Format::llmc;
-  if (extended == 1) {
-    parse_extended_header();
-  }
+  if (extended == 1) { parse_extended_header(); }
 }
 
 void Shard::parse_extended_header() {
@@ -171,8 +165,8 @@ void Shard::parse_extended_header() {
   eos_ = field(kFieldEos);
   for (const int i : {kFieldBos, kFieldEos}) {
     if (field(i) < -1 || field(i) >= vocab) {
-      fail_at_byte(name_, 4 * static_cast<uint64_t>(i), i == kFieldBos ? "BOS id" : "EOS id",
-                   std::to_string(field(i)), "-1 or an id below " + std::to_string(vocab));
+      fail_at_byte(name_, 4 * static_cast<uint64_t>(i), i == kFieldBos ? "BOS id" : "EOS id", std::to_string(field(i)),
+                   "-1 or an id below " + std::to_string(vocab));
     }
   }
   stored_crc_ = static_cast<uint32_t>(field(kFieldCrc));
@@ -210,9 +204,7 @@ void Shard::parse_documents(const ShardOptions& options) {
     split_documents(*options.split_token, options.split_before);
   } else {
     starts_.push_back(0);
-    if (tokens_ > 0) {
-      starts_.push_back(tokens_);
-    }
+    if (tokens_ > 0) { starts_.push_back(tokens_); }
   }
   documents_ = static_cast<int64_t>(starts_.size()) - 1;
 }
@@ -222,14 +214,10 @@ void Shard::split_documents(int64_t split_token, bool split_before) {
   for (int64_t i = 0; i < tokens_; ++i) {
     if (token(i) == split_token) {
       const int64_t start = split_before ? i : i + 1;
-      if (start > starts_.back()) {
-        starts_.push_back(start);
-      }
+      if (start > starts_.back()) { starts_.push_back(start); }
     }
   }
-  if (tokens_ > starts_.back()) {
-    starts_.push_back(tokens_);
-  }
+  if (tokens_ > starts_.back()) { starts_.push_back(tokens_); }
 }
 
 int64_t Shard::token(int64_t i) const { return widen(type_, data_ + i * token_width(type_)); }
@@ -240,9 +228,7 @@ uint64_t Shard::byte_offset(int64_t token) const {
 
 void Shard::read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const {
   HEBB_ASSERT(begin >= 0 && count >= 0 && begin + count <= tokens_);
-  if (copy_tokens(type_, data_ + begin * token_width(type_), count, vocab_size, out)) {
-    return;
-  }
+  if (copy_tokens(type_, data_ + begin * token_width(type_), count, vocab_size, out)) { return; }
   for (int64_t i = begin; i < begin + count; ++i) {
     const int64_t id = token(i);
     if (id < 0 || id >= vocab_size) {

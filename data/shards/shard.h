@@ -12,9 +12,9 @@
 namespace hebb {
 
 struct ShardOptions {
-  std::string format = "auto";  // "auto" (hebb, llm.c, Megatron by its index), "raw_u16", "raw_u32", "megatron"
-  std::optional<int64_t> split_token;    // makes documents of a file without an index
-  bool split_before = false;             // the token starts a document; otherwise it ends one
+  std::string format = "auto";         // "auto" (hebb, llm.c, Megatron by its index), "raw_u16", "raw_u32", "megatron"
+  std::optional<int64_t> split_token;  // makes documents of a file without an index
+  bool split_before = false;           // the token starts a document; otherwise it ends one
 };
 
 /// One read-only token file, memory-mapped, with its documents (spec 82, sections 3.1 to 3.5).
@@ -62,7 +62,7 @@ class Shard {
   void require_crc(uint32_t computed) const;
 
  private:
-  struct Bytes {                          // a mapped file or a string
+  struct Bytes {  // a mapped file or a string
     MappedFile map;
     std::string text;
     std::span<const uint8_t> view() const;
@@ -82,11 +82,11 @@ class Shard {
   std::shared_ptr<const Bytes> bin_, idx_;  // shared: views below point into them
   Format format_ = Format::hebb;
   TokenType type_ = TokenType::u16;
-  const uint8_t* data_ = nullptr;           // first token
+  const uint8_t* data_ = nullptr;  // first token
   int64_t data_offset_ = 0, tokens_ = 0, documents_ = 0;
   bool has_index_ = false;
-  const uint8_t* index_starts_ = nullptr;   // u64 offsets inside the hebb index
-  std::vector<int64_t> starts_;             // without a hebb index
+  const uint8_t* index_starts_ = nullptr;  // u64 offsets inside the hebb index
+  std::vector<int64_t> starts_;            // without a hebb index
   std::optional<int64_t> vocab_size_;
   int32_t bos_ = -1, eos_ = -1;
   uint64_t tokenizer_hash_ = 0;

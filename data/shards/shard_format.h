@@ -13,13 +13,22 @@ constexpr int64_t kMaxShardTokens = 0x7FFFFFFF;
 constexpr int64_t kMaxVocab16 = 65'536;
 
 constexpr std::string_view kIndexMagic = "HEBBIDX1";
-constexpr int64_t kIndexHeaderBytes = 24;                          // magic, documents, tokens
+constexpr int64_t kIndexHeaderBytes = 24;  // magic, documents, tokens
 constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
 
 /// Positions of the int32 fields of the header.
 enum ShardField : int {
-  kFieldMagic = 0, kFieldVersion = 1, kFieldTokens = 2, kFieldExtended = 3, kFieldVocab = 4, kFieldBos = 5,
-  kFieldEos = 6, kFieldCrc = 7, kFieldHashLow = 8, kFieldHashHigh = 9, kFieldUnused = 10,
+  kFieldMagic = 0,
+  kFieldVersion = 1,
+  kFieldTokens = 2,
+  kFieldExtended = 3,
+  kFieldVocab = 4,
+  kFieldBos = 5,
+  kFieldEos = 6,
+  kFieldCrc = 7,
+  kFieldHashLow = 8,
+  kFieldHashHigh = 9,
+  kFieldUnused = 10,
 };
 
 }  // namespace hebb

@@ -63,9 +63,7 @@ MegatronArrays megatron_arrays(std::span<const uint8_t> bytes, const std::string
 }
 
 void check_boundaries(const MegatronArrays& arrays, const std::string& name) {
-  if (arrays.boundaries == 0) {
-    fail_at_byte(name, 26, "number of document boundaries", "0", "at least 1");
-  }
+  if (arrays.boundaries == 0) { fail_at_byte(name, 26, "number of document boundaries", "0", "at least 1"); }
   const auto last = static_cast<int64_t>(arrays.sequences);
   int64_t previous = 0;
   for (uint64_t i = 0; i < arrays.boundaries; ++i) {
@@ -167,9 +165,7 @@ MegatronIndex parse_megatron_index(std::span<const uint8_t> bytes, const std::st
     fail_at_byte(name, 0, "magic word of the Megatron index", "other bytes", "MMIDIDX and two zero bytes");
   }
   const auto version = load_le<uint64_t>(bytes.data() + 9);
-  if (version != 1) {
-    fail_at_byte(name, 9, "version", std::to_string(version), "1");
-  }
+  if (version != 1) { fail_at_byte(name, 9, "version", std::to_string(version), "1"); }
   const MegatronType type = megatron_type(name, bytes[17]);
   if (!type.holds_tokens) {
     fail_at_byte(name, 17, "dtype", type.name, "an integer type, because tokens are integers");
@@ -187,9 +183,7 @@ MegatronIndex parse_megatron_index(std::span<const uint8_t> bytes, const std::st
     for (; document < arrays.boundaries && arrays.boundary(document) == static_cast<int64_t>(i); ++document) {
       index.starts.push_back(index.tokens);
     }
-    if (i == arrays.sequences) {
-      break;
-    }
+    if (i == arrays.sequences) { break; }
     if (arrays.length(i) < 0) {
       fail_at_byte(name, arrays.length_at(i), "length of sequence " + std::to_string(i),
                    std::to_string(arrays.length(i)), ">= 0");

@@ -30,13 +30,9 @@ std::string shard_stem(const std::string& prefix, size_t number) {
 bool is_shard_name(const std::string& name) {
   for (const char* prefix : {"train_", "val_"}) {
     const size_t digits = std::strlen(prefix);
-    if (name.compare(0, digits, prefix) != 0) {
-      continue;
-    }
+    if (name.compare(0, digits, prefix) != 0) { continue; }
     const size_t dot = name.find_first_not_of("0123456789", digits);
-    if (dot == std::string::npos || dot < digits + 6) {
-      continue;
-    }
+    if (dot == std::string::npos || dot < digits + 6) { continue; }
     const std::string extension = name.substr(dot);
     return extension == ".bin" || extension == ".idx";
   }
@@ -54,9 +50,7 @@ template <class Match> std::vector<fs::path> list_files(const fs::path& director
   std::vector<fs::path> found;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(directory, ignored)) {
-    if (match(entry.path().filename().string())) {
-      found.push_back(entry.path());
-    }
+    if (match(entry.path().filename().string())) { found.push_back(entry.path()); }
   }
   return found;
 }
@@ -74,9 +68,7 @@ void rename_file(const fs::path& from, const fs::path& to) {
 // Token count and CRC are known only when the last document has been written.
 void patch_header(const fs::path& path, const std::array<int32_t, kShardHeaderInts>& header) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) {
-    throw_system(path, "cannot open for the header", errno);
-  }
+  if (fd < 0) { throw_system(path, "cannot open for the header", errno); }
   const ssize_t done = ::pwrite(fd, header.data(), sizeof header, 0);
   const int error = done == static_cast<ssize_t>(sizeof header) && ::fsync(fd) == 0 ? 0 : errno;
   ::close(fd);
@@ -178,34 +170,25 @@ ShardWriter::ShardWriter(ShardWriterOptions options) : options_(std::move(option
   options_.shard_tokens = std::min(options_.shard_tokens, kMaxShardTokens);
   std::error_code error;
   fs::create_directories(options_.directory, error);
-  if (error) {
-    throw CheckpointError(options_.directory.string(), "cannot create the folder: " + error.message());
-  }
+  if (error) { throw CheckpointError(options_.directory.string(), "cannot create the folder: " + error.message()); }
   if (!options_.overwrite) {
-    const auto present = list_files(options_.directory, [](const std::string& name) {
-      return name == "dataset.json" || is_shard_name(name);
-    });
+    const auto present = list_files(
+        options_.directory, [](const std::string& name) { return name == "dataset.json" || is_shard_name(name); });
     if (!present.empty()) {
       const fs::path first = *std::min_element(present.begin(), present.end());
       throw ConfigError(options_.directory.string(), "a folder that holds " + first.filename().string(),
                         "a folder without a data set, or --overwrite");
     }
   }
-  for (const fs::path& stale : list_files(options_.directory, is_temporary_name)) {
-    fs::remove(stale, error);
-  }
+  for (const fs::path& stale : list_files(options_.directory, is_temporary_name)) { fs::remove(stale, error); }
 }
 
 ShardWriter::~ShardWriter() {
-  if (finished_) {
-    return;
-  }
+  if (finished_) { return; }
   train_.open.reset();
   validation_.open.reset();
   std::error_code ignored;
-  for (const fs::path& path : list_files(options_.directory, is_temporary_name)) {
-    fs::remove(path, ignored);
-  }
+  for (const fs::path& path : list_files(options_.directory, is_temporary_name)) { fs::remove(path, ignored); }
 }
 
 fs::path ShardWriter::temporary(const std::string& name) const {
@@ -227,9 +210,7 @@ void ShardWriter::add_document(std::span<const int32_t> tokens, DatasetSplit spl
   }
   Stream& stream = split == DatasetSplit::train ? train_ : validation_;
   const auto count = static_cast<int64_t>(tokens.size());
-  if (stream.open && stream.open->tokens() + count > options_.shard_tokens) {
-    close_shard(stream);
-  }
+  if (stream.open && stream.open->tokens() + count > options_.shard_tokens) { close_shard(stream); }
   if (!stream.open) {
     const std::string stem = shard_stem(stream.prefix, stream.closed.size());
     stream.open = std::make_unique<OpenShard>(temporary(stem + ".bin"), temporary(stem + ".idx"), options_);
@@ -262,27 +243,24 @@ Json ShardWriter::description(const Summary& summary) const {
                        {"total_documents", Json(summary.train_documents)}});
 }
 
-// Removals and renames alone, which need no space. dataset.json goes first and comes last: the folder is no data set in between.
+// Removals and renames alone, which need no space. dataset.json goes first and comes last: the folder is no data set in
+// between.
 void ShardWriter::publish() {
   const fs::path description = options_.directory / kDescription;
   std::error_code error;
   fs::remove(description, error);
-  if (error) {
-    throw CheckpointError(description.string(), "cannot replace: " + error.message());
-  }
-  for (const fs::path& old : list_files(options_.directory, is_shard_name)) {
-    fs::remove(old, error);
-  }
-  const auto rename_temporary = [&](const std::string& name) { rename_file(temporary(name), options_.directory / name); };
+  if (error) { throw CheckpointError(description.string(), "cannot replace: " + error.message()); }
+  for (const fs::path& old : list_files(options_.directory, is_shard_name)) { fs::remove(old, error); }
+  const auto rename_temporary = [&](const std::string& name) {
+    rename_file(temporary(name), options_.directory / name);
+  };
   for (const Stream* stream : {&train_, &validation_}) {
     for (const ShardEntry& entry : stream->closed) {
       rename_temporary(fs::path(entry.file).replace_extension(".idx").string());
       rename_temporary(entry.file);
     }
   }
-  if (!options_.model_bytes.empty()) {
-    rename_temporary(options_.model_file);
-  }
+  if (!options_.model_bytes.empty()) { rename_temporary(options_.model_file); }
   fsync_directory(options_.directory);
   rename_temporary(kDescription);
   fsync_directory(options_.directory);
@@ -291,9 +269,7 @@ void ShardWriter::publish() {
 ShardWriter::Summary ShardWriter::finish() {
   HEBB_ASSERT(!finished_);
   for (Stream* stream : {&train_, &validation_}) {
-    if (stream->open) {
-      close_shard(*stream);
-    }
+    if (stream->open) { close_shard(*stream); }
   }
   Summary summary;
   for (const ShardEntry& entry : train_.closed) {
@@ -305,9 +281,7 @@ ShardWriter::Summary ShardWriter::finish() {
     summary.validation_documents += entry.documents;
   }
   write_file_atomic(temporary(kDescription), description(summary).dump(2) + "\n");
-  if (!options_.model_bytes.empty()) {
-    write_file_atomic(temporary(options_.model_file), options_.model_bytes);
-  }
+  if (!options_.model_bytes.empty()) { write_file_atomic(temporary(options_.model_file), options_.model_bytes); }
   publish();
   summary.train = std::move(train_.closed);
   summary.validation = std::move(validation_.closed);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "data/text/characters.h"
 #include "data/tasks/needles.h"
+#include "data/text/characters.h"
 #include "data/text/utf8.h"
 #include "data/text/white_space.h"
 
@@ -14,7 +14,9 @@ namespace {
 /// Words without case, ASCII punctuation and articles.
 std::vector<std::string> plain_words(std::string_view text) {
   std::string plain = lower_case(text);
-  std::erase_if(plain, [](char c) { return std::string_view("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~").find(c) != std::string_view::npos; });
+  std::erase_if(plain, [](char c) {
+    return std::string_view("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~").find(c) != std::string_view::npos;
+  });
   std::vector<std::string> words;
   for (const std::string_view word : split_words(plain)) {
     if (word != "a" && word != "an" && word != "the") { words.emplace_back(word); }
@@ -81,12 +83,14 @@ std::string number_after_mark(std::string_view text) {
 /// What RULER's references are looked for in.
 std::string match_text(std::string_view text) {
   std::string clean(trim(text));
-  std::replace_if(clean.begin(), clean.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '\n');
+  std::replace_if(
+      clean.begin(), clean.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '\n');
   return lower_case(trim(clean));
 }
 
 template <double (*score)(std::string_view, const std::vector<std::string>&)>
-double without_classes(std::string_view text, const std::vector<std::string>& answers, const std::vector<std::string>&) {
+double without_classes(std::string_view text, const std::vector<std::string>& answers,
+                       const std::vector<std::string>&) {
   return score(text, answers);
 }
 
@@ -151,7 +155,8 @@ double rouge_l_score(std::string_view text, const std::vector<std::string>& answ
   });
 }
 
-double classification_score(std::string_view text, const std::vector<std::string>& answers, const std::vector<std::string>& classes) {
+double classification_score(std::string_view text, const std::vector<std::string>& answers,
+                            const std::vector<std::string>& classes) {
   return best(answers, [&](const std::string& gold) {
     const auto occurs = [&](const std::string& name) { return text.find(name) != std::string_view::npos; };
     const auto found = std::count_if(classes.begin(), classes.end(), [&](const std::string& name) {

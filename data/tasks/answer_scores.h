@@ -1,6 +1,6 @@
 #pragma once
-// How generated text is compared with reference answers (spec 81, sections 6.4, 7 and 8). Every score is 0 to 1; text without a
-// character that counts scores 0. Texts must be valid UTF-8.
+// How generated text is compared with reference answers (spec 81, sections 6.4, 7 and 8). Every score is 0 to 1; text
+// without a character that counts scores 0. Texts must be valid UTF-8.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,7 +8,8 @@
 namespace hebb {
 
 /// Name of a way to score, besides "none".
-using AnswerScore = double (*)(std::string_view text, const std::vector<std::string>& answers, const std::vector<std::string>& classes);
+using AnswerScore = double (*)(std::string_view text, const std::vector<std::string>& answers,
+                               const std::vector<std::string>& classes);
 /// exact, f1, gsm8k, match_all, match_part, contains, rouge_l, classification; null for another name.
 AnswerScore find_answer_score(std::string_view name);
 
@@ -27,7 +28,8 @@ double contains_score(std::string_view text, const std::vector<std::string>& ans
 /// Best F1 of the longest common subsequence of words.
 double rouge_l_score(std::string_view text, const std::vector<std::string>& answers);
 /// 1 / (number of classes that occur in the text) if an answer is among them; parts of that answer do not count.
-double classification_score(std::string_view text, const std::vector<std::string>& answers, const std::vector<std::string>& classes);
+double classification_score(std::string_view text, const std::vector<std::string>& answers,
+                            const std::vector<std::string>& classes);
 
 /// Of a needle's value, character by character (spec 81, section 7).
 struct NeedleScores {

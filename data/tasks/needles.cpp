@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "data/text/characters.h"
 #include "data/tasks/records.h"
+#include "data/text/characters.h"
 #include "data/text/white_space.h"
 #include "data/text/words.h"
 
@@ -26,7 +26,8 @@ std::string draw_value(Rng& rng) {
 }
 
 /// Words with every needle before its word; of needles at one word the lower number stands behind.
-std::string with_needles(const std::vector<std::string>& words, const std::vector<std::string>& needles, const std::vector<int64_t>& at) {
+std::string with_needles(const std::vector<std::string>& words, const std::vector<std::string>& needles,
+                         const std::vector<int64_t>& at) {
   std::vector<size_t> order(needles.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return at[a] != at[b] ? at[a] < at[b] : a > b; });
@@ -58,14 +59,19 @@ NeedleSample read_sample(const Json& line, const std::string& question) {
   sample.answer = text_member(line, "answer");
   const Json* needles = line.find("all_inserted_needles");
   if (needles == nullptr || !needles->is_array()) {
-    throw DataError((needles == nullptr ? line : *needles).origin().str(), "member \"all_inserted_needles\" of a needle sample",
+    throw DataError((needles == nullptr ? line : *needles).origin().str(),
+                    "member \"all_inserted_needles\" of a needle sample",
                     needles == nullptr ? "nothing" : needles->found(), "a list of objects");
   }
   for (const Json& needle : needles->items()) {
-    if (!needle.is_object()) { throw DataError(needle.origin().str(), "an inserted needle", needle.found(), "an object"); }
+    if (!needle.is_object()) {
+      throw DataError(needle.origin().str(), "an inserted needle", needle.found(), "an object");
+    }
     sample.values.push_back(text_member(needle, "value"));
   }
-  if (trim(sample.answer).empty()) { throw DataError(line.origin().str(), "member \"answer\" of a needle sample", "no text", "a value"); }
+  if (trim(sample.answer).empty()) {
+    throw DataError(line.origin().str(), "member \"answer\" of a needle sample", "no text", "a value");
+  }
   return sample;
 }
 
@@ -118,7 +124,9 @@ bool HaystackWords::piece(int64_t words, std::vector<std::string>& out) {
   HEBB_ASSERT(words > 0);
   for (bool has_more = true; has_more;) {
     out.clear();
-    while (static_cast<int64_t>(out.size()) < words && (used_ < words_.size() || refill())) { out.emplace_back(words_[used_++]); }
+    while (static_cast<int64_t>(out.size()) < words && (used_ < words_.size() || refill())) {
+      out.emplace_back(words_[used_++]);
+    }
     if (static_cast<int64_t>(out.size()) == words) { return true; }
     std::string text;  // the document is used up; its rest counts where it is long enough
     has_more = files_->next(text);

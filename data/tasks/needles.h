@@ -44,7 +44,7 @@ class HaystackWords {
 struct NeedleOptions {
   uint64_t seed = 42;
   std::string needle = "The code of {key} is {value}.", question = "The code of {key} is ";
-  std::vector<double> depths;        // of the needles, 0 to 1; empty: drawn
+  std::vector<double> depths;  // of the needles, 0 to 1; empty: drawn
 };
 /// Keys `needle`, `question`, `depths`.
 void fields(Fields& f, NeedleOptions& options);
@@ -76,9 +76,9 @@ class NeedleMaker {
   uint64_t index_ = 0;
 };
 
-/// Ready-made samples: JSONL with `haystack`, `question_key`, `answer` and `all_inserted_needles`, a list of objects with `value`;
-/// other members are not read. The question is `question` with the key.
-/// Errors: DataError with file and line.
+/// Ready-made samples: JSONL with `haystack`, `question_key`, `answer` and `all_inserted_needles`, a list of objects
+/// with `value`; other members are not read. The question is `question` with the key. Errors: DataError with file and
+/// line.
 std::vector<NeedleSample> read_needle_samples(const std::string& path, const std::string& question);
 
 }  // namespace hebb

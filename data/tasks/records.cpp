@@ -11,9 +11,7 @@ void id_field(Fields& f, Record& r) { f.field("id", r.id).help("Name of the exam
 void texts_field(Fields& f, const char* name, std::vector<std::string>& texts, bool may_be_empty) {
   f.field(name, texts).required();
   f.require(!texts.empty(), name, "a list of at least one text");
-  for (const std::string& text : texts) {
-    f.require(may_be_empty || !text.empty(), name, "no empty text");
-  }
+  for (const std::string& text : texts) { f.require(may_be_empty || !text.empty(), name, "no empty text"); }
 }
 
 void text_field(Fields& f, const char* name, std::string& text) {
@@ -25,19 +23,11 @@ void text_field(Fields& f, const char* name, std::string& text) {
 void gold_field(Fields& f, std::vector<int64_t>& gold, size_t count) {
   const std::string expected = "an index below " + std::to_string(count) + ", or a list of such indices";
   Json json = Json::array();
-  for (const int64_t i : gold) {
-    json.push(i);
-  }
-  if (gold.size() == 1) {
-    json = Json(gold[0]);
-  }
+  for (const int64_t i : gold) { json.push(i); }
+  if (gold.size() == 1) { json = Json(gold[0]); }
   f.field("gold", json);
-  if (!f.reading()) {
-    return;
-  }
-  if (!f.written("gold")) {
-    f.fail("gold", "nothing", expected + " (required)");
-  }
+  if (!f.reading()) { return; }
+  if (!f.written("gold")) { f.fail("gold", "nothing", expected + " (required)"); }
   gold.clear();
   for (const Json& index : json.is_array() ? json.items() : std::vector<Json>{json}) {
     if (!index.is_integer() || index.as_double() < 0 || index.as_double() >= static_cast<double>(count)) {
@@ -51,9 +41,7 @@ void gold_field(Fields& f, std::vector<int64_t>& gold, size_t count) {
 /// Optional lists: absent differs from empty.
 void optional_texts(Fields& f, const char* name, std::optional<std::vector<std::string>>& texts) {
   std::vector<std::string> list = texts.value_or(std::vector<std::string>());
-  if (f.field(name, list).present()) {
-    texts = list;
-  }
+  if (f.field(name, list).present()) { texts = list; }
 }
 
 Json without_comments(Json line) {
@@ -109,9 +97,7 @@ void fields(Fields& f, GenerateRecord& r) {
   }
   f.field("max_new_tokens", r.max_new_tokens).min(1);
   std::string score = r.score.value_or("none");
-  if (f.field("score", score).one_of(generate_scores()).present()) {
-    r.score = score;
-  }
+  if (f.field("score", score).one_of(generate_scores()).present()) { r.score = score; }
   f.field("classes", r.classes);
   if (f.reading() && r.score == "classification" && r.classes.empty()) {
     f.fail("classes", "nothing", "a list of the classes that the score asks for");
@@ -133,15 +119,11 @@ void each_json_line(const std::string& path, const std::function<void(Json line)
   options.format = TextInputOptions::Format::jsonl;
   RawReader reader(options);
   for (RawDocument raw; reader.next(raw);) {
-    if (!raw.failure.empty()) {
-      throw DataError("", raw.failure);
-    }
+    if (!raw.failure.empty()) { throw DataError("", raw.failure); }
     const std::string file = reader.files()[raw.file].string();
     as_data([&] {
       Json line = parse_json_line(raw.bytes, file, static_cast<int>(raw.line));
-      if (!line.is_object()) {
-        throw ConfigError(line.origin().str(), line.found(), "a JSON object");
-      }
+      if (!line.is_object()) { throw ConfigError(line.origin().str(), line.found(), "a JSON object"); }
       use(std::move(line));
     });
   }
@@ -156,9 +138,7 @@ template <class R> std::vector<R> read_records(const std::string& path) {
     Fields::read(without_comments(line), "", record);
     records.push_back(std::move(record));
   });
-  if (records.empty()) {
-    throw DataError(path, "no record", "nothing but blank lines", "one JSON object a line");
-  }
+  if (records.empty()) { throw DataError(path, "no record", "nothing but blank lines", "one JSON object a line"); }
   return records;
 }
 
@@ -166,15 +146,14 @@ template <class R> void check_record(const R& record, const std::string& where) 
   try {
     R again;
     Fields::read(Fields::write(record), "", again);
-  } catch (const ConfigError& error) {
-    throw ConfigError(where, error.what());
-  }
+  } catch (const ConfigError& error) { throw ConfigError(where, error.what()); }
 }
 
 template <class R> std::string record_line(const R& record) {
   Json json = Fields::write(record);
   auto& members = json.members();
-  std::erase_if(members, [](const Json::Member& m) { return m.second.is_null() || (m.first == "id" && m.second == Json("")); });
+  std::erase_if(members,
+                [](const Json::Member& m) { return m.second.is_null() || (m.first == "id" && m.second == Json("")); });
   if constexpr (std::is_same_v<R, GenerateRecord>) {
     if (!record.until) { json.erase("until"); }
     if (!record.score) { json.erase("score"); }

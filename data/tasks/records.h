@@ -51,8 +51,8 @@ struct GenerateRecord : Record {
   std::vector<std::string> answers;               // may be empty: whoever scores asks for what it needs
   std::optional<std::vector<std::string>> until;  // strings that end the text; an empty list: none
   std::optional<int64_t> max_new_tokens;
-  std::optional<std::string> score;               // one of generate_scores()
-  std::vector<std::string> classes;               // of score "classification"
+  std::optional<std::string> score;  // one of generate_scores()
+  std::vector<std::string> classes;  // of score "classification"
 };
 /// Names of the scores of generated text (spec 81, 6.4), "none" among them.
 const std::vector<std::string>& generate_scores();

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "data/text/characters.h"
 #include "data/tasks/records.h"
 #include "data/tasks/ruler_tasks.h"
+#include "data/text/characters.h"
 #include "data/text/utf8.h"
 #include "data/text/white_space.h"
 #include "data/text/words.h"
@@ -16,7 +16,8 @@ namespace {
 std::vector<std::string> read_words(const std::string& path, size_t least) {
   const std::string text = without_byte_order_mark(read_file(path));
   if (const size_t bad = utf8_first_invalid(text); bad != std::string::npos) {
-    throw DataError(path + ": byte " + std::to_string(bad), "a word list", hex_bytes(std::string_view(text).substr(bad)), "UTF-8");
+    throw DataError(path + ": byte " + std::to_string(bad), "a word list",
+                    hex_bytes(std::string_view(text).substr(bad)), "UTF-8");
   }
   std::vector<std::string> words;
   for (size_t begin = 0; begin < text.size();) {
@@ -47,7 +48,8 @@ std::vector<std::string> read_essay(const std::string& path) {
     text = member->as_string();
   }
   if (const size_t bad = utf8_first_invalid(text); bad != std::string::npos) {
-    throw DataError(path + ": byte " + std::to_string(bad), "an essay file", hex_bytes(std::string_view(text).substr(bad)), "UTF-8");
+    throw DataError(path + ": byte " + std::to_string(bad), "an essay file",
+                    hex_bytes(std::string_view(text).substr(bad)), "UTF-8");
   }
   const std::vector<std::string_view> words = split_words(text);
   if (words.empty()) { throw DataError(path, "an essay file", "no word", "some text"); }
@@ -59,7 +61,8 @@ RulerSample read_sample(const Json& line, std::string& task) {
     const Json* value = line.find(key);
     if (value == nullptr && !is_required) { return ""; }
     if (value == nullptr || !value->is_string()) {
-      throw DataError((value == nullptr ? line : *value).origin().str(), std::string("member \"") + key + "\" of a RULER sample",
+      throw DataError((value == nullptr ? line : *value).origin().str(),
+                      std::string("member \"") + key + "\" of a RULER sample",
                       value == nullptr ? "nothing" : value->found(), "a string");
     }
     return value->as_string();
@@ -83,8 +86,8 @@ RulerSample read_sample(const Json& line, std::string& task) {
   return sample;
 }
 
-/// The largest size in 1 ... most that fits: from `guess` in growing steps, then by bisection. Longer text takes more tokens, so
-/// that there is one border and the guess does not matter. 0 where none fits.
+/// The largest size in 1 ... most that fits: from `guess` in growing steps, then by bisection. Longer text takes more
+/// tokens, so that there is one border and the guess does not matter. 0 where none fits.
 int64_t largest(int64_t guess, int64_t most, const std::function<bool(int64_t)>& fits) {
   int64_t good = 0, bad = most + 1, step = 1;
   for (int64_t size = std::clamp<int64_t>(guess, 1, most); bad - good > 1; step *= 2) {
@@ -102,10 +105,18 @@ int64_t largest(int64_t guess, int64_t most, const std::function<bool(int64_t)>&
 
 const std::vector<RulerTask>& ruler_tasks() {
   static const std::vector<RulerTask> tasks = {
-      {"niah_single_1", 128, false},   {"niah_single_2", 128, false},   {"niah_single_3", 128, false},
-      {"niah_multikey_1", 128, false}, {"niah_multikey_2", 128, false}, {"niah_multikey_3", 128, false},
-      {"niah_multivalue", 128, false}, {"niah_multiquery", 128, false}, {"vt", 30, false},
-      {"cwe", 120, false},             {"fwe", 50, false},              {"qa_1", 32, true},
+      {"niah_single_1", 128, false},
+      {"niah_single_2", 128, false},
+      {"niah_single_3", 128, false},
+      {"niah_multikey_1", 128, false},
+      {"niah_multikey_2", 128, false},
+      {"niah_multikey_3", 128, false},
+      {"niah_multivalue", 128, false},
+      {"niah_multiquery", 128, false},
+      {"vt", 30, false},
+      {"cwe", 120, false},
+      {"fwe", 50, false},
+      {"qa_1", 32, true},
       {"qa_2", 32, true},
   };
   return tasks;
@@ -118,7 +129,8 @@ const RulerTask* find_ruler_task(std::string_view name) {
 }
 
 void fields(Fields& f, RulerStrings& s) {
-  const auto text = [&](const char* name, std::string& value, std::initializer_list<const char*> needed, const char* help) {
+  const auto text = [&](const char* name, std::string& value, std::initializer_list<const char*> needed,
+                        const char* help) {
     std::string expected = "a text with";
     bool has_all = !value.empty();
     f.field(name, value).help(help);
@@ -157,7 +169,8 @@ void fields(Fields& f, RulerFiles::Words& w) {
 
 void fields(Fields& f, RulerFiles& files) {
   f.file("text", files.text).help("JSON object with other strings. Default: built in.");
-  f.file("essays", files.essays).help("Haystack of the essay tasks: plain text, or JSON with `text`. Default: the built-in haystack.");
+  f.file("essays", files.essays)
+      .help("Haystack of the essay tasks: plain text, or JSON with `text`. Default: the built-in haystack.");
   f.object("words", files.words).help("Word lists. Default: built in.");
   f.file("squad", files.squad).help("SQuAD v2 JSON file, for qa_1.");
   f.file("hotpotqa", files.hotpotqa).help("HotpotQA distractor JSON file, for qa_2.");
@@ -180,7 +193,9 @@ RulerMaterial read_ruler_material(const RulerFiles& files) {
 }
 
 bool RulerMaker::has(const RulerTask& task) const {
-  return task.name == "qa_1" ? material_.squad.has_value() : task.name == "qa_2" ? material_.hotpotqa.has_value() : true;
+  return task.name == "qa_1"   ? material_.squad.has_value()
+         : task.name == "qa_2" ? material_.hotpotqa.has_value()
+                               : true;
 }
 
 std::string RulerMaker::essay(int64_t count) {
@@ -203,7 +218,10 @@ RulerMaker::Shape RulerMaker::shape(const RulerTask& task, int64_t length, uint6
   const ruler::Streams streams{seed_, j, "ruler/" + task.name + "/" + std::to_string(length)};
   if (const ruler::NeedleTask* needles = ruler::find_needle_task(task.name)) {
     const bool is_essay = needles->haystack == ruler::Haystack::essay;
-    return {is_essay ? 500 : length < 4096 ? 5 : 25, INT64_MAX, [this, needles, streams, is_essay](int64_t units) {
+    return {is_essay        ? 500
+            : length < 4096 ? 5
+                            : 25,
+            INT64_MAX, [this, needles, streams, is_essay](int64_t units) {
               return ruler::needle_input(material_, *needles, streams, units, is_essay ? essay(units) : "");
             }};
   }
@@ -211,12 +229,14 @@ RulerMaker::Shape RulerMaker::shape(const RulerTask& task, int64_t length, uint6
     return {10, INT64_MAX, [this, streams](int64_t units) { return ruler::variable_input(material_, streams, units); }};
   }
   if (task.name == "cwe") {
-    return {10, static_cast<int64_t>(material_.cwe.size()),
-            [this, streams, length](int64_t units) { return ruler::common_words_input(material_, streams, units, length); }};
+    return {10, static_cast<int64_t>(material_.cwe.size()), [this, streams, length](int64_t units) {
+              return ruler::common_words_input(material_, streams, units, length);
+            }};
   }
   if (task.name == "fwe") {
-    return {std::max<int64_t>(1, length / 32), INT64_MAX,
-            [this, streams, length](int64_t units) { return ruler::frequent_words_input(material_, streams, units, length); }};
+    return {std::max<int64_t>(1, length / 32), INT64_MAX, [this, streams, length](int64_t units) {
+              return ruler::frequent_words_input(material_, streams, units, length);
+            }};
   }
   const QuestionSet& set = task.name == "qa_1" ? *material_.squad : *material_.hotpotqa;
   return {10, static_cast<int64_t>(set.documents.size()),
@@ -238,16 +258,19 @@ RulerSample RulerMaker::sample(const RulerTask& task, int64_t length, uint64_t j
     sample.length = count_tokens_(sample.input + sample.answer_prefix) + task.new_tokens;
     return sample;
   };
-  const int64_t most = form.most == INT64_MAX ? length : (form.most + form.unit - 1) / form.unit;  // a step takes a token at least
+  const int64_t most =
+      form.most == INT64_MAX ? length : (form.most + form.unit - 1) / form.unit;  // a step takes a token at least
   int64_t& size = last_size_[{task.name, length}];
   size = largest(size, most, [&](int64_t n) { return build(n).length <= length; });
   if (size == 0) {
-    refuse(std::to_string(build(1).length) + " tokens with the least text (" + std::to_string(task.new_tokens) + " of them for the answer)",
+    refuse(std::to_string(build(1).length) + " tokens with the least text (" + std::to_string(task.new_tokens) +
+               " of them for the answer)",
            "at most " + std::to_string(length) + ": a larger length, or \"tasks\" without this one");
   }
   RulerSample sample = build(size);
-  const bool has_all = std::all_of(sample.outputs.begin(), sample.outputs.end(),
-                                   [&](const std::string& word) { return sample.input.find(word) != std::string::npos; });
+  const bool has_all = std::all_of(sample.outputs.begin(), sample.outputs.end(), [&](const std::string& word) {
+    return sample.input.find(word) != std::string::npos;
+  });
   if (task.name == "fwe" && !has_all) { refuse("text too short for the third word to occur", "a larger length"); }
   return sample;
 }

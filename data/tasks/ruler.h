@@ -17,8 +17,8 @@ namespace hebb {
 /// One of the 13 tasks.
 struct RulerTask {
   std::string name;
-  int64_t new_tokens;     // that an answer may have
-  bool is_any_enough;     // score: any reference is found ("part"), else the share of them that are ("all")
+  int64_t new_tokens;  // that an answer may have
+  bool is_any_enough;  // score: any reference is found ("part"), else the share of them that are ("all")
 };
 const std::vector<RulerTask>& ruler_tasks();
 /// Null for another name.
@@ -28,23 +28,29 @@ const RulerTask* find_ruler_task(std::string_view name);
 struct RulerStrings {
   std::string noise = "The grass grows. The sky is clear. The sun shines. We walk on. Then we walk back.";
   std::string needle = "The special {type} of {key} is {value}.";
-  std::string niah_one = "One special {type} is hidden in the text below. Remember it: a question about it follows the text.\n"
-                         "{context}\nWhich special {type} does the text give for {query}?";
+  std::string niah_one =
+      "One special {type} is hidden in the text below. Remember it: a question about it follows the text.\n"
+      "{context}\nWhich special {type} does the text give for {query}?";
   std::string niah_one_answer = " The special {type} of {query} is";
-  std::string niah_many = "Several special {type}s are hidden in the text below. Remember them: a question about them follows "
-                          "the text.\n{context}\nWhich special {type}s does the text give for {query}?";
+  std::string niah_many =
+      "Several special {type}s are hidden in the text below. Remember them: a question about them follows "
+      "the text.\n{context}\nWhich special {type}s does the text give for {query}?";
   std::string niah_many_answer = " The special {type}s of {query} are";
-  std::string vt = "The text below hides assignments of variables. Follow them.\n\n{context}\n"
-                   "Question: Which variables hold the value {query} at the end?";
+  std::string vt =
+      "The text below hides assignments of variables. Follow them.\n\n{context}\n"
+      "Question: Which variables hold the value {query} at the end?";
   std::string vt_answer = " Answer: The {count} variables that hold the value {query} are";
-  std::string cwe = "Here is a numbered list of words. Some of them occur often. Remember the most frequent ones.\n{context}\n"
-                    "Question: Which 10 words occur most often in the list?";
+  std::string cwe =
+      "Here is a numbered list of words. Some of them occur often. Remember the most frequent ones.\n{context}\n"
+      "Question: Which 10 words occur most often in the list?";
   std::string cwe_answer = " Answer: The 10 words that occur most often are:";
-  std::string fwe = "Count how often each coded word occurs in the text below. Ignore the dots. {context}\n"
-                    "Question: Which three coded words occur most often?";
+  std::string fwe =
+      "Count how often each coded word occurs in the text below. Ignore the dots. {context}\n"
+      "Question: Which three coded words occur most often?";
   std::string fwe_answer = " Answer: The three most frequent coded words are:";
-  std::string qa = "Use the documents below to answer a question. Reply with the answer alone.\n\n{context}\n\n"
-                   "Reply with the answer alone.\n\nQuestion: {query}";
+  std::string qa =
+      "Use the documents below to answer a question. Reply with the answer alone.\n\n{context}\n\n"
+      "Reply with the answer alone.\n\nQuestion: {query}";
   std::string qa_answer = " Answer:";
   std::string document = "Document {i}:\n{text}";
 };
@@ -87,10 +93,10 @@ struct RulerMaterial {
 RulerMaterial read_ruler_material(const RulerFiles& files);
 
 struct RulerSample {
-  std::string input, answer_prefix;   // the model reads both and continues
-  std::vector<std::string> outputs;   // references
-  int64_t units = 0;                  // size of the haystack: n
-  int64_t length = 0;                 // tokens of input and prefix, and those that an answer may have
+  std::string input, answer_prefix;  // the model reads both and continues
+  std::vector<std::string> outputs;  // references
+  int64_t units = 0;                 // size of the haystack: n
+  int64_t length = 0;                // tokens of input and prefix, and those that an answer may have
 };
 
 using TokenCounter = std::function<int64_t(std::string_view)>;
@@ -99,7 +105,10 @@ using TokenCounter = std::function<int64_t(std::string_view)>;
 class RulerMaker {
  public:
   RulerMaker(RulerMaterial material, uint64_t seed, TokenCounter count_tokens)
-      : material_(std::move(material)), seed_(seed), count_tokens_(std::move(count_tokens)), built_in_essay_(HaystackSource()) {}
+      : material_(std::move(material)),
+        seed_(seed),
+        count_tokens_(std::move(count_tokens)),
+        built_in_essay_(HaystackSource()) {}
 
   /// Whether there is material for the task (qa_1, qa_2 need their files).
   bool has(const RulerTask& task) const;
@@ -111,8 +120,8 @@ class RulerMaker {
   /// An input with a given number of units, from fresh streams.
   using Build = std::function<RulerSample(int64_t units)>;
   struct Shape {
-    int64_t unit = 1;                // units that a size step adds
-    int64_t most = INT64_MAX;        // units that there are
+    int64_t unit = 1;          // units that a size step adds
+    int64_t most = INT64_MAX;  // units that there are
     Build build;
   };
   Shape shape(const RulerTask& task, int64_t length, uint64_t j);
@@ -127,8 +136,9 @@ class RulerMaker {
   std::map<std::pair<std::string, int64_t>, int64_t> last_size_;  // of a task and length, in steps of units
 };
 
-/// Ready-made samples: JSONL with `input`, `outputs`, optional `answer_prefix` or `gen_prefix`, optional `task`; other members are
-/// not read. With each the task's name ("" where the line has none). Errors: MissingFileError, DataError with file and line.
+/// Ready-made samples: JSONL with `input`, `outputs`, optional `answer_prefix` or `gen_prefix`, optional `task`; other
+/// members are not read. With each the task's name ("" where the line has none). Errors: MissingFileError, DataError
+/// with file and line.
 std::vector<std::pair<std::string, RulerSample>> read_ruler_samples(const std::string& path);
 
 }  // namespace hebb

@@ -3,17 +3,21 @@
 #include <cmath>
 #include <set>
 
-#include "data/text/characters.h"
 #include "data/tasks/ruler_tasks.h"
+#include "data/text/characters.h"
 
 namespace hebb::ruler {
 namespace {
 
 constexpr NeedleTask kTasks[] = {
-    {"niah_single_1", Haystack::noise, false, false, 1, 1, 1},   {"niah_single_2", Haystack::essay, false, false, 1, 1, 1},
-    {"niah_single_3", Haystack::essay, false, true, 1, 1, 1},    {"niah_multikey_1", Haystack::essay, false, false, 4, 1, 1},
-    {"niah_multikey_2", Haystack::needles, false, false, 1, 1, 1}, {"niah_multikey_3", Haystack::needles, true, true, 1, 1, 1},
-    {"niah_multivalue", Haystack::essay, false, false, 1, 4, 1}, {"niah_multiquery", Haystack::essay, false, false, 4, 1, 4},
+    {"niah_single_1", Haystack::noise, false, false, 1, 1, 1},
+    {"niah_single_2", Haystack::essay, false, false, 1, 1, 1},
+    {"niah_single_3", Haystack::essay, false, true, 1, 1, 1},
+    {"niah_multikey_1", Haystack::essay, false, false, 4, 1, 1},
+    {"niah_multikey_2", Haystack::needles, false, false, 1, 1, 1},
+    {"niah_multikey_3", Haystack::needles, true, true, 1, 1, 1},
+    {"niah_multivalue", Haystack::essay, false, false, 1, 4, 1},
+    {"niah_multiquery", Haystack::essay, false, false, 4, 1, 4},
 };
 
 std::string draw_number(Rng& rng) { return std::to_string(1'000'000 + rng.below(9'000'000)); }
@@ -36,7 +40,9 @@ std::string draw_key(Rng& rng, const RulerMaterial& m, const NeedleTask& task) {
   return adjective + "-" + rng.choice(m.nouns);
 }
 
-std::string draw_value(Rng& rng, const NeedleTask& task) { return task.values_are_uuids ? draw_uuid(rng) : draw_number(rng); }
+std::string draw_value(Rng& rng, const NeedleTask& task) {
+  return task.values_are_uuids ? draw_uuid(rng) : draw_number(rng);
+}
 
 const char* type_name(const NeedleTask& task) { return task.values_are_uuids ? "uuid" : "number"; }
 
@@ -44,7 +50,8 @@ std::string needle(const RulerMaterial& m, const NeedleTask& task, const std::st
   return fill_template(m.strings.needle, {{"type", type_name(task)}, {"key", key}, {"value", value}});
 }
 
-/// Sentences of a text whose words are joined by single spaces: each ends with . ! or ? and what closes a quotation or bracket.
+/// Sentences of a text whose words are joined by single spaces: each ends with . ! or ? and what closes a quotation or
+/// bracket.
 std::vector<std::string> split_sentences(const std::string& text) {
   std::vector<std::string> sentences;
   size_t begin = 0;
@@ -86,7 +93,8 @@ std::string essay_context(const std::string& essay, const std::vector<std::strin
   constexpr uint32_t kDepths = 40;
   std::vector<size_t> at;
   for (const uint32_t i : places.sample(kDepths, static_cast<uint32_t>(needles.size()))) {
-    const auto depth = static_cast<size_t>(std::nearbyint(100.0 * i / (kDepths - 1)));  // percent; halves go to the even number
+    const auto depth =
+        static_cast<size_t>(std::nearbyint(100.0 * i / (kDepths - 1)));  // percent; halves go to the even number
     at.push_back(sentences.size() * depth / 100);
   }
   std::sort(at.begin(), at.end());
@@ -110,7 +118,9 @@ std::string list_context(const RulerMaterial& m, const NeedleTask& task, const s
 /// "a", "a, and b", "a, b, and c".
 std::string enumerate(const std::vector<std::string>& names) {
   std::string text;
-  for (size_t i = 0; i < names.size(); ++i) { text += (i == 0 ? "" : i + 1 < names.size() ? ", " : ", and ") + names[i]; }
+  for (size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 < names.size() ? ", " : ", and ") + names[i];
+  }
   return text;
 }
 
@@ -126,11 +136,14 @@ RulerSample chain_input(const RulerMaterial& m, const Streams& streams, int64_t 
   }
   const std::string value = std::to_string(10'000 + rng.below(89'999));
   std::vector<std::string> lines;
-  for (size_t k = 0; k < kVariables; ++k) { lines.push_back("VAR " + names[k] + " = " + (k == 0 ? value : "VAR " + names[k - 1])); }
+  for (size_t k = 0; k < kVariables; ++k) {
+    lines.push_back("VAR " + names[k] + " = " + (k == 0 ? value : "VAR " + names[k - 1]));
+  }
   const std::vector<std::string> items(static_cast<size_t>(noise), m.strings.noise);
   Rng places = streams.places();
   RulerSample sample;
-  const std::string context = join(insert_before(items, lines, sorted_sample(places, items.size(), lines.size())), "\n");
+  const std::string context =
+      join(insert_before(items, lines, sorted_sample(places, items.size(), lines.size())), "\n");
   const std::string count = std::to_string(kVariables);
   sample.input = fill_template(m.strings.vt, {{"context", context}, {"query", value}, {"count", count}});
   sample.answer_prefix = fill_template(m.strings.vt_answer, {{"query", value}, {"count", count}});
@@ -141,11 +154,13 @@ RulerSample chain_input(const RulerMaterial& m, const Streams& streams, int64_t 
 }  // namespace
 
 const NeedleTask* find_needle_task(std::string_view name) {
-  const auto found = std::find_if(std::begin(kTasks), std::end(kTasks), [&](const NeedleTask& t) { return name == t.name; });
+  const auto found =
+      std::find_if(std::begin(kTasks), std::end(kTasks), [&](const NeedleTask& t) { return name == t.name; });
   return found == std::end(kTasks) ? nullptr : found;
 }
 
-RulerSample needle_input(const RulerMaterial& m, const NeedleTask& task, const Streams& streams, int64_t units, const std::string& essay) {
+RulerSample needle_input(const RulerMaterial& m, const NeedleTask& task, const Streams& streams, int64_t units,
+                         const std::string& essay) {
   Rng rng = streams.main();
   std::vector<std::string> keys, needles;
   std::vector<std::vector<std::string>> values;

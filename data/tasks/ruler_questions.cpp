@@ -2,19 +2,21 @@
 #include <algorithm>
 #include <set>
 
-#include "data/text/characters.h"
 #include "data/tasks/ruler_tasks.h"
+#include "data/text/characters.h"
 
 namespace hebb {
 namespace {
 
 const Json& member(const Json& object, const char* key, bool (Json::*is)() const, const char* expected) {
   if (!object.is_object()) {
-    throw DataError(object.origin().str(), "a question set", object.found(), std::string("an object with \"") + key + "\"");
+    throw DataError(object.origin().str(), "a question set", object.found(),
+                    std::string("an object with \"") + key + "\"");
   }
   const Json* value = object.find(key);
   if (value == nullptr || !(value->*is)()) {
-    throw DataError((value == nullptr ? object : *value).origin().str(), std::string("member \"") + key + "\" of a question set",
+    throw DataError((value == nullptr ? object : *value).origin().str(),
+                    std::string("member \"") + key + "\" of a question set",
                     value == nullptr ? "nothing" : value->found(), expected);
   }
   return *value;
@@ -43,12 +45,15 @@ QuestionSet finish(const std::string& path, const std::set<std::string>& documen
   const auto place = [&](const std::vector<std::string>& texts) {
     std::vector<size_t> places;
     for (const std::string& text : texts) {
-      const auto at = static_cast<size_t>(std::lower_bound(set.documents.begin(), set.documents.end(), text) - set.documents.begin());
+      const auto at = static_cast<size_t>(std::lower_bound(set.documents.begin(), set.documents.end(), text) -
+                                          set.documents.begin());
       if (std::find(places.begin(), places.end(), at) == places.end()) { places.push_back(at); }
     }
     return places;
   };
-  for (Draft& d : drafts) { set.questions.push_back({std::move(d.text), std::move(d.answers), place(d.own), place(d.related)}); }
+  for (Draft& d : drafts) {
+    set.questions.push_back({std::move(d.text), std::move(d.answers), place(d.own), place(d.related)});
+  }
   return set;
 }
 
@@ -64,9 +69,12 @@ void add_questions(const Json& paragraph, const std::vector<std::string>& articl
     const Json* impossible = question.find("is_impossible");
     if (impossible != nullptr && *impossible == Json(true)) { continue; }
     Draft draft{text, {}, {own}, related};
-    for (const Json& answer : list_member(question, "answers")) { draft.answers.push_back(text_member(answer, "text")); }
+    for (const Json& answer : list_member(question, "answers")) {
+      draft.answers.push_back(text_member(answer, "text"));
+    }
     if (draft.answers.empty()) {
-      throw DataError(question.origin().str(), "a question without an answer", "an empty list", "answers, or \"is_impossible\": true");
+      throw DataError(question.origin().str(), "a question without an answer", "an empty list",
+                      "answers, or \"is_impossible\": true");
     }
     drafts.push_back(std::move(draft));
   }
@@ -80,7 +88,9 @@ QuestionSet read_squad(const std::string& path) {
   std::vector<Draft> drafts;
   for (const Json& article : list_member(file, "data")) {
     std::vector<std::string> texts;
-    for (const Json& paragraph : list_member(article, "paragraphs")) { texts.push_back(text_member(paragraph, "context")); }
+    for (const Json& paragraph : list_member(article, "paragraphs")) {
+      texts.push_back(text_member(paragraph, "context"));
+    }
     documents.insert(texts.begin(), texts.end());
     for (const Json& paragraph : list_member(article, "paragraphs")) { add_questions(paragraph, texts, drafts); }
   }
@@ -134,7 +144,8 @@ RulerSample question_input(const RulerMaterial& m, const QuestionSet& set, const
   streams.places().shuffle(chosen);
   std::vector<std::string> texts;
   for (size_t i = 0; i < chosen.size(); ++i) {
-    texts.push_back(fill_template(m.strings.document, {{"i", std::to_string(i + 1)}, {"text", set.documents[chosen[i]]}}));
+    texts.push_back(
+        fill_template(m.strings.document, {{"i", std::to_string(i + 1)}, {"text", set.documents[chosen[i]]}}));
   }
   return {fill_template(m.strings.qa, {{"context", join(texts, "\n\n")}, {"query", question.text}}),
           fill_template(m.strings.qa_answer, {{"query", question.text}}), question.answers};

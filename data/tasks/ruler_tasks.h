@@ -28,7 +28,8 @@ struct NeedleTask {
 const NeedleTask* find_needle_task(std::string_view name);
 
 /// essay: the words of the haystack, where it is one.
-RulerSample needle_input(const RulerMaterial& m, const NeedleTask& task, const Streams& streams, int64_t units, const std::string& essay);
+RulerSample needle_input(const RulerMaterial& m, const NeedleTask& task, const Streams& streams, int64_t units,
+                         const std::string& essay);
 RulerSample variable_input(const RulerMaterial& m, const Streams& streams, int64_t units);
 RulerSample common_words_input(const RulerMaterial& m, const Streams& streams, int64_t units, int64_t length);
 RulerSample frequent_words_input(const RulerMaterial& m, const Streams& streams, int64_t units, int64_t length);

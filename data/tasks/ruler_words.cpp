@@ -3,8 +3,8 @@
 #include <numbers>
 #include <set>
 
-#include "data/text/characters.h"
 #include "data/tasks/ruler_tasks.h"
+#include "data/text/characters.h"
 
 namespace hebb::ruler {
 namespace {
@@ -20,8 +20,12 @@ std::string numbered(const std::vector<std::string>& words) {
 RulerSample list_input(const RulerMaterial& m, Rng rng, int64_t count, int64_t common, int64_t rare) {
   constexpr size_t kCommon = 10;
   std::vector<std::string> words, list;
-  for (const uint32_t i : rng.sample(static_cast<uint32_t>(m.cwe.size()), static_cast<uint32_t>(count))) { words.push_back(m.cwe[i]); }
-  for (size_t i = 0; i < words.size(); ++i) { list.insert(list.end(), static_cast<size_t>(i < kCommon ? common : rare), words[i]); }
+  for (const uint32_t i : rng.sample(static_cast<uint32_t>(m.cwe.size()), static_cast<uint32_t>(count))) {
+    words.push_back(m.cwe[i]);
+  }
+  for (size_t i = 0; i < words.size(); ++i) {
+    list.insert(list.end(), static_cast<size_t>(i < kCommon ? common : rare), words[i]);
+  }
   rng.shuffle(list);
   words.resize(kCommon);
   return {fill_template(m.strings.cwe, {{"context", numbered(list)}}), m.strings.cwe_answer, std::move(words)};
@@ -33,7 +37,8 @@ RulerSample common_words_input(const RulerMaterial& m, const Streams& streams, i
   const bool is_short = length < 4096;
   const RulerSample example =
       is_short ? list_input(m, streams.example().main(), 20, 3, 1) : list_input(m, streams.example().main(), 40, 10, 3);
-  RulerSample sample = is_short ? list_input(m, streams.main(), units, 6, 1) : list_input(m, streams.main(), units, 30, 3);
+  RulerSample sample =
+      is_short ? list_input(m, streams.main(), units, 6, 1) : list_input(m, streams.main(), units, 30, 3);
   sample.input = example.input + example.answer_prefix + " " + numbered(example.outputs) + "\n" + sample.input;
   return sample;
 }
@@ -54,7 +59,8 @@ RulerSample frequent_words_input(const RulerMaterial& m, const Streams& streams,
   words[0] = "...";
   std::vector<std::string> list;
   for (size_t k = 0; k < words.size(); ++k) {
-    const double times = std::floor(static_cast<double>(units) * std::pow(static_cast<double>(k + 1), -kExponent) / kZeta);
+    const double times =
+        std::floor(static_cast<double>(units) * std::pow(static_cast<double>(k + 1), -kExponent) / kZeta);
     list.insert(list.end(), static_cast<size_t>(times), words[k]);
   }
   streams.places().shuffle(list);

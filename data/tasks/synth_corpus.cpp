@@ -11,9 +11,7 @@ namespace {
 
 std::vector<std::string> sample_words(Rng& rng, const std::vector<std::string>& words, uint32_t count) {
   std::vector<std::string> chosen;
-  for (const uint32_t i : rng.sample(static_cast<uint32_t>(words.size()), count)) {
-    chosen.push_back(words[i]);
-  }
+  for (const uint32_t i : rng.sample(static_cast<uint32_t>(words.size()), count)) { chosen.push_back(words[i]); }
   return chosen;
 }
 
@@ -33,13 +31,9 @@ std::string synth_document(uint64_t seed, uint64_t d) {
   topic.adjectives = sample_words(rng, adjectives(), 3);
   topic.verbs = sample_words(rng, verbs(), 4);
   std::array<std::string, 2> facts;
-  for (std::string& text : facts) {
-    text = fact(rng);
-  }
+  for (std::string& text : facts) { text = fact(rng); }
   std::vector<std::string> sentences;
-  for (uint32_t i = 0; i < count; ++i) {
-    sentences.push_back(sentence(rng, topic));
-  }
+  for (uint32_t i = 0; i < count; ++i) { sentences.push_back(sentence(rng, topic)); }
   for (const std::string& text : facts) {
     const uint32_t place = rng.below(static_cast<uint32_t>(sentences.size()) + 1);
     sentences.insert(sentences.begin() + place, text);
@@ -49,9 +43,7 @@ std::string synth_document(uint64_t seed, uint64_t d) {
   sentences.push_back(facts[in_order ? 1 : 0]);
 
   std::string document;
-  for (const std::string& text : sentences) {
-    document += (document.empty() ? "" : " ") + text;
-  }
+  for (const std::string& text : sentences) { document += (document.empty() ? "" : " ") + text; }
   return document + "\n";
 }
 

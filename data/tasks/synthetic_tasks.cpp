@@ -31,9 +31,7 @@ class RowBuilder {
     row_.targets.push_back(kIgnored);
   }
   void add(const std::vector<int32_t>& tokens) {
-    for (const int32_t token : tokens) {
-      add(token);
-    }
+    for (const int32_t token : tokens) { add(token); }
   }
   void add_answer(const std::vector<int32_t>& tokens) {
     for (const int32_t token : tokens) {
@@ -64,9 +62,7 @@ class WordSource {
   std::vector<int32_t> fresh() {
     std::vector<int32_t> word(size_);
     do {
-      for (int32_t& token : word) {
-        token = kFirstContent + static_cast<int32_t>(rng_.below(contents_));
-      }
+      for (int32_t& token : word) { token = kFirstContent + static_cast<int32_t>(rng_.below(contents_)); }
     } while (!seen_.emplace(reinterpret_cast<const char*>(word.data()), word.size() * sizeof(int32_t)).second);
     return word;
   }
@@ -132,18 +128,14 @@ TaskRow icr_positional_row(const SyntheticTask& task, uint64_t k, int64_t length
   const int64_t groups = context_pairs(task, length) / task.copies;
   for (int64_t g = 0; g < groups; ++g) {
     const std::vector<int32_t> key = words.fresh();
-    for (int64_t c = 0; c < task.copies; ++c) {
-      pairs.push_back({key, words.fresh()});
-    }
+    for (int64_t c = 0; c < task.copies; ++c) { pairs.push_back({key, words.fresh()}); }
   }
   rng.shuffle(pairs);
   const std::vector<int32_t> asked = rng.choice(pairs).key;
   RowBuilder row(length);
   add_context(row, pairs);
   for (const Pair& pair : pairs) {
-    if (pair.key == asked) {
-      add_question(row, pair);
-    }
+    if (pair.key == asked) { add_question(row, pair); }
   }
   return row.finish();
 }
@@ -168,12 +160,8 @@ TaskRow icl_row(const SyntheticTask& task, uint64_t k, int64_t length) {
   std::vector<int32_t> x(dim), y(dim);
   while (row.size() + 2 * dim + 2 <= static_cast<size_t>(length)) {
     const uint32_t f = rng.below(static_cast<uint32_t>(functions.size()));
-    for (int32_t& value : x) {
-      value = 1 + static_cast<int32_t>(rng.below(static_cast<uint32_t>(task.x_max)));
-    }
-    for (size_t i = 0; i < dim; ++i) {
-      y[i] = functions[f].b + functions[f].a * x[functions[f].permutation[i]];
-    }
+    for (int32_t& value : x) { value = 1 + static_cast<int32_t>(rng.below(static_cast<uint32_t>(task.x_max))); }
+    for (size_t i = 0; i < dim; ++i) { y[i] = functions[f].b + functions[f].a * x[functions[f].permutation[i]]; }
     row.add(x);
     row.add(kFirstArrow + static_cast<int32_t>(arrows[f]));
     row.add_answer(y);
@@ -194,9 +182,7 @@ std::vector<int64_t> mqar_gaps(Rng& rng, int64_t space, int64_t pairs) {
   for (int64_t p = 0; p < pairs; ++p) {
     auto rest = static_cast<uint64_t>(static_cast<unsigned __int128>(rng.u64()) * total >> 64);
     size_t i = 0;
-    while (weight[i] <= rest) {
-      rest -= weight[i++];
-    }
+    while (weight[i] <= rest) { rest -= weight[i++]; }
     asked[i] = p;
     total -= weight[i];
     weight[i] = 0;
@@ -228,16 +214,12 @@ TaskRow mqar_row(const SyntheticTask& task, uint64_t k, int64_t length) {
     row.add(noise());
   }
   TaskRow result = row.finish();
-  for (const auto& [position, value] : answers) {
-    result.targets[position] = value;
-  }
+  for (const auto& [position, value] : answers) { result.targets[position] = value; }
   return result;
 }
 
 void require(bool ok, const std::string& where, const char* option, int64_t found, const std::string& expected) {
-  if (!ok) {
-    throw ConfigError(where + "." + option, std::to_string(found), expected);
-  }
+  if (!ok) { throw ConfigError(where + "." + option, std::to_string(found), expected); }
 }
 
 void check_icr(const SyntheticTask& task, const std::string& where, int64_t length) {
@@ -302,28 +284,20 @@ void check_task(const SyntheticTask& task, const std::string& where) {
 }
 
 int64_t task_row_length(const SyntheticTask& task, uint64_t k) {
-  if (task.lengths.size() == 1) {
-    return task.lengths.front();
-  }
+  if (task.lengths.size() == 1) { return task.lengths.front(); }
   Rng rng(task.seed, "icr/length", k / static_cast<uint64_t>(task.length_block));
   return rng.choice(task.lengths);
 }
 
 TaskRow generate_task_row(const SyntheticTask& task, uint64_t k) {
   const int64_t length = task_row_length(task, k);
-  if (task.task == "icr_basic") {
-    return icr_basic_row(task, k, length);
-  }
-  if (task.task == "icr_positional") {
-    return icr_positional_row(task, k, length);
-  }
+  if (task.task == "icr_basic") { return icr_basic_row(task, k, length); }
+  if (task.task == "icr_positional") { return icr_positional_row(task, k, length); }
   return task.task == "icl" ? icl_row(task, k, length) : mqar_row(task, k, length);
 }
 
 int64_t task_answers(const SyntheticTask& task, int64_t length) {
-  if (is_icr(task)) {
-    return asked_pairs(task) * task.word;
-  }
+  if (is_icr(task)) { return asked_pairs(task) * task.word; }
   return task.task == "icl" ? length / (2 * task.dim + 2) * task.dim : task.pairs;
 }
 

@@ -7,17 +7,17 @@ namespace hebb {
 
 /// All options of one synthetic task (spec 80, section 1); which ones act depends on `task`.
 struct SyntheticTask {
-  std::string task;                  // icr_basic, icr_positional, icl, mqar
+  std::string task;  // icr_basic, icr_positional, icl, mqar
   uint64_t seed = 0;
-  std::vector<int64_t> lengths;      // one, or (ICR) several that are drawn per block of rows
-  int64_t length_block = 1;          // ICR: rows per length draw
-  int64_t vocab = 10000;             // ICR, MQAR
-  int64_t word = 8;                  // ICR: tokens per key and per value
-  int64_t queries = 6;               // icr_basic: asked pairs
-  int64_t copies = 4;                // icr_positional: values per key
+  std::vector<int64_t> lengths;  // one, or (ICR) several that are drawn per block of rows
+  int64_t length_block = 1;      // ICR: rows per length draw
+  int64_t vocab = 10000;         // ICR, MQAR
+  int64_t word = 8;              // ICR: tokens per key and per value
+  int64_t queries = 6;           // icr_basic: asked pairs
+  int64_t copies = 4;            // icr_positional: values per key
   int64_t functions = 16, dim = 12, x_max = 1000, coef_max = 5;  // ICL
-  int64_t pairs = 4;                 // MQAR
-  bool filler = true;                // MQAR: random tokens between the queries
+  int64_t pairs = 4;                                             // MQAR
+  bool filler = true;                                            // MQAR: random tokens between the queries
 };
 
 /// inputs [len], targets [len]: targets[i] is the answer token to predict at i, else -100.

@@ -28,15 +28,11 @@ constexpr size_t kBlock = 256 * 1024;
 class PlainFile final : public ByteSource {
  public:
   explicit PlainFile(const fs::path& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) {
-      fail("cannot open");
-    }
+    if (fd_ < 0) { fail("cannot open"); }
     ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
   }
   ~PlainFile() override {
-    if (fd_ >= 0) {
-      ::close(fd_);
-    }
+    if (fd_ >= 0) { ::close(fd_); }
   }
   PlainFile(const PlainFile&) = delete;
   PlainFile& operator=(const PlainFile&) = delete;
@@ -57,9 +53,7 @@ class PlainFile final : public ByteSource {
     char bytes[4];
     while (head_.size() < sizeof bytes) {
       const size_t got = read_file(bytes, sizeof bytes - head_.size());
-      if (got == 0) {
-        break;
-      }
+      if (got == 0) { break; }
       head_.append(bytes, got);
     }
     return head_;
@@ -72,12 +66,8 @@ class PlainFile final : public ByteSource {
   size_t read_file(char* out, size_t size) {
     while (true) {
       const ssize_t got = ::read(fd_, out, size);
-      if (got >= 0) {
-        return static_cast<size_t>(got);
-      }
-      if (errno != EINTR) {
-        fail("cannot read");
-      }
+      if (got >= 0) { return static_cast<size_t>(got); }
+      if (errno != EINTR) { fail("cannot read"); }
     }
   }
   [[noreturn]] void fail(const char* what) const {
@@ -122,9 +112,7 @@ class GzipFile final : public CompressedFile {
  public:
   explicit GzipFile(std::unique_ptr<PlainFile> file) : CompressedFile(std::move(file)) {
     constexpr int kGzipOnly = 16 + MAX_WBITS;
-    if (::inflateInit2(&stream_, kGzipOnly) != Z_OK) {
-      throw MemoryError(where(), "no memory for gzip");
-    }
+    if (::inflateInit2(&stream_, kGzipOnly) != Z_OK) { throw MemoryError(where(), "no memory for gzip"); }
   }
   ~GzipFile() override { ::inflateEnd(&stream_); }
   GzipFile(const GzipFile&) = delete;
@@ -134,26 +122,20 @@ class GzipFile final : public CompressedFile {
     stream_.next_out = reinterpret_cast<Bytef*>(out);
     stream_.avail_out = static_cast<uInt>(std::min<size_t>(size, 1 << 30));
     const uInt wanted = stream_.avail_out;
-    while (stream_.avail_out == wanted && start_member()) {
-      inflate_some();
-    }
+    while (stream_.avail_out == wanted && start_member()) { inflate_some(); }
     return wanted - stream_.avail_out;
   }
 
  private:
   /// False at the end of the file behind a complete member.
   bool start_member() {
-    if (is_inside_) {
-      return true;
-    }
+    if (is_inside_) { return true; }
     std::string_view bytes = input();
     while (is_later_ && !bytes.empty() && bytes[0] == '\0') {
       consume(1);
       bytes = input();
     }
-    if (bytes.empty()) {
-      return false;
-    }
+    if (bytes.empty()) { return false; }
     if (bytes[0] != '\x1F') {
       throw DataError(where(), "unknown bytes behind a gzip stream", hex_bytes(bytes),
                       "another gzip stream or the end");
@@ -189,9 +171,7 @@ class ZstdFile final : public CompressedFile {
  public:
   explicit ZstdFile(std::unique_ptr<PlainFile> file)
       : CompressedFile(std::move(file)), stream_(::ZSTD_createDStream()) {
-    if (stream_ == nullptr) {
-      throw MemoryError(where(), "no memory for zstd");
-    }
+    if (stream_ == nullptr) { throw MemoryError(where(), "no memory for zstd"); }
     check(::ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, kZstdWindowLog));
   }
   ~ZstdFile() override { ::ZSTD_freeDStream(stream_); }
@@ -234,9 +214,7 @@ class ZstdFile final : public CompressedFile {
 bool is_gzip(std::string_view head) { return head.substr(0, 2) == "\x1F\x8B"; }
 
 bool is_zstd(std::string_view head) {
-  if (head.size() < 4) {
-    return false;
-  }
+  if (head.size() < 4) { return false; }
   uint32_t magic;
   std::memcpy(&magic, head.data(), 4);
   constexpr uint32_t kFrame = 0xFD2FB528, kSkippable = 0x184D2A50, kSkippableMask = 0xFFFFFFF0;

@@ -18,9 +18,7 @@ class LineParser {
 
   void run() {
     skip_space();
-    if (!(peek() == '{' ? object(1, true) : fail("broken JSON", "an object"))) {
-      return;
-    }
+    if (!(peek() == '{' ? object(1, true) : fail("broken JSON", "an object"))) { return; }
     skip_space();
     if (at_ != line_.size()) {
       fail("broken JSON", "the end of the line");
@@ -71,9 +69,7 @@ class LineParser {
   }
 
   bool object(int depth, bool is_top) {
-    if (depth > kMaxDepth) {
-      return fail("JSON is nested too deeply", "at most 200 levels");
-    }
+    if (depth > kMaxDepth) { return fail("JSON is nested too deeply", "at most 200 levels"); }
     ++at_;
     skip_space();
     if (peek() == '}') {
@@ -82,38 +78,26 @@ class LineParser {
     }
     while (true) {
       std::string key;
-      if (peek() != '"') {
-        return fail("broken JSON", "a member name");
-      }
-      if (!string(is_top ? &key : nullptr)) {
-        return false;
-      }
+      if (peek() != '"') { return fail("broken JSON", "a member name"); }
+      if (!string(is_top ? &key : nullptr)) { return false; }
       skip_space();
-      if (peek() != ':') {
-        return fail("broken JSON", ":");
-      }
+      if (peek() != ':') { return fail("broken JSON", ":"); }
       ++at_;
       skip_space();
-      if (!(is_top ? member(key) : value(depth))) {
-        return false;
-      }
+      if (!(is_top ? member(key) : value(depth))) { return false; }
       skip_space();
       if (peek() == '}') {
         ++at_;
         return true;
       }
-      if (peek() != ',') {
-        return fail("broken JSON", ", or }");
-      }
+      if (peek() != ',') { return fail("broken JSON", ", or }"); }
       ++at_;
       skip_space();
     }
   }
 
   bool array(int depth) {
-    if (depth > kMaxDepth) {
-      return fail("JSON is nested too deeply", "at most 200 levels");
-    }
+    if (depth > kMaxDepth) { return fail("JSON is nested too deeply", "at most 200 levels"); }
     ++at_;
     skip_space();
     if (peek() == ']') {
@@ -121,17 +105,13 @@ class LineParser {
       return true;
     }
     while (true) {
-      if (!value(depth)) {
-        return false;
-      }
+      if (!value(depth)) { return false; }
       skip_space();
       if (peek() == ']') {
         ++at_;
         return true;
       }
-      if (peek() != ',') {
-        return fail("broken JSON", ", or ]");
-      }
+      if (peek() != ',') { return fail("broken JSON", ", or ]"); }
       ++at_;
       skip_space();
     }
@@ -146,9 +126,7 @@ class LineParser {
       note_name(key);
       return value(1);
     }
-    if (wanted->is_present) {
-      return fail("broken JSON: the member occurs twice", "one");
-    }
+    if (wanted->is_present) { return fail("broken JSON: the member occurs twice", "one"); }
     wanted->is_present = true;
     wanted->offset = at_;
     wanted->is_string = peek() == '"';
@@ -179,19 +157,13 @@ class LineParser {
              static_cast<unsigned char>(line_[at_]) >= 0x20) {
         ++at_;
       }
-      if (out != nullptr) {
-        out->append(line_.substr(begin, at_ - begin));
-      }
+      if (out != nullptr) { out->append(line_.substr(begin, at_ - begin)); }
       if (peek() == '"') {
         ++at_;
         return true;
       }
-      if (peek() != '\\') {
-        return fail("broken JSON", "a character of a string");
-      }
-      if (!escape(out)) {
-        return false;
-      }
+      if (peek() != '\\') { return fail("broken JSON", "a character of a string"); }
+      if (!escape(out)) { return false; }
     }
   }
 
@@ -199,17 +171,13 @@ class LineParser {
     static constexpr std::string_view kNames = "\"\\/bfnrt";
     static constexpr std::string_view kValues = "\"\\/\b\f\n\r\t";
     ++at_;
-    if (peek() == 'u') {
-      return unicode_escape(out);
-    }
+    if (peek() == 'u') { return unicode_escape(out); }
     const size_t which = at_ < line_.size() ? kNames.find(line_[at_]) : std::string_view::npos;
     if (which == std::string_view::npos) {
       return fail("broken JSON", "one of \" \\ / b f n r t u behind a backslash");
     }
     ++at_;
-    if (out != nullptr) {
-      *out += kValues[which];
-    }
+    if (out != nullptr) { *out += kValues[which]; }
     return true;
   }
 
@@ -217,18 +185,14 @@ class LineParser {
   bool unicode_escape(std::string* out) {
     const size_t start = at_ - 1;
     uint32_t unit = 0;
-    if (!four_digits(unit)) {
-      return false;
-    }
+    if (!four_digits(unit)) { return false; }
     char32_t c = unit;
     if (unit >= 0xD800 && unit < 0xE000) {
       uint32_t low = 0;
       const size_t behind = at_;
       if (unit < 0xDC00 && line_.substr(at_, 2) == "\\u") {
         ++at_;
-        if (!four_digits(low)) {
-          return false;
-        }
+        if (!four_digits(low)) { return false; }
       }
       if (low >= 0xDC00 && low < 0xE000) {
         c = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00);
@@ -241,9 +205,7 @@ class LineParser {
         result_.replaced += is_text_ ? 1 : 0;
       }
     }
-    if (out != nullptr) {
-      utf8_append(*out, c);
-    }
+    if (out != nullptr) { utf8_append(*out, c); }
     return true;
   }
 
@@ -253,11 +215,11 @@ class LineParser {
     for (int i = 0; i < 4; ++i) {
       ++at_;
       const char c = peek();
-      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                        : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-      if (digit < 0) {
-        return fail("broken JSON", "four hexadecimal digits");
-      }
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
+      if (digit < 0) { return fail("broken JSON", "four hexadecimal digits"); }
       value = value * 16 + static_cast<uint32_t>(digit);
     }
     ++at_;
@@ -265,18 +227,14 @@ class LineParser {
   }
 
   bool word(std::string_view name) {
-    if (line_.substr(at_, name.size()) != name) {
-      return fail("broken JSON", "a value");
-    }
+    if (line_.substr(at_, name.size()) != name) { return fail("broken JSON", "a value"); }
     at_ += name.size();
     return true;
   }
 
   bool digits() {
     const size_t begin = at_;
-    while (peek() >= '0' && peek() <= '9') {
-      ++at_;
-    }
+    while (peek() >= '0' && peek() <= '9') { ++at_; }
     return at_ > begin || fail("broken JSON", "a digit");
   }
   bool number() {
@@ -291,9 +249,7 @@ class LineParser {
     }
     if (peek() == '.') {
       ++at_;
-      if (!digits()) {
-        return false;
-      }
+      if (!digits()) { return false; }
     }
     if (peek() == 'e' || peek() == 'E') {
       ++at_;
@@ -308,7 +264,8 @@ class LineParser {
       case '{': return "an object";
       case '[': return "an array";
       case 'n': return "null";
-      case 't': case 'f': return "a boolean";
+      case 't':
+      case 'f': return "a boolean";
       default: return "a number";
     }
   }

@@ -9,9 +9,9 @@ namespace hebb {
 /// What one line of a JSONL file gives.
 struct JsonlText {
   bool is_good = false;
-  std::string text;                       // if good
-  uint64_t replaced = 0;                  // unpaired surrogates that became U+FFFD
-  size_t offset = 0;                      // if bad: where in the line, and why
+  std::string text;       // if good
+  uint64_t replaced = 0;  // unpaired surrogates that became U+FFFD
+  size_t offset = 0;      // if bad: where in the line, and why
   std::string problem, found, expected;
 };
 

@@ -24,9 +24,7 @@ bool drop_ending(std::string& name, std::string_view ending) {
 bool looks_like_jsonl(const fs::path& path) {
   std::string name = path.filename().string();
   for (const char* compression : {".gz", ".zst", ".zstd"}) {
-    if (drop_ending(name, compression)) {
-      break;
-    }
+    if (drop_ending(name, compression)) { break; }
   }
   return drop_ending(name, ".jsonl") || drop_ending(name, ".ndjson") || drop_ending(name, ".json");
 }
@@ -74,9 +72,7 @@ RawReader::RawReader(TextInputOptions options) : options_(std::move(options)) {
 }
 
 bool RawReader::open_next() {
-  if (next_file_ == files_.size()) {
-    return false;
-  }
+  if (next_file_ == files_.size()) { return false; }
   const fs::path& path = files_[next_file_++];
   source_ = ByteSource::open(path);
   ++files_opened_;
@@ -101,16 +97,12 @@ bool RawReader::next(RawDocument& document) {
       has_document = cut_document(document);
     } catch (const DataError& error) {
       document.failure = error.what();
-      if (is_jsonl_) {
-        document.failure += ", in line " + std::to_string(line_ + 1);
-      }
+      if (is_jsonl_) { document.failure += ", in line " + std::to_string(line_ + 1); }
       has_document = true;
       is_at_end_ = true;
       begin_ = buffer_.size();  // the piece before the damage is not complete
     }
-    if (has_document) {
-      return true;
-    }
+    if (has_document) { return true; }
     finished_bytes_ += source_->file_offset();
     source_.reset();
   }
@@ -118,33 +110,23 @@ bool RawReader::next(RawDocument& document) {
 }
 
 void RawReader::pass_byte_order_mark() {
-  while (buffer_.size() < kByteOrderMark.size() && fill()) {
-  }
-  if (buffer_.starts_with(kByteOrderMark)) {
-    begin_ = offset_ = kByteOrderMark.size();
-  }
+  while (buffer_.size() < kByteOrderMark.size() && fill()) {}
+  if (buffer_.starts_with(kByteOrderMark)) { begin_ = offset_ = kByteOrderMark.size(); }
 }
 
 bool RawReader::cut_document(RawDocument& document) {
   const bool is_first = std::exchange(is_new_, false);
-  if (is_first) {
-    pass_byte_order_mark();
-  }
+  if (is_first) { pass_byte_order_mark(); }
   if (is_jsonl_) {
     while (cut_at("\n", document)) {
       document.line = ++line_;
-      if (!is_blank(document.bytes)) {
-        return true;
-      }
+      if (!is_blank(document.bytes)) { return true; }
     }
     return false;
   }
-  if (options_.split) {
-    return cut_at(*options_.split, document);
-  }
+  if (options_.split) { return cut_at(*options_.split, document); }
   if (is_first) {  // an empty file is an empty document
-    while (fill()) {
-    }
+    while (fill()) {}
     take(buffer_.size() - begin_, 0, document);
   }
   return is_first;
@@ -159,22 +141,16 @@ bool RawReader::cut_at(std::string_view separator, RawDocument& document) {
     }
     const size_t unread = buffer_.size() - begin_;
     searched_ = unread < separator.size() ? 0 : unread - separator.size() + 1;
-    if (!fill()) {
-      break;
-    }
+    if (!fill()) { break; }
   }
-  if (begin_ == buffer_.size()) {
-    return false;
-  }
+  if (begin_ == buffer_.size()) { return false; }
   take(buffer_.size() - begin_, 0, document);
   return true;
 }
 
 // Reads one block more; false at the end of the file.
 bool RawReader::fill() {
-  if (is_at_end_) {
-    return false;
-  }
+  if (is_at_end_) { return false; }
   if (begin_ > 0) {
     buffer_.erase(0, begin_);
     begin_ = 0;
@@ -215,14 +191,10 @@ ParsedDocument parse_document(RawDocument& raw, const std::vector<fs::path>& fil
     out.problem = std::move(problem);
     return out;
   };
-  if (!raw.failure.empty()) {
-    return bad(std::move(raw.failure));
-  }
+  if (!raw.failure.empty()) { return bad(std::move(raw.failure)); }
   const size_t invalid = utf8_first_invalid(raw.bytes);
   if (invalid != std::string_view::npos) {
-    if (!options.replace_invalid) {
-      return bad(invalid_utf8_message(raw, files, invalid));
-    }
+    if (!options.replace_invalid) { return bad(invalid_utf8_message(raw, files, invalid)); }
     raw.bytes = utf8_replace_invalid(raw.bytes, out.replaced);
   }
   if (raw.is_jsonl) {
@@ -258,9 +230,7 @@ bool DocumentFilter::accept(ParsedDocument::State state, const std::string& prob
     throw DataError("", message);
   }
   ++counts_.bad;
-  if (note_) {
-    note_("left out: " + problem);
-  }
+  if (note_) { note_("left out: " + problem); }
   return false;
 }
 

@@ -25,12 +25,12 @@ struct TextInputOptions {
 
 /// A line or a document as it stands in the file, or the reason why the file could not be read on.
 struct RawDocument {
-  uint32_t file = 0;                  // index into RawReader::files()
+  uint32_t file = 0;  // index into RawReader::files()
   bool is_jsonl = false, is_compressed = false;
-  uint64_t line = 0;                  // JSONL: from 1
-  uint64_t offset = 0;                // of `bytes` in the uncompressed file
+  uint64_t line = 0;    // JSONL: from 1
+  uint64_t offset = 0;  // of `bytes` in the uncompressed file
   std::string bytes;
-  std::string failure;                // message when the stream is damaged or cut off here
+  std::string failure;  // message when the stream is damaged or cut off here
 };
 
 /// Goes through the input files and cuts them into raw documents. Memory: one document and one block.
@@ -64,20 +64,20 @@ class RawReader {
   uint64_t total_bytes_ = 0, finished_bytes_ = 0, files_opened_ = 0;
   size_t next_file_ = 0;
 
-  std::unique_ptr<ByteSource> source_;   // of the open file
+  std::unique_ptr<ByteSource> source_;  // of the open file
   bool is_jsonl_ = false, is_new_ = false, is_at_end_ = false;
-  uint64_t line_ = 0, offset_ = 0;       // of buffer_[begin_]
+  uint64_t line_ = 0, offset_ = 0;  // of buffer_[begin_]
   std::string buffer_;
-  size_t begin_ = 0, searched_ = 0;      // unread part; part without a separator
+  size_t begin_ = 0, searched_ = 0;  // unread part; part without a separator
 };
 
 /// The text of a raw document, or what is wrong with it.
 struct ParsedDocument {
   enum class State { good, empty, bad };
   State state = State::good;
-  std::string text;          // valid UTF-8
-  std::string problem;       // message with file, line and byte
-  uint64_t replaced = 0;     // invalid pieces that became U+FFFD
+  std::string text;       // valid UTF-8
+  std::string problem;    // message with file, line and byte
+  uint64_t replaced = 0;  // invalid pieces that became U+FFFD
 };
 /// Checks and extracts the text; thread-safe. Consumes raw.bytes.
 ParsedDocument parse_document(RawDocument& raw, const std::vector<fs::path>& files, const TextInputOptions& options);

@@ -13,13 +13,9 @@ size_t ascii_run(const char* text, size_t size) {
   for (; n + 8 <= size; n += 8) {
     uint64_t word;
     std::memcpy(&word, text + n, 8);
-    if ((word & 0x8080808080808080ULL) != 0) {
-      break;
-    }
+    if ((word & 0x8080808080808080ULL) != 0) { break; }
   }
-  while (n < size && static_cast<unsigned char>(text[n]) < 0x80) {
-    ++n;
-  }
+  while (n < size && static_cast<unsigned char>(text[n]) < 0x80) { ++n; }
   return n;
 }
 
@@ -28,24 +24,16 @@ size_t ascii_run(const char* text, size_t size) {
 Utf8Step utf8_step(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
-  if (lead < 0x80) {
-    return {1, true, false};
-  }
-  if (lead < 0xC2 || lead > 0xF4) {
-    return {1, false, false};
-  }
+  if (lead < 0x80) { return {1, true, false}; }
+  if (lead < 0xC2 || lead > 0xF4) { return {1, false, false}; }
   const int length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
   // The second byte excludes overlong forms, surrogates and what lies above U+10FFFF.
   const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (int i = 1; i < length; ++i) {
-    if (static_cast<size_t>(i) == text.size()) {
-      return {i, false, true};
-    }
+    if (static_cast<size_t>(i) == text.size()) { return {i, false, true}; }
     const bool fits = i == 1 ? byte(1) >= low && byte(1) <= high : (byte(i) & 0xC0) == 0x80;
-    if (!fits) {
-      return {i, false, false};
-    }
+    if (!fits) { return {i, false, false}; }
   }
   return {length, true, false};
 }
@@ -54,21 +42,15 @@ size_t utf8_first_invalid(std::string_view text) {
   size_t at = 0;
   while (true) {
     at += ascii_run(text.data() + at, text.size() - at);
-    if (at == text.size()) {
-      return std::string_view::npos;
-    }
+    if (at == text.size()) { return std::string_view::npos; }
     const Utf8Step step = utf8_step(text.substr(at, 4));
-    if (!step.is_valid) {
-      return at;
-    }
+    if (!step.is_valid) { return at; }
     at += static_cast<size_t>(step.length);
   }
 }
 
 std::string without_byte_order_mark(std::string text) {
-  if (text.starts_with(kByteOrderMark)) {
-    text.erase(0, kByteOrderMark.size());
-  }
+  if (text.starts_with(kByteOrderMark)) { text.erase(0, kByteOrderMark.size()); }
   return text;
 }
 
@@ -78,9 +60,7 @@ std::string utf8_replace_invalid(std::string_view text, uint64_t& replaced) {
   while (true) {
     const size_t bad = utf8_first_invalid(text);
     out.append(text.substr(0, bad));
-    if (bad == std::string_view::npos) {
-      return out;
-    }
+    if (bad == std::string_view::npos) { return out; }
     out += kReplacement;
     ++replaced;
     text.remove_prefix(bad + static_cast<size_t>(utf8_step(text.substr(bad)).length));

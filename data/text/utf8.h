@@ -11,9 +11,9 @@ inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 /// What stands at the start of some bytes.
 struct Utf8Step {
-  int length = 0;            // bytes of the character, or of the longest invalid piece that one U+FFFD replaces
+  int length = 0;  // bytes of the character, or of the longest invalid piece that one U+FFFD replaces
   bool is_valid = false;
-  bool is_cut_off = false;   // invalid only because the bytes end here
+  bool is_cut_off = false;  // invalid only because the bytes end here
 };
 /// Looks at the first character of `text` (not empty). Strict: no surrogates, no overlong forms, at
 /// most U+10FFFF.

@@ -13,16 +13,12 @@ template <class Run> void each_run(std::string_view text, const Run& run) {
     const size_t here = at;
     const bool is_space = is_white_space(utf8_decode(text, at));
     if (is_space != is_inside) {
-      if (is_inside) {
-        run(begin, here);
-      }
+      if (is_inside) { run(begin, here); }
       begin = here;
       is_inside = is_space;
     }
   }
-  if (is_inside) {
-    run(begin, text.size());
-  }
+  if (is_inside) { run(begin, text.size()); }
 }
 
 }  // namespace
@@ -34,21 +30,16 @@ bool is_white_space(char32_t c) {
 
 std::string_view trim_front(std::string_view text) {
   size_t begin = 0;
-  for (size_t at = 0; begin < text.size() && is_white_space(utf8_decode(text, at)); begin = at) {
-  }
+  for (size_t at = 0; begin < text.size() && is_white_space(utf8_decode(text, at)); begin = at) {}
   return text.substr(begin);
 }
 
 std::string_view trim_back(std::string_view text) {
   while (!text.empty()) {
     size_t last = text.size() - 1;
-    while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) {
-      --last;
-    }
+    while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) { --last; }
     size_t at = last;
-    if (!is_white_space(utf8_decode(text, at))) {
-      break;
-    }
+    if (!is_white_space(utf8_decode(text, at))) { break; }
     text.remove_suffix(text.size() - last);
   }
   return text;
@@ -60,9 +51,7 @@ std::vector<std::string_view> split_words(std::string_view text) {
   std::vector<std::string_view> words;
   size_t from = 0;
   const auto add = [&](size_t to) {
-    if (to > from) {
-      words.push_back(text.substr(from, to - from));
-    }
+    if (to > from) { words.push_back(text.substr(from, to - from)); }
   };
   each_run(text, [&](size_t begin, size_t end) {
     add(begin);

@@ -18,38 +18,39 @@ std::string syllable(int64_t s) {
 
 const std::vector<std::string>& adjectives() {
   static const std::vector<std::string> words = {
-      "amber", "ancient", "brave", "bright", "bronze", "calm", "clever", "cold", "copper", "coral", "crimson",
-      "curious", "dark", "deep", "distant", "dusty", "eager", "early", "empty", "fair", "famous", "fierce",
-      "frozen", "gentle", "golden", "grand", "green", "hidden", "hollow", "humble", "icy", "idle", "ivory",
-      "jolly", "keen", "lively", "lonely", "lucky", "marble", "mellow", "misty", "modest", "narrow", "noble",
-      "pale", "patient", "plain", "polite", "proud", "quick", "quiet", "rapid", "rare", "rough", "round",
-      "royal", "rusty", "salty", "silent", "silver", "simple", "sleepy", "slow", "small"};
+      "amber",   "ancient", "brave",  "bright",  "bronze", "calm",   "clever", "cold",   "copper", "coral",  "crimson",
+      "curious", "dark",    "deep",   "distant", "dusty",  "eager",  "early",  "empty",  "fair",   "famous", "fierce",
+      "frozen",  "gentle",  "golden", "grand",   "green",  "hidden", "hollow", "humble", "icy",    "idle",   "ivory",
+      "jolly",   "keen",    "lively", "lonely",  "lucky",  "marble", "mellow", "misty",  "modest", "narrow", "noble",
+      "pale",    "patient", "plain",  "polite",  "proud",  "quick",  "quiet",  "rapid",  "rare",   "rough",  "round",
+      "royal",   "rusty",   "salty",  "silent",  "silver", "simple", "sleepy", "slow",   "small"};
   return words;
 }
 
 const std::vector<std::string>& nouns() {
   static const std::vector<std::string> words = {
-      "acorn", "anchor", "anvil", "apple", "arrow", "autumn", "badge", "baker", "barrel", "basket", "beacon",
-      "beetle", "bell", "bishop", "blanket", "boat", "bottle", "branch", "bridge", "brook", "brush", "bucket",
-      "butter", "button", "cabin", "camel", "candle", "canyon", "captain", "carpet", "castle", "cellar",
-      "chapel", "cherry", "chimney", "circle", "cloud", "clover", "coast", "coin", "comet", "corner", "cottage",
-      "crane", "creek", "cricket", "crown", "dancer", "desert", "diamond", "doctor", "dragon", "drummer",
-      "eagle", "engine", "falcon", "farmer", "feather", "fiddle", "finger", "fisher", "flame", "flute",
-      "forest", "fountain", "fox", "garden", "garnet", "gate", "ginger", "glacier", "glove", "goblet", "grove",
-      "hammer", "harbor", "harvest", "hazel", "heron", "hill", "hunter", "island", "jacket", "jewel", "kettle",
-      "kitchen", "ladder", "lantern", "lemon", "letter", "library", "lizard", "magnet", "maple", "market",
-      "meadow", "melon", "miller", "mirror", "monkey", "mountain", "needle", "oak", "ocean", "olive", "orchard",
-      "otter", "owl", "paddle", "painter", "palace", "parrot", "pebble", "pepper", "piano", "pigeon", "pillow",
-      "pirate", "planet", "plum", "pocket", "poet", "pond", "pumpkin", "quarry", "rabbit", "raven", "ribbon"};
+      "acorn",    "anchor", "anvil",   "apple",   "arrow",    "autumn",  "badge",   "baker",   "barrel",  "basket",
+      "beacon",   "beetle", "bell",    "bishop",  "blanket",  "boat",    "bottle",  "branch",  "bridge",  "brook",
+      "brush",    "bucket", "butter",  "button",  "cabin",    "camel",   "candle",  "canyon",  "captain", "carpet",
+      "castle",   "cellar", "chapel",  "cherry",  "chimney",  "circle",  "cloud",   "clover",  "coast",   "coin",
+      "comet",    "corner", "cottage", "crane",   "creek",    "cricket", "crown",   "dancer",  "desert",  "diamond",
+      "doctor",   "dragon", "drummer", "eagle",   "engine",   "falcon",  "farmer",  "feather", "fiddle",  "finger",
+      "fisher",   "flame",  "flute",   "forest",  "fountain", "fox",     "garden",  "garnet",  "gate",    "ginger",
+      "glacier",  "glove",  "goblet",  "grove",   "hammer",   "harbor",  "harvest", "hazel",   "heron",   "hill",
+      "hunter",   "island", "jacket",  "jewel",   "kettle",   "kitchen", "ladder",  "lantern", "lemon",   "letter",
+      "library",  "lizard", "magnet",  "maple",   "market",   "meadow",  "melon",   "miller",  "mirror",  "monkey",
+      "mountain", "needle", "oak",     "ocean",   "olive",    "orchard", "otter",   "owl",     "paddle",  "painter",
+      "palace",   "parrot", "pebble",  "pepper",  "piano",    "pigeon",  "pillow",  "pirate",  "planet",  "plum",
+      "pocket",   "poet",   "pond",    "pumpkin", "quarry",   "rabbit",  "raven",   "ribbon"};
   return words;
 }
 
 const std::vector<std::string>& verbs() {
   static const std::vector<std::string> words = {
-      "admired", "answered", "avoided", "blamed", "borrowed", "carried", "chased", "counted", "crossed",
-      "doubted", "entered", "feared", "followed", "found", "greeted", "guarded", "helped", "joined", "lifted",
-      "measured", "missed", "noticed", "painted", "praised", "pulled", "reached", "refused", "trusted",
-      "visited", "wanted", "warned", "watched"};
+      "admired", "answered", "avoided", "blamed",   "borrowed", "carried", "chased",  "counted",
+      "crossed", "doubted",  "entered", "feared",   "followed", "found",   "greeted", "guarded",
+      "helped",  "joined",   "lifted",  "measured", "missed",   "noticed", "painted", "praised",
+      "pulled",  "reached",  "refused", "trusted",  "visited",  "wanted",  "warned",  "watched"};
   return words;
 }
 

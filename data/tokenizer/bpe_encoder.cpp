@@ -32,15 +32,11 @@ std::u32string characters_of(std::string_view text) {
 uint64_t pair_key(uint32_t left, uint32_t right) { return static_cast<uint64_t>(left) << 32 | right; }
 
 std::string piece_obstacle(const SentencePieceModel::Piece& piece) {
-  if (utf8_first_invalid(piece.text) != std::string_view::npos) {
-    return "a piece is not UTF-8";
-  }
+  if (utf8_first_invalid(piece.text) != std::string_view::npos) { return "a piece is not UTF-8"; }
   const bool single = characters_of(piece.text).size() == 1;
   switch (piece.type) {
     case PieceType::normal:
-      if (!std::isfinite(piece.score)) {
-        return "a piece without a finite score";
-      }
+      if (!std::isfinite(piece.score)) { return "a piece without a finite score"; }
       return piece.text.find(' ') == std::string::npos ? "" : "a piece with a raw space";
     case PieceType::unused: return "unused pieces";
     case PieceType::user_defined: return "user-defined pieces";
@@ -54,33 +50,17 @@ std::string piece_obstacle(const SentencePieceModel::Piece& piece) {
 }  // namespace
 
 std::string BpeEncoder::obstacle(const SentencePieceModel& model) {
-  if (model.type != SentencePieceModel::Type::bpe) {
-    return "not a BPE model";
-  }
-  if (model.has_normalization_rules) {
-    return "normalisation rules";
-  }
-  if (model.remove_extra_whitespaces) {
-    return "removal of extra white space";
-  }
-  if (!model.escape_whitespaces) {
-    return "spaces are not escaped";
-  }
-  if (model.whitespace_as_suffix) {
-    return "white space as suffix";
-  }
-  if (!model.byte_fallback) {
-    return "no byte fallback";
-  }
+  if (model.type != SentencePieceModel::Type::bpe) { return "not a BPE model"; }
+  if (model.has_normalization_rules) { return "normalisation rules"; }
+  if (model.remove_extra_whitespaces) { return "removal of extra white space"; }
+  if (!model.escape_whitespaces) { return "spaces are not escaped"; }
+  if (model.whitespace_as_suffix) { return "white space as suffix"; }
+  if (!model.byte_fallback) { return "no byte fallback"; }
   std::unordered_map<std::string_view, int> seen;
   for (const auto& piece : model.pieces) {
     std::string reason = piece_obstacle(piece);
-    if (!reason.empty()) {
-      return reason;
-    }
-    if (++seen[piece.text] > 1) {
-      return "a piece that occurs twice";
-    }
+    if (!reason.empty()) { return reason; }
+    if (++seen[piece.text] > 1) { return "a piece that occurs twice"; }
   }
   return "";
 }
@@ -122,9 +102,7 @@ BpeEncoder::BpeEncoder(const SentencePieceModel& model)
   }
   for (int32_t id = 0; id < piece_count_; ++id) {
     const auto& piece = model.pieces[static_cast<size_t>(id)];
-    if (piece.type == PieceType::normal) {
-      add_piece(piece, id, names);
-    }
+    if (piece.type == PieceType::normal) { add_piece(piece, id, names); }
   }
 }
 
@@ -155,26 +133,20 @@ void BpeEncoder::add_piece(const SentencePieceModel::Piece& piece, int32_t id, S
 }
 
 int32_t BpeEncoder::symbol_of(char32_t c) const {
-  if (c < 128) {
-    return ascii_symbols_[c];
-  }
+  if (c < 128) { return ascii_symbols_[c]; }
   const int32_t* symbol = symbols_.find(c);
   return symbol != nullptr ? *symbol : kForeign;
 }
 
 inline bool BpeEncoder::never_joined(char32_t left, char32_t right) const {
-  if (left < 128 && right < 128) {
-    return (ascii_joined_[left][right >> 6] >> (right & 63) & 1) == 0;
-  }
+  if (left < 128 && right < 128) { return (ascii_joined_[left][right >> 6] >> (right & 63) & 1) == 0; }
   return joined_.find(pair_key(left, right)) == nullptr;
 }
 
 BpeEncoder::Scratch::Scratch() : slots_(kCacheSlots) {}
 
 void BpeEncoder::encode(std::string_view text, Scratch& scratch, std::vector<int32_t>& ids) const {
-  if (text.empty()) {
-    return;
-  }
+  if (text.empty()) { return; }
   if (add_dummy_prefix_) {
     scratch.prefixed_.assign(1, ' ');
     scratch.prefixed_ += text;
@@ -196,12 +168,8 @@ void BpeEncoder::encode(std::string_view text, Scratch& scratch, std::vector<int
 }
 
 void BpeEncoder::encode_part(std::string_view part, Scratch& scratch, std::vector<int32_t>& ids) const {
-  if (part.size() == 1) {
-    return emit(ascii_symbols_[static_cast<unsigned char>(part[0])], part, ids);
-  }
-  if (part.size() > Scratch::kKeyBytes) {
-    return merge_part(part, scratch, ids);
-  }
+  if (part.size() == 1) { return emit(ascii_symbols_[static_cast<unsigned char>(part[0])], part, ids); }
+  if (part.size() > Scratch::kKeyBytes) { return merge_part(part, scratch, ids); }
   uint64_t key[Scratch::kKeyWords] = {};
   std::memcpy(key, part.data(), part.size());
   uint64_t hash = part.size();
@@ -246,9 +214,7 @@ void BpeEncoder::merge_part(std::string_view part, Scratch& scratch, std::vector
     return a.score < b.score || (a.score == b.score && a.left > b.left);
   };
   const auto propose = [&](int32_t left, int32_t right) {
-    if (left < 0 || right >= count || nodes[left].symbol < 0 || nodes[right].symbol < 0) {
-      return;
-    }
+    if (left < 0 || right >= count || nodes[left].symbol < 0 || nodes[right].symbol < 0) { return; }
     const auto left_symbol = nodes[left].symbol, right_symbol = nodes[right].symbol;
     const Merge* merge =
         merges_.find(pair_key(static_cast<uint32_t>(left_symbol), static_cast<uint32_t>(right_symbol)));
@@ -257,9 +223,7 @@ void BpeEncoder::merge_part(std::string_view part, Scratch& scratch, std::vector
       std::push_heap(heap.begin(), heap.end(), comes_later);
     }
   };
-  for (int32_t i = 1; i < count; ++i) {
-    propose(i - 1, i);
-  }
+  for (int32_t i = 1; i < count; ++i) { propose(i - 1, i); }
   while (!heap.empty()) {
     const Candidate best = heap.front();
     std::pop_heap(heap.begin(), heap.end(), comes_later);
@@ -272,9 +236,7 @@ void BpeEncoder::merge_part(std::string_view part, Scratch& scratch, std::vector
     left.symbol = best.merged;
     left.end = right.end;
     left.next = right.next;
-    if (right.next < count) {
-      nodes[right.next].previous = best.left;
-    }
+    if (right.next < count) { nodes[right.next].previous = best.left; }
     right.symbol = Scratch::kGone;
     propose(left.previous, best.left);
     propose(best.left, left.next);

@@ -74,9 +74,9 @@ class BpeEncoder::Scratch {
     int32_t ids[kMaxIds];
   };
   struct Node {
-    int32_t symbol;      // kGone after it was merged into its left neighbour
+    int32_t symbol;  // kGone after it was merged into its left neighbour
     int32_t previous, next;
-    uint32_t begin, end; // bytes of the part
+    uint32_t begin, end;  // bytes of the part
   };
   struct Candidate {
     float score;

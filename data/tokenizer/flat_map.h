@@ -11,32 +11,22 @@ template <class Value> class FlatMap {
  public:
   explicit FlatMap(size_t expected = 8) {
     size_t slots = 16;
-    while (slots < 2 * expected) {
-      slots *= 2;
-    }
+    while (slots < 2 * expected) { slots *= 2; }
     slots_.resize(slots);
   }
 
   const Value* find(uint64_t key) const {
     for (size_t i = start(key);; i = (i + 1) & (slots_.size() - 1)) {
-      if (slots_[i].key == key) {
-        return &slots_[i].value;
-      }
-      if (slots_[i].key == kEmpty) {
-        return nullptr;
-      }
+      if (slots_[i].key == key) { return &slots_[i].value; }
+      if (slots_[i].key == kEmpty) { return nullptr; }
     }
   }
 
   /// Inserts, unless the key is there already.
   void insert(uint64_t key, Value value) {
-    if (2 * (size_ + 1) > slots_.size()) {
-      grow();
-    }
+    if (2 * (size_ + 1) > slots_.size()) { grow(); }
     size_t i = start(key);
-    while (slots_[i].key != kEmpty && slots_[i].key != key) {
-      i = (i + 1) & (slots_.size() - 1);
-    }
+    while (slots_[i].key != kEmpty && slots_[i].key != key) { i = (i + 1) & (slots_.size() - 1); }
     if (slots_[i].key == kEmpty) {
       slots_[i] = {key, value};
       ++size_;
@@ -59,9 +49,7 @@ template <class Value> class FlatMap {
     old.swap(slots_);
     size_ = 0;
     for (const Slot& slot : old) {
-      if (slot.key != kEmpty) {
-        insert(slot.key, slot.value);
-      }
+      if (slot.key != kEmpty) { insert(slot.key, slot.value); }
     }
   }
 

@@ -12,7 +12,7 @@ enum WireType : int { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 struct WireField {
   uint64_t number = 0;
   int type = 0;
-  uint64_t value = 0;      // varint, fixed
+  uint64_t value = 0;  // varint, fixed
   std::string_view bytes;
 };
 
@@ -23,9 +23,7 @@ class WireReader {
       : file_(file), rest_(message), where_(where) {}
 
   bool next(WireField& field) {
-    if (rest_.empty()) {
-      return false;
-    }
+    if (rest_.empty()) { return false; }
     field = {};
     const uint64_t tag = varint();
     field.number = tag >> 3;
@@ -57,9 +55,7 @@ class WireReader {
     for (int shift = 0; shift < 64; shift += 7) {
       const auto byte = static_cast<unsigned char>(take(1)[0]);
       value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      if (byte < 0x80) {
-        return value;
-      }
+      if (byte < 0x80) { return value; }
     }
     damaged("an integer of more than 10 bytes", "at most 10");
   }
@@ -117,9 +113,7 @@ void read_normalizer_spec(WireReader reader, SentencePieceModel& model) {
 
 void read_denormalizer_spec(WireReader reader, SentencePieceModel& model) {
   for (WireField f; reader.next(f);) {
-    if (f.number == 2) {
-      model.has_denormalization_rules = !f.bytes.empty();
-    }
+    if (f.number == 2) { model.has_denormalization_rules = !f.bytes.empty(); }
   }
 }
 
@@ -129,9 +123,7 @@ SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::
   SentencePieceModel model;
   WireReader reader(bytes, bytes, where);
   for (WireField f; reader.next(f);) {
-    if (f.type != kBytes) {
-      continue;
-    }
+    if (f.type != kBytes) { continue; }
     const WireReader message(bytes, f.bytes, where);
     switch (f.number) {
       case 1: model.pieces.push_back(read_piece(message)); break;
@@ -148,15 +140,11 @@ SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::
 }
 
 int byte_piece_value(std::string_view piece) {
-  if (piece.size() != 6 || piece.substr(0, 3) != "<0x" || piece[5] != '>') {
-    return -1;
-  }
+  if (piece.size() != 6 || piece.substr(0, 3) != "<0x" || piece[5] != '>') { return -1; }
   int value = 0;
   for (const char c : piece.substr(3, 2)) {
     const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-    if (digit < 0) {
-      return -1;
-    }
+    if (digit < 0) { return -1; }
     value = value * 16 + digit;
   }
   return value;

@@ -20,9 +20,9 @@ struct SentencePieceModel {
   std::vector<Piece> pieces;
   Type type = Type::unigram;
   bool byte_fallback = false;
-  bool add_dummy_prefix = true;           // a space in front of every text
+  bool add_dummy_prefix = true;  // a space in front of every text
   bool remove_extra_whitespaces = true;
-  bool escape_whitespaces = true;         // space becomes U+2581
+  bool escape_whitespaces = true;  // space becomes U+2581
   bool whitespace_as_suffix = false;
   bool has_normalization_rules = false;
   bool has_denormalization_rules = false;

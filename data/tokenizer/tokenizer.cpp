@@ -5,9 +5,9 @@
 
 #include "core/files.h"
 #include "core/hash.h"
+#include "data/text/utf8.h"
 #include "data/tokenizer/bpe_encoder.h"
 #include "data/tokenizer/sentencepiece_model.h"
-#include "data/text/utf8.h"
 
 #if HEBB_HAVE_SENTENCEPIECE
 #include <sentencepiece_processor.h>
@@ -41,7 +41,9 @@ void fields(Fields& f, TokenizerConfig& config) {
   f.field("add_eos", config.add_eos).help("Puts EOS behind every document.");
 }
 
-uint64_t tokenizer_hash(const TokenizerConfig& config) { return fnv1a64(config.type == "bytes" ? "bytes" : read_file(config.file)); }
+uint64_t tokenizer_hash(const TokenizerConfig& config) {
+  return fnv1a64(config.type == "bytes" ? "bytes" : read_file(config.file));
+}
 
 #if HEBB_HAVE_SENTENCEPIECE
 
@@ -53,31 +55,25 @@ struct Tokenizer::Library {
   void encode(std::string_view text, std::vector<int32_t>& ids) const {
     // Positions inside the library are int; a space takes three bytes there.
     if (text.size() > static_cast<size_t>(INT32_MAX) / 3) {
-      throw DataError("", "document too long for the SentencePiece library",
-                      std::to_string(text.size()) + " bytes", "at most " + std::to_string(INT32_MAX / 3));
+      throw DataError("", "document too long for the SentencePiece library", std::to_string(text.size()) + " bytes",
+                      "at most " + std::to_string(INT32_MAX / 3));
     }
     std::vector<int> found;
     const auto status = processor.Encode(absl::string_view(text.data(), text.size()), &found);
-    if (!status.ok()) {
-      throw DataError("", "SentencePiece cannot encode: " + status.ToString());
-    }
+    if (!status.ok()) { throw DataError("", "SentencePiece cannot encode: " + status.ToString()); }
     ids.insert(ids.end(), found.begin(), found.end());
   }
 };
 
 void Tokenizer::load_sentencepiece() {
-  if (config_.file.empty()) {
-    throw ConfigError("tokenizer.file", "nothing", "a SentencePiece .model file");
-  }
+  if (config_.file.empty()) { throw ConfigError("tokenizer.file", "nothing", "a SentencePiece .model file"); }
   model_bytes_ = read_file(config_.file);
   hash_ = fnv1a64(model_bytes_);
   const SentencePieceModel model = parse_sentencepiece_model(model_bytes_, config_.file);
   library_ = std::make_unique<Library>();
   const auto status =
       library_->processor.LoadFromSerializedProto(absl::string_view(model_bytes_.data(), model_bytes_.size()));
-  if (!status.ok()) {
-    throw DataError(config_.file, "SentencePiece cannot read the model: " + status.ToString());
-  }
+  if (!status.ok()) { throw DataError(config_.file, "SentencePiece cannot read the model: " + status.ToString()); }
   if (model.has_denormalization_rules) {
     throw DataError(config_.file, "unsupported model", "denormalisation rules", "none");
   }
@@ -99,9 +95,7 @@ void Tokenizer::load_sentencepiece() {
   special_.eos = library_->processor.eos_id();
   special_.pad = library_->processor.pad_id();
   library_->obstacle = BpeEncoder::obstacle(model);
-  if (library_->obstacle.empty()) {
-    library_->bpe.emplace(model);
-  }
+  if (library_->obstacle.empty()) { library_->bpe.emplace(model); }
 }
 
 #else
@@ -144,8 +138,8 @@ void Tokenizer::load_bytes() {
   hash_ = tokenizer_hash(config_);
   for (int32_t id = 0; id < kBytesVocab; ++id) {
     const bool is_byte = id < kBytesBos;
-    surfaces_.push_back({is_byte ? std::string(1, static_cast<char>(id)) : "",
-                         is_byte ? Surface::kByte : Surface::kSpecial});
+    surfaces_.push_back(
+        {is_byte ? std::string(1, static_cast<char>(id)) : "", is_byte ? Surface::kByte : Surface::kSpecial});
   }
   special_.bos = kBytesBos;
   special_.eos = kBytesEos;
@@ -162,9 +156,7 @@ void Tokenizer::check_special() const {
 }
 
 std::string Tokenizer::encoder_name() const {
-  if (!library_) {
-    return "bytes";
-  }
+  if (!library_) { return "bytes"; }
   return library_->bpe ? "built-in BPE" : "library (" + library_->obstacle + ")";
 }
 
@@ -184,9 +176,7 @@ void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& ids
     text = scratch_->repaired;
   }
   if (!tokenizer_->library_) {
-    for (const char byte : text) {
-      ids.push_back(static_cast<unsigned char>(byte));
-    }
+    for (const char byte : text) { ids.push_back(static_cast<unsigned char>(byte)); }
   } else if (tokenizer_->library_->bpe) {
     tokenizer_->library_->bpe->encode(text, scratch_->bpe, ids);
   } else {
@@ -203,9 +193,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   Decoder decoder(this);
-  for (const int32_t id : ids) {
-    decoder.push(id, text);
-  }
+  for (const int32_t id : ids) { decoder.push(id, text); }
   return text + decoder.finish();
 }
 

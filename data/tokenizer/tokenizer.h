@@ -88,16 +88,16 @@ class Tokenizer {
 
     std::shared_ptr<const Tokenizer> owner_;
     const Tokenizer* tokenizer_;
-    std::string bytes_;            // bytes of an unfinished character
-    bool is_start_ = true;         // nothing but dropped spaces so far
+    std::string bytes_;     // bytes of an unfinished character
+    bool is_start_ = true;  // nothing but dropped spaces so far
     bool dropped_space_ = false;
     bool wrote_text_ = false;
   };
 
  private:
-  struct Library;   // SentencePiece; keeps its headers out of here
+  struct Library;  // SentencePiece; keeps its headers out of here
   struct Surface {
-    std::string text;              // one byte for byte tokens
+    std::string text;  // one byte for byte tokens
     enum Kind : uint8_t { kText, kByte, kUnknown, kSpecial } kind = kText;
   };
 

@@ -20,7 +20,7 @@ namespace hebb {
 namespace {
 
 constexpr size_t kMaxLineBytes = 16 * 1024;
-constexpr int64_t kFixedTokens = 3 + 256;       // unk, bos, eos; bytes
+constexpr int64_t kFixedTokens = 3 + 256;               // unk, bos, eos; bytes
 constexpr std::string_view kReserved = "\xE2\x96\x85";  // U+2585: the library drops lines that hold it
 
 /// Whether each document of the input belongs to the sample.
@@ -78,18 +78,14 @@ class SampleLines final : public sentencepiece::SentenceIterator {
     }
   }
   void rethrow() const {
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
+    if (failure_) { std::rethrow_exception(failure_); }
   }
 
  private:
   bool advance() {
     do {
       while (at_ >= document_.size()) {
-        if (!next_document()) {
-          return false;
-        }
+        if (!next_document()) { return false; }
       }
       cut_line();
     } while (line_.empty());
@@ -126,13 +122,9 @@ class SampleLines final : public sentencepiece::SentenceIterator {
   // The last white space that leaves at most kMaxLineBytes, else the last border between characters.
   static size_t cut_place(std::string_view rest) {
     const size_t space = rest.find_last_of(" \t\r", kMaxLineBytes);
-    if (space != std::string_view::npos && space > 0) {
-      return space;
-    }
+    if (space != std::string_view::npos && space > 0) { return space; }
     size_t cut = kMaxLineBytes;
-    while ((static_cast<unsigned char>(rest[cut]) & 0xC0) == 0x80) {
-      --cut;
-    }
+    while ((static_cast<unsigned char>(rest[cut]) & 0xC0) == 0x80) { --cut; }
     return cut;
   }
 
@@ -173,14 +165,13 @@ void check(const TrainTokenizerOptions& options) {
   }
   if (options.vocab_size <= kFixedTokens || options.vocab_size > INT32_MAX) {
     throw ConfigError("--vocab-size", std::to_string(options.vocab_size),
-                      std::to_string(kFixedTokens + 1) + " (one more than 3 special and 256 byte tokens) to " + std::to_string(INT32_MAX));
+                      std::to_string(kFixedTokens + 1) + " (one more than 3 special and 256 byte tokens) to " +
+                          std::to_string(INT32_MAX));
   }
   if (options.threads < 1 || options.threads > 128) {
     throw ConfigError("--threads", std::to_string(options.threads), "1 to 128");
   }
-  if (options.train_bytes == 0) {
-    throw ConfigError("--train-bytes", "0", "an integer >= 1");
-  }
+  if (options.train_bytes == 0) { throw ConfigError("--train-bytes", "0", "an integer >= 1"); }
 }
 
 // "INTERNAL: file.cc(12) [condition] Text." -> "Text."
@@ -206,8 +197,8 @@ TrainedTokenizer train_tokenizer(const TrainTokenizerOptions& options, Progress&
   lines.rethrow();
   if (!status.ok()) {
     throw ConfigError("--vocab-size " + std::to_string(options.vocab_size),
-                      "SentencePiece cannot train on " + std::to_string(result.bytes) + " bytes of text: " +
-                          library_message(status.ToString()));
+                      "SentencePiece cannot train on " + std::to_string(result.bytes) +
+                          " bytes of text: " + library_message(status.ToString()));
   }
   const auto pieces = static_cast<int64_t>(parse_sentencepiece_model(result.model, "trained model").pieces.size());
   if (pieces != options.vocab_size) {

@@ -9,19 +9,19 @@ namespace hebb {
 
 struct TrainTokenizerOptions {
   TextInputOptions input;
-  std::string model_type = "bpe";         // or "unigram"
-  int64_t vocab_size = 32'000;            // with 3 special and 256 byte tokens
-  uint64_t train_bytes = 100'000'000;     // text is sampled up to the document that reaches this
-  uint64_t seed = 0;                      // of the sample
-  int threads = 1;                        // 1 to 128; stored in the model: unigram training may depend on it
+  std::string model_type = "bpe";      // or "unigram"
+  int64_t vocab_size = 32'000;         // with 3 special and 256 byte tokens
+  uint64_t train_bytes = 100'000'000;  // text is sampled up to the document that reaches this
+  uint64_t seed = 0;                   // of the sample
+  int threads = 1;                     // 1 to 128; stored in the model: unigram training may depend on it
 };
 
 struct TrainedTokenizer {
-  std::string model;                      // bytes of the .model file
-  TextCounts input;                       // the whole input
-  uint64_t documents = 0, bytes = 0;      // of the sample
-  uint64_t lines = 0, cut_lines = 0;      // sentences of the sample; how many were cut for their length
-  double seconds = 0;                     // of the training itself
+  std::string model;                  // bytes of the .model file
+  TextCounts input;                   // the whole input
+  uint64_t documents = 0, bytes = 0;  // of the sample
+  uint64_t lines = 0, cut_lines = 0;  // sentences of the sample; how many were cut for their length
+  double seconds = 0;                 // of the training itself
 };
 
 /// Trains a SentencePiece model: byte fallback, character coverage 0.9995, unk 0, bos 1, eos 2, no pad,

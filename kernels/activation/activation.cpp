@@ -10,9 +10,7 @@ namespace {
 
 template <class F> void each(int64_t n, F&& f) {
   parallel_for(n, 1 << 13, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      f(i);
-    }
+    for (int64_t i = begin; i < end; ++i) { f(i); }
   });
 }
 
@@ -22,7 +20,7 @@ void run(Stream&, const SwigluForward& a) {
   dispatch_real(a.y.dtype, [&](auto zero) {
     using S = decltype(zero);
     S* __restrict y = a.y.as<S>();
-    const S *__restrict gate = a.gate.as<S>(), *__restrict up = a.up.as<S>();
+    const S* __restrict gate = a.gate.as<S>(), * __restrict up = a.up.as<S>();
     each(a.y.numel(), [=](int64_t i) { y[i] = gate[i] * sigmoid(gate[i]) * up[i]; });
   });
 }
@@ -30,8 +28,8 @@ void run(Stream&, const SwigluForward& a) {
 void run(Stream&, const SwigluBackward& a) {
   dispatch_real(a.d_y.dtype, [&](auto zero) {
     using S = decltype(zero);
-    S *__restrict d_gate = a.d_gate.as<S>(), *__restrict d_up = a.d_up.as<S>();
-    const S *__restrict d_y = a.d_y.as<S>(), *__restrict gate = a.gate.as<S>(), *__restrict up = a.up.as<S>();
+    S* __restrict d_gate = a.d_gate.as<S>(), * __restrict d_up = a.d_up.as<S>();
+    const S* __restrict d_y = a.d_y.as<S>(), * __restrict gate = a.gate.as<S>(), * __restrict up = a.up.as<S>();
     each(a.d_y.numel(), [=](int64_t i) {
       const S s = sigmoid(gate[i]), silu = gate[i] * s;
       const S g = d_y[i];
@@ -57,7 +55,7 @@ void run(Stream&, const Relu2Backward& a) {
   dispatch_real(a.d_y.dtype, [&](auto zero) {
     using S = decltype(zero);
     S* __restrict d_x = a.d_x.as<S>();
-    const S *__restrict d_y = a.d_y.as<S>(), *__restrict x = a.x.as<S>();
+    const S* __restrict d_y = a.d_y.as<S>(), * __restrict x = a.x.as<S>();
     each(a.d_y.numel(), [=](int64_t i) { d_x[i] = S(2) * (x[i] > S(0) ? x[i] : S(0)) * d_y[i]; });
   });
 }

@@ -14,7 +14,8 @@ template <class S> struct Factors { S b1, b2, one_b1, one_b2, clip, eps, keep, s
 
 /// A function of its own, since compilers vectorise what they know not to overlap.
 template <class S>
-void update(int64_t n, const Factors<S> f, S* __restrict p, S* __restrict m, S* __restrict v, const S* __restrict grad) {
+void update(int64_t n, const Factors<S> f, S* __restrict p, S* __restrict m, S* __restrict v,
+            const S* __restrict grad) {
   for (int64_t i = 0; i < n; ++i) {
     const S g = f.clip * grad[i];
     m[i] = f.b1 * m[i] + f.one_b1 * g;
@@ -63,9 +64,7 @@ void run(Stream&, const DecideStep& a) {
 
 void run(Stream&, const AdamW& a) {
   HEBB_ASSERT(!a.copy.defined());
-  if (a.applies.defined() && *a.applies.as<double>() == 0) {
-    return;
-  }
+  if (a.applies.defined() && *a.applies.as<double>() == 0) { return; }
   const double* rates = a.rates.as<double>();
   const double factor = a.clip.defined() ? *a.clip.as<double>() : 1.0;
   dispatch_real(a.p.dtype, [&](auto zero) {

@@ -8,7 +8,8 @@ namespace {
 constexpr int kThreads = 256;
 
 // One block per kSumSquaresBlock elements, summed in double. HBM: reads x.
-__global__ void __launch_bounds__(kThreads) sum_squares_kernel(double* partial, const float* x, int64_t count, bool vector) {
+__global__ void __launch_bounds__(kThreads)
+    sum_squares_kernel(double* partial, const float* x, int64_t count, bool vector) {
   constexpr int N = kPack<float>;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kSumSquaresBlock;
   const int64_t end = first + kSumSquaresBlock < count ? first + kSumSquaresBlock : count;
@@ -17,23 +18,17 @@ __global__ void __launch_bounds__(kThreads) sum_squares_kernel(double* partial, 
     float v[N];
     load_pack(v, x, at, end, vector);
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      sum += static_cast<double>(v[j]) * static_cast<double>(v[j]);
-    }
+    for (int j = 0; j < N; ++j) { sum += static_cast<double>(v[j]) * static_cast<double>(v[j]); }
   }
   BlockReducer<double> reduce;
   sum = reduce.sum(sum);
-  if (threadIdx.x == 0) {
-    partial[blockIdx.x] = sum;
-  }
+  if (threadIdx.x == 0) { partial[blockIdx.x] = sum; }
 }
 
 /// The sum of x[begin] to x[end - 1] by all threads of the block, in every thread.
 __device__ __forceinline__ double block_sum(BlockReducer<double>& reduce, const double* x, int64_t begin, int64_t end) {
   double sum = 0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    sum += x[i];
-  }
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) { sum += x[i]; }
   return reduce.sum(sum);
 }
 
@@ -76,14 +71,13 @@ struct Update {
   bool vector;
 };
 
-// A thread takes eight elements: one pack of the copy. HBM: reads p, m, v, grad and writes p, m, v: 28 bytes an element, 30 with a copy; about 15 FLOP.
+// A thread takes eight elements: one pack of the copy. HBM: reads p, m, v, grad and writes p, m, v: 28 bytes an
+// element, 30 with a copy; about 15 FLOP.
 __global__ void __launch_bounds__(kThreads) adamw_kernel(Update a) {
   constexpr int N = kPack<bf16>;
-  if (a.applies != nullptr && *a.applies == 0) {
-    return;
-  }
-  const auto keep = static_cast<float>(a.rates[0]), step = static_cast<float>(a.rates[1]), inverse_c2 = static_cast<float>(a.rates[2]),
-             clip = a.clip != nullptr ? static_cast<float>(*a.clip) : 1.0f;
+  if (a.applies != nullptr && *a.applies == 0) { return; }
+  const auto keep = static_cast<float>(a.rates[0]), step = static_cast<float>(a.rates[1]),
+             inverse_c2 = static_cast<float>(a.rates[2]), clip = a.clip != nullptr ? static_cast<float>(*a.clip) : 1.0f;
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
   float p[N], m[N], v[N], grad[N];
   load_pack(p, a.p, at, a.count, a.vector);
@@ -100,36 +94,46 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Update a) {
   store_pack(a.p, at, a.count, a.vector, p);
   store_pack(a.m, at, a.count, a.vector, m);
   store_pack(a.v, at, a.count, a.vector, v);
-  if (a.copy != nullptr) {
-    store_pack(a.copy, at, a.count, a.vector, p);
-  }
+  if (a.copy != nullptr) { store_pack(a.copy, at, a.count, a.vector, p); }
 }
 
 }  // namespace
 
 void run(Stream& stream, const SumSquares& a) {
   if (a.x.numel() > 0) {
-    HEBB_LAUNCH(sum_squares_kernel, blocks_for(a.x.numel(), kSumSquaresBlock), kThreads, 0, stream, a.partial.as<double>(),
-                a.x.as<float>(), a.x.numel(), can_vectorise<1>(a.x.numel(), a.x.data));
+    HEBB_LAUNCH(sum_squares_kernel, blocks_for(a.x.numel(), kSumSquaresBlock), kThreads, 0, stream,
+                a.partial.as<double>(), a.x.as<float>(), a.x.numel(), can_vectorise<1>(a.x.numel(), a.x.data));
   }
 }
 
 void run(Stream& stream, const DecideStep& a) {
-  const Decision decision{.outcome = a.outcome.as<double>(), .partial = a.partial.as<double>(), .limits = a.limits.as<double>(),
-                          .row_loss = a.row_loss.as<double>(), .scale = a.scale.as<double>(), .ends = a.ends.as<int64_t>(),
-                          .sets = a.limits.numel(), .rows = a.row_loss.numel()};
+  const Decision decision{.outcome = a.outcome.as<double>(),
+                          .partial = a.partial.as<double>(),
+                          .limits = a.limits.as<double>(),
+                          .row_loss = a.row_loss.as<double>(),
+                          .scale = a.scale.as<double>(),
+                          .ends = a.ends.as<int64_t>(),
+                          .sets = a.limits.numel(),
+                          .rows = a.row_loss.numel()};
   HEBB_LAUNCH(decide_step_kernel, 1, kThreads, 0, stream, decision);
 }
 
 void run(Stream& stream, const AdamW& a) {
   const int64_t count = a.p.numel();
-  if (count == 0) {
-    return;
-  }
-  const Update update{.p = a.p.as<float>(), .m = a.m.as<float>(), .v = a.v.as<float>(), .copy = a.copy.as<bf16>(), .grad = a.grad.as<float>(),
-                      .rates = a.rates.as<double>(), .clip = a.clip.as<double>(), .applies = a.applies.as<double>(), .count = count,
-                      .b1 = static_cast<float>(a.beta1), .b2 = static_cast<float>(a.beta2),
-                      .one_b1 = static_cast<float>(1 - a.beta1), .one_b2 = static_cast<float>(1 - a.beta2),
+  if (count == 0) { return; }
+  const Update update{.p = a.p.as<float>(),
+                      .m = a.m.as<float>(),
+                      .v = a.v.as<float>(),
+                      .copy = a.copy.as<bf16>(),
+                      .grad = a.grad.as<float>(),
+                      .rates = a.rates.as<double>(),
+                      .clip = a.clip.as<double>(),
+                      .applies = a.applies.as<double>(),
+                      .count = count,
+                      .b1 = static_cast<float>(a.beta1),
+                      .b2 = static_cast<float>(a.beta2),
+                      .one_b1 = static_cast<float>(1 - a.beta1),
+                      .one_b2 = static_cast<float>(1 - a.beta2),
                       .eps = static_cast<float>(a.eps),
                       .vector = can_vectorise<1>(count, a.p.data, a.m.data, a.v.data, a.copy.data, a.grad.data)};
   HEBB_LAUNCH(adamw_kernel, blocks_for(count, kThreads * kPack<bf16>), kThreads, 0, stream, update);

@@ -10,13 +10,14 @@ struct SumSquares {
 constexpr int64_t kSumSquaresBlock = 65536;
 HEBB_KERNEL(SumSquares)
 
-/// Room for clip sets in a step's outcome: loss, 1 if the step applies or else 0, then norm and clip factor of each set.
+/// Room for clip sets in a step's outcome: loss, 1 if the step applies or else 0, then norm and clip factor of each
+/// set.
 constexpr int64_t step_outcome_size(int64_t sets) { return 2 + 2 * sets; }
 
-/// What a step does (spec 83, sections 2 and 4), in doubles: outcome [step_outcome_size(S)] from partial (SumSquares of the S clip
-/// sets, set s at elements ends[s - 1] to ends[s]; ends [S] i64), limits [S] f64 (clip_norm; 0: off), and the losses: scale [1] f64
-/// times the sum of row_loss [N] f64, or 0 where they are undefined. A step applies if its loss and all norms are finite. One order
-/// of summation on each device, whatever it is. Bound: latency.
+/// What a step does (spec 83, sections 2 and 4), in doubles: outcome [step_outcome_size(S)] from partial (SumSquares of
+/// the S clip sets, set s at elements ends[s - 1] to ends[s]; ends [S] i64), limits [S] f64 (clip_norm; 0: off), and
+/// the losses: scale [1] f64 times the sum of row_loss [N] f64, or 0 where they are undefined. A step applies if its
+/// loss and all norms are finite. One order of summation on each device, whatever it is. Bound: latency.
 struct DecideStep {
   Tensor outcome;
   Tensor partial, ends, limits, row_loss, scale;

@@ -12,13 +12,9 @@ void run(Stream&, const AddScaled& a) {
     const S alpha = static_cast<S>(a.alpha);
     parallel_for(a.y.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
       if (a.accumulate) {
-        for (int64_t i = begin; i < end; ++i) {
-          y[i] += alpha * x[i];
-        }
+        for (int64_t i = begin; i < end; ++i) { y[i] += alpha * x[i]; }
       } else {
-        for (int64_t i = begin; i < end; ++i) {
-          y[i] = alpha * x[i];
-        }
+        for (int64_t i = begin; i < end; ++i) { y[i] = alpha * x[i]; }
       }
     });
   });

@@ -9,18 +9,15 @@ constexpr int kThreads = 256;
 
 // y = alpha x (+ y)
 template <class T>
-__global__ void __launch_bounds__(kThreads) add_scaled_kernel(T* y, const T* x, float alpha, bool accumulate, int64_t count, bool vector) {
+__global__ void __launch_bounds__(kThreads)
+    add_scaled_kernel(T* y, const T* x, float alpha, bool accumulate, int64_t count, bool vector) {
   constexpr int N = kPack<T>;
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
   float a[N] = {}, b[N];
-  if (accumulate) {
-    load_pack(a, y, at, count, vector);
-  }
+  if (accumulate) { load_pack(a, y, at, count, vector); }
   load_pack(b, x, at, count, vector);
   HEBB_UNROLL
-  for (int j = 0; j < N; ++j) {
-    a[j] += alpha * b[j];
-  }
+  for (int j = 0; j < N; ++j) { a[j] += alpha * b[j]; }
   store_pack(y, at, count, vector, a);
 }
 
@@ -50,14 +47,13 @@ struct ToFloat {
 
 void run(Stream& stream, const AddScaled& args) {
   const int64_t count = args.y.numel();
-  if (count == 0) {
-    return;
-  }
+  if (count == 0) { return; }
   dispatch_float(args.y.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int64_t packs = (count + kPack<T> - 1) / kPack<T>;
     HEBB_LAUNCH(add_scaled_kernel<T>, blocks_for(packs, kThreads), kThreads, 0, stream, args.y.as<T>(), args.x.as<T>(),
-                static_cast<float>(args.alpha), args.accumulate, count, can_vectorise<1>(count, args.y.data, args.x.data));
+                static_cast<float>(args.alpha), args.accumulate, count,
+                can_vectorise<1>(count, args.y.data, args.x.data));
   });
 }
 
@@ -71,11 +67,10 @@ void convert(Stream& stream, const Tensor& to, const Tensor& from) {
   const auto launch = [&](auto* out, const auto* in) {
     using To = std::remove_pointer_t<decltype(out)>;
     using From = std::remove_const_t<std::remove_pointer_t<decltype(in)>>;
-    HEBB_LAUNCH((convert_kernel<To, From>), blocks_for(count, kThreads * kPack<bf16>), kThreads, 0, stream, out, in, count, vector);
+    HEBB_LAUNCH((convert_kernel<To, From>), blocks_for(count, kThreads * kPack<bf16>), kThreads, 0, stream, out, in,
+                count, vector);
   };
-  if (count == 0) {
-    return;
-  }
+  if (count == 0) { return; }
   if (to.dtype == DType::bf16) {
     launch(to.as<bf16>(), static_cast<const float*>(from.as<float>()));
   } else if (from.dtype == DType::bf16) {

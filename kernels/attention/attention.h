@@ -26,8 +26,8 @@ HEBB_KERNEL(AttentionForward)
 /// Elements of scratch that the forward kernel needs (0 unless few queries read many keys).
 int64_t attention_partial(const Shape& q, const Shape& k, const Shape& v);
 
-/// Whether a GPU computes these heads with tensor cores: bf16, sizes that are multiples of 16 up to 128. Products are summed in fp32;
-/// probabilities, and their gradients, are rounded to bf16 in between.
+/// Whether a GPU computes these heads with tensor cores: bf16, sizes that are multiples of 16 up to 128. Products are
+/// summed in fp32; probabilities, and their gradients, are rounded to bf16 in between.
 constexpr bool attention_on_tensor_cores(DType dtype, const Shape& q, const Shape& v) {
   return dtype == DType::bf16 && q[3] % 16 == 0 && v[3] % 16 == 0 && q[3] <= 128 && v[3] <= 128;
 }

@@ -202,7 +202,8 @@ template <class S> struct Backward {
             heads.template rows_of<const S>(a.d_o.as<S>(), dv, space, head),
             heads.template rows_of<const S>(a.o.as<S>(), dv, space, head),
             heads.template rows_of<const S>(a.lse.as<S>(), 1, space, head),
-            a.accumulate_q, a.has_other_keys};
+            a.accumulate_q,
+            a.has_other_keys};
   }
 
   /// Gradients of keys are added tile by tile: they start from 0 unless they accumulate.

@@ -3,17 +3,17 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/attention/tile.cuh"
 
-// Gradients of attention in fp32 on the plain cores: one kernel for the queries, one for keys, values and biases, each of which computes
-// the probabilities again, so that every sum has one owner and a fixed order. Grid: 64 own lines x kv heads x spaces, slices of 256
-// channels. In bf16 and with the usual head sizes tensor cores do it (attention_mma_backward.cu). Static shared: 35 KB. FLOPs: 7 products
-// of a pair instead of 5. Bound: fp32 multiply-adds.
+// Gradients of attention in fp32 on the plain cores: one kernel for the queries, one for keys, values and biases, each
+// of which computes the probabilities again, so that every sum has one owner and a fixed order. Grid: 64 own lines x kv
+// heads x spaces, slices of 256 channels. In bf16 and with the usual head sizes tensor cores do it
+// (attention_mma_backward.cu). Static shared: 35 KB. FLOPs: 7 products of a pair instead of 5. Bound: fp32
+// multiply-adds.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace attention;
 
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   Inputs<T> in;
   T *d_q, *d_k, *d_v;
   float* d_bias;
@@ -27,11 +27,9 @@ struct Pair {
   float p, d_score;
 };
 template <class T>
-__device__ __forceinline__ Pair pair_at(const Shared& s, const Backward<T>& a, int row, int key_slot, int64_t key, float product,
-                                        float d_p) {
-  if (!sees(s, row, key) || s.lse[row] == -INFINITY) {
-    return {0, 0};
-  }
+__device__ __forceinline__ Pair pair_at(const Shared& s, const Backward<T>& a, int row, int key_slot, int64_t key,
+                                        float product, float d_p) {
+  if (!sees(s, row, key) || s.lse[row] == -INFINITY) { return {0, 0}; }
   const float bias = a.in.bias != nullptr ? a.in.bias[s.key_line[key_slot]] : 0.0f;
   const float p = expf(a.in.scale * product + bias - s.lse[row]);
   // The weight of a lone key is 1 whatever its score: a gradient of exactly 0, not the difference of two sums.
@@ -39,8 +37,7 @@ __device__ __forceinline__ Pair pair_at(const Shared& s, const Backward<T>& a, i
 }
 
 // d_q of 64 rows: walks over the keys that they see.
-template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads) attention_queries_kernel(Backward<T> a) {
+template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) attention_queries_kernel(Backward<T> a) {
   HEBB_SHARED(Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const Place at = place_of(a.in, a.in.rows());
@@ -62,7 +59,8 @@ __global__ void __launch_bounds__(kThreads) attention_queries_kernel(Backward<T>
       HEBB_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int slot = x + 16 * j;
-        s.weights[4 * y + i][slot] = a.in.scale * pair_at(s, a, 4 * y + i, slot, base + slot, products[i][j], d_p[i][j]).d_score;
+        s.weights[4 * y + i][slot] =
+            a.in.scale * pair_at(s, a, 4 * y + i, slot, base + slot, products[i][j], d_p[i][j]).d_score;
       }
     }
     add_weighted_lines(d_q, s, a.in.k, s.key_line, a.in.d, first_column);
@@ -86,8 +84,7 @@ __device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int6
 }
 
 // d_k, d_v and d_bias of 64 keys: walks over the rows that see them. Tiles are [key][row] here.
-template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads) attention_keys_kernel(Backward<T> a) {
+template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) attention_keys_kernel(Backward<T> a) {
   HEBB_SHARED(Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const Place at = place_of(a.in, a.in.keys);
@@ -119,42 +116,42 @@ __global__ void __launch_bounds__(kThreads) attention_keys_kernel(Backward<T> a)
     add_weighted_lines(d_v, s, a.d_o, s.row_line, a.in.dv, first_column);
     __syncthreads();
     HEBB_UNROLL
-    for (int i = 0; i < 16; ++i) {
-      s.weights[4 * y + i / 4][x + 16 * (i % 4)] = a.in.scale * d_p[i / 4][i % 4];
-    }
+    for (int i = 0; i < 16; ++i) { s.weights[4 * y + i / 4][x + 16 * (i % 4)] = a.in.scale * d_p[i / 4][i % 4]; }
     add_weighted_lines(d_k, s, a.in.q, s.row_line, a.in.d, first_column);
   }
   __syncthreads();  // without rows nothing has waited for the key lines
-  if (a.d_k != nullptr) {
-    write_lines(a.d_k, s.key_line, a.in.d, first_column, d_k, a.accumulate_k);
-  }
-  if (a.d_v != nullptr) {
-    write_lines(a.d_v, s.key_line, a.in.dv, first_column, d_v, a.accumulate_v);
-  }
+  if (a.d_k != nullptr) { write_lines(a.d_k, s.key_line, a.in.d, first_column, d_k, a.accumulate_k); }
+  if (a.d_v != nullptr) { write_lines(a.d_v, s.key_line, a.in.dv, first_column, d_v, a.accumulate_v); }
   if (a.d_bias != nullptr && blockIdx.y == 0) {
     HEBB_UNROLL
     for (int i = 0; i < 4; ++i) {
       const float sum = sum_of_16(d_bias[i]);
       const int64_t line = s.key_line[4 * y + i];
-      if (x == 0 && line >= 0) {
-        write(a.d_bias[line], sum, a.accumulate_bias);
-      }
+      if (x == 0 && line >= 0) { write(a.d_bias[line], sum, a.accumulate_bias); }
     }
   }
 }
 
-template <class T>
-void backward(Stream& stream, const AttentionBackward& a) {
-  const Backward<T> b{.in = inputs_of<T>(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale), .d_q = a.d_q.as<T>(), .d_k = a.d_k.as<T>(),
-                      .d_v = a.d_v.as<T>(), .d_bias = a.d_bias.as<float>(), .d_o = a.d_o.as<T>(), .o = a.o.as<T>(),
-                      .lse = a.lse.as<float>(), .accumulate_q = a.accumulate_q, .accumulate_k = a.accumulate_k,
-                      .accumulate_v = a.accumulate_v, .accumulate_bias = a.accumulate_bias,
+template <class T> void backward(Stream& stream, const AttentionBackward& a) {
+  const Backward<T> b{.in = inputs_of<T>(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale),
+                      .d_q = a.d_q.as<T>(),
+                      .d_k = a.d_k.as<T>(),
+                      .d_v = a.d_v.as<T>(),
+                      .d_bias = a.d_bias.as<float>(),
+                      .d_o = a.d_o.as<T>(),
+                      .o = a.o.as<T>(),
+                      .lse = a.lse.as<float>(),
+                      .accumulate_q = a.accumulate_q,
+                      .accumulate_k = a.accumulate_k,
+                      .accumulate_v = a.accumulate_v,
+                      .accumulate_bias = a.accumulate_bias,
                       .has_other_keys = a.has_other_keys};
   const int64_t heads = b.in.kv_heads * a.k.size(0);
   const auto tiles = [heads](int64_t lines) { return blocks_for((lines + kTile - 1) / kTile * heads, 1); };
   if (a.d_q.defined()) {
     dispatch_width(b.in.d, [&](auto columns, unsigned slices) {
-      HEBB_LAUNCH((attention_queries_kernel<T, columns()>), dim3(tiles(b.in.tokens * b.in.group), slices), kThreads, 0, stream, b);
+      HEBB_LAUNCH((attention_queries_kernel<T, columns()>), dim3(tiles(b.in.tokens * b.in.group), slices), kThreads, 0,
+                  stream, b);
     });
   }
   if (a.d_k.defined() || a.d_v.defined() || a.d_bias.defined()) {
@@ -167,10 +164,9 @@ void backward(Stream& stream, const AttentionBackward& a) {
 }  // namespace
 
 void run(Stream& stream, const AttentionBackward& a) {
-  if (a.q.numel() == 0) {
-    return;
-  }
-  if (attention_mma::takes(a.q, a.v, a.scale, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data, a.d_k.data, a.d_v.data)) {
+  if (a.q.numel() == 0) { return; }
+  if (attention_mma::takes(a.q, a.v, a.scale, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data,
+                           a.d_k.data, a.d_v.data)) {
     attention_mma::backward(stream, a);
   } else {
     dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });

@@ -1,24 +1,23 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/attention/tile.cuh"
 
-// Flash attention in fp32 on the plain cores, for all head sizes and masks of the family; in bf16 and with the usual head sizes tensor
-// cores do it (attention_mma_forward.cu). Grid: 64 stacked rows x kv heads x spaces, slices of 256 value channels. Static shared: 35 KB.
-// FLOPs: 2 H (D + Dv) per pair of the tiles that hold a visible one. Bound: fp32 multiply-adds; 16 of them for 8 shared loads in the
-// scores, 4 N for 4 + N in the results (N = Dv / 16). With few queries: the latency of one block's walk over the keys.
+// Flash attention in fp32 on the plain cores, for all head sizes and masks of the family; in bf16 and with the usual
+// head sizes tensor cores do it (attention_mma_forward.cu). Grid: 64 stacked rows x kv heads x spaces, slices of 256
+// value channels. Static shared: 35 KB. FLOPs: 2 H (D + Dv) per pair of the tiles that hold a visible one. Bound: fp32
+// multiply-adds; 16 of them for 8 shared loads in the scores, 4 N for 4 + N in the results (N = Dv / 16). With few
+// queries: the latency of one block's walk over the keys.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace attention;
 
-template <class T>
-struct Forward {
+template <class T> struct Forward {
   Inputs<T> in;
   T* o;
   float* lse;
 };
 
-template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads) attention_forward_kernel(Forward<T> a) {
+template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) attention_forward_kernel(Forward<T> a) {
   HEBB_SHARED(Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const Place at = place_of(a.in, a.in.rows());
@@ -52,9 +51,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(Forward<T> 
   for (int i = 0; i < 4; ++i) {
     const float inverse = rows[i].sum > 0.0f ? 1.0f / rows[i].sum : 0.0f;
     HEBB_UNROLL
-    for (int j = 0; j < kColumns; ++j) {
-      out[i][j] *= inverse;
-    }
+    for (int j = 0; j < kColumns; ++j) { out[i][j] *= inverse; }
     const int64_t line = s.row_line[4 * y + i];
     if (a.lse != nullptr && x == 0 && line >= 0 && blockIdx.y == 0) {
       a.lse[line] = rows[i].top + logf(rows[i].sum);  // -inf without keys
@@ -66,9 +63,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(Forward<T> 
 }  // namespace
 
 void run(Stream& stream, const AttentionForward& a) {
-  if (a.q.numel() == 0) {
-    return;
-  }
+  if (a.q.numel() == 0) { return; }
   if (attention_mma::takes(a.q, a.v, a.scale, a.q.data, a.k.data, a.v.data, a.o.data)) {
     attention_mma::forward(stream, a);
     return;

@@ -1,13 +1,15 @@
 #pragma once
-// What the tensor-core attention kernels share: bf16 tiles in shared memory, products of 16 x 8 x 16, walks over the intervals.
+// What the tensor-core attention kernels share: bf16 tiles in shared memory, products of 16 x 8 x 16, walks over the
+// intervals.
 //
-// As in attention_tile.h the query heads of a kv head are stacked: row r = token * group + g of a key space. Head sizes are padded with
-// zeros to a width of 32, 64, 96 or 128. A row in shared memory takes 16 bytes more than its channels: an odd number of 16-byte units,
-// so the eight rows that ldmatrix reads at once lie in different banks (what a swizzle is for), at distances that are constants.
+// As in attention_tile.h the query heads of a kv head are stacked: row r = token * group + g of a key space. Head sizes
+// are padded with zeros to a width of 32, 64, 96 or 128. A row in shared memory takes 16 bytes more than its channels:
+// an odd number of 16-byte units, so the eight rows that ldmatrix reads at once lie in different banks (what a swizzle
+// is for), at distances that are constants.
 #include <algorithm>
 
-#include "kernels/common/cuda/async_copy.cuh"
 #include "kernels/attention/tile.cuh"
+#include "kernels/common/cuda/async_copy.cuh"
 #include "kernels/common/cuda/mma.cuh"
 
 namespace hebb::HEBB_DEVICE::attention_mma {
@@ -18,14 +20,10 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 constexpr float kLog2E = 1.44269504088896340736f, kLn2 = 0.69314718055994530942f;
 
-template <int kWidth>
-constexpr int kStride = kWidth + 8;  // elements between rows in shared memory
+template <int kWidth> constexpr int kStride = kWidth + 8;  // elements between rows in shared memory
 
 /// Rows of kWidth channels in shared memory.
-template <int kRows, int kWidth>
-struct alignas(16) TileOf {
-  bf16 data[kRows * kStride<kWidth>];
-};
+template <int kRows, int kWidth> struct alignas(16) TileOf { bf16 data[kRows * kStride<kWidth>]; };
 
 /// 2^x with a relative error of 2^-22; below 2^-126 it is 0.
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -43,13 +41,15 @@ __device__ __forceinline__ int warp_number() { return static_cast<int>(threadIdx
 
 // ---- where a block works
 
-/// Order of the blocks of a grid of tiles x heads (of all spaces). Blocks that run at the same time share what their heads stream, so
-/// heads come in sections that L2 holds; within a section the tiles with the most work come first.
+/// Order of the blocks of a grid of tiles x heads (of all spaces). Blocks that run at the same time share what their
+/// heads stream, so heads come in sections that L2 holds; within a section the tiles with the most work come first.
 struct Order {
   int64_t tiles, heads, section;
 
   Order(int64_t tiles, int64_t heads, int64_t bytes_per_head)
-      : tiles(tiles), heads(heads), section(std::clamp<int64_t>(kSectionBytes / std::max<int64_t>(bytes_per_head, 1), 1, heads)) {}
+      : tiles(tiles),
+        heads(heads),
+        section(std::clamp<int64_t>(kSectionBytes / std::max<int64_t>(bytes_per_head, 1), 1, heads)) {}
   unsigned blocks() const { return blocks_for(tiles * heads, 1); }
 
   static constexpr int64_t kSectionBytes = 32 << 20;  // of 50 MB
@@ -94,7 +94,9 @@ struct Rows {
     count = left < limit ? static_cast<int>(left) : limit;
   }
   /// Tokens between the first row and this one; the half keeps the quotient away from whole numbers.
-  __device__ int tokens_before(int row) const { return static_cast<int>((static_cast<float>(rest + row) + 0.5f) * inverse_group); }
+  __device__ int tokens_before(int row) const {
+    return static_cast<int>((static_cast<float>(rest + row) + 0.5f) * inverse_group);
+  }
   __device__ int64_t token_of(int row) const { return token + tokens_before(row); }
   /// Line of q, o, lse; -1 behind the last row.
   __device__ int64_t line_of(int row) const {
@@ -105,8 +107,7 @@ struct Rows {
 // ---- which keys a tile of rows sees
 
 /// Lines and intervals of kRows rows. Rows that do not exist have the line -1 and see nothing.
-template <int kRows>
-struct Intervals {
+template <int kRows> struct Intervals {
   int64_t line[kRows];
   int32_t lo[kRows], hi[kRows];
 
@@ -134,8 +135,7 @@ struct Intervals {
 };
 
 /// The tiles of kKeys keys that a tile of rows walks over; it passes over what no row sees.
-template <int kRows, int kKeys>
-struct Walk {
+template <int kRows, int kKeys> struct Walk {
   const Intervals<kRows>& intervals;
   int rows, last;  // rows that exist; the first key that none of them sees any more
   bool has_gaps;   // keys before it, behind the first one, that no row sees
@@ -151,19 +151,20 @@ struct Walk {
   __device__ int first_tile() const { return tile_from(intervals.lo[0]); }
   /// First key of the next tile at or behind `key`; there is none if that is not below `last`.
   __device__ int tile_from(int key) const {
-    if (!has_gaps || key >= last) {
-      return key;
-    }
+    if (!has_gaps || key >= last) { return key; }
     const int low = intervals.lo[intervals.first_row_behind(key)];
     return low > key ? low : key;
   }
-  /// Where there are gaps, unseen keys may hold anything, and 0 times that is not 0: their rows become zeros. Ends with a barrier.
+  /// Where there are gaps, unseen keys may hold anything, and 0 times that is not 0: their rows become zeros. Ends with
+  /// a barrier.
   template <int kWidth>
-  __device__ __forceinline__ void clear_unseen(TileOf<kKeys, kWidth>& rows_of_keys, int tile HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ void clear_unseen(TileOf<kKeys, kWidth>& rows_of_keys,
+                                               int tile HEBB_WHERE_PARAMETER) const {
     for (int i = static_cast<int>(threadIdx.x); i < kKeys; i += kThreads) {
       const int row = intervals.first_row_behind(tile + i);
       for (int c = 0; (row == kRows || intervals.lo[row] > tile + i) && c < kWidth; c += 8) {
-        store_16_bytes(&rows_of_keys.data[i * kStride<kWidth> + c], Word4{} HEBB_WHERE_ARGUMENT);
+        store_16_bytes(
+            &rows_of_keys.data[i * kStride<kWidth> + c], Word4 {} HEBB_WHERE_ARGUMENT);
       }
     }
     __syncthreads(HEBB_WHERE_HERE);
@@ -174,15 +175,14 @@ struct Walk {
 // ---- tiles
 
 /// How the threads share a copy: each has pieces of 16 bytes at one channel, of rows that are kStep apart.
-template <int kRows, int kWidth>
-struct Pieces {
+template <int kRows, int kWidth> struct Pieces {
   static constexpr int kPerRow = kWidth <= 32 ? 4 : kWidth <= 64 ? 8 : 16;  // those behind the width are idle
   static constexpr int kStep = kThreads / kPerRow, kCount = kRows / kStep;
   int row = static_cast<int>(threadIdx.x) / kPerRow, channel = static_cast<int>(threadIdx.x) % kPerRow * 8;
 };
 
-/// Starts a copy of rows that are `stride` elements apart in global memory; those from `count` on become zeros. Channels from `width`
-/// on are left alone.
+/// Starts a copy of rows that are `stride` elements apart in global memory; those from `count` on become zeros.
+/// Channels from `width` on are left alone.
 template <int kRows, int kWidth>
 __device__ __forceinline__ void copy_rows(TileOf<kRows, kWidth>& tile, const bf16* from, int64_t stride, int width,
                                           int count HEBB_WHERE_PARAMETER) {
@@ -193,15 +193,15 @@ __device__ __forceinline__ void copy_rows(TileOf<kRows, kWidth>& tile, const bf1
     bf16* const to = &tile.data[piece.row * kStride<kWidth> + piece.channel];
     HEBB_UNROLL
     for (int i = 0; i < P::kCount; ++i) {
-      copy_async_16(to + i * P::kStep * kStride<kWidth>, from, piece.row + i * P::kStep < count ? 16 : 0 HEBB_WHERE_ARGUMENT);
+      copy_async_16(to + i * P::kStep * kStride<kWidth>, from,
+                    piece.row + i * P::kStep < count ? 16 : 0 HEBB_WHERE_ARGUMENT);
       from += P::kStep * stride;
     }
   }
 }
 
 /// A tile and the tensor [lines, width] that its rows come from.
-template <int kRows, int kWidth>
-struct LineCopy {
+template <int kRows, int kWidth> struct LineCopy {
   TileOf<kRows, kWidth>& tile;
   const bf16* from;
   int width;
@@ -209,7 +209,8 @@ struct LineCopy {
 
 /// The same for rows at line(row) of some tensors; a line of -1 gives zeros.
 template <int kRows, int kWidth, int kTensors, class Line>
-__device__ __forceinline__ void copy_lines(const LineCopy<kRows, kWidth> (&copies)[kTensors], Line&& line HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_lines(const LineCopy<kRows, kWidth> (&copies)[kTensors],
+                                           Line&& line HEBB_WHERE_PARAMETER) {
   using P = Pieces<kRows, kWidth>;
   const P piece;
   HEBB_UNROLL
@@ -219,8 +220,8 @@ __device__ __forceinline__ void copy_lines(const LineCopy<kRows, kWidth> (&copie
     HEBB_UNROLL
     for (const LineCopy<kRows, kWidth>& copy : copies) {
       if (piece.channel < copy.width) {
-        copy_async_16(&copy.tile.data[row * kStride<kWidth> + piece.channel], copy.from + (l < 0 ? 0 : l * copy.width) + piece.channel,
-                      l < 0 ? 0 : 16 HEBB_WHERE_ARGUMENT);
+        copy_async_16(&copy.tile.data[row * kStride<kWidth> + piece.channel],
+                      copy.from + (l < 0 ? 0 : l * copy.width) + piece.channel, l < 0 ? 0 : 16 HEBB_WHERE_ARGUMENT);
       }
     }
   }
@@ -228,20 +229,21 @@ __device__ __forceinline__ void copy_lines(const LineCopy<kRows, kWidth> (&copie
 
 /// Starts copies of keys, values and biases from key `tile` on, up to key `last`.
 template <int kKeys, int kWidth>
-__device__ __forceinline__ void copy_keys(TileOf<kKeys, kWidth>& keys, TileOf<kKeys, kWidth>& values, float* bias, const Inputs<bf16>& in,
-                                          const Place& at, int tile, int last HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_keys(TileOf<kKeys, kWidth>& keys, TileOf<kKeys, kWidth>& values, float* bias,
+                                          const Inputs<bf16>& in, const Place& at, int tile,
+                                          int last HEBB_WHERE_PARAMETER) {
   const int64_t line = (at.space * in.keys + tile) * in.kv_heads + at.head;
   const int count = last - tile, i = static_cast<int>(threadIdx.x);
   copy_rows(keys, in.k + line * in.d, static_cast<int64_t>(in.kv_heads) * in.d, in.d, count HEBB_WHERE_ARGUMENT);
   copy_rows(values, in.v + line * in.dv, static_cast<int64_t>(in.kv_heads) * in.dv, in.dv, count HEBB_WHERE_ARGUMENT);
   if (in.bias != nullptr && i < kKeys) {
-    copy_async_4(bias + i, in.bias + line + static_cast<int64_t>(i) * in.kv_heads, i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
+    copy_async_4(bias + i, in.bias + line + static_cast<int64_t>(i) * in.kv_heads,
+                 i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
   }
 }
 
 /// Zeros in the channels from `width` on, once: copies leave them alone.
-template <int kRows, int kWidth>
-__device__ __forceinline__ void clear_padding(TileOf<kRows, kWidth>& tile, int width) {
+template <int kRows, int kWidth> __device__ __forceinline__ void clear_padding(TileOf<kRows, kWidth>& tile, int width) {
   const int padding = kWidth - width;
   for (int i = static_cast<int>(threadIdx.x); i < kRows * padding; i += kThreads) {
     tile.data[i / padding * kStride<kWidth> + width + i % padding] = bf16{0};
@@ -279,7 +281,8 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[kRowTiles][kColumnTi
 
 /// sums[m][j] += weights (rows 16 m) x b: 16 kSteps rows of b, channels 8 j of it.
 template <int kWidth, int kRowTiles, int kSteps>
-__device__ __forceinline__ void add_weighted_rows(float (&sums)[kRowTiles][kWidth / 8][4], const uint32_t (&weights)[kRowTiles][kSteps][4],
+__device__ __forceinline__ void add_weighted_rows(float (&sums)[kRowTiles][kWidth / 8][4],
+                                                  const uint32_t (&weights)[kRowTiles][kSteps][4],
                                                   const bf16* b HEBB_WHERE_PARAMETER) {
   constexpr int stride = kStride<kWidth>;
   const int lane = lane_number();
@@ -335,9 +338,11 @@ __device__ __forceinline__ void store_pair(bf16* to, uint32_t pair) {
 __device__ __forceinline__ float first_of(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float second_of(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
-/// to[line(row)] = or += factors[row] * sums[row] for the warp's rows of `width` channels, `stride` apart. Two channels a store.
+/// to[line(row)] = or += factors[row] * sums[row] for the warp's rows of `width` channels, `stride` apart. Two channels
+/// a store.
 template <int kWidth, int kRowTiles, int kColumnTiles, class Line>
-__device__ __forceinline__ void write_rows(bf16* to, int width, int64_t stride, Line&& line, const float (&sums)[kRowTiles][kColumnTiles][4],
+__device__ __forceinline__ void write_rows(bf16* to, int width, int64_t stride, Line&& line,
+                                           const float (&sums)[kRowTiles][kColumnTiles][4],
                                            const float (&factors)[2 * kRowTiles], bool accumulate) {
   static_assert(kColumnTiles >= kWidth / 8);
   HEBB_UNROLL
@@ -372,25 +377,21 @@ __device__ __forceinline__ float max_of_quad(float value HEBB_WHERE_PARAMETER) {
 // ---- softmax in registers
 
 /// Of the rows 8 i + lane / 4 of a warp, in one lane.
-template <int kRowTiles>
-struct alignas(16) RowValues {
-  float of[2 * kRowTiles];
-};
+template <int kRowTiles> struct alignas(16) RowValues { float of[2 * kRowTiles]; };
 
-/// Scores become weights 2^(factor (score - top)) with the new maximum `top` of each row; out and the lane's parts of the rows' sums
-/// are brought to it.
+/// Scores become weights 2^(factor (score - top)) with the new maximum `top` of each row; out and the lane's parts of
+/// the rows' sums are brought to it.
 template <int kRowTiles, int kKeyTiles, int kColumnTiles>
-__device__ __forceinline__ void add_to_softmax(float (&scores)[kRowTiles][kKeyTiles][4], float factor, RowValues<kRowTiles>& tops,
-                                               RowValues<kRowTiles>& sums, float (&out)[kRowTiles][kColumnTiles][4] HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void add_to_softmax(float (&scores)[kRowTiles][kKeyTiles][4], float factor,
+                                               RowValues<kRowTiles>& tops, RowValues<kRowTiles>& sums,
+                                               float (&out)[kRowTiles][kColumnTiles][4] HEBB_WHERE_PARAMETER) {
   RowValues<kRowTiles> top = tops, sum = sums;
   HEBB_UNROLL
   for (int i = 0; i < 2 * kRowTiles; ++i) {
     const int m = i / 2, at = i % 2 * 2;
     float most = top.of[i];
     HEBB_UNROLL
-    for (int j = 0; j < kKeyTiles; ++j) {
-      most = fmaxf(most, fmaxf(scores[m][j][at], scores[m][j][at + 1]));
-    }
+    for (int j = 0; j < kKeyTiles; ++j) { most = fmaxf(most, fmaxf(scores[m][j][at], scores[m][j][at + 1])); }
     most = max_of_quad(most HEBB_WHERE_ARGUMENT);
     const float zero = most == -INFINITY ? 0.0f : most * factor;  // no key so far, or only keys with a bias of -inf
     const float shrink = exp2_fast(top.of[i] * factor - zero);
@@ -418,14 +419,12 @@ __device__ __forceinline__ void add_to_softmax(float (&scores)[kRowTiles][kKeyTi
 // ---- host
 
 /// Whether the tensor-core kernels take these inputs; `pointers` are the bf16 tensors, null is fine.
-template <class... Pointers>
-bool takes(const Tensor& q, const Tensor& v, double scale, Pointers... pointers) {
+template <class... Pointers> bool takes(const Tensor& q, const Tensor& v, double scale, Pointers... pointers) {
   return attention_on_tensor_cores(q.dtype, q.shape, v.shape) && scale > 0 && can_vectorise<8>(8, pointers...);
 }
 
 /// Calls f(width as a constant) for heads of up to `width` channels.
-template <class F>
-void dispatch_padded(int width, F&& f) {
+template <class F> void dispatch_padded(int width, F&& f) {
   if (width <= 32) {
     f(std::integral_constant<int, 32>{});
   } else if (width <= 64) {

@@ -1,11 +1,12 @@
 #include "kernels/attention/mma.cuh"
 
-// Gradients of attention on tensor cores, bf16 with fp32 sums, without atomics: one kernel for the queries, one for keys, values and
-// biases, each of which computes the probabilities again (7 products of a pair instead of 5), so that every sum has one owner and a
-// fixed order. Before both: delta = d_o . o and lse in units of log 2, memory bound.
-// FLOPs: 4 (d + dv) a pair for the keys, 4 d + 2 dv for the queries. Bound: tensor cores at mma.sync's rate, about 1.6 cycles an SM and
-// 16 x 8 x 16 product; beside it shared memory, 1.4 cycles a product for the keys and 1.7 for the queries. Both write nothing but
-// results. Width 128: 255 registers, 106 KB (queries) and 113 KB shared, 2 blocks an SM; 64: 168 and 3 blocks, 232 and 2. No spills.
+// Gradients of attention on tensor cores, bf16 with fp32 sums, without atomics: one kernel for the queries, one for
+// keys, values and biases, each of which computes the probabilities again (7 products of a pair instead of 5), so that
+// every sum has one owner and a fixed order. Before both: delta = d_o . o and lse in units of log 2, memory bound.
+// FLOPs: 4 (d + dv) a pair for the keys, 4 d + 2 dv for the queries. Bound: tensor cores at mma.sync's rate, about 1.6
+// cycles an SM and 16 x 8 x 16 product; beside it shared memory, 1.4 cycles a product for the keys and 1.7 for the
+// queries. Both write nothing but results. Width 128: 255 registers, 106 KB (queries) and 113 KB shared, 2 blocks an
+// SM; 64: 168 and 3 blocks, 232 and 2. No spills.
 namespace hebb::HEBB_DEVICE::attention_mma {
 namespace {
 
@@ -22,7 +23,8 @@ struct Backward {
 /// delta of a query that sees one key: its weight is 1 whatever the score, which gets a gradient of exactly 0.
 constexpr float kLoneKey = INFINITY;
 
-/// Of one line: lse in units of log 2, +inf where it is -inf, so that 2^(score - lse) is 0 there; delta = d_o . o, or kLoneKey.
+/// Of one line: lse in units of log 2, +inf where it is -inf, so that 2^(score - lse) is 0 there; delta = d_o . o, or
+/// kLoneKey.
 struct Statistics {
   float *to_lse, *to_delta;
   const bf16 *d_o, *o;
@@ -38,9 +40,7 @@ struct Statistics {
       load_pack(a, d_o + line * dv, c, dv, true);
       load_pack(b, o + line * dv, c, dv, true);
       HEBB_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        sum += a[i] * b[i];
-      }
+      for (int i = 0; i < 8; ++i) { sum += a[i] * b[i]; }
     }
     sum = warp_sum(sum);
     if (lane == 0) {
@@ -58,8 +58,7 @@ namespace queries {
 constexpr int kRows = 128, kKeys = 32;
 constexpr int kRowTiles = kRows / kWarps / 16, kKeyTiles = kKeys / 8;
 
-template <int kWidth>
-struct Shared {
+template <int kWidth> struct Shared {
   TileOf<kRows, kWidth> queries, d_o;
   TileOf<kKeys, kWidth> keys[2], values[2];
   float bias[2][kKeys];
@@ -69,8 +68,9 @@ struct Shared {
 
 /// Scores and d_o . v become the gradients at the scores. `bias`: null, or of the tile's keys.
 template <int kWidth>
-__device__ __forceinline__ void weigh(float (&scores)[kRowTiles][kKeyTiles][4], const float (&d_p)[kRowTiles][kKeyTiles][4],
-                                      const Shared<kWidth>& s, const float* bias, float scale, int tile, bool all_see) {
+__device__ __forceinline__ void weigh(float (&scores)[kRowTiles][kKeyTiles][4],
+                                      const float (&d_p)[kRowTiles][kKeyTiles][4], const Shared<kWidth>& s,
+                                      const float* bias, float scale, int tile, bool all_see) {
   HEBB_UNROLL
   for (int i = 0; i < 2 * kRowTiles; ++i) {
     const int row = warp_number() * 16 * kRowTiles + 8 * i + lane_number() / 4;
@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2) attention_mma_
     clear_padding(s.values[buffer], a.in.dv);
   }
   __syncthreads();
-  copy_lines<kRows, kWidth>({{s.queries, a.in.q, a.in.d}, {s.d_o, a.d_o, a.in.dv}}, [&](int row) { return s.intervals.line[row]; });
+  copy_lines<kRows, kWidth>({{s.queries, a.in.q, a.in.d}, {s.d_o, a.d_o, a.in.dv}},
+                            [&](int row) { return s.intervals.line[row]; });
   for (int i = static_cast<int>(threadIdx.x); i < kRows; i += kThreads) {
     const int64_t line = s.intervals.line[i];
     s.lse[i] = line >= 0 ? a.lse[line] : INFINITY;
@@ -115,9 +116,7 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2) attention_mma_
   }
   const Walk<kRows, kKeys> walk(s.intervals, rows.count);
   int tile = walk.first_tile();
-  if (tile < walk.last) {
-    copy_keys(s.keys[0], s.values[0], s.bias[0], a.in, at, tile, walk.last);
-  }
+  if (tile < walk.last) { copy_keys(s.keys[0], s.values[0], s.bias[0], a.in, at, tile, walk.last); }
   commit_async_copies();
   const int first_row = warp_number() * 16 * kRowTiles * kStride<kWidth>;
   float d_q[kRowTiles][kWidth / 8][4] = {};
@@ -129,13 +128,12 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2) attention_mma_
       copy_keys(s.keys[buffer ^ 1], s.values[buffer ^ 1], s.bias[buffer ^ 1], a.in, at, next, walk.last);
     }
     commit_async_copies();
-    if (walk.has_gaps) {
-      walk.clear_unseen(s.keys[buffer], tile);
-    }
+    if (walk.has_gaps) { walk.clear_unseen(s.keys[buffer], tile); }
     float scores[kRowTiles][kKeyTiles][4] = {}, d_p[kRowTiles][kKeyTiles][4] = {};
     multiply_rows<kWidth>(scores, s.queries.data + first_row, s.keys[buffer].data);
     multiply_rows<kWidth>(d_p, s.d_o.data + first_row, s.values[buffer].data);
-    weigh(scores, d_p, s, a.in.bias != nullptr ? s.bias[buffer] : nullptr, a.in.scale * kLog2E, tile, walk.all_see(tile));
+    weigh(scores, d_p, s, a.in.bias != nullptr ? s.bias[buffer] : nullptr, a.in.scale * kLog2E, tile,
+          walk.all_see(tile));
     uint32_t weights[kRowTiles][kKeyTiles / 2][4];
     pack_weights(weights, scores);
     add_weighted_rows<kWidth>(d_q, weights, s.keys[buffer].data);
@@ -147,17 +145,16 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2) attention_mma_
   write_rows<kWidth>(a.d_q, a.in.d, a.in.d, line, d_q, scale, a.accumulate_q);
 }
 
-// ---- gradients of keys, values and biases: 64 keys a block that walk over tiles of 64 rows. Of two warps that share 32 keys one
-// computes probabilities and d_v, the other d_o . v and d_k; the first hands its probabilities on through shared memory. So both hold
-// one result of 32 keys, and each fragment of rows from shared memory serves two products.
+// ---- gradients of keys, values and biases: 64 keys a block that walk over tiles of 64 rows. Of two warps that share
+// 32 keys one computes probabilities and d_v, the other d_o . v and d_k; the first hands its probabilities on through
+// shared memory. So both hold one result of 32 keys, and each fragment of rows from shared memory serves two products.
 
 namespace keys {
 
 constexpr int kRows = 64, kKeys = 64, kPairs = kWarps / 2;
 constexpr int kKeyTiles = kKeys / kPairs / 16, kRowTiles = kRows / 8;
 
-template <int kWidth>
-struct Shared {
+template <int kWidth> struct Shared {
   TileOf<kKeys, kWidth> keys, values;
   TileOf<kRows, kWidth> queries[2], d_o[2];
   Word4 weights[kPairs][kKeyTiles][kRowTiles / 2][32];
@@ -166,10 +163,11 @@ struct Shared {
   int32_t lo[2][kRows], hi[2][kRows];
   // What would not fit in registers: the rows to copy next, and where results go.
   Rows next;
-  int64_t first_line;  // of the tile's keys
+  int64_t first_line;           // of the tile's keys
   int first_key, count, tiles;  // of the block's keys; keys from there on; tiles of rows
 
-  /// Where a thread keeps four sums: behind a row of keys or values, which is padded. There is no other place if two blocks are to fit.
+  /// Where a thread keeps four sums: behind a row of keys or values, which is padded. There is no other place if two
+  /// blocks are to fit.
   __device__ bf16* sums() {
     const int i = static_cast<int>(threadIdx.x);
     return (i < kKeys ? keys : values).data + i % kKeys * kStride<kWidth> + kWidth;
@@ -180,15 +178,16 @@ static_assert(sizeof(Shared<128>) <= 113 * 1024, "two blocks and what the system
 
 using Scores = float[kKeyTiles][kRowTiles][4];
 
-/// First token of a space, in [0, tokens], whose bound exceeds `key`; bounds do not decrease. By a whole warp, 32 at a time.
-__device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int64_t tokens, int64_t key HEBB_WHERE_PARAMETER) {
+/// First token of a space, in [0, tokens], whose bound exceeds `key`; bounds do not decrease. By a whole warp, 32 at a
+/// time.
+__device__ __forceinline__ int64_t first_token_above(const int32_t* bounds, int64_t tokens,
+                                                     int64_t key HEBB_WHERE_PARAMETER) {
   int64_t low = 0, high = tokens;
   while (low < high) {
-    const int64_t step = (high - low + 31) / 32, mine = low + step * (lane_number() + 1) - 1;  // the last of the lane's part
+    const int64_t step = (high - low + 31) / 32,
+                  mine = low + step * (lane_number() + 1) - 1;  // the last of the lane's part
     const unsigned above = __ballot_sync(kAllLanes, mine >= high || bounds[mine] > key HEBB_WHERE_ARGUMENT);
-    if (above == 0) {
-      return high;
-    }
+    if (above == 0) { return high; }
     low += step * (__ffs(static_cast<int>(above)) - 1);
     high = low + step - 1 < high ? low + step - 1 : high;
   }
@@ -199,7 +198,8 @@ template <int kWidth>
 __device__ __forceinline__ void copy_row_tile(Shared<kWidth>& s, int buffer, const Backward& a HEBB_WHERE_PARAMETER) {
   const Rows rows = s.next;
   const auto line = [&](int row) { return rows.line_of(row); };
-  copy_lines<kRows, kWidth>({{s.queries[buffer], a.in.q, a.in.d}, {s.d_o[buffer], a.d_o, a.in.dv}}, line HEBB_WHERE_ARGUMENT);
+  copy_lines<kRows, kWidth>({{s.queries[buffer], a.in.q, a.in.d}, {s.d_o[buffer], a.d_o, a.in.dv}},
+                            line HEBB_WHERE_ARGUMENT);
   const int row = static_cast<int>(threadIdx.x) % kRows, bytes = row < rows.count ? 4 : 0;
   const int64_t l = bytes > 0 ? rows.line_of(row) : 0, token = bytes > 0 ? rows.token_of(row) : 0;
   if (static_cast<int>(threadIdx.x) < kRows) {
@@ -211,8 +211,8 @@ __device__ __forceinline__ void copy_row_tile(Shared<kWidth>& s, int buffer, con
   }
 }
 
-/// Two columns of a result in one register, in the first half of what held them: other warps keep their results meanwhile, and there are
-/// no registers for both.
+/// Two columns of a result in one register, in the first half of what held them: other warps keep their results
+/// meanwhile, and there are no registers for both.
 __device__ __forceinline__ void pack_in_place(Scores& scores) {
   HEBB_UNROLL
   for (int i = 0; i < kKeyTiles * kRowTiles; ++i) {
@@ -231,8 +231,8 @@ __device__ __forceinline__ Word4 operand_of(const Scores& packed, int m, int ste
 
 /// Scores become probabilities. bias: of the warp's keys in units of log 2; first_key: of the warp.
 template <int kWidth>
-__device__ __forceinline__ void weigh(Scores& scores, const Shared<kWidth>& s, int buffer, const float (&bias)[2 * kKeyTiles],
-                                      float scale, int first_key, bool all_see) {
+__device__ __forceinline__ void weigh(Scores& scores, const Shared<kWidth>& s, int buffer,
+                                      const float (&bias)[2 * kKeyTiles], float scale, int first_key, bool all_see) {
   HEBB_UNROLL
   for (int j = 0; j < kRowTiles; ++j) {
     HEBB_UNROLL
@@ -251,9 +251,9 @@ __device__ __forceinline__ void weigh(Scores& scores, const Shared<kWidth>& s, i
   }
 }
 
-/// d_o . v becomes the gradients at the scores, given the probabilities; adds them up by keys, 8 i + lane / 4 of the warp's.
-template <int kWidth>
-__device__ __forceinline__ void differentiate(Scores& d_scores, Shared<kWidth>& s, int buffer) {
+/// d_o . v becomes the gradients at the scores, given the probabilities; adds them up by keys, 8 i + lane / 4 of the
+/// warp's.
+template <int kWidth> __device__ __forceinline__ void differentiate(Scores& d_scores, Shared<kWidth>& s, int buffer) {
   Word4 d_bias = load_16_bytes(s.sums());
   HEBB_UNROLL
   for (int m = 0; m < kKeyTiles; ++m) {
@@ -267,7 +267,8 @@ __device__ __forceinline__ void differentiate(Scores& d_scores, Shared<kWidth>& 
         const float p = e % 2 == 0 ? first_of(pair) : second_of(pair);
         float& d_score = d_scores[m][j + e / 4][e % 4];
         const float delta = s.delta[buffer][row];
-        d_score = p != 0 && delta != kLoneKey ? p * (d_score - delta) : 0.0f;  // values that no row sees may hold anything
+        d_score =
+            p != 0 && delta != kLoneKey ? p * (d_score - delta) : 0.0f;  // values that no row sees may hold anything
         uint32_t& sum = d_bias.word[2 * m + e / 2 % 2];
         sum = __float_as_uint(__uint_as_float(sum) + d_score);
       }
@@ -278,8 +279,7 @@ __device__ __forceinline__ void differentiate(Scores& d_scores, Shared<kWidth>& 
 
 }  // namespace keys
 
-template <int kWidth>
-__global__ void __launch_bounds__(kThreads, 2) attention_mma_keys_kernel(Backward a) {
+template <int kWidth> __global__ void __launch_bounds__(kThreads, 2) attention_mma_keys_kernel(Backward a) {
   using namespace keys;
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
@@ -307,9 +307,7 @@ __global__ void __launch_bounds__(kThreads, 2) attention_mma_keys_kernel(Backwar
   if (first_row < last_row) {
     copy_row_tile(s, 0, a);
     __syncthreads();
-    if (threadIdx.x == 0) {
-      s.next.advance(kRows, kRows);
-    }
+    if (threadIdx.x == 0) { s.next.advance(kRows, kRows); }
   }
   commit_async_copies();
   const bool weighs = warp_number() % 2 == 0;
@@ -320,9 +318,7 @@ __global__ void __launch_bounds__(kThreads, 2) attention_mma_keys_kernel(Backwar
     const int buffer = tile % 2;
     wait_async_copies<0>();
     __syncthreads();  // all copies are there, and nobody reads the other buffer or the weights
-    if (tile + 1 < s.tiles) {
-      copy_row_tile(s, buffer ^ 1, a);
-    }
+    if (tile + 1 < s.tiles) { copy_row_tile(s, buffer ^ 1, a); }
     commit_async_copies();
     Scores scores = {};
     multiply_rows<kWidth>(scores, own_lines, (weighs ? s.queries : s.d_o)[buffer].data);
@@ -332,7 +328,8 @@ __global__ void __launch_bounds__(kThreads, 2) attention_mma_keys_kernel(Backwar
       for (int i = 0; i < 2 * kKeyTiles; ++i) {
         bias[i] = a.in.bias != nullptr ? kLog2E * s.bias[own + 8 * i + lane_number() / 4] : 0.0f;
       }
-      const bool all_see = tile + 1 < s.tiles && s.lo[buffer][kRows - 1] <= s.first_key && s.first_key + kKeys <= s.hi[buffer][0];
+      const bool all_see =
+          tile + 1 < s.tiles && s.lo[buffer][kRows - 1] <= s.first_key && s.first_key + kKeys <= s.hi[buffer][0];
       weigh(scores, s, buffer, bias, a.in.scale * kLog2E, s.first_key + own, all_see);
       pack_in_place(scores);
       HEBB_UNROLL
@@ -342,9 +339,7 @@ __global__ void __launch_bounds__(kThreads, 2) attention_mma_keys_kernel(Backwar
       }
     }
     __syncthreads();  // the weights are there, and the next rows' copies have started
-    if (threadIdx.x == 0) {
-      s.next.advance(kRows, kRows);
-    }
+    if (threadIdx.x == 0) { s.next.advance(kRows, kRows); }
     if (!weighs) {
       differentiate(scores, s, buffer);
       pack_in_place(scores);
@@ -358,7 +353,9 @@ __global__ void __launch_bounds__(kThreads, 2) attention_mma_keys_kernel(Backwar
     add_weighted_rows<kWidth>(out, weights, (weighs ? s.d_o : s.queries)[buffer].data);
   }
   wait_async_copies<0>();
-  const auto line = [&](int key) { return own + key < s.count ? s.first_line + static_cast<int64_t>(own + key) * a.in.kv_heads : -1; };
+  const auto line = [&](int key) {
+    return own + key < s.count ? s.first_line + static_cast<int64_t>(own + key) * a.in.kv_heads : -1;
+  };
   const float factor = weighs ? 1.0f : a.in.scale, factors[2 * kKeyTiles] = {factor, factor, factor, factor};
   bf16* const to = weighs ? a.d_v : a.d_k;
   if (to != nullptr) {
@@ -371,9 +368,7 @@ __global__ void __launch_bounds__(kThreads, 2) attention_mma_keys_kernel(Backwar
     for (int i = 0; i < 2 * kKeyTiles; ++i) {
       const float sum = sum_of_quad(__uint_as_float(sums.word[i]));
       const int64_t l = line(8 * i + lane_number() / 4);
-      if (l >= 0 && lane_number() % 4 == 0) {
-        write(a.d_bias[l], sum, a.accumulate_bias);
-      }
+      if (l >= 0 && lane_number() % 4 == 0) { write(a.d_bias[l], sum, a.accumulate_bias); }
     }
   }
 }
@@ -390,18 +385,28 @@ void backward(Stream& stream, const AttentionBackward& a) {
   const Backward b{.in = in,
                    .query_order = Order(tiles(rows, queries::kRows), heads, in.keys * row_bytes),
                    .key_order = Order(tiles(in.keys, keys::kKeys), heads, rows * row_bytes),
-                   .d_q = a.d_q.as<bf16>(), .d_k = a.d_k.as<bf16>(), .d_v = a.d_v.as<bf16>(), .d_bias = a.d_bias.as<float>(),
-                   .d_o = a.d_o.as<bf16>(), .lse = lse, .delta = delta, .accumulate_q = a.accumulate_q, .accumulate_k = a.accumulate_k,
-                   .accumulate_v = a.accumulate_v, .accumulate_bias = a.accumulate_bias};
+                   .d_q = a.d_q.as<bf16>(),
+                   .d_k = a.d_k.as<bf16>(),
+                   .d_v = a.d_v.as<bf16>(),
+                   .d_bias = a.d_bias.as<float>(),
+                   .d_o = a.d_o.as<bf16>(),
+                   .lse = lse,
+                   .delta = delta,
+                   .accumulate_q = a.accumulate_q,
+                   .accumulate_k = a.accumulate_k,
+                   .accumulate_v = a.accumulate_v,
+                   .accumulate_bias = a.accumulate_bias};
   each_warp("attention_mma_statistics", stream, lines,
             Statistics{lse, delta, a.d_o.as<bf16>(), a.o.as<bf16>(), a.lse.as<float>(), in.lo, in.hi, in.heads, in.dv,
                        a.has_other_keys});
   dispatch_padded(std::max(in.d, in.dv), [&](auto width) {
     if (a.d_q.defined()) {
-      HEBB_LAUNCH((attention_mma_queries_kernel<width()>), b.query_order.blocks(), kThreads, sizeof(queries::Shared<width()>), stream, b);
+      HEBB_LAUNCH((attention_mma_queries_kernel<width()>), b.query_order.blocks(), kThreads,
+                  sizeof(queries::Shared<width()>), stream, b);
     }
     if (a.d_k.defined() || a.d_v.defined() || a.d_bias.defined()) {
-      HEBB_LAUNCH((attention_mma_keys_kernel<width()>), b.key_order.blocks(), kThreads, sizeof(keys::Shared<width()>), stream, b);
+      HEBB_LAUNCH((attention_mma_keys_kernel<width()>), b.key_order.blocks(), kThreads, sizeof(keys::Shared<width()>),
+                  stream, b);
     }
   });
 }

@@ -1,12 +1,12 @@
 #include "kernels/attention/mma.cuh"
 
-// Flash attention on tensor cores, bf16 with fp32 sums: 128 stacked rows a block, 32 a warp, so that a fragment of keys or values from
-// shared memory serves two products. Tiles of 64 keys, double buffered by cp.async, one barrier a tile; probabilities stay in registers
-// as the left operand of the second product.
-// FLOPs: 2 (d + dv) a pair of the tiles that hold a visible one. Bound: tensor cores at mma.sync's rate, about 1.6 cycles an SM and
-// 16 x 8 x 16 product; beside it shared memory, 1.5 cycles for a product of queries and keys and 1 for one with values, and one
-// exponential a pair (16 a cycle). HBM: q, k, v and o once if a section's keys and values stay in L2.
-// Width 64: 168 registers, 61 KB shared, 3 blocks an SM; 128: 255, 109 KB, 2 blocks. No spills.
+// Flash attention on tensor cores, bf16 with fp32 sums: 128 stacked rows a block, 32 a warp, so that a fragment of keys
+// or values from shared memory serves two products. Tiles of 64 keys, double buffered by cp.async, one barrier a tile;
+// probabilities stay in registers as the left operand of the second product. FLOPs: 2 (d + dv) a pair of the tiles that
+// hold a visible one. Bound: tensor cores at mma.sync's rate, about 1.6 cycles an SM and 16 x 8 x 16 product; beside it
+// shared memory, 1.5 cycles for a product of queries and keys and 1 for one with values, and one exponential a pair (16
+// a cycle). HBM: q, k, v and o once if a section's keys and values stay in L2. Width 64: 168 registers, 61 KB shared, 3
+// blocks an SM; 128: 255, 109 KB, 2 blocks. No spills.
 namespace hebb::HEBB_DEVICE::attention_mma {
 namespace {
 
@@ -20,8 +20,7 @@ struct Forward {
   float* lse;
 };
 
-template <int kWidth>
-struct Shared {
+template <int kWidth> struct Shared {
   TileOf<kRows, kWidth> queries;
   TileOf<kKeys, kWidth> keys[2], values[2];
   float bias[2][kKeys];
@@ -39,9 +38,7 @@ __device__ __forceinline__ void add_bias(Scores& scores, const float* bias, floa
     for (int e = 0; e < 4; ++e) {
       const float addend = kLog2E * bias[8 * j + lane_number() % 4 * 2 + e % 2];
       HEBB_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) {
-        scores[m][j][e] = fmaf(scores[m][j][e], scale, addend);
-      }
+      for (int m = 0; m < kRowTiles; ++m) { scores[m][j][e] = fmaf(scores[m][j][e], scale, addend); }
     }
   }
 }
@@ -79,13 +76,11 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2) attention_mma_
   copy_lines<kRows, kWidth>({{s.queries, a.in.q, a.in.d}}, [&](int row) { return s.intervals.line[row]; });
   const Walk<kRows, kKeys> walk(s.intervals, rows.count);
   int tile = walk.first_tile();
-  if (tile < walk.last) {
-    copy_keys(s.keys[0], s.values[0], s.bias[0], a.in, at, tile, walk.last);
-  }
+  if (tile < walk.last) { copy_keys(s.keys[0], s.values[0], s.bias[0], a.in, at, tile, walk.last); }
   commit_async_copies();
   const bf16* const queries = &s.queries.data[warp_number() * 16 * kRowTiles * kStride<kWidth>];
   const float scale = a.in.scale * kLog2E, factor = a.in.bias != nullptr ? 1.0f : scale;
-  RowValues<kRowTiles> &tops = s.tops[threadIdx.x], &sums = s.sums[threadIdx.x];
+  RowValues<kRowTiles>&tops = s.tops[threadIdx.x], &sums = s.sums[threadIdx.x];
   HEBB_UNROLL
   for (int i = 0; i < 2 * kRowTiles; ++i) {
     tops.of[i] = -INFINITY;
@@ -100,17 +95,11 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2) attention_mma_
       copy_keys(s.keys[buffer ^ 1], s.values[buffer ^ 1], s.bias[buffer ^ 1], a.in, at, next, walk.last);
     }
     commit_async_copies();
-    if (walk.has_gaps) {
-      walk.clear_unseen(s.values[buffer], tile);
-    }
+    if (walk.has_gaps) { walk.clear_unseen(s.values[buffer], tile); }
     Scores scores = {};
     multiply_rows<kWidth>(scores, queries, s.keys[buffer].data);
-    if (a.in.bias != nullptr) {
-      add_bias(scores, s.bias[buffer], scale);
-    }
-    if (!walk.all_see(tile)) {
-      mask(scores, s.intervals, tile);
-    }
+    if (a.in.bias != nullptr) { add_bias(scores, s.bias[buffer], scale); }
+    if (!walk.all_see(tile)) { mask(scores, s.intervals, tile); }
     add_to_softmax(scores, factor, tops, sums, out);
     uint32_t weights[kRowTiles][kKeyTiles / 2][4];
     pack_weights(weights, scores);

@@ -1,9 +1,11 @@
 #pragma once
-// What the attention kernels share: 64 x 64 tiles of scores, computed by 256 threads from rows that are staged in shared memory.
+// What the attention kernels share: 64 x 64 tiles of scores, computed by 256 threads from rows that are staged in
+// shared memory.
 //
-// The G query heads of a kv head are stacked: row r = token * G + g of a key space. A tile has 64 `own` lines (those whose result the
-// block holds in registers) and walks over tiles of 64 `other` lines: keys for a block of rows, rows for a block of keys. Thread
-// (y, x) of 16 x 16 holds the own lines 4 y + i, i < 4, and of the others or of the channels x + 16 j.
+// The G query heads of a kv head are stacked: row r = token * G + g of a key space. A tile has 64 `own` lines (those
+// whose result the block holds in registers) and walks over tiles of 64 `other` lines: keys for a block of rows, rows
+// for a block of keys. Thread (y, x) of 16 x 16 holds the own lines 4 y + i, i < 4, and of the others or of the
+// channels x + 16 j.
 #include "kernels/attention/attention.h"
 #include "kernels/common/cuda/prelude.cuh"
 #include "kernels/common/cuda/unroll.cuh"
@@ -12,13 +14,12 @@ namespace hebb::HEBB_DEVICE::attention {
 
 constexpr int kTile = 64;
 constexpr int kThreads = 256;
-constexpr int kChannels = 32;  // of rows staged at once for scores
-constexpr int kLines = 16;     // staged at once for results
+constexpr int kChannels = 32;    // of rows staged at once for scores
+constexpr int kLines = 16;       // staged at once for results
 constexpr int kMaxColumns = 16;  // result columns of a thread: 256 channels, more are further slices of the grid
 
 /// Sizes and inputs. Vectors are found by their line: rows of q, o and d_o have the same number, so do keys and values.
-template <class T>
-struct Inputs {
+template <class T> struct Inputs {
   const T *q, *k, *v;
   const float* bias;
   const int32_t *lo, *hi;
@@ -31,7 +32,7 @@ struct Inputs {
 
 struct Shared {
   float stage[2 * kTile * (kChannels + 1)];
-  float weights[kTile][kTile + 1];  // [own][other]
+  float weights[kTile][kTile + 1];           // [own][other]
   int64_t row_line[kTile], key_line[kTile];  // -1: none
   int32_t lo[kTile], hi[kTile];              // of the rows
   float lse[kTile], delta[kTile];            // backward
@@ -44,8 +45,7 @@ struct Place {
   int head;
 };
 
-template <class T>
-__device__ __forceinline__ Place place_of(const Inputs<T>& a, int64_t own_lines) {
+template <class T> __device__ __forceinline__ Place place_of(const Inputs<T>& a, int64_t own_lines) {
   const int64_t tiles = (own_lines + kTile - 1) / kTile, outer = blockIdx.x / tiles;
   return {outer / a.kv_heads, (blockIdx.x % tiles) * kTile, static_cast<int>(outer % a.kv_heads)};
 }
@@ -62,20 +62,21 @@ __device__ __forceinline__ void load_rows(Shared& s, const Inputs<T>& a, const P
   }
 }
 
-__device__ __forceinline__ bool sees(const Shared& s, int row, int64_t key) { return s.lo[row] <= key && key < s.hi[row]; }
+__device__ __forceinline__ bool sees(const Shared& s, int row, int64_t key) {
+  return s.lo[row] <= key && key < s.hi[row];
+}
 
 /// Needs the rows. Keys that none of them sees count as zeros: they may hold anything.
 template <class T>
-__device__ __forceinline__ void load_keys(Shared& s, const Inputs<T>& a, const Place& at, int64_t first, bool only_seen) {
+__device__ __forceinline__ void load_keys(Shared& s, const Inputs<T>& a, const Place& at, int64_t first,
+                                          bool only_seen) {
   const int i = static_cast<int>(threadIdx.x);
   if (i < kTile) {
     const int64_t key = first + i;
     bool exists = key < a.keys;
     if (only_seen && exists) {
       exists = false;
-      for (int row = 0; row < kTile; ++row) {
-        exists = exists || sees(s, row, key);
-      }
+      for (int row = 0; row < kTile; ++row) { exists = exists || sees(s, row, key); }
     }
     s.key_line[i] = exists ? (at.space * a.keys + key) * a.kv_heads + at.head : -1;
   }
@@ -83,16 +84,15 @@ __device__ __forceinline__ void load_keys(Shared& s, const Inputs<T>& a, const P
 
 /// sums[i][j] = own line 4 y + i . other line x + 16 j over `width` channels. Starts with a barrier.
 template <class A, class B>
-__device__ __forceinline__ void multiply_lines(float (&sums)[4][4], Shared& s, const A* own, const int64_t* own_line, const B* other,
-                                               const int64_t* other_line, int width HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void multiply_lines(float (&sums)[4][4], Shared& s, const A* own, const int64_t* own_line,
+                                               const B* other, const int64_t* other_line,
+                                               int width HEBB_WHERE_PARAMETER) {
   constexpr int kStride = kChannels + 1;
   float* const stages[2] = {s.stage, s.stage + kTile * kStride};
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const int column = static_cast<int>(threadIdx.x % kChannels);
   HEBB_UNROLL
-  for (int i = 0; i < 16; ++i) {
-    sums[i / 4][i % 4] = 0;
-  }
+  for (int i = 0; i < 16; ++i) { sums[i / 4][i % 4] = 0; }
   for (int first = 0; first < width; first += kChannels) {
     __syncthreads(HEBB_WHERE_HERE);
     for (int line = static_cast<int>(threadIdx.x / kChannels); line < kTile; line += kThreads / kChannels) {
@@ -111,17 +111,17 @@ __device__ __forceinline__ void multiply_lines(float (&sums)[4][4], Shared& s, c
         b[i] = stages[1][(x + 16 * i) * kStride + c];
       }
       HEBB_UNROLL
-      for (int i = 0; i < 16; ++i) {
-        sums[i / 4][i % 4] += a[i / 4] * b[i % 4];
-      }
+      for (int i = 0; i < 16; ++i) { sums[i / 4][i % 4] += a[i / 4] * b[i % 4]; }
     }
   }
 }
 
-/// sums[i][j] += sum over the other lines of weights[4 y + i][line] * other[line][first + x + 16 j]. Starts with a barrier.
+/// sums[i][j] += sum over the other lines of weights[4 y + i][line] * other[line][first + x + 16 j]. Starts with a
+/// barrier.
 template <int kColumns, class T>
-__device__ __forceinline__ void add_weighted_lines(float (&sums)[4][kColumns], Shared& s, const T* other, const int64_t* other_line,
-                                                   int width, int first HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void add_weighted_lines(float (&sums)[4][kColumns], Shared& s, const T* other,
+                                                   const int64_t* other_line, int width,
+                                                   int first HEBB_WHERE_PARAMETER) {
   constexpr int kWidth = 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   for (int begin = 0; begin < kTile; begin += kLines) {
@@ -136,16 +136,12 @@ __device__ __forceinline__ void add_weighted_lines(float (&sums)[4][kColumns], S
     for (int line = 0; line < kLines; ++line) {
       float w[4];
       HEBB_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        w[i] = s.weights[4 * y + i][begin + line];
-      }
+      for (int i = 0; i < 4; ++i) { w[i] = s.weights[4 * y + i][begin + line]; }
       HEBB_UNROLL
       for (int j = 0; j < kColumns; ++j) {
         const float value = s.stage[line * kWidth + x + 16 * j];
         HEBB_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          sums[i][j] += w[i] * value;
-        }
+        for (int i = 0; i < 4; ++i) { sums[i][j] += w[i] * value; }
       }
     }
   }
@@ -154,9 +150,7 @@ __device__ __forceinline__ void add_weighted_lines(float (&sums)[4][kColumns], S
 /// Sum or maximum over the 16 threads that hold the same own lines.
 __device__ __forceinline__ float sum_of_16(float value HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
-  for (int bits = 8; bits > 0; bits /= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT);
-  }
+  for (int bits = 8; bits > 0; bits /= 2) { value += __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT); }
   return value;
 }
 __device__ __forceinline__ float max_of_16(float value HEBB_WHERE_PARAMETER) {
@@ -172,13 +166,10 @@ struct Softmax {
   float top = -INFINITY, sum = 0;
 
   /// Turns scores into weights relative to the new maximum; returns the factor of what was summed before.
-  template <int N>
-  __device__ __forceinline__ float add(float (&scores)[N] HEBB_WHERE_PARAMETER) {
+  template <int N> __device__ __forceinline__ float add(float (&scores)[N] HEBB_WHERE_PARAMETER) {
     float most = top;
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      most = fmaxf(most, scores[j]);
-    }
+    for (int j = 0; j < N; ++j) { most = fmaxf(most, scores[j]); }
     most = max_of_16(most HEBB_WHERE_ARGUMENT);
     const bool empty = most == -INFINITY;  // no key so far, or only keys with a bias of -inf
     const float shrink = empty ? 1.0f : expf(top - most);
@@ -194,7 +185,8 @@ struct Softmax {
   }
 };
 
-/// Turns the tile's scores (-inf: not seen) into weights relative to the new maxima, and what was summed so far with them.
+/// Turns the tile's scores (-inf: not seen) into weights relative to the new maxima, and what was summed so far with
+/// them.
 template <int kColumns>
 __device__ __forceinline__ void weigh_scores(float (&out)[4][kColumns], Softmax (&rows)[4], Shared& s,
                                              float (&scores)[4][4] HEBB_WHERE_PARAMETER) {
@@ -203,26 +195,21 @@ __device__ __forceinline__ void weigh_scores(float (&out)[4][kColumns], Softmax 
   for (int i = 0; i < 4; ++i) {
     const float shrink = rows[i].add(scores[i] HEBB_WHERE_ARGUMENT);
     HEBB_UNROLL
-    for (int j = 0; j < kColumns; ++j) {
-      out[i][j] *= shrink;
-    }
+    for (int j = 0; j < kColumns; ++j) { out[i][j] *= shrink; }
     HEBB_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      s.weights[4 * y + i][x + 16 * j] = scores[i][j];
-    }
+    for (int j = 0; j < 4; ++j) { s.weights[4 * y + i][x + 16 * j] = scores[i][j]; }
   }
 }
 
 /// delta = d_o . o and lse of the tile's rows (-inf: no row); needs their lines, ends without a barrier.
 template <class T>
-__device__ __forceinline__ void load_statistics(Shared& s, const T* d_o, const T* o, const float* lse, int dv HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void load_statistics(Shared& s, const T* d_o, const T* o, const float* lse,
+                                                int dv HEBB_WHERE_PARAMETER) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   for (int i = 0; i < 4; ++i) {
     const int64_t line = s.row_line[4 * y + i];
     float sum = 0;
-    for (int c = x; line >= 0 && c < dv; c += 16) {
-      sum += to_float(d_o[line * dv + c]) * to_float(o[line * dv + c]);
-    }
+    for (int c = x; line >= 0 && c < dv; c += 16) { sum += to_float(d_o[line * dv + c]) * to_float(o[line * dv + c]); }
     sum = sum_of_16(sum HEBB_WHERE_ARGUMENT);
     if (x == 0) {
       s.delta[4 * y + i] = sum;
@@ -233,8 +220,8 @@ __device__ __forceinline__ void load_statistics(Shared& s, const T* d_o, const T
 
 /// out[line][first + x + 16 j] = or += sums[i][j].
 template <int kColumns, class T>
-__device__ __forceinline__ void write_lines(T* out, const int64_t* lines, int width, int first, const float (&sums)[4][kColumns],
-                                            bool accumulate) {
+__device__ __forceinline__ void write_lines(T* out, const int64_t* lines, int width, int first,
+                                            const float (&sums)[4][kColumns], bool accumulate) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   HEBB_UNROLL
   for (int i = 0; i < 4; ++i) {
@@ -242,26 +229,33 @@ __device__ __forceinline__ void write_lines(T* out, const int64_t* lines, int wi
     HEBB_UNROLL
     for (int j = 0; j < kColumns; ++j) {
       const int c = first + x + 16 * j;
-      if (line >= 0 && c < width) {
-        write(out[line * width + c], sums[i][j], accumulate);
-      }
+      if (line >= 0 && c < width) { write(out[line * width + c], sums[i][j], accumulate); }
     }
   }
 }
 
 template <class T>
-Inputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lo, const Tensor& hi, const Tensor& bias,
-                    double scale) {
+Inputs<T> inputs_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lo, const Tensor& hi,
+                    const Tensor& bias, double scale) {
   const int64_t spaces = k.size(0);
-  return {.q = q.as<T>(), .k = k.as<T>(), .v = v.as<T>(), .bias = bias.as<float>(), .lo = lo.as<int32_t>(), .hi = hi.as<int32_t>(),
-          .tokens = q.size(0) * q.size(1) / spaces, .keys = k.size(1), .heads = static_cast<int>(q.size(2)),
-          .kv_heads = static_cast<int>(k.size(2)), .group = static_cast<int>(q.size(2) / k.size(2)), .d = static_cast<int>(q.size(3)),
-          .dv = static_cast<int>(v.size(3)), .scale = static_cast<float>(scale)};
+  return {.q = q.as<T>(),
+          .k = k.as<T>(),
+          .v = v.as<T>(),
+          .bias = bias.as<float>(),
+          .lo = lo.as<int32_t>(),
+          .hi = hi.as<int32_t>(),
+          .tokens = q.size(0) * q.size(1) / spaces,
+          .keys = k.size(1),
+          .heads = static_cast<int>(q.size(2)),
+          .kv_heads = static_cast<int>(k.size(2)),
+          .group = static_cast<int>(q.size(2) / k.size(2)),
+          .d = static_cast<int>(q.size(3)),
+          .dv = static_cast<int>(v.size(3)),
+          .scale = static_cast<float>(scale)};
 }
 
 /// Calls f(result columns of a thread as a constant, slices of the grid) for results of `width` channels.
-template <class F>
-void dispatch_width(int64_t width, F&& f) {
+template <class F> void dispatch_width(int64_t width, F&& f) {
   if (width <= 64) {
     f(std::integral_constant<int, 4>{}, 1u);
   } else if (width <= 128) {

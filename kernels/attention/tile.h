@@ -4,8 +4,8 @@
 #include <numbers>
 #include <vector>
 
-#include "kernels/gemm/kernel.h"
 #include "kernels/common/cpu/simd.h"
+#include "kernels/gemm/kernel.h"
 
 /// Parts that the forward and backward kernels of attention share.
 ///

@@ -2,7 +2,8 @@
 
 #include "kernels/common/cuda/prelude.cuh"
 
-// Integers of one pass, and copies between a ring of recent tokens and a line: bound by HBM, the bytes copied in and out.
+// Integers of one pass, and copies between a ring of recent tokens and a line: bound by HBM, the bytes copied in and
+// out.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -31,8 +32,7 @@ struct RingIntervals {
 };
 
 /// Vectors of `width` elements in a [B, count, width] tensor.
-template <class T>
-struct Items {
+template <class T> struct Items {
   T* data;
   int64_t count, width;
 
@@ -41,8 +41,7 @@ struct Items {
 };
 
 // A thread holds one channel of one row.
-template <class T>
-struct Append {
+template <class T> struct Append {
   Items<T> ring, x;
   const int32_t* doc_start;
   RingSlots slots;
@@ -51,17 +50,14 @@ struct Append {
     const int64_t position = -doc_start[row], block = slots.sight.block;
     if (block > 0 && slots.sight.blocks > 1 && position > 0 && position % block == 0) {
       const int64_t from = slots.slot(position - block, position - 1), to = slots.slot(position - block, position);
-      for (int64_t i = 0; i < block; ++i) {
-        ring.at(row, to + i, c) = ring.at(row, from + i, c);
-      }
+      for (int64_t i = 0; i < block; ++i) { ring.at(row, to + i, c) = ring.at(row, from + i, c); }
     }
     ring.at(row, slots.slot(position, position), c) = x.at(row, 0, c);
   }
 };
 
 // Item: a row and one of the `before` places ahead of it.
-template <class T>
-struct Unroll {
+template <class T> struct Unroll {
   Items<T> line, ring;
   const int32_t* doc_start;
   RingSlots slots;
@@ -70,15 +66,12 @@ struct Unroll {
   __device__ void operator()(int64_t item, int64_t c) const {
     const int64_t row = item / before, i = item % before;
     const int64_t next = -doc_start[row * length], p = next - before + i;  // the position that belongs there
-    if (next > 0 && p >= slots.sight.first(next - 1)) {
-      line.at(row, i, c) = ring.at(row, slots.slot(p, next - 1), c);
-    }
+    if (next > 0 && p >= slots.sight.first(next - 1)) { line.at(row, i, c) = ring.at(row, slots.slot(p, next - 1), c); }
   }
 };
 
 // Item: a row and the i-th newest of the tokens that one after it could see.
-template <class T>
-struct Store {
+template <class T> struct Store {
   Items<T> ring, line;
   const int32_t* doc_start;
   RingSlots slots;
@@ -97,7 +90,8 @@ struct Store {
 
 void run(Stream& stream, const VisibleKeys& a) {
   each_element("visible_keys", stream, a.doc_start.size(0), a.doc_start.size(1),
-               Intervals{a.lo.as<int32_t>(), a.hi.as<int32_t>(), a.doc_start.as<int32_t>(), a.sight, a.doc_start.size(1), a.offset});
+               Intervals{a.lo.as<int32_t>(), a.hi.as<int32_t>(), a.doc_start.as<int32_t>(), a.sight,
+                         a.doc_start.size(1), a.offset});
 }
 
 void run(Stream& stream, const RingKeys& a) {
@@ -117,8 +111,9 @@ void run(Stream& stream, const RingUnroll& a) {
   const int64_t before = a.slots.sight.size() - 1;
   dispatch_float(a.ring.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("ring_unroll", stream, a.ring.size(0) * before, a.ring.size(2),
-                 Unroll<T>{Items<T>(a.line), Items<T>(a.ring), a.doc_start.as<int32_t>(), a.slots, a.doc_start.size(1), before});
+    each_element(
+        "ring_unroll", stream, a.ring.size(0) * before, a.ring.size(2),
+        Unroll<T>{Items<T>(a.line), Items<T>(a.ring), a.doc_start.as<int32_t>(), a.slots, a.doc_start.size(1), before});
   });
 }
 
@@ -126,8 +121,9 @@ void run(Stream& stream, const RingStore& a) {
   const int64_t size = a.slots.sight.size();
   dispatch_float(a.ring.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("ring_store", stream, a.ring.size(0) * size, a.ring.size(2),
-                 Store<T>{Items<T>(a.ring), Items<T>(a.line), a.doc_start.as<int32_t>(), a.slots, a.doc_start.size(1), size});
+    each_element(
+        "ring_store", stream, a.ring.size(0) * size, a.ring.size(2),
+        Store<T>{Items<T>(a.ring), Items<T>(a.line), a.doc_start.as<int32_t>(), a.slots, a.doc_start.size(1), size});
   });
 }
 

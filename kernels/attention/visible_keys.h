@@ -38,23 +38,17 @@ struct RingSlots {
 
   /// Slot of position p when `newest` is the last position written.
   constexpr int64_t slot(int64_t p, int64_t newest) const {
-    if (sight.window > 0) {
-      return p % sight.window;
-    }
+    if (sight.window > 0) { return p % sight.window; }
     const int64_t block = p / sight.block, older = sight.blocks - 1;
     return (block == newest / sight.block ? older : older - 1 - block % older) * sight.block + p % sight.block;
   }
   constexpr int64_t begin(int64_t newest) const {
-    if (sight.window > 0) {
-      return 0;
-    }
+    if (sight.window > 0) { return 0; }
     const int64_t older = sight.blocks - 1, block = newest / sight.block;
     return (older - (block < older ? block : older)) * sight.block;
   }
   constexpr int64_t end(int64_t newest) const {
-    if (sight.window > 0) {
-      return newest + 1 < sight.window ? newest + 1 : sight.window;
-    }
+    if (sight.window > 0) { return newest + 1 < sight.window ? newest + 1 : sight.window; }
     return (sight.blocks - 1) * sight.block + newest % sight.block + 1;
   }
 };

@@ -12,9 +12,7 @@ void run(Stream&, const AddBias& a) {
     parallel_for(rows, 64, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         S* y = a.y.as<S>() + r * n;
-        for (int64_t i = 0; i < n; ++i) {
-          y[i] += bias[i];
-        }
+        for (int64_t i = 0; i < n; ++i) { y[i] += bias[i]; }
       }
     });
   });
@@ -28,9 +26,7 @@ void run(Stream&, const ColumnSums& a) {
     parallel_for(n, 64, [&](int64_t begin, int64_t end) {
       for (int64_t r = 0; r < rows; ++r) {
         const S* x = a.x.as<S>() + r * n;
-        for (int64_t i = begin; i < end; ++i) {
-          out[i] += x[i];
-        }
+        for (int64_t i = begin; i < end; ++i) { out[i] += x[i]; }
       }
     });
   });

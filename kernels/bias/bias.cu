@@ -6,8 +6,7 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-template <class T, int N>
-struct AddRow {
+template <class T, int N> struct AddRow {
   T* y;
   const float* bias;
   int64_t columns;
@@ -25,9 +24,13 @@ void run(Stream& stream, const AddBias& a) {
   const int64_t columns = a.bias.numel();
   dispatch_float(a.y.dtype, [&](auto zero) {
     using T = decltype(zero);
-    dispatch_pack<T>(columns, [&](auto pack) {
-      each_element("add_bias", stream, a.y.numel() / columns, columns / pack(), AddRow<T, pack()>{a.y.as<T>(), a.bias.as<float>(), columns});
-    }, a.y.data, a.bias.data);
+    dispatch_pack<T>(
+        columns,
+        [&](auto pack) {
+          each_element("add_bias", stream, a.y.numel() / columns, columns / pack(),
+                       AddRow<T, pack()>{a.y.as<T>(), a.bias.as<float>(), columns});
+        },
+        a.y.data, a.bias.data);
   });
 }
 

@@ -25,9 +25,7 @@ template <class S, class F> void for_scales(const Tensor& scale, int64_t channel
     f(int64_t{0}, channels, S(0));
     return;
   }
-  for (int64_t h = 0; h < heads; ++h) {
-    f(h * width, width, scale.as<S>()[h]);
-  }
+  for (int64_t h = 0; h < heads; ++h) { f(h * width, width, scale.as<S>()[h]); }
 }
 
 /// to += scale from for one token.
@@ -55,9 +53,7 @@ template <class S> void backward(const ChannelSkipBackward& a) {
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       S* sums = a.d_scale.defined() ? a.partial.as<S>() + block * channels : nullptr;
-      if (sums != nullptr) {
-        std::fill_n(sums, channels, S(0));
-      }
+      if (sums != nullptr) { std::fill_n(sums, channels, S(0)); }
       for (int64_t t = block * kBlock; t < std::min(tokens, (block + 1) * kBlock); ++t) {
         const S *d_y = a.d_y.as<S>() + t * channels, *x = a.x.as<S>() + t * channels;
         if (sums != nullptr) {
@@ -65,17 +61,13 @@ template <class S> void backward(const ChannelSkipBackward& a) {
             store(sums + c, fma(load(d_y + c, lanes), load(x + c, lanes), load(sums + c, lanes)), lanes);
           });
         }
-        if (a.d_x.defined()) {
-          add_scaled<S>(a.scale, channels, d_y, a.d_x.as<S>() + t * channels);
-        }
+        if (a.d_x.defined()) { add_scaled<S>(a.scale, channels, d_y, a.d_x.as<S>() + t * channels); }
       }
     }
   });
   if (a.d_scale.defined()) {
     const int64_t width = channels / a.d_scale.numel();
-    for (int64_t i = 0; i < blocks * channels; ++i) {
-      a.d_scale.as<S>()[i % channels / width] += a.partial.as<S>()[i];
-    }
+    for (int64_t i = 0; i < blocks * channels; ++i) { a.d_scale.as<S>()[i % channels / width] += a.partial.as<S>()[i]; }
   }
 }
 

@@ -9,8 +9,7 @@ namespace {
 constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in channel_skip_blocks
 
 /// to += scale from; a scale holds for `width` channels, a multiple of N.
-template <class T, int N>
-struct AddScaledChannels {
+template <class T, int N> struct AddScaledChannels {
   T* to;
   const T* from;
   const float* scale;
@@ -22,16 +21,13 @@ struct AddScaledChannels {
     float value[N];
     load_pack(value, from + token * channels, c, channels, N > 1);
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      value[j] *= factor;
-    }
+    for (int j = 0; j < N; ++j) { value[j] *= factor; }
     write_pack(to + token * channels, c, channels, N > 1, value, true);
   }
 };
 
 // A thread walks over the tokens of a block in a pack of channels.
-template <class T, int N>
-struct BlockSums {
+template <class T, int N> struct BlockSums {
   float* partial;
   const T *d_y, *x;
   int64_t tokens, channels;
@@ -44,9 +40,7 @@ struct BlockSums {
       load_pack(a, d_y + token * channels, c, channels, N > 1);
       load_pack(b, x + token * channels, c, channels, N > 1);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        sum[j] += a[j] * b[j];
-      }
+      for (int j = 0; j < N; ++j) { sum[j] += a[j] * b[j]; }
     }
     store_pack(partial + block * channels, c, channels, N > 1, sum);
   }
@@ -61,14 +55,10 @@ struct AddSums {
   __device__ void operator()(int64_t i, int lane) const {
     float sum = 0;
     for (int64_t block = 0; block < blocks; ++block) {
-      for (int64_t c = lane; c < width; c += 32) {
-        sum += partial[block * channels + i * width + c];
-      }
+      for (int64_t c = lane; c < width; c += 32) { sum += partial[block * channels + i * width + c]; }
     }
     sum = warp_sum(sum);
-    if (lane == 0) {
-      d_scale[i] += sum;
-    }
+    if (lane == 0) { d_scale[i] += sum; }
   }
 };
 
@@ -76,9 +66,13 @@ struct AddSums {
 template <class T>
 void add_scaled(Stream& stream, const char* name, T* to, const T* from, const Tensor& shape, const Tensor& scale) {
   const int64_t tokens = shape.size(0), channels = shape.numel() / tokens, width = channels / scale.numel();
-  dispatch_pack<T>(width, [&](auto pack) {
-    each_element(name, stream, tokens, channels / pack(), AddScaledChannels<T, pack()>{to, from, scale.as<float>(), channels, width});
-  }, to, from);
+  dispatch_pack<T>(
+      width,
+      [&](auto pack) {
+        each_element(name, stream, tokens, channels / pack(),
+                     AddScaledChannels<T, pack()>{to, from, scale.as<float>(), channels, width});
+      },
+      to, from);
 }
 
 }  // namespace
@@ -99,12 +93,16 @@ void run(Stream& stream, const ChannelSkipBackward& a) {
     }
     if (a.d_scale.defined()) {
       float* const partial = a.partial.as<float>();
-      dispatch_pack<T>(channels, [&](auto pack) {
-        each_element("channel_skip_sums", stream, blocks, channels / pack(),
-                     BlockSums<T, pack()>{partial, a.d_y.as<T>(), a.x.as<T>(), tokens, channels});
-      }, partial, a.d_y.data, a.x.data);
+      dispatch_pack<T>(
+          channels,
+          [&](auto pack) {
+            each_element("channel_skip_sums", stream, blocks, channels / pack(),
+                         BlockSums<T, pack()>{partial, a.d_y.as<T>(), a.x.as<T>(), tokens, channels});
+          },
+          partial, a.d_y.data, a.x.data);
       const int64_t heads = a.d_scale.numel();
-      each_warp("channel_skip_scales", stream, heads, AddSums{a.d_scale.as<float>(), partial, blocks, channels, channels / heads});
+      each_warp("channel_skip_scales", stream, heads,
+                AddSums{a.d_scale.as<float>(), partial, blocks, channels, channels / heads});
     }
   });
 }

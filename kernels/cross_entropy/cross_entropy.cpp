@@ -15,36 +15,26 @@ template <class S> S row_max(const S* x, int64_t n) {
   std::fill(lanes, lanes + 16, -std::numeric_limits<S>::infinity());
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    for (int j = 0; j < 16; ++j) {
-      lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
-    }
+    for (int j = 0; j < 16; ++j) { lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j]; }
   }
   S top = *std::max_element(lanes, lanes + 16);
-  for (; i < n; ++i) {
-    top = std::max(top, x[i]);
-  }
+  for (; i < n; ++i) { top = std::max(top, x[i]); }
   return top;
 }
 
 /// Loss of one row; x becomes its gradient when asked.
 template <class S> double row_loss(S* x, int64_t vocab, int32_t target, S scale, bool gradient) {
   if (target < 0) {
-    if (gradient) {
-      std::fill(x, x + vocab, S(0));
-    }
+    if (gradient) { std::fill(x, x + vocab, S(0)); }
     return 0;
   }
   const S top = row_max(x, vocab), at_target = x[target];
   S sum;
   if (gradient) {
-    for (int64_t v = 0; v < vocab; ++v) {
-      x[v] = exp_(x[v] - top);
-    }
+    for (int64_t v = 0; v < vocab; ++v) { x[v] = exp_(x[v] - top); }
     sum = lane_sum<S>(vocab, [&](int64_t v) { return x[v]; });
     const S factor = scale / sum;
-    for (int64_t v = 0; v < vocab; ++v) {
-      x[v] *= factor;
-    }
+    for (int64_t v = 0; v < vocab; ++v) { x[v] *= factor; }
     x[target] -= scale;
   } else {
     sum = lane_sum<S>(vocab, [&](int64_t v) { return exp_(x[v] - top); });

@@ -7,8 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <class T, class G>
-struct Arguments {
+template <class T, class G> struct Arguments {
   double* loss;
   G* gradient;
   const T* logits;
@@ -19,10 +18,10 @@ struct Arguments {
   bool vector;
 };
 
-// One block per row, two passes: maximum and sum of exponentials together, then the gradient, perhaps in place. Static shared: 2 KB.
-// HBM: reads the row, and again for the gradient unless it is still in the L2 cache, and writes it; about 10 FLOP an element.
-template <class T, class G>
-__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Arguments<T, G> a) {
+// One block per row, two passes: maximum and sum of exponentials together, then the gradient, perhaps in place. Static
+// shared: 2 KB. HBM: reads the row, and again for the gradient unless it is still in the L2 cache, and writes it; about
+// 10 FLOP an element.
+template <class T, class G> __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Arguments<T, G> a) {
   constexpr int N = kPack<G>;
   const int64_t row = blockIdx.x, step = static_cast<int64_t>(kThreads) * N;
   const T* const logits = a.logits + row * a.vocab;
@@ -30,14 +29,10 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Arguments<T, G>
   const int32_t target = a.targets[row];
   float x[N];
   if (target < 0) {  // ignored; the same for all threads of the block
-    if (threadIdx.x == 0) {
-      a.loss[row] = 0;
-    }
+    if (threadIdx.x == 0) { a.loss[row] = 0; }
     if (gradient != nullptr) {
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        x[j] = 0;
-      }
+      for (int j = 0; j < N; ++j) { x[j] = 0; }
       for (int64_t at = static_cast<int64_t>(threadIdx.x) * N; at < a.vocab; at += step) {
         store_pack(gradient, at, a.vocab, a.vector, x);
       }
@@ -69,26 +64,26 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Arguments<T, G>
   if (threadIdx.x == 0) {
     a.loss[row] = log(static_cast<double>(row_sum)) + (static_cast<double>(row_top) - static_cast<double>(at_target));
   }
-  if (gradient == nullptr) {
-    return;
-  }
+  if (gradient == nullptr) { return; }
   const auto scale = static_cast<float>(a.factor != nullptr ? a.scale * *a.factor : a.scale);
   const float factor = scale / row_sum;
   for (int64_t at = static_cast<int64_t>(threadIdx.x) * N; at < a.vocab; at += step) {
     load_pack(x, logits, at, a.vocab, a.vector);
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      x[j] = expf(x[j] - row_top) * factor - (at + j == target ? scale : 0.0f);
-    }
+    for (int j = 0; j < N; ++j) { x[j] = expf(x[j] - row_top) * factor - (at + j == target ? scale : 0.0f); }
     store_pack(gradient, at, a.vocab, a.vector, x);
   }
 }
 
-template <class T, class G>
-void launch_rows(Stream& stream, const CrossEntropy& a, int64_t rows) {
+template <class T, class G> void launch_rows(Stream& stream, const CrossEntropy& a, int64_t rows) {
   const int64_t vocab = a.logits.numel() / rows;
-  const Arguments<T, G> f{.loss = a.loss.as<double>(), .gradient = a.gradient.as<G>(), .logits = a.logits.as<T>(),
-                          .targets = a.targets.as<int32_t>(), .vocab = vocab, .scale = a.scale, .factor = a.factor.as<double>(),
+  const Arguments<T, G> f{.loss = a.loss.as<double>(),
+                          .gradient = a.gradient.as<G>(),
+                          .logits = a.logits.as<T>(),
+                          .targets = a.targets.as<int32_t>(),
+                          .vocab = vocab,
+                          .scale = a.scale,
+                          .factor = a.factor.as<double>(),
                           .vector = can_vectorise<kPack<G>>(vocab, a.logits.data, a.gradient.data)};
   HEBB_LAUNCH((cross_entropy_kernel<T, G>), blocks_for(rows, 1), kThreads, 0, stream, f);
 }
@@ -97,9 +92,7 @@ void launch_rows(Stream& stream, const CrossEntropy& a, int64_t rows) {
 
 void run(Stream& stream, const CrossEntropy& a) {
   const int64_t rows = a.targets.numel();
-  if (rows == 0) {
-    return;
-  }
+  if (rows == 0) { return; }
   dispatch_float(a.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (a.gradient.defined() && a.gradient.dtype == DType::bf16) {

@@ -77,9 +77,7 @@ template <class S> void backward_block(const DeltaGatesBackward& a, const Consta
     }
     const Vec<S> dz = d_dt * sigmoid(z);
     store(d_z.data() + i, dz, lanes);
-    if (d_a != nullptr) {
-      store(d_a + i, a.accumulate_a ? load(d_a + i, lanes) + dz : dz, lanes);
-    }
+    if (d_a != nullptr) { store(d_a + i, a.accumulate_a ? load(d_a + i, lanes) + dz : dz, lanes); }
     if (d_b != nullptr) {
       const Vec<S> b = load(beta + i, lanes), db = load(d_beta + i, lanes) * b * (one - b * inverse_scale);
       store(d_b + i, a.accumulate_b ? load(d_b + i, lanes) + db : db, lanes);
@@ -98,20 +96,14 @@ template <class S> void backward(const DeltaGatesBackward& a) {
   const int64_t heads = a.a_log.numel(), blocks = delta_gates_blocks(a.a.numel() / heads);
   parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
     const Constants<S> constants(a.a_log, a.dt_bias);
-    for (int64_t block = begin; block < end; ++block) {
-      backward_block(a, constants, block);
-    }
+    for (int64_t block = begin; block < end; ++block) { backward_block(a, constants, block); }
   });
   const S* partial = a.partial.as<S>();
   S *d_a_log = a.d_a_log.as<S>(), *d_dt_bias = a.d_dt_bias.as<S>();
   for (int64_t block = 0; block < blocks; ++block) {
     for (int64_t h = 0; h < heads; ++h) {
-      if (d_a_log != nullptr) {
-        d_a_log[h] += partial[block * 2 * heads + h];
-      }
-      if (d_dt_bias != nullptr) {
-        d_dt_bias[h] += partial[(block * 2 + 1) * heads + h];
-      }
+      if (d_a_log != nullptr) { d_a_log[h] += partial[block * 2 * heads + h]; }
+      if (d_dt_bias != nullptr) { d_dt_bias[h] += partial[(block * 2 + 1) * heads + h]; }
     }
   }
 }

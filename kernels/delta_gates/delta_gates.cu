@@ -12,8 +12,7 @@ constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in delta_gates_
 __device__ __forceinline__ float step_size(float z) { return z > 20.0f ? z : log1pf(expf(z)); }
 
 // Column: token and head; there are too few heads for a block a token.
-template <class T>
-struct Forward {
+template <class T> struct Forward {
   float *g, *beta;
   const T *a, *b;
   const float *a_log, *dt_bias;
@@ -31,8 +30,7 @@ struct Forward {
 };
 
 // A thread walks over the tokens of a block for one head.
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   T *d_a, *d_b;
   float* partial;
   const float *d_g, *d_beta, *g, *beta;
@@ -56,12 +54,8 @@ struct Backward {
       const float d_z = d_dt * sigmoid(z);
       sum_log += d_g[at] * g[at];
       sum_bias += d_z;
-      if (d_a != nullptr) {
-        write(d_a[at], d_z, accumulate_a);
-      }
-      if (d_b != nullptr) {
-        write(d_b[at], d_beta[at] * beta[at] * (1.0f - beta[at] * inverse_scale), accumulate_b);
-      }
+      if (d_a != nullptr) { write(d_a[at], d_z, accumulate_a); }
+      if (d_b != nullptr) { write(d_b[at], d_beta[at] * beta[at] * (1.0f - beta[at] * inverse_scale), accumulate_b); }
     }
     partial[block * 2 * heads + head] = sum_log;
     partial[(block * 2 + 1) * heads + head] = sum_bias;
@@ -75,8 +69,9 @@ void run(Stream& stream, const DeltaGatesForward& a) {
   dispatch_float(a.a.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("delta_gates_forward", stream, 1, a.a.numel(),
-                 Forward<T>{a.g.as<float>(), a.beta.as<float>(), a.a.as<T>(), a.b.as<T>(), a.a_log.as<float>(), a.dt_bias.as<float>(),
-                            heads, static_cast<float>(a.beta_scale), static_cast<float>(a.dt_low), static_cast<float>(a.dt_high)});
+                 Forward<T>{a.g.as<float>(), a.beta.as<float>(), a.a.as<T>(), a.b.as<T>(), a.a_log.as<float>(),
+                            a.dt_bias.as<float>(), heads, static_cast<float>(a.beta_scale),
+                            static_cast<float>(a.dt_low), static_cast<float>(a.dt_high)});
   });
 }
 
@@ -86,11 +81,23 @@ void run(Stream& stream, const DeltaGatesBackward& a) {
   dispatch_float(a.a.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("delta_gates_backward", stream, blocks, heads,
-                 Backward<T>{.d_a = a.d_a.as<T>(), .d_b = a.d_b.as<T>(), .partial = partial, .d_g = a.d_g.as<float>(),
-                             .d_beta = a.d_beta.as<float>(), .g = a.g.as<float>(), .beta = a.beta.as<float>(), .a = a.a.as<T>(),
-                             .a_log = a.a_log.as<float>(), .dt_bias = a.dt_bias.as<float>(), .tokens = tokens, .heads = heads,
-                             .inverse_scale = static_cast<float>(1.0 / a.beta_scale), .dt_low = static_cast<float>(a.dt_low),
-                             .dt_high = static_cast<float>(a.dt_high), .b_is_step = a.b_is_step, .accumulate_a = a.accumulate_a,
+                 Backward<T>{.d_a = a.d_a.as<T>(),
+                             .d_b = a.d_b.as<T>(),
+                             .partial = partial,
+                             .d_g = a.d_g.as<float>(),
+                             .d_beta = a.d_beta.as<float>(),
+                             .g = a.g.as<float>(),
+                             .beta = a.beta.as<float>(),
+                             .a = a.a.as<T>(),
+                             .a_log = a.a_log.as<float>(),
+                             .dt_bias = a.dt_bias.as<float>(),
+                             .tokens = tokens,
+                             .heads = heads,
+                             .inverse_scale = static_cast<float>(1.0 / a.beta_scale),
+                             .dt_low = static_cast<float>(a.dt_low),
+                             .dt_high = static_cast<float>(a.dt_high),
+                             .b_is_step = a.b_is_step,
+                             .accumulate_a = a.accumulate_a,
                              .accumulate_b = a.accumulate_b});
   });
   const auto add = [&](const Tensor& out, int64_t from) {

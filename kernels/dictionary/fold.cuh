@@ -1,9 +1,9 @@
 #pragma once
 // Dictionaries of ovq on the GPU: the plan of a pass, and folding a chunk in (spec 60, section 4.4).
+#include "kernels/attention/visible_keys.h"
 #include "kernels/common/cuda/load_store.cuh"
 #include "kernels/dictionary/slot_attention.cuh"
 #include "kernels/ovq/ovq.h"
-#include "kernels/attention/visible_keys.h"
 
 namespace hebb::HEBB_DEVICE::ovq {
 
@@ -23,14 +23,14 @@ struct MakeSteps {
       if (t < 0 || t > begin) {  // the keys of earlier tokens count, as centroids or pending
         read = static_cast<int32_t>(t);
       }
-      if (t + rule.chunk <= length && start[t + rule.chunk - 1] == begin) {
-        fold = static_cast<int32_t>(t);
-      }
+      if (t + rule.chunk <= length && start[t + rule.chunk - 1] == begin) { fold = static_cast<int32_t>(t); }
     });
     read = rows::warp_max_of(read);
     fold = rows::warp_max_of(fold);
     if (lane == 0) {
-      const auto size_at = [&](int64_t t, int64_t more) { return static_cast<int32_t>(rule.size(t - start[t < 0 ? 0 : t] + more)); };
+      const auto size_at = [&](int64_t t, int64_t more) {
+        return static_cast<int32_t>(rule.size(t - start[t < 0 ? 0 : t] + more));
+      };
       steps[item] = {read, read == kNone ? 0 : size_at(read, 0), fold, fold == kNone ? 0 : size_at(fold, 0),
                      fold == kNone ? 0 : size_at(fold, rule.chunk)};
     }
@@ -49,8 +49,9 @@ struct ChunkItems {
   };
   __device__ Items chunk(const Layout& n, int64_t unit, const Step& step) const {
     const int64_t row = unit / n.kv_heads, head = unit % n.kv_heads;
-    return step.fold < 0 ? Items{pending, unit * n.chunk * width, width}
-                         : Items{tokens, ((row * n.length + step.fold) * n.kv_heads + head) * width, n.kv_heads * width};
+    return step.fold < 0
+               ? Items{pending, unit * n.chunk * width, width}
+               : Items{tokens, ((row * n.length + step.fold) * n.kv_heads + head) * width, n.kv_heads * width};
   }
 };
 
@@ -61,8 +62,13 @@ struct Book {
   int64_t room;
 
   explicit Book(const OvqDictionary& d)
-      : keys(d.keys.as<float>()), values(d.values.as<float>()), log_counts(d.log_counts.as<float>()), counts(d.counts.as<int32_t>()),
-        key_copies(d.key_copies.as<bf16>()), value_copies(d.value_copies.as<bf16>()), room(d.keys.size(2)) {}
+      : keys(d.keys.as<float>()),
+        values(d.values.as<float>()),
+        log_counts(d.log_counts.as<float>()),
+        counts(d.counts.as<int32_t>()),
+        key_copies(d.key_copies.as<bf16>()),
+        value_copies(d.value_copies.as<bf16>()),
+        room(d.keys.size(2)) {}
 
   /// After a row has changed; lanes have written what they copy.
   __device__ void copy_row(int64_t row, int64_t d, int64_t dv, int lane) const {
@@ -76,8 +82,7 @@ struct Book {
 };
 
 /// The rows as queries of type T read them.
-template <class T>
-rows::Rows<T> rows_of(const OvqDictionary& d) {
+template <class T> rows::Rows<T> rows_of(const OvqDictionary& d) {
   if constexpr (std::is_same_v<T, bf16>) {
     HEBB_ASSERT(d.key_copies.defined() && d.value_copies.defined());
     return {d.key_copies.as<bf16>(), d.value_copies.as<bf16>(), d.log_counts.as<float>(), d.keys.size(2)};
@@ -86,10 +91,12 @@ rows::Rows<T> rows_of(const OvqDictionary& d) {
   }
 }
 
-/// Rows as updates found them, by slot: of each row that a step changes, the place of its first key in the step's chunk (null: not kept).
+/// Rows as updates found them, by slot: of each row that a step changes, the place of its first key in the step's chunk
+/// (null: not kept).
 struct Kept {
   int32_t* table = nullptr;  // [B, K, group, R]: slot by step and row where the step changed the row, else -1
-  float *keys = nullptr, *values = nullptr, *inverse_norms = nullptr;  // fp32, for undoing; norms [B, K, slots, 2] are the update's
+  float *keys = nullptr, *values = nullptr,
+        *inverse_norms = nullptr;  // fp32, for undoing; norms [B, K, slots, 2] are the update's
   int32_t* counts = nullptr;
   bf16 *key_copies = nullptr, *value_copies = nullptr;  // for reading on tensor cores
   float* log_counts = nullptr;
@@ -107,9 +114,7 @@ struct Kept {
 
 /// The step size is a choice of the rule (section 4.4).
 __device__ __forceinline__ float step_size(const OvqRule& rule, bool fresh, int64_t count_before, int64_t hits) {
-  if (fresh) {
-    return 1.0f;
-  }
+  if (fresh) { return 1.0f; }
   const double constant = static_cast<double>(hits) * rule.rate;
   return rule.rate > 0 ? static_cast<float>(constant < 1.0 ? constant : 1.0)
                        : static_cast<float>(hits) / static_cast<float>(count_before + hits);
@@ -117,14 +122,14 @@ __device__ __forceinline__ float step_size(const OvqRule& rule, bool fresh, int6
 
 /// What the step's chunk does to one row: found by the row's first key in it.
 struct Change {
-  int64_t unit, first, row, before, hits;  // first: place of the key; row: among all; before: keys that the row holds already
+  int64_t unit, first, row, before,
+      hits;  // first: place of the key; row: among all; before: keys that the row holds already
   Step step;
   const int32_t* ids;
   bool fresh;
 
   /// Calls f(place), in order, for the keys that enter the row. All lanes of a warp.
-  template <class F>
-  __device__ void each_key(int64_t chunk, int lane, F&& f) const {
+  template <class F> __device__ void each_key(int64_t chunk, int lane, F&& f) const {
     rows::each_member(ids, chunk, first, ids[first], lane, f);
   }
 };
@@ -136,8 +141,10 @@ struct Walk {
   Book book;
   Kept kept;
 
-  /// The step's change of the row that the key at `first` is the first to enter; counts are those after the chunk where it `is_done`.
-  __device__ Change change(int64_t unit, const Step& step, int64_t first, const int32_t* ids, bool is_done, int lane) const {
+  /// The step's change of the row that the key at `first` is the first to enter; counts are those after the chunk where
+  /// it `is_done`.
+  __device__ Change change(int64_t unit, const Step& step, int64_t first, const int32_t* ids, bool is_done,
+                           int lane) const {
     const int32_t id = ids[first];
     Change c{unit, first, unit * book.room + id, 0, 0, step, ids, id >= step.before};
     c.each_key(rule.chunk, lane, [&](int64_t) { ++c.hits; });
@@ -154,9 +161,7 @@ struct Fold : Walk {
 
   /// The row that the key at `first` enters, unless an earlier key does it.
   __device__ void of_key(int64_t unit, int64_t step_number, int64_t first, const int32_t* ids, int lane) const {
-    if (!rows::is_among(ids, first, ids[first], lane)) {
-      of_row(unit, step_number, first, ids, lane);
-    }
+    if (!rows::is_among(ids, first, ids[first], lane)) { of_row(unit, step_number, first, ids, lane); }
   }
   __device__ void of_row(int64_t unit, int64_t step_number, int64_t first, const int32_t* ids, int lane) const {
     const Change c = change(unit, n.at(unit / n.kv_heads, step_number), first, ids, false, lane);
@@ -165,15 +170,11 @@ struct Fold : Walk {
     const float key_scale = blend(book.keys + c.row * n.d, keys, c, rule.normalize_keys, lane);
     const float value_scale = blend(book.values + c.row * n.dv, values, c, rule.normalize_values, lane);
     book.copy_row(c.row, n.d, n.dv, lane);
-    if (lane > 0) {
-      return;
-    }
+    if (lane > 0) { return; }
     const int64_t count = c.before + c.hits;
     book.counts[c.row] = static_cast<int32_t>(count);
     book.log_counts[c.row] = logf(static_cast<float>(count));
-    if (kept.table != nullptr) {
-      *kept.entry(unit, step_number, book.room, ids[first]) = static_cast<int32_t>(slot);
-    }
+    if (kept.table != nullptr) { *kept.entry(unit, step_number, book.room, ids[first]) = static_cast<int32_t>(slot); }
     if (kept.inverse_norms != nullptr) {
       kept.inverse_norms[2 * kept_slot] = key_scale;
       kept.inverse_norms[2 * kept_slot + 1] = value_scale;
@@ -190,20 +191,17 @@ struct Fold : Walk {
       const int64_t c = base + lane;
       const bool exists = c < all.width;
       float sum = 0;
-      change.each_key(rule.chunk, lane, [&](int64_t i) { sum += exists ? items.data[items.from + i * items.stride + c] : 0.0f; });
+      change.each_key(rule.chunk, lane,
+                      [&](int64_t i) { sum += exists ? items.data[items.from + i * items.stride + c] : 0.0f; });
       if (exists) {
         const float mean = sum / static_cast<float>(change.hits);
         row[c] = change.fresh ? mean : row[c] + w * (mean - row[c]);
         squares += row[c] * row[c];
       }
     }
-    if (!normalize) {
-      return 1.0f;
-    }
+    if (!normalize) { return 1.0f; }
     const float inverse = 1.0f / sqrtf(warp_sum(squares) + 1e-6f);
-    for (int64_t c = lane; c < all.width; c += 32) {
-      row[c] *= inverse;
-    }
+    for (int64_t c = lane; c < all.width; c += 32) { row[c] *= inverse; }
     return inverse;
   }
 
@@ -213,18 +211,12 @@ struct Fold : Walk {
     copy_channels(kept.values, book.values, slot, change.row, n.dv, lane);
     copy_channels(kept.key_copies, book.key_copies, slot, change.row, n.d, lane);
     copy_channels(kept.value_copies, book.value_copies, slot, change.row, n.dv, lane);
-    if (lane == 0 && kept.counts != nullptr) {
-      kept.counts[slot] = book.counts[change.row];
-    }
-    if (lane == 0 && kept.log_counts != nullptr) {
-      kept.log_counts[slot] = book.log_counts[change.row];
-    }
+    if (lane == 0 && kept.counts != nullptr) { kept.counts[slot] = book.counts[change.row]; }
+    if (lane == 0 && kept.log_counts != nullptr) { kept.log_counts[slot] = book.log_counts[change.row]; }
   }
   template <class X>
   __device__ static void copy_channels(X* to, const X* from, int64_t slot, int64_t row, int64_t width, int lane) {
-    for (int64_t c = lane; to != nullptr && c < width; c += 32) {
-      to[slot * width + c] = from[row * width + c];
-    }
+    for (int64_t c = lane; to != nullptr && c < width; c += 32) { to[slot * width + c] = from[row * width + c]; }
   }
 };
 

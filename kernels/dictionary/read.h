@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/gemm/gemm_cpu.h"
 #include "kernels/common/cpu/math.h"
+#include "kernels/gemm/gemm_cpu.h"
 
 namespace hebb::cpu {
 

@@ -1,7 +1,7 @@
 #include "kernels/dictionary/slot_attention.cuh"
 
-// Attention to the rows of a dictionary on the plain cores, for all types and head sizes: tiles of 64 x 64 as in attention_tile.h, 256
-// threads. Static shared: 36 KB. Bound: fp32 multiply-adds, the rows of a head coming from L2.
+// Attention to the rows of a dictionary on the plain cores, for all types and head sizes: tiles of 64 x 64 as in
+// attention_tile.h, 256 threads. Static shared: 36 KB. Bound: fp32 multiply-adds, the rows of a head coming from L2.
 namespace hebb::HEBB_DEVICE::rows {
 namespace {
 
@@ -12,8 +12,8 @@ struct Lines {
 
 /// Lines of up to 64 rows from `base` on; nothing past `count`.
 template <class T>
-__device__ __forceinline__ void load_row_lines(Shared& s, Lines& lines, const Rows<T>& rows, const Layout& n, int64_t unit, int64_t base,
-                                               int64_t count) {
+__device__ __forceinline__ void load_row_lines(Shared& s, Lines& lines, const Rows<T>& rows, const Layout& n,
+                                               int64_t unit, int64_t base, int64_t count) {
   if (threadIdx.x < kTile) {
     const int64_t r = base + threadIdx.x, line = unit * rows.room + r;
     const bool exists = r < count;
@@ -23,7 +23,8 @@ __device__ __forceinline__ void load_row_lines(Shared& s, Lines& lines, const Ro
   }
 }
 
-__device__ __forceinline__ void load_temperatures(Lines& lines, const Shared& s, const Layout& n, const float* temps, float scale) {
+__device__ __forceinline__ void load_temperatures(Lines& lines, const Shared& s, const Layout& n, const float* temps,
+                                                  float scale) {
   if (threadIdx.x < kTile) {
     const int64_t line = s.row_line[threadIdx.x];
     lines.temp[threadIdx.x] = temps != nullptr && line >= 0 ? scale * temps[line % n.heads] : scale;
@@ -32,8 +33,9 @@ __device__ __forceinline__ void load_temperatures(Lines& lines, const Shared& s,
 
 /// Adds one tile of keys, whose lines are loaded, to the softmax of the block's queries.
 template <class T, int kColumns>
-__device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&softmax)[4], Shared& s, const Lines& lines, const Read<T>& a,
-                                          const T* keys, const T* values, int first_column HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&softmax)[4], Shared& s,
+                                          const Lines& lines, const Read<T>& a, const T* keys, const T* values,
+                                          int first_column HEBB_WHERE_PARAMETER) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   float scores[4][4];
   multiply_lines(scores, s, a.q, s.row_line, keys, s.key_line, a.n.d HEBB_WHERE_ARGUMENT);
@@ -43,7 +45,8 @@ __device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&s
     HEBB_UNROLL
     for (int j = 0; j < 4; ++j) {
       const int slot = x + 16 * j;
-      scores[i][j] = exists && s.key_line[slot] >= 0 ? lines.temp[4 * y + i] * scores[i][j] + lines.bias[slot] : -INFINITY;
+      scores[i][j] =
+          exists && s.key_line[slot] >= 0 ? lines.temp[4 * y + i] * scores[i][j] + lines.bias[slot] : -INFINITY;
     }
   }
   weigh_scores(out, softmax, s, scores HEBB_WHERE_ARGUMENT);
@@ -52,8 +55,9 @@ __device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&s
 }
 
 template <int kColumns>
-__device__ __forceinline__ void write_part(const float (&out)[4][kColumns], const Softmax (&softmax)[4], const Shared& s, const Layout& n,
-                                           const Parts& parts, const Place& at, int64_t part, int64_t first_row, int first_column) {
+__device__ __forceinline__ void write_part(const float (&out)[4][kColumns], const Softmax (&softmax)[4],
+                                           const Shared& s, const Layout& n, const Parts& parts, const Place& at,
+                                           int64_t part, int64_t first_row, int first_column) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   HEBB_UNROLL
   for (int i = 0; i < 4; ++i) {
@@ -62,9 +66,7 @@ __device__ __forceinline__ void write_part(const float (&out)[4][kColumns], cons
       HEBB_UNROLL
       for (int j = 0; j < kColumns; ++j) {
         const int c = first_column + x + 16 * j;
-        if (c < n.dv) {
-          parts.sums(line, n.dv)[c] = out[i][j];
-        }
+        if (c < n.dv) { parts.sums(line, n.dv)[c] = out[i][j]; }
       }
       if (x == 0 && first_column == 0) {
         parts.statistics(n, line)[0] = softmax[i].top;
@@ -74,9 +76,9 @@ __device__ __forceinline__ void write_part(const float (&out)[4][kColumns], cons
   }
 }
 
-/// Grid: query tiles of the chunk x units, slices of value channels, parts of the rows. o holds the attention to tokens, own_lse its log-sum-exp.
-template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T> a) {
+/// Grid: query tiles of the chunk x units, slices of value channels, parts of the rows. o holds the attention to
+/// tokens, own_lse its log-sum-exp.
+template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
@@ -111,9 +113,7 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T> a) {
   }
   const int64_t from = a.ring.first(a.n, at), earlier = part > 0 ? 0 : a.ring.earlier(a.n, at);
   __syncthreads();  // with the last tile done, or none
-  if (earlier > 0) {
-    load_temperatures(lines, s, a.n, a.ring_temp, a.scale);
-  }
+  if (earlier > 0) { load_temperatures(lines, s, a.n, a.ring_temp, a.scale); }
   for (int64_t base = 0; base < earlier; base += kTile) {
     if (threadIdx.x < kTile) {
       const int64_t i = base + threadIdx.x, line = i < earlier ? at.unit * a.ring.size + (from + i) % a.ring.size : -1;
@@ -131,9 +131,7 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T> a) {
   for (int i = 0; i < 4; ++i) {
     const int64_t line = s.row_line[4 * y + i];
     HEBB_UNROLL
-    for (int j = 0; j < kColumns; ++j) {
-      out[i][j] /= softmax[i].sum;
-    }
+    for (int j = 0; j < kColumns; ++j) { out[i][j] /= softmax[i].sum; }
     if (a.lse != nullptr && x == 0 && line >= 0 && blockIdx.y == 0) {
       a.lse[line] = softmax[i].top + logf(softmax[i].sum);
     }
@@ -142,17 +140,14 @@ __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T> a) {
 }
 
 // Joins the parts of the queries of chunks. A warp has one query of one unit and step.
-template <class T>
-struct JoinParts {
+template <class T> struct JoinParts {
   Read<T> a;
 
   __device__ void operator()(int64_t item, int lane) const {
     const int64_t number = item / a.n.queries();
     const Place at(a.n, a.steps.unit(number), a.steps.step(number));
     const int64_t query = item % a.n.queries(), line = at.reads() ? at.line(a.n, query) : -1;
-    if (line < 0) {
-      return;
-    }
+    if (line < 0) { return; }
     const auto each_part = [&](auto&& f) { a.parts.each(a.n, at.step.rows, number, query, f); };
     float top = -INFINITY, sum = 0;
     each_part([&](int64_t of) { top = fmaxf(top, a.parts.statistics(a.n, of)[0]); });
@@ -162,9 +157,7 @@ struct JoinParts {
       each_part([&](int64_t of) { o += a.parts.sums(of, a.n.dv)[c] * expf(a.parts.statistics(a.n, of)[0] - top); });
       a.o[line * a.n.dv + c] = from_float<T>(o / sum);
     }
-    if (a.lse != nullptr && lane == 0) {
-      a.lse[line] = top + logf(sum);
-    }
+    if (a.lse != nullptr && lane == 0) { a.lse[line] = top + logf(sum); }
   }
 };
 
@@ -175,8 +168,7 @@ __device__ __forceinline__ float probability(const Shared& s, const Lines& lines
 }
 
 /// d_q of a tile of queries: walks over the rows. Grid as of read_rows_kernel, slices of key channels.
-template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
+template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
@@ -202,7 +194,8 @@ __global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
       HEBB_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int query = 4 * y + i, row = x + 16 * j;
-        s.weights[query][row] = a.scale * probability(s, lines, query, row, products[i][j]) * (d_p[i][j] - s.delta[query]);
+        s.weights[query][row] =
+            a.scale * probability(s, lines, query, row, products[i][j]) * (d_p[i][j] - s.delta[query]);
       }
     }
     add_weighted_lines(sums, s, a.rows.keys, s.key_line, a.n.d, first_column);
@@ -220,17 +213,14 @@ __global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
       sums[i][j] *= temp;
     }
     along = sum_of_16(along);
-    if (a.temp_sums != nullptr && x == 0 && line >= 0) {
-      a.temp_sums[blockIdx.y * a.queries + line] = along;
-    }
+    if (a.temp_sums != nullptr && x == 0 && line >= 0) { a.temp_sums[blockIdx.y * a.queries + line] = along; }
   }
   write_lines(a.d_q, s.row_line, a.n.d, first_column, sums, true);
 }
 
-/// d_keys and d_values of a tile of rows: walks over the chunk's queries. Tiles are [row][query] here. Grid: tiles of rows x units,
-/// slices of channels.
-template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward<T> a) {
+/// d_keys and d_values of a tile of rows: walks over the chunk's queries. Tiles are [row][query] here. Grid: tiles of
+/// rows x units, slices of channels.
+template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = (a.rows.room + kTile - 1) / kTile, base = blockIdx.x % tiles * kTile;
@@ -264,9 +254,7 @@ __global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward<T> a) 
     add_weighted_lines(d_values, s, a.d_o, s.row_line, a.n.dv, first_column);
     __syncthreads();
     HEBB_UNROLL
-    for (int i = 0; i < 16; ++i) {
-      s.weights[4 * y + i / 4][x + 16 * (i % 4)] = d_p[i / 4][i % 4];
-    }
+    for (int i = 0; i < 16; ++i) { s.weights[4 * y + i / 4][x + 16 * (i % 4)] = d_p[i / 4][i % 4]; }
     add_weighted_lines(d_keys, s, a.q, s.row_line, a.n.d, first_column);
   }
   write_lines(a.d_keys, s.key_line, a.n.d, first_column, d_keys, true);
@@ -275,17 +263,15 @@ __global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward<T> a) 
 
 }  // namespace
 
-template <class T>
-void read_rows(Stream& stream, int64_t batch, const Read<T>& a) {
+template <class T> void read_rows(Stream& stream, int64_t batch, const Read<T>& a) {
   if constexpr (std::is_same_v<T, bf16>) {
-    if (a.on_tensor_cores) {
-      read_rows_mma(stream, batch, a);
-    }
+    if (a.on_tensor_cores) { read_rows_mma(stream, batch, a); }
   }
   if (!a.on_tensor_cores) {
     HEBB_ASSERT(a.steps.count == 1 && a.old.table == nullptr);
     dispatch_width(a.n.dv, [&](auto columns, unsigned slices) {
-      const dim3 grid(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices, static_cast<unsigned>(a.parts.count));
+      const dim3 grid(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices,
+                      static_cast<unsigned>(a.parts.count));
       HEBB_LAUNCH((read_rows_kernel<T, columns()>), grid, kThreads, 0, stream, a);
     });
   }
@@ -294,8 +280,7 @@ void read_rows(Stream& stream, int64_t batch, const Read<T>& a) {
   }
 }
 
-template <class T>
-void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a) {
+template <class T> void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a) {
   if constexpr (std::is_same_v<T, bf16>) {
     if (a.statistics != nullptr) {
       read_rows_backward_mma(stream, batch, a, NoUndo{});
@@ -303,12 +288,13 @@ void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a) {
     }
   }
   dispatch_width(a.n.d, [&](auto columns, unsigned slices) {
-    HEBB_LAUNCH((row_queries_kernel<T, columns()>), dim3(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices), kThreads, 0, stream,
-                a);
+    HEBB_LAUNCH((row_queries_kernel<T, columns()>), dim3(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices),
+                kThreads, 0, stream, a);
   });
   dispatch_width(std::max(a.n.d, a.n.dv), [&](auto columns, unsigned slices) {
     const int64_t tiles = (a.rows.room + kTile - 1) / kTile;
-    HEBB_LAUNCH((row_gradients_kernel<T, columns()>), dim3(blocks_for(tiles * a.n.units(batch), 1), slices), kThreads, 0, stream, a);
+    HEBB_LAUNCH((row_gradients_kernel<T, columns()>), dim3(blocks_for(tiles * a.n.units(batch), 1), slices), kThreads,
+                0, stream, a);
   });
 }
 

@@ -1,13 +1,15 @@
 #pragma once
-// Attention to the rows of a dictionary that changes from chunk to chunk (spec 60, section 3; spec 61, section 6; spec 70, section 4.6).
-// The host launches step by step; in a step each row of the batch has at most one chunk that reads the dictionary and one that is folded
-// in, so that launches are the only order between chunks and rows stay in place. Where what the changed rows were before is kept, tensor
-// cores read many steps at once, after the last of them. What a chunk sees of the tokens themselves is the work
-// of the attention kernels, which go first for all chunks; the rows are merged into their result by log-sum-exp.
+// Attention to the rows of a dictionary that changes from chunk to chunk (spec 60, section 3; spec 61, section 6; spec
+// 70, section 4.6). The host launches step by step; in a step each row of the batch has at most one chunk that reads
+// the dictionary and one that is folded in, so that launches are the only order between chunks and rows stay in place.
+// Where what the changed rows were before is kept, tensor cores read many steps at once, after the last of them. What a
+// chunk sees of the tokens themselves is the work of the attention kernels, which go first for all chunks; the rows are
+// merged into their result by log-sum-exp.
 //
-// In bf16 and with the usual head sizes tensor cores do it (row_attention_mma.cu, row_attention_mma_backward.cu), otherwise the plain cores
-// (row_attention.cu). FLOPs: 2 H (D + Dv) a query and row, backward 7 products of D or Dv. Where the tiles of a chunk's queries do not fill
-// the device, the rows are divided among several blocks, whose parts of the softmax a second kernel joins.
+// In bf16 and with the usual head sizes tensor cores do it (row_attention_mma.cu, row_attention_mma_backward.cu),
+// otherwise the plain cores (row_attention.cu). FLOPs: 2 H (D + Dv) a query and row, backward 7 products of D or Dv.
+// Where the tiles of a chunk's queries do not fill the device, the rows are divided among several blocks, whose parts
+// of the softmax a second kernel joins.
 #include <algorithm>
 
 #include "kernels/attention/tile.cuh"
@@ -22,8 +24,9 @@ constexpr int64_t kSliceColumns = 16 * kMaxColumns;  // of a slice of the grid
 
 /// One step of one row of the batch. Tokens count from the row's first; those of an earlier segment are negative.
 struct Step {
-  int32_t read = kNone, rows = 0;              // first token of the chunk that reads, and how many rows it sees
-  int32_t fold = kNone, before = 0, after = 0; // first token of the chunk whose entry or end changes the rows, and how many there are
+  int32_t read = kNone, rows = 0;  // first token of the chunk that reads, and how many rows it sees
+  int32_t fold = kNone, before = 0,
+          after = 0;  // first token of the chunk whose entry or end changes the rows, and how many there are
 };
 
 /// Chunk starts lie in one step where they are less than a chunk apart: token t is of step ceil(t / chunk).
@@ -31,12 +34,11 @@ inline int64_t steps_of(int64_t length, int64_t chunk) { return (length - 1 + ch
 
 /// Calls f(t) for the chunk starts of a row in step s, each on one lane of a warp.
 template <class F>
-__device__ __forceinline__ void each_chunk_start(const int32_t* doc_start, int64_t length, int64_t chunk, int64_t s, int lane, F&& f) {
+__device__ __forceinline__ void each_chunk_start(const int32_t* doc_start, int64_t length, int64_t chunk, int64_t s,
+                                                 int lane, F&& f) {
   for (int64_t t = (s - 1) * chunk + 1 + lane; t <= s * chunk && t < length; t += 32) {
     const int64_t begin = doc_start[t < 0 ? 0 : t];
-    if (begin <= t && (t - begin) % chunk == 0) {
-      f(t, begin);
-    }
+    if (begin <= t && (t - begin) % chunk == 0) { f(t, begin); }
   }
 }
 
@@ -64,9 +66,7 @@ __device__ __forceinline__ void each_member(const int32_t* ids, int64_t count, i
 /// Whether ids [0, at) hold `id`. All lanes of a warp.
 __device__ __forceinline__ bool is_among(const int32_t* ids, int64_t at, int32_t id, int lane HEBB_WHERE_PARAMETER) {
   for (int64_t base = 0; base < at; base += 32) {
-    if (__ballot_sync(kAllLanes, base + lane < at && ids[base + lane] == id HEBB_WHERE_ARGUMENT) != 0) {
-      return true;
-    }
+    if (__ballot_sync(kAllLanes, base + lane < at && ids[base + lane] == id HEBB_WHERE_ARGUMENT) != 0) { return true; }
   }
   return false;
 }
@@ -107,50 +107,52 @@ struct Place {
 };
 
 __device__ __forceinline__ void load_queries(Shared& s, const Layout& n, const Place& at, int64_t first) {
-  if (threadIdx.x < kTile) {
-    s.row_line[threadIdx.x] = at.line(n, first + threadIdx.x);
-  }
+  if (threadIdx.x < kTile) { s.row_line[threadIdx.x] = at.line(n, first + threadIdx.x); }
 }
 
 /// Keys, shared by the batch ([K, R, D]) or not ([B, K, R, D]); values [B, K, R, Dv]; bias [B, K, R] or null.
-template <class T>
-struct Rows {
+template <class T> struct Rows {
   const T *keys, *values;
   const float* bias;
   int64_t room;
   bool shared_keys = false;
 };
 
-/// Keys and values of tokens before this pass as a ring [B, K, size, D] by position; a chunk sees its own and `window` - 1 before it.
-template <class T>
-struct Ring {
+/// Keys and values of tokens before this pass as a ring [B, K, size, D] by position; a chunk sees its own and `window`
+/// - 1 before it.
+template <class T> struct Ring {
   const T *k = nullptr, *v = nullptr;
   int64_t size = 0, window = 1;
 
-  /// Of what the chunk at `at` sees: position in the document of the first token, and how many tokens are of earlier passes.
+  /// Of what the chunk at `at` sees: position in the document of the first token, and how many tokens are of earlier
+  /// passes.
   __device__ int64_t first(const Layout& n, const Place& at) const {
     const int64_t oldest = ((at.step.read - at.begin) / n.chunk - window + 1) * n.chunk;
     return oldest > 0 ? oldest : 0;
   }
-  __device__ int64_t earlier(const Layout& n, const Place& at) const { return k == nullptr ? 0 : -at.begin - first(n, at); }
+  __device__ int64_t earlier(const Layout& n, const Place& at) const {
+    return k == nullptr ? 0 : -at.begin - first(n, at);
+  }
 };
 
-/// Rows as they were before steps of a group changed them (tensor cores only), so that all steps of the group can be read when the last one
-/// is done: row r of a unit in step s is in slot table[unit, s mod group, r], or where it always is if that is -1. No table: all rows are.
+/// Rows as they were before steps of a group changed them (tensor cores only), so that all steps of the group can be
+/// read when the last one is done: row r of a unit in step s is in slot table[unit, s mod group, r], or where it always
+/// is if that is -1. No table: all rows are.
 struct OldRows {
-  const int32_t* table = nullptr;                  // [B, K, group, R]
-  const bf16 *keys = nullptr, *values = nullptr;   // [B, K, slots, D], [B, K, slots, Dv]
-  const float* bias = nullptr;                     // [B, K, slots], or null
+  const int32_t* table = nullptr;                 // [B, K, group, R]
+  const bf16 *keys = nullptr, *values = nullptr;  // [B, K, slots, D], [B, K, slots, Dv]
+  const float* bias = nullptr;                    // [B, K, slots], or null
   int64_t slots = 0, group = 1;
 };
 
 /// Of the table of OldRows.
-__device__ __forceinline__ int32_t* slot_entry(int32_t* table, int64_t unit, int64_t step, int64_t group, int64_t room, int64_t row) {
+__device__ __forceinline__ int32_t* slot_entry(int32_t* table, int64_t unit, int64_t step, int64_t group, int64_t room,
+                                               int64_t row) {
   return table + (unit * group + step % group) * room + row;
 }
 
-/// Entries of a group's steps, the slot that keeps the row where a step changed it, else -1, become slots of the rows as the steps read
-/// them: before their own change, or after it. Item: unit, row.
+/// Entries of a group's steps, the slot that keeps the row where a step changed it, else -1, become slots of the rows
+/// as the steps read them: before their own change, or after it. Item: unit, row.
 struct ResolveSlots {
   int32_t* table;
   int64_t group, steps, room;
@@ -167,7 +169,8 @@ struct ResolveSlots {
   }
 };
 
-/// The unit and step of the blocks with one number: the steps of a unit, which read nearly the same rows, are neighbours.
+/// The unit and step of the blocks with one number: the steps of a unit, which read nearly the same rows, are
+/// neighbours.
 struct Steps {
   int64_t first = 0, count = 1;
 
@@ -187,10 +190,11 @@ struct Parts {
     return (part * units + unit) * n.queries() + query;
   }
   __device__ float* sums(int64_t line, int width) const { return memory + line * width; }
-  __device__ float* statistics(const Layout& n, int64_t line) const { return memory + count * units * n.queries() * n.dv + 2 * line; }
+  __device__ float* statistics(const Layout& n, int64_t line) const {
+    return memory + count * units * n.queries() * n.dv + 2 * line;
+  }
   /// Calls f(line of the part) for the parts that hold some of `rows` rows, and for the first.
-  template <class F>
-  __device__ void each(const Layout& n, int64_t rows, int64_t unit, int64_t query, F&& f) const {
+  template <class F> __device__ void each(const Layout& n, int64_t rows, int64_t unit, int64_t query, F&& f) const {
     const int64_t width = tiles(rows) * kTile;
     for (int64_t part = 0; part < count && (part == 0 || part * width < rows); ++part) {
       f(line(n, part, unit, query));
@@ -199,8 +203,7 @@ struct Parts {
 };
 
 /// Reads the rows: o holds the attention to tokens, own_lse its log-sum-exp.
-template <class T>
-struct Read {
+template <class T> struct Read {
   Layout n;
   Rows<T> rows;
   Ring<T> ring;
@@ -215,28 +218,26 @@ struct Read {
   OldRows old = {};
 };
 
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   Layout n;
   Rows<T> rows;
   const T *q, *d_o, *o;
   const float *lse, *row_temp;
-  T* d_q;                     // added to
-  float *d_keys, *d_values;   // [B, K, R, D], [B, K, R, Dv]: added to
-  float* temp_sums;           // [slices, B, T, H]: of q . d_q / temperature, or null
-  int64_t queries;            // B T H
+  T* d_q;                    // added to
+  float *d_keys, *d_values;  // [B, K, R, D], [B, K, R, Dv]: added to
+  float* temp_sums;          // [slices, B, T, H]: of q . d_q / temperature, or null
+  int64_t queries;           // B T H
   float scale;
-  Steps steps = {};                   // one, but for tensor cores
-  const float* statistics = nullptr;  // of the attention to tokens on tensor cores (kernels/attention/attention.h), or null
-  Parts parts = {};                   // of the rows that a query's gradient is summed over; on tensor cores only
+  Steps steps = {};  // one, but for tensor cores
+  const float* statistics =
+      nullptr;       // of the attention to tokens on tensor cores (kernels/attention/attention.h), or null
+  Parts parts = {};  // of the rows that a query's gradient is summed over; on tensor cores only
   OldRows old = {};
 };
 
 /// Steps of all rows of the batch, T float or bf16.
-template <class T>
-void read_rows(Stream& stream, int64_t batch, const Read<T>& a);
-template <class T>
-void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a);
+template <class T> void read_rows(Stream& stream, int64_t batch, const Read<T>& a);
+template <class T> void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a);
 
 /// The same on tensor cores.
 void read_rows_mma(Stream& stream, int64_t batch, const Read<bf16>& a);
@@ -250,7 +251,8 @@ struct NoUndo {
 };
 
 /// memory: of dictionary_parts_work(...) elements.
-inline Parts parts_of(const Layout& n, int64_t batch, int64_t steps, int64_t room, float* memory, bool on_tensor_cores) {
+inline Parts parts_of(const Layout& n, int64_t batch, int64_t steps, int64_t room, float* memory,
+                      bool on_tensor_cores) {
   return {memory, dictionary_parts(n.units(batch) * steps, n.queries(), room, on_tensor_cores), n.units(batch) * steps};
 }
 
@@ -258,8 +260,7 @@ inline Parts parts_of(const Layout& n, int64_t batch, int64_t steps, int64_t roo
 class WorkParts {
  public:
   explicit WorkParts(const Tensor& work) : next_(work.as<float>()), end_(next_ + work.numel()) {}
-  template <class X>
-  X* take(int64_t count) {
+  template <class X> X* take(int64_t count) {
     auto* const part = reinterpret_cast<X*>(next_);
     next_ += (count * static_cast<int64_t>(sizeof(X)) + 15) / 16 * 4;
     HEBB_ASSERT(next_ <= end_);
@@ -270,10 +271,15 @@ class WorkParts {
   float *next_, *end_;
 };
 
-template <class Args>
-Layout layout_of(const Args& a, const Step* steps, int64_t count) {
-  return {.doc_start = a.doc_start.template as<int32_t>(), .steps = steps, .length = a.q.size(1), .chunk = a.rule.chunk, .count = count,
-          .heads = static_cast<int>(a.q.size(2)), .kv_heads = static_cast<int>(a.k.size(2)), .d = static_cast<int>(a.q.size(3)),
+template <class Args> Layout layout_of(const Args& a, const Step* steps, int64_t count) {
+  return {.doc_start = a.doc_start.template as<int32_t>(),
+          .steps = steps,
+          .length = a.q.size(1),
+          .chunk = a.rule.chunk,
+          .count = count,
+          .heads = static_cast<int>(a.q.size(2)),
+          .kv_heads = static_cast<int>(a.k.size(2)),
+          .d = static_cast<int>(a.q.size(3)),
           .dv = static_cast<int>(a.v.size(3))};
 }
 
@@ -283,14 +289,12 @@ struct CopyFloats {
   __device__ void operator()(int64_t, int64_t i) const { to[i] = from[i]; }
 };
 
-template <class X>
-struct Fill {
+template <class X> struct Fill {
   X *to, value;
   __device__ void operator()(int64_t, int64_t i) const { to[i] = value; }
 };
 
-template <class X>
-void fill(Stream& stream, X* to, int64_t count, X value) {
+template <class X> void fill(Stream& stream, X* to, int64_t count, X value) {
   each_element("fill", stream, 1, count, Fill<X>{to, value});
 }
 

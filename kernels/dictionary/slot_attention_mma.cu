@@ -1,22 +1,22 @@
 #include "kernels/dictionary/slot_attention_mma.cuh"
 
-// Reads the rows of a dictionary on tensor cores, as attention_mma_forward.cu reads keys: 128 stacked queries of a chunk a block, 32 a warp,
-// tiles of 64 rows (then of earlier tokens), double buffered by cp.async, one barrier a tile; probabilities stay in registers. The softmax
-// goes on from the attention to tokens, which o and own_lse hold; with parts of the rows, the first part does.
-// Rows are read as bf16 copies and not rounded here: half the bytes through L2, which is what limits chunks of few queries, and no
-// registers between memory and shared memory. Writing a copy costs 2 bytes an element of the rows that a chunk changes. Where many steps are
-// read at once, a row comes from where it is or from the slot that keeps what it was; slots arrive a tile ahead.
-// FLOPs: 2 (D + Dv) a query and row. Bytes: 2 (D + Dv) a row, unit and 128 queries. Bound: tensor cores at mma.sync's rate, with L G = 128
-// nearly L2, too (128 FLOPs a byte). Width 128: 255 registers, 110 KB shared; 64: 237, 62 KB (168 registers for three blocks would spill);
-// 2 blocks an SM. No spills.
+// Reads the rows of a dictionary on tensor cores, as attention_mma_forward.cu reads keys: 128 stacked queries of a
+// chunk a block, 32 a warp, tiles of 64 rows (then of earlier tokens), double buffered by cp.async, one barrier a tile;
+// probabilities stay in registers. The softmax goes on from the attention to tokens, which o and own_lse hold; with
+// parts of the rows, the first part does. Rows are read as bf16 copies and not rounded here: half the bytes through L2,
+// which is what limits chunks of few queries, and no registers between memory and shared memory. Writing a copy costs 2
+// bytes an element of the rows that a chunk changes. Where many steps are read at once, a row comes from where it is or
+// from the slot that keeps what it was; slots arrive a tile ahead. FLOPs: 2 (D + Dv) a query and row. Bytes: 2 (D + Dv)
+// a row, unit and 128 queries. Bound: tensor cores at mma.sync's rate, with L G = 128 nearly L2, too (128 FLOPs a
+// byte). Width 128: 255 registers, 110 KB shared; 64: 237, 62 KB (168 registers for three blocks would spill); 2 blocks
+// an SM. No spills.
 namespace hebb::HEBB_DEVICE::rows {
 namespace mma {
 namespace {
 
 constexpr int kRows = kTile, kRowTiles = kRows / 8;
 
-template <int kWidth>
-struct Shared {
+template <int kWidth> struct Shared {
   TileOf<kQueries, kWidth> q;
   TileOf<kRows, kWidth> keys[2], values[2];
   float bias[2][kRows];
@@ -25,32 +25,30 @@ struct Shared {
   RowValues<kQueryTiles> tops[kThreads], sums[kThreads];  // of the softmax: registers are short
   Source rows;
   int64_t ring, unit, number, first_query;  // first earlier token in the document; number of unit and step
-  int earlier, row_tiles, tiles;    // earlier tokens; tiles of rows, and of both
+  int earlier, row_tiles, tiles;            // earlier tokens; tiles of rows, and of both
 };
 
 template <int kWidth>
-__device__ __forceinline__ void copy_tile(Shared<kWidth>& s, int buffer, int tile, const Read<bf16>& a HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_tile(Shared<kWidth>& s, int buffer, int tile,
+                                          const Read<bf16>& a HEBB_WHERE_PARAMETER) {
   if (tile < s.row_tiles) {
     copy_rows_of(s.keys[buffer], s.values[buffer], s.bias[buffer], s.slots[buffer], s.slots[buffer ^ 1], s.rows, a.n,
                  tile * kRows HEBB_WHERE_ARGUMENT);
     return;
   }
   const int base = (tile - s.row_tiles) * kRows;
-  copy_lines<kRows, kWidth>({{s.keys[buffer], a.ring.k, a.n.d}, {s.values[buffer], a.ring.v, a.n.dv}},
-                            [&](int row) { return base + row < s.earlier ? s.unit * a.ring.size + (s.ring + base + row) % a.ring.size : -1; }
-                            HEBB_WHERE_ARGUMENT);
-  if (threadIdx.x < kRows) {
-    s.bias[buffer][threadIdx.x] = 0;
-  }
+  copy_lines<kRows, kWidth>({{s.keys[buffer], a.ring.k, a.n.d}, {s.values[buffer], a.ring.v, a.n.dv}}, [&](int row) {
+    return base + row < s.earlier ? s.unit * a.ring.size + (s.ring + base + row) % a.ring.size : -1;
+  } HEBB_WHERE_ARGUMENT);
+  if (threadIdx.x < kRows) { s.bias[buffer][threadIdx.x] = 0; }
 }
 
 /// Scores in units of log 2, with biases; -inf from row `count` of the tile on.
-__device__ __forceinline__ void scale_scores(float (&scores)[kQueryTiles][kRowTiles][4], const Queries& queries, const float* bias, int count) {
+__device__ __forceinline__ void scale_scores(float (&scores)[kQueryTiles][kRowTiles][4], const Queries& queries,
+                                             const float* bias, int count) {
   float factor[2 * kQueryTiles];
   HEBB_UNROLL
-  for (int i = 0; i < 2 * kQueryTiles; ++i) {
-    factor[i] = queries.factor[query_of(i)];
-  }
+  for (int i = 0; i < 2 * kQueryTiles; ++i) { factor[i] = queries.factor[query_of(i)]; }
   HEBB_UNROLL
   for (int e = 0; e < 2 * kRowTiles; ++e) {
     const int row = e / 2 * 8 + lane_number() % 4 * 2 + e % 2;
@@ -65,7 +63,8 @@ __device__ __forceinline__ void scale_scores(float (&scores)[kQueryTiles][kRowTi
 
 /// The softmax so far: over the tokens where `has_tokens`, else over nothing.
 template <int kWidth>
-__device__ __forceinline__ void begin_softmax(float (&out)[kQueryTiles][kWidth / 8][4], Shared<kWidth>& s, const Read<bf16>& a, bool has_tokens) {
+__device__ __forceinline__ void begin_softmax(float (&out)[kQueryTiles][kWidth / 8][4], Shared<kWidth>& s,
+                                              const Read<bf16>& a, bool has_tokens) {
   HEBB_UNROLL
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
     const int64_t line = has_tokens ? s.queries.line[query_of(i)] : -1;
@@ -82,8 +81,8 @@ __device__ __forceinline__ void begin_softmax(float (&out)[kQueryTiles][kWidth /
 }
 
 template <int kWidth>
-__device__ __forceinline__ void write_part(const float (&out)[kQueryTiles][kWidth / 8][4], const Shared<kWidth>& s, const Read<bf16>& a,
-                                           int64_t part) {
+__device__ __forceinline__ void write_part(const float (&out)[kQueryTiles][kWidth / 8][4], const Shared<kWidth>& s,
+                                           const Read<bf16>& a, int64_t part) {
   const RowValues<kQueryTiles> tops = s.tops[threadIdx.x], sums = s.sums[threadIdx.x];
   HEBB_UNROLL
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
@@ -93,13 +92,9 @@ __device__ __forceinline__ void write_part(const float (&out)[kQueryTiles][kWidt
       float* const to = a.parts.sums(line, a.n.dv) + lane_number() % 4 * 2;
       HEBB_UNROLL
       for (int j = 0; j < kWidth / 8; ++j) {
-        if (8 * j < a.n.dv) {
-          store_floats(to + 8 * j, out[i / 2][j][i % 2 * 2], out[i / 2][j][i % 2 * 2 + 1]);
-        }
+        if (8 * j < a.n.dv) { store_floats(to + 8 * j, out[i / 2][j][i % 2 * 2], out[i / 2][j][i % 2 * 2 + 1]); }
       }
-      if (lane_number() % 4 == 0) {
-        store_floats(a.parts.statistics(a.n, line), tops.of[i] * kLn2, sum);
-      }
+      if (lane_number() % 4 == 0) { store_floats(a.parts.statistics(a.n, line), tops.of[i] * kLn2, sum); }
     }
   }
 }
@@ -109,7 +104,8 @@ template <int kWidth>
 __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a, int64_t query_tiles) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
-  const int64_t first_query = blockIdx.x % query_tiles * kQueries, number = blockIdx.x / query_tiles, unit = a.steps.unit(number);
+  const int64_t first_query = blockIdx.x % query_tiles * kQueries, number = blockIdx.x / query_tiles,
+                unit = a.steps.unit(number);
   const Place at(a.n, unit, a.steps.step(number));
   const int64_t part = blockIdx.y, width = a.parts.tiles(at.step.rows) * kRows, first = part * width;
   if (!at.reads() || at.line(a.n, first_query) < 0 || (part > 0 && first >= at.step.rows)) {
@@ -117,7 +113,8 @@ __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a
   }
   s.queries.load(a.n, at, first_query, a.row_temp, a.scale);
   if (threadIdx.x == 0) {
-    s.rows.load(a.rows, a.old, a.n, unit, a.steps.step(number), first, first + width < at.step.rows ? first + width : at.step.rows);
+    s.rows.load(a.rows, a.old, a.n, unit, a.steps.step(number), first,
+                first + width < at.step.rows ? first + width : at.step.rows);
     const int64_t earlier = part > 0 ? 0 : a.ring.earlier(a.n, at);
     s.ring = a.ring.first(a.n, at);
     s.unit = unit;
@@ -140,9 +137,7 @@ __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a
     wait_async_copies<0>();
     __syncthreads();
   }
-  if (s.tiles > 0) {
-    copy_tile(s, 0, 0, a);
-  }
+  if (s.tiles > 0) { copy_tile(s, 0, 0, a); }
   commit_async_copies();
   float out[kQueryTiles][kWidth / 8][4];
   begin_softmax(out, s, a, part == 0);
@@ -151,9 +146,7 @@ __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a
     const int buffer = tile % 2;
     wait_async_copies<0>();
     __syncthreads();  // all copies are there, and nobody reads the other buffer
-    if (tile + 1 < s.tiles) {
-      copy_tile(s, buffer ^ 1, tile + 1, a);
-    }
+    if (tile + 1 < s.tiles) { copy_tile(s, buffer ^ 1, tile + 1, a); }
     commit_async_copies();
     if (tile == s.row_tiles) {  // from here on tokens; each lane loads what its warp reads
       for (int i = lane_number(); i < 16 * kQueryTiles; i += 32) {
@@ -196,7 +189,8 @@ void read_rows_mma(Stream& stream, int64_t batch, const Read<bf16>& a) {
   const int64_t query_tiles = (a.n.queries() + mma::kQueries - 1) / mma::kQueries;
   const dim3 grid(blocks_for(query_tiles * a.n.units(batch) * a.steps.count, 1), static_cast<unsigned>(a.parts.count));
   attention_mma::dispatch_padded(std::max(a.n.d, a.n.dv), [&](auto width) {
-    HEBB_LAUNCH((mma::read_rows_mma_kernel<width()>), grid, mma::kThreads, sizeof(mma::Shared<width()>), stream, a, query_tiles);
+    HEBB_LAUNCH((mma::read_rows_mma_kernel<width()>), grid, mma::kThreads, sizeof(mma::Shared<width()>), stream, a,
+                query_tiles);
   });
 }
 

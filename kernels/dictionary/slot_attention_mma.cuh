@@ -1,5 +1,6 @@
 #pragma once
-// What the tensor-core kernels of dictionaries share: the pieces of attention_mma.h on the lines of a chunk's queries and on rows.
+// What the tensor-core kernels of dictionaries share: the pieces of attention_mma.h on the lines of a chunk's queries
+// and on rows.
 #include "kernels/attention/mma.cuh"
 #include "kernels/dictionary/slot_attention.cuh"
 
@@ -8,14 +9,16 @@ namespace hebb::HEBB_DEVICE::rows::mma {
 using namespace attention_mma;
 
 constexpr int kThreads = attention_mma::kThreads;
-constexpr int kQueries = 128, kQueryTiles = kQueries / kWarps / 16;  // of a block that owns queries; of a warp, in tiles of 16
+constexpr int kQueries = 128,
+              kQueryTiles = kQueries / kWarps / 16;  // of a block that owns queries; of a warp, in tiles of 16
 
 /// Lines and temperatures (times the scale, in units of log 2) of a block's queries.
 struct Queries {
   int64_t line[kQueries];  // -1: none
   float factor[kQueries];
 
-  __device__ __forceinline__ void load(const Layout& n, const Place& at, int64_t first, const float* temps, float scale) {
+  __device__ __forceinline__ void load(const Layout& n, const Place& at, int64_t first, const float* temps,
+                                       float scale) {
     for (int i = static_cast<int>(threadIdx.x); i < kQueries; i += kThreads) {
       line[i] = at.line(n, first + i);
       load_factor(i, n, temps, scale);
@@ -36,8 +39,10 @@ struct Source {
   int count;
   OldRows old;  // of the unit; its table begins with the first row
 
-  __device__ void load(const Rows<bf16>& rows, const OldRows& of_all, const Layout& n, int64_t unit, int64_t step, int64_t first, int64_t end) {
-    const int64_t line = unit * rows.room + first, key_line = rows.shared_keys ? unit % n.kv_heads * rows.room + first : line;
+  __device__ void load(const Rows<bf16>& rows, const OldRows& of_all, const Layout& n, int64_t unit, int64_t step,
+                       int64_t first, int64_t end) {
+    const int64_t line = unit * rows.room + first,
+                  key_line = rows.shared_keys ? unit % n.kv_heads * rows.room + first : line;
     keys = rows.keys + key_line * n.d;
     values = rows.values + line * n.dv;
     bias = rows.bias != nullptr ? rows.bias + line : nullptr;
@@ -45,8 +50,12 @@ struct Source {
     old = {};
     if (of_all.table != nullptr) {
       const int64_t slot = unit * of_all.slots;
-      old = {of_all.table + (unit * of_all.group + step % of_all.group) * rows.room + first, of_all.keys + slot * n.d,
-             of_all.values + slot * n.dv, of_all.bias != nullptr ? of_all.bias + slot : nullptr, of_all.slots, of_all.group};
+      old = {of_all.table + (unit * of_all.group + step % of_all.group) * rows.room + first,
+             of_all.keys + slot * n.d,
+             of_all.values + slot * n.dv,
+             of_all.bias != nullptr ? of_all.bias + slot : nullptr,
+             of_all.slots,
+             of_all.group};
     }
   }
 };
@@ -62,8 +71,9 @@ __device__ __forceinline__ void copy_slots(int32_t (&slots)[kRows], const Source
 
 /// As copy_dictionary, of rows that may be in slots.
 template <int kRows, int kWidth>
-__device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias, const int32_t* slots,
-                                                  const Source& from, const Layout& n, int base HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values,
+                                                  float* bias, const int32_t* slots, const Source& from,
+                                                  const Layout& n, int base HEBB_WHERE_PARAMETER) {
   using P = Pieces<kRows, kWidth>;
   const P piece;
   const int count = from.count - base;
@@ -76,10 +86,12 @@ __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, T
     bf16* const key = &keys.data[row * kStride<kWidth> + piece.channel];
     bf16* const value = &values.data[row * kStride<kWidth> + piece.channel];
     if (piece.channel < n.d) {
-      copy_async_16(key, (slot >= 0 ? from.old.keys : from.keys) + line * n.d + piece.channel, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+      copy_async_16(key, (slot >= 0 ? from.old.keys : from.keys) + line * n.d + piece.channel,
+                    exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
     }
     if (piece.channel < n.dv) {
-      copy_async_16(value, (slot >= 0 ? from.old.values : from.values) + line * n.dv + piece.channel, exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
+      copy_async_16(value, (slot >= 0 ? from.old.values : from.values) + line * n.dv + piece.channel,
+                    exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
     }
   }
   const int i = static_cast<int>(threadIdx.x);
@@ -87,14 +99,16 @@ __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, T
     bias[i] = 0;
   } else if (i < kRows) {
     const int32_t slot = i < count ? slots[i] : -1;
-    copy_async_4(bias + i, slot >= 0 ? from.old.bias + slot : from.bias + (i < count ? base + i : 0), i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
+    copy_async_4(bias + i, slot >= 0 ? from.old.bias + slot : from.bias + (i < count ? base + i : 0),
+                 i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
   }
 }
 
-/// Starts copies of rows from `base` on, and of their biases (0 where there are none); what is behind the last row becomes zeros.
+/// Starts copies of rows from `base` on, and of their biases (0 where there are none); what is behind the last row
+/// becomes zeros.
 template <int kRows, int kWidth>
-__device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias, const Source& from,
-                                                const Layout& n, int base HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
+                                                const Source& from, const Layout& n, int base HEBB_WHERE_PARAMETER) {
   const int count = from.count - base, i = static_cast<int>(threadIdx.x);
   copy_rows(keys, from.keys + int64_t{base} * n.d, n.d, n.d, count HEBB_WHERE_ARGUMENT);
   copy_rows(values, from.values + int64_t{base} * n.dv, n.dv, n.dv, count HEBB_WHERE_ARGUMENT);
@@ -108,8 +122,8 @@ __device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, Til
 /// Either, and the slots of the tile behind it. slots: of this tile (which all threads see) and of the next.
 template <int kRows, int kWidth>
 __device__ __forceinline__ void copy_rows_of(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
-                                             const int32_t (&slots)[kRows], int32_t (&next)[kRows], const Source& from, const Layout& n,
-                                             int base HEBB_WHERE_PARAMETER) {
+                                             const int32_t (&slots)[kRows], int32_t (&next)[kRows], const Source& from,
+                                             const Layout& n, int base HEBB_WHERE_PARAMETER) {
   if (from.old.table == nullptr) {
     copy_dictionary(keys, values, bias, from, n, base HEBB_WHERE_ARGUMENT);
     return;

@@ -1,14 +1,16 @@
-#include "kernels/dictionary/undo.cuh"
 #include "kernels/dictionary/slot_attention_mma.cuh"
+#include "kernels/dictionary/undo.cuh"
 
-// Gradients of reading the rows of a dictionary on tensor cores: one kernel for the queries, one for keys and values of the rows, each of
-// which computes the probabilities again (7 products of a pair instead of 5), so that every sum has one owner and a fixed order. lse in
-// units of log 2 and delta = d_o . o are those of the attention to tokens. FLOPs a query and row: 4 D + 2 Dv and 4 (D + Dv).
-// Queries: 128 a block, 32 a warp, tiles of 32 rows; with parts of the rows a second kernel adds the parts. Bound: as the forward pass.
-// Rows: 64 a block, 16 a warp, which holds the gradients of both in registers from beginning to end; tiles of 32 queries. Where the block
-// can take back what a step did to its rows (Undo), it walks over all steps of a launch; a row that a step touched passes through memory. Bound:
-// shared memory, 2.5 cycles a product of 16 x 8 x 16; with a launch a step and L G = 128 the gradients in HBM, 8 (D + Dv) bytes a row and unit.
-// Width 128: 252 (queries) and 246 registers, 107 and 70 KB shared, 2 blocks an SM; 64: 168 and 3 blocks, 194 and 2. No spills.
+// Gradients of reading the rows of a dictionary on tensor cores: one kernel for the queries, one for keys and values of
+// the rows, each of which computes the probabilities again (7 products of a pair instead of 5), so that every sum has
+// one owner and a fixed order. lse in units of log 2 and delta = d_o . o are those of the attention to tokens. FLOPs a
+// query and row: 4 D + 2 Dv and 4 (D + Dv). Queries: 128 a block, 32 a warp, tiles of 32 rows; with parts of the rows a
+// second kernel adds the parts. Bound: as the forward pass. Rows: 64 a block, 16 a warp, which holds the gradients of
+// both in registers from beginning to end; tiles of 32 queries. Where the block can take back what a step did to its
+// rows (Undo), it walks over all steps of a launch; a row that a step touched passes through memory. Bound: shared
+// memory, 2.5 cycles a product of 16 x 8 x 16; with a launch a step and L G = 128 the gradients in HBM, 8 (D + Dv)
+// bytes a row and unit. Width 128: 252 (queries) and 246 registers, 107 and 70 KB shared, 2 blocks an SM; 64: 168 and 3
+// blocks, 194 and 2. No spills.
 namespace hebb::HEBB_DEVICE::rows {
 namespace mma {
 namespace {
@@ -19,8 +21,7 @@ namespace queries {
 
 constexpr int kRows = 32, kRowTiles = kRows / 8;
 
-template <int kWidth>
-struct Shared {
+template <int kWidth> struct Shared {
   TileOf<kQueries, kWidth> q, d_o;
   TileOf<kRows, kWidth> keys[2], values[2];
   float bias[2][kRows];
@@ -33,8 +34,9 @@ struct Shared {
 
 /// Scores and d_o . v become the gradients at the scores.
 template <int kWidth>
-__device__ __forceinline__ void weigh(float (&scores)[kQueryTiles][kRowTiles][4], const float (&d_p)[kQueryTiles][kRowTiles][4],
-                                      const Shared<kWidth>& s, const float* bias, int count) {
+__device__ __forceinline__ void weigh(float (&scores)[kQueryTiles][kRowTiles][4],
+                                      const float (&d_p)[kQueryTiles][kRowTiles][4], const Shared<kWidth>& s,
+                                      const float* bias, int count) {
   HEBB_UNROLL
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
     const int query = query_of(i);
@@ -51,7 +53,8 @@ __device__ __forceinline__ void weigh(float (&scores)[kQueryTiles][kRowTiles][4]
 
 /// d_q += temperature x sums of one query, and along = q . sums.
 template <int kWidth>
-__device__ __forceinline__ void write_gradients(float (&sums)[kQueryTiles][kWidth / 8][4], const Shared<kWidth>& s, const Backward<bf16>& a) {
+__device__ __forceinline__ void write_gradients(float (&sums)[kQueryTiles][kWidth / 8][4], const Shared<kWidth>& s,
+                                                const Backward<bf16>& a) {
   float temps[2 * kQueryTiles];
   HEBB_UNROLL
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
@@ -65,26 +68,23 @@ __device__ __forceinline__ void write_gradients(float (&sums)[kQueryTiles][kWidt
       along += first_of(pair) * sums[i / 2][j][i % 2 * 2] + second_of(pair) * sums[i / 2][j][i % 2 * 2 + 1];
     }
     along = sum_of_quad(along);
-    if (a.temp_sums != nullptr && line >= 0 && lane_number() % 4 == 0) {
-      a.temp_sums[line] = a.scale * along;
-    }
+    if (a.temp_sums != nullptr && line >= 0 && lane_number() % 4 == 0) { a.temp_sums[line] = a.scale * along; }
   }
   const auto line = [&](int row) { return s.queries.line[warp_number() * 16 * kQueryTiles + row]; };
   write_rows<kWidth>(a.d_q, a.n.d, a.n.d, line, sums, temps, true);
 }
 
 template <int kWidth>
-__device__ __forceinline__ void write_part(const float (&sums)[kQueryTiles][kWidth / 8][4], const Shared<kWidth>& s, const Backward<bf16>& a,
-                                           int64_t part) {
+__device__ __forceinline__ void write_part(const float (&sums)[kQueryTiles][kWidth / 8][4], const Shared<kWidth>& s,
+                                           const Backward<bf16>& a, int64_t part) {
   HEBB_UNROLL
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
     if (s.queries.line[query_of(i)] >= 0) {
-      float* const to = a.parts.sums(a.parts.line(a.n, part, s.number, s.first_query + query_of(i)), a.n.d) + lane_number() % 4 * 2;
+      float* const to =
+          a.parts.sums(a.parts.line(a.n, part, s.number, s.first_query + query_of(i)), a.n.d) + lane_number() % 4 * 2;
       HEBB_UNROLL
       for (int j = 0; j < kWidth / 8; ++j) {
-        if (8 * j < a.n.d) {
-          store_floats(to + 8 * j, sums[i / 2][j][i % 2 * 2], sums[i / 2][j][i % 2 * 2 + 1]);
-        }
+        if (8 * j < a.n.d) { store_floats(to + 8 * j, sums[i / 2][j][i % 2 * 2], sums[i / 2][j][i % 2 * 2 + 1]); }
       }
     }
   }
@@ -94,11 +94,13 @@ __device__ __forceinline__ void write_part(const float (&sums)[kQueryTiles][kWid
 
 /// Grid: query tiles of the chunk x units and steps, parts of the rows.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2) row_queries_mma_kernel(Backward<bf16> a, int64_t query_tiles) {
+__global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2)
+    row_queries_mma_kernel(Backward<bf16> a, int64_t query_tiles) {
   using namespace queries;
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<queries::Shared<kWidth>*>(raw);
-  const int64_t first_query = blockIdx.x % query_tiles * kQueries, number = blockIdx.x / query_tiles, unit = a.steps.unit(number);
+  const int64_t first_query = blockIdx.x % query_tiles * kQueries, number = blockIdx.x / query_tiles,
+                unit = a.steps.unit(number);
   const Place at(a.n, unit, a.steps.step(number));
   const int64_t width = a.parts.tiles(at.step.rows) * kTile, first = blockIdx.y * width;
   const int64_t end = first + width < at.step.rows ? first + width : at.step.rows;
@@ -123,7 +125,8 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2) row_queries_mm
     clear_padding(s.values[buffer], a.n.dv);
   }
   __syncthreads();
-  copy_lines<kQueries, kWidth>({{s.q, a.q, a.n.d}, {s.d_o, a.d_o, a.n.dv}}, [&](int row) { return s.queries.line[row]; });
+  copy_lines<kQueries, kWidth>({{s.q, a.q, a.n.d}, {s.d_o, a.d_o, a.n.dv}},
+                               [&](int row) { return s.queries.line[row]; });
   if (s.rows.old.table != nullptr) {
     copy_slots(s.slots[0], s.rows, 0);
     commit_async_copies();
@@ -139,8 +142,8 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2) row_queries_mm
     wait_async_copies<0>();
     __syncthreads();  // all copies are there, and nobody reads the other buffer
     if (base + kRows < s.rows.count) {
-      copy_rows_of(s.keys[buffer ^ 1], s.values[buffer ^ 1], s.bias[buffer ^ 1], s.slots[buffer ^ 1], s.slots[buffer], s.rows, a.n,
-                   base + kRows);
+      copy_rows_of(s.keys[buffer ^ 1], s.values[buffer ^ 1], s.bias[buffer ^ 1], s.slots[buffer ^ 1], s.slots[buffer],
+                   s.rows, a.n, base + kRows);
     }
     commit_async_copies();
     float scores[kQueryTiles][kRowTiles][4] = {}, d_p[kQueryTiles][kRowTiles][4] = {};
@@ -167,9 +170,7 @@ struct JoinGradients {
     const int64_t number = item / a.n.queries();
     const Place at(a.n, a.steps.unit(number), a.steps.step(number));
     const int64_t query = item % a.n.queries(), line = at.reads() && at.step.rows > 0 ? at.line(a.n, query) : -1;
-    if (line < 0) {
-      return;
-    }
+    if (line < 0) { return; }
     const float temp = a.row_temp != nullptr ? a.row_temp[line % a.n.heads] : 1.0f;
     float along = 0;
     for (int64_t c = lane; c < a.n.d; c += 32) {
@@ -180,9 +181,7 @@ struct JoinGradients {
       write(a.d_q[line * a.n.d + c], temp * sum, true);
     }
     along = warp_sum(along);
-    if (a.temp_sums != nullptr && lane == 0) {
-      a.temp_sums[line] = along;
-    }
+    if (a.temp_sums != nullptr && lane == 0) { a.temp_sums[line] = along; }
   }
 };
 
@@ -193,8 +192,7 @@ namespace gradients {
 constexpr int kRows = kTile, kTileQueries = 32, kTiles = kTileQueries / 8;
 static_assert(kRows == 16 * kWarps);
 
-template <int kWidth>
-struct Shared {
+template <int kWidth> struct Shared {
   TileOf<kRows, kWidth> keys, values;
   TileOf<kTileQueries, kWidth> q[2], d_o[2];
   float bias[kRows];
@@ -204,9 +202,10 @@ struct Shared {
 };
 
 template <int kWidth>
-__device__ __forceinline__ void copy_queries(Shared<kWidth>& s, int buffer, const Backward<bf16>& a HEBB_WHERE_PARAMETER) {
-  copy_lines<kTileQueries, kWidth>({{s.q[buffer], a.q, a.n.d}, {s.d_o[buffer], a.d_o, a.n.dv}}, [&](int row) { return s.line[buffer][row]; }
-                                   HEBB_WHERE_ARGUMENT);
+__device__ __forceinline__ void copy_queries(Shared<kWidth>& s, int buffer,
+                                             const Backward<bf16>& a HEBB_WHERE_PARAMETER) {
+  copy_lines<kTileQueries, kWidth>({{s.q[buffer], a.q, a.n.d}, {s.d_o[buffer], a.d_o, a.n.dv}},
+                                   [&](int row) { return s.line[buffer][row]; } HEBB_WHERE_ARGUMENT);
   const int i = static_cast<int>(threadIdx.x);
   if (i < kTileQueries) {
     const int64_t line = s.line[buffer][i] < 0 ? 0 : s.line[buffer][i];
@@ -221,11 +220,11 @@ __device__ __forceinline__ void copy_queries(Shared<kWidth>& s, int buffer, cons
   }
 }
 
-/// Scores become probabilities, and d_o . v the gradients at the products q . k; both 0 for rows from `count` on, which may hold anything.
-/// Queries that do not exist have zeros in q and d_o.
+/// Scores become probabilities, and d_o . v the gradients at the products q . k; both 0 for rows from `count` on, which
+/// may hold anything. Queries that do not exist have zeros in q and d_o.
 template <int kWidth>
-__device__ __forceinline__ void weigh(float (&scores)[1][kTiles][4], float (&d_scores)[1][kTiles][4], const Shared<kWidth>& s, int buffer,
-                                      float scale, int count) {
+__device__ __forceinline__ void weigh(float (&scores)[1][kTiles][4], float (&d_scores)[1][kTiles][4],
+                                      const Shared<kWidth>& s, int buffer, float scale, int count) {
   const int first = warp_number() * 16 + lane_number() / 4;
   const bool exists[2] = {first < count, first + 8 < count};
   const float bias[2] = {kLog2E * s.bias[first], kLog2E * s.bias[first + 8]};
@@ -244,7 +243,8 @@ __device__ __forceinline__ void weigh(float (&scores)[1][kTiles][4], float (&d_s
 
 /// The warp's gradients [16 rows, width] from memory or back to it, of rows of the tile that are `wanted`.
 template <int kWidth, class Wanted, class Access>
-__device__ __forceinline__ void each_pair(float (&sums)[1][kWidth / 8][4], float* of_rows, int width, Wanted&& wanted, Access&& access) {
+__device__ __forceinline__ void each_pair(float (&sums)[1][kWidth / 8][4], float* of_rows, int width, Wanted&& wanted,
+                                          Access&& access) {
   HEBB_UNROLL
   for (int i = 0; i < 2; ++i) {
     const int row = warp_number() * 16 + 8 * i + lane_number() / 4;
@@ -252,9 +252,7 @@ __device__ __forceinline__ void each_pair(float (&sums)[1][kWidth / 8][4], float
     float* const from = of_rows + int64_t{row} * width + lane_number() % 4 * 2;
     HEBB_UNROLL
     for (int j = 0; j < kWidth / 8; ++j) {
-      if (is_wanted && 8 * j < width) {
-        access(sums[0][j][2 * i], sums[0][j][2 * i + 1], from + 8 * j);
-      }
+      if (is_wanted && 8 * j < width) { access(sums[0][j][2 * i], sums[0][j][2 * i + 1], from + 8 * j); }
     }
   }
 }
@@ -262,13 +260,11 @@ __device__ __forceinline__ void each_pair(float (&sums)[1][kWidth / 8][4], float
 }  // namespace gradients
 
 /// What a warp's rows keep while the block walks over steps: their gradients stay in registers.
-template <int kWidth>
-struct Sums {
+template <int kWidth> struct Sums {
   float keys[1][kWidth / 8][4] = {}, values[1][kWidth / 8][4] = {};
 
   /// f(sums, width, gradients of the tile's rows in memory) for keys and for values.
-  template <class F>
-  __device__ __forceinline__ void each(const Backward<bf16>& a, int64_t first_row, F&& f) {
+  template <class F> __device__ __forceinline__ void each(const Backward<bf16>& a, int64_t first_row, F&& f) {
     f(keys, a.n.d, a.d_keys + first_row * a.n.d);
     f(values, a.n.dv, a.d_values + first_row * a.n.dv);
   }
@@ -276,8 +272,9 @@ struct Sums {
 
 /// Takes back what a step did to the warp's rows, and brings them and their biases up to date in shared memory.
 template <int kWidth, class Undo>
-__device__ __forceinline__ void undo_rows(Sums<kWidth>& sums, gradients::Shared<kWidth>& s, const Backward<bf16>& a, const Undo& undo, int64_t unit,
-                                          int64_t step, int64_t base, int rows_of_tile) {
+__device__ __forceinline__ void undo_rows(Sums<kWidth>& sums, gradients::Shared<kWidth>& s, const Backward<bf16>& a,
+                                          const Undo& undo, int64_t unit, int64_t step, int64_t base,
+                                          int rows_of_tile) {
   using namespace gradients;
   const int own = warp_number() * 16, lane = lane_number();
   const int32_t place = lane < 16 && own + lane < rows_of_tile ? undo.place_of(unit, step, base + own + lane) : -1;
@@ -293,9 +290,7 @@ __device__ __forceinline__ void undo_rows(Sums<kWidth>& sums, gradients::Shared<
   __syncwarp();
   for (int i = 0; i < 16; ++i) {
     const int32_t first = __shfl_sync(kAllLanes, place, i, 32);
-    if (first < 0) {
-      continue;
-    }
+    if (first < 0) { continue; }
     const int64_t row = first_row + own + i;
     undo(unit, step, first, lane);
     __syncwarp();
@@ -305,19 +300,19 @@ __device__ __forceinline__ void undo_rows(Sums<kWidth>& sums, gradients::Shared<
     for (int c = lane; c < a.n.dv; c += 32) {
       s.values.data[(own + i) * kStride<kWidth> + c] = a.rows.values[row * a.n.dv + c];
     }
-    if (lane == 0) {
-      s.bias[own + i] = a.rows.bias[row];
-    }
+    if (lane == 0) { s.bias[own + i] = a.rows.bias[row]; }
   }
   __syncwarp();
   sums.each(a, first_row, [&](auto& of, int width, float* memory) {
-    each_pair<kWidth>(of, memory, width, is_touched, [](float& x, float& y, const float* from) { load_floats(x, y, from); });
+    each_pair<kWidth>(of, memory, width, is_touched,
+                      [](float& x, float& y, const float* from) { load_floats(x, y, from); });
   });
 }
 
 /// Adds the gradients of a step's readout. Ends with a barrier.
 template <int kWidth>
-__device__ __forceinline__ void add_gradients(Sums<kWidth>& sums, gradients::Shared<kWidth>& s, const Backward<bf16>& a, const Place& at, int count) {
+__device__ __forceinline__ void add_gradients(Sums<kWidth>& sums, gradients::Shared<kWidth>& s, const Backward<bf16>& a,
+                                              const Place& at, int count) {
   using namespace gradients;
   const int own = warp_number() * 16 * kStride<kWidth>;
   const auto load_lines = [&](int tile) {
@@ -336,9 +331,7 @@ __device__ __forceinline__ void add_gradients(Sums<kWidth>& sums, gradients::Sha
     wait_async_copies<0>();
     __syncthreads();  // all copies and the next tile's lines are there, and nobody reads the other buffer
     goes_on = s.line[buffer ^ 1][0] >= 0;
-    if (goes_on) {
-      copy_queries(s, buffer ^ 1, a);
-    }
+    if (goes_on) { copy_queries(s, buffer ^ 1, a); }
     commit_async_copies();
     load_lines(tile + 2);
     float scores[1][kTiles][4] = {}, d_scores[1][kTiles][4] = {};
@@ -355,9 +348,11 @@ __device__ __forceinline__ void add_gradients(Sums<kWidth>& sums, gradients::Sha
   __syncthreads();  // lines and queries are replaced
 }
 
-/// Grid: tiles of rows x units. A block walks back over the steps with its rows; nobody else has them, nor the items that entered them.
+/// Grid: tiles of rows x units. A block walks back over the steps with its rows; nobody else has them, nor the items
+/// that entered them.
 template <int kWidth, class Undo>
-__global__ void __launch_bounds__(kThreads, 2) row_gradients_mma_kernel(Backward<bf16> a, Undo undo, int64_t row_tiles) {
+__global__ void __launch_bounds__(kThreads, 2)
+    row_gradients_mma_kernel(Backward<bf16> a, Undo undo, int64_t row_tiles) {
   using namespace gradients;
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<gradients::Shared<kWidth>*>(raw);
@@ -369,9 +364,7 @@ __global__ void __launch_bounds__(kThreads, 2) row_gradients_mma_kernel(Backward
       return;  // the whole block
     }
   }
-  if (threadIdx.x == 0) {
-    s.rows.load(a.rows, {}, a.n, unit, 0, base, base + rows_of_tile);
-  }
+  if (threadIdx.x == 0) { s.rows.load(a.rows, {}, a.n, unit, 0, base, base + rows_of_tile); }
   clear_padding(s.keys, a.n.d);
   clear_padding(s.values, a.n.dv);
   for (int buffer = 0; buffer < 2; ++buffer) {
@@ -386,12 +379,11 @@ __global__ void __launch_bounds__(kThreads, 2) row_gradients_mma_kernel(Backward
   const auto exists = [&](int row) { return row < rows_of_tile; };
   Sums<kWidth> sums;
   sums.each(a, unit * a.rows.room + base, [&](auto& of, int width, float* memory) {
-    each_pair<kWidth>(of, memory, width, exists, [](float& x, float& y, const float* from) { load_floats(x, y, from); });
+    each_pair<kWidth>(of, memory, width, exists,
+                      [](float& x, float& y, const float* from) { load_floats(x, y, from); });
   });
   for (int64_t step = a.steps.first + a.steps.count - 1; step >= a.steps.first; --step) {
-    if constexpr (Undo::kUndoes) {
-      undo_rows(sums, s, a, undo, unit, step, base, rows_of_tile);
-    }
+    if constexpr (Undo::kUndoes) { undo_rows(sums, s, a, undo, unit, step, base, rows_of_tile); }
     const Place at(a.n, unit, step);
     if (at.reads() && base < at.step.rows) {
       add_gradients(sums, s, a, at, static_cast<int>(at.step.rows - base < kRows ? at.step.rows - base : kRows));
@@ -408,10 +400,12 @@ __global__ void __launch_bounds__(kThreads, 2) row_gradients_mma_kernel(Backward
 template <class Undo>
 void read_rows_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>& a, const Undo& undo) {
   HEBB_ASSERT(Undo::kUndoes || a.steps.count == 1);
-  const int64_t units = a.n.units(batch), query_tiles = (a.n.queries() + mma::kQueries - 1) / mma::kQueries, row_tiles = (a.rows.room + kTile - 1) / kTile;
+  const int64_t units = a.n.units(batch), query_tiles = (a.n.queries() + mma::kQueries - 1) / mma::kQueries,
+                row_tiles = (a.rows.room + kTile - 1) / kTile;
   const dim3 grid(blocks_for(query_tiles * units * a.steps.count, 1), static_cast<unsigned>(a.parts.count));
   attention_mma::dispatch_padded(std::max(a.n.d, a.n.dv), [&](auto width) {
-    HEBB_LAUNCH((mma::row_queries_mma_kernel<width()>), grid, mma::kThreads, sizeof(mma::queries::Shared<width()>), stream, a, query_tiles);
+    HEBB_LAUNCH((mma::row_queries_mma_kernel<width()>), grid, mma::kThreads, sizeof(mma::queries::Shared<width()>),
+                stream, a, query_tiles);
     HEBB_LAUNCH((mma::row_gradients_mma_kernel<width(), Undo>), blocks_for(row_tiles * units, 1), mma::kThreads,
                 sizeof(mma::gradients::Shared<width()>), stream, a, undo, row_tiles);
   });

@@ -1,15 +1,15 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/dictionary/slot_compare.cuh"
 
-// Scores of a chunk's items against a dictionary's rows; of these only the best leave the block. Grid: tiles of 64 rows x units; a block
-// walks over the chunk's items. FLOPs: 2 D an item and row. In fp32: 64 items at a time, 36 KB static shared, bound by fp32 multiply-adds.
-// In bf16 and with the usual head sizes on tensor cores: 128 items at a time, 32 a warp; width 128: 51 KB shared, 4 blocks an SM. A
-// block reads 64 D + L D elements for 128 L D FLOPs: bound by L2, with chunks of 128 items at 43 FLOPs a byte.
+// Scores of a chunk's items against a dictionary's rows; of these only the best leave the block. Grid: tiles of 64 rows
+// x units; a block walks over the chunk's items. FLOPs: 2 D an item and row. In fp32: 64 items at a time, 36 KB static
+// shared, bound by fp32 multiply-adds. In bf16 and with the usual head sizes on tensor cores: 128 items at a time, 32 a
+// warp; width 128: 51 KB shared, 4 blocks an SM. A block reads 64 D + L D elements for 128 L D FLOPs: bound by L2, with
+// chunks of 128 items at 43 FLOPs a byte.
 namespace hebb::HEBB_DEVICE::rows {
 namespace {
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) compare_rows_kernel(Compare<T> a, int64_t tiles) {
+template <class T> __global__ void __launch_bounds__(kThreads) compare_rows_kernel(Compare<T> a, int64_t tiles) {
   HEBB_SHARED(Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const int64_t unit = blockIdx.x / tiles;
@@ -33,15 +33,11 @@ __global__ void __launch_bounds__(kThreads) compare_rows_kernel(Compare<T> a, in
       HEBB_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t r = tile.first + x + 16 * j;
-        if (r < tile.end) {
-          score.take(scores[i][j], r, a.sinks);
-        }
+        if (r < tile.end) { score.take(scores[i][j], r, a.sinks); }
       }
       score = score.over_lanes(8);
       const int64_t item = first + 4 * y + i;
-      if (x == 0 && item < a.n.chunk) {
-        a.partial[blockIdx.x * a.n.chunk + item] = score;
-      }
+      if (x == 0 && item < a.n.chunk) { a.partial[blockIdx.x * a.n.chunk + item] = score; }
     }
     __syncthreads();  // the lines are replaced
   }
@@ -54,8 +50,7 @@ using namespace attention_mma;
 constexpr int kThreads = attention_mma::kThreads, kItems = 128;
 constexpr int kItemTiles = kItems / kWarps / 16, kRowTiles = kTile / 8;
 
-template <int kWidth>
-struct Shared {
+template <int kWidth> struct Shared {
   TileOf<kItems, kWidth> items;
   TileOf<kTile, kWidth> keys;
 };
@@ -76,7 +71,8 @@ __global__ void __launch_bounds__(kThreads, 4) compare_rows_mma_kernel(Compare<b
   const int own = warp_number() * 16 * kItemTiles;
   for (int64_t first = 0; first < a.n.chunk; first += kItems) {
     const int64_t left = a.n.chunk - first;
-    copy_rows(s.items, items.data + first * items.stride, items.stride, a.n.d, static_cast<int>(left < kItems ? left : kItems));
+    copy_rows(s.items, items.data + first * items.stride, items.stride, a.n.d,
+              static_cast<int>(left < kItems ? left : kItems));
     commit_async_copies();
     wait_async_copies<0>();
     __syncthreads();
@@ -88,15 +84,11 @@ __global__ void __launch_bounds__(kThreads, 4) compare_rows_mma_kernel(Compare<b
       HEBB_UNROLL
       for (int e = 0; e < 2 * kRowTiles; ++e) {
         const int64_t r = tile.first + e / 2 * 8 + lane_number() % 4 * 2 + e % 2;
-        if (r < tile.end) {
-          score.take(scores[i / 2][e / 2][i % 2 * 2 + e % 2], r, a.sinks);
-        }
+        if (r < tile.end) { score.take(scores[i / 2][e / 2][i % 2 * 2 + e % 2], r, a.sinks); }
       }
       score = score.over_lanes(2);
       const int item = own + 8 * i + lane_number() / 4;
-      if (lane_number() % 4 == 0 && item < left) {
-        a.partial[blockIdx.x * a.n.chunk + first + item] = score;
-      }
+      if (lane_number() % 4 == 0 && item < left) { a.partial[blockIdx.x * a.n.chunk + first + item] = score; }
     }
     __syncthreads();  // the items are replaced
   }
@@ -105,13 +97,13 @@ __global__ void __launch_bounds__(kThreads, 4) compare_rows_mma_kernel(Compare<b
 }  // namespace mma
 }  // namespace
 
-template <class T>
-void compare_rows(Stream& stream, int64_t batch, const Compare<T>& a, bool on_tensor_cores) {
+template <class T> void compare_rows(Stream& stream, int64_t batch, const Compare<T>& a, bool on_tensor_cores) {
   const unsigned blocks = blocks_for(a.n.units(batch) * a.tiles(), 1);
   if constexpr (std::is_same_v<T, bf16>) {
     if (on_tensor_cores) {
       attention_mma::dispatch_padded(a.n.d, [&](auto width) {
-        HEBB_LAUNCH((mma::compare_rows_mma_kernel<width()>), blocks, mma::kThreads, sizeof(mma::Shared<width()>), stream, a, a.tiles());
+        HEBB_LAUNCH((mma::compare_rows_mma_kernel<width()>), blocks, mma::kThreads, sizeof(mma::Shared<width()>),
+                    stream, a, a.tiles());
       });
       return;
     }

@@ -1,6 +1,6 @@
 #pragma once
-// Comparison of the items of the chunk that a step folds in (keys of ovq, memory keys of kvm) with the rows of the dictionary: the scores
-// that choose founders and rows (spec 60, section 4.2; spec 70, sections 4.4 and 4.5).
+// Comparison of the items of the chunk that a step folds in (keys of ovq, memory keys of kvm) with the rows of the
+// dictionary: the scores that choose founders and rows (spec 60, section 4.2; spec 70, sections 4.4 and 4.5).
 #include "kernels/dictionary/slot_attention.cuh"
 
 namespace hebb::HEBB_DEVICE::rows {
@@ -37,9 +37,7 @@ struct Score {
   static __device__ Score none(int64_t sinks) { return {-INFINITY, {-INFINITY, static_cast<int32_t>(sinks)}}; }
   __device__ void take(float score, int64_t row, int64_t sinks) {
     largest = fmaxf(largest, score);
-    if (row >= sinks) {
-      best.take(score, static_cast<int32_t>(row));
-    }
+    if (row >= sinks) { best.take(score, static_cast<int32_t>(row)); }
   }
   __device__ void join(const Score& other) {
     largest = fmaxf(largest, other.largest);
@@ -54,12 +52,11 @@ struct Score {
   }
 };
 
-/// Which rows a step's items are compared with: those before the step; the step's new ones; those before it, or where there are none
-/// the item that founds the dictionary, as row 0.
+/// Which rows a step's items are compared with: those before the step; the step's new ones; those before it, or where
+/// there are none the item that founds the dictionary, as row 0.
 enum class Against { old_rows, new_rows, old_rows_or_founder };
 
-template <class T>
-struct Compare {
+template <class T> struct Compare {
   Layout n;
   const T *items, *keys;  // [B, K, chunk, D], [B, K, R, D]
   const T* tokens;        // [B, T, K, D]: items of chunks that begin in this pass, or null: all are in `items`
@@ -76,9 +73,7 @@ struct Compare {
   };
   __device__ Items items_of(int64_t unit) const {
     const int64_t row = unit / n.kv_heads, fold = n.at(row, step).fold;
-    if (tokens == nullptr || fold < 0) {
-      return {items + unit * n.chunk * n.d, n.d};
-    }
+    if (tokens == nullptr || fold < 0) { return {items + unit * n.chunk * n.d, n.d}; }
     return {tokens + ((row * n.length + fold) * n.kv_heads + unit % n.kv_heads) * n.d, int64_t{n.kv_heads} * n.d};
   }
 
@@ -102,16 +97,14 @@ struct Compare {
   }
 };
 
-/// Writes `partial` for the tiles that have rows. Where products are on tensor cores their operands are bf16, sums and comparisons fp32.
-template <class T>
-void compare_rows(Stream& stream, int64_t batch, const Compare<T>& a, bool on_tensor_cores);
+/// Writes `partial` for the tiles that have rows. Where products are on tensor cores their operands are bf16, sums and
+/// comparisons fp32.
+template <class T> void compare_rows(Stream& stream, int64_t batch, const Compare<T>& a, bool on_tensor_cores);
 
 /// An item's score over `count` rows, from its parts.
 __device__ __forceinline__ Score score_of(const Score* partial, int64_t chunk, int64_t count, int64_t sinks) {
   Score score = Score::none(sinks);
-  for (int64_t tile = 0; tile * kTile < count; ++tile) {
-    score.join(partial[tile * chunk]);
-  }
+  for (int64_t tile = 0; tile * kTile < count; ++tile) { score.join(partial[tile * chunk]); }
   return score;
 }
 

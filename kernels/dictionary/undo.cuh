@@ -4,7 +4,8 @@
 
 namespace hebb::HEBB_DEVICE::ovq {
 
-/// Hands the gradients of rows that a step changed to the keys and values of its chunk and restores what was there before. A warp does a row.
+/// Hands the gradients of rows that a step changed to the keys and values of its chunk and restores what was there
+/// before. A warp does a row.
 struct Undo : Walk {
   static constexpr bool kUndoes = true;
   const int32_t* ids;  // [B, K, T]
@@ -24,12 +25,8 @@ struct Undo : Walk {
     const float* const norms = kept.inverse_norms + 2 * slot;
     share(d_book_keys + row * n.d, book.keys + row * n.d, rule.normalize_keys, norms[0], d_k, c, n.d, lane);
     share(d_book_values + row * n.dv, book.values + row * n.dv, rule.normalize_values, norms[1], d_v, c, n.dv, lane);
-    for (int64_t i = lane; i < n.d; i += 32) {
-      book.keys[row * n.d + i] = kept.keys[slot * n.d + i];
-    }
-    for (int64_t i = lane; i < n.dv; i += 32) {
-      book.values[row * n.dv + i] = kept.values[slot * n.dv + i];
-    }
+    for (int64_t i = lane; i < n.d; i += 32) { book.keys[row * n.d + i] = kept.keys[slot * n.d + i]; }
+    for (int64_t i = lane; i < n.dv; i += 32) { book.values[row * n.dv + i] = kept.values[slot * n.dv + i]; }
     book.copy_row(row, n.d, n.dv, lane);
     if (lane == 0) {
       book.counts[row] = kept.counts[slot];
@@ -39,16 +36,15 @@ struct Undo : Walk {
 
  private:
   /// d_row of the updated `row` to the keys that entered it; leaves the gradient of the row before them.
-  __device__ void share(float* d_row, const float* row, bool normalized, float inverse, const Elements& d_items, const Change& change, int64_t width,
-                        int lane) const {
+  __device__ void share(float* d_row, const float* row, bool normalized, float inverse, const Elements& d_items,
+                        const Change& change, int64_t width, int lane) const {
     float along = 0;
     if (normalized) {
-      for (int64_t c = lane; c < width; c += 32) {
-        along += row[c] * d_row[c];
-      }
+      for (int64_t c = lane; c < width; c += 32) { along += row[c] * d_row[c]; }
       along = warp_sum(along);
     }
-    const int64_t first = (change.unit / n.kv_heads * n.length + change.step.fold) * n.kv_heads + change.unit % n.kv_heads;
+    const int64_t first =
+        (change.unit / n.kv_heads * n.length + change.step.fold) * n.kv_heads + change.unit % n.kv_heads;
     const float w = step_size_of(change), part = w / static_cast<float>(change.hits);
     for (int64_t base = 0; base < width; base += 32) {
       const int64_t c = base + lane;
@@ -61,9 +57,7 @@ struct Undo : Walk {
           d_items.set(at, d_items[at] + part * d);
         }
       });
-      if (exists) {
-        d_row[c] = (1.0f - w) * d;
-      }
+      if (exists) { d_row[c] = (1.0f - w) * d; }
     }
   }
 };

@@ -14,9 +14,7 @@ void run(Stream&, const EmbeddingForward& args) {
     const S* table = args.table.as<S>();
     S* y = args.y.as<S>();
     parallel_for(args.ids.numel(), 64, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        std::copy_n(table + ids[t] * d, d, y + t * d);
-      }
+      for (int64_t t = begin; t < end; ++t) { std::copy_n(table + ids[t] * d, d, y + t * d); }
     });
   });
 }
@@ -33,9 +31,7 @@ void run(Stream&, const EmbeddingBackward& args) {
       for (int64_t t = 0; t < n; ++t) {
         S* to = d_table + ids[t] * d;
         const S* from = d_y + t * d;
-        for (int64_t i = begin; i < end; ++i) {
-          to[i] += from[i];
-        }
+        for (int64_t i = begin; i < end; ++i) { to[i] += from[i]; }
       }
     });
   });

@@ -9,8 +9,8 @@ constexpr int kThreads = 128;
 
 // Grid: tokens. HBM: reads and writes one row of d.
 template <class Y, class Table>
-__global__ void __launch_bounds__(kThreads) embedding_forward_kernel(Y* y, const Table* table, const int32_t* ids, int64_t width,
-                                                                    bool vector) {
+__global__ void __launch_bounds__(kThreads)
+    embedding_forward_kernel(Y* y, const Table* table, const int32_t* ids, int64_t width, bool vector) {
   constexpr int N = kPack<bf16>;
   const Table* const from = table + static_cast<int64_t>(ids[blockIdx.x]) * width;
   Y* const to = y + static_cast<int64_t>(blockIdx.x) * width;
@@ -25,15 +25,14 @@ __global__ void __launch_bounds__(kThreads) embedding_forward_kernel(Y* y, const
 
 void run(Stream& stream, const EmbeddingForward& a) {
   const int64_t tokens = a.ids.numel(), width = a.table.size(1);
-  if (tokens == 0) {
-    return;
-  }
+  if (tokens == 0) { return; }
   dispatch_float(a.y.dtype, [&](auto y) {
     dispatch_float(a.table.dtype, [&](auto table) {
       using Y = decltype(y);
       using Table = decltype(table);
-      HEBB_LAUNCH((embedding_forward_kernel<Y, Table>), blocks_for(tokens, 1), kThreads, 0, stream, a.y.as<Y>(), a.table.as<Table>(),
-                  a.ids.as<int32_t>(), width, can_vectorise<kPack<bf16>>(width, a.y.data, a.table.data));
+      HEBB_LAUNCH((embedding_forward_kernel<Y, Table>), blocks_for(tokens, 1), kThreads, 0, stream, a.y.as<Y>(),
+                  a.table.as<Table>(), a.ids.as<int32_t>(), width,
+                  can_vectorise<kPack<bf16>>(width, a.y.data, a.table.data));
     });
   });
 }

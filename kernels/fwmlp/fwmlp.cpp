@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "core/parallel.h"
-#include "kernels/gemm/gemm_cpu.h"
 #include "kernels/common/cpu/math.h"
+#include "kernels/gemm/gemm_cpu.h"
 
 namespace hebb::cpu {
 namespace {
@@ -13,14 +13,13 @@ namespace {
 /// f(r) for the rows of a chunk, in parallel.
 template <class F> void each_row(int64_t rows, F&& f) {
   parallel_for(rows, 8, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      f(r);
-    }
+    for (int64_t r = begin; r < end; ++r) { f(r); }
   });
 }
 
 /// c [m, n] (+)= a [m, k] b, b [k, n] or, transposed, [n, k].
-template <class S> void times(int64_t m, int64_t n, int64_t k, const S* a, const S* b, bool transposed, bool accumulate, S* c) {
+template <class S>
+void times(int64_t m, int64_t n, int64_t k, const S* a, const S* b, bool transposed, bool accumulate, S* c) {
   gemm_parallel<S>(false, transposed, m, n, k, S(1), a, k, b, transposed ? k : n, accumulate, c, n);
 }
 
@@ -32,21 +31,15 @@ template <class S> void outer(int64_t m, int64_t n, int64_t rows, const S* a, co
 /// to [n] (+)= the sum of the rows of a [rows, n].
 template <class S> void sum_rows(int64_t rows, int64_t n, const S* a, bool accumulate, S* to) {
   parallel_for(n, 64, [&](int64_t begin, int64_t end) {
-    if (!accumulate) {
-      std::fill(to + begin, to + end, S(0));
-    }
+    if (!accumulate) { std::fill(to + begin, to + end, S(0)); }
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t i = begin; i < end; ++i) {
-        to[i] += a[r * n + i];
-      }
+      for (int64_t i = begin; i < end; ++i) { to[i] += a[r * n + i]; }
     }
   });
 }
 
 template <class S> void add_bias(int64_t n, const S* bias, S* row) {
-  for (int64_t i = 0; i < n; ++i) {
-    row[i] += bias[i];
-  }
+  for (int64_t i = 0; i < n; ++i) { row[i] += bias[i]; }
 }
 
 /// silu and its first two derivatives.
@@ -72,47 +65,40 @@ template <class S> void read(const FastMlpRead& a) {
   const int64_t rows = a.chunk.tokens(), h = s.hidden;
   const Weights<S> w(a.weights, s);
   S *q = a.work.q.as<S>(), *act = a.work.act.as<S>(), *hid = a.work.hid.as<S>();
-  each_row(rows, [&](int64_t r) { std::copy_n(a.tokens_q.as<S>() + a.chunk.token(r) * s.key_dim, s.key_dim, q + r * s.key_dim); });
+  each_row(rows, [&](int64_t r) {
+    std::copy_n(a.tokens_q.as<S>() + a.chunk.token(r) * s.key_dim, s.key_dim, q + r * s.key_dim);
+  });
   times(rows, 2 * h, s.key_dim, q, w.in, true, false, act);
   each_row(rows, [&](int64_t r) {
     S* row = act + r * 2 * h;
     add_bias(2 * h, w.b_in, row);
-    for (int64_t i = 0; i < h; ++i) {
-      hid[r * h + i] = row[i] * row[h + i] * sigmoid(row[h + i]);
-    }
+    for (int64_t i = 0; i < h; ++i) { hid[r * h + i] = row[i] * row[h + i] * sigmoid(row[h + i]); }
   });
   const S *out = a.work.out.as<S>(), *bias = w.b_down;
   times(rows, s.value_dim, h, hid, w.down, true, false, a.work.out.as<S>());
   each_row(rows, [&](int64_t r) {
     S* vh = a.vh.as<S>() + a.chunk.token(r) * s.value_dim;
-    for (int64_t i = 0; i < s.value_dim; ++i) {
-      vh[i] = out[r * s.value_dim + i] + bias[i];
-    }
+    for (int64_t i = 0; i < s.value_dim; ++i) { vh[i] = out[r * s.value_dim + i] + bias[i]; }
   });
 }
 
 /// Derivative of the loss with respect to vh: residual [R, dv].
 template <class S>
-void residuals(const FastMlpPairs& pairs, const FastMlpSizes& s, const FastChunk& chunk, const Tensor& vh, S* residual) {
+void residuals(const FastMlpPairs& pairs, const FastMlpSizes& s, const FastChunk& chunk, const Tensor& vh,
+               S* residual) {
   const int64_t dv = s.value_dim;
   each_row(chunk.tokens(), [&](int64_t r) {
     const int64_t t = chunk.token(r), target = pairs.targets.as<int32_t>()[t], first = pairs.mean ? t : target;
     S* to = residual + r * dv;
     std::fill(to, to + dv, S(0));
-    if (target < 0) {
-      return;
-    }
+    if (target < 0) { return; }
     for (int64_t i = first; i <= target; ++i) {
       const S* v = pairs.v.as<S>() + i * dv;
-      for (int64_t c = 0; c < dv; ++c) {
-        to[c] += v[c];
-      }
+      for (int64_t c = 0; c < dv; ++c) { to[c] += v[c]; }
     }
     const S share = S(1) / S(target - first + 1), scale = S(2) / (S(pairs.count) * S(dv));
     const S* prediction = vh.as<S>() + t * dv;
-    for (int64_t c = 0; c < dv; ++c) {
-      to[c] = scale * (prediction[c] - share * to[c]);
-    }
+    for (int64_t c = 0; c < dv; ++c) { to[c] = scale * (prediction[c] - share * to[c]); }
   });
 }
 
@@ -137,9 +123,7 @@ template <class S> void step(const FastMlpStep& a) {
   sum_rows(rows, 2 * h, d_act, false, g.b_in);
   const S clip = a.clip > 0 ? static_cast<S>(a.clip) : S(INFINITY), rate = static_cast<S>(a.rate);
   parallel_for(s.total(), 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      a.next.as<S>()[i] = w.in[i] - rate * std::clamp(g.in[i], -clip, clip);
-    }
+    for (int64_t i = begin; i < end; ++i) { a.next.as<S>()[i] = w.in[i] - rate * std::clamp(g.in[i], -clip, clip); }
   });
 }
 
@@ -150,8 +134,9 @@ template <class S> struct Backward {
   Weights<S> w{a.weights, s}, x{a.tangent, s};
   bool second = a.d_next.defined();
   const S *q = a.work.q.as<S>(), *act = a.work.act.as<S>(), *hid = a.work.hid.as<S>();
-  S *t_act = a.t_act.as<S>(), *d_act = a.d_act.as<S>(), *d_tact = a.d_tact.as<S>(), *t_hid = a.t_hid.as<S>(), *d_hid = a.d_hid.as<S>(),
-    *d_thid = a.d_thid.as<S>(), *residual = a.residual.as<S>(), *y = a.y.as<S>(), *d_local = a.d_local.as<S>();
+  S *t_act = a.t_act.as<S>(), *d_act = a.d_act.as<S>(), *d_tact = a.d_tact.as<S>(), *t_hid = a.t_hid.as<S>(),
+    *d_hid = a.d_hid.as<S>(), *d_thid = a.d_thid.as<S>(), *residual = a.residual.as<S>(), *y = a.y.as<S>(),
+    *d_local = a.d_local.as<S>();
 
   /// X = -rate d_next where the step was not clipped.
   void directions() const {
@@ -195,11 +180,10 @@ template <class S> struct Backward {
     // In the order of the tokens, since means share targets.
     parallel_for(second ? dv : 0, 64, [&](int64_t begin, int64_t end) {
       for (int64_t r = 0; r < rows; ++r) {
-        const int64_t t = a.chunk.token(r), target = a.pairs.targets.as<int32_t>()[t], first = a.pairs.mean ? t : target;
+        const int64_t t = a.chunk.token(r), target = a.pairs.targets.as<int32_t>()[t],
+                      first = a.pairs.mean ? t : target;
         for (int64_t i = target < 0 ? 1 : first; i <= target; ++i) {
-          for (int64_t c = begin; c < end; ++c) {
-            a.d_v.as<S>()[i * dv + c] -= y[r * dv + c] / S(target - first + 1);
-          }
+          for (int64_t c = begin; c < end; ++c) { a.d_v.as<S>()[i * dv + c] -= y[r * dv + c] / S(target - first + 1); }
         }
       }
     });
@@ -232,14 +216,10 @@ template <class S> struct Backward {
 
   void to_queries() const {
     times(rows, s.key_dim, 2 * h, d_act, w.in, false, false, d_local);
-    if (second) {
-      times(rows, s.key_dim, 2 * h, d_tact, x.in, false, true, d_local);
-    }
+    if (second) { times(rows, s.key_dim, 2 * h, d_tact, x.in, false, true, d_local); }
     each_row(rows, [&](int64_t r) {
       S* to = a.d_q.as<S>() + a.chunk.token(r) * s.key_dim;
-      for (int64_t i = 0; i < s.key_dim; ++i) {
-        to[i] = (a.accumulate ? to[i] : S(0)) + d_local[r * s.key_dim + i];
-      }
+      for (int64_t i = 0; i < s.key_dim; ++i) { to[i] = (a.accumulate ? to[i] : S(0)) + d_local[r * s.key_dim + i]; }
     });
   }
 
@@ -268,9 +248,7 @@ template <class S> void backward(const FastMlpBackward& a) {
   b.to_outputs();
   b.to_activations();
   b.to_queries();
-  if (a.d_weights.defined()) {
-    b.to_weights();
-  }
+  if (a.d_weights.defined()) { b.to_weights(); }
 }
 
 }  // namespace

@@ -4,11 +4,11 @@
 #include "kernels/fwpkm/fast_chunk.cuh"
 #include "kernels/gemm/gemm.h"
 
-// Dense products of R = B count rows of fp32 by the library (6, 12 and at most 36 hidden key_dim FLOPs a token for reading, step and
-// backward; bound by those), with elementwise kernels between them: HBM, their operands once. With bf16 tokens the library may round
-// operands to TF32 (spec 42, section A3), with fp32 ones only where allow_tf32 says so. The published model (3 layers of 512 x 512 x 512,
-// chunks of 512) on 8 x 4,096 tokens: 1.4 TFLOP a step with its backward pass; counted for an H200, 28 ms in fp32 at 50 TFLOP/s, 5 ms in
-// TF32 at 300.
+// Dense products of R = B count rows of fp32 by the library (6, 12 and at most 36 hidden key_dim FLOPs a token for
+// reading, step and backward; bound by those), with elementwise kernels between them: HBM, their operands once. With
+// bf16 tokens the library may round operands to TF32 (spec 42, section A3), with fp32 ones only where allow_tf32 says
+// so. The published model (3 layers of 512 x 512 x 512, chunks of 512) on 8 x 4,096 tokens: 1.4 TFLOP a step with its
+// backward pass; counted for an H200, 28 ms in fp32 at 50 TFLOP/s, 5 ms in TF32 at 300.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -18,27 +18,48 @@ struct Products {
   bool tf32;
 
   /// c [m, n] (+)= a [m, k] b, b [k, n] or, transposed, [n, k].
-  void times(int64_t m, int64_t n, int64_t k, const Tensor& a, const Tensor& b, bool transposed, bool accumulate, const Tensor& c) const {
-    HEBB_DEVICE::run(stream, Gemm{.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .ldc = n, .lda = k, .ldb = transposed ? k : n,
-                                  .trans_a = false, .trans_b = transposed, .accumulate = accumulate, .alpha = 1, .tf32 = tf32});
+  void times(int64_t m, int64_t n, int64_t k, const Tensor& a, const Tensor& b, bool transposed, bool accumulate,
+             const Tensor& c) const {
+    HEBB_DEVICE::run(stream, Gemm{.c = c,
+                                  .a = a,
+                                  .b = b,
+                                  .m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .ldc = n,
+                                  .lda = k,
+                                  .ldb = transposed ? k : n,
+                                  .trans_a = false,
+                                  .trans_b = transposed,
+                                  .accumulate = accumulate,
+                                  .alpha = 1,
+                                  .tf32 = tf32});
   }
   /// c [m, n] (+)= aT b over `rows` rows: the gradient of a weight.
-  void outer(int64_t m, int64_t n, int64_t rows, const Tensor& a, const Tensor& b, bool accumulate, const Tensor& c) const {
-    HEBB_DEVICE::run(stream, Gemm{.c = c, .a = a, .b = b, .m = m, .n = n, .k = rows, .ldc = n, .lda = m, .ldb = n, .trans_a = true,
-                                  .trans_b = false, .accumulate = accumulate, .alpha = 1, .tf32 = tf32});
+  void outer(int64_t m, int64_t n, int64_t rows, const Tensor& a, const Tensor& b, bool accumulate,
+             const Tensor& c) const {
+    HEBB_DEVICE::run(stream, Gemm{.c = c,
+                                  .a = a,
+                                  .b = b,
+                                  .m = m,
+                                  .n = n,
+                                  .k = rows,
+                                  .ldc = n,
+                                  .lda = m,
+                                  .ldb = n,
+                                  .trans_a = true,
+                                  .trans_b = false,
+                                  .accumulate = accumulate,
+                                  .alpha = 1,
+                                  .tf32 = tf32});
   }
 };
 
-template <class T>
-Products products(Stream& stream) {
-  return {stream, std::is_same_v<T, bf16>};
-}
+template <class T> Products products(Stream& stream) { return {stream, std::is_same_v<T, bf16>}; }
 
 /// to [n] (+)= the sum of the rows of a [rows, n].
 void sum_rows(Stream& stream, int64_t rows, int64_t n, const Tensor& a, bool accumulate, const Tensor& to) {
-  if (!accumulate) {
-    zero_bytes(stream, to.data, to.bytes());
-  }
+  if (!accumulate) { zero_bytes(stream, to.data, to.bytes()); }
   add_column_sums(stream, to.as<float>(), 1, {a.data, DType::f32, rows, n, n});
 }
 
@@ -47,8 +68,10 @@ struct Weights {
   Tensor in, b_in, down, b_down;
 
   Weights(const Tensor& flat, const FastMlpSizes& s)
-      : in(flat.slice(0, {s.b_up()})), b_in(flat.slice(s.b_up(), {2 * s.hidden})),
-        down(flat.slice(s.w_down(), {s.value_dim * s.hidden})), b_down(flat.slice(s.b_down(), {s.value_dim})) {}
+      : in(flat.slice(0, {s.b_up()})),
+        b_in(flat.slice(s.b_up(), {2 * s.hidden})),
+        down(flat.slice(s.w_down(), {s.value_dim * s.hidden})),
+        b_down(flat.slice(s.b_down(), {s.value_dim})) {}
 };
 
 /// silu and its first two derivatives.
@@ -65,14 +88,15 @@ struct Silu {
 
 // Rows of the function objects below are the chunk's tokens r, unless they say otherwise.
 
-template <class T>
-struct Gather {
+template <class T> struct Gather {
   float* q;
   const T* tokens_q;
   FastChunk chunk;
   int64_t width;
 
-  __device__ void operator()(int64_t r, int64_t c) const { q[r * width + c] = to_float(tokens_q[token_of(chunk, r) * width + c]); }
+  __device__ void operator()(int64_t r, int64_t c) const {
+    q[r * width + c] = to_float(tokens_q[token_of(chunk, r) * width + c]);
+  }
 };
 
 struct Activate {
@@ -89,8 +113,7 @@ struct Activate {
 };
 
 /// to[token] = or += from[r] + bias (null: none).
-template <class T>
-struct ToTokens {
+template <class T> struct ToTokens {
   T* to;
   const float *from, *bias;
   FastChunk chunk;
@@ -103,8 +126,7 @@ struct ToTokens {
   }
 };
 
-template <class T>
-struct Pairs {
+template <class T> struct Pairs {
   const T *v, *vh;
   const int32_t* targets;
   FastChunk chunk;
@@ -116,8 +138,7 @@ struct Pairs {
   __device__ float share() const { return mean ? 1.0f / static_cast<float>(lookahead + 1) : 1.0f; }
 };
 
-template <class T>
-struct Residual {
+template <class T> struct Residual {
   float* residual;
   Pairs<T> in;
 
@@ -125,9 +146,7 @@ struct Residual {
     const int64_t t = token_of(in.chunk, r), target = in.targets[t];
     float sum = 0;
     if (target >= 0) {
-      for (int64_t i = in.mean ? t : target; i <= target; ++i) {
-        sum += to_float(in.v[i * in.width + c]);
-      }
+      for (int64_t i = in.mean ? t : target; i <= target; ++i) { sum += to_float(in.v[i * in.width + c]); }
       sum = in.scale * (to_float(in.vh[t * in.width + c]) - in.share() * sum);
     }
     residual[r * in.width + c] = sum;
@@ -193,9 +212,9 @@ struct Tangent {
   }
 };
 
-/// d_v of token r: minus the shares of the tokens, in their order, whose target it is part of. y is the tangent of vh but for `bias`.
-template <class T>
-struct TargetGradient {
+/// d_v of token r: minus the shares of the tokens, in their order, whose target it is part of. y is the tangent of vh
+/// but for `bias`.
+template <class T> struct TargetGradient {
   T* d_v;
   const float *y, *bias;
   Pairs<T> in;
@@ -215,8 +234,7 @@ struct TargetGradient {
 };
 
 /// y = the gradient of vh: through the pairs (bias not null) and directly.
-template <class T>
-struct OutputGradient {
+template <class T> struct OutputGradient {
   float* y;
   const float* bias;
   const T* d_vh;
@@ -246,40 +264,42 @@ struct SecondOrder {
 };
 
 /// f(i) for flat elements i < count.
-template <class F>
-struct Flat {
+template <class F> struct Flat {
   F f;
   int64_t count;
 
   __device__ void operator()(int64_t row, int64_t column) const {
     const int64_t i = row * kEachThreads + column;
-    if (i < count) {
-      f(i);
-    }
+    if (i < count) { f(i); }
   }
 };
 
-template <class F>
-void each_flat(const char* name, Stream& stream, int64_t count, const F& f) {
+template <class F> void each_flat(const char* name, Stream& stream, int64_t count, const F& f) {
   each_element(name, stream, (count + kEachThreads - 1) / kEachThreads, kEachThreads, Flat<F>{f, count});
 }
 
 template <class T>
 Pairs<T> pairs_of(const FastMlpPairs& p, const Tensor& vh, const FastChunk& chunk, const FastMlpSizes& s) {
   const double pairs = static_cast<double>(p.count > 0 ? p.count : 1);
-  return {p.v.as<T>(), vh.as<T>(), p.targets.as<int32_t>(), chunk, s.value_dim, p.lookahead,
-          static_cast<float>(2.0 / (pairs * static_cast<double>(s.value_dim))), p.mean};
+  return {p.v.as<T>(),
+          vh.as<T>(),
+          p.targets.as<int32_t>(),
+          chunk,
+          s.value_dim,
+          p.lookahead,
+          static_cast<float>(2.0 / (pairs * static_cast<double>(s.value_dim))),
+          p.mean};
 }
 
 float clip_of(double clip) { return clip > 0 ? static_cast<float>(clip) : INFINITY; }
 
-template <class T>
-void read(Stream& stream, const FastMlpRead& a) {
+template <class T> void read(Stream& stream, const FastMlpRead& a) {
   const Products product = products<T>(stream);
   const FastMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens();
   const Weights w(a.weights, s);
-  each_element("fast_mlp_gather", stream, rows, s.key_dim, Gather<T>{a.work.q.as<float>(), a.tokens_q.as<T>(), a.chunk, s.key_dim});
+  each_element("fast_mlp_gather", stream, rows, s.key_dim,
+               Gather<T>{a.work.q.as<float>(), a.tokens_q.as<T>(), a.chunk, s.key_dim});
   product.times(rows, 2 * s.hidden, s.key_dim, a.work.q, w.in, true, false, a.work.act);
   each_element("fast_mlp_activate", stream, rows, s.hidden,
                Activate{a.work.act.as<float>(), a.work.hid.as<float>(), w.b_in.as<float>(), s.hidden});
@@ -288,8 +308,7 @@ void read(Stream& stream, const FastMlpRead& a) {
                ToTokens<T>{a.vh.as<T>(), a.work.out.as<float>(), w.b_down.as<float>(), a.chunk, s.value_dim, false});
 }
 
-template <class T>
-void step(Stream& stream, const FastMlpStep& a) {
+template <class T> void step(Stream& stream, const FastMlpStep& a) {
   const Products product = products<T>(stream);
   const FastMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden;
@@ -304,12 +323,12 @@ void step(Stream& stream, const FastMlpStep& a) {
   product.outer(2 * h, s.key_dim, rows, a.d_act, a.work.q, false, g.in);
   sum_rows(stream, rows, 2 * h, a.d_act, false, g.b_in);
   each_flat("fast_mlp_step", stream, s.total(),
-            Step{a.next.as<float>(), a.weights.as<float>(), a.gradient.as<float>(), static_cast<float>(a.rate), clip_of(a.clip)});
+            Step{a.next.as<float>(), a.weights.as<float>(), a.gradient.as<float>(), static_cast<float>(a.rate),
+                 clip_of(a.clip)});
 }
 
 /// One call of FastMlpBackward.
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   Stream& stream;
   const FastMlpBackward& a;
   Products product = products<T>(stream);
@@ -319,17 +338,20 @@ struct Backward {
   Weights w{a.weights, s};
   Pairs<T> pairs = pairs_of<T>(a.pairs, a.vh, a.chunk, s);
 
-  /// X = -rate d_next where the step was not clipped, and the derivatives along it: t_act, t_hid, and y, that of vh but for x's b_down.
+  /// X = -rate d_next where the step was not clipped, and the derivatives along it: t_act, t_hid, and y, that of vh but
+  /// for x's b_down.
   void tangents(const Weights& x) {
     each_element("fast_mlp_residual", stream, rows, dv, Residual<T>{a.residual.as<float>(), pairs});
     each_flat("fast_mlp_direction", stream, s.total(),
-              Direction{a.tangent.as<float>(), a.gradient.as<float>(), a.d_next.as<float>(), static_cast<float>(a.rate), clip_of(a.clip)});
+              Direction{a.tangent.as<float>(), a.gradient.as<float>(), a.d_next.as<float>(), static_cast<float>(a.rate),
+                        clip_of(a.clip)});
     product.times(rows, 2 * h, s.key_dim, a.work.q, x.in, true, false, a.t_act);
     each_element("fast_mlp_tangent", stream, rows, h,
                  Tangent{a.t_act.as<float>(), a.t_hid.as<float>(), a.work.act.as<float>(), x.b_in.as<float>(), h});
     product.times(rows, dv, h, a.t_hid, w.down, true, false, a.y);
     product.times(rows, dv, h, a.work.hid, x.down, true, true, a.y);
-    each_element("fast_mlp_d_v", stream, rows, dv, TargetGradient<T>{a.d_v.as<T>(), a.y.as<float>(), x.b_down.as<float>(), pairs});
+    each_element("fast_mlp_d_v", stream, rows, dv,
+                 TargetGradient<T>{a.d_v.as<T>(), a.y.as<float>(), x.b_down.as<float>(), pairs});
   }
   void to_activations(const float* x_bias) {
     each_element("fast_mlp_d_vh", stream, rows, dv, OutputGradient<T>{a.y.as<float>(), x_bias, a.d_vh.as<T>(), pairs});
@@ -347,18 +369,14 @@ struct Backward {
   }
   void to_queries() {
     product.times(rows, s.key_dim, 2 * h, a.d_act, w.in, false, false, a.d_local);
-    if (second) {
-      product.times(rows, s.key_dim, 2 * h, a.d_tact, Weights(a.tangent, s).in, false, true, a.d_local);
-    }
+    if (second) { product.times(rows, s.key_dim, 2 * h, a.d_tact, Weights(a.tangent, s).in, false, true, a.d_local); }
     each_element("fast_mlp_d_q", stream, rows, s.key_dim,
                  ToTokens<T>{a.d_q.as<T>(), a.d_local.as<float>(), nullptr, a.chunk, s.key_dim, a.accumulate});
   }
   void to_weights() {
     const Weights d(a.d_weights, s);
     each_flat("fast_mlp_hand", stream, s.total(), Hand{a.d_weights.as<float>(), a.d_next.as<float>()});
-    if (second) {
-      product.outer(dv, h, rows, a.residual, a.t_hid, true, d.down);
-    }
+    if (second) { product.outer(dv, h, rows, a.residual, a.t_hid, true, d.down); }
     product.outer(dv, h, rows, a.y, a.work.hid, true, d.down);
     sum_rows(stream, rows, dv, a.y, true, d.b_down);
     product.outer(2 * h, s.key_dim, rows, a.d_act, a.work.q, true, d.in);
@@ -379,14 +397,10 @@ void run(Stream& stream, const FastMlpStep& a) {
 void run(Stream& stream, const FastMlpBackward& a) {
   dispatch_float(a.vh.dtype, [&](auto zero) {
     Backward<decltype(zero)> b{stream, a};
-    if (b.second) {
-      b.tangents(Weights(a.tangent, a.sizes));
-    }
+    if (b.second) { b.tangents(Weights(a.tangent, a.sizes)); }
     b.to_activations(b.second ? Weights(a.tangent, a.sizes).b_down.template as<float>() : nullptr);
     b.to_queries();
-    if (a.d_weights.defined()) {
-      b.to_weights();
-    }
+    if (a.d_weights.defined()) { b.to_weights(); }
   });
 }
 

@@ -55,9 +55,9 @@ HEBB_KERNEL(FastMlpStep)
 
 /// Backward of reading with d_vh, and of the step with d_next (undefined: no gradient came through it):
 /// d_q (overwritten or added to), d_v +=, and d_weights (total; undefined: not wanted) = d_next + ....
-/// gradient: as FastMlpStep left it, for clipping. Targets lie in the chunk. Uses `work` as FastMlpRead left it. tangent [total],
-/// t_act, d_act, d_tact [R, 2 hidden], t_hid, d_hid, d_thid [R, hidden], residual, y [R, value_dim] and
-/// d_local [R, key_dim] are scratch. At most 36 hidden key_dim FLOPs a token.
+/// gradient: as FastMlpStep left it, for clipping. Targets lie in the chunk. Uses `work` as FastMlpRead left it.
+/// tangent [total], t_act, d_act, d_tact [R, 2 hidden], t_hid, d_hid, d_thid [R, hidden], residual, y [R, value_dim]
+/// and d_local [R, key_dim] are scratch. At most 36 hidden key_dim FLOPs a token.
 struct FastMlpBackward {
   Tensor d_q, d_v, d_weights;
   Tensor tangent, t_act, d_act, d_tact, t_hid, d_hid, d_thid, residual, y, d_local;

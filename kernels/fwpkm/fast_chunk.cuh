@@ -1,6 +1,6 @@
 #pragma once
-#include "kernels/common/cuda/prelude.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
+#include "kernels/common/cuda/prelude.cuh"
 #include "kernels/fwpkm/fwpkm.h"
 
 namespace hebb::HEBB_DEVICE {

@@ -31,9 +31,7 @@ void choose_entries(const S* rank, const S* q, const S* keys, const FastSizes& s
   for (int64_t j = 0; j < s.k; ++j) {
     found.push_back({-fast_score(s.half, q, keys + entries[j] * s.half, score), entries[j]});
   }
-  if (!keep) {
-    std::sort(found.begin(), found.end());
-  }
+  if (!keep) { std::sort(found.begin(), found.end()); }
   for (int64_t j = 0; j < s.k; ++j) {
     scores[j] = -found[static_cast<size_t>(j)].first;
     entries[j] = found[static_cast<size_t>(j)].second;
@@ -43,18 +41,16 @@ void choose_entries(const S* rank, const S* q, const S* keys, const FastSizes& s
 /// The k best slots over the chosen entries of both codebooks. The lists go in by ascending sub-key, so
 /// that equal sums are taken in the order of their slots.
 template <class S>
-void choose_slots(const int32_t* entries, const S* scores, const FastSizes& s, LookupWork<S>& work, int32_t* slots, S* sums) {
+void choose_slots(const int32_t* entries, const S* scores, const FastSizes& s, LookupWork<S>& work, int32_t* slots,
+                  S* sums) {
   for (int64_t c = 0; c < 2; ++c) {
     std::vector<int32_t>& order = work.order[c];
     order.resize(static_cast<size_t>(s.k));
-    for (size_t j = 0; j < order.size(); ++j) {
-      order[j] = static_cast<int32_t>(j);
-    }
-    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return entries[c * s.k + a] < entries[c * s.k + b]; });
+    for (size_t j = 0; j < order.size(); ++j) { order[j] = static_cast<int32_t>(j); }
+    std::sort(order.begin(), order.end(),
+              [&](int32_t a, int32_t b) { return entries[c * s.k + a] < entries[c * s.k + b]; });
     work.exact[c].clear();
-    for (const int32_t j : order) {
-      work.exact[c].push_back(scores[c * s.k + j]);
-    }
+    for (const int32_t j : order) { work.exact[c].push_back(scores[c * s.k + j]); }
   }
   work.slots.resize(static_cast<size_t>(s.k));
   select_product_keys(work.exact[0].data(), work.exact[1].data(), s.k, s.k, work.select, work.slots.data(), sums);
@@ -72,9 +68,7 @@ template <class S> void softmax(S* to, const S* from, int64_t n) {
     to[i] = exp_(from[i] - top);
     sum += to[i];
   }
-  for (int64_t i = 0; i < n; ++i) {
-    to[i] /= sum;
-  }
+  for (int64_t i = 0; i < n; ++i) { to[i] /= sum; }
 }
 
 template <class S> struct Lookup {
@@ -88,16 +82,15 @@ template <class S> struct Lookup {
     int32_t* entries = a.out.entries.as<int32_t>() + book * s.k;
     S* scores = a.out.scores.as<S>() + book * s.k;
     choose_entries(rank_0, q, keys, s, a.score, a.keep_entries, work, entries, scores);
-    choose_entries(rank_1, q + s.half, keys + s.n * s.half, s, a.score, a.keep_entries, work, entries + s.k, scores + s.k);
+    choose_entries(rank_1, q + s.half, keys + s.n * s.half, s, a.score, a.keep_entries, work, entries + s.k,
+                   scores + s.k);
     const int32_t* slots = a.out.slots.as<int32_t>() + book / 2 * s.k;
     for (int64_t j = 0; a.keep_slots && j < s.k; ++j) {
       a.out.weights.as<S>()[book / 2 * s.k + j] =
           fast_score(s.half, q, keys + slots[j] / s.n * s.half, a.score) +
           fast_score(s.half, q + s.half, keys + (s.n + slots[j] % s.n) * s.half, a.score);
     }
-    for (int64_t c = 0; c < 2; ++c) {
-      softmax(a.out.probs.as<S>() + (book + c) * s.k, scores + c * s.k, s.k);
-    }
+    for (int64_t c = 0; c < 2; ++c) { softmax(a.out.probs.as<S>() + (book + c) * s.k, scores + c * s.k, s.k); }
   }
 
   void tokens(int64_t first, int64_t rows, LookupWork<S>& work) const {
@@ -106,12 +99,11 @@ template <class S> struct Lookup {
       for (int64_t c = 0; c < 2 && !a.keep_entries; ++c) {
         const int64_t book = h * 2 + c;
         S* rank = work.scores.data() + c * rows * s.n;
-        gemm_serial<S>(false, true, rows, s.n, s.half, S(a.score.idw ? 2 : 1), a.q.as<S>() + (first * s.heads * 2 + book) * s.half,
-                       s.heads * 2 * s.half, a.keys.as<S>() + book * s.n * s.half, s.half, false, rank, s.n);
+        gemm_serial<S>(false, true, rows, s.n, s.half, S(a.score.idw ? 2 : 1),
+                       a.q.as<S>() + (first * s.heads * 2 + book) * s.half, s.heads * 2 * s.half,
+                       a.keys.as<S>() + book * s.n * s.half, s.half, false, rank, s.n);
         const S* norms = a.key_norms.as<S>() + book * s.n;
-        for (int64_t i = 0; a.score.idw && i < rows * s.n; ++i) {
-          rank[i] -= norms[i % s.n];
-        }
+        for (int64_t i = 0; a.score.idw && i < rows * s.n; ++i) { rank[i] -= norms[i % s.n]; }
       }
       for (int64_t r = 0; r < rows; ++r) {
         choose(first + r, h, work.scores.data() + r * s.n, work.scores.data() + (rows + r) * s.n, work);
@@ -123,9 +115,7 @@ template <class S> struct Lookup {
 template <class S> void lookup(const FastLookupKeys& a) {
   const Lookup<S> l{a, fast_sizes(a.out.slots, a.keys)};
   const FastSizes& s = l.s;
-  if (!a.keep_norms) {
-    write_key_norms<S>(a.key_norms, a.keys);
-  }
+  if (!a.keep_norms) { write_key_norms<S>(a.key_norms, a.keys); }
   // Tiles of one sequence whose two score blocks stay in the L2 cache.
   const int64_t tile = std::clamp<int64_t>(32768 / s.n, 1, 64), tiles = (a.chunk.count + tile - 1) / tile;
   parallel_for(a.chunk.batch * tiles, 1, [&](int64_t begin, int64_t end) {
@@ -145,8 +135,8 @@ template <class S> void select_slots(const FastSelectSlots& a) {
     S* const weights = a.out.weights.as<S>() + t * e;
     for (int64_t h = 0; h < s.heads && !a.keep_slots; ++h) {
       const int64_t book = (t * s.heads + h) * 2 * s.k;
-      choose_slots(a.out.entries.as<int32_t>() + book, a.out.scores.as<S>() + book, s, work, a.out.slots.as<int32_t>() + book / 2,
-                   weights + h * s.k);
+      choose_slots(a.out.entries.as<int32_t>() + book, a.out.scores.as<S>() + book, s, work,
+                   a.out.slots.as<int32_t>() + book / 2, weights + h * s.k);
     }
     softmax(weights, weights, e);
   });
@@ -158,9 +148,7 @@ template <class S> void token_error(const FastReadValues& a, int64_t t) {
   const S w = a.pairs.w.defined() ? a.pairs.w.as<S>()[t] : S(1);
   const S *v = a.pairs.v.as<S>() + target * dv, *vh = a.vh.as<S>() + t * dv;
   S* error = a.error.as<S>() + a.chunk.local(t) * dv;
-  for (int64_t i = 0; target >= 0 && i < dv; ++i) {
-    error[i] = w * (v[i] - vh[i]);
-  }
+  for (int64_t i = 0; target >= 0 && i < dv; ++i) { error[i] = w * (v[i] - vh[i]); }
 }
 
 template <class S> void write_values(const FastWriteValues& a) {
@@ -170,20 +158,14 @@ template <class S> void write_values(const FastWriteValues& a) {
   parallel_for(a.readers.count.as<int32_t>()[0], 4, [&](int64_t begin, int64_t end) {
     for (int64_t u = begin; u < end; ++u) {
       S* row = a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv;
-      if (a.rows.defined()) {
-        std::copy_n(row, dv, a.rows.as<S>() + u * dv);
-      }
+      if (a.rows.defined()) { std::copy_n(row, dv, a.rows.as<S>() + u * dv); }
       const S step = S(a.step) / S(starts[u + 1] - starts[u]);
       for (int64_t i = starts[u]; i < starts[u + 1]; ++i) {
         const int64_t t = readers[i] / e;
-        if (targets[t] < 0) {
-          continue;
-        }
+        if (targets[t] < 0) { continue; }
         const S weight = step * a.lookup.weights.as<S>()[readers[i]];
         const S* error = a.error.as<S>() + a.chunk.local(t) * dv;
-        for (int64_t c = 0; c < dv; ++c) {
-          row[c] += weight * error[c];
-        }
+        for (int64_t c = 0; c < dv; ++c) { row[c] += weight * error[c]; }
       }
     }
   });
@@ -240,13 +222,9 @@ void run(Stream&, const FastReadValues& a) {
       for (int64_t g = t * e; g < (t + 1) * e; ++g) {
         const S w = a.lookup.weights.as<S>()[g];
         const S* row = a.values.as<S>() + a.lookup.slots.as<int32_t>()[g] * dv;
-        for (int64_t i = 0; i < dv; ++i) {
-          vh[i] += w * row[i];
-        }
+        for (int64_t i = 0; i < dv; ++i) { vh[i] += w * row[i]; }
       }
-      if (a.error.defined()) {
-        token_error<S>(a, t);
-      }
+      if (a.error.defined()) { token_error<S>(a, t); }
     });
   });
 }
@@ -276,11 +254,13 @@ void run(Stream&, const FastMeasureStep& a) {
       const int64_t t = a.chunk.token(r), target = a.pairs.targets.as<int32_t>()[t];
       if (target >= 0) {
         const double w = a.pairs.w.defined() ? static_cast<double>(a.pairs.w.as<S>()[t]) : 1.0;
-        loss += 0.5 * w * static_cast<double>(squared_distance(dv, a.pairs.v.as<S>() + target * dv, a.vh.as<S>() + t * dv));
+        loss +=
+            0.5 * w * static_cast<double>(squared_distance(dv, a.pairs.v.as<S>() + target * dv, a.vh.as<S>() + t * dv));
       }
     }
     for (int64_t u = 0; u < a.readers.count.as<int32_t>()[0]; ++u) {
-      step += static_cast<double>(squared_distance(dv, a.rows.as<S>() + u * dv, a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv));
+      step += static_cast<double>(
+          squared_distance(dv, a.rows.as<S>() + u * dv, a.values.as<S>() + a.readers.slots.as<int32_t>()[u] * dv));
     }
     a.sums.as<double>()[0] += loss;
     a.sums.as<double>()[1] += step;

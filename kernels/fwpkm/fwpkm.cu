@@ -1,19 +1,21 @@
 #include <algorithm>
 
-#include "kernels/fwpkm/slot_gradient_sums.cuh"
 #include "kernels/common/cuda/scan.cuh"
 #include "kernels/common/cuda/sort.cuh"
+#include "kernels/fwpkm/slot_gradient_sums.cuh"
 
-// Values of a product-key memory. Everything scales with the R E entries of a chunk and the U slots that they touch, never with the
-// table: readers are found by a radix sort (about 70 bytes an entry), rows are read and written by entry or by slot. Bound: HBM, E rows
-// a token of reading, every touched row twice of writing; errors and readings of a chunk stay in L2. 2 E dv FLOPs a token each.
+// Values of a product-key memory. Everything scales with the R E entries of a chunk and the U slots that they touch,
+// never with the table: readers are found by a radix sort (about 70 bytes an entry), rows are read and written by entry
+// or by slot. Bound: HBM, E rows a token of reading, every touched row twice of writing; errors and readings of a chunk
+// stay in L2. 2 E dv FLOPs a token each.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-constexpr int kScanThreads = 1024, kPerThread = 4;  // a round of a scan takes longer for its barriers than for its loads
+constexpr int kScanThreads = 1024,
+              kPerThread = 4;  // a round of a scan takes longer for its barriers than for its loads
 
-/// Slots of some chunks' entries as keys, chunk after chunk: the table's slots and `table` itself, for tokens that do not count, of the first
-/// chunk, then those of the next one. Row: token of the chunks in this order.
+/// Slots of some chunks' entries as keys, chunk after chunk: the table's slots and `table` itself, for tokens that do
+/// not count, of the first chunk, then those of the next one. Row: token of the chunks in this order.
 struct GatherSlots {
   int32_t* keys;
   const int32_t *slots, *targets;
@@ -35,12 +37,14 @@ struct ReaderLists {
 };
 
 // Grid: chunks. A block walks over its sorted entries, a distinct slot for each new key.
-__global__ void __launch_bounds__(kScanThreads) number_slots_kernel(ReaderLists out, SortedKeys sorted, FastChunks chunks, int64_t entries,
-                                                                    int64_t table, int64_t most) {
+__global__ void __launch_bounds__(kScanThreads)
+    number_slots_kernel(ReaderLists out, SortedKeys sorted, FastChunks chunks, int64_t entries, int64_t table,
+                        int64_t most) {
   const FastChunk chunk = chunk_at(chunks, blockIdx.x);
   const int64_t all = chunk.batch * chunk.count * entries, place = blockIdx.x * chunk.batch * chunks.size * entries;
   const auto base = static_cast<int32_t>(blockIdx.x * (table + 1)), none = static_cast<int32_t>(base + table);
-  int32_t *const slots = out.slots + blockIdx.x * most, *const starts = out.starts + blockIdx.x * (most + 1), *const count = out.count + blockIdx.x;
+  int32_t *const slots = out.slots + blockIdx.x * most, *const starts = out.starts + blockIdx.x * (most + 1),
+                 *const count = out.count + blockIdx.x;
   int used = 0;
   if (threadIdx.x == 0 && sorted.keys[place] == none) {
     count[0] = 0;
@@ -52,21 +56,15 @@ __global__ void __launch_bounds__(kScanThreads) number_slots_kernel(ReaderLists 
     int32_t keys[kPerThread + 2];  // those of the thread, and one on either side
     int fresh = 0;
     HEBB_UNROLL
-    for (int j = 0; j < kPerThread + 2; ++j) {
-      keys[j] = key_at(begin + j - 1);
-    }
+    for (int j = 0; j < kPerThread + 2; ++j) { keys[j] = key_at(begin + j - 1); }
     HEBB_UNROLL
-    for (int j = 1; j <= kPerThread; ++j) {
-      fresh += keys[j] != none && keys[j] != keys[j - 1] ? 1 : 0;
-    }
+    for (int j = 1; j <= kPerThread; ++j) { fresh += keys[j] != none && keys[j] != keys[j - 1] ? 1 : 0; }
     int total;
     int u = used + block_scan(fresh, total) - 1;
     used += total;
     HEBB_UNROLL
     for (int j = 1; j <= kPerThread; ++j) {
-      if (keys[j] == none) {
-        continue;
-      }
+      if (keys[j] == none) { continue; }
       const int64_t i = begin + j - 1, g = EntryOf(chunk, sorted.positions[place + i] - place, entries).entry;
       if (keys[j] != keys[j - 1]) {
         ++u;
@@ -84,8 +82,7 @@ __global__ void __launch_bounds__(kScanThreads) number_slots_kernel(ReaderLists 
 }
 
 /// Row: token of the chunk.
-template <class T>
-struct Read {
+template <class T> struct Read {
   T* vh;
   float* error;  // null: not wanted
   const int32_t* slots;
@@ -117,9 +114,7 @@ struct Restore {
   int64_t width;
 
   __device__ void operator()(int64_t u, int64_t c) const {
-    if (u < readers.count[0]) {
-      values[readers.slots[u] * width + c] = rows[u * width + c];
-    }
+    if (u < readers.count[0]) { values[readers.slots[u] * width + c] = rows[u * width + c]; }
   }
 };
 
@@ -131,9 +126,7 @@ struct WriteSum : WeightedRows {
   __device__ __forceinline__ void finish(int64_t u, int64_t c, float sum) const {
     float& to = values[readers.slots[u] * width + c];
     const float before = to;
-    if (old != nullptr) {
-      old[u * width + c] = before;
-    }
+    if (old != nullptr) { old[u * width + c] = before; }
     to = before + step / static_cast<float>(readers.starts[u + 1] - readers.starts[u]) * sum;
   }
 };
@@ -142,20 +135,22 @@ constexpr int kMeasureBlocks = 128;
 
 // partial [2, blocks]; block b takes the tokens and slots b, b + blocks, ...
 template <class T>
-__global__ void __launch_bounds__(kEachThreads) measure_kernel(double* partial, const float* values, const float* rows, const T* vh,
-                                                               Pairs<T> pairs, Readers readers, FastChunk chunk, int64_t all,
-                                                               int64_t width) {
+__global__ void __launch_bounds__(kEachThreads)
+    measure_kernel(double* partial, const float* values, const float* rows, const T* vh, Pairs<T> pairs,
+                   Readers readers, FastChunk chunk, int64_t all, int64_t width) {
   double sums[2] = {};
   for (int64_t r = blockIdx.x; r < all; r += gridDim.x) {
     const int64_t token = token_of(chunk, r), target = pairs.targets[token];
     for (int64_t c = threadIdx.x; c < width && target >= 0; c += kEachThreads) {
-      const double e = static_cast<double>(to_float(pairs.v[target * width + c])) - static_cast<double>(to_float(vh[token * width + c]));
+      const double e = static_cast<double>(to_float(pairs.v[target * width + c])) -
+                       static_cast<double>(to_float(vh[token * width + c]));
       sums[0] += 0.5 * static_cast<double>(pairs.weight(token)) * e * e;
     }
   }
   for (int64_t u = blockIdx.x; u < readers.count[0]; u += gridDim.x) {
     for (int64_t c = threadIdx.x; c < width; c += kEachThreads) {
-      const double moved = static_cast<double>(values[readers.slots[u] * width + c]) - static_cast<double>(rows[u * width + c]);
+      const double moved =
+          static_cast<double>(values[readers.slots[u] * width + c]) - static_cast<double>(rows[u * width + c]);
       sums[1] += moved * moved;
     }
   }
@@ -175,13 +170,9 @@ struct AddMeasures {
 
   __device__ void operator()(int64_t which, int lane) const {
     double sum = 0;
-    for (int64_t i = lane; i < blocks; i += 32) {
-      sum += partial[which * blocks + i];
-    }
+    for (int64_t i = lane; i < blocks; i += 32) { sum += partial[which * blocks + i]; }
     sum = warp_sum(sum);
-    if (lane == 0) {
-      sums[which] += sum;
-    }
+    if (lane == 0) { sums[which] += sum; }
   }
 };
 
@@ -189,17 +180,21 @@ int64_t entries_of(const FastLookup& lookup) { return lookup.weights.numel() / l
 
 /// Of chunks whose keys 31 bits can tell apart: `first`, the next one and so on.
 void index_chunks(Stream& stream, const FastIndexReaders& a, const FastChunks& chunks, int64_t first) {
-  const int64_t entries = a.slots.numel() / a.slots.size(0), all = chunks.all.tokens() * entries, most_entries = chunks.all.batch * chunks.size * entries;
+  const int64_t entries = a.slots.numel() / a.slots.size(0), all = chunks.all.tokens() * entries,
+                most_entries = chunks.all.batch * chunks.size * entries;
   const int64_t most = fast_capacity(most_entries, a.table);
   auto* const keys = reinterpret_cast<int32_t*>(a.sorted.as<int64_t>());
   int32_t* const scratch = keys + (all + 3) / 4 * 4;
   HEBB_ASSERT((all + 3) / 4 * 16 + sort_scratch_bytes(all) <= a.sorted.bytes());
   each_element("fast_reader_keys", stream, chunks.all.tokens(), entries,
-               GatherSlots{keys, a.slots.as<int32_t>(), a.pairs.targets.as<int32_t>(), chunks, entries, a.table, a.pairs.pairs_only});
+               GatherSlots{keys, a.slots.as<int32_t>(), a.pairs.targets.as<int32_t>(), chunks, entries, a.table,
+                           a.pairs.pairs_only});
   const SortedKeys sorted = sort_keys(stream, keys, all, chunks.count() * (a.table + 1), scratch);
   const ReaderLists out{a.out.slots.as<int32_t>() + first * most, a.out.starts.as<int32_t>() + first * (most + 1),
-                        a.out.readers.as<int32_t>() + first * most_entries, a.out.local.as<int32_t>(), a.out.count.as<int32_t>() + first};
-  HEBB_LAUNCH(number_slots_kernel, blocks_for(chunks.count(), 1), kScanThreads, 0, stream, out, sorted, chunks, entries, a.table, most);
+                        a.out.readers.as<int32_t>() + first * most_entries, a.out.local.as<int32_t>(),
+                        a.out.count.as<int32_t>() + first};
+  HEBB_LAUNCH(number_slots_kernel, blocks_for(chunks.count(), 1), kScanThreads, 0, stream, out, sorted, chunks, entries,
+              a.table, most);
 }
 
 }  // namespace
@@ -219,8 +214,8 @@ void run(Stream& stream, const FastReadValues& a) {
   dispatch_float(a.vh.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("fast_read", stream, a.chunk.tokens(), width,
-                 Read<T>{a.vh.as<T>(), a.error.as<float>(), a.lookup.slots.as<int32_t>(), a.lookup.weights.as<float>(), a.values.as<float>(),
-                         Pairs<T>(a.pairs), a.chunk, entries, width});
+                 Read<T>{a.vh.as<T>(), a.error.as<float>(), a.lookup.slots.as<int32_t>(), a.lookup.weights.as<float>(),
+                         a.values.as<float>(), Pairs<T>(a.pairs), a.chunk, entries, width});
   });
 }
 
@@ -234,8 +229,12 @@ void run(Stream& stream, const FastWriteValues& a) {
   const int64_t width = a.values.size(1), entries = entries_of(a.lookup);
   const Readers readers(a.readers);
   sum_readers("fast_write", stream, readers, width,
-              WriteSum{{a.lookup.weights.as<float>(), a.error.as<float>(), a.pairs.targets.as<int32_t>(), a.chunk, entries, width},
-                       a.values.as<float>(), a.rows.as<float>(), readers, static_cast<float>(a.step)});
+              WriteSum{{a.lookup.weights.as<float>(), a.error.as<float>(), a.pairs.targets.as<int32_t>(), a.chunk,
+                        entries, width},
+                       a.values.as<float>(),
+                       a.rows.as<float>(),
+                       readers,
+                       static_cast<float>(a.step)});
 }
 
 void run(Stream& stream, const FastMeasureStep& a) {
@@ -244,8 +243,9 @@ void run(Stream& stream, const FastMeasureStep& a) {
   const int64_t blocks = std::clamp<int64_t>(std::max(a.chunk.tokens(), readers.capacity), 1, kMeasureBlocks);
   dispatch_float(a.vh.dtype, [&](auto zero) {
     using T = decltype(zero);
-    HEBB_LAUNCH(measure_kernel<T>, blocks_for(blocks, 1), kEachThreads, 0, stream, partial, a.values.as<float>(), a.rows.as<float>(),
-                a.vh.as<T>(), Pairs<T>(a.pairs), readers, a.chunk, a.chunk.tokens(), a.values.size(1));
+    HEBB_LAUNCH(measure_kernel<T>, blocks_for(blocks, 1), kEachThreads, 0, stream, partial, a.values.as<float>(),
+                a.rows.as<float>(), a.vh.as<T>(), Pairs<T>(a.pairs), readers, a.chunk, a.chunk.tokens(),
+                a.values.size(1));
   });
   each_warp("fast_measures", stream, 2, AddMeasures{a.sums.as<double>(), partial, blocks});
 }

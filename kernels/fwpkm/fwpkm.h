@@ -25,7 +25,9 @@ struct FastChunks {
   FastChunk all;
   int64_t size;
   int64_t count() const { return (all.count + size - 1) / size; }
-  FastChunk at(int64_t c) const { return {all.batch, all.length, all.first + c * size, std::min(size, all.count - c * size)}; }
+  FastChunk at(int64_t c) const {
+    return {all.batch, all.length, all.first + c * size, std::min(size, all.count - c * size)};
+  }
 };
 
 /// s = -ln(eps + |q - key|^2) (idw) or q . key.
@@ -49,8 +51,10 @@ struct FastReaders {
 /// Most slots that a chunk of so many entries can touch in a table of `table` slots.
 inline int64_t fast_capacity(int64_t entries, int64_t table) { return std::min(entries, table); }
 /// Those of chunk c. entries: of a token.
-inline FastReaders readers_of(const FastReaders& all, const FastChunks& chunks, int64_t c, int64_t entries, int64_t table) {
-  const int64_t most = fast_capacity(chunks.all.batch * chunks.size * entries, table), own = chunks.at(c).tokens() * entries;
+inline FastReaders readers_of(const FastReaders& all, const FastChunks& chunks, int64_t c, int64_t entries,
+                              int64_t table) {
+  const int64_t most = fast_capacity(chunks.all.batch * chunks.size * entries, table),
+                own = chunks.at(c).tokens() * entries;
   const int64_t room = fast_capacity(own, table);
   return {all.slots.slice(c * most, {room}), all.starts.slice(c * (most + 1), {room + 1}),
           all.readers.slice(c * chunks.all.batch * chunks.size * entries, {own}), all.local, all.count.slice(c, {1})};

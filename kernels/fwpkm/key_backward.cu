@@ -2,16 +2,16 @@
 
 #include "kernels/fwpkm/keys.cuh"
 
-// Gradients through product keys. What the keys' gradients do not enter is made for all chunks at once: scores, their part of the queries'
-// gradients, and the lists of each key's readers. Then chunk after chunk, from the last one, as d_keys of a chunk is d_next of the one before, in
-// four launches: z needs d_next, the mean of a sub-key z of all its readers, coefficients the means of k sub-keys, d_keys the coefficients of all
-// readers. 3 x 6 E D FLOPs a codebook and token; bound: L2, k rows of keys and of d_next for each book, twice, and a row of q for every entry, twice.
+// Gradients through product keys. What the keys' gradients do not enter is made for all chunks at once: scores, their
+// part of the queries' gradients, and the lists of each key's readers. Then chunk after chunk, from the last one, as
+// d_keys of a chunk is d_next of the one before, in four launches: z needs d_next, the mean of a sub-key z of all its
+// readers, coefficients the means of k sub-keys, d_keys the coefficients of all readers. 3 x 6 E D FLOPs a codebook and
+// token; bound: L2, k rows of keys and of d_next for each book, twice, and a row of q for every entry, twice.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// d_q through the scores. Row: book of the chunks.
-template <class T>
-struct QueryGradient {
+template <class T> struct QueryGradient {
   T* d_q;
   const int32_t* index;
   const float* sigma;
@@ -33,8 +33,7 @@ struct QueryGradient {
 };
 
 /// z = -rate <u, d_next> and A = b z. Row: entry of a book of the chunk.
-template <class T>
-struct Project {
+template <class T> struct Project {
   float *z, *curve;
   const float *d_next, *scores;
   const int32_t* entries;
@@ -43,7 +42,8 @@ struct Project {
 
   __device__ void operator()(int64_t row, int lane) const {
     const Split place(row, in.k);
-    const int64_t book = in.book(place.quotient), g = book * in.k + place.remainder, at = (in.first_key(book) + entries[g]) * in.half;
+    const int64_t book = in.book(place.quotient), g = book * in.k + place.remainder,
+                  at = (in.first_key(book) + entries[g]) * in.half;
     float sum = 0;
     for (int64_t c = lane; c < in.half; c += 32) {
       const float query = to_float(in.q[book * in.half + c]);
@@ -65,17 +65,14 @@ struct MeanTerm {
 
   __device__ float nu(int64_t book) const {
     float sum = 0;
-    for (int64_t g = book * k; g < (book + 1) * k; ++g) {
-      sum -= curve[g] * probs[g] / count;
-    }
+    for (int64_t g = book * k; g < (book + 1) * k; ++g) { sum -= curve[g] * probs[g] / count; }
     return sum;
   }
   __device__ float operator()(int64_t g) const { return probs[g] * (curve[g] / count + nu(Split(g, k).quotient)); }
 };
 
 /// to [2, n] = sum of value(entry) over the entries of each sub-key in all heads. Row: codebook and sub-key.
-template <class Value>
-struct SumBySubkey {
+template <class Value> struct SumBySubkey {
   float* to;
   Value value;
   KeyLists lists;
@@ -85,20 +82,16 @@ struct SumBySubkey {
     float sum = 0;
     for (int64_t h = 0; h < heads; ++h) {
       const int32_t* const starts = lists.start(h * 2 * n + row);
-      for (int64_t i = starts[0] + lane; i < starts[1]; i += 32) {
-        sum += value(lists.entry(i));
-      }
+      for (int64_t i = starts[0] + lane; i < starts[1]; i += 32) { sum += value(lists.entry(i)); }
     }
     sum = warp_sum(sum);
-    if (lane == 0) {
-      to[row] = sum;
-    }
+    if (lane == 0) { to[row] = sum; }
   }
 };
 
-/// The coefficients of u and d_next in d_keys: z becomes beta, A gamma; and what flows to the query. Row: book of the chunk.
-template <class T>
-struct EntropyCoefficients {
+/// The coefficients of u and d_next in d_keys: z becomes beta, A gamma; and what flows to the query. Row: book of the
+/// chunk.
+template <class T> struct EntropyCoefficients {
   T* d_q;
   float *z, *curve;
   const float *usage, *mean, *probs, *scores, *d_next;
@@ -118,11 +111,10 @@ struct EntropyCoefficients {
     nu = warp_sum(nu);
     const auto pi = [&](int64_t g) {
       const float used = m[entries[g]] + kUsageEps, c = pull(m[entries[g]]);
-      return curve[g] * (c - mu) / count + nu * c + means[entries[g]] * (1.0f / used + kUsageEps / (used * used)) / count;
+      return curve[g] * (c - mu) / count + nu * c +
+             means[entries[g]] * (1.0f / used + kUsageEps / (used * used)) / count;
     };
-    for (int64_t g = first + lane; g < last; g += 32) {
-      along += probs[g] * pi(g);
-    }
+    for (int64_t g = first + lane; g < last; g += 32) { along += probs[g] * pi(g); }
     along = warp_sum(along);
     for (int64_t g = first + lane; g < last; g += 32) {
       const float b = slope(scores[g], in.is_idw), alpha = probs[g] * (pull(m[entries[g]]) - mu) / count;
@@ -150,22 +142,23 @@ struct EntropyCoefficients {
 
 /// Through the entropy step of a chunk: gamma, beta, and its part of d_q. d_next: of the keys that the step made.
 template <class T>
-void entropy_backward(Stream& stream, const FastKeysBackward& a, const Keys<T>& in, const KeyLists& lists, int64_t c, const float* d_next) {
+void entropy_backward(Stream& stream, const FastKeysBackward& a, const Keys<T>& in, const KeyLists& lists, int64_t c,
+                      const float* d_next) {
   const int64_t rows = in.chunks.all.tokens(), books = rows * in.heads * 2;
   const int32_t* const entries = a.lookup.entries.as<int32_t>();
   const float *const probs = a.lookup.probs.as<float>(), *const scores = a.lookup.scores.as<float>();
   float *const mean = a.mean.as<float>(), *const gamma = a.gamma.as<float>(), *const beta = a.beta.as<float>();
   const auto rate = static_cast<float>(a.rate), count = static_cast<float>(rows * in.heads);
   each_warp("fast_project", stream, books * in.k, Project<T>{beta, gamma, d_next, scores, entries, in, rate});
-  each_warp("fast_mean", stream, 2 * in.n, SumBySubkey<MeanTerm>{mean, {gamma, probs, in.k, count}, lists, in.heads, in.n});
+  each_warp("fast_mean", stream, 2 * in.n,
+            SumBySubkey<MeanTerm>{mean, {gamma, probs, in.k, count}, lists, in.heads, in.n});
   each_warp("fast_coefficients", stream, books,
-            EntropyCoefficients<T>{a.d_q.as<T>(), beta, gamma, a.usage.as<float>() + c * 2 * in.n, mean, probs, scores, d_next, entries, in,
-                                   rate, count});
+            EntropyCoefficients<T>{a.d_q.as<T>(), beta, gamma, a.usage.as<float>() + c * 2 * in.n, mean, probs, scores,
+                                   d_next, entries, in, rate, count});
 }
 
 /// The gradients of the keys, chunk after chunk.
-template <class T>
-void chunks_backward(Stream& stream, const FastKeysBackward& a, const Keys<T>& all) {
+template <class T> void chunks_backward(Stream& stream, const FastKeysBackward& a, const Keys<T>& all) {
   const int64_t size = all.heads * 2 * all.n * all.half, last = a.chunks.count() - 1;
   KeyIndex read{a.index.as<int32_t>(), nullptr, a.lists.as<int32_t>(), a.chunks, all.heads, all.n, all.k}, found = read;
   found.index = a.lookup.entries.as<int32_t>();
@@ -180,34 +173,43 @@ void chunks_backward(Stream& stream, const FastKeysBackward& a, const Keys<T>& a
     in.keys += c * all.copy;
     in.copy = 0;
     in.chunks = {a.chunks.at(c), a.chunks.size};
-    if (c < last) {
-      entropy_backward(stream, a, in, found.of_chunk(c), c, d_next);
-    }
+    if (c < last) { entropy_backward(stream, a, in, found.of_chunk(c), c, d_next); }
     if (c > 0) {
-      add_to_keys(stream, {d_keys, nullptr, c < last ? d_next : nullptr, d_next, 1.0f, c < last ? 2 : 1,
-                           {{read.of_chunk(c), sigma, nullptr}, {found.of_chunk(c), a.gamma.as<float>(), beta}}},
+      add_to_keys(stream,
+                  {d_keys,
+                   nullptr,
+                   c < last ? d_next : nullptr,
+                   d_next,
+                   1.0f,
+                   c < last ? 2 : 1,
+                   {{read.of_chunk(c), sigma, nullptr}, {found.of_chunk(c), a.gamma.as<float>(), beta}}},
                   in, NothingBefore{});
     }
   }
 }
 
-template <class T>
-void keys_backward(Stream& stream, const FastKeysBackward& a) {
+template <class T> void keys_backward(Stream& stream, const FastKeysBackward& a) {
   const int64_t heads = a.lookup.slots.size(1), k = a.lookup.slots.size(2), n = a.keys.size(3), half = a.keys.size(4);
-  const Keys<T> in{a.q.as<T>(), a.keys.as<float>(), heads, n, half, k, a.keys.size(0) > 1 ? heads * 2 * n * half : 0,
-                   static_cast<float>(a.score.eps), a.score.idw, a.chunks};
+  const Keys<T> in{a.q.as<T>(),
+                   a.keys.as<float>(),
+                   heads,
+                   n,
+                   half,
+                   k,
+                   a.keys.size(0) > 1 ? heads * 2 * n * half : 0,
+                   static_cast<float>(a.score.eps),
+                   a.score.idw,
+                   a.chunks};
   const int64_t rows = a.chunks.all.tokens();
   float* const sigma = a.sigma.as<float>();
   int32_t* const index = a.index.as<int32_t>();
   each_warp("fast_to_entries", stream, rows * heads,
-            ToEntries<T>{index, sigma, a.lookup.weights.as<float>(), a.d_weights.as<float>(), a.lookup.slots.as<int32_t>(), nullptr, in});
-  if (in.is_idw) {
-    each_warp("fast_scale_scores", stream, rows * heads * k * 2, ScaleScores<T>{sigma, index, in});
-  }
-  each_element("fast_d_q", stream, rows * heads * 2, half, QueryGradient<T>{a.d_q.as<T>(), index, sigma, in, a.accumulate});
-  if (a.through) {
-    chunks_backward(stream, a, in);
-  }
+            ToEntries<T>{index, sigma, a.lookup.weights.as<float>(), a.d_weights.as<float>(),
+                         a.lookup.slots.as<int32_t>(), nullptr, in});
+  if (in.is_idw) { each_warp("fast_scale_scores", stream, rows * heads * k * 2, ScaleScores<T>{sigma, index, in}); }
+  each_element("fast_d_q", stream, rows * heads * 2, half,
+               QueryGradient<T>{a.d_q.as<T>(), index, sigma, in, a.accumulate});
+  if (a.through) { chunks_backward(stream, a, in); }
 }
 
 }  // namespace

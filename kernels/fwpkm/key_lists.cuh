@@ -1,16 +1,17 @@
 #pragma once
 // The entries of chunks' tokens by the key that they name, in the order of the entries, for sums over keys.
 //
-// One block makes the lists of 8 sub-keys of a codebook: it reads all entries of the codebook twice, R k numbers from L2 (128 KB for 4,096
-// tokens with 8 entries), counts those of its keys and of the keys before them, and writes each list in place. So nothing is sorted and no block
-// waits for another; what it costs grows with n, as the scores do. For 512 sub-keys the blocks of a chunk are one wave of 128. Bound:
-// instructions, about 12 for 32 entries and pass, 4 us on an H200; a radix sort takes eight launches, 2 to 3 us each.
+// One block makes the lists of 8 sub-keys of a codebook: it reads all entries of the codebook twice, R k numbers from
+// L2 (128 KB for 4,096 tokens with 8 entries), counts those of its keys and of the keys before them, and writes each
+// list in place. So nothing is sorted and no block waits for another; what it costs grows with n, as the scores do. For
+// 512 sub-keys the blocks of a chunk are one wave of 128. Bound: instructions, about 12 for 32 entries and pass, 4 us
+// on an H200; a radix sort takes eight launches, 2 to 3 us each.
 #include "kernels/fwpkm/fast_chunk.cuh"
 
 namespace hebb::HEBB_DEVICE {
 
 constexpr int kListThreads = 1024, kListWarps = kListThreads / 32;
-constexpr int kListKeys = 8;    // of a block
+constexpr int kListKeys = 8;   // of a block
 constexpr int kListAhead = 4;  // loads of a lane on their way
 
 /// Lists of one chunk. A row is a key of [heads, 2, n], an entry (token * heads * 2 + head * 2 + codebook) * k + j.
@@ -31,14 +32,17 @@ struct KeyIndex {
 
   int64_t groups() const { return (n + kListKeys - 1) / kListKeys; }
   __host__ __device__ int32_t* starts(int64_t c) const { return lists + c * heads * 2 * (n + 1); }
-  __host__ __device__ int32_t* entries(int64_t c) const { return starts(count()) + c * chunks.all.batch * chunks.size * heads * 2 * k; }
+  __host__ __device__ int32_t* entries(int64_t c) const {
+    return starts(count()) + c * chunks.all.batch * chunks.size * heads * 2 * k;
+  }
   __host__ __device__ int64_t count() const { return (chunks.all.count + chunks.size - 1) / chunks.size; }
   KeyLists of_chunk(int64_t c) const { return {starts(c), entries(c), n}; }
 };
 
 /// A warp's way through the entries of a book of a chunk, 32 at a time.
 struct EntryWalk {
-  int64_t sequence, t, j;  // of the lane's entry: row of the batch, token in the row's part of the chunk, entry of the book
+  int64_t sequence, t,
+      j;  // of the lane's entry: row of the batch, token in the row's part of the chunk, entry of the book
 
   __device__ EntryWalk(const FastChunk& chunk, int64_t k, int64_t i) {
     const Split token(i, k), row(token.quotient, chunk.count);
@@ -79,39 +83,31 @@ __device__ __forceinline__ void each_entry_of_book(const KeyIndex& a, const Fast
       at.advance(chunk, a.k, step.quotient, step.remainder);
     }
     HEBB_UNROLL
-    for (int u = 0; u < kListAhead; ++u) {
-      f(entries[u], keys[u]);
-    }
+    for (int u = 0; u < kListAhead; ++u) { f(entries[u], keys[u]); }
   }
 }
 
 struct ListStage {
   int counts[kListKeys][kListWarps];  // of each warp's share; then of the shares before it
-  int offsets[kListKeys + 1];         // of the lists within the book; first the numbers of entries, last those of keys before the block's
+  int offsets[kListKeys +
+              1];  // of the lists within the book; first the numbers of entries, last those of keys before the block's
 };
 
-/// s.counts: entries of each key in each warp's share; s.offsets: of keys before the block's, last. Ends with a barrier.
-__device__ __forceinline__ void count_entries(ListStage& s, const KeyIndex& a, const FastChunk& chunk, int64_t book, int64_t first
-                                              HEBB_WHERE_PARAMETER) {
+/// s.counts: entries of each key in each warp's share; s.offsets: of keys before the block's, last. Ends with a
+/// barrier.
+__device__ __forceinline__ void count_entries(ListStage& s, const KeyIndex& a, const FastChunk& chunk, int64_t book,
+                                              int64_t first HEBB_WHERE_PARAMETER) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
-  if (thread < kListKeys * kListWarps) {
-    s.counts[thread / kListWarps][thread % kListWarps] = 0;
-  }
-  if (thread <= kListKeys) {
-    s.offsets[thread] = 0;
-  }
+  if (thread < kListKeys * kListWarps) { s.counts[thread / kListWarps][thread % kListWarps] = 0; }
+  if (thread <= kListKeys) { s.offsets[thread] = 0; }
   __syncthreads(HEBB_WHERE_HERE);
   int before = 0;
   each_entry_of_book(a, chunk, book, [&](int64_t, int32_t key) {
     before += key >= 0 && key < first ? 1 : 0;
-    if (key >= first && key < first + kListKeys) {
-      atomicAdd(&s.counts[key - first][warp], 1);
-    }
+    if (key >= first && key < first + kListKeys) { atomicAdd(&s.counts[key - first][warp], 1); }
   });
   before = warp_sum(before HEBB_WHERE_ARGUMENT);
-  if (thread % 32 == 0) {
-    atomicAdd(&s.offsets[kListKeys], before);
-  }
+  if (thread % 32 == 0) { atomicAdd(&s.offsets[kListKeys], before); }
   __syncthreads(HEBB_WHERE_HERE);
 }
 
@@ -127,9 +123,7 @@ __device__ __forceinline__ void place_lists(ListStage& s HEBB_WHERE_PARAMETER) {
       sum += lane >= delta ? other : 0;
     }
     s.counts[warp][lane] = sum - own;
-    if (lane == 31) {
-      s.offsets[warp] = sum;
-    }
+    if (lane == 31) { s.offsets[warp] = sum; }
   }
   __syncthreads(HEBB_WHERE_HERE);
   if (thread == 0) {
@@ -145,10 +139,10 @@ __device__ __forceinline__ void place_lists(ListStage& s HEBB_WHERE_PARAMETER) {
   __syncthreads(HEBB_WHERE_HERE);
 }
 
-/// The lists of keys first .. first + kListKeys of a book: s.offsets tells where they lie in the book's part of `to`. Begins and ends with a
-/// barrier.
-__device__ __forceinline__ void make_lists(ListStage& s, int32_t* to, const KeyIndex& a, const FastChunk& chunk, int64_t book,
-                                           int64_t first HEBB_WHERE_PARAMETER) {
+/// The lists of keys first .. first + kListKeys of a book: s.offsets tells where they lie in the book's part of `to`.
+/// Begins and ends with a barrier.
+__device__ __forceinline__ void make_lists(ListStage& s, int32_t* to, const KeyIndex& a, const FastChunk& chunk,
+                                           int64_t book, int64_t first HEBB_WHERE_PARAMETER) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   __syncthreads(HEBB_WHERE_HERE);
   count_entries(s, a, chunk, book, first HEBB_WHERE_ARGUMENT);
@@ -162,9 +156,7 @@ __device__ __forceinline__ void make_lists(ListStage& s, int32_t* to, const KeyI
       __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
       if (is_own) {
         to[s.offsets[own] + place + rank] = static_cast<int32_t>(entry);
-        if (rank == 0) {
-          s.counts[own][warp] = place + __popc(peers);
-        }
+        if (rank == 0) { s.counts[own][warp] = place + __popc(peers); }
       }
       __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
     }
@@ -172,7 +164,8 @@ __device__ __forceinline__ void make_lists(ListStage& s, int32_t* to, const KeyI
   __syncthreads(HEBB_WHERE_HERE);
 }
 
-/// How much each sub-key is used: usage [2, n] = scale sum of probs over its entries in all heads. usage null: not wanted.
+/// How much each sub-key is used: usage [2, n] = scale sum of probs over its entries in all heads. usage null: not
+/// wanted.
 struct KeyUsage {
   float* usage;
   const float* probs;
@@ -183,7 +176,8 @@ struct KeyUsage {
 template <class = void>
 __global__ void __launch_bounds__(kListThreads) key_lists_kernel(KeyIndex a, KeyUsage use, int64_t groups) {
   HEBB_SHARED(ListStage, s);
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), thread = static_cast<int>(threadIdx.x);
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32),
+            thread = static_cast<int>(threadIdx.x);
   const Split at(blockIdx.x, groups);
   const int64_t first = at.remainder * kListKeys, codebook = blockIdx.y;
   const FastChunk chunk = chunk_at(a.chunks, at.quotient);
@@ -198,9 +192,7 @@ __global__ void __launch_bounds__(kListThreads) key_lists_kernel(KeyIndex a, Key
       a.starts(at.quotient)[book * (a.n + 1) + key] = static_cast<int32_t>(base + s.offsets[thread]);
     }
     if (warp < kListKeys && use.usage != nullptr) {
-      for (int i = s.offsets[warp] + lane; i < s.offsets[warp + 1]; i += 32) {
-        used += use.probs[to[i]];
-      }
+      for (int i = s.offsets[warp] + lane; i < s.offsets[warp + 1]; i += 32) { used += use.probs[to[i]]; }
     }
   }
   used = use.scale * warp_sum(used);
@@ -210,7 +202,8 @@ __global__ void __launch_bounds__(kListThreads) key_lists_kernel(KeyIndex a, Key
 }
 
 inline void make_key_lists(Stream& stream, const KeyIndex& a, const KeyUsage& use) {
-  HEBB_LAUNCH(key_lists_kernel<>, dim3(blocks_for(a.count() * a.groups(), 1), 2), kListThreads, 0, stream, a, use, a.groups());
+  HEBB_LAUNCH(key_lists_kernel<>, dim3(blocks_for(a.count() * a.groups(), 1), 2), kListThreads, 0, stream, a, use,
+              a.groups());
 }
 
 }  // namespace hebb::HEBB_DEVICE

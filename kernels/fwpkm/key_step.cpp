@@ -20,12 +20,14 @@ template <class S> void count_usage(const FastEntropyStep& a, const FastSizes& s
         for (int64_t h = 0; h < s.heads && counts(a.pairs, t); ++h) {
           const int64_t at = ((t * s.heads + h) * 2 + c) * s.k;
           for (int64_t j = at; j < at + s.k; ++j) {
-            sums[static_cast<size_t>(a.lookup.entries.as<int32_t>()[j])] += static_cast<double>(a.lookup.probs.as<S>()[j]);
+            sums[static_cast<size_t>(a.lookup.entries.as<int32_t>()[j])] +=
+                static_cast<double>(a.lookup.probs.as<S>()[j]);
           }
         }
       }
       for (int64_t i = 0; i < s.n; ++i) {
-        a.usage.as<S>()[c * s.n + i] = static_cast<S>(sums[static_cast<size_t>(i)] / (a.count * static_cast<double>(s.heads)));
+        a.usage.as<S>()[c * s.n + i] =
+            static_cast<S>(sums[static_cast<size_t>(i)] / (a.count * static_cast<double>(s.heads)));
       }
     }
   });
@@ -59,26 +61,22 @@ template <class S> void entropy_step(const FastEntropyStep& a) {
     }
   });
   copy_keys<S>(a.next, a.keys);
-  add_to_keys<S>(a.next.as<S>(), a.lookup.entries.as<int32_t>(), a.gamma.as<S>(), nullptr, nullptr, static_cast<S>(-a.rate),
-                 a.q.as<S>(), a.keys.as<S>(), a.score.idw, s, a.chunk);
+  add_to_keys<S>(a.next.as<S>(), a.lookup.entries.as<int32_t>(), a.gamma.as<S>(), nullptr, nullptr,
+                 static_cast<S>(-a.rate), a.q.as<S>(), a.keys.as<S>(), a.score.idw, s, a.chunk);
   write_key_norms<S>(a.next_norms, a.next);
 }
 
 /// sigma -> sigma b in place, with b from the differences; d_q (may be null) += or = what flows to the query.
 template <class S>
-void scores_backward(int64_t token, const FastSizes& s, const FastScore& score, const int32_t* index, S* sigma, const S* q,
-                     const S* keys, S* d_q, S sign) {
+void scores_backward(int64_t token, const FastSizes& s, const FastScore& score, const int32_t* index, S* sigma,
+                     const S* q, const S* keys, S* d_q, S sign) {
   for (int64_t b = 0; b < s.heads * 2; ++b) {
     const int64_t book = token * s.heads * 2 + b;
     const S* query = q + book * s.half;
     for (int64_t j = book * s.k; j < (book + 1) * s.k; ++j) {
-      if (index[j] < 0) {
-        continue;
-      }
+      if (index[j] < 0) { continue; }
       const S* key = keys + (b * s.n + index[j]) * s.half;
-      if (score.idw) {
-        sigma[j] *= S(2) / (S(score.eps) + squared_distance(s.half, query, key));
-      }
+      if (score.idw) { sigma[j] *= S(2) / (S(score.eps) + squared_distance(s.half, query, key)); }
       S* to = d_q + b * s.half;
       const S g = sign * sigma[j];
       for (int64_t i = 0; d_q != nullptr && i < s.half; ++i) {
@@ -107,28 +105,27 @@ template <class S> void memory_step(const FastMemoryStep& a) {
       const S* row = a.values.as<S>() + a.lookup.slots.as<int32_t>()[t * e + j] * dv;
       d_weights[j] = scale * lane_sum<S>(dv, [&](int64_t i) { return row[i] * (v[i] - vh[i]); });
     }
-    softmax_to_entries(a.lookup.weights.as<S>() + t * e, d_weights, a.lookup.slots.as<int32_t>() + t * e, s, index + t * 2 * e,
-                       gamma + t * 2 * e);
+    softmax_to_entries(a.lookup.weights.as<S>() + t * e, d_weights, a.lookup.slots.as<int32_t>() + t * e, s,
+                       index + t * 2 * e, gamma + t * 2 * e);
     scores_backward<S>(t, s, a.score, index, gamma, a.q.as<S>(), a.keys.as<S>(), nullptr, S(1));
   });
   copy_keys<S>(a.next, a.keys);
-  add_to_keys<S>(a.next.as<S>(), index, gamma, nullptr, nullptr, static_cast<S>(-a.rate), a.q.as<S>(), a.keys.as<S>(), a.score.idw, s,
-                 a.chunk);
+  add_to_keys<S>(a.next.as<S>(), index, gamma, nullptr, nullptr, static_cast<S>(-a.rate), a.q.as<S>(), a.keys.as<S>(),
+                 a.score.idw, s, a.chunk);
   write_key_norms<S>(a.next_norms, a.next);
 }
 
 /// Through softmax and scores of one chunk: index, sigma and d_q.
-template <class S> void lookup_backward(const FastKeysBackward& a, const FastSizes& s, const FastChunk& chunk, const S* keys) {
+template <class S>
+void lookup_backward(const FastKeysBackward& a, const FastSizes& s, const FastChunk& chunk, const S* keys) {
   const int64_t e = s.entries(), width = s.heads * 2 * s.half;
   int32_t* index = a.index.as<int32_t>();
   S* sigma = a.sigma.as<S>();
   each_token(chunk, [&](int64_t t) {
-    softmax_to_entries(a.lookup.weights.as<S>() + t * e, a.d_weights.as<S>() + t * e, a.lookup.slots.as<int32_t>() + t * e, s,
-                       index + t * 2 * e, sigma + t * 2 * e);
+    softmax_to_entries(a.lookup.weights.as<S>() + t * e, a.d_weights.as<S>() + t * e,
+                       a.lookup.slots.as<int32_t>() + t * e, s, index + t * 2 * e, sigma + t * 2 * e);
     S* d_q = a.d_q.as<S>() + t * width;
-    if (!a.accumulate) {
-      std::fill(d_q, d_q + width, S(0));
-    }
+    if (!a.accumulate) { std::fill(d_q, d_q + width, S(0)); }
     scores_backward<S>(t, s, a.score, index, sigma, a.q.as<S>(), keys, d_q, S(1));
   });
 }
@@ -164,9 +161,7 @@ template <class S> struct EntropyBackward {
   }
   S nu(int64_t book) const {
     S sum = 0;
-    for (int64_t j = 0; j < s.k; ++j) {
-      sum -= curve(book)[j] * probs(book)[j] / count;
-    }
+    for (int64_t j = 0; j < s.k; ++j) { sum -= curve(book)[j] * probs(book)[j] / count; }
     return sum;
   }
   /// cbar of codebook c, summed in the order of the tokens.
@@ -189,39 +184,34 @@ template <class S> struct EntropyBackward {
       const int64_t book = t * s.heads * 2 + b;
       const S *m = usage(book), *mean = a.mean.as<S>() + b % 2 * s.n, each = nu(book);
       S mu = 0, along = 0;
-      for (int64_t j = 0; j < s.k; ++j) {
-        mu += probs(book)[j] * pull(m[entries(book)[j]]);
-      }
+      for (int64_t j = 0; j < s.k; ++j) { mu += probs(book)[j] * pull(m[entries(book)[j]]); }
       const auto pi = [&](int64_t j) {
         const S used = m[entries(book)[j]] + S(1e-8), c = pull(m[entries(book)[j]]);
-        return curve(book)[j] * (c - mu) / count + each * c + mean[entries(book)[j]] * (S(1) / used + S(1e-8) / (used * used)) / count;
+        return curve(book)[j] * (c - mu) / count + each * c +
+               mean[entries(book)[j]] * (S(1) / used + S(1e-8) / (used * used)) / count;
       };
+      for (int64_t j = 0; j < s.k; ++j) { along += probs(book)[j] * pi(j); }
       for (int64_t j = 0; j < s.k; ++j) {
-        along += probs(book)[j] * pi(j);
-      }
-      for (int64_t j = 0; j < s.k; ++j) {
-        const S p = probs(book)[j], z = beta(book)[j], slope_j = slope(a.lookup.scores.as<S>()[book * s.k + j], a.score);
+        const S p = probs(book)[j], z = beta(book)[j],
+                slope_j = slope(a.lookup.scores.as<S>()[book * s.k + j], a.score);
         const S alpha = p * (pull(m[entries(book)[j]]) - mu) / count, through_scores = p * (pi(j) - along);
         add_query(book, b, entries(book)[j], alpha, through_scores, z, slope_j, curve(book)[j], beta(book)[j]);
       }
     }
   }
-  void add_query(int64_t book, int64_t b, int64_t entry, S alpha, S through_scores, S z, S slope_j, S& gamma, S& beta_out) const {
+  void add_query(int64_t book, int64_t b, int64_t entry, S alpha, S through_scores, S z, S slope_j, S& gamma,
+                 S& beta_out) const {
     const int64_t row = (b * s.n + entry) * s.half;
     const S *q = a.q.as<S>() + book * s.half, *key = keys + row, *next = d_next + row;
     S* d_q = a.d_q.as<S>() + book * s.half;
     const S along_next = alpha * slope_j * static_cast<S>(-a.rate);
     if (a.score.idw) {
       const S along_u = S(2) * (-alpha * z * slope_j * slope_j / S(2) - through_scores * slope_j / S(2));
-      for (int64_t i = 0; i < s.half; ++i) {
-        d_q[i] += along_next * next[i] + along_u * (q[i] - key[i]);
-      }
+      for (int64_t i = 0; i < s.half; ++i) { d_q[i] += along_next * next[i] + along_u * (q[i] - key[i]); }
       gamma = -along_u;
       beta_out = -along_next;
     } else {
-      for (int64_t i = 0; i < s.half; ++i) {
-        d_q[i] += along_next * next[i] + through_scores * key[i];
-      }
+      for (int64_t i = 0; i < s.half; ++i) { d_q[i] += along_next * next[i] + through_scores * key[i]; }
       gamma = through_scores;
       beta_out = S(0);
     }
@@ -232,34 +222,30 @@ template <class S> void keys_backward(const FastKeysBackward& a) {
   const FastSizes s{a.lookup.slots.size(1), a.keys.size(3), a.keys.size(4), a.lookup.slots.size(2)};
   const int64_t all = s.heads * 2 * s.n * s.half, step = a.keys.size(0) > 1 ? all : 0, last = a.chunks.count() - 1;
   S *d_keys = a.d_keys.as<S>(), *d_next = a.through ? d_keys + all : nullptr;
-  if (a.through) {
-    std::fill(d_keys, d_keys + all, S(0));
-  }
+  if (a.through) { std::fill(d_keys, d_keys + all, S(0)); }
   for (int64_t c = last; c >= 0; --c) {
     const FastChunk chunk = a.chunks.at(c);
     const S* keys = a.keys.as<S>() + c * step;
     lookup_backward(a, s, chunk, keys);
-    if (!a.through) {
-      continue;
-    }
+    if (!a.through) { continue; }
     std::swap(d_keys, d_next);
     if (c > 0) {
       std::copy_n(d_next, all, d_keys);
-      add_to_keys<S>(d_keys, a.index.as<int32_t>(), a.sigma.as<S>(), nullptr, nullptr, S(1), a.q.as<S>(), keys, a.score.idw, s, chunk);
+      add_to_keys<S>(d_keys, a.index.as<int32_t>(), a.sigma.as<S>(), nullptr, nullptr, S(1), a.q.as<S>(), keys,
+                     a.score.idw, s, chunk);
     }
     if (c < last) {
-      const EntropyBackward<S> e{a, s, chunk, keys, a.usage.as<S>() + c * 2 * s.n, d_next, S(chunk.tokens()) * S(s.heads)};
+      const EntropyBackward<S> e{
+          a, s, chunk, keys, a.usage.as<S>() + c * 2 * s.n, d_next, S(chunk.tokens()) * S(s.heads)};
       each_token(chunk, [&](int64_t t) { e.project(t); });
       parallel_for(2, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t book = begin; book < end; ++book) {
-          e.sum_mean(book);
-        }
+        for (int64_t book = begin; book < end; ++book) { e.sum_mean(book); }
       });
       each_token(chunk, [&](int64_t t) { e.finish(t); });
     }
     if (c < last && c > 0) {
-      add_to_keys<S>(d_keys, a.lookup.entries.as<int32_t>(), a.gamma.as<S>(), a.beta.as<S>(), d_next, S(1), a.q.as<S>(), keys,
-                     a.score.idw, s, chunk);
+      add_to_keys<S>(d_keys, a.lookup.entries.as<int32_t>(), a.gamma.as<S>(), a.beta.as<S>(), d_next, S(1), a.q.as<S>(),
+                     keys, a.score.idw, s, chunk);
     }
   }
 }

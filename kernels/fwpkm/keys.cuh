@@ -7,10 +7,9 @@ namespace hebb::HEBB_DEVICE {
 constexpr float kUsageEps = 1e-8f;
 
 /// q [., H, 2, D], keys [H, 2, n, D]. A book is token * heads * 2 + head * 2 + codebook, an entry book * k + j.
-template <class T>
-struct Keys {
+template <class T> struct Keys {
   const T* q;
-  const float* keys;  // of the first chunk
+  const float* keys;                // of the first chunk
   int64_t heads, n, half, k, copy;  // copy: from one chunk's keys to the next one's; 0: they share them
   float eps;
   bool is_idw;
@@ -34,7 +33,8 @@ __device__ __forceinline__ float pull(float m) { return logf(m + kUsageEps) + m 
 /// b of an entry from its score: 2 / (eps + |u|^2), and 1 for dot products.
 __device__ __forceinline__ float slope(float score, bool is_idw) { return is_idw ? 2.0f * expf(score) : 1.0f; }
 
-/// Sums over the lists of a row's readers that belong together: gamma (q - key) or gamma q of each entry, plus beta along.
+/// Sums over the lists of a row's readers that belong together: gamma (q - key) or gamma q of each entry, plus beta
+/// along.
 struct KeyPart {
   KeyLists lists;
   const float *gamma, *beta;  // beta null: none
@@ -66,11 +66,13 @@ struct KeySumStage {
   float sums[kPieces][kSumChannels], along[kPieces];
 };
 
-/// What a part adds to channel `channels` + thread of a row of keys, for the first kSumChannels threads; all threads call. Ends with a barrier.
+/// What a part adds to channel `channels` + thread of a row of keys, for the first kSumChannels threads; all threads
+/// call. Ends with a barrier.
 template <class T>
-__device__ __forceinline__ float sum_part(KeySumStage& s, const KeySums& a, const KeyPart& part, const Keys<T>& in, int64_t row,
-                                          int64_t channels HEBB_WHERE_PARAMETER) {
-  const int lane = static_cast<int>(threadIdx.x % 32), piece = static_cast<int>(threadIdx.x / 32), thread = static_cast<int>(threadIdx.x);
+__device__ __forceinline__ float sum_part(KeySumStage& s, const KeySums& a, const KeyPart& part, const Keys<T>& in,
+                                          int64_t row, int64_t channels HEBB_WHERE_PARAMETER) {
+  const int lane = static_cast<int>(threadIdx.x % 32), piece = static_cast<int>(threadIdx.x / 32),
+            thread = static_cast<int>(threadIdx.x);
   const KeyPiece own(part.lists, row, piece);
   float keys[kSumChannels / 32], sums[kSumChannels / 32] = {}, weight = 0;
   HEBB_UNROLL
@@ -90,12 +92,8 @@ __device__ __forceinline__ float sum_part(KeySumStage& s, const KeySums& a, cons
     weight += part.beta != nullptr ? part.beta[g] : 0.0f;
   }
   HEBB_UNROLL
-  for (int u = 0; u < kSumChannels / 32; ++u) {
-    s.sums[piece][32 * u + lane] = sums[u];
-  }
-  if (lane == 0) {
-    s.along[piece] = weight;
-  }
+  for (int u = 0; u < kSumChannels / 32; ++u) { s.sums[piece][32 * u + lane] = sums[u]; }
+  if (lane == 0) { s.along[piece] = weight; }
   __syncthreads(HEBB_WHERE_HERE);
   float total = 0, weights = 0;
   const int64_t c = channels + thread;
@@ -112,15 +110,15 @@ __device__ __forceinline__ float sum_part(KeySumStage& s, const KeySums& a, cons
 }
 
 struct NothingBefore {
-  template <class T>
-  __device__ void operator()(const KeyLists&, const KeyPiece&, const Keys<T>&, int64_t, int) const {}
+  template <class T> __device__ void operator()(const KeyLists&, const KeyPiece&, const Keys<T>&, int64_t, int) const {}
 };
 
 // Grid: rows of keys. before: what a warp does with its piece of the first list; it may write that piece's gamma.
 template <class T, class Before>
 __global__ void __launch_bounds__(kEachThreads) key_sums_kernel(KeySums a, Keys<T> in, Before before) {
   HEBB_SHARED(KeySumStage, s);
-  const int lane = static_cast<int>(threadIdx.x % 32), piece = static_cast<int>(threadIdx.x / 32), thread = static_cast<int>(threadIdx.x);
+  const int lane = static_cast<int>(threadIdx.x % 32), piece = static_cast<int>(threadIdx.x / 32),
+            thread = static_cast<int>(threadIdx.x);
   const int64_t row = blockIdx.x;
   before(a.parts[0].lists, KeyPiece(a.parts[0].lists, row, piece), in, row, lane);
   for (int64_t channels = 0; channels < in.half; channels += kSumChannels) {
@@ -129,13 +127,9 @@ __global__ void __launch_bounds__(kEachThreads) key_sums_kernel(KeySums a, Keys<
     float value = is_mine && a.base != nullptr ? a.base[row * in.half + c] : 0.0f;
     HEBB_UNROLL
     for (int p = 0; p < 2; ++p) {
-      if (p < a.count) {
-        value += a.scale * sum_part(s, a, a.parts[p], in, row, channels);
-      }
+      if (p < a.count) { value += a.scale * sum_part(s, a, a.parts[p], in, row, channels); }
     }
-    if (is_mine) {
-      a.to[row * in.half + c] = value;
-    }
+    if (is_mine) { a.to[row * in.half + c] = value; }
   }
   if (a.norms != nullptr) {
     __syncthreads();
@@ -144,9 +138,7 @@ __global__ void __launch_bounds__(kEachThreads) key_sums_kernel(KeySums a, Keys<
       sum += a.to[row * in.half + c] * a.to[row * in.half + c];
     }
     sum = warp_sum(sum);
-    if (thread == 0) {
-      a.norms[row] = sum;
-    }
+    if (thread == 0) { a.norms[row] = sum; }
   }
 }
 
@@ -155,10 +147,9 @@ void add_to_keys(Stream& stream, const KeySums& a, const Keys<T>& in, const Befo
   HEBB_LAUNCH((key_sums_kernel<T, Before>), blocks_for(in.heads * 2 * in.n, 1), kEachThreads, 0, stream, a, in, before);
 }
 
-/// From d_weights to the scores, at the first of the slots that share a sub-key; -1 at the others and for tokens without a pair (targets
-/// null: all tokens). Row: head of a token of the chunk.
-template <class T>
-struct ToEntries {
+/// From d_weights to the scores, at the first of the slots that share a sub-key; -1 at the others and for tokens
+/// without a pair (targets null: all tokens). Row: head of a token of the chunk.
+template <class T> struct ToEntries {
   int32_t* index;
   float* sigma;
   const float *weights, *d_weights;
@@ -182,9 +173,7 @@ struct ToEntries {
       };
       const int64_t own = key_of(j);
       bool is_first = counts;
-      for (int64_t i = 0; i < j && is_first; ++i) {
-        is_first = key_of(i) != own;
-      }
+      for (int64_t i = 0; i < j && is_first; ++i) { is_first = key_of(i) != own; }
       float sum = 0;
       for (int64_t i = j; i < in.k && is_first; ++i) {
         sum += key_of(i) == own ? weights[first + i] * (d_weights[first + i] - mean) : 0.0f;
@@ -196,8 +185,7 @@ struct ToEntries {
 };
 
 /// sigma -> sigma b, b = 2 / (eps + |q - key|^2) from the differences. Row: entry of a book of the chunks.
-template <class T>
-struct ScaleScores {
+template <class T> struct ScaleScores {
   float* sigma;
   const int32_t* index;
   Keys<T> in;
@@ -205,9 +193,7 @@ struct ScaleScores {
   __device__ void operator()(int64_t row, int lane) const {
     const Split place(row, in.k);
     const int64_t book = in.book(place.quotient), g = book * in.k + place.remainder;
-    if (index[g] < 0) {
-      return;
-    }
+    if (index[g] < 0) { return; }
     const float* const key = in.keys_of(book) + index[g] * in.half;
     float sum = 0;
     for (int64_t c = lane; c < in.half; c += 32) {
@@ -215,9 +201,7 @@ struct ScaleScores {
       sum += difference * difference;
     }
     sum = warp_sum(sum);
-    if (lane == 0) {
-      sigma[g] *= 2.0f / (in.eps + sum);
-    }
+    if (lane == 0) { sigma[g] *= 2.0f / (in.eps + sum); }
   }
 };
 

@@ -20,9 +20,7 @@ inline FastSizes fast_sizes(const Tensor& slots, const Tensor& keys) {
 /// f(token) for the tokens of a chunk, in parallel.
 template <class F> void each_token(const FastChunk& chunk, F&& f) {
   parallel_for(chunk.tokens(), 8, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      f(chunk.token(r));
-    }
+    for (int64_t r = begin; r < end; ++r) { f(chunk.token(r)); }
   });
 }
 
@@ -66,20 +64,14 @@ void add_to_keys(S* to, const int32_t* index, const S* gamma, const S* beta, con
         const int64_t at = chunk.token(r) * s.heads * 2 + book;
         const S* query = q + at * s.half;
         for (int64_t j = at * s.k; j < (at + 1) * s.k; ++j) {
-          if (index[j] < 0) {
-            continue;
-          }
+          if (index[j] < 0) { continue; }
           const int64_t row = index[j] * s.half;
           S* sum = to + book * s.n * s.half + row;
           const S g = scale * gamma[j];
-          for (int64_t i = from; i < last; ++i) {
-            sum[i] += g * (idw ? query[i] - book_keys[row + i] : query[i]);
-          }
+          for (int64_t i = from; i < last; ++i) { sum[i] += g * (idw ? query[i] - book_keys[row + i] : query[i]); }
           if (beta != nullptr) {
             const S b = scale * beta[j];
-            for (int64_t i = from; i < last; ++i) {
-              sum[i] += b * along[book * s.n * s.half + row + i];
-            }
+            for (int64_t i = from; i < last; ++i) { sum[i] += b * along[book * s.n * s.half + row + i]; }
           }
         }
       }
@@ -90,11 +82,10 @@ void add_to_keys(S* to, const int32_t* index, const S* gamma, const S* beta, con
 /// From d_weights of one token to its scores, summed over the slots that share a sub-key:
 /// index [H, 2, k] (-1: unused) and sigma [H, 2, k].
 template <class S>
-void softmax_to_entries(const S* weights, const S* d_weights, const int32_t* slots, const FastSizes& s, int32_t* index, S* sigma) {
+void softmax_to_entries(const S* weights, const S* d_weights, const int32_t* slots, const FastSizes& s, int32_t* index,
+                        S* sigma) {
   S mean = 0;
-  for (int64_t e = 0; e < s.entries(); ++e) {
-    mean += weights[e] * d_weights[e];
-  }
+  for (int64_t e = 0; e < s.entries(); ++e) { mean += weights[e] * d_weights[e]; }
   for (int64_t h = 0; h < s.heads; ++h) {
     for (int64_t c = 0; c < 2; ++c) {
       int32_t* found = index + (h * 2 + c) * s.k;

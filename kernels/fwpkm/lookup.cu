@@ -2,15 +2,16 @@
 
 #include "kernels/product_key/ranks.cuh"
 
-// Entries: one block ranks all sub-keys of a codebook for some tokens (key_ranks.h); the ranks stay in shared memory. Then one warp a token: k
-// rounds of n / 32 comparisons, and the k chosen are scored again from differences; about 1,600 instructions a warp at n = 512, k = 8, 12 us of an
-// H200's for 4,096 tokens. Slots: one warp a head of a token, k rounds over the k heads of the sorted pair lists.
+// Entries: one block ranks all sub-keys of a codebook for some tokens (key_ranks.h); the ranks stay in shared memory.
+// Then one warp a token: k rounds of n / 32 comparisons, and the k chosen are scored again from differences; about
+// 1,600 instructions a warp at n = 512, k = 8, 12 us of an H200's for 4,096 tokens. Slots: one warp a head of a token,
+// k rounds over the k heads of the sorted pair lists.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int64_t kRankBytes = 64 * 1024;          // of a block, if one token needs no more
-constexpr int64_t kBlockBytes = 227 * 1024;        // of shared memory that a block may have
+constexpr int64_t kRankBytes = 64 * 1024;    // of a block, if one token needs no more
+constexpr int64_t kBlockBytes = 227 * 1024;  // of shared memory that a block may have
 
 struct Norms {
   float* norms;
@@ -19,13 +20,9 @@ struct Norms {
 
   __device__ void operator()(int64_t key, int lane) const {
     float sum = 0;
-    for (int64_t c = lane; c < half; c += 32) {
-      sum += keys[key * half + c] * keys[key * half + c];
-    }
+    for (int64_t c = lane; c < half; c += 32) { sum += keys[key * half + c] * keys[key * half + c]; }
     sum = warp_sum(sum);
-    if (lane == 0) {
-      norms[key] = sum;
-    }
+    if (lane == 0) { norms[key] = sum; }
   }
 };
 
@@ -41,13 +38,15 @@ __device__ __forceinline__ int64_t first_of_warp(int32_t key, int32_t item HEBB_
 }
 
 Found found_of(const FastLookup& a) {
-  return {a.entries.as<int32_t>(), a.slots.as<int32_t>(), a.scores.as<float>(), a.probs.as<float>(), a.weights.as<float>()};
+  return {a.entries.as<int32_t>(), a.slots.as<int32_t>(), a.scores.as<float>(), a.probs.as<float>(),
+          a.weights.as<float>()};
 }
 
-/// The k entries of one token and codebook, best first, by one warp. ranks: at least max(n, 2 k) words of shared memory.
+/// The k entries of one token and codebook, best first, by one warp. ranks: at least max(n, 2 k) words of shared
+/// memory.
 template <class T>
-__device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks, const LookupKeys<T>& in, int64_t book, bool keep, int lane
-                                               HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks, const LookupKeys<T>& in, int64_t book,
+                                               bool keep, int lane HEBB_WHERE_PARAMETER) {
   int32_t* const entries = out.entries + book * in.k;
   for (int64_t j = 0; !keep && j < in.k; ++j) {
     int32_t best = kTaken, at = INT32_MAX;
@@ -77,40 +76,31 @@ __device__ __forceinline__ void choose_entries(const Found& out, int32_t* ranks,
   __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
   float top = -INFINITY, total = 0;
   if (out.probs != nullptr) {
-    for (int64_t j = lane; j < in.k; j += 32) {
-      top = fmaxf(top, exact[j]);
-    }
+    for (int64_t j = lane; j < in.k; j += 32) { top = fmaxf(top, exact[j]); }
     top = warp_max(top HEBB_WHERE_ARGUMENT);
-    for (int64_t j = lane; j < in.k; j += 32) {
-      total += expf(exact[j] - top);
-    }
+    for (int64_t j = lane; j < in.k; j += 32) { total += expf(exact[j] - top); }
     total = warp_sum(total HEBB_WHERE_ARGUMENT);
   }
   for (int64_t j = lane; j < in.k; j += 32) {
     int64_t to = keep ? j : 0;
-    for (int64_t i = 0; !keep && i < in.k; ++i) {
-      to += is_before({exact[i], ranks[i]}, {exact[j], ranks[j]}) ? 1 : 0;
-    }
+    for (int64_t i = 0; !keep && i < in.k; ++i) { to += is_before({exact[i], ranks[i]}, {exact[j], ranks[j]}) ? 1 : 0; }
     entries[to] = ranks[j];
     out.scores[book * in.k + to] = exact[j];
-    if (out.probs != nullptr) {
-      out.probs[book * in.k + to] = expf(exact[j] - top) / total;
-    }
+    if (out.probs != nullptr) { out.probs[book * in.k + to] = expf(exact[j] - top) / total; }
   }
 }
 
 /// Grid: tokens of the chunk by `tokens`, codebooks of heads.
 template <class T>
-__global__ void __launch_bounds__(kThreads, 2) fast_entries_kernel(Found out, LookupKeys<T> in, FastChunk chunk, int64_t all, int64_t tokens,
-                                                                int64_t stride, bool keep) {
+__global__ void __launch_bounds__(kThreads, 2)
+    fast_entries_kernel(Found out, LookupKeys<T> in, FastChunk chunk, int64_t all, int64_t tokens, int64_t stride,
+                        bool keep) {
   HEBB_DYN_SHARED(raw);
   HEBB_SHARED(RankStage, stage);
   auto* const ranks = reinterpret_cast<int32_t*>(raw);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * tokens, book = blockIdx.y;
   const int64_t here = first + tokens < all ? tokens : all - first;
-  if (!keep) {
-    rank_keys(ranks, stride, stage, in, chunk, first, here, book);
-  }
+  if (!keep) { rank_keys(ranks, stride, stage, in, chunk, first, here, book); }
   __syncthreads();
   for (int64_t i = threadIdx.x / 32; i < here; i += kWarps) {
     choose_entries(out, ranks + i * stride, in, token_of(chunk, first + i) * in.heads * 2 + book, keep,
@@ -119,8 +109,9 @@ __global__ void __launch_bounds__(kThreads, 2) fast_entries_kernel(Found out, Lo
 }
 
 /// The same on tensor cores; see rank_keys_mma. Shared: the stages, then ranks.
-__global__ void __launch_bounds__(kMmaRankThreads, 1) fast_entries_mma_kernel(Found out, LookupKeys<bf16> in, FastChunk chunk, int64_t all,
-                                                                              int64_t tokens, int64_t stride) {
+__global__ void __launch_bounds__(kMmaRankThreads, 1)
+    fast_entries_mma_kernel(Found out, LookupKeys<bf16> in, FastChunk chunk, int64_t all, int64_t tokens,
+                            int64_t stride) {
   HEBB_DYN_SHARED(raw);
   auto* const ranks = reinterpret_cast<int32_t*>(raw + sizeof(MmaRankStage));
   const int64_t first = static_cast<int64_t>(blockIdx.x) * tokens, book = blockIdx.y;
@@ -128,13 +119,15 @@ __global__ void __launch_bounds__(kMmaRankThreads, 1) fast_entries_mma_kernel(Fo
   rank_keys_mma(ranks, stride, *reinterpret_cast<MmaRankStage*>(raw), in, chunk, first, here, book);
   __syncthreads();
   for (int64_t i = threadIdx.x / 32; i < here; i += kMmaRankWarps) {
-    choose_entries(out, ranks + i * stride, in, token_of(chunk, first + i) * in.heads * 2 + book, false, static_cast<int>(threadIdx.x % 32));
+    choose_entries(out, ranks + i * stride, in, token_of(chunk, first + i) * in.heads * 2 + book, false,
+                   static_cast<int>(threadIdx.x % 32));
   }
 }
 
-/// The k best slots over the entries of both codebooks of one head of a token, best first, by one warp. shared: 3 k words.
-__device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, int64_t n, int64_t k, int64_t head, int lane
-                                             HEBB_WHERE_PARAMETER) {
+/// The k best slots over the entries of both codebooks of one head of a token, best first, by one warp. shared: 3 k
+/// words.
+__device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, int64_t n, int64_t k, int64_t head,
+                                             int lane HEBB_WHERE_PARAMETER) {
   int32_t *const sorted[2] = {shared, shared + k}, *const next = shared + 2 * k;
   const int32_t* const entries = out.entries + head * 2 * k;
   const float* const scores = out.scores + head * 2 * k;
@@ -146,9 +139,7 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
       rank += is_before(other, own) || (i < item && !is_before(own, other)) ? 1 : 0;
     }
     sorted[codebook][rank] = static_cast<int32_t>(item);
-    if (codebook == 0) {
-      next[item] = 0;
-    }
+    if (codebook == 0) { next[item] = 0; }
   }
   __syncwarp(kAllLanes HEBB_WHERE_ARGUMENT);
   for (int64_t j = 0; j < k; ++j) {
@@ -182,7 +173,8 @@ __device__ __forceinline__ void choose_slots(const Found& out, int32_t* shared, 
 }
 
 /// Grid: heads of tokens, a warp each.
-__global__ void __launch_bounds__(kThreads) fast_slots_kernel(Found out, int64_t n, int64_t k, int64_t heads, FastChunk chunk, int64_t all) {
+__global__ void __launch_bounds__(kThreads)
+    fast_slots_kernel(Found out, int64_t n, int64_t k, int64_t heads, FastChunk chunk, int64_t all) {
   HEBB_DYN_SHARED(raw);
   const int64_t warp = threadIdx.x / 32, item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp;
   if (item < all) {
@@ -192,8 +184,7 @@ __global__ void __launch_bounds__(kThreads) fast_slots_kernel(Found out, int64_t
 }
 
 /// Sums of scores of given slots. Row: entry of a token of the chunk.
-template <class T>
-struct ScoreSlots {
+template <class T> struct ScoreSlots {
   Found out;
   LookupKeys<T> in;
   FastChunk chunk;
@@ -202,9 +193,7 @@ struct ScoreSlots {
     const int64_t at = EntryOf(chunk, row, in.heads * in.k).entry, head = Split(at, in.k).quotient;
     const Split slot(out.slots[at], in.n);
     const float sum = in.score(head * 2, slot.quotient, lane) + in.score(head * 2 + 1, slot.remainder, lane);
-    if (lane == 0) {
-      out.weights[at] = sum;
-    }
+    if (lane == 0) { out.weights[at] = sum; }
   }
 };
 
@@ -217,23 +206,17 @@ struct WeighSlots {
   __device__ void operator()(int64_t r, int lane) const {
     float* const w = weights + token_of(chunk, r) * entries;
     float top = -INFINITY, total = 0;
-    for (int64_t j = lane; j < entries; j += 32) {
-      top = fmaxf(top, w[j]);
-    }
+    for (int64_t j = lane; j < entries; j += 32) { top = fmaxf(top, w[j]); }
     top = warp_max(top);
-    for (int64_t j = lane; j < entries; j += 32) {
-      total += expf(w[j] - top);
-    }
+    for (int64_t j = lane; j < entries; j += 32) { total += expf(w[j] - top); }
     total = warp_sum(total);
-    for (int64_t j = lane; j < entries; j += 32) {
-      w[j] = expf(w[j] - top) / total;
-    }
+    for (int64_t j = lane; j < entries; j += 32) { w[j] = expf(w[j] - top) / total; }
   }
 };
 
-template <class T>
-void lookup(Stream& stream, const FastLookupKeys& a) {
-  const int64_t heads = a.out.slots.size(1), k = a.out.slots.size(2), n = a.keys.size(2), half = a.keys.size(3), rows = a.chunk.tokens();
+template <class T> void lookup(Stream& stream, const FastLookupKeys& a) {
+  const int64_t heads = a.out.slots.size(1), k = a.out.slots.size(2), n = a.keys.size(2), half = a.keys.size(3),
+                rows = a.chunk.tokens();
   float* const norms = a.score.idw ? a.key_norms.as<float>() : nullptr;
   const LookupKeys<T> in{a.q.as<T>(), a.keys.as<float>(), norms, heads, n, half, k, static_cast<float>(a.score.eps)};
   const Found out = found_of(a.out);
@@ -241,18 +224,14 @@ void lookup(Stream& stream, const FastLookupKeys& a) {
     each_warp("fast_key_norms", stream, heads * 2 * n, Norms{norms, in.keys, half});
   }
   bool is_done = false;
-  if constexpr (std::is_same_v<T, bf16>) {
-    is_done = !a.keep_entries && find_entries_mma(stream, out, in, a.chunk);
-  }
+  if constexpr (std::is_same_v<T, bf16>) { is_done = !a.keep_entries && find_entries_mma(stream, out, in, a.chunk); }
   if (!is_done) {
     const int64_t stride = std::max(a.keep_entries ? 0 : n, 2 * k), word = static_cast<int64_t>(sizeof(int32_t));
     const int64_t tokens = std::clamp<int64_t>(kRankBytes / (stride * word), 1, kRankTokens);
-    HEBB_LAUNCH(fast_entries_kernel<T>, dim3(blocks_for(rows, tokens), blocks_for(heads * 2, 1)), kThreads, tokens * stride * word, stream,
-                out, in, a.chunk, rows, tokens, stride, a.keep_entries);
+    HEBB_LAUNCH(fast_entries_kernel<T>, dim3(blocks_for(rows, tokens), blocks_for(heads * 2, 1)), kThreads,
+                tokens * stride * word, stream, out, in, a.chunk, rows, tokens, stride, a.keep_entries);
   }
-  if (a.keep_slots) {
-    each_warp("fast_score_slots", stream, rows * heads * k, ScoreSlots<T>{out, in, a.chunk});
-  }
+  if (a.keep_slots) { each_warp("fast_score_slots", stream, rows * heads * k, ScoreSlots<T>{out, in, a.chunk}); }
 }
 
 }  // namespace
@@ -262,19 +241,18 @@ bool find_entries_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& 
   const int64_t stride = (std::max(in.n, 2 * in.k) + kBanks - kShift - 1) / kBanks * kBanks + kShift;
   const int64_t room = (kBlockBytes - static_cast<int64_t>(sizeof(MmaRankStage))) / (stride * kWord) / 16 * 16;
   const int64_t tokens = std::min<int64_t>(room, kMmaTokens);
-  if (tokens < 16 || !can_vectorise<8>(in.half, in.q, in.keys)) {
-    return false;
-  }
-  HEBB_LAUNCH(fast_entries_mma_kernel, dim3(blocks_for(chunk.tokens(), tokens), blocks_for(in.heads * 2, 1)), kMmaRankThreads,
-              static_cast<int64_t>(sizeof(MmaRankStage)) + tokens * stride * kWord, stream, out, in, chunk, chunk.tokens(), tokens, stride);
+  if (tokens < 16 || !can_vectorise<8>(in.half, in.q, in.keys)) { return false; }
+  HEBB_LAUNCH(fast_entries_mma_kernel, dim3(blocks_for(chunk.tokens(), tokens), blocks_for(in.heads * 2, 1)),
+              kMmaRankThreads, static_cast<int64_t>(sizeof(MmaRankStage)) + tokens * stride * kWord, stream, out, in,
+              chunk, chunk.tokens(), tokens, stride);
   return true;
 }
 
 void find_slots(Stream& stream, const Found& out, int64_t n, int64_t k, int64_t heads, const FastChunk& chunk) {
   const int64_t word = static_cast<int64_t>(sizeof(int32_t)), all = chunk.tokens() * heads;
   const int64_t warps = std::clamp<int64_t>(kRankBytes / (3 * k * word), 1, kWarps);
-  HEBB_LAUNCH(fast_slots_kernel, blocks_for(all, warps), static_cast<unsigned>(32 * warps), warps * 3 * k * word, stream, out, n, k, heads,
-              chunk, all);
+  HEBB_LAUNCH(fast_slots_kernel, blocks_for(all, warps), static_cast<unsigned>(32 * warps), warps * 3 * k * word,
+              stream, out, n, k, heads, chunk, all);
 }
 
 void run(Stream& stream, const FastLookupKeys& a) {
@@ -284,9 +262,7 @@ void run(Stream& stream, const FastLookupKeys& a) {
 void run(Stream& stream, const FastSelectSlots& a) {
   const int64_t heads = a.out.slots.size(1), k = a.out.slots.size(2);
   const Found out = found_of(a.out);
-  if (!a.keep_slots) {
-    find_slots(stream, out, a.subkeys, k, heads, a.chunk);
-  }
+  if (!a.keep_slots) { find_slots(stream, out, a.subkeys, k, heads, a.chunk); }
   each_warp("fast_weigh_slots", stream, a.chunk.tokens(), WeighSlots{out.weights, a.chunk, heads * k});
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// Sums over the readers of each slot of a chunk, in one launch. Short lists: a thread per column and slot; long ones, which exist because some
-// slots are read by everybody, by whole blocks in eight pieces. The order depends on the list alone.
+// Sums over the readers of each slot of a chunk, in one launch. Short lists: a thread per column and slot; long ones,
+// which exist because some slots are read by everybody, by whole blocks in eight pieces. The order depends on the list
+// alone.
 #include <algorithm>
 
 #include "kernels/fwpkm/fast_chunk.cuh"
@@ -17,17 +18,21 @@ struct Readers {
   int64_t capacity;  // of slots
 
   explicit Readers(const FastReaders& r)
-      : slots(r.slots.as<int32_t>()), starts(r.starts.as<int32_t>()), readers(r.readers.as<int32_t>()), local(r.local.as<int32_t>()),
-        count(r.count.as<int32_t>()), capacity(r.slots.size(0)) {}
+      : slots(r.slots.as<int32_t>()),
+        starts(r.starts.as<int32_t>()),
+        readers(r.readers.as<int32_t>()),
+        local(r.local.as<int32_t>()),
+        count(r.count.as<int32_t>()),
+        capacity(r.slots.size(0)) {}
 };
 
-template <class T>
-struct Pairs {
+template <class T> struct Pairs {
   const T *v, *w;
   const int32_t* targets;
   bool pairs_only;
 
-  explicit Pairs(const FastPairs& p) : v(p.v.as<T>()), w(p.w.as<T>()), targets(p.targets.as<int32_t>()), pairs_only(p.pairs_only) {}
+  explicit Pairs(const FastPairs& p)
+      : v(p.v.as<T>()), w(p.w.as<T>()), targets(p.targets.as<int32_t>()), pairs_only(p.pairs_only) {}
   __device__ float weight(int64_t token) const { return w != nullptr ? to_float(w[token]) : 1.0f; }
 };
 
@@ -44,54 +49,51 @@ struct WeightedRows {
   }
 };
 
-/// What a block sums is either 256 columns of one short list, or 32 columns of long ones. Long lists, which take longest, come first.
+/// What a block sums is either 256 columns of one short list, or 32 columns of long ones. Long lists, which take
+/// longest, come first.
 struct ReaderBlocks {
   int64_t long_groups, long_columns, short_columns;  // blocks that share the long lists; groups of columns
 
   ReaderBlocks(int64_t capacity, int64_t columns)
-      : long_groups(std::min(blocks_for(capacity, 32), kLongListBlocks)), long_columns(blocks_for(columns, 32)),
+      : long_groups(std::min(blocks_for(capacity, 32), kLongListBlocks)),
+        long_columns(blocks_for(columns, 32)),
         short_columns(blocks_for(columns, kEachThreads)) {}
   __host__ __device__ int64_t of_long() const { return long_groups * long_columns; }
 };
 
 template <class F>
-__device__ __forceinline__ void sum_short_list(const F& f, const Readers& in, int64_t u, int64_t column, int64_t columns) {
-  if (u >= in.count[0] || column >= columns || in.starts[u + 1] - in.starts[u] > kLongList) {
-    return;
-  }
+__device__ __forceinline__ void sum_short_list(const F& f, const Readers& in, int64_t u, int64_t column,
+                                               int64_t columns) {
+  if (u >= in.count[0] || column >= columns || in.starts[u + 1] - in.starts[u] > kLongList) { return; }
   float sum = 0;
-  for (int64_t i = in.starts[u]; i < in.starts[u + 1]; ++i) {
-    sum += f.term(in.readers[i], column);
-  }
+  for (int64_t i = in.starts[u]; i < in.starts[u + 1]; ++i) { sum += f.term(in.readers[i], column); }
   f.finish(u, column, sum);
 }
 
 /// Long lists of groups of 32 slots from `group` on, one group in long_groups.
 template <class F>
-__device__ __forceinline__ void sum_long_lists(const F& f, const Readers& in, float (&sums)[kListPieces][32], int64_t group, int64_t step,
-                                               int64_t column, int64_t columns HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void sum_long_lists(const F& f, const Readers& in, float (&sums)[kListPieces][32],
+                                               int64_t group, int64_t step, int64_t column,
+                                               int64_t columns HEBB_WHERE_PARAMETER) {
   const int lane = static_cast<int>(threadIdx.x % 32), piece = static_cast<int>(threadIdx.x / 32);
   const int64_t count = in.count[0];
   for (; group < count; group += step) {
     // Nearly all lists are short: 32 are looked at together, by each warp alike.
     const int64_t own = group + lane;
-    unsigned waiting = __ballot_sync(kAllLanes, own < count && in.starts[own + 1] - in.starts[own] > kLongList HEBB_WHERE_ARGUMENT);
+    unsigned waiting =
+        __ballot_sync(kAllLanes, own < count && in.starts[own + 1] - in.starts[own] > kLongList HEBB_WHERE_ARGUMENT);
     for (; waiting != 0; waiting &= waiting - 1) {
       const int64_t u = group + __ffs(static_cast<int>(waiting)) - 1;
       const int64_t begin = in.starts[u], end = in.starts[u + 1], share = (end - begin + kListPieces - 1) / kListPieces;
       const int64_t first = begin + piece * share, last = first + share < end ? first + share : end;
       float sum = 0;
-      for (int64_t i = first; i < last && column < columns; ++i) {
-        sum += f.term(in.readers[i], column);
-      }
+      for (int64_t i = first; i < last && column < columns; ++i) { sum += f.term(in.readers[i], column); }
       sums[piece][lane] = sum;
       __syncthreads(HEBB_WHERE_HERE);
       if (piece == 0 && column < columns) {
         float total = 0;
         HEBB_UNROLL
-        for (int p = 0; p < kListPieces; ++p) {
-          total += sums[p][lane];
-        }
+        for (int p = 0; p < kListPieces; ++p) { total += sums[p][lane]; }
         f.finish(u, column, total);
       }
       __syncthreads(HEBB_WHERE_HERE);
@@ -101,23 +103,24 @@ __device__ __forceinline__ void sum_long_lists(const F& f, const Readers& in, fl
 
 /// Grid: see ReaderBlocks. F: term(entry, column) and finish(number of the slot, column, sum).
 template <class F>
-__global__ void __launch_bounds__(kEachThreads) reader_sums_kernel(F f, Readers in, int64_t columns, ReaderBlocks blocks) {
+__global__ void __launch_bounds__(kEachThreads)
+    reader_sums_kernel(F f, Readers in, int64_t columns, ReaderBlocks blocks) {
   HEBB_SHARED(float[kListPieces][32], sums);
   const int64_t block = blockIdx.x, of_long = blocks.of_long();
   if (block < of_long) {
     const Split at(block, blocks.long_columns);
-    sum_long_lists(f, in, sums, at.quotient * 32, blocks.long_groups * 32, at.remainder * 32 + threadIdx.x % 32, columns);
+    sum_long_lists(f, in, sums, at.quotient * 32, blocks.long_groups * 32, at.remainder * 32 + threadIdx.x % 32,
+                   columns);
   } else {
     const Split at(block - of_long, blocks.short_columns);
     sum_short_list(f, in, at.quotient, at.remainder * kEachThreads + threadIdx.x, columns);
   }
 }
 
-template <class F>
-void sum_readers(const char* name, Stream& stream, const Readers& in, int64_t columns, const F& f) {
+template <class F> void sum_readers(const char* name, Stream& stream, const Readers& in, int64_t columns, const F& f) {
   const ReaderBlocks blocks(in.capacity, columns);
-  launch(name, reader_sums_kernel<F>, blocks_for(blocks.of_long() + in.capacity * blocks.short_columns, 1), kEachThreads, 0, stream, f, in,
-         columns, blocks);
+  launch(name, reader_sums_kernel<F>, blocks_for(blocks.of_long() + in.capacity * blocks.short_columns, 1),
+         kEachThreads, 0, stream, f, in, columns, blocks);
 }
 
 }  // namespace hebb::HEBB_DEVICE

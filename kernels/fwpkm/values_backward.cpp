@@ -57,34 +57,24 @@ template <class S> struct ValuesBackward {
         d_vh[i] -= push * d[i];
       }
     }
-    for (int64_t g = t * entries; g < (t + 1) * entries; ++g) {
-      d_weights[g] += dot(dv, row(g), d_vh);
-    }
-    if (a.d_w.defined()) {
-      a.d_w.as<S>()[t] += d_w;
-    }
+    for (int64_t g = t * entries; g < (t + 1) * entries; ++g) { d_weights[g] += dot(dv, row(g), d_vh); }
+    if (a.d_w.defined()) { a.d_w.as<S>()[t] += d_w; }
   }
   void read(int64_t t, const S* d_vh) const {
-    for (int64_t g = t * entries; g < (t + 1) * entries; ++g) {
-      a.d_weights.as<S>()[g] = dot(dv, row(g), d_vh);
-    }
+    for (int64_t g = t * entries; g < (t + 1) * entries; ++g) { a.d_weights.as<S>()[g] = dot(dv, row(g), d_vh); }
   }
 
   /// dV of slot number u of the chunk.
   void slot(int64_t u) const {
     const int64_t own = readers.slots.as<int32_t>()[u];
     S* d = adjoint(own);
-    if (!is_read_later(own)) {
-      std::fill(d, d + dv, S(0));
-    }
+    if (!is_read_later(own)) { std::fill(d, d + dv, S(0)); }
     const int32_t* starts = readers.starts.as<int32_t>();
     for (int64_t i = starts[u]; i < starts[u + 1]; ++i) {
       const int64_t g = readers.readers.as<int32_t>()[i];
       const S weight = a.lookup.weights.as<S>()[g];
       const S* d_vh = a.d_vh.as<S>() + chunk.local(g / entries) * dv;
-      for (int64_t c = 0; c < dv; ++c) {
-        d[c] += weight * d_vh[c];
-      }
+      for (int64_t c = 0; c < dv; ++c) { d[c] += weight * d_vh[c]; }
     }
   }
 };
@@ -101,19 +91,16 @@ void find_places(const FastValuesBackward& a, int64_t entries) {
 }
 
 template <class S> void values_backward(const FastValuesBackward& a) {
-  const int64_t dv = a.values.size(1), table = a.values.size(0), entries = a.lookup.weights.numel() / a.lookup.weights.size(0);
+  const int64_t dv = a.values.size(1), table = a.values.size(0),
+                entries = a.lookup.weights.numel() / a.lookup.weights.size(0);
   const int64_t most = fast_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
-  if (a.through) {
-    find_places(a, entries);
-  }
+  if (a.through) { find_places(a, entries); }
   for (int64_t c = a.chunks.count() - 1; c >= 0; --c) {
     const FastReaders readers = readers_of(a.readers, a.chunks, c, entries, table);
     const ValuesBackward<S> b{a, a.chunks.at(c), readers, dv, entries, c * most, (c + 1) * most};
     each_token(b.chunk, [&](int64_t t) { b.token(t); });
     parallel_for(a.through && c > 0 ? readers.count.as<int32_t>()[0] : 0, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t u = begin; u < end; ++u) {
-        b.slot(u);
-      }
+      for (int64_t u = begin; u < end; ++u) { b.slot(u); }
     });
   }
 }

@@ -1,14 +1,14 @@
 #include "kernels/fwpkm/slot_gradient_sums.cuh"
 
-// Gradients of a chunk's readings and of the step of its values, from the last chunk to the first, in two launches each: what a token reads and
-// writes, by one block, and the adjoints of the rows that it read. Each row of the next adjoint is read twice, the second time from L1. 8 E dv
-// FLOPs a token; bound: HBM, of each entry the old row, the next adjoint and half an update of it.
+// Gradients of a chunk's readings and of the step of its values, from the last chunk to the first, in two launches
+// each: what a token reads and writes, by one block, and the adjoints of the rows that it read. Each row of the next
+// adjoint is read twice, the second time from L1. 8 E dv FLOPs a token; bound: HBM, of each entry the old row, the next
+// adjoint and half an update of it.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// See FastValuesBackward.
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   const T *d_out, *vh;
   T *d_v, *d_w;
   const float *rows, *values, *weights;  // rows: of the chunk
@@ -17,7 +17,8 @@ struct Backward {
   Pairs<T> pairs;
   Readers readers;
   FastChunk chunk;
-  int64_t entries, width, last_row;  // last_row: of the chunk, + 1: a slot whose place is behind it is read by a later chunk
+  int64_t entries, width,
+      last_row;  // last_row: of the chunk, + 1: a slot whose place is behind it is read by a later chunk
   float step;
   bool by_slot, through;  // by_slot: the adjoint has a row for each slot, else for each place
 
@@ -31,26 +32,28 @@ struct Backward {
     const int32_t* const starts = readers.starts + readers.local[g];
     return step / static_cast<float>(starts[1] - starts[0]);
   }
-  __device__ const float* old_row(int64_t g) const { return rows != nullptr ? rows + readers.local[g] * width : values + slots[g] * width; }
+  __device__ const float* old_row(int64_t g) const {
+    return rows != nullptr ? rows + readers.local[g] * width : values + slots[g] * width;
+  }
 };
 
 /// d_weights = step / n <d_next, v - vh>, to be weighed with w, of one entry by one warp.
 template <class T>
-__device__ __forceinline__ void inner(const Backward<T>& b, int64_t token, int64_t target, int64_t g, int lane HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void inner(const Backward<T>& b, int64_t token, int64_t target, int64_t g,
+                                      int lane HEBB_WHERE_PARAMETER) {
   const float* const d = b.d_next(g);
   float sum = 0;
   for (int64_t c = lane; c < b.width && d != nullptr; c += 32) {
     sum += d[c] * (to_float(b.pairs.v[target * b.width + c]) - to_float(b.vh[token * b.width + c]));
   }
   sum = warp_sum(sum HEBB_WHERE_ARGUMENT);
-  if (lane == 0) {
-    b.d_weights[g] = d != nullptr ? b.share(g) * sum : 0.0f;
-  }
+  if (lane == 0) { b.d_weights[g] = d != nullptr ? b.share(g) * sum : 0.0f; }
 }
 
 /// d_vh, and d_v of the target, of a column.
 template <class T>
-__device__ __forceinline__ void reading_gradient(const Backward<T>& b, int64_t r, int64_t token, int64_t target, int64_t c) {
+__device__ __forceinline__ void reading_gradient(const Backward<T>& b, int64_t r, int64_t token, int64_t target,
+                                                 int64_t c) {
   float push = 0;
   for (int64_t g = token * b.entries; g < (token + 1) * b.entries && target >= 0; ++g) {
     const float* const d = b.d_next(g);
@@ -58,65 +61,50 @@ __device__ __forceinline__ void reading_gradient(const Backward<T>& b, int64_t r
   }
   push *= target >= 0 ? b.pairs.weight(token) : 0.0f;
   b.d_vh[r * b.width + c] = to_float(b.d_out[token * b.width + c]) - push;
-  if (target >= 0) {
-    write(b.d_v[target * b.width + c], push, true);
-  }
+  if (target >= 0) { write(b.d_v[target * b.width + c], push, true); }
 }
 
 /// d_w, before d_weights is complete, by one warp.
 template <class T>
-__device__ __forceinline__ void write_weight_gradient(const Backward<T>& b, int64_t token, int lane HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void write_weight_gradient(const Backward<T>& b, int64_t token,
+                                                      int lane HEBB_WHERE_PARAMETER) {
   float sum = 0;
   for (int64_t g = token * b.entries + lane; g < (token + 1) * b.entries; g += 32) {
     sum += b.weights[g] * b.d_weights[g];
   }
   sum = warp_sum(sum HEBB_WHERE_ARGUMENT);
-  if (lane == 0) {
-    write(b.d_w[token], sum, true);
-  }
+  if (lane == 0) { write(b.d_w[token], sum, true); }
 }
 
 /// The rest of d_weights of one entry, by one warp.
 template <class T>
-__device__ __forceinline__ void slot_weight_gradient(const Backward<T>& b, int64_t r, int64_t token, int64_t target, int64_t g, int lane
-                                                     HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void slot_weight_gradient(const Backward<T>& b, int64_t r, int64_t token, int64_t target,
+                                                     int64_t g, int lane HEBB_WHERE_PARAMETER) {
   const float *const old = b.old_row(g), *const d_vh = b.d_vh + r * b.width;
   float sum = 0;
-  for (int64_t c = lane; c < b.width; c += 32) {
-    sum += old[c] * d_vh[c];
-  }
+  for (int64_t c = lane; c < b.width; c += 32) { sum += old[c] * d_vh[c]; }
   sum = warp_sum(sum HEBB_WHERE_ARGUMENT);
-  if (lane == 0) {
-    b.d_weights[g] = (target >= 0 ? b.pairs.weight(token) * b.d_weights[g] : 0.0f) + sum;
-  }
+  if (lane == 0) { b.d_weights[g] = (target >= 0 ? b.pairs.weight(token) * b.d_weights[g] : 0.0f) + sum; }
 }
 
 /// Grid: tokens of the chunk.
-template <class T>
-__global__ void __launch_bounds__(kEachThreads) fast_token_backward_kernel(Backward<T> b) {
+template <class T> __global__ void __launch_bounds__(kEachThreads) fast_token_backward_kernel(Backward<T> b) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int64_t r = blockIdx.x, token = token_of(b.chunk, r), target = b.target(token);
   const int64_t first = token * b.entries, end = first + b.entries;
   if (target >= 0) {
-    for (int64_t g = first + warp; g < end; g += kEachThreads / 32) {
-      inner(b, token, target, g, lane);
-    }
+    for (int64_t g = first + warp; g < end; g += kEachThreads / 32) { inner(b, token, target, g, lane); }
   }
-  for (int64_t c = threadIdx.x; c < b.width; c += kEachThreads) {
-    reading_gradient(b, r, token, target, c);
-  }
+  for (int64_t c = threadIdx.x; c < b.width; c += kEachThreads) { reading_gradient(b, r, token, target, c); }
   __syncthreads();
-  if (warp == 0 && target >= 0 && b.d_w != nullptr) {
-    write_weight_gradient(b, token, lane);
-  }
+  if (warp == 0 && target >= 0 && b.d_w != nullptr) { write_weight_gradient(b, token, lane); }
   __syncthreads();
   for (int64_t g = first + warp; g < end; g += kEachThreads / 32) {
     slot_weight_gradient(b, r, token, target, g, lane);
   }
 }
 
-template <class T>
-struct AdjointSum : WeightedRows {
+template <class T> struct AdjointSum : WeightedRows {
   Backward<T> b;
 
   __device__ __forceinline__ void finish(int64_t u, int64_t c, float sum) const {
@@ -126,22 +114,21 @@ struct AdjointSum : WeightedRows {
   }
 };
 
-/// place[slot] = 1 + the row of the last chunk that reads it, whatever the order of the chunks. Row: chunk; column: slot of the chunk.
+/// place[slot] = 1 + the row of the last chunk that reads it, whatever the order of the chunks. Row: chunk; column:
+/// slot of the chunk.
 struct FindPlaces {
   int32_t* place;
   const int32_t *slots, *count;
   int64_t most;
 
   __device__ void operator()(int64_t c, int64_t u) const {
-    if (u < count[c]) {
-      atomicMax(&place[slots[c * most + u]], static_cast<int32_t>(c * most + u + 1));
-    }
+    if (u < count[c]) { atomicMax(&place[slots[c * most + u]], static_cast<int32_t>(c * most + u + 1)); }
   }
 };
 
-template <class T>
-void values_backward(Stream& stream, const FastValuesBackward& a) {
-  const int64_t width = a.values.size(1), table = a.values.size(0), entries = a.lookup.weights.numel() / a.lookup.weights.size(0);
+template <class T> void values_backward(Stream& stream, const FastValuesBackward& a) {
+  const int64_t width = a.values.size(1), table = a.values.size(0),
+                entries = a.lookup.weights.numel() / a.lookup.weights.size(0);
   const int64_t most = fast_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
   if (a.through) {
     each_element("fast_find_places", stream, a.chunks.count(), most,
@@ -150,14 +137,31 @@ void values_backward(Stream& stream, const FastValuesBackward& a) {
   for (int64_t c = a.chunks.count() - 1; c >= 0; --c) {
     const FastChunk chunk = a.chunks.at(c);
     const Readers readers(readers_of(a.readers, a.chunks, c, entries, table));
-    const Backward<T> b{a.d_out.as<T>(), a.vh.as<T>(), a.d_v.as<T>(), a.d_w.as<T>(),
-                        a.rows.defined() ? a.rows.as<float>() + c * most * width : nullptr, a.values.as<float>(), a.lookup.weights.as<float>(),
-                        a.d_weights.as<float>(), a.adjoint.as<float>(), a.d_vh.as<float>(), a.lookup.slots.as<int32_t>(), a.place.as<int32_t>(),
-                        Pairs<T>(a.pairs), readers, chunk, entries, width, (c + 1) * most, static_cast<float>(a.step),
-                        a.adjoint.size(0) == table, a.through};
+    const Backward<T> b{a.d_out.as<T>(),
+                        a.vh.as<T>(),
+                        a.d_v.as<T>(),
+                        a.d_w.as<T>(),
+                        a.rows.defined() ? a.rows.as<float>() + c * most * width : nullptr,
+                        a.values.as<float>(),
+                        a.lookup.weights.as<float>(),
+                        a.d_weights.as<float>(),
+                        a.adjoint.as<float>(),
+                        a.d_vh.as<float>(),
+                        a.lookup.slots.as<int32_t>(),
+                        a.place.as<int32_t>(),
+                        Pairs<T>(a.pairs),
+                        readers,
+                        chunk,
+                        entries,
+                        width,
+                        (c + 1) * most,
+                        static_cast<float>(a.step),
+                        a.adjoint.size(0) == table,
+                        a.through};
     HEBB_LAUNCH(fast_token_backward_kernel<T>, blocks_for(chunk.tokens(), 1), kEachThreads, 0, stream, b);
     if (a.through && c > 0) {
-      sum_readers("fast_adjoint", stream, readers, width, AdjointSum<T>{{b.weights, b.d_vh, nullptr, chunk, entries, width}, b});
+      sum_readers("fast_adjoint", stream, readers, width,
+                  AdjointSum<T>{{b.weights, b.d_vh, nullptr, chunk, entries, width}, b});
     }
   }
 }

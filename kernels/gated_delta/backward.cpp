@@ -16,13 +16,21 @@ template <class S> class Adjoint {
  public:
   /// additive: E = v, and the keys' parts that come from the correction are absent.
   Adjoint(delta::Carve<S>& carve, const Sizes& sizes, int64_t longest, bool additive)
-      : n_(sizes), additive_(additive), decays_(carve, longest), beta_(carve.take(longest)),
-        kq_(carve.take(2 * longest * n_.key_dim)), d_kq_(carve.take(2 * longest * n_.key_dim)),
+      : n_(sizes),
+        additive_(additive),
+        decays_(carve, longest),
+        beta_(carve.take(longest)),
+        kq_(carve.take(2 * longest * n_.key_dim)),
+        d_kq_(carve.take(2 * longest * n_.key_dim)),
         work_(carve.take(2 * longest * n_.key_dim)),
-        products_(carve.take(2 * longest * longest)), weights_(carve.take(2 * longest * longest)),
-        xo_(carve.take(2 * longest * n_.value_dim)), delta_(carve.take(longest * n_.value_dim)),
-        pairs_(carve.take(longest + Vec<S>::width)), d_gam_(carve.doubles(longest)),
-        columns_(carve.doubles(longest + Vec<double>::width)), d_state_(carve.take(n_.state())) {}
+        products_(carve.take(2 * longest * longest)),
+        weights_(carve.take(2 * longest * longest)),
+        xo_(carve.take(2 * longest * n_.value_dim)),
+        delta_(carve.take(longest * n_.value_dim)),
+        pairs_(carve.take(longest + Vec<S>::width)),
+        d_gam_(carve.doubles(longest)),
+        columns_(carve.doubles(longest + Vec<double>::width)),
+        d_state_(carve.take(n_.state())) {}
 
   /// The gradient at the state behind the row's last chunk is 0.
   void begin_row() { has_d_state_ = false; }
@@ -37,9 +45,7 @@ template <class S> class Adjoint {
     delta::gather_rows(c_, dk, in.q + chunk.token * in.key_stride, in.key_stride, scale, kq_ + c_ * dk);
     delta::gather(c_, in.beta + chunk.token * in.gate_stride, in.gate_stride, beta_);
     delta::gather_rows(c_, dv, d_o, in.value_stride, S(1), xo_ + c_ * dv);
-    for (int64_t i = 0; i < c_; ++i) {
-      delta::scale_row(dv, beta_[i], errors_ + i * dv, delta_ + i * dv);
-    }
+    for (int64_t i = 0; i < c_; ++i) { delta::scale_row(dv, beta_[i], errors_ + i * dv, delta_ + i * dv); }
     decays_.load_gates(in.g + chunk.token * in.gate_stride, in.gate_stride, c_);
     decays_.fill_table(c_);
     if (additive_) {
@@ -65,14 +71,10 @@ template <class S> class Adjoint {
     }
     if (has_d_state_) {
       gemm_serial<S>(false, false, c_, dv, dk, S(1), kq_, dk, d_state_, dv, false, xo_, dv);
-      for (int64_t i = 0; i < c_; ++i) {
-        delta::scale_row(dv, decays_.end[i], xo_ + i * dv, xo_ + i * dv);
-      }
+      for (int64_t i = 0; i < c_; ++i) { delta::scale_row(dv, decays_.end[i], xo_ + i * dv, xo_ + i * dv); }
     }
     delta::multiply_lower_transposed(c_, dv, p, xo_ + c_ * dv, has_d_state_, xo_);
-    if (!additive_) {
-      delta::solve_lower_transposed(c_, dv, lower, xo_);
-    }
+    if (!additive_) { delta::solve_lower_transposed(c_, dv, lower, xo_); }
   }
 
   /// dv = diag(beta) X and dbeta_i = X_i . E_i.
@@ -104,23 +106,17 @@ template <class S> class Adjoint {
     gemm_serial<S>(false, false, c_, dk, c_, S(1), weights_, c_, kq_, dk, state_ != nullptr, d_kq_, dk);
     delta::multiply_lower_transposed(c_, dk, pairs_q, kq_ + c_ * dk, true, d_kq_);
     delta::multiply_lower(c_, dk, pairs_q, kq_, state_ != nullptr, d_kq_ + c_ * dk, dk);
-    if (has_d_state_) {
-      write_state_gradient();
-    }
+    if (has_d_state_) { write_state_gradient(); }
   }
 
   /// dS = e^gam_last dS1 + (diag(e^gam) Q)ᵀ dO - (diag(beta e^gam) K)ᵀ X, without the last term where additive.
   void advance() {
     const int64_t dk = n_.key_dim, dv = n_.value_dim, skip = additive_ ? c_ : 0;
     for (int64_t i = 0; i < c_; ++i) {
-      if (!additive_) {
-        delta::scale_row(dk, -beta_[i] * decays_.start[i], kq_ + i * dk, work_ + i * dk);
-      }
+      if (!additive_) { delta::scale_row(dk, -beta_[i] * decays_.start[i], kq_ + i * dk, work_ + i * dk); }
       delta::scale_row(dk, decays_.start[i], kq_ + (c_ + i) * dk, work_ + (c_ + i) * dk);
     }
-    if (has_d_state_) {
-      delta::scale_row(n_.state(), decays_.last, d_state_, d_state_);
-    }
+    if (has_d_state_) { delta::scale_row(n_.state(), decays_.last, d_state_, d_state_); }
     gemm_serial<S>(true, false, dk, dv, 2 * c_ - skip, S(1), work_ + skip * dk, dk, xo_ + skip * dv, dv, has_d_state_,
                    d_state_, dv);
     has_d_state_ = true;
@@ -169,20 +165,14 @@ template <class S> class Adjoint {
       std::fill(pb + i + 1, pb + c_, S(0));  // pb[i] stays: D_ii = 1
       d_gam_[i] = add_pairs(i);
     }
-    for (int64_t i = 0; i < c_; ++i) {
-      d_gam_[i] -= columns_[i];
-    }
+    for (int64_t i = 0; i < c_; ++i) { d_gam_[i] -= columns_[i]; }
     if (state_ != nullptr) {
       gemm_serial<S>(false, true, c_, dk, dv, S(1), xo_ + c_ * dv, dv, state_, dv, false, d_q, dk);
-      for (int64_t i = 0; i < c_; ++i) {
-        read_state(d_q + i * dk, kq_ + (c_ + i) * dk, decays_.start[i], i);
-      }
+      for (int64_t i = 0; i < c_; ++i) { read_state(d_q + i * dk, kq_ + (c_ + i) * dk, decays_.start[i], i); }
     }
     delta::multiply_lower(c_, dk, pairs_q, kq_, state_ != nullptr, d_q, dk);
     delta::multiply_lower_transposed(c_, dk, pairs_q, kq_ + c_ * dk, false, d_kq_);
-    if (has_d_state_) {
-      write_state_gradient();
-    }
+    if (has_d_state_) { write_state_gradient(); }
   }
 
   /// From [X; dO] deltaᵀ to the weights of pairs: [W + Wᵀ; Pb] with W_ij = beta_i Ab_ij, and the pairs'
@@ -205,9 +195,7 @@ template <class S> class Adjoint {
       std::fill(pb + i + 1, pb + c_, S(0));
       d_gam_[i] = add_pairs(i);
     }
-    for (int64_t i = 0; i < c_; ++i) {
-      d_gam_[i] -= columns_[i];
-    }
+    for (int64_t i = 0; i < c_; ++i) { d_gam_[i] -= columns_[i]; }
     mirror();
   }
 
@@ -232,20 +220,14 @@ template <class S> class Adjoint {
     constexpr int64_t w = Vec<S>::width;
     const int64_t whole = c_ / w * w;
     for (int64_t i = 0; i < c_; ++i) {
-      for (int64_t j = i < whole ? i / w * w : 0; j < i; ++j) {
-        weights_[j * c_ + i] = weights_[i * c_ + j];
-      }
+      for (int64_t j = i < whole ? i / w * w : 0; j < i; ++j) { weights_[j * c_ + i] = weights_[i * c_ + j]; }
     }
     for (int64_t i = w; i < whole; i += w) {
       for (int64_t j = 0; j < i; j += w) {
         Vec<S> rows[w];
-        for (int64_t r = 0; r < w; ++r) {
-          rows[r] = load(weights_ + (i + r) * c_ + j);
-        }
+        for (int64_t r = 0; r < w; ++r) { rows[r] = load(weights_ + (i + r) * c_ + j); }
         gemm::transpose(rows);
-        for (int64_t r = 0; r < w; ++r) {
-          store(weights_ + (j + r) * c_ + i, rows[r]);
-        }
+        for (int64_t r = 0; r < w; ++r) { store(weights_ + (j + r) * c_ + i, rows[r]); }
       }
     }
   }
@@ -313,8 +295,9 @@ void recompute_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, in
   }
 }
 
-template <class S> void backward_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, int64_t head,
-                                      bool accumulate, S* scratch) {
+template <class S>
+void backward_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, int64_t head, bool accumulate,
+                   S* scratch) {
   delta::Carve<S> carve(scratch);
   Adjoint<S> adjoint(carve, n, a.grid.longest, a.additive);
   const HeadInputs<S> in(a, n, head);
@@ -322,9 +305,7 @@ template <class S> void backward_head(const GatedDeltaBackward& a, const Sizes& 
   const S* initial = a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr;
   S* initial_sum =
       a.initial_sums.defined() ? a.initial_sums.as<S>() + (row * n.value_heads + head) * n.state() : nullptr;
-  if (initial_sum != nullptr) {
-    std::fill_n(initial_sum, n.state(), S(0));
-  }
+  if (initial_sum != nullptr) { std::fill_n(initial_sum, n.state(), S(0)); }
   const int64_t* rows = a.grid.rows.as<int64_t>();
   adjoint.begin_row();
   for (int64_t i = rows[row + 1] - 1; i >= rows[row]; --i) {
@@ -340,13 +321,9 @@ template <class S> void backward_head(const GatedDeltaBackward& a, const Sizes& 
     adjoint.differentiate();
     adjoint.write_keys(a.d_q.as<S>() + key_at, a.d_k.as<S>() + key_at, in.key_stride, scale, accumulate);
     adjoint.write_gates(a.d_g.as<S>() + gate_at, in.gate_stride);
-    if (continues || initial_sum != nullptr) {
-      adjoint.advance();
-    }
+    if (continues || initial_sum != nullptr) { adjoint.advance(); }
     if (!continues) {
-      if (initial_sum != nullptr) {
-        delta::add_row(n.state(), S(1), adjoint.d_state(), initial_sum);
-      }
+      if (initial_sum != nullptr) { delta::add_row(n.state(), S(1), adjoint.d_state(), initial_sum); }
       adjoint.begin_row();
     }
   }
@@ -384,8 +361,8 @@ bool gated_delta_on_tensor_cores(const GatedDeltaBackward& a) {
   const int64_t dk = a.k.size(3), dv = a.v.size(3);
   const auto is_aligned = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
   return a.v.dtype == DType::bf16 && a.grid.longest <= 64 && dk <= 128 && dk % 8 == 0 && dv % 8 == 0 &&
-         gated_delta_shared_bytes(dk) <= gpu_shared_bytes() && is_aligned(a.q) &&
-         is_aligned(a.k) && is_aligned(a.v) && is_aligned(a.d_o) && is_aligned(a.d_q) && is_aligned(a.d_k) && is_aligned(a.d_v);
+         gated_delta_shared_bytes(dk) <= gpu_shared_bytes() && is_aligned(a.q) && is_aligned(a.k) && is_aligned(a.v) &&
+         is_aligned(a.d_o) && is_aligned(a.d_q) && is_aligned(a.d_k) && is_aligned(a.d_v);
 }
 
 int64_t gated_delta_adjoints(const GatedDeltaBackward& a) {

@@ -1,15 +1,15 @@
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/gated_delta/mma.cuh"
 
-// One block a row and key head: per value head it walks forward for states and errors, then backward. Scratch and bound as in
-// gated_delta.cu; FLOPs of a chunk of C: 2 C (8 C dk + 6 C dv + 8 dk dv). In bf16 tensor cores do it (gated_delta_mma_backward.cu).
+// One block a row and key head: per value head it walks forward for states and errors, then backward. Scratch and bound
+// as in gated_delta.cu; FLOPs of a chunk of C: 2 C (8 C dk + 6 C dv + 8 dk dv). In bf16 tensor cores do it
+// (gated_delta_mma_backward.cu).
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace delta;
 
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   Sizes n;
   Inputs<T> in;
   Chunks chunks;
@@ -44,14 +44,25 @@ struct Adjoint {
 
   /// additive: E = v, and the keys' parts that come from the correction are 0.
   __device__ Adjoint(Carve& carve, const Sizes& n, int64_t longest, bool additive)
-      : decays(carve, longest), beta(carve.take(longest)), kq(carve.take(2 * longest * n.key_dim)),
-        d_kq(carve.take(2 * longest * n.key_dim)), work(carve.take(2 * longest * n.key_dim)), products(carve.take(2 * longest * longest)),
-        weights(carve.take(2 * longest * longest)), xo(carve.take(2 * longest * n.value_dim)), delta(carve.take(longest * n.value_dim)),
-        d_gam(carve.doubles(longest)), shares(carve.doubles(longest)), d_state(carve.take(n.state())), dk(n.key_dim), dv(n.value_dim),
+      : decays(carve, longest),
+        beta(carve.take(longest)),
+        kq(carve.take(2 * longest * n.key_dim)),
+        d_kq(carve.take(2 * longest * n.key_dim)),
+        work(carve.take(2 * longest * n.key_dim)),
+        products(carve.take(2 * longest * longest)),
+        weights(carve.take(2 * longest * longest)),
+        xo(carve.take(2 * longest * n.value_dim)),
+        delta(carve.take(longest * n.value_dim)),
+        d_gam(carve.doubles(longest)),
+        shares(carve.doubles(longest)),
+        d_state(carve.take(n.state())),
+        dk(n.key_dim),
+        dv(n.value_dim),
         additive(additive) {}
 
   template <class T>
-  __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, float scale, const float* before, const float* e, const T* d_o) {
+  __device__ void enter(const HeadInputs<T>& in, const Chunk& chunk, float scale, const float* before, const float* e,
+                        const T* d_o) {
     c = chunk.length;
     state = before;
     errors = e;
@@ -76,9 +87,7 @@ struct Adjoint {
       block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { xo[at] *= decays.end[i]; });
     }
     block_product<true, false>(c, dv, c, 1.0f, {p, c}, {xo + c * dv, dv}, has_d_state, {xo, dv});
-    if (!additive) {
-      block_solve_lower_transposed(c, dv, lower, xo);
-    }
+    if (!additive) { block_solve_lower_transposed(c, dv, lower, xo); }
   }
 
   /// What the correction's read of the state contributes, relative to token i's key.
@@ -87,12 +96,12 @@ struct Adjoint {
   /// dv = diag(beta) X and dbeta_i = X_i . E_i.
   template <class T>
   __device__ void write_values(T* d_v, int64_t value_stride, float* d_beta, int64_t gate_stride) const {
-    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) { d_v[i * value_stride + channel] = from_float<T>(beta[i] * xo[at]); });
+    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) {
+      d_v[i * value_stride + channel] = from_float<T>(beta[i] * xo[at]);
+    });
     block_warps(c, [&](int64_t i, int lane) {
       const float dot = warp_dot(dv, xo + i * dv, errors + i * dv, lane);
-      if (lane == 0) {
-        d_beta[i * gate_stride] = dot;
-      }
+      if (lane == 0) { d_beta[i * gate_stride] = dot; }
     });
   }
 
@@ -103,23 +112,19 @@ struct Adjoint {
     const bool reads = state != nullptr;
     if (reads) {
       block_product<false, true>(2 * c, dk, dv, 1.0f, {xo, dv}, {const_cast<float*>(state), dv}, false, {d_kq, dk});
-      block_rows(2 * c, dk, [&](int64_t at, int64_t i, int64_t) {
-        d_kq[at] *= i < c ? correction(i) : decays.start[i - c];
-      });
+      block_rows(2 * c, dk,
+                 [&](int64_t at, int64_t i, int64_t) { d_kq[at] *= i < c ? correction(i) : decays.start[i - c]; });
       block_warps(c, [&](int64_t i, int lane) {
-        const float dot = warp_dot(dk, d_kq + i * dk, kq + i * dk, lane) + warp_dot(dk, d_kq + (c + i) * dk, kq + (c + i) * dk, lane);
-        if (lane == 0) {
-          d_gam[i] += static_cast<double>(dot);
-        }
+        const float dot =
+            warp_dot(dk, d_kq + i * dk, kq + i * dk, lane) + warp_dot(dk, d_kq + (c + i) * dk, kq + (c + i) * dk, lane);
+        if (lane == 0) { d_gam[i] += static_cast<double>(dot); }
       });
     }
     const Matrix pairs_q{weights + c * c, c};
     block_product<false, false>(c, dk, c, 1.0f, {weights, c}, {kq, dk}, reads, {d_kq, dk});
     block_product<true, false>(c, dk, c, 1.0f, pairs_q, {kq + c * dk, dk}, true, {d_kq, dk});
     block_product<false, false>(c, dk, c, 1.0f, pairs_q, {kq, dk}, reads, {d_kq + c * dk, dk});
-    if (has_d_state) {
-      write_state_gradient(reduce);
-    }
+    if (has_d_state) { write_state_gradient(reduce); }
   }
 
   /// dS = e^gam_last dS1 + (diag(e^gam) Q)ᵀ dO - (diag(beta e^gam) K)ᵀ X.
@@ -135,8 +140,7 @@ struct Adjoint {
     has_d_state = true;
   }
 
-  template <class T>
-  __device__ void write_keys(T* d_q, T* d_k, int64_t stride, float scale, bool accumulate) const {
+  template <class T> __device__ void write_keys(T* d_q, T* d_k, int64_t stride, float scale, bool accumulate) const {
     block_rows(c, dk, [&](int64_t at, int64_t i, int64_t channel) {
       const int64_t to = i * stride + channel;
       write(d_k[to], d_kq[at], accumulate);
@@ -156,8 +160,9 @@ struct Adjoint {
     __syncthreads();
   }
 
-  /// From [X; dO] deltaᵀ to the weights of pairs: [W + Wᵀ; Pb] with W_ij = beta_i Ab_ij, and the pairs' part of dgam: row sums minus
-  /// column sums of G, in double and without the diagonal, which cancels: their rounding would hide what a strong decay leaves of dg.
+  /// From [X; dO] deltaᵀ to the weights of pairs: [W + Wᵀ; Pb] with W_ij = beta_i Ab_ij, and the pairs' part of dgam:
+  /// row sums minus column sums of G, in double and without the diagonal, which cancels: their rounding would hide what
+  /// a strong decay leaves of dg.
   __device__ void weigh_pairs() {
     float *const w = weights, *const pb = weights + c * c;
     block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) {
@@ -170,18 +175,12 @@ struct Adjoint {
     };
     block_warps(c, [&](int64_t i, int lane) {
       double sum = 0;
-      for (int64_t j = lane; j < c; j += 32) {
-        sum += j < i ? pair(i, j) : j > i ? -pair(j, i) : 0.0;
-      }
+      for (int64_t j = lane; j < c; j += 32) { sum += j < i ? pair(i, j) : j > i ? -pair(j, i) : 0.0; }
       sum = warp_sum(sum);
-      if (lane == 0) {
-        d_gam[i] = sum;
-      }
+      if (lane == 0) { d_gam[i] = sum; }
     });
     block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) {
-      if (j > i) {
-        w[at] = w[j * c + i];
-      }
+      if (j > i) { w[at] = w[j * c + i]; }
     });
   }
 
@@ -205,9 +204,7 @@ struct Adjoint {
     kept = reduce.sum(kept);
     if (threadIdx.x == 0) {
       double total = static_cast<double>(decays.last(c)) * kept;
-      for (int64_t i = 0; i < c; ++i) {
-        total += shares[i];
-      }
+      for (int64_t i = 0; i < c; ++i) { total += shares[i]; }
       d_gam[c - 1] += total;
     }
     __syncthreads();
@@ -233,31 +230,32 @@ __device__ __forceinline__ void recompute(const Backward<T>& a, int64_t row, int
 }
 
 template <class T>
-__device__ __forceinline__ void differentiate(const Backward<T>& a, int64_t row, int64_t head, bool accumulate, float* scratch,
-                                              BlockReducer<double>& reduce) {
+__device__ __forceinline__ void differentiate(const Backward<T>& a, int64_t row, int64_t head, bool accumulate,
+                                              float* scratch, BlockReducer<double>& reduce) {
   const Sizes& n = a.n;
   Carve carve(scratch);
   Adjoint adjoint(carve, n, a.longest, a.additive);
   const HeadInputs<T> in = a.in.head(n, head);
   const float* const initial = a.initial != nullptr ? a.initial + head * n.state() : nullptr;
-  float* const initial_sum = a.initial_sums != nullptr ? a.initial_sums + (row * n.value_heads + head) * n.state() : nullptr;
+  float* const initial_sum =
+      a.initial_sums != nullptr ? a.initial_sums + (row * n.value_heads + head) * n.state() : nullptr;
   if (initial_sum != nullptr) {
     block_each(n.state(), [&](int64_t i) { initial_sum[i] = 0; });
   }
   for (int64_t i = a.chunks.rows[row + 1] - 1; i >= a.chunks.rows[row]; --i) {
     const Chunk chunk = a.chunks.at(i);
     const bool continues = chunk.state >= 0;
-    const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim, gate_at = chunk.token * in.gate_stride + head,
+    const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim,
+                  gate_at = chunk.token * in.gate_stride + head,
                   key_at = chunk.token * in.key_stride + head / n.group() * n.key_dim;
-    adjoint.enter(in, chunk, a.scale, continues ? a.start_of(chunk, head) : initial, a.errors_of(chunk, head), a.d_o + value_at);
+    adjoint.enter(in, chunk, a.scale, continues ? a.start_of(chunk, head) : initial, a.errors_of(chunk, head),
+                  a.d_o + value_at);
     adjoint.solve();
     adjoint.write_values(a.d_v + value_at, in.value_stride, a.d_beta + gate_at, in.gate_stride);
     adjoint.differentiate(reduce);
     adjoint.write_keys(a.d_q + key_at, a.d_k + key_at, in.key_stride, a.scale, accumulate);
     adjoint.write_gates(a.d_g + gate_at, in.gate_stride);
-    if (continues || initial_sum != nullptr) {
-      adjoint.advance();
-    }
+    if (continues || initial_sum != nullptr) { adjoint.advance(); }
     if (!continues) {
       if (initial_sum != nullptr) {
         block_each(n.state(), [&](int64_t at) { initial_sum[at] += adjoint.d_state[at]; });
@@ -268,8 +266,7 @@ __device__ __forceinline__ void differentiate(const Backward<T>& a, int64_t row,
 }
 
 // A key head's gradient is the sum over its value heads, in order: they share a block.
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(Backward<T> a) {
+template <class T> __global__ void __launch_bounds__(kBlockThreads) gated_delta_backward_kernel(Backward<T> a) {
   const int64_t row = blockIdx.x / a.n.key_heads, first = blockIdx.x % a.n.key_heads * a.n.group();
   float* const scratch = a.scratch + blockIdx.x * a.scratch_stride;
   BlockReducer<double> reduce;
@@ -284,11 +281,23 @@ void on_plain_cores(Stream& stream, const GatedDeltaBackward& a) {
   HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.key_heads);
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Backward<T> b{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .d_q = a.d_q.as<T>(), .d_k = a.d_k.as<T>(),
-                        .d_v = a.d_v.as<T>(), .d_g = a.d_g.as<float>(), .d_beta = a.d_beta.as<float>(), .starts = a.starts.as<float>(),
-                        .errors = a.errors.as<float>(), .initial_sums = a.initial_sums.as<float>(), .scratch = a.scratch.as<float>(),
-                        .d_o = a.d_o.as<T>(), .initial = a.initial_state.as<float>(), .scratch_stride = a.scratch.size(1),
-                        .longest = a.grid.longest, .scale = static_cast<float>(a.scale),
+    const Backward<T> b{.n = n,
+                        .in = Inputs<T>(a, n),
+                        .chunks = Chunks(a.grid),
+                        .d_q = a.d_q.as<T>(),
+                        .d_k = a.d_k.as<T>(),
+                        .d_v = a.d_v.as<T>(),
+                        .d_g = a.d_g.as<float>(),
+                        .d_beta = a.d_beta.as<float>(),
+                        .starts = a.starts.as<float>(),
+                        .errors = a.errors.as<float>(),
+                        .initial_sums = a.initial_sums.as<float>(),
+                        .scratch = a.scratch.as<float>(),
+                        .d_o = a.d_o.as<T>(),
+                        .initial = a.initial_state.as<float>(),
+                        .scratch_stride = a.scratch.size(1),
+                        .longest = a.grid.longest,
+                        .scale = static_cast<float>(a.scale),
                         .additive = a.additive};
     HEBB_LAUNCH(gated_delta_backward_kernel<T>, blocks_for(n.batch * n.key_heads, 1), kBlockThreads, 0, stream, b);
   });
@@ -304,7 +313,8 @@ void run(Stream& stream, const GatedDeltaBackward& a) {
   }
   if (a.d_initial_state.defined()) {
     const int64_t width = a.d_initial_state.numel();
-    add_column_sums(stream, a.d_initial_state.as<float>(), 1, {a.initial_sums.data, DType::f32, a.k.size(0), width, width});
+    add_column_sums(stream, a.d_initial_state.as<float>(), 1,
+                    {a.initial_sums.data, DType::f32, a.k.size(0), width, width});
   }
 }
 

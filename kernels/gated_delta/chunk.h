@@ -3,9 +3,9 @@
 #include <atomic>
 
 #include "core/parallel.h"
-#include "kernels/gemm/gemm_cpu.h"
 #include "kernels/common/cpu/simd.h"
 #include "kernels/gated_delta/gated_delta.h"
+#include "kernels/gemm/gemm_cpu.h"
 
 /// What the forward and backward passes of the chunked delta rule share. Matrices of a chunk of c
 /// tokens are row-major without gaps; KQ is K [c, dk] above the scaled Q [c, dk], so that products with
@@ -36,9 +36,7 @@ template <class F> void for_tasks(int64_t tasks, int64_t slots, F&& f) {
   std::atomic<int64_t> next{0};
   parallel_for(std::min(slots, tasks), 1, [&](int64_t begin, int64_t end) {
     for (int64_t slot = begin; slot < end; ++slot) {
-      for (int64_t task = next++; task < tasks; task = next++) {
-        f(task, slot);
-      }
+      for (int64_t task = next++; task < tasks; task = next++) { f(task, slot); }
     }
   });
 }
@@ -47,7 +45,11 @@ struct Sizes {
   int64_t batch, length, key_heads, value_heads, key_dim, value_dim;
 
   Sizes(const Tensor& k, const Tensor& v)
-      : batch(k.size(0)), length(k.size(1)), key_heads(k.size(2)), value_heads(v.size(2)), key_dim(k.size(3)),
+      : batch(k.size(0)),
+        length(k.size(1)),
+        key_heads(k.size(2)),
+        value_heads(v.size(2)),
+        key_dim(k.size(3)),
         value_dim(v.size(3)) {}
   int64_t key_head(int64_t value_head) const { return value_head / (value_heads / key_heads); }
   int64_t state() const { return key_dim * value_dim; }
@@ -90,8 +92,7 @@ template <class S> struct Decays {
   S* table;        // [c, c] D, the lower triangle
 
   Decays(Carve<S>& carve, int64_t c)
-      : sums(carve.doubles(c)), start(carve.take(c)), end(carve.take(c)),
-        table(carve.take(c * c)) {}
+      : sums(carve.doubles(c)), start(carve.take(c)), end(carve.take(c)), table(carve.take(c * c)) {}
 
   void load_gates(const S* g, int64_t stride, int64_t c) {
     double total = 0;
@@ -100,9 +101,7 @@ template <class S> struct Decays {
       sums[i] = total;
       start[i] = static_cast<S>(total);
     }
-    for (int64_t i = 0; i < c; ++i) {
-      end[i] = static_cast<S>(total - sums[i]);
-    }
+    for (int64_t i = 0; i < c; ++i) { end[i] = static_cast<S>(total - sums[i]); }
     exponentials(start, c);
     exponentials(end, c);
     last = start[c - 1];
@@ -111,9 +110,7 @@ template <class S> struct Decays {
   void fill_table(int64_t c) {
     for (int64_t i = 0; i < c; ++i) {
       S* row = table + i * c;
-      for (int64_t j = 0; j <= i; ++j) {
-        row[j] = static_cast<S>(sums[i] - sums[j]);
-      }
+      for (int64_t j = 0; j <= i; ++j) { row[j] = static_cast<S>(sums[i] - sums[j]); }
       exponentials(row, i + 1);
     }
   }
@@ -187,9 +184,7 @@ template <class S> void solve_lower(int64_t c, int64_t n, const S* lower, S* x) 
     vector_loop<S>(n, [&](int64_t at, auto lanes) {
       for (int64_t i = first + 1; i < last; ++i) {
         Vec<S> sum = load(x + i * n + at, lanes);
-        for (int64_t j = first; j < i; ++j) {
-          sum = fma(Vec<S>(-lower[i * c + j]), load(x + j * n + at, lanes), sum);
-        }
+        for (int64_t j = first; j < i; ++j) { sum = fma(Vec<S>(-lower[i * c + j]), load(x + j * n + at, lanes), sum); }
         store(x + i * n + at, sum, lanes);
       }
     });
@@ -222,24 +217,24 @@ template <class S> struct HeadInputs {
   const S *q, *k, *v, *g, *beta;
   int64_t key_stride, value_stride, gate_stride;
 
-  template <class Args> HeadInputs(const Args& a, const Sizes& n, int64_t value_head)
+  template <class Args>
+  HeadInputs(const Args& a, const Sizes& n, int64_t value_head)
       : q(a.q.template as<S>() + n.key_head(value_head) * n.key_dim),
         k(a.k.template as<S>() + n.key_head(value_head) * n.key_dim),
-        v(a.v.template as<S>() + value_head * n.value_dim), g(a.g.template as<S>() + value_head),
-        beta(a.beta.template as<S>() + value_head), key_stride(n.key_heads * n.key_dim),
-        value_stride(n.value_heads * n.value_dim), gate_stride(n.value_heads) {}
+        v(a.v.template as<S>() + value_head * n.value_dim),
+        g(a.g.template as<S>() + value_head),
+        beta(a.beta.template as<S>() + value_head),
+        key_stride(n.key_heads * n.key_dim),
+        value_stride(n.value_heads * n.value_dim),
+        gate_stride(n.value_heads) {}
 };
 
 /// `rows` rows of n elements, `stride` apart, times factor, without gaps.
 template <class S> void gather_rows(int64_t rows, int64_t n, const S* from, int64_t stride, S factor, S* to) {
-  for (int64_t i = 0; i < rows; ++i) {
-    scale_row(n, factor, from + i * stride, to + i * n);
-  }
+  for (int64_t i = 0; i < rows; ++i) { scale_row(n, factor, from + i * stride, to + i * n); }
 }
 template <class S> void gather(int64_t count, const S* from, int64_t stride, S* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    to[i] = from[i * stride];
-  }
+  for (int64_t i = 0; i < count; ++i) { to[i] = from[i * stride]; }
 }
 
 }  // namespace hebb::cpu::delta

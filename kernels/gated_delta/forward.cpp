@@ -77,9 +77,7 @@ void forward_head(const GatedDeltaForward& a, const Sizes& n, int64_t row, int64
     }
     write_output(sweep, n, chunk.length, a.o.as<S>() + at, stride);
     const bool is_last = i + 1 == rows[row + 1];
-    if (is_last ? carries : !begins(delta::chunk_at(a.grid, i + 1))) {
-      sweep.advance(chunk.length, sweep.state);
-    }
+    if (is_last ? carries : !begins(delta::chunk_at(a.grid, i + 1))) { sweep.advance(chunk.length, sweep.state); }
   }
 }
 
@@ -99,16 +97,15 @@ template <class S> struct TokenInputs {
 
 /// `vectors` vectors of columns from c, the last with `lanes` elements: together, since the sums over
 /// rows are chains of dependent multiply-adds.
-template <int vectors, class S, class Lanes> void step_columns(const TokenInputs<S>& in, int64_t dk, int64_t dv,
-                                                               int64_t c, Lanes lanes, S* state, S* prediction, S* o) {
+template <int vectors, class S, class Lanes>
+void step_columns(const TokenInputs<S>& in, int64_t dk, int64_t dv, int64_t c, Lanes lanes, S* state, S* prediction,
+                  S* o) {
   constexpr int w = Vec<S>::width;
   const auto read = [&](const S* p, int i) { return i + 1 < vectors ? load(p + i * w) : load(p + i * w, lanes); };
   const auto write = [&](S* p, int i, Vec<S> x) { i + 1 < vectors ? store(p + i * w, x) : store(p + i * w, x, lanes); };
   Vec<S> predicted[vectors], answer[vectors];
 #pragma GCC unroll 4
-  for (int i = 0; i < vectors; ++i) {
-    predicted[i] = answer[i] = Vec<S>(S(0));
-  }
+  for (int i = 0; i < vectors; ++i) { predicted[i] = answer[i] = Vec<S>(S(0)); }
   for (int64_t a = 0; a < dk; ++a) {
     const Vec<S> k(in.k[a]), q(in.q[a]);
 #pragma GCC unroll 4
@@ -124,9 +121,7 @@ template <int vectors, class S, class Lanes> void step_columns(const TokenInputs
     const Vec<S> v = read(in.v + c, i);
     written[i] = in.beta * (in.additive ? v : v - in.alpha * predicted[i]);
     write(o + c, i, fma(in.match, written[i], in.alpha * answer[i] * in.scale));
-    if (prediction != nullptr) {
-      write(prediction + c, i, predicted[i]);
-    }
+    if (prediction != nullptr) { write(prediction + c, i, predicted[i]); }
   }
   for (int64_t a = 0; a < dk; ++a) {
     const Vec<S> k(in.k[a]);
@@ -141,9 +136,7 @@ template <int vectors, class S, class Lanes> void step_columns(const TokenInputs
 template <class S> void step(const TokenInputs<S>& in, int64_t dk, int64_t dv, S* state, S* prediction, S* o) {
   constexpr int64_t w = Vec<S>::width;
   int64_t c = 0;
-  for (; c + 4 * w <= dv; c += 4 * w) {
-    step_columns<4>(in, dk, dv, c, AllLanes{}, state, prediction, o);
-  }
+  for (; c + 4 * w <= dv; c += 4 * w) { step_columns<4>(in, dk, dv, c, AllLanes{}, state, prediction, o); }
   for (; c < dv; c += w) {
     step_columns<1>(in, dk, dv, c, static_cast<int>(std::min(w, dv - c)), state, prediction, o);
   }

@@ -1,17 +1,16 @@
 #include "kernels/gated_delta/mma.cuh"
 #include "kernels/gated_delta/sweep.cuh"
 
-// One block a row and value head walks over its chunks; the matrices of a chunk lie in global scratch (0.3 MB at 64 tokens and heads of
-// 128) and are served by L1 and L2. FLOPs of a chunk of C: 2 C (2 C dk + 3 dk dv + 2 C dv). Bound: fp32 multiply-adds of the B HV
-// blocks that exist, and the latency of about 40 barriers' worth of small products a chunk; in bf16 tensor cores do it
-// (gated_delta_mma.cu).
+// One block a row and value head walks over its chunks; the matrices of a chunk lie in global scratch (0.3 MB at 64
+// tokens and heads of 128) and are served by L1 and L2. FLOPs of a chunk of C: 2 C (2 C dk + 3 dk dv + 2 C dv). Bound:
+// fp32 multiply-adds of the B HV blocks that exist, and the latency of about 40 barriers' worth of small products a
+// chunk; in bf16 tensor cores do it (gated_delta_mma.cu).
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace delta;
 
-template <class T>
-struct Forward {
+template <class T> struct Forward {
   Sizes n;
   Inputs<T> in;
   Chunks chunks;
@@ -24,7 +23,8 @@ struct Forward {
   bool additive;
 };
 
-/// p_i = e^gam_{i-1} k_i S + sum_{j<i} e^(gam_{i-1} - gam_j) (k_i . k_j) delta_j (spec 50, section 6); overwrites the keys' reads.
+/// p_i = e^gam_{i-1} k_i S + sum_{j<i} e^(gam_{i-1} - gam_j) (k_i . k_j) delta_j (spec 50, section 6); overwrites the
+/// keys' reads.
 template <class T>
 __device__ __forceinline__ void write_prediction(const Sweep& sweep, int64_t c, T* p, int64_t stride) {
   const int64_t dv = sweep.dv;
@@ -32,15 +32,16 @@ __device__ __forceinline__ void write_prediction(const Sweep& sweep, int64_t c, 
     sweep.lower[at] = j < i ? sweep.decays.table[(i - 1) * c + j] * sweep.products[at] : 0.0f;
   });
   if (sweep.has_state) {
-    block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { sweep.read[at] *= i == 0 ? 1.0f : sweep.decays.start[i - 1]; });
+    block_rows(c, dv,
+               [&](int64_t at, int64_t i, int64_t) { sweep.read[at] *= i == 0 ? 1.0f : sweep.decays.start[i - 1]; });
   }
   block_product<false, false>(c, dv, c, 1.0f, {sweep.lower, c}, {sweep.delta, dv}, sweep.has_state, {sweep.read, dv});
-  block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) { p[i * stride + channel] = from_float<T>(sweep.read[at]); });
+  block_rows(c, dv,
+             [&](int64_t at, int64_t i, int64_t channel) { p[i * stride + channel] = from_float<T>(sweep.read[at]); });
 }
 
 /// o = diag(e^gam) Q S + P delta, P_ij = D_ij (q_i . k_j), j <= i; overwrites the queries' reads.
-template <class T>
-__device__ __forceinline__ void write_output(const Sweep& sweep, int64_t c, T* o, int64_t stride) {
+template <class T> __device__ __forceinline__ void write_output(const Sweep& sweep, int64_t c, T* o, int64_t stride) {
   const int64_t dv = sweep.dv;
   float *const p = sweep.products + c * c, *const out = sweep.read + c * dv;
   block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) { p[at] = j <= i ? p[at] * sweep.decays.table[at] : 0.0f; });
@@ -51,14 +52,15 @@ __device__ __forceinline__ void write_output(const Sweep& sweep, int64_t c, T* o
   block_rows(c, dv, [&](int64_t at, int64_t i, int64_t channel) { o[i * stride + channel] = from_float<T>(out[at]); });
 }
 
-template <class T>
-__global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(Forward<T> a) {
+template <class T> __global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(Forward<T> a) {
   const Sizes& n = a.n;
-  const int64_t task = blockIdx.x, row = task / n.value_heads, head = task % n.value_heads, stride = n.value_heads * n.value_dim;
+  const int64_t task = blockIdx.x, row = task / n.value_heads, head = task % n.value_heads,
+                stride = n.value_heads * n.value_dim;
   Carve carve(a.scratch + task * a.scratch_stride);
   Sweep sweep(carve, n, a.longest);
   const HeadInputs<T> in = a.in.head(n, head);
-  sweep.begin_row(a.state != nullptr ? a.state + task * n.state() : nullptr, a.initial != nullptr ? a.initial + head * n.state() : nullptr);
+  sweep.begin_row(a.state != nullptr ? a.state + task * n.state() : nullptr,
+                  a.initial != nullptr ? a.initial + head * n.state() : nullptr);
   const auto begins = [&](const Chunk& chunk) { return a.doc_start[chunk.token] == chunk.token - row * n.length; };
   const int64_t end = a.chunks.rows[row + 1];
   for (int64_t i = a.chunks.rows[row]; i < end; ++i) {
@@ -66,19 +68,14 @@ __global__ void __launch_bounds__(kBlockThreads) gated_delta_forward_kernel(Forw
     sweep.enter(begins(chunk));
     sweep.solve(in, chunk, a.scale, !a.additive, true, sweep.own_errors);
     const int64_t at = chunk.token * stride + head * n.value_dim;
-    if (a.prediction != nullptr) {
-      write_prediction(sweep, chunk.length, a.prediction + at, stride);
-    }
+    if (a.prediction != nullptr) { write_prediction(sweep, chunk.length, a.prediction + at, stride); }
     write_output(sweep, chunk.length, a.o + at, stride);
-    if (i + 1 == end ? a.state != nullptr : !begins(a.chunks.at(i + 1))) {
-      sweep.advance(chunk.length, sweep.state);
-    }
+    if (i + 1 == end ? a.state != nullptr : !begins(a.chunks.at(i + 1))) { sweep.advance(chunk.length, sweep.state); }
   }
 }
 
 // Token by token: a thread holds one value channel of a head's state. HBM: the state twice in and once out a token.
-template <class T>
-struct Steps {
+template <class T> struct Steps {
   Sizes n;
   Inputs<T> in;
   T *o, *prediction;
@@ -110,14 +107,10 @@ struct Steps {
       const float alpha = expf(inputs.g[i * inputs.gate_stride]);
       const float value = to_float(inputs.v[i * inputs.value_stride + c]);
       const float written = inputs.beta[i * inputs.gate_stride] * (additive ? value : value - alpha * predicted);
-      for (int64_t a = 0; a < dk; ++a) {
-        s[a * dv] = alpha * s[a * dv] + to_float(k[a]) * written;
-      }
+      for (int64_t a = 0; a < dk; ++a) { s[a * dv] = alpha * s[a * dv] + to_float(k[a]) * written; }
       const int64_t at = i * inputs.value_stride + head * dv + c;
       o[at] = from_float<T>(scale * (alpha * answer + match * written));
-      if (prediction != nullptr) {
-        prediction[at] = from_float<T>(predicted);
-      }
+      if (prediction != nullptr) { prediction[at] = from_float<T>(predicted); }
     }
   }
 };
@@ -133,10 +126,19 @@ void run(Stream& stream, const GatedDeltaForward& a) {
   }
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Forward<T> f{.n = n, .in = Inputs<T>(a, n), .chunks = Chunks(a.grid), .o = a.o.as<T>(), .prediction = a.prediction.as<T>(),
-                       .state = a.state.as<float>(), .scratch = a.scratch.as<float>(), .initial = a.initial_state.as<float>(),
-                       .doc_start = a.doc_start.as<int32_t>(), .scratch_stride = a.scratch.size(1), .longest = a.grid.longest,
-                       .scale = static_cast<float>(a.scale), .additive = a.additive};
+    const Forward<T> f{.n = n,
+                       .in = Inputs<T>(a, n),
+                       .chunks = Chunks(a.grid),
+                       .o = a.o.as<T>(),
+                       .prediction = a.prediction.as<T>(),
+                       .state = a.state.as<float>(),
+                       .scratch = a.scratch.as<float>(),
+                       .initial = a.initial_state.as<float>(),
+                       .doc_start = a.doc_start.as<int32_t>(),
+                       .scratch_stride = a.scratch.size(1),
+                       .longest = a.grid.longest,
+                       .scale = static_cast<float>(a.scale),
+                       .additive = a.additive};
     HEBB_LAUNCH(gated_delta_forward_kernel<T>, blocks_for(n.batch * n.value_heads, 1), kBlockThreads, 0, stream, f);
   });
 }
@@ -145,9 +147,10 @@ void run(Stream& stream, const GatedDeltaSteps& a) {
   const Sizes n(a.k, a.v);
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("gated_delta_steps", stream, n.batch * n.value_heads, n.value_dim,
-                 Steps<T>{n, Inputs<T>(a, n), a.o.as<T>(), a.prediction.as<T>(), a.state.as<float>(), a.initial_state.as<float>(),
-                          a.doc_start.as<int32_t>(), static_cast<float>(a.scale), a.additive});
+    each_element(
+        "gated_delta_steps", stream, n.batch * n.value_heads, n.value_dim,
+        Steps<T>{n, Inputs<T>(a, n), a.o.as<T>(), a.prediction.as<T>(), a.state.as<float>(),
+                 a.initial_state.as<float>(), a.doc_start.as<int32_t>(), static_cast<float>(a.scale), a.additive});
   });
 }
 

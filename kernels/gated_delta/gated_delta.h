@@ -42,7 +42,8 @@ HEBB_KERNEL(GatedDeltaForward)
 /// FLOPs of a chunk: about 2 C (5 C dk + 3.25 C dv + 8 dk dv) a value head; bound: multiply-adds.
 /// starts [grid.states, HV, dk, dv]; errors [B, T, HV, dv]; initial_sums [B, HV, dk, dv] (with
 /// d_initial_state); scratch [slots, gated_delta_backward_scratch]. On a GPU whose tensor cores do it adjoints
-/// [gated_delta_adjoints] instead of scratch; starts then holds states and their gradients in bf16, errors two bf16 each.
+/// [gated_delta_adjoints] instead of scratch; starts then holds states and their gradients in bf16, errors two bf16
+/// each.
 struct GatedDeltaBackward {
   Tensor d_q, d_k, d_v, d_g, d_beta, d_initial_state;
   Tensor starts, errors, initial_sums, scratch;
@@ -56,8 +57,8 @@ HEBB_KERNEL(GatedDeltaBackward)
 
 /// Shared memory [bytes] that a block on tensor cores takes at least.
 constexpr int64_t gated_delta_shared_bytes(int64_t key_dim) { return (key_dim <= 64 ? 155 : 204) * 1024; }
-/// Whether the tensor cores of a GPU do it: bf16, chunks of up to 64 tokens, keys of a multiple of 8 up to 128, values of a multiple
-/// of 8, all at addresses that are multiples of 16, and room in shared memory.
+/// Whether the tensor cores of a GPU do it: bf16, chunks of up to 64 tokens, keys of a multiple of 8 up to 128, values
+/// of a multiple of 8, all at addresses that are multiples of 16, and room in shared memory.
 bool gated_delta_on_tensor_cores(const GatedDeltaBackward& args);
 /// Numbers of 4 bytes in its adjoints: [B, T, HV, dv], and initial_state in bf16.
 int64_t gated_delta_adjoints(const GatedDeltaBackward& args);

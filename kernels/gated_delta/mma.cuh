@@ -4,11 +4,13 @@
 
 namespace hebb::HEBB_DEVICE::delta_mma {
 
-/// bf16, chunks of up to 64 tokens, keys of a multiple of 8 up to 128, values of a multiple of 8, no predictions, and room in shared memory.
+/// bf16, chunks of up to 64 tokens, keys of a multiple of 8 up to 128, values of a multiple of 8, no predictions, and
+/// room in shared memory.
 inline bool takes(const GatedDeltaForward& a) {
   const int64_t dk = a.k.size(3), dv = a.v.size(3);
   return a.v.dtype == DType::bf16 && !a.prediction.defined() && a.grid.longest <= 64 && dk <= 128 && dk % 8 == 0 &&
-         gated_delta_shared_bytes(dk) <= gpu_shared_bytes() && can_vectorise<8>(dv, a.q.data, a.k.data, a.v.data, a.o.data);
+         gated_delta_shared_bytes(dk) <= gpu_shared_bytes() &&
+         can_vectorise<8>(dv, a.q.data, a.k.data, a.v.data, a.o.data);
 }
 
 /// Decided by who allocates: gated_delta_on_tensor_cores of kernels/gated_delta/gated_delta.h.

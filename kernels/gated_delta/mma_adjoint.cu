@@ -1,11 +1,12 @@
 #include "kernels/gated_delta/walk.cuh"
 
-// The sweep back of the chunked gated delta rule on tensor cores (spec 20, section 5): one block a row, value head and slice of 32 or 64
-// value channels walks from the last chunk to the first with the slice of dS in registers, as the forward sweep does with S. It writes
-// dv, X and the gradients of the states at chunk starts; all else has no order among chunks and is left to gated_delta_mma_backward.cu.
-// Precision as in the forward sweep: dS, the matrices of pairs, X and e^gam dO are multiplied in two bf16 each.
-// FLOPs of a chunk of 64 tokens and a slice of s channels: 2 64 s (6 dk + 200) on tensor cores, and the pairs as in the forward sweep. HBM:
-// q, k once a slice, d_o, d_v once, X 4 bytes, dS 2. No spills.
+// The sweep back of the chunked gated delta rule on tensor cores (spec 20, section 5): one block a row, value head and
+// slice of 32 or 64 value channels walks from the last chunk to the first with the slice of dS in registers, as the
+// forward sweep does with S. It writes dv, X and the gradients of the states at chunk starts; all else has no order
+// among chunks and is left to gated_delta_mma_backward.cu. Precision as in the forward sweep: dS, the matrices of
+// pairs, X and e^gam dO are multiplied in two bf16 each. FLOPs of a chunk of 64 tokens and a slice of s channels: 2 64
+// s (6 dk + 200) on tensor cores, and the pairs as in the forward sweep. HBM: q, k once a slice, d_o, d_v once, X 4
+// bytes, dS 2. No spills.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 
@@ -29,11 +30,10 @@ __device__ __forceinline__ void load_answers(uint32_t (&d_o)[kTiles][2], const S
                                              int block HEBB_WHERE_PARAMETER) {
   const int lane = lane_number(), column = 8 * kTiles * warp_number() + (kTiles == 2 ? lane / 16 * 8 : 0);
   uint32_t matrices[2 * kTiles];
-  load_matrices<2 * kTiles, true>(matrices, &stage.values.data[(16 * block + lane % 16) * kStride<kSlice> + column] HEBB_WHERE_ARGUMENT);
+  load_matrices<2 * kTiles, true>(
+      matrices, &stage.values.data[(16 * block + lane % 16) * kStride<kSlice> + column] HEBB_WHERE_ARGUMENT);
   HEBB_UNROLL
-  for (int i = 0; i < 2 * kTiles; ++i) {
-    d_o[i / 2][i % 2] = matrices[i];
-  }
+  for (int i = 0; i < 2 * kTiles; ++i) { d_o[i / 2][i % 2] = matrices[i]; }
 }
 
 /// sums += scale Pᵀ dO.
@@ -51,9 +51,7 @@ __device__ __forceinline__ void read_answers(Rows<kBlocks, kTiles>& sums, const 
         uint32_t left[4];
         load_left<true>(left, part, 16 * i, 16 * query HEBB_WHERE_ARGUMENT);
         HEBB_UNROLL
-        for (int n = 0; n < kTiles; ++n) {
-          mma_bf16(sums.x[i][n], left, d_o[n] HEBB_WHERE_ARGUMENT);
-        }
+        for (int n = 0; n < kTiles; ++n) { mma_bf16(sums.x[i][n], left, d_o[n] HEBB_WHERE_ARGUMENT); }
       }
     }
   }
@@ -69,23 +67,24 @@ __device__ __forceinline__ void scale_answers(Operand (&to)[kTiles], const Stage
   for (int i = 0; i < 2 * kTiles; ++i) {
     const float* const start = &stage.gates.start[16 * block + i % 2 * 8 + lane_number() % 4 * 2];
     const uint32_t pair = d_o[i / 2][i % 2];
-    const SplitPair parts(scale * start[0] * attention_mma::first_of(pair), scale * start[1] * attention_mma::second_of(pair));
+    const SplitPair parts(scale * start[0] * attention_mma::first_of(pair),
+                          scale * start[1] * attention_mma::second_of(pair));
     to[i / 2].high[i % 2] = parts.high;
     to[i / 2].low[i % 2] = parts.low;
   }
 }
 
-/// X of a block of 16 tokens, whose right side is there, goes to the tokens before it and to dS before the chunk, and so does their dO.
+/// X of a block of 16 tokens, whose right side is there, goes to the tokens before it and to dS before the chunk, and
+/// so does their dO.
 template <int kWidth, int kSlice, int kTiles>
-__device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& d_state, Rows<kBlocks, kTiles>& x, const Adjoint& a,
-                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs, int block HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& d_state, Rows<kBlocks, kTiles>& x,
+                                            const Adjoint& a, const Stage<kWidth, kSlice>& stage, const Pairs& pairs,
+                                            int block HEBB_WHERE_PARAMETER) {
   Operand part[kTiles];
   if (!a.additive) {
     solve_block<true>(x, pairs, block, part HEBB_WHERE_ARGUMENT);
     HEBB_UNROLL
-    for (int i = 0; i < block; ++i) {
-      add_block<true>(x.x[i], pairs.system, i, block, part HEBB_WHERE_ARGUMENT);
-    }
+    for (int i = 0; i < block; ++i) { add_block<true>(x.x[i], pairs.system, i, block, part HEBB_WHERE_ARGUMENT); }
     Rows<1, kTiles> writes;
     HEBB_UNROLL
     for (int i = 0; i < 4 * kTiles; ++i) {
@@ -99,11 +98,13 @@ __device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& d_state, 
   add_rows<true>(d_state, stage.queries, 16 * block, part HEBB_WHERE_ARGUMENT);
 }
 
-/// Takes dS through a chunk: X = (1 + L)^-T (scale Pᵀ dO + diag(e^(gam_last - gam)) K dS), or without the system where additive;
-/// dS = e^gam_last dS + (diag(e^gam) Q)ᵀ dO - (diag(beta e^gam) K)ᵀ X. value_at: the slice at the chunk's first token.
+/// Takes dS through a chunk: X = (1 + L)^-T (scale Pᵀ dO + diag(e^(gam_last - gam)) K dS), or without the system where
+/// additive; dS = e^gam_last dS + (diag(e^gam) Q)ᵀ dO - (diag(beta e^gam) K)ᵀ X. value_at: the slice at the chunk's
+/// first token.
 template <int kWidth, int kSlice, int kTiles>
-__device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& d_state, const Adjoint& a, const Stage<kWidth, kSlice>& stage,
-                                           const Pairs& pairs, int64_t value_at, int channels HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& d_state, const Adjoint& a,
+                                           const Stage<kWidth, kSlice>& stage, const Pairs& pairs, int64_t value_at,
+                                           int channels HEBB_WHERE_PARAMETER) {
   Rows<kBlocks, kTiles> x;
   HEBB_UNROLL
   for (int m = 0; m < kWidth / 16; ++m) {
@@ -152,9 +153,7 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(Ad
       }
     });
   };
-  if (a.initial_sums != nullptr && warp_number() < kStateWarps) {
-    add_to_initial(true);
-  }
+  if (a.initial_sums != nullptr && warp_number() < kStateWarps) { add_to_initial(true); }
   int64_t next_state = -1;  // number of the state behind the chunk; -1: nobody reads it, and dS is 0
   walk<true, true>(s, [&](int, const Stage<kWidth, kSlice>& stage, const Pairs& pairs) {
     if (next_state >= 0) {
@@ -169,9 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(Ad
     pass_chunk(d_state, a, stage, pairs, value_at, at.channels);
     next_state = stage.chunk.state;
     if (next_state < 0) {
-      if (a.initial_sums != nullptr) {
-        add_to_initial(false);
-      }
+      if (a.initial_sums != nullptr) { add_to_initial(false); }
       d_state.scale(0);
     }
   });
@@ -181,11 +178,20 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(Ad
 
 void sweep_back(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
   const delta::Sizes n(a.k, a.v);
-  const Adjoint b{.n = n, .in = delta::Inputs<bf16>(a, n), .chunks = delta::Chunks(a.grid), .d_v = a.d_v.as<bf16>(),
-                  .d_o = a.d_o.as<bf16>(), .doc_start = a.doc_start.as<int32_t>(), .initial_sums = a.initial_sums.as<float>(),
-                  .adjoints = to.adjoints, .d_starts = to.d_starts, .scale = static_cast<float>(a.scale), .additive = a.additive};
+  const Adjoint b{.n = n,
+                  .in = delta::Inputs<bf16>(a, n),
+                  .chunks = delta::Chunks(a.grid),
+                  .d_v = a.d_v.as<bf16>(),
+                  .d_o = a.d_o.as<bf16>(),
+                  .doc_start = a.doc_start.as<int32_t>(),
+                  .initial_sums = a.initial_sums.as<float>(),
+                  .adjoints = to.adjoints,
+                  .d_starts = to.d_starts,
+                  .scale = static_cast<float>(a.scale),
+                  .additive = a.additive};
   dispatch_slices(n, [&](auto width, auto slice, dim3 blocks) {
-    HEBB_LAUNCH((gated_delta_mma_adjoint_kernel<width, slice>), blocks, kThreads, sizeof(Shared<width, slice>), stream, b);
+    HEBB_LAUNCH((gated_delta_mma_adjoint_kernel<width, slice>), blocks, kThreads, sizeof(Shared<width, slice>), stream,
+                b);
   });
 }
 

@@ -1,19 +1,21 @@
-#include "kernels/gated_delta/tiles.cuh"
 #include "kernels/common/cuda/unroll.cuh"
+#include "kernels/gated_delta/tiles.cuh"
 
-// The gradients of keys, queries and gates of the chunked gated delta rule on tensor cores (spec 20, section 5): one block a chunk and
-// key head, from what the two sweeps left. It takes the value heads of the key head in order, and of each the value channels 32 at a
-// time, copied while the 32 before are multiplied. Four groups of four warps hold 64 sums a thread:
+// The gradients of keys, queries and gates of the chunked gated delta rule on tensor cores (spec 20, section 5): one
+// block a chunk and key head, from what the two sweeps left. It takes the value heads of the key head in order, and of
+// each the value channels 32 at a time, copied while the 32 before are multiplied. Four groups of four warps hold 64
+// sums a thread:
 //   0, 1  X Sᵀ and E dS1ᵀ, each half of the key channels; then dK
 //   2     dO Sᵀ; then dQ
 //   3     dO Eᵀ and X Eᵀ, whose diagonal is d_beta; then the pairs' weights and what they add to d_gam
-// Precision: products of X and E with each other and with dO, and the pairs' weights that come of them, take two bf16 of each, without the
-// product of the lower parts; d_gam is summed in double. Products with S and dS1 take one of each: that leaves an error of 1.4e-3 (rms) in
-// dg, as much as the rounding of d_q, d_k and d_v to bf16 in those, and none that shows in parameters' gradients (bf16_test.cpp).
-// FLOPs of a chunk of 64 tokens and a value head: 2 64 (5 64 dv + 3 dk dv + 5 64 dk) on tensor cores, and 4 64 64 dk a key head. HBM: d_o,
-// 2 bytes for each of S, dS1 and 4 for E, X a value head; q, k, d_q, d_k a key head; 208 KB a chunk for a head of 128 x 128. Bound: HBM,
-// 6.4 us a chunk and SM of an H200; tensor cores and operands from shared memory 4 us. 128 registers, no spills; 187 KB shared for keys of
-// more than 64, 150 KB for others: one block of 16 warps an SM.
+// Precision: products of X and E with each other and with dO, and the pairs' weights that come of them, take two bf16
+// of each, without the product of the lower parts; d_gam is summed in double. Products with S and dS1 take one of each:
+// that leaves an error of 1.4e-3 (rms) in dg, as much as the rounding of d_q, d_k and d_v to bf16 in those, and none
+// that shows in parameters' gradients (bf16_test.cpp). FLOPs of a chunk of 64 tokens and a value head: 2 64 (5 64 dv +
+// 3 dk dv + 5 64 dk) on tensor cores, and 4 64 64 dk a key head. HBM: d_o, 2 bytes for each of S, dS1 and 4 for E, X a
+// value head; q, k, d_q, d_k a key head; 208 KB a chunk for a head of 128 x 128. Bound: HBM, 6.4 us a chunk and SM of
+// an H200; tensor cores and operands from shared memory 4 us. 128 registers, no spills; 187 KB shared for keys of more
+// than 64, 150 KB for others: one block of 16 warps an SM.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 
@@ -34,35 +36,34 @@ struct Backward {
 };
 
 /// What the products over value channels need of 32 of them. The second of two tiles is the lower part.
-template <int kWidth>
-struct Stage {
+template <int kWidth> struct Stage {
   TileOf<kChunk, kDepth> d_o[1], x[2], errors[2];
   TileOf<kWidth, kDepth> state[1], d_state[1];  // before and behind the chunk
 };
 
-template <int kWidth>
-struct Shared {
+template <int kWidth> struct Shared {
   TileOf<kChunk, kWidth> keys[1], queries[1];
   Stage<kWidth> stages[2];
   TileOf<kChunk, kChunk> answers[2], corrections[2];  // weights of pairs: of delta_j in o_i, of E_j in E_i
   float products[kChunk][kChunk + 4];                 // k_i . k_j below the diagonal, q_j . k_i above it
   Gates gates;
-  double rows[kChunk], columns[4][kChunk];            // sums of G, the latter for 16 rows each
-  double kept[128];                                   // <S, dS1>: a thread's part
-  float reads[3][kChunk], writes[2][kChunk];         // d_gam of what tokens read from the state and leave in it
+  double rows[kChunk], columns[4][kChunk];    // sums of G, the latter for 16 rows each
+  double kept[128];                           // <S, dS1>: a thread's part
+  float reads[3][kChunk], writes[2][kChunk];  // d_gam of what tokens read from the state and leave in it
   delta::Chunk chunk;
   int64_t first_head, next_state;  // first value head; number of the state behind the chunk, or -1
 };
 
-/// Starts a copy of `rows` rows, `stride` elements apart, of kParts tensors `part` elements apart; zeros behind them and behind `width`
-/// channels.
+/// Starts a copy of `rows` rows, `stride` elements apart, of kParts tensors `part` elements apart; zeros behind them
+/// and behind `width` channels.
 template <int kRows, int kChannels, int kParts>
-__device__ __forceinline__ void copy_parts(TileOf<kRows, kChannels> (&to)[kParts], const bf16* from, int64_t part, int64_t stride, int rows,
-                                           int width HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_parts(TileOf<kRows, kChannels> (&to)[kParts], const bf16* from, int64_t part,
+                                           int64_t stride, int rows, int width HEBB_WHERE_PARAMETER) {
   constexpr int kPieces = kChannels / 8, kAll = kParts * kRows * kPieces;
   HEBB_UNROLL
   for (int step = 0; step < kAll; step += kBlock) {
-    const int i = step + static_cast<int>(threadIdx.x), p = i / (kRows * kPieces), row = i / kPieces % kRows, c = i % kPieces * 8;
+    const int i = step + static_cast<int>(threadIdx.x), p = i / (kRows * kPieces), row = i / kPieces % kRows,
+              c = i % kPieces * 8;
     const bool exists = row < rows && c < width;
     if (kAll % kBlock == 0 || i < kAll) {
       copy_async_16(&to[p].data[row * kStride<kChannels> + c], exists ? from + p * part + row * stride + c : from,
@@ -72,8 +73,7 @@ __device__ __forceinline__ void copy_parts(TileOf<kRows, kChannels> (&to)[kParts
 }
 
 /// The products of keys, and of queries and keys, below the diagonal: 16 rows by 32 columns a warp.
-template <int kWidth>
-__device__ __forceinline__ void multiply_keys(Shared<kWidth>& s HEBB_WHERE_PARAMETER) {
+template <int kWidth> __device__ __forceinline__ void multiply_keys(Shared<kWidth>& s HEBB_WHERE_PARAMETER) {
   const int first_row = warp_number() % 4 * 16, first_column = warp_number() / 4 % 2 * 32;
   const bool is_query = warp_number() >= 8;
   float sums[1][4][4] = {};
@@ -84,19 +84,19 @@ __device__ __forceinline__ void multiply_keys(Shared<kWidth>& s HEBB_WHERE_PARAM
     HEBB_UNROLL
     for (int e = 0; e < 4; ++e) {
       const int i = first_row + lane_number() / 4 + e / 2 * 8, j = first_column + 8 * n + lane_number() % 4 * 2 + e % 2;
-      if (j < i) {
-        s.products[is_query ? j : i][is_query ? i : j] = sums[0][n][e];
-      }
+      if (j < i) { s.products[is_query ? j : i][is_query ? i : j] = sums[0][n][e]; }
     }
   }
 }
 
 using Sums = float[1][16][4];
 
-/// sums[kFirst + j] += 16 rows of left x (rows 8 j of right)ᵀ over 32 channels; all parts of right, and of left where kSplit.
+/// sums[kFirst + j] += 16 rows of left x (rows 8 j of right)ᵀ over 32 channels; all parts of right, and of left where
+/// kSplit.
 template <int kFirst, int kTiles, bool kSplit, int kRows, int kParts>
 __device__ __forceinline__ void add_product(Sums& sums, const bf16* left, const bf16* left_low,
-                                            const TileOf<kRows, kDepth> (&right)[kParts], int right_row HEBB_WHERE_PARAMETER) {
+                                            const TileOf<kRows, kDepth> (&right)[kParts],
+                                            int right_row HEBB_WHERE_PARAMETER) {
   constexpr int stride = kStride<kDepth>;
   const int lane = lane_number(), from = lane % 16 * stride + lane / 16 * 8;
   const int to = (right_row + lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
@@ -104,9 +104,7 @@ __device__ __forceinline__ void add_product(Sums& sums, const bf16* left, const 
   for (int c = 0; c < kDepth; c += 16) {
     uint32_t a[4], a_low[4];
     load_matrices<4, false>(a, left + from + c HEBB_WHERE_ARGUMENT);
-    if constexpr (kSplit) {
-      load_matrices<4, false>(a_low, left_low + from + c HEBB_WHERE_ARGUMENT);
-    }
+    if constexpr (kSplit) { load_matrices<4, false>(a_low, left_low + from + c HEBB_WHERE_ARGUMENT); }
     HEBB_UNROLL
     for (int j = 0; j < kTiles; j += 2) {
       HEBB_UNROLL
@@ -125,8 +123,8 @@ __device__ __forceinline__ void add_product(Sums& sums, const bf16* left, const 
   }
 }
 
-/// sums[j] += 16 rows of both parts of the pairs' weights, or where kTransposed of their columns, x channels 8 j of b, for the tokens
-/// that have weight. `first_row`: of the result.
+/// sums[j] += 16 rows of both parts of the pairs' weights, or where kTransposed of their columns, x channels 8 j of b,
+/// for the tokens that have weight. `first_row`: of the result.
 template <int kWidth, int kTiles, bool kTransposed>
 __device__ __forceinline__ void add_pairs(Sums& sums, const TileOf<kChunk, kChunk> (&weights)[2], const bf16* b,
                                           int first_row HEBB_WHERE_PARAMETER) {
@@ -153,8 +151,8 @@ __device__ __forceinline__ void add_pairs(Sums& sums, const TileOf<kChunk, kChun
 
 /// sums[kFirst + j] *= factors of the two rows; dots[row] = its product with `rows`, over the kTiles tiles.
 template <int kWidth, int kFirst, int kTiles>
-__device__ __forceinline__ void scale_and_multiply(Sums& sums, const float (&factors)[2], const bf16* rows, int first_row,
-                                                   float* dots HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void scale_and_multiply(Sums& sums, const float (&factors)[2], const bf16* rows,
+                                                   int first_row, float* dots HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = first_row + lane_number() / 4 + 8 * half;
@@ -168,17 +166,15 @@ __device__ __forceinline__ void scale_and_multiply(Sums& sums, const float (&fac
       dot += first * attention_mma::first_of(pair) + second * attention_mma::second_of(pair);
     }
     dot = attention_mma::sum_of_quad(dot HEBB_WHERE_ARGUMENT);
-    if (lane_number() % 4 == 0) {
-      dots[row] = dot;
-    }
+    if (lane_number() % 4 == 0) { dots[row] = dot; }
   }
 }
 
-/// From the products with E to the pairs' weights, the sums of G over rows and columns, and d_beta. The diagonal of G cancels and is left
-/// out; the sums are in double: rounding would hide what a strong decay leaves of dg.
+/// From the products with E to the pairs' weights, the sums of G over rows and columns, and d_beta. The diagonal of G
+/// cancels and is left out; the sums are in double: rounding would hide what a strong decay leaves of dg.
 template <int kWidth>
-__device__ __forceinline__ void weigh_pairs(Shared<kWidth>& s, const Sums& sums, const Backward& a, int first_row, float* d_beta,
-                                            int length HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void weigh_pairs(Shared<kWidth>& s, const Sums& sums, const Backward& a, int first_row,
+                                            float* d_beta, int length HEBB_WHERE_PARAMETER) {
   const int lane = lane_number();
   double rows[2] = {};
   HEBB_UNROLL
@@ -201,9 +197,7 @@ __device__ __forceinline__ void weigh_pairs(Shared<kWidth>& s, const Sums& sums,
           rows[half] += pair;
           columns[e] += pair;
         }
-        if (j == i && i < length) {
-          d_beta[i * a.n.value_heads] = product;
-        }
+        if (j == i && i < length) { d_beta[i * a.n.value_heads] = product; }
       }
       const int at = i * kStride<kChunk> + column;
       SplitPair(answers[0], answers[1]).store(&s.answers[0].data[at], &s.answers[1].data[at]);
@@ -215,27 +209,25 @@ __device__ __forceinline__ void weigh_pairs(Shared<kWidth>& s, const Sums& sums,
       for (int bits = 4; bits < 32; bits *= 2) {
         columns[e] += __shfl_xor_sync(kAllLanes, columns[e], bits, 32 HEBB_WHERE_ARGUMENT);
       }
-      if (lane < 4) {
-        s.columns[first_row / 16][column + e] = columns[e];
-      }
+      if (lane < 4) { s.columns[first_row / 16][column + e] = columns[e]; }
     }
   }
   HEBB_UNROLL
   for (int half = 0; half < 2; ++half) {
     rows[half] += __shfl_xor_sync(kAllLanes, rows[half], 1, 32 HEBB_WHERE_ARGUMENT);
     rows[half] += __shfl_xor_sync(kAllLanes, rows[half], 2, 32 HEBB_WHERE_ARGUMENT);
-    if (lane % 4 == 0) {
-      s.rows[first_row + lane / 4 + 8 * half] = rows[half];
-    }
+    if (lane % 4 == 0) { s.rows[first_row + lane / 4 + 8 * half] = rows[half]; }
   }
 }
 
 /// dg_i = sum_{j>=i} dgam_j, by one warp. d_g: the chunk's first token.
 template <int kWidth>
-__device__ __forceinline__ void write_gates(const Shared<kWidth>& s, float* d_g, int64_t stride, int length HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void write_gates(const Shared<kWidth>& s, float* d_g, int64_t stride,
+                                            int length HEBB_WHERE_PARAMETER) {
   const int lane = lane_number();
   double d_gam[2], written = 0;
-  const double kept = warp_sum((s.kept[lane] + s.kept[lane + 32]) + (s.kept[lane + 64] + s.kept[lane + 96]) HEBB_WHERE_ARGUMENT);
+  const double kept =
+      warp_sum((s.kept[lane] + s.kept[lane + 32]) + (s.kept[lane + 64] + s.kept[lane + 96]) HEBB_WHERE_ARGUMENT);
   HEBB_UNROLL
   for (int e = 0; e < 2; ++e) {
     const int i = 2 * lane + e;
@@ -265,8 +257,7 @@ __device__ __forceinline__ void write_gates(const Shared<kWidth>& s, float* d_g,
 }
 
 /// Part of <S, dS1> over 32 channels, by the 128 threads of a group.
-template <int kWidth>
-__device__ __forceinline__ float multiply_states(const Stage<kWidth>& stage, int dk) {
+template <int kWidth> __device__ __forceinline__ float multiply_states(const Stage<kWidth>& stage, int dk) {
   using attention_mma::first_of, attention_mma::load_pair, attention_mma::second_of;
   float sum = 0;
   HEBB_UNROLL_BY(1)  // registers are short: turns must not be mixed
@@ -280,17 +271,19 @@ __device__ __forceinline__ float multiply_states(const Stage<kWidth>& stage, int
 
 /// What the warp's group sums over the stage's channels.
 template <int kWidth>
-__device__ __forceinline__ void add_channels(Shared<kWidth>& s, Sums& sums, const Stage<kWidth>& stage, const Backward& a, int group,
-                                             int first_row HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void add_channels(Shared<kWidth>& s, Sums& sums, const Stage<kWidth>& stage,
+                                             const Backward& a, int group, int first_row HEBB_WHERE_PARAMETER) {
   constexpr int kHalf = kWidth / 16;  // tiles of half the key channels
   const int row = first_row * kStride<kDepth>;
   const bool has_state = s.chunk.state >= 0 || a.initial != nullptr, has_d_state = s.next_state >= 0;
   if (group < 2) {
     if (has_state && !a.additive) {
-      add_product<0, kHalf, false>(sums, stage.x[0].data + row, nullptr, stage.state, 8 * kHalf * group HEBB_WHERE_ARGUMENT);
+      add_product<0, kHalf, false>(sums, stage.x[0].data + row, nullptr, stage.state,
+                                   8 * kHalf * group HEBB_WHERE_ARGUMENT);
     }
     if (has_d_state) {
-      add_product<kHalf, kHalf, false>(sums, stage.errors[0].data + row, nullptr, stage.d_state, 8 * kHalf * group HEBB_WHERE_ARGUMENT);
+      add_product<kHalf, kHalf, false>(sums, stage.errors[0].data + row, nullptr, stage.d_state,
+                                       8 * kHalf * group HEBB_WHERE_ARGUMENT);
     }
   } else if (group == 2) {
     if (has_state) {
@@ -306,12 +299,13 @@ __device__ __forceinline__ void add_channels(Shared<kWidth>& s, Sums& sums, cons
 }
 
 /// Starts the copies of a step: one value head and 32 of its channels.
-template <int kWidth>
-__device__ __forceinline__ void copy_step(Shared<kWidth>& s, const Backward& a, int step) {
+template <int kWidth> __device__ __forceinline__ void copy_step(Shared<kWidth>& s, const Backward& a, int step) {
   Stage<kWidth>& stage = s.stages[step % 2];
-  const int dk = static_cast<int>(a.n.key_dim), dv = static_cast<int>(a.n.value_dim), depths = (dv + kDepth - 1) / kDepth;
+  const int dk = static_cast<int>(a.n.key_dim), dv = static_cast<int>(a.n.value_dim),
+            depths = (dv + kDepth - 1) / kDepth;
   const int c = step % depths * kDepth, width = dv - c, length = static_cast<int>(s.chunk.length);
-  const int64_t head = s.first_head + step / depths, stride = a.n.value_heads * dv, at = s.chunk.token * stride + head * dv + c;
+  const int64_t head = s.first_head + step / depths, stride = a.n.value_heads * dv,
+                at = s.chunk.token * stride + head * dv + c;
   copy_parts(stage.d_o, a.d_o + at, 0, stride, length, width);
   copy_parts(stage.x, a.adjoints.high + at, a.adjoints.size, stride, length, width);
   copy_parts(stage.errors, a.errors.high + at, a.errors.size, stride, length, width);
@@ -326,10 +320,11 @@ __device__ __forceinline__ void copy_step(Shared<kWidth>& s, const Backward& a, 
   commit_async_copies();
 }
 
-/// Once all channels of a head are summed: the parts of d_gam, the rows' sums but for pairs of tokens, and the pairs' weights.
+/// Once all channels of a head are summed: the parts of d_gam, the rows' sums but for pairs of tokens, and the pairs'
+/// weights.
 template <int kWidth>
-__device__ __forceinline__ void finish_channels(Shared<kWidth>& s, Sums& sums, const Backward& a, int group, int first_row,
-                                                int64_t head HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void finish_channels(Shared<kWidth>& s, Sums& sums, const Backward& a, int group,
+                                                int first_row, int64_t head HEBB_WHERE_PARAMETER) {
   constexpr int kHalf = kWidth / 16;
   const Gates& gates = s.gates;
   const int row = first_row + lane_number() / 4;
@@ -340,9 +335,7 @@ __device__ __forceinline__ void finish_channels(Shared<kWidth>& s, Sums& sums, c
     scale_and_multiply<kWidth, 0, kHalf>(sums, reads, keys, first_row, s.reads[group] HEBB_WHERE_ARGUMENT);
     scale_and_multiply<kWidth, kHalf, kHalf>(sums, writes, keys, first_row, s.writes[group] HEBB_WHERE_ARGUMENT);
     HEBB_UNROLL
-    for (int i = 0; i < 4 * kHalf; ++i) {
-      sums[0][i / 4][i % 4] += sums[0][kHalf + i / 4][i % 4];
-    }
+    for (int i = 0; i < 4 * kHalf; ++i) { sums[0][i / 4][i % 4] += sums[0][kHalf + i / 4][i % 4]; }
   } else if (group == 2) {
     const float reads[2] = {a.scale * gates.start[row], a.scale * gates.start[row + 8]};
     scale_and_multiply<kWidth, 0, 2 * kHalf>(sums, reads, s.queries[0].data, first_row, s.reads[2] HEBB_WHERE_ARGUMENT);
@@ -354,10 +347,11 @@ __device__ __forceinline__ void finish_channels(Shared<kWidth>& s, Sums& sums, c
 
 /// Adds the pairs' parts of dK and dQ and writes them, or adds them to those of earlier heads; writes d_g.
 template <int kWidth>
-__device__ __forceinline__ void finish_head(const Shared<kWidth>& s, Sums& sums, const Backward& a, int group, int first_row, int64_t head,
-                                            bool accumulate HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void finish_head(const Shared<kWidth>& s, Sums& sums, const Backward& a, int group,
+                                            int first_row, int64_t head, bool accumulate HEBB_WHERE_PARAMETER) {
   constexpr int kHalf = kWidth / 16;
-  const int length = static_cast<int>(s.chunk.length), dk = static_cast<int>(a.n.key_dim), channel = group % 2 * 8 * kHalf;
+  const int length = static_cast<int>(s.chunk.length), dk = static_cast<int>(a.n.key_dim),
+            channel = group % 2 * 8 * kHalf;
   const int64_t stride = a.n.key_heads * dk, to = s.chunk.token * stride + s.first_head / a.n.group() * dk;
   const auto token = [&](int i) { return first_row + i < length ? static_cast<int64_t>(first_row + i) : -1; };
   const float factors[2] = {1, 1};
@@ -376,11 +370,11 @@ __device__ __forceinline__ void finish_head(const Shared<kWidth>& s, Sums& sums,
   }
 }
 
-template <int kWidth>
-__global__ void __launch_bounds__(kBlock, 1) gated_delta_mma_chunk_kernel(Backward a) {
+template <int kWidth> __global__ void __launch_bounds__(kBlock, 1) gated_delta_mma_chunk_kernel(Backward a) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
-  const int group_size = static_cast<int>(a.n.group()), depths = static_cast<int>((a.n.value_dim + kDepth - 1) / kDepth);
+  const int group_size = static_cast<int>(a.n.group()),
+            depths = static_cast<int>((a.n.value_dim + kDepth - 1) / kDepth);
   if (threadIdx.x == 0) {
     const int64_t number = blockIdx.x / a.n.key_heads;
     s.chunk = a.chunks.at(number);
@@ -400,7 +394,8 @@ __global__ void __launch_bounds__(kBlock, 1) gated_delta_mma_chunk_kernel(Backwa
   __syncthreads();
   multiply_keys(s);
 
-  // Warps of one group lie in different quarters of the SM, and each quarter has all rows: those of more pairs have more work.
+  // Warps of one group lie in different quarters of the SM, and each quarter has all rows: those of more pairs have
+  // more work.
   const int group = warp_number() / 4, first_row = (warp_number() + group) % 4 * 16;
   int step = 0;
   for (int h = 0; h < group_size; ++h) {
@@ -408,14 +403,10 @@ __global__ void __launch_bounds__(kBlock, 1) gated_delta_mma_chunk_kernel(Backwa
     for (int depth = 0; depth < depths; ++depth, ++step) {
       wait_async_copies<0>();
       __syncthreads();
-      if (step + 1 < group_size * depths) {
-        copy_step(s, a, step + 1);
-      }
+      if (step + 1 < group_size * depths) { copy_step(s, a, step + 1); }
       if (depth == 0 && group == 2) {
         s.kept[threadIdx.x % 128] = 0;
-        if (warp_number() == 8) {
-          load_gates(s.gates, GateInputs(a.in.head(a.n, s.first_head + h), s.chunk));
-        }
+        if (warp_number() == 8) { load_gates(s.gates, GateInputs(a.in.head(a.n, s.first_head + h), s.chunk)); }
       }
       add_channels(s, sums, s.stages[step % 2], a, group, first_row);
     }
@@ -437,7 +428,8 @@ Handed::Handed(const GatedDeltaBackward& a) {
   initial = a.initial_state.defined() ? adjoints.high + 2 * values : nullptr;
 }
 
-static_assert(sizeof(Shared<64>) <= gated_delta_shared_bytes(64) && sizeof(Shared<128>) <= gated_delta_shared_bytes(128));
+static_assert(sizeof(Shared<64>) <= gated_delta_shared_bytes(64) &&
+              sizeof(Shared<128>) <= gated_delta_shared_bytes(128));
 
 void backward(Stream& stream, const GatedDeltaBackward& a) {
   HEBB_ASSERT(gated_delta_on_tensor_cores(a) && a.adjoints.numel() >= gated_delta_adjoints(a));
@@ -445,10 +437,22 @@ void backward(Stream& stream, const GatedDeltaBackward& a) {
   recompute(stream, a, handed);
   sweep_back(stream, a, handed);
   const delta::Sizes n(a.k, a.v);
-  const Backward b{.n = n, .in = delta::Inputs<bf16>(a, n), .chunks = delta::Chunks(a.grid), .count = a.grid.chunks.size(0),
-                   .d_q = a.d_q.as<bf16>(), .d_k = a.d_k.as<bf16>(), .d_g = a.d_g.as<float>(), .d_beta = a.d_beta.as<float>(),
-                   .d_o = a.d_o.as<bf16>(), .errors = handed.errors, .adjoints = handed.adjoints, .starts = handed.starts,
-                   .d_starts = handed.d_starts, .initial = handed.initial, .scale = static_cast<float>(a.scale), .additive = a.additive};
+  const Backward b{.n = n,
+                   .in = delta::Inputs<bf16>(a, n),
+                   .chunks = delta::Chunks(a.grid),
+                   .count = a.grid.chunks.size(0),
+                   .d_q = a.d_q.as<bf16>(),
+                   .d_k = a.d_k.as<bf16>(),
+                   .d_g = a.d_g.as<float>(),
+                   .d_beta = a.d_beta.as<float>(),
+                   .d_o = a.d_o.as<bf16>(),
+                   .errors = handed.errors,
+                   .adjoints = handed.adjoints,
+                   .starts = handed.starts,
+                   .d_starts = handed.d_starts,
+                   .initial = handed.initial,
+                   .scale = static_cast<float>(a.scale),
+                   .additive = a.additive};
   const unsigned blocks = blocks_for(b.count * n.key_heads, 1);
   if (n.key_dim <= 64) {
     HEBB_LAUNCH((gated_delta_mma_chunk_kernel<64>), blocks, kBlock, sizeof(Shared<64>), stream, b);

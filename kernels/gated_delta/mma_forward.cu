@@ -1,16 +1,17 @@
 #include "kernels/gated_delta/walk.cuh"
 
-// The chunked gated delta rule on tensor cores, forward: one block a row, value head and slice of 32 or 64 value channels walks over the
-// chunks (common/gated_delta_walk.h).
-// Precision: operands are bf16, sums fp32. What the kernel computes itself and multiplies again is split in two bf16 (16 bits): the
-// state, what is written to it, the matrices of pairs and E. Blocks of 16 tokens of the triangular system are inverted in fp32 on
-// the plain cores. So nothing but inputs and outputs is rounded to 8 bits. With P, delta and the state that queries read in one bf16
-// each, answers that nearly cancel before a norm keep the rounding of their terms, and gradients of decays are off by up to 0.13 instead
+// The chunked gated delta rule on tensor cores, forward: one block a row, value head and slice of 32 or 64 value
+// channels walks over the chunks (common/gated_delta_walk.h). Precision: operands are bf16, sums fp32. What the kernel
+// computes itself and multiplies again is split in two bf16 (16 bits): the state, what is written to it, the matrices
+// of pairs and E. Blocks of 16 tokens of the triangular system are inverted in fp32 on the plain cores. So nothing but
+// inputs and outputs is rounded to 8 bits. With P, delta and the state that queries read in one bf16 each, answers that
+// nearly cancel before a norm keep the rounding of their terms, and gradients of decays are off by up to 0.13 instead
 // of 0.03 (tests/device/bf16_test.cpp).
-// FLOPs of a chunk of 64 tokens and a slice of s channels: 2 64 s (6 dk + 240) on tensor cores, more than half of them for
-// lower parts, and 2 64 80 dk for pairs. HBM: q, k once a slice, v, o once.
-// The backward pass repeats the sweep (kRecomputes): no queries and answers, but E, in two bf16, and the state at each chunk's start, in
-// one, are kept. FLOPs of a chunk and a slice: 2 64 s (4 dk + 120), and half of the pairs; HBM: k once a slice, v once, E and the states.
+// FLOPs of a chunk of 64 tokens and a slice of s channels: 2 64 s (6 dk + 240) on tensor cores, more than half of them
+// for lower parts, and 2 64 80 dk for pairs. HBM: q, k once a slice, v, o once. The backward pass repeats the sweep
+// (kRecomputes): no queries and answers, but E, in two bf16, and the state at each chunk's start, in one, are kept.
+// FLOPs of a chunk and a slice: 2 64 s (4 dk + 120), and half of the pairs; HBM: k once a slice, v once, E and the
+// states.
 namespace hebb::HEBB_DEVICE::delta_mma {
 namespace {
 
@@ -29,14 +30,23 @@ struct Forward {
 
   template <class Args>
   explicit Forward(const Args& a)
-      : n(a.k, a.v), in(a, n), chunks(a.grid), o(nullptr), state(nullptr), initial(a.initial_state.template as<float>()),
-        doc_start(a.doc_start.template as<int32_t>()), scale(static_cast<float>(a.scale)), additive(a.additive), starts(nullptr),
+      : n(a.k, a.v),
+        in(a, n),
+        chunks(a.grid),
+        o(nullptr),
+        state(nullptr),
+        initial(a.initial_state.template as<float>()),
+        doc_start(a.doc_start.template as<int32_t>()),
+        scale(static_cast<float>(a.scale)),
+        additive(a.additive),
+        starts(nullptr),
         rounded_initial(nullptr) {}
 };
 
 /// The slice of a state in fp32, or zeros where `from` is null.
 template <int kRowTiles, int kTiles>
-__device__ __forceinline__ void load_state(Rows<kRowTiles, kTiles>& state, const float* from, int64_t stride, int dk, int channels) {
+__device__ __forceinline__ void load_state(Rows<kRowTiles, kTiles>& state, const float* from, int64_t stride, int dk,
+                                           int channels) {
   state.each_pair([&](float& first, float& second, int row, int c) {
     const bool exists = from != nullptr && row < dk && c < channels;
     first = exists ? from[row * stride + c] : 0.0f;
@@ -46,11 +56,11 @@ __device__ __forceinline__ void load_state(Rows<kRowTiles, kTiles>& state, const
 
 /// Where the state before a chunk is kept; initial ones by the first row's blocks.
 template <int kSlice>
-__device__ __forceinline__ bf16* place_of_start(const Forward& a, const Place<kSlice>& at, int64_t state, bool is_first) {
-  if (state >= 0) {
-    return a.starts + (state * a.n.value_heads + at.head) * a.n.state() + at.first_channel;
-  }
-  return is_first && at.row == 0 && a.initial != nullptr ? a.rounded_initial + at.head * a.n.state() + at.first_channel : nullptr;
+__device__ __forceinline__ bf16* place_of_start(const Forward& a, const Place<kSlice>& at, int64_t state,
+                                                bool is_first) {
+  if (state >= 0) { return a.starts + (state * a.n.value_heads + at.head) * a.n.state() + at.first_channel; }
+  return is_first && at.row == 0 && a.initial != nullptr ? a.rounded_initial + at.head * a.n.state() + at.first_channel
+                                                         : nullptr;
 }
 
 /// The products of keys, and of queries, with the state before a chunk.
@@ -63,17 +73,16 @@ __device__ __forceinline__ void read_state(Rows<kBlocks, kTiles>& predictions, R
     Operand part[kTiles];
     make_operands(part, state, m HEBB_WHERE_ARGUMENT);
     add_rows<false>(predictions, stage.keys, 16 * m, part HEBB_WHERE_ARGUMENT);
-    if constexpr (!kRecomputes) {
-      add_rows<false>(answers, stage.queries, 16 * m, part HEBB_WHERE_ARGUMENT);
-    }
+    if constexpr (!kRecomputes) { add_rows<false>(answers, stage.queries, 16 * m, part HEBB_WHERE_ARGUMENT); }
   }
 }
 
-/// E of a block of 16 tokens, whose right side is there, goes to the tokens behind it, to answers and to the state behind the chunk.
+/// E of a block of 16 tokens, whose right side is there, goes to the tokens behind it, to answers and to the state
+/// behind the chunk.
 template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
-__device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& state, Rows<kBlocks, kTiles>& errors, Rows<kBlocks, kTiles>& answers,
-                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs, int block,
-                                            bool additive HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& state, Rows<kBlocks, kTiles>& errors,
+                                            Rows<kBlocks, kTiles>& answers, const Stage<kWidth, kSlice>& stage,
+                                            const Pairs& pairs, int block, bool additive HEBB_WHERE_PARAMETER) {
   Operand part[kTiles];
   if (additive) {
     make_operands(part, errors, block HEBB_WHERE_ARGUMENT);
@@ -82,15 +91,11 @@ __device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& state, Ro
   }
   HEBB_UNROLL
   for (int i = block + 1; i < kBlocks; ++i) {
-    if (!additive) {
-      add_block<false>(errors.x[i], pairs.system, i, block, part HEBB_WHERE_ARGUMENT);
-    }
+    if (!additive) { add_block<false>(errors.x[i], pairs.system, i, block, part HEBB_WHERE_ARGUMENT); }
   }
   HEBB_UNROLL
   for (int i = block; i < kBlocks; ++i) {
-    if constexpr (!kRecomputes) {
-      add_block<false>(answers.x[i], pairs.answers, i, block, part HEBB_WHERE_ARGUMENT);
-    }
+    if constexpr (!kRecomputes) { add_block<false>(answers.x[i], pairs.answers, i, block, part HEBB_WHERE_ARGUMENT); }
   }
   Rows<1, kTiles> writes;
   HEBB_UNROLL
@@ -104,8 +109,9 @@ __device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& state, Ro
 
 /// Takes the state through a chunk.
 template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
-__device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, const Forward& a, const Stage<kWidth, kSlice>& stage,
-                                           const Pairs& pairs, const Place<kSlice>& at HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, const Forward& a,
+                                           const Stage<kWidth, kSlice>& stage, const Pairs& pairs,
+                                           const Place<kSlice>& at HEBB_WHERE_PARAMETER) {
   Rows<kBlocks, kTiles> errors, answers;
   read_state<kRecomputes>(errors, answers, stage, state HEBB_WHERE_ARGUMENT);
   errors.each_pair([&](float& first, float& second, int row, int c) {
@@ -131,9 +137,7 @@ __device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, con
   const int length = static_cast<int>(stage.chunk.length);
   auto& results = kRecomputes ? errors : answers;
   results.each_pair([&](float first, float second, int row, int c) {
-    if (row >= length || c >= at.channels) {
-      return;
-    }
+    if (row >= length || c >= at.channels) { return; }
     const int64_t to = value_at + row * stride + c;
     if constexpr (kRecomputes) {
       SplitPair(first, second).store(a.errors.high + to, a.errors.low() + to);
@@ -152,7 +156,8 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(Forward a)
   const int dk = static_cast<int>(a.n.key_dim);
   Rows<kWidth / 16, kSlice / 32> state;
   if (warp_number() < kStateWarps) {
-    load_state(state, a.state != nullptr ? a.state + at.task * a.n.state() + at.first_channel : nullptr, a.n.value_dim, dk, at.channels);
+    load_state(state, a.state != nullptr ? a.state + at.task * a.n.state() + at.first_channel : nullptr, a.n.value_dim,
+               dk, at.channels);
   }
   walk<!kRecomputes, false>(s, [&](int i, const Stage<kWidth, kSlice>& stage, const Pairs& pairs) {
     if (stage.begins_document) {
@@ -181,10 +186,10 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(Forward a)
   }
 }
 
-template <bool kRecomputes>
-void launch_sweep(Stream& stream, const Forward& f) {
+template <bool kRecomputes> void launch_sweep(Stream& stream, const Forward& f) {
   dispatch_slices(f.n, [&](auto width, auto slice, dim3 blocks) {
-    HEBB_LAUNCH((gated_delta_mma_kernel<width, slice, kRecomputes>), blocks, kThreads, sizeof(Shared<width, slice>), stream, f);
+    HEBB_LAUNCH((gated_delta_mma_kernel<width, slice, kRecomputes>), blocks, kThreads, sizeof(Shared<width, slice>),
+                stream, f);
   });
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The chunked delta rule of one value head of one row, by one block; matrices of a chunk lie in the block's scratch, row-major without
-// gaps. The algebra is spec page 20, section 5, in the order of the CPU's kernels.
+// The chunked delta rule of one value head of one row, by one block; matrices of a chunk lie in the block's scratch,
+// row-major without gaps. The algebra is spec page 20, section 5, in the order of the CPU's kernels.
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/gated_delta/gated_delta.h"
 
@@ -10,7 +10,12 @@ struct Sizes {
   int64_t batch, length, key_heads, value_heads, key_dim, value_dim;
 
   Sizes(const Tensor& k, const Tensor& v)
-      : batch(k.size(0)), length(k.size(1)), key_heads(k.size(2)), value_heads(v.size(2)), key_dim(k.size(3)), value_dim(v.size(3)) {}
+      : batch(k.size(0)),
+        length(k.size(1)),
+        key_heads(k.size(2)),
+        value_heads(v.size(2)),
+        key_dim(k.size(3)),
+        value_dim(v.size(3)) {}
   __device__ int64_t group() const { return value_heads / key_heads; }
   __device__ int64_t state() const { return key_dim * value_dim; }
 };
@@ -27,22 +32,20 @@ struct Chunks {
 };
 
 /// Where the tokens of one value head lie: token i of the batch at pointer + i * stride.
-template <class T>
-struct HeadInputs {
+template <class T> struct HeadInputs {
   const T *q, *k, *v;
   const float *g, *beta;
   int64_t key_stride, value_stride, gate_stride;
 };
 
 /// Inputs of all heads.
-template <class T>
-struct Inputs {
+template <class T> struct Inputs {
   HeadInputs<T> all;
 
   template <class Args>
   Inputs(const Args& a, const Sizes& n)
-      : all{a.q.template as<T>(), a.k.template as<T>(), a.v.template as<T>(), a.g.template as<float>(), a.beta.template as<float>(),
-            n.key_heads * n.key_dim, n.value_heads * n.value_dim, n.value_heads} {}
+      : all{a.q.template as<T>(),        a.k.template as<T>(),    a.v.template as<T>(),        a.g.template as<float>(),
+            a.beta.template as<float>(), n.key_heads * n.key_dim, n.value_heads * n.value_dim, n.value_heads} {}
   __device__ HeadInputs<T> head(const Sizes& n, int64_t head) const {
     HeadInputs<T> in = all;
     in.q += head / n.group() * n.key_dim;
@@ -58,19 +61,20 @@ struct Inputs {
 template <class T>
 __device__ __forceinline__ void gather_rows(int64_t rows, int64_t n, const T* from, int64_t stride, float factor,
                                             float* to HEBB_WHERE_PARAMETER) {
-  block_rows(
-      rows, n, [&](int64_t i, int64_t row, int64_t column) { to[i] = factor * to_float(from[row * stride + column]); } HEBB_WHERE_ARGUMENT);
+  block_rows(rows, n, [&](int64_t i, int64_t row, int64_t column) {
+    to[i] = factor * to_float(from[row * stride + column]);
+  } HEBB_WHERE_ARGUMENT);
 }
 
 /// exp(x), x <= 0.
 __device__ __forceinline__ float decay(double x) { return x < -80.0 ? 0.0f : expf(static_cast<float>(x)); }
 
-/// The decays of a chunk. Sums of logs and their differences are taken in double: after a strong decay an fp32 sum has lost the digits
-/// of the weak ones that follow.
+/// The decays of a chunk. Sums of logs and their differences are taken in double: after a strong decay an fp32 sum has
+/// lost the digits of the weak ones that follow.
 struct Decays {
-  double* sums;    // [c] gam
+  double* sums;        // [c] gam
   float *start, *end;  // [c] e^gam, e^(gam_last - gam)
-  float* table;    // [c, c] e^(gam_i - gam_j), j <= i
+  float* table;        // [c, c] e^(gam_i - gam_j), j <= i
 
   __device__ Decays(Carve& carve, int64_t c)
       : sums(carve.doubles(c)), start(carve.take(c)), end(carve.take(c)), table(carve.take(c * c)) {}
@@ -96,11 +100,11 @@ struct Decays {
 /// Walks forward over the chunks: prediction errors and state.
 struct Sweep {
   Decays decays;
-  float* beta;      // [c]
-  float* kq;        // [2 c, dk] K above the scaled Q
-  float* products;  // [2 c, c] KQ Kᵀ
-  float* lower;     // [c, c]
-  float* read;      // [2 c, dv] KQ S
+  float* beta;                // [c]
+  float* kq;                  // [2 c, dk] K above the scaled Q
+  float* products;            // [2 c, c] KQ Kᵀ
+  float* lower;               // [c, c]
+  float* read;                // [2 c, dv] KQ S
   float *own_errors, *delta;  // [c, dv]
   float *own_state, *home = nullptr, *state = nullptr;
   const float* initial = nullptr;
@@ -108,10 +112,17 @@ struct Sweep {
   int64_t dk, dv;
 
   __device__ Sweep(Carve& carve, const Sizes& n, int64_t longest)
-      : decays(carve, longest), beta(carve.take(longest)), kq(carve.take(2 * longest * n.key_dim)),
-        products(carve.take(2 * longest * longest)), lower(carve.take(longest * longest)), read(carve.take(2 * longest * n.value_dim)),
-        own_errors(carve.take(longest * n.value_dim)), delta(carve.take(longest * n.value_dim)), own_state(carve.take(n.state())),
-        dk(n.key_dim), dv(n.value_dim) {}
+      : decays(carve, longest),
+        beta(carve.take(longest)),
+        kq(carve.take(2 * longest * n.key_dim)),
+        products(carve.take(2 * longest * longest)),
+        lower(carve.take(longest * longest)),
+        read(carve.take(2 * longest * n.value_dim)),
+        own_errors(carve.take(longest * n.value_dim)),
+        delta(carve.take(longest * n.value_dim)),
+        own_state(carve.take(n.state())),
+        dk(n.key_dim),
+        dv(n.value_dim) {}
 
   /// carried: the row's state in and out, or null; first: the state before a document, or null (0).
   __device__ void begin_row(float* carried, const float* first) {
@@ -129,32 +140,33 @@ struct Sweep {
     }
   }
 
-  /// Without `corrects` E = v. E (to `errors`) and delta = beta E: E_i + sum_{j<i} D_ij (k_i . k_j) beta_j E_j = v_i - e^gam_i k_i S.
+  /// Without `corrects` E = v. E (to `errors`) and delta = beta E: E_i + sum_{j<i} D_ij (k_i . k_j) beta_j E_j = v_i -
+  /// e^gam_i k_i S.
   template <class T>
-  __device__ void solve(const HeadInputs<T>& in, const Chunk& chunk, float scale, bool corrects, bool queries, float* errors) {
+  __device__ void solve(const HeadInputs<T>& in, const Chunk& chunk, float scale, bool corrects, bool queries,
+                        float* errors) {
     const int64_t c = chunk.length, rows = queries ? 2 * c : c;
     gather_rows(c, dk, in.k + chunk.token * in.key_stride, in.key_stride, 1.0f, kq);
-    if (queries) {
-      gather_rows(c, dk, in.q + chunk.token * in.key_stride, in.key_stride, scale, kq + c * dk);
-    }
+    if (queries) { gather_rows(c, dk, in.q + chunk.token * in.key_stride, in.key_stride, scale, kq + c * dk); }
     gather_rows(c, 1, in.beta + chunk.token * in.gate_stride, in.gate_stride, 1.0f, beta);
     gather_rows(c, dv, in.v + chunk.token * in.value_stride, in.value_stride, 1.0f, errors);
     decays.load(in.g + chunk.token * in.gate_stride, in.gate_stride, c);
     block_product<false, true>(rows, c, dk, 1.0f, {kq, dk}, {kq, dk}, false, {products, c});
-    if (has_state) {
-      block_product<false, false>(rows, dv, dk, 1.0f, {kq, dk}, {state, dv}, false, {read, dv});
-    }
+    if (has_state) { block_product<false, false>(rows, dv, dk, 1.0f, {kq, dk}, {state, dv}, false, {read, dv}); }
     if (corrects) {
       if (has_state) {
         block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { errors[at] -= decays.start[i] * read[at]; });
       }
-      block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) { lower[at] = j < i ? decays.table[at] * products[at] * beta[j] : 0.0f; });
+      block_rows(c, c, [&](int64_t at, int64_t i, int64_t j) {
+        lower[at] = j < i ? decays.table[at] * products[at] * beta[j] : 0.0f;
+      });
       block_solve_lower(c, dv, lower, errors);
     }
     block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { delta[at] = beta[i] * errors[at]; });
   }
 
-  /// next (may be state) = e^gam_last state + sum_i k_iᵀ e^(gam_last - gam_i) delta_i, from now on the state. Overwrites delta.
+  /// next (may be state) = e^gam_last state + sum_i k_iᵀ e^(gam_last - gam_i) delta_i, from now on the state.
+  /// Overwrites delta.
   __device__ void advance(int64_t c, float* next) {
     block_rows(c, dv, [&](int64_t at, int64_t i, int64_t) { delta[at] *= decays.end[i]; });
     if (has_state) {

@@ -7,10 +7,16 @@ namespace hebb::cpu::delta {
 template <class S> class Sweep {
  public:
   Sweep(Carve<S>& carve, const Sizes& sizes, int64_t longest)
-      : decays(carve, longest), beta(carve.take(longest)), kq(carve.take(2 * longest * sizes.key_dim)),
-        products(carve.take(2 * longest * longest)), lower(carve.take(longest * longest)),
-        read(carve.take(2 * longest * sizes.value_dim)), own_errors(carve.take(longest * sizes.value_dim)),
-        delta(carve.take(longest * sizes.value_dim)), sizes_(sizes), own_state_(carve.take(sizes.state())) {}
+      : decays(carve, longest),
+        beta(carve.take(longest)),
+        kq(carve.take(2 * longest * sizes.key_dim)),
+        products(carve.take(2 * longest * longest)),
+        lower(carve.take(longest * longest)),
+        read(carve.take(2 * longest * sizes.value_dim)),
+        own_errors(carve.take(longest * sizes.value_dim)),
+        delta(carve.take(longest * sizes.value_dim)),
+        sizes_(sizes),
+        own_state_(carve.take(sizes.state())) {}
 
   /// carried: the row's state in and out, or null; initial: the state before a document, or null (0).
   void begin_row(S* carried, const S* initial) {
@@ -21,12 +27,8 @@ template <class S> class Sweep {
   /// Sets the state before a chunk that a document begins with, or not.
   void enter(bool begins_document) {
     has_state = !begins_document || initial_ != nullptr;
-    if (begins_document) {
-      state = home_;
-    }
-    if (begins_document && initial_ != nullptr) {
-      std::copy_n(initial_, sizes_.state(), state);
-    }
+    if (begins_document) { state = home_; }
+    if (begins_document && initial_ != nullptr) { std::copy_n(initial_, sizes_.state(), state); }
   }
 
   /// KQ, its products with K and what it reads from the state, then E and delta = beta E:
@@ -35,9 +37,7 @@ template <class S> class Sweep {
   void solve(const HeadInputs<S>& in, const Chunk& chunk, S scale, bool corrects, bool queries, S* errors) {
     const int64_t c = chunk.length, dk = sizes_.key_dim, dv = sizes_.value_dim;
     gather_rows(c, dk, in.k + chunk.token * in.key_stride, in.key_stride, S(1), kq);
-    if (queries) {
-      gather_rows(c, dk, in.q + chunk.token * in.key_stride, in.key_stride, scale, kq + c * dk);
-    }
+    if (queries) { gather_rows(c, dk, in.q + chunk.token * in.key_stride, in.key_stride, scale, kq + c * dk); }
     gather(c, in.beta + chunk.token * in.gate_stride, in.gate_stride, beta);
     gather_rows(c, dv, in.v + chunk.token * in.value_stride, in.value_stride, S(1), errors);
     decays.load_gates(in.g + chunk.token * in.gate_stride, in.gate_stride, c);
@@ -50,21 +50,15 @@ template <class S> class Sweep {
         gemm_serial<S>(false, false, c, dv, dk, S(1), kq + c * dk, dk, state, dv, false, read + c * dv, dv);
       }
     }
-    for (int64_t i = 0; i < c; ++i) {
-      scale_row(dv, beta[i], errors + i * dv, delta + i * dv);
-    }
+    for (int64_t i = 0; i < c; ++i) { scale_row(dv, beta[i], errors + i * dv, delta + i * dv); }
   }
 
   /// next (may be state) = e^gam_last state + sum_i k_iᵀ e^(gam_last - gam_i) delta_i, from now on the
   /// state. Overwrites delta.
   void advance(int64_t c, S* next) {
     const int64_t dk = sizes_.key_dim, dv = sizes_.value_dim;
-    for (int64_t i = 0; i < c; ++i) {
-      scale_row(dv, decays.end[i], delta + i * dv, delta + i * dv);
-    }
-    if (has_state) {
-      scale_row(sizes_.state(), decays.last, state, next);
-    }
+    for (int64_t i = 0; i < c; ++i) { scale_row(dv, decays.end[i], delta + i * dv, delta + i * dv); }
+    if (has_state) { scale_row(sizes_.state(), decays.last, state, next); }
     gemm_serial<S>(true, false, dk, dv, c, S(1), kq, dk, delta, dv, has_state, next, dv);
     state = next;
   }
@@ -91,9 +85,7 @@ template <class S> class Sweep {
     }
     if (has_state) {
       gemm_serial<S>(false, false, rows, dv, dk, S(1), kq, dk, state, dv, false, read, dv);
-      for (int64_t i = 0; i < c; ++i) {
-        add_row(dv, -decays.start[i], read + i * dv, errors + i * dv);
-      }
+      for (int64_t i = 0; i < c; ++i) { add_row(dv, -decays.start[i], read + i * dv, errors + i * dv); }
     }
     for (int64_t i = 1; i < c; ++i) {
       const S *d = decays.table + i * c, *kk = products + i * c;

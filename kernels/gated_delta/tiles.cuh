@@ -20,7 +20,9 @@ struct Gates {
 };
 
 /// e^x, x <= 0 or -inf, without branches: 2^x has no larger error than x in fp32.
-__device__ __forceinline__ float decay(double x) { return attention_mma::exp2_fast(static_cast<float>(x) * attention_mma::kLog2E); }
+__device__ __forceinline__ float decay(double x) {
+  return attention_mma::exp2_fast(static_cast<float>(x) * attention_mma::kLog2E);
+}
 
 /// Two values, each = high + low + 2^-17 of it.
 struct SplitPair {
@@ -76,13 +78,11 @@ __device__ __forceinline__ void load_gates(Gates& gates, const GateInputs& in HE
 // ---- sums and operands of state warps
 
 /// Sums of mma that a warp holds: 16 kRowTiles rows, 8 kTiles of the slice's channels.
-template <int kRowTiles, int kTiles>
-struct Rows {
+template <int kRowTiles, int kTiles> struct Rows {
   float x[kRowTiles][kTiles][4] = {};
 
   /// f(first value, second value, row, first channel of the slice) for all pairs that the thread holds.
-  template <class F>
-  __device__ __forceinline__ void each_pair(F&& f) {
+  template <class F> __device__ __forceinline__ void each_pair(F&& f) {
     HEBB_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       HEBB_UNROLL
@@ -146,10 +146,11 @@ __device__ __forceinline__ void add_rows(Rows<kRowTiles, kTiles>& sums, const Ti
   }
 }
 
-/// sums += a block of 16 tokens by 16, or its transpose, x right; of the two parts of each all but the product of the lower ones.
+/// sums += a block of 16 tokens by 16, or its transpose, x right; of the two parts of each all but the product of the
+/// lower ones.
 template <bool kTransposed, int kTiles>
-__device__ __forceinline__ void add_block(float (&sums)[kTiles][4], const TileOf<kChunk, kChunk> (&matrix)[2], int row, int column,
-                                          const Operand (&right)[kTiles] HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void add_block(float (&sums)[kTiles][4], const TileOf<kChunk, kChunk> (&matrix)[2], int row,
+                                          int column, const Operand (&right)[kTiles] HEBB_WHERE_PARAMETER) {
   uint32_t high[4], low[4];
   load_left<kTransposed>(high, matrix[0], 16 * row, 16 * column HEBB_WHERE_ARGUMENT);
   load_left<kTransposed>(low, matrix[1], 16 * row, 16 * column HEBB_WHERE_ARGUMENT);
@@ -164,9 +165,7 @@ template <int kTiles, int kRowTiles>
 __device__ __forceinline__ void make_operands(Operand (&to)[kTiles], const Rows<kRowTiles, kTiles>& from,
                                               int row_tile HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
-  for (int n = 0; n < kTiles; ++n) {
-    to[n] = Operand(from.x[row_tile][n] HEBB_WHERE_ARGUMENT);
-  }
+  for (int n = 0; n < kTiles; ++n) { to[n] = Operand(from.x[row_tile][n] HEBB_WHERE_ARGUMENT); }
 }
 
 }  // namespace hebb::HEBB_DEVICE::delta_mma

@@ -1,18 +1,19 @@
 #pragma once
-// How the sweeps of the gated delta rule on tensor cores walk over the chunks of a row and value head: a block holds a slice of 32 or 64
-// value channels of the state, and its warps have roles. While four warps take the state through a chunk, seven make the next one's
-// matrices of tokens by tokens, and one copies the chunk behind that and adds up its gates. So what does not depend on the state
-// is never waited for, and a chunk has one barrier.
-// A state warp holds 8 or 16 channels of all keys in registers, as sums of mma; nothing passes between state warps. As a right
-// operand the state is split and transposed in registers (movmatrix). Three warps a quarter of an SM leave 168 registers.
-// Bound: instructions. Counted in the SASS, a quarter of an SM takes for a chunk of 64 tokens, slices of 32 and of 64 channels:
+// How the sweeps of the gated delta rule on tensor cores walk over the chunks of a row and value head: a block holds a
+// slice of 32 or 64 value channels of the state, and its warps have roles. While four warps take the state through a
+// chunk, seven make the next one's matrices of tokens by tokens, and one copies the chunk behind that and adds up its
+// gates. So what does not depend on the state is never waited for, and a chunk has one barrier. A state warp holds 8 or
+// 16 channels of all keys in registers, as sums of mma; nothing passes between state warps. As a right operand the
+// state is split and transposed in registers (movmatrix). Three warps a quarter of an SM leave 168 registers. Bound:
+// instructions. Counted in the SASS, a quarter of an SM takes for a chunk of 64 tokens, slices of 32 and of 64
+// channels:
 //   keys of 64    forward 2,230, 2,950   where it recomputes 2,030, 2,740   back 2,380, 3,460
 //   keys of 128           2,800, 3,730                       2,460, 3,480        3,170, 4,470
-// Tensor cores take 0.4 to 1.0 of that in cycles (mma.sync at 6.5 each). Shared memory: 154 and 166 KB for keys of 64, 203 and 215 KB for
-// keys of 128, so one block an SM. A copy from HBM has the time of a chunk.
-#include "kernels/gated_delta/tiles.cuh"
+// Tensor cores take 0.4 to 1.0 of that in cycles (mma.sync at 6.5 each). Shared memory: 154 and 166 KB for keys of 64,
+// 203 and 215 KB for keys of 128, so one block an SM. A copy from HBM has the time of a chunk.
 #include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/common/cuda/unroll.cuh"
+#include "kernels/gated_delta/tiles.cuh"
 
 namespace hebb::HEBB_DEVICE::delta_mma {
 
@@ -22,8 +23,7 @@ constexpr int kBlocks = kChunk / 16;  // of 16 tokens
 // ---- what a block has in shared memory
 
 /// Inputs of a chunk.
-template <int kWidth, int kSlice>
-struct Stage {
+template <int kWidth, int kSlice> struct Stage {
   TileOf<kChunk, kWidth> keys, queries;
   TileOf<kChunk, kSlice> values;  // v, or in the sweep back d_o
   Gates gates;
@@ -50,20 +50,20 @@ struct Way {
   const int32_t* doc_start;
   delta::Chunks chunks;
   int64_t first_chunk, first_token;  // of the row
-  int count, dk, channels;                // chunks; channels of keys, and of the slice, that exist
+  int count, dk, channels;           // chunks; channels of keys, and of the slice, that exist
   float scale;
   bool additive;
 };
 
-template <int kWidth, int kSlice>
-struct Shared {
+template <int kWidth, int kSlice> struct Shared {
   Stage<kWidth, kSlice> stages[3];
   Pairs pairs[2];
   Diagonal diagonals[kBlocks];
   Way way;
 };
 static_assert(sizeof(Shared<128, 64>) <= 227 * 1024, "what a block may have on an SM of 9.0");
-static_assert(sizeof(Shared<64, 32>) <= gated_delta_shared_bytes(64) && sizeof(Shared<128, 32>) <= gated_delta_shared_bytes(128));
+static_assert(sizeof(Shared<64, 32>) <= gated_delta_shared_bytes(64) &&
+              sizeof(Shared<128, 32>) <= gated_delta_shared_bytes(128));
 
 // ---- the system, by state warps
 
@@ -73,21 +73,19 @@ __device__ __forceinline__ void solve_block(Rows<kBlocks, kTiles>& rows, const P
                                             Operand (&solved)[kTiles] HEBB_WHERE_PARAMETER) {
   make_operands(solved, rows, block HEBB_WHERE_ARGUMENT);
   HEBB_UNROLL
-  for (int i = 0; i < 4 * kTiles; ++i) {
-    rows.x[block][i / 4][i % 4] = 0;
-  }
+  for (int i = 0; i < 4 * kTiles; ++i) { rows.x[block][i / 4][i % 4] = 0; }
   add_block<kTransposed>(rows.x[block], pairs.system, block, block, solved HEBB_WHERE_ARGUMENT);
   make_operands(solved, rows, block HEBB_WHERE_ARGUMENT);
 }
 
 // ---- pairs of tokens, ahead of the state
 
-/// A block of 16 tokens by 16 on or below the diagonal. L = beta_j e^(gam_i - gam_j) (k_i . k_j), and P with beta_j too, as both take E;
-/// kBackward: L with beta_i, P with scale. A block of L on the diagonal goes to `diagonal`, transposed and
-/// negative; what is not below the diagonal there is nothing that anybody reads.
+/// A block of 16 tokens by 16 on or below the diagonal. L = beta_j e^(gam_i - gam_j) (k_i . k_j), and P with beta_j
+/// too, as both take E; kBackward: L with beta_i, P with scale. A block of L on the diagonal goes to `diagonal`,
+/// transposed and negative; what is not below the diagonal there is nothing that anybody reads.
 template <bool kQueries, bool kBackward, int kWidth, int kSlice>
-__device__ __forceinline__ void make_block(Pairs& pairs, Diagonal& diagonal, const Stage<kWidth, kSlice>& stage, int row, int column,
-                                           const Way& way HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void make_block(Pairs& pairs, Diagonal& diagonal, const Stage<kWidth, kSlice>& stage,
+                                           int row, int column, const Way& way HEBB_WHERE_PARAMETER) {
   const Gates& gates = stage.gates;
   const bool on_diagonal = row == column;
   const int first_i = lane_number() / 4, first_j = lane_number() % 4 * 2;  // in the block
@@ -99,10 +97,10 @@ __device__ __forceinline__ void make_block(Pairs& pairs, Diagonal& diagonal, con
     betas[e] = gates.beta[kBackward ? 16 * row + i : 16 * column + j];
   }
   const bf16* const right = stage.keys.data + 16 * column * kStride<kWidth>;
-  const auto product = [&](float (&sums)[1][2][4], const TileOf<kChunk, kWidth>& left) {
+  const auto product = [&](float(&sums)[1][2][4], const TileOf<kChunk, kWidth>& left) {
     attention_mma::multiply_rows<kWidth>(sums, left.data + 16 * row * kStride<kWidth>, right HEBB_WHERE_ARGUMENT);
   };
-  const auto store = [&](TileOf<kChunk, kChunk> (&to)[2], const float (&x)[1][2][4]) {
+  const auto store = [&](TileOf<kChunk, kChunk>(&to)[2], const float(&x)[1][2][4]) {
     HEBB_UNROLL
     for (int e = 0; e < 8; e += 2) {
       const int at = (16 * row + first_i + e % 4 / 2 * 8) * kStride<kChunk> + 16 * column + first_j + e / 4 * 8;
@@ -110,21 +108,15 @@ __device__ __forceinline__ void make_block(Pairs& pairs, Diagonal& diagonal, con
     }
   };
   float keys[1][2][4] = {}, queries[1][2][4] = {};
-  if (!way.additive) {
-    product(keys, stage.keys);
-  }
+  if (!way.additive) { product(keys, stage.keys); }
   if constexpr (kQueries) {
     product(queries, stage.queries);
     HEBB_UNROLL
-    for (int e = 0; e < 8; ++e) {
-      queries[0][e / 4][e % 4] *= (kBackward ? way.scale : betas[e]) * decays[e];
-    }
+    for (int e = 0; e < 8; ++e) { queries[0][e / 4][e % 4] *= (kBackward ? way.scale : betas[e]) * decays[e]; }
     store(pairs.answers, queries);
   }
   HEBB_UNROLL
-  for (int e = 0; e < 8; ++e) {
-    keys[0][e / 4][e % 4] *= -betas[e] * decays[e];
-  }
+  for (int e = 0; e < 8; ++e) { keys[0][e / 4][e % 4] *= -betas[e] * decays[e]; }
   if (!on_diagonal) {
     store(pairs.system, keys);
     return;
@@ -140,15 +132,11 @@ __device__ __forceinline__ void invert_diagonal(Pairs& pairs, const Diagonal& di
   const int column = lane_number() % 16;
   float x[16];
   HEBB_UNROLL
-  for (int i = 0; i < 16; ++i) {
-    x[i] = i == column ? 1.0f : 0.0f;
-  }
+  for (int i = 0; i < 16; ++i) { x[i] = i == column ? 1.0f : 0.0f; }
   HEBB_UNROLL
   for (int j = 0; j < 15; ++j) {
     HEBB_UNROLL
-    for (int i = j + 1; i < 16; ++i) {
-      x[i] += diagonal[j][i / 4].x[i % 4] * x[j];
-    }
+    for (int i = j + 1; i < 16; ++i) { x[i] += diagonal[j][i / 4].x[i % 4] * x[j]; }
   }
   const int part = lane_number() / 16, to = block * 16 * (kStride<kChunk> + 1) + column;
   HEBB_UNROLL
@@ -201,13 +189,15 @@ struct Incoming {
   bool begins_document;
 
   __device__ __forceinline__ Incoming(const Way& way, int64_t number)
-      : chunk(way.chunks.at(way.first_chunk + number)), gates(way.in, chunk),
+      : chunk(way.chunks.at(way.first_chunk + number)),
+        gates(way.in, chunk),
         begins_document(way.doc_start[chunk.token] == chunk.token - way.first_token) {}
 };
 
 /// Starts the copies of a chunk and adds up its gates.
 template <bool kQueries, int kWidth, int kSlice>
-__device__ __forceinline__ void load_stage(Stage<kWidth, kSlice>& stage, const Way& way, const Incoming& incoming HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void load_stage(Stage<kWidth, kSlice>& stage, const Way& way,
+                                           const Incoming& incoming HEBB_WHERE_PARAMETER) {
   const delta::Chunk& chunk = incoming.chunk;
   const int length = static_cast<int>(chunk.length);
   const int64_t key_at = chunk.token * way.in.key_stride;
@@ -215,7 +205,8 @@ __device__ __forceinline__ void load_stage(Stage<kWidth, kSlice>& stage, const W
   if constexpr (kQueries) {
     copy_tile(stage.queries, way.in.q + key_at, way.in.key_stride, length, way.dk HEBB_WHERE_ARGUMENT);
   }
-  copy_tile(stage.values, way.in.v + chunk.token * way.in.value_stride, way.in.value_stride, length, way.channels HEBB_WHERE_ARGUMENT);
+  copy_tile(stage.values, way.in.v + chunk.token * way.in.value_stride, way.in.value_stride, length,
+            way.channels HEBB_WHERE_ARGUMENT);
   commit_async_copies();
   load_gates(stage.gates, incoming.gates HEBB_WHERE_ARGUMENT);
   if (lane_number() == 0) {
@@ -227,9 +218,8 @@ __device__ __forceinline__ void load_stage(Stage<kWidth, kSlice>& stage, const W
 // ---- the walk
 
 /// The block's row, value head and slice.
-template <int kSlice>
-struct Place {
-  int64_t task, row, head;  // task: number of the head among those of all rows
+template <int kSlice> struct Place {
+  int64_t task, row, head;      // task: number of the head among those of all rows
   int first_channel, channels;  // of the slice; those that exist
 
   __device__ __forceinline__ explicit Place(const delta::Sizes& n)
@@ -241,25 +231,35 @@ struct Place {
     channels = left < kSlice ? left : kSlice;
   }
   /// values: null for v. Ends with a barrier.
-  __device__ __forceinline__ void begin(Way& way, const delta::Sizes& n, const delta::Inputs<bf16>& in, const delta::Chunks& chunks,
-                                        const int32_t* doc_start, const bf16* values, float scale,
-                                        bool additive HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ void begin(Way& way, const delta::Sizes& n, const delta::Inputs<bf16>& in,
+                                        const delta::Chunks& chunks, const int32_t* doc_start, const bf16* values,
+                                        float scale, bool additive HEBB_WHERE_PARAMETER) const {
     if (threadIdx.x == 0) {
       delta::HeadInputs<bf16> head_in = in.head(n, head);
       head_in.v = (values != nullptr ? values + head * n.value_dim : head_in.v) + first_channel;
       const int64_t first_chunk = chunks.rows[row];
-      way = {head_in, doc_start, chunks, first_chunk, row * n.length,
-             static_cast<int>(chunks.rows[row + 1] - first_chunk), static_cast<int>(n.key_dim), channels, scale, additive};
+      way = {head_in,
+             doc_start,
+             chunks,
+             first_chunk,
+             row * n.length,
+             static_cast<int>(chunks.rows[row + 1] - first_chunk),
+             static_cast<int>(n.key_dim),
+             channels,
+             scale,
+             additive};
     }
     __syncthreads(HEBB_WHERE_HERE);
   }
 };
 
-/// Calls use(i, stage, pairs) in the state warps for the chunks of the row, kBackward from the last one to the first; i counts the calls.
+/// Calls use(i, stage, pairs) in the state warps for the chunks of the row, kBackward from the last one to the first; i
+/// counts the calls.
 template <bool kQueries, bool kBackward, int kWidth, int kSlice, class F>
 __device__ __forceinline__ void walk(Shared<kWidth, kSlice>& s, F&& use HEBB_WHERE_PARAMETER) {
   const int count = s.way.count, warp = warp_number();
-  // A loop for each role: in one loop the state would take registers from all. A barrier counts warps, wherever in the code they wait.
+  // A loop for each role: in one loop the state would take registers from all. A barrier counts warps, wherever in the
+  // code they wait.
   const auto each_step = [&](auto&& step) {
     for (int i = -2; i < count; ++i) {
       step(i);
@@ -268,9 +268,7 @@ __device__ __forceinline__ void walk(Shared<kWidth, kSlice>& s, F&& use HEBB_WHE
   };
   if (warp < kStateWarps) {
     each_step([&](int i) {
-      if (i >= 0) {
-        use(i, s.stages[i % 3], s.pairs[i % 2]);
-      }
+      if (i >= 0) { use(i, s.stages[i % 3], s.pairs[i % 2]); }
     });
   } else if (warp < kStateWarps + kPairWarps) {
     each_step([&](int i) {
@@ -284,9 +282,7 @@ __device__ __forceinline__ void walk(Shared<kWidth, kSlice>& s, F&& use HEBB_WHE
     each_step([&](int i) {
       if (i + 2 < count) {
         load_stage<kQueries>(s.stages[(i + 2) % 3], s.way, incoming HEBB_WHERE_ARGUMENT);
-        if (i + 3 < count) {
-          incoming = nth(i + 3);
-        }
+        if (i + 3 < count) { incoming = nth(i + 3); }
         wait_async_copies<0>();
       }
     });
@@ -295,14 +291,15 @@ __device__ __forceinline__ void walk(Shared<kWidth, kSlice>& s, F&& use HEBB_WHE
 
 // ---- host
 
-/// Calls f(width of keys, width of slices: constants, grid). Slices of 32 channels take a chunk in three quarters of the time of 64: taken
-/// where the SMs, which hold one block each, still have them in as many rounds, or have no room for more. Results do not depend on it.
-template <class F>
-void dispatch_slices(const delta::Sizes& n, F&& f) {
+/// Calls f(width of keys, width of slices: constants, grid). Slices of 32 channels take a chunk in three quarters of
+/// the time of 64: taken where the SMs, which hold one block each, still have them in as many rounds, or have no room
+/// for more. Results do not depend on it.
+template <class F> void dispatch_slices(const delta::Sizes& n, F&& f) {
   const int64_t walks = n.batch * n.value_heads, processors = multiprocessors();
   const auto slices = [&](int64_t width) { return (n.value_dim + width - 1) / width; };
   const auto rounds = [&](int64_t width) { return (walks * slices(width) + processors - 1) / processors; };
-  const bool has_room = (n.key_dim <= 64 ? sizeof(Shared<64, 64>) : sizeof(Shared<128, 64>)) <= static_cast<size_t>(shared_bytes());
+  const bool has_room =
+      (n.key_dim <= 64 ? sizeof(Shared<64, 64>) : sizeof(Shared<128, 64>)) <= static_cast<size_t>(shared_bytes());
   const auto with_slices = [&](auto slice) {
     const dim3 blocks(blocks_for(walks, 1), blocks_for(n.value_dim, slice));
     if (n.key_dim <= 64) {

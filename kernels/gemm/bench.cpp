@@ -7,8 +7,8 @@
 #include "core/parallel.h"
 #include "core/random.h"
 #include "core/stream.h"
-#include "kernels/gemm/gemm_cpu.h"
 #include "kernels/common/cpu/vec.h"
+#include "kernels/gemm/gemm_cpu.h"
 
 namespace hebb::cpu {
 namespace {
@@ -23,8 +23,7 @@ double seconds_of(const std::function<void()>& f) {
 constexpr int kChains = 12;
 constexpr int64_t kSteps = 100000;
 
-template <class S>
-S multiply_adds(S start) {
+template <class S> S multiply_adds(S start) {
   // Different values, or the compiler would keep one chain.
   Vec<S> x(start * S(0.999)), y(start), sums[kChains];
   for (int i = 0; i < kChains; ++i) { sums[i] = Vec<S>(start * S(i)); }
@@ -37,8 +36,7 @@ S multiply_adds(S start) {
   return sum(total);
 }
 
-template <class S>
-double peak_gflops() {
+template <class S> double peak_gflops() {
   std::vector<S> results(static_cast<size_t>(threads()));
   const double time = seconds_of([&] {
     parallel_for(threads(), 1, [&](int64_t begin, int64_t end) {
@@ -49,10 +47,10 @@ double peak_gflops() {
   return results[0] > S(0) ? 2e-9 * kSteps * kChains * Vec<S>::width * threads() / time : 0;
 }
 
-template <class S>
-GemmRate measure(const GemmShape& g, double seconds) {
+template <class S> GemmRate measure(const GemmShape& g, double seconds) {
   Rng rng(1, "gemm_bench");
-  std::vector<S> a(static_cast<size_t>(g.m * g.k)), b(static_cast<size_t>(g.k * g.n)), c(static_cast<size_t>(g.m * g.n));
+  std::vector<S> a(static_cast<size_t>(g.m * g.k)), b(static_cast<size_t>(g.k * g.n)),
+      c(static_cast<size_t>(g.m * g.n));
   for (S& x : a) { x = static_cast<S>(rng.uniform() - 0.5); }
   for (S& x : b) { x = static_cast<S>(rng.uniform() - 0.5); }
   GemmRate rate{g, threads(), 0, 0};

@@ -40,7 +40,9 @@ cublasLtMatrixLayout_t layout_of(const ColumnMajor& matrix) {
   return layout;
 }
 
-bool in_tf32(const NativeStream& state, const Gemm& g) { return (state.allows_tf32 || g.tf32) && g.a.dtype == DType::f32; }
+bool in_tf32(const NativeStream& state, const Gemm& g) {
+  return (state.allows_tf32 || g.tf32) && g.a.dtype == DType::f32;
+}
 
 void describe(Plan& plan, const NativeStream& state, const Gemm& g) {
   const ColumnMajorProduct product = column_major(g);
@@ -48,15 +50,18 @@ void describe(Plan& plan, const NativeStream& state, const Gemm& g) {
   check(cublasLtMatmulDescCreate(&plan.operation, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
   const cublasOperation_t left = product.left.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t right = product.right.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-  check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)), "transposition");
-  check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)), "transposition");
+  check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof(left)),
+        "transposition");
+  check(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof(right)),
+        "transposition");
   plan.left = layout_of(product.left);
   plan.right = layout_of(product.right);
   plan.out = layout_of(product.out);
 }
 
-/// Up to 16 bytes: no algorithm asks for more (vector and tensor-map loads do not), and what whole tensors share, multiples of 64, must not
-/// choose another one from run to run, nor a new one, whose code would be loaded first, while a graph is recorded.
+/// Up to 16 bytes: no algorithm asks for more (vector and tensor-map loads do not), and what whole tensors share,
+/// multiples of 64, must not choose another one from run to run, nor a new one, whose code would be loaded first, while
+/// a graph is recorded.
 uint32_t alignment_of(const Tensor& tensor) {
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
   return address % 16 == 0 ? 16 : static_cast<uint32_t>(address & (~address + 1));
@@ -66,10 +71,12 @@ void choose(Plan& plan, NativeStream& state, const Gemm& g, int64_t workspace_by
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
+    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
-  // Split products are added in fp32 in a second step. The scheme "in place" would add them as they finish, "output type" in bf16.
+  // Split products are added in fp32 in a second step. The scheme "in place" would add them as they finish, "output
+  // type" in bf16.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(g.b));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(g.a));
@@ -77,20 +84,36 @@ void choose(Plan& plan, NativeStream& state, const Gemm& g, int64_t workspace_by
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(g.c));
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.blas, plan.operation, plan.left, plan.right, plan.out, plan.out,
-                                                               preference, 1, &best, &found);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.blas, plan.operation, plan.left, plan.right,
+                                                               plan.out, plan.out, preference, 1, &best, &found);
   cublasLtMatmulPreferenceDestroy(preference);
-  check(status != CUBLAS_STATUS_SUCCESS ? status : found > 0 ? best.state : CUBLAS_STATUS_NOT_SUPPORTED,
-        "no algorithm for a product of " + std::to_string(g.m) + " x " + std::to_string(g.n) + " x " + std::to_string(g.k));
+  check(status != CUBLAS_STATUS_SUCCESS ? status
+        : found > 0                     ? best.state
+                                        : CUBLAS_STATUS_NOT_SUPPORTED,
+        "no algorithm for a product of " + std::to_string(g.m) + " x " + std::to_string(g.n) + " x " +
+            std::to_string(g.k));
   plan.algorithm = best.algo;
 }
 
 using Key = std::array<int64_t, 16>;
 
 Key key_of(NativeStream& state, const Gemm& g) {
-  return {reinterpret_cast<int64_t>(state.blas), g.m, g.n, g.k, g.ldc, g.lda, g.ldb, g.trans_a, g.trans_b,
-          static_cast<int64_t>(g.c.dtype), static_cast<int64_t>(g.a.dtype), static_cast<int64_t>(g.b.dtype),
-          alignment_of(g.c), alignment_of(g.a), alignment_of(g.b), in_tf32(state, g)};
+  return {reinterpret_cast<int64_t>(state.blas),
+          g.m,
+          g.n,
+          g.k,
+          g.ldc,
+          g.lda,
+          g.ldb,
+          g.trans_a,
+          g.trans_b,
+          static_cast<int64_t>(g.c.dtype),
+          static_cast<int64_t>(g.a.dtype),
+          static_cast<int64_t>(g.b.dtype),
+          alignment_of(g.c),
+          alignment_of(g.a),
+          alignment_of(g.b),
+          in_tf32(state, g)};
 }
 
 /// Plans by shape: the heuristic takes longer than a small product. Kept for the life of the process.
@@ -117,15 +140,14 @@ void allow_tf32(Stream& stream, bool allow) { native(stream).allows_tf32 = allow
 
 void run(Stream& stream, const Gemm& g) {
   HEBB_ASSERT(g.a.dtype == g.b.dtype && (g.a.dtype == g.c.dtype || g.c.dtype == DType::f32));
-  if (g.m == 0 || g.n == 0) {
-    return;
-  }
+  if (g.m == 0 || g.n == 0) { return; }
   NativeStream& state = native(stream);
   if (g.k == 0) {
     if (!g.accumulate) {
-      check(cudaMemset2DAsync(g.c.data, static_cast<size_t>(g.ldc * dtype_bytes(g.c.dtype)), 0,
-                              static_cast<size_t>(g.n * dtype_bytes(g.c.dtype)), static_cast<size_t>(g.m), state.stream),
-            "cudaMemset2DAsync");
+      check(
+          cudaMemset2DAsync(g.c.data, static_cast<size_t>(g.ldc * dtype_bytes(g.c.dtype)), 0,
+                            static_cast<size_t>(g.n * dtype_bytes(g.c.dtype)), static_cast<size_t>(g.m), state.stream),
+          "cudaMemset2DAsync");
     }
     return;
   }
@@ -133,8 +155,9 @@ void run(Stream& stream, const Gemm& g) {
   const Plan& plan = plan_of(state, g, scratch.bytes);
   const auto alpha = static_cast<float>(g.alpha);
   const float beta = g.accumulate ? 1.0f : 0.0f;
-  check(cublasLtMatmul(state.blas, plan.operation, &alpha, g.b.data, plan.left, g.a.data, plan.right, &beta, g.c.data, plan.out,
-                       g.c.data, plan.out, &plan.algorithm, scratch.data, static_cast<size_t>(scratch.bytes), state.stream),
+  check(cublasLtMatmul(state.blas, plan.operation, &alpha, g.b.data, plan.left, g.a.data, plan.right, &beta, g.c.data,
+                       plan.out, g.c.data, plan.out, &plan.algorithm, scratch.data, static_cast<size_t>(scratch.bytes),
+                       state.stream),
         "cublasLtMatmul");
 }
 

@@ -10,8 +10,8 @@ struct ColumnMajor {
   bool is_transposed;  // the product takes the transpose
 };
 
-/// out = left right, column-major, which leaves row-major C = op(A) op(B) in memory. A row-major [r, c] matrix is a column-major
-/// [c, r] one, so that C' = op(B)' op(A)' has the operands swapped and nothing transposed in memory.
+/// out = left right, column-major, which leaves row-major C = op(A) op(B) in memory. A row-major [r, c] matrix is a
+/// column-major [c, r] one, so that C' = op(B)' op(A)' has the operands swapped and nothing transposed in memory.
 struct ColumnMajorProduct {
   ColumnMajor left, right, out;
 };

@@ -32,27 +32,24 @@ struct Free {
 };
 template <class S> using Scratch = std::unique_ptr<S[], Free>;
 
-template <class S>
-Scratch<S> allocate(int64_t count) {
-  void* p = std::aligned_alloc(4096, static_cast<size_t>(divide_up(count * static_cast<int64_t>(sizeof(S)), 4096) * 4096));
+template <class S> Scratch<S> allocate(int64_t count) {
+  void* p =
+      std::aligned_alloc(4096, static_cast<size_t>(divide_up(count * static_cast<int64_t>(sizeof(S)), 4096) * 4096));
   if (p == nullptr) { throw std::bad_alloc(); }
   return Scratch<S>(static_cast<S*>(p));
 }
 
 /// Packed panels of the calling thread.
-template <class S>
-struct Panels {
+template <class S> struct Panels {
   Scratch<S> left = allocate<S>(kLeftStep<S> * kMaxDepth);
   Scratch<S> right = allocate<S>(kBlockColumns<S> * kMaxDepth);
 };
-template <class S>
-Panels<S>& panels() {
+template <class S> Panels<S>& panels() {
   thread_local Panels<S> p;
   return p;
 }
 
-template <class S>
-struct Problem {
+template <class S> struct Problem {
   bool trans_a, trans_b;
   int64_t m, n, k;
   S alpha;
@@ -128,8 +125,7 @@ void multiply_block(const Problem<S>& g, const Block& at, const Block& next, S* 
   }
 }
 
-template <class S>
-void multiply(const Problem<S>& g) {
+template <class S> void multiply(const Problem<S>& g) {
   const bool few_rows = g.m <= kRows;  // every panel of B is used once: memory decides
   // A panel of rows far apart may not find room in L1 as it lies, where it is used more than a few times.
   const bool pack_a = !few_rows && !g.trans_a && g.n > 4 * kColumns<S>;
@@ -163,10 +159,9 @@ struct Grid {
 /// The cut of C into tiles with the least expected time, in multiply-adds per step of k: the rounds in which
 /// the threads take tiles (and a tenth of one, lost to threads that finish late) times the cost of a tile,
 /// which packs its rows of A and its columns of B.
-template <class S>
-Grid tile_grid(int64_t m, int64_t n, int64_t k) {
-  constexpr double kPacking = 14;    // of one element, in multiply-adds
-  constexpr double kHandOut = 2e5;   // of one tile
+template <class S> Grid tile_grid(int64_t m, int64_t n, int64_t k) {
+  constexpr double kPacking = 14;   // of one element, in multiply-adds
+  constexpr double kHandOut = 2e5;  // of one tile
   const int64_t row_panels = divide_up(m, kRows), column_panels = divide_up(n, kColumns<S>);
   const int64_t most = threads() == 1 ? 1 : 4 * threads();
   const auto cost = [&](const Grid& g) {

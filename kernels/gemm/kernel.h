@@ -19,19 +19,21 @@ inline constexpr int kRows = 6;  // 12 sums + 2 of B + 1 broadcast of 16 registe
 #endif
 template <class S> inline constexpr int kColumns = 2 * Vec<S>::width;
 /// Elements from one step of k to the next in a packed panel of A: kRows rounded up to whole vectors.
-template <class S> inline constexpr int kLeftStep = (kRows + Vec<S>::width - 1) / Vec<S>::width * Vec<S>::width;
+template <class S> inline constexpr int kLeftStep = (kRows + Vec<S>::width - 1) / Vec<S>::width* Vec<S>::width;
 
 /// Asks for the memory of the next panel of A, a line or two every kSteps steps of k: the multiply-adds hide the wait
 /// for it, while a burst of requests fills the processor's queue of misses.
-template <class S>
-class Ahead {
+template <class S> class Ahead {
  public:
   static constexpr int64_t kSteps = 8;
 
   Ahead() = default;
   /// `rows` rows of memory of `width` elements, in `times` calls of fetch.
   Ahead(const S* data, int64_t stride, int64_t rows, int64_t width, int64_t times)
-      : row_(data), stride_(stride), rows_(rows), last_(width - 1),
+      : row_(data),
+        stride_(stride),
+        rows_(rows),
+        last_(width - 1),
         share_((rows * ((last_ + kLine - 1) / kLine + 1) + times - 1) / times) {}
 
   void fetch() {
@@ -54,21 +56,18 @@ class Ahead {
 };
 
 /// Where the kernel finds op(A): element (i, k) at data[i * row + k * step].
-template <class S>
-struct Left {
+template <class S> struct Left {
   const S* data;
   int64_t row, step;
   Ahead<S>* ahead = nullptr;  // where row is 1: what to ask for meanwhile
 };
 /// op(B): row k starts at data + k * step; whole vectors are readable.
-template <class S>
-struct Right {
+template <class S> struct Right {
   const S* data;
   int64_t step;
 };
 /// C = alpha sum (+ C when add); the last vector holds `lanes` elements.
-template <class S>
-struct Out {
+template <class S> struct Out {
   S* data;
   int64_t row;
   S alpha;
@@ -136,8 +135,7 @@ void kernel(int64_t k, const Left<S>& left, const Right<S>& right, const Out<S>&
   }
 }
 
-template <class S>
-using Kernel = void (*)(int64_t k, const Left<S>&, const Right<S>&, const Out<S>&);
+template <class S> using Kernel = void (*)(int64_t k, const Left<S>&, const Right<S>&, const Out<S>&);
 
 template <class S, int vectors, bool adjacent, int... i>
 constexpr std::array<Kernel<S>, kRows> kernels_of(std::integer_sequence<int, i...>) {
@@ -145,8 +143,7 @@ constexpr std::array<Kernel<S>, kRows> kernels_of(std::integer_sequence<int, i..
 }
 
 /// The kernel for `rows` (1 to kRows) by `vectors` (1 or 2).
-template <class S, bool adjacent>
-Kernel<S> find_kernel(int rows, int vectors) {
+template <class S, bool adjacent> Kernel<S> find_kernel(int rows, int vectors) {
   constexpr auto all = std::make_integer_sequence<int, kRows>();
   static constexpr std::array<Kernel<S>, kRows> narrow = kernels_of<S, 1, adjacent>(all);
   static constexpr std::array<Kernel<S>, kRows> wide = kernels_of<S, 2, adjacent>(all);
@@ -154,8 +151,7 @@ Kernel<S> find_kernel(int rows, int vectors) {
 }
 
 /// One stage of a transposition: exchanges the `half`-wide blocks off the diagonal of a and b.
-template <class S, int half, int... i>
-inline void exchange(Vec<S>& a, Vec<S>& b, std::integer_sequence<int, i...>) {
+template <class S, int half, int... i> inline void exchange(Vec<S>& a, Vec<S>& b, std::integer_sequence<int, i...>) {
   constexpr int w = Vec<S>::width;
   const auto x = a.v, y = b.v;
 #if defined(__clang__)
@@ -168,8 +164,7 @@ inline void exchange(Vec<S>& a, Vec<S>& b, std::integer_sequence<int, i...>) {
 #endif
 }
 
-template <class S, int half = Vec<S>::width / 2>
-inline void transpose(Vec<S>* rows) {
+template <class S, int half = Vec<S>::width / 2> inline void transpose(Vec<S>* rows) {
   constexpr int w = Vec<S>::width;
 #pragma GCC unroll 16
   for (int i = 0; i < w; ++i) {
@@ -180,16 +175,15 @@ inline void transpose(Vec<S>* rows) {
 
 /// Packs a [k, columns] matrix, element (p, j) at source[p * stride + j], to packed[p * row + j]; columns up
 /// to the next whole vector become zero, so `row` must have room for them.
-template <class S>
-void pack_rows(int64_t k, int columns, const S* source, int64_t stride, S* packed, int row) {
+template <class S> void pack_rows(int64_t k, int columns, const S* source, int64_t stride, S* packed, int row) {
   for (int64_t p = 0; p < k; ++p) {
-    vector_loop<S>(columns, [&](int64_t j, auto lanes) { store(packed + p * row + j, load(source + p * stride + j, lanes)); });
+    vector_loop<S>(columns,
+                   [&](int64_t j, auto lanes) { store(packed + p * row + j, load(source + p * stride + j, lanes)); });
   }
 }
 
 /// The same of a matrix stored transposed: element (p, j) at source[j * stride + p].
-template <class S>
-void pack_transposed(int64_t k, int columns, const S* source, int64_t stride, S* packed, int row) {
+template <class S> void pack_transposed(int64_t k, int columns, const S* source, int64_t stride, S* packed, int row) {
   constexpr int w = Vec<S>::width;
   for (int j = 0; j < columns; j += w) {
     const int count = columns - j < w ? columns - j : w;

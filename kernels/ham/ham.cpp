@@ -11,8 +11,8 @@
 namespace hebb::cpu {
 namespace {
 
-constexpr int64_t kTokens = 32;       // of a range
-constexpr int64_t kElements = 4096;   // of a range
+constexpr int64_t kTokens = 32;      // of a range
+constexpr int64_t kElements = 4096;  // of a range
 
 template <class F> void each_token(int64_t tokens, F&& f) {
   parallel_for(tokens, kTokens, [&](int64_t begin, int64_t end) {
@@ -141,7 +141,7 @@ template <class S, class F> void each_decision(const SelectTokens& a, F&& f) {
   const int32_t* forced = a.forced.as<int32_t>();
   const S* score = a.score.as<S>();
   for (int64_t n = 0; n < a.slot.numel(); ++n) {
-    f(n, forced != nullptr ? forced[n] != 0
+    f(n, forced != nullptr                     ? forced[n] != 0
          : a.selecting == Selecting::threshold ? score[n] >= tau
                                                : a.selecting == Selecting::all);
   }

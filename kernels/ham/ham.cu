@@ -2,8 +2,9 @@
 
 #include "kernels/common/cuda/fast_divide.cuh"
 
-// All bound by HBM but the selection: scores are read once, a few FLOPs an element. Selection: one block walks over the tokens of a list,
-// 1024 at a time, bound by its barriers (a list of all rows has one block). Scores, decisions and factors are fp32.
+// All bound by HBM but the selection: scores are read once, a few FLOPs an element. Selection: one block walks over the
+// tokens of a list, 1024 at a time, bound by its barriers (a list of all rows has one block). Scores, decisions and
+// factors are fp32.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -14,15 +15,12 @@ constexpr int kSelectThreads = 1024;
 template <class T>
 __device__ __forceinline__ float row_dot(int64_t count, const T* a, const T* b, int lane HEBB_WHERE_PARAMETER) {
   float sum = 0;
-  for (int64_t i = lane; i < count; i += 32) {
-    sum += to_float(a[i]) * to_float(b[i]);
-  }
+  for (int64_t i = lane; i < count; i += 32) { sum += to_float(a[i]) * to_float(b[i]); }
   return warp_sum(sum HEBB_WHERE_ARGUMENT);
 }
 
 /// One warp a token.
-template <class T>
-struct Score {
+template <class T> struct Score {
   float* score;
   const T *p, *v;
   int64_t heads, dv;
@@ -36,15 +34,12 @@ struct Score {
       const float e = 1.0f - row_dot(dv, ph, vh, lane) / (lengths + kLengthEps);
       best = h == 0 || (takes_max ? e > best : e < best) ? e : best;
     }
-    if (lane == 0) {
-      score[n] = best;
-    }
+    if (lane == 0) { score[n] = best; }
   }
 };
 
 /// One warp a head of a token.
-template <class T>
-struct Join {
+template <class T> struct Join {
   T* y;
   const T *p, *v, *x;
   int64_t heads, dv, d;
@@ -52,19 +47,17 @@ struct Join {
   __device__ void operator()(int64_t row, int lane) const {
     T* const to = y + row * (2 * dv + d);
     const T *ph = p + row * dv, *vh = v + row * dv, *from = x + row / heads * d;
-    const float of_p = 1.0f / sqrtf(row_dot(dv, ph, ph, lane) + kLengthEps), of_v = 1.0f / sqrtf(row_dot(dv, vh, vh, lane) + kLengthEps);
+    const float of_p = 1.0f / sqrtf(row_dot(dv, ph, ph, lane) + kLengthEps),
+                of_v = 1.0f / sqrtf(row_dot(dv, vh, vh, lane) + kLengthEps);
     for (int64_t i = lane; i < dv; i += 32) {
       to[i] = from_float<T>(of_p * to_float(ph[i]));
       to[dv + i] = from_float<T>(of_v * to_float(vh[i]));
     }
-    for (int64_t i = lane; i < d; i += 32) {
-      to[2 * dv + i] = from[i];
-    }
+    for (int64_t i = lane; i < d; i += 32) { to[2 * dv + i] = from[i]; }
   }
 };
 
-template <class T>
-struct JoinBackward {
+template <class T> struct JoinBackward {
   T* d_x;
   const T* d_y;
   int64_t heads, width, d;
@@ -72,17 +65,14 @@ struct JoinBackward {
 
   __device__ void operator()(int64_t n, int64_t c) const {
     float sum = 0;
-    for (int64_t h = 0; h < heads; ++h) {
-      sum += to_float(d_y[(n * heads + h) * width + width - d + c]);
-    }
+    for (int64_t h = 0; h < heads; ++h) { sum += to_float(d_y[(n * heads + h) * width + width - d + c]); }
     write(d_x[n * d + c], sum, accumulate);
   }
 };
 
 __device__ __forceinline__ float normal_cdf(float x) { return 0.5f * erfcf(-0.70710678118654752f * x); }
 
-template <class T>
-struct GeluOf {
+template <class T> struct GeluOf {
   T* y;
   const T* x;
   int64_t columns;
@@ -93,8 +83,7 @@ struct GeluOf {
   }
 };
 
-template <class T>
-struct GeluGradient {
+template <class T> struct GeluGradient {
   T* d_x;
   const T *d_y, *x;
   int64_t columns;
@@ -112,8 +101,7 @@ __device__ __forceinline__ float own_share(const float* previous, const float* e
   return previous != nullptr ? sigmoid(*eda_logit) : 1.0f;
 }
 
-template <class T>
-struct Route {
+template <class T> struct Route {
   float *score, *own;
   int32_t* winner;
   const T* logits;
@@ -135,8 +123,7 @@ struct Route {
   }
 };
 
-template <class T>
-struct RouteBackward {
+template <class T> struct RouteBackward {
   T* d_logits;
   float* d_previous;
   const float *d_score, *own, *previous, *eda_logit;
@@ -149,15 +136,14 @@ struct RouteBackward {
     for (int64_t h = 0; d_logits != nullptr && h < heads; ++h) {
       write(d_logits[n * heads + h], h == winner[n] ? d * gamma * s * (1.0f - s) : 0.0f, accumulate_logits);
     }
-    if (d_previous != nullptr) {
-      write(d_previous[n], (1.0f - gamma) * d, accumulate_previous);
-    }
+    if (d_previous != nullptr) { write(d_previous[n], (1.0f - gamma) * d, accumulate_previous); }
   }
 };
 
 /// d_eda_logit += gamma (1 - gamma) sum of d_score (own - previous), in double, by one block.
-__global__ void __launch_bounds__(kSelectThreads) eda_gradient_kernel(float* d_eda_logit, const float* d_score, const float* own,
-                                                                     const float* previous, const float* eda_logit, int64_t tokens) {
+__global__ void __launch_bounds__(kSelectThreads)
+    eda_gradient_kernel(float* d_eda_logit, const float* d_score, const float* own, const float* previous,
+                        const float* eda_logit, int64_t tokens) {
   double sum = 0;
   for (int64_t n = threadIdx.x; n < tokens; n += blockDim.x) {
     sum += static_cast<double>(d_score[n]) * (static_cast<double>(own[n]) - static_cast<double>(previous[n]));
@@ -179,7 +165,7 @@ struct Select {
   float range, tau;
 
   __device__ bool takes(int64_t n, float limit) const {
-    return forced != nullptr                        ? forced[n] != 0
+    return forced != nullptr                   ? forced[n] != 0
            : selecting == Selecting::threshold ? score[n] >= limit
                                                : selecting == Selecting::all;
   }
@@ -196,9 +182,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(Select a, int64_
     const int64_t i = done + threadIdx.x, n = first + i;
     const bool taken = i < tokens && a.takes(n, limit);
     const unsigned votes = __ballot_sync(kAllLanes, taken);
-    if (lane == 0) {
-      counts[buffer][warp] = __popc(votes);
-    }
+    if (lane == 0) { counts[buffer][warp] = __popc(votes); }
     __syncthreads();
     const int count = counts[buffer][lane];
     const int before = warp_sum(lane < warp ? count : 0), all = warp_sum(count);
@@ -220,14 +204,11 @@ struct SelectFirst {
     const int64_t begin = row * a.length;
     const int32_t start = a.doc_start[begin + t];
     a.lo[begin + t] = start >= 0 ? before(begin + start) : a.held != nullptr ? a.held[2 * row] : 0;
-    if (t == 0) {
-      a.selected[row] = a.hi[begin + a.length - 1] - before(begin);
-    }
+    if (t == 0) { a.selected[row] = a.hi[begin + a.length - 1] - before(begin); }
   }
 };
 
-template <class T>
-struct Pack {
+template <class T> struct Pack {
   T* list;
   const T* x;
   const int32_t* slot;
@@ -238,14 +219,14 @@ struct Pack {
     const int32_t to = slot[n];
     if (to >= 0) {
       const float x_in = to_float(x[n * channels + c]);
-      list[(Split(n, length).quotient * slots + to) * channels + c] = from_float<T>(factor != nullptr ? factor[n] * x_in : x_in);
+      list[(Split(n, length).quotient * slots + to) * channels + c] =
+          from_float<T>(factor != nullptr ? factor[n] * x_in : x_in);
     }
   }
 };
 
 /// One warp a token.
-template <class T>
-struct Unpack {
+template <class T> struct Unpack {
   T* d_x;
   float* d_factor;
   const T *d_list, *x;
@@ -261,16 +242,12 @@ struct Unpack {
     float along = 0;
     for (int64_t c = lane; c < channels; c += 32) {
       const float g = from >= 0 ? to_float(d[c]) : 0.0f;
-      if (d_x != nullptr) {
-        write(d_x[n * channels + c], scale * g, accumulate_x);
-      }
+      if (d_x != nullptr) { write(d_x[n * channels + c], scale * g, accumulate_x); }
       along += g * to_float(x[n * channels + c]);
     }
     if (d_factor != nullptr) {
       along = warp_sum(along);
-      if (lane == 0) {
-        write(d_factor[n], along, accumulate_factor);
-      }
+      if (lane == 0) { write(d_factor[n], along, accumulate_factor); }
     }
   }
 };
@@ -282,9 +259,7 @@ struct Count {
   int64_t rows, tokens;
 
   __device__ void operator()(int64_t, int64_t) const {
-    for (int64_t b = 0; b < rows; ++b) {
-      counter[0] += selected[b];
-    }
+    for (int64_t b = 0; b < rows; ++b) { counter[0] += selected[b]; }
     counter[1] += tokens;
   }
 };
@@ -326,8 +301,9 @@ void run(Stream& stream, const RouterInput& a) {
 void run(Stream& stream, const RouterInputBackward& a) {
   dispatch_float(a.d_x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("router_input_backward", stream, a.d_x.size(0), a.d_x.size(1),
-                 JoinBackward<T>{a.d_x.as<T>(), a.d_y.as<T>(), a.d_y.size(1), a.d_y.size(2), a.d_x.size(1), a.accumulate});
+    each_element(
+        "router_input_backward", stream, a.d_x.size(0), a.d_x.size(1),
+        JoinBackward<T>{a.d_x.as<T>(), a.d_y.as<T>(), a.d_y.size(1), a.d_y.size(2), a.d_x.size(1), a.accumulate});
   });
 }
 
@@ -353,8 +329,8 @@ void run(Stream& stream, const RouterScore& a) {
   dispatch_float(a.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("router_score", stream, 1, tokens,
-                 Route<T>{a.score.as<float>(), a.own.as<float>(), a.winner.as<int32_t>(), a.logits.as<T>(), a.previous.as<float>(),
-                          a.eda_logit.as<float>(), a.logits.numel() / tokens, a.takes_max});
+                 Route<T>{a.score.as<float>(), a.own.as<float>(), a.winner.as<int32_t>(), a.logits.as<T>(),
+                          a.previous.as<float>(), a.eda_logit.as<float>(), a.logits.numel() / tokens, a.takes_max});
   });
 }
 
@@ -364,22 +340,31 @@ void run(Stream& stream, const RouterScoreBackward& a) {
   dispatch_float(dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("router_score_backward", stream, 1, tokens,
-                 RouteBackward<T>{a.d_logits.as<T>(), a.d_previous.as<float>(), a.d_score.as<float>(), a.own.as<float>(),
-                                  a.previous.as<float>(), a.eda_logit.as<float>(), a.winner.as<int32_t>(),
-                                  a.d_logits.defined() ? a.d_logits.numel() / tokens : 0, a.accumulate_logits, a.accumulate_previous});
+                 RouteBackward<T>{a.d_logits.as<T>(), a.d_previous.as<float>(), a.d_score.as<float>(),
+                                  a.own.as<float>(), a.previous.as<float>(), a.eda_logit.as<float>(),
+                                  a.winner.as<int32_t>(), a.d_logits.defined() ? a.d_logits.numel() / tokens : 0,
+                                  a.accumulate_logits, a.accumulate_previous});
   });
   if (a.d_eda_logit.defined() && a.previous.defined()) {
-    HEBB_LAUNCH(eda_gradient_kernel, 1, kSelectThreads, 0, stream, a.d_eda_logit.as<float>(), a.d_score.as<float>(), a.own.as<float>(),
-                a.previous.as<float>(), a.eda_logit.as<float>(), tokens);
+    HEBB_LAUNCH(eda_gradient_kernel, 1, kSelectThreads, 0, stream, a.d_eda_logit.as<float>(), a.d_score.as<float>(),
+                a.own.as<float>(), a.previous.as<float>(), a.eda_logit.as<float>(), tokens);
   }
 }
 
 void run(Stream& stream, const SelectTokens& a) {
   const int64_t rows = a.slot.size(0), length = a.slot.size(1);
-  const Select select{.slot = a.slot.as<int32_t>(), .lo = a.lo.as<int32_t>(), .hi = a.hi.as<int32_t>(),
-                      .selected = a.selected.as<int32_t>(), .score = a.score.as<float>(), .threshold = a.threshold.as<float>(),
-                      .forced = a.forced.as<int32_t>(), .held = a.held.as<int32_t>(), .doc_start = a.doc_start.as<int32_t>(),
-                      .length = length, .selecting = a.selecting, .range = static_cast<float>(a.range),
+  const Select select{.slot = a.slot.as<int32_t>(),
+                      .lo = a.lo.as<int32_t>(),
+                      .hi = a.hi.as<int32_t>(),
+                      .selected = a.selected.as<int32_t>(),
+                      .score = a.score.as<float>(),
+                      .threshold = a.threshold.as<float>(),
+                      .forced = a.forced.as<int32_t>(),
+                      .held = a.held.as<int32_t>(),
+                      .doc_start = a.doc_start.as<int32_t>(),
+                      .length = length,
+                      .selecting = a.selecting,
+                      .range = static_cast<float>(a.range),
                       .tau = static_cast<float>(a.tau)};
   const int64_t lists = a.held.defined() ? rows : 1;
   HEBB_LAUNCH(select_kernel, blocks_for(lists, 1), kSelectThreads, 0, stream, select, rows * length / lists);
@@ -387,7 +372,8 @@ void run(Stream& stream, const SelectTokens& a) {
 }
 
 void run(Stream& stream, const CountSelected& a) {
-  each_element("count_selected", stream, 1, 1, Count{a.counter.as<int64_t>(), a.selected.as<int32_t>(), a.selected.numel(), a.tokens});
+  each_element("count_selected", stream, 1, 1,
+               Count{a.counter.as<int64_t>(), a.selected.as<int32_t>(), a.selected.numel(), a.tokens});
 }
 
 void run(Stream& stream, const ThresholdGradient& a) {

@@ -78,7 +78,8 @@ struct CountSelected {
 };
 HEBB_KERNEL(CountSelected)
 
-/// The gradient of a threshold [1] (spec 50, section 5): -gain (mean over L layers of selected / tokens - target), clipped to
+/// The gradient of a threshold [1] (spec 50, section 5): -gain (mean over L layers of selected / tokens - target),
+/// clipped to
 /// +-clip; counters [L, 2] i64 as CountSelected leaves them. In double.
 struct ThresholdGradient {
   Tensor gradient, counters;

@@ -35,9 +35,7 @@ template <class S> inline S sum_squares(int64_t n, const S* x) {
 /// Calls f(first channel, index of token and head) for every head of the tokens [begin, end) of [N, C].
 template <class F> void for_heads(int64_t begin, int64_t end, int64_t channels, int64_t head_dim, F&& f) {
   const int64_t heads = channels / head_dim;
-  for (int64_t i = begin * heads; i < end * heads; ++i) {
-    f(i * head_dim, i);
-  }
+  for (int64_t i = begin * heads; i < end * heads; ++i) { f(i * head_dim, i); }
 }
 
 template <class S> void forward(const L2NormForward& a) {
@@ -99,9 +97,8 @@ template <class S> void forward(const GatedNormForward& a) {
       };
       const S* source = o + at;
       if (a.gate_first) {
-        vector_loop<S>(dim, [&](int64_t c, auto lanes) {
-          store(y + at + c, gated(c, load(o + at + c, lanes), lanes), lanes);
-        });
+        vector_loop<S>(
+            dim, [&](int64_t c, auto lanes) { store(y + at + c, gated(c, load(o + at + c, lanes), lanes), lanes); });
         source = y + at;
       }
       const Vec<S> rstd(weight != nullptr ? inverse_rms(dim, source, a.eps) : S(1));
@@ -130,9 +127,7 @@ template <class S> void backward_head(const GatedNormBackward& a, int64_t at, S*
     });
   }
   const auto write_gate = [&](int64_t c, Vec<S> dz, auto lanes) {
-    if (d_z != nullptr) {
-      store(d_z + c, a.accumulate_z ? load(d_z + c, lanes) + dz : dz, lanes);
-    }
+    if (d_z != nullptr) { store(d_z + c, a.accumulate_z ? load(d_z + c, lanes) + dz : dz, lanes); }
   };
   const Vec<S> one(S(1)), rstd(weight != nullptr ? inverse_rms(dim, normed, a.eps) : S(1));
   Vec<S> along(S(0));  // sum of d_n n
@@ -151,9 +146,7 @@ template <class S> void backward_head(const GatedNormBackward& a, int64_t at, S*
     }
     store(work + c, d, lanes);
   });
-  if (d_o == nullptr && !gate_first) {
-    return;
-  }
+  if (d_o == nullptr && !gate_first) { return; }
   const Vec<S> mean(weight != nullptr ? sum(along) / static_cast<S>(dim) : S(0));
   vector_loop<S>(dim, [&](int64_t c, auto lanes) {
     Vec<S> d = load(work + c, lanes);
@@ -163,9 +156,7 @@ template <class S> void backward_head(const GatedNormBackward& a, int64_t at, S*
       write_gate(c, d * load(o + c, lanes) * gate.slope, lanes);
       d *= gate.value;
     }
-    if (d_o != nullptr) {
-      store(d_o + c, a.accumulate_o ? load(d_o + c, lanes) + d : d, lanes);
-    }
+    if (d_o != nullptr) { store(d_o + c, a.accumulate_o ? load(d_o + c, lanes) + d : d, lanes); }
   });
 }
 
@@ -177,9 +168,7 @@ template <class S> void backward(const GatedNormBackward& a) {
     std::vector<S> work(static_cast<size_t>(2 * a.head_dim));
     for (int64_t block = begin; block < end; ++block) {
       S* d_weight = partial != nullptr ? partial + block * weights : nullptr;
-      if (d_weight != nullptr) {
-        std::fill_n(d_weight, weights, S(0));
-      }
+      if (d_weight != nullptr) { std::fill_n(d_weight, weights, S(0)); }
       for_heads(block * kBlock, std::min(tokens, (block + 1) * kBlock), channels, a.head_dim, [&](int64_t at, int64_t) {
         backward_head(a, at, d_weight != nullptr ? d_weight + weight_at(a.weight, at, channels) : nullptr, work.data());
       });
@@ -188,9 +177,7 @@ template <class S> void backward(const GatedNormBackward& a) {
   if (a.d_weight.defined()) {
     S* total = a.d_weight.as<S>();
     for (int64_t block = 0; block < blocks; ++block) {
-      for (int64_t c = 0; c < weights; ++c) {
-        total[c] += partial[block * weights + c];
-      }
+      for (int64_t c = 0; c < weights; ++c) { total[c] += partial[block * weights + c]; }
     }
   }
 }

@@ -5,13 +5,12 @@
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/common/cuda/packed_lanes.cuh"
 
-// A group of lanes a head, a pack of channels a lane where the head is no longer than a warp's packs; what is read twice comes from L1 the
-// second time. Bound by HBM: 2 and 3 passes, gated 3 and 5.
+// A group of lanes a head, a pack of channels a lane where the head is no longer than a warp's packs; what is read
+// twice comes from L1 the second time. Bound by HBM: 2 and 3 passes, gated 3 and 5.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-template <class T>
-struct L2Forward {
+template <class T> struct L2Forward {
   T* n;
   float* scale;
   const T* x;
@@ -26,27 +25,20 @@ struct L2Forward {
     each_pack<N>(width, lanes, lane, [&](int64_t c) {
       load_pack(v, in, c, width, vector);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        squares += v[j] * v[j];
-      }
+      for (int j = 0; j < N; ++j) { squares += v[j] * v[j]; }
     });
     const float s = l2_scale(group_sum(squares, lanes));
     each_pack<N>(width, lanes, lane, [&](int64_t c) {
       load_pack(v, in, c, width, vector);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        v[j] *= s;
-      }
+      for (int j = 0; j < N; ++j) { v[j] *= s; }
       store_pack(n + head * width, c, width, vector, v);
     });
-    if (lane == 0) {
-      scale[head] = s;
-    }
+    if (lane == 0) { scale[head] = s; }
   }
 };
 
-template <class T>
-struct L2Backward {
+template <class T> struct L2Backward {
   T* d_x;
   const T *d_n, *n;
   const float* scale;
@@ -63,18 +55,14 @@ struct L2Backward {
       load_pack(v, n + begin, c, width, vector);
       load_pack(d, d_n + begin, c, width, vector);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        along += v[j] * d[j];
-      }
+      for (int j = 0; j < N; ++j) { along += v[j] * d[j]; }
     });
     along = group_sum(along, lanes);
     each_pack<N>(width, lanes, lane, [&](int64_t c) {
       load_pack(v, n + begin, c, width, vector);
       load_pack(d, d_n + begin, c, width, vector);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        d[j] = s * (d[j] - v[j] * along);
-      }
+      for (int j = 0; j < N; ++j) { d[j] = s * (d[j] - v[j] * along); }
       write_pack(d_x + begin, c, width, vector, d, accumulate);
     });
   }
@@ -89,9 +77,9 @@ __device__ __forceinline__ Gate gate_at(HeadGate kind, float z) {
   return kind == HeadGate::silu ? Gate{z * s, s * (1.0f + z * (1.0f - s))} : Gate{s, s * (1.0f - s)};
 }
 
-/// What forward and backward share: r, the tensor that is normed, is o or, gated first, o * gate. O: type of o, T: of all else.
-template <class O, class T>
-struct GatedHeads {
+/// What forward and backward share: r, the tensor that is normed, is o or, gated first, o * gate. O: type of o, T: of
+/// all else.
+template <class O, class T> struct GatedHeads {
   static constexpr int N = kPack<T>;
   const O* o;
   const T* z;
@@ -108,12 +96,8 @@ struct GatedHeads {
   /// The weights of a pack; 1 where there are none.
   __device__ __forceinline__ void load_weights(int64_t head, int64_t c, float (&to)[N]) const {
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      to[j] = 1;
-    }
-    if (weight != nullptr) {
-      load_pack(to, weight + (by_channel ? head % heads * width : 0), c, width, vector);
-    }
+    for (int j = 0; j < N; ++j) { to[j] = 1; }
+    if (weight != nullptr) { load_pack(to, weight + (by_channel ? head % heads * width : 0), c, width, vector); }
   }
 
   /// A pack of a head. gates: 1 and 0 where there are none; r: what is normed.
@@ -124,9 +108,7 @@ struct GatedHeads {
   __device__ __forceinline__ void load(int64_t head, int64_t c, Part& p) const {
     load_pack(p.o, o + head * width, c, width, vector);
     float in[N] = {};
-    if (z != nullptr) {
-      load_pack(in, z + head * width, c, width, vector);
-    }
+    if (z != nullptr) { load_pack(in, z + head * width, c, width, vector); }
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) {
       p.gates[j] = z != nullptr ? gate_at(gate, in[j]) : Gate{1, 0};
@@ -141,32 +123,25 @@ struct GatedHeads {
         Part p;
         load(head, c, p);
         HEBB_UNROLL
-        for (int j = 0; j < N; ++j) {
-          r[j] = p.r[j];
-        }
+        for (int j = 0; j < N; ++j) { r[j] = p.r[j]; }
       } else {
         load_pack(r, o + head * width, c, width, vector);
       }
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        squares += r[j] * r[j];
-      }
+      for (int j = 0; j < N; ++j) { squares += r[j] * r[j]; }
     });
     return 1.0f / sqrtf(group_sum(squares, lanes) / static_cast<float>(width) + eps);
   }
 };
 
-template <class O, class T>
-struct GatedForward {
+template <class O, class T> struct GatedForward {
   T* y;
   GatedHeads<O, T> in;
 
   __device__ void operator()(int64_t head, int lane) const {
     constexpr int N = kPack<T>;
     float rstd = 1;
-    if (in.weight != nullptr) {
-      rstd = in.rstd(head, lane);
-    }
+    if (in.weight != nullptr) { rstd = in.rstd(head, lane); }
     each_pack<N>(in.width, in.lanes, lane, [&](int64_t c) {
       typename GatedHeads<O, T>::Part p;
       in.load(head, c, p);
@@ -182,8 +157,7 @@ struct GatedForward {
   }
 };
 
-template <class O, class T>
-struct GatedBackward {
+template <class O, class T> struct GatedBackward {
   O* d_o;
   T* d_z;
   float* partial;
@@ -196,8 +170,8 @@ struct GatedBackward {
 constexpr int kThreads = 256;
 constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in gated_norm_blocks
 
-/// One head: d_z, d_o and, added to sums [width], the weight's gradient; each lane has channels of its own. With n = r rstd and
-/// d_n = d_y weight (gate): d_r = rstd (d_n - n mean(n d_n)).
+/// One head: d_z, d_o and, added to sums [width], the weight's gradient; each lane has channels of its own. With n = r
+/// rstd and d_n = d_y weight (gate): d_r = rstd (d_n - n mean(n d_n)).
 template <class O, class T>
 __device__ __forceinline__ void gated_backward_head(const GatedBackward<O, T>& a, int64_t head, int lane, float* sums) {
   using Heads = GatedHeads<O, T>;
@@ -206,9 +180,7 @@ __device__ __forceinline__ void gated_backward_head(const GatedBackward<O, T>& a
   const bool normed = in.weight != nullptr;
   const int64_t begin = head * in.width;
   float rstd = 1;
-  if (normed) {
-    rstd = in.rstd(head, lane);
-  }
+  if (normed) { rstd = in.rstd(head, lane); }
   float weight[N], d_y[N];
   const auto load = [&](int64_t c, typename Heads::Part& p) {
     in.load(head, c, p);
@@ -243,17 +215,13 @@ __device__ __forceinline__ void gated_backward_head(const GatedBackward<O, T>& a
       d_o[j] *= in.gates_before() ? p.gates[j].value : 1.0f;
       d_z[j] = d_gate * p.gates[j].slope;
     }
-    if (a.d_z != nullptr) {
-      write_pack(a.d_z + begin, c, in.width, in.vector, d_z, a.accumulate_z);
-    }
-    if (a.d_o != nullptr) {
-      write_pack(a.d_o + begin, c, in.width, in.vector, d_o, a.accumulate_o);
-    }
+    if (a.d_z != nullptr) { write_pack(a.d_z + begin, c, in.width, in.vector, d_z, a.accumulate_z); }
+    if (a.d_o != nullptr) { write_pack(a.d_o + begin, c, in.width, in.vector, d_o, a.accumulate_o); }
   });
 }
 
-/// Where a block sums the weight's gradient: `count` slots of [width]. Each belongs to one group of lanes, so that no two add to the same
-/// sum; with a weight for each channel a slot belongs to one head, too.
+/// Where a block sums the weight's gradient: `count` slots of [width]. Each belongs to one group of lanes, so that no
+/// two add to the same sum; with a weight for each channel a slot belongs to one head, too.
 struct Slots {
   int64_t count, per_weight;  // per_weight: the slots of a weight lie this far apart
 
@@ -271,50 +239,56 @@ __global__ void __launch_bounds__(kThreads) gated_backward_kernel(GatedBackward<
   float* const sums = reinterpret_cast<float*>(raw);
   const auto lanes = static_cast<unsigned>(a.in.lanes);
   const int lane = static_cast<int>(threadIdx.x % lanes);
-  const int64_t group = threadIdx.x / lanes, width = a.in.width, heads = a.in.heads, weights = a.in.by_channel ? heads * width : width;
+  const int64_t group = threadIdx.x / lanes, width = a.in.width, heads = a.in.heads,
+                weights = a.in.by_channel ? heads * width : width;
   const int64_t first = blockIdx.x * kBlock, last = first + kBlock < a.tokens ? first + kBlock : a.tokens;
   if (a.in.weight != nullptr) {
-    for (int64_t c = threadIdx.x; c < slots.count * width; c += kThreads) {
-      sums[c] = 0;
-    }
+    for (int64_t c = threadIdx.x; c < slots.count * width; c += kThreads) { sums[c] = 0; }
   }
   __syncthreads();
   for (int64_t slot = group; slot < slots.count; slot += kThreads / lanes) {
     const int64_t step = a.in.by_channel ? slots.count / heads : slots.count;  // in tokens, or in heads of all tokens
-    const int64_t begin = a.in.by_channel ? first + slot / heads : first * heads + slot, end = a.in.by_channel ? last : last * heads;
+    const int64_t begin = a.in.by_channel ? first + slot / heads : first * heads + slot,
+                  end = a.in.by_channel ? last : last * heads;
     for (int64_t i = begin; i < end; i += step) {
       gated_backward_head(a, a.in.by_channel ? i * heads + slot % heads : i, lane, sums + slot * width);
     }
   }
-  if (a.in.weight == nullptr) {
-    return;
-  }
+  if (a.in.weight == nullptr) { return; }
   __syncthreads();
   for (int64_t c = threadIdx.x; c < weights; c += kThreads) {
     float total = 0;
-    for (int64_t at = c; at < slots.count * width; at += slots.per_weight * width) {
-      total += sums[at];
-    }
+    for (int64_t at = c; at < slots.count * width; at += slots.per_weight * width) { total += sums[at]; }
     a.partial[blockIdx.x * weights + c] = total;
   }
 }
 
-template <class O, class T, class Args>
-GatedHeads<O, T> gated_heads(const Args& a, bool vector) {
+template <class O, class T, class Args> GatedHeads<O, T> gated_heads(const Args& a, bool vector) {
   constexpr int N = kPack<T>;
   const int64_t heads = a.o.numel() / a.o.size(0) / a.head_dim;
-  return {.o = a.o.template as<O>(), .z = a.z.template as<T>(), .weight = a.weight.template as<float>(), .width = a.head_dim,
-          .heads = heads, .eps = static_cast<float>(a.eps), .gate = a.gate, .lanes = lanes_for<N>(a.head_dim), .gate_first = a.gate_first,
+  return {.o = a.o.template as<O>(),
+          .z = a.z.template as<T>(),
+          .weight = a.weight.template as<float>(),
+          .width = a.head_dim,
+          .heads = heads,
+          .eps = static_cast<float>(a.eps),
+          .gate = a.gate,
+          .lanes = lanes_for<N>(a.head_dim),
+          .gate_first = a.gate_first,
           .by_channel = a.weight.defined() && heads > 1 && a.weight.numel() == heads * a.head_dim,
           .vector = vector && can_vectorise<N>(a.head_dim, a.o.data, a.z.data, a.weight.data)};
 }
 
-template <class O, class T>
-void backward(Stream& stream, const GatedNormBackward& a) {
+template <class O, class T> void backward(Stream& stream, const GatedNormBackward& a) {
   const int64_t tokens = a.o.size(0), blocks = gated_norm_blocks(tokens);
   const bool vector = can_vectorise<1>(1, a.d_o.data, a.d_z.data, a.d_y.data);
-  const GatedBackward<O, T> g{.d_o = a.d_o.as<O>(), .d_z = a.d_z.as<T>(), .partial = a.partial.as<float>(), .d_y = a.d_y.as<T>(),
-                              .in = gated_heads<O, T>(a, vector), .tokens = tokens, .accumulate_o = a.accumulate_o,
+  const GatedBackward<O, T> g{.d_o = a.d_o.as<O>(),
+                              .d_z = a.d_z.as<T>(),
+                              .partial = a.partial.as<float>(),
+                              .d_y = a.d_y.as<T>(),
+                              .in = gated_heads<O, T>(a, vector),
+                              .tokens = tokens,
+                              .accumulate_o = a.accumulate_o,
                               .accumulate_z = a.accumulate_z};
   const Slots slots(g.in.by_channel, g.in.heads, g.in.lanes);
   const int64_t shared = a.weight.defined() ? slots.count * a.head_dim * static_cast<int64_t>(sizeof(float)) : 0;
@@ -323,8 +297,7 @@ void backward(Stream& stream, const GatedNormBackward& a) {
 }
 
 /// f(zero of o's type, zero of y's type): both the same, or fp32 and bf16.
-template <class F>
-void dispatch_gated(DType o, DType y, F&& f) {
+template <class F> void dispatch_gated(DType o, DType y, F&& f) {
   dispatch_float(o, [&](auto zero) {
     if constexpr (std::is_same_v<decltype(zero), float>) {
       if (y == DType::bf16) {
@@ -353,8 +326,8 @@ void run(Stream& stream, const L2NormBackward& a) {
     using T = decltype(zero);
     const int lanes = lanes_for<kPack<T>>(a.head_dim);
     each_group("l2_norm_backward", stream, a.n.numel() / a.head_dim, lanes,
-               L2Backward<T>{a.d_x.as<T>(), a.d_n.as<T>(), a.n.as<T>(), a.scale.as<float>(), a.head_dim, lanes, a.accumulate,
-                             can_vectorise<kPack<T>>(a.head_dim, a.d_x.data, a.d_n.data, a.n.data)});
+               L2Backward<T>{a.d_x.as<T>(), a.d_n.as<T>(), a.n.as<T>(), a.scale.as<float>(), a.head_dim, lanes,
+                             a.accumulate, can_vectorise<kPack<T>>(a.head_dim, a.d_x.data, a.d_n.data, a.n.data)});
   });
 }
 

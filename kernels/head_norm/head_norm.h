@@ -24,8 +24,8 @@ enum class HeadGate { none, silu, sigmoid };
 
 /// y = rms(o; weight) * gate(z) per head of head_dim channels: rms(o) = o (mean o^2 + eps)^(-1/2) weight,
 /// without weight o itself; gate elementwise. gate_first: y = rms(o * gate(z); weight). y, o, z [N, heads * head_dim]
-/// (z undefined: no gate); weight [head_dim], shared by the heads, or [heads * head_dim]. o and d_o may be fp32 where y, z and
-/// their gradients are bf16. Bound: memory, 3 passes.
+/// (z undefined: no gate); weight [head_dim], shared by the heads, or [heads * head_dim]. o and d_o may be fp32 where
+/// y, z and their gradients are bf16. Bound: memory, 3 passes.
 struct GatedNormForward {
   Tensor y, o, z, weight;
   int64_t head_dim;

@@ -2,8 +2,8 @@
 
 #include "kernels/dictionary/unit.h"
 #include "kernels/gemm/gemm_cpu.h"
-#include "kernels/kvm/slots.h"
 #include "kernels/kvm/kvm.h"
+#include "kernels/kvm/slots.h"
 
 namespace hebb::cpu {
 namespace {

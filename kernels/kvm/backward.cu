@@ -2,11 +2,11 @@
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/kvm/slots.cuh"
 
-// Windows first, by the attention kernels with the log-sum-exp of everything read. Then the updates run again with the routes of the
-// forward pass, each row's versions kept, and are walked back step by step: the gradients of the chunk's readout
-// (common/row_attention.h), through the norms of the rows that the update touched, to its tokens, and the rows before it.
-// FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many rows; on tensor cores in bf16, and else, the latency of
-// five launches a step.
+// Windows first, by the attention kernels with the log-sum-exp of everything read. Then the updates run again with the
+// routes of the forward pass, each row's versions kept, and are walked back step by step: the gradients of the chunk's
+// readout (common/row_attention.h), through the norms of the rows that the update touched, to its tokens, and the rows
+// before it. FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many rows; on tensor cores in
+// bf16, and else, the latency of five launches a step.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -23,9 +23,7 @@ struct Undo : Update {
 
   /// The row whose version the token names, among all: that of its founder, or of the first that joined it; -1: none.
   __device__ int64_t touched(const Member& m, int lane) const {
-    if (!m.exists()) {
-      return -1;
-    }
+    if (!m.exists()) { return -1; }
     const int32_t* const of = routes(m);
     const int32_t code = of[m.place];
     const bool joined = (code & 1) == 0;
@@ -42,13 +40,9 @@ struct Undo : Update {
     if (rule.value_norm == KvmValueNorm::radius) {
       const float norm = book.clamped_norm(row, dv, lane);
       float product = 0;
-      for (int64_t c = lane; c < dv; c += 32) {
-        product += book.values[row * dv + c] * d.value_hats[row * dv + c];
-      }
+      for (int64_t c = lane; c < dv; c += 32) { product += book.values[row * dv + c] * d.value_hats[row * dv + c]; }
       const float projection = warp_sum(product) / norm;
-      if (lane == 0) {
-        d.radii[row] += projection;
-      }
+      if (lane == 0) { d.radii[row] += projection; }
       along = norm > Book::kTiny ? projection / norm : 0.0f;
     }
     for (int64_t at = row * dv + lane; at < (row + 1) * dv; at += 32) {
@@ -63,16 +57,16 @@ struct ToSums : Undo {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
     const int64_t width = n.d, row = touched(m, lane);
-    if (row < 0) {
-      return;
-    }
+    if (row < 0) { return; }
     float *const hat = d.key_hats + row * width, *const sum = d.keys + row * width;
     const float* const key = book.keys + row * width;
-    norm.backward(lane, d.norm + item * 2 * width, d.norm + (item * 2 + 1) * width, [&](int64_t c) { return key[c]; },
-                  [&](int64_t c) { return hat[c]; }, [&](int64_t c, float value) {
-                    sum[c] += value;
-                    hat[c] = 0;
-                  });
+    norm.backward(
+        lane, d.norm + item * 2 * width, d.norm + (item * 2 + 1) * width, [&](int64_t c) { return key[c]; },
+        [&](int64_t c) { return hat[c]; },
+        [&](int64_t c, float value) {
+          sum[c] += value;
+          hat[c] = 0;
+        });
     values_to_sums(row, chunk_of(m), lane);
   }
 };
@@ -95,9 +89,7 @@ struct HandOut : Undo {
 
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
-    if (!m.exists()) {
-      return;
-    }
+    if (!m.exists()) { return; }
     const int32_t code = routes(m)[m.place];
     const bool founded = (code & 1) != 0, gated = !founded || (m.step.before > 0 && rule.gate_appends);
     const int64_t row = m.unit * book.room + (code >> 1);
@@ -108,20 +100,20 @@ struct HandOut : Undo {
     const bool has_radius = founded && rule.value_norm == KvmValueNorm::radius && book.radii[row] > 0.0f;
     const float radius_part = has_radius ? d.radii[row] * value_gate / book.radii[row] : 0.0f;
     const auto d_value = [&](int64_t c) { return d_row_value[c] + radius_part * tokens.value(n, one, c); };
-    if (gated && d_gate != nullptr) {
-      gate_gradient(one, d_key, d_value, g, lane);
-    }
+    if (gated && d_gate != nullptr) { gate_gradient(one, d_key, d_value, g, lane); }
     for (int64_t c = lane; c < n.dv; c += 32) {
       const int64_t at = one.token * n.dv + c;
       d_v.set(at, d_v[at] + value_gate * d_value(c));
     }
-    norm.backward(lane, d.norm + item * 2 * n.d, d.norm + (item * 2 + 1) * n.d, [&](int64_t c) { return z(one, c); },
-                  [&](int64_t c) { return key_gate * d_key[c]; }, [&](int64_t c, float value) {
-                    if (c >= rule.rotary) {
-                      const int64_t at = one.token * n.d + c;
-                      d_k.set(at, d_k[at] + value);
-                    }
-                  });
+    norm.backward(
+        lane, d.norm + item * 2 * n.d, d.norm + (item * 2 + 1) * n.d, [&](int64_t c) { return z(one, c); },
+        [&](int64_t c) { return key_gate * d_key[c]; },
+        [&](int64_t c, float value) {
+          if (c >= rule.rotary) {
+            const int64_t at = one.token * n.d + c;
+            d_k.set(at, d_k[at] + value);
+          }
+        });
   }
 
  private:
@@ -134,13 +126,9 @@ struct HandOut : Undo {
         sum += ((z(one, c) - s.mean) * s.rstd * norm.weight[c] + norm.bias[c]) * d_key[c];
       }
     }
-    for (int64_t c = lane; rule.gate_values && c < n.dv; c += 32) {
-      sum += tokens.value(n, one, c) * d_value(c);
-    }
+    for (int64_t c = lane; rule.gate_values && c < n.dv; c += 32) { sum += tokens.value(n, one, c) * d_value(c); }
     sum = warp_sum(sum);
-    if (lane == 0) {
-      d_gate[one.token] += sum * (tokens.gate[one.token] > 0.0f ? 1.0f : g);
-    }
+    if (lane == 0) { d_gate[one.token] += sum * (tokens.gate[one.token] > 0.0f ? 1.0f : g); }
   }
 };
 
@@ -149,17 +137,11 @@ struct Restore : Undo {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
     const int64_t row = touched(m, lane);
-    if (row < 0) {
-      return;
-    }
+    if (row < 0) { return; }
     const int64_t previous = versions.previous[m.unit * n.length + m.t];
     const bool founded = (routes(m)[m.place] & 1) != 0;
-    for (int64_t c = lane; founded && c < n.d; c += 32) {
-      d.keys[row * n.d + c] = 0;
-    }
-    for (int64_t c = lane; founded && c < n.dv; c += 32) {
-      d.values[row * n.dv + c] = 0;
-    }
+    for (int64_t c = lane; founded && c < n.d; c += 32) { d.keys[row * n.d + c] = 0; }
+    for (int64_t c = lane; founded && c < n.dv; c += 32) { d.values[row * n.dv + c] = 0; }
     if (lane == 0) {
       d.radii[row] = founded ? 0.0f : d.radii[row];
       versions.latest[row] = static_cast<int32_t>(previous);
@@ -168,12 +150,8 @@ struct Restore : Undo {
       return;  // the row goes
     }
     const int64_t slot = m.unit * n.length + previous;
-    for (int64_t c = lane; c < n.d; c += 32) {
-      book.keys[row * n.d + c] = versions.keys[slot * n.d + c];
-    }
-    for (int64_t c = lane; c < n.dv; c += 32) {
-      book.values[row * n.dv + c] = versions.values[slot * n.dv + c];
-    }
+    for (int64_t c = lane; c < n.d; c += 32) { book.keys[row * n.d + c] = versions.keys[slot * n.d + c]; }
+    for (int64_t c = lane; c < n.dv; c += 32) { book.values[row * n.dv + c] = versions.values[slot * n.dv + c]; }
     if (lane == 0) {
       book.radii[row] = versions.radii[slot];
       book.counts[row] = versions.counts[slot];
@@ -201,43 +179,57 @@ struct CoolGradients {
       d_q.set(at, (accumulate ? d_q[at] : 0.0f) + temp[line % heads] * value);
     }
     sum = warp_sum(sum);
-    if (lane == 0) {
-      sums[line] = sum;
-    }
+    if (lane == 0) { sums[line] = sum; }
   }
 };
 
 /// Gradients of the windows, and of their temperature.
 void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const Tensor& statistics) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
-  const Tensor lo{work.take<int32_t>(tokens.numel()), DType::i32, tokens}, hi{work.take<int32_t>(tokens.numel()), DType::i32, tokens};
-  HEBB_DEVICE::run(stream, VisibleKeys{lo, hi, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window}, 0});
+  const Tensor lo{work.take<int32_t>(tokens.numel()), DType::i32, tokens},
+      hi{work.take<int32_t>(tokens.numel()), DType::i32, tokens};
+  HEBB_DEVICE::run(
+      stream, VisibleKeys{lo, hi, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window}, 0});
   const bool heats = a.window_temp.defined();
   const int64_t d = a.q.size(3), lines = a.q.numel() / d, heads = a.q.size(2);
   Tensor q = a.q, d_q = a.d_q;
   if (heats) {
     q.data = work.take<float>(q.numel());
     d_q.data = work.take<float>(q.numel());
-    each_element("kvm_heat", stream, lines, d, HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), d, static_cast<int>(heads)});
+    each_element("kvm_heat", stream, lines, d,
+                 HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), d, static_cast<int>(heads)});
   }
-  HEBB_DEVICE::run(stream, AttentionBackward{.d_q = d_q, .d_k = a.d_k, .d_v = a.d_v, .d_bias = {}, .d_o = a.d_o, .q = q, .k = a.k, .v = a.v,
-                                             .o = a.o, .lse = a.lse, .lo = lo, .hi = hi, .bias = {}, .scale = a.rule.scale,
-                                             .accumulate_q = !heats && a.accumulate_q, .accumulate_k = a.accumulate_k,
-                                             .accumulate_v = a.accumulate_v, .accumulate_bias = false, .statistics = statistics,
+  HEBB_DEVICE::run(stream, AttentionBackward{.d_q = d_q,
+                                             .d_k = a.d_k,
+                                             .d_v = a.d_v,
+                                             .d_bias = {},
+                                             .d_o = a.d_o,
+                                             .q = q,
+                                             .k = a.k,
+                                             .v = a.v,
+                                             .o = a.o,
+                                             .lse = a.lse,
+                                             .lo = lo,
+                                             .hi = hi,
+                                             .bias = {},
+                                             .scale = a.rule.scale,
+                                             .accumulate_q = !heats && a.accumulate_q,
+                                             .accumulate_k = a.accumulate_k,
+                                             .accumulate_v = a.accumulate_v,
+                                             .accumulate_bias = false,
+                                             .statistics = statistics,
                                              .has_other_keys = true});
-  if (!heats) {
-    return;
-  }
+  if (!heats) { return; }
   auto* const sums = work.take<float>(lines);
   each_warp("kvm_cool", stream, lines,
-            CoolGradients{Elements(a.d_q), sums, Elements(d_q), Elements(a.q), a.window_temp.as<float>(), d, static_cast<int>(heads), a.accumulate_q});
+            CoolGradients{Elements(a.d_q), sums, Elements(d_q), Elements(a.q), a.window_temp.as<float>(), d,
+                          static_cast<int>(heads), a.accumulate_q});
   if (a.d_window_temp.defined()) {
     add_column_sums(stream, a.d_window_temp.as<float>(), 1, {sums, DType::f32, lines / heads, heads, heads});
   }
 }
 
-template <class T>
-struct Walk {
+template <class T> struct Walk {
   Undo undo;
   rows::Backward<T> read;
   Elements d_k, d_v;
@@ -262,9 +254,7 @@ struct Walk {
         each_warp("kvm_read_values", stream, units * undo.book.room, ReadValues{undo.n, undo.rule, undo.book, step});
       }
       rows::read_rows_backward(stream, units / undo.n.kv_heads, read);
-      if (by_updates) {
-        each_warp("kvm_values_to_sums", stream, units * undo.book.room, AllValuesToSums{undo});
-      }
+      if (by_updates) { each_warp("kvm_values_to_sums", stream, units * undo.book.room, AllValuesToSums{undo}); }
       each_warp("kvm_to_sums", stream, items, ToSums{undo});
       each_warp("kvm_hand_out", stream, items, HandOut{undo, d_k, d_v, d_gate});
       each_warp("kvm_restore", stream, items, Restore{undo});
@@ -275,8 +265,8 @@ struct Walk {
 /// The gradients of the rows, zeros.
 RowGradients row_gradients(Stream& stream, const KvmBackward& a, WorkParts& work) {
   const int64_t norm = a.k.size(0) * a.k.size(2) * a.rule.chunk * 2 * a.k.size(3);
-  const RowGradients d{a.d_rows.keys.as<float>(), a.d_rows.values.as<float>(), a.d_rows.radii.as<float>(), a.d_rows.key_hats.as<float>(),
-                       a.d_rows.value_hats.as<float>(), work.take<float>(norm)};
+  const RowGradients d{a.d_rows.keys.as<float>(),     a.d_rows.values.as<float>(),     a.d_rows.radii.as<float>(),
+                       a.d_rows.key_hats.as<float>(), a.d_rows.value_hats.as<float>(), work.take<float>(norm)};
   for (const Tensor& t : {a.d_rows.keys, a.d_rows.values, a.d_rows.radii, a.d_rows.key_hats, a.d_rows.value_hats}) {
     rows::fill(stream, t.as<float>(), t.numel(), 0.0f);
   }
@@ -284,14 +274,13 @@ RowGradients row_gradients(Stream& stream, const KvmBackward& a, WorkParts& work
   return d;
 }
 
-template <class T>
-void backward(Stream& stream, const KvmBackward& a) {
-  const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), d = a.q.size(3), heads = a.q.size(2);
-  const int64_t count = rows::steps_of(length, a.rule.chunk), queries = batch * length * heads, items = units * a.rule.chunk;
+template <class T> void backward(Stream& stream, const KvmBackward& a) {
+  const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), d = a.q.size(3),
+                heads = a.q.size(2);
+  const int64_t count = rows::steps_of(length, a.rule.chunk), queries = batch * length * heads,
+                items = units * a.rule.chunk;
   WorkParts work(a.work);
-  if (a.d_gate.defined() && !a.accumulate_gate) {
-    rows::fill(stream, a.d_gate.as<float>(), a.d_gate.numel(), 0.0f);
-  }
+  if (a.d_gate.defined() && !a.accumulate_gate) { rows::fill(stream, a.d_gate.as<float>(), a.d_gate.numel(), 0.0f); }
   const int64_t statistics = attention_statistics(a.q.dtype, a.q.shape, a.v.shape);
   const Tensor of_queries{work.take<float>(statistics), DType::f32, {statistics}};
   attend_window(stream, a, work, of_queries);
@@ -303,23 +292,42 @@ void backward(Stream& stream, const KvmBackward& a) {
   const Layout n = rows::layout_of(a, steps, count);
   const RowGradients gradients = row_gradients(stream, a, work);
   auto* const versions = a.versions.as<float>();
-  const Versions kept{versions, versions + units * length * d, work.take<float>(units * length), work.take<int32_t>(units * length),
-                      a.previous.as<int32_t>(), a.latest.as<int32_t>()};
+  const Versions kept{versions,
+                      versions + units * length * d,
+                      work.take<float>(units * length),
+                      work.take<int32_t>(units * length),
+                      a.previous.as<int32_t>(),
+                      a.latest.as<int32_t>()};
   rows::fill(stream, kept.latest, a.latest.numel(), -1);
-  const Update update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), d, static_cast<float>(a.rule.eps)},
-                         {Elements(a.k), Elements(a.v), a.gate.as<float>()}, {a.routes.as<int32_t>(), true}, kept, work.take<float>(items * d), nullptr,
-                         work.take<float>(items), 0};
+  const Update update{n,
+                      a.rule,
+                      Book(a.rows),
+                      {a.norm_weight.as<float>(), a.norm_bias.as<float>(), d, static_cast<float>(a.rule.eps)},
+                      {Elements(a.k), Elements(a.v), a.gate.as<float>()},
+                      {a.routes.as<int32_t>(), true},
+                      kept,
+                      work.take<float>(items * d),
+                      nullptr,
+                      work.take<float>(items),
+                      0};
   const int64_t slices = (d + rows::kSliceColumns - 1) / rows::kSliceColumns;
   float* const temp_sums = a.d_state_temp.defined() ? work.take<float>(slices * queries) : nullptr;
-  if (temp_sums != nullptr) {
-    rows::fill(stream, temp_sums, slices * queries, 0.0f);
-  }
-  rows::Backward<T> read{.n = n, .rows = {a.rows.key_hats.as<T>(), a.rows.value_hats.as<T>(), nullptr, update.book.room}, .q = a.q.as<T>(),
-                         .d_o = a.d_o.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(), .row_temp = a.state_temp.as<float>(),
-                         .d_q = a.d_q.as<T>(), .d_keys = gradients.key_hats, .d_values = gradients.value_hats, .temp_sums = temp_sums,
-                         .queries = queries, .scale = static_cast<float>(a.rule.scale)};
-  if (attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data, a.d_k.data, a.d_v.data,
-                           a.rows.key_hats.data, a.rows.value_hats.data)) {
+  if (temp_sums != nullptr) { rows::fill(stream, temp_sums, slices * queries, 0.0f); }
+  rows::Backward<T> read{.n = n,
+                         .rows = {a.rows.key_hats.as<T>(), a.rows.value_hats.as<T>(), nullptr, update.book.room},
+                         .q = a.q.as<T>(),
+                         .d_o = a.d_o.as<T>(),
+                         .o = a.o.as<T>(),
+                         .lse = a.lse.as<float>(),
+                         .row_temp = a.state_temp.as<float>(),
+                         .d_q = a.d_q.as<T>(),
+                         .d_keys = gradients.key_hats,
+                         .d_values = gradients.value_hats,
+                         .temp_sums = temp_sums,
+                         .queries = queries,
+                         .scale = static_cast<float>(a.rule.scale)};
+  if (attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data,
+                           a.d_k.data, a.d_v.data, a.rows.key_hats.data, a.rows.value_hats.data)) {
     read.statistics = of_queries.as<float>();
     const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, update.book.room, a.q.dtype);
     read.parts = rows::parts_of(n, batch, 1, update.book.room, work.take<float>(parts), true);
@@ -328,7 +336,8 @@ void backward(Stream& stream, const KvmBackward& a) {
   walk.replay(stream);
   walk.back(stream);
   if (temp_sums != nullptr) {
-    add_column_sums(stream, a.d_state_temp.as<float>(), 1, {temp_sums, DType::f32, slices * queries / heads, heads, heads});
+    add_column_sums(stream, a.d_state_temp.as<float>(), 1,
+                    {temp_sums, DType::f32, slices * queries / heads, heads, heads});
   }
   if (a.d_norm_weight.defined()) {
     add_column_sums(stream, a.d_norm_weight.as<float>(), 1, {gradients.norm, DType::f32, items, 2 * d, d});

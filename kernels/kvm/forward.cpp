@@ -183,8 +183,8 @@ template <class S> class Forward : DictionaryUnit {
       }
       S sums[kKvmTile];
       for (int64_t i = 0; i < count; ++i) {
-        sums[i] = softmax(logits_ + i * stride_, h, n, n + others + at + i + 1, n + others + at + count,
-                          item + i * heads_);
+        sums[i] =
+            softmax(logits_ + i * stride_, h, n, n + others + at + i + 1, n + others + at + count, item + i * heads_);
       }
       S* o = a_.o.as<S>() + item * dv_;
       for (const Part& part : parts) {

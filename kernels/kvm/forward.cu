@@ -1,15 +1,16 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/common/cuda/block.cuh"
-#include "kernels/kvm/slots.cuh"
 #include "kernels/dictionary/slot_compare.cuh"
+#include "kernels/kvm/slots.cuh"
 
-// The windows of all tokens first, by the attention kernels; then step by step: memory keys of the chunk that leaves the window, scores
-// against the rows (common/row_compare.h), founders, new rows, scores against those, joins: seven launches a step of C tokens, of B K C warps,
-// B K m / 64 and one with B K blocks. Reading (common/row_attention.h) waits for nothing else: on tensor cores a group of 17 steps is
-// read together behind its last one, rows that changed in between as they were kept; else each step reads, as it must where all rows change.
-// FLOPs a token: 2 H (D + Dv)(m + (W - 1/2) C) + 2 K D m. In bf16 q, k, v and what is read of the rows are bf16, sums, norms and gates fp32;
-// with the usual head sizes products are on tensor cores. Bound: in fp32 multiply-adds for long chunks and many rows, in bf16 and else
-// the latency of the launches, which follow each other.
+// The windows of all tokens first, by the attention kernels; then step by step: memory keys of the chunk that leaves
+// the window, scores against the rows (common/row_compare.h), founders, new rows, scores against those, joins: seven
+// launches a step of C tokens, of B K C warps, B K m / 64 and one with B K blocks. Reading (common/row_attention.h)
+// waits for nothing else: on tensor cores a group of 17 steps is read together behind its last one, rows that changed
+// in between as they were kept; else each step reads, as it must where all rows change. FLOPs a token: 2 H (D + Dv)(m +
+// (W - 1/2) C) + 2 K D m. In bf16 q, k, v and what is read of the rows are bf16, sums, norms and gates fp32; with the
+// usual head sizes products are on tensor cores. Bound: in fp32 multiply-adds for long chunks and many rows, in bf16
+// and else the latency of the launches, which follow each other.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -20,7 +21,7 @@ struct Choose {
   Layout n;
   const Score* partial;
   Score* scores;    // [B, K, C]: against the rows before the step
-  int32_t *founds;  // [B, K, C]
+  int32_t* founds;  // [B, K, C]
   int32_t* codes;   // [B, K, C]
   int64_t tiles, step, sinks;
 };
@@ -35,7 +36,9 @@ __global__ void __launch_bounds__(kBlockThreads) kvm_founders_kernel(Choose a) {
   const bool all = step.after - step.before == chunk;
   Score* const scores = a.scores + first;
   if (!all) {
-    block_each(chunk, [&](int64_t i) { scores[i] = score_of(a.partial + unit * a.tiles * chunk + i, chunk, step.before, a.sinks); });
+    block_each(chunk, [&](int64_t i) {
+      scores[i] = score_of(a.partial + unit * a.tiles * chunk + i, chunk, step.before, a.sinks);
+    });
   }
   block_each(chunk, [&](int64_t i) {
     int64_t rank = 0;
@@ -46,14 +49,13 @@ __global__ void __launch_bounds__(kBlockThreads) kvm_founders_kernel(Choose a) {
   });
   block_each(chunk, [&](int64_t i) {
     int64_t row = step.before;
-    for (int64_t j = 0; j < i; ++j) {
-      row += a.founds[first + j];
-    }
+    for (int64_t j = 0; j < i; ++j) { row += a.founds[first + j]; }
     a.codes[first + i] = a.founds[first + i] != 0 ? static_cast<int32_t>(2 * row + 1) : -1;
   });
 }
 
-/// The rows that the other tokens join: new rows take part, old ones win ties (section 4.5). Item: a unit's token of the chunk.
+/// The rows that the other tokens join: new rows take part, old ones win ties (section 4.5). Item: a unit's token of
+/// the chunk.
 struct ChooseTargets {
   Choose of;
   int32_t* out;  // [B, K, T], or null
@@ -62,21 +64,16 @@ struct ChooseTargets {
   __device__ void operator()(int64_t unit, int64_t i) const {
     const Layout& n = of.n;
     const Step step = n.at(unit / n.kv_heads, of.step);
-    if (step.fold == kNone) {
-      return;
-    }
+    if (step.fold == kNone) { return; }
     int32_t& code = of.codes[unit * n.chunk + i];
     if (code < 0) {
       Best best = of.scores[unit * n.chunk + i].best;
-      const Score fresh = score_of(of.partial + unit * of.tiles * n.chunk + i, n.chunk, step.after - step.before, of.sinks);
-      if (step.after > step.before && fresh.best.score > best.score) {
-        best = fresh.best;
-      }
+      const Score fresh =
+          score_of(of.partial + unit * of.tiles * n.chunk + i, n.chunk, step.after - step.before, of.sinks);
+      if (step.after > step.before && fresh.best.score > best.score) { best = fresh.best; }
       code = 2 * best.row;
     }
-    if (out != nullptr) {
-      out[unit * n.length + step.fold - window * n.chunk + i] = code;
-    }
+    if (out != nullptr) { out[unit * n.length + step.fold - window * n.chunk + i] = code; }
   }
 };
 
@@ -90,9 +87,7 @@ struct Store {
   __device__ void operator()(int64_t item, int64_t c) const {
     const int64_t unit = item / ages, row = unit / n.kv_heads, t = n.length - 1 - item % ages;
     const int64_t begin = n.doc_start[(row + 1) * n.length - 1];
-    if (t < begin) {
-      return;
-    }
+    if (t < begin) { return; }
     const int64_t line = (row * n.length + t) * n.kv_heads + unit % n.kv_heads;
     const float value = !from.exist() ? 1.0f : from[line * width + c];
     ring.set((unit * size + (t - begin) % size) * width + c, gates && from.exist() ? gate_of(value) : value);
@@ -113,14 +108,23 @@ struct Parts {
 
 Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tiles, int64_t group) {
   const int64_t tokens = a.q.size(0) * a.q.size(1), keys = a.k.size(0) * a.k.size(2) * a.rule.chunk;
-  Parts p{.lo = work.take<int32_t>(tokens), .hi = work.take<int32_t>(tokens), .own_lse = work.take<float>(tokens * a.q.size(2)),
-          .steps = work.take<Step>(a.q.size(0) * count), .partial = work.take<Score>(keys * tiles), .scores = work.take<Score>(keys),
-          .gates = work.take<float>(keys), .codes = work.take<int32_t>(keys), .founds = work.take<int32_t>(keys),
+  Parts p{.lo = work.take<int32_t>(tokens),
+          .hi = work.take<int32_t>(tokens),
+          .own_lse = work.take<float>(tokens * a.q.size(2)),
+          .steps = work.take<Step>(a.q.size(0) * count),
+          .partial = work.take<Score>(keys * tiles),
+          .scores = work.take<Score>(keys),
+          .gates = work.take<float>(keys),
+          .codes = work.take<int32_t>(keys),
+          .founds = work.take<int32_t>(keys),
           .key_copies = a.q.dtype == DType::bf16 ? work.take<bf16>(keys * a.q.size(3)) : nullptr,
-          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, a.rows.keys.size(2), a.q.dtype)), .old = {}};
+          .parts = work.take<float>(
+              dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, a.rows.keys.size(2), a.q.dtype)),
+          .old = {}};
   if (group > 1) {
-    p.old = {work.take<int32_t>(a.k.size(0) * a.k.size(2) * group * a.rows.keys.size(2)), work.take<bf16>(keys * group * a.q.size(3)),
-             work.take<bf16>(keys * group * a.v.size(3)), a.rule.chunk * group, group};
+    p.old = {work.take<int32_t>(a.k.size(0) * a.k.size(2) * group * a.rows.keys.size(2)),
+             work.take<bf16>(keys * group * a.q.size(3)), work.take<bf16>(keys * group * a.v.size(3)),
+             a.rule.chunk * group, group};
   }
   return p;
 }
@@ -128,13 +132,16 @@ Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tile
 /// The tokens of each query's window that this pass holds.
 void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkParts& work) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
-  const Tensor lo{p.lo, DType::i32, tokens}, hi{p.hi, DType::i32, tokens}, lse{p.own_lse, DType::f32, {tokens[0], tokens[1], a.q.size(2)}};
-  HEBB_DEVICE::run(stream, VisibleKeys{lo, hi, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window}, 0});
+  const Tensor lo{p.lo, DType::i32, tokens}, hi{p.hi, DType::i32, tokens},
+      lse{p.own_lse, DType::f32, {tokens[0], tokens[1], a.q.size(2)}};
+  HEBB_DEVICE::run(
+      stream, VisibleKeys{lo, hi, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window}, 0});
   Tensor q = a.q;
   if (a.window_temp.defined()) {
     q.data = work.take<float>(q.numel());
-    each_element("kvm_heat", stream, lse.numel(), q.size(3),
-                 HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), q.size(3), static_cast<int>(q.size(2))});
+    each_element(
+        "kvm_heat", stream, lse.numel(), q.size(3),
+        HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), q.size(3), static_cast<int>(q.size(2))});
   }
   HEBB_DEVICE::run(stream, AttentionForward{a.o, lse, {}, q, a.k, a.v, lo, hi, {}, a.rule.scale});
   if (a.lse.defined()) {
@@ -144,7 +151,8 @@ void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkPart
 
 /// One update: from the chunk that leaves the window to the rows.
 template <class T>
-void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts& p, rows::Compare<T> comparison, bool on_tensor_cores) {
+void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts& p, rows::Compare<T> comparison,
+          bool on_tensor_cores) {
   const int64_t batch = a.k.size(0), units = batch * a.k.size(2), items = units * a.rule.chunk, step = update.step;
   each_warp("kvm_memory_keys", stream, items, MemoryKeys{update});
   const Choose choose{update.n, p.partial, p.scores, p.founds, p.codes, comparison.tiles(), step, a.rule.sinks};
@@ -157,7 +165,8 @@ void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts
   if (!a.forced) {
     comparison.against = rows::Against::new_rows;
     rows::compare_rows(stream, batch, comparison, on_tensor_cores);
-    each_element("kvm_targets", stream, units, a.rule.chunk, ChooseTargets{choose, a.routes.as<int32_t>(), a.rule.window});
+    each_element("kvm_targets", stream, units, a.rule.chunk,
+                 ChooseTargets{choose, a.routes.as<int32_t>(), a.rule.window});
   }
   each_warp("kvm_merge", stream, items, Merge{update});
   if (a.rule.value_norm == KvmValueNorm::updates) {
@@ -165,30 +174,48 @@ void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts
   }
 }
 
-template <class T>
-void forward(Stream& stream, const KvmForward& a) {
-  const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), ring = a.rule.chunk * a.rule.window;
-  const int64_t count = rows::steps_of(length, a.rule.chunk), room = a.rows.keys.size(2), tiles = (room + rows::kTile - 1) / rows::kTile;
-  const auto *const ring_k = a.window.k.as<T>(), *const ring_v = a.window.v.as<T>(), *const key_hats = a.rows.key_hats.as<T>(),
-             *const value_hats = a.rows.value_hats.as<T>();
-  const bool on_tensor_cores = attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.o.data, ring_k, ring_v, key_hats, value_hats);
+template <class T> void forward(Stream& stream, const KvmForward& a) {
+  const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2),
+                ring = a.rule.chunk * a.rule.window;
+  const int64_t count = rows::steps_of(length, a.rule.chunk), room = a.rows.keys.size(2),
+                tiles = (room + rows::kTile - 1) / rows::kTile;
+  const auto *const ring_k = a.window.k.as<T>(), *const ring_v = a.window.v.as<T>(),
+                    *const key_hats = a.rows.key_hats.as<T>(), *const value_hats = a.rows.value_hats.as<T>();
+  const bool on_tensor_cores =
+      attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.o.data, ring_k, ring_v, key_hats, value_hats);
   const int64_t most = on_tensor_cores ? kvm_group(a.q.shape, a.v.shape, a.rule, a.q.dtype) : 1;
   WorkParts work(a.work);
   const Parts p = parts_of(work, a, count, tiles, most);
   attend_window(stream, a, p, work);
   make_steps(stream, a, p.steps, count);
   const Layout n = rows::layout_of(a, p.steps, count);
-  if (a.routes.defined() && !a.forced) {
-    rows::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1);
-  }
+  if (a.routes.defined() && !a.forced) { rows::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1); }
   const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false};
-  Update update{n, a.rule, Book(a.rows), {a.norm_weight.as<float>(), a.norm_bias.as<float>(), n.d, static_cast<float>(a.rule.eps)},
-                {Elements(a.k), Elements(a.v), a.gate.as<float>(), Elements(a.window.k), Elements(a.window.v), a.window.gates.as<float>(), ring},
-                codes, {}, a.memory_keys.as<float>(), p.key_copies, p.gates, 0, p.old};
-  rows::Read<T> read{.n = n, .rows = {key_hats, value_hats, nullptr, room}, .ring = {ring_k, ring_v, ring, a.rule.window}, .q = a.q.as<T>(),
-                     .o = a.o.as<T>(), .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = a.state_temp.as<float>(),
-                     .ring_temp = a.window_temp.as<float>(), .scale = static_cast<float>(a.rule.scale),
-                     .parts = rows::parts_of(n, batch, most, room, p.parts, on_tensor_cores), .on_tensor_cores = on_tensor_cores,
+  Update update{n,
+                a.rule,
+                Book(a.rows),
+                {a.norm_weight.as<float>(), a.norm_bias.as<float>(), n.d, static_cast<float>(a.rule.eps)},
+                {Elements(a.k), Elements(a.v), a.gate.as<float>(), Elements(a.window.k), Elements(a.window.v),
+                 a.window.gates.as<float>(), ring},
+                codes,
+                {},
+                a.memory_keys.as<float>(),
+                p.key_copies,
+                p.gates,
+                0,
+                p.old};
+  rows::Read<T> read{.n = n,
+                     .rows = {key_hats, value_hats, nullptr, room},
+                     .ring = {ring_k, ring_v, ring, a.rule.window},
+                     .q = a.q.as<T>(),
+                     .o = a.o.as<T>(),
+                     .lse = a.lse.as<float>(),
+                     .own_lse = p.own_lse,
+                     .row_temp = a.state_temp.as<float>(),
+                     .ring_temp = a.window_temp.as<float>(),
+                     .scale = static_cast<float>(a.rule.scale),
+                     .parts = rows::parts_of(n, batch, most, room, p.parts, on_tensor_cores),
+                     .on_tensor_cores = on_tensor_cores,
                      .old = p.old.rows()};
   const T* items;
   if constexpr (std::is_same_v<T, bf16>) {
@@ -196,24 +223,27 @@ void forward(Stream& stream, const KvmForward& a) {
   } else {
     items = a.memory_keys.as<float>();
   }
-  const rows::Compare<T> comparison{n, items, key_hats, nullptr, p.partial, room, 0, a.rule.sinks, 0, rows::Against::old_rows};
+  const rows::Compare<T> comparison{n,    items, key_hats,     nullptr, p.partial,
+                                    room, 0,     a.rule.sinks, 0,       rows::Against::old_rows};
   for (read.steps = {0, most}; read.steps.first < count; read.steps.first += most) {
     read.steps.count = std::min(most, count - read.steps.first);
-    if (most > 1) {
-      rows::fill(stream, p.old.table, units * most * room, -1);
-    }
+    if (most > 1) { rows::fill(stream, p.old.table, units * most * room, -1); }
     for (update.step = read.steps.first; update.step < read.steps.first + read.steps.count; ++update.step) {
       fold(stream, a, update, p, comparison, on_tensor_cores);
     }
     if (most > 1) {
-      each_element("kvm_resolve", stream, units, room, rows::ResolveSlots{p.old.table, most, read.steps.count, room, true});
+      each_element("kvm_resolve", stream, units, room,
+                   rows::ResolveSlots{p.old.table, most, read.steps.count, room, true});
     }
     rows::read_rows(stream, batch, read);
   }
   const int64_t ages = length < ring ? length : ring;
-  each_element("kvm_store", stream, units * ages, n.d, Store{n, Elements(a.k), Elements(a.window.k), ring, n.d, ages, false});
-  each_element("kvm_store", stream, units * ages, n.dv, Store{n, Elements(a.v), Elements(a.window.v), ring, n.dv, ages, false});
-  each_element("kvm_store", stream, units * ages, 1, Store{n, Elements(a.gate), Elements(a.window.gates), ring, 1, ages, true});
+  each_element("kvm_store", stream, units * ages, n.d,
+               Store{n, Elements(a.k), Elements(a.window.k), ring, n.d, ages, false});
+  each_element("kvm_store", stream, units * ages, n.dv,
+               Store{n, Elements(a.v), Elements(a.window.v), ring, n.dv, ages, false});
+  each_element("kvm_store", stream, units * ages, 1,
+               Store{n, Elements(a.gate), Elements(a.window.gates), ring, 1, ages, true});
 }
 
 }  // namespace

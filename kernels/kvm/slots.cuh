@@ -1,10 +1,10 @@
 #pragma once
-// State rows of kvm on the GPU: the plan of a pass, memory keys, and what tokens do to rows (spec 70, section 4). One warp has one token
-// of the chunk that leaves the window, or one row.
+// State rows of kvm on the GPU: the plan of a pass, memory keys, and what tokens do to rows (spec 70, section 4). One
+// warp has one token of the chunk that leaves the window, or one row.
+#include "kernels/attention/visible_keys.h"
 #include "kernels/common/cuda/load_store.cuh"
 #include "kernels/dictionary/slot_attention.cuh"
 #include "kernels/kvm/kvm.h"
-#include "kernels/attention/visible_keys.h"
 
 namespace hebb::HEBB_DEVICE::kvm {
 
@@ -21,21 +21,18 @@ struct MakeSteps {
     int32_t read = kNone, fold = kNone;
     rows::each_chunk_start(doc_start + row * length, length, chunk, item % count, lane, [&](int64_t t, int64_t begin) {
       const int64_t c = (t - begin) / chunk, oldest = c - window + 1;
-      if (c >= window || begin + (oldest > 0 ? oldest : 0) * chunk < 0) {  // there are rows, or earlier tokens in the window
+      if (c >= window ||
+          begin + (oldest > 0 ? oldest : 0) * chunk < 0) {  // there are rows, or earlier tokens in the window
         read = static_cast<int32_t>(t);
       }
-      if (c >= window && t >= 0) {
-        fold = static_cast<int32_t>(t);
-      }
+      if (c >= window && t >= 0) { fold = static_cast<int32_t>(t); }
     });
     read = rows::warp_max_of(read);
     fold = rows::warp_max_of(fold);
     if (lane == 0) {
       const auto chunk_at = [&](int64_t t) { return (t - doc_start[row * length + (t < 0 ? 0 : t)]) / chunk; };
       Step s{read, 0, fold, 0, 0};
-      if (read != kNone) {
-        s.rows = sizes[chunk_at(read)];
-      }
+      if (read != kNone) { s.rows = sizes[chunk_at(read)]; }
       if (fold != kNone) {
         const int64_t c = chunk_at(fold);
         s.before = c > window ? sizes[c - 1] : 0;
@@ -63,9 +60,7 @@ struct Tokens {
   };
   __device__ One at(const Layout& n, int64_t unit, int64_t t) const {
     const int64_t row = unit / n.kv_heads;
-    if (t >= 0) {
-      return {(row * n.length + t) * n.kv_heads + unit % n.kv_heads, 0, false};
-    }
+    if (t >= 0) { return {(row * n.length + t) * n.kv_heads + unit % n.kv_heads, 0, false}; }
     return {0, unit * ring + (t - n.doc_start[row * n.length]) % ring, true};
   }
   __device__ float key(const Layout& n, const One& one, int64_t c) const {
@@ -88,25 +83,17 @@ struct Norm {
   struct Statistics {
     float mean, rstd;
   };
-  template <class X>
-  __device__ Statistics statistics(int lane, X&& x) const {
+  template <class X> __device__ Statistics statistics(int lane, X&& x) const {
     float sum = 0, squares = 0;
-    for (int64_t c = lane; c < width; c += 32) {
-      sum += x(c);
-    }
+    for (int64_t c = lane; c < width; c += 32) { sum += x(c); }
     const float mean = warp_sum(sum) / static_cast<float>(width);
-    for (int64_t c = lane; c < width; c += 32) {
-      squares += (x(c) - mean) * (x(c) - mean);
-    }
+    for (int64_t c = lane; c < width; c += 32) { squares += (x(c) - mean) * (x(c) - mean); }
     return {mean, 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + eps)};
   }
   /// Calls put(c, y).
-  template <class X, class Put>
-  __device__ void forward(int lane, X&& x, Put&& put) const {
+  template <class X, class Put> __device__ void forward(int lane, X&& x, Put&& put) const {
     const Statistics s = statistics(lane, x);
-    for (int64_t c = lane; c < width; c += 32) {
-      put(c, (x(c) - s.mean) * s.rstd * weight[c] + bias[c]);
-    }
+    for (int64_t c = lane; c < width; c += 32) { put(c, (x(c) - s.mean) * s.rstd * weight[c] + bias[c]); }
   }
   /// Calls put(c, d_x) with the gradients at x, given those d(c) at y; adds to d_weight and d_bias [width].
   template <class X, class D, class Put>
@@ -135,17 +122,20 @@ struct Book {
   int64_t room;
 
   explicit Book(const KvmRows& r)
-      : keys(r.keys.as<float>()), values(r.values.as<float>()), radii(r.radii.as<float>()), counts(r.counts.as<int32_t>()),
-        key_hats(r.key_hats), value_hats(r.value_hats), room(r.keys.size(2)) {}
+      : keys(r.keys.as<float>()),
+        values(r.values.as<float>()),
+        radii(r.radii.as<float>()),
+        counts(r.counts.as<int32_t>()),
+        key_hats(r.key_hats),
+        value_hats(r.value_hats),
+        room(r.keys.size(2)) {}
 
   static constexpr float kTiny = 1e-12f;
 
   /// max(|value sum|, tiny) of a row, by one warp.
   __device__ float clamped_norm(int64_t row, int64_t dv, int lane) const {
     float squares = 0;
-    for (int64_t c = lane; c < dv; c += 32) {
-      squares += values[row * dv + c] * values[row * dv + c];
-    }
+    for (int64_t c = lane; c < dv; c += 32) { squares += values[row * dv + c] * values[row * dv + c]; }
     const float norm = sqrtf(warp_sum(squares));
     return norm > kTiny ? norm : kTiny;
   }
@@ -160,13 +150,13 @@ struct Book {
   }
   __device__ void read_value(const KvmRule& rule, int64_t row, int64_t dv, int64_t chunk, int lane) const {
     const float scale = value_scale(rule, row, dv, chunk, lane);
-    for (int64_t c = lane; c < dv; c += 32) {
-      value_hats.set(row * dv + c, scale * values[row * dv + c]);
-    }
+    for (int64_t c = lane; c < dv; c += 32) { value_hats.set(row * dv + c, scale * values[row * dv + c]); }
   }
-  __device__ void read_row(const KvmRule& rule, const Norm& norm, int64_t row, int64_t dv, int64_t chunk, int lane) const {
+  __device__ void read_row(const KvmRule& rule, const Norm& norm, int64_t row, int64_t dv, int64_t chunk,
+                           int lane) const {
     const float* const key = keys + row * norm.width;
-    norm.forward(lane, [&](int64_t c) { return key[c]; }, [&](int64_t c, float y) { key_hats.set(row * norm.width + c, y); });
+    norm.forward(
+        lane, [&](int64_t c) { return key[c]; }, [&](int64_t c, float y) { key_hats.set(row * norm.width + c, y); });
     read_value(rule, row, dv, chunk, lane);
   }
 };
@@ -181,14 +171,15 @@ struct Codes {
   }
 };
 
-/// Rows as updates made them, by the token by which the update first touched the row (backward only: keys null otherwise).
+/// Rows as updates made them, by the token by which the update first touched the row (backward only: keys null
+/// otherwise).
 struct Versions {
-  float *keys = nullptr, *values = nullptr, *radii = nullptr;  // [B, K, T, D], [B, K, T, Dv], [B, K, T]
+  float *keys = nullptr, *values = nullptr, *radii = nullptr;         // [B, K, T, D], [B, K, T, Dv], [B, K, T]
   int32_t *counts = nullptr, *previous = nullptr, *latest = nullptr;  // [B, K, T], [B, K, T], [B, K, R]
 };
 
-/// What was read of rows before updates changed it, in bf16, by slot: the place in its chunk of the token by which the update first touched
-/// the row, of the chunks of a group of steps (null: not kept).
+/// What was read of rows before updates changed it, in bf16, by slot: the place in its chunk of the token by which the
+/// update first touched the row, of the chunks of a group of steps (null: not kept).
 struct OldHats {
   int32_t* table = nullptr;  // [B, K, group, R]
   bf16 *keys = nullptr, *values = nullptr;
@@ -197,7 +188,8 @@ struct OldHats {
   rows::OldRows rows() const { return {table, keys, values, nullptr, slots, group}; }
 };
 
-/// A token of the chunk that leaves the window; t counts from the row's first and is negative for tokens before this pass.
+/// A token of the chunk that leaves the window; t counts from the row's first and is negative for tokens before this
+/// pass.
 struct Member {
   int64_t unit, place, t;
   Step step;
@@ -236,29 +228,22 @@ struct Update {
 
   /// Keeps what is read of the row, which the member is the first to touch.
   __device__ void keep_hats(const Member& m, int64_t row, int lane) const {
-    if (old.table == nullptr) {
-      return;
-    }
+    if (old.table == nullptr) { return; }
     const int64_t slot = step % old.group * rule.chunk + m.place, to = m.unit * old.slots + slot;
-    for (int64_t c = lane; c < n.d; c += 32) {
-      old.keys[to * n.d + c] = round_to_bf16(book.key_hats[row * n.d + c]);
-    }
+    for (int64_t c = lane; c < n.d; c += 32) { old.keys[to * n.d + c] = round_to_bf16(book.key_hats[row * n.d + c]); }
     for (int64_t c = lane; c < n.dv; c += 32) {
       old.values[to * n.dv + c] = round_to_bf16(book.value_hats[row * n.dv + c]);
     }
     if (lane == 0) {
-      *rows::slot_entry(old.table, m.unit, step, old.group, book.room, row - m.unit * book.room) = static_cast<int32_t>(slot);
+      *rows::slot_entry(old.table, m.unit, step, old.group, book.room, row - m.unit * book.room) =
+          static_cast<int32_t>(slot);
     }
   }
   /// Keeps the row as version `token`.
   __device__ void keep(int64_t unit, int64_t row, int64_t token, int lane) const {
     const int64_t slot = unit * n.length + token;
-    for (int64_t c = lane; c < n.d; c += 32) {
-      versions.keys[slot * n.d + c] = book.keys[row * n.d + c];
-    }
-    for (int64_t c = lane; c < n.dv; c += 32) {
-      versions.values[slot * n.dv + c] = book.values[row * n.dv + c];
-    }
+    for (int64_t c = lane; c < n.d; c += 32) { versions.keys[slot * n.d + c] = book.keys[row * n.d + c]; }
+    for (int64_t c = lane; c < n.dv; c += 32) { versions.values[slot * n.dv + c] = book.values[row * n.dv + c]; }
     if (lane == 0) {
       versions.radii[slot] = book.radii[row];
       versions.counts[slot] = book.counts[row];
@@ -270,19 +255,15 @@ struct Update {
 struct MemoryKeys : Update {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
-    if (!m.exists()) {
-      return;
-    }
+    if (!m.exists()) { return; }
     const auto one = tokens.at(n, m.unit, m.t);
-    norm.forward(lane, [&](int64_t c) { return z(one, c); }, [&](int64_t c, float y) {
-      memory_keys[item * n.d + c] = y;
-      if (key_copies != nullptr) {
-        key_copies[item * n.d + c] = round_to_bf16(y);
-      }
-    });
-    if (lane == 0) {
-      gates[item] = tokens.gate_at(one);
-    }
+    norm.forward(
+        lane, [&](int64_t c) { return z(one, c); },
+        [&](int64_t c, float y) {
+          memory_keys[item * n.d + c] = y;
+          if (key_copies != nullptr) { key_copies[item * n.d + c] = round_to_bf16(y); }
+        });
+    if (lane == 0) { gates[item] = tokens.gate_at(one); }
   }
 };
 
@@ -291,9 +272,7 @@ struct Found : Update {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
     const int32_t code = m.exists() ? routes(m)[m.place] : -1;
-    if (code < 0 || (code & 1) == 0) {
-      return;
-    }
+    if (code < 0 || (code & 1) == 0) { return; }
     const int64_t row = m.unit * book.room + (code >> 1), chunk = chunk_of(m);
     keep_hats(m, row, lane);
     const auto one = tokens.at(n, m.unit, m.t);
@@ -328,14 +307,10 @@ struct Found : Update {
 struct Merge : Update {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
-    if (!m.exists()) {
-      return;
-    }
+    if (!m.exists()) { return; }
     const int32_t* const of = routes(m);
     const int32_t code = of[m.place];
-    if ((code & 1) != 0 || rows::is_among(of, m.place, code, lane)) {
-      return;
-    }
+    if ((code & 1) != 0 || rows::is_among(of, m.place, code, lane)) { return; }
     const int64_t row = m.unit * book.room + (code >> 1), chunk_item = m.unit * rule.chunk;
     if ((code >> 1) < m.step.before) {  // else its founder has kept them
       keep_hats(m, row, lane);
@@ -347,9 +322,7 @@ struct Merge : Update {
         const float g = rule.gate_keys ? gates[chunk_item + j] : 1.0f;
         sum += c < n.d ? g * memory_keys[(chunk_item + j) * n.d + c] : 0.0f;
       });
-      if (c < n.d) {
-        book.keys[row * n.d + c] = sum;
-      }
+      if (c < n.d) { book.keys[row * n.d + c] = sum; }
     }
     int32_t members = 0;
     for (int64_t base = 0; base < n.dv; base += 32) {
@@ -361,18 +334,14 @@ struct Merge : Update {
         sum += c < n.dv ? g * tokens.value(n, tokens.at(n, m.unit, m.first() + j), c) : 0.0f;
         ++members;
       });
-      if (c < n.dv) {
-        book.values[row * n.dv + c] = sum;
-      }
+      if (c < n.dv) { book.values[row * n.dv + c] = sum; }
     }
-    if (lane == 0 && rule.value_norm == KvmValueNorm::mean) {
-      book.counts[row] += members;
-    }
+    if (lane == 0 && rule.value_norm == KvmValueNorm::mean) { book.counts[row] += members; }
     __syncwarp();
     book.read_row(rule, norm, row, n.dv, chunk_of(m), lane);
     if (versions.keys != nullptr) {
       const int64_t latest = versions.latest[row], t = latest < m.first() ? m.t : latest;  // or its founder's
-      __syncwarp();  // every lane has read it
+      __syncwarp();                                                                        // every lane has read it
       keep(m.unit, row, t, lane);
       if (lane == 0 && latest < m.first()) {
         versions.previous[m.unit * n.length + t] = static_cast<int32_t>(latest);
@@ -406,14 +375,15 @@ struct HeatQueries {
   int64_t d;
   int heads;
 
-  __device__ void operator()(int64_t line, int64_t c) const { to.set(line * d + c, temp[line % heads] * q[line * d + c]); }
+  __device__ void operator()(int64_t line, int64_t c) const {
+    to.set(line * d + c, temp[line % heads] * q[line * d + c]);
+  }
 };
 
-template <class Args>
-void make_steps(Stream& stream, const Args& a, Step* steps, int64_t count) {
+template <class Args> void make_steps(Stream& stream, const Args& a, Step* steps, int64_t count) {
   each_warp("kvm_steps", stream, a.q.size(0) * count,
-            MakeSteps{steps, a.doc_start.template as<int32_t>(), a.sizes.template as<int32_t>(), a.q.size(1), count, a.rule.chunk,
-                      a.rule.window});
+            MakeSteps{steps, a.doc_start.template as<int32_t>(), a.sizes.template as<int32_t>(), a.q.size(1), count,
+                      a.rule.chunk, a.rule.window});
 }
 
 }  // namespace hebb::HEBB_DEVICE::kvm

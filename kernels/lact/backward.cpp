@@ -16,9 +16,15 @@ template <class S> struct HeadGradients {
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_rates, accumulate_mix;
 
   HeadGradients(const LactBackward& a, const Sizes& n, int64_t head)
-      : q(at(a.d_q, head * n.dim)), k(at(a.d_k, head * n.dim)), v(at(a.d_v, head * n.dim)),
-        rates(at(a.d_rates, 3 * head)), mix(at(a.d_mix, head)), accumulate_q(a.accumulate_q),
-        accumulate_k(a.accumulate_k), accumulate_v(a.accumulate_v), accumulate_rates(a.accumulate_rates),
+      : q(at(a.d_q, head * n.dim)),
+        k(at(a.d_k, head * n.dim)),
+        v(at(a.d_v, head * n.dim)),
+        rates(at(a.d_rates, 3 * head)),
+        mix(at(a.d_mix, head)),
+        accumulate_q(a.accumulate_q),
+        accumulate_k(a.accumulate_k),
+        accumulate_v(a.accumulate_v),
+        accumulate_rates(a.accumulate_rates),
         accumulate_mix(a.accumulate_mix) {}
 
  private:
@@ -31,10 +37,18 @@ template <class S> void put(S* to, S value, bool accumulate) { *to = accumulate 
 template <class S> class Adjoint {
  public:
   Adjoint(Carve<S>& carve, const Sizes& sizes, int64_t updates)
-      : n_(sizes), memory_(carve, n_), muon_(carve, n_.fast, n_.dim, true), versions_(carve.take(updates * n_.all())),
-        momenta_(carve.take(updates * n_.all())), mixed_(carve.take(updates)), sums_(carve.take(n_.all())),
-        d_weights_(carve.take(n_.all())), d_momentum_(carve.take(n_.all())), d_g_(carve.take(n_.all())),
-        step_(carve.take(n_.matrix())), d_lengths_(carve.take(2 * n_.fast + n_.dim)) {
+      : n_(sizes),
+        memory_(carve, n_),
+        muon_(carve, n_.fast, n_.dim, true),
+        versions_(carve.take(updates * n_.all())),
+        momenta_(carve.take(updates * n_.all())),
+        mixed_(carve.take(updates)),
+        sums_(carve.take(n_.all())),
+        d_weights_(carve.take(n_.all())),
+        d_momentum_(carve.take(n_.all())),
+        d_g_(carve.take(n_.all())),
+        step_(carve.take(n_.matrix())),
+        d_lengths_(carve.take(2 * n_.fast + n_.dim)) {
     for (S*& tile : tiles_) { tile = carve.take(kTile * n_.fast); }
   }
 
@@ -123,8 +137,9 @@ int64_t Adjoint<S>::sweep(const LactBackward& a, const HeadInputs<S>& in, const 
 }
 
 /// From the gradient at W after the update to those at W before it, at G (in d_g_) and at M before it.
-template <class S> void Adjoint<S>::undo_update(const LactRule& rule, const Chunk& chunk, const Weights<S>& current,
-                                                const Weights<S>& initial) {
+template <class S>
+void Adjoint<S>::undo_update(const LactRule& rule, const Chunk& chunk, const Weights<S>& current,
+                             const Weights<S>& initial) {
   const S* momentum = momenta_ + chunk.update * n_.all();
   for (int m = 0; m < 3; ++m) {
     const S* moved = momentum + m * n_.matrix();
@@ -197,8 +212,9 @@ void Adjoint<S>::weigh_back(const HeadInputs<S>& in, S shift, int64_t token, int
 }
 
 /// From the gradient X at G to those of keys, values and rates and, added, of W.
-template <class S> void Adjoint<S>::gather_back(const LactRule& rule, const HeadInputs<S>& in, int64_t token,
-                                                int64_t rows, const Weights<S>& current, const HeadGradients<S>& out) {
+template <class S>
+void Adjoint<S>::gather_back(const LactRule& rule, const HeadInputs<S>& in, int64_t token, int64_t rows,
+                             const Weights<S>& current, const HeadGradients<S>& out) {
   const int64_t h = n_.fast, d = n_.dim, stride = in.stride, size = n_.matrix();
   const S *k = in.k + token * stride, *v = in.v + token * stride, *x0 = d_g_, *x1 = d_g_ + size, *x2 = d_g_ + 2 * size;
   S *z0 = tiles_[0], *z2 = tiles_[1], *dh = tiles_[2], *c0 = tiles_[3], *b1 = tiles_[4], *c2 = tiles_[5];
@@ -226,8 +242,9 @@ template <class S> void Adjoint<S>::gather_back(const LactRule& rule, const Head
   lact::gather_in(n_, rows, z2, k, stride, d_weights_ + 2 * size);
 }
 
-template <class S> void Adjoint<S>::read_back(const HeadInputs<S>& in, int64_t token, int64_t rows,
-                                              const Weights<S>& current, const S* d_y, const HeadGradients<S>& out) {
+template <class S>
+void Adjoint<S>::read_back(const HeadInputs<S>& in, int64_t token, int64_t rows, const Weights<S>& current,
+                           const S* d_y, const HeadGradients<S>& out) {
   const int64_t h = n_.fast, d = n_.dim, stride = in.stride, size = n_.matrix();
   const S *q = in.q + token * stride, *g = d_y + token * stride;
   S *z0 = tiles_[0], *z2 = tiles_[1], *hidden = tiles_[2];
@@ -250,8 +267,9 @@ template <class S> void Adjoint<S>::read_back(const HeadInputs<S>& in, int64_t t
   lact::gather_in(n_, rows, z2, q, stride, d_weights_ + 2 * size);
 }
 
-template <class S> void Adjoint<S>::write_mix(const LactRule& rule, const HeadInputs<S>& in, const Chunk& chunk,
-                                              const HeadGradients<S>& out) const {
+template <class S>
+void Adjoint<S>::write_mix(const LactRule& rule, const HeadInputs<S>& in, const Chunk& chunk,
+                           const HeadGradients<S>& out) const {
   if (out.mix == nullptr) { return; }
   for (int64_t t = 0; t < chunk.length; ++t) {
     const int64_t at = (chunk.token + t) * in.heads;

@@ -15,8 +15,12 @@ template <class S> struct Forward {
   S *weights, *momentum, *sums, *mixed;  // used where nothing is carried
 
   Forward(Carve<S>& carve, const Sizes& n)
-      : memory(carve, n), muon(carve, n.fast, n.dim, false), weights(carve.take(n.all())),
-        momentum(carve.take(n.all())), sums(carve.take(n.all())), mixed(carve.take(1)) {}
+      : memory(carve, n),
+        muon(carve, n.fast, n.dim, false),
+        weights(carve.take(n.all())),
+        momentum(carve.take(n.all())),
+        sums(carve.take(n.all())),
+        mixed(carve.take(1)) {}
 
   void carry(const LactForward& a, const Sizes& n, int64_t at) {
     weights = a.weights.as<S>() + at * n.all();

@@ -22,8 +22,7 @@ struct Affine {
   }
 };
 
-template <class T>
-struct Keys {
+template <class T> struct Keys {
   T* y;
   const T* x;
   Affine affine;
@@ -44,8 +43,7 @@ struct Keys {
 };
 
 /// One warp a head of a block of tokens; a lane sums its own channels.
-template <class T>
-struct KeysBackward {
+template <class T> struct KeysBackward {
   T* d_x;
   float* partial;
   const T *d_y, *x;
@@ -74,16 +72,13 @@ struct KeysBackward {
         const float d_u = (z * s * back + to_float(d_y[begin + i])) * inverse, d_z = d_u * s * (z * (1.0f - s) + 1.0f);
         write(d_scale[i], d_z * in, token > first);
         write(d_offset[i], d_z, token > first);
-        if (d_x != nullptr) {
-          write(d_x[begin + i], d_z * affine.factor(channel + i), accumulate);
-        }
+        if (d_x != nullptr) { write(d_x[begin + i], d_z * affine.factor(channel + i), accumulate); }
       }
     }
   }
 };
 
-template <class T>
-struct Mix {
+template <class T> struct Mix {
   T* y;
   const T *base, *x, *gate;
   int64_t d;
@@ -95,8 +90,7 @@ struct Mix {
   }
 };
 
-template <class T>
-struct MixBackward {
+template <class T> struct MixBackward {
   T *d_x, *d_gate;
   const T *d_y, *x, *gate;
   int64_t d;
@@ -108,29 +102,25 @@ struct MixBackward {
     for (int64_t at = row * d + lane; at < (row + 1) * d; at += 32) {
       const float dy = to_float(d_y[at]);
       total += dy * to_float(x[at]);
-      if (d_x != nullptr) {
-        write(d_x[at], dy * g * s, accumulate_x);
-      }
+      if (d_x != nullptr) { write(d_x[at], dy * g * s, accumulate_x); }
     }
     if (d_gate != nullptr) {
       total = warp_sum(total);
-      if (lane == 0) {
-        write(d_gate[row], total * s * (g * (1.0f - s) + 1.0f), accumulate_gate);
-      }
+      if (lane == 0) { write(d_gate[row], total * s * (g * (1.0f - s) + 1.0f), accumulate_gate); }
     }
   }
 };
 
-template <class T>
-struct Half {
+template <class T> struct Half {
   T* y;
   int64_t rows, columns;
 
-  __device__ void operator()(int64_t row, int64_t c) const { y[row * columns + c] = from_float<T>(row % rows == c ? 0.5f : 0.0f); }
+  __device__ void operator()(int64_t row, int64_t c) const {
+    y[row * columns + c] = from_float<T>(row % rows == c ? 0.5f : 0.0f);
+  }
 };
 
-template <class Args>
-Affine affine_of(const Args& a) {
+template <class Args> Affine affine_of(const Args& a) {
   return {a.scale.template as<float>(), a.offset.template as<float>(), a.column};
 }
 
@@ -150,14 +140,16 @@ void run(Stream& stream, const LactKeysBackward& a) {
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_warp("lact_keys_backward", stream, blocks * heads,
-              KeysBackward<T>{a.d_x.as<T>(), partial, a.d_y.as<T>(), a.x.as<T>(), affine_of(a), tokens, heads, d, a.accumulate});
+              KeysBackward<T>{a.d_x.as<T>(), partial, a.d_y.as<T>(), a.x.as<T>(), affine_of(a), tokens, heads, d,
+                              a.accumulate});
   });
   const int64_t channels = heads * d;
   if (a.d_scale.defined()) {
     add_column_sums(stream, a.d_scale.as<float>() + a.column, 2, {partial, DType::f32, blocks, 2 * channels, channels});
   }
   if (a.d_offset.defined()) {
-    add_column_sums(stream, a.d_offset.as<float>() + a.column, 2, {partial + channels, DType::f32, blocks, 2 * channels, channels});
+    add_column_sums(stream, a.d_offset.as<float>() + a.column, 2,
+                    {partial + channels, DType::f32, blocks, 2 * channels, channels});
   }
 }
 
@@ -174,15 +166,16 @@ void run(Stream& stream, const LactMixBackward& a) {
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_warp("lact_mix_backward", stream, a.x.size(0) * a.x.size(1),
-              MixBackward<T>{a.d_x.as<T>(), a.d_gate.as<T>(), a.d_y.as<T>(), a.x.as<T>(), a.gate.as<T>(), a.x.size(2), a.accumulate_x,
-                             a.accumulate_gate});
+              MixBackward<T>{a.d_x.as<T>(), a.d_gate.as<T>(), a.d_y.as<T>(), a.x.as<T>(), a.gate.as<T>(), a.x.size(2),
+                             a.accumulate_x, a.accumulate_gate});
   });
 }
 
 void run(Stream& stream, const HalfIdentity& a) {
   dispatch_float(a.y.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_element("half_identity", stream, a.y.size(0) * a.y.size(1), a.y.size(2), Half<T>{a.y.as<T>(), a.y.size(1), a.y.size(2)});
+    each_element("half_identity", stream, a.y.size(0) * a.y.size(1), a.y.size(2),
+                 Half<T>{a.y.as<T>(), a.y.size(1), a.y.size(2)});
   });
 }
 

@@ -16,8 +16,8 @@ struct LactRule {
 // anew from w0, w2 [F, h, D], w1 [F, D, h]; its chunks are counted from its first token.
 // q, k, v, y [B, T, F, D]; rates [B, T, F, 3]: eta = softplus(rates + rate_shift) of W0, W1, W2; mix [B, T, F]: a
 // chunk's momentum is the mean of sigmoid(mix) (undefined without momentum); doc_start [B, T] i32.
-// A head's matrices lie one after the other, W0, W1, W2: 3 h D numbers. All are fp32 or fp64. scratch [slots, elements]: there
-// one slot a row and head, of LactLayout::total.
+// A head's matrices lie one after the other, W0, W1, W2: 3 h D numbers. All are fp32 or fp64. scratch [slots,
+// elements]: there one slot a row and head, of LactLayout::total.
 
 /// weights, momentum, sums [B, F, 3 h D] and mix_sums [B, F]: W, M, what the chunk in progress has gathered of G and
 /// of sigmoid(mix); in, for rows that continue; out, after the last token; undefined: nothing is carried.

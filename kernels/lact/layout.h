@@ -5,9 +5,9 @@
 
 namespace hebb {
 
-/// A GPU's scratch of `lact` for one row and head: where its parts begin, in elements of its type, of 4 bytes or more. Every update of a row
-/// has a slot: the chunk behind it begins in tokens [(slot + base) C, (slot + base + 1) C), which hold one such token
-/// at most.
+/// A GPU's scratch of `lact` for one row and head: where its parts begin, in elements of its type, of 4 bytes or more.
+/// Every update of a row has a slot: the chunk behind it begins in tokens [(slot + base) C, (slot + base + 1) C), which
+/// hold one such token at most.
 struct LactLayout {
   static constexpr int64_t kPanel = 32;
   int64_t base, slots;     // a row's first chunks end within it, unless something is carried: then base is 0
@@ -21,16 +21,19 @@ struct LactLayout {
   int64_t hidden;          // [3, T, h] or [6, window, h]
   int64_t shares;          // [window, panels, 3]
   int64_t d_weights;       // [slots, 3 h D]
-  int64_t d_momentum, d_step, d_decay;  // [3 h D] [3 h D] [1]
-  int64_t lengths;         // [3], of what Muon starts from
-  int64_t iterates;        // [2 or 6, 3, h D]
+  int64_t d_momentum, d_step, d_decay;                     // [3 h D] [3 h D] [1]
+  int64_t lengths;                                         // [3], of what Muon starts from
+  int64_t iterates;                                        // [2 or 6, 3, h D]
   int64_t squares, polynomials, d_squares, d_polynomials;  // [3, n, n], n = min(h, D)
-  int64_t d_iterates;      // [2, 3, h D]
+  int64_t d_iterates;                                      // [2, 3, h D]
   int64_t total = 0;
 
   LactLayout(int64_t length, const LactRule& rule, int64_t dim, int64_t fast, bool carries, bool backward)
-      : base(carries ? 0 : 1), slots((length - 1) / rule.chunk + 1 - base), keep(backward ? slots : 2),
-        window(std::min(rule.chunk, length)), panels((fast + kPanel - 1) / kPanel) {
+      : base(carries ? 0 : 1),
+        slots((length - 1) / rule.chunk + 1 - base),
+        keep(backward ? slots : 2),
+        window(std::min(rule.chunk, length)),
+        panels((fast + kPanel - 1) / kPanel) {
     const int64_t all = 3 * dim * fast, square = std::min(dim, fast) * std::min(dim, fast);
     const int64_t muon = rule.muon ? 1 : 0, back = backward ? 1 : 0;
     version = take(length);

@@ -1,6 +1,6 @@
 #pragma once
-// Fast weights of `lact` (spec 42, section B3) for all rows and heads side by side: a pair is a row and a head. Updates of all rows go in
-// waves, one a slot of LactLayout; tokens read when all versions of the weights are there.
+// Fast weights of `lact` (spec 42, section B3) for all rows and heads side by side: a pair is a row and a head. Updates
+// of all rows go in waves, one a slot of LactLayout; tokens read when all versions of the weights are there.
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/common/cuda/tiles.cuh"
 #include "kernels/lact/layout.h"
@@ -17,32 +17,29 @@ __device__ __forceinline__ float root_of(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root_of(double x) { return sqrt(x); }
 
 /// ln(1 + e^z), without overflow or loss where it is small.
-template <class S>
-__device__ __forceinline__ S softplus(S z) {
+template <class S> __device__ __forceinline__ S softplus(S z) {
   return (z > S(0) ? z : S(0)) + log1p_of(exp_of(z > S(0) ? -z : z));
 }
-template <class S>
-__device__ __forceinline__ S logistic(S z) {
+template <class S> __device__ __forceinline__ S logistic(S z) {
   const S e = exp_of(z > S(0) ? -z : z);
   return (z < S(0) ? e : S(1)) / (S(1) + e);
 }
-template <class S>
-__device__ __forceinline__ S silu_slope(S z, S s) { return s * (z * (S(1) - s) + S(1)); }
+template <class S> __device__ __forceinline__ S silu_slope(S z, S s) { return s * (z * (S(1) - s) + S(1)); }
 /// Second derivative of silu.
-template <class S>
-__device__ __forceinline__ S silu_bend(S z, S s) { return s * (S(1) - s) * (z * (S(1) - S(2) * s) + S(2)); }
+template <class S> __device__ __forceinline__ S silu_bend(S z, S s) {
+  return s * (S(1) - s) * (z * (S(1) - S(2) * s) + S(2));
+}
 
 constexpr int kInitial = -1, kCarried = -2;  // versions of weights beside those of slots
 
 /// What an update gathers.
 struct Update {
-  int64_t token = 0, count = 0;  // the chunk's tokens in this pass
-  int previous = kInitial;       // the weights that they have
+  int64_t token = 0, count = 0;             // the chunk's tokens in this pass
+  int previous = kInitial;                  // the weights that they have
   bool exists = false, is_carried = false;  // the chunk began before this pass
 };
 
-template <class S>
-struct Fast {
+template <class S> struct Fast {
   LactLayout at;
   int64_t batch, length, heads, dim, fast, chunk;  // D, h, C
   bool has_momentum, has_muon, tf32;
@@ -56,12 +53,26 @@ struct Fast {
 
   template <class Args>
   Fast(const Args& a, bool carries, bool backward)
-      : at(a.q.size(1), a.rule, a.q.size(3), a.w0.size(1), carries, backward), batch(a.q.size(0)), length(a.q.size(1)), heads(a.q.size(2)),
-        dim(a.q.size(3)), fast(a.w0.size(1)), chunk(a.rule.chunk), has_momentum(a.rule.momentum), has_muon(a.rule.muon), tf32(a.rule.tf32),
-        shift(static_cast<S>(a.rule.rate_shift)), q(a.q.template as<S>()), k(a.k.template as<S>()), v(a.v.template as<S>()),
-        rates(a.rates.template as<S>()), mix(a.mix.template as<S>()),
+      : at(a.q.size(1), a.rule, a.q.size(3), a.w0.size(1), carries, backward),
+        batch(a.q.size(0)),
+        length(a.q.size(1)),
+        heads(a.q.size(2)),
+        dim(a.q.size(3)),
+        fast(a.w0.size(1)),
+        chunk(a.rule.chunk),
+        has_momentum(a.rule.momentum),
+        has_muon(a.rule.muon),
+        tf32(a.rule.tf32),
+        shift(static_cast<S>(a.rule.rate_shift)),
+        q(a.q.template as<S>()),
+        k(a.k.template as<S>()),
+        v(a.v.template as<S>()),
+        rates(a.rates.template as<S>()),
+        mix(a.mix.template as<S>()),
         initial{a.w0.template as<S>(), a.w1.template as<S>(), a.w2.template as<S>()},
-        doc_start(a.doc_start.template as<int32_t>()), scratch(a.scratch.template as<S>()), stride(a.scratch.size(1)) {
+        doc_start(a.doc_start.template as<int32_t>()),
+        scratch(a.scratch.template as<S>()),
+        stride(a.scratch.size(1)) {
     HEBB_ASSERT(a.scratch.size(0) >= pairs() && stride >= at.total);
   }
 
@@ -73,9 +84,13 @@ struct Fast {
   __host__ __device__ int64_t longest_side() const { return fast > dim ? fast : dim; }
 
   __device__ S* part(int64_t pair, int64_t offset) const { return scratch + pair * stride + offset; }
-  __device__ int32_t* integers(int64_t pair, int64_t offset) const { return reinterpret_cast<int32_t*>(part(pair, offset)); }
+  __device__ int32_t* integers(int64_t pair, int64_t offset) const {
+    return reinterpret_cast<int32_t*>(part(pair, offset));
+  }
   __device__ int64_t slot_weights(int64_t slot) const { return at.weights + slot * all(); }
-  __device__ S* momentum_of(int64_t pair, int64_t slot) const { return part(pair, at.momenta + slot % at.keep * all()); }
+  __device__ S* momentum_of(int64_t pair, int64_t slot) const {
+    return part(pair, at.momenta + slot % at.keep * all());
+  }
   __device__ const S* weights_of(int64_t pair, int version, int64_t m) const {
     return version == kInitial   ? initial[m] + pair % heads * matrix()
            : version == kCarried ? weights + pair * all() + m * matrix()
@@ -84,7 +99,9 @@ struct Fast {
 
   __device__ int64_t token_stride() const { return heads * dim; }
   /// A token of the pair among all tokens of the batch and heads.
-  __device__ int64_t entry(int64_t pair, int64_t token) const { return (pair / heads * length + token) * heads + pair % heads; }
+  __device__ int64_t entry(int64_t pair, int64_t token) const {
+    return (pair / heads * length + token) * heads + pair % heads;
+  }
   __device__ S eta(int64_t entry, int m) const { return softplus(rates[3 * entry + m] + shift); }
 
   /// x [count, D] from `token` as a left or right side: rows are tokens.
@@ -96,7 +113,9 @@ struct Fast {
     return {x + entry(pair, token) * dim, token_stride(), 0, dim};
   }
   /// [count, h] with tokens as rows or as depth.
-  __device__ Operand<false, S> channels(const S* x, int64_t first, int64_t last) const { return {x, fast, first, last}; }
+  __device__ Operand<false, S> channels(const S* x, int64_t first, int64_t last) const {
+    return {x, fast, first, last};
+  }
   __device__ Operand<true, S> turned_channels(const S* x) const { return {x, fast, 0, fast}; }
   /// A matrix with its rows or its columns as rows.
   __device__ Operand<false, S> straight(const S* w, int64_t m) const { return {w, columns(m), 0, rows(m)}; }
@@ -104,8 +123,8 @@ struct Fast {
 
   /// z0 and z2 += the products of W0 and W2 of three matrices with rows x at (row, column) of [tokens, h].
   template <class Stage>
-  __device__ __forceinline__ void through_first(Stage& stage, const Operand<false, S>& x, int64_t row, const S* w0, const S* w2,
-                                                int64_t column, typename Stage::Sums& z0,
+  __device__ __forceinline__ void through_first(Stage& stage, const Operand<false, S>& x, int64_t row, const S* w0,
+                                                const S* w2, int64_t column, typename Stage::Sums& z0,
                                                 typename Stage::Sums& z2 HEBB_WHERE_PARAMETER) const {
     tile_products(stage, x, row, straight(w0, 0), w2, column, dim, z0, z2 HEBB_WHERE_ARGUMENT);
   }
@@ -116,31 +135,26 @@ struct Fast {
     const bool in_progress = slot == at.slots;
     const int64_t end = in_progress ? length : integers(pair, at.begin)[slot];
     Update u;
-    if (end < 0) {
-      return u;
-    }
+    if (end < 0) { return u; }
     const int64_t begin = in_progress ? end - 1 - (end - 1 - starts[end - 1]) % chunk : end - chunk;
     u.exists = true;
     u.is_carried = begin < 0;
     u.token = begin < 0 ? 0 : begin;
     u.count = end - u.token;
-    u.previous = in_progress                        ? integers(pair, at.version)[length - 1]
-                 : begin < 0                        ? kCarried
+    u.previous = in_progress                  ? integers(pair, at.version)[length - 1]
+                 : begin < 0                  ? kCarried
                  : end - starts[end] == chunk ? kInitial
-                                                    : static_cast<int>(slot) - 1;
+                                              : static_cast<int>(slot) - 1;
     return u;
   }
 
   /// f(version, first, last) for the runs of tokens in [row, row + 64) that have the same weights.
-  template <class F>
-  __device__ __forceinline__ void each_run(int64_t pair, int64_t row, F&& f) const {
+  template <class F> __device__ __forceinline__ void each_run(int64_t pair, int64_t row, F&& f) const {
     const int32_t* const version = integers(pair, at.version);
     const int end = static_cast<int>(row + kTileSize < length ? row + kTileSize : length);
     for (int first = static_cast<int>(row); first < end;) {
       int last = first + 1;
-      while (last < end && version[last] == version[first]) {
-        ++last;
-      }
+      while (last < end && version[last] == version[first]) { ++last; }
       f(version[first], first, last);
       first = last;
     }
@@ -148,8 +162,7 @@ struct Fast {
 };
 
 // One block a pair: versions of tokens, slots, sums of sigmoid(mix).
-template <class S>
-__global__ void __launch_bounds__(kBlockThreads) lact_tables_kernel(Fast<S> a) {
+template <class S> __global__ void __launch_bounds__(kBlockThreads) lact_tables_kernel(Fast<S> a) {
   const int64_t pair = blockIdx.x;
   const int32_t* const starts = a.doc_start + pair / a.heads * a.length;
   int32_t *const version = a.integers(pair, a.at.version), *const begin = a.integers(pair, a.at.begin);
@@ -159,9 +172,7 @@ __global__ void __launch_bounds__(kBlockThreads) lact_tables_kernel(Fast<S> a) {
     const int64_t position = t - starts[t], first = t - position % a.chunk;
     const int id = first < 0 ? kCarried : position < a.chunk ? kInitial : static_cast<int>(first / a.chunk - a.at.base);
     version[t] = id;
-    if (id >= 0 && first == t) {
-      begin[id] = static_cast<int32_t>(t);
-    }
+    if (id >= 0 && first == t) { begin[id] = static_cast<int32_t>(t); }
     if (id >= 0 && (t + 1 == a.length || starts[t + 1] != starts[t] || (position + 1) % a.chunk == 0)) {
       end[id] = static_cast<int32_t>(t + 1);
     }
@@ -173,45 +184,38 @@ __global__ void __launch_bounds__(kBlockThreads) lact_tables_kernel(Fast<S> a) {
       sum += logistic(a.mix[a.entry(pair, u.token + i)]);
     }
     sum = warp_sum(sum);
-    if (lane == 0) {
-      a.part(pair, a.at.mixed)[slot] = sum + (u.is_carried ? a.mix_sums[pair] : S(0));
-    }
+    if (lane == 0) { a.part(pair, a.at.mixed)[slot] = sum + (u.is_carried ? a.mix_sums[pair] : S(0)); }
   });
 }
 
 /// eta of the rows of a tile of an update that a thread holds sums of.
-template <class S, class Stage>
-struct RowRates {
+template <class S, class Stage> struct RowRates {
   S of[Stage::kRows][3] = {};
 
-  __device__ __forceinline__ RowRates(const Stage& stage, const Fast<S>& a, int64_t pair, const Update& u, int64_t row) {
+  __device__ __forceinline__ RowRates(const Stage& stage, const Fast<S>& a, int64_t pair, const Update& u,
+                                      int64_t row) {
     tile_rows(stage, row, u.count, [&](int64_t r, int number) {
       const int64_t entry = a.entry(pair, u.token + r);
       HEBB_UNROLL
-      for (int m = 0; m < 3; ++m) {
-        of[number][m] = a.eta(entry, m);
-      }
+      for (int m = 0; m < 3; ++m) { of[number][m] = a.eta(entry, m); }
     });
   }
   __device__ __forceinline__ S operator()(int m, int i, int j) const { return of[Stage::row_number(i, j)][m]; }
 };
 
 /// What multiplies keys and values in G0, G1, G2, for the tokens that a slot's update gathers; tiles [window, h].
-template <class S>
-struct GatherHidden {
+template <class S> struct GatherHidden {
   Fast<S> a;
   int64_t slot;
 
-  template <class Stage>
-  __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
+  template <class Stage> __device__ void operator()(Stage& stage, int64_t pair, int64_t row, int64_t column) const {
     const Update u = a.update(pair, slot);
-    if (row >= u.count) {
-      return;
-    }
+    if (row >= u.count) { return; }
     typename Stage::Sums z0 = {}, z2 = {}, dh = {};
     a.through_first(stage, a.tokens(a.k, pair, u.token, 0, u.count), row, a.weights_of(pair, u.previous, 0),
                     a.weights_of(pair, u.previous, 2), column, z0, z2);
-    tile_product(stage, a.tokens(a.v, pair, u.token, 0, u.count), row, a.turned(a.weights_of(pair, u.previous, 1), 1), column, a.dim, dh);
+    tile_product(stage, a.tokens(a.v, pair, u.token, 0, u.count), row, a.turned(a.weights_of(pair, u.previous, 1), 1),
+                 column, a.dim, dh);
     S* const out = a.part(pair, a.at.hidden);
     const int64_t size = a.at.window * a.fast;
     const RowRates<S, Stage> eta(stage, a, pair, u, row);
@@ -226,18 +230,14 @@ struct GatherHidden {
 };
 
 /// M = G + decay M before, or what the chunk in progress has gathered of G. Batches: pairs and matrices.
-template <class S>
-struct GatherSums {
+template <class S> struct GatherSums {
   Fast<S> a;
   int64_t slot;
 
-  template <class Stage>
-  __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
+  template <class Stage> __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
     const int64_t pair = batch / 3, m = batch % 3, rows = a.rows(m), columns = a.columns(m);
     const Update u = a.update(pair, slot);
-    if (!u.exists || row >= rows || column >= columns) {
-      return;
-    }
+    if (!u.exists || row >= rows || column >= columns) { return; }
     typename Stage::Sums sums = {};
     const S* const hidden = a.part(pair, a.at.hidden) + m * a.at.window * a.fast;
     if (m == 1) {
@@ -266,8 +266,7 @@ struct GatherSums {
 struct MatrixRow {
   int64_t pair, m, at, columns;  // at: its first element within the matrix
 
-  template <class S>
-  __device__ MatrixRow(const Fast<S>& a, int64_t item) {
+  template <class S> __device__ MatrixRow(const Fast<S>& a, int64_t item) {
     const int64_t of_pair = 2 * a.fast + a.dim;
     const int64_t row = item % of_pair;
     pair = item / of_pair;
@@ -279,22 +278,21 @@ struct MatrixRow {
 
 /// The step of an update: M, or what Muon made of it.
 template <class S>
-__device__ __forceinline__ const S* step_of(const Fast<S>& a, int64_t pair, int64_t slot, int64_t m, int64_t last_iterate) {
-  return a.has_muon ? a.part(pair, a.at.iterates + (3 * last_iterate + m) * a.matrix()) : a.momentum_of(pair, slot) + m * a.matrix();
+__device__ __forceinline__ const S* step_of(const Fast<S>& a, int64_t pair, int64_t slot, int64_t m,
+                                            int64_t last_iterate) {
+  return a.has_muon ? a.part(pair, a.at.iterates + (3 * last_iterate + m) * a.matrix())
+                    : a.momentum_of(pair, slot) + m * a.matrix();
 }
 
 /// W' = rownorm(W + step) N, row by row; N: lengths of the initial rows.
-template <class S>
-struct Move {
+template <class S> struct Move {
   Fast<S> a;
   int64_t slot, last_iterate;
 
   __device__ void operator()(int64_t item, int lane) const {
     const MatrixRow row(a, item);
     const Update u = a.update(row.pair, slot);
-    if (!u.exists) {
-      return;
-    }
+    if (!u.exists) { return; }
     const S* const w = a.weights_of(row.pair, u.previous, row.m) + row.at;
     const S* const step = step_of(a, row.pair, slot, row.m, last_iterate) + row.at;
     const S* const first = a.weights_of(row.pair, kInitial, row.m) + row.at;
@@ -305,10 +303,9 @@ struct Move {
       next[i] = x;
       squares += x * x;
     }
-    const S target = root_of(warp_dot(row.columns, first, first, lane)), scale = target / (root_of(warp_sum(squares)) + S(kNormEps));
-    for (int64_t i = lane; i < row.columns; i += 32) {
-      next[i] *= scale;
-    }
+    const S target = root_of(warp_dot(row.columns, first, first, lane)),
+            scale = target / (root_of(warp_sum(squares)) + S(kNormEps));
+    for (int64_t i = lane; i < row.columns; i += 32) { next[i] *= scale; }
   }
 };
 

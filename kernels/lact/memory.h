@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/gated_delta/chunk.h"
-#include "kernels/lact/newton_schulz.h"
 #include "kernels/lact/lact.h"
+#include "kernels/lact/newton_schulz.h"
 
 /// What the forward and backward passes of lact's fast weights share.
 namespace hebb::cpu::lact {
@@ -55,10 +55,15 @@ template <class S> struct HeadInputs {
   const S *q, *k, *v, *rates, *mix;  // mix: null without momentum
   int64_t stride, heads;
 
-  template <class Args> HeadInputs(const Args& a, const Sizes& n, int64_t head)
-      : q(a.q.template as<S>() + head * n.dim), k(a.k.template as<S>() + head * n.dim),
-        v(a.v.template as<S>() + head * n.dim), rates(a.rates.template as<S>() + 3 * head),
-        mix(a.mix.defined() ? a.mix.template as<S>() + head : nullptr), stride(n.tokens()), heads(n.heads) {}
+  template <class Args>
+  HeadInputs(const Args& a, const Sizes& n, int64_t head)
+      : q(a.q.template as<S>() + head * n.dim),
+        k(a.k.template as<S>() + head * n.dim),
+        v(a.v.template as<S>() + head * n.dim),
+        rates(a.rates.template as<S>() + 3 * head),
+        mix(a.mix.defined() ? a.mix.template as<S>() + head : nullptr),
+        stride(n.tokens()),
+        heads(n.heads) {}
   S eta(int64_t token, int m, S shift) const { return softplus_of(rates[token * 3 * heads + m] + shift); }
 };
 
@@ -83,7 +88,9 @@ template <class S> void gather_out(const Sizes& n, int64_t rows, const S* a, con
 template <class S> class Memory {
  public:
   Memory(Carve<S>& carve, const Sizes& sizes)
-      : n_(sizes), z0_(carve.take(kTile * n_.fast)), z2_(carve.take(kTile * n_.fast)),
+      : n_(sizes),
+        z0_(carve.take(kTile * n_.fast)),
+        z2_(carve.take(kTile * n_.fast)),
         dh_(carve.take(kTile * n_.fast)) {}
 
   /// y = f(W, q) for `count` tokens.
@@ -162,8 +169,9 @@ template <class S> void move_rows(int64_t rows, int64_t columns, const S* w, con
 }
 
 /// Moves all three matrices by M, or by what Muon makes of it.
-template <class S> void move(const Sizes& n, const LactRule& rule, const Weights<S>& w, const S* momentum,
-                             const Weights<S>& initial, NewtonSchulz<S>& muon, S* next) {
+template <class S>
+void move(const Sizes& n, const LactRule& rule, const Weights<S>& w, const S* momentum, const Weights<S>& initial,
+          NewtonSchulz<S>& muon, S* next) {
   for (int m = 0; m < 3; ++m) {
     const S* step = momentum + m * n.matrix();
     if (rule.muon) { step = muon.forward(n.rows(m), n.columns(m), step); }

@@ -1,8 +1,9 @@
 #pragma once
 // Muon's orthogonalisation of a matrix G (spec 42, section B3): X = G / (|G|_F + 1e-7), lying, then five times
-// X = a X + (b A + c A^2) X with A = X Xᵀ. Of the momenta of a slot, for all pairs and matrices side by side; X keeps G's layout, and
-// lies by its strides. In TF32, too, where the rule allows it: of random matrices of 192 x 192 that moves the result by 1e-3 of its rms and
-// its gradient by 2e-3, and the largest singular value by less than 1e-3; rounding G to bf16 moves as much or more.
+// X = a X + (b A + c A^2) X with A = X Xᵀ. Of the momenta of a slot, for all pairs and matrices side by side; X keeps
+// G's layout, and lies by its strides. In TF32, too, where the rule allows it: of random matrices of 192 x 192 that
+// moves the result by 1e-3 of its rms and its gradient by 2e-3, and the largest singular value by less than 1e-3;
+// rounding G to bf16 moves as much or more.
 #include "kernels/lact/memory.cuh"
 
 namespace hebb::HEBB_DEVICE::lact {
@@ -16,42 +17,32 @@ struct MuonFactors {
 
 inline MuonFactors muon_factors(int step) {
   constexpr MuonFactors kFactors[kMuonSteps] = {{4.0848, -6.8946, 2.9270},
-                                               {3.9505, -6.3029, 2.6377},
-                                               {3.7418, -5.5913, 2.3037},
-                                               {2.8769, -3.1427, 1.2046},
-                                               {2.8366, -3.0525, 1.2012}};
+                                                {3.9505, -6.3029, 2.6377},
+                                                {3.7418, -5.5913, 2.3037},
+                                                {2.8769, -3.1427, 1.2046},
+                                                {2.8366, -3.0525, 1.2012}};
   return kFactors[step];
 }
 
 /// The first iterate; one block a matrix of a pair.
-template <class S>
-__global__ void __launch_bounds__(kBlockThreads) lact_muon_begin_kernel(Fast<S> a, int64_t slot) {
+template <class S> __global__ void __launch_bounds__(kBlockThreads) lact_muon_begin_kernel(Fast<S> a, int64_t slot) {
   const int64_t pair = blockIdx.x / 3, m = blockIdx.x % 3;
-  if (!a.update(pair, slot).exists) {
-    return;
-  }
+  if (!a.update(pair, slot).exists) { return; }
   const S* const g = a.momentum_of(pair, slot) + m * a.matrix();
   S squares = 0;
-  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) {
-    squares += g[i] * g[i];
-  }
+  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) { squares += g[i] * g[i]; }
   BlockReducer<S> reduce;
   const S length = root_of(reduce.sum(squares));
   S* const x = a.part(pair, a.at.iterates + m * a.matrix());
-  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) {
-    x[i] = g[i] / (length + S(kMuonEps));
-  }
-  if (threadIdx.x == 0) {
-    a.part(pair, a.at.lengths)[m] = length;
-  }
+  for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) { x[i] = g[i] / (length + S(kMuonEps)); }
+  if (threadIdx.x == 0) { a.part(pair, a.at.lengths)[m] = length; }
 }
 
-/// square: A = X Xᵀ. polynomial: P = b A + c A^2. next: X' = a X + P X. With a gradient dX' at X': d_polynomial: dP = dX' Xᵀ.
-/// d_square: dA = b dP + c (dP A + A dP). d_next: dX = a dX' + Pᵀ dX' + (dA + dAᵀ) X.
+/// square: A = X Xᵀ. polynomial: P = b A + c A^2. next: X' = a X + P X. With a gradient dX' at X': d_polynomial: dP =
+/// dX' Xᵀ. d_square: dA = b dP + c (dP A + A dP). d_next: dX = a dX' + Pᵀ dX' + (dA + dAᵀ) X.
 enum class MuonProduct { square, polynomial, next, d_polynomial, d_square, d_next };
 
-template <class S>
-struct Muon {
+template <class S> struct Muon {
   Fast<S> a;
   int64_t slot;
   MuonProduct product;
@@ -59,18 +50,14 @@ struct Muon {
   int64_t x, to;  // iterates read and written; of d_next the gradients' (0 or 1) written
 
   /// Of a matrix that lies in memory turned or not: itself as a left side, and with its columns as rows.
-  template <bool kIsTurned>
-  struct Sides {
+  template <bool kIsTurned> struct Sides {
     Operand<kIsTurned, S> rows;
     Operand<!kIsTurned, S> columns;
   };
 
-  template <class Stage>
-  __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
+  template <class Stage> __device__ void operator()(Stage& stage, int64_t batch, int64_t row, int64_t column) const {
     const int64_t pair = batch / 3, m = batch % 3;
-    if (!a.update(pair, slot).exists) {
-      return;
-    }
+    if (!a.update(pair, slot).exists) { return; }
     if (a.rows(m) > a.columns(m)) {
       multiply<true>(stage, pair, m, row, column);
     } else {
@@ -89,8 +76,9 @@ struct Muon {
     S* const d_to = a.part(pair, a.at.d_iterates + (3 * to + m) * a.matrix());
     const S* const d_from = a.part(pair, a.at.d_iterates + (3 * (1 - to) + m) * a.matrix());
     const Sides<kStands> in = sides(from);
-    const Sides<false> square = square_sides(squares(a.at.squares)), polynomial = square_sides(squares(a.at.polynomials));
-    const S *add = nullptr;
+    const Sides<false> square = square_sides(squares(a.at.squares)),
+                       polynomial = square_sides(squares(a.at.polynomials));
+    const S* add = nullptr;
     S *out = nullptr, factor = 1, added = 0;
     int64_t out_row = n, out_column = 1, width = n;
     typename Stage::Sums sums = {};
@@ -140,19 +128,17 @@ struct Muon {
 };
 
 template <class S>
-void muon_product(Stream& stream, const Fast<S>& a, int64_t slot, MuonProduct product, int step, int64_t x, int64_t to) {
+void muon_product(Stream& stream, const Fast<S>& a, int64_t slot, MuonProduct product, int step, int64_t x,
+                  int64_t to) {
   const bool is_wide = product == MuonProduct::next || product == MuonProduct::d_next;
   const int64_t n = a.fast < a.dim ? a.fast : a.dim;
   each_tile<S>("lact_muon", stream, a.tf32, 3 * a.pairs(), n, is_wide ? a.longest_side() : n,
-            Muon<S>{a, slot, product, muon_factors(step), x, to});
+               Muon<S>{a, slot, product, muon_factors(step), x, to});
 }
 
 /// Fills the iterates of a slot, all (backward) or the last two; returns the number of the last.
-template <class S>
-int64_t run_muon(Stream& stream, const Fast<S>& a, int64_t slot, bool keeps) {
-  if (!a.has_muon) {
-    return 0;
-  }
+template <class S> int64_t run_muon(Stream& stream, const Fast<S>& a, int64_t slot, bool keeps) {
+  if (!a.has_muon) { return 0; }
   const auto place = [&](int step) { return keeps ? step : step % 2; };
   HEBB_LAUNCH(lact_muon_begin_kernel<S>, blocks_for(3 * a.pairs(), 1), kBlockThreads, 0, stream, a, slot);
   for (int step = 0; step < kMuonSteps; ++step) {
@@ -163,11 +149,12 @@ int64_t run_muon(Stream& stream, const Fast<S>& a, int64_t slot, bool keeps) {
   return place(kMuonSteps);
 }
 
-/// The weights behind the update of a slot. One launch or two of tiles, 12 h D FLOPs a token and head; rows by warps, bound by HBM.
-template <class S>
-void run_update(Stream& stream, const Fast<S>& a, int64_t slot, bool keeps) {
+/// The weights behind the update of a slot. One launch or two of tiles, 12 h D FLOPs a token and head; rows by warps,
+/// bound by HBM.
+template <class S> void run_update(Stream& stream, const Fast<S>& a, int64_t slot, bool keeps) {
   each_tile<S>("lact_gather_hidden", stream, a.tf32, a.pairs(), a.at.window, a.fast, GatherHidden<S>{a, slot});
-  each_tile<S>("lact_gather_sums", stream, a.tf32, 3 * a.pairs(), a.longest_side(), a.longest_side(), GatherSums<S>{a, slot});
+  each_tile<S>("lact_gather_sums", stream, a.tf32, 3 * a.pairs(), a.longest_side(), a.longest_side(),
+               GatherSums<S>{a, slot});
   if (slot < a.at.slots) {
     const int64_t last = run_muon(stream, a, slot, keeps);
     each_warp("lact_move", stream, a.pairs() * (2 * a.fast + a.dim), Move<S>{a, slot, last});

@@ -9,9 +9,7 @@ namespace {
 /// f(row) for rows [0, rows) on the thread pool.
 template <class F> void each_row(int64_t rows, F&& f) {
   parallel_for(rows, 8, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      f(r);
-    }
+    for (int64_t r = begin; r < end; ++r) { f(r); }
   });
 }
 
@@ -29,9 +27,7 @@ void run(Stream&, const ZScore& a) {
       const S mean = lane_sum<S>(size, [&](int64_t i) { return x[i]; }) / S(size);
       const S square = lane_sum<S>(size, [&](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
       const S rstd = S(1) / (std::sqrt(square / S(size - 1)) + S(1e-6));
-      for (int64_t i = 0; i < size; ++i) {
-        y[i] = (x[i] - mean) * rstd;
-      }
+      for (int64_t i = 0; i < size; ++i) { y[i] = (x[i] - mean) * rstd; }
       a.rstd.as<S>()[r] = rstd;
     });
   });
@@ -48,9 +44,7 @@ void run(Stream&, const ZScoreBackward& a) {
       const S mean = lane_sum<S>(size, [&](int64_t i) { return d_y[i]; }) / S(size);
       // d std / d x_i = (x_i - mean) / ((size - 1) std), and x_i - mean = y_i / rstd.
       const S along = std > S(0) ? dot(size, y, d_y) / (S(size - 1) * std) : S(0);
-      for (int64_t i = 0; i < size; ++i) {
-        put(d_x, i, (d_y[i] - mean) * rstd - along * y[i], a.accumulate);
-      }
+      for (int64_t i = 0; i < size; ++i) { put(d_x, i, (d_y[i] - mean) * rstd - along * y[i], a.accumulate); }
     });
   });
 }
@@ -61,9 +55,7 @@ void run(Stream&, const MeanGate& a) {
     const int64_t width = a.x.size(1);
     each_row(a.x.size(0), [&](int64_t r) {
       S sum = 0;
-      for (int64_t i = 0; i < width; ++i) {
-        sum += a.x.as<S>()[r * width + i];
-      }
+      for (int64_t i = 0; i < width; ++i) { sum += a.x.as<S>()[r * width + i]; }
       a.g.as<S>()[r] = sigmoid(sum / S(width));
     });
   });
@@ -75,9 +67,7 @@ void run(Stream&, const MeanGateBackward& a) {
     const int64_t width = a.d_x.size(1);
     each_row(a.d_x.size(0), [&](int64_t r) {
       const S g = a.g.as<S>()[r], d = a.d_g.as<S>()[r] * g * (S(1) - g) / S(width);
-      for (int64_t i = 0; i < width; ++i) {
-        put(a.d_x.as<S>() + r * width, i, d, a.accumulate);
-      }
+      for (int64_t i = 0; i < width; ++i) { put(a.d_x.as<S>() + r * width, i, d, a.accumulate); }
     });
   });
 }
@@ -89,9 +79,7 @@ void run(Stream&, const GateMix& m) {
     each_row(m.o.size(0), [&](int64_t r) {
       const S g = m.g.as<S>()[r], *a = m.a.as<S>() + r * size, *b = m.b.as<S>() + r * size;
       S* o = m.o.as<S>() + r * size;
-      for (int64_t i = 0; i < size; ++i) {
-        o[i] = g * a[i] + (S(1) - g) * b[i];
-      }
+      for (int64_t i = 0; i < size; ++i) { o[i] = g * a[i] + (S(1) - g) * b[i]; }
     });
   });
 }
@@ -101,7 +89,8 @@ void run(Stream&, const GateMixBackward& m) {
     using S = decltype(zero);
     const int64_t size = m.a.size(1);
     each_row(m.a.size(0), [&](int64_t r) {
-      const S g = m.g.as<S>()[r], *a = m.a.as<S>() + r * size, *b = m.b.as<S>() + r * size, *d_o = m.d_o.as<S>() + r * size;
+      const S g = m.g.as<S>()[r], *a = m.a.as<S>() + r * size, *b = m.b.as<S>() + r * size,
+              *d_o = m.d_o.as<S>() + r * size;
       if (m.d_g.defined()) {
         put(m.d_g.as<S>(), r, lane_sum<S>(size, [&](int64_t i) { return d_o[i] * (a[i] - b[i]); }), m.accumulate_g);
       }

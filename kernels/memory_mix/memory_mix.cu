@@ -10,22 +10,22 @@ constexpr float kEps = 1e-6f;
 
 /// Sum of f(x) over a row's elements by one warp.
 template <class T, class F>
-__device__ __forceinline__ float warp_sum_of(const T* x, int64_t size, bool vector, int lane, F&& f HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ float warp_sum_of(const T* x, int64_t size, bool vector, int lane,
+                                             F&& f HEBB_WHERE_PARAMETER) {
   float sum = 0;
   each_pack<kPack<T>>(size, 32, lane, [&](int64_t i) {
     float v[kPack<T>];
     load_pack(v, x, i, size, vector);
     HEBB_UNROLL
-    for (int j = 0; j < kPack<T>; ++j) {
-      sum += i + j < size ? f(v[j]) : 0.0f;
-    }
+    for (int j = 0; j < kPack<T>; ++j) { sum += i + j < size ? f(v[j]) : 0.0f; }
   });
   return warp_sum(sum HEBB_WHERE_ARGUMENT);
 }
 
 /// Sum of f(x, y).
 template <class T, class F>
-__device__ __forceinline__ float warp_sum_of(const T* x, const T* y, int64_t size, bool vector, int lane, F&& f HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ float warp_sum_of(const T* x, const T* y, int64_t size, bool vector, int lane,
+                                             F&& f HEBB_WHERE_PARAMETER) {
   float sum = 0;
   each_pack<kPack<T>>(size, 32, lane, [&](int64_t i) {
     float a[kPack<T>], b[kPack<T>];
@@ -39,8 +39,7 @@ __device__ __forceinline__ float warp_sum_of(const T* x, const T* y, int64_t siz
   return warp_sum(sum HEBB_WHERE_ARGUMENT);
 }
 
-template <class T>
-struct Score {
+template <class T> struct Score {
   T* y;
   float* rstd;
   const T* x;
@@ -56,19 +55,14 @@ struct Score {
       float v[kPack<T>];
       load_pack(v, in, i, size, vector);
       HEBB_UNROLL
-      for (int j = 0; j < kPack<T>; ++j) {
-        v[j] = (v[j] - mean) * factor;
-      }
+      for (int j = 0; j < kPack<T>; ++j) { v[j] = (v[j] - mean) * factor; }
       store_pack(y + row * size, i, size, vector, v);
     });
-    if (lane == 0) {
-      rstd[row] = factor;
-    }
+    if (lane == 0) { rstd[row] = factor; }
   }
 };
 
-template <class T>
-struct ScoreGradient {
+template <class T> struct ScoreGradient {
   T* d_x;
   const T *d_y, *y;
   const float* rstd;
@@ -87,16 +81,13 @@ struct ScoreGradient {
       load_pack(v, out, i, size, vector);
       load_pack(d, d_out, i, size, vector);
       HEBB_UNROLL
-      for (int j = 0; j < kPack<T>; ++j) {
-        d[j] = (d[j] - mean) * factor - along * v[j];
-      }
+      for (int j = 0; j < kPack<T>; ++j) { d[j] = (d[j] - mean) * factor - along * v[j]; }
       write_pack(d_x + row * size, i, size, vector, d, accumulate);
     });
   }
 };
 
-template <class T>
-struct Mean {
+template <class T> struct Mean {
   T* g;
   const T* x;
   int64_t width;
@@ -104,14 +95,11 @@ struct Mean {
 
   __device__ void operator()(int64_t row, int lane) const {
     const float sum = warp_sum_of(x + row * width, width, vector, lane, [](float v) { return v; });
-    if (lane == 0) {
-      g[row] = from_float<T>(sigmoid(sum / static_cast<float>(width)));
-    }
+    if (lane == 0) { g[row] = from_float<T>(sigmoid(sum / static_cast<float>(width))); }
   }
 };
 
-template <class T, int N>
-struct MeanGradient {
+template <class T, int N> struct MeanGradient {
   T* d_x;
   const T *d_g, *g;
   int64_t width;
@@ -121,15 +109,12 @@ struct MeanGradient {
     const float gate = to_float(g[row]), d = to_float(d_g[row]) * gate * (1.0f - gate) / static_cast<float>(width);
     float value[N];
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      value[j] = d;
-    }
+    for (int j = 0; j < N; ++j) { value[j] = d; }
     write_pack(d_x + row * width, pack * N, width, N > 1, value, accumulate);
   }
 };
 
-template <class T, int N>
-struct Mix {
+template <class T, int N> struct Mix {
   T* o;
   const T *g, *a, *b;
   int64_t size;
@@ -141,15 +126,12 @@ struct Mix {
     load_pack(x, a + begin, i, size, N > 1);
     load_pack(y, b + begin, i, size, N > 1);
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      x[j] = gate * x[j] + (1.0f - gate) * y[j];
-    }
+    for (int j = 0; j < N; ++j) { x[j] = gate * x[j] + (1.0f - gate) * y[j]; }
     store_pack(o + begin, i, size, N > 1, x);
   }
 };
 
-template <class T>
-struct MixGradient {
+template <class T> struct MixGradient {
   T *d_g, *d_a, *d_b;
   const T *d_o, *g, *a, *b;
   int64_t size;
@@ -167,27 +149,19 @@ struct MixGradient {
         load_pack(x, a + begin, i, size, vector);
         load_pack(y, b + begin, i, size, vector);
         HEBB_UNROLL
-        for (int j = 0; j < N; ++j) {
-          sum += d[j] * (x[j] - y[j]);
-        }
+        for (int j = 0; j < N; ++j) { sum += d[j] * (x[j] - y[j]); }
       }
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         x[j] = gate * d[j];
         y[j] = (1.0f - gate) * d[j];
       }
-      if (d_a != nullptr) {
-        write_pack(d_a + begin, i, size, vector, x, accumulate_a);
-      }
-      if (d_b != nullptr) {
-        write_pack(d_b + begin, i, size, vector, y, accumulate_b);
-      }
+      if (d_a != nullptr) { write_pack(d_a + begin, i, size, vector, x, accumulate_a); }
+      if (d_b != nullptr) { write_pack(d_b + begin, i, size, vector, y, accumulate_b); }
     });
     if (d_g != nullptr) {
       sum = warp_sum(sum);
-      if (lane == 0) {
-        write(d_g[row], sum, accumulate_g);
-      }
+      if (lane == 0) { write(d_g[row], sum, accumulate_g); }
     }
   }
 };
@@ -198,7 +172,8 @@ void run(Stream& stream, const ZScore& a) {
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_warp("z_score", stream, a.x.size(0),
-              Score<T>{a.y.as<T>(), a.rstd.as<float>(), a.x.as<T>(), a.x.size(1), can_vectorise<kPack<T>>(a.x.size(1), a.y.data, a.x.data)});
+              Score<T>{a.y.as<T>(), a.rstd.as<float>(), a.x.as<T>(), a.x.size(1),
+                       can_vectorise<kPack<T>>(a.x.size(1), a.y.data, a.x.data)});
   });
 }
 
@@ -214,7 +189,8 @@ void run(Stream& stream, const ZScoreBackward& a) {
 void run(Stream& stream, const MeanGate& a) {
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_warp("mean_gate", stream, a.x.size(0), Mean<T>{a.g.as<T>(), a.x.as<T>(), a.x.size(1), can_vectorise<kPack<T>>(a.x.size(1), a.x.data)});
+    each_warp("mean_gate", stream, a.x.size(0),
+              Mean<T>{a.g.as<T>(), a.x.as<T>(), a.x.size(1), can_vectorise<kPack<T>>(a.x.size(1), a.x.data)});
   });
 }
 
@@ -222,10 +198,13 @@ void run(Stream& stream, const MeanGateBackward& a) {
   dispatch_float(a.g.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int64_t width = a.d_x.size(1);
-    dispatch_pack<T>(width, [&](auto pack) {
-      each_element("mean_gate_backward", stream, a.d_x.size(0), width / pack(),
-                   MeanGradient<T, pack()>{a.d_x.as<T>(), a.d_g.as<T>(), a.g.as<T>(), width, a.accumulate});
-    }, a.d_x.data);
+    dispatch_pack<T>(
+        width,
+        [&](auto pack) {
+          each_element("mean_gate_backward", stream, a.d_x.size(0), width / pack(),
+                       MeanGradient<T, pack()>{a.d_x.as<T>(), a.d_g.as<T>(), a.g.as<T>(), width, a.accumulate});
+        },
+        a.d_x.data);
   });
 }
 
@@ -233,20 +212,24 @@ void run(Stream& stream, const GateMix& m) {
   dispatch_float(m.o.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int64_t size = m.o.size(1);
-    dispatch_pack<T>(size, [&](auto pack) {
-      each_element("gate_mix", stream, m.o.size(0), size / pack(),
-                   Mix<T, pack()>{m.o.as<T>(), m.g.as<T>(), m.a.as<T>(), m.b.as<T>(), size});
-    }, m.o.data, m.a.data, m.b.data);
+    dispatch_pack<T>(
+        size,
+        [&](auto pack) {
+          each_element("gate_mix", stream, m.o.size(0), size / pack(),
+                       Mix<T, pack()>{m.o.as<T>(), m.g.as<T>(), m.a.as<T>(), m.b.as<T>(), size});
+        },
+        m.o.data, m.a.data, m.b.data);
   });
 }
 
 void run(Stream& stream, const GateMixBackward& m) {
   dispatch_float(m.d_o.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_warp("gate_mix_backward", stream, m.a.size(0),
-              MixGradient<T>{m.d_g.as<T>(), m.d_a.as<T>(), m.d_b.as<T>(), m.d_o.as<T>(), m.g.as<T>(), m.a.as<T>(), m.b.as<T>(),
-                             m.a.size(1), m.accumulate_g, m.accumulate_a, m.accumulate_b,
-                             can_vectorise<kPack<T>>(m.a.size(1), m.d_a.data, m.d_b.data, m.d_o.data, m.a.data, m.b.data)});
+    each_warp(
+        "gate_mix_backward", stream, m.a.size(0),
+        MixGradient<T>{m.d_g.as<T>(), m.d_a.as<T>(), m.d_b.as<T>(), m.d_o.as<T>(), m.g.as<T>(), m.a.as<T>(),
+                       m.b.as<T>(), m.a.size(1), m.accumulate_g, m.accumulate_a, m.accumulate_b,
+                       can_vectorise<kPack<T>>(m.a.size(1), m.d_a.data, m.d_b.data, m.d_o.data, m.a.data, m.b.data)});
   });
 }
 

@@ -15,14 +15,23 @@ using mesa::Sizes;
 template <class S> class Adjoint {
  public:
   Adjoint(Carve<S>& carve, const Sizes& sizes, int64_t longest)
-      : systems(carve, sizes, longest), n_(sizes), x_(carve.take(longest * n_.key_dim)),
-        w_(carve.take(longest * n_.key_dim)), d_o_(carve.take(longest * n_.value_dim)),
-        d_x_(carve.take(longest * n_.key_dim)), d_keys_(carve.take(longest * n_.key_dim)),
-        d_values_(carve.take(longest * n_.value_dim)), read_(carve.take(longest * n_.key_dim)),
-        value_read_(carve.take(longest * n_.value_dim)), products_(carve.take(longest * longest)),
-        pairs_(carve.take(longest * longest)), weighted_(carve.take(longest * longest)), d_gam_(carve.doubles(longest)),
+      : systems(carve, sizes, longest),
+        n_(sizes),
+        x_(carve.take(longest * n_.key_dim)),
+        w_(carve.take(longest * n_.key_dim)),
+        d_o_(carve.take(longest * n_.value_dim)),
+        d_x_(carve.take(longest * n_.key_dim)),
+        d_keys_(carve.take(longest * n_.key_dim)),
+        d_values_(carve.take(longest * n_.value_dim)),
+        read_(carve.take(longest * n_.key_dim)),
+        value_read_(carve.take(longest * n_.value_dim)),
+        products_(carve.take(longest * longest)),
+        pairs_(carve.take(longest * longest)),
+        weighted_(carve.take(longest * longest)),
+        d_gam_(carve.doubles(longest)),
         d_beta_(carve.doubles(longest)),
-        columns_(carve.doubles(longest)), d_memory_{carve.take(n_.keys()), carve.take(n_.values())} {}
+        columns_(carve.doubles(longest)),
+        d_memory_{carve.take(n_.keys()), carve.take(n_.values())} {}
 
   /// The gradient at the memory behind the row's last chunk is 0.
   void begin_row() { has_d_memory_ = false; }

@@ -1,9 +1,10 @@
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/mesanet/chunk.cuh"
 
-// As in mesa.cu: R and S at the chunks' starts, then the second solves of all chunks side by side; then one block a row and head walks
-// backward over the chunks for the gradients at their starts (2 C dk (dk + dv) FLOPs each), with which all chunks are differentiated side
-// by side (C (8 dk (dk + dv) + 6 C (dk + dv)) FLOPs). Bound by the solves' multiply-adds.
+// As in mesa.cu: R and S at the chunks' starts, then the second solves of all chunks side by side; then one block a row
+// and head walks backward over the chunks for the gradients at their starts (2 C dk (dk + dv) FLOPs each), with which
+// all chunks are differentiated side by side (C (8 dk (dk + dv) + 6 C (dk + dv)) FLOPs). Bound by the solves'
+// multiply-adds.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -12,18 +13,10 @@ using namespace mesa;
 struct BackwardParts : Parts {
   BackwardParts(const Sizes& n, int64_t c) : Parts(n, c) {
     const int64_t dk = n.key_dim, dv = n.value_dim;
-    for (int* part : {&x, &w, &d_x, &d_keys, &read}) {
-      *part = take(c * dk);
-    }
-    for (int* part : {&d_o, &d_values, &value_read}) {
-      *part = take(c * dv);
-    }
-    for (int* part : {&products, &pairs_of_d, &weighted}) {
-      *part = take(c * c);
-    }
-    for (int* part : {&d_gam, &d_beta, &shares}) {
-      *part = take(2 * c);
-    }
+    for (int* part : {&x, &w, &d_x, &d_keys, &read}) { *part = take(c * dk); }
+    for (int* part : {&d_o, &d_values, &value_read}) { *part = take(c * dv); }
+    for (int* part : {&products, &pairs_of_d, &weighted}) { *part = take(c * c); }
+    for (int* part : {&d_gam, &d_beta, &shares}) { *part = take(2 * c); }
   }
   int x, w, d_x, d_keys, read, d_o, d_values, value_read, products, pairs_of_d, weighted;
   int d_gam, d_beta, shares;
@@ -92,7 +85,8 @@ class Adjoint {
     gather_rows(systems.c, n_.key_dim, ws, stride, 1.0f, w());
   }
 
-  /// behind: the gradient at the memory behind the chunk, or none. d_keys, d_values, and the gradients at beta and gam. dY = [-W | dO], E = dY [K | V]ᵀ.
+  /// behind: the gradient at the memory behind the chunk, or none. d_keys, d_values, and the gradients at beta and gam.
+  /// dY = [-W | dO], E = dY [K | V]ᵀ.
   __device__ void differentiate(const Memory& behind, BlockReducer<double>& reduce) {
     const int64_t c = systems.c, dk = n_.key_dim, dv = n_.value_dim;
     multiply_values();
@@ -103,13 +97,10 @@ class Adjoint {
     add_pairs();
     systems.weigh(products(), weighted());
     block_product<true, false>(c, dv, c, 1.0f, {weighted(), c}, {d_o(), dv}, false, {d_values(), dv});
-    block_product<true, false>(c, dk, c, -1.0f, {weighted(), c}, {w(), dk}, true, {d_keys(), dk});  // the pairs' keys as values of R
-    if (systems.start.is_there()) {
-      add_reads();
-    }
-    if (behind.is_there()) {
-      add_writes(behind, reduce);
-    }
+    block_product<true, false>(c, dk, c, -1.0f, {weighted(), c}, {w(), dk}, true,
+                               {d_keys(), dk});  // the pairs' keys as values of R
+    if (systems.start.is_there()) { add_reads(); }
+    if (behind.is_there()) { add_writes(behind, reduce); }
   }
 
   /// d_lambda -= sum_i w_i * x_i.
@@ -117,9 +108,7 @@ class Adjoint {
     const int64_t dk = n_.key_dim;
     block_each(dk, [&](int64_t a) {
       float sum = d_lambda[a];
-      for (int64_t i = 0; i < systems.c; ++i) {
-        sum -= w()[i * dk + a] * x()[i * dk + a];
-      }
+      for (int64_t i = 0; i < systems.c; ++i) { sum -= w()[i * dk + a] * x()[i * dk + a]; }
       d_lambda[a] = sum;
     });
   }
@@ -149,12 +138,12 @@ class Adjoint {
                [&](int64_t i, int64_t row, int64_t column) { d_v[row * value_stride + column] = d_values()[i]; });
   }
 
-  /// Gradients at the logits: dg_i = sum_{j>=i} dgam_j, da = dg sigmoid(-a), db = dbeta beta (1 - beta). Null: not wanted.
-  __device__ void write_gates(const float* a, float* d_a, bool accumulate_a, float* d_b, bool accumulate_b, int64_t stride) {
+  /// Gradients at the logits: dg_i = sum_{j>=i} dgam_j, da = dg sigmoid(-a), db = dbeta beta (1 - beta). Null: not
+  /// wanted.
+  __device__ void write_gates(const float* a, float* d_a, bool accumulate_a, float* d_b, bool accumulate_b,
+                              int64_t stride) {
     block_each(1, [&](int64_t) {
-      for (int64_t i = systems.c - 2; i >= 0; --i) {
-        d_gam()[i] += d_gam()[i + 1];
-      }
+      for (int64_t i = systems.c - 2; i >= 0; --i) { d_gam()[i] += d_gam()[i + 1]; }
     });
     block_each(systems.c, [&](int64_t i) {
       if (d_a != nullptr) {
@@ -170,9 +159,9 @@ class Adjoint {
   ChunkSystems systems;
 
  private:
-  /// The pairs' part of dbeta_j = sum_i D_ij Ps_ij E_ij and of dgam, row sums minus column sums of beta_j times the same. The diagonal
-  /// cancels in dgam and is left out; sums are taken in double, since pairs of later tokens cancel in dg and their rounding would hide
-  /// what a strong decay leaves of it.
+  /// The pairs' part of dbeta_j = sum_i D_ij Ps_ij E_ij and of dgam, row sums minus column sums of beta_j times the
+  /// same. The diagonal cancels in dgam and is left out; sums are taken in double, since pairs of later tokens cancel
+  /// in dg and their rounding would hide what a strong decay leaves of it.
   __device__ void add_pairs() {
     const int64_t c = systems.c;
     const auto pair = [&](int64_t i, int64_t j) {
@@ -204,9 +193,7 @@ class Adjoint {
     block_product<false, true>(c, dk, dk, -1.0f, {w(), dk}, {systems.start.keys, dk}, true, {read(), dk});
     block_warps(c, [&](int64_t i, int lane) {
       const float along = warp_dot(dk, x() + i * dk, read() + i * dk, lane);
-      if (lane == 0) {
-        d_gam()[i] += static_cast<double>(systems.decays().start[i] * along);
-      }
+      if (lane == 0) { d_gam()[i] += static_cast<double>(systems.decays().start[i] * along); }
     });
   }
 
@@ -241,9 +228,7 @@ class Adjoint {
     kept = reduce.sum(kept);
     block_each(1, [&](int64_t) {
       double total = static_cast<double>(systems.decays().last(c)) * kept;
-      for (int64_t i = 0; i < c; ++i) {
-        total += shares()[i];
-      }
+      for (int64_t i = 0; i < c; ++i) { total += shares()[i]; }
       d_gam()[c - 1] += total;
     });
   }
@@ -277,7 +262,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_adjoint_solve_kernel(Ba
     const int64_t head = task % s.n.heads;
     const HeadInputs in = s.in.head(s.n, head);
     adjoint.systems.fill_lambda(a.rule, s.in.lambda_raw + head * s.n.key_dim);
-    adjoint.enter(in, chunk, s.starts.at(s.n, chunk, head), a.d_o + chunk.token * in.value_stride + head * s.n.value_dim);
+    adjoint.enter(in, chunk, s.starts.at(s.n, chunk, head),
+                  a.d_o + chunk.token * in.value_stride + head * s.n.value_dim);
     adjoint.solve(a.rule, a.solutions + chunk.token * in.key_stride + head * s.n.key_dim, in.key_stride);
   }
 }
@@ -313,7 +299,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_backward_kernel(Backwar
     const int64_t i = task / n.heads, head = task % n.heads;
     const Chunk chunk = s.chunks.at(i);
     const HeadInputs in = s.in.head(n, head);
-    const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim, gate_at = chunk.token * in.gate_stride + head,
+    const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim,
+                  gate_at = chunk.token * in.gate_stride + head,
                   key_at = chunk.token * in.key_stride + head * n.key_dim;
     adjoint.enter(in, chunk, s.starts.at(n, chunk, head), a.d_o + value_at);
     adjoint.gather_solutions(a.x + key_at, a.solutions + key_at, in.key_stride);
@@ -332,9 +319,7 @@ struct AddLambda {
 
   __device__ void operator()(int64_t, int64_t i) const {
     float total = 0;
-    for (int64_t row = 0; row < rows; ++row) {
-      total += sums[row * count + i];
-    }
+    for (int64_t row = 0; row < rows; ++row) { total += sums[row * count + i]; }
     d_raw[i] += total * logistic(raw[i]);
   }
 };
@@ -345,25 +330,40 @@ void run(Stream& stream, const MesaBackward& a) {
   const Sizes n(a.k, a.v);
   const int64_t rows = n.batch * n.heads, slots = a.scratch.size(0), count = a.grid.chunks.size(0);
   HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && a.solutions.defined());
-  const StateSweep sweep{.n = n, .in = Inputs(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, Memory{}),
-                         .parts = Parts(n, a.grid.longest), .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1),
+  const StateSweep sweep{.n = n,
+                         .in = Inputs(a, n),
+                         .chunks = Chunks(a.grid),
+                         .starts = Starts(a, Memory{}),
+                         .parts = Parts(n, a.grid.longest),
+                         .scratch = a.scratch.as<float>(),
+                         .scratch_stride = a.scratch.size(1),
                          .longest = a.grid.longest};
-  const Backward b{.sweep = sweep, .parts = BackwardParts(n, a.grid.longest), .rule = Rule(a.rule), .d_q = a.d_q.as<float>(),
-                   .d_k = a.d_k.as<float>(), .d_v = a.d_v.as<float>(), .d_a = a.d_a.as<float>(), .d_b = a.d_b.as<float>(),
-                   .lambda_sums = a.lambda_sums.as<float>(), .solutions = a.solutions.as<float>(), .d_o = a.d_o.as<float>(), .x = a.x.as<float>(),
-                   .d_starts = {a.d_key_starts.as<float>(), a.d_value_starts.as<float>()}, .count = count,
-                   .accumulate_a = a.accumulate_a, .accumulate_b = a.accumulate_b};
+  const Backward b{.sweep = sweep,
+                   .parts = BackwardParts(n, a.grid.longest),
+                   .rule = Rule(a.rule),
+                   .d_q = a.d_q.as<float>(),
+                   .d_k = a.d_k.as<float>(),
+                   .d_v = a.d_v.as<float>(),
+                   .d_a = a.d_a.as<float>(),
+                   .d_b = a.d_b.as<float>(),
+                   .lambda_sums = a.lambda_sums.as<float>(),
+                   .solutions = a.solutions.as<float>(),
+                   .d_o = a.d_o.as<float>(),
+                   .x = a.x.as<float>(),
+                   .d_starts = {a.d_key_starts.as<float>(), a.d_value_starts.as<float>()},
+                   .count = count,
+                   .accumulate_a = a.accumulate_a,
+                   .accumulate_b = a.accumulate_b};
   HEBB_ASSERT(a.scratch.size(1) >= b.parts.used());
-  if (a.grid.states > 0) {
-    HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
-  }
+  if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
   const unsigned blocks = blocks_for(slots < count * n.heads ? slots : count * n.heads, 1);
   HEBB_LAUNCH(mesa_adjoint_solve_kernel, blocks, kBlockThreads, 0, stream, b);
   HEBB_LAUNCH(mesa_adjoint_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, b);
   HEBB_LAUNCH(mesa_backward_kernel, blocks, kBlockThreads, 0, stream, b);
   if (a.d_lambda_raw.defined()) {
     each_element("mesa_lambda", stream, 1, n.heads * n.key_dim,
-                 AddLambda{a.d_lambda_raw.as<float>(), a.lambda_sums.as<float>(), a.lambda_raw.as<float>(), n.batch, n.heads * n.key_dim});
+                 AddLambda{a.d_lambda_raw.as<float>(), a.lambda_sums.as<float>(), a.lambda_raw.as<float>(), n.batch,
+                           n.heads * n.key_dim});
   }
 }
 

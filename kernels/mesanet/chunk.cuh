@@ -1,6 +1,6 @@
 #pragma once
-// Chunks of the mesa recurrence of one head, by one block; matrices of a chunk lie in the block's scratch, row-major without gaps. The
-// algebra is spec page 63, sections 3 and 5, in the order of the CPU's kernels.
+// Chunks of the mesa recurrence of one head, by one block; matrices of a chunk lie in the block's scratch, row-major
+// without gaps. The algebra is spec page 63, sections 3 and 5, in the order of the CPU's kernels.
 #include "kernels/gated_delta/sweep.cuh"
 #include "kernels/mesanet/mesanet.h"
 
@@ -19,8 +19,8 @@ struct Sizes {
   __device__ int64_t values() const { return key_dim * value_dim; }
 };
 
-/// Where the parts of a block's scratch begin, in floats: numbers of the kernel's arguments instead of pointers in registers, which
-/// would be spilled across calls. The same parts, hence the same room, as in the CPU's kernels.
+/// Where the parts of a block's scratch begin, in floats: numbers of the kernel's arguments instead of pointers in
+/// registers, which would be spilled across calls. The same parts, hence the same room, as in the CPU's kernels.
 class Parts {
  public:
   Parts(const Sizes& n, int64_t longest) {
@@ -54,9 +54,7 @@ class Parts {
   }
   int take_gradients(int64_t rows, int64_t n) {
     const int part = used_;
-    for (int i = 0; i < 6; ++i) {
-      take(i < 3 ? rows * n : rows);
-    }
+    for (int i = 0; i < 6; ++i) { take(i < 3 ? rows * n : rows); }
     return part;
   }
 
@@ -70,7 +68,10 @@ struct Rule {
   float epsilon, lambda_min;
 
   explicit Rule(const MesaRule& rule)
-      : exact(rule.exact), steps(rule.steps), epsilon(static_cast<float>(rule.epsilon)), lambda_min(static_cast<float>(rule.lambda_min)) {}
+      : exact(rule.exact),
+        steps(rule.steps),
+        epsilon(static_cast<float>(rule.epsilon)),
+        lambda_min(static_cast<float>(rule.lambda_min)) {}
 };
 
 /// ln sigmoid(a) and sigmoid(b), without overflow.
@@ -96,8 +97,9 @@ struct Inputs {
   template <class Args>
   Inputs(const Args& a, const Sizes& n)
       : all{a.q.template as<float>(), a.k.template as<float>(), a.v.template as<float>(), a.a.template as<float>(),
-            a.b.template as<float>(), n.heads * n.key_dim, n.heads * n.value_dim, n.heads},
-        lambda_raw(a.lambda_raw.template as<float>()), doc_start(a.doc_start.template as<int32_t>()) {}
+            a.b.template as<float>(), n.heads * n.key_dim,      n.heads * n.value_dim,    n.heads},
+        lambda_raw(a.lambda_raw.template as<float>()),
+        doc_start(a.doc_start.template as<int32_t>()) {}
   __device__ HeadInputs head(const Sizes& n, int64_t head) const {
     HeadInputs in = all;
     in.q += head * n.key_dim;
@@ -124,15 +126,16 @@ struct Starts {
 
   template <class Args>
   Starts(const Args& a, Memory carried)
-      : kept{a.key_starts.template as<float>(), a.value_starts.template as<float>()}, carried(carried),
+      : kept{a.key_starts.template as<float>(), a.value_starts.template as<float>()},
+        carried(carried),
         doc_start(a.doc_start.template as<int32_t>()) {}
   /// None: 0.
   __device__ Memory at(const Sizes& n, const Chunk& chunk, int64_t head) const {
     const int64_t row = chunk.token / n.length;
-    if (chunk.state >= 0) {
-      return kept.of(chunk.state * n.heads + head, n);
-    }
-    return carried.is_there() && doc_start[chunk.token] < chunk.token - row * n.length ? carried.of(row * n.heads + head, n) : Memory{};
+    if (chunk.state >= 0) { return kept.of(chunk.state * n.heads + head, n); }
+    return carried.is_there() && doc_start[chunk.token] < chunk.token - row * n.length
+               ? carried.of(row * n.heads + head, n)
+               : Memory{};
   }
 };
 
@@ -140,8 +143,13 @@ struct Starts {
 class ConjugateGradients {
  public:
   __device__ ConjugateGradients(Carve carve, int64_t rows, int64_t n)
-      : n_(n), residual_(carve.take(rows * n)), direction_(carve.take(rows * n)), product_(carve.take(rows * n)), power_(carve.take(rows)),
-        first_(carve.take(rows)), square_(carve.take(rows)) {}
+      : n_(n),
+        residual_(carve.take(rows * n)),
+        direction_(carve.take(rows * n)),
+        product_(carve.take(rows * n)),
+        power_(carve.take(rows)),
+        first_(carve.take(rows)),
+        square_(carve.take(rows)) {}
 
   /// Room for right-hand sides, [rows, n].
   __device__ float* input() const { return product_; }
@@ -153,9 +161,7 @@ class ConjugateGradients {
     for (int64_t step = 0; step < rule.steps && is_unfinished(rows); ++step) {
       apply(direction_, product_);
       block_warps(rows, [&](int64_t i, int lane) {
-        if (square_[i] != 0.0f) {
-          advance(i, lane, rule.epsilon, x + i * n_);
-        }
+        if (square_[i] != 0.0f) { advance(i, lane, rule.epsilon, x + i * n_); }
       });
     }
     block_rows(rows, n_, [&](int64_t i, int64_t row, int64_t) { x[i] *= 1.0f / power_[row]; });
@@ -165,18 +171,14 @@ class ConjugateGradients {
   /// The same in all warps; what they read changes only behind the next barriers.
   __device__ bool is_unfinished(int64_t rows) const {
     bool found = false;
-    for (int64_t i = threadIdx.x % 32; i < rows; i += 32) {
-      found = found || square_[i] != 0.0f;
-    }
+    for (int64_t i = threadIdx.x % 32; i < rows; i += 32) { found = found || square_[i] != 0.0f; }
     return __any_sync(kAllLanes, found);
   }
 
   /// Right-hand sides are scaled by powers of two, which changes no digit: squares of small ones would underflow.
   __device__ void begin(int64_t i, int lane, const float* b, float* x) {
     float largest = 0, squares = 0;
-    for (int64_t c = lane; c < n_; c += 32) {
-      largest = fmaxf(largest, fabsf(b[c]));
-    }
+    for (int64_t c = lane; c < n_; c += 32) { largest = fmaxf(largest, fabsf(b[c])); }
     largest = warp_max(largest);
     const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
     const int shift = -exponent < 126 ? -exponent : 126;
@@ -207,9 +209,7 @@ class ConjugateGradients {
     }
     square = warp_sum(square);
     const float beta = square / (old + damping);
-    for (int64_t c = lane; c < n_; c += 32) {
-      p[c] = r[c] + beta * p[c];
-    }
+    for (int64_t c = lane; c < n_; c += 32) { p[c] = r[c] + beta * p[c]; }
     constexpr float kUnit = 1.1920929e-7f;
     __syncwarp();  // all have read it
     if (lane == 0) {
@@ -222,7 +222,8 @@ class ConjugateGradients {
   float *power_, *first_, *square_;  // [rows]: the scale, r.r at the start and now
 };
 
-/// x A = b for one symmetric positive definite A = matrix + diag(lambda), of which the lower triangle is read. 3 barriers a column.
+/// x A = b for one symmetric positive definite A = matrix + diag(lambda), of which the lower triangle is read. 3
+/// barriers a column.
 class Cholesky {
  public:
   __device__ Cholesky(float* factor, int64_t n) : n_(n), factor_(factor) {}
@@ -230,32 +231,28 @@ class Cholesky {
   __device__ void solve(const float* matrix, const float* lambda, const float* b, float* x) const {
     const int64_t n = n_;
     float* const f = factor_;
-    block_rows(n, n, [&](int64_t i, int64_t row, int64_t column) { f[i] = matrix[i] + (row == column ? lambda[column] : 0.0f); });
+    block_rows(n, n, [&](int64_t i, int64_t row, int64_t column) {
+      f[i] = matrix[i] + (row == column ? lambda[column] : 0.0f);
+    });
     for (int64_t j = 0; j < n; ++j) {
       block_each(1, [&](int64_t) { f[j * n + j] = sqrtf(f[j * n + j]); });
       block_each(n - 1 - j, [&](int64_t i) { f[(j + 1 + i) * n + j] /= f[j * n + j]; });
       const int64_t rest = n - 1 - j;
       block_rows(rest, rest, [&](int64_t, int64_t r, int64_t c) {
         const int64_t row = j + 1 + r, column = j + 1 + c;
-        if (column <= row) {
-          f[row * n + column] -= f[row * n + j] * f[column * n + j];
-        }
+        if (column <= row) { f[row * n + column] -= f[row * n + j] * f[column * n + j]; }
       });
     }
     block_warps(1, [&](int64_t, int lane) {
       for (int64_t i = 0; i < n; ++i) {
         const float left = warp_dot(i, f + i * n, x, lane);
-        if (lane == 0) {
-          x[i] = (b[i] - left) / f[i * n + i];
-        }
+        if (lane == 0) { x[i] = (b[i] - left) / f[i * n + i]; }
         __syncwarp();
       }
       for (int64_t i = n - 1; i >= 0; --i) {
         const float own = x[i] / f[i * n + i];
         __syncwarp();
-        for (int64_t c = lane; c <= i; c += 32) {
-          x[c] = c == i ? own : x[c] - own * f[i * n + c];
-        }
+        for (int64_t c = lane; c <= i; c += 32) { x[c] = c == i ? own : x[c] - own * f[i * n + c]; }
         __syncwarp();
       }
     });
@@ -267,8 +264,8 @@ class Cholesky {
 };
 
 /// memory [rows, columns] = alpha memory + beta keyᵀ value.
-__device__ __forceinline__ void write_token(int64_t rows, int64_t columns, float alpha, float beta, const float* key, const float* value,
-                                            float* memory) {
+__device__ __forceinline__ void write_token(int64_t rows, int64_t columns, float alpha, float beta, const float* key,
+                                            const float* value, float* memory) {
   block_rows(rows, columns, [&](int64_t i, int64_t row, int64_t column) {
     memory[i] = alpha * memory[i] + beta * key[row] * value[column];
   });
@@ -320,7 +317,8 @@ class ChunkSystems {
 
   /// out = M * pairs; both [c, c], out may be pairs.
   __device__ void weigh(const float* pairs, float* out) const {
-    block_rows(c, c, [&](int64_t i, int64_t row, int64_t column) { out[i] = column <= row ? weights()[i] * pairs[i] : 0.0f; });
+    block_rows(
+        c, c, [&](int64_t i, int64_t row, int64_t column) { out[i] = column <= row ? weights()[i] * pairs[i] : 0.0f; });
   }
 
   /// x_i A_i = b_i for all rows; x, b [c, dk], not the same memory.
@@ -341,9 +339,7 @@ class ChunkSystems {
     weigh(pairs(), pairs());
     block_rows(c, dk, [&](int64_t i, int64_t row, int64_t column) {
       t[i] = p[i] * lambda()[column];
-      if (start.is_there()) {
-        scaled()[i] = decays().start[row] * p[i];
-      }
+      if (start.is_there()) { scaled()[i] = decays().start[row] * p[i]; }
     });
     if (start.is_there()) {
       block_product<false, false>(c, dk, dk, 1.0f, {scaled(), dk}, {start.keys, dk}, true, {t, dk});
@@ -355,7 +351,8 @@ class ChunkSystems {
   __device__ void advance(const Memory& next) {
     const int64_t dk = n.key_dim, dv = n.value_dim;
     block_rows(c, dv, [&](int64_t i, int64_t row, int64_t) { values()[i] *= decays().end[row] * beta()[row]; });
-    block_rows(c, dk, [&](int64_t i, int64_t row, int64_t) { scaled()[i] = decays().end[row] * beta()[row] * keys()[i]; });
+    block_rows(c, dk,
+               [&](int64_t i, int64_t row, int64_t) { scaled()[i] = decays().end[row] * beta()[row] * keys()[i]; });
     const bool has_start = start.is_there();
     if (has_start) {
       const float last = decays().last(c);

@@ -35,10 +35,15 @@ template <class S> struct HeadInputs {
   const S *q, *k, *v, *a, *b;
   int64_t key_stride, value_stride, gate_stride;
 
-  template <class Args> HeadInputs(const Args& args, const Sizes& n, int64_t head)
-      : q(args.q.template as<S>() + head * n.key_dim), k(args.k.template as<S>() + head * n.key_dim),
-        v(args.v.template as<S>() + head * n.value_dim), a(args.a.template as<S>() + head),
-        b(args.b.template as<S>() + head), key_stride(n.heads * n.key_dim), value_stride(n.heads * n.value_dim),
+  template <class Args>
+  HeadInputs(const Args& args, const Sizes& n, int64_t head)
+      : q(args.q.template as<S>() + head * n.key_dim),
+        k(args.k.template as<S>() + head * n.key_dim),
+        v(args.v.template as<S>() + head * n.value_dim),
+        a(args.a.template as<S>() + head),
+        b(args.b.template as<S>() + head),
+        key_stride(n.heads * n.key_dim),
+        value_stride(n.heads * n.value_dim),
         gate_stride(n.heads) {}
 };
 
@@ -60,10 +65,18 @@ template <class S> struct Memory {
 template <class S> class ChunkSystems {
  public:
   ChunkSystems(Carve<S>& carve, const Sizes& sizes, int64_t longest)
-      : n(sizes), decays(carve, longest), g(carve.take(longest)), beta(carve.take(longest)),
-        keys(carve.take(longest * n.key_dim)), values(carve.take(longest * n.value_dim)),
-        weights(carve.take(longest * longest)), lambda(carve.take(n.key_dim)), pairs_(carve.take(longest * longest)),
-        scaled_(carve.take(longest * n.key_dim)), gradients_(carve, longest, n.key_dim), running_(carve.take(n.keys())),
+      : n(sizes),
+        decays(carve, longest),
+        g(carve.take(longest)),
+        beta(carve.take(longest)),
+        keys(carve.take(longest * n.key_dim)),
+        values(carve.take(longest * n.value_dim)),
+        weights(carve.take(longest * longest)),
+        lambda(carve.take(n.key_dim)),
+        pairs_(carve.take(longest * longest)),
+        scaled_(carve.take(longest * n.key_dim)),
+        gradients_(carve, longest, n.key_dim),
+        running_(carve.take(n.keys())),
         cholesky_(carve, n.key_dim) {}
 
   /// start: R and S before the chunk, or none for 0.

@@ -20,9 +20,13 @@ template <class S> struct Forward {
   Memory<S> own;
 
   Forward(Carve<S>& carve, const Sizes& n, int64_t longest)
-      : systems(carve, n, longest), q(carve.take(longest * n.key_dim)), x(carve.take(longest * n.key_dim)),
-        read(carve.take(longest * n.key_dim)), pairs(carve.take(longest * longest)),
-        output(carve.take(longest * n.value_dim)), own{carve.take(n.keys()), carve.take(n.values())} {}
+      : systems(carve, n, longest),
+        q(carve.take(longest * n.key_dim)),
+        x(carve.take(longest * n.key_dim)),
+        read(carve.take(longest * n.key_dim)),
+        pairs(carve.take(longest * longest)),
+        output(carve.take(longest * n.value_dim)),
+        own{carve.take(n.keys()), carve.take(n.values())} {}
 
   /// o = diag(e^gam) X S + (M * (X Kᵀ)) V
   void write_output(S* o, int64_t stride) {
@@ -132,7 +136,9 @@ template <class S> struct Step {
   S *lambda, *x;  // [dk]
 
   Step(Carve<S>& carve, const Sizes& n)
-      : gradients(carve, 1, n.key_dim), cholesky(carve, n.key_dim), lambda(carve.take(n.key_dim)),
+      : gradients(carve, 1, n.key_dim),
+        cholesky(carve, n.key_dim),
+        lambda(carve.take(n.key_dim)),
         x(carve.take(n.key_dim)) {}
 };
 

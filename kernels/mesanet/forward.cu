@@ -2,9 +2,10 @@
 
 #include "kernels/mesanet/chunk.cuh"
 
-// Chunks: one block a row and head walks over the chunks for R and S at their starts (2 C dk (dk + dv) FLOPs each), then all chunks are
-// solved side by side, one block a chunk and head (as many at a time as scratch has slots), with C (2 dk (dk + dv) + 2 dk dv +
-// 2 C (dk + dv)) FLOPs and C (2 dk^2 + 4 C dk + 12 dk) a step; bound by the steps' multiply-adds. Scratch is read through L1 and L2.
+// Chunks: one block a row and head walks over the chunks for R and S at their starts (2 C dk (dk + dv) FLOPs each),
+// then all chunks are solved side by side, one block a chunk and head (as many at a time as scratch has slots), with C
+// (2 dk (dk + dv) + 2 dk dv + 2 C (dk + dv)) FLOPs and C (2 dk^2 + 4 C dk + 12 dk) a step; bound by the steps'
+// multiply-adds. Scratch is read through L1 and L2.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -70,9 +71,7 @@ struct ChunkForward {
       }
       left = warp_sum(left);
       const float length = warp_dot(dk, b, b, lane);
-      if (lane == 0) {
-        residual[i * stride] = length > 0.0f ? sqrtf(left) / sqrtf(length) : 0.0f;
-      }
+      if (lane == 0) { residual[i * stride] = length > 0.0f ? sqrtf(left) / sqrtf(length) : 0.0f; }
     });
   }
 };
@@ -92,12 +91,11 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_forward_kernel(Forward 
     f.systems.solve(a.rule, f.q(), f.x());
     if (a.x != nullptr) {
       float* const to = a.x + chunk.token * in.key_stride + head * dk;
-      block_rows(chunk.length, dk, [&](int64_t i, int64_t row, int64_t column) { to[row * in.key_stride + column] = f.x()[i]; });
+      block_rows(chunk.length, dk,
+                 [&](int64_t i, int64_t row, int64_t column) { to[row * in.key_stride + column] = f.x()[i]; });
     }
     f.write_output(a.o + chunk.token * in.value_stride + head * s.n.value_dim, in.value_stride);
-    if (a.residual != nullptr) {
-      f.write_residual(a.residual + chunk.token * in.gate_stride + head, in.gate_stride);
-    }
+    if (a.residual != nullptr) { f.write_residual(a.residual + chunk.token * in.gate_stride + head, in.gate_stride); }
   }
 }
 
@@ -136,7 +134,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps a) {
       block_each(a.n.keys(), [&](int64_t at) { memory.keys[at] = 0; });
       block_each(a.n.values(), [&](int64_t at) { memory.values[at] = 0; });
     }
-    const float *const q = in.q + i * in.key_stride, *const k = in.k + i * in.key_stride, *const v = in.v + i * in.value_stride;
+    const float *const q = in.q + i * in.key_stride, *const k = in.k + i * in.key_stride,
+                       *const v = in.v + i * in.value_stride;
     const float alpha = expf(log_sigmoid(in.a[i * in.gate_stride])), beta = logistic(in.b[i * in.gate_stride]);
     write_token(dk, dk, alpha, beta, k, k, memory.keys);
     write_token(dk, dv, alpha, beta, k, v, memory.values);
@@ -147,18 +146,14 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps a) {
       gradients.solve(1, a.rule, gradients.input(), x, [&](const float* p, float* product) {
         block_warps(dk, [&](int64_t r, int lane) {  // R is symmetric
           const float sum = warp_dot(dk, memory.keys + r * dk, p, lane);
-          if (lane == 0) {
-            product[r] = sum + p[r] * lambda[r];
-          }
+          if (lane == 0) { product[r] = sum + p[r] * lambda[r]; }
         });
       });
     }
     float* const o = a.o + i * in.value_stride + head * dv;
     block_each(dv, [&](int64_t channel) {
       float sum = 0;
-      for (int64_t r = 0; r < dk; ++r) {
-        sum += x[r] * memory.values[r * dv + channel];
-      }
+      for (int64_t r = 0; r < dk; ++r) { sum += x[r] * memory.values[r * dv + channel]; }
       o[channel] = sum;
     });
   }
@@ -171,26 +166,37 @@ void run(Stream& stream, const MesaForward& a) {
   const int64_t rows = n.batch * n.heads, slots = a.scratch.size(0), count = a.grid.chunks.size(0);
   HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && (a.grid.states == 0 || a.key_starts.defined()));
   const Memory carried{a.keys.as<float>(), a.values.as<float>()};
-  const StateSweep sweep{.n = n, .in = Inputs(a, n), .chunks = Chunks(a.grid), .starts = Starts(a, carried),
-                         .parts = Parts(n, a.grid.longest), .scratch = a.scratch.as<float>(), .scratch_stride = a.scratch.size(1),
+  const StateSweep sweep{.n = n,
+                         .in = Inputs(a, n),
+                         .chunks = Chunks(a.grid),
+                         .starts = Starts(a, carried),
+                         .parts = Parts(n, a.grid.longest),
+                         .scratch = a.scratch.as<float>(),
+                         .scratch_stride = a.scratch.size(1),
                          .longest = a.grid.longest};
-  if (a.grid.states > 0) {
-    HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
-  }
-  const Forward f{.sweep = sweep, .parts = ForwardParts(n, a.grid.longest), .rule = Rule(a.rule), .o = a.o.as<float>(),
-                  .x = a.x.as<float>(), .residual = a.residual.as<float>(), .count = count};
+  if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
+  const Forward f{.sweep = sweep,
+                  .parts = ForwardParts(n, a.grid.longest),
+                  .rule = Rule(a.rule),
+                  .o = a.o.as<float>(),
+                  .x = a.x.as<float>(),
+                  .residual = a.residual.as<float>(),
+                  .count = count};
   HEBB_ASSERT(a.scratch.size(1) >= f.parts.used());
-  HEBB_LAUNCH(mesa_forward_kernel, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0, stream, f);
-  if (a.keys.defined()) {
-    HEBB_LAUNCH(mesa_carry_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep);
-  }
+  HEBB_LAUNCH(mesa_forward_kernel, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0,
+              stream, f);
+  if (a.keys.defined()) { HEBB_LAUNCH(mesa_carry_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
 }
 
 void run(Stream& stream, const MesaSteps& a) {
   const Sizes n(a.k, a.v);
   HEBB_ASSERT(a.v.dtype == DType::f32 && a.scratch.size(0) >= n.batch * n.heads);
-  const Steps s{.n = n, .in = Inputs(a, n), .rule = Rule(a.rule), .o = a.o.as<float>(),
-                .memory = {a.keys.as<float>(), a.values.as<float>()}, .scratch = a.scratch.as<float>(),
+  const Steps s{.n = n,
+                .in = Inputs(a, n),
+                .rule = Rule(a.rule),
+                .o = a.o.as<float>(),
+                .memory = {a.keys.as<float>(), a.values.as<float>()},
+                .scratch = a.scratch.as<float>(),
                 .scratch_stride = a.scratch.size(1)};
   HEBB_LAUNCH(mesa_steps_kernel, blocks_for(n.batch * n.heads, 1), kBlockThreads, 0, stream, s);
 }

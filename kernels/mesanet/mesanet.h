@@ -32,8 +32,8 @@ HEBB_KERNEL(MesaSteps)
 /// FLOPs of a chunk of C tokens and head: C (2 dk (dk + dv) + 2 dk dv + 2 C (dk + dv)) and, a step,
 /// C (2 dk^2 + 4 C dk + 12 dk), of which triangles save up to a half; bound: multiply-adds.
 /// Steps end early where every system of the chunk is frozen. scratch [slots, mesa_forward_scratch].
-/// GPU: first R and S of all chunk starts, then all chunks side by side, as many as there are slots; at least B H slots.
-/// key_starts, value_starts as in MesaBackward; on the CPU undefined.
+/// GPU: first R and S of all chunk starts, then all chunks side by side, as many as there are slots; at least B H
+/// slots. key_starts, value_starts as in MesaBackward; on the CPU undefined.
 struct MesaForward {
   Tensor o, x, residual, keys, values, key_starts, value_starts, scratch;
   Tensor q, k, v, a, b, lambda_raw, doc_start;

@@ -13,8 +13,13 @@ namespace hebb::cpu::mesa {
 template <class S> class ConjugateGradients {
  public:
   ConjugateGradients(delta::Carve<S>& carve, int64_t rows, int64_t n)
-      : n_(n), residual_(carve.take(rows * n)), direction_(carve.take(rows * n)), product_(carve.take(rows * n)),
-        power_(carve.take(rows)), first_(carve.take(rows)), square_(carve.take(rows)) {}
+      : n_(n),
+        residual_(carve.take(rows * n)),
+        direction_(carve.take(rows * n)),
+        product_(carve.take(rows * n)),
+        power_(carve.take(rows)),
+        first_(carve.take(rows)),
+        square_(carve.take(rows)) {}
 
   /// x [rows, n] from b [rows, n] (not the same memory). apply(p, t): t [rows, n] = p A, rows by their own A.
   template <class Apply> void solve(int64_t rows, const MesaRule& rule, const S* b, S* x, Apply&& apply) {

@@ -29,9 +29,7 @@ template <class S> void forward(const NormForward& a) {
       if (branch != nullptr) {
         const S* br = branch + r * d;
         S* sum = h_out + r * d;
-        for (int64_t i = 0; i < d; ++i) {
-          sum[i] = x[i] + rho * br[i];
-        }
+        for (int64_t i = 0; i < d; ++i) { sum[i] = x[i] + rho * br[i]; }
         x = sum;
       }
       S* out = y + r * d;
@@ -39,16 +37,12 @@ template <class S> void forward(const NormForward& a) {
         const S m = lane_sum<S>(d, [&](int64_t i) { return x[i]; }) / static_cast<S>(d);
         const S var = lane_sum<S>(d, [&](int64_t i) { return (x[i] - m) * (x[i] - m); }) / static_cast<S>(d);
         const S s = S(1) / std::sqrt(var + static_cast<S>(a.eps));
-        for (int64_t i = 0; i < d; ++i) {
-          out[i] = (x[i] - m) * s * w[i] + bias[i];
-        }
+        for (int64_t i = 0; i < d; ++i) { out[i] = (x[i] - m) * s * w[i] + bias[i]; }
         mean[r] = m;
         rstd[r] = s;
       } else {
         const S s = S(1) / std::sqrt(dot(d, x, x) / static_cast<S>(d) + static_cast<S>(a.eps));
-        for (int64_t i = 0; i < d; ++i) {
-          out[i] = x[i] * s * (w[i] + offset);
-        }
+        for (int64_t i = 0; i < d; ++i) { out[i] = x[i] * s * (w[i] + offset); }
         rstd[r] = s;
       }
     }
@@ -67,27 +61,17 @@ template <class S> void backward_row(const NormBackward& a, int64_t r, int64_t d
   // n = (x - m) s is the normed row; d_x = s (g - mean(g) [layer] - n mean(g n)), g = dy (w + offset).
   const S gn = lane_sum<S>(d, [&](int64_t i) { return dy[i] * (w[i] + offset) * (x[i] - m) * s; }) / static_cast<S>(d);
   const S g1 = layer ? lane_sum<S>(d, [&](int64_t i) { return dy[i] * w[i]; }) / static_cast<S>(d) : S(0);
-  for (int64_t i = 0; i < d; ++i) {
-    d_weight[i] += dy[i] * (x[i] - m) * s;
-  }
+  for (int64_t i = 0; i < d; ++i) { d_weight[i] += dy[i] * (x[i] - m) * s; }
   if (layer) {
-    for (int64_t i = 0; i < d; ++i) {
-      d_bias[i] += dy[i];
-    }
+    for (int64_t i = 0; i < d; ++i) { d_bias[i] += dy[i]; }
   }
-  if (dh == nullptr && db == nullptr) {
-    return;
-  }
+  if (dh == nullptr && db == nullptr) { return; }
   const S rho = static_cast<S>(a.rho);
   for (int64_t i = 0; i < d; ++i) {
     S g = s * (dy[i] * (w[i] + offset) - g1 - (x[i] - m) * s * gn);
     g += d_out != nullptr ? d_out[i] : S(0);
-    if (db != nullptr) {
-      db[i] = rho * g;
-    }
-    if (dh != nullptr) {
-      dh[i] = a.accumulate ? dh[i] + g : g;
-    }
+    if (db != nullptr) { db[i] = rho * g; }
+    if (dh != nullptr) { dh[i] = a.accumulate ? dh[i] + g : g; }
   }
 }
 
@@ -105,21 +89,15 @@ template <class S> void backward(const NormBackward& a) {
     }
   });
   const auto reduce = [&](const Tensor& out, int64_t offset) {
-    if (!out.defined()) {
-      return;
-    }
+    if (!out.defined()) { return; }
     S* to = out.as<S>();
     for (int64_t b = 0; b < blocks; ++b) {
       const S* from = partial + b * 2 * d + offset;
-      for (int64_t i = 0; i < d; ++i) {
-        to[i] += from[i];
-      }
+      for (int64_t i = 0; i < d; ++i) { to[i] += from[i]; }
     }
   };
   reduce(a.d_weight, 0);
-  if (a.kind == NormKind::layer) {
-    reduce(a.d_bias, d);
-  }
+  if (a.kind == NormKind::layer) { reduce(a.d_bias, d); }
 }
 
 }  // namespace

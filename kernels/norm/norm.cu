@@ -2,9 +2,9 @@
 
 #include "kernels/common/cuda/column_sums.cuh"
 
-// A team of threads per row (forward) or per sequence of rows (backward): a block or, for rows of up to 32 packs such as heads, a group of
-// lanes, so that narrow rows fill warps. A thread owns kPacks 16-byte packs of columns: pack p of thread t of the team is number
-// p * threads + t of the row. Rows are read once and stay in registers.
+// A team of threads per row (forward) or per sequence of rows (backward): a block or, for rows of up to 32 packs such
+// as heads, a group of lanes, so that narrow rows fill warps. A thread owns kPacks 16-byte packs of columns: pack p of
+// thread t of the team is number p * threads + t of the row. Rows are read once and stay in registers.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -15,15 +15,16 @@ constexpr int kMaxWidth = 8192;  // more would not fit into the registers of the
 constexpr int kInGroup = 0;
 
 /// The threads of a row. kInGroup: `lanes` of a warp, one pack each; else the block.
-template <int kPacks>
-class Team {
+template <int kPacks> class Team {
  public:
   static constexpr bool kIsGroup = kPacks == kInGroup;
   static constexpr int kParts = kIsGroup ? 1 : kPacks;  // packs of a thread
 
   __device__ explicit Team(int lanes) : lanes_(lanes) {}
   __device__ int64_t threads() const { return kIsGroup ? lanes_ : static_cast<int>(blockDim.x); }
-  __device__ int64_t thread() const { return kIsGroup ? static_cast<int>(threadIdx.x) % lanes_ : static_cast<int>(threadIdx.x); }
+  __device__ int64_t thread() const {
+    return kIsGroup ? static_cast<int>(threadIdx.x) % lanes_ : static_cast<int>(threadIdx.x);
+  }
   /// Teams of a block, and this team's number among them.
   __device__ int64_t teams() const { return kIsGroup ? static_cast<int>(blockDim.x) / lanes_ : 1; }
   __device__ int64_t number() const { return kIsGroup ? static_cast<int>(threadIdx.x) / lanes_ : 0; }
@@ -48,8 +49,7 @@ class Team {
   BlockReducer<float> reduce_;
 };
 
-template <class T>
-struct ForwardArguments {
+template <class T> struct ForwardArguments {
   T *y, *h_out;
   float *mean, *rstd;
   const T *h, *branch;
@@ -60,7 +60,8 @@ struct ForwardArguments {
   bool is_layer, vector;
 };
 
-// Grid: rows, or blocks of groups. Static shared: 1 KB. HBM: reads h and branch, writes h_out and y; about 8 FLOP an element.
+// Grid: rows, or blocks of groups. Static shared: 1 KB. HBM: reads h and branch, writes h_out and y; about 8 FLOP an
+// element.
 template <class T, int kPacksOrGroup>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward_kernel(ForwardArguments<T> a) {
   constexpr int N = kPack<T>, kPacks = Team<kPacksOrGroup>::kParts;
@@ -116,52 +117,43 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward_kernel(ForwardArgume
     float weight[N];
     load_pack(weight, a.weight, at, a.width, a.vector);
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      x[p][j] *= rstd * (weight[j] + a.offset);
-    }
+    for (int j = 0; j < N; ++j) { x[p][j] *= rstd * (weight[j] + a.offset); }
     if (a.is_layer) {
       float bias[N];
       load_pack(bias, a.bias, at, a.width, a.vector);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        x[p][j] += bias[j];
-      }
+      for (int j = 0; j < N; ++j) { x[p][j] += bias[j]; }
     }
     store_pack(a.y + begin, at, a.width, a.vector, x[p]);
   }
   if (team.thread() == 0) {
     a.rstd[row] = rstd;
-    if (a.is_layer) {
-      a.mean[row] = mean;
-    }
+    if (a.is_layer) { a.mean[row] = mean; }
   }
 }
 
-/// The sums of a block's groups, from a pack a lane to partial [2][width]: first `weights`, then, where there are some, `biases`.
+/// The sums of a block's groups, from a pack a lane to partial [2][width]: first `weights`, then, where there are some,
+/// `biases`.
 template <int N>
-__device__ __forceinline__ void add_groups(float* partial, int64_t width, int lanes, const float (&weights)[N], const float* biases) {
+__device__ __forceinline__ void add_groups(float* partial, int64_t width, int lanes, const float (&weights)[N],
+                                           const float* biases) {
   HEBB_DYN_SHARED(raw);
   float* const sums = reinterpret_cast<float*>(raw);  // [groups][lanes * N]
   const int64_t room = static_cast<int64_t>(lanes) * N, groups = static_cast<int>(blockDim.x) / lanes;
   for (int part = 0; part < (biases != nullptr ? 2 : 1); ++part) {
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      sums[threadIdx.x * N + j] = part == 0 ? weights[j] : biases[j];
-    }
+    for (int j = 0; j < N; ++j) { sums[threadIdx.x * N + j] = part == 0 ? weights[j] : biases[j]; }
     __syncthreads();
     for (int64_t c = threadIdx.x; c < width; c += blockDim.x) {
       float total = 0;
-      for (int64_t g = 0; g < groups; ++g) {
-        total += sums[g * room + c];
-      }
+      for (int64_t g = 0; g < groups; ++g) { total += sums[g * room + c]; }
       partial[part * width + c] = total;
     }
     __syncthreads();
   }
 }
 
-template <class T>
-struct BackwardArguments {
+template <class T> struct BackwardArguments {
   T *d_h, *d_branch;
   float* partial;
   const T *d_y, *d_h_out, *h;
@@ -172,9 +164,10 @@ struct BackwardArguments {
   bool accumulate, vector;
 };
 
-// Grid: norm_backward_blocks(rows), each a sequence of rows, which its teams share. With n = (x - mean) rstd and g = d_y (weight + offset):
-// d_x = rstd (g - mean(g) [layer] - n mean(g n)). Writes the block's sums of d_y n and d_y over its rows to `partial`.
-// HBM: reads d_y, h and d_h_out, writes d_h; about 15 FLOP an element. Shared, for groups: their sums.
+// Grid: norm_backward_blocks(rows), each a sequence of rows, which its teams share. With n = (x - mean) rstd and g =
+// d_y (weight + offset): d_x = rstd (g - mean(g) [layer] - n mean(g n)). Writes the block's sums of d_y n and d_y over
+// its rows to `partial`. HBM: reads d_y, h and d_h_out, writes d_h; about 15 FLOP an element. Shared, for groups: their
+// sums.
 template <class T, int kPacksOrGroup, bool kLayer>
 __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArguments<T> a) {
   constexpr int N = kPack<T>, kPacks = Team<kPacksOrGroup>::kParts;
@@ -199,17 +192,13 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArgu
       for (int j = 0; j < N; ++j) {
         n[p][j] = (n[p][j] - mean) * rstd;
         d_weight[p][j] += g[p][j] * n[p][j];
-        if constexpr (kLayer) {
-          d_bias[p][j] += g[p][j];
-        }
+        if constexpr (kLayer) { d_bias[p][j] += g[p][j]; }
         g[p][j] *= weight[j] + a.offset;
         sums[0] += g[p][j] * n[p][j];
         sums[1] += kLayer ? g[p][j] : 0.0f;
       }
     }
-    if (a.d_h == nullptr && a.d_branch == nullptr) {
-      continue;
-    }
+    if (a.d_h == nullptr && a.d_branch == nullptr) { continue; }
     if constexpr (kLayer) {
       team.sum(sums);
     } else {
@@ -219,27 +208,21 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArgu
     for (int p = 0; p < kPacks; ++p) {
       const int64_t at = (p * team.threads() + team.thread()) * N;
       float other[N] = {};
-      if (a.d_h_out != nullptr) {
-        load_pack(other, a.d_h_out + begin, at, a.width, a.vector);
-      }
+      if (a.d_h_out != nullptr) { load_pack(other, a.d_h_out + begin, at, a.width, a.vector); }
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         g[p][j] = rstd * (g[p][j] - sums[1] * inverse_width - n[p][j] * sums[0] * inverse_width) + other[j];
       }
       if (a.d_branch != nullptr) {
         HEBB_UNROLL
-        for (int j = 0; j < N; ++j) {
-          other[j] = a.rho * g[p][j];
-        }
+        for (int j = 0; j < N; ++j) { other[j] = a.rho * g[p][j]; }
         store_pack(a.d_branch + begin, at, a.width, a.vector, other);
       }
       if (a.d_h != nullptr) {
         if (a.accumulate) {
           load_pack(other, a.d_h + begin, at, a.width, a.vector);
           HEBB_UNROLL
-          for (int j = 0; j < N; ++j) {
-            g[p][j] += other[j];
-          }
+          for (int j = 0; j < N; ++j) { g[p][j] += other[j]; }
         }
         store_pack(a.d_h + begin, at, a.width, a.vector, g[p]);
       }
@@ -254,15 +237,12 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArgu
   for (int p = 0; p < kPacks; ++p) {
     const int64_t at = (p * team.threads() + team.thread()) * N;
     store_pack(partial, at, a.width, a.vector, d_weight[p]);
-    if constexpr (kLayer) {
-      store_pack(partial + a.width, at, a.width, a.vector, d_bias[p]);
-    }
+    if constexpr (kLayer) { store_pack(partial + a.width, at, a.width, a.vector, d_bias[p]); }
   }
 }
 
 /// Calls f(packs per thread as a constant, or kInGroup, threads per block) for rows of `width` elements.
-template <int N, class F>
-void dispatch_width(int64_t width, F&& f) {
+template <int N, class F> void dispatch_width(int64_t width, F&& f) {
   const int64_t packs = (width + N - 1) / N;
   const auto threads = [packs](int64_t per_thread) {
     return static_cast<unsigned>(((packs + per_thread - 1) / per_thread + 31) / 32 * 32);
@@ -281,13 +261,23 @@ void dispatch_width(int64_t width, F&& f) {
   }
 }
 
-template <class T>
-void forward(Stream& stream, const NormForward& a) {
+template <class T> void forward(Stream& stream, const NormForward& a) {
   const int64_t width = a.weight.numel(), rows = a.h.numel() / width;
-  ForwardArguments<T> f{.y = a.y.as<T>(), .h_out = a.h_out.as<T>(), .mean = a.mean.as<float>(), .rstd = a.rstd.as<float>(),
-                        .h = a.h.as<T>(), .branch = a.branch.as<T>(), .weight = a.weight.as<float>(), .bias = a.bias.as<float>(),
-                        .rows = rows, .width = width, .lanes = lanes_for<kPack<T>>(width), .rho = static_cast<float>(a.rho), .eps = static_cast<float>(a.eps),
-                        .offset = a.kind == NormKind::rms_unit_offset ? 1.0f : 0.0f, .is_layer = a.kind == NormKind::layer,
+  ForwardArguments<T> f{.y = a.y.as<T>(),
+                        .h_out = a.h_out.as<T>(),
+                        .mean = a.mean.as<float>(),
+                        .rstd = a.rstd.as<float>(),
+                        .h = a.h.as<T>(),
+                        .branch = a.branch.as<T>(),
+                        .weight = a.weight.as<float>(),
+                        .bias = a.bias.as<float>(),
+                        .rows = rows,
+                        .width = width,
+                        .lanes = lanes_for<kPack<T>>(width),
+                        .rho = static_cast<float>(a.rho),
+                        .eps = static_cast<float>(a.eps),
+                        .offset = a.kind == NormKind::rms_unit_offset ? 1.0f : 0.0f,
+                        .is_layer = a.kind == NormKind::layer,
                         .vector = false};
   f.vector = can_vectorise<kPack<T>>(width, f.y, f.h_out, f.h, f.branch, f.weight, f.bias);
   dispatch_width<kPack<T>>(width, [&](auto packs, unsigned threads) {
@@ -296,15 +286,24 @@ void forward(Stream& stream, const NormForward& a) {
   });
 }
 
-template <class T>
-void backward(Stream& stream, const NormBackward& a) {
+template <class T> void backward(Stream& stream, const NormBackward& a) {
   const int64_t width = a.weight.numel(), rows = a.h.numel() / width, blocks = norm_backward_blocks(rows);
-  BackwardArguments<T> f{.d_h = a.d_h.as<T>(), .d_branch = a.d_branch.as<T>(), .partial = a.partial.as<float>(),
-                         .d_y = a.d_y.as<T>(), .d_h_out = a.d_h_out.as<T>(), .h = a.h.as<T>(), .mean = a.mean.as<float>(),
-                         .rstd = a.rstd.as<float>(), .weight = a.weight.as<float>(), .rows = rows,
-                         .rows_per_block = (rows + blocks - 1) / blocks, .width = width,
-                         .lanes = lanes_for<kPack<T>>(width), .rho = static_cast<float>(a.rho),
-                         .offset = a.kind == NormKind::rms_unit_offset ? 1.0f : 0.0f, .accumulate = a.accumulate,
+  BackwardArguments<T> f{.d_h = a.d_h.as<T>(),
+                         .d_branch = a.d_branch.as<T>(),
+                         .partial = a.partial.as<float>(),
+                         .d_y = a.d_y.as<T>(),
+                         .d_h_out = a.d_h_out.as<T>(),
+                         .h = a.h.as<T>(),
+                         .mean = a.mean.as<float>(),
+                         .rstd = a.rstd.as<float>(),
+                         .weight = a.weight.as<float>(),
+                         .rows = rows,
+                         .rows_per_block = (rows + blocks - 1) / blocks,
+                         .width = width,
+                         .lanes = lanes_for<kPack<T>>(width),
+                         .rho = static_cast<float>(a.rho),
+                         .offset = a.kind == NormKind::rms_unit_offset ? 1.0f : 0.0f,
+                         .accumulate = a.accumulate,
                          .vector = false};
   f.vector = can_vectorise<kPack<T>>(width, f.d_h, f.d_branch, f.partial, f.d_y, f.d_h_out, f.h, f.weight);
   const bool is_layer = a.kind == NormKind::layer;
@@ -322,9 +321,7 @@ void backward(Stream& stream, const NormBackward& a) {
     }
   };
   add_partials(a.d_weight, 0);
-  if (is_layer) {
-    add_partials(a.d_bias, width);
-  }
+  if (is_layer) { add_partials(a.d_bias, width); }
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/dictionary/undo.cuh"
 
-// Own chunks first, by the attention kernels with the log-sum-exp of everything read. Then the chunks are folded in again, what each changed
-// row was before kept: a warp has a row and a group of 17 steps, three launches. Then back, group by group. On tensor cores three launches and
-// the gradients' two (common/row_attention.h): those of queries read the rows as they were, of all steps at once; for those of rows a
-// block walks through the steps with 64 rows of its own: it takes the chunk out, handing its rows' gradients to the tokens, then adds the
-// gradients of the readout. On the plain cores three launches a step: a slice of channels has no rows of its own.
-// FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many rows, in bf16 tensor cores; for short chunks latency.
+// Own chunks first, by the attention kernels with the log-sum-exp of everything read. Then the chunks are folded in
+// again, what each changed row was before kept: a warp has a row and a group of 17 steps, three launches. Then back,
+// group by group. On tensor cores three launches and the gradients' two (common/row_attention.h): those of queries read
+// the rows as they were, of all steps at once; for those of rows a block walks through the steps with 64 rows of its
+// own: it takes the chunk out, handing its rows' gradients to the tokens, then adds the gradients of the readout. On
+// the plain cores three launches a step: a slice of channels has no rows of its own. FLOPs: 3.5 times the readout.
+// Bound: fp32 multiply-adds for long chunks and many rows, in bf16 tensor cores; for short chunks latency.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -21,14 +22,14 @@ struct Mark {
   int64_t room;
 
   __device__ void operator()(int64_t item, int lane) const {
-    const int64_t number = item / n.chunk, place = item % n.chunk, unit = steps.unit(number), step_number = steps.step(number);
+    const int64_t number = item / n.chunk, place = item % n.chunk, unit = steps.unit(number),
+                  step_number = steps.step(number);
     const Step step = n.at(unit / n.kv_heads, step_number);
-    if (step.fold == kNone) {
-      return;
-    }
+    if (step.fold == kNone) { return; }
     const int32_t* const of = ids + unit * n.length + step.fold;
     if (!rows::is_among(of, place, of[place], lane) && lane == 0) {
-      *kept.entry(unit, step_number, room, of[place]) = static_cast<int32_t>(kept.slot(step_number, step, n.chunk, place));
+      *kept.entry(unit, step_number, room, of[place]) =
+          static_cast<int32_t>(kept.slot(step_number, step, n.chunk, place));
     }
   }
 };
@@ -58,22 +59,37 @@ struct UndoStep {
   int64_t step;
 
   __device__ void operator()(int64_t item, int lane) const {
-    const int64_t unit = item / undo.rule.chunk, place = item % undo.rule.chunk, first = undo.n.at(unit / undo.n.kv_heads, step).fold;
+    const int64_t unit = item / undo.rule.chunk, place = item % undo.rule.chunk,
+                  first = undo.n.at(unit / undo.n.kv_heads, step).fold;
     const int32_t* const of = undo.ids + unit * undo.n.length + first;
-    if (first != kNone && !rows::is_among(of, place, of[place], lane)) {
-      undo(unit, step, place, lane);
-    }
+    if (first != kNone && !rows::is_among(of, place, of[place], lane)) { undo(unit, step, place, lane); }
   }
 };
 
 void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi, const Tensor& statistics) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor first{lo, DType::i32, tokens}, last{hi, DType::i32, tokens};
-  HEBB_DEVICE::run(stream, VisibleKeys{first, last, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = 1}, 0});
-  HEBB_DEVICE::run(stream, AttentionBackward{.d_q = a.d_q, .d_k = a.d_k, .d_v = a.d_v, .d_bias = {}, .d_o = a.d_o, .q = a.q, .k = a.k,
-                                             .v = a.v, .o = a.o, .lse = a.lse, .lo = first, .hi = last, .bias = {}, .scale = 1.0,
-                                             .accumulate_q = a.accumulate_q, .accumulate_k = a.accumulate_k,
-                                             .accumulate_v = a.accumulate_v, .accumulate_bias = false, .statistics = statistics,
+  HEBB_DEVICE::run(stream,
+                   VisibleKeys{first, last, a.doc_start, Sight{.window = 0, .block = a.rule.chunk, .blocks = 1}, 0});
+  HEBB_DEVICE::run(stream, AttentionBackward{.d_q = a.d_q,
+                                             .d_k = a.d_k,
+                                             .d_v = a.d_v,
+                                             .d_bias = {},
+                                             .d_o = a.d_o,
+                                             .q = a.q,
+                                             .k = a.k,
+                                             .v = a.v,
+                                             .o = a.o,
+                                             .lse = a.lse,
+                                             .lo = first,
+                                             .hi = last,
+                                             .bias = {},
+                                             .scale = 1.0,
+                                             .accumulate_q = a.accumulate_q,
+                                             .accumulate_k = a.accumulate_k,
+                                             .accumulate_v = a.accumulate_v,
+                                             .accumulate_bias = false,
+                                             .statistics = statistics,
                                              .has_other_keys = true});
 }
 
@@ -86,15 +102,22 @@ struct Scratch {
 };
 
 Scratch scratch_of(const OvqBackward& a, int64_t count) {
-  const int64_t d = a.q.size(3), dv = a.v.size(3), length = a.q.size(1), units = a.q.size(0) * a.k.size(2), slots = units * length;
+  const int64_t d = a.q.size(3), dv = a.v.size(3), length = a.q.size(1), units = a.q.size(0) * a.k.size(2),
+                slots = units * length;
   const int64_t group = ovq_group(length, a.rule.chunk), room = a.dictionary.keys.size(2);
   WorkParts work(a.work);
   auto* const old = a.versions.as<float>();
-  Scratch s{.lo = work.take<int32_t>(a.q.size(0) * length), .hi = work.take<int32_t>(a.q.size(0) * length),
+  Scratch s{.lo = work.take<int32_t>(a.q.size(0) * length),
+            .hi = work.take<int32_t>(a.q.size(0) * length),
             .steps = work.take<Step>(a.q.size(0) * count),
             .statistics = work.take<float>(attention_statistics(a.q.dtype, a.q.shape, a.v.shape)),
-            .kept = {.table = work.take<int32_t>(units * group * room), .keys = old, .values = old + slots * d,
-                     .inverse_norms = a.inverse_norms.as<float>(), .counts = work.take<int32_t>(slots), .slots = length, .group = group,
+            .kept = {.table = work.take<int32_t>(units * group * room),
+                     .keys = old,
+                     .values = old + slots * d,
+                     .inverse_norms = a.inverse_norms.as<float>(),
+                     .counts = work.take<int32_t>(slots),
+                     .slots = length,
+                     .group = group,
                      .by_token = true},
             .parts = nullptr};
   if (attention_on_tensor_cores(a.q.dtype, a.q.shape, a.v.shape)) {
@@ -112,12 +135,12 @@ void mark(Stream& stream, const Mark& m, int64_t units) {
   each_warp("ovq_mark", stream, units * m.steps.count * m.n.chunk, m);
 }
 
-template <class T>
-void backward(Stream& stream, const OvqBackward& a) {
+template <class T> void backward(Stream& stream, const OvqBackward& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
   const int64_t count = rows::steps_of(length, chunk);
   const Scratch s = scratch_of(a, count);
-  attend_own(stream, a, s.lo, s.hi, {s.statistics, DType::f32, {attention_statistics(a.q.dtype, a.q.shape, a.v.shape)}});
+  attend_own(stream, a, s.lo, s.hi,
+             {s.statistics, DType::f32, {attention_statistics(a.q.dtype, a.q.shape, a.v.shape)}});
   each_warp("ovq_steps", stream, batch * count, MakeSteps{s.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
   auto *const d_keys = a.d_dictionary.keys.as<float>(), *const d_values = a.d_dictionary.values.as<float>();
   rows::fill(stream, d_keys, a.d_dictionary.keys.numel(), 0.0f);
@@ -129,14 +152,26 @@ void backward(Stream& stream, const OvqBackward& a) {
   for (rows::Steps steps{0, group}; steps.first < count; steps.first += group) {
     steps.count = std::min(group, count - steps.first);
     mark(stream, {n, s.kept, ids, steps, room}, units);
-    each_warp("ovq_replay", stream, units * room, Replay{{walk, {Elements(a.k), {}, n.d}, {Elements(a.v), {}, n.dv}}, ids, steps});
+    each_warp("ovq_replay", stream, units * room,
+              Replay{{walk, {Elements(a.k), {}, n.d}, {Elements(a.v), {}, n.dv}}, ids, steps});
   }
   const rows::Rows<T> dictionary = rows_of<T>(a.dictionary);
-  const bool on_tensor_cores = attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data, a.d_k.data,
-                                                    a.d_v.data, dictionary.keys, dictionary.values);
-  rows::Backward<T> read{.n = n, .rows = dictionary, .q = a.q.as<T>(), .d_o = a.d_o.as<T>(), .o = a.o.as<T>(), .lse = a.lse.as<float>(),
-                         .row_temp = nullptr, .d_q = a.d_q.as<T>(), .d_keys = d_keys, .d_values = d_values, .temp_sums = nullptr,
-                         .queries = a.lse.numel(), .scale = 1.0f};
+  const bool on_tensor_cores =
+      attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data, a.d_k.data,
+                           a.d_v.data, dictionary.keys, dictionary.values);
+  rows::Backward<T> read{.n = n,
+                         .rows = dictionary,
+                         .q = a.q.as<T>(),
+                         .d_o = a.d_o.as<T>(),
+                         .o = a.o.as<T>(),
+                         .lse = a.lse.as<float>(),
+                         .row_temp = nullptr,
+                         .d_q = a.d_q.as<T>(),
+                         .d_keys = d_keys,
+                         .d_values = d_values,
+                         .temp_sums = nullptr,
+                         .queries = a.lse.numel(),
+                         .scale = 1.0f};
   const Undo undo{walk, ids, d_keys, d_values, Elements(a.d_k), Elements(a.d_v)};
   if constexpr (std::is_same_v<T, bf16>) {
     if (on_tensor_cores) {
@@ -146,7 +181,8 @@ void backward(Stream& stream, const OvqBackward& a) {
       for (int64_t first = (count - 1) / group * group; first >= 0; first -= group) {
         read.steps = {first, std::min(group, count - first)};
         mark(stream, {n, s.kept, ids, read.steps, room}, units);
-        each_element("ovq_resolve", stream, units, room, rows::ResolveSlots{s.kept.table, s.kept.group, read.steps.count, room, false});
+        each_element("ovq_resolve", stream, units, room,
+                     rows::ResolveSlots{s.kept.table, s.kept.group, read.steps.count, room, false});
         rows::read_rows_backward_mma(stream, batch, read, undo);
       }
       return;

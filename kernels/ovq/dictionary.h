@@ -40,7 +40,9 @@ template <class S> OvqBook<S> ovq_book(const OvqDictionary& d, int64_t unit) {
           d.values.as<S>() + unit * room * value_dim,
           d.log_counts.defined() ? d.log_counts.as<S>() + unit * room : nullptr,
           d.counts.defined() ? d.counts.as<int32_t>() + unit * room : nullptr,
-          key_dim, value_dim, 0};
+          key_dim,
+          value_dim,
+          0};
 }
 
 /// Memory of one thread, of the size of a chunk or of a row.

@@ -1,7 +1,7 @@
 #include "kernels/ovq/ovq.h"
 
-#include "kernels/dictionary/unit.h"
 #include "kernels/dictionary/read.h"
+#include "kernels/dictionary/unit.h"
 #include "kernels/ovq/dictionary.h"
 
 namespace hebb::cpu {
@@ -28,9 +28,7 @@ template <class S> class Forward : DictionaryUnit {
       while (t < end) {
         const int64_t count = std::min(chunk_ - pending, end - t);
         append(t, pending, count);
-        for (int64_t i = 0; i < count; i += kOvqTile) {
-          read(t + i, pending + i, std::min(kOvqTile, count - i));
-        }
+        for (int64_t i = 0; i < count; i += kOvqTile) { read(t + i, pending + i, std::min(kOvqTile, count - i)); }
         t += count;
         pending += count;
         if (pending == chunk_) {

@@ -6,20 +6,22 @@
 #include "kernels/dictionary/fold.cuh"
 #include "kernels/dictionary/slot_compare.cuh"
 
-// The own chunks of all tokens first, by the attention kernels; then step by step, two launches: compare the chunk's keys with the dictionary
-// (common/row_compare.h), then choose their centroids and fold them in. Reading the dictionary (common/row_attention.h) waits for nothing
-// else: on tensor cores a group of 17 steps is read together behind its last one, rows that changed in between as they were kept (three
-// launches more); on the plain cores, which multiply-adds bind, and where there is one step, each step reads before it folds in. Blocks
-// of a step: B K n / 64 and 8 B K. FLOPs a token: 2 H (D + Dv)(n + L / 2) + 2 K D n. In bf16 q, k and v are bf16, sums, means and counts
-// fp32, and centroids are read as bf16 copies that folding writes; with the usual head sizes products are on tensor cores.
-// Bound: in fp32 multiply-adds for long chunks and many rows, in bf16 tensor cores, L2 and the latency of 2 launches a step.
+// The own chunks of all tokens first, by the attention kernels; then step by step, two launches: compare the chunk's
+// keys with the dictionary (common/row_compare.h), then choose their centroids and fold them in. Reading the dictionary
+// (common/row_attention.h) waits for nothing else: on tensor cores a group of 17 steps is read together behind its last
+// one, rows that changed in between as they were kept (three launches more); on the plain cores, which multiply-adds
+// bind, and where there is one step, each step reads before it folds in. Blocks of a step: B K n / 64 and 8 B K. FLOPs
+// a token: 2 H (D + Dv)(n + L / 2) + 2 K D n. In bf16 q, k and v are bf16, sums, means and counts fp32, and centroids
+// are read as bf16 copies that folding writes; with the usual head sizes products are on tensor cores. Bound: in fp32
+// multiply-adds for long chunks and many rows, in bf16 tensor cores, L2 and the latency of 2 launches a step.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace ovq;
 using rows::Best, rows::Score;
 
-/// Copies keys and values of this pass to their places in the pending chunk. Item: unit and place; channel of key, then of value.
+/// Copies keys and values of this pass to their places in the pending chunk. Item: unit and place; channel of key, then
+/// of value.
 struct Stage {
   Layout n;
   ChunkItems keys, values;
@@ -41,13 +43,16 @@ struct Stage {
     if (t >= 0 && t < n.length) {
       const ChunkItems& of = c < n.d ? keys : values;
       const int64_t channel = c < n.d ? c : c - n.d;
-      of.pending.set(item * of.width + channel, of.tokens[((row * n.length + t) * n.kv_heads + unit % n.kv_heads) * of.width + channel]);
+      of.pending.set(item * of.width + channel,
+                     of.tokens[((row * n.length + t) * n.kv_heads + unit % n.kv_heads) * of.width + channel]);
     }
   }
 };
 
 /// Place of the key that founds an empty dictionary.
-__host__ __device__ __forceinline__ int64_t first_founder(bool second_founds, int64_t chunk) { return second_founds && chunk > 1 ? 1 : 0; }
+__host__ __device__ __forceinline__ int64_t first_founder(bool second_founds, int64_t chunk) {
+  return second_founds && chunk > 1 ? 1 : 0;
+}
 
 /// First words of the streams "ovq/{layer}/{kv head}": a key a head.
 struct StreamKey {
@@ -68,9 +73,7 @@ __device__ __forceinline__ uint64_t first_draw(StreamKey key, uint64_t index) {
     const uint32_t next[4] = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ key.words[0], static_cast<uint32_t>(p1),
                               static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ key.words[1], static_cast<uint32_t>(p0)};
     HEBB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      c[i] = next[i];
-    }
+    for (int i = 0; i < 4; ++i) { c[i] = next[i]; }
     key.words[0] += 0x9E3779B9;
     key.words[1] += 0xBB67AE85;
   }
@@ -100,7 +103,8 @@ struct Choose {
   __device__ const int32_t* choose(int64_t block HEBB_WHERE_PARAMETER) const {
     const int64_t unit = block / folders, row = unit / n.kv_heads, chunk = n.chunk;
     const Step at = n.at(row, step);
-    const int64_t founder = at.before == 0 ? first_founder(second_founds, chunk) : -1, first_new = at.before == 0 ? 1 : at.before;
+    const int64_t founder = at.before == 0 ? first_founder(second_founds, chunk) : -1,
+                  first_new = at.before == 0 ? 1 : at.before;
     const int64_t position = at.fold - n.doc_start[row * n.length + (at.fold < 0 ? 0 : at.fold)];
     uint64_t* const ranked = order + block * chunk;
     int32_t* const of_keys = ids + block * chunk;
@@ -108,8 +112,9 @@ struct Choose {
     block_each(chunk, [&](int64_t j) {
       const Best best = rows::score_of(partial + unit * tiles * chunk + j, chunk, first_new, 0).best;
       of_keys[j] = best.score == -INFINITY ? 0 : best.row;
-      const uint64_t place = keys != nullptr ? first_draw(keys[unit % n.kv_heads], static_cast<uint64_t>(position + j))
-                                             : static_cast<uint64_t>(order_of(best.score)) << 32 | static_cast<uint64_t>(j);
+      const uint64_t place = keys != nullptr
+                                 ? first_draw(keys[unit % n.kv_heads], static_cast<uint64_t>(position + j))
+                                 : static_cast<uint64_t>(order_of(best.score)) << 32 | static_cast<uint64_t>(j);
       ranked[j] = j == founder ? ~uint64_t{0} : place;
     } HEBB_WHERE_ARGUMENT);
     block_warps(words(), [&](int64_t word, int lane) {
@@ -118,39 +123,33 @@ struct Choose {
       if (j < chunk && j != founder) {
         const uint64_t own = ranked[j];
         rank = 0;
-        for (int64_t i = 0; i < chunk; ++i) {
-          rank += ranked[i] < own || (ranked[i] == own && i < j) ? 1 : 0;
-        }
+        for (int64_t i = 0; i < chunk; ++i) { rank += ranked[i] < own || (ranked[i] == own && i < j) ? 1 : 0; }
       }
       const unsigned founding = __ballot_sync(kAllLanes, rank < at.after - first_new HEBB_WHERE_ARGUMENT);
-      if (lane == 0) {
-        bits[word] = founding;
-      }
+      if (lane == 0) { bits[word] = founding; }
     } HEBB_WHERE_ARGUMENT);
     block_each(chunk, [&](int64_t j) {
       if ((bits[j / 32] >> (j % 32) & 1) != 0) {
         int64_t id = first_new + __popc(bits[j / 32] & ((1u << (j % 32)) - 1));
-        for (int64_t word = 0; word < j / 32; ++word) {
-          id += __popc(bits[word]);
-        }
+        for (int64_t word = 0; word < j / 32; ++word) { id += __popc(bits[word]); }
         of_keys[j] = static_cast<int32_t>(id);
       }
-      if (out != nullptr && block % folders == 0) {
-        out[unit * n.length + at.fold + j] = of_keys[j];
-      }
+      if (out != nullptr && block % folders == 0) { out[unit * n.length + at.fold + j] = of_keys[j]; }
     } HEBB_WHERE_ARGUMENT);
     return of_keys;
   }
 };
 
-/// Grid: units x folders. Each block chooses for all keys, which costs less than a launch, and folds every `folders`-th eight in.
+/// Grid: units x folders. Each block chooses for all keys, which costs less than a launch, and folds every `folders`-th
+/// eight in.
 __global__ void __launch_bounds__(kBlockThreads, 2) ovq_fold_kernel(Choose a, Fold fold) {
   const int64_t unit = blockIdx.x / a.folders, warps = kBlockThreads / 32;
   if (a.n.at(unit / a.n.kv_heads, a.step).fold == kNone) {
     return;  // the whole block
   }
   const int32_t* const ids = a.choose(blockIdx.x);
-  for (int64_t first = blockIdx.x % a.folders * warps + threadIdx.x / 32; first < a.n.chunk; first += a.folders * warps) {
+  for (int64_t first = blockIdx.x % a.folders * warps + threadIdx.x / 32; first < a.n.chunk;
+       first += a.folders * warps) {
     fold.of_key(unit, a.step, first, ids, static_cast<int>(threadIdx.x % 32));
   }
 }
@@ -163,9 +162,7 @@ struct FoldGiven {
 
   __device__ void operator()(int64_t item, int lane) const {
     const int64_t unit = item / fold.rule.chunk, begin = fold.n.at(unit / fold.n.kv_heads, step).fold;
-    if (begin != kNone) {
-      fold.of_key(unit, step, item % fold.rule.chunk, ids + unit * fold.n.length + begin, lane);
-    }
+    if (begin != kNone) { fold.of_key(unit, step, item % fold.rule.chunk, ids + unit * fold.n.length + begin, lane); }
   }
 };
 
@@ -184,16 +181,26 @@ struct Parts {
 
 Parts parts_of(const OvqForward& a, int64_t count, int64_t tiles, int64_t group) {
   WorkParts work(a.work);
-  const int64_t tokens = a.q.size(0) * a.q.size(1), units = a.k.size(0) * a.k.size(2), keys = units * a.rule.chunk, room = a.dictionary.keys.size(2);
+  const int64_t tokens = a.q.size(0) * a.q.size(1), units = a.k.size(0) * a.k.size(2), keys = units * a.rule.chunk,
+                room = a.dictionary.keys.size(2);
   const int64_t folders = ovq_folders(a.rule.chunk), slots = a.rule.chunk * group;
-  Parts p{.lo = work.take<int32_t>(tokens), .hi = work.take<int32_t>(tokens), .own_lse = work.take<float>(tokens * a.q.size(2)),
-          .steps = work.take<Step>(a.q.size(0) * count), .partial = work.take<Score>(keys * tiles), .order = work.take<uint64_t>(keys * folders),
-          .ids = work.take<int32_t>(keys * folders), .founds = work.take<uint32_t>(units * folders * ((a.rule.chunk + 31) / 32)),
+  Parts p{.lo = work.take<int32_t>(tokens),
+          .hi = work.take<int32_t>(tokens),
+          .own_lse = work.take<float>(tokens * a.q.size(2)),
+          .steps = work.take<Step>(a.q.size(0) * count),
+          .partial = work.take<Score>(keys * tiles),
+          .order = work.take<uint64_t>(keys * folders),
+          .ids = work.take<int32_t>(keys * folders),
+          .founds = work.take<uint32_t>(units * folders * ((a.rule.chunk + 31) / 32)),
           .keys = work.take<StreamKey>(a.k.size(2)),
-          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, a.q.dtype)), .kept = {}};
+          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, a.q.dtype)),
+          .kept = {}};
   if (group > 1) {
-    p.kept = {.table = work.take<int32_t>(units * group * room), .key_copies = work.take<bf16>(units * slots * a.q.size(3)),
-              .value_copies = work.take<bf16>(units * slots * a.v.size(3)), .log_counts = work.take<float>(units * slots), .slots = slots,
+    p.kept = {.table = work.take<int32_t>(units * group * room),
+              .key_copies = work.take<bf16>(units * slots * a.q.size(3)),
+              .value_copies = work.take<bf16>(units * slots * a.v.size(3)),
+              .log_counts = work.take<float>(units * slots),
+              .slots = slots,
               .group = group};
   }
   return p;
@@ -217,8 +224,7 @@ void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Ten
 }
 
 /// One pass; `choose` and the comparison lack their step.
-template <class T>
-struct Pass {
+template <class T> struct Pass {
   const OvqForward& a;
   int64_t units;
   Fold fold;
@@ -248,44 +254,52 @@ void run_group(Stream& stream, Pass<T>& pass, rows::Read<T>& read, const Kept& k
     return;
   }
   rows::fill(stream, kept.table, pass.units * kept.group * room, -1);
-  for (int64_t step = steps.first; step < steps.first + steps.count; ++step) {
-    pass.fold_in(stream, step);
-  }
-  each_element("ovq_resolve", stream, pass.units, room, rows::ResolveSlots{kept.table, kept.group, steps.count, room, false});
+  for (int64_t step = steps.first; step < steps.first + steps.count; ++step) { pass.fold_in(stream, step); }
+  each_element("ovq_resolve", stream, pass.units, room,
+               rows::ResolveSlots{kept.table, kept.group, steps.count, room, false});
   rows::read_rows(stream, pass.a.q.size(0), read);
 }
 
-template <class T>
-void forward(Stream& stream, const OvqForward& a) {
+template <class T> void forward(Stream& stream, const OvqForward& a) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
-  const int64_t count = rows::steps_of(length, chunk), room = a.dictionary.keys.size(2), tiles = (room + rows::kTile - 1) / rows::kTile;
+  const int64_t count = rows::steps_of(length, chunk), room = a.dictionary.keys.size(2),
+                tiles = (room + rows::kTile - 1) / rows::kTile;
   const auto *const pending_k = a.pending_k.as<T>(), *const pending_v = a.pending_v.as<T>();
   const rows::Rows<T> dictionary = rows_of<T>(a.dictionary);
-  const bool on_tensor_cores =
-      attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.k.data, a.o.data, pending_k, pending_v, dictionary.keys, dictionary.values);
+  const bool on_tensor_cores = attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.k.data, a.o.data, pending_k, pending_v,
+                                                    dictionary.keys, dictionary.values);
   const int64_t group = on_tensor_cores ? ovq_group(length, chunk) : 1;
   const Parts p = parts_of(a, count, tiles, group);
   const Shape tokens{batch, length};
-  attend_own(stream, a, {p.lo, DType::i32, tokens}, {p.hi, DType::i32, tokens}, {p.own_lse, DType::f32, {batch, length, a.q.size(2)}});
+  attend_own(stream, a, {p.lo, DType::i32, tokens}, {p.hi, DType::i32, tokens},
+             {p.own_lse, DType::f32, {batch, length, a.q.size(2)}});
   each_warp("ovq_steps", stream, batch * count, MakeSteps{p.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
   const Layout n = rows::layout_of(a, p.steps, count);
-  if (a.ids.defined() && !a.forced) {
-    rows::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1);
-  }
-  if (a.rule.random && !a.forced) {
-    store_stream_keys(stream, a.rule, p.keys, a.k.size(2));
-  }
+  if (a.ids.defined() && !a.forced) { rows::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1); }
+  if (a.rule.random && !a.forced) { store_stream_keys(stream, a.rule, p.keys, a.k.size(2)); }
   const ChunkItems keys{Elements(a.k), Elements(a.pending_k), n.d}, values{Elements(a.v), Elements(a.pending_v), n.dv};
   each_element("ovq_stage", stream, units * chunk, n.d + n.dv, Stage{n, keys, values, false});
-  rows::Read<T> read{.n = n, .rows = dictionary, .ring = {pending_k, pending_v, chunk, 1}, .q = a.q.as<T>(), .o = a.o.as<T>(),
-                     .lse = a.lse.as<float>(), .own_lse = p.own_lse, .row_temp = nullptr, .ring_temp = nullptr, .scale = 1.0f,
-                     .parts = rows::parts_of(n, batch, group, room, p.parts, on_tensor_cores), .on_tensor_cores = on_tensor_cores,
+  rows::Read<T> read{.n = n,
+                     .rows = dictionary,
+                     .ring = {pending_k, pending_v, chunk, 1},
+                     .q = a.q.as<T>(),
+                     .o = a.o.as<T>(),
+                     .lse = a.lse.as<float>(),
+                     .own_lse = p.own_lse,
+                     .row_temp = nullptr,
+                     .ring_temp = nullptr,
+                     .scale = 1.0f,
+                     .parts = rows::parts_of(n, batch, group, room, p.parts, on_tensor_cores),
+                     .on_tensor_cores = on_tensor_cores,
                      .old = p.kept.rows()};
-  Pass<T> pass{a, units, {{n, a.rule, Book(a.dictionary), p.kept}, keys, values},
-               Choose{n, p.partial, a.rule.random ? p.keys : nullptr, p.order, p.ids, p.founds, a.ids.as<int32_t>(), tiles, 0,
-                      ovq_folders(chunk), a.rule.second_founds},
-               rows::Compare<T>{n, pending_k, dictionary.keys, a.k.as<T>(), p.partial, room, 0, 0, first_founder(a.rule.second_founds, chunk),
-                                rows::Against::old_rows_or_founder}, on_tensor_cores};
+  Pass<T> pass{a,
+               units,
+               {{n, a.rule, Book(a.dictionary), p.kept}, keys, values},
+               Choose{n, p.partial, a.rule.random ? p.keys : nullptr, p.order, p.ids, p.founds, a.ids.as<int32_t>(),
+                      tiles, 0, ovq_folders(chunk), a.rule.second_founds},
+               rows::Compare<T>{n, pending_k, dictionary.keys, a.k.as<T>(), p.partial, room, 0, 0,
+                                first_founder(a.rule.second_founds, chunk), rows::Against::old_rows_or_founder},
+               on_tensor_cores};
   for (int64_t first = 0; first < count; first += group) {
     run_group(stream, pass, read, p.kept, {first, std::min(group, count - first)});
   }

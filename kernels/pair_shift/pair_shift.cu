@@ -9,8 +9,7 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// out_t = a x_{t-1} + b x_t with a = sigmoid(shift), b = 1 - a, or without shift a = 1, b = 0.
-template <class T, int N>
-struct Forward {
+template <class T, int N> struct Forward {
   T* out;
   const T *x, *previous;
   const float* shift;
@@ -28,16 +27,13 @@ struct Forward {
     if (shift != nullptr) {
       load_pack(now, x + token * channels, c, channels, N > 1);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        before[j] = a * before[j] + (1.0f - a) * now[j];
-      }
+      for (int j = 0; j < N; ++j) { before[j] = a * before[j] + (1.0f - a) * now[j]; }
     }
     store_pack(out + token * channels, c, channels, N > 1, before);
   }
 };
 
-template <class T, int N>
-struct Backward {
+template <class T, int N> struct Backward {
   T* d_x;
   const T* d_out;
   const float* shift;
@@ -50,15 +46,11 @@ struct Backward {
     const bool feeds_next = t + 1 < length && doc_start[token + 1] <= t;
     const float a = shift != nullptr ? sigmoid(*shift) : 1.0f;
     float next[N] = {}, now[N];
-    if (feeds_next) {
-      load_pack(next, d_out + (token + 1) * channels, c, channels, N > 1);
-    }
+    if (feeds_next) { load_pack(next, d_out + (token + 1) * channels, c, channels, N > 1); }
     if (shift != nullptr) {
       load_pack(now, d_out + token * channels, c, channels, N > 1);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        next[j] = (1.0f - a) * now[j] + a * next[j];
-      }
+      for (int j = 0; j < N; ++j) { next[j] = (1.0f - a) * now[j] + a * next[j]; }
     }
     write_pack(d_x + token * channels, c, channels, N > 1, next, accumulate);
   }
@@ -68,8 +60,9 @@ constexpr int kThreads = 256;
 
 // Sum of d_v_out (v_{t-1} - v_t) over the elements of this block's tokens, in double.
 template <class T>
-__global__ void __launch_bounds__(kThreads) shift_sums_kernel(double* partial, const T* d_out, const T* v, const int32_t* doc_start,
-                                                             int64_t length, int64_t channels, int64_t tokens, int64_t block_tokens) {
+__global__ void __launch_bounds__(kThreads)
+    shift_sums_kernel(double* partial, const T* d_out, const T* v, const int32_t* doc_start, int64_t length,
+                      int64_t channels, int64_t tokens, int64_t block_tokens) {
   double sum = 0;
   for (int64_t token = blockIdx.x * block_tokens; token < (blockIdx.x + 1) * block_tokens && token < tokens; ++token) {
     const bool has_before = doc_start[token] < token % length;
@@ -81,16 +74,13 @@ __global__ void __launch_bounds__(kThreads) shift_sums_kernel(double* partial, c
   }
   BlockReducer<double> reduce;
   sum = reduce.sum(sum);
-  if (threadIdx.x == 0) {
-    partial[blockIdx.x] = sum;
-  }
+  if (threadIdx.x == 0) { partial[blockIdx.x] = sum; }
 }
 
-__global__ void __launch_bounds__(kThreads) add_shift_kernel(float* d_shift, const double* partial, int64_t blocks, const float* shift) {
+__global__ void __launch_bounds__(kThreads)
+    add_shift_kernel(float* d_shift, const double* partial, int64_t blocks, const float* shift) {
   double sum = 0;
-  for (int64_t i = threadIdx.x; i < blocks; i += kThreads) {
-    sum += partial[i];
-  }
+  for (int64_t i = threadIdx.x; i < blocks; i += kThreads) { sum += partial[i]; }
   BlockReducer<double> reduce;
   sum = reduce.sum(sum);
   if (threadIdx.x == 0) {
@@ -99,27 +89,34 @@ __global__ void __launch_bounds__(kThreads) add_shift_kernel(float* d_shift, con
   }
 }
 
-template <class T>
-void backward(Stream& stream, const PairShiftBackward& a) {
+template <class T> void backward(Stream& stream, const PairShiftBackward& a) {
   const int64_t length = a.v.size(1), tokens = a.v.size(0) * length, values = a.v.size(2), keys = a.d_k_out.size(2);
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   if (a.d_k.defined()) {
-    dispatch_pack<T>(keys, [&](auto pack) {
-      each_element("pair_shift_backward", stream, tokens, keys / pack(),
-                   Backward<T, pack()>{a.d_k.as<T>(), a.d_k_out.as<T>(), nullptr, doc_start, length, keys, a.accumulate_k});
-    }, a.d_k.data, a.d_k_out.data);
+    dispatch_pack<T>(
+        keys,
+        [&](auto pack) {
+          each_element(
+              "pair_shift_backward", stream, tokens, keys / pack(),
+              Backward<T, pack()>{a.d_k.as<T>(), a.d_k_out.as<T>(), nullptr, doc_start, length, keys, a.accumulate_k});
+        },
+        a.d_k.data, a.d_k_out.data);
   }
   if (a.d_v.defined()) {
-    dispatch_pack<T>(values, [&](auto pack) {
-      each_element("pair_shift_backward", stream, tokens, values / pack(),
-                   Backward<T, pack()>{a.d_v.as<T>(), a.d_v_out.as<T>(), a.shift.as<float>(), doc_start, length, values, a.accumulate_v});
-    }, a.d_v.data, a.d_v_out.data);
+    dispatch_pack<T>(
+        values,
+        [&](auto pack) {
+          each_element("pair_shift_backward", stream, tokens, values / pack(),
+                       Backward<T, pack()>{a.d_v.as<T>(), a.d_v_out.as<T>(), a.shift.as<float>(), doc_start, length,
+                                           values, a.accumulate_v});
+        },
+        a.d_v.data, a.d_v_out.data);
   }
   if (a.d_shift.defined()) {
     double* const partial = static_cast<double*>(workspace(stream).data);
     const int64_t block_tokens = (tokens + 1023) / 1024, blocks = (tokens + block_tokens - 1) / block_tokens;
-    HEBB_LAUNCH(shift_sums_kernel<T>, blocks_for(blocks, 1), kThreads, 0, stream, partial, a.d_v_out.as<T>(), a.v.as<T>(), doc_start,
-                length, values, tokens, block_tokens);
+    HEBB_LAUNCH(shift_sums_kernel<T>, blocks_for(blocks, 1), kThreads, 0, stream, partial, a.d_v_out.as<T>(),
+                a.v.as<T>(), doc_start, length, values, tokens, block_tokens);
     HEBB_LAUNCH(add_shift_kernel, 1, kThreads, 0, stream, a.d_shift.as<float>(), partial, blocks, a.shift.as<float>());
   }
 }
@@ -133,10 +130,14 @@ void run(Stream& stream, const PairShiftForward& a) {
     using T = decltype(zero);
     const auto shift = [&](const Tensor& out, const Tensor& x, const Tensor& previous, const float* weight) {
       const int64_t channels = x.size(2);
-      dispatch_pack<T>(channels, [&](auto pack) {
-        each_element("pair_shift_forward", stream, tokens, channels / pack(),
-                     Forward<T, pack()>{out.as<T>(), x.as<T>(), previous.as<T>(), weight, doc_start, length, channels});
-      }, out.data, x.data, previous.data);
+      dispatch_pack<T>(
+          channels,
+          [&](auto pack) {
+            each_element(
+                "pair_shift_forward", stream, tokens, channels / pack(),
+                Forward<T, pack()>{out.as<T>(), x.as<T>(), previous.as<T>(), weight, doc_start, length, channels});
+          },
+          out.data, x.data, previous.data);
     };
     shift(a.k_out, a.k, a.previous_k, nullptr);
     shift(a.v_out, a.v, a.previous_v, a.shift.as<float>());

@@ -8,8 +8,7 @@ namespace hebb::HEBB_DEVICE {
 constexpr int32_t kTaken = INT32_MIN;  // below all ranks
 
 /// q [., H, 2, D], keys [H, 2, n, D]. A book is token * heads * 2 + head * 2 + codebook.
-template <class T>
-struct LookupKeys {
+template <class T> struct LookupKeys {
   const T* q;
   const float *keys, *norms;  // norms: |key|^2, dot products: null
   int64_t heads, n, half, k;
@@ -41,8 +40,9 @@ struct Found {
   float *scores, *probs, *weights;  // probs null: not wanted
 };
 
-/// Entries, scores and probs of a chunk's tokens, on tensor cores (key_ranks.h); k <= n. False, and nothing happens, where sizes or addresses do
-/// not allow it: half a multiple of 8, 16 bytes, and ranks of at least 16 tokens in shared memory.
+/// Entries, scores and probs of a chunk's tokens, on tensor cores (key_ranks.h); k <= n. False, and nothing happens,
+/// where sizes or addresses do not allow it: half a multiple of 8, 16 bytes, and ranks of at least 16 tokens in shared
+/// memory.
 bool find_entries_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& in, const FastChunk& chunk);
 
 /// slots, and sums of scores in weights, from entries and scores of a chunk's tokens: n sub-keys, k slots per head.

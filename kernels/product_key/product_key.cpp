@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/parallel.h"
-#include "kernels/gemm/gemm_cpu.h"
 #include "kernels/common/cpu/math.h"
+#include "kernels/gemm/gemm_cpu.h"
 #include "kernels/product_key/select.h"
 
 namespace hebb::cpu {
@@ -56,36 +56,25 @@ template <class S> void backward(const ProductKeyBackward& a) {
         const int64_t at = (t * s.heads + h) * s.k;
         const S *w = a.weights.as<S>() + at, *dw = a.d_weights.as<S>() + at;
         S mean = 0;
-        for (int64_t j = 0; j < s.k; ++j) {
-          mean += w[j] * dw[j];
-        }
-        for (int64_t j = 0; j < s.k; ++j) {
-          d_sums[at + j] = w[j] * (dw[j] - mean);
-        }
+        for (int64_t j = 0; j < s.k; ++j) { mean += w[j] * dw[j]; }
+        for (int64_t j = 0; j < s.k; ++j) { d_sums[at + j] = w[j] * (dw[j] - mean); }
       }
-      if (!a.d_q.defined()) {
-        continue;
-      }
+      if (!a.d_q.defined()) { continue; }
       S* d_q = a.d_q.as<S>() + t * width;
-      if (!a.accumulate) {
-        std::fill(d_q, d_q + width, S(0));
-      }
+      if (!a.accumulate) { std::fill(d_q, d_q + width, S(0)); }
       for (int64_t e = 0; e < s.heads * s.k; ++e) {
         const int64_t h = e / s.k, slot = slots[t * s.heads * s.k + e];
         const S g = d_sums[t * s.heads * s.k + e];
-        const S* key[2] = {keys + ((h * 2) * s.n + slot / s.n) * s.half, keys + ((h * 2 + 1) * s.n + slot % s.n) * s.half};
+        const S* key[2] = {keys + ((h * 2) * s.n + slot / s.n) * s.half,
+                           keys + ((h * 2 + 1) * s.n + slot % s.n) * s.half};
         for (int64_t c = 0; c < 2; ++c) {
           S* to = d_q + (h * 2 + c) * s.half;
-          for (int64_t i = 0; i < s.half; ++i) {
-            to[i] += g * key[c][i];
-          }
+          for (int64_t i = 0; i < s.half; ++i) { to[i] += g * key[c][i]; }
         }
       }
     }
   });
-  if (!a.d_keys.defined()) {
-    return;
-  }
+  if (!a.d_keys.defined()) { return; }
   // One task per codebook and column slice: every key sums its tokens in order.
   constexpr int64_t kSlice = 64;
   const int64_t slices = (s.half + kSlice - 1) / kSlice;
@@ -99,9 +88,7 @@ template <class S> void backward(const ProductKeyBackward& a) {
         for (int64_t j = 0; j < s.k; ++j) {
           const int64_t e = (t * s.heads + h) * s.k + j;
           S* to = d_keys + (book % 2 == 0 ? slots[e] / s.n : slots[e] % s.n) * s.half;
-          for (int64_t i = first; i < last; ++i) {
-            to[i] += d_sums[e] * from[i];
-          }
+          for (int64_t i = first; i < last; ++i) { to[i] += d_sums[e] * from[i]; }
         }
       }
     }
@@ -124,8 +111,8 @@ void run(Stream&, const ProductKeyScore& a) {
         const S *q = a.q.as<S>() + i * 2 * s.half, *keys = a.keys.as<S>() + h * 2 * s.n * s.half;
         for (int64_t j = 0; j < s.k; ++j) {
           const int64_t slot = a.slots.as<int32_t>()[i * s.k + j];
-          a.sums.as<S>()[i * s.k + j] = dot(s.half, q, keys + slot / s.n * s.half) +
-                                        dot(s.half, q + s.half, keys + (s.n + slot % s.n) * s.half);
+          a.sums.as<S>()[i * s.k + j] =
+              dot(s.half, q, keys + slot / s.n * s.half) + dot(s.half, q + s.half, keys + (s.n + slot % s.n) * s.half);
         }
       }
     });
@@ -145,9 +132,7 @@ void run(Stream&, const SoftmaxRows& a) {
           w[j] = exp_(s[j] - top);
           sum += w[j];
         }
-        for (int64_t j = 0; j < a.size; ++j) {
-          w[j] /= sum;
-        }
+        for (int64_t j = 0; j < a.size; ++j) { w[j] /= sum; }
       }
     });
   });
@@ -164,9 +149,7 @@ void run(Stream&, const SlotRead& a) {
         for (int64_t e = t * entries; e < (t + 1) * entries; ++e) {
           const S w = a.weights.as<S>()[e];
           const S* row = a.values.as<S>() + a.slots.as<int32_t>()[e] * dv;
-          for (int64_t i = 0; i < dv; ++i) {
-            r[i] += w * row[i];
-          }
+          for (int64_t i = 0; i < dv; ++i) { r[i] += w * row[i]; }
         }
       }
     });
@@ -184,18 +167,14 @@ void run(Stream&, const SlotReadBackward& a) {
         a.d_weights.as<S>()[e] = dot(dv, a.values.as<S>() + slots[e] * dv, d_r + e / entries * dv);
       }
     });
-    if (!a.d_values.defined()) {
-      return;
-    }
+    if (!a.d_values.defined()) { return; }
     // Threads own column slices: every row sums its readers in token order.
     parallel_for(dv, 64, [&](int64_t begin, int64_t end) {
       for (int64_t e = 0; e < tokens * entries; ++e) {
         S* to = a.d_values.as<S>() + slots[e] * dv;
         const S* from = d_r + e / entries * dv;
         const S w = a.weights.as<S>()[e];
-        for (int64_t i = begin; i < end; ++i) {
-          to[i] += w * from[i];
-        }
+        for (int64_t i = begin; i < end; ++i) { to[i] += w * from[i]; }
       }
     });
   });

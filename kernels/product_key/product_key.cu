@@ -2,21 +2,22 @@
 
 #include <algorithm>
 
-#include "kernels/product_key/lookup.cuh"
 #include "kernels/common/cuda/scatter.cuh"
+#include "kernels/product_key/lookup.cuh"
 
-// Selection in bf16: as fast memories do it, scores on tensor cores and k rounds of a warp for each codebook and head of a token, of which about
-// 6,500 and 2,700 instructions bind at n = 512, k = 32; entries and scores of a run of tokens lie in the workspace. What follows is for fp32.
+// Selection in bf16: as fast memories do it, scores on tensor cores and k rounds of a warp for each codebook and head
+// of a token, of which about 6,500 and 2,700 instructions bind at n = 512, k = 32; entries and scores of a run of
+// tokens lie in the workspace. What follows is for fp32.
 //
-// Scores are exact fp32 (decisions hang on them) and never leave the block. Selection: one block a head of up to eight tokens, which reads
-// both codebooks from L2, 8 n D bytes, and then selects for one token after the other. Bound by instructions: of 8 tokens 2 n warps' products
-// of D / 32 steps, and the comparisons of key_select.h. Reading values: HBM, E rows a token.
+// Scores are exact fp32 (decisions hang on them) and never leave the block. Selection: one block a head of up to eight
+// tokens, which reads both codebooks from L2, 8 n D bytes, and then selects for one token after the other. Bound by
+// instructions: of 8 tokens 2 n warps' products of D / 32 steps, and the comparisons of key_select.h. Reading values:
+// HBM, E rows a token.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// q [N, H, 2, D], keys [H, 2, n, D].
-template <class T>
-struct Keys {
+template <class T> struct Keys {
   const T* q;
   const float* keys;
   int64_t heads, n, half, k;
@@ -26,9 +27,7 @@ struct Keys {
     const T* const query = q + (row * 2 + book) * half;
     const float* const key = keys + ((row % heads * 2 + book) * n + i) * half;
     float sum = 0;
-    for (int64_t c = lane; c < half; c += 32) {
-      sum += to_float(query[c]) * key[c];
-    }
+    for (int64_t c = lane; c < half; c += 32) { sum += to_float(query[c]) * key[c]; }
     return warp_sum(sum HEBB_WHERE_ARGUMENT);
   }
 };
@@ -36,11 +35,13 @@ struct Keys {
 constexpr int kTokens = 8, kKeysAtOnce = 2;  // tokens of a block; keys of a warp
 constexpr int64_t kScoreBytes = 48 * 1024;   // of a block's tokens, if one needs no more
 
-/// Scores of the block's tokens for one codebook, each key by one warp: to scores [tokens, stride]. queries: [tokens, 2, half].
+/// Scores of the block's tokens for one codebook, each key by one warp: to scores [tokens, stride]. queries: [tokens,
+/// 2, half].
 template <class T>
-__device__ __forceinline__ void score_keys(int32_t* scores, int stride, const Keys<T>& in, const float* queries, int tokens,
-                                           int64_t book HEBB_WHERE_PARAMETER) {
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), n = static_cast<int>(in.n);
+__device__ __forceinline__ void score_keys(int32_t* scores, int stride, const Keys<T>& in, const float* queries,
+                                           int tokens, int64_t book HEBB_WHERE_PARAMETER) {
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32),
+            n = static_cast<int>(in.n);
   const int half = static_cast<int>(in.half), first_query = static_cast<int>(book % 2) * half;
   for (int first = warp * kKeysAtOnce; first < n; first += kSelectThreads / 32 * kKeysAtOnce) {
     const int second = first + 1 < n ? first + 1 : first;
@@ -72,8 +73,8 @@ __device__ __forceinline__ void score_keys(int32_t* scores, int stride, const Ke
 
 /// Grid: groups of `tokens` tokens x heads. Shared: their scores and queries, and what one selection needs.
 template <class T>
-__global__ void __launch_bounds__(kSelectThreads) product_key_kernel(int32_t* slots, float* sums, Keys<T> in, SelectionSize size,
-                                                                     int64_t all, int tokens) {
+__global__ void __launch_bounds__(kSelectThreads)
+    product_key_kernel(int32_t* slots, float* sums, Keys<T> in, SelectionSize size, int64_t all, int tokens) {
   HEBB_DYN_SHARED(raw);
   KeySelection s(raw, size, tokens);
   auto* const queries = reinterpret_cast<float*>(s.chosen + size.k);
@@ -99,8 +100,7 @@ __global__ void __launch_bounds__(kSelectThreads) product_key_kernel(int32_t* sl
   }
 }
 
-template <class T>
-struct Score {
+template <class T> struct Score {
   float* sums;
   const int32_t* slots;
   Keys<T> in;
@@ -108,9 +108,7 @@ struct Score {
   __device__ void operator()(int64_t entry, int lane) const {
     const int64_t row = entry / in.k, slot = slots[entry];
     const float sum = in.score(row, 0, slot / in.n, lane) + in.score(row, 1, slot % in.n, lane);
-    if (lane == 0) {
-      sums[entry] = sum;
-    }
+    if (lane == 0) { sums[entry] = sum; }
   }
 };
 
@@ -121,13 +119,9 @@ struct Softmax {
 
   __device__ void operator()(int64_t row, int lane) const {
     float top = -INFINITY, total = 0;
-    for (int64_t at = row * size + lane; at < (row + 1) * size; at += 32) {
-      top = fmaxf(top, sums[at]);
-    }
+    for (int64_t at = row * size + lane; at < (row + 1) * size; at += 32) { top = fmaxf(top, sums[at]); }
     top = warp_max(top);
-    for (int64_t at = row * size + lane; at < (row + 1) * size; at += 32) {
-      total += expf(sums[at] - top);
-    }
+    for (int64_t at = row * size + lane; at < (row + 1) * size; at += 32) { total += expf(sums[at] - top); }
     total = warp_sum(total);
     for (int64_t at = row * size + lane; at < (row + 1) * size; at += 32) {
       weights[at] = expf(sums[at] - top) / total;
@@ -135,8 +129,7 @@ struct Softmax {
   }
 };
 
-template <class T>
-struct Read {
+template <class T> struct Read {
   T* r;
   const int32_t* slots;
   const float* weights;
@@ -152,8 +145,7 @@ struct Read {
   }
 };
 
-template <class T>
-struct WeightGradient {
+template <class T> struct WeightGradient {
   float* d_weights;
   const int32_t* slots;
   const T *d_r, *values;
@@ -162,13 +154,9 @@ struct WeightGradient {
   __device__ void operator()(int64_t entry, int lane) const {
     const T *const row = values + slots[entry] * width, *const d = d_r + entry / entries * width;
     float sum = 0;
-    for (int64_t c = lane; c < width; c += 32) {
-      sum += to_float(row[c]) * to_float(d[c]);
-    }
+    for (int64_t c = lane; c < width; c += 32) { sum += to_float(row[c]) * to_float(d[c]); }
     sum = warp_sum(sum);
-    if (lane == 0) {
-      d_weights[entry] = sum;
-    }
+    if (lane == 0) { d_weights[entry] = sum; }
   }
 };
 
@@ -180,9 +168,7 @@ struct SumGradient {
 
   __device__ void operator()(int64_t row, int lane) const {
     float mean = 0;
-    for (int64_t at = row * k + lane; at < (row + 1) * k; at += 32) {
-      mean += weights[at] * d_weights[at];
-    }
+    for (int64_t at = row * k + lane; at < (row + 1) * k; at += 32) { mean += weights[at] * d_weights[at]; }
     mean = warp_sum(mean);
     for (int64_t at = row * k + lane; at < (row + 1) * k; at += 32) {
       d_sums[at] = weights[at] * (d_weights[at] - mean);
@@ -191,8 +177,7 @@ struct SumGradient {
 };
 
 // Row: token, head, codebook.
-template <class T>
-struct QueryGradient {
+template <class T> struct QueryGradient {
   T* d_q;
   const float* d_sums;
   const int32_t* slots;
@@ -210,25 +195,26 @@ struct QueryGradient {
   }
 };
 
-template <class T, class Args>
-Keys<T> keys_of(const Args& a) {
-  return {a.q.template as<T>(), a.keys.template as<float>(), a.keys.size(0), a.keys.size(2), a.keys.size(3), a.slots.size(2)};
+template <class T, class Args> Keys<T> keys_of(const Args& a) {
+  return {a.q.template as<T>(), a.keys.template as<float>(), a.keys.size(0), a.keys.size(2), a.keys.size(3),
+          a.slots.size(2)};
 }
 
 /// Whether the tensor cores took it. Runs of tokens, as entries and scores of all might not fit into the workspace.
 bool select_mma(Stream& stream, const ProductKeyTopK& a, const Keys<bf16>& in) {
-  const int64_t chosen = in.heads * in.k, all = a.slots.size(0), words = workspace(stream).bytes / static_cast<int64_t>(sizeof(int32_t));
+  const int64_t chosen = in.heads * in.k, all = a.slots.size(0),
+                words = workspace(stream).bytes / static_cast<int64_t>(sizeof(int32_t));
   const int64_t run = std::min(all, words / (4 * chosen));  // two codebooks, entry and score
-  if (in.k > in.n || run == 0) {
-    return false;
-  }
+  if (in.k > in.n || run == 0) { return false; }
   auto* const entries = static_cast<int32_t*>(workspace(stream).data);
   auto* const scores = reinterpret_cast<float*>(entries + 2 * chosen * run);
   for (int64_t first = 0; first < all; first += run) {
     const int64_t tokens = std::min(run, all - first);
     const FastChunk chunk{1, tokens, 0, tokens};
-    const LookupKeys<bf16> keys{in.q + first * in.heads * 2 * in.half, in.keys, nullptr, in.heads, in.n, in.half, in.k, 0.0f};
-    const Found out{entries, a.slots.as<int32_t>() + first * chosen, scores, nullptr, a.sums.as<float>() + first * chosen};
+    const LookupKeys<bf16> keys{
+        in.q + first * in.heads * 2 * in.half, in.keys, nullptr, in.heads, in.n, in.half, in.k, 0.0f};
+    const Found out{entries, a.slots.as<int32_t>() + first * chosen, scores, nullptr,
+                    a.sums.as<float>() + first * chosen};
     if (!find_entries_mma(stream, out, keys, chunk)) {
       return false;  // of the first run, as all have the same sizes
     }
@@ -243,17 +229,16 @@ void run(Stream& stream, const ProductKeyTopK& a) {
   dispatch_float(a.q.dtype, [&](auto zero) {
     const auto keys = keys_of<decltype(zero)>(a);
     if constexpr (std::is_same_v<decltype(zero), bf16>) {
-      if (a.slots.numel() > 0 && select_mma(stream, a, keys)) {
-        return;
-      }
+      if (a.slots.numel() > 0 && select_mma(stream, a, keys)) { return; }
     }
     if (a.slots.numel() > 0) {
       const SelectionSize size(keys.n, keys.k);
-      const int64_t all = a.slots.size(0), word = static_cast<int64_t>(sizeof(float)), of_token = 2 * (size.padded + keys.half) * word;
+      const int64_t all = a.slots.size(0), word = static_cast<int64_t>(sizeof(float)),
+                    of_token = 2 * (size.padded + keys.half) * word;
       const int64_t tokens = std::clamp<int64_t>(kScoreBytes / of_token, 1, kTokens);
-      HEBB_LAUNCH(product_key_kernel<decltype(zero)>, blocks_for((all + tokens - 1) / tokens * keys.heads, 1), kSelectThreads,
-                  size.bytes(tokens) + tokens * 2 * keys.half * word, stream, a.slots.as<int32_t>(), a.sums.as<float>(), keys, size, all,
-                  static_cast<int>(tokens));
+      HEBB_LAUNCH(product_key_kernel<decltype(zero)>, blocks_for((all + tokens - 1) / tokens * keys.heads, 1),
+                  kSelectThreads, size.bytes(tokens) + tokens * 2 * keys.half * word, stream, a.slots.as<int32_t>(),
+                  a.sums.as<float>(), keys, size, all, static_cast<int>(tokens));
     }
   });
 }
@@ -261,12 +246,14 @@ void run(Stream& stream, const ProductKeyTopK& a) {
 void run(Stream& stream, const ProductKeyScore& a) {
   dispatch_float(a.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    each_warp("product_key_score", stream, a.slots.numel(), Score<T>{a.sums.as<float>(), a.slots.as<int32_t>(), keys_of<T>(a)});
+    each_warp("product_key_score", stream, a.slots.numel(),
+              Score<T>{a.sums.as<float>(), a.slots.as<int32_t>(), keys_of<T>(a)});
   });
 }
 
 void run(Stream& stream, const SoftmaxRows& a) {
-  each_warp("softmax_rows", stream, a.sums.numel() / a.size, Softmax{a.weights.as<float>(), a.sums.as<float>(), a.size});
+  each_warp("softmax_rows", stream, a.sums.numel() / a.size,
+            Softmax{a.weights.as<float>(), a.sums.as<float>(), a.size});
 }
 
 void run(Stream& stream, const SlotRead& a) {
@@ -274,7 +261,8 @@ void run(Stream& stream, const SlotRead& a) {
   dispatch_float(a.r.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("slot_read", stream, tokens, width,
-                 Read<T>{a.r.as<T>(), a.slots.as<int32_t>(), a.weights.as<float>(), a.values.as<T>(), a.slots.numel() / tokens, width});
+                 Read<T>{a.r.as<T>(), a.slots.as<int32_t>(), a.weights.as<float>(), a.values.as<T>(),
+                         a.slots.numel() / tokens, width});
   });
 }
 
@@ -283,7 +271,8 @@ void run(Stream& stream, const SlotReadBackward& a) {
   dispatch_float(a.d_r.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_warp("slot_read_backward", stream, a.slots.numel(),
-              WeightGradient<T>{a.d_weights.as<float>(), a.slots.as<int32_t>(), a.d_r.as<T>(), a.values.as<T>(), entries, width});
+              WeightGradient<T>{a.d_weights.as<float>(), a.slots.as<int32_t>(), a.d_r.as<T>(), a.values.as<T>(),
+                                entries, width});
   });
   if (a.d_values.defined()) {
     scatter_rows(stream, a.d_values.as<float>(), a.values.size(0), width, a.slots.numel(), {a.slots.as<int32_t>()},
@@ -293,12 +282,12 @@ void run(Stream& stream, const SlotReadBackward& a) {
 
 namespace {
 
-template <class T>
-void backward(Stream& stream, const ProductKeyBackward& a) {
+template <class T> void backward(Stream& stream, const ProductKeyBackward& a) {
   const Keys<T> keys = keys_of<T>(a);
   const int64_t rows = a.slots.numel() / keys.k;
   float* const d_sums = a.d_sums.as<float>();
-  each_warp("product_key_sums", stream, rows, SumGradient{d_sums, a.d_weights.as<float>(), a.weights.as<float>(), keys.k});
+  each_warp("product_key_sums", stream, rows,
+            SumGradient{d_sums, a.d_weights.as<float>(), a.weights.as<float>(), keys.k});
   if (a.d_q.defined()) {
     each_element("product_key_queries", stream, 2 * rows, keys.half,
                  QueryGradient<T>{a.d_q.as<T>(), d_sums, a.slots.as<int32_t>(), keys, a.accumulate});

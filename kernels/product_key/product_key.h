@@ -47,7 +47,7 @@ HEBB_KERNEL(SlotReadBackward)
 struct ProductKeyBackward {
   Tensor d_q, d_keys, d_sums;  // d_q, d_keys may be undefined
   Tensor d_weights, weights, slots, q, keys;
-  bool accumulate;             // d_q
+  bool accumulate;  // d_q
 };
 HEBB_KERNEL(ProductKeyBackward)
 

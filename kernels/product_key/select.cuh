@@ -1,7 +1,8 @@
 #pragma once
-// The k best pairs of two lists of scores, by one block: in two stages, ties to the lower index at both. By counting: the rank of an
-// entry is the number of those before it, so that the result does not depend on the order of the threads. Numbers are compared as
-// integers, four a load: a bit more than two instructions a comparison of 2 n^2, five of one of (k log k)^2.
+// The k best pairs of two lists of scores, by one block: in two stages, ties to the lower index at both. By counting:
+// the rank of an entry is the number of those before it, so that the result does not depend on the order of the
+// threads. Numbers are compared as integers, four a load: a bit more than two instructions a comparison of 2 n^2, five
+// of one of (k log k)^2.
 #include "kernels/common/cuda/prelude.cuh"
 
 namespace hebb::HEBB_DEVICE {
@@ -18,17 +19,20 @@ struct SelectionSize {
   int n, k, count, padded, room;  // count: of each list; padded: keys of a list in packs of four; room: pairs, likewise
 
   SelectionSize(int64_t sub_keys, int64_t chosen)
-      : n(static_cast<int>(sub_keys)), k(static_cast<int>(chosen)), count(k < n ? k : n), padded((n + 3) / 4 * 4), room(0) {
-    for (int p = 0; p < count; ++p) {
-      room += pairs_of(p);
-    }
+      : n(static_cast<int>(sub_keys)),
+        k(static_cast<int>(chosen)),
+        count(k < n ? k : n),
+        padded((n + 3) / 4 * 4),
+        room(0) {
+    for (int p = 0; p < count; ++p) { room += pairs_of(p); }
     room = (room + 3) / 4 * 4;
   }
   /// Both lists are sorted, so the sums of ranks (p, q) with (p + 1)(q + 1) <= k hold the k best: how many q that is.
   __host__ __device__ int pairs_of(int p) const { return k / (p + 1) < count ? k / (p + 1) : count; }
   /// Of shared memory for scores of `lists` selections, made one after the other.
   int64_t bytes(int64_t lists = 1) const {
-    return 4 * (lists * 2 * padded + 2 * int64_t{room}) + (2 * int64_t{count} + k) * static_cast<int64_t>(sizeof(KeyPair));
+    return 4 * (lists * 2 * padded + 2 * int64_t{room}) +
+           (2 * int64_t{count} + k) * static_cast<int64_t>(sizeof(KeyPair));
   }
 };
 
@@ -48,7 +52,9 @@ struct KeySelection {
     chosen = best + 2 * size.count;
   }
   /// Where the kernel puts the score of entry i of a list.
-  __device__ void put(int book, int i, float score) const { keys[book * size.padded + i] = static_cast<int32_t>(__float_as_uint(score)); }
+  __device__ void put(int book, int i, float score) const {
+    keys[book * size.padded + i] = static_cast<int32_t>(__float_as_uint(score));
+  }
 };
 
 /// Integers in the order of the numbers; -0 and 0 are equal, NaNs have a place.
@@ -57,7 +63,9 @@ __device__ __forceinline__ int32_t order_key(float x) {
   return bits ^ ((bits >> 31) & 0x7FFFFFFF);
 }
 /// The number, 0 for -0.
-__device__ __forceinline__ float number_of(int32_t key) { return __uint_as_float(static_cast<uint32_t>(key ^ ((key >> 31) & 0x7FFFFFFF))); }
+__device__ __forceinline__ float number_of(int32_t key) {
+  return __uint_as_float(static_cast<uint32_t>(key ^ ((key >> 31) & 0x7FFFFFFF)));
+}
 
 __device__ __forceinline__ bool is_before(const KeyPair& a, const KeyPair& b) {
   const int32_t key_a = order_key(a.sum), key_b = order_key(b.sum);
@@ -72,9 +80,7 @@ __device__ __forceinline__ int rank_of_key(const int32_t* keys, int padded, int 
   const auto add = [&](int at, auto&& is_before) {
     const Word4 four = load_16_bytes(keys + at);
     HEBB_UNROLL
-    for (int e = 0; e < 4; ++e) {
-      rank += is_before(static_cast<int32_t>(four.word[e]), at + e) ? 1 : 0;
-    }
+    for (int e = 0; e < 4; ++e) { rank += is_before(static_cast<int32_t>(four.word[e]), at + e) ? 1 : 0; }
   };
   for (int at = 0; at < pack; at += 4) {
     add(at, [own](int32_t other, int) { return other >= own; });
@@ -102,28 +108,25 @@ __device__ __forceinline__ int rank_of_pair(const KeySelection& s, int pairs, in
 }
 
 /// Calls f(slot) for all pairs of the lists' best whose sum has the key.
-template <class F>
-__device__ __forceinline__ void each_pair_of(const KeySelection& s, int32_t key, F&& f) {
+template <class F> __device__ __forceinline__ void each_pair_of(const KeySelection& s, int32_t key, F&& f) {
   const int count = s.size.count;
   for (int item = static_cast<int>(threadIdx.x); item < count * count; item += kSelectThreads) {
     const KeyPair &a = s.best[item / count], &b = s.best[count + item % count];
-    if (order_key(a.sum + b.sum) == key) {
-      f(a.slot * s.size.n + b.slot);
-    }
+    if (order_key(a.sum + b.sum) == key) { f(a.slot * s.size.n + b.slot); }
   }
 }
 
-/// Chooses again among the pairs that tie with the last one, those of the lowest slots. `greater`: chosen pairs before them. Rare, but all
-/// pairs tie where all scores are equal: so the highest slot is found by bisection. All threads call; ends with a barrier.
-__device__ HEBB_NOINLINE void choose_among_ties(KeySelection s, int32_t key, int greater, int& counter HEBB_WHERE_PARAMETER) {
+/// Chooses again among the pairs that tie with the last one, those of the lowest slots. `greater`: chosen pairs before
+/// them. Rare, but all pairs tie where all scores are equal: so the highest slot is found by bisection. All threads
+/// call; ends with a barrier.
+__device__ HEBB_NOINLINE void choose_among_ties(KeySelection s, int32_t key, int greater,
+                                                int& counter HEBB_WHERE_PARAMETER) {
   const int wanted = s.size.k - greater;
   int low = 0, high = s.size.n * s.size.n - 1;
   while (low < high) {
     const int middle = low + (high - low) / 2;
     __syncthreads(HEBB_WHERE_HERE);
-    if (threadIdx.x == 0) {
-      counter = 0;
-    }
+    if (threadIdx.x == 0) { counter = 0; }
     __syncthreads(HEBB_WHERE_HERE);
     int own = 0;
     each_pair_of(s, key, [&](int slot) { own += slot <= middle ? 1 : 0; });
@@ -136,21 +139,15 @@ __device__ HEBB_NOINLINE void choose_among_ties(KeySelection s, int32_t key, int
     }
   }
   __syncthreads(HEBB_WHERE_HERE);
-  if (threadIdx.x == 0) {
-    counter = 0;
-  }
+  if (threadIdx.x == 0) { counter = 0; }
   __syncthreads(HEBB_WHERE_HERE);
   each_pair_of(s, key, [&](int slot) {
-    if (slot <= low) {
-      s.pair_slots[atomicAdd(&counter, 1)] = slot;
-    }
+    if (slot <= low) { s.pair_slots[atomicAdd(&counter, 1)] = slot; }
   });
   __syncthreads(HEBB_WHERE_HERE);
   for (int i = static_cast<int>(threadIdx.x); i < wanted; i += kSelectThreads) {
     int rank = 0;
-    for (int j = 0; j < wanted; ++j) {
-      rank += s.pair_slots[j] < s.pair_slots[i] ? 1 : 0;
-    }
+    for (int j = 0; j < wanted; ++j) { rank += s.pair_slots[j] < s.pair_slots[i] ? 1 : 0; }
     s.chosen[greater + rank] = {number_of(key), s.pair_slots[i]};
   }
   __syncthreads(HEBB_WHERE_HERE);
@@ -158,7 +155,9 @@ __device__ HEBB_NOINLINE void choose_among_ties(KeySelection s, int32_t key, int
 
 /// From the scores that were put to s.chosen. All threads call; ends with a barrier.
 __device__ inline void select_keys(const KeySelection& s HEBB_WHERE_PARAMETER) {
-  HEBB_SHARED(int[4], shared);  // pairs so far, key of the last one chosen, whether others tie with it, the first chosen one that does
+  HEBB_SHARED(
+      int[4],
+      shared);  // pairs so far, key of the last one chosen, whether others tie with it, the first chosen one that does
   const SelectionSize& size = s.size;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   __syncthreads(HEBB_WHERE_HERE);
@@ -170,16 +169,12 @@ __device__ inline void select_keys(const KeySelection& s HEBB_WHERE_PARAMETER) {
     s.pair_keys[i] = INT32_MIN;
     s.pair_slots[i] = INT32_MAX;
   }
-  if (thread < 4) {
-    shared[thread] = 0;
-  }
+  if (thread < 4) { shared[thread] = 0; }
   __syncthreads(HEBB_WHERE_HERE);
   for (int item = thread; item < 2 * size.n; item += kSelectThreads) {
     const int book = item < size.n ? 0 : 1, i = item - book * size.n;
     const int rank = rank_of_key(s.keys + book * size.padded, size.padded, i);
-    if (rank < size.count) {
-      s.best[book * size.count + rank] = {number_of(s.keys[book * size.padded + i]), i};
-    }
+    if (rank < size.count) { s.best[book * size.count + rank] = {number_of(s.keys[book * size.padded + i]), i}; }
   }
   __syncthreads(HEBB_WHERE_HERE);
   for (int p = thread / 32; p < size.count; p += kSelectThreads / 32) {
@@ -195,31 +190,22 @@ __device__ inline void select_keys(const KeySelection& s HEBB_WHERE_PARAMETER) {
   const int pairs = shared[0];
   for (int i = thread; i < pairs; i += kSelectThreads) {
     const int rank = rank_of_pair(s, pairs, i);
-    if (rank < size.k) {
-      s.chosen[rank] = {number_of(s.pair_keys[i]), s.pair_slots[i]};
-    }
-    if (rank == size.k - 1) {
-      shared[1] = s.pair_keys[i];
-    }
+    if (rank < size.k) { s.chosen[rank] = {number_of(s.pair_keys[i]), s.pair_slots[i]}; }
+    if (rank == size.k - 1) { shared[1] = s.pair_keys[i]; }
   }
   __syncthreads(HEBB_WHERE_HERE);
-  // A pair outside can only tie with the last one; then its slot decides. Of the pairs of p the first one outside is the greatest.
+  // A pair outside can only tie with the last one; then its slot decides. Of the pairs of p the first one outside is
+  // the greatest.
   const int32_t last = shared[1];
   for (int p = thread; p < size.count; p += kSelectThreads) {
     const int q = size.pairs_of(p);
-    if (q < size.count && order_key(s.best[p].sum + s.best[size.count + q].sum) == last) {
-      atomicAdd(&shared[2], 1);
-    }
+    if (q < size.count && order_key(s.best[p].sum + s.best[size.count + q].sum) == last) { atomicAdd(&shared[2], 1); }
   }
   for (int i = thread; i < size.k; i += kSelectThreads) {
-    if (order_key(s.chosen[i].sum) == last && (i == 0 || order_key(s.chosen[i - 1].sum) != last)) {
-      shared[3] = i;
-    }
+    if (order_key(s.chosen[i].sum) == last && (i == 0 || order_key(s.chosen[i - 1].sum) != last)) { shared[3] = i; }
   }
   __syncthreads(HEBB_WHERE_HERE);
-  if (shared[2] > 0) {
-    choose_among_ties(s, last, shared[3], shared[0] HEBB_WHERE_ARGUMENT);
-  }
+  if (shared[2] > 0) { choose_among_ties(s, last, shared[3], shared[0] HEBB_WHERE_ARGUMENT); }
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -23,9 +23,7 @@ template <class S> int64_t top_k(const S* s, int64_t n, int64_t k, std::vector<i
   score.resize(static_cast<size_t>(count));
   int64_t filled = 0;
   for (int64_t i = 0; i < n; ++i) {
-    if (filled == count && !(s[i] > score[static_cast<size_t>(count - 1)])) {
-      continue;
-    }
+    if (filled == count && !(s[i] > score[static_cast<size_t>(count - 1)])) { continue; }
     int64_t at = filled < count ? filled++ : count - 1;
     while (at > 0 && s[i] > score[static_cast<size_t>(at - 1)]) {
       score[static_cast<size_t>(at)] = score[static_cast<size_t>(at - 1)];
@@ -41,7 +39,8 @@ template <class S> int64_t top_k(const S* s, int64_t n, int64_t k, std::vector<i
 /// The k largest sums s1[i] + s2[j] over the stage-one candidates of both halves, as slots i n + j
 /// with their sums, best first; equal sums: lower slot first. k <= n * n.
 template <class S>
-void select_product_keys(const S* s1, const S* s2, int64_t n, int64_t k, ProductKeyWork<S>& work, int32_t* slots, S* sums) {
+void select_product_keys(const S* s1, const S* s2, int64_t n, int64_t k, ProductKeyWork<S>& work, int32_t* slots,
+                         S* sums) {
   const int64_t count = top_k(s1, n, k, work.index[0], work.score[0]);
   top_k(s2, n, k, work.index[1], work.score[1]);
   const S *score_1 = work.score[0].data(), *score_2 = work.score[1].data();
@@ -59,9 +58,7 @@ void select_product_keys(const S* s1, const S* s2, int64_t n, int64_t k, Product
   // pair outside can only tie with the last of them; then its slot number decides.
   work.best.clear();
   for (int64_t p = 0; p < count; ++p) {
-    for (int64_t q = 0; q < std::min(count, k / (p + 1)); ++q) {
-      work.best.push_back(pair(p, q));
-    }
+    for (int64_t q = 0; q < std::min(count, k / (p + 1)); ++q) { work.best.push_back(pair(p, q)); }
   }
   std::nth_element(work.best.begin(), work.best.begin() + (k - 1), work.best.end(), better);
   const S last = work.best[static_cast<size_t>(k - 1)].first;

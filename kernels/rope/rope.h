@@ -8,13 +8,13 @@ namespace hebb {
 /// Rotary frequencies (spec 10, sections 3 and 4; `endpoint`: spec 70, section 11).
 struct RopeSpec {
   double theta = 10000.0;
-  int64_t dims = 0;              // rotated channels, even
-  bool endpoint = false;         // theta^(-i / (dims/2 - 1)) instead of theta^(-2i / dims)
-  bool yarn = false;             // YaRN extension; the rest is ignored without it
+  int64_t dims = 0;       // rotated channels, even
+  bool endpoint = false;  // theta^(-i / (dims/2 - 1)) instead of theta^(-2i / dims)
+  bool yarn = false;      // YaRN extension; the rest is ignored without it
   double factor = 1.0;
-  int64_t original = 0;          // training length L0
+  int64_t original = 0;  // training length L0
   double beta_fast = 32.0, beta_slow = 1.0;
-  double attention_factor = 1.0; // multiplies cos and sin
+  double attention_factor = 1.0;  // multiplies cos and sin
 
   bool operator==(const RopeSpec&) const = default;
   /// Radians per position of pair i, 0 <= i < dims/2.

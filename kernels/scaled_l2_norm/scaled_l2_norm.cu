@@ -3,15 +3,14 @@
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
 
-// A group of lanes a head of a token or, backward, of a block of tokens; a pack of channels a lane. What is read twice comes from L1 the
-// second time. Bound by HBM: 2 and 3 passes.
+// A group of lanes a head of a token or, backward, of a block of tokens; a pack of channels a lane. What is read twice
+// comes from L1 the second time. Bound by HBM: 2 and 3 passes.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 constexpr int64_t kBlock = 32;  // tokens of one partial sum, as in scaled_l2_norm_blocks
 
-template <class T>
-struct Forward {
+template <class T> struct Forward {
   T* y;
   const T* x;
   const float* scale;
@@ -26,24 +25,19 @@ struct Forward {
     for (int64_t c = lane * N; c < width; c += lanes * N) {
       load_pack(v, x + begin, c, width, vector);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        squares += v[j] * v[j];
-      }
+      for (int j = 0; j < N; ++j) { squares += v[j] * v[j]; }
     }
     const float factor = scale[Split(row, heads).remainder] * l2_scale(group_sum(squares, lanes));
     for (int64_t c = lane * N; c < width; c += lanes * N) {
       load_pack(v, x + begin, c, width, vector);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        v[j] *= factor;
-      }
+      for (int j = 0; j < N; ++j) { v[j] *= factor; }
       store_pack(y + begin, c, width, vector, v);
     }
   }
 };
 
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   T* d_x;
   float* partial;
   const T *d_y, *x;
@@ -77,15 +71,11 @@ struct Backward {
         load_pack(v, x + begin, c, width, vector);
         load_pack(g, d_y + begin, c, width, vector);
         HEBB_UNROLL
-        for (int j = 0; j < N; ++j) {
-          g[j] = scale[head] * inverse * (g[j] - v[j] * inverse * along);
-        }
+        for (int j = 0; j < N; ++j) { g[j] = scale[head] * inverse * (g[j] - v[j] * inverse * along); }
         write_pack(d_x + begin, c, width, vector, g, accumulate);
       }
     }
-    if (lane == 0) {
-      partial[item] = total;
-    }
+    if (lane == 0) { partial[item] = total; }
   }
 };
 
@@ -107,8 +97,9 @@ void run(Stream& stream, const ScaledL2NormBackward& a) {
     using T = decltype(zero);
     const int lanes = lanes_for<kPack<T>>(a.x.size(2));
     each_group("scaled_l2_norm_backward", stream, blocks * heads, lanes,
-               Backward<T>{a.d_x.as<T>(), a.partial.as<float>(), a.d_y.as<T>(), a.x.as<T>(), a.scale.as<float>(), tokens, heads,
-                           a.x.size(2), lanes, a.accumulate, can_vectorise<kPack<T>>(a.x.size(2), a.d_x.data, a.d_y.data, a.x.data)});
+               Backward<T>{a.d_x.as<T>(), a.partial.as<float>(), a.d_y.as<T>(), a.x.as<T>(), a.scale.as<float>(),
+                           tokens, heads, a.x.size(2), lanes, a.accumulate,
+                           can_vectorise<kPack<T>>(a.x.size(2), a.d_x.data, a.d_y.data, a.x.data)});
   });
   add_column_sums(stream, a.d_scale, a.partial, blocks);
 }

@@ -28,7 +28,9 @@ template <class S> class Filter {
   static constexpr int64_t kChannels = 256;
 
   Filter(const Tensor& weight, const Tensor& bias)
-      : weight_(weight.as<S>()), bias_(bias.as<S>()), taps_(weight.defined() ? weight.size(1) : 1),
+      : weight_(weight.as<S>()),
+        bias_(bias.as<S>()),
+        taps_(weight.defined() ? weight.size(1) : 1),
         rows_(static_cast<size_t>((taps_ + 1) * kChannels)) {}
 
   int64_t taps() const { return taps_; }
@@ -58,8 +60,9 @@ template <class S> struct Window {
   const S* tap(int64_t l) const { return l < inside ? now - l * channels : carried - (l - inside) * channels; }
 };
 
-template <class S> Window<S> window_at(const S* x, const S* previous, const int32_t* doc_start, int64_t i,
-                                       int64_t length, int64_t channels, int64_t taps) {
+template <class S>
+Window<S> window_at(const S* x, const S* previous, const int32_t* doc_start, int64_t i, int64_t length,
+                    int64_t channels, int64_t taps) {
   const int64_t t = i % length, row = i / length;
   Window<S> w{x + i * channels, nullptr, channels, std::min(taps, t + 1), std::min(taps, t - doc_start[i] + 1)};
   if (previous != nullptr) {
@@ -118,7 +121,11 @@ template <class S> void forward(const ShortConvForward& a) {
 template <class S> class BackwardBlock {
  public:
   BackwardBlock(const ShortConvBackward& a, Filter<S>& filter)
-      : a_(a), filter_(filter), length_(a.x.size(1)), channels_(a.x.size(2)), doc_start_(a.doc_start.as<int32_t>()),
+      : a_(a),
+        filter_(filter),
+        length_(a.x.size(1)),
+        channels_(a.x.size(2)),
+        doc_start_(a.doc_start.as<int32_t>()),
         d_z_(static_cast<size_t>((kBlock + filter.taps() - 1) * Filter<S>::kChannels)) {}
 
   void run(int64_t block, int64_t first, int64_t width) {
@@ -129,9 +136,7 @@ template <class S> class BackwardBlock {
     first_ = first;
     width_ = width;
     compute_d_z();
-    if (a_.d_x.defined()) {
-      write_d_x();
-    }
+    if (a_.d_x.defined()) { write_d_x(); }
     if (a_.d_weight.defined() || a_.d_bias.defined()) {
       sum_weights(a_.partial.as<S>() + block * (filter_.taps() + 1) * channels_ + first);
     }
@@ -163,9 +168,7 @@ template <class S> class BackwardBlock {
   void write_d_x() {
     for (int64_t t = begin_; t < end_; ++t) {
       int64_t readers = 1;
-      while (readers < filter_.taps() && t + readers < length_ && doc_start_[row_ + t + readers] <= t) {
-        ++readers;
-      }
+      while (readers < filter_.taps() && t + readers < length_ && doc_start_[row_ + t + readers] <= t) { ++readers; }
       S* d_x = a_.d_x.as<S>() + (row_ + t) * channels_ + first_;
       vector_loop<S>(width_, [&](int64_t c, auto lanes) {
         Vec<S> d = a_.accumulate ? load(d_x + c, lanes) : Vec<S>(S(0));
@@ -178,9 +181,7 @@ template <class S> class BackwardBlock {
   }
 
   void sum_weights(S* partial) {
-    for (int64_t l = 0; l <= filter_.taps(); ++l) {
-      std::fill_n(partial + l * channels_, width_, S(0));
-    }
+    for (int64_t l = 0; l <= filter_.taps(); ++l) { std::fill_n(partial + l * channels_, width_, S(0)); }
     for (int64_t t = begin_; t < end_; ++t) {
       const Window<S> w = window(t);
       vector_loop<S>(width_, [&](int64_t c, auto lanes) {
@@ -211,14 +212,10 @@ template <class S> void backward(const ShortConvBackward& a) {
     for (int64_t first = 0; first < channels; first += Filter<S>::kChannels) {
       const int64_t width = std::min(Filter<S>::kChannels, channels - first);
       filter.select(first, width);
-      for (int64_t b = begin; b < end; ++b) {
-        block.run(b, first, width);
-      }
+      for (int64_t b = begin; b < end; ++b) { block.run(b, first, width); }
     }
   });
-  if (!a.d_weight.defined() && !a.d_bias.defined()) {
-    return;
-  }
+  if (!a.d_weight.defined() && !a.d_bias.defined()) { return; }
   const int64_t taps = a.weight.size(1);
   const S* partial = a.partial.as<S>();
   S *d_weight = a.d_weight.as<S>(), *d_bias = a.d_bias.as<S>();
@@ -227,9 +224,7 @@ template <class S> void backward(const ShortConvBackward& a) {
       const S* from = partial + (b * (taps + 1) + l) * channels;
       S* to = l < taps ? d_weight : d_bias;
       const int64_t offset = l < taps ? taps - 1 - l : 0, step = l < taps ? taps : 1;
-      for (int64_t c = 0; to != nullptr && c < channels; ++c) {
-        to[c * step + offset] += from[c];
-      }
+      for (int64_t c = 0; to != nullptr && c < channels; ++c) { to[c * step + offset] += from[c]; }
     }
   }
 }

@@ -4,11 +4,12 @@
 #include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/head_norm/head_norm.h"
 
-// Bound by HBM: x in, y out forward; d_y and x in, d_x out backward; l2 norms of heads add nothing to either. Filters of up to four taps:
-// a thread walks over the tokens of a block in a pack of channels, with the inputs under the filter in registers; everything is read and
-// computed once, but for K - 1 tokens a block. The threads of a head sum its squares by shuffles. Longer filters, and the activation
-// alone: a thread holds one element; the taps before it come from L1, as do, backward, the 2 K - 1 inputs that its gradient depends on
-// (z is computed 2 K + 1 times), and norms are passes of their own.
+// Bound by HBM: x in, y out forward; d_y and x in, d_x out backward; l2 norms of heads add nothing to either. Filters
+// of up to four taps: a thread walks over the tokens of a block in a pack of channels, with the inputs under the filter
+// in registers; everything is read and computed once, but for K - 1 tokens a block. The threads of a head sum its
+// squares by shuffles. Longer filters, and the activation alone: a thread holds one element; the taps before it come
+// from L1, as do, backward, the 2 K - 1 inputs that its gradient depends on (z is computed 2 K + 1 times), and norms
+// are passes of their own.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -17,8 +18,7 @@ constexpr int64_t kForwardBlock = 16;  // tokens that a thread walks over
 constexpr int kMaxWalk = 4;            // taps
 constexpr int kAhead = 4;              // tokens whose loads are under way together
 
-template <class T>
-struct Convolution {
+template <class T> struct Convolution {
   const T *x, *previous;
   const float *weight, *bias;
   const int32_t* doc_start;
@@ -31,20 +31,18 @@ struct Convolution {
     return static_cast<int>(inside < taps ? inside : taps);
   }
   __device__ int available(int64_t token) const { return available(token % length, doc_start[token]); }
-  __device__ float factor(int tap, int64_t c) const { return weight != nullptr ? weight[c * taps + taps - 1 - tap] : 1.0f; }
+  __device__ float factor(int tap, int64_t c) const {
+    return weight != nullptr ? weight[c * taps + taps - 1 - tap] : 1.0f;
+  }
   __device__ float input(int64_t token, int tap, int64_t c) const {
     const int64_t t = token % length;
-    if (tap <= t) {
-      return to_float(x[(token - tap) * channels + c]);
-    }
+    if (tap <= t) { return to_float(x[(token - tap) * channels + c]); }
     const int64_t row = token / length;
     return to_float(previous[((row + 1) * (taps - 1) - (tap - t)) * channels + c]);
   }
   __device__ float operator()(int64_t token, int64_t c) const {
     float z = bias != nullptr ? bias[c] : 0.0f;
-    for (int tap = 0; tap < available(token); ++tap) {
-      z += factor(tap, c) * input(token, tap, c);
-    }
+    for (int tap = 0; tap < available(token); ++tap) { z += factor(tap, c) * input(token, tap, c); }
     return z;
   }
 };
@@ -55,9 +53,9 @@ __device__ __forceinline__ float through_silu(float d, float z) {
   return d * s * (1.0f + z * (1.0f - s));
 }
 
-/// What lies under a filter of kTaps taps in channels c, ..., c + N - 1, token after token. Tap l: of the token l before the last one.
-template <class T, int kTaps, int N>
-struct Window {
+/// What lies under a filter of kTaps taps in channels c, ..., c + N - 1, token after token. Tap l: of the token l
+/// before the last one.
+template <class T, int kTaps, int N> struct Window {
   float weight[kTaps][N], x[kTaps][N], bias[N] = {};
 
   /// Of the tokens before token t of the row.
@@ -65,9 +63,7 @@ struct Window {
     constexpr bool kVector = N > 1;
     float filter[kTaps * N];  // in the order of memory
     load_pack(filter, in.weight, c * kTaps, in.channels * kTaps, kVector);
-    if (in.bias != nullptr) {
-      load_pack(bias, in.bias, c, c + N, kVector);
-    }
+    if (in.bias != nullptr) { load_pack(bias, in.bias, c, c + N, kVector); }
     HEBB_UNROLL
     for (int tap = 0; tap < kTaps; ++tap) {
       HEBB_UNROLL
@@ -88,9 +84,7 @@ struct Window {
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) {
       HEBB_UNROLL
-      for (int tap = kTaps - 1; tap > 0; --tap) {
-        x[tap][j] = x[tap - 1][j];
-      }
+      for (int tap = kTaps - 1; tap > 0; --tap) { x[tap][j] = x[tap - 1][j]; }
       x[0][j] = input[j];
       z[j] = bias[j];
     }
@@ -102,14 +96,11 @@ struct Window {
   }
 
  private:
-  template <bool kBegins>
-  __device__ __forceinline__ void add(int available, float (&z)[N]) const {
+  template <bool kBegins> __device__ __forceinline__ void add(int available, float (&z)[N]) const {
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) {
       HEBB_UNROLL
-      for (int tap = 0; tap < kTaps; ++tap) {
-        z[j] += !kBegins || tap < available ? weight[tap][j] * x[tap][j] : 0.0f;
-      }
+      for (int tap = 0; tap < kTaps; ++tap) { z[j] += !kBegins || tap < available ? weight[tap][j] * x[tap][j] : 0.0f; }
     }
   }
 };
@@ -125,8 +116,7 @@ struct Heads {
 };
 
 /// Item: blocks of kForwardBlock tokens of the rows; then packs of channels.
-template <class T, int kTaps, int N, bool kNormed>
-struct ForwardWalk {
+template <class T, int kTaps, int N, bool kNormed> struct ForwardWalk {
   T* y;
   Convolution<T> in;
   Heads norm;
@@ -156,9 +146,7 @@ struct ForwardWalk {
       for (int i = 0; i < kAhead; ++i) {
         float z[N];
         window.push(input[i], in.available(t + i, start[i]), z);
-        if (t + i < last) {
-          finish(token + i, c, scale, z);
-        }
+        if (t + i < last) { finish(token + i, c, scale, z); }
       }
     }
   }
@@ -173,19 +161,16 @@ struct ForwardWalk {
     if constexpr (kNormed) {
       const float s = l2_scale(group_sum(squares, norm.lanes));
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        z[j] *= s;
-      }
+      for (int j = 0; j < N; ++j) { z[j] *= s; }
       scale[token * norm.heads] = s;  // all lanes of the head the same
     }
     store_pack(y + token * in.channels, c, c + N, N > 1, z);
   }
 };
 
-/// Item: blocks of kBlock tokens of the rows; then packs of channels. A block's last inputs also feed the tokens behind it, whose d_z is
-/// computed again. kNormed: d_y is the gradient at the normed heads.
-template <class T, int kTaps, int N, bool kNormed>
-struct BackwardWalk {
+/// Item: blocks of kBlock tokens of the rows; then packs of channels. A block's last inputs also feed the tokens behind
+/// it, whose d_z is computed again. kNormed: d_y is the gradient at the normed heads.
+template <class T, int kTaps, int N, bool kNormed> struct BackwardWalk {
   T* d_x;          // null: not wanted
   float* partial;  // likewise; of each item [channels, kTaps] in the order of the weights, then [channels]
   const T* d_y;
@@ -221,13 +206,12 @@ struct BackwardWalk {
         const int available = t + i < end ? in.available(t + i, start[i]) : 0;
         float z[N];
         window.push(input[i], available, z);
-        if (t + i < end) {
-          to_d_z(kNormed ? scale[(token + i) * norm.heads] : 1.0f, z, d[i]);
-        }
+        if (t + i < end) { to_d_z(kNormed ? scale[(token + i) * norm.heads] : 1.0f, z, d[i]); }
         sums.add(window, d[i], available, t + i < last);
         const int64_t done = t + i - (kTaps - 1);
         if (d_x != nullptr && first <= done && done < last) {
-          write_pack(d_x + (row * in.length + done) * in.channels, c, in.channels, kVector, sums.input[kTaps - 1], accumulate);
+          write_pack(d_x + (row * in.length + done) * in.channels, c, in.channels, kVector, sums.input[kTaps - 1],
+                     accumulate);
         }
       }
     }
@@ -235,9 +219,7 @@ struct BackwardWalk {
       float* const to = partial + item * (kTaps + 1) * in.channels;
       float filter[kTaps * N];
       HEBB_UNROLL
-      for (int j = 0; j < kTaps * N; ++j) {
-        filter[j] = sums.weight[kTaps - 1 - j % kTaps][j / kTaps];
-      }
+      for (int j = 0; j < kTaps * N; ++j) { filter[j] = sums.weight[kTaps - 1 - j % kTaps][j / kTaps]; }
       store_pack(to, c * kTaps, in.channels * kTaps, kVector, filter);
       store_pack(to + kTaps * in.channels, c, in.channels, kVector, sums.bias);
     }
@@ -246,13 +228,12 @@ struct BackwardWalk {
   struct Sums {
     float input[kTaps][N], weight[kTaps][N], bias[N];  // input: by the token's distance from the last one
 
-    __device__ __forceinline__ void add(const Window<T, kTaps, N>& window, const float (&d_z)[N], int available, bool counts) {
+    __device__ __forceinline__ void add(const Window<T, kTaps, N>& window, const float (&d_z)[N], int available,
+                                        bool counts) {
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         HEBB_UNROLL
-        for (int tap = kTaps - 1; tap >= 0; --tap) {
-          input[tap][j] = tap > 0 ? input[tap - 1][j] : 0.0f;
-        }
+        for (int tap = kTaps - 1; tap >= 0; --tap) { input[tap][j] = tap > 0 ? input[tap - 1][j] : 0.0f; }
       }
       if (available == kTaps && counts) {  // nearly always
         add_taps<false>(window, d_z, available, counts);
@@ -262,7 +243,8 @@ struct BackwardWalk {
     }
 
     template <bool kEdge>
-    __device__ __forceinline__ void add_taps(const Window<T, kTaps, N>& window, const float (&d_z)[N], int available, bool counts) {
+    __device__ __forceinline__ void add_taps(const Window<T, kTaps, N>& window, const float (&d_z)[N], int available,
+                                             bool counts) {
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         HEBB_UNROLL
@@ -288,19 +270,14 @@ struct BackwardWalk {
       }
       along = group_sum(along, norm.lanes);
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        d[j] = s * (d[j] - n[j] * along);
-      }
+      for (int j = 0; j < N; ++j) { d[j] = s * (d[j] - n[j] * along); }
     }
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      d[j] = silu ? through_silu(d[j], z[j]) : d[j];
-    }
+    for (int j = 0; j < N; ++j) { d[j] = silu ? through_silu(d[j], z[j]) : d[j]; }
   }
 };
 
-template <class T>
-struct Forward {
+template <class T> struct Forward {
   T* y;
   Convolution<T> convolution;
   bool silu;
@@ -311,23 +288,19 @@ struct Forward {
   }
 };
 
-template <class T>
-struct OutputGradient {
+template <class T> struct OutputGradient {
   const T* d_y;
   Convolution<T> convolution;
   bool silu;
 
   __device__ float operator()(int64_t token, int64_t c) const {
     const float d = to_float(d_y[token * convolution.channels + c]);
-    if (!silu) {
-      return d;
-    }
+    if (!silu) { return d; }
     return through_silu(d, convolution(token, c));
   }
 };
 
-template <class T>
-struct InputGradient {
+template <class T> struct InputGradient {
   T* d_x;
   OutputGradient<T> d_z;
   bool accumulate;
@@ -337,9 +310,7 @@ struct InputGradient {
     const int64_t t = token % convolution.length;
     float sum = 0;
     for (int tap = 0; tap < convolution.taps && t + tap < convolution.length; ++tap) {
-      if (convolution.doc_start[token + tap] > t) {
-        break;
-      }
+      if (convolution.doc_start[token + tap] > t) { break; }
       sum += convolution.factor(tap, c) * d_z(token + tap, c);
     }
     write(d_x[token * convolution.channels + c], sum, accumulate);
@@ -347,8 +318,7 @@ struct InputGradient {
 };
 
 // Item: (block of tokens, tap), the tap behind the last being the bias.
-template <class T>
-struct WeightGradient {
+template <class T> struct WeightGradient {
   float* partial;
   OutputGradient<T> d_z;
   int64_t blocks_per_row;
@@ -371,17 +341,20 @@ struct WeightGradient {
   }
 };
 
-template <class T, class Args>
-Convolution<T> convolution_of(const Args& a, const Tensor& previous) {
-  return {.x = a.x.template as<T>(), .previous = previous.as<T>(), .weight = a.weight.template as<float>(),
-          .bias = a.bias.template as<float>(), .doc_start = a.doc_start.template as<int32_t>(), .length = a.x.size(1),
-          .channels = a.x.size(2), .taps = a.weight.defined() ? static_cast<int>(a.weight.size(1)) : 1};
+template <class T, class Args> Convolution<T> convolution_of(const Args& a, const Tensor& previous) {
+  return {.x = a.x.template as<T>(),
+          .previous = previous.as<T>(),
+          .weight = a.weight.template as<float>(),
+          .bias = a.bias.template as<float>(),
+          .doc_start = a.doc_start.template as<int32_t>(),
+          .length = a.x.size(1),
+          .channels = a.x.size(2),
+          .taps = a.weight.defined() ? static_cast<int>(a.weight.size(1)) : 1};
 }
 
-/// Calls f(taps as a constant, channels of a thread as a constant) for filters that are walked; false for others. kPacked: channels of a
-/// thread where `packed`, else one.
-template <int kPacked, class F>
-bool dispatch_walk(const Tensor& weight, bool packed, F&& f) {
+/// Calls f(taps as a constant, channels of a thread as a constant) for filters that are walked; false for others.
+/// kPacked: channels of a thread where `packed`, else one.
+template <int kPacked, class F> bool dispatch_walk(const Tensor& weight, bool packed, F&& f) {
   static_assert(kMaxWalk == 4);
   const auto with_taps = [&](auto taps) {
     if (packed) {
@@ -401,35 +374,36 @@ bool dispatch_walk(const Tensor& weight, bool packed, F&& f) {
   return 2 <= taps && taps <= kMaxWalk;
 }
 
-/// Heads whose norm a walk with N channels a thread takes along: those of a power of two of threads up to a warp; none else.
-template <int N, class Args>
-Heads heads_of(const Args& a, bool packed) {
+/// Heads whose norm a walk with N channels a thread takes along: those of a power of two of threads up to a warp; none
+/// else.
+template <int N, class Args> Heads heads_of(const Args& a, bool packed) {
   const int64_t lanes = a.scale.defined() ? a.head_dim / N : 0;
-  if (!packed || lanes * N != a.head_dim || lanes < 1 || lanes > 32 || (lanes & (lanes - 1)) != 0) {
-    return {};
-  }
+  if (!packed || lanes * N != a.head_dim || lanes < 1 || lanes > 32 || (lanes & (lanes - 1)) != 0) { return {}; }
   return {.scale = a.scale.template as<float>(), .heads = a.x.size(2) / a.head_dim, .lanes = static_cast<int>(lanes)};
 }
 
-/// The gradients of weights and bias from the blocks' sums. in_order: they lie as BackwardWalk leaves them, else by taps.
+/// The gradients of weights and bias from the blocks' sums. in_order: they lie as BackwardWalk leaves them, else by
+/// taps.
 void add_partials(Stream& stream, const ShortConvBackward& a, int64_t taps, bool in_order) {
-  const int64_t channels = a.x.size(2), blocks = short_conv_blocks(a.x.size(0), a.x.size(1)), stride = (taps + 1) * channels;
+  const int64_t channels = a.x.size(2), blocks = short_conv_blocks(a.x.size(0), a.x.size(1)),
+                stride = (taps + 1) * channels;
   const float* const partial = a.partial.as<float>();
   if (a.d_weight.defined() && in_order) {
     add_column_sums(stream, a.d_weight.as<float>(), 1, {partial, DType::f32, blocks, stride, taps * channels});
   }
   for (int64_t tap = 0; a.d_weight.defined() && !in_order && tap < taps; ++tap) {
-    add_column_sums(stream, a.d_weight.as<float>() + taps - 1 - tap, taps, {partial + tap * channels, DType::f32, blocks, stride, channels});
+    add_column_sums(stream, a.d_weight.as<float>() + taps - 1 - tap, taps,
+                    {partial + tap * channels, DType::f32, blocks, stride, channels});
   }
   if (a.d_bias.defined()) {
     add_column_sums(stream, a.d_bias.as<float>(), 1, {partial + taps * channels, DType::f32, blocks, stride, channels});
   }
 }
 
-template <class T>
-void backward(Stream& stream, const ShortConvBackward& a) {
+template <class T> void backward(Stream& stream, const ShortConvBackward& a) {
   constexpr int N = 4;  // registers: 18 a channel and what is loaded ahead
-  const int64_t rows = a.x.size(0), length = a.x.size(1), channels = a.x.size(2), blocks = short_conv_blocks(rows, length);
+  const int64_t rows = a.x.size(0), length = a.x.size(1), channels = a.x.size(2),
+                blocks = short_conv_blocks(rows, length);
   const OutputGradient<T> d_z{a.d_y.as<T>(), convolution_of<T>(a, {}), a.silu};
   const int64_t taps = d_z.convolution.taps;
   float* const partial = a.d_weight.defined() || a.d_bias.defined() ? a.partial.as<float>() : nullptr;
@@ -443,8 +417,8 @@ void backward(Stream& stream, const ShortConvBackward& a) {
   const bool walks = dispatch_walk<N>(a.weight, packed, [&](auto count, auto pack) {
     const auto walk = [&](auto normed) {
       each_element("short_conv_backward_walk", stream, blocks, channels / pack(),
-                   BackwardWalk<T, count(), pack(), normed()>{a.d_x.as<T>(), partial, d_z.d_y, d_z.convolution, heads, blocks / rows,
-                                                              a.silu, a.accumulate});
+                   BackwardWalk<T, count(), pack(), normed()>{a.d_x.as<T>(), partial, d_z.d_y, d_z.convolution, heads,
+                                                              blocks / rows, a.silu, a.accumulate});
     };
     if constexpr (pack() > 1) {
       if (heads.scale != nullptr) {
@@ -455,18 +429,17 @@ void backward(Stream& stream, const ShortConvBackward& a) {
     walk(std::false_type{});
   });
   if (!walks && partial != nullptr) {
-    each_element("short_conv_weights", stream, blocks * (taps + 1), channels, WeightGradient<T>{partial, d_z, blocks / rows});
+    each_element("short_conv_weights", stream, blocks * (taps + 1), channels,
+                 WeightGradient<T>{partial, d_z, blocks / rows});
   }
-  if (partial != nullptr) {
-    add_partials(stream, a, taps, walks);
-  }
+  if (partial != nullptr) { add_partials(stream, a, taps, walks); }
   if (!walks && a.d_x.defined()) {  // last: without a filter it may be d_y
-    each_element("short_conv_backward", stream, rows * length, channels, InputGradient<T>{a.d_x.as<T>(), d_z, a.accumulate});
+    each_element("short_conv_backward", stream, rows * length, channels,
+                 InputGradient<T>{a.d_x.as<T>(), d_z, a.accumulate});
   }
 }
 
-template <class T>
-void forward(Stream& stream, const ShortConvForward& a) {
+template <class T> void forward(Stream& stream, const ShortConvForward& a) {
   constexpr int N = kPack<T>;
   const Convolution<T> in = convolution_of<T>(a, a.previous);
   const int64_t rows = a.x.size(0), blocks = (in.length + kForwardBlock - 1) / kForwardBlock;
@@ -497,8 +470,7 @@ void forward(Stream& stream, const ShortConvForward& a) {
 }
 
 /// A thread moves one channel of one row, oldest first: what it overwrites was read before.
-template <class T>
-struct Shift {
+template <class T> struct Shift {
   T* previous;
   const T* x;
   int64_t kept, length, channels;

@@ -7,8 +7,7 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 /// Row: token and head.
-template <class T, int N>
-struct Forward {
+template <class T, int N> struct Forward {
   T* y;
   const T *x, *gate;
   int64_t channels;
@@ -24,16 +23,13 @@ struct Forward {
       load_pack(g, gate + begin, c, channels, N > 1);
     }
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      v[j] *= by_head ? g[0] : sigmoid(g[j]);
-    }
+    for (int j = 0; j < N; ++j) { v[j] *= by_head ? g[0] : sigmoid(g[j]); }
     store_pack(y + begin, c, channels, N > 1, v);
   }
 };
 
 /// A group of lanes a row, for the sum over its channels.
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   T *d_x, *d_gate;
   const T *d_y, *x, *gate;
   int64_t channels;
@@ -49,9 +45,7 @@ struct Backward {
       float g[N], v[N], s[N] = {};
       load_pack(g, d_y + begin, c, channels, vector);
       load_pack(v, x + begin, c, channels, vector);
-      if (!by_head) {
-        load_pack(s, gate + begin, c, channels, vector);
-      }
+      if (!by_head) { load_pack(s, gate + begin, c, channels, vector); }
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         s[j] = by_head ? of_head : sigmoid(s[j]);
@@ -59,18 +53,12 @@ struct Backward {
         g[j] *= s[j];
         total += v[j];
       }
-      if (d_x != nullptr) {
-        write_pack(d_x + begin, c, channels, vector, g, accumulate_x);
-      }
-      if (!by_head && d_gate != nullptr) {
-        write_pack(d_gate + begin, c, channels, vector, v, accumulate_gate);
-      }
+      if (d_x != nullptr) { write_pack(d_x + begin, c, channels, vector, g, accumulate_x); }
+      if (!by_head && d_gate != nullptr) { write_pack(d_gate + begin, c, channels, vector, v, accumulate_gate); }
     }
     if (by_head && d_gate != nullptr) {
       total = group_sum(total, lanes);
-      if (lane == 0) {
-        write(d_gate[row], total, accumulate_gate);
-      }
+      if (lane == 0) { write(d_gate[row], total, accumulate_gate); }
     }
   }
 };
@@ -82,10 +70,13 @@ void run(Stream& stream, const SigmoidGateForward& a) {
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool by_head = a.gate.numel() != a.x.numel();
-    dispatch_pack<T>(channels, [&](auto pack) {
-      each_element("sigmoid_gate_forward", stream, a.x.numel() / channels, channels / pack(),
-                   Forward<T, pack()>{a.y.as<T>(), a.x.as<T>(), a.gate.as<T>(), channels, by_head});
-    }, a.y.data, a.x.data, by_head ? nullptr : a.gate.data);
+    dispatch_pack<T>(
+        channels,
+        [&](auto pack) {
+          each_element("sigmoid_gate_forward", stream, a.x.numel() / channels, channels / pack(),
+                       Forward<T, pack()>{a.y.as<T>(), a.x.as<T>(), a.gate.as<T>(), channels, by_head});
+        },
+        a.y.data, a.x.data, by_head ? nullptr : a.gate.data);
   });
 }
 
@@ -94,11 +85,19 @@ void run(Stream& stream, const SigmoidGateBackward& a) {
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     constexpr int N = kPack<T>;
-    const bool by_head = a.gate.numel() != a.x.numel(), vector = can_vectorise<N>(channels, a.d_x.data, a.d_y.data, a.x.data);
+    const bool by_head = a.gate.numel() != a.x.numel(),
+               vector = can_vectorise<N>(channels, a.d_x.data, a.d_y.data, a.x.data);
     each_group("sigmoid_gate_backward", stream, a.x.numel() / channels, lanes_for<N>(channels),
-               Backward<T>{.d_x = a.d_x.as<T>(), .d_gate = a.d_gate.as<T>(), .d_y = a.d_y.as<T>(), .x = a.x.as<T>(),
-                           .gate = a.gate.as<T>(), .channels = channels, .lanes = lanes_for<N>(channels), .by_head = by_head,
-                           .accumulate_x = a.accumulate_x, .accumulate_gate = a.accumulate_gate,
+               Backward<T>{.d_x = a.d_x.as<T>(),
+                           .d_gate = a.d_gate.as<T>(),
+                           .d_y = a.d_y.as<T>(),
+                           .x = a.x.as<T>(),
+                           .gate = a.gate.as<T>(),
+                           .channels = channels,
+                           .lanes = lanes_for<N>(channels),
+                           .by_head = by_head,
+                           .accumulate_x = a.accumulate_x,
+                           .accumulate_gate = a.accumulate_gate,
                            .vector = vector && (by_head || can_vectorise<N>(channels, a.d_gate.data, a.gate.data))});
   });
 }

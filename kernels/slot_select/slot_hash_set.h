@@ -6,8 +6,8 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/product_key/select.h"
 #include "kernels/common/cpu/vec.h"
+#include "kernels/product_key/select.h"
 
 namespace hebb::cpu {
 

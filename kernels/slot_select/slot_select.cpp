@@ -25,9 +25,7 @@ template <class S> void select(const SlotSelect& a) {
 
 template <class S> inline S length(int64_t k, const S* s) {
   S squares = 0;
-  for (int64_t j = 0; j < k; ++j) {
-    squares += s[j] * s[j];
-  }
+  for (int64_t j = 0; j < k; ++j) { squares += s[j] * s[j]; }
   return std::sqrt(squares);
 }
 
@@ -46,9 +44,7 @@ template <class S> void activate(const SlotWeights& a, S* w, int64_t k) {
     vector_loop<S>(k, [&](int64_t j, auto lanes) { store(w + j, load(w + j, lanes) * Vec<S>(inverse), lanes); });
   } else if (a.activation == SlotActivation::l2) {
     const S divisor = length(k, w) + static_cast<S>(kLengthEps);
-    for (int64_t j = 0; j < k; ++j) {
-      w[j] /= divisor;
-    }
+    for (int64_t j = 0; j < k; ++j) { w[j] /= divisor; }
   }
 }
 
@@ -59,9 +55,7 @@ template <class S> void weigh(const SlotWeights& a) {
       const S* scores = a.scores.as<S>() + i * 2 * n;
       const int32_t* slots = a.slots.as<int32_t>() + i * k;
       S* w = a.weights.as<S>() + i * k;
-      for (int64_t j = 0; j < k; ++j) {
-        w[j] = scores[slots[j] / n] + scores[n + slots[j] % n];
-      }
+      for (int64_t j = 0; j < k; ++j) { w[j] = scores[slots[j] / n] + scores[n + slots[j] % n]; }
       activate(a, w, k);
     }
   });
@@ -74,9 +68,7 @@ template <class S> struct ActivationGradient {
 
   ActivationGradient(const SlotWeightsBackward& a, const S* w, const S* dw, int64_t k, S norm) {
     S along = 0;
-    for (int64_t j = 0; j < k; ++j) {
-      along += w[j] * dw[j];
-    }
+    for (int64_t j = 0; j < k; ++j) { along += w[j] * dw[j]; }
     if (a.activation == SlotActivation::softmax) {
       // scale w (dw - w . dw): exactly 0 where one slot has all of the weight.
       factor = static_cast<S>(a.scale);
@@ -98,9 +90,7 @@ template <class S> void backward(const SlotWeightsBackward& a) {
       const S *scores = a.scores.as<S>() + i * 2 * n, *w = a.weights.as<S>() + i * k, *dw = a.d_weights.as<S>() + i * k;
       const int32_t* slots = a.slots.as<int32_t>() + i * k;
       S* d_scores = a.d_scores.as<S>() + i * 2 * n;
-      if (!a.accumulate) {
-        std::fill_n(d_scores, 2 * n, S(0));
-      }
+      if (!a.accumulate) { std::fill_n(d_scores, 2 * n, S(0)); }
       S squares = 0;
       for (int64_t j = 0; a.activation == SlotActivation::l2 && j < k; ++j) {
         const S s = scores[slots[j] / n] + scores[n + slots[j] % n];

@@ -2,14 +2,15 @@
 
 #include "kernels/product_key/select.cuh"
 
-// Selection: one block a head of a token, 2 n^2 + (k log k)^2 comparisons in shared memory; bound by those. So is the gradient by its 2 n k.
-// The rest by HBM.
+// Selection: one block a head of a token, 2 n^2 + (k log k)^2 comparisons in shared memory; bound by those. So is the
+// gradient by its 2 n k. The rest by HBM.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 constexpr float kLengthEps = 1e-12f;
 
-__global__ void __launch_bounds__(kSelectThreads) slot_select_kernel(int32_t* slots, const float* scores, SelectionSize size) {
+__global__ void __launch_bounds__(kSelectThreads)
+    slot_select_kernel(int32_t* slots, const float* scores, SelectionSize size) {
   HEBB_DYN_SHARED(raw);
   const KeySelection s(raw, size);
   const int64_t head = blockIdx.x;
@@ -20,9 +21,7 @@ __global__ void __launch_bounds__(kSelectThreads) slot_select_kernel(int32_t* sl
   select_keys(s);
   for (int i = static_cast<int>(threadIdx.x); i < size.k; i += kSelectThreads) {
     int rank = 0;  // ascending
-    for (int j = 0; j < size.k; ++j) {
-      rank += s.chosen[j].slot < s.chosen[i].slot ? 1 : 0;
-    }
+    for (int j = 0; j < size.k; ++j) { rank += s.chosen[j].slot < s.chosen[i].slot ? 1 : 0; }
     slots[head * size.k + rank] = s.chosen[i].slot;
   }
 }
@@ -55,14 +54,14 @@ struct Weigh {
       squares += s * s;
     }
     top = warp_max(top);
-    for (int64_t j = lane; j < heads.k; j += 32) {
-      total += expf((heads.score(head, j) - top) * scale);
-    }
+    for (int64_t j = lane; j < heads.k; j += 32) { total += expf((heads.score(head, j) - top) * scale); }
     total = warp_sum(total);
     const float length = sqrtf(warp_sum(squares)) + kLengthEps;
     for (int64_t j = lane; j < heads.k; j += 32) {
       const float s = heads.score(head, j);
-      w[j] = activation == SlotActivation::softmax ? expf((s - top) * scale) / total : activation == SlotActivation::l2 ? s / length : s;
+      w[j] = activation == SlotActivation::softmax ? expf((s - top) * scale) / total
+             : activation == SlotActivation::l2    ? s / length
+                                                   : s;
     }
   }
 };
@@ -79,14 +78,16 @@ struct WeighBackward {
 /// Shared memory: of the chosen, in packs of four, both sub-keys and the gradient of the score.
 __host__ __device__ inline int chosen_room(int64_t k) { return static_cast<int>((k + 3) / 4 * 4); }
 
-// One block a head of a token. A thread holds one score and looks for the slots that contain it: the sum has the order of the slots.
+// One block a head of a token. A thread holds one score and looks for the slots that contain it: the sum has the order
+// of the slots.
 __global__ void __launch_bounds__(kSelectThreads) slot_weights_backward_kernel(WeighBackward a) {
   HEBB_DYN_SHARED(raw);
   const int k = static_cast<int>(a.heads.k), n = static_cast<int>(a.heads.n), room = chosen_room(k);
   auto* const parts = reinterpret_cast<int32_t*>(raw);  // [2, room]
   auto* const gradients = reinterpret_cast<float*>(parts + 2 * room);
   const int64_t head = blockIdx.x;
-  const float *const w = a.weights + head * k, *const dw = a.d_weights + head * k, *const scores = a.heads.scores + head * 2 * n;
+  const float *const w = a.weights + head * k, *const dw = a.d_weights + head * k,
+                     *const scores = a.heads.scores + head * 2 * n;
   float sums[2] = {};  // w . dw, s . s
   for (int j = static_cast<int>(threadIdx.x); j < room; j += kSelectThreads) {
     const bool exists = j < k;
@@ -101,10 +102,11 @@ __global__ void __launch_bounds__(kSelectThreads) slot_weights_backward_kernel(W
   }
   BlockReducer<float> reducer;
   reducer.sum(sums);
-  const float along = sums[0], norm = sqrtf(sums[1]), inverse = 1.0f / (norm + kLengthEps), shift = norm > 0.0f ? -along / norm : 0.0f;
+  const float along = sums[0], norm = sqrtf(sums[1]), inverse = 1.0f / (norm + kLengthEps),
+              shift = norm > 0.0f ? -along / norm : 0.0f;
   for (int j = static_cast<int>(threadIdx.x); j < room; j += kSelectThreads) {
     // l2: w = s / r, r = |s| + eps: ds = dw / r - w (w . dw) / |s|; |s| is taken as constant at 0.
-    gradients[j] = j >= k                                       ? 0.0f
+    gradients[j] = j >= k                                    ? 0.0f
                    : a.activation == SlotActivation::softmax ? w[j] * a.scale * (dw[j] - along)
                    : a.activation == SlotActivation::l2      ? inverse * dw[j] + shift * w[j]
                                                              : dw[j];
@@ -124,8 +126,7 @@ __global__ void __launch_bounds__(kSelectThreads) slot_weights_backward_kernel(W
   }
 }
 
-template <class Args>
-Heads heads_of(const Args& a) {
+template <class Args> Heads heads_of(const Args& a) {
   return {a.slots.template as<int32_t>(), a.scores.template as<float>(), a.scores.size(3), a.slots.size(2)};
 }
 
@@ -135,8 +136,8 @@ void run(Stream& stream, const SlotSelect& a) {
   const int64_t n = a.scores.size(3), k = a.slots.size(2);
   if (a.slots.numel() > 0) {
     const SelectionSize size(n, k);
-    HEBB_LAUNCH(slot_select_kernel, blocks_for(a.slots.numel() / k, 1), kSelectThreads, size.bytes(), stream, a.slots.as<int32_t>(),
-                a.scores.as<float>(), size);
+    HEBB_LAUNCH(slot_select_kernel, blocks_for(a.slots.numel() / k, 1), kSelectThreads, size.bytes(), stream,
+                a.slots.as<int32_t>(), a.scores.as<float>(), size);
   }
 }
 
@@ -148,9 +149,10 @@ void run(Stream& stream, const SlotWeights& a) {
 void run(Stream& stream, const SlotWeightsBackward& a) {
   const int64_t k = a.slots.size(2), word = static_cast<int64_t>(sizeof(float));
   if (a.slots.numel() > 0) {
-    HEBB_LAUNCH(slot_weights_backward_kernel, blocks_for(a.slots.numel() / k, 1), kSelectThreads, 3 * chosen_room(k) * word, stream,
-                WeighBackward{a.d_scores.as<float>(), a.d_weights.as<float>(), a.weights.as<float>(), heads_of(a), a.activation,
-                              static_cast<float>(a.scale), a.accumulate});
+    HEBB_LAUNCH(slot_weights_backward_kernel, blocks_for(a.slots.numel() / k, 1), kSelectThreads,
+                3 * chosen_room(k) * word, stream,
+                WeighBackward{a.d_scores.as<float>(), a.d_weights.as<float>(), a.weights.as<float>(), heads_of(a),
+                              a.activation, static_cast<float>(a.scale), a.accumulate});
   }
 }
 

@@ -87,9 +87,7 @@ template <class S, int NV> void value_sweep(const SparseDeltaBackward& a, const 
       m.put(task.row(writes[i]), tail);
     }
     const Row d_y(a.d_y.as<S>() + channel, tail);
-    for (int64_t i = 0; i < n.reads; ++i) {
-      partial.d_q[i] = Row(task.value(reads[i]), tail).dot(d_y);
-    }
+    for (int64_t i = 0; i < n.reads; ++i) { partial.d_q[i] = Row(task.value(reads[i]), tail).dot(d_y); }
     if (a.d_v.defined()) {
       S* d_v = a.d_v.as<S>() + channel;
       Row d = a.accumulate ? Row(d_v, tail) : Row(S(0));
@@ -124,9 +122,7 @@ template <class S> void backward(const SparseDeltaBackward& a) {
       adjoint_sweep<S, vectors()>(a, n, task);
       if (a.d_memory.defined()) {
         std::atomic<int64_t>& turn = added[static_cast<size_t>(i % chains)];
-        while (turn.load(std::memory_order_acquire) != i / chains) {
-          std::this_thread::yield();
-        }
+        while (turn.load(std::memory_order_acquire) != i / chains) { std::this_thread::yield(); }
         add_adjoint<S, vectors()>(a, n, task);
         turn.store(i / chains + 1, std::memory_order_release);
       }
@@ -159,9 +155,7 @@ template <class S> class Scan {
     const S* p = partial.as<S>() + at * width + i;
     const int64_t stride = n_.tokens * n_.heads * width;
     S sum = p[0];
-    for (int64_t slice = 1; slice < n_.slices; ++slice) {
-      sum += p[slice * stride];
-    }
+    for (int64_t slice = 1; slice < n_.slices; ++slice) { sum += p[slice * stride]; }
     return sum;
   }
 

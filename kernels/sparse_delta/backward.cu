@@ -3,11 +3,12 @@
 #include "kernels/common/cuda/add_slices.cuh"
 #include "kernels/sparse_delta/slots.cuh"
 
-// The grid of the forward pass, twice: backward in time for the adjoint G of M, forward for M itself, with known writes. FLOPs: H D
-// (6 W + 2 R) and H D (4 W + 2 R) a token. HBM: 2 W + 2 R rows of G and 2 W + R of M a token and head, and the slots' sums over rows of
-// the batch, B + 2 tables of fp32, once. What a token both writes and reads is one access, made by the warp that writes: so a token has one
-// round of loads, and two barriers backward, one forward. With bf16 rows, W = R = 64: 840 and 560 instructions a warp and token, 1,700 and
-// 1,130 cycles of an SM, where HBM takes 1,550 and 1,170 with one block an SM.
+// The grid of the forward pass, twice: backward in time for the adjoint G of M, forward for M itself, with known
+// writes. FLOPs: H D (6 W + 2 R) and H D (4 W + 2 R) a token. HBM: 2 W + 2 R rows of G and 2 W + R of M a token and
+// head, and the slots' sums over rows of the batch, B + 2 tables of fp32, once. What a token both writes and reads is
+// one access, made by the warp that writes: so a token has one round of loads, and two barriers backward, one forward.
+// With bf16 rows, W = R = 64: 840 and 560 instructions a warp and token, 1,700 and 1,130 cycles of an SM, where HBM
+// takes 1,550 and 1,170 with one block an SM.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -19,8 +20,7 @@ struct Sums {
 };
 
 /// What a warp needs of a token backward in time; read a token before.
-template <class Row>
-struct AdjointStep {
+template <class Row> struct AdjointStep {
   static constexpr int kHeld = Tiling<Row>::kHeld;
   Writes<Row> writes;
   Reads<Row> reads;
@@ -28,12 +28,13 @@ struct AdjointStep {
   Pair d_reading, e;
   float beta;
 
-  __device__ __forceinline__ void load_writes(const Inputs<Row>& in, const Place<Row>& at, uint32_t token, int first, int count) {
+  __device__ __forceinline__ void load_writes(const Inputs<Row>& in, const Place<Row>& at, uint32_t token, int first,
+                                              int count) {
     writes.load(in, at, in.later_writes, token, first, count);
     load_entries(twin, at, in.twins + product(token, in.writes), first, count, -1);
   }
-  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const float* d_y, const float* error, uint32_t token,
-                                       bool exists) {
+  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const float* d_y,
+                                       const float* error, uint32_t token, bool exists) {
     load_writes(in, at, token, at.first_entry(), exists ? in.writes : 0);
     reads.load(in, at, in.later_reads, token, at.first_entry(), exists ? in.reads : 0);
     if (exists) {
@@ -45,23 +46,24 @@ struct AdjointStep {
 };
 
 /// The same forward in time.
-template <class Row>
-struct ValueStep {
+template <class Row> struct ValueStep {
   static constexpr int kHeld = Tiling<Row>::kHeld;
   Writes<Row> writes;
   int32_t twin[kHeld], read[kHeld];
   Pair d_write, d_reading, e;
   float beta;
 
-  __device__ __forceinline__ void load_writes(const Inputs<Row>& in, const Place<Row>& at, uint32_t token, int first, int count) {
+  __device__ __forceinline__ void load_writes(const Inputs<Row>& in, const Place<Row>& at, uint32_t token, int first,
+                                              int count) {
     writes.load(in, at, in.write_rows, token, first, count);
     load_entries(twin, at, in.twins + product(token, in.writes), first, count, -1);
   }
-  __device__ __forceinline__ void load_reads(const Inputs<Row>& in, const Place<Row>& at, uint32_t token, int first, int count) {
+  __device__ __forceinline__ void load_reads(const Inputs<Row>& in, const Place<Row>& at, uint32_t token, int first,
+                                             int count) {
     load_entries(read, at, in.read_rows + product(token, in.reads), first, count, kNone);
   }
-  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const float* d_u, const float* d_y, const float* error,
-                                       uint32_t token, bool exists) {
+  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const float* d_u, const float* d_y,
+                                       const float* error, uint32_t token, bool exists) {
     load_writes(in, at, token, at.first_entry(), exists ? in.writes : 0);
     load_reads(in, at, token, at.first_entry(), exists ? in.reads : 0);
     if (exists) {
@@ -75,7 +77,8 @@ struct ValueStep {
 
 template <class Row>
 __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
-    sparse_delta_adjoint_kernel(float* d_u, float* all_sums, Sums out, const float* d_y, const float* error, Inputs<Row> in) {
+    sparse_delta_adjoint_kernel(float* d_u, float* all_sums, Sums out, const float* d_y, const float* error,
+                                Inputs<Row> in) {
   constexpr int kHeld = Tiling<Row>::kHeld;
   constexpr bool kIsAhead = Tiling<Row>::kNarrow;  // 16 warps have no registers for a second token
   HEBB_SHARED(Partial<Row>, partial);
@@ -88,17 +91,13 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
   // G of a slot's first use in time is the sequence's part of d_memory.
   const auto leave = [&](int32_t code, int32_t touched, const Part<Row>& g) {
     memory.store(at, touched < 0 ? code : kNone, narrow(g));
-    if (touched >= 0 && sums != nullptr) {
-      at.add(sums + product(static_cast<uint32_t>(touched), in.dim), g);
-    }
+    if (touched >= 0 && sums != nullptr) { at.add(sums + product(static_cast<uint32_t>(touched), in.dim), g); }
   };
   for (int64_t s = first_sequence(in.sequences, in.sequence_count, at.row); s < in.sequence_count; ++s) {
     const SparseDeltaSequence sequence = in.sequences[s];
-    if (sequence.row != at.row) {
-      break;
-    }
+    if (sequence.row != at.row) { break; }
     const int begin = sequence.first, end = begin + sequence.length;
-        AdjointStep<Row> now, next;
+    AdjointStep<Row> now, next;
     Ahead ahead;
     const auto look = [&](int t) {
       ahead.look(in, t >= begin, at.token(t), in.later_writes, in.later_reads, in.touched);
@@ -112,9 +111,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       const int32_t* const touched = in.touched + product(token, in.writes + in.reads);
       ahead.fetch(memory, at, sums, in.dim);
       look(t - 3);
-      if constexpr (kIsAhead) {
-        next.load(in, at, d_y, error, at.token(t - 1), t > begin);
-      }
+      if constexpr (kIsAhead) { next.load(in, at, d_y, error, at.token(t - 1), t > begin); }
       Held<Row> held[kHeld], read[kHeld];
       int32_t touched_writes[kHeld], touched_reads[kHeld];
       float twin_q[kHeld];
@@ -141,9 +138,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       // G after the token's own read of the slot.
       const auto adjoint = [&](int j) {
         Part<Row> g = widen(held[j]);
-        if (now.twin[j] >= 0) {
-          g.add(twin_q[j], d_reading);
-        }
+        if (now.twin[j] >= 0) { g.add(twin_q[j], d_reading); }
         return g;
       };
       gather_reads(at.first_entry());
@@ -174,9 +169,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       put(partial, at, at.fold(sum));
       __syncthreads();
       const Pair sums_of_warps = total(partial, at);
-      if (at.warp == 0) {
-        at.store(d_u + product(token, in.dim), sums_of_warps, false);
-      }
+      if (at.warp == 0) { at.store(d_u + product(token, in.dim), sums_of_warps, false); }
       const Part<Row> d_write = at.spread(sums_of_warps);
       const auto load_writes_again = [&](int first) {
         load_writes(first);
@@ -203,8 +196,8 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
 
 template <class Row>
 __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
-    sparse_delta_value_kernel(float* d_v, Sums out, const float* d_u, const float* d_y, const float* error, Inputs<Row> in,
-                              bool accumulate) {
+    sparse_delta_value_kernel(float* d_v, Sums out, const float* d_u, const float* d_y, const float* error,
+                              Inputs<Row> in, bool accumulate) {
   constexpr int kHeld = Tiling<Row>::kHeld;
   constexpr bool kIsAhead = Tiling<Row>::kNarrow;
   const Place<Row> at(in);
@@ -213,9 +206,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
   const int64_t first_place = at.slice * in.tokens * in.heads;
   for (int64_t s = first_sequence(in.sequences, in.sequence_count, at.row); s < in.sequence_count; ++s) {
     const SparseDeltaSequence sequence = in.sequences[s];
-    if (sequence.row != at.row) {
-      break;
-    }
+    if (sequence.row != at.row) { break; }
     const int begin = sequence.first, end = begin + sequence.length;
     ValueStep<Row> now, next;
     Ahead ahead;
@@ -229,9 +220,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       const int64_t place = first_place + token;
       ahead.fetch(memory, at);
       look(t + 3);
-      if constexpr (kIsAhead) {
-        next.load(in, at, d_u, d_y, error, at.token(t + 1), t + 1 < end);
-      }
+      if constexpr (kIsAhead) { next.load(in, at, d_u, d_y, error, at.token(t + 1), t + 1 < end); }
       Held<Row> held[kHeld], read[kHeld];
       const auto load_writes = [&](int first) {
         now.load_writes(in, at, token, first, write_count);
@@ -245,9 +234,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       memory.load(read, at, now.read);
       if (at.warp == 0) {
         const float dot = warp_sum(now.d_write.times(now.e));
-        if (at.lane == 0) {
-          out.by_token[place] = dot;
-        }
+        if (at.lane == 0) { out.by_token[place] = dot; }
         if (d_v != nullptr) {
           Pair d = now.d_write;
           d.scale(now.beta);
@@ -256,8 +243,8 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       }
       now.e.scale(now.beta);
       const Part<Row> u = at.spread(now.e), d_write = at.spread(now.d_write), d_reading = at.spread(now.d_reading);
-      // Rows that the token writes and rows that it only reads are different ones: their loads and stores need no order. What it reads of
-      // its own writes comes from registers.
+      // Rows that the token writes and rows that it only reads are different ones: their loads and stores need no
+      // order. What it reads of its own writes comes from registers.
       float* const by_write = out.by_write + (place * 2 + 1) * in.writes;
       float* const by_read = out.by_read + place * in.reads;
       each_group(at, write_count, true, load_writes, [&](int first) {
@@ -276,9 +263,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
           has_twins = has_twins || now.twin[j] >= 0;
         }
         store_dots(by_write, at, before, places);
-        if (__ballot_sync(kAllLanes, has_twins) != 0) {
-          store_dots(by_read, at, after, now.twin);
-        }
+        if (__ballot_sync(kAllLanes, has_twins) != 0) { store_dots(by_read, at, after, now.twin); }
       });
       each_group(at, read_count, true, load_reads, [&](int first) {
         float dots[kHeld];
@@ -300,8 +285,9 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
   }
 }
 
-/// The chains of SparseDeltaScan: the uses of one slot by one sequence lie side by side in `order`; the thread at the last of them walks
-/// back to the first. Row: token of a row and head, column: entry; they only number the sorted entries.
+/// The chains of SparseDeltaScan: the uses of one slot by one sequence lie side by side in `order`; the thread at the
+/// last of them walks back to the first. Row: token of a row and head, column: entry; they only number the sorted
+/// entries.
 struct Chains {
   double* carry;  // [N, H, W] after each write
   const int32_t *order, *touched;
@@ -311,13 +297,14 @@ struct Chains {
 
   __device__ void operator()(int64_t row, int64_t column) const {
     const Split at(row, length), stream(at.quotient, heads);
-    const int64_t width = writes + reads, all = length * width, first = (stream.quotient * length) * heads + stream.remainder;
+    const int64_t width = writes + reads, all = length * width,
+                  first = (stream.quotient * length) * heads + stream.remainder;
     const int32_t* const entries = order + at.quotient * all;
-    const auto is_first = [&](const Split& e) { return touched[(first + e.quotient * heads) * width + e.remainder] >= 0; };
+    const auto is_first = [&](const Split& e) {
+      return touched[(first + e.quotient * heads) * width + e.remainder] >= 0;
+    };
     int64_t i = at.remainder * width + column;
-    if (i + 1 < all && !is_first({entries[i + 1], width})) {
-      return;
-    }
+    if (i + 1 < all && !is_first({entries[i + 1], width})) { return; }
     double sum = 0;
     for (bool more = true; more; --i) {
       const Split e(entries[i], width);
@@ -330,7 +317,9 @@ struct Chains {
         const float* const dots = by_write + token * 2 * writes + n;  // <G, e>, <m, d_u>
         const double both = static_cast<double>(dots[0]) + static_cast<double>(dots[writes]);
         // A decay that underflowed to 0 cuts the past off exactly.
-        sum = decay[decays_by_key ? at : token] == 0.0f ? 0.0 : sum - static_cast<double>(k[at]) * static_cast<double>(beta[token]) * both;
+        sum = decay[decays_by_key ? at : token] == 0.0f
+                  ? 0.0
+                  : sum - static_cast<double>(k[at]) * static_cast<double>(beta[token]) * both;
         carry[at] = sum;
       }
       more = !is_first(e);
@@ -351,14 +340,13 @@ struct Finish {
     for (int64_t n = lane; n < writes; n += 32) {
       const double c = carry[token * writes + n];
       const float* const dots = by_write + token * 2 * writes + n;
-      const double direct = static_cast<double>(beta[token]) * (static_cast<double>(dots[0]) - static_cast<double>(dots[writes]));
+      const double direct =
+          static_cast<double>(beta[token]) * (static_cast<double>(dots[0]) - static_cast<double>(dots[writes]));
       sum += decays_by_key ? static_cast<double>(k[token * writes + n]) * c : c;
       d_k[token * writes + n] = static_cast<float>(direct + (decays_by_key ? static_cast<double>(g[token]) * c : 0.0));
     }
     sum = warp_sum(sum);
-    if (lane == 0) {
-      d_g[token] = static_cast<float>(sum);
-    }
+    if (lane == 0) { d_g[token] = static_cast<float>(sum); }
   }
 };
 
@@ -367,23 +355,22 @@ struct Finish {
 void run(Stream& stream, const SparseDeltaBackward& a) {
   const Sums out{a.by_write.as<float>(), a.by_read.as<float>(), a.by_token.as<float>()};
   float* const sums = a.d_memory.defined() ? a.sums.as<float>() : nullptr;
-  if (sums != nullptr) {
-    zero_bytes(stream, sums, a.sums.bytes());
-  }
+  if (sums != nullptr) { zero_bytes(stream, sums, a.sums.bytes()); }
   const int64_t batch = a.in.table.size(0);
   const auto launch = [&](auto zero) {
     using Row = decltype(zero);
     const Inputs<Row> in = inputs_of<Row>(a.in, {});
     HEBB_ASSERT(a.by_token.size(0) == in.slices && a.in.twins.defined());
-    const unsigned blocks = blocks_for(batch * in.heads * in.slices, 1), threads = threads_for<Row>(in.writes, in.reads);
-    HEBB_LAUNCH(sparse_delta_adjoint_kernel<Row>, blocks, threads, 0, stream, a.d_u.as<float>(), sums, out, a.d_y.as<float>(),
-                a.error.as<float>(), in);
+    const unsigned blocks = blocks_for(batch * in.heads * in.slices, 1),
+                   threads = threads_for<Row>(in.writes, in.reads);
+    HEBB_LAUNCH(sparse_delta_adjoint_kernel<Row>, blocks, threads, 0, stream, a.d_u.as<float>(), sums, out,
+                a.d_y.as<float>(), a.error.as<float>(), in);
     if (sums != nullptr) {
       each_element("sparse_delta_memory", stream, in.heads * in.slots, in.dim,
                    AddSlices{a.d_memory.as<float>(), sums, batch, in.heads * in.slots * in.dim, in.dim, in.dim, true});
     }
-    HEBB_LAUNCH(sparse_delta_value_kernel<Row>, blocks, threads, 0, stream, a.d_v.as<float>(), out, a.d_u.as<float>(), a.d_y.as<float>(),
-                a.error.as<float>(), in, a.accumulate);
+    HEBB_LAUNCH(sparse_delta_value_kernel<Row>, blocks, threads, 0, stream, a.d_v.as<float>(), out, a.d_u.as<float>(),
+                a.d_y.as<float>(), a.error.as<float>(), in, a.accumulate);
   };
   if (a.in.table.dtype == DType::bf16) {
     launch(bf16{});
@@ -393,14 +380,17 @@ void run(Stream& stream, const SparseDeltaBackward& a) {
 }
 
 void run(Stream& stream, const SparseDeltaScan& a) {
-  const int64_t slices = a.by_token.size(0), tokens = a.by_token.size(1), heads = a.by_token.size(2), rows = tokens * heads;
-  const int64_t writes = a.in.write_weights.size(2), reads = a.in.read_weights.size(2), streams = a.in.order.size(0) * heads;
+  const int64_t slices = a.by_token.size(0), tokens = a.by_token.size(1), heads = a.by_token.size(2),
+                rows = tokens * heads;
+  const int64_t writes = a.in.write_weights.size(2), reads = a.in.read_weights.size(2),
+                streams = a.in.order.size(0) * heads;
   const bool by_key = a.in.decays_by_key();
   float *const by_write = a.by_write.as<float>(), *const d_q = a.d_read_weights.as<float>();
   const float *const k = a.in.write_weights.as<float>(), *const beta = a.in.beta.as<float>();
   double* const carry = a.carry.as<double>();
   const auto add_slices = [&](const char* name, float* to, const float* from, int64_t columns) {
-    each_element(name, stream, 1, rows * columns, AddSlices{to, from, slices, rows * columns, 0, rows * columns, false});
+    each_element(name, stream, 1, rows * columns,
+                 AddSlices{to, from, slices, rows * columns, 0, rows * columns, false});
   };
   add_slices("sparse_delta_writes", by_write, by_write, 2 * writes);  // in place of the first
   add_slices("sparse_delta_reads", d_q, a.by_read.as<float>(), reads);
@@ -409,7 +399,8 @@ void run(Stream& stream, const SparseDeltaScan& a) {
                Chains{carry, a.in.order.as<int32_t>(), a.in.touched.as<int32_t>(), k, a.in.read_weights.as<float>(),
                       a.in.decay.as<float>(), beta, by_write, d_q, rows / streams, heads, writes, reads, by_key});
   each_warp("sparse_delta_finish", stream, rows,
-            Finish{a.d_write_weights.as<float>(), a.d_g.as<float>(), carry, k, a.g.as<float>(), beta, by_write, writes, by_key});
+            Finish{a.d_write_weights.as<float>(), a.d_g.as<float>(), carry, k, a.g.as<float>(), beta, by_write, writes,
+                   by_key});
 }
 
 }  // namespace hebb::HEBB_DEVICE

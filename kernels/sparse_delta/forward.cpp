@@ -78,9 +78,7 @@ void index_head(const SparseDeltaIndex& a, const SparseDeltaSequence& s, int64_t
     }
   }
   *count = used;
-  for (int32_t c = 0; c < used; ++c) {
-    map[touched[c]] = kUnused;
-  }
+  for (int32_t c = 0; c < used; ++c) { map[touched[c]] = kUnused; }
 }
 
 template <class S, int NV> void forward_task(const SparseDeltaForward& a, const Sizes& n, const Task<S>& task) {
@@ -94,9 +92,7 @@ template <class S, int NV> void forward_task(const SparseDeltaForward& a, const 
     for (int64_t i = 0; i < n.writes; ++i) {
       e.add(-token.k[i] * token.decay[i * token.decay_step], Row(task.value(writes[i]), tail));
     }
-    if (a.error.defined()) {
-      e.put(a.error.as<S>() + channel, tail);
-    }
+    if (a.error.defined()) { e.put(a.error.as<S>() + channel, tail); }
     e.scale(token.beta);
     for (int64_t i = 0; i < n.writes; ++i) {
       Row m(task.value(writes[i]), tail);
@@ -105,9 +101,7 @@ template <class S, int NV> void forward_task(const SparseDeltaForward& a, const 
       m.put(task.row(writes[i]), tail);
     }
     Row y(S(0));
-    for (int64_t i = 0; i < n.reads; ++i) {
-      y.add(token.q[i], Row(task.value(reads[i]), tail));
-    }
+    for (int64_t i = 0; i < n.reads; ++i) { y.add(token.q[i], Row(task.value(reads[i]), tail)); }
     y.put(a.y.as<S>() + channel, tail);
     writes += n.heads * n.writes;
     reads += n.heads * n.reads;

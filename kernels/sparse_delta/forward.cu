@@ -3,19 +3,21 @@
 #include "kernels/common/cuda/sort.cuh"
 #include "kernels/sparse_delta/slots.cuh"
 
-// One block a row of the batch, head and 64 channels walks over the row's tokens; its warps share the slots of a token. Channels are
-// independent, so blocks never meet, and the slots of a token are distinct, so warps do not either. FLOPs: H D (4 W + 2 R) a token.
-// HBM: 2 W + R rows of D numbers, fp32 or bf16, a token and head where the table exceeds L2. A token waits for one round of loads, from L2
-// since it was asked for them two tokens before (what it writes together with what the token before it reads), and for two barriers.
-// At W = R = 64 a warp issues 600 instructions a token with bf16 rows: 1,200 cycles of an SM, as many as HBM takes with one block an SM.
-// The index is a radix sort of all (slot, time) of a row and head: HBM, about 70 bytes a slot and token.
+// One block a row of the batch, head and 64 channels walks over the row's tokens; its warps share the slots of a token.
+// Channels are independent, so blocks never meet, and the slots of a token are distinct, so warps do not either. FLOPs:
+// H D (4 W + 2 R) a token. HBM: 2 W + R rows of D numbers, fp32 or bf16, a token and head where the table exceeds L2. A
+// token waits for one round of loads, from L2 since it was asked for them two tokens before (what it writes together
+// with what the token before it reads), and for two barriers. At W = R = 64 a warp issues 600 instructions a token with
+// bf16 rows: 1,200 cycles of an SM, as many as HBM takes with one block an SM. The index is a radix sort of all (slot,
+// time) of a row and head: HBM, about 70 bytes a slot and token.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace sparse_delta;
 
 template <class Row>
-__global__ void __launch_bounds__(32 * Tiling<Row>::kWarps) sparse_delta_forward_kernel(float* y, float* error, Inputs<Row> in) {
+__global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
+    sparse_delta_forward_kernel(float* y, float* error, Inputs<Row> in) {
   constexpr int kHeld = Tiling<Row>::kHeld;
   HEBB_SHARED(Partial<Row>, old);
   HEBB_SHARED(Partial<Row>, readings);
@@ -23,12 +25,12 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps) sparse_delta_forward
   const int write_count = in.writes, read_count = in.reads;
   for (int64_t s = first_sequence(in.sequences, in.sequence_count, at.row); s < in.sequence_count; ++s) {
     const SparseDeltaSequence sequence = in.sequences[s];
-    if (sequence.row != at.row) {
-      break;
-    }
+    if (sequence.row != at.row) { break; }
     const bool carried = sequence.carried != 0;
     const Memory<Row> memory(in, at, carried);
-    const int32_t *const write_codes = carried ? in.write_slots : in.write_rows, *const read_codes = carried ? in.read_slots : in.read_rows;
+    const int32_t *const write_codes = carried ? in.write_slots : in.write_rows, *const read_codes = carried
+                                                                                                         ? in.read_slots
+                                                                                                         : in.read_rows;
     const int begin = sequence.first, end = begin + sequence.length;
     Writes<Row> writes, next;
     Reads<Row> reads;
@@ -65,29 +67,21 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps) sparse_delta_forward
       Part<Row> sum{}, reading{};
       each_group(at, writes_now, true, load_writes, [&](int) {
         HEBB_UNROLL
-        for (int j = 0; j < kHeld; ++j) {
-          sum.add(-writes.k[j] * writes.decay[j], widen(held[j]));
-        }
+        for (int j = 0; j < kHeld; ++j) { sum.add(-writes.k[j] * writes.decay[j], widen(held[j])); }
       });
       put(old, at, at.fold(sum));
       each_group(at, reads_now, true, load_reads, [&](int) {
         HEBB_UNROLL
-        for (int j = 0; j < kHeld; ++j) {
-          reading.add(reads.q[j], widen(read[j]));
-        }
+        for (int j = 0; j < kHeld; ++j) { reading.add(reads.q[j], widen(read[j])); }
       });
       put(readings, at, at.fold(reading));
       reads.load(in, at, read_codes, token, at.first_entry(), t < end ? read_count : 0);
       __syncthreads();
-      if (t > begin && at.warp == at.warps - 1) {
-        at.store(y + product(before, in.dim), total(readings, at), false);
-      }
+      if (t > begin && at.warp == at.warps - 1) { at.store(y + product(before, in.dim), total(readings, at), false); }
       if (t < end) {
         Pair e = total(old, at);
         e.add(1.0f, v);
-        if (error != nullptr && at.warp == 0) {
-          at.store(error + product(token, in.dim), e, false);
-        }
+        if (error != nullptr && at.warp == 0) { at.store(error + product(token, in.dim), e, false); }
         e.scale(beta);
         const Part<Row> u = at.spread(e);
         each_group(at, write_count, write_count <= at.entries_at_once(), load_writes, [&](int) {
@@ -105,7 +99,8 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps) sparse_delta_forward
   }
 }
 
-/// The slots of rows and heads [first, first + count) by the order in time: entry i of a token is write i or read i - W.
+/// The slots of rows and heads [first, first + count) by the order in time: entry i of a token is write i or read i -
+/// W.
 struct Entries {
   const int32_t *write_slots, *read_slots;
   int64_t length, heads, writes, reads, slots, first;
@@ -133,7 +128,8 @@ struct Codes {
   }
 };
 
-/// Keys for the sort, and the codes of slots that were written before. Row: token of a stream, column: entry of the token.
+/// Keys for the sort, and the codes of slots that were written before. Row: token of a stream, column: entry of the
+/// token.
 struct GatherKeys {
   int32_t* keys;
   Codes codes;
@@ -148,8 +144,9 @@ struct GatherKeys {
   }
 };
 
-/// Everything else from the sorted entries. A thread whose entry is the first use of a slot in a sequence walks on to the first write:
-/// until then M is that of `memory`. (The longest walk is that of a slot which all tokens read and none writes.)
+/// Everything else from the sorted entries. A thread whose entry is the first use of a slot in a sequence walks on to
+/// the first write: until then M is that of `memory`. (The longest walk is that of a slot which all tokens read and
+/// none writes.)
 struct NumberSlots {
   Codes codes, later;  // later: null in a forward pass
   int32_t *twins, *touched, *order;
@@ -169,8 +166,10 @@ struct NumberSlots {
   }
   /// Row: token of a stream; row and column only number the sorted entries.
   __device__ void operator()(int64_t row, int64_t column) const {
-    const int64_t all = in.per_stream(), local = Split(row, in.length).quotient, begin = local * all, stream = in.first + local;
-    const int64_t i = row * in.width() + column, row_begin = Split(stream, in.heads).quotient * in.length;  // first token of the row
+    const int64_t all = in.per_stream(), local = Split(row, in.length).quotient, begin = local * all,
+                  stream = in.first + local;
+    const int64_t i = row * in.width() + column,
+                  row_begin = Split(stream, in.heads).quotient * in.length;  // first token of the row
     const auto entry_of = [&](int64_t sorted) { return in.split(positions[sorted] - begin); };
     const Split own = entry_of(i);
     const SparseDeltaSequence sequence = sequence_of(row_begin + own.quotient);
@@ -180,7 +179,8 @@ struct NumberSlots {
     touched[in.token(stream, own.quotient) * in.width() + own.remainder] = is_first ? slot : -1;
     const int64_t end = int64_t{sequence.first} + sequence.length - row_begin;
     bool written = !is_first;
-    for (int64_t next = i; !written && next < begin + all && keys[next] == keys[i] && entry_of(next).quotient < end; ++next) {
+    for (int64_t next = i; !written && next < begin + all && keys[next] == keys[i] && entry_of(next).quotient < end;
+         ++next) {
       const Split e = entry_of(next);
       codes.at(in, in.token(stream, e.quotient), e.remainder) = ~slot;
       written = e.remainder < in.writes;
@@ -195,7 +195,8 @@ struct NumberSlots {
       const bool is_last = next >= begin + all || keys[next] != keys[i] || entry_of(next).quotient >= end;
       later.at(in, token, own.remainder) = is_last ? ~slot : slot;
       if (is_write) {
-        twins[token * in.writes + own.remainder] = has_twin ? static_cast<int32_t>(entry_of(i + 1).remainder - in.writes) : -1;
+        twins[token * in.writes + own.remainder] =
+            has_twin ? static_cast<int32_t>(entry_of(i + 1).remainder - in.writes) : -1;
       } else if (is_same(i - 1, i)) {
         codes.at(in, token, own.remainder) = kNone;
         later.at(in, token, own.remainder) = kNone;
@@ -232,13 +233,15 @@ void run(Stream& stream, const SparseDeltaIndex& a) {
     HEBB_ASSERT((keys_count + 3) / 4 * 16 + sort_scratch_bytes(keys_count) <= a.map.bytes());
     const Codes codes{a.write_rows.as<int32_t>(), a.read_rows.as<int32_t>()};
     const Codes later{a.later_writes.as<int32_t>(), a.later_reads.as<int32_t>()};
-    const Entries in{a.write_slots.as<int32_t>(), a.read_slots.as<int32_t>(), length, heads, writes, reads, a.slots, first};
+    const Entries in{
+        a.write_slots.as<int32_t>(), a.read_slots.as<int32_t>(), length, heads, writes, reads, a.slots, first};
     each_element("sparse_delta_keys", stream, count * length, writes + reads, GatherKeys{keys, codes, in});
     const SortedKeys sorted = sort_keys(stream, keys, keys_count, count * a.slots, scratch);
-    each_element("sparse_delta_numbers", stream, count * length, writes + reads,
-                 NumberSlots{codes, later, a.twins.as<int32_t>(), a.touched.as<int32_t>(), a.order.as<int32_t>(), sorted.keys,
-                             sorted.positions,
-                             reinterpret_cast<const SparseDeltaSequence*>(a.sequences.as<int32_t>()), in, a.sequences.size(0)});
+    each_element(
+        "sparse_delta_numbers", stream, count * length, writes + reads,
+        NumberSlots{codes, later, a.twins.as<int32_t>(), a.touched.as<int32_t>(), a.order.as<int32_t>(), sorted.keys,
+                    sorted.positions, reinterpret_cast<const SparseDeltaSequence*>(a.sequences.as<int32_t>()), in,
+                    a.sequences.size(0)});
   }
 }
 
@@ -253,8 +256,8 @@ void run(Stream& stream, const SparseDeltaForward& a) {
   const auto launch = [&](auto zero) {
     using Row = decltype(zero);
     const Inputs<Row> in = inputs_of<Row>(a.in, a.state);
-    HEBB_LAUNCH(sparse_delta_forward_kernel<Row>, blocks_for(batch * in.heads * in.slices, 1), threads_for<Row>(in.writes, in.reads), 0,
-                stream, a.y.as<float>(), a.error.as<float>(), in);
+    HEBB_LAUNCH(sparse_delta_forward_kernel<Row>, blocks_for(batch * in.heads * in.slices, 1),
+                threads_for<Row>(in.writes, in.reads), 0, stream, a.y.as<float>(), a.error.as<float>(), in);
   };
   if (a.in.table.defined() && a.in.table.dtype == DType::bf16) {
     HEBB_ASSERT(!a.state.defined());

@@ -1,19 +1,19 @@
 #pragma once
-// Rows of a sparse delta memory as one block sees them: one row of the batch, one head, 64 channels. Row is the type of the private
-// rows: float, or bf16 in bf16 runs, where each is one line of 128 bytes. All arithmetic is in fp32. The warps share the slots of a token.
-#include "kernels/common/cuda/prefetch.cuh"
+// Rows of a sparse delta memory as one block sees them: one row of the batch, one head, 64 channels. Row is the type of
+// the private rows: float, or bf16 in bf16 runs, where each is one line of 128 bytes. All arithmetic is in fp32. The
+// warps share the slots of a token.
 #include "kernels/common/cuda/fast_divide.cuh"
+#include "kernels/common/cuda/prefetch.cuh"
 #include "kernels/sparse_delta/sparse_delta.h"
 
 namespace hebb::HEBB_DEVICE::sparse_delta {
 
 static_assert(kSparseDeltaSlice == 64);
 
-/// How a warp works on rows. In fp32 all lanes share one, which keeps the order of sums; in bf16 eight do, 16 bytes each: what is done once
-/// a row (codes, weights, addresses, sums of dot products) then costs a quarter of the instructions, which would bind a block otherwise.
-/// Few warps have few partial sums to add up, which all of them do.
-template <class Row>
-struct Tiling {
+/// How a warp works on rows. In fp32 all lanes share one, which keeps the order of sums; in bf16 eight do, 16 bytes
+/// each: what is done once a row (codes, weights, addresses, sums of dot products) then costs a quarter of the
+/// instructions, which would bind a block otherwise. Few warps have few partial sums to add up, which all of them do.
+template <class Row> struct Tiling {
   static constexpr bool kNarrow = std::is_same_v<Row, bf16>;
   static constexpr int kLanes = kNarrow ? 8 : 32, kRows = 32 / kLanes;  // of a row; that a warp loads at once
   static constexpr int kChannels = 64 / kLanes;                         // of a lane
@@ -23,9 +23,9 @@ struct Tiling {
 
 constexpr int32_t kNone = INT32_MIN;  // below the codes of all slots
 
-/// What forward and backward share; see SparseDeltaInputs. Private rows are [B, H, slices, slots, 64], carried ones [B, H, slots, dim].
-template <class Row>
-struct Inputs {
+/// What forward and backward share; see SparseDeltaInputs. Private rows are [B, H, slices, slots, 64], carried ones [B,
+/// H, slots, dim].
+template <class Row> struct Inputs {
   const float *write_weights, *read_weights, *decay, *beta, *v;
   const Row* memory;
   const int32_t *write_slots, *read_slots, *write_rows, *read_rows, *touched, *later_writes, *later_reads, *twins;
@@ -42,28 +42,43 @@ __device__ __forceinline__ int64_t product(uint32_t a, int b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint32_t>(b));
 }
 
-template <class Row>
-Inputs<Row> inputs_of(const SparseDeltaInputs& in, const Tensor& state) {
+template <class Row> Inputs<Row> inputs_of(const SparseDeltaInputs& in, const Tensor& state) {
   HEBB_ASSERT(in.table.defined() || state.defined());
   HEBB_ASSERT((in.v.size(0) + 4) * in.v.size(1) < int64_t{1} << 31);  // tokens ahead, too, have 32-bit numbers
   const auto small = [](int64_t n) { return static_cast<int>(n); };
   const int64_t slots = in.table.defined() ? in.table.size(3) : state.size(2);
-  return {.write_weights = in.write_weights.as<float>(), .read_weights = in.read_weights.as<float>(), .decay = in.decay.as<float>(),
-          .beta = in.beta.as<float>(), .v = in.v.as<float>(), .memory = in.memory.as<Row>(),
-          .write_slots = in.write_slots.as<int32_t>(), .read_slots = in.read_slots.as<int32_t>(),
-          .write_rows = in.write_rows.as<int32_t>(), .read_rows = in.read_rows.as<int32_t>(), .touched = in.touched.as<int32_t>(),
-          .later_writes = in.later_writes.as<int32_t>(), .later_reads = in.later_reads.as<int32_t>(), .twins = in.twins.as<int32_t>(),
-          .sequences = reinterpret_cast<const SparseDeltaSequence*>(in.sequences.as<int32_t>()), .table = in.table.as<Row>(),
-          .state = state.as<float>(), .tokens = in.v.size(0), .slots = slots, .heads = small(in.v.size(1)), .dim = small(in.v.size(2)),
-          .writes = small(in.write_weights.size(2)), .reads = small(in.read_weights.size(2)),
-          .sequence_count = small(in.sequences.size(0)), .slices = small((in.v.size(2) + kSparseDeltaSlice - 1) / kSparseDeltaSlice),
+  return {.write_weights = in.write_weights.as<float>(),
+          .read_weights = in.read_weights.as<float>(),
+          .decay = in.decay.as<float>(),
+          .beta = in.beta.as<float>(),
+          .v = in.v.as<float>(),
+          .memory = in.memory.as<Row>(),
+          .write_slots = in.write_slots.as<int32_t>(),
+          .read_slots = in.read_slots.as<int32_t>(),
+          .write_rows = in.write_rows.as<int32_t>(),
+          .read_rows = in.read_rows.as<int32_t>(),
+          .touched = in.touched.as<int32_t>(),
+          .later_writes = in.later_writes.as<int32_t>(),
+          .later_reads = in.later_reads.as<int32_t>(),
+          .twins = in.twins.as<int32_t>(),
+          .sequences = reinterpret_cast<const SparseDeltaSequence*>(in.sequences.as<int32_t>()),
+          .table = in.table.as<Row>(),
+          .state = state.as<float>(),
+          .tokens = in.v.size(0),
+          .slots = slots,
+          .heads = small(in.v.size(1)),
+          .dim = small(in.v.size(2)),
+          .writes = small(in.write_weights.size(2)),
+          .reads = small(in.read_weights.size(2)),
+          .sequence_count = small(in.sequences.size(0)),
+          .slices = small((in.v.size(2) + kSparseDeltaSlice - 1) / kSparseDeltaSlice),
           .decays_by_key = in.decays_by_key()};
 }
 
 /// Threads of a block: of as many warps as share a token's slots.
-template <class Row>
-unsigned threads_for(int64_t writes, int64_t reads) {
-  const int64_t most = writes > reads ? writes : reads, warps = (most + Tiling<Row>::kEntries - 1) / Tiling<Row>::kEntries;
+template <class Row> unsigned threads_for(int64_t writes, int64_t reads) {
+  const int64_t most = writes > reads ? writes : reads,
+                warps = (most + Tiling<Row>::kEntries - 1) / Tiling<Row>::kEntries;
   return static_cast<unsigned>(32 * (warps < Tiling<Row>::kWarps ? warps : Tiling<Row>::kWarps));
 }
 
@@ -82,40 +97,31 @@ __device__ __forceinline__ int64_t first_sequence(const SparseDeltaSequence* seq
 }
 
 /// Channels of a lane.
-template <int C>
-struct alignas(8) Channels {
+template <int C> struct alignas(8) Channels {
   float x[C];
 
   __device__ __forceinline__ void add(float w, const Channels& o) {
     HEBB_UNROLL
-    for (int i = 0; i < C; ++i) {
-      x[i] += w * o.x[i];
-    }
+    for (int i = 0; i < C; ++i) { x[i] += w * o.x[i]; }
   }
   __device__ __forceinline__ void scale(float w) {
     HEBB_UNROLL
-    for (int i = 0; i < C; ++i) {
-      x[i] *= w;
-    }
+    for (int i = 0; i < C; ++i) { x[i] *= w; }
   }
   /// The lane's part of a dot product.
   __device__ __forceinline__ float times(const Channels& o) const {
     float sum = x[0] * o.x[0];
     HEBB_UNROLL
-    for (int i = 1; i < C; ++i) {
-      sum += x[i] * o.x[i];
-    }
+    for (int i = 1; i < C; ++i) { sum += x[i] * o.x[i]; }
     return sum;
   }
 };
 
 /// Of vectors that belong to a token: two channels a lane. Of rows: as the lane holds them.
 using Pair = Channels<2>;
-template <class Row>
-using Part = Channels<Tiling<Row>::kChannels>;
+template <class Row> using Part = Channels<Tiling<Row>::kChannels>;
 /// The same as stored.
-template <class Row>
-using Held = std::conditional_t<std::is_same_v<Row, bf16>, Word4, Pair>;
+template <class Row> using Held = std::conditional_t<std::is_same_v<Row, bf16>, Word4, Pair>;
 
 __device__ __forceinline__ Pair widen(const Pair& p) { return p; }
 __device__ __forceinline__ Channels<8> widen(const Word4& bits) {
@@ -131,33 +137,28 @@ __device__ __forceinline__ Pair narrow(const Pair& p) { return p; }
 __device__ __forceinline__ Word4 narrow(const Channels<8>& p) {
   Word4 bits;
   HEBB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    bits.word[i] = pack_bf16(p.x[2 * i], p.x[2 * i + 1]);
-  }
+  for (int i = 0; i < 4; ++i) { bits.word[i] = pack_bf16(p.x[2 * i], p.x[2 * i + 1]); }
   return bits;
 }
 
-/// decay m + k u, as stored in place of m. No compiler may choose here which product it fuses: both passes must round alike, or the
-/// backward pass would differentiate about another M.
+/// decay m + k u, as stored in place of m. No compiler may choose here which product it fuses: both passes must round
+/// alike, or the backward pass would differentiate about another M.
 template <int C>
 __device__ __forceinline__ auto overwrite(const Channels<C>& m, float decay, float k, const Channels<C>& u) {
   Channels<C> out;
   HEBB_UNROLL
-  for (int i = 0; i < C; ++i) {
-    out.x[i] = fmaf(k, u.x[i], decay * m.x[i]);
-  }
+  for (int i = 0; i < C; ++i) { out.x[i] = fmaf(k, u.x[i], decay * m.x[i]); }
   return narrow(out);
 }
 
-/// Sums of K numbers over lanes that differ in bits kHigh to kLow of their number, by a butterfly like that of warp_sum. At each bit a lane
-/// goes on with half of the numbers while there are more: with the upper half where the bit is set.
+/// Sums of K numbers over lanes that differ in bits kHigh to kLow of their number, by a butterfly like that of
+/// warp_sum. At each bit a lane goes on with half of the numbers while there are more: with the upper half where the
+/// bit is set.
 template <int kHigh, int kLow, int K>
 __device__ __forceinline__ void sum_over_lanes(float (&x)[K] HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
   for (int n = K / 2, bits = kHigh; bits >= kLow; n /= 2, bits /= 2) {
-    if (n == 0) {
-      x[0] += __shfl_xor_sync(kAllLanes, x[0], bits, 32 HEBB_WHERE_ARGUMENT);
-    }
+    if (n == 0) { x[0] += __shfl_xor_sync(kAllLanes, x[0], bits, 32 HEBB_WHERE_ARGUMENT); }
     HEBB_UNROLL
     for (int i = 0; i < n; ++i) {
       const bool upper = (threadIdx.x & static_cast<unsigned>(bits)) != 0;
@@ -168,16 +169,17 @@ __device__ __forceinline__ void sum_over_lanes(float (&x)[K] HEBB_WHERE_PARAMETE
 }
 
 /// The block's place and the thread's part of it.
-template <class Row>
-struct Place {
+template <class Row> struct Place {
   using Tile = Tiling<Row>;
 
   int heads, row, head, slice, channel;  // channel: the slice's first
   int lane, warp, warps;
-  bool has[2], has_part, is_wide;     // channels of the pair; of the part of a row (whole in bf16); more than 32 in all
+  bool has[2], has_part, is_wide;  // channels of the pair; of the part of a row (whole in bf16); more than 32 in all
 
   __device__ explicit Place(const Inputs<Row>& in)
-      : heads(in.heads), lane(static_cast<int>(threadIdx.x % 32)), warp(static_cast<int>(threadIdx.x / 32)),
+      : heads(in.heads),
+        lane(static_cast<int>(threadIdx.x % 32)),
+        warp(static_cast<int>(threadIdx.x / 32)),
         warps(static_cast<int>(blockDim.x / 32)) {
     const Split stream(blockIdx.x, in.slices), head_of_row(stream.quotient, in.heads);
     row = static_cast<int>(head_of_row.quotient);
@@ -192,10 +194,13 @@ struct Place {
   /// The head of token t of the batch, below 2^31.
   __device__ __forceinline__ uint32_t token(int t) const { return static_cast<uint32_t>(t * heads + head); }
   /// Channels of the lane's pair in the slice: in bf16 those that fold() leaves.
-  __device__ __forceinline__ int offset(int i) const { return Tile::kNarrow ? lane % 8 * 8 + lane / 8 * 2 + i : lane + 32 * i; }
+  __device__ __forceinline__ int offset(int i) const {
+    return Tile::kNarrow ? lane % 8 * 8 + lane / 8 * 2 + i : lane + 32 * i;
+  }
   __device__ __forceinline__ int part_offset(int i) const { return Tile::kNarrow ? lane % 8 * 8 + i : lane + 32 * i; }
 
-  /// The first of the warp's entries of a token, the number of the lane's j-th, and how many entries the warps hold together.
+  /// The first of the warp's entries of a token, the number of the lane's j-th, and how many entries the warps hold
+  /// together.
   __device__ __forceinline__ int first_entry() const { return warp * Tile::kEntries; }
   __device__ __forceinline__ int entry(int first, int j) const { return first + j * Tile::kRows + lane / Tile::kLanes; }
   __device__ __forceinline__ int entries_at_once() const { return warps * Tile::kEntries; }
@@ -209,18 +214,14 @@ struct Place {
     float* const own = values + channel;
     HEBB_UNROLL
     for (int i = 0; i < 2; ++i) {
-      if (has[i]) {
-        write(own[offset(i)], p.x[i], accumulate);
-      }
+      if (has[i]) { write(own[offset(i)], p.x[i], accumulate); }
     }
   }
   /// `own` points to the first channel of the slice.
   __device__ __forceinline__ void add(float* own, const Part<Row>& p) const {
     HEBB_UNROLL
     for (int i = 0; i < Tile::kChannels; ++i) {
-      if (channel_exists(i)) {
-        own[part_offset(i)] += p.x[i];
-      }
+      if (channel_exists(i)) { own[part_offset(i)] += p.x[i]; }
     }
   }
   /// The pairs of a vector as parts, and the sum of the parts of all rows of a warp as pairs.
@@ -237,9 +238,7 @@ struct Place {
     }
   }
   __device__ __forceinline__ Pair fold(Part<Row> sum HEBB_WHERE_PARAMETER) const {
-    if constexpr (Tile::kNarrow) {
-      sum_over_lanes<16, 8>(sum.x HEBB_WHERE_ARGUMENT);
-    }
+    if constexpr (Tile::kNarrow) { sum_over_lanes<16, 8>(sum.x HEBB_WHERE_ARGUMENT); }
     return {{sum.x[0], sum.x[1]}};
   }
   /// `slot` points to the slice of a slot, if it `exists`; else zeros.
@@ -250,17 +249,14 @@ struct Place {
       return {{exists && has[0] ? slot[offset(0)] : 0.0f, exists && has[1] ? slot[offset(1)] : 0.0f}};
     }
   }
-  __device__ __forceinline__ void store_slot(Row* slot, bool exists, const Held<Row>& value HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ void store_slot(Row* slot, bool exists,
+                                             const Held<Row>& value HEBB_WHERE_PARAMETER) const {
     if constexpr (Tile::kNarrow) {
-      if (exists && has_part) {
-        store_16_bytes(slot + part_offset(0), value HEBB_WHERE_ARGUMENT);
-      }
+      if (exists && has_part) { store_16_bytes(slot + part_offset(0), value HEBB_WHERE_ARGUMENT); }
     } else {
       HEBB_UNROLL
       for (int i = 0; i < 2; ++i) {
-        if (exists && has[i]) {
-          slot[offset(i)] = value.x[i];
-        }
+        if (exists && has[i]) { slot[offset(i)] = value.x[i]; }
       }
     }
   }
@@ -269,10 +265,9 @@ struct Place {
   __device__ __forceinline__ bool channel_exists(int i) const { return Tile::kNarrow ? has_part : has[i % 2]; }
 };
 
-/// The slots of one sequence and head, the block's slice of them, by code: c the row of slot c, ~c what row c is before the first write
-/// (of M: that of `memory`; of G: zero). kNone: no slot.
-template <class Row>
-struct Memory {
+/// The slots of one sequence and head, the block's slice of them, by code: c the row of slot c, ~c what row c is before
+/// the first write (of M: that of `memory`; of G: zero). kNone: no slot.
+template <class Row> struct Memory {
   Row* rows;
   const Row* initial;
   uint32_t row_bytes, initial_bytes;  // from slot to slot
@@ -293,8 +288,10 @@ struct Memory {
   }
   /// G.
   __device__ Memory(const Inputs<Row>& in, const Place<Row>& at)
-      : rows(in.table + (static_cast<int64_t>(at.row * in.heads + at.head) * in.slices + at.slice) * in.slots * kSparseDeltaSlice),
-        initial(rows), row_bytes(kSparseDeltaSlice * sizeof(Row)),
+      : rows(in.table +
+             (static_cast<int64_t>(at.row * in.heads + at.head) * in.slices + at.slice) * in.slots * kSparseDeltaSlice),
+        initial(rows),
+        row_bytes(kSparseDeltaSlice * sizeof(Row)),
         initial_bytes(static_cast<uint32_t>(in.dim) * static_cast<uint32_t>(sizeof(Row))) {}
 
   __device__ __forceinline__ Row* row(int32_t code) const {
@@ -317,36 +314,37 @@ struct Memory {
     }
   }
   /// To the row of a code, or nowhere if it is kNone.
-  __device__ __forceinline__ void store(const Place<Row>& at, int32_t code, const Held<Row>& value HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ void store(const Place<Row>& at, int32_t code,
+                                        const Held<Row>& value HEBB_WHERE_PARAMETER) const {
     at.store_slot(row(code), code != kNone, value HEBB_WHERE_ARGUMENT);
   }
 };
 
-/// Rows on their way into L2 while other tokens are computed, one a thread: latency and bandwidth of HBM want those of two tokens under
-/// way.
+/// Rows on their way into L2 while other tokens are computed, one a thread: latency and bandwidth of HBM want those of
+/// two tokens under way.
 class Ahead {
  public:
   /// Codes of a token, needed when fetch() is called. `touched`: entries that add to sums, or null.
   template <class Row>
-  __device__ __forceinline__ void look(const Inputs<Row>& in, bool exists, uint32_t token, const int32_t* writes, const int32_t* reads,
-                                       const int32_t* touched = nullptr) {
+  __device__ __forceinline__ void look(const Inputs<Row>& in, bool exists, uint32_t token, const int32_t* writes,
+                                       const int32_t* reads, const int32_t* touched = nullptr) {
     code_ = kNone;
     touched_ = -1;
     const auto i = static_cast<int>(threadIdx.x);
     if (exists && i < in.writes + in.reads) {
-      code_ = i < in.writes ? (writes + product(token, in.writes))[i] : (reads + product(token, in.reads))[i - in.writes];
+      code_ =
+          i < in.writes ? (writes + product(token, in.writes))[i] : (reads + product(token, in.reads))[i - in.writes];
       touched_ = touched != nullptr ? (touched + product(token, in.writes + in.reads))[i] : -1;
     }
   }
   /// sums: of the head, the slice of slot 0 of [slots, dim].
   template <class Row>
-  __device__ __forceinline__ void fetch(const Memory<Row>& memory, const Place<Row>& at, const float* sums = nullptr, int dim = 0) const {
+  __device__ __forceinline__ void fetch(const Memory<Row>& memory, const Place<Row>& at, const float* sums = nullptr,
+                                        int dim = 0) const {
     if (memory.has(code_)) {
       const Row* const line = memory.source(code_);
       prefetch_line(line);
-      if constexpr (sizeof(Row) == 4) {
-        prefetch_line(at.is_wide ? line + 32 : line);
-      }
+      if constexpr (sizeof(Row) == 4) { prefetch_line(at.is_wide ? line + 32 : line); }
     }
     if (sums != nullptr && touched_ >= 0) {
       const float* const line = sums + product(static_cast<uint32_t>(touched_), dim);
@@ -361,8 +359,8 @@ class Ahead {
 
 /// The lane's entries of a list of `count`; past its end `none`.
 template <class Row, class T>
-__device__ __forceinline__ void load_entries(T (&out)[Tiling<Row>::kHeld], const Place<Row>& at, const T* list, int first, int count,
-                                             T none) {
+__device__ __forceinline__ void load_entries(T (&out)[Tiling<Row>::kHeld], const Place<Row>& at, const T* list,
+                                             int first, int count, T none) {
   HEBB_UNROLL
   for (int j = 0; j < Tiling<Row>::kHeld; ++j) {
     const int entry = at.entry(first, j);
@@ -371,15 +369,14 @@ __device__ __forceinline__ void load_entries(T (&out)[Tiling<Row>::kHeld], const
 }
 
 /// The lane's entries of the writes of a token.
-template <class Row>
-struct Writes {
+template <class Row> struct Writes {
   static constexpr int kHeld = Tiling<Row>::kHeld;
   int32_t code[kHeld];
   float k[kHeld], decay[kHeld];
 
   /// count: 0 where there is no such token.
-  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const int32_t* codes, uint32_t token, int first,
-                                       int count) {
+  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const int32_t* codes,
+                                       uint32_t token, int first, int count) {
     const int64_t begin = product(token, in.writes);
     load_entries(code, at, codes + begin, first, count, kNone);
     load_entries(k, at, in.write_weights + begin, first, count, 0.0f);
@@ -388,34 +385,30 @@ struct Writes {
     } else {
       const float all = count > 0 ? in.decay[token] : 0.0f;
       HEBB_UNROLL
-      for (int j = 0; j < kHeld; ++j) {
-        decay[j] = all;
-      }
+      for (int j = 0; j < kHeld; ++j) { decay[j] = all; }
     }
   }
 };
 
 /// The same of its reads.
-template <class Row>
-struct Reads {
+template <class Row> struct Reads {
   int32_t code[Tiling<Row>::kHeld];
   float q[Tiling<Row>::kHeld];
 
-  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const int32_t* codes, uint32_t token, int first,
-                                       int count) {
+  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const int32_t* codes,
+                                       uint32_t token, int first, int count) {
     const int64_t begin = product(token, in.reads);
     load_entries(code, at, codes + begin, first, count, kNone);
     load_entries(q, at, in.read_weights + begin, first, count, 0.0f);
   }
 };
 
-/// use(first) for the warp's groups of `count` entries of a token; load(first) before, but for the first group where it `is_loaded`.
+/// use(first) for the warp's groups of `count` entries of a token; load(first) before, but for the first group where it
+/// `is_loaded`.
 template <class Row, class Load, class Use>
 __device__ __forceinline__ void each_group(const Place<Row>& at, int count, bool is_loaded, Load&& load, Use&& use) {
   for (int first = at.first_entry(); first < count; first += at.entries_at_once()) {
-    if (!is_loaded || first != at.first_entry()) {
-      load(first);
-    }
+    if (!is_loaded || first != at.first_entry()) { load(first); }
     use(first);
   }
 }
@@ -429,26 +422,19 @@ __device__ __forceinline__ void store_dots(float* to, const Place<Row>& at, floa
   const int own = at.lane % kLanes / kEach;  // the number that the lane was left with
   int place = places[0];
   HEBB_UNROLL
-  for (int j = 1; j < Tiling<Row>::kHeld; ++j) {
-    place = own == j ? places[j] : place;
-  }
-  if (at.lane % kEach == 0 && place >= 0) {
-    to[place] = dots[0];
-  }
+  for (int j = 1; j < Tiling<Row>::kHeld; ++j) { place = own == j ? places[j] : place; }
+  if (at.lane % kEach == 0 && place >= 0) { to[place] = dots[0]; }
 }
 
 /// Partial sums of the warps, one pair of channels a lane.
-template <class Row>
-using Partial = Pair[Tiling<Row>::kWarps][32];
+template <class Row> using Partial = Pair[Tiling<Row>::kWarps][32];
 
-template <class Row>
-__device__ __forceinline__ void put(Partial<Row>& partial, const Place<Row>& at, const Pair& sum) {
+template <class Row> __device__ __forceinline__ void put(Partial<Row>& partial, const Place<Row>& at, const Pair& sum) {
   partial[at.warp][at.lane] = sum;
 }
 
 /// The sum over the warps, in their order; every thread may ask for it after a barrier.
-template <class Row>
-__device__ __forceinline__ Pair total(const Partial<Row>& partial, const Place<Row>& at) {
+template <class Row> __device__ __forceinline__ Pair total(const Partial<Row>& partial, const Place<Row>& at) {
   Pair sum{};
   for (int w = 0; w < at.warps; ++w) {
     const Pair part = partial[w][at.lane];

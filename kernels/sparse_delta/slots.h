@@ -34,9 +34,7 @@ template <class F> void for_tasks(int64_t tasks, int64_t workers, F&& f) {
   std::atomic<int64_t> next{0};
   parallel_for(workers, 1, [&](int64_t begin, int64_t end) {
     for (int64_t worker = begin; worker < end; ++worker) {
-      for (int64_t task = next++; task < tasks; task = next++) {
-        f(task, worker);
-      }
+      for (int64_t task = next++; task < tasks; task = next++) { f(task, worker); }
     }
   });
 }
@@ -86,7 +84,7 @@ template <class S> struct Task {
   int32_t count = 0;              // private rows in use
   S* rows;                        // private or carried
   int64_t row_stride;
-  const S* initial;               // memory of the head
+  const S* initial;  // memory of the head
   int64_t initial_stride;
 
   int64_t first() const { return sequence->first; }
@@ -124,8 +122,8 @@ Task<S> make_task(const SparseDeltaInputs& in, const Sizes& n, int64_t task, int
     t.rows = state.as<S>() + (t.sequence->row * n.heads + t.head) * n.slots * n.dim + t.first_channel;
     t.row_stride = n.dim;
   } else {
-    t.touched = in.touched.as<int32_t>() +
-                (t.sequence->first * n.heads + t.head * t.sequence->length) * (n.writes + n.reads);
+    t.touched =
+        in.touched.as<int32_t>() + (t.sequence->first * n.heads + t.head * t.sequence->length) * (n.writes + n.reads);
     t.count = in.count.as<int32_t>()[s * n.heads + t.head];
     t.rows = in.table.as<S>() + worker * in.table.size(1) * in.table.size(2);
     t.row_stride = in.table.size(2);
@@ -156,8 +154,10 @@ template <class S> struct Token {
 
   /// at = token * heads + head.
   Token(const SparseDeltaInputs& in, const Sizes& n, int64_t at)
-      : k(in.write_weights.as<S>() + at * n.writes), q(in.read_weights.as<S>() + at * n.reads),
-        decay_step(in.decays_by_key() ? 1 : 0), beta(in.beta.as<S>()[at]) {
+      : k(in.write_weights.as<S>() + at * n.writes),
+        q(in.read_weights.as<S>() + at * n.reads),
+        decay_step(in.decays_by_key() ? 1 : 0),
+        beta(in.beta.as<S>()[at]) {
     decay = in.decay.as<S>() + at * (decay_step != 0 ? n.writes : 1);
   }
 };

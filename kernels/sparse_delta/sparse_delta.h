@@ -72,7 +72,7 @@ struct SparseDeltaBackward {
   Tensor d_u, d_v, d_memory, by_write, by_read, by_token, sums;  // d_v, d_memory may be undefined
   Tensor d_y, error;
   SparseDeltaInputs in;
-  bool accumulate;                                               // d_v
+  bool accumulate;  // d_v
 };
 HEBB_KERNEL(SparseDeltaBackward)
 

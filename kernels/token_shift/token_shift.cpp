@@ -56,21 +56,15 @@ template <class S> void backward(const TokenShiftBackward& a) {
             S& out = d_x[i * channels + c];
             out = a.accumulate ? out + d : d;
           }
-          if (!repeats) {
-            d_mu[c] += g[c] * ((starts || t == 0 ? S(0) : now[c - channels]) - now[c]);
-          }
+          if (!repeats) { d_mu[c] += g[c] * ((starts || t == 0 ? S(0) : now[c - channels]) - now[c]); }
         }
       }
     }
   });
-  if (!a.d_mu.defined()) {
-    return;
-  }
+  if (!a.d_mu.defined()) { return; }
   S* total = a.d_mu.as<S>();
   for (int64_t block = 0; block < blocks; ++block) {
-    for (int64_t c = 0; c < channels; ++c) {
-      total[c] += partial[block * channels + c];
-    }
+    for (int64_t c = 0; c < channels; ++c) { total[c] += partial[block * channels + c]; }
   }
 }
 

@@ -9,8 +9,7 @@ namespace {
 
 constexpr int64_t kBlock = 256;  // tokens of one partial sum, as in token_shift_blocks
 
-template <class T, int N>
-struct Forward {
+template <class T, int N> struct Forward {
   T* y;
   const T *x, *previous;
   const float* mu;
@@ -29,16 +28,13 @@ struct Forward {
       load_pack(before, t > 0 ? x + (token - 1) * channels : previous + at.quotient * channels, c, channels, N > 1);
     }
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      now[j] += m[j] * ((begins && !zero_start ? now[j] : before[j]) - now[j]);
-    }
+    for (int j = 0; j < N; ++j) { now[j] += m[j] * ((begins && !zero_start ? now[j] : before[j]) - now[j]); }
     store_pack(y + token * channels, c, channels, N > 1, now);
   }
 };
 
 // A thread walks over the tokens of a block in a pack of channels.
-template <class T, int N>
-struct Backward {
+template <class T, int N> struct Backward {
   T* d_x;
   float* partial;
   const T *d_y, *x;
@@ -53,18 +49,14 @@ struct Backward {
     float m[N], sum[N] = {}, g[N], before[N] = {};  // before: the token's x
     load_pack(m, mu, c, channels, N > 1);
     load_pack(g, d_y + first * channels, c, channels, N > 1);
-    if (t > 0) {
-      load_pack(before, x + (first - 1) * channels, c, channels, N > 1);
-    }
+    if (t > 0) { load_pack(before, x + (first - 1) * channels, c, channels, N > 1); }
     for (int64_t token = first; token < end; ++token) {
       const int64_t row = token * channels;
       const bool starts = doc_start[token] >= t, repeats = starts && !zero_start;
       const bool has_next = t + 1 < length, feeds_next = has_next && doc_start[token + 1] <= t;
       float now[N], next[N] = {}, d[N];
       load_pack(now, x + row, c, channels, N > 1);
-      if (token + 1 < tokens) {
-        load_pack(next, d_y + row + channels, c, channels, N > 1);
-      }
+      if (token + 1 < tokens) { load_pack(next, d_y + row + channels, c, channels, N > 1); }
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         d[j] = (repeats ? g[j] : g[j] * (1.0f - m[j])) + (feeds_next ? m[j] * next[j] : 0.0f);
@@ -72,9 +64,7 @@ struct Backward {
         before[j] = now[j];
         g[j] = next[j];
       }
-      if (d_x != nullptr) {
-        write_pack(d_x + row, c, channels, N > 1, d, accumulate);
-      }
+      if (d_x != nullptr) { write_pack(d_x + row, c, channels, N > 1, d, accumulate); }
       t = has_next ? t + 1 : 0;
     }
     store_pack(partial + block * channels, c, channels, N > 1, sum);
@@ -87,12 +77,20 @@ void run(Stream& stream, const TokenShiftForward& a) {
   const int64_t length = a.x.size(1), channels = a.x.size(2);
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    dispatch_pack<T>(channels, [&](auto pack) {
-      each_element("token_shift_forward", stream, a.x.size(0) * length, channels / pack(),
-                   Forward<T, pack()>{.y = a.y.as<T>(), .x = a.x.as<T>(), .previous = a.previous.as<T>(), .mu = a.mu.as<float>(),
-                                      .doc_start = a.doc_start.as<int32_t>(), .length = length, .channels = channels,
-                                      .zero_start = a.zero_start});
-    }, a.y.data, a.x.data, a.previous.data, a.mu.data);
+    dispatch_pack<T>(
+        channels,
+        [&](auto pack) {
+          each_element("token_shift_forward", stream, a.x.size(0) * length, channels / pack(),
+                       Forward<T, pack()>{.y = a.y.as<T>(),
+                                          .x = a.x.as<T>(),
+                                          .previous = a.previous.as<T>(),
+                                          .mu = a.mu.as<float>(),
+                                          .doc_start = a.doc_start.as<int32_t>(),
+                                          .length = length,
+                                          .channels = channels,
+                                          .zero_start = a.zero_start});
+        },
+        a.y.data, a.x.data, a.previous.data, a.mu.data);
   });
 }
 
@@ -101,12 +99,23 @@ void run(Stream& stream, const TokenShiftBackward& a) {
   const int64_t blocks = token_shift_blocks(tokens);
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    dispatch_pack<T>(channels, [&](auto pack) {
-      each_element("token_shift_backward", stream, blocks, channels / pack(),
-                   Backward<T, pack()>{.d_x = a.d_x.as<T>(), .partial = a.partial.as<float>(), .d_y = a.d_y.as<T>(), .x = a.x.as<T>(),
-                                       .mu = a.mu.as<float>(), .doc_start = a.doc_start.as<int32_t>(), .length = length,
-                                       .channels = channels, .tokens = tokens, .zero_start = a.zero_start, .accumulate = a.accumulate});
-    }, a.d_x.data, a.partial.data, a.d_y.data, a.x.data, a.mu.data);
+    dispatch_pack<T>(
+        channels,
+        [&](auto pack) {
+          each_element("token_shift_backward", stream, blocks, channels / pack(),
+                       Backward<T, pack()>{.d_x = a.d_x.as<T>(),
+                                           .partial = a.partial.as<float>(),
+                                           .d_y = a.d_y.as<T>(),
+                                           .x = a.x.as<T>(),
+                                           .mu = a.mu.as<float>(),
+                                           .doc_start = a.doc_start.as<int32_t>(),
+                                           .length = length,
+                                           .channels = channels,
+                                           .tokens = tokens,
+                                           .zero_start = a.zero_start,
+                                           .accumulate = a.accumulate});
+        },
+        a.d_x.data, a.partial.data, a.d_y.data, a.x.data, a.mu.data);
   });
   add_column_sums(stream, a.d_mu, a.partial, blocks);
 }

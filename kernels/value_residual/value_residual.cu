@@ -9,8 +9,7 @@ namespace {
 constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in value_residual_blocks
 
 /// The mixing weights of a pack of channels: sigmoids of activations, or parameters of the channels.
-template <class T>
-struct Mix {
+template <class T> struct Mix {
   const void* data;
   bool gated;
 
@@ -22,14 +21,11 @@ struct Mix {
     }
     load_pack(lambda, static_cast<const T*>(data) + row, c, channels, N > 1);
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      lambda[j] = sigmoid(lambda[j]);
-    }
+    for (int j = 0; j < N; ++j) { lambda[j] = sigmoid(lambda[j]); }
   }
 };
 
-template <class T, int N>
-struct Forward {
+template <class T, int N> struct Forward {
   T* y;
   const T *v, *first;
   Mix<T> mix;
@@ -42,16 +38,13 @@ struct Forward {
     load_pack(other, first + row, c, channels, N > 1);
     mix.load(row, c, channels, lambda);
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      x[j] += lambda[j] * (other[j] - x[j]);
-    }
+    for (int j = 0; j < N; ++j) { x[j] += lambda[j] * (other[j] - x[j]); }
     store_pack(y + row, c, channels, N > 1, x);
   }
 };
 
 // A thread walks over the tokens of a block in a pack of channels.
-template <class T, int N>
-struct Backward {
+template <class T, int N> struct Backward {
   T *d_v, *d_first, *d_mix;  // d_mix: of the gates
   float* partial;
   const T *d_y, *v, *first;
@@ -72,9 +65,7 @@ struct Backward {
       const auto put = [&](T* to, bool accumulate, auto&& value) {
         if (to != nullptr) {
           HEBB_UNROLL
-          for (int j = 0; j < N; ++j) {
-            out[j] = value(j);
-          }
+          for (int j = 0; j < N; ++j) { out[j] = value(j); }
           write_pack(to + row, c, channels, N > 1, out, accumulate);
         }
       };
@@ -87,9 +78,7 @@ struct Backward {
       put(d_first, accumulate_first, [&](int j) { return lambda[j] * g[j]; });
       put(d_mix, accumulate_mix, [&](int j) { return x[j] * lambda[j] * (1.0f - lambda[j]); });
     }
-    if (partial != nullptr) {
-      store_pack(partial + block * channels, c, channels, N > 1, sum);
-    }
+    if (partial != nullptr) { store_pack(partial + block * channels, c, channels, N > 1, sum); }
   }
 };
 
@@ -99,10 +88,13 @@ void run(Stream& stream, const ValueResidualForward& a) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1);
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
-    dispatch_pack<T>(channels, [&](auto pack) {
-      each_element("value_residual_forward", stream, tokens, channels / pack(),
-                   Forward<T, pack()>{a.y.as<T>(), a.v.as<T>(), a.first.as<T>(), {a.mix.data, a.gated}, channels});
-    }, a.y.data, a.v.data, a.first.data, a.mix.data);
+    dispatch_pack<T>(
+        channels,
+        [&](auto pack) {
+          each_element("value_residual_forward", stream, tokens, channels / pack(),
+                       Forward<T, pack()>{a.y.as<T>(), a.v.as<T>(), a.first.as<T>(), {a.mix.data, a.gated}, channels});
+        },
+        a.y.data, a.v.data, a.first.data, a.mix.data);
   });
 }
 
@@ -112,18 +104,27 @@ void run(Stream& stream, const ValueResidualBackward& a) {
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
     T* const d_gate = a.gated ? a.d_mix.as<T>() : nullptr;
-    dispatch_pack<T>(channels, [&](auto pack) {
-      each_element("value_residual_backward", stream, blocks, channels / pack(),
-                   Backward<T, pack()>{.d_v = a.d_v.as<T>(), .d_first = a.d_first.as<T>(), .d_mix = d_gate,
-                                       .partial = partial.as<float>(), .d_y = a.d_y.as<T>(), .v = a.v.as<T>(), .first = a.first.as<T>(),
-                                       .mix = {a.mix.data, a.gated}, .tokens = tokens, .channels = channels,
-                                       .accumulate_v = a.accumulate_v, .accumulate_first = a.accumulate_first,
-                                       .accumulate_mix = a.accumulate_mix});
-    }, a.d_v.data, a.d_first.data, d_gate, partial.data, a.d_y.data, a.v.data, a.first.data, a.mix.data);
+    dispatch_pack<T>(
+        channels,
+        [&](auto pack) {
+          each_element("value_residual_backward", stream, blocks, channels / pack(),
+                       Backward<T, pack()>{.d_v = a.d_v.as<T>(),
+                                           .d_first = a.d_first.as<T>(),
+                                           .d_mix = d_gate,
+                                           .partial = partial.as<float>(),
+                                           .d_y = a.d_y.as<T>(),
+                                           .v = a.v.as<T>(),
+                                           .first = a.first.as<T>(),
+                                           .mix = {a.mix.data, a.gated},
+                                           .tokens = tokens,
+                                           .channels = channels,
+                                           .accumulate_v = a.accumulate_v,
+                                           .accumulate_first = a.accumulate_first,
+                                           .accumulate_mix = a.accumulate_mix});
+        },
+        a.d_v.data, a.d_first.data, d_gate, partial.data, a.d_y.data, a.v.data, a.first.data, a.mix.data);
   });
-  if (!a.gated) {
-    add_column_sums(stream, a.d_mix, partial, blocks);
-  }
+  if (!a.gated) { add_column_sums(stream, a.d_mix, partial, blocks); }
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -77,9 +77,8 @@ template <class S> class Reader {
     const ReadSource<S> from{points_, means_, log_counts_, n_, own_, d_, value(t), kv_heads_ * dv_, d_, dv_};
     for (int64_t h = kv_head_ * group; h < (kv_head_ + 1) * group; ++h) {
       const int64_t item = first * heads_ + h;
-      const ReadQueries<S> to{a_.q.as<S>() + item * d_, heads_ * d_, a_.o.as<S>() + item * dv_,
-                              heads_ * dv_,             nullptr,     0,
-                              count};
+      const ReadQueries<S> to{
+          a_.q.as<S>() + item * d_, heads_ * d_, a_.o.as<S>() + item * dv_, heads_ * dv_, nullptr, 0, count};
       read_dictionary(from, to, own, logits_, stride_);
     }
   }

@@ -1,11 +1,12 @@
-#include "kernels/dictionary/slot_attention.cuh"
 #include "kernels/attention/visible_keys.h"
+#include "kernels/dictionary/slot_attention.cuh"
 #include "kernels/vq/vq.h"
 
-// The linear form. Each row is cut into chunks of tokens wherever its documents begin: any cut gives the same sums. Own chunks of
-// quantized keys first, by the attention kernels; then chunk by chunk, a document that goes on reads the counts and means of its
-// earlier chunks, and the chunk joins them. Two launches a chunk: the readout's blocks (common/row_attention.h) and a warp a codeword.
-// FLOPs a token: 2 H (D + Dv)(N + chunk / 2). Bound: fp32 multiply-adds, or the latency of the launches where B K is small.
+// The linear form. Each row is cut into chunks of tokens wherever its documents begin: any cut gives the same sums. Own
+// chunks of quantized keys first, by the attention kernels; then chunk by chunk, a document that goes on reads the
+// counts and means of its earlier chunks, and the chunk joins them. Two launches a chunk: the readout's blocks
+// (common/row_attention.h) and a warp a codeword. FLOPs a token: 2 H (D + Dv)(N + chunk / 2). Bound: fp32
+// multiply-adds, or the latency of the launches where B K is small.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -21,7 +22,8 @@ struct MakeSteps {
   __device__ void operator()(int64_t row, int64_t s) const {
     const int64_t t = s * chunk;
     const bool goes_on = doc_start[row * length + t] < t;
-    steps[row * count + s] = {goes_on ? static_cast<int32_t>(t) : kNone, points, static_cast<int32_t>(t), points, points};
+    steps[row * count + s] = {goes_on ? static_cast<int32_t>(t) : kNone, points, static_cast<int32_t>(t), points,
+                              points};
   }
 };
 
@@ -49,7 +51,8 @@ struct Join {
 
   __device__ void operator()(int64_t item, int lane) const {
     const int64_t unit = item / points, row = unit / n.kv_heads, head = unit % n.kv_heads, first = step * n.chunk;
-    const int64_t end = first + n.chunk < n.length ? first + n.chunk : n.length, begin = n.doc_start[row * n.length + end - 1];
+    const int64_t end = first + n.chunk < n.length ? first + n.chunk : n.length,
+                  begin = n.doc_start[row * n.length + end - 1];
     const int64_t from = begin > first ? begin : first;
     const bool starts = begin >= first;
     const int32_t* const chunk_ids = ids + unit * n.length + from;
@@ -66,9 +69,7 @@ struct Join {
         const float value = exists ? v[((row * n.length + from + i) * n.kv_heads + head) * n.dv + c] : 0.0f;
         mean += (value - mean) / static_cast<float>(count);
       });
-      if (exists && (starts || count > before)) {
-        means[item * n.dv + c] = mean;
-      }
+      if (exists && (starts || count > before)) { means[item * n.dv + c] = mean; }
     }
     __syncwarp();  // every lane has read the count
     if (lane == 0 && (starts || count > before)) {
@@ -79,7 +80,8 @@ struct Join {
 };
 
 void read(Stream& stream, const VqRead& a) {
-  const int64_t batch = a.q.size(0), length = a.q.size(1), heads = a.q.size(2), kv_heads = a.v.size(2), d = a.q.size(3), dv = a.v.size(3);
+  const int64_t batch = a.q.size(0), length = a.q.size(1), heads = a.q.size(2), kv_heads = a.v.size(2), d = a.q.size(3),
+                dv = a.v.size(3);
   const int64_t points = a.points.size(1), tokens = batch * length, count = (length + a.chunk - 1) / a.chunk;
   HEBB_ASSERT(a.work.numel() >= vq_read_work(a.q.shape, a.v.shape, a.chunk, points));
   auto* const memory = a.work.as<float>();
@@ -94,28 +96,42 @@ void read(Stream& stream, const VqRead& a) {
   HEBB_DEVICE::run(stream, VqGather{keys, a.points, a.ids});
   each_element("vq_intervals", stream, batch, length, Intervals{lo, hi, doc_start, length, a.chunk});
   HEBB_DEVICE::run(stream, AttentionForward{a.o, lse, {}, a.q, keys, a.v, first, last, {}, 1.0});
-  each_element("vq_steps", stream, batch, count, MakeSteps{steps, doc_start, length, a.chunk, count, static_cast<int32_t>(points)});
-  const Layout n{.doc_start = doc_start, .steps = steps, .length = length, .chunk = a.chunk, .count = count,
-                 .heads = static_cast<int>(heads), .kv_heads = static_cast<int>(kv_heads), .d = static_cast<int>(d),
+  each_element("vq_steps", stream, batch, count,
+               MakeSteps{steps, doc_start, length, a.chunk, count, static_cast<int32_t>(points)});
+  const Layout n{.doc_start = doc_start,
+                 .steps = steps,
+                 .length = length,
+                 .chunk = a.chunk,
+                 .count = count,
+                 .heads = static_cast<int>(heads),
+                 .kv_heads = static_cast<int>(kv_heads),
+                 .d = static_cast<int>(d),
                  .dv = static_cast<int>(dv)};
   auto *const means = a.dictionary.means.as<float>(), *const log_counts = a.dictionary.log_counts.as<float>();
-  rows::Read<float> read{.n = n, .rows = {a.points.as<float>(), means, log_counts, points, true}, .ring = {}, .q = a.q.as<float>(), .o = a.o.as<float>(),
-                        .lse = nullptr, .own_lse = own_lse, .row_temp = nullptr, .ring_temp = nullptr, .scale = 1.0f,
-                        .parts = rows::parts_of(n, batch, 1, points, parts, false)};
+  rows::Read<float> read{.n = n,
+                         .rows = {a.points.as<float>(), means, log_counts, points, true},
+                         .ring = {},
+                         .q = a.q.as<float>(),
+                         .o = a.o.as<float>(),
+                         .lse = nullptr,
+                         .own_lse = own_lse,
+                         .row_temp = nullptr,
+                         .ring_temp = nullptr,
+                         .scale = 1.0f,
+                         .parts = rows::parts_of(n, batch, 1, points, parts, false)};
   for (int64_t step = 0; step < count; ++step) {
     read.steps.first = step;
     rows::read_rows(stream, batch, read);
     each_warp("vq_join", stream, batch * kv_heads * points,
-              Join{n, a.dictionary.counts.as<int32_t>(), log_counts, means, a.v.as<float>(), a.ids.as<int32_t>(), points, step});
+              Join{n, a.dictionary.counts.as<int32_t>(), log_counts, means, a.v.as<float>(), a.ids.as<int32_t>(),
+                   points, step});
   }
 }
 
 }  // namespace
 
 void run(Stream& stream, const VqRead& a) {
-  if (a.q.numel() > 0) {
-    read(stream, a);
-  }
+  if (a.q.numel() > 0) { read(stream, a); }
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "core/parallel.h"
-#include "kernels/gemm/gemm_cpu.h"
 #include "kernels/common/cpu/math.h"
+#include "kernels/gemm/gemm_cpu.h"
 
 namespace hebb::cpu {
 namespace {

@@ -1,11 +1,12 @@
 #include "kernels/vq/vq.h"
 
-#include "kernels/dictionary/slot_compare.cuh"
-#include "kernels/common/cuda/scatter.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
+#include "kernels/common/cuda/scatter.cuh"
+#include "kernels/dictionary/slot_compare.cuh"
 
-// Quantized keys. Selection: tiles of 64 keys x 64 points, scores in fp32 that never leave the block; FLOPs: 2 K D M a token, bound by
-// multiply-adds with 16 of them for 8 shared loads. The rest is bound by HBM: each key, point and gradient once or twice.
+// Quantized keys. Selection: tiles of 64 keys x 64 points, scores in fp32 that never leave the block; FLOPs: 2 K D M a
+// token, bound by multiply-adds with 16 of them for 8 shared loads. The rest is bound by HBM: each key, point and
+// gradient once or twice.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -15,12 +16,9 @@ using rows::Best;
 constexpr float kSmallest = 1.17549435e-38f;  // normal number
 
 /// Sum of f(c) over c < width by one warp.
-template <class F>
-__device__ __forceinline__ float warp_sum_of(int64_t width, int lane, F&& f HEBB_WHERE_PARAMETER) {
+template <class F> __device__ __forceinline__ float warp_sum_of(int64_t width, int lane, F&& f HEBB_WHERE_PARAMETER) {
   float sum = 0;
-  for (int64_t c = lane; c < width; c += 32) {
-    sum += f(c);
-  }
+  for (int64_t c = lane; c < width; c += 32) { sum += f(c); }
   return warp_sum(sum HEBB_WHERE_ARGUMENT);
 }
 
@@ -37,9 +35,7 @@ struct Points {
   __device__ void operator()(int64_t i, int lane) const {
     const int64_t head = i / m, code = head * n + i % m;
     if (points == nullptr) {
-      if (lane == 0) {
-        bias[i] = rho * static_cast<float>(idle[code]);
-      }
+      if (lane == 0) { bias[i] = rho * static_cast<float>(idle[code]); }
       return;
     }
     const float l = dither[i];
@@ -67,12 +63,11 @@ struct Select {
 __global__ void __launch_bounds__(attention::kThreads) vq_select_kernel(Select a, int64_t tiles) {
   HEBB_SHARED(attention::Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  const int64_t unit = blockIdx.x / tiles, row = unit / a.kv_heads, head = unit % a.kv_heads, first = blockIdx.x % tiles * kTile;
+  const int64_t unit = blockIdx.x / tiles, row = unit / a.kv_heads, head = unit % a.kv_heads,
+                first = blockIdx.x % tiles * kTile;
   Best best[4];
   HEBB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    best[i] = {-INFINITY, 0};
-  }
+  for (int i = 0; i < 4; ++i) { best[i] = {-INFINITY, 0}; }
   for (int64_t base = 0; base < a.m; base += kTile) {
     if (threadIdx.x < kTile) {
       const int64_t t = first + threadIdx.x, point = base + threadIdx.x;
@@ -88,9 +83,7 @@ __global__ void __launch_bounds__(attention::kThreads) vq_select_kernel(Select a
       const float bias = line >= 0 && a.bias != nullptr ? a.bias[line] : 0.0f;
       HEBB_UNROLL
       for (int i = 0; i < 4; ++i) {
-        if (line >= 0) {
-          best[i].take(scores[i][j] + bias, static_cast<int32_t>(base + x + 16 * j));
-        }
+        if (line >= 0) { best[i].take(scores[i][j] + bias, static_cast<int32_t>(base + x + 16 * j)); }
       }
     }
     __syncthreads();  // the lines are replaced
@@ -99,9 +92,7 @@ __global__ void __launch_bounds__(attention::kThreads) vq_select_kernel(Select a
   for (int i = 0; i < 4; ++i) {
     const Best of_key = best[i].over_lanes(8);
     const int64_t t = first + 4 * y + i;
-    if (x == 0 && t < a.length) {
-      a.ids[unit * a.length + t] = of_key.row;
-    }
+    if (x == 0 && t < a.length) { a.ids[unit * a.length + t] = of_key.row; }
   }
 }
 
@@ -137,7 +128,8 @@ struct Differences {
   int64_t n, d;
   VqMode mode;
 
-  /// How much of e - k the codeword `end` of the key's segment gets: share (u . g) / |e - k|, u along e - k (spec 61, section 4).
+  /// How much of e - k the codeword `end` of the key's segment gets: share (u . g) / |e - k|, u along e - k (spec 61,
+  /// section 4).
   __device__ float factor(int64_t item, int end, int lane) const {
     const int64_t line = ids.line(item, n) + end;
     const float l = mode == VqMode::sf_diveq ? dither[ids.head(item) * (n - 1) + ids.ids[ids.at(item)]] : 0.0f;
@@ -173,8 +165,8 @@ struct KeyGradients {
 
 /// What keys add to the codeword `end` of their segment, and its line.
 struct CodeGradients {
-  float* added;   // [B, T, K, D]
-  int32_t* lines; // [B, T, K]
+  float* added;    // [B, T, K, D]
+  int32_t* lines;  // [B, T, K]
   const float* shares;
   Differences of;
   int end;
@@ -182,9 +174,7 @@ struct CodeGradients {
   __device__ void operator()(int64_t item, int64_t c) const {
     const int64_t line = of.ids.line(item, of.n) + end, at = item * of.d + c;
     added[at] = of.mode == VqMode::nearest ? of.d_kq[at] : shares[2 * item + end] * of.r(item, line, c);
-    if (c == 0) {
-      lines[item] = static_cast<int32_t>(line);
-    }
+    if (c == 0) { lines[item] = static_cast<int32_t>(line); }
   }
 };
 
@@ -206,9 +196,7 @@ struct Similarity {
     const float product = warp_sum_of(d, lane, [&](int64_t c) { return key[c] * p[c]; });
     const float keys = warp_sum_of(d, lane, [&](int64_t c) { return key[c] * key[c]; });
     const float squares = keys * warp_sum_of(d, lane, [&](int64_t c) { return p[c] * p[c]; });
-    if (lane == 0) {
-      similarity[ids.at(item)] = product / sqrtf(squares > kSmallest ? squares : kSmallest);
-    }
+    if (lane == 0) { similarity[ids.at(item)] = product / sqrtf(squares > kSmallest ? squares : kSmallest); }
   }
 };
 
@@ -222,16 +210,12 @@ struct Start {
     const int64_t head = i / n, first = i % n * hop;
     const float squares = warp_sum_of(d, lane, [&](int64_t c) {
       float sum = 0;
-      for (int64_t token = first; token < first + hop; ++token) {
-        sum += k[(token * kv_heads + head) * d + c];
-      }
+      for (int64_t token = first; token < first + hop; ++token) { sum += k[(token * kv_heads + head) * d + c]; }
       codebook[i * d + c] = sum / static_cast<float>(hop);
       return codebook[i * d + c] * codebook[i * d + c];
     });
     const float inverse = 1.0f / sqrtf(squares + 1e-6f);
-    for (int64_t c = lane; c < d; c += 32) {
-      codebook[i * d + c] *= inverse;
-    }
+    for (int64_t c = lane; c < d; c += 32) { codebook[i * d + c] *= inverse; }
   }
 };
 
@@ -244,9 +228,7 @@ struct Mark {
   __device__ void operator()(int64_t row, int64_t t) const {
     int32_t* const at = used + row % heads * codewords + ids[row * length + t];
     atomicOr(at, 1);
-    if (segments) {
-      atomicOr(at + 1, 1);
-    }
+    if (segments) { atomicOr(at + 1, 1); }
   }
 };
 
@@ -256,28 +238,25 @@ struct Idle {
   const double* applies;
 
   __device__ void operator()(int64_t, int64_t i) const {
-    if (*applies != 0) {
-      idle[i] = used[i] != 0 ? 0 : idle[i] + 1;
-    }
+    if (*applies != 0) { idle[i] = used[i] != 0 ? 0 : idle[i] + 1; }
   }
 };
 
 }  // namespace
 
 void run(Stream& stream, const VqPoints& a) {
-  each_warp("vq_points", stream, a.bias.numel(),
-            Points{a.points.as<float>(), a.bias.as<float>(), a.codes.as<float>(), a.dither.as<float>(), a.idle.as<int32_t>(), a.bias.size(1),
-                   a.codes.size(1), a.codes.size(2), static_cast<float>(a.idle_bonus)});
+  each_warp(
+      "vq_points", stream, a.bias.numel(),
+      Points{a.points.as<float>(), a.bias.as<float>(), a.codes.as<float>(), a.dither.as<float>(), a.idle.as<int32_t>(),
+             a.bias.size(1), a.codes.size(1), a.codes.size(2), static_cast<float>(a.idle_bonus)});
 }
 
 void run(Stream& stream, const VqSelect& a) {
-  if (a.ids.numel() == 0) {
-    return;
-  }
+  if (a.ids.numel() == 0) { return; }
   const int64_t length = a.k.size(1), tiles = (length + kTile - 1) / kTile;
   HEBB_LAUNCH(vq_select_kernel, blocks_for(a.k.size(0) * a.k.size(2) * tiles, 1), attention::kThreads, 0, stream,
-              Select{a.ids.as<int32_t>(), a.k.as<float>(), a.points.as<float>(), a.bias.as<float>(), length, a.points.size(1),
-                     static_cast<int>(a.k.size(2)), static_cast<int>(a.k.size(3))},
+              Select{a.ids.as<int32_t>(), a.k.as<float>(), a.points.as<float>(), a.bias.as<float>(), length,
+                     a.points.size(1), static_cast<int>(a.k.size(2)), static_cast<int>(a.k.size(3))},
               tiles);
 }
 
@@ -288,12 +267,11 @@ void run(Stream& stream, const VqGather& a) {
 
 void run(Stream& stream, const VqKeysBackward& a) {
   const int64_t keys = a.ids.numel(), n = a.codes.size(1), d = a.codes.size(2), lines = a.codes.size(0) * n;
-  const Differences of{a.k.as<float>(), a.d_kq.as<float>(), a.codes.as<float>(), KeyIds(a.ids), a.dither.as<float>(), n, d, a.mode};
+  const Differences of{
+      a.k.as<float>(), a.d_kq.as<float>(), a.codes.as<float>(), KeyIds(a.ids), a.dither.as<float>(), n, d, a.mode};
   auto* const shares = a.shares.as<float>();
   each_warp("vq_key_gradients", stream, keys, KeyGradients{a.d_k.as<float>(), shares, of, a.accumulate_k});
-  if (!a.d_codes.defined()) {
-    return;
-  }
+  if (!a.d_codes.defined()) { return; }
   HEBB_ASSERT(a.work.numel() >= keys * (d + 1) + lines * d);
   auto *const added = a.work.as<float>(), *const table = added + keys * d;
   auto* const key_lines = reinterpret_cast<int32_t*>(table + lines * d);
@@ -307,21 +285,25 @@ void run(Stream& stream, const VqKeysBackward& a) {
 
 void run(Stream& stream, const VqSimilarity& a) {
   each_warp("vq_similarity", stream, a.ids.numel(),
-            Similarity{a.similarity.as<float>(), a.k.as<float>(), a.points.as<float>(), KeyIds(a.ids), a.points.size(1), a.points.size(2)});
+            Similarity{a.similarity.as<float>(), a.k.as<float>(), a.points.as<float>(), KeyIds(a.ids), a.points.size(1),
+                       a.points.size(2)});
 }
 
 void run(Stream& stream, const VqStart& a) {
   each_warp("vq_start", stream, a.codebook.size(0) * a.codebook.size(1),
-            Start{a.codebook.as<float>(), a.k.as<float>(), a.codebook.size(0), a.codebook.size(1), a.codebook.size(2), a.hop});
+            Start{a.codebook.as<float>(), a.k.as<float>(), a.codebook.size(0), a.codebook.size(1), a.codebook.size(2),
+                  a.hop});
 }
 
 void run(Stream& stream, const VqMark& a) {
-  each_element("vq_mark", stream, a.ids.size(0) * a.ids.size(1), a.ids.size(2),
-               Mark{a.used.as<int32_t>(), a.ids.as<int32_t>(), a.ids.size(1), a.ids.size(2), a.used.size(1), a.segments});
+  each_element(
+      "vq_mark", stream, a.ids.size(0) * a.ids.size(1), a.ids.size(2),
+      Mark{a.used.as<int32_t>(), a.ids.as<int32_t>(), a.ids.size(1), a.ids.size(2), a.used.size(1), a.segments});
 }
 
 void run(Stream& stream, const VqIdle& a) {
-  each_element("vq_idle", stream, 1, a.idle.numel(), Idle{a.idle.as<int32_t>(), a.used.as<int32_t>(), a.applies.as<double>()});
+  each_element("vq_idle", stream, 1, a.idle.numel(),
+               Idle{a.idle.as<int32_t>(), a.used.as<int32_t>(), a.applies.as<double>()});
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -39,9 +39,8 @@ inline int64_t vq_backward_work(const Shape& k, const Shape& codes) {
 
 /// Gradients of quantized keys (spec 61, section 4): d_k [B, T, K, D] and d_codes [K, N, D], overwritten or added to,
 /// undefined where not wanted. nearest: d_k = 0, and a codeword gets the gradients of its keys. dither [K, N-1] with
-/// sf_diveq only. Scratch: shares [B, T, K, 2], work [vq_backward_work(...)] (GPU). Tokens run in parallel for d_k, columns of a kv head
-/// for d_codes.
-/// FLOPs: 20 D a key; bound: memory.
+/// sf_diveq only. Scratch: shares [B, T, K, 2], work [vq_backward_work(...)] (GPU). Tokens run in parallel for d_k,
+/// columns of a kv head for d_codes. FLOPs: 20 D a key; bound: memory.
 struct VqKeysBackward {
   Tensor d_k, d_codes, shares, work;
   Tensor d_kq, k, codes, dither, ids;

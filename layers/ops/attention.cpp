@@ -79,8 +79,9 @@ Var attention(Tape& tape, Var q, Var k, Var v, const AttentionShape& shape, cons
   const Shape q_shape = node.queries(shape.head_dim), o_shape = node.queries(shape.value_head_dim);
   const Shape k_shape = node.keys(shape.head_dim), v_shape = node.keys(shape.value_head_dim);
   node.o = tape.output({shape.batch * shape.length, shape.heads * shape.value_head_dim}, dtype, "attention");
-  node.lse = tape.recording() ? tape.saved({shape.batch, shape.length, shape.heads}, sum_dtype(dtype), "attention log-sum-exp")
-                              : Tensor{};
+  node.lse = tape.recording()
+                 ? tape.saved({shape.batch, shape.length, shape.heads}, sum_dtype(dtype), "attention log-sum-exp")
+                 : Tensor{};
   const int64_t partial = attention_partial(q_shape, k_shape, v_shape);
   const Buffer scratch = partial > 0 ? tape.scratch({partial}, sum_dtype(dtype), "attention parts") : Buffer();
   run(tape.stream(),

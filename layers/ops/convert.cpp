@@ -8,9 +8,7 @@ struct ConvertNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d = tape.grad_slot(x);
-    if (!d) {
-      return;
-    }
+    if (!d) { return; }
     if (!d.accumulate) {
       convert(tape.stream(), d.tensor, tape.grad(y));
       return;
@@ -24,9 +22,7 @@ struct ConvertNode final : Node {
 }  // namespace
 
 Var convert(Tape& tape, Var x, DType dtype) {
-  if (tape.dtype(x) == dtype) {
-    return x;
-  }
+  if (tape.dtype(x) == dtype) { return x; }
   ConvertNode node;
   node.x = x;
   node.y = tape.output(tape.shape(x), dtype, "converted");

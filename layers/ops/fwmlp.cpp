@@ -7,7 +7,8 @@
 
 namespace hebb {
 
-FastMlpLog::FastMlpLog(Arena& arena, const FastMlpOptions& o, const FastChunk& row, int64_t chunk, DType dtype, bool keep) {
+FastMlpLog::FastMlpLog(Arena& arena, const FastMlpOptions& o, const FastChunk& row, int64_t chunk, DType dtype,
+                       bool keep) {
   for (int64_t first = row.first; first < row.first + row.count; first += chunk) {
     chunks.push_back({row.batch, row.length, first, std::min(chunk, row.first + row.count - first)});
   }
@@ -32,8 +33,10 @@ namespace {
 /// Memory for one chunk of at most `rows` tokens.
 struct Work {
   Work(Arena& arena, const FastMlpSizes& s, int64_t rows, DType dtype)
-      : q(arena, {rows, s.key_dim}, dtype, "chunk queries"), act(arena, {rows, 2 * s.hidden}, dtype, "fast activations"),
-        hid(arena, {rows, s.hidden}, dtype, "fast activations"), residual(arena, {rows, s.value_dim}, dtype, "prediction errors"),
+      : q(arena, {rows, s.key_dim}, dtype, "chunk queries"),
+        act(arena, {rows, 2 * s.hidden}, dtype, "fast activations"),
+        hid(arena, {rows, s.hidden}, dtype, "fast activations"),
+        residual(arena, {rows, s.value_dim}, dtype, "prediction errors"),
         d_act(arena, {rows, 2 * s.hidden}, dtype, "fast activation gradients"),
         d_hid(arena, {rows, s.hidden}, dtype, "fast activation gradients") {}
   FastMlpWork forward() const { return {q, act, hid, residual}; }
@@ -66,44 +69,76 @@ struct FastMlpNode final : Node {
     const int64_t rows = log->chunks.front().tokens(), more = through ? rows : 0;
     const Work work(arena, s, rows, dtype);
     const Buffer tangent(arena, {through ? s.total() : 0}, dtype, "fast weight tangents");
-    const Buffer t_act(arena, {more, 2 * s.hidden}, dtype, "fast tangents"), d_tact(arena, {more, 2 * s.hidden}, dtype, "fast tangents");
-    const Buffer t_hid(arena, {more, s.hidden}, dtype, "fast tangents"), d_thid(arena, {more, s.hidden}, dtype, "fast tangents");
-    const Buffer y(arena, {rows, s.value_dim}, dtype, "prediction gradients"), d_local(arena, {rows, s.key_dim}, dtype, "query gradients");
+    const Buffer t_act(arena, {more, 2 * s.hidden}, dtype, "fast tangents"),
+        d_tact(arena, {more, 2 * s.hidden}, dtype, "fast tangents");
+    const Buffer t_hid(arena, {more, s.hidden}, dtype, "fast tangents"),
+        d_thid(arena, {more, s.hidden}, dtype, "fast tangents");
+    const Buffer y(arena, {rows, s.value_dim}, dtype, "prediction gradients"),
+        d_local(arena, {rows, s.key_dim}, dtype, "query gradients");
     Buffer d_weights(arena, {through ? s.total() : 0}, dtype, "fast weight gradients"),
         d_next(arena, {through ? s.total() : 0}, dtype, "fast weight gradients");
     const GradSlot d_q = tape.grad_slot(q), d_v = through ? tape.grad_slot(v) : GradSlot{};
-    if (d_v && !d_v.accumulate) {
-      fill_zero(stream, d_v.tensor);
-    }
-    const Buffer again(arena, tape.shape(vh), tape.dtype(vh), "memory reading");  // the forward pass is repeated chunk by chunk
+    if (d_v && !d_v.accumulate) { fill_zero(stream, d_v.tensor); }
+    const Buffer again(arena, tape.shape(vh), tape.dtype(vh),
+                       "memory reading");  // the forward pass is repeated chunk by chunk
     for (int64_t c = count - 1; c >= 0; --c) {
       const FastChunk& chunk = log->chunks[static_cast<size_t>(c)];
       const int64_t pairs = log->pairs[static_cast<size_t>(c)];
       run(stream, FastMlpRead{again, log->weights(c), tape.value(q), work.forward(), s, chunk});
       const bool second = through && c + 1 < count && pairs > 0;
       // A chunk without pairs hands the gradient of its fast weights on as it is.
-      run(stream, FastMlpBackward{d_q.tensor, d_v.tensor, through && c > 0 ? d_weights.tensor() : Tensor{}, tangent, t_act, work.d_act,
-                                  d_tact, t_hid, work.d_hid, d_thid, work.residual, y, d_local, tape.grad(vh),
-                                  second ? d_next.tensor() : Tensor{}, log->gradient(c), log->weights(c), tape.value(vh), work.forward(),
-                                  {tape.value(v), log->targets, o.mean, pairs, o.lookahead}, s, chunk, o.rate, o.clip, d_q.accumulate});
-      if (through && c > 0 && c + 1 < count && pairs == 0) {
-        add_to(stream, d_weights, d_next);
-      }
+      run(stream, FastMlpBackward{d_q.tensor,
+                                  d_v.tensor,
+                                  through && c > 0 ? d_weights.tensor() : Tensor{},
+                                  tangent,
+                                  t_act,
+                                  work.d_act,
+                                  d_tact,
+                                  t_hid,
+                                  work.d_hid,
+                                  d_thid,
+                                  work.residual,
+                                  y,
+                                  d_local,
+                                  tape.grad(vh),
+                                  second ? d_next.tensor() : Tensor{},
+                                  log->gradient(c),
+                                  log->weights(c),
+                                  tape.value(vh),
+                                  work.forward(),
+                                  {tape.value(v), log->targets, o.mean, pairs, o.lookahead},
+                                  s,
+                                  chunk,
+                                  o.rate,
+                                  o.clip,
+                                  d_q.accumulate});
+      if (through && c > 0 && c + 1 < count && pairs == 0) { add_to(stream, d_weights, d_next); }
       std::swap(d_weights, d_next);
     }
   }
 };
 
 /// Chunks of one row, each read and then, for the first `updates` of them, learned.
-void run_chunks(Stream& stream, Arena& arena, const FastMlpOptions& o, const FastMlpLog& log, const Tensor& q, const Tensor& v,
-                const Tensor& vh, int64_t updates) {
+void run_chunks(Stream& stream, Arena& arena, const FastMlpOptions& o, const FastMlpLog& log, const Tensor& q,
+                const Tensor& v, const Tensor& vh, int64_t updates) {
   const Work work(arena, o.sizes, log.chunks.front().tokens(), sum_dtype(q.dtype));
   for (size_t i = 0; i < log.chunks.size(); ++i) {
     const auto c = static_cast<int64_t>(i);
     run(stream, FastMlpRead{vh, log.weights(c), q, work.forward(), o.sizes, log.chunks[i]});
     if (c < updates && log.pairs[i] > 0) {
-      run(stream, FastMlpStep{log.weights(c + 1), log.gradient(c), work.residual, work.d_act, work.d_hid, log.weights(c), vh,
-                              work.forward(), {v, log.targets, o.mean, log.pairs[i], o.lookahead}, o.sizes, log.chunks[i], o.rate, o.clip});
+      run(stream, FastMlpStep{log.weights(c + 1),
+                              log.gradient(c),
+                              work.residual,
+                              work.d_act,
+                              work.d_hid,
+                              log.weights(c),
+                              vh,
+                              work.forward(),
+                              {v, log.targets, o.mean, log.pairs[i], o.lookahead},
+                              o.sizes,
+                              log.chunks[i],
+                              o.rate,
+                              o.clip});
     } else if (c < updates) {
       copy(stream, log.weights(c + 1), log.weights(c));
     }
@@ -118,17 +153,16 @@ Var fast_mlp_row(Pass& pass, Var q, Var v, const FastMlpParams& params, const Fa
   Stream& stream = pass.stream();
   const DType dtype = tape.dtype(q);
   const int64_t length = pass.length();
-  const bool frozen = pass.freeze_fast_weights, publish = (pass.training || pass.keep_fast_weights) && !frozen, again = publish && tape.will_run_again();
+  const bool frozen = pass.freeze_fast_weights, publish = (pass.training || pass.keep_fast_weights) && !frozen,
+             again = publish && tape.will_run_again();
   const int64_t chunk = frozen ? length : std::min(length, pass.fast_chunk > 0 ? pass.fast_chunk : o.chunk);
   FastMlpNode node;
-  node.log = std::make_shared<FastMlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk, sum_dtype(dtype),
-                                          tape.recording() || again);
+  node.log = std::make_shared<FastMlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk,
+                                          sum_dtype(dtype), tape.recording() || again);
   FastMlpLog& log = *node.log;
   const std::vector<int32_t> targets = row_targets(pass.rows, chunk, o.lookahead);
   copy_to_device(stream, log.targets, targets.data());
-  for (const FastChunk& c : log.chunks) {
-    log.pairs.push_back(pairs_of(targets, c));
-  }
+  for (const FastChunk& c : log.chunks) { log.pairs.push_back(pairs_of(targets, c)); }
   if (tape.recomputing() && undo != nullptr) {
     copy(stream, log.weights(0), undo->weights(0));
   } else {
@@ -142,12 +176,8 @@ Var fast_mlp_row(Pass& pass, Var q, Var v, const FastMlpParams& params, const Fa
   node.frozen = frozen;
   const auto count = static_cast<int64_t>(log.chunks.size()), updates = frozen ? 0 : publish ? count : count - 1;
   run_chunks(stream, tape.arena(), o, log, tape.value(q), tape.value(v), tape.value(node.vh), updates);
-  if (publish) {
-    pack(stream, params, log.weights(updates), true);
-  }
-  if (again) {
-    undo = node.log;
-  }
+  if (publish) { pack(stream, params, log.weights(updates), true); }
+  if (again) { undo = node.log; }
   const Var vh = node.vh;
   tape.record(std::move(node));
   return vh;

@@ -11,7 +11,7 @@ namespace hebb {
 struct FastMlpOptions {
   FastMlpSizes sizes;
   int64_t chunk, lookahead;
-  bool mean;     // the target is the mean of v_t ... v_{t+L}
+  bool mean;  // the target is the mean of v_t ... v_{t+L}
   double rate, clip;
   bool through;  // the loss is differentiated through the updates
 };

@@ -8,9 +8,12 @@
 
 namespace hebb {
 
-FastRowLog::FastRowLog(Arena& arena, const FastProductKeyOptions& o, int64_t batch, int64_t length, int64_t chunk, DType dtype,
-                       Keep keep_rows, bool keep_keys)
-    : slot_count_(o.subkeys * o.subkeys), value_dim_(o.value_dim), entries_per_token_(o.heads * o.top_k), keep_rows_(keep_rows),
+FastRowLog::FastRowLog(Arena& arena, const FastProductKeyOptions& o, int64_t batch, int64_t length, int64_t chunk,
+                       DType dtype, Keep keep_rows, bool keep_keys)
+    : slot_count_(o.subkeys * o.subkeys),
+      value_dim_(o.value_dim),
+      entries_per_token_(o.heads * o.top_k),
+      keep_rows_(keep_rows),
       chunks_{{batch, length, 0, length}, std::min(chunk, length)},
       most_(fast_capacity(largest_chunk() * entries_per_token_, slot_count_)) {
   for (int64_t c = 0; c < count(); ++c) {
@@ -29,7 +32,12 @@ FastRowLog::FastRowLog(Arena& arena, const FastProductKeyOptions& o, int64_t bat
   readers_ = Buffer(arena, {n * h * k}, DType::i32, "readers of slots");
   local_ = Buffer(arena, {n * h * k}, DType::i32, "readers of slots");
   counts_ = Buffer(arena, {count()}, DType::i32, "touched slots");
-  rows_ = Buffer(arena, {keep_rows == Keep::all ? total_ : keep_rows == Keep::latest ? most_ : 0, value_dim_}, dtype, "touched rows");
+  rows_ = Buffer(arena,
+                 {keep_rows == Keep::all      ? total_
+                  : keep_rows == Keep::latest ? most_
+                                              : 0,
+                  value_dim_},
+                 dtype, "touched rows");
   keys_ = Buffer(arena, {key_copies_, h, 2, o.subkeys, o.half_dim}, dtype, "keys of chunks");
   usage_ = Buffer(arena, {count(), 2, o.subkeys}, dtype, "use of keys");
 }
@@ -61,18 +69,22 @@ namespace {
 struct Work {
   Work(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const FastRowLog& log, int64_t tokens, DType dtype)
       : key_norms(arena, {o.heads, 2, o.subkeys}, dtype, "key norms"),
-        sorted(arena, {fast_readers_scratch(stream, log.chunks().all.tokens() * o.heads * o.top_k)}, DType::i64, "sorted readers"),
-        lists(arena, {fast_key_lists(stream, {log.chunks().at(0), log.chunks().size}, o.heads, o.subkeys, o.top_k)}, DType::i32, "readers of keys"),
+        sorted(arena, {fast_readers_scratch(stream, log.chunks().all.tokens() * o.heads * o.top_k)}, DType::i64,
+               "sorted readers"),
+        lists(arena, {fast_key_lists(stream, {log.chunks().at(0), log.chunks().size}, o.heads, o.subkeys, o.top_k)},
+              DType::i32, "readers of keys"),
         error(arena, {log.largest_chunk(), o.value_dim}, dtype, "prediction errors"),
         gamma(arena, {tokens, o.heads, 2, o.top_k}, dtype, "key step weights"),
-        index(arena, {o.key_update == KeyUpdate::memory ? tokens : 0, o.heads, 2, o.top_k}, DType::i32, "key step entries"),
-        d_weights(arena, {o.key_update == KeyUpdate::memory ? tokens : 0, o.heads, o.top_k}, dtype, "slot weight gradients") {}
+        index(arena, {o.key_update == KeyUpdate::memory ? tokens : 0, o.heads, 2, o.top_k}, DType::i32,
+              "key step entries"),
+        d_weights(arena, {o.key_update == KeyUpdate::memory ? tokens : 0, o.heads, o.top_k}, dtype,
+                  "slot weight gradients") {}
   Buffer key_norms, sorted, lists, error, gamma, index, d_weights;
 };
 
 /// Sums that metrics ask for, over the chunks of one row.
 struct Measures {
-  Buffer sums;               // [2] f64
+  Buffer sums;  // [2] f64
   double key_loss = 0, key_step = 0;
 };
 
@@ -88,15 +100,11 @@ std::vector<double> host_values(Stream& stream, const Tensor& t) {
 
 void measure_keys(Stream& stream, Measures& m, const FastRowLog& log, int64_t c, const FastProductKeyOptions& o) {
   if (o.key_update == KeyUpdate::entropy) {
-    for (const double u : host_values(stream, log.usage(c))) {
-      m.key_loss += u * std::log(u + 1e-8);
-    }
+    for (const double u : host_values(stream, log.usage(c))) { m.key_loss += u * std::log(u + 1e-8); }
   }
   if (o.key_update != KeyUpdate::none) {
     const std::vector<double> before = host_values(stream, log.keys(c)), after = host_values(stream, log.keys(c + 1));
-    for (size_t i = 0; i < before.size(); ++i) {
-      m.key_step += (after[i] - before[i]) * (after[i] - before[i]);
-    }
+    for (size_t i = 0; i < before.size(); ++i) { m.key_step += (after[i] - before[i]) * (after[i] - before[i]); }
   }
 }
 
@@ -112,39 +120,41 @@ struct Updates {
 
   int64_t slots() const { return o.subkeys * o.subkeys; }
   void look_up(int64_t c) const {
-    run(stream, FastLookupKeys{log.lookup(), work.key_norms, q, log.keys(c), log.chunks().at(c), o.score,
-                               c > 0, keep_entries, keep_slots});
+    run(stream, FastLookupKeys{log.lookup(), work.key_norms, q, log.keys(c), log.chunks().at(c), o.score, c > 0,
+                               keep_entries, keep_slots});
   }
-  void select(const FastChunk& chunk) const { run(stream, FastSelectSlots{log.lookup(), chunk, o.subkeys, keep_slots}); }
+  void select(const FastChunk& chunk) const {
+    run(stream, FastSelectSlots{log.lookup(), chunk, o.subkeys, keep_slots});
+  }
   void index(const FastReaders& readers, const FastChunks& chunks) const {
     run(stream, FastIndexReaders{readers, work.sorted, log.lookup().slots, chunks, pairs, slots()});
   }
   void read(int64_t c, bool update) const {
-    run(stream, FastReadValues{vh, update ? work.error.tensor() : Tensor{}, log.lookup(), values, log.chunks().at(c), pairs});
+    run(stream,
+        FastReadValues{vh, update ? work.error.tensor() : Tensor{}, log.lookup(), values, log.chunks().at(c), pairs});
   }
   /// log.keys(c + 1) from log.keys(c). counted: the tokens in the chunk's statistics; pair_count: its pairs.
   void step_keys(int64_t c, int64_t counted, int64_t pair_count) const {
     const FastChunk chunk = log.chunks().at(c);
     if (o.key_update == KeyUpdate::entropy) {
-      run(stream, FastEntropyStep{log.keys(c + 1), work.key_norms, log.usage(c), work.gamma, work.lists, log.keys(c), q, log.lookup(), chunk,
-                                  pairs, o.score, o.key_rate, static_cast<double>(counted)});
+      run(stream, FastEntropyStep{log.keys(c + 1), work.key_norms, log.usage(c), work.gamma, work.lists, log.keys(c), q,
+                                  log.lookup(), chunk, pairs, o.score, o.key_rate, static_cast<double>(counted)});
     } else if (o.key_update == KeyUpdate::memory && pair_count > 0) {
-      run(stream, FastMemoryStep{log.keys(c + 1), work.key_norms, work.index, work.gamma, work.d_weights, work.lists, log.keys(c), q, values,
-                                 vh, log.lookup(), chunk, pairs, o.score, o.key_rate, static_cast<double>(pair_count)});
+      run(stream, FastMemoryStep{log.keys(c + 1), work.key_norms, work.index, work.gamma, work.d_weights, work.lists,
+                                 log.keys(c), q, values, vh, log.lookup(), chunk, pairs, o.score, o.key_rate,
+                                 static_cast<double>(pair_count)});
     } else if (o.key_update == KeyUpdate::memory) {
       copy(stream, log.keys(c + 1), log.keys(c));
     }
   }
   void write(int64_t c, bool keep) const {
-    run(stream, FastWriteValues{values, keep ? log.rows(c) : Tensor{}, work.error, log.lookup(), log.readers(c), log.chunks().at(c), pairs,
-                                o.value_step});
+    run(stream, FastWriteValues{values, keep ? log.rows(c) : Tensor{}, work.error, log.lookup(), log.readers(c),
+                                log.chunks().at(c), pairs, o.value_step});
   }
 };
 
 void restore_rows(Stream& stream, const FastRowLog& log, const Tensor& values, int64_t updates) {
-  for (int64_t c = updates - 1; c >= 0; --c) {
-    run(stream, FastRestoreRows{values, log.rows(c), log.readers(c)});
-  }
+  for (int64_t c = updates - 1; c >= 0; --c) { run(stream, FastRestoreRows{values, log.rows(c), log.readers(c)}); }
 }
 
 struct FastProductKeyNode final : Node {
@@ -160,53 +170,54 @@ struct FastProductKeyNode final : Node {
     const GradSlot d_q = tape.grad_slot(q);
     const GradSlot d_v = through ? tape.grad_slot(v) : GradSlot{}, d_w = through && w ? tape.grad_slot(w) : GradSlot{};
     for (const GradSlot& d : {d_v, d_w}) {
-      if (d && !d.accumulate) {
-        fill_zero(stream, d.tensor);
-      }
+      if (d && !d.accumulate) { fill_zero(stream, d.tensor); }
     }
-    const Buffer d_weights(tape.arena(), {tape.shape(vh)[0], o.heads, o.top_k}, sum_dtype(tape.dtype(vh)), "slot weight gradients");
+    const Buffer d_weights(tape.arena(), {tape.shape(vh)[0], o.heads, o.top_k}, sum_dtype(tape.dtype(vh)),
+                           "slot weight gradients");
     values_backward(tape, d_weights, d_v.tensor, d_w.tensor, through);
-    keys_backward(tape, d_weights, d_q, through && o.through == GradThroughUpdate::full && o.key_update == KeyUpdate::entropy);
+    keys_backward(tape, d_weights, d_q,
+                  through && o.through == GradThroughUpdate::full && o.key_update == KeyUpdate::entropy);
   }
 
   void values_backward(Tape& tape, const Tensor& d_weights, const Tensor& d_v, const Tensor& d_w, bool through) const {
     Arena& arena = tape.arena();
     const int64_t slots = o.subkeys * o.subkeys;
-    const Buffer adjoint(arena, {through ? std::min(slots, log->total_capacity()) : 0, o.value_dim}, d_weights.dtype, "row gradients");
+    const Buffer adjoint(arena, {through ? std::min(slots, log->total_capacity()) : 0, o.value_dim}, d_weights.dtype,
+                         "row gradients");
     const Buffer place(arena, {through ? slots : 0}, DType::i32, "row gradient places");
     const Buffer d_vh(arena, {log->largest_chunk(), o.value_dim}, d_weights.dtype, "reading gradients");
-    if (through) {
-      fill_zero(tape.stream(), place);
-    }
+    if (through) { fill_zero(tape.stream(), place); }
     const FastPairs pairs{tape.value(v), w ? tape.value(w) : Tensor{}, log->targets()};
     run(tape.stream(), FastValuesBackward{d_weights, d_v, d_w, adjoint, place, d_vh, tape.grad(vh), tape.value(vh),
-                                          frozen ? Tensor{} : log->rows(), values, log->lookup(), log->readers(), log->chunks(), pairs,
-                                          o.value_step, through});
+                                          frozen ? Tensor{} : log->rows(), values, log->lookup(), log->readers(),
+                                          log->chunks(), pairs, o.value_step, through});
   }
 
   void keys_backward(Tape& tape, const Tensor& d_weights, const GradSlot& d_q, bool through) const {
     Arena& arena = tape.arena();
     const Shape books = log->lookup().scores.shape;
     const int64_t all = books[0], some = through ? all : 0, h = o.heads, n = o.subkeys, k = o.top_k;
-    const Buffer index(arena, books, DType::i32, "key step entries"), sigma(arena, books, d_weights.dtype, "score gradients");
-    const Buffer gamma(arena, {some, h, 2, k}, d_weights.dtype, "key step weights"), beta(arena, {some, h, 2, k}, d_weights.dtype, "key step weights");
+    const Buffer index(arena, books, DType::i32, "key step entries"),
+        sigma(arena, books, d_weights.dtype, "score gradients");
+    const Buffer gamma(arena, {some, h, 2, k}, d_weights.dtype, "key step weights"),
+        beta(arena, {some, h, 2, k}, d_weights.dtype, "key step weights");
     const Buffer d_keys(arena, {through ? 2 : 0, h, 2, n, o.half_dim}, d_weights.dtype, "key gradients");
     const Buffer mean(arena, {2, n}, d_weights.dtype, "key gradients");
-    const Buffer lists(arena, {through ? 2 * fast_key_lists(tape.stream(), log->chunks(), h, n, k) : 0}, DType::i32, "readers of keys");
-    run(tape.stream(), FastKeysBackward{d_q.tensor, d_keys, mean, index, sigma, gamma, beta, lists, d_weights, log->usage(), log->all_keys(),
-                                        tape.value(q).view({all, h, 2, o.half_dim}), log->lookup(), log->chunks(), o.score, o.key_rate, through,
-                                        d_q.accumulate});
+    const Buffer lists(arena, {through ? 2 * fast_key_lists(tape.stream(), log->chunks(), h, n, k) : 0}, DType::i32,
+                       "readers of keys");
+    run(tape.stream(), FastKeysBackward{d_q.tensor, d_keys, mean, index, sigma, gamma, beta, lists, d_weights,
+                                        log->usage(), log->all_keys(), tape.value(q).view({all, h, 2, o.half_dim}),
+                                        log->lookup(), log->chunks(), o.score, o.key_rate, through, d_q.accumulate});
   }
 };
 
 /// Takes forced decisions; returns whether there were any.
 bool force(Pass& pass, const Tensor& to, const std::string& name, int64_t limit) {
   const Inspector::Record* forced = pass.inspector != nullptr ? pass.inspector->force(name) : nullptr;
-  if (forced == nullptr) {
-    return false;
-  }
+  if (forced == nullptr) { return false; }
   if (static_cast<int64_t>(forced->integers.size()) != to.numel()) {
-    throw DataError(name, "forced decisions", std::to_string(forced->integers.size()) + " integers", std::to_string(to.numel()));
+    throw DataError(name, "forced decisions", std::to_string(forced->integers.size()) + " integers",
+                    std::to_string(to.numel()));
   }
   std::vector<int32_t> narrow;
   for (const int64_t v : forced->integers) {
@@ -220,9 +231,7 @@ bool force(Pass& pass, const Tensor& to, const std::string& name, int64_t limit)
 }
 
 void record(Pass& pass, const Tensor& from, const std::string& name, std::vector<int64_t> shape) {
-  if (pass.inspector == nullptr || !pass.inspector->recording || pass.tape.recomputing()) {
-    return;
-  }
+  if (pass.inspector == nullptr || !pass.inspector->recording || pass.tape.recomputing()) { return; }
   std::vector<int32_t> narrow(static_cast<size_t>(from.numel()));
   copy_to_host(pass.stream(), narrow.data(), from);
   pass.inspector->records[name] = {std::move(shape), {narrow.begin(), narrow.end()}, {}};
@@ -251,14 +260,10 @@ struct RowPass {
     const auto step_keys = [&](int64_t c) {
       const FastChunk chunk = log.chunks().at(c);
       u.step_keys(c, chunk.tokens(), pairs_of(targets, chunk));
-      if (measures != nullptr && !stream.counting()) {
-        measure_keys(stream, *measures, log, c, o);
-      }
+      if (measures != nullptr && !stream.counting()) { measure_keys(stream, *measures, log, c, o); }
     };
     const bool keys_first = o.key_update != KeyUpdate::memory;
-    if (keys_first) {
-      find_all_slots(u, step_keys, updates);
-    }
+    if (keys_first) { find_all_slots(u, step_keys, updates); }
     for (int64_t c = 0; c < log.count(); ++c) {
       if (!keys_first) {
         u.look_up(c);
@@ -283,23 +288,19 @@ struct RowPass {
   }
 
   /// Keys, slots and their readers of all chunks, before any value is read: keys' steps do not look at readings.
-  template <class Step>
-  void find_all_slots(const Updates& u, const Step& step_keys, int64_t updates) const {
+  template <class Step> void find_all_slots(const Updates& u, const Step& step_keys, int64_t updates) const {
     for (int64_t c = 0; c < log.count(); ++c) {
       u.look_up(c);
-      if (c < updates) {
-        step_keys(c);
-      }
+      if (c < updates) { step_keys(c); }
     }
     u.select(log.chunks().all);
-    if (updates > 0) {
-      u.index(log.readers(), log.first_chunks(updates));
-    }
+    if (updates > 0) { u.index(log.readers(), log.first_chunks(updates)); }
   }
 
   void measure_values(const Updates& u, int64_t c, const Measures* measures) const {
     if (measures != nullptr && !pass.stream().counting()) {
-      run(pass.stream(), FastMeasureStep{measures->sums, values.value, log.rows(c), vh, log.readers(c), log.chunks().at(c), u.pairs});
+      run(pass.stream(),
+          FastMeasureStep{measures->sums, values.value, log.rows(c), vh, log.readers(c), log.chunks().at(c), u.pairs});
     }
   }
 
@@ -310,9 +311,7 @@ struct RowPass {
     s["memory_loss"] = pairs > 0 ? sums[0] / static_cast<double>(pairs) : 0.0;
     s["value_step"] = std::sqrt(sums[1]);
     s["key_step"] = std::sqrt(m.key_step);
-    if (o.key_update == KeyUpdate::entropy) {
-      s["negative_entropy"] = m.key_loss / static_cast<double>(log.count());
-    }
+    if (o.key_update == KeyUpdate::entropy) { s["negative_entropy"] = m.key_loss / static_cast<double>(log.count()); }
     count_slots(pass.stream(), log.lookup().slots, static_cast<double>(o.subkeys * o.subkeys), s);
   }
 };
@@ -334,12 +333,15 @@ Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& va
   const bool measured = pass.statistics != nullptr && !tape.recomputing() && !frozen;
   const int64_t length = pass.length(), chunk = frozen ? length : pass.fast_chunk > 0 ? pass.fast_chunk : o.chunk;
   // The last update of a row that is only read would be undone before anybody reads it.
-  const int64_t chunks = (length + chunk - 1) / chunk, updates = frozen ? 0 : publish || measured || backward ? chunks : chunks - 1;
+  const int64_t chunks = (length + chunk - 1) / chunk, updates = frozen                            ? 0
+                                                                 : publish || measured || backward ? chunks
+                                                                                                   : chunks - 1;
   const bool keep = updates > 0 && (backward || again || !publish);
   const auto keep_rows = keep ? FastRowLog::Keep::all : measured ? FastRowLog::Keep::latest : FastRowLog::Keep::none;
   FastProductKeyNode node;
   node.o = o;
-  node.log = std::make_shared<FastRowLog>(tape.arena(), o, pass.batch(), length, chunk, sum_dtype(dtype), keep_rows, backward || again);
+  node.log = std::make_shared<FastRowLog>(tape.arena(), o, pass.batch(), length, chunk, sum_dtype(dtype), keep_rows,
+                                          backward || again);
   node.values = values.value;
   node.q = q;
   node.v = v;
@@ -352,40 +354,47 @@ Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& va
     fill_zero(stream, measures.sums);
   }
   FastRowLog& log = *node.log;
-  RowPass{pass, o, log, keys, values, tape.value(q).view({pass.tokens(), o.heads, 2, o.half_dim}), tape.value(v),
-          w ? tape.value(w) : Tensor{}, tape.value(node.vh), name}
+  RowPass{pass,
+          o,
+          log,
+          keys,
+          values,
+          tape.value(q).view({pass.tokens(), o.heads, 2, o.half_dim}),
+          tape.value(v),
+          w ? tape.value(w) : Tensor{},
+          tape.value(node.vh),
+          name}
       .run_chunks(updates, keep, measured ? &measures : nullptr);
   if (publish) {
     copy(stream, keys.value, log.keys(updates));
   } else {
     restore_rows(stream, log, values.value, updates);
   }
-  if (again) {
-    undo = node.log;
-  }
+  if (again) { undo = node.log; }
   const Var vh = node.vh;
   tape.record(std::move(node));
   return vh;
 }
 
-void fast_product_key_read(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const Tensor& q, const FastChunk& chunk,
-                           const Param& keys, const Param& values, const Tensor& vh) {
+void fast_product_key_read(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const Tensor& q,
+                           const FastChunk& chunk, const Param& keys, const Param& values, const Tensor& vh) {
   const Tensor q4 = q.view({chunk.batch * chunk.length, o.heads, 2, o.half_dim});
-  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none, false);
+  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none,
+                       false);
   const Buffer key_norms(arena, {o.heads, 2, o.subkeys}, sum_dtype(q.dtype), "key norms");
   run(stream, FastLookupKeys{log.lookup(), key_norms, q4, keys.value, chunk, o.score, false, false, false});
   run(stream, FastSelectSlots{log.lookup(), chunk, o.subkeys, false});
   run(stream, FastReadValues{vh, {}, log.lookup(), values.value, chunk, {}});
 }
 
-void fast_product_key_update(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const Tensor& q, const Tensor& v,
-                             const Tensor& w, const std::vector<int32_t>& targets, const FastChunk& chunk, Param& keys, Param& values) {
+void fast_product_key_update(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const Tensor& q,
+                             const Tensor& v, const Tensor& w, const std::vector<int32_t>& targets,
+                             const FastChunk& chunk, Param& keys, Param& values) {
   const int64_t tokens = chunk.batch * chunk.length, pairs = pairs_of(targets, chunk);
-  if (pairs == 0) {
-    return;
-  }
+  if (pairs == 0) { return; }
   const Tensor q4 = q.view({tokens, o.heads, 2, o.half_dim});
-  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none, false);
+  const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none,
+                       false);
   const Work work(stream, arena, o, log, tokens, sum_dtype(q.dtype));
   const Buffer vh(arena, {tokens, o.value_dim}, q.dtype, "memory reading");
   copy_to_device(stream, log.targets(), targets.data());

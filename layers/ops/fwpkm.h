@@ -26,8 +26,8 @@ class FastRowLog {
   /// Which chunks' old rows have memory of their own.
   enum class Keep { none, latest, all };
   /// keep_keys: the keys of all chunks stay, not only two states of them.
-  FastRowLog(Arena& arena, const FastProductKeyOptions& options, int64_t batch, int64_t length, int64_t chunk, DType dtype,
-             Keep keep_rows, bool keep_keys);
+  FastRowLog(Arena& arena, const FastProductKeyOptions& options, int64_t batch, int64_t length, int64_t chunk,
+             DType dtype, Keep keep_rows, bool keep_keys);
 
   const FastChunks& chunks() const { return chunks_; }
   /// The first `count` of them.
@@ -36,8 +36,8 @@ class FastRowLog {
   FastLookup lookup() const { return {entries_, scores_, probs_, slots_, weights_}; }
   FastReaders readers() const { return {unique_, starts_, readers_, local_, counts_}; }
   FastReaders readers(int64_t c) const { return readers_of(readers(), chunks_, c, entries_per_token_, slot_count_); }
-  Tensor rows() const { return rows_; }  // of all chunks, one behind the other, with Keep::all
-  Tensor rows(int64_t c) const;          // [capacity, dv]
+  Tensor rows() const { return rows_; }      // of all chunks, one behind the other, with Keep::all
+  Tensor rows(int64_t c) const;              // [capacity, dv]
   Tensor all_keys() const { return keys_; }  // of all chunks, with keep_keys
   Tensor keys(int64_t c) const;              // keys that chunk c reads; c = count(): those after the row
   Tensor usage() const { return usage_; }    // [chunks, 2, n]
@@ -51,24 +51,27 @@ class FastRowLog {
   Keep keep_rows_;
   FastChunks chunks_;
   int64_t most_, total_ = 0;  // distinct slots of a chunk and of all, at most
-  Buffer entries_, scores_, probs_, slots_, weights_, targets_, unique_, starts_, readers_, local_, counts_, rows_, keys_, usage_;
+  Buffer entries_, scores_, probs_, slots_, weights_, targets_, unique_, starts_, readers_, local_, counts_, rows_,
+      keys_, usage_;
 };
 
 /// vh [B T, dv] of a row of chunks, each reading the fast weights that the chunks before left (spec 40,
 /// section 4); q [B T, H 2 D], v [B T, dv], w [B T] or no Var. In training the fast weights end as the
 /// row left them, else as they were. `undo` carries what a repeated pass (recomputation) starts from.
 /// `name`.entries and `name`.slots are recorded and forced.
-Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const FastProductKeyOptions& options,
-                         const std::string& name, std::shared_ptr<FastRowLog>& undo);
+Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values,
+                         const FastProductKeyOptions& options, const std::string& name,
+                         std::shared_ptr<FastRowLog>& undo);
 
 /// Lookup and reading of tokens [first, first + count) of every row with the fast weights of now:
 /// part of vh [B T, dv]. No gradient.
-void fast_product_key_read(Stream& stream, Arena& arena, const FastProductKeyOptions& options, const Tensor& q, const FastChunk& chunk,
-                           const Param& keys, const Param& values, const Tensor& vh);
+void fast_product_key_read(Stream& stream, Arena& arena, const FastProductKeyOptions& options, const Tensor& q,
+                           const FastChunk& chunk, const Param& keys, const Param& values, const Tensor& vh);
 
 /// One update with given pairs: token i of q [N, H 2 D] writes towards v[targets[i]] (-1: not part of the
 /// update). N = batch length of `chunk`. (Spec 40, section 7.)
-void fast_product_key_update(Stream& stream, Arena& arena, const FastProductKeyOptions& options, const Tensor& q, const Tensor& v,
-                             const Tensor& w, const std::vector<int32_t>& targets, const FastChunk& chunk, Param& keys, Param& values);
+void fast_product_key_update(Stream& stream, Arena& arena, const FastProductKeyOptions& options, const Tensor& q,
+                             const Tensor& v, const Tensor& w, const std::vector<int32_t>& targets,
+                             const FastChunk& chunk, Param& keys, Param& values);
 
 }  // namespace hebb

@@ -36,9 +36,9 @@ struct GatedDeltaNode final : Node {
     const Shape shape{batch, length, config.value_heads};
     Gates gates{tape.scratch(shape, sum_dtype(tape.dtype(in.a)), "delta rule decay"),
                 tape.scratch(shape, sum_dtype(tape.dtype(in.a)), "delta rule strength")};
-    run(tape.stream(), DeltaGatesForward{gates.g, gates.beta, tape.value(in.a), value_or_none(tape, in.b),
-                                         tape.value(in.a_log), tape.value(in.dt_bias), config.beta_scale,
-                                         config.dt_low, config.dt_high});
+    run(tape.stream(),
+        DeltaGatesForward{gates.g, gates.beta, tape.value(in.a), value_or_none(tape, in.b), tape.value(in.a_log),
+                          tape.value(in.dt_bias), config.beta_scale, config.dt_low, config.dt_high});
     return gates;
   }
   double scale() const { return config.additive ? 1.0 : 1.0 / std::sqrt(static_cast<double>(config.key_dim)); }
@@ -67,9 +67,7 @@ struct GatedDeltaNode final : Node {
     args.g = gate.g;
     args.beta = gate.beta;
     run_core(tape, args);
-    if (in.skip) {
-      backward_skip(tape, pv.values, d_v);
-    }
+    if (in.skip) { backward_skip(tape, pv.values, d_v); }
     finish_input(tape, q, doc_start, pq, d_q);
     finish_input(tape, k, doc_start, pk, d_k);
     finish_input(tape, v, doc_start, pv, d_v);
@@ -81,7 +79,8 @@ struct GatedDeltaNode final : Node {
     const Tensor d_skip = tape.grad_slot(in.skip).tensor;
     Buffer partial;
     if (d_skip.defined()) {
-      partial = tape.scratch({channel_skip_blocks(batch * length), config.value_channels()}, sum_dtype(x.dtype), "skip sums");
+      partial =
+          tape.scratch({channel_skip_blocks(batch * length), config.value_channels()}, sum_dtype(x.dtype), "skip sums");
     }
     run(tape.stream(), ChannelSkipBackward{d_x.view(v.matrix()), d_skip, partial, tape.grad(o), x.view(v.matrix()),
                                            tape.value(in.skip)});
@@ -137,7 +136,8 @@ Tensor carried(const DeltaState* state, std::unique_ptr<ShortConvState> DeltaSta
 }  // namespace
 
 DeltaState::DeltaState(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype)
-    : memory(arena, {rows, config.value_heads, config.key_dim, config.value_dim}, sum_dtype(dtype), "delta rule state") {
+    : memory(arena, {rows, config.value_heads, config.key_dim, config.value_dim}, sum_dtype(dtype),
+             "delta rule state") {
   if (config.conv_size > 0) {
     q = std::make_unique<ShortConvState>(arena, rows, config.conv_size, config.key_channels(), dtype);
     k = std::make_unique<ShortConvState>(arena, rows, config.conv_size, config.key_channels(), dtype);
@@ -167,8 +167,7 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
   {
     const PreparedInput q = prepare_input(tape, node.q, node.doc_start, carried(state, &DeltaState::q), {});
     const PreparedInput k = prepare_input(tape, node.k, node.doc_start, carried(state, &DeltaState::k), {});
-    const PreparedInput v = prepare_input(tape, node.v, node.doc_start, carried(state, &DeltaState::v),
-                                          probe.value);
+    const PreparedInput v = prepare_input(tape, node.v, node.doc_start, carried(state, &DeltaState::v), probe.value);
     const Gates gates = node.gates(tape);
     const Tensor o = tape.value(node.o).view(values),
                  prediction = probe.prediction.defined() ? probe.prediction.view(values) : Tensor{};
@@ -183,9 +182,9 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
           tape.scratch({scratch_slots(tape.stream(), node.batch * config.value_heads),
                         gated_delta_forward_scratch(node.grid.longest, config.key_dim, config.value_dim)},
                        sum_dtype(dtype), "delta rule scratch");
-      run(tape.stream(), GatedDeltaForward{o, prediction, memory, scratch, q.values, k.values, v.values, gates.g,
-                                           gates.beta, initial, node.doc_start, node.grid, node.scale(),
-                                           config.additive});
+      run(tape.stream(),
+          GatedDeltaForward{o, prediction, memory, scratch, q.values, k.values, v.values, gates.g, gates.beta, initial,
+                            node.doc_start, node.grid, node.scale(), config.additive});
     }
     if (in.skip) {
       run(tape.stream(), ChannelSkipForward{tape.value(node.o), v.values.view(node.v.matrix()), tape.value(in.skip)});

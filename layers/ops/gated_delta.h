@@ -13,7 +13,7 @@ struct DeltaConfig {
   bool l2_norm = true;      // of q and k, per head
   double beta_scale = 1.0;  // 2 allows negative eigenvalues
   int64_t chunk = 64;
-  bool additive = false;    // Mamba-2: writes dt v without the delta rule, dt from a within the limits; q is not scaled
+  bool additive = false;  // Mamba-2: writes dt v without the delta rule, dt from a within the limits; q is not scaled
   double dt_low = 0, dt_high = std::numeric_limits<double>::infinity();
 
   int64_t key_channels() const { return key_heads * key_dim; }

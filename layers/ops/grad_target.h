@@ -3,7 +3,8 @@
 
 namespace hebb {
 
-/// Where a kernel that always writes the gradient of `input` puts it: the input's slot, or scratch where nothing wants it.
+/// Where a kernel that always writes the gradient of `input` puts it: the input's slot, or scratch where nothing wants
+/// it.
 class GradTarget {
  public:
   GradTarget(Tape& tape, Var input) : slot_(tape.grad_slot(input)) {

@@ -5,9 +5,7 @@
 namespace hebb {
 namespace {
 
-Tensor by_head(const Tensor& x, int64_t heads) {
-  return x.view({x.size(0), heads, x.numel() / (x.size(0) * heads)});
-}
+Tensor by_head(const Tensor& x, int64_t heads) { return x.view({x.size(0), heads, x.numel() / (x.size(0) * heads)}); }
 
 struct RouterInputNode final : Node {
   Var x, y;
@@ -49,8 +47,7 @@ struct RouterScoreNode final : Node {
 
 Var prediction_score(Tape& tape, const Tensor& prediction, const Tensor& value, int64_t heads, bool takes_max) {
   const Var score = tape.output({prediction.size(0)}, sum_dtype(prediction.dtype), "router score");
-  run(tape.stream(),
-      PredictionScore{tape.value(score), by_head(prediction, heads), by_head(value, heads), takes_max});
+  run(tape.stream(), PredictionScore{tape.value(score), by_head(prediction, heads), by_head(value, heads), takes_max});
   return score;
 }
 

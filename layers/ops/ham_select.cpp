@@ -11,11 +11,10 @@ struct PackNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_x = tape.grad_slot(x), d_factor = tape.grad_slot(factor);
-    run(tape.stream(),
-        PackTokensBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_factor.tensor,
-                           tape.grad(list).view({1, shape[0] * shape[1], shape[2]}), tape.value(x).view(shape),
-                           tape.value(slot), factor ? tape.value(factor) : Tensor{}, d_x.accumulate,
-                           d_factor.accumulate});
+    run(tape.stream(), PackTokensBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_factor.tensor,
+                                          tape.grad(list).view({1, shape[0] * shape[1], shape[2]}),
+                                          tape.value(x).view(shape), tape.value(slot),
+                                          factor ? tape.value(factor) : Tensor{}, d_x.accumulate, d_factor.accumulate});
   }
 };
 

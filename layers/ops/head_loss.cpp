@@ -12,7 +12,8 @@ void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tenso
   Stream& stream = tape.stream();
   const int64_t chunk_logits = int64_t{1} << (stream.on_gpu() ? 26 : 20);  // CPU: stays in its caches; GPU: fills it
   const int64_t vocab = tape.shape(weight)[0], d = tape.shape(weight)[1], rows = targets.numel();
-  // Each chunk reads and writes the whole gradient of the matrix: a GPU's product of fewer rows than that is bound by it.
+  // Each chunk reads and writes the whole gradient of the matrix: a GPU's product of fewer rows than that is bound by
+  // it.
   const int64_t fewest = stream.on_gpu() ? 2048 : 16;
   const int64_t chunk = std::min(rows, std::max(fewest, chunk_logits / vocab));
   const DType dtype = tape.dtype(x);
@@ -30,12 +31,10 @@ void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tenso
     const Tensor d_part = tape.recording() ? gradients.slice(0, {n, vocab}) : Tensor{};
     run(stream, Gemm{part, in, weights, n, vocab, d, vocab, d, d, false, true, false, 1.0});
     run(stream, CrossEntropy{row_loss.slice(begin, {n}), d_part, part, targets.slice(begin, {n}), scale, factor});
-    if (d_weight) {
-      run(stream, Gemm{d_weight.tensor, d_part, in, vocab, d, n, d, vocab, d, true, false, true, 1.0});
-    }
+    if (d_weight) { run(stream, Gemm{d_weight.tensor, d_part, in, vocab, d, n, d, vocab, d, true, false, true, 1.0}); }
     if (d_x) {
-      run(stream, Gemm{d_x.tensor.slice(begin * d, {n, d}), d_part, weights, n, d, vocab, d, vocab, d, false,
-                       false, false, 1.0});
+      run(stream, Gemm{d_x.tensor.slice(begin * d, {n, d}), d_part, weights, n, d, vocab, d, vocab, d, false, false,
+                       false, 1.0});
     }
   }
 }

@@ -46,7 +46,8 @@ Var l2_norm(Tape& tape, Var x, int64_t head_dim) {
   node.x = x;
   node.head_dim = head_dim;
   node.n = tape.output(tape.shape(x), tape.dtype(x), "l2 norm");
-  node.scale = tape.saved({tokens, tape.shape(x).numel() / tokens / head_dim}, sum_dtype(tape.dtype(x)), "l2 norm scale");
+  node.scale =
+      tape.saved({tokens, tape.shape(x).numel() / tokens / head_dim}, sum_dtype(tape.dtype(x)), "l2 norm scale");
   run(tape.stream(), L2NormForward{tape.value(node.n), node.scale, tape.value(x), head_dim});
   const Var n = node.n;
   tape.record(std::move(node));
@@ -57,9 +58,7 @@ Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double ep
                std::optional<DType> dtype) {
   HEBB_ASSERT(static_cast<bool>(z) == (gate != HeadGate::none));
   const DType type = dtype.value_or(tape.dtype(o));
-  if (!z && !weight) {
-    return convert(tape, o, type);
-  }
+  if (!z && !weight) { return convert(tape, o, type); }
   HEBB_ASSERT(!z || tape.dtype(z) == type);
   GatedNormNode node;
   node.o = o;

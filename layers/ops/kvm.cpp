@@ -28,15 +28,17 @@ void KvmNode::backward(Tape& tape) {
   const bool on_gpu = tape.stream().on_gpu();
   const auto make = [&](Shape shape, const char* name) { return tape.scratch(shape, sums, name); };
   const Buffer keys = make({b, kv, room, d}, "state rows"), values = make({b, kv, room, dv}, "state rows"),
-               radii = make({b, kv, room}, "state rows"), key_hats = tape.scratch({b, kv, room, d}, dtype, "state rows"),
-               value_hats = tape.scratch({b, kv, room, dv}, dtype, "state rows"), d_keys = make({b, kv, room, d}, "row gradients"),
-               d_values = make({b, kv, room, dv}, "row gradients"), d_radii = make({b, kv, room}, "row gradients"),
-               d_key_hats = make({b, kv, room, d}, "row gradients"),
+               radii = make({b, kv, room}, "state rows"),
+               key_hats = tape.scratch({b, kv, room, d}, dtype, "state rows"),
+               value_hats = tape.scratch({b, kv, room, dv}, dtype, "state rows"),
+               d_keys = make({b, kv, room, d}, "row gradients"), d_values = make({b, kv, room, dv}, "row gradients"),
+               d_radii = make({b, kv, room}, "row gradients"), d_key_hats = make({b, kv, room, d}, "row gradients"),
                d_value_hats = make({b, kv, room, dv}, "row gradients"),
                versions = make({b, kv, reads_state ? t : 1, d + dv}, "row versions"),
                scratch = make({on_gpu ? 0 : b, kv, 2, kKvmTile, room + rule.window * rule.chunk}, "probabilities"),
                partial = make({on_gpu ? 0 : b, kv, 2 * d + 2 * heads / kv}, "partial sums"),
-               work = tape.scratch({on_gpu ? kvm_backward_work(q_shape, k_shape, v_shape, rule, room, dtype) : 0}, DType::f32, "row scratch");
+               work = tape.scratch({on_gpu ? kvm_backward_work(q_shape, k_shape, v_shape, rule, room, dtype) : 0},
+                                   DType::f32, "row scratch");
   const Buffer counts = tape.scratch({b, kv, room}, DType::i32, "state rows"),
                previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
                latest = tape.scratch({b, kv, room}, DType::i32, "latest versions");
@@ -47,19 +49,41 @@ void KvmNode::backward(Tape& tape) {
     HEBB_ASSERT(!s || s.accumulate);  // leaves
     return s.tensor;
   };
-  run(tape.stream(),
-      KvmBackward{d_q.view(q_shape), d_k.view(k_shape), d_v.view(v_shape),
-                  d_gate ? d_gate.tensor.view(gate_shape) : Tensor{}, parameter(in.norm_weight, reads_state),
-                  parameter(in.norm_bias, reads_state), parameter(in.window_temp, true),
-                  parameter(in.state_temp, reads_state),
-                  KvmRows{keys, values, radii, counts, key_hats, value_hats},
-                  KvmRows{d_keys, d_values, d_radii, {}, d_key_hats, d_value_hats}, versions, previous, latest, scratch,
-                  partial, work, tape.grad(o).view(o_shape), tape.value(o).view(o_shape), lse, routes,
-                  tape.value(in.q).view(q_shape), tape.value(in.k).view(k_shape), tape.value(in.v).view(v_shape),
-                  value_of(tape, in.gate, gate_shape), tape.value(in.norm_weight), tape.value(in.norm_bias),
-                  in.window_temp ? tape.value(in.window_temp) : Tensor{},
-                  in.state_temp ? tape.value(in.state_temp) : Tensor{}, doc_start, sizes, rule, d_q.accumulate(),
-                  d_k.accumulate(), d_v.accumulate(), d_gate.accumulate});
+  run(tape.stream(), KvmBackward{d_q.view(q_shape),
+                                 d_k.view(k_shape),
+                                 d_v.view(v_shape),
+                                 d_gate ? d_gate.tensor.view(gate_shape) : Tensor{},
+                                 parameter(in.norm_weight, reads_state),
+                                 parameter(in.norm_bias, reads_state),
+                                 parameter(in.window_temp, true),
+                                 parameter(in.state_temp, reads_state),
+                                 KvmRows{keys, values, radii, counts, key_hats, value_hats},
+                                 KvmRows{d_keys, d_values, d_radii, {}, d_key_hats, d_value_hats},
+                                 versions,
+                                 previous,
+                                 latest,
+                                 scratch,
+                                 partial,
+                                 work,
+                                 tape.grad(o).view(o_shape),
+                                 tape.value(o).view(o_shape),
+                                 lse,
+                                 routes,
+                                 tape.value(in.q).view(q_shape),
+                                 tape.value(in.k).view(k_shape),
+                                 tape.value(in.v).view(v_shape),
+                                 value_of(tape, in.gate, gate_shape),
+                                 tape.value(in.norm_weight),
+                                 tape.value(in.norm_bias),
+                                 in.window_temp ? tape.value(in.window_temp) : Tensor{},
+                                 in.state_temp ? tape.value(in.state_temp) : Tensor{},
+                                 doc_start,
+                                 sizes,
+                                 rule,
+                                 d_q.accumulate(),
+                                 d_k.accumulate(),
+                                 d_v.accumulate(),
+                                 d_gate.accumulate});
 }
 
 /// Chunks that the longest document of these rows has begun.
@@ -123,16 +147,31 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
   const int64_t batch = node.k_shape[0], kv_heads = node.k_shape[2], ring = node.rule.window * node.rule.chunk;
   const bool on_gpu = tape.stream().on_gpu();
   const int64_t work_size = on_gpu ? kvm_forward_work(node.q_shape, node.v_shape, node.rule, state.room(), dtype) : 0;
-  const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, kv_heads, kKvmTile, state.room() + ring}, sum_dtype(dtype), "probabilities"),
-               memory_keys = tape.scratch({batch, kv_heads, node.rule.chunk, node.k_shape[3]}, sum_dtype(dtype), "memory keys"),
+  const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, kv_heads, kKvmTile, state.room() + ring}, sum_dtype(dtype),
+                                      "probabilities"),
+               memory_keys =
+                   tape.scratch({batch, kv_heads, node.rule.chunk, node.k_shape[3]}, sum_dtype(dtype), "memory keys"),
                work = tape.scratch({work_size}, DType::f32, "row scratch");
-  run(tape.stream(),
-      KvmForward{tape.value(node.o).view(node.o_shape), node.lse, node.routes, state.rows(), state.window(), scratch,
-                 memory_keys, work, tape.value(in.q).view(node.q_shape), tape.value(in.k).view(node.k_shape),
-                 tape.value(in.v).view(node.v_shape), value_of(tape, in.gate, node.gate_shape),
-                 tape.value(in.norm_weight), tape.value(in.norm_bias),
-                 in.window_temp ? tape.value(in.window_temp) : Tensor{},
-                 in.state_temp ? tape.value(in.state_temp) : Tensor{}, node.doc_start, node.sizes, node.rule, forced});
+  run(tape.stream(), KvmForward{tape.value(node.o).view(node.o_shape),
+                                node.lse,
+                                node.routes,
+                                state.rows(),
+                                state.window(),
+                                scratch,
+                                memory_keys,
+                                work,
+                                tape.value(in.q).view(node.q_shape),
+                                tape.value(in.k).view(node.k_shape),
+                                tape.value(in.v).view(node.v_shape),
+                                value_of(tape, in.gate, node.gate_shape),
+                                tape.value(in.norm_weight),
+                                tape.value(in.norm_bias),
+                                in.window_temp ? tape.value(in.window_temp) : Tensor{},
+                                in.state_temp ? tape.value(in.state_temp) : Tensor{},
+                                node.doc_start,
+                                node.sizes,
+                                node.rule,
+                                forced});
 }
 
 }  // namespace

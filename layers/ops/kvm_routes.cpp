@@ -127,9 +127,7 @@ void kvm_statistics(Pass& pass, const Tensor& routes, const Tensor& gate, const 
   RowUse use;
   std::vector<int64_t> counts;
   for (const DocumentSpan& span : pass.rows.spans()) {
-    for (int64_t t = 0; t < span.length; ++t) {
-      rows += sizes[static_cast<size_t>(t / rule.chunk)];
-    }
+    for (int64_t t = 0; t < span.length; ++t) { rows += sizes[static_cast<size_t>(t / rule.chunk)]; }
     const int32_t final_rows = sizes[static_cast<size_t>((span.length - 1) / rule.chunk)];
     most = std::max(most, final_rows);
     for (int64_t head = 0; final_rows > 0 && head < routes.size(1); ++head) {

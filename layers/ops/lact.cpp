@@ -27,8 +27,9 @@ struct LactNode final : Node {
       return tape.scratch({pairs, LactLayout(length, rule, d, h, carries, is_backward).total}, dtype, name);
     }
     const int64_t slots = std::min<int64_t>(threads(), pairs);
-    return tape.scratch({slots, is_backward ? lact_backward_scratch(length, rule.chunk, d, h) : lact_forward_scratch(d, h)},
-                        dtype, name);
+    return tape.scratch(
+        {slots, is_backward ? lact_backward_scratch(length, rule.chunk, d, h) : lact_forward_scratch(d, h)}, dtype,
+        name);
   }
   Tensor mix(const Tensor& t) const { return t.defined() ? t.view({batch, length, shape.heads}) : t; }
 

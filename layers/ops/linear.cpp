@@ -16,9 +16,7 @@ struct LinearNode final : Node {
 
   void backward(Tape& tape) override {
     Tensor d_y = tape.grad(y);
-    if (const GradSlot d = tape.grad_slot(bias)) {
-      run(tape.stream(), ColumnSums{d.tensor, d_y});
-    }
+    if (const GradSlot d = tape.grad_slot(bias)) { run(tape.stream(), ColumnSums{d.tensor, d_y}); }
     Buffer rounded;  // operands have one type
     if (d_y.dtype != tape.dtype(x)) {
       rounded = tape.scratch(d_y.shape, tape.dtype(x), "rounded gradient");
@@ -26,10 +24,12 @@ struct LinearNode final : Node {
       d_y = rounded;
     }
     if (const GradSlot d = tape.grad_slot(weight)) {
-      run(tape.stream(), Gemm{d.tensor, d_y, tape.value(x), out, in, rows, in, out, in, true, false, d.accumulate, 1.0});
+      run(tape.stream(),
+          Gemm{d.tensor, d_y, tape.value(x), out, in, rows, in, out, in, true, false, d.accumulate, 1.0});
     }
     if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(), Gemm{d.tensor, d_y, operand(tape, weight, x), rows, in, out, in, out, in, false, false, d.accumulate, 1.0});
+      run(tape.stream(),
+          Gemm{d.tensor, d_y, operand(tape, weight, x), rows, in, out, in, out, in, false, false, d.accumulate, 1.0});
     }
   }
 };
@@ -46,11 +46,9 @@ Var linear(Tape& tape, Var x, Var weight, Var bias, std::optional<DType> dtype) 
   node.weight = weight;
   node.bias = bias;
   node.y = tape.output({node.rows, node.out}, dtype.value_or(tape.dtype(x)), "linear");
-  run(tape.stream(), Gemm{tape.value(node.y), tape.value(x), operand(tape, weight, x), node.rows, node.out, node.in, node.out,
-                          node.in, node.in, false, true, false, 1.0});
-  if (bias) {
-    run(tape.stream(), AddBias{tape.value(node.y), tape.value(bias)});
-  }
+  run(tape.stream(), Gemm{tape.value(node.y), tape.value(x), operand(tape, weight, x), node.rows, node.out, node.in,
+                          node.out, node.in, node.in, false, true, false, 1.0});
+  if (bias) { run(tape.stream(), AddBias{tape.value(node.y), tape.value(bias)}); }
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

@@ -7,7 +7,8 @@ namespace hebb {
 
 /// y [N, out] = x [N, in] weightᵀ (+ bias), weight [out, in], bias [out] or no Var. Views of x with
 /// more dimensions count as [numel / in, in]. The operands have x's type: bf16 takes the weight's rounded copy,
-/// fp32 the weight itself. dtype: of y, x's by default; fp32 keeps the sums of bf16 products as they are. FLOPs: 2 N in out forward, twice that backward.
+/// fp32 the weight itself. dtype: of y, x's by default; fp32 keeps the sums of bf16 products as they are. FLOPs: 2 N in
+/// out forward, twice that backward.
 Var linear(Tape& tape, Var x, Var weight, Var bias = {}, std::optional<DType> dtype = {});
 
 }  // namespace hebb

@@ -22,7 +22,8 @@ struct MesaNode final : Node {
   int64_t batch, length;
 
   Shape gates() const { return {batch, length, config.heads}; }
-  /// Slots of scratch: no more than threads, nor than (row, head) pairs. On a GPU chunks go side by side, a few on each multiprocessor.
+  /// Slots of scratch: no more than threads, nor than (row, head) pairs. On a GPU chunks go side by side, a few on each
+  /// multiprocessor.
   int64_t slots(const Stream& stream) const {
     constexpr int64_t kChunks = 512;
     const int64_t heads = batch * config.heads;
@@ -58,8 +59,8 @@ struct MesaNode final : Node {
     const Buffer keys = starts(tape, config.key_dim, dtype), values = starts(tape, config.value_dim, dtype),
                  sums = tape.scratch({batch, config.heads, config.key_dim}, dtype, "mesa ridge sums"),
                  scratch = tape.scratch(
-                     {slots(tape.stream()), mesa_backward_scratch(grid.longest, config.key_dim, config.value_dim)}, dtype,
-                     "mesa scratch");
+                     {slots(tape.stream()), mesa_backward_scratch(grid.longest, config.key_dim, config.value_dim)},
+                     dtype, "mesa scratch");
     Buffer solutions, d_keys, d_values;
     if (tape.stream().on_gpu()) {
       args.solutions = solutions = tape.scratch(q.shape, dtype, "mesa second solutions");

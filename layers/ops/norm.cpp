@@ -43,9 +43,7 @@ struct ResidualNormNode final : Node {
       args.d_branch = d_branch.tensor;
     }
     run(tape.stream(), args);
-    if (shares) {
-      tape.pass_grad(branch, h);
-    }
+    if (shares) { tape.pass_grad(branch, h); }
   }
 
   void pass_residual(Tape& tape) {
@@ -87,10 +85,9 @@ ResidualNorm residual_norm(Tape& tape, Var h, Var branch, double rho, Var weight
   node.y = tape.output(tape.shape(h), dtype, "norm");
   node.rstd = tape.saved({rows}, sum_dtype(dtype), "norm rstd");
   node.mean = kind == NormKind::layer ? tape.saved({rows}, sum_dtype(dtype), "norm mean") : Tensor{};
-  run(tape.stream(),
-      NormForward{tape.value(node.y), branch ? tape.value(node.h_out) : Tensor{}, node.mean, node.rstd, tape.value(h),
-                  branch ? tape.value(branch) : Tensor{}, tape.value(weight), bias ? tape.value(bias) : Tensor{}, rho,
-                  eps, kind});
+  run(tape.stream(), NormForward{tape.value(node.y), branch ? tape.value(node.h_out) : Tensor{}, node.mean, node.rstd,
+                                 tape.value(h), branch ? tape.value(branch) : Tensor{}, tape.value(weight),
+                                 bias ? tape.value(bias) : Tensor{}, rho, eps, kind});
   const ResidualNorm result{node.h_out, node.y};
   tape.record(std::move(node));
   return result;

@@ -18,8 +18,8 @@ int64_t room_of(const Rows& rows, const OvqRule& rule) {
   return room;
 }
 
-/// The rule for rows without a state, which never fill a chunk longer than they are: scratch is of a chunk's size, and a
-/// chunk_size may mean "all tokens".
+/// The rule for rows without a state, which never fill a chunk longer than they are: scratch is of a chunk's size, and
+/// a chunk_size may mean "all tokens".
 OvqRule fit_chunk(OvqRule rule, int64_t length) {
   constexpr int64_t kStep = 128;
   rule.chunk = std::min(rule.chunk, (length / kStep + 1) * kStep);
@@ -48,13 +48,32 @@ void OvqNode::backward(Tape& tape) {
                previous = tape.scratch({on_gpu ? 0 : b, kv, t}, DType::i32, "earlier versions"),
                latest = tape.scratch({on_gpu ? 0 : b, kv, room}, DType::i32, "latest versions"),
                scratch = tape.scratch({on_gpu ? 0 : b, kv, 2, kOvqTile, room + rule.chunk}, sums, "probabilities"),
-               work = tape.scratch({on_gpu ? ovq_backward_work(q_shape, v_shape, rule, room, dtype) : 0}, DType::f32, "dictionary scratch");
+               work = tape.scratch({on_gpu ? ovq_backward_work(q_shape, v_shape, rule, room, dtype) : 0}, DType::f32,
+                                   "dictionary scratch");
   const GradTarget d_q(tape, q), d_k(tape, k), d_v(tape, v);
-  run(tape.stream(), OvqBackward{d_q.view(q_shape), d_k.view(k_shape), d_v.view(v_shape),
-                                 book.dictionary(), OvqDictionary{d_keys, d_values, {}, {}}, versions, norms, previous,
-                                 latest, scratch, work, tape.grad(o).view(o_shape), tape.value(o).view(o_shape), lse, ids,
-                                 tape.value(q).view(q_shape), tape.value(k).view(k_shape), tape.value(v).view(v_shape),
-                                 doc_start, rule, d_q.accumulate(), d_k.accumulate(), d_v.accumulate()});
+  run(tape.stream(), OvqBackward{d_q.view(q_shape),
+                                 d_k.view(k_shape),
+                                 d_v.view(v_shape),
+                                 book.dictionary(),
+                                 OvqDictionary{d_keys, d_values, {}, {}},
+                                 versions,
+                                 norms,
+                                 previous,
+                                 latest,
+                                 scratch,
+                                 work,
+                                 tape.grad(o).view(o_shape),
+                                 tape.value(o).view(o_shape),
+                                 lse,
+                                 ids,
+                                 tape.value(q).view(q_shape),
+                                 tape.value(k).view(k_shape),
+                                 tape.value(v).view(v_shape),
+                                 doc_start,
+                                 rule,
+                                 d_q.accumulate(),
+                                 d_k.accumulate(),
+                                 d_v.accumulate()});
 }
 
 /// Checks the ids of one chunk: every new centroid has a key, and none is past the end.
@@ -115,7 +134,6 @@ OvqState::OvqState(Arena& arena, int64_t rows, const OvqShape& shape, int64_t ro
   }
 }
 
-
 Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const OvqRule& given, OvqState* state,
                   const std::string& name) {
   Tape& tape = pass.tape;
@@ -146,8 +164,10 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= std::min(rule.max_centroids, kLongestDocument));
   const int64_t room = state->keys.tensor().size(2);
   const bool on_gpu = tape.stream().on_gpu();
-  const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, shape.kv_heads, kOvqTile, room + rule.chunk}, sum_dtype(dtype), "probabilities"),
-               work = tape.scratch({on_gpu ? ovq_forward_work(node.q_shape, node.v_shape, rule, room, dtype) : 0}, DType::f32, "dictionary scratch");
+  const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, shape.kv_heads, kOvqTile, room + rule.chunk},
+                                      sum_dtype(dtype), "probabilities"),
+               work = tape.scratch({on_gpu ? ovq_forward_work(node.q_shape, node.v_shape, rule, room, dtype) : 0},
+                                   DType::f32, "dictionary scratch");
   run(tape.stream(),
       OvqForward{tape.value(node.o).view(node.o_shape), node.lse, node.ids, state->dictionary(), state->pending_k,
                  state->pending_v, scratch, work, tape.value(q).view(node.q_shape), tape.value(k).view(node.k_shape),

@@ -13,10 +13,9 @@ struct PairShiftNode final : Node {
   void backward(Tape& tape) override {
     const GradSlot d_k = tape.grad_slot(k), d_v = tape.grad_slot(v), d_shift = tape.grad_slot(shift);
     const Buffer partial = tape.scratch({keys[0]}, DType::f64, "shift sums");
-    run(tape.stream(),
-        PairShiftBackward{d_k.tensor, d_v.tensor, d_shift.tensor, partial, tape.grad(k_out).view(keys),
-                          tape.grad(v_out).view(values), tape.value(v).view(values), tape.value(shift), doc_start,
-                          d_k.accumulate, d_v.accumulate});
+    run(tape.stream(), PairShiftBackward{d_k.tensor, d_v.tensor, d_shift.tensor, partial, tape.grad(k_out).view(keys),
+                                         tape.grad(v_out).view(values), tape.value(v).view(values), tape.value(shift),
+                                         doc_start, d_k.accumulate, d_v.accumulate});
   }
 };
 

@@ -14,7 +14,8 @@ struct ProductKeyNode final : Node {
     const Buffer d_weights = tape.scratch(weights.shape, weights.dtype, "slot weight gradients");
     const GradSlot d_values = tape.grad_slot(values);
     const Tensor flat_slots = slots.view({slots.size(0), slots.size(1) * slots.size(2)});
-    run(tape.stream(), SlotReadBackward{d_weights, d_values.tensor, tape.grad(r), flat_slots, weights, tape.matrix(values)});
+    run(tape.stream(),
+        SlotReadBackward{d_weights, d_values.tensor, tape.grad(r), flat_slots, weights, tape.matrix(values)});
     const Buffer d_sums = tape.scratch(weights.shape, weights.dtype, "score gradients");
     const GradSlot d_q = tape.grad_slot(q), d_keys = tape.grad_slot(keys);
     const Shape& k = tape.shape(keys);
@@ -25,7 +26,8 @@ struct ProductKeyNode final : Node {
 };
 
 /// Forced slots [B, T, H, k] to the device.
-void upload_forced(Pass& pass, const Tensor& slots, const Inspector::Record& forced, const std::string& name, int64_t limit) {
+void upload_forced(Pass& pass, const Tensor& slots, const Inspector::Record& forced, const std::string& name,
+                   int64_t limit) {
   if (static_cast<int64_t>(forced.integers.size()) != slots.numel()) {
     throw DataError(name, "forced decisions", std::to_string(forced.integers.size()) + " integers",
                     std::to_string(slots.numel()));
@@ -65,7 +67,8 @@ Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMe
   if (inspector != nullptr && inspector->recording && !tape.recomputing()) {
     std::vector<int32_t> slots(static_cast<size_t>(node.slots.numel()));
     copy_to_host(tape.stream(), slots.data(), node.slots);
-    inspector->records[name + ".slots"] = {{pass.batch(), pass.length(), m.heads, m.top_k}, {slots.begin(), slots.end()}, {}};
+    inspector->records[name + ".slots"] = {
+        {pass.batch(), pass.length(), m.heads, m.top_k}, {slots.begin(), slots.end()}, {}};
   }
   if (pass.statistics != nullptr && !tape.recomputing() && !tape.stream().counting()) {
     count_slots(tape.stream(), node.slots, static_cast<double>(m.subkeys * m.subkeys), (*pass.statistics)[name]);

@@ -20,11 +20,10 @@ PreparedInput prepare_input(Tape& tape, const RecurrenceInput& in, const Tensor&
   if (!into.defined()) { p.memory = tape.scratch(in.matrix(), input.dtype, "recurrence inputs"); }
   const Tensor out = into.defined() ? into : p.memory.tensor();
   p.values = out.view(in.shape);
-  if (in.normed) {
-    p.scale = tape.scratch({in.tokens(), in.shape[2]}, sum_dtype(input.dtype), "l2 norm scale");
-  }
-  run(tape.stream(), ShortConvForward{out.view(in.flat()), input.view(in.flat()), value_or_none(tape, in.weight),
-                                      value_or_none(tape, in.bias), previous, doc_start, in.silu, p.scale, in.shape[3]});
+  if (in.normed) { p.scale = tape.scratch({in.tokens(), in.shape[2]}, sum_dtype(input.dtype), "l2 norm scale"); }
+  run(tape.stream(),
+      ShortConvForward{out.view(in.flat()), input.view(in.flat()), value_or_none(tape, in.weight),
+                       value_or_none(tape, in.bias), previous, doc_start, in.silu, p.scale, in.shape[3]});
   return p;
 }
 

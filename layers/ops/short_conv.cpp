@@ -43,9 +43,7 @@ Var short_conv(Pass& pass, Var x, Var weight, Var bias, bool silu, ShortConvStat
   run(tape.stream(),
       ShortConvForward{tape.value(node.y).view(node.shape), input, weight ? tape.value(weight) : Tensor{},
                        bias ? tape.value(bias) : Tensor{}, previous, node.doc_start, silu});
-  if (state != nullptr) {
-    run(tape.stream(), ShortConvShift{previous, input});
-  }
+  if (state != nullptr) { run(tape.stream(), ShortConvShift{previous, input}); }
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

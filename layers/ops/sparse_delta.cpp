@@ -32,17 +32,31 @@ struct SparseDeltaNode final : Node {
             address.scale};
   }
   SparseDeltaScratch scratch(Tape& tape) const {
-    const SparseDeltaSizes sizes{batch,           tokens / batch,     config.heads,     config.slots(),
-                                 config.value_dim, config.write.count, config.read.count};
+    const SparseDeltaSizes sizes{
+        batch, tokens / batch, config.heads, config.slots(), config.value_dim, config.write.count, config.read.count};
     return sparse_delta_scratch(tape.stream(), sizes, sum_dtype(tape.dtype(in.v)));
   }
 
   Prepared prepare(Tape& tape, bool is_backward) const;
   SparseDeltaInputs inputs(Tape& tape, const Prepared& p) const {
-    return {p.write_weights, p.read_weights, p.decay, p.beta,
-            tape.value(in.v).view({tokens, config.heads, config.value_dim}), memory(tape),
-            write_slots, read_slots, sequences, p.write_rows, p.read_rows, p.touched, p.count, p.table, p.order,
-            p.later_writes, p.later_reads, p.twins};
+    return {p.write_weights,
+            p.read_weights,
+            p.decay,
+            p.beta,
+            tape.value(in.v).view({tokens, config.heads, config.value_dim}),
+            memory(tape),
+            write_slots,
+            read_slots,
+            sequences,
+            p.write_rows,
+            p.read_rows,
+            p.touched,
+            p.count,
+            p.table,
+            p.order,
+            p.later_writes,
+            p.later_reads,
+            p.twins};
   }
   void backward(Tape& tape) override;
 
@@ -73,9 +87,7 @@ Prepared SparseDeltaNode::prepare(Tape& tape, bool is_backward) const {
   run(tape.stream(), DeltaGatesForward{p.g, p.beta, tape.value(in.a), tape.value(in.b), tape.value(in.a_log),
                                        tape.value(in.dt_bias), 1.0});
   run(tape.stream(), SparseDeltaDecay{p.decay, p.g, config.key_weighted_decay ? p.write_weights.tensor() : Tensor{}});
-  if (has_private) {
-    index(tape, p, is_backward);
-  }
+  if (has_private) { index(tape, p, is_backward); }
   return p;
 }
 
@@ -86,9 +98,7 @@ void SparseDeltaNode::index(Tape& tape, Prepared& p, bool is_backward) const {
   p.read_rows = tape.scratch(read_slots.shape, DType::i32, "slot rows");
   p.touched = tape.scratch({tokens, heads, config.write.count + config.read.count}, DType::i32, "touched slots");
   p.count = tape.scratch({sequences.size(0), heads}, DType::i32, "touched slots");
-  if (shapes.order.rank > 0) {
-    p.order = tape.scratch(shapes.order, DType::i32, "uses of slots");
-  }
+  if (shapes.order.rank > 0) { p.order = tape.scratch(shapes.order, DType::i32, "uses of slots"); }
   if (is_backward && tape.stream().on_gpu()) {
     p.later_writes = tape.scratch(write_slots.shape, DType::i32, "slot rows");
     p.later_reads = tape.scratch(read_slots.shape, DType::i32, "slot rows");
@@ -96,9 +106,8 @@ void SparseDeltaNode::index(Tape& tape, Prepared& p, bool is_backward) const {
   }
   {
     const Buffer map = tape.scratch(shapes.map, DType::i32, "slot map");
-    run(tape.stream(),
-        SparseDeltaIndex{p.write_rows, p.read_rows, p.touched, p.count, map, p.order, p.later_writes, p.later_reads,
-                         p.twins, write_slots, read_slots, sequences, config.slots()});
+    run(tape.stream(), SparseDeltaIndex{p.write_rows, p.read_rows, p.touched, p.count, map, p.order, p.later_writes,
+                                        p.later_reads, p.twins, write_slots, read_slots, sequences, config.slots()});
   }
   p.table = tape.scratch(shapes.table, rows, "sparse delta rows");
 }
@@ -121,11 +130,11 @@ void SparseDeltaNode::backward(Tape& tape) {
     {
       const Buffer d_u = tape.scratch(values, dtype, "write gradients");
       const GradSlot d_v = tape.grad_slot(in.v), d_memory = tape.grad_slot(in.memory);
-      const Buffer sums = d_memory && shapes.sums.rank > 0 ? tape.scratch(shapes.sums, dtype, "sparse delta gradients")
-                                                           : Buffer{};
-      run(tape.stream(), SparseDeltaBackward{d_u, d_v ? d_v.tensor.view(values) : Tensor{}, d_memory.tensor, by_write,
-                                             by_read, by_token, sums, tape.grad(y).view(values), error,
-                                             inputs(tape, p), d_v.accumulate});
+      const Buffer sums =
+          d_memory && shapes.sums.rank > 0 ? tape.scratch(shapes.sums, dtype, "sparse delta gradients") : Buffer{};
+      run(tape.stream(),
+          SparseDeltaBackward{d_u, d_v ? d_v.tensor.view(values) : Tensor{}, d_memory.tensor, by_write, by_read,
+                              by_token, sums, tape.grad(y).view(values), error, inputs(tape, p), d_v.accumulate});
     }
     p.table = {};
     const Buffer carry = tape.scratch(shapes.carry, DType::f64, "decay gradient sums");
@@ -250,9 +259,7 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
   node.y = tape.output({node.tokens, config.heads * config.value_dim}, dtype, "sparse delta reading");
   node.write_slots = choose(pass, in.k, config, config.write, name + ".write_slots");
   node.read_slots = choose(pass, in.q, config, config.read, name + ".read_slots");
-  if (tape.recording()) {
-    node.error = tape.saved(values, sum_dtype(dtype), "sparse delta errors");
-  }
+  if (tape.recording()) { node.error = tape.saved(values, sum_dtype(dtype), "sparse delta errors"); }
   const Tensor restarted = upload_sequences(pass, node, state != nullptr);
   const Tensor carried = state != nullptr ? state->memory.tensor() : Tensor{};
   {
@@ -265,14 +272,14 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
       }
     };
     run_sequences(node.sequences);
-    if (state != nullptr) {
-      reset_state(pass, carried, value_or_none(tape, in.memory));
-    }
+    if (state != nullptr) { reset_state(pass, carried, value_or_none(tape, in.memory)); }
     run_sequences(restarted);
     if (pass.inspector != nullptr && pass.inspector->recording && !tape.recomputing() && !tape.stream().counting()) {
-      for (const auto& [side, weights] : {std::pair{".write_weights", &p.write_weights}, std::pair{".read_weights", &p.read_weights}}) {
+      for (const auto& [side, weights] :
+           {std::pair{".write_weights", &p.write_weights}, std::pair{".read_weights", &p.read_weights}}) {
         const Tensor& w = *weights;
-        pass.inspector->records[name + side] = record_of(pass.stream(), w, {pass.batch(), pass.length(), w.size(1), w.size(2)});
+        pass.inspector->records[name + side] =
+            record_of(pass.stream(), w, {pass.batch(), pass.length(), w.size(1), w.size(2)});
       }
     }
     if (pass.statistics != nullptr && !tape.recomputing() && !tape.stream().counting()) {

@@ -22,11 +22,11 @@ struct SparseDeltaConfig {
 };
 
 struct SparseDeltaVars {
-  Var q, k;           // [N, H 2n] scores of the sub-keys of reads and writes
-  Var v;              // [N, H D]
-  Var a, b;           // [N, H] logits of decay and write strength
-  Var a_log, dt_bias; // [H]
-  Var memory;         // [H, n^2, D], or no Var: 0
+  Var q, k;            // [N, H 2n] scores of the sub-keys of reads and writes
+  Var v;               // [N, H D]
+  Var a, b;            // [N, H] logits of decay and write strength
+  Var a_log, dt_bias;  // [H]
+  Var memory;          // [H, n^2, D], or no Var: 0
 };
 
 /// What decoding carries: M [B, H, n^2, D].
@@ -38,8 +38,8 @@ struct SparseDeltaState {
 
 /// Readings [N, H D] of a gated delta rule on the selected slots of a table (spec 30, section 3). M begins
 /// as `memory` at every document's first token. With `state` it continues there and ends there.
-/// `name`.write_slots and .read_slots are recorded and forced (spec 00, section 7), their weights recorded; statistics go under `name`.
-/// Keeps the selected slots and the write errors e [N, H D]; the rest is computed again backward.
+/// `name`.write_slots and .read_slots are recorded and forced (spec 00, section 7), their weights recorded; statistics
+/// go under `name`. Keeps the selected slots and the write errors e [N, H D]; the rest is computed again backward.
 /// `rows`: type of the rows that a pass keeps for itself. That of v; on a GPU, without a state and if kSparseDeltaPack
 /// divides D, also bf16, where `memory` is read from its rounded copy.
 Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig& config, SparseDeltaState* state,

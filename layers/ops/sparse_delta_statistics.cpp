@@ -55,9 +55,7 @@ void use_statistics(Stream& stream, std::map<std::string, double>& out, int64_t 
   out["effective_" + side + "_q10"] = quantile(effective, 0.1);
   out["effective_" + side + "_median"] = quantile(effective, 0.5);
   out["effective_" + side + "_q90"] = quantile(effective, 0.9);
-  for (size_t m = 1; m <= k; m *= 4) {
-    out["cumulative_" + side + "_" + std::to_string(m)] = cumulative[m - 1];
-  }
+  for (size_t m = 1; m <= k; m *= 4) { out["cumulative_" + side + "_" + std::to_string(m)] = cumulative[m - 1]; }
 }
 
 }  // namespace
@@ -65,9 +63,7 @@ void use_statistics(Stream& stream, std::map<std::string, double>& out, int64_t 
 void sparse_delta_statistics(Stream& stream, std::map<std::string, double>& out, int64_t slots_per_head,
                              const SlotUse& write, const SlotUse& read, const Tensor& g, const Tensor& beta) {
   std::vector<double> alpha = host_values(stream, g);
-  for (double& x : alpha) {
-    x = std::exp(x);
-  }
+  for (double& x : alpha) { x = std::exp(x); }
   gate_statistics(out, "forget", alpha);
   gate_statistics(out, "input", host_values(stream, beta));
   use_statistics(stream, out, slots_per_head, read, "read");

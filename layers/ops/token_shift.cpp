@@ -15,7 +15,8 @@ struct TokenShiftNode final : Node {
 
   void backward(Tape& tape) override {
     const int64_t channels = shape[2];
-    Buffer partial = tape.scratch({token_shift_blocks(shape[0] * shape[1]), channels}, sum_dtype(tape.dtype(x)), "token shift sums");
+    Buffer partial =
+        tape.scratch({token_shift_blocks(shape[0] * shape[1]), channels}, sum_dtype(tape.dtype(x)), "token shift sums");
     const GradSlot d_x = tape.grad_slot(x);
     const GradSlot d_mu = tape.grad_slot(mu);
     run(tape.stream(),

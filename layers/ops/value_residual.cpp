@@ -13,9 +13,9 @@ struct ValueResidualNode final : Node {
     const GradSlot d_v = tape.grad_slot(v), d_first = tape.grad_slot(first), d_mix = tape.grad_slot(mix);
     const int64_t tokens = tape.shape(v)[0], channels = tape.shape(v)[1];
     HEBB_ASSERT(gated || !d_mix || d_mix.accumulate);
-    const Buffer partial =
-        gated ? Buffer()
-              : tape.scratch({value_residual_blocks(tokens), channels}, sum_dtype(tape.dtype(v)), "value residual sums");
+    const Buffer partial = gated ? Buffer()
+                                 : tape.scratch({value_residual_blocks(tokens), channels}, sum_dtype(tape.dtype(v)),
+                                                "value residual sums");
     run(tape.stream(), ValueResidualBackward{d_v.tensor, d_first.tensor, d_mix.tensor, partial, tape.grad(y),
                                              tape.value(v), tape.value(first), tape.value(mix), gated, d_v.accumulate,
                                              d_first.accumulate, d_mix.accumulate});

@@ -128,11 +128,12 @@ VqState::VqState(Arena& arena, int64_t rows, const VqShape& shape, DType dtype)
       means(arena, {rows, shape.kv_heads, shape.codewords, shape.value_dim}, sum_dtype(dtype), "codeword values") {}
 
 Tensor vq_nearest(Pass& pass, Var k, Var codes, const VqShape& shape, bool inspects, const std::string& name) {
-  const Tensor ids =
-      pass.tape.saved({pass.batch(), shape.kv_heads, pass.length()}, DType::i32, "codewords of keys");
+  const Tensor ids = pass.tape.saved({pass.batch(), shape.kv_heads, pass.length()}, DType::i32, "codewords of keys");
   select(pass,
-         VqSelect{ids, pass.tape.value(k).view({pass.batch(), pass.length(), shape.kv_heads, shape.key_dim}),
-                  pass.tape.value(codes), {}},
+         VqSelect{ids,
+                  pass.tape.value(k).view({pass.batch(), pass.length(), shape.kv_heads, shape.key_dim}),
+                  pass.tape.value(codes),
+                  {}},
          inspects, name + ".assign");
   return ids;
 }
@@ -153,9 +154,12 @@ Var vq_read(Pass& pass, Var q, Var v, const Tensor& points, const Tensor& ids, c
   const bool on_gpu = tape.stream().on_gpu();
   const int64_t on_cpu = on_gpu ? 0 : batch;
   const Buffer keys = tape.scratch({on_cpu, shape.kv_heads, longest, shape.key_dim}, dtype, "keys of the chunk"),
-               logits = tape.scratch({on_cpu, shape.kv_heads, kVqTile, points.size(1) + longest}, dtype, "probabilities");
-  const Shape queries{batch, length, shape.heads, shape.key_dim}, values{batch, length, shape.kv_heads, shape.value_dim};
-  const Buffer work = tape.scratch({on_gpu ? vq_read_work(queries, values, longest, points.size(1)) : 0}, DType::f32, "quantized keys");
+               logits =
+                   tape.scratch({on_cpu, shape.kv_heads, kVqTile, points.size(1) + longest}, dtype, "probabilities");
+  const Shape queries{batch, length, shape.heads, shape.key_dim},
+      values{batch, length, shape.kv_heads, shape.value_dim};
+  const Buffer work =
+      tape.scratch({on_gpu ? vq_read_work(queries, values, longest, points.size(1)) : 0}, DType::f32, "quantized keys");
   run(tape.stream(),
       VqRead{tape.value(o).view({batch, length, shape.heads, shape.value_dim}), state->dictionary(), keys, logits, work,
              tape.value(q).view(queries), tape.value(v).view(values), points, ids, pass.rows.doc_start(), longest});

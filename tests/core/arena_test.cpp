@@ -23,9 +23,7 @@ TEST_CASE("the same calls give the same layout on the counting and on the real d
     arena.release(a);
     arena.release(c);
     get(4900);
-    for (size_t i = addresses.size(); i-- > 0;) {
-      addresses[i] -= addresses[0];
-    }
+    for (size_t i = addresses.size(); i-- > 0;) { addresses[i] -= addresses[0]; }
     return addresses;
   };
   Arena count(DeviceKind::count), real(DeviceKind::cpu);
@@ -39,12 +37,8 @@ TEST_CASE("the same calls give the same layout on the counting and on the real d
 TEST_CASE("the arena gives back and merges what is released", "[fast]") {
   Arena arena(DeviceKind::count);
   std::vector<void*> blocks;
-  for (int i = 0; i < 10; ++i) {
-    blocks.push_back(arena.allocate(100, "block"));
-  }
-  for (const int i : {3, 1, 2, 9, 0, 8, 5, 7, 6, 4}) {
-    arena.release(blocks[static_cast<size_t>(i)]);
-  }
+  for (int i = 0; i < 10; ++i) { blocks.push_back(arena.allocate(100, "block")); }
+  for (const int i : {3, 1, 2, 9, 0, 8, 5, 7, 6, 4}) { arena.release(blocks[static_cast<size_t>(i)]); }
   CHECK(arena.in_use_bytes() == 0);
   CHECK(arena.allocate(10 * 128, "all of it") == blocks[0]);
   CHECK(arena.peak_bytes() == 10 * 128);

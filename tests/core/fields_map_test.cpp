@@ -26,26 +26,19 @@ struct Layers {
 
 static void fields(Fields& f, Layers& c) {
   std::vector<std::string> names;
-  for (const NamedLayer& l : c.layers) {
-    names.push_back(l.name);
-  }
+  for (const NamedLayer& l : c.layers) { names.push_back(l.name); }
   f.map("layers", names, [&c](const std::string& name, Fields& sub) {
      auto it = std::find_if(c.layers.begin(), c.layers.end(), [&](const NamedLayer& l) { return l.name == name; });
      fields(sub, it != c.layers.end() ? *it : (c.layers.push_back({name}), c.layers.back()));
    }).required();
   std::vector<std::string> rules;
-  for (const auto& [key, value] : c.rules.members()) {
-    rules.push_back(key);
-  }
+  for (const auto& [key, value] : c.rules.members()) { rules.push_back(key); }
   f.map("rules", rules, [&c](const std::string& key, Fields& sub) {
-    if (sub.reading()) {
-      c.rules.set(key, sub.json());
-    }
+    if (sub.reading()) { c.rules.set(key, sub.json()); }
     sub.custom(c.rules.find(key) != nullptr ? c.rules.at(key) : Json());
   });
-  f.visit_members("layers", [](const std::string& name, Fields& sub) {
-    sub.require(name != "bad", "size", "another layer");
-  });
+  f.visit_members("layers",
+                  [](const std::string& name, Fields& sub) { sub.require(name != "bad", "size", "another layer"); });
 }
 
 struct Paths {
@@ -77,9 +70,7 @@ struct Checked {
 static void fields(Fields& f, Checked& c) {
   CHECK(f.field("x", c.x).present() == f.written("x"));
   c.was_written = f.written("x");
-  if (f.reading() && c.x == 9) {
-    f.fail("list.1.deep.none", "nine", "another number");
-  }
+  if (f.reading() && c.x == 9) { f.fail("list.1.deep.none", "nine", "another number"); }
   Json rest;
   f.field("list", rest);
 }
@@ -99,9 +90,7 @@ template <class T> T read(const std::string& text) {
 template <class T> std::string error_of(const std::string& text) {
   try {
     read<T>(text);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
+  } catch (const ConfigError& error) { return error.what(); }
   return "no error";
 }
 

@@ -106,9 +106,7 @@ template <class T> T read(const std::string& text, const std::string& path = "")
 template <class T> std::string error_of(const std::string& text, const std::string& path = "") {
   try {
     read<T>(text, path);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
+  } catch (const ConfigError& error) { return error.what(); }
   return "no error";
 }
 
@@ -203,7 +201,8 @@ TEST_CASE("where a key has no effect only its default may be written", "[fast]")
   CHECK(read<Choice>(R"({"kind": "gated", "rank": 8, "scale": 3, "limit": 4})").rank == 8);
   CHECK(error_of<Choice>(R"({"rank": 8})") ==
         "c.json:1:10: rank: found 8, expected 32 (default): it acts only with kind \"gated\"");
-  CHECK(error_of<Choice>(R"({"limit": 4})") == "c.json:1:11: limit: found 4, expected no value: it acts only with kind \"gated\"");
+  CHECK(error_of<Choice>(R"({"limit": 4})") ==
+        "c.json:1:11: limit: found 4, expected no value: it acts only with kind \"gated\"");
   // What write emits, in a number's other spelling too.
   CHECK(error_of<Choice>(R"({"kind": "plain", "rank": 32.0, "scale": 2, "limit": null})") == "no error");
   CHECK(error_of<Choice>(Fields::write(Choice()).dump()) == "no error");

@@ -13,9 +13,7 @@ namespace {
 
 std::vector<std::string> names(const std::vector<fs::path>& paths) {
   std::vector<std::string> out;
-  for (const fs::path& path : paths) {
-    out.push_back(path.filename().string());
-  }
+  for (const fs::path& path : paths) { out.push_back(path.filename().string()); }
   return out;
 }
 
@@ -86,8 +84,7 @@ TEST_CASE("a full disk and an absent folder are checkpoint errors", "[fast]") {
   other.write("x", 1);
   CHECK_THROWS_WITH(other.close(), "/dev/full: cannot write: No space left on device");
   CHECK_THROWS_WITH(FileWriter("/nonexistent/x"), "/nonexistent/x: cannot create: No such file or directory");
-  CHECK_THROWS_WITH(fsync_directory("/nonexistent"),
-                    "/nonexistent: cannot open the folder: No such file or directory");
+  CHECK_THROWS_WITH(fsync_directory("/nonexistent"), "/nonexistent: cannot open the folder: No such file or directory");
 }
 
 TEST_CASE("a device is written to, not replaced", "[fast]") {

@@ -20,12 +20,9 @@ TEST_CASE("checksums equal the published check values", "[fast]") {
 
 TEST_CASE("checksums go on over pieces of any length", "[fast]") {
   std::string bytes;
-  for (int i = 0; i < 101; ++i) {
-    bytes += static_cast<char>(i * 37 + 11);
-  }
+  for (int i = 0; i < 101; ++i) { bytes += static_cast<char>(i * 37 + 11); }
   for (size_t cut = 0; cut <= bytes.size(); ++cut) {
-    CHECK(crc32(bytes.data() + cut, bytes.size() - cut, crc32(bytes.data(), cut)) ==
-          crc32(bytes.data(), bytes.size()));
+    CHECK(crc32(bytes.data() + cut, bytes.size() - cut, crc32(bytes.data(), cut)) == crc32(bytes.data(), bytes.size()));
     CHECK(crc32c(bytes.data() + cut, bytes.size() - cut, crc32c(bytes.data(), cut)) ==
           crc32c(bytes.data(), bytes.size()));
   }

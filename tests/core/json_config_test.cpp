@@ -42,10 +42,12 @@ TEST_CASE("merged values keep the file and line that wrote them", "[fast]") {
   CHECK(config.origin().str() == top.string() + ":1:1");
 }
 
-TEST_CASE("a null that deletes nothing stays in the configuration, where reading refuses what it may not be", "[fast]") {
+TEST_CASE("a null that deletes nothing stays in the configuration, where reading refuses what it may not be",
+          "[fast]") {
   const TempFolder folder;
   folder.write("base.json", R"({"a": {"x": 1}, "s": 2})");
-  const fs::path top = folder.write("top.json", R"({"extends": "base.json", "a": {"y": null}, "b": {"n": null}, "s": {"t": null}, "c": null})");
+  const fs::path top = folder.write(
+      "top.json", R"({"extends": "base.json", "a": {"y": null}, "b": {"n": null}, "s": {"t": null}, "c": null})");
   CHECK(load_config(top.string()).dump() == R"({"a":{"x":1,"y":null},"s":{"t":null},"b":{"n":null},"c":null})");
   CHECK(load_config(folder.write("c.json", "{\"a\": null}").string()).dump() == "{\"a\":null}");
 }

@@ -17,9 +17,7 @@ Json parse(const std::string& text) { return parse_json(text, "c.json"); }
 std::string error_of(const std::string& text) {
   try {
     parse(text);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
+  } catch (const ConfigError& error) { return error.what(); }
   return "no error";
 }
 
@@ -117,8 +115,9 @@ TEST_CASE("dump writes compact, sorted and pretty forms", "[fast]") {
   const Json v = parse(R"({"b": [1, 2], "a": {"x": [], "w": [{"k": "v"}]}, "e": {}})");
   CHECK(v.dump() == R"({"b":[1,2],"a":{"x":[],"w":[{"k":"v"}]},"e":{}})");
   CHECK(v.dump(-1, true) == R"({"a":{"w":[{"k":"v"}],"x":[]},"b":[1,2],"e":{}})");
-  CHECK(v.dump(2) == "{\n  \"b\": [1, 2],\n  \"a\": {\n    \"x\": [],\n    \"w\": [\n      {\n        \"k\": \"v\"\n"
-                     "      }\n    ]\n  },\n  \"e\": {}\n}");
+  CHECK(v.dump(2) ==
+        "{\n  \"b\": [1, 2],\n  \"a\": {\n    \"x\": [],\n    \"w\": [\n      {\n        \"k\": \"v\"\n"
+        "      }\n    ]\n  },\n  \"e\": {}\n}");
 }
 
 TEST_CASE("strings are escaped and invalid bytes replaced when written", "[fast]") {

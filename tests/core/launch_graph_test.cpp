@@ -19,7 +19,9 @@ TEST_CASE("several tensors are copied to the host at once", "[fast]") {
   Stream stream;
   double from[3] = {1, 2, 3}, to[3] = {};
   int32_t count = 7, copied = 0;
-  copy_to_host(stream, {{to, Tensor{from, DType::f64, {3}}}, {&copied, Tensor{&count, DType::i32, {1}}}, {nullptr, Tensor{from, DType::f64, {0}}}});
+  copy_to_host(stream, {{to, Tensor{from, DType::f64, {3}}},
+                        {&copied, Tensor{&count, DType::i32, {1}}},
+                        {nullptr, Tensor{from, DType::f64, {0}}}});
   CHECK(to[1] == 2);
   CHECK(copied == 7);
   Stream counting{.device = DeviceKind::count};

@@ -52,9 +52,7 @@ std::string mutate(std::string bytes, Rng& rng) {
         bytes.insert(at, bytes.substr(rng.below(static_cast<uint32_t>(bytes.size() + 1)), 1 + rng.below(20)));
         break;
       default:
-        if (at < bytes.size()) {
-          bytes[at] = static_cast<char>(bytes[at] ^ (1u << rng.below(8)));
-        }
+        if (at < bytes.size()) { bytes[at] = static_cast<char>(bytes[at] ^ (1u << rng.below(8))); }
     }
   }
   return bytes;
@@ -66,23 +64,17 @@ std::string first_failure(Target target, const std::vector<std::string>& seeds, 
     try {
       target(input);
       return "";
-    } catch (const std::exception& error) {
-      return std::string(error.what()) + " for the input " + Json(input).dump();
-    }
+    } catch (const std::exception& error) { return std::string(error.what()) + " for the input " + Json(input).dump(); }
   };
   for (size_t s = 0; s < seeds.size(); ++s) {
     for (size_t length = 0; length <= seeds[s].size(); ++length) {
-      if (const std::string text = failure(seeds[s].substr(0, length)); !text.empty()) {
-        return text;
-      }
+      if (const std::string text = failure(seeds[s].substr(0, length)); !text.empty()) { return text; }
     }
     Rng rng(7, "mutated inputs", s);
     std::string bytes = seeds[s];
     for (int i = 0; i < mutations; ++i) {
       bytes = i % 8 == 0 ? seeds[s] : mutate(std::move(bytes), rng);
-      if (const std::string text = failure(bytes); !text.empty()) {
-        return text;
-      }
+      if (const std::string text = failure(bytes); !text.empty()) { return text; }
     }
   }
   return "";

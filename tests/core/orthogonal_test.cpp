@@ -14,18 +14,14 @@ TEST_CASE("orthogonal initial values are Q of a normal matrix with R's diagonal 
     init::orthogonal(rows, columns, 2.0)(rng, values.data(), count);
     Rng again(3, "orthogonal");
     std::vector<double> drawn(static_cast<size_t>(count));
-    for (double& v : drawn) {
-      v = again.normal();
-    }
+    for (double& v : drawn) { v = again.normal(); }
     // Vector j of either matrix: a column of a tall one, a row of a wide one.
     const auto at = [&](const auto& m, int64_t j, int64_t i) {
       return static_cast<double>(m[static_cast<size_t>(rows >= columns ? i * columns + j : j * columns + i)]);
     };
     const auto product = [&](const auto& a, int64_t j, const auto& b, int64_t k) {
       double sum = 0;
-      for (int64_t i = 0; i < length; ++i) {
-        sum += at(a, j, i) * at(b, k, i);
-      }
+      for (int64_t i = 0; i < length; ++i) { sum += at(a, j, i) * at(b, k, i); }
       return sum;
     };
     for (int64_t j = 0; j < n; ++j) {
@@ -34,9 +30,7 @@ TEST_CASE("orthogonal initial values are Q of a normal matrix with R's diagonal 
       }
       // R = Qᵀ A / gain: upper triangular, its diagonal positive.
       CHECK(product(values, j, drawn, j) > 0);
-      for (int64_t k = 0; k < j; ++k) {
-        CHECK(std::abs(product(values, j, drawn, k)) < 1e-5);
-      }
+      for (int64_t k = 0; k < j; ++k) { CHECK(std::abs(product(values, j, drawn, k)) < 1e-5); }
     }
   }
 }

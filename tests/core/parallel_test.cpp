@@ -121,9 +121,7 @@ TEST_CASE("the exception of the lowest failing range is rethrown and the pool go
             if (i >= 37) { throw std::runtime_error("index " + std::to_string(i)); }
           }
         });
-      } catch (const std::runtime_error& e) {
-        message = e.what();
-      }
+      } catch (const std::runtime_error& e) { message = e.what(); }
       CHECK(message == "index 37");
     }
     std::atomic<int64_t> sum{0};
@@ -151,7 +149,8 @@ TEST_CASE("more threads than the system starts are an error, and the pool can be
     try {
       fill();
     } catch (const ConfigError& error) {
-      is_refused = std::string(error.what()).starts_with("threads: found 100000, expected a number that the system can start");
+      is_refused =
+          std::string(error.what()).starts_with("threads: found 100000, expected a number that the system can start");
     }
     set_threads(2);
     fill();
@@ -163,8 +162,9 @@ TEST_CASE("more threads than the system starts are an error, and the pool can be
 }
 #endif
 
-// The thread sanitizer does not support threads in the child of a multi-threaded fork, and the allocator of GCC's address
-// sanitizer stays locked there for ever if a thread of the parent was in it, as one that has just been started is.
+// The thread sanitizer does not support threads in the child of a multi-threaded fork, and the allocator of GCC's
+// address sanitizer stays locked there for ever if a thread of the parent was in it, as one that has just been started
+// is.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("a forked child makes its own workers and exits cleanly", "[fast]") {
   const Threads use(2);

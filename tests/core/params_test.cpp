@@ -37,9 +37,9 @@ struct Store {
 }  // namespace
 
 TEST_CASE("numbers round to the nearest bf16, ties to the even one", "[fast]") {
-  CHECK(widened(nearest_bf16(1.00390625f)) == 1.0f);           // 1 + 2^-8: between 1 and 1 + 2^-7
-  CHECK(widened(nearest_bf16(1.01171875f)) == 1.015625f);      // 1 + 3 2^-8: between 1 + 2^-7 and 1 + 2^-6
-  CHECK(widened(nearest_bf16(1.00390637f)) == 1.0078125f);     // just above the first tie
+  CHECK(widened(nearest_bf16(1.00390625f)) == 1.0f);        // 1 + 2^-8: between 1 and 1 + 2^-7
+  CHECK(widened(nearest_bf16(1.01171875f)) == 1.015625f);   // 1 + 3 2^-8: between 1 + 2^-7 and 1 + 2^-6
+  CHECK(widened(nearest_bf16(1.00390637f)) == 1.0078125f);  // just above the first tie
   CHECK(widened(nearest_bf16(-3.0f)) == -3.0f);
   CHECK(std::isinf(widened(nearest_bf16(std::numeric_limits<float>::max()))));
   CHECK(std::isnan(widened(nearest_bf16(std::numeric_limits<float>::quiet_NaN()))));
@@ -49,9 +49,7 @@ TEST_CASE("initial normals are those of their stream in order, though threads sh
   Rng shared(3, "w"), alone(3, "w");
   std::vector<float> values(50001);
   init::normal(0.5)(shared, values.data(), static_cast<int64_t>(values.size()));
-  for (const float x : values) {
-    REQUIRE(x == static_cast<float>(0.5 * alone.normal()));
-  }
+  for (const float x : values) { REQUIRE(x == static_cast<float>(0.5 * alone.normal())); }
   CHECK(shared.u64() == alone.u64());
 }
 
@@ -77,7 +75,8 @@ TEST_CASE("stores for bf16 hold fp32 values and rounded copies of trained matric
   CHECK_FALSE(Store(DType::f64).matrix.copy.defined());
 }
 
-TEST_CASE("matrix products read the copy of a parameter, also through a view, and everything else the value", "[fast]") {
+TEST_CASE("matrix products read the copy of a parameter, also through a view, and everything else the value",
+          "[fast]") {
   Store s(DType::bf16);
   Tape tape(s.stream, s.arena, true);
   const Var matrix = tape.leaf(s.matrix.value, s.matrix.grad, &s.matrix.reached, s.matrix.copy);
@@ -95,7 +94,8 @@ TEST_CASE("scratch memory is laid out with the parameters and is none of them", 
   Arena arena(DeviceKind::cpu);
   ParamStore store;
   store.declare({"weight", {3, 5}, init::normal(1.0)});
-  const Tensor &counter = store.declare_scratch("counter", {7, 2}, DType::i64), &sum = store.declare_scratch("sum", {3}, std::nullopt);
+  const Tensor &counter = store.declare_scratch("counter", {7, 2}, DType::i64),
+               &sum = store.declare_scratch("sum", {3}, std::nullopt);
   CHECK_FALSE(counter.defined());
   store.allocate(arena, DType::bf16, true);
   CHECK(counter.defined());

@@ -62,13 +62,14 @@ TEST_CASE("tensors are written by width, then name, and read back with metadata"
   std::vector<int32_t> i32{-3};
   std::vector<uint8_t> u8{0, 255, 9};
   std::vector<uint16_t> bf16{0x3FC0, 0xC000};
-  write_safetensors(folder / "t", {{"u", {u8.data(), DType::u8, {3}}},
-                                   {"b", {bf16.data(), DType::bf16, {2}}},
-                                   {"z", {f32.data(), DType::f32, {2, 1}}},
-                                   {"y", {i32.data(), DType::i32, {}}},
-                                   {"e", {nullptr, DType::f64, {0, 3}}},
-                                   {"d", {f64.data(), DType::f64, {3}}},
-                                   {"i", {i64.data(), DType::i64, {1, 2}}}},
+  write_safetensors(folder / "t",
+                    {{"u", {u8.data(), DType::u8, {3}}},
+                     {"b", {bf16.data(), DType::bf16, {2}}},
+                     {"z", {f32.data(), DType::f32, {2, 1}}},
+                     {"y", {i32.data(), DType::i32, {}}},
+                     {"e", {nullptr, DType::f64, {0, 3}}},
+                     {"d", {f64.data(), DType::f64, {3}}},
+                     {"i", {i64.data(), DType::i64, {1, 2}}}},
                     {{"format", "hebb"}, {"note", "a \"quoted\" text"}});
   const std::string bytes = read_file(folder / "t");
   uint64_t length = 0;
@@ -120,9 +121,8 @@ TEST_CASE("reading with the wrong dtype or name is an error", "[fast]") {
   const SafetensorsFile file(folder.write("x", std::string(kVector, 72)));
   CHECK_THROWS_WITH(file.integers("w"),
                     Contains("tensor \"w\": wrong dtype (found F32, expected an integer type or BOOL)"));
-  CHECK_THROWS_WITH(
-      file.doubles("v"),
-      Contains("tensor \"v\": no such tensor (found nothing, expected one of the file's 1 tensors)"));
+  CHECK_THROWS_WITH(file.doubles("v"),
+                    Contains("tensor \"v\": no such tensor (found nothing, expected one of the file's 1 tensors)"));
   CHECK_THROWS_WITH(file.doubles("embedding"), Contains("expected one of the file's 1 tensors)"));
   const SafetensorsFile other(folder.write("y", image("{\"i\":" + tensor("I8", "[1]", "[0,1]") + "}", "x")));
   CHECK_THROWS_WITH(other.doubles("i"), Contains("wrong dtype (found I8, expected F64, F32, BF16 or F16)"));

@@ -56,10 +56,10 @@ TEST_CASE_METHOD(Fixture, "gradients of a value with several users add up", "[fa
   {
     Tape tape(stream, arena, true);
     const Var v = tape.leaf(tensor(x), tensor(grad), &reached);
-    const Var square = product(tape, v, v, &runs);      // x^2
-    const Var cube = product(tape, square, v, &runs);   // x^3
+    const Var square = product(tape, v, v, &runs);         // x^2
+    const Var cube = product(tape, square, v, &runs);      // x^3
     const Var fifth = product(tape, cube, square, &runs);  // x^5
-    product(tape, fifth, fifth, &runs);                 // nobody uses it
+    product(tape, fifth, fifth, &runs);                    // nobody uses it
     tape.seed_grad(fifth, tensor(one));
     tape.backward();
   }

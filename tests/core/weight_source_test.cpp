@@ -12,22 +12,16 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 
 void write_shard(const fs::path& path, const std::vector<std::pair<std::string, float>>& values) {
   std::vector<float> storage;
-  for (const auto& [name, value] : values) {
-    storage.push_back(value);
-  }
+  for (const auto& [name, value] : values) { storage.push_back(value); }
   std::vector<NamedTensor> tensors;
-  for (size_t i = 0; i < values.size(); ++i) {
-    tensors.push_back({values[i].first, {&storage[i], DType::f32, {1}}});
-  }
+  for (size_t i = 0; i < values.size(); ++i) { tensors.push_back({values[i].first, {&storage[i], DType::f32, {1}}}); }
   write_safetensors(path, tensors);
 }
 
 std::string error_of(const fs::path& path) {
   try {
     WeightSource source(path);
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
+  } catch (const CheckpointError& error) { return error.what(); }
   return "no error";
 }
 

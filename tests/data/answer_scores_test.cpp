@@ -66,7 +66,8 @@ TEST_CASE("classes in the text share the score, parts of the right one do not co
 }
 
 TEST_CASE("every score gives 1 for the answer itself and 0 for nothing", "[fast]") {
-  for (const char* name : {"exact", "f1", "gsm8k", "match_all", "match_part", "contains", "rouge_l", "classification"}) {
+  for (const char* name :
+       {"exact", "f1", "gsm8k", "match_all", "match_part", "contains", "rouge_l", "classification"}) {
     INFO(name);
     const AnswerScore score = find_answer_score(name);
     REQUIRE(score != nullptr);

@@ -13,9 +13,7 @@ namespace {
 std::string read_all(const fs::path& path, size_t step = 1000) {
   const auto source = ByteSource::open(path);
   std::string text, block(step, '\0');
-  while (const size_t got = source->read(block.data(), block.size())) {
-    text.append(block, 0, got);
-  }
+  while (const size_t got = source->read(block.data(), block.size())) { text.append(block, 0, got); }
   CHECK(source->file_offset() == fs::file_size(path));
   return text;
 }
@@ -24,18 +22,14 @@ std::string read_all(const fs::path& path, size_t step = 1000) {
 std::string noise(size_t size) {
   Rng rng(1, "noise");
   std::string text(size, '\0');
-  for (char& c : text) {
-    c = static_cast<char>(rng.u32());
-  }
+  for (char& c : text) { c = static_cast<char>(rng.u32()); }
   return text;
 }
 
 std::string failure_of(const fs::path& path) {
   try {
     read_all(path);
-  } catch (const DataError& error) {
-    return error.what();
-  }
+  } catch (const DataError& error) { return error.what(); }
   return "no error";
 }
 
@@ -80,8 +74,9 @@ TEST_CASE("gzip streams that are cut off or damaged are errors with file and off
   fs::path path = folder.write("f", damaged);
   CHECK_THAT(failure_of(path), Catch::Contains(": gzip stream is damaged: incorrect data check"));
   path = folder.write("f", gzip("x") + "junk");
-  CHECK(failure_of(path) == path.string() + ": byte 21: unknown bytes behind a gzip stream (found 6A 75 6E 6B, "
-                                            "expected another gzip stream or the end)");
+  CHECK(failure_of(path) == path.string() +
+                                ": byte 21: unknown bytes behind a gzip stream (found 6A 75 6E 6B, "
+                                "expected another gzip stream or the end)");
 }
 #endif
 
@@ -109,8 +104,7 @@ TEST_CASE("zstd streams that are cut off or damaged are errors with file and off
   std::string damaged = whole;
   damaged[whole.size() - 1] ^= 1;  // checksum
   CHECK_THAT(failure_of(folder.write("f", damaged)), Catch::Contains(": zstd stream is damaged: "));
-  CHECK_THAT(failure_of(folder.write("f", zstd("x") + "junk")),
-             Catch::Contains(": zstd stream is damaged: "));
+  CHECK_THAT(failure_of(folder.write("f", zstd("x") + "junk")), Catch::Contains(": zstd stream is damaged: "));
   CHECK_THAT(failure_of(folder.write("f", zstd("x", 28))), Catch::Contains(": zstd stream is damaged: "));
 }
 #endif

@@ -23,9 +23,7 @@ inline std::string gzip(const std::string& text) {
   stream.avail_in = static_cast<uInt>(text.size());
   stream.next_out = reinterpret_cast<Bytef*>(out.data());
   stream.avail_out = static_cast<uInt>(out.size());
-  if (::deflate(&stream, Z_FINISH) != Z_STREAM_END) {
-    throw std::runtime_error("deflate");
-  }
+  if (::deflate(&stream, Z_FINISH) != Z_STREAM_END) { throw std::runtime_error("deflate"); }
   out.resize(stream.total_out);
   ::deflateEnd(&stream);
   return out;
@@ -47,9 +45,7 @@ inline std::string zstd(const std::string& text, int window_log = 0) {
   ZSTD_outBuffer output{out.data(), out.size(), 0};
   // Streaming: one call with the size known would shrink the window to the text.
   ::ZSTD_compressStream2(context, &output, &input, ZSTD_e_flush);
-  if (::ZSTD_compressStream2(context, &output, &input, ZSTD_e_end) != 0) {
-    throw std::runtime_error("zstd");
-  }
+  if (::ZSTD_compressStream2(context, &output, &input, ZSTD_e_end) != 0) { throw std::runtime_error("zstd"); }
   ::ZSTD_freeCCtx(context);
   out.resize(output.pos);
   return out;

@@ -16,18 +16,14 @@ DataConfig read_config(const std::string& text) {
 std::string error_of(const std::string& text) {
   try {
     read_config(text);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
+  } catch (const ConfigError& error) { return error.what(); }
   return "";
 }
 
 std::string task_error(const SyntheticConfig& config) {
   try {
     resolve_task(config, "data.sources.0", 7, 64, 12);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
+  } catch (const ConfigError& error) { return error.what(); }
   return "";
 }
 
@@ -114,8 +110,9 @@ TEST_CASE("a synthetic source takes what it does not set from the run", "[fast]"
 }
 
 TEST_CASE("the resolved section reads back as itself", "[fast]") {
-  for (const char* text : {R"({"sources": [{"path": "/a", "weight": "rows", "split_token": 4}], "packing": "document", "tail": "pad"})",
-                           R"({"seed": 3, "sources": [{"type": "synthetic", "task": "icl", "length": 52}],
+  for (const char* text :
+       {R"({"sources": [{"path": "/a", "weight": "rows", "split_token": 4}], "packing": "document", "tail": "pad"})",
+        R"({"seed": 3, "sources": [{"type": "synthetic", "task": "icl", "length": 52}],
                               "validation": [{"name": "v", "path": "/v", "format": "raw_u16"}]})"}) {
     const Json written = Fields::write(read_config(text));
     CHECK(Fields::write(read_config(written.dump(2))) == written);
@@ -124,7 +121,8 @@ TEST_CASE("the resolved section reads back as itself", "[fast]") {
 
 TEST_CASE("wrong data sections name the key, what was found and what was expected", "[fast]") {
   CHECK(error_of(R"({})").find("data.sources: found nothing") != std::string::npos);
-  CHECK(error_of(R"({"sources": []})").find("data.sources: found an empty list, expected a list of objects with at least one element") !=
+  CHECK(error_of(R"({"sources": []})")
+            .find("data.sources: found an empty list, expected a list of objects with at least one element") !=
         std::string::npos);
   CHECK(error_of(R"({"sources": [{}]})").find("data.sources.0.path: found nothing") != std::string::npos);
   const auto source_error = [](const std::string& keys) {
@@ -145,14 +143,15 @@ TEST_CASE("wrong data sections name the key, what was found and what was expecte
         std::string::npos);
   CHECK(source_error("\"split\": \"before\"").find("data.sources.0.split: found \"before\" without split_token") !=
         std::string::npos);
-  CHECK(error_of(R"({"sources": [{"path": "/a"}], "tail": "pad"})").find("data.tail: found \"pad\"") != std::string::npos);
+  CHECK(error_of(R"({"sources": [{"path": "/a"}], "tail": "pad"})").find("data.tail: found \"pad\"") !=
+        std::string::npos);
   const auto task_keys = [](const std::string& keys) {
     return error_of("{\"sources\": [{\"type\": \"synthetic\", " + keys + "}]}");
   };
   CHECK(task_keys("\"task\": \"copy\"").find("data.sources.0.task: found \"copy\"") != std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"word\": 4").find("data.sources.0.word") != std::string::npos);
-  CHECK(task_keys("\"task\": \"icr_basic\", \"length_block\": 4").find("data.sources.0.length_block: found 4, expected it only with lengths") !=
-        std::string::npos);
+  CHECK(task_keys("\"task\": \"icr_basic\", \"length_block\": 4")
+            .find("data.sources.0.length_block: found 4, expected it only with lengths") != std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"weight\": \"rows\"").find("a synthetic source has no end") !=
         std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"path\": \"/a\"").find("data.sources.0.path") != std::string::npos);

@@ -44,9 +44,7 @@ void flip_bit(const fs::path& path, size_t byte) {
 std::string open_error(const std::string& path, const ShardOptions& options = {}) {
   try {
     open_shards(path, options);
-  } catch (const DataError& error) {
-    return error.what();
-  }
+  } catch (const DataError& error) { return error.what(); }
   return "";
 }
 
@@ -117,8 +115,9 @@ TEST_CASE("a wrong dataset.json is a data error that names its place", "[fast]")
   const TempFolder folder;
   const std::string json = (folder / "dataset.json").string();
   CHECK(open_error(folder.path().string()) ==
-        folder.path().string() + ": no data set in this folder (found no dataset.json, expected dataset.json, as hebb "
-                                 "data encode writes it)");
+        folder.path().string() +
+            ": no data set in this folder (found no dataset.json, expected dataset.json, as hebb "
+            "data encode writes it)");
   write_dataset(folder.path());
   replace_in_file(json, "\"total_tokens\": 6", "\"total_tokens\": 7");
   CHECK(open_error(folder.path().string()) ==
@@ -145,8 +144,9 @@ TEST_CASE("an empty data set and a folder with a format are errors", "[fast]") {
   ShardOptions raw;
   raw.format = "raw_u16";
   CHECK(open_error(folder.path().string(), raw) ==
-        folder.path().string() + ": a folder is read through its dataset.json (found format \"raw_u16\", expected no "
-                                 "format, or a file or pattern as path)");
+        folder.path().string() +
+            ": a folder is read through its dataset.json (found format \"raw_u16\", expected no "
+            "format, or a file or pattern as path)");
 }
 
 TEST_CASE("verification counts a sound data set and finds nothing", "[fast]") {
@@ -228,6 +228,7 @@ TEST_CASE("descriptions name format, counts, lengths and special ids", "[fast]")
   CHECK(all.find("train_000001.bin\n") != std::string::npos);
   const std::string raw = folder.write("raw.bin", token_bytes<uint16_t>({7, 8, 9})).string();
   CHECK(describe_shards(raw, "raw_u16") ==
-        raw + "\n  format: headerless, u16\n  tokens: 3\n  documents: 1 (no index)\n"
-              "  document tokens: min 3, median 3, mean 3.0, max 3\n  first tokens: 7 8 9\n");
+        raw +
+            "\n  format: headerless, u16\n  tokens: 3\n  documents: 1 (no index)\n"
+            "  document tokens: min 3, median 3, mean 3.0, max 3\n  first tokens: 7 8 9\n");
 }

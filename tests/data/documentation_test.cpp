@@ -59,6 +59,7 @@ TEST_CASE("the documented wording of longbench is one", "[fast]") {
   options.template_file = folder.write("wording.json", json_block("verbs/data.md")).string();
   Progress quiet;
   convert_records(options, quiet, [](std::string_view line) {
-    CHECK(line == R"({"context":"Read the report.\n\nText\n\n","question":"Question: Who?\nAnswer:","answers":["Ada"]})");
+    CHECK(line ==
+          R"({"context":"Read the report.\n\nText\n\n","question":"Question: Who?\nAnswer:","answers":["Ada"]})");
   });
 }

@@ -5,7 +5,8 @@
 
 using namespace hebb;
 
-TEST_CASE("inputs that fuzzing found for shards, text, records, data sets and tokenizer models are refused or read", "[fast]") {
+TEST_CASE("inputs that fuzzing found for shards, text, records, data sets and tokenizer models are refused or read",
+          "[fast]") {
   int accepted = 0;
   CHECK(fuzz::run_corpus("shard", [&](std::string_view input) { accepted += fuzz::shard(input) ? 1 : 0; }) > 100);
   CHECK(accepted > 10);

@@ -160,15 +160,17 @@ TEST_CASE("--val-documents keeps the last documents for validation", "[fast]") {
   CHECK(stored_documents(folder / "out", "val") == Texts{"d{257}", "e{257}"});
   options.out = folder / "none";
   options.val_documents = 5;
-  CHECK_THROWS_WITH(encode(options), options.input.inputs[0] + ": no documents left for training (found 5 documents, "
-                                                               "expected more than --val-documents 5)");
+  CHECK_THROWS_WITH(encode(options), options.input.inputs[0] +
+                                         ": no documents left for training (found 5 documents, "
+                                         "expected more than --val-documents 5)");
 }
 
 TEST_CASE("options that do not fit and input without documents are refused", "[fast]") {
   const TempFolder folder;
   EncodeOptions options = bytes_options(folder.write("in.txt", ""), folder / "out");
-  CHECK_THROWS_WITH(encode(options), options.input.inputs[0] +
-                                         ": no documents in the input (found 1 empty, expected at least one with text)");
+  CHECK_THROWS_WITH(
+      encode(options),
+      options.input.inputs[0] + ": no documents in the input (found 1 empty, expected at least one with text)");
   CHECK_FALSE(fs::exists(folder / "out/dataset.json"));
   options.val_fraction = 1;
   CHECK_THROWS_WITH(encode(options), "--val-fraction: found 1.0, expected 0 <= fraction < 1");
@@ -194,16 +196,13 @@ TEST_CASE("the first error in document order is reported, and nothing looks fini
   options.input.inputs.push_back((folder / "in/b.jsonl").string());
   for (const int workers : {1, 5}) {
     options.workers = workers;
-    CHECK_THROWS_WITH(encode(options),
-                      Catch::Contains("broken JSON (found the end of the line, expected a value)"));
+    CHECK_THROWS_WITH(encode(options), Catch::Contains("broken JSON (found the end of the line, expected a value)"));
   }
   options.input.skip_bad = 1;
   CHECK_THROWS_WITH(encode(options), Catch::Contains("(found a number, expected a string member"));
   options.input.skip_bad = 2;
   CHECK_THROWS_AS(encode(options), DataError);  // b.jsonl
-  for (const auto& entry : fs::directory_iterator(folder / "out")) {
-    FAIL("left behind: " << entry.path());
-  }
+  for (const auto& entry : fs::directory_iterator(folder / "out")) { FAIL("left behind: " << entry.path()); }
   options.input.inputs.pop_back();
   CHECK(encode(options).input.bad == 2);
 }
@@ -268,9 +267,7 @@ TEST_CASE("a trained tokenizer has the settings that the specification names and
   for (const auto& piece : parsed.pieces) {
     const bool has_digit = piece.type == SentencePieceModel::PieceType::normal &&
                            piece.text.find_first_of("0123456789") != std::string::npos;
-    if (has_digit) {
-      CHECK(piece.text.size() == 1);
-    }
+    if (has_digit) { CHECK(piece.text.size() == 1); }
   }
   const auto tokenizer = Tokenizer::load({"sentencepiece", folder.write("m.model", model).string(), false, true});
   CHECK(tokenizer->special().bos == 1);
@@ -280,9 +277,7 @@ TEST_CASE("a trained tokenizer has the settings that the specification names and
   for (int i = 0; i < 300; ++i) {
     const std::string text =
         random_unicode(rng, 30, i % 2 == 0 ? 0x500 : 0x10FFFF) + random_code(rng, 20) + random_words(rng, 20);
-    if (text.find("\xE2\x96\x81") == std::string::npos) {
-      REQUIRE(tokenizer->decode(tokenizer->encode(text)) == text);
-    }
+    if (text.find("\xE2\x96\x81") == std::string::npos) { REQUIRE(tokenizer->decode(tokenizer->encode(text)) == text); }
   }
 }
 
@@ -294,9 +289,7 @@ TEST_CASE("training takes documents in the order of the permutation until the li
   for (uint32_t d = 0; d < 40; ++d) {
     letters.emplace_back();
     utf8_append(letters.back(), 0x400 + d);
-    for (int i = 0; i < 50; ++i) {
-      text += letters.back() + letters.back() + " word" + std::to_string(i % 7) + " ";
-    }
+    for (int i = 0; i < 50; ++i) { text += letters.back() + letters.back() + " word" + std::to_string(i % 7) + " "; }
     text += "|";
   }
   TrainTokenizerOptions options = train_options(folder.write("in.txt", text));
@@ -336,10 +329,11 @@ TEST_CASE("long lines are cut at white space, and reserved characters cost nothi
   const TempFolder folder;
   Rng rng(1, "long lines");
   std::string text;
-  while (text.size() < 100'000) {
-    text += "longline" + std::to_string(rng.below(10)) + " ";
-  }
-  text += "\n" + std::string(40'000, 'z') + "\nkept" "\xE2\x96\x85" "keptalso\n";
+  while (text.size() < 100'000) { text += "longline" + std::to_string(rng.below(10)) + " "; }
+  text += "\n" + std::string(40'000, 'z') +
+          "\nkept"
+          "\xE2\x96\x85"
+          "keptalso\n";
   TrainTokenizerOptions options = train_options(folder.write("in.txt", text));
   options.vocab_size = 300;
   Progress quiet;
@@ -358,8 +352,7 @@ TEST_CASE("training options and inputs that do not fit are refused", "[fast]") {
   options.vocab_size = 5'000'000'000;
   CHECK_THROWS_WITH(train(options), "--vocab-size: found 5000000000, " + expected);
   options.vocab_size = 5000;
-  CHECK_THROWS_WITH(train(options),
-                    Catch::Matchers::StartsWith("--vocab-size") && Catch::Contains("Vocabulary size"));
+  CHECK_THROWS_WITH(train(options), Catch::Matchers::StartsWith("--vocab-size") && Catch::Contains("Vocabulary size"));
   options.vocab_size = 262;
   CHECK_THROWS_AS(train(options), ConfigError);
   options = train_options(folder / "in.txt");

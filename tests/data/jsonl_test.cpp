@@ -89,9 +89,7 @@ TEST_CASE("a missing or wrong member names what is there", "[fast]") {
   CHECK(message(R"({"text": true})") == "9: no text | a boolean | a string member \"text\" or \"content\"");
   CHECK(message(R"({"text": -5})") == "9: no text | a number | a string member \"text\" or \"content\"");
   std::string many = "{";
-  for (int i = 0; i < 100; ++i) {
-    many += "\"member" + std::to_string(i) + "\": 0, ";
-  }
+  for (int i = 0; i < 100; ++i) { many += "\"member" + std::to_string(i) + "\": 0, "; }
   const JsonlText r = jsonl_text(many + "\"z\": 0}", "", false);
   CHECK(r.found.size() < 120);
 }
@@ -114,9 +112,7 @@ TEST_CASE("mutated lines are accepted exactly when another parser accepts them",
         default: line.insert(at, 1, kBytes[rng.below(static_cast<uint32_t>(kBytes.size()))]);
       }
     }
-    if (line.empty() || utf8_first_invalid(line) != std::string::npos) {
-      continue;
-    }
+    if (line.empty() || utf8_first_invalid(line) != std::string::npos) { continue; }
     const nlohmann::json other = nlohmann::json::parse(line, nullptr, false);
     const JsonlText mine = jsonl_text(line, "", false);
     INFO(line << "\n" << mine.problem << ", found " << mine.found << ", expected " << mine.expected);

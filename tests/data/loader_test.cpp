@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "data/shards/shard_writer.h"
 #include "data/rows/validation.h"
+#include "data/shards/shard_writer.h"
 #include "tests/data/shard_builder.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
@@ -18,9 +18,7 @@ std::string write_tokens(const TempFolder& folder, const std::string& name, int6
   std::vector<int64_t> tokens(static_cast<size_t>(documents * 11));
   std::iota(tokens.begin(), tokens.end(), first);
   std::vector<uint64_t> starts;
-  for (int64_t d = 0; d <= documents; ++d) {
-    starts.push_back(static_cast<uint64_t>(d * 11));
-  }
+  for (int64_t d = 0; d <= documents; ++d) { starts.push_back(static_cast<uint64_t>(d * 11)); }
   folder.write(name + ".idx", index_bytes(starts));
   return folder.write(name + ".bin", hebb_bytes(tokens, 60'000)).string();
 }
@@ -77,14 +75,10 @@ std::vector<GlobalRow> global_rows(const DataConfig& config, LoaderOptions optio
   std::vector<GlobalRow> rows;
   for (int64_t step = 0; step < steps; ++step) {
     std::vector<Batch> batches;
-    for (const auto& loader : loaders) {
-      batches.push_back(loader->next_batch());
-    }
+    for (const auto& loader : loaders) { batches.push_back(loader->next_batch()); }
     const size_t first = rows.size();
     for (size_t m = 0; m < batches[0].micro.size(); ++m) {
-      for (const Batch& batch : batches) {
-        append_rows(rows, batch.micro[m]);
-      }
+      for (const Batch& batch : batches) { append_rows(rows, batch.micro[m]); }
     }
     int64_t valid = 0;
     for (size_t i = first; i < rows.size(); ++i) {
@@ -110,9 +104,7 @@ DataConfig mixed_config(const TempFolder& folder) {
 template <class Call> std::string error_of(Call call) {
   try {
     call();
-  } catch (const Error& error) {
-    return error.what();
-  }
+  } catch (const Error& error) { return error.what(); }
   return "";
 }
 
@@ -168,9 +160,7 @@ TEST_CASE("a loader continues exactly after any step", "[fast]") {
     std::vector<GlobalRow> rows;
     Loader first(config, options);
     for (int64_t step = 0; step < stop; ++step) {
-      for (const MicroBatch& micro : first.next_batch().micro) {
-        append_rows(rows, micro);
-      }
+      for (const MicroBatch& micro : first.next_batch().micro) { append_rows(rows, micro); }
     }
     const Json state = parse_json(first.state().dump(), "state.json");
     LoaderOptions other = options;
@@ -178,9 +168,7 @@ TEST_CASE("a loader continues exactly after any step", "[fast]") {
     Loader second(config, other);
     CHECK(second.restore(state, false).empty());
     for (int64_t step = stop; step < 9; ++step) {
-      for (const MicroBatch& micro : second.next_batch().micro) {
-        append_rows(rows, micro);
-      }
+      for (const MicroBatch& micro : second.next_batch().micro) { append_rows(rows, micro); }
     }
     CHECK(rows == straight);
   }
@@ -261,15 +249,11 @@ TEST_CASE("shares are rounded to millionths, at least one, and ties go to the fi
   CHECK(Mixture({1.0, 1e-9}).shares() == std::vector<int64_t>{1'000'000, 1});
   Mixture even({2.0, 2.0});
   std::vector<size_t> order;
-  for (int i = 0; i < 6; ++i) {
-    order.push_back(even.take());
-  }
+  for (int i = 0; i < 6; ++i) { order.push_back(even.take()); }
   CHECK(order == std::vector<size_t>{0, 1, 0, 1, 0, 1});
   Mixture uneven({3.0, 1.0});
   order.clear();
-  for (int i = 0; i < 8; ++i) {
-    order.push_back(uneven.take());
-  }
+  for (int i = 0; i < 8; ++i) { order.push_back(uneven.take()); }
   CHECK(order == std::vector<size_t>{0, 0, 1, 0, 0, 0, 1, 0});
 }
 
@@ -282,9 +266,7 @@ TEST_CASE("weight rows gives every source one epoch in the same number of rows",
   Loader loader(config, make_options(1, 1, 11));
   CHECK(*loader.sources()[0].rows_per_epoch == 29);
   CHECK(*loader.sources()[1].rows_per_epoch == 6);
-  for (int i = 0; i < 35; ++i) {
-    loader.next_batch();
-  }
+  for (int i = 0; i < 35; ++i) { loader.next_batch(); }
   const Json state = loader.state();
   CHECK(state.at("taken").items()[0].as_int() == 29);
   CHECK(state.at("taken").items()[1].as_int() == 6);
@@ -301,9 +283,7 @@ TEST_CASE("the end of epoch 0 is reported once, also with a restart before and a
   Json state;
   for (int step = 0; step < 10; ++step) {
     Loader loader(config, options);
-    if (step > 0) {
-      loader.restore(state, false);
-    }
+    if (step > 0) { loader.restore(state, false); }
     const Batch batch = loader.next_batch();
     for (const std::string& notice : batch.notices) {
       ++notices;
@@ -330,8 +310,9 @@ TEST_CASE("sources without a complete row or with unfit options name themselves"
   const std::string path = write_tokens(folder, "a", 2, 1);
   config.sources = {shard_source(path)};
   CHECK(construction_error(config, make_options(1, 1, 22)) ==
-        "data.sources.0 (" + path + "): no complete row (found 22 tokens in 2 documents, expected at least 23 tokens "
-        "(train.sequence_length + 1), with packing \"document\" in one document)");
+        "data.sources.0 (" + path +
+            "): no complete row (found 22 tokens in 2 documents, expected at least 23 tokens "
+            "(train.sequence_length + 1), with packing \"document\" in one document)");
   CHECK(construction_error(config, make_options(1, 1, 21)).empty());
   config.sources[0].packing.split_token = 3;
   CHECK(construction_error(config, make_options(1, 1, 5)) ==
@@ -384,13 +365,15 @@ TEST_CASE("validation data without any valid target is refused", "[fast]") {
   DataConfig config;
   config.sources = {task_source("mqar", 4)};
   config.validation.resize(1);
-  config.validation[0].source = shard_source(folder.write("v.bin", hebb_bytes(std::vector<int64_t>(8, 5), 60'000)).string());
+  config.validation[0].source =
+      shard_source(folder.write("v.bin", hebb_bytes(std::vector<int64_t>(8, 5), 60'000)).string());
   LoaderOptions options = make_options(4, 4, 3);
   options.document_mask = false;
   CHECK(ValidationSource(config, 0, options).valid_targets() == 6);
   options.document_mask = true;
   const std::string message = error_of([&] { ValidationSource(config, 0, options); });
-  CHECK(message.find("no valid target (found ignored targets only in 2 rows, expected at least one that is not ignored)") !=
+  CHECK(message.find(
+            "no valid target (found ignored targets only in 2 rows, expected at least one that is not ignored)") !=
         std::string::npos);
 }
 
@@ -417,8 +400,9 @@ TEST_CASE("files of different tokenizers are not mixed, nor is validation of ano
   CHECK(ValidationSource(config, 0, validation).rows() > 0);
   config.validation[0].source = with_hash("w", 8);
   CHECK_THROWS_WITH(ValidationSource(config, 0, validation),
-                    config.validation[0].source.path + ": tokens of another tokenizer than that of the run (found tokenizer "
-                    "hash 0000000000000008, expected 0000000000000007)");
+                    config.validation[0].source.path +
+                        ": tokens of another tokenizer than that of the run (found tokenizer "
+                        "hash 0000000000000008, expected 0000000000000007)");
   config.sources.push_back(with_hash("c", 9));
   CHECK(construction_error(config, options).find(config.sources[2].path + ": tokens of another tokenizer") == 0);
 }
@@ -484,8 +468,8 @@ TEST_CASE("resume refuses changed data unless it is allowed, and says what chang
   moved.sources[1].path = (folder / "moved.bin").string();
   CHECK(refusal(moved, options).empty());
   moved.sources[1].path = write_tokens(folder, "b", 30, 2);
-  CHECK(refusal(moved, options).find(start + "data.sources.1 (" + moved.sources[1].path +
-                                     "): fingerprint of the files: found ") == 0);
+  CHECK(refusal(moved, options)
+            .find(start + "data.sources.1 (" + moved.sources[1].path + "): fingerprint of the files: found ") == 0);
 }
 
 TEST_CASE("an allowed change of the number of sources continues at the same global row", "[fast]") {
@@ -514,9 +498,7 @@ TEST_CASE("a damaged loader state is a checkpoint error", "[fast]") {
     state.set(key, std::move(value));
     try {
       loader.restore(state, true);
-    } catch (const CheckpointError& error) {
-      return std::string(error.what());
-    }
+    } catch (const CheckpointError& error) { return std::string(error.what()); }
     return std::string();
   };
   CHECK(refusal("next_row", Json(5)) ==

@@ -10,9 +10,22 @@ using namespace hebb;
 namespace {
 
 std::string mutate(std::string bytes, Rng& rng) {
-  static const std::vector<std::string> kPieces = {
-      "\n", "\"", "\\", "\\ud83d", "\\u0000", "{", "}", "[", ":", ",", "\xE2\x82", "\xFF", std::string(1, '\0'), "text",
-      "\x0A\x02", "\x7F"};
+  static const std::vector<std::string> kPieces = {"\n",
+                                                   "\"",
+                                                   "\\",
+                                                   "\\ud83d",
+                                                   "\\u0000",
+                                                   "{",
+                                                   "}",
+                                                   "[",
+                                                   ":",
+                                                   ",",
+                                                   "\xE2\x82",
+                                                   "\xFF",
+                                                   std::string(1, '\0'),
+                                                   "text",
+                                                   "\x0A\x02",
+                                                   "\x7F"};
   for (uint32_t changes = 1 + rng.below(3); changes > 0; --changes) {
     const size_t at = rng.below(static_cast<uint32_t>(bytes.size() + 1));
     switch (rng.below(4)) {
@@ -20,9 +33,7 @@ std::string mutate(std::string bytes, Rng& rng) {
       case 1: bytes.insert(at, rng.choice(kPieces)); break;
       case 2: bytes.erase(at, 1 + rng.below(5)); break;
       default:
-        if (at < bytes.size()) {
-          bytes[at] = static_cast<char>(bytes[at] ^ (1 << rng.below(8)));
-        }
+        if (at < bytes.size()) { bytes[at] = static_cast<char>(bytes[at] ^ (1 << rng.below(8))); }
     }
   }
   return bytes;
@@ -80,9 +91,12 @@ TEST_CASE("mutated tokenizer models are refused or read", "[fast]") {
 
 TEST_CASE("mutated records and files of data sets are refused or become records", "[fast]") {
   const std::vector<std::string> seeds = {
-      R"({"context": "c", "choices": ["a", "b"], "gold": [1], "group": "g", "_x": 1})" "\n",
-      R"({"prompt": "p", "answers": ["a"], "until": [], "score": "f1", "classes": ["a"], "id": "x"})" "\n",
-      R"({"article": "T", "question": "q", "options": ["a", "b"], "answer": "B", "text": "one two", "page": "p q"})" "\n",
+      R"({"context": "c", "choices": ["a", "b"], "gold": [1], "group": "g", "_x": 1})"
+      "\n",
+      R"({"prompt": "p", "answers": ["a"], "until": [], "score": "f1", "classes": ["a"], "id": "x"})"
+      "\n",
+      R"({"article": "T", "question": "q", "options": ["a", "b"], "answer": "B", "text": "one two", "page": "p q"})"
+      "\n",
       R"({"question": {"stem": "s", "choices": [{"text": "a", "label": "A"}]}, "answerKey": "A", "context": "c", "input": "q", "answers": ["a"]})",
       R"([{"sentence": "a _ b", "option1": "x", "option2": "y", "answer": "1", "goal": "g", "sol1": "a", "sol2": "b", "label": "1"}])",
       "a,\"b\"\"\",c\r\n\"d\ne\",f,g\n",

@@ -74,7 +74,8 @@ TEST_CASE("samples are the same in every run, and no key comes twice", "[fast]")
 }
 
 TEST_CASE("given depths place the needles; of two at one word the lower number stands behind", "[fast]") {
-  NeedleMaker maker(options_of(R"("depths": [0.5, 0.0, 1.0, 0.5, 0.24], "needle": "{key}={value}", "question": "{key}?")"));
+  NeedleMaker maker(
+      options_of(R"("depths": [0.5, 0.0, 1.0, 0.5, 0.24], "needle": "{key}={value}", "question": "{key}?")"));
   const NeedleSample s = maker.next({"w0", "w1", "w2", "w3"});
   const auto needle = [&](size_t i) { return s.keys[i] + "=" + s.values[i]; };
   CHECK(s.words == std::vector<int64_t>{2, 0, 4, 2, 0});
@@ -125,9 +126,12 @@ TEST_CASE("ready-made samples are read with their own question", "[fast]") {
   };
   CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": 12, "all_inserted_needles": []})"),
                     Catch::Contains("bad.jsonl:1:") && Catch::Contains("answer") && Catch::Contains("a string"));
-  CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": " ", "all_inserted_needles": []})"), Catch::Contains("no text"));
-  CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": "1"})"), Catch::Contains("all_inserted_needles"));
-  CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": "1", "all_inserted_needles": ["1"]})"), Catch::Contains("an object"));
+  CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": " ", "all_inserted_needles": []})"),
+                    Catch::Contains("no text"));
+  CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": "1"})"),
+                    Catch::Contains("all_inserted_needles"));
+  CHECK_THROWS_WITH(refused(R"({"haystack": "h", "question_key": "K", "answer": "1", "all_inserted_needles": ["1"]})"),
+                    Catch::Contains("an object"));
   CHECK_THROWS_AS(refused(""), DataError);
   CHECK_THROWS_AS(read_needle_samples((folder / "none.jsonl").string(), "{key}"), MissingFileError);
 }

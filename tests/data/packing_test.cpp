@@ -81,26 +81,20 @@ std::vector<Row> reference_epoch(const Documents& documents, const PackingOption
                                  uint64_t seed, int64_t index, int64_t epoch) {
   Documents kept;
   for (const auto& document : documents) {
-    if (static_cast<int64_t>(document.size()) >= options.min_document_tokens) {
-      kept.push_back(document);
-    }
+    if (static_cast<int64_t>(document.size()) >= options.min_document_tokens) { kept.push_back(document); }
   }
   const auto e = static_cast<uint64_t>(epoch);
   if (options.shuffle_documents) {
     const Permutation p(kept.size(), seed, "documents/" + std::to_string(index), e);
     Documents ordered;
-    for (size_t i = 0; i < kept.size(); ++i) {
-      ordered.push_back(kept[p(i)]);
-    }
+    for (size_t i = 0; i < kept.size(); ++i) { ordered.push_back(kept[p(i)]); }
     kept = ordered;
   }
   std::vector<std::vector<Token>> pieces;
   std::vector<Token> stream;
   for (size_t d = 0; d < kept.size(); ++d) {
     const size_t begin = stream.size();
-    for (const int64_t id : kept[d]) {
-      stream.push_back({id, static_cast<int64_t>(d)});
-    }
+    for (const int64_t id : kept[d]) { stream.push_back({id, static_cast<int64_t>(d)}); }
     for (size_t s = begin; options.packing == Packing::document && s < stream.size();
          s += static_cast<size_t>(length)) {
       const size_t end = std::min(s + static_cast<size_t>(length) + 1, stream.size());
@@ -108,9 +102,7 @@ std::vector<Row> reference_epoch(const Documents& documents, const PackingOption
       if (is_full || (options.pad_tail && end - s >= 2)) {
         pieces.emplace_back(stream.begin() + static_cast<int64_t>(s), stream.begin() + static_cast<int64_t>(end));
       }
-      if (options.first_row_only) {
-        break;
-      }
+      if (options.first_row_only) { break; }
     }
   }
   const int64_t stride = options.packing == Packing::stream ? length : length + 1;
@@ -182,9 +174,7 @@ TEST_CASE("stream packing predicts every token but the first exactly once", "[fa
     }
     const auto covered = static_cast<int32_t>(100 / length * length);
     CHECK(targets.size() == static_cast<size_t>(covered));
-    for (int32_t token = 2; token <= covered + 1; ++token) {
-      CHECK(targets.count(token) == 1);
-    }
+    for (int32_t token = 2; token <= covered + 1; ++token) { CHECK(targets.count(token) == 1); }
   }
 }
 
@@ -193,12 +183,8 @@ TEST_CASE("epochs are different permutations of the same rows", "[fast]") {
   RowOrder order(source, PackingOptions{}, 7, 1234, 0);
   const int64_t rows = order.rows_per_epoch();
   std::vector<std::vector<int32_t>> first, second;
-  for (int64_t k = 0; k < rows; ++k) {
-    first.push_back(read_row(order, k, 7).inputs);
-  }
-  for (int64_t k = rows; k < 2 * rows; ++k) {
-    second.push_back(read_row(order, k, 7).inputs);
-  }
+  for (int64_t k = 0; k < rows; ++k) { first.push_back(read_row(order, k, 7).inputs); }
+  for (int64_t k = rows; k < 2 * rows; ++k) { second.push_back(read_row(order, k, 7).inputs); }
   CHECK(first != second);
   CHECK(std::is_permutation(first.begin(), first.end(), second.begin(), second.end()));
 }
@@ -211,9 +197,7 @@ TEST_CASE("the order of rows is the permutation of the label rows/i", "[fast]") 
   const TokenSource source("x", std::move(shards));
   RowOrder order(source, PackingOptions{}, 1, 7, 0);
   std::vector<int32_t> inputs;
-  for (int64_t k = 0; k < 4; ++k) {
-    inputs.push_back(read_row(order, k, 1).inputs[0]);
-  }
+  for (int64_t k = 0; k < 4; ++k) { inputs.push_back(read_row(order, k, 1).inputs[0]); }
   CHECK(inputs == std::vector<int32_t>{948, 166, 412, 308});  // published check values of P(1000; 7, "rows/0", 0)
 }
 
@@ -223,12 +207,8 @@ TEST_CASE("rows can be asked for in any order", "[fast]") {
   options.shuffle_documents = true;
   RowOrder forward(source, options, 7, 3, 1), random(source, options, 7, 3, 1);
   std::vector<Row> rows;
-  for (int64_t k = 0; k < 100; ++k) {
-    rows.push_back(read_row(forward, k, 7));
-  }
-  for (const int64_t k : {99, 0, 50, 31, 98, 1}) {
-    CHECK(read_row(random, k, 7) == rows[static_cast<size_t>(k)]);
-  }
+  for (int64_t k = 0; k < 100; ++k) { rows.push_back(read_row(forward, k, 7)); }
+  for (const int64_t k : {99, 0, 50, 31, 98, 1}) { CHECK(read_row(random, k, 7) == rows[static_cast<size_t>(k)]); }
 }
 
 TEST_CASE("another seed or another source index gives another order", "[fast]") {
@@ -236,9 +216,7 @@ TEST_CASE("another seed or another source index gives another order", "[fast]") 
   const auto first_rows = [&](uint64_t seed, int64_t index) {
     RowOrder order(source, PackingOptions{}, 3, seed, index);
     std::vector<int32_t> inputs;
-    for (int64_t k = 0; k < 10; ++k) {
-      inputs.push_back(read_row(order, k, 3).inputs[0]);
-    }
+    for (int64_t k = 0; k < 10; ++k) { inputs.push_back(read_row(order, k, 3).inputs[0]); }
     return inputs;
   };
   CHECK(first_rows(1, 0) == first_rows(1, 0));

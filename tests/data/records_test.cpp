@@ -31,7 +31,8 @@ struct Files {
 TEST_CASE_METHOD(Files, "records of every kind are read", "[fast]") {
   const auto choice = read<ChoiceRecord>(
       "{\"context\": \"c\", \"choices\": [\"a\", \"b\"], \"gold\": 1}\n\n"
-      "{\"context\": \"\", \"choices\": [\"a\", \"b\", \"d\"], \"gold\": [0, 2], \"delimiter\": \"\", \"group\": \"g\", \"id\": \"x\", \"_note\": {}}\n");
+      "{\"context\": \"\", \"choices\": [\"a\", \"b\", \"d\"], \"gold\": [0, 2], \"delimiter\": \"\", \"group\": "
+      "\"g\", \"id\": \"x\", \"_note\": {}}\n");
   REQUIRE(choice.size() == 2);
   CHECK(choice[0].gold == std::vector<int64_t>{1});
   CHECK(choice[0].delimiter == " ");
@@ -52,7 +53,8 @@ TEST_CASE_METHOD(Files, "records of every kind are read", "[fast]") {
   CHECK_FALSE(rolling[0].bytes);
   const auto answer = read<AnswerRecord>(R"({"context": "c", "question": "q", "answers": ["a", "b"], "length": 12})");
   CHECK(answer[0].length == 12);
-  const auto generate = read<GenerateRecord>("{\"prompt\": \"p\", \"answers\": [\"a\"]}\n"
+  const auto generate = read<GenerateRecord>(
+      "{\"prompt\": \"p\", \"answers\": [\"a\"]}\n"
       R"({"prompt": "p", "answers": [], "until": [], "max_new_tokens": 9, "score": "classification", "classes": ["a"]})");
   CHECK_FALSE(generate[0].until);
   CHECK_FALSE(generate[0].score);
@@ -79,18 +81,22 @@ TEST_CASE_METHOD(Files, "what does not fit is refused with file, line and key", 
         ":1:29: choices: found an array, expected a list of at least one text");
   CHECK(error<ChoiceRecord>(R"({"context": "c", "choices": ["a", ""], "gold": 0})") ==
         ":1:29: choices: found an array, expected no empty text");
-  CHECK(error<ChoiceRecord>(R"({"context": 5, "choices": ["a"], "gold": 0})") == ":1:13: context: found 5, expected a string");
+  CHECK(error<ChoiceRecord>(R"({"context": 5, "choices": ["a"], "gold": 0})") ==
+        ":1:13: context: found 5, expected a string");
   CHECK(error<ClozeRecord>(R"({"context": "", "target": ""})") ==
         ":1:27: target: found \"\", expected a text of at least one character");
   CHECK(error<RollingRecord>(R"({"text": "a", "words": 0})") == ":1:24: words: found 0, expected an integer >= 1");
-  CHECK(error<GenerateRecord>(R"({"prompt": "", "answers": [], "score": "rouge"})").find("score: found \"rouge\", expected") != std::string::npos);
+  CHECK(error<GenerateRecord>(R"({"prompt": "", "answers": [], "score": "rouge"})")
+            .find("score: found \"rouge\", expected") != std::string::npos);
   CHECK(error<GenerateRecord>(R"({"prompt": "", "answers": [], "score": "classification"})") ==
         ":1:1: classes: found nothing, expected a list of the classes that the score asks for");
-  CHECK(error<GenerateRecord>(R"({"prompt": "", "answers": [], "until": [""]})") == ":1:40: until: found an array, expected no empty text");
+  CHECK(error<GenerateRecord>(R"({"prompt": "", "answers": [], "until": [""]})") ==
+        ":1:40: until: found an array, expected no empty text");
   CHECK(error<AnswerRecord>(R"({"context": "", "question": "", "answers": []})") ==
         ":1:44: answers: found an array, expected a list of at least one text");
   CHECK(error<ClozeRecord>(good) == ":1:1: target: found nothing, expected a string (required)");
-  CHECK(error<ClozeRecord>("{\"context\": \"\", \"target\": \"a\"}\n[1]\n") == ":2:1: found [1], expected a JSON object");
+  CHECK(error<ClozeRecord>("{\"context\": \"\", \"target\": \"a\"}\n[1]\n") ==
+        ":2:1: found [1], expected a JSON object");
   CHECK(error<ClozeRecord>("{\"context\": \"\", \"target\": \"a\"}\n{\"context\" 5}\n").starts_with(":2:12: found "));
   CHECK(error<ClozeRecord>("\n \n") == ": no record (found nothing but blank lines, expected one JSON object a line)");
 }

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "data/tasks/answer_scores.h"
-#include "data/text/characters.h"
 #include "data/tasks/ruler_tasks.h"
+#include "data/text/characters.h"
 #include "data/text/white_space.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
@@ -18,9 +18,13 @@ using Texts = std::vector<std::string>;
 
 int64_t count_words(std::string_view text) { return static_cast<int64_t>(split_words(text).size()); }
 
-RulerMaker maker(const RulerFiles& files = {}, uint64_t seed = 42) { return RulerMaker(read_ruler_material(files), seed, count_words); }
+RulerMaker maker(const RulerFiles& files = {}, uint64_t seed = 42) {
+  return RulerMaker(read_ruler_material(files), seed, count_words);
+}
 
-RulerSample sample(RulerMaker& m, const char* task, int64_t length, uint64_t j) { return m.sample(*find_ruler_task(task), length, j); }
+RulerSample sample(RulerMaker& m, const char* task, int64_t length, uint64_t j) {
+  return m.sample(*find_ruler_task(task), length, j);
+}
 
 const char* const kSquad = R"({"version": "v2.0", "data": [
   {"title": "T", "paragraphs": [
@@ -85,8 +89,10 @@ TEST_CASE("an input fits, holds its answers, is the same in every run, and whoev
         CHECK(match_all_score("", s.outputs) == 0);
       }
     }
-    const RulerSample s = m.sample(task, 2000, 1), other = again.sample(task, 2000, 1);  // after other samples, and as the first one
-    CHECK((s.input == other.input && s.answer_prefix == other.answer_prefix && s.outputs == other.outputs && s.units == other.units));
+    const RulerSample s = m.sample(task, 2000, 1),
+                      other = again.sample(task, 2000, 1);  // after other samples, and as the first one
+    CHECK((s.input == other.input && s.answer_prefix == other.answer_prefix && s.outputs == other.outputs &&
+           s.units == other.units));
     CHECK(s.input != m.sample(task, 2000, 2).input);
   }
 }
@@ -94,19 +100,27 @@ TEST_CASE("an input fits, holds its answers, is the same in every run, and whoev
 TEST_CASE("one more step of text would not fit", "[fast]") {
   const RulerMaterial material = read_ruler_material({});
   RulerMaker m = maker();
-  const auto tokens = [](const RulerSample& s, int64_t answer) { return count_words(s.input + s.answer_prefix) + answer; };
+  const auto tokens = [](const RulerSample& s, int64_t answer) {
+    return count_words(s.input + s.answer_prefix) + answer;
+  };
   for (const int64_t length : {1024, 3000, 8192}) {
     for (const uint64_t j : {uint64_t{0}, uint64_t{3}}) {
       INFO(length << " " << j);
-      const auto streams = [&](const std::string& task) { return ruler::Streams{42, j, "ruler/" + task + "/" + std::to_string(length)}; };
+      const auto streams = [&](const std::string& task) {
+        return ruler::Streams{42, j, "ruler/" + task + "/" + std::to_string(length)};
+      };
       const int64_t list = length < 4096 ? 5 : 25;
       for (const char* task : {"niah_single_1", "niah_multikey_2"}) {
         const int64_t next = sample(m, task, length, j).units + list;
-        CHECK(tokens(ruler::needle_input(material, *ruler::find_needle_task(task), streams(task), next, ""), 128) > length);
+        CHECK(tokens(ruler::needle_input(material, *ruler::find_needle_task(task), streams(task), next, ""), 128) >
+              length);
       }
       CHECK(tokens(ruler::variable_input(material, streams("vt"), sample(m, "vt", length, j).units + 10), 30) > length);
-      CHECK(tokens(ruler::common_words_input(material, streams("cwe"), sample(m, "cwe", length, j).units + 10, length), 120) > length);
-      CHECK(tokens(ruler::frequent_words_input(material, streams("fwe"), sample(m, "fwe", length, j).units + length / 32, length), 50) > length);
+      CHECK(tokens(ruler::common_words_input(material, streams("cwe"), sample(m, "cwe", length, j).units + 10, length),
+                   120) > length);
+      CHECK(tokens(ruler::frequent_words_input(material, streams("fwe"),
+                                               sample(m, "fwe", length, j).units + length / 32, length),
+                   50) > length);
       const RulerSample essay = sample(m, "niah_single_2", length, j);
       CHECK(essay.length + 500 > length);
     }
@@ -131,17 +145,21 @@ TEST_CASE("several keys and values are asked for in one list", "[fast]") {
 TEST_CASE("essays are cut at ends of sentences only", "[fast]") {
   const TempFolder folder;
   RulerFiles files;
-  files.essays = folder.write("essays.json", R"({"text": "He said \"No!\" then left. (Why?) v1.5 stays... whole 水。x end"})").string();
+  files.essays =
+      folder.write("essays.json", R"({"text": "He said \"No!\" then left. (Why?) v1.5 stays... whole 水。x end"})")
+          .string();
   RulerMaker m = maker(files);
   const RulerSample s = sample(m, "niah_multikey_1", 2000, 0);
   const std::string text = s.input.substr(s.input.find('\n') + 1);
   REQUIRE(std::count(text.begin(), text.end(), '\n') == 1);
-  for (size_t at = text.find("The special number of "); at != std::string::npos && at < text.rfind('\n'); at = text.find("The special number of ", at + 1)) {
+  for (size_t at = text.find("The special number of "); at != std::string::npos && at < text.rfind('\n');
+       at = text.find("The special number of ", at + 1)) {
     if (at == 0) { continue; }
     const std::string before = text.substr(0, at - 1);
     INFO(before.substr(before.size() > 30 ? before.size() - 30 : 0));
     CHECK(text[at - 1] == ' ');
-    const bool after_sentence = before.ends_with("No!\"") || before.ends_with("left.") || before.ends_with("(Why?)") || before.ends_with("stays...") ||
+    const bool after_sentence = before.ends_with("No!\"") || before.ends_with("left.") || before.ends_with("(Why?)") ||
+                                before.ends_with("stays...") ||
                                 std::isdigit(static_cast<unsigned char>(before[before.size() - 2])) != 0;
     CHECK(after_sentence);
   }
@@ -149,7 +167,8 @@ TEST_CASE("essays are cut at ends of sentences only", "[fast]") {
 
 TEST_CASE("text that cannot fit is refused with what it needs", "[fast]") {
   RulerMaker m = maker();
-  CHECK_THROWS_WITH(sample(m, "niah_single_2", 512, 0), Catch::Contains("niah_single_2 at length 512") && Catch::Contains("tokens with the least text"));
+  CHECK_THROWS_WITH(sample(m, "niah_single_2", 512, 0),
+                    Catch::Contains("niah_single_2 at length 512") && Catch::Contains("tokens with the least text"));
   CHECK_THROWS_WITH(sample(m, "fwe", 150, 0), Catch::Contains("at least 200"));
   CHECK_THROWS_AS(sample(m, "vt", 40, 0), ConfigError);
 }
@@ -169,10 +188,12 @@ TEST_CASE("questions of SQuAD and HotpotQA stand among their documents", "[fast]
   CHECK(material.hotpotqa->questions[0].own == std::vector<size_t>{0, 1});
   RulerMaker m = maker(files);
   const RulerSample s = sample(m, "qa_1", 200, 3);  // question 3 mod 3
-  CHECK(s.units == 4);  // capped at all documents
+  CHECK(s.units == 4);                              // capped at all documents
   CHECK(s.input.ends_with("Question: q1?"));
   CHECK(s.outputs == Texts{"one", "p"});
-  for (const char* text : {"Document 1:\n", "Document 4:\n", "a four", "p three é"}) { CHECK(s.input.find(text) != std::string::npos); }
+  for (const char* text : {"Document 1:\n", "Document 4:\n", "a four", "p three é"}) {
+    CHECK(s.input.find(text) != std::string::npos);
+  }
   CHECK(s.input.find("Document 5:") == std::string::npos);
   CHECK(match_part_score("I think ONE.", s.outputs) == 1);
   CHECK(sample(m, "qa_2", 200, 1).input.find("Document 3:\n") != std::string::npos);
@@ -193,7 +214,8 @@ TEST_CASE("other strings and words take the place of the built-in ones", "[fast]
   const TempFolder folder;
   RulerFiles files;
   CHECK(!files.replaces_any());
-  files.text = folder.write("ruler.json", R"({"noise": "la {key} la", "needle": "{key} -> {value} [{type}]"})").string();
+  files.text =
+      folder.write("ruler.json", R"({"noise": "la {key} la", "needle": "{key} -> {value} [{type}]"})").string();
   files.words.adjectives = folder.write("a.txt", "wee\n\n  grand \r\nfíne").string();
   files.words.nouns = folder.write("n.txt", "eel\ncod").string();
   CHECK(files.replaces_any());
@@ -210,7 +232,8 @@ TEST_CASE("files that cannot be used are refused", "[fast]") {
     files.*member = folder.write(name, text).string();
     return read_ruler_material(files);
   };
-  CHECK_THROWS_WITH(read(&RulerFiles::text, "t.json", R"({"niah": "x"})"), Catch::Contains("t.json:1:") && Catch::Contains("niah"));
+  CHECK_THROWS_WITH(read(&RulerFiles::text, "t.json", R"({"niah": "x"})"),
+                    Catch::Contains("t.json:1:") && Catch::Contains("niah"));
   CHECK_THROWS_WITH(read(&RulerFiles::text, "t.json", R"({"needle": "x {key}"})"), Catch::Contains("{value}"));
   CHECK_THROWS_WITH(read(&RulerFiles::text, "t.json", R"({"noise": ""})"), Catch::Contains("noise"));
   CHECK_THROWS_WITH(read(&RulerFiles::essays, "e.json", R"({"words": "x"})"), Catch::Contains("\"text\""));
@@ -219,9 +242,12 @@ TEST_CASE("files that cannot be used are refused", "[fast]") {
   CHECK_THROWS_WITH(read(&RulerFiles::squad, "s.json", R"({"data": [{"paragraphs": [{"context": 3, "qas": []}]}]})"),
                     Catch::Contains("s.json:1:") && Catch::Contains("context"));
   CHECK_THROWS_WITH(read(&RulerFiles::squad, "s.json", R"({"data": []})"), Catch::Contains("no question"));
-  CHECK_THROWS_WITH(read(&RulerFiles::squad, "s.json", R"({"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q", "answers": []}]}]}]})"),
-                    Catch::Contains("without an answer"));
-  CHECK_THROWS_WITH(read(&RulerFiles::hotpotqa, "h.json", R"([{"question": "q", "answer": "a", "context": [["t"]]}])"), Catch::Contains("[title, [sentences]]"));
+  CHECK_THROWS_WITH(
+      read(&RulerFiles::squad, "s.json",
+           R"({"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q", "answers": []}]}]}]})"),
+      Catch::Contains("without an answer"));
+  CHECK_THROWS_WITH(read(&RulerFiles::hotpotqa, "h.json", R"([{"question": "q", "answer": "a", "context": [["t"]]}])"),
+                    Catch::Contains("[title, [sentences]]"));
   RulerFiles files;
   files.words.cwe = folder.write("w.txt", "one\ntwo\none\n").string();
   CHECK_THROWS_WITH(read_ruler_material(files), Catch::Contains("\"one\" twice"));
@@ -234,8 +260,10 @@ TEST_CASE("files that cannot be used are refused", "[fast]") {
 TEST_CASE("ready-made samples are read with their opening words", "[fast]") {
   const TempFolder folder;
   const auto read = [&](const std::string& text) { return read_ruler_samples(folder.write("s.jsonl", text).string()); };
-  const auto samples = read("{\"index\": 0, \"input\": \"i\", \"outputs\": [\"a\", \"b\"], \"length\": 9, \"answer_prefix\": \" so\"}\n\n"
-                            "{\"input\": \"j\", \"outputs\": [\"c\"], \"gen_prefix\": \" is\", \"task\": \"vt\"}\n{\"input\": \"k\", \"outputs\": [\"d\"]}");
+  const auto samples = read(
+      "{\"index\": 0, \"input\": \"i\", \"outputs\": [\"a\", \"b\"], \"length\": 9, \"answer_prefix\": \" so\"}\n\n"
+      "{\"input\": \"j\", \"outputs\": [\"c\"], \"gen_prefix\": \" is\", \"task\": \"vt\"}\n{\"input\": \"k\", "
+      "\"outputs\": [\"d\"]}");
   REQUIRE(samples.size() == 3);
   CHECK(samples[0].first.empty());
   CHECK(samples[0].second.answer_prefix == " so");

@@ -19,9 +19,7 @@ template <class T> void patch(std::string& bytes, size_t at, T value) {
 
 template <class Token> std::string token_bytes(const std::vector<int64_t>& tokens) {
   std::string bytes;
-  for (const int64_t token : tokens) {
-    put(bytes, static_cast<Token>(token));
-  }
+  for (const int64_t token : tokens) { put(bytes, static_cast<Token>(token)); }
   return bytes;
 }
 
@@ -50,9 +48,7 @@ inline std::string index_bytes(const std::vector<uint64_t>& starts) {
   std::string bytes(kIndexMagic);
   put<uint64_t>(bytes, starts.size() - 1);
   put<uint64_t>(bytes, starts.back());
-  for (const uint64_t start : starts) {
-    put(bytes, start);
-  }
+  for (const uint64_t start : starts) { put(bytes, start); }
   put(bytes, crc32(bytes.data(), bytes.size()));
   return bytes;
 }
@@ -79,9 +75,7 @@ inline std::string megatron_index_bytes(uint8_t code, int64_t width, const std::
     offset += length * width;
   }
   bytes += offsets;
-  for (const int64_t boundary : boundaries) {
-    put(bytes, boundary);
-  }
+  for (const int64_t boundary : boundaries) { put(bytes, boundary); }
   return bytes;
 }
 

@@ -53,9 +53,7 @@ TEST_CASE("mutated shards and indexes are refused with a data error or are consi
       std::string failure;
       try {
         accepted += fuzz::shard(input) ? 1 : 0;
-      } catch (const std::exception& error) {
-        failure = error.what();
-      }
+      } catch (const std::exception& error) { failure = error.what(); }
       INFO("seed " << s << " round " << round);
       REQUIRE(failure == "");
     }

@@ -21,9 +21,7 @@ std::vector<int32_t> read_all(const Shard& shard, int64_t vocab_size = kAnyVocab
 
 std::vector<int64_t> document_starts(const Shard& shard) {
   std::vector<int64_t> starts;
-  for (int64_t d = 0; d <= shard.documents(); ++d) {
-    starts.push_back(shard.document_start(d));
-  }
+  for (int64_t d = 0; d <= shard.documents(); ++d) { starts.push_back(shard.document_start(d)); }
   return starts;
 }
 
@@ -40,9 +38,7 @@ std::string error_of(std::string bytes, std::optional<std::string> index = std::
     const Shard shard = open_bytes(std::move(bytes), std::move(index), options);
     shard.require_crc(shard.compute_crc());
     read_all(shard, vocab_size);
-  } catch (const DataError& error) {
-    return error.what();
-  }
+  } catch (const DataError& error) { return error.what(); }
   return "";
 }
 
@@ -148,9 +144,14 @@ TEST_CASE("the Megatron vector gives its two documents", "[fast]") {
 
 TEST_CASE("every Megatron integer type is read, and documents may hold several sequences", "[fast]") {
   const std::vector<int64_t> tokens = {1, 2, 3, 4, 5, 6};
-  const std::vector<std::string> bins = {token_bytes<uint8_t>(tokens), token_bytes<int8_t>(tokens),
-                                         token_bytes<int16_t>(tokens), token_bytes<int32_t>(tokens),
-                                         token_bytes<int64_t>(tokens), "", "", token_bytes<uint16_t>(tokens)};
+  const std::vector<std::string> bins = {token_bytes<uint8_t>(tokens),
+                                         token_bytes<int8_t>(tokens),
+                                         token_bytes<int16_t>(tokens),
+                                         token_bytes<int32_t>(tokens),
+                                         token_bytes<int64_t>(tokens),
+                                         "",
+                                         "",
+                                         token_bytes<uint16_t>(tokens)};
   const std::vector<int64_t> widths = {1, 1, 2, 4, 8, 8, 4, 2};
   for (uint8_t code = 1; code <= 8; ++code) {
     const std::string index = megatron_index_bytes(code, widths[code - 1U], {3, 0, 2, 1}, {0, 3, 3, 4});
@@ -268,7 +269,5 @@ TEST_CASE("a missing file names its path", "[fast]") {
   try {
     Shard::open(folder / "none.bin", {});
     FAIL("opened a file that does not exist");
-  } catch (const DataError& error) {
-    CHECK(std::string(error.what()).find((folder / "none.bin").string()) == 0);
-  }
+  } catch (const DataError& error) { CHECK(std::string(error.what()).find((folder / "none.bin").string()) == 0); }
 }

@@ -40,9 +40,7 @@ Documents read_documents(const std::vector<Shard>& shards) {
 
 std::vector<std::string> file_names(const fs::path& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.push_back(entry.path().filename().string());
-  }
+  for (const auto& entry : fs::directory_iterator(folder)) { names.push_back(entry.path().filename().string()); }
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -72,8 +70,8 @@ TEST_CASE("written documents read back in order, over several shards and both sp
   CHECK(summary.validation_tokens == 2);
   CHECK(file_names(folder.path()) == std::vector<std::string>{"dataset.json", "train_000000.bin", "train_000000.idx",
                                                               "train_000001.bin", "train_000001.idx",
-                                                              "train_000002.bin", "train_000002.idx",
-                                                              "val_000000.bin", "val_000000.idx"});
+                                                              "train_000002.bin", "train_000002.idx", "val_000000.bin",
+                                                              "val_000000.idx"});
 }
 
 TEST_CASE("a written shard has exactly the bytes of the format", "[fast]") {
@@ -114,9 +112,7 @@ TEST_CASE("an unfinished data set leaves no shard and no temporary file", "[fast
     ShardWriter writer(make_options(folder.path(), 61, 2));
     writer.add_document(std::vector<int32_t>{1, 2});
     writer.add_document(std::vector<int32_t>{3, 2});
-    for (const std::string& name : file_names(folder.path())) {
-      CHECK(name.substr(name.size() - 4) == ".tmp");
-    }
+    for (const std::string& name : file_names(folder.path())) { CHECK(name.substr(name.size() - 4) == ".tmp"); }
   }
   CHECK(file_names(folder.path()).empty());
 }

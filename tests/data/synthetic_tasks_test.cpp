@@ -17,9 +17,7 @@ SyntheticTask make_task(const std::string& name, int64_t length) {
   task.task = name;
   task.seed = 1;
   task.lengths = {length};
-  if (name == "mqar") {
-    task.vocab = 8192;
-  }
+  if (name == "mqar") { task.vocab = 8192; }
   return task;
 }
 
@@ -69,18 +67,14 @@ void check_answers_follow_assign(const TaskRow& row, size_t word) {
       continue;
     }
     CHECK(row.targets[i] == row.inputs[i + 1]);
-    if (run++ == 0) {
-      CHECK(row.inputs[i] == 1);
-    }
+    if (run++ == 0) { CHECK(row.inputs[i] == 1); }
   }
 }
 
 std::string error_of(const SyntheticTask& task) {
   try {
     check_task(task, "data.sources[0]");
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
+  } catch (const ConfigError& error) { return error.what(); }
   return "";
 }
 
@@ -113,9 +107,7 @@ TEST_CASE("synthetic rows have the published checksums", "[fast]") {
     INFO(v.task << " " << v.index << " " << v.length);
     CHECK(static_cast<int64_t>(row.inputs.size()) == v.length);
     CHECK(checksum(row.inputs) == v.x);
-    if (v.y != 0) {
-      CHECK(checksum(row.targets) == v.y);
-    }
+    if (v.y != 0) { CHECK(checksum(row.targets) == v.y); }
     CHECK(count_answers(row) == v.answers);
     CHECK(task_answers(task, v.length) == v.answers);
   }
@@ -146,9 +138,7 @@ TEST_CASE("length draws of a block are the published ones", "[fast]") {
   SyntheticTask task = make_task("icr_basic", 512);
   task.lengths = {512, 1024, 2048, 4096};
   const std::vector<int64_t> expected = {512, 512, 2048, 2048, 512, 2048, 2048, 2048, 512, 1024, 512, 512};
-  for (size_t k = 0; k < expected.size(); ++k) {
-    CHECK(task_row_length(task, k) == expected[k]);
-  }
+  for (size_t k = 0; k < expected.size(); ++k) { CHECK(task_row_length(task, k) == expected[k]); }
   task.length_block = 3;
   CHECK(task_row_length(task, 5) == 512);   // block 1
   CHECK(task_row_length(task, 6) == 2048);  // block 2
@@ -188,9 +178,7 @@ TEST_CASE("positional ICR asks all values of one key in context order", "[fast]"
     for (const Pair& pair : parsed.context) {
       ++copies[pair.key];
       CHECK(values.insert(pair.value).second);
-      if (pair.key == parsed.questions.front().key) {
-        same_key.push_back(pair);
-      }
+      if (pair.key == parsed.questions.front().key) { same_key.push_back(pair); }
     }
     CHECK(same_key == parsed.questions);
     for (const auto& [key, count] : copies) {
@@ -210,9 +198,7 @@ TEST_CASE("ICL examples of an arrow agree with one linear function", "[fast]") {
     examples[at[12]].push_back({{at, at + 12}, {at + 13, at + 25}});
     CHECK(at[25] == 9871);
     CHECK(row.targets[i + 11] == -100);
-    for (size_t j = 12; j < 24; ++j) {
-      CHECK(row.targets[i + j] == row.inputs[i + j + 1]);
-    }
+    for (size_t j = 12; j < 24; ++j) { CHECK(row.targets[i + j] == row.inputs[i + j + 1]); }
     CHECK(row.targets[i + 24] == -100);
   }
   CHECK(examples.size() <= 16);
@@ -244,9 +230,7 @@ TEST_CASE("all 128 arrows occur in a few rows", "[fast]") {
   std::set<int32_t> arrows;
   for (uint64_t k = 0; k < 64; ++k) {
     for (const int32_t token : generate_task_row(task, k).inputs) {
-      if (token >= 9872) {
-        arrows.insert(token);
-      }
+      if (token >= 9872) { arrows.insert(token); }
     }
   }
   CHECK(arrows.size() == 128);
@@ -300,9 +284,7 @@ TEST_CASE("a lookup scores 1 and a constant about 0 on basic ICR", "[fast]") {
   for (uint64_t k = 0; k < 8; ++k) {
     const TaskRow row = generate_task_row(task, k);
     for (size_t i = 8; i < row.inputs.size(); ++i) {
-      if (row.targets[i] == -100) {
-        continue;
-      }
+      if (row.targets[i] == -100) { continue; }
       // Find the last eight tokens and ASSIGN earlier in the row; what followed them is the guess.
       const auto now = row.inputs.begin() + static_cast<int64_t>(i) + 1;
       const auto found = std::search(row.inputs.begin(), now - 1, now - 9, now);
@@ -369,8 +351,9 @@ TEST_CASE("task options out of range are reported with what was expected", "[fas
   CHECK(error_of(task) == "data.sources[0].functions: found 129, expected 1 to 128");
   task = make_task("icl", 512);
   task.x_max = 1974;
-  CHECK(error_of(task) == "data.sources[0].x_max: found 1974, expected >= 1 and coef_max * (x_max + 1) < 9871, because "
-                          "numbers are token ids");
+  CHECK(error_of(task) ==
+        "data.sources[0].x_max: found 1974, expected >= 1 and coef_max * (x_max + 1) < 9871, because "
+        "numbers are token ids");
 
   task = make_task("mqar", 63);
   CHECK(error_of(task) == "data.sources[0].length: found 63, expected an even number");

@@ -18,9 +18,7 @@ TextInputOptions input(const fs::path& path) {
 
 std::vector<std::string> read_all(TextReader& reader) {
   std::vector<std::string> texts;
-  for (std::string text; reader.next(text);) {
-    texts.push_back(text);
-  }
+  for (std::string text; reader.next(text);) { texts.push_back(text); }
   return texts;
 }
 
@@ -32,9 +30,7 @@ std::vector<std::string> read_all(const TextInputOptions& options) {
 std::string failure_of(const TextInputOptions& options) {
   try {
     read_all(options);
-  } catch (const DataError& error) {
-    return error.what();
-  }
+  } catch (const DataError& error) { return error.what(); }
   return "no error";
 }
 
@@ -57,9 +53,7 @@ TEST_CASE("a text file is one document, an empty one none", "[fast]") {
 
 TEST_CASE("folders and patterns expand in byte order, inputs stay in the given order", "[fast]") {
   const TempFolder folder;
-  for (const char* name : {"x/10.txt", "x/9.txt", "x/Z.txt", "x/a.txt", "y.txt"}) {
-    folder.write(name, name);
-  }
+  for (const char* name : {"x/10.txt", "x/9.txt", "x/Z.txt", "x/a.txt", "y.txt"}) { folder.write(name, name); }
   TextInputOptions options = input(folder / "y.txt");
   options.inputs.push_back((folder / "x").string());
   CHECK(read_all(options) == Texts{"y.txt", "x/10.txt", "x/9.txt", "x/Z.txt", "x/a.txt"});
@@ -111,7 +105,8 @@ TEST_CASE("a byte order mark at the beginning of a file is no text; all other by
   const std::string mark = "\xEF\xBB\xBF", kept = "a\r\n" + std::string("b\0c", 3) + mark + "\r\n";
   CHECK(read_all(input(folder.write("a.txt", mark + kept))) == Texts{kept});
   CHECK(read_all(input(folder.write("b.txt", kept))) == Texts{kept});
-  CHECK(read_all(input(folder.write("c.jsonl", mark + R"({"text": "\ufeffa\r\n\u0000"})"))) == Texts{mark + "a\r\n" + std::string(1, '\0')});
+  CHECK(read_all(input(folder.write("c.jsonl", mark + R"({"text": "\ufeffa\r\n\u0000"})"))) ==
+        Texts{mark + "a\r\n" + std::string(1, '\0')});
   TextInputOptions options = input(folder.write("d.txt", mark + "a|" + mark + "b"));
   options.split = "|";
   CHECK(read_all(options) == Texts{"a", mark + "b"});  // only where a file begins
@@ -119,8 +114,10 @@ TEST_CASE("a byte order mark at the beginning of a file is no text; all other by
   TextReader only_mark(input(folder.write("e.txt", mark)));
   CHECK(read_all(only_mark).empty());
   CHECK(only_mark.counts().empty == 1);
-  CHECK_THROWS_WITH(read_all(input(folder.write("f.txt", mark + "ab\xFF"))), Catch::Contains("f.txt: byte 5: invalid UTF-8"));
-  CHECK_THROWS_WITH(read_all(input(folder.write("g.txt", "\xEF\xBB"))), Catch::Contains("g.txt: byte 0: invalid UTF-8"));
+  CHECK_THROWS_WITH(read_all(input(folder.write("f.txt", mark + "ab\xFF"))),
+                    Catch::Contains("f.txt: byte 5: invalid UTF-8"));
+  CHECK_THROWS_WITH(read_all(input(folder.write("g.txt", "\xEF\xBB"))),
+                    Catch::Contains("g.txt: byte 0: invalid UTF-8"));
 }
 
 TEST_CASE("lines longer than the read block are whole", "[fast]") {
@@ -133,16 +130,22 @@ TEST_CASE("lines longer than the read block are whole", "[fast]") {
 TEST_CASE("invalid UTF-8 stops with file, line and byte offset, or is replaced", "[fast]") {
   const TempFolder folder;
   const fs::path lines = folder.write("f.jsonl", "{\"text\": \"ok\"}\n{\"text\": \"a\xE2\x28\xA1\"}\n");
-  CHECK(failure_of(input(lines)) == lines.string() + ":2: byte 26: invalid UTF-8 (found bytes E2 28, expected valid "
-                                                     "UTF-8, or --invalid-utf8 replace)");
-  const fs::path text = folder.write("f.txt", "0123\xFF" "56789");
-  CHECK(failure_of(input(text)) == text.string() + ": byte 4: invalid UTF-8 (found bytes FF, expected valid UTF-8, or "
-                                                   "--invalid-utf8 replace)");
+  CHECK(failure_of(input(lines)) == lines.string() +
+                                        ":2: byte 26: invalid UTF-8 (found bytes E2 28, expected valid "
+                                        "UTF-8, or --invalid-utf8 replace)");
+  const fs::path text = folder.write("f.txt",
+                                     "0123\xFF"
+                                     "56789");
+  CHECK(failure_of(input(text)) == text.string() +
+                                       ": byte 4: invalid UTF-8 (found bytes FF, expected valid UTF-8, or "
+                                       "--invalid-utf8 replace)");
   TextInputOptions options = input(lines);
   options.inputs.push_back(text.string());
   options.replace_invalid = true;
   TextReader reader(options);
-  CHECK(read_all(reader) == Texts{"ok", "a\xEF\xBF\xBD(\xEF\xBF\xBD", "0123\xEF\xBF\xBD" "56789"});
+  CHECK(read_all(reader) == Texts{"ok", "a\xEF\xBF\xBD(\xEF\xBF\xBD",
+                                  "0123\xEF\xBF\xBD"
+                                  "56789"});
   CHECK(reader.counts().replaced == 3);
 
   options = input(text);
@@ -181,9 +184,7 @@ TEST_CASE("--skip-bad leaves out so many bad lines and reports each, the next on
 TEST_CASE("compressed input is named as such, and a stream that is cut off keeps its whole lines", "[fast]") {
   const TempFolder folder;
   std::string lines;
-  for (int i = 0; i < 30'000; ++i) {
-    lines += "{\"text\": \"" + std::to_string(i * 7919) + "\"}\n";
-  }
+  for (int i = 0; i < 30'000; ++i) { lines += "{\"text\": \"" + std::to_string(i * 7919) + "\"}\n"; }
   const std::string packed = gzip(lines);
   CHECK(read_all(input(folder.write("whole.jsonl.gz", packed))).size() == 30'000);
 

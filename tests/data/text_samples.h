@@ -15,19 +15,16 @@ inline std::string random_words(Rng& rng, int count) {
                                                   "記憶",     "语言模型", "it's",   "e.g.",   "foo_bar", "x86_64"};
   static const std::vector<std::string> kGaps = {" ", " ", " ", " ", ", ", ". ", "\n", "  ", "\t", "-"};
   std::string text;
-  for (int i = 0; i < count; ++i) {
-    text += rng.choice(kWords) + rng.choice(kGaps);
-  }
+  for (int i = 0; i < count; ++i) { text += rng.choice(kWords) + rng.choice(kGaps); }
   return text;
 }
 
 inline std::string random_white_space(Rng& rng, int count) {
-  static const std::vector<std::string> kPieces = {" ", "  ", "    ", "\n", "\r\n", "\t", "\xC2\xA0", "\xE2\x80\x83",
-                                                   "\xE3\x80\x80", "a", "\xE2\x96\x81", ".", "\xE2\x96\x85"};
+  static const std::vector<std::string> kPieces = {
+      " ", "  ",           "    ", "\n",          "\r\n", "\t", "\xC2\xA0", "\xE2\x80\x83", "\xE3\x80\x80",
+      "a", "\xE2\x96\x81", ".",    "\xE2\x96\x85"};
   std::string text;
-  for (int i = 0; i < count; ++i) {
-    text += rng.choice(kPieces);
-  }
+  for (int i = 0; i < count; ++i) { text += rng.choice(kPieces); }
   return text;
 }
 
@@ -36,17 +33,13 @@ inline std::string random_code(Rng& rng, int count) {
                                                    "\n  ",  "}\n",  "::",     "std", "<T>", "->",  "0x1F", "3.14e-7",
                                                    "\"s\"", "//",   " token", "_",   "[",   "]"};
   std::string text;
-  for (int i = 0; i < count; ++i) {
-    text += rng.choice(kPieces);
-  }
+  for (int i = 0; i < count; ++i) { text += rng.choice(kPieces); }
   return text;
 }
 
 inline std::string random_digits(Rng& rng, int count) {
   std::string text;
-  for (int i = 0; i < count; ++i) {
-    text += "0123456789 .,-"[rng.below(14)];
-  }
+  for (int i = 0; i < count; ++i) { text += "0123456789 .,-"[rng.below(14)]; }
   return text;
 }
 
@@ -72,8 +65,9 @@ inline std::string random_text(Rng& rng) {
     case 4: return random_unicode(rng, count, 0x80);
     case 5: return random_unicode(rng, count, 0x250);
     case 6: return random_unicode(rng, count, 0x110000 - 1);
-    default: return random_words(rng, count / 3) + random_white_space(rng, 3) + random_unicode(rng, 5, 0x3000) +
-                    random_code(rng, count / 3);
+    default:
+      return random_words(rng, count / 3) + random_white_space(rng, 3) + random_unicode(rng, 5, 0x3000) +
+             random_code(rng, count / 3);
   }
 }
 
@@ -81,9 +75,7 @@ inline std::string random_text(Rng& rng) {
 inline std::string training_text(int lines) {
   Rng rng(5, "training text");
   std::string text;
-  for (int i = 0; i < lines; ++i) {
-    text += random_words(rng, 12) + random_code(rng, 6) + "\n";
-  }
+  for (int i = 0; i < lines; ++i) { text += random_words(rng, 12) + random_code(rng, 6) + "\n"; }
   return text;
 }
 

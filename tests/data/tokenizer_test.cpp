@@ -6,9 +6,9 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
+#include "tests/data/text_samples.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
-#include "tests/data/text_samples.h"
 
 using namespace hebb;
 
@@ -29,7 +29,10 @@ TEST_CASE("invalid UTF-8 is encoded as U+FFFD and never decoded as it is", "[fas
   const auto bytes = Tokenizer::load({"bytes", "", false, true});
   CHECK(bytes->encode("a\xFF"
                       "b") == std::vector<int32_t>{97, 0xEF, 0xBF, 0xBD, 98});
-  CHECK(bytes->decode(std::vector<int32_t>{0xFF, 97, 0xC3}) == "\xEF\xBF\xBD" "a" "\xEF\xBF\xBD");
+  CHECK(bytes->decode(std::vector<int32_t>{0xFF, 97, 0xC3}) ==
+        "\xEF\xBF\xBD"
+        "a"
+        "\xEF\xBF\xBD");
   // A special token between the bytes of a character ends it.
   CHECK(bytes->decode(std::vector<int32_t>{0xC3, 257, 0xA9}) == "\xEF\xBF\xBD\xEF\xBF\xBD");
 }
@@ -39,7 +42,8 @@ TEST_CASE("bytes of text are counted by token, also where a character is cut", "
   CHECK(bytes->text_bytes(97) == 1);
   CHECK(bytes->text_bytes(0xC3) == 1);
   CHECK(bytes->text_bytes(257) == 0);
-  CHECK_THROWS_WITH(bytes->text_bytes(259), Catch::Contains("token id outside the vocabulary (found 259, expected 0 <= id < 259)"));
+  CHECK_THROWS_WITH(bytes->text_bytes(259),
+                    Catch::Contains("token id outside the vocabulary (found 259, expected 0 <= id < 259)"));
 }
 
 TEST_CASE("streaming decode holds incomplete characters back and equals decoding at once", "[fast]") {
@@ -121,13 +125,18 @@ class Lines final : public sentencepiece::SentenceIterator {
 
 /// A small model; `changes` to the settings that hebb trains with.
 std::string train_model(const Settings& changes) {
-  Settings settings = {{"model_type", "bpe"}, {"vocab_size", "700"}, {"byte_fallback", "true"},
-                       {"pad_id", "-1"}, {"split_digits", "true"}, {"normalization_rule_name", "identity"},
-                       {"remove_extra_whitespaces", "false"}, {"add_dummy_prefix", "false"},
-                       {"hard_vocab_limit", "false"}, {"num_threads", "1"}, {"minloglevel", "3"}};
-  for (const auto& [key, value] : changes) {
-    settings[key] = value;
-  }
+  Settings settings = {{"model_type", "bpe"},
+                       {"vocab_size", "700"},
+                       {"byte_fallback", "true"},
+                       {"pad_id", "-1"},
+                       {"split_digits", "true"},
+                       {"normalization_rule_name", "identity"},
+                       {"remove_extra_whitespaces", "false"},
+                       {"add_dummy_prefix", "false"},
+                       {"hard_vocab_limit", "false"},
+                       {"num_threads", "1"},
+                       {"minloglevel", "3"}};
+  for (const auto& [key, value] : changes) { settings[key] = value; }
   const std::string text = training_text(400);
   Lines lines(text);
   std::string model;
@@ -187,12 +196,8 @@ TEST_CASE("the built-in BPE encoder equals the library for other ways to treat s
   SECTION("a dummy prefix, as in Llama and Mistral models") {
     load_pair(train_model({{"add_dummy_prefix", "true"}, {"allow_whitespace_only_pieces", "true"}}), pair);
   }
-  SECTION("pieces across spaces") {
-    load_pair(train_model({{"split_by_whitespace", "false"}}), pair);
-  }
-  SECTION("pieces of spaces alone") {
-    load_pair(train_model({{"allow_whitespace_only_pieces", "true"}}), pair);
-  }
+  SECTION("pieces across spaces") { load_pair(train_model({{"split_by_whitespace", "false"}}), pair); }
+  SECTION("pieces of spaces alone") { load_pair(train_model({{"allow_whitespace_only_pieces", "true"}}), pair); }
   SECTION("pieces across scripts and digits") {
     load_pair(
         train_model({{"split_by_unicode_script", "false"}, {"split_digits", "false"}, {"split_by_number", "false"}}),
@@ -225,9 +230,7 @@ TEST_CASE("long texts without a cut, and words longer than the cache holds, equa
   load_pair(train_model({{"split_by_whitespace", "false"}}), pair);
   Rng rng(2, "long");
   std::string text;
-  for (int i = 0; i < 3000; ++i) {
-    text += "memory"[rng.below(6)];
-  }
+  for (int i = 0; i < 3000; ++i) { text += "memory"[rng.below(6)]; }
   CHECK(pair.tokenizer->encode(text) == library_encode(pair, text));
   CHECK(pair.tokenizer->encode(std::string(5001, 'm')) == library_encode(pair, std::string(5001, 'm')));
 }
@@ -239,9 +242,7 @@ TEST_CASE("decode inverts encode for any text except that U+2581 comes back as a
   for (int i = 0; i < 1000; ++i) {
     std::string text = random_text(rng);
     const std::string decoded = pair.tokenizer->decode(pair.tokenizer->encode(text));
-    for (size_t at; (at = text.find("\xE2\x96\x81")) != std::string::npos;) {
-      text.replace(at, 3, 1, ' ');
-    }
+    for (size_t at; (at = text.find("\xE2\x96\x81")) != std::string::npos;) { text.replace(at, 3, 1, ' '); }
     REQUIRE(decoded == text);
   }
   CHECK(pair.tokenizer->loses_visible_space());

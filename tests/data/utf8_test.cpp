@@ -7,9 +7,7 @@ using namespace hebb;
 
 TEST_CASE("every Unicode scalar value is valid and survives decode and append", "[fast]") {
   for (char32_t c = 0; c <= 0x10FFFF; c += c < 0x3000 ? 1 : 37) {
-    if (c >= 0xD800 && c < 0xE000) {
-      continue;
-    }
+    if (c >= 0xD800 && c < 0xE000) { continue; }
     std::string text;
     utf8_append(text, c);
     const Utf8Step step = utf8_step(text);
@@ -44,7 +42,10 @@ TEST_CASE("each longest invalid piece becomes one U+FFFD", "[fast]") {
   // The example of the Unicode standard, table 3-8.
   uint64_t replaced = 0;
   CHECK(utf8_replace_invalid("\x61\xF1\x80\x80\xE1\x80\xC2\x62\x80\x63\x80\xBF\x64", replaced) ==
-        "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" "b\xEF\xBF\xBD" "c\xEF\xBF\xBD\xEF\xBF\xBD" "d");
+        "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"
+        "b\xEF\xBF\xBD"
+        "c\xEF\xBF\xBD\xEF\xBF\xBD"
+        "d");
   CHECK(replaced == 6);
   CHECK(utf8_replace_invalid("fine", replaced) == "fine");
   CHECK(replaced == 6);
@@ -54,9 +55,7 @@ TEST_CASE("repaired random bytes are valid", "[fast]") {
   Rng rng(6, "utf8");
   for (int i = 0; i < 500; ++i) {
     std::string bytes(rng.below(70), '\0');
-    for (char& c : bytes) {
-      c = static_cast<char>(rng.below(3) == 0 ? rng.below(256) : 0x80 + rng.below(128));
-    }
+    for (char& c : bytes) { c = static_cast<char>(rng.below(3) == 0 ? rng.below(256) : 0x80 + rng.below(128)); }
     uint64_t replaced = 0;
     const std::string text = utf8_replace_invalid(bytes, replaced);
     CHECK(utf8_first_invalid(text) == std::string::npos);
@@ -65,6 +64,7 @@ TEST_CASE("repaired random bytes are valid", "[fast]") {
 }
 
 TEST_CASE("bytes are shown in hexadecimal", "[fast]") {
-  CHECK(hex_bytes("\xFF" "A") == "FF 41");
+  CHECK(hex_bytes("\xFF"
+                  "A") == "FF 41");
   CHECK(hex_bytes("abcdef", 2) == "61 62");
 }

@@ -29,9 +29,7 @@ TEST_CASE("pseudo-words are 10,000 different words of two syllables", "[fast]") 
   CHECK(pseudo_word(9'999) == "zuzu");
   CHECK(pseudo_word(123) == "bego");
   std::set<std::string> words;
-  for (int64_t i = 0; i < 10'000; ++i) {
-    words.insert(pseudo_word(i));
-  }
+  for (int64_t i = 0; i < 10'000; ++i) { words.insert(pseudo_word(i)); }
   CHECK(words.size() == 10'000);
 }
 

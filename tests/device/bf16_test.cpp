@@ -1,10 +1,11 @@
-// Whole models in bf16 on the device "cuda" (a GPU, or the SIMT emulator) against the CPU in fp64, from the same weights.
+// Whole models in bf16 on the device "cuda" (a GPU, or the SIMT emulator) against the CPU in fp64, from the same
+// weights.
 #include "core/bfloat.h"
+#include "eval/scoring_model.h"
 #include "tests/device/device.h"
 #include "tests/layers/harness.h"
 #include "tests/train/run_fixture.h"
 #include "train/micro_batch.h"
-#include "eval/scoring_model.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -13,9 +14,7 @@ namespace {
 
 double rms(const std::vector<double>& x) {
   double sum = 0;
-  for (const double v : x) {
-    sum += v * v;
-  }
+  for (const double v : x) { sum += v * v; }
   return std::sqrt(sum / static_cast<double>(x.size()));
 }
 
@@ -32,9 +31,7 @@ struct DeviceModel {
     model->params().allocate(arena, DType::bf16, true);
     model->params().initialize(stream, 1);
     for (const auto& p : model->params().all()) {
-      if (p->spec.kind == ParamKind::buffer) {
-        continue;
-      }
+      if (p->spec.kind == ParamKind::buffer) { continue; }
       const std::vector<double> values = like.get(like.param(p->name()));
       const std::vector<float> narrow(values.begin(), values.end());
       copy_to_device(stream, p->value, narrow.data());
@@ -45,19 +42,19 @@ struct DeviceModel {
 
 double rms_difference(std::vector<double> a, const std::vector<double>& b) {
   REQUIRE(a.size() == b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    a[i] -= b[i];
-  }
+  for (size_t i = 0; i < a.size(); ++i) { a[i] -= b[i]; }
   return rms(a);
 }
 
-/// What makes a case fit to judge bf16: where rounding the inputs alone breaks a limit, it says nothing about the code. The gradients
-/// of temperatures and decays are sums over all tokens that come out near 0 by accident, and answers that vanish before they are normed
-/// multiply all rounding. So the seeds are such that, in fp64, noise of 1/400 in all matrices (what bf16 adds up to in such a model)
-/// moves no gradient by more than 0.03 of its rms (0.04 where answers nearly cancel; not measured for fwpkm and fwmlp, whose memories
-/// a pass changes); the shifts keep answers away from 0. Two groups were not measured like that, and their seeds are among those that keep
-/// the limits: sdm with rows in bf16, whose decays lose by it (docs/layers/sdm.md), and the dictionaries on tensor cores, where of 12 seeds of
-/// ovq with v_shift eight miss in `beta` or `v_shift` alone, whose gradients cancel, and one in logits, by 0.0225 instead of 0.02.
+/// What makes a case fit to judge bf16: where rounding the inputs alone breaks a limit, it says nothing about the code.
+/// The gradients of temperatures and decays are sums over all tokens that come out near 0 by accident, and answers that
+/// vanish before they are normed multiply all rounding. So the seeds are such that, in fp64, noise of 1/400 in all
+/// matrices (what bf16 adds up to in such a model) moves no gradient by more than 0.03 of its rms (0.04 where answers
+/// nearly cancel; not measured for fwpkm and fwmlp, whose memories a pass changes); the shifts keep answers away from
+/// 0. Two groups were not measured like that, and their seeds are among those that keep the limits: sdm with rows in
+/// bf16, whose decays lose by it (docs/layers/sdm.md), and the dictionaries on tensor cores, where of 12 seeds of ovq
+/// with v_shift eight miss in `beta` or `v_shift` alone, whose gradients cancel, and one in logits, by 0.0225 instead
+/// of 0.02.
 struct Conditions {
   uint64_t seed = 3;
   std::vector<std::pair<std::string, double>> shifts;  // added to parameters whose name ends like that
@@ -69,9 +66,7 @@ void apply(const Conditions& conditions, TestModel& m) {
     for (const auto& p : m.model->params().all()) {
       if (p->name().ends_with(suffix)) {
         std::vector<double> values = m.get(*p);
-        for (double& x : values) {
-          x += shift;
-        }
+        for (double& x : values) { x += shift; }
         m.set(*p, values);
         ++found;
       }
@@ -82,44 +77,40 @@ void apply(const Conditions& conditions, TestModel& m) {
 
 constexpr double kLogits = 2e-2;     // of the largest entry; likewise the loss
 constexpr double kGradients = 5e-2;  // rms of the error / rms
-/// Gradients that are 0 but for rounding (what all keys share cancels in the softmax), against the rms of all gradients: of the terms
-/// that cancel, each rounded to 2^-9, 2e-3 remain.
+/// Gradients that are 0 but for rounding (what all keys share cancels in the softmax), against the rms of all
+/// gradients: of the terms that cancel, each rounded to 2^-9, 2e-3 remain.
 constexpr double kZeros = 2e-3;
 
 /// Discrete decisions are those of the fp64 model: rounding may turn near ties.
-void check_model(const std::string& layers, const std::string& pattern, const Conditions& conditions = {}, const std::string& model = "",
-                 int64_t length = 67) {
+void check_model(const std::string& layers, const std::string& pattern, const Conditions& conditions = {},
+                 const std::string& model = "", int64_t length = 67) {
   CAPTURE(layers, length);
   const std::string json = R"({"vocab_size": 61, "hidden_size": 72, "num_layers": 2, )" + model + R"("layers": {
-      "mlp": {"type": "swiglu", "intermediate_size": 88},)" + layers + R"(}, "pattern": )" + pattern + "}";
+      "mlp": {"type": "swiglu", "intermediate_size": 88},)" +
+                           layers + R"(}, "pattern": )" + pattern + "}";
   TestModel expected(json, DType::f64, conditions.seed, 0.1);
   apply(conditions, expected);
   TraceInput input = random_input(2, length, 61);
   input.doc_ids = documents({length, 3, 1, length - 24, 20});  // a row of one document, a row of four
-  for (int64_t t = 0; t < length; t += 5) {
-    input.targets[static_cast<size_t>(t)] = -100;
-  }
+  for (int64_t t = 0; t < length; t += 5) { input.targets[static_cast<size_t>(t)] = -100; }
   DeviceModel tested(expected);
   TraceOptions options = with_grads();
   options.inside = true;
   const TraceOutput b = expected.run(input, options);
   for (const auto& [name, record] : b.inside) {
-    if (!record.integers.empty()) {
-      options.forced[name] = record;
-    }
+    if (!record.integers.empty()) { options.forced[name] = record; }
   }
   const TraceOutput a = trace(*tested.model, tested.stream, tested.arena, input, options);
   check_close("logits", a.logits.values, b.logits.values, kLogits);
   check_close("loss", {a.loss}, {b.loss}, kLogits);
   double all = 0;
-  for (const auto& [name, gradient] : b.grads) {
-    all = std::hypot(all, rms(gradient.values));
-  }
+  for (const auto& [name, gradient] : b.grads) { all = std::hypot(all, rms(gradient.values)); }
   CHECK(a.grads.size() == b.grads.size());
   for (const auto& [name, gradient] : b.grads) {
     REQUIRE(a.grads.count(name) == 1);
     const double size = rms(gradient.values), error = rms_difference(a.grads.at(name).values, gradient.values);
-    INFO(name << ": rms " << size << ", of the error " << error << ", ratio " << error / size << ", all gradients " << all);
+    INFO(name << ": rms " << size << ", of the error " << error << ", ratio " << error / size << ", all gradients "
+              << all);
     CHECK(error <= (size > 1e-9 * all ? kGradients * size : kZeros * all));
   }
 }
@@ -129,9 +120,7 @@ const std::string kOnePattern = R"([{"mixer": "x", "ffn": "mlp"}])";
 }  // namespace
 
 TEST_CASE("attention in bf16 equals the CPU in fp64 within the rounding of its operands") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   struct Case {
     std::string options;
     uint64_t small, large;  // seeds for the two sizes
@@ -141,70 +130,74 @@ TEST_CASE("attention in bf16 equals the CPU in fp64 within the rounding of its o
       Case{R"("qk_norm": "l2", "gate": "head", "token_shift": true, "rope": {"theta": 100.0, "dims": 24})", 11, 6},
       Case{R"("qk_norm": "layer", "value_residual": "gated", "value_residual_rank": 5)", 7, 8},
       Case{R"("value_residual": "lambda", "value_residual_source": "embedding")", 3, 3});
-  check_model(R"("x": {"type": "attention", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, )" + c.options + "}", kOnePattern,
-              {c.small, {}});
-  check_model(R"("x": {"type": "attention", "num_heads": 1, "head_dim": 128, )" + c.options + "}", kOnePattern, {c.large, {}});
+  check_model(R"("x": {"type": "attention", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, )" + c.options + "}",
+              kOnePattern, {c.small, {}});
+  check_model(R"("x": {"type": "attention", "num_heads": 1, "head_dim": 128, )" + c.options + "}", kOnePattern,
+              {c.large, {}});
 }
 
 TEST_CASE("models of other norms, tied embeddings, residual scales and relu2 in bf16 equal the CPU in fp64") {
-  if (!has_device()) {
-    return;
-  }
-  const std::string model = GENERATE(as<std::string>(), R"("norm": "layer", "embed_norm": true, "residual_scale": 0.7, )",
-                                     R"("norm": "rms_unit_offset", "tie_embeddings": true, )");
+  if (!has_device()) { return; }
+  const std::string model =
+      GENERATE(as<std::string>(), R"("norm": "layer", "embed_norm": true, "residual_scale": 0.7, )",
+               R"("norm": "rms_unit_offset", "tie_embeddings": true, )");
   check_model(R"("x": {"type": "attention", "num_heads": 2, "head_dim": 64, "rope": {"theta": 10000.0}},
                  "shifted": {"type": "relu2", "intermediate_size": 40, "token_shift": true})",
               R"([{"mixer": "x", "ffn": "mlp"}, {"mixer": "x", "ffn": "shifted"}])", {}, model);
 }
 
-/// The first answers of a document are multiples q . k of few values: where queries and keys have nothing in common, so little that the
-/// norm behind them multiplies all rounding (in fp64, rounding the weights alone then moves logits by 0.02 to 0.04). These biases give
-/// queries and keys a common direction.
+/// The first answers of a document are multiples q . k of few values: where queries and keys have nothing in common, so
+/// little that the norm behind them multiplies all rounding (in fp64, rounding the weights alone then moves logits by
+/// 0.02 to 0.04). These biases give queries and keys a common direction.
 const std::vector<std::pair<std::string, double>> kCommonDirection{{"q_conv.bias", 0.3}, {"k_conv.bias", 0.3}};
 
 TEST_CASE("gdn in bf16 equals the CPU in fp64 within the rounding of its operands") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   struct Case {
     std::string sizes;
     uint64_t biased, learned, plain;  // seeds
   };
-  const Case c = GENERATE(Case{R"("num_heads": 2, "key_head_dim": 64, "value_head_dim": 128)", 14, 8, 6},
-                          Case{R"("num_heads": 1, "num_value_heads": 2, "key_head_dim": 128, "value_head_dim": 64)", 5, 12, 12});
+  const Case c =
+      GENERATE(Case{R"("num_heads": 2, "key_head_dim": 64, "value_head_dim": 128)", 14, 8, 6},
+               Case{R"("num_heads": 1, "num_value_heads": 2, "key_head_dim": 128, "value_head_dim": 64)", 5, 12, 12});
   const std::string layer = R"("x": {"type": "gdn", )" + c.sizes;
   check_model(layer + R"(, "conv_size": 4, "conv_bias": true})", kOnePattern, {c.biased, kCommonDirection});
-  check_model(layer + R"(, "conv_size": 4, "output_gate": "sigmoid", "initial_state": "learned"})", kOnePattern, {c.learned, {}});
-  check_model(layer + R"(, "conv_size": 0, "allow_neg_eigval": true, "chunk_size": 32, "output_gate": "none", "output_norm": "none"})",
-              kOnePattern, {c.plain, {}});
+  check_model(layer + R"(, "conv_size": 4, "output_gate": "sigmoid", "initial_state": "learned"})", kOnePattern,
+              {c.learned, {}});
+  check_model(
+      layer +
+          R"(, "conv_size": 0, "allow_neg_eigval": true, "chunk_size": 32, "output_gate": "none", "output_norm": "none"})",
+      kOnePattern, {c.plain, {}});
 }
 
 TEST_CASE("gdn in bf16 equals the CPU in fp64 where answers are normed that nearly cancel") {
   if (has_device()) {  // with what the kernel multiplies in single bf16, the gradient of A_log is off by 0.13
-    check_model(R"("x": {"type": "gdn", "num_heads": 1, "num_value_heads": 2, "key_head_dim": 128, "value_head_dim": 64, "conv_size": 0,
+    check_model(
+        R"("x": {"type": "gdn", "num_heads": 1, "num_value_heads": 2, "key_head_dim": 128, "value_head_dim": 64, "conv_size": 0,
                    "allow_neg_eigval": true, "chunk_size": 32, "output_gate": "none"})",
-                kOnePattern);
+        kOnePattern);
   }
 }
 
 TEST_CASE("mesanet in bf16 equals the CPU in fp64 within the rounding of its operands") {
-  if (!has_device()) {
-    return;
-  }
-  const auto [options, seed] = GENERATE(table<std::string, uint64_t>(
-      {{R"("key_head_dim": 64, "value_head_dim": 128)", 5}, {R"("key_head_dim": 128, "value_head_dim": 64, "output_gate": "silu")", 7}}));
-  check_model(R"("x": {"type": "mesanet", "num_heads": 2, "conv_bias": true, )" + options + "}", kOnePattern, {seed, kCommonDirection});
+  if (!has_device()) { return; }
+  const auto [options, seed] = GENERATE(
+      table<std::string, uint64_t>({{R"("key_head_dim": 64, "value_head_dim": 128)", 5},
+                                    {R"("key_head_dim": 128, "value_head_dim": 64, "output_gate": "silu")", 7}}));
+  check_model(R"("x": {"type": "mesanet", "num_heads": 2, "conv_bias": true, )" + options + "}", kOnePattern,
+              {seed, kCommonDirection});
 }
 
 TEST_CASE("mamba2 in bf16 equals the CPU in fp64 within the rounding of its operands") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const auto [options, seed] = GENERATE(table<std::string, uint64_t>(
       {{R"("head_dim": 64, "state_dim": 128)", 10},
-       {R"("head_dim": 128, "state_dim": 64, "skip": "channel", "initial_state": "learned", "norm_before_gate": true)", 8}}));
-  // With the steps of the initial values, a tenth and less, all answers are D x: the norm behind them takes away D's gradient.
-  check_model(R"("x": {"type": "mamba2", "num_heads": 2, "num_groups": 1, )" + options + "}", kOnePattern, {seed, {{"dt_bias", 3}}});
+       {R"("head_dim": 128, "state_dim": 64, "skip": "channel", "initial_state": "learned", "norm_before_gate": true)",
+        8}}));
+  // With the steps of the initial values, a tenth and less, all answers are D x: the norm behind them takes away D's
+  // gradient.
+  check_model(R"("x": {"type": "mamba2", "num_heads": 2, "num_groups": 1, )" + options + "}", kOnePattern,
+              {seed, {{"dt_bias", 3}}});
 }
 
 TEST_CASE("product keys in bf16 equal the CPU in fp64 within the rounding of their operands") {
@@ -216,23 +209,21 @@ TEST_CASE("product keys in bf16 equal the CPU in fp64 within the rounding of the
 }
 
 TEST_CASE("fast weights of lact in bf16 equal the CPU in fp64 within the rounding of their operands") {
-  if (!has_device()) {
-    return;
-  }
-  // Documents of up to 67 tokens with up to seven updates; rates that move the weights. Not with Muon: it multiplies what rounding to bf16
-  // leaves in small singular values by up to 493, which breaks these limits whether its products are exact or not.
+  if (!has_device()) { return; }
+  // Documents of up to 67 tokens with up to seven updates; rates that move the weights. Not with Muon: it multiplies
+  // what rounding to bf16 leaves in small singular values by up to 493, which breaks these limits whether its products
+  // are exact or not.
   const auto [options, seed] = GENERATE(table<std::string, uint64_t>(
       {{R"("fast_dim": 28, "rank": 5, "chunk_size": 9)", 6},
        {R"("fast_dim": 44, "rank": 0, "silu_v": true, "momentum": false, "chunk_size": 16)", 6},
        {R"("fast_dim": 31, "fast_rope": false, "output_scale": false, "chunk_size": 20)", 6}}));
-  check_model(R"("x": {"type": "lact", "num_heads": 2, "num_fast_heads": 2, "window": 16, "base_lr": 0.05, )" + options + "}", kOnePattern,
-              {seed, {}});
+  check_model(
+      R"("x": {"type": "lact", "num_heads": 2, "num_fast_heads": 2, "window": 16, "base_lr": 0.05, )" + options + "}",
+      kOnePattern, {seed, {}});
 }
 
 TEST_CASE("memory layers in bf16 equal the CPU in fp64 within the rounding of their operands") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   struct Case {
     std::string layer;
     uint64_t seed;
@@ -240,40 +231,55 @@ TEST_CASE("memory layers in bf16 equal the CPU in fp64 within the rounding of th
   };
   const Case c = GENERATE(
       Case{R"("type": "sdm", "num_heads": 2, "slots_per_head": 36, "num_writes": 4, "num_reads": 3)", 12},
-      Case{R"("type": "sdm", "num_heads": 2, "value_head_dim": 72, "slots_per_head": 36, "num_writes": 4, "num_reads": 3,
-               "state_dtype": "bf16")", 3},
-      Case{R"("type": "sdm", "num_heads": 1, "slots_per_head": 16, "num_writes": 5, "num_reads": 7, "key_weighted_decay": true,
-               "learned_init": false, "A_init_range": [0.5, 4], "state_dtype": "bf16")", 4},
+      Case{
+          R"("type": "sdm", "num_heads": 2, "value_head_dim": 72, "slots_per_head": 36, "num_writes": 4, "num_reads": 3,
+               "state_dtype": "bf16")",
+          3},
+      Case{
+          R"("type": "sdm", "num_heads": 1, "slots_per_head": 16, "num_writes": 5, "num_reads": 7, "key_weighted_decay": true,
+               "learned_init": false, "A_init_range": [0.5, 4], "state_dtype": "bf16")",
+          4},
       Case{R"("type": "ovq", "num_heads": 2, "head_dim": 36, "chunk_size": 10, "max_centroids": 12)", 9},
       Case{R"("type": "vq", "num_heads": 2, "head_dim": 36, "codebook_size": 12, "chunk_size": 16)", 6},
-      Case{R"("type": "kvm", "num_heads": 2, "head_dim": 64, "chunk_size": 8, "window_chunks": 2, "state": {"mode": "fixed", "rows": 12},
-               "rope": {"theta": 10000.0, "dims": 24})", 8},
+      Case{
+          R"("type": "kvm", "num_heads": 2, "head_dim": 64, "chunk_size": 8, "window_chunks": 2, "state": {"mode": "fixed", "rows": 12},
+               "rope": {"theta": 10000.0, "dims": 24})",
+          8},
       Case{R"("type": "ham", "rnn": {"num_heads": 1, "key_head_dim": 72, "value_head_dim": 72},
-               "kv": {"num_heads": 2, "key_head_dim": 36, "value_head_dim": 36, "rope": {"theta": 10000.0}}, "threshold": {"tau": 1.0})", 8},
+               "kv": {"num_heads": 2, "key_head_dim": 36, "value_head_dim": 36, "rope": {"theta": 10000.0}}, "threshold": {"tau": 1.0})",
+           8},
       Case{R"("type": "lact", "num_heads": 2, "num_fast_heads": 2, "window": 16, "chunk_size": 20)", 4},
-      Case{R"("type": "fwpkm", "num_subkeys": 6, "key_dim": 24, "value_dim": 28, "top_k": 3, "chunk_size": 16)", 4, true},
+      Case{R"("type": "fwpkm", "num_subkeys": 6, "key_dim": 24, "value_dim": 28, "top_k": 3, "chunk_size": 16)", 4,
+           true},
       Case{R"("type": "fwmlp", "key_dim": 24, "value_dim": 28, "fast_dim": 20, "chunk_size": 16)", 3, true});
   const std::string x = R"("x": {)" + c.layer + "}";
-  const std::string attention = R"(, "a": {"type": "attention", "num_heads": 2, "head_dim": 36, "rope": {"theta": 10000.0}})";
-  check_model(x + (c.is_memory ? attention : ""), c.is_memory ? R"([{"memory": "x", "mixer": "a", "ffn": "mlp"}])" : kOnePattern,
-              {c.seed, {}});
+  const std::string attention =
+      R"(, "a": {"type": "attention", "num_heads": 2, "head_dim": 36, "rope": {"theta": 10000.0}})";
+  check_model(x + (c.is_memory ? attention : ""),
+              c.is_memory ? R"([{"memory": "x", "mixer": "a", "ffn": "mlp"}])" : kOnePattern, {c.seed, {}});
 }
 
 TEST_CASE("dictionaries in bf16 on tensor cores equal the CPU in fp64 within the rounding of their operands") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   struct Case {
     std::string layer;
     uint64_t seed;
   };
   const Case c = GENERATE(
-      Case{R"("type": "ovq", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "chunk_size": 9, "max_centroids": 200, "growth": "full")", 9},
-      Case{R"("type": "ovq", "num_heads": 1, "head_dim": 128, "value_head_dim": 64, "chunk_size": 20, "max_centroids": 30, "qk_conv": 3, "v_shift": true)", 12},
-      Case{R"("type": "kvm", "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "chunk_size": 10, "window_chunks": 1, "qk_norm": "layer",
-              "state": {"mode": "power", "factor": 4, "exponent": 0.5}, "rope": {"theta": 10000.0, "dims": 24})", 8},
-      Case{R"("type": "kvm", "num_heads": 1, "head_dim": 128, "chunk_size": 6, "window_chunks": 2, "state": {"mode": "fixed", "rows": 8},
-              "temperatures": false, "merge_gate": "keys")", 8},
+      Case{
+          R"("type": "ovq", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "chunk_size": 9, "max_centroids": 200, "growth": "full")",
+          9},
+      Case{
+          R"("type": "ovq", "num_heads": 1, "head_dim": 128, "value_head_dim": 64, "chunk_size": 20, "max_centroids": 30, "qk_conv": 3, "v_shift": true)",
+          12},
+      Case{
+          R"("type": "kvm", "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "chunk_size": 10, "window_chunks": 1, "qk_norm": "layer",
+              "state": {"mode": "power", "factor": 4, "exponent": 0.5}, "rope": {"theta": 10000.0, "dims": 24})",
+          8},
+      Case{
+          R"("type": "kvm", "num_heads": 1, "head_dim": 128, "chunk_size": 6, "window_chunks": 2, "state": {"mode": "fixed", "rows": 8},
+              "temperatures": false, "merge_gate": "keys")",
+          8},
       Case{R"("type": "vq", "num_heads": 2, "num_kv_heads": 1, "head_dim": 64, "codebook_size": 30)", 6});
   check_model(R"("x": {)" + c.layer + "}", kOnePattern, {c.seed, {}}, "", 131);
 }
@@ -281,7 +287,8 @@ TEST_CASE("dictionaries in bf16 on tensor cores equal the CPU in fp64 within the
 namespace {
 
 /// 30 steps of a model of gdn, attention and product keys.
-RunConfig mixed_run(const TempFolder& folder, const std::string& device, const std::string& precision, const std::string& changes = "{}") {
+RunConfig mixed_run(const TempFolder& folder, const std::string& device, const std::string& precision,
+                    const std::string& changes = "{}") {
   const fs::path tokens = fs::exists(folder / "tokens.bin") ? folder / "tokens.bin" : write_tokens(folder);
   Json json = parse_json(R"({
     "name": "mixed",
@@ -318,18 +325,14 @@ std::vector<std::string> stale_copies(const ParamStore& params) {
   stream.device = DeviceKind::cuda;
   std::vector<std::string> stale;
   for (const auto& p : params.all()) {
-    if (!p->is_matrix()) {
-      continue;
-    }
+    if (!p->is_matrix()) { continue; }
     std::vector<float> values(static_cast<size_t>(p->value.numel()));
     std::vector<bf16> copy(values.size());
     copy_to_host(stream, values.data(), p->value);
     copy_to_host(stream, copy.data(), p->copy);
     const bool is_fresh = std::equal(values.begin(), values.end(), copy.begin(),
                                      [](float x, bf16 y) { return nearest_bf16(x).bits == y.bits; });
-    if (!is_fresh) {
-      stale.push_back(p->name());
-    }
+    if (!is_fresh) { stale.push_back(p->name()); }
   }
   return stale;
 }
@@ -337,9 +340,7 @@ std::vector<std::string> stale_copies(const ParamStore& params) {
 }  // namespace
 
 TEST_CASE("a training run in bf16 follows the run in fp32 on the CPU, and bf16 is the default on a GPU") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const TempFolder folder;
   RunConfig config = mixed_run(folder, "cuda", "bf16");
   config.train.precision.reset();
@@ -351,8 +352,9 @@ TEST_CASE("a training run in bf16 follows the run in fp32 on the CPU, and bf16 i
   CHECK(heard.has("precision bf16"));
   const std::vector<double> a = metric(folder / "bf16", "loss"), b = metric(folder / "fp32", "loss");
   REQUIRE(a.size() == 30);
-  // Step 1 has the same weights but for rounding: logits near 0, so the loss near ln 29 hardly moves. Then the runs drift apart, as
-  // those of two machines would: at single steps by a part of what the loss falls by (more than 0.5), on average by little.
+  // Step 1 has the same weights but for rounding: logits near 0, so the loss near ln 29 hardly moves. Then the runs
+  // drift apart, as those of two machines would: at single steps by a part of what the loss falls by (more than 0.5),
+  // on average by little.
   CHECK(std::abs(a[0] - b[0]) < 1e-3);
   CHECK(b.front() - b.back() > 0.5);
   double drift = 0;
@@ -365,9 +367,7 @@ TEST_CASE("a training run in bf16 follows the run in fp32 on the CPU, and bf16 i
 }
 
 TEST_CASE("a bf16 run resumes with the same bits, and its checkpoints load on the CPU and back") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const TempFolder folder;
   const auto steps = [](int n) {  // values of a multiple of 8: the delta rule on tensor cores, forward and backward
     return R"({"model": {"layers": {"gdn": {"value_head_dim": 24}}}, "schedule": {"type": "constant", "min_lr": null}, "train": {"steps": )" +
@@ -385,20 +385,22 @@ TEST_CASE("a bf16 run resumes with the same bits, and its checkpoints load on th
   const SafetensorsFile file(checkpoint_in(folder / "whole", 6) / "model.safetensors");
   CHECK(file.find("lm_head.weight")->dtype == DType::f32);  // masters: more than bf16 holds
   const std::vector<double> head = file.doubles("lm_head.weight");
-  CHECK(std::any_of(head.begin(), head.end(), [](double x) { return double(widened(nearest_bf16(static_cast<float>(x)))) != x; }));
+  CHECK(std::any_of(head.begin(), head.end(),
+                    [](double x) { return double(widened(nearest_bf16(static_cast<float>(x)))) != x; }));
 
   // Both devices begin where the other one ended: the first loss is that of the same weights.
   Heard cpu, gpu;
-  REQUIRE(run_in(folder / "cpu", mixed_run(folder, "cpu", "fp32", steps(3)), cpu, from_checkpoint(folder / "whole")) == 0);
-  REQUIRE(run_in(folder / "gpu", mixed_run(folder, "cuda", "bf16", steps(1)), gpu, from_checkpoint(folder / "cpu")) == 0);
-  REQUIRE(run_in(folder / "again", mixed_run(folder, "cpu", "fp32", steps(1)), cpu, from_checkpoint(folder / "cpu")) == 0);
+  REQUIRE(run_in(folder / "cpu", mixed_run(folder, "cpu", "fp32", steps(3)), cpu, from_checkpoint(folder / "whole")) ==
+          0);
+  REQUIRE(run_in(folder / "gpu", mixed_run(folder, "cuda", "bf16", steps(1)), gpu, from_checkpoint(folder / "cpu")) ==
+          0);
+  REQUIRE(run_in(folder / "again", mixed_run(folder, "cpu", "fp32", steps(1)), cpu, from_checkpoint(folder / "cpu")) ==
+          0);
   CHECK(metric(folder / "gpu", "loss")[0] == Catch::Approx(metric(folder / "again", "loss")[0]).epsilon(5e-3));
 }
 
 TEST_CASE("copies of matrices are the rounded parameters whenever a pass reads them") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const TempFolder folder;
   const auto steps = [](int n) { return R"({"train": {"steps": )" + std::to_string(n) + "}}"; };
   {
@@ -417,7 +419,8 @@ TEST_CASE("copies of matrices are the rounded parameters whenever a pass reads t
   }
   Heard heard;
   {
-    const Trainer resumed(mixed_run(folder, "cuda", "bf16", steps(3)), in_folder(folder / "run"), {}, heard.console(), "test");
+    const Trainer resumed(mixed_run(folder, "cuda", "bf16", steps(3)), in_folder(folder / "run"), {}, heard.console(),
+                          "test");
     CHECK(stale_copies(resumed.params()).empty());  // a checkpoint
   }
   RunOptions options = from_checkpoint(folder / "run");
@@ -450,17 +453,13 @@ void check_plan(const RunConfig& narrow, const MemoryPlan& a) {
 }  // namespace
 
 TEST_CASE("the memory plan of a bf16 run counts masters, copies and activations of two bytes") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const TempFolder folder;
   const RunConfig narrow = mixed_run(folder, "cuda", "bf16"), wide = mixed_run(folder, "cuda", "fp32");
   const MemoryPlan a = plan_memory(narrow), b = plan_memory(wide);
   const Model model(narrow.model);
   int64_t matrices = 0;
-  for (const auto& p : model.params().all()) {
-    matrices += p->is_matrix() ? p->spec.shape.numel() : 0;
-  }
+  for (const auto& p : model.params().all()) { matrices += p->is_matrix() ? p->spec.shape.numel() : 0; }
   CHECK(a.parameter_bytes == b.parameter_bytes + 2 * matrices);
   CHECK(a.gradient_bytes == b.gradient_bytes);
   CHECK(a.work_bytes < b.work_bytes);
@@ -468,9 +467,7 @@ TEST_CASE("the memory plan of a bf16 run counts masters, copies and activations 
 }
 
 TEST_CASE("the memory plan of sdm with rows in bf16 counts two bytes a number, and copies of its memory") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const TempFolder folder;
   const auto plan = [&](const std::string& precision) {
     return mixed_run(folder, "cuda", precision, R"({"model": {"num_layers": 1, "layers": {
@@ -482,9 +479,7 @@ TEST_CASE("the memory plan of sdm with rows in bf16 counts two bytes a number, a
   const MemoryPlan a = plan_memory(narrow), b = plan_memory(wide);
   const auto row_bytes = [](const MemoryPlan& p) {
     int64_t bytes = 0;
-    for (const Arena::Use& use : p.work_peak) {
-      bytes += use.name.ends_with("sparse delta rows") ? use.bytes : 0;
-    }
+    for (const Arena::Use& use : p.work_peak) { bytes += use.name.ends_with("sparse delta rows") ? use.bytes : 0; }
     return bytes;
   };
   CHECK(row_bytes(a) == 2 * 2 * 2 * 900 * 64 * 2);  // rows of the batch, heads, slices, slots, channels, bytes
@@ -494,9 +489,7 @@ TEST_CASE("the memory plan of sdm with rows in bf16 counts two bytes a number, a
 }
 
 TEST_CASE("evaluation and decoding in bf16 equal the CPU in fp64 within rounding") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const TempFolder folder;
   REQUIRE(run_in(folder / "run", mixed_run(folder, "cpu", "fp32", R"({"train": {"steps": 20}})")) == 0);
   const ModelSource source = read_model_source(folder / "run");

@@ -9,15 +9,14 @@ using namespace hebb;
 using namespace hebb::testing;
 
 TEST_CASE("200 steps of the quickstart's model in fp32 have the same losses on a GPU and on the CPU") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const TempFolder folder;
   const auto run = [&](const std::string& device) {
     Json json = parse_json_file(std::string(HEBB_SOURCE) + "/configs/quickstart.json");
     json.erase("data");
-    // Its blocks, smaller: the emulator runs every thread of a kernel. Rows of 20 tokens are longer than the windows. At the quickstart's
-    // rate of 3e-3 batches this small are chaotic: the CPU in fp32 and in fp64 part by 1e-2 within 200 steps.
+    // Its blocks, smaller: the emulator runs every thread of a kernel. Rows of 20 tokens are longer than the windows.
+    // At the quickstart's rate of 3e-3 batches this small are chaotic: the CPU in fp32 and in fp64 part by 1e-2 within
+    // 200 steps.
     merge_json(json, parse_json(R"({
       "model": {"vocab_size": 40, "hidden_size": 24, "layers": {
         "gdn": {"num_heads": 2, "key_head_dim": 12, "value_head_dim": 12}, "swa": {"num_heads": 2, "head_dim": 12, "window": 8},

@@ -1,8 +1,9 @@
-// What a training step asks of the host, and steps that are launched as CUDA graphs, on the device "cuda" (a GPU, or the SIMT emulator).
+// What a training step asks of the host, and steps that are launched as CUDA graphs, on the device "cuda" (a GPU, or
+// the SIMT emulator).
+#include "inspect/bench.h"
 #include "tests/device/device.h"
 #include "tests/paths.h"
 #include "tests/train/run_fixture.h"
-#include "inspect/bench.h"
 #include "train/memory_plan.h"
 #include "train/model_source.h"
 
@@ -11,9 +12,10 @@ using namespace hebb::testing;
 
 namespace {
 
-/// Steps of the small model in tests/golden/`model`. Only the first and the last step are logged, so that those in between are like most
-/// of a run. `changes` is merged over everything.
-RunConfig small_run(const TempFolder& folder, const std::string& model, int64_t steps, bool graphs, const std::string& changes = "{}") {
+/// Steps of the small model in tests/golden/`model`. Only the first and the last step are logged, so that those in
+/// between are like most of a run. `changes` is merged over everything.
+RunConfig small_run(const TempFolder& folder, const std::string& model, int64_t steps, bool graphs,
+                    const std::string& changes = "{}") {
   const fs::path tokens = fs::exists(folder / "tokens.bin") ? folder / "tokens.bin" : write_tokens(folder);
   Json json = parse_json(R"({"name": "steps",
     "data": {"sources": [{"path": "TOKENS", "format": "raw_u16", "split_token": 0}]},
@@ -94,33 +96,27 @@ void check_model(const std::string& model) {
 }  // namespace
 
 TEST_CASE("a run leaves a gigabyte of a GPU to its driver") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   CHECK(available_memory_bytes(DeviceKind::cuda) <= cuda::device_info().free_bytes - (int64_t{1} << 30));
 }
 
 TEST_CASE("a training step waits for the device once, asks for no memory, and has the same bits as a graph") {
   const std::string model = GENERATE(as<std::string>(), "attention-1", "gdn-1", "mixed-1");
-  if (has_device()) {
-    check_model(model);
-  }
+  if (has_device()) { check_model(model); }
 }
 
-TEST_CASE("steps of other layers wait for the device once, ask for no memory, and have the same bits as graphs", "[slow]") {
-  const std::string model = GENERATE(as<std::string>(), "mamba2-1", "mesanet-1", "lact-1", "ham-1", "sdm-1", "pkm-1", "ovq-1", "vq-1",
-                                     "vq-2", "kvm-1", "fwpkm-1", "fwmlp-1");
-  if (has_device()) {
-    check_model(model);
-  }
+TEST_CASE("steps of other layers wait for the device once, ask for no memory, and have the same bits as graphs",
+          "[slow]") {
+  const std::string model = GENERATE(as<std::string>(), "mamba2-1", "mesanet-1", "lact-1", "ham-1", "sdm-1", "pkm-1",
+                                     "ovq-1", "vq-1", "vq-2", "kvm-1", "fwpkm-1", "fwmlp-1");
+  if (has_device()) { check_model(model); }
 }
 
 TEST_CASE("graphs give the same bits where activations are computed again, and with random windows", "[slow]") {
-  if (!has_device()) {
-    return;
-  }
-  const std::string changes = GENERATE(as<std::string>(), R"({"train": {"recompute": "block"}})", R"({"train": {"recompute": "mixer"}})",
-                                       R"({"train": {"random_window": {"p": 0.5, "window": 4}, "precision": "bf16"}})");
+  if (!has_device()) { return; }
+  const std::string changes =
+      GENERATE(as<std::string>(), R"({"train": {"recompute": "block"}})", R"({"train": {"recompute": "mixer"}})",
+               R"({"train": {"random_window": {"p": 0.5, "window": 4}, "precision": "bf16"}})");
   CAPTURE(changes);
   const TempFolder folder;
   const Outcome single = run_steps(folder / "single", small_run(folder, "mixed-1", 6, false, changes));
@@ -131,9 +127,7 @@ TEST_CASE("graphs give the same bits where activations are computed again, and w
 }
 
 TEST_CASE("a benchmark launches its steps as graphs, as a run does") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const cuda::DeviceCounts before = cuda::device_counts();
   const fs::path model = fs::path(test_data_path()) / "golden" / "gdn-1" / "model.json";
   const ModelSpeed speed = measure_model(read_model_config(model), {DeviceKind::cuda, DType::f32}, {2, 13, 1, 3});
@@ -144,9 +138,7 @@ TEST_CASE("a benchmark launches its steps as graphs, as a run does") {
 }
 
 TEST_CASE("a step that is skipped changes nothing where it is launched as a graph either") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const TempFolder folder;
   const auto run = [&](bool graphs) {
     RunConfig config = small_run(folder, "ham-1", 10, graphs, kLearnedThreshold);
@@ -160,9 +152,7 @@ TEST_CASE("a step that is skipped changes nothing where it is launched as a grap
     heard.on_line = [&](const std::string& line) {
       Stream stream;
       stream.device = DeviceKind::cuda;
-      if (running == nullptr) {
-        return;
-      }
+      if (running == nullptr) { return; }
       const Tensor value = running->params().find("final_norm.weight")->value;
       if (line.find("step 4/10") == 0) {
         whole.resize(static_cast<size_t>(value.numel()));
@@ -180,34 +170,34 @@ TEST_CASE("a step that is skipped changes nothing where it is launched as a grap
     CHECK(heard.count("skipped:") == 1);
     CHECK(metric(folder / name, "skipped").back() == 1);
     const fs::path checkpoint = checkpoint_in(folder / name, 10);
-    CHECK(SafetensorsFile(checkpoint / "optimizer.safetensors").integers("final_norm.weight.t") == std::vector<int64_t>{9});
-    CHECK(SafetensorsFile(checkpoint / "optimizer.safetensors").integers("blocks.0.mixer.threshold.t") == std::vector<int64_t>{9});
+    CHECK(SafetensorsFile(checkpoint / "optimizer.safetensors").integers("final_norm.weight.t") ==
+          std::vector<int64_t>{9});
+    CHECK(SafetensorsFile(checkpoint / "optimizer.safetensors").integers("blocks.0.mixer.threshold.t") ==
+          std::vector<int64_t>{9});
     return read_file(checkpoint / "model.safetensors") + read_file(checkpoint / "optimizer.safetensors");
   };
   CHECK(run(true) == run(false));
 }
 
 TEST_CASE("a run that is resumed with graphs has the bits of one without") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const TempFolder folder;
-  const Outcome whole = run_steps(folder / "whole", small_run(folder, "gdn-1", 8, false, R"({"train": {"log_every": 4}})"));
+  const Outcome whole =
+      run_steps(folder / "whole", small_run(folder, "gdn-1", 8, false, R"({"train": {"log_every": 4}})"));
   run_steps(folder / "parts", small_run(folder, "gdn-1", 4, true, R"({"train": {"log_every": 4}})"));
-  const Outcome parts = run_steps(folder / "parts", small_run(folder, "gdn-1", 8, true, R"({"train": {"log_every": 4}})"));
+  const Outcome parts =
+      run_steps(folder / "parts", small_run(folder, "gdn-1", 8, true, R"({"train": {"log_every": 4}})"));
   CHECK(parts.metrics == whole.metrics);
   CHECK(parts.weights == whole.weights);
   CHECK(parts.counts.graphs > 0);
 }
 
 TEST_CASE("with a document mask launches stay single, and the report says why") {
-  if (!has_device()) {
-    return;
-  }
+  if (!has_device()) { return; }
   const TempFolder folder;
   Heard heard;
-  const Outcome masked =
-      run_steps(folder / "run", small_run(folder, "attention-1", 3, true, R"({"train": {"document_mask": true}})"), heard);
+  const Outcome masked = run_steps(
+      folder / "run", small_run(folder, "attention-1", 3, true, R"({"train": {"document_mask": true}})"), heard);
   CHECK(masked.counts.graphs == 0);
   CHECK(heard.has("launches: one by one"));
   CHECK(heard.has("train.document_mask"));

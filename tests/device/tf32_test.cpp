@@ -15,7 +15,8 @@ RunConfig small_run(bool allow_tf32) {
       "pattern": [{"mixer": "att", "ffn": "mlp"}]},
     "data": {"sources": [{"type": "synthetic", "task": "mqar", "seed": 1, "vocab": 31, "pairs": 3}]},
     "train": {"steps": 3, "batch_size": 4, "sequence_length": 16, "device": "cuda", "precision": "fp32", "log_every": 1},
-    "optimizer": {"lr": 0.01}})", "tf32.json");
+    "optimizer": {"lr": 0.01}})",
+                         "tf32.json");
   json.find("train")->set("allow_tf32", Json(allow_tf32));
   RunConfig config;
   Fields::read(json, "", config);
@@ -39,6 +40,8 @@ TEST_CASE("allow_tf32 rounds the operands of fp32 products in that run, and only
   const std::vector<double> exact = metric(folder / "exact", "loss"), rounded = metric(folder / "rounded", "loss");
   REQUIRE(rounded.size() == 3);
   CHECK(rounded != exact);
-  for (size_t i = 0; i < 3; ++i) { CHECK(std::abs(rounded[i] - exact[i]) < 5e-3); }  // 2^-11 an operand, three steps of lr 0.01
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(std::abs(rounded[i] - exact[i]) < 5e-3);
+  }  // 2^-11 an operand, three steps of lr 0.01
   CHECK(metric(folder / "again", "loss") == exact);
 }

@@ -33,47 +33,71 @@ TEST_CASE("usage errors are one line on stderr and exit code 2", "[fast]") {
       "hebb data encode: unknown option --tokenizr; did you mean --tokenizer? (see hebb data encode --help)");
   check_usage_error("data encode x -t bytes -o o --skip-bad 1.5",
                     "hebb data encode: --skip-bad: found \"1.5\", expected an integer (see hebb data encode --help)");
-  check_usage_error("tokenizer train x -o o --train-bytes -5",
-                    "hebb tokenizer train: --train-bytes: found \"-5\", expected an integer >= 0 (see hebb tokenizer train --help)");
-  check_usage_error("data encode x -t bytes -o o --threads -1",
-                    "hebb data encode: --threads: found -1, expected an integer from 0 to 1024 (see hebb data encode --help)");
+  check_usage_error(
+      "tokenizer train x -o o --train-bytes -5",
+      "hebb tokenizer train: --train-bytes: found \"-5\", expected an integer >= 0 (see hebb tokenizer train --help)");
+  check_usage_error(
+      "data encode x -t bytes -o o --threads -1",
+      "hebb data encode: --threads: found -1, expected an integer from 0 to 1024 (see hebb data encode --help)");
 }
 
 TEST_CASE("numbers and names out of range say what was found and expected", "[fast]") {
-  check_usage_error("generate r --temperature nan", "hebb generate: --temperature: found nan, expected a number >= 0 (see hebb generate --help)");
-  check_usage_error("generate r --temperature -1", "hebb generate: --temperature: found -1, expected a number >= 0 (see hebb generate --help)");
-  check_usage_error("generate r --top-p 1.5", "hebb generate: --top-p: found 1.5, expected a number from 0 to 1 (see hebb generate --help)");
-  check_usage_error("generate r --max-new-tokens 1.5", "hebb generate: --max-new-tokens: found 1.5, expected an integer >= 0 (see hebb generate --help)");
-  check_usage_error("generate r --max-new-tokens 1e30", "hebb generate: --max-new-tokens: found 1e30, expected an integer >= 0 (see hebb generate --help)");
+  check_usage_error("generate r --temperature nan",
+                    "hebb generate: --temperature: found nan, expected a number >= 0 (see hebb generate --help)");
+  check_usage_error("generate r --temperature -1",
+                    "hebb generate: --temperature: found -1, expected a number >= 0 (see hebb generate --help)");
+  check_usage_error("generate r --top-p 1.5",
+                    "hebb generate: --top-p: found 1.5, expected a number from 0 to 1 (see hebb generate --help)");
+  check_usage_error("generate r --max-new-tokens 1.5",
+                    "hebb generate: --max-new-tokens: found 1.5, expected an integer >= 0 (see hebb generate --help)");
+  check_usage_error("generate r --max-new-tokens 1e30",
+                    "hebb generate: --max-new-tokens: found 1e30, expected an integer >= 0 (see hebb generate --help)");
   check_usage_error("bench --rows 0", "hebb bench: --rows: found 0, expected an integer >= 1 (see hebb bench --help)");
-  check_usage_error("plan m.json --memory 0", "hebb plan: --memory: found 0, expected a number > 0 (see hebb plan --help)");
-  check_usage_error("plan m.json --length many", "hebb plan: --length: found many, expected an integer >= 1 (see hebb plan --help)");
-  check_usage_error("selftest --device gpu", "hebb selftest: --device: found \"gpu\", expected one of auto, cpu, cuda (see hebb selftest --help)");
+  check_usage_error("plan m.json --memory 0",
+                    "hebb plan: --memory: found 0, expected a number > 0 (see hebb plan --help)");
+  check_usage_error("plan m.json --length many",
+                    "hebb plan: --length: found many, expected an integer >= 1 (see hebb plan --help)");
+  check_usage_error(
+      "selftest --device gpu",
+      "hebb selftest: --device: found \"gpu\", expected one of auto, cpu, cuda (see hebb selftest --help)");
   check_usage_error("data inspect x --format raw16",
-                    "hebb data inspect: --format: found \"raw16\", expected one of auto, raw_u16, raw_u32, megatron (did you mean raw_u16?) (see hebb data inspect --help)");
-  check_usage_error("plan nothing.json", "nothing.json: found nothing, expected a configuration, a checkpoint, a run folder or a safetensors file");
-  check_usage_error("bench gdm", "MODEL: found \"gdm\", expected a built-in model (see hebb bench --help) or a configuration file (did you mean gdn?)");
+                    "hebb data inspect: --format: found \"raw16\", expected one of auto, raw_u16, raw_u32, megatron "
+                    "(did you mean raw_u16?) (see hebb data inspect --help)");
+  check_usage_error(
+      "plan nothing.json",
+      "nothing.json: found nothing, expected a configuration, a checkpoint, a run folder or a safetensors file");
+  check_usage_error("bench gdm",
+                    "MODEL: found \"gdm\", expected a built-in model (see hebb bench --help) or a configuration file "
+                    "(did you mean gdn?)");
 }
 
 TEST_CASE("an option or a flag is given once", "[fast]") {
-  check_usage_error("data encode x -t bytes -o o --out p", "hebb data encode: --out given 2 times, expected once (see hebb data encode --help)");
-  check_usage_error("data synth -o o --documents 1 --documents 1", "hebb data synth: --documents given 2 times, expected once (see hebb data synth --help)");
-  check_usage_error("data encode x -t bytes -o o --add-bos --no-add-bos", "hebb data encode: --add-bos given 2 times, expected once (see hebb data encode --help)");
-  check_usage_error("train c.json --resume auto --resume never", "hebb train: --resume given 2 times, expected once (see hebb train --help)");
-  check_usage_error("train c.json train.threads=1 --threads 2", "hebb train: found --threads 2 beside train.threads=1, expected one of them");
-  check_usage_error("plan m.json --json --json --json", "hebb plan: --json given 3 times, expected once (see hebb plan --help)");
+  check_usage_error("data encode x -t bytes -o o --out p",
+                    "hebb data encode: --out given 2 times, expected once (see hebb data encode --help)");
+  check_usage_error("data synth -o o --documents 1 --documents 1",
+                    "hebb data synth: --documents given 2 times, expected once (see hebb data synth --help)");
+  check_usage_error("data encode x -t bytes -o o --add-bos --no-add-bos",
+                    "hebb data encode: --add-bos given 2 times, expected once (see hebb data encode --help)");
+  check_usage_error("train c.json --resume auto --resume never",
+                    "hebb train: --resume given 2 times, expected once (see hebb train --help)");
+  check_usage_error("train c.json train.threads=1 --threads 2",
+                    "hebb train: found --threads 2 beside train.threads=1, expected one of them");
+  check_usage_error("plan m.json --json --json --json",
+                    "hebb plan: --json given 3 times, expected once (see hebb plan --help)");
 }
 
 TEST_CASE("a list without evaluations is refused", "[fast]") {
   const TempFolder folder;
   folder.write("e.json", R"({"evaluations": []})");
-  CHECK(run_hebb(folder, "eval e.json --checkpoint r").err == "error: e.json: evaluations: found an empty list, expected at least one evaluation\n");
+  CHECK(run_hebb(folder, "eval e.json --checkpoint r").err ==
+        "error: e.json: evaluations: found an empty list, expected at least one evaluation\n");
 }
 
 TEST_CASE("output that does not arrive is an error", "[fast]") {
   for (const char* verb : {"--version", "doctor", "bench --help"}) {
     const TempFolder folder;
-    const std::string command = std::string("'") + HEBB_BINARY + "' " + verb + " > /dev/full 2> '" + (folder / "err").string() + "'";
+    const std::string command =
+        std::string("'") + HEBB_BINARY + "' " + verb + " > /dev/full 2> '" + (folder / "err").string() + "'";
     INFO(verb);
     CHECK(WEXITSTATUS(std::system(command.c_str())) == 4);
     std::ifstream err(folder / "err");

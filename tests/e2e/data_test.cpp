@@ -63,10 +63,11 @@ TEST_CASE("synth-task writes rows and refuses options that do not fit", "[fast]"
 
 TEST_CASE("integers out of range are refused", "[fast]") {
   const TempFolder folder;
-  for (const char* command : {"data encode x.txt -t bytes -o set --val-documents -3", "data encode x.txt -t bytes -o set --skip-bad -1",
-                              "data synth --documents -3", "data synth-task --task mqar --length 32 --rows -1",
-                              "data synth --documents 1 --seed 18446744073709551616",
-                              "data encode x.txt -t bytes -o set --shard-tokens 99999999999999999999999"}) {
+  for (const char* command :
+       {"data encode x.txt -t bytes -o set --val-documents -3", "data encode x.txt -t bytes -o set --skip-bad -1",
+        "data synth --documents -3", "data synth-task --task mqar --length 32 --rows -1",
+        "data synth --documents 1 --seed 18446744073709551616",
+        "data encode x.txt -t bytes -o set --shard-tokens 99999999999999999999999"}) {
     INFO(command);
     const CommandResult result = run_hebb(folder, command);
     CHECK(result.code == 2);
@@ -233,7 +234,8 @@ TEST_CASE("a data set becomes records, and what is none of it leaves no file", "
   const CommandResult good = run_hebb(folder, "data convert boolq raw.jsonl boolq.jsonl");
   CHECK(good.code == 0);
   CHECK(good.out == "1 records in boolq.jsonl\n");
-  const std::string line = "{\"context\":\"P.\\nQuestion: is it?\\nAnswer:\",\"choices\":[\"no\",\"yes\"],\"gold\":1,\"delimiter\":\" \"}\n";
+  const std::string line =
+      "{\"context\":\"P.\\nQuestion: is it?\\nAnswer:\",\"choices\":[\"no\",\"yes\"],\"gold\":1,\"delimiter\":\" \"}\n";
   CHECK(read_file(folder / "boolq.jsonl") == line);
   CHECK(run_hebb(folder, "data convert boolq raw.jsonl -").out == line);
 

@@ -26,8 +26,10 @@ TEST_CASE("a run that has been moved generates and is evaluated without the file
   CHECK(run_hebb(folder, "generate second --prompt The --max-new-tokens 5").out == text);
   const std::string weights = "second/checkpoints/step_00000001/model.safetensors";
   CHECK(run_hebb(folder, "generate " + weights + " --prompt The --max-new-tokens 5").out == text);
-  folder.write("e.json", R"({"evaluations": [{"name": "v", "kind": "stream_ppl", "data": {"path": "tokens/val_*.bin"}}]})");
-  CHECK_THAT(run_hebb(folder, "eval e.json --checkpoint second").out, Contains("v (stream_ppl): ok") && Contains("bits_per_byte"));
+  folder.write("e.json",
+               R"({"evaluations": [{"name": "v", "kind": "stream_ppl", "data": {"path": "tokens/val_*.bin"}}]})");
+  CHECK_THAT(run_hebb(folder, "eval e.json --checkpoint second").out,
+             Contains("v (stream_ppl): ok") && Contains("bits_per_byte"));
 
   const CommandResult invalid = run_hebb(folder, "generate second --prompt 'a'$(printf '\\377')");
   CHECK(invalid.code == 3);

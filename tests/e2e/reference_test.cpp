@@ -19,8 +19,10 @@ TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments
   CHECK(plan.err.find("nothing.json") != std::string::npos);
   CHECK(run_hebb(folder, "bench no-such-model --steps 1").err.find("no-such-model") != std::string::npos);
   CHECK(run_hebb(folder, "selftest relu2 --device cpu").out.find("all 1 passed") != std::string::npos);
-  CHECK(run_hebb(folder, "selftest relu2 optimizer --device cpu --json").out.find("\"failed\": 0") != std::string::npos);
-  CHECK(run_hebb(folder, "selftest relu --device cpu").err.find("one of attention, swiglu, relu2") != std::string::npos);
+  CHECK(run_hebb(folder, "selftest relu2 optimizer --device cpu --json").out.find("\"failed\": 0") !=
+        std::string::npos);
+  CHECK(run_hebb(folder, "selftest relu --device cpu").err.find("one of attention, swiglu, relu2") !=
+        std::string::npos);
   CHECK(run_hebb(folder, "selftest --device cpu --precision fp64").code == 2);
   const CommandResult report = run_hebb(folder, "report missing-run");
   CHECK(report.code == 3);
@@ -31,7 +33,9 @@ TEST_CASE("doctor, plan, bench and report say what is wrong with their arguments
 
 TEST_CASE("plan counts the parameters, FLOPs and state of a model object", "[fast]") {
   const TempFolder folder;
-  folder.write("m.json", R"({"vocab_size": 32000, "hidden_size": 768, "num_layers": 12, "norm": "rms_unit_offset", "tie_embeddings": true,
+  folder.write(
+      "m.json",
+      R"({"vocab_size": 32000, "hidden_size": 768, "num_layers": 12, "norm": "rms_unit_offset", "tie_embeddings": true,
     "layers": {"gdn": {"type": "gdn", "num_heads": 8, "key_head_dim": 64, "value_head_dim": 64, "dt_bias_init": "ones"},
                "mlp": {"type": "swiglu", "intermediate_size": 2304}},
     "pattern": [{"mixer": "gdn", "ffn": "mlp"}]})");

@@ -31,7 +31,9 @@ TEST_CASE("decisions that a trace cannot use are refused", "[fast]") {
 
   const CommandResult none = run_hebb(folder, trace_of("ham-1", "--force none --out out"));
   CHECK(none.code == 3);
-  CHECK_THAT(none.err, Contains("none: decisions to force (found no integer tensor, expected decisions of this model, such as blocks."));
+  CHECK_THAT(
+      none.err,
+      Contains("none: decisions to force (found no integer tensor, expected decisions of this model, such as blocks."));
 
   const CommandResult others = run_hebb(folder, trace_of("attention-1", "--force ovq --out out"));
   CHECK(others.code == 3);

@@ -1,7 +1,7 @@
 // Adapt and test (spec 81, section 10).
-#include "tests/test.h"
-#include "tests/eval/eval_fixture.h"
 #include "inspect/trace.h"
+#include "tests/eval/eval_fixture.h"
+#include "tests/test.h"
 
 using namespace hebb;
 
@@ -24,10 +24,12 @@ std::string fast_model(const std::string& mixer) {
 struct Domains {
   EvalFixture first, second;
 
-  Domains(const std::string& model, const std::vector<int>& one, const std::vector<int>& two) : first(model, one), second(model, two) {}
+  Domains(const std::string& model, const std::vector<int>& one, const std::vector<int>& two)
+      : first(model, one), second(model, two) {}
   std::string config(const std::string& keys) const {
-    return "{\"evaluations\": [{\"name\": \"x\", \"kind\": \"adapt\", \"domains\": [{\"name\": \"one\", \"path\": \"" + (first.folder / "corpus").string() +
-           "\"}, {\"name\": \"two\", \"path\": \"" + (second.folder / "corpus").string() + "\"}], " + keys + "}]}";
+    return "{\"evaluations\": [{\"name\": \"x\", \"kind\": \"adapt\", \"domains\": [{\"name\": \"one\", \"path\": \"" +
+           (first.folder / "corpus").string() + "\"}, {\"name\": \"two\", \"path\": \"" +
+           (second.folder / "corpus").string() + "\"}], " + keys + "}]}";
   }
   EvalResult run(Session& session, const std::string& keys) const {
     auto evaluations = read_evaluations(parse_json(config(keys), "eval.json"), "");
@@ -43,7 +45,9 @@ std::vector<int32_t> joined(const EvalFixture& f) {
   return all;
 }
 
-double number(const EvalResult& r, size_t point, const char* key) { return r.series.at("adaptation").items()[point].at(key).as_double(); }
+double number(const EvalResult& r, size_t point, const char* key) {
+  return r.series.at("adaptation").items()[point].at(key).as_double();
+}
 
 /// Mean loss over rows [from, to) of 13 tokens, fast weights as they are.
 double loss_of_rows(Session& s, const std::vector<int32_t>& tokens, size_t from, size_t to) {
@@ -121,7 +125,8 @@ TEST_CASE("adaptation reads by the rules of evaluation and obeys chunk_size", "[
   options.inside = true;
   options.training = false;
   const TraceInput input{1, 12, {row.begin(), row.end()}, {}, {}};
-  CHECK(in_rows.records.at("blocks.1.mixer.assign").integers == trace(s.model(), s.stream(), s.arena(), input, options).inside.at("blocks.1.mixer.assign").integers);
+  CHECK(in_rows.records.at("blocks.1.mixer.assign").integers ==
+        trace(s.model(), s.stream(), s.arena(), input, options).inside.at("blocks.1.mixer.assign").integers);
 }
 
 TEST_CASE("a model without fast weights gives zeros, and wrong input a message", "[fast]") {
@@ -132,13 +137,21 @@ TEST_CASE("a model without fast weights gives zeros, and wrong input a message",
     CHECK(number(r, point, "delta") == 0);
     CHECK(number(r, point, "nll") > 1);
   }
-  CHECK_THROWS_WITH(d.run(s, R"("micro_batch_size": 6)"),
-                    Catch::Contains("too few tokens for domain \"one\" (found 10 rows of 13 tokens, expected at least 12"));
+  CHECK_THROWS_WITH(
+      d.run(s, R"("micro_batch_size": 6)"),
+      Catch::Contains("too few tokens for domain \"one\" (found 10 rows of 13 tokens, expected at least 12"));
   const auto read = [](const std::string& text) { return read_evaluations(parse_json(text, "e.json"), ""); };
-  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt"}]})"), Catch::Contains("evaluations.0.domains"));
-  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": []}]})"), Catch::Contains("domains: found an empty list, expected a list of objects with at least one element"));
-  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}]}]})"),
-                    Catch::Contains("domains.1.name: found \"a\" again"));
-  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": [{"name": "a", "path": "x", "weight": 1}]}]})"),
-                    Catch::Contains("domains.0.weight: found an unknown key"));
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "x", "kind": "adapt"}]})"),
+                    Catch::Contains("evaluations.0.domains"));
+  CHECK_THROWS_WITH(
+      read(R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": []}]})"),
+      Catch::Contains("domains: found an empty list, expected a list of objects with at least one element"));
+  CHECK_THROWS_WITH(
+      read(
+          R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}]}]})"),
+      Catch::Contains("domains.1.name: found \"a\" again"));
+  CHECK_THROWS_WITH(
+      read(
+          R"({"evaluations": [{"name": "x", "kind": "adapt", "domains": [{"name": "a", "path": "x", "weight": 1}]}]})"),
+      Catch::Contains("domains.0.weight: found an unknown key"));
 }

@@ -1,8 +1,8 @@
 // Evaluations that score what a model generates: niah, ruler, generate.
-#include "tests/eval/text_model.h"
-#include "train/run_config.h"
 #include "eval/answer_text.h"
 #include "eval/prompt.h"
+#include "tests/eval/text_model.h"
+#include "train/run_config.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -12,7 +12,8 @@ namespace {
 /// Every pair of characters in `text` leads from the first to the second, its end to EOS.
 BigramModel says(const std::string& text, BigramModel::Table table = {}) {
   for (size_t i = 0; i < text.size(); ++i) {
-    table[{static_cast<unsigned char>(text[i]), i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : kEos}] = 5;
+    table[{static_cast<unsigned char>(text[i]), i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : kEos}] =
+        5;
   }
   return BigramModel(table);
 }
@@ -22,7 +23,9 @@ std::string niah_line(const std::string& haystack, const std::string& answer) {
          R"(", "all_inserted_needles": [{"value": ")" + answer + R"("}, {"value": "123456"}]})" + "\n";
 }
 
-std::string value(const Outcome& o, const char* group, const char* metric) { return o.result.groups.at(group).at(metric).at("value").dump(); }
+std::string value(const Outcome& o, const char* group, const char* metric) {
+  return o.result.groups.at(group).at(metric).at("value").dump();
+}
 
 std::vector<std::string> predictions(const Outcome& o) {
   std::vector<std::string> texts;
@@ -58,7 +61,8 @@ double largest_difference(const std::vector<std::vector<char>>& a, const std::ve
 
 /// Fast weights that an evaluation leaves behind.
 std::vector<std::vector<char>> weights_after(const TextModel& m, const std::string& keys) {
-  auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
+  auto evaluations =
+      read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
   Session s = m.session();
   Progress quiet;
   EvalContext context{s, m.tokenizer, 64, evaluations[0].seed, quiet, {}};
@@ -71,7 +75,8 @@ std::vector<std::vector<char>> weights_after(const TextModel& m, const std::stri
 
 TEST_CASE("a needle's value is read from the first six characters after white space", "[fast]") {
   const BigramModel m = says(" 777777", {{{'7', '7'}, 9}});
-  const auto file = m.folder.write("niah.jsonl", niah_line("The hay.", "777777") + niah_line("Some hay.", "777778") + niah_line("Hay.", "123456"));
+  const auto file = m.folder.write(
+      "niah.jsonl", niah_line("The hay.", "777777") + niah_line("Some hay.", "777778") + niah_line("Hay.", "123456"));
   const Outcome o = m.run(R"("kind": "niah", "passes": [3], "samples": )" + quoted(file));
   CHECK(o.result.source == "official");
   CHECK(predictions(o) == std::vector<std::string>{"777777", "777777", "777777"});
@@ -85,7 +90,8 @@ TEST_CASE("a needle's value is read from the first six characters after white sp
 
 TEST_CASE("an answer ends at EOS or after twelve tokens, too", "[fast]") {
   const auto answer = [](const BigramModel& m) {
-    return predictions(m.run(R"("kind": "niah", "passes": [1], "samples": )" + quoted(m.folder.write("n.jsonl", niah_line("h", "777777")))))[0];
+    return predictions(m.run(R"("kind": "niah", "passes": [1], "samples": )" +
+                             quoted(m.folder.write("n.jsonl", niah_line("h", "777777")))))[0];
   };
   CHECK(answer(says(" 12")) == "12");
   CHECK(answer(BigramModel({{{' ', '\n'}, 5}, {{'\n', '\n'}, 5}})).empty());
@@ -130,8 +136,9 @@ TEST_CASE("fast weights move once at the end of each pass, also where it takes s
           last = whole_pass(s, m.tokenizer->encode(text), last.get());
         }
       }
-      const auto left = weights_after(m, keys + std::string(R"(, "update_after": ")") + (at_prompt ? "prompt" : "haystack") +
-                                             R"(", "fast_weights": ")" + (carries ? "carry" : "reset") + '"');
+      const auto left =
+          weights_after(m, keys + std::string(R"(, "update_after": ")") + (at_prompt ? "prompt" : "haystack") +
+                               R"(", "fast_weights": ")" + (carries ? "carry" : "reset") + '"');
       CHECK(largest_difference(left, fresh) > 1e-3);
       // 1e-9: the same sums in other pieces, in double.
       CHECK(largest_difference(left, s.save_fast_weights()) < 1e-9);
@@ -143,7 +150,8 @@ TEST_CASE("each number of passes is a run of its own, and more passes change wha
   const TextModel m(byte_model(true));
   const std::string keys = R"("kind": "niah", "context_words": [30], "samples": 4, )";
   const std::vector<std::string> all = predictions(m.run(keys + R"("passes": [1, 3])"));
-  const std::vector<std::string> one = predictions(m.run(keys + R"("passes": [1])")), three = predictions(m.run(keys + R"("passes": [3])"));
+  const std::vector<std::string> one = predictions(m.run(keys + R"("passes": [1])")),
+                                 three = predictions(m.run(keys + R"("passes": [3])"));
   REQUIRE(all.size() == 8);
   CHECK(std::vector<std::string>(all.begin(), all.begin() + 4) == one);
   CHECK(std::vector<std::string>(all.begin() + 4, all.end()) == three);
@@ -154,7 +162,8 @@ TEST_CASE("with a reset no sample depends on the others", "[fast]") {
   const TextModel m(byte_model(true));
   const std::string a = niah_line("The first hay of two.", "123456"), b = niah_line("Here the second.", "654321");
   const auto run = [&](const std::string& lines, const std::string& mode) {
-    return predictions(m.run(R"("kind": "niah", "passes": [2], "fast_weights": ")" + mode + R"(", "samples": )" + quoted(m.folder.write("n.jsonl", lines))));
+    return predictions(m.run(R"("kind": "niah", "passes": [2], "fast_weights": ")" + mode + R"(", "samples": )" +
+                             quoted(m.folder.write("n.jsonl", lines))));
   };
   const auto forward = run(a + b, "reset"), backward = run(b + a, "reset");
   CHECK(forward == std::vector<std::string>{backward[1], backward[0]});
@@ -174,7 +183,8 @@ TEST_CASE("needle evaluations that cannot run are refused", "[fast]") {
   CHECK_THROWS_WITH(read(R"("samples": "x.jsonl", "context_words": [40])"), Catch::Contains("context_words"));
   CHECK_THROWS_WITH(read(R"("needles": 5)"), Catch::Contains("needles"));
   CHECK_THROWS_AS(read(R"("samples": "nowhere.jsonl")"), MissingFileError);
-  CHECK_THROWS_WITH(read(R"("samples": 1, "context_words": [30], "text": {"path": )" + quoted(m.folder.write("short.txt", "a b c")) + "}"),
+  CHECK_THROWS_WITH(read(R"("samples": 1, "context_words": [30], "text": {"path": )" +
+                         quoted(m.folder.write("short.txt", "a b c")) + "}"),
                     Catch::Contains("no document long enough"));
   TextModel bare(byte_model(false));
   bare.tokenizer = nullptr;
@@ -204,7 +214,8 @@ TEST_CASE("RULER scores are means over samples, tasks and lengths", "[fast]") {
 
 TEST_CASE("ready-made RULER samples are grouped by the smallest length that holds them", "[fast]") {
   const BigramModel m = says(":ab");
-  const auto file = m.folder.write("s.jsonl", R"({"input": "abc", "outputs": ["AB", "x"], "answer_prefix": " so:", "length": 9}
+  const auto file =
+      m.folder.write("s.jsonl", R"({"input": "abc", "outputs": ["AB", "x"], "answer_prefix": " so:", "length": 9}
 {"input": "0123456789 0123456789 0123456789 0123456789 0123456789:", "outputs": ["b"], "task": "qa_1"}
 )");
   const std::string keys = R"("kind": "ruler", "samples": )" + quoted(file);
@@ -223,8 +234,10 @@ TEST_CASE("ready-made RULER samples are grouped by the smallest length that hold
 TEST_CASE("the six-task average needs its six tasks", "[fast]") {
   const BigramModel m = says(":ab");
   std::string lines;
-  for (const char* task : {"niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_2", "niah_multiquery", "vt", "cwe"}) {
-    lines += R"({"input": "x:", "outputs": [")" + std::string(task == std::string("vt") ? "zz" : "ab") + R"("], "task": ")" + task + "\"}\n";
+  for (const char* task :
+       {"niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_2", "niah_multiquery", "vt", "cwe"}) {
+    lines += R"({"input": "x:", "outputs": [")" + std::string(task == std::string("vt") ? "zz" : "ab") +
+             R"("], "task": ")" + task + "\"}\n";
   }
   const Outcome o = m.run(R"("kind": "ruler", "samples": )" + quoted(m.folder.write("s.jsonl", lines)));
   CHECK(o.metric("average_6") == Approx(5.0 / 6));
@@ -237,7 +250,8 @@ TEST_CASE("RULER without the files of its questions is skipped, and text that do
   const EvalResult skipped = m.run(R"("kind": "ruler", "tasks": ["qa_1", "qa_2"])").result;
   CHECK(skipped.status == "skipped");
   CHECK(skipped.reason.find("squad") != std::string::npos);
-  CHECK_THROWS_WITH(m.run(R"("kind": "ruler", "lengths": [1024], "tasks": ["niah_single_2"])"), Catch::Contains("niah_single_2 at length 1024"));
+  CHECK_THROWS_WITH(m.run(R"("kind": "ruler", "lengths": [1024], "tasks": ["niah_single_2"])"),
+                    Catch::Contains("niah_single_2 at length 1024"));
   CHECK_THROWS_WITH(m.run(R"("kind": "ruler", "tasks": ["niah"])"), Catch::Contains("niah_single_1"));
   CHECK_THROWS_WITH(m.run(R"("kind": "ruler", "tasks": ["vt", "vt"])"), Catch::Contains("different"));
   CHECK_THROWS_WITH(m.run(R"("kind": "ruler", "lengths": [])"), Catch::Contains("lengths: found an empty list"));
@@ -261,7 +275,8 @@ TEST_CASE("generated answers are scored as the record or the evaluation says", "
 {"prompt": "q:", "answers": ["thebox other"], "score": "f1"}
 {"prompt": "q:", "answers": ["Other", "box"], "score": "contains", "max_new_tokens": 5}
 {"prompt": "q:", "answers": ["no"], "score": "none", "until": []}
-)", R"("kind": "generate", "score": "exact")");
+)",
+                             R"("kind": "generate", "score": "exact")");
   CHECK(predictions(o) == std::vector<std::string>{"The-box", "The-box.", "The-b", "The-box."});
   CHECK(o.metric("exact") == 1);
   CHECK(o.metric("f1") == Approx(2.0 / 3));
@@ -274,7 +289,8 @@ TEST_CASE("generated answers are scored as the record or the evaluation says", "
 TEST_CASE("the text is cut before the first of several ends, also where one reaches over tokens", "[fast]") {
   const BigramModel m = says("=abcdef");
   const auto text = [&](const std::string& until) {
-    return predictions(m.run_on(R"({"prompt": "=", "answers": []})", R"("kind": "generate", "score": "none", "until": )" + until))[0];
+    return predictions(
+        m.run_on(R"({"prompt": "=", "answers": []})", R"("kind": "generate", "score": "none", "until": )" + until))[0];
   };
   CHECK(text(R"(["ef", "cde"])") == "ab");
   CHECK(text(R"(["bc", "b"])") == "a");
@@ -283,9 +299,13 @@ TEST_CASE("the text is cut before the first of several ends, also where one reac
 }
 
 TEST_CASE("characters that were begun are written as such, those behind the end are not", "[fast]") {
-  const BigramModel m({{{'=', 0xC3}, 5}, {{0xC3, 0xA9}, 5}, {{0xA9, 0xE6}, 5}, {{0xE6, kEos}, 5}});  // e with an accent, the start of another
+  const BigramModel m({{{'=', 0xC3}, 5},
+                       {{0xC3, 0xA9}, 5},
+                       {{0xA9, 0xE6}, 5},
+                       {{0xE6, kEos}, 5}});  // e with an accent, the start of another
   const auto text = [&](const std::string& keys) {
-    return predictions(m.run_on(R"({"prompt": "=", "answers": []})", R"("kind": "generate", "score": "none")" + keys))[0];
+    return predictions(
+        m.run_on(R"({"prompt": "=", "answers": []})", R"("kind": "generate", "score": "none")" + keys))[0];
   };
   CHECK(text("") == "\u00e9\ufffd");
   CHECK(text(R"(, "max_new_tokens": 2)") == "\u00e9");
@@ -294,7 +314,10 @@ TEST_CASE("characters that were begun are written as such, those behind the end 
 
 TEST_CASE("with a temperature each example draws from its own stream", "[fast]") {
   const BigramModel m(random_table(3));
-  const std::string records = R"({"prompt": "a", "answers": []})" "\n" R"({"prompt": "a", "answers": []})" "\n";
+  const std::string records = R"({"prompt": "a", "answers": []})"
+                              "\n"
+                              R"({"prompt": "a", "answers": []})"
+                              "\n";
   const std::string keys = R"("kind": "generate", "score": "none", "temperature": 2.0, "max_new_tokens": 8)";
   const auto texts = predictions(m.run_on(records, keys));
   CHECK(texts == predictions(m.run_on(records, keys)));
@@ -312,7 +335,9 @@ TEST_CASE("texts that are only to be written are written without being asked for
   const BigramModel m = says("=ab");
   const std::string file = m.folder.write("r.jsonl", R"({"prompt": "=", "answers": []})").string();
   auto evaluations = read_evaluations(
-      parse_json(R"({"evaluations": [{"name": "x", "kind": "generate", "score": "none", "file": ")" + file + "\"}]}", "e.json"), "");
+      parse_json(R"({"evaluations": [{"name": "x", "kind": "generate", "score": "none", "file": ")" + file + "\"}]}",
+                 "e.json"),
+      "");
   Session s = m.session();
   Progress quiet;
   EvalContext context{s, m.tokenizer, 64, 42, quiet, {}};
@@ -322,13 +347,19 @@ TEST_CASE("texts that are only to be written are written without being asked for
 
 TEST_CASE("records that could never score are refused", "[fast]") {
   const BigramModel m = says("7");
-  const auto run = [&](const std::string& record, const std::string& keys = "") { return m.run_on(record, R"("kind": "generate")" + keys); };
-  CHECK_THROWS_WITH(run(R"({"prompt": "q", "answers": ["a"]})"), Catch::Contains("records.jsonl:1") && Catch::Contains("score"));
+  const auto run = [&](const std::string& record, const std::string& keys = "") {
+    return m.run_on(record, R"("kind": "generate")" + keys);
+  };
+  CHECK_THROWS_WITH(run(R"({"prompt": "q", "answers": ["a"]})"),
+                    Catch::Contains("records.jsonl:1") && Catch::Contains("score"));
   CHECK_THROWS_WITH(run(R"({"prompt": "q", "answers": [], "score": "f1"})"), Catch::Contains("at least one"));
   CHECK_THROWS_WITH(run(R"({"prompt": "q", "answers": ["the"], "score": "f1"})"), Catch::Contains("no text can match"));
-  CHECK_THROWS_WITH(run(R"({"prompt": "q", "answers": ["none"], "score": "gsm8k"})"), Catch::Contains("no text can match"));
-  CHECK_THROWS_WITH(run(R"({"prompt": "q", "answers": ["x"], "score": "classification", "classes": ["y"]})"), Catch::Contains("no text can match"));
-  CHECK_THROWS_WITH(run(R"({"prompt": "q", "answers": [" "], "score": "match_all"})"), Catch::Contains("no text can match"));
+  CHECK_THROWS_WITH(run(R"({"prompt": "q", "answers": ["none"], "score": "gsm8k"})"),
+                    Catch::Contains("no text can match"));
+  CHECK_THROWS_WITH(run(R"({"prompt": "q", "answers": ["x"], "score": "classification", "classes": ["y"]})"),
+                    Catch::Contains("no text can match"));
+  CHECK_THROWS_WITH(run(R"({"prompt": "q", "answers": [" "], "score": "match_all"})"),
+                    Catch::Contains("no text can match"));
   const std::string good = R"({"prompt": "q", "answers": ["a"]})";
   CHECK_THROWS_WITH(run(good, R"(, "score": "bleu")"), Catch::Contains("rouge_l"));
   CHECK_THROWS_WITH(run(good, R"(, "score": "f1", "until": [""])"), Catch::Contains("until"));
@@ -338,10 +369,13 @@ TEST_CASE("records that could never score are refused", "[fast]") {
 
 TEST_CASE("resolved evaluations of generated text read the same again", "[fast]") {
   const TempFolder folder;
-  const Json first = resolve_evaluations(load_config(folder.write("eval.json", R"({"evaluations": [
+  const Json first = resolve_evaluations(load_config(folder
+                                                         .write("eval.json", R"({"evaluations": [
     {"name": "a", "kind": "niah", "text": {"path": "t.txt"}}, {"name": "b", "kind": "niah", "samples": "n.jsonl"},
     {"name": "c", "kind": "ruler", "squad": "s.json"}, {"name": "d", "kind": "ruler", "samples": "r.jsonl", "tasks": ["vt"]},
-    {"name": "e", "kind": "generate", "file": "g.jsonl"}, {"name": "f", "kind": "generate", "file": "g.jsonl", "score": "f1", "until": []}]})").string()), "");
+    {"name": "e", "kind": "generate", "file": "g.jsonl"}, {"name": "f", "kind": "generate", "file": "g.jsonl", "score": "f1", "until": []}]})")
+                                                         .string()),
+                                         "");
   CHECK(resolve_evaluations(parse_json(first.dump(), "again.json"), "") == first);
   const auto& all = first.at("evaluations").items();
   CHECK(all[0].at("samples").as_int() == 500);
@@ -352,11 +386,14 @@ TEST_CASE("resolved evaluations of generated text read the same again", "[fast]"
 
 TEST_CASE("generation stops at a signal and at logits that are no numbers", "[fast]") {
   const BigramModel m = says("=ab");
-  auto evaluations = read_evaluations(parse_json(R"({"evaluations": [{"name": "x", "kind": "niah", "samples": 1, "context_words": [20]}]})", "e.json"), "");
+  auto evaluations = read_evaluations(
+      parse_json(R"({"evaluations": [{"name": "x", "kind": "niah", "samples": 1, "context_words": [20]}]})", "e.json"),
+      "");
   Session s = m.session();
   Progress quiet;
   int asked = 0;
-  EvalContext context{s, m.tokenizer, 64, 42, quiet, [&] { return ++asked > 1; }};  // not before the sample, but inside it
+  EvalContext context{s,  m.tokenizer, 64,
+                      42, quiet,       [&] { return ++asked > 1; }};  // not before the sample, but inside it
   CHECK_THROWS_WITH(evaluations[0].task->run(context), Catch::Contains("signal"));
   const auto state = s.new_state();
   CHECK_THROWS_AS(greedy_answer(context, std::vector<double>(kByteVocab, std::nan("")), *state, {}, {}), NumericError);

@@ -1,5 +1,5 @@
-#include "tests/eval/text_model.h"
 #include "eval/likelihood.h"
+#include "tests/eval/text_model.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -8,9 +8,7 @@ namespace {
 
 std::string random_text(Rng& rng, uint32_t most) {
   std::string text;
-  for (uint32_t n = 1 + rng.below(most); n > 0; --n) {
-    text += static_cast<char>('!' + rng.below(90));
-  }
+  for (uint32_t n = 1 + rng.below(most); n > 0; --n) { text += static_cast<char>('!' + rng.below(90)); }
   return text;
 }
 
@@ -18,7 +16,8 @@ std::string random_text(Rng& rng, uint32_t most) {
 struct Expected {
   std::map<std::string, std::vector<double>> scores;
 
-  void add(const std::vector<double>& lls, const std::vector<std::string>& choices, int64_t gold, const std::string& delimiter) {
+  void add(const std::vector<double>& lls, const std::vector<std::string>& choices, int64_t gold,
+           const std::string& delimiter) {
     const auto note = [&](const char* name, const std::function<double(const std::string&)>& size) {
       size_t best = 0;
       for (size_t j = 1; j < lls.size(); ++j) {
@@ -54,9 +53,7 @@ TEST_CASE("choices are scored as a table of bigrams says", "[fast]") {
     ChoiceRecord r;
     r.context = i % 5 == 0 ? "" : random_text(rng, 30);
     r.delimiter = i % 3 == 0 ? "" : i % 3 == 1 ? " " : "\n\n";
-    for (int j = 0; j < 4; ++j) {
-      r.choices.push_back(random_text(rng, 6) + (rng.below(2) == 0 ? "\xC3\xA9" : ""));
-    }
+    for (int j = 0; j < 4; ++j) { r.choices.push_back(random_text(rng, 6) + (rng.below(2) == 0 ? "\xC3\xA9" : "")); }
     r.gold = {rng.below(4)};
     lls.emplace_back();
     for (const std::string& choice : r.choices) {
@@ -92,7 +89,8 @@ TEST_CASE("each measure divides by its own length, and ties go to the lowest ind
   CHECK(o.samples[0].at("ll").items()[1].as_double() == Approx(-5 * uniform).epsilon(1e-12));
   CHECK(o.metric("acc") == 1);  // -3, -5, -4
   const auto prediction_is = [&](int gold, const char* measure) {
-    const std::string line = R"({"context": "c", "choices": ["ab", "éé", "abc"], "gold": )" + std::to_string(gold) + "}";
+    const std::string line =
+        R"({"context": "c", "choices": ["ab", "éé", "abc"], "gold": )" + std::to_string(gold) + "}";
     return model.run_on(line, R"("kind": "choice")").metric(measure) == 1;
   };
   CHECK(prediction_is(2, "acc_norm"));   // -3/2, -5/2, -4/3
@@ -103,8 +101,9 @@ TEST_CASE("each measure divides by its own length, and ties go to the lowest ind
 
 TEST_CASE("any of several right choices counts", "[fast]") {
   const BigramModel model({});
-  const std::string records = "{\"context\": \"c\", \"choices\": [\"abc\", \"a\", \"ab\"], \"gold\": [0, 1]}\n"
-                              "{\"context\": \"c\", \"choices\": [\"abc\", \"a\", \"ab\"], \"gold\": [0, 2]}\n";
+  const std::string records =
+      "{\"context\": \"c\", \"choices\": [\"abc\", \"a\", \"ab\"], \"gold\": [0, 1]}\n"
+      "{\"context\": \"c\", \"choices\": [\"abc\", \"a\", \"ab\"], \"gold\": [0, 2]}\n";
   const Outcome o = model.run_on(records, R"("kind": "choice")");
   CHECK(o.metric("acc") == 0.5);
   CHECK(o.samples[0].at("prediction").as_int() == 1);
@@ -115,7 +114,8 @@ TEST_CASE("any of several right choices counts", "[fast]") {
 TEST_CASE("groups are reported apart, and their mean does not weigh them by size", "[fast]") {
   const BigramModel model({});
   const auto line = [](const std::string& group, int gold) {
-    return R"({"context": "c", "choices": ["a", "ab"], "gold": )" + std::to_string(gold) + ", \"group\": \"" + group + "\"}\n";
+    return R"({"context": "c", "choices": ["a", "ab"], "gold": )" + std::to_string(gold) + ", \"group\": \"" + group +
+           "\"}\n";
   };
   const Outcome o = model.run_on(line("z", 0) + line("z", 0) + line("z", 1) + line("b", 1), R"("kind": "choice")");
   CHECK(o.metric("acc") == 0.5);
@@ -129,16 +129,19 @@ TEST_CASE("groups are reported apart, and their mean does not weigh them by size
 
 TEST_CASE("partial compares one continuation after several contexts", "[fast]") {
   const BigramModel model({{{'a', '.'}, 2.0}, {{'b', '.'}, 3.0}});
-  const std::string records = "{\"contexts\": [\"a\", \"b\"], \"continuation\": \". c\", \"gold\": 1, \"delimiter\": \"\"}\n"
-                              "{\"contexts\": [\"a \", \"b\"], \"continuation\": \". c\", \"gold\": 0, \"delimiter\": \"\"}\n";
+  const std::string records =
+      "{\"contexts\": [\"a\", \"b\"], \"continuation\": \". c\", \"gold\": 1, \"delimiter\": \"\"}\n"
+      "{\"contexts\": [\"a \", \"b\"], \"continuation\": \". c\", \"gold\": 0, \"delimiter\": \"\"}\n";
   const Outcome o = model.run_on(records, R"("kind": "partial")");
   CHECK(o.metric("acc") == 0.5);
   CHECK(o.result.metrics.members().size() == 1);
-  const double after_a = 2 - std::log(258 + std::exp(2.0)), after_b = 3 - std::log(258 + std::exp(3.0)), other = -std::log(259.0);
+  const double after_a = 2 - std::log(258 + std::exp(2.0)), after_b = 3 - std::log(258 + std::exp(3.0)),
+               other = -std::log(259.0);
   CHECK(o.samples[0].at("ll").items()[0].as_double() == Approx(after_a + 2 * other).epsilon(1e-12));
   CHECK(o.samples[0].at("ll").items()[1].as_double() == Approx(after_b + 2 * other).epsilon(1e-12));
   // The space behind "a" moves to the continuation: one more byte is scored.
-  CHECK(o.samples[1].at("ll").items()[0].as_double() == Approx(-std::log(258 + std::exp(2.0)) + 3 * other).epsilon(1e-12));
+  CHECK(o.samples[1].at("ll").items()[0].as_double() ==
+        Approx(-std::log(258 + std::exp(2.0)) + 3 * other).epsilon(1e-12));
 }
 
 TEST_CASE("choices of one token share a pass, and nothing else changes", "[fast]") {
@@ -149,12 +152,11 @@ TEST_CASE("choices of one token share a pass, and nothing else changes", "[fast]
     for (int i = 0; i < 5; ++i) {
       const std::string context = random_text(rng, 40);
       const auto line = [&](const std::string& choices) {
-        return "{\"context\": " + Json(context).dump() + ", \"choices\": " + choices + ", \"delimiter\": \"\", \"gold\": 0}\n";
+        return "{\"context\": " + Json(context).dump() + ", \"choices\": " + choices +
+               ", \"delimiter\": \"\", \"gold\": 0}\n";
       };
       together += line(R"(["A", "B", "C", "D"])");
-      for (const char* choice : {"[\"A\"]", "[\"B\"]", "[\"C\"]", "[\"D\"]"}) {
-        apart += line(choice);
-      }
+      for (const char* choice : {"[\"A\"]", "[\"B\"]", "[\"C\"]", "[\"D\"]"}) { apart += line(choice); }
     }
     const Outcome a = model.run_on(together, R"("kind": "choice")"), b = model.run_on(apart, R"("kind": "choice")");
     for (size_t i = 0; i < 5; ++i) {
@@ -167,10 +169,17 @@ TEST_CASE("choices of one token share a pass, and nothing else changes", "[fast]
 
 TEST_CASE("examples and choices do not influence each other, fast weights included", "[fast]") {
   const TextModel model(byte_model(true));
-  const std::string first = R"({"context": "a context that is longer than a chunk", "choices": ["one", "two more"], "gold": 0})" "\n";
-  const std::string second = R"({"context": "another one, of some length as well", "choices": ["two more", "one"], "gold": 0})" "\n";
-  const std::string swapped = R"({"context": "a context that is longer than a chunk", "choices": ["two more", "one"], "gold": 0})" "\n";
-  const Outcome a = model.run_on(first + second, R"("kind": "choice")"), b = model.run_on(second + swapped, R"("kind": "choice")");
+  const std::string first =
+      R"({"context": "a context that is longer than a chunk", "choices": ["one", "two more"], "gold": 0})"
+      "\n";
+  const std::string second =
+      R"({"context": "another one, of some length as well", "choices": ["two more", "one"], "gold": 0})"
+      "\n";
+  const std::string swapped =
+      R"({"context": "a context that is longer than a chunk", "choices": ["two more", "one"], "gold": 0})"
+      "\n";
+  const Outcome a = model.run_on(first + second, R"("kind": "choice")"),
+                b = model.run_on(second + swapped, R"("kind": "choice")");
   CHECK(a.samples[1].at("ll") == b.samples[0].at("ll"));
   CHECK(a.samples[0].at("ll").items()[0] == b.samples[1].at("ll").items()[1]);
   CHECK(a.samples[0].at("ll").items()[1] == b.samples[1].at("ll").items()[0]);
@@ -182,15 +191,15 @@ TEST_CASE("an example's likelihood is the sum of the losses of its last tokens",
   for (const bool memory : {false, true}) {
     const TextModel model(byte_model(memory));
     const std::string context = "some context of more than one chunk", choice = " and more";
-    const Outcome o = model.run_on("{\"context\": \"" + context + "\", \"choices\": [\"and more\", \"x\"], \"gold\": 0}", R"("kind": "choice")");
+    const Outcome o = model.run_on(
+        "{\"context\": \"" + context + "\", \"choices\": [\"and more\", \"x\"], \"gold\": 0}", R"("kind": "choice")");
     Session s = model.session();
     const std::vector<int32_t> ids = model.tokenizer->encode(context + choice);
     const auto state = s.new_state();
-    const std::vector<double> losses = s.score(std::span(ids).first(ids.size() - 1), std::span(ids).subspan(1), *state, {});
+    const std::vector<double> losses =
+        s.score(std::span(ids).first(ids.size() - 1), std::span(ids).subspan(1), *state, {});
     double ll = 0;
-    for (size_t i = losses.size() - choice.size(); i < losses.size(); ++i) {
-      ll -= losses[i];
-    }
+    for (size_t i = losses.size() - choice.size(); i < losses.size(); ++i) { ll -= losses[i]; }
     CHECK(o.samples[0].at("ll").items()[0].as_double() == Approx(ll).epsilon(1e-11));
   }
 }
@@ -198,8 +207,12 @@ TEST_CASE("an example's likelihood is the sum of the losses of its last tokens",
 TEST_CASE("inputs longer than max_length lose their start", "[fast]") {
   const TextModel model(byte_model(false));
   const auto run = [&](const std::string& context, const std::string& keys, int64_t training_length) {
-    return model.run_on("{\"context\": \"" + context + "\", \"choices\": [\"yes\", \"no\"], \"gold\": 0}", R"("kind": "choice")" + keys, training_length)
-        .samples[0].at("ll").items()[0];
+    return model
+        .run_on("{\"context\": \"" + context + "\", \"choices\": [\"yes\", \"no\"], \"gold\": 0}",
+                R"("kind": "choice")" + keys, training_length)
+        .samples[0]
+        .at("ll")
+        .items()[0];
   };
   // " yes": 4 of the 9 + 1 ids that are kept, so 6 of the context.
   CHECK(run("0123456789abcdef", ", \"max_length\": 9", 64) == run("abcdef", "", 64));
@@ -209,9 +222,13 @@ TEST_CASE("inputs longer than max_length lose their start", "[fast]") {
 
 TEST_CASE("solved examples stand in front, each with a blank line behind it", "[fast]") {
   const TextModel model(byte_model(false));
-  const std::string shots = model.folder.write("shots.jsonl",
-      "{\"context\": \"q1\", \"choices\": [\"x\", \"a1\"], \"gold\": 1}\n{\"context\": \"q2\", \"choices\": [\"a2\"], \"gold\": 0, \"delimiter\": \": \"}\n"
-      "{\"context\": \"q3\", \"choices\": [\"a3\"], \"gold\": 0}\n").string();
+  const std::string shots =
+      model.folder
+          .write("shots.jsonl",
+                 "{\"context\": \"q1\", \"choices\": [\"x\", \"a1\"], \"gold\": 1}\n{\"context\": \"q2\", \"choices\": "
+                 "[\"a2\"], \"gold\": 0, \"delimiter\": \": \"}\n"
+                 "{\"context\": \"q3\", \"choices\": [\"a3\"], \"gold\": 0}\n")
+          .string();
   const auto line = [](const std::string& context) {
     return "{\"context\": " + Json(context).dump() + ", \"choices\": [\"yes\", \"no\"], \"gold\": 0}\n";
   };
@@ -232,14 +249,19 @@ TEST_CASE("solved examples stand in front, each with a blank line behind it", "[
     const auto drawn = Rng(9, "fewshot", i).sample(3, 2);
     rendered += line(texts[drawn[0]] + texts[drawn[1]] + "c");
   }
-  CHECK(lls(model.run_on(line("c") + line("c") + line("c") + line("c") + line("c") + line("c"), options(R"("k": 2, "order": "sample")"))) ==
+  CHECK(lls(model.run_on(line("c") + line("c") + line("c") + line("c") + line("c") + line("c"),
+                         options(R"("k": 2, "order": "sample")"))) ==
         lls(model.run_on(rendered, R"("kind": "choice", "max_length": 500)")));
 }
 
 TEST_CASE("an example is never its own solved example", "[fast]") {
   const TempFolder folder;
-  const std::string file = folder.write("own.jsonl", "{\"context\": \"a\", \"target\": \" 1\"}\n{\"context\": \"b\", \"target\": \" 2\"}\n"
-                                                     "{\"context\": \"c\", \"target\": \" 3\"}\n").string();
+  const std::string file =
+      folder
+          .write("own.jsonl",
+                 "{\"context\": \"a\", \"target\": \" 1\"}\n{\"context\": \"b\", \"target\": \" 2\"}\n"
+                 "{\"context\": \"c\", \"target\": \" 3\"}\n")
+          .string();
   const auto shots = [&](const std::string& order, int64_t k) {
     FewShot options;
     options.file = file;
@@ -253,28 +275,37 @@ TEST_CASE("an example is never its own solved example", "[fast]") {
   const std::vector<std::string> others = {"a 1\n\n", "c 3\n\n"};
   const auto drawn = Rng(7, "fewshot", 1).sample(2, 2);
   CHECK(shots("sample", 2).before(1) == others[drawn[0]] + others[drawn[1]]);
-  CHECK_THROWS_WITH(shots("first", 3), Catch::Contains("fewshot.k: found 3, expected at most 2, the other examples of " + file));
+  CHECK_THROWS_WITH(shots("first", 3),
+                    Catch::Contains("fewshot.k: found 3, expected at most 2, the other examples of " + file));
   CHECK(Shots::read<ClozeRecord>(std::nullopt, file, 7).before(0).empty());
 }
 
 TEST_CASE("what cannot be scored is refused", "[fast]") {
   const BigramModel model({});
   const std::string record = R"({"context": "c", "choices": ["yes", "no"], "gold": 0})";
-  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice")", 0), Catch::Contains("max_length: found nothing, expected a length"));
-  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice", "max_length": 3)"),
-                    Catch::Contains("records.jsonl:1: the continuation is too long (found 4 tokens, expected at most max_length (3))"));
+  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice")", 0),
+                    Catch::Contains("max_length: found nothing, expected a length"));
+  CHECK_THROWS_WITH(
+      model.run_on(record, R"("kind": "choice", "max_length": 3)"),
+      Catch::Contains(
+          "records.jsonl:1: the continuation is too long (found 4 tokens, expected at most max_length (3))"));
   CHECK_THROWS_WITH(model.run(R"("kind": "choice")"), Catch::Contains("file: found nothing"));
   CHECK_THROWS_AS(model.run(R"("kind": "choice", "file": "/nowhere/records.jsonl")"), MissingFileError);
-  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice", "fewshot": {"file": "x"})"), Catch::Contains("fewshot.k: found nothing"));
-  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice", "fewshot": {"file": "x", "k": 1, "order": "last"})"), Catch::Contains("fewshot.order: found \"last\""));
-  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice", "data": {})"), Catch::Contains("data: found an unknown key"));
+  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice", "fewshot": {"file": "x"})"),
+                    Catch::Contains("fewshot.k: found nothing"));
+  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice", "fewshot": {"file": "x", "k": 1, "order": "last"})"),
+                    Catch::Contains("fewshot.order: found \"last\""));
+  CHECK_THROWS_WITH(model.run_on(record, R"("kind": "choice", "data": {})"),
+                    Catch::Contains("data: found an unknown key"));
   BigramModel without({});
   without.tokenizer = nullptr;
-  CHECK_THROWS_WITH(without.run_on(record, R"("kind": "choice")"), Catch::Contains("--tokenizer: found a checkpoint whose configuration names no tokenizer"));
+  CHECK_THROWS_WITH(without.run_on(record, R"("kind": "choice")"),
+                    Catch::Contains("--tokenizer: found a checkpoint whose configuration names no tokenizer"));
   const TextModel broken(byte_model(false), [](Param& p, double* values) {
     if (p.name() == "lm_head.weight") { values[0] = std::nan(""); }
   });
-  CHECK_THROWS_WITH(broken.run_on(record, R"("kind": "choice")"), Catch::Contains("records.jsonl:1: a log-likelihood that is no number"));
+  CHECK_THROWS_WITH(broken.run_on(record, R"("kind": "choice")"),
+                    Catch::Contains("records.jsonl:1: a log-likelihood that is no number"));
 }
 
 TEST_CASE("max_examples takes the first examples", "[fast]") {

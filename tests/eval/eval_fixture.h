@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "data/shards/shard_writer.h"
-#include "tests/eval/model_file.h"
 #include "eval/evaluation.h"
+#include "tests/eval/model_file.h"
 
 namespace hebb {
 
@@ -29,9 +29,7 @@ struct EvalFixture {
     Rng rng(5, "documents");
     for (const int length : lengths) {
       std::vector<int32_t> ids;
-      for (int i = 0; i < length; ++i) {
-        ids.push_back(static_cast<int32_t>(rng.below(23)));
-      }
+      for (int i = 0; i < length; ++i) { ids.push_back(static_cast<int32_t>(rng.below(23))); }
       writer.add_document(ids);
       documents.push_back(ids);
     }
@@ -41,7 +39,10 @@ struct EvalFixture {
   /// Matrices that begin at 0 (kvm's last one) would hide what comes before them.
   static void fill_zeros(Param& p) {
     auto* values = static_cast<float*>(p.value.data);
-    if (!p.trained() || p.spec.shape.rank != 2 || std::any_of(values, values + p.value.numel(), [](float v) { return v != 0; })) { return; }
+    if (!p.trained() || p.spec.shape.rank != 2 ||
+        std::any_of(values, values + p.value.numel(), [](float v) { return v != 0; })) {
+      return;
+    }
     Rng rng(7, p.name());
     for (int64_t i = 0; i < p.value.numel(); ++i) { values[i] = static_cast<float>(0.4 * rng.normal()); }
   }
@@ -51,7 +52,8 @@ struct EvalFixture {
   std::string corpus() const { return "\"data\": {\"path\": \"" + (folder / "corpus").string() + "\"}"; }
 
   EvalResult run(const std::string& keys, int64_t length = 32) {
-    auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + corpus() + ", " + keys + "}]}", "eval.json"), "");
+    auto evaluations = read_evaluations(
+        parse_json("{\"evaluations\": [{\"name\": \"x\", " + corpus() + ", " + keys + "}]}", "eval.json"), "");
     Session s = session();
     Progress quiet;
     EvalContext context{s, nullptr, length, 42, quiet, {}};

@@ -1,5 +1,5 @@
-#include "train/run_config.h"
 #include "eval/evaluation.h"
+#include "train/run_config.h"
 
 #include <cmath>
 #include <set>
@@ -7,10 +7,10 @@
 
 #include "core/files.h"
 #include "core/safetensors.h"
-#include "tests/test.h"
-#include "tests/eval/eval_fixture.h"
 #include "eval/generate.h"
 #include "inspect/trace_file.h"
+#include "tests/eval/eval_fixture.h"
+#include "tests/test.h"
 
 using namespace hebb;
 
@@ -50,10 +50,13 @@ TEST_CASE_METHOD(EvalFixture, "tokens of another tokenizer than the model's are 
   TokenizerConfig bytes;
   bytes.type = "bytes";
   context.tokenizer = Tokenizer::load(bytes);
-  for (const std::string& keys : {R"("kind": "stream_ppl", "data": )" + data, R"("kind": "position_ppl", "length": 16, "data": )" + data,
-                                  R"("kind": "memory_stats", "length": 16, "data": )" + data,
-                                  R"("kind": "adapt", "domains": [{"name": "d", "path": )" + data.substr(9) + "]"}) {
-    CHECK_THROWS_WITH(evaluate(keys), Catch::Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
+  for (const std::string& keys :
+       {R"("kind": "stream_ppl", "data": )" + data, R"("kind": "position_ppl", "length": 16, "data": )" + data,
+        R"("kind": "memory_stats", "length": 16, "data": )" + data,
+        R"("kind": "adapt", "domains": [{"name": "d", "path": )" + data.substr(9) + "]"}) {
+    CHECK_THROWS_WITH(
+        evaluate(keys),
+        Catch::Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
   }
 }
 
@@ -63,7 +66,9 @@ TEST_CASE("--tokenizer does not put another tokenizer in the place of the run's"
   source.model.vocab_size = 300;
   source.config = parse_json(R"({"data": {"tokenizer": {"type": "bytes", "add_bos": true}}})", "config.json");
   const std::string other = folder.write("other.model", "another one").string();
-  CHECK_THROWS_WITH(find_tokenizer(source, other), Catch::Contains("other.model, another tokenizer, expected the one that the model was trained with, bytes"));
+  CHECK_THROWS_WITH(
+      find_tokenizer(source, other),
+      Catch::Contains("other.model, another tokenizer, expected the one that the model was trained with, bytes"));
   CHECK(find_tokenizer(source, "bytes")->special().add_bos);  // as in the run
 }
 
@@ -77,8 +82,10 @@ TEST_CASE_METHOD(EvalFixture, "with all state carried the segment length does no
   CHECK(std::abs(metric(run(R"("kind": "stream_ppl", "sequence_length": 7)"), "nll") - whole) > 1e-6);
 }
 
-TEST_CASE_METHOD(EvalFixture, "the paper's slicing cuts k tokens off segment k and starts the next one after a gap", "[fast]") {
-  // T 10: segment k reads tokens [11 k, 10 k + 11), so it predicts 10 - k of them. Documents of 2, 70, 33 and 129 tokens.
+TEST_CASE_METHOD(EvalFixture, "the paper's slicing cuts k tokens off segment k and starts the next one after a gap",
+                 "[fast]") {
+  // T 10: segment k reads tokens [11 k, 10 k + 11), so it predicts 10 - k of them. Documents of 2, 70, 33 and 129
+  // tokens.
   CHECK(run(R"("kind": "stream_ppl", "layout": "paper", "sequence_length": 10)").metrics.at("nll").at("n").as_int() ==
         1 + (10 + 9 + 8 + 7 + 6 + 5 + 3) + (10 + 9 + 8) + (10 + 9 + 8 + 7 + 6 + 5 + 4 + 3 + 2 + 1));
 }
@@ -95,30 +102,28 @@ TEST_CASE_METHOD(EvalFixture, "perplexity by position adds up to the whole and r
   CHECK(bins[0].at("tokens").as_int() == 30);
   CHECK(bins[3].at("tokens").as_int() == 3 + 2 + 3);
   double sum = 0;
-  for (const Json& b : bins) {
-    sum += b.at("nll").as_double() * static_cast<double>(b.at("tokens").as_int());
-  }
+  for (const Json& b : bins) { sum += b.at("nll").as_double() * static_cast<double>(b.at("tokens").as_int()); }
   CHECK(sum / 98.0 == Catch::Approx(metric(r, "nll")).epsilon(1e-12));
   CHECK(metric(r, "documents") == 3);
 }
 
 TEST_CASE_METHOD(EvalFixture, "the gain against restarts is zero where nothing was dropped", "[fast]") {
-  const EvalResult r = run(R"("kind": "position_ppl", "length": 33, "baseline_context": 20, "bins": {"kind": "linear", "width": 20})");
+  const EvalResult r =
+      run(R"("kind": "position_ppl", "length": 33, "baseline_context": 20, "bins": {"kind": "linear", "width": 20})");
   CHECK(std::abs(r.series.at("by_position").items()[0].at("gain").as_double()) < 1e-12);
   CHECK(r.series.at("by_position").items()[1].at("gain").as_double() != 0);
 }
 
 TEST_CASE("restarts of the baseline put fast weights back, too", "[fast]") {
   EvalFixture f(kFastModel);
-  const EvalResult r = f.run(R"("kind": "position_ppl", "length": 70, "max_documents": 1, "baseline_context": 35, "bins": {"kind": "linear", "width": 35})");
+  const EvalResult r = f.run(
+      R"("kind": "position_ppl", "length": 70, "max_documents": 1, "baseline_context": 35, "bins": {"kind": "linear", "width": 35})");
   const Json& second = r.series.at("by_position").items()[1];
   Session s = f.session();
   const std::span<const int32_t> ids = f.documents[2];
   const auto state = s.new_state();
   double sum = 0;
-  for (const double loss : s.score(ids.subspan(35, 34), ids.subspan(36), *state, {})) {
-    sum += loss;
-  }
+  for (const double loss : s.score(ids.subspan(35, 34), ids.subspan(36), *state, {})) { sum += loss; }
   CHECK(second.at("nll").as_double() + second.at("gain").as_double() == Catch::Approx(sum / 34).epsilon(1e-12));
 }
 
@@ -126,9 +131,7 @@ TEST_CASE("the update at the end of a pass takes the tokens of all its segments"
   EvalFixture f(kFastModel);
   std::vector<int32_t> ids(2500);  // more than two segments of a session
   Rng rng(9, "ids");
-  for (int32_t& id : ids) {
-    id = static_cast<int32_t>(rng.below(23));
-  }
+  for (int32_t& id : ids) { id = static_cast<int32_t>(rng.below(23)); }
   Session split = f.session(), whole = f.session();
   const auto before = split.save_fast_weights();
   split.read(ids, *split.new_state(), {FastMode::end, false});
@@ -163,7 +166,8 @@ TEST_CASE("a mean comes with its standard error, except of a single number", "[f
   CHECK(mean_metric(std::vector<double>{2.0}).find("stderr") == nullptr);
 }
 
-TEST_CASE_METHOD(EvalFixture, "keys of another kind of bins are unknown, and no length is too large for them", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "keys of another kind of bins are unknown, and no length is too large for them",
+                 "[fast]") {
   CHECK_THROWS_WITH(run(R"("kind": "position_ppl", "length": 33, "bins": {"kind": "linear", "first": 3})"),
                     Catch::Contains("bins.first: found an unknown key"));
   const EvalResult r = run(R"("kind": "position_ppl", "length": 9223372036854775807)");
@@ -173,7 +177,8 @@ TEST_CASE_METHOD(EvalFixture, "keys of another kind of bins are unknown, and no 
 
 TEST_CASE("bins by octave repeat no edge and reach the length", "[fast]") {
   EvalFixture f;
-  const EvalResult r = f.run(R"("kind": "position_ppl", "length": 120, "bins": {"kind": "log", "first": 2, "per_octave": 3})");
+  const EvalResult r =
+      f.run(R"("kind": "position_ppl", "length": 120, "bins": {"kind": "log", "first": 2, "per_octave": 3})");
   const auto& bins = r.series.at("by_position").items();
   int64_t last = 0;
   for (const Json& b : bins) {
@@ -187,12 +192,17 @@ TEST_CASE("bins by octave repeat no edge and reach the length", "[fast]") {
 TEST_CASE_METHOD(EvalFixture, "evaluations are checked before any of them runs", "[fast]") {
   const auto read = [](const std::string& text) { return read_evaluations(parse_json(text, "e.json"), ""); };
   CHECK_THROWS_WITH(read("{}"), Catch::Contains("evaluations: found nothing, expected a list"));
-  CHECK_THROWS_WITH(read(R"({"evaluations": 5})"), Catch::Contains("e.json:1:17: evaluations: found 5, expected a list"));
+  CHECK_THROWS_WITH(read(R"({"evaluations": 5})"),
+                    Catch::Contains("e.json:1:17: evaluations: found 5, expected a list"));
   CHECK(read(R"({"evaluations": []})").empty());  // how a run configuration takes back those that it extends
-  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "steam_ppl"}]})"), Catch::Contains("evaluations.0.kind: found \"steam_ppl\""));
-  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x"}}]})"), Catch::Contains("evaluations.0.length"));
-  CHECK_THROWS_WITH(read(R"({"length": 5, "data": {"path": "x"}, "evaluations": [{"name": "a", "kind": "position_ppl"}, {"name": "a", "kind": "position_ppl"}]})"),
-                    Catch::Contains("evaluations.1.name: found \"a\" again"));
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "steam_ppl"}]})"),
+                    Catch::Contains("evaluations.0.kind: found \"steam_ppl\""));
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x"}}]})"),
+                    Catch::Contains("evaluations.0.length"));
+  CHECK_THROWS_WITH(
+      read(
+          R"({"length": 5, "data": {"path": "x"}, "evaluations": [{"name": "a", "kind": "position_ppl"}, {"name": "a", "kind": "position_ppl"}]})"),
+      Catch::Contains("evaluations.1.name: found \"a\" again"));
   CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "../a", "kind": "mqar"}]})"),
                     Catch::Contains("evaluations.0.name: found \"../a\", expected a name without /"));
 }
@@ -208,13 +218,17 @@ TEST_CASE("a key beside the list is a default of the kinds that have it, and one
   CHECK(evaluations[1].config.at("samples").as_int() == 4);
   CHECK(evaluations[1].config.at("segment").as_int() == 8);
   CHECK_THROWS_WITH(read(R"({"lenght": 64, "evaluations": [{"name": "b", "kind": "mqar"}]})"),
-                    "e.json:1:12: eval.lenght: found a key that none of the evaluations has, expected a default of at least one of them");
-  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "b", "kind": "mqar", "length": 64}]})"), Catch::Contains("eval.evaluations.0.length"));
+                    "e.json:1:12: eval.lenght: found a key that none of the evaluations has, expected a default of at "
+                    "least one of them");
+  CHECK_THROWS_WITH(read(R"({"evaluations": [{"name": "b", "kind": "mqar", "length": 64}]})"),
+                    Catch::Contains("eval.evaluations.0.length"));
 }
 
 TEST_CASE("a resolved list has absolute paths and every default, and reads the same again", "[fast]") {
   TempFolder folder;
-  folder.write("e.json", R"({"seed": 5, "length": 64, "evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x.bin"}}]})");
+  folder.write(
+      "e.json",
+      R"({"seed": 5, "length": 64, "evaluations": [{"name": "a", "kind": "position_ppl", "data": {"path": "x.bin"}}]})");
   const Json once = resolve_evaluations(parse_json_file((folder / "e.json").string()), "eval.");
   const Json& entry = once.at("evaluations").items()[0];
   CHECK(entry.at("data").at("path").as_string() == (folder / "x.bin").string());
@@ -223,20 +237,30 @@ TEST_CASE("a resolved list has absolute paths and every default, and reads the s
   CHECK(resolve_evaluations(parse_json(once.dump(), "again"), "eval.") == once);
 }
 
-TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped and a failure does not stop the others", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped and a failure does not stop the others",
+                 "[fast]") {
   auto evaluations = read_evaluations(
-      parse_json("{\"evaluations\": [{\"name\": \"gone\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/x.bin\"}},"
-                 "{\"name\": \"no-folder\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/*.bin\"}},"
-                 "{\"name\": \"short\", \"kind\": \"position_ppl\", \"length\": 5000, " + corpus() + "},"
-                 "{\"name\": \"fine\", \"kind\": \"stream_ppl\", " + corpus() + "}]}", "e.json"), "");
+      parse_json(
+          "{\"evaluations\": [{\"name\": \"gone\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/x.bin\"}},"
+          "{\"name\": \"no-folder\", \"kind\": \"stream_ppl\", \"data\": {\"path\": \"/nowhere/*.bin\"}},"
+          "{\"name\": \"short\", \"kind\": \"position_ppl\", \"length\": 5000, " +
+              corpus() +
+              "},"
+              "{\"name\": \"fine\", \"kind\": \"stream_ppl\", " +
+              corpus() + "}]}",
+          "e.json"),
+      "");
   Session s = session();
   Progress quiet;
   std::vector<std::string> lines;
-  const int failed = run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}}, EvalSource{"c", "00ff", "cpu", "fp64", 7, 70},
-                                     folder / "out", [&](const std::string& line) { lines.push_back(line); });
+  const int failed = run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}},
+                                     EvalSource{"c", "00ff", "cpu", "fp64", 7, 70}, folder / "out",
+                                     [&](const std::string& line) { lines.push_back(line); });
   CHECK(failed == 1);
   CHECK(lines.size() == 4);
-  const auto status = [&](const char* name) { return parse_json_file((folder / "out" / (std::string(name) + ".json")).string()); };
+  const auto status = [&](const char* name) {
+    return parse_json_file((folder / "out" / (std::string(name) + ".json")).string());
+  };
   CHECK(status("gone").at("status").as_string() == "skipped");
   CHECK(status("no-folder").at("status").as_string() == "skipped");
   CHECK(status("short").at("status").as_string() == "failed");
@@ -246,10 +270,14 @@ TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped an
   CHECK(status("fine").at("precision").as_string() == "fp64");
 }
 
-TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are asked for, and add up to the result", "[fast]") {
+TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are asked for, and add up to the result",
+                 "[fast]") {
   auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
     {"name": "recall", "kind": "mqar", "seed": 3, "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
-    {"name": "text", "kind": "stream_ppl", )" + corpus() + "}]}", "e.json"), "");
+    {"name": "text", "kind": "stream_ppl", )" + corpus() +
+                                                     "}]}",
+                                                 "e.json"),
+                                      "");
   Session s = session();
   Progress quiet;
   EvalContext context{s, nullptr, 32, 42, quiet, {}};
@@ -260,15 +288,16 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
 
   evaluations = read_evaluations(resolve_evaluations(parse_json(R"({"evaluations": [
     {"name": "recall", "kind": "mqar", "seed": 3, "vocab": 20, "samples": 5, "cases": [{"length": 18, "pairs": 4}]},
-    {"name": "text", "kind": "stream_ppl", )" + corpus() + "}]}", "e.json"), ""), "");
+    {"name": "text", "kind": "stream_ppl", )" + corpus() + "}]}",
+                                                                "e.json"),
+                                                     ""),
+                                 "");
   context.logs_samples = true;
   REQUIRE(run_evaluations(evaluations, context, source, folder / "out", [](const std::string&) {}) == 0);
   const auto lines = [&](const char* name) {
     std::vector<Json> parsed;
     std::istringstream text(read_file(folder / "out" / name));
-    for (std::string line; std::getline(text, line);) {
-      parsed.push_back(parse_json(line, name));
-    }
+    for (std::string line; std::getline(text, line);) { parsed.push_back(parse_json(line, name)); }
     return parsed;
   };
   const auto result = [&](const char* name) { return parse_json_file((folder / "out" / name).string()); };
@@ -277,10 +306,9 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
   double ll = 0;
   const auto documents_read = lines("text.samples.jsonl");
   REQUIRE(documents_read.size() == 5);
-  for (const Json& line : documents_read) {
-    ll += line.at("ll").as_double();
-  }
-  CHECK(-ll / (1 + 69 + 32 + 128) == Catch::Approx(result("text.json").at("metrics").at("nll").at("value").as_double()).epsilon(1e-12));
+  for (const Json& line : documents_read) { ll += line.at("ll").as_double(); }
+  CHECK(-ll / (1 + 69 + 32 + 128) ==
+        Catch::Approx(result("text.json").at("metrics").at("nll").at("value").as_double()).epsilon(1e-12));
 
   double score = 0;
   std::set<std::string> hashes;
@@ -305,7 +333,9 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
 TEST_CASE("efficiency counts the model and measures training, reading and generating", "[fast]") {
   EvalFixture f(kFastModel);
   auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
-    {"name": "cost", "kind": "efficiency", "sequence_length": 24, "training_rows": 2, "positions": [5, 30], "batch": 3}]})", "e.json"), "");
+    {"name": "cost", "kind": "efficiency", "sequence_length": 24, "training_rows": 2, "positions": [5, 30], "batch": 3}]})",
+                                                 "e.json"),
+                                      "");
   Session s = f.session();
   const auto weights = s.save_fast_weights();
   Progress quiet;
@@ -338,7 +368,9 @@ TEST_CASE("efficiency counts the model and measures training, reading and genera
   }
 
   auto counted = read_evaluations(parse_json(R"({"evaluations": [
-    {"name": "cost", "kind": "efficiency", "training_rows": 0, "positions": [3], "batch": 1}]})", "e.json"), "");
+    {"name": "cost", "kind": "efficiency", "training_rows": 0, "positions": [3], "batch": 1}]})",
+                                             "e.json"),
+                                  "");
   const EvalResult without = counted[0].task->run(context);
   CHECK(without.metrics.find("train.tokens_per_s") == nullptr);
   CHECK(metric(without, "flops.forward_per_token") == model.flops_per_token(32));
@@ -359,9 +391,7 @@ TEST_CASE_METHOD(EvalFixture, "generation equals repeated scoring of the whole t
     const auto fresh = s.new_state();
     const std::vector<double> again = s.read(text, *fresh, {});
     double worst = 0;
-    for (size_t v = 0; v < again.size(); ++v) {
-      worst = std::max(worst, std::abs(again[v] - logits[v]));
-    }
+    for (size_t v = 0; v < again.size(); ++v) { worst = std::max(worst, std::abs(again[v] - logits[v])); }
     CHECK(worst < 1e-11);  // double; logits are of order 1 to 10
   }
 }

@@ -5,9 +5,9 @@
 #include <numeric>
 #include <set>
 
-#include "tests/test.h"
-#include "tests/eval/eval_fixture.h"
 #include "inspect/trace.h"
+#include "tests/eval/eval_fixture.h"
+#include "tests/test.h"
 
 using namespace hebb;
 
@@ -19,12 +19,14 @@ std::string model_with(const std::string& role, const std::string& layer) {
   if (role == "ffn") { block = R"({"mixer": "a", "ffn": "x"})"; }
   return R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 2, "init_std": 0.4, "layers": {
     "a": {"type": "attention", "num_heads": 2, "head_dim": 6, "window": 9, "rope": {"theta": 100.0}},
-    "m": {"type": "swiglu", "intermediate_size": 16}, "x": )" + layer + "}, \"pattern\": [" + block + "]}";
+    "m": {"type": "swiglu", "intermediate_size": 16}, "x": )" +
+         layer + "}, \"pattern\": [" + block + "]}";
 }
 
 /// Two documents of 48 tokens or more among shorter ones.
 struct Probe : EvalFixture {
-  explicit Probe(const std::string& role, const std::string& layer) : EvalFixture(model_with(role, layer), {20, 70, 33, 48}) {}
+  explicit Probe(const std::string& role, const std::string& layer)
+      : EvalFixture(model_with(role, layer), {20, 70, 33, 48}) {}
 
   EvalResult stats(const std::string& keys = "") {
     const EvalResult r = run("\"kind\": \"memory_stats\", \"length\": 48" + keys);
@@ -40,7 +42,9 @@ struct Probe : EvalFixture {
       TraceOptions options;
       options.inside = true;
       options.training = training;
-      all.push_back(trace(s.model(), s.stream(), s.arena(), {1, length, {d.begin(), d.begin() + length}, {}, {}}, options).inside);
+      all.push_back(
+          trace(s.model(), s.stream(), s.arena(), {1, length, {d.begin(), d.begin() + length}, {}, {}}, options)
+              .inside);
     }
     return all;
   }
@@ -77,8 +81,13 @@ double quantile_of(std::vector<double> v, double p) {
 }  // namespace
 
 TEST_CASE("collision, coverage and divergence are means over complete windows", "[fast]") {
-  for (const auto& [role, layer] : {std::pair{"memory", R"({"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2, "num_heads": 2, "chunk_size": 10})"},
-                                    std::pair{"ffn", R"({"type": "pkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2, "num_heads": 2})"}}) {
+  for (
+      const auto& [role, layer] :
+      {std::pair{
+           "memory",
+           R"({"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2, "num_heads": 2, "chunk_size": 10})"},
+       std::pair{"ffn",
+                 R"({"type": "pkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2, "num_heads": 2})"}}) {
     Probe f(role, layer);
     const EvalResult r = f.stats(R"(, "window_tokens": 20)");
     const std::string name = std::string("blocks.1.") + role;
@@ -101,13 +110,16 @@ TEST_CASE("collision, coverage and divergence are means over complete windows", 
     CHECK(group(r, name, "kld") == Catch::Approx(kld).epsilon(1e-10));
     CHECK(r.groups.at(name).at("kld").at("n").as_int() == 4);
     const std::string type = role == std::string("ffn") ? "pkm" : "fwpkm";
-    CHECK(metric(r, (type + ".kld").c_str()) == Catch::Approx((group(r, name, "kld") + group(r, std::string("blocks.0.") + role, "kld")) / 2));
+    CHECK(metric(r, (type + ".kld").c_str()) ==
+          Catch::Approx((group(r, name, "kld") + group(r, std::string("blocks.0.") + role, "kld")) / 2));
     CHECK(f.stats().groups.at(name).find("kld") == nullptr);  // no window of 32,768 tokens is complete
   }
 }
 
-TEST_CASE("gates are counted in ten bins, and fast weights move from sequence to sequence unless they are frozen", "[fast]") {
-  Probe f("memory", R"({"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 10})");
+TEST_CASE("gates are counted in ten bins, and fast weights move from sequence to sequence unless they are frozen",
+          "[fast]") {
+  Probe f("memory",
+          R"({"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 10})");
   const EvalResult moving = f.stats(), frozen = f.stats(R"(, "freeze_fast_weights": true)");
   double share = 0, mean = 0;
   const std::vector<Json> bins = points(moving, "gate_histogram", "blocks.0.memory");
@@ -119,7 +131,8 @@ TEST_CASE("gates are counted in ten bins, and fast weights move from sequence to
   CHECK(share == Catch::Approx(1));
   CHECK(std::abs(mean - group(moving, "blocks.0.memory", "gate_mean")) < 0.05);
   CHECK(group(moving, "blocks.0.memory", "memory_loss") > 0);
-  CHECK(group(moving, "blocks.0.memory", "gate_mean") == group(frozen, "blocks.0.memory", "gate_mean"));  // before any reading
+  CHECK(group(moving, "blocks.0.memory", "gate_mean") ==
+        group(frozen, "blocks.0.memory", "gate_mean"));  // before any reading
   CHECK(group(moving, "blocks.1.memory", "gate_mean") != group(frozen, "blocks.1.memory", "gate_mean"));
   CHECK(frozen.groups.at("blocks.0.memory").find("memory_loss") == nullptr);
 }
@@ -128,8 +141,14 @@ TEST_CASE("looking at states does not teach fast weights", "[fast]") {
   EvalFixture f(R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 1, "init_std": 0.4, "layers": {
     "g": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4},
     "f": {"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 10},
-    "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"memory": "f", "mixer": "g", "ffn": "m"}]})", {60, 60});
-  auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", \"kind\": \"memory_stats\", \"length\": 48, \"window_tokens\": 96, " + f.corpus() + "}]}", "e.json"), "");
+    "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"memory": "f", "mixer": "g", "ffn": "m"}]})",
+                {60, 60});
+  auto evaluations = read_evaluations(
+      parse_json(
+          "{\"evaluations\": [{\"name\": \"x\", \"kind\": \"memory_stats\", \"length\": 48, \"window_tokens\": 96, " +
+              f.corpus() + "}]}",
+          "e.json"),
+      "");
   Session s = f.session(), expected = f.session();
   Progress quiet;
   EvalContext context{s, nullptr, 32, 42, quiet, {}};
@@ -148,7 +167,9 @@ TEST_CASE("looking at states does not teach fast weights", "[fast]") {
 }
 
 TEST_CASE("sdm: shares of a token's slots, and use of all slots", "[fast]") {
-  Probe f("mixer", R"({"type": "sdm", "num_heads": 2, "slots_per_head": 16, "num_writes": 3, "num_reads": 6, "read_scale": 3.0})");
+  Probe f(
+      "mixer",
+      R"({"type": "sdm", "num_heads": 2, "slots_per_head": 16, "num_writes": 3, "num_reads": 6, "read_scale": 3.0})");
   const EvalResult r = f.stats();
   const auto inside = f.inside();
   for (const auto& [side, k] : {std::pair{std::string("read"), 6}, std::pair{std::string("write"), 3}}) {
@@ -167,7 +188,10 @@ TEST_CASE("sdm: shares of a token's slots, and use of all slots", "[fast]") {
           }
           double sum = 0;
           std::vector<double> w;
-          for (const auto& [slot, m] : mass) { w.push_back(m); sum += m; }
+          for (const auto& [slot, m] : mass) {
+            w.push_back(m);
+            sum += m;
+          }
           CHECK(sum == Catch::Approx(1));  // a softmax
           std::sort(w.rbegin(), w.rend());
           effective.push_back(std::exp(entropy_of(mass)) / k);
@@ -175,7 +199,9 @@ TEST_CASE("sdm: shares of a token's slots, and use of all slots", "[fast]") {
         }
       }
       REQUIRE(effective.size() == 2 * 48 * 2);
-      const auto mean = [](const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size()); };
+      const auto mean = [](const std::vector<double>& v) {
+        return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
+      };
       CHECK(group(r, name, "effective_" + side) == Catch::Approx(mean(effective)).epsilon(1e-12));
       CHECK(group(r, name, "effective_" + side + "_q10") == Catch::Approx(quantile_of(effective, 0.1)).epsilon(1e-12));
       CHECK(group(r, name, "cumulative_" + side + "_2") == Catch::Approx(mean(two)).epsilon(1e-12));
@@ -185,13 +211,17 @@ TEST_CASE("sdm: shares of a token's slots, and use of all slots", "[fast]") {
       all_two.insert(all_two.end(), two.begin(), two.end());
     }
     // Over both layers together: a median is not the mean of two.
-    CHECK(metric(r, ("sdm.effective_" + side + "_median").c_str()) == Catch::Approx(quantile_of(all_effective, 0.5)).epsilon(1e-12));
-    CHECK(metric(r, ("sdm.cumulative_" + side + "_2_q90").c_str()) == Catch::Approx(quantile_of(all_two, 0.9)).epsilon(1e-12));
+    CHECK(metric(r, ("sdm.effective_" + side + "_median").c_str()) ==
+          Catch::Approx(quantile_of(all_effective, 0.5)).epsilon(1e-12));
+    CHECK(metric(r, ("sdm.cumulative_" + side + "_2_q90").c_str()) ==
+          Catch::Approx(quantile_of(all_two, 0.9)).epsilon(1e-12));
     for (const Json& p : points(r, "cumulative")) {
       if (p.at("side").as_string() == side && p.at("slots").as_int() == 2) {
         CHECK(p.at("q10").as_double() == Catch::Approx(quantile_of(all_two, 0.1)).epsilon(1e-12));
       }
-      if (p.at("side").as_string() == side && p.at("slots").as_int() == k) { CHECK(p.at("mean").as_double() == Catch::Approx(1)); }
+      if (p.at("side").as_string() == side && p.at("slots").as_int() == k) {
+        CHECK(p.at("mean").as_double() == Catch::Approx(1));
+      }
     }
   }
   CHECK(group(r, "blocks.0.mixer", "forget_max") <= 1);
@@ -199,7 +229,9 @@ TEST_CASE("sdm: shares of a token's slots, and use of all slots", "[fast]") {
 }
 
 TEST_CASE("ham: share of selected tokens by sequence, growth and scores by position", "[fast]") {
-  Probe f("mixer", R"({"type": "ham", "rnn": {"num_heads": 2, "key_head_dim": 6, "value_head_dim": 6}, "kv": {"num_heads": 2, "key_head_dim": 6,
+  Probe f(
+      "mixer",
+      R"({"type": "ham", "rnn": {"num_heads": 2, "key_head_dim": 6, "value_head_dim": 6}, "kv": {"num_heads": 2, "key_head_dim": 6,
     "value_head_dim": 6}, "router": {"type": "prediction_error"}, "threshold": {"mode": "fixed", "tau": 0.9}})");
   const EvalResult r = f.stats(R"(, "interval": 20, "single": 1)");
   const auto inside = f.inside(48, false);
@@ -218,7 +250,8 @@ TEST_CASE("ham: share of selected tokens by sequence, growth and scores by posit
   }
   CHECK((fraction > 0 && fraction < 1));
   CHECK(group(r, name, "kv_fraction") == Catch::Approx(fraction).epsilon(1e-12));
-  CHECK(metric(r, "ham.kv_fraction") == Catch::Approx((fraction + group(r, "blocks.0.mixer", "kv_fraction")) / 2).epsilon(1e-12));
+  CHECK(metric(r, "ham.kv_fraction") ==
+        Catch::Approx((fraction + group(r, "blocks.0.mixer", "kv_fraction")) / 2).epsilon(1e-12));
   REQUIRE(points(r, "kv_growth", name).size() == 2);
   CHECK(points(r, "kv_growth", name)[1].at("tokens").as_int() == 40);
   CHECK(points(r, "kv_growth", name)[1].at("cached").as_double() == Catch::Approx(at40));
@@ -234,9 +267,13 @@ TEST_CASE("ovq and kvm: slots in use by position, tokens per slot, bytes", "[fas
     std::string layer, record, name;
     int64_t delay;  // tokens of a chunk; kvm: they enter when the second chunk after them begins
   };
-  for (const Case& c : {Case{R"({"type": "ovq", "num_heads": 2, "head_dim": 6, "chunk_size": 5, "max_centroids": 7})", "assign", "centroid_tokens", 5},
-                        Case{R"({"type": "kvm", "num_heads": 2, "head_dim": 6, "chunk_size": 4, "state": {"mode": "power", "factor": 2.0, "exponent": 0.5}})",
-                             "row", "row_tokens", 4}}) {
+  for (
+      const Case& c :
+      {Case{R"({"type": "ovq", "num_heads": 2, "head_dim": 6, "chunk_size": 5, "max_centroids": 7})", "assign",
+            "centroid_tokens", 5},
+       Case{
+           R"({"type": "kvm", "num_heads": 2, "head_dim": 6, "chunk_size": 4, "state": {"mode": "power", "factor": 2.0, "exponent": 0.5}})",
+           "row", "row_tokens", 4}}) {
     Probe f("mixer", c.layer);
     const EvalResult r = f.stats(R"(, "state_interval": 7)");
     const std::string name = "blocks.1.mixer";
@@ -265,10 +302,13 @@ TEST_CASE("ovq and kvm: slots in use by position, tokens per slot, bytes", "[fas
     Session s = f.session();
     for (const Json& p : curve) {
       const int64_t t = p.at("tokens").as_int();
-      // ovq folds a chunk in when it is full; kvm's window is two chunks, of which the first leaves when a third begins.
+      // ovq folds a chunk in when it is full; kvm's window is two chunks, of which the first leaves when a third
+      // begins.
       const int64_t entered = c.record == "assign" ? t / 5 * 5 : std::max<int64_t>(0, ((t - 1) / 4 - 1) * 4);
       std::set<int64_t> used;
-      for (int64_t i = 0; i < entered; ++i) { used.insert(inside[0].at(name + "." + c.record).integers[static_cast<size_t>(i)]); }
+      for (int64_t i = 0; i < entered; ++i) {
+        used.insert(inside[0].at(name + "." + c.record).integers[static_cast<size_t>(i)]);
+      }
       CHECK(p.at("slots").as_double() == static_cast<double>(used.size()));
       CHECK(p.at("bytes").as_int() == s.model().blocks()[1].mixer->state_bytes(t));
     }
@@ -278,13 +318,17 @@ TEST_CASE("ovq and kvm: slots in use by position, tokens per slot, bytes", "[fas
 TEST_CASE("gdn: the norm of the state by position is that of the recurrence", "[fast]") {
   EvalFixture f(R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 1, "init_std": 0.4, "layers": {
     "g": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 3, "conv_size": 0, "activation": "none"},
-    "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"mixer": "g", "ffn": "m"}]})", {20});
+    "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"mixer": "g", "ffn": "m"}]})",
+                {20});
   const EvalResult r = f.run(R"("kind": "memory_stats", "length": 17, "state_interval": 17)");
   Session s = f.session();
-  const auto parameter = [&](const char* name) { return to_host(s.stream(), s.model().params().find(name)->value).values; };
-  const auto embed = parameter("embed.weight"), wk = parameter("blocks.0.mixer.k_proj.weight"), wv = parameter("blocks.0.mixer.v_proj.weight"),
-             wa = parameter("blocks.0.mixer.a_proj.weight"), wb = parameter("blocks.0.mixer.b_proj.weight"),
-             a_log = parameter("blocks.0.mixer.A_log"), dt = parameter("blocks.0.mixer.dt_bias");
+  const auto parameter = [&](const char* name) {
+    return to_host(s.stream(), s.model().params().find(name)->value).values;
+  };
+  const auto embed = parameter("embed.weight"), wk = parameter("blocks.0.mixer.k_proj.weight"),
+             wv = parameter("blocks.0.mixer.v_proj.weight"), wa = parameter("blocks.0.mixer.a_proj.weight"),
+             wb = parameter("blocks.0.mixer.b_proj.weight"), a_log = parameter("blocks.0.mixer.A_log"),
+             dt = parameter("blocks.0.mixer.dt_bias");
   double state[2][4][3] = {};
   for (size_t t = 0; t < 17; ++t) {
     const double* h = embed.data() + 12 * f.documents[0][t];
@@ -304,7 +348,8 @@ TEST_CASE("gdn: the norm of the state by position is that of the recurrence", "[
         double held = 0;
         for (size_t i = 0; i < 4; ++i) { held += k[i] / std::sqrt(length) * decay * state[head][i][j]; }
         for (size_t i = 0; i < 4; ++i) {
-          state[head][i][j] = decay * state[head][i][j] + beta * k[i] / std::sqrt(length) * (project(wv, head * 3 + j) - held);
+          state[head][i][j] =
+              decay * state[head][i][j] + beta * k[i] / std::sqrt(length) * (project(wv, head * 3 + j) - held);
         }
       }
     }
@@ -319,19 +364,26 @@ TEST_CASE("gdn: the norm of the state by position is that of the recurrence", "[
   }
   REQUIRE(r.series.at("state_norm").items().size() == 1);
   CHECK(r.series.at("state_norm").items()[0].at("tokens").as_int() == 17);
-  CHECK(metric(r, "gdn.state_norm") == Catch::Approx(norm).epsilon(1e-5));  // the l2 norm's eps, which the loop above leaves out
+  CHECK(metric(r, "gdn.state_norm") ==
+        Catch::Approx(norm).epsilon(1e-5));  // the l2 norm's eps, which the loop above leaves out
 }
 
 TEST_CASE("the line of a result names a dozen numbers, its file all", "[fast]") {
   Probe f("mixer", R"({"type": "sdm", "num_heads": 1, "slots_per_head": 16, "num_writes": 2, "num_reads": 2})");
-  auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", \"kind\": \"memory_stats\", \"length\": 48, " + f.corpus() + "}]}", "e.json"), "");
+  auto evaluations =
+      read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", \"kind\": \"memory_stats\", \"length\": 48, " +
+                                      f.corpus() + "}]}",
+                                  "e.json"),
+                       "");
   Session s = f.session();
   Progress quiet;
   std::string line;
-  REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}}, EvalSource{}, f.folder / "out", [&](const std::string& text) { line = text; }) == 0);
+  REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}}, EvalSource{}, f.folder / "out",
+                          [&](const std::string& text) { line = text; }) == 0);
   const Json result = parse_json_file((f.folder / "out" / "x.json").string());
   const size_t all = result.at("metrics").members().size();
-  CHECK_THAT(line, Catch::Contains("x (memory_stats): ok  sdm.") && Catch::EndsWith("and " + std::to_string(all - 12) + " more"));
+  CHECK_THAT(line, Catch::Contains("x (memory_stats): ok  sdm.") &&
+                       Catch::EndsWith("and " + std::to_string(all - 12) + " more"));
   CHECK(result.at("groups").at("blocks.1.mixer").at("unique_read").at("n").as_int() == 96);
 }
 
@@ -340,10 +392,13 @@ TEST_CASE("rows take every token, and what cannot be read is said", "[fast]") {
   CHECK(metric(f.stats(), "sequences") == 2);
   CHECK(metric(f.stats(R"(, "max_sequences": 1)"), "tokens") == 48);
   CHECK(metric(f.run(R"("kind": "memory_stats", "cut": "rows", "length": 19)"), "sequences") == 8);
-  CHECK(metric(f.run(R"("kind": "memory_stats", "cut": "rows", "length": 19, "max_sequences": 100)"), "sequences") == 171 / 19);
-  CHECK_THROWS_WITH(f.run(R"("kind": "memory_stats", "length": 71)"),
-                    Catch::Contains("found documents of fewer tokens, expected one of at least 71, or \"cut\": \"rows\""));
-  CHECK_THROWS_WITH(f.run(R"("kind": "memory_stats", "cut": "rows", "length": 172)"), Catch::Contains("found 171 tokens, expected at least 172"));
+  CHECK(metric(f.run(R"("kind": "memory_stats", "cut": "rows", "length": 19, "max_sequences": 100)"), "sequences") ==
+        171 / 19);
+  CHECK_THROWS_WITH(
+      f.run(R"("kind": "memory_stats", "length": 71)"),
+      Catch::Contains("found documents of fewer tokens, expected one of at least 71, or \"cut\": \"rows\""));
+  CHECK_THROWS_WITH(f.run(R"("kind": "memory_stats", "cut": "rows", "length": 172)"),
+                    Catch::Contains("found 171 tokens, expected at least 172"));
   Probe plain("mixer", R"({"type": "attention", "num_heads": 2, "head_dim": 6})");
   CHECK_THROWS_WITH(plain.run(R"("kind": "memory_stats", "length": 48)"),
                     Catch::Contains("memory_stats: found a model without layers that report statistics"));

@@ -8,7 +8,8 @@
 
 namespace hebb::testing {
 
-/// Writes FOLDER/model.json and FOLDER/w.safetensors in `dtype`, f32 or f64; `change` may replace what a parameter begins with.
+/// Writes FOLDER/model.json and FOLDER/w.safetensors in `dtype`, f32 or f64; `change` may replace what a parameter
+/// begins with.
 inline void write_random_model(const TempFolder& folder, const std::string& json, DType dtype,
                                const std::function<void(Param&)>& change = {}) {
   folder.write("model.json", json);

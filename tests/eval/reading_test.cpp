@@ -1,6 +1,6 @@
 // How evaluations read: in segments, and with stretched rotary positions (spec 81, sections 1.4 and 1.5).
-#include "tests/test.h"
 #include "tests/eval/eval_fixture.h"
+#include "tests/test.h"
 
 using namespace hebb;
 
@@ -13,18 +13,23 @@ std::string hybrid(const std::string& role, const std::string& layer) {
   if (role == "ffn") { block = R"({"mixer": "g", "ffn": "x"})"; }
   return R"({"vocab_size": 23, "hidden_size": 12, "num_layers": 3, "init_std": 0.4, "layers": {
     "g": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4, "chunk_size": 16},
-    "m": {"type": "swiglu", "intermediate_size": 16}, "x": )" + layer + R"(},
-    "pattern": [{"mixer": "g", "ffn": "m"}, )" + block + R"(, {"mixer": "g", "ffn": "m"}]})";
+    "m": {"type": "swiglu", "intermediate_size": 16}, "x": )" +
+         layer + R"(},
+    "pattern": [{"mixer": "g", "ffn": "m"}, )" +
+         block + R"(, {"mixer": "g", "ffn": "m"}]})";
 }
 
 const std::vector<std::pair<std::string, std::string>> kLayers = {
     {"mixer", R"({"type": "attention", "num_heads": 2, "head_dim": 6, "rope": {"theta": 100.0}})"},
     {"mixer", R"({"type": "attention", "num_heads": 2, "head_dim": 6, "window": 9, "token_shift": true})"},
     {"mixer", R"({"type": "sdm", "num_heads": 2, "slots_per_head": 16, "num_writes": 3, "num_reads": 4})"},
-    {"mixer", R"({"type": "ham", "rnn": {"num_heads": 2, "key_head_dim": 6, "value_head_dim": 6}, "kv": {"num_heads": 2, "key_head_dim": 6,
+    {"mixer",
+     R"({"type": "ham", "rnn": {"num_heads": 2, "key_head_dim": 6, "value_head_dim": 6}, "kv": {"num_heads": 2, "key_head_dim": 6,
        "value_head_dim": 6, "rope": {"theta": 100.0}}, "router": {"type": "prediction_error"}, "threshold": {"mode": "fixed", "tau": 0.9}})"},
-    {"mixer", R"({"type": "ovq", "num_heads": 2, "head_dim": 6, "chunk_size": 8, "max_centroids": 10, "qk_conv": 3, "v_shift": true})"},
-    {"mixer", R"({"type": "kvm", "num_heads": 2, "head_dim": 6, "chunk_size": 8, "state": {"mode": "power", "factor": 2.0, "exponent": 0.5},
+    {"mixer",
+     R"({"type": "ovq", "num_heads": 2, "head_dim": 6, "chunk_size": 8, "max_centroids": 10, "qk_conv": 3, "v_shift": true})"},
+    {"mixer",
+     R"({"type": "kvm", "num_heads": 2, "head_dim": 6, "chunk_size": 8, "state": {"mode": "power", "factor": 2.0, "exponent": 0.5},
        "rope": {"theta": 100.0, "dims": 4}})"},
     {"mixer", R"({"type": "vq", "num_heads": 2, "head_dim": 6, "codebook_size": 7})"},
     {"mixer", R"({"type": "mamba2", "num_heads": 2, "head_dim": 6, "state_dim": 4, "num_groups": 1})"},
@@ -52,14 +57,16 @@ TEST_CASE("the segment that is read at once does not change a score, whatever th
     const double whole = nll_of(hybrid(role, layer), R"(, "segment": 4096)");
     for (const char* segment : {"64", "7"}) {
       // 1e-10: the same sums in another order, in double.
-      CHECK(nll_of(hybrid(role, layer), std::string(", \"segment\": ") + segment) == Catch::Approx(whole).epsilon(1e-10));
+      CHECK(nll_of(hybrid(role, layer), std::string(", \"segment\": ") + segment) ==
+            Catch::Approx(whole).epsilon(1e-10));
     }
   }
 }
 
 TEST_CASE("a segment of no tokens is refused", "[fast]") {
   EvalFixture f;
-  CHECK_THROWS_WITH(f.run(R"("kind": "stream_ppl", "segment": 0)"), Catch::Contains("segment: found 0, expected an integer >= 1"));
+  CHECK_THROWS_WITH(f.run(R"("kind": "stream_ppl", "segment": 0)"),
+                    Catch::Contains("segment: found 0, expected an integer >= 1"));
 }
 
 TEST_CASE("rope_scaling reads as a model does that is configured with it", "[fast]") {
@@ -73,29 +80,41 @@ TEST_CASE("rope_scaling reads as a model does that is configured with it", "[fas
     CHECK(std::abs(plain - expected) > 1e-6);
     CHECK(nll_of(hybrid(role, layer), std::string(", ") + kScaled) == expected);
     // It replaces an extension that the model has.
-    CHECK(nll_of(hybrid(role, stretched), R"(, "rope_scaling": {"factor": 2.0, "original": 64, "beta_fast": 8.0, "attention_factor": 1.0})") !=
+    CHECK(nll_of(hybrid(role, stretched),
+                 R"(, "rope_scaling": {"factor": 2.0, "original": 64, "beta_fast": 8.0, "attention_factor": 1.0})") !=
           expected);
   }
 }
 
 TEST_CASE("rope_scaling holds for one evaluation and is refused where it can do nothing", "[fast]") {
   EvalFixture f(hybrid("mixer", kLayers[0].second));
-  auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"a\", \"kind\": \"stream_ppl\", " + f.corpus() +
-                                                 "}, {\"name\": \"b\", \"kind\": \"stream_ppl\", " + f.corpus() + ", " + kScaled +
-                                                 "}, {\"name\": \"c\", \"kind\": \"stream_ppl\", " + f.corpus() + "}]}", "e.json"), "");
+  auto evaluations =
+      read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"a\", \"kind\": \"stream_ppl\", " + f.corpus() +
+                                      "}, {\"name\": \"b\", \"kind\": \"stream_ppl\", " + f.corpus() + ", " + kScaled +
+                                      "}, {\"name\": \"c\", \"kind\": \"stream_ppl\", " + f.corpus() + "}]}",
+                                  "e.json"),
+                       "");
   Session s = f.session();
   Progress quiet;
-  REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 129, 42, quiet, {}}, EvalSource{}, f.folder / "out", [](const std::string&) {}) == 0);
-  const auto nll = [&](const char* name) { return parse_json_file((f.folder / "out" / name).string()).at("metrics").at("nll").at("value").as_double(); };
+  REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 129, 42, quiet, {}}, EvalSource{}, f.folder / "out",
+                          [](const std::string&) {}) == 0);
+  const auto nll = [&](const char* name) {
+    return parse_json_file((f.folder / "out" / name).string()).at("metrics").at("nll").at("value").as_double();
+  };
   CHECK(nll("a.json") == nll("c.json"));
   CHECK(nll("a.json") != nll("b.json"));
 
   EvalFixture none(hybrid("mixer", kLayers[2].second));
-  CHECK_THROWS_WITH(none.run(std::string(R"("kind": "stream_ppl", )") + kScaled),
-                    Catch::Contains("rope_scaling: found a model without rope, expected a model with a layer that has a rope object"));
-  CHECK_THROWS_WITH(none.run(R"("kind": "stream_ppl", "rope_scaling": {"factor": 4.0})"), Catch::Contains("rope_scaling.original"));
-  CHECK_THROWS_WITH(none.run(R"("kind": "stream_ppl", "rope_scaling": {"factor": 0.5, "original": 8})"), Catch::Contains("rope_scaling.factor: found 0.5"));
-  EvalFixture endpoint(hybrid("mixer", R"({"type": "attention", "num_heads": 2, "head_dim": 6, "rope": {"theta": 100.0, "endpoint": true}})"));
+  CHECK_THROWS_WITH(
+      none.run(std::string(R"("kind": "stream_ppl", )") + kScaled),
+      Catch::Contains(
+          "rope_scaling: found a model without rope, expected a model with a layer that has a rope object"));
+  CHECK_THROWS_WITH(none.run(R"("kind": "stream_ppl", "rope_scaling": {"factor": 4.0})"),
+                    Catch::Contains("rope_scaling.original"));
+  CHECK_THROWS_WITH(none.run(R"("kind": "stream_ppl", "rope_scaling": {"factor": 0.5, "original": 8})"),
+                    Catch::Contains("rope_scaling.factor: found 0.5"));
+  EvalFixture endpoint(hybrid(
+      "mixer", R"({"type": "attention", "num_heads": 2, "head_dim": 6, "rope": {"theta": 100.0, "endpoint": true}})"));
   CHECK_THROWS_WITH(endpoint.run(std::string(R"("kind": "stream_ppl", )") + kScaled),
                     Catch::Contains("rope.endpoint") && Catch::Contains("false together with yarn"));
 }

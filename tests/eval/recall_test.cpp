@@ -2,9 +2,9 @@
 
 #include "core/safetensors.h"
 #include "data/tasks/synthetic_tasks.h"
+#include "eval/evaluation.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
-#include "eval/evaluation.h"
 
 using namespace hebb;
 
@@ -14,7 +14,8 @@ std::string model_of(int vocab, const std::string& memory = "") {
   return R"({"vocab_size": )" + std::to_string(vocab) + R"(, "hidden_size": 12, "num_layers": 1, "init_std": 0.4,
     "layers": {"g": {"type": "gdn", "num_heads": 2, "key_head_dim": 4, "value_head_dim": 4, "chunk_size": 16},
                "f": {"type": "fwpkm", "num_subkeys": 3, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 5},
-               "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"mixer": "g", "ffn": "m")" + memory + "}]}";
+               "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"mixer": "g", "ffn": "m")" +
+         memory + "}]}";
 }
 
 /// A random model; with `config`, the run configuration that it was trained with.
@@ -41,7 +42,8 @@ struct RandomModel {
     return Session(std::move(source), folder / "w.safetensors", {DeviceKind::cpu, DType::f64});
   }
   EvalResult run(const std::string& keys) const {
-    auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
+    auto evaluations =
+        read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
     Session s = session();
     Progress quiet;
     EvalContext context{s, nullptr, 32, evaluations[0].seed, quiet, {}};
@@ -59,7 +61,8 @@ int64_t count_right(Session& session, const SyntheticTask& task, int64_t rows) {
     const TaskRow row = generate_task_row(task, static_cast<uint64_t>(k));
     const auto state = session.new_state();
     for (size_t i = 0; i < row.inputs.size(); ++i) {
-      const std::vector<double> logits = session.read(std::span(row.inputs).subspan(i, 1), *state, {FastMode::chunk, false});
+      const std::vector<double> logits =
+          session.read(std::span(row.inputs).subspan(i, 1), *state, {FastMode::chunk, false});
       if (row.targets[i] >= 0) {
         right += std::max_element(logits.begin(), logits.end()) - logits.begin() == row.targets[i] ? 1 : 0;
       }
@@ -80,7 +83,8 @@ TEST_CASE("accuracy is the share of answers with the largest logit", "[fast]") {
   task.pairs = 4;
   Session session = m.session();
   const int64_t right = count_right(session, task, 60);
-  const EvalResult r = m.run(R"("kind": "mqar", "seed": 7, "vocab": 20, "samples": 60, "cases": [{"length": 18, "pairs": 4}])");
+  const EvalResult r =
+      m.run(R"("kind": "mqar", "seed": 7, "vocab": 20, "samples": 60, "cases": [{"length": 18, "pairs": 4}])");
   CHECK(asked(r) == 60 * 4);
   CHECK(right > 0);
   CHECK(metric(r, "accuracy") == static_cast<double>(right) / 240.0);
@@ -89,7 +93,8 @@ TEST_CASE("accuracy is the share of answers with the largest logit", "[fast]") {
 
 TEST_CASE("mqar counts by distance, and leaves out queries that are too near", "[fast]") {
   const RandomModel m(64);
-  const std::string cases = R"("kind": "mqar", "vocab": 64, "samples": 20, "cases": [{"length": 24, "pairs": 3}, {"length": 40, "pairs": 5}])";
+  const std::string cases =
+      R"("kind": "mqar", "vocab": 64, "samples": 20, "cases": [{"length": 24, "pairs": 3}, {"length": 40, "pairs": 5}])";
   const EvalResult all = m.run(cases), far = m.run(cases + R"(, "min_distance": 16)");
   int64_t distant = 0, total = 0;
   for (const Json& bin : all.series.at("by_distance").items()) {
@@ -104,7 +109,8 @@ TEST_CASE("mqar counts by distance, and leaves out queries that are too near", "
 }
 
 TEST_CASE("answers of the last reading count, and only fast weights remember the readings before", "[fast]") {
-  const std::string kind = R"("kind": "mqar", "seed": 7, "vocab": 20, "samples": 60, "cases": [{"length": 18, "pairs": 4}])";
+  const std::string kind =
+      R"("kind": "mqar", "seed": 7, "vocab": 20, "samples": 60, "cases": [{"length": 18, "pairs": 4}])";
   const RandomModel plain(24), memory(24, "", R"(, "memory": "f")");
   CHECK(metric(plain.run(kind + R"(, "readings": 3)"), "accuracy") == metric(plain.run(kind), "accuracy"));
 
@@ -139,7 +145,8 @@ TEST_CASE("answers of the last reading count, and only fast weights remember the
 
 TEST_CASE("icr and icl report per length and per example of a function", "[fast]") {
   const RandomModel m(10000);
-  const EvalResult icr = m.run(R"("kind": "icr", "task": "icr_basic", "lengths": [29, 41], "word": 2, "queries": 2, "vocab": 40, "samples": 3)");
+  const EvalResult icr = m.run(
+      R"("kind": "icr", "task": "icr_basic", "lengths": [29, 41], "word": 2, "queries": 2, "vocab": 40, "samples": 3)");
   REQUIRE(icr.series.at("by_setting").items().size() == 2);
   CHECK(asked(icr) == 2 * 3 * 2 * 2);
   const EvalResult icl = m.run(R"("kind": "icl", "functions": [2], "length": 70, "dim": 3, "samples": 2)");
@@ -152,12 +159,17 @@ TEST_CASE("icr and icl report per length and per example of a function", "[fast]
 TEST_CASE("recall evaluations refuse what they cannot judge", "[fast]") {
   CHECK_THROWS_WITH(RandomModel(24).run(R"("kind": "mqar", "cases": [{"length": 18, "pairs": 4}])"),
                     Catch::Contains("vocab_size: found 24, expected at least 8192 for length 18, 4 pairs"));
-  const RandomModel trained(24, R"({"train": {"seed": 3}, "data": {"sources": [{"type": "synthetic", "task": "mqar"}]}})");
-  for (const char* empty : {R"("kind": "mqar", "cases": [])", R"("kind": "icr", "task": "icr_basic", "lengths": [])", R"("kind": "icl", "functions": [])"}) {
+  const RandomModel trained(24,
+                            R"({"train": {"seed": 3}, "data": {"sources": [{"type": "synthetic", "task": "mqar"}]}})");
+  for (const char* empty : {R"("kind": "mqar", "cases": [])", R"("kind": "icr", "task": "icr_basic", "lengths": [])",
+                            R"("kind": "icl", "functions": [])"}) {
     CHECK_THROWS_WITH(RandomModel(24).run(empty), Catch::Contains(": found an empty list, expected a list of "));
   }
-  CHECK_THROWS_WITH(RandomModel(24).run(R"("kind": "icr", "task": "icr_basic", "copies": 3)"), Catch::Contains("copies: found 3") && Catch::Contains("only with task \"icr_positional\""));
-  const std::string keys = R"("kind": "mqar", "vocab": 24, "samples": 1, "cases": [{"length": 18, "pairs": 4}], "seed": )";
-  CHECK_THROWS_WITH(trained.run(keys + "3"), Catch::Contains("seed: found 3, expected a seed other than that of the training rows"));
+  CHECK_THROWS_WITH(RandomModel(24).run(R"("kind": "icr", "task": "icr_basic", "copies": 3)"),
+                    Catch::Contains("copies: found 3") && Catch::Contains("only with task \"icr_positional\""));
+  const std::string keys =
+      R"("kind": "mqar", "vocab": 24, "samples": 1, "cases": [{"length": 18, "pairs": 4}], "seed": )";
+  CHECK_THROWS_WITH(trained.run(keys + "3"),
+                    Catch::Contains("seed: found 3, expected a seed other than that of the training rows"));
   CHECK(asked(trained.run(keys + "4")) == 4);
 }

@@ -13,9 +13,7 @@ namespace {
 std::map<int32_t, int> draw(const std::vector<double>& logits, const Sampling& s, int n = 4000) {
   Rng rng(3, "sample", 0);
   std::map<int32_t, int> counts;
-  for (int i = 0; i < n; ++i) {
-    ++counts[sample_token(logits, s, rng)];
-  }
+  for (int i = 0; i < n; ++i) { ++counts[sample_token(logits, s, rng)]; }
   return counts;
 }
 

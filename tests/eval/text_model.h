@@ -5,9 +5,9 @@
 #include <map>
 #include <sstream>
 
-#include "tests/test.h"
-#include "tests/eval/model_file.h"
 #include "eval/evaluation.h"
+#include "tests/eval/model_file.h"
+#include "tests/test.h"
 
 namespace hebb::testing {
 
@@ -20,7 +20,8 @@ inline std::string byte_model(bool memory) {
                "a": {"type": "attention", "num_heads": 2, "head_dim": 6, "window": 9, "rope": {"theta": 100.0}},
                "f": {"type": "fwpkm", "num_subkeys": 3, "key_dim": 4, "value_dim": 6, "top_k": 2, "chunk_size": 5},
                "m": {"type": "swiglu", "intermediate_size": 16}},
-    "pattern": [{"mixer": "g", "ffn": "m"}, {"mixer": "a", "ffn": "m")") + (memory ? R"(, "memory": "f")" : "") + "}]}";
+    "pattern": [{"mixer": "g", "ffn": "m"}, {"mixer": "a", "ffn": "m")") +
+         (memory ? R"(, "memory": "f")" : "") + "}]}";
 }
 
 /// What an evaluation leaves.
@@ -40,9 +41,7 @@ class TextModel {
   /// Random weights, which `change` may replace.
   explicit TextModel(const std::string& json, const Change& change = {}) {
     write_random_model(folder, json, DType::f64, [&](Param& p) {
-      if (change) {
-        change(p, p.value.as<double>());
-      }
+      if (change) { change(p, p.value.as<double>()); }
     });
   }
 
@@ -51,16 +50,15 @@ class TextModel {
   }
   /// Runs one evaluation; `keys` are those beside its name.
   Outcome run(const std::string& keys, int64_t training_length = 64) const {
-    auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
+    auto evaluations =
+        read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
     Session s = session();
     Progress quiet;
     EvalContext context{s, tokenizer, training_length, evaluations[0].seed, quiet, {}};
     context.logs_samples = true;
     Outcome outcome{evaluations[0].task->run(context), {}};
     std::istringstream lines(context.samples);
-    for (std::string line; std::getline(lines, line);) {
-      outcome.samples.push_back(parse_json(line, "samples"));
-    }
+    for (std::string line; std::getline(lines, line);) { outcome.samples.push_back(parse_json(line, "samples")); }
     return outcome;
   }
   /// The same on a file of records, which is written first.
@@ -75,16 +73,16 @@ class TextModel {
 /// A model whose logits depend on the last token alone: a table. Blocks add nothing, the embedding is one-hot.
 class BigramModel : public TextModel {
  public:
-  using Table = std::map<std::pair<int32_t, int32_t>, double>;  // (last token, next token) -> logit; 0 where nothing is written
+  using Table =
+      std::map<std::pair<int32_t, int32_t>, double>;  // (last token, next token) -> logit; 0 where nothing is written
 
-  explicit BigramModel(Table table) : TextModel(kModel, [&](Param& p, double* values) { fill(table, p, values); }), table_(std::move(table)) {}
+  explicit BigramModel(Table table)
+      : TextModel(kModel, [&](Param& p, double* values) { fill(table, p, values); }), table_(std::move(table)) {}
 
   /// Log-probability of `next` after `last` [nats].
   double log_p(int32_t last, int32_t next) const {
     double sum = 0;
-    for (int32_t v = 0; v < kByteVocab; ++v) {
-      sum += std::exp(logit(table_, last, v));
-    }
+    for (int32_t v = 0; v < kByteVocab; ++v) { sum += std::exp(logit(table_, last, v)); }
     return logit(table_, last, next) - std::log(sum);
   }
   double log_p(int32_t last, const std::string& text) const {
@@ -99,9 +97,7 @@ class BigramModel : public TextModel {
   bool is_greedy(int32_t last, int32_t next) const {
     for (int32_t v = 0; v < kByteVocab; ++v) {
       const double other = logit(table_, last, v), own = logit(table_, last, next);
-      if (other > own || (other == own && v < next)) {
-        return false;
-      }
+      if (other > own || (other == own && v < next)) { return false; }
     }
     return true;
   }
@@ -121,13 +117,9 @@ class BigramModel : public TextModel {
     }
     std::fill(values, values + p.value.numel(), 0.0);
     const double normed = 1 / std::sqrt(1.0 / kByteVocab + 1e-5);  // the 1 of a one-hot row behind the last norm
-    for (int32_t v = 0; v < kByteVocab && p.name() == "embed.weight"; ++v) {
-      values[v * kByteVocab + v] = 1;
-    }
+    for (int32_t v = 0; v < kByteVocab && p.name() == "embed.weight"; ++v) { values[v * kByteVocab + v] = 1; }
     for (const auto& [pair, logit] : table) {
-      if (p.name() == "lm_head.weight") {
-        values[pair.second * kByteVocab + pair.first] = logit / normed;
-      }
+      if (p.name() == "lm_head.weight") { values[pair.second * kByteVocab + pair.first] = logit / normed; }
     }
   }
 
@@ -139,13 +131,9 @@ inline BigramModel::Table random_table(uint64_t seed) {
   BigramModel::Table table;
   Rng rng(seed, "table");
   std::vector<int32_t> ids = {kBos, kEos, '\n'};
-  for (int32_t c = ' '; c <= '~'; ++c) {
-    ids.push_back(c);
-  }
+  for (int32_t c = ' '; c <= '~'; ++c) { ids.push_back(c); }
   for (const int32_t last : ids) {
-    for (const int32_t next : ids) {
-      table[{last, next}] = 3 * rng.normal();
-    }
+    for (const int32_t next : ids) { table[{last, next}] = 3 * rng.normal(); }
   }
   return table;
 }

@@ -1,6 +1,6 @@
+#include "eval/likelihood.h"
 #include "tests/eval/text_model.h"
 #include "train/run_config.h"
-#include "eval/likelihood.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -11,30 +11,36 @@ const char* const kFastKeys = R"("kind": "answer_ppl")";
 
 double sum_of(const std::vector<double>& losses, size_t last) {
   double sum = 0;
-  for (size_t i = losses.size() - last; i < losses.size(); ++i) {
-    sum += losses[i];
-  }
+  for (size_t i = losses.size() - last; i < losses.size(); ++i) { sum += losses[i]; }
   return sum;
 }
 
 /// Loss of an answer, with two passes of the session.
-double answer_loss(Session& s, const Tokenizer& tokenizer, const std::string& context, const std::string& question, const std::string& answer) {
+double answer_loss(Session& s, const Tokenizer& tokenizer, const std::string& context, const std::string& question,
+                   const std::string& answer) {
   const auto state = s.new_state();
   s.read(tokenizer.encode(context), *state, {FastMode::end, false});
   const std::vector<int32_t> rest = tokenizer.encode(question + answer);
-  return sum_of(s.score(std::span(rest).first(rest.size() - 1), std::span(rest).subspan(1), *state, {FastMode::off, false}), answer.size());
+  return sum_of(
+      s.score(std::span(rest).first(rest.size() - 1), std::span(rest).subspan(1), *state, {FastMode::off, false}),
+      answer.size());
 }
 
 }  // namespace
 
 TEST_CASE("cloze counts targets that are greedy throughout, and perplexity is per target", "[fast]") {
   const BigramModel model({{{' ', 'o'}, 2.0}, {{'o', 'n'}, 1.0}, {{'x', ' '}, 1.5}});
-  const std::string records = "{\"context\": \"x\", \"target\": \" on\"}\n{\"context\": \"\", \"target\": \" on\"}\n{\"context\": \"x\", \"target\": \" o!\"}\n";
+  const std::string records =
+      "{\"context\": \"x\", \"target\": \" on\"}\n{\"context\": \"\", \"target\": \" on\"}\n{\"context\": \"x\", "
+      "\"target\": \" o!\"}\n";
   const Outcome o = model.run_on(records, R"("kind": "cloze")");
-  const double space = 1.5 - std::log(258 + std::exp(1.5)), letter = 2 - std::log(258 + std::exp(2.0)), last = 1 - std::log(258 + std::exp(1.0)),
-               other = -std::log(259.0), after_o = -std::log(258 + std::exp(1.0));
+  const double space = 1.5 - std::log(258 + std::exp(1.5)), letter = 2 - std::log(258 + std::exp(2.0)),
+               last = 1 - std::log(258 + std::exp(1.0)), other = -std::log(259.0),
+               after_o = -std::log(258 + std::exp(1.0));
   CHECK(o.metric("acc") == Approx(1.0 / 3));  // after EOS the first id is as likely as the space, and lower
-  CHECK(o.metric("ppl") == Approx(std::exp(-((space + letter + last) + (other + letter + last) + (space + letter + after_o)) / 3)).epsilon(1e-12));
+  CHECK(o.metric("ppl") ==
+        Approx(std::exp(-((space + letter + last) + (other + letter + last) + (space + letter + after_o)) / 3))
+            .epsilon(1e-12));
   CHECK(o.count("ppl") == 3);
   CHECK(o.samples[0].at("score").as_double() == 1);
   CHECK(o.samples[2].at("score").as_double() == 0);
@@ -50,12 +56,12 @@ TEST_CASE("of equally likely tokens the lowest id is greedy", "[fast]") {
 
 TEST_CASE("cloze agrees with a random table of bigrams", "[fast]") {
   const BigramModel model(random_table(6));
-  const std::string records = "{\"context\": \"Some text on\", \"target\": \" bees\"}\n{\"context\": \"\", \"target\": \"A\"}\n{\"context\": \"b \", \"target\": \"c\"}\n";
+  const std::string records =
+      "{\"context\": \"Some text on\", \"target\": \" bees\"}\n{\"context\": \"\", \"target\": \"A\"}\n{\"context\": "
+      "\"b \", \"target\": \"c\"}\n";
   const Outcome o = model.run_on(records, R"("kind": "cloze")");
   const std::vector<double> lls = {model.log_p('n', " bees"), model.log_p(kEos, "A"), model.log_p('b', " c")};
-  for (size_t i = 0; i < 3; ++i) {
-    CHECK(o.samples[i].at("ll").as_double() == Approx(lls[i]).epsilon(1e-12));
-  }
+  for (size_t i = 0; i < 3; ++i) { CHECK(o.samples[i].at("ll").as_double() == Approx(lls[i]).epsilon(1e-12)); }
   CHECK(o.metric("ppl") == Approx(std::exp(-(lls[0] + lls[1] + lls[2]) / 3)).epsilon(1e-12));
   CHECK(o.metric("acc") == (model.is_greedy(kEos, 'A') ? 1.0 / 3 : 0.0));
 }
@@ -63,7 +69,8 @@ TEST_CASE("cloze agrees with a random table of bigrams", "[fast]") {
 TEST_CASE("rolling perplexity is the table's, whatever the length of segments", "[fast]") {
   const BigramModel model(random_table(3));
   const std::string first = " A text of\n\nsome words ", second = "two words";
-  const std::string records = "{\"text\": " + Json(first).dump() + "}\n{\"text\": \"" + second + "\", \"words\": 5, \"bytes\": 100}\n";
+  const std::string records =
+      "{\"text\": " + Json(first).dump() + "}\n{\"text\": \"" + second + "\", \"words\": 5, \"bytes\": 100}\n";
   const double ll = model.log_p(kEos, first) + model.log_p(kEos, second);
   for (const int length : {1, 5, 64, 4096}) {
     const Outcome o = model.run_on(records, R"("kind": "rolling", "max_length": )" + std::to_string(length));
@@ -72,7 +79,8 @@ TEST_CASE("rolling perplexity is the table's, whatever the length of segments", 
     CHECK(o.count("token_ppl") == static_cast<int64_t>(tokens));
     CHECK(o.metric("word_ppl") == Approx(std::exp(-ll / (7 + 5))).epsilon(1e-12));  // "", A, text, of, some, words, ""
     CHECK(o.count("word_ppl") == 12);
-    CHECK(o.metric("bits_per_byte") == Approx(-ll / ((static_cast<double>(first.size()) + 100) * std::log(2.0))).epsilon(1e-12));
+    CHECK(o.metric("bits_per_byte") ==
+          Approx(-ll / ((static_cast<double>(first.size()) + 100) * std::log(2.0))).epsilon(1e-12));
     CHECK(o.samples[1].at("ll").as_double() == Approx(model.log_p(kEos, second)).epsilon(1e-12));
   }
 }
@@ -113,8 +121,9 @@ TEST_CASE("segments of a text start anew, fast weights go on within a text", "[f
 
 TEST_CASE("perplexity of answers is the table's, over all answer tokens of the file", "[fast]") {
   const BigramModel model(random_table(8));
-  const std::string records = "{\"context\": \"A report. \", \"question\": \"Who?\", \"answers\": [\"Ada\", \"unused\"]}\n"
-                              "{\"context\": \"\", \"question\": \"What? \", \"answers\": [\"A longer answer\"]}\n";
+  const std::string records =
+      "{\"context\": \"A report. \", \"question\": \"Who?\", \"answers\": [\"Ada\", \"unused\"]}\n"
+      "{\"context\": \"\", \"question\": \"What? \", \"answers\": [\"A longer answer\"]}\n";
   const Outcome o = model.run_on(records, kFastKeys, 0);
   const double first = model.log_p('?', "Ada"), second = model.log_p(' ', "A longer answer");
   CHECK(o.metric("nll") == Approx(-(first + second) / 18).epsilon(1e-12));
@@ -128,10 +137,11 @@ TEST_CASE("perplexity of answers is the table's, over all answer tokens of the f
 
 TEST_CASE("examples that are too long are left out and counted", "[fast]") {
   const BigramModel model(random_table(8));
-  const std::string records = "{\"context\": \"0123456789\", \"question\": \"Who?\", \"answers\": [\"Ada\"]}\n"
-                              "{\"context\": \"0123456789+\", \"question\": \"Who?\", \"answers\": [\"Ada\"]}\n"
-                              "{\"context\": \"0\", \"question\": \"Who?\", \"answers\": [\"Bob\"], \"length\": 65536}\n"
-                              "{\"context\": \"0\", \"question\": \"Who?\", \"answers\": [\"Bob\"], \"length\": 65537}\n";
+  const std::string records =
+      "{\"context\": \"0123456789\", \"question\": \"Who?\", \"answers\": [\"Ada\"]}\n"
+      "{\"context\": \"0123456789+\", \"question\": \"Who?\", \"answers\": [\"Ada\"]}\n"
+      "{\"context\": \"0\", \"question\": \"Who?\", \"answers\": [\"Bob\"], \"length\": 65536}\n"
+      "{\"context\": \"0\", \"question\": \"Who?\", \"answers\": [\"Bob\"], \"length\": 65537}\n";
   const Outcome o = model.run_on(records, R"("kind": "answer_ppl", "max_tokens": 17)");
   CHECK(o.metric("examples") == 2);
   CHECK(o.metric("left_out") == 2);
@@ -148,7 +158,9 @@ TEST_CASE("fast weights move once, after the context, and are carried on where a
   const TextModel model(byte_model(true));
   std::string context;
   for (int i = 0; i < 130; ++i) { context += "fact " + std::to_string(i * i) + "; "; }  // over a segment of the session
-  const auto line = [&](const std::string& text) { return "{\"context\": \"" + text + "\", \"question\": \"Which? \", \"answers\": [\"this\"]}\n"; };
+  const auto line = [&](const std::string& text) {
+    return "{\"context\": \"" + text + "\", \"question\": \"Which? \", \"answers\": [\"this\"]}\n";
+  };
   const std::string records = line(context) + line("short") + line(context);
   REQUIRE(context.size() > 1024);
 
@@ -162,7 +174,8 @@ TEST_CASE("fast weights move once, after the context, and are carried on where a
     s.restore_fast_weights(weights);
     reset.push_back(answer_loss(s, *model.tokenizer, text, "Which? ", "this"));
   }
-  const Outcome a = model.run_on(records, kFastKeys), b = model.run_on(records, R"("kind": "answer_ppl", "fast_weights": "reset")");
+  const Outcome a = model.run_on(records, kFastKeys),
+                b = model.run_on(records, R"("kind": "answer_ppl", "fast_weights": "reset")");
   for (size_t i = 0; i < 3; ++i) {
     CHECK(a.samples[i].at("ll").as_double() == Approx(-carried[i]).epsilon(1e-12));
     CHECK(b.samples[i].at("ll").as_double() == Approx(-reset[i]).epsilon(1e-12));
@@ -179,32 +192,40 @@ TEST_CASE("texts without a token are refused", "[fast]") {
   const BigramModel model({});
   CHECK_THROWS_WITH(model.run_on(R"({"context": "c", "question": "", "answers": ["a"]})", kFastKeys),
                     Catch::Contains("records.jsonl:1: the question has no token"));
-  CHECK_THROWS_WITH(model.run(R"("kind": "answer_ppl", "file": "x", "fast_weights": "keep")"), Catch::Contains("fast_weights: found \"keep\""));
+  CHECK_THROWS_WITH(model.run(R"("kind": "answer_ppl", "file": "x", "fast_weights": "keep")"),
+                    Catch::Contains("fast_weights: found \"keep\""));
   CHECK_THROWS_AS(model.run(R"("kind": "rolling", "file": "/nowhere/x.jsonl")"), MissingFileError);
   CHECK_THROWS_AS(model.run(R"("kind": "answer_ppl", "file": "/nowhere/x.jsonl")"), MissingFileError);
-  CHECK_THROWS_WITH(model.run_on(R"({"text": "a"})", R"("kind": "rolling")", 0), Catch::Contains("max_length: found nothing"));
+  CHECK_THROWS_WITH(model.run_on(R"({"text": "a"})", R"("kind": "rolling")", 0),
+                    Catch::Contains("max_length: found nothing"));
 }
 
 TEST_CASE("a missing file of records skips the evaluation, a broken one fails it", "[fast]") {
   const BigramModel model({});
   const std::string broken = model.folder.write("broken.jsonl", "{\"text\": 5}\n").string();
   auto evaluations = read_evaluations(parse_json(R"({"evaluations": [
-    {"name": "gone", "kind": "rolling", "file": "/nowhere/x.jsonl"}, {"name": "broken", "kind": "rolling", "file": ")" + broken + "\"}]}", "e.json"), "");
+    {"name": "gone", "kind": "rolling", "file": "/nowhere/x.jsonl"}, {"name": "broken", "kind": "rolling", "file": ")" +
+                                                     broken + "\"}]}",
+                                                 "e.json"),
+                                      "");
   Session s = model.session();
   Progress quiet;
   const EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70};
-  CHECK(run_evaluations(evaluations, EvalContext{s, model.tokenizer, 32, 42, quiet, {}}, source, model.folder / "out", [](const std::string&) {}) == 1);
+  CHECK(run_evaluations(evaluations, EvalContext{s, model.tokenizer, 32, 42, quiet, {}}, source, model.folder / "out",
+                        [](const std::string&) {}) == 1);
   const auto result = [&](const char* name) { return parse_json_file((model.folder / "out" / name).string()); };
   CHECK(result("gone.json").at("status").as_string() == "skipped");
   CHECK(result("gone.json").at("reason").as_string().find("/nowhere/x.jsonl") != std::string::npos);
   CHECK(result("broken.json").at("status").as_string() == "failed");
-  CHECK(result("broken.json").at("error").as_string().find("broken.jsonl:1:10: text: found 5, expected a string") != std::string::npos);
+  CHECK(result("broken.json").at("error").as_string().find("broken.jsonl:1:10: text: found 5, expected a string") !=
+        std::string::npos);
 }
 
 TEST_CASE("resolved evaluations of records read the same again", "[fast]") {
   const Json list = parse_json(R"({"evaluations": [
     {"name": "a", "kind": "choice", "file": "/x.jsonl", "fewshot": {"file": "/y.jsonl", "k": 2}},
-    {"name": "b", "kind": "cloze", "file": "/x.jsonl"}, {"name": "c", "kind": "answer_ppl", "file": "/x.jsonl"}]})", "e.json");
+    {"name": "b", "kind": "cloze", "file": "/x.jsonl"}, {"name": "c", "kind": "answer_ppl", "file": "/x.jsonl"}]})",
+                               "e.json");
   const Json once = resolve_evaluations(list, "eval.");
   CHECK(once.at("evaluations").items()[0].at("fewshot").at("order").as_string() == "first");
   CHECK(once.at("evaluations").items()[2].at("fast_weights").as_string() == "carry");
@@ -225,13 +246,17 @@ TEST_CASE("scores of texts do not depend on the segments in which they are read"
       const std::string file = model.folder.write("r.jsonl", record).string();
       const auto ll = [&](const std::string& segment) {
         const std::string length = kind == "answer_ppl" ? "" : ", \"max_length\": 4096";
-        auto evaluations = read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"a\", \"kind\": \"" + kind + "\", \"file\": \"" + file +
-                                                       "\", \"segment\": " + segment + length + "}]}", "e.json"), "");
+        auto evaluations =
+            read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"a\", \"kind\": \"" + kind +
+                                            "\", \"file\": \"" + file + "\", \"segment\": " + segment + length + "}]}",
+                                        "e.json"),
+                             "");
         Session s = model.session();
         Progress quiet;
         EvalContext context{s, model.tokenizer, 64, 42, quiet, {}};
         context.logs_samples = true;
-        REQUIRE(run_evaluations(evaluations, context, EvalSource{"c", "00ff", "cpu", "fp64", 7, 70}, model.folder / "out", [](const std::string&) {}) == 0);
+        REQUIRE(run_evaluations(evaluations, context, EvalSource{"c", "00ff", "cpu", "fp64", 7, 70},
+                                model.folder / "out", [](const std::string&) {}) == 0);
         return parse_json(read_file(model.folder / "out/a.samples.jsonl"), "samples").at("ll");
       };
       const Json whole = ll("4096"), parts = ll("64");
@@ -244,18 +269,28 @@ TEST_CASE("scores of texts do not depend on the segments in which they are read"
 
 TEST_CASE("solved examples stand in front of prompts, too", "[fast]") {
   const TextModel model(byte_model(false));
-  const std::string shots = model.folder.write("shots.jsonl", "{\"prompt\": \"Q: a?\\nA:\", \"answers\": [\"b\", \"c\"]}\n{\"prompt\": \"Q: d?\\nA:\", \"answers\": [\"e\"]}\n").string();
+  const std::string shots = model.folder
+                                .write("shots.jsonl",
+                                       "{\"prompt\": \"Q: a?\\nA:\", \"answers\": [\"b\", \"c\"]}\n{\"prompt\": \"Q: "
+                                       "d?\\nA:\", \"answers\": [\"e\"]}\n")
+                                .string();
   const auto hash = [&](const std::string& prompt, const std::string& keys) {
     const std::string record = Json::object({{"prompt", prompt}, {"answers", Json::array({Json("x")})}}).dump();
-    return model.run_on(record, R"("kind": "generate", "score": "exact", "max_new_tokens": 3)" + keys).samples[0].at("input_hash");
+    return model.run_on(record, R"("kind": "generate", "score": "exact", "max_new_tokens": 3)" + keys)
+        .samples[0]
+        .at("input_hash");
   };
-  CHECK(hash("Q: f?\nA:", R"(, "fewshot": {"k": 2, "file": ")" + shots + "\"}") == hash("Q: a?\nA: b\n\nQ: d?\nA: e\n\nQ: f?\nA:", ""));
+  CHECK(hash("Q: f?\nA:", R"(, "fewshot": {"k": 2, "file": ")" + shots + "\"}") ==
+        hash("Q: a?\nA: b\n\nQ: d?\nA: e\n\nQ: f?\nA:", ""));
   const std::string empty = model.folder.write("empty.jsonl", "{\"prompt\": \"Q\", \"answers\": []}\n").string();
-  CHECK_THROWS_WITH(hash("Q", R"(, "fewshot": {"k": 1, "file": ")" + empty + "\"}"), Catch::Contains("empty.jsonl:1: \"answers\" of a solved example (found none, expected at least one)"));
+  CHECK_THROWS_WITH(
+      hash("Q", R"(, "fewshot": {"k": 1, "file": ")" + empty + "\"}"),
+      Catch::Contains("empty.jsonl:1: \"answers\" of a solved example (found none, expected at least one)"));
 }
 
 TEST_CASE("solutions of gsm8k are answers that can be compared", "[fast]") {
   const TextModel model(byte_model(false));
-  const std::string record = R"({"prompt": "Question: 2 + 2?\nAnswer:", "answers": ["2 + 2 = <<2+2=4>>4\n#### 4"], "until": ["Question:"], "score": "gsm8k"})";
+  const std::string record =
+      R"({"prompt": "Question: 2 + 2?\nAnswer:", "answers": ["2 + 2 = <<2+2=4>>4\n#### 4"], "until": ["Question:"], "score": "gsm8k"})";
   CHECK(model.run_on(record, R"("kind": "generate", "max_new_tokens": 3)").count("gsm8k") == 1);
 }

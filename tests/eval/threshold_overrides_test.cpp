@@ -1,10 +1,10 @@
 #include "eval/threshold_overrides.h"
 
 #include "data/shards/shard_writer.h"
-#include "tests/test.h"
-#include "tests/eval/model_file.h"
 #include "eval/evaluation.h"
 #include "eval/generate.h"
+#include "tests/eval/model_file.h"
+#include "tests/test.h"
 
 using namespace hebb;
 
@@ -75,17 +75,23 @@ TEST_CASE("evaluations name thresholds for all layers and for blocks", "[fast]")
 TEST_CASE_METHOD(Fixture, "thresholds are replaced while one evaluation runs", "[fast]") {
   const std::string common = R"(, "kind": "stream_ppl", "data": {"path": ")" + (folder / "corpus").string() + "\"}";
   auto evaluations = read_evaluations(
-      parse_json(R"({"evaluations": [{"name": "before")" + common + R"(}, {"name": "all", "thresholds": {"mode": "all"})" +
-                     common + R"(}, {"name": "low", "thresholds": {"blocks": {"1": {"tau": 0}}})" + common +
-                     R"(}, {"name": "none", "thresholds": {"mode": "none"})" + common + R"(}, {"name": "after")" + common +
-                     R"(}, {"name": "wrong", "thresholds": {"blocks": {"0": {"tau": 0.5}}})" + common + "}]}",
+      parse_json(R"({"evaluations": [{"name": "before")" + common +
+                     R"(}, {"name": "all", "thresholds": {"mode": "all"})" + common +
+                     R"(}, {"name": "low", "thresholds": {"blocks": {"1": {"tau": 0}}})" + common +
+                     R"(}, {"name": "none", "thresholds": {"mode": "none"})" + common + R"(}, {"name": "after")" +
+                     common + R"(}, {"name": "wrong", "thresholds": {"blocks": {"0": {"tau": 0.5}}})" + common + "}]}",
                  "eval.json"),
       "");
   Session s = session();
   Progress quiet;
-  CHECK(run_evaluations(evaluations, {s, nullptr, 32, 42, quiet, {}}, {}, folder / "out", [](const std::string&) {}) == 1);
-  const auto result = [&](const std::string& name) { return parse_json_file((folder / "out" / (name + ".json")).string()); };
-  const auto nll = [&](const std::string& name) { return result(name).at("metrics").at("nll").at("value").as_double(); };
+  CHECK(run_evaluations(evaluations, {s, nullptr, 32, 42, quiet, {}}, {}, folder / "out", [](const std::string&) {}) ==
+        1);
+  const auto result = [&](const std::string& name) {
+    return parse_json_file((folder / "out" / (name + ".json")).string());
+  };
+  const auto nll = [&](const std::string& name) {
+    return result(name).at("metrics").at("nll").at("value").as_double();
+  };
   CHECK(nll("after") == nll("before"));
   CHECK(nll("low") == nll("all"));
   CHECK(nll("none") != nll("all"));

@@ -1,5 +1,6 @@
 #pragma once
-// What the fuzzers found worth keeping: inputs that reach different lines, as one file per target (a size in 4 bytes, then the input).
+// What the fuzzers found worth keeping: inputs that reach different lines, as one file per target (a size in 4 bytes,
+// then the input).
 #include <cstdint>
 #include <cstring>
 #include <string>

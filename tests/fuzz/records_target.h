@@ -1,6 +1,6 @@
 #pragma once
-// What the libFuzzer programs for evaluation records and for data sets' own files run, and the fast test of mutated ones. Nothing is
-// thrown on any input unless a property is broken.
+// What the libFuzzer programs for evaluation records and for data sets' own files run, and the fast test of mutated
+// ones. Nothing is thrown on any input unless a property is broken.
 #include "data/convert/convert.h"
 #include "data/convert/csv.h"
 #include "data/tasks/records.h"
@@ -12,17 +12,11 @@ namespace hebb::fuzz {
 template <class R> bool record_file(const std::string& path) {
   std::string lines;
   try {
-    for (const R& record : read_records<R>(path)) {
-      lines += record_line(record) + "\n";
-    }
-  } catch (const DataError&) {
-    return false;
-  }
+    for (const R& record : read_records<R>(path)) { lines += record_line(record) + "\n"; }
+  } catch (const DataError&) { return false; }
   const MemoryFile written(lines);
   std::string again;
-  for (const R& record : read_records<R>(written.path())) {
-    again += record_line(record) + "\n";
-  }
+  for (const R& record : read_records<R>(written.path())) { again += record_line(record) + "\n"; }
   expect(again == lines, "written records read back");
   return true;
 }
@@ -48,9 +42,10 @@ inline void records(std::string_view bytes) {
 inline void convert(std::string_view bytes) {
   const MemoryFile memory(bytes);
   try {
-    each_csv_record(memory.path(), [](const std::vector<std::string>& fields, int64_t) { expect(!fields.empty(), "a record has a field"); });
-  } catch (const DataError&) {
-  }
+    each_csv_record(memory.path(), [](const std::vector<std::string>& fields, int64_t) {
+      expect(!fields.empty(), "a record has a field");
+    });
+  } catch (const DataError&) {}
   for (const Converter& converter : converters()) {
     ConvertOptions options;
     options.name = converter.name;
@@ -59,9 +54,7 @@ inline void convert(std::string_view bytes) {
     std::string lines;
     try {
       convert_records(options, quiet, [&](std::string_view line) { lines += std::string(line) + "\n"; });
-    } catch (const DataError&) {
-      continue;
-    }
+    } catch (const DataError&) { continue; }
     const MemoryFile written(lines);
     expect(record_file(written.path(), converter.kind), "what a converter writes are records");
   }

@@ -15,9 +15,7 @@
 namespace hebb::fuzz {
 
 inline void expect_shard(bool ok, const char* property) {
-  if (!ok) {
-    throw std::logic_error(property);
-  }
+  if (!ok) { throw std::logic_error(property); }
 }
 
 /// Every row of an epoch in every packing is made of tokens of the source.
@@ -43,9 +41,7 @@ inline void shard_rows(const TokenSource& source, bool with_options) {
 /// Options: bits 0-1 format, 2 an index, 3 renewed CRC of the index, 4 split token, 5 before, 6 row options.
 /// The shard may be refused with a DataError (returns false); what is accepted has consistent documents and rows.
 inline bool shard(std::string_view input) {
-  if (input.size() < 3) {
-    return false;
-  }
+  if (input.size() < 3) { return false; }
   const auto flags = static_cast<uint8_t>(input[0]);
   uint16_t size = 0;
   std::memcpy(&size, input.data() + 1, 2);
@@ -76,9 +72,7 @@ inline bool shard(std::string_view input) {
     expect_shard(opened.document_start(opened.documents()) == opened.tokens(), "documents cover the tokens");
     opened.require_crc(opened.compute_crc());
     shard_rows(TokenSource("fuzz", std::move(shards)), (flags & 64) != 0);
-  } catch (const DataError&) {
-    return false;
-  }
+  } catch (const DataError&) { return false; }
   return true;
 }
 

@@ -20,9 +20,7 @@
 namespace hebb::fuzz {
 
 inline void expect(bool ok, const char* property) {
-  if (!ok) {
-    throw std::logic_error(property);
-  }
+  if (!ok) { throw std::logic_error(property); }
 }
 
 /// What is accepted is written and read back to the same value.
@@ -30,9 +28,7 @@ inline void json(std::string_view text) {
   Json value;
   try {
     value = parse_json(text, "fuzz.json");
-  } catch (const ConfigError&) {
-    return;
-  }
+  } catch (const ConfigError&) { return; }
   for (const int indent : {-1, 2}) {
     const std::string dumped = value.dump(indent);
     const Json back = parse_json(dumped, "dumped.json");
@@ -74,14 +70,10 @@ inline void fields(Fields& f, Config& c) {
   f.object("maybe", c.maybe);
   f.list("parts", c.parts);
   std::vector<std::string> names;
-  for (const auto& [name, part] : c.named) {
-    names.push_back(name);
-  }
+  for (const auto& [name, part] : c.named) { names.push_back(name); }
   size_t at = 0;  // members come in order, both ways
   f.map("named", names, [&](const std::string& name, Fields& sub) {
-    if (at == c.named.size()) {
-      c.named.emplace_back(name, Part());
-    }
+    if (at == c.named.size()) { c.named.emplace_back(name, Part()); }
     fields(sub, c.named[at++].second);
   });
   f.field("rest", c.rest);
@@ -98,14 +90,10 @@ inline void config(std::string_view text) {
       const std::string_view rest = text.substr(first + 1);
       const size_t second = rest.find('\0');
       merge_json(root, parse_json(rest.substr(0, second), "over.json"));
-      if (second != std::string_view::npos) {
-        apply_override(root, rest.substr(second + 1));
-      }
+      if (second != std::string_view::npos) { apply_override(root, rest.substr(second + 1)); }
     }
     Fields::read(root, "", value);
-  } catch (const ConfigError&) {
-    return;
-  }
+  } catch (const ConfigError&) { return; }
   const Json written = Fields::write(value);
   Config back;
   Fields::read(parse_json(written.dump(2), "written.json"), "", back);
@@ -138,8 +126,7 @@ inline void safetensors_file(std::string_view bytes) {
       } catch (const CheckpointError&) {  // types without a conversion
       }
     }
-  } catch (const CheckpointError&) {
-  }
+  } catch (const CheckpointError&) {}
 }
 
 /// The bytes as a file, and as header text, '\n' and data with the right length in front.

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "data/text/jsonl.h"
-#include "data/tokenizer/sentencepiece_model.h"
 #include "data/text/text_input.h"
 #include "data/text/utf8.h"
+#include "data/tokenizer/sentencepiece_model.h"
 #include "tests/fuzz/targets.h"
 
 namespace hebb::fuzz {
@@ -67,8 +67,7 @@ inline void sentencepiece_model(std::string_view bytes) {
   try {
     const SentencePieceModel model = parse_sentencepiece_model(bytes, "fuzz.model");
     expect(!model.pieces.empty(), "a model has pieces");
-  } catch (const DataError&) {
-  }
+  } catch (const DataError&) {}
 }
 
 }  // namespace hebb::fuzz

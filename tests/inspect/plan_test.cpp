@@ -16,7 +16,9 @@ ModelConfig memory_model() {
     "layers": {"sdm": {"type": "sdm", "slots_per_head": 9, "num_writes": 2, "num_reads": 2},
                "pkm": {"type": "pkm", "num_subkeys": 2, "key_dim": 4, "value_dim": 3, "num_heads": 1, "top_k": 1},
                "mlp": {"type": "swiglu", "intermediate_size": 10}},
-    "pattern": [{"mixer": "sdm", "ffn": "mlp"}, {"mixer": "sdm", "ffn": "pkm"}]})", "model.json"), "model", model);
+    "pattern": [{"mixer": "sdm", "ffn": "mlp"}, {"mixer": "sdm", "ffn": "pkm"}]})",
+                          "model.json"),
+               "model", model);
   return model;
 }
 
@@ -43,7 +45,8 @@ TEST_CASE("a plan of a run names its batch, speed and the largest micro-batch th
   CHECK(plan.tokens == 7 * 4 * 9);
   CHECK(plan.largest_micro_batch == 4);
   CHECK(*plan.hours == Approx(36.0 / 3600));
-  CHECK_THAT(plan.text(), Contains("largest micro-batch that fits: 4 rows") && Contains("time at the given speed: 00:00:36"));
+  CHECK_THAT(plan.text(),
+             Contains("largest micro-batch that fits: 4 rows") && Contains("time at the given speed: 00:00:36"));
   CHECK(plan.json().at("flops").at("total").as_double() == plan.training_flops());
   options.memory_gib = 1e-9;
   CHECK_THAT(plan_run(config, options).text(), Contains("not even one row"));
@@ -64,7 +67,8 @@ TEST_CASE("an accounting of a paper covers only models of its layers", "[fast]")
   CHECK(paper_flops(Model(config), 64).empty());  // SDM beside PKM is in no paper
 }
 
-TEST_CASE("a run on a GPU is planned without one, in bf16 by default: masters, copies of matrices, small activations", "[fast]") {
+TEST_CASE("a run on a GPU is planned without one, in bf16 by default: masters, copies of matrices, small activations",
+          "[fast]") {
   const TempFolder folder;
   const auto plan = [&](const std::optional<std::string>& precision) {
     RunConfig config = test_run(folder);

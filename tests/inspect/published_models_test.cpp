@@ -2,13 +2,13 @@
 #include <cmath>
 #include <set>
 
+#include "eval/evaluation.h"
+#include "inspect/plan.h"
+#include "study/ladder.h"
+#include "study/sweep.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "tests/train/run_fixture.h"
-#include "eval/evaluation.h"
-#include "study/ladder.h"
-#include "inspect/plan.h"
-#include "study/sweep.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -57,9 +57,7 @@ double unit_of(const std::string& printed) {
 
 double by(const Plan& plan, const std::string& paper) {
   for (const PaperFlops& p : plan.papers) {
-    if (p.name == paper) {
-      return p.training_per_token;
-    }
+    if (p.name == paper) { return p.training_per_token; }
   }
   FAIL("no accounting of " << paper);
   return 0;
@@ -71,7 +69,8 @@ int64_t gdn_state_numbers(const Plan& plan, const ModelConfig& model) {
     if (l.type == "gdn") {
       const Json gdn = Fields::write(model).at("layers").at(l.name);
       const int64_t heads = gdn.at("num_heads").as_int(), keys = heads * gdn.at("key_head_dim").as_int();
-      const int64_t inputs = (gdn.at("conv_size").as_int() - 1) * (2 * keys + heads * gdn.at("value_head_dim").as_int());
+      const int64_t inputs =
+          (gdn.at("conv_size").as_int() - 1) * (2 * keys + heads * gdn.at("value_head_dim").as_int());
       return l.count * (l.state_bytes[0] - 2 * inputs) / 4;
     }
   }
@@ -80,10 +79,19 @@ int64_t gdn_state_numbers(const Plan& plan, const ModelConfig& model) {
 
 /// Lengths and sizes are divided by 16, and the stack is as short as its pattern and its `at` allow.
 void shrink_sizes(Json& value) {
-  static const std::set<std::string> sizes = {
-      "hidden_size", "intermediate_size", "head_dim", "key_head_dim", "value_head_dim", "key_dim", "value_dim", "fast_dim", "state_dim",
-      "num_subkeys", "num_writes", "num_reads", "chunk_size", "window", "max_centroids", "eval_max_centroids", "growth_length",
-      "codebook_size", "rank", "value_residual_rank", "rows", "min_rows", "limit", "size", "dims", "hidden"};
+  static const std::set<std::string> sizes = {"hidden_size",    "intermediate_size",
+                                              "head_dim",       "key_head_dim",
+                                              "value_head_dim", "key_dim",
+                                              "value_dim",      "fast_dim",
+                                              "state_dim",      "num_subkeys",
+                                              "num_writes",     "num_reads",
+                                              "chunk_size",     "window",
+                                              "max_centroids",  "eval_max_centroids",
+                                              "growth_length",  "codebook_size",
+                                              "rank",           "value_residual_rank",
+                                              "rows",           "min_rows",
+                                              "limit",          "size",
+                                              "dims",           "hidden"};
   for (auto& [key, member] : value.members()) {
     if (member.is_object()) {
       shrink_sizes(member);
@@ -110,9 +118,7 @@ Json shrunken(const std::string& config, const fs::path& tokens) {
   const auto blocks = static_cast<int64_t>(model.at("pattern").items().size());
   Json at = Json::object();
   if (const Json* old = model.find("at"); old != nullptr) {
-    for (const auto& [block, changes] : old->members()) {
-      at.set(std::to_string(at.members().size()), changes);
-    }
+    for (const auto& [block, changes] : old->members()) { at.set(std::to_string(at.members().size()), changes); }
   }
   model.set("num_layers", Json(std::max<int64_t>(blocks, static_cast<int64_t>(at.members().size()))));
   model.set("at", at);
@@ -125,17 +131,14 @@ Json shrunken(const std::string& config, const fs::path& tokens) {
   data.set("sources", Json::array({source}));
   json.set("data", data);
   Json& train = *json.find("train");
-  for (const auto& [key, value] : {std::pair{"steps", 1}, std::pair{"batch_size", 2}, std::pair{"micro_batch_size", 2}, std::pair{"sequence_length", 63}}) {
+  for (const auto& [key, value] : {std::pair{"steps", 1}, std::pair{"batch_size", 2}, std::pair{"micro_batch_size", 2},
+                                   std::pair{"sequence_length", 63}}) {
     train.set(key, Json(value));
   }
   train.erase("fast_batch");
   train.set("device", Json("cpu"));
-  if (Json* window = train.find("random_window"); window != nullptr) {
-    shrink_sizes(*window);
-  }
-  if (Json* schedule = json.find("schedule"); schedule != nullptr) {
-    schedule->set("warmup_steps", Json(0));
-  }
+  if (Json* window = train.find("random_window"); window != nullptr) { shrink_sizes(*window); }
+  if (Json* schedule = json.find("schedule"); schedule != nullptr) { schedule->set("warmup_steps", Json(0)); }
   return json;
 }
 
@@ -149,9 +152,7 @@ TEST_CASE("published models have the published numbers of parameters, states and
     const Plan plan = plan_of(config);
     const ParameterCounts& n = plan.parameters;
     const auto same = [&](const char* key, int64_t found) {
-      if (const Json* v = row.find(key)) {
-        CHECK(found == v->as_int());
-      }
+      if (const Json* v = row.find(key)) { CHECK(found == v->as_int()); }
     };
     const auto printed = [&](const char* key, double found, double unit = 0) {
       if (const Json* v = row.find(key)) {
@@ -178,9 +179,7 @@ TEST_CASE("published models have the published numbers of parameters, states and
       CHECK(residual >= row.at("teraflops_residual").items()[0].as_double());
       CHECK(residual <= row.at("teraflops_residual").items()[1].as_double());
     }
-    if (row.find("gigaflops_per_token") != nullptr) {
-      printed("gigaflops_per_token", by(plan, "sdm"), 1e9);
-    }
+    if (row.find("gigaflops_per_token") != nullptr) { printed("gigaflops_per_token", by(plan, "sdm"), 1e9); }
     if (const Json* tokens = row.find("tokens")) {  // printed with three or four digits
       CHECK(static_cast<double>(plan.tokens) == Approx(tokens->as_double()).epsilon(2e-3));
       CHECK(print("%.3e", by(plan, "sdm") * tokens->as_double()) == row.at("total_flops").as_string());
@@ -219,17 +218,19 @@ TEST_CASE("every sweep in configs/ composes", "[fast]") {
 }
 
 TEST_CASE("the mini ladders are the runs whose results are documented", "[fast]") {
-  const auto cost = [](const char* file) { return describe_ladder(read_sweep(fs::path(HEBB_SOURCE) / "configs" / "mini" / file), 0, 0); };
-  CHECK_THAT(cost("ladder.json"), Catch::Contains("\nfwpkm-96       616.53K  591.66K  52.22K  568.14K        1.15M") && Catch::Contains("\n32 runs, 1.311e+08 tokens, 2.2833e+14 FLOPs\n"));
-  CHECK_THAT(cost("ladder-5-minutes.json"), Catch::Contains("\ngdn-64") && Catch::Contains("\n12 runs, 6.144e+07 tokens, 2.3154e+13 FLOPs\n"));
+  const auto cost = [](const char* file) {
+    return describe_ladder(read_sweep(fs::path(HEBB_SOURCE) / "configs" / "mini" / file), 0, 0);
+  };
+  CHECK_THAT(cost("ladder.json"), Catch::Contains("\nfwpkm-96       616.53K  591.66K  52.22K  568.14K        1.15M") &&
+                                      Catch::Contains("\n32 runs, 1.311e+08 tokens, 2.2833e+14 FLOPs\n"));
+  CHECK_THAT(cost("ladder-5-minutes.json"),
+             Catch::Contains("\ngdn-64") && Catch::Contains("\n12 runs, 6.144e+07 tokens, 2.3154e+13 FLOPs\n"));
 }
 
 TEST_CASE("every list of evaluations in configs/ is read", "[fast]") {
   int lists = 0;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(fs::path(HEBB_SOURCE) / "configs")) {
-    if (entry.path().extension() != ".json") {
-      continue;
-    }
+    if (entry.path().extension() != ".json") { continue; }
     if (const Json json = load_config(entry.path().string()); json.find("evaluations") != nullptr) {
       INFO(entry.path().string());
       CHECK(!read_evaluations(json, "").empty());

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "tests/test.h"
 #include "inspect/selftest.h"
+#include "tests/test.h"
 
 using namespace hebb;
 

@@ -32,16 +32,10 @@ struct Problem {
     carried = random_values(states().numel(), "carried");
     g = random_values(gates().numel(), "g", decay);
     beta = random_values(gates().numel(), "beta");
-    for (double& x : g) {
-      x = -std::abs(x);
-    }
-    for (double& x : beta) {
-      x = strength / (1.0 + std::exp(-x));
-    }
+    for (double& x : g) { x = -std::abs(x); }
+    for (double& x : beta) { x = strength / (1.0 + std::exp(-x)); }
     for (Values* x : {&q, &k, &v, &d_o, &start, &carried, &g, &beta}) {  // exact in fp32 too
-      for (double& y : *x) {
-        y = static_cast<double>(static_cast<float>(y));
-      }
+      for (double& y : *x) { y = static_cast<double>(static_cast<float>(y)); }
     }
   }
 
@@ -68,7 +62,10 @@ struct Result {
 class Recurrence {
  public:
   Recurrence(const Problem& p, bool continues)
-      : p_(p), continues_(continues), dk_(static_cast<size_t>(p.key_dim)), dv_(static_cast<size_t>(p.value_dim)),
+      : p_(p),
+        continues_(continues),
+        dk_(static_cast<size_t>(p.key_dim)),
+        dv_(static_cast<size_t>(p.value_dim)),
         n_(dk_ * dv_) {
     r_.o.resize(p.v.size());
     r_.prediction.resize(p.v.size());
@@ -81,9 +78,7 @@ class Recurrence {
     r_.d_start.resize(p.start.size());
     const std::vector<int64_t> ids = p.ids();
     for (int64_t b = 0; b < p.batch; ++b) {
-      for (int64_t h = 0; h < p.value_heads; ++h) {
-        run_head(b, h, ids);
-      }
+      for (int64_t h = 0; h < p.value_heads; ++h) { run_head(b, h, ids); }
     }
   }
   Result result() { return std::move(r_); }
@@ -111,9 +106,7 @@ class Recurrence {
     Values s(end, end + n_);
     history_.assign(static_cast<size_t>(p_.length), {});
     for (size_t t = 0; t < history_.size(); ++t) {
-      if (begins(b, static_cast<int64_t>(t), ids)) {
-        s = p_.initial ? Values(start, start + n_) : Values(n_, 0.0);
-      }
+      if (begins(b, static_cast<int64_t>(t), ids)) { s = p_.initial ? Values(start, start + n_) : Values(n_, 0.0); }
       forward_token(at(b, h, t), s, history_[t]);
     }
     std::copy(s.begin(), s.end(), end);
@@ -121,9 +114,7 @@ class Recurrence {
     for (size_t t = history_.size(); t-- > 0;) {
       backward_token(at(b, h, t), history_[t], d_s);
       if (begins(b, static_cast<int64_t>(t), ids)) {
-        for (size_t j = 0; j < n_; ++j) {
-          r_.d_start[static_cast<size_t>(h) * n_ + j] += p_.initial ? d_s[j] : 0.0;
-        }
+        for (size_t j = 0; j < n_; ++j) { r_.d_start[static_cast<size_t>(h) * n_ + j] += p_.initial ? d_s[j] : 0.0; }
         d_s.assign(n_, 0.0);
       }
     }
@@ -141,9 +132,7 @@ class Recurrence {
     token.decayed = s;
     token.error.assign(p_.v.begin() + static_cast<std::ptrdiff_t>(i.value),
                        p_.v.begin() + static_cast<std::ptrdiff_t>(i.value + dv_));
-    for (size_t j = 0; j < n_; ++j) {
-      token.error[j % dv_] -= p_.k[i.key + j / dv_] * token.decayed[j];
-    }
+    for (size_t j = 0; j < n_; ++j) { token.error[j % dv_] -= p_.k[i.key + j / dv_] * token.decayed[j]; }
     for (size_t j = 0; j < n_; ++j) {
       s[j] += p_.k[i.key + j / dv_] * p_.beta[i.gate] * token.error[j % dv_];
       r_.o[i.value + j % dv_] += p_.scale() * p_.q[i.key + j / dv_] * s[j];
@@ -161,18 +150,14 @@ class Recurrence {
       d_delta[c] += p_.k[a] * d_s[j];
     }
     r_.d_beta[i.gate] = weighted_sum(d_delta, token.error);
-    for (size_t c = 0; c < dv_; ++c) {
-      r_.d_v[i.value + c] = beta * d_delta[c];
-    }
+    for (size_t c = 0; c < dv_; ++c) { r_.d_v[i.value + c] = beta * d_delta[c]; }
     for (size_t j = 0; j < n_; ++j) {
       const size_t a = i.key + j / dv_, c = j % dv_;
       r_.d_k[a] += beta * (d_s[j] * token.error[c] - token.decayed[j] * d_delta[c]);
       d_s[j] -= p_.k[a] * beta * d_delta[c];
     }
     r_.d_g[i.gate] = weighted_sum(d_s, token.decayed);
-    for (double& x : d_s) {
-      x *= std::exp(p_.g[i.gate]);
-    }
+    for (double& x : d_s) { x *= std::exp(p_.g[i.gate]); }
   }
 
   const Problem& p_;
@@ -237,18 +222,14 @@ Result run_kernels(const Problem& p, DType dtype, Form form, int64_t chunk, int6
   }
   r.o = Tensors::read(o);
   r.prediction = Tensors::read(prediction);
-  if (carry) {
-    r.state = Tensors::read(state);
-  }
+  if (carry) { r.state = Tensors::read(state); }
   return r;
 }
 
 void check_outputs(const Result& found, const Result& expected, double tolerance) {
   check_near("o", found.o, expected.o, tolerance);
   check_near("prediction", found.prediction, expected.prediction, tolerance);
-  if (!found.state.empty()) {
-    check_near("state", found.state, expected.state, tolerance);
-  }
+  if (!found.state.empty()) { check_near("state", found.state, expected.state, tolerance); }
 }
 
 void check_gradients(const Result& found, const Result& expected, double tolerance) {
@@ -331,9 +312,7 @@ TEST_CASE("the fp32 delta rule stays within 1e-5 of the fp64 recurrence", "[gate
     p.value_dim = 18;
     p.decay = decay;
     p.fill();
-    for (size_t i = 0; i < p.g.size(); i += 3) {
-      p.g[i] = static_cast<double>(static_cast<float>(p.g[i] * 1e-3));
-    }
+    for (size_t i = 0; i < p.g.size(); i += 3) { p.g[i] = static_cast<double>(static_cast<float>(p.g[i] * 1e-3)); }
     const Result expected = Recurrence(p, false).result();
     const Result found = run_kernels(p, DType::f32, Form::chunks, 64, 0, true, true);
     check_outputs(found, expected, 1e-5);
@@ -349,12 +328,8 @@ TEST_CASE("write strengths up to 2 agree with the recurrence", "[gated_delta][fa
   // Keys of length 1, as the l2 norm makes them: with beta = 2 the transition is a reflection.
   for (size_t i = 0; i < p.k.size(); i += 7) {
     double square = 0;
-    for (size_t a = 0; a < 7; ++a) {
-      square += p.k[i + a] * p.k[i + a];
-    }
-    for (size_t a = 0; a < 7; ++a) {
-      p.k[i + a] /= std::sqrt(square);
-    }
+    for (size_t a = 0; a < 7; ++a) { square += p.k[i + a] * p.k[i + a]; }
+    for (size_t a = 0; a < 7; ++a) { p.k[i + a] /= std::sqrt(square); }
   }
   const Result expected = Recurrence(p, false).result();
   const Result found = run_kernels(p, DType::f64, Form::chunks, 64, 0, true, true);
@@ -419,9 +394,7 @@ TEST_CASE("a decay to nothing leaves each token its own write, and finite gradie
   for (size_t i = 0; i < p.beta.size(); ++i) {
     const size_t key = i / 4 * 14 + i % 4 / 2 * 7;
     double match = 0;
-    for (size_t a = 0; a < 7; ++a) {
-      match += p.scale() * p.q[key + a] * p.k[key + a];
-    }
+    for (size_t a = 0; a < 7; ++a) { match += p.scale() * p.q[key + a] * p.k[key + a]; }
     for (size_t c = 0; c < 5; ++c) {
       CHECK(found.o[i * 5 + c] == Approx(p.beta[i] * match * p.v[i * 5 + c]).epsilon(10 * tolerance).margin(tolerance));
     }
@@ -433,9 +406,7 @@ TEST_CASE("the chunked prediction keeps its direction after resets", "[gated_del
   p.length = 64;
   p.initial = false;
   p.fill();
-  for (size_t i = 0; i < p.g.size(); i += 2) {
-    p.g[i] = -20.0;
-  }
+  for (size_t i = 0; i < p.g.size(); i += 2) { p.g[i] = -20.0; }
   const Result expected = Recurrence(p, false).result();
   const Result found = run_kernels(p, DType::f32, Form::chunks, 64, 0, false, false);
   for (size_t i = 0; i < p.beta.size(); ++i) {

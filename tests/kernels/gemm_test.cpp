@@ -17,8 +17,7 @@ namespace {
 
 /// A product with operands in buffers of exactly the size that their strides need, so that the address
 /// sanitizer sees accesses outside; what lies between rows is NaN in A and B and must stay in C.
-template <class S>
-struct Case {
+template <class S> struct Case {
   bool trans_a, trans_b;
   int64_t m, n, k;
   bool accumulate = false;
@@ -26,7 +25,8 @@ struct Case {
   int64_t pad = 0;
   std::vector<S> a, b, c;
 
-  Case(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, bool accumulate = false, S alpha = 1, int64_t pad = 0)
+  Case(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, bool accumulate = false, S alpha = 1,
+       int64_t pad = 0)
       : trans_a(trans_a), trans_b(trans_b), m(m), n(n), k(k), accumulate(accumulate), alpha(alpha), pad(pad) {
     Rng rng(1, "gemm");
     a = matrix(rng, trans_a ? k : m, trans_a ? m : k, std::numeric_limits<S>::quiet_NaN());
@@ -41,7 +41,9 @@ struct Case {
     if (rows == 0 || columns == 0) { return {}; }
     std::vector<S> x(static_cast<size_t>((rows - 1) * (columns + pad) + columns), between);
     for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < columns; ++j) { x[static_cast<size_t>(i * (columns + pad) + j)] = static_cast<S>(rng.uniform() - 0.5); }
+      for (int64_t j = 0; j < columns; ++j) {
+        x[static_cast<size_t>(i * (columns + pad) + j)] = static_cast<S>(rng.uniform() - 0.5);
+      }
     }
     return x;
   }
@@ -76,7 +78,8 @@ struct Case {
         const long double old = accumulate ? before[static_cast<size_t>(i * ldc() + j)] : 0.0L;
         const long double exact = old + alpha * sum;
         const long double scale = std::numeric_limits<S>::epsilon() * (std::abs(alpha) * size + std::abs(old));
-        const double error = static_cast<double>(std::abs(c_at(i, j) - exact) / (scale + std::numeric_limits<S>::min()));
+        const double error =
+            static_cast<double>(std::abs(c_at(i, j) - exact) / (scale + std::numeric_limits<S>::min()));
         if (!(error <= worst)) { worst = error; }
       }
       for (int64_t j = n; j < ldc() && i + 1 < m; ++j) {
@@ -91,14 +94,14 @@ struct Case {
 // the growing partial sums leave far less (measured: below 3 up to k = 700).
 constexpr double kLimit = 8;
 
-template <class S>
-bool same_bits(const std::vector<S>& x, const std::vector<S>& y) {
+template <class S> bool same_bits(const std::vector<S>& x, const std::vector<S>& y) {
   return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(S)) == 0);
 }
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("gemm_serial agrees with the definition for every small size and transposition", "[fast]", float, double) {
+TEMPLATE_TEST_CASE("gemm_serial agrees with the definition for every small size and transposition", "[fast]", float,
+                   double) {
   for (int t = 0; t < 4; ++t) {
     for (int64_t m : {1, 2, 5, 13, 14, 15, 29}) {
       for (int64_t n : {1, 3, 15, 16, 17, 31, 32, 33, 70}) {
@@ -115,7 +118,8 @@ TEMPLATE_TEST_CASE("gemm_serial agrees with the definition for every small size 
 
 TEMPLATE_TEST_CASE("gemm_serial agrees with the definition across cache blocks", "[fast]", float, double) {
   for (int t = 0; t < 4; ++t) {
-    for (const auto& [m, n, k] : {std::array<int64_t, 3>{300, 21, 40}, {19, 1100, 37}, {17, 40, 700}, {100, 150, 330}, {3, 200, 650}}) {
+    for (const auto& [m, n, k] :
+         {std::array<int64_t, 3>{300, 21, 40}, {19, 1100, 37}, {17, 40, 700}, {100, 150, 330}, {3, 200, 650}}) {
       Case<TestType> g(t & 1, t & 2, m, n, k, t % 2 == 0, TestType(1.5), 5);
       INFO("trans " << t << " m " << m << " n " << n << " k " << k);
       CHECK(g.error_of(&Case<TestType>::serial) < kLimit);
@@ -148,16 +152,20 @@ TEMPLATE_TEST_CASE("gemm gives the same bits on 1, 2, 3 and 5 threads", "[fast][
   set_threads(0);
 }
 
-TEMPLATE_TEST_CASE("rows and columns of a product do not depend on what is computed beside them", "[fast]", float, double) {
+TEMPLATE_TEST_CASE("rows and columns of a product do not depend on what is computed beside them", "[fast]", float,
+                   double) {
   using S = TestType;
   for (int t = 0; t < 4; ++t) {
     Case<S> g(t & 1, t & 2, 150, 300, 500);
     g.serial();
-    for (const auto& [i, rows, j, columns] :
-         {std::array<int64_t, 4>{0, 1, 0, 300}, {17, 8, 5, 290}, {149, 1, 299, 1}, {3, 147, 33, 20}, {40, 16, 64, 64}}) {
+    for (const auto& [i, rows, j, columns] : {std::array<int64_t, 4>{0, 1, 0, 300},
+                                              {17, 8, 5, 290},
+                                              {149, 1, 299, 1},
+                                              {3, 147, 33, 20},
+                                              {40, 16, 64, 64}}) {
       std::vector<S> part(static_cast<size_t>(rows * columns));
-      cpu::gemm_serial(g.trans_a, g.trans_b, rows, columns, g.k, g.alpha, g.a.data() + (g.trans_a ? i : i * g.lda()), g.lda(),
-                       g.b.data() + (g.trans_b ? j * g.ldb() : j), g.ldb(), false, part.data(), columns);
+      cpu::gemm_serial(g.trans_a, g.trans_b, rows, columns, g.k, g.alpha, g.a.data() + (g.trans_a ? i : i * g.lda()),
+                       g.lda(), g.b.data() + (g.trans_b ? j * g.ldb() : j), g.ldb(), false, part.data(), columns);
       int64_t different = 0;
       for (int64_t x = 0; x < rows * columns; ++x) {
         different += part[static_cast<size_t>(x)] != g.c_at(i + x / columns, j + x % columns);
@@ -189,11 +197,13 @@ TEST_CASE("the Gemm kernel takes tensors, strides and both dtypes", "[fast]") {
   };
   Case<float> f2 = f;
   f2.serial();
-  run(stream, Gemm{tensor(f.c), tensor(f.a), tensor(f.b), 37, 50, 20, f.ldc(), f.lda(), f.ldb(), false, true, true, 0.25});
+  run(stream,
+      Gemm{tensor(f.c), tensor(f.a), tensor(f.b), 37, 50, 20, f.ldc(), f.lda(), f.ldb(), false, true, true, 0.25});
   CHECK(f.c == f2.c);
   Case<double> d2 = d;
   d2.serial();
-  run(stream, Gemm{tensor(d.c), tensor(d.a), tensor(d.b), 37, 50, 20, d.ldc(), d.lda(), d.ldb(), true, false, false, 2.0});
+  run(stream,
+      Gemm{tensor(d.c), tensor(d.a), tensor(d.b), 37, 50, 20, d.ldc(), d.lda(), d.ldb(), true, false, false, 2.0});
   CHECK(d.c == d2.c);
   CHECK(stream.launches == 2);
 }

@@ -16,9 +16,7 @@ Values l2_forward(const Values& x, DType dtype, Values* scale = nullptr) {
   Tensors t(dtype);
   const Tensor n = t.empty(kShape), s = t.empty({kTokens, kHeads});
   run(t.stream, L2NormForward{n, s, t.make(kShape, x), kDim});
-  if (scale != nullptr) {
-    *scale = Tensors::read(s);
-  }
+  if (scale != nullptr) { *scale = Tensors::read(s); }
   return Tensors::read(n);
 }
 
@@ -73,9 +71,7 @@ TEST_CASE("the l2 norm's gradient agrees with difference quotients", "[head_norm
   check_derivative(
       "x", x, gradient, [&](const Values& values) { return weighted_sum(l2_forward(values, DType::f64), d_n); }, 40);
   Values difference = Tensors::read(added);
-  for (size_t i = 0; i < difference.size(); ++i) {
-    difference[i] -= x[i];
-  }
+  for (size_t i = 0; i < difference.size(); ++i) { difference[i] -= x[i]; }
   check_near("accumulated", difference, gradient, 1e-13);
 }
 
@@ -118,9 +114,7 @@ TEST_CASE("the gated norm's gradients agree with difference quotients", "[head_n
                             normed ? t.make({kDim}, weight) : Tensor{}, kDim, 1e-5, gate, accumulate, accumulate});
       const auto gradient = [&](const Tensor& d, const Values& old) {
         Values g = Tensors::read(d);
-        for (size_t i = 0; accumulate && i < g.size(); ++i) {
-          g[i] -= old[i];
-        }
+        for (size_t i = 0; accumulate && i < g.size(); ++i) { g[i] -= old[i]; }
         return g;
       };
       const auto loss = [&](const Values& a, const Values& b, const Values& c) {

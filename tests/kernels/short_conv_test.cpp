@@ -21,9 +21,7 @@ struct Problem {
     shift = random_values(channels, "shift");
     previous = random_values(batch * (taps - 1) * channels, "previous");
     d_y = random_values(shape().numel(), "d_y");
-    if (doc_start.empty()) {
-      doc_start.assign(static_cast<size_t>(batch * length), 0);
-    }
+    if (doc_start.empty()) { doc_start.assign(static_cast<size_t>(batch * length), 0); }
   }
   /// z, straight from the definition; `previous` stands before the rows.
   Values expected() const {
@@ -112,9 +110,7 @@ TEST_CASE("rows that continue see the inputs before them", "[short_conv][fast]")
       p.doc_start.assign(static_cast<size_t>(2 * length), -offset);
       p.fill();
       for (size_t i = 0; i < p.previous.size(); ++i) {  // what lies before the document was never written
-        if (static_cast<int64_t>(i) / p.channels % 3 < 3 - offset) {
-          p.previous[i] = NAN;
-        }
+        if (static_cast<int64_t>(i) / p.channels % 3 < 3 - offset) { p.previous[i] = NAN; }
       }
       check_near("y", forward(p, DType::f64, true), p.expected(), 1e-13);
     }
@@ -156,13 +152,9 @@ TEST_CASE("the short convolution's gradients agree with difference quotients", "
       };
       check_derivative("x", p.x, g.x, loss(&Problem::x), 60);
       check_derivative("weight", p.weight, g.weight, loss(&Problem::weight), 80);
-      if (p.bias) {
-        check_derivative("bias", p.shift, g.shift, loss(&Problem::shift), 19);
-      }
+      if (p.bias) { check_derivative("bias", p.shift, g.shift, loss(&Problem::shift), 19); }
       Gradients added = backward(p, DType::f64, true);
-      for (size_t i = 0; i < added.x.size(); ++i) {
-        added.x[i] -= p.x[i];
-      }
+      for (size_t i = 0; i < added.x.size(); ++i) { added.x[i] -= p.x[i]; }
       check_near("accumulated", added.x, g.x, 1e-13);
       check_near("fp32", backward(p, DType::f32, false).x, g.x, 1e-5);
     }

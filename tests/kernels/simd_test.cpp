@@ -15,13 +15,11 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-template <class F>
-float one(F f, float x) { return f(Vec<float>(x))[0]; }
+template <class F> float one(F f, float x) { return f(Vec<float>(x))[0]; }
 
 /// Largest relative error of f against exact over n points of [low, high], evenly spaced and random;
 /// results below the smallest normal number count by their absolute error in its units.
-template <class S, class F, class G>
-double worst(F f, G exact, double low, double high, int n = 20000) {
+template <class S, class F, class G> double worst(F f, G exact, double low, double high, int n = 20000) {
   Rng rng(1, "points");
   double max_error = 0;
   for (int i = 0; i < n; i += Vec<S>::width) {
@@ -144,9 +142,8 @@ TEST_CASE("max and min return their second argument for NaN", "[fast]") {
 TEST_CASE("vector_loop visits whole vectors and then the rest", "[fast]") {
   for (int64_t n : {0, 1, 7, 16, 33, 100}) {
     std::vector<float> x(static_cast<size_t>(n), 1.0f), y(static_cast<size_t>(n));
-    cpu::vector_loop<float>(n, [&](int64_t i, auto lanes) {
-      cpu::store(y.data() + i, cpu::load(x.data() + i, lanes) + 2.0f, lanes);
-    });
+    cpu::vector_loop<float>(
+        n, [&](int64_t i, auto lanes) { cpu::store(y.data() + i, cpu::load(x.data() + i, lanes) + 2.0f, lanes); });
     CHECK(y == std::vector<float>(static_cast<size_t>(n), 3.0f));
   }
 }

@@ -104,9 +104,10 @@ TEST_CASE("where one slot has all of the weight, softmax passes a gradient of ex
   const int64_t slots_chosen = GENERATE(1, 2);
   Arena arena(DeviceKind::cpu);
   Stream stream;
-  const Buffer scores(arena, {1, 1, 2, 3}, DType::f32, "scores"), slots(arena, {1, 1, slots_chosen}, DType::i32, "slots"),
-      weights(arena, {1, 1, slots_chosen}, DType::f32, "weights"), d_weights(arena, {1, 1, slots_chosen}, DType::f32, "d"),
-      d_scores(arena, {1, 1, 2, 3}, DType::f32, "d");
+  const Buffer scores(arena, {1, 1, 2, 3}, DType::f32, "scores"),
+      slots(arena, {1, 1, slots_chosen}, DType::i32, "slots"),
+      weights(arena, {1, 1, slots_chosen}, DType::f32, "weights"),
+      d_weights(arena, {1, 1, slots_chosen}, DType::f32, "d"), d_scores(arena, {1, 1, 2, 3}, DType::f32, "d");
   const float values[] = {0.0f, 900.0f, 0.1f, 0.3f, 0.0f, 0.7f};
   std::copy_n(values, 6, scores.tensor().as<float>());
   const int32_t numbers[] = {4, 8};  // (1, 1), which wins by 899, and (2, 2)

@@ -29,7 +29,7 @@ struct Case {
   std::vector<int64_t> lengths;  // of the sequences of every row
   Slots write_slots, read_slots;
   Values k, q, v, g, beta, memory, d_y;
-  Values state;                  // not empty: every sequence is carried (one to a row)
+  Values state;  // not empty: every sequence is carried (one to a row)
 
   Values y, d_k, d_q, d_v, d_g, d_beta, d_memory;
 
@@ -124,11 +124,19 @@ template <class S> void Case::run(bool with_gradients) {
     in.read_rows = d.make(in.read_slots.shape, DType::i32);
     in.touched = d.make({t, h, n.writes + n.reads}, DType::i32);
     in.count = d.make({sequences, h}, DType::i32);
-    hebb::run(d.stream,
-              SparseDeltaIndex{.write_rows = in.write_rows, .read_rows = in.read_rows, .touched = in.touched, .count = in.count,
-                               .map = d.make({workers, n.slots}, DType::i32), .order = {}, .later_writes = {}, .later_reads = {},
-                               .twins = {}, .write_slots = in.write_slots, .read_slots = in.read_slots, .sequences = in.sequences,
-                               .slots = n.slots});
+    hebb::run(d.stream, SparseDeltaIndex{.write_rows = in.write_rows,
+                                         .read_rows = in.read_rows,
+                                         .touched = in.touched,
+                                         .count = in.count,
+                                         .map = d.make({workers, n.slots}, DType::i32),
+                                         .order = {},
+                                         .later_writes = {},
+                                         .later_reads = {},
+                                         .twins = {},
+                                         .write_slots = in.write_slots,
+                                         .read_slots = in.read_slots,
+                                         .sequences = in.sequences,
+                                         .slots = n.slots});
     in.table = d.make({workers, n.slots, sparse_delta_slice(n.dim, dtype_of<S>)});
   }
   const Tensor out = d.make(in.v.shape), error = d.make(in.v.shape);

@@ -15,9 +15,7 @@ using Values = std::vector<double>;
 inline Values random_values(int64_t count, const std::string& label, double scale = 1.0) {
   Rng rng(3, label);
   Values values(static_cast<size_t>(count));
-  for (double& v : values) {
-    v = scale * rng.normal();
-  }
+  for (double& v : values) { v = scale * rng.normal(); }
   return values;
 }
 
@@ -84,9 +82,7 @@ void check_derivative(const std::string& what, Values values, const Values& grad
   REQUIRE(values.size() == gradient.size());
   constexpr double kStep = 1e-5;
   double largest = 0;
-  for (const double g : gradient) {
-    largest = std::max(largest, std::abs(g));
-  }
+  for (const double g : gradient) { largest = std::max(largest, std::abs(g)); }
   const size_t count = std::min(samples, values.size());
   for (size_t s = 0; s < count; ++s) {
     const size_t i = s * values.size() / count;
@@ -105,9 +101,7 @@ void check_derivative(const std::string& what, Values values, const Values& grad
 
 inline double weighted_sum(const Values& values, const Values& weights) {
   double sum = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    sum += values[i] * weights[i];
-  }
+  for (size_t i = 0; i < values.size(); ++i) { sum += values[i] * weights[i]; }
   return sum;
 }
 

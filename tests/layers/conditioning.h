@@ -1,5 +1,6 @@
 #pragma once
-// What rounding the weights alone does to a model's outputs: no computation in that precision can be expected to be nearer to fp64.
+// What rounding the weights alone does to a model's outputs: no computation in that precision can be expected to be
+// nearer to fp64.
 #include "core/files.h"
 #include "core/random.h"
 #include "tests/layers/harness.h"
@@ -24,15 +25,14 @@ inline void round_weights(TestModel& m, uint64_t seed) {
     if (p->spec.kind != ParamKind::buffer) {
       Rng rng(seed, p->name());
       std::vector<double> values = m.get(*p);
-      for (double& x : values) {
-        x *= 1 + (2 * rng.uniform() - 1) * 0x1p-24;
-      }
+      for (double& x : values) { x *= 1 + (2 * rng.uniform() - 1) * 0x1p-24; }
       m.set(*p, values);
     }
   }
 }
 
-/// A golden case in fp64, what its model decides there (to be forced elsewhere), and the largest errors of four roundings of its weights.
+/// A golden case in fp64, what its model decides there (to be forced elsewhere), and the largest errors of four
+/// roundings of its weights.
 struct Conditioning {
   TraceOutput exact;
   Errors moved;
@@ -52,14 +52,13 @@ struct Conditioning {
     options.inside = false;
     options.forced = exact.inside;
     for (uint64_t seed = 1; seed <= 4; ++seed) {
-      for (const auto& [tensor, error] : errors(run(seed), exact)) {
-        moved[tensor] = std::max(moved[tensor], error);
-      }
+      for (const auto& [tensor, error] : errors(run(seed), exact)) { moved[tensor] = std::max(moved[tensor], error); }
     }
   }
 
-  /// What fp32, which rounds at each of some ten operations between weights and a gradient, may be off by: `usual`, or where sums cancel or
-  /// norms amplify 16 times what the rounding of the weights does. (Most: 3 times; the worst of the golden cases' 900 tensors on the CPU: 10.5.)
+  /// What fp32, which rounds at each of some ten operations between weights and a gradient, may be off by: `usual`, or
+  /// where sums cancel or norms amplify 16 times what the rounding of the weights does. (Most: 3 times; the worst of
+  /// the golden cases' 900 tensors on the CPU: 10.5.)
   double limit(const std::string& tensor, double usual) const { return std::max(usual, 16 * moved.at(tensor)); }
 };
 

@@ -21,9 +21,7 @@ TEST_CASE("conversions round values on the way there and gradients on the way ba
   CHECK(tape.dtype(b) == DType::bf16);
   tape.seed_grad(c, d_z);
   const Tensor out = tape.value(c);
-  for (size_t i = 0; i < values.size(); ++i) {
-    CHECK(out.as<float>()[i] == widened(nearest_bf16(values[i])));
-  }
+  for (size_t i = 0; i < values.size(); ++i) { CHECK(out.as<float>()[i] == widened(nearest_bf16(values[i]))); }
   tape.backward();
   CHECK(reached);
   for (size_t i = 0; i < values.size(); ++i) {

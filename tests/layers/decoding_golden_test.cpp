@@ -1,7 +1,8 @@
-// Golden cases of layers whose decoding is exact, read token by token and in segments: the options' states against the reference.
+// Golden cases of layers whose decoding is exact, read token by token and in segments: the options' states against the
+// reference.
 #include "core/files.h"
-#include "tests/layers/harness.h"
 #include "inspect/trace_file.h"
+#include "tests/layers/harness.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -36,7 +37,8 @@ std::vector<int64_t> split(int64_t length) {
 TEST_CASE("golden cases decoded token by token and in segments give the reference's logits", "[fast]") {
   const std::string type = GENERATE(as<std::string>(), "attention-", "gdn-", "mamba2-", "mesanet-", "mixed-mixers-");
   for (const std::string& name : golden_cases(type)) {
-    const std::string folder = std::string(HEBB_TEST_DATA) + "/golden/" + name + "/", json = read_file(folder + "model.json");
+    const std::string folder = std::string(HEBB_TEST_DATA) + "/golden/" + name + "/",
+                      json = read_file(folder + "model.json");
     if (json.find("cg_steps_decode") != std::string::npos) { continue; }  // one token is then solved otherwise
     TestModel m(json);
     m.load(folder + "weights.safetensors");
@@ -46,7 +48,8 @@ TEST_CASE("golden cases decoded token by token and in segments give the referenc
     for (int64_t b = 0; b < input.rows; ++b) {
       const std::vector<double> row(expected.begin() + b * row_size, expected.begin() + (b + 1) * row_size);
       const TraceInput one = row_of(input, b);
-      check_close(name + " in steps", m.segments(one, std::vector<int64_t>(static_cast<size_t>(input.length), 1)), row, 1e-9);
+      check_close(name + " in steps", m.segments(one, std::vector<int64_t>(static_cast<size_t>(input.length), 1)), row,
+                  1e-9);
       check_close(name + " in segments", m.segments(one, split(input.length)), row, 1e-9);
     }
   }

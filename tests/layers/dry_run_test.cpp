@@ -8,9 +8,7 @@ using namespace hebb::testing;
 TEST_CASE("a dry run of any layer counts memory and leaves none behind", "[fast]") {
   int models = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(HEBB_TEST_DATA) / "golden")) {
-    if (!fs::exists(entry.path() / "model.json")) {
-      continue;
-    }
+    if (!fs::exists(entry.path() / "model.json")) { continue; }
     INFO(entry.path().filename());
     ModelConfig config;
     Fields::read(parse_json(read_file(entry.path() / "model.json"), "model.json"), "model", config);

@@ -11,8 +11,10 @@ inline std::string one_layer_json(Role role, const std::string& type, const std:
                                                 : R"("mixer": "full", "ffn": "mlp", "memory": "x")";
   // A large epsilon: norms of outputs that are nearly 0 are steps that difference quotients cannot follow.
   return R"({"vocab_size": 29, "hidden_size": 48, "num_layers": 1, "norm_eps": 0.1, "layers": {
-    "x": {"type": ")" + type + "\", " + settings + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 20},
-    "full": {"type": "attention", "num_heads": 2, "head_dim": 8}}, "pattern": [{)" + roles + "}]}";
+    "x": {"type": ")" +
+         type + "\", " + settings + R"(}, "mlp": {"type": "swiglu", "intermediate_size": 20},
+    "full": {"type": "attention", "num_heads": 2, "head_dim": 8}}, "pattern": [{)" +
+         roles + "}]}";
 }
 
 /// The layer under test of such a model.
@@ -48,9 +50,11 @@ inline std::vector<Fault> layer_faults(Role role, const std::function<std::uniqu
   };
   constexpr double kFloor = 1e-9;  // lact divides by norms of weights that it moves: its losses round at 1e-14
   add("gradients", [&](TestModel& m) { return gradient_fault(m, two, reading, 2, 1e-6, 1e-5, kFloor); });
-  add("gradients of documents", [&](TestModel& m) { return gradient_fault(m, documents, reading, 2, 1e-6, 1e-5, kFloor); });
+  add("gradients of documents",
+      [&](TestModel& m) { return gradient_fault(m, documents, reading, 2, 1e-6, 1e-5, kFloor); });
   add("decoding", [&](TestModel& m) {
-    return role == Role::memory ? stream_fault(m, one, {19, 1, 1, 2, 17}) : split_fault(m, one, {{19, 1, 1, 2, 17}, {40}}, 1e-10, reading);
+    return role == Role::memory ? stream_fault(m, one, {19, 1, 1, 2, 17})
+                                : split_fault(m, one, {{19, 1, 1, 2, 17}, {40}}, 1e-10, reading);
   });
   if (role != Role::memory) {  // a memory is shared by all sequences
     add("documents", [&](TestModel& m) { return document_fault(m, one, {1, 3, 19, 17}, 1e-11, 1e-10, reading); });
@@ -67,7 +71,8 @@ inline void check_layer(const std::string& type, const std::string& settings) {
   INFO(type << ": " << settings);
   REQUIRE(known != nullptr);
   const std::string json = one_layer_json(known->role, type, settings);
-  for (const Fault& fault : layer_faults(known->role, [&] { return std::make_unique<TestModel>(json, DType::f64, 3, 0.2); })) {
+  for (const Fault& fault :
+       layer_faults(known->role, [&] { return std::make_unique<TestModel>(json, DType::f64, 3, 0.2); })) {
     FAIL_CHECK(type << ", " << fault.property << ": " << fault.text);
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The layer of docs/adding-a-layer.md, whose code blocks are parts of this file (example_layer_test.cpp): s_t = decay s_{t-1} + Wv x_t in
-// every channel, y = Wo s. Each part would be a file of its own.
+// The layer of docs/adding-a-layer.md, whose code blocks are parts of this file (example_layer_test.cpp): s_t = decay
+// s_{t-1} + Wv x_t in every channel, y = Wo s. Each part would be a file of its own.
 #include <algorithm>
 #include <vector>
 
@@ -11,9 +11,9 @@
 namespace hebb {
 
 // kernels/fade.h
-/// s = decay s + x from token to token of a document, s = 0 before its first; reverse: from its last to its first. s, x [B, T, C]; doc_start
-/// [B, T] i32. state [B, C], forward only: in, for rows that continue; out, after the last token; undefined: nothing is carried.
-/// accumulate: s +=. Bound: memory, 2 passes.
+/// s = decay s + x from token to token of a document, s = 0 before its first; reverse: from its last to its first. s, x
+/// [B, T, C]; doc_start [B, T] i32. state [B, C], forward only: in, for rows that continue; out, after the last token;
+/// undefined: nothing is carried. accumulate: s +=. Bound: memory, 2 passes.
 struct Fade {
   Tensor s, state, x, doc_start;
   double decay;
@@ -63,7 +63,8 @@ struct FadeNode final : Node {
 
   void backward(Tape& tape) override {
     if (const GradSlot d_x = tape.grad_slot(x)) {
-      run(tape.stream(), Fade{d_x.tensor.view(shape), {}, tape.grad(s).view(shape), doc_start, decay, true, d_x.accumulate});
+      run(tape.stream(),
+          Fade{d_x.tensor.view(shape), {}, tape.grad(s).view(shape), doc_start, decay, true, d_x.accumulate});
     }
   }
 };
@@ -73,7 +74,8 @@ inline Var fade(Pass& pass, Var x, double decay, const Tensor& state) {
   Tape& tape = pass.tape;
   const Shape shape{pass.batch(), pass.length(), tape.shape(x)[1]};
   const Var s = tape.output(tape.shape(x), tape.dtype(x), "fade");
-  run(tape.stream(), Fade{tape.value(s).view(shape), state, tape.value(x).view(shape), pass.rows.doc_start(), decay, false, false});
+  run(tape.stream(),
+      Fade{tape.value(s).view(shape), state, tape.value(x).view(shape), pass.rows.doc_start(), decay, false, false});
   FadeNode node;
   node.x = x;
   node.s = s;
@@ -99,7 +101,8 @@ struct FadeConfig final : LayerConfig {
 
 class FadeLayer final : public Layer {
  public:
-  FadeLayer(const BuildContext& c, const FadeConfig& config) : d_(c.model.hidden_size), width_(config.width), decay_(config.decay) {
+  FadeLayer(const BuildContext& c, const FadeConfig& config)
+      : d_(c.model.hidden_size), width_(config.width), decay_(config.decay) {
     v_proj_ = &c.declare("v_proj.weight", {width_, d_}, c.model.projection_init());
     o_proj_ = &c.declare("o_proj.weight", {d_, width_}, c.model.output_init());
   }
@@ -118,13 +121,16 @@ class FadeLayer final : public Layer {
  private:
   struct State final : LayerState {
     Buffer sums;
-    State(Arena& arena, int64_t rows, int64_t width, DType dtype) : sums(arena, {rows, width}, sum_dtype(dtype), "fade state") {}
+    State(Arena& arena, int64_t rows, int64_t width, DType dtype)
+        : sums(arena, {rows, width}, sum_dtype(dtype), "fade state") {}
   };
   int64_t d_, width_;
   double decay_;
   Param *v_proj_, *o_proj_;
 };
 
-inline std::unique_ptr<Layer> FadeConfig::make(const BuildContext& c) const { return std::make_unique<FadeLayer>(c, *this); }
+inline std::unique_ptr<Layer> FadeConfig::make(const BuildContext& c) const {
+  return std::make_unique<FadeLayer>(c, *this);
+}
 
 }  // namespace hebb

@@ -1,5 +1,5 @@
-// The layer of docs/adding-a-layer.md has the properties of layers, and layers that lack one are told so: what every_layer_test.cpp
-// finds in a new layer whose author forgot something.
+// The layer of docs/adding-a-layer.md has the properties of layers, and layers that lack one are told so: what
+// every_layer_test.cpp finds in a new layer whose author forgot something.
 #include <list>
 
 #include "tests/layers/every_layer.h"
@@ -77,7 +77,9 @@ struct CostsNothing final : Broken {
 
 template <class L> struct BrokenConfig final : LayerConfig {
   void fields(Fields&) override {}
-  std::unique_ptr<Layer> make(const BuildContext& c) const override { return std::make_unique<L>(FadeConfig().make(c)); }
+  std::unique_ptr<Layer> make(const BuildContext& c) const override {
+    return std::make_unique<L>(FadeConfig().make(c));
+  }
 };
 
 /// A model of one block with this layer as its mixer.
@@ -92,24 +94,33 @@ std::unique_ptr<TestModel> model_with(std::unique_ptr<LayerConfig> layer) {
 /// All faults in one text.
 template <class Config> std::string faults_of() {
   std::string text;
-  for (const Fault& f : layer_faults(Role::mixer, [] { return model_with(std::make_unique<Config>()); })) { text += f.property + ": " + f.text + "\n"; }
+  for (const Fault& f : layer_faults(Role::mixer, [] { return model_with(std::make_unique<Config>()); })) {
+    text += f.property + ": " + f.text + "\n";
+  }
   return text;
 }
 
 }  // namespace
 
-TEST_CASE("the layer of docs/adding-a-layer.md has the properties of layers", "[fast]") { CHECK(faults_of<FadeConfig>() == ""); }
+TEST_CASE("the layer of docs/adding-a-layer.md has the properties of layers", "[fast]") {
+  CHECK(faults_of<FadeConfig>() == "");
+}
 
 TEST_CASE("a layer that lacks a property is told which, and where to look", "[fast]") {
   using Catch::Contains;
   CHECK_THAT(faults_of<BrokenConfig<WithoutBackward>>(),
-             Contains("gradients: blocks.0.mixer") && Contains("the backward pass does not reach it, but the loss depends on it"));
-  CHECK_THAT(faults_of<BrokenConfig<WithoutState>>(), Contains("decoding: logits of single tokens with a carried state against one pass") &&
-                                                          Contains("cost: state_bytes is 64, but make_state returns none"));
+             Contains("gradients: blocks.0.mixer") &&
+                 Contains("the backward pass does not reach it, but the loss depends on it"));
+  CHECK_THAT(faults_of<BrokenConfig<WithoutState>>(),
+             Contains("decoding: logits of single tokens with a carried state against one pass") &&
+                 Contains("cost: state_bytes is 64, but make_state returns none"));
   CHECK_THAT(faults_of<BrokenConfig<ForgetsState>>(), Contains("decoding: logits of single tokens"));
-  CHECK_THAT(faults_of<BrokenConfig<SeesOtherDocuments>>(), Contains("documents: logits of documents in one row against rows of their own"));
-  CHECK_THAT(faults_of<BrokenConfig<LooksAhead>>(), Contains("order of tokens: logits before the first of other tokens"));
-  CHECK_THAT(faults_of<BrokenConfig<RemembersCalls>>(), Contains("threads and recomputation: ") && Contains("other bits"));
+  CHECK_THAT(faults_of<BrokenConfig<SeesOtherDocuments>>(),
+             Contains("documents: logits of documents in one row against rows of their own"));
+  CHECK_THAT(faults_of<BrokenConfig<LooksAhead>>(),
+             Contains("order of tokens: logits before the first of other tokens"));
+  CHECK_THAT(faults_of<BrokenConfig<RemembersCalls>>(),
+             Contains("threads and recomputation: ") && Contains("other bits"));
   CHECK_THAT(faults_of<BrokenConfig<CostsNothing>>(), Contains("cost: flops_per_token is 0, expected a number > 0"));
 }
 

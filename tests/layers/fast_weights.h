@@ -25,7 +25,8 @@ struct StreamOptions {
   int64_t chunk = 0;
 };
 
-/// Logits [B T V] of a stream that goes on from `state`, cut into calls of the given lengths, which start at `position`.
+/// Logits [B T V] of a stream that goes on from `state`, cut into calls of the given lengths, which start at
+/// `position`.
 inline std::vector<double> stream(TestModel& m, const TraceInput& input, const std::vector<int64_t>& lengths,
                                   StreamOptions options, ModelState& state, int64_t position = 0) {
   const int64_t vocab = m.config.vocab_size, batch = input.rows;
@@ -42,21 +43,21 @@ inline std::vector<double> stream(TestModel& m, const TraceInput& input, const s
     pass.fast_mode = options.mode;
     pass.freeze_fast_weights = options.freeze;
     pass.fast_chunk = options.chunk;
-    const auto values = to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens, &state)))).values;
+    const auto values =
+        to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens, &state)))).values;
     for (int64_t b = 0; b < batch; ++b) {
       std::copy_n(values.begin() + b * n * vocab, n * vocab, logits.begin() + (b * input.length + begin) * vocab);
     }
     begin += n;
   }
   REQUIRE(begin == input.length);
-  if (options.flush && options.mode == FastMode::chunk) {
-    m.model->flush(m.stream, state);
-  }
+  if (options.flush && options.mode == FastMode::chunk) { m.model->flush(m.stream, state); }
   return logits;
 }
 
 /// The same from the start of a stream.
-inline std::vector<double> stream(TestModel& m, const TraceInput& input, const std::vector<int64_t>& lengths, StreamOptions options = {}) {
+inline std::vector<double> stream(TestModel& m, const TraceInput& input, const std::vector<int64_t>& lengths,
+                                  StreamOptions options = {}) {
   const auto state = m.model->make_state(m.arena, input.rows);
   return stream(m, input, lengths, options, *state);
 }

@@ -13,7 +13,8 @@ TEST_CASE("fp32 is as near to fp64 in all golden cases as it can be", "[fast]") 
     m.load(folder + "/weights.safetensors");
     TraceOptions options = golden_options(folder);
     options.forced = condition.exact.inside;
-    for (const auto& [tensor, error] : errors(m.run_first(read_trace_input(folder + "/rows.safetensors"), options), condition.exact)) {
+    for (const auto& [tensor, error] :
+         errors(m.run_first(read_trace_input(folder + "/rows.safetensors"), options), condition.exact)) {
       INFO(tensor << ": " << error << " in fp32, " << condition.moved.at(tensor) << " by rounding the weights");
       CHECK(error <= condition.limit(tensor, 1e-5));
     }

@@ -12,7 +12,8 @@ namespace {
 std::string model(const std::string& memory, int blocks = 1) {
   return R"({"vocab_size": 19, "hidden_size": 10, "num_layers": )" + std::to_string(blocks) + R"(, "norm_eps": 1e-5,
     "layers": {"a": {"type": "attention", "num_heads": 1, "head_dim": 4, "window": 1},
-               "f": {"type": "swiglu", "intermediate_size": 7}, "m": {"type": "fwmlp", )" + memory + R"(}},
+               "f": {"type": "swiglu", "intermediate_size": 7}, "m": {"type": "fwmlp", )" +
+         memory + R"(}},
     "pattern": [{"memory": "m", "mixer": "a", "ffn": "f"}]})";
 }
 
@@ -20,9 +21,7 @@ const std::string kSizes = R"("key_dim": 6, "value_dim": 7, "fast_dim": 5, "chun
 
 }  // namespace
 
-TEST_CASE("fwmlp golden cases", "[fast]") {
-  check_golden(GENERATE(from_range(golden_cases("fwmlp-"))));
-}
+TEST_CASE("fwmlp golden cases", "[fast]") { check_golden(GENERATE(from_range(golden_cases("fwmlp-")))); }
 
 TEST_CASE("fwmlp gradients through the updates of a whole row equal difference quotients", "[fast]") {
   const std::string options = GENERATE(as<std::string>(), R"("lookahead": 1)", R"("lookahead": 2, "target": "mean")",
@@ -54,9 +53,7 @@ TEST_CASE("one update of fwmlp equals a gradient step by difference quotients", 
   const FastWeights one = (m.run(input, {}), fast_weights(m));
   // The values are z-scores: their features sum to 0.
   double sum = 0;
-  for (const double b : one.at("blocks.0.memory.b_down")) {
-    sum += b;
-  }
+  for (const double b : one.at("blocks.0.memory.b_down")) { sum += b; }
   CHECK(sum == Approx(7 * 0.25 * (1 - 0.5 * 2.0 / 7)).epsilon(1e-12));
   CHECK(one.at("blocks.0.memory.w_up") == start.at("blocks.0.memory.w_up"));  // no gradient passes w_down = 0
   CHECK(one.at("blocks.0.memory.w_down") != start.at("blocks.0.memory.w_down"));
@@ -95,13 +92,12 @@ TEST_CASE("a row of fwmlp equals its chunks one after the other, and changes rea
     const std::vector<double> logits = m.run(part(input, first, count), {}).logits.values;
     for (int64_t b = 0; b < 2; ++b) {
       const std::vector<double> is(logits.begin() + b * count * 19, logits.begin() + (b + 1) * count * 19);
-      const std::vector<double> expected(whole.begin() + (b * 11 + first) * 19, whole.begin() + (b * 11 + first + count) * 19);
+      const std::vector<double> expected(whole.begin() + (b * 11 + first) * 19,
+                                         whole.begin() + (b * 11 + first + count) * 19);
       check_close("logits", is, expected, 1e-13);
     }
   }
-  for (const auto& [name, values] : fast_weights(m)) {
-    check_close(name, values, after.at(name), 1e-13);
-  }
+  for (const auto& [name, values] : fast_weights(m)) { check_close(name, values, after.at(name), 1e-13); }
   set_fast_weights(m, start);
   input.inputs[5] = (input.inputs[5] + 1) % 19;  // row 0, chunk 1
   const std::vector<double> changed = m.run(input, {}).logits.values;
@@ -122,9 +118,7 @@ TEST_CASE("streams of fwmlp do not depend on their split, and equal rows without
   for (const std::vector<int64_t>& split : {std::vector<int64_t>(12, 1), {4, 4, 4}, {7, 1, 4}}) {
     set_fast_weights(m, start);
     check_close("logits", stream(m, input, split), whole, 1e-12);
-    for (const auto& [name, values] : fast_weights(m)) {
-      check_close(name, values, after.at(name), 1e-12);
-    }
+    for (const auto& [name, values] : fast_weights(m)) { check_close(name, values, after.at(name), 1e-12); }
   }
   if (lookahead == 0) {
     set_fast_weights(m, start);
@@ -178,12 +172,15 @@ TEST_CASE("fwmlp depends neither on the number of threads nor, beyond rounding, 
 }
 
 TEST_CASE("fwmlp refuses impossible configurations and has the published number of parameters", "[fast]") {
-  CHECK_THROWS_WITH(TestModel(model(R"("chunk_size": 2, "lookahead": 2)")), Catch::Contains("lookahead: found 2, expected less than chunk_size (2)"));
+  CHECK_THROWS_WITH(TestModel(model(R"("chunk_size": 2, "lookahead": 2)")),
+                    Catch::Contains("lookahead: found 2, expected less than chunk_size (2)"));
   CHECK_THROWS_WITH(TestModel(model(R"("value_dim": 1)")), Catch::Contains("expected at least 2 with value_norm"));
   ModelConfig config;
   Fields::read(parse_json(R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 1,
     "layers": {"a": {"type": "attention", "num_heads": 12, "head_dim": 64}, "f": {"type": "swiglu", "intermediate_size": 8}, "m": {"type": "fwmlp"}},
-    "pattern": [{"memory": "m", "mixer": "a", "ffn": "f"}]})", "x"), "model", config);
+    "pattern": [{"memory": "m", "mixer": "a", "ffn": "f"}]})",
+                          "x"),
+               "model", config);
   Model m(config);
   int64_t count = 0;
   for (const auto& p : m.params().all()) {

@@ -13,7 +13,8 @@ namespace {
 std::string model(const std::string& memory, int blocks = 1) {
   return R"({"vocab_size": 19, "hidden_size": 10, "num_layers": )" + std::to_string(blocks) + R"(, "norm_eps": 1e-5,
     "layers": {"a": {"type": "attention", "num_heads": 1, "head_dim": 4, "window": 1},
-               "f": {"type": "swiglu", "intermediate_size": 7}, "m": {"type": "fwpkm", )" + memory + R"(}},
+               "f": {"type": "swiglu", "intermediate_size": 7}, "m": {"type": "fwpkm", )" +
+         memory + R"(}},
     "pattern": [{"memory": "m", "mixer": "a", "ffn": "f"}]})";
 }
 
@@ -21,15 +22,14 @@ const std::string kSizes = R"("num_subkeys": 5, "key_dim": 6, "value_dim": 7, "t
 
 }  // namespace
 
-TEST_CASE("fwpkm golden cases", "[fast]") {
-  check_golden(GENERATE(from_range(golden_cases("fwpkm-"))));
-}
+TEST_CASE("fwpkm golden cases", "[fast]") { check_golden(GENERATE(from_range(golden_cases("fwpkm-")))); }
 
 TEST_CASE("fwpkm gradients through the updates of a whole row equal difference quotients", "[fast]") {
-  const std::string options = GENERATE(as<std::string>(), R"("lookahead": 1)", R"("lookahead": 0, "num_heads": 2)",
-                                       R"("score": "dot", "num_heads": 2, "lookahead": 2)", R"("value_norm": false, "key_update": "none")",
-                                       R"("gate": false, "weight_by_gate": false, "value_step": "unit", "key_lr": 3.0)",
-                                       R"("weight_by_gate": false, "value_lr": 0.5, "idw_eps": 0.1)");
+  const std::string options =
+      GENERATE(as<std::string>(), R"("lookahead": 1)", R"("lookahead": 0, "num_heads": 2)",
+               R"("score": "dot", "num_heads": 2, "lookahead": 2)", R"("value_norm": false, "key_update": "none")",
+               R"("gate": false, "weight_by_gate": false, "value_step": "unit", "key_lr": 3.0)",
+               R"("weight_by_gate": false, "value_lr": 0.5, "idw_eps": 0.1)");
   TestModel m(model(kSizes + ", " + options), DType::f64, 2, 0.5);
   check_gradients(m, random_input(2, 11, 19));
 }
@@ -50,7 +50,8 @@ TEST_CASE("fwpkm gradients respect documents", "[fast]") {
 TEST_CASE("without a gradient through the update only the last chunk's gradients agree", "[fast]") {
   const std::string score = GENERATE(as<std::string>(), "idw", "dot");
   const auto gradients = [&](const std::string& through, const TraceInput& input) {
-    TestModel m(model(kSizes + R"(, "score": ")" + score + R"(", "grad_through_update": ")" + through + "\""), DType::f64, 2, 0.5);
+    TestModel m(model(kSizes + R"(, "score": ")" + score + R"(", "grad_through_update": ")" + through + "\""),
+                DType::f64, 2, 0.5);
     return m.run(input).grads.at("blocks.0.memory.q_proj.weight").values;
   };
   TraceInput input = random_input(2, 11, 19);
@@ -59,9 +60,7 @@ TEST_CASE("without a gradient through the update only the last chunk's gradients
   const TraceInput one = part(input, 0, 4);  // its only chunk is the last
   CHECK(gradients("full", one) == gradients("none", one));
   // Loss in the first chunk of several: what comes later cannot reach it, and it reads the start.
-  for (int64_t b = 0; b < 2; ++b) {
-    std::fill_n(input.targets.begin() + b * 11 + 4, 7, -100);
-  }
+  for (int64_t b = 0; b < 2; ++b) { std::fill_n(input.targets.begin() + b * 11 + 4, 7, -100); }
   check_close("gradient", gradients("full", input), gradients("none", input), 1e-14);
 }
 
@@ -103,7 +102,8 @@ TEST_CASE("a token changes its own output and later chunks of all sequences, not
 }
 
 TEST_CASE("rows that nobody read keep their bits, and the order of sequences does not matter", "[fast]") {
-  TestModel m(model(R"("num_subkeys": 9, "key_dim": 6, "value_dim": 5, "top_k": 2, "chunk_size": 4)"), DType::f64, 3, 0.5);
+  TestModel m(model(R"("num_subkeys": 9, "key_dim": 6, "value_dim": 5, "top_k": 2, "chunk_size": 4)"), DType::f64, 3,
+              0.5);
   const FastWeights start = fast_weights(m);
   const TraceInput input = random_input(3, 7, 19);
   TraceOptions options;
@@ -130,17 +130,23 @@ TEST_CASE("rows that nobody read keep their bits, and the order of sequences doe
 TEST_CASE("one reader with equal weights rewrites its prediction to the target", "[fast]") {
   // One token per chunk without lookahead: the token's own value is the target; the second pass reads it.
   const std::string step = GENERATE(as<std::string>(), "slots", "unit");
-  TestModel m(model(R"("num_subkeys": 4, "key_dim": 2, "value_dim": 5, "num_heads": 1, "top_k": 2, "chunk_size": 1, "lookahead": 0,
-      "gate": false, "weight_by_gate": false, "key_update": "none", "value_step": ")" + step + "\""), DType::f64, 3, 0.5);
+  TestModel m(
+      model(
+          R"("num_subkeys": 4, "key_dim": 2, "value_dim": 5, "num_heads": 1, "top_k": 2, "chunk_size": 1, "lookahead": 0,
+      "gate": false, "weight_by_gate": false, "key_update": "none", "value_step": ")" +
+          step + "\""),
+      DType::f64, 3, 0.5);
   // Equal keys give equal scores, so both slots weigh 1/2; ties go to slots 0 and 1.
   m.set(m.param("blocks.0.memory.keys"), std::vector<double>(8, 0.25));
   const std::vector<double> start = m.get(m.param("blocks.0.memory.values"));
   const std::vector<double> after = m.run(random_input(1, 1, 19), {}).after.at("blocks.0.memory.values").values;
   TestModel still(model(R"("num_subkeys": 4, "key_dim": 2, "value_dim": 5, "top_k": 1, "chunk_size": 1, "lookahead": 0,
-      "gate": false, "weight_by_gate": false, "key_update": "none")"), DType::f64, 3, 0.5);
+      "gate": false, "weight_by_gate": false, "key_update": "none")"),
+                  DType::f64, 3, 0.5);
   still.copy_from(m);
   still.set(still.param("blocks.0.memory.values"), start);
-  const std::vector<double> target = still.run(random_input(1, 1, 19), {}).after.at("blocks.0.memory.values").values;  // slot 0 = target
+  const std::vector<double> target =
+      still.run(random_input(1, 1, 19), {}).after.at("blocks.0.memory.values").values;  // slot 0 = target
   for (size_t i = 0; i < 5; ++i) {
     const double was = (start[i] + start[5 + i]) / 2, is = (after[i] + after[5 + i]) / 2;
     const double share = step == "slots" ? 1.0 : 0.5;
@@ -150,8 +156,10 @@ TEST_CASE("one reader with equal weights rewrites its prediction to the target",
 }
 
 TEST_CASE("the entropy step evens out the use of keys", "[fast]") {
-  TestModel m(model(R"("num_subkeys": 8, "key_dim": 4, "value_dim": 5, "top_k": 3, "chunk_size": 12, "key_lr": 0.01, "value_lr": 0)"),
-              DType::f64, 3, 0.5);
+  TestModel m(
+      model(
+          R"("num_subkeys": 8, "key_dim": 4, "value_dim": 5, "top_k": 3, "chunk_size": 12, "key_lr": 0.01, "value_lr": 0)"),
+      DType::f64, 3, 0.5);
   const TraceInput input = random_input(2, 12, 19);
   const auto negative_entropy = [&] {
     Statistics statistics;
@@ -179,7 +187,8 @@ TEST_CASE("the entropy step evens out the use of keys", "[fast]") {
 TEST_CASE("streams do not depend on their split into calls", "[fast]") {
   const int64_t lookahead = GENERATE(0, 1, 2);
   const std::string update = GENERATE(as<std::string>(), "entropy", "memory", "none");
-  TestModel m(model(kSizes + R"(, "lookahead": )" + std::to_string(lookahead) + R"(, "key_update": ")" + update + "\""), DType::f64, 3, 0.5);
+  TestModel m(model(kSizes + R"(, "lookahead": )" + std::to_string(lookahead) + R"(, "key_update": ")" + update + "\""),
+              DType::f64, 3, 0.5);
   const FastWeights start = fast_weights(m);
   const TraceInput input = random_input(2, 15, 19);
   const std::vector<double> whole = stream(m, input, {15});
@@ -189,9 +198,7 @@ TEST_CASE("streams do not depend on their split into calls", "[fast]") {
     set_fast_weights(m, start);
     // 1e-13: matrix products of other heights may round differently.
     check_close("logits", stream(m, input, split), whole, 1e-13);
-    for (const auto& [name, values] : fast_weights(m)) {
-      check_close(name, values, after.at(name), 1e-13);
-    }
+    for (const auto& [name, values] : fast_weights(m)) { check_close(name, values, after.at(name), 1e-13); }
   }
 }
 
@@ -203,9 +210,7 @@ TEST_CASE("without lookahead a stream equals a row", "[fast]") {
   const FastWeights after = fast_weights(m);
   set_fast_weights(m, start);
   check_close("logits", stream(m, input, {12}), row, 1e-13);
-  for (const auto& [name, values] : fast_weights(m)) {
-    check_close(name, values, after.at(name), 1e-13);
-  }
+  for (const auto& [name, values] : fast_weights(m)) { check_close(name, values, after.at(name), 1e-13); }
 }
 
 TEST_CASE("a stream updates after chunk + lookahead tokens and at a flush with chunk - 1 pairs", "[fast]") {
@@ -237,9 +242,7 @@ TEST_CASE("one update at the end of a pass uses all complete pairs", "[fast]") {
   chunk.chunk = 5;
   chunk.flush = false;
   check_close("logits", stream(m, input, {6}, chunk), read, 1e-13);
-  for (const auto& [name, values] : fast_weights(m)) {
-    check_close(name, values, after.at(name), 1e-13);
-  }
+  for (const auto& [name, values] : fast_weights(m)) { check_close(name, values, after.at(name), 1e-13); }
 }
 
 TEST_CASE("the next pass with one update at its end pairs its first tokens with the last of the one before", "[fast]") {
@@ -258,16 +261,15 @@ TEST_CASE("the next pass with one update at its end pairs its first tokens with 
     options.flush = false;
     for (const int64_t pass : {0, 1}) {
       options.chunk = mode == FastMode::end ? 0 : pass == 0 ? length - lookahead : length;
-      const std::vector<int64_t> calls = mode == FastMode::end ? std::vector<int64_t>{length} : std::vector<int64_t>{4, 2};
+      const std::vector<int64_t> calls =
+          mode == FastMode::end ? std::vector<int64_t>{length} : std::vector<int64_t>{4, 2};
       logits.push_back(stream(m, part(input, pass * length, length), calls, options, *state, pass * length));
     }
     after.push_back(fast_weights(m));
   }
   check_close("first pass", logits[2], logits[0], 1e-13);
   check_close("second pass", logits[3], logits[1], 1e-13);
-  for (const auto& [name, values] : after[0]) {
-    check_close(name, after[1].at(name), values, 1e-13);
-  }
+  for (const auto& [name, values] : after[0]) { check_close(name, after[1].at(name), values, 1e-13); }
 }
 
 TEST_CASE("frozen and off are the same, whatever the chunk, and write nothing", "[fast]") {
@@ -281,7 +283,8 @@ TEST_CASE("frozen and off are the same, whatever the chunk, and write nothing", 
   CHECK(stream(m, input, {11}, frozen) == plain);
   frozen.chunk = 2;
   CHECK(stream(m, input, {11}, frozen) == plain);
-  TestModel one(model(R"("num_subkeys": 5, "key_dim": 6, "value_dim": 7, "top_k": 2, "chunk_size": 11)"), DType::f64, 3, 0.5);
+  TestModel one(model(R"("num_subkeys": 5, "key_dim": 6, "value_dim": 7, "top_k": 2, "chunk_size": 11)"), DType::f64, 3,
+                0.5);
   TraceOptions evaluation;
   evaluation.training = false;
   check_close("logits", one.run(input, evaluation).logits.values, plain, 1e-13);
@@ -299,11 +302,13 @@ TEST_CASE("evaluation reads as training does and puts the fast weights back", "[
   CHECK(fast_weights(m) == start);
   const TraceOutput training = m.run(input);
   CHECK(evaluation.logits.values == training.logits.values);
-  CHECK(evaluation.grads.at("blocks.0.memory.v_proj.weight").values == training.grads.at("blocks.0.memory.v_proj.weight").values);
+  CHECK(evaluation.grads.at("blocks.0.memory.v_proj.weight").values ==
+        training.grads.at("blocks.0.memory.v_proj.weight").values);
 }
 
 TEST_CASE("recomputation neither repeats the update nor changes a bit", "[fast]") {
-  const std::string memory = kSizes + GENERATE(as<std::string>(), "", R"(, "key_update": "none")", R"(, "grad_through_update": "none")");
+  const std::string memory =
+      kSizes + GENERATE(as<std::string>(), "", R"(, "key_update": "none")", R"(, "grad_through_update": "none")");
   TestModel plain(model(memory, 2), DType::f64, 3, 0.5), again(model(memory, 2), DType::f64, 3, 0.5);
   again.model->set_recompute(Recompute::block);
   const TraceInput input = random_input(2, 11, 19);
@@ -321,13 +326,13 @@ TEST_CASE("recomputation neither repeats the update nor changes a bit", "[fast]"
 TEST_CASE("fwpkm does not depend on the number of threads", "[fast][threads]") {
   const auto all = [](int count) {
     set_threads(count);
-    TestModel m(model(R"("num_subkeys": 7, "key_dim": 70, "value_dim": 33, "num_heads": 2, "top_k": 3, "chunk_size": 17)"), DType::f32, 3, 0.5);
+    TestModel m(
+        model(R"("num_subkeys": 7, "key_dim": 70, "value_dim": 33, "num_heads": 2, "top_k": 3, "chunk_size": 17)"),
+        DType::f32, 3, 0.5);
     const TraceOutput out = m.run(random_input(3, 40, 19));
     std::vector<double> values = out.logits.values;
     for (const auto* tensors : {&out.grads, &out.after}) {
-      for (const auto& [name, t] : *tensors) {
-        values.insert(values.end(), t.values.begin(), t.values.end());
-      }
+      for (const auto& [name, t] : *tensors) { values.insert(values.end(), t.values.begin(), t.values.end()); }
     }
     return values;
   };
@@ -337,7 +342,8 @@ TEST_CASE("fwpkm does not depend on the number of threads", "[fast][threads]") {
 }
 
 TEST_CASE("fwpkm in fp32 agrees with fp64 where the slots agree", "[fast]") {
-  const std::string json = model(R"("num_subkeys": 17, "key_dim": 10, "value_dim": 9, "num_heads": 2, "top_k": 3, "chunk_size": 6)");
+  const std::string json =
+      model(R"("num_subkeys": 17, "key_dim": 10, "value_dim": 9, "num_heads": 2, "top_k": 3, "chunk_size": 6)");
   TestModel wide(json, DType::f64, 3, 0.5), narrow(json, DType::f32, 3, 0.5);
   const TraceInput input = random_input(2, 13, 19);
   TraceOptions options = with_grads();
@@ -347,12 +353,8 @@ TEST_CASE("fwpkm in fp32 agrees with fp64 where the slots agree", "[fast]") {
   const TraceOutput b = narrow.run(input, options);
   // 1e-5: the fp32 rule of the layer pages.
   check_close("logits", b.logits.values, a.logits.values, 1e-5);
-  for (const auto& [name, g] : a.grads) {
-    check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-7);
-  }
-  for (const auto& [name, v] : a.after) {
-    check_close(name, b.after.at(name).values, v.values, 1e-5);
-  }
+  for (const auto& [name, g] : a.grads) { check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-7); }
+  for (const auto& [name, v] : a.after) { check_close(name, b.after.at(name).values, v.values, 1e-5); }
 }
 
 TEST_CASE("forced fwpkm decisions are taken as given", "[fast]") {
@@ -373,31 +375,38 @@ TEST_CASE("forced fwpkm decisions are taken as given", "[fast]") {
 }
 
 TEST_CASE("fwpkm refuses impossible configurations", "[fast]") {
-  CHECK_THROWS_WITH(TestModel(model(R"("key_dim": 5)")), Catch::Contains("model.layers.m.key_dim: found 5, expected an even integer"));
-  CHECK_THROWS_WITH(TestModel(model(R"("num_subkeys": 4, "top_k": 5)")), Catch::Contains("expected at most num_subkeys (4)"));
-  CHECK_THROWS_WITH(TestModel(model(R"("chunk_size": 3, "lookahead": 3)")), Catch::Contains("lookahead: found 3, expected less than chunk_size (3)"));
+  CHECK_THROWS_WITH(TestModel(model(R"("key_dim": 5)")),
+                    Catch::Contains("model.layers.m.key_dim: found 5, expected an even integer"));
+  CHECK_THROWS_WITH(TestModel(model(R"("num_subkeys": 4, "top_k": 5)")),
+                    Catch::Contains("expected at most num_subkeys (4)"));
+  CHECK_THROWS_WITH(TestModel(model(R"("chunk_size": 3, "lookahead": 3)")),
+                    Catch::Contains("lookahead: found 3, expected less than chunk_size (3)"));
   CHECK_THROWS_WITH(TestModel(model(R"("gate": false)")), Catch::Contains("expected false, since gate is false"));
   CHECK_THROWS_WITH(TestModel(model(R"("value_dim": 1)")), Catch::Contains("expected at least 2 with value_norm"));
   TestModel m(model(kSizes), DType::f64);
   StreamOptions options;
   options.chunk = 1;
-  CHECK_THROWS_WITH(stream(m, random_input(1, 2, 19), {2}, options), Catch::Contains("found 1, expected more than lookahead (1)"));
+  CHECK_THROWS_WITH(stream(m, random_input(1, 2, 19), {2}, options),
+                    Catch::Contains("found 1, expected more than lookahead (1)"));
 }
 
 TEST_CASE("models with a fast-weight memory have the published number of parameters", "[fast]") {
   const auto total = [](const std::string& at) {
     ModelConfig config;
-    Fields::read(parse_json(R"({"vocab_size": 32000, "hidden_size": 768, "num_layers": 12, "norm_eps": 1e-5, "norm": "rms_unit_offset",
+    Fields::read(
+        parse_json(
+            R"({"vocab_size": 32000, "hidden_size": 768, "num_layers": 12, "norm_eps": 1e-5, "norm": "rms_unit_offset",
       "tie_embeddings": true, "layers": {
         "gdn": {"type": "gdn", "num_heads": 8, "key_head_dim": 64, "value_head_dim": 64, "conv_size": 4, "dt_bias_init": "ones"},
         "mlp": {"type": "swiglu", "intermediate_size": 2304},
         "fwpkm": {"type": "fwpkm", "num_subkeys": 512, "key_dim": 512, "value_dim": 512, "num_heads": 1, "top_k": 8, "chunk_size": 512}},
-      "pattern": [{"mixer": "gdn", "ffn": "mlp"}], "at": )" + at + "}", "x"), "model", config);
+      "pattern": [{"mixer": "gdn", "ffn": "mlp"}], "at": )" +
+                at + "}",
+            "x"),
+        "model", config);
     Model m(config);
     int64_t idle = 0;
-    for (const auto& block : m.blocks()) {
-      idle += block.memory ? block.memory->idle_parameters() : 0;
-    }
+    for (const auto& block : m.blocks()) { idle += block.memory ? block.memory->idle_parameters() : 0; }
     return std::pair{m.params().count(ParamKind::trained) + m.params().count(ParamKind::fast), idle};
   };
   CHECK(total("{}") == std::pair<int64_t, int64_t>{112111296, 0});

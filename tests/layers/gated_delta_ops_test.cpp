@@ -85,9 +85,7 @@ Run run_delta(bool composed) {
     tape.seed_grad(o, t.make({n, values}, random_values(n * values, "d_o")));
     tape.backward();
   }
-  for (const auto& [name, gradient] : leaves.all()) {
-    result.gradients[name] = leaves.gradient(name);
-  }
+  for (const auto& [name, gradient] : leaves.all()) { result.gradients[name] = leaves.gradient(name); }
   return result;
 }
 
@@ -98,9 +96,7 @@ TEST_CASE("the delta rule's node equals its parts as nodes, values and gradients
   check_near("o", whole.o, parts.o, 1e-14);
   check_near("value", whole.value, parts.value, 1e-14);
   check_near("prediction", whole.prediction, parts.prediction, 1e-14);
-  for (const auto& [name, gradient] : whole.gradients) {
-    check_near(name, gradient, parts.gradients.at(name), 1e-13);
-  }
+  for (const auto& [name, gradient] : whole.gradients) { check_near(name, gradient, parts.gradients.at(name), 1e-13); }
 }
 
 TEST_CASE("a convolution carried over segments equals one pass", "[short_conv][fast]") {

@@ -1,5 +1,5 @@
-#include "core/parallel.h"
 #include "layers/gdn.h"
+#include "core/parallel.h"
 #include "tests/layers/properties.h"
 
 using namespace hebb;
@@ -101,9 +101,7 @@ TEST_CASE("gdn looks at no later token", "[gdn][fast]") {
   TestModel m(model_json(kSmall), DType::f64, 3, 0.4);
   TraceInput input = random_input(1, 80, 29);
   const std::vector<double> before = m.run(input).logits.values;
-  for (size_t t = 41; t < 80; ++t) {
-    input.inputs[t] = (input.inputs[t] + 1) % 29;
-  }
+  for (size_t t = 41; t < 80; ++t) { input.inputs[t] = (input.inputs[t] + 1) % 29; }
   const std::vector<double> after = m.run(input).logits.values;
   check_close("earlier logits", {after.begin(), after.begin() + 41 * 29}, {before.begin(), before.begin() + 41 * 29},
               1e-14);
@@ -146,9 +144,7 @@ TEST_CASE("lengths of queries and keys do not matter under the l2 norm", "[gdn][
   for (const auto& [name, factor] :
        std::map<std::string, double>{{"blocks.0.mixer.q_proj.weight", 3.0}, {"blocks.1.mixer.k_proj.weight", 0.5}}) {
     std::vector<double> values = m.get(m.param(name));
-    for (double& v : values) {
-      v *= factor;
-    }
+    for (double& v : values) { v *= factor; }
     m.set(m.param(name), values);
   }
   check_close("logits", m.run(input).logits.values, before,
@@ -214,9 +210,7 @@ TEST_CASE("gdn starts from the values of its page", "[gdn][fast]") {
     CHECK(std::log1p(std::exp(v)) == Approx(dt).epsilon(1e-5));  // fp32 storage of values near -7
   }
   double square = 0;
-  for (const double v : values("q_conv.weight")) {
-    square += v * v;
-  }
+  for (const double v : values("q_conv.weight")) { square += v * v; }
   CHECK(std::sqrt(square / 320.0) == Approx(0.5).epsilon(0.15));  // 320 draws: 4 % standard error
   TestModel ones(model_json(kSmall + R"(, "dt_bias_init": "ones")"));
   CHECK(ones.get(ones.param("blocks.1.mixer.dt_bias")) == std::vector<double>(2, 1.0));
@@ -243,9 +237,7 @@ TEST_CASE("gdn has the parameters of the papers' layers", "[gdn][fast]") {
   CHECK(layer(768, heads(8, 64, 64) + R"(, "conv_size": 4, "dt_bias_init": "ones")") == 1984592);
   const std::map<int64_t, int64_t> sdm = {{768, 2374796},  {1024, 4219024},  {1280, 6589588},
                                           {1536, 9486488}, {1920, 14818718}, {3840, 59243708}};
-  for (const auto& [d, count] : sdm) {
-    CHECK(layer(d, heads(d / 128, 64, 128)) == count);
-  }
+  for (const auto& [d, count] : sdm) { CHECK(layer(d, heads(d / 128, 64, 128)) == count); }
   CHECK(layer(1792, heads(5, 256, 384)) == 14945674);
   CHECK(layer(768, heads(3, 128, 256)) == 2370310);
   CHECK(layer(1024, heads(4, 128, 256)) == 4210952);
@@ -253,7 +245,7 @@ TEST_CASE("gdn has the parameters of the papers' layers", "[gdn][fast]") {
 
 TEST_CASE("models of gdn have the published numbers of parameters", "[gdn][fast]") {
   CHECK(count_trained(model_json(heads(8, 64, 64), 768, 12, mlp(2304), 32000,
-                                    R"(, "tie_embeddings": true, "norm": "rms_unit_offset")")) == 112111296);
+                                 R"(, "tie_embeddings": true, "norm": "rms_unit_offset")")) == 112111296);
   CHECK(count_trained(model_json(heads(5, 256, 384), 1792, 24, mlp(2560), 32000)) == 803773424);
   CHECK(count_trained(model_json(heads(3, 128, 256), 768, 8, mlp(2304), 10000)) == 76802864);
   CHECK(count_trained(model_json(heads(4, 128, 256), 1024, 17, mlp(2304), 32000)) == 257482120);

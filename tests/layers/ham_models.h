@@ -16,8 +16,9 @@ inline std::string ham_model(const std::string& layers, int64_t blocks = 2,
   for (const std::string& m : mixers) {
     pattern += (pattern.empty() ? "" : ", ") + std::string(R"({"mixer": ")") + m + R"(", "ffn": "mlp"})";
   }
-  return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(blocks) + R"(, "norm_eps": 0.01, "layers": {)" +
-         layers + R"(, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [)" + pattern + "]}";
+  return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(blocks) +
+         R"(, "norm_eps": 0.01, "layers": {)" + layers +
+         R"(, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [)" + pattern + "]}";
 }
 
 /// A definition NAME of dQK 12, dV 10; `rnn` and `kv` add to the paths, `rest` to the layer.
@@ -35,8 +36,7 @@ inline std::string ham_json(const std::string& rest, const std::string& rnn = ""
 }
 
 inline const std::string kHamRope = R"("rope": {"theta": 100.0})";
-inline const std::string kHamPlain =
-    R"("conv_size": 0, "qkv_norm": "none", "gates": "none")";
+inline const std::string kHamPlain = R"("conv_size": 0, "qkv_norm": "none", "gates": "none")";
 
 /// Models of two blocks in which the router selects some tokens.
 inline const std::vector<std::string>& ham_variants() {
@@ -49,7 +49,8 @@ inline const std::vector<std::string>& ham_variants() {
                R"("output_gate": "none", "activation": "none", "dt_bias_init": "ones")", R"("activation": "none")"),
       ham_json(R"("aggregate": "max", "router": {"type": "input", "depth": 2, "hidden": 5, "heads": 3, "eda": true})"),
       ham_json(R"("conv_size": 2, "qkv_norm": "none", "router": {"type": "input", "eda": true},
-                  "threshold": {"mode": "all"})", "", kHamRope),
+                  "threshold": {"mode": "all"})",
+               "", kHamRope),
       ham_json(R"("router": {"type": "input", "heads": 2}, "threshold": {"mode": "none"})"),
       ham_json(R"("router": {"type": "vector", "depth": 3, "hidden": 4, "eda": true},
                   "threshold": {"mode": "fixed", "tau": 0.5})"),

@@ -1,9 +1,9 @@
 // Decoding, thresholds, statistics and configuration of HAM: spec 50, sections 1, 5, 7, 10 and 12.
+#include "inspect/plan.h"
 #include "kernels/adamw/adamw.h"
 #include "layers/ham_thresholds.h"
 #include "layers/ops/host_values.h"
 #include "tests/layers/ham_models.h"
-#include "inspect/plan.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -46,7 +46,9 @@ struct Steered {
   void update(int64_t index) {
     double applies = 1;
     for (Param* p : params) { p->reached = false; }
-    for (size_t i = 0; i < params.size(); ++i) { thresholds.update(i, stream, index, Tensor{&applies, DType::f64, {1}}); }
+    for (size_t i = 0; i < params.size(); ++i) {
+      thresholds.update(i, stream, index, Tensor{&applies, DType::f64, {1}});
+    }
     for (Param* p : params) { p->updates += p->reached ? 1 : 0; }
   }
 };
@@ -274,7 +276,8 @@ TEST_CASE("the published ham models have the published sizes", "[ham][fast]") {
   const auto plan_of = [&](const std::string& rest) {
     ModelConfig config;
     Fields::read(parse_json(R"({"vocab_size": 32000, "hidden_size": 1792, "num_layers": 24, "norm_eps": 1e-6,
-        "layers": {"ham": {"type": "ham", "conv_size": 4, )" + rnn + ", " + kv + rest + R"(},
+        "layers": {"ham": {"type": "ham", "conv_size": 4, )" +
+                                rnn + ", " + kv + rest + R"(},
                    "mlp": {"type": "swiglu", "intermediate_size": 2560}}, "pattern": [{"mixer": "ham", "ffn": "mlp"}]})",
                             "test.json"),
                  "model", config);
@@ -312,7 +315,8 @@ TEST_CASE("ham configurations that make no sense are refused", "[ham][fast]") {
   refuses(ham_json(R"("qkv_norm": "post")"), "layers.x.qkv_norm");
   const auto sizes = [](const std::string& kv) {
     return ham_model(R"("x": {"type": "ham", "rnn": {"num_heads": 2, "key_head_dim": 6, "value_head_dim": 5},
-                              "kv": {)" + kv + "}}");
+                              "kv": {)" +
+                     kv + "}}");
   };
   refuses(sizes(R"("num_heads": 3, "key_head_dim": 5, "value_head_dim": 5)"),
           "layers.x.kv.key_head_dim: found 3 x 5 channels, expected as many as rnn: 2 x 6 channels");
@@ -323,7 +327,8 @@ TEST_CASE("ham configurations that make no sense are refused", "[ham][fast]") {
           "layers.x.router.eda: found true, expected false with router type \"prediction_error\"");
   refuses(ham_json(R"("router": {"type": "vector", "heads": 2})"),
           "layers.x.router.heads: found 2, expected 1 without router type \"input\"");
-  refuses(ham_json(R"("router": {"depth": 3})"), "layers.x.router.depth: found 3, expected 1 with router type \"prediction_error\"");
+  refuses(ham_json(R"("router": {"depth": 3})"),
+          "layers.x.router.depth: found 3, expected 1 with router type \"prediction_error\"");
   refuses(ham_json(R"("threshold": {"tau": 2})"), "layers.x.threshold.tau: found 2");
   refuses(ham_json(R"("router": {"type": "input"}, "threshold": {"tau": 1.5})"),
           "layers.x.threshold.tau: found 1.5, expected a number > 0, < 1");
@@ -340,5 +345,6 @@ TEST_CASE("ham configurations that make no sense are refused", "[ham][fast]") {
   read(pair(R"("threshold": {"scope": "layer"})", R"("threshold": {"scope": "layer", "target": 0.25})"));
   read(pair("", R"("threshold": {"mode": "fixed", "tau": 0.7})"));
   // A definition that no block uses does not matter.
-  read(ham_model(ham_layer("", "", "", "a") + ", " + ham_layer(R"("threshold": {"target": 0.25})", "", "", "b"), 2, {"a"}));
+  read(ham_model(ham_layer("", "", "", "a") + ", " + ham_layer(R"("threshold": {"target": 0.25})", "", "", "b"), 2,
+                 {"a"}));
 }

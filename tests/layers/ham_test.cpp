@@ -22,8 +22,11 @@ struct PackedCase {
       const std::vector<int64_t> row = documents(lengths);
       ids.insert(ids.end(), row.begin(), row.end());
     }
-    for (auto [values, width] : {std::pair{&q, kHeads * kKeys}, {&k, kHeads * kKeys}, {&v, kHeads * kValues},
-                                 {&factor, int64_t{1}}, {&d_o, kHeads * kValues}}) {
+    for (auto [values, width] : {std::pair{&q, kHeads * kKeys},
+                                 {&k, kHeads * kKeys},
+                                 {&v, kHeads * kValues},
+                                 {&factor, int64_t{1}},
+                                 {&d_o, kHeads * kValues}}) {
       for (int64_t i = 0; i < kTokens * width; ++i) { values->push_back(rng.normal()); }
     }
     for (int64_t n = 0; n < kTokens; ++n) { mask.push_back(rng.uniform() < share ? 1 : 0); }
@@ -84,9 +87,9 @@ struct PackedCase {
     for (size_t i = 0; i < v.size(); ++i) { scaled[i] *= factor[i / width]; }
     for (size_t i = 0; i < size_t(kTokens * kHeads); ++i) { hidden.push_back(mask[i / kHeads] > 0 ? 0 : -1e9); }
     const Leaf lq(*this, tape, q), lk(*this, tape, k), lv(*this, tape, scaled), bias(*this, tape, hidden);
-    const Var o = attention(tape, lq.var, lk.var, lv.var,
-                            {kBatch, kLength, kBatch, kLength, kHeads, kHeads, kKeys, kValues}, visible_keys(pass, {}),
-                            0.7, bias.var);
+    const Var o =
+        attention(tape, lq.var, lk.var, lv.var, {kBatch, kLength, kBatch, kLength, kHeads, kHeads, kKeys, kValues},
+                  visible_keys(pass, {}), 0.7, bias.var);
     Result r{to_host(stream, tape.value(o)).values, {}, {}, {}, std::vector<double>(kTokens)};
     backward(tape, o);
     r.d_q = lq.gradient(stream);
@@ -136,8 +139,8 @@ TEST_CASE("ham agrees with the golden cases", "[ham][fast]") {
 
 TEST_CASE("ham that selects nothing, without norms and gates, is the gated delta layer", "[ham][fast]") {
   TestModel ham(ham_json(R"("qkv_norm": "none", "gates": "none", "threshold": {"mode": "none"})"), DType::f64, 3, 0.4);
-  TestModel gdn(ham_model(R"("x": {"type": "gdn", "num_heads": 2, "key_head_dim": 6, "value_head_dim": 5})"), DType::f64,
-                3, 0.4);
+  TestModel gdn(ham_model(R"("x": {"type": "gdn", "num_heads": 2, "key_head_dim": 6, "value_head_dim": 5})"),
+                DType::f64, 3, 0.4);
   const auto ham_name = [](std::string name) {
     for (const char* part : {"_conv.", "a_proj", "b_proj", "g_proj", "A_log", "dt_bias", "o_norm"}) {
       if (name.find(part) != std::string::npos) { name.insert(name.find("mixer.") + 6, "rnn."); }
@@ -180,9 +183,10 @@ TEST_CASE("ham that selects everything reads like softmax attention, then the no
   TestModel ham(ham_json(kHamPlain + R"(, "threshold": {"mode": "all"})",
                          R"("activation": "none", "output_gate": "none")", R"("activation": "none", )" + kHamRope, 1),
                 DType::f64, 3, 0.4);
-  TestModel plain(ham_model(R"("x": {"type": "attention", "num_heads": 2, "head_dim": 6, "value_head_dim": 5, )" +
-                                kHamRope + "}", 1),
-                  DType::f64, 3, 0.4);
+  TestModel plain(
+      ham_model(R"("x": {"type": "attention", "num_heads": 2, "head_dim": 6, "value_head_dim": 5, )" + kHamRope + "}",
+                1),
+      DType::f64, 3, 0.4);
   plain.copy_from(ham);
   Stream stream;
   Arena arena(DeviceKind::cpu);
@@ -210,7 +214,9 @@ TEST_CASE("ham that selects everything reads like softmax attention, then the no
     for (int64_t h = 0; h < 2; ++h) {
       double* o = expected.data() + t * d + h * head;
       const double square = std::inner_product(o, o + head, o, 0.0);
-      for (int64_t i = 0; i < head; ++i) { o[i] *= weight[static_cast<size_t>(i)] / std::sqrt(square / head + kHamNormEps); }
+      for (int64_t i = 0; i < head; ++i) {
+        o[i] *= weight[static_cast<size_t>(i)] / std::sqrt(square / head + kHamNormEps);
+      }
     }
   }
   check_close("readings", run_mixer(ham), expected, 1e-12);
@@ -291,7 +297,8 @@ TEST_CASE("gradients do not change when the decisions are given", "[ham][fast]")
 TEST_CASE("scores are averaged with those of the layers before that do so too", "[ham][fast]") {
   const auto model = [](bool eda) {
     return ham_json(std::string(R"("router": {"type": "input", "eda": )") + (eda ? "true" : "false") +
-                        R"(}, "threshold": {"mode": "none"})", "", "", 3);
+                        R"(}, "threshold": {"mode": "none"})",
+                    "", "", 3);
   };
   TestModel own(model(false), DType::f64, 3, 0.4), averaged(model(true), DType::f64, 3, 0.4);
   averaged.copy_from(own);  // nothing is selected: the same hidden states
@@ -358,8 +365,7 @@ TEST_CASE("ham decisions can be given, and wrong ones are refused", "[ham][fast]
   mask.integers = {0, 1, 1, 0, 0, 1};
   CHECK(m.run(input, options).inside.at("blocks.0.mixer.mask").integers == mask.integers);
   mask.integers = {0, 1};
-  CHECK_THROWS_WITH(m.run(input, options),
-                    "blocks.0.mixer.mask: forced decisions (found 2 integers, expected 6)");
+  CHECK_THROWS_WITH(m.run(input, options), "blocks.0.mixer.mask: forced decisions (found 2 integers, expected 6)");
   mask.integers = {0, 1, 2, 0, 0, 1};
   CHECK_THROWS_WITH(m.run(input, options), "blocks.0.mixer.mask: forced decision (found 2, expected 0 or 1)");
 }

@@ -10,16 +10,16 @@
 #include "core/json.h"
 #include "core/parallel.h"
 #include "core/safetensors.h"
-#include "tests/test.h"
 #include "inspect/trace.h"
 #include "inspect/trace_file.h"
+#include "tests/test.h"
 
 namespace hebb::testing {
 
 /// Reported as: the largest difference, relative to the largest expected entry.
 struct Difference {
-  double worst = 0;        // max |a - b|
-  double largest = 0;      // max |b|
+  double worst = 0;    // max |a - b|
+  double largest = 0;  // max |b|
   size_t index = 0;
   double a = 0, b = 0;
   double relative() const { return worst / std::max(largest, 1e-300); }
@@ -65,8 +65,8 @@ inline TraceOptions with_grads() {
 
 /// A `model` of one mixer "x": vocabulary 29, d 14.
 inline std::string small_model_json(const std::string& mixer, int64_t layers = 2) {
-  return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(layers) +
-         R"(, "layers": {"x": {)" + mixer +
+  return R"({"vocab_size": 29, "hidden_size": 14, "num_layers": )" + std::to_string(layers) + R"(, "layers": {"x": {)" +
+         mixer +
          R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
 }
 
@@ -121,9 +121,7 @@ class TestModel {
   void copy_from(TestModel& other) {
     for (const auto& p : model->params().all()) {
       Param* source = other.model->params().find(p->name());
-      if (source != nullptr && p->spec.kind != ParamKind::buffer) {
-        set(*p, other.get(*source));
-      }
+      if (source != nullptr && p->spec.kind != ParamKind::buffer) { set(*p, other.get(*source)); }
     }
   }
   void load(const std::string& path) {
@@ -163,9 +161,7 @@ class TestModel {
       for (int64_t b = 0; b < batch; ++b) {
         for (int64_t t = begin; t < begin + n; ++t) {
           ids.push_back(static_cast<int32_t>(input.inputs[static_cast<size_t>(b * length + t)]));
-          if (!input.doc_ids.empty()) {
-            docs.push_back(input.doc_ids[static_cast<size_t>(b * length + t)]);
-          }
+          if (!input.doc_ids.empty()) { docs.push_back(input.doc_ids[static_cast<size_t>(b * length + t)]); }
         }
       }
       // With documents every row has its own history: only batch 1 is supported here.
@@ -173,9 +169,7 @@ class TestModel {
       if (!docs.empty()) {
         REQUIRE(batch == 1);
         offset = 0;
-        while (begin - offset > 0 && input.doc_ids[static_cast<size_t>(begin - offset - 1)] == docs[0]) {
-          ++offset;
-        }
+        while (begin - offset > 0 && input.doc_ids[static_cast<size_t>(begin - offset - 1)] == docs[0]) { ++offset; }
       }
       const Rows rows = docs.empty() ? Rows::streams(stream, arena, batch, n, offset)
                                      : Rows::documents(stream, arena, batch, n, docs, offset);
@@ -183,7 +177,8 @@ class TestModel {
       copy_to_device(stream, tokens, ids.data());
       Tape tape(stream, arena, false);
       Pass pass{tape, rows};
-      const std::vector<double> part = to_host(stream, tape.value(model->logits(pass, model->hidden(pass, tokens, state.get())))).values;
+      const std::vector<double> part =
+          to_host(stream, tape.value(model->logits(pass, model->hidden(pass, tokens, state.get())))).values;
       for (int64_t b = 0; b < batch; ++b) {
         std::copy_n(part.begin() + b * n * vocab, n * vocab, logits.begin() + (b * length + begin) * vocab);
       }
@@ -205,17 +200,13 @@ using FastWeights = std::map<std::string, std::vector<double>>;
 inline FastWeights fast_weights(TestModel& m) {
   FastWeights out;
   for (const auto& p : m.model->params().all()) {
-    if (p->spec.kind == ParamKind::fast) {
-      out[p->name()] = m.get(*p);
-    }
+    if (p->spec.kind == ParamKind::fast) { out[p->name()] = m.get(*p); }
   }
   return out;
 }
 
 inline void set_fast_weights(TestModel& m, const FastWeights& weights) {
-  for (const auto& [name, values] : weights) {
-    m.set(m.param(name), values);
-  }
+  for (const auto& [name, values] : weights) { m.set(m.param(name), values); }
 }
 
 inline TraceInput random_input(int64_t rows, int64_t length, int64_t vocab, uint64_t seed = 5) {
@@ -266,7 +257,8 @@ inline void check_same_bits(const TraceOutput& a, const TraceOutput& b) {
   }
 }
 
-/// Gives `repeated` the parameters of `grouped`, those with half as many rows twice: kv heads that serve two query heads.
+/// Gives `repeated` the parameters of `grouped`, those with half as many rows twice: kv heads that serve two query
+/// heads.
 inline void repeat_heads(TestModel& grouped, TestModel& repeated) {
   for (const auto& p : grouped.model->params().all()) {
     std::vector<double> values = grouped.get(*p);
@@ -292,9 +284,7 @@ inline int64_t count_trained(const std::string& json, const std::string& prefix 
 inline std::string refusal(const std::string& json) {
   try {
     count_trained(json);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
+  } catch (const ConfigError& error) { return error.what(); }
   return "";
 }
 

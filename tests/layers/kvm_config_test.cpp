@@ -1,7 +1,7 @@
 // kvm: configuration, forced decisions, counts of parameters, rows, FLOPs and bytes.
+#include "inspect/plan.h"
 #include "layers/kvm_budget.h"
 #include "tests/layers/kvm_models.h"
-#include "inspect/plan.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -33,7 +33,8 @@ KvmBudget saturate(int64_t limit) {
 int64_t parameters(bool large, const std::string& layers, const std::string& pattern) {
   const std::string json = R"({"vocab_size": 50304, "hidden_size": )" + std::string(large ? "1024" : "768") +
                            R"(, "num_layers": )" + (large ? "24" : "12") + R"(, "norm": "layer",
-    "tie_embeddings": false, "embed_norm": true, "residual_scale": )" + (large ? "0.5" : "1.0") + R"(, "layers": {)" + layers +
+    "tie_embeddings": false, "embed_norm": true, "residual_scale": )" +
+                           (large ? "0.5" : "1.0") + R"(, "layers": {)" + layers +
                            R"(, "mlp": {"type": "relu2", "token_shift": true, "intermediate_size": )" +
                            (large ? "4096" : "3072") + R"(}}, "pattern": [)" + pattern + "]}";
   ModelConfig config;
@@ -46,7 +47,8 @@ int64_t parameters(bool large, const std::string& layers, const std::string& pat
 std::string shared_fields(bool large, const std::string& group) {
   return R"("num_heads": )" + std::string(large ? "8" : "6") +
          R"(, "head_dim": 128, "qk_norm": "layer", "token_shift": true, "value_residual": "gated",
-             "value_residual_rank": 32, "value_residual_source": "embedding", "value_residual_group": ")" + group + "\"";
+             "value_residual_rank": 32, "value_residual_source": "embedding", "value_residual_group": ")" +
+         group + "\"";
 }
 
 std::string kvm_layer(bool large, const std::string& change = "", const std::string& state = "",
@@ -121,8 +123,7 @@ TEST_CASE("kvm refuses impossible configurations", "[kvm][fast]") {
   refused_state(R"({"mode": "fixed", "rows": 3})", "rows: found 3, expected an integer >= chunk_size (4)");
   refused_state(R"({"mode": "fixed", "rows": 4, "limit": 3})",
                 "limit: found 3, expected no value without mode \"saturate\"");
-  refused_state(R"({"mode": "fixed", "rows": 4, "min_rows": 3})",
-                "min_rows: found 3, expected 1 with mode \"fixed\"");
+  refused_state(R"({"mode": "fixed", "rows": 4, "min_rows": 3})", "min_rows: found 3, expected 1 with mode \"fixed\"");
   refused_state(R"({"mode": "fixed", "rows": 4, "multiple": 2})", "multiple: found 2");
   refused_state(R"({"mode": "fixed", "rows": 4, "max_rows": 3})",
                 "max_rows: found 3, expected 0 or an integer >= chunk_size (4)");
@@ -236,7 +237,8 @@ TEST_CASE("kvm's FLOPs and state bytes follow the page's tables", "[kvm][fast]")
   // One head of width 128 on a model of width 1: projections are small and known.
   const auto model = [](const std::string& state) {
     return R"({"vocab_size": 2, "hidden_size": 1, "num_layers": 1, "layers": {"x": {"type": "kvm", "num_heads": 1,
-      "head_dim": 128, "chunk_size": 256, "merge_gate": "none", "state": )" + state +
+      "head_dim": 128, "chunk_size": 256, "merge_gate": "none", "state": )" +
+           state +
            R"(}, "mlp": {"type": "swiglu", "intermediate_size": 1}}, "pattern": [{"mixer": "x", "ffn": "mlp"}]})";
   };
   struct Line {

@@ -32,7 +32,8 @@ TEST_CASE("kvm is causal attention with the window temperature while the window 
                             R"("qk_norm": "layer", "token_shift": true, "rope": {"theta": 10.0, "dims": 4})";
   TestModel plain(small_model_json(R"("type": "attention", )" + heads), DType::f64, 3, 0.4);
   TestModel m(small_model_json(R"("type": "kvm", "chunk_size": 4, "window_chunks": 3, )"
-                             R"("state": {"mode": "fixed", "rows": 4}, )" + heads),
+                               R"("state": {"mode": "fixed", "rows": 4}, )" +
+                               heads),
               DType::f64, 4, 0.4);
   m.copy_from(plain);
   constexpr double kTemperature = 0.75;
@@ -193,9 +194,11 @@ TEST_CASE("kvm and attention share value-residual groups", "[kvm][fast]") {
                                    (std::string(kind) == "gated" ? R"(, "value_residual_rank": 2)" : "");
       const std::string json = R"({"vocab_size": 29, "hidden_size": 14, "num_layers": 4, "norm": "layer",
         "embed_norm": true, "residual_scale": 0.7, "layers": {
-        "a": {"type": "attention", "window": 5, )" + residual + R"(},
+        "a": {"type": "attention", "window": 5, )" +
+                               residual + R"(},
         "x": {"type": "kvm", "chunk_size": 3, "state": {"mode": "fixed", "rows": 4},
-              "rope": {"theta": 100.0, "dims": 4, "endpoint": true}, )" + residual + R"(},
+              "rope": {"theta": 100.0, "dims": 4, "endpoint": true}, )" +
+                               residual + R"(},
         "mlp": {"type": "relu2", "intermediate_size": 11, "token_shift": true}},
         "pattern": [{"mixer": "a", "ffn": "mlp"}, {"mixer": "x", "ffn": "mlp"}], "at": {"3": {"mixer": "a"}}})";
       INFO(source << " " << kind);

@@ -175,7 +175,8 @@ TEST_CASE("fp32 lact stays within 1e-5 of fp64", "[lact][fast]") {
     wide.copy_from(narrow);
     TraceInput input = random_input(2, 100, 29);
     set_documents(input, {{1, 99}, {70, 30}});
-    // Muon brings singular values near 1, small ones too: where these are, rounded keys and values turn a step further than themselves.
+    // Muon brings singular values near 1, small ones too: where these are, rounded keys and values turn a step further
+    // than themselves.
     const double tolerance = variant.find("muon") == std::string::npos ? 1e-5 : 3e-4;
     check_same_outputs(narrow.run(input), wide.run(input), tolerance);
   }

@@ -10,8 +10,8 @@ using namespace hebb::testing;
 namespace {
 
 std::string model_json(const std::string& layer, int64_t d = 14, const std::string& more = "", int64_t layers = 2) {
-  return R"({"vocab_size": 29, "hidden_size": )" + std::to_string(d) +
-         R"(, "num_layers": )" + std::to_string(layers) + R"(, "layers": {"x": {"type": "mamba2", )" + layer +
+  return R"({"vocab_size": 29, "hidden_size": )" + std::to_string(d) + R"(, "num_layers": )" + std::to_string(layers) +
+         R"(, "layers": {"x": {"type": "mamba2", )" + layer +
          R"(}, "mlp": {"type": "swiglu", "intermediate_size": 11}}, "pattern": [{"mixer": "x", "ffn": "mlp"}])" + more +
          "}";
 }
@@ -240,9 +240,7 @@ TEST_CASE("with dt 0 the state stays and nothing is written", "[mamba2][fast]") 
   Problem p(-2000);  // softplus of it is 0
   const Result r = run_op(p, 64);
   Values expected;
-  for (int64_t b = 0; b < p.batch; ++b) {
-    expected.insert(expected.end(), p.in["start"].begin(), p.in["start"].end());
-  }
+  for (int64_t b = 0; b < p.batch; ++b) { expected.insert(expected.end(), p.in["start"].begin(), p.in["start"].end()); }
   CHECK(r.state == expected);
   CHECK(all_finite(r.o));
 }
@@ -296,9 +294,7 @@ TEST_CASE("packed documents equal separate mamba2 runs and no token sees a later
     TraceInput input = random_input(1, 40, 29);
     check_packed_documents(m, input, {1, 3, 19, 17});
     const std::vector<double> expected = m.run(input).logits.values;
-    for (size_t t = 30; t < 40; ++t) {
-      input.inputs[t] = (input.inputs[t] + 1) % 29;
-    }
+    for (size_t t = 30; t < 40; ++t) { input.inputs[t] = (input.inputs[t] + 1) % 29; }
     const std::vector<double> changed = m.run(input).logits.values;
     check_close("earlier", {changed.begin(), changed.begin() + 30 * 29}, {expected.begin(), expected.begin() + 30 * 29},
                 1e-14);
@@ -337,9 +333,9 @@ TEST_CASE("the gated norm has a root mean square per group of channels and a wei
     for (const bool gate_first : {true, false}) {
       Tensors t(DType::f64);
       Tape tape(t.stream, t.arena, false);
-      const Var y = gated_norm(tape, tape.constant(t.make({tokens, channels}, o)),
-                               tape.constant(t.make({tokens, channels}, z)), tape.constant(t.make({channels}, weight)),
-                               width, 1e-3, HeadGate::silu, gate_first);
+      const Var y =
+          gated_norm(tape, tape.constant(t.make({tokens, channels}, o)), tape.constant(t.make({tokens, channels}, z)),
+                     tape.constant(t.make({channels}, weight)), width, 1e-3, HeadGate::silu, gate_first);
       Values expected(o.size());
       for (size_t at = 0; at < o.size(); at += static_cast<size_t>(width)) {
         double squares = 0;

@@ -204,7 +204,8 @@ TEST_CASE("impossible mesanet configurations are refused with what was found and
   CHECK_THAT(error(kSmall + R"(, "conv_size": 1)"), Contains("conv_size") && Contains("0 or an integer >= 2"));
   CHECK_THAT(error(kSmall + R"(, "conv_size": 0, "conv_bias": true)"), Contains("false where conv_size is 0"));
   CHECK_THAT(error(kSmall + R"(, "lambda_min": 0)"), Contains("lambda_min") && Contains("> 0"));
-  CHECK_THAT(error(kSmall + R"(, "lambda_init": 0.25)"), Contains("lambda_init") && Contains("a number > lambda_min (0.25)"));
+  CHECK_THAT(error(kSmall + R"(, "lambda_init": 0.25)"),
+             Contains("lambda_init") && Contains("a number > lambda_min (0.25)"));
   CHECK_THAT(error(kSmall + R"(, "cg_steps": 0)"), Contains("cg_steps") && Contains(">= 1"));
   CHECK_THAT(error(kSmall + R"(, "cg_steps_decode": 0)"), Contains("cg_steps_decode") && Contains(">= 1"));
   CHECK_THAT(error(kSmall + R"(, "cg_epsilon": -1)"), Contains("cg_epsilon") && Contains(">= 0"));

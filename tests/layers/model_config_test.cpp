@@ -7,14 +7,17 @@ using namespace hebb::testing;
 
 namespace {
 
-/// A model of five blocks with layers a and b (attention), mlp and wide (swiglu) and fast (fwmlp); `rest`: pattern and what
-/// else there is.
+/// A model of five blocks with layers a and b (attention), mlp and wide (swiglu) and fast (fwmlp); `rest`: pattern and
+/// what else there is.
 ModelConfig read(const std::string& rest) {
   ModelConfig config;
   Fields::read(parse_json(R"({"vocab_size": 11, "hidden_size": 6, "num_layers": 5, "layers": {
     "a": {"type": "attention", "num_heads": 2, "head_dim": 3}, "b": {"type": "attention", "num_heads": 1, "head_dim": 5},
     "fast": {"type": "fwmlp"}, "mlp": {"type": "swiglu", "intermediate_size": 7},
-    "wide": {"type": "swiglu", "intermediate_size": 9}}, )" + rest + "}", "test.json"), "model", config);
+    "wide": {"type": "swiglu", "intermediate_size": 9}}, )" +
+                              rest + "}",
+                          "test.json"),
+               "model", config);
   return config;
 }
 
@@ -49,12 +52,15 @@ TEST_CASE("a pattern repeats over the blocks and single blocks differ where at s
 }
 
 TEST_CASE("blocks that name no layer, or a layer of another role, are refused", "[model][fast]") {
-  check_refused(R"("pattern": [])", "pattern: found an empty list, expected a list of objects with at least one element");
-  check_refused(R"("pattern": [{"ffn": "mlp"}])", "pattern.0.mixer: found nothing, expected the name of a layer (required)");
+  check_refused(R"("pattern": [])",
+                "pattern: found an empty list, expected a list of objects with at least one element");
+  check_refused(R"("pattern": [{"ffn": "mlp"}])",
+                "pattern.0.mixer: found nothing, expected the name of a layer (required)");
   check_refused(R"("pattern": [{"mixer": "a", "ffn": "mlp"}, {"mixer": "a"}])",
                 "pattern.1.ffn: found nothing, expected the name of a layer (required)");
-  check_refused(R"("pattern": [{"mixer": "c", "ffn": "mlp"}])",
-                R"(pattern.0.mixer: found "c", expected the name of a layer defined in model.layers (a, b, fast, mlp, wide))");
+  check_refused(
+      R"("pattern": [{"mixer": "c", "ffn": "mlp"}])",
+      R"(pattern.0.mixer: found "c", expected the name of a layer defined in model.layers (a, b, fast, mlp, wide))");
   check_refused(R"("pattern": [{"mixer": "a", "ffn": "b"}])",
                 R"(pattern.0.ffn: found "b" of type attention, a mixer, expected a layer that can be an ffn)");
   check_refused(std::string(kPattern) + R"(, "at": {"2": {"memory": "mlp"}})",
@@ -65,7 +71,8 @@ TEST_CASE("null in at takes no layer of the pattern away and is refused there, n
   const auto at = [](const std::string& block) { return std::string(kPattern) + R"(, "at": {"1": )" + block + "}"; };
   const std::string no_such_key = ", expected the name of a layer, or no such key";
   check_refused(at(R"({"memory": null})"), "at.1.memory: found null where the pattern has \"fast\"" + no_such_key);
-  check_refused(at(R"({"ffn": null, "mixer": "a"})"), "at.1.ffn: found null where the pattern has \"mlp\"" + no_such_key);
+  check_refused(at(R"({"ffn": null, "mixer": "a"})"),
+                "at.1.ffn: found null where the pattern has \"mlp\"" + no_such_key);
   const ModelConfig config = read(std::string(kPattern) + R"(, "at": {"2": {"mixer": "b", "memory": null}})");
   check_block(config, 2, "b", "mlp", std::nullopt);  // there the pattern has none
   CHECK(Fields::write(config).at("at").dump() == R"({"2":{"mixer":"b"}})");
@@ -74,22 +81,33 @@ TEST_CASE("null in at takes no layer of the pattern away and is refused there, n
 TEST_CASE("keys that would have no effect beside the others are refused", "[model][fast]") {
   const auto layer = [](const std::string& keys) {
     ModelConfig config;
-    Fields::read(parse_json(R"({"vocab_size": 11, "hidden_size": 6, "num_layers": 1, "layers": {"mlp": {"type": "swiglu", "intermediate_size": 7},
-      "a": {"type": "attention", "num_heads": 2, "head_dim": 3}, "x": {)" + keys + R"(}}, "pattern": [{"mixer": "a", "ffn": "mlp"}]})", "test.json"), "model", config);
+    Fields::read(
+        parse_json(
+            R"({"vocab_size": 11, "hidden_size": 6, "num_layers": 1, "layers": {"mlp": {"type": "swiglu", "intermediate_size": 7},
+      "a": {"type": "attention", "num_heads": 2, "head_dim": 3}, "x": {)" +
+                keys + R"(}}, "pattern": [{"mixer": "a", "ffn": "mlp"}]})",
+            "test.json"),
+        "model", config);
   };
-  const std::string attention = R"("type": "attention", "num_heads": 2, "head_dim": 4, )", sdm = R"("type": "sdm", "slots_per_head": 4, "num_writes": 2, "num_reads": 2, )",
-                    mamba = R"("type": "mamba2", "num_heads": 2, "head_dim": 4, "state_dim": 4, "num_groups": 1, )",
-                    kvm = R"("type": "kvm", "num_heads": 2, "head_dim": 4, "chunk_size": 4, "state": {"mode": "fixed", "rows": 4}, )",
-                    heads = R"({"num_heads": 2, "key_head_dim": 4, "value_head_dim": 4})", ham = R"("type": "ham", "rnn": )" + heads + R"(, "kv": )" + heads + ", ",
-                    fwpkm = R"("type": "fwpkm", "num_subkeys": 8, )", no_gate = R"("weight_by_gate": false, "gate": )";
+  const std::string
+      attention = R"("type": "attention", "num_heads": 2, "head_dim": 4, )",
+      sdm = R"("type": "sdm", "slots_per_head": 4, "num_writes": 2, "num_reads": 2, )",
+      mamba = R"("type": "mamba2", "num_heads": 2, "head_dim": 4, "state_dim": 4, "num_groups": 1, )",
+      kvm = R"("type": "kvm", "num_heads": 2, "head_dim": 4, "chunk_size": 4, "state": {"mode": "fixed", "rows": 4}, )",
+      heads = R"({"num_heads": 2, "key_head_dim": 4, "value_head_dim": 4})",
+      ham = R"("type": "ham", "rnn": )" + heads + R"(, "kv": )" + heads + ", ",
+      fwpkm = R"("type": "fwpkm", "num_subkeys": 8, )", no_gate = R"("weight_by_gate": false, "gate": )";
   struct Case {
     std::string base, idle, acting, key;  // with `idle` the key does nothing, with `acting` it does
     std::string name;                     // of the key in messages
   };
   const std::vector<Case> cases = {
-      {attention, R"("value_residual": "lambda")", R"("value_residual": "gated")", R"("value_residual_rank": 3)", "value_residual_rank"},
-      {attention, R"("value_residual": "none")", R"("value_residual": "lambda")", R"("value_residual_group": "g")", "value_residual_group"},
-      {kvm, R"("value_residual": "none")", R"("value_residual": "lambda")", R"("value_residual_source": "embedding")", "value_residual_source"},
+      {attention, R"("value_residual": "lambda")", R"("value_residual": "gated")", R"("value_residual_rank": 3)",
+       "value_residual_rank"},
+      {attention, R"("value_residual": "none")", R"("value_residual": "lambda")", R"("value_residual_group": "g")",
+       "value_residual_group"},
+      {kvm, R"("value_residual": "none")", R"("value_residual": "lambda")", R"("value_residual_source": "embedding")",
+       "value_residual_source"},
       {fwpkm, R"("score": "dot")", R"("score": "idw")", R"("idw_eps": 0.1)", "idw_eps"},
       {fwpkm, no_gate + "false", no_gate + "true", R"("gate_width": 3)", "gate_width"},
       {fwpkm, R"("key_update": "none")", R"("key_update": "memory")", R"("key_lr": 0.5)", "key_lr"},
@@ -97,16 +115,21 @@ TEST_CASE("keys that would have no effect beside the others are refused", "[mode
       {sdm, R"("out_norm": "none")", R"("out_norm": "layer")", R"("out_norm_eps": 0.1)", "out_norm_eps"},
       {sdm, R"("learned_init": false)", R"("learned_init": true)", R"("memory_init_std": 0.1)", "memory_init_std"},
       {mamba, R"("output_norm": "none")", R"("output_norm": "rms")", R"("norm_groups": 2)", "norm_groups"},
-      {R"("type": "lact", "num_heads": 1, "num_fast_heads": 1, )", R"("rank": 0)", R"("rank": 2)", R"("fast_init_gain": 0.3)", "fast_init_gain"},
+      {R"("type": "lact", "num_heads": 1, "num_fast_heads": 1, )", R"("rank": 0)", R"("rank": 2)",
+       R"("fast_init_gain": 0.3)", "fast_init_gain"},
       {ham + R"("threshold": {)", R"("mode": "all")", R"("mode": "fixed")", R"("tau": 0.3})", "threshold.tau"},
       {ham + R"("threshold": {)", R"("mode": "none")", R"("mode": "learned")", R"("target": 0.3})", "threshold.target"},
-      {ham + R"("threshold": {)", R"("mode": "fixed")", R"("mode": "learned")", R"("scope": "layer"})", "threshold.scope"},
-      {ham + R"("threshold": {)", R"("mode": "fixed")", R"("mode": "learned")", R"("freeze_steps": 3})", "threshold.freeze_steps"},
-      {ham + R"("threshold": {)", R"("mode": "fixed")", R"("mode": "learned")", R"("betas": [0.5, 0.5]})", "threshold.betas"},
+      {ham + R"("threshold": {)", R"("mode": "fixed")", R"("mode": "learned")", R"("scope": "layer"})",
+       "threshold.scope"},
+      {ham + R"("threshold": {)", R"("mode": "fixed")", R"("mode": "learned")", R"("freeze_steps": 3})",
+       "threshold.freeze_steps"},
+      {ham + R"("threshold": {)", R"("mode": "fixed")", R"("mode": "learned")", R"("betas": [0.5, 0.5]})",
+       "threshold.betas"},
   };
   for (const Case& c : cases) {
     INFO(c.base << c.idle << ", " << c.key);
-    CHECK_THROWS_WITH(layer(c.base + c.idle + ", " + c.key), Catch::Contains("model.layers.x." + c.name + ": found ") && Catch::Contains(": it acts only with "));
+    CHECK_THROWS_WITH(layer(c.base + c.idle + ", " + c.key), Catch::Contains("model.layers.x." + c.name + ": found ") &&
+                                                                 Catch::Contains(": it acts only with "));
     CHECK_NOTHROW(layer(c.base + c.acting + ", " + c.key));
     CHECK_NOTHROW(layer(c.base + c.idle + (c.key.ends_with("}") ? "}" : "")));
   }
@@ -118,6 +141,7 @@ TEST_CASE("indices of at are those of blocks, each written in one way", "[model]
   };
   CHECK(read(at("4")).block(4).mixer == "a");
   for (const char* index : {"5", "-1", "01", "+1", "1.0", "", "x", "99999999999999999999"}) {
-    check_refused(at(index), "at." + std::string(index) + ": found \"" + index + "\", expected a block index from 0 to 4");
+    check_refused(at(index),
+                  "at." + std::string(index) + ": found \"" + index + "\", expected a block index from 0 to 4");
   }
 }

@@ -1,6 +1,6 @@
+#include "layers/ops/ovq.h"
 #include "core/parallel.h"
 #include "kernels/ovq/dictionary.h"
-#include "layers/ops/ovq.h"
 #include "tests/layers/properties.h"
 
 using namespace hebb;
@@ -106,8 +106,8 @@ TEST_CASE("the example of two-dimensional keys has the published ids, centroids 
   const std::vector<double> o = op.run(q, k, v, 2, nullptr, &ids);
   CHECK(ids == std::vector<int64_t>{0, 0, 0, 1, 0, 2, 3, 1, -1, -1});
   // 1e-6: the digits of the example.
-  check_close("o", o, {0, .912719, 1.014215, 2.760278, 2.140425, 3.561497, 4.463708, 4.862876, 4.004212, 4.564854},
-              0, 1e-6);
+  check_close("o", o, {0, .912719, 1.014215, 2.760278, 2.140425, 3.561497, 4.463708, 4.862876, 4.004212, 4.564854}, 0,
+              1e-6);
   OvqState state(op.arena, 1, {1, 1, 2, 1}, 8, 4, DType::f64);
   CHECK(op.run(q, k, v, 2, &state) == o);
   const auto first = [&](const Buffer& b, size_t n) {
@@ -115,8 +115,8 @@ TEST_CASE("the example of two-dimensional keys has the published ids, centroids 
     values.resize(n);
     return values;
   };
-  check_close("keys", first(state.keys, 8),
-              {.687713, .375119, -.96225, -.257834, -.34202, .939693, .5, -.866025}, 0, 1e-6);
+  check_close("keys", first(state.keys, 8), {.687713, .375119, -.96225, -.257834, -.34202, .939693, .5, -.866025}, 0,
+              1e-6);
   check_close("values", first(state.values, 4), {1.75, 5, 5, 6}, 0, 1e-12);
   std::vector<int32_t> counts(8);
   copy_to_host(op.stream, counts.data(), state.counts);
@@ -159,10 +159,10 @@ TEST_CASE("ovq is attention within a chunk, and everywhere with every key a cent
   TraceInput input = tokens(2, 19);
   set_documents(input, {{19}, {8, 11}});
   const TraceOutput expected = plain.run(input);
-  for (const char* rest : {R"(, "chunk_size": 19, "max_centroids": 3)",
-                           R"(, "chunk_size": 4611686018427387904, "max_centroids": 3)",
-                           R"(, "chunk_size": 4, "max_centroids": 19, "growth": "full")",
-                           R"(, "chunk_size": 4, "max_centroids": 9223372036854775807, "growth": "full")"}) {
+  for (const char* rest :
+       {R"(, "chunk_size": 19, "max_centroids": 3)", R"(, "chunk_size": 4611686018427387904, "max_centroids": 3)",
+        R"(, "chunk_size": 4, "max_centroids": 19, "growth": "full")",
+        R"(, "chunk_size": 4, "max_centroids": 9223372036854775807, "growth": "full")"}) {
     INFO(rest);
     TestModel m(small_model_json(R"("type": "ovq", )" + heads + rest), DType::f64, 4, 0.4);
     m.copy_from(plain);

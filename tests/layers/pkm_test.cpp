@@ -14,17 +14,17 @@ namespace {
 std::string model(const std::string& pkm, const std::string& extra = "") {
   return R"({"vocab_size": 19, "hidden_size": 10, "num_layers": 1, "norm_eps": 1e-5,
     "layers": {"a": {"type": "attention", "num_heads": 1, "head_dim": 4, "window": 1},
-               "p": {"type": "pkm", )" + pkm + R"(}}, "pattern": [{"mixer": "a", "ffn": "p"}])" + extra + "}";
+               "p": {"type": "pkm", )" +
+         pkm + R"(}}, "pattern": [{"mixer": "a", "ffn": "p"}])" + extra + "}";
 }
 
 }  // namespace
 
-TEST_CASE("pkm golden cases", "[fast]") {
-  check_golden(GENERATE(from_range(golden_cases("pkm-"))));
-}
+TEST_CASE("pkm golden cases", "[fast]") { check_golden(GENERATE(from_range(golden_cases("pkm-")))); }
 
 TEST_CASE("pkm reports how its slots are used", "[fast]") {
-  TestModel m(model(R"("num_subkeys": 5, "key_dim": 4, "value_dim": 3, "num_heads": 2, "top_k": 3)"), DType::f64, 3, 0.5);
+  TestModel m(model(R"("num_subkeys": 5, "key_dim": 4, "value_dim": 3, "num_heads": 2, "top_k": 3)"), DType::f64, 3,
+              0.5);
   Statistics statistics;
   Inspector inspector;
   inspector.recording = true;
@@ -67,7 +67,8 @@ TEST_CASE("two-stage selection equals an exhaustive search over all sums, ties i
         std::vector<std::pair<double, int32_t>> all;
         for (int64_t i = 0; i < n; ++i) {
           for (int64_t j = 0; j < n; ++j) {
-            all.push_back({-(s1[static_cast<size_t>(i)] + s2[static_cast<size_t>(j)]), static_cast<int32_t>(i * n + j)});
+            all.push_back(
+                {-(s1[static_cast<size_t>(i)] + s2[static_cast<size_t>(j)]), static_cast<int32_t>(i * n + j)});
           }
         }
         // The first stage keeps the k best of each half by (score, index); a slot outside cannot win a
@@ -77,9 +78,7 @@ TEST_CASE("two-stage selection equals an exhaustive search over all sums, ties i
         std::vector<double> sums(static_cast<size_t>(k));
         cpu::select_product_keys(s1.data(), s2.data(), n, k, work, slots.data(), sums.data());
         std::vector<double> best;
-        for (int64_t j = 0; j < k; ++j) {
-          best.push_back(-all[static_cast<size_t>(j)].first);
-        }
+        for (int64_t j = 0; j < k; ++j) { best.push_back(-all[static_cast<size_t>(j)].first); }
         CHECK(sums == best);
         CHECK(std::set<int32_t>(slots.begin(), slots.end()).size() == slots.size());
         if (levels == 1000u || k >= n) {
@@ -111,15 +110,17 @@ TEST_CASE("scores that are not numbers still select different slots", "[fast]") 
 }
 
 TEST_CASE("pkm gradients equal difference quotients", "[fast]") {
-  const std::string options = GENERATE(as<std::string>(), R"("num_subkeys": 5, "key_dim": 6, "value_dim": 7, "num_heads": 2, "top_k": 3)",
-                                       R"("num_subkeys": 4, "key_dim": 4, "value_dim": 3, "num_heads": 1, "top_k": 4, "query_norm": false, "glu": false)",
-                                       R"("num_subkeys": 3, "key_dim": 2, "value_dim": 5, "num_heads": 3, "top_k": 1)");
+  const std::string options = GENERATE(
+      as<std::string>(), R"("num_subkeys": 5, "key_dim": 6, "value_dim": 7, "num_heads": 2, "top_k": 3)",
+      R"("num_subkeys": 4, "key_dim": 4, "value_dim": 3, "num_heads": 1, "top_k": 4, "query_norm": false, "glu": false)",
+      R"("num_subkeys": 3, "key_dim": 2, "value_dim": 5, "num_heads": 3, "top_k": 1)");
   TestModel m(model(options), DType::f64, 2, 0.5);
   check_gradients(m, random_input(2, 5, 19));
 }
 
 TEST_CASE("only rows that were read have a gradient, and tokens are independent of their batch", "[fast]") {
-  TestModel m(model(R"("num_subkeys": 9, "key_dim": 6, "value_dim": 4, "num_heads": 2, "top_k": 2)"), DType::f64, 3, 0.5);
+  TestModel m(model(R"("num_subkeys": 9, "key_dim": 6, "value_dim": 4, "num_heads": 2, "top_k": 2)"), DType::f64, 3,
+              0.5);
   const TraceInput input = random_input(3, 4, 19);
   TraceOptions options = with_grads();
   options.inside = true;
@@ -130,9 +131,7 @@ TEST_CASE("only rows that were read have a gradient, and tokens are independent 
   const std::vector<double>& d_values = out.grads.at("blocks.0.ffn.values").values;
   for (int64_t slot = 0; slot < 81; ++slot) {
     bool any = false;
-    for (int64_t i = 0; i < 4; ++i) {
-      any = any || d_values[static_cast<size_t>(slot * 4 + i)] != 0;
-    }
+    for (int64_t i = 0; i < 4; ++i) { any = any || d_values[static_cast<size_t>(slot * 4 + i)] != 0; }
     CHECK(any == (read.count(slot) == 1));
   }
   TraceInput one = random_input(1, 4, 19);
@@ -142,7 +141,8 @@ TEST_CASE("only rows that were read have a gradient, and tokens are independent 
 }
 
 TEST_CASE("forced slots are taken as given and give the same result as the choice they repeat", "[fast]") {
-  TestModel m(model(R"("num_subkeys": 6, "key_dim": 4, "value_dim": 4, "num_heads": 1, "top_k": 2)"), DType::f64, 3, 0.5);
+  TestModel m(model(R"("num_subkeys": 6, "key_dim": 4, "value_dim": 4, "num_heads": 1, "top_k": 2)"), DType::f64, 3,
+              0.5);
   const TraceInput input = random_input(1, 5, 19);
   TraceOptions options = with_grads();
   options.inside = true;
@@ -167,21 +167,23 @@ TEST_CASE("pkm in fp32 agrees with fp64 where the slots agree", "[fast]") {
   const TraceOutput b = narrow.run(input, options);
   // 1e-5: the fp32 rule of the layer pages.
   check_close("logits", b.logits.values, a.logits.values, 1e-5);
-  for (const auto& [name, g] : a.grads) {
-    check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-7);
-  }
+  for (const auto& [name, g] : a.grads) { check_close(name, b.grads.at(name).values, g.values, 1e-5, 1e-7); }
 }
 
 TEST_CASE("pkm refuses impossible configurations", "[fast]") {
-  CHECK_THROWS_WITH(TestModel(model(R"("num_subkeys": 4, "key_dim": 5)")), Catch::Contains("model.layers.p.key_dim: found 5, expected an even integer"));
-  CHECK_THROWS_WITH(TestModel(model(R"("num_subkeys": 4, "top_k": 5)")), Catch::Contains("model.layers.p.top_k: found 5, expected at most num_subkeys (4)"));
+  CHECK_THROWS_WITH(TestModel(model(R"("num_subkeys": 4, "key_dim": 5)")),
+                    Catch::Contains("model.layers.p.key_dim: found 5, expected an even integer"));
+  CHECK_THROWS_WITH(TestModel(model(R"("num_subkeys": 4, "top_k": 5)")),
+                    Catch::Contains("model.layers.p.top_k: found 5, expected at most num_subkeys (4)"));
 }
 
 TEST_CASE("pkm has the published number of parameters", "[fast]") {
   ModelConfig config;
   Fields::read(parse_json(R"({"vocab_size": 2, "hidden_size": 768, "num_layers": 1,
     "layers": {"a": {"type": "attention", "num_heads": 12, "head_dim": 64}, "p": {"type": "pkm"}},
-    "pattern": [{"mixer": "a", "ffn": "p"}]})", "x"), "model", config);
+    "pattern": [{"mixer": "a", "ffn": "p"}]})",
+                          "x"),
+               "model", config);
   Model m(config);
   int64_t count = 0;
   for (const auto& p : m.params().all()) {

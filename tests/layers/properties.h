@@ -1,6 +1,6 @@
 #pragma once
-// What holds for every layer, as functions that say in words what is wrong ("" = nothing), and checks of them for test cases.
-// docs/adding-a-layer.md lists them; every_layer_test.cpp applies them to each type in the registry.
+// What holds for every layer, as functions that say in words what is wrong ("" = nothing), and checks of them for test
+// cases. docs/adding-a-layer.md lists them; every_layer_test.cpp applies them to each type in the registry.
 #include "tests/layers/harness.h"
 
 namespace hebb::testing {
@@ -77,7 +77,8 @@ inline std::string split_fault(TestModel& m, const TraceInput& input, const std:
                                double tolerance = 1e-11, const TraceOptions& options = {}) {
   const std::vector<double> expected = m.run(input, options).logits.values;
   std::string fault = difference_fault("logits of single tokens with a carried state against one pass",
-                                       m.segments(input, std::vector<int64_t>(static_cast<size_t>(input.length), 1)), expected, tolerance);
+                                       m.segments(input, std::vector<int64_t>(static_cast<size_t>(input.length), 1)),
+                                       expected, tolerance);
   for (size_t i = 0; i < splits.size() && fault.empty(); ++i) {
     fault = difference_fault("logits of split " + std::to_string(i) + " with a carried state against one pass",
                              m.segments(input, splits[i]), expected, tolerance);
@@ -116,12 +117,13 @@ inline std::string document_fault(TestModel& m, TraceInput packed, const std::ve
     }
     begin += length;
   }
-  std::string fault = difference_fault("logits of documents in one row against rows of their own", together.logits.values, logits, logits_tolerance);
+  std::string fault = difference_fault("logits of documents in one row against rows of their own",
+                                       together.logits.values, logits, logits_tolerance);
   REQUIRE(together.grads.size() == sums.size());
   for (const auto& [name, gradient] : together.grads) {
     if (fault.empty()) {
-      fault = difference_fault("gradient of " + name + " of documents in one row against rows of their own", gradient.values, sums.at(name),
-                               gradient_tolerance);
+      fault = difference_fault("gradient of " + name + " of documents in one row against rows of their own",
+                               gradient.values, sums.at(name), gradient_tolerance);
     }
   }
   return fault;
@@ -141,8 +143,8 @@ inline std::string order_fault(TestModel& m, TraceInput input, int64_t changed_f
   }
   const std::vector<double> after = m.run(input, options).logits.values;
   const std::ptrdiff_t known = changed_from * m.config.vocab_size;
-  return difference_fault("logits before the first of other tokens, which must not see them", {after.begin(), after.begin() + known},
-                          {before.begin(), before.begin() + known}, 1e-12);
+  return difference_fault("logits before the first of other tokens, which must not see them",
+                          {after.begin(), after.begin() + known}, {before.begin(), before.begin() + known}, 1e-12);
 }
 
 /// "" if two runs gave the same bits.
@@ -150,7 +152,9 @@ inline std::string bits_fault(const std::string& what, const TraceOutput& a, con
   if (a.logits.values != b.logits.values || a.loss != b.loss) { return "logits or loss " + what + " have other bits"; }
   for (const auto& [name, gradient] : a.grads) {
     const auto it = b.grads.find(name);
-    if (it == b.grads.end() || gradient.values != it->second.values) { return "gradient of " + name + " " + what + " has other bits"; }
+    if (it == b.grads.end() || gradient.values != it->second.values) {
+      return "gradient of " + name + " " + what + " has other bits";
+    }
   }
   return "";
 }
@@ -180,7 +184,9 @@ inline void check_threads_and_recompute(TestModel& m, const TraceInput& input) {
 inline std::string cost_fault(const Layer& layer, Stream& stream) {
   constexpr int64_t kTokens = 64;
   std::ostringstream text;
-  if (!(layer.flops_per_token(kTokens) > 0)) { text << "flops_per_token is " << layer.flops_per_token(kTokens) << ", expected a number > 0"; }
+  if (!(layer.flops_per_token(kTokens) > 0)) {
+    text << "flops_per_token is " << layer.flops_per_token(kTokens) << ", expected a number > 0";
+  }
   Arena arena(stream.device, "state");
   const auto state = layer.make_state(arena, 1, DType::f32);
   const int64_t told = layer.state_bytes(kTokens);

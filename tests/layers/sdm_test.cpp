@@ -17,7 +17,8 @@ constexpr int64_t kVocab = 19;
 /// Two blocks of sdm without feed-forward work to speak of.
 std::string model(const std::string& sdm, int64_t hidden = 12) {
   return R"({"vocab_size": 19, "hidden_size": )" + std::to_string(hidden) + R"(, "num_layers": 2, "norm_eps": 1e-5,
-    "layers": {"s": {"type": "sdm", )" + sdm + R"(}, "m": {"type": "swiglu", "intermediate_size": 5}},
+    "layers": {"s": {"type": "sdm", )" +
+         sdm + R"(}, "m": {"type": "swiglu", "intermediate_size": 5}},
     "pattern": [{"mixer": "s", "ffn": "m"}]})";
 }
 
@@ -60,9 +61,7 @@ TraceInput part(const TraceInput& input, int64_t row, int64_t begin, int64_t len
 
 }  // namespace
 
-TEST_CASE("sdm golden cases", "[fast]") {
-  check_golden(GENERATE(from_range(golden_cases("sdm-"))));
-}
+TEST_CASE("sdm golden cases", "[fast]") { check_golden(GENERATE(from_range(golden_cases("sdm-")))); }
 
 TEST_CASE("sdm gradients equal difference quotients for every option", "[fast]") {
   const std::string options = GENERATE(
@@ -334,7 +333,10 @@ TEST_CASE("memory_init_std and learned_init act on the sdm memory", "[fast]") {
 
 TEST_CASE("sdm layers have the published number of parameters and FLOPs", "[fast]") {
   // Levels 1 and 8 of the ladder (spec 31, sections 2, 4 and 5).
-  struct Level { int64_t hidden, layers, heads, sdm_heads, slots, ffn, body, state; double gflops; };
+  struct Level {
+    int64_t hidden, layers, heads, sdm_heads, slots, ffn, body, state;
+    double gflops;
+  };
   const Level level = GENERATE(Level{768, 8, 12, 1, 36864, 2048, 60179716, 56623104, 0.9608},
                                Level{1920, 21, 30, 2, 57600, 5120, 988080980, 552960000, 7.4634});
   const auto s = [](int64_t x) { return std::to_string(x); };
@@ -386,10 +388,10 @@ TEST_CASE("sdm refuses impossible configurations", "[fast]") {
           "num_heads: found 5, expected a divisor of hidden_size (12) where value_head_dim is not set");
   refused(kBasic + R"(, "write_scale": 0)", "write_scale: found 0");
   refused(kBasic + R"(, "value_head_dim": 12, "state_dtype": "bf16")",
-          "state_dtype: found \"bf16\" and slots of 12 channels, expected \"fp32\", or a value_head_dim that is a multiple of 8");
+          "state_dtype: found \"bf16\" and slots of 12 channels, expected \"fp32\", or a value_head_dim that is a "
+          "multiple of 8");
   refused(kBasic + R"(, "write_activation": "tanh")", "write_activation");
-  refused(kBasic + R"(, "A_init_range": [2, 1])",
-          "A_init_range: found [2,1], expected [low, high] with low <= high");
+  refused(kBasic + R"(, "A_init_range": [2, 1])", "A_init_range: found [2,1], expected [low, high] with low <= high");
   refused(kBasic + R"(, "dt_init_range": [0.2, 0.1])", "dt_init_range");
 }
 

@@ -1,6 +1,6 @@
+#include "layers/ops/vq.h"
 #include "core/parallel.h"
 #include "layers/ops/attention.h"
-#include "layers/ops/vq.h"
 #include "tests/layers/properties.h"
 
 using namespace hebb;
@@ -146,9 +146,7 @@ Quantized quantize(Alone& a, VqMode mode, double bonus, const std::vector<double
 
 }  // namespace
 
-TEST_CASE("vq agrees with the golden cases", "[vq][fast]") {
-  check_golden(GENERATE(from_range(golden_cases("vq-"))));
-}
+TEST_CASE("vq agrees with the golden cases", "[vq][fast]") { check_golden(GENERATE(from_range(golden_cases("vq-")))); }
 
 TEST_CASE("quantized keys are the best points and get the gradients of the straight-through norm", "[vq][fast]") {
   Alone a;
@@ -222,8 +220,8 @@ TEST_CASE("the linear, chunked and quadratic forms of vq are equal", "[vq][fast]
                  codes = a.upload(a.codes, {Alone::kKv, Alone::kCodes, Alone::kDim});
     const Var q_var = tape.constant(q), v_var = tape.constant(v);
     const VqKeys keys = vq_keys(pass, tape.constant(k), tape.constant(codes), a.shape, a.quantizer(mode), "x");
-    const AttentionShape shape{Alone::kRows, Alone::kLength, Alone::kRows, Alone::kLength, 4, Alone::kKv, Alone::kDim,
-                               3};
+    const AttentionShape shape{
+        Alone::kRows, Alone::kLength, Alone::kRows, Alone::kLength, 4, Alone::kKv, Alone::kDim, 3};
     const std::vector<double> expected =
         to_host(a.stream, tape.value(attention(tape, q_var, keys.keys, v_var, shape, visible_keys(pass, {}), 1.0)))
             .values;
@@ -258,7 +256,8 @@ TEST_CASE("long documents are evaluated in the linear form, with the same result
 TEST_CASE("before quantize_after vq is attention and the codebook is not reached", "[vq][fast]") {
   const std::string heads = R"("head_dim": 5, "num_heads": 4, "num_kv_heads": 2, "value_head_dim": 3)";
   TestModel plain(small_model_json(R"("type": "attention", "qk_norm": "l2", )" + heads), DType::f64, 3, 0.4);
-  TestModel m(small_model_json(R"("type": "vq", "codebook_size": 5, "quantize_after": 7, )" + heads), DType::f64, 4, 0.4);
+  TestModel m(small_model_json(R"("type": "vq", "codebook_size": 5, "quantize_after": 7, )" + heads), DType::f64, 4,
+              0.4);
   m.copy_from(plain);
   TraceInput input = tokens(2, 19);
   set_documents(input, {{19}, {8, 11}});
@@ -464,8 +463,8 @@ TEST_CASE("vq in fp32 agrees with fp64 under replay", "[vq][fast]") {
   for (const std::string& variant : kVariants) {
     for (const bool is_training : {true, false}) {
       INFO(variant << (is_training ? ", training" : ", evaluation"));
-      // One seed: of 48 pairs of seed and variant two exceed 1e-5, by up to 2.1 times. Their models answer a change of the weights by
-      // 6e-8, what rounding to fp32 does, with 7e-6 and more in fp64, too.
+      // One seed: of 48 pairs of seed and variant two exceed 1e-5, by up to 2.1 times. Their models answer a change of
+      // the weights by 6e-8, what rounding to fp32 does, with 7e-6 and more in fp64, too.
       TestModel wide(vq_json(variant, 1), DType::f64, 5, 0.4), narrow(vq_json(variant, 1), DType::f32, 5, 0.4);
       narrow.copy_from(wide);
       const TraceInput input = tokens(2, 43);

@@ -32,16 +32,12 @@ struct Fixture {
   }
   std::vector<double> get(const Tensor& t) {
     std::vector<double> values(static_cast<size_t>(t.numel()));
-    dispatch_real(t.dtype, [&](auto zero) {
-      std::copy_n(t.as<decltype(zero)>(), values.size(), values.begin());
-    });
+    dispatch_real(t.dtype, [&](auto zero) { std::copy_n(t.as<decltype(zero)>(), values.size(), values.begin()); });
     return values;
   }
   void set_grads(int64_t step) {
     for (const auto& p : params.all()) {
-      if (!p->trained()) {
-        continue;
-      }
+      if (!p->trained()) { continue; }
       Rng rng(9, p->name(), static_cast<uint64_t>(step));
       dispatch_real(p->grad.dtype, [&](auto zero) {
         for (int64_t i = 0; i < p->grad.numel(); ++i) {
@@ -92,9 +88,7 @@ void check_close(const std::vector<double>& a, const std::vector<double>& b, dou
 double norm_of(const std::vector<std::vector<double>>& tensors) {
   double sum = 0;
   for (const auto& t : tensors) {
-    for (const double x : t) {
-      sum += x * x;
-    }
+    for (const double x : t) { sum += x * x; }
   }
   return std::sqrt(sum);
 }
@@ -109,9 +103,7 @@ TEST_CASE("AdamW with decay and clipping equals the reference in double", "[fast
   for (const DType dtype : {DType::f64, DType::f32}) {
     Fixture f(config, dtype, schedule);
     std::map<std::string, Reference> reference;
-    for (const auto& p : f.params.all()) {
-      reference[p->name()].p = f.get(p->value);
-    }
+    for (const auto& p : f.params.all()) { reference[p->name()].p = f.get(p->value); }
     for (int64_t s = 0; s < 6; ++s) {
       f.set_grads(s);
       const auto a = f.get(f.param("a.weight").grad), b = f.get(f.param("b.exempt").grad),
@@ -153,9 +145,7 @@ TEST_CASE("clipping scales the gradient to the limit and leaves smaller ones alo
     const std::vector<double> grad = f.get(f.param("c.bias").grad);
     const double norm = f.step(0).global, c = limit < 1 ? limit / (norm + 1e-6) : 1.0;
     const std::vector<double> m = f.get(f.param("c.bias").m);  // betas 0: the clipped gradient
-    for (size_t i = 0; i < m.size(); ++i) {
-      CHECK(m[i] == Catch::Approx(c * grad[i]).epsilon(1e-14));
-    }
+    for (size_t i = 0; i < m.size(); ++i) { CHECK(m[i] == Catch::Approx(c * grad[i]).epsilon(1e-14)); }
   }
 }
 
@@ -176,9 +166,7 @@ TEST_CASE("matrices decay unless exempt, and only force_decay changes that", "[f
   const auto decay = [](const std::string& json, const std::string& name) {
     Fixture f(read(json));
     for (const Optimizer::Rule& rule : f.optimizer->rules()) {
-      if (rule.param->name() == name) {
-        return rule.weight_decay;
-      }
+      if (rule.param->name() == name) { return rule.weight_decay; }
     }
     return -1.0;
   };
@@ -198,7 +186,8 @@ TEST_CASE("groups: the first match wins, what is absent is inherited, the schedu
   schedule.warmup_steps = 2;
   Fixture f(read(R"({"lr": 0.01, "weight_decay": 0, "clip_norm": 0, "groups": [
       {"match": "^a", "lr": 0.04}, {"match": "bias$", "lr": 0.03, "schedule": false, "betas": [0.5, 0.6], "eps": 0.1},
-      {"match": "a", "lr": 7}]})"), DType::f64, schedule);
+      {"match": "a", "lr": 7}]})"),
+            DType::f64, schedule);
   const auto& rules = f.optimizer->rules();
   CHECK(rules[0].group == 0);
   CHECK(rules[0].beta1 == 0.9);
@@ -244,9 +233,7 @@ TEST_CASE("a gradient that is not finite makes its norm not finite and the step 
     CHECK(f.step(0).finite());
     f.param("c.bias").grad.as<double>()[10] = bad;
     std::vector<std::vector<double>> before;
-    for (const auto& p : f.params.all()) {
-      before.push_back(f.get(p->value));
-    }
+    for (const auto& p : f.params.all()) { before.push_back(f.get(p->value)); }
     const std::vector<double> m = f.get(f.param("a.weight").m), v = f.get(f.param("a.weight").v);
     f.optimizer->step(f.stream, 1);
     CHECK(*f.optimizer->applies().as<double>() == 0);
@@ -254,9 +241,7 @@ TEST_CASE("a gradient that is not finite makes its norm not finite and the step 
     CHECK_FALSE(outcome.applied);
     CHECK(std::isfinite(outcome.norms.global));
     CHECK_FALSE(outcome.norms.finite());
-    for (size_t i = 0; i < before.size(); ++i) {
-      CHECK(f.get(f.params.all()[i]->value) == before[i]);
-    }
+    for (size_t i = 0; i < before.size(); ++i) { CHECK(f.get(f.params.all()[i]->value) == before[i]); }
     CHECK(f.get(f.param("a.weight").m) == m);
     CHECK(f.get(f.param("a.weight").v) == v);
     CHECK(f.param("a.weight").updates == 1);

@@ -72,8 +72,9 @@ TEST_CASE("the default decay of wsd is a fifth of the run, rounded half up", "[f
 
 TEST_CASE("schedules that cannot mean what they say are refused", "[fast]") {
   CHECK_THROWS_WITH(read(R"({"type": "cosin"})"), Catch::Contains("schedule.type") && Catch::Contains("cosine"));
-  CHECK_THROWS_WITH(read(R"({"type": "constant", "min_lr": 0.1})"),
-                    Catch::EndsWith("schedule.min_lr: found 0.1, expected 0.0 (default): it acts only with a type that decays"));
+  CHECK_THROWS_WITH(
+      read(R"({"type": "constant", "min_lr": 0.1})"),
+      Catch::EndsWith("schedule.min_lr: found 0.1, expected 0.0 (default): it acts only with a type that decays"));
   CHECK_NOTHROW(read(R"({"type": "constant", "min_lr": 0})"));  // the default, as resolved configurations write it
   CHECK_THROWS_WITH(read(R"({"type": "cosine", "decay_steps": 3})"),
                     Catch::Contains("schedule.decay_steps") && Catch::Contains("wsd"));

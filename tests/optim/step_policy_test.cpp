@@ -18,9 +18,7 @@ TEST_CASE("a loss far outside the last 128 is a spike, measured before it is add
   CHECK(again.values() == window.values());
   SpikeWindow fresh;
   std::vector<double> values;
-  for (int i = 0; i < 128; ++i) {
-    values.push_back(i % 2 == 0 ? 1.0 : 3.0);
-  }
+  for (int i = 0; i < 128; ++i) { values.push_back(i % 2 == 0 ? 1.0 : 3.0); }
   fresh.restore(values);
   const auto spike = fresh.add(9.0);
   REQUIRE(spike);

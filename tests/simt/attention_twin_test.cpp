@@ -1,4 +1,5 @@
-// Attention forward and backward against its CPU twin: documents, windows, prefixes, packed keys, biases, grouped heads, odd sizes.
+// Attention forward and backward against its CPU twin: documents, windows, prefixes, packed keys, biases, grouped
+// heads, odd sizes.
 #include "twins.h"
 
 using namespace hebb_test;
@@ -20,9 +21,7 @@ struct Case {
 
 Case documents() {
   Case c{"documents", 2, 70, 4, 2, 19, 37, 2, 70, documents_of_two_rows(), {}};
-  for (int64_t i = 0; i < 140; ++i) {
-    c.hi.push_back(i % 70 + 1);
-  }
+  for (int64_t i = 0; i < 140; ++i) { c.hi.push_back(i % 70 + 1); }
   return c;
 }
 
@@ -75,7 +74,8 @@ void check_case(const Case& c, DType dtype = DType::f32, bool flipped = false) {
   const Shape lse_shape{c.batch, c.length, c.heads}, bias_shape{c.spaces, c.keys, c.kv_heads};
   const double scale = 1.7 / std::sqrt(static_cast<double>(c.d));
   Twins t(dtype);
-  const Twin q = t.input(q_shape, 2), k = t.activations(k_shape, keys_of(c, c.d, 3)), v = t.activations(v_shape, keys_of(c, c.dv, 4));
+  const Twin q = t.input(q_shape, 2), k = t.activations(k_shape, keys_of(c, c.d, 3)),
+             v = t.activations(v_shape, keys_of(c, c.dv, 4));
   const Twin lo = t.integers({c.batch, c.length}, c.lo), hi = t.integers({c.batch, c.length}, c.hi);
   Twin bias;
   if (c.biased) {
@@ -92,18 +92,18 @@ void check_case(const Case& c, DType dtype = DType::f32, bool flipped = false) {
 
   t.prepare(forward);
   const auto gradient = [&](Shape shape, bool adds) { return adds ? t.sum(shape) : t.output(shape); };
-  const Twin d_o = t.input(o_shape), d_q = gradient(q_shape, flipped), d_k = gradient(k_shape, !flipped), d_v = gradient(v_shape, flipped);
+  const Twin d_o = t.input(o_shape), d_q = gradient(q_shape, flipped), d_k = gradient(k_shape, !flipped),
+             d_v = gradient(v_shape, flipped);
   Twin d_bias, statistics;
-  if (c.biased) {
-    d_bias = flipped ? t.float_output(bias_shape) : t.float_sum(bias_shape);
-  }
+  if (c.biased) { d_bias = flipped ? t.float_output(bias_shape) : t.float_sum(bias_shape); }
   if (const int64_t count = attention_statistics(dtype, q_shape, v_shape); count > 0) {
     statistics = t.scratch({count});
   }
   t.check(
       [&](auto at) {
-        return AttentionBackward{at(d_q), at(d_k), at(d_v), at(d_bias), at(d_o), at(q), at(k), at(v), at(o), at(lse), at(lo), at(hi),
-                                 at(bias), scale, flipped, !flipped, flipped, !flipped, at(statistics)};
+        return AttentionBackward{at(d_q), at(d_k),  at(d_v), at(d_bias), at(d_o),       at(q),    at(k),
+                                 at(v),   at(o),    at(lse), at(lo),     at(hi),        at(bias), scale,
+                                 flipped, !flipped, flipped, !flipped,   at(statistics)};
       },
       dtype == DType::bf16 ? kRoundedTolerance : kAttentionTolerance);
 }
@@ -115,10 +115,9 @@ Case with_heads_of(Case c, int64_t d, int64_t dv) {
 }
 
 Case causal(int64_t length, int64_t heads, int64_t kv_heads) {
-  Case c{"causal", 1, length, heads, kv_heads, 64, 64, 1, length, std::vector<int64_t>(static_cast<size_t>(length)), {}};
-  for (int64_t t = 0; t < length; ++t) {
-    c.hi.push_back(t + 1);
-  }
+  Case c{"causal", 1, length, heads, kv_heads, 64, 64, 1, length, std::vector<int64_t>(static_cast<size_t>(length)),
+         {}};
+  for (int64_t t = 0; t < length; ++t) { c.hi.push_back(t + 1); }
   return c;
 }
 
@@ -154,9 +153,7 @@ TEST_CASE("attention on tensor cores equals the CPU's", "[fast]") {
 
 TEST_CASE("the score of a lone visible key has a gradient of exactly zero on tensor cores", "[fast]") {
   Case c = causal(70, 2, 1);
-  for (size_t t = 0; t < 70; ++t) {
-    c.lo[t] = static_cast<int64_t>(t);
-  }
+  for (size_t t = 0; t < 70; ++t) { c.lo[t] = static_cast<int64_t>(t); }
   check_case(c, DType::bf16, true);  // the largest expected gradient of a query is 0, and so is the tolerance
 }
 
@@ -167,7 +164,9 @@ TEST_CASE("attention without a query that sees a key gives zeros", "[fast]") {
 }
 
 TEST_CASE("only bf16 heads of multiples of 16 up to 128 go to tensor cores", "[fast]") {
-  const auto goes = [](DType dtype, int64_t d, int64_t dv) { return attention_on_tensor_cores(dtype, {1, 1, 1, d}, {1, 1, 1, dv}); };
+  const auto goes = [](DType dtype, int64_t d, int64_t dv) {
+    return attention_on_tensor_cores(dtype, {1, 1, 1, d}, {1, 1, 1, dv});
+  };
   CHECK(goes(DType::bf16, 64, 128));
   CHECK(goes(DType::bf16, 16, 80));
   CHECK_FALSE(goes(DType::f32, 64, 64));
@@ -186,15 +185,14 @@ TEST_CASE("attention takes bf16", "[fast]") {
   };
   t.check(forward, kAttentionTolerance);
   t.prepare(forward);
-  const Twin d_o = t.input({1, 9, 2, 7}), d_q = t.output({1, 9, 2, 12}), d_k = t.output({1, 9, 1, 12}), d_v = t.output({1, 9, 1, 7});
+  const Twin d_o = t.input({1, 9, 2, 7}), d_q = t.output({1, 9, 2, 12}), d_k = t.output({1, 9, 1, 12}),
+             d_v = t.output({1, 9, 1, 7});
   t.check([&](auto at) {
-    return AttentionBackward{at(d_q), at(d_k), at(d_v), Tensor{}, at(d_o), at(q), at(k), at(v), at(o), at(lse), at(lo), at(hi), Tensor{},
-                             0.3, false, false, false, false};
+    return AttentionBackward{at(d_q), at(d_k), at(d_v), Tensor{}, at(d_o), at(q), at(k), at(v), at(o),
+                             at(lse), at(lo),  at(hi),  Tensor{}, 0.3,     false, false, false, false};
   });
 }
 
-TEST_CASE("attention on CUDA cores does not race", "[threads]") {
-  check_case(with_heads_of(causal(5, 2, 1), 7, 3));
-}
+TEST_CASE("attention on CUDA cores does not race", "[threads]") { check_case(with_heads_of(causal(5, 2, 1), 7, 3)); }
 
 }  // namespace

@@ -9,10 +9,12 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 TEMPLATE_TEST_CASE("SwiGLU and its gradient equal loops in double", "[fast]", float, hebb::bf16) {
   const int64_t count = GENERATE(1, 37, 1000, 5003);
-  const auto gate = random_values<TestType>(count, 1, 4), up = random_values<TestType>(count, 2), d_y = random_values<TestType>(count, 3);
+  const auto gate = random_values<TestType>(count, 1, 4), up = random_values<TestType>(count, 2),
+             d_y = random_values<TestType>(count, 3);
   std::vector<double> y, d_gate, d_up;
   for (size_t i = 0; i < gate.size(); ++i) {
-    const double g = double(value_of(gate[i])), u = double(value_of(up[i])), d = double(value_of(d_y[i])), s = sigmoid(g);
+    const double g = double(value_of(gate[i])), u = double(value_of(up[i])), d = double(value_of(d_y[i])),
+                 s = sigmoid(g);
     y.push_back(g * s * u);
     d_up.push_back(d * g * s);
     d_gate.push_back(d * u * (s + g * s * (1 - s)));
@@ -21,8 +23,11 @@ TEMPLATE_TEST_CASE("SwiGLU and its gradient equal loops in double", "[fast]", fl
     TestStream stream;
     DeviceArray<TestType> gate_in(gate), up_in(up), d_y_in(d_y), y_out(count), d_gate_out(count), d_up_out(count);
     device::run(stream, hebb::SwigluForward{.y = y_out.tensor(), .gate = gate_in.tensor(), .up = up_in.tensor()});
-    device::run(stream, hebb::SwigluBackward{.d_gate = d_gate_out.tensor(), .d_up = d_up_out.tensor(), .d_y = d_y_in.tensor(),
-                                             .gate = gate_in.tensor(), .up = up_in.tensor()});
+    device::run(stream, hebb::SwigluBackward{.d_gate = d_gate_out.tensor(),
+                                             .d_up = d_up_out.tensor(),
+                                             .d_y = d_y_in.tensor(),
+                                             .gate = gate_in.tensor(),
+                                             .up = up_in.tensor()});
     CHECK(relative_error(y_out.values(), y) < kTolerance<TestType>);
     CHECK(relative_error(d_gate_out.values(), d_gate) < kTolerance<TestType>);
     CHECK(relative_error(d_up_out.values(), d_up) < kTolerance<TestType>);
@@ -65,7 +70,8 @@ TEST_CASE("fp32 and fp64 are converted into each other, rounded to nearest", "[f
   });
 }
 
-TEMPLATE_TEST_CASE("sums in place and conversions, also from addresses that are not 16-byte aligned", "[fast]", float, hebb::bf16) {
+TEMPLATE_TEST_CASE("sums in place and conversions, also from addresses that are not 16-byte aligned", "[fast]", float,
+                   hebb::bf16) {
   const int64_t count = GENERATE(3, 1000, 2051);
   const int64_t offset = GENERATE(0, 1);
   const auto a = random_values<TestType>(count + 1, 1), b = random_values<TestType>(count + 1, 2);
@@ -106,9 +112,7 @@ TEST_CASE("sums of squares come in fixed blocks, in double", "[fast]") {
   const auto x = random_values<float>(count, 1);
   std::vector<double> expected;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (i % static_cast<size_t>(hebb::kSumSquaresBlock) == 0) {
-      expected.push_back(0);
-    }
+    if (i % static_cast<size_t>(hebb::kSumSquaresBlock) == 0) { expected.push_back(0); }
     expected.back() += double(x[i]) * double(x[i]);
   }
   both_ways([&] {
@@ -123,11 +127,9 @@ TEST_CASE("sums of squares come in fixed blocks, in double", "[fast]") {
 TEST_CASE("an AdamW step equals the formula in double, and its copy is the rounded parameter", "[fast]") {
   const int64_t count = GENERATE(1, 37, 5003, 5008);
   const bool has_copy = GENERATE(false, true);
-  auto p = random_values<float>(count, 1), m = random_values<float>(count, 2, 0.1), v = random_values<float>(count, 3, 0.1),
-       grad = random_values<float>(count, 4);
-  for (float& x : v) {
-    x = std::fabs(x);
-  }
+  auto p = random_values<float>(count, 1), m = random_values<float>(count, 2, 0.1),
+       v = random_values<float>(count, 3, 0.1), grad = random_values<float>(count, 4);
+  for (float& x : v) { x = std::fabs(x); }
   const double lr = 3e-3, decay = 0.1, clip = 0.37, c1 = 1 - std::pow(0.9, 3), c2 = 1 - std::pow(0.95, 3);
   const bool applies = GENERATE(false, true);
   const hebb::AdamW step{.p = {}, .m = {}, .v = {}, .grad = {}, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .rates = {}};
@@ -181,9 +183,7 @@ TEST_CASE("what a step decides equals the formula", "[fast]") {
     partial[i] = std::fabs(partial[i]);
     squares[i < 300 ? 0 : 1] += partial[i];
   }
-  for (const double x : losses) {
-    sum += x;
-  }
+  for (const double x : losses) { sum += x; }
   if (bad == "loss") {
     losses[700] = infinity;
   } else if (bad == "norm") {
@@ -191,10 +191,11 @@ TEST_CASE("what a step decides equals the formula", "[fast]") {
   }
   both_ways([&] {
     TestStream stream;
-    DeviceArray<double> outcome(hebb::step_outcome_size(2)), of(partial), limits(std::vector<double>{0.7, 0}), rows(losses),
-        scale(std::vector<double>{0.25});
+    DeviceArray<double> outcome(hebb::step_outcome_size(2)), of(partial), limits(std::vector<double>{0.7, 0}),
+        rows(losses), scale(std::vector<double>{0.25});
     DeviceArray<int64_t> ends(std::vector<int64_t>{300, 302});
-    device::run(stream, hebb::DecideStep{outcome.tensor(), of.tensor(), ends.tensor(), limits.tensor(), rows.tensor(), scale.tensor()});
+    device::run(stream, hebb::DecideStep{outcome.tensor(), of.tensor(), ends.tensor(), limits.tensor(), rows.tensor(),
+                                         scale.tensor()});
     const std::vector<double> found = outcome.host();
     CHECK(found[1] == (bad.empty() ? 1 : 0));
     CHECK(found[2] == Catch::Approx(std::sqrt(squares[0])).epsilon(1e-14));
@@ -205,9 +206,7 @@ TEST_CASE("what a step decides equals the formula", "[fast]") {
     } else {
       CHECK(found[0] == Catch::Approx(0.25 * sum).epsilon(1e-12));  // of 777 roundings
     }
-    if (bad != "norm") {
-      CHECK(found[4] == Catch::Approx(std::sqrt(squares[1])).epsilon(1e-14));
-    }
+    if (bad != "norm") { CHECK(found[4] == Catch::Approx(std::sqrt(squares[1])).epsilon(1e-14)); }
   });
 }
 

@@ -13,9 +13,7 @@ namespace {
 std::vector<int32_t> random_ids(int64_t count, uint32_t limit, uint32_t seed) {
   Numbers numbers(seed);
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < count; ++i) {
-    ids.push_back(static_cast<int32_t>(numbers.below(limit)));
-  }
+  for (int64_t i = 0; i < count; ++i) { ids.push_back(static_cast<int32_t>(numbers.below(limit))); }
   return ids;
 }
 
@@ -25,7 +23,8 @@ TEST_CASE("sorted keys are ascending and equal keys keep their order", "[fast]")
   const std::vector<int32_t> ids = random_ids(count, limit, 3);
   std::vector<int32_t> order(ids.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return ids[static_cast<size_t>(a)] < ids[static_cast<size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return ids[static_cast<size_t>(a)] < ids[static_cast<size_t>(b)]; });
   both_ways([&] {
     TestStream stream;
     DeviceArray<int32_t> in(ids);
@@ -33,7 +32,8 @@ TEST_CASE("sorted keys are ascending and equal keys keep their order", "[fast]")
     const device::SortedKeys sorted = device::sort_keys(stream, in.data(), count, limit, scratch.data());
     device::synchronize(stream);
     CHECK(std::equal(order.begin(), order.end(), sorted.positions));
-    CHECK(std::equal(order.begin(), order.end(), sorted.keys, [&](int32_t from, int32_t key) { return ids[static_cast<size_t>(from)] == key; }));
+    CHECK(std::equal(order.begin(), order.end(), sorted.keys,
+                     [&](int32_t from, int32_t key) { return ids[static_cast<size_t>(from)] == key; }));
   });
 }
 
@@ -59,9 +59,7 @@ struct MarkLast {
   int64_t last;
 
   __device__ void operator()(int64_t row, int64_t column) const {
-    if (column == last) {
-      *place = row;
-    }
+    if (column == last) { *place = row; }
   }
 };
 
@@ -74,8 +72,7 @@ TEST_CASE("a single row may be wider than a grid's second dimension") {
   CHECK(place.data()[0] == 0);
 }
 
-template <class Y, class Table>
-void check_forward(int64_t width) {
+template <class Y, class Table> void check_forward(int64_t width) {
   const std::vector<int32_t> ids = random_ids(29, 11, 1);
   const auto table = random_values<Table>(11 * width, 2);
   std::vector<double> expected;
@@ -88,7 +85,8 @@ void check_forward(int64_t width) {
   DeviceArray<int32_t> ids_in(ids);
   DeviceArray<Table> table_in(table);
   DeviceArray<Y> y(29 * width);
-  device::run(stream, hebb::EmbeddingForward{.y = y.tensor({29, width}), .table = table_in.tensor({11, width}), .ids = ids_in.tensor()});
+  device::run(stream, hebb::EmbeddingForward{
+                          .y = y.tensor({29, width}), .table = table_in.tensor({11, width}), .ids = ids_in.tensor()});
   CHECK(y.values() == expected);
 }
 
@@ -103,8 +101,8 @@ TEST_CASE("embedding rows are copied, in every pair of types", "[fast]") {
 
 TEMPLATE_TEST_CASE("the embedding gradient sums the rows of each id, few or many", "[fast]", float, hebb::bf16) {
   // Vocabulary 1: one id through all chunks. 1100 tokens of width 520 exceed the workspace and go in two runs.
-  const std::array<int, 3> size = GENERATE(std::array{1, 5, 3}, std::array{70, 1, 20}, std::array{333, 4, 67}, std::array{333, 50000, 24},
-                                           std::array{1100, 70, 520});
+  const std::array<int, 3> size = GENERATE(std::array{1, 5, 3}, std::array{70, 1, 20}, std::array{333, 4, 67},
+                                           std::array{333, 50000, 24}, std::array{1100, 70, 520});
   const int tokens = size[0], vocab = size[1], width = size[2];
   CAPTURE(tokens, vocab, width);
   std::vector<int32_t> ids = random_ids(tokens, static_cast<uint32_t>(vocab), 9);
@@ -122,7 +120,8 @@ TEMPLATE_TEST_CASE("the embedding gradient sums the rows of each id, few or many
     DeviceArray<int32_t> ids_in(ids);
     DeviceArray<TestType> d_y_in(d_y);
     DeviceArray<float> d_table(before);
-    device::run(stream, hebb::EmbeddingBackward{.d_table = d_table.tensor({vocab, width}), .d_y = d_y_in.tensor({tokens, width}),
+    device::run(stream, hebb::EmbeddingBackward{.d_table = d_table.tensor({vocab, width}),
+                                                .d_y = d_y_in.tensor({tokens, width}),
                                                 .ids = ids_in.tensor()});
     CHECK(relative_error(d_table.values(), expected) < 1e-6);
     results.push_back(d_table.host());
@@ -130,8 +129,7 @@ TEMPLATE_TEST_CASE("the embedding gradient sums the rows of each id, few or many
   CHECK(results[0] == results[1]);  // bit for bit, whatever the schedule
 }
 
-template <class In, class Out>
-void check_gemm(bool trans_a, bool trans_b, bool accumulate) {
+template <class In, class Out> void check_gemm(bool trans_a, bool trans_b, bool accumulate) {
   const int64_t m = 5, n = 7, k = 11, lda = (trans_a ? m : k) + 3, ldb = (trans_b ? k : n) + 2, ldc = n + 1;
   const auto a = random_values<In>((trans_a ? k : m) * lda, 1), b = random_values<In>((trans_b ? n : k) * ldb, 2);
   const auto c = random_values<Out>(m * ldc, 3);
@@ -150,8 +148,19 @@ void check_gemm(bool trans_a, bool trans_b, bool accumulate) {
   TestStream stream;
   DeviceArray<In> a_in(a), b_in(b);
   DeviceArray<Out> c_out(c);
-  device::run(stream, hebb::Gemm{.c = c_out.tensor(), .a = a_in.tensor(), .b = b_in.tensor(), .m = m, .n = n, .k = k, .ldc = ldc,
-                                 .lda = lda, .ldb = ldb, .trans_a = trans_a, .trans_b = trans_b, .accumulate = accumulate, .alpha = 0.5});
+  device::run(stream, hebb::Gemm{.c = c_out.tensor(),
+                                 .a = a_in.tensor(),
+                                 .b = b_in.tensor(),
+                                 .m = m,
+                                 .n = n,
+                                 .k = k,
+                                 .ldc = ldc,
+                                 .lda = lda,
+                                 .ldb = ldb,
+                                 .trans_a = trans_a,
+                                 .trans_b = trans_b,
+                                 .accumulate = accumulate,
+                                 .alpha = 0.5});
   CHECK(relative_error(c_out.values(), expected) < kTolerance<Out>);
 }
 
@@ -162,8 +171,19 @@ TEST_CASE("products of fp32 round their operands to TF32 where that is allowed",
   DeviceArray<float> a_in(a), b_in(b), c_out(std::vector<float>(n * n));
   const auto product = [&](bool allow) {
     device::allow_tf32(stream, allow);
-    device::run(stream, hebb::Gemm{.c = c_out.tensor(), .a = a_in.tensor(), .b = b_in.tensor(), .m = n, .n = n, .k = k, .ldc = n,
-                                   .lda = k, .ldb = k, .trans_a = false, .trans_b = true, .accumulate = false, .alpha = 1});
+    device::run(stream, hebb::Gemm{.c = c_out.tensor(),
+                                   .a = a_in.tensor(),
+                                   .b = b_in.tensor(),
+                                   .m = n,
+                                   .n = n,
+                                   .k = k,
+                                   .ldc = n,
+                                   .lda = k,
+                                   .ldb = k,
+                                   .trans_a = false,
+                                   .trans_b = true,
+                                   .accumulate = false,
+                                   .alpha = 1});
     return c_out.values();
   };
   const std::vector<double> exact = product(false), rounded = product(true);

@@ -52,7 +52,8 @@ TEST_CASE("fast lookups on tensor cores tell keys apart that differ in their las
   }
   for (int64_t i = 0; i < 2 * kNear.n * kNear.half; ++i) {
     const int64_t key = i / kNear.half % kNear.n;
-    keys.push_back(i % kNear.half == 0 ? 1 + static_cast<double>(key * 7 % kNear.n) / (1 << 22) : 0.0);  // 2^-22: four of fp32's last bits
+    keys.push_back(i % kNear.half == 0 ? 1 + static_cast<double>(key * 7 % kNear.n) / (1 << 22)
+                                       : 0.0);  // 2^-22: four of fp32's last bits
   }
   looked.q = t.activations({kNear.tokens(), 1, 2, kNear.half}, queries);
   looked.keys = t.values({1, 2, kNear.n, kNear.half}, keys);
@@ -77,9 +78,7 @@ TEST_CASE("fast lookups with given entries and slots equal the CPU's", "[fast]")
   for (int64_t i = 0; i < kWide.book_shape().numel(); ++i) {
     entries.push_back((numbers.below(20) * 3 + i % 3) % 67);  // distinct within a codebook, in no order
   }
-  for (int64_t i = 0; i < kWide.slot_shape().numel(); ++i) {
-    slots.push_back(numbers.below(67 * 67));
-  }
+  for (int64_t i = 0; i < kWide.slot_shape().numel(); ++i) { slots.push_back(numbers.below(67 * 67)); }
   looked.entries = t.integers(kWide.book_shape(), entries, DType::i32, true);
   looked.slots = t.integers(kWide.slot_shape(), slots, DType::i32, true);
   t.check(looked.make(score, keep_entries, keep_slots));

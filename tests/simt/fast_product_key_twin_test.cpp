@@ -1,4 +1,5 @@
-// Values and keys of product-key memories that are rewritten while they are read, and their gradients, against their CPU twin.
+// Values and keys of product-key memories that are rewritten while they are read, and their gradients, against their
+// CPU twin.
 #include "fast_product_keys.h"
 
 using namespace hebb_test;
@@ -10,28 +11,39 @@ std::vector<int64_t> crowded_slots(const Sizes& s) {
   std::vector<int64_t> slots;
   Numbers numbers(5);
   for (int64_t i = 0; i < s.slot_shape().numel(); ++i) {
-    slots.push_back(numbers.below(s.tokens() > 100 ? 64 : 2) == 0 ? 7 : numbers.below(static_cast<uint32_t>(s.n * s.n)));
+    slots.push_back(numbers.below(s.tokens() > 100 ? 64 : 2) == 0 ? 7
+                                                                  : numbers.below(static_cast<uint32_t>(s.n * s.n)));
   }
   return slots;
 }
 
 /// What reads and writes values of one chunk.
-void check_chunk(const Twins& all, const Sizes& s, const Looked& looked, const Taught& taught, const Listed& listed, int64_t c) {
+void check_chunk(const Twins& all, const Sizes& s, const Looked& looked, const Taught& taught, const Listed& listed,
+                 int64_t c) {
   const FastChunk chunk = s.chunks().at(c);
   const Shape table{s.table(), s.dv}, values{s.tokens(), s.dv}, rows{s.capacity(c), s.dv};
   CAPTURE(c);
   Twins read = all;
   const Shape errors_of{chunk.tokens(), s.dv};  // in bf16 of readings as they were rounded: no numbers to compare
-  const Twin reading = read.sum(values), error = read.is_bf16() ? read.scratch(errors_of) : read.float_sum(errors_of), from = read.parameter(table);
-  read.check([&](auto at) { return FastReadValues{at(reading), at(error), looked.at(at), at(from), chunk, taught.at(at)}; });
+  const Twin reading = read.sum(values), error = read.is_bf16() ? read.scratch(errors_of) : read.float_sum(errors_of),
+             from = read.parameter(table);
+  read.check(
+      [&](auto at) { return FastReadValues{at(reading), at(error), looked.at(at), at(from), chunk, taught.at(at)}; });
   Twins only = all;
   const Twin reading_only = only.sum(values), from_only = only.parameter(table);
   only.check([&](auto at) { return FastReadValues{at(reading_only), {}, looked.at(at), at(from_only), chunk, {}}; });
   for (const bool keep : {false, true}) {
     Twins write = all;
-    const Twin written = write.float_sum(table), old = write.float_sum(rows), errors = write.parameter({chunk.tokens(), s.dv});
+    const Twin written = write.float_sum(table), old = write.float_sum(rows),
+               errors = write.parameter({chunk.tokens(), s.dv});
     write.check([&](auto at) {
-      return FastWriteValues{at(written), keep ? at(old) : Tensor{}, at(errors), looked.at(at), listed.of_chunk(at, c), chunk, taught.at(at),
+      return FastWriteValues{at(written),
+                             keep ? at(old) : Tensor{},
+                             at(errors),
+                             looked.at(at),
+                             listed.of_chunk(at, c),
+                             chunk,
+                             taught.at(at),
                              0.8};
     });
   }
@@ -39,7 +51,8 @@ void check_chunk(const Twins& all, const Sizes& s, const Looked& looked, const T
   const Twin back = restore.float_sum(table), kept = restore.parameter(rows);
   restore.check([&](auto at) { return FastRestoreRows{at(back), at(kept), listed.of_chunk(at, c)}; });
   Twins measure = all;
-  const Twin sums = measure.double_sum({2}), moved = measure.parameter(table), before = measure.parameter(rows), vh = measure.input(values);
+  const Twin sums = measure.double_sum({2}), moved = measure.parameter(table), before = measure.parameter(rows),
+             vh = measure.input(values);
   measure.check([&](auto at) {
     return FastMeasureStep{at(sums), at(moved), at(before), at(vh), listed.of_chunk(at, c), chunk, taught.at(at)};
   });
@@ -55,22 +68,28 @@ void check_values(Twins& t, const Sizes& s, bool weighted, bool pairs_only, bool
   };
   t.check(index);
   t.prepare(index);
-  for (int64_t c = 0; c < s.chunks().count(); c += 2) {
-    check_chunk(t, s, looked, taught, listed, c);
-  }
+  for (int64_t c = 0; c < s.chunks().count(); c += 2) { check_chunk(t, s, looked, taught, listed, c); }
   const Shape values{s.tokens(), s.dv};
-  const Twin d_weights = t.float_sum(s.slot_shape()), d_v = t.sum(values), d_w = weighted ? t.sum({s.tokens()}) : Twin{},
+  const Twin d_weights = t.float_sum(s.slot_shape()), d_v = t.sum(values),
+             d_w = weighted ? t.sum({s.tokens()}) : Twin{},
              adjoint = t.float_sum({std::min(s.table(), s.capacity()), s.dv}),
              place = t.integers({s.table()}, std::vector<int64_t>(static_cast<size_t>(s.table())), DType::i32, true),
              d_vh = t.scratch({s.chunks().at(0).tokens(), s.dv}), d_out = t.input(values), vh = t.input(values),
              rows = t.parameter({s.capacity(), s.dv}), table = t.parameter({s.table(), s.dv});
   const int64_t found = launches([&] {
-    t.check([&](auto at) {
-      return FastValuesBackward{at(d_weights), at(d_v), at(d_w), at(adjoint), at(place), at(d_vh), at(d_out), at(vh),
-                                has_rows ? at(rows) : Tensor{}, at(table), looked.at(at), listed.at(at), s.chunks(), taught.at(at), 0.8, through};
-    }, 1e-5);  // up to 100 readers of a slot, some with large weights of both signs
+    t.check(
+        [&](auto at) {
+          return FastValuesBackward{at(d_weights), at(d_v),       at(d_w),
+                                    at(adjoint),   at(place),     at(d_vh),
+                                    at(d_out),     at(vh),        has_rows ? at(rows) : Tensor{},
+                                    at(table),     looked.at(at), listed.at(at),
+                                    s.chunks(),    taught.at(at), 0.8,
+                                    through};
+        },
+        1e-5);  // up to 100 readers of a slot, some with large weights of both signs
   });
-  CHECK(found == (through ? 2 : 1) * s.chunks().count());  // one for places, none for the adjoint before the first chunk
+  CHECK(found ==
+        (through ? 2 : 1) * s.chunks().count());  // one for places, none for the adjoint before the first chunk
 }
 
 TEST_CASE("values of a fast memory and their gradients equal the CPU's", "[fast]") {
@@ -114,54 +133,71 @@ TEST_CASE("readers without a pair are left out where only pairs count", "[fast]"
   const Twin never = none.integers({kWide.tokens()}, std::vector<int64_t>(static_cast<size_t>(kWide.tokens()), -1)),
              any = none.integers(kWide.slot_shape(), crowded_slots(kWide));
   none.check([&](auto at) {
-    return FastIndexReaders{listed.at(at), at(listed.sorted), at(any), kWide.chunks(), {at(taught.v), {}, at(never), true},
-                            kWide.table()};
+    return FastIndexReaders{
+        listed.at(at), at(listed.sorted), at(any), kWide.chunks(), {at(taught.v), {}, at(never), true}, kWide.table()};
   });
 }
 
 /// Steps of one chunk, which is all of s.chunk.
-void check_steps(Twins& t, const Sizes& s, const FastScore& score, const Looked& looked, bool weighted, bool pairs_only) {
+void check_steps(Twins& t, const Sizes& s, const FastScore& score, const Looked& looked, bool weighted,
+                 bool pairs_only) {
   const Taught taught{t, s, weighted, pairs_only};
   const Shape keys{s.heads, 2, s.n, s.half};
-  const Twin gamma = t.scratch(s.book_shape()), lists = t.scratch({s.list_numbers({s.chunk, s.chunk.count})}, DType::i32);
+  const Twin gamma = t.scratch(s.book_shape()),
+             lists = t.scratch({s.list_numbers({s.chunk, s.chunk.count})}, DType::i32);
   Twins memory = t;
-  const Twin index = memory.scratch(s.book_shape(), DType::i32), moved = memory.float_output(keys), norms = memory.float_output({s.heads, 2, s.n}),
-             d_weights = memory.scratch(s.slot_shape()), vh = memory.input({s.tokens(), s.dv}), table = memory.parameter({s.table(), s.dv});
-  memory.check([&](auto at) {
-    return FastMemoryStep{at(moved), at(norms), at(index), at(gamma), at(d_weights), at(lists), at(looked.keys), at(looked.q), at(table), at(vh),
-                          looked.at(at), s.chunk, taught.at(at), score, 5.0, 7.0};
-  }, 5e-6);
-  const Twin next = t.float_output(keys), next_norms = t.float_output({s.heads, 2, s.n}), usage = t.float_output({2, s.n});
+  const Twin index = memory.scratch(s.book_shape(), DType::i32), moved = memory.float_output(keys),
+             norms = memory.float_output({s.heads, 2, s.n}), d_weights = memory.scratch(s.slot_shape()),
+             vh = memory.input({s.tokens(), s.dv}), table = memory.parameter({s.table(), s.dv});
+  memory.check(
+      [&](auto at) {
+        return FastMemoryStep{at(moved),       at(norms),    at(index), at(gamma), at(d_weights), at(lists),
+                              at(looked.keys), at(looked.q), at(table), at(vh),    looked.at(at), s.chunk,
+                              taught.at(at),   score,        5.0,       7.0};
+      },
+      5e-6);
+  const Twin next = t.float_output(keys), next_norms = t.float_output({s.heads, 2, s.n}),
+             usage = t.float_output({2, s.n});
   const int64_t found = launches([&] {
-    t.check([&](auto at) {
-      return FastEntropyStep{at(next), at(next_norms), at(usage), at(gamma), at(lists), at(looked.keys), at(looked.q), looked.at(at), s.chunk,
-                             taught.at(at), score, 2.0, 9.0};
-    }, 5e-6);
+    t.check(
+        [&](auto at) {
+          return FastEntropyStep{at(next),     at(next_norms), at(usage), at(gamma),     at(lists), at(looked.keys),
+                                 at(looked.q), looked.at(at),  s.chunk,   taught.at(at), score,     2.0,
+                                 9.0};
+        },
+        5e-6);
   });
   CHECK(found == 2);
 }
 
 /// copies: keys of each chunk, or one copy.
-void check_keys_backward(Twins& t, const Sizes& s, const FastScore& score, const Looked& looked, bool through, bool accumulate, int64_t copies) {
+void check_keys_backward(Twins& t, const Sizes& s, const FastScore& score, const Looked& looked, bool through,
+                         bool accumulate, int64_t copies) {
   const Shape queries{s.tokens(), s.heads, 2, s.half};
   std::vector<double> used;
   Numbers numbers(9);
   for (int64_t i = 0; i < s.chunks().count() * 2 * s.n; ++i) {
     used.push_back(static_cast<float>(0.02 + 0.01 * numbers.next()));
   }
-  const Twin usage = t.values({s.chunks().count(), 2, s.n}, used), keys = t.parameter({copies, s.heads, 2, s.n, s.half}),
-             d_q = t.sum(queries), d_slots = t.parameter(s.slot_shape()),
-             index = t.scratch(s.book_shape(), DType::i32), sigma = t.scratch(s.book_shape());
-  const Twin d_keys = through ? t.scratch({2, s.heads, 2, s.n, s.half}) : Twin{}, mean = through ? t.scratch({2, s.n}) : Twin{},
-             gamma = through ? t.scratch(s.book_shape()) : Twin{}, beta = through ? t.scratch(s.book_shape()) : Twin{},
+  const Twin usage = t.values({s.chunks().count(), 2, s.n}, used),
+             keys = t.parameter({copies, s.heads, 2, s.n, s.half}), d_q = t.sum(queries),
+             d_slots = t.parameter(s.slot_shape()), index = t.scratch(s.book_shape(), DType::i32),
+             sigma = t.scratch(s.book_shape());
+  const Twin d_keys = through ? t.scratch({2, s.heads, 2, s.n, s.half}) : Twin{},
+             mean = through ? t.scratch({2, s.n}) : Twin{}, gamma = through ? t.scratch(s.book_shape()) : Twin{},
+             beta = through ? t.scratch(s.book_shape()) : Twin{},
              lists = through ? t.scratch({2 * s.list_numbers(s.chunks())}, DType::i32) : Twin{};
   const int64_t found = launches([&] {
-    t.check([&](auto at) {
-      return FastKeysBackward{at(d_q), at(d_keys), at(mean), at(index), at(sigma), at(gamma), at(beta), at(lists), at(d_slots), at(usage), at(keys),
-                              at(looked.q), looked.at(at), s.chunks(), score, 2.0, through, accumulate};
-    }, 1e-5);
+    t.check(
+        [&](auto at) {
+          return FastKeysBackward{at(d_q),       at(d_keys), at(mean),    at(index), at(sigma), at(gamma),
+                                  at(beta),      at(lists),  at(d_slots), at(usage), at(keys),  at(looked.q),
+                                  looked.at(at), s.chunks(), score,       2.0,       through,   accumulate};
+        },
+        1e-5);
   });
-  CHECK(found == (score.idw ? 3 : 2) + (through ? 2 + 4 * (s.chunks().count() - 1) : 0));  // of all chunks, and of each but one
+  CHECK(found ==
+        (score.idw ? 3 : 2) + (through ? 2 + 4 * (s.chunks().count() - 1) : 0));  // of all chunks, and of each but one
 }
 
 void check_keys(Twins& t, const Sizes& s, const FastScore& score, bool weighted, bool pairs_only) {
@@ -173,7 +209,8 @@ void check_keys(Twins& t, const Sizes& s, const FastScore& score, bool weighted,
   t.prepare(selected.select());
   Twins steps = t;
   check_steps(steps, s, score, selected, weighted, pairs_only);
-  check_keys_backward(t, s, score, selected, weighted || pairs_only, weighted, weighted || pairs_only ? s.chunks().count() + 1 : 1);
+  check_keys_backward(t, s, score, selected, weighted || pairs_only, weighted,
+                      weighted || pairs_only ? s.chunks().count() + 1 : 1);
 }
 
 TEST_CASE("steps of fast keys and their gradients equal the CPU's", "[fast]") {

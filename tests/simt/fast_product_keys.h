@@ -22,16 +22,15 @@ struct Sizes {
   int64_t capacity(int64_t c) const { return fast_capacity(chunks().at(c).tokens() * entries(), table()); }
   int64_t capacity() const {
     int64_t sum = 0;
-    for (int64_t c = 0; c < chunks().count(); ++c) {
-      sum += capacity(c);
-    }
+    for (int64_t c = 0; c < chunks().count(); ++c) { sum += capacity(c); }
     return sum;
   }
   /// Numbers of a list of the readers of keys, on a GPU.
   int64_t list_numbers(const FastChunks& of) const { return 2 * heads * (of.all.tokens() * k + of.count() * (n + 1)); }
 };
 
-// More than a tile of tokens (32), two groups of keys (64) and several groups of channels; three chunks, the last one shorter.
+// More than a tile of tokens (32), two groups of keys (64) and several groups of channels; three chunks, the last one
+// shorter.
 inline constexpr Sizes kWide{{2, 21, 3, 17}, 7, 2, 67, 37, 3, 13};
 // More slots per head than lanes.
 inline constexpr Sizes kDeep{{1, 4, 0, 3}, 2, 1, 41, 5, 35, 4};
@@ -42,8 +41,7 @@ inline constexpr Sizes kSmall{{1, 5, 1, 3}, 2, 1, 4, 3, 2, 5};
 inline constexpr Sizes kMany{{1, 601, 0, 600}, 400, 2, 131, 2, 15, 2};
 
 /// How many kernels f launches in one run; it runs everything both ways.
-template <class F>
-int64_t launches(F&& f) {
+template <class F> int64_t launches(F&& f) {
   const int64_t before = simt::runs_of("");
   f();
   return (simt::runs_of("") - before) / 2;
@@ -53,17 +51,18 @@ int64_t launches(F&& f) {
 struct Looked {
   Twins& t;
   const Sizes& s;
-  Twin entries = t.integer_output(s.book_shape()), scores = t.float_sum(s.book_shape()), probs = t.float_sum(s.book_shape()),
-       slots = t.integer_output(s.slot_shape()), weights = t.float_sum(s.slot_shape()),
-       q = t.input({s.tokens(), s.heads, 2, s.half}), keys = t.parameter({s.heads, 2, s.n, s.half}), norms = t.scratch({s.heads, 2, s.n});
+  Twin entries = t.integer_output(s.book_shape()), scores = t.float_sum(s.book_shape()),
+       probs = t.float_sum(s.book_shape()), slots = t.integer_output(s.slot_shape()),
+       weights = t.float_sum(s.slot_shape()), q = t.input({s.tokens(), s.heads, 2, s.half}),
+       keys = t.parameter({s.heads, 2, s.n, s.half}), norms = t.scratch({s.heads, 2, s.n});
 
-  template <class At>
-  FastLookup at(At&& at) const {
+  template <class At> FastLookup at(At&& at) const {
     return {at(entries), at(scores), at(probs), at(slots), at(weights)};
   }
   auto make(FastScore score, bool keep_entries = false, bool keep_slots = false, bool keep_norms = false) const {
     return [this, score, keep_norms, keep_entries, keep_slots](auto at_twin) {
-      return FastLookupKeys{at(at_twin), at_twin(norms), at_twin(q), at_twin(keys), s.chunk, score, keep_norms, keep_entries, keep_slots};
+      return FastLookupKeys{at(at_twin), at_twin(norms), at_twin(q),   at_twin(keys), s.chunk,
+                            score,       keep_norms,     keep_entries, keep_slots};
     };
   }
   auto select(bool keep_slots = false) const {
@@ -76,7 +75,8 @@ struct Taught {
   Twins& t;
   const Sizes& s;
   bool weighted, pairs_only;
-  Twin v = t.input({s.tokens(), s.dv}), w = weighted ? t.input({s.tokens()}) : Twin{}, targets = t.integers({s.tokens()}, list());
+  Twin v = t.input({s.tokens(), s.dv}), w = weighted ? t.input({s.tokens()}) : Twin{},
+       targets = t.integers({s.tokens()}, list());
 
   std::vector<int64_t> list() const {
     std::vector<int64_t> out;
@@ -85,10 +85,7 @@ struct Taught {
     }
     return out;
   }
-  template <class At>
-  FastPairs at(At&& at) const {
-    return {at(v), at(w), at(targets), pairs_only};
-  }
+  template <class At> FastPairs at(At&& at) const { return {at(v), at(w), at(targets), pairs_only}; }
 };
 
 struct Listed {
@@ -96,14 +93,13 @@ struct Listed {
   const Sizes& s;
   Twin slots = t.integer_output({s.capacity()}), starts = t.integer_output({s.capacity() + s.chunks().count()}),
        readers = t.integer_output({s.rows() * s.entries()}), local = t.integer_output({s.tokens() * s.entries()}),
-       count = t.integer_output({s.chunks().count()}), sorted = t.scratch({3 * s.rows() * s.entries() + 1024}, DType::i64);
+       count = t.integer_output({s.chunks().count()}),
+       sorted = t.scratch({3 * s.rows() * s.entries() + 1024}, DType::i64);
 
-  template <class At>
-  FastReaders at(At&& at) const {
+  template <class At> FastReaders at(At&& at) const {
     return {at(slots), at(starts), at(readers), at(local), at(count)};
   }
-  template <class At>
-  FastReaders of_chunk(At&& at_twin, int64_t c) const {
+  template <class At> FastReaders of_chunk(At&& at_twin, int64_t c) const {
     return readers_of(at(at_twin), s.chunks(), c, s.entries(), s.table());
   }
 };

@@ -17,8 +17,7 @@ namespace {
 constexpr simt::Settings kForwardLate{simt::Order::forward, simt::Timing::late, 1};
 constexpr simt::Settings kReverseEarly{simt::Order::reverse, simt::Timing::early, 2};
 
-template <class... P, class... A>
-std::string fault_in(void (*kernel)(P...), int threads, A... arguments) {
+template <class... P, class... A> std::string fault_in(void (*kernel)(P...), int threads, A... arguments) {
   return fault_of([&] {
     TestStream stream;
     HEBB_LAUNCH(kernel, 2, threads, 0, stream, arguments...);
@@ -39,17 +38,13 @@ TEST_CASE("a missing barrier reads poison", "[fast]") {
   DeviceArray<float> in(random_values<float>(64, 1)), out(128);
   HEBB_LAUNCH(reverse_without_barrier, 2, 64, 0, stream, out.data(), in.data());
   bool has_nan = false;
-  for (const float x : out.host()) {
-    has_nan = has_nan || std::isnan(x);
-  }
+  for (const float x : out.host()) { has_nan = has_nan || std::isnan(x); }
   CHECK(has_nan);
 }
 
 __global__ void read_unwritten(float* out) {
   HEBB_SHARED(float[64], tile);
-  if (threadIdx.x < 33) {
-    tile[threadIdx.x] = 1;
-  }
+  if (threadIdx.x < 33) { tile[threadIdx.x] = 1; }
   __syncthreads();
   out[blockIdx.x * 64 + threadIdx.x] = tile[threadIdx.x];
 }
@@ -59,15 +54,11 @@ TEST_CASE("shared memory that nobody wrote is NaN, in every block", "[fast]") {
   DeviceArray<float> out(128);
   HEBB_LAUNCH(read_unwritten, 2, 64, 0, stream, out.data());
   const std::vector<float> got = out.host();
-  for (size_t i = 0; i < 128; ++i) {
-    CHECK((i % 64 < 33 ? got[i] == 1.0f : std::isnan(got[i])));
-  }
+  for (size_t i = 0; i < 128; ++i) { CHECK((i % 64 < 33 ? got[i] == 1.0f : std::isnan(got[i]))); }
 }
 
 __global__ void barrier_for_some() {
-  if (threadIdx.x < 40) {
-    __syncthreads();
-  }
+  if (threadIdx.x < 40) { __syncthreads(); }
 }
 __global__ void two_barriers() {
   if (threadIdx.x < 40) {
@@ -77,15 +68,11 @@ __global__ void two_barriers() {
   }
 }
 __global__ void barrier_against_collective() {
-  if (threadIdx.x % 32 < 16) {
-    __syncthreads();
-  }
+  if (threadIdx.x % 32 < 16) { __syncthreads(); }
   __syncwarp();
 }
 __global__ void return_before_barrier() {
-  if (threadIdx.x == 5) {
-    return;
-  }
+  if (threadIdx.x == 5) { return; }
   __syncthreads();
 }
 
@@ -119,25 +106,23 @@ __global__ void shuffle_at_two_lines(int* out) {
 }
 __global__ void mask_without_caller(int* out) { out[threadIdx.x] = __shfl_sync(0xFFFF0000u, 1, 20); }
 __global__ void mask_with_returned_lane(int* out) {
-  if (threadIdx.x % 32 != 9) {
-    out[threadIdx.x] = __shfl_sync(0xFFFFFFFFu, 1, 0);
-  }
+  if (threadIdx.x % 32 != 9) { out[threadIdx.x] = __shfl_sync(0xFFFFFFFFu, 1, 0); }
 }
 
 TEST_CASE("warp operations with wrong masks or in divergent code are faults", "[fast]") {
   const simt::Settings settings = GENERATE(kForwardLate, kReverseEarly);
   const simt::ScopedSettings scope(settings);
   DeviceArray<int> out(32);
-  CHECK(contains(fault_in(shuffle_at_two_lines, 32, out.data()), "while lanes of its mask wait in __shfl_xor_sync at fault_test.cpp:"));
+  CHECK(contains(fault_in(shuffle_at_two_lines, 32, out.data()),
+                 "while lanes of its mask wait in __shfl_xor_sync at fault_test.cpp:"));
   CHECK(contains(fault_in(mask_without_caller, 32, out.data()), "with a mask that does not name it"));
   const std::string returned = fault_in(mask_with_returned_lane, 32, out.data());
-  CHECK((contains(returned, "names lane 9, which has returned") || contains(returned, "returns while other lanes wait for it")));
+  CHECK((contains(returned, "names lane 9, which has returned") ||
+         contains(returned, "returns while other lanes wait for it")));
 }
 
 __global__ void shuffle_from_outside(int* out) {
-  if (threadIdx.x < 8) {
-    out[threadIdx.x] = __shfl_sync(0xFFu, 5, static_cast<int>(threadIdx.x) + 4);
-  }
+  if (threadIdx.x < 8) { out[threadIdx.x] = __shfl_sync(0xFFu, 5, static_cast<int>(threadIdx.x) + 4); }
 }
 
 TEST_CASE("a lane outside the mask has nothing to give", "[fast]") {
@@ -153,9 +138,7 @@ __global__ void __attribute__((noinline)) write_past_shared(int offset) {
   volatile float* const to = first;
   second[threadIdx.x % 8] = 0;
   __syncthreads();
-  if (threadIdx.x == 3) {
-    to[offset] = 1;
-  }
+  if (threadIdx.x == 3) { to[offset] = 1; }
   __syncthreads();
 }
 
@@ -178,25 +161,18 @@ TEST_CASE("writing past a shared array is found", "[fast]") {
 #endif
 }
 
-template <bool kWaits, bool kOrders>
-__global__ void double_buffer(float* out, const float* in, int tiles) {
+template <bool kWaits, bool kOrders> __global__ void double_buffer(float* out, const float* in, int tiles) {
   HEBB_SHARED(float[2][128], tile);
   const unsigned t = threadIdx.x;
   copy_async_16(&tile[0][4 * t], in + 4 * t, 16);
   commit_async_copies();
   float sum = 0;
   for (int i = 0; i < tiles; ++i) {
-    if (i + 1 < tiles) {
-      copy_async_16(&tile[(i + 1) % 2][4 * t], in + 128 * (i + 1) + 4 * t, 16);
-    }
+    if (i + 1 < tiles) { copy_async_16(&tile[(i + 1) % 2][4 * t], in + 128 * (i + 1) + 4 * t, 16); }
     commit_async_copies();
-    if (kWaits || i + 1 == tiles) {
-      wait_async_copies<1>();
-    }
+    if (kWaits || i + 1 == tiles) { wait_async_copies<1>(); }
     __syncthreads();
-    for (unsigned j = 0; j < 4; ++j) {
-      sum += tile[i % 2][(37 * t + 31 * j) % 128];
-    }
+    for (unsigned j = 0; j < 4; ++j) { sum += tile[i % 2][(37 * t + 31 * j) % 128]; }
     if (kOrders) {
       __syncthreads();  // before the next copy into this buffer
     }
@@ -216,9 +192,7 @@ std::vector<float> run_double_buffer(void (*kernel)(float*, const float*, int), 
 TEST_CASE("a missing wait shows with late copies, a missing barrier before the next copy with early ones", "[fast]") {
   const std::vector<float> right = run_double_buffer(double_buffer<true, true>, kForwardLate);
   CHECK(run_double_buffer(double_buffer<true, true>, kReverseEarly) == right);
-  for (const float x : right) {
-    CHECK(!std::isnan(x));
-  }
+  for (const float x : right) { CHECK(!std::isnan(x)); }
   CHECK(run_double_buffer(double_buffer<false, true>, kForwardLate) != right);
   CHECK(run_double_buffer(double_buffer<true, false>, kReverseEarly) != right);
 }
@@ -260,9 +234,11 @@ TEST_CASE("wrong addresses and unfinished copies of the instructions are faults"
   const simt::ScopedSettings scope(kForwardLate);
   DeviceArray<float> in(random_values<float>(1024, 2)), out(128);
   DeviceArray<uint32_t> fragments(32);
-  CHECK(contains(fault_in(copy_without_wait, 32, in.data()), "returns with a cp.async that was not waited for (fault_test.cpp:"));
+  CHECK(contains(fault_in(copy_without_wait, 32, in.data()),
+                 "returns with a cp.async that was not waited for (fault_test.cpp:"));
   CHECK(contains(fault_in(copy_misaligned, 32, in.data()), "not multiples of 16 bytes"));
-  CHECK(contains(fault_in(copy_outside, 32, in.data()), "thread (31,0,0): cp.async to an address outside of shared memory"));
+  CHECK(contains(fault_in(copy_outside, 32, in.data()),
+                 "thread (31,0,0): cp.async to an address outside of shared memory"));
   CHECK(contains(fault_in(matrix_misaligned, 32, fragments.data()), "thread (1,0,0): ldmatrix of a row whose address"));
   CHECK(contains(fault_in(matrix_outside, 32, fragments.data()), "ldmatrix of a row outside of shared memory"));
   CHECK(contains(fault_in(vector_misaligned, 32, out.data(), in.data()), "16-byte load from an address"));
@@ -270,9 +246,7 @@ TEST_CASE("wrong addresses and unfinished copies of the instructions are faults"
 
 __global__ void wait_for_higher_block(int* state) {
   if (threadIdx.x == 0 && blockIdx.x == 0) {
-    while (atomicAdd(&state[0], 0) == 0) {
-      device::backoff();
-    }
+    while (atomicAdd(&state[0], 0) == 0) { device::backoff(); }
   }
 }
 
@@ -280,7 +254,8 @@ TEST_CASE("a wait that can never end is a fault", "[fast]") {
   const simt::Settings settings = GENERATE(kForwardLate, kReverseEarly);
   const simt::ScopedSettings scope(settings);
   DeviceArray<int> state(std::vector<int>{0});
-  CHECK(contains(fault_in(wait_for_higher_block, 32, state.data()), "block (0,0,0) thread (0,0,0): waits for ever at fault_test.cpp:"));
+  CHECK(contains(fault_in(wait_for_higher_block, 32, state.data()),
+                 "block (0,0,0) thread (0,0,0): waits for ever at fault_test.cpp:"));
 }
 
 TEST_CASE("what CUDA refuses while a stream is captured is a fault", "[fast]") {
@@ -289,11 +264,17 @@ TEST_CASE("what CUDA refuses while a stream is captured is a fault", "[fast]") {
   int host = 0;
   const hebb::Tensor tensor{value.data(), hebb::DType::i32, {1}};
   device::Event event;
-  const auto recorded = [&](const std::function<void()>& work) { return fault_of([&] { device::Graph(stream, 0, work); }); };
+  const auto recorded = [&](const std::function<void()>& work) {
+    return fault_of([&] { device::Graph(stream, 0, work); });
+  };
   const std::string start = "stream capture: ";
-  CHECK(recorded([&] { device::synchronize(stream); }) == start + "the host waits for the device while a stream is captured");
+  CHECK(recorded([&] { device::synchronize(stream); }) ==
+        start + "the host waits for the device while a stream is captured");
   CHECK(contains(recorded([&] { device::synchronize(other); }), start + "the host waits for the device"));
-  CHECK(contains(recorded([&] { device::download(stream, {{&host, tensor}}); }), start + "the host waits for the device"));
+  CHECK(contains(recorded([&] {
+                   device::download(stream, {{&host, tensor}});
+                 }),
+                 start + "the host waits for the device"));
   CHECK(contains(recorded([&] { event.synchronize(); }), start + "the host waits for an event"));
   CHECK(contains(recorded([&] { event.record(stream); }), start + "an event is recorded"));
   CHECK(contains(recorded([&] { simt::allocate(8); }), start + "device memory is allocated"));

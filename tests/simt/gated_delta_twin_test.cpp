@@ -13,7 +13,8 @@ namespace {
 constexpr double kDeltaTolerance = 3e-5;
 // On tensor cores what is read from and written to the state has 16 bits; an error in one write reaches all later ones.
 constexpr double kSplitTolerance = 1e-3;
-// What gradients of decays take from the state and its gradient in bf16 is off by 2^-9 of the largest term; entries are sums of such.
+// What gradients of decays take from the state and its gradient in bf16 is off by 2^-9 of the largest term; entries are
+// sums of such.
 constexpr double kRoundedTolerance = 6e-3;
 
 struct Sizes {
@@ -31,8 +32,12 @@ struct Operands {
   Twin q, k, v, g, beta, initial, doc_start;
 
   Operands(Twins& t, const Sizes& s)
-      : q(t.input(s.keys())), k(t.input(s.keys(), 1.5 / std::sqrt(static_cast<double>(s.dk)))), v(t.input(s.values())),
-        g(decays(t, s)), beta(t.parameter(s.gates())), initial(s.initial ? t.parameter({s.value_heads, s.dk, s.dv}) : Twin{}),
+      : q(t.input(s.keys())),
+        k(t.input(s.keys(), 1.5 / std::sqrt(static_cast<double>(s.dk)))),
+        v(t.input(s.values())),
+        g(decays(t, s)),
+        beta(t.parameter(s.gates())),
+        initial(s.initial ? t.parameter({s.value_heads, s.dk, s.dv}) : Twin{}),
         doc_start(t.integers({2, s.length}, s.doc_start)) {}
 
   /// Logs of decays: weak ones and a few that forget nearly all.
@@ -52,14 +57,17 @@ void check_forward(const Sizes& s, bool carried, DType dtype = DType::f32) {
   const Operands in(t, s);
   const Grid grid(s.doc_start, 2, s.length, s.chunk);
   const Twin o = t.output(s.values()), prediction = s.additive || on_tensor_cores ? Twin{} : t.output(s.values()),
-             state = carried ? t.float_sum(s.states(2)) : Twin{}, chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
+             state = carried ? t.float_sum(s.states(2)) : Twin{},
+             chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
              rows = t.integers({3}, grid.rows, DType::i64),
              scratch = t.scratch({2 * s.value_heads, gated_delta_forward_scratch(grid.longest, s.dk, s.dv)});
   t.check(
       [&](auto at) {
-        return GatedDeltaForward{at(o), at(prediction), at(state), at(scratch), at(in.q), at(in.k), at(in.v), at(in.g), at(in.beta),
-                                 at(in.initial), at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4,
-                                 s.additive};
+        return GatedDeltaForward{
+            at(o),       at(prediction), at(state),        at(scratch),
+            at(in.q),    at(in.k),       at(in.v),         at(in.g),
+            at(in.beta), at(in.initial), at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
+            0.4,         s.additive};
       },
       on_tensor_cores ? kSplitTolerance : kDeltaTolerance);
 }
@@ -70,7 +78,8 @@ void check_backward(const Sizes& s, DType dtype = DType::f32) {
   const Grid grid(s.doc_start, 2, s.length, s.chunk);
   const Twin chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
              rows = t.integers({3}, grid.rows, DType::i64), d_o = t.input(s.values()), d_q = t.output(s.keys()),
-             d_k = t.output(s.keys()), d_v = t.output(s.values()), d_g = t.float_output(s.gates()), d_beta = t.float_output(s.gates()),
+             d_k = t.output(s.keys()), d_v = t.output(s.values()), d_g = t.float_output(s.gates()),
+             d_beta = t.float_output(s.gates()),
              d_initial = s.initial ? t.float_sum({s.value_heads, s.dk, s.dv}) : Twin{},
              starts = t.scratch(s.states(std::max<int64_t>(1, grid.states))), errors = t.scratch(s.values()),
              sums = s.initial ? t.scratch(s.states(2)) : Twin{},
@@ -86,13 +95,32 @@ void check_backward(const Sizes& s, DType dtype = DType::f32) {
   const int64_t runs = simt::runs_of("gated_delta_mma_");
   t.check(
       [&](auto at) {
-        return GatedDeltaBackward{at(d_q), at(d_k), at(d_v), at(d_g), at(d_beta), at(d_initial), at(starts), at(errors), at(sums),
-                                  at(scratch), at(d_o), at(in.q), at(in.k), at(in.v), at(in.g), at(in.beta), at(in.initial),
-                                  at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, 0.4, s.additive,
+        return GatedDeltaBackward{at(d_q),
+                                  at(d_k),
+                                  at(d_v),
+                                  at(d_g),
+                                  at(d_beta),
+                                  at(d_initial),
+                                  at(starts),
+                                  at(errors),
+                                  at(sums),
+                                  at(scratch),
+                                  at(d_o),
+                                  at(in.q),
+                                  at(in.k),
+                                  at(in.v),
+                                  at(in.g),
+                                  at(in.beta),
+                                  at(in.initial),
+                                  at(in.doc_start),
+                                  ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
+                                  0.4,
+                                  s.additive,
                                   at(adjoints)};
       },
       on_tensor_cores ? kRoundedTolerance : kDeltaTolerance);
-  CHECK(simt::runs_of("gated_delta_mma_") == runs + (on_tensor_cores ? 2 * 3 : 0));  // three kernels, forward and in reverse
+  CHECK(simt::runs_of("gated_delta_mma_") ==
+        runs + (on_tensor_cores ? 2 * 3 : 0));  // three kernels, forward and in reverse
 }
 
 Sizes grouped() { return {70, 1, 2, 9, 13, 20, documents_of_two_rows(), true}; }
@@ -152,11 +180,12 @@ TEST_CASE("results of the delta rule on tensor cores do not depend on the width 
     const simt::ScopedSettings scope(settings);
     return delta_on_tensor_cores(key_dim);
   };
-  const int64_t key_dim = GENERATE(24, 72);  // kernels for keys of 64 and of 128
+  const int64_t key_dim = GENERATE(24, 72);                               // kernels for keys of 64 and of 128
   both_ways([&] { CHECK(results(key_dim, 1) == results(key_dim, 3)); });  // slices of 64, and of 32
 }
 
-TEST_CASE("the delta rule takes slices of 32 value channels where the multiprocessors hold them in as many rounds", "[fast]") {
+TEST_CASE("the delta rule takes slices of 32 value channels where the multiprocessors hold them in as many rounds",
+          "[fast]") {
   const auto blocks = [](int64_t value_heads, int64_t value_dim, int multiprocessors) {
     const simt::ScopedSettings scope({.multiprocessors = multiprocessors});
     const Tensor k{nullptr, DType::bf16, {8, 4096, 4, 64}}, v{nullptr, DType::bf16, {8, 4096, value_heads, value_dim}};
@@ -167,9 +196,9 @@ TEST_CASE("the delta rule takes slices of 32 value channels where the multiproce
     return found;
   };
   using Found = std::vector<unsigned>;
-  CHECK(blocks(8, 64, 132) == Found{64, 32, 64, 2});    // 128 blocks
-  CHECK(blocks(8, 64, 127) == Found{64, 64, 64, 1});    // two rounds of slices of 32, one of 64
-  CHECK(blocks(8, 32, 20) == Found{64, 32, 64, 1});     // half of a slice of 64 would be empty
+  CHECK(blocks(8, 64, 132) == Found{64, 32, 64, 2});     // 128 blocks
+  CHECK(blocks(8, 64, 127) == Found{64, 64, 64, 1});     // two rounds of slices of 32, one of 64
+  CHECK(blocks(8, 32, 20) == Found{64, 32, 64, 1});      // half of a slice of 64 would be empty
   CHECK(blocks(16, 136, 132) == Found{64, 64, 128, 3});  // three rounds instead of five
 }
 
@@ -179,10 +208,12 @@ TEST_CASE("steps of the delta rule equal the CPU's", "[fast]") {
   Twins t;
   const Operands in(t, s);
   const Twin o = t.output(s.values()), prediction = t.output(s.values()), state = t.float_sum(s.states(2));
-  t.check([&](auto at) {
-    return GatedDeltaSteps{at(o), at(prediction), at(state), at(in.q), at(in.k), at(in.v), at(in.g), at(in.beta), at(in.initial),
-                           at(in.doc_start), 0.4, additive};
-  }, kDeltaTolerance);
+  t.check(
+      [&](auto at) {
+        return GatedDeltaSteps{at(o),    at(prediction), at(state),      at(in.q),         at(in.k), at(in.v),
+                               at(in.g), at(in.beta),    at(in.initial), at(in.doc_start), 0.4,      additive};
+      },
+      kDeltaTolerance);
 }
 
 TEST_CASE("the chunked delta rule and its gradients do not race", "[threads]") {

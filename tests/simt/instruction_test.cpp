@@ -14,21 +14,15 @@ __global__ void multiply_tile(float* out, const hebb::bf16* a, const hebb::bf16*
   HEBB_SHARED(hebb::bf16[16][24], left);
   HEBB_SHARED(hebb::bf16[8][24], right);
   const unsigned lane = threadIdx.x;
-  for (unsigned i = lane; i < 256; i += 32) {
-    left[i / 16][i % 16] = a[i];
-  }
-  for (unsigned i = lane; i < 128; i += 32) {
-    right[i / 16][i % 16] = b[i];
-  }
+  for (unsigned i = lane; i < 256; i += 32) { left[i / 16][i % 16] = a[i]; }
+  for (unsigned i = lane; i < 128; i += 32) { right[i / 16][i % 16] = b[i]; }
   __syncwarp();
   uint32_t fragment_a[4], fragment_b[2];
   load_matrices<4, false>(fragment_a, &left[lane % 16][8 * (lane / 16)]);
   load_matrices<2, false>(fragment_b, &right[lane % 8][8 * (lane / 8 % 2)]);
   float d[4] = {1, 1, 1, 1};
   mma_bf16(d, fragment_a, fragment_b);
-  for (unsigned i = 0; i < 4; ++i) {
-    out[(lane / 4 + 8 * (i / 2)) * 8 + 2 * (lane % 4) + i % 2] = d[i];
-  }
+  for (unsigned i = 0; i < 4; ++i) { out[(lane / 4 + 8 * (i / 2)) * 8 + 2 * (lane % 4) + i % 2] = d[i]; }
 }
 
 TEST_CASE("ldmatrix and mma.m16n8k16 multiply a tile of bf16", "[fast]") {
@@ -42,9 +36,7 @@ TEST_CASE("ldmatrix and mma.m16n8k16 multiply a tile of bf16", "[fast]") {
     for (size_t i = 0; i < 16; ++i) {
       for (size_t j = 0; j < 8; ++j) {
         double sum = 1;
-        for (size_t l = 0; l < 16; ++l) {
-          sum += double(value_of(a[i * 16 + l])) * double(value_of(b[j * 16 + l]));
-        }
+        for (size_t l = 0; l < 16; ++l) { sum += double(value_of(a[i * 16 + l])) * double(value_of(b[j * 16 + l])); }
         expected.push_back(sum);
       }
     }
@@ -68,8 +60,7 @@ TEST_CASE("movmatrix transposes a matrix in registers", "[fast]") {
   }
 }
 
-template <int kCount, bool kTransposed>
-__global__ void show_matrices(uint32_t* out) {
+template <int kCount, bool kTransposed> __global__ void show_matrices(uint32_t* out) {
   HEBB_SHARED(uint16_t[4][8][8], tile);
   for (unsigned i = threadIdx.x; i < 256; i += 32) {
     tile[i / 64][i / 8 % 8][i % 8] = static_cast<uint16_t>(i);  // matrix * 64 + row * 8 + column
@@ -77,13 +68,10 @@ __global__ void show_matrices(uint32_t* out) {
   __syncwarp();
   uint32_t fragment[kCount];
   load_matrices<kCount, kTransposed>(fragment, tile[threadIdx.x / 8][threadIdx.x % 8]);
-  for (int i = 0; i < kCount; ++i) {
-    out[threadIdx.x * kCount + static_cast<unsigned>(i)] = fragment[i];
-  }
+  for (int i = 0; i < kCount; ++i) { out[threadIdx.x * kCount + static_cast<unsigned>(i)] = fragment[i]; }
 }
 
-template <int kCount, bool kTransposed>
-void check_matrices() {
+template <int kCount, bool kTransposed> void check_matrices() {
   TestStream stream;
   DeviceArray<uint32_t> out(32 * kCount);
   HEBB_LAUNCH((show_matrices<kCount, kTransposed>), 1, 32, 0, stream, out.data());
@@ -116,9 +104,7 @@ __global__ void multiply_tf32(float* out, const float* a, const float* b) {  // 
   const uint32_t fragment_b[2] = {round_to_tf32(b[column * 8 + row]), round_to_tf32(b[(column + 4) * 8 + row])};
   float d[4] = {};
   mma_tf32(d, fragment_a, fragment_b);
-  for (unsigned i = 0; i < 4; ++i) {
-    out[(row + 8 * (i / 2)) * 8 + 2 * column + i % 2] = d[i];
-  }
+  for (unsigned i = 0; i < 4; ++i) { out[(row + 8 * (i / 2)) * 8 + 2 * column + i % 2] = d[i]; }
 }
 
 TEST_CASE("mma.m16n8k8 multiplies a tile of tf32", "[fast]") {
@@ -131,9 +117,7 @@ TEST_CASE("mma.m16n8k8 multiplies a tile of tf32", "[fast]") {
     for (size_t i = 0; i < 16; ++i) {
       for (size_t j = 0; j < 8; ++j) {
         double sum = 0;
-        for (size_t l = 0; l < 8; ++l) {
-          sum += double(a[i * 8 + l]) * double(b[l * 8 + j]);
-        }
+        for (size_t l = 0; l < 8; ++l) { sum += double(a[i * 8 + l]) * double(b[l * 8 + j]); }
         expected.push_back(sum);
       }
     }
@@ -173,27 +157,19 @@ __global__ void copy_parts(uint32_t* out, const uint32_t* in) {
   const unsigned t = threadIdx.x;
   copy_async_16(&tile[0][4 * t], in + 4 * t, static_cast<int>(t % 5 * 4));  // 0, 4, .. 16 bytes, the rest zeros
   commit_async_copies();
-  for (unsigned i = 0; i < 4; ++i) {
-    copy_async_4(&tile[1][4 * t + i], in + 4 * t + i, i == 3 ? 0 : 4);
-  }
+  for (unsigned i = 0; i < 4; ++i) { copy_async_4(&tile[1][4 * t + i], in + 4 * t + i, i == 3 ? 0 : 4); }
   commit_async_copies();
   wait_async_copies<1>();  // the first group is there, the second may not be
-  for (unsigned i = 0; i < 4; ++i) {
-    out[4 * t + i] = tile[0][4 * t + i];
-  }
+  for (unsigned i = 0; i < 4; ++i) { out[4 * t + i] = tile[0][4 * t + i]; }
   wait_async_copies<0>();
-  for (unsigned i = 0; i < 4; ++i) {
-    out[128 + 4 * t + i] = tile[1][4 * t + i];
-  }
+  for (unsigned i = 0; i < 4; ++i) { out[128 + 4 * t + i] = tile[1][4 * t + i]; }
 }
 
 TEST_CASE("cp.async copies whole and partial pieces, group by group", "[fast]") {
   both_ways([] {
     TestStream stream;
     std::vector<uint32_t> values;
-    for (uint32_t i = 0; i < 128; ++i) {
-      values.push_back(i + 1);
-    }
+    for (uint32_t i = 0; i < 128; ++i) { values.push_back(i + 1); }
     DeviceArray<uint32_t> in(values), out(256);
     HEBB_LAUNCH(copy_parts, 1, 32, 0, stream, out.data(), in.data());
     const std::vector<uint32_t> got = out.host();
@@ -204,8 +180,7 @@ TEST_CASE("cp.async copies whole and partial pieces, group by group", "[fast]") 
   });
 }
 
-template <class T>
-__global__ void copy_packs(T* out, const T* in, int64_t count, bool vector) {
+template <class T> __global__ void copy_packs(T* out, const T* in, int64_t count, bool vector) {
   float value[8];
   const int64_t at = 8 * static_cast<int64_t>(threadIdx.x);
   load_pack(value, in, at, count, vector);

@@ -1,4 +1,5 @@
-// State rows of kvm against their CPU twin: budgets, gates, value norms, temperatures, documents, segments, grouped heads.
+// State rows of kvm against their CPU twin: budgets, gates, value norms, temperatures, documents, segments, grouped
+// heads.
 #include "kernels/kvm/kvm.h"
 #include "twins.h"
 
@@ -69,11 +70,14 @@ struct Rows {
   Twin keys, values, radii, counts, key_hats, value_hats;
 
   Rows(Twins& t, const Case& c, int64_t room)
-      : keys(t.float_sum(c.per_row(room, c.d))), values(t.float_sum(c.per_row(room, c.dv))), radii(t.float_sum({c.batch, c.kv_heads, room})),
-        counts(t.integers({c.batch, c.kv_heads, room}, std::vector<int64_t>(static_cast<size_t>(c.batch * c.kv_heads * room), 3), DType::i32, true)),
-        key_hats(t.sum(c.per_row(room, c.d))), value_hats(t.sum(c.per_row(room, c.dv))) {}
-  template <class At>
-  KvmRows operator()(At& at) const {
+      : keys(t.float_sum(c.per_row(room, c.d))),
+        values(t.float_sum(c.per_row(room, c.dv))),
+        radii(t.float_sum({c.batch, c.kv_heads, room})),
+        counts(t.integers({c.batch, c.kv_heads, room},
+                          std::vector<int64_t>(static_cast<size_t>(c.batch * c.kv_heads * room), 3), DType::i32, true)),
+        key_hats(t.sum(c.per_row(room, c.d))),
+        value_hats(t.sum(c.per_row(room, c.dv))) {}
+  template <class At> KvmRows operator()(At& at) const {
     return {at(keys), at(values), at(radii), at(counts), at(key_hats), at(value_hats)};
   }
 };
@@ -82,11 +86,10 @@ struct Window {
   Twin k, v, gates;
 
   Window(Twins& t, const Case& c)
-      : k(t.sum(c.per_row(c.ring(), c.d))), v(t.sum(c.per_row(c.ring(), c.dv))), gates(t.float_sum({c.batch, c.kv_heads, c.ring()})) {}
-  template <class At>
-  KvmWindow operator()(At& at) const {
-    return {at(k), at(v), at(gates)};
-  }
+      : k(t.sum(c.per_row(c.ring(), c.d))),
+        v(t.sum(c.per_row(c.ring(), c.dv))),
+        gates(t.float_sum({c.batch, c.kv_heads, c.ring()})) {}
+  template <class At> KvmWindow operator()(At& at) const { return {at(k), at(v), at(gates)}; }
 };
 
 /// Tokens and parameters.
@@ -94,9 +97,15 @@ struct Inputs {
   Twin q, k, v, gate, norm_weight, norm_bias, window_temp, state_temp, doc_start, sizes;
 
   Inputs(Twins& t, const Case& c, const std::vector<int64_t>& rows)
-      : q(t.input(c.q(), 3)), k(t.input(c.k(), 2)), v(t.input(c.v())), gate(c.gated ? t.parameter(c.gates(), 2) : Twin{}),
-        norm_weight(t.parameter({c.d})), norm_bias(t.parameter({c.d})), window_temp(c.temperatures ? t.parameter({c.heads}) : Twin{}),
-        state_temp(c.temperatures ? t.parameter({c.heads}, 2) : Twin{}), doc_start(t.integers({c.batch, c.length}, c.doc_start)),
+      : q(t.input(c.q(), 3)),
+        k(t.input(c.k(), 2)),
+        v(t.input(c.v())),
+        gate(c.gated ? t.parameter(c.gates(), 2) : Twin{}),
+        norm_weight(t.parameter({c.d})),
+        norm_bias(t.parameter({c.d})),
+        window_temp(c.temperatures ? t.parameter({c.heads}) : Twin{}),
+        state_temp(c.temperatures ? t.parameter({c.heads}, 2) : Twin{}),
+        doc_start(t.integers({c.batch, c.length}, c.doc_start)),
         sizes(t.integers({static_cast<int64_t>(rows.size())}, rows)) {}
 };
 
@@ -106,41 +115,94 @@ void check_case(const Case& c, int64_t more, DType dtype, bool routes_too, doubl
   const std::vector<int64_t> sizes = sizes_of(c.rule, (c.length - 1) / c.rule.chunk + 1, more);
   const int64_t room = sizes.back() + 1, width = room + c.ring();
   Twins t(dtype);
-  const Twin o = t.output(c.o()), lse = t.float_output({c.batch, c.length, c.heads}), routes = t.integer_output({c.batch, c.kv_heads, c.length}),
+  const Twin o = t.output(c.o()), lse = t.float_output({c.batch, c.length, c.heads}),
+             routes = t.integer_output({c.batch, c.kv_heads, c.length}),
              scratch = t.scratch(c.per_row(kKvmTile, width)), memory_keys = t.scratch(c.per_row(c.rule.chunk, c.d)),
-             work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room, dtype)}), ring_k = t.scratch(c.per_row(c.ring(), c.d), dtype),
-             ring_v = t.scratch(c.per_row(c.ring(), c.dv), dtype), ring_gates = t.scratch({c.batch, c.kv_heads, c.ring()});
+             work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room, dtype)}),
+             ring_k = t.scratch(c.per_row(c.ring(), c.d), dtype), ring_v = t.scratch(c.per_row(c.ring(), c.dv), dtype),
+             ring_gates = t.scratch({c.batch, c.kv_heads, c.ring()});
   const Rows rows(t, c, room);
   const Inputs in(t, c, sizes);
   const auto forward = [&](Twin out, Twin sums, bool forced) {
     return [&, out, sums, forced](auto at) {
-      return KvmForward{at(out), at(sums), at(routes), rows(at), KvmWindow{at(ring_k), at(ring_v), at(ring_gates)}, at(scratch),
-                        at(memory_keys), at(work), at(in.q), at(in.k), at(in.v), at(in.gate), at(in.norm_weight), at(in.norm_bias),
-                        at(in.window_temp), at(in.state_temp), at(in.doc_start), at(in.sizes), c.rule, forced};
+      return KvmForward{at(out),
+                        at(sums),
+                        at(routes),
+                        rows(at),
+                        KvmWindow{at(ring_k), at(ring_v), at(ring_gates)},
+                        at(scratch),
+                        at(memory_keys),
+                        at(work),
+                        at(in.q),
+                        at(in.k),
+                        at(in.v),
+                        at(in.gate),
+                        at(in.norm_weight),
+                        at(in.norm_bias),
+                        at(in.window_temp),
+                        at(in.state_temp),
+                        at(in.doc_start),
+                        at(in.sizes),
+                        c.rule,
+                        forced};
     };
   };
-  if (routes_too) {
-    t.check(forward(o, lse, false), tolerance);
-  }
+  if (routes_too) { t.check(forward(o, lse, false), tolerance); }
   t.prepare(forward(o, lse, false));
   Twins replay = t;
   replay.check(forward(replay.output(c.o()), {}, true), tolerance);
-  const Twin d_q = t.sum(c.q()), d_k = t.output(c.k()), d_v = t.sum(c.v()), d_gate = c.gated ? t.float_output(c.gates()) : Twin{},
-             d_weight = t.float_sum({c.d}), d_bias = t.float_sum({c.d}), d_window = c.temperatures ? t.float_sum({c.heads}) : Twin{},
-             d_state = c.temperatures ? t.float_sum({c.heads}) : Twin{}, versions = t.scratch(c.per_row(c.length, c.d + c.dv)),
-             previous = t.scratch({c.batch, c.kv_heads, c.length}, DType::i32), latest = t.scratch({c.batch, c.kv_heads, room}, DType::i32),
+  const Twin d_q = t.sum(c.q()), d_k = t.output(c.k()), d_v = t.sum(c.v()),
+             d_gate = c.gated ? t.float_output(c.gates()) : Twin{}, d_weight = t.float_sum({c.d}),
+             d_bias = t.float_sum({c.d}), d_window = c.temperatures ? t.float_sum({c.heads}) : Twin{},
+             d_state = c.temperatures ? t.float_sum({c.heads}) : Twin{},
+             versions = t.scratch(c.per_row(c.length, c.d + c.dv)),
+             previous = t.scratch({c.batch, c.kv_heads, c.length}, DType::i32),
+             latest = t.scratch({c.batch, c.kv_heads, room}, DType::i32),
              two = t.scratch({c.batch, c.kv_heads, 2, kKvmTile, width}),
              partial = t.scratch({c.batch, c.kv_heads, 2 * c.d + 2 * c.heads / c.kv_heads}), d_o = t.input(c.o()),
-             back = t.scratch({kvm_backward_work(c.q(), c.k(), c.v(), c.rule, room, dtype)}), d_keys = t.scratch(c.per_row(room, c.d)),
-             d_values = t.scratch(c.per_row(room, c.dv)), d_radii = t.scratch({c.batch, c.kv_heads, room}),
-             d_key_hats = t.scratch(c.per_row(room, c.d)), d_value_hats = t.scratch(c.per_row(room, c.dv));
-  t.check([&](auto at) {
-    return KvmBackward{at(d_q), at(d_k), at(d_v), at(d_gate), at(d_weight), at(d_bias), at(d_window), at(d_state), rows(at),
-                       KvmRows{at(d_keys), at(d_values), at(d_radii), {}, at(d_key_hats), at(d_value_hats)}, at(versions), at(previous),
-                       at(latest), at(two), at(partial), at(back), at(d_o), at(o), at(lse), at(routes), at(in.q), at(in.k), at(in.v),
-                       at(in.gate), at(in.norm_weight), at(in.norm_bias), at(in.window_temp), at(in.state_temp), at(in.doc_start),
-                       at(in.sizes), c.rule, true, false, true, false};
-  }, tolerance);
+             back = t.scratch({kvm_backward_work(c.q(), c.k(), c.v(), c.rule, room, dtype)}),
+             d_keys = t.scratch(c.per_row(room, c.d)), d_values = t.scratch(c.per_row(room, c.dv)),
+             d_radii = t.scratch({c.batch, c.kv_heads, room}), d_key_hats = t.scratch(c.per_row(room, c.d)),
+             d_value_hats = t.scratch(c.per_row(room, c.dv));
+  t.check(
+      [&](auto at) {
+        return KvmBackward{at(d_q),
+                           at(d_k),
+                           at(d_v),
+                           at(d_gate),
+                           at(d_weight),
+                           at(d_bias),
+                           at(d_window),
+                           at(d_state),
+                           rows(at),
+                           KvmRows{at(d_keys), at(d_values), at(d_radii), {}, at(d_key_hats), at(d_value_hats)},
+                           at(versions),
+                           at(previous),
+                           at(latest),
+                           at(two),
+                           at(partial),
+                           at(back),
+                           at(d_o),
+                           at(o),
+                           at(lse),
+                           at(routes),
+                           at(in.q),
+                           at(in.k),
+                           at(in.v),
+                           at(in.gate),
+                           at(in.norm_weight),
+                           at(in.norm_bias),
+                           at(in.window_temp),
+                           at(in.state_temp),
+                           at(in.doc_start),
+                           at(in.sizes),
+                           c.rule,
+                           true,
+                           false,
+                           true,
+                           false};
+      },
+      tolerance);
 }
 
 TEST_CASE("kvm and its gradients equal the CPU's", "[fast]") {
@@ -189,7 +251,9 @@ constexpr double kBf16Tolerance = 2e-2;
 TEST_CASE("kvm in bf16 equals the CPU's with its routes, on tensor cores where the sizes allow", "[fast]") {
   const size_t index = GENERATE(range(size_t{0}, size_t{5}));
   const Case c = bf16_cases()[index];
-  const auto runs = [] { return simt::runs_of("read_rows_mma") + simt::runs_of("row_queries_mma") + simt::runs_of("row_gradients_mma"); };
+  const auto runs = [] {
+    return simt::runs_of("read_rows_mma") + simt::runs_of("row_queries_mma") + simt::runs_of("row_gradients_mma");
+  };
   const int64_t before = runs(), steps = (c.length - 1 + c.rule.chunk - 1) / c.rule.chunk + 1;
   const int64_t group = kvm_group(c.q(), c.v(), c.rule, DType::bf16), reads = (steps + group - 1) / group + 2 * steps;
   check_case(c, index == 1 ? 70 : 3, DType::bf16, false, kBf16Tolerance);
@@ -198,7 +262,17 @@ TEST_CASE("kvm in bf16 equals the CPU's with its routes, on tensor cores where t
 
 TEST_CASE("kvm in bf16 routes as the CPU does where keys have little in common", "[fast]") {
   // Scores of 64 channels differ by about 8, their roundings by 0.05.
-  Case c{"", rule_of(9, 1, 1, 0, KvmValueNorm::radius), false, false, 1, 61, 2, 1, GENERATE(64, 36), 16, std::vector<int64_t>(61, 0)};
+  Case c{"",
+         rule_of(9, 1, 1, 0, KvmValueNorm::radius),
+         false,
+         false,
+         1,
+         61,
+         2,
+         1,
+         GENERATE(64, 36),
+         16,
+         std::vector<int64_t>(61, 0)};
   c.rule.scale = 0.05;
   const int64_t before = simt::runs_of("compare_rows_mma");
   check_case(c, 4, DType::bf16, true, kBf16Tolerance);
@@ -206,7 +280,8 @@ TEST_CASE("kvm in bf16 routes as the CPU does where keys have little in common",
 }
 
 TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
-  const auto [second, dtype] = GENERATE(table<int64_t, DType>({{1, DType::f32}, {4, DType::f32}, {23, DType::f32}, {1, DType::bf16}, {4, DType::bf16}}));
+  const auto [second, dtype] = GENERATE(
+      table<int64_t, DType>({{1, DType::f32}, {4, DType::f32}, {23, DType::f32}, {1, DType::bf16}, {4, DType::bf16}}));
   CAPTURE(second, dtype_name(dtype));
   Case first{"", rule_of(5, 2, 1, 4, KvmValueNorm::radius)};
   first.rule.gate_keys = first.rule.gate_values = true;
@@ -226,14 +301,32 @@ TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
   Twins t(dtype);
   const Rows rows(t, first, room);
   const Window window(t, first);
-  const Twin scratch = t.scratch(first.per_row(kKvmTile, room + first.ring())), memory_keys = t.scratch(first.per_row(first.rule.chunk, first.d));
+  const Twin scratch = t.scratch(first.per_row(kKvmTile, room + first.ring())),
+             memory_keys = t.scratch(first.per_row(first.rule.chunk, first.d));
   const auto segment = [&, dtype = dtype](const Case& c, bool last) {
     const Inputs in(t, c, sizes);
     const Twin o = t.output(c.o()), work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room, dtype)});
     const auto make = [&](auto at) {
-      return KvmForward{at(o), {}, {}, rows(at), window(at), at(scratch), at(memory_keys), at(work), at(in.q), at(in.k), at(in.v),
-                        at(in.gate), at(in.norm_weight), at(in.norm_bias), at(in.window_temp), at(in.state_temp), at(in.doc_start),
-                        at(in.sizes), c.rule, false};
+      return KvmForward{at(o),
+                        {},
+                        {},
+                        rows(at),
+                        window(at),
+                        at(scratch),
+                        at(memory_keys),
+                        at(work),
+                        at(in.q),
+                        at(in.k),
+                        at(in.v),
+                        at(in.gate),
+                        at(in.norm_weight),
+                        at(in.norm_bias),
+                        at(in.window_temp),
+                        at(in.state_temp),
+                        at(in.doc_start),
+                        at(in.sizes),
+                        c.rule,
+                        false};
     };
     if (last) {
       const int64_t before = simt::runs_of("read_rows_mma");

@@ -7,11 +7,12 @@ using namespace hebb;
 
 namespace {
 
-// Muon multiplies what rounding does to small singular values by up to 493: as in models, in fp64 or with products in TF32.
+// Muon multiplies what rounding does to small singular values by up to 493: as in models, in fp64 or with products in
+// TF32.
 DType type_of(const LactRule& rule) { return rule.muon && !rule.tf32 ? DType::f64 : DType::f32; }
 
-// A chain of updates that normalise what they sum. In TF32 operands are off by 2^-11 (5e-4), and Muon multiplies what that does to the small
-// singular values of such small sums.
+// A chain of updates that normalise what they sum. In TF32 operands are off by 2^-11 (5e-4), and Muon multiplies what
+// that does to the small singular values of such small sums.
 double tolerance(const LactRule& rule) {
   return rule.tf32 ? (rule.muon ? 0.12 : 4e-3) : type_of(rule) == DType::f64 ? 1e-11 : 2e-5;
 }
@@ -28,9 +29,14 @@ struct Operands {
   Twin q, k, v, rates, mix, w0, w1, w2, doc_start;
 
   Operands(Twins& t, const Sizes& s, const LactRule& rule)
-      : q(t.input(s.tokens(s.dim))), k(t.input(s.tokens(s.dim))), v(t.input(s.tokens(s.dim))), rates(t.input(s.tokens(3), 2)),
-        mix(rule.momentum ? t.input(s.tokens(1), 2) : Twin{}), w0(t.input({s.heads, s.fast, s.dim})),
-        w1(t.input({s.heads, s.dim, s.fast})), w2(t.input({s.heads, s.fast, s.dim})),
+      : q(t.input(s.tokens(s.dim))),
+        k(t.input(s.tokens(s.dim))),
+        v(t.input(s.tokens(s.dim))),
+        rates(t.input(s.tokens(3), 2)),
+        mix(rule.momentum ? t.input(s.tokens(1), 2) : Twin{}),
+        w0(t.input({s.heads, s.fast, s.dim})),
+        w1(t.input({s.heads, s.dim, s.fast})),
+        w2(t.input({s.heads, s.fast, s.dim})),
         doc_start(t.integers({2, s.length}, s.doc_start)) {}
 };
 
@@ -38,15 +44,17 @@ void check_forward(const Sizes& s, const LactRule& rule, bool carried) {
   Twins t(type_of(rule));
   const Operands in(t, s, rule);
   const auto state = [&](Shape shape) { return carried ? t.sum(shape) : Twin{}; };
-  const Twin y = t.output(s.tokens(s.dim)), weights = state(s.states()), momentum = state(s.states()), sums = state(s.states()),
-             mix_sums = state({2, s.heads}),
-             scratch = t.scratch({2 * s.heads, std::max(lact_forward_scratch(s.dim, s.fast),
-                                                        LactLayout(s.length, rule, s.dim, s.fast, carried, false).total)},
-                                type_of(rule));
+  const Twin y = t.output(s.tokens(s.dim)), weights = state(s.states()), momentum = state(s.states()),
+             sums = state(s.states()), mix_sums = state({2, s.heads}),
+             scratch =
+                 t.scratch({2 * s.heads, std::max(lact_forward_scratch(s.dim, s.fast),
+                                                  LactLayout(s.length, rule, s.dim, s.fast, carried, false).total)},
+                           type_of(rule));
   t.check(
       [&](auto at) {
-        return LactForward{at(y), at(weights), at(momentum), at(sums), at(mix_sums), at(scratch), at(in.q), at(in.k), at(in.v),
-                           at(in.rates), at(in.mix), at(in.w0), at(in.w1), at(in.w2), at(in.doc_start), rule};
+        return LactForward{at(y),     at(weights), at(momentum),     at(sums),     at(mix_sums), at(scratch),
+                           at(in.q),  at(in.k),    at(in.v),         at(in.rates), at(in.mix),   at(in.w0),
+                           at(in.w1), at(in.w2),   at(in.doc_start), rule};
       },
       tolerance(rule));
 }
@@ -54,25 +62,30 @@ void check_forward(const Sizes& s, const LactRule& rule, bool carried) {
 void check_backward(const Sizes& s, const LactRule& rule, bool accumulate, bool wanted) {
   Twins t(type_of(rule));
   const Operands in(t, s, rule);
-  const auto gradient = [&](int64_t channels) { return accumulate ? t.sum(s.tokens(channels)) : t.output(s.tokens(channels)); };
+  const auto gradient = [&](int64_t channels) {
+    return accumulate ? t.sum(s.tokens(channels)) : t.output(s.tokens(channels));
+  };
   const auto optional = [&](int64_t channels) { return wanted ? gradient(channels) : Twin{}; };
-  const Twin d_y = t.input(s.tokens(s.dim)), d_q = optional(s.dim), d_k = gradient(s.dim), d_v = optional(s.dim), d_rates = gradient(3),
-             d_mix = rule.momentum ? gradient(1) : Twin{}, d_w0 = t.sum({s.heads, s.fast, s.dim}),
-             d_w1 = wanted ? t.sum({s.heads, s.dim, s.fast}) : Twin{}, d_w2 = t.sum({s.heads, s.fast, s.dim}),
-             sums = t.scratch(s.states(), type_of(rule)),
+  const Twin d_y = t.input(s.tokens(s.dim)), d_q = optional(s.dim), d_k = gradient(s.dim), d_v = optional(s.dim),
+             d_rates = gradient(3), d_mix = rule.momentum ? gradient(1) : Twin{},
+             d_w0 = t.sum({s.heads, s.fast, s.dim}), d_w1 = wanted ? t.sum({s.heads, s.dim, s.fast}) : Twin{},
+             d_w2 = t.sum({s.heads, s.fast, s.dim}), sums = t.scratch(s.states(), type_of(rule)),
              scratch = t.scratch({2 * s.heads, std::max(lact_backward_scratch(s.length, rule.chunk, s.dim, s.fast),
                                                         LactLayout(s.length, rule, s.dim, s.fast, false, true).total)},
-                                type_of(rule));
+                                 type_of(rule));
   t.check(
       [&](auto at) {
-        return LactBackward{at(d_q), at(d_k), at(d_v), at(d_rates), at(d_mix), at(d_w0), at(d_w1), at(d_w2), at(sums), at(scratch), at(d_y),
-                            at(in.q), at(in.k), at(in.v), at(in.rates), at(in.mix), at(in.w0), at(in.w1), at(in.w2), at(in.doc_start), rule,
-                            accumulate, accumulate, accumulate, accumulate, accumulate};
+        return LactBackward{at(d_q),      at(d_k),    at(d_v),     at(d_rates), at(d_mix), at(d_w0),         at(d_w1),
+                            at(d_w2),     at(sums),   at(scratch), at(d_y),     at(in.q),  at(in.k),         at(in.v),
+                            at(in.rates), at(in.mix), at(in.w0),   at(in.w1),   at(in.w2), at(in.doc_start), rule,
+                            accumulate,   accumulate, accumulate,  accumulate,  accumulate};
       },
       tolerance(rule));
 }
 
-LactRule rule_of(int64_t chunk, bool momentum, bool muon, bool tf32 = false) { return {chunk, momentum, muon, -1.0, tf32}; }
+LactRule rule_of(int64_t chunk, bool momentum, bool muon, bool tf32 = false) {
+  return {chunk, momentum, muon, -1.0, tf32};
+}
 
 TEST_CASE("fast weights read and move as the CPU's do", "[fast]") {
   const bool momentum = GENERATE(false, true), muon = GENERATE(false, true), stands = GENERATE(false, true);
@@ -116,7 +129,8 @@ TEST_CASE("fast weights by products in TF32 equal the CPU's within the rounding 
   check_backward(s, rule_of(muon ? 15 : 9, momentum, muon, true), muon, true);
 }
 
-TEST_CASE("fast weights larger than a tile by products in TF32 equal the CPU's within the rounding of operands", "[fast]") {
+TEST_CASE("fast weights larger than a tile by products in TF32 equal the CPU's within the rounding of operands",
+          "[fast]") {
   const Sizes s{140, 1, 68, 100, std::vector<int64_t>(280)};
   check_forward(s, rule_of(67, true, false, true), false);
   check_backward(s, rule_of(67, true, false, true), false, true);

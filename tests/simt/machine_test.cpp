@@ -24,9 +24,7 @@ TEST_CASE("every thread of every block runs once with its own index", "[fast]") 
     HEBB_LAUNCH(write_indices, grid, block, 0, stream, out.data());
     const std::vector<int> got = out.host();
     for (int b = 0; b < 12; ++b) {
-      for (int t = 0; t < 160; ++t) {
-        REQUIRE(got[static_cast<size_t>(b * 160 + t)] == 1000 * b + t);
-      }
+      for (int t = 0; t < 160; ++t) { REQUIRE(got[static_cast<size_t>(b * 160 + t)] == 1000 * b + t); }
     }
   });
 }
@@ -46,9 +44,7 @@ TEST_CASE("a barrier makes shared memory visible to the block", "[fast]") {
     HEBB_LAUNCH(reverse_tile, 5, 96, 0, stream, out.data(), in.data());
     const std::vector<float> got = out.host();
     for (size_t b = 0; b < 5; ++b) {
-      for (size_t t = 0; t < 96; ++t) {
-        REQUIRE(got[b * 96 + t] == values[b * 96 + 95 - t]);
-      }
+      for (size_t t = 0; t < 96; ++t) { REQUIRE(got[b * 96 + t] == values[b * 96 + 95 - t]); }
     }
   });
 }
@@ -151,9 +147,7 @@ TEST_CASE("block reductions reach every thread, for one warp and for many", "[fa
 __global__ void count_bins(unsigned* out, const unsigned* in, int64_t count) {
   HEBB_DYN_SHARED(raw);
   auto* const bins = reinterpret_cast<unsigned*>(raw);
-  for (unsigned i = threadIdx.x; i < 37; i += blockDim.x) {
-    bins[i] = 0;
-  }
+  for (unsigned i = threadIdx.x; i < 37; i += blockDim.x) { bins[i] = 0; }
   __syncthreads();
   for (int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
     atomicAdd(&bins[in[i] % 37], 1);
@@ -185,9 +179,7 @@ TEST_CASE("integer atomics lose nothing within and between blocks", "[fast]") {
 
 __device__ int take_ticket(int* counter) {
   HEBB_SHARED(int, ticket);
-  if (threadIdx.x == 0) {
-    ticket = atomicAdd(counter, 1);
-  }
+  if (threadIdx.x == 0) { ticket = atomicAdd(counter, 1); }
   __syncthreads();
   return ticket;
 }
@@ -198,9 +190,7 @@ __global__ void chained_sum(int* state) {  // [0] counter, [1 + i] result of tic
   if (threadIdx.x == 0) {
     int before = 0;
     if (ticket > 0) {
-      while ((before = atomicAdd(&state[ticket], 0)) < 0) {
-        device::backoff();
-      }
+      while ((before = atomicAdd(&state[ticket], 0)) < 0) { device::backoff(); }
     }
     atomicExch(&state[1 + ticket], before + ticket);
   }
@@ -218,16 +208,12 @@ TEST_CASE("a block may wait for a block with a lower ticket", "[fast]") {
 }
 
 __global__ void add_one(int* value) {
-  if (threadIdx.x == 0) {
-    *value += 1;
-  }
+  if (threadIdx.x == 0) { *value += 1; }
 }
 
 __global__ void add_all(int* sum, const int* values, int64_t count) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) {
-    sum[i] += values[i];
-  }
+  if (i < count) { sum[i] += values[i]; }
 }
 
 TEST_CASE("late streams do nothing before somebody waits for them", "[fast]") {

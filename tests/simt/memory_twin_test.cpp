@@ -32,7 +32,9 @@ TEST_CASE("scores and mixtures around a memory equal the CPU's", "[fast]") {
     in_both_types([&](Twins& t) {
       const Twin d_g = t.sum(rows), d_a = t.output(shape), d_b = t.sum(shape), d_o = t.input(shape), g = t.input(rows),
                  a = t.input(shape), b = t.input(shape);
-      t.check([&](auto at) { return GateMixBackward{at(d_g), at(d_a), at(d_b), at(d_o), at(g), at(a), at(b), true, false, true}; });
+      t.check([&](auto at) {
+        return GateMixBackward{at(d_g), at(d_a), at(d_b), at(d_o), at(g), at(a), at(b), true, false, true};
+      });
     });
   }
 }
@@ -41,9 +43,7 @@ TEST_CASE("scores and mixtures around a memory equal the CPU's", "[fast]") {
 std::vector<double> tied_scores(int64_t count) {
   std::vector<double> scores;
   Numbers numbers(3);
-  for (int64_t i = 0; i < count; ++i) {
-    scores.push_back(std::floor(numbers.next() * 4) / 4);
-  }
+  for (int64_t i = 0; i < count; ++i) { scores.push_back(std::floor(numbers.next() * 4) / 4); }
   return scores;
 }
 
@@ -53,7 +53,8 @@ TEST_CASE("selected slots and their weights equal the CPU's", "[fast]") {
   CAPTURE(k, ties);
   Twins t;
   const Shape shape{3, 2, 2, 11}, chosen{3, 2, k};
-  const Twin scores = ties ? t.values(shape, tied_scores(shape.numel())) : t.input(shape), slots = t.integer_output(chosen);
+  const Twin scores = ties ? t.values(shape, tied_scores(shape.numel())) : t.input(shape),
+             slots = t.integer_output(chosen);
   const auto select = [&](auto at) { return SlotSelect{at(slots), at(scores)}; };
   t.check(select);
   t.prepare(select);
@@ -66,7 +67,8 @@ TEST_CASE("selected slots and their weights equal the CPU's", "[fast]") {
     const Twin d_scores = weigh.sum(shape), d_weights = weigh.input(chosen);
     weigh.check(
         [&](auto at) {
-          return SlotWeightsBackward{at(d_scores), at(d_weights), at(weights), at(slots), at(scores), activation, 1.7, true};
+          return SlotWeightsBackward{at(d_scores), at(d_weights), at(weights), at(slots),
+                                     at(scores),   activation,    1.7,         true};
         },
         1e-5);
   }
@@ -90,11 +92,10 @@ TEST_CASE("product keys equal the CPU's", "[fast]") {
   const Shape entries{kTokens, kHeads * kChosen}, table{kKeys * kKeys, kWidth};
   std::vector<int64_t> some;
   Numbers numbers(5);
-  for (int64_t i = 0; i < chosen.numel(); ++i) {
-    some.push_back(numbers.below(kKeys * kKeys));
-  }
+  for (int64_t i = 0; i < chosen.numel(); ++i) { some.push_back(numbers.below(kKeys * kKeys)); }
   in_both_types([&](Twins& t) {
-    const Twin q = t.input(queries), keys = t.parameter(books), slots = t.integer_output(chosen), sums = t.float_output(chosen);
+    const Twin q = t.input(queries), keys = t.parameter(books), slots = t.integer_output(chosen),
+               sums = t.float_output(chosen);
     const auto select = [&](auto at) { return ProductKeyTopK{at(slots), at(sums), at(q), at(keys)}; };
     t.check(select);
     t.prepare(select);
@@ -104,14 +105,17 @@ TEST_CASE("product keys equal the CPU's", "[fast]") {
     softmax.check([&](auto at) { return SoftmaxRows{at(weights), at(sums), kChosen}; });
   });
   in_both_types([&](Twins& t) {
-    const Twin d_q = t.sum(queries), d_keys = t.float_sum(books), d_sums = t.scratch(chosen), d_weights = t.parameter(chosen),
-               weights = t.parameter(chosen), slots = t.integers(chosen, some), q = t.input(queries), keys = t.parameter(books);
+    const Twin d_q = t.sum(queries), d_keys = t.float_sum(books), d_sums = t.scratch(chosen),
+               d_weights = t.parameter(chosen), weights = t.parameter(chosen), slots = t.integers(chosen, some),
+               q = t.input(queries), keys = t.parameter(books);
     t.check([&](auto at) {
-      return ProductKeyBackward{at(d_q), at(d_keys), at(d_sums), at(d_weights), at(weights), at(slots), at(q), at(keys), true};
+      return ProductKeyBackward{at(d_q),   at(d_keys), at(d_sums), at(d_weights), at(weights),
+                                at(slots), at(q),      at(keys),   true};
     });
   });
   in_both_types([&](Twins& t) {
-    const Twin r = t.output({kTokens, kWidth}), slots = t.integers(entries, some), w = t.parameter(entries), values = t.input(table);
+    const Twin r = t.output({kTokens, kWidth}), slots = t.integers(entries, some), w = t.parameter(entries),
+               values = t.input(table);
     t.check([&](auto at) { return SlotRead{at(r), at(slots), at(w), at(values)}; });
   });
   in_both_types([&](Twins& t) {
@@ -126,8 +130,8 @@ TEST_CASE("product keys of bf16 queries are selected on tensor cores, in runs of
   constexpr int64_t kTokens = 530, kHeads = 2, kKeys = 19, kHalf = 8, kChosen = 16;
   const Shape chosen{kTokens, kHeads, kChosen};
   Twins t(DType::bf16);
-  const Twin q = t.input({kTokens, kHeads, 2, kHalf}), keys = t.parameter({kHeads, 2, kKeys, kHalf}), slots = t.integer_output(chosen),
-             sums = t.float_output(chosen);
+  const Twin q = t.input({kTokens, kHeads, 2, kHalf}), keys = t.parameter({kHeads, 2, kKeys, kHalf}),
+             slots = t.integer_output(chosen), sums = t.float_output(chosen);
   const int64_t before = simt::runs_of("fast_entries_mma");
   t.check([&](auto at) { return ProductKeyTopK{at(slots), at(sums), at(q), at(keys)}; });
   CHECK(simt::runs_of("fast_entries_mma") == before + 4);
@@ -136,7 +140,8 @@ TEST_CASE("product keys of bf16 queries are selected on tensor cores, in runs of
 TEST_CASE("product keys of bf16 queries with more slots than sub-keys are selected on plain cores", "[fast]") {
   const Shape chosen{3, 1, 7};
   Twins t(DType::bf16);
-  const Twin q = t.input({3, 1, 2, 8}), keys = t.parameter({1, 2, 4, 8}), slots = t.integer_output(chosen), sums = t.float_output(chosen);
+  const Twin q = t.input({3, 1, 2, 8}), keys = t.parameter({1, 2, 4, 8}), slots = t.integer_output(chosen),
+             sums = t.float_output(chosen);
   const int64_t before = simt::runs_of("fast_entries_mma");
   t.check([&](auto at) { return ProductKeyTopK{at(slots), at(sums), at(q), at(keys)}; });
   CHECK(simt::runs_of("fast_entries_mma") == before);

@@ -24,8 +24,13 @@ struct Operands {
   Twin q, k, v, a, b, lambda_raw, doc_start;
 
   Operands(Twins& t, const Sizes& s)
-      : q(t.input(s.keys())), k(t.input(s.keys(), 1.5 / std::sqrt(static_cast<double>(s.dk)))), v(t.input(s.values())), a(decays(t, s)),
-        b(t.input(s.gates(), 2)), lambda_raw(t.parameter({s.heads, s.dk})), doc_start(t.integers({2, s.length}, s.doc_start)) {}
+      : q(t.input(s.keys())),
+        k(t.input(s.keys(), 1.5 / std::sqrt(static_cast<double>(s.dk)))),
+        v(t.input(s.values())),
+        a(decays(t, s)),
+        b(t.input(s.gates(), 2)),
+        lambda_raw(t.parameter({s.heads, s.dk})),
+        doc_start(t.integers({2, s.length}, s.doc_start)) {}
 
   /// Logits of decays: weak ones and a few that forget nearly all.
   static Twin decays(Twins& t, const Sizes& s) {
@@ -49,16 +54,32 @@ void check_forward(Twins& t, const Sizes& s, const MesaRule& rule, bool carried,
   const Grid grid(s.doc_start, 2, s.length, s.chunk);
   const Twin o = t.output(s.values()), x = reports ? t.float_output(s.keys()) : Twin{},
              // What rounding leaves of converged ones differs.
-             residual = reports && !rule.exact && rule.steps < 10 ? t.float_output(s.gates()) : Twin{}, keys = carried ? t.float_sum(s.states(2, s.dk), 0) : Twin{},
+      residual = reports && !rule.exact && rule.steps < 10 ? t.float_output(s.gates()) : Twin{},
+             keys = carried ? t.float_sum(s.states(2, s.dk), 0) : Twin{},
              values = carried ? t.float_sum(s.states(2, s.dv)) : Twin{},
              chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
-             rows = t.integers({3}, grid.rows, DType::i64), starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dk)),
+             rows = t.integers({3}, grid.rows, DType::i64),
+             starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dk)),
              value_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dv)),
              scratch = t.scratch(slots_of(s, mesa_forward_scratch(grid.longest, s.dk, s.dv)));
   t.check(
       [&](auto at) {
-        return MesaForward{at(o), at(x), at(residual), at(keys), at(values), at(starts), at(value_starts), at(scratch), at(in.q), at(in.k), at(in.v),
-                           at(in.a), at(in.b), at(in.lambda_raw), at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
+        return MesaForward{at(o),
+                           at(x),
+                           at(residual),
+                           at(keys),
+                           at(values),
+                           at(starts),
+                           at(value_starts),
+                           at(scratch),
+                           at(in.q),
+                           at(in.k),
+                           at(in.v),
+                           at(in.a),
+                           at(in.b),
+                           at(in.lambda_raw),
+                           at(in.doc_start),
+                           ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
                            rule};
       },
       kMesaTolerance);
@@ -69,17 +90,44 @@ void check_backward(Twins& t, const Sizes& s, const MesaRule& rule, bool accumul
   const Grid grid(s.doc_start, 2, s.length, s.chunk);
   const auto gate = [&] { return accumulate ? t.sum(s.gates()) : t.output(s.gates()); };
   const Twin chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
-             rows = t.integers({3}, grid.rows, DType::i64), x = t.parameter(s.keys()), d_o = t.input(s.values()), d_q = t.output(s.keys()),
-             d_k = t.output(s.keys()), d_v = t.output(s.values()), d_a = gate(), d_b = gate(), d_lambda = t.float_sum({s.heads, s.dk}),
+             rows = t.integers({3}, grid.rows, DType::i64), x = t.parameter(s.keys()), d_o = t.input(s.values()),
+             d_q = t.output(s.keys()), d_k = t.output(s.keys()), d_v = t.output(s.values()), d_a = gate(), d_b = gate(),
+             d_lambda = t.float_sum({s.heads, s.dk}),
              starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dk)),
-             value_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dv)), sums = t.scratch({2, s.heads, s.dk}),
+             value_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dv)),
+             sums = t.scratch({2, s.heads, s.dk}),
              d_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dk)),
-             d_value_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dv)), solutions = t.scratch(s.keys()), scratch = t.scratch(slots_of(s, mesa_backward_scratch(grid.longest, s.dk, s.dv)));
+             d_value_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dv)),
+             solutions = t.scratch(s.keys()),
+             scratch = t.scratch(slots_of(s, mesa_backward_scratch(grid.longest, s.dk, s.dv)));
   t.check(
       [&](auto at) {
-        return MesaBackward{at(d_q), at(d_k), at(d_v), at(d_a), at(d_b), at(d_lambda), at(starts), at(value_starts), at(sums), at(solutions),
-                            at(d_starts), at(d_value_starts), at(scratch), at(d_o), at(x), at(in.q), at(in.k), at(in.v), at(in.a), at(in.b), at(in.lambda_raw),
-                            at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest}, rule, accumulate, accumulate};
+        return MesaBackward{at(d_q),
+                            at(d_k),
+                            at(d_v),
+                            at(d_a),
+                            at(d_b),
+                            at(d_lambda),
+                            at(starts),
+                            at(value_starts),
+                            at(sums),
+                            at(solutions),
+                            at(d_starts),
+                            at(d_value_starts),
+                            at(scratch),
+                            at(d_o),
+                            at(x),
+                            at(in.q),
+                            at(in.k),
+                            at(in.v),
+                            at(in.a),
+                            at(in.b),
+                            at(in.lambda_raw),
+                            at(in.doc_start),
+                            ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
+                            rule,
+                            accumulate,
+                            accumulate};
       },
       kMesaTolerance);
 }
@@ -129,12 +177,13 @@ TEST_CASE("steps of the mesa recurrence equal the CPU's", "[fast]") {
   const Sizes s{3, 2, 9, 37, 0, {-2, -2, 2, 0, 0, 0}};
   Twins t;
   const Operands in(t, s);
-  const Twin o = t.output(s.values()), keys = t.float_sum(s.states(2, s.dk), 0), values = t.float_sum(s.states(2, s.dv)),
+  const Twin o = t.output(s.values()), keys = t.float_sum(s.states(2, s.dk), 0),
+             values = t.float_sum(s.states(2, s.dv)),
              scratch = t.scratch({2 * s.heads, mesa_steps_scratch(s.dk, s.dv)});
   t.check(
       [&](auto at) {
-        return MesaSteps{at(o), at(keys), at(values), at(scratch), at(in.q), at(in.k), at(in.v), at(in.a), at(in.b), at(in.lambda_raw),
-                         at(in.doc_start), rule};
+        return MesaSteps{at(o),    at(keys), at(values), at(scratch),       at(in.q),         at(in.k),
+                         at(in.v), at(in.a), at(in.b),   at(in.lambda_raw), at(in.doc_start), rule};
       },
       kMesaTolerance);
 }

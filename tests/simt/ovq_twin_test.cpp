@@ -35,7 +35,8 @@ OvqRule rule_of(int64_t chunk, int64_t max_centroids) {
 }
 
 std::vector<std::pair<const char*, OvqRule>> rules() {
-  std::vector<std::pair<const char*, OvqRule>> all{{"plateau", rule_of(7, 40)}, {"more than a tile of keys and rows", rule_of(66, 90)}};
+  std::vector<std::pair<const char*, OvqRule>> all{{"plateau", rule_of(7, 40)},
+                                                   {"more than a tile of keys and rows", rule_of(66, 90)}};
   OvqRule rule = rule_of(7, 29);
   rule.growth = OvqGrowth::linear;
   rule.growth_length = 50;
@@ -59,15 +60,18 @@ struct Dictionary {
   Twin keys, values, log_counts, counts, key_copies, value_copies;
 
   Dictionary(Twins& t, const Sizes& n, int64_t room)
-      : keys(t.float_sum(n.per_row(room, n.d))), values(t.float_sum(n.per_row(room, n.dv))), log_counts(t.float_sum({n.batch, n.kv_heads, room})),
-        counts(t.integers({n.batch, n.kv_heads, room}, std::vector<int64_t>(static_cast<size_t>(n.batch * n.kv_heads * room), 3), DType::i32, true)) {
+      : keys(t.float_sum(n.per_row(room, n.d))),
+        values(t.float_sum(n.per_row(room, n.dv))),
+        log_counts(t.float_sum({n.batch, n.kv_heads, room})),
+        counts(t.integers({n.batch, n.kv_heads, room},
+                          std::vector<int64_t>(static_cast<size_t>(n.batch * n.kv_heads * room), 3), DType::i32,
+                          true)) {
     if (t.is_bf16()) {
       key_copies = t.scratch(n.per_row(room, n.d), DType::bf16);
       value_copies = t.scratch(n.per_row(room, n.dv), DType::bf16);
     }
   }
-  template <class At>
-  OvqDictionary operator()(At& at) const {
+  template <class At> OvqDictionary operator()(At& at) const {
     return {at(keys), at(values), at(log_counts), at(counts), at(key_copies), at(value_copies)};
   }
 };
@@ -77,16 +81,24 @@ struct Kept {
   Twin o, lse, ids, work, q, k, v, doc_start;
 };
 
-void check_backward(Twins& t, const Sizes& n, const OvqRule& rule, int64_t room, const Dictionary& book, const Kept& p, double tolerance) {
-  const Twin d_q = t.sum(n.q()), d_k = t.output(n.k()), d_v = t.sum(n.v()), d_o = t.input(n.o()), d_keys = t.scratch(n.per_row(room, n.d)),
-             d_values = t.scratch(n.per_row(room, n.dv)), versions = t.scratch(n.per_row(n.length, n.d + n.dv)),
-             norms = t.scratch(n.per_row(n.length, 2)), previous = t.scratch({n.batch, n.kv_heads, n.length}, DType::i32),
-             latest = t.scratch({n.batch, n.kv_heads, room}, DType::i32), two = t.scratch({n.batch, n.kv_heads, 2, kOvqTile, room + rule.chunk});
-  t.check([&](auto at) {
-    return OvqBackward{at(d_q), at(d_k), at(d_v), book(at), OvqDictionary{at(d_keys), at(d_values), {}, {}}, at(versions), at(norms),
-                       at(previous), at(latest), at(two), at(p.work), at(d_o), at(p.o), at(p.lse), at(p.ids), at(p.q), at(p.k), at(p.v),
-                       at(p.doc_start), rule, true, false, true};
-  }, tolerance);
+void check_backward(Twins& t, const Sizes& n, const OvqRule& rule, int64_t room, const Dictionary& book, const Kept& p,
+                    double tolerance) {
+  const Twin d_q = t.sum(n.q()), d_k = t.output(n.k()), d_v = t.sum(n.v()), d_o = t.input(n.o()),
+             d_keys = t.scratch(n.per_row(room, n.d)), d_values = t.scratch(n.per_row(room, n.dv)),
+             versions = t.scratch(n.per_row(n.length, n.d + n.dv)), norms = t.scratch(n.per_row(n.length, 2)),
+             previous = t.scratch({n.batch, n.kv_heads, n.length}, DType::i32),
+             latest = t.scratch({n.batch, n.kv_heads, room}, DType::i32),
+             two = t.scratch({n.batch, n.kv_heads, 2, kOvqTile, room + rule.chunk});
+  t.check(
+      [&](auto at) {
+        return OvqBackward{
+            at(d_q),      at(d_k),   at(d_v),      book(at),        OvqDictionary{at(d_keys), at(d_values), {}, {}},
+            at(versions), at(norms), at(previous), at(latest),      at(two),
+            at(p.work),   at(d_o),   at(p.o),      at(p.lse),       at(p.ids),
+            at(p.q),      at(p.k),   at(p.v),      at(p.doc_start), rule,
+            true,         false,     true};
+      },
+      tolerance);
 }
 
 TEST_CASE("ovq and its gradients equal the CPU's", "[fast]") {
@@ -102,25 +114,28 @@ TEST_CASE("ovq and its gradients equal the CPU's", "[fast]") {
   const int64_t room = rule.size(n.length / rule.chunk * rule.chunk) + 1, width = room + rule.chunk;
   const int64_t work_count = work_of(n.q(), n.v(), rule, room, DType::f32);
   Twins t;
-  const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}), ids = t.integer_output({n.batch, n.kv_heads, n.length}),
-             pending_k = t.scratch(n.per_row(rule.chunk, n.d)), pending_v = t.scratch(n.per_row(rule.chunk, n.dv)),
-             scratch = t.scratch(n.per_row(kOvqTile, width)), work = t.scratch({work_count}), q = t.input(n.q(), 2), k = t.input(n.k()),
-             v = t.input(n.v()), doc_start = t.integers({n.batch, n.length}, n.doc_start);
+  const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}),
+             ids = t.integer_output({n.batch, n.kv_heads, n.length}), pending_k = t.scratch(n.per_row(rule.chunk, n.d)),
+             pending_v = t.scratch(n.per_row(rule.chunk, n.dv)), scratch = t.scratch(n.per_row(kOvqTile, width)),
+             work = t.scratch({work_count}), q = t.input(n.q(), 2), k = t.input(n.k()), v = t.input(n.v()),
+             doc_start = t.integers({n.batch, n.length}, n.doc_start);
   const Dictionary book(t, n, room);
   bool forced = false;
   const auto forward = [&](auto at) {
-    return OvqForward{at(o), at(lse), at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
-                      at(q), at(k),   at(v),   at(doc_start), rule, forced};
+    return OvqForward{at(o),    at(lse), at(ids), book(at), at(pending_k), at(pending_v), at(scratch),
+                      at(work), at(q),   at(k),   at(v),    at(doc_start), rule,          forced};
   };
   t.check(forward, kOvqTolerance);
   t.prepare(forward);
   forced = true;
   Twins replay = t;
   const Twin again = replay.output(n.o());
-  replay.check([&](auto at) {
-    return OvqForward{at(again), {}, at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
-                      at(q),     at(k), at(v), at(doc_start), rule, true};
-  }, kOvqTolerance);
+  replay.check(
+      [&](auto at) {
+        return OvqForward{at(again), {},    at(ids), book(at), at(pending_k), at(pending_v), at(scratch),
+                          at(work),  at(q), at(k),   at(v),    at(doc_start), rule,          true};
+      },
+      kOvqTolerance);
   check_backward(t, n, rule, room, book, {o, lse, ids, work, q, k, v, doc_start}, kOvqTolerance);
 }
 
@@ -140,14 +155,16 @@ TEST_CASE("ovq goes on where a segment ended as the CPU does", "[fast]") {
   n.doc_start.assign(static_cast<size_t>(2 * second), -15);
   for (int64_t i = second; i < 2 * second; ++i) { n.doc_start[static_cast<size_t>(i)] = i < second + 8 ? -3 : 8; }
   const Dictionary book(t, first, room);
-  const Twin pending_k = t.float_sum(first.per_row(rule.chunk, first.d)), pending_v = t.float_sum(first.per_row(rule.chunk, first.dv)),
+  const Twin pending_k = t.float_sum(first.per_row(rule.chunk, first.d)),
+             pending_v = t.float_sum(first.per_row(rule.chunk, first.dv)),
              scratch = t.scratch(first.per_row(kOvqTile, room + rule.chunk));
   const auto segment = [&](const Sizes& s, bool last) {
-    const Twin o = t.output(s.o()), work = t.scratch({work_of(s.q(), s.v(), rule, room, DType::f32)}), q = t.input(s.q()), k = t.input(s.k()),
-               v = t.input(s.v()), doc_start = t.integers({s.batch, s.length}, s.doc_start);
+    const Twin o = t.output(s.o()), work = t.scratch({work_of(s.q(), s.v(), rule, room, DType::f32)}),
+               q = t.input(s.q()), k = t.input(s.k()), v = t.input(s.v()),
+               doc_start = t.integers({s.batch, s.length}, s.doc_start);
     const auto make = [&](auto at) {
-      return OvqForward{at(o), {}, {}, book(at), at(pending_k), at(pending_v), at(scratch), at(work),
-                        at(q), at(k), at(v), at(doc_start), rule, false};
+      return OvqForward{at(o),    {},    {},    book(at), at(pending_k), at(pending_v), at(scratch),
+                        at(work), at(q), at(k), at(v),    at(doc_start), rule,          false};
     };
     if (last) {
       t.check(make, kOvqTolerance);
@@ -180,7 +197,8 @@ std::vector<Bf16Case> bf16_cases() {
   return all;
 }
 
-/// Twins that round what the device rounds differ by a few roundings of 2^-9 of the terms; sums over queries average them.
+/// Twins that round what the device rounds differ by a few roundings of 2^-9 of the terms; sums over queries average
+/// them.
 constexpr double kBf16Tolerance = 8e-3;
 
 TEST_CASE("ovq in bf16 equals the CPU's with its assignments, on tensor cores where the sizes allow", "[fast]") {
@@ -192,22 +210,28 @@ TEST_CASE("ovq in bf16 equals the CPU's with its assignments, on tensor cores wh
   const OvqRule& rule = c.rule;
   const int64_t room = rule.size(n.length / rule.chunk * rule.chunk) + 1, width = room + rule.chunk;
   Twins t(DType::bf16);
-  const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}), ids = t.integer_output({n.batch, n.kv_heads, n.length}),
-             pending_k = t.scratch(n.per_row(rule.chunk, n.d), DType::bf16), pending_v = t.scratch(n.per_row(rule.chunk, n.dv), DType::bf16),
-             scratch = t.scratch(n.per_row(kOvqTile, width)), work = t.scratch({work_of(n.q(), n.v(), rule, room, DType::bf16)}),
+  const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}),
+             ids = t.integer_output({n.batch, n.kv_heads, n.length}),
+             pending_k = t.scratch(n.per_row(rule.chunk, n.d), DType::bf16),
+             pending_v = t.scratch(n.per_row(rule.chunk, n.dv), DType::bf16),
+             scratch = t.scratch(n.per_row(kOvqTile, width)),
+             work = t.scratch({work_of(n.q(), n.v(), rule, room, DType::bf16)}),
              q = t.input(n.q(), 3 / std::sqrt(static_cast<double>(n.d))), k = t.input(n.k()), v = t.input(n.v()),
              doc_start = t.integers({n.batch, n.length}, n.doc_start);
   const Dictionary book(t, n, room);
   const auto forward = [&](Twin out, Twin sums, bool forced) {
     return [&, out, sums, forced](auto at) {
-      return OvqForward{at(out), at(sums), at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
-                        at(q), at(k), at(v), at(doc_start), rule, forced};
+      return OvqForward{at(out),  at(sums), at(ids), book(at), at(pending_k), at(pending_v), at(scratch),
+                        at(work), at(q),    at(k),   at(v),    at(doc_start), rule,          forced};
     };
   };
   t.prepare(forward(o, lse, false));
-  const auto runs = [] { return simt::runs_of("read_rows_mma") + simt::runs_of("row_queries_mma") + simt::runs_of("row_gradients_mma"); };
+  const auto runs = [] {
+    return simt::runs_of("read_rows_mma") + simt::runs_of("row_queries_mma") + simt::runs_of("row_gradients_mma");
+  };
   const int64_t steps = (c.length - 1 + rule.chunk - 1) / rule.chunk + 1;
-  const int64_t before = runs(), group = ovq_group(c.length, rule.chunk), groups = 2 * ((steps + group - 1) / group);  // both orders
+  const int64_t before = runs(), group = ovq_group(c.length, rule.chunk),
+                groups = 2 * ((steps + group - 1) / group);  // both orders
   Twins replay = t;
   replay.check(forward(replay.output(n.o()), replay.float_output({n.batch, n.length, n.heads}), true), kBf16Tolerance);
   CHECK(runs() - before == (c.on_tensor_cores ? groups : 0));
@@ -220,7 +244,8 @@ TEST_CASE("ovq in bf16 assigns as the CPU does where keys are far apart, and the
   OvqRule rule = rule_of(21, 40);
   Sizes n{1, 129, 2, 1, d, d, std::vector<int64_t>(129, 0)};
   const int64_t room = rule.size(n.length / rule.chunk * rule.chunk);
-  // Keys are multiples of unit vectors: similarities are sums of few products, exact in bf16 but for the means of a row.
+  // Keys are multiples of unit vectors: similarities are sums of few products, exact in bf16 but for the means of a
+  // row.
   std::vector<double> keys(static_cast<size_t>(n.k().numel()));
   for (int64_t i = 0; i < n.length; ++i) {
     const double size = (1 + static_cast<double>(i * 37 % 11)) / 16;
@@ -228,16 +253,20 @@ TEST_CASE("ovq in bf16 assigns as the CPU does where keys are far apart, and the
     keys[static_cast<size_t>(i * d + 29 + i % 5)] = 0.25 * size;
   }
   Twins t(DType::bf16);
-  const Twin o = t.output(n.o()), ids = t.integer_output({1, 1, n.length}), pending_k = t.scratch(n.per_row(rule.chunk, d), DType::bf16),
-             pending_v = t.scratch(n.per_row(rule.chunk, d), DType::bf16), scratch = t.scratch(n.per_row(kOvqTile, room + rule.chunk)),
-             work = t.scratch({work_of(n.q(), n.v(), rule, room, DType::bf16)}), q = t.input(n.q(), 0.3), k = t.activations(n.k(), keys),
-             v = t.input(n.v()), doc_start = t.integers({1, n.length}, n.doc_start);
+  const Twin o = t.output(n.o()), ids = t.integer_output({1, 1, n.length}),
+             pending_k = t.scratch(n.per_row(rule.chunk, d), DType::bf16),
+             pending_v = t.scratch(n.per_row(rule.chunk, d), DType::bf16),
+             scratch = t.scratch(n.per_row(kOvqTile, room + rule.chunk)),
+             work = t.scratch({work_of(n.q(), n.v(), rule, room, DType::bf16)}), q = t.input(n.q(), 0.3),
+             k = t.activations(n.k(), keys), v = t.input(n.v()), doc_start = t.integers({1, n.length}, n.doc_start);
   const Dictionary book(t, n, room);
   const int64_t before = simt::runs_of("compare_rows_mma");
-  t.check([&](auto at) {
-    return OvqForward{at(o), {}, at(ids), book(at), at(pending_k), at(pending_v), at(scratch), at(work),
-                      at(q), at(k), at(v), at(doc_start), rule, false};
-  }, kBf16Tolerance);
+  t.check(
+      [&](auto at) {
+        return OvqForward{at(o),    {},    at(ids), book(at), at(pending_k), at(pending_v), at(scratch),
+                          at(work), at(q), at(k),   at(v),    at(doc_start), rule,          false};
+      },
+      kBf16Tolerance);
   CHECK((simt::runs_of("compare_rows_mma") > before) == (d == 64));
 }
 
@@ -251,16 +280,18 @@ TEST_CASE("ovq in bf16 reads centroids and keys of an earlier segment as the CPU
   Sizes n = first;
   n.length = second;
   n.doc_start.assign(static_cast<size_t>(second), -207);
-  std::fill(n.doc_start.begin() + std::min<int64_t>(second, 80), n.doc_start.end(), 80);  // rows of the earlier document give way
+  std::fill(n.doc_start.begin() + std::min<int64_t>(second, 80), n.doc_start.end(),
+            80);  // rows of the earlier document give way
   Dictionary book(t, first, room);
   const Twin pending_k = t.sum(first.per_row(rule.chunk, d)), pending_v = t.sum(first.per_row(rule.chunk, d)),
              scratch = t.scratch(first.per_row(kOvqTile, room + rule.chunk));
   const auto segment = [&](const Sizes& s) {
-    const Twin o = t.output(s.o()), work = t.scratch({work_of(s.q(), s.v(), rule, room, DType::bf16)}), q = t.input(s.q(), 0.5), k = t.input(s.k()),
-               v = t.input(s.v()), doc_start = t.integers({s.batch, s.length}, s.doc_start);
+    const Twin o = t.output(s.o()), work = t.scratch({work_of(s.q(), s.v(), rule, room, DType::bf16)}),
+               q = t.input(s.q(), 0.5), k = t.input(s.k()), v = t.input(s.v()),
+               doc_start = t.integers({s.batch, s.length}, s.doc_start);
     return [=, &rule](auto at) {
-      return OvqForward{at(o), {}, {}, book(at), at(pending_k), at(pending_v), at(scratch), at(work),
-                        at(q), at(k), at(v), at(doc_start), rule, false};
+      return OvqForward{at(o),    {},    {},    book(at), at(pending_k), at(pending_v), at(scratch),
+                        at(work), at(q), at(k), at(v),    at(doc_start), rule,          false};
     };
   };
   t.prepare(segment(first));

@@ -1,6 +1,6 @@
-// What the thread sanitizer watches, with the tests of other files that are tagged [threads]: every kernel with a barrier or warp
-// operation once, in small, and planted races. Timing is early, so that asynchronous copies happen where they are issued. Other builds
-// compare results between numbers of workers.
+// What the thread sanitizer watches, with the tests of other files that are tagged [threads]: every kernel with a
+// barrier or warp operation once, in small, and planted races. Timing is early, so that asynchronous copies happen
+// where they are issued. Other builds compare results between numbers of workers.
 #include <algorithm>
 
 #include "delta_on_tensor_cores.h"
@@ -22,8 +22,7 @@ using namespace hebb_test;
 namespace {
 
 /// f() returns a result; it must be the same for one worker and for one more than there are blocks.
-template <class F>
-void same_for_all_workers(int blocks, F&& f) {
+template <class F> void same_for_all_workers(int blocks, F&& f) {
   std::vector<std::vector<double>> results;
   for (const int workers : {1, blocks + 1}) {
     const simt::ScopedSettings scope({simt::Order::forward, simt::Timing::early, workers});
@@ -39,15 +38,33 @@ TEST_CASE("norm kernels do not race", "[threads]") {
       TestStream stream;
       const hebb::Shape shape{3, width};
       const std::vector<float> zeros(static_cast<size_t>(width));
-      DeviceArray<float> h(random_values<float>(3 * width, 1)), weight(random_values<float>(width, 2)), y(3 * width), mean(3), rstd(3),
-          d_h(3 * width), d_weight(zeros), d_bias(zeros), partial(2 * width);
-      device::run(stream, hebb::NormForward{.y = y.tensor(shape), .h_out = {}, .mean = mean.tensor(), .rstd = rstd.tensor(),
-                                            .h = h.tensor(shape), .branch = {}, .weight = weight.tensor(), .bias = weight.tensor(),
-                                            .rho = 1, .eps = 1e-5, .kind = hebb::NormKind::layer});
-      device::run(stream, hebb::NormBackward{.d_h = d_h.tensor(shape), .d_branch = {}, .d_weight = d_weight.tensor(),
-                                             .d_bias = d_bias.tensor(), .partial = partial.tensor(), .d_y = y.tensor(shape),
-                                             .d_h_out = {}, .h = h.tensor(shape), .mean = mean.tensor(), .rstd = rstd.tensor(),
-                                             .weight = weight.tensor(), .rho = 1, .kind = hebb::NormKind::layer, .accumulate = false});
+      DeviceArray<float> h(random_values<float>(3 * width, 1)), weight(random_values<float>(width, 2)), y(3 * width),
+          mean(3), rstd(3), d_h(3 * width), d_weight(zeros), d_bias(zeros), partial(2 * width);
+      device::run(stream, hebb::NormForward{.y = y.tensor(shape),
+                                            .h_out = {},
+                                            .mean = mean.tensor(),
+                                            .rstd = rstd.tensor(),
+                                            .h = h.tensor(shape),
+                                            .branch = {},
+                                            .weight = weight.tensor(),
+                                            .bias = weight.tensor(),
+                                            .rho = 1,
+                                            .eps = 1e-5,
+                                            .kind = hebb::NormKind::layer});
+      device::run(stream, hebb::NormBackward{.d_h = d_h.tensor(shape),
+                                             .d_branch = {},
+                                             .d_weight = d_weight.tensor(),
+                                             .d_bias = d_bias.tensor(),
+                                             .partial = partial.tensor(),
+                                             .d_y = y.tensor(shape),
+                                             .d_h_out = {},
+                                             .h = h.tensor(shape),
+                                             .mean = mean.tensor(),
+                                             .rstd = rstd.tensor(),
+                                             .weight = weight.tensor(),
+                                             .rho = 1,
+                                             .kind = hebb::NormKind::layer,
+                                             .accumulate = false});
       return d_weight.values();
     });
   }
@@ -58,12 +75,21 @@ TEST_CASE("norms and gates of heads do not race", "[threads]") {
     TestStream stream;
     const hebb::Shape shape{3, 2 * 24};
     const auto numbers = [](uint64_t seed) { return DeviceArray<float>(random_values<float>(3 * 48, seed)); };
-    DeviceArray<float> o = numbers(1), z = numbers(2), d_y = numbers(3), weight(random_values<float>(24, 4)), d_o(3 * 48), d_z(3 * 48),
-        d_weight(std::vector<float>(24)), partial(24);
-    device::run(stream, hebb::GatedNormBackward{.d_o = d_o.tensor(shape), .d_z = d_z.tensor(shape), .d_weight = d_weight.tensor(),
-                                                .partial = partial.tensor(), .d_y = d_y.tensor(shape), .o = o.tensor(shape),
-                                                .z = z.tensor(shape), .weight = weight.tensor(), .head_dim = 24, .eps = 1e-5,
-                                                .gate = hebb::HeadGate::silu, .accumulate_o = false, .accumulate_z = false});
+    DeviceArray<float> o = numbers(1), z = numbers(2), d_y = numbers(3), weight(random_values<float>(24, 4)),
+                       d_o(3 * 48), d_z(3 * 48), d_weight(std::vector<float>(24)), partial(24);
+    device::run(stream, hebb::GatedNormBackward{.d_o = d_o.tensor(shape),
+                                                .d_z = d_z.tensor(shape),
+                                                .d_weight = d_weight.tensor(),
+                                                .partial = partial.tensor(),
+                                                .d_y = d_y.tensor(shape),
+                                                .o = o.tensor(shape),
+                                                .z = z.tensor(shape),
+                                                .weight = weight.tensor(),
+                                                .head_dim = 24,
+                                                .eps = 1e-5,
+                                                .gate = hebb::HeadGate::silu,
+                                                .accumulate_o = false,
+                                                .accumulate_z = false});
     return d_weight.values();
   });
 }
@@ -74,8 +100,11 @@ TEST_CASE("cross-entropy does not race", "[threads]") {
     DeviceArray<float> logits(random_values<float>(2 * 1100, 1));
     DeviceArray<double> loss(2);
     DeviceArray<int32_t> targets(std::vector<int32_t>{3, 1099});
-    device::run(stream, hebb::CrossEntropy{.loss = loss.tensor(), .gradient = logits.tensor({2, 1100}), .logits = logits.tensor({2, 1100}),
-                                           .targets = targets.tensor(), .scale = 1});
+    device::run(stream, hebb::CrossEntropy{.loss = loss.tensor(),
+                                           .gradient = logits.tensor({2, 1100}),
+                                           .logits = logits.tensor({2, 1100}),
+                                           .targets = targets.tensor(),
+                                           .scale = 1});
     return logits.values();
   });
 }
@@ -96,10 +125,13 @@ TEST_CASE("attention on tensor cores does not race", "[threads]") {
     DeviceArray<int32_t> lo(first), hi(last);
     DeviceArray<float> bias(random_values<float>(kKeys, 2)), lse(kTokens), statistics(2 * kTokens), d_bias(kKeys);
     const hebb::Tensor q = tensor_of(in, kTokens), k = tensor_of(in, kKeys);
-    device::run(stream, hebb::AttentionForward{tensor_of(o, kTokens), lse.tensor(), {}, q, k, k, lo.tensor(), hi.tensor(), bias.tensor(), 0.3});
-    device::run(stream, hebb::AttentionBackward{tensor_of(d_q, kTokens), tensor_of(d_k, kKeys), tensor_of(d_v, kKeys), d_bias.tensor(), q, q,
-                                                k, k, tensor_of(o, kTokens), lse.tensor(), lo.tensor(), hi.tensor(), bias.tensor(), 0.3,
-                                                false, false, false, false, statistics.tensor()});
+    device::run(stream,
+                hebb::AttentionForward{
+                    tensor_of(o, kTokens), lse.tensor(), {}, q, k, k, lo.tensor(), hi.tensor(), bias.tensor(), 0.3});
+    device::run(stream, hebb::AttentionBackward{tensor_of(d_q, kTokens), tensor_of(d_k, kKeys), tensor_of(d_v, kKeys),
+                                                d_bias.tensor(), q, q, k, k, tensor_of(o, kTokens), lse.tensor(),
+                                                lo.tensor(), hi.tensor(), bias.tensor(), 0.3, false, false, false,
+                                                false, statistics.tensor()});
     std::vector<double> results = o.values();
     for (const std::vector<double>& more : {lse.values(), d_q.values(), d_k.values(), d_v.values(), d_bias.values()}) {
       results.insert(results.end(), more.begin(), more.end());
@@ -116,12 +148,11 @@ TEST_CASE("the embedding gradient and its sort do not race", "[threads]") {
   same_for_all_workers(3, [] {
     TestStream stream;
     std::vector<int32_t> ids(70, 2);
-    for (size_t i = 0; i < ids.size(); i += 3) {
-      ids[i] = static_cast<int32_t>(i) % 5;
-    }
+    for (size_t i = 0; i < ids.size(); i += 3) { ids[i] = static_cast<int32_t>(i) % 5; }
     DeviceArray<int32_t> ids_in(ids);
     DeviceArray<float> d_y(random_values<float>(70 * 8, 1)), d_table(std::vector<float>(5 * 8));
-    device::run(stream, hebb::EmbeddingBackward{.d_table = d_table.tensor({5, 8}), .d_y = d_y.tensor({70, 8}), .ids = ids_in.tensor()});
+    device::run(stream, hebb::EmbeddingBackward{
+                            .d_table = d_table.tensor({5, 8}), .d_y = d_y.tensor({70, 8}), .ids = ids_in.tensor()});
     return d_table.values();
   });
 }
@@ -132,9 +163,7 @@ TEST_CASE("a sort of several tiles does not race", "[threads]") {
     TestStream stream;
     std::vector<int32_t> keys;
     Numbers numbers(1);
-    for (int64_t i = 0; i < kCount; ++i) {
-      keys.push_back(static_cast<int32_t>(numbers.below(200)));
-    }
+    for (int64_t i = 0; i < kCount; ++i) { keys.push_back(static_cast<int32_t>(numbers.below(200))); }
     DeviceArray<int32_t> in(keys);
     DeviceArray<unsigned char> scratch(device::sort_scratch_bytes(kCount));
     const device::SortedKeys sorted = device::sort_keys(stream, in.data(), kCount, 200, scratch.data());
@@ -153,8 +182,9 @@ TEST_CASE("the selection of slots and the gradient of their weights do not race"
     DeviceArray<int32_t> slots(2 * kChosen);
     const hebb::Shape shape{2, 1, 2, kSubKeys}, chosen{2, 1, kChosen};
     device::run(stream, hebb::SlotSelect{slots.tensor(chosen), scores.tensor(shape)});
-    device::run(stream, hebb::SlotWeightsBackward{d_scores.tensor(shape), weights.tensor(chosen), weights.tensor(chosen), slots.tensor(chosen),
-                                                  scores.tensor(shape), hebb::SlotActivation::l2, 1.0, false});
+    device::run(stream, hebb::SlotWeightsBackward{d_scores.tensor(shape), weights.tensor(chosen),
+                                                  weights.tensor(chosen), slots.tensor(chosen), scores.tensor(shape),
+                                                  hebb::SlotActivation::l2, 1.0, false});
     return d_scores.values();
   });
 }
@@ -172,16 +202,16 @@ TEST_CASE("sums of squares do not race", "[threads]") {
 TEST_CASE("decisions of steps do not race", "[threads]") {
   same_for_all_workers(1, [] {
     TestStream stream;
-    DeviceArray<double> outcome(hebb::step_outcome_size(2)), partial(random_values<double>(300, 1)), limits(std::vector<double>{1, 1}),
-        losses(random_values<double>(300, 2)), scale(std::vector<double>{0.5});
+    DeviceArray<double> outcome(hebb::step_outcome_size(2)), partial(random_values<double>(300, 1)),
+        limits(std::vector<double>{1, 1}), losses(random_values<double>(300, 2)), scale(std::vector<double>{0.5});
     DeviceArray<int64_t> ends(std::vector<int64_t>{299, 300});
-    device::run(stream, hebb::DecideStep{outcome.tensor(), partial.tensor(), ends.tensor(), limits.tensor(), losses.tensor(), scale.tensor()});
+    device::run(stream, hebb::DecideStep{outcome.tensor(), partial.tensor(), ends.tensor(), limits.tensor(),
+                                         losses.tensor(), scale.tensor()});
     return outcome.host();
   });
 }
 
-template <bool kOrders>
-__global__ void double_buffer(float* out, const float* in) {
+template <bool kOrders> __global__ void double_buffer(float* out, const float* in) {
   HEBB_SHARED(float[2][128], tile);
   const unsigned t = threadIdx.x;
   float sum = 0;
@@ -200,8 +230,7 @@ __global__ void double_buffer(float* out, const float* in) {
   out[blockIdx.x * 32 + t] = sum;
 }
 
-template <bool kSyncs>
-__global__ void exchange_in_warp(float* out) {
+template <bool kSyncs> __global__ void exchange_in_warp(float* out) {
   HEBB_SHARED(float[32], values);
   values[threadIdx.x] = static_cast<float>(threadIdx.x);
   if (kSyncs) {
@@ -212,11 +241,8 @@ __global__ void exchange_in_warp(float* out) {
   out[blockIdx.x * 32 + threadIdx.x] = values[31 - threadIdx.x];
 }
 
-template <bool kOwn>
-__global__ void write_globally(float* out) {
-  if (threadIdx.x == 0) {
-    out[kOwn ? blockIdx.x : 0] = 1;
-  }
+template <bool kOwn> __global__ void write_globally(float* out) {
+  if (threadIdx.x == 0) { out[kOwn ? blockIdx.x : 0] = 1; }
 }
 
 std::vector<double> run_exchange(void (*kernel)(float*)) {
@@ -249,7 +275,8 @@ TEST_CASE("races within a warp, within a block and between blocks are reported",
   const std::string place = GENERATE("within a block", "within a warp", "between blocks");
   CAPTURE(place);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  const int status = std::system(("TSAN_OPTIONS=exitcode=66 '" + program + "' 'planted race " + place + "' >/dev/null 2>&1").c_str());
+  const int status =
+      std::system(("TSAN_OPTIONS=exitcode=66 '" + program + "' 'planted race " + place + "' >/dev/null 2>&1").c_str());
   CHECK(WEXITSTATUS(status) == 66);
 }
 #endif

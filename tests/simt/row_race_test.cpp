@@ -45,8 +45,7 @@ std::vector<float> values_of(const Tensor& t) {
   return values;
 }
 
-template <class F>
-void same_for_all_workers(F&& f) {
+template <class F> void same_for_all_workers(F&& f) {
   std::vector<std::vector<float>> results;
   for (const int workers : {1, 3}) {
     const simt::ScopedSettings scope({simt::Order::forward, simt::Timing::early, workers});
@@ -61,7 +60,8 @@ int64_t work_of(const Shape& q, const Shape& v, const OvqRule& rule, int64_t roo
 }
 
 constexpr int64_t kTokens = 5, kRoom = 3;
-const Shape kItems{1, kTokens, 1, 2}, kRows{1, 1, kRoom, 2}, kChunk{1, 1, 2, 2}, kUnit{1, 1, kTokens}, kRoomShape{1, 1, kRoom};
+const Shape kItems{1, kTokens, 1, 2}, kRows{1, 1, kRoom, 2}, kChunk{1, 1, 2, 2}, kUnit{1, 1, kTokens},
+    kRoomShape{1, 1, kRoom};
 
 TEST_CASE("ovq does not race", "[threads]") {
   same_for_all_workers([] {
@@ -71,13 +71,36 @@ TEST_CASE("ovq does not race", "[threads]") {
     rule.chunk = 2;
     rule.max_centroids = kRoom;
     const OvqDictionary book{a.zeros(kRows), a.zeros(kRows), a.zeros(kRoomShape), a.integers(kRoomShape)};
-    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), ids = a.integers(kUnit), work = a.zeros({work_of(kItems, kItems, rule, kRoom, DType::f32)}),
-                 q = a.random(kItems), k = a.random(kItems), v = a.random(kItems), starts = a.integers({1, kTokens}), d_q = a.zeros(kItems),
+    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), ids = a.integers(kUnit),
+                 work = a.zeros({work_of(kItems, kItems, rule, kRoom, DType::f32)}), q = a.random(kItems),
+                 k = a.random(kItems), v = a.random(kItems), starts = a.integers({1, kTokens}), d_q = a.zeros(kItems),
                  d_k = a.zeros(kItems), d_v = a.zeros(kItems);
-    device::run(stream, OvqForward{o, lse, ids, book, a.zeros(kChunk), a.zeros(kChunk), {}, work, q, k, v, starts, rule, false});
-    device::run(stream, OvqBackward{d_q, d_k, d_v, book, {a.zeros(kRows), a.zeros(kRows), {}, {}}, a.zeros({1, 1, kTokens, 4}),
-                                    a.zeros({1, 1, kTokens, 2}), a.integers(kUnit), a.integers(kRoomShape), {}, work, a.random(kItems), o, lse,
-                                    ids, q, k, v, starts, rule, false, false, false});
+    device::run(
+        stream,
+        OvqForward{o, lse, ids, book, a.zeros(kChunk), a.zeros(kChunk), {}, work, q, k, v, starts, rule, false});
+    device::run(stream, OvqBackward{d_q,
+                                    d_k,
+                                    d_v,
+                                    book,
+                                    {a.zeros(kRows), a.zeros(kRows), {}, {}},
+                                    a.zeros({1, 1, kTokens, 4}),
+                                    a.zeros({1, 1, kTokens, 2}),
+                                    a.integers(kUnit),
+                                    a.integers(kRoomShape),
+                                    {},
+                                    work,
+                                    a.random(kItems),
+                                    o,
+                                    lse,
+                                    ids,
+                                    q,
+                                    k,
+                                    v,
+                                    starts,
+                                    rule,
+                                    false,
+                                    false,
+                                    false});
     return values_of(d_k);
   });
 }
@@ -91,16 +114,41 @@ TEST_CASE("ovq on tensor cores does not race", "[threads]") {
     rule.max_centroids = 90;
     rule.growth = OvqGrowth::full;
     const int64_t length = 73, room = 72;  // of the last steps two tiles of rows, in two parts
-    const Shape items{1, length, 1, 16}, rows{1, 1, room, 16}, chunk{1, 1, 2, 16}, unit{1, 1, length}, of_rows{1, 1, room};
-    const OvqDictionary book{a.zeros(rows), a.zeros(rows), a.zeros(of_rows), a.integers(of_rows), a.zeros_bf16(rows), a.zeros_bf16(rows)};
+    const Shape items{1, length, 1, 16}, rows{1, 1, room, 16}, chunk{1, 1, 2, 16}, unit{1, 1, length},
+        of_rows{1, 1, room};
+    const OvqDictionary book{a.zeros(rows),       a.zeros(rows),      a.zeros(of_rows),
+                             a.integers(of_rows), a.zeros_bf16(rows), a.zeros_bf16(rows)};
     const Tensor o = a.zeros_bf16(items), lse = a.zeros({1, length, 1}), ids = a.integers(unit),
-                 work = a.zeros({work_of(items, items, rule, room, DType::bf16)}), q = a.random_bf16(items), k = a.random_bf16(items),
-                 v = a.random_bf16(items), starts = a.integers({1, length}), d_q = a.zeros_bf16(items), d_k = a.zeros_bf16(items),
-                 d_v = a.zeros_bf16(items);
-    device::run(stream, OvqForward{o, lse, ids, book, a.zeros_bf16(chunk), a.zeros_bf16(chunk), {}, work, q, k, v, starts, rule, false});
-    device::run(stream, OvqBackward{d_q, d_k, d_v, book, {a.zeros(rows), a.zeros(rows), {}, {}}, a.zeros({1, 1, length, 32}),
-                                    a.zeros({1, 1, length, 2}), a.integers(unit), a.integers(of_rows), {}, work, a.random_bf16(items), o, lse,
-                                    ids, q, k, v, starts, rule, false, false, false});
+                 work = a.zeros({work_of(items, items, rule, room, DType::bf16)}), q = a.random_bf16(items),
+                 k = a.random_bf16(items), v = a.random_bf16(items), starts = a.integers({1, length}),
+                 d_q = a.zeros_bf16(items), d_k = a.zeros_bf16(items), d_v = a.zeros_bf16(items);
+    device::run(
+        stream,
+        OvqForward{
+            o, lse, ids, book, a.zeros_bf16(chunk), a.zeros_bf16(chunk), {}, work, q, k, v, starts, rule, false});
+    device::run(stream, OvqBackward{d_q,
+                                    d_k,
+                                    d_v,
+                                    book,
+                                    {a.zeros(rows), a.zeros(rows), {}, {}},
+                                    a.zeros({1, 1, length, 32}),
+                                    a.zeros({1, 1, length, 2}),
+                                    a.integers(unit),
+                                    a.integers(of_rows),
+                                    {},
+                                    work,
+                                    a.random_bf16(items),
+                                    o,
+                                    lse,
+                                    ids,
+                                    q,
+                                    k,
+                                    v,
+                                    starts,
+                                    rule,
+                                    false,
+                                    false,
+                                    false});
     return values_of(d_k);
   });
 }
@@ -112,18 +160,69 @@ TEST_CASE("kvm does not race", "[threads]") {
     KvmRule rule;
     rule.chunk = 2;
     rule.window = 1;
-    const auto rows = [&] { return KvmRows{a.zeros(kRows), a.zeros(kRows), a.zeros(kRoomShape), a.integers(kRoomShape), a.zeros(kRows), a.zeros(kRows)}; };
+    const auto rows = [&] {
+      return KvmRows{a.zeros(kRows),         a.zeros(kRows), a.zeros(kRoomShape),
+                     a.integers(kRoomShape), a.zeros(kRows), a.zeros(kRows)};
+    };
     const KvmRows state = rows();
-    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), routes = a.integers(kUnit), q = a.random(kItems), k = a.random(kItems),
-                 v = a.random(kItems), weight = a.random({2}), starts = a.integers({1, kTokens}), sizes = a.integers({3}, {0, 2, 3}),
-                 d_k = a.zeros(kItems);
-    device::run(stream, KvmForward{o, lse, routes, state, {a.zeros(kChunk), a.zeros(kChunk), a.zeros({1, 1, 2})}, {}, a.zeros(kChunk),
-                                   a.zeros({kvm_forward_work(kItems, kItems, rule, kRoom, DType::f32)}), q, k, v, {}, weight, weight, {}, {}, starts, sizes,
-                                   rule, false});
-    device::run(stream, KvmBackward{a.zeros(kItems), d_k, a.zeros(kItems), {}, a.zeros({2}), a.zeros({2}), {}, {}, state, rows(),
-                                    a.zeros({1, 1, kTokens, 4}), a.integers(kUnit), a.integers(kRoomShape), {}, {},
-                                    a.zeros({kvm_backward_work(kItems, kItems, kItems, rule, kRoom, DType::f32)}), a.random(kItems), o, lse, routes, q, k, v, {}, weight,
-                                    weight, {}, {}, starts, sizes, rule, false, false, false, false});
+    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), routes = a.integers(kUnit), q = a.random(kItems),
+                 k = a.random(kItems), v = a.random(kItems), weight = a.random({2}), starts = a.integers({1, kTokens}),
+                 sizes = a.integers({3}, {0, 2, 3}), d_k = a.zeros(kItems);
+    device::run(stream, KvmForward{o,
+                                   lse,
+                                   routes,
+                                   state,
+                                   {a.zeros(kChunk), a.zeros(kChunk), a.zeros({1, 1, 2})},
+                                   {},
+                                   a.zeros(kChunk),
+                                   a.zeros({kvm_forward_work(kItems, kItems, rule, kRoom, DType::f32)}),
+                                   q,
+                                   k,
+                                   v,
+                                   {},
+                                   weight,
+                                   weight,
+                                   {},
+                                   {},
+                                   starts,
+                                   sizes,
+                                   rule,
+                                   false});
+    device::run(stream, KvmBackward{a.zeros(kItems),
+                                    d_k,
+                                    a.zeros(kItems),
+                                    {},
+                                    a.zeros({2}),
+                                    a.zeros({2}),
+                                    {},
+                                    {},
+                                    state,
+                                    rows(),
+                                    a.zeros({1, 1, kTokens, 4}),
+                                    a.integers(kUnit),
+                                    a.integers(kRoomShape),
+                                    {},
+                                    {},
+                                    a.zeros({kvm_backward_work(kItems, kItems, kItems, rule, kRoom, DType::f32)}),
+                                    a.random(kItems),
+                                    o,
+                                    lse,
+                                    routes,
+                                    q,
+                                    k,
+                                    v,
+                                    {},
+                                    weight,
+                                    weight,
+                                    {},
+                                    {},
+                                    starts,
+                                    sizes,
+                                    rule,
+                                    false,
+                                    false,
+                                    false,
+                                    false});
     return values_of(d_k);
   });
 }

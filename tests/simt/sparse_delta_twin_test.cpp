@@ -1,4 +1,5 @@
-// Sparse delta memory: all kernels of a layer's two passes, against the CPU's in fp64. Their scratch differs, so they run as one.
+// Sparse delta memory: all kernels of a layer's two passes, against the CPU's in fp64. Their scratch differs, so they
+// run as one.
 #include <algorithm>
 #include <map>
 
@@ -16,7 +17,8 @@ class HostMemory {
   static constexpr DType kRows = DType::f64, kSums = DType::f64;
 
   Tensor make(Shape shape, DType dtype) {
-    bytes_.push_back(std::make_unique<std::vector<unsigned char>>(static_cast<size_t>(shape.numel() * dtype_bytes(dtype)) + 1, 0xFF));
+    bytes_.push_back(std::make_unique<std::vector<unsigned char>>(
+        static_cast<size_t>(shape.numel() * dtype_bytes(dtype)) + 1, 0xFF));
     return {bytes_.back()->data(), dtype, shape};
   }
   Tensor put(Shape shape, const std::vector<double>& values, DType) {
@@ -25,10 +27,7 @@ class HostMemory {
     return t;
   }
   std::vector<double> get(const Tensor& t) const { return {t.as<double>(), t.as<double>() + t.numel()}; }
-  template <class Args>
-  void run(const Args& args) {
-    hebb::cpu::run(stream, args);
-  }
+  template <class Args> void run(const Args& args) { hebb::cpu::run(stream, args); }
   Stream stream;
 
  private:
@@ -36,8 +35,7 @@ class HostMemory {
 };
 
 /// Tensors on the emulated device, Row for rows of M and G.
-template <class Row>
-class DeviceMemory {
+template <class Row> class DeviceMemory {
  public:
   static constexpr DType kRows = dtype_of<Row>, kSums = DType::f32;
 
@@ -64,10 +62,7 @@ class DeviceMemory {
     }
     return out;
   }
-  template <class Args>
-  void run(const Args& args) {
-    device::run(stream_, args);
-  }
+  template <class Args> void run(const Args& args) { device::run(stream_, args); }
   TestStream stream_;
   Stream& stream = stream_;
 
@@ -83,8 +78,13 @@ struct Case {
   std::vector<int32_t> write_slots, read_slots;
   int64_t sort_space = 0;  // if not 0: the device sorts in so many integers, a few rows and heads at a time
 
-  Case(SparseDeltaSizes sizes, std::vector<int32_t> document_lengths, bool decay_by_key, bool memory_is_learned, bool bf16_rows)
-      : n(sizes), lengths(std::move(document_lengths)), by_key(decay_by_key), has_memory(memory_is_learned), accumulate(by_key) {
+  Case(SparseDeltaSizes sizes, std::vector<int32_t> document_lengths, bool decay_by_key, bool memory_is_learned,
+       bool bf16_rows)
+      : n(sizes),
+        lengths(std::move(document_lengths)),
+        by_key(decay_by_key),
+        has_memory(memory_is_learned),
+        accumulate(by_key) {
     uint32_t seed = 1;
     const auto numbers = [&seed](int64_t count, double scale) {
       return as_double(random_values<float>(count, seed++, scale));
@@ -104,9 +104,7 @@ struct Case {
       x = -1 - x;  // log decays
     }
     g[3] = by_key ? g[3] : -200;  // underflows in fp32
-    for (double& x : beta) {
-      x = std::fabs(x);
-    }
+    for (double& x : beta) { x = std::fabs(x); }
     write_slots = choose(n.writes, 5, n.slots);
     read_slots = choose(n.reads, 6, n.slots);
   }
@@ -116,11 +114,10 @@ struct Case {
     std::vector<int32_t> out;
     for (int64_t i = 0; i < n.tokens() * n.heads; ++i) {
       std::vector<int32_t> all(static_cast<size_t>(limit));
-      for (size_t s = 0; s < all.size(); ++s) {
-        all[s] = static_cast<int32_t>(s);
-      }
+      for (size_t s = 0; s < all.size(); ++s) { all[s] = static_cast<int32_t>(s); }
       for (int64_t j = 0; j < count; ++j) {
-        std::swap(all[static_cast<size_t>(j)], all[static_cast<size_t>(j) + numbers.below(static_cast<uint32_t>(limit - j))]);
+        std::swap(all[static_cast<size_t>(j)],
+                  all[static_cast<size_t>(j) + numbers.below(static_cast<uint32_t>(limit - j))]);
       }
       std::sort(all.begin(), all.begin() + count);
       out.insert(out.end(), all.begin(), all.begin() + count);
@@ -128,16 +125,14 @@ struct Case {
     return out;
   }
 
-  template <class Memory>
-  Tensor integers(Memory& memory_of, Shape shape, const std::vector<int32_t>& values) const {
+  template <class Memory> Tensor integers(Memory& memory_of, Shape shape, const std::vector<int32_t>& values) const {
     const Tensor t = memory_of.make(shape, DType::i32);
     std::copy(values.begin(), values.end(), t.as<int32_t>());
     return t;
   }
 
   /// Everything that the kernels compute, by name.
-  template <class Memory>
-  std::map<std::string, std::vector<double>> run(bool carried) const {
+  template <class Memory> std::map<std::string, std::vector<double>> run(bool carried) const {
     Memory m;
     constexpr DType sums = Memory::kSums;
     const Shape heads{n.tokens(), n.heads}, writes{n.tokens(), n.heads, n.writes}, reads{n.tokens(), n.heads, n.reads},
@@ -178,8 +173,8 @@ struct Case {
     const bool is_tight = sort_space > 0 && in.order.defined();
     const Tensor map = m.make(is_tight ? Shape{1, sort_space} : shapes.map, DType::i32);
     const auto index = [&] {
-      m.run(SparseDeltaIndex{in.write_rows, in.read_rows, in.touched, in.count, map, in.order, in.later_writes, in.later_reads, in.twins,
-                             in.write_slots, in.read_slots, in.sequences, n.slots});
+      m.run(SparseDeltaIndex{in.write_rows, in.read_rows, in.touched, in.count, map, in.order, in.later_writes,
+                             in.later_reads, in.twins, in.write_slots, in.read_slots, in.sequences, n.slots});
     };
     index();
     in.table = m.make(shapes.table, Memory::kRows);
@@ -196,18 +191,20 @@ struct Case {
                  by_token = m.make({shapes.slices, n.tokens(), n.heads}, sums);
     const Tensor d_v = m.put(values, before, sums), d_memory = m.put(table, memory, sums);
     m.run(SparseDeltaBackward{m.make(values, sums), d_v, has_memory ? d_memory : Tensor{}, by_write, by_read, by_token,
-                              shapes.sums.rank > 0 ? m.make(shapes.sums, sums) : Tensor{}, m.put(values, d_y, sums), error, in,
-                              accumulate});
-    const Tensor d_k = m.make(writes, sums), d_q = m.make(reads, sums), d_g = m.make(heads, sums), d_beta = m.make(heads, sums);
-    m.run(SparseDeltaScan{d_k, d_q, d_g, d_beta, m.make(shapes.carry, DType::f64), by_write, by_read, by_token, decays, in});
+                              shapes.sums.rank > 0 ? m.make(shapes.sums, sums) : Tensor{}, m.put(values, d_y, sums),
+                              error, in, accumulate});
+    const Tensor d_k = m.make(writes, sums), d_q = m.make(reads, sums), d_g = m.make(heads, sums),
+                 d_beta = m.make(heads, sums);
+    m.run(SparseDeltaScan{d_k, d_q, d_g, d_beta, m.make(shapes.carry, DType::f64), by_write, by_read, by_token, decays,
+                          in});
     return {{"y", m.get(y)},     {"error", m.get(error)}, {"d_v", m.get(d_v)}, {"d_memory", m.get(d_memory)},
             {"d_k", m.get(d_k)}, {"d_q", m.get(d_q)},     {"d_g", m.get(d_g)}, {"d_beta", m.get(d_beta)}};
   }
 
-  /// fp32: sums over up to 30 tokens of products of up to 100 terms, some of which cancel. bf16 rows: of their roundings, 2^-9 at each
-  /// write, those of all tokens that wrote a slot add up; for decays in differences of what they were taken from.
-  template <class Row>
-  void check(bool carried) const {
+  /// fp32: sums over up to 30 tokens of products of up to 100 terms, some of which cancel. bf16 rows: of their
+  /// roundings, 2^-9 at each write, those of all tokens that wrote a slot add up; for decays in differences of what
+  /// they were taken from.
+  template <class Row> void check(bool carried) const {
     const auto expected = run<HostMemory>(carried);
     both_ways([&] {
       const auto found = run<DeviceMemory<Row>>(carried);
@@ -238,17 +235,16 @@ TEST_CASE("sparse delta memories of few and of many slots a token equal the CPU'
       .check<float>(false);
   Case({.batch = 1, .length = 5, .heads = 1, .slots = 81, .dim = 40, .writes = 70, .reads = 68}, {5}, true, true, true)
       .check<bf16>(false);
-  Case({.batch = 1, .length = 5, .heads = 1, .slots = 4, .dim = 8, .writes = 1, .reads = 2}, {5}, false, true, true).check<bf16>(false);
+  Case({.batch = 1, .length = 5, .heads = 1, .slots = 4, .dim = 8, .writes = 1, .reads = 2}, {5}, false, true, true)
+      .check<bf16>(false);
 }
 
 /// Each document writes each of 7 slots some ten times and reads 12; heads keep most of it.
 Case many_overwrites(bool by_key, bool has_memory, bool bf16_rows, int64_t reads) {
-  Case c({.batch = 2, .length = 40, .heads = 2, .slots = 12, .dim = 72, .writes = 3, .reads = reads}, {25, 1, 14}, by_key, has_memory,
-         bf16_rows);
+  Case c({.batch = 2, .length = 40, .heads = 2, .slots = 12, .dim = 72, .writes = 3, .reads = reads}, {25, 1, 14},
+         by_key, has_memory, bf16_rows);
   c.write_slots = c.choose(c.n.writes, 5, 7);
-  for (double& x : c.g) {
-    x *= 0.05;
-  }
+  for (double& x : c.g) { x *= 0.05; }
   return c;
 }
 
@@ -259,17 +255,18 @@ TEST_CASE("sparse delta memories whose slots are overwritten many times equal th
   many_overwrites(by_key, has_memory, true, 4).check<bf16>(false);
 }
 
-TEMPLATE_TEST_CASE("the backward pass of a sparse delta memory runs over the M of the forward pass, bit for bit", "[fast]", float, bf16) {
+TEMPLATE_TEST_CASE("the backward pass of a sparse delta memory runs over the M of the forward pass, bit for bit",
+                   "[fast]", float, bf16) {
   const bool by_key = GENERATE(false, true), has_memory = GENERATE(false, true);
   CAPTURE(by_key, has_memory);
   Case c = many_overwrites(by_key, has_memory, std::is_same_v<TestType, bf16>, 1);
   // A token reads one slot, and the loss is one channel of it: the reading's weight gets the reading as its gradient.
   std::fill(c.q.begin(), c.q.end(), 1.0);
   std::fill(c.d_y.begin(), c.d_y.end(), 0.0);
-  const auto channel = [&](size_t head) { return head * static_cast<size_t>(c.n.dim) + head * 7 % static_cast<size_t>(c.n.dim); };
-  for (size_t head = 0; head < c.q.size(); ++head) {
-    c.d_y[channel(head)] = 1;
-  }
+  const auto channel = [&](size_t head) {
+    return head * static_cast<size_t>(c.n.dim) + head * 7 % static_cast<size_t>(c.n.dim);
+  };
+  for (size_t head = 0; head < c.q.size(); ++head) { c.d_y[channel(head)] = 1; }
   both_ways([&] {
     const auto found = c.run<DeviceMemory<TestType>>(false);
     for (size_t head = 0; head < c.q.size(); ++head) {
@@ -280,21 +277,25 @@ TEMPLATE_TEST_CASE("the backward pass of a sparse delta memory runs over the M o
 }
 
 TEST_CASE("slots of rows and heads that are sorted one after the other are those of the CPU", "[fast]") {
-  Case c({.batch = 3, .length = 13, .heads = 2, .slots = 25, .dim = 5, .writes = 7, .reads = 9}, {9, 4}, false, true, false);
+  Case c({.batch = 3, .length = 13, .heads = 2, .slots = 25, .dim = 5, .writes = 7, .reads = 9}, {9, 4}, false, true,
+         false);
   c.sort_space = 2048;
   c.check<float>(false);
 }
 
 TEST_CASE("sparse delta memories that are carried on equal the CPU's", "[fast]") {
   const int64_t length = GENERATE(1, 5);
-  const SparseDeltaSizes sizes{.batch = 3, .length = length, .heads = 2, .slots = 16, .dim = 66, .writes = 3, .reads = 5};
+  const SparseDeltaSizes sizes{
+      .batch = 3, .length = length, .heads = 2, .slots = 16, .dim = 66, .writes = 3, .reads = 5};
   Case(sizes, {static_cast<int32_t>(length)}, false, true, false).check<float>(true);
 }
 
 TEST_CASE("sparse delta memories do not race", "[threads]") {
-  Case({.batch = 1, .length = 3, .heads = 1, .slots = 9, .dim = 65, .writes = 6, .reads = 5}, {1, 2}, false, true, false)
+  Case({.batch = 1, .length = 3, .heads = 1, .slots = 9, .dim = 65, .writes = 6, .reads = 5}, {1, 2}, false, true,
+       false)
       .check<float>(false);
-  Case({.batch = 1, .length = 3, .heads = 1, .slots = 16, .dim = 72, .writes = 12, .reads = 9}, {1, 2}, false, true, true)
+  Case({.batch = 1, .length = 3, .heads = 1, .slots = 16, .dim = 72, .writes = 12, .reads = 9}, {1, 2}, false, true,
+       true)
       .check<bf16>(false);
 }
 

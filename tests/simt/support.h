@@ -21,14 +21,11 @@ namespace hebb_test {
 namespace device = hebb::HEBB_DEVICE;
 
 /// The message of the fault that f() raises; empty if none.
-template <class F>
-std::string fault_of(F&& f) {
+template <class F> std::string fault_of(F&& f) {
   try {
     f();
     simt::synchronize_all();
-  } catch (const simt::Fault& fault) {
-    return fault.what();
-  }
+  } catch (const simt::Fault& fault) { return fault.what(); }
   return "";
 }
 
@@ -41,8 +38,7 @@ inline float value_of(hebb::bf16 x) {
 }
 
 /// Nearest value of T, by search among the neighbours rather than by the kernels' bit operations.
-template <class T>
-T rounded(float x) {
+template <class T> T rounded(float x) {
   if constexpr (std::is_same_v<T, hebb::bf16>) {
     uint32_t bits;
     std::memcpy(&bits, &x, sizeof(bits));
@@ -71,14 +67,16 @@ class Numbers {
 };
 
 /// An array on the emulated device, with guard zones, NaN unless given values.
-template <class T>
-class DeviceArray {
+template <class T> class DeviceArray {
  public:
-  explicit DeviceArray(int64_t count) : count_(count), data_(static_cast<T*>(simt::allocate(count * int64_t(sizeof(T))))) {}
+  explicit DeviceArray(int64_t count)
+      : count_(count), data_(static_cast<T*>(simt::allocate(count * int64_t(sizeof(T))))) {}
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(static_cast<int64_t>(values.size())) {
     std::memcpy(data_, values.data(), values.size() * sizeof(T));
   }
-  ~DeviceArray() { CHECK(fault_of([this] { simt::release(data_); }).empty()); }
+  ~DeviceArray() {
+    CHECK(fault_of([this] { simt::release(data_); }).empty());
+  }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
 
@@ -91,9 +89,7 @@ class DeviceArray {
   }
   std::vector<double> values() const {
     std::vector<double> out;
-    for (const T& x : host()) {
-      out.push_back(static_cast<double>(value_of(x)));
-    }
+    for (const T& x : host()) { out.push_back(static_cast<double>(value_of(x))); }
     return out;
   }
 
@@ -102,22 +98,16 @@ class DeviceArray {
   T* data_;
 };
 
-template <class T>
-std::vector<T> random_values(int64_t count, uint32_t seed, double scale = 1) {
+template <class T> std::vector<T> random_values(int64_t count, uint32_t seed, double scale = 1) {
   Numbers numbers(seed);
   std::vector<T> values;
-  for (int64_t i = 0; i < count; ++i) {
-    values.push_back(rounded<T>(static_cast<float>(scale * numbers.next())));
-  }
+  for (int64_t i = 0; i < count; ++i) { values.push_back(rounded<T>(static_cast<float>(scale * numbers.next()))); }
   return values;
 }
 
-template <class T>
-std::vector<double> as_double(const std::vector<T>& values) {
+template <class T> std::vector<double> as_double(const std::vector<T>& values) {
   std::vector<double> out;
-  for (const T& x : values) {
-    out.push_back(static_cast<double>(value_of(x)));
-  }
+  for (const T& x : values) { out.push_back(static_cast<double>(value_of(x))); }
   return out;
 }
 
@@ -133,8 +123,7 @@ inline double relative_error(const std::vector<double>& a, const std::vector<dou
 }
 
 /// One rounding of each result, and in fp32 sums of a few hundred terms.
-template <class T>
-constexpr double kTolerance = std::is_same_v<T, float> ? 2e-6 : 4e-3;
+template <class T> constexpr double kTolerance = std::is_same_v<T, float> ? 2e-6 : 4e-3;
 
 /// A stream of the emulated device.
 class TestStream {
@@ -149,10 +138,9 @@ class TestStream {
   hebb::Stream stream_;
 };
 
-/// Runs f() in the two settings that together find most faults: threads forward and copies late, threads in reverse and copies early.
-/// The number of multiprocessors stays.
-template <class F>
-void both_ways(F&& f) {
+/// Runs f() in the two settings that together find most faults: threads forward and copies late, threads in reverse and
+/// copies early. The number of multiprocessors stays.
+template <class F> void both_ways(F&& f) {
   {
     INFO("forward, late");
     const simt::ScopedSettings scope({simt::Order::forward, simt::Timing::late, 1, simt::settings().multiprocessors});

@@ -7,15 +7,13 @@ using namespace hebb::HEBB_DEVICE;
 
 namespace {
 
-template <bool kA, bool kB>
-struct Products {
+template <bool kA, bool kB> struct Products {
   Operand<kA> a;
   Operand<kB> b, c;  // lie alike
   int64_t rows, columns, depth;
   float* out;  // [4][rows][columns]: a b, a c of one call; a c, a b twice of calls of their own
 
-  template <class Stage>
-  __device__ void operator()(Stage& stage, int64_t, int64_t row, int64_t column) const {
+  template <class Stage> __device__ void operator()(Stage& stage, int64_t, int64_t row, int64_t column) const {
     typename Stage::Sums first = {}, second = {}, one = {}, twice = {};
     tile_products(stage, a, row, b, c.data, column, depth, first, second);
     tile_product(stage, a, row, c, column, depth, one);
@@ -31,16 +29,20 @@ struct Products {
   }
 };
 
-/// A side of `size` rows that begins `offset` numbers behind a multiple of 16 bytes and has `gap` numbers between its lines; NaN where
-/// nothing may be read.
-template <bool kIsTurned>
-struct Side {
+/// A side of `size` rows that begins `offset` numbers behind a multiple of 16 bytes and has `gap` numbers between its
+/// lines; NaN where nothing may be read.
+template <bool kIsTurned> struct Side {
   int64_t depth, stride, first, last, offset;
   std::vector<float> values;
   std::unique_ptr<DeviceArray<float>> device;
 
-  Side(int64_t size, int64_t depth, int64_t gap, int64_t first, int64_t last, int64_t offset, uint32_t seed, bool is_rounded)
-      : depth(depth), stride((kIsTurned ? size : depth) + gap), first(first), last(last), offset(offset),
+  Side(int64_t size, int64_t depth, int64_t gap, int64_t first, int64_t last, int64_t offset, uint32_t seed,
+       bool is_rounded)
+      : depth(depth),
+        stride((kIsTurned ? size : depth) + gap),
+        first(first),
+        last(last),
+        offset(offset),
         values(static_cast<size_t>(offset + (kIsTurned ? depth : size) * stride), std::nanf("")) {
     Numbers numbers(seed);
     for (int64_t i = first; i < last; ++i) {
@@ -56,15 +58,16 @@ struct Side {
   double operator()(int64_t i, int64_t d) const { return i >= first && i < last ? double(values[at(i, d)]) : 0; }
 
  private:
-  size_t at(int64_t i, int64_t d) const { return static_cast<size_t>(offset + (kIsTurned ? d * stride + i : i * stride + d)); }
+  size_t at(int64_t i, int64_t d) const {
+    return static_cast<size_t>(offset + (kIsTurned ? d * stride + i : i * stride + d));
+  }
 };
 
 struct Sizes {
   int64_t rows, columns, depth, gap, offset;
 };
 
-template <bool kA, bool kB>
-void check_products(const Sizes& n, bool in_tf32, bool is_rounded) {
+template <bool kA, bool kB> void check_products(const Sizes& n, bool in_tf32, bool is_rounded) {
   CAPTURE(kA, kB, n.rows, n.columns, n.depth, n.gap, n.offset, in_tf32, is_rounded);
   // Bounds within packs, tiles and the sides of warps.
   const Side<kA> a(n.rows, n.depth, n.gap, 1, n.rows - 3, n.offset, 1, is_rounded);
@@ -74,7 +77,7 @@ void check_products(const Sizes& n, bool in_tf32, bool is_rounded) {
   DeviceArray<float> out(4 * size);
   TestStream stream;
   each_tile<float>("products", stream, in_tf32, 1, n.rows, n.columns,
-            Products<kA, kB>{a.operand(), b.operand(), c.operand(), n.rows, n.columns, n.depth, out.data()});
+                   Products<kA, kB>{a.operand(), b.operand(), c.operand(), n.rows, n.columns, n.depth, out.data()});
   simt::synchronize_all();
   const std::vector<double> found = out.values();
   // Relative to the sum of absolute products: 2^-11 an operand, and fp32 sums.
@@ -89,7 +92,8 @@ void check_products(const Sizes& n, bool in_tf32, bool is_rounded) {
         of_first += std::fabs(a(r, d) * b(i, d));
         of_second += std::fabs(a(r, d) * c(i, d));
       }
-      const double expected[4] = {first, second, second, 2 * first}, scale[4] = {of_first, of_second, of_second, 2 * of_first};
+      const double expected[4] = {first, second, second, 2 * first},
+                   scale[4] = {of_first, of_second, of_second, 2 * of_first};
       for (int64_t k = 0; k < 4; ++k) {
         const double error = std::fabs(found[static_cast<size_t>(k * size + r * n.columns + i)] - expected[k]);
         REQUIRE(error <= 2 * limit * scale[k]);  // `twice` rounds twice as many sums
@@ -106,7 +110,8 @@ void check_products(const Sizes& n, bool in_tf32, bool is_rounded) {
 TEST_CASE("products by tiles equal plain sums in both forms", "[fast]") {
   const bool in_tf32 = GENERATE(false, true), is_rounded = GENERATE(false, true);
   // Packs of 16 bytes where gaps and offsets leave them aligned (100 columns, 36 deep), single numbers elsewhere.
-  const Sizes n = GENERATE(Sizes{70, 100, 36, 0, 0}, Sizes{67, 31, 65, 2, 0}, Sizes{5, 68, 3, 1, 4}, Sizes{66, 72, 40, 4, 3});
+  const Sizes n =
+      GENERATE(Sizes{70, 100, 36, 0, 0}, Sizes{67, 31, 65, 2, 0}, Sizes{5, 68, 3, 1, 4}, Sizes{66, 72, 40, 4, 3});
   both_ways([&] {
     check_products<false, false>(n, in_tf32, is_rounded);
     check_products<false, true>(n, in_tf32, is_rounded);
@@ -119,12 +124,12 @@ TEST_CASE("products by tiles of no depth are zeros", "[fast]") {
   const bool in_tf32 = GENERATE(false, true);
   const DeviceArray<float> nothing(4), out(4 * 6);
   TestStream stream;
-  each_tile<float>("products", stream, in_tf32, 1, 2, 3,
-            Products<false, true>{{nothing.data(), 4, 0, 2}, {nothing.data(), 4, 0, 3}, {nothing.data(), 4, 0, 3}, 2, 3, 0, out.data()});
+  each_tile<float>(
+      "products", stream, in_tf32, 1, 2, 3,
+      Products<false, true>{
+          {nothing.data(), 4, 0, 2}, {nothing.data(), 4, 0, 3}, {nothing.data(), 4, 0, 3}, 2, 3, 0, out.data()});
   simt::synchronize_all();
-  for (const float x : out.host()) {
-    CHECK(x == 0.0f);
-  }
+  for (const float x : out.host()) { CHECK(x == 0.0f); }
 }
 
 }  // namespace

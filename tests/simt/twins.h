@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/visible_keys.h"
 #include "kernels/bias/bias.h"
 #include "kernels/channel_skip/channel_skip.h"
 #include "kernels/delta_gates/delta_gates.h"
@@ -12,8 +13,8 @@
 #include "kernels/gated_delta/gated_delta.h"
 #include "kernels/ham/ham.h"
 #include "kernels/head_norm/head_norm.h"
-#include "kernels/lact/lact.h"
 #include "kernels/lact/heads.h"
+#include "kernels/lact/lact.h"
 #include "kernels/memory_mix/memory_mix.h"
 #include "kernels/mesanet/mesanet.h"
 #include "kernels/ovq/ovq.h"
@@ -27,7 +28,6 @@
 #include "kernels/sparse_delta/sparse_delta.h"
 #include "kernels/token_shift/token_shift.h"
 #include "kernels/value_residual/value_residual.h"
-#include "kernels/attention/visible_keys.h"
 #include "support.h"
 
 namespace hebb_test {
@@ -60,7 +60,8 @@ class Twins {
     }
     return last();
   }
-  Twin integers(hebb::Shape shape, const std::vector<int64_t>& values, hebb::DType dtype = hebb::DType::i32, bool written = false) {
+  Twin integers(hebb::Shape shape, const std::vector<int64_t>& values, hebb::DType dtype = hebb::DType::i32,
+                bool written = false) {
     Pair& pair = add(shape, dtype, written ? Role::result : Role::input);
     pair.start.assign(values.begin(), values.end());
     return last();
@@ -70,28 +71,29 @@ class Twins {
   /// Overwritten whole by the kernel: NaN before.
   Twin output(hebb::Shape shape) { return poisoned(shape, activations_, Role::result); }
   Twin float_output(hebb::Shape shape) { return poisoned(shape, hebb::DType::f32, Role::result); }
-  Twin integer_output(hebb::Shape shape, hebb::DType dtype = hebb::DType::i32) { return poisoned(shape, dtype, Role::result); }
+  Twin integer_output(hebb::Shape shape, hebb::DType dtype = hebb::DType::i32) {
+    return poisoned(shape, dtype, Role::result);
+  }
   /// Read and written: numbers before.
   Twin sum(hebb::Shape shape, double scale = 1) { return random(shape, scale, activations_, Role::result); }
   Twin float_sum(hebb::Shape shape, double scale = 1) { return random(shape, scale, hebb::DType::f32, Role::result); }
-  Twin scratch(hebb::Shape shape, hebb::DType dtype = hebb::DType::f32) { return poisoned(shape, dtype, Role::scratch); }
+  Twin scratch(hebb::Shape shape, hebb::DType dtype = hebb::DType::f32) {
+    return poisoned(shape, dtype, Role::scratch);
+  }
 
-  /// make(at) returns the args with at(twin) for its tensors. Results may differ by `tolerance` of a tensor's largest entry.
-  template <class Make>
-  void check(Make&& make, double tolerance = 2e-6) {
+  /// make(at) returns the args with at(twin) for its tensors. Results may differ by `tolerance` of a tensor's largest
+  /// entry.
+  template <class Make> void check(Make&& make, double tolerance = 2e-6) {
     run_on_host(make);
     both_ways([&] {
       run_on_device(make);
       for (const Pair& pair : pairs_) {
-        if (pair.role == Role::result) {
-          compare(pair, tolerance);
-        }
+        if (pair.role == Role::result) { compare(pair, tolerance); }
       }
     });
   }
   /// The CPU's results become the start of later checks, so that a backward kernel can follow its forward kernel.
-  template <class Make>
-  void prepare(Make&& make) {
+  template <class Make> void prepare(Make&& make) {
     run_on_host(make);
     for (Pair& pair : pairs_) {
       if (pair.role == Role::result) {
@@ -113,7 +115,9 @@ class Twins {
     std::vector<unsigned char> host_integers;
     std::shared_ptr<DeviceArray<unsigned char>> device;
 
-    bool is_integer() const { return dtype == hebb::DType::i32 || dtype == hebb::DType::i64 || dtype == hebb::DType::u8; }
+    bool is_integer() const {
+      return dtype == hebb::DType::i32 || dtype == hebb::DType::i64 || dtype == hebb::DType::u8;
+    }
     hebb::DType host_dtype() const { return is_integer() ? dtype : hebb::DType::f64; }
     std::vector<double> expected() const {
       return is_integer() ? read(host_integers.data(), dtype, shape.numel()) : host;
@@ -149,7 +153,9 @@ class Twins {
     switch (dtype) {
       case hebb::DType::f64: put(0.0, [](double x) { return x; }); break;
       case hebb::DType::f32: put(0.0f, [](double x) { return static_cast<float>(x); }); break;
-      case hebb::DType::bf16: put(hebb::bf16{}, [](double x) { return rounded<hebb::bf16>(static_cast<float>(x)); }); break;
+      case hebb::DType::bf16:
+        put(hebb::bf16{}, [](double x) { return rounded<hebb::bf16>(static_cast<float>(x)); });
+        break;
       case hebb::DType::i32: put(int32_t{}, [](double x) { return static_cast<int32_t>(x); }); break;
       case hebb::DType::i64: put(int64_t{}, [](double x) { return static_cast<int64_t>(x); }); break;
       case hebb::DType::u8: put(uint8_t{}, [](double x) { return static_cast<uint8_t>(x); }); break;
@@ -175,8 +181,7 @@ class Twins {
     return out;
   }
 
-  template <class Make>
-  void run_on_host(Make&& make) {
+  template <class Make> void run_on_host(Make&& make) {
     for (Pair& pair : pairs_) {
       if (pair.is_integer()) {
         pair.host_integers.resize(pair.start.size() * static_cast<size_t>(hebb::dtype_bytes(pair.dtype)) + 1);
@@ -187,29 +192,25 @@ class Twins {
     }
     hebb::Stream stream;
     hebb::cpu::run(stream, make([this](Twin twin) {
-      if (twin.index < 0) {
-        return hebb::Tensor{};
-      }
-      Pair& pair = pairs_[static_cast<size_t>(twin.index)];
-      void* data = pair.is_integer() ? static_cast<void*>(pair.host_integers.data()) : static_cast<void*>(pair.host.data());
-      return hebb::Tensor{data, pair.host_dtype(), pair.shape};
-    }));
+                     if (twin.index < 0) { return hebb::Tensor{}; }
+                     Pair& pair = pairs_[static_cast<size_t>(twin.index)];
+                     void* data = pair.is_integer() ? static_cast<void*>(pair.host_integers.data())
+                                                    : static_cast<void*>(pair.host.data());
+                     return hebb::Tensor{data, pair.host_dtype(), pair.shape};
+                   }));
   }
 
-  template <class Make>
-  void run_on_device(Make&& make) {
+  template <class Make> void run_on_device(Make&& make) {
     for (Pair& pair : pairs_) {
       pair.device = std::make_shared<DeviceArray<unsigned char>>(pair.shape.numel() * hebb::dtype_bytes(pair.dtype));
       store(pair.device->data(), pair.dtype, pair.start);
     }
     TestStream stream;
     device::run(stream, make([this](Twin twin) {
-      if (twin.index < 0) {
-        return hebb::Tensor{};
-      }
-      const Pair& pair = pairs_[static_cast<size_t>(twin.index)];
-      return hebb::Tensor{pair.device->data(), pair.dtype, pair.shape};
-    }));
+                  if (twin.index < 0) { return hebb::Tensor{}; }
+                  const Pair& pair = pairs_[static_cast<size_t>(twin.index)];
+                  return hebb::Tensor{pair.device->data(), pair.dtype, pair.shape};
+                }));
     simt::synchronize_all();
   }
 
@@ -219,9 +220,7 @@ class Twins {
     double largest = 0, worst = 0;
     size_t at = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
-      if (std::isfinite(expected[i])) {
-        largest = std::fmax(largest, std::fabs(expected[i]));
-      }
+      if (std::isfinite(expected[i])) { largest = std::fmax(largest, std::fabs(expected[i])); }
     }
     for (size_t i = 0; i < expected.size(); ++i) {
       const double difference = found[i] == expected[i] ? 0 : std::fabs(found[i] - expected[i]);
@@ -243,8 +242,7 @@ class Twins {
 };
 
 /// Runs test(Twins&) with fp32 and with bf16 activations.
-template <class Test>
-void in_both_types(Test&& test) {
+template <class Test> void in_both_types(Test&& test) {
   for (const hebb::DType dtype : {hebb::DType::f32, hebb::DType::bf16}) {
     CAPTURE(hebb::dtype_name(dtype));
     Twins twins(dtype);
@@ -252,19 +250,18 @@ void in_both_types(Test&& test) {
   }
 }
 
-/// For tests of all combinations of some options, numbered by the sum of the options: half of them in each type, so that
-/// every option, and every pair of options, still meets both.
-inline hebb::DType one_of_both_types(int combination) { return combination % 2 == 0 ? hebb::DType::f32 : hebb::DType::bf16; }
+/// For tests of all combinations of some options, numbered by the sum of the options: half of them in each type, so
+/// that every option, and every pair of options, still meets both.
+inline hebb::DType one_of_both_types(int combination) {
+  return combination % 2 == 0 ? hebb::DType::f32 : hebb::DType::bf16;
+}
 
-/// First document tokens of 2 rows: documents within rows, of one token, and, in rows of 70 tokens, across blocks of 64.
+/// First document tokens of 2 rows: documents within rows, of one token, and, in rows of 70 tokens, across blocks
+/// of 64.
 inline std::vector<int64_t> documents_of_two_rows(int64_t length = 70) {
   std::vector<int64_t> starts;
-  for (int64_t t = 0; t < length; ++t) {
-    starts.push_back(t < 3 ? 0 : t == 3 ? 3 : t < length - 3 ? 4 : length - 3);
-  }
-  for (int64_t t = 0; t < length; ++t) {
-    starts.push_back(t < length - 5 ? 0 : length - 5);
-  }
+  for (int64_t t = 0; t < length; ++t) { starts.push_back(t < 3 ? 0 : t == 3 ? 3 : t < length - 3 ? 4 : length - 3); }
+  for (int64_t t = 0; t < length; ++t) { starts.push_back(t < length - 5 ? 0 : length - 5); }
   return starts;
 }
 

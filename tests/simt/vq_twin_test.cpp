@@ -19,7 +19,8 @@ std::vector<int64_t> some_ids(int64_t count, uint32_t limit) {
 
 TEST_CASE("points to select from equal the CPU's", "[fast]") {
   Twins t;
-  const Twin codes = t.input({kKvHeads, kCodes, kWidth}), idle = t.integers({kKvHeads, kCodes}, some_ids(kKvHeads * kCodes, 200));
+  const Twin codes = t.input({kKvHeads, kCodes, kWidth}),
+             idle = t.integers({kKvHeads, kCodes}, some_ids(kKvHeads * kCodes, 200));
   Twins plain = t;
   const Twin plain_bias = plain.float_output({kKvHeads, kCodes});
   plain.check([&](auto at) { return VqPoints{{}, at(plain_bias), at(codes), {}, at(idle), 0.0025}; });
@@ -30,7 +31,8 @@ TEST_CASE("points to select from equal the CPU's", "[fast]") {
 
 TEST_CASE("selection, quantized keys and similarities equal the CPU's", "[fast]") {
   Twins t;
-  const Twin points = t.input({kKvHeads, kCodes, kWidth}), bias = t.parameter({kKvHeads, kCodes}), k = t.input(kKeys), ids = t.integer_output(kIds);
+  const Twin points = t.input({kKvHeads, kCodes, kWidth}), bias = t.parameter({kKvHeads, kCodes}), k = t.input(kKeys),
+             ids = t.integer_output(kIds);
   const auto select = [&](auto at) { return VqSelect{at(ids), at(k), at(points), at(bias)}; };
   t.check(select);
   Twins nearest = t;
@@ -68,7 +70,8 @@ TEST_CASE("marks of used codewords and their disuse equal the CPU's", "[fast]") 
 
 TEST_CASE("of equal points the first is chosen", "[fast]") {
   Twins t;
-  const Twin points = t.values({1, 80, 1}, std::vector<double>(80, 0.5)), k = t.input({1, 5, 1, 1}), ids = t.integer_output({1, 1, 5});
+  const Twin points = t.values({1, 80, 1}, std::vector<double>(80, 0.5)), k = t.input({1, 5, 1, 1}),
+             ids = t.integer_output({1, 1, 5});
   t.check([&](auto at) { return VqSelect{at(ids), at(k), at(points), {}}; });
 }
 
@@ -79,18 +82,25 @@ TEST_CASE("gradients of quantized keys equal the CPU's", "[fast]") {
   const Shape codes_shape{kKvHeads, kCodes, kWidth};
   Twins t;
   const bool is_segment = mode == VqMode::sf_diveq;
-  const Twin d_k = accumulate ? t.sum(kKeys) : t.output(kKeys), d_codes = accumulate ? t.sum(codes_shape) : t.output(codes_shape),
-             shares = t.scratch({kBatch, kLength, kKvHeads, 2}), work = t.scratch({vq_backward_work(kKeys, codes_shape)}),
-             d_kq = t.input(kKeys), k = t.input(kKeys), codes = t.input(codes_shape),
-             dither = is_segment ? t.parameter({kKvHeads, kCodes - 1}) : Twin{},
+  const Twin d_k = accumulate ? t.sum(kKeys) : t.output(kKeys),
+             d_codes = accumulate ? t.sum(codes_shape) : t.output(codes_shape),
+             shares = t.scratch({kBatch, kLength, kKvHeads, 2}),
+             work = t.scratch({vq_backward_work(kKeys, codes_shape)}), d_kq = t.input(kKeys), k = t.input(kKeys),
+             codes = t.input(codes_shape), dither = is_segment ? t.parameter({kKvHeads, kCodes - 1}) : Twin{},
              ids = t.integers(kIds, some_ids(kIds.numel(), kCodes - 1));
-  t.check([&](auto at) {
-    return VqKeysBackward{at(d_k), at(d_codes), at(shares), at(work), at(d_kq), at(k), at(codes), at(dither), at(ids), mode, accumulate, accumulate};
-  }, 2e-5);  // sums of up to 23 keys that share a codeword, quotients of sums
+  t.check(
+      [&](auto at) {
+        return VqKeysBackward{at(d_k),   at(d_codes), at(shares), at(work), at(d_kq),   at(k),
+                              at(codes), at(dither),  at(ids),    mode,     accumulate, accumulate};
+      },
+      2e-5);         // sums of up to 23 keys that share a codeword, quotients of sums
   if (accumulate) {  // else nothing writes d_k
-    t.check([&](auto at) {
-      return VqKeysBackward{{}, at(d_codes), at(shares), at(work), at(d_kq), at(k), at(codes), at(dither), at(ids), mode, true, true};
-    }, 2e-5);
+    t.check(
+        [&](auto at) {
+          return VqKeysBackward{{},        at(d_codes), at(shares), at(work), at(d_kq), at(k),
+                                at(codes), at(dither),  at(ids),    mode,     true,     true};
+        },
+        2e-5);
   }
 }
 
@@ -99,20 +109,32 @@ TEST_CASE("the linear form equals the CPU's, also where a segment goes on", "[fa
   const int64_t second = GENERATE(1, 30), dv = 37;
   CAPTURE(second);
   Twins t;
-  const Twin points = t.input({kKvHeads, kCodes, kWidth}), counts = t.integers({kBatch, kKvHeads, kCodes}, std::vector<int64_t>(kBatch * kKvHeads * kCodes), DType::i32, true),
+  const Twin points = t.input({kKvHeads, kCodes, kWidth}),
+             counts = t.integers({kBatch, kKvHeads, kCodes}, std::vector<int64_t>(kBatch * kKvHeads * kCodes),
+                                 DType::i32, true),
              log_counts = t.float_sum({kBatch, kKvHeads, kCodes}), means = t.float_sum({kBatch, kKvHeads, kCodes, dv});
   const auto segment = [&](int64_t length, const std::vector<int64_t>& starts, bool last) {
     const int64_t chunk = std::min<int64_t>(17, length);
     const Shape queries{kBatch, length, kHeads, kWidth}, values{kBatch, length, kKvHeads, dv};
     const Twin o = t.output({kBatch, length, kHeads, dv}), own = t.scratch({kBatch, kKvHeads, chunk, kWidth}),
-               logits = t.scratch({kBatch, kKvHeads, kVqTile, kCodes + chunk}), work = t.scratch({vq_read_work(queries, values, chunk, kCodes)}),
-               q = t.input(queries, 3), v = t.input(values), ids = t.integers({kBatch, kKvHeads, length}, some_ids(kBatch * kKvHeads * length, 40)),
+               logits = t.scratch({kBatch, kKvHeads, kVqTile, kCodes + chunk}),
+               work = t.scratch({vq_read_work(queries, values, chunk, kCodes)}), q = t.input(queries, 3),
+               v = t.input(values),
+               ids = t.integers({kBatch, kKvHeads, length}, some_ids(kBatch * kKvHeads * length, 40)),
                doc_start = t.integers({kBatch, length}, starts);
     const auto read = [&](auto at) {
-      return VqRead{at(o), VqDictionary{at(counts), at(log_counts), at(means)}, at(own), at(logits), at(work), at(q), at(v), at(points), at(ids), at(doc_start), chunk};
+      return VqRead{at(o),    VqDictionary{at(counts), at(log_counts), at(means)},
+                    at(own),  at(logits),
+                    at(work), at(q),
+                    at(v),    at(points),
+                    at(ids),  at(doc_start),
+                    chunk};
     };
     // The rounding of log counts and running means of up to 70 values.
-    if (!last) { Twins alone = t; alone.check(read, 2e-5); }
+    if (!last) {
+      Twins alone = t;
+      alone.check(read, 2e-5);
+    }
     last ? t.check(read, 2e-5) : t.prepare(read);
   };
   segment(kLength, documents_of_two_rows(), false);
@@ -126,20 +148,32 @@ TEST_CASE("the linear form and the gradients of quantized keys do not race", "[t
   const int64_t length = 5, codes = 3, d = 2;
   const Shape items{1, length, 1, d}, ids_shape{1, 1, length}, codes_shape{1, codes, d}, room{1, 1, codes};
   Twins t;
-  const Twin points = t.input(codes_shape), q = t.input(items), k = t.input(items), ids = t.integers(ids_shape, {0, 2, 0, 2, 0});
+  const Twin points = t.input(codes_shape), q = t.input(items), k = t.input(items),
+             ids = t.integers(ids_shape, {0, 2, 0, 2, 0});
   Twins forward = t;
   const Twin o = forward.output(items), counts = forward.integers(room, std::vector<int64_t>(codes), DType::i32, true),
-             log_counts = forward.float_sum(room), means = forward.float_sum({1, 1, codes, d}), own = forward.scratch({1, 1, 2, d}),
-             logits = forward.scratch({1, 1, kVqTile, codes + 2}), work = forward.scratch({vq_read_work(items, items, 2, codes)}),
+             log_counts = forward.float_sum(room), means = forward.float_sum({1, 1, codes, d}),
+             own = forward.scratch({1, 1, 2, d}), logits = forward.scratch({1, 1, kVqTile, codes + 2}),
+             work = forward.scratch({vq_read_work(items, items, 2, codes)}),
              doc_start = forward.integers({1, length}, std::vector<int64_t>(length));
-  forward.check([&](auto at) {
-    return VqRead{at(o), VqDictionary{at(counts), at(log_counts), at(means)}, at(own), at(logits), at(work), at(q), at(k), at(points), at(ids), at(doc_start), 2};
-  }, 2e-5);
+  forward.check(
+      [&](auto at) {
+        return VqRead{at(o),    VqDictionary{at(counts), at(log_counts), at(means)},
+                      at(own),  at(logits),
+                      at(work), at(q),
+                      at(k),    at(points),
+                      at(ids),  at(doc_start),
+                      2};
+      },
+      2e-5);
   const Twin d_k = t.output(items), d_codes = t.sum(codes_shape), shares = t.scratch({1, length, 1, 2}),
              back = t.scratch({vq_backward_work(items, codes_shape)}), d_kq = t.input(items);
-  t.check([&](auto at) {
-    return VqKeysBackward{at(d_k), at(d_codes), at(shares), at(back), at(d_kq), at(k), at(points), {}, at(ids), VqMode::diveq, false, true};
-  }, 2e-5);
+  t.check(
+      [&](auto at) {
+        return VqKeysBackward{at(d_k),    at(d_codes), at(shares), at(back),      at(d_kq), at(k),
+                              at(points), {},          at(ids),    VqMode::diveq, false,    true};
+      },
+      2e-5);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #pragma once
 // A base configuration and sweeps that train in a moment.
-#include "tests/train/run_fixture.h"
 #include "study/sweep.h"
+#include "tests/train/run_fixture.h"
 
 namespace hebb::testing {
 
@@ -21,7 +21,8 @@ inline void write_base(const TempFolder& folder) {
 }
 
 /// A sweep with these members beside name and base.
-inline fs::path write_sweep(const TempFolder& folder, const std::string& members, const std::string& file = "sweep.json") {
+inline fs::path write_sweep(const TempFolder& folder, const std::string& members,
+                            const std::string& file = "sweep.json") {
   return folder.write(file, R"({"name": "small", "base": "base.json", )" + members + "}");
 }
 

@@ -1,8 +1,8 @@
 #include "study/ladder_progress.h"
 
+#include "study/read_metrics.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
-#include "study/read_metrics.h"
 
 using namespace hebb;
 
@@ -10,7 +10,9 @@ namespace {
 
 /// A ladder of three runs of 100 steps: 1, 2 and 5 GFLOP.
 void write_ladder(const TempFolder& folder) {
-  folder.write("sweep.json", R"({"name": "three", "runs": [{"id": "a", "steps": 100, "flops": 1e9}, {"id": "b", "steps": 100, "flops": 2e9},
+  folder.write(
+      "sweep.json",
+      R"({"name": "three", "runs": [{"id": "a", "steps": 100, "flops": 1e9}, {"id": "b", "steps": 100, "flops": 2e9},
     {"id": "c", "steps": 100, "flops": 5e9}]})");
 }
 
@@ -27,7 +29,9 @@ struct Bar final : Progress {
     calls.push_back("begin " + std::string(title) + " " + std::to_string(done) + " of " + std::to_string(total));
   }
   void skip(uint64_t done) override { calls.push_back("skip " + std::to_string(done)); }
-  void update(uint64_t done, std::string_view detail) override { calls.push_back(std::to_string(done) + ", " + std::string(detail)); }
+  void update(uint64_t done, std::string_view detail) override {
+    calls.push_back(std::to_string(done) + ", " + std::string(detail));
+  }
   void end() override { calls.push_back("end"); }
 };
 
@@ -45,7 +49,8 @@ TEST_CASE("the last logged step is read from the end of the metrics, whatever th
   CHECK(metrics("{\"step\": 7, \"loss\": 3}\n") == 7);
   CHECK(metrics("{\"step\": 7}\n{\"step\": 9, \"val\": \"text\", \"loss\": 3}\n{\"step\": 11") == 9);
   CHECK(metrics("{\"step\": 7}\nnot json\n") == 0);
-  const std::string wide = "{\"step\": 8, \"layers\": \"" + std::string(40000, 'x') + "\"}\n";  // longer than what is read first
+  const std::string wide =
+      "{\"step\": 8, \"layers\": \"" + std::string(40000, 'x') + "\"}\n";  // longer than what is read first
   CHECK(metrics("{\"step\": 7}\n" + wide) == 8);
   CHECK(metrics(wide) == 8);
   CHECK(metrics(wide + "{\"step\": 9}\n") == 9);
@@ -67,7 +72,9 @@ TEST_CASE("a ladder's progress counts FLOPs, and does not wait for what failed",
   progress.show(states);
   states[1].state = "done";
   progress.end(states);
-  CHECK(bar.calls == std::vector<std::string>{"begin three 2000 of 8000", "skip 2000", "2000, 1 of 3 runs done", "skip 2000", "3000, 1 of 3 runs done, 2 running",
-                                              "skip 6000", "7000, 1 of 3 runs done, 1 running, 1 failed", "skip 2000", "4000, 2 of 3 runs done, 1 failed", "end"});
+  CHECK(bar.calls == std::vector<std::string>{"begin three 2000 of 8000", "skip 2000", "2000, 1 of 3 runs done",
+                                              "skip 2000", "3000, 1 of 3 runs done, 2 running", "skip 6000",
+                                              "7000, 1 of 3 runs done, 1 running, 1 failed", "skip 2000",
+                                              "4000, 2 of 3 runs done, 1 failed", "end"});
   LadderProgress(folder.path(), nullptr).begin(states);  // without a bar: nothing
 }

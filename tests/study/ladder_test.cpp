@@ -1,8 +1,8 @@
 #include "study/ladder.h"
 
+#include "study/run_results.h"
 #include "tests/study/ladder_fixture.h"
 #include "tests/train/process.h"
-#include "study/run_results.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -26,7 +26,8 @@ void write_evaluations(const TempFolder& folder) {
     "data": {"path": "tokens.bin", "format": "raw_u16"}}]})");
 }
 
-/// results.jsonl without what is measured, and without the hash of the configuration, which holds the folder of the data.
+/// results.jsonl without what is measured, and without the hash of the configuration, which holds the folder of the
+/// data.
 std::vector<std::string> results(const TempFolder& folder) {
   std::istringstream lines(read_file(folder / "runs" / "small" / "results.jsonl"));
   std::vector<std::string> found;
@@ -50,7 +51,8 @@ TEST_CASE("a ladder trains every run, writes results and a report, and does noth
   const Result first = ladder(folder);
   INFO(first.out << first.err);
   REQUIRE(first.code == 0);
-  CHECK_THAT(first.err, Contains("small: 0 FLOP of ") && Contains("(100%)") && Contains(", took ") && Contains(", 3 of 3 runs done"));
+  CHECK_THAT(first.err, Contains("small: 0 FLOP of ") && Contains("(100%)") && Contains(", took ") &&
+                            Contains(", 3 of 3 runs done"));
   const std::vector<std::string> rows = results(folder);
   REQUIRE(rows.size() == 3);
   const Json m = parse_json(rows[1], "m");
@@ -60,32 +62,34 @@ TEST_CASE("a ladder trains every run, writes results and a report, and does noth
   CHECK(m.at("flops.total").as_double() == 3 * m.at("flops.forward_per_token").as_double() * 12 * 36);
   const std::vector<double> losses = metric(folder / "runs/small/m", "loss");
   double mean = 0;
-  for (size_t i = 2; i < 12; ++i) {
-    mean += losses[i] / 10;
-  }
+  for (size_t i = 2; i < 12; ++i) { mean += losses[i] / 10; }
   CHECK(m.at("loss.final").as_double() == Approx(mean).epsilon(1e-12));
   CHECK(m.find("val.held") != nullptr);
   CHECK(m.find("eval.by-position.ppl") != nullptr);
-  for (const char* file : {"sweep.json", "results.csv", "report.md", "index.html", "plots/loss.svg", "plots/position_by-position.svg", "fit.json"}) {
+  for (const char* file : {"sweep.json", "results.csv", "report.md", "index.html", "plots/loss.svg",
+                           "plots/position_by-position.svg", "fit.json"}) {
     CHECK(fs::exists(folder / "runs/small" / file));
   }
   CHECK(read_status(folder / "runs/small/g").state == "done");
   const std::string console = read_file(folder / "runs/small/g/console.log");
   const Result again = ladder(folder);
   CHECK(again.code == 0);
-  CHECK(again.err.empty());  // no progress of nothing
+  CHECK(again.err.empty());                                          // no progress of nothing
   CHECK(read_file(folder / "runs/small/g/console.log") == console);  // nothing ran again
   CHECK(results(folder) == rows);
   const Result status = ladder(folder, {"--status"});
   CHECK_THAT(status.out, Contains("12/12") && Contains("3 of 3 runs done") && Contains("(100%)") && !Contains("eta"));
-  CHECK_THAT(ladder(folder, {"--dry-run", "--tflops", "0.1"}).out, Contains("3 runs, 1296 tokens") && Contains("FLOP/s with 1 at a time"));
-  CHECK_THAT(ladder(folder, {"--dry-run", "--tflops", "0.1", "--parallel", "3"}).out, Contains("FLOP/s with 3 at a time"));
+  CHECK_THAT(ladder(folder, {"--dry-run", "--tflops", "0.1"}).out,
+             Contains("3 runs, 1296 tokens") && Contains("FLOP/s with 1 at a time"));
+  CHECK_THAT(ladder(folder, {"--dry-run", "--tflops", "0.1", "--parallel", "3"}).out,
+             Contains("FLOP/s with 3 at a time"));
 }
 
 TEST_CASE("the runs of two axes are trained and reported side by side") {
   const TempFolder folder;
   write_base(folder);
-  write_sweep(folder, R"("max_parallel": 2, "axes": {"arch": {"full": {}, "gdn": {"set": {"model.pattern.0.mixer": "gdn"}}},
+  write_sweep(folder,
+              R"("max_parallel": 2, "axes": {"arch": {"full": {}, "gdn": {"set": {"model.pattern.0.mixer": "gdn"}}},
     "size": {"small": {}, "large": {"set": {"model.hidden_size": 24}}}}, "fit": {"by": "arch"})");
   const Result first = ladder(folder);
   INFO(first.out << first.err);
@@ -96,13 +100,16 @@ TEST_CASE("the runs of two axes are trained and reported side by side") {
   CHECK(last.at("id").as_string() == "gdn-large");
   CHECK(last.at("arch").as_string() == "gdn");
   CHECK(last.at("size").as_string() == "large");
-  CHECK_THAT(read_file(folder / "runs/small/report.md"), Contains("## loss.final by size") && Contains("| size | full | gdn |"));
+  CHECK_THAT(read_file(folder / "runs/small/report.md"),
+             Contains("## loss.final by size") && Contains("| size | full | gdn |"));
 }
 
 TEST_CASE("a run that fails does not stop the others and is tried again") {
   const TempFolder folder;
   write_base(folder);
-  write_sweep(folder, R"("max_parallel": 2, "runs": [{"id": "bad", "set": {"data.sources.0.path": "later.bin"}}, {"id": "good"}])");
+  write_sweep(
+      folder,
+      R"("max_parallel": 2, "runs": [{"id": "bad", "set": {"data.sources.0.path": "later.bin"}}, {"id": "good"}])");
   const Result first = ladder(folder);
   CHECK(first.code == 1);
   CHECK_THAT(first.out, Contains("failed bad") && Contains("later.bin") && Contains("done good"));
@@ -119,7 +126,8 @@ TEST_CASE("a run that fails does not stop the others and is tried again") {
 
 TEST_CASE("a ladder that is killed again and again ends with the results of an undisturbed one", "[slow]") {
   const TempFolder calm, disturbed;
-  const std::string longer = R"("max_parallel": 2, "grid": {"train.seed": [1, 2, 3, 4]}, "derive": {"train.steps": "200"})";
+  const std::string longer =
+      R"("max_parallel": 2, "grid": {"train.seed": [1, 2, 3, 4]}, "derive": {"train.steps": "200"})";
   for (const TempFolder* folder : {&calm, &disturbed}) {
     write_base(*folder);
     write_sweep(*folder, longer);
@@ -128,7 +136,8 @@ TEST_CASE("a ladder that is killed again and again ends with the results of an u
   Rng random(3, "kills");
   int interrupted = 0;
   for (int kill = 0; kill < 10; ++kill) {
-    Process process({"ladder", (disturbed / "sweep.json").string()}, disturbed / ("kill" + std::to_string(kill)), disturbed.path());
+    Process process({"ladder", (disturbed / "sweep.json").string()}, disturbed / ("kill" + std::to_string(kill)),
+                    disturbed.path());
     if (!process.ends_within(30 + static_cast<int>(random.below(120)))) {
       process.kill(kill % 2 == 0 ? SIGKILL : SIGTERM);
       ++interrupted;
@@ -149,9 +158,7 @@ TEST_CASE("a stopped ladder saves its runs and goes on from there") {
   write_sweep(folder, R"("runs": [{"id": "a", "set": {"train.steps": 100000}}])");
   Process process({"ladder", (folder / "sweep.json").string()}, folder / "ladder", folder.path());
   const fs::path metrics = folder / "runs/small/a/metrics.jsonl";
-  while (!fs::exists(metrics) || fs::file_size(metrics) == 0) {
-    REQUIRE(!process.ends_within(2));
-  }
+  while (!fs::exists(metrics) || fs::file_size(metrics) == 0) { REQUIRE(!process.ends_within(2)); }
   process.kill(SIGTERM);
   CHECK(process.wait() == 75);
   const RunStatus status = read_status(folder / "runs/small/a");
@@ -184,9 +191,7 @@ TEST_CASE("a run whose process was killed is not called running") {
   REQUIRE(ladder(folder).code == 0);
   RunStatus status = read_status(folder / "runs/small/a");
   const pid_t child = ::fork();
-  if (child == 0) {
-    ::_exit(0);
-  }
+  if (child == 0) { ::_exit(0); }
   ::waitpid(child, nullptr, 0);
   status.state = "running";
   status.pid = child;
@@ -215,6 +220,8 @@ TEST_CASE("a folder of something else, or in use, is refused before anything run
   write_sweep(folder, R"("runs": [{"id": "a"}])");
   const RunLock lock(folder / "runs/small");
   CHECK_THAT(ladder(folder).err, Contains("in use by process"));
-  CHECK_THAT(run_hebb({"ladder", (folder / "sweep.json").string(), "--status", "--dir", "nowhere"}, folder / "status", folder.path()).err,
+  CHECK_THAT(run_hebb({"ladder", (folder / "sweep.json").string(), "--status", "--dir", "nowhere"}, folder / "status",
+                      folder.path())
+                 .err,
              Contains("no ladder here"));
 }

@@ -11,13 +11,12 @@ using Catch::Contains;
 
 namespace {
 
-const std::vector<double> kFlops = {1.0e18, 1.6e18, 4.1e18, 6.9e18, 1.6e19, 3.2e19, 1.3e20};  // seven points like the SDM ladder's
+const std::vector<double> kFlops = {1.0e18, 1.6e18, 4.1e18, 6.9e18,
+                                    1.6e19, 3.2e19, 1.3e20};  // seven points like the SDM ladder's
 
 std::vector<double> power(double a, double b, double c = 0) {
   std::vector<double> y;
-  for (const double x : kFlops) {
-    y.push_back(a * std::pow(x, -b) + c);
-  }
+  for (const double x : kFlops) { y.push_back(a * std::pow(x, -b) + c); }
   return y;
 }
 
@@ -51,7 +50,8 @@ TEST_CASE("a fit with an offset finds the coefficients of points without noise",
 TEST_CASE("as many points as coefficients leave nothing to judge the fit by", "[fast]") {
   PowerLawOptions offset;
   offset.offset = true;
-  for (const PowerLawFit& fit : {fit_power_law({1, 2}, {1, 0.5}, {4}, {}), fit_power_law({1, 2, 4}, {3, 2, 1.5}, {4}, offset)}) {
+  for (const PowerLawFit& fit :
+       {fit_power_law({1, 2}, {1, 0.5}, {4}, {}), fit_power_law({1, 2, 4}, {3, 2, 1.5}, {4}, offset)}) {
     CHECK_FALSE(fit.r2);
     CHECK_FALSE(fit.a_interval);
     CHECK_FALSE(fit.b_interval);
@@ -73,9 +73,7 @@ TEST_CASE("intervals of 1,000 simulated ladders of seven points contain the trut
   for (int ladder = 0; ladder < kLadders; ++ladder) {
     Rng noise(7, "simulated ladder", static_cast<uint64_t>(ladder));
     std::vector<double> y = truth;
-    for (double& v : y) {
-      v *= std::exp(kNoise * noise.normal());
-    }
+    for (double& v : y) { v *= std::exp(kNoise * noise.normal()); }
     const double measured = kA * std::pow(kPredicted, -kB) * std::exp(kNoise * noise.normal());
     PowerLawOptions options;
     options.seed = static_cast<uint64_t>(ladder);
@@ -101,8 +99,8 @@ TEST_CASE("a point that fixes the line by itself leaves the intervals finite", "
 TEST_CASE("few points get Student's t, two none, one an error", "[fast]") {
   const std::vector<double> x = {1, 2, 4, 8};
   // ln y = -0.5 ln x plus residuals of +-0.01 that are orthogonal to the line
-  const std::vector<double> y = {std::exp(0.01), std::exp(-0.5 * std::log(2.0) - 0.01), std::exp(-0.5 * std::log(4.0) - 0.01),
-                                 std::exp(-0.5 * std::log(8.0) + 0.01)};
+  const std::vector<double> y = {std::exp(0.01), std::exp(-0.5 * std::log(2.0) - 0.01),
+                                 std::exp(-0.5 * std::log(4.0) - 0.01), std::exp(-0.5 * std::log(8.0) + 0.01)};
   const PowerLawFit fit = fit_power_law(x, y, {}, {});
   CHECK(fit.interval_method == "student t");
   const double spread = 5 * std::log(2.0) * std::log(2.0);  // of ln x

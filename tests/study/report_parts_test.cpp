@@ -3,10 +3,10 @@
 
 #include <regex>
 
-#include "tests/temp_folder.h"
-#include "tests/test.h"
 #include "study/chart_blocks.h"
 #include "study/run_results.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
 
 using namespace hebb;
 using Catch::Contains;
@@ -19,7 +19,8 @@ struct Runs {
   std::vector<ReportRun> runs;
 
   void add(const std::string& run, const std::string& name, const std::string& body) {
-    folder.write(run + "/evals/step_00000010/" + name + ".json", "{\"name\": \"" + name + "\", \"status\": \"ok\", " + body + "}");
+    folder.write(run + "/evals/step_00000010/" + name + ".json",
+                 "{\"name\": \"" + name + "\", \"status\": \"ok\", " + body + "}");
     if (runs.empty() || runs.back().id != run) { runs.push_back({run, folder / run, {}, {}}); }
   }
   std::vector<ReportPart> parts() const {
@@ -36,7 +37,8 @@ struct Runs {
 };
 
 std::string ruler(const std::string& source, double score) {
-  return R"("kind": "ruler", "source": ")" + source + R"(", "series": {"by_task": [{"task": "vt", "length": 4096, "score": )" + std::to_string(score) +
+  return R"("kind": "ruler", "source": ")" + source +
+         R"(", "series": {"by_task": [{"task": "vt", "length": 4096, "score": )" + std::to_string(score) +
          R"(}, {"task": "cwe", "length": 4096, "score": 0.5}, {"task": "vt", "length": 8192, "score": 0.25}]})";
 }
 
@@ -44,18 +46,26 @@ std::string ruler(const std::string& source, double score) {
 
 TEST_CASE("results of different sources never share a column or a curve", "[fast]") {
   Runs r;
-  r.add("one", "acc", R"("kind": "choice", "source": "builtin", "metrics": {"acc": {"value": 0.25}, "acc_token": {"value": 0.5}})");
+  r.add("one", "acc",
+        R"("kind": "choice", "source": "builtin", "metrics": {"acc": {"value": 0.25}, "acc_token": {"value": 0.5}})");
   r.add("two", "acc", R"("kind": "choice", "source": "official", "metrics": {"acc": {"value": 0.75}})");
   r.add("two", "lambada", R"("kind": "cloze", "metrics": {"ppl": {"value": 12.3456789}})");
   const ReportPart part = r.only();
-  CHECK(part.table.titles == std::vector<std::string>{"run", "acc (builtin) acc", "acc (official) acc", "lambada ppl", "files"});
-  CHECK_THAT(part.table.markdown(), Contains("| one | 25 | – | – | one/evals/step_00000010/acc.json |") &&
-                                        Contains("| two | – | 75 | 12.346 | two/evals/step_00000010/acc.json two/evals/step_00000010/lambada.json |"));
-  CHECK_THAT(part.files.at(0).second.csv(), Contains("run,acc (builtin) acc,acc (builtin) acc_token,") && Contains("two,,,0.75,12.3456789,"));
+  CHECK(part.table.titles ==
+        std::vector<std::string>{"run", "acc (builtin) acc", "acc (official) acc", "lambada ppl", "files"});
+  CHECK_THAT(
+      part.table.markdown(),
+      Contains("| one | 25 | – | – | one/evals/step_00000010/acc.json |") &&
+          Contains(
+              "| two | – | 75 | 12.346 | two/evals/step_00000010/acc.json two/evals/step_00000010/lambada.json |"));
+  CHECK_THAT(part.files.at(0).second.csv(),
+             Contains("run,acc (builtin) acc,acc (builtin) acc_token,") && Contains("two,,,0.75,12.3456789,"));
 
   Json one = Json::object({{"id", "one"}, {"eval.acc.acc", 0.25}, {"eval.acc.source", "builtin"}});
-  Json two = Json::object({{"id", "two"}, {"eval.acc.acc", 0.75}, {"eval.acc.source", "official"}, {"eval.probe.sdm.unique_read", 0.5}});
-  CHECK(results_csv({one, two}) == "id,eval.acc.acc (builtin),eval.acc.acc (official),eval.probe.sdm.unique_read\none,0.25,,\ntwo,,0.75,0.5\n");
+  Json two = Json::object(
+      {{"id", "two"}, {"eval.acc.acc", 0.75}, {"eval.acc.source", "official"}, {"eval.probe.sdm.unique_read", 0.5}});
+  CHECK(results_csv({one, two}) ==
+        "id,eval.acc.acc (builtin),eval.acc.acc (official),eval.probe.sdm.unique_read\none,0.25,,\ntwo,,0.75,0.5\n");
   CHECK_THAT(results_markdown({one, two}), !Contains("unique_read"));  // numbers of layers have sections of their own
   two.set("eval.acc.source", "builtin");
   CHECK_THAT(results_csv({one, two}), Contains("id,eval.acc.acc,eval.probe"));
@@ -64,7 +74,8 @@ TEST_CASE("results of different sources never share a column or a curve", "[fast
 TEST_CASE("what failed or was skipped is left out", "[fast]") {
   Runs r;
   r.add("one", "acc", R"("kind": "choice", "metrics": {"acc": {"value": 0.25}})");
-  r.folder.write("one/evals/step_00000010/gone.json", R"({"name": "gone", "kind": "choice", "status": "skipped", "metrics": {}})");
+  r.folder.write("one/evals/step_00000010/gone.json",
+                 R"({"name": "gone", "kind": "choice", "status": "skipped", "metrics": {}})");
   CHECK(r.only().table.titles.size() == 3);
 }
 
@@ -73,8 +84,10 @@ TEST_CASE("RULER: a row per length with the mean over its tasks, and a curve per
   r.add("one", "ruler", ruler("builtin", 0.75));
   r.add("two", "ruler", ruler("custom", 1.0));
   const ReportPart part = r.only();
-  CHECK_THAT(part.table.markdown(), Contains("| one | ruler (builtin) | 4096 | 75 | 50 | 62.5 |") && Contains("| one | ruler (builtin) | 8192 | 25 | – | 25 |") &&
-                                        Contains("| two | ruler (custom) | 4096 | 100 | 50 | 75 |") && Contains("| one | ruler (builtin) | all | 50 | 50 | 50 |"));
+  CHECK_THAT(part.table.markdown(), Contains("| one | ruler (builtin) | 4096 | 75 | 50 | 62.5 |") &&
+                                        Contains("| one | ruler (builtin) | 8192 | 25 | – | 25 |") &&
+                                        Contains("| two | ruler (custom) | 4096 | 100 | 50 | 75 |") &&
+                                        Contains("| one | ruler (builtin) | all | 50 | 50 | 50 |"));
   CHECK_THAT(part.charts.at(0).second, Contains("one ruler (builtin)") && Contains("two ruler (custom)"));
 }
 
@@ -90,13 +103,16 @@ TEST_CASE("needles: what each further reading adds is stacked, and one that find
   const std::string& svg = part.charts.at(0).second;
   CHECK_THAT(svg, Contains("niah (builtin) 4000") && Contains("niah (builtin) 8000") && Contains("more after 2"));
   // 260 pixels are 1: two segments, of 65 and 130; no others.
-  CHECK_THAT(svg, Contains("height=\"65\" fill=\"" + std::string(chart_colour(0))) && Contains("height=\"130\" fill=\"" + std::string(chart_colour(1))));
+  CHECK_THAT(svg, Contains("height=\"65\" fill=\"" + std::string(chart_colour(0))) &&
+                      Contains("height=\"130\" fill=\"" + std::string(chart_colour(1))));
   CHECK_THAT(svg, !Contains("y=\"300\""));
 }
 
 TEST_CASE("perplexity by position has a logarithmic axis, and gain a drawing of its own", "[fast]") {
   Runs r;
-  r.add("one", "far", R"("kind": "position_ppl", "series": {"by_position": [{"from": 0, "to": 64, "tokens": 64, "nll": 3.0, "ppl": 20.1, "gain": 0},
+  r.add(
+      "one", "far",
+      R"("kind": "position_ppl", "series": {"by_position": [{"from": 0, "to": 64, "tokens": 64, "nll": 3.0, "ppl": 20.1, "gain": 0},
     {"from": 64, "to": 91, "tokens": 27, "nll": 2.0, "ppl": 7.4, "gain": 0.5}, {"from": 91, "to": 128, "tokens": 0}]})");
   const ReportPart part = r.only();
   CHECK(part.table.titles == std::vector<std::string>{"run", "to 64", "to 91", "to 128", "files"});
@@ -108,12 +124,20 @@ TEST_CASE("perplexity by position has a logarithmic axis, and gain a drawing of 
 
 TEST_CASE("streams of several runs are compared by the cumulative loss since the document's start", "[fast]") {
   Runs r;
-  const std::string head = R"("kind": "stream_ppl", "series": {"curve": [{"document": 0, "from": 0, "to": 128, "nll": )";
-  r.add("one", "books", head + R"(3.0}, {"document": 0, "from": 128, "to": 192, "nll": 2.0}, {"document": 1, "from": 0, "to": 128, "nll": 1.0}]})");
+  const std::string head =
+      R"("kind": "stream_ppl", "series": {"curve": [{"document": 0, "from": 0, "to": 128, "nll": )";
+  r.add(
+      "one", "books",
+      head +
+          R"(3.0}, {"document": 0, "from": 128, "to": 192, "nll": 2.0}, {"document": 1, "from": 0, "to": 128, "nll": 1.0}]})");
   CHECK(r.parts().empty());  // nothing to compare with
-  r.add("two", "books", head + R"(2.0}, {"document": 0, "from": 128, "to": 192, "nll": 3.5}, {"document": 1, "from": 0, "to": 128, "nll": 1.5}]})");
+  r.add(
+      "two", "books",
+      head +
+          R"(2.0}, {"document": 0, "from": 128, "to": 192, "nll": 3.5}, {"document": 1, "from": 0, "to": 128, "nll": 1.5}]})");
   const ReportPart part = r.only();
-  // At 128: ((2 - 3) + (1.5 - 1)) / 2; at 192, of the one document that is as long: (2 * 128 + 3.5 * 64) / 192 - (3 * 128 + 2 * 64) / 192.
+  // At 128: ((2 - 3) + (1.5 - 1)) / 2; at 192, of the one document that is as long: (2 * 128 + 3.5 * 64) / 192 - (3 *
+  // 128 + 2 * 64) / 192.
   CHECK(part.table.titles == std::vector<std::string>{"run", "128", "192", "files"});
   REQUIRE(part.table.rows.size() == 2);
   CHECK(part.table.rows[0][1].as_double() == 0);
@@ -127,16 +151,21 @@ TEST_CASE("continual learning: a line per domain, stages shaded by what was read
     {"stage": 0, "adapted": null, "domain": "law", "nll": 3, "delta": 0, "tokens": 8}, {"stage": 0, "adapted": null, "domain": "maths", "nll": 2, "delta": 0, "tokens": 8},
     {"stage": 1, "adapted": "law", "domain": "law", "nll": 2.5, "delta": -0.5, "tokens": 8}, {"stage": 1, "adapted": "law", "domain": "maths", "nll": 2.25, "delta": 0.25, "tokens": 8}]})");
   const ReportPart part = r.only();
-  CHECK_THAT(part.table.markdown(), Contains("| one | 0 | – | 3 | 0 | 2 | 0 |") && Contains("| one | 1 | law | 2.5 | -0.5 | 2.25 | 0.25 |"));
+  CHECK_THAT(part.table.markdown(),
+             Contains("| one | 0 | – | 3 | 0 | 2 | 0 |") && Contains("| one | 1 | law | 2.5 | -0.5 | 2.25 | 0.25 |"));
   const std::string& svg = part.charts.at(0).second;
   // Between stages 0 and 1, from the frame's left to its right and from its foot to its top.
-  CHECK_THAT(svg, Contains("<polygon fill=\"" + std::string(chart_colour(0)) + "\" fill-opacity=\"0.15\" points=\"78.00,324.00 544.00,324.00 544.00,40.00 78.00,40.00 \"/>"));
+  CHECK_THAT(svg,
+             Contains("<polygon fill=\"" + std::string(chart_colour(0)) +
+                      "\" fill-opacity=\"0.15\" points=\"78.00,324.00 544.00,324.00 544.00,40.00 78.00,40.00 \"/>"));
   CHECK_THAT(svg, Contains("law") && Contains("maths"));
 }
 
 TEST_CASE("memories: gates as shades, cumulative weights with bands, curves by layer", "[fast]") {
   Runs r;
-  r.add("one", "probe", R"("kind": "memory_stats", "metrics": {"sdm.unique_read": {"value": 0.5, "n": 2}, "sdm.effective_read_q10": {"value": 0.125, "n": 2}},
+  r.add(
+      "one", "probe",
+      R"("kind": "memory_stats", "metrics": {"sdm.unique_read": {"value": 0.5, "n": 2}, "sdm.effective_read_q10": {"value": 0.125, "n": 2}},
     "groups": {"blocks.0.mixer": {"unique_read": {"value": 0.25, "n": 8}}, "blocks.2.mixer": {"unique_read": {"value": 0.75, "n": 8}}},
     "series": {"gate_histogram": [{"layer": "blocks.1.memory", "from": 0, "to": 0.1, "share": 0.75}, {"layer": "blocks.1.memory", "from": 0.1, "to": 0.2, "share": 0.25}],
       "cumulative": [{"side": "read", "slots": 1, "mean": 0.5, "median": 0.5, "q10": 0.4, "q90": 0.6}, {"side": "read", "slots": 2, "mean": 1, "median": 1, "q10": 1, "q90": 1}],
@@ -152,7 +181,8 @@ TEST_CASE("memories: gates as shades, cumulative weights with bands, curves by l
   std::map<std::string, ReportTable> files(part.files.begin(), part.files.end());
   CHECK_THAT(files.at("memory_stats.csv").csv(), Contains("sdm.effective_read_q10,0.125,"));
   CHECK_THAT(files.at("memory_layers.csv").csv(), Contains("one,probe,blocks.2.mixer,0.75,one/evals/"));
-  CHECK_THAT(files.at("memory_state_norm.csv").csv(), Contains("run,evaluation,layer,tokens,norm,largest,files\none,probe,blocks.0.mixer,16,2,3,"));
+  CHECK_THAT(files.at("memory_state_norm.csv").csv(),
+             Contains("run,evaluation,layer,tokens,norm,largest,files\none,probe,blocks.0.mixer,16,2,3,"));
 }
 
 TEST_CASE("a heat map shades from nothing to the largest value", "[fast]") {

@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "tests/study/ladder_fixture.h"
+#include "study/group_by_seed.h"
 #include "study/report_fit.h"
 #include "study/run_results.h"
-#include "study/group_by_seed.h"
+#include "tests/study/ladder_fixture.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -52,14 +52,17 @@ TEST_CASE("fits of a report recover known laws, predict held-out runs and compar
   CHECK(groups[0].held_out[0].measured == Approx(groups[0].held_out[0].predicted.y).epsilon(1e-9));
   // The second group needs (30/29)^(-1/0.05) of the first one's FLOPs: 0.508.
   CHECK_THAT(fit_markdown(groups, config), Contains("| sdm | ") && Contains("| 0.508 |") && Contains("| full-8 |"));
-  CHECK_THAT(fit_chart(groups, config), Contains("training FLOPs, log scale") && Contains("final training loss") && Contains("10²⁰"));
+  CHECK_THAT(fit_chart(groups, config),
+             Contains("training FLOPs, log scale") && Contains("final training loss") && Contains("10²⁰"));
   CHECK(fit_json(groups, config).at("groups").items()[1].at("held_out").items().size() == 1);
 }
 
 TEST_CASE("a share of FLOPs far outside of all runs is a bound", "[fast]") {
   std::vector<Json> results = made_up_results();
   for (Json& r : results) {  // sdm hardly improves: it would need 28 orders of magnitude more
-    if (r.at("arch").as_string() == "sdm") { r.set("loss.final", 9.0 * std::pow(r.at("flops.total").as_double(), -0.01)); }
+    if (r.at("arch").as_string() == "sdm") {
+      r.set("loss.final", 9.0 * std::pow(r.at("flops.total").as_double(), -0.01));
+    }
   }
   CHECK_THAT(fit_markdown(fit_groups(results, by_arch()), by_arch()), Contains("| > 100 |"));
 }
@@ -94,21 +97,28 @@ TEST_CASE("levels stand side by side with the difference to the first group; wha
   const TempFolder folder;
   std::vector<ReportRun> runs;
   for (const Json& result : made_up_results()) {
-    if (result.at("id").as_string() != "sdm-2") { runs.push_back({result.at("id").as_string(), folder / "gone", {}, result}); }
+    if (result.at("id").as_string() != "sdm-2") {
+      runs.push_back({result.at("id").as_string(), folder / "gone", {}, result});
+    }
   }
   write_report("Levels", runs, by_arch(), folder / "report");
   const double full = 30.0 * std::pow(2e18, -0.05), sdm = 29.0 * std::pow(2e18, -0.05);
   char expected[80];
   std::snprintf(expected, sizeof expected, "| 1 | %.5g | %.5g (%+.4f) |", full, sdm, sdm - full);
   CHECK_THAT(read_file(folder / "report" / "report.md"), Contains(expected) && Contains("| level | full | sdm |"));
-  CHECK_THAT(read_file(folder / "report" / "levels.csv"), Contains("level,full,sdm\n1," + Json(full).dump() + "," + Json(sdm).dump() + "\n2," ) && Contains(",\n3,"));
+  CHECK_THAT(read_file(folder / "report" / "levels.csv"),
+             Contains("level,full,sdm\n1," + Json(full).dump() + "," + Json(sdm).dump() + "\n2,") && Contains(",\n3,"));
 }
 
 TEST_CASE("runs that differ in seeds only are one row: means with sample deviations", "[fast]") {
   std::vector<Json> results;
-  for (const auto& [id, setting, loss] : {std::tuple{"gdn_seed=1", "g", 4.5}, {"gdn_seed=2", "g", 4.7}, {"full_seed=1", "f", 4.0}}) {
+  for (const auto& [id, setting, loss] :
+       {std::tuple{"gdn_seed=1", "g", 4.5}, {"gdn_seed=2", "g", 4.7}, {"full_seed=1", "f", 4.0}}) {
     Json r = Json::object();
-    for (const auto& [key, value] : {std::pair{"id", id}, std::pair{"setting", setting}, std::pair{"arch", setting}, std::pair{"level", "1"}}) { r.set(key, value); }
+    for (const auto& [key, value] :
+         {std::pair{"id", id}, std::pair{"setting", setting}, std::pair{"arch", setting}, std::pair{"level", "1"}}) {
+      r.set(key, value);
+    }
     r.set("seed", loss);
     r.set("flops.total", 1e12);
     r.set("loss.final", loss);
@@ -123,10 +133,12 @@ TEST_CASE("runs that differ in seeds only are one row: means with sample deviati
   CHECK(rows[0].at("runs").as_int() == 2);
   CHECK(rows[0].at("loss.final").as_double() == Approx(4.6));
   CHECK(rows[0].at("loss.final.std").as_double() == Approx(0.2 / std::sqrt(2.0)));
-  CHECK((rows[0].find("seed") == nullptr && rows[0].find("val.text") == nullptr && rows[0].at("flops.total").as_double() == 1e12));
+  CHECK((rows[0].find("seed") == nullptr && rows[0].find("val.text") == nullptr &&
+         rows[0].at("flops.total").as_double() == 1e12));
   CHECK(rows[1].at("id").as_string() == "full_seed=1");
   CHECK(rows[1].find("loss.final.std") == nullptr);
-  CHECK_THAT(results_markdown(rows), Contains("| gdn | 2 | g | 1 | 1.0000e+12 | 4.60 ± 0.14 |") && !Contains("loss.final.std"));
+  CHECK_THAT(results_markdown(rows),
+             Contains("| gdn | 2 | g | 1 | 1.0000e+12 | 4.60 ± 0.14 |") && !Contains("loss.final.std"));
   CHECK(mean_text(4.521936, 0.000062) == "4.5219 ± 0.0001");
   CHECK(mean_text(400000, 26433) == "400000 ± 26433");
   CHECK(mean_text(0.25, 0) == "0.25000 ± 0.00000");
@@ -137,20 +149,32 @@ TEST_CASE("runs that differ in seeds only are one row: means with sample deviati
   FitConfig fit = by_arch();
   fit.fit_ids = {"*"};
   write_report("Seeds", runs, fit, folder / "report");
-  CHECK_THAT(read_file(folder / "report" / "report.md"), Contains("## Results over seeds") && Contains("| 1 | 4.60 ± 0.14 | 4 (-0.6000) |"));
+  CHECK_THAT(read_file(folder / "report" / "report.md"),
+             Contains("## Results over seeds") && Contains("| 1 | 4.60 ± 0.14 | 4 (-0.6000) |"));
   CHECK_THAT(read_file(folder / "report" / "seeds.csv"), Contains("loss.final,loss.final.std"));
   // Other settings at one level, say learning rates, are not averaged.
   runs[1].result.set("setting", "other");
   write_report("Settings", runs, fit, folder / "report2");
-  CHECK_THAT(read_file(folder / "report2" / "report.md"), Contains("| 1 | 2 settings | 4 |") && !Contains("over seeds"));
+  CHECK_THAT(read_file(folder / "report2" / "report.md"),
+             Contains("| 1 | 2 settings | 4 |") && !Contains("over seeds"));
 }
 
 TEST_CASE("a setting is a configuration without name, seeds and what results do not depend on", "[fast]") {
   const auto setting = [](const char* text) { return setting_of(parse_json(text, "config.json")); };
-  const std::string one = setting(R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 5}, "data": {"seed": 1, "sources": [{"path": "t", "seed": 3}]}})");
-  CHECK(one == setting(R"({"name": "b", "train": {"seed": 2, "threads": 1, "steps": 5}, "data": {"seed": 2, "sources": [{"path": "t", "seed": 4}]}})"));
-  CHECK(one != setting(R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 6}, "data": {"seed": 1, "sources": [{"path": "t", "seed": 3}]}})"));
-  CHECK(one != setting(R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 5}, "data": {"seed": 1, "sources": [{"path": "u", "seed": 3}]}})"));
+  const std::string one = setting(
+      R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 5}, "data": {"seed": 1, "sources": [{"path": "t", "seed": 3}]}})");
+  CHECK(
+      one ==
+      setting(
+          R"({"name": "b", "train": {"seed": 2, "threads": 1, "steps": 5}, "data": {"seed": 2, "sources": [{"path": "t", "seed": 4}]}})"));
+  CHECK(
+      one !=
+      setting(
+          R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 6}, "data": {"seed": 1, "sources": [{"path": "t", "seed": 3}]}})"));
+  CHECK(
+      one !=
+      setting(
+          R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 5}, "data": {"seed": 1, "sources": [{"path": "u", "seed": 3}]}})"));
 }
 
 TEST_CASE("a group with too few points says so instead of a fit", "[fast]") {
@@ -163,9 +187,12 @@ TEST_CASE("a group with too few points says so instead of a fit", "[fast]") {
 }
 
 TEST_CASE("a chart names its axes, draws every mark, and has ticks in less than a decade", "[fast]") {
-  const std::string svg = svg_chart({{"line <1>", {1, 2, 3}, {2.5, 2.7, 2.9}}, {"dots", {1, 3}, {2.6, 2.8}, Mark::points}, {"", {1, 3}, {2.6, 2.6}, Mark::dashed, 1}},
+  const std::string svg = svg_chart({{"line <1>", {1, 2, 3}, {2.5, 2.7, 2.9}},
+                                     {"dots", {1, 3}, {2.6, 2.8}, Mark::points},
+                                     {"", {1, 3}, {2.6, 2.6}, Mark::dashed, 1}},
                                     {"Title", "steps [1000]", "loss [nats]", false, true});
-  CHECK_THAT(svg, Contains("steps [1000]") && Contains("loss [nats], log scale") && Contains("line &lt;1&gt;") && Contains("<circle") && Contains("stroke-dasharray"));
+  CHECK_THAT(svg, Contains("steps [1000]") && Contains("loss [nats], log scale") && Contains("line &lt;1&gt;") &&
+                      Contains("<circle") && Contains("stroke-dasharray"));
   CHECK_THAT(svg, Contains(">2.6</text>") && Contains(">2.8</text>"));
   CHECK_THAT(svg_chart({}, {"Empty", "x", "y"}), Contains("Empty"));
 }
@@ -177,14 +204,16 @@ TEST_CASE("results are written for programs and for people", "[fast]") {
   results[1].set("params.active", 7);
   CHECK(results_csv(results).substr(0, 53) == "id,arch,level,flops.total,loss.final,note,params.acti");
   CHECK_THAT(results_csv(results), Contains("\"a,\"\"b\"\"\""));
-  CHECK_THAT(results_markdown(results), Contains("| full-1 | full | 1 | 2.0000e+18 |") && Contains("| – |") && !Contains("params.active"));
+  CHECK_THAT(results_markdown(results),
+             Contains("| full-1 | full | 1 | 2.0000e+18 |") && Contains("| – |") && !Contains("params.active"));
   CHECK(result_number(results[0], "loss.final") == 30.0 * std::pow(2e18, -0.05));
   CHECK(std::isnan(result_number(results[0], "arch")));
 }
 
 TEST_CASE("metrics of a running trainer are read without its unfinished line; a damaged line is an error", "[fast]") {
   const TempFolder folder;
-  const std::string line = R"({"step": 1, "tokens": 36, "loss": 3.5, "lr": 0.1, "grad_norm": 1, "tokens_per_s": 10, "mem_bytes": 5, "layers": {"blocks.0.mixer": {"gate": 0.25}}})";
+  const std::string line =
+      R"({"step": 1, "tokens": 36, "loss": 3.5, "lr": 0.1, "grad_norm": 1, "tokens_per_s": 10, "mem_bytes": 5, "layers": {"blocks.0.mixer": {"gate": 0.25}}})";
   folder.write("run/metrics.jsonl", line + "\n{\"step\": 2, \"lo");
   const RunMetrics m = read_metrics(folder / "run");
   CHECK(m.name == "run");
@@ -203,8 +232,10 @@ TEST_CASE("the page of a report is self-contained and every plot is a file too")
   REQUIRE(run_in(folder / "one", std::move(config)) == 0);
   const fs::path page = write_report("One run", {read_report_run(folder / "one")}, std::nullopt, folder / "report");
   const std::string html = read_file(page);
-  CHECK_THAT(html, Contains("<svg") && Contains("width=device-width") && Contains("val.held") && !Contains("href") && !Contains("src="));
-  for (const char* file : {"report.md", "results.md", "results.csv", "results.json", "plots/loss.svg", "plots/lr.svg", "plots/grad_norm.svg"}) {
+  CHECK_THAT(html, Contains("<svg") && Contains("width=device-width") && Contains("val.held") && !Contains("href") &&
+                       !Contains("src="));
+  for (const char* file : {"report.md", "results.md", "results.csv", "results.json", "plots/loss.svg", "plots/lr.svg",
+                           "plots/grad_norm.svg"}) {
     CHECK(fs::exists(folder / "report" / file));
   }
   CHECK_THROWS_WITH(read_report_run(folder / "nothing"), Contains("nothing"));

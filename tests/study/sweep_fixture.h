@@ -1,7 +1,7 @@
 #pragma once
 // Sweeps that are composed and not trained.
-#include "tests/study/ladder_fixture.h"
 #include "inspect/plan.h"
+#include "tests/study/ladder_fixture.h"
 
 namespace hebb::testing {
 
@@ -9,23 +9,21 @@ namespace hebb::testing {
 inline std::string problem(const TempFolder& folder, const std::string& members) {
   try {
     read_sweep(write_sweep(folder, members));
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
+  } catch (const ConfigError& error) { return error.what(); }
   return "no error";
 }
 
 inline const SweepRun& run_of(const Sweep& sweep, const std::string& id) {
   for (const SweepRun& run : sweep.runs) {
-    if (run.id == id) {
-      return run;
-    }
+    if (run.id == id) { return run; }
   }
   FAIL("no run " << id);
   return sweep.runs[0];
 }
 
-inline int64_t width(const SweepRun& run) { return run.config.at("model").at("layers").at("mlp").at("intermediate_size").as_int(); }
+inline int64_t width(const SweepRun& run) {
+  return run.config.at("model").at("layers").at("mlp").at("intermediate_size").as_int();
+}
 
 inline int64_t non_embedding(const SweepRun& run) {
   ModelConfig config;
@@ -35,9 +33,7 @@ inline int64_t non_embedding(const SweepRun& run) {
 
 inline std::vector<std::string> ids_of(const Sweep& sweep) {
   std::vector<std::string> ids;
-  for (const SweepRun& run : sweep.runs) {
-    ids.push_back(run.id);
-  }
+  for (const SweepRun& run : sweep.runs) { ids.push_back(run.id); }
   return ids;
 }
 

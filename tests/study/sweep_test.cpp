@@ -1,7 +1,7 @@
 #include "study/sweep.h"
 
-#include "tests/study/sweep_fixture.h"
 #include "study/expression.h"
+#include "tests/study/sweep_fixture.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -10,7 +10,9 @@ using Catch::Contains;
 namespace {
 
 double value(const std::string& text) {
-  return evaluate(text, [](const std::string& name) { return name == "train.batch_size" ? std::optional(6.0) : std::nullopt; }, "sweep.json: derive.x");
+  return evaluate(
+      text, [](const std::string& name) { return name == "train.batch_size" ? std::optional(6.0) : std::nullopt; },
+      "sweep.json: derive.x");
 }
 
 }  // namespace
@@ -43,21 +45,22 @@ TEST_CASE("an expression that cannot be evaluated names its place and text", "[f
 TEST_CASE("runs are multiplied by the grid, whose last key varies fastest", "[fast]") {
   const TempFolder folder;
   write_base(folder);
-  const Sweep sweep = read_sweep(write_sweep(folder, R"("runs": [{"id": "a", "tags": {"arch": "full"}}, {"id": "b", "set": {"model.pattern.0.mixer": "gdn"}}],
+  const Sweep sweep = read_sweep(write_sweep(
+      folder, R"("runs": [{"id": "a", "tags": {"arch": "full"}}, {"id": "b", "set": {"model.pattern.0.mixer": "gdn"}}],
     "grid": {"optimizer.lr": [0.01, 2e-3], "model.layers.mlp.intermediate_size": [8, 16]})"));
   std::vector<std::string> ids;
-  for (const SweepRun& run : sweep.runs) {
-    ids.push_back(run.id);
-  }
-  CHECK(ids == std::vector<std::string>{"a_lr=0.01_intermediate_size=8", "a_lr=0.01_intermediate_size=16", "a_lr=0.002_intermediate_size=8",
-                                        "a_lr=0.002_intermediate_size=16", "b_lr=0.01_intermediate_size=8", "b_lr=0.01_intermediate_size=16",
+  for (const SweepRun& run : sweep.runs) { ids.push_back(run.id); }
+  CHECK(ids == std::vector<std::string>{"a_lr=0.01_intermediate_size=8", "a_lr=0.01_intermediate_size=16",
+                                        "a_lr=0.002_intermediate_size=8", "a_lr=0.002_intermediate_size=16",
+                                        "b_lr=0.01_intermediate_size=8", "b_lr=0.01_intermediate_size=16",
                                         "b_lr=0.002_intermediate_size=8", "b_lr=0.002_intermediate_size=16"});
   const Json& last = sweep.runs.back().config;
   CHECK(last.at("model").at("pattern").items()[0].at("mixer").as_string() == "gdn");
   CHECK(last.at("optimizer").at("lr").as_double() == 2e-3);
   CHECK(last.at("name").as_string() == ids.back());
   CHECK(sweep.runs[0].tags.at("arch").as_string() == "full");
-  CHECK(fs::path(last.at("data").at("sources").items()[0].at("path").as_string()) == folder / "tokens.bin");  // absolute
+  CHECK(fs::path(last.at("data").at("sources").items()[0].at("path").as_string()) ==
+        folder / "tokens.bin");  // absolute
 }
 
 TEST_CASE("paths in the evaluations and the tokenizer of the base are absolute in its runs", "[fast]") {
@@ -68,13 +71,15 @@ TEST_CASE("paths in the evaluations and the tokenizer of the base are absolute i
     "eval": {"evaluations": [{"name": "e", "kind": "stream_ppl", "data": {"path": "held-out.bin"}}]}}}])x"));
   const Json& config = sweep.runs[0].config;
   CHECK(config.at("data").at("tokenizer").at("file").as_string() == (folder / "t.model").string());
-  CHECK(config.at("eval").at("evaluations").items()[0].at("data").at("path").as_string() == (folder / "held-out.bin").string());
+  CHECK(config.at("eval").at("evaluations").items()[0].at("data").at("path").as_string() ==
+        (folder / "held-out.bin").string());
 }
 
 TEST_CASE("derived values see the model of their run and the values before them", "[fast]") {
   const TempFolder folder;
   write_base(folder);
-  const Sweep sweep = read_sweep(write_sweep(folder, R"x("runs": [{"id": "a"}, {"id": "b", "set": {"model.hidden_size": 24}}],
+  const Sweep sweep =
+      read_sweep(write_sweep(folder, R"x("runs": [{"id": "a"}, {"id": "b", "set": {"model.hidden_size": 24}}],
     "derive": {"train.tokens": "2 * params.non_embedding", "train.steps": "ceil(train.tokens / (train.batch_size * train.sequence_length))",
                "train.log_every": "max(1, train.steps // 10)"})x"));
   for (const SweepRun& run : sweep.runs) {
@@ -88,7 +93,9 @@ TEST_CASE("derived values see the model of their run and the values before them"
 TEST_CASE("derived values follow what is solved, and do not replace it", "[fast]") {
   const TempFolder folder;
   write_base(folder);
-  const Sweep sweep = read_sweep(write_sweep(folder, R"x("runs": [{"id": "a", "derive": {"model.layers.gdn.key_head_dim": "max(1, model.layers.mlp.intermediate_size // 100)"}}],
+  const Sweep sweep = read_sweep(write_sweep(
+      folder,
+      R"x("runs": [{"id": "a", "derive": {"model.layers.gdn.key_head_dim": "max(1, model.layers.mlp.intermediate_size // 100)"}}],
     "derive": {"model.layers.mlp.intermediate_size": "2 * model.hidden_size", "train.steps": "ceil(params.non_embedding / 1000)"},
     "solve": [{"path": "model.layers.mlp.intermediate_size", "quantity": "params.non_embedding", "equals": 40000}])x"));
   const SweepRun& run = sweep.runs[0];
@@ -107,7 +114,8 @@ TEST_CASE("solve finds the multiple that is nearest to a number or to another ru
     "solve": [{"path": "model.layers.mlp.intermediate_size", "quantity": "params.non_embedding", "equals": "full", "multiple_of": 4}])"));
   CHECK(width(run_of(sweep, "full")) == 500);
   CHECK(width(run_of(sweep, "gdn")) % 4 == 0);
-  const double off = std::abs(static_cast<double>(non_embedding(run_of(sweep, "gdn")) - non_embedding(run_of(sweep, "full"))));
+  const double off =
+      std::abs(static_cast<double>(non_embedding(run_of(sweep, "gdn")) - non_embedding(run_of(sweep, "full"))));
   CHECK(off <= 2 * 3 * 12 * 2);  // half of 4 columns more in the three matrices of two blocks
   CHECK(run_of(sweep, "gdn").solved[0].reached == static_cast<double>(non_embedding(run_of(sweep, "gdn"))));
   const Sweep number = read_sweep(write_sweep(folder, R"("runs": [{"id": "a", "solve": [
@@ -118,7 +126,9 @@ TEST_CASE("solve finds the multiple that is nearest to a number or to another ru
 TEST_CASE("with a grid, solve names a run before the grid and means the one with the same values", "[fast]") {
   const TempFolder folder;
   write_base(folder);
-  const Sweep sweep = read_sweep(write_sweep(folder, R"("runs": [{"id": "full", "tags": {"lr": "own"}}, {"id": "gdn", "set": {"model.pattern.0.mixer": "gdn"}}],
+  const Sweep sweep = read_sweep(write_sweep(
+      folder,
+      R"("runs": [{"id": "full", "tags": {"lr": "own"}}, {"id": "gdn", "set": {"model.pattern.0.mixer": "gdn"}}],
     "grid": {"model.hidden_size": [12, 24], "train.seed": [1, 2], "optimizer.lr": [0.01]},
     "solve": [{"path": "model.layers.mlp.intermediate_size", "quantity": "params.non_embedding", "equals": "full"}])"));
   REQUIRE(sweep.runs.size() == 8);
@@ -140,8 +150,9 @@ TEST_CASE("with a grid, solve names a run before the grid and means the one with
 TEST_CASE("bad sweeps are refused with the place that is wrong", "[fast]") {
   const TempFolder folder;
   write_base(folder);
-  CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "set": {"model.hiden_size": 8}}])"),
-             Contains("sweep.json:1:") && Contains("model.hiden_size") && Contains("hidden_size") && Contains("in the run a"));
+  CHECK_THAT(
+      problem(folder, R"("runs": [{"id": "a", "set": {"model.hiden_size": 8}}])"),
+      Contains("sweep.json:1:") && Contains("model.hiden_size") && Contains("hidden_size") && Contains("in the run a"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "set": {"train.steps.more": 8}}])"), Contains("train.steps"));
   CHECK_THAT(problem(folder, R"("grid": {"optimizer.lr": []})"), Contains("grid.optimizer.lr: found an empty list"));
   CHECK_THAT(problem(folder, R"("grid": {"model.pattern": [[1]]})"), Contains("numbers, strings or booleans"));
@@ -149,26 +160,37 @@ TEST_CASE("bad sweeps are refused with the place that is wrong", "[fast]") {
   CHECK_THAT(problem(folder, R"("grid": {"optimizer.lr": [0.1, 0.1]})"), Contains("\"lr=0.1\" twice"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a/b"}])"), Contains("a name that can be a folder"));
   CHECK_THAT(problem(folder, R"("runs": [])"), Contains("at least one run, an axis or a grid"));
-  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "derive": {"train.steps": 4})"), Contains("an expression in quotes"));
-  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "derive": {"train.steps": "params.everything"})"), Contains("params.everything"));
-  // Contradictions: steps and tokens that do not agree, a quantity that cannot be reached, runs that wait for each other.
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "derive": {"train.steps": 4})"),
+             Contains("an expression in quotes"));
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "derive": {"train.steps": "params.everything"})"),
+             Contains("params.everything"));
+  // Contradictions: steps and tokens that do not agree, a quantity that cannot be reached, runs that wait for each
+  // other.
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "derive": {"train.tokens": "1000"})"), Contains("train.steps"));
   const std::string solve = R"({"path": "model.layers.mlp.intermediate_size", "quantity": "params.total", "equals": )";
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "solve": [)" + solve + "10}]"), Contains("at most 2 % from 10"));
-  CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "solve": [)" + solve + R"("b"}]}, {"id": "b", "solve": [)" + solve + R"("a"}]}])"),
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "solve": [)" + solve + R"("b"}]}, {"id": "b", "solve": [)" +
+                                 solve + R"("a"}]}])"),
              Contains("a run that does not depend on this one"));
-  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "solve": [)" + solve + R"("c"}])"), Contains("the id of a run of this sweep"));
-  CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "solve": [)" + solve + R"(20000}]}], "solve": [)" + solve + "20000}]"),
-             Contains("solve.0.path") && Contains("another entry solves") && Contains("in the run a"));
-  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "solve": [{"path": "model.layers.mlp.size", "quantity": "params.total", "equals": 10}])"),
-             Contains("sweep.json:1:") && Contains("model.layers.mlp.size"));
-  CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "tags": {"step": 1}}])"), Contains("runs.0.tags.step") && Contains("a name that results have already"));
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "solve": [)" + solve + R"("c"}])"),
+             Contains("the id of a run of this sweep"));
+  CHECK_THAT(
+      problem(folder, R"("runs": [{"id": "a", "solve": [)" + solve + R"(20000}]}], "solve": [)" + solve + "20000}]"),
+      Contains("solve.0.path") && Contains("another entry solves") && Contains("in the run a"));
+  CHECK_THAT(
+      problem(
+          folder,
+          R"("runs": [{"id": "a"}], "solve": [{"path": "model.layers.mlp.size", "quantity": "params.total", "equals": 10}])"),
+      Contains("sweep.json:1:") && Contains("model.layers.mlp.size"));
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "tags": {"step": 1}}])"),
+             Contains("runs.0.tags.step") && Contains("a name that results have already"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "tags": {"of": [1]}}])"), Contains("runs.0.tags.of: found [1]"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "evals": "eval.json")"), Contains("eval.json"));
   folder.write("eval.json", R"({"evaluations": []})");
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "evals": "eval.json")"), Contains("at least one evaluation"));
   folder.write("eval.json", R"({"evaluations": [{"name": "e", "kind": "strem_ppl"}]})");
-  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "evals": "eval.json")"), Contains("eval.json:1:") && Contains("stream_ppl"));
+  CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "evals": "eval.json")"),
+             Contains("eval.json:1:") && Contains("stream_ppl"));
 }
 
 TEST_CASE("a fit that speaks of what the sweep does not have is refused before anything runs", "[fast]") {
@@ -177,13 +199,16 @@ TEST_CASE("a fit that speaks of what the sweep does not have is refused before a
   const auto fit = [&](const std::string& members) {
     return problem(folder, R"("runs": [{"id": "a", "tags": {"arch": "full"}}, {"id": "b"}], "fit": {)" + members + "}");
   };
-  CHECK(fit(R"("by": "arch", "x": "params.total", "y": "val.held", "fit_ids": ["*"], "predict_ids": ["b"])") == "no error");
-  CHECK_THAT(fit(R"("by": "arhc")"), Contains("sweep.json:1:") && Contains("fit.by: found \"arhc\"") && Contains("\"arch\""));
+  CHECK(fit(R"("by": "arch", "x": "params.total", "y": "val.held", "fit_ids": ["*"], "predict_ids": ["b"])") ==
+        "no error");
+  CHECK_THAT(fit(R"("by": "arhc")"),
+             Contains("sweep.json:1:") && Contains("fit.by: found \"arhc\"") && Contains("\"arch\""));
   CHECK_THAT(fit(R"("level": "size")"), Contains("fit.level"));
   CHECK_THAT(fit(R"("y": "val.hedl")"), Contains("fit.y") && Contains("did you mean \"val.held\""));
   CHECK_THAT(fit(R"("x": "flops.totl")"), Contains("fit.x") && Contains("did you mean \"flops.total\""));
   CHECK_THAT(fit(R"("y": "eval.none.ppl")"), Contains("fit.y: found \"eval.none.ppl\""));
-  CHECK_THAT(fit(R"("fit_ids": [])"), Contains("fit.fit_ids: found an empty list, expected a list of strings with at least one element"));
+  CHECK_THAT(fit(R"("fit_ids": [])"),
+             Contains("fit.fit_ids: found an empty list, expected a list of strings with at least one element"));
   CHECK_THAT(fit(R"("fit_ids": ["c*"])"), Contains("fit.fit_ids: found \"c*\"") && Contains("\"a\", \"b\""));
   CHECK_THAT(fit(R"("predict_ids": ["a", "c"])"), Contains("fit.predict_ids: found \"c\""));
 }

@@ -16,9 +16,7 @@ namespace {
 
 std::set<std::string> entries(const fs::path& folder) {
   std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.insert(entry.path().filename().string());
-  }
+  for (const auto& entry : fs::directory_iterator(folder)) { names.insert(entry.path().filename().string()); }
   return names;
 }
 
@@ -43,9 +41,7 @@ class SmallDisk {
     is_mounted_ = ::mount("none", at.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
   }
   ~SmallDisk() {
-    if (is_mounted_) {
-      ::umount2(at_.c_str(), MNT_DETACH);
-    }
+    if (is_mounted_) { ::umount2(at_.c_str(), MNT_DETACH); }
   }
   bool is_mounted() const { return is_mounted_; }
   void make_read_only() const { REQUIRE(::mount("none", at_.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "") == 0); }

@@ -1,15 +1,16 @@
-// The examples of docs/training.md, docs/verbs/train.md, docs/verbs/eval.md, docs/verbs/ladder.md, docs/formats/checkpoint.md and docs/formats/metrics.md.
+// The examples of docs/training.md, docs/verbs/train.md, docs/verbs/eval.md, docs/verbs/ladder.md,
+// docs/formats/checkpoint.md and docs/formats/metrics.md.
 #include <regex>
 #include <set>
 
+#include "eval/evaluation.h"
+#include "study/sweep.h"
 #include "tests/paths.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "train/checkpoint.h"
-#include "eval/evaluation.h"
 #include "train/metrics_file.h"
 #include "train/run_config.h"
-#include "study/sweep.h"
 
 using namespace hebb;
 
@@ -49,9 +50,7 @@ TEST_CASE("the documented evaluations are read", "[fast]") {
   REQUIRE(examples.size() >= 3);
   std::set<std::string> kinds;
   for (const std::string& example : examples) {
-    for (const Evaluation& e : read_evaluations(parse_json(example, "eval.md"), "")) {
-      kinds.insert(e.kind);
-    }
+    for (const Evaluation& e : read_evaluations(parse_json(example, "eval.md"), "")) { kinds.insert(e.kind); }
   }
   for (const EvalKind& kind : eval_kinds()) {
     if (kind.name != "icr" && kind.name != "icl") {  // these two differ from mqar in their keys alone
@@ -80,7 +79,8 @@ TEST_CASE("the documented sweep composes", "[fast]") {
     "layers": {"full": {"type": "attention", "num_heads": 2, "head_dim": 8}, "gdn": {"type": "gdn", "num_heads": 2, "key_head_dim": 8, "value_head_dim": 8},
                "mlp": {"type": "swiglu", "intermediate_size": 20}}, "pattern": [{"mixer": "full", "ffn": "mlp"}]},
     "data": {"sources": [{"path": "tokens.bin"}]}, "train": {"steps": 1, "batch_size": 4, "sequence_length": 9}, "optimizer": {"lr": 0.01}})");
-  folder.write("eval.json", R"({"evaluations": [{"name": "e", "kind": "stream_ppl", "data": {"path": "held-out.bin"}}]})");
+  folder.write("eval.json",
+               R"({"evaluations": [{"name": "e", "kind": "stream_ppl", "data": {"path": "held-out.bin"}}]})");
   const Sweep sweep = read_sweep(folder.write("sweep.json", block("verbs/ladder.md", "json")));
   REQUIRE(sweep.runs.size() == 12);
   CHECK(sweep.runs[0].id == "full-small_seed=1");

@@ -91,7 +91,9 @@ TEST_CASE("training run of attention with YaRN, windows, layer norms and relu2 e
 TEST_CASE("training run of attention with gates, value residuals and tied embeddings equals the reference") {
   check_run("train-15");
 }
-TEST_CASE("training run of fwpkm, whose fast weights go from batch to batch, equals the reference") { check_run("train-08"); }
+TEST_CASE("training run of fwpkm, whose fast weights go from batch to batch, equals the reference") {
+  check_run("train-08");
+}
 TEST_CASE("training runs of fwmlp, pkm, ovq and sdm equal the reference") {
   check_run(GENERATE(as<std::string>(), "train-02", "train-10", "train-11", "train-12"));
 }
@@ -107,7 +109,9 @@ TEST_CASE("training runs of ham beside sdm and fwpkm, and of kvm beside ovq and 
 TEST_CASE("a run over mixed sources with groups of parameters, an inverse decay and validation equals the reference") {
   check_run("train-options-1");
 }
-TEST_CASE("a run over headerless files with documents split at a token, random windows and a decay that follows lr equals the reference") {
+TEST_CASE(
+    "a run over headerless files with documents split at a token, random windows and a decay that follows lr equals "
+    "the reference") {
   check_run("train-options-2");
 }
 TEST_CASE("a run over synthetic tasks of several lengths equals the reference") { check_run("train-options-3"); }

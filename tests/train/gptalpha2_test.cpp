@@ -18,10 +18,14 @@ ModelConfig small_model(const std::string& init) {
   ModelConfig config;
   Fields::read(parse_json(R"({"vocab_size": 40, "hidden_size": 12, "num_layers": 2, "norm": "layer", "embed_norm": true,
     "init": ")" + init + R"(", "layers": {
-    "a": {"type": "attention", "window": 4, "gate": "head", )" + shared + R"(},
-    "x": {"type": "kvm", "chunk_size": 4, "state": {"mode": "fixed", "rows": 4}, )" + shared + R"(},
+    "a": {"type": "attention", "window": 4, "gate": "head", )" +
+                              shared + R"(},
+    "x": {"type": "kvm", "chunk_size": 4, "state": {"mode": "fixed", "rows": 4}, )" +
+                              shared + R"(},
     "mlp": {"type": "relu2", "intermediate_size": 9, "token_shift": true}},
-    "pattern": [{"mixer": "a", "ffn": "mlp"}, {"mixer": "x", "ffn": "mlp"}]})", "test.json"), "model", config);
+    "pattern": [{"mixer": "a", "ffn": "mlp"}, {"mixer": "x", "ffn": "mlp"}]})",
+                          "test.json"),
+               "model", config);
   return config;
 }
 

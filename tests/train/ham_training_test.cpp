@@ -16,7 +16,8 @@ RunConfig ham_run(const TempFolder& folder, const std::string& threshold, const 
                  "mlp": {"type": "swiglu", "intermediate_size": 10},
                  "ham": {"type": "ham", "conv_size": 2, "rnn": {"num_heads": 2, "key_head_dim": 4, "value_head_dim": 5},
                          "kv": {"num_heads": 2, "key_head_dim": 4, "value_head_dim": 5, "rope": {"theta": 100.0}},
-                         "threshold": {"lr": 0.02, )" + threshold + R"(}}},
+                         "threshold": {"lr": 0.02, )" +
+                              threshold + R"(}}},
                  "pattern": [{"mixer": "ham", "ffn": "mlp"}]})",
                           "model.json"),
                "model", config.model);
@@ -76,7 +77,8 @@ TEST_CASE("thresholds do not depend on the size of micro-batches, bit for bit", 
   }
 }
 
-TEST_CASE("the least and greatest share of a row and the scores' deviation do not depend on the size of micro-batches", "[fast]") {
+TEST_CASE("the least and greatest share of a row and the scores' deviation do not depend on the size of micro-batches",
+          "[fast]") {
   const TempFolder folder;
   std::vector<double> least, greatest, deviation;
   for (const int micro : {1, 2, 4}) {
@@ -98,8 +100,9 @@ TEST_CASE("the least and greatest share of a row and the scores' deviation do no
 TEST_CASE("a ham run that is resumed ends with the same bytes, thresholds and their moments too", "[fast]") {
   const TempFolder folder;
   const auto config = [&](int steps) {
-    return ham_run(folder, R"("tau": 0.9, "freeze_steps": 1)",
-                   R"({"schedule": {"type": "constant", "min_lr": null}, "train": {"steps": )" + std::to_string(steps) + "}}");
+    return ham_run(
+        folder, R"("tau": 0.9, "freeze_steps": 1)",
+        R"({"schedule": {"type": "constant", "min_lr": null}, "train": {"steps": )" + std::to_string(steps) + "}}");
   };
   REQUIRE(run_in(folder / "whole", config(6)) == 0);
   REQUIRE(run_in(folder / "parts", config(3)) == 0);
@@ -114,8 +117,8 @@ TEST_CASE("a ham run that is resumed ends with the same bytes, thresholds and th
 
 TEST_CASE("a skipped step moves no threshold", "[fast]") {
   const TempFolder folder;
-  RunConfig config = ham_run(folder, R"("freeze_steps": 0, "tau": 0.9)",
-                             R"({"train": {"steps": 2, "max_consecutive_skips": 9}})");
+  RunConfig config =
+      ham_run(folder, R"("freeze_steps": 0, "tau": 0.9)", R"({"train": {"steps": 2, "max_consecutive_skips": 9}})");
   config.optimizer.lr = 1e300;  // after one step, the weights are no numbers
   REQUIRE(run_in(folder / "run", std::move(config)) == 0);
   CHECK(metric(folder / "run", "skipped").back() == 1);

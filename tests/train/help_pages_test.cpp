@@ -4,14 +4,14 @@
 #include <regex>
 #include <set>
 
-#include "core/files.h"
 #include "core/fields.h"
+#include "core/files.h"
+#include "eval/evaluation.h"
 #include "layers/layer.h"
 #include "tests/paths.h"
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 #include "tests/train/process.h"
-#include "eval/evaluation.h"
 
 namespace hebb {
 struct TaskKeys {
@@ -33,9 +33,7 @@ const fs::path root = HEBB_SOURCE;
 
 std::set<std::string> matches(const std::string& text, const std::regex& pattern, size_t group = 0) {
   std::set<std::string> found;
-  for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) {
-    found.insert((*it)[group]);
-  }
+  for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) { found.insert((*it)[group]); }
   return found;
 }
 
@@ -75,26 +73,20 @@ std::set<std::string> written_options(const std::string& text) {
 
 std::string missing_from(const std::set<std::string>& all, const std::set<std::string>& known) {
   std::string list;
-  for (const std::string& name : all) {
-    list += known.count(name) ? "" : name + " ";
-  }
+  for (const std::string& name : all) { list += known.count(name) ? "" : name + " "; }
   return list;
 }
 
 std::vector<fs::path> pages() {
   std::vector<fs::path> list = {root / "README.md"};
   for (const auto& entry : fs::recursive_directory_iterator(root / "docs")) {
-    if (entry.path().extension() == ".md") {
-      list.push_back(entry.path());
-    }
+    if (entry.path().extension() == ".md") { list.push_back(entry.path()); }
   }
   return list;
 }
 
 /// A page without its code blocks, whose brackets are no links.
-std::string prose(const fs::path& page) {
-  return std::regex_replace(read_file(page), std::regex("```[^`]*```"), "");
-}
+std::string prose(const fs::path& page) { return std::regex_replace(read_file(page), std::regex("```[^`]*```"), ""); }
 
 /// Heading as the fragment of a link.
 std::string fragment(const std::string& heading) {
@@ -145,9 +137,7 @@ TEST_CASE("the page of every verb names the options of its --help, and no others
 
 TEST_CASE("commands in the documentation use options that exist", "[fast]") {
   std::map<std::string, std::set<std::string>> options;
-  for (const std::string& verb : verbs_of(help_of({}))) {
-    options[verb] = options_of({verb});
-  }
+  for (const std::string& verb : verbs_of(help_of({}))) { options[verb] = options_of({verb}); }
   size_t commands = 0;
   for (const fs::path& page : pages()) {
     const std::string text = read_file(page);
@@ -173,7 +163,8 @@ TEST_CASE("the page of eval names every key of every kind", "[fast]") {
     for (const Fields::Description& d : Fields::describe_value("", keys)) {
       const std::string key = d.path.substr(d.path.rfind('.') + 1);
       INFO(d.path);
-      const bool is_there = page.find("`" + key + "`") != std::string::npos || page.find("`" + key + ": ") != std::string::npos ||
+      const bool is_there = page.find("`" + key + "`") != std::string::npos ||
+                            page.find("`" + key + ": ") != std::string::npos ||
                             page.find('"' + key + '"') != std::string::npos;
       CHECK(is_there);
     }
@@ -186,7 +177,8 @@ TEST_CASE("every type of layer has a row in docs/layers/README.md, whose page na
   for (const LayerType& type : layer_types()) {
     INFO(type.name << " of layers/registry.cpp");
     std::smatch row;
-    const bool has_row = std::regex_search(index, row, std::regex("\n\\|[^|\n]*`" + type.name + "`[^|\n]*\\|[^\n]*\\]\\(([a-z0-9_-]+\\.md)\\)"));
+    const bool has_row = std::regex_search(
+        index, row, std::regex("\n\\|[^|\n]*`" + type.name + "`[^|\n]*\\|[^\n]*\\]\\(([a-z0-9_-]+\\.md)\\)"));
     CHECK(has_row);
     if (!has_row) { continue; }
     INFO("docs/layers/" << row[1]);
@@ -194,7 +186,9 @@ TEST_CASE("every type of layer has a row in docs/layers/README.md, whose page na
     const std::unique_ptr<LayerConfig> config = type.make();
     LayerKeys keys{config.get()};
     for (const Fields::Description& d : Fields::describe_value("", keys)) {
-      if (d.path.find("rope.") != std::string::npos) { continue; }  // the same in all layers: configuration-reference.md
+      if (d.path.find("rope.") != std::string::npos) {
+        continue;
+      }  // the same in all layers: configuration-reference.md
       INFO("the page does not name the key " << d.path);
       CHECK(std::regex_search(page, std::regex("\\b" + d.path.substr(d.path.rfind('.') + 1) + "\\b")));
     }
@@ -217,9 +211,7 @@ TEST_CASE("links of the documentation lead somewhere, and every page can be reac
         }
         CHECK(headings.count(link.fragment) == 1);
       }
-      if (link.file.extension() == ".md" && reached.count(link.file) == 0) {
-        open.insert(link.file);
-      }
+      if (link.file.extension() == ".md" && reached.count(link.file) == 0) { open.insert(link.file); }
     }
   }
   for (const fs::path& page : pages()) {

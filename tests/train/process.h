@@ -22,9 +22,7 @@ class Process {
       : out_(output.string() + ".out"), err_(output.string() + ".err") {
     arguments.insert(arguments.begin(), binary_path());
     std::vector<char*> raw;
-    for (std::string& a : arguments) {
-      raw.push_back(a.data());
-    }
+    for (std::string& a : arguments) { raw.push_back(a.data()); }
     raw.push_back(nullptr);
     for (const std::string& path : {out_, err_}) {
       std::ofstream(path).flush();  // there to be read before the child runs
@@ -32,9 +30,7 @@ class Process {
     pid_ = ::fork();
     if (pid_ == 0) {
       const bool is_ready = ::chdir(folder.c_str()) == 0 && redirect(out_, 1) && redirect(err_, 2);
-      if (is_ready) {
-        ::execv(raw[0], raw.data());
-      }
+      if (is_ready) { ::execv(raw[0], raw.data()); }
       ::_exit(127);
     }
   }
@@ -61,12 +57,8 @@ class Process {
     for (int waited = 0;; ++waited) {
       siginfo_t info{};
       ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-      if (info.si_pid != 0) {
-        return true;
-      }
-      if (waited >= milliseconds) {
-        return false;
-      }
+      if (info.si_pid != 0) { return true; }
+      if (waited >= milliseconds) { return false; }
       ::usleep(1000);
     }
   }
@@ -74,12 +66,8 @@ class Process {
   bool prints(const std::string& text) const {
     for (;;) {
       const bool has_ended = ends_within(5);
-      if (out().find(text) != std::string::npos) {
-        return true;
-      }
-      if (has_ended) {
-        return false;
-      }
+      if (out().find(text) != std::string::npos) { return true; }
+      if (has_ended) { return false; }
     }
   }
   std::string out() const { return read_file(out_); }

@@ -23,9 +23,7 @@ const char* kRun = R"({
 
 RunConfig read(const TempFolder& folder, const std::vector<std::string>& overrides = {}, bool resolved = true) {
   RunConfig config = read_run_config(folder.write("sub/run.json", kRun).string(), overrides);
-  if (resolved) {
-    resolve(config, {});
-  }
+  if (resolved) { resolve(config, {}); }
   return config;
 }
 
@@ -57,7 +55,8 @@ TEST_CASE("a run configuration has the defaults of the reference", "[fast]") {
 
 TEST_CASE("a known key in the wrong section is told where it belongs", "[fast]") {
   const TempFolder folder;
-  CHECK_THROWS_WITH(read(folder, {"lr=0.1"}), Contains("command line: lr: found an unknown key") && Contains("; elsewhere: optimizer.lr, "));
+  CHECK_THROWS_WITH(read(folder, {"lr=0.1"}),
+                    Contains("command line: lr: found an unknown key") && Contains("; elsewhere: optimizer.lr, "));
   CHECK_THROWS_WITH(read(folder, {"optimizer.batch_size=2"}), Contains("; elsewhere: train.batch_size"));
   CHECK_THROWS_WITH(read(folder, {"train.qwertz=2"}), Contains("unknown key") && !Contains("elsewhere"));
 }
@@ -70,7 +69,8 @@ TEST_CASE("paths are absolute against the file that wrote them", "[fast]") {
 TEST_CASE("a resolved configuration reads back as itself", "[fast]") {
   const TempFolder folder;
   const Json resolved =
-      to_json(read(folder, {"train.random_window={\"p\": 0.9, \"window\": 5}", "schedule.type=wsd", "eval={\"evaluations\": [{\"name\": \"a\", \"kind\": \"mqar\"}]}",
+      to_json(read(folder, {"train.random_window={\"p\": 0.9, \"window\": 5}", "schedule.type=wsd",
+                            "eval={\"evaluations\": [{\"name\": \"a\", \"kind\": \"mqar\"}]}",
                             "optimizer.groups=[{\"match\": \"a\", \"lr\": 0.5}]", "train.tokens=1900"}));
   const fs::path file = folder.write("elsewhere/resolved.json", resolved.dump(1));
   RunConfig again = read_run_config(file.string());
@@ -130,7 +130,8 @@ TEST_CASE("devices and precisions that this build does not have are errors, neve
   CHECK_THROWS_WITH(read(folder, {"train.device=cpu", "train.precision=bf16"}),
                     Catch::Contains("train.precision: found \"bf16\" on the CPU"));
   CHECK(read(folder, {"train.precision=fp64"}).train.precision == "fp64");
-  CHECK_THROWS_WITH(choose_compute("cpu", "bf16", "--"), Catch::Matchers::StartsWith("--precision: found \"bf16\" on the CPU"));
+  CHECK_THROWS_WITH(choose_compute("cpu", "bf16", "--"),
+                    Catch::Matchers::StartsWith("--precision: found \"bf16\" on the CPU"));
 }
 
 TEST_CASE("a variable of the environment that would change matrix products on a GPU is refused there", "[fast]") {
@@ -146,7 +147,9 @@ TEST_CASE("a variable of the environment that would change matrix products on a 
     return std::string("no error");
   };
   for (const char* value : {"1", "0"}) {  // 0 would take back what train.allow_tf32 permits
-    CHECK_THAT(choose(value, "cuda", true), Catch::StartsWith(std::string("environment variable NVIDIA_TF32_OVERRIDE: found \"") + value + "\", expected none"));
+    CHECK_THAT(choose(value, "cuda", true),
+               Catch::StartsWith(std::string("environment variable NVIDIA_TF32_OVERRIDE: found \"") + value +
+                                 "\", expected none"));
   }
   CHECK_THAT(choose("", "cuda", true), !Contains("NVIDIA_TF32_OVERRIDE"));
   CHECK(choose("1", "cpu", true) == "no error");
@@ -157,9 +160,10 @@ TEST_CASE("configurations are compared path by path, without what a resumed run 
   const TempFolder folder;
   const Json stored = to_json(read(folder));
   const Json current =
-      to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1", "eval={\"evaluations\": []}", "train.autotune=false",
-                            "data.sources.0.path=elsewhere.bin", "data.validation=[{\"name\": \"v\", \"path\": \"x\"}]",
-                            "optimizer.betas=[0.9, 0.99]", "model.layers.mlp.intermediate_size=21", "train.seed=3"}));
+      to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1",
+                            "eval={\"evaluations\": []}", "train.autotune=false", "data.sources.0.path=elsewhere.bin",
+                            "data.validation=[{\"name\": \"v\", \"path\": \"x\"}]", "optimizer.betas=[0.9, 0.99]",
+                            "model.layers.mlp.intermediate_size=21", "train.seed=3"}));
   std::vector<std::string> paths;
   for (const ConfigDifference& d : compare_configs(stored, current)) {
     paths.push_back(d.path + " " + d.stored + " " + d.current);

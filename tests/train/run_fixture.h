@@ -48,17 +48,13 @@ class TestMixer final : public Layer {
     Var y = linear(tape, shifted, pass.param(*weight_), pass.param(*bias_));
     if (memory_ != nullptr) {
       y = linear(tape, y, tape.constant(weight_->value), tape.constant(memory_->value));
-      if (!tape.recomputing()) {
-        advance_memory(pass, tape.value(x));
-      }
+      if (!tape.recomputing()) { advance_memory(pass, tape.value(x)); }
     }
     return y;
   }
 
   void begin_step(Stream& stream, int64_t step) override {
-    if (stream.counting()) {
-      return;
-    }
+    if (stream.counting()) { return; }
     const auto has = [&](const std::vector<int64_t>& steps) {
       return std::find(steps.begin(), steps.end(), step) != steps.end();
     };
@@ -91,9 +87,7 @@ class TestMixer final : public Layer {
     return value;
   }
   void advance_memory(Pass& pass, const Tensor& x) {
-    if (pass.stream().counting()) {
-      return;
-    }
+    if (pass.stream().counting()) { return; }
     for (int64_t i = 0; i < d_; ++i) {
       double first = 0;
       dispatch_real(x.dtype, [&](auto zero) { first = static_cast<double>(x.as<decltype(zero)>()[i]); });
@@ -181,9 +175,7 @@ struct Heard {
   Console console() {
     return {[this](std::string_view line) {
               lines.emplace_back(line);
-              if (on_line) {
-                on_line(lines.back());
-              }
+              if (on_line) { on_line(lines.back()); }
             },
             nullptr};
   }
@@ -223,9 +215,7 @@ inline std::vector<std::string> metrics_of(const fs::path& folder) {
     const size_t end = text.find('\n', begin);
     REQUIRE(end != std::string::npos);
     Json line = parse_json(text.substr(begin, end - begin), "metrics.jsonl");
-    for (const char* key : {"tokens_per_s", "step_ms", "mem_bytes"}) {
-      line.erase(key);
-    }
+    for (const char* key : {"tokens_per_s", "step_ms", "mem_bytes"}) { line.erase(key); }
     lines.push_back(line.dump());
     begin = end + 1;
   }

@@ -54,8 +54,9 @@ TEST_CASE("a run cannot be resumed into fewer steps than it has done") {
   const TempFolder folder;
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   Heard heard;
-  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, R"({"train": {"steps": 6}})"), heard),
-                    Catch::Contains("train.steps: found 6, expected at least 7, the steps of ") && Catch::Contains("step_00000007"));
+  CHECK_THROWS_WITH(
+      run_in(folder / "run", test_run(folder, R"({"train": {"steps": 6}})"), heard),
+      Catch::Contains("train.steps: found 6, expected at least 7, the steps of ") && Catch::Contains("step_00000007"));
 }
 
 TEST_CASE("a configuration that differs is refused with its paths, unless it is allowed") {
@@ -90,8 +91,9 @@ TEST_CASE("a run goes on whose stored configuration holds idle keys that earlier
   // What is read from such a file as a configuration of its own is held to today's rules, with the cure.
   edit([](Json& stored) { stored.find("schedule")->set("decay_fraction", 0.5); });
   ScheduleConfig schedule;
-  CHECK_THROWS_WITH(Fields::read(parse_json_file((folder / "run" / "config.json").string()).at("schedule"), "schedule", schedule),
-                    Catch::Contains("schedule.decay_fraction: found a value beside decay_steps, expected one of them"));
+  CHECK_THROWS_WITH(
+      Fields::read(parse_json_file((folder / "run" / "config.json").string()).at("schedule"), "schedule", schedule),
+      Catch::Contains("schedule.decay_fraction: found a value beside decay_steps, expected one of them"));
 }
 
 TEST_CASE("the stored configuration of a run loses only what said nothing", "[fast]") {
@@ -101,8 +103,10 @@ TEST_CASE("the stored configuration of a run loses only what said nothing", "[fa
     return config.dump();
   };
   CHECK(without(R"({"schedule":{"decay_steps":2,"decay_fraction":0.2}})") == R"({"schedule":{"decay_steps":2}})");
-  CHECK(without(R"({"schedule":{"decay_steps":null,"decay_fraction":0.2}})") == R"({"schedule":{"decay_steps":null,"decay_fraction":0.2}})");
-  CHECK(without(R"({"model":{"at":{"1":{"mixer":null,"ffn":"f","memory":null}}}})") == R"({"model":{"at":{"1":{"ffn":"f"}}}})");
+  CHECK(without(R"({"schedule":{"decay_steps":null,"decay_fraction":0.2}})") ==
+        R"({"schedule":{"decay_steps":null,"decay_fraction":0.2}})");
+  CHECK(without(R"({"model":{"at":{"1":{"mixer":null,"ffn":"f","memory":null}}}})") ==
+        R"({"model":{"at":{"1":{"ffn":"f"}}}})");
   CHECK(without(R"({"at":{"1":{"mixer":"m","memory":null}}})") == R"({"at":{"1":{"mixer":"m"}}})");
   for (const char* same : {"{}", "[]", R"({"schedule":3,"model":{"at":[1]}})", R"({"model":{"at":{"1":null}}})"}) {
     CHECK(without(same) == parse_json(same, "c.json").dump());
@@ -113,9 +117,7 @@ TEST_CASE("a run that died before its first checkpoint starts again, with its co
   const TempFolder folder;
   Heard heard;
   heard.on_line = [](const std::string& line) {
-    if (line.starts_with("step 2/7")) {
-      throw std::runtime_error("died");
-    }
+    if (line.starts_with("step 2/7")) { throw std::runtime_error("died"); }
   };
   CHECK_THROWS(run_in(folder / "run", test_run(folder), heard));
   CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder, R"({"optimizer": {"eps": 0.1}})")),
@@ -168,9 +170,7 @@ TEST_CASE("going back to an earlier checkpoint of the run gives the same run and
   const std::string last = checkpoint_bytes(folder / "run", 7);
   Heard heard;
   heard.on_line = [](const std::string& line) {
-    if (line.starts_with("step 3/7")) {
-      raise(SIGINT);
-    }
+    if (line.starts_with("step 3/7")) { raise(SIGINT); }
   };
   CHECK(run_with(folder / "run", test_run(folder, kSeven), heard,
                  [&](RunOptions& o) { o.resume = checkpoint_in(folder / "run", 2).string(); }) == 75);
@@ -286,8 +286,9 @@ TEST_CASE("the lock of a process that has ended is taken over although nobody ha
 TEST_CASE("a configuration that no run wrote is not replaced") {
   const TempFolder folder;
   folder.write("run/config.json", "{}");
-  CHECK_THROWS_WITH(run_in(folder / "run", test_run(folder)),
-                    Catch::Contains("config.json: the run would replace a file that no run wrote") && Catch::Contains("--run-dir"));
+  CHECK_THROWS_WITH(
+      run_in(folder / "run", test_run(folder)),
+      Catch::Contains("config.json: the run would replace a file that no run wrote") && Catch::Contains("--run-dir"));
   CHECK(read_file(folder / "run" / "config.json") == "{}");
 }
 
@@ -327,9 +328,12 @@ TEST_CASE("a tokenizer other than that of the data is refused") {
   ShardWriter writer(options);
   writer.add_document(std::vector<int32_t>(200, 3));
   writer.finish();
-  RunConfig config = test_run(folder, R"({"data": {"sources": [{"path": ")" + (folder / "shards").string() + R"("}]}})");
+  RunConfig config =
+      test_run(folder, R"({"data": {"sources": [{"path": ")" + (folder / "shards").string() + R"("}]}})");
   config.data.tokenizer = Json::object({{"type", Json("bytes")}});
-  CHECK_THROWS_WITH(run_in(folder / "run", std::move(config)), Catch::Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
+  CHECK_THROWS_WITH(
+      run_in(folder / "run", std::move(config)),
+      Catch::Contains("tokens of another tokenizer than that of the run (found tokenizer hash 0000000000000007"));
 }
 
 TEST_CASE("a second SIGTERM ends the process at once", "[fast]") {
@@ -339,9 +343,7 @@ TEST_CASE("a second SIGTERM ends the process at once", "[fast]") {
     raise(SIGUSR1);
     raise(SIGUSR2);
     const bool is_flagged = signals.received() == "SIGUSR1" || signals.received() == "SIGUSR2";
-    if (is_flagged) {
-      raise(SIGTERM);
-    }
+    if (is_flagged) { raise(SIGTERM); }
     ::_exit(1);
   }
   int status = 0;

@@ -28,7 +28,8 @@ TEST_CASE("TensorBoard records have the bytes of the published vectors", "[fast]
 
 TEST_CASE("an event of several scalars holds one value message each and a varint step", "[fast]") {
   CHECK(hex(tensorboard_scalar_event(1.0, 300, {{"a", 1.0}, {"b", -1.0}})) ==
-        "09000000000000f03f10ac022a140a080a01611500008" "03f0a080a016215000080bf");
+        "09000000000000f03f10ac022a140a080a01611500008"
+        "03f0a080a016215000080bf");
 }
 
 TEST_CASE("an events file starts with the version and grows by whole records", "[fast]") {

@@ -259,10 +259,12 @@ TEST_CASE("sizes beyond every memory are errors that name them") {
   const RunFiles files;
   const Result model = files.train({"model.vocab_size=4611686018427387904"});
   CHECK(model.code == 2);
-  CHECK(model.err.find("embed.weight: found the shape [4611686018427387904, 16], expected at most 2^48 elements") != std::string::npos);
+  CHECK(model.err.find("embed.weight: found the shape [4611686018427387904, 16], expected at most 2^48 elements") !=
+        std::string::npos);
   const Result rows = files.train({"train.sequence_length=1000000000000000"});
   CHECK(rows.code == 5);
-  CHECK(rows.err.find("train.micro_batch_size: the rows of a micro-batch do not fit (found 4 rows of 1000000000000000 tokens") !=
+  CHECK(rows.err.find(
+            "train.micro_batch_size: the rows of a micro-batch do not fit (found 4 rows of 1000000000000000 tokens") !=
         std::string::npos);
 }
 

@@ -51,9 +51,7 @@ TEST_CASE("lr in the lines is the schedule of the step that was applied") {
   REQUIRE(run_in(folder / "run", test_run(folder)) == 0);
   const std::vector<double> lr = metric(folder / "run", "lr");
   REQUIRE(lr.size() == 7);
-  for (int64_t s = 0; s < 7; ++s) {
-    CHECK(lr[static_cast<size_t>(s)] == Catch::Approx(schedule(s)).epsilon(1e-12));
-  }
+  for (int64_t s = 0; s < 7; ++s) { CHECK(lr[static_cast<size_t>(s)] == Catch::Approx(schedule(s)).epsilon(1e-12)); }
 }
 
 TEST_CASE("log_every chooses the lines, the first and the last step have one always") {
@@ -76,9 +74,7 @@ TEST_CASE("a stop after every step of a run and a restart give the run's bits") 
     const fs::path run = folder / ("run" + std::to_string(stop));
     Heard heard;
     heard.on_line = [&](const std::string& line) {
-      if (line.starts_with("step " + std::to_string(stop) + "/7 loss")) {
-        raise(SIGUSR1);
-      }
+      if (line.starts_with("step " + std::to_string(stop) + "/7 loss")) { raise(SIGUSR1); }
     };
     CHECK(run_in(run, test_run(folder, changes), heard) == 75);
     CHECK(heard.has("stopped after step " + std::to_string(stop) + " by SIGUSR1"));
@@ -98,9 +94,7 @@ TEST_CASE("a run that died goes on from its last checkpoint with the same bits")
     const fs::path run = folder / ("run" + std::to_string(death));
     Heard heard;
     heard.on_line = [&](const std::string& line) {
-      if (line.starts_with("step " + std::to_string(death) + "/7 loss")) {
-        throw Death();
-      }
+      if (line.starts_with("step " + std::to_string(death) + "/7 loss")) { throw Death(); }
     };
     CHECK_THROWS_AS(run_in(run, test_run(folder, changes), heard), Death);
     Heard again;
@@ -238,9 +232,7 @@ TEST_CASE("validation changes nothing and its loss is the mean over valid target
         read_file(checkpoint_in(folder / "validated", 7) / "model.safetensors"));
   std::vector<std::string> lines;
   for (const std::string& line : metrics_of(folder / "validated")) {
-    if (line.find("\"val\"") != std::string::npos) {
-      lines.push_back(line);
-    }
+    if (line.find("\"val\"") != std::string::npos) { lines.push_back(line); }
   }
   REQUIRE(lines.size() == 6);
   const Json a = parse_json(lines[0], "line"), b = parse_json(lines[1], "line");
@@ -288,9 +280,7 @@ TEST_CASE("a validation that a signal interrupts is done again by the run that g
   REQUIRE(run_in(folder / "straight", test_run(folder, with)) == 0);
   Heard heard;
   heard.on_line = [](const std::string& line) {
-    if (line.starts_with("step 3/7 val a")) {
-      raise(SIGTERM);
-    }
+    if (line.starts_with("step 3/7 val a")) { raise(SIGTERM); }
   };
   CHECK(run_in(folder / "run", test_run(folder, with), heard) == 75);
   CHECK_FALSE(heard.has("step 3/7 val b"));
@@ -377,7 +367,9 @@ TEST_CASE("a run says after its first step which parameters the loss does not re
   Heard heard;
   REQUIRE(run_in(folder / "run", std::move(config), heard) == 0);
   CHECK(heard.count("the loss does not reach") == 1);
-  CHECK(heard.has("step 1: the loss does not reach 2 parameters, which stay as they are: blocks.0.mixer.unused, blocks.1.mixer.unused"));
+  CHECK(
+      heard.has("step 1: the loss does not reach 2 parameters, which stay as they are: blocks.0.mixer.unused, "
+                "blocks.1.mixer.unused"));
   Heard quiet;
   REQUIRE(run_in(folder / "whole", test_run(folder), quiet) == 0);
   CHECK(quiet.count("the loss does not reach") == 0);
@@ -404,14 +396,18 @@ TEST_CASE("the console line has its fixed order") {
 TEST_CASE("start-up says device, parameters, FLOPs, batches, memory, data and hours") {
   const TempFolder folder;
   Heard heard;
-  REQUIRE(run_in(folder / "run",
-                 test_run(folder, R"({"optimizer": {"groups": [{"match": "nothing has this name", "lr": 1}], "no_decay": ["norm", "nor this"]}})"),
-                 heard) == 0);
+  REQUIRE(
+      run_in(
+          folder / "run",
+          test_run(
+              folder,
+              R"({"optimizer": {"groups": [{"match": "nothing has this name", "lr": 1}], "no_decay": ["norm", "nor this"]}})"),
+          heard) == 0);
   for (const char* part : {"device: cpu", "precision fp64", "blocks.*.mixer.weight", "  2 x [12, 12]",
                            "FLOPs per token: ", "batch: 4 rows x 9 tokens = 36", "2 micro-batches of 2 rows",
                            "memory plan: ", "activations and temporaries", "data source 0", "epochs",
-                           "estimated hours: ", "optimizer.groups.0 applies to no parameter", "optimizer.no_decay.1 matches no parameter",
-                           "done: 7 steps"}) {
+                           "estimated hours: ", "optimizer.groups.0 applies to no parameter",
+                           "optimizer.no_decay.1 matches no parameter", "done: 7 steps"}) {
     INFO(part);
     CHECK(heard.has(part));
     CHECK(read_file(folder / "run" / "train.log").find(part) != std::string::npos);

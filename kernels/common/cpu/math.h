@@ -27,7 +27,8 @@ inline float exp_(float x) {
   // Two factors, because 2^128 is not a float but exp(88.72) is.
   const int32_t e = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
   const int32_t half = e >> 1;
-  const float scale_1 = std::bit_cast<float>((half + 127) << 23), scale_2 = std::bit_cast<float>((e - half + 127) << 23);
+  const float scale_1 = std::bit_cast<float>((half + 127) << 23),
+              scale_2 = std::bit_cast<float>((e - half + 127) << 23);
   const float y = p * scale_1 * scale_2;
   const float low = x < -87.3f ? 0.0f : y;
   return x > 88.72f ? INFINITY : low;
@@ -44,17 +45,11 @@ template <class S, class F> inline S lane_sum(int64_t n, F&& f) {
   S lane[16] = {};
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    for (int j = 0; j < 16; ++j) {
-      lane[j] += f(i + j);
-    }
+    for (int j = 0; j < 16; ++j) { lane[j] += f(i + j); }
   }
-  for (int j = 0; i < n; ++i, ++j) {
-    lane[j] += f(i);
-  }
+  for (int j = 0; i < n; ++i, ++j) { lane[j] += f(i); }
   for (int half = 8; half > 0; half /= 2) {
-    for (int j = 0; j < half; ++j) {
-      lane[j] += lane[j + half];
-    }
+    for (int j = 0; j < half; ++j) { lane[j] += lane[j + half]; }
   }
   return lane[0];
 }

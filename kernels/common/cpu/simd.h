@@ -10,17 +10,18 @@
 namespace hebb::cpu {
 namespace detail {
 
-template <class F>
-inline Vec<double> per_lane(Vec<double> x, F f) {
+template <class F> inline Vec<double> per_lane(Vec<double> x, F f) {
   for (int i = 0; i < Vec<double>::width; ++i) { x.v[i] = f(x.v[i]); }
   return x;
 }
 
 /// c0 + c1 x + c2 x^2 + ...
-template <class... C>
-inline Vec<float> polynomial(Vec<float> x, float c0, C... rest) {
-  if constexpr (sizeof...(C) == 0) { return Vec<float>(c0); }
-  else { return fma(polynomial(x, rest...), x, Vec<float>(c0)); }
+template <class... C> inline Vec<float> polynomial(Vec<float> x, float c0, C... rest) {
+  if constexpr (sizeof...(C) == 0) {
+    return Vec<float>(c0);
+  } else {
+    return fma(polynomial(x, rest...), x, Vec<float>(c0));
+  }
 }
 
 constexpr float kLn2High = 0.693359375f;  // few bits: its product with an exponent is exact
@@ -87,7 +88,8 @@ inline Vec<float> erf(Vec<float> x) {
   using V = Vec<float>;
   const V square = x * x;
   const V small = fma(detail::polynomial(square, 0x1.06eba6p-3f, -0x1.8126ep-2f, 0x1.ce1952p-4f, -0x1.b679fap-6f,
-                                         0x1.46d0ccp-8f, -0x1.385674p-11f), x, x);
+                                         0x1.46d0ccp-8f, -0x1.385674p-11f),
+                      x, x);
   const V t = min(V(4.0f), abs(x));
   const V q = detail::polynomial(t, 0x1.07328ap-3f, 0x1.457cep-1f, 0x1.af270ap-4f, -0x1.770776p-6f, 0x1.a563fcp-9f,
                                  -0x1.c0c23ep-13f);
@@ -99,29 +101,37 @@ inline Vec<float> erf(Vec<float> x) {
 inline Vec<float> tanh(Vec<float> x) {
   using V = Vec<float>;
   const V square = x * x;
-  const V p = detail::polynomial(square, -0x1.555532p-2f, 0x1.110726p-3f, -0x1.b83c5ap-5f, 0x1.52269ap-6f,
-                                 -0x1.75e1cap-8f);
+  const V p =
+      detail::polynomial(square, -0x1.555532p-2f, 0x1.110726p-3f, -0x1.b83c5ap-5f, 0x1.52269ap-6f, -0x1.75e1cap-8f);
   const V small = fma(p * square, x, x);
   const V large = V(1.0f) - V(2.0f) / (exp(abs(x) * V(2.0f)) + V(1.0f));
   return copysign(select(abs(x) < V(0.625f), small, large), x);
 }
 
-inline Vec<double> exp(Vec<double> x) { return detail::per_lane(x, [](double v) { return std::exp(v); }); }
-inline Vec<double> log(Vec<double> x) { return detail::per_lane(x, [](double v) { return std::log(v); }); }
-inline Vec<double> log1p(Vec<double> x) { return detail::per_lane(x, [](double v) { return std::log1p(v); }); }
-inline Vec<double> erf(Vec<double> x) { return detail::per_lane(x, [](double v) { return std::erf(v); }); }
-inline Vec<double> tanh(Vec<double> x) { return detail::per_lane(x, [](double v) { return std::tanh(v); }); }
+inline Vec<double> exp(Vec<double> x) {
+  return detail::per_lane(x, [](double v) { return std::exp(v); });
+}
+inline Vec<double> log(Vec<double> x) {
+  return detail::per_lane(x, [](double v) { return std::log(v); });
+}
+inline Vec<double> log1p(Vec<double> x) {
+  return detail::per_lane(x, [](double v) { return std::log1p(v); });
+}
+inline Vec<double> erf(Vec<double> x) {
+  return detail::per_lane(x, [](double v) { return std::erf(v); });
+}
+inline Vec<double> tanh(Vec<double> x) {
+  return detail::per_lane(x, [](double v) { return std::tanh(v); });
+}
 
 /// 1 / (1 + exp(-x)), with full relative accuracy on the negative side too.
-template <class S>
-inline Vec<S> sigmoid(Vec<S> x) {
+template <class S> inline Vec<S> sigmoid(Vec<S> x) {
   const Vec<S> one(S(1));
   const Vec<S> e = exp(-abs(x));
   return select(x < Vec<S>(S(0)), e, one) / (e + one);
 }
 
 /// log(1 + exp(x)).
-template <class S>
-inline Vec<S> softplus(Vec<S> x) { return max(Vec<S>(S(0)), x) + log1p(exp(-abs(x))); }
+template <class S> inline Vec<S> softplus(Vec<S> x) { return max(Vec<S>(S(0)), x) + log1p(exp(-abs(x))); }
 
 }  // namespace hebb::cpu

@@ -29,8 +29,7 @@ template <class S> using IntOf = std::conditional_t<sizeof(S) == 4, int32_t, int
 
 /// One register of floats or doubles. `v` is the compiler's vector type; operators act per lane and
 /// comparisons give a Mask for select().
-template <class S>
-struct Vec {
+template <class S> struct Vec {
   static_assert(std::is_same_v<S, float> || std::is_same_v<S, double>);
   using Native = typename detail::NativeVec<S>::type;
   using Bits = typename detail::NativeVec<detail::IntOf<S>>::type;
@@ -48,9 +47,18 @@ struct Vec {
   static Vec from_bits(Bits b) { return reinterpret_cast<Native>(b); }
 
   Vec operator-() const { return -v; }
-  Vec& operator+=(Vec o) { v += o.v; return *this; }
-  Vec& operator-=(Vec o) { v -= o.v; return *this; }
-  Vec& operator*=(Vec o) { v *= o.v; return *this; }
+  Vec& operator+=(Vec o) {
+    v += o.v;
+    return *this;
+  }
+  Vec& operator-=(Vec o) {
+    v -= o.v;
+    return *this;
+  }
+  Vec& operator*=(Vec o) {
+    v *= o.v;
+    return *this;
+  }
   friend Vec operator+(Vec a, Vec b) { return a.v + b.v; }
   friend Vec operator-(Vec a, Vec b) { return a.v - b.v; }
   friend Vec operator*(Vec a, Vec b) { return a.v * b.v; }
@@ -65,22 +73,17 @@ struct Vec {
 /// All lanes of a vector, as opposed to a count of leading ones; see vector_loop.
 struct AllLanes {};
 
-template <class S>
-inline Vec<S> load(const S* p) {
+template <class S> inline Vec<S> load(const S* p) {
   Vec<S> r;
   std::memcpy(&r.v, p, sizeof(r.v));
   return r;
 }
-template <class S>
-inline void store(S* p, Vec<S> x) { std::memcpy(p, &x.v, sizeof(x.v)); }
-template <class S>
-inline Vec<S> load(const S* p, AllLanes) { return load(p); }
-template <class S>
-inline void store(S* p, Vec<S> x, AllLanes) { store(p, x); }
+template <class S> inline void store(S* p, Vec<S> x) { std::memcpy(p, &x.v, sizeof(x.v)); }
+template <class S> inline Vec<S> load(const S* p, AllLanes) { return load(p); }
+template <class S> inline void store(S* p, Vec<S> x, AllLanes) { store(p, x); }
 
 /// The first `count` elements (0 to width), zeros behind; touches no memory behind them.
-template <class S>
-inline Vec<S> load(const S* p, int count) {
+template <class S> inline Vec<S> load(const S* p, int count) {
 #if defined(HEBB_AVX512)
   if constexpr (sizeof(S) == 4) {
     return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
@@ -95,8 +98,7 @@ inline Vec<S> load(const S* p, int count) {
 }
 
 /// Writes the first `count` lanes (0 to width) and nothing behind them.
-template <class S>
-inline void store(S* p, Vec<S> x, int count) {
+template <class S> inline void store(S* p, Vec<S> x, int count) {
 #if defined(HEBB_AVX512)
   if constexpr (sizeof(S) == 4) {
     _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1), x.v);
@@ -108,61 +110,64 @@ inline void store(S* p, Vec<S> x, int count) {
 #endif
 }
 
-template <class S>
-inline Vec<S> select(typename Vec<S>::Mask mask, Vec<S> if_true, Vec<S> if_false) {
+template <class S> inline Vec<S> select(typename Vec<S>::Mask mask, Vec<S> if_true, Vec<S> if_false) {
   return mask ? if_true.v : if_false.v;
 }
 
 /// The lanes behind `count` replaced by `fill`.
-template <class S>
-inline Vec<S> fill_behind(Vec<S> x, int count, S fill) {
+template <class S> inline Vec<S> fill_behind(Vec<S> x, int count, S fill) {
   for (int i = count; i < Vec<S>::width; ++i) { x.v[i] = fill; }
   return x;
 }
-template <class S>
-inline Vec<S> fill_behind(Vec<S> x, AllLanes, S) { return x; }
+template <class S> inline Vec<S> fill_behind(Vec<S> x, AllLanes, S) { return x; }
 
 /// a * b + c; one rounding on x86 with FMA and on every target whose compiler contracts it.
-template <class S>
-inline Vec<S> fma(Vec<S> a, Vec<S> b, Vec<S> c) {
+template <class S> inline Vec<S> fma(Vec<S> a, Vec<S> b, Vec<S> c) {
 #if defined(HEBB_AVX512)
-  if constexpr (sizeof(S) == 4) { return _mm512_fmadd_ps(a.v, b.v, c.v); }
-  else { return _mm512_fmadd_pd(a.v, b.v, c.v); }
+  if constexpr (sizeof(S) == 4) {
+    return _mm512_fmadd_ps(a.v, b.v, c.v);
+  } else {
+    return _mm512_fmadd_pd(a.v, b.v, c.v);
+  }
 #elif defined(HEBB_AVX2)
-  if constexpr (sizeof(S) == 4) { return _mm256_fmadd_ps(a.v, b.v, c.v); }
-  else { return _mm256_fmadd_pd(a.v, b.v, c.v); }
+  if constexpr (sizeof(S) == 4) {
+    return _mm256_fmadd_ps(a.v, b.v, c.v);
+  } else {
+    return _mm256_fmadd_pd(a.v, b.v, c.v);
+  }
 #else
   return a.v * b.v + c.v;
 #endif
 }
 
 /// a > b ? a : b per lane (one instruction): b where either is NaN, so max(limit, x) keeps the NaN of x. min alike.
-template <class S>
-inline Vec<S> max(Vec<S> a, Vec<S> b) { return select(a > b, a, b); }
-template <class S>
-inline Vec<S> min(Vec<S> a, Vec<S> b) { return select(a < b, a, b); }
+template <class S> inline Vec<S> max(Vec<S> a, Vec<S> b) { return select(a > b, a, b); }
+template <class S> inline Vec<S> min(Vec<S> a, Vec<S> b) { return select(a < b, a, b); }
 
-template <class S>
-inline Vec<S> abs(Vec<S> x) {
+template <class S> inline Vec<S> abs(Vec<S> x) {
   constexpr auto kMax = std::numeric_limits<detail::IntOf<S>>::max();  // all but the sign bit
   return Vec<S>::from_bits(x.bits() & kMax);
 }
 /// |magnitude| with the sign of `sign`.
-template <class S>
-inline Vec<S> copysign(Vec<S> magnitude, Vec<S> sign) {
+template <class S> inline Vec<S> copysign(Vec<S> magnitude, Vec<S> sign) {
   constexpr auto kMax = std::numeric_limits<detail::IntOf<S>>::max();
   return Vec<S>::from_bits((magnitude.bits() & kMax) | (sign.bits() & ~kMax));
 }
 
-template <class S>
-inline Vec<S> sqrt(Vec<S> x) {
+template <class S> inline Vec<S> sqrt(Vec<S> x) {
 #if defined(HEBB_AVX512)
   // Masked forms: the plain ones of GCC 12 warn of an uninitialised operand.
-  if constexpr (sizeof(S) == 4) { return _mm512_maskz_sqrt_ps(0xffff, x.v); }
-  else { return _mm512_maskz_sqrt_pd(0xff, x.v); }
+  if constexpr (sizeof(S) == 4) {
+    return _mm512_maskz_sqrt_ps(0xffff, x.v);
+  } else {
+    return _mm512_maskz_sqrt_pd(0xff, x.v);
+  }
 #elif defined(HEBB_AVX2)
-  if constexpr (sizeof(S) == 4) { return _mm256_sqrt_ps(x.v); }
-  else { return _mm256_sqrt_pd(x.v); }
+  if constexpr (sizeof(S) == 4) {
+    return _mm256_sqrt_ps(x.v);
+  } else {
+    return _mm256_sqrt_pd(x.v);
+  }
 #else
   for (int i = 0; i < Vec<S>::width; ++i) { x.v[i] = std::sqrt(x.v[i]); }
   return x;
@@ -171,8 +176,7 @@ inline Vec<S> sqrt(Vec<S> x) {
 
 namespace detail {
 /// Folds the upper half onto the lower until one lane is left.
-template <class S, class Op>
-inline S fold(Vec<S> x, Op op) {
+template <class S, class Op> inline S fold(Vec<S> x, Op op) {
   S lanes[Vec<S>::width];
   store(lanes, x);
   for (int half = Vec<S>::width / 2; half >= 1; half /= 2) {
@@ -183,8 +187,7 @@ inline S fold(Vec<S> x, Op op) {
 }  // namespace detail
 
 /// Sum of the lanes in a fixed order: halves onto halves.
-template <class S>
-inline S sum(Vec<S> x) {
+template <class S> inline S sum(Vec<S> x) {
 #if defined(HEBB_AVX512)
   // In registers, since dot products of short rows spend much of their time here. Masked forms: see sqrt.
   if constexpr (sizeof(S) == 4) {
@@ -203,14 +206,14 @@ inline S sum(Vec<S> x) {
   return detail::fold(x, [](S a, S b) { return a + b; });
 #endif
 }
-template <class S>
-inline S max_lane(Vec<S> x) { return detail::fold(x, [](S a, S b) { return a > b ? a : b; }); }
+template <class S> inline S max_lane(Vec<S> x) {
+  return detail::fold(x, [](S a, S b) { return a > b ? a : b; });
+}
 
 /// Calls f(i, lanes) for i = 0, width, ... below n with lanes = AllLanes, and with the int count of
 /// elements left for the last partial vector, so that one generic lambda serves both:
 ///   vector_loop<S>(n, [&](int64_t i, auto lanes) { store(y + i, exp(load(x + i, lanes)), lanes); });
-template <class S, class F>
-inline void vector_loop(int64_t n, F&& f) {
+template <class S, class F> inline void vector_loop(int64_t n, F&& f) {
   int64_t i = 0;
   for (; i + Vec<S>::width <= n; i += Vec<S>::width) { f(i, AllLanes{}); }
   if (i < n) { f(i, static_cast<int>(n - i)); }

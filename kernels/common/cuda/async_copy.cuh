@@ -1,6 +1,6 @@
 #pragma once
-// Copies from global to shared memory that go on while the thread computes (cp.async). A thread sees its own copies after a wait,
-// those of other threads after a barrier behind that wait.
+// Copies from global to shared memory that go on while the thread computes (cp.async). A thread sees its own copies
+// after a wait, those of other threads after a barrier behind that wait.
 #include "kernels/common/cuda/prelude.cuh"
 
 namespace hebb::HEBB_DEVICE {
@@ -10,8 +10,10 @@ __device__ __forceinline__ void copy_async_16(void* shared, const void* global, 
 #ifdef HEBB_SIMT
   ::simt::copy_to_shared(shared, global, 16, from_bytes, where);
 #else
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))), "l"(global),
-               "r"(from_bytes) : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "l"(global), "r"(from_bytes)
+      : "memory");
 #endif
 }
 
@@ -20,8 +22,10 @@ __device__ __forceinline__ void copy_async_4(void* shared, const void* global, i
 #ifdef HEBB_SIMT
   ::simt::copy_to_shared(shared, global, 4, from_bytes, where);
 #else
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))), "l"(global),
-               "r"(from_bytes) : "memory");
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "l"(global), "r"(from_bytes)
+      : "memory");
 #endif
 }
 
@@ -35,8 +39,7 @@ __device__ __forceinline__ void commit_async_copies() {
 }
 
 /// Waits until at most kGroupsLeft of the newest groups are unfinished.
-template <int kGroupsLeft>
-__device__ __forceinline__ void wait_async_copies() {
+template <int kGroupsLeft> __device__ __forceinline__ void wait_async_copies() {
 #ifdef HEBB_SIMT
   ::simt::wait_copies(kGroupsLeft);
 #else

@@ -1,6 +1,6 @@
 #pragma once
-// Part of prelude.h's family: work that a whole block does together on matrices in global memory (which stay in L1 and L2). All
-// threads must call; every function ends with a barrier, so that the next one sees what it wrote.
+// Part of prelude.h's family: work that a whole block does together on matrices in global memory (which stay in L1 and
+// L2). All threads must call; every function ends with a barrier, so that the next one sees what it wrote.
 #include "kernels/common/cuda/prelude.cuh"
 
 namespace hebb::HEBB_DEVICE {
@@ -8,17 +8,13 @@ namespace hebb::HEBB_DEVICE {
 constexpr int kBlockThreads = 256;  // what these functions expect
 
 /// f(i) for i < count, each on one thread.
-template <class F>
-__device__ __forceinline__ void block_each(int64_t count, F&& f HEBB_WHERE_PARAMETER) {
-  for (int64_t i = threadIdx.x; i < count; i += kBlockThreads) {
-    f(i);
-  }
+template <class F> __device__ __forceinline__ void block_each(int64_t count, F&& f HEBB_WHERE_PARAMETER) {
+  for (int64_t i = threadIdx.x; i < count; i += kBlockThreads) { f(i); }
   __syncthreads(HEBB_WHERE_HERE);
 }
 
 /// f(row, lane) for row < rows, each by one warp.
-template <class F>
-__device__ __forceinline__ void block_warps(int64_t rows, F&& f HEBB_WHERE_PARAMETER) {
+template <class F> __device__ __forceinline__ void block_warps(int64_t rows, F&& f HEBB_WHERE_PARAMETER) {
   for (int64_t row = threadIdx.x / 32; row < rows; row += kBlockThreads / 32) {
     f(row, static_cast<int>(threadIdx.x % 32));
   }
@@ -28,22 +24,16 @@ __device__ __forceinline__ void block_warps(int64_t rows, F&& f HEBB_WHERE_PARAM
 /// f(i, row, column) for the elements i of [rows, columns], rows by warps: no division.
 template <class F>
 __device__ __forceinline__ void block_rows(int64_t rows, int64_t columns, F&& f HEBB_WHERE_PARAMETER) {
-  block_warps(
-      rows,
-      [&](int64_t row, int lane) {
-        for (int64_t column = lane; column < columns; column += 32) {
-          f(row * columns + column, row, column);
-        }
-      } HEBB_WHERE_ARGUMENT);
+  block_warps(rows, [&](int64_t row, int lane) {
+    for (int64_t column = lane; column < columns; column += 32) { f(row * columns + column, row, column); }
+  } HEBB_WHERE_ARGUMENT);
 }
 
 /// a . b by one warp, in every lane.
 template <class S>
 __device__ __forceinline__ S warp_dot(int64_t count, const S* a, const S* b, int lane HEBB_WHERE_PARAMETER) {
   S sum = 0;
-  for (int64_t i = lane; i < count; i += 32) {
-    sum += a[i] * b[i];
-  }
+  for (int64_t i = lane; i < count; i += 32) { sum += a[i] * b[i]; }
   return warp_sum(sum HEBB_WHERE_ARGUMENT);
 }
 
@@ -55,11 +45,11 @@ struct Matrix {
   __device__ Matrix(float* data, int64_t stride) : data(data), stride(static_cast<int>(stride)) {}
 };
 
-/// c [m, n] (+)= alpha op(a) op(b), op the transpose where told so: op(a) [m, k], op(b) [k, n]. Tiles of 64 x 64, 4 x 4 a thread, 16
-/// deep in shared memory (8.5 KB). Bound: 2 m n k FLOP with two shared loads of 16 bytes for 32 of them.
+/// c [m, n] (+)= alpha op(a) op(b), op the transpose where told so: op(a) [m, k], op(b) [k, n]. Tiles of 64 x 64, 4 x 4
+/// a thread, 16 deep in shared memory (8.5 KB). Bound: 2 m n k FLOP with two shared loads of 16 bytes for 32 of them.
 template <bool kTransA, bool kTransB>
 __device__ HEBB_NOINLINE void block_product(int m, int n, int k, float alpha, Matrix a, Matrix b, bool accumulate,
-                                              Matrix c HEBB_WHERE_PARAMETER) {
+                                            Matrix c HEBB_WHERE_PARAMETER) {
   constexpr int kTile = 64, kDepth = 16;
   struct Stage {
     float a[kDepth][kTile + 4], b[kDepth][kTile + 4];  // rows of 16-byte packs
@@ -104,7 +94,8 @@ __device__ HEBB_NOINLINE void block_product(int m, int n, int k, float alpha, Ma
 
 constexpr int kSolveBlock = 16;
 
-/// x = (1 + L)^(-1) x for the strictly lower triangle of L [rows, rows] (what else it holds is ignored), x [rows, n], both without gaps.
+/// x = (1 + L)^(-1) x for the strictly lower triangle of L [rows, rows] (what else it holds is ignored), x [rows, n],
+/// both without gaps.
 __device__ HEBB_NOINLINE void block_solve_lower(int64_t rows, int64_t n, float* lower, float* x HEBB_WHERE_PARAMETER) {
   for (int64_t first = 0; first < rows; first += kSolveBlock) {
     const int64_t last = first + kSolveBlock < rows ? first + kSolveBlock : rows;
@@ -115,9 +106,7 @@ __device__ HEBB_NOINLINE void block_solve_lower(int64_t rows, int64_t n, float* 
     block_each(n, [&](int64_t column) {
       for (int64_t i = first + 1; i < last; ++i) {
         float sum = x[i * n + column];
-        for (int64_t j = first; j < i; ++j) {
-          sum -= lower[i * rows + j] * x[j * n + column];
-        }
+        for (int64_t j = first; j < i; ++j) { sum -= lower[i * rows + j] * x[j * n + column]; }
         x[i * n + column] = sum;
       }
     } HEBB_WHERE_ARGUMENT);
@@ -125,19 +114,18 @@ __device__ HEBB_NOINLINE void block_solve_lower(int64_t rows, int64_t n, float* 
 }
 
 /// x = (1 + L)^(-T) x.
-__device__ HEBB_NOINLINE void block_solve_lower_transposed(int64_t rows, int64_t n, float* lower, float* x HEBB_WHERE_PARAMETER) {
+__device__ HEBB_NOINLINE void block_solve_lower_transposed(int64_t rows, int64_t n, float* lower,
+                                                           float* x HEBB_WHERE_PARAMETER) {
   for (int64_t last = rows; last > 0;) {
     const int64_t first = (last - 1) / kSolveBlock * kSolveBlock;
     if (last < rows) {
-      block_product<true, false>(last - first, n, rows - last, -1.0f, {lower + last * rows + first, rows}, {x + last * n, n}, true,
-                                 {x + first * n, n} HEBB_WHERE_ARGUMENT);
+      block_product<true, false>(last - first, n, rows - last, -1.0f, {lower + last * rows + first, rows},
+                                 {x + last * n, n}, true, {x + first * n, n} HEBB_WHERE_ARGUMENT);
     }
     block_each(n, [&](int64_t column) {
       for (int64_t i = last - 2; i >= first; --i) {
         float sum = x[i * n + column];
-        for (int64_t j = i + 1; j < last; ++j) {
-          sum -= lower[j * rows + i] * x[j * n + column];
-        }
+        for (int64_t j = i + 1; j < last; ++j) { sum -= lower[j * rows + i] * x[j * n + column]; }
         x[i * n + column] = sum;
       }
     } HEBB_WHERE_ARGUMENT);

@@ -10,8 +10,8 @@ struct Rows2D {
   int64_t rows, stride, columns;
 };
 
-/// out[column * step] += sum over the rows of `in`, in an order that depends on the shape alone. Uses the stream's workspace.
-/// Bound: HBM, `in` once.
+/// out[column * step] += sum over the rows of `in`, in an order that depends on the shape alone. Uses the stream's
+/// workspace. Bound: HBM, `in` once.
 void add_column_sums(Stream& stream, float* out, int64_t step, const Rows2D& in);
 
 /// The usual case: the second stage of a sum over blocks, partial [blocks, columns].

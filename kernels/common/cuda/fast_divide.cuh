@@ -3,8 +3,8 @@
 
 namespace hebb::HEBB_DEVICE {
 
-/// Quotient and remainder of numbers in [0, 2^31), such as entries that i32 counts: 64-bit division takes a hundred instructions and
-/// a call, which spills registers.
+/// Quotient and remainder of numbers in [0, 2^31), such as entries that i32 counts: 64-bit division takes a hundred
+/// instructions and a call, which spills registers.
 struct Split {
   int64_t quotient, remainder;
 

@@ -9,18 +9,20 @@ namespace hebb::HEBB_DEVICE {
 
 #ifdef HEBB_SIMT
 template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, int64_t shared_bytes, Stream& stream,
-            Arguments&&... arguments) {
-  ::simt::launch(name, kernel, blocks, threads, shared_bytes, static_cast<::simt::Stream*>(native_stream(stream)), arguments...);
+void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, int64_t shared_bytes,
+            Stream& stream, Arguments&&... arguments) {
+  ::simt::launch(name, kernel, blocks, threads, shared_bytes, static_cast<::simt::Stream*>(native_stream(stream)),
+                 arguments...);
 }
 #else
 template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, int64_t shared_bytes, Stream& stream,
-            Arguments&&... arguments) {
+void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, int64_t shared_bytes,
+            Stream& stream, Arguments&&... arguments) {
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "kernel parameters are copied as bytes");
 
   const void* function = reinterpret_cast<const void*>(kernel);
-  if (shared_bytes > 0) {  // what a block may have without asking includes its static shared memory, whose size is not known here
+  if (shared_bytes >
+      0) {  // what a block may have without asking includes its static shared memory, whose size is not known here
     allow_shared_bytes(function, shared_bytes);
   }
   std::tuple<Parameters...> parameters(static_cast<Parameters>(arguments)...);
@@ -43,8 +45,7 @@ inline unsigned blocks_for(int64_t items, int64_t threads) {
 }
 
 /// Calls f with a value of the dtype's type: float or bf16. Double exists on the CPU only.
-template <class F>
-void dispatch_float(DType dtype, F&& f) {
+template <class F> void dispatch_float(DType dtype, F&& f) {
   if (dtype == DType::f32) {
     f(float{});
   } else {

@@ -3,11 +3,14 @@
 
 namespace hebb::HEBB_DEVICE {
 
-/// Elements of a tensor in fp32 or bf16, known at run time: for small kernels whose time is latency, so that there is one of each.
+/// Elements of a tensor in fp32 or bf16, known at run time: for small kernels whose time is latency, so that there is
+/// one of each.
 class Elements {
  public:
   Elements() = default;
-  explicit Elements(const Tensor& t) : data_(t.data), is_bf16_(t.dtype == DType::bf16) { HEBB_ASSERT(is_bf16_ || t.dtype == DType::f32); }
+  explicit Elements(const Tensor& t) : data_(t.data), is_bf16_(t.dtype == DType::bf16) {
+    HEBB_ASSERT(is_bf16_ || t.dtype == DType::f32);
+  }
 
   __device__ bool exist() const { return data_ != nullptr; }
   __device__ float operator[](int64_t i) const {

@@ -14,8 +14,7 @@ __device__ __forceinline__ bf16 round_to_bf16(float x) {
   return {static_cast<uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFFu : rounded)};
 }
 
-template <class T>
-__device__ __forceinline__ T from_float(float x) {
+template <class T> __device__ __forceinline__ T from_float(float x) {
   if constexpr (std::is_same_v<T, bf16>) {
     return round_to_bf16(x);
   } else {

@@ -1,9 +1,9 @@
 #pragma once
 // Tensor-core instructions, each with its emulation beside it. Fragments are spread over the lanes of a warp; with
 // row = lane / 4 and pair = 2 (lane % 4) a lane holds of
-//   A 16x16 bf16: a[0] = (row, pair), a[1] = (row + 8, pair), a[2] = (row, pair + 8), a[3] = (row + 8, pair + 8), and the next column each
-//   B 16x8 bf16:  b[0] = (pair, row), b[1] = (pair + 8, row), and the next row (k) each
-//   D 16x8 fp32:  d[0], d[1] = (row, pair), (row, pair + 1); d[2], d[3] = the same in row + 8
+//   A 16x16 bf16: a[0] = (row, pair), a[1] = (row + 8, pair), a[2] = (row, pair + 8), a[3] = (row + 8, pair + 8), and
+//   the next column each B 16x8 bf16:  b[0] = (pair, row), b[1] = (pair + 8, row), and the next row (k) each D 16x8
+//   fp32:  d[0], d[1] = (row, pair), (row, pair + 1); d[2], d[3] = the same in row + 8
 #include "kernels/common/cuda/prelude.cuh"
 
 namespace hebb::HEBB_DEVICE {
@@ -62,9 +62,7 @@ struct Multiply {
       for (int i = 0; i < 4; ++i) {
         const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
         float sum = 0;
-        for (int l = 0; l < k; ++l) {
-          sum += a[row * k + l] * b[l * 8 + column];
-        }
+        for (int l = 0; l < k; ++l) { sum += a[row * k + l] * b[l * 8 + column]; }
         d[i] += sum;
       }
     }
@@ -88,17 +86,15 @@ struct Multiply {
   }
 
   static void compute_tf32(void* const* lanes) {
-    const auto value = [](uint32_t bits) { return __uint_as_float(bits & 0xFFFFE000u); };  // the rest of the bits is ignored
+    const auto value = [](uint32_t bits) {
+      return __uint_as_float(bits & 0xFFFFE000u);
+    };  // the rest of the bits is ignored
     float a[16][8], b[8][8];
     for (int lane = 0; lane < 32; ++lane) {
       const auto& mine = *static_cast<const Multiply*>(lanes[lane]);
       const int row = lane / 4, column = lane % 4;
-      for (int i = 0; i < 4; ++i) {
-        a[row + 8 * (i % 2)][column + 4 * (i / 2)] = value(mine.a[i]);
-      }
-      for (int i = 0; i < 2; ++i) {
-        b[column + 4 * i][row] = value(mine.b[i]);
-      }
+      for (int i = 0; i < 4; ++i) { a[row + 8 * (i % 2)][column + 4 * (i / 2)] = value(mine.a[i]); }
+      for (int i = 0; i < 2; ++i) { b[column + 4 * i][row] = value(mine.b[i]); }
     }
     add_product(lanes, 8, &a[0][0], &b[0][0]);
   }
@@ -111,8 +107,9 @@ __device__ __forceinline__ uint32_t shared_address(const void* address) {
 }
 #endif
 
-/// kCount 8x8 matrices of 2-byte elements from shared memory. Lane 8 m + r gives the address of row r of matrix m (16 bytes, 16-byte
-/// aligned); out[m] holds elements (lane / 4, 2 (lane % 4)) and the next column of matrix m, or of its transpose.
+/// kCount 8x8 matrices of 2-byte elements from shared memory. Lane 8 m + r gives the address of row r of matrix m (16
+/// bytes, 16-byte aligned); out[m] holds elements (lane / 4, 2 (lane % 4)) and the next column of matrix m, or of its
+/// transpose.
 template <int kCount, bool kTransposed>
 __device__ __forceinline__ void load_matrices(uint32_t (&out)[kCount], const void* row HEBB_WHERE_PARAMETER) {
   static_assert(kCount == 1 || kCount == 2 || kCount == 4);
@@ -121,9 +118,7 @@ __device__ __forceinline__ void load_matrices(uint32_t (&out)[kCount], const voi
     if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
       ::simt::fault("ldmatrix of a row whose address is not a multiple of 16", where);
     }
-    if (!::simt::is_shared(row, 16)) {
-      ::simt::fault("ldmatrix of a row outside of shared memory", where);
-    }
+    if (!::simt::is_shared(row, 16)) { ::simt::fault("ldmatrix of a row outside of shared memory", where); }
     ::simt::report_read(row, 16);
   }
   emulation::LoadMatrices arguments{row, kCount, kTransposed, {}};
@@ -136,21 +131,31 @@ __device__ __forceinline__ void load_matrices(uint32_t (&out)[kCount], const voi
   } else if constexpr (kCount == 1) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(out[0]) : "r"(address) : "memory");
   } else if constexpr (kCount == 2 && !kTransposed) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(out[0]), "=r"(out[1]) : "r"(address) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(out[0]), "=r"(out[1])
+                 : "r"(address)
+                 : "memory");
   } else if constexpr (kCount == 2) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(out[0]), "=r"(out[1]) : "r"(address) : "memory");
+                 : "=r"(out[0]), "=r"(out[1])
+                 : "r"(address)
+                 : "memory");
   } else if constexpr (!kTransposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(address) : "memory");
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(address)
+                 : "memory");
   } else {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(address) : "memory");
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(address)
+                 : "memory");
   }
 #endif
 }
 
-/// An 8x8 matrix of 2-byte elements in registers, of which a lane holds (lane / 4, 2 (lane % 4)) and the next column: of its transpose.
+/// An 8x8 matrix of 2-byte elements in registers, of which a lane holds (lane / 4, 2 (lane % 4)) and the next column:
+/// of its transpose.
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t pair HEBB_WHERE_PARAMETER) {
 #ifdef HEBB_SIMT
   emulation::TransposeMatrix arguments{pair, 0};
@@ -164,27 +169,33 @@ __device__ __forceinline__ uint32_t transpose_matrix(uint32_t pair HEBB_WHERE_PA
 }
 
 /// d += a b: 16x8 += 16x16 16x8, bf16 products summed in fp32.
-__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4],
+                                         const uint32_t (&b)[2] HEBB_WHERE_PARAMETER) {
 #ifdef HEBB_SIMT
   emulation::Multiply arguments{d, a, b};
   ::simt::collective(kAllLanes, "mma.m16n8k16.bf16", &arguments, &emulation::Multiply::compute_bf16, where);
 #else
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
 
-/// d += a b: 16x8 += 16x8 8x8 in tf32. With column = lane % 4: a[0] = (row, column), a[1] = (row + 8, column), a[2], a[3] = the same
-/// at column + 4; b[0] = (column, row), b[1] = (column + 4, row).
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] HEBB_WHERE_PARAMETER) {
+/// d += a b: 16x8 += 16x8 8x8 in tf32. With column = lane % 4: a[0] = (row, column), a[1] = (row + 8, column), a[2],
+/// a[3] = the same at column + 4; b[0] = (column, row), b[1] = (column + 4, row).
+__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4],
+                                         const uint32_t (&b)[2] HEBB_WHERE_PARAMETER) {
 #ifdef HEBB_SIMT
   emulation::Multiply arguments{d, a, b};
   ::simt::collective(kAllLanes, "mma.m16n8k8.tf32", &arguments, &emulation::Multiply::compute_tf32, where);
 #else
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
 

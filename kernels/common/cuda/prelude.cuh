@@ -1,6 +1,6 @@
 #pragma once
-// The base of every CUDA source. nvcc compiles kernels for the device; any C++ compiler compiles the same text for the SIMT
-// emulator (HEBB_SIMT, docs/emulator.md). The rules that keep kernels emulatable are on that page.
+// The base of every CUDA source. nvcc compiles kernels for the device; any C++ compiler compiles the same text for the
+// SIMT emulator (HEBB_SIMT, docs/emulator.md). The rules that keep kernels emulatable are on that page.
 #include <cstdint>
 #include <type_traits>
 
@@ -10,8 +10,8 @@
 #include "simt.h"
 #define HEBB_UNROLL
 #define HEBB_NOINLINE inline
-// A function that wraps a barrier or collective takes HEBB_WHERE_PARAMETER and passes HEBB_WHERE_ARGUMENT on, so that a fault names
-// the line of the kernel.
+// A function that wraps a barrier or collective takes HEBB_WHERE_PARAMETER and passes HEBB_WHERE_ARGUMENT on, so that a
+// fault names the line of the kernel.
 #define HEBB_WHERE ::simt::Where where = ::simt::Where::current()
 #define HEBB_WHERE_PARAMETER , HEBB_WHERE
 #define HEBB_WHERE_HERE where
@@ -19,7 +19,7 @@
 #else
 #define HEBB_UNROLL _Pragma("unroll")
 #define HEBB_NOINLINE __noinline__ inline
-#define HEBB_SHARED(T, name) __shared__ __align__(16) ::std::type_identity_t<T> name
+#define HEBB_SHARED(T, name) __shared__ __align__(16)::std::type_identity_t<T> name
 #define HEBB_DYN_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #define HEBB_WHERE
 #define HEBB_WHERE_PARAMETER
@@ -31,8 +31,8 @@
 #define HEBB_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...) \
   ::hebb::HEBB_DEVICE::launch(#kernel, kernel, blocks, threads, shared_bytes, stream, __VA_ARGS__)
 
+#include "kernels/common/cuda/for_each_index.cuh"
 #include "kernels/common/cuda/launch.cuh"
 #include "kernels/common/cuda/math.cuh"
-#include "kernels/common/cuda/for_each_index.cuh"
 #include "kernels/common/cuda/reduce.cuh"
 #include "kernels/common/cuda/vectors.cuh"

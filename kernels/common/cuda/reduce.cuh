@@ -6,17 +6,14 @@ namespace hebb::HEBB_DEVICE {
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 /// The sum in every lane, by a butterfly.
-template <class T>
-__device__ __forceinline__ T warp_sum(T value HEBB_WHERE_PARAMETER) {
+template <class T> __device__ __forceinline__ T warp_sum(T value HEBB_WHERE_PARAMETER) {
   HEBB_UNROLL
-  for (int bits = 16; bits > 0; bits /= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT);
-  }
+  for (int bits = 16; bits > 0; bits /= 2) { value += __shfl_xor_sync(kAllLanes, value, bits, 32 HEBB_WHERE_ARGUMENT); }
   return value;
 }
 
-/// The sum over a group of `lanes` neighbouring lanes, a power of two, the first a multiple of it; in every lane of the group, by a
-/// butterfly. The warp's other groups need not take part.
+/// The sum over a group of `lanes` neighbouring lanes, a power of two, the first a multiple of it; in every lane of the
+/// group, by a butterfly. The warp's other groups need not take part.
 __device__ __forceinline__ float group_sum(float value, int lanes HEBB_WHERE_PARAMETER) {
   const unsigned first = threadIdx.x % 32 / static_cast<unsigned>(lanes) * static_cast<unsigned>(lanes);
   const unsigned mask = lanes == 32 ? kAllLanes : ((1u << lanes) - 1u) << first;
@@ -34,36 +31,26 @@ __device__ __forceinline__ float warp_max(float value HEBB_WHERE_PARAMETER) {
   return value;
 }
 
-/// Reductions over a one-dimensional block; the result is in every thread. At most one object per kernel and type T: it alternates
-/// between two buffers, so that one barrier per reduction is enough. All threads must call.
-template <class T>
-class BlockReducer {
+/// Reductions over a one-dimensional block; the result is in every thread. At most one object per kernel and type T: it
+/// alternates between two buffers, so that one barrier per reduction is enough. All threads must call.
+template <class T> class BlockReducer {
  public:
-  template <int K>
-  __device__ __forceinline__ void sum(T (&values)[K] HEBB_WHERE_PARAMETER) {
+  template <int K> __device__ __forceinline__ void sum(T (&values)[K] HEBB_WHERE_PARAMETER) {
     static_assert(K <= kMaxValues);
     HEBB_UNROLL
-    for (int k = 0; k < K; ++k) {
-      values[k] = warp_sum(values[k] HEBB_WHERE_ARGUMENT);
-    }
-    if (blockDim.x == 32) {
-      return;
-    }
+    for (int k = 0; k < K; ++k) { values[k] = warp_sum(values[k] HEBB_WHERE_ARGUMENT); }
+    if (blockDim.x == 32) { return; }
     HEBB_SHARED(Buffers, buffers);
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     T(&buffer)[kMaxValues][32] = buffers.value[slot_];
     slot_ ^= 1;
     if (lane == 0) {
       HEBB_UNROLL
-      for (int k = 0; k < K; ++k) {
-        buffer[k][warp] = values[k];
-      }
+      for (int k = 0; k < K; ++k) { buffer[k][warp] = values[k]; }
     }
     __syncthreads(HEBB_WHERE_HERE);
     HEBB_UNROLL
-    for (int k = 0; k < K; ++k) {
-      values[k] = warp_sum(lane < warps ? buffer[k][lane] : T(0) HEBB_WHERE_ARGUMENT);
-    }
+    for (int k = 0; k < K; ++k) { values[k] = warp_sum(lane < warps ? buffer[k][lane] : T(0) HEBB_WHERE_ARGUMENT); }
   }
 
   __device__ __forceinline__ T sum(T value HEBB_WHERE_PARAMETER) {
@@ -74,16 +61,12 @@ class BlockReducer {
 
   __device__ __forceinline__ float max(float value HEBB_WHERE_PARAMETER) {
     value = warp_max(value HEBB_WHERE_ARGUMENT);
-    if (blockDim.x == 32) {
-      return value;
-    }
+    if (blockDim.x == 32) { return value; }
     HEBB_SHARED(Buffers, maxima);
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     T(&buffer)[32] = maxima.value[slot_][0];
     slot_ ^= 1;
-    if (lane == 0) {
-      buffer[warp] = value;
-    }
+    if (lane == 0) { buffer[warp] = value; }
     __syncthreads(HEBB_WHERE_HERE);
     return warp_max(lane < warps ? buffer[lane] : -INFINITY HEBB_WHERE_ARGUMENT);
   }

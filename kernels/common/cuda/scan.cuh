@@ -3,7 +3,8 @@
 
 namespace hebb::HEBB_DEVICE {
 
-/// Sum of the values of the threads before this one; `total` becomes the sum of all. One-dimensional blocks; all threads call.
+/// Sum of the values of the threads before this one; `total` becomes the sum of all. One-dimensional blocks; all
+/// threads call.
 __device__ __forceinline__ int block_scan(int value, int& total HEBB_WHERE_PARAMETER) {
   HEBB_SHARED(int[32], warp_sums);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -16,9 +17,7 @@ __device__ __forceinline__ int block_scan(int value, int& total HEBB_WHERE_PARAM
     return sum;
   };
   const int sum = inclusive(value);
-  if (lane == 31) {
-    warp_sums[warp] = sum;
-  }
+  if (lane == 31) { warp_sums[warp] = sum; }
   __syncthreads(HEBB_WHERE_HERE);
   const int warps = inclusive(lane < static_cast<int>(blockDim.x / 32) ? warp_sums[lane] : 0);  // in every warp alike
   total = __shfl_sync(kAllLanes, warps, 31, 32 HEBB_WHERE_ARGUMENT);

@@ -11,8 +11,8 @@ constexpr int kThreads = 128;
 constexpr int kChunk = 32;  // sorted entries of one block
 
 // A sum by id over entries sorted by id, in two stages, each in the order of the entries. Stage one sums chunks of
-// kChunk sorted entries: ids that lie within a chunk are finished, sums of an id that comes from the chunk before or goes on in the
-// next are kept in open[chunk][0 or 1]. Stage two joins those.
+// kChunk sorted entries: ids that lie within a chunk are finished, sums of an id that comes from the chunk before or
+// goes on in the next are kept in open[chunk][0 or 1]. Stage two joins those.
 struct Segments {
   const int32_t *ids, *positions;  // sorted
   int64_t count;
@@ -27,35 +27,32 @@ __device__ __forceinline__ void add_row(float* row, int64_t at, int64_t width, b
   float value[N];
   load_pack(value, row, at, width, vector);
   HEBB_UNROLL
-  for (int j = 0; j < N; ++j) {
-    value[j] += sum[j];
-  }
+  for (int j = 0; j < N; ++j) { value[j] += sum[j]; }
   store_pack(row, at, width, vector, value);
 }
 
-template <class T>
-struct Source {
+template <class T> struct Source {
   const T* rows;
   const float* factors;
   int64_t stride, per_row, first;  // first: entry of position 0
 
   template <int N>
-  __device__ __forceinline__ void load(float (&value)[N], int32_t position, int64_t at, int64_t width, bool vector) const {
+  __device__ __forceinline__ void load(float (&value)[N], int32_t position, int64_t at, int64_t width,
+                                       bool vector) const {
     const int64_t entry = first + position;
     load_pack(value, rows + entry / per_row * stride, at, width, vector);
     if (factors != nullptr) {
       HEBB_UNROLL
-      for (int j = 0; j < N; ++j) {
-        value[j] *= factors[entry];
-      }
+      for (int j = 0; j < N; ++j) { value[j] *= factors[entry]; }
     }
   }
 };
 
-// Grid: chunks x groups of kThreads packs. HBM: reads a source row an entry, reads and writes a row of the table for each id that occurs.
+// Grid: chunks x groups of kThreads packs. HBM: reads a source row an entry, reads and writes a row of the table for
+// each id that occurs.
 template <class T>
-__global__ void __launch_bounds__(kThreads) sum_chunks_kernel(float* table, float* open, Source<T> from, Segments s, int64_t width,
-                                                             bool vector) {
+__global__ void __launch_bounds__(kThreads)
+    sum_chunks_kernel(float* table, float* open, Source<T> from, Segments s, int64_t width, bool vector) {
   constexpr int N = kPack<T>;
   const int64_t at = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   const int64_t chunk = blockIdx.x, begin = chunk * kChunk, end = s.end(chunk);
@@ -65,13 +62,9 @@ __global__ void __launch_bounds__(kThreads) sum_chunks_kernel(float* table, floa
     float value[N];
     from.load(value, s.positions[i], at, width, vector);
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      sum[j] += value[j];
-    }
+    for (int j = 0; j < N; ++j) { sum[j] += value[j]; }
     const bool goes_on = s.goes_on(i);
-    if (goes_on && i + 1 < end) {
-      continue;
-    }
+    if (goes_on && i + 1 < end) { continue; }
     if (began_here && !goes_on) {
       add_row(table + static_cast<int64_t>(s.ids[i]) * width, at, width, vector, sum);
     } else {
@@ -79,14 +72,13 @@ __global__ void __launch_bounds__(kThreads) sum_chunks_kernel(float* table, floa
     }
     began_here = true;
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      sum[j] = 0;
-    }
+    for (int j = 0; j < N; ++j) { sum[j] = 0; }
   }
 }
 
 // Grid: as before. The chunk in which an open id begins adds up its later parts.
-__global__ void __launch_bounds__(kThreads) join_chunks_kernel(float* table, const float* open, Segments s, int64_t width, bool vector) {
+__global__ void __launch_bounds__(kThreads)
+    join_chunks_kernel(float* table, const float* open, Segments s, int64_t width, bool vector) {
   constexpr int N = kPack<float>;
   const int64_t at = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   const int64_t chunk = blockIdx.x, last = s.end(chunk) - 1;
@@ -101,13 +93,9 @@ __global__ void __launch_bounds__(kThreads) join_chunks_kernel(float* table, con
     float value[N];
     load_pack(value, open + 2 * next * width, at, width, vector);
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      sum[j] += value[j];
-    }
+    for (int j = 0; j < N; ++j) { sum[j] += value[j]; }
     const int64_t next_last = s.end(next) - 1;
-    if (s.ids[next_last] != id || !s.goes_on(next_last)) {
-      break;
-    }
+    if (s.ids[next_last] != id || !s.goes_on(next_last)) { break; }
   }
   add_row(table + static_cast<int64_t>(id) * width, at, width, vector, sum);
 }
@@ -120,7 +108,8 @@ struct Scratch {
   int64_t sort, open, end;
 
   Scratch(int64_t entries, int64_t width)
-      : sort(rounded(entries * static_cast<int64_t>(sizeof(int32_t)))), open(sort + rounded(sort_scratch_bytes(entries))),
+      : sort(rounded(entries * static_cast<int64_t>(sizeof(int32_t)))),
+        open(sort + rounded(sort_scratch_bytes(entries))),
         end(open + chunks_of(entries) * 2 * width * static_cast<int64_t>(sizeof(float))) {}
 };
 
@@ -146,8 +135,10 @@ void scatter_run(Stream& stream, float* table, int64_t table_rows, int64_t width
   const bool vector = can_vectorise<kPack<T>>(width, table, open, from.rows) && from.stride % kPack<T> == 0;
   const auto groups = [&](int64_t pack) { return blocks_for((width + pack - 1) / pack, kThreads); };
   const unsigned chunks = blocks_for(chunks_of(count), 1);
-  HEBB_LAUNCH(sum_chunks_kernel<T>, dim3(chunks, groups(kPack<T>)), kThreads, 0, stream, table, open, from, segments, width, vector);
-  HEBB_LAUNCH(join_chunks_kernel, dim3(chunks, groups(kPack<float>)), kThreads, 0, stream, table, open, segments, width, vector);
+  HEBB_LAUNCH(sum_chunks_kernel<T>, dim3(chunks, groups(kPack<T>)), kThreads, 0, stream, table, open, from, segments,
+              width, vector);
+  HEBB_LAUNCH(join_chunks_kernel, dim3(chunks, groups(kPack<float>)), kThreads, 0, stream, table, open, segments, width,
+              vector);
 }
 
 }  // namespace
@@ -155,9 +146,7 @@ void scatter_run(Stream& stream, float* table, int64_t table_rows, int64_t width
 void scatter_rows(Stream& stream, float* table, int64_t table_rows, int64_t width, int64_t count, const ScatterIds& ids,
                   const ScatterRows& from) {
   int64_t run = std::max<int64_t>(count, 1);
-  while (run > 1 && Scratch(run, width).end > workspace(stream).bytes) {
-    run = (run + 1) / 2;
-  }
+  while (run > 1 && Scratch(run, width).end > workspace(stream).bytes) { run = (run + 1) / 2; }
   dispatch_float(from.dtype, [&](auto zero) {
     using T = decltype(zero);
     for (int64_t first = 0; first < count; first += run) {

@@ -3,23 +3,22 @@
 
 namespace hebb::HEBB_DEVICE {
 
-/// Which row of a table an entry goes to: its id, or, with n > 0, that of a product key: of slot i n + j the row (2 head + book) n + i
-/// (book 0) or j (book 1), where entries are [tokens, heads, per_head].
+/// Which row of a table an entry goes to: its id, or, with n > 0, that of a product key: of slot i n + j the row (2
+/// head + book) n + i (book 0) or j (book 1), where entries are [tokens, heads, per_head].
 struct ScatterIds {
   const int32_t* ids;
   int64_t n = 0, heads = 1, per_head = 1;
   int book = 0;
 
   __device__ int32_t at(int64_t entry) const {
-    if (n == 0) {
-      return ids[entry];
-    }
+    if (n == 0) { return ids[entry]; }
     const int64_t head = entry / per_head % heads, part = book == 0 ? ids[entry] / n : ids[entry] % n;
     return static_cast<int32_t>((2 * head + book) * n + part);
   }
 };
 
-/// What entries add: factors[entry] (null: 1) times row entry / per_row of a matrix whose rows lie `stride` elements apart.
+/// What entries add: factors[entry] (null: 1) times row entry / per_row of a matrix whose rows lie `stride` elements
+/// apart.
 struct ScatterRows {
   const void* data;
   DType dtype;
@@ -27,8 +26,9 @@ struct ScatterRows {
   const float* factors = nullptr;
 };
 
-/// table[id of entry] += what the entry adds, for entries < count, each row in the order of the entries. table [table_rows, width].
-/// Uses the stream's workspace. Bound: HBM, one source row an entry and the table's rows that occur; and the sort by id.
+/// table[id of entry] += what the entry adds, for entries < count, each row in the order of the entries. table
+/// [table_rows, width]. Uses the stream's workspace. Bound: HBM, one source row an entry and the table's rows that
+/// occur; and the sort by id.
 void scatter_rows(Stream& stream, float* table, int64_t table_rows, int64_t width, int64_t count, const ScatterIds& ids,
                   const ScatterRows& from);
 

@@ -4,8 +4,9 @@
 
 #include "kernels/common/cuda/scan.cuh"
 
-// Least significant digit first, 8 bits a pass: count digits by tile, sum the counts of each digit over the tiles, scatter each tile.
-// Integers only, and the order within a tile comes from the position of each item: the result does not depend on any schedule.
+// Least significant digit first, 8 bits a pass: count digits by tile, sum the counts of each digit over the tiles,
+// scatter each tile. Integers only, and the order within a tile comes from the position of each item: the result does
+// not depend on any schedule.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
@@ -17,7 +18,8 @@ constexpr int kTile = kThreads * kRounds;
 __device__ __forceinline__ int digit_of(int32_t key, int shift) { return key >> shift & (kDigits - 1); }
 
 // counts[digit][tile]. Grid: tiles.
-__global__ void __launch_bounds__(kThreads) count_digits_kernel(int* counts, const int32_t* keys, int64_t count, int shift) {
+__global__ void __launch_bounds__(kThreads)
+    count_digits_kernel(int* counts, const int32_t* keys, int64_t count, int shift) {
   HEBB_SHARED(int[kDigits], bins);
   bins[threadIdx.x] = 0;
   __syncthreads();
@@ -29,8 +31,8 @@ __global__ void __launch_bounds__(kThreads) count_digits_kernel(int* counts, con
   counts[static_cast<int64_t>(threadIdx.x) * gridDim.x + blockIdx.x] = bins[threadIdx.x];
 }
 
-// counts[digit][tile] becomes the sum over this tile and those before it. Grid: digits, one after the other by one block would take
-// longer than all else; no more warps than have tiles.
+// counts[digit][tile] becomes the sum over this tile and those before it. Grid: digits, one after the other by one
+// block would take longer than all else; no more warps than have tiles.
 __global__ void __launch_bounds__(kThreads) scan_kernel(int* counts, int64_t tiles) {
   int* const row = counts + static_cast<int64_t>(blockIdx.x) * tiles;
   int carry = 0;
@@ -39,22 +41,20 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(int* counts, int64_t til
     const int own = i < tiles ? row[i] : 0;
     int total;
     const int before = block_scan(own, total);
-    if (i < tiles) {
-      row[i] = carry + before + own;
-    }
+    if (i < tiles) { row[i] = carry + before + own; }
     carry += total;
   }
 }
 
-// Grid: tiles. A warp owns kRounds * 32 consecutive items; sums[digit][tile] as scan_kernel leaves them. positions_in null: 0, 1, 2...
-__global__ void __launch_bounds__(kThreads) scatter_kernel(int32_t* keys_out, int32_t* positions_out, const int32_t* keys_in,
-                                                          const int32_t* positions_in, const int* sums, int64_t count, int shift) {
+// Grid: tiles. A warp owns kRounds * 32 consecutive items; sums[digit][tile] as scan_kernel leaves them. positions_in
+// null: 0, 1, 2...
+__global__ void __launch_bounds__(kThreads)
+    scatter_kernel(int32_t* keys_out, int32_t* positions_out, const int32_t* keys_in, const int32_t* positions_in,
+                   const int* sums, int64_t count, int shift) {
   HEBB_SHARED(int[kWarps][kDigits], next);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   HEBB_UNROLL
-  for (int w = 0; w < kWarps; ++w) {
-    next[w][threadIdx.x] = 0;
-  }
+  for (int w = 0; w < kWarps; ++w) { next[w][threadIdx.x] = 0; }
   __syncthreads();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile + warp * kRounds * 32 + lane;
   int32_t key[kRounds];
@@ -71,7 +71,8 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(int32_t* keys_out, in
   }
   const int* const own_sums = sums + static_cast<int64_t>(threadIdx.x) * gridDim.x;  // a thread for each digit
   int all;
-  int start = block_scan(own_sums[gridDim.x - 1], all) + (blockIdx.x > 0 ? own_sums[blockIdx.x - 1] : 0);  // a barrier, too
+  int start =
+      block_scan(own_sums[gridDim.x - 1], all) + (blockIdx.x > 0 ? own_sums[blockIdx.x - 1] : 0);  // a barrier, too
   HEBB_UNROLL
   for (int w = 0; w < kWarps; ++w) {
     const int items = next[w][threadIdx.x];
@@ -86,9 +87,7 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(int32_t* keys_out, in
     const int to = next[warp][digit] + __popc(peers[round] & ((1u << lane) - 1u));
     __syncwarp();
     if (i < count) {
-      if (lane == __ffs(static_cast<int>(peers[round])) - 1) {
-        next[warp][digit] += __popc(peers[round]);
-      }
+      if (lane == __ffs(static_cast<int>(peers[round])) - 1) { next[warp][digit] += __popc(peers[round]); }
       keys_out[to] = key[round];
       positions_out[to] = positions_in != nullptr ? positions_in[i] : static_cast<int32_t>(i);
     }
@@ -116,8 +115,10 @@ SortedKeys sort_keys(Stream& stream, const int32_t* keys, int64_t count, int64_t
   for (int shift = 0, pass = 0; shift < bits; shift += kDigitBits, ++pass) {
     int32_t* const* out = buffers[pass % 2];
     HEBB_LAUNCH(count_digits_kernel, blocks_for(tiles, 1), kThreads, 0, stream, counts, keys, count, shift);
-    HEBB_LAUNCH(scan_kernel, kDigits, static_cast<unsigned>(std::min<int64_t>(kThreads, (tiles + 31) / 32 * 32)), 0, stream, counts, tiles);
-    HEBB_LAUNCH(scatter_kernel, blocks_for(tiles, 1), kThreads, 0, stream, out[0], out[1], keys, positions, counts, count, shift);
+    HEBB_LAUNCH(scan_kernel, kDigits, static_cast<unsigned>(std::min<int64_t>(kThreads, (tiles + 31) / 32 * 32)), 0,
+                stream, counts, tiles);
+    HEBB_LAUNCH(scatter_kernel, blocks_for(tiles, 1), kThreads, 0, stream, out[0], out[1], keys, positions, counts,
+                count, shift);
     keys = out[0];
     positions = out[1];
   }

@@ -1,19 +1,17 @@
 #pragma once
-// Batches of products of matrices, one block of 256 threads for each 64 x 64 tile of a result, 16 sums a thread. In two forms that a
-// caller sees alike and tells apart by the type of the stage: PlainStage multiplies fp32 or fp64 on CUDA cores, MmaStage (tiles_mma.h)
-// TF32 on tensor cores.
+// Batches of products of matrices, one block of 256 threads for each 64 x 64 tile of a result, 16 sums a thread. In two
+// forms that a caller sees alike and tells apart by the type of the stage: PlainStage multiplies fp32 or fp64 on CUDA
+// cores, MmaStage (tiles_mma.h) TF32 on tensor cores.
 #include "kernels/common/cuda/tiles_mma.cuh"
 
 namespace hebb::HEBB_DEVICE {
 
 constexpr int kTileDepth = 16;
 
-template <class S>
-using TilePanel = S[kTileDepth][kTileSize + 4];  // rows of 16-byte packs
+template <class S> using TilePanel = S[kTileDepth][kTileSize + 4];  // rows of 16-byte packs
 
 /// On CUDA cores: two shared loads of 16 bytes (fp64: four) for 16 multiply-adds.
-template <class S>
-struct PlainStage {
+template <class S> struct PlainStage {
   TilePanel<S> a, b;
 
   using Sums = S[4][4];
@@ -27,19 +25,16 @@ struct PlainStage {
 __device__ __forceinline__ void load_four(const float* from, float (&to)[4]) {
   const Word4 words = load_16_bytes(from);
   HEBB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    to[i] = __uint_as_float(words.word[i]);
-  }
+  for (int i = 0; i < 4; ++i) { to[i] = __uint_as_float(words.word[i]); }
 }
 __device__ __forceinline__ void load_four(const double* from, double (&to)[4]) {
   HEBB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    to[i] = from[i];
-  }
+  for (int i = 0; i < 4; ++i) { to[i] = from[i]; }
 }
 
 template <bool kIsTurned, class S>
-__device__ __forceinline__ void stage_tile(TilePanel<S>& to, const Operand<kIsTurned, S>& from, int64_t row, int depth, int end) {
+__device__ __forceinline__ void stage_tile(TilePanel<S>& to, const Operand<kIsTurned, S>& from, int64_t row, int depth,
+                                           int end) {
   const int thread = static_cast<int>(threadIdx.x);
   HEBB_UNROLL
   for (int u = 0; u < kTileSize * kTileDepth / kTileThreads; ++u) {  // neighbouring threads read neighbouring addresses
@@ -47,14 +42,17 @@ __device__ __forceinline__ void stage_tile(TilePanel<S>& to, const Operand<kIsTu
     const int d = kIsTurned ? thread / kTileSize + u * (kTileThreads / kTileSize) : thread % kTileDepth;
     const int64_t i = row + r;
     const int at = depth + d;
-    to[d][r] = i >= from.first && i < from.last && at < end ? from.data[kIsTurned ? at * from.stride + i : i * from.stride + at] : S(0);
+    to[d][r] = i >= from.first && i < from.last && at < end
+                   ? from.data[kIsTurned ? at * from.stride + i : i * from.stride + at]
+                   : S(0);
   }
 }
 
 /// sums += the tile at (row, column) of sum_{d < depth} a(row, d) b(column, d). All threads call.
 template <bool kA, bool kB, class S>
-__device__ __forceinline__ void tile_product(PlainStage<S>& s, const Operand<kA, S>& a, int64_t row, const Operand<kB, S>& b, int64_t column,
-                                             int64_t depth, S (&sums)[4][4] HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void tile_product(PlainStage<S>& s, const Operand<kA, S>& a, int64_t row,
+                                             const Operand<kB, S>& b, int64_t column, int64_t depth,
+                                             S (&sums)[4][4] HEBB_WHERE_PARAMETER) {
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   for (int begin = 0, end = static_cast<int>(depth); begin < end; begin += kTileDepth) {
     stage_tile(s.a, a, row, begin, end);
@@ -66,9 +64,7 @@ __device__ __forceinline__ void tile_product(PlainStage<S>& s, const Operand<kA,
       load_four(&s.a[d][4 * y], left);
       load_four(&s.b[d][4 * x], right);
       HEBB_UNROLL
-      for (int i = 0; i < 16; ++i) {
-        sums[i / 4][i % 4] += left[i / 4] * right[i % 4];
-      }
+      for (int i = 0; i < 16; ++i) { sums[i / 4][i % 4] += left[i / 4] * right[i % 4]; }
     }
     __syncthreads(HEBB_WHERE_HERE);
   }
@@ -76,22 +72,23 @@ __device__ __forceinline__ void tile_product(PlainStage<S>& s, const Operand<kA,
 
 /// The same for b and a second matrix that lies like it.
 template <bool kA, bool kB, class S>
-__device__ __forceinline__ void tile_products(PlainStage<S>& s, const Operand<kA, S>& a, int64_t row, const Operand<kB, S>& b,
-                                              const S* second, int64_t column, int64_t depth, S (&sums)[4][4],
-                                              S (&second_sums)[4][4] HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void tile_products(PlainStage<S>& s, const Operand<kA, S>& a, int64_t row,
+                                              const Operand<kB, S>& b, const S* second, int64_t column, int64_t depth,
+                                              S (&sums)[4][4], S (&second_sums)[4][4] HEBB_WHERE_PARAMETER) {
   tile_product(s, a, row, b, column, depth, sums HEBB_WHERE_ARGUMENT);
-  tile_product(s, a, row, Operand<kB, S>{second, b.stride, b.first, b.last}, column, depth, second_sums HEBB_WHERE_ARGUMENT);
+  tile_product(s, a, row, Operand<kB, S>{second, b.stride, b.first, b.last}, column, depth,
+               second_sums HEBB_WHERE_ARGUMENT);
 }
 
-/// f(row, column, i, j) for the elements of the tile at (row, column) that lie in [rows, columns]; the thread holds their sums[i][j].
+/// f(row, column, i, j) for the elements of the tile at (row, column) that lie in [rows, columns]; the thread holds
+/// their sums[i][j].
 template <class Stage, class F>
-__device__ __forceinline__ void tile_each(const Stage&, int64_t row, int64_t column, int64_t rows, int64_t columns, F&& f) {
+__device__ __forceinline__ void tile_each(const Stage&, int64_t row, int64_t column, int64_t rows, int64_t columns,
+                                          F&& f) {
   HEBB_UNROLL
   for (int i = 0; i < 16; ++i) {
     const int64_t r = row + Stage::row(Stage::row_number(i / 4, i % 4)), c = column + Stage::column(i / 4, i % 4);
-    if (r < rows && c < columns) {
-      f(r, c, i / 4, i % 4);
-    }
+    if (r < rows && c < columns) { f(r, c, i / 4, i % 4); }
   }
 }
 
@@ -101,9 +98,7 @@ __device__ __forceinline__ void tile_rows(const Stage&, int64_t row, int64_t row
   HEBB_UNROLL
   for (int number = 0; number < Stage::kRows; ++number) {
     const int64_t r = row + Stage::row(number);
-    if (r < rows) {
-      f(r, number);
-    }
+    if (r < rows) { f(r, number); }
   }
 }
 
@@ -115,13 +110,15 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks) tile_kernel(F f, unsign
     static_cast<int>(tile % column_tiles) * kTileSize);
 }
 
-/// f(stage, batch, row, column) by one block for each tile of `batches` matrices [rows, columns] of S, kBlocks of them on an SM if shared
-/// memory allows; the stage is an MmaStage if in_tf32 (of fp32), else a PlainStage.
+/// f(stage, batch, row, column) by one block for each tile of `batches` matrices [rows, columns] of S, kBlocks of them
+/// on an SM if shared memory allows; the stage is an MmaStage if in_tf32 (of fp32), else a PlainStage.
 template <class S, int kBlocks = 2, class F>
-void each_tile(const char* name, Stream& stream, bool in_tf32, int64_t batches, int64_t rows, int64_t columns, const F& f) {
+void each_tile(const char* name, Stream& stream, bool in_tf32, int64_t batches, int64_t rows, int64_t columns,
+               const F& f) {
   const int64_t row_tiles = (rows + kTileSize - 1) / kTileSize, column_tiles = (columns + kTileSize - 1) / kTileSize;
   if (batches > 0 && row_tiles > 0 && column_tiles > 0) {
-    auto* kernel = tile_kernel<sizeof(S) == sizeof(float) ? kBlocks : 1, PlainStage<S>, F>;  // fp64 takes twice the registers
+    auto *kernel = tile_kernel < sizeof(S) == sizeof(float) ? kBlocks : 1, PlainStage<S>,
+         F > ;  // fp64 takes twice the registers
     size_t bytes = sizeof(PlainStage<S>);
     if constexpr (sizeof(S) == sizeof(float)) {
       kernel = in_tf32 ? tile_kernel<kBlocks, MmaStage, F> : kernel;

@@ -5,5 +5,5 @@
 #define HEBB_UNROLL_BY(count)
 #else
 #define HEBB_PRAGMA(text) _Pragma(#text)
-#define HEBB_UNROLL_BY(count) HEBB_PRAGMA(unroll (count))
+#define HEBB_UNROLL_BY(count) HEBB_PRAGMA(unroll(count))
 #endif

@@ -1,5 +1,6 @@
 #pragma once
-// Part of prelude.h: global memory in 16-byte accesses (8 for four bf16), with scalars where rows or ends do not allow them.
+// Part of prelude.h: global memory in 16-byte accesses (8 for four bf16), with scalars where rows or ends do not allow
+// them.
 #include <cstring>
 
 #include "core/tensor.h"
@@ -7,26 +8,21 @@
 namespace hebb::HEBB_DEVICE {
 
 /// What one access moves: 4 words, or 2.
-template <int kWords>
-struct alignas(4 * kWords) Words {
-  uint32_t word[kWords];
-};
+template <int kWords> struct alignas(4 * kWords) Words { uint32_t word[kWords]; };
 
 using Word4 = Words<4>;
 
 /// Elements of T in one 16-byte access.
-template <class T>
-constexpr int kPack = static_cast<int>(16 / sizeof(T));
+template <class T> constexpr int kPack = static_cast<int>(16 / sizeof(T));
 
 /// Words of one access to a part of N elements of T.
-template <int N, class T>
-constexpr int kWords = N * sizeof(T) == 8 ? 2 : 4;
+template <int N, class T> constexpr int kWords = N * sizeof(T) == 8 ? 2 : 4;
 
-template <int kWords>
-__device__ __forceinline__ Words<kWords> load_words(const void* from HEBB_WHERE_PARAMETER) {
+template <int kWords> __device__ __forceinline__ Words<kWords> load_words(const void* from HEBB_WHERE_PARAMETER) {
 #ifdef HEBB_SIMT
   if (reinterpret_cast<uintptr_t>(from) % sizeof(Words<kWords>) != 0) {
-    ::simt::fault(kWords == 4 ? "16-byte load from an address that is not a multiple of 16" : "8-byte load from an address that is not a multiple of 8",
+    ::simt::fault(kWords == 4 ? "16-byte load from an address that is not a multiple of 16"
+                              : "8-byte load from an address that is not a multiple of 8",
                   where);
   }
   Words<kWords> value;
@@ -41,7 +37,8 @@ template <int kWords>
 __device__ __forceinline__ void store_words(void* to, const Words<kWords>& value HEBB_WHERE_PARAMETER) {
 #ifdef HEBB_SIMT
   if (reinterpret_cast<uintptr_t>(to) % sizeof value != 0) {
-    ::simt::fault(kWords == 4 ? "16-byte store to an address that is not a multiple of 16" : "8-byte store to an address that is not a multiple of 8",
+    ::simt::fault(kWords == 4 ? "16-byte store to an address that is not a multiple of 16"
+                              : "8-byte store to an address that is not a multiple of 8",
                   where);
   }
   std::memcpy(to, &value, sizeof value);
@@ -50,12 +47,18 @@ __device__ __forceinline__ void store_words(void* to, const Words<kWords>& value
 #endif
 }
 
-__device__ __forceinline__ Word4 load_16_bytes(const void* from HEBB_WHERE_PARAMETER) { return load_words<4>(from HEBB_WHERE_ARGUMENT); }
-__device__ __forceinline__ void store_16_bytes(void* to, const Word4& value HEBB_WHERE_PARAMETER) { store_words(to, value HEBB_WHERE_ARGUMENT); }
+__device__ __forceinline__ Word4 load_16_bytes(const void* from HEBB_WHERE_PARAMETER) {
+  return load_words<4>(from HEBB_WHERE_ARGUMENT);
+}
+__device__ __forceinline__ void store_16_bytes(void* to, const Word4& value HEBB_WHERE_PARAMETER) {
+  store_words(to, value HEBB_WHERE_ARGUMENT);
+}
 
-/// out[j] = row[at + j] for at + j < end, else 0. `vector`: at is a multiple of N, N of kPack<T> (or four bf16), and row is 16-byte aligned.
+/// out[j] = row[at + j] for at + j < end, else 0. `vector`: at is a multiple of N, N of kPack<T> (or four bf16), and
+/// row is 16-byte aligned.
 template <int N, class T>
-__device__ __forceinline__ void load_pack(float (&out)[N], const T* row, int64_t at, int64_t end, bool vector HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void load_pack(float (&out)[N], const T* row, int64_t at, int64_t end,
+                                          bool vector HEBB_WHERE_PARAMETER) {
   constexpr int kPart = kWords<N, T> * 4 / static_cast<int>(sizeof(T));
   if (vector && at + N <= end) {
     HEBB_UNROLL
@@ -73,15 +76,14 @@ __device__ __forceinline__ void load_pack(float (&out)[N], const T* row, int64_t
     }
   } else {
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      out[j] = at + j < end ? to_float(row[at + j]) : 0.0f;
-    }
+    for (int j = 0; j < N; ++j) { out[j] = at + j < end ? to_float(row[at + j]) : 0.0f; }
   }
 }
 
 /// row[at + j] = value[j] for at + j < end; conditions as for load_pack.
 template <int N, class T>
-__device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool vector, const float (&value)[N] HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool vector,
+                                           const float (&value)[N] HEBB_WHERE_PARAMETER) {
   constexpr int kPart = kWords<N, T> * 4 / static_cast<int>(sizeof(T));
   if (vector && at + N <= end) {
     HEBB_UNROLL
@@ -100,9 +102,7 @@ __device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool
   } else {
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) {
-      if (at + j < end) {
-        row[at + j] = from_float<T>(value[j]);
-      }
+      if (at + j < end) { row[at + j] = from_float<T>(value[j]); }
     }
   }
 }
@@ -115,23 +115,20 @@ __device__ __forceinline__ void write_pack(T* row, int64_t at, int64_t end, bool
     float old[N];
     load_pack(old, row, at, end, vector HEBB_WHERE_ARGUMENT);
     HEBB_UNROLL
-    for (int j = 0; j < N; ++j) {
-      value[j] += old[j];
-    }
+    for (int j = 0; j < N; ++j) { value[j] += old[j]; }
   }
   store_pack(row, at, end, vector, value HEBB_WHERE_ARGUMENT);
 }
 
-/// Whether 16-byte accesses are possible: rows of `width` elements in packs of N, all at aligned addresses (null is fine).
-template <int N, class... Pointers>
-bool can_vectorise(int64_t width, Pointers... pointers) {
+/// Whether 16-byte accesses are possible: rows of `width` elements in packs of N, all at aligned addresses (null is
+/// fine).
+template <int N, class... Pointers> bool can_vectorise(int64_t width, Pointers... pointers) {
   return width % N == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-/// Calls f(N as a constant), N the elements of a pack where rows of `width` elements of T at these addresses can be accessed in packs,
-/// else 1. A kernel of either kind takes `N > 1` for the `vector` of load_pack.
-template <class T, class F, class... Pointers>
-void dispatch_pack(int64_t width, F&& f, Pointers... pointers) {
+/// Calls f(N as a constant), N the elements of a pack where rows of `width` elements of T at these addresses can be
+/// accessed in packs, else 1. A kernel of either kind takes `N > 1` for the `vector` of load_pack.
+template <class T, class F, class... Pointers> void dispatch_pack(int64_t width, F&& f, Pointers... pointers) {
   if (can_vectorise<kPack<T>>(width, pointers...)) {
     f(std::integral_constant<int, kPack<T>>{});
   } else {

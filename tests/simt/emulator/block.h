@@ -35,8 +35,8 @@ struct Thread {
   int number = 0;
   const char* waits_in = "";
   Where where;
-  std::vector<AsyncCopy> copies;      // issued, not yet waited for
-  std::vector<size_t> group_ends;     // in copies
+  std::vector<AsyncCopy> copies;   // issued, not yet waited for
+  std::vector<size_t> group_ends;  // in copies
 };
 
 /// Lanes that have reached a warp operation and wait for the rest of its mask.
@@ -49,8 +49,8 @@ struct Pending {
 
 struct Warp {
   std::vector<Pending> pending;
-  // Happens-before tags of __syncwarp by lowest lane of the mask, in two alternating generations: with a single tag, lanes that run
-  // ahead would hide races.
+  // Happens-before tags of __syncwarp by lowest lane of the mask, in two alternating generations: with a single tag,
+  // lanes that run ahead would hide races.
   std::array<std::array<char, 2>, 32> tags;
   std::array<unsigned char, 32> generation{};
 };
@@ -94,7 +94,7 @@ struct Launch {
   std::atomic<int> active_workers{0};
   std::atomic<int> waiting_workers{0};  // whose block does nothing but back off
   std::atomic<bool> stopped{false};
-  char begin_tag = 0, end_tag = 0;      // happens-before: host -> threads -> host
+  char begin_tag = 0, end_tag = 0;  // happens-before: host -> threads -> host
 };
 
 /// Runs the blocks of a launch that it is handed, one after the other. Reused between launches.
@@ -111,7 +111,9 @@ class Worker {
   // For the instructions, which run in a thread of the block.
   Thread& running() { return *running_; }
   Warp& warp_of(const Thread& thread) { return warps_[static_cast<size_t>(thread.number) / 32]; }
-  Thread& lane_of(const Thread& thread, int lane) { return threads_[static_cast<size_t>(thread.number / 32 * 32 + lane)]; }
+  Thread& lane_of(const Thread& thread, int lane) {
+    return threads_[static_cast<size_t>(thread.number / 32 * 32 + lane)];
+  }
   void suspend(State state, const char* waits_in, Where where);
   void barrier(Where where);
   const Launch& launch() const { return *launch_; }

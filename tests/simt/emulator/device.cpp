@@ -12,7 +12,8 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{256} << 10;  // small, so that work that does not fit into it at once is tested too
+constexpr int64_t kWorkspaceBytes = int64_t{256}
+                                    << 10;  // small, so that work that does not fit into it at once is tested too
 
 DeviceCounts counts;
 
@@ -47,8 +48,11 @@ int device_count() { return 1; }
 std::string device_problem() { return ""; }
 
 DeviceInfo device_info() {
-  return {.name = "SIMT emulator", .total_bytes = int64_t{1} << 32, .free_bytes = (int64_t{1} << 32) - simt::allocated_bytes(),
-          .multiprocessors = multiprocessors(), .capability = 0};
+  return {.name = "SIMT emulator",
+          .total_bytes = int64_t{1} << 32,
+          .free_bytes = (int64_t{1} << 32) - simt::allocated_bytes(),
+          .multiprocessors = multiprocessors(),
+          .capability = 0};
 }
 
 int multiprocessors() { return simt::settings().multiprocessors; }
@@ -94,23 +98,20 @@ struct Graph::State {
   std::vector<std::function<void()>> work;
 };
 
-Graph::Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& work) : state_(std::make_unique<State>(upload_bytes)) {
+Graph::Graph(Stream& stream, int64_t upload_bytes, const std::function<void()>& work)
+    : state_(std::make_unique<State>(upload_bytes)) {
   NativeStream& state = native(stream);
   simt::begin_capture(state.stream);
   const std::exception_ptr failure = state_->uploads.collect(state.recording, work);
   state_->work = simt::end_capture(state.stream);
-  if (failure != nullptr) {
-    std::rethrow_exception(failure);
-  }
+  if (failure != nullptr) { std::rethrow_exception(failure); }
 }
 
 Graph::~Graph() { simt::synchronize_all(); }  // what was launched reads its memory
 
 void Graph::launch(Stream& stream) {
   ++counts.graphs;
-  for (const std::function<void()>& operation : state_->work) {
-    simt::enqueue(native(stream).stream, operation);
-  }
+  for (const std::function<void()>& operation : state_->work) { simt::enqueue(native(stream).stream, operation); }
 }
 
 void* allocate_segment(int64_t bytes) {
@@ -129,18 +130,12 @@ void upload_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
   NativeStream& state = native(stream);
   counts.uploaded_bytes += (bytes + kUploadAlign - 1) / kUploadAlign * kUploadAlign;
   void* const place = state.recording != nullptr ? state.recording->place(bytes) : state.ring.place(stream, bytes);
-  if (place != nullptr) {
-    std::memcpy(place, from, static_cast<size_t>(bytes));
-  }
+  if (place != nullptr) { std::memcpy(place, from, static_cast<size_t>(bytes)); }
   simt::copy_async(to, place != nullptr ? place : from, bytes, state.stream);
-  if (place == nullptr) {
-    synchronize(stream);
-  }
+  if (place == nullptr) { synchronize(stream); }
 }
 void download(Stream& stream, const std::vector<HostCopy>& copies) {
-  for (const HostCopy& c : copies) {
-    simt::copy_async(c.host, c.device.data, c.device.bytes(), native(stream).stream);
-  }
+  for (const HostCopy& c : copies) { simt::copy_async(c.host, c.device.data, c.device.bytes(), native(stream).stream); }
   synchronize(stream);
 }
 void move_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
@@ -150,8 +145,7 @@ void zero_bytes(Stream& stream, void* to, int64_t bytes) { simt::fill_async(to, 
 
 namespace {
 
-template <class T>
-float load(const Tensor& tensor, int64_t at) {
+template <class T> float load(const Tensor& tensor, int64_t at) {
   if constexpr (std::is_same_v<T, bf16>) {
     const uint32_t bits = static_cast<uint32_t>(tensor.as<bf16>()[at].bits) << 16;
     float value;
@@ -179,8 +173,7 @@ float as_tf32(float x) {
 }
 
 /// Stands in for cuBLASLt, from the same column-major description, with fp32 accumulation.
-template <class In, class Out>
-void multiply(const Gemm& g, bool in_tf32) {
+template <class In, class Out> void multiply(const Gemm& g, bool in_tf32) {
   const ColumnMajorProduct p = column_major(g);
   const auto at = [](const ColumnMajor& m, int64_t i, int64_t j) {
     const int64_t row = m.is_transposed ? j : i, column = m.is_transposed ? i : j;

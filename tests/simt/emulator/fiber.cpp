@@ -50,10 +50,9 @@ constexpr size_t kStackBytes = 64 * 1024;
 
 Stack map_stack() {
   const Unwatched unwatched;  // otherwise the mapping counts as a write by the scheduler
-  void* memory = mmap(nullptr, kPage + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    throw std::bad_alloc();
-  }
+  void* memory =
+      mmap(nullptr, kPage + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) { throw std::bad_alloc(); }
   mprotect(memory, kPage, PROT_NONE);
   return {static_cast<char*>(memory) + kPage, kStackBytes};
 }
@@ -121,24 +120,18 @@ void StackPool::end_launch() {
 #else
 
 StackPool::~StackPool() {
-  for (const Stack& stack : free_) {
-    unmap_stack(stack);
-  }
+  for (const Stack& stack : free_) { unmap_stack(stack); }
 }
 
 Stack StackPool::take() {
-  if (free_.empty()) {
-    return map_stack();
-  }
+  if (free_.empty()) { return map_stack(); }
   const Stack stack = free_.back();
   free_.pop_back();
   return stack;
 }
 
 void StackPool::give(Stack stack, bool finished) {
-  if (!finished) {
-    ASAN_UNPOISON_MEMORY_REGION(stack.base, stack.bytes);
-  }
+  if (!finished) { ASAN_UNPOISON_MEMORY_REGION(stack.base, stack.bytes); }
   free_.push_back(stack);
 }
 
@@ -158,14 +151,12 @@ SIMT_NO_TSAN void prepare(Context& context, const Stack& stack, void (*entry)())
   context.machine.uc_link = nullptr;
   makecontext(&context.machine, entry, 0);
 #else
-  // Six saved registers, then the address to "return" to, then a zero at which unwinders stop. The entry function must see a
-  // stack pointer that is 8 more than a multiple of 16, as after a call.
+  // Six saved registers, then the address to "return" to, then a zero at which unwinders stop. The entry function must
+  // see a stack pointer that is 8 more than a multiple of 16, as after a call.
   void** top = reinterpret_cast<void**>(stack.base + stack.bytes) - 1;
   top[0] = nullptr;
   top[-1] = reinterpret_cast<void*>(entry);
-  for (int i = 2; i <= 7; ++i) {
-    top[-i] = nullptr;
-  }
+  for (int i = 2; i <= 7; ++i) { top[-i] = nullptr; }
   context.stack_pointer = top - 7;
 #endif
 }

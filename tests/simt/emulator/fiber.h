@@ -20,9 +20,9 @@ struct Stack {
   void* tsan_fiber = nullptr;  // thread sanitizer: the fiber whose accesses to this memory are in order
 };
 
-/// Stacks of one worker, reused; under the thread sanitizer by all workers, no sooner than in the next launch, and with the sanitizer's
-/// fiber: to it the owners of one stack are one thread, which threads of successive launches may be and those of one launch must not.
-/// (A new stack and a new fiber for each thread cost half a millisecond.)
+/// Stacks of one worker, reused; under the thread sanitizer by all workers, no sooner than in the next launch, and with
+/// the sanitizer's fiber: to it the owners of one stack are one thread, which threads of successive launches may be and
+/// those of one launch must not. (A new stack and a new fiber for each thread cost half a millisecond.)
 class StackPool {
  public:
   StackPool() = default;
@@ -46,10 +46,10 @@ struct Context {
 #else
   void* stack_pointer = nullptr;
 #endif
-  void* fake_stack = nullptr;         // address sanitizer
+  void* fake_stack = nullptr;  // address sanitizer
   const void* stack_base = nullptr;
   size_t stack_bytes = 0;
-  void* tsan_fiber = nullptr;         // thread sanitizer
+  void* tsan_fiber = nullptr;  // thread sanitizer
 };
 
 /// Prepares `context` so that the first switch to it calls entry(), which must not return. Owns no memory.

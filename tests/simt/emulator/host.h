@@ -15,17 +15,20 @@ struct dim3 {
 
 namespace simt {
 
-/// A line of source. As the default argument `Where where = Where::current()` it is the caller's. (std::source_location does the
-/// same, but not yet with the clang of Debian 12.)
+/// A line of source. As the default argument `Where where = Where::current()` it is the caller's. (std::source_location
+/// does the same, but not yet with the clang of Debian 12.)
 struct Where {
   const char* file = "";
   int line = 0;
 
-  static constexpr Where current(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+  static constexpr Where current(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
   bool operator==(const Where&) const = default;
 };
 
-/// A rule of CUDA that a kernel or its host code broke. The message names kernel, block, thread, file and line as far as known.
+/// A rule of CUDA that a kernel or its host code broke. The message names kernel, block, thread, file and line as far
+/// as known.
 class Fault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -34,14 +37,14 @@ class Fault : public std::runtime_error {
 /// The order in which threads of a block, and blocks of a grid, run where the kernel leaves it open.
 enum class Order { forward, reverse };
 
-/// When asynchronous work happens: at the latest moment that its waits allow (which exposes a missing wait), or at once (which
-/// exposes a missing barrier before the destination is written again). Concerns cp.async and work on streams.
+/// When asynchronous work happens: at the latest moment that its waits allow (which exposes a missing wait), or at once
+/// (which exposes a missing barrier before the destination is written again). Concerns cp.async and work on streams.
 enum class Timing { late, early };
 
 struct Settings {
   Order order = Order::forward;
   Timing timing = Timing::late;
-  int workers = 2;  // OS threads among which the blocks of a launch are divided
+  int workers = 2;          // OS threads among which the blocks of a launch are divided
   int multiprocessors = 1;  // that the device says it has: host code may choose kernels by them
 };
 
@@ -65,7 +68,8 @@ struct Grid {
   int64_t shared_bytes = 0;
 };
 
-/// Runs body() once for every thread of the grid and returns when all are done. Throws the fault of the first block that had one.
+/// Runs body() once for every thread of the grid and returns when all are done. Throws the fault of the first block
+/// that had one.
 void run_grid(const Grid& grid, const Settings& settings, const std::function<void()>& body);
 
 /// How many grids have run whose kernel's name contains `part`: which kernel a dispatch chose.
@@ -74,9 +78,10 @@ int64_t runs_of(const std::string& part);
 // ---- device memory: host memory with guard zones, filled with 0xFF (NaN, -1) when allocated
 
 void* allocate(int64_t bytes);
-void release(void* memory);  // waits for all streams; a fault if the memory is unknown or something was written beside it
-void check_guards();         // the same check for everything that is allocated
-int64_t allocated_bytes();   // 0 in the end: nothing leaked
+void release(
+    void* memory);    // waits for all streams; a fault if the memory is unknown or something was written beside it
+void check_guards();  // the same check for everything that is allocated
+int64_t allocated_bytes();  // 0 in the end: nothing leaked
 
 // ---- streams and events. A stream is a queue; with Timing::late its work happens when somebody waits for it.
 
@@ -96,16 +101,18 @@ void wait(Stream* stream, const Event& event);  // later work of `stream` happen
 void synchronize(const Event& event);
 bool has_happened(const Event& event);
 void copy_async(void* to, const void* from, int64_t bytes, Stream* stream);
-/// From here to end_capture nothing that `stream` is given happens; end_capture returns it, to be enqueued any number of times. In
-/// between, waiting for the device, events, and allocating and releasing its memory are faults, as CUDA refuses them.
+/// From here to end_capture nothing that `stream` is given happens; end_capture returns it, to be enqueued any number
+/// of times. In between, waiting for the device, events, and allocating and releasing its memory are faults, as CUDA
+/// refuses them.
 void begin_capture(Stream* stream);
 std::vector<std::function<void()>> end_capture(Stream* stream);
 void fill_async(void* to, int byte, int64_t bytes, Stream* stream);
 
-/// What HEBB_LAUNCH does here. As on the device, arguments are converted to the kernel's parameters and copied at the call.
+/// What HEBB_LAUNCH does here. As on the device, arguments are converted to the kernel's parameters and copied at the
+/// call.
 template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, int64_t shared_bytes, Stream* stream,
-            Arguments&&... arguments) {
+void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, int64_t shared_bytes,
+            Stream* stream, Arguments&&... arguments) {
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "kernel parameters are copied as bytes");
   static_assert((sizeof(Parameters) + ... + 0) <= 4096, "kernel parameters are limited to 4096 bytes");
   enqueue(stream, [grid = Grid{name, blocks, threads, shared_bytes}, now = settings(), kernel,

@@ -23,19 +23,17 @@ void collective(unsigned mask, const char* name, void* arguments, Compute comput
   Thread& thread = w.running();
   Warp& warp = w.warp_of(thread);
   const unsigned own = 1u << (thread.number & 31);
-  if ((mask & own) == 0) {
-    fault(std::string("calls ") + name + " with a mask that does not name it", where);
-  }
+  if ((mask & own) == 0) { fault(std::string("calls ") + name + " with a mask that does not name it", where); }
   Pending* pending = nullptr;
   for (Pending& p : warp.pending) {
-    if (p.mask == mask) {
-      pending = &p;
-    }
+    if (p.mask == mask) { pending = &p; }
   }
   if (pending == nullptr) {
     for (int lane = 0; lane < 32; ++lane) {
       if ((mask >> lane & 1u) != 0 && w.lane_of(thread, lane).state == State::finished) {
-        fault(std::string("calls ") + name + " with a mask that names lane " + std::to_string(lane) + ", which has returned", where);
+        fault(std::string("calls ") + name + " with a mask that names lane " + std::to_string(lane) +
+                  ", which has returned",
+              where);
       }
     }
     pending = &warp.pending.emplace_back();
@@ -43,7 +41,9 @@ void collective(unsigned mask, const char* name, void* arguments, Compute comput
     pending->name = name;
     pending->where = where;
   } else if (pending->where != where || (pending->name != name && std::string_view(pending->name) != name)) {
-    fault(std::string("reaches ") + name + " while lanes of its mask wait in " + pending->name + " at " + text(pending->where), where);
+    fault(std::string("reaches ") + name + " while lanes of its mask wait in " + pending->name + " at " +
+              text(pending->where),
+          where);
   }
   pending->arguments[static_cast<size_t>(thread.number & 31)] = arguments;
   pending->arrived |= own;
@@ -51,13 +51,9 @@ void collective(unsigned mask, const char* name, void* arguments, Compute comput
     w.suspend(State::in_collective, name, where);
     return;
   }
-  if (compute != nullptr) {
-    compute(pending->arguments.data());
-  }
+  if (compute != nullptr) { compute(pending->arguments.data()); }
   for (int lane = 0; lane < 32; ++lane) {
-    if ((mask >> lane & 1u) != 0) {
-      w.lane_of(thread, lane).state = State::ready;
-    }
+    if ((mask >> lane & 1u) != 0) { w.lane_of(thread, lane).state = State::ready; }
   }
   *pending = warp.pending.back();
   warp.pending.pop_back();
@@ -92,16 +88,16 @@ SharedMemory::~SharedMemory() {
 }
 
 void SharedMemory::map() {
-  void* memory = mmap(nullptr, static_cast<size_t>(kSharedLimit), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    throw std::bad_alloc();
-  }
+  void* memory =
+      mmap(nullptr, static_cast<size_t>(kSharedLimit), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) { throw std::bad_alloc(); }
   base_ = static_cast<unsigned char*>(memory);
 }
 
 void SharedMemory::begin_block(int64_t dynamic_bytes) {
 #ifdef SIMT_TSAN
-  // Mapped anew, so that the accesses of the worker's previous block are neither seen as races nor ordered before these.
+  // Mapped anew, so that the accesses of the worker's previous block are neither seen as races nor ordered before
+  // these.
   munmap(base_, static_cast<size_t>(kSharedLimit));
   map();
 #endif
@@ -109,25 +105,19 @@ void SharedMemory::begin_block(int64_t dynamic_bytes) {
   ASAN_POISON_MEMORY_REGION(base_, kSharedLimit);
   end_ = 0;
   arrays_.clear();
-  if (dynamic_bytes > 0) {
-    append(nullptr, dynamic_bytes, "(dynamic)");
-  }
+  if (dynamic_bytes > 0) { append(nullptr, dynamic_bytes, "(dynamic)"); }
 }
 
 void* SharedMemory::array(const void* key, int64_t bytes, const char* name) {
   for (const SharedArray& array : arrays_) {
-    if (array.key == key) {
-      return base_ + array.begin;
-    }
+    if (array.key == key) { return base_ + array.begin; }
   }
   return append(key, bytes, name);
 }
 
 void* SharedMemory::append(const void* key, int64_t bytes, const char* name) {
   const int64_t room = (bytes + 15) / 16 * 16;
-  if (end_ + room > kSharedLimit) {
-    return nullptr;
-  }
+  if (end_ + room > kSharedLimit) { return nullptr; }
   unsigned char* const begin = base_ + end_;
   const int64_t zone = std::min(kZoneBytes + room - bytes, kSharedLimit - end_ - bytes);
   ASAN_UNPOISON_MEMORY_REGION(begin, bytes + zone);
@@ -142,9 +132,7 @@ void* SharedMemory::append(const void* key, int64_t bytes, const char* name) {
 bool SharedMemory::holds(const void* address, int64_t bytes) const {
   const auto* begin = static_cast<const unsigned char*>(address);
   for (const SharedArray& array : arrays_) {
-    if (begin >= base_ + array.begin && begin + bytes <= base_ + array.begin + array.bytes) {
-      return true;
-    }
+    if (begin >= base_ + array.begin && begin + bytes <= base_ + array.begin + array.bytes) { return true; }
   }
   return false;
 }
@@ -155,9 +143,7 @@ const char* SharedMemory::damaged() const {
     const int64_t begin = arrays_[i].begin + arrays_[i].bytes;
     const int64_t end = i + 1 < arrays_.size() ? arrays_[i + 1].begin : end_;
     for (int64_t at = begin; at < end; ++at) {
-      if (base_[at] != kZoneByte) {
-        return arrays_[i].name;
-      }
+      if (base_[at] != kZoneByte) { return arrays_[i].name; }
     }
   }
 #endif
@@ -172,9 +158,7 @@ unsigned char* dynamic_shared() {
 void* static_shared(const void* key, int64_t bytes, const char* name, Where where) {
   const Unwatched unwatched;
   void* memory = worker().shared().array(key, bytes, name);
-  if (memory == nullptr) {
-    fault(std::string("shared memory is exhausted by ") + name, where);
-  }
+  if (memory == nullptr) { fault(std::string("shared memory is exhausted by ") + name, where); }
   return memory;
 }
 
@@ -211,19 +195,17 @@ void copy_to_shared(void* to, const void* from, int bytes, int from_bytes, Where
   {
     const Unwatched unwatched;
     Worker& w = worker();
-    const auto misaligned = [&](const void* address) { return reinterpret_cast<uintptr_t>(address) % static_cast<unsigned>(bytes) != 0; };
+    const auto misaligned = [&](const void* address) {
+      return reinterpret_cast<uintptr_t>(address) % static_cast<unsigned>(bytes) != 0;
+    };
     if (misaligned(to) || misaligned(from)) {
       fault("cp.async with addresses that are not multiples of " + std::to_string(bytes) + " bytes", where);
     }
-    if (!w.shared().holds(to, bytes)) {
-      fault("cp.async to an address outside of shared memory", where);
-    }
+    if (!w.shared().holds(to, bytes)) { fault("cp.async to an address outside of shared memory", where); }
     w.running().copies.push_back(copy);
     early = w.launch().settings.timing == Timing::early;
   }
-  if (early) {
-    perform(copy);
-  }
+  if (early) { perform(copy); }
 }
 
 void commit_copies() {
@@ -241,20 +223,14 @@ void wait_copies(int groups_left) {
     Thread& thread = w.running();
     late = w.launch().settings.timing == Timing::late;
     const int groups = static_cast<int>(thread.group_ends.size()) - groups_left;
-    if (groups <= 0) {
-      return;
-    }
+    if (groups <= 0) { return; }
     const size_t end = thread.group_ends[static_cast<size_t>(groups) - 1];
     due = take_first(thread, end);
     thread.group_ends.erase(thread.group_ends.begin(), thread.group_ends.begin() + groups);
-    for (size_t& group_end : thread.group_ends) {
-      group_end -= end;
-    }
+    for (size_t& group_end : thread.group_ends) { group_end -= end; }
   }
   if (late) {
-    for (const AsyncCopy& copy : due) {
-      perform(copy);
-    }
+    for (const AsyncCopy& copy : due) { perform(copy); }
   }
 }
 

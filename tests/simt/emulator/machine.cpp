@@ -39,9 +39,7 @@ std::vector<std::unique_ptr<Worker>> take_workers(int wanted) {
 }
 
 void give_workers(std::vector<std::unique_ptr<Worker>> workers) {
-  for (const auto& worker : workers) {
-    worker->end_launch();
-  }
+  for (const auto& worker : workers) { worker->end_launch(); }
   const std::lock_guard lock(workers_mutex);
   std::move(workers.begin(), workers.end(), std::back_inserter(idle_workers()));
 }
@@ -55,7 +53,12 @@ int64_t count(dim3 extent) { return static_cast<int64_t>(extent.x) * extent.y * 
 
 std::string text(Index i) {
   std::string s(1, '(');
-  return s.append(std::to_string(i.x)).append(",").append(std::to_string(i.y)).append(",").append(std::to_string(i.z)).append(")");
+  return s.append(std::to_string(i.x))
+      .append(",")
+      .append(std::to_string(i.y))
+      .append(",")
+      .append(std::to_string(i.z))
+      .append(")");
 }
 
 void check_launch(const Grid& grid) {
@@ -94,9 +97,7 @@ std::string describe(const Thread& thread, const std::string& kernel) {
 int64_t runs_of(const std::string& part) {
   const std::lock_guard lock(runs_mutex);
   int64_t sum = 0;
-  for (const auto& [kernel, count] : runs()) {
-    sum += kernel.find(part) != std::string::npos ? count : 0;
-  }
+  for (const auto& [kernel, count] : runs()) { sum += kernel.find(part) != std::string::npos ? count : 0; }
   return sum;
 }
 
@@ -114,15 +115,14 @@ void run_grid(const Grid& grid_as_written, const Settings& settings, const std::
   launch.active_workers = workers;
   happens_before(&launch.begin_tag);
 
-  // Each for the whole launch, also if it finds no block left: no stack may be used twice in one launch (see StackPool).
+  // Each for the whole launch, also if it finds no block left: no stack may be used twice in one launch (see
+  // StackPool).
   std::vector<std::unique_ptr<Worker>> crew = take_workers(workers);
   std::vector<Worker::Outcome> outcomes(static_cast<size_t>(workers));
   auto work = [&](int index) { outcomes[static_cast<size_t>(index)] = crew[static_cast<size_t>(index)]->run(launch); };
   {
     std::vector<std::jthread> helpers;
-    for (int i = 1; i < workers; ++i) {
-      helpers.emplace_back(work, i);
-    }
+    for (int i = 1; i < workers; ++i) { helpers.emplace_back(work, i); }
     work(0);
   }
   give_workers(std::move(crew));
@@ -130,13 +130,9 @@ void run_grid(const Grid& grid_as_written, const Settings& settings, const std::
 
   const Worker::Outcome* first = nullptr;
   for (const Worker::Outcome& outcome : outcomes) {
-    if (outcome.fault && (first == nullptr || outcome.block < first->block)) {
-      first = &outcome;
-    }
+    if (outcome.fault && (first == nullptr || outcome.block < first->block)) { first = &outcome; }
   }
-  if (first != nullptr) {
-    std::rethrow_exception(first->fault);
-  }
+  if (first != nullptr) { std::rethrow_exception(first->fault); }
 }
 
 Worker::Outcome Worker::run(Launch& launch) {
@@ -150,9 +146,7 @@ Worker::Outcome Worker::run(Launch& launch) {
   const int64_t blocks = count(launch.grid.blocks);
   while (!launch.stopped) {
     const int64_t ticket = launch.next_block++;
-    if (ticket >= blocks) {
-      break;
-    }
+    if (ticket >= blocks) { break; }
     const int64_t block = launch.settings.order == Order::forward ? ticket : blocks - 1 - ticket;
     try {
       run_block(block);
@@ -183,9 +177,7 @@ void Worker::begin_block(int64_t block) {
     thread.copies.clear();
     thread.group_ends.clear();
   }
-  for (Warp& warp : warps_) {
-    warp.pending.clear();
-  }
+  for (Warp& warp : warps_) { warp.pending.clear(); }
   finished_ = at_barrier_ = idle_passes_ = 0;
   spins_ = false;
   fault_ = nullptr;
@@ -227,13 +219,11 @@ void Worker::run_pass(bool* progressed) {
       *progressed |= !was_spinning || running_ != &thread || thread.state != State::spinning;
     }
   }
-  if (!ran) {
-    report_deadlock();
-  }
+  if (!ran) { report_deadlock(); }
 }
 
-// A wait between blocks can end as long as some worker gets on. When every worker's block only backs off, pass after pass, nothing
-// will ever change: on a device too, the blocks that it waits for may never start.
+// A wait between blocks can end as long as some worker gets on. When every worker's block only backs off, pass after
+// pass, nothing will ever change: on a device too, the blocks that it waits for may never start.
 void Worker::check_spin(bool progressed) {
   constexpr int kIdlePasses = 2000;
   if (progressed == spins_) {
@@ -241,9 +231,7 @@ void Worker::check_spin(bool progressed) {
     launch_->waiting_workers += spins_ ? 1 : -1;
     idle_passes_ = 0;
   }
-  if (!spins_) {
-    return;
-  }
+  if (!spins_) { return; }
   std::this_thread::yield();
   idle_passes_ = launch_->waiting_workers == launch_->active_workers ? idle_passes_ + 1 : 0;
   if (launch_->stopped || idle_passes_ > kIdlePasses) {
@@ -267,9 +255,7 @@ SIMT_NO_TSAN void Worker::resume(Thread& thread) {
   self = &thread.self;
   switch_context(scheduler_, thread.context, false);
   Thread& last = *running_;  // threads that wait hand over to the next by themselves
-  if (last.state == State::finished) {
-    stacks_.give(last.stack, true);
-  }
+  if (last.state == State::finished) { stacks_.give(last.stack, true); }
 }
 
 SIMT_NO_TSAN void Worker::thread_entry() {
@@ -297,9 +283,7 @@ void Worker::run_thread(Thread& thread) {
 }
 
 void Worker::finish(Thread& thread) {
-  if (!thread.copies.empty()) {
-    fault("returns with a cp.async that was not waited for", thread.copies.back().where);
-  }
+  if (!thread.copies.empty()) { fault("returns with a cp.async that was not waited for", thread.copies.back().where); }
   for (const Pending& pending : warp_of(thread).pending) {
     if ((pending.mask >> (thread.number & 31) & 1u) != 0) {
       fault(std::string("returns while other lanes wait for it in ") + pending.name, pending.where);
@@ -314,9 +298,7 @@ void Worker::finish(Thread& thread) {
 void Worker::abandon_block() {
   for (int i = 0; i < threads_in_block_; ++i) {
     Thread& thread = threads_[static_cast<size_t>(i)];
-    if (thread.started && thread.state != State::finished) {
-      stacks_.give(thread.stack, false);
-    }
+    if (thread.started && thread.state != State::finished) { stacks_.give(thread.stack, false); }
     thread.started = false;
   }
 }
@@ -336,12 +318,14 @@ void Worker::report_deadlock() {
     };
     if (std::find_if(seen.begin(), seen.end(), same) == seen.end()) {
       seen.push_back(&thread);
-      what += " thread " + text(thread.self.thread) + " waits in " + thread.waits_in + " at " + text(thread.where) + ";";
+      what +=
+          " thread " + text(thread.self.thread) + " waits in " + thread.waits_in + " at " + text(thread.where) + ";";
     }
   }
   const Thread& first = seen.empty() ? threads_[0] : *seen[0];
   const std::string message = launch_->grid.kernel + ": block " + text(first.self.block) + ": " + what + " " +
-                              std::to_string(returned) + " of " + std::to_string(threads_in_block_) + " threads returned";
+                              std::to_string(returned) + " of " + std::to_string(threads_in_block_) +
+                              " threads returned";
   abandon_block();
   throw Fault(message);
 }
@@ -361,8 +345,8 @@ void Worker::suspend(State state, const char* waits_in, Where where) {
   }
 }
 
-// The next thread of the pass, if it only has to be continued; whatever needs more care is the scheduler's. A switch costs as much as
-// most of what kernels do between two of them, and the way over the scheduler would be two.
+// The next thread of the pass, if it only has to be continued; whatever needs more care is the scheduler's. A switch
+// costs as much as most of what kernels do between two of them, and the way over the scheduler would be two.
 Thread* Worker::next_waiting() {
   for (int position = position_ + 1; position < threads_in_block_; ++position) {
     Thread& thread = thread_at(position);
@@ -370,9 +354,7 @@ Thread* Worker::next_waiting() {
       position_ = position;
       return &thread;
     }
-    if (thread.state == State::ready || thread.state == State::spinning) {
-      return nullptr;
-    }
+    if (thread.state == State::ready || thread.state == State::spinning) { return nullptr; }
   }
   return nullptr;
 }
@@ -392,9 +374,7 @@ void Worker::barrier(Where where) {
   } else {
     at_barrier_ = 0;
     ++barrier_generation_;
-    for (int i = 0; i < threads_in_block_; ++i) {
-      threads_[static_cast<size_t>(i)].state = State::ready;
-    }
+    for (int i = 0; i < threads_in_block_; ++i) { threads_[static_cast<size_t>(i)].state = State::ready; }
     if (const char* name = shared_.damaged(); name != nullptr) {
       fault(std::string("something was written past the end of shared ") + name + " before", where);
     }

@@ -98,9 +98,7 @@ void* allocate(int64_t bytes) {
 #else
   const int64_t guard = kGuardBytes;
 #endif
-  if (bytes < 0 || posix_memalign(&memory, 256, static_cast<size_t>(bytes + guard)) != 0) {
-    throw std::bad_alloc();
-  }
+  if (bytes < 0 || posix_memalign(&memory, 256, static_cast<size_t>(bytes + guard)) != 0) { throw std::bad_alloc(); }
   std::memset(memory, 0xFF, static_cast<size_t>(bytes));
   std::memset(static_cast<char*>(memory) + bytes, kGuardByte, static_cast<size_t>(guard));
   Allocations& all = allocations();
@@ -111,9 +109,7 @@ void* allocate(int64_t bytes) {
 }
 
 void release(void* memory) {
-  if (memory == nullptr) {
-    return;
-  }
+  if (memory == nullptr) { return; }
   forbid_while_capturing("device memory is released");
   synchronize_all();
   Allocations& all = allocations();
@@ -121,9 +117,7 @@ void release(void* memory) {
   {
     const std::lock_guard lock(all.mutex);
     const auto entry = all.bytes.find(memory);
-    if (entry == all.bytes.end()) {
-      throw Fault("device memory: release of an address that is not allocated");
-    }
+    if (entry == all.bytes.end()) { throw Fault("device memory: release of an address that is not allocated"); }
     bytes = entry->second;
     all.total -= bytes;
     all.bytes.erase(entry);
@@ -136,9 +130,7 @@ void check_guards() {
   synchronize_all();
   Allocations& all = allocations();
   const std::lock_guard lock(all.mutex);
-  for (const auto& [memory, bytes] : all.bytes) {
-    check_guard(memory, bytes);
-  }
+  for (const auto& [memory, bytes] : all.bytes) { check_guard(memory, bytes); }
 }
 
 int64_t allocated_bytes() {
@@ -161,9 +153,7 @@ void enqueue(Stream* stream, std::function<void()> operation) {
     return;
   }
   queue.add(std::move(operation));
-  if (settings().timing == Timing::early) {
-    queue.advance(queue.added());
-  }
+  if (settings().timing == Timing::early) { queue.advance(queue.added()); }
 }
 
 void begin_capture(Stream* stream) {
@@ -173,9 +163,7 @@ void begin_capture(Stream* stream) {
 
 std::vector<std::function<void()>> end_capture(Stream* stream) {
   Stream& queue = resolve(stream);
-  if (queue.recording == nullptr) {
-    throw Fault("stream capture: ends without having begun");
-  }
+  if (queue.recording == nullptr) { throw Fault("stream capture: ends without having begun"); }
   return std::move(*std::exchange(queue.recording, nullptr));
 }
 
@@ -187,9 +175,7 @@ void synchronize(Stream* stream) {
 
 void synchronize_all() {
   // By index: an operation may be a wait, but creates no stream.
-  for (size_t i = 0; i < streams().size(); ++i) {
-    synchronize(streams()[i].get());
-  }
+  for (size_t i = 0; i < streams().size(); ++i) { synchronize(streams()[i].get()); }
 }
 
 void record(Event& event, Stream* stream) {
@@ -199,9 +185,7 @@ void record(Event& event, Stream* stream) {
 
 void synchronize(const Event& event) {
   forbid_while_capturing("the host waits for an event");
-  if (event.stream != nullptr) {
-    event.stream->advance(event.position);
-  }
+  if (event.stream != nullptr) { event.stream->advance(event.position); }
 }
 
 bool has_happened(const Event& event) { return event.stream == nullptr || event.stream->done() >= event.position; }

@@ -42,7 +42,8 @@ void __tsan_write_range(void* address, unsigned long bytes);
 
 namespace simt {
 
-/// Accesses of the emulator itself, made while this object lives, are no part of the kernel's and are not checked for races.
+/// Accesses of the emulator itself, made while this object lives, are no part of the kernel's and are not checked for
+/// races.
 class Unwatched {
  public:
   Unwatched() {

@@ -43,8 +43,8 @@ SIMT_NO_TSAN inline dim3 grid_size() { return self->blocks; }
 void sync_threads(Where where);
 void sync_warp(unsigned mask, Where where);
 
-/// The primitive behind every warp operation. Each lane of `mask` brings its own `arguments` and waits; the last one to arrive
-/// calls compute with those of all lanes (null for lanes outside the mask).
+/// The primitive behind every warp operation. Each lane of `mask` brings its own `arguments` and waits; the last one to
+/// arrive calls compute with those of all lanes (null for lanes outside the mask).
 using Compute = void (*)(void* const* lanes);
 void collective(unsigned mask, const char* name, void* arguments, Compute compute, Where where);
 
@@ -61,14 +61,12 @@ void wait_copies(int groups_left);
 /// For loops that wait for another block: lets other threads run; a fault if nothing can ever end the wait.
 void backoff(Where where);
 
-template <class T, class Key>
-T* shared_static(Key, const char* name, Where where = Where::current()) {
+template <class T, class Key> T* shared_static(Key, const char* name, Where where = Where::current()) {
   static char key;  // one per instantiation, as every call site passes a closure type of its own
   return static_cast<T*>(static_shared(&key, sizeof(T), name, where));
 }
 
-template <class T>
-struct Shuffle {
+template <class T> struct Shuffle {
   T value;
   int from;  // lane
   T result;
@@ -94,8 +92,7 @@ inline int lane_index() {
   return static_cast<int>((t.x + n.x * (t.y + n.y * t.z)) & 31u);
 }
 
-template <class T>
-T shuffle(unsigned mask, T value, int from, const char* name, Where where) {
+template <class T> T shuffle(unsigned mask, T value, int from, const char* name, Where where) {
   static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "shuffles move 4 or 8 bytes");
   Shuffle<T> arguments{value, from, value};
   collective(mask, name, &arguments, &Shuffle<T>::exchange, where);
@@ -108,14 +105,10 @@ struct Vote {
   static void count(void* const* lanes) {
     unsigned ballot = 0;
     for (unsigned lane = 0; lane < 32; ++lane) {
-      if (lanes[lane] != nullptr && static_cast<Vote*>(lanes[lane])->predicate) {
-        ballot |= 1u << lane;
-      }
+      if (lanes[lane] != nullptr && static_cast<Vote*>(lanes[lane])->predicate) { ballot |= 1u << lane; }
     }
     for (int lane = 0; lane < 32; ++lane) {
-      if (lanes[lane] != nullptr) {
-        static_cast<Vote*>(lanes[lane])->result = ballot;
-      }
+      if (lanes[lane] != nullptr) { static_cast<Vote*>(lanes[lane])->result = ballot; }
     }
   }
 };
@@ -131,9 +124,7 @@ struct Match {
   unsigned result;
   static void compare(void* const* lanes) {
     for (int lane = 0; lane < 32; ++lane) {
-      if (lanes[lane] == nullptr) {
-        continue;
-      }
+      if (lanes[lane] == nullptr) { continue; }
       auto& mine = *static_cast<Match*>(lanes[lane]);
       mine.result = 0;
       for (unsigned other = 0; other < 32; ++other) {
@@ -171,7 +162,8 @@ template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, simt::Where where = simt::Where::current()) {
   const int own = simt::lane_index();
   const int other = own ^ bits;
-  return simt::shuffle(mask, value, (other & ~(width - 1)) == (own & ~(width - 1)) ? other : own, "__shfl_xor_sync", where);
+  return simt::shuffle(mask, value, (other & ~(width - 1)) == (own & ~(width - 1)) ? other : own, "__shfl_xor_sync",
+                       where);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, int delta, int width = 32, simt::Where where = simt::Where::current()) {
@@ -193,8 +185,7 @@ inline bool __any_sync(unsigned mask, bool predicate, simt::Where where = simt::
 inline bool __all_sync(unsigned mask, bool predicate, simt::Where where = simt::Where::current()) {
   return simt::vote(mask, predicate, "__all_sync", where) == mask;
 }
-template <class T>
-unsigned __match_any_sync(unsigned mask, T value, simt::Where where = simt::Where::current()) {
+template <class T> unsigned __match_any_sync(unsigned mask, T value, simt::Where where = simt::Where::current()) {
   static_assert(std::is_integral_v<T>);
   simt::Match arguments{static_cast<uint64_t>(value), 0};
   simt::collective(mask, "__match_any_sync", &arguments, &simt::Match::compare, where);
@@ -204,35 +195,29 @@ unsigned __match_any_sync(unsigned mask, T value, simt::Where where = simt::Wher
 // Atomics on integers. There are none on floating-point numbers: their result would depend on the order of the threads.
 template <class T>
 concept AtomicInteger = std::is_same_v<T, int> || std::is_same_v<T, unsigned> || std::is_same_v<T, unsigned long long>;
-template <AtomicInteger T>
-T atomicAdd(T* address, std::type_identity_t<T> value) {
+template <AtomicInteger T> T atomicAdd(T* address, std::type_identity_t<T> value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
-template <AtomicInteger T>
-T atomicOr(T* address, std::type_identity_t<T> value) {
+template <AtomicInteger T> T atomicOr(T* address, std::type_identity_t<T> value) {
   return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
 }
-template <AtomicInteger T>
-T atomicExch(T* address, std::type_identity_t<T> value) {
+template <AtomicInteger T> T atomicExch(T* address, std::type_identity_t<T> value) {
   return __atomic_exchange_n(address, value, __ATOMIC_RELAXED);
 }
-template <AtomicInteger T>
-T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+template <AtomicInteger T> T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
   __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;
 }
-template <AtomicInteger T>
-T atomicMax(T* address, std::type_identity_t<T> value) {
+template <AtomicInteger T> T atomicMax(T* address, std::type_identity_t<T> value) {
   T seen = __atomic_load_n(address, __ATOMIC_RELAXED);
-  while (seen < value && !__atomic_compare_exchange_n(address, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
+  while (seen < value &&
+         !__atomic_compare_exchange_n(address, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
   return seen;
 }
-template <AtomicInteger T>
-T atomicMin(T* address, std::type_identity_t<T> value) {
+template <AtomicInteger T> T atomicMin(T* address, std::type_identity_t<T> value) {
   T seen = __atomic_load_n(address, __ATOMIC_RELAXED);
-  while (value < seen && !__atomic_compare_exchange_n(address, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
+  while (value < seen &&
+         !__atomic_compare_exchange_n(address, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
   return seen;
 }
 
