@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -62,6 +63,8 @@ class Tape {
   Var output(Shape shape, DType dtype, std::string_view name);
   /// Memory that the next recorded node keeps for its backward pass.
   Tensor saved(Shape shape, DType dtype, std::string_view name);
+  /// For the scratch of one operation.
+  Workspace workspace() { return Workspace(stream_, arena_, scope_); }
   /// Memory for the duration of a C++ scope.
   Buffer scratch(Shape shape, DType dtype, std::string_view name) { return Buffer(arena_, shape, dtype, scoped(name)); }
   /// The same value under another shape; gradients flow through.

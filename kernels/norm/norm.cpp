@@ -5,13 +5,17 @@
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/math.h"
+#include "kernels/norm/scratch.h"
 
 namespace hebb {
 
-int64_t norm_backward_blocks(int64_t rows) {
-  // 32 rows or more, and enough blocks to fill a GPU.
-  return std::max<int64_t>(1, std::min<int64_t>(1024, (rows + 31) / 32));
+NormBackwardScratch plan(Workspace& workspace, const NormBackward& args) {
+  const int64_t d = args.weight.numel(), rows = args.h.numel() / d;
+  // 32 rows or more, and enough blocks to fill a GPU. A function of the number of rows, never of threads.
+  const int64_t blocks = std::clamp<int64_t>((rows + 31) / 32, 1, 1024);
+  return {.partial = workspace.tensor({blocks, 2, d}, sum_dtype(args.h.dtype), "norm partial sums")};
 }
+HEBB_KERNEL_PLANNED(NormBackward)
 
 namespace cpu {
 namespace {
@@ -75,10 +79,10 @@ template <class S> void backward_row(const NormBackward& a, int64_t r, int64_t d
   }
 }
 
-template <class S> void backward(const NormBackward& a) {
+template <class S> void backward(const NormBackward& a, const NormBackwardScratch& scratch) {
   const int64_t d = a.weight.numel(), rows = a.h.numel() / d;
-  const int64_t blocks = norm_backward_blocks(rows), per_block = (rows + blocks - 1) / blocks;
-  S* partial = a.partial.as<S>();
+  const int64_t blocks = scratch.blocks(), per_block = (rows + blocks - 1) / blocks;
+  S* partial = scratch.partial.as<S>();
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       S *dw = partial + b * 2 * d, *db = dw + d;
@@ -106,8 +110,8 @@ void run(Stream&, const NormForward& args) {
   dispatch_real(args.h.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
 }
 
-void run(Stream&, const NormBackward& args) {
-  dispatch_real(args.h.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const NormBackward& args, const NormBackwardScratch& scratch) {
+  dispatch_real(args.h.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -1,6 +1,7 @@
 #include "kernels/norm/norm.h"
 
 #include "kernels/common/cuda/column_sums.cuh"
+#include "kernels/norm/scratch.h"
 
 // A team of threads per row (forward) or per sequence of rows (backward): a block or, for rows of up to 32 packs such
 // as heads, a group of lanes, so that narrow rows fill warps. A thread owns kPacks 16-byte packs of columns: pack p of
@@ -164,7 +165,7 @@ template <class T> struct BackwardArguments {
   bool accumulate, vector;
 };
 
-// Grid: norm_backward_blocks(rows), each a sequence of rows, which its teams share. With n = (x - mean) rstd and g =
+// Grid: NormBackwardScratch::blocks(), each a sequence of rows, which its teams share. With n = (x - mean) rstd and g =
 // d_y (weight + offset): d_x = rstd (g - mean(g) [layer] - n mean(g n)). Writes the block's sums of d_y n and d_y over
 // its rows to `partial`. HBM: reads d_y, h and d_h_out, writes d_h; about 15 FLOP an element. Shared, for groups: their
 // sums.
@@ -286,11 +287,11 @@ template <class T> void forward(Stream& stream, const NormForward& a) {
   });
 }
 
-template <class T> void backward(Stream& stream, const NormBackward& a) {
-  const int64_t width = a.weight.numel(), rows = a.h.numel() / width, blocks = norm_backward_blocks(rows);
+template <class T> void backward(Stream& stream, const NormBackward& a, const NormBackwardScratch& scratch) {
+  const int64_t width = a.weight.numel(), rows = a.h.numel() / width, blocks = scratch.blocks();
   BackwardArguments<T> f{.d_h = a.d_h.as<T>(),
                          .d_branch = a.d_branch.as<T>(),
-                         .partial = a.partial.as<float>(),
+                         .partial = scratch.partial.as<float>(),
                          .d_y = a.d_y.as<T>(),
                          .d_h_out = a.d_h_out.as<T>(),
                          .h = a.h.as<T>(),
@@ -332,9 +333,9 @@ void run(Stream& stream, const NormForward& args) {
   }
 }
 
-void run(Stream& stream, const NormBackward& args) {
+void run(Stream& stream, const NormBackward& args, const NormBackwardScratch& scratch) {
   if (args.h.numel() > 0) {
-    dispatch_float(args.h.dtype, [&](auto zero) { backward<decltype(zero)>(stream, args); });
+    dispatch_float(args.h.dtype, [&](auto zero) { backward<decltype(zero)>(stream, args, scratch); });
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -22,18 +22,14 @@ HEBB_KERNEL(NormForward)
 /// d_h = d_h_out + norm backward of d_y; d_weight and d_bias accumulate. `h` is what was normed
 /// (h_out of the forward pass). d_h_out may be undefined (0). d_h is overwritten, or added to when
 /// `accumulate`. d_branch = rho times what d_h gets here, where defined.
-/// partial [norm_backward_blocks(N), 2, d] is scratch of the two-stage sums over rows.
 /// Bound: memory, 3 reads and 1 write of [N, d].
 struct NormBackward {
-  Tensor d_h, d_branch, d_weight, d_bias, partial;
+  Tensor d_h, d_branch, d_weight, d_bias;
   Tensor d_y, d_h_out, h, mean, rstd, weight;
   double rho;
   NormKind kind;
   bool accumulate;
 };
-HEBB_KERNEL(NormBackward)
-
-/// Row blocks of the weight-gradient sums: a function of N only, never of threads.
-int64_t norm_backward_blocks(int64_t rows);
+HEBB_KERNEL_WITH_SCRATCH(NormBackward)
 
 }  // namespace hebb

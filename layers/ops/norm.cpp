@@ -18,10 +18,7 @@ struct ResidualNormNode final : Node {
       pass_residual(tape);
       return;
     }
-    const int64_t d = tape.shape(weight).numel(), rows = tape.value(h).numel() / d;
-    Buffer partial = tape.scratch({norm_backward_blocks(rows), 2, d}, sum_dtype(tape.dtype(h)), "norm partial sums");
     NormBackward args{};
-    args.partial = partial;
     args.d_y = d_y;
     args.d_h_out = d_h_out;
     args.h = tape.value(fused ? h_out : h);
@@ -42,7 +39,7 @@ struct ResidualNormNode final : Node {
       HEBB_ASSERT(!d_branch.accumulate);
       args.d_branch = d_branch.tensor;
     }
-    run(tape.stream(), args);
+    run(tape.workspace(), args);
     if (shares) { tape.pass_grad(branch, h); }
   }
 

@@ -113,23 +113,21 @@ template <class T> void check_backward(const Case<T>& c, Into into) {
   DeviceArray<T> out(c.d_h_before), out_branch(c.rows * c.width), h(c.h), d_y(c.d_y), d_h_out(c.d_h_out);
   DeviceArray<float> mean(means), rstd(rstds), weight(c.weight),
       weight_out(std::vector<float>(static_cast<size_t>(c.width), 0.5f)),
-      bias_out(std::vector<float>(static_cast<size_t>(c.width), -0.25f)),
-      partial(hebb::norm_backward_blocks(c.rows) * 2 * c.width);
+      bias_out(std::vector<float>(static_cast<size_t>(c.width), -0.25f));
   const hebb::Tensor none;
-  device::run(stream, hebb::NormBackward{.d_h = into == Into::weights_only ? none : out.tensor(shape),
-                                         .d_branch = into == Into::branch ? out_branch.tensor(shape) : none,
-                                         .d_weight = weight_out.tensor(),
-                                         .d_bias = is_layer ? bias_out.tensor() : none,
-                                         .partial = partial.tensor(),
-                                         .d_y = d_y.tensor(shape),
-                                         .d_h_out = has_d_out ? d_h_out.tensor(shape) : none,
-                                         .h = h.tensor(shape),
-                                         .mean = is_layer ? mean.tensor() : none,
-                                         .rstd = rstd.tensor(),
-                                         .weight = weight.tensor(),
-                                         .rho = c.rho,
-                                         .kind = c.kind,
-                                         .accumulate = into == Into::accumulate});
+  run_device(stream, hebb::NormBackward{.d_h = into == Into::weights_only ? none : out.tensor(shape),
+                                        .d_branch = into == Into::branch ? out_branch.tensor(shape) : none,
+                                        .d_weight = weight_out.tensor(),
+                                        .d_bias = is_layer ? bias_out.tensor() : none,
+                                        .d_y = d_y.tensor(shape),
+                                        .d_h_out = has_d_out ? d_h_out.tensor(shape) : none,
+                                        .h = h.tensor(shape),
+                                        .mean = is_layer ? mean.tensor() : none,
+                                        .rstd = rstd.tensor(),
+                                        .weight = weight.tensor(),
+                                        .rho = c.rho,
+                                        .kind = c.kind,
+                                        .accumulate = into == Into::accumulate});
   CHECK(relative_error(out.values(), into == Into::weights_only ? before : d_h) < kTolerance<T>);
   if (into == Into::branch) { CHECK(relative_error(out_branch.values(), d_branch) < kTolerance<T>); }
   CHECK(relative_error(weight_out.values(), d_weight) < 2e-6);

@@ -39,7 +39,7 @@ TEST_CASE("norm kernels do not race", "[threads]") {
       const hebb::Shape shape{3, width};
       const std::vector<float> zeros(static_cast<size_t>(width));
       DeviceArray<float> h(random_values<float>(3 * width, 1)), weight(random_values<float>(width, 2)), y(3 * width),
-          mean(3), rstd(3), d_h(3 * width), d_weight(zeros), d_bias(zeros), partial(2 * width);
+          mean(3), rstd(3), d_h(3 * width), d_weight(zeros), d_bias(zeros);
       device::run(stream, hebb::NormForward{.y = y.tensor(shape),
                                             .h_out = {},
                                             .mean = mean.tensor(),
@@ -51,20 +51,19 @@ TEST_CASE("norm kernels do not race", "[threads]") {
                                             .rho = 1,
                                             .eps = 1e-5,
                                             .kind = hebb::NormKind::layer});
-      device::run(stream, hebb::NormBackward{.d_h = d_h.tensor(shape),
-                                             .d_branch = {},
-                                             .d_weight = d_weight.tensor(),
-                                             .d_bias = d_bias.tensor(),
-                                             .partial = partial.tensor(),
-                                             .d_y = y.tensor(shape),
-                                             .d_h_out = {},
-                                             .h = h.tensor(shape),
-                                             .mean = mean.tensor(),
-                                             .rstd = rstd.tensor(),
-                                             .weight = weight.tensor(),
-                                             .rho = 1,
-                                             .kind = hebb::NormKind::layer,
-                                             .accumulate = false});
+      run_device(stream, hebb::NormBackward{.d_h = d_h.tensor(shape),
+                                            .d_branch = {},
+                                            .d_weight = d_weight.tensor(),
+                                            .d_bias = d_bias.tensor(),
+                                            .d_y = y.tensor(shape),
+                                            .d_h_out = {},
+                                            .h = h.tensor(shape),
+                                            .mean = mean.tensor(),
+                                            .rstd = rstd.tensor(),
+                                            .weight = weight.tensor(),
+                                            .rho = 1,
+                                            .kind = hebb::NormKind::layer,
+                                            .accumulate = false});
       return d_weight.values();
     });
   }

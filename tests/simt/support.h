@@ -2,7 +2,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/cuda_device.h"
@@ -13,7 +15,7 @@
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/norm/norm.h"
+#include "kernels/norm/scratch.h"
 #include "tests/test.h"
 
 namespace hebb_test {
@@ -137,6 +139,42 @@ class TestStream {
  private:
   hebb::Stream stream_;
 };
+
+/// Scratch on the emulated device: each tensor has guard zones and holds NaN.
+class GuardedWorkspace : public hebb::Workspace {
+ public:
+  explicit GuardedWorkspace(hebb::Stream& stream) : Workspace(stream) {}
+  hebb::Tensor tensor(hebb::Shape shape, hebb::DType dtype, std::string_view) override {
+    arrays_.push_back(std::make_unique<DeviceArray<unsigned char>>(shape.numel() * hebb::dtype_bytes(dtype)));
+    return {arrays_.back()->data(), dtype, shape};
+  }
+
+ private:
+  std::vector<std::unique_ptr<DeviceArray<unsigned char>>> arrays_;
+};
+
+/// Runs a kernel on the emulated device, with scratch where it needs some, and waits for it. For kernels with scratch
+/// the test includes kernels/OP/scratch.h.
+template <class Args> void run_device(hebb::Stream& stream, const Args& args) {
+  if constexpr (requires(hebb::Workspace & workspace) { plan(workspace, args); }) {
+    GuardedWorkspace workspace(stream);
+    device::run(stream, args, plan(workspace, args));
+    simt::synchronize_all();
+  } else {
+    device::run(stream, args);
+  }
+}
+/// The same on the CPU.
+template <class Args> void run_host(const Args& args) {
+  hebb::Stream stream;
+  if constexpr (requires(hebb::Workspace & workspace) { plan(workspace, args); }) {
+    hebb::Arena arena(hebb::DeviceKind::cpu);
+    hebb::Workspace workspace(stream, arena);
+    hebb::cpu::run(stream, args, plan(workspace, args));
+  } else {
+    hebb::cpu::run(stream, args);
+  }
+}
 
 /// Runs f() in the two settings that together find most faults: threads forward and copies late, threads in reverse and
 /// copies early. The number of multiprocessors stays.

@@ -190,14 +190,13 @@ class Twins {
         pair.host = pair.start;
       }
     }
-    hebb::Stream stream;
-    hebb::cpu::run(stream, make([this](Twin twin) {
-                     if (twin.index < 0) { return hebb::Tensor{}; }
-                     Pair& pair = pairs_[static_cast<size_t>(twin.index)];
-                     void* data = pair.is_integer() ? static_cast<void*>(pair.host_integers.data())
-                                                    : static_cast<void*>(pair.host.data());
-                     return hebb::Tensor{data, pair.host_dtype(), pair.shape};
-                   }));
+    run_host(make([this](Twin twin) {
+      if (twin.index < 0) { return hebb::Tensor{}; }
+      Pair& pair = pairs_[static_cast<size_t>(twin.index)];
+      void* data =
+          pair.is_integer() ? static_cast<void*>(pair.host_integers.data()) : static_cast<void*>(pair.host.data());
+      return hebb::Tensor{data, pair.host_dtype(), pair.shape};
+    }));
   }
 
   template <class Make> void run_on_device(Make&& make) {
@@ -206,11 +205,11 @@ class Twins {
       store(pair.device->data(), pair.dtype, pair.start);
     }
     TestStream stream;
-    device::run(stream, make([this](Twin twin) {
-                  if (twin.index < 0) { return hebb::Tensor{}; }
-                  const Pair& pair = pairs_[static_cast<size_t>(twin.index)];
-                  return hebb::Tensor{pair.device->data(), pair.dtype, pair.shape};
-                }));
+    run_device(stream, make([this](Twin twin) {
+                 if (twin.index < 0) { return hebb::Tensor{}; }
+                 const Pair& pair = pairs_[static_cast<size_t>(twin.index)];
+                 return hebb::Tensor{pair.device->data(), pair.dtype, pair.shape};
+               }));
     simt::synchronize_all();
   }
 
