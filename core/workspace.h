@@ -73,13 +73,13 @@ class Workspace {
 #else
 #define HEBB_RUN_ON_GPU(Args) no_cuda_kernel(#Args)
 #endif
-#define HEBB_KERNEL_PLANNED(Args)                                         \
-  void run(Workspace workspace, const Args& args) {                       \
-    const Args##Scratch scratch = plan(workspace, args);                  \
-    Stream& stream = workspace.stream();                                  \
-    if (detail::launch(stream, #Args)) {                                  \
+#define HEBB_KERNEL_PLANNED(Args)                                                                  \
+  void run(Workspace workspace, const Args& args) {                                                \
+    const Args##Scratch scratch = plan(workspace, args);                                           \
+    Stream& stream = workspace.stream();                                                           \
+    if (detail::launch(stream, #Args)) {                                                           \
       stream.device == DeviceKind::cuda ? HEBB_RUN_ON_GPU(Args) : cpu::run(stream, args, scratch); \
-    }                                                                     \
+    }                                                                                              \
   }
 
 }  // namespace hebb
