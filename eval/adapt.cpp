@@ -106,7 +106,7 @@ class Adapt final : public EvalTask {
   }
 
   void adapt(EvalContext& c, const DomainRows& d) {
-    Session::RowReading reading;
+    ScoringModel::RowReading reading;
     reading.rows = batch_;
     reading.fast_chunk = chunk_.value_or(0);
     for (int64_t r = 0; r < d.adapt; r += batch_) {

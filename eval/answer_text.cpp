@@ -20,7 +20,7 @@ size_t find_first(const std::string& text, const std::vector<std::string>& strin
 
 }  // namespace
 
-std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading,
+std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, ScoringModel::Reading reading,
                         const AnswerEnd& end, const Sampling& sampling, Rng& rng) {
   if (!std::all_of(logits.begin(), logits.end(), [](double logit) { return std::isfinite(logit); })) {
     throw NumericError("generation", "a logit that is no finite number");
@@ -40,7 +40,7 @@ std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& 
   return text;
 }
 
-std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading,
+std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, ScoringModel::Reading reading,
                           const AnswerEnd& end) {
   Sampling greedy;
   greedy.temperature = 0;

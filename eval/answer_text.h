@@ -14,11 +14,11 @@ struct AnswerEnd {
 
 /// The model's answer after `logits` [V], those behind all that `state` has read. Stop signals are polled after each
 /// token. Errors: NumericError for logits that are no numbers; Stopped.
-std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading,
+std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, ScoringModel::Reading reading,
                         const AnswerEnd& end, const Sampling& sampling, Rng& rng);
 
 /// The same, greedily.
-std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, Session::Reading reading,
+std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, ScoringModel::Reading reading,
                           const AnswerEnd& end);
 
 /// Ids of a prompt with what stands before it. Throws DataError at `where` when there is none.

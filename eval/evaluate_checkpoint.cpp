@@ -61,7 +61,7 @@ int evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& 
     tokenizer = find_tokenizer(source, request.tokenizer);
   }
   const int64_t length = training_length(source.config);
-  Session session(std::move(source), weights, request.compute);
+  ScoringModel session(std::move(source), weights, request.compute);
   EvalContext context{session, tokenizer, length, 42, progress, [&signals] { return !signals.received().empty(); }};
   context.logs_samples = request.logs_samples;
   const int failed = run_evaluations(evaluations, context, from, out, report);

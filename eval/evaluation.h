@@ -33,7 +33,7 @@ Json mean_metric(std::span<const double> values);
 
 /// What tasks share.
 struct EvalContext {
-  Session& session;
+  ScoringModel& session;
   std::shared_ptr<const Tokenizer> tokenizer;  // null when the checkpoint names none
   int64_t sequence_length;                     // of training; 0 when the configuration has none
   uint64_t seed;

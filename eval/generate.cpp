@@ -14,8 +14,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
-                        ModelState& state, Session::Reading reading, Rng& rng, const GenerateOptions& options,
+Generated continue_text(ScoringModel& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
+                        ModelState& state, ScoringModel::Reading reading, Rng& rng, const GenerateOptions& options,
                         const std::function<bool(std::string_view)>& emit) {
   Generated result;
   Tokenizer::Decoder decoder(tokenizer);
@@ -39,7 +39,7 @@ Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> token
   return result;
 }
 
-Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
+Generated generate(ScoringModel& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
                    uint64_t index, const GenerateOptions& options, const std::function<bool(std::string_view)>& emit) {
   const std::vector<int32_t> ids = prompt_ids(*tokenizer, prompt);
   if (ids.empty()) {
@@ -47,7 +47,7 @@ Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer,
   }
   const auto saved = session.save_fast_weights();
   const std::unique_ptr<ModelState> state = session.new_state();
-  const Session::Reading reading;
+  const ScoringModel::Reading reading;
   Rng rng(options.seed, "sample", index);
   const auto start = std::chrono::steady_clock::now();
   std::vector<double> logits = session.read(ids, *state, reading);

@@ -25,14 +25,14 @@ struct Generated {
 /// Continues `prompt` (the `index`-th) with the layers' decoding state, and hands text to `emit` as
 /// soon as its characters are complete; return false from `emit` to stop. An empty prompt starts from
 /// BOS where the tokenizer adds it, else from EOS (spec 81, 1.6; spec 84, section 1). Fast weights are put back.
-Generated generate(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
+Generated generate(ScoringModel& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
                    uint64_t index, const GenerateOptions& options, const std::function<bool(std::string_view)>& emit);
 
 /// Draws tokens after `logits` [V], those behind all that `state` has read, and reads them: what generate() does with a
 /// prompt. Ids that the tokenizer does not have (a padded vocabulary) are never drawn. Fast weights move as `reading`
 /// says.
-Generated continue_text(Session& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
-                        ModelState& state, Session::Reading reading, Rng& rng, const GenerateOptions& options,
+Generated continue_text(ScoringModel& session, std::shared_ptr<const Tokenizer> tokenizer, std::vector<double> logits,
+                        ModelState& state, ScoringModel::Reading reading, Rng& rng, const GenerateOptions& options,
                         const std::function<bool(std::string_view)>& emit);
 
 /// The tokenizer of a run: `override_file` ("bytes" or a .model file) if not empty, else the one that

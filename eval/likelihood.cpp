@@ -55,7 +55,7 @@ std::vector<Likelihood> LikelihoodScorer::score_last(std::span<const ScoredText>
       c_.session.read(std::span(texts[0].ids).first(texts[0].ids.size() - 1), *state, reading_);
   std::vector<Likelihood> results;
   for (const ScoredText& text : texts) {
-    const Session::Answer answer = answer_of(logits, text.ids.back());
+    const ScoringModel::Answer answer = answer_of(logits, text.ids.back());
     results.push_back({answer.log_likelihood, 1, answer.token == text.ids.back()});
   }
   return results;
@@ -67,7 +67,7 @@ Likelihood LikelihoodScorer::score_one(const ScoredText& text) {
   std::vector<int32_t> targets(text.ids.begin() + 1, text.ids.end());
   std::fill(targets.begin(), targets.end() - text.scored, kIgnored);
   const std::unique_ptr<ModelState> state = c_.session.new_state();
-  const std::vector<Session::Answer> answers = c_.session.answers(inputs, targets, *state, reading_);
+  const std::vector<ScoringModel::Answer> answers = c_.session.answers(inputs, targets, *state, reading_);
   Likelihood result{0, text.scored, true};
   for (size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] != kIgnored) {

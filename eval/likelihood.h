@@ -48,7 +48,7 @@ class LikelihoodScorer {
   Likelihood score_one(const ScoredText& text);
 
   EvalContext& c_;
-  Session::Reading reading_;
+  ScoringModel::Reading reading_;
   std::vector<std::vector<char>> weights_;
 };
 

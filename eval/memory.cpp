@@ -165,7 +165,7 @@ class MemoryStats final : public EvalTask {
     Inspector inspector;
     inspector.recording = true;
     Statistics statistics;
-    Session::RowReading reading;
+    ScoringModel::RowReading reading;
     reading.freeze = freeze_;
     reading.inspector = &inspector;
     reading.statistics = &statistics;

@@ -128,7 +128,7 @@ class Recall : public EvalTask {
   /// counts.
   void add_row(EvalContext& c, int64_t k, const Setting& s, Score& score) {
     const TaskRow row = generate_task_row(s.task, static_cast<uint64_t>(k));
-    constexpr Session::Reading kReading{FastMode::chunk, false};
+    constexpr ScoringModel::Reading kReading{FastMode::chunk, false};
     size_t used = row.inputs.size();  // nothing after the last answer matters
     while (used > 0 && row.targets[used - 1] == kIgnored) { --used; }
     const std::span<const int32_t> inputs(row.inputs.data(), used), targets(row.targets.data(), used);
@@ -138,7 +138,7 @@ class Recall : public EvalTask {
       c.session.flush(*state, kReading);
     }
     const std::unique_ptr<ModelState> state = c.session.new_state();
-    const std::vector<Session::Answer> answers = c.session.answers(inputs, targets, *state, kReading);
+    const std::vector<ScoringModel::Answer> answers = c.session.answers(inputs, targets, *state, kReading);
     begin_row(row);
     Score own;
     Json predictions = Json::array(), references = Json::array();

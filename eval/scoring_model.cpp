@@ -27,14 +27,14 @@ bool is_carried(const Param& p) { return p.spec.kind == ParamKind::fast; }
 
 }  // namespace
 
-Session::Answer answer_of(std::span<const double> logits, int32_t target) {
+ScoringModel::Answer answer_of(std::span<const double> logits, int32_t target) {
   const auto best = std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const double logit : logits) { sum += std::exp(logit - *best); }
   return {static_cast<int32_t>(best - logits.begin()), logits[static_cast<size_t>(target)] - *best - std::log(sum)};
 }
 
-Session::Session(ModelSource source, const fs::path& weights, const Compute& compute)
+ScoringModel::ScoringModel(ModelSource source, const fs::path& weights, const Compute& compute)
     : source_(std::move(source)),
       stream_(stream_on(compute.device)),
       arena_(compute.device, "model"),
@@ -43,9 +43,9 @@ Session::Session(ModelSource source, const fs::path& weights, const Compute& com
   load_weights(weights, stream_, model_.params());
 }
 
-std::unique_ptr<ModelState> Session::new_state() { return model_.make_state(arena_, 1); }
+std::unique_ptr<ModelState> ScoringModel::new_state() { return model_.make_state(arena_, 1); }
 
-std::unique_ptr<ModelState> Session::new_state(ModelState* before) {
+std::unique_ptr<ModelState> ScoringModel::new_state(ModelState* before) {
   std::unique_ptr<ModelState> state = new_state();
   for (size_t i = 0; before != nullptr && i < state->blocks.size(); ++i) {
     for (const auto member : {&ModelState::Block::memory, &ModelState::Block::mixer, &ModelState::Block::ffn}) {
@@ -56,17 +56,18 @@ std::unique_ptr<ModelState> Session::new_state(ModelState* before) {
   return state;
 }
 
-bool Session::has_fast_weights() const {
+bool ScoringModel::has_fast_weights() const {
   const auto& all = model_.params().all();
   return std::any_of(all.begin(), all.end(), [](const auto& p) { return is_carried(*p); });
 }
 
-void Session::set_reading(const ReadSettings& settings) {
+void ScoringModel::set_reading(const ReadSettings& settings) {
   check(settings, source_.model);
   settings_ = settings;
 }
 
-void Session::each_segment(std::span<const int32_t> tokens, ModelState& state, Reading reading, const Segment& done) {
+void ScoringModel::each_segment(std::span<const int32_t> tokens, ModelState& state, Reading reading,
+                                const Segment& done) {
   const auto segment = static_cast<size_t>(settings_.segment);
   for (size_t begin = 0, n = 0; begin < tokens.size(); begin += n) {
     n = std::min(segment, tokens.size() - begin);
@@ -85,14 +86,14 @@ void Session::each_segment(std::span<const int32_t> tokens, ModelState& state, R
   }
 }
 
-std::vector<double> Session::logits(Pass& pass, Var hidden, size_t begin, size_t n) {
+std::vector<double> ScoringModel::logits(Pass& pass, Var hidden, size_t begin, size_t n) {
   const int64_t d = model_.config().hidden_size;
   const Tensor rows = pass.tape.value(hidden).slice(static_cast<int64_t>(begin) * d, {static_cast<int64_t>(n), d});
   return to_host(stream_, pass.tape.value(model_.logits(pass, pass.tape.constant(rows)))).values;
 }
 
-std::vector<double> Session::score(std::span<const int32_t> inputs, std::span<const int32_t> targets, ModelState& state,
-                                   Reading reading) {
+std::vector<double> ScoringModel::score(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                                        ModelState& state, Reading reading) {
   HEBB_ASSERT(inputs.size() == targets.size());
   std::vector<double> losses(inputs.size());
   each_segment(inputs, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
@@ -104,8 +105,9 @@ std::vector<double> Session::score(std::span<const int32_t> inputs, std::span<co
   return losses;
 }
 
-std::vector<Session::Answer> Session::answers(std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                                              ModelState& state, Reading reading) {
+std::vector<ScoringModel::Answer> ScoringModel::answers(std::span<const int32_t> inputs,
+                                                        std::span<const int32_t> targets, ModelState& state,
+                                                        Reading reading) {
   HEBB_ASSERT(inputs.size() == targets.size());
   std::vector<Answer> answers(inputs.size());
   each_segment(inputs, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
@@ -129,7 +131,7 @@ std::vector<Session::Answer> Session::answers(std::span<const int32_t> inputs, s
   return answers;
 }
 
-std::vector<double> Session::read(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
+std::vector<double> ScoringModel::read(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
   HEBB_ASSERT(!tokens.empty());
   std::vector<double> last;
   each_segment(tokens, state, reading, [&](size_t begin, size_t n, Pass& pass, Var hidden) {
@@ -138,7 +140,7 @@ std::vector<double> Session::read(std::span<const int32_t> tokens, ModelState& s
   return last;
 }
 
-void Session::read_rows(std::span<const int32_t> tokens, const RowReading& reading) {
+void ScoringModel::read_rows(std::span<const int32_t> tokens, const RowReading& reading) {
   const int64_t length = static_cast<int64_t>(tokens.size()) / reading.rows;
   HEBB_ASSERT(length > 0 && length * reading.rows == static_cast<int64_t>(tokens.size()));
   const Rows rows = Rows::streams(stream_, arena_, reading.rows, length);
@@ -154,11 +156,11 @@ void Session::read_rows(std::span<const int32_t> tokens, const RowReading& readi
   model_.hidden(pass, ids);
 }
 
-void Session::advance(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
+void ScoringModel::advance(std::span<const int32_t> tokens, ModelState& state, Reading reading) {
   each_segment(tokens, state, reading, [](size_t, size_t, Pass&, Var) {});
 }
 
-Inspector Session::inspect(const ModelState& state) {
+Inspector ScoringModel::inspect(const ModelState& state) {
   Inspector found;
   for (size_t i = 0; i < model_.blocks().size(); ++i) {
     const Model::Block& block = model_.blocks()[i];
@@ -172,11 +174,11 @@ Inspector Session::inspect(const ModelState& state) {
   return found;
 }
 
-void Session::flush(ModelState& state, Reading reading) {
+void ScoringModel::flush(ModelState& state, Reading reading) {
   if (reading.mode == FastMode::chunk && !reading.freeze) { model_.flush(stream_, state); }
 }
 
-std::vector<std::vector<char>> Session::save_fast_weights() {
+std::vector<std::vector<char>> ScoringModel::save_fast_weights() {
   std::vector<std::vector<char>> saved;
   for (const auto& p : model_.params().all()) {
     if (is_carried(*p)) {
@@ -187,7 +189,7 @@ std::vector<std::vector<char>> Session::save_fast_weights() {
   return saved;
 }
 
-void Session::restore_fast_weights(const std::vector<std::vector<char>>& saved) {
+void ScoringModel::restore_fast_weights(const std::vector<std::vector<char>>& saved) {
   size_t i = 0;
   for (const auto& p : model_.params().all()) {
     if (is_carried(*p)) { copy_to_device(stream_, p->value, saved[i++].data()); }

@@ -13,10 +13,10 @@ namespace hebb {
 
 /// A model with weights, ready to score and to generate; one row at a time, so that no score depends
 /// on a batch.
-class Session {
+class ScoringModel {
  public:
   /// Loads `weights` (train/model_source.h) into the model of `source`.
-  Session(ModelSource source, const fs::path& weights, const Compute& compute);
+  ScoringModel(ModelSource source, const fs::path& weights, const Compute& compute);
 
   const ModelSource& source() const { return source_; }
   Model& model() { return model_; }
@@ -91,6 +91,6 @@ class Session {
 };
 
 /// What logits [V] say, and how likely they make `target`.
-Session::Answer answer_of(std::span<const double> logits, int32_t target);
+ScoringModel::Answer answer_of(std::span<const double> logits, int32_t target);
 
 }  // namespace hebb

@@ -82,7 +82,7 @@ class Rolling final : public EvalTask {
  private:
   /// Sum of the losses of all ids but the first, in segments that begin with a fresh state; fast weights go on.
   double score(EvalContext& c, std::span<const int32_t> ids, int64_t length) const {
-    const Session::Reading reading{FastMode::chunk, scoring_.freeze_fast_weights};
+    const ScoringModel::Reading reading{FastMode::chunk, scoring_.freeze_fast_weights};
     double sum = 0;
     for (size_t s = 0; s + 1 < ids.size(); s += static_cast<size_t>(length)) {
       c.poll();

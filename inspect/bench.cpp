@@ -89,7 +89,7 @@ class Steps {
     copy_to_host(memory_.stream, &loss, memory_.row_loss.tensor().slice(0, {1}));
   }
 
-  TrainMemory memory_;
+  TrainingState memory_;
   MicroBatch batch_;
   PassSettings settings_;
   int64_t tokens_, step_ = 0;

@@ -218,7 +218,7 @@ class Suite {
             {q, k, v},
             [&](Tape& t, const std::vector<Var>& x) {
               Pass pass{t, rows};
-              const KeyIntervals visible = visible_keys(pass, Sight{});
+              const KeyIntervals visible = visible_keys(pass, KeyRange{});
               const AttentionShape shape{batch, length, batch, length, heads, heads, head_dim, head_dim};
               return attention(t, x[0], x[1], x[2], shape, visible, 1.0 / std::sqrt(static_cast<double>(head_dim)));
             },

@@ -46,7 +46,7 @@ struct AttentionConfig final : LayerConfig, ValueResidualMember {
 
   const ValueResidualConfig& value_residual() const override { return qkv.value_residual; }
   int64_t value_channels() const override { return qkv.kv_heads() * qkv.value_dim(); }
-  Sight sight() const {
+  KeyRange sight() const {
     if (!block_window) { return {window, 0, 0}; }
     const int64_t all = kPositions / block_window->size + 1;  // blocks that hold any document
     return {0, block_window->size, std::min(block_window->blocks, all)};
@@ -107,7 +107,7 @@ class Attention final : public Layer {
 
  private:
   Var attend(Pass& pass, const Qkv::Heads& h) const {
-    Sight sight = sight_;
+    KeyRange sight = sight_;
     if (pass.training && sight.full()) { sight.window = pass.random_window; }
     const int64_t batch = pass.batch(), length = pass.length();
     const AttentionShape shape{
@@ -123,7 +123,7 @@ class Attention final : public Layer {
   }
 
   QkvConfig config_;
-  Sight sight_;
+  KeyRange sight_;
   int64_t d_;
   Qkv qkv_;
   Param *o_proj_, *gate_proj_ = nullptr;

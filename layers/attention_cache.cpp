@@ -21,7 +21,7 @@ void copy_tokens(Stream& stream, const Tensor& to, int64_t to_begin, const Tenso
 }  // namespace
 
 AttentionCache::AttentionCache(Arena& arena, int64_t rows, int64_t kv_heads, int64_t head_dim, int64_t value_head_dim,
-                               DType dtype, const Sight& sight)
+                               DType dtype, const KeyRange& sight)
     : arena_(arena), rows_(rows), kv_heads_(kv_heads), head_dim_(head_dim), value_dim_(value_head_dim), sight_(sight) {
   const int64_t tokens = sight_.full() ? kFirstTokens : sight_.size();
   k_ = Buffer(arena_, {rows_, tokens, kv_heads_ * head_dim_}, dtype, "key cache");

@@ -5,11 +5,11 @@ namespace hebb {
 
 /// Keys and values of earlier tokens, for decoding and segments (spec 10, section 5). Full sight: all
 /// tokens since the documents of the batch began, in memory that doubles when it is full. Bounded
-/// sight: a ring of Sight::size() tokens a row.
+/// sight: a ring of KeyRange::size() tokens a row.
 class AttentionCache {
  public:
   AttentionCache(Arena& arena, int64_t rows, int64_t kv_heads, int64_t head_dim, int64_t value_head_dim, DType dtype,
-                 const Sight& sight);
+                 const KeyRange& sight);
 
   /// Takes in the pass's keys [B T, K D] and values [B T, K Dv], and attends with q [B T, H D] over what
   /// every token sees. Returns [B T, H Dv].
@@ -27,7 +27,7 @@ class AttentionCache {
 
   Arena& arena_;
   int64_t rows_, kv_heads_, head_dim_, value_dim_;
-  Sight sight_;
+  KeyRange sight_;
   Buffer k_, v_;        // [B, tokens, K D], [B, tokens, K Dv]
   int64_t length_ = 0;  // full sight: tokens held; all rows hold the same ones
 };

@@ -48,7 +48,7 @@ struct FwmlpConfig final : LayerConfig {
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
 
-  FastMlpOptions options() const {
+  FwMlpOptions options() const {
     return {{branch.key_width, fast_dim, branch.value_dim},
             chunk_size,
             lookahead,
@@ -64,7 +64,7 @@ class Fwmlp final : public Layer {
  public:
   Fwmlp(const BuildContext& c, const FwmlpConfig& config)
       : name_(c.name), o_(config.options()), branch_(c, config.branch) {
-    const FastMlpSizes& s = o_.sizes;
+    const FwMlpSizes& s = o_.sizes;
     const Init in = init::normal(1.0 / std::sqrt(static_cast<double>(s.key_dim))), zero = init::constant(0);
     const auto declare = [&](const char* name, Shape shape, const Init& init) {
       return &c.declare(name, shape, init, ParamKind::fast);
@@ -85,7 +85,7 @@ class Fwmlp final : public Layer {
     const MemoryBranch::Inputs in = branch_.inputs(pass, x);
     if (in.g) { add_gate_statistics(pass, name_, pass.tape.value(in.g)); }
     if (state == nullptr || pass.fast_mode == FastMode::row) {
-      return branch_.output(pass, x, in, fast_mlp_row(pass, in.q, in.v, params_, o_, undo_));
+      return branch_.output(pass, x, in, fwmlp_row(pass, in.q, in.v, params_, o_, undo_));
     }
     return branch_.output(pass, x, in, stream(pass, in, static_cast<FastQueue&>(*state)));
   }
@@ -115,23 +115,23 @@ class Fwmlp final : public Layer {
     const Var vh = tape.output({pass.tokens(), o_.sizes.value_dim}, tape.dtype(in.q), "memory reading");
     FastQueueSteps steps;
     steps.read = [&](int64_t first, int64_t count) {
-      fast_mlp_read(pass.stream(), tape.arena(), o_, tape.value(in.q), {pass.batch(), pass.length(), first, count},
-                    params_, tape.value(vh));
+      fwmlp_read(pass.stream(), tape.arena(), o_, tape.value(in.q), {pass.batch(), pass.length(), first, count},
+                 params_, tape.value(vh));
     };
     steps.update = [&](int64_t pairs) { update(pass.stream(), queue, pairs); };
     run_fast_queue(pass, queue, chunk(pass), o_.lookahead, tape.value(in.q), tape.value(in.v), {}, steps);
     return vh;
   }
   void update(Stream& stream, const FastQueue& queue, int64_t pairs) {
-    fast_mlp_update(stream, queue.arena(), o_, queue.q(), queue.v(), queue.targets(pairs, o_.lookahead),
-                    {queue.rows(), queue.capacity(), 0, pairs}, params_);
+    fwmlp_update(stream, queue.arena(), o_, queue.q(), queue.v(), queue.targets(pairs, o_.lookahead),
+                 {queue.rows(), queue.capacity(), 0, pairs}, params_);
   }
 
   std::string name_;
-  FastMlpOptions o_;
+  FwMlpOptions o_;
   MemoryBranch branch_;
-  FastMlpParams params_;
-  std::shared_ptr<FastMlpLog> undo_;  // from the first run of a pass that is recomputed to the second
+  FwMlpParams params_;
+  std::shared_ptr<FwMlpLog> undo_;  // from the first run of a pass that is recomputed to the second
 };
 
 std::unique_ptr<Layer> FwmlpConfig::make(const BuildContext& c) const { return std::make_unique<Fwmlp>(c, *this); }

@@ -67,7 +67,7 @@ struct FwpkmConfig final : LayerConfig {
     b.key_width = num_heads * key_dim;
     return b;
   }
-  FastProductKeyOptions options() const {
+  FwPkmOptions options() const {
     const double reads = static_cast<double>(num_heads * top_k);
     return {num_heads,
             num_subkeys,
@@ -106,7 +106,7 @@ class Fwpkm final : public Layer {
     const Var w = weighted_ ? in.g : Var{};
     if (state == nullptr || pass.fast_mode == FastMode::row) {
       check_lookahead(pass);
-      return branch_.output(pass, x, in, fast_product_key_row(pass, in.q, in.v, w, *keys_, *values_, o_, name_, undo_));
+      return branch_.output(pass, x, in, fwpkm_row(pass, in.q, in.v, w, *keys_, *values_, o_, name_, undo_));
     }
     return branch_.output(pass, x, in, stream(pass, in, w, static_cast<FastQueue&>(*state)));
   }
@@ -151,22 +151,21 @@ class Fwpkm final : public Layer {
     const Tensor q = tape.value(in.q);
     FastQueueSteps steps;
     steps.read = [&](int64_t first, int64_t count) {
-      fast_product_key_read(pass.stream(), tape.arena(), o_, q, {pass.batch(), pass.length(), first, count}, *keys_,
-                            *values_, tape.value(vh));
+      fwpkm_read(pass.stream(), tape.arena(), o_, q, {pass.batch(), pass.length(), first, count}, *keys_, *values_,
+                 tape.value(vh));
     };
     steps.update = [&](int64_t pairs) { update(pass.stream(), queue, pairs); };
     run_fast_queue(pass, queue, chunk(pass), o_.lookahead, q, tape.value(in.v), w ? tape.value(w) : Tensor{}, steps);
     return vh;
   }
   void update(Stream& stream, const FastQueue& queue, int64_t pairs) {
-    fast_product_key_update(stream, queue.arena(), o_, queue.q(), queue.v(), queue.w(),
-                            queue.targets(pairs, o_.lookahead), {queue.rows(), queue.capacity(), 0, pairs}, *keys_,
-                            *values_);
+    fwpkm_update(stream, queue.arena(), o_, queue.q(), queue.v(), queue.w(), queue.targets(pairs, o_.lookahead),
+                 {queue.rows(), queue.capacity(), 0, pairs}, *keys_, *values_);
   }
 
   bool weighted_;
   std::string name_;
-  FastProductKeyOptions o_;
+  FwPkmOptions o_;
   MemoryBranch branch_;
   Param *keys_, *values_;
   std::shared_ptr<FastRowLog> undo_;  // from the first run of a pass that is recomputed to the second

@@ -96,7 +96,7 @@ class Lact final : public Layer {
   Var read(Pass& pass, Var x, Var q, Var k, Var v, State* state) const;
 
   int64_t d_, heads_;
-  Sight sight_;
+  KeyRange sight_;
   RopeSpec rope_;
   bool fast_rope_, silu_v_;
   LactShape shape_;

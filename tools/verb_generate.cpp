@@ -41,7 +41,7 @@ int run_generate(Options o, bool has_prompt) {
   }
   const auto tokenizer = find_tokenizer(source, o.tokenizer);
   const fs::path weights = source.weights;
-  Session session(std::move(source), weights, set_up_compute(o.device));
+  ScoringModel session(std::move(source), weights, set_up_compute(o.device));
   o.generate.stop_at_eos = !o.ignore_eos;
   apply(parse_threshold_overrides(o.taus, o.modes), session.model());
   const std::string prompt = read_prompt(o, has_prompt);

@@ -68,7 +68,7 @@ int64_t number_in(const std::string& path, const std::string& key, int64_t other
 
 MemoryPlan plan_memory(const RunConfig& config) {
   check_rows(config.train);
-  TrainMemory memory(config, DeviceKind::count, 0, 0);
+  TrainingState memory(config, DeviceKind::count, 0, 0);
   MemoryPlan plan;
   for (const auto& p : memory.model.params().all()) {
     plan.parameter_bytes += p->value.bytes() + (p->copy.defined() ? p->copy.bytes() : 0);

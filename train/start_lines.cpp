@@ -82,7 +82,7 @@ const char* kind_name(const Param& p, const Optimizer& optimizer) {
   return "";
 }
 
-std::string describe_run(const RunConfig& config, const TrainMemory& memory) {
+std::string describe_run(const RunConfig& config, const TrainingState& memory) {
   const TrainConfig& t = config.train;
   std::string text = format("device: %s, %d threads, precision %s", device_name(memory.stream.device), threads(),
                             t.precision->c_str());
@@ -121,7 +121,7 @@ std::string describe_batches(const TrainConfig& t) {
       static_cast<long long>(*t.micro_batch_size), static_cast<long long>(t.steps), tokens);
 }
 
-std::string describe_time(const RunConfig& config, TrainMemory& memory, double flops, int64_t step) {
+std::string describe_time(const RunConfig& config, TrainingState& memory, double flops, int64_t step) {
   const auto peak = peak_flops(config);
   const double speed = peak ? *peak : measure_matrix_product(memory);
   const double tokens =
@@ -168,7 +168,7 @@ std::optional<double> peak_flops(const RunConfig& config) {
   return device_peak({device_of(config), dtype_of_precision(*config.train.precision)}, config.train.allow_tf32);
 }
 
-double measure_matrix_product(TrainMemory& memory) {
+double measure_matrix_product(TrainingState& memory) {
   constexpr int64_t kSize = 384;  // fits in caches and keeps all threads busy
   constexpr double kSeconds = 0.02;
   const DType dtype = memory.model.params().dtype();
@@ -194,7 +194,7 @@ double measure_matrix_product(TrainMemory& memory) {
   return 2.0 * kSize * kSize * kSize * static_cast<double>(runs) / seconds();
 }
 
-std::string startup_report(const RunConfig& config, TrainMemory& memory, const MemoryPlan& plan, const Loader& loader,
+std::string startup_report(const RunConfig& config, TrainingState& memory, const MemoryPlan& plan, const Loader& loader,
                            int64_t step) {
   const double flops = training_flops_per_token(config, memory.model);
   std::string text = describe_run(config, memory);

@@ -18,11 +18,11 @@ double training_flops_per_token(const RunConfig& config, const Model& model);
 std::optional<double> peak_flops(const RunConfig& config);
 
 /// FLOP/s of one matrix product on this device, measured for some milliseconds.
-double measure_matrix_product(TrainMemory& memory);
+double measure_matrix_product(TrainingState& memory);
 
 /// What a run says before its first step: device, parameters, FLOPs per token, batch arithmetic,
 /// memory plan, data plan, hours (spec 84, section 2).
-std::string startup_report(const RunConfig& config, TrainMemory& memory, const MemoryPlan& plan, const Loader& loader,
+std::string startup_report(const RunConfig& config, TrainingState& memory, const MemoryPlan& plan, const Loader& loader,
                            int64_t step);
 
 }  // namespace hebb

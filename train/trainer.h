@@ -91,7 +91,7 @@ class Trainer {
   Clock::time_point started_ = Clock::now();
   RunFolder folder_;
   MemoryPlan plan_;
-  std::unique_ptr<TrainMemory> memory_;
+  std::unique_ptr<TrainingState> memory_;
   std::unique_ptr<Loader> loader_;
   std::vector<std::unique_ptr<ValidationSource>> validation_;
   std::set<std::string> validated_;  // sources that have a line at the current step

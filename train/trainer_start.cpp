@@ -43,7 +43,7 @@ void Trainer::reserve_memory() {
                           " for a micro-batch, its largest part " + largest.name +
                           "); a smaller train.micro_batch_size or train.recompute needs less");
   }
-  memory_ = std::make_unique<TrainMemory>(config_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
+  memory_ = std::make_unique<TrainingState>(config_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
   peak_flops_ = peak_flops(config_);
   flops_per_token_ = training_flops_per_token(config_, memory_->model);
 }

@@ -15,7 +15,7 @@ Recompute recompute_mode(const std::string& name) {
 
 }  // namespace
 
-TrainMemory::TrainMemory(const RunConfig& config, DeviceKind device, int64_t reserve_state, int64_t reserve_work)
+TrainingState::TrainingState(const RunConfig& config, DeviceKind device, int64_t reserve_state, int64_t reserve_work)
     : state(device, "model and optimizer memory"), work(device, "work memory"), model(config.model) {
   stream.device = device;
   stream.counted = device_of(config, !stream.counting());
@@ -32,13 +32,13 @@ TrainMemory::TrainMemory(const RunConfig& config, DeviceKind device, int64_t res
   row_loss = Buffer(state, {config.train.tokens_per_step()}, DType::f64, "losses of a step");
 }
 
-void TrainMemory::begin_step(int64_t step, double scale) {
+void TrainingState::begin_step(int64_t step, double scale) {
   model.params().zero_grads(stream);
   model.begin_step(stream, step);
   passes->begin_step(scale);
 }
 
-StepOutcome TrainMemory::finish_step(int64_t step, int64_t tokens) {
+StepOutcome TrainingState::finish_step(int64_t step, int64_t tokens) {
   optimizer->step(stream, step, row_loss.tensor().slice(0, {tokens}), passes->scale());
   model.after_step(stream, step, optimizer->applies());
   finite->enqueue(stream);

@@ -11,7 +11,7 @@ namespace hebb {
 
 /// Everything of a run that lives on its device, built the same way for the dry run that plans memory
 /// and for the run itself.
-struct TrainMemory {
+struct TrainingState {
   Stream stream;
   Arena state, work;  // what stays; what a pass needs
   Model model;
@@ -21,7 +21,7 @@ struct TrainMemory {
   Buffer row_loss;  // [rows of a step * T] f64
 
   /// `config` must be resolved and outlive this. reserve_*: see Arena::reserve.
-  TrainMemory(const RunConfig& config, DeviceKind device, int64_t reserve_state, int64_t reserve_work);
+  TrainingState(const RunConfig& config, DeviceKind device, int64_t reserve_state, int64_t reserve_work);
 
   /// Before the passes of step `step`: gradients will be those of `scale` times the sum of losses.
   void begin_step(int64_t step, double scale);

@@ -10,7 +10,7 @@ namespace {
 struct Intervals {
   int32_t *lo, *hi;
   const int32_t* doc_start;
-  Sight sight;
+  KeyRange sight;
   int64_t length, offset;
 
   __device__ void operator()(int64_t row, int64_t t) const {

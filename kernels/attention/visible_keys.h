@@ -6,10 +6,10 @@ namespace hebb {
 /// Which earlier tokens of its document a token sees, itself included: all of them, the `window` last
 /// ones (window > 0), or its own block of `block` tokens and the blocks - 1 before it (block > 0)
 /// (spec 10, section 1; spec 70, section 11).
-struct Sight {
+struct KeyRange {
   int64_t window = 0, block = 0, blocks = 0;
 
-  bool operator==(const Sight&) const = default;
+  bool operator==(const KeyRange&) const = default;
   constexpr bool full() const { return window == 0 && block == 0; }
   /// Largest number of tokens seen at once; 0 when there is no bound.
   constexpr int64_t size() const { return window > 0 ? window : block * blocks; }
@@ -24,17 +24,17 @@ struct Sight {
 /// t + offset. doc_start [B, T] i32; a document that began before the row reaches back to key 0.
 struct VisibleKeys {
   Tensor lo, hi, doc_start;
-  Sight sight;
+  KeyRange sight;
   int64_t offset;
 };
 HEBB_KERNEL(VisibleKeys)
 
-/// Where a bounded Sight keeps the last tokens of a document: `size` slots, of which those that the
+/// Where a bounded KeyRange keeps the last tokens of a document: `size` slots, of which those that the
 /// newest token sees are one run, although their order is not that of the positions (softmax does not
 /// mind). Window: position p in slot p mod window. Blocks: the newest block behind the others, which
 /// fill the slots before it downwards in turn.
 struct RingSlots {
-  Sight sight;
+  KeyRange sight;
 
   /// Slot of position p when `newest` is the last position written.
   constexpr int64_t slot(int64_t p, int64_t newest) const {

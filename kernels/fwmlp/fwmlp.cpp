@@ -55,13 +55,13 @@ template <class S> struct Silu {
 
 /// The pieces of one flat tensor of weights.
 template <class S> struct Weights {
-  Weights(const Tensor& flat, const FastMlpSizes& s)
+  Weights(const Tensor& flat, const FwMlpSizes& s)
       : in(flat.as<S>()), b_in(in + s.b_up()), down(in + s.w_down()), b_down(in + s.b_down()) {}
   S *in, *b_in, *down, *b_down;
 };
 
-template <class S> void read(const FastMlpRead& a) {
-  const FastMlpSizes& s = a.sizes;
+template <class S> void read(const FwMlpRead& a) {
+  const FwMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden;
   const Weights<S> w(a.weights, s);
   S *q = a.work.q.as<S>(), *act = a.work.act.as<S>(), *hid = a.work.hid.as<S>();
@@ -84,8 +84,7 @@ template <class S> void read(const FastMlpRead& a) {
 
 /// Derivative of the loss with respect to vh: residual [R, dv].
 template <class S>
-void residuals(const FastMlpPairs& pairs, const FastMlpSizes& s, const FastChunk& chunk, const Tensor& vh,
-               S* residual) {
+void residuals(const FwMlpPairs& pairs, const FwMlpSizes& s, const FastChunk& chunk, const Tensor& vh, S* residual) {
   const int64_t dv = s.value_dim;
   each_row(chunk.tokens(), [&](int64_t r) {
     const int64_t t = chunk.token(r), target = pairs.targets.as<int32_t>()[t], first = pairs.mean ? t : target;
@@ -102,8 +101,8 @@ void residuals(const FastMlpPairs& pairs, const FastMlpSizes& s, const FastChunk
   });
 }
 
-template <class S> void step(const FastMlpStep& a) {
-  const FastMlpSizes& s = a.sizes;
+template <class S> void step(const FwMlpStep& a) {
+  const FwMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
   const Weights<S> w(a.weights, s), g(a.gradient, s);
   S *residual = a.residual.as<S>(), *d_act = a.d_act.as<S>(), *d_hid = a.d_hid.as<S>();
@@ -128,8 +127,8 @@ template <class S> void step(const FastMlpStep& a) {
 }
 
 template <class S> struct Backward {
-  const FastMlpBackward& a;
-  const FastMlpSizes& s = a.sizes;
+  const FwMlpBackward& a;
+  const FwMlpSizes& s = a.sizes;
   int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
   Weights<S> w{a.weights, s}, x{a.tangent, s};
   bool second = a.d_next.defined();
@@ -238,7 +237,7 @@ template <class S> struct Backward {
   }
 };
 
-template <class S> void backward(const FastMlpBackward& a) {
+template <class S> void backward(const FwMlpBackward& a) {
   const Backward<S> b{a};
   if (b.second) {
     residuals(a.pairs, b.s, a.chunk, a.vh, b.residual);
@@ -253,15 +252,15 @@ template <class S> void backward(const FastMlpBackward& a) {
 
 }  // namespace
 
-void run(Stream&, const FastMlpRead& a) {
+void run(Stream&, const FwMlpRead& a) {
   dispatch_real(a.vh.dtype, [&](auto zero) { read<decltype(zero)>(a); });
 }
 
-void run(Stream&, const FastMlpStep& a) {
+void run(Stream&, const FwMlpStep& a) {
   dispatch_real(a.vh.dtype, [&](auto zero) { step<decltype(zero)>(a); });
 }
 
-void run(Stream&, const FastMlpBackward& a) {
+void run(Stream&, const FwMlpBackward& a) {
   dispatch_real(a.vh.dtype, [&](auto zero) { backward<decltype(zero)>(a); });
 }
 

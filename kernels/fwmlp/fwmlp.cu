@@ -67,7 +67,7 @@ void sum_rows(Stream& stream, int64_t rows, int64_t n, const Tensor& a, bool acc
 struct Weights {
   Tensor in, b_in, down, b_down;
 
-  Weights(const Tensor& flat, const FastMlpSizes& s)
+  Weights(const Tensor& flat, const FwMlpSizes& s)
       : in(flat.slice(0, {s.b_up()})),
         b_in(flat.slice(s.b_up(), {2 * s.hidden})),
         down(flat.slice(s.w_down(), {s.value_dim * s.hidden})),
@@ -279,7 +279,7 @@ template <class F> void each_flat(const char* name, Stream& stream, int64_t coun
 }
 
 template <class T>
-Pairs<T> pairs_of(const FastMlpPairs& p, const Tensor& vh, const FastChunk& chunk, const FastMlpSizes& s) {
+Pairs<T> pairs_of(const FwMlpPairs& p, const Tensor& vh, const FastChunk& chunk, const FwMlpSizes& s) {
   const double pairs = static_cast<double>(p.count > 0 ? p.count : 1);
   return {p.v.as<T>(),
           vh.as<T>(),
@@ -293,46 +293,46 @@ Pairs<T> pairs_of(const FastMlpPairs& p, const Tensor& vh, const FastChunk& chun
 
 float clip_of(double clip) { return clip > 0 ? static_cast<float>(clip) : INFINITY; }
 
-template <class T> void read(Stream& stream, const FastMlpRead& a) {
+template <class T> void read(Stream& stream, const FwMlpRead& a) {
   const Products product = products<T>(stream);
-  const FastMlpSizes& s = a.sizes;
+  const FwMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens();
   const Weights w(a.weights, s);
-  each_element("fast_mlp_gather", stream, rows, s.key_dim,
+  each_element("fwmlp_gather", stream, rows, s.key_dim,
                Gather<T>{a.work.q.as<float>(), a.tokens_q.as<T>(), a.chunk, s.key_dim});
   product.times(rows, 2 * s.hidden, s.key_dim, a.work.q, w.in, true, false, a.work.act);
-  each_element("fast_mlp_activate", stream, rows, s.hidden,
+  each_element("fwmlp_activate", stream, rows, s.hidden,
                Activate{a.work.act.as<float>(), a.work.hid.as<float>(), w.b_in.as<float>(), s.hidden});
   product.times(rows, s.value_dim, s.hidden, a.work.hid, w.down, true, false, a.work.out);
-  each_element("fast_mlp_reading", stream, rows, s.value_dim,
+  each_element("fwmlp_reading", stream, rows, s.value_dim,
                ToTokens<T>{a.vh.as<T>(), a.work.out.as<float>(), w.b_down.as<float>(), a.chunk, s.value_dim, false});
 }
 
-template <class T> void step(Stream& stream, const FastMlpStep& a) {
+template <class T> void step(Stream& stream, const FwMlpStep& a) {
   const Products product = products<T>(stream);
-  const FastMlpSizes& s = a.sizes;
+  const FwMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden;
   const Weights w(a.weights, s), g(a.gradient, s);
-  each_element("fast_mlp_residual", stream, rows, s.value_dim,
+  each_element("fwmlp_residual", stream, rows, s.value_dim,
                Residual<T>{a.residual.as<float>(), pairs_of<T>(a.pairs, a.vh, a.chunk, s)});
   product.outer(s.value_dim, h, rows, a.residual, a.work.hid, false, g.down);
   sum_rows(stream, rows, s.value_dim, a.residual, false, g.b_down);
   product.times(rows, h, s.value_dim, a.residual, w.down, false, false, a.d_hid);
-  each_element("fast_mlp_d_act", stream, rows, h,
+  each_element("fwmlp_d_act", stream, rows, h,
                ActivationGradient{a.d_act.as<float>(), a.d_hid.as<float>(), a.work.act.as<float>(), h});
   product.outer(2 * h, s.key_dim, rows, a.d_act, a.work.q, false, g.in);
   sum_rows(stream, rows, 2 * h, a.d_act, false, g.b_in);
-  each_flat("fast_mlp_step", stream, s.total(),
+  each_flat("fwmlp_step", stream, s.total(),
             Step{a.next.as<float>(), a.weights.as<float>(), a.gradient.as<float>(), static_cast<float>(a.rate),
                  clip_of(a.clip)});
 }
 
-/// One call of FastMlpBackward.
+/// One call of FwMlpBackward.
 template <class T> struct Backward {
   Stream& stream;
-  const FastMlpBackward& a;
+  const FwMlpBackward& a;
   Products product = products<T>(stream);
-  const FastMlpSizes& s = a.sizes;
+  const FwMlpSizes& s = a.sizes;
   int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
   bool second = a.d_next.defined();
   Weights w{a.weights, s};
@@ -341,41 +341,41 @@ template <class T> struct Backward {
   /// X = -rate d_next where the step was not clipped, and the derivatives along it: t_act, t_hid, and y, that of vh but
   /// for x's b_down.
   void tangents(const Weights& x) {
-    each_element("fast_mlp_residual", stream, rows, dv, Residual<T>{a.residual.as<float>(), pairs});
-    each_flat("fast_mlp_direction", stream, s.total(),
+    each_element("fwmlp_residual", stream, rows, dv, Residual<T>{a.residual.as<float>(), pairs});
+    each_flat("fwmlp_direction", stream, s.total(),
               Direction{a.tangent.as<float>(), a.gradient.as<float>(), a.d_next.as<float>(), static_cast<float>(a.rate),
                         clip_of(a.clip)});
     product.times(rows, 2 * h, s.key_dim, a.work.q, x.in, true, false, a.t_act);
-    each_element("fast_mlp_tangent", stream, rows, h,
+    each_element("fwmlp_tangent", stream, rows, h,
                  Tangent{a.t_act.as<float>(), a.t_hid.as<float>(), a.work.act.as<float>(), x.b_in.as<float>(), h});
     product.times(rows, dv, h, a.t_hid, w.down, true, false, a.y);
     product.times(rows, dv, h, a.work.hid, x.down, true, true, a.y);
-    each_element("fast_mlp_d_v", stream, rows, dv,
+    each_element("fwmlp_d_v", stream, rows, dv,
                  TargetGradient<T>{a.d_v.as<T>(), a.y.as<float>(), x.b_down.as<float>(), pairs});
   }
   void to_activations(const float* x_bias) {
-    each_element("fast_mlp_d_vh", stream, rows, dv, OutputGradient<T>{a.y.as<float>(), x_bias, a.d_vh.as<T>(), pairs});
+    each_element("fwmlp_d_vh", stream, rows, dv, OutputGradient<T>{a.y.as<float>(), x_bias, a.d_vh.as<T>(), pairs});
     product.times(rows, h, dv, a.y, w.down, false, false, a.d_hid);
     if (!second) {
-      each_element("fast_mlp_d_act", stream, rows, h,
+      each_element("fwmlp_d_act", stream, rows, h,
                    ActivationGradient{a.d_act.as<float>(), a.d_hid.as<float>(), a.work.act.as<float>(), h});
       return;
     }
     product.times(rows, h, dv, a.residual, Weights(a.tangent, s).down, false, true, a.d_hid);
     product.times(rows, h, dv, a.residual, w.down, false, false, a.d_thid);
-    each_element("fast_mlp_second_order", stream, rows, h,
+    each_element("fwmlp_second_order", stream, rows, h,
                  SecondOrder{a.d_act.as<float>(), a.d_tact.as<float>(), a.d_hid.as<float>(), a.d_thid.as<float>(),
                              a.work.act.as<float>(), a.t_act.as<float>(), h});
   }
   void to_queries() {
     product.times(rows, s.key_dim, 2 * h, a.d_act, w.in, false, false, a.d_local);
     if (second) { product.times(rows, s.key_dim, 2 * h, a.d_tact, Weights(a.tangent, s).in, false, true, a.d_local); }
-    each_element("fast_mlp_d_q", stream, rows, s.key_dim,
+    each_element("fwmlp_d_q", stream, rows, s.key_dim,
                  ToTokens<T>{a.d_q.as<T>(), a.d_local.as<float>(), nullptr, a.chunk, s.key_dim, a.accumulate});
   }
   void to_weights() {
     const Weights d(a.d_weights, s);
-    each_flat("fast_mlp_hand", stream, s.total(), Hand{a.d_weights.as<float>(), a.d_next.as<float>()});
+    each_flat("fwmlp_hand", stream, s.total(), Hand{a.d_weights.as<float>(), a.d_next.as<float>()});
     if (second) { product.outer(dv, h, rows, a.residual, a.t_hid, true, d.down); }
     product.outer(dv, h, rows, a.y, a.work.hid, true, d.down);
     sum_rows(stream, rows, dv, a.y, true, d.b_down);
@@ -386,15 +386,15 @@ template <class T> struct Backward {
 
 }  // namespace
 
-void run(Stream& stream, const FastMlpRead& a) {
+void run(Stream& stream, const FwMlpRead& a) {
   dispatch_float(a.vh.dtype, [&](auto zero) { read<decltype(zero)>(stream, a); });
 }
 
-void run(Stream& stream, const FastMlpStep& a) {
+void run(Stream& stream, const FwMlpStep& a) {
   dispatch_float(a.vh.dtype, [&](auto zero) { step<decltype(zero)>(stream, a); });
 }
 
-void run(Stream& stream, const FastMlpBackward& a) {
+void run(Stream& stream, const FwMlpBackward& a) {
   dispatch_float(a.vh.dtype, [&](auto zero) {
     Backward<decltype(zero)> b{stream, a};
     if (b.second) { b.tangents(Weights(a.tangent, a.sizes)); }

@@ -9,7 +9,7 @@ namespace hebb {
 // All kernels: bound by dense products of R = B count rows. tokens_q, v, vh and their gradients may be
 // bf16 on a GPU; everything else is fp32 there.
 
-struct FastMlpSizes {
+struct FwMlpSizes {
   int64_t key_dim, hidden, value_dim;
   int64_t b_up() const { return 2 * hidden * key_dim; }
   int64_t w_down() const { return b_up() + 2 * hidden; }
@@ -19,21 +19,21 @@ struct FastMlpSizes {
 
 /// Scratch of one chunk: q [R, key_dim] gathered; act [R, 2 hidden]: up and gate before silu; hid
 /// [R, hidden]; out [R, value_dim]: of reading only.
-struct FastMlpWork {
+struct FwMlpWork {
   Tensor q, act, hid, out;
 };
 
 /// vh [., value_dim] of a chunk's tokens. 6 hidden key_dim FLOPs a token.
-struct FastMlpRead {
+struct FwMlpRead {
   Tensor vh, weights, tokens_q;
-  FastMlpWork work;
-  FastMlpSizes sizes;
+  FwMlpWork work;
+  FwMlpSizes sizes;
   FastChunk chunk;
 };
-HEBB_KERNEL(FastMlpRead)
+HEBB_KERNEL(FwMlpRead)
 
 /// What the memory is taught: target of token t is v of targets[t] (mean: the mean of v_t up to it).
-struct FastMlpPairs {
+struct FwMlpPairs {
   Tensor v, targets;  // targets i32, -1: no pair
   bool mean;
   int64_t count;      // pairs of the chunk
@@ -41,34 +41,34 @@ struct FastMlpPairs {
 };
 
 /// next = weights - rate times the clipped gradient of sum |vh - target|^2 / (pairs value_dim). Uses
-/// `work` as FastMlpRead left it. residual [R, value_dim], d_act [R, 2 hidden] and d_hid [R, hidden]
+/// `work` as FwMlpRead left it. residual [R, value_dim], d_act [R, 2 hidden] and d_hid [R, hidden]
 /// are scratch; gradient [total] is left as the unclipped gradient. clip 0: none. 12 hidden key_dim FLOPs.
-struct FastMlpStep {
+struct FwMlpStep {
   Tensor next, gradient, residual, d_act, d_hid, weights, vh;
-  FastMlpWork work;
-  FastMlpPairs pairs;
-  FastMlpSizes sizes;
+  FwMlpWork work;
+  FwMlpPairs pairs;
+  FwMlpSizes sizes;
   FastChunk chunk;
   double rate, clip;
 };
-HEBB_KERNEL(FastMlpStep)
+HEBB_KERNEL(FwMlpStep)
 
 /// Backward of reading with d_vh, and of the step with d_next (undefined: no gradient came through it):
 /// d_q (overwritten or added to), d_v +=, and d_weights (total; undefined: not wanted) = d_next + ....
-/// gradient: as FastMlpStep left it, for clipping. Targets lie in the chunk. Uses `work` as FastMlpRead left it.
+/// gradient: as FwMlpStep left it, for clipping. Targets lie in the chunk. Uses `work` as FwMlpRead left it.
 /// tangent [total], t_act, d_act, d_tact [R, 2 hidden], t_hid, d_hid, d_thid [R, hidden], residual, y [R, value_dim]
 /// and d_local [R, key_dim] are scratch. At most 36 hidden key_dim FLOPs a token.
-struct FastMlpBackward {
+struct FwMlpBackward {
   Tensor d_q, d_v, d_weights;
   Tensor tangent, t_act, d_act, d_tact, t_hid, d_hid, d_thid, residual, y, d_local;
   Tensor d_vh, d_next, gradient, weights, vh;
-  FastMlpWork work;
-  FastMlpPairs pairs;
-  FastMlpSizes sizes;
+  FwMlpWork work;
+  FwMlpPairs pairs;
+  FwMlpSizes sizes;
   FastChunk chunk;
   double rate, clip;
   bool accumulate;
 };
-HEBB_KERNEL(FastMlpBackward)
+HEBB_KERNEL(FwMlpBackward)
 
 }  // namespace hebb

@@ -15,7 +15,7 @@ using delta::Sweep;
 template <class S> class Adjoint {
  public:
   /// additive: E = v, and the keys' parts that come from the correction are absent.
-  Adjoint(delta::Carve<S>& carve, const Sizes& sizes, int64_t longest, bool additive)
+  Adjoint(delta::ScratchParts<S>& carve, const Sizes& sizes, int64_t longest, bool additive)
       : n_(sizes),
         additive_(additive),
         decays_(carve, longest),
@@ -280,7 +280,7 @@ template <class S> S* start_of(const GatedDeltaBackward& a, const Sizes& n, cons
 /// States at chunk starts and prediction errors of one value head of one row.
 template <class S>
 void recompute_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  delta::Carve<S> carve(scratch);
+  delta::ScratchParts<S> carve(scratch);
   Sweep<S> sweep(carve, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   sweep.begin_row(nullptr, a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr);
@@ -298,7 +298,7 @@ void recompute_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, in
 template <class S>
 void backward_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, int64_t head, bool accumulate,
                    S* scratch) {
-  delta::Carve<S> carve(scratch);
+  delta::ScratchParts<S> carve(scratch);
   Adjoint<S> adjoint(carve, n, a.grid.longest, a.additive);
   const HeadInputs<S> in(a, n, head);
   const S scale = static_cast<S>(a.scale);
@@ -371,7 +371,7 @@ int64_t gated_delta_adjoints(const GatedDeltaBackward& a) {
 
 int64_t gated_delta_backward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {
   Tensor k{nullptr, DType::f32, {1, 1, 1, key_dim}}, v{nullptr, DType::f32, {1, 1, 1, value_dim}};
-  cpu::delta::Carve<float> carve(nullptr);
+  cpu::delta::ScratchParts<float> carve(nullptr);
   cpu::Adjoint<float> adjoint(carve, cpu::delta::Sizes(k, v), chunk, false);
   return std::max(carve.used(), gated_delta_forward_scratch(chunk, key_dim, value_dim));
 }

@@ -43,7 +43,7 @@ struct Adjoint {
   bool has_d_state = false, additive;
 
   /// additive: E = v, and the keys' parts that come from the correction are 0.
-  __device__ Adjoint(Carve& carve, const Sizes& n, int64_t longest, bool additive)
+  __device__ Adjoint(ScratchParts& carve, const Sizes& n, int64_t longest, bool additive)
       : decays(carve, longest),
         beta(carve.take(longest)),
         kq(carve.take(2 * longest * n.key_dim)),
@@ -214,7 +214,7 @@ struct Adjoint {
 /// States at chunk starts and prediction errors.
 template <class T>
 __device__ __forceinline__ void recompute(const Backward<T>& a, int64_t row, int64_t head, float* scratch) {
-  Carve carve(scratch);
+  ScratchParts carve(scratch);
   Sweep sweep(carve, a.n, a.longest);
   const HeadInputs<T> in = a.in.head(a.n, head);
   sweep.begin_row(nullptr, a.initial != nullptr ? a.initial + head * a.n.state() : nullptr);
@@ -233,7 +233,7 @@ template <class T>
 __device__ __forceinline__ void differentiate(const Backward<T>& a, int64_t row, int64_t head, bool accumulate,
                                               float* scratch, BlockReducer<double>& reduce) {
   const Sizes& n = a.n;
-  Carve carve(scratch);
+  ScratchParts carve(scratch);
   Adjoint adjoint(carve, n, a.longest, a.additive);
   const HeadInputs<T> in = a.in.head(n, head);
   const float* const initial = a.initial != nullptr ? a.initial + head * n.state() : nullptr;

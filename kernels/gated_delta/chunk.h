@@ -13,9 +13,9 @@
 namespace hebb::cpu::delta {
 
 /// Hands out parts of one slot of scratch, each on a cache line of its own. Without memory it only counts.
-template <class S> class Carve {
+template <class S> class ScratchParts {
  public:
-  explicit Carve(S* base) : base_(base) {}
+  explicit ScratchParts(S* base) : base_(base) {}
   S* take(int64_t count) {
     S* p = base_ != nullptr ? base_ + used_ : nullptr;
     used_ += (count + 15) / 16 * 16;
@@ -91,7 +91,7 @@ template <class S> struct Decays {
   S last;          // e^gam_last
   S* table;        // [c, c] D, the lower triangle
 
-  Decays(Carve<S>& carve, int64_t c)
+  Decays(ScratchParts<S>& carve, int64_t c)
       : sums(carve.doubles(c)), start(carve.take(c)), end(carve.take(c)), table(carve.take(c * c)) {}
 
   void load_gates(const S* g, int64_t stride, int64_t c) {

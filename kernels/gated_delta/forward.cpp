@@ -6,7 +6,7 @@ namespace hebb {
 
 int64_t gated_delta_forward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {
   // In doubles the float parts take as many elements or fewer.
-  cpu::delta::Carve<float> carve(nullptr);
+  cpu::delta::ScratchParts<float> carve(nullptr);
   Tensor k{nullptr, DType::f32, {1, 1, 1, key_dim}}, v{nullptr, DType::f32, {1, 1, 1, value_dim}};
   cpu::delta::Sweep<float> sweep(carve, cpu::delta::Sizes(k, v), chunk);
   carve.take(chunk * chunk);
@@ -57,7 +57,7 @@ void write_prediction(const Sweep<S>& sweep, const Sizes& n, int64_t c, S* weigh
 
 template <class S>
 void forward_head(const GatedDeltaForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  delta::Carve<S> carve(scratch);
+  delta::ScratchParts<S> carve(scratch);
   Sweep<S> sweep(carve, n, a.grid.longest);
   S* weights = carve.take(a.grid.longest * a.grid.longest);
   const HeadInputs<S> in(a, n, head);

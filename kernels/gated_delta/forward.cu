@@ -56,7 +56,7 @@ template <class T> __global__ void __launch_bounds__(kBlockThreads) gated_delta_
   const Sizes& n = a.n;
   const int64_t task = blockIdx.x, row = task / n.value_heads, head = task % n.value_heads,
                 stride = n.value_heads * n.value_dim;
-  Carve carve(a.scratch + task * a.scratch_stride);
+  ScratchParts carve(a.scratch + task * a.scratch_stride);
   Sweep sweep(carve, n, a.longest);
   const HeadInputs<T> in = a.in.head(n, head);
   sweep.begin_row(a.state != nullptr ? a.state + task * n.state() : nullptr,

@@ -76,7 +76,7 @@ struct Decays {
   float *start, *end;  // [c] e^gam, e^(gam_last - gam)
   float* table;        // [c, c] e^(gam_i - gam_j), j <= i
 
-  __device__ Decays(Carve& carve, int64_t c)
+  __device__ Decays(ScratchParts& carve, int64_t c)
       : sums(carve.doubles(c)), start(carve.take(c)), end(carve.take(c)), table(carve.take(c * c)) {}
   __device__ float last(int64_t c) const { return start[c - 1]; }
 
@@ -111,7 +111,7 @@ struct Sweep {
   bool has_state = false;  // whether the state before the chunk is anything but 0
   int64_t dk, dv;
 
-  __device__ Sweep(Carve& carve, const Sizes& n, int64_t longest)
+  __device__ Sweep(ScratchParts& carve, const Sizes& n, int64_t longest)
       : decays(carve, longest),
         beta(carve.take(longest)),
         kq(carve.take(2 * longest * n.key_dim)),

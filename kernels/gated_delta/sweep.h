@@ -6,7 +6,7 @@ namespace hebb::cpu::delta {
 /// Walks forward over the chunks of one value head of one row: prediction errors and state.
 template <class S> class Sweep {
  public:
-  Sweep(Carve<S>& carve, const Sizes& sizes, int64_t longest)
+  Sweep(ScratchParts<S>& carve, const Sizes& sizes, int64_t longest)
       : decays(carve, longest),
         beta(carve.take(longest)),
         kq(carve.take(2 * longest * sizes.key_dim)),

@@ -4,9 +4,9 @@ namespace hebb {
 namespace cpu {
 namespace {
 
-using lact::Carve;
 using lact::HeadInputs;
 using lact::kTile;
+using lact::ScratchParts;
 using lact::Sizes;
 using lact::Weights;
 
@@ -36,7 +36,7 @@ template <class S> void put(S* to, S value, bool accumulate) { *to = accumulate 
 /// Walks backward over the chunks of one head of one row.
 template <class S> class Adjoint {
  public:
-  Adjoint(Carve<S>& carve, const Sizes& sizes, int64_t updates)
+  Adjoint(ScratchParts<S>& carve, const Sizes& sizes, int64_t updates)
       : n_(sizes),
         memory_(carve, n_),
         muon_(carve, n_.fast, n_.dim, true),
@@ -305,7 +305,7 @@ template <class S> void Adjoint<S>::end_document(const Weights<S>& initial, S* t
 int64_t max_updates(int64_t length, int64_t chunk) { return (length - 1) / chunk; }
 
 template <class S> void backward_head(const LactBackward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  Carve<S> carve(scratch);
+  ScratchParts<S> carve(scratch);
   Adjoint<S> adjoint(carve, n, max_updates(n.length, a.rule.chunk));
   const HeadInputs<S> in(a, n, head);
   const HeadGradients<S> out(a, n, head);
@@ -356,7 +356,7 @@ void run(Stream&, const LactBackward& args) {
 }  // namespace cpu
 
 int64_t lact_backward_scratch(int64_t length, int64_t chunk, int64_t head_dim, int64_t fast_dim) {
-  cpu::delta::Carve<float> carve(nullptr);
+  cpu::delta::ScratchParts<float> carve(nullptr);
   cpu::Adjoint<float> adjoint(carve, cpu::lact::Sizes(head_dim, fast_dim), cpu::max_updates(length, chunk));
   return carve.used();
 }

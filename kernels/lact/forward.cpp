@@ -4,8 +4,8 @@ namespace hebb {
 namespace cpu {
 namespace {
 
-using lact::Carve;
 using lact::HeadInputs;
+using lact::ScratchParts;
 using lact::Sizes;
 using lact::Weights;
 
@@ -14,7 +14,7 @@ template <class S> struct Forward {
   NewtonSchulz<S> muon;
   S *weights, *momentum, *sums, *mixed;  // used where nothing is carried
 
-  Forward(Carve<S>& carve, const Sizes& n)
+  Forward(ScratchParts<S>& carve, const Sizes& n)
       : memory(carve, n),
         muon(carve, n.fast, n.dim, false),
         weights(carve.take(n.all())),
@@ -50,7 +50,7 @@ template <class S> struct Forward {
 };
 
 template <class S> void forward_head(const LactForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  Carve<S> carve(scratch);
+  ScratchParts<S> carve(scratch);
   Forward<S> f(carve, n);
   const bool carries = a.weights.defined();
   if (carries) { f.carry(a, n, row * n.heads + head); }
@@ -92,7 +92,7 @@ void run(Stream&, const LactForward& args) {
 }  // namespace cpu
 
 int64_t lact_forward_scratch(int64_t head_dim, int64_t fast_dim) {
-  cpu::delta::Carve<float> carve(nullptr);
+  cpu::delta::ScratchParts<float> carve(nullptr);
   cpu::Forward<float> forward(carve, cpu::lact::Sizes(head_dim, fast_dim));
   return carve.used();
 }

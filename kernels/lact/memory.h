@@ -6,7 +6,7 @@
 /// What the forward and backward passes of lact's fast weights share.
 namespace hebb::cpu::lact {
 
-using delta::Carve;
+using delta::ScratchParts;
 
 inline constexpr int64_t kTile = 128;     // tokens that go through the fast weights together
 inline constexpr double kNormEps = 1e-5;  // beside the length of a row
@@ -87,7 +87,7 @@ template <class S> void gather_out(const Sizes& n, int64_t rows, const S* a, con
 /// Reads with and gathers for the fast weights of one head.
 template <class S> class Memory {
  public:
-  Memory(Carve<S>& carve, const Sizes& sizes)
+  Memory(ScratchParts<S>& carve, const Sizes& sizes)
       : n_(sizes),
         z0_(carve.take(kTile * n_.fast)),
         z2_(carve.take(kTile * n_.fast)),

@@ -12,7 +12,7 @@ namespace hebb::cpu {
 template <class S> class NewtonSchulz {
  public:
   /// keeps: room for the iterates that backward needs.
-  NewtonSchulz(delta::Carve<S>& carve, int64_t rows, int64_t columns, bool keeps)
+  NewtonSchulz(delta::ScratchParts<S>& carve, int64_t rows, int64_t columns, bool keeps)
       : size_(rows * columns), keeps_(keeps) {
     const int64_t n = std::min(rows, columns);
     iterates_ = carve.take(size_ * (keeps ? kSteps + 1 : 2));

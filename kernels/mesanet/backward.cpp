@@ -4,8 +4,8 @@ namespace hebb {
 namespace cpu {
 namespace {
 
-using delta::Carve;
 using delta::Chunk;
+using delta::ScratchParts;
 using mesa::ChunkSystems;
 using mesa::HeadInputs;
 using mesa::Memory;
@@ -14,7 +14,7 @@ using mesa::Sizes;
 /// Walks backward over the chunks of one head of one row (spec 63, section 5, "Backward of one chunk").
 template <class S> class Adjoint {
  public:
-  Adjoint(Carve<S>& carve, const Sizes& sizes, int64_t longest)
+  Adjoint(ScratchParts<S>& carve, const Sizes& sizes, int64_t longest)
       : systems(carve, sizes, longest),
         n_(sizes),
         x_(carve.take(longest * n_.key_dim)),
@@ -218,7 +218,7 @@ void recompute_head(const MesaBackward& a, const Sizes& n, int64_t row, int64_t 
 }
 
 template <class S> void backward_head(const MesaBackward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  Carve<S> carve(scratch);
+  ScratchParts<S> carve(scratch);
   Adjoint<S> adjoint(carve, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   mesa::fill_lambda(a.rule, n.key_dim, a.lambda_raw.as<S>() + head * n.key_dim, adjoint.systems.lambda);
@@ -275,7 +275,7 @@ void run(Stream&, const MesaBackward& args) {
 }  // namespace cpu
 
 int64_t mesa_backward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {
-  cpu::delta::Carve<float> carve(nullptr);
+  cpu::delta::ScratchParts<float> carve(nullptr);
   cpu::Adjoint<float> adjoint(carve, cpu::mesa::Sizes(key_dim, value_dim), chunk);
   return carve.used();
 }

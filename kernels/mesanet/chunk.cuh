@@ -142,7 +142,7 @@ struct Starts {
 /// Conjugate gradients on up to `rows` systems of n unknowns together, each on scalars of its own and by a warp.
 class ConjugateGradients {
  public:
-  __device__ ConjugateGradients(Carve carve, int64_t rows, int64_t n)
+  __device__ ConjugateGradients(ScratchParts carve, int64_t rows, int64_t n)
       : n_(n),
         residual_(carve.take(rows * n)),
         direction_(carve.take(rows * n)),
@@ -284,7 +284,7 @@ class ChunkSystems {
   __device__ float* weights() const { return scratch_ + at_.weights; }  // [c, c] M, 0 above the diagonal
   __device__ float* lambda() const { return scratch_ + at_.lambda; }    // [dk]
   __device__ delta::Decays decays() const {
-    Carve carve(scratch_ + at_.decays);
+    ScratchParts carve(scratch_ + at_.decays);
     return delta::Decays(carve, longest_);
   }
 
@@ -326,7 +326,7 @@ class ChunkSystems {
     if (rule.exact) {
       solve_exactly(b, x);
     } else {
-      ConjugateGradients(Carve(scratch_ + at_.gradients), longest_, n.key_dim)
+      ConjugateGradients(ScratchParts(scratch_ + at_.gradients), longest_, n.key_dim)
           .solve(c, rule, b, x, [&](const float* p, float* t) { apply(p, t); });
     }
   }

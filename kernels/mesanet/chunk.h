@@ -5,8 +5,8 @@
 /// What the forward and backward passes of the chunked mesa recurrence share.
 namespace hebb::cpu::mesa {
 
-using delta::Carve;
 using delta::Chunk;
+using delta::ScratchParts;
 
 struct Sizes {
   int64_t batch, length, heads, key_dim, value_dim;
@@ -64,7 +64,7 @@ template <class S> struct Memory {
 /// One chunk of one head: its rows, decays and systems A_i = R_i + diag(lambda).
 template <class S> class ChunkSystems {
  public:
-  ChunkSystems(Carve<S>& carve, const Sizes& sizes, int64_t longest)
+  ChunkSystems(ScratchParts<S>& carve, const Sizes& sizes, int64_t longest)
       : n(sizes),
         decays(carve, longest),
         g(carve.take(longest)),

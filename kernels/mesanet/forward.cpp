@@ -6,8 +6,8 @@ namespace hebb {
 namespace cpu {
 namespace {
 
-using delta::Carve;
 using delta::Chunk;
+using delta::ScratchParts;
 using mesa::ChunkSystems;
 using mesa::HeadInputs;
 using mesa::Memory;
@@ -19,7 +19,7 @@ template <class S> struct Forward {
   S *q, *x, *read, *pairs, *output;  // [c, dk] three times, [c, c], [c, dv]
   Memory<S> own;
 
-  Forward(Carve<S>& carve, const Sizes& n, int64_t longest)
+  Forward(ScratchParts<S>& carve, const Sizes& n, int64_t longest)
       : systems(carve, n, longest),
         q(carve.take(longest * n.key_dim)),
         x(carve.take(longest * n.key_dim)),
@@ -59,7 +59,7 @@ template <class S> struct Forward {
 };
 
 template <class S> void forward_head(const MesaForward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  Carve<S> carve(scratch);
+  ScratchParts<S> carve(scratch);
   Forward<S> f(carve, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   mesa::fill_lambda(a.rule, n.key_dim, a.lambda_raw.as<S>() + head * n.key_dim, f.systems.lambda);
@@ -135,7 +135,7 @@ template <class S> struct Step {
   mesa::Cholesky<S> cholesky;
   S *lambda, *x;  // [dk]
 
-  Step(Carve<S>& carve, const Sizes& n)
+  Step(ScratchParts<S>& carve, const Sizes& n)
       : gradients(carve, 1, n.key_dim),
         cholesky(carve, n.key_dim),
         lambda(carve.take(n.key_dim)),
@@ -143,7 +143,7 @@ template <class S> struct Step {
 };
 
 template <class S> void steps_of_head(const MesaSteps& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  Carve<S> carve(scratch);
+  ScratchParts<S> carve(scratch);
   Step<S> step(carve, n);
   const HeadInputs<S> in(a, n, head);
   const int64_t dk = n.key_dim, dv = n.value_dim;
@@ -194,13 +194,13 @@ void run(Stream&, const MesaSteps& args) {
 
 // In doubles the float parts take as many elements or fewer.
 int64_t mesa_steps_scratch(int64_t key_dim, int64_t value_dim) {
-  cpu::delta::Carve<float> carve(nullptr);
+  cpu::delta::ScratchParts<float> carve(nullptr);
   cpu::Step<float> step(carve, cpu::mesa::Sizes(key_dim, value_dim));
   return carve.used();
 }
 
 int64_t mesa_forward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {
-  cpu::delta::Carve<float> carve(nullptr);
+  cpu::delta::ScratchParts<float> carve(nullptr);
   cpu::Forward<float> forward(carve, cpu::mesa::Sizes(key_dim, value_dim), chunk);
   return carve.used();
 }

@@ -121,7 +121,7 @@ struct Steps {
 // Token by token, one block a row and head. Bound by the steps' chains of barriers: R stays in L1.
 __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps a) {
   const int64_t row = blockIdx.x / a.n.heads, head = blockIdx.x % a.n.heads, dk = a.n.key_dim, dv = a.n.value_dim;
-  Carve carve(a.scratch + blockIdx.x * a.scratch_stride);
+  ScratchParts carve(a.scratch + blockIdx.x * a.scratch_stride);
   const Cholesky cholesky(carve.take(dk * dk), dk);
   float *const lambda = carve.take(dk), *const x = carve.take(dk);
   ConjugateGradients gradients(carve, 1, dk);

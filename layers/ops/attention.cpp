@@ -49,7 +49,7 @@ struct AttentionNode final : Node {
 
 }  // namespace
 
-KeyIntervals visible_keys(Pass& pass, const Sight& sight, int64_t offset) {
+KeyIntervals visible_keys(Pass& pass, const KeyRange& sight, int64_t offset) {
   const std::string key = "visible/" + std::to_string(sight.window) + "/" + std::to_string(sight.block) + "/" +
                           std::to_string(sight.blocks) + "/" + std::to_string(offset);
   const auto made = pass.shared.find(key + "/lo");

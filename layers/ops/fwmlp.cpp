@@ -7,8 +7,7 @@
 
 namespace hebb {
 
-FastMlpLog::FastMlpLog(Arena& arena, const FastMlpOptions& o, const FastChunk& row, int64_t chunk, DType dtype,
-                       bool keep) {
+FwMlpLog::FwMlpLog(Arena& arena, const FwMlpOptions& o, const FastChunk& row, int64_t chunk, DType dtype, bool keep) {
   for (int64_t first = row.first; first < row.first + row.count; first += chunk) {
     chunks.push_back({row.batch, row.length, first, std::min(chunk, row.first + row.count - first)});
   }
@@ -18,12 +17,12 @@ FastMlpLog::FastMlpLog(Arena& arena, const FastMlpOptions& o, const FastChunk& r
   targets = Buffer(arena, {row.batch * row.length}, DType::i32, "memory targets");
 }
 
-Tensor FastMlpLog::weights(int64_t c) const {
+Tensor FwMlpLog::weights(int64_t c) const {
   const int64_t total = states.tensor().size(1);
   return states.tensor().slice(c % states.tensor().size(0) * total, {total});
 }
 
-Tensor FastMlpLog::gradient(int64_t c) const {
+Tensor FwMlpLog::gradient(int64_t c) const {
   const int64_t total = gradients.tensor().size(1);
   return gradients.tensor().slice(c % gradients.tensor().size(0) * total, {total});
 }
@@ -32,19 +31,19 @@ namespace {
 
 /// Memory for one chunk of at most `rows` tokens.
 struct Work {
-  Work(Arena& arena, const FastMlpSizes& s, int64_t rows, DType dtype)
+  Work(Arena& arena, const FwMlpSizes& s, int64_t rows, DType dtype)
       : q(arena, {rows, s.key_dim}, dtype, "chunk queries"),
         act(arena, {rows, 2 * s.hidden}, dtype, "fast activations"),
         hid(arena, {rows, s.hidden}, dtype, "fast activations"),
         residual(arena, {rows, s.value_dim}, dtype, "prediction errors"),
         d_act(arena, {rows, 2 * s.hidden}, dtype, "fast activation gradients"),
         d_hid(arena, {rows, s.hidden}, dtype, "fast activation gradients") {}
-  FastMlpWork forward() const { return {q, act, hid, residual}; }
+  FwMlpWork forward() const { return {q, act, hid, residual}; }
   Buffer q, act, hid, residual, d_act, d_hid;
 };
 
 /// Copies the six parameters to one flat tensor, or back.
-void pack(Stream& stream, const FastMlpParams& params, const Tensor& flat, bool back) {
+void pack(Stream& stream, const FwMlpParams& params, const Tensor& flat, bool back) {
   int64_t at = 0;
   for (const Param* p : params) {
     const Tensor part = flat.slice(at, p->value.shape);
@@ -53,16 +52,16 @@ void pack(Stream& stream, const FastMlpParams& params, const Tensor& flat, bool 
   }
 }
 
-struct FastMlpNode final : Node {
-  FastMlpOptions o;
-  std::shared_ptr<FastMlpLog> log;
+struct FwMlpNode final : Node {
+  FwMlpOptions o;
+  std::shared_ptr<FwMlpLog> log;
   Var q, v, vh;
   bool frozen = false;
 
   void backward(Tape& tape) override {
     Stream& stream = tape.stream();
     Arena& arena = tape.arena();
-    const FastMlpSizes& s = o.sizes;
+    const FwMlpSizes& s = o.sizes;
     const DType dtype = sum_dtype(tape.dtype(vh));
     const auto count = static_cast<int64_t>(log->chunks.size());
     const bool through = o.through && !frozen && count > 1;
@@ -84,34 +83,34 @@ struct FastMlpNode final : Node {
     for (int64_t c = count - 1; c >= 0; --c) {
       const FastChunk& chunk = log->chunks[static_cast<size_t>(c)];
       const int64_t pairs = log->pairs[static_cast<size_t>(c)];
-      run(stream, FastMlpRead{again, log->weights(c), tape.value(q), work.forward(), s, chunk});
+      run(stream, FwMlpRead{again, log->weights(c), tape.value(q), work.forward(), s, chunk});
       const bool second = through && c + 1 < count && pairs > 0;
       // A chunk without pairs hands the gradient of its fast weights on as it is.
-      run(stream, FastMlpBackward{d_q.tensor,
-                                  d_v.tensor,
-                                  through && c > 0 ? d_weights.tensor() : Tensor{},
-                                  tangent,
-                                  t_act,
-                                  work.d_act,
-                                  d_tact,
-                                  t_hid,
-                                  work.d_hid,
-                                  d_thid,
-                                  work.residual,
-                                  y,
-                                  d_local,
-                                  tape.grad(vh),
-                                  second ? d_next.tensor() : Tensor{},
-                                  log->gradient(c),
-                                  log->weights(c),
-                                  tape.value(vh),
-                                  work.forward(),
-                                  {tape.value(v), log->targets, o.mean, pairs, o.lookahead},
-                                  s,
-                                  chunk,
-                                  o.rate,
-                                  o.clip,
-                                  d_q.accumulate});
+      run(stream, FwMlpBackward{d_q.tensor,
+                                d_v.tensor,
+                                through && c > 0 ? d_weights.tensor() : Tensor{},
+                                tangent,
+                                t_act,
+                                work.d_act,
+                                d_tact,
+                                t_hid,
+                                work.d_hid,
+                                d_thid,
+                                work.residual,
+                                y,
+                                d_local,
+                                tape.grad(vh),
+                                second ? d_next.tensor() : Tensor{},
+                                log->gradient(c),
+                                log->weights(c),
+                                tape.value(vh),
+                                work.forward(),
+                                {tape.value(v), log->targets, o.mean, pairs, o.lookahead},
+                                s,
+                                chunk,
+                                o.rate,
+                                o.clip,
+                                d_q.accumulate});
       if (through && c > 0 && c + 1 < count && pairs == 0) { add_to(stream, d_weights, d_next); }
       std::swap(d_weights, d_next);
     }
@@ -119,26 +118,26 @@ struct FastMlpNode final : Node {
 };
 
 /// Chunks of one row, each read and then, for the first `updates` of them, learned.
-void run_chunks(Stream& stream, Arena& arena, const FastMlpOptions& o, const FastMlpLog& log, const Tensor& q,
+void run_chunks(Stream& stream, Arena& arena, const FwMlpOptions& o, const FwMlpLog& log, const Tensor& q,
                 const Tensor& v, const Tensor& vh, int64_t updates) {
   const Work work(arena, o.sizes, log.chunks.front().tokens(), sum_dtype(q.dtype));
   for (size_t i = 0; i < log.chunks.size(); ++i) {
     const auto c = static_cast<int64_t>(i);
-    run(stream, FastMlpRead{vh, log.weights(c), q, work.forward(), o.sizes, log.chunks[i]});
+    run(stream, FwMlpRead{vh, log.weights(c), q, work.forward(), o.sizes, log.chunks[i]});
     if (c < updates && log.pairs[i] > 0) {
-      run(stream, FastMlpStep{log.weights(c + 1),
-                              log.gradient(c),
-                              work.residual,
-                              work.d_act,
-                              work.d_hid,
-                              log.weights(c),
-                              vh,
-                              work.forward(),
-                              {v, log.targets, o.mean, log.pairs[i], o.lookahead},
-                              o.sizes,
-                              log.chunks[i],
-                              o.rate,
-                              o.clip});
+      run(stream, FwMlpStep{log.weights(c + 1),
+                            log.gradient(c),
+                            work.residual,
+                            work.d_act,
+                            work.d_hid,
+                            log.weights(c),
+                            vh,
+                            work.forward(),
+                            {v, log.targets, o.mean, log.pairs[i], o.lookahead},
+                            o.sizes,
+                            log.chunks[i],
+                            o.rate,
+                            o.clip});
     } else if (c < updates) {
       copy(stream, log.weights(c + 1), log.weights(c));
     }
@@ -147,8 +146,8 @@ void run_chunks(Stream& stream, Arena& arena, const FastMlpOptions& o, const Fas
 
 }  // namespace
 
-Var fast_mlp_row(Pass& pass, Var q, Var v, const FastMlpParams& params, const FastMlpOptions& o,
-                 std::shared_ptr<FastMlpLog>& undo) {
+Var fwmlp_row(Pass& pass, Var q, Var v, const FwMlpParams& params, const FwMlpOptions& o,
+              std::shared_ptr<FwMlpLog>& undo) {
   Tape& tape = pass.tape;
   Stream& stream = pass.stream();
   const DType dtype = tape.dtype(q);
@@ -156,10 +155,10 @@ Var fast_mlp_row(Pass& pass, Var q, Var v, const FastMlpParams& params, const Fa
   const bool frozen = pass.freeze_fast_weights, publish = (pass.training || pass.keep_fast_weights) && !frozen,
              again = publish && tape.will_run_again();
   const int64_t chunk = frozen ? length : std::min(length, pass.fast_chunk > 0 ? pass.fast_chunk : o.chunk);
-  FastMlpNode node;
-  node.log = std::make_shared<FastMlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk,
-                                          sum_dtype(dtype), tape.recording() || again);
-  FastMlpLog& log = *node.log;
+  FwMlpNode node;
+  node.log = std::make_shared<FwMlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk,
+                                        sum_dtype(dtype), tape.recording() || again);
+  FwMlpLog& log = *node.log;
   const std::vector<int32_t> targets = row_targets(pass.rows, chunk, o.lookahead);
   copy_to_device(stream, log.targets, targets.data());
   for (const FastChunk& c : log.chunks) { log.pairs.push_back(pairs_of(targets, c)); }
@@ -183,17 +182,17 @@ Var fast_mlp_row(Pass& pass, Var q, Var v, const FastMlpParams& params, const Fa
   return vh;
 }
 
-void fast_mlp_read(Stream& stream, Arena& arena, const FastMlpOptions& o, const Tensor& q, const FastChunk& chunk,
-                   const FastMlpParams& params, const Tensor& vh) {
-  FastMlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
+void fwmlp_read(Stream& stream, Arena& arena, const FwMlpOptions& o, const Tensor& q, const FastChunk& chunk,
+                const FwMlpParams& params, const Tensor& vh) {
+  FwMlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
   log.pairs = {0};
   pack(stream, params, log.weights(0), false);
   run_chunks(stream, arena, o, log, q, {}, vh, 0);
 }
 
-void fast_mlp_update(Stream& stream, Arena& arena, const FastMlpOptions& o, const Tensor& q, const Tensor& v,
-                     const std::vector<int32_t>& targets, const FastChunk& chunk, const FastMlpParams& params) {
-  FastMlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
+void fwmlp_update(Stream& stream, Arena& arena, const FwMlpOptions& o, const Tensor& q, const Tensor& v,
+                  const std::vector<int32_t>& targets, const FastChunk& chunk, const FwMlpParams& params) {
+  FwMlpLog log(arena, o, chunk, chunk.count, sum_dtype(q.dtype), false);
   log.pairs = {pairs_of(targets, chunk)};
   copy_to_device(stream, log.targets, targets.data());
   pack(stream, params, log.weights(0), false);

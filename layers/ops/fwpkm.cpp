@@ -8,8 +8,8 @@
 
 namespace hebb {
 
-FastRowLog::FastRowLog(Arena& arena, const FastProductKeyOptions& o, int64_t batch, int64_t length, int64_t chunk,
-                       DType dtype, Keep keep_rows, bool keep_keys)
+FastRowLog::FastRowLog(Arena& arena, const FwPkmOptions& o, int64_t batch, int64_t length, int64_t chunk, DType dtype,
+                       Keep keep_rows, bool keep_keys)
     : slot_count_(o.subkeys * o.subkeys),
       value_dim_(o.value_dim),
       entries_per_token_(o.heads * o.top_k),
@@ -67,7 +67,7 @@ namespace {
 
 /// Scratch memory of the chunks of one row or one update.
 struct Work {
-  Work(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const FastRowLog& log, int64_t tokens, DType dtype)
+  Work(Stream& stream, Arena& arena, const FwPkmOptions& o, const FastRowLog& log, int64_t tokens, DType dtype)
       : key_norms(arena, {o.heads, 2, o.subkeys}, dtype, "key norms"),
         sorted(arena, {fast_readers_scratch(stream, log.chunks().all.tokens() * o.heads * o.top_k)}, DType::i64,
                "sorted readers"),
@@ -98,7 +98,7 @@ std::vector<double> host_values(Stream& stream, const Tensor& t) {
   return out;
 }
 
-void measure_keys(Stream& stream, Measures& m, const FastRowLog& log, int64_t c, const FastProductKeyOptions& o) {
+void measure_keys(Stream& stream, Measures& m, const FastRowLog& log, int64_t c, const FwPkmOptions& o) {
   if (o.key_update == KeyUpdate::entropy) {
     for (const double u : host_values(stream, log.usage(c))) { m.key_loss += u * std::log(u + 1e-8); }
   }
@@ -111,7 +111,7 @@ void measure_keys(Stream& stream, Measures& m, const FastRowLog& log, int64_t c,
 /// One row of chunks, or one update: what it reads and writes.
 struct Updates {
   Stream& stream;
-  const FastProductKeyOptions& o;
+  const FwPkmOptions& o;
   const FastRowLog& log;
   const Work& work;
   Tensor q, vh, values;
@@ -157,8 +157,8 @@ void restore_rows(Stream& stream, const FastRowLog& log, const Tensor& values, i
   for (int64_t c = updates - 1; c >= 0; --c) { run(stream, FastRestoreRows{values, log.rows(c), log.readers(c)}); }
 }
 
-struct FastProductKeyNode final : Node {
-  FastProductKeyOptions o;
+struct FwPkmNode final : Node {
+  FwPkmOptions o;
   std::shared_ptr<FastRowLog> log;
   Tensor values;  // of the frozen table
   Var q, v, w, vh;
@@ -240,7 +240,7 @@ void record(Pass& pass, const Tensor& from, const std::string& name, std::vector
 /// One pass over a row of chunks.
 struct RowPass {
   Pass& pass;
-  const FastProductKeyOptions& o;
+  const FwPkmOptions& o;
   FastRowLog& log;
   Param &keys, &values;
   Tensor q, v, w, vh;
@@ -318,8 +318,8 @@ struct RowPass {
 
 }  // namespace
 
-Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const FastProductKeyOptions& o,
-                         const std::string& name, std::shared_ptr<FastRowLog>& undo) {
+Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const FwPkmOptions& o,
+              const std::string& name, std::shared_ptr<FastRowLog>& undo) {
   Tape& tape = pass.tape;
   Stream& stream = pass.stream();
   const DType dtype = tape.dtype(q);
@@ -338,7 +338,7 @@ Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& va
                                                                                                    : chunks - 1;
   const bool keep = updates > 0 && (backward || again || !publish);
   const auto keep_rows = keep ? FastRowLog::Keep::all : measured ? FastRowLog::Keep::latest : FastRowLog::Keep::none;
-  FastProductKeyNode node;
+  FwPkmNode node;
   node.o = o;
   node.log = std::make_shared<FastRowLog>(tape.arena(), o, pass.batch(), length, chunk, sum_dtype(dtype), keep_rows,
                                           backward || again);
@@ -376,8 +376,8 @@ Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& va
   return vh;
 }
 
-void fast_product_key_read(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const Tensor& q,
-                           const FastChunk& chunk, const Param& keys, const Param& values, const Tensor& vh) {
+void fwpkm_read(Stream& stream, Arena& arena, const FwPkmOptions& o, const Tensor& q, const FastChunk& chunk,
+                const Param& keys, const Param& values, const Tensor& vh) {
   const Tensor q4 = q.view({chunk.batch * chunk.length, o.heads, 2, o.half_dim});
   const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none,
                        false);
@@ -387,9 +387,9 @@ void fast_product_key_read(Stream& stream, Arena& arena, const FastProductKeyOpt
   run(stream, FastReadValues{vh, {}, log.lookup(), values.value, chunk, {}});
 }
 
-void fast_product_key_update(Stream& stream, Arena& arena, const FastProductKeyOptions& o, const Tensor& q,
-                             const Tensor& v, const Tensor& w, const std::vector<int32_t>& targets,
-                             const FastChunk& chunk, Param& keys, Param& values) {
+void fwpkm_update(Stream& stream, Arena& arena, const FwPkmOptions& o, const Tensor& q, const Tensor& v,
+                  const Tensor& w, const std::vector<int32_t>& targets, const FastChunk& chunk, Param& keys,
+                  Param& values) {
   const int64_t tokens = chunk.batch * chunk.length, pairs = pairs_of(targets, chunk);
   if (pairs == 0) { return; }
   const Tensor q4 = q.view({tokens, o.heads, 2, o.half_dim});

@@ -10,7 +10,7 @@ enum class KeyUpdate { entropy, memory, none };
 enum class GradThroughUpdate { full, values, none };
 
 /// Sizes and rules of a fast-weight product-key memory (spec 40, section 1).
-struct FastProductKeyOptions {
+struct FwPkmOptions {
   int64_t heads, subkeys, half_dim, top_k, value_dim, chunk, lookahead;
   FastScore score;
   KeyUpdate key_update;
@@ -26,8 +26,8 @@ class FastRowLog {
   /// Which chunks' old rows have memory of their own.
   enum class Keep { none, latest, all };
   /// keep_keys: the keys of all chunks stay, not only two states of them.
-  FastRowLog(Arena& arena, const FastProductKeyOptions& options, int64_t batch, int64_t length, int64_t chunk,
-             DType dtype, Keep keep_rows, bool keep_keys);
+  FastRowLog(Arena& arena, const FwPkmOptions& options, int64_t batch, int64_t length, int64_t chunk, DType dtype,
+             Keep keep_rows, bool keep_keys);
 
   const FastChunks& chunks() const { return chunks_; }
   /// The first `count` of them.
@@ -59,19 +59,18 @@ class FastRowLog {
 /// section 4); q [B T, H 2 D], v [B T, dv], w [B T] or no Var. In training the fast weights end as the
 /// row left them, else as they were. `undo` carries what a repeated pass (recomputation) starts from.
 /// `name`.entries and `name`.slots are recorded and forced.
-Var fast_product_key_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values,
-                         const FastProductKeyOptions& options, const std::string& name,
-                         std::shared_ptr<FastRowLog>& undo);
+Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const FwPkmOptions& options,
+              const std::string& name, std::shared_ptr<FastRowLog>& undo);
 
 /// Lookup and reading of tokens [first, first + count) of every row with the fast weights of now:
 /// part of vh [B T, dv]. No gradient.
-void fast_product_key_read(Stream& stream, Arena& arena, const FastProductKeyOptions& options, const Tensor& q,
-                           const FastChunk& chunk, const Param& keys, const Param& values, const Tensor& vh);
+void fwpkm_read(Stream& stream, Arena& arena, const FwPkmOptions& options, const Tensor& q, const FastChunk& chunk,
+                const Param& keys, const Param& values, const Tensor& vh);
 
 /// One update with given pairs: token i of q [N, H 2 D] writes towards v[targets[i]] (-1: not part of the
 /// update). N = batch length of `chunk`. (Spec 40, section 7.)
-void fast_product_key_update(Stream& stream, Arena& arena, const FastProductKeyOptions& options, const Tensor& q,
-                             const Tensor& v, const Tensor& w, const std::vector<int32_t>& targets,
-                             const FastChunk& chunk, Param& keys, Param& values);
+void fwpkm_update(Stream& stream, Arena& arena, const FwPkmOptions& options, const Tensor& q, const Tensor& v,
+                  const Tensor& w, const std::vector<int32_t>& targets, const FastChunk& chunk, Param& keys,
+                  Param& values);
 
 }  // namespace hebb

@@ -433,7 +433,7 @@ namespace {
 
 /// Runs one micro-batch on the device itself, with the planned documents.
 void check_plan(const RunConfig& narrow, const MemoryPlan& a) {
-  TrainMemory memory(narrow, DeviceKind::cuda, 0, 0);
+  TrainingState memory(narrow, DeviceKind::cuda, 0, 0);
   memory.model.params().initialize(memory.stream, 1);
   memory.model.params().zero_grads(memory.stream);
   MicroBatch rows(*narrow.train.micro_batch_size, narrow.train.sequence_length);
@@ -494,7 +494,7 @@ TEST_CASE("evaluation and decoding in bf16 equal the CPU in fp64 within rounding
   REQUIRE(run_in(folder / "run", mixed_run(folder, "cpu", "fp32", R"({"train": {"steps": 20}})")) == 0);
   const ModelSource source = read_model_source(folder / "run");
   const auto session = [&](DeviceKind device, DType dtype) {
-    return std::make_unique<Session>(read_model_source(folder / "run"), source.weights, Compute{device, dtype});
+    return std::make_unique<ScoringModel>(read_model_source(folder / "run"), source.weights, Compute{device, dtype});
   };
   const auto gpu = session(DeviceKind::cuda, DType::bf16), cpu = session(DeviceKind::cpu, DType::f64);
   std::vector<int32_t> tokens{1, 10, 15, 21, 5, 9, 8, 1, 10, 28, 25, 3, 24};

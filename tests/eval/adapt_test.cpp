@@ -31,7 +31,7 @@ struct Domains {
            (first.folder / "corpus").string() + "\"}, {\"name\": \"two\", \"path\": \"" +
            (second.folder / "corpus").string() + "\"}], " + keys + "}]}";
   }
-  EvalResult run(Session& session, const std::string& keys) const {
+  EvalResult run(ScoringModel& session, const std::string& keys) const {
     auto evaluations = read_evaluations(parse_json(config(keys), "eval.json"), "");
     Progress quiet;
     EvalContext context{session, nullptr, 12, 42, quiet, {}};
@@ -50,7 +50,7 @@ double number(const EvalResult& r, size_t point, const char* key) {
 }
 
 /// Mean loss over rows [from, to) of 13 tokens, fast weights as they are.
-double loss_of_rows(Session& s, const std::vector<int32_t>& tokens, size_t from, size_t to) {
+double loss_of_rows(ScoringModel& s, const std::vector<int32_t>& tokens, size_t from, size_t to) {
   double sum = 0;
   for (size_t r = from; r < to; ++r) {
     const std::span<const int32_t> row(tokens.data() + 13 * r, 13);
@@ -65,7 +65,7 @@ double loss_of_rows(Session& s, const std::vector<int32_t>& tokens, size_t from,
 TEST_CASE("fast weights adapt to a domain as a trainer's forward pass moves them", "[fast]") {
   // 10 and 13 rows of 13 tokens, in batches of 2: 5 and 6 adapt (4 and 6 of them whole), 5 and 7 evaluate (4 and 6).
   const Domains d(fast_model("a"), {131}, {100, 70});
-  Session s = d.first.session();
+  ScoringModel s = d.first.session();
   const auto start = s.save_fast_weights();
   const EvalResult r = d.run(s, R"("micro_batch_size": 2)");
   REQUIRE(r.series.at("adaptation").items().size() == 6);
@@ -101,7 +101,7 @@ TEST_CASE("fast weights adapt to a domain as a trainer's forward pass moves them
 
 TEST_CASE("adaptation reads by the rules of evaluation and obeys chunk_size", "[fast]") {
   const Domains d(fast_model("o"), {120}, {120});
-  Session s = d.first.session();
+  ScoringModel s = d.first.session();
   const auto start = s.save_fast_weights();
   const auto end_of = [&](const char* keys) {
     s.restore_fast_weights(start);
@@ -117,7 +117,7 @@ TEST_CASE("adaptation reads by the rules of evaluation and obeys chunk_size", "[
   const std::vector<int32_t> row(d.first.documents[0].begin(), d.first.documents[0].begin() + 12);
   Inspector in_rows;
   in_rows.recording = true;
-  Session::RowReading reading;
+  ScoringModel::RowReading reading;
   reading.inspector = &in_rows;
   s.read_rows(row, reading);
   s.restore_fast_weights(start);
@@ -131,7 +131,7 @@ TEST_CASE("adaptation reads by the rules of evaluation and obeys chunk_size", "[
 
 TEST_CASE("a model without fast weights gives zeros, and wrong input a message", "[fast]") {
   const Domains d(kModel, {131}, {100, 70});
-  Session s = d.first.session();
+  ScoringModel s = d.first.session();
   const EvalResult r = d.run(s, R"("micro_batch_size": 2)");
   for (size_t point = 0; point < 6; ++point) {
     CHECK(number(r, point, "delta") == 0);

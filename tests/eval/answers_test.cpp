@@ -36,7 +36,7 @@ std::vector<std::string> predictions(const Outcome& o) {
 std::string quoted(const fs::path& path) { return "\"" + path.string() + "\""; }
 
 /// One pass over all tokens at once, with one update at its end.
-std::unique_ptr<ModelState> whole_pass(Session& s, std::span<const int32_t> ids, ModelState* before) {
+std::unique_ptr<ModelState> whole_pass(ScoringModel& s, std::span<const int32_t> ids, ModelState* before) {
   std::unique_ptr<ModelState> state = s.new_state(before);
   const auto n = static_cast<int64_t>(ids.size());
   const Rows rows = Rows::streams(s.stream(), s.arena(), 1, n);
@@ -63,7 +63,7 @@ double largest_difference(const std::vector<std::vector<char>>& a, const std::ve
 std::vector<std::vector<char>> weights_after(const TextModel& m, const std::string& keys) {
   auto evaluations =
       read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
-  Session s = m.session();
+  ScoringModel s = m.session();
   Progress quiet;
   EvalContext context{s, m.tokenizer, 64, evaluations[0].seed, quiet, {}};
   s.set_reading(evaluations[0].reading);
@@ -123,7 +123,7 @@ TEST_CASE("fast weights move once at the end of each pass, also where it takes s
   for (const bool at_prompt : {true, false}) {
     for (const bool carries : {true, false}) {
       INFO("update after the prompt: " << at_prompt << ", carry: " << carries);
-      Session s = m.session();
+      ScoringModel s = m.session();
       const auto fresh = s.save_fast_weights();
       std::unique_ptr<ModelState> last;
       for (const std::string& haystack : {hay, more}) {
@@ -322,7 +322,7 @@ TEST_CASE("with a temperature each example draws from its own stream", "[fast]")
   const auto texts = predictions(m.run_on(records, keys));
   CHECK(texts == predictions(m.run_on(records, keys)));
   CHECK(texts[0] != texts[1]);
-  Session s = m.session();
+  ScoringModel s = m.session();
   for (uint64_t i = 0; i < 2; ++i) {
     const auto state = s.new_state();
     Rng rng(42, "sample", i);
@@ -338,7 +338,7 @@ TEST_CASE("texts that are only to be written are written without being asked for
       parse_json(R"({"evaluations": [{"name": "x", "kind": "generate", "score": "none", "file": ")" + file + "\"}]}",
                  "e.json"),
       "");
-  Session s = m.session();
+  ScoringModel s = m.session();
   Progress quiet;
   EvalContext context{s, m.tokenizer, 64, 42, quiet, {}};
   CHECK(run_evaluations(evaluations, context, {}, m.folder / "out", [](const std::string&) {}) == 0);
@@ -389,7 +389,7 @@ TEST_CASE("generation stops at a signal and at logits that are no numbers", "[fa
   auto evaluations = read_evaluations(
       parse_json(R"({"evaluations": [{"name": "x", "kind": "niah", "samples": 1, "context_words": [20]}]})", "e.json"),
       "");
-  Session s = m.session();
+  ScoringModel s = m.session();
   Progress quiet;
   int asked = 0;
   EvalContext context{s,  m.tokenizer, 64,

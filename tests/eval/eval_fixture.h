@@ -46,15 +46,16 @@ struct EvalFixture {
     Rng rng(7, p.name());
     for (int64_t i = 0; i < p.value.numel(); ++i) { values[i] = static_cast<float>(0.4 * rng.normal()); }
   }
-  Session session() const {
-    return Session(read_model_source(folder / "model.json"), folder / "w.safetensors", {DeviceKind::cpu, DType::f64});
+  ScoringModel session() const {
+    return ScoringModel(read_model_source(folder / "model.json"), folder / "w.safetensors",
+                        {DeviceKind::cpu, DType::f64});
   }
   std::string corpus() const { return "\"data\": {\"path\": \"" + (folder / "corpus").string() + "\"}"; }
 
   EvalResult run(const std::string& keys, int64_t length = 32) {
     auto evaluations = read_evaluations(
         parse_json("{\"evaluations\": [{\"name\": \"x\", " + corpus() + ", " + keys + "}]}", "eval.json"), "");
-    Session s = session();
+    ScoringModel s = session();
     Progress quiet;
     EvalContext context{s, nullptr, length, 42, quiet, {}};
     s.set_reading(evaluations[0].reading);

@@ -38,7 +38,7 @@ TEST_CASE_METHOD(EvalFixture, "tokens of another tokenizer than the model's are 
   ShardWriter writer(options);
   writer.add_document(documents[2]);
   writer.finish();
-  Session s = session();
+  ScoringModel s = session();
   Progress quiet;
   EvalContext context{s, nullptr, 32, 42, quiet, {}};
   const auto evaluate = [&](const std::string& keys) {
@@ -119,7 +119,7 @@ TEST_CASE("restarts of the baseline put fast weights back, too", "[fast]") {
   const EvalResult r = f.run(
       R"("kind": "position_ppl", "length": 70, "max_documents": 1, "baseline_context": 35, "bins": {"kind": "linear", "width": 35})");
   const Json& second = r.series.at("by_position").items()[1];
-  Session s = f.session();
+  ScoringModel s = f.session();
   const std::span<const int32_t> ids = f.documents[2];
   const auto state = s.new_state();
   double sum = 0;
@@ -132,7 +132,7 @@ TEST_CASE("the update at the end of a pass takes the tokens of all its segments"
   std::vector<int32_t> ids(2500);  // more than two segments of a session
   Rng rng(9, "ids");
   for (int32_t& id : ids) { id = static_cast<int32_t>(rng.below(23)); }
-  Session split = f.session(), whole = f.session();
+  ScoringModel split = f.session(), whole = f.session();
   const auto before = split.save_fast_weights();
   split.read(ids, *split.new_state(), {FastMode::end, false});
 
@@ -250,7 +250,7 @@ TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped an
               corpus() + "}]}",
           "e.json"),
       "");
-  Session s = session();
+  ScoringModel s = session();
   Progress quiet;
   std::vector<std::string> lines;
   const int failed = run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}},
@@ -278,7 +278,7 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
                                                      "}]}",
                                                  "e.json"),
                                       "");
-  Session s = session();
+  ScoringModel s = session();
   Progress quiet;
   EvalContext context{s, nullptr, 32, 42, quiet, {}};
   const EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70};
@@ -336,7 +336,7 @@ TEST_CASE("efficiency counts the model and measures training, reading and genera
     {"name": "cost", "kind": "efficiency", "sequence_length": 24, "training_rows": 2, "positions": [5, 30], "batch": 3}]})",
                                                  "e.json"),
                                       "");
-  Session s = f.session();
+  ScoringModel s = f.session();
   const auto weights = s.save_fast_weights();
   Progress quiet;
   EvalContext context{s, nullptr, 32, 42, quiet, {}};
@@ -378,7 +378,7 @@ TEST_CASE("efficiency counts the model and measures training, reading and genera
 }
 
 TEST_CASE_METHOD(EvalFixture, "generation equals repeated scoring of the whole text", "[fast]") {
-  Session s = session();
+  ScoringModel s = session();
   const std::vector<int32_t> prompt(documents[2].begin(), documents[2].begin() + 11);
   const auto state = s.new_state();
   std::vector<double> logits = s.read(prompt, *state, {});
@@ -402,7 +402,7 @@ TEST_CASE("an empty prompt starts from BOS where the tokenizer adds it, else fro
   EvalFixture f(text);
   for (const bool add_bos : {true, false}) {
     const auto tokenizer = Tokenizer::load({"bytes", "", add_bos, true});
-    Session s = f.session();
+    ScoringModel s = f.session();
     const std::vector<int32_t> start = {add_bos ? 256 : 257};
     const auto state = s.new_state();
     Rng rng(0, "unused");

@@ -35,7 +35,7 @@ struct Probe : EvalFixture {
   }
   /// The decisions on the first `length` tokens of the documents that are long enough, read one after the other.
   std::vector<std::map<std::string, Inspector::Record>> inside(int64_t length = 48, bool training = true) {
-    Session s = session();
+    ScoringModel s = session();
     std::vector<std::map<std::string, Inspector::Record>> all;
     for (const auto& d : documents) {
       if (static_cast<int64_t>(d.size()) < length) { continue; }
@@ -149,7 +149,7 @@ TEST_CASE("looking at states does not teach fast weights", "[fast]") {
               f.corpus() + "}]}",
           "e.json"),
       "");
-  Session s = f.session(), expected = f.session();
+  ScoringModel s = f.session(), expected = f.session();
   Progress quiet;
   EvalContext context{s, nullptr, 32, 42, quiet, {}};
   const EvalResult r = evaluations[0].task->run(context);
@@ -299,7 +299,7 @@ TEST_CASE("ovq and kvm: slots in use by position, tokens per slot, bytes", "[fas
     CHECK(group(r, name, c.name + "_entropy") == Catch::Approx(entropy).epsilon(1e-12));
     const std::vector<Json> curve = points(r, "slots_by_position", name);
     REQUIRE(curve.size() == 7);
-    Session s = f.session();
+    ScoringModel s = f.session();
     for (const Json& p : curve) {
       const int64_t t = p.at("tokens").as_int();
       // ovq folds a chunk in when it is full; kvm's window is two chunks, of which the first leaves when a third
@@ -321,7 +321,7 @@ TEST_CASE("gdn: the norm of the state by position is that of the recurrence", "[
     "m": {"type": "swiglu", "intermediate_size": 16}}, "pattern": [{"mixer": "g", "ffn": "m"}]})",
                 {20});
   const EvalResult r = f.run(R"("kind": "memory_stats", "length": 17, "state_interval": 17)");
-  Session s = f.session();
+  ScoringModel s = f.session();
   const auto parameter = [&](const char* name) {
     return to_host(s.stream(), s.model().params().find(name)->value).values;
   };
@@ -375,7 +375,7 @@ TEST_CASE("the line of a result names a dozen numbers, its file all", "[fast]") 
                                       f.corpus() + "}]}",
                                   "e.json"),
                        "");
-  Session s = f.session();
+  ScoringModel s = f.session();
   Progress quiet;
   std::string line;
   REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}}, EvalSource{}, f.folder / "out",

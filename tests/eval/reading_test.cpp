@@ -94,7 +94,7 @@ TEST_CASE("rope_scaling holds for one evaluation and is refused where it can do 
                                       "}, {\"name\": \"c\", \"kind\": \"stream_ppl\", " + f.corpus() + "}]}",
                                   "e.json"),
                        "");
-  Session s = f.session();
+  ScoringModel s = f.session();
   Progress quiet;
   REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 129, 42, quiet, {}}, EvalSource{}, f.folder / "out",
                           [](const std::string&) {}) == 0);

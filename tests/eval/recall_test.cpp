@@ -36,15 +36,15 @@ struct RandomModel {
     for (const auto& p : model.params().all()) { tensors.push_back({p->name(), p->value}); }
     write_safetensors(folder / "w.safetensors", tensors);
   }
-  Session session() const {
+  ScoringModel session() const {
     ModelSource source = read_model_source(folder / "model.json");
     if (!config.empty()) { source.config = parse_json(config, "run.json"); }
-    return Session(std::move(source), folder / "w.safetensors", {DeviceKind::cpu, DType::f64});
+    return ScoringModel(std::move(source), folder / "w.safetensors", {DeviceKind::cpu, DType::f64});
   }
   EvalResult run(const std::string& keys) const {
     auto evaluations =
         read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
-    Session s = session();
+    ScoringModel s = session();
     Progress quiet;
     EvalContext context{s, nullptr, 32, evaluations[0].seed, quiet, {}};
     return evaluations[0].task->run(context);
@@ -55,7 +55,7 @@ double metric(const EvalResult& r, const char* name) { return r.metrics.at(name)
 int64_t asked(const EvalResult& r) { return r.metrics.at("accuracy").at("n").as_int(); }
 
 /// Right answers of the rows, token by token with the logits themselves.
-int64_t count_right(Session& session, const SyntheticTask& task, int64_t rows) {
+int64_t count_right(ScoringModel& session, const SyntheticTask& task, int64_t rows) {
   int64_t right = 0;
   for (int64_t k = 0; k < rows; ++k) {
     const TaskRow row = generate_task_row(task, static_cast<uint64_t>(k));
@@ -81,7 +81,7 @@ TEST_CASE("accuracy is the share of answers with the largest logit", "[fast]") {
   task.lengths = {18};
   task.vocab = 20;  // small, so that a random model is right now and then
   task.pairs = 4;
-  Session session = m.session();
+  ScoringModel session = m.session();
   const int64_t right = count_right(session, task, 60);
   const EvalResult r =
       m.run(R"("kind": "mqar", "seed": 7, "vocab": 20, "samples": 60, "cases": [{"length": 18, "pairs": 4}])");
@@ -120,9 +120,9 @@ TEST_CASE("answers of the last reading count, and only fast weights remember the
   task.lengths = {18};
   task.vocab = 20;
   task.pairs = 4;
-  Session session = memory.session();
+  ScoringModel session = memory.session();
   const auto weights = session.save_fast_weights();
-  constexpr Session::Reading kReading{FastMode::chunk, false};
+  constexpr ScoringModel::Reading kReading{FastMode::chunk, false};
   int64_t right[2] = {0, 0};
   for (uint64_t k = 0; k < 60; ++k) {
     const TaskRow row = generate_task_row(task, k);

@@ -45,14 +45,15 @@ class TextModel {
     });
   }
 
-  Session session() const {
-    return Session(read_model_source(folder / "model.json"), folder / "w.safetensors", {DeviceKind::cpu, DType::f64});
+  ScoringModel session() const {
+    return ScoringModel(read_model_source(folder / "model.json"), folder / "w.safetensors",
+                        {DeviceKind::cpu, DType::f64});
   }
   /// Runs one evaluation; `keys` are those beside its name.
   Outcome run(const std::string& keys, int64_t training_length = 64) const {
     auto evaluations =
         read_evaluations(parse_json("{\"evaluations\": [{\"name\": \"x\", " + keys + "}]}", "eval.json"), "");
-    Session s = session();
+    ScoringModel s = session();
     Progress quiet;
     EvalContext context{s, tokenizer, training_length, evaluations[0].seed, quiet, {}};
     context.logs_samples = true;

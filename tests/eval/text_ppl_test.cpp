@@ -16,7 +16,7 @@ double sum_of(const std::vector<double>& losses, size_t last) {
 }
 
 /// Loss of an answer, with two passes of the session.
-double answer_loss(Session& s, const Tokenizer& tokenizer, const std::string& context, const std::string& question,
+double answer_loss(ScoringModel& s, const Tokenizer& tokenizer, const std::string& context, const std::string& question,
                    const std::string& answer) {
   const auto state = s.new_state();
   s.read(tokenizer.encode(context), *state, {FastMode::end, false});
@@ -100,7 +100,7 @@ TEST_CASE("segments of a text start anew, fast weights go on within a text", "[f
     const std::string text = "a text that is cut into segments of eleven tokens";
     const std::string line = "{\"text\": \"" + text + "\"}\n";
     const Outcome o = model.run_on(line + line, R"("kind": "rolling", "max_length": 11)");
-    Session s = model.session();
+    ScoringModel s = model.session();
     std::vector<int32_t> ids = {kEos};
     for (const char c : text) { ids.push_back(c); }
     double sum = 0;
@@ -164,7 +164,7 @@ TEST_CASE("fast weights move once, after the context, and are carried on where a
   const std::string records = line(context) + line("short") + line(context);
   REQUIRE(context.size() > 1024);
 
-  Session s = model.session();
+  ScoringModel s = model.session();
   const auto weights = s.save_fast_weights();
   std::vector<double> carried, reset;
   for (const std::string& text : {context, std::string("short"), context}) {
@@ -182,7 +182,7 @@ TEST_CASE("fast weights move once, after the context, and are carried on where a
   }
   CHECK(carried[2] != reset[2]);
   CHECK(b.samples[0].at("ll") == b.samples[2].at("ll"));
-  Session unread = model.session();
+  ScoringModel unread = model.session();
   const auto state = unread.new_state();
   unread.read(model.tokenizer->encode(context), *state, {FastMode::off, false});
   CHECK(unread.save_fast_weights() == weights);
@@ -208,7 +208,7 @@ TEST_CASE("a missing file of records skips the evaluation, a broken one fails it
                                                      broken + "\"}]}",
                                                  "e.json"),
                                       "");
-  Session s = model.session();
+  ScoringModel s = model.session();
   Progress quiet;
   const EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70};
   CHECK(run_evaluations(evaluations, EvalContext{s, model.tokenizer, 32, 42, quiet, {}}, source, model.folder / "out",
@@ -251,7 +251,7 @@ TEST_CASE("scores of texts do not depend on the segments in which they are read"
                                             "\", \"file\": \"" + file + "\", \"segment\": " + segment + length + "}]}",
                                         "e.json"),
                              "");
-        Session s = model.session();
+        ScoringModel s = model.session();
         Progress quiet;
         EvalContext context{s, model.tokenizer, 64, 42, quiet, {}};
         context.logs_samples = true;

@@ -39,8 +39,9 @@ struct Fixture {
     writer.add_document(ids);
     writer.finish();
   }
-  Session session() {
-    return Session(read_model_source(folder / "model.json"), folder / "w.safetensors", {DeviceKind::cpu, DType::f64});
+  ScoringModel session() {
+    return ScoringModel(read_model_source(folder / "model.json"), folder / "w.safetensors",
+                        {DeviceKind::cpu, DType::f64});
   }
 };
 
@@ -82,7 +83,7 @@ TEST_CASE_METHOD(Fixture, "thresholds are replaced while one evaluation runs", "
                      common + R"(}, {"name": "wrong", "thresholds": {"blocks": {"0": {"tau": 0.5}}})" + common + "}]}",
                  "eval.json"),
       "");
-  Session s = session();
+  ScoringModel s = session();
   Progress quiet;
   CHECK(run_evaluations(evaluations, {s, nullptr, 32, 42, quiet, {}}, {}, folder / "out", [](const std::string&) {}) ==
         1);

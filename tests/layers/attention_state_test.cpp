@@ -124,7 +124,7 @@ TEST_CASE("rows whose documents began at different times share a cache", "[fast]
 }
 
 TEST_CASE("the cache of full attention doubles, and a ring keeps its size", "[fast]") {
-  const auto bytes_after = [](const Sight& sight, int64_t tokens) {
+  const auto bytes_after = [](const KeyRange& sight, int64_t tokens) {
     Stream stream;
     Arena arena(DeviceKind::cpu), work(DeviceKind::cpu);
     AttentionCache cache(arena, 1, 1, 16, 16, DType::f32, sight);

@@ -122,10 +122,10 @@ struct Orthogonalized {
   Values out, d_g;
 };
 Orthogonalized orthogonalize(int64_t rows, int64_t columns, const Values& g, const Values& d_out) {
-  cpu::delta::Carve<double> count(nullptr);
+  cpu::delta::ScratchParts<double> count(nullptr);
   cpu::NewtonSchulz<double> sizes(count, rows, columns, true);
   Values scratch(static_cast<size_t>(count.used()) + 16), d_g(g.size());
-  cpu::delta::Carve<double> carve(scratch.data());
+  cpu::delta::ScratchParts<double> carve(scratch.data());
   cpu::NewtonSchulz<double> ns(carve, rows, columns, true);
   const double* out = ns.forward(rows, columns, g.data());
   Orthogonalized result{{out, out + g.size()}, {}};

@@ -1,5 +1,5 @@
 // Lookups of product-key memories that are rewritten while they are read, against their CPU twin.
-#include "fast_product_keys.h"
+#include "fwpkm_cases.h"
 
 using namespace hebb_test;
 

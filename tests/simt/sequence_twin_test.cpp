@@ -243,8 +243,8 @@ TEST_CASE("gates of the delta rule equal the CPU's", "[fast]") {
 }
 
 TEST_CASE("visible keys and rings equal the CPU's", "[fast]") {
-  for (const Sight& sight :
-       {Sight{.window = 5}, Sight{.block = 3, .blocks = 3}, Sight{.block = 4, .blocks = 1}, Sight{}}) {
+  for (const KeyRange& sight :
+       {KeyRange{.window = 5}, KeyRange{.block = 3, .blocks = 3}, KeyRange{.block = 4, .blocks = 1}, KeyRange{}}) {
     CAPTURE(sight.window, sight.block, sight.blocks);
     Twins t;
     const Twin lo = t.integer_output({kRows, kLength}), hi = t.integer_output({kRows, kLength}),

@@ -134,9 +134,9 @@ __device__ HEBB_NOINLINE void block_solve_lower_transposed(int64_t rows, int64_t
 }
 
 /// Hands out parts of a block's scratch. Parts of float and double; each begins at a multiple of 16 elements.
-class Carve {
+class ScratchParts {
  public:
-  __device__ explicit Carve(float* base) : next_(base) {}
+  __device__ explicit ScratchParts(float* base) : next_(base) {}
   __device__ float* take(int64_t count) {
     float* const part = next_;
     next_ += (count + 15) / 16 * 16;

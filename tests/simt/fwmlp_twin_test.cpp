@@ -6,7 +6,7 @@ using namespace hebb;
 
 namespace {
 
-constexpr FastMlpSizes kSizes{.key_dim = 5, .hidden = 7, .value_dim = 6};
+constexpr FwMlpSizes kSizes{.key_dim = 5, .hidden = 7, .value_dim = 6};
 constexpr FastChunk kChunk{.batch = 2, .length = 11, .first = 4, .count = 5};
 constexpr int64_t kTokens = 22, kRows = 10;
 
@@ -33,8 +33,8 @@ struct Layer {
        act = t.float_output({kRows, 2 * kSizes.hidden}), hid = t.float_output({kRows, kSizes.hidden}),
        out = t.scratch({kRows, kSizes.value_dim});
 
-  template <class At> FastMlpWork work(At&& at) const { return {at(q), at(act), at(hid), at(out)}; }
-  template <class At> FastMlpPairs pairs(At&& at) const { return {at(v), at(targets), mean, 5, lookahead}; }
+  template <class At> FwMlpWork work(At&& at) const { return {at(q), at(act), at(hid), at(out)}; }
+  template <class At> FwMlpPairs pairs(At&& at) const { return {at(v), at(targets), mean, 5, lookahead}; }
 };
 
 /// With bf16 tokens the operands of products are rounded to TF32: 2^-11 (5e-4) each, and more where terms cancel.
@@ -44,7 +44,7 @@ void check_layer(Twins& t, bool mean, int64_t lookahead, double clip, bool secon
   Layer l{t, mean, lookahead, clip};
   const Twin reading = t.sum({kTokens, kSizes.value_dim});
   const auto read = [&](auto at) {
-    return FastMlpRead{at(reading), at(l.weights), at(l.tokens_q), l.work(at), kSizes, kChunk};
+    return FwMlpRead{at(reading), at(l.weights), at(l.tokens_q), l.work(at), kSizes, kChunk};
   };
   t.check(read, tolerance(t, 2e-6));
   t.prepare(read);
@@ -52,8 +52,8 @@ void check_layer(Twins& t, bool mean, int64_t lookahead, double clip, bool secon
   const Twin residual = t.scratch(values), d_act = t.scratch(wide), d_hid = t.scratch(hidden),
              next = t.float_output({kSizes.total()}), gradient = t.float_output({kSizes.total()});
   const auto step = [&](auto at) {
-    return FastMlpStep{at(next),   at(gradient), at(residual), at(d_act), at(d_hid), at(l.weights), at(l.vh),
-                       l.work(at), l.pairs(at),  kSizes,       kChunk,    0.3,       clip};
+    return FwMlpStep{at(next),   at(gradient), at(residual), at(d_act), at(d_hid), at(l.weights), at(l.vh),
+                     l.work(at), l.pairs(at),  kSizes,       kChunk,    0.3,       clip};
   };
   t.check(step, tolerance(t, 2e-6));
   t.prepare(step);
@@ -65,11 +65,10 @@ void check_layer(Twins& t, bool mean, int64_t lookahead, double clip, bool secon
              d_next = second ? t.parameter({kSizes.total()}) : Twin{};
   t.check(
       [&](auto at) {
-        return FastMlpBackward{at(d_q),      at(d_v),       at(d_weights), at(tangent), at(t_act),
-                               at(d_act),    at(d_tact),    at(t_hid),     at(d_hid),   at(d_thid),
-                               at(residual), at(y),         at(d_local),   at(d_vh),    at(d_next),
-                               at(gradient), at(l.weights), at(l.vh),      l.work(at),  l.pairs(at),
-                               kSizes,       kChunk,        0.3,           clip,        mean};
+        return FwMlpBackward{at(d_q),    at(d_v),      at(d_weights), at(tangent),  at(t_act),  at(d_act),   at(d_tact),
+                             at(t_hid),  at(d_hid),    at(d_thid),    at(residual), at(y),      at(d_local), at(d_vh),
+                             at(d_next), at(gradient), at(l.weights), at(l.vh),     l.work(at), l.pairs(at), kSizes,
+                             kChunk,     0.3,          clip,          mean};
       },
       tolerance(t, 1e-5));  // chains of five products
 }

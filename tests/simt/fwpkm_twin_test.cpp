@@ -1,6 +1,6 @@
 // Values and keys of product-key memories that are rewritten while they are read, and their gradients, against their
 // CPU twin.
-#include "fast_product_keys.h"
+#include "fwpkm_cases.h"
 
 using namespace hebb_test;
 
