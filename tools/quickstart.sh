@@ -1,31 +1,51 @@
 #!/usr/bin/env bash
 # From a fresh checkout to a trained, evaluated model that writes text: installs what is missing,
 # builds, prepares a small corpus, trains configs/quickstart.json, shows the loss, evaluates, samples.
-# Usage: tools/quickstart.sh [--text FILE] [--steps N] [--fresh]
+# Usage: tools/quickstart.sh [--text FILE] [--steps N] [--cuda on|off|auto] [--fresh]
 #   --text FILE  train on this UTF-8 text (documents separated by blank lines)
 #   --steps N    optimizer steps (default 300: two to five minutes on two cores)
+#   --cuda X     compile the CUDA kernels (default auto: where a GPU is usable; they take longer than all the rest)
 #   --fresh      start over: removes the folder quickstart/
 set -euo pipefail
 cd "$(dirname "$0")/.."
-text="" steps=300 fresh=0
+text="" steps=300 cuda=auto fresh=0
 while [[ $# -gt 0 ]]; do
   case $1 in
-    --text | --steps)
+    --text | --steps | --cuda)
       [[ $# -ge 2 ]] || { echo "quickstart.sh: $1 needs a value" >&2; exit 2; }
-      if [[ $1 == --text ]]; then text=$(realpath "$2"); else steps=$2; fi
+      case $1 in
+        --text) text=$(realpath "$2") ;;
+        --steps) steps=$2 ;;
+        --cuda) cuda=$2 ;;
+      esac
       shift 2 ;;
     --fresh) fresh=1; shift ;;
-    *) echo "quickstart.sh: unknown option $1 (known: --text --steps --fresh)" >&2; exit 2 ;;
+    *) echo "quickstart.sh: unknown option $1 (known: --text --steps --cuda --fresh)" >&2; exit 2 ;;
   esac
 done
-say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
-[[ -t 1 && -z ${NO_COLOR:-} ]] || say() { printf '\n%s\n' "$*"; }
+chosen=$cuda
+case $cuda in
+  on | off) cuda=${cuda^^} ;;
+  auto) if nvidia-smi >/dev/null 2>&1; then cuda=AUTO; else cuda=OFF; fi ;;
+  *) echo "quickstart.sh: --cuda $cuda, expected on, off or auto" >&2; exit 2 ;;
+esac
+bold="" plain="" begun=$SECONDS
+if [[ -t 1 && -z ${NO_COLOR:-} ]]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+# A headline, behind the time that the step before it took.
+say() {
+  [[ $1 == 1/* ]] || echo "($((SECONDS - begun)) s)"
+  begun=$SECONDS
+  printf '\n%s%s%s\n' "$bold" "$*" "$plain"
+}
 
 say "1/7 Packages"
 if [[ -n $text ]]; then tools/setup.sh; else tools/setup.sh --text || tools/setup.sh; fi
 
 say "2/7 Build"
-cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release >build.log 2>&1 || { cat build.log >&2; exit 1; }
+# A build that is there keeps its choice: another one would compile everything again.
+[[ $chosen != auto || ! -f build/CMakeCache.txt ]] || cuda=$(sed -n 's/^HEBB_CUDA:[A-Z]*=//p' build/CMakeCache.txt)
+[[ $cuda != OFF ]] || echo "without CUDA kernels (--cuda on compiles them)"
+cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DHEBB_CUDA="$cuda" >build.log 2>&1 || { cat build.log >&2; exit 1; }
 cmake --build build --target hebb
 rm -f build.log
 hebb=build/hebb

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what hebb needs from the distribution's packages: says what is missing and why, and does
-# nothing (and needs no rights) where all is there. Usage: tools/setup.sh [--text] [--fuzz]
+# nothing (and needs no rights) where all is there. Usage: tools/setup.sh [--text] [--fuzz] [--format]
 #   --text  also the small public-domain text that the quickstart trains on
 #   --fuzz  also clang and its runtime for the fuzzers
+#   --format  also clang-format 14, which tools/format.sh takes
 set -euo pipefail
 
 need=()        # package:reason
@@ -32,7 +33,8 @@ for option in "$@"; do
   case $option in
     --text) want bible-kjv bible "a small public-domain text" ;;
     --fuzz) want clang clang++ "fuzzers"; want libclang-rt-14-dev "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer*" "fuzzers" ;;
-    *) echo "setup.sh: unknown option $option (known: --text --fuzz)" >&2; exit 2 ;;
+    --format) [[ $(clang-format --version 2>/dev/null) == *"version 14."* ]] || want clang-format-14 clang-format-14 "formatting of the sources" ;;
+    *) echo "setup.sh: unknown option $option (known: --text --fuzz --format)" >&2; exit 2 ;;
   esac
 done
 
