@@ -133,7 +133,7 @@ std::vector<std::string> ModelConfig::unused() const {
 void fields(Fields& f, ModelConfig& m) {
   f.field("vocab_size", m.vocab_size).required().min(1).help("Number of token ids.");
   f.field("hidden_size", m.hidden_size).required().min(1).help("Width d of the residual stream.");
-  f.field("num_layers", m.num_layers).required().min(1).help("Number of blocks.");
+  f.field("num_layers", m.num_layers).required().min(1).max(10000).help("Number of blocks.");
   f.field("norm_eps", m.norm_eps).above(0).help("Epsilon of the model's norms.");
   f.field("norm", m.norm).one_of({"rms", "rms_unit_offset", "layer"}).help("Kind of the model's norms.");
   f.field("tie_embeddings", m.tie_embeddings).help("The output matrix is the embedding matrix.");

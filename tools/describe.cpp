@@ -17,6 +17,7 @@
 #include "data/shards/shard_index.h"
 #include "data/text/utf8.h"
 #include "tools/verbs.h"
+#include "train/checkpoint.h"
 
 namespace hebb {
 namespace {
@@ -96,6 +97,7 @@ std::string describe_index(const fs::path& path, const MappedFile& file) {
 }
 
 std::string describe_checkpoint(const fs::path& folder, bool statistics) {
+  verify_checkpoint(folder);
   const Json state = parse_json_file((folder / "state.json").string());
   std::string text = folder.string() + ": checkpoint\n";
   for (const auto& [key, value] : state.members()) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "tools/command_line.h"
@@ -48,7 +49,14 @@ int run(int argc, char** argv) {
   add_bench_verb(program);
   add_selftest_verb(program);
   add_doctor_verb(program);
-  return line.run(argc, argv);
+  // "hebb help VERB" is "hebb VERB --help".
+  std::vector<char*> words(argv, argv + argc);
+  if (argc > 1 && std::strcmp(argv[1], "help") == 0) {
+    static char option[] = "--help";
+    words.erase(words.begin() + 1);
+    words.push_back(option);
+  }
+  return line.run(static_cast<int>(words.size()), words.data());
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kFormat = 1;
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kStateFile = "state.json";
 constexpr const char* kPrefix = "step_";
 constexpr const char* kTemporaryPrefix = ".tmp-";
 
@@ -196,7 +197,7 @@ void CheckpointFolder::write_files(const fs::path& folder, const RunState& state
   file.run = state;
   file.files[kModelFile] = write_model(folder / kModelFile, stream, params);
   file.files[kOptimizerFile] = write_optimizer(folder / kOptimizerFile, stream, params);
-  for (const auto& [name, json] : {std::pair{"state.json", Fields::write(file)}, std::pair{"config.json", config}}) {
+  for (const auto& [name, json] : {std::pair{kStateFile, Fields::write(file)}, std::pair{"config.json", config}}) {
     FileWriter writer(folder / name);
     const std::string text = json.dump(1) + "\n";
     writer.write(text.data(), text.size());
@@ -248,9 +249,12 @@ void CheckpointFolder::remove_old(int64_t newest_step, Keep keep) const {
   }
 }
 
-RunState verify_checkpoint(const fs::path& checkpoint) {
+namespace {
+
+/// Reads state.json and compares these files with what it says of them.
+RunState verify_files(const fs::path& checkpoint, const std::vector<std::string>& names) {
   if (!fs::is_directory(checkpoint)) { throw CheckpointError(checkpoint.string(), "no such checkpoint"); }
-  const std::string path = (checkpoint / "state.json").string();
+  const std::string path = (checkpoint / kStateFile).string();
   StateFile state;
   try {
     Fields::read(parse_json(read_file(path, ExitCode::kCheckpoint), path), "", state);
@@ -258,9 +262,9 @@ RunState verify_checkpoint(const fs::path& checkpoint) {
     throw CheckpointError(checkpoint.string(), "the checkpoint is damaged: " + std::string(e.what()));
   }
   std::string text;
-  for (const char* name : {kModelFile, kOptimizerFile}) {
+  for (const std::string& name : names) {
     const auto it = state.files.find(name);
-    const std::string d = it == state.files.end() ? std::string("state.json has no record of ") + name
+    const std::string d = it == state.files.end() ? "state.json has no record of " + name
                                                   : file_difference(checkpoint / name, it->second);
     text += (text.empty() || d.empty() ? "" : "; ") + d;
   }
@@ -268,8 +272,19 @@ RunState verify_checkpoint(const fs::path& checkpoint) {
   return state.run;
 }
 
+}  // namespace
+
+RunState verify_checkpoint(const fs::path& checkpoint) {
+  return verify_files(checkpoint, {kModelFile, kOptimizerFile});
+}
+
+void verify_weights(const fs::path& weights) {
+  const fs::path folder = fs::absolute(weights).parent_path();
+  if (weights.filename() == kModelFile && fs::exists(folder / kStateFile)) { verify_files(folder, {kModelFile}); }
+}
+
 void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params) {
-  load_weights(checkpoint / kModelFile, stream, params);
+  read_weights(checkpoint / kModelFile, stream, params);
   const WeightSource file(checkpoint / kOptimizerFile);
   std::vector<ExpectedTensor> expected;
   for (const auto& p : params.all()) {

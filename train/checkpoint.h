@@ -58,8 +58,12 @@ class CheckpointFolder {
 /// Errors: CheckpointError naming every file that differs, with what was found and expected.
 RunState verify_checkpoint(const fs::path& checkpoint);
 
-/// Loads model and optimizer tensors into `params` (allocated for training).
-/// Errors: CheckpointError listing every difference in names and shapes.
+/// Compares size and CRC-32 of a file with weights with the state.json beside it; without one there is nothing to
+/// compare. Errors: CheckpointError with what was found and expected.
+void verify_weights(const fs::path& weights);
+
+/// Loads model and optimizer tensors of a checkpoint that verify_checkpoint() has read into `params` (allocated for
+/// training). Errors: CheckpointError listing every difference in names and shapes.
 void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params);
 
 }  // namespace hebb

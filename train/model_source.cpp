@@ -80,7 +80,13 @@ ModelSource read_model_source(const fs::path& path, const std::vector<std::strin
 }
 
 void load_weights(const fs::path& path, Stream& stream, ParamStore& params) {
-  const WeightSource file(find_weights(path));
+  const fs::path file = find_weights(path);
+  verify_weights(file);
+  read_weights(file, stream, params);
+}
+
+void read_weights(const fs::path& path, Stream& stream, ParamStore& params) {
+  const WeightSource file(path);
   std::vector<ExpectedTensor> expected;
   for (const auto& p : params.all()) {
     expected.push_back({p->name(), p->spec.shape, p->spec.kind == ParamKind::buffer});

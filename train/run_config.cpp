@@ -23,12 +23,16 @@ void fields(Fields& f, RandomWindowConfig& c) {
 
 namespace {
 
+/// More than any machine does; a step number this large is a slip of the pen.
+constexpr int64_t kMostSteps = 1'000'000'000'000;
+
 void size_fields(Fields& f, TrainConfig& c) {
   f.field("batch_size", c.batch_size).required().min(1).unit("rows").help("Rows of an optimizer step, all ranks.");
   f.field("sequence_length", c.sequence_length).required().min(1).unit("tokens").help("Tokens of a row.");
   const bool has_steps =
       f.field("steps", c.steps)
           .min(1)
+          .max(kMostSteps)
           .unit("steps")
           .help("Optimizer steps (required unless tokens is given). May differ when a run is resumed.")
           .present();
@@ -46,6 +50,7 @@ void size_fields(Fields& f, TrainConfig& c) {
                 std::to_string(steps) + ", which train.tokens = " + std::to_string(*c.tokens) +
                     " gives (or only one of them)");
       c.steps = steps;
+      f.require(steps <= kMostSteps, "tokens", "tokens of at most " + std::to_string(kMostSteps) + " steps");
     }
   }
   f.field("micro_batch_size", c.micro_batch_size)
@@ -68,6 +73,7 @@ void machine_fields(Fields& f, TrainConfig& c) {
       .help("auto: the first usable GPU unless precision is fp64, else the CPU. May differ when a run is resumed.");
   f.field("threads", c.threads)
       .min(0)
+      .max(1024)
       .help(
           "CPU threads; 0 = the cores that the process may use. Results do not depend on it. May differ when a run is "
           "resumed.");

@@ -40,11 +40,34 @@ RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
     : path_(fs::absolute(options.run_folder.empty() ? fs::path("runs") / config.name : options.run_folder)
                 .lexically_normal()),
       checkpoints_(path_ / "checkpoints") {
-  if (const std::string found = first_entry(path_); options.resume == "never" && !found.empty()) {
+  const std::string found = first_entry(path_);
+  if (options.resume == "never" && !found.empty()) {
     throw CheckpointError(path_.string(), "the run folder is not empty, and --resume is never", found,
                           "a new or empty folder");
   }
+  is_new_ = found.empty();
+  is_created_ = !fs::exists(path_);
   create_folder(path_);
+  try {
+    open(config, options);
+  } catch (...) {
+    discard();
+    throw;
+  }
+}
+
+bool RunFolder::discard() {
+  if (!is_new_) { return false; }
+  std::error_code ignored;  // the error that led here is the one to report
+  for (const char* name : {kTokenizerFile, kLogFile, "config.json", "metrics.jsonl", "tb"}) {
+    fs::remove_all(path_ / name, ignored);
+  }
+  lock_.reset();
+  if (is_created_) { fs::remove(path_, ignored); }  // only if it is empty
+  return true;
+}
+
+void RunFolder::open(RunConfig& config, const RunOptions& options) {
   lock_.emplace(path_);
   if (!lock_->taken_over().empty()) {
     notes_.push_back("took over the lock that " + lock_->taken_over() + " left behind");

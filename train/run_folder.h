@@ -33,7 +33,11 @@ class RunFolder {
   const RunState& state() const { return state_; }                           // of that checkpoint
   const std::vector<std::string>& notes() const { return notes_; }           // for the user
 
+  /// For a start that failed: removes what this object wrote where the folder was new or empty. Returns whether it was.
+  bool discard();
+
  private:
+  void open(RunConfig& config, const RunOptions& options);
   void choose_checkpoint(const RunOptions& options);
   void choose_given(const fs::path& from, const RunOptions& options);
   void choose_latest(const CheckpointFolder& folder, bool allow_older);
@@ -45,6 +49,7 @@ class RunFolder {
 
   fs::path path_;
   CheckpointFolder checkpoints_;
+  bool is_new_ = false, is_created_ = false;  // nothing was in the folder; the folder was not there
   std::optional<RunLock> lock_;
   Json config_;
   std::optional<fs::path> checkpoint_;

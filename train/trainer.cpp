@@ -57,6 +57,7 @@ std::string number(double value) { return Json(value).dump(); }
 
 int Trainer::run() {
   try {
+    signals_.emplace();
     return loop();
   } catch (const std::exception& error) {
     log_.end_bar();
@@ -222,7 +223,7 @@ void Trainer::save() {
 }
 
 std::string Trainer::stop_reason() const {
-  if (const std::string signal = signals_.received(); !signal.empty()) { return signal; }
+  if (const std::string signal = signals_ ? signals_->received() : ""; !signal.empty()) { return signal; }
   // At least one step, so that a limit shorter than the start-up cannot hold a run in place.
   const double limit = config_.train.max_minutes;
   const bool is_over = limit > 0 && steps_done_ > 0 && seconds_since(started_) >= 60 * limit;
@@ -230,15 +231,21 @@ std::string Trainer::stop_reason() const {
 }
 
 int Trainer::stop(const std::string& reason) {
-  if (state_.step != saved_step_) { save(); }
+  const bool has_learned = state_.step > 0;  // initial values are made again
+  if (has_learned && state_.step != saved_step_) { save(); }
   log_.end_bar();
-  log_.say("stopped after step " + std::to_string(state_.step) + " by " + reason +
-           "; the same command goes on from here");
+  log_.say("stopped " +
+           (has_learned ? "after step " + std::to_string(state_.step) : std::string("before the first step")) + " by " +
+           reason + "; the same command goes on from here");
   return static_cast<int>(config_.train.exit_code_on_stop);
 }
 
 int Trainer::finish() {
   log_.end_bar();
+  if (skips_.total() > 0) {
+    log_.say("warning: " + std::to_string(skips_.total()) + " of " + std::to_string(state_.step) +
+             " steps were skipped: train.log names each with its reason");
+  }
   log_.say("done: " + std::to_string(state_.step) + " steps in " + folder_.path().string());
   return static_cast<int>(ExitCode::kDone);
 }

@@ -53,6 +53,7 @@ class Trainer {
   };
 
   int loop();
+  void start(const RunOptions& options, const World& world, const std::string& banner);
   void reserve_memory();
   void start_model(const RunOptions& options);
   void open_data(const World& world, const RunOptions& options);
@@ -87,7 +88,7 @@ class Trainer {
 
   RunConfig config_;
   RunLog log_;
-  StopSignals signals_;
+  std::optional<StopSignals> signals_;  // while the run goes on: until then a signal ends the process
   Clock::time_point started_ = Clock::now();
   RunFolder folder_;
   MemoryPlan plan_;

@@ -15,14 +15,24 @@ Trainer::Trainer(RunConfig config, const RunOptions& options, const World& world
       log_(std::move(console)),
       folder_(config_, options),
       skips_(config_.train.nonfinite == "stop", config_.train.max_consecutive_skips) {
+  try {
+    start(options, world, banner);
+  } catch (const std::exception& error) {
+    if (!folder_.discard()) { log_.keep("error: " + std::string(error.what())); }
+    throw;
+  }
+}
+
+void Trainer::start(const RunOptions& options, const World& world, const std::string& banner) {
   set_threads(static_cast<int>(config_.train.threads));
   log_.open(folder_.path() / "train.log");
   log_.say(banner);
   log_.say("run " + config_.name + " in " + folder_.path().string());
   for (const std::string& note : folder_.notes()) { log_.say(note); }
+  plan_ = plan_memory(config_);
+  open_data(world, options);  // data that is missing is found before memory is looked for
   reserve_memory();
   start_model(options);
-  open_data(world, options);
   open_metrics();
   log_.say(startup_report(config_, *memory_, plan_, *loader_, state_.step));
   for (const auto& source : validation_) {
@@ -31,7 +41,6 @@ Trainer::Trainer(RunConfig config, const RunOptions& options, const World& world
 }
 
 void Trainer::reserve_memory() {
-  plan_ = plan_memory(config_);
   const int64_t available = available_memory_bytes(device_of(config_));
   if (plan_.total_bytes() > available) {
     const Arena::Use largest = plan_.work_peak.empty() ? Arena::Use{"nothing", 0} : plan_.work_peak.front();
@@ -85,7 +94,7 @@ void Trainer::open_data(const World& world, const RunOptions& options) {
   }
   loader_ = std::make_unique<Loader>(config_.data, loader);
   if (folder_.checkpoint()) {
-    for (const std::string& change : loader_->restore(state_.loader, options.allow_data_change)) {
+    for (const std::string& change : loader_->restore(folder_.state().loader, options.allow_data_change)) {
       log_.say("the data has changed: " + change);
     }
   }

@@ -23,6 +23,8 @@ TEST_CASE("usage errors are one line on stderr and exit code 2", "[fast]") {
                     "hebb data: unknown verb \"encod\"; did you mean encode? (known: encode, inspect, verify, convert, "
                     "synth, synth-task)");
   check_usage_error("data", "hebb data: no verb given (known: encode, inspect, verify, convert, synth, synth-task)");
+  CHECK(run_hebb(TempFolder(), "help train").out == run_hebb(TempFolder(), "train --help").out);
+  CHECK(run_hebb(TempFolder(), "help").out == run_hebb(TempFolder(), "--help").out);
   check_usage_error("data inspect", "hebb data inspect: PATH is required (see hebb data inspect --help)");
   check_usage_error("data inspect a b", "hebb data inspect: unexpected argument b (see hebb data inspect --help)");
   check_usage_error(

@@ -1,4 +1,5 @@
 #include "core/files.h"
+#include "core/hash.h"
 #include "core/json.h"
 #include "tests/e2e/command.h"
 
@@ -152,12 +153,16 @@ TEST_CASE("inspect tells kinds of files apart", "[fast]") {
         "w.safetensors: safetensors, 1 tensors, 2 F32, 8 B\n  w     F32   [2]\n");
   CHECK_THAT(run_hebb(folder, "inspect --stats w.safetensors").out, Contains("mean -0.5 std 1.5 min -2 max 1\n"));
 
-  folder.write("step/state.json", R"({"format": 1, "step": 7, "tokens": 70, "files": {}, "config_hash": "ab"})");
+  const std::string record = R"({"size": )" + std::to_string(file.size()) + R"(, "crc32": )" +
+                             std::to_string(crc32(file.data(), file.size())) + "}";
+  folder.write("step/state.json", R"({"format": 1, "step": 7, "tokens": 70, "skipped": 0, "consecutive_skips": 0,
+    "spike_window": [], "loader": {}, "seed": 0, "config_hash": "ab", "files": {"model.safetensors": )" +
+                                      record + R"(, "optimizer.safetensors": )" + record + "}}");
   folder.write("step/model.safetensors", file);
+  folder.write("step/optimizer.safetensors", file);
   const CommandResult checkpoint = run_hebb(folder, "inspect step");
-  CHECK_THAT(checkpoint.out,
-             StartsWith("step: checkpoint\n  format: 1\n  step: 7\n  tokens: 70\n  config_hash: ab\n") &&
-                 Contains("1 tensors, 2 F32"));
+  CHECK_THAT(checkpoint.out, StartsWith("step: checkpoint\n  format: 1\n  step: 7\n  tokens: 70\n") &&
+                                 Contains("config_hash: ab\n") && Contains("1 tensors, 2 F32"));
   folder.write("run/checkpoints/step_00000007/state.json", "{}");
   folder.write("run/checkpoints/latest", "step_00000007\n");
   CHECK(run_hebb(folder, "inspect run").out ==

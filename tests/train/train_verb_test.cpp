@@ -139,6 +139,71 @@ TEST_CASE("signals save and stop with exit code 75, and the run goes on") {
   }
 }
 
+TEST_CASE("a signal during the start ends the program at once and leaves no weights") {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const RunFiles files;
+    Process process({"train", "run.json", "model.num_layers=10000"}, files.folder / "output", files.folder.path());
+    REQUIRE(process.prints("\nrun small in "));
+    process.kill(signal);
+    CHECK(process.ends_within(1000));
+    CHECK(process.wait() == 128 + signal);
+    CHECK_FALSE(fs::exists(files.run() / "checkpoints" / "latest"));
+    CHECK(files.train().code == 0);  // what the killed start left is no obstacle
+  }
+}
+
+TEST_CASE("a start that fails leaves no run folder behind, and a note in one that was there") {
+  const RunFiles files;
+  CHECK(files.train({"data.sources.0.path=nothing.bin"}).code == 3);
+  CHECK_FALSE(fs::exists(files.run()));
+  REQUIRE(files.train().code == 0);
+  CHECK(files.train({"data.sources.0.path=nothing.bin"}).code == 3);
+  CHECK(read_file(files.run() / "train.log").find("error: ") != std::string::npos);
+  CHECK(files.train().code == 0);
+}
+
+TEST_CASE("absurd sizes are refused at once") {
+  const RunFiles files;
+  for (const char* size : {"model.num_layers=100000000", "train.threads=100000", "train.steps=9223372036854775807"}) {
+    const Result result = files.train({size});
+    INFO(size << ": " << result.err);
+    CHECK(result.code == 2);
+    CHECK(result.err.find("expected an integer") != std::string::npos);
+  }
+}
+
+TEST_CASE("every verb that reads weights refuses a damaged checkpoint") {
+  const RunFiles files;
+  REQUIRE(files.train({"model.vocab_size=260"}).code == 0);
+  const fs::path weights = files.run() / "checkpoints" / "step_00000006" / "model.safetensors";
+  std::string bytes = read_file(weights);
+  bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 1);
+  files.folder.write("runs/small/checkpoints/step_00000006/model.safetensors", bytes);
+  files.folder.write("eval.json", R"({"evaluations": [{"name": "a", "kind": "mqar", "vocab": 30, "samples": 1,
+                                                       "cases": [{"length": 16, "pairs": 2}]}]})");
+  const std::vector<std::vector<std::string>> verbs = {
+      {"inspect", "runs/small/checkpoints/step_00000006"},
+      {"eval", "eval.json", "--checkpoint", "runs/small"},
+      {"generate", "runs/small", "--prompt", "a", "--tokenizer", "bytes"},
+      {"train", "run.json", "--run-dir", "other", "--init-from", "runs/small", "model.vocab_size=260"},
+      {"train", "run.json", "train.steps=7", "model.vocab_size=260"}};
+  for (const auto& verb : verbs) {
+    const Result result = run_hebb(verb, files.folder / "output", files.folder.path());
+    INFO(verb.front() << ": " << result.err);
+    CHECK(result.code == 4);
+    CHECK(result.err.find("the checkpoint is damaged: model.safetensors: found CRC-32 ") != std::string::npos);
+  }
+}
+
+TEST_CASE("a run whose steps were skipped says so at the end") {
+  const RunFiles files;
+  const Result result =
+      files.train({"optimizer.lr=1e30", "optimizer.clip_norm=0", "schedule.warmup_steps=0", "schedule.type=constant"});
+  INFO(result.out << result.err);
+  CHECK(result.code == 0);
+  CHECK(result.out.find("of 6 steps were skipped") != std::string::npos);
+}
+
 TEST_CASE("more processes than one are refused with the variable that asks for them") {
   const RunFiles files;
   ::setenv("RANK", "0", 1);
