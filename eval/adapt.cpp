@@ -130,7 +130,7 @@ class Adapt final : public EvalTask {
         const std::unique_ptr<ModelState> state = c.session.new_state();
         const std::span<const int32_t> all(ids);
         for (const double loss :
-             c.session.score(all.first(all.size() - 1), all.subspan(1), *state, {FastMode::off, true})) {
+             c.session.score(all.first(all.size() - 1), all.subspan(1), *state, {FastUpdate::never, true})) {
           sum += loss;
         }
         step(c, d.length);

@@ -90,7 +90,7 @@ class Generate final : public EvalTask {
   }
 
   std::string answer(EvalContext& c, const GenerateRecord& record, uint64_t index, std::span<const int32_t> ids) const {
-    const ScoringModel::Reading reading{FastMode::chunk, freeze_};
+    const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
     const std::unique_ptr<ModelState> state = c.session.new_state();
     AnswerEnd end;
     end.max_new_tokens = record.max_new_tokens.value_or(max_new_tokens_);

@@ -37,7 +37,7 @@ struct Likelihood {
 class LikelihoodScorer {
  public:
   LikelihoodScorer(EvalContext& c, bool freeze_fast_weights)
-      : c_(c), reading_{FastMode::chunk, freeze_fast_weights}, weights_(c.session.save_fast_weights()) {}
+      : c_(c), reading_{FastUpdate::streaming, freeze_fast_weights}, weights_(c.session.save_fast_weights()) {}
 
   /// Texts that differ in their last token alone share one pass. Throws NumericError at `where` for a result that is no
   /// number.

@@ -183,7 +183,7 @@ class MemoryStats final : public EvalTask {
       c.poll();
       const int64_t n = std::min(interval, length - at);
       c.session.advance(std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), *state,
-                        {FastMode::chunk, freeze_});
+                        {FastUpdate::streaming, freeze_});
       const Inspector held = c.session.inspect(*state);
       each_collector(held, [&](StatisticsCollector& collector, const LayerReading& r) {
         if (collector.needs_state()) { collector.add_state(r, at + n); }

@@ -13,8 +13,8 @@ namespace hebb {
 namespace {
 
 constexpr int64_t kAnswerTokens = 12;
-constexpr ScoringModel::Reading kRead{FastMode::end, false};  // fast weights move once, after the last token
-constexpr ScoringModel::Reading kAnswer{FastMode::off, false};
+constexpr ScoringModel::Reading kRead{FastUpdate::at_end, false};  // fast weights move once, after the last token
+constexpr ScoringModel::Reading kAnswer{FastUpdate::never, false};
 
 /// Scores of the samples of one length and number of passes.
 struct Scores {

@@ -62,7 +62,7 @@ class StreamPpl final : public EvalTask {
     const int64_t n = static_cast<int64_t>(ids.size()), stride = layout_ == "paper" ? length + 1 : length;
     std::vector<double> losses;
     std::unique_ptr<ModelState> state = c.session.new_state();
-    const ScoringModel::Reading reading{FastMode::chunk, freeze_};
+    const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
     for (int64_t s = 0; s + 1 < n && tokens_ < total; s += stride) {
       c.poll();
       if (carry_ != "all" && s > 0) { state = c.session.new_state(); }
@@ -228,7 +228,7 @@ class PositionPpl final : public EvalTask {
   std::vector<double> pass(EvalContext& c, const std::vector<int32_t>& ids, int64_t context,
                            const std::vector<std::vector<char>>& fast_weights) const {
     std::vector<double> losses;
-    const ScoringModel::Reading reading{FastMode::chunk, freeze_};
+    const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
     const int64_t n = static_cast<int64_t>(ids.size()) - 1;
     for (int64_t s = 0; s < n; s += context) {
       c.poll();

@@ -128,7 +128,7 @@ class Recall : public EvalTask {
   /// counts.
   void add_row(EvalContext& c, int64_t k, const Setting& s, Score& score) {
     const TaskRow row = generate_task_row(s.task, static_cast<uint64_t>(k));
-    constexpr ScoringModel::Reading kReading{FastMode::chunk, false};
+    constexpr ScoringModel::Reading kReading{FastUpdate::streaming, false};
     size_t used = row.inputs.size();  // nothing after the last answer matters
     while (used > 0 && row.targets[used - 1] == kIgnored) { --used; }
     const std::span<const int32_t> inputs(row.inputs.data(), used), targets(row.targets.data(), used);

@@ -161,7 +161,7 @@ class Ruler final : public EvalTask {
     const std::string id =
         cell.task->name + ", length " + std::to_string(cell.length) + ", sample " + std::to_string(j);
     const std::vector<int32_t> ids = checked_prompt_ids(c, sample.input + sample.answer_prefix, id);
-    const ScoringModel::Reading reading{FastMode::chunk, freeze_};
+    const ScoringModel::Reading reading{FastUpdate::streaming, freeze_};
     const std::unique_ptr<ModelState> state = c.session.new_state();
     AnswerEnd end;
     end.max_new_tokens = cell.task->new_tokens;

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "inspect/trace.h"
-#include "layers/fast_queue.h"
 
 namespace hebb {
 namespace {
@@ -50,7 +49,7 @@ std::unique_ptr<ModelState> ScoringModel::new_state(ModelState* before) {
   for (size_t i = 0; before != nullptr && i < state->blocks.size(); ++i) {
     for (const auto member : {&ModelState::Block::memory, &ModelState::Block::mixer, &ModelState::Block::ffn}) {
       std::unique_ptr<LayerState>& old = before->blocks[i].*member;
-      if (dynamic_cast<FastQueue*>(old.get()) != nullptr) { state->blocks[i].*member = std::move(old); }
+      if (old != nullptr && old->stays_between_texts()) { state->blocks[i].*member = std::move(old); }
     }
   }
   return state;
@@ -75,13 +74,13 @@ void ScoringModel::each_segment(std::span<const int32_t> tokens, ModelState& sta
     const Buffer ids = upload(stream_, arena_, tokens.subspan(begin, n), "tokens");
     Tape tape(stream_, arena_, false);
     Pass pass{tape, rows};
-    pass.fast_mode = reading.mode;
-    if (reading.mode == FastMode::end && begin + n < tokens.size()) {
-      pass.fast_mode = FastMode::chunk;  // no end yet: tokens only queue up
-      pass.fast_chunk = kNeverFull;
+    pass.fast.update = reading.update;
+    if (reading.update == FastUpdate::at_end && begin + n < tokens.size()) {
+      pass.fast.update = FastUpdate::streaming;  // no end yet: tokens only queue up
+      pass.fast.chunk = kNeverFull;
     }
-    pass.freeze_fast_weights = reading.freeze;
-    pass.yarn = settings_.yarn ? &*settings_.yarn : nullptr;
+    pass.fast.freeze = reading.freeze;
+    pass.attention.yarn = settings_.yarn ? &*settings_.yarn : nullptr;
     done(begin, n, pass, model_.hidden(pass, ids, &state));
   }
 }
@@ -147,10 +146,10 @@ void ScoringModel::read_rows(std::span<const int32_t> tokens, const RowReading& 
   const Buffer ids = upload(stream_, arena_, tokens, "tokens");
   Tape tape(stream_, arena_, false);
   Pass pass{tape, rows};
-  pass.freeze_fast_weights = reading.freeze;
-  pass.keep_fast_weights = true;
-  pass.fast_chunk = reading.fast_chunk;
-  pass.yarn = settings_.yarn ? &*settings_.yarn : nullptr;
+  pass.fast.freeze = reading.freeze;
+  pass.fast.keep = true;
+  pass.fast.chunk = reading.fast_chunk;
+  pass.attention.yarn = settings_.yarn ? &*settings_.yarn : nullptr;
   pass.inspector = reading.inspector;
   pass.statistics = reading.statistics;
   model_.hidden(pass, ids);
@@ -175,7 +174,7 @@ Inspector ScoringModel::inspect(const ModelState& state) {
 }
 
 void ScoringModel::flush(ModelState& state, Reading reading) {
-  if (reading.mode == FastMode::chunk && !reading.freeze) { model_.flush(stream_, state); }
+  if (reading.update == FastUpdate::streaming && !reading.freeze) { model_.flush(stream_, state); }
 }
 
 std::vector<std::vector<char>> ScoringModel::save_fast_weights() {

@@ -30,7 +30,7 @@ class ScoringModel {
 
   /// How fast weights move while scoring or reading.
   struct Reading {
-    FastMode mode = FastMode::chunk;
+    FastUpdate update = FastUpdate::streaming;
     bool freeze = false;
   };
 
@@ -54,7 +54,7 @@ class ScoringModel {
   /// Reads tokens and returns the logits [V] after the last one. Long inputs go in segments.
   std::vector<double> read(std::span<const int32_t> tokens, ModelState& state, Reading reading);
   /// How whole rows are read in one pass, as training does it: no state is carried, and fast weights are one memory of
-  /// all rows that keeps what it learns (FastMode::row).
+  /// all rows that keeps what it learns (FastUpdate::per_sequence).
   struct RowReading {
     int64_t rows = 1;
     int64_t fast_chunk = 0;  // > 0: in place of the layers' chunk_size

@@ -82,7 +82,7 @@ class Rolling final : public EvalTask {
  private:
   /// Sum of the losses of all ids but the first, in segments that begin with a fresh state; fast weights go on.
   double score(EvalContext& c, std::span<const int32_t> ids, int64_t length) const {
-    const ScoringModel::Reading reading{FastMode::chunk, scoring_.freeze_fast_weights};
+    const ScoringModel::Reading reading{FastUpdate::streaming, scoring_.freeze_fast_weights};
     double sum = 0;
     for (size_t s = 0; s + 1 < ids.size(); s += static_cast<size_t>(length)) {
       c.poll();
@@ -173,12 +173,12 @@ class AnswerPpl final : public EvalTask {
   /// Sum of the answer's losses. Fast weights move once, after the context.
   static double score(EvalContext& c, const Parts& parts) {
     const std::unique_ptr<ModelState> state = c.session.new_state();
-    if (!parts.context.empty()) { c.session.read(parts.context, *state, {FastMode::end, false}); }
+    if (!parts.context.empty()) { c.session.read(parts.context, *state, {FastUpdate::at_end, false}); }
     std::vector<int32_t> inputs = parts.question;
     inputs.insert(inputs.end(), parts.answer.begin(), parts.answer.end() - 1);
     std::vector<int32_t> targets(parts.question.size() - 1, -100);
     targets.insert(targets.end(), parts.answer.begin(), parts.answer.end());
-    const std::vector<double> losses = c.session.score(inputs, targets, *state, {FastMode::off, false});
+    const std::vector<double> losses = c.session.score(inputs, targets, *state, {FastUpdate::never, false});
     return std::accumulate(losses.begin(), losses.end(), 0.0);
   }
 

@@ -144,8 +144,8 @@ DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t r
     copy_to_device(stream, input, ids.data() + rows * begin);
     Tape tape(stream, arena, false);
     Pass pass{tape, structure};
-    pass.fast_mode = FastMode::chunk;
-    pass.yarn = reading.yarn ? &*reading.yarn : nullptr;
+    pass.fast.update = FastUpdate::streaming;
+    pass.attention.yarn = reading.yarn ? &*reading.yarn : nullptr;
     const Var hidden = model.hidden(pass, input, state.get());
     const int64_t d = model.config().hidden_size;
     const Var last = tape.constant(tape.value(hidden).slice((rows * n - 1) * d, {1, d}));

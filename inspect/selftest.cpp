@@ -83,7 +83,7 @@ struct Runner {
       copy_to_device(stream, tokens, ids.data() + begin);
       Tape tape(stream, arena, false);
       Pass pass{tape, rows};
-      pass.fast_mode = FastMode::chunk;
+      pass.fast.update = FastUpdate::streaming;
       const TraceTensor part = to_host(stream, tape.value(model.logits(pass, model.hidden(pass, tokens, state.get()))));
       logits.insert(logits.end(), part.values.begin(), part.values.end());
       begin += n;

@@ -108,7 +108,7 @@ class Attention final : public Layer {
  private:
   Var attend(Pass& pass, const Qkv::Heads& h) const {
     KeyRange sight = sight_;
-    if (pass.training && sight.full()) { sight.window = pass.random_window; }
+    if (pass.training && sight.full()) { sight.window = pass.attention.random_window; }
     const int64_t batch = pass.batch(), length = pass.length();
     const AttentionShape shape{
         batch, length, batch, length, config_.num_heads, config_.kv_heads(), config_.head_dim, config_.value_dim()};

@@ -69,7 +69,7 @@ void run_fast_queue(Pass& pass, FastQueue& queue, int64_t chunk, int64_t lookahe
                     const Tensor& w, const FastQueueSteps& steps) {
   Stream& stream = pass.stream();
   const int64_t length = pass.length();
-  if (pass.fast_mode == FastMode::off || pass.freeze_fast_weights) {
+  if (pass.fast.update == FastUpdate::never || pass.fast.freeze) {
     steps.read(0, length);
     return;
   }
@@ -79,7 +79,7 @@ void run_fast_queue(Pass& pass, FastQueue& queue, int64_t chunk, int64_t lookahe
       queue.drop(stream, pairs);
     }
   };
-  if (pass.fast_mode == FastMode::end) {
+  if (pass.fast.update == FastUpdate::at_end) {
     steps.read(0, length);
     queue.append(stream, pass.rows, 0, length, lookahead, q, v, w);
     update(queue.length() - lookahead);

@@ -19,6 +19,8 @@ class FastQueue final : public LayerState {
         weighted_(weighted),
         linked_(static_cast<size_t>(rows)) {}
 
+  bool stays_between_texts() const override { return true; }
+
   /// Appends tokens [first, first + count) of every row of q, v, w [B T, width].
   void append(Stream& stream, const Rows& rows, int64_t first, int64_t count, int64_t lookahead, const Tensor& q,
               const Tensor& v, const Tensor& w);
@@ -61,7 +63,7 @@ struct FastQueueSteps {
 void run_fast_queue(Pass& pass, FastQueue& queue, int64_t chunk, int64_t lookahead, const Tensor& q, const Tensor& v,
                     const Tensor& w, const FastQueueSteps& steps);
 
-/// The end of a segment in chunk mode: one update where at least chunk - 1 pairs are complete, then
+/// The end of a segment of a stream: one update where at least chunk - 1 pairs are complete, then
 /// the queue is empty.
 void flush_fast_queue(Stream& stream, FastQueue& queue, int64_t lookahead,
                       const std::function<void(int64_t pairs)>& update);

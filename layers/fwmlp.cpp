@@ -84,7 +84,7 @@ class Fwmlp final : public Layer {
     }
     const MemoryBranch::Inputs in = branch_.inputs(pass, x);
     if (in.g) { add_gate_statistics(pass, name_, pass.tape.value(in.g)); }
-    if (state == nullptr || pass.fast_mode == FastMode::row) {
+    if (state == nullptr || pass.fast.update == FastUpdate::per_sequence) {
       return branch_.output(pass, x, in, fwmlp_row(pass, in.q, in.v, params_, o_, undo_));
     }
     return branch_.output(pass, x, in, stream(pass, in, static_cast<FastQueue&>(*state)));
@@ -108,7 +108,7 @@ class Fwmlp final : public Layer {
   }
 
  private:
-  int64_t chunk(const Pass& pass) const { return pass.fast_chunk > 0 ? pass.fast_chunk : o_.chunk; }
+  int64_t chunk(const Pass& pass) const { return pass.fast.chunk > 0 ? pass.fast.chunk : o_.chunk; }
 
   Var stream(Pass& pass, const MemoryBranch::Inputs& in, FastQueue& queue) {
     Tape& tape = pass.tape;

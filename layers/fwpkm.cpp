@@ -104,7 +104,7 @@ class Fwpkm final : public Layer {
     const MemoryBranch::Inputs in = branch_.inputs(pass, x);
     if (in.g) { add_gate_statistics(pass, name_, pass.tape.value(in.g)); }
     const Var w = weighted_ ? in.g : Var{};
-    if (state == nullptr || pass.fast_mode == FastMode::row) {
+    if (state == nullptr || pass.fast.update == FastUpdate::per_sequence) {
       check_lookahead(pass);
       return branch_.output(pass, x, in, fwpkm_row(pass, in.q, in.v, w, *keys_, *values_, o_, name_, undo_));
     }
@@ -136,7 +136,7 @@ class Fwpkm final : public Layer {
   }
 
  private:
-  int64_t chunk(const Pass& pass) const { return pass.fast_chunk > 0 ? pass.fast_chunk : o_.chunk; }
+  int64_t chunk(const Pass& pass) const { return pass.fast.chunk > 0 ? pass.fast.chunk : o_.chunk; }
   void check_lookahead(const Pass& pass) const {
     if (chunk(pass) <= o_.lookahead) {
       throw ConfigError(name_ + " chunk size", std::to_string(chunk(pass)),

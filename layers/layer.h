@@ -12,6 +12,8 @@
 #include "core/fields.h"
 #include "core/params.h"
 #include "core/tape.h"
+#include "layers/attention_control.h"
+#include "layers/fast_weight_control.h"
 #include "layers/rows.h"
 
 namespace hebb {
@@ -41,14 +43,6 @@ class Inspector {
 /// metrics.jsonl and TensorBoard.
 using Statistics = std::map<std::string, std::map<std::string, double>>;
 
-/// How fast weights (FwPKM, FwMLP) move during a pass (spec 40, sections 4 and 7).
-enum class FastMode {
-  row,    // training, and any call without a queue: chunks of the rows
-  chunk,  // stream with a queue: update whenever chunk + lookahead tokens are queued
-  end,    // stream: one update after the last token of the pass
-  off,    // read only, nothing is queued
-};
-
 /// What evaluation and generation may change about a HAM layer's selection (spec 50, section 5): a threshold in score
 /// units, or every or no token ("all", "none"). Without both, what the model itself says.
 struct ThresholdOverride {
@@ -56,24 +50,20 @@ struct ThresholdOverride {
   std::optional<std::string> mode;
 };
 
-struct YarnConfig;  // layers/rope_config.h
+/// Key of h_0 [B T, d], the normed embeddings, in Pass::shared.
+inline constexpr const char* kEmbeddings = "embeddings";
 
 /// Everything that one forward pass shares.
 struct Pass {
   Tape& tape;
   const Rows& rows;
-  bool training = false;      // training mode: random window, training-time quantizers, fast-weight updates kept
-  int64_t random_window = 0;  // > 0: attention layers without a window use this one (spec 83, section 6)
-  uint64_t seed = 0;          // train.seed
-  int64_t step = 0;           // optimizer step index
-  FastMode fast_mode = FastMode::row;
-  bool freeze_fast_weights = false;
-  bool keep_fast_weights = false;    // outside training, too, updates of FastMode::row stay
-  const YarnConfig* yarn = nullptr;  // replaces that of every rope object (spec 81, section 1.4)
-  int64_t fast_chunk = 0;            // > 0: replaces chunk_size of fast-weight layers
+  bool training = false;  // training mode: random window, training-time quantizers, fast-weight updates kept
+  uint64_t seed = 0;      // train.seed
+  int64_t step = 0;       // optimizer step index
+  AttentionControl attention{};
+  FastWeightControl fast{};
   Inspector* inspector = nullptr;
   Statistics* statistics = nullptr;     // non-null on steps that are logged
-  Var embeddings{};                     // h_0 [B T, d]: normed embeddings
   std::map<std::string, Var> shared{};  // values that layers hand to later layers (value residual, EDA scores)
 
   Stream& stream() const { return tape.stream(); }
@@ -88,6 +78,8 @@ struct Pass {
 /// comes from the arena given at construction.
 struct LayerState {
   virtual ~LayerState() = default;
+  /// Whether it belongs to what the model learns while it reads, and so stays when another text begins.
+  virtual bool stays_between_texts() const { return false; }
 };
 
 /// One layer of one block.
@@ -117,7 +109,7 @@ class Layer {
   /// [B, H, ...]) or NAME.slots_in_use [1].
   virtual void inspect_state(Stream& stream, const LayerState& state, int64_t tokens, Inspector& to) const {}
 
-  /// End of a segment in FastMode::chunk: use up the queue of `state` (spec 40, section 7).
+  /// End of a segment in FastUpdate::streaming: use up the queue of `state`.
   virtual void flush(Stream& stream, LayerState* state) {}
 
   /// From now on this replaces the layer's threshold; false for layers that have none.

@@ -104,7 +104,7 @@ Var Model::hidden(Pass& pass, const Tensor& tokens, ModelState* state) {
              embed_norm_.bias != nullptr ? pass.param(*embed_norm_.bias) : Var{}, config_.norm_eps,
              config_.norm_kind());
   }
-  pass.embeddings = h;
+  pass.shared[kEmbeddings] = h;
   Residual s{h, {}};
   for (size_t i = 0; i < blocks_.size(); ++i) {
     ModelState::Block* block_state = state != nullptr ? &state->blocks[i] : nullptr;

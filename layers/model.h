@@ -52,7 +52,7 @@ class Model {
   void after_step(Stream& stream, int64_t step, const Tensor& applies);
   /// Layers whose training passes need the host, and why ("blocks.2.mixer draws ..."); empty: none does.
   std::vector<std::string> needs_host() const;
-  /// End of a segment in FastMode::chunk.
+  /// End of a segment in FastUpdate::streaming.
   void flush(Stream& stream, ModelState& state);
 
   /// Forward FLOPs per token at a row length (sum of the layers, norms not counted; lm_head counts,

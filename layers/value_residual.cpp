@@ -94,7 +94,7 @@ ValueResidual::ValueResidual(const BuildContext& c, const ValueResidualConfig& c
 }
 
 Var ValueResidual::from_embeddings(Pass& pass, Param& v_proj) const {
-  const Var h = norm(pass.tape, pass.embeddings, pass.param(*mixer_norm_.weight),
+  const Var h = norm(pass.tape, pass.shared.at(kEmbeddings), pass.param(*mixer_norm_.weight),
                      mixer_norm_.bias != nullptr ? pass.param(*mixer_norm_.bias) : Var{}, norm_eps_, norm_kind_);
   return linear(pass.tape, h, pass.param(v_proj));
 }

@@ -17,7 +17,7 @@ void run_pass(Model& model, Stream& stream, Arena& work, const Rows& rows, const
   Tape tape(stream, work, backward);
   Pass pass{tape, rows};
   pass.training = settings.training;
-  pass.random_window = settings.random_window;
+  pass.attention.random_window = settings.random_window;
   pass.seed = settings.seed;
   pass.step = settings.step;
   pass.statistics = settings.statistics;

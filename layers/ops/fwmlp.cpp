@@ -152,9 +152,9 @@ Var fwmlp_row(Pass& pass, Var q, Var v, const FwMlpParams& params, const FwMlpOp
   Stream& stream = pass.stream();
   const DType dtype = tape.dtype(q);
   const int64_t length = pass.length();
-  const bool frozen = pass.freeze_fast_weights, publish = (pass.training || pass.keep_fast_weights) && !frozen,
+  const bool frozen = pass.fast.freeze, publish = (pass.training || pass.fast.keep) && !frozen,
              again = publish && tape.will_run_again();
-  const int64_t chunk = frozen ? length : std::min(length, pass.fast_chunk > 0 ? pass.fast_chunk : o.chunk);
+  const int64_t chunk = frozen ? length : std::min(length, pass.fast.chunk > 0 ? pass.fast.chunk : o.chunk);
   FwMlpNode node;
   node.log = std::make_shared<FwMlpLog>(tape.arena(), o, FastChunk{pass.batch(), length, 0, length}, chunk,
                                         sum_dtype(dtype), tape.recording() || again);

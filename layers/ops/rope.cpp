@@ -75,7 +75,8 @@ Var rope(Pass& pass, Var x, int64_t heads, const RopeSpec& spec) {
   node.by_token = at.by_token;
   HEBB_ASSERT(node.shape.numel() == tape.shape(x).numel() && spec.dims >= 2 && spec.dims % 2 == 0 &&
               spec.dims <= node.shape[3]);
-  node.table = angles(pass, pass.yarn != nullptr ? extended(spec, *pass.yarn) : spec, at, tape.dtype(x));
+  node.table =
+      angles(pass, pass.attention.yarn != nullptr ? extended(spec, *pass.attention.yarn) : spec, at, tape.dtype(x));
   node.y = tape.output(tape.shape(x), tape.dtype(x), "rope");
   run(tape.stream(), Rope{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(node.table),
                           node.doc_start, node.first, node.by_token, false, false});

@@ -55,7 +55,7 @@ double loss_of_rows(ScoringModel& s, const std::vector<int32_t>& tokens, size_t 
   for (size_t r = from; r < to; ++r) {
     const std::span<const int32_t> row(tokens.data() + 13 * r, 13);
     const auto state = s.new_state();
-    for (const double loss : s.score(row.first(12), row.subspan(1), *state, {FastMode::off, true})) { sum += loss; }
+    for (const double loss : s.score(row.first(12), row.subspan(1), *state, {FastUpdate::never, true})) { sum += loss; }
   }
   return sum / (12.0 * static_cast<double>(to - from));
 }

@@ -44,7 +44,7 @@ std::unique_ptr<ModelState> whole_pass(ScoringModel& s, std::span<const int32_t>
   copy_to_device(s.stream(), tokens, ids.data());
   Tape tape(s.stream(), s.arena(), false);
   Pass pass{tape, rows};
-  pass.fast_mode = FastMode::end;
+  pass.fast.update = FastUpdate::at_end;
   s.model().hidden(pass, tokens, state.get());
   return state;
 }

@@ -134,7 +134,7 @@ TEST_CASE("the update at the end of a pass takes the tokens of all its segments"
   for (int32_t& id : ids) { id = static_cast<int32_t>(rng.below(23)); }
   ScoringModel split = f.session(), whole = f.session();
   const auto before = split.save_fast_weights();
-  split.read(ids, *split.new_state(), {FastMode::end, false});
+  split.read(ids, *split.new_state(), {FastUpdate::at_end, false});
 
   Buffer tokens(whole.arena(), {2500}, DType::i32, "tokens");
   copy_to_device(whole.stream(), tokens, ids.data());
@@ -142,7 +142,7 @@ TEST_CASE("the update at the end of a pass takes the tokens of all its segments"
   const Rows rows = Rows::streams(whole.stream(), whole.arena(), 1, 2500, 0);
   Tape tape(whole.stream(), whole.arena(), false);
   Pass pass{tape, rows};
-  pass.fast_mode = FastMode::end;
+  pass.fast.update = FastUpdate::at_end;
   whole.model().hidden(pass, tokens, state.get());
 
   const auto a = split.save_fast_weights(), b = whole.save_fast_weights();

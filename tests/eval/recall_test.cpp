@@ -62,7 +62,7 @@ int64_t count_right(ScoringModel& session, const SyntheticTask& task, int64_t ro
     const auto state = session.new_state();
     for (size_t i = 0; i < row.inputs.size(); ++i) {
       const std::vector<double> logits =
-          session.read(std::span(row.inputs).subspan(i, 1), *state, {FastMode::chunk, false});
+          session.read(std::span(row.inputs).subspan(i, 1), *state, {FastUpdate::streaming, false});
       if (row.targets[i] >= 0) {
         right += std::max_element(logits.begin(), logits.end()) - logits.begin() == row.targets[i] ? 1 : 0;
       }
@@ -122,7 +122,7 @@ TEST_CASE("answers of the last reading count, and only fast weights remember the
   task.pairs = 4;
   ScoringModel session = memory.session();
   const auto weights = session.save_fast_weights();
-  constexpr ScoringModel::Reading kReading{FastMode::chunk, false};
+  constexpr ScoringModel::Reading kReading{FastUpdate::streaming, false};
   int64_t right[2] = {0, 0};
   for (uint64_t k = 0; k < 60; ++k) {
     const TaskRow row = generate_task_row(task, k);

@@ -19,10 +19,10 @@ double sum_of(const std::vector<double>& losses, size_t last) {
 double answer_loss(ScoringModel& s, const Tokenizer& tokenizer, const std::string& context, const std::string& question,
                    const std::string& answer) {
   const auto state = s.new_state();
-  s.read(tokenizer.encode(context), *state, {FastMode::end, false});
+  s.read(tokenizer.encode(context), *state, {FastUpdate::at_end, false});
   const std::vector<int32_t> rest = tokenizer.encode(question + answer);
   return sum_of(
-      s.score(std::span(rest).first(rest.size() - 1), std::span(rest).subspan(1), *state, {FastMode::off, false}),
+      s.score(std::span(rest).first(rest.size() - 1), std::span(rest).subspan(1), *state, {FastUpdate::never, false}),
       answer.size());
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("fast weights move once, after the context, and are carried on where a
   CHECK(b.samples[0].at("ll") == b.samples[2].at("ll"));
   ScoringModel unread = model.session();
   const auto state = unread.new_state();
-  unread.read(model.tokenizer->encode(context), *state, {FastMode::off, false});
+  unread.read(model.tokenizer->encode(context), *state, {FastUpdate::never, false});
   CHECK(unread.save_fast_weights() == weights);
 }
 

@@ -218,7 +218,7 @@ TEST_CASE("the random window of a training step replaces only missing windows", 
     Tape tape(m.stream, m.arena, false);
     Pass pass{tape, rows};
     pass.training = training;
-    pass.random_window = random_window;
+    pass.attention.random_window = random_window;
     return to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens)))).values;
   };
   const std::string full = R"("gate": "none")";

@@ -20,7 +20,7 @@ inline TraceInput part(const TraceInput& input, int64_t first, int64_t count) {
 
 /// How a stream moves fast weights.
 struct StreamOptions {
-  FastMode mode = FastMode::chunk;
+  FastUpdate mode = FastUpdate::streaming;
   bool freeze = false, flush = true;
   int64_t chunk = 0;
 };
@@ -40,9 +40,9 @@ inline std::vector<double> stream(TestModel& m, const TraceInput& input, const s
     copy_to_device(m.stream, tokens, ids.data());
     Tape tape(m.stream, m.arena, false);
     Pass pass{tape, rows};
-    pass.fast_mode = options.mode;
-    pass.freeze_fast_weights = options.freeze;
-    pass.fast_chunk = options.chunk;
+    pass.fast.update = options.mode;
+    pass.fast.freeze = options.freeze;
+    pass.fast.chunk = options.chunk;
     const auto values =
         to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens, &state)))).values;
     for (int64_t b = 0; b < batch; ++b) {
@@ -51,7 +51,7 @@ inline std::vector<double> stream(TestModel& m, const TraceInput& input, const s
     begin += n;
   }
   REQUIRE(begin == input.length);
-  if (options.flush && options.mode == FastMode::chunk) { m.model->flush(m.stream, state); }
+  if (options.flush && options.mode == FastUpdate::streaming) { m.model->flush(m.stream, state); }
   return logits;
 }
 

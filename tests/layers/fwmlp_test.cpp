@@ -126,7 +126,7 @@ TEST_CASE("streams of fwmlp do not depend on their split, and equal rows without
   }
   set_fast_weights(m, start);
   StreamOptions off, frozen;
-  off.mode = FastMode::off;
+  off.mode = FastUpdate::never;
   frozen.freeze = true;
   CHECK(stream(m, input, {12}, off) == stream(m, input, {12}, frozen));
   CHECK(fast_weights(m) == start);

@@ -234,7 +234,7 @@ TEST_CASE("one update at the end of a pass uses all complete pairs", "[fast]") {
   const FastWeights start = fast_weights(m);
   const TraceInput input = random_input(1, 6, 19);
   StreamOptions end;
-  end.mode = FastMode::end;
+  end.mode = FastUpdate::at_end;
   const std::vector<double> read = stream(m, input, {6}, end);
   const FastWeights after = fast_weights(m);
   set_fast_weights(m, start);
@@ -253,16 +253,16 @@ TEST_CASE("the next pass with one update at its end pairs its first tokens with 
   // The same updates as a stream whose chunks end where the passes do.
   std::vector<std::vector<double>> logits;
   std::vector<FastWeights> after;
-  for (const FastMode mode : {FastMode::end, FastMode::chunk}) {
+  for (const FastUpdate mode : {FastUpdate::at_end, FastUpdate::streaming}) {
     set_fast_weights(m, start);
     const auto state = m.model->make_state(m.arena, 1);
     StreamOptions options;
     options.mode = mode;
     options.flush = false;
     for (const int64_t pass : {0, 1}) {
-      options.chunk = mode == FastMode::end ? 0 : pass == 0 ? length - lookahead : length;
+      options.chunk = mode == FastUpdate::at_end ? 0 : pass == 0 ? length - lookahead : length;
       const std::vector<int64_t> calls =
-          mode == FastMode::end ? std::vector<int64_t>{length} : std::vector<int64_t>{4, 2};
+          mode == FastUpdate::at_end ? std::vector<int64_t>{length} : std::vector<int64_t>{4, 2};
       logits.push_back(stream(m, part(input, pass * length, length), calls, options, *state, pass * length));
     }
     after.push_back(fast_weights(m));
@@ -277,7 +277,7 @@ TEST_CASE("frozen and off are the same, whatever the chunk, and write nothing", 
   const FastWeights start = fast_weights(m);
   const TraceInput input = random_input(2, 11, 19);
   StreamOptions off, frozen;
-  off.mode = FastMode::off;
+  off.mode = FastUpdate::never;
   frozen.freeze = true;
   const std::vector<double> plain = stream(m, input, {11}, off);
   CHECK(stream(m, input, {11}, frozen) == plain);

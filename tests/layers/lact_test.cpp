@@ -114,7 +114,7 @@ TEST_CASE("the random window of a training step leaves lact's attention alone", 
     Tape tape(m.stream, m.arena, false);
     Pass pass{tape, rows};
     pass.training = true;
-    pass.random_window = random_window;
+    pass.attention.random_window = random_window;
     return to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens)))).values;
   };
   CHECK(logits(3) == logits(0));

@@ -43,7 +43,7 @@ class TestMixer final : public Layer {
 
   Var forward(Pass& pass, Var x, LayerState*) override {
     Tape& tape = pass.tape;
-    HEBB_ASSERT(pass.training || pass.random_window == 0);
+    HEBB_ASSERT(pass.training || pass.attention.random_window == 0);
     const Var shifted = token_shift(pass, x, pass.param(*mu_), true, nullptr);
     Var y = linear(tape, shifted, pass.param(*weight_), pass.param(*bias_));
     if (memory_ != nullptr) {
@@ -95,7 +95,7 @@ class TestMixer final : public Layer {
     }
     if (pass.statistics != nullptr) {
       (*pass.statistics)[name_]["memory_0"] = get(*memory_, 0);
-      (*pass.statistics)[name_]["window"] = static_cast<double>(pass.random_window);
+      (*pass.statistics)[name_]["window"] = static_cast<double>(pass.attention.random_window);
     }
   }
 
