@@ -55,19 +55,23 @@ int64_t largest_fitting(const RunConfig& config, double memory_gib) {
 
 std::string data_plan(const RunConfig& config) {
   try {
-    LoaderOptions options;
-    options.batch_size = config.train.batch_size;
-    options.micro_batch_size = *config.train.micro_batch_size;
-    options.sequence_length = config.train.sequence_length;
-    options.seed = config.train.seed;
-    options.vocab_size = config.model.vocab_size;
-    options.document_mask = config.train.document_mask;
-    options.prefetch_batches = 0;
-    return Loader(config.data, options).describe(config.train.steps * config.train.batch_size);
+    return describe_data(config);
   } catch (const DataError& e) { return std::string("not known: ") + e.what(); }
 }
 
 }  // namespace
+
+std::string describe_data(const RunConfig& config) {
+  LoaderOptions options;
+  options.batch_size = config.train.batch_size;
+  options.micro_batch_size = *config.train.micro_batch_size;
+  options.sequence_length = config.train.sequence_length;
+  options.seed = config.train.seed;
+  options.vocab_size = config.model.vocab_size;
+  options.document_mask = config.train.document_mask;
+  options.prefetch_batches = 0;
+  return Loader(config.data, options).describe(config.train.steps * config.train.batch_size);
+}
 
 ParameterCounts count_parameters(const Model& model) {
   ParameterCounts c;

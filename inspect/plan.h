@@ -61,6 +61,9 @@ struct PlanOptions {
   bool open_data = true;
 };
 
+/// What the data of a resolved run give: rows, passes, documents. Errors: DataError where they cannot be opened.
+std::string describe_data(const RunConfig& config);
+
 /// Plans a model alone.
 Plan plan_model(const ModelConfig& config, int64_t length);
 /// Plans a resolved run configuration.

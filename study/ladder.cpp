@@ -19,6 +19,8 @@
 #include "study/read_metrics.h"
 #include "study/report.h"
 #include "study/run_results.h"
+#include "train/choose_device.h"
+#include "train/memory_plan.h"
 #include "train/run_config.h"
 #include "train/run_lock.h"
 #include "train/signals.h"
@@ -116,14 +118,14 @@ class Ladder {
     fs::create_directories(folder_);
     const RunLock lock(folder_);
     const std::vector<size_t> changed = check_runs();
+    for (size_t i = 0; i < sweep_.runs.size(); ++i) {
+      const bool is_changed = std::find(changed.begin(), changed.end(), i) != changed.end();
+      if (is_changed || status_[i].state != "done") { queue_.push_back(i); }
+    }
+    check_needs();
     for (const size_t i : changed) { set_aside(i); }
     write_sweep(sweep_, folder_);
-    for (size_t i = 0; i < sweep_.runs.size(); ++i) {
-      if (status_[i].state != "done") {
-        prepare(i);
-        queue_.push_back(i);
-      }
-    }
+    for (const size_t i : queue_) { prepare(i); }
     line_(std::to_string(sweep_.runs.size()) + " runs in " + folder_.string() + ": " +
           std::to_string(sweep_.runs.size() - queue_.size()) + " done, " + std::to_string(queue_.size()) + " to do");
     if (!queue_.empty()) {
@@ -158,14 +160,56 @@ class Ladder {
       const std::string hash = config_hash(sweep_.runs[i].config);
       if (!status_[i].config_hash.empty() && status_[i].config_hash != hash) {
         if (!options_.force) {
-          throw ConfigError(run_folder(i).string(),
-                            "a run of another configuration (hash " + status_[i].config_hash + ")",
-                            "the hash " + hash + " (--force starts changed runs anew and keeps the old folder)");
+          throw ConfigError(run_folder(i).string(), "a run of another configuration" + differences(i),
+                            "that of the sweep (--force starts changed runs anew and keeps the old folder)");
         }
         changed.push_back(i);
       }
     }
     return changed;
+  }
+
+  /// ": train.steps: 10 there, 20 here; ..." where the configuration of the earlier start can be read.
+  std::string differences(size_t i) const {
+    try {
+      std::string text;
+      const Json stored = parse_json_file((run_folder(i) / kConfigFile).string());
+      for (const ConfigDifference& d : compare_configs(stored, sweep_.runs[i].config)) {
+        text += (text.empty() ? ": " : "; ") + d.path + ": " + d.stored + " there, " + d.current + " here";
+      }
+      return text;
+    } catch (const Error&) { return ""; }
+  }
+
+  /// Reads the data of every run that is to do and compares its memory with what there is, so that what cannot run
+  /// shows before any of them starts.
+  void check_needs() const {
+    std::string text;
+    size_t count = 0;
+    constexpr size_t kShown = 4;
+    for (const size_t i : queue_) {
+      if (const std::string problem = problem_of(sweep_.runs[i].config); !problem.empty()) {
+        if (++count <= kShown) { text += "; " + sweep_.runs[i].id + ": " + problem; }
+      }
+    }
+    if (count == 0) { return; }
+    const std::string found = std::to_string(count) + " of " + std::to_string(queue_.size()) + " runs cannot start" +
+                              text + (count > kShown ? "; …" : "");
+    if (count == queue_.size()) { throw DataError(folder_.string(), found); }
+    line_("warning: " + found);
+  }
+
+  static std::string problem_of(const Json& json) {
+    try {
+      RunConfig config;
+      Fields::read(json, "", config);
+      resolve(config, World{});
+      describe_data(config);
+      const int64_t needed = plan_memory(config).total_bytes(), found = available_memory_bytes(device_of(config));
+      return needed <= found ? ""
+                             : "needs " + format_bytes(static_cast<double>(needed)) + " of memory, " +
+                                   format_bytes(static_cast<double>(found)) + " are available";
+    } catch (const Error& error) { return error.what(); }
   }
 
   void set_aside(size_t i) {
@@ -223,23 +267,24 @@ class Ladder {
     }
   }
 
-  void start(size_t i, std::vector<std::string> arguments, bool is_evaluation) {
+  /// `begun`: when the run's training began, for its evaluations.
+  void start(size_t i, std::vector<std::string> arguments, std::optional<Clock::time_point> begun = {}) {
     if (parallel_ > 1) {
       arguments.insert(arguments.end(), {"--threads", std::to_string(std::max<int64_t>(1, threads() / parallel_))});
     }
-    jobs_.push_back(
-        {i, ChildProcess(options_.program, arguments, run_folder(i) / kConsole), is_evaluation, Clock::now()});
+    jobs_.push_back({i, ChildProcess(options_.program, arguments, run_folder(i) / kConsole), begun.has_value(),
+                     begun.value_or(Clock::now())});
     RunStatus& s = status_[i];
     s.state = "running";
     s.pid = jobs_.back().process.pid();
     s.host = host_name();
-    s.started = now();
+    if (!begun) { s.started = now(); }
     s.ended = s.error = "";
     write_status(run_folder(i), s);
   }
 
   void train(size_t i) {
-    start(i, {"train", (run_folder(i) / kConfigFile).string(), "--run-dir", run_folder(i).string()}, false);
+    start(i, {"train", (run_folder(i) / kConfigFile).string(), "--run-dir", run_folder(i).string()});
     progress_.show(status_);
     line_("start " + sweep_.runs[i].id);
   }
@@ -247,7 +292,7 @@ class Ladder {
   void ended(const Job& job, int code) {
     const size_t i = job.run;
     if (code == 0 && !job.is_evaluation && !sweep_.evals.empty() && !stopped_) {
-      start(i, {"eval", sweep_.evals, "--checkpoint", run_folder(i).string()}, true);
+      start(i, {"eval", sweep_.evals, "--checkpoint", run_folder(i).string()}, job.started);
       return;
     }
     RunStatus& s = status_[i];

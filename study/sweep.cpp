@@ -91,7 +91,14 @@ void require_near(const Solved& s, const std::string& where) {
 /// The product of a sweep's dimensions, and the configuration of each run.
 class Composer {
  public:
-  Composer(const SweepFile& file, Json base) : file_(file), base_(std::move(base)) {}
+  explicit Composer(const SweepFile& file) : file_(file) {
+    if (!file.base.empty()) { bases_[""] = load_config(file.base); }
+    for (const Dimension& d : file.dimensions) {
+      for (const Choice& choice : d.choices) {
+        if (!choice.config.empty()) { bases_[choice.config] = load_config(choice.config); }
+      }
+    }
+  }
 
   std::vector<SweepRun> run() {
     expand({});
@@ -157,10 +164,12 @@ class Composer {
     return tags;
   }
 
-  /// base, `set` and the grid's values, what is solved so far, `derive`: expressions follow solved values and do not
-  /// replace them.
+  /// The run's file or base, `set` and the grid's values, what is solved so far, `derive`: expressions follow solved
+  /// values and do not replace them.
   Json compose(const Draft& draft, const std::vector<std::pair<std::string, Json>>& solved) const {
-    Json config = base_;
+    const auto with_file = std::find_if(draft.chosen.begin(), draft.chosen.end(),
+                                        [](const Choice* choice) { return !choice->config.empty(); });
+    Json config = bases_.at(with_file != draft.chosen.end() ? (*with_file)->config : "");
     for (const Choice* choice : draft.chosen) {
       for (const auto& [path, value] : choice->set.members()) { set_path(config, path, value); }
     }
@@ -294,7 +303,7 @@ class Composer {
   }
 
   const SweepFile& file_;
-  Json base_;
+  std::map<std::string, Json> bases_;  // by file; "": the sweep's base
   std::vector<Draft> drafts_;
   std::map<std::string, size_t> ids_;
 };
@@ -316,7 +325,7 @@ Sweep read_sweep(const fs::path& path) {
   sweep.evals = file.evals;
   sweep.max_parallel = file.max_parallel;
   sweep.fit = file.fit;
-  sweep.runs = Composer(file, load_config(file.base)).run();
+  sweep.runs = Composer(file).run();
   if (!sweep.evals.empty()) {
     if (read_evaluations(load_config(sweep.evals), "").empty()) {  // what is wrong shows before anything runs
       throw ConfigError(sweep.evals + ": evaluations", "an empty list", "at least one evaluation");

@@ -2,6 +2,8 @@
 #include "study/sweep_file.h"
 
 #include <algorithm>
+#include <cctype>
+#include <regex>
 #include <set>
 
 #include "core/fields.h"
@@ -17,6 +19,10 @@ bool is_result_key(const std::string& s) {
          std::any_of(groups.begin(), groups.end(), [&](const std::string& g) { return s.starts_with(g); });
 }
 
+bool is_pattern(const std::string& path) {
+  return fs::path(path).filename().string().find_first_of("*?[{") != std::string::npos;
+}
+
 void require_object(Fields& f, const char* name, const Json& value) { f.require(value.is_object(), name, "an object"); }
 
 /// A run is a choice with a name of its own.
@@ -25,9 +31,67 @@ struct Run {
 };
 
 void fields(Fields& f, Run& r) {
-  f.field("id", r.choice.name).required().help("Name of the run and of its folder.");
-  f.require(is_folder_name(r.choice.name), "id", "a name that can be a folder and does not start with a dot");
+  f.file("config", r.choice.config)
+      .help("Run configuration instead of `base`. A pattern (*, ?, [..], {tag}) stands for a run for each file.");
+  f.field("id", r.choice.name).help("Name of the run and of its folder. Default: the name of `config`.");
   fields(f, r.choice);
+  if (!f.reading()) { return; }
+  if (r.choice.config.empty()) {
+    f.require(!r.choice.name.empty(), "id", "the name of the run");
+  } else if (is_pattern(r.choice.config)) {
+    f.require(r.choice.name.empty(), "id", "no id: the runs of a pattern are named after their files");
+    return;
+  } else if (r.choice.name.empty()) {
+    r.choice.name = fs::path(r.choice.config).stem().string();
+  }
+  f.require(is_folder_name(r.choice.name), "id", "a name that can be a folder and does not start with a dot");
+}
+
+/// The names of files that a pattern means: its groups are the tags {name}, which letters and digits match.
+std::regex regex_of(const std::string& pattern, std::vector<std::string>& tags) {
+  std::string text;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    const size_t end = c == '{' ? pattern.find('}', i) : c == '[' ? pattern.find(']', i) : std::string::npos;
+    if (c == '*' || c == '?') {
+      text += c == '*' ? ".*" : ".";
+    } else if (end == std::string::npos) {
+      text += std::isalnum(static_cast<unsigned char>(c)) != 0 ? std::string(1, c) : std::string("\\") + c;
+    } else {
+      const std::string inside = pattern.substr(i + 1, end - i - 1);
+      text += c == '{' ? "([A-Za-z0-9]+)" : "[" + inside + "]";
+      if (c == '{') { tags.push_back(inside); }
+      i = end;
+    }
+  }
+  return std::regex(text);
+}
+
+/// The choices of a run with a pattern: one for each file, by name.
+std::vector<Choice> choices_of_pattern(const Choice& choice) {
+  const fs::path pattern = choice.config, folder = pattern.parent_path();
+  std::vector<std::string> tags;
+  std::vector<Choice> found;
+  std::error_code error;
+  try {
+    const std::regex regex = regex_of(pattern.filename().string(), tags);
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+      const std::string name = entry.path().filename().string();
+      std::smatch groups;
+      if (!entry.is_regular_file() || !std::regex_match(name, groups, regex)) { continue; }
+      Choice& run = found.emplace_back(choice);
+      run.config = entry.path().string();
+      run.name = entry.path().stem().string();
+      for (size_t i = 0; i < tags.size(); ++i) { run.tags.set(tags[i], Json(groups[i + 1].str())); }
+    }
+  } catch (const std::regex_error&) {
+    fail_at(choice.at, choice.path + ".config", "\"" + choice.config + "\"", "a pattern of *, ?, [..] and {tag}");
+  }
+  if (found.empty()) {
+    fail_at(choice.at, choice.path + ".config", "no file that matches " + choice.config, "at least one");
+  }
+  std::sort(found.begin(), found.end(), [](const Choice& a, const Choice& b) { return a.name < b.name; });
+  return found;
 }
 
 struct Keys {
@@ -40,7 +104,7 @@ void fields(Fields& f, Keys& k) {
   SweepFile& s = k.file;
   f.field("name", s.name).required().help("Name of the folder under runs/.");
   f.require(is_folder_name(s.name), "name", "a name that can be a folder and does not start with a dot");
-  f.file("base", s.base).required().help("Run configuration that all runs start from.");
+  f.file("base", s.base).help("Run configuration that the runs start from.");
   f.list("runs", k.runs).help("The runs. Default: one, for `axes` and `grid`.");
   f.field("axes", k.axes).help("Named choices by axis; every run is multiplied by all combinations.");
   require_object(f, "axes", k.axes);
@@ -54,11 +118,21 @@ void fields(Fields& f, Keys& k) {
   f.object("fit", s.fit).help("Power law over the results.");
   f.require(!k.runs.empty() || !k.axes.members().empty() || !k.grid.members().empty(), "runs",
             "at least one run, an axis or a grid");
+  const bool all_have_files = !k.runs.empty() && std::none_of(k.runs.begin(), k.runs.end(),
+                                                              [](const Run& r) { return r.choice.config.empty(); });
+  f.require(!s.base.empty() || all_have_files, "base", "a run configuration, or a config of each run");
+  f.require(s.base.empty() || !all_have_files, "base", "no base where each run has a config");
 }
 
 Dimension dimension_of(std::vector<Run>& runs) {
   Dimension d;
-  for (Run& run : runs) { d.choices.push_back(std::move(run.choice)); }
+  for (Run& run : runs) {
+    if (is_pattern(run.choice.config)) {
+      for (Choice& choice : choices_of_pattern(run.choice)) { d.choices.push_back(std::move(choice)); }
+    } else {
+      d.choices.push_back(std::move(run.choice));
+    }
+  }
   return d;
 }
 

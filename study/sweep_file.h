@@ -20,7 +20,8 @@ struct SolveEntry {
 
 /// What a run, a choice of an axis or a value of a grid says of the runs that have it.
 struct Choice {
-  std::string name;  // its part of their ids
+  std::string name;    // its part of their ids
+  std::string config;  // of a run: the run configuration that it starts from; empty: the sweep's base
   Json set = Json::object(), derive = Json::object(), tags = Json::object();
   std::vector<SolveEntry> solve;
   std::string path;  // in the sweep: "axes.arch.gdn"

@@ -124,6 +124,16 @@ TEST_CASE("a run that fails does not stop the others and is tried again") {
   CHECK(results(folder).size() == 2);
 }
 
+TEST_CASE("a ladder of which no run can start says so before any does") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("runs": [{"id": "a"}, {"id": "b"}], "grid": {"data.sources.0.path": ["later.bin"]})");
+  const Result result = ladder(folder);
+  CHECK(result.code == 3);
+  CHECK_THAT(result.err, Contains("2 of 2 runs cannot start; a_path=later.bin: ") && Contains("no file matches"));
+  CHECK(fs::is_empty(folder / "runs/small"));
+}
+
 TEST_CASE("a ladder that is killed again and again ends with the results of an undisturbed one", "[slow]") {
   const TempFolder calm, disturbed;
   const std::string longer =
@@ -176,7 +186,8 @@ TEST_CASE("a changed run is refused, and started anew with --force") {
   write_sweep(folder, R"("runs": [{"id": "a", "set": {"optimizer.lr": 0.02}}, {"id": "b"}, {"id": "c"}])");
   const Result refused = ladder(folder);
   CHECK(refused.code == 2);
-  CHECK_THAT(refused.err, Contains("runs/small/a") && Contains("--force"));
+  CHECK_THAT(refused.err,
+             Contains("runs/small/a") && Contains("optimizer.lr: 0.01 there, 0.02 here") && Contains("--force"));
   CHECK(!fs::exists(folder / "runs/small/c"));
   const Result forced = ladder(folder, {"--force"});
   CHECK(forced.code == 0);

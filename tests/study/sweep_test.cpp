@@ -42,6 +42,39 @@ TEST_CASE("an expression that cannot be evaluated names its place and text", "[f
   CHECK_THROWS_WITH(value("(3"), Contains("\")\""));
 }
 
+TEST_CASE("runs start from configurations of their own, by name or by pattern", "[fast]") {
+  const TempFolder folder;
+  write_base(folder);
+  folder.write("L1-full.json", R"({"extends": "base.json", "optimizer": {"lr": 0.001}})");
+  folder.write("L2-full.json", R"({"extends": "base.json", "optimizer": {"lr": 0.002}})");
+  folder.write("L2-gdn.json", R"({"extends": "base.json", "model": {"pattern": [{"mixer": "gdn", "ffn": "mlp"}]}})");
+  folder.write("L2-full-long.json", "{}");  // another name: no tag matches a "-"
+  const Sweep one = read_sweep(folder.write("one.json", R"({"name": "one", "runs": [
+    {"config": "L{level}-{arch}.json", "set": {"train.seed": 7}},
+    {"id": "own", "config": "L1-full.json", "tags": {"arch": "own"}}]})"));
+  CHECK(ids_of(one) == std::vector<std::string>{"L1-full", "L2-full", "L2-gdn", "own"});
+  CHECK(run_of(one, "L2-full").config.at("optimizer").at("lr").as_double() == 0.002);
+  CHECK(run_of(one, "L2-full").config.at("name").as_string() == "L2-full");
+  CHECK(run_of(one, "L2-gdn").config.at("train").at("seed").as_int() == 7);
+  CHECK(run_of(one, "own").config.at("train").at("seed").as_int() == 5);
+  CHECK(run_of(one, "L2-gdn").tags.dump() == R"({"level":"2","arch":"gdn"})");
+  const Sweep two = read_sweep(folder.write("two.json", R"({"name": "two", "grid": {"train.seed": [1, 2]}, "runs": [
+    {"config": "L[12]-*l.json"}]})"));
+  CHECK(ids_of(two) ==
+        std::vector<std::string>{"L1-full_seed=1", "L1-full_seed=2", "L2-full_seed=1", "L2-full_seed=2"});
+  const auto wrong = [&](const std::string& members) -> std::string {
+    try {
+      read_sweep(folder.write("wrong.json", R"({"name": "wrong", )" + members + "}"));
+    } catch (const ConfigError& error) { return error.what(); }
+    return "no error";
+  };
+  CHECK_THAT(wrong(R"("runs": [{"config": "M*.json"}])"), Contains("runs.0.config: found no file that matches"));
+  CHECK_THAT(wrong(R"("runs": [{"config": "L*.json", "id": "a"}])"), Contains("runs.0.id"));
+  CHECK_THAT(wrong(R"("runs": [{"id": "a"}])"), Contains("base"));
+  CHECK_THAT(wrong(R"("base": "base.json", "runs": [{"config": "L1-full.json"}])"), Contains("base"));
+  CHECK_THAT(wrong(R"("runs": [{}], "base": "base.json")"), Contains("runs.0.id"));
+}
+
 TEST_CASE("runs are multiplied by the grid, whose last key varies fastest", "[fast]") {
   const TempFolder folder;
   write_base(folder);
