@@ -83,7 +83,7 @@ void require_own_folder(const Sweep& sweep, const fs::path& folder) {
 }
 
 void write_sweep(const Sweep& sweep, const fs::path& folder) {
-  Json json = Json::object(), runs = Json::array();
+  Json json = Json::object(), runs = Json::array(), planned = Json::array();
   json.set("name", sweep.name);
   for (const SweepRun& run : sweep.runs) {
     RunConfig config;
@@ -98,6 +98,8 @@ void write_sweep(const Sweep& sweep, const fs::path& folder) {
     runs.push(item);
   }
   json.set("runs", runs);
+  for (const SweepRun& run : sweep.planned) { planned.push(planned_result(run)); }
+  json.set("planned", planned);
   json.set("fit", sweep.fit ? Fields::write(*sweep.fit) : Json());
   json.set("source", sweep.source);
   write_file_atomic(folder / "sweep.json", json.dump(1) + "\n");
@@ -412,6 +414,9 @@ LadderFolder read_ladder(const fs::path& folder) {
                                integer_of(r, "steps"),
                                flops != nullptr && flops->is_number() ? flops->as_double() : 0});
       }
+    }
+    if (const Json* planned = json.find("planned"); planned != nullptr && planned->is_array()) {
+      ladder.planned = planned->items();
     }
     if (const Json* fit = json.find("fit"); fit != nullptr && fit->is_object()) {
       Fields::read(*fit, "fit", ladder.fit.emplace());

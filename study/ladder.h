@@ -51,6 +51,7 @@ struct LadderRun {
 struct LadderFolder {
   std::string name;
   std::vector<LadderRun> runs;
+  std::vector<Json> planned;  // planned_result() of the runs that are not trained
   std::optional<FitConfig> fit;
 };
 bool is_ladder(const fs::path& folder);

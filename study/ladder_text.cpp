@@ -60,6 +60,10 @@ std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_p
                       100 * (s.reached - s.target) / s.target, s.target);
     }
   }
+  for (const SweepRun& run : sweep.planned) {
+    solved += print("%s is predicted and not trained: %.4e FLOPs\n", run.id.c_str(),
+                    planned_result(run).at("flops.total").as_double());
+  }
   std::string text = compare_plans(plans) + (solved.empty() ? "" : "\n" + solved);
   text += print("\n%zu runs, %.4g tokens, %.4e FLOPs", plans.size(), tokens, flops);
   if (flops_per_s > 0) {

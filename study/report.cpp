@@ -62,8 +62,8 @@ std::string html_of(const std::string& markdown) {
 class Report {
  public:
   Report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit,
-         const fs::path& out)
-      : runs_(runs), fit_(fit), out_(out) {
+         const fs::path& out, const std::vector<Json>& planned)
+      : runs_(runs), fit_(fit), planned_(planned), out_(out) {
     for (const ReportRun& run : runs) { results_.push_back(run.result); }
     text("# " + title + "\n");
   }
@@ -153,7 +153,9 @@ class Report {
   }
 
   void fits() {
-    const std::vector<FitGroup> groups = fit_groups(results_, *fit_);
+    std::vector<Json> all = results_;
+    all.insert(all.end(), planned_.begin(), planned_.end());
+    const std::vector<FitGroup> groups = fit_groups(all, *fit_);
     if (groups.empty()) { return; }
     text("## Scaling\n\n" + fit_markdown(groups, *fit_));
     write_file_atomic(out_ / "fit.json", fit_json(groups, *fit_).dump(1) + "\n");
@@ -300,6 +302,7 @@ class Report {
 
   const std::vector<ReportRun>& runs_;
   const std::optional<FitConfig>& fit_;
+  const std::vector<Json>& planned_;
   fs::path out_;
   std::vector<Json> results_;
   std::string markdown_, html_;
@@ -315,8 +318,8 @@ ReportRun read_report_run(const fs::path& folder, const std::string& id, const J
 }
 
 fs::path write_report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit,
-                      const fs::path& out) {
-  return Report(title, runs, fit, out).write();
+                      const fs::path& out, const std::vector<Json>& planned) {
+  return Report(title, runs, fit, out, planned).write();
 }
 
 fs::path write_ladder_report(const fs::path& ladder, const fs::path& out) {
@@ -327,7 +330,7 @@ fs::path write_ladder_report(const fs::path& ladder, const fs::path& out) {
       runs.push_back(read_report_run(ladder / run.id, run.id, run.tags));
     }
   }
-  return write_report(folder.name, runs, folder.fit, out.empty() ? ladder : out);
+  return write_report(folder.name, runs, folder.fit, out.empty() ? ladder : out, folder.planned);
 }
 
 }  // namespace hebb

@@ -19,9 +19,9 @@ struct ReportRun {
 ReportRun read_report_run(const fs::path& folder, const std::string& id = "", const Json& tags = Json::object());
 
 /// Writes index.html (self-contained), report.md, results.{md,csv,json}, plots/*.svg and, where there is something to
-/// fit, fit.json into `out`; returns the page's path.
+/// fit, fit.json into `out`; returns the page's path. `planned`: runs that are predicted only (planned_result()).
 fs::path write_report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit,
-                      const fs::path& out);
+                      const fs::path& out, const std::vector<Json>& planned = {});
 
 /// The report of a ladder's finished runs, in its folder or in `out`.
 fs::path write_ladder_report(const fs::path& ladder, const fs::path& out = {});

@@ -90,7 +90,9 @@ std::vector<FitGroup> fit_groups(const std::vector<Json>& results, const FitConf
     const std::string id = result.at("id").as_string(), name = group_name(result, config.by);
     const double x = result_number(result, config.x), y = result_number(result, config.y);
     const bool is_held_out = matches_any(config.predict_ids, id);
-    if (!std::isfinite(x) || !std::isfinite(y) || x <= 0 || (!is_held_out && !matches_any(config.fit_ids, id))) {
+    // A run that was only planned has no y.
+    if (!std::isfinite(x) || (!is_held_out && !std::isfinite(y)) || x <= 0 ||
+        (!is_held_out && !matches_any(config.fit_ids, id))) {
       continue;
     }
     auto it = std::find_if(groups.begin(), groups.end(), [&](const FitGroup& g) { return g.name == name; });
@@ -140,6 +142,7 @@ std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& conf
       }
     }
     for (const FitGroup::HeldOut& h : groups[g].held_out) {
+      if (!std::isfinite(h.measured)) { continue; }
       held_out.x.push_back(h.x);
       held_out.y.push_back(h.measured);
     }
@@ -171,8 +174,10 @@ std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& c
             " | " + f.interval_method + " |\n";
     exact |= !f.r2;
     for (const FitGroup::HeldOut& h : g.held_out) {
-      held_out += print("| %s | %.4e | %.5f | %s | %.5f | %+.5f |\n", h.id.c_str(), h.x, h.predicted.y,
-                        interval_text(h.predicted.interval).c_str(), h.measured, h.measured - h.predicted.y);
+      held_out += print("| %s | %.4e | %.5f | %s |", h.id.c_str(), h.x, h.predicted.y,
+                        interval_text(h.predicted.interval).c_str()) +
+                  (std::isfinite(h.measured) ? print(" %.5f | %+.5f |\n", h.measured, h.measured - h.predicted.y)
+                                             : std::string(" – | – |\n"));
     }
     first = first != nullptr ? first : &f;
     const double x = *std::max_element(first->x.begin(), first->x.end()), wanted = first->at(x),
@@ -187,7 +192,7 @@ std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& c
         config.offset ? 3 : 2, config.offset ? 3 : 2);
   }
   if (!held_out.empty()) {
-    text += "\nHeld-out runs: predicted from the fit, and measured.\n\n| run | " + config.x +
+    text += "\nHeld-out runs: predicted from the fit, and measured where they were trained.\n\n| run | " + config.x +
             " | predicted | 95 % | measured | difference |\n|---|---:|---:|---|---:|---:|\n" + held_out;
   }
   if (first != nullptr && groups.size() > 1) {
@@ -213,7 +218,7 @@ Json fit_json(const std::vector<FitGroup>& groups, const FitConfig& config) {
       one.set("id", h.id);
       one.set("x", h.x);
       one.set("predicted", h.predicted.y);
-      one.set("measured", h.measured);
+      one.set("measured", std::isfinite(h.measured) ? Json(h.measured) : Json());
       held_out.push(one);
     }
     item.set("held_out", held_out);

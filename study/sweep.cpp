@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <tuple>
 
 #include "eval/evaluation.h"
 #include "inspect/plan.h"
@@ -100,7 +101,8 @@ class Composer {
     }
   }
 
-  std::vector<SweepRun> run() {
+  /// Runs that are trained, then those that are only planned.
+  std::pair<std::vector<SweepRun>, std::vector<SweepRun>> run() {
     expand({});
     for (size_t i = 0; i < drafts_.size(); ++i) {
       try {
@@ -110,8 +112,12 @@ class Composer {
         throw ConfigError(error.what(), "in the run " + drafts_[i].run.id);  // choices may be wrong in some runs only
       }
     }
-    std::vector<SweepRun> runs;
-    for (Draft& draft : drafts_) { runs.push_back(std::move(draft.run)); }
+    std::pair<std::vector<SweepRun>, std::vector<SweepRun>> runs;
+    for (Draft& draft : drafts_) {
+      const bool trains =
+          std::all_of(draft.chosen.begin(), draft.chosen.end(), [](const Choice* c) { return c->train; });
+      (trains ? runs.first : runs.second).push_back(std::move(draft.run));
+    }
     return runs;
   }
 
@@ -325,7 +331,8 @@ Sweep read_sweep(const fs::path& path) {
   sweep.evals = file.evals;
   sweep.max_parallel = file.max_parallel;
   sweep.fit = file.fit;
-  sweep.runs = Composer(file).run();
+  std::tie(sweep.runs, sweep.planned) = Composer(file).run();
+  if (sweep.runs.empty()) { fail_at(sweep.source.origin(), "runs", "no run that is trained", "at least one"); }
   if (!sweep.evals.empty()) {
     if (read_evaluations(load_config(sweep.evals), "").empty()) {  // what is wrong shows before anything runs
       throw ConfigError(sweep.evals + ": evaluations", "an empty list", "at least one evaluation");
@@ -333,6 +340,25 @@ Sweep read_sweep(const fs::path& path) {
   }
   if (sweep.fit) { complete_fit(sweep, file.dimensions); }
   return sweep;
+}
+
+Json planned_result(const SweepRun& run) {
+  RunConfig config;
+  Fields::read(run.config, "", config);
+  const Model model(config.model);
+  const ParameterCounts n = count_parameters(model);
+  const double tokens = static_cast<double>(config.train.steps) * static_cast<double>(config.train.tokens_per_step());
+  const double forward = model.flops_per_token(config.train.sequence_length);
+  Json json = Json::object();
+  json.set("id", run.id);
+  for (const auto& [tag, value] : run.tags.members()) { json.set(tag, value); }
+  json.set("params.total", n.total);
+  json.set("params.non_embedding", n.non_embedding);
+  json.set("params.active", n.active);
+  json.set("flops.forward_per_token", forward);
+  json.set("flops.total", 3 * forward * tokens);
+  json.set("tokens", tokens);
+  return json;
 }
 
 bool matches(const std::string& pattern, const std::string& id) {

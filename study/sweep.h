@@ -40,7 +40,8 @@ struct Sweep {
   std::string name;
   Json source;  // as written
   std::vector<SweepRun> runs;
-  std::string evals;  // file; empty: none
+  std::vector<SweepRun> planned;  // "train": false: predicted by the fit and not trained
+  std::string evals;              // file; empty: none
   int64_t max_parallel = 1;
   std::optional<FitConfig> fit;
 };
@@ -49,6 +50,13 @@ struct Sweep {
 /// train` reads it and its model is built, so that what is wrong shows before anything runs. Errors: ConfigError at the
 /// place in the sweep that is wrong.
 Sweep read_sweep(const fs::path& path);
+
+/// What a run's plan knows of its results: id, tags, params.*, flops.forward_per_token, flops.total, tokens.
+Json planned_result(const SweepRun& run);
+
+/// The tags that the name of a file or run gives a pattern of *, ?, [..] and {tag} (letters and digits); nothing where
+/// it does not match. Throws std::regex_error for what is no pattern.
+std::optional<Json> tags_in_name(const std::string& pattern, const std::string& name);
 
 /// Whether a run id matches a pattern with * and ?.
 bool matches(const std::string& pattern, const std::string& id);

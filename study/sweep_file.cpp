@@ -34,6 +34,7 @@ void fields(Fields& f, Run& r) {
   f.file("config", r.choice.config)
       .help("Run configuration instead of `base`. A pattern (*, ?, [..], {tag}) stands for a run for each file.");
   f.field("id", r.choice.name).help("Name of the run and of its folder. Default: the name of `config`.");
+  f.field("train", r.choice.train).help("false: the run is planned and predicted by the fit, and not trained.");
   fields(f, r.choice);
   if (!f.reading()) { return; }
   if (r.choice.config.empty()) {
@@ -70,19 +71,16 @@ std::regex regex_of(const std::string& pattern, std::vector<std::string>& tags) 
 /// The choices of a run with a pattern: one for each file, by name.
 std::vector<Choice> choices_of_pattern(const Choice& choice) {
   const fs::path pattern = choice.config, folder = pattern.parent_path();
-  std::vector<std::string> tags;
   std::vector<Choice> found;
   std::error_code error;
   try {
-    const std::regex regex = regex_of(pattern.filename().string(), tags);
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-      const std::string name = entry.path().filename().string();
-      std::smatch groups;
-      if (!entry.is_regular_file() || !std::regex_match(name, groups, regex)) { continue; }
+      const auto tags = tags_in_name(pattern.filename().string(), entry.path().filename().string());
+      if (!entry.is_regular_file() || !tags) { continue; }
       Choice& run = found.emplace_back(choice);
       run.config = entry.path().string();
       run.name = entry.path().stem().string();
-      for (size_t i = 0; i < tags.size(); ++i) { run.tags.set(tags[i], Json(groups[i + 1].str())); }
+      for (const auto& [tag, value] : tags->members()) { run.tags.set(tag, value); }
     }
   } catch (const std::regex_error&) {
     fail_at(choice.at, choice.path + ".config", "\"" + choice.config + "\"", "a pattern of *, ?, [..] and {tag}");
@@ -310,6 +308,16 @@ void fields(Fields& f, Choice& c) {
     c.path = f.path();
     c.at = f.json().origin();
   }
+}
+
+std::optional<Json> tags_in_name(const std::string& pattern, const std::string& name) {
+  std::vector<std::string> tags;
+  const std::regex regex = regex_of(pattern, tags);
+  std::smatch groups;
+  if (!std::regex_match(name, groups, regex)) { return std::nullopt; }
+  Json found = Json::object();
+  for (size_t i = 0; i < tags.size(); ++i) { found.set(tags[i], Json(groups[i + 1].str())); }
+  return found;
 }
 
 void fail_at(const Origin& at, const std::string& path, const std::string& found, const std::string& expected) {

@@ -24,6 +24,7 @@ struct Choice {
   std::string config;  // of a run: the run configuration that it starts from; empty: the sweep's base
   Json set = Json::object(), derive = Json::object(), tags = Json::object();
   std::vector<SolveEntry> solve;
+  bool train = true;
   std::string path;  // in the sweep: "axes.arch.gdn"
   Origin at;
 };

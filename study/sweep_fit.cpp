@@ -93,10 +93,10 @@ void require_tag(const Sweep& sweep, const char* name) {
 void require_matches(const Sweep& sweep, const char* name) {
   const Json* patterns = sweep.source.at("fit").find(name);
   for (const Json& pattern : patterns != nullptr ? patterns->items() : std::vector<Json>()) {
-    if (std::none_of(sweep.runs.begin(), sweep.runs.end(),
-                     [&](const SweepRun& r) { return matches(pattern.as_string(), r.id); })) {
-      std::vector<std::string> ids;
-      for (const SweepRun& run : sweep.runs) { ids.push_back(run.id); }
+    std::vector<std::string> ids;
+    for (const SweepRun& run : sweep.runs) { ids.push_back(run.id); }
+    for (const SweepRun& run : sweep.planned) { ids.push_back(run.id); }
+    if (std::none_of(ids.begin(), ids.end(), [&](const std::string& id) { return matches(pattern.as_string(), id); })) {
       fail_at(pattern.origin(), std::string("fit.") + name, pattern.found(),
               "a pattern that fits the id of a run: " + quoted_list(ids));
     }

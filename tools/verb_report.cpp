@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <regex>
 #include <set>
 
 #include "study/ladder.h"
@@ -16,8 +17,38 @@ namespace {
 
 struct Options {
   std::vector<std::string> runs;
-  std::string out = "report";
+  std::string out = "report", tags;
+  FitConfig fit;
 };
+
+/// The tags that --tags gives a run.
+Json tags_of(const Options& o, const std::string& id) {
+  if (o.tags.empty()) { return Json::object(); }
+  try {
+    if (const std::optional<Json> tags = tags_in_name(o.tags, id)) { return *tags; }
+  } catch (const std::regex_error&) {
+    throw ConfigError("hebb report", "--tags " + o.tags, "a pattern of *, ?, [..] and {tag}");
+  }
+  throw ConfigError("hebb report", "the run " + id + ", which --tags " + o.tags + " does not match",
+                    "runs whose names match");
+}
+
+/// The runs that a word names: a run folder, or the run folders in a folder.
+std::vector<std::string> run_folders(const std::string& path) {
+  if (fs::exists(fs::path(path) / "config.json") || !fs::is_directory(path)) { return {path}; }
+  std::vector<std::string> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    if (fs::exists(entry.path() / "config.json") && fs::exists(entry.path() / "metrics.jsonl")) {
+      found.push_back(entry.path().string());
+    }
+  }
+  if (found.empty()) {
+    throw DataError(path, "no run here", "a folder without config.json or runs in it",
+                    "a run folder or a folder of runs");
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
 
 int terminal_width() {
   winsize size{};
@@ -34,24 +65,37 @@ void run_report(const Options& o) {
   std::vector<ReportRun> runs;
   std::vector<Curve> curves;
   std::set<fs::path> seen;
-  for (const std::string& path : o.runs) {
+  std::vector<std::string> paths;
+  for (const std::string& word : o.runs) {
+    const std::vector<std::string> folders = run_folders(word);
+    paths.insert(paths.end(), folders.begin(), folders.end());
+  }
+  for (const std::string& path : paths) {
     if (!seen.insert(fs::weakly_canonical(fs::absolute(path))).second) {
       throw ConfigError("hebb report", path + " twice", "different runs");  // a repetition would count as a second seed
     }
   }
-  for (const std::string& path : o.runs) {
+  for (const std::string& path : paths) {
     runs.push_back(read_report_run(path));
+    if (!o.tags.empty()) { runs.back() = read_report_run(path, runs.back().id, tags_of(o, runs.back().id)); }
     Curve c = runs.back().metrics.loss;
-    c.name = o.runs.size() > 1 ? runs.back().id : c.name;
+    c.name = paths.size() > 1 ? runs.back().id : c.name;
     curves.push_back(c);
     for (Curve v : runs.back().metrics.validation) {
-      v.name = (o.runs.size() > 1 ? runs.back().id + ": " : "") + "validation " + v.name;
+      v.name = (paths.size() > 1 ? runs.back().id + ": " : "") + "validation " + v.name;
       curves.push_back(v);
     }
   }
   std::printf("%s", text_chart(curves, "loss [nats per token]", terminal_width(), 22).c_str());
-  std::printf("wrote %s\n",
-              write_report(runs.size() == 1 ? runs[0].id : "Report", runs, std::nullopt, o.out).string().c_str());
+  std::optional<FitConfig> fit;
+  if (!o.fit.by.empty()) {
+    fit = o.fit;
+    if (std::none_of(runs.begin(), runs.end(),
+                     [&](const ReportRun& r) { return r.result.find(o.fit.by) != nullptr; })) {
+      throw ConfigError("hebb report", "--by " + o.fit.by, "a tag that --tags names, or a key of the results");
+    }
+  }
+  std::printf("wrote %s\n", write_report(runs.size() == 1 ? runs[0].id : "Report", runs, fit, o.out).string().c_str());
 }
 
 }  // namespace
@@ -59,7 +103,11 @@ void run_report(const Options& o) {
 void add_report_verb(Command program) {
   Command verb = program.verb("report", "Tables, scaling fits and vector plots of runs or of a ladder");
   const auto o = std::make_shared<Options>();
-  verb.option("RUN", o->runs, "Run folders, or the folder of a ladder").required();
+  verb.option("RUN", o->runs, "Run folders, folders of run folders, or the folder of a ladder").required();
+  verb.option("--tags", o->tags, "Pattern that gives runs tags by their names: L{level}-{arch}").type_name("PATTERN");
+  verb.option("--by", o->fit.by, "Tag: a scaling fit for each of its values").type_name("TAG");
+  verb.option("--x", o->fit.x, "Key of the results that the fit is over");
+  verb.option("--y", o->fit.y, "Key of the results that is fitted");
   verb.option("-o,--out", o->out, "Folder for the page and the drawings");
   verb.runs([o] { run_report(*o); });
 }

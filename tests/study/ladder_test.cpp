@@ -124,6 +124,54 @@ TEST_CASE("a run that fails does not stop the others and is tried again") {
   CHECK(results(folder).size() == 2);
 }
 
+TEST_CASE("a run that is only planned is predicted by the fit and not trained") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder,
+              R"("runs": [{"id": "s", "set": {"model.hidden_size": 12}}, {"id": "m", "set": {"model.hidden_size": 24}},
+    {"id": "l", "set": {"model.hidden_size": 36}}, {"id": "xl", "set": {"model.hidden_size": 96}, "train": false}],
+    "fit": {"fit_ids": ["?"], "predict_ids": ["xl"]})");
+  CHECK_THAT(ladder(folder, {"--dry-run"}).out, Contains("3 runs") && Contains("xl is predicted and not trained: "));
+  const Result result = ladder(folder);
+  INFO(result.out << result.err);
+  REQUIRE(result.code == 0);
+  CHECK_FALSE(fs::exists(folder / "runs/small/xl"));
+  CHECK(results(folder).size() == 3);
+  const Json fit = parse_json_file((folder / "runs/small/fit.json").string());
+  const Json& held_out = fit.at("groups").items()[0].at("held_out").items()[0];
+  CHECK(held_out.at("id").as_string() == "xl");
+  CHECK(held_out.at("predicted").as_double() > 0);
+  CHECK(held_out.at("measured").is_null());
+  CHECK_THAT(read_file(folder / "runs/small/report.md"), Contains("| xl | ") && Contains(" – | – |"));
+  // The same runs as if they had been trained apart.
+  const Result apart = run_hebb({"report", "runs/small", "-o", "apart", "--tags", "{size}", "--by", "size"},
+                                folder / "output", folder.path());
+  CHECK(apart.code == 0);
+}
+
+TEST_CASE("runs that were trained apart take tags from their names and are fitted") {
+  const TempFolder folder;
+  write_base(folder);
+  for (const char* name : {"a-12", "a-24", "a-36"}) {
+    const std::string width(name + 2);
+    REQUIRE(run_hebb({"train", "base.json", std::string("name=") + name, "model.hidden_size=" + width},
+                     folder / "output", folder.path())
+                .code == 0);
+  }
+  const auto report = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"report", "runs", "-o", "page"});
+    return run_hebb(more, folder / "output", folder.path());
+  };
+  const Result fitted = report({"--tags", "{arch}-{width}", "--by", "arch"});
+  INFO(fitted.err);
+  REQUIRE(fitted.code == 0);
+  const Json fit = parse_json_file((folder / "page/fit.json").string());
+  CHECK(fit.at("groups").items().size() == 1);
+  CHECK(fit.at("groups").items()[0].at("group").as_string() == "a");
+  CHECK_THAT(report({"--tags", "b-*"}).err, Contains("the run a-12, which --tags b-* does not match"));
+  CHECK_THAT(report({"--by", "nothing"}).err, Contains("--by nothing"));
+}
+
 TEST_CASE("a ladder of which no run can start says so before any does") {
   const TempFolder folder;
   write_base(folder);
