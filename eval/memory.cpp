@@ -1,9 +1,9 @@
-// What memory layers do with text: slots, gates, selections, states (spec 81, section 11).
+// What memory layers do with text: slots, gates, selections, states.
 #include <algorithm>
 
 #include "eval/eval_data.h"
 #include "eval/evaluation.h"
-#include "train/memory_statistics.h"
+#include "layers/statistics.h"
 
 namespace hebb {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 /// Layers of a model by full name.
 struct LayerEntry {
   const Layer* layer;
-  std::string type;
+  const LayerDefinition* definition;
   Json config;
 };
 
@@ -23,8 +23,7 @@ std::map<std::string, LayerEntry> layers_of(const ModelConfig& config, const Mod
     const Model::Block& block = model.blocks()[i];
     const auto add = [&](const char* role, const std::optional<std::string>& name, const Layer* layer) {
       if (layer == nullptr) { return; }
-      layers["blocks." + std::to_string(i) + "." + role] = {layer, config.find(*name)->type,
-                                                            written.at("layers").at(*name)};
+      layers["blocks." + std::to_string(i) + "." + role] = {layer, config.find(*name), written.at("layers").at(*name)};
     };
     add("memory", spec.memory, block.memory.get());
     add("mixer", spec.mixer, block.mixer.get());
@@ -142,9 +141,9 @@ class MemoryStats final : public EvalTask {
     collectors_.clear();
     needs_state_ = false;
     for (const auto& [name, layer] : layers_) {
-      const auto [it, is_new] = collectors_.try_emplace(layer.type);
+      const auto [it, is_new] = collectors_.try_emplace(layer.definition->type);
       if (!is_new) { continue; }
-      it->second = statistics_collectors(layer.type, options_);
+      it->second = layer.definition->config->statistics(options_);
       for (const auto& collector : it->second) { needs_state_ = needs_state_ || collector->needs_state(); }
     }
   }
@@ -157,7 +156,7 @@ class MemoryStats final : public EvalTask {
            it != inspector.records.end() && it->first.rfind(name + ".", 0) == 0; ++it) {
         reading.records[it->first.substr(name.size() + 1)] = &it->second;
       }
-      for (const auto& collector : collectors_.at(entry.type)) { each(*collector, reading); }
+      for (const auto& collector : collectors_.at(entry.definition->type)) { each(*collector, reading); }
     }
   }
 
@@ -199,7 +198,7 @@ class MemoryStats final : public EvalTask {
       for (const auto& collector : collectors) { collector->report(report); }
     }
     std::map<std::string, std::string> types;
-    for (const auto& [name, layer] : layers_) { types[name] = layer.type; }
+    for (const auto& [name, layer] : layers_) { types[name] = layer.definition->type; }
     EvalResult r;
     r.metrics = report.metrics(types);
     r.groups = report.groups();
@@ -219,7 +218,7 @@ class MemoryStats final : public EvalTask {
   StatisticsOptions options_;
   bool freeze_ = false, needs_state_ = false;
   std::map<std::string, LayerEntry> layers_;
-  std::map<std::string, std::vector<std::unique_ptr<StatisticsCollector>>> collectors_;
+  std::map<std::string, StatisticsCollectors> collectors_;  // by type
   OwnStatistics own_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/collectors.h"
 #include "layers/fast_queue.h"
 #include "layers/memory_branch.h"
 #include "layers/model_config.h"
@@ -61,6 +62,9 @@ struct FwpkmConfig final : LayerConfig {
     }
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
+  StatisticsCollectors statistics(const StatisticsOptions& options) const override {
+    return collector_list(slot_windows(options));
+  }
 
   MemoryBranchConfig branch_config() const {
     MemoryBranchConfig b = branch;

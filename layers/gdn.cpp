@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/collectors.h"
 #include "layers/inverse_softplus.h"
 #include "layers/model_config.h"
 #include "layers/ops/gated_delta.h"
@@ -42,6 +43,7 @@ struct GdnConfig final : LayerConfig {
 
   void fields(Fields& f) override;
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
+  StatisticsCollectors statistics(const StatisticsOptions&) const override { return collector_list(state_norms()); }
 };
 
 void GdnConfig::fields(Fields& f) {

@@ -5,6 +5,7 @@
 
 #include "kernels/norm/norm.h"
 #include "kernels/short_conv/short_conv.h"
+#include "layers/collectors.h"
 #include "layers/gdn.h"
 #include "layers/ham_config.h"
 #include "layers/ham_statistics.h"
@@ -467,6 +468,10 @@ int64_t Ham::state_bytes(int64_t tokens) const {
 }  // namespace
 
 std::unique_ptr<Layer> HamConfig::make(const BuildContext& c) const { return std::make_unique<Ham>(c, *this); }
+
+StatisticsCollectors HamConfig::statistics(const StatisticsOptions& options) const {
+  return collector_list(ham_selection(options), state_norms());
+}
 
 std::unique_ptr<LayerConfig> make_ham_config() { return std::make_unique<HamConfig>(); }
 

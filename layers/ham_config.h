@@ -61,6 +61,7 @@ struct HamConfig final : LayerConfig {
   void fields(Fields& f) override;
   void check(const Fields& f, const std::string& key, const ModelConfig& model) const override;
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
+  StatisticsCollectors statistics(const StatisticsOptions& options) const override;
 };
 
 }  // namespace hebb

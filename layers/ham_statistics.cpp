@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/mean.h"
 #include "layers/ops/host_values.h"
 
 namespace hebb {
@@ -39,6 +40,75 @@ double reset_fraction(Stream& stream, const Tensor& decay, const Tensor& a_log, 
   return static_cast<double>(resets) / static_cast<double>(a.size());
 }
 
+/// Which tokens were selected.
+class Selection final : public StatisticsCollector {
+ public:
+  explicit Selection(const StatisticsOptions& o) : interval_(o.interval), single_(o.single) {}
+
+  void add(const LayerReading& r) override {
+    const Inspector::Record& mask = *r.find("mask");  // [1, T]
+    const Inspector::Record* score = r.find("score");
+    Layer& layer = layers_[r.name];
+    const auto length = static_cast<int64_t>(mask.integers.size());
+    std::vector<int64_t> growth;
+    int64_t cached = 0;
+    for (int64_t t = 0; t < length; ++t) {
+      cached += mask.integers[static_cast<size_t>(t)];
+      if (score != nullptr) { layer.scores[t / interval_].add(score->reals[static_cast<size_t>(t)]); }
+      if ((t + 1) % interval_ == 0) {
+        layer.growth[t + 1].add(static_cast<double>(cached));
+        growth.push_back(cached);
+      }
+    }
+    layer.fractions.push_back(static_cast<double>(cached) / static_cast<double>(length));
+    if (static_cast<int64_t>(layer.single.size()) < single_) { layer.single.push_back(std::move(growth)); }
+  }
+
+  void report(StatisticsReport& to) const override {
+    for (const auto& [name, layer] : layers_) {
+      const auto& f = layer.fractions;
+      const auto n = static_cast<int64_t>(f.size());
+      to.set(name, "kv_fraction", std::accumulate(f.begin(), f.end(), 0.0) / static_cast<double>(n), n);
+      to.set(name, "kv_fraction_min", *std::min_element(f.begin(), f.end()), n);
+      to.set(name, "kv_fraction_max", *std::max_element(f.begin(), f.end()), n);
+      for (size_t s = 0; s < f.size(); ++s) {
+        to.add_point("kv_fraction", name, {{"sequence", static_cast<int64_t>(s)}, {"fraction", f[s]}});
+      }
+      for (const auto& [tokens, cached] : layer.growth) {
+        to.add_point("kv_growth", name, {{"tokens", tokens}, {"cached", cached.value()}});
+      }
+      for (size_t s = 0; s < layer.single.size(); ++s) {
+        for (size_t i = 0; i < layer.single[s].size(); ++i) {
+          const int64_t tokens = interval_ * static_cast<int64_t>(i + 1);
+          to.add_point("kv_growth_single", name,
+                       {{"sequence", static_cast<int64_t>(s)}, {"tokens", tokens}, {"cached", layer.single[s][i]}});
+        }
+      }
+      for (const auto& [bin, score] : layer.scores) {
+        to.add_point("score_by_position", name,
+                     {{"from", bin * interval_}, {"to", (bin + 1) * interval_}, {"score", score.value()}});
+      }
+    }
+  }
+
+  std::vector<StatisticsChart> charts() const override {
+    const std::string read = "tokens read", cached = "tokens in the cache";
+    return {{"kv_growth", "tokens", "cached", "layer", "Selected tokens", read, cached},
+            {"kv_growth_single", "tokens", "cached", "sequence", "Selected tokens of single sequences", read, cached},
+            {"score_by_position", "to", "score", "layer", "Score of the router", "position, end of the bin [tokens]",
+             "mean score"}};
+  }
+
+ private:
+  struct Layer {
+    std::vector<double> fractions;             // by sequence
+    std::map<int64_t, Mean> growth, scores;    // cached tokens by position; scores by bin of positions
+    std::vector<std::vector<int64_t>> single;  // cached tokens of the first sequences
+  };
+  int64_t interval_, single_;
+  std::map<std::string, Layer> layers_;
+};
+
 }  // namespace
 
 std::map<std::string, double> ham_statistics(Pass& pass, const HamReadings& r) {
@@ -62,6 +132,10 @@ std::map<std::string, double> ham_statistics(Pass& pass, const HamReadings& r) {
   if (r.kv_gate) { s["gate_kv_mean"] = mean_sigmoid(values(r.kv_gate)); }
   s["reset_fraction"] = reset_fraction(stream, pass.tape.value(r.decay), r.a_log, r.dt_bias);
   return s;
+}
+
+std::unique_ptr<StatisticsCollector> ham_selection(const StatisticsOptions& options) {
+  return std::make_unique<Selection>(options);
 }
 
 }  // namespace hebb

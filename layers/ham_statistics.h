@@ -14,7 +14,11 @@ struct HamReadings {
 };
 
 /// kv_fraction (mean, _min and _max over rows), tau, score_mean, score_std, gate_rnn_mean, gate_kv_mean and
-/// reset_fraction (share of tokens and heads with alpha < 0.05). Source: spec 50, section 10.
+/// reset_fraction (share of tokens and heads with alpha < 0.05).
 std::map<std::string, double> ham_statistics(Pass& pass, const HamReadings& readings);
+
+/// Which tokens were selected, of the records "mask" and "score" [1, T]: kv_fraction of whole sequences, and the series
+/// "kv_fraction", "kv_growth", "kv_growth_single" and "score_by_position".
+std::unique_ptr<StatisticsCollector> ham_selection(const StatisticsOptions& options);
 
 }  // namespace hebb

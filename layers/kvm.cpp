@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/collectors.h"
 #include "layers/model_config.h"
 #include "layers/ops/kvm.h"
 #include "layers/ops/linear.h"
@@ -27,6 +28,9 @@ struct KvmConfig final : LayerConfig, ValueResidualMember {
     check_group(f, key, model);
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
+  StatisticsCollectors statistics(const StatisticsOptions&) const override {
+    return collector_list(slot_tokens("row", "row_tokens"));
+  }
 
   const ValueResidualConfig& value_residual() const override { return qkv.value_residual; }
   int64_t value_channels() const override { return qkv.kv_heads() * qkv.value_dim(); }

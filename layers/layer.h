@@ -14,34 +14,13 @@
 #include "core/tape.h"
 #include "layers/attention_control.h"
 #include "layers/fast_weight_control.h"
+#include "layers/inspector.h"
 #include "layers/rows.h"
+#include "layers/statistics.h"
 
 namespace hebb {
 
 enum class Role { mixer, memory, ffn };
-
-/// Decisions and scores that `hebb trace --inside` dumps and `--force` replaces (spec 00, section 7).
-/// Host memory; integers as int64, floats as double.
-class Inspector {
- public:
-  struct Record {
-    std::vector<int64_t> shape;
-    std::vector<int64_t> integers;  // one of the two is filled
-    std::vector<double> reals;
-  };
-  bool recording = false;                 // --inside
-  std::map<std::string, Record> records;  // by full name, e.g. "blocks.0.mixer.mask"
-  std::map<std::string, Record> forced;   // --force
-
-  const Record* force(const std::string& name) const {
-    const auto it = forced.find(name);
-    return it == forced.end() ? nullptr : &it->second;
-  }
-};
-
-/// Statistics of one step by layer path and name ("blocks.2.memory" -> "gate_mean"), for
-/// metrics.jsonl and TensorBoard.
-using Statistics = std::map<std::string, std::map<std::string, double>>;
 
 /// What evaluation and generation may change about a HAM layer's selection (spec 50, section 5): a threshold in score
 /// units, or every or no token ("all", "none"). Without both, what the model itself says.
@@ -156,6 +135,9 @@ class LayerConfig {
   /// f.fail(key + ".window", found, expected).
   virtual void check(const Fields& f, const std::string& key, const ModelConfig& model) const {}
   virtual std::unique_ptr<Layer> make(const BuildContext& context) const = 0;
+  /// What the evaluation memory_stats derives from what layers of this type record. One list serves all of them in a
+  /// model; the fields of the configuration play no part.
+  virtual StatisticsCollectors statistics(const StatisticsOptions&) const { return {}; }
 };
 
 /// A registered layer type: one entry in registry.cpp.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "layers/collectors.h"
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
@@ -28,6 +29,9 @@ struct OvqConfig final : LayerConfig {
   }
   void fields(Fields& f) override;
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
+  StatisticsCollectors statistics(const StatisticsOptions&) const override {
+    return collector_list(slot_tokens("assign", "centroid_tokens"));
+  }
 };
 
 void OvqConfig::fields(Fields& f) {

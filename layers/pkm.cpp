@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/collectors.h"
 #include "layers/model_config.h"
 #include "layers/ops/activation.h"
 #include "layers/ops/linear.h"
@@ -30,6 +31,9 @@ struct PkmConfig final : LayerConfig {
     }
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
+  StatisticsCollectors statistics(const StatisticsOptions& options) const override {
+    return collector_list(slot_windows(options));
+  }
 };
 
 /// y = o_proj(r * silu(gate_proj(x))), r = the reading of product_key_read.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/sparse_delta/sparse_delta.h"
+#include "layers/collectors.h"
 #include "layers/gdn.h"
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
@@ -10,6 +11,7 @@
 #include "layers/ops/linear.h"
 #include "layers/ops/norm.h"
 #include "layers/ops/sparse_delta.h"
+#include "layers/sdm_statistics.h"
 
 namespace hebb {
 namespace {
@@ -40,6 +42,9 @@ struct SdmConfig final : LayerConfig {
     }
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
+  StatisticsCollectors statistics(const StatisticsOptions&) const override {
+    return collector_list(slot_use(), state_norms());
+  }
 };
 
 void SdmConfig::fields(Fields& f) {

@@ -1,6 +1,7 @@
 // Sections of a report: continual learning, and how memories are used.
 #include <cmath>
 
+#include "layers/statistics.h"
 #include "study/chart_blocks.h"
 #include "study/report_parts.h"
 #include "study/run_results.h"
@@ -76,36 +77,34 @@ void add_gate_maps(ReportPart& part, const Results& results) {
   }
 }
 
-/// Mass of the m largest weights of reads and of writes, with the 10 % and 90 % quantiles.
-void add_cumulative_charts(ReportPart& part, const Results& results) {
-  for (const char* side : {"read", "write"}) {
+/// A drawing for each value of `by`: a curve for each evaluation, in a band.
+void add_band_charts(ReportPart& part, const Results& results, const StatisticsChart& how) {
+  std::vector<std::string> sides;
+  for (const Evaluated& e : results) {
+    for (const Json& p : e.series(how.series)) { add_once(sides, member_text(p, how.by)); }
+  }
+  for (const std::string& side : sides) {
     std::vector<Curve> curves;
     std::vector<Band> bands;
     for (const Evaluated& e : results) {
       const auto colour = static_cast<int>(bands.size());
       Curve c{e.run + " " + e.label, {}, {}, Mark::line, colour};
       Band band{{}, {}, {}, colour};
-      for (const Json& p : e.series("cumulative")) {
-        if (member_text(p, "side") != side) { continue; }
-        c.x.push_back(result_number(p, "slots"));
-        c.y.push_back(result_number(p, "mean"));
+      for (const Json& p : e.series(how.series)) {
+        if (member_text(p, how.by) != side) { continue; }
+        c.x.push_back(result_number(p, how.x));
+        c.y.push_back(result_number(p, how.y));
         band.x.push_back(c.x.back());
-        band.low.push_back(result_number(p, "q10"));
-        band.high.push_back(result_number(p, "q90"));
+        band.low.push_back(result_number(p, how.low));
+        band.high.push_back(result_number(p, how.high));
       }
       if (c.x.empty()) { continue; }
       curves.push_back(std::move(c));
       for (const auto* edge : {&band.low, &band.high}) { curves.push_back({"", band.x, *edge, Mark::dashed, colour}); }
       bands.push_back(std::move(band));
     }
-    if (!curves.empty()) {
-      part.charts.emplace_back(
-          std::string("cumulative_") + side + ".svg",
-          svg_chart(curves,
-                    {std::string("Weight of the largest slots, ") + side + "s", "largest slots of a token and head",
-                     "cumulative weight, 10 % to 90 % shaded", true},
-                    bands));
-    }
+    part.charts.emplace_back(how.series + "_" + file_name(side) + ".svg",
+                             svg_chart(curves, {how.title + ", " + side + "s", how.x_title, how.y_title, true}, bands));
   }
 }
 
@@ -132,25 +131,13 @@ std::vector<ReportPart> memories(const Results& all) {
   part.files.emplace_back("memory_stats.csv", pivot.table());
   part.files.emplace_back("memory_layers.csv", layers.table());
   add_gate_maps(part, results);
-  add_cumulative_charts(part, results);
-  for (const SeriesChart& how : {
-           SeriesChart{
-               "kv_growth", "tokens", "cached", "layer", {"Selected tokens", "tokens read", "tokens in the cache"}},
-           SeriesChart{"kv_growth_single",
-                       "tokens",
-                       "cached",
-                       "sequence",
-                       {"Selected tokens of single sequences", "tokens read", "tokens in the cache"}},
-           SeriesChart{"score_by_position",
-                       "to",
-                       "score",
-                       "layer",
-                       {"Score of the router", "position, end of the bin [tokens]", "mean score"}},
-           SeriesChart{"slots_by_position", "tokens", "slots", "layer", {"Slots in use", "tokens read", "slots"}},
-           SeriesChart{
-               "state_norm", "tokens", "norm", "layer", {"Norm of recurrent states", "tokens read", "norm per head"}},
-       }) {
-    add_series_chart(part, results, how, "memory_" + how.series);
+  for (const StatisticsChart& how : statistics_charts()) {
+    if (!how.low.empty()) {
+      add_band_charts(part, results, how);
+      continue;
+    }
+    add_series_chart(part, results, {how.series, how.x, how.y, how.by, {how.title, how.x_title, how.y_title}},
+                     "memory_" + how.series);
     ReportTable points = points_table(results, how.series);
     if (!points.rows.empty()) { part.files.emplace_back("memory_" + how.series + ".csv", std::move(points)); }
   }

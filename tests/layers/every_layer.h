@@ -59,6 +59,11 @@ inline std::vector<Fault> layer_faults(Role role, const std::function<std::uniqu
   if (role != Role::memory) {  // a memory is shared by all sequences
     add("documents", [&](TestModel& m) { return document_fault(m, one, {1, 3, 19, 17}, 1e-11, 1e-10, reading); });
   }
+  if (role == Role::memory) {
+    add("statistics", [](TestModel& m) {
+      return statistics_fault(m, *m.config.find(*m.config.block(0).memory)->config, "blocks.0.memory");
+    });
+  }
   add("order of tokens", [&](TestModel& m) { return order_fault(m, one, 30); });
   add("threads and recomputation", [&](TestModel& m) { return repeat_fault(m, two); });
   add("cost", [&](TestModel& m) { return cost_fault(layer_of(m, role), m.stream); });

@@ -82,9 +82,10 @@ template <class L> struct BrokenConfig final : LayerConfig {
   }
 };
 
-/// A model of one block with this layer as its mixer.
-std::unique_ptr<TestModel> model_with(std::unique_ptr<LayerConfig> layer) {
-  ModelConfig config = read_model(one_layer_json(Role::mixer, "gdn", find_layer_type("gdn")->small));
+/// A model of one block with this layer in place of one of `type`.
+std::unique_ptr<TestModel> model_with(std::unique_ptr<LayerConfig> layer, const std::string& type = "gdn") {
+  const LayerType& known = *find_layer_type(type);
+  ModelConfig config = read_model(one_layer_json(known.role, type, known.small));
   for (LayerDefinition& d : config.layers) {
     if (d.name == "x") { d.config = std::move(layer); }
   }
@@ -122,6 +123,12 @@ TEST_CASE("a layer that lacks a property is told which, and where to look", "[fa
   CHECK_THAT(faults_of<BrokenConfig<RemembersCalls>>(),
              Contains("threads and recomputation: ") && Contains("other bits"));
   CHECK_THAT(faults_of<BrokenConfig<CostsNothing>>(), Contains("cost: flops_per_token is 0, expected a number > 0"));
+}
+
+TEST_CASE("a memory without statistics is told so", "[fast]") {
+  const auto m = model_with(std::make_unique<FadeConfig>(), "fwpkm");
+  const LayerConfig& config = *m->config.find("x")->config;
+  CHECK_THAT(statistics_fault(*m, config, "blocks.0.memory"), Catch::Contains("blocks.0.memory has no statistics"));
 }
 
 TEST_CASE("the code of docs/adding-a-layer.md is that of the tested layer", "[fast]") {

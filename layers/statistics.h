@@ -1,13 +1,17 @@
 #pragma once
-// What `memory_stats` derives from the decisions that layers record (spec 81, section 11).
+// What the evaluation memory_stats derives from the decisions and states that layers record. A layer type names its
+// collectors (LayerConfig::statistics); those that several types share are in layers/collectors.h.
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "layers/layer.h"
+#include "core/json.h"
+#include "layers/inspector.h"
 
 namespace hebb {
+
+class Layer;
 
 /// One layer and what it recorded, by names without the layer's own ("mask").
 struct LayerReading {
@@ -39,6 +43,8 @@ class StatisticsReport {
   /// A number of all layers of `type` together, in place of the mean over layers.
   void set_all(const std::string& type, const std::string& name, double value, int64_t n);
   void add_point(const std::string& series, Json point);
+  /// The same with "layer" as the first member.
+  void add_point(const std::string& series, const std::string& layer, std::vector<Json::Member> members);
 
   /// layer -> name -> value. The mean over the layers of a type is the metric "TYPE.NAME" where nothing else was set.
   Json groups() const;
@@ -56,6 +62,15 @@ class StatisticsReport {
   std::map<std::string, Json> series_;
 };
 
+/// How a report draws a series: y over x, a curve for each value of the member `by`.
+struct StatisticsChart {
+  std::string series, x, y, by;
+  std::string title, x_title, y_title;
+  /// Where they are set, members with the ends of a band around y. Then each value of `by` has a drawing of its own,
+  /// and x is logarithmic.
+  std::string low{}, high{};
+};
+
 /// One kind of statistic of all layers of one type.
 class StatisticsCollector {
  public:
@@ -66,10 +81,19 @@ class StatisticsCollector {
   virtual void add_state(const LayerReading&, int64_t tokens) {}
   virtual bool needs_state() const { return false; }
   virtual void report(StatisticsReport& to) const = 0;
+  /// The series among those it reports that are drawn.
+  virtual std::vector<StatisticsChart> charts() const { return {}; }
 };
+using StatisticsCollectors = std::vector<std::unique_ptr<StatisticsCollector>>;
 
-/// What is derived for layers of a type; empty for types that only have statistics of their own, or none.
-std::vector<std::unique_ptr<StatisticsCollector>> statistics_collectors(const std::string& layer_type,
-                                                                        const StatisticsOptions& options);
+/// A list of the given collectors.
+template <class... T> StatisticsCollectors collector_list(std::unique_ptr<T>... one) {
+  StatisticsCollectors list;
+  (list.push_back(std::move(one)), ...);
+  return list;
+}
+
+/// The charts of all layer types in the registry, by series.
+std::vector<StatisticsChart> statistics_charts();
 
 }  // namespace hebb
