@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 
 #include <string>
+#include <type_traits>
 
 #include "core/error.h"
 #include "core/upload_ring.h"
@@ -16,7 +17,6 @@ struct NativeStream {
   cudaStream_t stream = nullptr;
   void* workspace = nullptr;
   cublasLtHandle_t blas = nullptr;
-  bool allows_tf32 = false;  // in products of fp32
   UploadRing ring{int64_t{2} << 20};
   GraphUploads* recording = nullptr;  // while a Graph records the stream
 };
@@ -24,9 +24,28 @@ struct NativeStream {
 /// Of a stream that create_stream() did not make: the default stream of the process.
 NativeStream& native(Stream& stream);
 
-inline void check(cudaError_t error, const std::string& what) {
-  if (error == cudaErrorMemoryAllocation) { throw MemoryError("cuda", what + ": out of memory"); }
-  if (error != cudaSuccess) { throw Error(ExitCode::kOther, "cuda: " + what + ": " + cudaGetErrorString(error)); }
+/// Faults of kernels, which stay and are reported by whatever asks next.
+inline bool is_fault(cudaError_t error) {
+  return error == cudaErrorIllegalAddress || error == cudaErrorLaunchTimeout || error == cudaErrorHardwareStackError ||
+         error == cudaErrorIllegalInstruction || error == cudaErrorMisalignedAddress ||
+         error == cudaErrorInvalidAddressSpace || error == cudaErrorInvalidPc || error == cudaErrorLaunchFailure ||
+         error == cudaErrorAssert;
+}
+
+/// Throws MemoryError, or Error with what was being done. `what` is text, or makes it.
+template <class What> void check(cudaError_t error, const What& what) {
+  if (error == cudaSuccess) { return; }
+  std::string text;
+  if constexpr (std::is_invocable_v<What>) {
+    text = what();
+  } else {
+    text = what;
+  }
+  if (error == cudaErrorMemoryAllocation) { throw MemoryError("cuda", text + ": out of memory"); }
+  throw Error(ExitCode::kOther, "cuda: " + text + ": " + cudaGetErrorString(error) +
+                                    (is_fault(error) ? " (in this or an earlier kernel; CUDA_LAUNCH_BLOCKING=1 and "
+                                                       "train.cuda_graphs=false name it)"
+                                                     : ""));
 }
 
 inline void check(cublasStatus_t status, const std::string& what) {

@@ -51,17 +51,22 @@ NativeStream& native(Stream& stream) {
   return *static_cast<NativeStream*>(stream.native);
 }
 
-int device_count() {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess) {
-    cudaGetLastError();  // no driver or no device is an answer, not a failure
-    return 0;
-  }
-  return count;
+namespace {
+
+/// Why this build has no code for the device of this thread; empty where it has.
+std::string code_problem() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, any_kernel());
+  if (error == cudaSuccess) { return ""; }
+  cudaGetLastError();
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor), minor = attribute(cudaDevAttrComputeCapabilityMinor);
+  const std::string digits = std::to_string(major) + std::to_string(minor);
+  return "its compute capability is " + std::to_string(major) + "." + std::to_string(minor) +
+         ", for which this build has no code (" + cudaGetErrorString(error) +
+         "); configure with -DCMAKE_CUDA_ARCHITECTURES=" + digits + "-real";
 }
 
-std::string device_problem() {
+std::string find_device_problem() {
   int count = 0, driver = 0, runtime = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   cudaGetLastError();
@@ -73,7 +78,21 @@ std::string device_problem() {
     return driver == 0 ? "there is no driver"
                        : "its driver is for CUDA " + text(driver) + ", this build for CUDA " + text(runtime);
   }
-  return error == cudaSuccess ? "" : cudaGetErrorString(error);
+  return error == cudaSuccess ? code_problem() : cudaGetErrorString(error);
+}
+
+}  // namespace
+
+std::string device_problem() {
+  static const std::string problem = find_device_problem();  // the first question starts the driver: a second or more
+  return problem;
+}
+
+int device_count() {
+  int count = 0;
+  if (!device_problem().empty()) { return 0; }
+  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  return count;
 }
 
 DeviceInfo device_info() {
@@ -130,7 +149,7 @@ DeviceCounts device_counts() {
 
 void* native_stream(Stream& stream) { return native(stream).stream; }
 
-Workspace workspace(Stream& stream) { return {native(stream).workspace, kWorkspaceBytes}; }
+StreamScratch stream_scratch(Stream& stream) { return {native(stream).workspace, kWorkspaceBytes}; }
 
 Event::Event() {
   cudaEvent_t event = nullptr;
@@ -281,7 +300,7 @@ void zero_bytes(Stream& stream, void* to, int64_t bytes) {
 }
 
 void check_launch(int error, const char* kernel) {
-  check(static_cast<cudaError_t>(error), std::string("launch of ") + kernel);
+  check(static_cast<cudaError_t>(error), [&] { return std::string("launch of ") + kernel; });
 }
 
 // Without asking a block has 48 KB less its static shared memory, so that every kernel with any asks. What is permitted
@@ -296,8 +315,12 @@ void allow_shared_bytes(const void* kernel, int64_t bytes) {
   if (bytes <= most) { return; }
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (error == cudaErrorInvalidValue && bytes > shared_bytes()) {
-    throw MemoryError("GPU", "a kernel needs " + std::to_string(bytes / 1024) +
+  cudaFuncAttributes attributes{};
+  cudaFuncGetAttributes(&attributes, kernel);
+  const int64_t all = bytes + static_cast<int64_t>(attributes.sharedSizeBytes);
+  if (error == cudaErrorInvalidValue && all > shared_bytes()) {
+    cudaGetLastError();
+    throw MemoryError("GPU", "a kernel needs " + std::to_string(all / 1024) +
                                  " KB of shared memory a block, this GPU has " + std::to_string(shared_bytes() / 1024) +
                                  " KB (docs/architecture.md says what hebb's kernels need)");
   }

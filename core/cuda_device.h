@@ -21,9 +21,9 @@ struct DeviceInfo {
   int capability = 0;  // 90 for sm_90
 };
 
-/// Number of devices that this process can use; 0 where there is no driver or no device.
+/// Number of devices that this process can use; 0 where there is no driver, no device, or no code for it in this build.
 int device_count();
-/// Why device_count() is 0, in the driver's words; empty where there is a device.
+/// Why device_count() is 0, with the remedy where there is one; empty where there is a device.
 std::string device_problem();
 /// The device that the calling thread uses (the first unless use_device was called).
 DeviceInfo device_info();
@@ -51,11 +51,11 @@ constexpr int64_t kUploadAlign = 64;
 void* native_stream(Stream& stream);
 
 /// Scratch memory of a stream, allocated once: kernels may use it between their launches, nothing survives a run().
-struct Workspace {
+struct StreamScratch {
   void* data;
   int64_t bytes;
 };
-Workspace workspace(Stream& stream);
+StreamScratch stream_scratch(Stream& stream);
 
 /// A point in a stream's work.
 class Event {
@@ -109,5 +109,7 @@ void free_pinned(void* memory);
 void zero_bytes(Stream& stream, void* to, int64_t bytes);
 void add_to(Stream& stream, const Tensor& y, const Tensor& x);
 void convert(Stream& stream, const Tensor& to, const Tensor& from);
+/// A kernel of this build, to ask whether it has code for a device.
+const void* any_kernel();
 
 }  // namespace hebb::HEBB_DEVICE

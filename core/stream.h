@@ -18,6 +18,9 @@ struct Stream {
   void* native = nullptr;        // cuda: owned by core/cuda_device.h; null: the default stream
   const char* last_kernel = "";  // args struct of the last launch, for error reports
   int64_t launches = 0;
+  // Whether products of f32 on a GPU may round their operands to TF32, which keeps 10 bits of the mantissa. Of this
+  // object alone: another Stream of the same device does not round.
+  bool allows_tf32 = false;
   DeviceKind counted = DeviceKind::cpu;  // count: the device that the dry run stands for
 
   bool counting() const { return device == DeviceKind::count; }

@@ -22,11 +22,14 @@ std::string gpu_problem() {
 }
 
 void require_no_tf32_override() {
-  const char* value = std::getenv("NVIDIA_TF32_OVERRIDE");
-  if (value != nullptr && *value != '\0') {
-    throw ConfigError("environment variable NVIDIA_TF32_OVERRIDE", "\"" + std::string(value) + "\"",
-                      "none: it would change the precision of matrix products, which train.allow_tf32 decides (unset "
-                      "NVIDIA_TF32_OVERRIDE)");
+  for (const char* name : {"NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') {
+      throw ConfigError(
+          "environment variable " + std::string(name), "\"" + std::string(value) + "\"",
+          "none: it would change the precision of matrix products, which train.allow_tf32 decides (unset " +
+              std::string(name) + ")");
+    }
   }
 }
 
@@ -41,7 +44,7 @@ std::string precision_name(DType dtype) {
 Compute choose_compute(const std::string& device, const std::string& precision, const std::string& where, bool runs) {
   const bool is_option = where == "--";
   const auto key = [&](const char* name) { return where + (where.empty() || is_option ? "" : ".") + name; };
-  const std::string problem = gpu_problem();
+  const std::string problem = device == "cpu" ? "" : gpu_problem();  // only who may take a GPU waits for the driver
   Compute compute;
   if (device == "cuda") {
     compute.device = DeviceKind::cuda;
@@ -61,7 +64,10 @@ Compute choose_compute(const std::string& device, const std::string& precision, 
     if (cuda) { throw ConfigError(key("precision"), "\"fp64\" on a GPU", "\"fp64\" on the CPU only"); }
     compute.dtype = DType::f64;
   } else if (precision == "bf16" || precision.empty()) {
-    if (!cuda) { throw ConfigError(key("precision"), "\"bf16\" on the CPU", "\"fp32\" or \"fp64\" there"); }
+    if (!cuda) {
+      const std::string why = device == "auto" ? ", which \"auto\" takes " + problem : "";
+      throw ConfigError(key("precision"), "\"bf16\" on the CPU" + why, "\"fp32\" or \"fp64\" there");
+    }
     compute.dtype = DType::bf16;
   } else {
     throw ConfigError(key("precision"), "\"" + precision + "\"", "one of \"fp32\", \"bf16\", \"fp64\"");

@@ -11,6 +11,7 @@
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "kernels/gemm/gemm.h"
+#include "train/choose_device.h"
 #include "train/device_peak.h"
 
 namespace hebb {
@@ -87,7 +88,8 @@ std::string describe_run(const RunConfig& config, const TrainingState& memory) {
   std::string text = format("device: %s, %d threads, precision %s", device_name(memory.stream.device), threads(),
                             t.precision->c_str());
   if (memory.stream.on_gpu() && *t.precision == "fp32" && t.allow_tf32) { text += ", TF32 in matrix products"; }
-  text += t.device == "auto" ? " (train.device is auto)\n" : "\n";
+  const bool has_fallen_back = t.device == "auto" && !memory.stream.on_gpu() && *t.precision != "fp64";
+  text += t.device != "auto" ? "\n" : " (train.device is auto" + (has_fallen_back ? " " + gpu_problem() : "") + ")\n";
   if (memory.stream.on_gpu()) {
     const std::vector<std::string> reasons = reasons_against_graphs(config, memory.model, memory.stream);
     text += reasons.empty() ? "launches: as CUDA graphs\n" : "launches: one by one, not as CUDA graphs\n";

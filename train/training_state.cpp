@@ -19,7 +19,7 @@ TrainingState::TrainingState(const RunConfig& config, DeviceKind device, int64_t
     : state(device, "model and optimizer memory"), work(device, "work memory"), model(config.model) {
   stream.device = device;
   stream.counted = device_of(config, !stream.counting());
-  allow_tf32(stream, config.train.allow_tf32);
+  stream.allows_tf32 = config.train.allow_tf32;
   state.reserve(reserve_state);
   work.reserve(reserve_work);
   model.set_recompute(recompute_mode(config.train.recompute));

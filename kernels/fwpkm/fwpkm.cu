@@ -238,7 +238,7 @@ void run(Stream& stream, const FastWriteValues& a) {
 }
 
 void run(Stream& stream, const FastMeasureStep& a) {
-  auto* const partial = static_cast<double*>(workspace(stream).data);
+  auto* const partial = static_cast<double*>(stream_scratch(stream).data);
   const Readers readers(a.readers);
   const int64_t blocks = std::clamp<int64_t>(std::max(a.chunk.tokens(), readers.capacity), 1, kMeasureBlocks);
   dispatch_float(a.vh.dtype, [&](auto zero) {

@@ -2,7 +2,7 @@
 #include <array>
 #include <map>
 #include <mutex>
-#include <tuple>
+#include <optional>
 
 #include "core/cuda_check.h"
 #include "kernels/gemm/cuda_layout.h"
@@ -40,13 +40,11 @@ cublasLtMatrixLayout_t layout_of(const ColumnMajor& matrix) {
   return layout;
 }
 
-bool in_tf32(const NativeStream& state, const Gemm& g) {
-  return (state.allows_tf32 || g.tf32) && g.a.dtype == DType::f32;
-}
+bool in_tf32(const Stream& stream, const Gemm& g) { return (stream.allows_tf32 || g.tf32) && g.a.dtype == DType::f32; }
 
-void describe(Plan& plan, const NativeStream& state, const Gemm& g) {
+void describe(Plan& plan, const Stream& stream, const Gemm& g) {
   const ColumnMajorProduct product = column_major(g);
-  const cublasComputeType_t compute = in_tf32(state, g) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  const cublasComputeType_t compute = in_tf32(stream, g) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   check(cublasLtMatmulDescCreate(&plan.operation, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
   const cublasOperation_t left = product.left.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t right = product.right.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -67,7 +65,9 @@ uint32_t alignment_of(const Tensor& tensor) {
   return address % 16 == 0 ? 16 : static_cast<uint32_t>(address & (~address + 1));
 }
 
-void choose(Plan& plan, NativeStream& state, const Gemm& g, int64_t workspace_bytes) {
+/// The heuristic's first choice; nothing where it has none.
+std::optional<cublasLtMatmulAlgo_t> ask(const Plan& plan, const NativeStream& state, int64_t workspace_bytes,
+                                        uint32_t schemes, uint32_t a, uint32_t b, uint32_t c) {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -75,29 +75,43 @@ void choose(Plan& plan, NativeStream& state, const Gemm& g, int64_t workspace_by
           "cublasLtMatmulPreferenceSetAttribute");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
-  // Split products are added in fp32 in a second step. The scheme "in place" would add them as they finish, "output
-  // type" in bf16.
-  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(g.b));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(g.a));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(g.c));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(g.c));
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b);  // operands are swapped (cuda_layout.h)
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c);
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.blas, plan.operation, plan.left, plan.right,
                                                                plan.out, plan.out, preference, 1, &best, &found);
   cublasLtMatmulPreferenceDestroy(preference);
-  check(status != CUBLAS_STATUS_SUCCESS ? status
-        : found > 0                     ? best.state
-                                        : CUBLAS_STATUS_NOT_SUPPORTED,
-        "no algorithm for a product of " + std::to_string(g.m) + " x " + std::to_string(g.n) + " x " +
-            std::to_string(g.k));
-  plan.algorithm = best.algo;
+  const bool is_usable = status == CUBLAS_STATUS_SUCCESS && found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
+  return is_usable ? std::optional(best.algo) : std::nullopt;
+}
+
+/// Split products are added in fp32: in a second step or, where C is fp32, in place, in the order that counters in the
+/// workspace give. The scheme "output type" would add them in bf16. Shapes of few bytes a row may have no algorithm
+/// under these rules: then any scheme and no alignment beyond the element's will do.
+void choose(Plan& plan, const NativeStream& state, const Gemm& g, int64_t workspace_bytes) {
+  const uint32_t in_place = g.c.dtype == DType::f32 ? CUBLASLT_REDUCTION_SCHEME_INPLACE : 0;
+  std::optional<cublasLtMatmulAlgo_t> found =
+      ask(plan, state, workspace_bytes, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_place, alignment_of(g.a),
+          alignment_of(g.b), alignment_of(g.c));
+  if (!found) {
+    const auto element = [](const Tensor& t) { return static_cast<uint32_t>(dtype_bytes(t.dtype)); };
+    found = ask(plan, state, workspace_bytes, CUBLASLT_REDUCTION_SCHEME_MASK, element(g.a), element(g.b), element(g.c));
+  }
+  if (!found) {
+    throw Error(ExitCode::kOther, "cublasLt " + std::to_string(cublasLtGetVersion()) +
+                                      ": no algorithm for a product of " + std::to_string(g.m) + " x " +
+                                      std::to_string(g.n) + " x " + std::to_string(g.k));
+  }
+  plan.algorithm = *found;
 }
 
 using Key = std::array<int64_t, 16>;
 
-Key key_of(NativeStream& state, const Gemm& g) {
+Key key_of(const Stream& stream, const NativeStream& state, const Gemm& g) {
   return {reinterpret_cast<int64_t>(state.blas),
           g.m,
           g.n,
@@ -113,18 +127,24 @@ Key key_of(NativeStream& state, const Gemm& g) {
           alignment_of(g.c),
           alignment_of(g.a),
           alignment_of(g.b),
-          in_tf32(state, g)};
+          in_tf32(stream, g)};
 }
 
 /// Plans by shape: the heuristic takes longer than a small product. Kept for the life of the process.
-const Plan& plan_of(NativeStream& state, const Gemm& g, int64_t workspace_bytes) {
+const Plan& plan_of(const Stream& stream, const NativeStream& state, const Gemm& g, int64_t workspace_bytes) {
   static std::mutex mutex;
   static std::map<Key, Plan> plans;
   const std::lock_guard lock(mutex);
-  const auto [entry, is_new] = plans.try_emplace(key_of(state, g));
+  const auto [entry, is_new] = plans.try_emplace(key_of(stream, state, g));
   if (is_new) {
     try {
-      describe(entry->second, state, g);
+      if (state.recording !=
+          nullptr) {  // the heuristic may not be asked, nor code be loaded, while a stream is captured
+        throw Error(ExitCode::kOther, "cublasLt: a product of " + std::to_string(g.m) + " x " + std::to_string(g.n) +
+                                          " x " + std::to_string(g.k) +
+                                          " was not enqueued before its graph was recorded");
+      }
+      describe(entry->second, stream, g);
       choose(entry->second, state, g, workspace_bytes);
     } catch (...) {
       plans.erase(entry);
@@ -135,8 +155,6 @@ const Plan& plan_of(NativeStream& state, const Gemm& g, int64_t workspace_bytes)
 }
 
 }  // namespace
-
-void allow_tf32(Stream& stream, bool allow) { native(stream).allows_tf32 = allow; }
 
 void run(Stream& stream, const Gemm& g) {
   HEBB_ASSERT(g.a.dtype == g.b.dtype && (g.a.dtype == g.c.dtype || g.c.dtype == DType::f32));
@@ -151,8 +169,8 @@ void run(Stream& stream, const Gemm& g) {
     }
     return;
   }
-  const Workspace scratch = workspace(stream);
-  const Plan& plan = plan_of(state, g, scratch.bytes);
+  const StreamScratch scratch = stream_scratch(stream);
+  const Plan& plan = plan_of(stream, state, g, scratch.bytes);
   const auto alpha = static_cast<float>(g.alpha);
   const float beta = g.accumulate ? 1.0f : 0.0f;
   check(cublasLtMatmul(state.blas, plan.operation, &alpha, g.b.data, plan.left, g.a.data, plan.right, &beta, g.c.data,

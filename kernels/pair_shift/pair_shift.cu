@@ -113,7 +113,7 @@ template <class T> void backward(Stream& stream, const PairShiftBackward& a) {
         a.d_v.data, a.d_v_out.data);
   }
   if (a.d_shift.defined()) {
-    double* const partial = static_cast<double*>(workspace(stream).data);
+    double* const partial = static_cast<double*>(stream_scratch(stream).data);
     const int64_t block_tokens = (tokens + 1023) / 1024, blocks = (tokens + block_tokens - 1) / block_tokens;
     HEBB_LAUNCH(shift_sums_kernel<T>, blocks_for(blocks, 1), kThreads, 0, stream, partial, a.d_v_out.as<T>(),
                 a.v.as<T>(), doc_start, length, values, tokens, block_tokens);

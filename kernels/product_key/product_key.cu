@@ -203,10 +203,10 @@ template <class T, class Args> Keys<T> keys_of(const Args& a) {
 /// Whether the tensor cores took it. Runs of tokens, as entries and scores of all might not fit into the workspace.
 bool select_mma(Stream& stream, const ProductKeyTopK& a, const Keys<bf16>& in) {
   const int64_t chosen = in.heads * in.k, all = a.slots.size(0),
-                words = workspace(stream).bytes / static_cast<int64_t>(sizeof(int32_t));
+                words = stream_scratch(stream).bytes / static_cast<int64_t>(sizeof(int32_t));
   const int64_t run = std::min(all, words / (4 * chosen));  // two codebooks, entry and score
   if (in.k > in.n || run == 0) { return false; }
-  auto* const entries = static_cast<int32_t*>(workspace(stream).data);
+  auto* const entries = static_cast<int32_t*>(stream_scratch(stream).data);
   auto* const scores = reinterpret_cast<float*>(entries + 2 * chosen * run);
   for (int64_t first = 0; first < all; first += run) {
     const int64_t tokens = std::min(run, all - first);

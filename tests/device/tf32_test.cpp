@@ -1,5 +1,6 @@
 // `train.allow_tf32` on the device "cuda" (a GPU, or the SIMT emulator).
 #include "core/cuda_device.h"
+#include "kernels/gemm/gemm.h"
 #include "tests/train/run_fixture.h"
 
 using namespace hebb;
@@ -25,6 +26,39 @@ RunConfig small_run(bool allow_tf32) {
 }
 
 }  // namespace
+
+TEST_CASE("a stream that allows TF32 leaves every other one as it was") {
+  // 1 + 2^-12 is 1 in TF32: its square tells whether operands were rounded.
+  constexpr int64_t n = 256;
+  const std::vector<float> values(n * n, 1.0f + 0x1p-12f);
+  const auto first = [&](Stream& stream) {
+    Arena arena(DeviceKind::cuda);
+    const Buffer a(arena, {n, n}, DType::f32, "a"), c(arena, {n, n}, DType::f32, "c");
+    copy_to_device(stream, a, values.data());
+    run(stream, Gemm{.c = c,
+                     .a = a,
+                     .b = a,
+                     .m = n,
+                     .n = n,
+                     .k = n,
+                     .ldc = n,
+                     .lda = n,
+                     .ldb = n,
+                     .trans_a = false,
+                     .trans_b = false,
+                     .accumulate = false,
+                     .alpha = 1.0 / n});
+    std::vector<float> result(n * n);
+    copy_to_host(stream, result.data(), c);
+    return static_cast<double>(result[0]);
+  };
+  Stream exact{DeviceKind::cuda}, rounding{DeviceKind::cuda};
+  rounding.allows_tf32 = true;
+  const double square = (1 + 0x1p-12) * (1 + 0x1p-12);
+  CHECK(first(exact) == Approx(square).epsilon(1e-6));
+  CHECK(std::abs(first(rounding) - square) > 1e-4);
+  CHECK(first(exact) == Approx(square).epsilon(1e-6));
+}
 
 TEST_CASE("allow_tf32 rounds the operands of fp32 products in that run, and only there") {
   if (cuda::device_count() == 0) {

@@ -170,7 +170,7 @@ TEST_CASE("products of fp32 round their operands to TF32 where that is allowed",
   TestStream stream;
   DeviceArray<float> a_in(a), b_in(b), c_out(std::vector<float>(n * n));
   const auto product = [&](bool allow) {
-    device::allow_tf32(stream, allow);
+    static_cast<hebb::Stream&>(stream).allows_tf32 = allow;
     device::run(stream, hebb::Gemm{.c = c_out.tensor(),
                                    .a = a_in.tensor(),
                                    .b = b_in.tensor(),

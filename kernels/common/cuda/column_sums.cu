@@ -40,7 +40,7 @@ void add_column_sums(Stream& stream, float* out, int64_t step, const Rows2D& in)
   if (in.columns == 0 || in.rows == 0) { return; }
   const unsigned tiles = blocks_for(in.columns, kColumns);
   const dim3 threads(kColumns, kGroups);
-  const Workspace scratch = workspace(stream);
+  const StreamScratch scratch = stream_scratch(stream);
   const int64_t room = scratch.bytes / (in.columns * static_cast<int64_t>(sizeof(float)));
   const int64_t slices = std::clamp<int64_t>(in.rows / kSliceRows, 1, std::clamp<int64_t>(room, 1, 64));
   const int64_t slice_rows = (in.rows + slices - 1) / slices;

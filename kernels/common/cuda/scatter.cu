@@ -125,7 +125,7 @@ struct GatherIds {
 template <class T>
 void scatter_run(Stream& stream, float* table, int64_t table_rows, int64_t width, int64_t count, const ScatterIds& ids,
                  const Source<T>& from) {
-  auto* const memory = static_cast<char*>(workspace(stream).data);
+  auto* const memory = static_cast<char*>(stream_scratch(stream).data);
   const Scratch scratch(count, width);
   auto* const run_ids = reinterpret_cast<int32_t*>(memory);
   each_element("scatter_ids", stream, 1, count, GatherIds{run_ids, ids, from.first});
@@ -146,7 +146,7 @@ void scatter_run(Stream& stream, float* table, int64_t table_rows, int64_t width
 void scatter_rows(Stream& stream, float* table, int64_t table_rows, int64_t width, int64_t count, const ScatterIds& ids,
                   const ScatterRows& from) {
   int64_t run = std::max<int64_t>(count, 1);
-  while (run > 1 && Scratch(run, width).end > workspace(stream).bytes) { run = (run + 1) / 2; }
+  while (run > 1 && Scratch(run, width).end > stream_scratch(stream).bytes) { run = (run + 1) / 2; }
   dispatch_float(from.dtype, [&](auto zero) {
     using T = decltype(zero);
     for (int64_t first = 0; first < count; first += run) {

@@ -20,7 +20,6 @@ DeviceCounts counts;
 struct NativeStream {
   simt::Stream* stream;
   void* workspace;
-  bool allows_tf32 = false;
   UploadRing ring{int64_t{64} << 10};
   GraphUploads* recording = nullptr;
 };
@@ -79,7 +78,7 @@ void synchronize(Stream& stream) {
 }
 DeviceCounts device_counts() { return counts; }
 void* native_stream(Stream& stream) { return native(stream).stream; }
-Workspace workspace(Stream& stream) { return {native(stream).workspace, kWorkspaceBytes}; }
+StreamScratch stream_scratch(Stream& stream) { return {native(stream).workspace, kWorkspaceBytes}; }
 
 Event::Event() : native_(new simt::Event) {}
 Event::~Event() { delete static_cast<simt::Event*>(native_); }
@@ -195,11 +194,9 @@ template <class In, class Out> void multiply(const Gemm& g, bool in_tf32) {
 
 }  // namespace
 
-void allow_tf32(Stream& stream, bool allow) { native(stream).allows_tf32 = allow; }
-
 void run(Stream& stream, const Gemm& g) {
   HEBB_ASSERT(g.a.dtype == g.b.dtype && (g.a.dtype == g.c.dtype || g.c.dtype == DType::f32));
-  simt::enqueue(native(stream).stream, [g, in_tf32 = native(stream).allows_tf32 || g.tf32] {
+  simt::enqueue(native(stream).stream, [g, in_tf32 = stream.allows_tf32 || g.tf32] {
     if (g.a.dtype == DType::f32) {
       multiply<float, float>(g, in_tf32);
     } else if (g.c.dtype == DType::f32) {
