@@ -17,7 +17,7 @@ struct Header {
   std::string name, kind;
   uint64_t seed = 42;
   ReadSettings reading;
-  ThresholdOverrides thresholds;
+  LayerOverrides overrides;
 };
 
 /// One entry: its header keys, then the task's.
@@ -38,7 +38,7 @@ void fields(Fields& f, Entry& e) {
   f.field("kind", e.header.kind).required().one_of(kinds).help("What to evaluate.");
   f.field("seed", e.header.seed).help("Seed of the task's draws.");
   fields(f, e.header.reading);
-  f.object("thresholds", e.header.thresholds).help("What replaces the thresholds of ham layers.");
+  fields(f, e.header.overrides);
   for (const EvalKind& k : eval_kinds()) {
     if (k.name == e.header.kind) {
       if (f.reading() || e.task == nullptr) { e.task = k.make(); }
@@ -214,7 +214,7 @@ std::vector<Evaluation> read_evaluations(const Json& json, const std::string& pa
   std::vector<Evaluation> result;
   for (auto& [merged, entry] : read_entries(json, path)) {
     result.push_back({entry.header.name, entry.header.kind, entry.header.seed, std::move(merged), std::move(entry.task),
-                      entry.header.thresholds, entry.header.reading});
+                      entry.header.overrides, entry.header.reading});
   }
   return result;
 }
@@ -239,7 +239,7 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
     context.samples.clear();
     try {
       context.session.set_reading(e.reading);
-      apply(e.thresholds, context.session.model());
+      apply(e.overrides, context.session.model());
       result = e.task->run(context);
     } catch (const MissingFileError& error) {  // not a failure: something that the user does not have
       result = EvalResult();

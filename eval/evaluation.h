@@ -9,8 +9,8 @@
 
 #include "core/progress.h"
 #include "data/tokenizer/tokenizer.h"
+#include "eval/layer_overrides.h"
 #include "eval/scoring_model.h"
-#include "eval/threshold_overrides.h"
 
 namespace hebb {
 
@@ -54,7 +54,8 @@ struct EvalContext {
 class EvalTask {
  public:
   virtual ~EvalTask() = default;
-  /// The kind's own keys ("name", "kind", "seed", "segment", "rope_scaling", "thresholds" are handled by the caller).
+  /// The kind's own keys ("name", "kind", "seed", "segment", "rope_scaling", overrides of layers are handled by the
+  /// caller).
   virtual void fields(Fields& f) = 0;
   virtual EvalResult run(EvalContext& context) = 0;
 };
@@ -70,8 +71,8 @@ struct Evaluation {
   uint64_t seed = 42;
   Json config;  // as written, defaults merged in
   std::unique_ptr<EvalTask> task;
-  ThresholdOverrides thresholds;  // while this one runs
-  ReadSettings reading;           // the same
+  LayerOverrides overrides;  // while this one runs
+  ReadSettings reading;      // the same
 };
 
 /// Reads {"seed", "evaluations": [...], defaults...}; keys beside `evaluations` are defaults of all.

@@ -37,7 +37,9 @@ class Ham final : public Layer {
   }
   double flops_per_token(int64_t length) const override;
   int64_t state_bytes(int64_t tokens) const override;
-  bool override_threshold(const ThresholdOverride& change) override;
+  void override_settings(const LayerOverride* change) override {
+    override_ = change != nullptr ? static_cast<const HamOverride&>(*change) : HamOverride();
+  }
   void begin_step(Stream& stream, int64_t) override { thresholds_->begin_step(index_, stream); }
   void after_step(Stream& stream, int64_t step, const Tensor& applies) override {
     thresholds_->update(index_, stream, step, applies);
@@ -99,7 +101,7 @@ class Ham final : public Layer {
   HeadGate gate_;
   std::shared_ptr<HamThresholds> thresholds_;
   size_t index_ = 0;
-  ThresholdOverride override_;
+  HamOverride override_;
   Path rnn_, kv_;
   Param *q_proj_, *k_proj_, *v_proj_, *o_proj_;
   Param *a_proj_, *b_proj_, *a_log_, *dt_bias_, *g_proj_ = nullptr;
@@ -409,11 +411,6 @@ void Ham::note(Pass& pass, const HamReadings& readings, const HamSelection& sele
   std::map<std::string, double>& own = (*pass.statistics)[name_];
   own = ham_statistics(pass, r);
   (*pass.statistics)["ham"]["kv_fraction"] += own["kv_fraction"] / static_cast<double>(thresholds_->layers());
-}
-
-bool Ham::override_threshold(const ThresholdOverride& change) {
-  override_ = change;
-  return true;
 }
 
 std::unique_ptr<LayerState> Ham::make_state(Arena& arena, int64_t rows, DType dtype) const {

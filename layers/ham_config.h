@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/ham_override.h"
 #include "layers/layer.h"
 #include "layers/rope_config.h"
 
@@ -62,6 +63,7 @@ struct HamConfig final : LayerConfig {
   void check(const Fields& f, const std::string& key, const ModelConfig& model) const override;
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
   StatisticsCollectors statistics(const StatisticsOptions& options) const override;
+  const OverrideGroup* overrides() const override { return &ham_overrides(); }
 };
 
 }  // namespace hebb

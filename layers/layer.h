@@ -15,19 +15,13 @@
 #include "layers/attention_control.h"
 #include "layers/fast_weight_control.h"
 #include "layers/inspector.h"
+#include "layers/overrides.h"
 #include "layers/rows.h"
 #include "layers/statistics.h"
 
 namespace hebb {
 
 enum class Role { mixer, memory, ffn };
-
-/// What evaluation and generation may change about a HAM layer's selection (spec 50, section 5): a threshold in score
-/// units, or every or no token ("all", "none"). Without both, what the model itself says.
-struct ThresholdOverride {
-  std::optional<double> tau;
-  std::optional<std::string> mode;
-};
 
 /// Key of h_0 [B T, d], the normed embeddings, in Pass::shared.
 inline constexpr const char* kEmbeddings = "embeddings";
@@ -91,8 +85,9 @@ class Layer {
   /// End of a segment in FastUpdate::streaming: use up the queue of `state`.
   virtual void flush(Stream& stream, LayerState* state) {}
 
-  /// From now on this replaces the layer's threshold; false for layers that have none.
-  virtual bool override_threshold(const ThresholdOverride& change) { return false; }
+  /// From now on these values replace the layer's own settings; null: no longer. Made by OverrideGroup::make of its
+  /// type.
+  virtual void override_settings(const LayerOverride*) {}
 
   /// Called before the first micro-batch of every optimizer step, skipped ones included.
   virtual void begin_step(Stream& stream, int64_t step) {}
@@ -138,6 +133,8 @@ class LayerConfig {
   /// What the evaluation memory_stats derives from what layers of this type record. One list serves all of them in a
   /// model; the fields of the configuration play no part.
   virtual StatisticsCollectors statistics(const StatisticsOptions&) const { return {}; }
+  /// Settings of layers of this type that an evaluation may replace while it runs; null: none. Static.
+  virtual const OverrideGroup* overrides() const { return nullptr; }
 };
 
 /// A registered layer type: one entry in registry.cpp.

@@ -3,12 +3,13 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <memory>
 
 #include "core/files.h"
 #include "data/text/utf8.h"
 #include "eval/generate.h"
-#include "eval/threshold_overrides.h"
+#include "eval/layer_overrides.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
@@ -20,7 +21,7 @@ struct Options {
   std::string checkpoint, prompt, prompt_file, tokenizer;
   DeviceOptions device;
   GenerateOptions generate;
-  std::vector<std::string> taus, modes;
+  std::map<std::string, std::vector<std::string>> overrides;  // texts by option
   bool ignore_eos = false, echo = true, stats = false;
 };
 
@@ -43,7 +44,7 @@ int run_generate(Options o, bool has_prompt) {
   const fs::path weights = source.weights;
   ScoringModel session(std::move(source), weights, set_up_compute(o.device));
   o.generate.stop_at_eos = !o.ignore_eos;
-  apply(parse_threshold_overrides(o.taus, o.modes), session.model());
+  apply(parse_overrides(o.overrides), session.model());
   const std::string prompt = read_prompt(o, has_prompt);
   std::signal(SIGINT, [](int) { interrupted = 1; });
   const auto write = [](std::string_view text) {
@@ -78,9 +79,11 @@ void add_generate_verb(Command program) {
   verb.option("--top-p", sampling.top_p, "Draw among the most likely with this total probability").between(0, 1);
   verb.option("--seed", o->generate.seed, "Seed of the draws");
   verb.option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
-  verb.option("--tau", o->taus, "Threshold of all ham layers, or BLOCK=X of one, in units of the score").type_name("X");
-  verb.option("--select", o->modes, "Select all or no tokens in ham layers: all, none, BLOCK=all, BLOCK=none")
-      .type_name("MODE");
+  for (const OverridableType& to : overridable_types()) {
+    for (const OverrideGroup::Option& option : to.group->options) {
+      verb.option(option.name, o->overrides[option.name], option.help).type_name(option.value);
+    }
+  }
   verb.flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-text token");
   verb.flag("--echo,!--no-echo", o->echo, "Print the prompt too (default: on)");
   verb.flag("--stats", o->stats, "Print times to standard error");

@@ -197,20 +197,23 @@ TEST_CASE("evaluation may replace thresholds", "[ham][fast]") {
   const TraceInput input = ham_tokens(2, 20);
   const auto selected = [&] { return count_selected(m.run(input, inside()).inside.at("blocks.0.mixer.mask")); };
   const int64_t own = selected();
-  layer.override_threshold({{}, "all"});
+  HamOverride every_token, no_token, high;
+  every_token.mode = "all";
+  no_token.mode = "none";
+  high.tau = 0.9;
+  layer.override_settings(&every_token);
   CHECK(selected() == 40);
-  layer.override_threshold({{}, "none"});
+  const std::vector<double> all = m.run(input).logits.values;
+  layer.override_settings(&no_token);
   CHECK(selected() == 0);
-  layer.override_threshold({0.9, {}});
+  layer.override_settings(&high);
   CHECK(selected() < own);
-  layer.override_threshold({});
+  layer.override_settings(nullptr);
   CHECK(selected() == own);
-  const std::vector<double> all = (layer.override_threshold({{}, "all"}), m.run(input).logits.values);
   TestModel every(ham_json(R"("router": {"type": "input"}, "threshold": {"mode": "all"})", "", "", 1), DType::f64, 3,
                   0.4);
   every.copy_from(m);
   CHECK(every.run(input).logits.values == all);
-  CHECK_FALSE(m.model->blocks()[0].ffn->override_threshold({0.5, {}}));
 }
 
 TEST_CASE("a trace shows how the list grows and how scores depend on the position", "[ham][fast]") {

@@ -257,7 +257,9 @@ TEST_CASE("a higher threshold selects a subset", "[ham][fast]") {
   TestModel m(ham_json("", "", "", 1), DType::f64, 3, 0.4);
   std::vector<int64_t> before(40, 1);
   for (const double tau : {0.0, 0.3, 0.7, 1.0, 1.4, 2.0}) {
-    CHECK(m.model->blocks()[0].mixer->override_threshold({tau, {}}));
+    HamOverride change;
+    change.tau = tau;
+    m.model->blocks()[0].mixer->override_settings(&change);
     const std::vector<int64_t> mask = m.run(ham_tokens(1, 40), inside()).inside.at("blocks.0.mixer.mask").integers;
     for (size_t t = 0; t < mask.size(); ++t) { CHECK(mask[t] <= before[t]); }
     CHECK((mask != before) == (tau > 0));

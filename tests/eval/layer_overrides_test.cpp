@@ -1,8 +1,9 @@
-#include "eval/threshold_overrides.h"
+#include "eval/layer_overrides.h"
 
 #include "data/shards/shard_writer.h"
 #include "eval/evaluation.h"
 #include "eval/generate.h"
+#include "layers/ham_override.h"
 #include "tests/eval/model_file.h"
 #include "tests/test.h"
 
@@ -17,10 +18,21 @@ const char* const kModel = R"({"vocab_size": 23, "hidden_size": 12, "num_layers"
              "m": {"type": "swiglu", "intermediate_size": 16}},
   "pattern": [{"mixer": "g", "ffn": "m"}, {"mixer": "h", "ffn": "m"}]})";
 
-ThresholdOverrides from_json(const std::string& text) {
-  ThresholdOverrides o;
-  Fields::read(parse_json(text, "e.json"), "thresholds", o);
+LayerOverrides from_json(const std::string& text) {
+  LayerOverrides o;
+  Fields::read(parse_json("{\"thresholds\": " + text + "}", "e.json"), "", o);
   return o;
+}
+
+LayerOverrides from_options(const std::vector<std::string>& taus, const std::vector<std::string>& modes) {
+  return parse_overrides({{"--tau", taus}, {"--select", modes}});
+}
+
+const HamOverride& for_all(const LayerOverrides& o) {
+  return static_cast<const HamOverride&>(*o.by_type.at("ham").all);
+}
+const HamOverride& for_block(const LayerOverrides& o, int64_t block) {
+  return static_cast<const HamOverride&>(*o.by_type.at("ham").blocks.at(block));
 }
 
 /// A random model with its weights in a file, and documents in shards.
@@ -48,25 +60,24 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("options replace the thresholds of all layers or of one", "[fast]") {
-  const ThresholdOverrides o = parse_threshold_overrides({"0.7", "3=1.25"}, {"5=none"});
-  CHECK(o.all.tau == 0.7);
-  CHECK(o.blocks.at(3).tau == 1.25);
-  CHECK(o.blocks.at(5).mode == "none");
-  CHECK(parse_threshold_overrides({}, {}).empty());
-  CHECK(parse_threshold_overrides({}, {"all"}).all.mode == "all");
+  const LayerOverrides o = from_options({"0.7", "3=1.25"}, {"5=none"});
+  CHECK(for_all(o).tau == 0.7);
+  CHECK(for_block(o, 3).tau == 1.25);
+  CHECK(for_block(o, 5).mode == "none");
+  CHECK(from_options({}, {}).by_type.empty());
+  CHECK(for_all(from_options({}, {"all"})).mode == "all");
   for (const char* text : {"", "x", "-1", "nan", "3=", "x=0.5", "-1=0.5", "0.5 "}) {
     INFO(text);
-    CHECK_THROWS_WITH(parse_threshold_overrides({text}, {}),
+    CHECK_THROWS_WITH(from_options({text}, {}),
                       "--tau: found " + std::string(text) + ", expected a number >= 0 or BLOCK=a number >= 0");
   }
-  CHECK_THROWS_WITH(parse_threshold_overrides({}, {"3=some"}),
-                    "--select: found 3=some, expected all or none or BLOCK=all or none");
+  CHECK_THROWS_WITH(from_options({}, {"3=some"}), "--select: found 3=some, expected all or none or BLOCK=all or none");
 }
 
 TEST_CASE("evaluations name thresholds for all layers and for blocks", "[fast]") {
-  const ThresholdOverrides o = from_json(R"({"tau": 0.8, "blocks": {"3": {"mode": "all"}}})");
-  CHECK(o.all.tau == 0.8);
-  CHECK(o.blocks.at(3).mode == "all");
+  const LayerOverrides o = from_json(R"({"tau": 0.8, "blocks": {"3": {"mode": "all"}}})");
+  CHECK(for_all(o).tau == 0.8);
+  CHECK(for_block(o, 3).mode == "all");
   CHECK_THROWS_WITH(from_json(R"({"mode": "some"})"), Catch::Contains("thresholds.mode: found \"some\""));
   CHECK_THROWS_WITH(from_json(R"({"tau": 0.5, "mode": "all"})"),
                     Catch::Contains("thresholds.tau: found 0.5, expected no value together with mode"));
@@ -107,7 +118,7 @@ TEST_CASE("a model without ham layers has no thresholds to replace", "[fast]") {
   ModelConfig config;
   Fields::read(json, "model", config);
   Model model(config);
-  apply(ThresholdOverrides(), model);
-  CHECK_THROWS_WITH(apply(parse_threshold_overrides({"0.5"}, {}), model),
+  apply(LayerOverrides(), model);
+  CHECK_THROWS_WITH(apply(from_options({"0.5"}, {}), model),
                     "thresholds: found a model without ham layers, expected a model with thresholds to change");
 }
