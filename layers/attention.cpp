@@ -1,5 +1,4 @@
-#include "layers/attention.h"
-
+// attention: softmax attention, full, windowed or block-windowed.
 #include <algorithm>
 
 #include "layers/attention_cache.h"

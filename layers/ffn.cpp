@@ -1,5 +1,5 @@
-#include "layers/ffn.h"
-
+// swiglu: y = down(silu(gate x) * up x).
+// relu2: y = down(relu(up(shifted x))^2) with an optional token shift.
 #include <cmath>
 
 #include "layers/model_config.h"

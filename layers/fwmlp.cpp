@@ -1,5 +1,4 @@
-#include "layers/fwmlp.h"
-
+// fwmlp: a perceptron whose weights are rewritten while text is read.
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,4 @@
-#include "layers/fwpkm.h"
-
+// fwpkm: a product-key memory whose table and keys are rewritten while text is read.
 #include <algorithm>
 #include <cmath>
 

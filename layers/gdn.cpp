@@ -1,10 +1,10 @@
-#include "layers/gdn.h"
-
+// gdn: Gated DeltaNet, a recurrent mixer with one decaying matrix per head that is written with the delta rule.
 #include <algorithm>
 #include <cmath>
 
 #include "layers/collectors.h"
-#include "layers/inverse_softplus.h"
+#include "layers/convolved_projection.h"
+#include "layers/decay_init.h"
 #include "layers/model_config.h"
 #include "layers/ops/gated_delta.h"
 #include "layers/ops/head_norm.h"
@@ -12,23 +12,6 @@
 #include "layers/ops/linear.h"
 
 namespace hebb {
-
-Init a_log_init(double low, double high) {
-  return [low, high](Rng& rng, float* values, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = static_cast<float>(std::log(std::max(low + (high - low) * rng.uniform(), 1e-4)));
-    }
-  };
-}
-
-Init dt_bias_init(double low, double high) {
-  return [low, high](Rng& rng, float* values, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      const double dt = std::max(std::exp(std::log(low) + (std::log(high) - std::log(low)) * rng.uniform()), 1e-4);
-      values[i] = static_cast<float>(inverse_softplus(dt));
-    }
-  };
-}
 
 namespace {
 
@@ -55,8 +38,7 @@ void GdnConfig::fields(Fields& f) {
             "a multiple of num_heads (" + std::to_string(num_heads) + ")");
   f.field("key_head_dim", key_head_dim).required().min(1).help("Channels of a head's queries and keys.");
   f.field("value_head_dim", value_head_dim).required().min(1).help("Channels of a head's values.");
-  f.field("conv_size", conv_size).min(0).help("Width of the causal convolutions on q, k and v; 0 = none.");
-  f.require(conv_size != 1, "conv_size", "0 or an integer >= 2");
+  conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on q, k and v; 0 = none.");
   f.field("conv_bias", conv_bias).help("Biases of the convolutions.");
   f.require(!conv_bias || conv_size > 0, "conv_bias", "false where conv_size is 0");
   f.field("activation", activation).one_of({"silu", "none"}).help("On q, k and v, after the convolution.");
@@ -94,12 +76,6 @@ class Gdn final : public Layer {
     DeltaState delta;
     State(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype) : delta(arena, rows, config, dtype) {}
   };
-  struct Path {  // of q, k or v
-    Param *proj = nullptr, *conv = nullptr, *bias = nullptr;
-  };
-  Path declare_projection(const BuildContext& c, const std::string& name, int64_t channels) const;
-  void declare_convolution(const BuildContext& c, const std::string& name, int64_t channels, bool bias,
-                           Path& path) const;
   DeltaInputs project(Pass& pass, Var x);
 
   int64_t d_;
@@ -107,7 +83,7 @@ class Gdn final : public Layer {
   std::string name_;
   DeltaConfig delta_;
   HeadGate gate_;
-  Path q_, k_, v_;
+  ConvolvedProjection q_, k_, v_;
   Param *a_proj_, *b_proj_, *a_log_, *dt_bias_, *o_proj_;
   Param *g_proj_ = nullptr, *o_norm_ = nullptr, *initial_state_ = nullptr;
 };
@@ -127,26 +103,26 @@ DeltaConfig delta_config(const GdnConfig& config) {
 }
 
 Gdn::Gdn(const BuildContext& c, const GdnConfig& config)
-    : d_(c.model.hidden_size), eps_(c.model.norm_eps), name_(c.name), delta_(delta_config(config)) {
+    : d_(c.model.hidden_size),
+      eps_(c.model.norm_eps),
+      name_(c.name),
+      delta_(delta_config(config)),
+      gate_(head_gate(config.output_gate)),
+      q_(c, "q", delta_.key_channels()),
+      k_(c, "k", delta_.key_channels()),
+      v_(c, "v", delta_.value_channels()) {
   const Init normal = init::normal(c.model.init_std);
-  const int64_t heads = delta_.value_heads, keys = delta_.key_channels(), values = delta_.value_channels();
-  q_ = declare_projection(c, "q", keys);
-  k_ = declare_projection(c, "k", keys);
-  v_ = declare_projection(c, "v", values);
+  const int64_t heads = delta_.value_heads, values = delta_.value_channels();
   a_proj_ = &c.declare("a_proj.weight", {heads, d_}, normal);
   b_proj_ = &c.declare("b_proj.weight", {heads, d_}, normal);
   a_log_ = &c.declare("A_log", {heads}, a_log_init(0.0, 16.0), ParamKind::trained, true);
   dt_bias_ = &c.declare("dt_bias", {heads},
                         config.dt_bias_init == "ones" ? init::constant(1.0) : hebb::dt_bias_init(0.001, 0.1),
                         ParamKind::trained, true);
-  if (delta_.conv_size > 0) {
-    declare_convolution(c, "q", keys, config.conv_bias, q_);
-    declare_convolution(c, "k", keys, config.conv_bias, k_);
-    declare_convolution(c, "v", values, config.conv_bias, v_);
+  for (ConvolvedProjection* path : {&q_, &k_, &v_}) {
+    path->declare_convolution(c, delta_.conv_size);
+    if (config.conv_bias) { path->declare_bias(c, true); }
   }
-  gate_ = config.output_gate == "silu"      ? HeadGate::silu
-          : config.output_gate == "sigmoid" ? HeadGate::sigmoid
-                                            : HeadGate::none;
   if (gate_ != HeadGate::none) { g_proj_ = &c.declare("g_proj.weight", {values, d_}, normal); }
   if (config.output_norm == "rms") {
     o_norm_ = &c.declare("o_norm.weight", {delta_.value_dim}, init::constant(1.0), ParamKind::trained, true);
@@ -159,34 +135,21 @@ Gdn::Gdn(const BuildContext& c, const GdnConfig& config)
   o_proj_ = &c.declare("o_proj.weight", {d_, values}, normal);
 }
 
-Gdn::Path Gdn::declare_projection(const BuildContext& c, const std::string& name, int64_t channels) const {
-  Path path;
-  path.proj = &c.declare(name + "_proj.weight", {channels, d_}, init::normal(c.model.init_std));
-  return path;
-}
-
-void Gdn::declare_convolution(const BuildContext& c, const std::string& name, int64_t channels, bool bias,
-                              Path& path) const {
-  path.conv = &c.declare(name + "_conv.weight", {channels, delta_.conv_size}, init::normal(c.model.init_std));
-  if (bias) { path.bias = &c.declare(name + "_conv.bias", {channels}, init::constant(0.0), ParamKind::trained, true); }
-}
-
 DeltaInputs Gdn::project(Pass& pass, Var x) {
   const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
-  const auto apply = [&](Param* p) { return linear(pass.tape, x, pass.param(*p)); };
   DeltaInputs in;
-  in.q = apply(q_.proj);                                         // [N, H dk]
-  in.k = apply(k_.proj);                                         // [N, H dk]
-  in.v = apply(v_.proj);                                         // [N, HV dv]
+  in.q = q_.project(pass, x);                                    // [N, H dk]
+  in.k = k_.project(pass, x);                                    // [N, H dk]
+  in.v = v_.project(pass, x);                                    // [N, HV dv]
   const DType gates = sum_dtype(pass.tape.dtype(x));             // fp32 also where x is bf16
   in.a = linear(pass.tape, x, pass.param(*a_proj_), {}, gates);  // [N, HV]
   in.b = linear(pass.tape, x, pass.param(*b_proj_), {}, gates);  // [N, HV]
-  in.q_conv = param(q_.conv);
-  in.k_conv = param(k_.conv);
-  in.v_conv = param(v_.conv);
-  in.q_bias = param(q_.bias);
-  in.k_bias = param(k_.bias);
-  in.v_bias = param(v_.bias);
+  in.q_conv = q_.conv(pass);
+  in.k_conv = k_.conv(pass);
+  in.v_conv = v_.conv(pass);
+  in.q_bias = q_.bias(pass);
+  in.k_bias = k_.bias(pass);
+  in.v_bias = v_.bias(pass);
   in.a_log = param(a_log_);
   in.dt_bias = param(dt_bias_);
   in.initial_state = param(initial_state_);

@@ -6,7 +6,8 @@
 #include "kernels/norm/norm.h"
 #include "kernels/short_conv/short_conv.h"
 #include "layers/collectors.h"
-#include "layers/gdn.h"
+#include "layers/convolved_projection.h"
+#include "layers/decay_init.h"
 #include "layers/ham_config.h"
 #include "layers/ham_statistics.h"
 #include "layers/ham_thresholds.h"
@@ -131,9 +132,7 @@ Ham::Ham(const BuildContext& c, const HamConfig& config)
              : config.qkv_norm == "post_conv" ? NormPlace::post_conv
                                               : NormPlace::none),
       delta_(delta_config(config)),
-      gate_(config.rnn.output_gate == "silu"      ? HeadGate::silu
-            : config.rnn.output_gate == "sigmoid" ? HeadGate::sigmoid
-                                                  : HeadGate::none),
+      gate_(head_gate(config.rnn.output_gate)),
       thresholds_(HamThresholds::of(c)) {
   const Init normal = init::normal(c.model.init_std);
   const int64_t keys = config_.rnn.key_channels(), values = config_.rnn.value_channels();

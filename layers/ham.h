@@ -4,9 +4,6 @@
 
 namespace hebb {
 
-/// `ham`: a gated delta rule for every token beside attention to the tokens that a router selects (spec 50).
-std::unique_ptr<LayerConfig> make_ham_config();
-
 /// What a HAM layer carries: the last raw projections, which both paths convolve, the delta rule's state and the list
 /// of selected keys and values.
 struct HamState final : LayerState {

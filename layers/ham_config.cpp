@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layers/convolved_projection.h"
 #include "layers/model_config.h"
 
 namespace hebb {
@@ -84,8 +85,7 @@ void fields(Fields& f, HamThresholdConfig& c) {
 void HamConfig::fields(Fields& f) {
   f.object("rnn", rnn).help("The recurrent path.");
   f.object("kv", kv).help("The attention path.");
-  f.field("conv_size", conv_size).min(0).help("Width of the causal convolutions of both paths; 0 = none.");
-  f.require(conv_size != 1, "conv_size", "0 or an integer >= 2");
+  conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions of both paths; 0 = none.");
   f.field("qkv_norm", qkv_norm)
       .one_of({"pre_conv", "post_conv", "none"})
       .help("Place of the RMS norms of q, k and v, over all channels.");

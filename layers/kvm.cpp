@@ -1,5 +1,4 @@
-#include "layers/kvm.h"
-
+// kvm: Key-Value Means, softmax attention over a window and a state of summed keys and values.
 #include <algorithm>
 #include <cmath>
 

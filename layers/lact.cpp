@@ -1,10 +1,9 @@
-#include "layers/lact.h"
-
+// lact: window attention and a fast-weight SwiGLU per sequence that is trained while it is read, in large chunks.
 #include <algorithm>
 #include <cmath>
 
 #include "layers/attention_cache.h"
-#include "layers/inverse_softplus.h"
+#include "layers/decay_init.h"
 #include "layers/model_config.h"
 #include "layers/ops/convert.h"
 #include "layers/ops/lact.h"

@@ -1,12 +1,12 @@
-#include "layers/mamba2.h"
-
+// mamba2: gated linear attention whose step size sets both decay and write strength.
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <optional>
 
-#include "layers/inverse_softplus.h"
+#include "layers/convolved_projection.h"
+#include "layers/decay_init.h"
 #include "layers/model_config.h"
 #include "layers/ops/gated_delta.h"
 #include "layers/ops/head_norm.h"
@@ -52,8 +52,7 @@ void Mamba2Config::fields(Fields& f) {
   f.field("num_groups", num_groups).required().min(1).help("Pairs of B and C, each shared by consecutive heads.");
   f.require(num_groups < 1 || num_heads % num_groups == 0, "num_groups",
             "a divisor of num_heads (" + std::to_string(num_heads) + ")");
-  f.field("conv_size", conv_size).min(0).help("Width of the causal convolutions on x, B and C; 0 = none.");
-  f.require(conv_size != 1, "conv_size", "0 or an integer >= 2");
+  conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on x, B and C; 0 = none.");
   f.field("conv_bias", conv_bias).help("Biases of the convolutions; true by default where there are any.");
   f.require(conv_size > 0 || !conv_bias.value_or(false), "conv_bias", "false where conv_size is 0");
   f.field("activation", activation).one_of({"silu", "none"}).help("On x, B and C, after the convolution.");
@@ -92,17 +91,13 @@ Init log_of_uniform(double low, double high) {
   };
 }
 
-/// Inverse softplus of step sizes of at least 1e-4 drawn from [low, high].
-Init step_bias(double low, double high, bool is_log) {
-  return [=](Rng& rng, float* values, int64_t count) {
-    std::generate_n(values, count, [&] {
-      const double u = rng.uniform();
-      const double log_low = std::log(low), log_high = std::log(high);
-      const double drawn = is_log ? std::exp(log_low + (log_high - log_low) * u) : low + (high - low) * u;
-      const double dt = std::max(drawn, 1e-4);
-      return static_cast<float>(inverse_softplus(dt));
-    });
-  };
+/// A projection with its convolution.
+ConvolvedProjection declare_path(const BuildContext& c, const Mamba2Config& config, const std::string& name,
+                                 int64_t channels) {
+  ConvolvedProjection path(c, name, channels);
+  path.declare_convolution(c, config.conv_size);
+  if (config.conv_bias.value_or(config.conv_size > 0)) { path.declare_bias(c); }
+  return path;
 }
 
 /// out = Wo norm(y * silu(Wz x)), y the readings of the recurrence. Parameters: spec 62, section 2.
@@ -122,18 +117,15 @@ class Mamba2 final : public Layer {
     DeltaState delta;
     State(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype) : delta(arena, rows, config, dtype) {}
   };
-  struct Path {  // of x, B or C
-    Param *proj = nullptr, *conv = nullptr, *bias = nullptr;
-  };
-  Path declare_path(const BuildContext& c, const std::string& name, int64_t channels, const Mamba2Config& config) const;
   DeltaInputs project(Pass& pass, Var x);
 
   int64_t d_, norm_width_;
   double eps_;
   bool norm_before_gate_;
   DeltaConfig delta_;
-  Path x_, b_, c_;
-  Param *z_proj_ = nullptr, *dt_proj_, *a_log_, *dt_bias_, *o_proj_;
+  Param* z_proj_;
+  ConvolvedProjection x_, b_, c_;
+  Param *dt_proj_, *a_log_, *dt_bias_, *o_proj_;
   Param *skip_ = nullptr, *o_norm_ = nullptr, *initial_state_ = nullptr;
 };
 
@@ -158,17 +150,19 @@ Mamba2::Mamba2(const BuildContext& c, const Mamba2Config& config)
       norm_width_(config.channels() / config.norm_groups.value_or(config.num_groups)),
       eps_(c.model.norm_eps),
       norm_before_gate_(config.norm_before_gate),
-      delta_(delta_config(config)) {
+      delta_(delta_config(config)),
+      z_proj_(config.output_gate == "none"
+                  ? nullptr
+                  : &c.declare("z_proj.weight", {config.channels(), d_}, init::normal(c.model.init_std))),
+      x_(declare_path(c, config, "x", delta_.value_channels())),
+      b_(declare_path(c, config, "B", delta_.key_channels())),
+      c_(declare_path(c, config, "C", delta_.key_channels())) {
   const Init normal = init::normal(c.model.init_std);
-  const int64_t heads = config.num_heads, channels = config.channels(), keys = config.num_groups * config.state_dim;
-  if (config.output_gate != "none") { z_proj_ = &c.declare("z_proj.weight", {channels, d_}, normal); }
-  x_ = declare_path(c, "x", channels, config);
-  b_ = declare_path(c, "B", keys, config);
-  c_ = declare_path(c, "C", keys, config);
+  const int64_t heads = config.num_heads, channels = config.channels();
   dt_proj_ = &c.declare("dt_proj.weight", {heads, d_}, normal);
   a_log_ = &c.declare("A_log", {heads}, log_of_uniform(config.A_init[0], config.A_init[1]));
-  dt_bias_ = &c.declare("dt_bias", {heads},
-                        step_bias(config.dt_init[0], config.dt_init[1], config.dt_bias_init == "log_uniform"));
+  const auto bias_init = config.dt_bias_init == "log_uniform" ? dt_bias_init : uniform_dt_bias_init;
+  dt_bias_ = &c.declare("dt_bias", {heads}, bias_init(config.dt_init[0], config.dt_init[1]));
   if (config.skip != "none") {
     skip_ = &c.declare("D", {config.skip == "head" ? heads : channels}, init::constant(1.0));
   }
@@ -182,35 +176,20 @@ Mamba2::Mamba2(const BuildContext& c, const Mamba2Config& config)
   o_proj_ = &c.declare("o_proj.weight", {d_, channels}, normal);
 }
 
-Mamba2::Path Mamba2::declare_path(const BuildContext& c, const std::string& name, int64_t channels,
-                                  const Mamba2Config& config) const {
-  const Init normal = init::normal(c.model.init_std);
-  Path path;
-  path.proj = &c.declare(name + "_proj.weight", {channels, d_}, normal);
-  if (config.conv_size > 0) {
-    path.conv = &c.declare(name + "_conv.weight", {channels, config.conv_size}, normal);
-    if (config.conv_bias.value_or(true)) {
-      path.bias = &c.declare(name + "_conv.bias", {channels}, init::constant(0.0));
-    }
-  }
-  return path;
-}
-
 /// B and C play key and query, x the value, dt the write strength.
 DeltaInputs Mamba2::project(Pass& pass, Var x) {
   const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
-  const auto apply = [&](Param* p) { return linear(pass.tape, x, pass.param(*p)); };
   DeltaInputs in;
-  in.q = apply(c_.proj);                                                                  // [tokens, G N]
-  in.k = apply(b_.proj);                                                                  // [tokens, G N]
-  in.v = apply(x_.proj);                                                                  // [tokens, H P]
+  in.q = c_.project(pass, x);                                                             // [tokens, G N]
+  in.k = b_.project(pass, x);                                                             // [tokens, G N]
+  in.v = x_.project(pass, x);                                                             // [tokens, H P]
   in.a = linear(pass.tape, x, pass.param(*dt_proj_), {}, sum_dtype(pass.tape.dtype(x)));  // [tokens, H]
-  in.q_conv = param(c_.conv);
-  in.k_conv = param(b_.conv);
-  in.v_conv = param(x_.conv);
-  in.q_bias = param(c_.bias);
-  in.k_bias = param(b_.bias);
-  in.v_bias = param(x_.bias);
+  in.q_conv = c_.conv(pass);
+  in.k_conv = b_.conv(pass);
+  in.v_conv = x_.conv(pass);
+  in.q_bias = c_.bias(pass);
+  in.k_bias = b_.bias(pass);
+  in.v_bias = x_.bias(pass);
   in.a_log = param(a_log_);
   in.dt_bias = param(dt_bias_);
   in.initial_state = param(initial_state_);

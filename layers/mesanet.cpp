@@ -1,9 +1,9 @@
-#include "layers/mesanet.h"
-
+// mesanet: a recurrent mixer that answers every query with the ridge regression over all it has read.
 #include <algorithm>
 #include <cmath>
 
-#include "layers/inverse_softplus.h"
+#include "layers/convolved_projection.h"
+#include "layers/decay_init.h"
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
@@ -28,8 +28,7 @@ void MesanetConfig::fields(Fields& f) {
   f.field("num_heads", num_heads).required().min(1).help("Heads, each with a memory of its own.");
   f.field("key_head_dim", key_head_dim).required().min(1).help("Channels of a head's queries and keys.");
   f.field("value_head_dim", value_head_dim).min(1).help("Channels of a head's values; key_head_dim by default.");
-  f.field("conv_size", conv_size).min(0).help("Width of the causal convolutions on q and k; 0 = none.");
-  f.require(conv_size != 1, "conv_size", "0 or an integer >= 2");
+  conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on q and k; 0 = none.");
   f.field("conv_bias", conv_bias).help("Biases of the convolutions.");
   f.require(!conv_bias || conv_size > 0, "conv_bias", "false where conv_size is 0");
   f.field("activation", activation).one_of({"silu", "none"}).help("On q and k, after the convolution.");
@@ -84,67 +83,58 @@ class Mesanet final : public Layer {
   struct Gate {
     Param *weight, *bias;
   };
-  void declare_convolutions(const BuildContext& c, bool bias);
-
   int64_t d_;
   double eps_;
   std::string name_;
   MesaConfig mesa_;
   HeadGate gate_;
-  Param *q_proj_, *k_proj_, *v_proj_, *lambda_raw_, *o_proj_;
+  ConvolvedProjection q_, k_, v_;
   Gate a_, b_;
-  Param *q_conv_ = nullptr, *k_conv_ = nullptr, *q_bias_ = nullptr, *k_bias_ = nullptr;
+  Param *lambda_raw_, *o_proj_;
   Param *g_proj_ = nullptr, *o_norm_ = nullptr;
 };
 
 Mesanet::Mesanet(const BuildContext& c, const MesanetConfig& config)
-    : d_(c.model.hidden_size), eps_(c.model.norm_eps), name_(c.name), mesa_(config.mesa()) {
+    : d_(c.model.hidden_size),
+      eps_(c.model.norm_eps),
+      name_(c.name),
+      mesa_(config.mesa()),
+      gate_(head_gate(config.output_gate)),
+      q_(c, "q", mesa_.key_channels()),
+      k_(c, "k", mesa_.key_channels()),
+      v_(c, "v", mesa_.value_channels()) {
   const Init normal = init::normal(c.model.init_std);
-  const int64_t heads = mesa_.heads, keys = mesa_.key_channels(), values = mesa_.value_channels();
-  q_proj_ = &c.declare("q_proj.weight", {keys, d_}, normal);
-  k_proj_ = &c.declare("k_proj.weight", {keys, d_}, normal);
-  v_proj_ = &c.declare("v_proj.weight", {values, d_}, normal);
+  const int64_t heads = mesa_.heads, values = mesa_.value_channels();
   a_ = {&c.declare("a_proj.weight", {heads, d_}, normal),
         &c.declare("a_proj.bias", {heads}, init::constant(config.decay_bias_init))};
   b_ = {&c.declare("b_proj.weight", {heads, d_}, normal), &c.declare("b_proj.bias", {heads}, init::constant(0))};
   const double raw = inverse_softplus(config.lambda_init - config.lambda_min);
   lambda_raw_ = &c.declare("lambda_raw", {heads, mesa_.key_dim}, init::constant(raw), ParamKind::trained, true);
-  if (mesa_.conv_size > 0) { declare_convolutions(c, config.conv_bias); }
-  gate_ = config.output_gate == "silu"      ? HeadGate::silu
-          : config.output_gate == "sigmoid" ? HeadGate::sigmoid
-                                            : HeadGate::none;
+  for (ConvolvedProjection* path : {&q_, &k_}) { path->declare_convolution(c, mesa_.conv_size); }
+  for (ConvolvedProjection* path : {&q_, &k_}) {
+    if (config.conv_bias) { path->declare_bias(c); }
+  }
   if (gate_ != HeadGate::none) { g_proj_ = &c.declare("g_proj.weight", {values, d_}, normal); }
   if (config.output_norm == "rms") { o_norm_ = &c.declare("o_norm.weight", {mesa_.value_dim}, init::constant(1)); }
   o_proj_ = &c.declare("o_proj.weight", {d_, values}, normal);
-}
-
-void Mesanet::declare_convolutions(const BuildContext& c, bool bias) {
-  const int64_t keys = mesa_.key_channels();
-  q_conv_ = &c.declare("q_conv.weight", {keys, mesa_.conv_size}, init::normal(c.model.init_std));
-  k_conv_ = &c.declare("k_conv.weight", {keys, mesa_.conv_size}, init::normal(c.model.init_std));
-  if (bias) {
-    q_bias_ = &c.declare("q_conv.bias", {keys}, init::constant(0));
-    k_bias_ = &c.declare("k_conv.bias", {keys}, init::constant(0));
-  }
 }
 
 Var Mesanet::forward(Pass& pass, Var x, LayerState* state) {
   Tape& tape = pass.tape;
   const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
   // The solve is in fp32 whatever x is: with bf16 operands it is off by 5e-3 (spec 63, section 8).
-  const auto apply = [&](Param* weight, Param* bias) {
-    return linear(tape, x, param(weight), param(bias), sum_dtype(tape.dtype(x)));
-  };
+  const DType wide = sum_dtype(tape.dtype(x));
+  const auto gate = [&](const Gate& g) { return linear(tape, x, param(g.weight), param(g.bias), wide); };
   MesaInputs in;
-  in.q = apply(q_proj_, nullptr);    // [N, H dk]
-  in.k = apply(k_proj_, nullptr);    // [N, H dk]
-  in.v = apply(v_proj_, nullptr);    // [N, H dv]
-  in.a = apply(a_.weight, a_.bias);  // [N, H]
-  in.b = apply(b_.weight, b_.bias);  // [N, H]
-  in.q_conv = param(q_conv_);
-  in.k_conv = param(k_conv_);
-  in.q_bias = param(q_bias_);
-  in.k_bias = param(k_bias_);
+  in.q = q_.project(pass, x, wide);  // [N, H dk]
+  in.k = k_.project(pass, x, wide);  // [N, H dk]
+  in.v = v_.project(pass, x, wide);  // [N, H dv]
+  in.a = gate(a_);                   // [N, H]
+  in.b = gate(b_);                   // [N, H]
+  in.q_conv = q_.conv(pass);
+  in.k_conv = k_.conv(pass);
+  in.q_bias = q_.bias(pass);
+  in.k_bias = k_.bias(pass);
   in.lambda_raw = param(lambda_raw_);
   const Var o = mesa(pass, in, mesa_, state != nullptr ? &static_cast<State*>(state)->mesa : nullptr, name_);
   const Var z = g_proj_ != nullptr ? linear(tape, x, param(g_proj_)) : Var{};

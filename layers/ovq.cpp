@@ -1,11 +1,11 @@
-#include "layers/ovq.h"
-
+// ovq: online vector-quantized attention over a growing dictionary of running means.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 
 #include "layers/collectors.h"
+#include "layers/convolved_projection.h"
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
@@ -66,8 +66,7 @@ void OvqConfig::fields(Fields& f) {
   f.field("normalize_centroids", normalize_centroids)
       .one_of({"none", "key", "key_value"})
       .help("Unit norm after each update.");
-  f.field("qk_conv", qk_conv).min(0).help("Width of the causal convolutions on q and k; 0 = none.");
-  f.require(qk_conv != 1, "qk_conv", "0 or an integer >= 2");
+  conv_width_field(f, "qk_conv", qk_conv, "Width of the causal convolutions on q and k; 0 = none.");
   f.field("v_shift", v_shift).help("Pairs a key with a mix of its own and the next token's value.");
 }
 

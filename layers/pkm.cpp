@@ -1,5 +1,4 @@
-#include "layers/pkm.h"
-
+// pkm: product key memory in the place of a feed-forward layer.
 #include <algorithm>
 #include <cmath>
 

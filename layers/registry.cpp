@@ -1,20 +1,12 @@
-#include "layers/attention.h"
-#include "layers/ffn.h"
-#include "layers/fwmlp.h"
-#include "layers/fwpkm.h"
-#include "layers/gdn.h"
-#include "layers/ham.h"
-#include "layers/kvm.h"
-#include "layers/lact.h"
+// The layer types. layers/NAME.cpp defines make_NAME_config (ffn.cpp: of swiglu and relu2).
 #include "layers/layer.h"
-#include "layers/mamba2.h"
-#include "layers/mesanet.h"
-#include "layers/ovq.h"
-#include "layers/pkm.h"
-#include "layers/sdm.h"
-#include "layers/vq.h"
 
 namespace hebb {
+
+using MakeConfig = std::unique_ptr<LayerConfig>();
+MakeConfig make_attention_config, make_fwmlp_config, make_fwpkm_config, make_gdn_config, make_ham_config,
+    make_kvm_config, make_lact_config, make_mamba2_config, make_mesanet_config, make_ovq_config, make_pkm_config,
+    make_relu2_config, make_sdm_config, make_swiglu_config, make_vq_config;
 
 const std::vector<LayerType>& layer_types() {
   static const std::vector<LayerType> types = {

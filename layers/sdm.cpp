@@ -1,10 +1,10 @@
-#include "layers/sdm.h"
-
+// sdm: sparse delta memory, a gated delta rule on a large table of slots per head.
 #include <cmath>
 
 #include "kernels/sparse_delta/sparse_delta.h"
 #include "layers/collectors.h"
-#include "layers/gdn.h"
+#include "layers/convolved_projection.h"
+#include "layers/decay_init.h"
 #include "layers/model_config.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/host_values.h"
@@ -160,9 +160,7 @@ Sdm::Sdm(const BuildContext& c, const SdmConfig& config)
       eps_(config.out_norm_eps),
       name_(c.name),
       delta_(delta_config(config, d_)),
-      gate_(config.out_gate == "silu"      ? HeadGate::silu
-            : config.out_gate == "sigmoid" ? HeadGate::sigmoid
-                                           : HeadGate::none),
+      gate_(head_gate(config.out_gate)),
       has_narrow_rows_(config.state_dtype == "bf16") {
   const int64_t heads = delta_.heads, values = heads * delta_.value_dim, scores = heads * 2 * delta_.subkeys;
   q_ = declare_projection(c, "q_proj", scores, d_, config.bias);

@@ -1,5 +1,4 @@
-#include "layers/vq.h"
-
+// vq: attention to keys quantized by a trained codebook.
 #include <algorithm>
 #include <cmath>
 #include <optional>

@@ -1,4 +1,3 @@
-#include "layers/gdn.h"
 #include "core/parallel.h"
 #include "tests/layers/properties.h"
 

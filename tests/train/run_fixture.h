@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/safetensors.h"
-#include "layers/ffn.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/token_shift.h"
 #include "tests/temp_folder.h"
@@ -124,7 +123,7 @@ inline ModelConfig test_model(bool has_memory = true) {
   auto mixer = std::make_unique<TestMixerConfig>();
   mixer->has_memory = has_memory;
   model.layers.push_back({"mix", "test", Role::mixer, std::move(mixer)});
-  model.layers.push_back({"mlp", "swiglu", Role::ffn, make_swiglu_config()});
+  model.layers.push_back({"mlp", "swiglu", Role::ffn, find_layer_type("swiglu")->make()});
   LayerFields mlp{model.layers.back().config.get()};
   Fields::read(parse_json(R"({"intermediate_size": 10})", "test.json"), "mlp", mlp);
   model.pattern.push_back({"mix", "mlp", std::nullopt});
