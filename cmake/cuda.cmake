@@ -2,7 +2,7 @@
 # emulator (tests/simt) in its place, so that `--device cuda` runs on any machine: slowly, for tests.
 set(HEBB_CUDA_FOUND OFF)
 file(GLOB HEBB_CUDA_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*/*.cu ${CMAKE_SOURCE_DIR}/kernels/common/cuda/*.cu)
-file(GLOB HEBB_CUDA_HOST CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda_*.cpp ${CMAKE_SOURCE_DIR}/kernels/*/cuda_*.cpp)
+file(GLOB HEBB_CUDA_HOST CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda_*.cpp ${CMAKE_SOURCE_DIR}/kernels/*/cuda_*.cpp ${CMAKE_SOURCE_DIR}/comm/cuda_*.cpp)
 
 if(HEBB_CUDA STREQUAL "AUTO" OR HEBB_CUDA STREQUAL "ON")
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
@@ -79,8 +79,8 @@ if(HEBB_CUDA_FOUND)
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall;-Xptxas=--warn-on-spills>)
   target_link_libraries(hebb_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt)
   # The library of the host code and that of the device code call each other.
-  target_compile_definitions(hebb_lib PUBLIC HEBB_HAVE_CUDA=1)
-  target_link_libraries(hebb_cuda PUBLIC hebb_lib)
+  target_compile_definitions(hebb_lib PUBLIC HEBB_HAVE_CUDA=1 HEBB_HAVE_NCCL=1)  # NCCL itself is loaded at run time
+  target_link_libraries(hebb_cuda PUBLIC hebb_lib ${CMAKE_DL_LIBS})
   target_link_libraries(hebb_lib PUBLIC hebb_cuda)
 endif()
 

@@ -1,0 +1,13 @@
+#pragma once
+#include "comm/bucket_layout.h"
+#include "comm/communicator.h"
+#include "core/workspace.h"
+
+namespace hebb {
+
+/// part [n] = the sum over all lanes of part `rank` of a bucket, in the order of docs/design/data-parallel.md: the same
+/// bits for every allowed number of ranks W. bucket [W n]: the sum over the own lanes (LaneSums). f32 or f64. Scratch:
+/// as large as the bucket. Bound: (W - 1) n elements sent and received, then memory, (W + 1) n elements.
+void reduce_bucket(Communicator& communicator, Workspace workspace, const Tensor& part, const Tensor& bucket);
+
+}  // namespace hebb
