@@ -1,0 +1,207 @@
+#include "comm/step_record.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string>
+
+#include "core/error.h"
+
+namespace hebb {
+namespace {
+
+// Words of a record, one section after the other.
+constexpr int64_t kHistory = 0, kState = 1, kLosses = 2;
+constexpr uint64_t kNotFinite = 1, kStop = 2;
+
+int64_t bit_words(int64_t bits) { return (bits + 63) / 64; }
+
+int64_t auxes(const RecordShape& s) { return kLosses + s.own_lanes() * s.micro_batches; }
+int64_t squares(const RecordShape& s) { return auxes(s) + s.own_lanes() * s.micro_batches * s.aux; }
+int64_t counts(const RecordShape& s) { return squares(s) + s.squares; }
+int64_t reached_bits(const RecordShape& s) { return counts(s) + s.counts; }
+int64_t flag_bits(const RecordShape& s) { return reached_bits(s) + bit_words(s.parameters); }
+
+}  // namespace
+
+int64_t RecordShape::words() const { return flag_bits(*this) + bit_words(flags); }
+
+int64_t most_segments(const BucketLayout& layout, int ranks) {
+  std::vector<int64_t> owned(static_cast<size_t>(ranks));
+  for (const FlatSegment& segment : layout.segments()) { ++owned[static_cast<size_t>(layout.owner(segment, ranks))]; }
+  return *std::max_element(owned.begin(), owned.end());
+}
+
+StepRecord::StepRecord(const RecordShape& shape) : shape_(shape), words_(static_cast<size_t>(shape.words())) {
+  HEBB_ASSERT(shape.ranks >= 1 && shape.lanes % shape.ranks == 0);
+}
+
+StepRecord::StepRecord(const RecordShape& shape, std::span<const uint64_t> words)
+    : shape_(shape), words_(words.begin(), words.end()) {
+  HEBB_ASSERT(static_cast<int64_t>(words_.size()) == shape.words());
+}
+
+double StepRecord::real(int64_t word) const { return std::bit_cast<double>(words_[static_cast<size_t>(word)]); }
+void StepRecord::set_real(int64_t word, double value) {
+  words_[static_cast<size_t>(word)] = std::bit_cast<uint64_t>(value);
+}
+
+int64_t StepRecord::loss_word(int64_t lane, int64_t micro_batch) const {
+  HEBB_ASSERT(lane >= 0 && lane < shape_.own_lanes() && micro_batch >= 0 && micro_batch < shape_.micro_batches);
+  return kLosses + lane * shape_.micro_batches + micro_batch;
+}
+void StepRecord::set_loss(int64_t lane, int64_t micro_batch, double sum) {
+  set_real(loss_word(lane, micro_batch), sum);
+}
+double StepRecord::loss(int64_t lane, int64_t micro_batch) const { return real(loss_word(lane, micro_batch)); }
+
+int64_t StepRecord::aux_word(int64_t lane, int64_t micro_batch, int64_t index) const {
+  HEBB_ASSERT(index >= 0 && index < shape_.aux);
+  return auxes(shape_) + (loss_word(lane, micro_batch) - kLosses) * shape_.aux + index;
+}
+void StepRecord::set_aux(int64_t lane, int64_t micro_batch, int64_t index, double sum) {
+  set_real(aux_word(lane, micro_batch, index), sum);
+}
+double StepRecord::aux(int64_t lane, int64_t micro_batch, int64_t index) const {
+  return real(aux_word(lane, micro_batch, index));
+}
+
+void StepRecord::set_square(int64_t index, double sum) {
+  HEBB_ASSERT(index >= 0 && index < shape_.squares);
+  set_real(squares(shape_) + index, sum);
+}
+double StepRecord::square(int64_t index) const {
+  HEBB_ASSERT(index >= 0 && index < shape_.squares);
+  return real(squares(shape_) + index);
+}
+
+void StepRecord::set_count(int64_t index, int64_t count) {
+  HEBB_ASSERT(index >= 0 && index < shape_.counts);
+  words_[static_cast<size_t>(counts(shape_) + index)] = static_cast<uint64_t>(count);
+}
+int64_t StepRecord::count(int64_t index) const {
+  HEBB_ASSERT(index >= 0 && index < shape_.counts);
+  return static_cast<int64_t>(words_[static_cast<size_t>(counts(shape_) + index)]);
+}
+
+bool StepRecord::bit(int64_t first_word, int64_t index) const {
+  return (words_[static_cast<size_t>(first_word + index / 64)] >> (index % 64)) & 1;
+}
+void StepRecord::set_bit(int64_t first_word, int64_t index) {
+  words_[static_cast<size_t>(first_word + index / 64)] |= uint64_t{1} << (index % 64);
+}
+
+void StepRecord::set_reached(int64_t parameter) {
+  HEBB_ASSERT(parameter >= 0 && parameter < shape_.parameters);
+  set_bit(reached_bits(shape_), parameter);
+}
+bool StepRecord::reached(int64_t parameter) const {
+  HEBB_ASSERT(parameter >= 0 && parameter < shape_.parameters);
+  return bit(reached_bits(shape_), parameter);
+}
+void StepRecord::set_flag(int64_t index) {
+  HEBB_ASSERT(index >= 0 && index < shape_.flags);
+  set_bit(flag_bits(shape_), index);
+}
+bool StepRecord::flag(int64_t index) const {
+  HEBB_ASSERT(index >= 0 && index < shape_.flags);
+  return bit(flag_bits(shape_), index);
+}
+
+void StepRecord::set_state_not_finite() { words_[kState] |= kNotFinite; }
+bool StepRecord::state_not_finite() const { return (words_[kState] & kNotFinite) != 0; }
+void StepRecord::set_stop() { words_[kState] |= kStop; }
+bool StepRecord::stop() const { return (words_[kState] & kStop) != 0; }
+void StepRecord::set_history(uint64_t history) { words_[kHistory] = history; }
+uint64_t StepRecord::history() const { return words_[kHistory]; }
+
+std::vector<StepRecord> gather_records(Communicator& communicator, Stream& stream, const StepRecord& own) {
+  HEBB_ASSERT(own.shape().ranks == communicator.size() && stream.device == DeviceKind::cpu);
+  const size_t words = own.words().size(), ranks = static_cast<size_t>(communicator.size());
+  std::vector<uint64_t> mine(own.words().begin(), own.words().end()), all(words * ranks);
+  const auto bytes = [](std::vector<uint64_t>& v) {
+    return Tensor{v.data(), DType::u8, {static_cast<int64_t>(v.size() * sizeof(uint64_t))}};
+  };
+  communicator.all_gather(stream, bytes(all), bytes(mine));
+  std::vector<StepRecord> records;
+  for (size_t r = 0; r < ranks; ++r) {
+    records.emplace_back(own.shape(), std::span<const uint64_t>(all).subspan(r * words, words));
+  }
+  return records;
+}
+
+namespace {
+
+void check_histories(std::span<const StepRecord> records) {
+  std::string differ;
+  for (size_t r = 1; r < records.size(); ++r) {
+    if (records[r].history() != records[0].history()) { differ += (differ.empty() ? "" : ", ") + std::to_string(r); }
+  }
+  if (!differ.empty()) {
+    throw CommError("step", "the collectives of ranks " + differ + " differ from those of rank 0");
+  }
+}
+
+/// Sum of sums(record, own lane, micro-batch) in order of first rows: by micro-batch, then by lane.
+template <class F> double sum_by_rows(std::span<const StepRecord> records, F&& sums) {
+  const RecordShape& shape = records[0].shape();
+  double total = 0;
+  for (int64_t m = 0; m < shape.micro_batches; ++m) {
+    for (const StepRecord& record : records) {
+      for (int64_t lane = 0; lane < shape.own_lanes(); ++lane) { total += sums(record, lane, m); }
+    }
+  }
+  return total;
+}
+
+void decide_norms(StepDecision& decision, std::span<const StepRecord> records, const BucketLayout& layout,
+                  const StepRules& rules) {
+  std::vector<double> sums(rules.clip_norm.size());
+  std::vector<int64_t> next(records.size());  // segment of each rank
+  for (const FlatSegment& segment : layout.segments()) {
+    const size_t owner = static_cast<size_t>(layout.owner(segment, static_cast<int>(records.size())));
+    const int set = rules.clip_set[static_cast<size_t>(segment.parameter)];
+    sums[static_cast<size_t>(set)] += records[owner].square(next[owner]++);
+  }
+  for (size_t set = 0; set < sums.size(); ++set) {
+    const double norm = std::sqrt(sums[set]), limit = rules.clip_norm[set];
+    decision.norm.push_back(norm);
+    decision.clip.push_back(limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0);
+    decision.applies = decision.applies && std::isfinite(norm);
+  }
+}
+
+}  // namespace
+
+StepDecision decide_step(std::span<const StepRecord> records, const BucketLayout& layout, const StepRules& rules) {
+  const RecordShape& shape = records[0].shape();
+  HEBB_ASSERT(static_cast<int>(records.size()) == shape.ranks && layout.parameters() == shape.parameters &&
+              rules.clip_set.size() == static_cast<size_t>(shape.parameters));
+  check_histories(records);
+  StepDecision decision;
+  const auto losses = [](const StepRecord& r, int64_t lane, int64_t m) { return r.loss(lane, m); };
+  decision.loss = sum_by_rows(records, losses) / rules.valid_tokens;
+  for (int64_t i = 0; i < shape.aux; ++i) {
+    const auto aux = [i](const StepRecord& r, int64_t lane, int64_t m) { return r.aux(lane, m, i); };
+    decision.aux.push_back(sum_by_rows(records, aux) / rules.valid_tokens);
+  }
+  decision.applies = std::isfinite(decision.loss);
+  decide_norms(decision, records, layout, rules);
+  decision.reached.resize(static_cast<size_t>(shape.parameters));
+  decision.counts.resize(static_cast<size_t>(shape.counts));
+  decision.flags.resize(static_cast<size_t>(shape.flags));
+  for (const StepRecord& record : records) {
+    decision.stop = decision.stop || record.stop();
+    decision.state_not_finite = decision.state_not_finite || record.state_not_finite();
+    for (int64_t i = 0; i < shape.parameters; ++i) {
+      if (record.reached(i)) { decision.reached[static_cast<size_t>(i)] = true; }
+    }
+    for (int64_t i = 0; i < shape.counts; ++i) { decision.counts[static_cast<size_t>(i)] += record.count(i); }
+    for (int64_t i = 0; i < shape.flags; ++i) {
+      if (record.flag(i)) { decision.flags[static_cast<size_t>(i)] = true; }
+    }
+  }
+  return decision;
+}
+
+}  // namespace hebb
