@@ -9,10 +9,8 @@ struct World {
   int rank = 0, size = 1;
 };
 
-/// Rank and size from the variables of torchrun, else Slurm, else Open MPI; one process without them.
-/// `variable` reads the environment. Errors: CommError for values that are no ranks, and for more than
-/// one process, which this build does not support.
-/// Source: spec 84, section 4.
+/// Rank and size as the launcher says (comm/launched_rank.h). `variable` reads the environment. Errors: CommError for
+/// values that are no ranks, and for more than one process, which this build does not support.
 World read_world(const std::function<const char*(const char*)>& variable);
 World read_world();
 

@@ -352,7 +352,7 @@ TEST_CASE("a second SIGTERM ends the process at once", "[fast]") {
   CHECK(WTERMSIG(status) == SIGTERM);
 }
 
-TEST_CASE("rank and size come from torchrun, Slurm or Open MPI, and only one process is supported", "[fast]") {
+TEST_CASE("rank and size come from the launcher, and only one process is supported", "[fast]") {
   const auto world = [](std::map<std::string, std::string> variables) {
     return read_world([variables](const char* name) {
       const auto it = variables.find(name);
@@ -363,7 +363,7 @@ TEST_CASE("rank and size come from torchrun, Slurm or Open MPI, and only one pro
   CHECK(world({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).rank == 0);
   CHECK_THROWS_WITH(world({{"RANK", "1"}, {"WORLD_SIZE", "2"}}),
                     Catch::Contains("WORLD_SIZE") && Catch::Contains("found 2, expected 1"));
-  CHECK_THROWS_AS(world({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}), CommError);
+  CHECK_THROWS_AS(world({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "8"}}), CommError);
   CHECK_THROWS_WITH(world({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "four"}}),
                     Catch::Contains("found \"four\""));
   CHECK_THROWS_WITH(world({{"RANK", "3"}, {"WORLD_SIZE", "2"}}), Catch::Contains("no such process"));
