@@ -25,7 +25,8 @@ struct GeluNode final : Node {
 
   void backward(Tape& tape) override {
     if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(), GeluBackward{d.tensor, tape.grad(y), tape.value(x), d.accumulate});
+      run(tape.stream(),
+          GeluBackward{.d_x = d.tensor, .d_y = tape.grad(y), .x = tape.value(x), .accumulate = d.accumulate});
     }
   }
 };
@@ -36,10 +37,16 @@ struct RouterScoreNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_logits = tape.grad_slot(logits), d_previous = tape.grad_slot(previous);
-    run(tape.stream(),
-        RouterScoreBackward{d_logits.tensor, d_previous.tensor, tape.grad_slot(eda_logit).tensor, tape.grad(score), own,
-                            winner, previous ? tape.value(previous) : Tensor{},
-                            eda_logit ? tape.value(eda_logit) : Tensor{}, d_logits.accumulate, d_previous.accumulate});
+    run(tape.stream(), RouterScoreBackward{.d_logits = d_logits.tensor,
+                                           .d_previous = d_previous.tensor,
+                                           .d_eda_logit = tape.grad_slot(eda_logit).tensor,
+                                           .d_score = tape.grad(score),
+                                           .own = own,
+                                           .winner = winner,
+                                           .previous = previous ? tape.value(previous) : Tensor{},
+                                           .eda_logit = eda_logit ? tape.value(eda_logit) : Tensor{},
+                                           .accumulate_logits = d_logits.accumulate,
+                                           .accumulate_previous = d_previous.accumulate});
   }
 };
 
@@ -47,7 +54,10 @@ struct RouterScoreNode final : Node {
 
 Var prediction_score(Tape& tape, const Tensor& prediction, const Tensor& value, int64_t heads, bool takes_max) {
   const Var score = tape.output({prediction.size(0)}, sum_dtype(prediction.dtype), "router score");
-  run(tape.stream(), PredictionScore{tape.value(score), by_head(prediction, heads), by_head(value, heads), takes_max});
+  run(tape.stream(), PredictionScore{.score = tape.value(score),
+                                     .p = by_head(prediction, heads),
+                                     .v = by_head(value, heads),
+                                     .takes_max = takes_max});
   return score;
 }
 
@@ -57,8 +67,10 @@ Var router_input(Tape& tape, const Tensor& prediction, const Tensor& value, Var 
   node.x = x;
   node.heads = heads;
   node.y = tape.output({tokens * heads, width}, tape.dtype(x), "router input");
-  run(tape.stream(), RouterInput{tape.value(node.y).view({tokens, heads, width}), by_head(prediction, heads),
-                                 by_head(value, heads), tape.value(x)});
+  run(tape.stream(), RouterInput{.y = tape.value(node.y).view({tokens, heads, width}),
+                                 .p = by_head(prediction, heads),
+                                 .v = by_head(value, heads),
+                                 .x = tape.value(x)});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;
@@ -83,9 +95,13 @@ Var router_score(Tape& tape, Var logits, int64_t tokens, Var previous, Var eda_l
   node.score = tape.output({tokens}, dtype, "router score");
   node.own = tape.saved({tokens}, dtype, "router score");
   node.winner = tape.saved({tokens}, DType::i32, "router head");
-  run(tape.stream(), RouterScore{tape.value(node.score), node.own, node.winner, tape.value(logits),
-                                 previous ? tape.value(previous) : Tensor{},
-                                 node.eda_logit ? tape.value(node.eda_logit) : Tensor{}, takes_max});
+  run(tape.stream(), RouterScore{.score = tape.value(node.score),
+                                 .own = node.own,
+                                 .winner = node.winner,
+                                 .logits = tape.value(logits),
+                                 .previous = previous ? tape.value(previous) : Tensor{},
+                                 .eda_logit = node.eda_logit ? tape.value(node.eda_logit) : Tensor{},
+                                 .takes_max = takes_max});
   const Var score = node.score;
   tape.record(std::move(node));
   return score;

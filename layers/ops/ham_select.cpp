@@ -11,10 +11,14 @@ struct PackNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_x = tape.grad_slot(x), d_factor = tape.grad_slot(factor);
-    run(tape.stream(), PackTokensBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_factor.tensor,
-                                          tape.grad(list).view({1, shape[0] * shape[1], shape[2]}),
-                                          tape.value(x).view(shape), tape.value(slot),
-                                          factor ? tape.value(factor) : Tensor{}, d_x.accumulate, d_factor.accumulate});
+    run(tape.stream(), PackTokensBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+                                          .d_factor = d_factor.tensor,
+                                          .d_list = tape.grad(list).view({1, shape[0] * shape[1], shape[2]}),
+                                          .x = tape.value(x).view(shape),
+                                          .slot = tape.value(slot),
+                                          .factor = factor ? tape.value(factor) : Tensor{},
+                                          .accumulate_x = d_x.accumulate,
+                                          .accumulate_factor = d_factor.accumulate});
   }
 };
 
@@ -94,9 +98,18 @@ HamSelection select_tokens(Pass& pass, Var score, const HamDecision& decision, c
                  tape.output(shape, DType::i32, "last visible slots"),
                  tape.scratch({shape[0]}, DType::i32, "selected tokens")};
   const Buffer forced = held.defined() ? Buffer() : forced_mask(pass, name + ".mask");
-  run(pass.stream(), SelectTokens{tape.value(s.slot), tape.value(s.lo), tape.value(s.hi), s.selected,
-                                  score ? tape.value(score).view(shape) : Tensor{}, decision.threshold, forced, held,
-                                  pass.rows.doc_start(), decision.selecting, decision.range, decision.tau});
+  run(pass.stream(), SelectTokens{.slot = tape.value(s.slot),
+                                  .lo = tape.value(s.lo),
+                                  .hi = tape.value(s.hi),
+                                  .selected = s.selected,
+                                  .score = score ? tape.value(score).view(shape) : Tensor{},
+                                  .threshold = decision.threshold,
+                                  .forced = forced,
+                                  .held = held,
+                                  .doc_start = pass.rows.doc_start(),
+                                  .selecting = decision.selecting,
+                                  .range = decision.range,
+                                  .tau = decision.tau});
   if (pass.inspector != nullptr && pass.inspector->recording && !held.defined() && !tape.recomputing()) {
     report(pass, score, tape.value(s.slot), name);
   }
@@ -111,9 +124,10 @@ Var pack_tokens(Pass& pass, Var x, const HamSelection& selection, Var factor) {
   node.factor = factor;
   node.shape = {pass.batch(), pass.length(), tape.shape(x)[1]};
   node.list = tape.output(tape.shape(x), tape.dtype(x), "selected tokens");
-  run(tape.stream(),
-      PackTokens{tape.value(node.list).view({1, pass.tokens(), node.shape[2]}), tape.value(x).view(node.shape),
-                 tape.value(node.slot), factor ? tape.value(factor) : Tensor{}});
+  run(tape.stream(), PackTokens{.list = tape.value(node.list).view({1, pass.tokens(), node.shape[2]}),
+                                .x = tape.value(x).view(node.shape),
+                                .slot = tape.value(node.slot),
+                                .factor = factor ? tape.value(factor) : Tensor{}});
   const Var list = node.list;
   tape.record(std::move(node));
   return list;
