@@ -2,15 +2,31 @@
 
 #include "core/parallel.h"
 #include "kernels/dictionary/read.h"
-#include "kernels/vq/vq.h"
+#include "kernels/vq/scratch.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+VqReadScratch plan(Workspace& workspace, const VqRead& args) {
+  const Shape &q = args.q.shape, &v = args.v.shape;
+  const int64_t points = args.points.size(1);
+  VqReadScratch scratch;
+  if (workspace.on_gpu()) {
+    scratch.work = workspace.tensor({vq_read_work(q, v, args.chunk, points)}, DType::f32, "quantized keys");
+  } else {
+    scratch.own = workspace.tensor({q[0], v[2], args.chunk, q[3]}, args.q.dtype, "keys of the chunk");
+    scratch.logits = workspace.tensor({q[0], v[2], kVqTile, points + args.chunk}, args.q.dtype, "probabilities");
+  }
+  return scratch;
+}
+HEBB_KERNEL_PLANNED(VqRead)
+
+namespace cpu {
 namespace {
 
 /// The linear form of one row and kv head.
 template <class S> class Reader {
  public:
-  Reader(const VqRead& a, int64_t unit)
+  Reader(const VqRead& a, const VqReadScratch& scratch, int64_t unit)
       : a_(a),
         length_(a.q.size(1)),
         heads_(a.q.size(2)),
@@ -25,9 +41,9 @@ template <class S> class Reader {
         counts_(a.dictionary.counts.as<int32_t>() + unit * n_),
         log_counts_(a.dictionary.log_counts.as<S>() + unit * n_),
         means_(a.dictionary.means.as<S>() + unit * n_ * dv_),
-        own_(a.own.as<S>() + unit * a.chunk * d_),
-        stride_(a.logits.size(3)),
-        logits_(a.logits.as<S>() + unit * kVqTile * stride_) {}
+        own_(scratch.own.as<S>() + unit * a.chunk * d_),
+        stride_(scratch.logits.size(3)),
+        logits_(scratch.logits.as<S>() + unit * kVqTile * stride_) {}
 
   void run() {
     const int32_t* start = a_.doc_start.as<int32_t>() + row_ * length_;
@@ -61,13 +77,13 @@ template <class S> class Reader {
 
   void read_chunk(int64_t t, int64_t count) {
     if (count == 1) {
-      fold(t, 1);
+      merge(t, 1);
       read(t, 0, 1);
       return;
     }
     for (int64_t i = 0; i < count; ++i) { std::copy_n(points_ + ids_[t + i] * d_, d_, own_ + i * d_); }
     for (int64_t i = 0; i < count; i += kVqTile) { read(t, i + 1, std::min(kVqTile, count - i)); }
-    fold(t, count);
+    merge(t, count);
   }
 
   /// Queries of the chunk that began at token t, of which the first sees `own` own keys: 0 where the dictionary holds
@@ -83,7 +99,7 @@ template <class S> class Reader {
     }
   }
 
-  void fold(int64_t t, int64_t count) {
+  void merge(int64_t t, int64_t count) {
     for (int64_t i = t; i < t + count; ++i) {
       const int64_t r = ids_[i];
       const S *v = value(i), rate = S(1) / static_cast<S>(++counts_[r]);
@@ -106,12 +122,13 @@ template <class S> class Reader {
 
 }  // namespace
 
-void run(Stream&, const VqRead& args) {
+void run(Stream&, const VqRead& args, const VqReadScratch& scratch) {
   dispatch_real(args.q.dtype, [&](auto zero) {
     parallel_for(args.v.size(0) * args.v.size(2), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t unit = begin; unit < end; ++unit) { Reader<decltype(zero)>(args, unit).run(); }
+      for (int64_t unit = begin; unit < end; ++unit) { Reader<decltype(zero)>(args, scratch, unit).run(); }
     });
   });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

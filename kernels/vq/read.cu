@@ -1,6 +1,6 @@
 #include "kernels/attention/visible_keys.h"
 #include "kernels/dictionary/slot_attention.cuh"
-#include "kernels/vq/vq.h"
+#include "kernels/vq/scratch.h"
 
 // The linear form. Each row is cut into chunks of tokens wherever its documents begin: any cut gives the same sums. Own
 // chunks of quantized keys first, by the attention kernels; then chunk by chunk, a document that goes on reads the
@@ -79,12 +79,12 @@ struct Join {
   }
 };
 
-void read(Stream& stream, const VqRead& a) {
+void read(Stream& stream, const VqRead& a, const VqReadScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), heads = a.q.size(2), kv_heads = a.v.size(2), d = a.q.size(3),
                 dv = a.v.size(3);
   const int64_t points = a.points.size(1), tokens = batch * length, count = (length + a.chunk - 1) / a.chunk;
-  HEBB_ASSERT(a.work.numel() >= vq_read_work(a.q.shape, a.v.shape, a.chunk, points));
-  auto* const memory = a.work.as<float>();
+  HEBB_ASSERT(scratch.work.numel() >= vq_read_work(a.q.shape, a.v.shape, a.chunk, points));
+  auto* const memory = scratch.work.as<float>();
   auto* const kq = reinterpret_cast<float*>(memory);
   float* const own_lse = memory + (tokens * kv_heads * d + 3) / 4 * 4;
   auto *const lo = reinterpret_cast<int32_t*>(own_lse + tokens * heads), *const hi = lo + tokens;
@@ -95,7 +95,16 @@ void read(Stream& stream, const VqRead& a) {
       last{hi, DType::i32, {batch, length}}, lse{own_lse, DType::f32, {batch, length, heads}};
   HEBB_DEVICE::run(stream, VqGather{keys, a.points, a.ids});
   each_element("vq_intervals", stream, batch, length, Intervals{lo, hi, doc_start, length, a.chunk});
-  HEBB_DEVICE::run(stream, AttentionForward{a.o, lse, {}, a.q, keys, a.v, first, last, {}, 1.0});
+  HEBB_DEVICE::run(stream, AttentionForward{.o = a.o,
+                                            .lse = lse,
+                                            .partial = {},
+                                            .q = a.q,
+                                            .k = keys,
+                                            .v = a.v,
+                                            .lo = first,
+                                            .hi = last,
+                                            .bias = {},
+                                            .scale = 1.0});
   each_element("vq_steps", stream, batch, count,
                MakeSteps{steps, doc_start, length, a.chunk, count, static_cast<int32_t>(points)});
   const Layout n{.doc_start = doc_start,
@@ -130,8 +139,8 @@ void read(Stream& stream, const VqRead& a) {
 
 }  // namespace
 
-void run(Stream& stream, const VqRead& a) {
-  if (a.q.numel() > 0) { read(stream, a); }
+void run(Stream& stream, const VqRead& a, const VqReadScratch& scratch) {
+  if (a.q.numel() > 0) { read(stream, a, scratch); }
 }
 
 }  // namespace hebb::HEBB_DEVICE

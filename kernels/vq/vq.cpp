@@ -7,8 +7,23 @@
 #include "core/parallel.h"
 #include "kernels/common/cpu/math.h"
 #include "kernels/gemm/gemm_cpu.h"
+#include "kernels/vq/scratch.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+VqKeysBackwardScratch plan(Workspace& workspace, const VqKeysBackward& args) {
+  const Shape& k = args.k.shape;
+  VqKeysBackwardScratch scratch{
+      .shares = workspace.tensor({k[0], k[1], k[2], 2}, sum_dtype(args.k.dtype), "shares of the codewords"),
+      .work = {}};
+  if (workspace.on_gpu() && args.d_codes.defined()) {
+    scratch.work = workspace.tensor({vq_backward_work(k, args.codes.shape)}, DType::f32, "codeword gradients");
+  }
+  return scratch;
+}
+HEBB_KERNEL_PLANNED(VqKeysBackward)
+
+namespace cpu {
 namespace {
 
 constexpr int64_t kSelectKeys = 32, kSelectPoints = 256;  // a tile of scores stays in the first-level cache
@@ -102,12 +117,12 @@ template <class S> S subtract_share(int64_t d, const S* e, const S* k, const S* 
 }
 
 /// d_k, and how much of e - k each of the two codewords gets.
-template <class S> void backward_keys(const VqKeysBackward& a) {
+template <class S> void backward_keys(const VqKeysBackward& a, S* all_shares) {
   const int64_t n = a.codes.size(1), d = a.codes.size(2);
   each_key(a.ids, [&](int64_t item, int64_t head, int64_t id) {
     const S *k = a.k.as<S>() + item * d, *g = a.d_kq.as<S>() + item * d;
     const S* e = a.codes.as<S>() + (head * n + id) * d;
-    S *d_k = a.d_k.defined() ? a.d_k.as<S>() + item * d : nullptr, *shares = a.shares.as<S>() + item * 2;
+    S *d_k = a.d_k.defined() ? a.d_k.as<S>() + item * d : nullptr, *shares = all_shares + item * 2;
     const bool passes = a.mode != VqMode::nearest;
     for (int64_t x = 0; d_k != nullptr && x < d; ++x) {
       d_k[x] = (a.accumulate_k ? d_k[x] : S(0)) + (passes ? g[x] : S(0));
@@ -120,7 +135,8 @@ template <class S> void backward_keys(const VqKeysBackward& a) {
 }
 
 /// Columns [first, first + width) of one kv head's d_codes, over all its keys in order.
-template <class S> void backward_codes(const VqKeysBackward& a, int64_t head, int64_t first, int64_t width) {
+template <class S>
+void backward_codes(const VqKeysBackward& a, const S* all_shares, int64_t head, int64_t first, int64_t width) {
   const int64_t kv_heads = a.ids.size(1), length = a.ids.size(2), n = a.codes.size(1), d = a.codes.size(2);
   S* d_codes = a.d_codes.as<S>() + head * n * d + first;
   const S* codes = a.codes.as<S>() + head * n * d + first;
@@ -128,7 +144,7 @@ template <class S> void backward_codes(const VqKeysBackward& a, int64_t head, in
   for (int64_t token = 0; token < a.ids.size(0) * length; ++token) {
     const int64_t item = token * kv_heads + head;
     const int64_t id = a.ids.as<int32_t>()[(token / length * kv_heads + head) * length + token % length];
-    const S *k = a.k.as<S>() + item * d + first, *shares = a.shares.as<S>() + item * 2;
+    const S *k = a.k.as<S>() + item * d + first, *shares = all_shares + item * 2;
     const int ends = a.mode == VqMode::sf_diveq ? 2 : 1;
     for (int end = 0; end < ends; ++end) {
       S* to = d_codes + (id + end) * d;
@@ -143,14 +159,15 @@ template <class S> void backward_codes(const VqKeysBackward& a, int64_t head, in
   }
 }
 
-template <class S> void backward(const VqKeysBackward& a) {
-  backward_keys<S>(a);
+template <class S> void backward(const VqKeysBackward& a, const VqKeysBackwardScratch& scratch) {
+  S* shares = scratch.shares.as<S>();
+  backward_keys<S>(a, shares);
   if (!a.d_codes.defined()) { return; }
   const int64_t d = a.codes.size(2), slices = (d + kColumns - 1) / kColumns;
   parallel_for(a.codes.size(0) * slices, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t first = task % slices * kColumns;
-      backward_codes<S>(a, task / slices, first, std::min(kColumns, d - first));
+      backward_codes<S>(a, shares, task / slices, first, std::min(kColumns, d - first));
     }
   });
 }
@@ -194,8 +211,8 @@ void run(Stream&, const VqSelect& args) {
 void run(Stream&, const VqGather& args) {
   dispatch_real(args.kq.dtype, [&](auto zero) { gather<decltype(zero)>(args); });
 }
-void run(Stream&, const VqKeysBackward& args) {
-  dispatch_real(args.k.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const VqKeysBackward& args, const VqKeysBackwardScratch& scratch) {
+  dispatch_real(args.k.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 void run(Stream&, const VqSimilarity& args) {
   dispatch_real(args.k.dtype, [&](auto zero) { compare<decltype(zero)>(args); });
@@ -219,4 +236,5 @@ void run(Stream&, const VqIdle& args) {
   }
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

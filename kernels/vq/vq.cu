@@ -3,6 +3,7 @@
 #include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/common/cuda/scatter.cuh"
 #include "kernels/dictionary/slot_compare.cuh"
+#include "kernels/vq/scratch.h"
 
 // Quantized keys. Selection: tiles of 64 keys x 64 points, scores in fp32 that never leave the block; FLOPs: 2 K D M a
 // token, bound by multiply-adds with 16 of them for 8 shared loads. The rest is bound by HBM: each key, point and
@@ -265,15 +266,15 @@ void run(Stream& stream, const VqGather& a) {
                Gather{a.kq.as<float>(), a.points.as<float>(), KeyIds(a.ids), a.points.size(1), a.points.size(2)});
 }
 
-void run(Stream& stream, const VqKeysBackward& a) {
+void run(Stream& stream, const VqKeysBackward& a, const VqKeysBackwardScratch& scratch) {
   const int64_t keys = a.ids.numel(), n = a.codes.size(1), d = a.codes.size(2), lines = a.codes.size(0) * n;
   const Differences of{
       a.k.as<float>(), a.d_kq.as<float>(), a.codes.as<float>(), KeyIds(a.ids), a.dither.as<float>(), n, d, a.mode};
-  auto* const shares = a.shares.as<float>();
+  auto* const shares = scratch.shares.as<float>();
   each_warp("vq_key_gradients", stream, keys, KeyGradients{a.d_k.as<float>(), shares, of, a.accumulate_k});
   if (!a.d_codes.defined()) { return; }
-  HEBB_ASSERT(a.work.numel() >= keys * (d + 1) + lines * d);
-  auto *const added = a.work.as<float>(), *const table = added + keys * d;
+  HEBB_ASSERT(scratch.work.numel() >= keys * (d + 1) + lines * d);
+  auto *const added = scratch.work.as<float>(), *const table = added + keys * d;
   auto* const key_lines = reinterpret_cast<int32_t*>(table + lines * d);
   rows::fill(stream, table, lines * d, 0.0f);
   for (int end = 0; end < (a.mode == VqMode::sf_diveq ? 2 : 1); ++end) {

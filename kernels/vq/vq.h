@@ -1,6 +1,5 @@
 #pragma once
-#include "core/stream.h"
-#include "kernels/dictionary/parts.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -32,22 +31,16 @@ struct VqGather {
 };
 HEBB_KERNEL(VqGather)
 
-/// Elements of fp32 scratch that the GPU's gradients of codes [K, N, D] need; k [B, T, K, D].
-inline int64_t vq_backward_work(const Shape& k, const Shape& codes) {
-  return k[0] * k[1] * k[2] * (k[3] + 1) + codes[0] * codes[1] * codes[2];
-}
-
 /// Gradients of quantized keys (spec 61, section 4): d_k [B, T, K, D] and d_codes [K, N, D], overwritten or added to,
 /// undefined where not wanted. nearest: d_k = 0, and a codeword gets the gradients of its keys. dither [K, N-1] with
-/// sf_diveq only. Scratch: shares [B, T, K, 2], work [vq_backward_work(...)] (GPU). Tokens run in parallel for d_k,
-/// columns of a kv head for d_codes. FLOPs: 20 D a key; bound: memory.
+/// sf_diveq only. Tokens run in parallel for d_k, columns of a kv head for d_codes. FLOPs: 20 D a key; bound: memory.
 struct VqKeysBackward {
-  Tensor d_k, d_codes, shares, work;
+  Tensor d_k, d_codes;
   Tensor d_kq, k, codes, dither, ids;
   VqMode mode;
   bool accumulate_k, accumulate_codes;
 };
-HEBB_KERNEL(VqKeysBackward)
+HEBB_KERNEL_WITH_SCRATCH(VqKeysBackward)
 
 /// similarity [B, K, T]: cosine of each key and its point.
 struct VqSimilarity {
@@ -76,34 +69,23 @@ struct VqIdle {
 };
 HEBB_KERNEL(VqIdle)
 
-/// Queries that the CPU reads out together.
-constexpr int64_t kVqTile = 32;
-
 /// How often each point was a key's in the document so far, and the mean of those keys' values: counts [B, K, N] i32,
 /// log_counts [B, K, N] (-inf where the count is 0), means [B, K, N, Dv].
 struct VqDictionary {
   Tensor counts, log_counts, means;
 };
 
-/// Elements of 4 bytes of scratch that the GPU's kernels need; q [B, T, H, D], v [B, T, K, Dv].
-inline int64_t vq_read_work(const Shape& q, const Shape& v, int64_t chunk, int64_t points) {
-  return q[0] * q[1] * (v[2] * q[3] + q[2] + 2) + 5 * q[0] * (q[1] / chunk + 1) + 4 +
-         dictionary_parts_work(q, v, chunk, 1, points, DType::f32);
-}
-
 /// The linear form (spec 61, section 6): o [B, T, H, Dv] from q [B, T, H, D], v [B, T, K, Dv], points [K, N, D] and
 /// ids [B, K, T]; doc_start [B, T] i32. Advances `dictionary`, which restarts at a document's first token. A chunk of
 /// up to `chunk` tokens attends to all points by the counts of earlier ones and to its own quantized keys; a single
-/// token joins the dictionary and reads it. Scratch: own [B, K, chunk, D] and logits [B, K, kVqTile, N + chunk] (CPU),
-/// work [vq_read_work(...)] (GPU).
+/// token joins the dictionary and reads it.
 /// FLOPs: 2 H (D + Dv)(N + chunk / 2) a token, bound by the products. Rows x kv heads run in parallel.
 struct VqRead {
   Tensor o;
   VqDictionary dictionary;
-  Tensor own, logits, work;
   Tensor q, v, points, ids, doc_start;
   int64_t chunk;
 };
-HEBB_KERNEL(VqRead)
+HEBB_KERNEL_WITH_SCRATCH(VqRead)
 
 }  // namespace hebb

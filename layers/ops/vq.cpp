@@ -15,13 +15,16 @@ struct VqKeysNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_k = tape.grad_slot(k), d_codes = tape.grad_slot(codes);
-    const Buffer shares =
-        tape.scratch({k_shape[0], k_shape[1], k_shape[2], 2}, sum_dtype(tape.dtype(k)), "shares of the codewords");
-    const int64_t work_size = d_codes && tape.stream().on_gpu() ? vq_backward_work(k_shape, tape.shape(codes)) : 0;
-    const Buffer work = tape.scratch({work_size}, DType::f32, "codeword gradients");
-    run(tape.stream(), VqKeysBackward{d_k ? d_k.tensor.view(k_shape) : Tensor{}, d_codes.tensor, shares, work,
-                                      tape.grad(kq).view(k_shape), tape.value(k).view(k_shape), tape.value(codes),
-                                      dither, ids, mode, d_k.accumulate, d_codes.accumulate});
+    run(tape.workspace(), VqKeysBackward{.d_k = d_k ? d_k.tensor.view(k_shape) : Tensor{},
+                                         .d_codes = d_codes.tensor,
+                                         .d_kq = tape.grad(kq).view(k_shape),
+                                         .k = tape.value(k).view(k_shape),
+                                         .codes = tape.value(codes),
+                                         .dither = dither,
+                                         .ids = ids,
+                                         .mode = mode,
+                                         .accumulate_k = d_k.accumulate,
+                                         .accumulate_codes = d_codes.accumulate});
   }
 };
 
@@ -61,7 +64,7 @@ void select(Pass& pass, const VqSelect& args, bool inspects, const std::string& 
 
 double mean_similarity(Pass& pass, const Tensor& k, const Tensor& points, const Tensor& ids) {
   const Buffer similarity = pass.tape.scratch(ids.shape, sum_dtype(k.dtype), "similarities");
-  run(pass.stream(), VqSimilarity{similarity, k, points, ids});
+  run(pass.stream(), VqSimilarity{.similarity = similarity, .k = k, .points = points, .ids = ids});
   double total = 0;
   dispatch_real(sum_dtype(k.dtype), [&](auto zero) {
     std::vector<decltype(zero)> host(static_cast<size_t>(ids.numel()));
@@ -105,16 +108,21 @@ VqKeys vq_keys(Pass& pass, Var k, Var codes, const VqShape& shape, const VqQuant
       points = between;
     }
     bias = tape.scratch({kv, m}, sum_dtype(dtype), "selection bias");
-    run(tape.stream(), VqPoints{between, bias, tape.value(codes), node.dither, quantizer.idle, quantizer.idle_bonus});
+    run(tape.stream(), VqPoints{.points = between,
+                                .bias = bias,
+                                .codes = tape.value(codes),
+                                .dither = node.dither,
+                                .idle = quantizer.idle,
+                                .idle_bonus = quantizer.idle_bonus});
   }
   const Tensor keys = tape.value(k).view(node.k_shape);
-  select(pass, VqSelect{node.ids, keys, points, bias}, true, name + ".assign");
+  select(pass, VqSelect{.ids = node.ids, .k = keys, .points = points, .bias = bias}, true, name + ".assign");
   run(tape.stream(), VqGather{tape.value(node.kq).view(node.k_shape), points, node.ids});
   if (pass.statistics != nullptr && !tape.recomputing() && !tape.stream().counting()) {
     auto& statistics = (*pass.statistics)[name];
     statistics["commitment_similarity"] = mean_similarity(pass, keys, points, node.ids);
     const Buffer nearest = tape.scratch(node.ids.shape, DType::i32, "nearest codewords");
-    run(tape.stream(), VqSelect{nearest, keys, tape.value(codes), {}});
+    run(tape.stream(), VqSelect{.ids = nearest, .k = keys, .points = tape.value(codes), .bias = {}});
     statistics["commitment_similarity_eval"] = mean_similarity(pass, keys, tape.value(codes), nearest);
   }
   const VqKeys out{node.kq, node.ids};
@@ -130,10 +138,10 @@ VqState::VqState(Arena& arena, int64_t rows, const VqShape& shape, DType dtype)
 Tensor vq_nearest(Pass& pass, Var k, Var codes, const VqShape& shape, bool inspects, const std::string& name) {
   const Tensor ids = pass.tape.saved({pass.batch(), shape.kv_heads, pass.length()}, DType::i32, "codewords of keys");
   select(pass,
-         VqSelect{ids,
-                  pass.tape.value(k).view({pass.batch(), pass.length(), shape.kv_heads, shape.key_dim}),
-                  pass.tape.value(codes),
-                  {}},
+         VqSelect{.ids = ids,
+                  .k = pass.tape.value(k).view({pass.batch(), pass.length(), shape.kv_heads, shape.key_dim}),
+                  .points = pass.tape.value(codes),
+                  .bias = {}},
          inspects, name + ".assign");
   return ids;
 }
@@ -143,7 +151,7 @@ Var vq_read(Pass& pass, Var q, Var v, const Tensor& points, const Tensor& ids, c
   Tape& tape = pass.tape;
   HEBB_ASSERT(!tape.recording());
   const DType dtype = tape.dtype(q);
-  const int64_t batch = pass.batch(), length = pass.length(), longest = std::min(chunk, length);
+  const int64_t batch = pass.batch(), length = pass.length();
   std::optional<VqState> fresh;
   if (state == nullptr) {
     VqShape own = shape;
@@ -151,18 +159,14 @@ Var vq_read(Pass& pass, Var q, Var v, const Tensor& points, const Tensor& ids, c
     state = &fresh.emplace(tape.arena(), batch, own, dtype);
   }
   const Var o = tape.output({batch * length, shape.heads * shape.value_dim}, dtype, "readout");
-  const bool on_gpu = tape.stream().on_gpu();
-  const int64_t on_cpu = on_gpu ? 0 : batch;
-  const Buffer keys = tape.scratch({on_cpu, shape.kv_heads, longest, shape.key_dim}, dtype, "keys of the chunk"),
-               logits =
-                   tape.scratch({on_cpu, shape.kv_heads, kVqTile, points.size(1) + longest}, dtype, "probabilities");
-  const Shape queries{batch, length, shape.heads, shape.key_dim},
-      values{batch, length, shape.kv_heads, shape.value_dim};
-  const Buffer work =
-      tape.scratch({on_gpu ? vq_read_work(queries, values, longest, points.size(1)) : 0}, DType::f32, "quantized keys");
-  run(tape.stream(),
-      VqRead{tape.value(o).view({batch, length, shape.heads, shape.value_dim}), state->dictionary(), keys, logits, work,
-             tape.value(q).view(queries), tape.value(v).view(values), points, ids, pass.rows.doc_start(), longest});
+  run(tape.workspace(), VqRead{.o = tape.value(o).view({batch, length, shape.heads, shape.value_dim}),
+                               .dictionary = state->dictionary(),
+                               .q = tape.value(q).view({batch, length, shape.heads, shape.key_dim}),
+                               .v = tape.value(v).view({batch, length, shape.kv_heads, shape.value_dim}),
+                               .points = points,
+                               .ids = ids,
+                               .doc_start = pass.rows.doc_start(),
+                               .chunk = std::min(chunk, length)});
   return o;
 }
 

@@ -1,5 +1,5 @@
 // Quantized keys and their linear form against the CPU twin.
-#include "kernels/vq/vq.h"
+#include "kernels/vq/scratch.h"
 #include "twins.h"
 
 using namespace hebb_test;
@@ -83,22 +83,37 @@ TEST_CASE("gradients of quantized keys equal the CPU's", "[fast]") {
   Twins t;
   const bool is_segment = mode == VqMode::sf_diveq;
   const Twin d_k = accumulate ? t.sum(kKeys) : t.output(kKeys),
-             d_codes = accumulate ? t.sum(codes_shape) : t.output(codes_shape),
-             shares = t.scratch({kBatch, kLength, kKvHeads, 2}),
-             work = t.scratch({vq_backward_work(kKeys, codes_shape)}), d_kq = t.input(kKeys), k = t.input(kKeys),
-             codes = t.input(codes_shape), dither = is_segment ? t.parameter({kKvHeads, kCodes - 1}) : Twin{},
+             d_codes = accumulate ? t.sum(codes_shape) : t.output(codes_shape), d_kq = t.input(kKeys),
+             k = t.input(kKeys), codes = t.input(codes_shape),
+             dither = is_segment ? t.parameter({kKvHeads, kCodes - 1}) : Twin{},
              ids = t.integers(kIds, some_ids(kIds.numel(), kCodes - 1));
   t.check(
       [&](auto at) {
-        return VqKeysBackward{at(d_k),   at(d_codes), at(shares), at(work), at(d_kq),   at(k),
-                              at(codes), at(dither),  at(ids),    mode,     accumulate, accumulate};
+        return VqKeysBackward{.d_k = at(d_k),
+                              .d_codes = at(d_codes),
+                              .d_kq = at(d_kq),
+                              .k = at(k),
+                              .codes = at(codes),
+                              .dither = at(dither),
+                              .ids = at(ids),
+                              .mode = mode,
+                              .accumulate_k = accumulate,
+                              .accumulate_codes = accumulate};
       },
       2e-5);         // sums of up to 23 keys that share a codeword, quotients of sums
   if (accumulate) {  // else nothing writes d_k
     t.check(
         [&](auto at) {
-          return VqKeysBackward{{},        at(d_codes), at(shares), at(work), at(d_kq), at(k),
-                                at(codes), at(dither),  at(ids),    mode,     true,     true};
+          return VqKeysBackward{.d_k = {},
+                                .d_codes = at(d_codes),
+                                .d_kq = at(d_kq),
+                                .k = at(k),
+                                .codes = at(codes),
+                                .dither = at(dither),
+                                .ids = at(ids),
+                                .mode = mode,
+                                .accumulate_k = true,
+                                .accumulate_codes = true};
         },
         2e-5);
   }
@@ -116,19 +131,18 @@ TEST_CASE("the linear form equals the CPU's, also where a segment goes on", "[fa
   const auto segment = [&](int64_t length, const std::vector<int64_t>& starts, bool last) {
     const int64_t chunk = std::min<int64_t>(17, length);
     const Shape queries{kBatch, length, kHeads, kWidth}, values{kBatch, length, kKvHeads, dv};
-    const Twin o = t.output({kBatch, length, kHeads, dv}), own = t.scratch({kBatch, kKvHeads, chunk, kWidth}),
-               logits = t.scratch({kBatch, kKvHeads, kVqTile, kCodes + chunk}),
-               work = t.scratch({vq_read_work(queries, values, chunk, kCodes)}), q = t.input(queries, 3),
-               v = t.input(values),
+    const Twin o = t.output({kBatch, length, kHeads, dv}), q = t.input(queries, 3), v = t.input(values),
                ids = t.integers({kBatch, kKvHeads, length}, some_ids(kBatch * kKvHeads * length, 40)),
                doc_start = t.integers({kBatch, length}, starts);
     const auto read = [&](auto at) {
-      return VqRead{at(o),    VqDictionary{at(counts), at(log_counts), at(means)},
-                    at(own),  at(logits),
-                    at(work), at(q),
-                    at(v),    at(points),
-                    at(ids),  at(doc_start),
-                    chunk};
+      return VqRead{.o = at(o),
+                    .dictionary = {at(counts), at(log_counts), at(means)},
+                    .q = at(q),
+                    .v = at(v),
+                    .points = at(points),
+                    .ids = at(ids),
+                    .doc_start = at(doc_start),
+                    .chunk = chunk};
     };
     // The rounding of log counts and running means of up to 70 values.
     if (!last) {
@@ -153,25 +167,32 @@ TEST_CASE("the linear form and the gradients of quantized keys do not race", "[t
   Twins forward = t;
   const Twin o = forward.output(items), counts = forward.integers(room, std::vector<int64_t>(codes), DType::i32, true),
              log_counts = forward.float_sum(room), means = forward.float_sum({1, 1, codes, d}),
-             own = forward.scratch({1, 1, 2, d}), logits = forward.scratch({1, 1, kVqTile, codes + 2}),
-             work = forward.scratch({vq_read_work(items, items, 2, codes)}),
              doc_start = forward.integers({1, length}, std::vector<int64_t>(length));
   forward.check(
       [&](auto at) {
-        return VqRead{at(o),    VqDictionary{at(counts), at(log_counts), at(means)},
-                      at(own),  at(logits),
-                      at(work), at(q),
-                      at(k),    at(points),
-                      at(ids),  at(doc_start),
-                      2};
+        return VqRead{.o = at(o),
+                      .dictionary = {at(counts), at(log_counts), at(means)},
+                      .q = at(q),
+                      .v = at(k),
+                      .points = at(points),
+                      .ids = at(ids),
+                      .doc_start = at(doc_start),
+                      .chunk = 2};
       },
       2e-5);
-  const Twin d_k = t.output(items), d_codes = t.sum(codes_shape), shares = t.scratch({1, length, 1, 2}),
-             back = t.scratch({vq_backward_work(items, codes_shape)}), d_kq = t.input(items);
+  const Twin d_k = t.output(items), d_codes = t.sum(codes_shape), d_kq = t.input(items);
   t.check(
       [&](auto at) {
-        return VqKeysBackward{at(d_k),    at(d_codes), at(shares), at(back),      at(d_kq), at(k),
-                              at(points), {},          at(ids),    VqMode::diveq, false,    true};
+        return VqKeysBackward{.d_k = at(d_k),
+                              .d_codes = at(d_codes),
+                              .d_kq = at(d_kq),
+                              .k = at(k),
+                              .codes = at(points),
+                              .dither = {},
+                              .ids = at(ids),
+                              .mode = VqMode::diveq,
+                              .accumulate_k = false,
+                              .accumulate_codes = true};
       },
       2e-5);
 }
