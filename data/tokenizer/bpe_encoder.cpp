@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <unordered_map>
 
@@ -15,7 +14,6 @@ namespace {
 // The library writes spaces as U+2581 and cannot tell the two apart afterwards. Here both are ' ',
 // which keeps the text as it is and the common tables in ASCII.
 constexpr char32_t kVisibleSpace = 0x2581;
-constexpr size_t kCacheSlots = 1 << 15;
 constexpr int32_t kForeign = -1;
 
 using PieceType = SentencePieceModel::PieceType;
@@ -28,8 +26,6 @@ std::u32string characters_of(std::string_view text) {
   }
   return out;
 }
-
-uint64_t pair_key(uint32_t left, uint32_t right) { return static_cast<uint64_t>(left) << 32 | right; }
 
 std::string piece_obstacle(const SentencePieceModel::Piece& piece) {
   if (utf8_first_invalid(piece.text) != std::string_view::npos) { return "a piece is not UTF-8"; }
@@ -143,14 +139,12 @@ inline bool BpeEncoder::never_joined(char32_t left, char32_t right) const {
   return joined_.find(pair_key(left, right)) == nullptr;
 }
 
-BpeEncoder::Scratch::Scratch() : slots_(kCacheSlots) {}
-
 void BpeEncoder::encode(std::string_view text, Scratch& scratch, std::vector<int32_t>& ids) const {
   if (text.empty()) { return; }
   if (add_dummy_prefix_) {
-    scratch.prefixed_.assign(1, ' ');
-    scratch.prefixed_ += text;
-    text = scratch.prefixed_;
+    scratch.text.assign(1, ' ');
+    scratch.text += text;
+    text = scratch.text;
   }
   char32_t previous = 0;
   size_t begin = 0;
@@ -169,81 +163,22 @@ void BpeEncoder::encode(std::string_view text, Scratch& scratch, std::vector<int
 
 void BpeEncoder::encode_part(std::string_view part, Scratch& scratch, std::vector<int32_t>& ids) const {
   if (part.size() == 1) { return emit(ascii_symbols_[static_cast<unsigned char>(part[0])], part, ids); }
-  if (part.size() > Scratch::kKeyBytes) { return merge_part(part, scratch, ids); }
-  uint64_t key[Scratch::kKeyWords] = {};
-  std::memcpy(key, part.data(), part.size());
-  uint64_t hash = part.size();
-  for (const uint64_t word : key) {
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15ULL;
-    hash ^= hash >> 29;
-  }
-  Scratch::Slot& slot = scratch.slots_[hash & (kCacheSlots - 1)];
-  if (slot.key_bytes == part.size() && std::memcmp(slot.key, key, sizeof key) == 0) {
-    ids.insert(ids.end(), slot.ids, slot.ids + slot.count);
-    return;
-  }
-  const size_t first = ids.size();
-  merge_part(part, scratch, ids);
-  const size_t count = ids.size() - first;
-  if (count <= Scratch::kMaxIds) {
-    std::memcpy(slot.key, key, sizeof key);
-    slot.key_bytes = static_cast<uint16_t>(part.size());
-    slot.count = static_cast<uint16_t>(count);
-    std::copy(ids.begin() + static_cast<std::ptrdiff_t>(first), ids.end(), slot.ids);
-  }
+  scratch.cached(part, ids, [&] { merge_part(part, scratch, ids); });
 }
 
 void BpeEncoder::merge_part(std::string_view part, Scratch& scratch, std::vector<int32_t>& ids) const {
-  using Candidate = Scratch::Candidate;
   if (part.size() > static_cast<size_t>(INT32_MAX)) {
     throw DataError("", "text without a place to cut it", std::to_string(part.size()) + " bytes", "less than 2 GiB");
   }
-  auto& nodes = scratch.nodes_;
-  auto& heap = scratch.heap_;
-  nodes.clear();
-  heap.clear();
+  scratch.clear();
   for (size_t at = 0; at < part.size();) {
-    const auto begin = static_cast<uint32_t>(at);
+    const size_t begin = at;
     const char32_t c = utf8_decode(part, at);
-    const auto index = static_cast<int32_t>(nodes.size());
-    nodes.push_back({symbol_of(c == kVisibleSpace ? U' ' : c), index - 1, index + 1, begin, static_cast<uint32_t>(at)});
+    scratch.append(symbol_of(c == kVisibleSpace ? U' ' : c), static_cast<uint32_t>(begin), static_cast<uint32_t>(at));
   }
-  const auto count = static_cast<int32_t>(nodes.size());
-
-  const auto comes_later = [](const Candidate& a, const Candidate& b) {
-    return a.score < b.score || (a.score == b.score && a.left > b.left);
-  };
-  const auto propose = [&](int32_t left, int32_t right) {
-    if (left < 0 || right >= count || nodes[left].symbol < 0 || nodes[right].symbol < 0) { return; }
-    const auto left_symbol = nodes[left].symbol, right_symbol = nodes[right].symbol;
-    const Merge* merge =
-        merges_.find(pair_key(static_cast<uint32_t>(left_symbol), static_cast<uint32_t>(right_symbol)));
-    if (merge != nullptr) {
-      heap.push_back({merge->score, left, right, left_symbol, right_symbol, merge->symbol});
-      std::push_heap(heap.begin(), heap.end(), comes_later);
-    }
-  };
-  for (int32_t i = 1; i < count; ++i) { propose(i - 1, i); }
-  while (!heap.empty()) {
-    const Candidate best = heap.front();
-    std::pop_heap(heap.begin(), heap.end(), comes_later);
-    heap.pop_back();
-    Scratch::Node& left = nodes[best.left];
-    Scratch::Node& right = nodes[best.right];
-    if (left.symbol != best.left_symbol || right.symbol != best.right_symbol) {
-      continue;  // one of the two has been merged since
-    }
-    left.symbol = best.merged;
-    left.end = right.end;
-    left.next = right.next;
-    if (right.next < count) { nodes[right.next].previous = best.left; }
-    right.symbol = Scratch::kGone;
-    propose(left.previous, best.left);
-    propose(best.left, left.next);
-  }
-  for (int32_t i = 0; i < count; i = nodes[i].next) {
-    emit(nodes[i].symbol, part.substr(nodes[i].begin, nodes[i].end - nodes[i].begin), ids);
-  }
+  scratch.merge(merges_);
+  scratch.each(
+      [&](const Scratch::Node& node) { emit(node.symbol, part.substr(node.begin, node.end - node.begin), ids); });
 }
 
 // Characters outside the vocabulary become their bytes; a space those of U+2581, as the library does.

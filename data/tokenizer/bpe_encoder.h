@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizer/bpe_merge.h"
 #include "data/tokenizer/flat_map.h"
 #include "data/tokenizer/sentencepiece_model.h"
 
@@ -31,17 +32,12 @@ class BpeEncoder {
   /// The model must have no obstacle.
   explicit BpeEncoder(const SentencePieceModel& model);
 
-  /// Results of recent words and scratch memory of one thread; about 2 MiB. Results never depend on it.
-  class Scratch;
+  using Scratch = BpeScratch;
 
   /// Appends the ids of `text`, which must be valid UTF-8.
   void encode(std::string_view text, Scratch& scratch, std::vector<int32_t>& ids) const;
 
  private:
-  struct Merge {
-    int32_t symbol;
-    float score;
-  };
   /// Symbols: piece ids, then characters that occur in pieces without being one, then -1 for all others.
   int32_t symbol_of(char32_t c) const;
   bool never_joined(char32_t left, char32_t right) const;
@@ -57,37 +53,7 @@ class BpeEncoder {
   std::array<std::array<uint64_t, 2>, 128> ascii_joined_{};  // bit c2 of [c1]: some piece contains c1 c2
   FlatMap<char> joined_;                                     // the same for all other pairs of characters
   FlatMap<int32_t> symbols_;                                 // characters above ASCII
-  FlatMap<Merge> merges_;                                    // (left symbol, right symbol)
-};
-
-class BpeEncoder::Scratch {
- public:
-  Scratch();
-
- private:
-  friend class BpeEncoder;
-  static constexpr size_t kKeyWords = 3, kKeyBytes = 8 * kKeyWords, kMaxIds = 9;
-  /// One cached part, zero-padded; two cache lines never, one always.
-  struct alignas(64) Slot {
-    uint64_t key[kKeyWords];
-    uint16_t key_bytes, count;
-    int32_t ids[kMaxIds];
-  };
-  struct Node {
-    int32_t symbol;  // kGone after it was merged into its left neighbour
-    int32_t previous, next;
-    uint32_t begin, end;  // bytes of the part
-  };
-  struct Candidate {
-    float score;
-    int32_t left, right, left_symbol, right_symbol, merged;
-  };
-  static constexpr int32_t kGone = -2;
-
-  std::vector<Slot> slots_;
-  std::vector<Node> nodes_;
-  std::vector<Candidate> heap_;
-  std::string prefixed_;
+  BpeMerges merges_;
 };
 
 }  // namespace hebb
