@@ -16,6 +16,9 @@ endfunction()
 
 hebb_require_header(nlohmann/json.hpp nlohmann-json3-dev)
 hebb_require_header(CLI/CLI.hpp libcli11-dev)
+hebb_require_header(utf8proc.h libutf8proc-dev)
+find_library(HEBB_UTF8PROC_LIBRARY utf8proc REQUIRED)
+target_link_libraries(hebb_dependencies INTERFACE ${HEBB_UTF8PROC_LIBRARY})
 
 # hebb_optional(NAME header library package): defines HEBB_HAVE_NAME=1 when both are found.
 function(hebb_optional name header library package)

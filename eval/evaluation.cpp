@@ -168,7 +168,7 @@ void EvalContext::poll() const {
 const Tokenizer& EvalContext::text_tokenizer() const {
   if (tokenizer == nullptr) {
     throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer",
-                      "a SentencePiece .model file or \"bytes\", since this evaluation reads text");
+                      "a SentencePiece .model file, a tokenizer.json or \"bytes\", since this evaluation reads text");
   }
   return *tokenizer;
 }

@@ -95,7 +95,7 @@ int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, c
 struct EvalRequest {
   std::string checkpoint;  // run folder, checkpoint folder or model.safetensors
   fs::path out;            // empty: RUN/evals/STEP
-  std::string tokenizer;   // a .model file or "bytes"; empty: the run's
+  std::string tokenizer;   // a .model or tokenizer.json file or "bytes"; empty: the run's
   Compute compute;
   bool skip_done = false;     // leave out evaluations that already have a good result with the same configuration
   bool logs_samples = false;  // leave a file with a line per example beside each result

@@ -69,7 +69,7 @@ std::optional<TokenizerConfig> tokenizer_of(const ModelSource& source) {
   if (json == nullptr || !json->is_object()) { return std::nullopt; }
   TokenizerConfig config;
   Fields::read(*json, "data.tokenizer", config);
-  const fs::path kept = source.weights.parent_path().parent_path().parent_path() / "tokenizer.model";
+  const fs::path kept = source.weights.parent_path().parent_path().parent_path() / tokenizer_copy_name(config);
   if (!config.file.empty() && !fs::exists(config.file) && !source.weights.empty() && fs::exists(kept)) {
     config.file = kept.string();
   }
@@ -82,8 +82,7 @@ std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const
   TokenizerConfig config;
   const std::optional<TokenizerConfig> own = tokenizer_of(source);
   if (!override_file.empty()) {
-    config.type = override_file == "bytes" ? "bytes" : "sentencepiece";
-    config.file = override_file == "bytes" ? "" : override_file;
+    config = tokenizer_named(override_file);
     const bool is_known = own && (own->type == "bytes" || fs::exists(own->file));
     if (is_known && tokenizer_hash(config) != tokenizer_hash(*own)) {
       throw ConfigError("--tokenizer", override_file + ", another tokenizer",
@@ -97,7 +96,7 @@ std::shared_ptr<const Tokenizer> find_tokenizer(const ModelSource& source, const
     config = *own;
   } else {
     throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer",
-                      "a SentencePiece .model file or \"bytes\"");
+                      "a SentencePiece .model file, a tokenizer.json or \"bytes\"");
   }
   auto tokenizer = Tokenizer::load(config);
   require_ids(*tokenizer, source.model.vocab_size);

@@ -154,6 +154,9 @@ std::string describe_json(const fs::path& path, bool statistics) {
   if (json.is_object() && json.find("files") != nullptr && json.find("step") != nullptr) {
     return describe_checkpoint(fs::absolute(path).parent_path(), statistics);
   }
+  if (json.is_object() && json.find("pre_tokenizer") != nullptr) {
+    return path.string() + "\n" + describe_tokenizer(path.string());
+  }
   unknown(path, "another JSON file");
 }
 

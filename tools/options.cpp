@@ -70,13 +70,6 @@ void require_utf8(const std::string& where, std::string_view text) {
   }
 }
 
-TokenizerConfig tokenizer_config(const std::string& name) {
-  TokenizerConfig config;
-  config.type = name == "bytes" ? "bytes" : "sentencepiece";
-  config.file = name == "bytes" ? "" : name;
-  return config;
-}
-
 void add_threads_option(Command verb, int& threads) {
   verb.option("--threads", threads, "Worker threads; 0 = the cores that this process may use").between(0, 1024);
 }

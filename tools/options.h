@@ -17,9 +17,6 @@ void add_text_input_options(Command verb, TextInputOptions& input);
 /// Errors: DataError naming the first byte of `text` that belongs to no character.
 void require_utf8(const std::string& where, std::string_view text);
 
-/// "bytes", or the path of a SentencePiece model.
-TokenizerConfig tokenizer_config(const std::string& name);
-
 /// --threads N of verbs that encode text; 0 = the cores that the process may use.
 void add_threads_option(Command verb, int& threads);
 

@@ -28,7 +28,7 @@ struct EncodeArguments {
 };
 
 void run_encode(EncodeArguments& arguments) {
-  const TokenizerConfig named = tokenizer_config(arguments.tokenizer);
+  const TokenizerConfig named = tokenizer_named(arguments.tokenizer);
   arguments.options.tokenizer.type = named.type;
   arguments.options.tokenizer.file = named.file;
   set_threads(arguments.options.workers);
@@ -42,7 +42,8 @@ void add_encode(Command data) {
   const auto arguments = std::make_shared<EncodeArguments>();
   EncodeOptions& options = arguments->options;
   add_text_input_options(verb, options.input);
-  verb.option("-t,--tokenizer", arguments->tokenizer, "\"bytes\", or a SentencePiece .model file (BPE or unigram)")
+  verb.option("-t,--tokenizer", arguments->tokenizer,
+              "\"bytes\", a SentencePiece .model file (BPE or unigram) or a tokenizer.json")
       .required()
       .type_name("NAME");
   verb.option("-o,--out", options.out, "Folder of the data set; created if it does not exist")

@@ -38,7 +38,8 @@ void add_eval_verb(Command program) {
   verb.option("OVERRIDES", o->overrides, "Changes to EVAL as KEY=VALUE, e.g. evaluations.0.max_tokens=100000");
   verb.option("--checkpoint", o->checkpoint, "Checkpoint folder, run folder or model.safetensors").required();
   verb.option("--out", o->out, "Folder for the results (default: RUN/evals/STEP)");
-  verb.option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
+  verb.option("--tokenizer", o->tokenizer,
+              "SentencePiece .model file, tokenizer.json or \"bytes\" (default: the run's)");
   verb.flag("--log-samples", o->log_samples, "Also a file with one line per example beside each result");
   add_device_options(verb, o->device);
   verb.runs([o] { return run_eval(*o); });

@@ -78,7 +78,8 @@ void add_generate_verb(Command program) {
   verb.option("--top-k", sampling.top_k, "Draw among the k most likely; 0 = all [tokens]").at_least(0);
   verb.option("--top-p", sampling.top_p, "Draw among the most likely with this total probability").between(0, 1);
   verb.option("--seed", o->generate.seed, "Seed of the draws");
-  verb.option("--tokenizer", o->tokenizer, "SentencePiece .model file or \"bytes\" (default: the run's)");
+  verb.option("--tokenizer", o->tokenizer,
+              "SentencePiece .model file, tokenizer.json or \"bytes\" (default: the run's)");
   for (const OverridableType& to : overridable_types()) {
     for (const OverrideGroup::Option& option : to.group->options) {
       verb.option(option.name, o->overrides[option.name], option.help).type_name(option.value);

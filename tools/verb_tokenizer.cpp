@@ -11,6 +11,7 @@
 #include "core/progress.h"
 #include "data/tokenizer/sentencepiece_model.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/train_tokenizer.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
@@ -23,7 +24,7 @@ void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), s
 
 /// Loads for encoding and decoding only, where it does not matter whether the special ids exist.
 std::shared_ptr<const Tokenizer> load_plain(const std::string& name) {
-  TokenizerConfig config = tokenizer_config(name);
+  TokenizerConfig config = tokenizer_named(name);
   config.add_eos = false;
   return Tokenizer::load(config);
 }
@@ -83,7 +84,7 @@ struct CodeArguments {
 
 std::shared_ptr<const CodeArguments> add_code_arguments(Command verb, const char* input) {
   const auto arguments = std::make_shared<CodeArguments>();
-  verb.option("TOKENIZER", arguments->tokenizer, "\"bytes\", or a SentencePiece .model file")
+  verb.option("TOKENIZER", arguments->tokenizer, "\"bytes\", a SentencePiece .model file or a tokenizer.json")
       .required()
       .type_name("NAME");
   verb.option("FILE", arguments->input, input).type_name("FILE");
@@ -129,13 +130,28 @@ std::string hex64(uint64_t value) {
 
 std::string id_text(int32_t id) { return id < 0 ? "none" : std::to_string(id); }
 
+std::string describe_tokenizer_json(const TokenizerJson& json) {
+  using Pattern = PreTokenizer::Pattern;
+  const char* pattern = json.pattern == Pattern::gpt2        ? "GPT-2"
+                        : json.pattern == Pattern::one_digit ? "Qwen 2 (single digits)"
+                        : json.pattern == Pattern::digits    ? "cl100k, Llama 3 (up to three digits)"
+                                                             : "none";
+  return "model type: byte-level bpe, " + std::to_string(json.merges.size()) + " merges" +
+         (json.ignores_merges ? ", words of the vocabulary are not merged" : "") +
+         "\nadded tokens: " + std::to_string(json.added.size()) + ", found in text\nwords: " + pattern +
+         "\nspace in front of texts: " + (json.adds_space ? "yes" : "no") +
+         "\nnormalisation: " + (json.composes ? "NFC" : "none") + "\n";
+}
+
 }  // namespace
 
 std::string describe_tokenizer(const std::string& name) {
   const auto tokenizer = load_plain(name);
   const Tokenizer::Special& special = tokenizer->special();
   std::string text = "tokenizer: " + tokenizer->config().type + "\n";
-  if (!tokenizer->model_bytes().empty()) {
+  if (tokenizer->config().type == "huggingface") {
+    text += describe_tokenizer_json(parse_tokenizer_json(tokenizer->model_bytes(), name));
+  } else if (!tokenizer->model_bytes().empty()) {
     using Model = SentencePieceModel;
     const Model model = parse_sentencepiece_model(tokenizer->model_bytes(), name);
     const char* type = model.type == Model::Type::bpe       ? "bpe"
@@ -168,7 +184,9 @@ void add_tokenizer_verb(Command program) {
 
   Command info = tokenizer.verb("info", "Shows type, vocabulary, special ids and hash of a tokenizer");
   const auto name = std::make_shared<std::string>();
-  info.option("TOKENIZER", *name, "\"bytes\", or a SentencePiece .model file").required().type_name("NAME");
+  info.option("TOKENIZER", *name, "\"bytes\", a SentencePiece .model file or a tokenizer.json")
+      .required()
+      .type_name("NAME");
   info.runs([name] { print(describe_tokenizer(*name)); });
 }
 

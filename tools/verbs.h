@@ -21,7 +21,7 @@ void add_selftest_verb(Command program);
 void add_trace_verb(Command program);
 void add_train_verb(Command program);
 
-/// What `hebb tokenizer info` prints about "bytes" or a SentencePiece model.
+/// What `hebb tokenizer info` prints about "bytes" a SentencePiece model or a tokenizer.json.
 std::string describe_tokenizer(const std::string& name);
 
 /// Text of `hebb --version`: version, build options, library versions.

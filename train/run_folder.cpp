@@ -2,12 +2,12 @@
 
 #include <fstream>
 
+#include "data/tokenizer/tokenizer.h"
 #include "train/model_source.h"
 
 namespace hebb {
 namespace {
 
-constexpr const char* kTokenizerFile = "tokenizer.model";
 constexpr const char* kLogFile = "train.log";
 
 void create_folder(const fs::path& path) {
@@ -59,7 +59,7 @@ RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
 bool RunFolder::discard() {
   if (!is_new_) { return false; }
   std::error_code ignored;  // the error that led here is the one to report
-  for (const char* name : {kTokenizerFile, kLogFile, "config.json", "metrics.jsonl", "tb"}) {
+  for (const char* name : {"tokenizer.model", "tokenizer.json", kLogFile, "config.json", "metrics.jsonl", "tb"}) {
     fs::remove_all(path_ / name, ignored);
   }
   lock_.reset();
@@ -185,7 +185,9 @@ void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& op
 void RunFolder::keep_tokenizer(RunConfig& config, const RunOptions& options) const {
   Json* file = config.data.tokenizer.is_object() ? config.data.tokenizer.find("file") : nullptr;
   if (file == nullptr || !file->is_string() || file->as_string().empty()) { return; }
-  const fs::path kept = path_ / kTokenizerFile, given = file->as_string();
+  TokenizerConfig tokenizer;
+  Fields::read(config.data.tokenizer, "data.tokenizer", tokenizer);
+  const fs::path kept = path_ / tokenizer_copy_name(tokenizer), given = file->as_string();
   if (!fs::exists(kept) || !fs::equivalent(kept, given)) {
     const std::string bytes = read_file(given);
     const bool is_other = fs::exists(kept) && read_file(kept) != bytes;

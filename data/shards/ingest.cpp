@@ -17,7 +17,6 @@ namespace {
 constexpr uint64_t kBatchBytes = 1 << 20;
 constexpr uint64_t kBytesUnderWay = 512 << 20;  // raw text; matters only for very long documents
 constexpr std::string_view kVisibleSpace = "\xE2\x96\x81";
-constexpr const char* kModelFile = "tokenizer.model";
 
 /// Documents that go through the pipeline together.
 struct Batch {
@@ -131,7 +130,7 @@ void check(const EncodeOptions& options) {
 
 ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer& tokenizer) {
   TokenizerConfig stored = options.tokenizer;
-  stored.file = kModelFile;
+  stored.file = tokenizer_copy_name(stored);
   ShardWriterOptions writer;
   writer.directory = options.out;
   writer.vocab_size = tokenizer.vocab_size();
@@ -140,7 +139,7 @@ ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer&
   writer.tokenizer_hash = tokenizer.hash();
   writer.tokenizer = Fields::write(stored);
   if (tokenizer.model_bytes().empty()) { writer.tokenizer.erase("file"); }
-  writer.model_file = kModelFile;
+  writer.model_file = stored.file;
   writer.model_bytes = tokenizer.model_bytes();
   writer.shard_tokens = options.shard_tokens;
   writer.overwrite = options.overwrite;

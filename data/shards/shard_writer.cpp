@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <system_error>
 
 #include "core/hash.h"
@@ -18,7 +19,7 @@ namespace {
 
 constexpr const char* kTemporarySuffix = ".tmp";
 constexpr const char* kDescription = "dataset.json";
-constexpr const char* kModel = "tokenizer.model";
+constexpr const char* kModels[] = {"tokenizer.model", "tokenizer.json"};
 
 std::string shard_stem(const std::string& prefix, size_t number) {
   char text[32];
@@ -40,10 +41,10 @@ bool is_shard_name(const std::string& name) {
 }
 
 bool is_temporary_name(const std::string& name) {
-  const size_t suffix = std::strlen(kTemporarySuffix);
-  return name.size() > suffix && name.compare(name.size() - suffix, suffix, kTemporarySuffix) == 0 &&
-         (is_shard_name(name.substr(0, name.size() - suffix)) || name == std::string(kDescription) + kTemporarySuffix ||
-          name == std::string(kModel) + kTemporarySuffix);
+  if (!name.ends_with(kTemporarySuffix)) { return false; }
+  const std::string final_name = name.substr(0, name.size() - std::strlen(kTemporarySuffix));
+  return is_shard_name(final_name) || final_name == kDescription ||
+         std::find(std::begin(kModels), std::end(kModels), final_name) != std::end(kModels);
 }
 
 template <class Match> std::vector<fs::path> list_files(const fs::path& directory, Match match) {

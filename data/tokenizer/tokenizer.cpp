@@ -1,5 +1,7 @@
 #include "data/tokenizer/tokenizer.h"
 
+#include <algorithm>
+#include <fstream>
 #include <numeric>
 #include <optional>
 
@@ -7,6 +9,7 @@
 #include "core/hash.h"
 #include "data/text/utf8.h"
 #include "data/tokenizer/bpe_encoder.h"
+#include "data/tokenizer/byte_level_encoder.h"
 #include "data/tokenizer/sentencepiece_model.h"
 
 #if HEBB_HAVE_SENTENCEPIECE
@@ -18,6 +21,20 @@ namespace {
 
 constexpr int32_t kBytesBos = 256, kBytesEos = 257, kBytesPad = 258, kBytesVocab = 259;
 constexpr std::string_view kVisibleSpace = "\xE2\x96\x81";
+
+// The file does not say which special tokens these are: the names that models give them, the first that is there.
+constexpr std::string_view kBosNames[] = {"<|begin_of_text|>", "<|startoftext|>", "<s>", "<bos>", "<|endoftext|>"};
+constexpr std::string_view kEosNames[] = {"<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>"};
+constexpr std::string_view kPadNames[] = {"<|finetune_right_pad_id|>", "<|pad|>", "<pad>"};
+
+int32_t special_id(const TokenizerJson& json, std::span<const std::string_view> names) {
+  for (const std::string_view name : names) {
+    const auto token = std::find_if(json.added.begin(), json.added.end(),
+                                    [&](const auto& t) { return t.is_special && t.content == name; });
+    if (token != json.added.end()) { return token->id; }
+  }
+  return -1;
+}
 
 std::string with_spaces(std::string_view piece) {
   std::string out;
@@ -35,10 +52,21 @@ std::string with_spaces(std::string_view piece) {
 }  // namespace
 
 void fields(Fields& f, TokenizerConfig& config) {
-  f.field("type", config.type).required().one_of({"sentencepiece", "bytes"}).help("Kind of tokenizer.");
-  f.file("file", config.file).help("SentencePiece .model file (BPE or unigram); none for bytes.");
+  f.field("type", config.type).required().one_of({"sentencepiece", "huggingface", "bytes"}).help("Kind of tokenizer.");
+  f.file("file", config.file)
+      .help("SentencePiece .model file (BPE or unigram), or tokenizer.json (byte-level BPE); none for bytes.");
   f.field("add_bos", config.add_bos).help("Puts BOS in front of every document.");
   f.field("add_eos", config.add_eos).help("Puts EOS behind every document.");
+}
+
+TokenizerConfig tokenizer_named(const std::string& name) {
+  if (name == "bytes") { return {.type = "bytes", .file = ""}; }
+  const bool is_json = std::ifstream(name).peek() == '{' || fs::path(name).extension() == ".json";
+  return {.type = is_json ? "huggingface" : "sentencepiece", .file = name};
+}
+
+std::string tokenizer_copy_name(const TokenizerConfig& config) {
+  return config.type == "huggingface" ? "tokenizer.json" : "tokenizer.model";
 }
 
 uint64_t tokenizer_hash(const TokenizerConfig& config) {
@@ -122,8 +150,10 @@ std::shared_ptr<const Tokenizer> Tokenizer::load(const TokenizerConfig& config) 
     tokenizer->load_bytes();
   } else if (config.type == "sentencepiece") {
     tokenizer->load_sentencepiece();
+  } else if (config.type == "huggingface") {
+    tokenizer->load_tokenizer_json();
   } else {
-    throw ConfigError("tokenizer.type", "\"" + config.type + "\"", "\"sentencepiece\" or \"bytes\"");
+    throw ConfigError("tokenizer.type", "\"" + config.type + "\"", "\"sentencepiece\", \"huggingface\" or \"bytes\"");
   }
   tokenizer->special_.add_bos = config.add_bos;
   tokenizer->special_.add_eos = config.add_eos;
@@ -146,6 +176,25 @@ void Tokenizer::load_bytes() {
   special_.pad = kBytesPad;
 }
 
+void Tokenizer::load_tokenizer_json() {
+  if (config_.file.empty()) { throw ConfigError("tokenizer.file", "nothing", "a tokenizer.json file"); }
+  model_bytes_ = read_file(config_.file);
+  hash_ = fnv1a64(model_bytes_);
+  const TokenizerJson json = parse_tokenizer_json(model_bytes_, config_.file);
+  surfaces_.assign(static_cast<size_t>(json.vocab_size), {"", Surface::kSpecial});
+  for (const TokenizerJson::Token& token : json.vocab) {
+    surfaces_[static_cast<size_t>(token.id)] = {token.bytes, Surface::kByte};
+  }
+  for (const TokenizerJson::AddedToken& token : json.added) {
+    surfaces_[static_cast<size_t>(token.id)] =
+        token.is_special ? Surface{"", Surface::kSpecial} : Surface{token.content, Surface::kByte};
+  }
+  special_.bos = special_id(json, kBosNames);
+  special_.eos = special_id(json, kEosNames);
+  special_.pad = special_id(json, kPadNames);
+  byte_level_ = std::make_unique<const ByteLevelEncoder>(json);
+}
+
 void Tokenizer::check_special() const {
   if (config_.add_bos && special_.bos < 0) {
     throw ConfigError("tokenizer.add_bos", "true", "false, as " + config_.file + " has no BOS");
@@ -156,12 +205,13 @@ void Tokenizer::check_special() const {
 }
 
 std::string Tokenizer::encoder_name() const {
+  if (byte_level_) { return "built-in byte-level BPE"; }
   if (!library_) { return "bytes"; }
   return library_->bpe ? "built-in BPE" : "library (" + library_->obstacle + ")";
 }
 
 struct Tokenizer::Encoder::Scratch {
-  BpeEncoder::Scratch bpe;
+  BpeScratch bpe;
   std::string repaired;
 };
 
@@ -175,7 +225,9 @@ void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& ids
     scratch_->repaired = utf8_replace_invalid(text, ignored);
     text = scratch_->repaired;
   }
-  if (!tokenizer_->library_) {
+  if (tokenizer_->byte_level_) {
+    tokenizer_->byte_level_->encode(text, scratch_->bpe, ids);
+  } else if (!tokenizer_->library_) {
     for (const char byte : text) { ids.push_back(static_cast<unsigned char>(byte)); }
   } else if (tokenizer_->library_->bpe) {
     tokenizer_->library_->bpe->encode(text, scratch_->bpe, ids);
@@ -220,6 +272,7 @@ void Tokenizer::Decoder::push(int32_t id, std::string& out) {
     bytes_ += surface.text;
     return flush_bytes(false, out);
   }
+  if (tokenizer_->byte_level_) { return; }  // its library drops special tokens before it joins bytes
   flush_bytes(true, out);
   is_start_ = is_start_ && !dropped_space_ && !wrote_text_;
   std::string_view text = surface.text;
@@ -249,8 +302,8 @@ void Tokenizer::Decoder::flush_bytes(bool is_last, std::string& out) {
     } else if (step.is_cut_off && !is_last) {
       break;
     } else {
-      out += "\xEF\xBF\xBD";  // one for each byte, as the library does
-      at += 1;
+      out += "\xEF\xBF\xBD";  // one for each byte, or for each cut character, as the libraries do
+      at += tokenizer_->byte_level_ ? static_cast<size_t>(step.length) : 1;
     }
     wrote_text_ = true;
   }

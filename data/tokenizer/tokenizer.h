@@ -10,13 +10,21 @@
 
 namespace hebb {
 
+class ByteLevelEncoder;
+
 /// The "tokenizer" object of dataset.json and of a run configuration (spec 82, section 2).
 struct TokenizerConfig {
-  std::string type = "sentencepiece";  // or "bytes"
-  std::string file;                    // .model file; empty for bytes
+  std::string type = "sentencepiece";  // or "huggingface", "bytes"
+  std::string file;                    // .model or tokenizer.json file; empty for bytes
   bool add_bos = false, add_eos = true;
 };
 void fields(Fields& f, TokenizerConfig& config);
+
+/// The tokenizer that a command line names: "bytes", or a file whose first byte tells its type.
+TokenizerConfig tokenizer_named(const std::string& name);
+
+/// Name of the copy of the file in run and data folders.
+std::string tokenizer_copy_name(const TokenizerConfig& config);
 
 /// Tokenizer::hash() of the tokenizer that a configuration names, without loading it.
 uint64_t tokenizer_hash(const TokenizerConfig& config);
@@ -45,7 +53,7 @@ class Tokenizer {
   uint64_t hash() const { return hash_; }
   /// The model file as it is, to be copied into run and data folders; empty for bytes.
   const std::string& model_bytes() const { return model_bytes_; }
-  /// How text is encoded: "built-in BPE", "library (REASON)" or "bytes".
+  /// How text is encoded: "built-in BPE", "built-in byte-level BPE", "library (REASON)" or "bytes".
   std::string encoder_name() const;
   /// Whether some text cannot come back exactly because U+2581 is returned as a space.
   bool loses_visible_space() const { return config_.type == "sentencepiece"; }
@@ -97,7 +105,7 @@ class Tokenizer {
  private:
   struct Library;  // SentencePiece; keeps its headers out of here
   struct Surface {
-    std::string text;  // one byte for byte tokens
+    std::string text;  // bytes, not always of whole characters, for byte tokens
     enum Kind : uint8_t { kText, kByte, kUnknown, kSpecial } kind = kText;
   };
 
@@ -105,6 +113,7 @@ class Tokenizer {
   const Surface& surface(int32_t id) const;
   void load_bytes();
   void load_sentencepiece();
+  void load_tokenizer_json();
   void check_special() const;
 
   TokenizerConfig config_;
@@ -114,6 +123,7 @@ class Tokenizer {
   std::vector<Surface> surfaces_;
   enum class StartSpaces { keep, drop_one, drop_all } start_spaces_ = StartSpaces::keep;
   std::unique_ptr<Library> library_;
+  std::unique_ptr<const ByteLevelEncoder> byte_level_;
 };
 
 /// Errors: DataError where a model of `vocab_size` tokens lacks some of the tokenizer's ids.

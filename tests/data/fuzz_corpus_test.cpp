@@ -13,5 +13,5 @@ TEST_CASE("inputs that fuzzing found for shards, text, records, data sets and to
   CHECK(fuzz::run_corpus("jsonl", fuzz::jsonl) > 100);
   CHECK(fuzz::run_corpus("records", fuzz::records) > 100);
   CHECK(fuzz::run_corpus("convert", fuzz::convert) > 100);
-  CHECK(fuzz::run_corpus("tokenizer", fuzz::sentencepiece_model) > 50);
+  CHECK(fuzz::run_corpus("tokenizer", fuzz::tokenizer) > 50);
 }

@@ -89,6 +89,18 @@ TEST_CASE("mutated tokenizer models are refused or read", "[fast]") {
   CHECK(first_failure(fuzz::sentencepiece_model, {model}, 5000) == "");
 }
 
+TEST_CASE("mutated files of byte-level BPE are refused or read", "[fast]") {
+  std::vector<std::string> seeds;
+  for (const char* name : {"gpt2", "qwen2", "llama3"}) {
+    Json json = parse_json_file(HEBB_TEST_DATA + "/golden/tokenizer-json/" + name + ".json");
+    std::vector<Json>& merges = json.find("model")->find("merges")->items();
+    merges.resize(3);
+    seeds.push_back(json.dump());
+    CHECK(parse_tokenizer_json(seeds.back(), name).merges.size() == 3);
+  }
+  CHECK(first_failure(fuzz::tokenizer_json, seeds, 1000) == "");
+}
+
 TEST_CASE("mutated records and files of data sets are refused or become records", "[fast]") {
   const std::vector<std::string> seeds = {
       R"({"context": "c", "choices": ["a", "b"], "gold": [1], "group": "g", "_x": 1})"

@@ -197,6 +197,27 @@ TEST_CASE("the byte tokenizer encodes and decodes on the command line", "[fast]"
   CHECK_THAT(run_hebb(folder, "tokenizer info bytes").out, Contains("vocabulary: 259\nbos 256, eos 257, pad 258\n"));
 }
 
+TEST_CASE("a tokenizer.json is described and encodes a data set, which keeps a copy", "[fast]") {
+  const TempFolder folder;
+  fs::copy_file(HEBB_TEST_DATA + "/golden/tokenizer-json/llama3.json", folder / "t.json");
+  const std::string described = run_hebb(folder, "tokenizer info t.json").out;
+  CHECK_THAT(described, StartsWith("tokenizer: huggingface\nmodel type: byte-level bpe") &&
+                            Contains("words: cl100k, Llama 3 (up to three digits)\n") &&
+                            Contains("bos 700, eos 701, pad 702\n") && Contains("encoder: built-in byte-level BPE\n"));
+  CHECK(run_hebb(folder, "inspect t.json").out == (folder / "t.json").filename().string() + "\n" + described);
+  const std::string text = "The bell, 42 and größer\n";
+  const CommandResult ids = run_hebb(folder, "tokenizer encode t.json", text);
+  CHECK(run_hebb(folder, "tokenizer decode t.json", ids.out).out == text);
+  folder.write("docs.txt", text + text);
+  REQUIRE(run_hebb(folder, "data encode docs.txt -t t.json -o set").code == 0);
+  CHECK(run_hebb(folder, "data verify set").code == 0);
+  CHECK(read_file(folder / "set/tokenizer.json") == read_file(folder / "t.json"));
+  folder.write("bad.json", "{\"model\": {}}");
+  const CommandResult bad = run_hebb(folder, "tokenizer info bad.json");
+  CHECK(bad.code == 3);
+  CHECK_THAT(bad.err, Contains("bad.json:1:11: model (found no key \"vocab\", expected one)"));
+}
+
 #if HEBB_HAVE_SENTENCEPIECE
 TEST_CASE("a tokenizer is trained, described, used and not overwritten", "[fast]") {
   const TempFolder folder;

@@ -8,6 +8,7 @@
 #include "data/text/jsonl.h"
 #include "data/text/text_input.h"
 #include "data/text/utf8.h"
+#include "data/tokenizer/byte_level_encoder.h"
 #include "data/tokenizer/sentencepiece_model.h"
 #include "tests/fuzz/targets.h"
 
@@ -68,6 +69,22 @@ inline void sentencepiece_model(std::string_view bytes) {
     const SentencePieceModel model = parse_sentencepiece_model(bytes, "fuzz.model");
     expect(!model.pieces.empty(), "a model has pieces");
   } catch (const DataError&) {}
+}
+
+/// A tokenizer.json that is refused with a data error, or read: then it encodes text to ids of its vocabulary.
+inline void tokenizer_json(std::string_view bytes) {
+  try {
+    const TokenizerJson json = parse_tokenizer_json(bytes, "fuzz.json");
+    std::vector<int32_t> ids;
+    ByteLevelEncoder::Scratch scratch;
+    ByteLevelEncoder(json).encode("It's 2024,\n\n  caf\xC3\xA9 <a> e\xCC\x81", scratch, ids);
+    expect(!ids.empty() && std::all_of(ids.begin(), ids.end(), [&](int32_t id) { return id < json.vocab_size; }),
+           "ids are of the vocabulary");
+  } catch (const DataError&) {}
+}
+
+inline void tokenizer(std::string_view bytes) {
+  bytes.starts_with('{') ? tokenizer_json(bytes) : sentencepiece_model(bytes);
 }
 
 }  // namespace hebb::fuzz

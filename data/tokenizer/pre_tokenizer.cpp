@@ -1,0 +1,135 @@
+#include "data/tokenizer/pre_tokenizer.h"
+
+#include "data/text/utf8.h"
+#include "data/tokenizer/character_class.h"
+
+namespace hebb {
+namespace {
+
+using Class = CharacterClass;
+
+/// The character at a place of the text.
+struct Character {
+  Character(std::string_view text, size_t at) : end(at) {
+    if (at < text.size()) {
+      value = utf8_decode(text, end);
+      type = character_class(value);
+      exists = true;
+    }
+  }
+  bool is(Class wanted) const { return exists && type == wanted; }
+  bool is_line_break() const { return value == '\n' || value == '\r'; }
+
+  char32_t value = 0;
+  Class type = Class::other;
+  bool exists = false;
+  size_t end;
+};
+
+/// End of the characters of a class that begin at `at`, at most `limit`.
+size_t run(std::string_view text, size_t at, Class type, size_t limit = static_cast<size_t>(-1)) {
+  for (; limit > 0; --limit) {
+    const Character c(text, at);
+    if (!c.is(type)) { break; }
+    at = c.end;
+  }
+  return at;
+}
+
+/// End of 's, 't, 're, 've, 'm, 'll or 'd at `at`, or `at`. In any case, U+017F is an s, too.
+size_t contraction(std::string_view text, size_t at, bool any_case) {
+  if (text[at] != '\'' || at + 1 == text.size()) { return at; }
+  const std::string_view rest = text.substr(at + 1);
+  const auto letter = [&](size_t i) {
+    const char c = i < rest.size() ? rest[i] : '\0';
+    return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  };
+  switch (letter(0)) {
+    case 's':
+    case 't':
+    case 'm':
+    case 'd': return at + 2;
+    case 'r':
+    case 'v': return letter(1) == 'e' ? at + 3 : at;
+    case 'l': return letter(1) == 'l' ? at + 3 : at;
+    default: return any_case && rest.starts_with("\xC5\xBF") ? at + 3 : at;
+  }
+}
+
+/// \s+(?!\S)|\s+: the space before a word belongs to the word.
+size_t spaces(std::string_view text, size_t at) {
+  size_t last = at, end = at;
+  for (Character c(text, at); c.is(Class::space); c = Character(text, end)) {
+    last = end;
+    end = c.end;
+  }
+  return end == text.size() || last == at ? end : last;
+}
+
+size_t gpt2(std::string_view text, size_t at) {
+  if (const size_t end = contraction(text, at, false); end > at) { return end; }
+  const Character first(text, at);
+  const Character word = first.value == ' ' ? Character(text, first.end) : first;
+  if (word.exists && word.type != Class::space) { return run(text, word.end, word.type); }
+  return spaces(text, at);
+}
+
+/// \s*[\r\n]+: end of the last line break in the white space at `at`, or `at`.
+size_t line_breaks(std::string_view text, size_t at) {
+  size_t end = at;
+  for (Character c(text, at); c.is(Class::space); c = Character(text, c.end)) { end = c.is_line_break() ? c.end : end; }
+  return end;
+}
+
+size_t cl100k(std::string_view text, size_t at, size_t digits) {
+  if (const size_t end = contraction(text, at, true); end > at) { return end; }
+  const Character first(text, at);
+  if (first.type == Class::letter) { return run(text, first.end, Class::letter); }
+  if (first.type == Class::number) { return run(text, at, Class::number, digits); }
+  const Character second(text, first.end);
+  if (!first.is_line_break() && second.is(Class::letter)) { return run(text, second.end, Class::letter); }
+  const Character word = first.value == ' ' ? second : first;
+  if (word.is(Class::other)) {
+    size_t end = run(text, word.end, Class::other);
+    while (end < text.size() && (text[end] == '\n' || text[end] == '\r')) { ++end; }
+    return end;
+  }
+  if (const size_t end = line_breaks(text, at); end > at) { return end; }
+  return spaces(text, at);
+}
+
+constexpr std::string_view kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kGpt2Short = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kCl100k =
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+}  // namespace
+
+bool PreTokenizer::find(std::string_view regex, Pattern& pattern) {
+  if (regex == kGpt2 || regex == kGpt2Short) {
+    pattern = Pattern::gpt2;
+  } else if (regex == kLlama3 || regex == kCl100k) {
+    pattern = Pattern::digits;
+  } else if (regex == kQwen2) {
+    pattern = Pattern::one_digit;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+size_t PreTokenizer::next(std::string_view text, size_t at) const {
+  switch (pattern_) {
+    case Pattern::gpt2: return gpt2(text, at);
+    case Pattern::one_digit: return cl100k(text, at, 1);
+    case Pattern::digits: return cl100k(text, at, 3);
+    case Pattern::whole: break;
+  }
+  return text.size();
+}
+
+}  // namespace hebb

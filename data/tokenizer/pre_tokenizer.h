@@ -1,0 +1,30 @@
+#pragma once
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace hebb {
+
+/// Cuts text into the words that BPE encodes one by one: the regular expressions of published tokenizers as scanners.
+class PreTokenizer {
+ public:
+  enum class Pattern {
+    whole,      // no pattern: the text is one word
+    gpt2,       // case-sensitive contractions, a space in front of runs of letters, numbers and others
+    one_digit,  // Qwen 2 to 3: contractions in any case, single digits, line breaks with what is before them
+    digits      // cl100k, Llama 3, OLMo 2: as one_digit, with up to three digits
+  };
+
+  /// The pattern of a regular expression, by its exact text. False for one that is not known.
+  static bool find(std::string_view regex, Pattern& pattern);
+
+  explicit PreTokenizer(Pattern pattern = Pattern::whole) : pattern_(pattern) {}
+
+  /// End of the word that begins at `at` < text.size(). `text` must be valid UTF-8; words have no gaps between them.
+  size_t next(std::string_view text, size_t at) const;
+
+ private:
+  Pattern pattern_;
+};
+
+}  // namespace hebb
