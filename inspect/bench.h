@@ -40,7 +40,7 @@ DecodeSpeed measure_decode(const ModelConfig& config, const Compute& compute, in
 DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t rows, int64_t context,
                            const ReadSettings& reading);
 
-/// The small models that docs/benchmarks.md follows: name and model configuration (JSON text).
+/// The small models that docs/benchmarks/cpu.md follows: name and model configuration (JSON text).
 struct BenchModel {
   std::string name, json;
 };

@@ -2,10 +2,13 @@
 # Builds for this machine's GPU, compares every layer with fp64, runs the device tests, and measures models and kernels beside their bounds
 # and peers; what matters most comes first, each step has a time limit, and none that fails stops the others. Needs the CUDA toolkit, CMake
 # and a C++20 compiler.
-# Usage: tools/gpu_check.sh [OUT]            OUT (default: gpu-check): a log per step, *.json, summary.md (grows with every step)
+# Usage: tools/gpu_check.sh [OUT]            OUT (default: gpu-check): a log per step, *.json, summary.md (grows with every step), and OUT.tgz
 #        tools/gpu_check.sh --headers        on a machine that has them: copies the headers that the build needs into .deps/
+#        tools/gpu_check.sh --status [OUT]   writes docs/status.md: the operations with CUDA code, and what the check in OUT says of them
+# STEPS="doctor peers ..."  only these steps (default: all; configure and build are skipped where HEBB names a program)
+# HEBB=path  a built program instead of a build; test_device beside it in tests/ is used where it is there
 # HEADERS="DIR ..."  folders that hold nlohmann/, CLI/ or catch2/ (default: .deps where it exists)    BUILD=build-gpu
-# BUDGET=900  seconds for everything: later steps are left out    SANITIZE=0, PEERS=0  without compute-sanitizer, without PyTorch
+# BUDGET=540  seconds for everything: later steps are left out    SANITIZE=0, PEERS=0  without compute-sanitizer, without PyTorch
 # CMAKE_ARGS="..."  more for the configuration
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -20,7 +23,33 @@ if [ "${1:-}" = --headers ]; then
   du -sh .deps
   exit
 fi
-out=${1:-gpu-check} build=${BUILD:-build-gpu} budget=${BUDGET:-900}
+if [ "${1:-}" = --status ]; then
+  check=${2:-gpu-check}
+  ran="not run on hardware"
+  if [ -f "$check/summary.md" ]; then
+    ran="$(sed -n 's/^# //p' "$check/summary.md" | head -1 | cut -d, -f1), $(sed -n '3s/,.*//p' "$check/summary.md")"
+    for precision in fp32 bf16; do
+      result=$(sed -n "s/^## selftest-$precision: \\([A-Za-z]*\\).*/\\1/p" "$check/summary.md" | head -1)
+      ran="$ran; selftest $precision ${result:-not run}"
+    done
+  fi
+  {
+    echo "# Status of the GPU kernels"
+    echo
+    echo "Written by \`tools/gpu_check.sh --status\`. Emulator: the operation's kernels run in the tests of \`tests/simt\` and of \`tests/device\`."
+    echo
+    echo "| operation | CUDA sources | emulator | hardware |"
+    echo "|---|---:|---|---|"
+    for folder in kernels/*/; do
+      name=$(basename "$folder")
+      count=$(find "$folder" -maxdepth 1 \( -name '*.cu' -o -name 'cuda_*.cpp' \) | wc -l)
+      [ "$count" = 0 ] || echo "| [\`$name\`](../kernels/$name/) | $count | $([ "$name" = gemm ] && echo "stand-in" || echo yes) | $ran |"
+    done
+  } >docs/status.md
+  echo "gpu_check.sh: docs/status.md ($ran)"
+  exit
+fi
+out=${1:-gpu-check} build=${BUILD:-build-gpu} budget=${BUDGET:-540}
 failed=0
 stop() { echo "gpu_check.sh: $*" >&2; exit 1; }
 PATH=$PATH:/usr/local/nvidia/bin  # where containers may have the driver's programs
@@ -69,15 +98,25 @@ echo "gpu_check.sh: $gpu, sm_$capability, $("$nvcc" --version | tail -1), $revis
 
 # step NAME SECONDS COMMAND...: runs it with a log of its own and a limit, and adds it to the summary: whether it failed, its time, its output.
 passed="" wrong="" left_out=""
+# What the script started ends with it.
+end_tree() {
+  local child children
+  children=$(pgrep -P "$1")
+  [ "$1" = $$ ] || kill -TERM "$1" 2>/dev/null  # before its children: it starts no more of them
+  for child in $children; do end_tree "$child"; done
+}
+trap 'exit 130' INT TERM
 step() {
   local name=$1 limit=$2 start=$SECONDS left=$((budget - SECONDS)) result=ok code
   shift 2
+  [[ -z ${STEPS:-} || " $STEPS " == *" $name "* || $name == configure || $name == build ]] || return 0
   if [ $left -lt 10 ]; then
     echo "  $name: left out, the budget of $budget s is spent" | tee -a "$out/summary.md"
     failed=1 left_out="$left_out $name"
     return 1
   fi
-  timeout -k 5 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1
+  timeout -k 5 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1 &
+  wait $!  # a signal is heard meanwhile
   code=$?
   [ $code = 0 ] || result="FAILED (exit code $code$([ $code = 124 ] && echo ', its time was over'))"
   echo "  $name: $result, $((SECONDS - start)) s"
@@ -91,22 +130,26 @@ step() {
 # shellcheck disable=SC2317
 finish() {
   local line
+  end_tree $$
   for line in "passed:${passed:- nothing}" "failed:${wrong:- nothing}" "left out:${left_out:- nothing}"; do
     echo "  $line"
     { echo; echo "$line"; } >>"$out/summary.md"
   done
-  echo "gpu_check.sh: $SECONDS s; $out/summary.md"
+  tar czf "$out.tgz" -C "$(dirname "$out")" "$(basename "$out")" 2>/dev/null
+  echo "gpu_check.sh: $SECONDS s; $out/summary.md, $out.tgz"
 }
 trap finish EXIT
 
 # alone NAME COMMAND... <arguments: a fault of the GPU fails all that comes after it in a process. So what failed is run by itself, with
 # each line of the input as the last argument, which tells causes from consequences.
 alone() {
-  local name=$1 argument code
+  local name=$1 argument code hangs=0
   shift
-  while read -r argument && [ $((budget - SECONDS)) -gt 30 ]; do
-    timeout -k 5 60 "$@" "$argument" </dev/null >"$out/one.log" 2>&1
+  # A fault is reported by the launch that caused it; a kernel that hangs costs 20 s, and the second one ends the list.
+  while read -r argument && [ $((budget - SECONDS)) -gt 30 ] && [ $hangs -lt 2 ]; do
+    CUDA_LAUNCH_BLOCKING=1 timeout --foreground -k 5 20 "$@" "$argument" </dev/null >"$out/one.log" 2>&1
     code=$?
+    if [ $code = 124 ] || [ $code = 137 ]; then hangs=$((hangs + 1)); else hangs=0; fi
     echo "== $argument: $([ $code = 0 ] && echo "passes alone" || echo "FAILS alone, exit code $code")"
     [ $code = 0 ] || tail -n 12 "$out/one.log"
   done >"$out/$name-alone.log"
@@ -115,6 +158,7 @@ alone() {
   grep '^==' "$out/$name-alone.log" | cut -c1-200 | sed 's/^/    /'
 }
 compare() {  # compare PRECISION: the self-test
+  [[ -z ${STEPS:-} || " $STEPS " == *" selftest-$1 "* ]] || return
   step "selftest-$1" 60 "$hebb" selftest --device cuda --precision "$1" && return
   for name in $("$hebb" selftest list 2>&1 | sed -n 's/.*expected one of //p' | tr -d ,); do
     grep -q "^$name .* passed\$" "$out/selftest-$1.log" || echo "$name"
@@ -123,6 +167,7 @@ compare() {  # compare PRECISION: the self-test
 tests() {  # tests NAME SECONDS TAGS: those of test_device
   local program=$build/tests/test_device names
   [ -x "$program" ] || return
+  [[ -z ${STEPS:-} || " $STEPS " == *" $1 "* ]] || return
   step "$1" "$2" "$program" "$3" && return
   names=$("$program" "$3" --list-test-names-only 2>/dev/null)
   [ -n "$names" ] || names=$("$program" "$3" --list-tests --verbosity quiet)  # Catch2 3
@@ -134,6 +179,10 @@ command -v ninja >/dev/null && generator=(-G Ninja)
 tests=ON
 [ -e /usr/include/catch2 ] || [ -n "$(for folder in ${includes//;/ }; do ls -d "$folder/catch2" 2>/dev/null; done)" ] || tests=OFF
 [ $tests = ON ] || echo "  no catch2 here: the device tests are left out"
+if [ -n "${HEBB:-}" ]; then
+  [ -x "$HEBB" ] || stop "HEBB=$HEBB: no such program"
+  build=$(dirname "$HEBB")
+else
 # shellcheck disable=SC2086
 step configure 120 cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DHEBB_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$capability-real" \
   -DCMAKE_CUDA_FLAGS=-Xptxas=-v "${cublas[@]}" -DHEBB_TESTS=$tests ${includes:+-DCMAKE_INCLUDE_PATH="$includes"} ${CMAKE_ARGS:-} || exit 1
@@ -143,6 +192,8 @@ hebb=$build/hebb
 rm -f "$hebb" "$build/tests/test_device"  # what an earlier run left says nothing of this source
 # One build for both programs; tests that do not compile leave hebb to be checked.
 step build "$budget" cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" -- ${generator[0]:+-k 0} || [ -x "$hebb" ] || exit 1
+fi
+hebb=${HEBB:-$build/hebb}
 step doctor 20 "$hebb" doctor
 compare fp32
 compare bf16
@@ -158,20 +209,23 @@ step targets 150 tools/gpu_targets.sh "$hebb"
 step layers 60 "$hebb" bench --layers --device cuda --rows 16 --length 1024 --steps 4
 step decode 30 "$hebb" bench gdn-hybrid --decode --device cuda
 tests slow-tests 180 "[slow]"
-if [ "${PEERS:-1}" = 1 ] && python3 -c 'import torch' 2>/dev/null; then
-  step peers 200 python3 tools/peers/gpu_pytorch.py --hebb "$hebb" --seconds 150 --peer-seconds 45 --json "$out/peers.json"
-fi
 if [ "${SANITIZE:-1}" = 1 ]; then
   sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
   layers=$(sed -n 's/^== \(.*\): FAILS.*/\1/p' "$out"/selftest-*-alone.log 2>/dev/null | sort -u)
   if [ -x "$sanitizer" ]; then
-    for tool in memcheck racecheck; do
-      # shellcheck disable=SC2086
-      step $tool 120 "$sanitizer" --tool $tool --error-exitcode 1 "$hebb" selftest ${layers:-attention gdn sdm fwpkm ovq optimizer} --device cuda --precision fp32
+    # bf16 first: kernels on tensor cores, with cp.async and ldmatrix, run in bf16 only.
+    for precision in bf16 fp32; do
+      for tool in memcheck racecheck; do
+        # shellcheck disable=SC2086
+        step $tool-$precision 90 "$sanitizer" --tool $tool --error-exitcode 1 "$hebb" selftest ${layers:-attention gdn kvm ovq fwpkm lact} --device cuda --precision $precision
+      done
     done
   else
     echo "  no compute-sanitizer here: left out"
   fi
+fi
+if [ "${PEERS:-1}" = 1 ] && python3 -c 'import torch' 2>/dev/null; then
+  step peers 220 python3 tools/peers/gpu_pytorch.py --hebb "$hebb" --seconds 150 --peer-seconds 45 --json "$out/peers.json"
 fi
 for precision in bf16 fp32; do  # the same once more, for programs
   [ $((budget - SECONDS)) -gt 60 ] && timeout -k 5 50 "$hebb" selftest --device cuda --precision $precision --json >"$out/selftest-$precision.json" 2>/dev/null

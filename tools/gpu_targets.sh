@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The models that have targets of speed (docs/benchmarks.md): training steps in bf16 on one GPU, each in a process of its own, beside what they
+# The models that have targets of speed (docs/design/gpu-kernels.md): training steps in bf16 on one GPU, each in a process of its own, beside what they
 # must and should reach on an H200.
 # Usage: tools/gpu_targets.sh [HEBB]        HEBB: the program (default: build/hebb)    STEPS=10 measured steps
 # Exit code 1: a model was not measured, or one misses what it must reach on a GPU of this name.

@@ -3,7 +3,7 @@
 
   cmake -S . -B build-gpu -DCMAKE_CUDA_FLAGS=-Xptxas=-v ... && cmake --build build-gpu -v 2>&1 | tee build.log
   tools/spills.py build.log [...]        # exit code 1: a hot kernel spills more than its limit, or none was found
-  tools/spills.py --markdown build.log   # hot kernels and those that spill, as a table for docs/benchmarks.md
+  tools/spills.py --markdown build.log   # hot kernels and those that spill, as a table
 
 Without -v the log holds only the warnings of --warn-on-spills, which the build always asks for: then registers are not known ("-") and a
 hot kernel that is not named does not spill. Objects that were built before leave nothing in a log: only a fresh build shows all kernels.
