@@ -3,16 +3,17 @@
 #include <algorithm>
 
 #include "core/parallel.h"
+#include "kernels/channel_skip/scratch.h"
 #include "kernels/common/cpu/simd.h"
 
 namespace hebb {
-namespace {
 
-constexpr int64_t kBlock = 64;  // tokens of one partial sum
-
-}  // namespace
-
-int64_t channel_skip_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+ChannelSkipBackwardScratch plan(Workspace& workspace, const ChannelSkipBackward& args) {
+  if (!args.d_scale.defined()) { return {}; }
+  const int64_t tokens = args.d_y.size(0), channels = args.d_y.numel() / tokens;
+  return {.partial = workspace.tensor({channel_skip_blocks(tokens), channels}, sum_dtype(args.x.dtype), "skip sums")};
+}
+HEBB_KERNEL_PLANNED(ChannelSkipBackward)
 
 namespace cpu {
 namespace {
@@ -48,13 +49,13 @@ template <class S> void forward(const ChannelSkipForward& a) {
   });
 }
 
-template <class S> void backward(const ChannelSkipBackward& a) {
+template <class S> void backward(const ChannelSkipBackward& a, const ChannelSkipBackwardScratch& scratch) {
   const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = channel_skip_blocks(tokens);
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      S* sums = a.d_scale.defined() ? a.partial.as<S>() + block * channels : nullptr;
+      S* sums = a.d_scale.defined() ? scratch.partial.as<S>() + block * channels : nullptr;
       if (sums != nullptr) { std::fill_n(sums, channels, S(0)); }
-      for (int64_t t = block * kBlock; t < std::min(tokens, (block + 1) * kBlock); ++t) {
+      for (int64_t t = block * kChannelSkipBlock; t < std::min(tokens, (block + 1) * kChannelSkipBlock); ++t) {
         const S *d_y = a.d_y.as<S>() + t * channels, *x = a.x.as<S>() + t * channels;
         if (sums != nullptr) {
           vector_loop<S>(channels, [&](int64_t c, auto lanes) {
@@ -67,7 +68,9 @@ template <class S> void backward(const ChannelSkipBackward& a) {
   });
   if (a.d_scale.defined()) {
     const int64_t width = channels / a.d_scale.numel();
-    for (int64_t i = 0; i < blocks * channels; ++i) { a.d_scale.as<S>()[i % channels / width] += a.partial.as<S>()[i]; }
+    for (int64_t i = 0; i < blocks * channels; ++i) {
+      a.d_scale.as<S>()[i % channels / width] += scratch.partial.as<S>()[i];
+    }
   }
 }
 
@@ -77,8 +80,8 @@ void run(Stream&, const ChannelSkipForward& args) {
   dispatch_real(args.y.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
 }
 
-void run(Stream&, const ChannelSkipBackward& args) {
-  dispatch_real(args.d_y.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const ChannelSkipBackward& args, const ChannelSkipBackwardScratch& scratch) {
+  dispatch_real(args.d_y.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -1,12 +1,11 @@
 #include "kernels/channel_skip/channel_skip.h"
 
+#include "kernels/channel_skip/scratch.h"
 #include "kernels/common/cuda/fast_divide.cuh"
 
 // Bound by HBM: 3 passes forward, 4 backward.
 namespace hebb::HEBB_DEVICE {
 namespace {
-
-constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in channel_skip_blocks
 
 /// to += scale from; a scale holds for `width` channels, a multiple of N.
 template <class T, int N> struct AddScaledChannels {
@@ -33,9 +32,10 @@ template <class T, int N> struct BlockSums {
   int64_t tokens, channels;
 
   __device__ void operator()(int64_t block, int64_t pack) const {
-    const int64_t c = pack * N, last = (block + 1) * kBlock < tokens ? (block + 1) * kBlock : tokens;
+    const int64_t c = pack * N,
+                  last = (block + 1) * kChannelSkipBlock < tokens ? (block + 1) * kChannelSkipBlock : tokens;
     float sum[N] = {};
-    for (int64_t token = block * kBlock; token < last; ++token) {
+    for (int64_t token = block * kChannelSkipBlock; token < last; ++token) {
       float a[N], b[N];
       load_pack(a, d_y + token * channels, c, channels, N > 1);
       load_pack(b, x + token * channels, c, channels, N > 1);
@@ -84,7 +84,7 @@ void run(Stream& stream, const ChannelSkipForward& a) {
   });
 }
 
-void run(Stream& stream, const ChannelSkipBackward& a) {
+void run(Stream& stream, const ChannelSkipBackward& a, const ChannelSkipBackwardScratch& scratch) {
   const int64_t tokens = a.d_y.size(0), channels = a.d_y.numel() / tokens, blocks = channel_skip_blocks(tokens);
   dispatch_float(a.d_y.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -92,7 +92,7 @@ void run(Stream& stream, const ChannelSkipBackward& a) {
       add_scaled(stream, "channel_skip_backward", a.d_x.as<T>(), static_cast<const T*>(a.d_y.as<T>()), a.d_y, a.scale);
     }
     if (a.d_scale.defined()) {
-      float* const partial = a.partial.as<float>();
+      float* const partial = scratch.partial.as<float>();
       dispatch_pack<T>(
           channels,
           [&](auto pack) {

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -11,14 +11,11 @@ struct ChannelSkipForward {
 HEBB_KERNEL(ChannelSkipForward)
 
 /// d_x += scale d_y; d_scale += sum over tokens (and channels of a head) of d_y x; undefined ones are not wanted.
-/// partial [channel_skip_blocks(N), C] is scratch of the two-stage sum. Bound: memory, 4 passes.
+/// Bound: memory, 4 passes.
 struct ChannelSkipBackward {
-  Tensor d_x, d_scale, partial;
+  Tensor d_x, d_scale;
   Tensor d_y, x, scale;
 };
-HEBB_KERNEL(ChannelSkipBackward)
-
-/// Token blocks of the sum: a function of N only, never of threads.
-int64_t channel_skip_blocks(int64_t tokens);
+HEBB_KERNEL_WITH_SCRATCH(ChannelSkipBackward)
 
 }  // namespace hebb

@@ -5,15 +5,15 @@
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/simd.h"
+#include "kernels/delta_gates/scratch.h"
 
 namespace hebb {
-namespace {
 
-constexpr int64_t kBlock = 64;  // tokens of one partial sum, and of one tile of repeated constants
-
-}  // namespace
-
-int64_t delta_gates_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+DeltaGatesBackwardScratch plan(Workspace& workspace, const DeltaGatesBackward& args) {
+  const int64_t heads = args.a_log.numel(), blocks = delta_gates_blocks(args.a.numel() / heads);
+  return {.partial = workspace.tensor({blocks, 2, heads}, args.d_g.dtype, "gate sums")};
+}
+HEBB_KERNEL_PLANNED(DeltaGatesBackward)
 
 namespace cpu {
 namespace {
@@ -24,7 +24,7 @@ template <class S> struct Constants {
   std::vector<S> rate, bias;  // -exp(A_log), dt_bias
 
   Constants(const Tensor& a_log, const Tensor& dt_bias)
-      : rate(static_cast<size_t>(kBlock * a_log.numel())), bias(rate.size()) {
+      : rate(static_cast<size_t>(kDeltaGatesBlock * a_log.numel())), bias(rate.size()) {
     const size_t heads = static_cast<size_t>(a_log.numel());
     for (size_t i = 0; i < rate.size(); ++i) {
       rate[i] = i < heads ? -std::exp(a_log.as<S>()[i]) : rate[i - heads];
@@ -40,7 +40,8 @@ template <class S> void forward(const DeltaGatesForward& a) {
   parallel_for(delta_gates_blocks(tokens), 4, [&](int64_t begin, int64_t end) {
     const Constants<S> constants(a.a_log, a.dt_bias);
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t at = block * kBlock * heads, count = std::min(tokens * heads - at, kBlock * heads);
+      const int64_t at = block * kDeltaGatesBlock * heads,
+                    count = std::min(tokens * heads - at, kDeltaGatesBlock * heads);
       const S *la = a.a.as<S>() + at, *lb = a.b.defined() ? a.b.as<S>() + at : nullptr;
       S *g = a.g.as<S>() + at, *beta = a.beta.as<S>() + at;
       const Vec<S> low(static_cast<S>(a.dt_low)), high(static_cast<S>(a.dt_high));
@@ -57,13 +58,14 @@ template <class S> void forward(const DeltaGatesForward& a) {
 }
 
 /// One block of tokens: d_a, d_b and the block's sums of dg g and dz.
-template <class S> void backward_block(const DeltaGatesBackward& a, const Constants<S>& constants, int64_t block) {
+template <class S>
+void backward_block(const DeltaGatesBackward& a, S* partial, const Constants<S>& constants, int64_t block) {
   const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads;
-  const int64_t at = block * kBlock * heads, count = std::min(tokens * heads - at, kBlock * heads);
+  const int64_t at = block * kDeltaGatesBlock * heads, count = std::min(tokens * heads - at, kDeltaGatesBlock * heads);
   const S *la = a.a.as<S>() + at, *g = a.g.as<S>() + at, *beta = a.beta.as<S>() + at;
   const S *d_g = a.d_g.as<S>() + at, *d_beta = a.d_beta.as<S>() + at;
   S *d_a = a.d_a.defined() ? a.d_a.as<S>() + at : nullptr, *d_b = a.d_b.defined() ? a.d_b.as<S>() + at : nullptr;
-  S *sum_log = a.partial.as<S>() + block * 2 * heads, *sum_bias = sum_log + heads;
+  S *sum_log = partial + block * 2 * heads, *sum_bias = sum_log + heads;
   const Vec<S> one(S(1)), inverse_scale(static_cast<S>(1.0 / a.beta_scale));
   const Vec<S> low(static_cast<S>(a.dt_low)), high(static_cast<S>(a.dt_high));
   std::vector<S> d_z(static_cast<size_t>(count));
@@ -92,13 +94,13 @@ template <class S> void backward_block(const DeltaGatesBackward& a, const Consta
   }
 }
 
-template <class S> void backward(const DeltaGatesBackward& a) {
+template <class S> void backward(const DeltaGatesBackward& a, const DeltaGatesBackwardScratch& scratch) {
   const int64_t heads = a.a_log.numel(), blocks = delta_gates_blocks(a.a.numel() / heads);
+  S* const partial = scratch.partial.as<S>();
   parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
     const Constants<S> constants(a.a_log, a.dt_bias);
-    for (int64_t block = begin; block < end; ++block) { backward_block(a, constants, block); }
+    for (int64_t block = begin; block < end; ++block) { backward_block(a, partial, constants, block); }
   });
-  const S* partial = a.partial.as<S>();
   S *d_a_log = a.d_a_log.as<S>(), *d_dt_bias = a.d_dt_bias.as<S>();
   for (int64_t block = 0; block < blocks; ++block) {
     for (int64_t h = 0; h < heads; ++h) {
@@ -114,8 +116,8 @@ void run(Stream&, const DeltaGatesForward& args) {
   dispatch_real(args.a.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
 }
 
-void run(Stream&, const DeltaGatesBackward& args) {
-  dispatch_real(args.a.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const DeltaGatesBackward& args, const DeltaGatesBackwardScratch& scratch) {
+  dispatch_real(args.a.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu

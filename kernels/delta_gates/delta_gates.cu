@@ -2,12 +2,11 @@
 
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
+#include "kernels/delta_gates/scratch.h"
 
 // Bound by HBM: 4 numbers a token and head forward, 8 backward. g and beta are fp32: they enter exponents.
 namespace hebb::HEBB_DEVICE {
 namespace {
-
-constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in delta_gates_blocks
 
 __device__ __forceinline__ float step_size(float z) { return z > 20.0f ? z : log1pf(expf(z)); }
 
@@ -41,10 +40,10 @@ template <class T> struct Backward {
   bool b_is_step, accumulate_a, accumulate_b;
 
   __device__ void operator()(int64_t block, int64_t head) const {
-    const int64_t last = (block + 1) * kBlock < tokens ? (block + 1) * kBlock : tokens;
+    const int64_t last = (block + 1) * kDeltaGatesBlock < tokens ? (block + 1) * kDeltaGatesBlock : tokens;
     const float rate = -expf(a_log[head]), bias = dt_bias[head];
     float sum_log = 0, sum_bias = 0;
-    for (int64_t at = block * kBlock * heads + head; at < last * heads; at += heads) {
+    for (int64_t at = block * kDeltaGatesBlock * heads + head; at < last * heads; at += heads) {
       const float z = to_float(a[at]) + bias;
       float d_dt = d_g[at] * rate;
       if (b_is_step) {
@@ -75,9 +74,9 @@ void run(Stream& stream, const DeltaGatesForward& a) {
   });
 }
 
-void run(Stream& stream, const DeltaGatesBackward& a) {
+void run(Stream& stream, const DeltaGatesBackward& a, const DeltaGatesBackwardScratch& scratch) {
   const int64_t heads = a.a_log.numel(), tokens = a.a.numel() / heads, blocks = delta_gates_blocks(tokens);
-  float* const partial = a.partial.as<float>();
+  float* const partial = scratch.partial.as<float>();
   dispatch_float(a.a.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_element("delta_gates_backward", stream, blocks, heads,

@@ -1,7 +1,7 @@
 #pragma once
 #include <limits>
 
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -20,18 +20,14 @@ HEBB_KERNEL(DeltaGatesForward)
 /// d_a, d_b (overwritten, or added to by their flag; undefined: not wanted), d_a_log +=, d_dt_bias +=,
 /// from d_g and d_beta and the forward pass's g and beta. b_is_step: beta was dt, whose gradient is 0 where it was
 /// clamped.
-/// partial [delta_gates_blocks(N), 2, heads] is scratch of the two-stage sums over tokens.
 struct DeltaGatesBackward {
-  Tensor d_a, d_b, d_a_log, d_dt_bias, partial;
+  Tensor d_a, d_b, d_a_log, d_dt_bias;
   Tensor d_g, d_beta, g, beta, a, a_log, dt_bias;
   double beta_scale;
   bool accumulate_a, accumulate_b;
   bool b_is_step = false;
   double dt_low = 0, dt_high = std::numeric_limits<double>::infinity();
 };
-HEBB_KERNEL(DeltaGatesBackward)
-
-/// Token blocks of the sums: a function of N only, never of threads.
-int64_t delta_gates_blocks(int64_t tokens);
+HEBB_KERNEL_WITH_SCRATCH(DeltaGatesBackward)
 
 }  // namespace hebb

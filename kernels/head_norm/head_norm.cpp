@@ -5,15 +5,16 @@
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/simd.h"
+#include "kernels/head_norm/scratch.h"
 
 namespace hebb {
-namespace {
 
-constexpr int64_t kBlock = 64;  // tokens of one partial sum
-
-}  // namespace
-
-int64_t gated_norm_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+GatedNormBackwardScratch plan(Workspace& workspace, const GatedNormBackward& args) {
+  if (!args.weight.defined()) { return {}; }
+  return {.partial = workspace.tensor({gated_norm_blocks(args.o.size(0)), args.weight.numel()}, sum_dtype(args.o.dtype),
+                                      "norm partial sums")};
+}
+HEBB_KERNEL_PLANNED(GatedNormBackward)
 
 namespace cpu {
 namespace {
@@ -160,18 +161,20 @@ template <class S> void backward_head(const GatedNormBackward& a, int64_t at, S*
   });
 }
 
-template <class S> void backward(const GatedNormBackward& a) {
+template <class S> void backward(const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
   const int64_t tokens = a.o.size(0), channels = a.o.numel() / tokens, blocks = gated_norm_blocks(tokens);
   const int64_t weights = a.weight.defined() ? a.weight.numel() : 0;
-  S* partial = a.partial.as<S>();
+  S* partial = scratch.partial.as<S>();
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
     std::vector<S> work(static_cast<size_t>(2 * a.head_dim));
     for (int64_t block = begin; block < end; ++block) {
       S* d_weight = partial != nullptr ? partial + block * weights : nullptr;
       if (d_weight != nullptr) { std::fill_n(d_weight, weights, S(0)); }
-      for_heads(block * kBlock, std::min(tokens, (block + 1) * kBlock), channels, a.head_dim, [&](int64_t at, int64_t) {
-        backward_head(a, at, d_weight != nullptr ? d_weight + weight_at(a.weight, at, channels) : nullptr, work.data());
-      });
+      for_heads(block * kGatedNormBlock, std::min(tokens, (block + 1) * kGatedNormBlock), channels, a.head_dim,
+                [&](int64_t at, int64_t) {
+                  backward_head(a, at, d_weight != nullptr ? d_weight + weight_at(a.weight, at, channels) : nullptr,
+                                work.data());
+                });
     }
   });
   if (a.d_weight.defined()) {
@@ -196,8 +199,8 @@ void run(Stream&, const GatedNormForward& args) {
   dispatch_real(args.o.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
 }
 
-void run(Stream&, const GatedNormBackward& args) {
-  dispatch_real(args.o.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const GatedNormBackward& args, const GatedNormBackwardScratch& scratch) {
+  dispatch_real(args.o.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu

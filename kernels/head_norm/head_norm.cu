@@ -4,6 +4,7 @@
 
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/common/cuda/packed_lanes.cuh"
+#include "kernels/head_norm/scratch.h"
 
 // A group of lanes a head, a pack of channels a lane where the head is no longer than a warp's packs; what is read
 // twice comes from L1 the second time. Bound by HBM: 2 and 3 passes, gated 3 and 5.
@@ -168,7 +169,6 @@ template <class O, class T> struct GatedBackward {
 };
 
 constexpr int kThreads = 256;
-constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in gated_norm_blocks
 
 /// One head: d_z, d_o and, added to sums [width], the weight's gradient; each lane has channels of its own. With n = r
 /// rstd and d_n = d_y weight (gate): d_r = rstd (d_n - n mean(n d_n)).
@@ -241,7 +241,8 @@ __global__ void __launch_bounds__(kThreads) gated_backward_kernel(GatedBackward<
   const int lane = static_cast<int>(threadIdx.x % lanes);
   const int64_t group = threadIdx.x / lanes, width = a.in.width, heads = a.in.heads,
                 weights = a.in.by_channel ? heads * width : width;
-  const int64_t first = blockIdx.x * kBlock, last = first + kBlock < a.tokens ? first + kBlock : a.tokens;
+  const int64_t first = blockIdx.x * kGatedNormBlock,
+                last = first + kGatedNormBlock < a.tokens ? first + kGatedNormBlock : a.tokens;
   if (a.in.weight != nullptr) {
     for (int64_t c = threadIdx.x; c < slots.count * width; c += kThreads) { sums[c] = 0; }
   }
@@ -279,12 +280,13 @@ template <class O, class T, class Args> GatedHeads<O, T> gated_heads(const Args&
           .vector = vector && can_vectorise<N>(a.head_dim, a.o.data, a.z.data, a.weight.data)};
 }
 
-template <class O, class T> void backward(Stream& stream, const GatedNormBackward& a) {
+template <class O, class T>
+void backward(Stream& stream, const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
   const int64_t tokens = a.o.size(0), blocks = gated_norm_blocks(tokens);
   const bool vector = can_vectorise<1>(1, a.d_o.data, a.d_z.data, a.d_y.data);
   const GatedBackward<O, T> g{.d_o = a.d_o.as<O>(),
                               .d_z = a.d_z.as<T>(),
-                              .partial = a.partial.as<float>(),
+                              .partial = scratch.partial.as<float>(),
                               .d_y = a.d_y.as<T>(),
                               .in = gated_heads<O, T>(a, vector),
                               .tokens = tokens,
@@ -293,7 +295,7 @@ template <class O, class T> void backward(Stream& stream, const GatedNormBackwar
   const Slots slots(g.in.by_channel, g.in.heads, g.in.lanes);
   const int64_t shared = a.weight.defined() ? slots.count * a.head_dim * static_cast<int64_t>(sizeof(float)) : 0;
   HEBB_LAUNCH((gated_backward_kernel<O, T>), blocks_for(blocks, 1), kThreads, shared, stream, g, slots);
-  add_column_sums(stream, a.d_weight, a.partial, blocks);
+  add_column_sums(stream, a.d_weight, scratch.partial, blocks);
 }
 
 /// f(zero of o's type, zero of y's type): both the same, or fp32 and bf16.
@@ -340,9 +342,10 @@ void run(Stream& stream, const GatedNormForward& a) {
   });
 }
 
-void run(Stream& stream, const GatedNormBackward& a) {
+void run(Stream& stream, const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
   if (a.o.numel() > 0) {
-    dispatch_gated(a.o.dtype, a.d_y.dtype, [&](auto o, auto y) { backward<decltype(o), decltype(y)>(stream, a); });
+    dispatch_gated(a.o.dtype, a.d_y.dtype,
+                   [&](auto o, auto y) { backward<decltype(o), decltype(y)>(stream, a, scratch); });
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -36,10 +36,9 @@ struct GatedNormForward {
 HEBB_KERNEL(GatedNormForward)
 
 /// d_o and d_z from d_y, overwritten or added to by their flag (undefined: not wanted); d_weight +=.
-/// The root mean square is computed again. partial [gated_norm_blocks(N), elements of weight] is scratch of the
-/// two-stage sum over tokens. Bound: memory, 5 passes.
+/// The root mean square is computed again. Bound: memory, 5 passes.
 struct GatedNormBackward {
-  Tensor d_o, d_z, d_weight, partial;
+  Tensor d_o, d_z, d_weight;
   Tensor d_y, o, z, weight;
   int64_t head_dim;
   double eps;
@@ -47,9 +46,6 @@ struct GatedNormBackward {
   bool accumulate_o, accumulate_z;
   bool gate_first = false;
 };
-HEBB_KERNEL(GatedNormBackward)
-
-/// Token blocks of the weight-gradient sum: a function of N only, never of threads.
-int64_t gated_norm_blocks(int64_t tokens);
+HEBB_KERNEL_WITH_SCRATCH(GatedNormBackward)
 
 }  // namespace hebb

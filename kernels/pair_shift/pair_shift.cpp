@@ -4,8 +4,17 @@
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/math.h"
+#include "kernels/pair_shift/scratch.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+PairShiftBackwardScratch plan(Workspace& workspace, const PairShiftBackward& args) {
+  if (workspace.on_gpu()) { return {}; }
+  return {.partial = workspace.tensor({args.v.size(0)}, DType::f64, "shift sums")};
+}
+HEBB_KERNEL_PLANNED(PairShiftBackward)
+
+namespace cpu {
 namespace {
 
 template <class S> void forward(const PairShiftForward& a) {
@@ -30,7 +39,7 @@ template <class S> void forward(const PairShiftForward& a) {
   });
 }
 
-template <class S> void backward(const PairShiftBackward& a) {
+template <class S> void backward(const PairShiftBackward& a, const PairShiftBackwardScratch& scratch) {
   const int64_t batch = a.v.size(0), length = a.v.size(1), keys = a.d_k_out.size(2), values = a.v.size(2);
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const S s = sigmoid(a.shift.as<S>()[0]);
@@ -53,12 +62,12 @@ template <class S> void backward(const PairShiftBackward& a) {
         sum += static_cast<double>(lane_sum<S>(
             values, [&](int64_t c) { return d_v_out[c] * ((v_before != nullptr ? v_before[c] : S(0)) - v[c]); }));
       }
-      a.partial.as<double>()[row] = sum;
+      scratch.partial.as<double>()[row] = sum;
     }
   });
   if (a.d_shift.defined()) {
     double sum = 0;
-    for (int64_t row = 0; row < batch; ++row) { sum += a.partial.as<double>()[row]; }
+    for (int64_t row = 0; row < batch; ++row) { sum += scratch.partial.as<double>()[row]; }
     a.d_shift.as<S>()[0] += static_cast<S>(sum) * s * (S(1) - s);
   }
 }
@@ -69,8 +78,9 @@ void run(Stream&, const PairShiftForward& args) {
   dispatch_real(args.k.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
 }
 
-void run(Stream&, const PairShiftBackward& args) {
-  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const PairShiftBackward& args, const PairShiftBackwardScratch& scratch) {
+  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/common/cuda/fast_divide.cuh"
+#include "kernels/pair_shift/scratch.h"
 
 // Bound by HBM: keys and values in and out once, backward also the values for the mixing weight's gradient.
 namespace hebb::HEBB_DEVICE {
@@ -144,7 +145,7 @@ void run(Stream& stream, const PairShiftForward& a) {
   });
 }
 
-void run(Stream& stream, const PairShiftBackward& a) {
+void run(Stream& stream, const PairShiftBackward& a, const PairShiftBackwardScratch&) {
   if (a.v.numel() > 0) {
     dispatch_float(a.v.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
   }

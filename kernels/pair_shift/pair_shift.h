@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -14,12 +14,12 @@ struct PairShiftForward {
 HEBB_KERNEL(PairShiftForward)
 
 /// d_k and d_v (overwritten or added to; undefined: not wanted) and d_shift [1] += ... from d_k_out and d_v_out, for
-/// rows that continue nothing. partial [B] f64 is scratch.
+/// rows that continue nothing.
 struct PairShiftBackward {
-  Tensor d_k, d_v, d_shift, partial;
+  Tensor d_k, d_v, d_shift;
   Tensor d_k_out, d_v_out, v, shift, doc_start;
   bool accumulate_k, accumulate_v;
 };
-HEBB_KERNEL(PairShiftBackward)
+HEBB_KERNEL_WITH_SCRATCH(PairShiftBackward)
 
 }  // namespace hebb

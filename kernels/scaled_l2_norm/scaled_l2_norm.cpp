@@ -5,14 +5,18 @@
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/vec.h"
+#include "kernels/scaled_l2_norm/scratch.h"
 
 namespace hebb {
 namespace {
-constexpr int64_t kBlock = 32;  // tokens
 constexpr double kEps = 1e-6;
 }  // namespace
 
-int64_t scaled_l2_norm_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+ScaledL2NormBackwardScratch plan(Workspace& workspace, const ScaledL2NormBackward& args) {
+  return {.partial = workspace.tensor({scaled_l2_norm_blocks(args.x.size(0)), args.x.size(1)}, sum_dtype(args.x.dtype),
+                                      "l2 norm sums")};
+}
+HEBB_KERNEL_PLANNED(ScaledL2NormBackward)
 
 namespace cpu {
 namespace {
@@ -27,7 +31,7 @@ template <class S> void forward(const ScaledL2NormForward& a) {
   const int64_t heads = a.x.size(1), d = a.x.size(2);
   const S *x = a.x.as<S>(), *scale = a.scale.as<S>();
   S* y = a.y.as<S>();
-  parallel_for(a.x.size(0) * heads, kBlock, [&](int64_t begin, int64_t end) {
+  parallel_for(a.x.size(0) * heads, kScaledL2NormBlock, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const S* in = x + r * d;
       const S length = std::sqrt(product(d, in, in) + static_cast<S>(kEps));
@@ -37,15 +41,15 @@ template <class S> void forward(const ScaledL2NormForward& a) {
   });
 }
 
-template <class S> void backward(const ScaledL2NormBackward& a) {
+template <class S> void backward(const ScaledL2NormBackward& a, const ScaledL2NormBackwardScratch& scratch) {
   const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2), blocks = scaled_l2_norm_blocks(tokens);
   const S *x = a.x.as<S>(), *scale = a.scale.as<S>(), *d_y = a.d_y.as<S>();
-  S *d_x = a.d_x.as<S>(), *partial = a.partial.as<S>();
+  S *d_x = a.d_x.as<S>(), *partial = scratch.partial.as<S>();
   parallel_for(blocks, 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       std::fill_n(partial + block * heads, heads, S(0));
-      const int64_t end = std::min(tokens, (block + 1) * kBlock) * heads;
-      for (int64_t r = block * kBlock * heads; r < end; ++r) {
+      const int64_t end = std::min(tokens, (block + 1) * kScaledL2NormBlock) * heads;
+      for (int64_t r = block * kScaledL2NormBlock * heads; r < end; ++r) {
         const S *in = x + r * d, *g = d_y + r * d;
         const S inverse = S(1) / std::sqrt(product(d, in, in) + static_cast<S>(kEps));
         const S along = product(d, in, g) * inverse;  // unit vector . d_y
@@ -72,8 +76,8 @@ void run(Stream&, const ScaledL2NormForward& args) {
   dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
 }
 
-void run(Stream&, const ScaledL2NormBackward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const ScaledL2NormBackward& args, const ScaledL2NormBackwardScratch& scratch) {
+  dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -2,13 +2,12 @@
 
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
+#include "kernels/scaled_l2_norm/scratch.h"
 
 // A group of lanes a head of a token or, backward, of a block of tokens; a pack of channels a lane. What is read twice
 // comes from L1 the second time. Bound by HBM: 2 and 3 passes.
 namespace hebb::HEBB_DEVICE {
 namespace {
-
-constexpr int64_t kBlock = 32;  // tokens of one partial sum, as in scaled_l2_norm_blocks
 
 template <class T> struct Forward {
   T* y;
@@ -50,9 +49,9 @@ template <class T> struct Backward {
     constexpr int N = kPack<T>;
     const Split at(item, heads);
     const int64_t block = at.quotient, head = at.remainder;
-    const int64_t last = (block + 1) * kBlock < tokens ? (block + 1) * kBlock : tokens;
+    const int64_t last = (block + 1) * kScaledL2NormBlock < tokens ? (block + 1) * kScaledL2NormBlock : tokens;
     float total = 0;
-    for (int64_t token = block * kBlock; token < last; ++token) {
+    for (int64_t token = block * kScaledL2NormBlock; token < last; ++token) {
       const int64_t begin = (token * heads + head) * width;
       float squares = 0, product = 0, v[N], g[N];
       for (int64_t c = lane * N; c < width; c += lanes * N) {
@@ -91,17 +90,17 @@ void run(Stream& stream, const ScaledL2NormForward& a) {
   });
 }
 
-void run(Stream& stream, const ScaledL2NormBackward& a) {
+void run(Stream& stream, const ScaledL2NormBackward& a, const ScaledL2NormBackwardScratch& scratch) {
   const int64_t tokens = a.x.size(0), heads = a.x.size(1), blocks = scaled_l2_norm_blocks(tokens);
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int lanes = lanes_for<kPack<T>>(a.x.size(2));
     each_group("scaled_l2_norm_backward", stream, blocks * heads, lanes,
-               Backward<T>{a.d_x.as<T>(), a.partial.as<float>(), a.d_y.as<T>(), a.x.as<T>(), a.scale.as<float>(),
+               Backward<T>{a.d_x.as<T>(), scratch.partial.as<float>(), a.d_y.as<T>(), a.x.as<T>(), a.scale.as<float>(),
                            tokens, heads, a.x.size(2), lanes, a.accumulate,
                            can_vectorise<kPack<T>>(a.x.size(2), a.d_x.data, a.d_y.data, a.x.data)});
   });
-  add_column_sums(stream, a.d_scale, a.partial, blocks);
+  add_column_sums(stream, a.d_scale, scratch.partial, blocks);
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -11,15 +11,13 @@ struct ScaledL2NormForward {
 HEBB_KERNEL(ScaledL2NormForward)
 
 /// d_x (overwritten, or added to where `accumulate`; may be undefined) and d_scale [H] += ... (may be
-/// undefined) from d_y. partial [scaled_l2_norm_blocks(N), H] is scratch of the two-stage sum over tokens.
+/// undefined) from d_y.
 /// Bound: memory, 3 passes.
 struct ScaledL2NormBackward {
-  Tensor d_x, d_scale, partial;
+  Tensor d_x, d_scale;
   Tensor d_y, x, scale;
   bool accumulate;
 };
-HEBB_KERNEL(ScaledL2NormBackward)
-
-int64_t scaled_l2_norm_blocks(int64_t tokens);
+HEBB_KERNEL_WITH_SCRATCH(ScaledL2NormBackward)
 
 }  // namespace hebb

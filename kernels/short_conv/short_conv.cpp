@@ -6,17 +6,17 @@
 #include "core/parallel.h"
 #include "kernels/common/cpu/simd.h"
 #include "kernels/head_norm/head_norm.h"
+#include "kernels/short_conv/scratch.h"
 
 namespace hebb {
-namespace {
 
-constexpr int64_t kBlock = 64;  // tokens of one partial sum
-
-int64_t blocks_per_row(int64_t length) { return (length + kBlock - 1) / kBlock; }
-
-}  // namespace
-
-int64_t short_conv_blocks(int64_t rows, int64_t length) { return rows * blocks_per_row(length); }
+ShortConvBackwardScratch plan(Workspace& workspace, const ShortConvBackward& args) {
+  if (!args.d_weight.defined() && !args.d_bias.defined()) { return {}; }
+  const int64_t blocks = short_conv_blocks(args.x.size(0), args.x.size(1));
+  return {.partial = workspace.tensor({blocks, args.weight.size(1) + 1, args.x.size(2)}, sum_dtype(args.x.dtype),
+                                      "convolution sums")};
+}
+HEBB_KERNEL_PLANNED(ShortConvBackward)
 
 namespace cpu {
 namespace {
@@ -120,25 +120,26 @@ template <class S> void forward(const ShortConvForward& a) {
 /// One block of tokens of one row and one tile of channels.
 template <class S> class BackwardBlock {
  public:
-  BackwardBlock(const ShortConvBackward& a, Filter<S>& filter)
+  BackwardBlock(const ShortConvBackward& a, const ShortConvBackwardScratch& scratch, Filter<S>& filter)
       : a_(a),
+        scratch_(scratch),
         filter_(filter),
         length_(a.x.size(1)),
         channels_(a.x.size(2)),
         doc_start_(a.doc_start.as<int32_t>()),
-        d_z_(static_cast<size_t>((kBlock + filter.taps() - 1) * Filter<S>::kChannels)) {}
+        d_z_(static_cast<size_t>((kShortConvBlock + filter.taps() - 1) * Filter<S>::kChannels)) {}
 
   void run(int64_t block, int64_t first, int64_t width) {
-    const int64_t row = block / blocks_per_row(length_);
-    begin_ = block % blocks_per_row(length_) * kBlock;
-    end_ = std::min(length_, begin_ + kBlock);
+    const int64_t row = block / short_conv_blocks(1, length_);
+    begin_ = block % short_conv_blocks(1, length_) * kShortConvBlock;
+    end_ = std::min(length_, begin_ + kShortConvBlock);
     row_ = row * length_;
     first_ = first;
     width_ = width;
     compute_d_z();
     if (a_.d_x.defined()) { write_d_x(); }
     if (a_.d_weight.defined() || a_.d_bias.defined()) {
-      sum_weights(a_.partial.as<S>() + block * (filter_.taps() + 1) * channels_ + first);
+      sum_weights(scratch_.partial.as<S>() + block * (filter_.taps() + 1) * channels_ + first);
     }
   }
 
@@ -197,6 +198,7 @@ template <class S> class BackwardBlock {
   }
 
   const ShortConvBackward& a_;
+  const ShortConvBackwardScratch& scratch_;
   Filter<S>& filter_;
   const int64_t length_, channels_;
   const int32_t* doc_start_;
@@ -204,11 +206,11 @@ template <class S> class BackwardBlock {
   int64_t row_ = 0, begin_ = 0, end_ = 0, first_ = 0, width_ = 0;
 };
 
-template <class S> void backward(const ShortConvBackward& a) {
+template <class S> void backward(const ShortConvBackward& a, const ShortConvBackwardScratch& scratch) {
   const int64_t channels = a.x.size(2), blocks = short_conv_blocks(a.x.size(0), a.x.size(1));
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
     Filter<S> filter(a.weight, a.bias);
-    BackwardBlock<S> block(a, filter);
+    BackwardBlock<S> block(a, scratch, filter);
     for (int64_t first = 0; first < channels; first += Filter<S>::kChannels) {
       const int64_t width = std::min(Filter<S>::kChannels, channels - first);
       filter.select(first, width);
@@ -217,7 +219,7 @@ template <class S> void backward(const ShortConvBackward& a) {
   });
   if (!a.d_weight.defined() && !a.d_bias.defined()) { return; }
   const int64_t taps = a.weight.size(1);
-  const S* partial = a.partial.as<S>();
+  const S* partial = scratch.partial.as<S>();
   S *d_weight = a.d_weight.as<S>(), *d_bias = a.d_bias.as<S>();
   for (int64_t b = 0; b < blocks; ++b) {
     for (int64_t l = 0; l <= taps; ++l) {
@@ -250,12 +252,12 @@ void run(Stream& stream, const ShortConvForward& args) {
   }
 }
 
-void run(Stream& stream, const ShortConvBackward& args) {
+void run(Stream& stream, const ShortConvBackward& args, const ShortConvBackwardScratch& scratch) {
   if (args.scale.defined()) {
     const Tensor d_y = args.d_y.view({args.d_y.size(0) * args.d_y.size(1), args.d_y.size(2)});
     cpu::run(stream, L2NormBackward{d_y, d_y, args.n.view(d_y.shape), args.scale, args.head_dim, false});
   }
-  dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+  dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 void run(Stream&, const ShortConvShift& args) {

@@ -3,6 +3,7 @@
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/head_norm/head_norm.h"
+#include "kernels/short_conv/scratch.h"
 
 // Bound by HBM: x in, y out forward; d_y and x in, d_x out backward; l2 norms of heads add nothing to either. Filters
 // of up to four taps: a thread walks over the tokens of a block in a pack of channels, with the inputs under the filter
@@ -13,7 +14,6 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-constexpr int64_t kBlock = 64;         // tokens of one partial sum, as in short_conv_blocks
 constexpr int64_t kForwardBlock = 16;  // tokens that a thread walks over
 constexpr int kMaxWalk = 4;            // taps
 constexpr int kAhead = 4;              // tokens whose loads are under way together
@@ -168,8 +168,8 @@ template <class T, int kTaps, int N, bool kNormed> struct ForwardWalk {
   }
 };
 
-/// Item: blocks of kBlock tokens of the rows; then packs of channels. A block's last inputs also feed the tokens behind
-/// it, whose d_z is computed again. kNormed: d_y is the gradient at the normed heads.
+/// Item: blocks of kShortConvBlock tokens of the rows; then packs of channels. A block's last inputs also feed the
+/// tokens behind it, whose d_z is computed again. kNormed: d_y is the gradient at the normed heads.
 template <class T, int kTaps, int N, bool kNormed> struct BackwardWalk {
   T* d_x;          // null: not wanted
   float* partial;  // likewise; of each item [channels, kTaps] in the order of the weights, then [channels]
@@ -182,8 +182,8 @@ template <class T, int kTaps, int N, bool kNormed> struct BackwardWalk {
   __device__ void operator()(int64_t item, int64_t pack) const {
     constexpr bool kVector = N > 1;
     const Split at(item, blocks_per_row);
-    const int64_t c = pack * N, row = at.quotient, first = at.remainder * kBlock;
-    const int64_t last = first + kBlock < in.length ? first + kBlock : in.length;
+    const int64_t c = pack * N, row = at.quotient, first = at.remainder * kShortConvBlock;
+    const int64_t last = first + kShortConvBlock < in.length ? first + kShortConvBlock : in.length;
     const int64_t behind = d_x != nullptr ? last + kTaps - 1 : last, end = behind < in.length ? behind : in.length;
     const float* const scale = kNormed ? norm.of(pack) : nullptr;
     Window<T, kTaps, N> window(in, row, first, c);
@@ -327,8 +327,8 @@ template <class T> struct WeightGradient {
     const Convolution<T>& convolution = d_z.convolution;
     const int64_t block = item / (convolution.taps + 1), row = block / blocks_per_row;
     const int tap = static_cast<int>(item % (convolution.taps + 1));
-    const int64_t first = block % blocks_per_row * kBlock;
-    const int64_t last = first + kBlock < convolution.length ? first + kBlock : convolution.length;
+    const int64_t first = block % blocks_per_row * kShortConvBlock;
+    const int64_t last = first + kShortConvBlock < convolution.length ? first + kShortConvBlock : convolution.length;
     float sum = 0;
     for (int64_t token = row * convolution.length + first; token < row * convolution.length + last; ++token) {
       if (tap == convolution.taps) {
@@ -384,10 +384,10 @@ template <int N, class Args> Heads heads_of(const Args& a, bool packed) {
 
 /// The gradients of weights and bias from the blocks' sums. in_order: they lie as BackwardWalk leaves them, else by
 /// taps.
-void add_partials(Stream& stream, const ShortConvBackward& a, int64_t taps, bool in_order) {
+void add_partials(Stream& stream, const ShortConvBackward& a, const Tensor& sums, int64_t taps, bool in_order) {
   const int64_t channels = a.x.size(2), blocks = short_conv_blocks(a.x.size(0), a.x.size(1)),
                 stride = (taps + 1) * channels;
-  const float* const partial = a.partial.as<float>();
+  const float* const partial = sums.as<float>();
   if (a.d_weight.defined() && in_order) {
     add_column_sums(stream, a.d_weight.as<float>(), 1, {partial, DType::f32, blocks, stride, taps * channels});
   }
@@ -400,13 +400,13 @@ void add_partials(Stream& stream, const ShortConvBackward& a, int64_t taps, bool
   }
 }
 
-template <class T> void backward(Stream& stream, const ShortConvBackward& a) {
+template <class T> void backward(Stream& stream, const ShortConvBackward& a, const ShortConvBackwardScratch& scratch) {
   constexpr int N = 4;  // registers: 18 a channel and what is loaded ahead
   const int64_t rows = a.x.size(0), length = a.x.size(1), channels = a.x.size(2),
                 blocks = short_conv_blocks(rows, length);
   const OutputGradient<T> d_z{a.d_y.as<T>(), convolution_of<T>(a, {}), a.silu};
   const int64_t taps = d_z.convolution.taps;
-  float* const partial = a.d_weight.defined() || a.d_bias.defined() ? a.partial.as<float>() : nullptr;
+  float* const partial = scratch.partial.as<float>();
   const bool packed = can_vectorise<N>(channels, a.d_x.data, a.d_y.data, a.x.data, a.weight.data, a.bias.data, partial);
   const bool may_walk = a.weight.defined() && taps >= 2 && taps <= kMaxWalk;
   const Heads heads = may_walk ? heads_of<N>(a, packed) : Heads{};
@@ -432,7 +432,7 @@ template <class T> void backward(Stream& stream, const ShortConvBackward& a) {
     each_element("short_conv_weights", stream, blocks * (taps + 1), channels,
                  WeightGradient<T>{partial, d_z, blocks / rows});
   }
-  if (partial != nullptr) { add_partials(stream, a, taps, walks); }
+  if (partial != nullptr) { add_partials(stream, a, scratch.partial, taps, walks); }
   if (!walks && a.d_x.defined()) {  // last: without a filter it may be d_y
     each_element("short_conv_backward", stream, rows * length, channels,
                  InputGradient<T>{a.d_x.as<T>(), d_z, a.accumulate});
@@ -491,9 +491,9 @@ void run(Stream& stream, const ShortConvForward& a) {
   dispatch_float(a.x.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
 }
 
-void run(Stream& stream, const ShortConvBackward& a) {
+void run(Stream& stream, const ShortConvBackward& a, const ShortConvBackwardScratch& scratch) {
   if (a.x.numel() > 0) {
-    dispatch_float(a.x.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+    dispatch_float(a.x.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a, scratch); });
   }
 }
 

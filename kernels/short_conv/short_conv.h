@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -19,20 +19,16 @@ HEBB_KERNEL(ShortConvForward)
 
 /// From d_y: d_x (overwritten or, with `accumulate`, added to), d_weight += and d_bias +=; undefined
 /// ones are not wanted. z is computed again. d_x may be d_y only where weight is undefined.
-/// partial [short_conv_blocks(B, T), K + 1, C] is scratch of the two-stage sums over tokens. With scale, that of the
-/// forward pass, d_y is the gradient at the normed heads n, the forward pass's y, and may be overwritten. Bound:
-/// memory, 3 passes.
+/// With scale, that of the forward pass, d_y is the gradient at the normed heads n, the forward pass's y, and may be
+/// overwritten. Bound: memory, 3 passes.
 struct ShortConvBackward {
-  Tensor d_x, d_weight, d_bias, partial;
+  Tensor d_x, d_weight, d_bias;
   Tensor d_y, x, weight, bias, doc_start;
   bool silu, accumulate;
   Tensor n = {}, scale = {};
   int64_t head_dim = 0;
 };
-HEBB_KERNEL(ShortConvBackward)
-
-/// Token blocks of the weight-gradient sums: a function of the shape only, never of threads.
-int64_t short_conv_blocks(int64_t rows, int64_t length);
+HEBB_KERNEL_WITH_SCRATCH(ShortConvBackward)
 
 /// previous [B, K-1, C] = the last K-1 inputs after x [B, T, C] was appended to it.
 struct ShortConvShift {

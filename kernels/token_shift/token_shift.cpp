@@ -3,10 +3,15 @@
 #include <algorithm>
 
 #include "core/parallel.h"
+#include "kernels/token_shift/scratch.h"
 
 namespace hebb {
 
-int64_t token_shift_blocks(int64_t tokens) { return (tokens + 255) / 256; }
+TokenShiftBackwardScratch plan(Workspace& workspace, const TokenShiftBackward& args) {
+  const int64_t blocks = token_shift_blocks(args.x.size(0) * args.x.size(1));
+  return {.partial = workspace.tensor({blocks, args.x.size(2)}, sum_dtype(args.x.dtype), "token shift sums")};
+}
+HEBB_KERNEL_PLANNED(TokenShiftBackward)
 
 namespace cpu {
 namespace {
@@ -34,17 +39,17 @@ template <class S> void forward(const TokenShiftForward& a) {
   });
 }
 
-template <class S> void backward(const TokenShiftBackward& a) {
+template <class S> void backward(const TokenShiftBackward& a, const TokenShiftBackwardScratch& scratch) {
   const int64_t length = a.x.size(1), channels = a.x.size(2), tokens = a.x.size(0) * length;
   const int64_t blocks = token_shift_blocks(tokens);
   const int32_t* doc_start = a.doc_start.as<int32_t>();
   const S *x = a.x.as<S>(), *mu = a.mu.as<S>(), *d_y = a.d_y.as<S>();
-  S *d_x = a.d_x.as<S>(), *partial = a.partial.as<S>();
+  S *d_x = a.d_x.as<S>(), *partial = scratch.partial.as<S>();
   parallel_for(blocks, 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       S* d_mu = partial + block * channels;
       std::fill(d_mu, d_mu + channels, S(0));
-      for (int64_t i = block * 256; i < std::min(tokens, block * 256 + 256); ++i) {
+      for (int64_t i = block * kTokenShiftBlock; i < std::min(tokens, (block + 1) * kTokenShiftBlock); ++i) {
         const int64_t t = i % length;
         const bool starts = doc_start[i] >= t, repeats = starts && !a.zero_start;
         const bool feeds_next = t + 1 < length && doc_start[i + 1] <= t;
@@ -74,8 +79,8 @@ void run(Stream&, const TokenShiftForward& args) {
   dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
 }
 
-void run(Stream&, const TokenShiftBackward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const TokenShiftBackward& args, const TokenShiftBackwardScratch& scratch) {
+  dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu

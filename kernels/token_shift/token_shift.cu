@@ -2,12 +2,11 @@
 
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
+#include "kernels/token_shift/scratch.h"
 
 // Bound by HBM: 2 passes forward, 3 backward (4 to accumulate).
 namespace hebb::HEBB_DEVICE {
 namespace {
-
-constexpr int64_t kBlock = 256;  // tokens of one partial sum, as in token_shift_blocks
 
 template <class T, int N> struct Forward {
   T* y;
@@ -44,7 +43,8 @@ template <class T, int N> struct Backward {
   bool zero_start, accumulate;
 
   __device__ void operator()(int64_t block, int64_t pack) const {
-    const int64_t c = pack * N, first = block * kBlock, end = first + kBlock < tokens ? first + kBlock : tokens;
+    const int64_t c = pack * N, first = block * kTokenShiftBlock,
+                  end = first + kTokenShiftBlock < tokens ? first + kTokenShiftBlock : tokens;
     int64_t t = Split(first, length).remainder;
     float m[N], sum[N] = {}, g[N], before[N] = {};  // before: the token's x
     load_pack(m, mu, c, channels, N > 1);
@@ -94,7 +94,7 @@ void run(Stream& stream, const TokenShiftForward& a) {
   });
 }
 
-void run(Stream& stream, const TokenShiftBackward& a) {
+void run(Stream& stream, const TokenShiftBackward& a, const TokenShiftBackwardScratch& scratch) {
   const int64_t length = a.x.size(1), channels = a.x.size(2), tokens = a.x.size(0) * length;
   const int64_t blocks = token_shift_blocks(tokens);
   dispatch_float(a.x.dtype, [&](auto zero) {
@@ -104,7 +104,7 @@ void run(Stream& stream, const TokenShiftBackward& a) {
         [&](auto pack) {
           each_element("token_shift_backward", stream, blocks, channels / pack(),
                        Backward<T, pack()>{.d_x = a.d_x.as<T>(),
-                                           .partial = a.partial.as<float>(),
+                                           .partial = scratch.partial.as<float>(),
                                            .d_y = a.d_y.as<T>(),
                                            .x = a.x.as<T>(),
                                            .mu = a.mu.as<float>(),
@@ -115,9 +115,9 @@ void run(Stream& stream, const TokenShiftBackward& a) {
                                            .zero_start = a.zero_start,
                                            .accumulate = a.accumulate});
         },
-        a.d_x.data, a.partial.data, a.d_y.data, a.x.data, a.mu.data);
+        a.d_x.data, scratch.partial.data, a.d_y.data, a.x.data, a.mu.data);
   });
-  add_column_sums(stream, a.d_mu, a.partial, blocks);
+  add_column_sums(stream, a.d_mu, scratch.partial, blocks);
 }
 
 }  // namespace hebb::HEBB_DEVICE

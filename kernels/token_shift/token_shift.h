@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -13,14 +13,11 @@ struct TokenShiftForward {
 HEBB_KERNEL(TokenShiftForward)
 
 /// d_x (overwritten or, with `accumulate`, added to) and d_mu [C] += ..., from d_y.
-/// partial [token_shift_blocks(B T), C] is scratch of the two-stage sum over tokens.
 struct TokenShiftBackward {
-  Tensor d_x, d_mu, partial;
+  Tensor d_x, d_mu;
   Tensor d_y, x, mu, doc_start;
   bool zero_start, accumulate;
 };
-HEBB_KERNEL(TokenShiftBackward)
-
-int64_t token_shift_blocks(int64_t tokens);
+HEBB_KERNEL_WITH_SCRATCH(TokenShiftBackward)
 
 }  // namespace hebb

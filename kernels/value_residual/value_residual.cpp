@@ -4,13 +4,16 @@
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/simd.h"
+#include "kernels/value_residual/scratch.h"
 
 namespace hebb {
-namespace {
-constexpr int64_t kBlock = 64;  // tokens
-}  // namespace
 
-int64_t value_residual_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+ValueResidualBackwardScratch plan(Workspace& workspace, const ValueResidualBackward& args) {
+  if (args.gated) { return {}; }
+  return {.partial = workspace.tensor({value_residual_blocks(args.v.size(0)), args.v.size(1)}, sum_dtype(args.v.dtype),
+                                      "value residual sums")};
+}
+HEBB_KERNEL_PLANNED(ValueResidualBackward)
 
 namespace cpu {
 namespace {
@@ -19,7 +22,7 @@ template <class S> void forward(const ValueResidualForward& a) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1);
   const S *v = a.v.as<S>(), *first = a.first.as<S>(), *mix = a.mix.as<S>();
   S* y = a.y.as<S>();
-  parallel_for(tokens, kBlock, [&](int64_t begin, int64_t end) {
+  parallel_for(tokens, kValueResidualBlock, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t at = n * channels;
       vector_loop<S>(channels, [&](int64_t c, auto lanes) {
@@ -54,14 +57,14 @@ template <class S> void backward_token(const ValueResidualBackward& a, int64_t c
   });
 }
 
-template <class S> void backward(const ValueResidualBackward& a) {
+template <class S> void backward(const ValueResidualBackward& a, const ValueResidualBackwardScratch& scratch) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1), blocks = value_residual_blocks(tokens);
-  S* partial = a.partial.as<S>();
+  S* partial = scratch.partial.as<S>();
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       S* sums = a.gated ? nullptr : partial + block * channels;
       if (!a.gated) { std::fill_n(sums, channels, S(0)); }
-      for (int64_t n = block * kBlock; n < std::min(tokens, (block + 1) * kBlock); ++n) {
+      for (int64_t n = block * kValueResidualBlock; n < std::min(tokens, (block + 1) * kValueResidualBlock); ++n) {
         backward_token(a, channels, n * channels, sums);
       }
     }
@@ -77,8 +80,8 @@ void run(Stream&, const ValueResidualForward& args) {
   dispatch_real(args.v.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
 }
 
-void run(Stream&, const ValueResidualBackward& args) {
-  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const ValueResidualBackward& args, const ValueResidualBackwardScratch& scratch) {
+  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu

@@ -1,12 +1,11 @@
 #include "kernels/value_residual/value_residual.h"
 
 #include "kernels/common/cuda/column_sums.cuh"
+#include "kernels/value_residual/scratch.h"
 
 // Bound by HBM: 3 or 4 passes forward, up to 7 backward.
 namespace hebb::HEBB_DEVICE {
 namespace {
-
-constexpr int64_t kBlock = 64;  // tokens of one partial sum, as in value_residual_blocks
 
 /// The mixing weights of a pack of channels: sigmoids of activations, or parameters of the channels.
 template <class T> struct Mix {
@@ -53,9 +52,10 @@ template <class T, int N> struct Backward {
   bool accumulate_v, accumulate_first, accumulate_mix;
 
   __device__ void operator()(int64_t block, int64_t pack) const {
-    const int64_t c = pack * N, end = (block + 1) * kBlock < tokens ? (block + 1) * kBlock : tokens;
+    const int64_t c = pack * N,
+                  end = (block + 1) * kValueResidualBlock < tokens ? (block + 1) * kValueResidualBlock : tokens;
     float sum[N] = {};
-    for (int64_t token = block * kBlock; token < end; ++token) {
+    for (int64_t token = block * kValueResidualBlock; token < end; ++token) {
       const int64_t row = token * channels;
       float g[N], lambda[N], x[N], other[N], out[N];
       load_pack(g, d_y + row, c, channels, N > 1);
@@ -98,9 +98,9 @@ void run(Stream& stream, const ValueResidualForward& a) {
   });
 }
 
-void run(Stream& stream, const ValueResidualBackward& a) {
+void run(Stream& stream, const ValueResidualBackward& a, const ValueResidualBackwardScratch& scratch) {
   const int64_t tokens = a.v.size(0), channels = a.v.size(1), blocks = value_residual_blocks(tokens);
-  const Tensor partial = a.gated ? Tensor{} : a.partial;
+  const Tensor& partial = scratch.partial;
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
     T* const d_gate = a.gated ? a.d_mix.as<T>() : nullptr;

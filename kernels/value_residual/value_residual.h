@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -14,14 +14,12 @@ HEBB_KERNEL(ValueResidualForward)
 
 /// d_v = (1 - lambda) d_y, d_first = lambda d_y, d_mix = d_y (first - v) and, gated, times
 /// lambda (1 - lambda). Outputs are overwritten, or added to where told so (d_mix [C]: always added
-/// to); each may be undefined. partial [value_residual_blocks(N), C] is scratch unless gated.
+/// to); each may be undefined.
 struct ValueResidualBackward {
-  Tensor d_v, d_first, d_mix, partial;
+  Tensor d_v, d_first, d_mix;
   Tensor d_y, v, first, mix;
   bool gated, accumulate_v, accumulate_first, accumulate_mix;
 };
-HEBB_KERNEL(ValueResidualBackward)
-
-int64_t value_residual_blocks(int64_t tokens);
+HEBB_KERNEL_WITH_SCRATCH(ValueResidualBackward)
 
 }  // namespace hebb

@@ -36,9 +36,15 @@ struct GatedDeltaNode final : Node {
     const Shape shape{batch, length, config.value_heads};
     Gates gates{tape.scratch(shape, sum_dtype(tape.dtype(in.a)), "delta rule decay"),
                 tape.scratch(shape, sum_dtype(tape.dtype(in.a)), "delta rule strength")};
-    run(tape.stream(),
-        DeltaGatesForward{gates.g, gates.beta, tape.value(in.a), value_or_none(tape, in.b), tape.value(in.a_log),
-                          tape.value(in.dt_bias), config.beta_scale, config.dt_low, config.dt_high});
+    run(tape.stream(), DeltaGatesForward{.g = gates.g,
+                                         .beta = gates.beta,
+                                         .a = tape.value(in.a),
+                                         .b = value_or_none(tape, in.b),
+                                         .a_log = tape.value(in.a_log),
+                                         .dt_bias = tape.value(in.dt_bias),
+                                         .beta_scale = config.beta_scale,
+                                         .dt_low = config.dt_low,
+                                         .dt_high = config.dt_high});
     return gates;
   }
   double scale() const { return config.additive ? 1.0 : 1.0 / std::sqrt(static_cast<double>(config.key_dim)); }
@@ -76,14 +82,11 @@ struct GatedDeltaNode final : Node {
 
  private:
   void backward_skip(Tape& tape, const Tensor& x, const Tensor& d_x) const {
-    const Tensor d_skip = tape.grad_slot(in.skip).tensor;
-    Buffer partial;
-    if (d_skip.defined()) {
-      partial =
-          tape.scratch({channel_skip_blocks(batch * length), config.value_channels()}, sum_dtype(x.dtype), "skip sums");
-    }
-    run(tape.stream(), ChannelSkipBackward{d_x.view(v.matrix()), d_skip, partial, tape.grad(o), x.view(v.matrix()),
-                                           tape.value(in.skip)});
+    run(tape.workspace(), ChannelSkipBackward{.d_x = d_x.view(v.matrix()),
+                                              .d_scale = tape.grad_slot(in.skip).tensor,
+                                              .d_y = tape.grad(o),
+                                              .x = x.view(v.matrix()),
+                                              .scale = tape.value(in.skip)});
   }
 
   void run_core(Tape& tape, GatedDeltaBackward args) const {
@@ -117,14 +120,24 @@ struct GatedDeltaNode final : Node {
   }
 
   void backward_gates(Tape& tape, const Gates& gate, const Tensor& d_g, const Tensor& d_beta) const {
-    const Buffer partial =
-        tape.scratch({delta_gates_blocks(batch * length), 2, config.value_heads}, d_g.dtype, "gate sums");
     const GradSlot d_a = tape.grad_slot(in.a), d_b = in.b ? tape.grad_slot(in.b) : GradSlot{};
-    run(tape.stream(),
-        DeltaGatesBackward{d_a.tensor, d_b.tensor, tape.grad_slot(in.a_log).tensor, tape.grad_slot(in.dt_bias).tensor,
-                           partial, d_g, d_beta, gate.g, gate.beta, tape.value(in.a), tape.value(in.a_log),
-                           tape.value(in.dt_bias), config.beta_scale, d_a.accumulate, d_b.accumulate, !in.b,
-                           config.dt_low, config.dt_high});
+    run(tape.workspace(), DeltaGatesBackward{.d_a = d_a.tensor,
+                                             .d_b = d_b.tensor,
+                                             .d_a_log = tape.grad_slot(in.a_log).tensor,
+                                             .d_dt_bias = tape.grad_slot(in.dt_bias).tensor,
+                                             .d_g = d_g,
+                                             .d_beta = d_beta,
+                                             .g = gate.g,
+                                             .beta = gate.beta,
+                                             .a = tape.value(in.a),
+                                             .a_log = tape.value(in.a_log),
+                                             .dt_bias = tape.value(in.dt_bias),
+                                             .beta_scale = config.beta_scale,
+                                             .accumulate_a = d_a.accumulate,
+                                             .accumulate_b = d_b.accumulate,
+                                             .b_is_step = !in.b,
+                                             .dt_low = config.dt_low,
+                                             .dt_high = config.dt_high});
   }
 };
 

@@ -12,7 +12,12 @@ struct L2NormNode final : Node {
 
   void backward(Tape& tape) override {
     if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(), L2NormBackward{d.tensor, tape.grad(n), tape.value(n), scale, head_dim, d.accumulate});
+      run(tape.stream(), L2NormBackward{.d_x = d.tensor,
+                                        .d_n = tape.grad(n),
+                                        .n = tape.value(n),
+                                        .scale = scale,
+                                        .head_dim = head_dim,
+                                        .accumulate = d.accumulate});
     }
   }
 };
@@ -25,16 +30,20 @@ struct GatedNormNode final : Node {
   bool gate_first;
 
   void backward(Tape& tape) override {
-    Buffer partial;
-    if (weight) {
-      partial = tape.scratch({gated_norm_blocks(tape.shape(o)[0]), tape.shape(weight).numel()},
-                             sum_dtype(tape.dtype(o)), "norm partial sums");
-    }
     const GradSlot d_o = tape.grad_slot(o), d_z = tape.grad_slot(z);
-    run(tape.stream(),
-        GatedNormBackward{d_o.tensor, d_z.tensor, tape.grad_slot(weight).tensor, partial, tape.grad(y), tape.value(o),
-                          z ? tape.value(z) : Tensor{}, weight ? tape.value(weight) : Tensor{}, head_dim, eps, gate,
-                          d_o.accumulate, d_z.accumulate, gate_first});
+    run(tape.workspace(), GatedNormBackward{.d_o = d_o.tensor,
+                                            .d_z = d_z.tensor,
+                                            .d_weight = tape.grad_slot(weight).tensor,
+                                            .d_y = tape.grad(y),
+                                            .o = tape.value(o),
+                                            .z = z ? tape.value(z) : Tensor{},
+                                            .weight = weight ? tape.value(weight) : Tensor{},
+                                            .head_dim = head_dim,
+                                            .eps = eps,
+                                            .gate = gate,
+                                            .accumulate_o = d_o.accumulate,
+                                            .accumulate_z = d_z.accumulate,
+                                            .gate_first = gate_first});
   }
 };
 
@@ -48,7 +57,8 @@ Var l2_norm(Tape& tape, Var x, int64_t head_dim) {
   node.n = tape.output(tape.shape(x), tape.dtype(x), "l2 norm");
   node.scale =
       tape.saved({tokens, tape.shape(x).numel() / tokens / head_dim}, sum_dtype(tape.dtype(x)), "l2 norm scale");
-  run(tape.stream(), L2NormForward{tape.value(node.n), node.scale, tape.value(x), head_dim});
+  run(tape.stream(),
+      L2NormForward{.n = tape.value(node.n), .scale = node.scale, .x = tape.value(x), .head_dim = head_dim});
   const Var n = node.n;
   tape.record(std::move(node));
   return n;
@@ -69,8 +79,14 @@ Var gated_norm(Tape& tape, Var o, Var z, Var weight, int64_t head_dim, double ep
   node.gate = gate;
   node.gate_first = gate_first;
   node.y = tape.output(tape.shape(o), type, "gated norm");
-  run(tape.stream(), GatedNormForward{tape.value(node.y), tape.value(o), z ? tape.value(z) : Tensor{},
-                                      weight ? tape.value(weight) : Tensor{}, head_dim, eps, gate, gate_first});
+  run(tape.stream(), GatedNormForward{.y = tape.value(node.y),
+                                      .o = tape.value(o),
+                                      .z = z ? tape.value(z) : Tensor{},
+                                      .weight = weight ? tape.value(weight) : Tensor{},
+                                      .head_dim = head_dim,
+                                      .eps = eps,
+                                      .gate = gate,
+                                      .gate_first = gate_first});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

@@ -12,10 +12,16 @@ struct PairShiftNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_k = tape.grad_slot(k), d_v = tape.grad_slot(v), d_shift = tape.grad_slot(shift);
-    const Buffer partial = tape.scratch({keys[0]}, DType::f64, "shift sums");
-    run(tape.stream(), PairShiftBackward{d_k.tensor, d_v.tensor, d_shift.tensor, partial, tape.grad(k_out).view(keys),
-                                         tape.grad(v_out).view(values), tape.value(v).view(values), tape.value(shift),
-                                         doc_start, d_k.accumulate, d_v.accumulate});
+    run(tape.workspace(), PairShiftBackward{.d_k = d_k.tensor,
+                                            .d_v = d_v.tensor,
+                                            .d_shift = d_shift.tensor,
+                                            .d_k_out = tape.grad(k_out).view(keys),
+                                            .d_v_out = tape.grad(v_out).view(values),
+                                            .v = tape.value(v).view(values),
+                                            .shift = tape.value(shift),
+                                            .doc_start = doc_start,
+                                            .accumulate_k = d_k.accumulate,
+                                            .accumulate_v = d_v.accumulate});
   }
 };
 
@@ -34,10 +40,14 @@ KeysAndValues pair_shift(Pass& pass, Var k, Var v, Var shift, PairShiftState* st
   node.k_out = tape.output(tape.shape(k), tape.dtype(k), "shifted keys");
   node.v_out = tape.output(tape.shape(v), tape.dtype(v), "mixed values");
   const Tensor none;
-  run(tape.stream(), PairShiftForward{tape.value(node.k_out).view(node.keys), tape.value(node.v_out).view(node.values),
-                                      tape.value(k).view(node.keys), tape.value(v).view(node.values), tape.value(shift),
-                                      state != nullptr ? state->k.tensor() : none,
-                                      state != nullptr ? state->v.tensor() : none, node.doc_start});
+  run(tape.stream(), PairShiftForward{.k_out = tape.value(node.k_out).view(node.keys),
+                                      .v_out = tape.value(node.v_out).view(node.values),
+                                      .k = tape.value(k).view(node.keys),
+                                      .v = tape.value(v).view(node.values),
+                                      .shift = tape.value(shift),
+                                      .previous_k = state != nullptr ? state->k.tensor() : none,
+                                      .previous_v = state != nullptr ? state->v.tensor() : none,
+                                      .doc_start = node.doc_start});
   for (int64_t b = 0; state != nullptr && b < batch; ++b) {
     const int64_t last = (b + 1) * length - 1, keys = node.keys[2], values = node.values[2];
     copy(tape.stream(), state->k.tensor().slice(b * keys, {keys}), tape.value(k).slice(last * keys, {keys}));

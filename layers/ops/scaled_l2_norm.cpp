@@ -11,11 +11,12 @@ struct ScaledL2NormNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_x = tape.grad_slot(x), d_scale = tape.grad_slot(scale);
-    const Buffer partial =
-        tape.scratch({scaled_l2_norm_blocks(shape[0]), shape[1]}, sum_dtype(tape.dtype(x)), "l2 norm sums");
-    run(tape.stream(),
-        ScaledL2NormBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_scale.tensor, partial, tape.grad(y).view(shape),
-                             tape.value(x).view(shape), tape.value(scale), d_x.accumulate});
+    run(tape.workspace(), ScaledL2NormBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+                                               .d_scale = d_scale.tensor,
+                                               .d_y = tape.grad(y).view(shape),
+                                               .x = tape.value(x).view(shape),
+                                               .scale = tape.value(scale),
+                                               .accumulate = d_x.accumulate});
   }
 };
 

@@ -12,16 +12,17 @@ struct ShortConvNode final : Node {
   bool silu;
 
   void backward(Tape& tape) override {
-    Buffer partial;
-    if (tape.wants_grad(weight) || tape.wants_grad(bias)) {
-      partial = tape.scratch({short_conv_blocks(shape[0], shape[1]), tape.shape(weight)[1] + 1, shape[2]},
-                             sum_dtype(tape.dtype(x)), "convolution sums");
-    }
     const GradSlot d_x = tape.grad_slot(x);
-    run(tape.stream(), ShortConvBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, tape.grad_slot(weight).tensor,
-                                         tape.grad_slot(bias).tensor, partial, tape.grad(y).view(shape),
-                                         tape.value(x).view(shape), weight ? tape.value(weight) : Tensor{},
-                                         bias ? tape.value(bias) : Tensor{}, doc_start, silu, d_x.accumulate});
+    run(tape.workspace(), ShortConvBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+                                            .d_weight = tape.grad_slot(weight).tensor,
+                                            .d_bias = tape.grad_slot(bias).tensor,
+                                            .d_y = tape.grad(y).view(shape),
+                                            .x = tape.value(x).view(shape),
+                                            .weight = weight ? tape.value(weight) : Tensor{},
+                                            .bias = bias ? tape.value(bias) : Tensor{},
+                                            .doc_start = doc_start,
+                                            .silu = silu,
+                                            .accumulate = d_x.accumulate});
   }
 };
 
@@ -40,9 +41,13 @@ Var short_conv(Pass& pass, Var x, Var weight, Var bias, bool silu, ShortConvStat
   node.y = tape.output(tape.shape(x), tape.dtype(x), "convolution");
   const Tensor input = tape.value(x).view(node.shape),
                previous = state != nullptr ? state->previous.tensor() : Tensor{};
-  run(tape.stream(),
-      ShortConvForward{tape.value(node.y).view(node.shape), input, weight ? tape.value(weight) : Tensor{},
-                       bias ? tape.value(bias) : Tensor{}, previous, node.doc_start, silu});
+  run(tape.stream(), ShortConvForward{.y = tape.value(node.y).view(node.shape),
+                                      .x = input,
+                                      .weight = weight ? tape.value(weight) : Tensor{},
+                                      .bias = bias ? tape.value(bias) : Tensor{},
+                                      .previous = previous,
+                                      .doc_start = node.doc_start,
+                                      .silu = silu});
   if (state != nullptr) { run(tape.stream(), ShortConvShift{previous, input}); }
   const Var y = node.y;
   tape.record(std::move(node));

@@ -157,12 +157,21 @@ void SparseDeltaNode::backward_weights(Tape& tape, Var scores, const SlotAddress
 }
 
 void SparseDeltaNode::backward_gates(Tape& tape, const Prepared& p, const Tensor& d_g, const Tensor& d_beta) const {
-  const Buffer partial = tape.scratch({delta_gates_blocks(tokens), 2, config.heads}, d_g.dtype, "gate sums");
   const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
-  run(tape.stream(),
-      DeltaGatesBackward{d_a.tensor, d_b.tensor, tape.grad_slot(in.a_log).tensor, tape.grad_slot(in.dt_bias).tensor,
-                         partial, d_g, d_beta, p.g, p.beta, tape.value(in.a), tape.value(in.a_log),
-                         tape.value(in.dt_bias), 1.0, d_a.accumulate, d_b.accumulate});
+  run(tape.workspace(), DeltaGatesBackward{.d_a = d_a.tensor,
+                                           .d_b = d_b.tensor,
+                                           .d_a_log = tape.grad_slot(in.a_log).tensor,
+                                           .d_dt_bias = tape.grad_slot(in.dt_bias).tensor,
+                                           .d_g = d_g,
+                                           .d_beta = d_beta,
+                                           .g = p.g,
+                                           .beta = p.beta,
+                                           .a = tape.value(in.a),
+                                           .a_log = tape.value(in.a_log),
+                                           .dt_bias = tape.value(in.dt_bias),
+                                           .beta_scale = 1.0,
+                                           .accumulate_a = d_a.accumulate,
+                                           .accumulate_b = d_b.accumulate});
 }
 
 Tensor upload(Pass& pass, const std::vector<SparseDeltaSequence>& list) {

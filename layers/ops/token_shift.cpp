@@ -14,14 +14,15 @@ struct TokenShiftNode final : Node {
   bool zero_start;
 
   void backward(Tape& tape) override {
-    const int64_t channels = shape[2];
-    Buffer partial =
-        tape.scratch({token_shift_blocks(shape[0] * shape[1]), channels}, sum_dtype(tape.dtype(x)), "token shift sums");
-    const GradSlot d_x = tape.grad_slot(x);
-    const GradSlot d_mu = tape.grad_slot(mu);
-    run(tape.stream(),
-        TokenShiftBackward{d_x.tensor, d_mu.tensor, partial, tape.grad(y).view(shape), tape.value(x).view(shape),
-                           tape.value(mu), doc_start, zero_start, d_x.accumulate});
+    const GradSlot d_x = tape.grad_slot(x), d_mu = tape.grad_slot(mu);
+    run(tape.workspace(), TokenShiftBackward{.d_x = d_x.tensor,
+                                             .d_mu = d_mu.tensor,
+                                             .d_y = tape.grad(y).view(shape),
+                                             .x = tape.value(x).view(shape),
+                                             .mu = tape.value(mu),
+                                             .doc_start = doc_start,
+                                             .zero_start = zero_start,
+                                             .accumulate = d_x.accumulate});
   }
 };
 
@@ -37,9 +38,12 @@ Var token_shift(Pass& pass, Var x, Var mu, bool zero_start, TokenShiftState* sta
   node.shape = {pass.batch(), pass.length(), channels};
   node.zero_start = zero_start;
   node.y = tape.output({pass.tokens(), channels}, tape.dtype(x), "token shift");
-  run(tape.stream(),
-      TokenShiftForward{tape.value(node.y), tape.value(x).view(node.shape), tape.value(mu),
-                        state != nullptr ? state->previous.tensor() : Tensor{}, node.doc_start, zero_start});
+  run(tape.stream(), TokenShiftForward{.y = tape.value(node.y),
+                                       .x = tape.value(x).view(node.shape),
+                                       .mu = tape.value(mu),
+                                       .previous = state != nullptr ? state->previous.tensor() : Tensor{},
+                                       .doc_start = node.doc_start,
+                                       .zero_start = zero_start});
   if (state != nullptr) {
     for (int64_t b = 0; b < pass.batch(); ++b) {
       copy(tape.stream(), state->previous.tensor().slice(b * channels, {channels}),

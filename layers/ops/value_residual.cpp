@@ -11,14 +11,18 @@ struct ValueResidualNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_v = tape.grad_slot(v), d_first = tape.grad_slot(first), d_mix = tape.grad_slot(mix);
-    const int64_t tokens = tape.shape(v)[0], channels = tape.shape(v)[1];
     HEBB_ASSERT(gated || !d_mix || d_mix.accumulate);
-    const Buffer partial = gated ? Buffer()
-                                 : tape.scratch({value_residual_blocks(tokens), channels}, sum_dtype(tape.dtype(v)),
-                                                "value residual sums");
-    run(tape.stream(), ValueResidualBackward{d_v.tensor, d_first.tensor, d_mix.tensor, partial, tape.grad(y),
-                                             tape.value(v), tape.value(first), tape.value(mix), gated, d_v.accumulate,
-                                             d_first.accumulate, d_mix.accumulate});
+    run(tape.workspace(), ValueResidualBackward{.d_v = d_v.tensor,
+                                                .d_first = d_first.tensor,
+                                                .d_mix = d_mix.tensor,
+                                                .d_y = tape.grad(y),
+                                                .v = tape.value(v),
+                                                .first = tape.value(first),
+                                                .mix = tape.value(mix),
+                                                .gated = gated,
+                                                .accumulate_v = d_v.accumulate,
+                                                .accumulate_first = d_first.accumulate,
+                                                .accumulate_mix = d_mix.accumulate});
   }
 };
 
@@ -33,8 +37,11 @@ Var value_residual(Tape& tape, Var v, Var first, Var mix, bool gated) {
   node.mix = mix;
   node.gated = gated;
   node.y = tape.output(tape.shape(v), tape.dtype(v), "value residual");
-  run(tape.stream(),
-      ValueResidualForward{tape.value(node.y), tape.value(v), tape.value(first), tape.value(mix), gated});
+  run(tape.stream(), ValueResidualForward{.y = tape.value(node.y),
+                                          .v = tape.value(v),
+                                          .first = tape.value(first),
+                                          .mix = tape.value(mix),
+                                          .gated = gated});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

@@ -108,10 +108,10 @@ TEST_CASE("the gated norm's gradients agree with difference quotients", "[head_n
       const Tensor d_o = accumulate ? t.make(kShape, o) : t.empty(kShape),
                    d_weight = normed ? t.zeros({kDim}) : Tensor{};
       const Tensor d_z = !gated ? Tensor{} : accumulate ? t.make(kShape, z) : t.empty(kShape);
-      run(t.stream,
-          GatedNormBackward{d_o, d_z, d_weight, normed ? t.empty({gated_norm_blocks(kTokens), kDim}) : Tensor{},
-                            t.make(kShape, d_y), t.make(kShape, o), gated ? t.make(kShape, z) : Tensor{},
-                            normed ? t.make({kDim}, weight) : Tensor{}, kDim, 1e-5, gate, accumulate, accumulate});
+      run(t.workspace(),
+          GatedNormBackward{d_o, d_z, d_weight, t.make(kShape, d_y), t.make(kShape, o),
+                            gated ? t.make(kShape, z) : Tensor{}, normed ? t.make({kDim}, weight) : Tensor{}, kDim,
+                            1e-5, gate, accumulate, accumulate});
       const auto gradient = [&](const Tensor& d, const Values& old) {
         Values g = Tensors::read(d);
         for (size_t i = 0; accumulate && i < g.size(); ++i) { g[i] -= old[i]; }
@@ -165,10 +165,10 @@ TEST_CASE("the gates' gradients agree with difference quotients", "[delta_gates]
     const bool accumulate = scale > 1;
     const Tensor d_a = accumulate ? t.zeros(shape) : t.empty(shape), d_b = accumulate ? t.zeros(shape) : t.empty(shape);
     const Tensor d_log = t.zeros({kGateHeads}), d_bias = t.zeros({kGateHeads});
-    run(t.stream, DeltaGatesBackward{d_a, d_b, d_log, d_bias, t.empty({delta_gates_blocks(kTokens), 2, kGateHeads}),
-                                     t.make(shape, d_g), t.make(shape, d_beta), t.make(shape, forward.g),
-                                     t.make(shape, forward.beta), t.make(shape, a), t.make({kGateHeads}, a_log),
-                                     t.make({kGateHeads}, dt_bias), scale, accumulate, accumulate});
+    run(t.workspace(),
+        DeltaGatesBackward{d_a, d_b, d_log, d_bias, t.make(shape, d_g), t.make(shape, d_beta), t.make(shape, forward.g),
+                           t.make(shape, forward.beta), t.make(shape, a), t.make({kGateHeads}, a_log),
+                           t.make({kGateHeads}, dt_bias), scale, accumulate, accumulate});
     const auto loss = [&](const Values& va, const Values& vb, const Values& vl, const Values& vd) {
       const Gates out = gates(va, vb, vl, vd, scale, DType::f64);
       return weighted_sum(out.g, d_g) + weighted_sum(out.beta, d_beta);

@@ -61,11 +61,10 @@ Gradients backward(const Problem& p, DType dtype, bool accumulate) {
   Tensors t(dtype);
   const Tensor d_x = accumulate ? t.make(p.shape(), p.x) : t.empty(p.shape());
   const Tensor d_weight = t.make({p.channels, p.taps}, p.weight), d_shift = p.bias ? t.zeros({p.channels}) : Tensor{};
-  run(t.stream,
-      ShortConvBackward{d_x, d_weight, d_shift, t.empty({short_conv_blocks(p.batch, p.length), p.taps + 1, p.channels}),
-                        t.make(p.shape(), p.d_y), t.make(p.shape(), p.x), t.make({p.channels, p.taps}, p.weight),
-                        p.bias ? t.make({p.channels}, p.shift) : Tensor{}, t.integers({p.batch, p.length}, p.doc_start),
-                        p.silu, accumulate});
+  run(t.workspace(),
+      ShortConvBackward{d_x, d_weight, d_shift, t.make(p.shape(), p.d_y), t.make(p.shape(), p.x),
+                        t.make({p.channels, p.taps}, p.weight), p.bias ? t.make({p.channels}, p.shift) : Tensor{},
+                        t.integers({p.batch, p.length}, p.doc_start), p.silu, accumulate});
   Gradients g{Tensors::read(d_x), Tensors::read(d_weight), p.bias ? Tensors::read(d_shift) : Values{}};
   for (size_t i = 0; i < g.weight.size(); ++i) {
     g.weight[i] -= p.weight[i];  // it is added to what was there
@@ -167,7 +166,7 @@ TEST_CASE("without a filter only the activation is left", "[short_conv][fast]") 
   const Tensor doc_start = t.integers({2, 5}, std::vector<int32_t>(10, 0)), y = t.empty({2, 5, 3}),
                d = t.make({2, 5, 3}, d_y);
   run(t.stream, ShortConvForward{y, t.make({2, 5, 3}, x), {}, {}, {}, doc_start, true});
-  run(t.stream, ShortConvBackward{d, {}, {}, {}, d, t.make({2, 5, 3}, x), {}, {}, doc_start, true, false});
+  run(t.workspace(), ShortConvBackward{d, {}, {}, d, t.make({2, 5, 3}, x), {}, {}, doc_start, true, false});
   for (size_t i = 0; i < x.size(); ++i) {
     const double s = 1.0 / (1.0 + std::exp(-x[i]));
     CHECK(Tensors::read(y)[i] == Approx(x[i] * s).epsilon(1e-14));

@@ -6,6 +6,7 @@
 
 #include "core/arena.h"
 #include "core/random.h"
+#include "core/workspace.h"
 #include "tests/test.h"
 
 namespace hebb::testing {
@@ -49,6 +50,8 @@ class Tensors {
     dispatch_real(t.dtype, [&](auto zero) { std::copy_n(t.as<decltype(zero)>(), t.numel(), values.begin()); });
     return values;
   }
+
+  Workspace workspace() { return Workspace(stream, arena); }
 
   Stream stream;
   Arena arena;

@@ -69,14 +69,12 @@ TEST_CASE("token shifts equal the CPU's", "[fast]") {
       t.check([&](auto at) { return TokenShiftForward{at(y), at(x), at(mu), Tensor{}, at(doc), zero_start}; });
       Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
       const Twin d_y = back.input({6, 60, width}), in = back.input({6, 60, width}), m = back.parameter({width}),
-                 d_x = back.sum({6, 60, width}), d_mu = back.float_sum({width}),
-                 partial = back.scratch({token_shift_blocks(360), width});
+                 d_x = back.sum({6, 60, width}), d_mu = back.float_sum({width});
       std::vector<int64_t> starts(360);
       for (size_t i = 0; i < starts.size(); ++i) { starts[i] = static_cast<int64_t>(i % 60 / 7 * 7); }
       const Twin doc_start = back.integers({6, 60}, starts);
       back.check([&](auto at) {
-        return TokenShiftBackward{at(d_x), at(d_mu),      at(partial), at(d_y), at(in),
-                                  at(m),   at(doc_start), zero_start,  true};
+        return TokenShiftBackward{at(d_x), at(d_mu), at(d_y), at(in), at(m), at(doc_start), zero_start, true};
       });
     });
   }
@@ -102,9 +100,9 @@ TEST_CASE("pair shifts equal the CPU's", "[fast]") {
                  v = t.input({kRows, kLength, values}), shift = t.parameter({1}),
                  doc = t.integers({kRows, kLength}, documents_of_two_rows());
       const Twin d_k = t.output({kRows, kLength, keys}), d_v = t.sum({kRows, kLength, values}),
-                 d_shift = t.float_sum({1}), partial = t.scratch({kRows}, DType::f64);
+                 d_shift = t.float_sum({1});
       t.check([&](auto at) {
-        return PairShiftBackward{at(d_k), at(d_v),   at(d_shift), at(partial), at(d_k_out), at(d_v_out),
+        return PairShiftBackward{at(d_k), at(d_v),   at(d_shift), at(d_k_out), at(d_v_out),
                                  at(v),   at(shift), at(doc),     false,       true};
       });
     });
@@ -140,11 +138,9 @@ TEST_CASE("channel skips equal the CPU's", "[fast]") {
       const Twin y = t.sum({70, channels}), x = t.input({70, channels}), scale = t.parameter({scales});
       t.check([&](auto at) { return ChannelSkipForward{at(y), at(x), at(scale)}; });
       Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
-      const Twin d_x = back.sum({70, channels}), d_scale = back.float_sum({scales}),
-                 partial = back.scratch({channel_skip_blocks(70), channels}), d_y = back.input({70, channels}),
+      const Twin d_x = back.sum({70, channels}), d_scale = back.float_sum({scales}), d_y = back.input({70, channels}),
                  in = back.input({70, channels}), s = back.parameter({scales});
-      back.check(
-          [&](auto at) { return ChannelSkipBackward{at(d_x), at(d_scale), at(partial), at(d_y), at(in), at(s)}; });
+      back.check([&](auto at) { return ChannelSkipBackward{at(d_x), at(d_scale), at(d_y), at(in), at(s)}; });
     });
   }
 }
@@ -160,12 +156,10 @@ TEST_CASE("value residuals equal the CPU's", "[fast]") {
       Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
       const Twin d_y = back.input(shape), in = back.input(shape), old = back.input(shape),
                  m = gated ? back.input(shape) : back.parameter({width}), d_v = back.sum(shape),
-                 d_first = back.output(shape), d_mix = gated ? back.sum(shape) : back.float_sum({width}),
-                 partial = back.scratch({value_residual_blocks(70), width});
+                 d_first = back.output(shape), d_mix = gated ? back.sum(shape) : back.float_sum({width});
       back.check([&](auto at) {
-        return ValueResidualBackward{at(d_v), at(d_first), at(d_mix), gated ? Tensor{} : at(partial),
-                                     at(d_y), at(in),      at(old),   at(m),
-                                     gated,   true,        false,     true};
+        return ValueResidualBackward{at(d_v), at(d_first), at(d_mix), at(d_y), at(in), at(old),
+                                     at(m),   gated,       true,      false,   true};
       });
     });
   }

@@ -3,12 +3,13 @@
 // where they are issued. Other builds compare results between numbers of workers.
 #include <algorithm>
 
+#include "kernels/head_norm/scratch.h"  // before support.h: run_device() finds the kernels declared by then
+
 #include "delta_on_tensor_cores.h"
 #include "kernels/attention/attention.h"
 #include "kernels/common/cuda/async_copy.cuh"
 #include "kernels/common/cuda/prelude.cuh"
 #include "kernels/common/cuda/sort.cuh"
-#include "kernels/head_norm/head_norm.h"
 #include "kernels/slot_select/slot_select.h"
 #include "support.h"
 
@@ -75,20 +76,19 @@ TEST_CASE("norms and gates of heads do not race", "[threads]") {
     const hebb::Shape shape{3, 2 * 24};
     const auto numbers = [](uint64_t seed) { return DeviceArray<float>(random_values<float>(3 * 48, seed)); };
     DeviceArray<float> o = numbers(1), z = numbers(2), d_y = numbers(3), weight(random_values<float>(24, 4)),
-                       d_o(3 * 48), d_z(3 * 48), d_weight(std::vector<float>(24)), partial(24);
-    device::run(stream, hebb::GatedNormBackward{.d_o = d_o.tensor(shape),
-                                                .d_z = d_z.tensor(shape),
-                                                .d_weight = d_weight.tensor(),
-                                                .partial = partial.tensor(),
-                                                .d_y = d_y.tensor(shape),
-                                                .o = o.tensor(shape),
-                                                .z = z.tensor(shape),
-                                                .weight = weight.tensor(),
-                                                .head_dim = 24,
-                                                .eps = 1e-5,
-                                                .gate = hebb::HeadGate::silu,
-                                                .accumulate_o = false,
-                                                .accumulate_z = false});
+                       d_o(3 * 48), d_z(3 * 48), d_weight(std::vector<float>(24));
+    run_device(stream, hebb::GatedNormBackward{.d_o = d_o.tensor(shape),
+                                               .d_z = d_z.tensor(shape),
+                                               .d_weight = d_weight.tensor(),
+                                               .d_y = d_y.tensor(shape),
+                                               .o = o.tensor(shape),
+                                               .z = z.tensor(shape),
+                                               .weight = weight.tensor(),
+                                               .head_dim = 24,
+                                               .eps = 1e-5,
+                                               .gate = hebb::HeadGate::silu,
+                                               .accumulate_o = false,
+                                               .accumulate_z = false});
     return d_weight.values();
   });
 }

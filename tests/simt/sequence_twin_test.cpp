@@ -30,11 +30,10 @@ TEST_CASE("short convolutions equal the CPU's", "[fast]") {
                  w = f.weighted ? back.parameter({37, f.taps}) : Twin{}, b = f.biased ? back.parameter({37}) : Twin{},
                  d_x = f.biased ? back.sum(shape) : back.output(shape),
                  d_w = f.weighted ? back.float_sum({37, f.taps}) : Twin{},
-                 d_b = f.biased ? back.float_sum({37}) : Twin{},
-                 partial = back.scratch({short_conv_blocks(kRows, kLength), f.taps + 1, 37});
+                 d_b = f.biased ? back.float_sum({37}) : Twin{};
       back.check([&](auto at) {
-        return ShortConvBackward{at(d_x), at(d_w), at(d_b),    at(partial), at(d_y), at(in),
-                                 at(w),   at(b),   at(starts), f.silu,      f.biased};
+        return ShortConvBackward{at(d_x), at(d_w), at(d_b),    at(d_y), at(in),
+                                 at(w),   at(b),   at(starts), f.silu,  f.biased};
       });
     });
   }
@@ -73,13 +72,12 @@ TEST_CASE("short convolutions with norms of heads equal the CPU's", "[fast]") {
       t.prepare(forward);
       const Twin d_y = t.input(shape), d_x = f.biased ? t.sum(shape) : t.output(shape),
                  d_w = f.taps > 0 ? t.float_sum({f.channels, f.taps}) : Twin{},
-                 d_b = f.biased ? t.float_sum({f.channels}) : Twin{},
-                 partial = t.scratch({short_conv_blocks(kRows, kLength), f.taps + 1, f.channels});
+                 d_b = f.biased ? t.float_sum({f.channels}) : Twin{};
       const int64_t norms_back = simt::runs_of("l2_norm_backward");
       t.check(
           [&](auto at) {
-            ShortConvBackward args{at(d_x),    at(d_w),  at(d_b), at(partial), at(d_y), at(x),
-                                   at(weight), at(bias), at(doc), f.silu,      f.biased};
+            ShortConvBackward args{at(d_x),    at(d_w),  at(d_b), at(d_y), at(x),
+                                   at(weight), at(bias), at(doc), f.silu,  f.biased};
             args.n = at(y);
             args.scale = at(scale);
             args.head_dim = f.head_dim;
@@ -126,12 +124,9 @@ TEST_CASE("norms of heads equal the CPU's", "[fast]") {
       t.check([&](auto at) { return ScaledL2NormForward{at(y), at(x), at(scale)}; });
     });
     in_both_types([width](Twins& t) {
-      const Twin d_x = t.sum({70, 3, width}), d_scale = t.float_sum({3}),
-                 partial = t.scratch({scaled_l2_norm_blocks(70), 3}), d_y = t.input({70, 3, width}),
+      const Twin d_x = t.sum({70, 3, width}), d_scale = t.float_sum({3}), d_y = t.input({70, 3, width}),
                  x = t.input({70, 3, width}), scale = t.parameter({3});
-      t.check([&](auto at) {
-        return ScaledL2NormBackward{at(d_x), at(d_scale), at(partial), at(d_y), at(x), at(scale), true};
-      });
+      t.check([&](auto at) { return ScaledL2NormBackward{at(d_x), at(d_scale), at(d_y), at(x), at(scale), true}; });
     });
   }
 }
@@ -150,11 +145,10 @@ TEST_CASE("gated norms equal the CPU's", "[fast]") {
                    g = gate != HeadGate::none ? back.input(shape) : Twin{},
                    w = normed ? back.parameter({width}) : Twin{}, d_o = back.sum(shape),
                    d_z = gate != HeadGate::none ? back.output(shape) : Twin{},
-                   d_w = normed ? back.float_sum({width}) : Twin{},
-                   partial = normed ? back.scratch({gated_norm_blocks(70), width}) : Twin{};
+                   d_w = normed ? back.float_sum({width}) : Twin{};
         back.check([&](auto at) {
-          return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(partial), at(d_y), at(in), at(g),
-                                   at(w),   width,   1e-5,    gate,        true,    false};
+          return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(d_y), at(in), at(g),
+                                   at(w),   width,   1e-5,    gate,    true,   false};
         });
       });
     }
@@ -172,10 +166,9 @@ TEST_CASE("gated norms of fp32 answers among bf16 activations equal the CPU's", 
     const Twin d_y = back.input(shape), in = back.parameter(shape),
                g = gate != HeadGate::none ? back.input(shape) : Twin{}, w = back.parameter({37}),
                d_o = back.float_sum(shape), d_z = gate != HeadGate::none ? back.output(shape) : Twin{},
-               d_w = back.float_sum({37}), partial = back.scratch({gated_norm_blocks(70), 37});
+               d_w = back.float_sum({37});
     back.check([&](auto at) {
-      return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(partial), at(d_y), at(in), at(g),
-                               at(w),   37,      1e-5,    gate,        true,    false};
+      return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(d_y), at(in), at(g), at(w), 37, 1e-5, gate, true, false};
     });
   }
 }
@@ -193,11 +186,10 @@ TEST_CASE("norms of gated heads, with a weight for each channel, equal the CPU's
       });
       Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
       const Twin d_y = back.input(shape), in = back.input(shape), g = back.input(shape), w = back.parameter({weights}),
-                 d_o = back.output(shape), d_z = back.sum(shape), d_w = back.float_sum({weights}),
-                 partial = back.scratch({gated_norm_blocks(70), weights});
+                 d_o = back.output(shape), d_z = back.sum(shape), d_w = back.float_sum({weights});
       back.check([&](auto at) {
-        return GatedNormBackward{at(d_o), at(d_z), at(d_w), at(partial),    at(d_y), at(in), at(g),
-                                 at(w),   width,   1e-5,    HeadGate::silu, false,   true,   true};
+        return GatedNormBackward{at(d_o), at(d_z), at(d_w),        at(d_y), at(in), at(g), at(w),
+                                 width,   1e-5,    HeadGate::silu, false,   true,   true};
       });
     });
   }
@@ -213,12 +205,12 @@ TEST_CASE("gates whose strength is the step equal the CPU's", "[fast]") {
   };
   t.check(forward);
   t.prepare(forward);
-  const Twin d_a = t.sum(shape), d_log = t.float_sum({3}), d_bias = t.float_sum({3}),
-             partial = t.scratch({delta_gates_blocks(70), 2, 3}), d_g = t.parameter(shape), d_beta = t.parameter(shape);
+  const Twin d_a = t.sum(shape), d_log = t.float_sum({3}), d_bias = t.float_sum({3}), d_g = t.parameter(shape),
+             d_beta = t.parameter(shape);
   t.check([&](auto at) {
-    return DeltaGatesBackward{at(d_a),    Tensor{}, at(d_log), at(d_bias), at(partial), at(d_g),
-                              at(d_beta), at(g),    at(beta),  at(a),      at(a_log),   at(dt_bias),
-                              1.0,        true,     false,     true,       0.2,         1.5};
+    return DeltaGatesBackward{at(d_a), Tensor{}, at(d_log), at(d_bias), at(d_g),     at(d_beta),
+                              at(g),   at(beta), at(a),     at(a_log),  at(dt_bias), 1.0,
+                              true,    false,    true,      0.2,        1.5};
   });
 }
 
@@ -230,14 +222,12 @@ TEST_CASE("gates of the delta rule equal the CPU's", "[fast]") {
     t.check([&](auto at) { return DeltaGatesForward{at(g), at(beta), at(a), at(b), at(a_log), at(dt_bias), 2.0}; });
     Twins back(t.is_bf16() ? DType::bf16 : DType::f32);
     const Twin d_a = back.sum(shape), d_b = back.output(shape), d_log = back.float_sum({3}),
-               d_bias = back.float_sum({3}), partial = back.scratch({delta_gates_blocks(70), 2, 3}),
-               d_g = back.parameter(shape), d_beta = back.parameter(shape), gate = back.parameter(shape),
-               strength = back.parameter(shape), in = back.input(shape), log = back.parameter({3}),
-               dt = back.parameter({3});
+               d_bias = back.float_sum({3}), d_g = back.parameter(shape), d_beta = back.parameter(shape),
+               gate = back.parameter(shape), strength = back.parameter(shape), in = back.input(shape),
+               log = back.parameter({3}), dt = back.parameter({3});
     back.check([&](auto at) {
-      return DeltaGatesBackward{at(d_a), at(d_b),    at(d_log), at(d_bias),   at(partial),
-                                at(d_g), at(d_beta), at(gate),  at(strength), at(in),
-                                at(log), at(dt),     2.0,       true,         false};
+      return DeltaGatesBackward{at(d_a),      at(d_b), at(d_log), at(d_bias), at(d_g), at(d_beta), at(gate),
+                                at(strength), at(in),  at(log),   at(dt),     2.0,     true,       false};
     });
   });
 }
