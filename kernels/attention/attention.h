@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -11,20 +11,15 @@ namespace hebb {
 /// lo and hi must not decrease over the queries of one key space (its T, or B T, tokens): this covers
 /// causal and windowed attention, documents, cached prefixes and packed subsets of keys. A query
 /// without keys gives o = 0, lse = -inf. Keys that no query sees are never read.
-/// partial: scratch of attention_partial(...) elements, or undefined where that is 0.
 /// Online softmax over tiles of queries x keys; tiles outside the intervals are skipped.
 /// FLOPs: 2 H (D + Dv) per visible pair. Bound: multiply-adds; with few queries, reading k and v once.
 /// Source: spec 10, sections 3, 6 and 7.
 struct AttentionForward {
   Tensor o, lse;
-  Tensor partial;
   Tensor q, k, v, lo, hi, bias;
   double scale;
 };
-HEBB_KERNEL(AttentionForward)
-
-/// Elements of scratch that the forward kernel needs (0 unless few queries read many keys).
-int64_t attention_partial(const Shape& q, const Shape& k, const Shape& v);
+HEBB_KERNEL_WITH_SCRATCH(AttentionForward)
 
 /// Whether a GPU computes these heads with tensor cores: bf16, sizes that are multiples of 16 up to 128. Products are
 /// summed in fp32; probabilities, and their gradients, are rounded to bf16 in between.
@@ -32,15 +27,9 @@ constexpr bool attention_on_tensor_cores(DType dtype, const Shape& q, const Shap
   return dtype == DType::bf16 && q[3] % 16 == 0 && v[3] % 16 == 0 && q[3] <= 128 && v[3] <= 128;
 }
 
-/// Elements of fp32 scratch that the backward kernel needs: two for each lse where tensor cores work, else 0.
-constexpr int64_t attention_statistics(DType dtype, const Shape& q, const Shape& v) {
-  return attention_on_tensor_cores(dtype, q, v) ? 2 * q[0] * q[1] * q[2] : 0;
-}
-
 /// Gradients of AttentionForward: probabilities are recomputed from lse, delta = sum_c d_o o.
 /// d_q, d_k, d_v (overwritten, or added to where `accumulate_*`) shaped like q, k, v; d_bias likewise;
 /// each may be undefined. All sums have a fixed order.
-/// statistics: scratch of attention_statistics(...) elements, or undefined where that is 0.
 /// The score of a query's only key gets a gradient of exactly 0, unless has_other_keys.
 /// FLOPs: 5 products, 2.5 times the forward pass.
 struct AttentionBackward {
@@ -48,9 +37,8 @@ struct AttentionBackward {
   Tensor d_o, q, k, v, o, lse, lo, hi, bias;
   double scale;
   bool accumulate_q, accumulate_k, accumulate_v, accumulate_bias;
-  Tensor statistics = {};
   bool has_other_keys = false;  // o and lse also count keys outside of this call
 };
-HEBB_KERNEL(AttentionBackward)
+HEBB_KERNEL_WITH_SCRATCH(AttentionBackward)
 
 }  // namespace hebb

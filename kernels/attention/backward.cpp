@@ -1,8 +1,16 @@
 #include "core/parallel.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/scratch.h"
 #include "kernels/attention/tile.h"
 
 namespace hebb {
+
+AttentionBackwardScratch plan(Workspace& workspace, const AttentionBackward& args) {
+  const int64_t count = attention_statistics(args.q.dtype, args.q.shape, args.v.shape);
+  if (count == 0) { return {}; }
+  return {.statistics = workspace.tensor({count}, DType::f32, "attention statistics")};
+}
+HEBB_KERNEL_PLANNED(AttentionBackward)
+
 namespace cpu {
 namespace {
 
@@ -263,7 +271,7 @@ template <class S> struct Backward {
 
 }  // namespace
 
-void run(Stream&, const AttentionBackward& args) {
+void run(Stream&, const AttentionBackward& args, const AttentionBackwardScratch&) {
   dispatch_real(args.q.dtype, [&](auto zero) { Backward<decltype(zero)>(args).run(); });
 }
 

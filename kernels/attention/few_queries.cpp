@@ -9,10 +9,14 @@ int64_t key_blocks(int64_t keys) { return (keys + cpu::attention::kFewKeys - 1) 
 
 }  // namespace
 
-int64_t attention_partial(const Shape& q, const Shape& k, const Shape& v) {
-  const int64_t rows = q[0] * q[1] * q[2] / (k[0] * k[2]), blocks = key_blocks(k[1]);
-  return rows < cpu::attention::kFewRows && blocks > 1 ? q[0] * q[1] * q[2] * blocks * (v[3] + 2) : 0;
+AttentionForwardScratch plan(Workspace& workspace, const AttentionForward& args) {
+  const Shape &q = args.q.shape, &k = args.k.shape;
+  const int64_t all_rows = q[0] * q[1] * q[2], rows = all_rows / (k[0] * k[2]), blocks = key_blocks(k[1]);
+  if (rows >= cpu::attention::kFewRows || blocks <= 1) { return {}; }
+  return {.partial =
+              workspace.tensor({all_rows, blocks, args.v.size(3) + 2}, sum_dtype(args.q.dtype), "attention parts")};
 }
+HEBB_KERNEL_PLANNED(AttentionForward)
 
 namespace cpu::attention {
 namespace {
@@ -66,11 +70,12 @@ template <class S> void finish(int64_t dv, S top, S sum, S* o, S* lse) {
 
 }  // namespace
 
-template <class S> void forward_few(const AttentionForward& a, const Heads<S>& heads) {
+template <class S>
+void forward_few(const AttentionForward& a, const AttentionForwardScratch& scratch, const Heads<S>& heads) {
   const int64_t dv = a.o.size(3), blocks = key_blocks(a.k.size(1)), rows = heads.rows;
   const int64_t all_rows = heads.spaces * heads.kv_heads * rows;
-  S* partial = a.partial.as<S>();
-  HEBB_ASSERT(blocks <= 1 || a.partial.numel() >= all_rows * blocks * (dv + 2));
+  S* partial = scratch.partial.as<S>();
+  HEBB_ASSERT(blocks <= 1 || scratch.partial.numel() >= all_rows * blocks * (dv + 2));
   struct Place {
     int64_t row;
     Head<S> head;
@@ -115,8 +120,8 @@ template <class S> void forward_few(const AttentionForward& a, const Heads<S>& h
   }
 }
 
-template void forward_few<float>(const AttentionForward&, const Heads<float>&);
-template void forward_few<double>(const AttentionForward&, const Heads<double>&);
+template void forward_few<float>(const AttentionForward&, const AttentionForwardScratch&, const Heads<float>&);
+template void forward_few<double>(const AttentionForward&, const AttentionForwardScratch&, const Heads<double>&);
 
 }  // namespace cpu::attention
 }  // namespace hebb

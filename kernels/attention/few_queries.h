@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/attention/attention.h"
+#include "kernels/attention/scratch.h"
 #include "kernels/attention/tile.h"
 
 namespace hebb::cpu::attention {
@@ -10,6 +10,7 @@ inline constexpr int64_t kFewRows = 4;
 inline constexpr int64_t kFewKeys = 256;
 
 /// Bound: reading k and v once a row.
-template <class S> void forward_few(const AttentionForward& a, const Heads<S>& heads);
+template <class S>
+void forward_few(const AttentionForward& a, const AttentionForwardScratch& scratch, const Heads<S>& heads);
 
 }  // namespace hebb::cpu::attention

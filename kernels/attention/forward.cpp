@@ -114,14 +114,14 @@ template <class S> void forward_rows(const Head<S>& h, const Output<S>& output, 
   }
 }
 
-template <class S> void forward(const AttentionForward& a) {
+template <class S> void forward(const AttentionForward& a, const AttentionForwardScratch& scratch) {
   const Heads<S> heads(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale);
   const auto output = [&](int64_t space, int64_t head) {
     return Output<S>{heads.rows_of(a.o.as<S>(), a.o.size(3), space, head),
                      heads.rows_of(a.lse.as<S>(), 1, space, head)};
   };
   if (heads.rows < kFewRows) {
-    forward_few(a, heads);
+    forward_few(a, scratch, heads);
     return;
   }
   const int64_t tiles = (heads.rows + kTileRows - 1) / kTileRows;
@@ -135,8 +135,8 @@ template <class S> void forward(const AttentionForward& a) {
 
 }  // namespace
 
-void run(Stream&, const AttentionForward& args) {
-  dispatch_real(args.q.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+void run(Stream&, const AttentionForward& args, const AttentionForwardScratch& scratch) {
+  dispatch_real(args.q.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu

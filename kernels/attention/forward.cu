@@ -62,7 +62,7 @@ template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) att
 
 }  // namespace
 
-void run(Stream& stream, const AttentionForward& a) {
+void run(Stream& stream, const AttentionForward& a, const AttentionForwardScratch&) {
   if (a.q.numel() == 0) { return; }
   if (attention_mma::takes(a.q, a.v, a.scale, a.q.data, a.k.data, a.v.data, a.o.data)) {
     attention_mma::forward(stream, a);

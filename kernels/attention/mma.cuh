@@ -8,6 +8,7 @@
 // is for), at distances that are constants.
 #include <algorithm>
 
+#include "kernels/attention/scratch.h"
 #include "kernels/attention/tile.cuh"
 #include "kernels/common/cuda/async_copy.cuh"
 #include "kernels/common/cuda/mma.cuh"
@@ -437,6 +438,6 @@ template <class F> void dispatch_padded(int width, F&& f) {
 }
 
 void forward(Stream& stream, const AttentionForward& a);
-void backward(Stream& stream, const AttentionBackward& a);
+void backward(Stream& stream, const AttentionBackward& a, const AttentionBackwardScratch& scratch);
 
 }  // namespace hebb::HEBB_DEVICE::attention_mma

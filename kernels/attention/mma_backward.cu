@@ -375,11 +375,11 @@ template <int kWidth> __global__ void __launch_bounds__(kThreads, 2) attention_m
 
 }  // namespace
 
-void backward(Stream& stream, const AttentionBackward& a) {
+void backward(Stream& stream, const AttentionBackward& a, const AttentionBackwardScratch& scratch) {
   const Inputs<bf16> in = attention::inputs_of<bf16>(a.q, a.k, a.v, a.lo, a.hi, a.bias, a.scale);
   const int64_t heads = a.k.size(0) * in.kv_heads, rows = in.tokens * in.group, lines = a.lse.numel();
-  HEBB_ASSERT(a.statistics.numel() >= 2 * lines);
-  float *const lse = a.statistics.as<float>(), *const delta = lse + lines;
+  HEBB_ASSERT(scratch.statistics.numel() >= 2 * lines);
+  float *const lse = scratch.statistics.as<float>(), *const delta = lse + lines;
   const auto tiles = [](int64_t count, int64_t size) { return (count + size - 1) / size; };
   const int64_t row_bytes = 2 * (in.d + in.dv);
   const Backward b{.in = in,

@@ -143,7 +143,11 @@ void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkPart
         "kvm_heat", stream, lse.numel(), q.size(3),
         HeatQueries{Elements(q), Elements(a.q), a.window_temp.as<float>(), q.size(3), static_cast<int>(q.size(2))});
   }
-  HEBB_DEVICE::run(stream, AttentionForward{a.o, lse, {}, q, a.k, a.v, lo, hi, {}, a.rule.scale});
+  HEBB_DEVICE::run(
+      stream,
+      AttentionForward{
+          .o = a.o, .lse = lse, .q = q, .k = a.k, .v = a.v, .lo = lo, .hi = hi, .bias = {}, .scale = a.rule.scale},
+      AttentionForwardScratch{});
   if (a.lse.defined()) {
     each_element("kvm_lse", stream, 1, lse.numel(), rows::CopyFloats{a.lse.as<float>(), p.own_lse});
   }

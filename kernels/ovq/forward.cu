@@ -218,7 +218,11 @@ void store_stream_keys(Stream& stream, const OvqRule& rule, StreamKey* keys, int
 void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Tensor& hi, const Tensor& lse) {
   HEBB_DEVICE::run(stream,
                    VisibleKeys{lo, hi, a.doc_start, KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1}, 0});
-  HEBB_DEVICE::run(stream, AttentionForward{a.o, lse, {}, a.q, a.k, a.v, lo, hi, {}, 1.0});
+  HEBB_DEVICE::run(
+      stream,
+      AttentionForward{
+          .o = a.o, .lse = lse, .q = a.q, .k = a.k, .v = a.v, .lo = lo, .hi = hi, .bias = {}, .scale = 1.0},
+      AttentionForwardScratch{});
   if (a.lse.defined()) {
     each_element("ovq_lse", stream, 1, lse.numel(), rows::CopyFloats{a.lse.as<float>(), lse.as<float>()});
   }

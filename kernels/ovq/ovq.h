@@ -1,5 +1,6 @@
 #pragma once
 #include "core/stream.h"
+#include "kernels/attention/scratch.h"
 #include "kernels/dictionary/parts.h"
 
 namespace hebb {

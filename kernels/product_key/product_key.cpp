@@ -5,9 +5,17 @@
 #include "core/parallel.h"
 #include "kernels/common/cpu/math.h"
 #include "kernels/gemm/gemm_cpu.h"
+#include "kernels/product_key/scratch.h"
 #include "kernels/product_key/select.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+ProductKeyBackwardScratch plan(Workspace& workspace, const ProductKeyBackward& args) {
+  return {.d_sums = workspace.tensor(args.weights.shape, args.weights.dtype, "score gradients")};
+}
+HEBB_KERNEL_PLANNED(ProductKeyBackward)
+
+namespace cpu {
 namespace {
 
 struct Sizes {
@@ -44,12 +52,12 @@ template <class S> void top_k_tokens(const ProductKeyTopK& a) {
   });
 }
 
-template <class S> void backward(const ProductKeyBackward& a) {
+template <class S> void backward(const ProductKeyBackward& a, const ProductKeyBackwardScratch& scratch) {
   const Sizes s = sizes(a.slots, a.keys);
   const int64_t width = s.heads * 2 * s.half;
   const S *q = a.q.as<S>(), *keys = a.keys.as<S>();
   const int32_t* slots = a.slots.as<int32_t>();
-  S* d_sums = a.d_sums.as<S>();
+  S* d_sums = scratch.d_sums.as<S>();
   parallel_for(s.tokens, 16, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t h = 0; h < s.heads; ++h) {
@@ -180,8 +188,9 @@ void run(Stream&, const SlotReadBackward& a) {
   });
 }
 
-void run(Stream&, const ProductKeyBackward& args) {
-  dispatch_real(args.q.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const ProductKeyBackward& args, const ProductKeyBackwardScratch& scratch) {
+  dispatch_real(args.q.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

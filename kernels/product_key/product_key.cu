@@ -4,6 +4,7 @@
 
 #include "kernels/common/cuda/scatter.cuh"
 #include "kernels/product_key/lookup.cuh"
+#include "kernels/product_key/scratch.h"
 
 // Selection in bf16: as fast memories do it, scores on tensor cores and k rounds of a warp for each codebook and head
 // of a token, of which about 6,500 and 2,700 instructions bind at n = 512, k = 32; entries and scores of a run of
@@ -282,10 +283,11 @@ void run(Stream& stream, const SlotReadBackward& a) {
 
 namespace {
 
-template <class T> void backward(Stream& stream, const ProductKeyBackward& a) {
+template <class T>
+void backward(Stream& stream, const ProductKeyBackward& a, const ProductKeyBackwardScratch& scratch) {
   const Keys<T> keys = keys_of<T>(a);
   const int64_t rows = a.slots.numel() / keys.k;
-  float* const d_sums = a.d_sums.as<float>();
+  float* const d_sums = scratch.d_sums.as<float>();
   each_warp("product_key_sums", stream, rows,
             SumGradient{d_sums, a.d_weights.as<float>(), a.weights.as<float>(), keys.k});
   if (a.d_q.defined()) {
@@ -301,8 +303,8 @@ template <class T> void backward(Stream& stream, const ProductKeyBackward& a) {
 
 }  // namespace
 
-void run(Stream& stream, const ProductKeyBackward& a) {
-  dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+void run(Stream& stream, const ProductKeyBackward& a, const ProductKeyBackwardScratch& scratch) {
+  dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a, scratch); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

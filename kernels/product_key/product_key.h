@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -43,12 +43,12 @@ struct SlotReadBackward {
 HEBB_KERNEL(SlotReadBackward)
 
 /// From d_weights [N, H, k] through each head's softmax to the scores, then d_q (overwritten or added
-/// to) and d_keys += ..., in token order. d_sums [N, H, k] is scratch.
+/// to) and d_keys += ..., in token order.
 struct ProductKeyBackward {
-  Tensor d_q, d_keys, d_sums;  // d_q, d_keys may be undefined
+  Tensor d_q, d_keys;  // d_q, d_keys may be undefined
   Tensor d_weights, weights, slots, q, keys;
   bool accumulate;  // d_q
 };
-HEBB_KERNEL(ProductKeyBackward)
+HEBB_KERNEL_WITH_SCRATCH(ProductKeyBackward)
 
 }  // namespace hebb

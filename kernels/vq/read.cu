@@ -1,3 +1,4 @@
+#include "kernels/attention/scratch.h"
 #include "kernels/attention/visible_keys.h"
 #include "kernels/dictionary/slot_attention.cuh"
 #include "kernels/vq/scratch.h"
@@ -95,16 +96,11 @@ void read(Stream& stream, const VqRead& a, const VqReadScratch& scratch) {
       last{hi, DType::i32, {batch, length}}, lse{own_lse, DType::f32, {batch, length, heads}};
   HEBB_DEVICE::run(stream, VqGather{keys, a.points, a.ids});
   each_element("vq_intervals", stream, batch, length, Intervals{lo, hi, doc_start, length, a.chunk});
-  HEBB_DEVICE::run(stream, AttentionForward{.o = a.o,
-                                            .lse = lse,
-                                            .partial = {},
-                                            .q = a.q,
-                                            .k = keys,
-                                            .v = a.v,
-                                            .lo = first,
-                                            .hi = last,
-                                            .bias = {},
-                                            .scale = 1.0});
+  HEBB_DEVICE::run(
+      stream,
+      AttentionForward{
+          .o = a.o, .lse = lse, .q = a.q, .k = keys, .v = a.v, .lo = first, .hi = last, .bias = {}, .scale = 1.0},
+      AttentionForwardScratch{});
   each_element("vq_steps", stream, batch, count,
                MakeSteps{steps, doc_start, length, a.chunk, count, static_cast<int32_t>(points)});
   const Layout n{.doc_start = doc_start,

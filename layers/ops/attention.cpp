@@ -21,29 +21,24 @@ struct AttentionNode final : Node {
                    d_bias = tape.grad_slot(bias);
     const Shape q_shape = queries(shape.head_dim), o_shape = queries(shape.value_head_dim);
     const Shape k_shape = keys(shape.head_dim), v_shape = keys(shape.value_head_dim);
-    AttentionBackward args{};
-    args.d_q = shaped(d_q, q_shape);
-    args.d_k = shaped(d_k, k_shape);
-    args.d_v = shaped(d_v, v_shape);
-    args.d_bias = shaped(d_bias, biases());
-    args.d_o = tape.grad(o).view(o_shape);
-    args.q = tape.value(q).view(q_shape);
-    args.k = tape.value(k).view(k_shape);
-    args.v = tape.value(v).view(v_shape);
-    args.o = tape.value(o).view(o_shape);
-    args.lse = lse;
-    args.lo = tape.value(lo);
-    args.hi = tape.value(hi);
-    args.bias = bias ? tape.value(bias).view(biases()) : Tensor{};
-    args.scale = scale;
-    args.accumulate_q = d_q.accumulate;
-    args.accumulate_k = d_k.accumulate;
-    args.accumulate_v = d_v.accumulate;
-    args.accumulate_bias = d_bias.accumulate;
-    const int64_t statistics = attention_statistics(args.q.dtype, q_shape, v_shape);
-    const Buffer scratch = statistics > 0 ? tape.scratch({statistics}, DType::f32, "attention statistics") : Buffer();
-    if (statistics > 0) { args.statistics = scratch; }
-    run(tape.stream(), args);
+    run(tape.workspace(), AttentionBackward{.d_q = shaped(d_q, q_shape),
+                                            .d_k = shaped(d_k, k_shape),
+                                            .d_v = shaped(d_v, v_shape),
+                                            .d_bias = shaped(d_bias, biases()),
+                                            .d_o = tape.grad(o).view(o_shape),
+                                            .q = tape.value(q).view(q_shape),
+                                            .k = tape.value(k).view(k_shape),
+                                            .v = tape.value(v).view(v_shape),
+                                            .o = tape.value(o).view(o_shape),
+                                            .lse = lse,
+                                            .lo = tape.value(lo),
+                                            .hi = tape.value(hi),
+                                            .bias = bias ? tape.value(bias).view(biases()) : Tensor{},
+                                            .scale = scale,
+                                            .accumulate_q = d_q.accumulate,
+                                            .accumulate_k = d_k.accumulate,
+                                            .accumulate_v = d_v.accumulate,
+                                            .accumulate_bias = d_bias.accumulate});
   }
 };
 
@@ -57,8 +52,11 @@ KeyIntervals visible_keys(Pass& pass, const KeyRange& sight, int64_t offset) {
   const Shape shape{pass.batch(), pass.length()};
   const KeyIntervals visible{pass.tape.output(shape, DType::i32, "first visible keys"),
                              pass.tape.output(shape, DType::i32, "last visible keys")};
-  run(pass.stream(),
-      VisibleKeys{pass.tape.value(visible.lo), pass.tape.value(visible.hi), pass.rows.doc_start(), sight, offset});
+  run(pass.stream(), VisibleKeys{.lo = pass.tape.value(visible.lo),
+                                 .hi = pass.tape.value(visible.hi),
+                                 .doc_start = pass.rows.doc_start(),
+                                 .sight = sight,
+                                 .offset = offset});
   pass.shared[key + "/lo"] = visible.lo;
   pass.shared[key + "/hi"] = visible.hi;
   return visible;
@@ -82,12 +80,15 @@ Var attention(Tape& tape, Var q, Var k, Var v, const AttentionShape& shape, cons
   node.lse = tape.recording()
                  ? tape.saved({shape.batch, shape.length, shape.heads}, sum_dtype(dtype), "attention log-sum-exp")
                  : Tensor{};
-  const int64_t partial = attention_partial(q_shape, k_shape, v_shape);
-  const Buffer scratch = partial > 0 ? tape.scratch({partial}, sum_dtype(dtype), "attention parts") : Buffer();
-  run(tape.stream(),
-      AttentionForward{tape.value(node.o).view(o_shape), node.lse, scratch, tape.value(q).view(q_shape),
-                       tape.value(k).view(k_shape), tape.value(v).view(v_shape), tape.value(visible.lo),
-                       tape.value(visible.hi), bias ? tape.value(bias).view(node.biases()) : Tensor{}, scale});
+  run(tape.workspace(), AttentionForward{.o = tape.value(node.o).view(o_shape),
+                                         .lse = node.lse,
+                                         .q = tape.value(q).view(q_shape),
+                                         .k = tape.value(k).view(k_shape),
+                                         .v = tape.value(v).view(v_shape),
+                                         .lo = tape.value(visible.lo),
+                                         .hi = tape.value(visible.hi),
+                                         .bias = bias ? tape.value(bias).view(node.biases()) : Tensor{},
+                                         .scale = scale});
   const Var o = node.o;
   tape.record(std::move(node));
   return o;

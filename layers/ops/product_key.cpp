@@ -14,14 +14,23 @@ struct ProductKeyNode final : Node {
     const Buffer d_weights = tape.scratch(weights.shape, weights.dtype, "slot weight gradients");
     const GradSlot d_values = tape.grad_slot(values);
     const Tensor flat_slots = slots.view({slots.size(0), slots.size(1) * slots.size(2)});
-    run(tape.stream(),
-        SlotReadBackward{d_weights, d_values.tensor, tape.grad(r), flat_slots, weights, tape.matrix(values)});
-    const Buffer d_sums = tape.scratch(weights.shape, weights.dtype, "score gradients");
+    run(tape.stream(), SlotReadBackward{.d_weights = d_weights,
+                                        .d_values = d_values.tensor,
+                                        .d_r = tape.grad(r),
+                                        .slots = flat_slots,
+                                        .weights = weights,
+                                        .values = tape.matrix(values)});
     const GradSlot d_q = tape.grad_slot(q), d_keys = tape.grad_slot(keys);
     const Shape& k = tape.shape(keys);
     const Shape by_head{slots.size(0), slots.size(1), 2, k[3]};
-    run(tape.stream(), ProductKeyBackward{d_q.tensor, d_keys.tensor, d_sums, d_weights, weights, slots,
-                                          tape.value(q).view(by_head), tape.value(keys), d_q.accumulate});
+    run(tape.workspace(), ProductKeyBackward{.d_q = d_q.tensor,
+                                             .d_keys = d_keys.tensor,
+                                             .d_weights = d_weights,
+                                             .weights = weights,
+                                             .slots = slots,
+                                             .q = tape.value(q).view(by_head),
+                                             .keys = tape.value(keys),
+                                             .accumulate = d_q.accumulate});
   }
 };
 
@@ -60,9 +69,9 @@ Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMe
   const Inspector::Record* forced = inspector != nullptr ? inspector->force(name + ".slots") : nullptr;
   if (forced != nullptr) {
     upload_forced(pass, node.slots, *forced, name + ".slots", m.subkeys * m.subkeys);
-    run(tape.stream(), ProductKeyScore{node.weights, node.slots, q4, tape.value(keys)});
+    run(tape.stream(), ProductKeyScore{.sums = node.weights, .slots = node.slots, .q = q4, .keys = tape.value(keys)});
   } else {
-    run(tape.stream(), ProductKeyTopK{node.slots, node.weights, q4, tape.value(keys)});
+    run(tape.stream(), ProductKeyTopK{.slots = node.slots, .sums = node.weights, .q = q4, .keys = tape.value(keys)});
   }
   if (inspector != nullptr && inspector->recording && !tape.recomputing()) {
     std::vector<int32_t> slots(static_cast<size_t>(node.slots.numel()));
@@ -74,7 +83,8 @@ Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMe
     count_slots(tape.stream(), node.slots, static_cast<double>(m.subkeys * m.subkeys), (*pass.statistics)[name]);
   }
   run(tape.stream(), SoftmaxRows{node.weights, node.weights, m.top_k});
-  run(tape.stream(), SlotRead{tape.value(node.r), node.slots, node.weights, tape.matrix(values)});
+  run(tape.stream(),
+      SlotRead{.r = tape.value(node.r), .slots = node.slots, .weights = node.weights, .values = tape.matrix(values)});
   const Var r = node.r;
   tape.record(std::move(node));
   return r;

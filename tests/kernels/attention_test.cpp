@@ -148,13 +148,34 @@ struct Problem {
         hi_buffer(arena, {batch, length}, DType::i32, "hi");
     copy_to_device(stream, lo_buffer, lo.data());
     copy_to_device(stream, hi_buffer, hi.data());
-    const int64_t partial = attention_partial(q_shape, k_shape, v_shape);
-    const Buffer scratch(arena, {partial}, dtype, "partial");
-    run(stream,
-        AttentionForward{o, lse, scratch, q_buffer, k_buffer, v_buffer, lo_buffer, hi_buffer, bias_buffer, scale});
+    run(Workspace(stream, arena), AttentionForward{.o = o,
+                                                   .lse = lse,
+                                                   .q = q_buffer,
+                                                   .k = k_buffer,
+                                                   .v = v_buffer,
+                                                   .lo = lo_buffer,
+                                                   .hi = hi_buffer,
+                                                   .bias = bias_buffer,
+                                                   .scale = scale});
     const Buffer d_q = started(q_shape), d_k = started(k_shape), d_v = started(v_shape), d_bias = started(bias_shape);
-    run(stream, AttentionBackward{d_q, d_k, d_v, d_bias, d_o_buffer, q_buffer, k_buffer, v_buffer, o, lse, lo_buffer,
-                                  hi_buffer, bias_buffer, scale, accumulate, accumulate, accumulate, accumulate});
+    run(Workspace(stream, arena), AttentionBackward{.d_q = d_q,
+                                                    .d_k = d_k,
+                                                    .d_v = d_v,
+                                                    .d_bias = d_bias,
+                                                    .d_o = d_o_buffer,
+                                                    .q = q_buffer,
+                                                    .k = k_buffer,
+                                                    .v = v_buffer,
+                                                    .o = o,
+                                                    .lse = lse,
+                                                    .lo = lo_buffer,
+                                                    .hi = hi_buffer,
+                                                    .bias = bias_buffer,
+                                                    .scale = scale,
+                                                    .accumulate_q = accumulate,
+                                                    .accumulate_k = accumulate,
+                                                    .accumulate_v = accumulate,
+                                                    .accumulate_bias = accumulate});
     const auto get = [&](const Buffer& b) {
       const S* p = b.tensor().as<S>();
       return std::vector<double>(p, p + b.tensor().numel());

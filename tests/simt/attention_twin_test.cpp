@@ -83,10 +83,17 @@ void check_case(const Case& c, DType dtype = DType::f32, bool flipped = false) {
     biases[5] = -HUGE_VAL;
     bias = t.values(bias_shape, biases);
   }
-  const int64_t parts = attention_partial(q_shape, k_shape, v_shape);
-  const Twin o = t.output(o_shape), lse = t.float_output(lse_shape), partial = parts > 0 ? t.scratch({parts}) : Twin{};
+  const Twin o = t.output(o_shape), lse = t.float_output(lse_shape);
   const auto forward = [&](auto at) {
-    return AttentionForward{at(o), at(lse), at(partial), at(q), at(k), at(v), at(lo), at(hi), at(bias), scale};
+    return AttentionForward{.o = at(o),
+                            .lse = at(lse),
+                            .q = at(q),
+                            .k = at(k),
+                            .v = at(v),
+                            .lo = at(lo),
+                            .hi = at(hi),
+                            .bias = at(bias),
+                            .scale = scale};
   };
   t.check(forward, kAttentionTolerance);
 
@@ -94,16 +101,28 @@ void check_case(const Case& c, DType dtype = DType::f32, bool flipped = false) {
   const auto gradient = [&](Shape shape, bool adds) { return adds ? t.sum(shape) : t.output(shape); };
   const Twin d_o = t.input(o_shape), d_q = gradient(q_shape, flipped), d_k = gradient(k_shape, !flipped),
              d_v = gradient(v_shape, flipped);
-  Twin d_bias, statistics;
+  Twin d_bias;
   if (c.biased) { d_bias = flipped ? t.float_output(bias_shape) : t.float_sum(bias_shape); }
-  if (const int64_t count = attention_statistics(dtype, q_shape, v_shape); count > 0) {
-    statistics = t.scratch({count});
-  }
   t.check(
       [&](auto at) {
-        return AttentionBackward{at(d_q), at(d_k),  at(d_v), at(d_bias), at(d_o),       at(q),    at(k),
-                                 at(v),   at(o),    at(lse), at(lo),     at(hi),        at(bias), scale,
-                                 flipped, !flipped, flipped, !flipped,   at(statistics)};
+        return AttentionBackward{.d_q = at(d_q),
+                                 .d_k = at(d_k),
+                                 .d_v = at(d_v),
+                                 .d_bias = at(d_bias),
+                                 .d_o = at(d_o),
+                                 .q = at(q),
+                                 .k = at(k),
+                                 .v = at(v),
+                                 .o = at(o),
+                                 .lse = at(lse),
+                                 .lo = at(lo),
+                                 .hi = at(hi),
+                                 .bias = at(bias),
+                                 .scale = scale,
+                                 .accumulate_q = flipped,
+                                 .accumulate_k = !flipped,
+                                 .accumulate_v = flipped,
+                                 .accumulate_bias = !flipped};
       },
       dtype == DType::bf16 ? kRoundedTolerance : kAttentionTolerance);
 }
@@ -181,15 +200,39 @@ TEST_CASE("attention takes bf16", "[fast]") {
              lo = t.integers({1, 9}, std::vector<int64_t>(9)), hi = t.integers({1, 9}, {1, 2, 3, 4, 5, 6, 7, 8, 9}),
              o = t.output({1, 9, 2, 7}), lse = t.float_output({1, 9, 2});
   const auto forward = [&](auto at) {
-    return AttentionForward{at(o), at(lse), Tensor{}, at(q), at(k), at(v), at(lo), at(hi), Tensor{}, 0.3};
+    return AttentionForward{.o = at(o),
+                            .lse = at(lse),
+                            .q = at(q),
+                            .k = at(k),
+                            .v = at(v),
+                            .lo = at(lo),
+                            .hi = at(hi),
+                            .bias = {},
+                            .scale = 0.3};
   };
   t.check(forward, kAttentionTolerance);
   t.prepare(forward);
   const Twin d_o = t.input({1, 9, 2, 7}), d_q = t.output({1, 9, 2, 12}), d_k = t.output({1, 9, 1, 12}),
              d_v = t.output({1, 9, 1, 7});
   t.check([&](auto at) {
-    return AttentionBackward{at(d_q), at(d_k), at(d_v), Tensor{}, at(d_o), at(q), at(k), at(v), at(o),
-                             at(lse), at(lo),  at(hi),  Tensor{}, 0.3,     false, false, false, false};
+    return AttentionBackward{.d_q = at(d_q),
+                             .d_k = at(d_k),
+                             .d_v = at(d_v),
+                             .d_bias = {},
+                             .d_o = at(d_o),
+                             .q = at(q),
+                             .k = at(k),
+                             .v = at(v),
+                             .o = at(o),
+                             .lse = at(lse),
+                             .lo = at(lo),
+                             .hi = at(hi),
+                             .bias = {},
+                             .scale = 0.3,
+                             .accumulate_q = false,
+                             .accumulate_k = false,
+                             .accumulate_v = false,
+                             .accumulate_bias = false};
   });
 }
 

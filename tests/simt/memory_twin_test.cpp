@@ -105,12 +105,18 @@ TEST_CASE("product keys equal the CPU's", "[fast]") {
     softmax.check([&](auto at) { return SoftmaxRows{at(weights), at(sums), kChosen}; });
   });
   in_both_types([&](Twins& t) {
-    const Twin d_q = t.sum(queries), d_keys = t.float_sum(books), d_sums = t.scratch(chosen),
-               d_weights = t.parameter(chosen), weights = t.parameter(chosen), slots = t.integers(chosen, some),
-               q = t.input(queries), keys = t.parameter(books);
+    const Twin d_q = t.sum(queries), d_keys = t.float_sum(books), d_weights = t.parameter(chosen),
+               weights = t.parameter(chosen), slots = t.integers(chosen, some), q = t.input(queries),
+               keys = t.parameter(books);
     t.check([&](auto at) {
-      return ProductKeyBackward{at(d_q),   at(d_keys), at(d_sums), at(d_weights), at(weights),
-                                at(slots), at(q),      at(keys),   true};
+      return ProductKeyBackward{.d_q = at(d_q),
+                                .d_keys = at(d_keys),
+                                .d_weights = at(d_weights),
+                                .weights = at(weights),
+                                .slots = at(slots),
+                                .q = at(q),
+                                .keys = at(keys),
+                                .accumulate = true};
     });
   });
   in_both_types([&](Twins& t) {

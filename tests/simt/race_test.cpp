@@ -6,7 +6,7 @@
 #include "kernels/head_norm/scratch.h"  // before support.h: run_device() finds the kernels declared by then
 
 #include "delta_on_tensor_cores.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/scratch.h"
 #include "kernels/common/cuda/async_copy.cuh"
 #include "kernels/common/cuda/prelude.cuh"
 #include "kernels/common/cuda/sort.cuh"
@@ -122,15 +122,35 @@ TEST_CASE("attention on tensor cores does not race", "[threads]") {
     const auto tensor_of = [](const auto& array, int64_t tokens) { return array.tensor({1, tokens, 1, 32}); };
     DeviceArray<bf16> in(numbers), o(kTokens * 32), d_q(kTokens * 32), d_k(kKeys * 32), d_v(kKeys * 32);
     DeviceArray<int32_t> lo(first), hi(last);
-    DeviceArray<float> bias(random_values<float>(kKeys, 2)), lse(kTokens), statistics(2 * kTokens), d_bias(kKeys);
+    DeviceArray<float> bias(random_values<float>(kKeys, 2)), lse(kTokens), d_bias(kKeys);
     const hebb::Tensor q = tensor_of(in, kTokens), k = tensor_of(in, kKeys);
-    device::run(stream,
-                hebb::AttentionForward{
-                    tensor_of(o, kTokens), lse.tensor(), {}, q, k, k, lo.tensor(), hi.tensor(), bias.tensor(), 0.3});
-    device::run(stream, hebb::AttentionBackward{tensor_of(d_q, kTokens), tensor_of(d_k, kKeys), tensor_of(d_v, kKeys),
-                                                d_bias.tensor(), q, q, k, k, tensor_of(o, kTokens), lse.tensor(),
-                                                lo.tensor(), hi.tensor(), bias.tensor(), 0.3, false, false, false,
-                                                false, statistics.tensor()});
+    run_device(stream, hebb::AttentionForward{.o = tensor_of(o, kTokens),
+                                              .lse = lse.tensor(),
+                                              .q = q,
+                                              .k = k,
+                                              .v = k,
+                                              .lo = lo.tensor(),
+                                              .hi = hi.tensor(),
+                                              .bias = bias.tensor(),
+                                              .scale = 0.3});
+    run_device(stream, hebb::AttentionBackward{.d_q = tensor_of(d_q, kTokens),
+                                               .d_k = tensor_of(d_k, kKeys),
+                                               .d_v = tensor_of(d_v, kKeys),
+                                               .d_bias = d_bias.tensor(),
+                                               .d_o = q,
+                                               .q = q,
+                                               .k = k,
+                                               .v = k,
+                                               .o = tensor_of(o, kTokens),
+                                               .lse = lse.tensor(),
+                                               .lo = lo.tensor(),
+                                               .hi = hi.tensor(),
+                                               .bias = bias.tensor(),
+                                               .scale = 0.3,
+                                               .accumulate_q = false,
+                                               .accumulate_k = false,
+                                               .accumulate_v = false,
+                                               .accumulate_bias = false});
     std::vector<double> results = o.values();
     for (const std::vector<double>& more : {lse.values(), d_q.values(), d_k.values(), d_v.values(), d_bias.values()}) {
       results.insert(results.end(), more.begin(), more.end());

@@ -3,7 +3,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/scratch.h"
 #include "kernels/attention/visible_keys.h"
 #include "kernels/bias/bias.h"
 #include "kernels/channel_skip/scratch.h"
@@ -19,7 +19,7 @@
 #include "kernels/mesanet/mesanet.h"
 #include "kernels/ovq/ovq.h"
 #include "kernels/pair_shift/scratch.h"
-#include "kernels/product_key/product_key.h"
+#include "kernels/product_key/scratch.h"
 #include "kernels/rope/rope.h"
 #include "kernels/scaled_l2_norm/scratch.h"
 #include "kernels/short_conv/scratch.h"
