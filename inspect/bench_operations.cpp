@@ -176,8 +176,19 @@ class Suite {
     s.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     s.bytes = bench_.element() * static_cast<double>(m * k + k * n) + static_cast<double>(dtype_bytes(out) * m * n);
     s.ms = bench_.best_ms([&] {
-      hebb::run(bench_.stream(),
-                Gemm{c, a, b, m, n, k, n, trans_a ? m : k, trans_b ? k : n, trans_a, trans_b, false, 1.0});
+      hebb::run(bench_.stream(), Gemm{.c = c,
+                                      .a = a,
+                                      .b = b,
+                                      .m = m,
+                                      .n = n,
+                                      .k = k,
+                                      .ldc = n,
+                                      .lda = trans_a ? m : k,
+                                      .ldb = trans_b ? k : n,
+                                      .trans_a = trans_a,
+                                      .trans_b = trans_b,
+                                      .accumulate = false,
+                                      .alpha = 1.0});
     });
     out_.products.push_back(s);
   }
@@ -276,7 +287,10 @@ class Suite {
     OperationSpeed s{"cross-entropy with gradient, vocabulary of " + std::to_string(vocab)};
     s.flops = 10.0 * static_cast<double>(rows * vocab);
     s.bytes = 3.0 * static_cast<double>(rows * vocab * dtype_bytes(bench_.state()));
-    s.ms = bench_.best_ms([&] { hebb::run(bench_.stream(), CrossEntropy{loss, logits, logits, targets, 1e-3}); });
+    s.ms = bench_.best_ms([&] {
+      hebb::run(bench_.stream(),
+                CrossEntropy{.loss = loss, .gradient = logits, .logits = logits, .targets = targets, .scale = 1e-3});
+    });
     out_.operations.push_back(s);
   }
 
@@ -293,7 +307,11 @@ class Suite {
     OperationSpeed s{"AdamW, 4 Mi parameters"};
     s.flops = 20.0 * kCount;
     s.bytes = 28.0 * kCount;
-    s.ms = bench_.best_ms([&] { hebb::run(bench_.stream(), AdamW{p, m, v, grad, 0.9, 0.95, 1e-8, of_step}); });
+    s.ms = bench_.best_ms([&] {
+      hebb::run(
+          bench_.stream(),
+          AdamW{.p = p, .m = m, .v = v, .grad = grad, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .rates = of_step});
+    });
     out_.operations.push_back(s);
   }
 

@@ -82,11 +82,13 @@ Var AttentionCache::attend_all(Pass& pass, Var q, Var k, Var v, int64_t heads, d
 Var AttentionCache::attend_ring(Pass& pass, Var q, Var k, Var v, int64_t heads, double scale) {
   const RingSlots slots{sight_};
   const Tensor doc_start = pass.rows.doc_start();
-  hebb::run(pass.stream(), RingAppend{k_, pass.tape.value(k).view(items(1, k_)), doc_start, slots});
-  hebb::run(pass.stream(), RingAppend{v_, pass.tape.value(v).view(items(1, v_)), doc_start, slots});
+  hebb::run(pass.stream(),
+            RingAppend{.ring = k_, .x = pass.tape.value(k).view(items(1, k_)), .doc_start = doc_start, .slots = slots});
+  hebb::run(pass.stream(),
+            RingAppend{.ring = v_, .x = pass.tape.value(v).view(items(1, v_)), .doc_start = doc_start, .slots = slots});
   const Buffer lo(arena_, {rows_, 1}, DType::i32, "first visible keys"),
       hi(arena_, {rows_, 1}, DType::i32, "last visible keys");
-  hebb::run(pass.stream(), RingKeys{lo, hi, doc_start, slots});
+  hebb::run(pass.stream(), RingKeys{.lo = lo, .hi = hi, .doc_start = doc_start, .slots = slots});
   return run(pass, q, k_, v_, {pass.tape.constant(lo), pass.tape.constant(hi)}, heads, scale);
 }
 
@@ -97,9 +99,9 @@ Var AttentionCache::attend_line(Pass& pass, Var q, Var k, Var v, int64_t heads, 
   const int64_t before = sight_.size() - 1, length = pass.length();
   const auto lay_out = [&](const Tensor& ring, Var own) {
     Buffer line(arena_, items(before + length, ring), ring.dtype, "keys and values in order");
-    hebb::run(stream, RingUnroll{line, ring, doc_start, slots});
+    hebb::run(stream, RingUnroll{.line = line, .ring = ring, .doc_start = doc_start, .slots = slots});
     copy_tokens(stream, line, before, pass.tape.value(own).view(items(length, ring)), 0, length);
-    hebb::run(stream, RingStore{ring, line, doc_start, slots});
+    hebb::run(stream, RingStore{.ring = ring, .line = line, .doc_start = doc_start, .slots = slots});
     return line;
   };
   const Buffer keys = lay_out(k_, k), values = lay_out(v_, v);

@@ -82,8 +82,10 @@ Var HamCache::attend(Pass& pass, Var q, Var k, Var v, Var factor, const HamSelec
   make_room(pass.stream());
   const int64_t batch = pass.batch(), length = pass.length();
   const auto append = [&](const Tensor& list, Var x, Var times) {
-    run(pass.stream(), PackTokens{list, tape.value(x).view({batch, length, list.size(2)}), tape.value(selection.slot),
-                                  times ? tape.value(times) : Tensor{}});
+    run(pass.stream(), PackTokens{.list = list,
+                                  .x = tape.value(x).view({batch, length, list.size(2)}),
+                                  .slot = tape.value(selection.slot),
+                                  .factor = times ? tape.value(times) : Tensor{}});
   };
   append(k_, k, {});
   append(v_, v, factor);

@@ -40,12 +40,22 @@ void HamThresholds::update(size_t layer, Stream& stream, int64_t step, const Ten
   Param& p = *member.threshold;
   p.reached = true;
   const Tensor counted = c.scope == "layer" ? counter(member) : counters_.slice(0, {learned_, 2});
-  run(stream, ThresholdGradient{gradient_, counted, c.target, c.gain, c.clip});
+  run(stream, ThresholdGradient{
+                  .gradient = gradient_, .counters = counted, .target = c.target, .gain = c.gain, .clip = c.clip});
   const double t = static_cast<double>(p.updates + 1);
   const double rates[kAdamWRates] = {1.0, c.lr / (1.0 - std::pow(c.betas[0], t)),
                                      1.0 / (1.0 - std::pow(c.betas[1], t))};
   copy_to_device(stream, rates_, rates);
-  run(stream, AdamW{p.value, p.m, p.v, gradient_, c.betas[0], c.betas[1], c.eps, rates_, {}, applies});
+  run(stream, AdamW{.p = p.value,
+                    .m = p.m,
+                    .v = p.v,
+                    .grad = gradient_,
+                    .beta1 = c.betas[0],
+                    .beta2 = c.betas[1],
+                    .eps = c.eps,
+                    .rates = rates_,
+                    .clip = {},
+                    .applies = applies});
 }
 
 }  // namespace hebb

@@ -167,15 +167,28 @@ void Optimizer::launch(Stream& stream, const Tensor& row_loss, const Tensor& sca
       at += blocks_of(piece);
     }
   }
-  run(stream, DecideStep{outcome_, partial_, ends_, limits_, row_loss, scale});
+  run(stream, DecideStep{.outcome = outcome_,
+                         .partial = partial_,
+                         .ends = ends_,
+                         .limits = limits_,
+                         .row_loss = row_loss,
+                         .scale = scale});
   for (size_t i = 0; i < rules_.size(); ++i) {
     const Rule& rule = rules_[i];
     const Param& p = *rule.param;
     if (p.reached) {
       const auto clip = static_cast<int64_t>(step_outcome_size(static_cast<int64_t>(rule.clip_set)) + 1);
-      run(stream, AdamW{p.value, p.m, p.v, p.grad, rule.beta1, rule.beta2, rule.eps,
-                        rates_.tensor().slice(kAdamWRates * static_cast<int64_t>(i), {kAdamWRates}),
-                        outcome_.tensor().slice(clip, {1}), applies(), p.copy});
+      run(stream, AdamW{.p = p.value,
+                        .m = p.m,
+                        .v = p.v,
+                        .grad = p.grad,
+                        .beta1 = rule.beta1,
+                        .beta2 = rule.beta2,
+                        .eps = rule.eps,
+                        .rates = rates_.tensor().slice(kAdamWRates * static_cast<int64_t>(i), {kAdamWRates}),
+                        .clip = outcome_.tensor().slice(clip, {1}),
+                        .applies = applies(),
+                        .copy = p.copy});
     }
   }
 }

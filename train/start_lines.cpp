@@ -180,7 +180,19 @@ double measure_matrix_product(TrainingState& memory) {
   fill_zero(memory.stream, a);
   fill_zero(memory.stream, b);
   const auto product = [&] {
-    run(memory.stream, Gemm{c, a, b, kSize, kSize, kSize, kSize, kSize, kSize, false, true, false, 1.0});
+    run(memory.stream, Gemm{.c = c,
+                            .a = a,
+                            .b = b,
+                            .m = kSize,
+                            .n = kSize,
+                            .k = kSize,
+                            .ldc = kSize,
+                            .lda = kSize,
+                            .ldb = kSize,
+                            .trans_a = false,
+                            .trans_b = true,
+                            .accumulate = false,
+                            .alpha = 1.0});
     double first = 0;
     copy_to_host(memory.stream, &first, c.tensor().slice(0, {1}));  // waits for the device
   };

@@ -188,8 +188,11 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const 
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor lo{work.take<int32_t>(tokens.numel()), DType::i32, tokens},
       hi{work.take<int32_t>(tokens.numel()), DType::i32, tokens};
-  HEBB_DEVICE::run(stream, VisibleKeys{lo, hi, a.doc_start,
-                                       KeyRange{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window}, 0});
+  HEBB_DEVICE::run(stream, VisibleKeys{.lo = lo,
+                                       .hi = hi,
+                                       .doc_start = a.doc_start,
+                                       .sight = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window},
+                                       .offset = 0});
   const bool heats = a.window_temp.defined();
   const int64_t d = a.q.size(3), lines = a.q.numel() / d, heads = a.q.size(2);
   Tensor q = a.q, d_q = a.d_q;

@@ -134,8 +134,11 @@ void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkPart
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor lo{p.lo, DType::i32, tokens}, hi{p.hi, DType::i32, tokens},
       lse{p.own_lse, DType::f32, {tokens[0], tokens[1], a.q.size(2)}};
-  HEBB_DEVICE::run(stream, VisibleKeys{lo, hi, a.doc_start,
-                                       KeyRange{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window}, 0});
+  HEBB_DEVICE::run(stream, VisibleKeys{.lo = lo,
+                                       .hi = hi,
+                                       .doc_start = a.doc_start,
+                                       .sight = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = a.rule.window},
+                                       .offset = 0});
   Tensor q = a.q;
   if (a.window_temp.defined()) {
     q.data = work.take<float>(q.numel());

@@ -69,8 +69,11 @@ struct UndoStep {
 void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi, const Tensor& statistics) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor first{lo, DType::i32, tokens}, last{hi, DType::i32, tokens};
-  HEBB_DEVICE::run(stream,
-                   VisibleKeys{first, last, a.doc_start, KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1}, 0});
+  HEBB_DEVICE::run(stream, VisibleKeys{.lo = first,
+                                       .hi = last,
+                                       .doc_start = a.doc_start,
+                                       .sight = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1},
+                                       .offset = 0});
   HEBB_DEVICE::run(stream,
                    AttentionBackward{.d_q = a.d_q,
                                      .d_k = a.d_k,

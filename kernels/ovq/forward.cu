@@ -216,8 +216,11 @@ void store_stream_keys(Stream& stream, const OvqRule& rule, StreamKey* keys, int
 
 /// The tokens of each query's own chunk that this pass holds.
 void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Tensor& hi, const Tensor& lse) {
-  HEBB_DEVICE::run(stream,
-                   VisibleKeys{lo, hi, a.doc_start, KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1}, 0});
+  HEBB_DEVICE::run(stream, VisibleKeys{.lo = lo,
+                                       .hi = hi,
+                                       .doc_start = a.doc_start,
+                                       .sight = KeyRange{.window = 0, .block = a.rule.chunk, .blocks = 1},
+                                       .offset = 0});
   HEBB_DEVICE::run(
       stream,
       AttentionForward{

@@ -248,14 +248,19 @@ void run(Stream& stream, const ShortConvForward& args) {
   dispatch_real(args.x.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
   if (args.scale.defined()) {
     const Tensor y = args.y.view({args.y.size(0) * args.y.size(1), args.y.size(2)});
-    cpu::run(stream, L2NormForward{y, args.scale, y, args.head_dim});
+    cpu::run(stream, L2NormForward{.n = y, .scale = args.scale, .x = y, .head_dim = args.head_dim});
   }
 }
 
 void run(Stream& stream, const ShortConvBackward& args, const ShortConvBackwardScratch& scratch) {
   if (args.scale.defined()) {
     const Tensor d_y = args.d_y.view({args.d_y.size(0) * args.d_y.size(1), args.d_y.size(2)});
-    cpu::run(stream, L2NormBackward{d_y, d_y, args.n.view(d_y.shape), args.scale, args.head_dim, false});
+    cpu::run(stream, L2NormBackward{.d_x = d_y,
+                                    .d_n = d_y,
+                                    .n = args.n.view(d_y.shape),
+                                    .scale = args.scale,
+                                    .head_dim = args.head_dim,
+                                    .accumulate = false});
   }
   dispatch_real(args.x.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }

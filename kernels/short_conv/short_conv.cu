@@ -412,7 +412,12 @@ template <class T> void backward(Stream& stream, const ShortConvBackward& a, con
   const Heads heads = may_walk ? heads_of<N>(a, packed) : Heads{};
   if (a.scale.defined() && heads.scale == nullptr) {
     const Tensor d_y = a.d_y.view({rows * length, channels});
-    HEBB_DEVICE::run(stream, L2NormBackward{d_y, d_y, a.n.view(d_y.shape), a.scale, a.head_dim, false});
+    HEBB_DEVICE::run(stream, L2NormBackward{.d_x = d_y,
+                                            .d_n = d_y,
+                                            .n = a.n.view(d_y.shape),
+                                            .scale = a.scale,
+                                            .head_dim = a.head_dim,
+                                            .accumulate = false});
   }
   const bool walks = dispatch_walk<N>(a.weight, packed, [&](auto count, auto pack) {
     const auto walk = [&](auto normed) {
@@ -465,7 +470,7 @@ template <class T> void forward(Stream& stream, const ShortConvForward& a) {
   }
   if (a.scale.defined() && !normed) {
     const Tensor y = a.y.view({rows * in.length, in.channels});
-    HEBB_DEVICE::run(stream, L2NormForward{y, a.scale, y, a.head_dim});
+    HEBB_DEVICE::run(stream, L2NormForward{.n = y, .scale = a.scale, .x = y, .head_dim = a.head_dim});
   }
 }
 

@@ -11,7 +11,11 @@ struct SwigluNode final : Node {
   void backward(Tape& tape) override {
     const GradSlot d_gate = tape.grad_slot(gate), d_up = tape.grad_slot(up);
     HEBB_ASSERT(d_gate && d_up && !d_gate.accumulate && !d_up.accumulate);
-    run(tape.stream(), SwigluBackward{d_gate.tensor, d_up.tensor, tape.grad(y), tape.value(gate), tape.value(up)});
+    run(tape.stream(), SwigluBackward{.d_gate = d_gate.tensor,
+                                      .d_up = d_up.tensor,
+                                      .d_y = tape.grad(y),
+                                      .gate = tape.value(gate),
+                                      .up = tape.value(up)});
   }
 };
 

@@ -83,34 +83,39 @@ struct FwMlpNode final : Node {
     for (int64_t c = count - 1; c >= 0; --c) {
       const FastChunk& chunk = log->chunks[static_cast<size_t>(c)];
       const int64_t pairs = log->pairs[static_cast<size_t>(c)];
-      run(stream, FwMlpRead{again, log->weights(c), tape.value(q), work.forward(), s, chunk});
+      run(stream, FwMlpRead{.vh = again,
+                            .weights = log->weights(c),
+                            .tokens_q = tape.value(q),
+                            .work = work.forward(),
+                            .sizes = s,
+                            .chunk = chunk});
       const bool second = through && c + 1 < count && pairs > 0;
       // A chunk without pairs hands the gradient of its fast weights on as it is.
-      run(stream, FwMlpBackward{d_q.tensor,
-                                d_v.tensor,
-                                through && c > 0 ? d_weights.tensor() : Tensor{},
-                                tangent,
-                                t_act,
-                                work.d_act,
-                                d_tact,
-                                t_hid,
-                                work.d_hid,
-                                d_thid,
-                                work.residual,
-                                y,
-                                d_local,
-                                tape.grad(vh),
-                                second ? d_next.tensor() : Tensor{},
-                                log->gradient(c),
-                                log->weights(c),
-                                tape.value(vh),
-                                work.forward(),
-                                {tape.value(v), log->targets, o.mean, pairs, o.lookahead},
-                                s,
-                                chunk,
-                                o.rate,
-                                o.clip,
-                                d_q.accumulate});
+      run(stream, FwMlpBackward{.d_q = d_q.tensor,
+                                .d_v = d_v.tensor,
+                                .d_weights = through && c > 0 ? d_weights.tensor() : Tensor{},
+                                .tangent = tangent,
+                                .t_act = t_act,
+                                .d_act = work.d_act,
+                                .d_tact = d_tact,
+                                .t_hid = t_hid,
+                                .d_hid = work.d_hid,
+                                .d_thid = d_thid,
+                                .residual = work.residual,
+                                .y = y,
+                                .d_local = d_local,
+                                .d_vh = tape.grad(vh),
+                                .d_next = second ? d_next.tensor() : Tensor{},
+                                .gradient = log->gradient(c),
+                                .weights = log->weights(c),
+                                .vh = tape.value(vh),
+                                .work = work.forward(),
+                                .pairs = {tape.value(v), log->targets, o.mean, pairs, o.lookahead},
+                                .sizes = s,
+                                .chunk = chunk,
+                                .rate = o.rate,
+                                .clip = o.clip,
+                                .accumulate = d_q.accumulate});
       if (through && c > 0 && c + 1 < count && pairs == 0) { add_to(stream, d_weights, d_next); }
       std::swap(d_weights, d_next);
     }
@@ -123,21 +128,26 @@ void run_chunks(Stream& stream, Arena& arena, const FwMlpOptions& o, const FwMlp
   const Work work(arena, o.sizes, log.chunks.front().tokens(), sum_dtype(q.dtype));
   for (size_t i = 0; i < log.chunks.size(); ++i) {
     const auto c = static_cast<int64_t>(i);
-    run(stream, FwMlpRead{vh, log.weights(c), q, work.forward(), o.sizes, log.chunks[i]});
+    run(stream, FwMlpRead{.vh = vh,
+                          .weights = log.weights(c),
+                          .tokens_q = q,
+                          .work = work.forward(),
+                          .sizes = o.sizes,
+                          .chunk = log.chunks[i]});
     if (c < updates && log.pairs[i] > 0) {
-      run(stream, FwMlpStep{log.weights(c + 1),
-                            log.gradient(c),
-                            work.residual,
-                            work.d_act,
-                            work.d_hid,
-                            log.weights(c),
-                            vh,
-                            work.forward(),
-                            {v, log.targets, o.mean, log.pairs[i], o.lookahead},
-                            o.sizes,
-                            log.chunks[i],
-                            o.rate,
-                            o.clip});
+      run(stream, FwMlpStep{.next = log.weights(c + 1),
+                            .gradient = log.gradient(c),
+                            .residual = work.residual,
+                            .d_act = work.d_act,
+                            .d_hid = work.d_hid,
+                            .weights = log.weights(c),
+                            .vh = vh,
+                            .work = work.forward(),
+                            .pairs = {v, log.targets, o.mean, log.pairs[i], o.lookahead},
+                            .sizes = o.sizes,
+                            .chunk = log.chunks[i],
+                            .rate = o.rate,
+                            .clip = o.clip});
     } else if (c < updates) {
       copy(stream, log.weights(c + 1), log.weights(c));
     }

@@ -120,36 +120,82 @@ struct Updates {
 
   int64_t slots() const { return o.subkeys * o.subkeys; }
   void look_up(int64_t c) const {
-    run(stream, FastLookupKeys{log.lookup(), work.key_norms, q, log.keys(c), log.chunks().at(c), o.score, c > 0,
-                               keep_entries, keep_slots});
+    run(stream, FastLookupKeys{.out = log.lookup(),
+                               .key_norms = work.key_norms,
+                               .q = q,
+                               .keys = log.keys(c),
+                               .chunk = log.chunks().at(c),
+                               .score = o.score,
+                               .keep_norms = c > 0,
+                               .keep_entries = keep_entries,
+                               .keep_slots = keep_slots});
   }
   void select(const FastChunk& chunk) const {
-    run(stream, FastSelectSlots{log.lookup(), chunk, o.subkeys, keep_slots});
+    run(stream, FastSelectSlots{.out = log.lookup(), .chunk = chunk, .subkeys = o.subkeys, .keep_slots = keep_slots});
   }
   void index(const FastReaders& readers, const FastChunks& chunks) const {
-    run(stream, FastIndexReaders{readers, work.sorted, log.lookup().slots, chunks, pairs, slots()});
+    run(stream, FastIndexReaders{.out = readers,
+                                 .sorted = work.sorted,
+                                 .slots = log.lookup().slots,
+                                 .chunks = chunks,
+                                 .pairs = pairs,
+                                 .table = slots()});
   }
   void read(int64_t c, bool update) const {
-    run(stream,
-        FastReadValues{vh, update ? work.error.tensor() : Tensor{}, log.lookup(), values, log.chunks().at(c), pairs});
+    run(stream, FastReadValues{.vh = vh,
+                               .error = update ? work.error.tensor() : Tensor{},
+                               .lookup = log.lookup(),
+                               .values = values,
+                               .chunk = log.chunks().at(c),
+                               .pairs = pairs});
   }
   /// log.keys(c + 1) from log.keys(c). counted: the tokens in the chunk's statistics; pair_count: its pairs.
   void step_keys(int64_t c, int64_t counted, int64_t pair_count) const {
     const FastChunk chunk = log.chunks().at(c);
     if (o.key_update == KeyUpdate::entropy) {
-      run(stream, FastEntropyStep{log.keys(c + 1), work.key_norms, log.usage(c), work.gamma, work.lists, log.keys(c), q,
-                                  log.lookup(), chunk, pairs, o.score, o.key_rate, static_cast<double>(counted)});
+      run(stream, FastEntropyStep{.next = log.keys(c + 1),
+                                  .next_norms = work.key_norms,
+                                  .usage = log.usage(c),
+                                  .gamma = work.gamma,
+                                  .lists = work.lists,
+                                  .keys = log.keys(c),
+                                  .q = q,
+                                  .lookup = log.lookup(),
+                                  .chunk = chunk,
+                                  .pairs = pairs,
+                                  .score = o.score,
+                                  .rate = o.key_rate,
+                                  .count = static_cast<double>(counted)});
     } else if (o.key_update == KeyUpdate::memory && pair_count > 0) {
-      run(stream, FastMemoryStep{log.keys(c + 1), work.key_norms, work.index, work.gamma, work.d_weights, work.lists,
-                                 log.keys(c), q, values, vh, log.lookup(), chunk, pairs, o.score, o.key_rate,
-                                 static_cast<double>(pair_count)});
+      run(stream, FastMemoryStep{.next = log.keys(c + 1),
+                                 .next_norms = work.key_norms,
+                                 .index = work.index,
+                                 .gamma = work.gamma,
+                                 .d_weights = work.d_weights,
+                                 .lists = work.lists,
+                                 .keys = log.keys(c),
+                                 .q = q,
+                                 .values = values,
+                                 .vh = vh,
+                                 .lookup = log.lookup(),
+                                 .chunk = chunk,
+                                 .pairs = pairs,
+                                 .score = o.score,
+                                 .rate = o.key_rate,
+                                 .count = static_cast<double>(pair_count)});
     } else if (o.key_update == KeyUpdate::memory) {
       copy(stream, log.keys(c + 1), log.keys(c));
     }
   }
   void write(int64_t c, bool keep) const {
-    run(stream, FastWriteValues{values, keep ? log.rows(c) : Tensor{}, work.error, log.lookup(), log.readers(c),
-                                log.chunks().at(c), pairs, o.value_step});
+    run(stream, FastWriteValues{.values = values,
+                                .rows = keep ? log.rows(c) : Tensor{},
+                                .error = work.error,
+                                .lookup = log.lookup(),
+                                .readers = log.readers(c),
+                                .chunk = log.chunks().at(c),
+                                .pairs = pairs,
+                                .step = o.value_step});
   }
 };
 
@@ -188,9 +234,22 @@ struct FwPkmNode final : Node {
     const Buffer d_vh(arena, {log->largest_chunk(), o.value_dim}, d_weights.dtype, "reading gradients");
     if (through) { fill_zero(tape.stream(), place); }
     const FastPairs pairs{tape.value(v), w ? tape.value(w) : Tensor{}, log->targets()};
-    run(tape.stream(), FastValuesBackward{d_weights, d_v, d_w, adjoint, place, d_vh, tape.grad(vh), tape.value(vh),
-                                          frozen ? Tensor{} : log->rows(), values, log->lookup(), log->readers(),
-                                          log->chunks(), pairs, o.value_step, through});
+    run(tape.stream(), FastValuesBackward{.d_weights = d_weights,
+                                          .d_v = d_v,
+                                          .d_w = d_w,
+                                          .adjoint = adjoint,
+                                          .place = place,
+                                          .d_vh = d_vh,
+                                          .d_out = tape.grad(vh),
+                                          .vh = tape.value(vh),
+                                          .rows = frozen ? Tensor{} : log->rows(),
+                                          .values = values,
+                                          .lookup = log->lookup(),
+                                          .readers = log->readers(),
+                                          .chunks = log->chunks(),
+                                          .pairs = pairs,
+                                          .step = o.value_step,
+                                          .through = through});
   }
 
   void keys_backward(Tape& tape, const Tensor& d_weights, const GradSlot& d_q, bool through) const {
@@ -205,9 +264,24 @@ struct FwPkmNode final : Node {
     const Buffer mean(arena, {2, n}, d_weights.dtype, "key gradients");
     const Buffer lists(arena, {through ? 2 * fast_key_lists(tape.stream(), log->chunks(), h, n, k) : 0}, DType::i32,
                        "readers of keys");
-    run(tape.stream(), FastKeysBackward{d_q.tensor, d_keys, mean, index, sigma, gamma, beta, lists, d_weights,
-                                        log->usage(), log->all_keys(), tape.value(q).view({all, h, 2, o.half_dim}),
-                                        log->lookup(), log->chunks(), o.score, o.key_rate, through, d_q.accumulate});
+    run(tape.stream(), FastKeysBackward{.d_q = d_q.tensor,
+                                        .d_keys = d_keys,
+                                        .mean = mean,
+                                        .index = index,
+                                        .sigma = sigma,
+                                        .gamma = gamma,
+                                        .beta = beta,
+                                        .lists = lists,
+                                        .d_weights = d_weights,
+                                        .usage = log->usage(),
+                                        .keys = log->all_keys(),
+                                        .q = tape.value(q).view({all, h, 2, o.half_dim}),
+                                        .lookup = log->lookup(),
+                                        .chunks = log->chunks(),
+                                        .score = o.score,
+                                        .rate = o.key_rate,
+                                        .through = through,
+                                        .accumulate = d_q.accumulate});
   }
 };
 
@@ -299,8 +373,13 @@ struct RowPass {
 
   void measure_values(const Updates& u, int64_t c, const Measures* measures) const {
     if (measures != nullptr && !pass.stream().counting()) {
-      run(pass.stream(),
-          FastMeasureStep{measures->sums, values.value, log.rows(c), vh, log.readers(c), log.chunks().at(c), u.pairs});
+      run(pass.stream(), FastMeasureStep{.sums = measures->sums,
+                                         .values = values.value,
+                                         .rows = log.rows(c),
+                                         .vh = vh,
+                                         .readers = log.readers(c),
+                                         .chunk = log.chunks().at(c),
+                                         .pairs = u.pairs});
     }
   }
 
@@ -382,9 +461,18 @@ void fwpkm_read(Stream& stream, Arena& arena, const FwPkmOptions& o, const Tenso
   const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none,
                        false);
   const Buffer key_norms(arena, {o.heads, 2, o.subkeys}, sum_dtype(q.dtype), "key norms");
-  run(stream, FastLookupKeys{log.lookup(), key_norms, q4, keys.value, chunk, o.score, false, false, false});
-  run(stream, FastSelectSlots{log.lookup(), chunk, o.subkeys, false});
-  run(stream, FastReadValues{vh, {}, log.lookup(), values.value, chunk, {}});
+  run(stream, FastLookupKeys{.out = log.lookup(),
+                             .key_norms = key_norms,
+                             .q = q4,
+                             .keys = keys.value,
+                             .chunk = chunk,
+                             .score = o.score,
+                             .keep_norms = false,
+                             .keep_entries = false,
+                             .keep_slots = false});
+  run(stream, FastSelectSlots{.out = log.lookup(), .chunk = chunk, .subkeys = o.subkeys, .keep_slots = false});
+  run(stream, FastReadValues{
+                  .vh = vh, .error = {}, .lookup = log.lookup(), .values = values.value, .chunk = chunk, .pairs = {}});
 }
 
 void fwpkm_update(Stream& stream, Arena& arena, const FwPkmOptions& o, const Tensor& q, const Tensor& v,

@@ -187,17 +187,38 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
     const Tensor memory = state != nullptr ? state->memory.tensor() : Tensor{},
                  initial = value_or_none(tape, in.initial_state);
     if (state != nullptr && pass.length() <= kMaxSteps) {
-      run(tape.stream(), GatedDeltaSteps{o, prediction, memory, q.values, k.values, v.values, gates.g, gates.beta,
-                                         initial, node.doc_start, node.scale(), config.additive});
+      run(tape.stream(), GatedDeltaSteps{.o = o,
+                                         .prediction = prediction,
+                                         .state = memory,
+                                         .q = q.values,
+                                         .k = k.values,
+                                         .v = v.values,
+                                         .g = gates.g,
+                                         .beta = gates.beta,
+                                         .initial_state = initial,
+                                         .doc_start = node.doc_start,
+                                         .scale = node.scale(),
+                                         .additive = config.additive});
     } else {
       node.grid = chunk_grid(tape, pass.rows, config.chunk);
       const Buffer scratch =
           tape.scratch({scratch_slots(tape.stream(), node.batch * config.value_heads),
                         gated_delta_forward_scratch(node.grid.longest, config.key_dim, config.value_dim)},
                        sum_dtype(dtype), "delta rule scratch");
-      run(tape.stream(),
-          GatedDeltaForward{o, prediction, memory, scratch, q.values, k.values, v.values, gates.g, gates.beta, initial,
-                            node.doc_start, node.grid, node.scale(), config.additive});
+      run(tape.stream(), GatedDeltaForward{.o = o,
+                                           .prediction = prediction,
+                                           .state = memory,
+                                           .scratch = scratch,
+                                           .q = q.values,
+                                           .k = k.values,
+                                           .v = v.values,
+                                           .g = gates.g,
+                                           .beta = gates.beta,
+                                           .initial_state = initial,
+                                           .doc_start = node.doc_start,
+                                           .grid = node.grid,
+                                           .scale = node.scale(),
+                                           .additive = config.additive});
     }
     if (in.skip) {
       run(tape.stream(), ChannelSkipForward{tape.value(node.o), v.values.view(node.v.matrix()), tape.value(in.skip)});

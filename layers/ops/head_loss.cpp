@@ -29,12 +29,54 @@ void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tenso
     const int64_t n = std::min(chunk, rows - begin);
     const Tensor part = logits.tensor().slice(0, {n, vocab}), in = tape.value(x).slice(begin * d, {n, d});
     const Tensor d_part = tape.recording() ? gradients.slice(0, {n, vocab}) : Tensor{};
-    run(stream, Gemm{part, in, weights, n, vocab, d, vocab, d, d, false, true, false, 1.0});
-    run(stream, CrossEntropy{row_loss.slice(begin, {n}), d_part, part, targets.slice(begin, {n}), scale, factor});
-    if (d_weight) { run(stream, Gemm{d_weight.tensor, d_part, in, vocab, d, n, d, vocab, d, true, false, true, 1.0}); }
+    run(stream, Gemm{.c = part,
+                     .a = in,
+                     .b = weights,
+                     .m = n,
+                     .n = vocab,
+                     .k = d,
+                     .ldc = vocab,
+                     .lda = d,
+                     .ldb = d,
+                     .trans_a = false,
+                     .trans_b = true,
+                     .accumulate = false,
+                     .alpha = 1.0});
+    run(stream, CrossEntropy{.loss = row_loss.slice(begin, {n}),
+                             .gradient = d_part,
+                             .logits = part,
+                             .targets = targets.slice(begin, {n}),
+                             .scale = scale,
+                             .factor = factor});
+    if (d_weight) {
+      run(stream, Gemm{.c = d_weight.tensor,
+                       .a = d_part,
+                       .b = in,
+                       .m = vocab,
+                       .n = d,
+                       .k = n,
+                       .ldc = d,
+                       .lda = vocab,
+                       .ldb = d,
+                       .trans_a = true,
+                       .trans_b = false,
+                       .accumulate = true,
+                       .alpha = 1.0});
+    }
     if (d_x) {
-      run(stream, Gemm{d_x.tensor.slice(begin * d, {n, d}), d_part, weights, n, d, vocab, d, vocab, d, false, false,
-                       false, 1.0});
+      run(stream, Gemm{.c = d_x.tensor.slice(begin * d, {n, d}),
+                       .a = d_part,
+                       .b = weights,
+                       .m = n,
+                       .n = d,
+                       .k = vocab,
+                       .ldc = d,
+                       .lda = vocab,
+                       .ldb = d,
+                       .trans_a = false,
+                       .trans_b = false,
+                       .accumulate = false,
+                       .alpha = 1.0});
     }
   }
 }

@@ -15,10 +15,16 @@ struct LactKeysNode final : Node {
     const Buffer partial =
         tape.scratch({lact_keys_blocks(shape[0]), 2, shape[1] * shape[2]}, tape.dtype(x), "fast key sums");
     const GradSlot d_x = tape.grad_slot(x);
-    run(tape.stream(),
-        LactKeysBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, tape.grad_slot(scale).tensor,
-                         tape.grad_slot(offset).tensor, partial, tape.grad(y).view(shape), tape.value(x).view(shape),
-                         tape.value(scale), tape.value(offset), column, d_x.accumulate});
+    run(tape.stream(), LactKeysBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+                                        .d_scale = tape.grad_slot(scale).tensor,
+                                        .d_offset = tape.grad_slot(offset).tensor,
+                                        .partial = partial,
+                                        .d_y = tape.grad(y).view(shape),
+                                        .x = tape.value(x).view(shape),
+                                        .scale = tape.value(scale),
+                                        .offset = tape.value(offset),
+                                        .column = column,
+                                        .accumulate = d_x.accumulate});
   }
 };
 
@@ -34,12 +40,34 @@ struct LactInitialNode final : Node {
       };
       const Tensor d_w = of_head(tape.grad(w).view({l[0], l[1], r[2]}));
       if (d_left) {
-        run(tape.stream(), Gemm{of_head(d_left.tensor), d_w, of_head(tape.value(right)), l[1], l[2], r[2], l[2], r[2],
-                                r[2], false, true, d_left.accumulate, 1.0});
+        run(tape.stream(), Gemm{.c = of_head(d_left.tensor),
+                                .a = d_w,
+                                .b = of_head(tape.value(right)),
+                                .m = l[1],
+                                .n = l[2],
+                                .k = r[2],
+                                .ldc = l[2],
+                                .lda = r[2],
+                                .ldb = r[2],
+                                .trans_a = false,
+                                .trans_b = true,
+                                .accumulate = d_left.accumulate,
+                                .alpha = 1.0});
       }
       if (d_right) {
-        run(tape.stream(), Gemm{of_head(d_right.tensor), of_head(tape.value(left)), d_w, r[1], r[2], l[1], r[2], l[2],
-                                r[2], true, false, d_right.accumulate, 1.0});
+        run(tape.stream(), Gemm{.c = of_head(d_right.tensor),
+                                .a = of_head(tape.value(left)),
+                                .b = d_w,
+                                .m = r[1],
+                                .n = r[2],
+                                .k = l[1],
+                                .ldc = r[2],
+                                .lda = l[2],
+                                .ldb = r[2],
+                                .trans_a = true,
+                                .trans_b = false,
+                                .accumulate = d_right.accumulate,
+                                .alpha = 1.0});
       }
     }
   }
@@ -51,8 +79,13 @@ struct LactMixNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_x = tape.grad_slot(x), d_gate = tape.grad_slot(gate);
-    run(tape.stream(), LactMixBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_gate.tensor, tape.grad(y).view(shape),
-                                       tape.value(x).view(shape), tape.value(gate), d_x.accumulate, d_gate.accumulate});
+    run(tape.stream(), LactMixBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+                                       .d_gate = d_gate.tensor,
+                                       .d_y = tape.grad(y).view(shape),
+                                       .x = tape.value(x).view(shape),
+                                       .gate = tape.value(gate),
+                                       .accumulate_x = d_x.accumulate,
+                                       .accumulate_gate = d_gate.accumulate});
     tape.pass_grad(base, y);
   }
 };
@@ -68,8 +101,11 @@ Var lact_keys(Tape& tape, Var x, Var scale, Var offset, int64_t column, int64_t 
   const int64_t channels = tape.shape(scale)[0], tokens = tape.shape(x).numel() / channels;
   node.shape = {tokens, channels / head_dim, head_dim};
   node.y = tape.output(tape.shape(x), tape.dtype(x), "fast keys");
-  run(tape.stream(), LactKeysForward{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape),
-                                     tape.value(scale), tape.value(offset), column});
+  run(tape.stream(), LactKeysForward{.y = tape.value(node.y).view(node.shape),
+                                     .x = tape.value(x).view(node.shape),
+                                     .scale = tape.value(scale),
+                                     .offset = tape.value(offset),
+                                     .column = column});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;
@@ -84,10 +120,19 @@ Var lact_initial(Tape& tape, Var left, Var right) {
   const Tensor w = tape.value(node.w);
   run(tape.stream(), HalfIdentity{w});
   for (int64_t head = 0; head < l[0]; ++head) {
-    run(tape.stream(),
-        Gemm{w.slice(head * l[1] * r[2], {l[1], r[2]}), tape.value(left).slice(head * l[1] * l[2], {l[1], l[2]}),
-             tape.value(right).slice(head * r[1] * r[2], {r[1], r[2]}), l[1], r[2], l[2], r[2], l[2], r[2], false,
-             false, true, 1.0});
+    run(tape.stream(), Gemm{.c = w.slice(head * l[1] * r[2], {l[1], r[2]}),
+                            .a = tape.value(left).slice(head * l[1] * l[2], {l[1], l[2]}),
+                            .b = tape.value(right).slice(head * r[1] * r[2], {r[1], r[2]}),
+                            .m = l[1],
+                            .n = r[2],
+                            .k = l[2],
+                            .ldc = r[2],
+                            .lda = l[2],
+                            .ldb = r[2],
+                            .trans_a = false,
+                            .trans_b = false,
+                            .accumulate = true,
+                            .alpha = 1.0});
   }
   const Var out = node.w;
   tape.record(std::move(node));
@@ -102,8 +147,10 @@ Var lact_mix(Tape& tape, Var base, Var x, Var gate) {
   const Shape gates = tape.shape(gate);
   node.shape = {gates[0], gates[1], tape.shape(x).numel() / gates.numel()};
   node.y = tape.output(tape.shape(base), tape.dtype(x), "mixed outputs");
-  run(tape.stream(), LactMixForward{tape.value(node.y).view(node.shape), tape.value(base).view(node.shape),
-                                    tape.value(x).view(node.shape), tape.value(gate)});
+  run(tape.stream(), LactMixForward{.y = tape.value(node.y).view(node.shape),
+                                    .base = tape.value(base).view(node.shape),
+                                    .x = tape.value(x).view(node.shape),
+                                    .gate = tape.value(gate)});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

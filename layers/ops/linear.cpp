@@ -24,12 +24,34 @@ struct LinearNode final : Node {
       d_y = rounded;
     }
     if (const GradSlot d = tape.grad_slot(weight)) {
-      run(tape.stream(),
-          Gemm{d.tensor, d_y, tape.value(x), out, in, rows, in, out, in, true, false, d.accumulate, 1.0});
+      run(tape.stream(), Gemm{.c = d.tensor,
+                              .a = d_y,
+                              .b = tape.value(x),
+                              .m = out,
+                              .n = in,
+                              .k = rows,
+                              .ldc = in,
+                              .lda = out,
+                              .ldb = in,
+                              .trans_a = true,
+                              .trans_b = false,
+                              .accumulate = d.accumulate,
+                              .alpha = 1.0});
     }
     if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(),
-          Gemm{d.tensor, d_y, operand(tape, weight, x), rows, in, out, in, out, in, false, false, d.accumulate, 1.0});
+      run(tape.stream(), Gemm{.c = d.tensor,
+                              .a = d_y,
+                              .b = operand(tape, weight, x),
+                              .m = rows,
+                              .n = in,
+                              .k = out,
+                              .ldc = in,
+                              .lda = out,
+                              .ldb = in,
+                              .trans_a = false,
+                              .trans_b = false,
+                              .accumulate = d.accumulate,
+                              .alpha = 1.0});
     }
   }
 };
@@ -46,8 +68,19 @@ Var linear(Tape& tape, Var x, Var weight, Var bias, std::optional<DType> dtype) 
   node.weight = weight;
   node.bias = bias;
   node.y = tape.output({node.rows, node.out}, dtype.value_or(tape.dtype(x)), "linear");
-  run(tape.stream(), Gemm{tape.value(node.y), tape.value(x), operand(tape, weight, x), node.rows, node.out, node.in,
-                          node.out, node.in, node.in, false, true, false, 1.0});
+  run(tape.stream(), Gemm{.c = tape.value(node.y),
+                          .a = tape.value(x),
+                          .b = operand(tape, weight, x),
+                          .m = node.rows,
+                          .n = node.out,
+                          .k = node.in,
+                          .ldc = node.out,
+                          .lda = node.in,
+                          .ldb = node.in,
+                          .trans_a = false,
+                          .trans_b = true,
+                          .accumulate = false,
+                          .alpha = 1.0});
   if (bias) { run(tape.stream(), AddBias{tape.value(node.y), tape.value(bias)}); }
   const Var y = node.y;
   tape.record(std::move(node));

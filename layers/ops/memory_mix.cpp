@@ -11,7 +11,9 @@ struct ZScoreNode final : Node {
 
   void backward(Tape& tape) override {
     if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(), ZScoreBackward{d.tensor, tape.grad(y), tape.value(y), rstd, d.accumulate});
+      run(tape.stream(),
+          ZScoreBackward{
+              .d_x = d.tensor, .d_y = tape.grad(y), .y = tape.value(y), .rstd = rstd, .accumulate = d.accumulate});
     }
   }
 };
@@ -21,7 +23,8 @@ struct MeanGateNode final : Node {
 
   void backward(Tape& tape) override {
     if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(), MeanGateBackward{d.tensor, tape.grad(g), tape.value(g), d.accumulate});
+      run(tape.stream(),
+          MeanGateBackward{.d_x = d.tensor, .d_g = tape.grad(g), .g = tape.value(g), .accumulate = d.accumulate});
     }
   }
 };
@@ -31,8 +34,16 @@ struct GateMixNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_g = tape.grad_slot(g), d_a = tape.grad_slot(a), d_b = tape.grad_slot(b);
-    run(tape.stream(), GateMixBackward{d_g.tensor, d_a.tensor, d_b.tensor, tape.grad(o), tape.value(g), tape.value(a),
-                                       tape.value(b), d_g.accumulate, d_a.accumulate, d_b.accumulate});
+    run(tape.stream(), GateMixBackward{.d_g = d_g.tensor,
+                                       .d_a = d_a.tensor,
+                                       .d_b = d_b.tensor,
+                                       .d_o = tape.grad(o),
+                                       .g = tape.value(g),
+                                       .a = tape.value(a),
+                                       .b = tape.value(b),
+                                       .accumulate_g = d_g.accumulate,
+                                       .accumulate_a = d_a.accumulate,
+                                       .accumulate_b = d_b.accumulate});
   }
 };
 
@@ -65,7 +76,7 @@ Var gate_mix(Tape& tape, Var g, Var a, Var b) {
   node.a = a;
   node.b = b;
   node.o = tape.output(tape.shape(a), tape.dtype(a), "mixed memory");
-  run(tape.stream(), GateMix{tape.value(node.o), tape.value(g), tape.value(a), tape.value(b)});
+  run(tape.stream(), GateMix{.o = tape.value(node.o), .g = tape.value(g), .a = tape.value(a), .b = tape.value(b)});
   const Var o = node.o;
   tape.record(std::move(node));
   return o;

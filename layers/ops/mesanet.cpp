@@ -115,8 +115,18 @@ void run_step(Tape& tape, const MesaNode& node, const MesaForward& a) {
   const Buffer scratch =
       tape.scratch({node.slots(tape.stream()), mesa_steps_scratch(node.config.key_dim, node.config.value_dim)},
                    sum_dtype(a.o.dtype), "mesa scratch");
-  run(tape.stream(),
-      MesaSteps{a.o, a.keys, a.values, scratch, a.q, a.k, a.v, a.a, a.b, a.lambda_raw, a.doc_start, rule});
+  run(tape.stream(), MesaSteps{.o = a.o,
+                               .keys = a.keys,
+                               .values = a.values,
+                               .scratch = scratch,
+                               .q = a.q,
+                               .k = a.k,
+                               .v = a.v,
+                               .a = a.a,
+                               .b = a.b,
+                               .lambda_raw = a.lambda_raw,
+                               .doc_start = a.doc_start,
+                               .rule = rule});
 }
 
 void run_chunks(Pass& pass, MesaNode& node, MesaForward a, const std::string& name) {

@@ -46,7 +46,7 @@ struct ResidualNormNode final : Node {
   void pass_residual(Tape& tape) {
     tape.pass_grad(h, h_out);
     if (const GradSlot d = tape.grad_slot(branch)) {
-      run(tape.stream(), AddScaled{d.tensor, tape.grad(h_out), rho, d.accumulate});
+      run(tape.stream(), AddScaled{.y = d.tensor, .x = tape.grad(h_out), .alpha = rho, .accumulate = d.accumulate});
     }
   }
 };
@@ -60,7 +60,7 @@ struct ResidualAddNode final : Node {
     if (rho == 1.0) {
       tape.pass_grad(branch, y);
     } else if (const GradSlot d = tape.grad_slot(branch)) {
-      run(tape.stream(), AddScaled{d.tensor, tape.grad(y), rho, d.accumulate});
+      run(tape.stream(), AddScaled{.y = d.tensor, .x = tape.grad(y), .alpha = rho, .accumulate = d.accumulate});
     }
   }
 };
@@ -82,9 +82,17 @@ ResidualNorm residual_norm(Tape& tape, Var h, Var branch, double rho, Var weight
   node.y = tape.output(tape.shape(h), dtype, "norm");
   node.rstd = tape.saved({rows}, sum_dtype(dtype), "norm rstd");
   node.mean = kind == NormKind::layer ? tape.saved({rows}, sum_dtype(dtype), "norm mean") : Tensor{};
-  run(tape.stream(), NormForward{tape.value(node.y), branch ? tape.value(node.h_out) : Tensor{}, node.mean, node.rstd,
-                                 tape.value(h), branch ? tape.value(branch) : Tensor{}, tape.value(weight),
-                                 bias ? tape.value(bias) : Tensor{}, rho, eps, kind});
+  run(tape.stream(), NormForward{.y = tape.value(node.y),
+                                 .h_out = branch ? tape.value(node.h_out) : Tensor{},
+                                 .mean = node.mean,
+                                 .rstd = node.rstd,
+                                 .h = tape.value(h),
+                                 .branch = branch ? tape.value(branch) : Tensor{},
+                                 .weight = tape.value(weight),
+                                 .bias = bias ? tape.value(bias) : Tensor{},
+                                 .rho = rho,
+                                 .eps = eps,
+                                 .kind = kind});
   const ResidualNorm result{node.h_out, node.y};
   tape.record(std::move(node));
   return result;
@@ -96,8 +104,8 @@ Var residual_add(Tape& tape, Var h, Var branch, double rho) {
   node.branch = branch;
   node.rho = rho;
   node.y = tape.output(tape.shape(h), tape.dtype(h), "residual");
-  run(tape.stream(), AddScaled{tape.value(node.y), tape.value(h), 1.0, false});
-  run(tape.stream(), AddScaled{tape.value(node.y), tape.value(branch), rho, true});
+  run(tape.stream(), AddScaled{.y = tape.value(node.y), .x = tape.value(h), .alpha = 1.0, .accumulate = false});
+  run(tape.stream(), AddScaled{.y = tape.value(node.y), .x = tape.value(branch), .alpha = rho, .accumulate = true});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

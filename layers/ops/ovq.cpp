@@ -51,29 +51,29 @@ void OvqNode::backward(Tape& tape) {
                work = tape.scratch({on_gpu ? ovq_backward_work(q_shape, v_shape, rule, room, dtype) : 0}, DType::f32,
                                    "dictionary scratch");
   const GradTarget d_q(tape, q), d_k(tape, k), d_v(tape, v);
-  run(tape.stream(), OvqBackward{d_q.view(q_shape),
-                                 d_k.view(k_shape),
-                                 d_v.view(v_shape),
-                                 book.dictionary(),
-                                 OvqDictionary{d_keys, d_values, {}, {}},
-                                 versions,
-                                 norms,
-                                 previous,
-                                 latest,
-                                 scratch,
-                                 work,
-                                 tape.grad(o).view(o_shape),
-                                 tape.value(o).view(o_shape),
-                                 lse,
-                                 ids,
-                                 tape.value(q).view(q_shape),
-                                 tape.value(k).view(k_shape),
-                                 tape.value(v).view(v_shape),
-                                 doc_start,
-                                 rule,
-                                 d_q.accumulate(),
-                                 d_k.accumulate(),
-                                 d_v.accumulate()});
+  run(tape.stream(), OvqBackward{.d_q = d_q.view(q_shape),
+                                 .d_k = d_k.view(k_shape),
+                                 .d_v = d_v.view(v_shape),
+                                 .dictionary = book.dictionary(),
+                                 .d_dictionary = OvqDictionary{d_keys, d_values, {}, {}},
+                                 .versions = versions,
+                                 .inverse_norms = norms,
+                                 .previous = previous,
+                                 .latest = latest,
+                                 .scratch = scratch,
+                                 .work = work,
+                                 .d_o = tape.grad(o).view(o_shape),
+                                 .o = tape.value(o).view(o_shape),
+                                 .lse = lse,
+                                 .ids = ids,
+                                 .q = tape.value(q).view(q_shape),
+                                 .k = tape.value(k).view(k_shape),
+                                 .v = tape.value(v).view(v_shape),
+                                 .doc_start = doc_start,
+                                 .rule = rule,
+                                 .accumulate_q = d_q.accumulate(),
+                                 .accumulate_k = d_k.accumulate(),
+                                 .accumulate_v = d_v.accumulate()});
 }
 
 /// Checks the ids of one chunk: every new centroid has a key, and none is past the end.
@@ -168,10 +168,20 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
                                       sum_dtype(dtype), "probabilities"),
                work = tape.scratch({on_gpu ? ovq_forward_work(node.q_shape, node.v_shape, rule, room, dtype) : 0},
                                    DType::f32, "dictionary scratch");
-  run(tape.stream(),
-      OvqForward{tape.value(node.o).view(node.o_shape), node.lse, node.ids, state->dictionary(), state->pending_k,
-                 state->pending_v, scratch, work, tape.value(q).view(node.q_shape), tape.value(k).view(node.k_shape),
-                 tape.value(v).view(node.v_shape), node.doc_start, rule, forced != nullptr});
+  run(tape.stream(), OvqForward{.o = tape.value(node.o).view(node.o_shape),
+                                .lse = node.lse,
+                                .ids = node.ids,
+                                .dictionary = state->dictionary(),
+                                .pending_k = state->pending_k,
+                                .pending_v = state->pending_v,
+                                .scratch = scratch,
+                                .work = work,
+                                .q = tape.value(q).view(node.q_shape),
+                                .k = tape.value(k).view(node.k_shape),
+                                .v = tape.value(v).view(node.v_shape),
+                                .doc_start = node.doc_start,
+                                .rule = rule,
+                                .forced = forced != nullptr});
   if (inspector != nullptr && inspector->recording && !tape.recomputing()) { report(pass, node.ids, name + ".assign"); }
   const Var o = node.o;
   tape.record(std::move(node));

@@ -42,7 +42,10 @@ Var angles(Pass& pass, const RopeSpec& spec, const Positions& at, DType dtype) {
   const std::string key = table_key(spec);
   if (const auto it = pass.shared.find(key); it != pass.shared.end()) { return it->second; }
   const Var table = pass.tape.output({at.entries, 2, spec.dims / 2}, sum_dtype(dtype), "rope table");
-  run(pass.stream(), RopeTable{pass.tape.value(table), at.by_token ? pass.rows.doc_start() : Tensor{}, at.first, spec});
+  run(pass.stream(), RopeTable{.table = pass.tape.value(table),
+                               .doc_start = at.by_token ? pass.rows.doc_start() : Tensor{},
+                               .first = at.first,
+                               .spec = spec});
   pass.shared[key] = table;
   return table;
 }
@@ -56,8 +59,14 @@ struct RopeNode final : Node {
 
   void backward(Tape& tape) override {
     if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(), Rope{d.tensor.view(shape), tape.grad(y).view(shape), tape.value(table), doc_start, first,
-                              by_token, true, d.accumulate});
+      run(tape.stream(), Rope{.y = d.tensor.view(shape),
+                              .x = tape.grad(y).view(shape),
+                              .table = tape.value(table),
+                              .doc_start = doc_start,
+                              .first = first,
+                              .by_token = by_token,
+                              .inverse = true,
+                              .accumulate = d.accumulate});
     }
   }
 };
@@ -78,8 +87,14 @@ Var rope(Pass& pass, Var x, int64_t heads, const RopeSpec& spec) {
   node.table =
       angles(pass, pass.attention.yarn != nullptr ? extended(spec, *pass.attention.yarn) : spec, at, tape.dtype(x));
   node.y = tape.output(tape.shape(x), tape.dtype(x), "rope");
-  run(tape.stream(), Rope{tape.value(node.y).view(node.shape), tape.value(x).view(node.shape), tape.value(node.table),
-                          node.doc_start, node.first, node.by_token, false, false});
+  run(tape.stream(), Rope{.y = tape.value(node.y).view(node.shape),
+                          .x = tape.value(x).view(node.shape),
+                          .table = tape.value(node.table),
+                          .doc_start = node.doc_start,
+                          .first = node.first,
+                          .by_token = node.by_token,
+                          .inverse = false,
+                          .accumulate = false});
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

@@ -11,9 +11,13 @@ struct SigmoidGateNode final : Node {
 
   void backward(Tape& tape) override {
     const GradSlot d_x = tape.grad_slot(x), d_gate = tape.grad_slot(gate);
-    run(tape.stream(),
-        SigmoidGateBackward{d_x ? d_x.tensor.view(shape) : Tensor{}, d_gate.tensor, tape.grad(y).view(shape),
-                            tape.value(x).view(shape), tape.value(gate), d_x.accumulate, d_gate.accumulate});
+    run(tape.stream(), SigmoidGateBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+                                           .d_gate = d_gate.tensor,
+                                           .d_y = tape.grad(y).view(shape),
+                                           .x = tape.value(x).view(shape),
+                                           .gate = tape.value(gate),
+                                           .accumulate_x = d_x.accumulate,
+                                           .accumulate_gate = d_gate.accumulate});
   }
 };
 

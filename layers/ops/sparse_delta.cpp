@@ -84,8 +84,13 @@ Prepared SparseDeltaNode::prepare(Tape& tape, bool is_backward) const {
   p.decay = tape.scratch(config.key_weighted_decay ? write_slots.shape : heads, dtype, "sparse delta decay");
   run(tape.stream(), weigh(tape, p.write_weights, config.write, write_slots, in.k));
   run(tape.stream(), weigh(tape, p.read_weights, config.read, read_slots, in.q));
-  run(tape.stream(), DeltaGatesForward{p.g, p.beta, tape.value(in.a), tape.value(in.b), tape.value(in.a_log),
-                                       tape.value(in.dt_bias), 1.0});
+  run(tape.stream(), DeltaGatesForward{.g = p.g,
+                                       .beta = p.beta,
+                                       .a = tape.value(in.a),
+                                       .b = tape.value(in.b),
+                                       .a_log = tape.value(in.a_log),
+                                       .dt_bias = tape.value(in.dt_bias),
+                                       .beta_scale = 1.0});
   run(tape.stream(), SparseDeltaDecay{p.decay, p.g, config.key_weighted_decay ? p.write_weights.tensor() : Tensor{}});
   if (has_private) { index(tape, p, is_backward); }
   return p;
@@ -106,8 +111,19 @@ void SparseDeltaNode::index(Tape& tape, Prepared& p, bool is_backward) const {
   }
   {
     const Buffer map = tape.scratch(shapes.map, DType::i32, "slot map");
-    run(tape.stream(), SparseDeltaIndex{p.write_rows, p.read_rows, p.touched, p.count, map, p.order, p.later_writes,
-                                        p.later_reads, p.twins, write_slots, read_slots, sequences, config.slots()});
+    run(tape.stream(), SparseDeltaIndex{.write_rows = p.write_rows,
+                                        .read_rows = p.read_rows,
+                                        .touched = p.touched,
+                                        .count = p.count,
+                                        .map = map,
+                                        .order = p.order,
+                                        .later_writes = p.later_writes,
+                                        .later_reads = p.later_reads,
+                                        .twins = p.twins,
+                                        .write_slots = write_slots,
+                                        .read_slots = read_slots,
+                                        .sequences = sequences,
+                                        .slots = config.slots()});
   }
   p.table = tape.scratch(shapes.table, rows, "sparse delta rows");
 }
@@ -132,14 +148,30 @@ void SparseDeltaNode::backward(Tape& tape) {
       const GradSlot d_v = tape.grad_slot(in.v), d_memory = tape.grad_slot(in.memory);
       const Buffer sums =
           d_memory && shapes.sums.rank > 0 ? tape.scratch(shapes.sums, dtype, "sparse delta gradients") : Buffer{};
-      run(tape.stream(),
-          SparseDeltaBackward{d_u, d_v ? d_v.tensor.view(values) : Tensor{}, d_memory.tensor, by_write, by_read,
-                              by_token, sums, tape.grad(y).view(values), error, inputs(tape, p), d_v.accumulate});
+      run(tape.stream(), SparseDeltaBackward{.d_u = d_u,
+                                             .d_v = d_v ? d_v.tensor.view(values) : Tensor{},
+                                             .d_memory = d_memory.tensor,
+                                             .by_write = by_write,
+                                             .by_read = by_read,
+                                             .by_token = by_token,
+                                             .sums = sums,
+                                             .d_y = tape.grad(y).view(values),
+                                             .error = error,
+                                             .in = inputs(tape, p),
+                                             .accumulate = d_v.accumulate});
     }
     p.table = {};
     const Buffer carry = tape.scratch(shapes.carry, DType::f64, "decay gradient sums");
-    run(tape.stream(),
-        SparseDeltaScan{d_writes, d_reads, d_g, d_beta, carry, by_write, by_read, by_token, p.g, inputs(tape, p)});
+    run(tape.stream(), SparseDeltaScan{.d_write_weights = d_writes,
+                                       .d_read_weights = d_reads,
+                                       .d_g = d_g,
+                                       .d_beta = d_beta,
+                                       .carry = carry,
+                                       .by_write = by_write,
+                                       .by_read = by_read,
+                                       .by_token = by_token,
+                                       .g = p.g,
+                                       .in = inputs(tape, p)});
   }
   backward_weights(tape, in.k, config.write, d_writes, p.write_weights, write_slots);
   backward_weights(tape, in.q, config.read, d_reads, p.read_weights, read_slots);
@@ -150,9 +182,14 @@ void SparseDeltaNode::backward_weights(Tape& tape, Var scores, const SlotAddress
                                        const Tensor& weights, const Tensor& slots) const {
   if (const GradSlot d = tape.grad_slot(scores)) {
     const Shape shape{tokens, config.heads, 2, config.subkeys};
-    run(tape.stream(),
-        SlotWeightsBackward{d.tensor.view(shape), d_weights, weights, slots, tape.value(scores).view(shape),
-                            address.activation, address.scale, d.accumulate});
+    run(tape.stream(), SlotWeightsBackward{.d_scores = d.tensor.view(shape),
+                                           .d_weights = d_weights,
+                                           .weights = weights,
+                                           .slots = slots,
+                                           .scores = tape.value(scores).view(shape),
+                                           .activation = address.activation,
+                                           .scale = address.scale,
+                                           .accumulate = d.accumulate});
   }
 }
 
@@ -277,7 +314,9 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
       SparseDeltaInputs inputs = node.inputs(tape, p);
       inputs.sequences = sequences;
       if (sequences.size(0) > 0) {
-        run(tape.stream(), SparseDeltaForward{tape.value(node.y).view(values), node.error, carried, inputs});
+        run(tape.stream(),
+            SparseDeltaForward{
+                .y = tape.value(node.y).view(values), .error = node.error, .state = carried, .in = inputs});
       }
     };
     run_sequences(node.sequences);
