@@ -5,7 +5,7 @@
 
 namespace hebb {
 
-/// Process exit codes (spec 84, section 3).
+/// Process exit codes (docs/verbs/train.md, Exit codes).
 enum class ExitCode : int {
   kDone = 0,
   kOther = 1,

@@ -70,7 +70,7 @@ class Json {
   /// Short text for messages: 0, "abc", true, [1,0.5], an array, an object (long strings are cut).
   std::string found() const;
   /// indent < 0: one line without spaces; otherwise pretty. Doubles are written so that they read
-  /// back to the same bits. sorted: object keys in byte order (canonical form, spec 81 section 13).
+  /// back to the same bits. sorted: object keys in byte order (canonical form, docs/verbs/ladder.md).
   std::string dump(int indent = -1, bool sorted = false) const;
   /// Origins and the order of members do not matter; 1 equals 1.0; NaN equals NaN.
   bool operator==(const Json& other) const;
@@ -95,7 +95,7 @@ Json parse_json_file(const std::string& path);
 /// for a key that `base` lacks stays: nothing that a configuration writes is ignored.
 void merge_json(Json& base, const Json& over);
 
-/// A configuration file with its chain of "extends" resolved (spec 84, section 1): paths of the
+/// A configuration file with its chain of "extends" resolved (docs/verbs/train.md): paths of the
 /// extended file are relative to the extending one; a cycle is an error. Origins name the file
 /// that wrote each value, so relative paths resolve against origin().file.
 Json load_config(const std::string& path);

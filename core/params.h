@@ -12,7 +12,7 @@
 
 namespace hebb {
 
-/// Draws the initial values of one tensor, row-major, in fp32 (spec 00, section 6). `rng` is the
+/// Draws the initial values of one tensor, row-major, in fp32 (docs/model.md, Initial values). `rng` is the
 /// stream (train.seed, parameter name, 0).
 using Init = std::function<void(Rng& rng, float* values, int64_t count)>;
 
@@ -41,7 +41,7 @@ struct ParamSpec {
   Init init;
   ParamKind kind = ParamKind::trained;
   bool decay_exempt = false;   // never decayed, whatever its rank (layer pages); one-dimensional tensors never are
-  bool initial_state = false;  // a learned initial memory, listed apart in parameter counts (spec 81, section 12)
+  bool initial_state = false;  // a learned initial memory, listed apart in parameter counts (docs/verbs/eval.md, Cost)
   bool memory_table = false;   // a trained table of which a token reads some rows (PKM, SDM), whatever its rank
 };
 

@@ -5,8 +5,8 @@
 
 namespace hebb {
 
-/// The p-quantile of sorted values (at least one), linear between order statistics: position (n - 1) p. Source: spec
-/// 81, section 11.
+/// The p-quantile of sorted values (at least one), linear between order statistics: position (n - 1) p. Source:
+/// docs/verbs/eval.md.
 template <class T> double quantile(const std::vector<T>& sorted, double p) {
   const double at = p * static_cast<double>(sorted.size() - 1);
   const auto low = static_cast<size_t>(at);

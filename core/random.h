@@ -7,13 +7,13 @@
 
 namespace hebb {
 
-/// Philox4x32-10 block (spec 82, section 1).
+/// Philox4x32-10 block (docs/random-streams.md).
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 /// 64-bit key of a stream: mix64(seed xor fnv1a64(label)).
 uint64_t stream_key(uint64_t seed, std::string_view label);
 
-/// One random stream (seed, label, index); every draw consumes words in order (spec 82, section 1).
+/// One random stream (seed, label, index); every draw consumes words in order (docs/random-streams.md).
 class Rng {
  public:
   Rng(uint64_t seed, std::string_view label, uint64_t index = 0);

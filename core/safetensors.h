@@ -15,7 +15,7 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-/// Reads a safetensors file through a memory map (spec 84, section 5): checks header length, JSON,
+/// Reads a safetensors file through a memory map (docs/formats/safetensors.md): checks header length, JSON,
 /// dtypes, shapes (product overflow), offsets (no holes, no overlap, file size) and duplicate names.
 /// Every failure is a CheckpointError naming the file, the tensor or the byte offset, what was found
 /// and what was expected.

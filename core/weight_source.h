@@ -10,7 +10,7 @@
 namespace hebb {
 
 /// Weights by name from a .safetensors file, a "NAME.safetensors.index.json" with its shards, or a
-/// folder that holds model.safetensors or model.safetensors.index.json (spec 84, section 5).
+/// folder that holds model.safetensors or model.safetensors.index.json (docs/formats/safetensors.md).
 /// Errors: CheckpointError; the index and its shards must name the same tensors.
 class WeightSource {
  public:

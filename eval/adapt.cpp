@@ -1,4 +1,4 @@
-// Continual learning: fast weights adapt to one domain after the other (spec 81, section 10).
+// Continual learning: fast weights adapt to one domain after the other (docs/verbs/eval.md, Memories).
 #include <algorithm>
 #include <numeric>
 #include <set>

@@ -1,5 +1,5 @@
 #pragma once
-// What the kinds that score generated text share (spec 81, sections 6.4, 7 and 8).
+// What the kinds that score generated text share (docs/verbs/eval.md, Generated answers).
 #include "eval/evaluation.h"
 #include "eval/generate.h"
 

@@ -1,4 +1,4 @@
-// Multiple choice by likelihood (spec 81, section 6.2).
+// Multiple choice by likelihood (docs/verbs/eval.md, Generated answers).
 #include <algorithm>
 #include <map>
 

@@ -1,4 +1,4 @@
-// What a checkpoint's model costs: counted, and measured on this machine (spec 81, section 12).
+// What a checkpoint's model costs: counted, and measured on this machine (docs/verbs/eval.md, Cost).
 #include "core/parallel.h"
 #include "eval/evaluation.h"
 #include "inspect/bench.h"

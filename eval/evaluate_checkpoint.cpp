@@ -1,4 +1,4 @@
-// `hebb eval`, and the evaluations of a run configuration after its last step (spec 81).
+// `hebb eval`, and the evaluations of a run configuration after its last step (docs/verbs/eval.md).
 #include "eval/evaluation.h"
 #include "eval/generate.h"
 #include "train/run_config.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Evaluations of one checkpoint (spec 81): each kind is one file with a task that reads its keys and
+// Evaluations of one checkpoint (docs/verbs/eval.md): each kind is one file with a task that reads its keys and
 // runs; this file lists them, reads EVAL.json and writes the result files.
 #include <functional>
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace hebb {
 
-/// What a task measures; becomes the result file of spec 81, section 15.
+/// What a task measures; becomes the result file of docs/verbs/eval.md.
 struct EvalResult {
   std::string status = "ok";  // "ok", "skipped" (with reason)
   std::string reason;
@@ -28,7 +28,8 @@ struct EvalResult {
   void mean(const std::string& name, std::span<const double> values);
 };
 
-/// {"value", "stderr", "n"} of a mean (spec 81, 6.2); a single example has no standard error. `values` is not empty.
+/// {"value", "stderr", "n"} of a mean (docs/verbs/eval.md, Likelihood of texts); a single example has no standard
+/// error. `values` is not empty.
 Json mean_metric(std::span<const double> values);
 
 /// What tasks share.

@@ -1,5 +1,5 @@
 #pragma once
-// Solved examples in front of what is asked (spec 81, section 6.2).
+// Solved examples in front of what is asked (docs/verbs/eval.md, Generated answers).
 #include <optional>
 #include <string>
 #include <vector>

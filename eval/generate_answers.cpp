@@ -1,4 +1,4 @@
-// Generated answers to the prompts of a file (spec 81, section 6.4).
+// Generated answers to the prompts of a file (docs/verbs/eval.md, Generated answers).
 #include <algorithm>
 
 #include "data/tasks/answer_scores.h"

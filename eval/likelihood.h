@@ -1,5 +1,5 @@
 #pragma once
-// What the kinds that score given texts share (spec 81, sections 2 and 6.2).
+// What the kinds that score given texts share (docs/verbs/eval.md, Likelihood of texts).
 #include <algorithm>
 
 #include "data/tasks/records.h"

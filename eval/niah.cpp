@@ -1,4 +1,4 @@
-// Needles in a haystack that is read once or several times (spec 81, section 7).
+// Needles in a haystack that is read once or several times (docs/verbs/eval.md, Generated answers).
 #include <algorithm>
 #include <numeric>
 #include <set>

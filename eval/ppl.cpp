@@ -1,4 +1,4 @@
-// Streaming perplexity and perplexity by position (spec 81, sections 3 and 4).
+// Streaming perplexity and perplexity by position (docs/verbs/eval.md, Perplexity).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -67,7 +67,7 @@ class StreamPpl final : public EvalTask {
       c.poll();
       if (carry_ != "all" && s > 0) { state = c.session.new_state(); }
       if (carry_ == "none") { c.session.restore_fast_weights(saved_); }
-      // "paper": segment k ends k tokens early (spec 81, section 3).
+      // "paper": segment k ends k tokens early (docs/verbs/eval.md, Perplexity).
       const int64_t lost = layout_ == "paper" ? s / stride : 0;
       const int64_t count = std::min({length + 1 - lost, n - s, total - tokens_ + 1});
       if (count < 2) { break; }

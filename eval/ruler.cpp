@@ -1,4 +1,4 @@
-// RULER (spec 81, section 8).
+// RULER (docs/verbs/eval.md, Generated answers).
 #include <algorithm>
 #include <set>
 

@@ -14,7 +14,7 @@ struct Sampling {
 
 /// Picks a token: greedy takes the largest logit (ties: lowest id). Else softmax(logits / temperature),
 /// cut to the top_k most likely, then to the smallest set of them with probability >= top_p (ties:
-/// lowest id first), and one uniform() of `rng` against the cumulative sum in id order (spec 84, section 1).
+/// lowest id first), and one uniform() of `rng` against the cumulative sum in id order (docs/verbs/train.md).
 int32_t sample_token(std::span<const double> logits, const Sampling& sampling, Rng& rng);
 
 }  // namespace hebb

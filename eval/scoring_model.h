@@ -69,7 +69,7 @@ class ScoringModel {
   /// What the layers of `state` hold (Layer::inspect_state).
   Inspector inspect(const ModelState& state);
 
-  /// End of a segment of a stream (spec 40, section 7).
+  /// End of a segment of a stream (docs/layers/fwpkm.md, Streams).
   void flush(ModelState& state, Reading reading);
 
   /// Fast weights and counters as they are now, to be put back with restore().

@@ -1,4 +1,4 @@
-// Cloze tests, perplexity of whole texts, perplexity of answers (spec 81, sections 5 and 6.3).
+// Cloze tests, perplexity of whole texts, perplexity of answers (docs/verbs/eval.md, Perplexity).
 #include <algorithm>
 #include <cmath>
 #include <numeric>

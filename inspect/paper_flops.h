@@ -13,10 +13,12 @@ struct PaperFlops {
 };
 
 /// The accountings that cover every layer type of the model, for rows of `length` tokens:
-/// * fwpkm (spec 40, section 12): 6 x weights of matrix products and convolutions; recurrences and attention are free.
-/// * sdm (spec 31, section 5): 3 x (2 x weights of matrix products + attention and state); sdm_code: what the SDM
+/// * fwpkm (docs/layers/fwpkm.md, FLOP accounting): 6 x weights of matrix products and convolutions; recurrences and
+/// attention are free.
+/// * sdm (docs/layers/sdm.md, FLOP accounting): 3 x (2 x weights of matrix products + attention and state); sdm_code:
+/// what the SDM
 ///   authors' trainer logs, full causal attention in every block.
-/// * ham (spec 50, section 11): norms and activations count too, and the embedding as a matrix product.
+/// * ham (docs/layers/ham.md, FLOP accounting): norms and activations count too, and the embedding as a matrix product.
 std::vector<PaperFlops> paper_flops(const Model& model, int64_t length);
 
 }  // namespace hebb

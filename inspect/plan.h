@@ -30,7 +30,7 @@ struct LayerPlan {
   std::vector<int64_t> state_bytes;  // of one, at Plan::contexts
 };
 
-/// What a model costs, before anything is trained (spec 81, section 12; spec 84, section 1).
+/// What a model costs, before anything is trained (docs/verbs/eval.md, Cost; docs/verbs/train.md).
 struct Plan {
   std::string name;
   ParameterCounts parameters;

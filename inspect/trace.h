@@ -1,5 +1,5 @@
 #pragma once
-// One micro-batch through a model, tensor by tensor (spec 00, section 7).
+// One micro-batch through a model, tensor by tensor (docs/model.md, Trace).
 #include <map>
 #include <string>
 #include <vector>

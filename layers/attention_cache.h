@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-/// Keys and values of earlier tokens, for decoding and segments (spec 10, section 5). Full sight: all
+/// Keys and values of earlier tokens, for decoding and segments (docs/layers/attention.md, Decoding). Full sight: all
 /// tokens since the documents of the batch began, in memory that doubles when it is full. Bounded
 /// sight: a ring of KeyRange::size() tokens a row.
 class AttentionCache {

@@ -5,7 +5,7 @@
 namespace hebb {
 
 /// Row of the token that each token of a row pass predicts, `lookahead` later in the same chunk of the
-/// same row and document; -1: none (spec 40, section 4). [B T].
+/// same row and document; -1: none (docs/layers/fwpkm.md, Chunks). [B T].
 std::vector<int32_t> row_targets(const Rows& rows, int64_t chunk, int64_t lookahead);
 
 /// How many tokens of a chunk have a pair.

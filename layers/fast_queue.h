@@ -5,7 +5,7 @@
 
 namespace hebb {
 
-/// Tokens (q, v, w) of a lockstep batch whose pairs have not been used (spec 40, section 7). Token t of
+/// Tokens (q, v, w) of a lockstep batch whose pairs have not been used (docs/layers/fwpkm.md, Streams). Token t of
 /// row b is row b capacity + t of q [rows capacity, q width], v and w.
 class FastQueue final : public LayerState {
  public:
@@ -58,7 +58,7 @@ struct FastQueueSteps {
   std::function<void(int64_t pairs)> update;               // with the queue's first `pairs` tokens
 };
 
-/// One call in a stream mode: reads, queues and updates in the order of spec 40, section 7, whatever
+/// One call in a stream mode: reads, queues and updates in the order of docs/layers/fwpkm.md, Streams, whatever
 /// the split of a stream into calls. q, v, w [B T, .] are the call's tokens.
 void run_fast_queue(Pass& pass, FastQueue& queue, int64_t chunk, int64_t lookahead, const Tensor& q, const Tensor& v,
                     const Tensor& w, const FastQueueSteps& steps);

@@ -59,11 +59,11 @@ class Relu2 final : public Layer {
  public:
   Relu2(const BuildContext& c, const Relu2Config& config) : d_(c.model.hidden_size), n_(config.intermediate_size) {
     if (config.token_shift) {
-      // rho falls from 1 at the first block (spec 70, section 11).
+      // rho falls from 1 at the first block (docs/layers/ffn.md, Relu2).
       const double rho = 1.0 - static_cast<double>(c.block) / static_cast<double>(c.model.num_layers);
       shift_ = &c.declare("shift", {d_}, token_shift_init(std::pow(rho, 4.0)));
     }
-    // Initial values of spec 70, section 11.
+    // Initial values of docs/layers/ffn.md, Relu2.
     up_ = &c.declare("up_proj.weight", {n_, d_}, init::orthogonal(n_, d_, 1.0));
     down_ = &c.declare("down_proj.weight", {d_, n_}, init::constant(0));
   }

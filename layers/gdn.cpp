@@ -56,7 +56,7 @@ void GdnConfig::fields(Fields& f) {
             "16, 32, 64 or 128");
 }
 
-/// y = Wo (rms(o) * gate(Wg x)), o the readings of the gated delta rule. Parameters: spec 20, section 2.
+/// y = Wo (rms(o) * gate(Wg x)), o the readings of the gated delta rule. Parameters: docs/layers/gdn.md.
 class Gdn final : public Layer {
  public:
   Gdn(const BuildContext& c, const GdnConfig& config);

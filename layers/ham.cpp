@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* kEda = "ham/score";  // in Pass::shared: the score of the last layer with EDA
 
-/// y = Wo (gate(rms(o of the delta rule)) + gate(rms(o of the attention))). Parameters: spec 50, section 2.
+/// y = Wo (gate(rms(o of the delta rule)) + gate(rms(o of the attention))). Parameters: docs/layers/ham.md.
 class Ham final : public Layer {
  public:
   Ham(const BuildContext& c, const HamConfig& config);

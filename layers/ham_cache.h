@@ -3,8 +3,8 @@
 
 namespace hebb {
 
-/// Keys and values of the tokens that a HAM layer selected, a list for each row (spec 50, section 7). Memory grows in
-/// pages of 64 tokens, by half at least.
+/// Keys and values of the tokens that a HAM layer selected, a list for each row (docs/layers/ham.md, Decoding). Memory
+/// grows in pages of 64 tokens, by half at least.
 class HamCache {
  public:
   HamCache(Arena& arena, int64_t rows, int64_t heads, int64_t key_dim, int64_t value_dim, DType dtype);

@@ -9,7 +9,7 @@
 
 namespace hebb {
 
-/// The configuration of `ham` (spec 50, section 1).
+/// The configuration of `ham` (docs/layers/ham.md, Keys).
 struct HamHeads {
   int64_t num_heads = 0, key_head_dim = 0, value_head_dim = 0;
   std::string activation = "silu";

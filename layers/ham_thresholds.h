@@ -3,9 +3,9 @@
 
 namespace hebb {
 
-/// The learned thresholds of one model, steered by how many tokens their layers select (spec 50, section 5). Counts
-/// are integers, so that an update does not depend on how the batch was cut into micro-batches. Everything happens on
-/// the device.
+/// The learned thresholds of one model, steered by how many tokens their layers select (docs/layers/ham.md,
+/// Thresholds). Counts are integers, so that an update does not depend on how the batch was cut into micro-batches.
+/// Everything happens on the device.
 class HamThresholds {
  public:
   /// For at most `layers` layers whose thresholds `store` holds.

@@ -90,7 +90,7 @@ struct State final : LayerState {
   State(KvmState c, QkvState q) : core(std::move(c)), qkv(std::move(q)) {}
 };
 
-/// y = Wo o, o the softmax reading of state rows and window. Parameters: spec 70, section 2.
+/// y = Wo o, o the softmax reading of state rows and window. Parameters: docs/layers/kvm.md.
 class Kvm final : public Layer {
  public:
   Kvm(const BuildContext& c, const KvmConfig& config)

@@ -7,7 +7,7 @@
 
 namespace hebb {
 
-/// The `state` object of kvm: how many rows the state has (spec 70, sections 1 and 4.3).
+/// The `state` object of kvm: how many rows the state has (docs/layers/kvm.md, Budget).
 struct KvmBudget {
   std::string mode;  // fixed, power, saturate
   std::optional<int64_t> rows, limit;

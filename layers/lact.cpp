@@ -78,7 +78,7 @@ struct State final : LayerState {
   State(AttentionCache c, LactState f) : cache(std::move(c)), fast(std::move(f)) {}
 };
 
-/// y = Wo (attention + silu(Ws x) * rms(fast reading)). Parameters: spec 42, section B2.
+/// y = Wo (attention + silu(Ws x) * rms(fast reading)). Parameters: docs/layers/lact.md.
 class Lact final : public Layer {
  public:
   Lact(const BuildContext& c, const LactConfig& config);
@@ -153,7 +153,7 @@ Var Lact::attend(Pass& pass, Var q, Var k, Var v, State* state) const {
   q = rope(pass, q, heads_, rope_);
   k = rope(pass, k, heads_, rope_);
   if (state != nullptr) { return state->cache.attend(pass, q, k, v, heads_, scale); }
-  // The random window of training is for `attention` layers only (spec 83, section 6).
+  // The random window of training is for `attention` layers only (docs/training.md).
   const int64_t batch = pass.batch(), length = pass.length(), head = d_ / heads_;
   return attention(pass.tape, q, k, v, {batch, length, batch, length, heads_, heads_, head, head},
                    visible_keys(pass, sight_), scale);

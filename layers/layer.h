@@ -75,7 +75,7 @@ class Layer {
   /// Numbers of sparse tables that one token does not read: total - active (the same section).
   virtual int64_t idle_parameters() const { return 0; }
 
-  /// Bytes that decoding must keep after `tokens` tokens of one row (spec 81, section 12).
+  /// Bytes that decoding must keep after `tokens` tokens of one row (docs/verbs/eval.md, Cost).
   virtual int64_t state_bytes(int64_t tokens) const { return 0; }
 
   /// Records what `state` holds after `tokens` tokens of one document, for statistics: NAME.state (a recurrent state,
@@ -91,7 +91,7 @@ class Layer {
 
   /// Called before the first micro-batch of every optimizer step, skipped ones included.
   virtual void begin_step(Stream& stream, int64_t step) {}
-  /// Called once per optimizer step, after the optimizer, for updates that layers own (spec 83, section 2.6). They
+  /// Called once per optimizer step, after the optimizer, for updates that layers own (docs/training.md, A step). They
   /// happen where applies [1] f64 on the device is not 0: the host does not know yet whether the step is skipped. A
   /// state that an optimizer of the layer's own moves is marked as reached, for whoever counts its updates.
   virtual void after_step(Stream& stream, int64_t step, const Tensor& applies) {}

@@ -100,7 +100,7 @@ ConvolvedProjection declare_path(const BuildContext& c, const Mamba2Config& conf
   return path;
 }
 
-/// out = Wo norm(y * silu(Wz x)), y the readings of the recurrence. Parameters: spec 62, section 2.
+/// out = Wo norm(y * silu(Wz x)), y the readings of the recurrence. Parameters: docs/layers/mamba2.md.
 class Mamba2 final : public Layer {
  public:
   Mamba2(const BuildContext& c, const Mamba2Config& config);

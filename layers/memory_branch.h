@@ -3,8 +3,8 @@
 
 namespace hebb {
 
-/// The trained part of a fast-weight layer (spec 40, sections 2 and 3): projections to queries, values
-/// and a gate, and the way back to the residual stream.
+/// The trained part of a fast-weight layer (docs/layers/fwpkm.md, Parameters and Retrieval): projections to queries,
+/// values and a gate, and the way back to the residual stream.
 struct MemoryBranchConfig {
   int64_t key_width = 0, value_dim = 512, gate_width = 8;
   bool value_norm = true, gate = true;

@@ -63,7 +63,7 @@ MesaConfig MesanetConfig::mesa() const {
   return m;
 }
 
-/// y = Wo (rms(o) * gate(Wg x)), o the answers of the mesa recurrence. Parameters: spec 63, section 2.
+/// y = Wo (rms(o) * gate(Wg x)), o the answers of the mesa recurrence. Parameters: docs/layers/mesanet.md.
 class Mesanet final : public Layer {
  public:
   Mesanet(const BuildContext& c, const MesanetConfig& config);
@@ -122,7 +122,7 @@ Mesanet::Mesanet(const BuildContext& c, const MesanetConfig& config)
 Var Mesanet::forward(Pass& pass, Var x, LayerState* state) {
   Tape& tape = pass.tape;
   const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
-  // The solve is in fp32 whatever x is: with bf16 operands it is off by 5e-3 (spec 63, section 8).
+  // The solve is in fp32 whatever x is: with bf16 operands it is off by 5e-3 (docs/layers/mesanet.md, Precision).
   const DType wide = sum_dtype(tape.dtype(x));
   const auto gate = [&](const Gate& g) { return linear(tape, x, param(g.weight), param(g.bias), wide); };
   MesaInputs in;

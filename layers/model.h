@@ -11,7 +11,7 @@ namespace hebb {
 
 enum class Recompute { none, block, mixer, ffn };
 
-/// The carried state of every layer of a model for a fixed batch of rows (spec 81, 1.5): what decoding
+/// The carried state of every layer of a model for a fixed batch of rows (docs/verbs/eval.md): what decoding
 /// and segment-wise evaluation keep.
 struct ModelState {
   struct Block {
@@ -21,7 +21,7 @@ struct ModelState {
   int64_t tokens = 0;  // tokens seen so far; rows of the next segment must be built with this offset
 };
 
-/// A stack of residual blocks (spec 00, section 1).
+/// A stack of residual blocks (docs/model.md, Blocks).
 class Model {
  public:
   /// Builds the layers and declares their parameters (not allocated yet). `config` must outlive the model.

@@ -22,14 +22,14 @@ struct LayerDefinition {
   std::unique_ptr<LayerConfig> config;
 };
 
-/// The `model` object (spec 00).
+/// The `model` object (docs/model.md).
 struct ModelConfig {
   int64_t vocab_size = 0, hidden_size = 0, num_layers = 0;
   double norm_eps = 1e-5;
   std::string norm = "rms";
   bool tie_embeddings = false, embed_norm = false;
   double residual_scale = 1.0, init_std = 0.02;
-  std::string init = "normal";          // gptalpha2: spec 70, section 11
+  std::string init = "normal";          // gptalpha2: docs/model.md, Initial values
   std::vector<LayerDefinition> layers;  // in file order
   std::vector<BlockSpec> pattern;
   std::map<int64_t, BlockSpec> at;

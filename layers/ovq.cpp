@@ -101,7 +101,7 @@ struct State final : LayerState {
   explicit State(OvqState s) : core(std::move(s)) {}
 };
 
-/// y = Wo o, o the softmax reading of centroids and the own chunk. Parameters: spec 60, section 2.
+/// y = Wo o, o the softmax reading of centroids and the own chunk. Parameters: docs/layers/ovq.md.
 class Ovq final : public Layer {
  public:
   Ovq(const BuildContext& c, const OvqConfig& config);

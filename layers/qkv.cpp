@@ -50,7 +50,7 @@ Qkv::Qkv(const BuildContext& c, const QkvConfig& config, const Init& matrix)
     q_norm_.beta = &c.declare("beta", {config_.num_heads}, init::constant(std::sqrt(static_cast<double>(d))));
   }
   if (config_.token_shift) {
-    // rho falls from 1 at the first block (spec 70, section 11).
+    // rho falls from 1 at the first block (docs/layers/attention.md, Token shift).
     const double rho = 1.0 - static_cast<double>(c.block) / static_cast<double>(c.model.num_layers);
     q_shift_ = &c.declare("q_shift", {q}, token_shift_init(0.2 * rho));
     k_shift_ = &c.declare("k_shift", {k}, token_shift_init(0.7 * rho));

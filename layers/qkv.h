@@ -9,7 +9,7 @@
 
 namespace hebb {
 
-/// Fields that `attention` and `kvm` share (spec 10, section 1; spec 70, sections 1 and 11).
+/// Fields that `attention` and `kvm` share (docs/layers/attention.md, Keys).
 struct QkvConfig {
   int64_t num_heads = 0, head_dim = 0;
   std::optional<int64_t> num_kv_heads, value_head_dim;
@@ -31,7 +31,7 @@ struct QkvState {
 };
 
 /// From the mixer's input to queries, keys and values, in the order projection, value residual, token
-/// shift, norm per head, RoPE (spec 70, section 11).
+/// shift, norm per head, RoPE (docs/layers/attention.md, Forward).
 class Qkv {
  public:
   /// Declares q_proj, k_proj, v_proj with `matrix` as initial values, and what the options need.

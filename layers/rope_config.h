@@ -16,7 +16,7 @@ void fields(Fields& f, YarnConfig& c);
 /// `spec` with this extension in place of its own.
 RopeSpec extended(RopeSpec spec, const YarnConfig& c);
 
-/// The `rope` object of mixers (spec 10, sections 1 and 4; `endpoint`: spec 70, section 11).
+/// The `rope` object of mixers (docs/layers/attention.md, Rotary positions).
 struct RopeConfig {
   double theta = 10000.0;
   std::optional<int64_t> dims;

@@ -104,7 +104,7 @@ SlotActivation slot_activation(const std::string& name) {
   return name == "softmax" ? SlotActivation::softmax : name == "l2" ? SlotActivation::l2 : SlotActivation::none;
 }
 
-/// y = Wo (norm(o) * gate(Wg x)), o the readings of sparse_delta. Parameters: spec 30, section 2.
+/// y = Wo (norm(o) * gate(Wg x)), o the readings of sparse_delta. Parameters: docs/layers/sdm.md.
 class Sdm final : public Layer {
  public:
   Sdm(const BuildContext& c, const SdmConfig& config);

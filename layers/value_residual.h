@@ -6,7 +6,7 @@
 
 namespace hebb {
 
-/// The `value_residual*` fields of `attention` and `kvm` (spec 70, section 11).
+/// The `value_residual*` fields of `attention` and `kvm` (docs/layers/attention.md, Value residual).
 struct ValueResidualConfig {
   std::string kind = "none";  // lambda, gated
   int64_t rank = 32;

@@ -14,8 +14,8 @@
 namespace hebb {
 namespace {
 
-/// Documents longer than this many codebooks are read in the linear form where nothing is differentiated (spec 61,
-/// section 6).
+/// Documents longer than this many codebooks are read in the linear form where nothing is differentiated
+/// (docs/layers/vq.md, Linear form).
 constexpr int64_t kLinearFrom = 4;
 
 struct VqConfig final : LayerConfig {
@@ -64,7 +64,7 @@ Init unit_rows(int64_t width) {
   };
 }
 
-/// y = Wo o, o attention to quantized keys. Parameters: spec 61, section 2.
+/// y = Wo o, o attention to quantized keys. Parameters: docs/layers/vq.md.
 class Vq final : public Layer {
  public:
   Vq(const BuildContext& c, const VqConfig& config);
@@ -190,7 +190,8 @@ bool Vq::reads_linear(const Pass& pass) const {
   return !pass.training && !pass.tape.recording() && longest > kLinearFrom * shape_.codewords;
 }
 
-/// Codewords from means of consecutive keys (spec 61, section 5), with fresh moments; too few keys change nothing.
+/// Codewords from means of consecutive keys (docs/layers/vq.md, Start of the codebook), with fresh moments; too few
+/// keys change nothing.
 void Vq::start_codebook(Pass& pass, const Tensor& k) {
   is_start_pending_ = false;
   const int64_t hop = pass.tokens() / shape_.codewords;

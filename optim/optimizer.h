@@ -19,7 +19,7 @@ struct GroupConfig {
   bool schedule = true, force_decay = false;
 };
 
-/// The `optimizer` section of a run configuration (spec 83, sections 1 and 3).
+/// The `optimizer` section of a run configuration (docs/training.md).
 struct OptimizerConfig {
   std::string type = "adamw";
   double lr = 0;
@@ -47,7 +47,7 @@ struct StepOutcome {
   bool applied = false;  // the loss and all norms are finite
 };
 
-/// AdamW with parameter groups and clipping (spec 83, sections 3 and 4) over the trained parameters
+/// AdamW with parameter groups and clipping (docs/training.md, AdamW) over the trained parameters
 /// of a store. Moments and update counts live in the store. Norms, clip factors and whether a step applies are computed
 /// and used on the device; the host hears of them in finish().
 class Optimizer {

@@ -7,7 +7,7 @@
 
 namespace hebb {
 
-/// The `schedule` section of a run configuration (spec 83, section 5).
+/// The `schedule` section of a run configuration (docs/training.md, Schedules).
 struct ScheduleConfig {
   std::string type = "constant";
   int64_t warmup_steps = 0;
@@ -24,7 +24,7 @@ void fields(Fields& f, ScheduleConfig& config);
 
 /// Learning rate by step index, in double. `steps` is the length of the run; `wsd` needs
 /// warmup_steps + decay steps <= steps (the run configuration checks it).
-/// Source: spec 83, section 5.
+/// Source: docs/training.md, Schedules.
 class Schedule {
  public:
   Schedule(const ScheduleConfig& config, double peak, int64_t steps);

@@ -7,7 +7,8 @@
 
 namespace hebb {
 
-/// Finds loss spikes: how far a loss lies from the mean of the last 128 finite ones (spec 83, section 4).
+/// Finds loss spikes: how far a loss lies from the mean of the last 128 finite ones (docs/training.md, When a number is
+/// not finite).
 class SpikeWindow {
  public:
   static constexpr size_t kSize = 128;
@@ -24,7 +25,7 @@ class SpikeWindow {
   std::deque<double> values_;
 };
 
-/// What happens to steps that cannot be applied (spec 83, section 4).
+/// What happens to steps that cannot be applied (docs/training.md, When a number is not finite).
 class SkipPolicy {
  public:
   SkipPolicy(bool stop_at_once, int64_t max_consecutive)

@@ -7,7 +7,7 @@
 
 namespace hebb {
 
-/// RUN/status.json of a run of a ladder (spec 81, section 13).
+/// RUN/status.json of a run of a ladder (docs/verbs/ladder.md).
 struct RunStatus {
   std::string state = "pending";                         // pending, running, done, failed
   std::string config_hash, host, started, ended, error;  // times in UTC, ISO 8601

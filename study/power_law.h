@@ -12,7 +12,7 @@ struct Interval {
   double low = 0, high = 0;
 };
 
-/// y = a x^-b + c, fitted in logarithms (spec 81, section 14), with 95 % intervals.
+/// y = a x^-b + c, fitted in logarithms (docs/verbs/report.md, The fit), with 95 % intervals.
 struct PowerLawFit {
   double a = 0, b = 0, c = 0;
   std::optional<double> r2;     // none without degrees of freedom: the curve goes through its points, whatever they are

@@ -8,7 +8,7 @@
 
 namespace hebb {
 
-/// What metrics.jsonl of a run holds (spec 83, section 11).
+/// What metrics.jsonl of a run holds (docs/formats/metrics.md).
 struct RunMetrics {
   std::string name;
   Curve loss, lr, grad_norm;

@@ -89,7 +89,7 @@ struct SeriesChart {
 /// Adds the drawing FILE.svg where there is anything to draw.
 void add_series_chart(ReportPart& part, const Results& results, const SeriesChart& how, const std::string& file);
 
-// The sections (spec 81, section 16). Results of different `source` have columns and curves of their own.
+// The sections (docs/verbs/report.md). Results of different `source` have columns and curves of their own.
 std::vector<ReportPart> report_tasks(const Results& all);     // by position, short context, needles, RULER
 std::vector<ReportPart> report_memories(const Results& all);  // adaptation, use of memories
 

@@ -14,7 +14,7 @@
 namespace hebb {
 namespace {
 
-constexpr size_t kFinalLosses = 10;  // spec 81, section 13
+constexpr size_t kFinalLosses = 10;  // docs/verbs/ladder.md
 
 double mean_of_last(const std::vector<double>& values, size_t count) {
   const size_t n = std::min(count, values.size());

@@ -10,7 +10,7 @@
 
 namespace hebb {
 
-/// `fit` of a sweep (spec 81, sections 13 and 14).
+/// `fit` of a sweep (docs/verbs/ladder.md).
 struct FitConfig {
   std::string x = "flops.total", y = "loss.final", by;  // keys of results; by: "" = one fit for all
   std::string level = "level";  // tag: rows of the report's table of y with a column for each value of `by`
@@ -35,7 +35,7 @@ struct SweepRun {
   std::vector<Solved> solved;
 };
 
-/// A sweep (spec 81, section 13): every run with its complete configuration.
+/// A sweep (docs/verbs/ladder.md): every run with its complete configuration.
 struct Sweep {
   std::string name;
   Json source;  // as written

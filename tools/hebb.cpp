@@ -1,5 +1,5 @@
 // The command line: parses the arguments, runs one verb, turns exceptions into one line on stderr
-// and an exit code (spec 84, sections 1 and 3).
+// and an exit code (docs/verbs/train.md).
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>

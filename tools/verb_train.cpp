@@ -17,7 +17,7 @@ struct Arguments {
   bool print_config = false;
 };
 
-/// The evaluations of the configuration, on the last checkpoint (spec 81).
+/// The evaluations of the configuration, on the last checkpoint (docs/verbs/eval.md).
 int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::path& run) {
   const EvalRequest request{
       run.string(), {}, "", choose_compute(settings.device, settings.precision.value_or(""), "train"), true};

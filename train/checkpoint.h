@@ -9,7 +9,7 @@
 
 namespace hebb {
 
-/// What a run must know to go on, beside its tensors: state.json of a checkpoint (spec 83, section 10).
+/// What a run must know to go on, beside its tensors: state.json of a checkpoint (docs/formats/checkpoint.md).
 struct RunState {
   int64_t step = 0;  // completed steps
   int64_t tokens = 0;

@@ -24,7 +24,7 @@ DType dtype_of_precision(const std::string& precision);
 std::string precision_name(DType dtype);
 
 /// device: "auto", "cpu" or "cuda"; precision: "fp32", "bf16", "fp64", or "" for the device's default
-/// (spec 83, section 1). `auto` takes the first usable GPU unless the precision is fp64, else the CPU.
+/// (docs/training.md). `auto` takes the first usable GPU unless the precision is fp64, else the CPU.
 /// `where`: the configuration object that asks ("train"), or "--" for options of the command line.
 /// Throws ConfigError(where, ...) for what this build or machine cannot do: nothing falls back. `runs` false: plans,
 /// which may name a GPU that this machine does not have.

@@ -13,7 +13,8 @@ class FiniteCheck {
   void enqueue(Stream& stream) const;
   /// Nothing where no state is carried.
   std::vector<HostCopy> result();
-  /// Throws NumericError naming step and tensor when a value is not finite (spec 83, section 4).
+  /// Throws NumericError naming step and tensor when a value is not finite (docs/training.md, When a number is not
+  /// finite).
   void check(int64_t completed_steps) const;
 
  private:

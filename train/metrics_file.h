@@ -9,7 +9,7 @@
 
 namespace hebb {
 
-/// RUN/metrics.jsonl (spec 83, section 11): one object per line, each written at once.
+/// RUN/metrics.jsonl (docs/formats/metrics.md): one object per line, each written at once.
 class MetricsFile {
  public:
   /// Opens the file for a run that continues after `step` completed steps: lines of later steps, and

@@ -20,7 +20,7 @@ struct RandomWindowConfig {
   int64_t window = 0;
 };
 
-/// The `train` section of a run configuration (spec 83, section 1).
+/// The `train` section of a run configuration (docs/training.md).
 struct TrainConfig {
   int64_t steps = 0;  // filled from `tokens` when those are given
   std::optional<int64_t> tokens;
@@ -46,7 +46,7 @@ struct TrainConfig {
   int64_t tokens_per_step() const { return batch_size * sequence_length; }
 };
 
-/// A run configuration (spec 00, section 6). Relative paths are absolute after reading.
+/// A run configuration (docs/configuration.md). Relative paths are absolute after reading.
 struct RunConfig {
   std::string name;
   ModelConfig model;
@@ -81,15 +81,15 @@ DeviceKind device_of(const RunConfig& config, bool runs = true);
 /// The resolved configuration, which can be read again.
 Json to_json(const RunConfig& config);
 
-/// fnv1a64 of the canonical JSON (sorted keys, no spaces), 16 hexadecimal digits (spec 81, section 13).
+/// fnv1a64 of the canonical JSON (sorted keys, no spaces), 16 hexadecimal digits (docs/verbs/ladder.md).
 std::string config_hash(const Json& config);
 
 /// One place where two configurations differ.
 struct ConfigDifference {
   std::string path, stored, current;
 };
-/// Where two resolved configurations differ, apart from what a resumed run may change (spec 83,
-/// sections 1 and 10; paths of data and tokenizers only inform: 82, section 6).
+/// Where two resolved configurations differ, apart from what a resumed run may change (docs/training.md; paths of data
+/// and tokenizers only inform: docs/data.md, Resume).
 std::vector<ConfigDifference> compare_configs(const Json& stored, const Json& current);
 
 /// The list of evaluations in `json` with every default filled in and absolute paths, as a resolved configuration keeps

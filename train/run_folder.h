@@ -9,7 +9,7 @@
 
 namespace hebb {
 
-/// How a run starts (spec 84, section 1).
+/// How a run starts (docs/verbs/train.md).
 struct RunOptions {
   fs::path run_folder;          // empty: runs/NAME in the current folder
   std::string resume = "auto";  // "auto", "never" or a checkpoint or run folder
@@ -17,7 +17,7 @@ struct RunOptions {
   bool allow_data_change = false, allow_config_change = false, allow_older = false;
 };
 
-/// An opened, locked run folder (spec 84, section 2) and where the run in it goes on. The constructor
+/// An opened, locked run folder (docs/formats/checkpoint.md) and where the run in it goes on. The constructor
 /// finds and verifies the checkpoint, compares configurations, and keeps the tokenizer and the
 /// resolved configuration in the folder.
 /// Errors: CheckpointError (folder, lock, damaged checkpoint), ConfigError (configurations differ).

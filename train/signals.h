@@ -4,7 +4,8 @@
 namespace hebb {
 
 /// While one of these exists, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP (unless it was ignored, as by nohup) and
-/// SIGPIPE only set a flag; a further SIGINT or SIGTERM ends the process at once (spec 84, section 4). One at a time.
+/// SIGPIPE only set a flag; a further SIGINT or SIGTERM ends the process at once (docs/verbs/train.md, Stopping). One
+/// at a time.
 class StopSignals {
  public:
   StopSignals();

@@ -21,7 +21,7 @@ std::optional<double> peak_flops(const RunConfig& config);
 double measure_matrix_product(TrainingState& memory);
 
 /// What a run says before its first step: device, parameters, FLOPs per token, batch arithmetic,
-/// memory plan, data plan, hours (spec 84, section 2).
+/// memory plan, data plan, hours (docs/verbs/train.md, What it prints).
 std::string startup_report(const RunConfig& config, TrainingState& memory, const MemoryPlan& plan, const Loader& loader,
                            int64_t step);
 

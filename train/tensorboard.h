@@ -11,7 +11,7 @@ namespace hebb {
 
 using Scalars = std::vector<std::pair<std::string, double>>;
 
-// Encodings of TensorBoard event files (spec 84, section 5).
+// Encodings of TensorBoard event files (docs/formats/metrics.md).
 std::string tensorboard_record(std::string_view data);
 std::string tensorboard_version_event(double wall_seconds);
 std::string tensorboard_scalar_event(double wall_seconds, int64_t step, const Scalars& values);

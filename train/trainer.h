@@ -27,7 +27,7 @@ struct StepReport {
   double seconds = 0;
 };
 
-/// Trains one model in one run folder (spec 83). Construction opens the folder, plans and reserves all
+/// Trains one model in one run folder (docs/training.md). Construction opens the folder, plans and reserves all
 /// memory, and loads what the run starts from: it fails there or not for want of memory.
 class Trainer {
  public:

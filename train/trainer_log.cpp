@@ -90,7 +90,7 @@ void Trainer::warn_of_unreached() {
   }
 }
 
-/// Once per layer: a solve by a fixed number of steps is far from converged (spec 63, section 8).
+/// Once per layer: a solve by a fixed number of steps is far from converged (docs/layers/mesanet.md, Precision).
 void Trainer::warn_of_residuals(const Statistics& statistics) {
   constexpr double kResidual = 1e-2;
   for (const auto& [layer, values] : statistics) {

@@ -41,7 +41,8 @@ class TrainingPasses {
   std::map<int64_t, Repeated> repeated_;  // by random window
 };
 
-/// Why no pass of the run is launched as a graph: one reason a line, empty where they are (spec 83: train.cuda_graphs).
+/// Why no pass of the run is launched as a graph: one reason a line, empty where they are (docs/training.md:
+/// train.cuda_graphs).
 std::vector<std::string> reasons_against_graphs(const RunConfig& config, const Model& model, const Stream& stream);
 
 }  // namespace hebb

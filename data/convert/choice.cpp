@@ -1,4 +1,4 @@
-// Multiple-choice data sets (spec 81, section 6.2); wording as the common harness has it.
+// Multiple-choice data sets (docs/verbs/eval.md, Generated answers); wording as the common harness has it.
 #include <algorithm>
 
 #include "core/files.h"

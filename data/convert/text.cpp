@@ -1,4 +1,4 @@
-// Data sets of texts to continue: cloze, whole pages, questions, long contexts (spec 81, sections 5 and 6).
+// Data sets of texts to continue: cloze, whole pages, questions, long contexts (docs/verbs/eval.md, Perplexity).
 #include <algorithm>
 #include <array>
 

@@ -1,5 +1,5 @@
 #pragma once
-// The `data` section of a run configuration (spec 82, sections 3 to 5; spec 80, section 1).
+// The `data` section of a run configuration (docs/formats/shards.md; docs/tasks.md).
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -45,7 +45,7 @@ struct Batch {
   std::vector<std::string> notices;  // a source that passes the end of epoch 0, said once
 };
 
-/// Mixes the training sources and deals global batches to ranks (spec 82, sections 5 and 6). The
+/// Mixes the training sources and deals global batches to ranks (docs/data.md, Mixing). The
 /// global order of rows depends on files, configuration and seed alone: not on ranks, micro-batch
 /// size, threads or prefetching.
 /// Errors: ConfigError (batch arithmetic, options), DataError (files, tokens, checksums). Those of the

@@ -5,7 +5,7 @@
 
 namespace hebb {
 
-/// Deterministic mixing of sources in fixed proportions (spec 82, section 5): after g rows every
+/// Deterministic mixing of sources in fixed proportions (docs/data.md, Mixing): after g rows every
 /// source has given g * share / total rows, up to less than the number of sources.
 class Mixture {
  public:

@@ -10,7 +10,7 @@ namespace hebb {
 
 enum class Packing { stream, block, document };
 
-/// How the documents of a source become rows (spec 82, section 4).
+/// How the documents of a source become rows (docs/data.md, Rows).
 struct PackingOptions {
   Packing packing = Packing::stream;
   bool shuffle_documents = false, shuffle_rows = true;

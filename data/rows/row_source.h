@@ -34,7 +34,7 @@ class RowSource {
   virtual std::optional<int64_t> rows_per_epoch() const = 0;
   /// Path or task, for messages.
   virtual std::string name() const = 0;
-  /// Hash of all that the rows depend on beside packing and seed: resume compares it (spec 82, section 6).
+  /// Hash of all that the rows depend on beside packing and seed: resume compares it (docs/data.md, Batches and ranks).
   virtual uint64_t fingerprint() const = 0;
   virtual int64_t tokens() const { return 0; }
   virtual int64_t documents() const { return 0; }

@@ -8,7 +8,7 @@
 
 namespace hebb {
 
-/// The shards of one source as one sequence of documents and tokens (spec 82, section 4). Positions
+/// The shards of one source as one sequence of documents and tokens (docs/data.md, Rows). Positions
 /// are token numbers over all shards. Memory: O(shards) beside the maps.
 class TokenSource {
  public:
@@ -26,7 +26,7 @@ class TokenSource {
   /// [0, vocab_size) is a DataError naming file and byte offset.
   void read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const;
 
-  /// fnv1a64 over the shards' (token count u64, CRC-32 u32) in order (spec 82, section 6). Files that
+  /// fnv1a64 over the shards' (token count u64, CRC-32 u32) in order (docs/data.md, Batches and ranks). Files that
   /// store no CRC are read once for it.
   uint64_t fingerprint() const;
 

@@ -6,7 +6,7 @@
 
 namespace hebb {
 
-/// One validation source: rows in file order, unshuffled, each once, up to max_rows (spec 82, section 5).
+/// One validation source: rows in file order, unshuffled, each once, up to max_rows (docs/data.md, Mixing).
 /// Tokens are checked as they are read; checksums of its files when it is opened.
 class ValidationSource {
  public:

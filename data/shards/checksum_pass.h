@@ -7,7 +7,7 @@
 namespace hebb {
 
 /// The first pass over the shards of a run, which compares their tokens with the stored CRC-32
-/// (spec 82, section 3.5). It goes on in bounded pieces, so that a large data set does not delay the
+/// (docs/formats/shards.md). It goes on in bounded pieces, so that a large data set does not delay the
 /// first step, and in file order, so that a damaged file stops every run at the same batch.
 class ChecksumPass {
  public:

@@ -11,7 +11,7 @@
 
 namespace hebb {
 
-/// What dataset.json says (spec 82, section 3.3).
+/// What dataset.json says (docs/formats/shards.md).
 struct Dataset {
   fs::path file;      // the dataset.json itself
   std::string dtype;  // "u16" or "u32"

@@ -36,7 +36,7 @@ struct EncodeReport {
 };
 
 /// Turns text into a data set: train_*.bin/.idx, val_*.bin/.idx, dataset.json and a copy of the
-/// tokenizer's model (spec 82, sections 2, 3.3, 3.6). Threads: one reads, `workers` check and encode,
+/// tokenizer's model (docs/verbs/data.md). Threads: one reads, `workers` check and encode,
 /// the calling one writes in document order, so the files do not depend on `workers`. Document d of
 /// the split counts the documents that are kept. Memory: a few MiB per worker beside the largest
 /// documents in work.

@@ -17,7 +17,7 @@ struct ShardOptions {
   bool split_before = false;           // the token starts a document; otherwise it ends one
 };
 
-/// One read-only token file, memory-mapped, with its documents (spec 82, sections 3.1 to 3.5).
+/// One read-only token file, memory-mapped, with its documents (docs/formats/shards.md).
 /// Documents come from NAME.idx, else from split_token, else the file is one document.
 class Shard {
  public:

@@ -1,5 +1,5 @@
 #pragma once
-// Layout of hebb's shards and indexes (spec 82, sections 3.1 and 3.2); all integers little-endian.
+// Layout of hebb's shards and indexes (docs/formats/shards.md); all integers little-endian.
 #include <cstdint>
 #include <string_view>
 

@@ -25,12 +25,12 @@ enum class TokenType { u8, i8, u16, i16, u32, i32, i64 };
 int64_t token_width(TokenType type);
 const char* token_type_name(TokenType type);
 
-/// Checks a hebb index (spec 82, section 3.2) against its shard of `tokens` tokens: magic, sizes,
+/// Checks a hebb index (docs/formats/shards.md) against its shard of `tokens` tokens: magic, sizes,
 /// CRC-32, first, ascending and last offsets. Returns the number of documents n; the n + 1 document
 /// starts are the u64 at byte 24. Errors: DataError naming file and byte offset.
 int64_t check_index(std::span<const uint8_t> bytes, const std::string& name, int64_t tokens);
 
-/// A Megatron index (spec 84, section 5).
+/// A Megatron index (docs/formats/safetensors.md).
 struct MegatronIndex {
   TokenType type = TokenType::u16;
   int64_t tokens = 0;

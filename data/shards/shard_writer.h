@@ -31,7 +31,7 @@ struct ShardEntry {
 };
 
 /// Writes the documents of a data set into train_000000.bin/.idx, ... and val_000000.bin/.idx, ... and
-/// at the end dataset.json, which lists the train shards (spec 82, section 3).
+/// at the end dataset.json, which lists the train shards (docs/formats/shards.md).
 /// Everything is written under "NAME.tmp" names and renamed by finish(), dataset.json last, so an
 /// interrupted encode never leaves a valid-looking data set, and an old one stays whole until all of the
 /// new one is on disk.

@@ -1,5 +1,5 @@
 #pragma once
-// Needles in a haystack: samples of the FwPKM protocol (spec 81, section 7).
+// Needles in a haystack: samples of the FwPKM protocol (docs/verbs/eval.md, Generated answers).
 #include <cstdint>
 #include <memory>
 #include <set>

@@ -1,5 +1,5 @@
 #pragma once
-// Evaluation records: one JSON object a line, the text final (spec 81, section 6.1). Keys that start with "_" are
+// Evaluation records: one JSON object a line, the text final (docs/formats/records.md). Keys that start with "_" are
 // comments; any other unknown key is an error.
 #include <cstdint>
 #include <functional>
@@ -54,7 +54,7 @@ struct GenerateRecord : Record {
   std::optional<std::string> score;  // one of generate_scores()
   std::vector<std::string> classes;  // of score "classification"
 };
-/// Names of the scores of generated text (spec 81, 6.4), "none" among them.
+/// Names of the scores of generated text (docs/verbs/eval.md, Generated answers), "none" among them.
 const std::vector<std::string>& generate_scores();
 
 /// An answer to be scored after a long context and a question.

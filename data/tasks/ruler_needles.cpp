@@ -1,4 +1,4 @@
-// RULER's needle tasks and variable tracking (spec 81, 8.2).
+// RULER's needle tasks and variable tracking (docs/verbs/eval.md, Generated answers).
 #include <algorithm>
 #include <cmath>
 #include <set>

@@ -1,4 +1,4 @@
-// RULER's tasks of questions about documents (spec 81, 8.2).
+// RULER's tasks of questions about documents (docs/verbs/eval.md, Generated answers).
 #include <algorithm>
 #include <set>
 

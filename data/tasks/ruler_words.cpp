@@ -1,4 +1,4 @@
-// RULER's tasks of frequent words (spec 81, 8.2).
+// RULER's tasks of frequent words (docs/verbs/eval.md, Generated answers).
 #include <cmath>
 #include <numbers>
 #include <set>

@@ -5,7 +5,7 @@
 
 namespace hebb {
 
-/// All options of one synthetic task (spec 80, section 1); which ones act depends on `task`.
+/// All options of one synthetic task (docs/tasks.md); which ones act depends on `task`.
 struct SyntheticTask {
   std::string task;  // icr_basic, icr_positional, icl, mqar
   uint64_t seed = 0;
@@ -33,7 +33,7 @@ void check_task(const SyntheticTask& task, const std::string& where);
 int64_t task_row_length(const SyntheticTask& task, uint64_t k);
 
 /// Row k: a function of (task, k) alone; filled with PAD (0) and -100 up to task_row_length().
-/// Source: spec 80, sections 2 to 5.
+/// Source: docs/tasks.md.
 TaskRow generate_task_row(const SyntheticTask& task, uint64_t k);
 
 /// Targets other than -100 of a row of this length.

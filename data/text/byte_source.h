@@ -13,7 +13,7 @@ namespace hebb {
 /// Concatenated gzip members and zstd frames, skippable frames and windows of up to 2^27 bytes are
 /// read; what follows a compressed stream must be another one (zero bytes may pad gzip).
 /// Errors: DataError with file and offset for unreadable files, damaged and cut-off streams, and for
-/// compression that this build lacks. Source: RFC 1952, RFC 8878; spec 82, section 2.
+/// compression that this build lacks. Source: RFC 1952, RFC 8878; docs/verbs/data.md.
 class ByteSource {
  public:
   static std::unique_ptr<ByteSource> open(const fs::path& path);

@@ -11,7 +11,7 @@
 
 namespace hebb {
 
-/// Which documents the input holds (spec 82, section 2).
+/// Which documents the input holds (docs/verbs/data.md).
 struct TextInputOptions {
   enum class Format { automatic, text, jsonl };
 

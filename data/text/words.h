@@ -7,7 +7,7 @@
 
 namespace hebb {
 
-// Built-in words and text (spec 81, appendix A).
+// Built-in words and text (docs/verbs/eval.md, Generated answers).
 const std::vector<std::string>& adjectives();  // 64
 const std::vector<std::string>& nouns();       // 128
 const std::vector<std::string>& verbs();       // 32

@@ -12,7 +12,7 @@ namespace hebb {
 
 class ByteLevelEncoder;
 
-/// The "tokenizer" object of dataset.json and of a run configuration (spec 82, section 2).
+/// The "tokenizer" object of dataset.json and of a run configuration (docs/verbs/data.md).
 struct TokenizerConfig {
   std::string type = "sentencepiece";  // or "huggingface", "bytes"
   std::string file;                    // .model or tokenizer.json file; empty for bytes
@@ -30,7 +30,7 @@ std::string tokenizer_copy_name(const TokenizerConfig& config);
 uint64_t tokenizer_hash(const TokenizerConfig& config);
 
 /// Text to token ids and back. Immutable and safe to share between threads.
-/// Source: spec 82, section 2.
+/// Source: docs/verbs/data.md.
 class Tokenizer {
  public:
   /// Ids of the special tokens and whether documents get them.

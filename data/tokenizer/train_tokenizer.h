@@ -30,7 +30,7 @@ struct TrainedTokenizer {
 /// 16 KiB are cut at white space. Reads the input twice. Memory: the sample, and 4 bytes a document.
 /// Errors: ConfigError for a vocabulary that does not fit the text or this build; DataError for the
 /// input (TextReader) and for input without text.
-/// Source: spec 82, section 2.
+/// Source: docs/verbs/data.md.
 TrainedTokenizer train_tokenizer(const TrainTokenizerOptions& options, Progress& progress);
 
 }  // namespace hebb

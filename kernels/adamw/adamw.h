@@ -14,7 +14,7 @@ HEBB_KERNEL(SumSquares)
 /// set.
 constexpr int64_t step_outcome_size(int64_t sets) { return 2 + 2 * sets; }
 
-/// What a step does (spec 83, sections 2 and 4), in doubles: outcome [step_outcome_size(S)] from partial (SumSquares of
+/// What a step does (docs/training.md, A step), in doubles: outcome [step_outcome_size(S)] from partial (SumSquares of
 /// the S clip sets, set s at elements ends[s - 1] to ends[s]; ends [S] i64), limits [S] f64 (clip_norm; 0: off), and
 /// the losses: scale [1] f64 times the sum of row_loss [N] f64, or 0 where they are undefined. A step applies if its
 /// loss and all norms are finite. One order of summation on each device, whatever it is. Bound: latency.
@@ -27,7 +27,7 @@ HEBB_KERNEL(DecideStep)
 /// What changes from step to step of a tensor's AdamW, in doubles: 1 - lr wd, lr / (1 - b1^t), 1 / (1 - b2^t).
 constexpr int64_t kAdamWRates = 3;
 
-/// One AdamW step of one tensor (spec 83, section 3): g = clip * grad;
+/// One AdamW step of one tensor (docs/training.md, AdamW): g = clip * grad;
 /// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p (1 - lr wd) - lr (m / c1) / (sqrt(v / c2) + eps)
 /// with c1 = 1 - b1^t and c2 = 1 - b2^t, by rates [kAdamWRates] f64. p, m, v, grad of one dtype (f32 or f64).
 /// clip [1] f64, undefined: 1. applies [1] f64: where it is 0 nothing is written; undefined: 1.

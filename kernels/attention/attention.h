@@ -13,7 +13,7 @@ namespace hebb {
 /// without keys gives o = 0, lse = -inf. Keys that no query sees are never read.
 /// Online softmax over tiles of queries x keys; tiles outside the intervals are skipped.
 /// FLOPs: 2 H (D + Dv) per visible pair. Bound: multiply-adds; with few queries, reading k and v once.
-/// Source: spec 10, sections 3, 6 and 7.
+/// Source: docs/layers/attention.md, Forward.
 struct AttentionForward {
   Tensor o, lse;
   Tensor q, k, v, lo, hi, bias;

@@ -5,7 +5,7 @@ namespace hebb {
 
 /// Which earlier tokens of its document a token sees, itself included: all of them, the `window` last
 /// ones (window > 0), or its own block of `block` tokens and the blocks - 1 before it (block > 0)
-/// (spec 10, section 1; spec 70, section 11).
+/// (docs/layers/attention.md, Windows).
 struct KeyRange {
   int64_t window = 0, block = 0, blocks = 0;
 

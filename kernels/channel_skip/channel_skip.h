@@ -3,8 +3,8 @@
 
 namespace hebb {
 
-/// y += scale x per channel: y, x [N, C]; scale [C], or [heads] with C / heads channels each (spec 62, section 3).
-/// Bound: memory, 3 passes.
+/// y += scale x per channel: y, x [N, C]; scale [C], or [heads] with C / heads channels each (docs/layers/mamba2.md,
+/// Recurrence). Bound: memory, 3 passes.
 struct ChannelSkipForward {
   Tensor y, x, scale;
 };

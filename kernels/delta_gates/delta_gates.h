@@ -5,11 +5,11 @@
 
 namespace hebb {
 
-/// Log-decay and write strength of the delta rule (spec 20, section 3):
+/// Log-decay and write strength of the delta rule (docs/layers/gdn.md, Recurrence):
 /// g = -exp(A_log) softplus(a + dt_bias), beta = beta_scale sigmoid(b); softplus(z) = z above 20.
 /// g, beta, a, b [N, heads]; A_log, dt_bias [heads]. beta_scale 2 allows negative eigenvalues.
-/// b undefined (spec 62, section 3): g = -exp(A_log) dt and beta = dt with dt = softplus(a + dt_bias) clamped to
-/// [dt_low, dt_high]; otherwise the limits do not act.
+/// b undefined (docs/layers/mamba2.md, Recurrence): g = -exp(A_log) dt and beta = dt with dt = softplus(a + dt_bias)
+/// clamped to [dt_low, dt_high]; otherwise the limits do not act.
 struct DeltaGatesForward {
   Tensor g, beta, a, b, a_log, dt_bias;
   double beta_scale;

@@ -1,6 +1,6 @@
 #pragma once
 // Softmax readout of [dictionary rows, biased by the logarithms of their counts | keys of the own chunk], which ovq and
-// vq share (spec 60, section 3; spec 61, section 6).
+// vq share (docs/layers/ovq.md, Forward; docs/layers/vq.md, Linear form).
 #include <algorithm>
 #include <cmath>
 

@@ -1,10 +1,10 @@
 #pragma once
-// Attention to the rows of a dictionary that changes from chunk to chunk (spec 60, section 3; spec 61, section 6; spec
-// 70, section 4.6). The host launches step by step; in a step each row of the batch has at most one chunk that reads
-// the dictionary and one that is folded in, so that launches are the only order between chunks and rows stay in place.
-// Where what the changed rows were before is kept, tensor cores read many steps at once, after the last of them. What a
-// chunk sees of the tokens themselves is the work of the attention kernels, which go first for all chunks; the rows are
-// merged into their result by log-sum-exp.
+// Attention to the rows of a dictionary that changes from chunk to chunk (docs/layers/ovq.md, vq.md and kvm.md). The
+// host launches step by step; in a step each row of the batch has at most one chunk that reads the dictionary and one
+// that is folded in, so that launches are the only order between chunks and rows stay in place. Where what the changed
+// rows were before is kept, tensor cores read many steps at once, after the last of them. What a chunk sees of the
+// tokens themselves is the work of the attention kernels, which go first for all chunks; the rows are merged into their
+// result by log-sum-exp.
 //
 // In bf16 and with the usual head sizes tensor cores do it (row_attention_mma.cu, row_attention_mma_backward.cu),
 // otherwise the plain cores (row_attention.cu). FLOPs: 2 H (D + Dv) a query and row, backward 7 products of D or Dv.

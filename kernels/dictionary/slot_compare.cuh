@@ -1,6 +1,7 @@
 #pragma once
 // Comparison of the items of the chunk that a step folds in (keys of ovq, memory keys of kvm) with the rows of the
-// dictionary: the scores that choose founders and rows (spec 60, section 4.2; spec 70, sections 4.4 and 4.5).
+// dictionary: the scores that choose founders and rows (docs/layers/ovq.md, Selection; docs/layers/kvm.md, Append and
+// Merge).
 #include "kernels/dictionary/slot_attention.cuh"
 
 namespace hebb::HEBB_DEVICE::rows {

@@ -1,5 +1,5 @@
 #pragma once
-// Taking chunks out of the dictionaries of ovq again (spec 60, section 5).
+// Taking chunks out of the dictionaries of ovq again (docs/layers/ovq.md, Gradients).
 #include "kernels/dictionary/fold.cuh"
 
 namespace hebb::HEBB_DEVICE::ovq {

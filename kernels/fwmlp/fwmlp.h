@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-// A SwiGLU perceptron whose weights are rewritten while it is read (spec 42, part A):
+// A SwiGLU perceptron whose weights are rewritten while it is read (docs/layers/fwmlp.md):
 // vh = w_down ((w_up q + b_up) * silu(w_gate q + b_gate)) + b_down. Its six tensors lie in one flat
 // tensor: w_up, w_gate [hidden, key_dim], b_up, b_gate [hidden], w_down [value_dim, hidden], b_down.
 // All kernels: bound by dense products of R = B count rows. tokens_q, v, vh and their gradients may be

@@ -5,7 +5,7 @@
 
 namespace hebb {
 
-// Product-key memory that is rewritten while it is read (spec 40). B sequences of T tokens move in
+// Product-key memory that is rewritten while it is read (docs/layers/fwpkm.md). B sequences of T tokens move in
 // lockstep: one chunk of all of them reads one state of the keys and values, then updates it. Tensors
 // per token are [B T, ...] and hold all chunks; H heads, n sub-keys per codebook, k slots per head,
 // D = half key size, E = H k entries per token. An entry's number is token E + j, so that ascending
@@ -177,11 +177,10 @@ struct FastMeasureStep {
 };
 HEBB_KERNEL(FastMeasureStep)
 
-/// Backward of reading and, with `through`, of the value updates (spec 40, section 5), from the last chunk
-/// to the first: d_weights, d_v +=, d_w +=. adjoint [min(n n, sum of U's room), dv] gets the gradients of
-/// rows that later chunks read; place [n n] (zero at first) says where they are; d_vh [R, dv] is scratch.
-/// rows: the chunks' values before their updates, one chunk behind the other; undefined: they are still in
-/// `values`.
+/// Backward of reading and, with `through`, of the value updates (docs/layers/fwpkm.md, Gradient through updates), from
+/// the last chunk to the first: d_weights, d_v +=, d_w +=. adjoint [min(n n, sum of U's room), dv] gets the gradients
+/// of rows that later chunks read; place [n n] (zero at first) says where they are; d_vh [R, dv] is scratch. rows: the
+/// chunks' values before their updates, one chunk behind the other; undefined: they are still in `values`.
 struct FastValuesBackward {
   Tensor d_weights, d_v, d_w, adjoint, place, d_vh;
   Tensor d_out, vh, rows, values;

@@ -33,7 +33,7 @@ template <class S> void count_usage(const FastEntropyStep& a, const FastSizes& s
   });
 }
 
-/// c_i of spec 40, section 5.
+/// c_i of docs/layers/fwpkm.md, Gradient through updates.
 template <class S> S pull(S m) { return std::log(m + S(1e-8)) + m / (m + S(1e-8)); }
 
 /// b of an entry from its score: 2 / (eps + |u|^2), and 1 for dot products.

@@ -27,7 +27,7 @@ template <class T> struct Keys {
   }
 };
 
-/// c_i of spec 40, section 5.
+/// c_i of docs/layers/fwpkm.md, Gradient through updates.
 __device__ __forceinline__ float pull(float m) { return logf(m + kUsageEps) + m / (m + kUsageEps); }
 
 /// b of an entry from its score: 2 / (eps + |u|^2), and 1 for dot products.

@@ -1,5 +1,5 @@
 #pragma once
-// Sparse sums over keys that the fast product-key kernels share (spec 40, section 5).
+// Sparse sums over keys that the fast product-key kernels share (docs/layers/fwpkm.md, Gradient through updates).
 #include <algorithm>
 
 #include "core/parallel.h"

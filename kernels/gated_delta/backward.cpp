@@ -10,8 +10,8 @@ using delta::HeadInputs;
 using delta::Sizes;
 using delta::Sweep;
 
-/// Walks backward over the chunks of one value head of one row (spec 20, section 5, "Backward of one
-/// chunk"). Stacked matrices: KQ = [K; Q], XO = [X; dO].
+/// Walks backward over the chunks of one value head of one row (docs/layers/gdn.md, Chunk form). Stacked matrices: KQ =
+/// [K; Q], XO = [X; dO].
 template <class S> class Adjoint {
  public:
   /// additive: E = v, and the keys' parts that come from the correction are absent.
@@ -148,7 +148,8 @@ template <class S> class Adjoint {
   const S* d_state() const { return d_state_; }
 
  private:
-  /// dQ = diag(e^gam) dO Sᵀ + Pb K and dK = Pbᵀ Q + what the state behind the chunk gives (spec 62, section 5).
+  /// dQ = diag(e^gam) dO Sᵀ + Pb K and dK = Pbᵀ Q + what the state behind the chunk gives (docs/layers/mamba2.md, Chunk
+  /// form).
   void differentiate_additive() {
     const int64_t dk = n_.key_dim, dv = n_.value_dim;
     S *pairs_q = weights_ + c_ * c_, *d_q = d_kq_ + c_ * dk;

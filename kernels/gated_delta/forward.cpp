@@ -38,8 +38,8 @@ template <class S> void write_output(const Sweep<S>& sweep, const Sizes& n, int6
   delta::multiply_lower(c, dv, p, sweep.delta, sweep.has_state, o, stride);
 }
 
-/// p_i = e^gam_{i-1} k_i S + sum_{j<i} e^(gam_{i-1} - gam_j) (k_i . k_j) delta_j (spec 50, section 6);
-/// weights [c, c] is scratch.
+/// p_i = e^gam_{i-1} k_i S + sum_{j<i} e^(gam_{i-1} - gam_j) (k_i . k_j) delta_j (docs/layers/ham.md, Prediction in
+/// chunks); weights [c, c] is scratch.
 template <class S>
 void write_prediction(const Sweep<S>& sweep, const Sizes& n, int64_t c, S* weights, S* p, int64_t stride) {
   const int64_t dv = n.value_dim;

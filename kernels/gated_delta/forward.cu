@@ -23,8 +23,8 @@ template <class T> struct Forward {
   bool additive;
 };
 
-/// p_i = e^gam_{i-1} k_i S + sum_{j<i} e^(gam_{i-1} - gam_j) (k_i . k_j) delta_j (spec 50, section 6); overwrites the
-/// keys' reads.
+/// p_i = e^gam_{i-1} k_i S + sum_{j<i} e^(gam_{i-1} - gam_j) (k_i . k_j) delta_j (docs/layers/ham.md, Prediction in
+/// chunks); overwrites the keys' reads.
 template <class T>
 __device__ __forceinline__ void write_prediction(const Sweep& sweep, int64_t c, T* p, int64_t stride) {
   const int64_t dv = sweep.dv;

@@ -4,14 +4,14 @@
 
 namespace hebb {
 
-// Gated delta rule per value head (spec 20, section 3): S = e^g S; delta = beta (v - k S); S += kᵀ delta;
+// Gated delta rule per value head (docs/layers/gdn.md, Recurrence): S = e^g S; delta = beta (v - k S); S += kᵀ delta;
 // o = scale q S, S = initial_state (or 0) before a document's first token.
 // q, k [B, T, H, dk]; v, o [B, T, HV, dv]; g <= 0, beta [B, T, HV]; initial_state [HV, dk, dv] or
 // undefined; doc_start [B, T] i32. Value head j uses key head j / (HV / H). The sizes are those of the
 // tensors' shapes. prediction [B, T, HV, dv] (undefined: not wanted) = k S before the token's decay and write.
 // state [B, HV, dk, dv]: in, for rows that continue; out, after the last token; undefined: nothing is carried.
-// Rows that continue need it. additive: delta = beta v, plain gated linear attention (spec 62, section 3), without
-// products of keys with keys or with the state, and without prediction.
+// Rows that continue need it. additive: delta = beta v, plain gated linear attention (docs/layers/mamba2.md,
+// Recurrence), without products of keys with keys or with the state, and without prediction.
 
 /// Token by token; for few tokens. FLOPs: 7 dk dv a token and value head.
 /// Bound: caches, state read twice and written once a token.
@@ -23,7 +23,7 @@ struct GatedDeltaSteps {
 };
 HEBB_KERNEL(GatedDeltaSteps)
 
-/// Chunk by chunk (spec 20, section 5), by forward substitution instead of an explicit inverse.
+/// Chunk by chunk (docs/layers/gdn.md, Chunk form), by forward substitution instead of an explicit inverse.
 /// FLOPs of a chunk of C: about 2 C (1.5 C dk + 3 dk dv + 1.25 C dv) a value head, additive 2 C (0.75 C dk + 2 dk dv +
 /// 0.75 C dv); bound: multiply-adds.
 /// scratch [slots, gated_delta_forward_scratch]: one slot for each thread.

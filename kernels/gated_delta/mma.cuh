@@ -26,7 +26,7 @@ struct Parts {
 
 /// Products of the backward sweeps, for the kernel that looks at all chunks at once.
 struct Handed {
-  Parts errors, adjoints;   // [B, T, HV, dv] E, X of spec 20, section 5
+  Parts errors, adjoints;   // [B, T, HV, dv] E, X of docs/layers/gdn.md, Chunk form
   bf16 *starts, *d_starts;  // [states, HV, dk, dv] S at chunk starts that do not begin a document, and its gradient
   bf16* initial;            // [HV, dk, dv] S where documents begin; null: 0
 

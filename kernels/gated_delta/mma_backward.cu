@@ -1,10 +1,10 @@
 #include "kernels/common/cuda/unroll.cuh"
 #include "kernels/gated_delta/tiles.cuh"
 
-// The gradients of keys, queries and gates of the chunked gated delta rule on tensor cores (spec 20, section 5): one
-// block a chunk and key head, from what the two sweeps left. It takes the value heads of the key head in order, and of
-// each the value channels 32 at a time, copied while the 32 before are multiplied. Four groups of four warps hold 64
-// sums a thread:
+// The gradients of keys, queries and gates of the chunked gated delta rule on tensor cores (docs/layers/gdn.md, Chunk
+// form): one block a chunk and key head, from what the two sweeps left. It takes the value heads of the key head in
+// order, and of each the value channels 32 at a time, copied while the 32 before are multiplied. Four groups of four
+// warps hold 64 sums a thread:
 //   0, 1  X Sᵀ and E dS1ᵀ, each half of the key channels; then dK
 //   2     dO Sᵀ; then dQ
 //   3     dO Eᵀ and X Eᵀ, whose diagonal is d_beta; then the pairs' weights and what they add to d_gam

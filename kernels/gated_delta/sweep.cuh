@@ -1,6 +1,6 @@
 #pragma once
 // The chunked delta rule of one value head of one row, by one block; matrices of a chunk lie in the block's scratch,
-// row-major without gaps. The algebra is spec page 20, section 5, in the order of the CPU's kernels.
+// row-major without gaps. The algebra is docs/layers/gdn.md, Chunk form, in the order of the CPU's kernels.
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/gated_delta/gated_delta.h"
 

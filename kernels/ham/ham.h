@@ -1,5 +1,5 @@
 #pragma once
-// What HAM adds to the gated delta rule and attention (spec 50, sections 3, 4 and 6): scores of tokens, the
+// What HAM adds to the gated delta rule and attention (docs/layers/ham.md): scores of tokens, the
 // selection, and the packed list of selected keys and values.
 #include "core/stream.h"
 
@@ -78,8 +78,8 @@ struct CountSelected {
 };
 HEBB_KERNEL(CountSelected)
 
-/// The gradient of a threshold [1] (spec 50, section 5): -gain (mean over L layers of selected / tokens - target),
-/// clipped to
+/// The gradient of a threshold [1] (docs/layers/ham.md, Thresholds): -gain (mean over L layers of selected / tokens -
+/// target), clipped to
 /// +-clip; counters [L, 2] i64 as CountSelected leaves them. In double.
 struct ThresholdGradient {
   Tensor gradient, counters;

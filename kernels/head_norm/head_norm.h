@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-/// n = x s with s = (sum over the head x^2 + 1e-6)^(-1/2), per head of head_dim channels (spec 00, section 3).
+/// n = x s with s = (sum over the head x^2 + 1e-6)^(-1/2), per head of head_dim channels (docs/model.md, Norms).
 /// n, x [N, heads * head_dim] (may be the same memory); scale [N, heads] receives s. Bound: memory, 2 passes.
 struct L2NormForward {
   Tensor n, scale, x;

@@ -26,7 +26,8 @@ struct Choose {
   int64_t tiles, step, sinks;
 };
 
-/// The tokens that found rows: those least like any row (spec 70, section 4.4). Ranks are counted: C^2 comparisons.
+/// The tokens that found rows: those least like any row (docs/layers/kvm.md, Append). Ranks are counted: C^2
+/// comparisons.
 __global__ void __launch_bounds__(kBlockThreads) kvm_founders_kernel(Choose a) {
   const int64_t unit = blockIdx.x, chunk = a.n.chunk, first = unit * chunk;
   const Step step = a.n.at(unit / a.n.kv_heads, a.step);

@@ -5,10 +5,10 @@
 
 namespace hebb {
 
-/// What turns the sum of a row's values into the value that is read (spec 70, section 4.6).
+/// What turns the sum of a row's values into the value that is read (docs/layers/kvm.md, Readout).
 enum class KvmValueNorm { radius, mean, updates };
 
-/// How tokens enter the state rows and how rows are read (spec 70, sections 3 and 4). The counts of rows are no part
+/// How tokens enter the state rows and how rows are read (docs/layers/kvm.md). The counts of rows are no part
 /// of it: kernels get them per chunk.
 struct KvmRule {
   int64_t chunk = 0, window = 0, sinks = 0;  // tokens; chunks, the query's own included; rows
@@ -62,7 +62,7 @@ inline int64_t kvm_backward_work(const Shape& q, const Shape& k, const Shape& v,
          dictionary_parts_work(q, v, rule.chunk, 1, room, dtype);
 }
 
-/// Key-value means (spec 70, section 4). o [B, T, H, Dv]; q [B, T, H, D], k [B, T, K, D], v [B, T, K, Dv]; gate
+/// Key-value means (docs/layers/kvm.md). o [B, T, H, Dv]; q [B, T, H, D], k [B, T, K, D], v [B, T, K, Dv]; gate
 /// [B, T, K] logits of the merge gate, or undefined (no gate); norm_weight, norm_bias [D]; window_temp, state_temp [H]
 /// or undefined (1); doc_start [B, T] i32; sizes [chunks] i32: rows that the queries of a document's chunk see.
 /// Query head h reads kv head h K / H. Advances `rows` and `window`: scratch, or what rows that continue carry on from.
@@ -84,11 +84,11 @@ struct KvmForward {
 };
 HEBB_KERNEL(KvmForward)
 
-/// Gradients with the routes as constants (spec 70, section 5), for rows that continue nothing. Replays the sums from
-/// the routes, keeping the version of each row that an update made, at the token by which the update first touched the
-/// row (at most T versions), then walks the chunks from last to first: `d_rows` holds the gradients of what the row's
-/// present version was read as (hats) and the running gradients of its sums, which go to the tokens of each update.
-/// d_norm_weight, d_norm_bias, d_window_temp and d_state_temp are added to; undefined where not wanted.
+/// Gradients with the routes as constants (docs/layers/kvm.md, Gradients), for rows that continue nothing. Replays the
+/// sums from the routes, keeping the version of each row that an update made, at the token by which the update first
+/// touched the row (at most T versions), then walks the chunks from last to first: `d_rows` holds the gradients of what
+/// the row's present version was read as (hats) and the running gradients of its sums, which go to the tokens of each
+/// update. d_norm_weight, d_norm_bias, d_window_temp and d_state_temp are added to; undefined where not wanted.
 /// Scratch: rows, d_rows (without counts), versions [B, K, T, D + Dv], previous [B, K, T] i32, latest [B, K, R] i32,
 /// types as of the forward pass, d_rows in fp32,
 /// scratch [B, K, 2, kKvmTile, R + W C] and partial [B, K, 2 D + 2 H / K] (CPU), work [kvm_backward_work(...)] (GPU). T

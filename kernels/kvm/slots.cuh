@@ -1,5 +1,5 @@
 #pragma once
-// State rows of kvm on the GPU: the plan of a pass, memory keys, and what tokens do to rows (spec 70, section 4). One
+// State rows of kvm on the GPU: the plan of a pass, memory keys, and what tokens do to rows (docs/layers/kvm.md). One
 // warp has one token of the chunk that leaves the window, or one row.
 #include "kernels/attention/visible_keys.h"
 #include "kernels/common/cuda/load_store.cuh"

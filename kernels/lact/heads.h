@@ -3,7 +3,8 @@
 
 namespace hebb {
 
-// What lies between projections and fast weights of `lact`, elementwise or per fast head (spec 42, section B3).
+// What lies between projections and fast weights of `lact`, elementwise or per fast head (docs/layers/lact.md,
+// Forward).
 
 /// y = u / (|u| + 1e-5) per fast head, u = silu(x scale[:, column] + offset[:, column]). y, x [N, F, D]; scale,
 /// offset [F D, 2]. Bound: memory, 2 passes.

@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-/// How the fast weights of `lact` move (spec 42, section B3).
+/// How the fast weights of `lact` move (docs/layers/lact.md, Update).
 struct LactRule {
   int64_t chunk = 512;
   bool momentum = true, muon = false;

@@ -1,6 +1,6 @@
 #pragma once
-// Fast weights of `lact` (spec 42, section B3) for all rows and heads side by side: a pair is a row and a head. Updates
-// of all rows go in waves, one a slot of LactLayout; tokens read when all versions of the weights are there.
+// Fast weights of `lact` (docs/layers/lact.md, Update) for all rows and heads side by side: a pair is a row and a head.
+// Updates of all rows go in waves, one a slot of LactLayout; tokens read when all versions of the weights are there.
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/common/cuda/tiles.cuh"
 #include "kernels/lact/layout.h"

@@ -1,9 +1,9 @@
 #pragma once
-// Muon's orthogonalisation of a matrix G (spec 42, section B3): X = G / (|G|_F + 1e-7), lying, then five times
-// X = a X + (b A + c A^2) X with A = X Xᵀ. Of the momenta of a slot, for all pairs and matrices side by side; X keeps
-// G's layout, and lies by its strides. In TF32, too, where the rule allows it: of random matrices of 192 x 192 that
-// moves the result by 1e-3 of its rms and its gradient by 2e-3, and the largest singular value by less than 1e-3;
-// rounding G to bf16 moves as much or more.
+// Muon's orthogonalisation of a matrix G (docs/layers/lact.md, Orthogonalisation): X = G / (|G|_F + 1e-7), lying, then
+// five times X = a X + (b A + c A^2) X with A = X Xᵀ. Of the momenta of a slot, for all pairs and matrices side by
+// side; X keeps G's layout, and lies by its strides. In TF32, too, where the rule allows it: of random matrices of 192
+// x 192 that moves the result by 1e-3 of its rms and its gradient by 2e-3, and the largest singular value by less than
+// 1e-3; rounding G to bf16 moves as much or more.
 #include "kernels/lact/memory.cuh"
 
 namespace hebb::HEBB_DEVICE::lact {

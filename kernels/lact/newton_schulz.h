@@ -7,8 +7,9 @@
 
 namespace hebb::cpu {
 
-/// Muon's orthogonalisation of a matrix G (spec 42, section B3): X = G / (|G|_F + 1e-7), lying, then five times
-/// X = a X + (b A + c A^2) X with A = X Xᵀ. For matrices of one number of elements, whatever their orientation.
+/// Muon's orthogonalisation of a matrix G (docs/layers/lact.md, Orthogonalisation): X = G / (|G|_F + 1e-7), lying, then
+/// five times X = a X + (b A + c A^2) X with A = X Xᵀ. For matrices of one number of elements, whatever their
+/// orientation.
 template <class S> class NewtonSchulz {
  public:
   /// keeps: room for the iterates that backward needs.

@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-// The slow parts around a fast-weight memory (spec 40, section 3). Bound: memory.
+// The slow parts around a fast-weight memory (docs/layers/fwpkm.md, Retrieval). Bound: memory.
 
 /// y = (x - mean) / (std + 1e-6), std with divisor size - 1, per row of x [N, size]; rstd [N] = 1 / (std + 1e-6).
 struct ZScore {

@@ -11,7 +11,7 @@ using mesa::HeadInputs;
 using mesa::Memory;
 using mesa::Sizes;
 
-/// Walks backward over the chunks of one head of one row (spec 63, section 5, "Backward of one chunk").
+/// Walks backward over the chunks of one head of one row (docs/layers/mesanet.md, Chunk form).
 template <class S> class Adjoint {
  public:
   Adjoint(ScratchParts<S>& carve, const Sizes& sizes, int64_t longest)

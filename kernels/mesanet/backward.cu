@@ -41,7 +41,7 @@ struct Backward {
   }
 };
 
-/// One chunk at a time (spec 63, section 5, "Backward of one chunk").
+/// One chunk at a time (docs/layers/mesanet.md, Chunk form).
 class Adjoint {
  public:
   __device__ Adjoint(float* scratch, const BackwardParts& parts, const Sizes& sizes, int64_t longest)

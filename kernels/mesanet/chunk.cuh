@@ -1,6 +1,6 @@
 #pragma once
 // Chunks of the mesa recurrence of one head, by one block; matrices of a chunk lie in the block's scratch, row-major
-// without gaps. The algebra is spec page 63, sections 3 and 5, in the order of the CPU's kernels.
+// without gaps. The algebra is docs/layers/mesanet.md, Chunk form, in the order of the CPU's kernels.
 #include "kernels/gated_delta/sweep.cuh"
 #include "kernels/mesanet/mesanet.h"
 

@@ -4,7 +4,7 @@
 
 namespace hebb {
 
-/// How q A^(-1) is computed (spec 63, section 3).
+/// How q A^(-1) is computed (docs/layers/mesanet.md, Solve).
 struct MesaRule {
   bool exact = false;  // Cholesky instead of conjugate gradients
   int64_t steps = 30;  // of conjugate gradients
@@ -27,13 +27,12 @@ struct MesaSteps {
 };
 HEBB_KERNEL(MesaSteps)
 
-/// Chunk by chunk (spec 63, section 5): all tokens of a chunk are solved together. x, residual [B, T, H] =
-/// |q - x A| / |q| (0 where q = 0): undefined, not wanted.
-/// FLOPs of a chunk of C tokens and head: C (2 dk (dk + dv) + 2 dk dv + 2 C (dk + dv)) and, a step,
-/// C (2 dk^2 + 4 C dk + 12 dk), of which triangles save up to a half; bound: multiply-adds.
-/// Steps end early where every system of the chunk is frozen. scratch [slots, mesa_forward_scratch].
-/// GPU: first R and S of all chunk starts, then all chunks side by side, as many as there are slots; at least B H
-/// slots. key_starts, value_starts as in MesaBackward; on the CPU undefined.
+/// Chunk by chunk (docs/layers/mesanet.md, Chunk form): all tokens of a chunk are solved together. x, residual [B, T,
+/// H] = |q - x A| / |q| (0 where q = 0): undefined, not wanted. FLOPs of a chunk of C tokens and head: C (2 dk (dk +
+/// dv) + 2 dk dv + 2 C (dk + dv)) and, a step, C (2 dk^2 + 4 C dk + 12 dk), of which triangles save up to a half;
+/// bound: multiply-adds. Steps end early where every system of the chunk is frozen. scratch [slots,
+/// mesa_forward_scratch]. GPU: first R and S of all chunk starts, then all chunks side by side, as many as there are
+/// slots; at least B H slots. key_starts, value_starts as in MesaBackward; on the CPU undefined.
 struct MesaForward {
   Tensor o, x, residual, keys, values, key_starts, value_starts, scratch;
   Tensor q, k, v, a, b, lambda_raw, doc_start;
@@ -42,9 +41,9 @@ struct MesaForward {
 };
 HEBB_KERNEL(MesaForward)
 
-/// Gradients from d_o, by a second solve for each token (spec 63, sections 4 and 5); nothing is carried into or
-/// out of the rows. d_q, d_k, d_v are overwritten, d_a and d_b too or added to by their flag, d_lambda_raw +=.
-/// A first sweep recomputes R and S at chunk starts. FLOPs: the forward pass's steps again, and about
+/// Gradients from d_o, by a second solve for each token (docs/layers/mesanet.md, Gradients and Chunk form); nothing is
+/// carried into or out of the rows. d_q, d_k, d_v are overwritten, d_a and d_b too or added to by their flag,
+/// d_lambda_raw +=. A first sweep recomputes R and S at chunk starts. FLOPs: the forward pass's steps again, and about
 /// C (10 dk (dk + dv) + 6 C (dk + dv)) a chunk of C and head.
 /// key_starts [grid.states, H, dk, dk]; value_starts [grid.states, H, dk, dv]; lambda_sums [B, H, dk];
 /// scratch [slots, mesa_backward_scratch]; slots as in MesaForward.

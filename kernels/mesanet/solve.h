@@ -6,7 +6,7 @@
 #include "kernels/gated_delta/chunk.h"
 #include "kernels/mesanet/mesanet.h"
 
-/// Solutions of symmetric positive definite systems, one a row (spec 63, section 3).
+/// Solutions of symmetric positive definite systems, one a row (docs/layers/mesanet.md, Solve).
 namespace hebb::cpu::mesa {
 
 /// Conjugate gradients on up to `rows` systems of n unknowns together, each on scalars of its own.

@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-/// The model's norms (spec 00, section 3).
+/// The model's norms (docs/model.md, Norms).
 enum class NormKind { rms, rms_unit_offset, layer };
 
 /// h_out = h + rho branch (branch undefined: h_out is not written and h is normed);

@@ -52,7 +52,7 @@ template <class S> struct OvqWork {
   std::vector<int32_t> ids, order;
 };
 
-/// ids[j] of a full chunk's keys (spec 60, sections 4.2 and 4.3). `size` centroids after the chunk; `position` of its
+/// ids[j] of a full chunk's keys (docs/layers/ovq.md, Selection). `size` centroids after the chunk; `position` of its
 /// first key in the document.
 template <class S>
 void ovq_assign(const OvqRule& rule, const OvqBook<S>& book, const OvqRows<S>& keys, int64_t size, int64_t position,
@@ -108,7 +108,7 @@ template <class S, class F> void ovq_groups(int64_t count, const int32_t* ids, O
   }
 }
 
-/// Step size w of a row that `hits` keys of the chunk hit (spec 60, section 4.4).
+/// Step size w of a row that `hits` keys of the chunk hit (docs/layers/ovq.md, Update).
 template <class S> S ovq_rate(const OvqRule& rule, bool fresh, int64_t count_before, int64_t hits) {
   if (fresh) { return S(1); }
   return rule.rate > 0 ? static_cast<S>(std::min(1.0, static_cast<double>(hits) * rule.rate))

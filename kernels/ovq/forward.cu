@@ -65,7 +65,7 @@ struct StoreKey {
   __device__ void operator()(int64_t, int64_t) const { *to = key; }
 };
 
-/// First u64 of stream `key` at `index`: Philox4x32-10 (spec 82, section 1).
+/// First u64 of stream `key` at `index`: Philox4x32-10 (docs/random-streams.md).
 __device__ __forceinline__ uint64_t first_draw(StreamKey key, uint64_t index) {
   uint32_t c[4] = {0, 0, static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)};
   for (int round = 0; round < 10; ++round) {
@@ -99,7 +99,7 @@ struct Choose {
 
   __device__ int64_t words() const { return (n.chunk + 31) / 32; }
 
-  /// ids of a chunk's keys (spec 60, sections 4.2 and 4.3), by one block. Ranks are counted: L^2 comparisons.
+  /// ids of a chunk's keys (docs/layers/ovq.md, Selection), by one block. Ranks are counted: L^2 comparisons.
   __device__ const int32_t* choose(int64_t block HEBB_WHERE_PARAMETER) const {
     const int64_t unit = block / folders, row = unit / n.kv_heads, chunk = n.chunk;
     const Step at = n.at(row, step);

@@ -7,7 +7,7 @@ namespace hebb {
 
 enum class OvqGrowth { plateau, linear, full };
 
-/// How a dictionary grows and learns (spec 60, section 4).
+/// How a dictionary grows and learns (docs/layers/ovq.md, Size, Selection and Update).
 struct OvqRule {
   int64_t chunk = 0, max_centroids = 0;
   OvqGrowth growth = OvqGrowth::plateau;
@@ -71,7 +71,7 @@ struct OvqDictionary {
   Tensor key_copies = {}, value_copies = {};
 };
 
-/// Online vector-quantized attention (spec 60, section 3). o [B, T, H, Dv]; q [B, T, H, D], k [B, T, K, D], v
+/// Online vector-quantized attention (docs/layers/ovq.md, Forward). o [B, T, H, Dv]; q [B, T, H, D], k [B, T, K, D], v
 /// [B, T, K, Dv]; doc_start [B, T] i32. Advances `dictionary` and the keys and values of the current chunk,
 /// pending_k [B, K, L, D] and pending_v [B, K, L, Dv]: scratch, or what rows that continue carry on from.
 /// lse [B, T, H]: log-sum-exp of the logits, may be undefined. ids [B, K, T] i32: centroid of every key,
@@ -90,11 +90,11 @@ struct OvqForward {
 };
 HEBB_KERNEL(OvqForward)
 
-/// Gradients with assignments and counts as constants (spec 60, section 5), for rows that continue nothing. Folds the
-/// chunks in again, keeping by the token of a row's first key of the chunk (at most T) the row as the chunk made it
-/// (CPU) or found it (GPU), then walks the chunks backwards and undoes them: never a snapshot. Scratch: dictionary and
-/// d_dictionary (keys and values only), versions [B, K, T, D + Dv], inverse_norms [B, K, T, 2], types as of the forward
-/// pass. previous [B, K, T] i32, latest [B, K, R] i32 and scratch [B, K, 2, kOvqTile, R + L] (CPU), work
+/// Gradients with assignments and counts as constants (docs/layers/ovq.md, Gradients), for rows that continue nothing.
+/// Folds the chunks in again, keeping by the token of a row's first key of the chunk (at most T) the row as the chunk
+/// made it (CPU) or found it (GPU), then walks the chunks backwards and undoes them: never a snapshot. Scratch:
+/// dictionary and d_dictionary (keys and values only), versions [B, K, T, D + Dv], inverse_norms [B, K, T, 2], types as
+/// of the forward pass. previous [B, K, T] i32, latest [B, K, R] i32 and scratch [B, K, 2, kOvqTile, R + L] (CPU), work
 /// [ovq_backward_work(...)] (GPU).
 /// Cost: 2.5 times the forward readout.
 struct OvqBackward {

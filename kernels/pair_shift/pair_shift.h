@@ -4,9 +4,9 @@
 namespace hebb {
 
 /// Pairs the key before with a mix of two values: k_out_t = k_{t-1}, v_out_t = s v_{t-1} + (1 - s) v_t with
-/// s = sigmoid(shift), zeros before a document (spec 60, section 3). k [B, T, C], v [B, T, Cv], shift [1], doc_start
-/// [B, T] i32; previous_k [B, C], previous_v [B, Cv]: of the token before the rows, for rows that continue (may be
-/// undefined). Bound by memory.
+/// s = sigmoid(shift), zeros before a document (docs/layers/ovq.md, Forward). k [B, T, C], v [B, T, Cv], shift [1],
+/// doc_start [B, T] i32; previous_k [B, C], previous_v [B, Cv]: of the token before the rows, for rows that continue
+/// (may be undefined). Bound by memory.
 struct PairShiftForward {
   Tensor k_out, v_out;
   Tensor k, v, shift, previous_k, previous_v, doc_start;

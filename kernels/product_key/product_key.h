@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-// Product-key lookup with dot-product scores (spec 41): N tokens, H heads, n sub-keys per codebook,
+// Product-key lookup with dot-product scores (docs/layers/pkm.md): N tokens, H heads, n sub-keys per codebook,
 // k slots per head, D = half key size. slot = i n + j, i from codebook 0. Beside bf16 (q, values, r and their
 // gradients) keys, sums, weights and gradients of parameters stay fp32.
 

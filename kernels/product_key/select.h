@@ -1,5 +1,5 @@
 #pragma once
-// Selection of the best pairs of two codebooks (spec 41, section 3; spec 30, section 3): in two
+// Selection of the best pairs of two codebooks (docs/layers/pkm.md and sdm.md, Selection): in two
 // stages, ties to the lower index at both.
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 
 namespace hebb {
 
-/// Rotary frequencies (spec 10, sections 3 and 4; `endpoint`: spec 70, section 11).
+/// Rotary frequencies (docs/layers/attention.md, Rotary positions).
 struct RopeSpec {
   double theta = 10000.0;
   int64_t dims = 0;       // rotated channels, even

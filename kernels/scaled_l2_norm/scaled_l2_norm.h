@@ -4,7 +4,7 @@
 namespace hebb {
 
 /// y = scale[h] x / sqrt(sum x^2 + 1e-6) over the last dimension. x, y [N, H, D]; scale [H].
-/// Bound: memory, 2 passes. Source: spec 10, section 3.
+/// Bound: memory, 2 passes. Source: docs/layers/attention.md, Forward.
 struct ScaledL2NormForward {
   Tensor y, x, scale;
 };

@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-/// Causal depthwise convolution over time with an optional SiLU (spec 20, section 3):
+/// Causal depthwise convolution over time with an optional SiLU (docs/layers/gdn.md, Recurrence):
 /// z_t[c] = bias[c] + sum_{l=0..K-1} weight[c, K-1-l] x_{t-l}[c], inputs before the document = 0; y = silu(z) or z.
 /// y, x [B, T, C]; weight [C, K], or undefined: z = x; bias [C] or undefined; doc_start [B, T] i32.
 /// previous [B, K-1, C]: the inputs before the rows, oldest first; undefined where no row continues.

@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-// Addressing of sparse delta memory (spec 30, section 3): N tokens, H heads, n sub-keys per codebook,
+// Addressing of sparse delta memory (docs/layers/sdm.md, Selection): N tokens, H heads, n sub-keys per codebook,
 // k slots per head and token; slot = i1 n + i2.
 
 /// What turns the k selected scores s into weights: softmax of scale s, s / (|s| + 1e-12), or s itself.

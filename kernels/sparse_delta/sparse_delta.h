@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-// The core of sparse delta memory (spec 30, sections 3 and 4), per head of every token t:
+// The core of sparse delta memory (docs/layers/sdm.md, Update), per head of every token t:
 //   m_n = decay_n M[I_n];  e = v - sum_n k_n m_n;  M[I_n] = m_n + beta k_n e;  y = sum_m q_m M[J_m].
 // N = B T tokens, H heads, D channels, W writes, R reads. A *sequence* is a document's run of tokens
 // inside a row; its rows of M live in a private table that starts out empty and gets a row at the first

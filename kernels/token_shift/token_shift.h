@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-/// y_t = x_t + mu * (x_{t-1} - x_t) per channel (spec 70, section 11). At a document's first token
+/// y_t = x_t + mu * (x_{t-1} - x_t) per channel (docs/layers/attention.md, Token shift). At a document's first token
 /// x_{t-1} is 0 (zero_start) or x_t itself. x, y [B, T, C]; mu [C]; doc_start [B, T] i32.
 /// previous [B, C]: x of the token before the rows, for rows that continue (may be undefined).
 struct TokenShiftForward {

@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-/// y = v + lambda (first - v) per channel (spec 70, section 11). v, first, y [N, C];
+/// y = v + lambda (first - v) per channel (docs/layers/attention.md, Value residual). v, first, y [N, C];
 /// mix [N, C]: lambda = sigmoid(mix), or, not `gated`, mix [C]: lambda itself.
 /// Bound: memory, 3 or 4 passes.
 struct ValueResidualForward {

@@ -129,8 +129,8 @@ struct Differences {
   int64_t n, d;
   VqMode mode;
 
-  /// How much of e - k the codeword `end` of the key's segment gets: share (u . g) / |e - k|, u along e - k (spec 61,
-  /// section 4).
+  /// How much of e - k the codeword `end` of the key's segment gets: share (u . g) / |e - k|, u along e - k
+  /// (docs/layers/vq.md, Quantizers).
   __device__ float factor(int64_t item, int end, int lane) const {
     const int64_t line = ids.line(item, n) + end;
     const float l = mode == VqMode::sf_diveq ? dither[ids.head(item) * (n - 1) + ids.ids[ids.at(item)]] : 0.0f;

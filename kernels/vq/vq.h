@@ -3,10 +3,10 @@
 
 namespace hebb {
 
-// Keys and what is compared with them are fp32 on the GPU (spec 83, section 7); layers convert.
+// Keys and what is compared with them are fp32 on the GPU (docs/training.md, Precision); layers convert.
 
 /// Which points keys are replaced by: the codewords (evaluation), the codewords with a gradient for key and codeword,
-/// or dithered points of the segments between neighbouring codewords (spec 61, sections 3 and 4).
+/// or dithered points of the segments between neighbouring codewords (docs/layers/vq.md, Forward and Quantizers).
 enum class VqMode { nearest, diveq, sf_diveq };
 
 /// What the training-time selection compares keys with. sf_diveq: points [K, N-1, D], p[n] = (1 - l) c[n] + l c[n+1]
@@ -31,9 +31,10 @@ struct VqGather {
 };
 HEBB_KERNEL(VqGather)
 
-/// Gradients of quantized keys (spec 61, section 4): d_k [B, T, K, D] and d_codes [K, N, D], overwritten or added to,
-/// undefined where not wanted. nearest: d_k = 0, and a codeword gets the gradients of its keys. dither [K, N-1] with
-/// sf_diveq only. Tokens run in parallel for d_k, columns of a kv head for d_codes. FLOPs: 20 D a key; bound: memory.
+/// Gradients of quantized keys (docs/layers/vq.md, Quantizers): d_k [B, T, K, D] and d_codes [K, N, D], overwritten or
+/// added to, undefined where not wanted. nearest: d_k = 0, and a codeword gets the gradients of its keys. dither [K,
+/// N-1] with sf_diveq only. Tokens run in parallel for d_k, columns of a kv head for d_codes. FLOPs: 20 D a key; bound:
+/// memory.
 struct VqKeysBackward {
   Tensor d_k, d_codes;
   Tensor d_kq, k, codes, dither, ids;
@@ -49,7 +50,7 @@ struct VqSimilarity {
 HEBB_KERNEL(VqSimilarity)
 
 /// codebook [K, N, D] row n = the unit vector along the mean of keys n hop to n hop + hop - 1 of k [tokens, K, D]
-/// (spec 61, section 5).
+/// (docs/layers/vq.md, Start of the codebook).
 struct VqStart {
   Tensor codebook, k;
   int64_t hop;
@@ -75,7 +76,7 @@ struct VqDictionary {
   Tensor counts, log_counts, means;
 };
 
-/// The linear form (spec 61, section 6): o [B, T, H, Dv] from q [B, T, H, D], v [B, T, K, Dv], points [K, N, D] and
+/// The linear form (docs/layers/vq.md): o [B, T, H, Dv] from q [B, T, H, D], v [B, T, K, Dv], points [K, N, D] and
 /// ids [B, K, T]; doc_start [B, T] i32. Advances `dictionary`, which restarts at a document's first token. A chunk of
 /// up to `chunk` tokens attends to all points by the counts of earlier ones and to its own quantized keys; a single
 /// token joins the dictionary and reads it.

@@ -22,7 +22,7 @@ KeyIntervals visible_keys(Pass& pass, const KeyRange& sight, int64_t offset = 0)
 
 /// Softmax attention of q [B T, H D] to k [Bk S, K D], v [Bk S, K Dv] (any views) over one interval of
 /// keys per query; bias [Bk S, K] or no Var. Returns [B T, H Dv]. Saves lse [B, T, H] only.
-/// FLOPs: 2 H (D + Dv) per visible pair, backward 2.5 times that. Source: spec 10, section 3.
+/// FLOPs: 2 H (D + Dv) per visible pair, backward 2.5 times that. Source: docs/layers/attention.md, Forward.
 Var attention(Tape& tape, Var q, Var k, Var v, const AttentionShape& shape, const KeyIntervals& visible, double scale,
               Var bias = {});
 

@@ -7,7 +7,7 @@
 
 namespace hebb {
 
-/// Sizes and rules of a fast-weight perceptron (spec 42, A1).
+/// Sizes and rules of a fast-weight perceptron (docs/layers/fwmlp.md, Keys).
 struct FwMlpOptions {
   FwMlpSizes sizes;
   int64_t chunk, lookahead;
@@ -30,7 +30,7 @@ struct FwMlpLog {
   Buffer states, gradients, targets;
 };
 
-/// vh [B T, value_dim] of a row of chunks (spec 42, A3); q [B T, key_dim], v [B T, value_dim]. In
+/// vh [B T, value_dim] of a row of chunks (docs/layers/fwmlp.md, Update); q [B T, key_dim], v [B T, value_dim]. In
 /// training the fast weights end as the row left them, else as they were. `undo` carries what a repeated
 /// pass (recomputation) starts from.
 Var fwmlp_row(Pass& pass, Var q, Var v, const FwMlpParams& params, const FwMlpOptions& options,

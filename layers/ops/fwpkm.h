@@ -9,7 +9,7 @@ namespace hebb {
 enum class KeyUpdate { entropy, memory, none };
 enum class GradThroughUpdate { full, values, none };
 
-/// Sizes and rules of a fast-weight product-key memory (spec 40, section 1).
+/// Sizes and rules of a fast-weight product-key memory (docs/layers/fwpkm.md, Keys).
 struct FwPkmOptions {
   int64_t heads, subkeys, half_dim, top_k, value_dim, chunk, lookahead;
   FastScore score;
@@ -55,10 +55,10 @@ class FastRowLog {
       keys_, usage_;
 };
 
-/// vh [B T, dv] of a row of chunks, each reading the fast weights that the chunks before left (spec 40,
-/// section 4); q [B T, H 2 D], v [B T, dv], w [B T] or no Var. In training the fast weights end as the
-/// row left them, else as they were. `undo` carries what a repeated pass (recomputation) starts from.
-/// `name`.entries and `name`.slots are recorded and forced.
+/// vh [B T, dv] of a row of chunks, each reading the fast weights that the chunks before left (docs/layers/fwpkm.md,
+/// Chunks); q [B T, H 2 D], v [B T, dv], w [B T] or no Var. In training the fast weights end as the row left them, else
+/// as they were. `undo` carries what a repeated pass (recomputation) starts from. `name`.entries and `name`.slots are
+/// recorded and forced.
 Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const FwPkmOptions& options,
               const std::string& name, std::shared_ptr<FastRowLog>& undo);
 

@@ -5,7 +5,7 @@
 
 namespace hebb {
 
-/// Sizes and variants of a gated delta rule with its gates, norms and convolutions (spec 20, section 1).
+/// Sizes and variants of a gated delta rule with its gates, norms and convolutions (docs/layers/gdn.md, Keys).
 struct DeltaConfig {
   int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
   int64_t conv_size = 0;    // 0: no convolution
@@ -44,10 +44,9 @@ struct DeltaProbe {
 };
 
 /// From raw projections to the readings of the recurrence, in one node: convolutions, activation, l2
-/// norms, gates, gated delta rule (spec 20, sections 3 to 7), or additive writes (spec 62, sections 3
-/// to 7). Keeps nothing but its inputs: the rest is computed again backward. Advances `state` when
-/// given; few tokens then run step by step. Returns o [N, HV dv].
-/// FLOPs per token: see kernels/gated_delta/gated_delta.h.
+/// norms, gates, gated delta rule (docs/layers/gdn.md), or additive writes (docs/layers/mamba2.md). Keeps nothing but
+/// its inputs: the rest is computed again backward. Advances `state` when given; few tokens then run step by step.
+/// Returns o [N, HV dv]. FLOPs per token: see kernels/gated_delta/gated_delta.h.
 Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, DeltaState* state,
                 const DeltaProbe& probe = {});
 

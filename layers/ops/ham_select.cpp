@@ -50,7 +50,7 @@ Buffer forced_mask(Pass& pass, const std::string& name) {
   return mask;
 }
 
-/// Selected tokens among the first T j / 16 of a row, j = 1 to 16, mean over rows (spec 50, section 10).
+/// Selected tokens among the first T j / 16 of a row, j = 1 to 16, mean over rows (docs/layers/ham.md, Statistics).
 std::vector<double> growth(const std::vector<int64_t>& mask, int64_t rows, int64_t length) {
   constexpr int64_t kParts = 16;
   std::vector<double> tokens(kParts);

@@ -22,8 +22,8 @@ struct HamSelection {
 
 /// Selects tokens by score [B T] (no Var where it does not matter). `held` (see SelectTokens): undefined when nothing
 /// is carried. With an inspector and nothing carried, decisions are taken from and reported as NAME.mask, and
-/// NAME.score, NAME.kv_growth [16] and NAME.score_by_position [T] are reported (spec 50, section 10). Errors: DataError
-/// for a forced mask of another size or with other values than 0 and 1.
+/// NAME.score, NAME.kv_growth [16] and NAME.score_by_position [T] are reported (docs/layers/ham.md, Statistics).
+/// Errors: DataError for a forced mask of another size or with other values than 0 and 1.
 HamSelection select_tokens(Pass& pass, Var score, const HamDecision& decision, const Tensor& held,
                            const std::string& name);
 
@@ -32,7 +32,7 @@ HamSelection select_tokens(Pass& pass, Var score, const HamDecision& decision, c
 Var pack_tokens(Pass& pass, Var x, const HamSelection& selection, Var factor);
 
 /// Marks parameters as reached and gives values a gradient of 0 where they get no other one: what enters a computation
-/// whose result does not depend on it (spec 00, section 7).
+/// whose result does not depend on it (docs/model.md, Reached parameters).
 void reach(Tape& tape, const std::vector<Var>& values);
 
 }  // namespace hebb

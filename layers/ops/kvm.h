@@ -34,9 +34,9 @@ struct KvmVars {
 };
 
 /// Key-value means; returns [B T, H Dv]. Query head h reads kv head h K / H. Keeps routes and log-sum-exps; the gate,
-/// the norm and state_temp are reached only where the state was used (spec 00, section 7). Dumps and takes `name`.row
-/// and `name`.append [B, K, T]; throws DataError for forced ones that no run of the rule could have made. Writes the
-/// statistics of `name`. Source: spec 70, sections 3 to 6.
+/// the norm and state_temp are reached only where the state was used (docs/model.md, Reached parameters). Dumps and
+/// takes `name`.row and `name`.append [B, K, T]; throws DataError for forced ones that no run of the rule could have
+/// made. Writes the statistics of `name`. Source: docs/layers/kvm.md.
 Var kvm_attention(Pass& pass, const KvmVars& in, const KvmShape& shape, const KvmRule& rule, const KvmBudget& budget,
                   KvmState* state, const std::string& name);
 

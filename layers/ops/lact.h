@@ -25,7 +25,7 @@ struct LactInputs {
   Var w0, w1, w2;  // [F, h, D] [F, D, h] [F, h, D]
 };
 
-/// y [N, F D]: what the queries read from fast weights that move chunk by chunk (spec 42, section B3). Keeps
+/// y [N, F D]: what the queries read from fast weights that move chunk by chunk (docs/layers/lact.md, Update). Keeps
 /// nothing but its inputs. Advances `state` when given.
 Var lact_memory(Pass& pass, const LactInputs& in, const LactShape& shape, const LactRule& rule, LactState* state);
 

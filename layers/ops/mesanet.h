@@ -4,7 +4,7 @@
 
 namespace hebb {
 
-/// Sizes and variants of a mesa recurrence with its norms and convolutions (spec 63, section 1).
+/// Sizes and variants of a mesa recurrence with its norms and convolutions (docs/layers/mesanet.md, Keys).
 struct MesaConfig {
   int64_t heads = 0, key_dim = 0, value_dim = 0;
   int64_t conv_size = 0;  // 0: no convolution
@@ -33,7 +33,7 @@ struct MesaInputs {
   Var lambda_raw;      // [H, dk]
 };
 
-/// o [N, H dv]: from raw projections to the readings, in one node (spec 63, sections 3 to 7). Keeps its inputs and
+/// o [N, H dv]: from raw projections to the readings, in one node (docs/layers/mesanet.md). Keeps its inputs and
 /// the solutions [N, H dk]. Advances `state` when given; one token of it is solved with decode_steps. On steps
 /// that are logged the residuals |q - x A| / |q| go to the statistics of `name` (section 8).
 Var mesa(Pass& pass, const MesaInputs& in, const MesaConfig& config, MesaState* state, const std::string& name);

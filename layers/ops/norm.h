@@ -16,7 +16,7 @@ struct ResidualNorm {
 };
 
 /// h' = h + rho branch; y = norm(h'). Without a branch h' = h. h, branch [N, d] (any shape whose last
-/// dimensions multiply to rows of d = weight's size). Source: spec 00, sections 1 and 3.
+/// dimensions multiply to rows of d = weight's size). Source: docs/model.md, Blocks and Norms.
 ResidualNorm residual_norm(Tape& tape, Var h, Var branch, double rho, Var weight, Var bias, double eps, NormKind kind);
 
 /// norm over the last d = weight's size channels of x.

@@ -23,7 +23,7 @@ struct OvqState {
 
 /// Online vector-quantized attention of q [B T, H D] over keys [B T, K D] and values [B T, K Dv]; returns [B T, H Dv].
 /// Query head h reads kv head h K / H. Keeps the assignments and log-sum-exps. Dumps and takes `name`.assign [B, K, T];
-/// throws DataError for forced ids that no run of the rule could have made. Source: spec 60, sections 3 to 5.
+/// throws DataError for forced ids that no run of the rule could have made. Source: docs/layers/ovq.md.
 Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const OvqRule& rule, OvqState* state,
                   const std::string& name);
 

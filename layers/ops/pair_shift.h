@@ -15,7 +15,7 @@ struct KeysAndValues {
 };
 
 /// Key t-1 with a mix of the values t-1 and t; k [B T, C], v [B T, Cv], shift [1]. Advances `state` when given.
-/// Source: spec 60, section 3 (v_shift).
+/// Source: docs/layers/ovq.md, Forward (v_shift).
 KeysAndValues pair_shift(Pass& pass, Var k, Var v, Var shift, PairShiftState* state);
 
 }  // namespace hebb

@@ -13,7 +13,7 @@ struct ShortConvState {
 /// silu (or nothing) of the causal depthwise convolution of x [B T, C] with weight [C, K], plus bias [C] or
 /// no Var; inputs before a document count as 0. Without a weight only the activation. Advances `state`
 /// when given (null without a weight). Keeps x; z is computed again backward.
-/// Source: spec 20, section 3.
+/// Source: docs/layers/gdn.md, Recurrence.
 Var short_conv(Pass& pass, Var x, Var weight, Var bias, bool silu, ShortConvState* state);
 
 }  // namespace hebb

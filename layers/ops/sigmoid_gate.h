@@ -4,7 +4,7 @@
 namespace hebb {
 
 /// x * sigmoid(gate): x [N, heads C]; gate [N, heads] (one number a head) or
-/// [N, heads C]. Source: spec 10, section 3.
+/// [N, heads C]. Source: docs/layers/attention.md, Forward.
 Var sigmoid_gate(Tape& tape, Var x, Var gate, int64_t heads);
 
 }  // namespace hebb

@@ -8,7 +8,7 @@
 namespace hebb {
 
 /// How tokens spread over a table: share of the accesses whose slot has another one too, share of the slots accessed,
-/// and divergence [nats] of the accesses from even use (spec 81, section 11).
+/// and divergence [nats] of the accesses from even use (docs/verbs/eval.md, Memories).
 struct SlotCounts {
   double collision = 0, coverage = 0, kld = 0;
 };

@@ -36,12 +36,12 @@ struct SparseDeltaState {
       : memory(arena, {rows, config.heads, config.slots(), config.value_dim}, dtype, "sparse delta state") {}
 };
 
-/// Readings [N, H D] of a gated delta rule on the selected slots of a table (spec 30, section 3). M begins
+/// Readings [N, H D] of a gated delta rule on the selected slots of a table (docs/layers/sdm.md, Update). M begins
 /// as `memory` at every document's first token. With `state` it continues there and ends there.
-/// `name`.write_slots and .read_slots are recorded and forced (spec 00, section 7), their weights recorded; statistics
-/// go under `name`. Keeps the selected slots and the write errors e [N, H D]; the rest is computed again backward.
-/// `rows`: type of the rows that a pass keeps for itself. That of v; on a GPU, without a state and if kSparseDeltaPack
-/// divides D, also bf16, where `memory` is read from its rounded copy.
+/// `name`.write_slots and .read_slots are recorded and forced (docs/model.md, Trace), their weights recorded;
+/// statistics go under `name`. Keeps the selected slots and the write errors e [N, H D]; the rest is computed again
+/// backward. `rows`: type of the rows that a pass keeps for itself. That of v; on a GPU, without a state and if
+/// kSparseDeltaPack divides D, also bf16, where `memory` is read from its rounded copy.
 Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig& config, SparseDeltaState* state,
                  const std::string& name, DType rows);
 

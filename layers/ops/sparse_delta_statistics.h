@@ -13,7 +13,7 @@ struct SlotUse {
   Tensor slots, weights;
 };
 
-/// Statistics of sparse delta memory over the tokens of one pass (spec 30, section 11; spec 81, section 11):
+/// Statistics of sparse delta memory over the tokens of one pass (docs/layers/sdm.md, Statistics):
 /// forget_* and input_* (min, mean, max of alpha = exp(g) and beta); per side (read, write) unique_ (share of
 /// the heads' slots used at least once), entropy_ (of the summed weights, over ln of the number of slots),
 /// effective_ (exp(entropy)/k per token and head: mean, and _q10, _median, _q90), cumulative_..._M (mean mass

@@ -11,10 +11,10 @@ struct TokenShiftState {
 };
 
 /// x_t + mu * (x_{t-1} - x_t), x [B T, C], mu [C]; x_{t-1} is 0 (zero_start) or x_t at a document's
-/// first token. Advances `state` when given. Source: spec 70, section 11.
+/// first token. Advances `state` when given. Source: docs/layers/attention.md, Token shift.
 Var token_shift(Pass& pass, Var x, Var mu, bool zero_start, TokenShiftState* state);
 
-/// Initial values of mu: 1 - (i / n)^power for channel i of n (spec 70, section 11).
+/// Initial values of mu: 1 - (i / n)^power for channel i of n (docs/layers/attention.md, Token shift).
 Init token_shift_init(double power);
 
 }  // namespace hebb

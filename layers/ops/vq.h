@@ -26,7 +26,7 @@ struct VqKeys {
 /// Unit keys k [B T, K D] replaced by points of the unit codewords `codes` [K, N, D]; both get gradients. Dumps and
 /// takes `name`.assign [B, K, T]; throws DataError for forced ids out of range. With pass.statistics, the mean cosine
 /// of keys and points as `name` commitment_similarity, and that of the evaluation rule as commitment_similarity_eval.
-/// Source: spec 61, sections 3 and 4.
+/// Source: docs/layers/vq.md, Forward and Quantizers.
 VqKeys vq_keys(Pass& pass, Var k, Var codes, const VqShape& shape, const VqQuantizer& quantizer,
                const std::string& name);
 
@@ -42,7 +42,7 @@ Tensor vq_nearest(Pass& pass, Var k, Var codes, const VqShape& shape, bool inspe
 
 /// The linear form: q [B T, H D] reads points [K, M, D] with ids [B, K, T] and values v [B T, K Dv] in chunks of up to
 /// `chunk` tokens; returns [B T, H Dv], without gradients. Equal to causal attention to the points. Advances `state`
-/// when given. Source: spec 61, section 6.
+/// when given. Source: docs/layers/vq.md, Linear form.
 Var vq_read(Pass& pass, Var q, Var v, const Tensor& points, const Tensor& ids, const VqShape& shape, int64_t chunk,
             VqState* state);
 

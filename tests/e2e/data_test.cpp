@@ -37,7 +37,7 @@ TEST_CASE("synth writes to standard output as well", "[fast]") {
   const CommandResult one = run_hebb(folder, "data synth --documents 1");
   CHECK(one.code == 0);
   const std::string text = parse_json(one.out, "line").at("text").as_string();
-  CHECK(text.size() == 987);  // spec 81, appendix A
+  CHECK(text.size() == 987);  // docs/verbs/eval.md, Generated answers
   CHECK_THAT(text,
              StartsWith("No melon ever warned a icy farmer. T") && EndsWith("e number of proud-dancer is 739016.\n"));
   CHECK(one.err.empty());
@@ -49,7 +49,7 @@ TEST_CASE("synth-task writes rows and refuses options that do not fit", "[fast]"
   REQUIRE(rows.code == 0);
   const Json first = parse_json(rows.out.substr(0, rows.out.find('\n')), "row");
   CHECK(first.at("x").items().size() == 64);
-  CHECK(first.at("x").items()[0].as_int() == 648);  // spec 80, section 8
+  CHECK(first.at("x").items()[0].as_int() == 648);  // docs/tasks.md
   CHECK(first.at("y").items()[8].as_int() == 6866);
   CHECK(std::count(rows.out.begin(), rows.out.end(), '\n') == 3);
   const CommandResult later = run_hebb(folder, "data synth-task --task mqar --seed 1 --length 64 --first 2");
@@ -145,7 +145,7 @@ TEST_CASE("inspect tells kinds of files apart", "[fast]") {
   CHECK_THAT(set.out, Contains("documents: 2"));
   CHECK(run_hebb(folder, "inspect set/dataset.json").out == run_hebb(folder, "data inspect set/dataset.json").out);
 
-  // The safetensors vector of spec 84, section 5.
+  // The safetensors vector of docs/formats/safetensors.md.
   const std::string header = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  )";
   const std::string file = std::string("\x38\0\0\0\0\0\0\0", 8) + header + std::string("\0\0\x80\x3f\0\0\0\xc0", 8);
   folder.write("w.safetensors", file);

@@ -1,4 +1,4 @@
-// Adapt and test (spec 81, section 10).
+// Adapt and test (docs/verbs/eval.md, Memories).
 #include "inspect/trace.h"
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"

@@ -1,4 +1,4 @@
-// memory_stats against direct computations from recorded decisions (spec 81, section 11).
+// memory_stats against direct computations from recorded decisions (docs/verbs/eval.md, Memories).
 #include <algorithm>
 #include <cmath>
 #include <map>

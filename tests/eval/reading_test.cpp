@@ -1,4 +1,4 @@
-// How evaluations read: in segments, and with stretched rotary positions (spec 81, sections 1.4 and 1.5).
+// How evaluations read: in segments, and with stretched rotary positions (docs/verbs/eval.md).
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"
 

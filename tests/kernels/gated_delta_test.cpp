@@ -58,7 +58,7 @@ struct Result {
   Values o, prediction, state, d_q, d_k, d_v, d_g, d_beta, d_start;
 };
 
-/// The recurrence of spec 20, section 3, token by token, and its derivative, token by token backward.
+/// The recurrence of docs/layers/gdn.md, token by token, and its derivative, token by token backward.
 class Recurrence {
  public:
   Recurrence(const Problem& p, bool continues)

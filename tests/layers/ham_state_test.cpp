@@ -1,4 +1,4 @@
-// Decoding, thresholds, statistics and configuration of HAM: spec 50, sections 1, 5, 7, 10 and 12.
+// Decoding, thresholds, statistics and configuration of HAM (docs/layers/ham.md).
 #include "inspect/plan.h"
 #include "kernels/adamw/adamw.h"
 #include "layers/ham_thresholds.h"

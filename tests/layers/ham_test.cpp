@@ -1,4 +1,4 @@
-// What the layer computes: spec 50, section 13, properties 1 to 6 and 9.
+// What the layer computes (docs/layers/ham.md).
 #include "core/parallel.h"
 #include "tests/layers/ham_models.h"
 

@@ -86,7 +86,7 @@ struct Result {
   std::map<std::string, Values> gradients;
 };
 
-/// The definition, token by token (spec 62, section 3).
+/// The definition, token by token (docs/layers/mamba2.md, Recurrence).
 Result recurrence(const Problem& p) {
   Result r;
   r.o.resize(static_cast<size_t>(p.batch * p.length * p.heads * p.head_dim));

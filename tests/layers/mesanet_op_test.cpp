@@ -283,7 +283,7 @@ TEST_CASE("chunks of mesa equal the recurrence, converged or not, with weak and 
 
 TEST_CASE("mesa in fp32 is within 1e-5 of the fp64 recurrence", "[mesanet][fast]") {
   Problem m(150, 24, 17);
-  check_same(run_op(m, 64, DType::f32), recurrence(m), 1e-5);  // spec 63, section 8
+  check_same(run_op(m, 64, DType::f32), recurrence(m), 1e-5);  // docs/layers/mesanet.md, Precision
 }
 
 TEST_CASE("as many steps as key channels solve exactly, fewer leave an error that falls", "[mesanet][fast]") {

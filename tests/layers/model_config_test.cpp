@@ -1,4 +1,4 @@
-// The `model` object itself (spec 00, section 1): patterns, changes at single blocks, references to layers.
+// The `model` object itself (docs/model.md, Blocks): patterns, changes at single blocks, references to layers.
 #include "layers/model_config.h"
 #include "tests/layers/harness.h"
 

@@ -332,7 +332,7 @@ TEST_CASE("memory_init_std and learned_init act on the sdm memory", "[fast]") {
 }
 
 TEST_CASE("sdm layers have the published number of parameters and FLOPs", "[fast]") {
-  // Levels 1 and 8 of the ladder (spec 31, sections 2, 4 and 5).
+  // Levels 1 and 8 of the ladder (docs/layers/sdm.md, Published models).
   struct Level {
     int64_t hidden, layers, heads, sdm_heads, slots, ffn, body, state;
     double gflops;

@@ -1,4 +1,4 @@
-"""Softmax attention (page 10) with the generic options of page 70, section 11: token shift, value residual, block windows, rope endpoints."""
+"""Softmax attention (docs/layers/attention.md) with its options: token shift, value residual, block windows, rope endpoints."""
 import math
 
 import torch

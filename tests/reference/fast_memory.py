@@ -1,4 +1,4 @@
-"""What the two memories with shared fast weights have in common (pages 40 and 42, part A): slow projections, pairs, gate, output."""
+"""What the two memories with shared fast weights have in common (docs/layers/fwpkm.md and fwmlp.md): slow projections, pairs, gate, output."""
 import torch
 
 from model import linear, rms_norm

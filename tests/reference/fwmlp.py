@@ -1,4 +1,4 @@
-"""Fast-weight MLP (page 42, part A); the outer gradient goes through the fast gradient steps."""
+"""Fast-weight MLP (docs/layers/fwmlp.md); the outer gradient goes through the fast gradient steps."""
 import torch
 
 import fast_memory

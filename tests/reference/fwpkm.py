@@ -1,4 +1,4 @@
-"""Fast-weight product key memory (page 40): row mode, chunk by chunk; the outer gradient by differentiating the updates."""
+"""Fast-weight product key memory (docs/layers/fwpkm.md): row mode, chunk by chunk; the outer gradient by differentiating the updates."""
 import torch
 
 import fast_memory

@@ -1,4 +1,4 @@
-"""Gated DeltaNet (page 20), one token after the other."""
+"""Gated DeltaNet (docs/layers/gdn.md), one token after the other."""
 import torch
 from torch.nn.functional import softplus
 

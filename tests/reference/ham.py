@@ -1,4 +1,4 @@
-"""Hybrid Associative Memory (page 50): Gated DeltaNet over all tokens, softmax attention over those that a router selects.
+"""Hybrid Associative Memory (docs/layers/ham.md): Gated DeltaNet over all tokens, softmax attention over those that a router selects.
 
 The delta rule runs token after token, attention over the whole row with a mask.
 """

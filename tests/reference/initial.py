@@ -1,4 +1,4 @@
-"""Initial values of every tensor of a model: each from its own stream (train.seed, its name, 0), rounded to fp32 (page 00, section 6; tables of the layers' pages)."""
+"""Initial values of every tensor of a model: each from its own stream (train.seed, its name, 0), rounded to fp32 (docs/model.md, Initial values; tables of the layers' pages)."""
 import math
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Key-Value Means (page 70): a window of raw keys and a state of summed rows, chunk after chunk of each document."""
+"""Key-Value Means (docs/layers/kvm.md): a window of raw keys and a state of summed rows, chunk after chunk of each document."""
 import math
 
 import torch

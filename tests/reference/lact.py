@@ -1,4 +1,4 @@
-"""Large-chunk test-time training (page 42, part B): window attention and a fast SwiGLU per document, chunk by chunk."""
+"""Large-chunk test-time training (docs/layers/lact.md): window attention and a fast SwiGLU per document, chunk by chunk."""
 import math
 
 import torch

@@ -1,4 +1,4 @@
-"""Mamba-2 (page 62), one token after the other."""
+"""Mamba-2 (docs/layers/mamba2.md), one token after the other."""
 import torch
 from torch.nn.functional import softplus
 

@@ -1,4 +1,4 @@
-"""MesaNet (page 63), one token after the other."""
+"""MesaNet (docs/layers/mesanet.md), one token after the other."""
 import torch
 from torch.nn.functional import logsigmoid, softplus
 

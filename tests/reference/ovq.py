@@ -1,4 +1,4 @@
-"""Online vector-quantized attention (page 60), chunk after chunk of each document."""
+"""Online vector-quantized attention (docs/layers/ovq.md), chunk after chunk of each document."""
 import torch
 
 from model import l2_norm, linear, short_conv

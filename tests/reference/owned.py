@@ -1,4 +1,4 @@
-"""Updates that layers own, once per step that was not skipped: thresholds of `ham` (page 50, section 5), idle counters of `vq` (page 61, section 4)."""
+"""Updates that layers own, once per step that was not skipped: thresholds of `ham` (docs/layers/ham.md, Thresholds), idle counters of `vq` (docs/layers/vq.md, Idle counters)."""
 import math
 
 import torch

@@ -1,4 +1,4 @@
-"""Product key memory (page 41), in the place of a feed-forward layer."""
+"""Product key memory (docs/layers/pkm.md), in the place of a feed-forward layer."""
 from model import linear, rms_norm, silu
 from product_keys import best_pairs
 

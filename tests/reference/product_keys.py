@@ -1,4 +1,4 @@
-"""Selection with product keys (pages 30 section 3, 40 section 3, 41 section 3): slot i * n + j has the score s1[i] + s2[j]."""
+"""Selection with product keys (docs/layers/sdm.md, fwpkm.md and pkm.md): slot i * n + j has the score s1[i] + s2[j]."""
 import torch
 
 

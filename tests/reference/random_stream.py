@@ -1,4 +1,4 @@
-"""Random streams (page 82, section 1): Philox4x32-10 keyed by a seed and a label, counted by an index."""
+"""Random streams (docs/random-streams.md): Philox4x32-10 keyed by a seed and a label, counted by an index."""
 M32, M64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
 

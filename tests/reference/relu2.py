@@ -1,4 +1,4 @@
-"""Feed-forward layer with squared ReLU (page 70, section 11)."""
+"""Feed-forward layer with squared ReLU (docs/layers/ffn.md, Relu2)."""
 import torch
 
 from model import linear

@@ -1,4 +1,4 @@
-"""Training rows of a configuration (spec pages 82, sections 3 to 6, and 80): files to documents to rows to batches."""
+"""Training rows of a configuration (docs/data.md and docs/tasks.md): files to documents to rows to batches."""
 import glob
 import json
 import os
@@ -116,7 +116,7 @@ class FileSource:
 
 
 class SyntheticSource:
-    """A task of page 80 as a source."""
+    """A task of docs/tasks.md."""
 
     def __init__(self, source, T, B, seed):
         self.options, self.T = {**DEFAULTS[source["task"]], "length": T, "length_block": B, **source}, T
@@ -251,5 +251,5 @@ class Mixture:
 
 
 def checksum(values):
-    """FNV-1a 64 of 32-bit integers (page 80, section 8)."""
+    """FNV-1a 64 of 32-bit integers (docs/tasks.md)."""
     return fnv1a64(np.array(values, "<i4").tobytes())

@@ -1,4 +1,4 @@
-"""Sparse delta memory (page 30): the recurrence of section 3, token by token."""
+"""Sparse delta memory (docs/layers/sdm.md, Update): the recurrence, token by token."""
 import math
 
 import torch

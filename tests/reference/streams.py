@@ -1,4 +1,4 @@
-"""Draws of page 82, section 1, on top of a stream's words: integers, normals, permutations, and many at once."""
+"""Draws of docs/random-streams.md, on top of a stream's words: integers, normals, permutations, and many at once."""
 import math
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Feed-forward layer of page 00, section 6."""
+"""Feed-forward layer of docs/layers/ffn.md, Swiglu."""
 from model import linear, silu
 
 

@@ -1,4 +1,4 @@
-"""Vector-quantized attention (page 61) in its quadratic form: plain attention over quantized keys."""
+"""Vector-quantized attention (docs/layers/vq.md) in its quadratic form: plain attention over quantized keys."""
 import torch
 
 from model import l2_norm, linear

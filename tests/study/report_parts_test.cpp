@@ -1,4 +1,4 @@
-// Sections of a report that come from evaluations (spec 81, section 16).
+// Sections of a report that come from evaluations (docs/verbs/report.md).
 #include "study/report_parts.h"
 
 #include <regex>

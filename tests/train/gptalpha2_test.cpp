@@ -1,4 +1,5 @@
-// The initial values and the optimizer settings of the GPTAlpha-2 backbone (spec 70, section 11).
+// The initial values and the optimizer settings of the GPTAlpha-2 backbone (docs/model.md, Initial values, and
+// docs/layers/kvm.md).
 #include <cmath>
 
 #include "layers/model.h"

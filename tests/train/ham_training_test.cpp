@@ -1,4 +1,4 @@
-// Thresholds of HAM layers in whole training runs (spec 50, section 5, and section 13, properties 7 and 10).
+// Thresholds of HAM layers in whole training runs (docs/layers/ham.md, Thresholds).
 #include <cmath>
 
 #include "tests/train/run_fixture.h"

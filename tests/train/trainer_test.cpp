@@ -124,7 +124,7 @@ TEST_CASE("micro-batch sizes and recompute give the same run") {
       REQUIRE(run_in(folder / split, test_run(folder, changes(rows, precision, "none"), false)) == 0);
       const std::vector<double> other = metric(folder / split, "loss");
       const std::vector<double> other_weights = weights_of(folder / split, 10, "blocks.0.mixer.weight");
-      // Sums in another order: the tolerances of spec 83, section 8.
+      // Sums in another order: the tolerances of docs/training.md, Guarantees.
       for (size_t i = 0; i < losses.size(); ++i) {
         CHECK(other[i] == Catch::Approx(losses[i]).epsilon(precision == "fp64" ? 1e-10 : 1e-5));
       }

@@ -36,7 +36,7 @@ inline float exp_(float x) {
 
 template <class S> inline S sigmoid(S x) { return S(1) / (S(1) + exp_(-x)); }
 
-/// softplus(x) = ln(1 + e^x); x itself above 20 (spec 20, section 8).
+/// softplus(x) = ln(1 + e^x); x itself above 20 (docs/layers/gdn.md, Precision).
 template <class S> inline S softplus(S x) { return x > S(20) ? x : std::log1p(std::exp(x)); }
 
 /// Sum of f(i), i = 0..n-1, in 16 interleaved lanes added in a fixed tree: vectorises, and gives the

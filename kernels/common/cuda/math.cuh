@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t pack_bf16(float first, float second) {
 #endif
 }
 
-/// Factor of the l2 norm from a sum of squares (spec 00, section 3).
+/// Factor of the l2 norm from a sum of squares (docs/model.md, Norms).
 __device__ __forceinline__ float l2_scale(float squares) { return 1.0f / sqrtf(squares + 1e-6f); }
 
 /// In the body of a loop that waits for another block (docs/emulator.md, rule 5).
