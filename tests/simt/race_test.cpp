@@ -6,7 +6,6 @@
 #include "kernels/head_norm/scratch.h"  // before support.h: run_device() finds the kernels declared by then
 
 #include "delta_on_tensor_cores.h"
-#include "kernels/attention/scratch.h"
 #include "kernels/common/cuda/async_copy.cuh"
 #include "kernels/common/cuda/prelude.cuh"
 #include "kernels/common/cuda/sort.cuh"

@@ -3,7 +3,6 @@
 #include <optional>
 #include <type_traits>
 
-#include "kernels/attention/scratch.h"
 #include "kernels/attention/visible_keys.h"
 #include "kernels/bias/bias.h"
 #include "kernels/channel_skip/scratch.h"
