@@ -10,7 +10,7 @@
 
 namespace hebb {
 
-// kernels/fade.h
+// kernels/fade/fade.h
 /// s = decay s + x from token to token of a document, s = 0 before its first; reverse: from its last to its first. s, x
 /// [B, T, C]; doc_start [B, T] i32. state [B, C], forward only: in, for rows that continue; out, after the last token;
 /// undefined: nothing is carried. accumulate: s +=. Bound: memory, 2 passes.
@@ -21,7 +21,7 @@ struct Fade {
 };
 HEBB_KERNEL_CPU(Fade)
 
-// kernels/cpu/fade.cpp
+// kernels/fade/fade.cpp
 namespace cpu {
 
 template <class S> void fade_row(const Fade& a, int64_t row) {
