@@ -244,7 +244,7 @@ int Trainer::finish() {
   log_.end_bar();
   if (skips_.total() > 0) {
     log_.say("warning: " + std::to_string(skips_.total()) + " of " + std::to_string(state_.step) +
-             " steps were skipped: train.log names each with its reason");
+             " steps were skipped; train.log names each with its reason");
   }
   log_.say("done: " + std::to_string(state_.step) + " steps in " + folder_.path().string());
   return static_cast<int>(ExitCode::kDone);
