@@ -1,0 +1,114 @@
+#include "comm/rendezvous.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace hebb {
+namespace {
+
+std::string joined(const std::function<const char*(const char*)>& variable, std::initializer_list<const char*> names) {
+  std::string text;
+  for (const char* name : names) {
+    const char* value = variable(name);
+    if (value != nullptr) { text += (text.empty() ? "" : ".") + std::string(value); }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string read_launch_id(const std::function<const char*(const char*)>& variable) {
+  std::string id;
+  if (variable("HEBB_LAUNCH") != nullptr) {
+    id = variable("HEBB_LAUNCH");  // hebb train --ranks
+  } else if (variable("TORCHELASTIC_RUN_ID") != nullptr) {
+    id = joined(variable, {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
+  } else if (variable("PMIX_NAMESPACE") != nullptr) {
+    id = variable("PMIX_NAMESPACE");
+  } else if (variable("SLURM_JOB_ID") != nullptr) {
+    id = joined(variable, {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"});
+  }
+  for (char& c : id) {  // it becomes part of a file's name
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '-') { c = '_'; }
+  }
+  return id.substr(0, 100);
+}
+
+fs::path rendezvous_path(const fs::path& run_folder, const std::string& launch) {
+  return run_folder / ("rendezvous." + (launch.empty() ? "" : launch + ".") + "json");
+}
+
+void write_rendezvous(const fs::path& path, const Rendezvous& rendezvous) {
+  Json addresses = Json::array();
+  for (const InterfaceAddress& a : rendezvous.addresses) {
+    addresses.push(Json::object({{"interface", a.interface}, {"address", a.address}}));
+  }
+  const Json file = Json::object({{"addresses", addresses}, {"port", rendezvous.port}, {"token", rendezvous.token}});
+  const std::string text = file.dump() + "\n";
+  const fs::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
+  ::unlink(temporary.c_str());
+  const Socket out(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!out.is_open() || ::write(out.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::fsync(out.fd()) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
+    const std::string why = std::strerror(errno);
+    ::unlink(temporary.c_str());
+    throw CheckpointError(path.string(), "cannot write where ranks meet: " + why);
+  }
+}
+
+std::optional<Rendezvous> read_rendezvous(const fs::path& path) {
+  try {
+    const Json file = parse_json(read_file(path), path.string());
+    if (!file.is_object()) { return std::nullopt; }
+    Rendezvous found{
+        .addresses = {}, .port = static_cast<int>(frame_integer(file, "port")), .token = frame_text(file, "token")};
+    const Json* addresses = file.find("addresses");
+    if (addresses == nullptr || !addresses->is_array()) { return std::nullopt; }
+    for (const Json& entry : addresses->items()) {
+      if (!entry.is_object()) { return std::nullopt; }
+      found.addresses.push_back({frame_text(entry, "interface"), frame_text(entry, "address")});
+    }
+    return found;
+  } catch (const Error&) { return std::nullopt; }  // not there, or of another program
+}
+
+void remove_other_rendezvous(const fs::path& run_folder, const std::string& launch) {
+  const fs::path own = rendezvous_path(run_folder, launch).filename();
+  std::error_code ignored;
+  std::vector<fs::path> others;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run_folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("rendezvous.") && name != own) { others.push_back(entry.path()); }
+  }
+  for (const fs::path& other : others) { fs::remove(other, ignored); }
+}
+
+std::string make_token() {
+  unsigned char bytes[32];
+  if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) {
+    throw CommError("random numbers", std::strerror(errno));
+  }
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+bool equal_tokens(const std::string& a, const std::string& b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(i < b.size() ? b[i] : 0);
+  }
+  return difference == 0;
+}
+
+}  // namespace hebb

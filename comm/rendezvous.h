@@ -1,0 +1,37 @@
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/sockets.h"
+#include "core/files.h"
+
+namespace hebb {
+
+/// What keeps one attempt to start a run apart from others: the launcher's name for it; empty where the launcher has
+/// none. `variable` gives the value of an environment variable or null.
+std::string read_launch_id(const std::function<const char*(const char*)>& variable);
+
+/// Where rank 0 listens, for ranks that share its run folder.
+struct Rendezvous {
+  std::vector<InterfaceAddress> addresses;  // in the order in which they are to be tried
+  int port = 0;
+  std::string token;
+};
+
+/// RUN/rendezvous.LAUNCH.json.
+fs::path rendezvous_path(const fs::path& run_folder, const std::string& launch);
+/// Writes the file by rename, readable by its owner alone. Errors: CheckpointError.
+void write_rendezvous(const fs::path& path, const Rendezvous& rendezvous);
+/// What the file says; nothing where it does not exist or makes no sense (yet).
+std::optional<Rendezvous> read_rendezvous(const fs::path& path);
+/// Removes the files of other launches from a run folder.
+void remove_other_rendezvous(const fs::path& run_folder, const std::string& launch);
+
+/// 32 random bytes as hexadecimal digits.
+std::string make_token();
+/// Compares in a time that does not depend on where texts differ.
+bool equal_tokens(const std::string& a, const std::string& b);
+
+}  // namespace hebb
