@@ -2,29 +2,71 @@
 
 #include "kernels/dictionary/unit.h"
 #include "kernels/gemm/gemm_cpu.h"
-#include "kernels/kvm/kvm.h"
+#include "kernels/kvm/scratch.h"
 #include "kernels/kvm/slots.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+KvmBackwardScratch plan(Workspace& workspace, const KvmBackward& args) {
+  const Shape &q = args.q.shape, &k = args.k.shape, &v = args.v.shape;
+  const DType dtype = args.q.dtype, sums = sum_dtype(dtype);
+  const int64_t room = args.room, heads = q[2] / k[2];
+  const auto per_unit = [&](int64_t count, int64_t width, DType type, const char* name) {
+    return workspace.tensor({k[0], k[2], count, width}, type, name);
+  };
+  const auto flat = [&](int64_t count, DType type, const char* name) {
+    return workspace.tensor({k[0], k[2], count}, type, name);
+  };
+  const bool reads_rows = args.sizes.size(0) > args.rule.window;
+  KvmBackwardScratch scratch{.rows = {.keys = per_unit(room, k[3], sums, "state rows"),
+                                      .values = per_unit(room, v[3], sums, "state rows"),
+                                      .radii = flat(room, sums, "state rows"),
+                                      .counts = flat(room, DType::i32, "state rows"),
+                                      .key_hats = per_unit(room, k[3], dtype, "state rows"),
+                                      .value_hats = per_unit(room, v[3], dtype, "state rows")},
+                             .d_rows = {.keys = per_unit(room, k[3], sums, "row gradients"),
+                                        .values = per_unit(room, v[3], sums, "row gradients"),
+                                        .radii = flat(room, sums, "row gradients"),
+                                        .counts = {},
+                                        .key_hats = per_unit(room, k[3], sums, "row gradients"),
+                                        .value_hats = per_unit(room, v[3], sums, "row gradients")},
+                             .versions = per_unit(reads_rows ? k[1] : 1, k[3] + v[3], sums, "row versions"),
+                             .previous = flat(k[1], DType::i32, "earlier versions"),
+                             .latest = flat(room, DType::i32, "latest versions"),
+                             .probabilities = {},
+                             .partial = {},
+                             .work = {}};
+  if (workspace.on_gpu()) {
+    scratch.work = workspace.tensor({kvm_backward_work(q, k, v, args.rule, room, dtype)}, DType::f32, "row scratch");
+  } else {
+    scratch.probabilities =
+        workspace.tensor({k[0], k[2], 2, kKvmTile, room + args.rule.window * args.rule.chunk}, sums, "probabilities");
+    scratch.partial = flat(2 * k[3] + 2 * heads, sums, "partial sums");
+  }
+  return scratch;
+}
+HEBB_KERNEL_PLANNED(KvmBackward)
+
+namespace cpu {
 namespace {
 
 template <class S> class Backward : DictionaryUnit {
  public:
-  Backward(const KvmBackward& a, int64_t unit)
+  Backward(const KvmBackward& a, const KvmBackwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
-        book_(kvm_book<S>(a.rows, unit)),
-        d_book_(kvm_book<S>(a.d_rows, unit)),
+        book_(kvm_book<S>(scratch.rows, unit)),
+        d_book_(kvm_book<S>(scratch.d_rows, unit)),
         norm_{a.norm_weight.as<S>(), a.norm_bias.as<S>(), d_, static_cast<S>(a.rule.eps)},
-        versions_(a.versions.as<S>() + unit * a.versions.size(2) * (d_ + dv_)),
-        previous_(a.previous.as<int32_t>() + unit * a.previous.size(2)),
-        latest_(a.latest.as<int32_t>() + unit * a.latest.size(2)),
+        versions_(scratch.versions.as<S>() + unit * scratch.versions.size(2) * (d_ + dv_)),
+        previous_(scratch.previous.as<int32_t>() + unit * scratch.previous.size(2)),
+        latest_(scratch.latest.as<int32_t>() + unit * scratch.latest.size(2)),
         sizes_(a.sizes.as<int32_t>()),
         routes_(a.routes.as<int32_t>() + unit * length_),
-        stride_(a.scratch.size(4)),
-        p_(a.scratch.as<S>() + unit * 2 * kKvmTile * stride_),
+        stride_(scratch.probabilities.size(4)),
+        p_(scratch.probabilities.as<S>() + unit * 2 * kKvmTile * stride_),
         ds_(p_ + kKvmTile * stride_),
-        partial_(a.partial.as<S>() + unit * a.partial.size(2)),
+        partial_(scratch.partial.as<S>() + unit * scratch.partial.size(2)),
         z_(static_cast<size_t>(d_)),
         memory_key_(static_cast<size_t>(d_)),
         d_key_(static_cast<size_t>(d_)),
@@ -34,7 +76,7 @@ template <class S> class Backward : DictionaryUnit {
     clear(a_.d_k, d_, a_.accumulate_k);
     clear(a_.d_v, dv_, a_.accumulate_v);
     clear(a_.d_gate, 1, a_.accumulate_gate);
-    std::fill_n(partial_, a_.partial.size(2), S(0));
+    std::fill_n(partial_, 2 * d_ + 2 * heads_ / kv_heads_, S(0));
     each_document([&](int64_t t, int64_t end) { document(t, end); });
   }
 
@@ -272,16 +314,17 @@ void add_partial(const Tensor& d, const Tensor& partial, int64_t first, int64_t 
 
 }  // namespace
 
-void run(Stream&, const KvmBackward& args) {
+void run(Stream&, const KvmBackward& args, const KvmBackwardScratch& scratch) {
   dispatch_real(args.q.dtype, [&](auto zero) {
     using S = decltype(zero);
     const int64_t d = args.q.size(3), group = args.q.size(2) / args.k.size(2);
-    run_units<Backward<S>>(args);
-    add_partial<S>(args.d_norm_weight, args.partial, 0, d, false);
-    add_partial<S>(args.d_norm_bias, args.partial, d, d, false);
-    add_partial<S>(args.d_state_temp, args.partial, 2 * d, group, true);
-    add_partial<S>(args.d_window_temp, args.partial, 2 * d + group, group, true);
+    run_units<Backward<S>>(args, scratch);
+    add_partial<S>(args.d_norm_weight, scratch.partial, 0, d, false);
+    add_partial<S>(args.d_norm_bias, scratch.partial, d, d, false);
+    add_partial<S>(args.d_state_temp, scratch.partial, 2 * d, group, true);
+    add_partial<S>(args.d_window_temp, scratch.partial, 2 * d + group, group, true);
   });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

@@ -267,45 +267,45 @@ template <class T> struct Walk {
 };
 
 /// The gradients of the rows, zeros.
-RowGradients row_gradients(Stream& stream, const KvmBackward& a, WorkParts& work) {
+RowGradients row_gradients(Stream& stream, const KvmBackward& a, const KvmRows& of, WorkParts& work) {
   const int64_t norm = a.k.size(0) * a.k.size(2) * a.rule.chunk * 2 * a.k.size(3);
-  const RowGradients d{a.d_rows.keys.as<float>(),     a.d_rows.values.as<float>(),     a.d_rows.radii.as<float>(),
-                       a.d_rows.key_hats.as<float>(), a.d_rows.value_hats.as<float>(), work.take<float>(norm)};
-  for (const Tensor& t : {a.d_rows.keys, a.d_rows.values, a.d_rows.radii, a.d_rows.key_hats, a.d_rows.value_hats}) {
+  const RowGradients d{of.keys.as<float>(),     of.values.as<float>(),     of.radii.as<float>(),
+                       of.key_hats.as<float>(), of.value_hats.as<float>(), work.take<float>(norm)};
+  for (const Tensor& t : {of.keys, of.values, of.radii, of.key_hats, of.value_hats}) {
     rows::fill(stream, t.as<float>(), t.numel(), 0.0f);
   }
   rows::fill(stream, d.norm, norm, 0.0f);
   return d;
 }
 
-template <class T> void backward(Stream& stream, const KvmBackward& a) {
+template <class T> void backward(Stream& stream, const KvmBackward& a, const KvmBackwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), d = a.q.size(3),
                 heads = a.q.size(2);
   const int64_t count = rows::steps_of(length, a.rule.chunk), queries = batch * length * heads,
                 items = units * a.rule.chunk;
-  WorkParts work(a.work);
+  WorkParts work(scratch.work);
   if (a.d_gate.defined() && !a.accumulate_gate) { rows::fill(stream, a.d_gate.as<float>(), a.d_gate.numel(), 0.0f); }
   const int64_t statistics = attention_statistics(a.q.dtype, a.q.shape, a.v.shape);
   const Tensor of_queries{work.take<float>(statistics), DType::f32, {statistics}};
   attend_window(stream, a, work, of_queries);
-  if (a.versions.size(2) < length) {
+  if (scratch.versions.size(2) < length) {
     return;  // no query saw a row
   }
   auto* const steps = work.take<Step>(batch * count);
   make_steps(stream, a, steps, count);
   const Layout n = rows::layout_of(a, steps, count);
-  const RowGradients gradients = row_gradients(stream, a, work);
-  auto* const versions = a.versions.as<float>();
+  const RowGradients gradients = row_gradients(stream, a, scratch.d_rows, work);
+  auto* const versions = scratch.versions.as<float>();
   const Versions kept{versions,
                       versions + units * length * d,
                       work.take<float>(units * length),
                       work.take<int32_t>(units * length),
-                      a.previous.as<int32_t>(),
-                      a.latest.as<int32_t>()};
-  rows::fill(stream, kept.latest, a.latest.numel(), -1);
+                      scratch.previous.as<int32_t>(),
+                      scratch.latest.as<int32_t>()};
+  rows::fill(stream, kept.latest, scratch.latest.numel(), -1);
   const Update update{n,
                       a.rule,
-                      Book(a.rows),
+                      Book(scratch.rows),
                       {a.norm_weight.as<float>(), a.norm_bias.as<float>(), d, static_cast<float>(a.rule.eps)},
                       {Elements(a.k), Elements(a.v), a.gate.as<float>()},
                       {a.routes.as<int32_t>(), true},
@@ -317,21 +317,22 @@ template <class T> void backward(Stream& stream, const KvmBackward& a) {
   const int64_t slices = (d + rows::kSliceColumns - 1) / rows::kSliceColumns;
   float* const temp_sums = a.d_state_temp.defined() ? work.take<float>(slices * queries) : nullptr;
   if (temp_sums != nullptr) { rows::fill(stream, temp_sums, slices * queries, 0.0f); }
-  rows::Backward<T> read{.n = n,
-                         .rows = {a.rows.key_hats.as<T>(), a.rows.value_hats.as<T>(), nullptr, update.book.room},
-                         .q = a.q.as<T>(),
-                         .d_o = a.d_o.as<T>(),
-                         .o = a.o.as<T>(),
-                         .lse = a.lse.as<float>(),
-                         .row_temp = a.state_temp.as<float>(),
-                         .d_q = a.d_q.as<T>(),
-                         .d_keys = gradients.key_hats,
-                         .d_values = gradients.value_hats,
-                         .temp_sums = temp_sums,
-                         .queries = queries,
-                         .scale = static_cast<float>(a.rule.scale)};
+  rows::Backward<T> read{
+      .n = n,
+      .rows = {scratch.rows.key_hats.as<T>(), scratch.rows.value_hats.as<T>(), nullptr, update.book.room},
+      .q = a.q.as<T>(),
+      .d_o = a.d_o.as<T>(),
+      .o = a.o.as<T>(),
+      .lse = a.lse.as<float>(),
+      .row_temp = a.state_temp.as<float>(),
+      .d_q = a.d_q.as<T>(),
+      .d_keys = gradients.key_hats,
+      .d_values = gradients.value_hats,
+      .temp_sums = temp_sums,
+      .queries = queries,
+      .scale = static_cast<float>(a.rule.scale)};
   if (attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data,
-                           a.d_k.data, a.d_v.data, a.rows.key_hats.data, a.rows.value_hats.data)) {
+                           a.d_k.data, a.d_v.data, scratch.rows.key_hats.data, scratch.rows.value_hats.data)) {
     read.statistics = of_queries.as<float>();
     const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, update.book.room, a.q.dtype);
     read.parts = rows::parts_of(n, batch, 1, update.book.room, work.take<float>(parts), true);
@@ -353,9 +354,9 @@ template <class T> void backward(Stream& stream, const KvmBackward& a) {
 
 }  // namespace
 
-void run(Stream& stream, const KvmBackward& a) {
+void run(Stream& stream, const KvmBackward& a, const KvmBackwardScratch& scratch) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a, scratch); });
   }
 }
 

@@ -1,12 +1,31 @@
-#include "kernels/kvm/kvm.h"
-
 #include <vector>
 
 #include "kernels/dictionary/unit.h"
 #include "kernels/gemm/gemm_cpu.h"
+#include "kernels/kvm/scratch.h"
 #include "kernels/kvm/slots.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+KvmForwardScratch plan(Workspace& workspace, const KvmForward& args) {
+  const int64_t batch = args.k.size(0), kv_heads = args.k.size(2), room = args.rows.keys.size(2);
+  const DType dtype = args.q.dtype;
+  KvmForwardScratch scratch;
+  if (!workspace.on_gpu()) {
+    scratch.logits = workspace.tensor({batch, kv_heads, kKvmTile, room + args.rule.window * args.rule.chunk},
+                                      sum_dtype(dtype), "probabilities");
+  }
+  scratch.memory_keys =
+      workspace.tensor({batch, kv_heads, args.rule.chunk, args.k.size(3)}, sum_dtype(dtype), "memory keys");
+  if (workspace.on_gpu()) {
+    scratch.work = workspace.tensor({kvm_forward_work(args.q.shape, args.v.shape, args.rule, room, dtype)}, DType::f32,
+                                    "row scratch");
+  }
+  return scratch;
+}
+HEBB_KERNEL_PLANNED(KvmForward)
+
+namespace cpu {
 namespace {
 
 /// Memory of one thread, of the size of a chunk.
@@ -17,7 +36,7 @@ template <class S> struct Work {
 
 template <class S> class Forward : DictionaryUnit {
  public:
-  Forward(const KvmForward& a, int64_t unit)
+  Forward(const KvmForward& a, const KvmForwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
         ring_(a.rule.chunk * a.rule.window),
@@ -26,9 +45,9 @@ template <class S> class Forward : DictionaryUnit {
         ring_k_(a.window.k.as<S>() + unit * ring_ * d_),
         ring_v_(a.window.v.as<S>() + unit * ring_ * dv_),
         ring_gates_(a.window.gates.as<S>() + unit * ring_),
-        memory_keys_(a.memory_keys.as<S>() + unit * chunk_ * d_),
-        stride_(a.scratch.size(3)),
-        logits_(a.scratch.as<S>() + unit * kKvmTile * stride_),
+        memory_keys_(scratch.memory_keys.as<S>() + unit * chunk_ * d_),
+        stride_(scratch.logits.size(3)),
+        logits_(scratch.logits.as<S>() + unit * kKvmTile * stride_),
         sizes_(a.sizes.as<int32_t>()),
         routes_(a.routes.defined() ? a.routes.as<int32_t>() + unit * length_ : nullptr) {}
 
@@ -227,8 +246,9 @@ template <class S> class Forward : DictionaryUnit {
 
 }  // namespace
 
-void run(Stream&, const KvmForward& args) {
-  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Forward<decltype(zero)>>(args); });
+void run(Stream&, const KvmForward& args, const KvmForwardScratch& scratch) {
+  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Forward<decltype(zero)>>(args, scratch); });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

@@ -182,7 +182,7 @@ void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts
   }
 }
 
-template <class T> void forward(Stream& stream, const KvmForward& a) {
+template <class T> void forward(Stream& stream, const KvmForward& a, const KvmForwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2),
                 ring = a.rule.chunk * a.rule.window;
   const int64_t count = rows::steps_of(length, a.rule.chunk), room = a.rows.keys.size(2),
@@ -192,7 +192,7 @@ template <class T> void forward(Stream& stream, const KvmForward& a) {
   const bool on_tensor_cores =
       attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.o.data, ring_k, ring_v, key_hats, value_hats);
   const int64_t most = on_tensor_cores ? kvm_group(a.q.shape, a.v.shape, a.rule, a.q.dtype) : 1;
-  WorkParts work(a.work);
+  WorkParts work(scratch.work);
   const Parts p = parts_of(work, a, count, tiles, most);
   attend_window(stream, a, p, work);
   make_steps(stream, a, p.steps, count);
@@ -207,7 +207,7 @@ template <class T> void forward(Stream& stream, const KvmForward& a) {
                  a.window.gates.as<float>(), ring},
                 codes,
                 {},
-                a.memory_keys.as<float>(),
+                scratch.memory_keys.as<float>(),
                 p.key_copies,
                 p.gates,
                 0,
@@ -229,7 +229,7 @@ template <class T> void forward(Stream& stream, const KvmForward& a) {
   if constexpr (std::is_same_v<T, bf16>) {
     items = p.key_copies;
   } else {
-    items = a.memory_keys.as<float>();
+    items = scratch.memory_keys.as<float>();
   }
   const rows::Compare<T> comparison{n,    items, key_hats,     nullptr, p.partial,
                                     room, 0,     a.rule.sinks, 0,       rows::Against::old_rows};
@@ -256,9 +256,9 @@ template <class T> void forward(Stream& stream, const KvmForward& a) {
 
 }  // namespace
 
-void run(Stream& stream, const KvmForward& a) {
+void run(Stream& stream, const KvmForward& a, const KvmForwardScratch& scratch) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
+    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a, scratch); });
   }
 }
 

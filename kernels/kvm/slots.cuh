@@ -4,7 +4,7 @@
 #include "kernels/attention/visible_keys.h"
 #include "kernels/common/cuda/load_store.cuh"
 #include "kernels/dictionary/slot_attention.cuh"
-#include "kernels/kvm/kvm.h"
+#include "kernels/kvm/scratch.h"
 
 namespace hebb::HEBB_DEVICE::kvm {
 

@@ -3,25 +3,62 @@
 #include "kernels/dictionary/unit.h"
 #include "kernels/gemm/gemm_cpu.h"
 #include "kernels/ovq/dictionary.h"
-#include "kernels/ovq/ovq.h"
+#include "kernels/ovq/scratch.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+OvqBackwardScratch plan(Workspace& workspace, const OvqBackward& args) {
+  const Shape &q = args.q.shape, &k = args.k.shape, &v = args.v.shape;
+  const DType dtype = args.q.dtype, sums = sum_dtype(dtype);
+  const int64_t room = args.room;
+  const auto per_unit = [&](int64_t count, int64_t width, DType type, const char* name) {
+    return workspace.tensor({k[0], k[2], count, width}, type, name);
+  };
+  const auto flat = [&](int64_t count, DType type, const char* name) {
+    return workspace.tensor({k[0], k[2], count}, type, name);
+  };
+  OvqBackwardScratch scratch;
+  scratch.dictionary = {.keys = per_unit(room, k[3], sums, "centroid keys"),
+                        .values = per_unit(room, v[3], sums, "centroid values"),
+                        .log_counts = flat(room, sums, "log counts"),
+                        .counts = flat(room, DType::i32, "counts")};
+  if (dtype == DType::bf16) {
+    scratch.dictionary.key_copies = per_unit(room, k[3], dtype, "copies of centroids");
+    scratch.dictionary.value_copies = per_unit(room, v[3], dtype, "copies of centroids");
+  }
+  scratch.d_dictionary.keys = per_unit(room, k[3], sums, "centroid gradients");
+  scratch.d_dictionary.values = per_unit(room, v[3], sums, "centroid gradients");
+  scratch.versions = per_unit(k[1], k[3] + v[3], sums, "centroid versions");
+  scratch.inverse_norms = per_unit(k[1], 2, sums, "centroid norms");
+  if (workspace.on_gpu()) {
+    scratch.work =
+        workspace.tensor({ovq_backward_work(q, v, args.rule, room, dtype)}, DType::f32, "dictionary scratch");
+  } else {
+    scratch.previous = flat(k[1], DType::i32, "earlier versions");
+    scratch.latest = flat(room, DType::i32, "latest versions");
+    scratch.probabilities = workspace.tensor({k[0], k[2], 2, kOvqTile, room + args.rule.chunk}, sums, "probabilities");
+  }
+  return scratch;
+}
+HEBB_KERNEL_PLANNED(OvqBackward)
+
+namespace cpu {
 namespace {
 
 template <class S> class Backward : DictionaryUnit {
  public:
-  Backward(const OvqBackward& a, int64_t unit)
+  Backward(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
-        book_(ovq_book<S>(a.dictionary, unit)),
-        d_book_(ovq_book<S>(a.d_dictionary, unit)),
-        versions_(a.versions.as<S>() + unit * length_ * (d_ + dv_)),
-        inverse_norms_(a.inverse_norms.as<S>() + unit * length_ * 2),
-        previous_(a.previous.as<int32_t>() + unit * length_),
-        latest_(a.latest.as<int32_t>() + unit * a.latest.size(2)),
+        book_(ovq_book<S>(scratch.dictionary, unit)),
+        d_book_(ovq_book<S>(scratch.d_dictionary, unit)),
+        versions_(scratch.versions.as<S>() + unit * length_ * (d_ + dv_)),
+        inverse_norms_(scratch.inverse_norms.as<S>() + unit * length_ * 2),
+        previous_(scratch.previous.as<int32_t>() + unit * length_),
+        latest_(scratch.latest.as<int32_t>() + unit * scratch.latest.size(2)),
         ids_(a.ids.as<int32_t>() + unit * length_),
-        stride_(a.scratch.size(4)),
-        p_(a.scratch.as<S>() + unit * 2 * kOvqTile * stride_),
+        stride_(scratch.probabilities.size(4)),
+        p_(scratch.probabilities.as<S>() + unit * 2 * kOvqTile * stride_),
         ds_(p_ + kOvqTile * stride_) {}
 
   void run() {
@@ -166,8 +203,9 @@ template <class S> class Backward : DictionaryUnit {
 
 }  // namespace
 
-void run(Stream&, const OvqBackward& args) {
-  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Backward<decltype(zero)>>(args); });
+void run(Stream&, const OvqBackward& args, const OvqBackwardScratch& scratch) {
+  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Backward<decltype(zero)>>(args, scratch); });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

@@ -1,5 +1,6 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/dictionary/undo.cuh"
+#include "kernels/ovq/scratch.h"
 
 // Own chunks first, by the attention kernels with the log-sum-exp of everything read. Then the chunks are folded in
 // again, what each changed row was before kept: a warp has a row and a group of 17 steps, three launches. Then back,
@@ -97,7 +98,7 @@ void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi, 
                    AttentionBackwardScratch{.statistics = statistics});
 }
 
-struct Scratch {
+struct Parts {
   int32_t *lo, *hi;
   Step* steps;
   float* statistics;
@@ -105,25 +106,25 @@ struct Scratch {
   float* parts;  // of the readout, on tensor cores
 };
 
-Scratch scratch_of(const OvqBackward& a, int64_t count) {
+Parts parts_of(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t count) {
   const int64_t d = a.q.size(3), dv = a.v.size(3), length = a.q.size(1), units = a.q.size(0) * a.k.size(2),
                 slots = units * length;
-  const int64_t group = ovq_group(length, a.rule.chunk), room = a.dictionary.keys.size(2);
-  WorkParts work(a.work);
-  auto* const old = a.versions.as<float>();
-  Scratch s{.lo = work.take<int32_t>(a.q.size(0) * length),
-            .hi = work.take<int32_t>(a.q.size(0) * length),
-            .steps = work.take<Step>(a.q.size(0) * count),
-            .statistics = work.take<float>(attention_statistics(a.q.dtype, a.q.shape, a.v.shape)),
-            .kept = {.table = work.take<int32_t>(units * group * room),
-                     .keys = old,
-                     .values = old + slots * d,
-                     .inverse_norms = a.inverse_norms.as<float>(),
-                     .counts = work.take<int32_t>(slots),
-                     .slots = length,
-                     .group = group,
-                     .by_token = true},
-            .parts = nullptr};
+  const int64_t group = ovq_group(length, a.rule.chunk), room = a.room;
+  WorkParts work(scratch.work);
+  auto* const old = scratch.versions.as<float>();
+  Parts s{.lo = work.take<int32_t>(a.q.size(0) * length),
+          .hi = work.take<int32_t>(a.q.size(0) * length),
+          .steps = work.take<Step>(a.q.size(0) * count),
+          .statistics = work.take<float>(attention_statistics(a.q.dtype, a.q.shape, a.v.shape)),
+          .kept = {.table = work.take<int32_t>(units * group * room),
+                   .keys = old,
+                   .values = old + slots * d,
+                   .inverse_norms = scratch.inverse_norms.as<float>(),
+                   .counts = work.take<int32_t>(slots),
+                   .slots = length,
+                   .group = group,
+                   .by_token = true},
+          .parts = nullptr};
   if (attention_on_tensor_cores(a.q.dtype, a.q.shape, a.v.shape)) {
     s.kept.key_copies = work.take<bf16>(slots * d);
     s.kept.value_copies = work.take<bf16>(slots * dv);
@@ -139,18 +140,18 @@ void mark(Stream& stream, const Mark& m, int64_t units) {
   each_warp("ovq_mark", stream, units * m.steps.count * m.n.chunk, m);
 }
 
-template <class T> void backward(Stream& stream, const OvqBackward& a) {
+template <class T> void backward(Stream& stream, const OvqBackward& a, const OvqBackwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
   const int64_t count = rows::steps_of(length, chunk);
-  const Scratch s = scratch_of(a, count);
+  const Parts s = parts_of(a, scratch, count);
   attend_own(stream, a, s.lo, s.hi,
              {s.statistics, DType::f32, {attention_statistics(a.q.dtype, a.q.shape, a.v.shape)}});
   each_warp("ovq_steps", stream, batch * count, MakeSteps{s.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
-  auto *const d_keys = a.d_dictionary.keys.as<float>(), *const d_values = a.d_dictionary.values.as<float>();
-  rows::fill(stream, d_keys, a.d_dictionary.keys.numel(), 0.0f);
-  rows::fill(stream, d_values, a.d_dictionary.values.numel(), 0.0f);
+  auto *const d_keys = scratch.d_dictionary.keys.as<float>(), *const d_values = scratch.d_dictionary.values.as<float>();
+  rows::fill(stream, d_keys, scratch.d_dictionary.keys.numel(), 0.0f);
+  rows::fill(stream, d_values, scratch.d_dictionary.values.numel(), 0.0f);
   const Layout n = rows::layout_of(a, s.steps, count);
-  const Walk walk{n, a.rule, Book(a.dictionary), s.kept};
+  const Walk walk{n, a.rule, Book(scratch.dictionary), s.kept};
   auto* const ids = a.ids.as<int32_t>();
   const int64_t group = s.kept.group, room = walk.book.room;
   for (rows::Steps steps{0, group}; steps.first < count; steps.first += group) {
@@ -159,7 +160,7 @@ template <class T> void backward(Stream& stream, const OvqBackward& a) {
     each_warp("ovq_replay", stream, units * room,
               Replay{{walk, {Elements(a.k), {}, n.d}, {Elements(a.v), {}, n.dv}}, ids, steps});
   }
-  const rows::Rows<T> dictionary = rows_of<T>(a.dictionary);
+  const rows::Rows<T> dictionary = rows_of<T>(scratch.dictionary);
   const bool on_tensor_cores =
       attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data, a.d_k.data,
                            a.d_v.data, dictionary.keys, dictionary.values);
@@ -202,9 +203,9 @@ template <class T> void backward(Stream& stream, const OvqBackward& a) {
 
 }  // namespace
 
-void run(Stream& stream, const OvqBackward& a) {
+void run(Stream& stream, const OvqBackward& a, const OvqBackwardScratch& scratch) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+    dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a, scratch); });
   }
 }
 

@@ -1,22 +1,36 @@
-#include "kernels/ovq/ovq.h"
-
 #include "kernels/dictionary/read.h"
 #include "kernels/dictionary/unit.h"
 #include "kernels/ovq/dictionary.h"
+#include "kernels/ovq/scratch.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+OvqForwardScratch plan(Workspace& workspace, const OvqForward& args) {
+  const int64_t room = args.dictionary.keys.size(2);
+  if (workspace.on_gpu()) {
+    return {.logits = {},
+            .work = workspace.tensor({ovq_forward_work(args.q.shape, args.v.shape, args.rule, room, args.q.dtype)},
+                                     DType::f32, "dictionary scratch")};
+  }
+  return {.logits = workspace.tensor({args.k.size(0), args.k.size(2), kOvqTile, room + args.rule.chunk},
+                                     sum_dtype(args.q.dtype), "probabilities"),
+          .work = {}};
+}
+HEBB_KERNEL_PLANNED(OvqForward)
+
+namespace cpu {
 namespace {
 
 template <class S> class Forward : DictionaryUnit {
  public:
-  Forward(const OvqForward& a, int64_t unit)
+  Forward(const OvqForward& a, const OvqForwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
         book_(ovq_book<S>(a.dictionary, unit)),
         pending_k_(a.pending_k.as<S>() + unit * chunk_ * d_),
         pending_v_(a.pending_v.as<S>() + unit * chunk_ * dv_),
-        logits_stride_(a.scratch.size(3)),
-        logits_(a.scratch.as<S>() + unit * kOvqTile * logits_stride_),
+        logits_stride_(scratch.logits.size(3)),
+        logits_(scratch.logits.as<S>() + unit * kOvqTile * logits_stride_),
         ids_(a.ids.defined() ? a.ids.as<int32_t>() + unit * length_ : nullptr) {}
 
   void run() {
@@ -93,8 +107,9 @@ template <class S> class Forward : DictionaryUnit {
 
 }  // namespace
 
-void run(Stream&, const OvqForward& args) {
-  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Forward<decltype(zero)>>(args); });
+void run(Stream&, const OvqForward& args, const OvqForwardScratch& scratch) {
+  dispatch_real(args.q.dtype, [&](auto zero) { run_units<Forward<decltype(zero)>>(args, scratch); });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

@@ -5,6 +5,7 @@
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/dictionary/fold.cuh"
 #include "kernels/dictionary/slot_compare.cuh"
+#include "kernels/ovq/scratch.h"
 
 // The own chunks of all tokens first, by the attention kernels; then step by step, two launches: compare the chunk's
 // keys with the dictionary (common/row_compare.h), then choose their centroids and fold them in. Reading the dictionary
@@ -179,8 +180,8 @@ struct Parts {
   Kept kept;     // where steps are read together
 };
 
-Parts parts_of(const OvqForward& a, int64_t count, int64_t tiles, int64_t group) {
-  WorkParts work(a.work);
+Parts parts_of(const OvqForward& a, const Tensor& scratch, int64_t count, int64_t tiles, int64_t group) {
+  WorkParts work(scratch);
   const int64_t tokens = a.q.size(0) * a.q.size(1), units = a.k.size(0) * a.k.size(2), keys = units * a.rule.chunk,
                 room = a.dictionary.keys.size(2);
   const int64_t folders = ovq_folders(a.rule.chunk), slots = a.rule.chunk * group;
@@ -268,7 +269,7 @@ void run_group(Stream& stream, Pass<T>& pass, rows::Read<T>& read, const Kept& k
   rows::read_rows(stream, pass.a.q.size(0), read);
 }
 
-template <class T> void forward(Stream& stream, const OvqForward& a) {
+template <class T> void forward(Stream& stream, const OvqForward& a, const OvqForwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
   const int64_t count = rows::steps_of(length, chunk), room = a.dictionary.keys.size(2),
                 tiles = (room + rows::kTile - 1) / rows::kTile;
@@ -277,7 +278,7 @@ template <class T> void forward(Stream& stream, const OvqForward& a) {
   const bool on_tensor_cores = attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.k.data, a.o.data, pending_k, pending_v,
                                                     dictionary.keys, dictionary.values);
   const int64_t group = on_tensor_cores ? ovq_group(length, chunk) : 1;
-  const Parts p = parts_of(a, count, tiles, group);
+  const Parts p = parts_of(a, scratch.work, count, tiles, group);
   const Shape tokens{batch, length};
   attend_own(stream, a, {p.lo, DType::i32, tokens}, {p.hi, DType::i32, tokens},
              {p.own_lse, DType::f32, {batch, length, a.q.size(2)}});
@@ -316,9 +317,9 @@ template <class T> void forward(Stream& stream, const OvqForward& a) {
 
 }  // namespace
 
-void run(Stream& stream, const OvqForward& a) {
+void run(Stream& stream, const OvqForward& a, const OvqForwardScratch& scratch) {
   if (a.q.numel() > 0) {
-    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
+    dispatch_float(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a, scratch); });
   }
 }
 

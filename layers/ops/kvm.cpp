@@ -23,25 +23,6 @@ struct KvmNode final : Node {
 Tensor value_of(Tape& tape, Var v, const Shape& shape) { return v ? tape.value(v).view(shape) : Tensor{}; }
 
 void KvmNode::backward(Tape& tape) {
-  const DType dtype = tape.dtype(in.q), sums = sum_dtype(dtype);
-  const int64_t b = k_shape[0], t = k_shape[1], kv = k_shape[2], d = k_shape[3], dv = v_shape[3], heads = q_shape[2];
-  const bool on_gpu = tape.stream().on_gpu();
-  const auto make = [&](Shape shape, const char* name) { return tape.scratch(shape, sums, name); };
-  const Buffer keys = make({b, kv, room, d}, "state rows"), values = make({b, kv, room, dv}, "state rows"),
-               radii = make({b, kv, room}, "state rows"),
-               key_hats = tape.scratch({b, kv, room, d}, dtype, "state rows"),
-               value_hats = tape.scratch({b, kv, room, dv}, dtype, "state rows"),
-               d_keys = make({b, kv, room, d}, "row gradients"), d_values = make({b, kv, room, dv}, "row gradients"),
-               d_radii = make({b, kv, room}, "row gradients"), d_key_hats = make({b, kv, room, d}, "row gradients"),
-               d_value_hats = make({b, kv, room, dv}, "row gradients"),
-               versions = make({b, kv, reads_state ? t : 1, d + dv}, "row versions"),
-               scratch = make({on_gpu ? 0 : b, kv, 2, kKvmTile, room + rule.window * rule.chunk}, "probabilities"),
-               partial = make({on_gpu ? 0 : b, kv, 2 * d + 2 * heads / kv}, "partial sums"),
-               work = tape.scratch({on_gpu ? kvm_backward_work(q_shape, k_shape, v_shape, rule, room, dtype) : 0},
-                                   DType::f32, "row scratch");
-  const Buffer counts = tape.scratch({b, kv, room}, DType::i32, "state rows"),
-               previous = tape.scratch({b, kv, t}, DType::i32, "earlier versions"),
-               latest = tape.scratch({b, kv, room}, DType::i32, "latest versions");
   const GradTarget d_q(tape, in.q), d_k(tape, in.k), d_v(tape, in.v);
   const GradSlot d_gate = reaches_gate ? tape.grad_slot(in.gate) : GradSlot{};
   const auto parameter = [&](Var v, bool reached) {
@@ -49,41 +30,34 @@ void KvmNode::backward(Tape& tape) {
     HEBB_ASSERT(!s || s.accumulate);  // leaves
     return s.tensor;
   };
-  run(tape.stream(), KvmBackward{.d_q = d_q.view(q_shape),
-                                 .d_k = d_k.view(k_shape),
-                                 .d_v = d_v.view(v_shape),
-                                 .d_gate = d_gate ? d_gate.tensor.view(gate_shape) : Tensor{},
-                                 .d_norm_weight = parameter(in.norm_weight, reads_state),
-                                 .d_norm_bias = parameter(in.norm_bias, reads_state),
-                                 .d_window_temp = parameter(in.window_temp, true),
-                                 .d_state_temp = parameter(in.state_temp, reads_state),
-                                 .rows = KvmRows{keys, values, radii, counts, key_hats, value_hats},
-                                 .d_rows = KvmRows{d_keys, d_values, d_radii, {}, d_key_hats, d_value_hats},
-                                 .versions = versions,
-                                 .previous = previous,
-                                 .latest = latest,
-                                 .scratch = scratch,
-                                 .partial = partial,
-                                 .work = work,
-                                 .d_o = tape.grad(o).view(o_shape),
-                                 .o = tape.value(o).view(o_shape),
-                                 .lse = lse,
-                                 .routes = routes,
-                                 .q = tape.value(in.q).view(q_shape),
-                                 .k = tape.value(in.k).view(k_shape),
-                                 .v = tape.value(in.v).view(v_shape),
-                                 .gate = value_of(tape, in.gate, gate_shape),
-                                 .norm_weight = tape.value(in.norm_weight),
-                                 .norm_bias = tape.value(in.norm_bias),
-                                 .window_temp = in.window_temp ? tape.value(in.window_temp) : Tensor{},
-                                 .state_temp = in.state_temp ? tape.value(in.state_temp) : Tensor{},
-                                 .doc_start = doc_start,
-                                 .sizes = sizes,
-                                 .rule = rule,
-                                 .accumulate_q = d_q.accumulate(),
-                                 .accumulate_k = d_k.accumulate(),
-                                 .accumulate_v = d_v.accumulate(),
-                                 .accumulate_gate = d_gate.accumulate});
+  run(tape.workspace(), KvmBackward{.d_q = d_q.view(q_shape),
+                                    .d_k = d_k.view(k_shape),
+                                    .d_v = d_v.view(v_shape),
+                                    .d_gate = d_gate ? d_gate.tensor.view(gate_shape) : Tensor{},
+                                    .d_norm_weight = parameter(in.norm_weight, reads_state),
+                                    .d_norm_bias = parameter(in.norm_bias, reads_state),
+                                    .d_window_temp = parameter(in.window_temp, true),
+                                    .d_state_temp = parameter(in.state_temp, reads_state),
+                                    .d_o = tape.grad(o).view(o_shape),
+                                    .o = tape.value(o).view(o_shape),
+                                    .lse = lse,
+                                    .routes = routes,
+                                    .q = tape.value(in.q).view(q_shape),
+                                    .k = tape.value(in.k).view(k_shape),
+                                    .v = tape.value(in.v).view(v_shape),
+                                    .gate = value_of(tape, in.gate, gate_shape),
+                                    .norm_weight = tape.value(in.norm_weight),
+                                    .norm_bias = tape.value(in.norm_bias),
+                                    .window_temp = in.window_temp ? tape.value(in.window_temp) : Tensor{},
+                                    .state_temp = in.state_temp ? tape.value(in.state_temp) : Tensor{},
+                                    .doc_start = doc_start,
+                                    .sizes = sizes,
+                                    .rule = rule,
+                                    .room = room,
+                                    .accumulate_q = d_q.accumulate(),
+                                    .accumulate_k = d_k.accumulate(),
+                                    .accumulate_v = d_v.accumulate(),
+                                    .accumulate_gate = d_gate.accumulate});
 }
 
 /// Chunks that the longest document of these rows has begun.
@@ -142,36 +116,24 @@ KvmNode make_node(Pass& pass, const KvmVars& in, const KvmShape& shape, const Kv
 }
 
 void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool forced) {
-  const DType dtype = tape.dtype(node.in.q);
   const KvmVars& in = node.in;
-  const int64_t batch = node.k_shape[0], kv_heads = node.k_shape[2], ring = node.rule.window * node.rule.chunk;
-  const bool on_gpu = tape.stream().on_gpu();
-  const int64_t work_size = on_gpu ? kvm_forward_work(node.q_shape, node.v_shape, node.rule, state.room(), dtype) : 0;
-  const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, kv_heads, kKvmTile, state.room() + ring}, sum_dtype(dtype),
-                                      "probabilities"),
-               memory_keys =
-                   tape.scratch({batch, kv_heads, node.rule.chunk, node.k_shape[3]}, sum_dtype(dtype), "memory keys"),
-               work = tape.scratch({work_size}, DType::f32, "row scratch");
-  run(tape.stream(), KvmForward{.o = tape.value(node.o).view(node.o_shape),
-                                .lse = node.lse,
-                                .routes = node.routes,
-                                .rows = state.rows(),
-                                .window = state.window(),
-                                .scratch = scratch,
-                                .memory_keys = memory_keys,
-                                .work = work,
-                                .q = tape.value(in.q).view(node.q_shape),
-                                .k = tape.value(in.k).view(node.k_shape),
-                                .v = tape.value(in.v).view(node.v_shape),
-                                .gate = value_of(tape, in.gate, node.gate_shape),
-                                .norm_weight = tape.value(in.norm_weight),
-                                .norm_bias = tape.value(in.norm_bias),
-                                .window_temp = in.window_temp ? tape.value(in.window_temp) : Tensor{},
-                                .state_temp = in.state_temp ? tape.value(in.state_temp) : Tensor{},
-                                .doc_start = node.doc_start,
-                                .sizes = node.sizes,
-                                .rule = node.rule,
-                                .forced = forced});
+  run(tape.workspace(), KvmForward{.o = tape.value(node.o).view(node.o_shape),
+                                   .lse = node.lse,
+                                   .routes = node.routes,
+                                   .rows = state.rows(),
+                                   .window = state.window(),
+                                   .q = tape.value(in.q).view(node.q_shape),
+                                   .k = tape.value(in.k).view(node.k_shape),
+                                   .v = tape.value(in.v).view(node.v_shape),
+                                   .gate = value_of(tape, in.gate, node.gate_shape),
+                                   .norm_weight = tape.value(in.norm_weight),
+                                   .norm_bias = tape.value(in.norm_bias),
+                                   .window_temp = in.window_temp ? tape.value(in.window_temp) : Tensor{},
+                                   .state_temp = in.state_temp ? tape.value(in.state_temp) : Tensor{},
+                                   .doc_start = node.doc_start,
+                                   .sizes = node.sizes,
+                                   .rule = node.rule,
+                                   .forced = forced});
 }
 
 }  // namespace

@@ -37,43 +37,23 @@ struct OvqNode final : Node {
 };
 
 void OvqNode::backward(Tape& tape) {
-  const DType dtype = tape.dtype(q), sums = sum_dtype(dtype);
-  const int64_t b = k_shape[0], t = k_shape[1], kv = k_shape[2], d = k_shape[3], dv = v_shape[3];
-  const bool on_gpu = tape.stream().on_gpu();
-  const OvqState book(tape.arena(), b, {q_shape[2], kv, d, dv}, room, 1, dtype);
-  const Buffer d_keys = tape.scratch({b, kv, room, d}, sums, "centroid gradients"),
-               d_values = tape.scratch({b, kv, room, dv}, sums, "centroid gradients"),
-               versions = tape.scratch({b, kv, t, d + dv}, sums, "centroid versions"),
-               norms = tape.scratch({b, kv, t, 2}, sums, "centroid norms"),
-               previous = tape.scratch({on_gpu ? 0 : b, kv, t}, DType::i32, "earlier versions"),
-               latest = tape.scratch({on_gpu ? 0 : b, kv, room}, DType::i32, "latest versions"),
-               scratch = tape.scratch({on_gpu ? 0 : b, kv, 2, kOvqTile, room + rule.chunk}, sums, "probabilities"),
-               work = tape.scratch({on_gpu ? ovq_backward_work(q_shape, v_shape, rule, room, dtype) : 0}, DType::f32,
-                                   "dictionary scratch");
   const GradTarget d_q(tape, q), d_k(tape, k), d_v(tape, v);
-  run(tape.stream(), OvqBackward{.d_q = d_q.view(q_shape),
-                                 .d_k = d_k.view(k_shape),
-                                 .d_v = d_v.view(v_shape),
-                                 .dictionary = book.dictionary(),
-                                 .d_dictionary = OvqDictionary{d_keys, d_values, {}, {}},
-                                 .versions = versions,
-                                 .inverse_norms = norms,
-                                 .previous = previous,
-                                 .latest = latest,
-                                 .scratch = scratch,
-                                 .work = work,
-                                 .d_o = tape.grad(o).view(o_shape),
-                                 .o = tape.value(o).view(o_shape),
-                                 .lse = lse,
-                                 .ids = ids,
-                                 .q = tape.value(q).view(q_shape),
-                                 .k = tape.value(k).view(k_shape),
-                                 .v = tape.value(v).view(v_shape),
-                                 .doc_start = doc_start,
-                                 .rule = rule,
-                                 .accumulate_q = d_q.accumulate(),
-                                 .accumulate_k = d_k.accumulate(),
-                                 .accumulate_v = d_v.accumulate()});
+  run(tape.workspace(), OvqBackward{.d_q = d_q.view(q_shape),
+                                    .d_k = d_k.view(k_shape),
+                                    .d_v = d_v.view(v_shape),
+                                    .d_o = tape.grad(o).view(o_shape),
+                                    .o = tape.value(o).view(o_shape),
+                                    .lse = lse,
+                                    .ids = ids,
+                                    .q = tape.value(q).view(q_shape),
+                                    .k = tape.value(k).view(k_shape),
+                                    .v = tape.value(v).view(v_shape),
+                                    .doc_start = doc_start,
+                                    .rule = rule,
+                                    .room = room,
+                                    .accumulate_q = d_q.accumulate(),
+                                    .accumulate_k = d_k.accumulate(),
+                                    .accumulate_v = d_v.accumulate()});
 }
 
 /// Checks the ids of one chunk: every new centroid has a key, and none is past the end.
@@ -162,26 +142,18 @@ Var ovq_attention(Pass& pass, Var q, Var k, Var v, const OvqShape& shape, const 
   std::optional<OvqState> fresh;
   if (state == nullptr) { state = &fresh.emplace(tape.arena(), batch, shape, node.room, rule.chunk, dtype); }
   HEBB_ASSERT(fresh || state->keys.tensor().size(2) >= std::min(rule.max_centroids, kLongestDocument));
-  const int64_t room = state->keys.tensor().size(2);
-  const bool on_gpu = tape.stream().on_gpu();
-  const Buffer scratch = tape.scratch({on_gpu ? 0 : batch, shape.kv_heads, kOvqTile, room + rule.chunk},
-                                      sum_dtype(dtype), "probabilities"),
-               work = tape.scratch({on_gpu ? ovq_forward_work(node.q_shape, node.v_shape, rule, room, dtype) : 0},
-                                   DType::f32, "dictionary scratch");
-  run(tape.stream(), OvqForward{.o = tape.value(node.o).view(node.o_shape),
-                                .lse = node.lse,
-                                .ids = node.ids,
-                                .dictionary = state->dictionary(),
-                                .pending_k = state->pending_k,
-                                .pending_v = state->pending_v,
-                                .scratch = scratch,
-                                .work = work,
-                                .q = tape.value(q).view(node.q_shape),
-                                .k = tape.value(k).view(node.k_shape),
-                                .v = tape.value(v).view(node.v_shape),
-                                .doc_start = node.doc_start,
-                                .rule = rule,
-                                .forced = forced != nullptr});
+  run(tape.workspace(), OvqForward{.o = tape.value(node.o).view(node.o_shape),
+                                   .lse = node.lse,
+                                   .ids = node.ids,
+                                   .dictionary = state->dictionary(),
+                                   .pending_k = state->pending_k,
+                                   .pending_v = state->pending_v,
+                                   .q = tape.value(q).view(node.q_shape),
+                                   .k = tape.value(k).view(node.k_shape),
+                                   .v = tape.value(v).view(node.v_shape),
+                                   .doc_start = node.doc_start,
+                                   .rule = rule,
+                                   .forced = forced != nullptr});
   if (inspector != nullptr && inspector->recording && !tape.recomputing()) { report(pass, node.ids, name + ".assign"); }
   const Var o = node.o;
   tape.record(std::move(node));

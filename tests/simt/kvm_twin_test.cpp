@@ -1,6 +1,6 @@
 // State rows of kvm against their CPU twin: budgets, gates, value norms, temperatures, documents, segments, grouped
 // heads.
-#include "kernels/kvm/kvm.h"
+#include "kernels/kvm/scratch.h"
 #include "twins.h"
 
 using namespace hebb_test;
@@ -113,38 +113,33 @@ struct Inputs {
 void check_case(const Case& c, int64_t more, DType dtype, bool routes_too, double tolerance) {
   CAPTURE(c.name, dtype_name(dtype));
   const std::vector<int64_t> sizes = sizes_of(c.rule, (c.length - 1) / c.rule.chunk + 1, more);
-  const int64_t room = sizes.back() + 1, width = room + c.ring();
+  const int64_t room = sizes.back() + 1;
   Twins t(dtype);
   const Twin o = t.output(c.o()), lse = t.float_output({c.batch, c.length, c.heads}),
              routes = t.integer_output({c.batch, c.kv_heads, c.length}),
-             scratch = t.scratch(c.per_row(kKvmTile, width)), memory_keys = t.scratch(c.per_row(c.rule.chunk, c.d)),
-             work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room, dtype)}),
              ring_k = t.scratch(c.per_row(c.ring(), c.d), dtype), ring_v = t.scratch(c.per_row(c.ring(), c.dv), dtype),
              ring_gates = t.scratch({c.batch, c.kv_heads, c.ring()});
   const Rows rows(t, c, room);
   const Inputs in(t, c, sizes);
   const auto forward = [&](Twin out, Twin sums, bool forced) {
     return [&, out, sums, forced](auto at) {
-      return KvmForward{at(out),
-                        at(sums),
-                        at(routes),
-                        rows(at),
-                        KvmWindow{at(ring_k), at(ring_v), at(ring_gates)},
-                        at(scratch),
-                        at(memory_keys),
-                        at(work),
-                        at(in.q),
-                        at(in.k),
-                        at(in.v),
-                        at(in.gate),
-                        at(in.norm_weight),
-                        at(in.norm_bias),
-                        at(in.window_temp),
-                        at(in.state_temp),
-                        at(in.doc_start),
-                        at(in.sizes),
-                        c.rule,
-                        forced};
+      return KvmForward{.o = at(out),
+                        .lse = at(sums),
+                        .routes = at(routes),
+                        .rows = rows(at),
+                        .window = KvmWindow{at(ring_k), at(ring_v), at(ring_gates)},
+                        .q = at(in.q),
+                        .k = at(in.k),
+                        .v = at(in.v),
+                        .gate = at(in.gate),
+                        .norm_weight = at(in.norm_weight),
+                        .norm_bias = at(in.norm_bias),
+                        .window_temp = at(in.window_temp),
+                        .state_temp = at(in.state_temp),
+                        .doc_start = at(in.doc_start),
+                        .sizes = at(in.sizes),
+                        .rule = c.rule,
+                        .forced = forced};
     };
   };
   if (routes_too) { t.check(forward(o, lse, false), tolerance); }
@@ -154,53 +149,37 @@ void check_case(const Case& c, int64_t more, DType dtype, bool routes_too, doubl
   const Twin d_q = t.sum(c.q()), d_k = t.output(c.k()), d_v = t.sum(c.v()),
              d_gate = c.gated ? t.float_output(c.gates()) : Twin{}, d_weight = t.float_sum({c.d}),
              d_bias = t.float_sum({c.d}), d_window = c.temperatures ? t.float_sum({c.heads}) : Twin{},
-             d_state = c.temperatures ? t.float_sum({c.heads}) : Twin{},
-             versions = t.scratch(c.per_row(c.length, c.d + c.dv)),
-             previous = t.scratch({c.batch, c.kv_heads, c.length}, DType::i32),
-             latest = t.scratch({c.batch, c.kv_heads, room}, DType::i32),
-             two = t.scratch({c.batch, c.kv_heads, 2, kKvmTile, width}),
-             partial = t.scratch({c.batch, c.kv_heads, 2 * c.d + 2 * c.heads / c.kv_heads}), d_o = t.input(c.o()),
-             back = t.scratch({kvm_backward_work(c.q(), c.k(), c.v(), c.rule, room, dtype)}),
-             d_keys = t.scratch(c.per_row(room, c.d)), d_values = t.scratch(c.per_row(room, c.dv)),
-             d_radii = t.scratch({c.batch, c.kv_heads, room}), d_key_hats = t.scratch(c.per_row(room, c.d)),
-             d_value_hats = t.scratch(c.per_row(room, c.dv));
+             d_state = c.temperatures ? t.float_sum({c.heads}) : Twin{}, d_o = t.input(c.o());
   t.check(
       [&](auto at) {
-        return KvmBackward{at(d_q),
-                           at(d_k),
-                           at(d_v),
-                           at(d_gate),
-                           at(d_weight),
-                           at(d_bias),
-                           at(d_window),
-                           at(d_state),
-                           rows(at),
-                           KvmRows{at(d_keys), at(d_values), at(d_radii), {}, at(d_key_hats), at(d_value_hats)},
-                           at(versions),
-                           at(previous),
-                           at(latest),
-                           at(two),
-                           at(partial),
-                           at(back),
-                           at(d_o),
-                           at(o),
-                           at(lse),
-                           at(routes),
-                           at(in.q),
-                           at(in.k),
-                           at(in.v),
-                           at(in.gate),
-                           at(in.norm_weight),
-                           at(in.norm_bias),
-                           at(in.window_temp),
-                           at(in.state_temp),
-                           at(in.doc_start),
-                           at(in.sizes),
-                           c.rule,
-                           true,
-                           false,
-                           true,
-                           false};
+        return KvmBackward{.d_q = at(d_q),
+                           .d_k = at(d_k),
+                           .d_v = at(d_v),
+                           .d_gate = at(d_gate),
+                           .d_norm_weight = at(d_weight),
+                           .d_norm_bias = at(d_bias),
+                           .d_window_temp = at(d_window),
+                           .d_state_temp = at(d_state),
+                           .d_o = at(d_o),
+                           .o = at(o),
+                           .lse = at(lse),
+                           .routes = at(routes),
+                           .q = at(in.q),
+                           .k = at(in.k),
+                           .v = at(in.v),
+                           .gate = at(in.gate),
+                           .norm_weight = at(in.norm_weight),
+                           .norm_bias = at(in.norm_bias),
+                           .window_temp = at(in.window_temp),
+                           .state_temp = at(in.state_temp),
+                           .doc_start = at(in.doc_start),
+                           .sizes = at(in.sizes),
+                           .rule = c.rule,
+                           .room = room,
+                           .accumulate_q = true,
+                           .accumulate_k = false,
+                           .accumulate_v = true,
+                           .accumulate_gate = false};
       },
       tolerance);
 }
@@ -301,32 +280,27 @@ TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
   Twins t(dtype);
   const Rows rows(t, first, room);
   const Window window(t, first);
-  const Twin scratch = t.scratch(first.per_row(kKvmTile, room + first.ring())),
-             memory_keys = t.scratch(first.per_row(first.rule.chunk, first.d));
   const auto segment = [&, dtype = dtype](const Case& c, bool last) {
     const Inputs in(t, c, sizes);
-    const Twin o = t.output(c.o()), work = t.scratch({kvm_forward_work(c.q(), c.v(), c.rule, room, dtype)});
+    const Twin o = t.output(c.o());
     const auto make = [&](auto at) {
-      return KvmForward{at(o),
-                        {},
-                        {},
-                        rows(at),
-                        window(at),
-                        at(scratch),
-                        at(memory_keys),
-                        at(work),
-                        at(in.q),
-                        at(in.k),
-                        at(in.v),
-                        at(in.gate),
-                        at(in.norm_weight),
-                        at(in.norm_bias),
-                        at(in.window_temp),
-                        at(in.state_temp),
-                        at(in.doc_start),
-                        at(in.sizes),
-                        c.rule,
-                        false};
+      return KvmForward{.o = at(o),
+                        .lse = {},
+                        .routes = {},
+                        .rows = rows(at),
+                        .window = window(at),
+                        .q = at(in.q),
+                        .k = at(in.k),
+                        .v = at(in.v),
+                        .gate = at(in.gate),
+                        .norm_weight = at(in.norm_weight),
+                        .norm_bias = at(in.norm_bias),
+                        .window_temp = at(in.window_temp),
+                        .state_temp = at(in.state_temp),
+                        .doc_start = at(in.doc_start),
+                        .sizes = at(in.sizes),
+                        .rule = c.rule,
+                        .forced = false};
     };
     if (last) {
       const int64_t before = simt::runs_of("read_rows_mma");

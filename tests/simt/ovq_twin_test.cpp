@@ -1,6 +1,7 @@
 // Dictionaries of ovq against their CPU twin: growth, founders, step sizes, norms, documents, segments, grouped heads.
 #include <algorithm>
 
+#include "kernels/ovq/scratch.h"
 #include "twins.h"
 
 using namespace hebb_test;
@@ -21,11 +22,6 @@ struct Sizes {
   Shape o() const { return {batch, length, heads, dv}; }
   Shape per_row(int64_t rows, int64_t width) const { return {batch, kv_heads, rows, width}; }
 };
-
-/// For both passes.
-int64_t work_of(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, DType dtype) {
-  return std::max(ovq_forward_work(q, v, rule, room, dtype), ovq_backward_work(q, v, rule, room, dtype));
-}
 
 OvqRule rule_of(int64_t chunk, int64_t max_centroids) {
   OvqRule rule;
@@ -78,25 +74,29 @@ struct Dictionary {
 
 /// What the backward pass takes of a forward pass.
 struct Kept {
-  Twin o, lse, ids, work, q, k, v, doc_start;
+  Twin o, lse, ids, q, k, v, doc_start;
 };
 
-void check_backward(Twins& t, const Sizes& n, const OvqRule& rule, int64_t room, const Dictionary& book, const Kept& p,
-                    double tolerance) {
-  const Twin d_q = t.sum(n.q()), d_k = t.output(n.k()), d_v = t.sum(n.v()), d_o = t.input(n.o()),
-             d_keys = t.scratch(n.per_row(room, n.d)), d_values = t.scratch(n.per_row(room, n.dv)),
-             versions = t.scratch(n.per_row(n.length, n.d + n.dv)), norms = t.scratch(n.per_row(n.length, 2)),
-             previous = t.scratch({n.batch, n.kv_heads, n.length}, DType::i32),
-             latest = t.scratch({n.batch, n.kv_heads, room}, DType::i32),
-             two = t.scratch({n.batch, n.kv_heads, 2, kOvqTile, room + rule.chunk});
+void check_backward(Twins& t, const Sizes& n, const OvqRule& rule, int64_t room, const Kept& p, double tolerance) {
+  const Twin d_q = t.sum(n.q()), d_k = t.output(n.k()), d_v = t.sum(n.v()), d_o = t.input(n.o());
   t.check(
       [&](auto at) {
-        return OvqBackward{
-            at(d_q),      at(d_k),   at(d_v),      book(at),        OvqDictionary{at(d_keys), at(d_values), {}, {}},
-            at(versions), at(norms), at(previous), at(latest),      at(two),
-            at(p.work),   at(d_o),   at(p.o),      at(p.lse),       at(p.ids),
-            at(p.q),      at(p.k),   at(p.v),      at(p.doc_start), rule,
-            true,         false,     true};
+        return OvqBackward{.d_q = at(d_q),
+                           .d_k = at(d_k),
+                           .d_v = at(d_v),
+                           .d_o = at(d_o),
+                           .o = at(p.o),
+                           .lse = at(p.lse),
+                           .ids = at(p.ids),
+                           .q = at(p.q),
+                           .k = at(p.k),
+                           .v = at(p.v),
+                           .doc_start = at(p.doc_start),
+                           .rule = rule,
+                           .room = room,
+                           .accumulate_q = true,
+                           .accumulate_k = false,
+                           .accumulate_v = true};
       },
       tolerance);
 }
@@ -111,19 +111,27 @@ TEST_CASE("ovq and its gradients equal the CPU's", "[fast]") {
     n.length = 70;
     n.doc_start = documents_of_two_rows();
   }
-  const int64_t room = rule.size(n.length / rule.chunk * rule.chunk) + 1, width = room + rule.chunk;
-  const int64_t work_count = work_of(n.q(), n.v(), rule, room, DType::f32);
+  const int64_t room = rule.size(n.length / rule.chunk * rule.chunk) + 1;
   Twins t;
   const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}),
              ids = t.integer_output({n.batch, n.kv_heads, n.length}), pending_k = t.scratch(n.per_row(rule.chunk, n.d)),
-             pending_v = t.scratch(n.per_row(rule.chunk, n.dv)), scratch = t.scratch(n.per_row(kOvqTile, width)),
-             work = t.scratch({work_count}), q = t.input(n.q(), 2), k = t.input(n.k()), v = t.input(n.v()),
-             doc_start = t.integers({n.batch, n.length}, n.doc_start);
+             pending_v = t.scratch(n.per_row(rule.chunk, n.dv)), q = t.input(n.q(), 2), k = t.input(n.k()),
+             v = t.input(n.v()), doc_start = t.integers({n.batch, n.length}, n.doc_start);
   const Dictionary book(t, n, room);
   bool forced = false;
   const auto forward = [&](auto at) {
-    return OvqForward{at(o),    at(lse), at(ids), book(at), at(pending_k), at(pending_v), at(scratch),
-                      at(work), at(q),   at(k),   at(v),    at(doc_start), rule,          forced};
+    return OvqForward{.o = at(o),
+                      .lse = at(lse),
+                      .ids = at(ids),
+                      .dictionary = book(at),
+                      .pending_k = at(pending_k),
+                      .pending_v = at(pending_v),
+                      .q = at(q),
+                      .k = at(k),
+                      .v = at(v),
+                      .doc_start = at(doc_start),
+                      .rule = rule,
+                      .forced = forced};
   };
   t.check(forward, kOvqTolerance);
   t.prepare(forward);
@@ -132,11 +140,21 @@ TEST_CASE("ovq and its gradients equal the CPU's", "[fast]") {
   const Twin again = replay.output(n.o());
   replay.check(
       [&](auto at) {
-        return OvqForward{at(again), {},    at(ids), book(at), at(pending_k), at(pending_v), at(scratch),
-                          at(work),  at(q), at(k),   at(v),    at(doc_start), rule,          true};
+        return OvqForward{.o = at(again),
+                          .lse = {},
+                          .ids = at(ids),
+                          .dictionary = book(at),
+                          .pending_k = at(pending_k),
+                          .pending_v = at(pending_v),
+                          .q = at(q),
+                          .k = at(k),
+                          .v = at(v),
+                          .doc_start = at(doc_start),
+                          .rule = rule,
+                          .forced = true};
       },
       kOvqTolerance);
-  check_backward(t, n, rule, room, book, {o, lse, ids, work, q, k, v, doc_start}, kOvqTolerance);
+  check_backward(t, n, rule, room, {o, lse, ids, q, k, v, doc_start}, kOvqTolerance);
 }
 
 /// Segments of documents that go on, as first tokens: a fresh start, then what continues.
@@ -156,15 +174,23 @@ TEST_CASE("ovq goes on where a segment ended as the CPU does", "[fast]") {
   for (int64_t i = second; i < 2 * second; ++i) { n.doc_start[static_cast<size_t>(i)] = i < second + 8 ? -3 : 8; }
   const Dictionary book(t, first, room);
   const Twin pending_k = t.float_sum(first.per_row(rule.chunk, first.d)),
-             pending_v = t.float_sum(first.per_row(rule.chunk, first.dv)),
-             scratch = t.scratch(first.per_row(kOvqTile, room + rule.chunk));
+             pending_v = t.float_sum(first.per_row(rule.chunk, first.dv));
   const auto segment = [&](const Sizes& s, bool last) {
-    const Twin o = t.output(s.o()), work = t.scratch({work_of(s.q(), s.v(), rule, room, DType::f32)}),
-               q = t.input(s.q()), k = t.input(s.k()), v = t.input(s.v()),
+    const Twin o = t.output(s.o()), q = t.input(s.q()), k = t.input(s.k()), v = t.input(s.v()),
                doc_start = t.integers({s.batch, s.length}, s.doc_start);
     const auto make = [&](auto at) {
-      return OvqForward{at(o),    {},    {},    book(at), at(pending_k), at(pending_v), at(scratch),
-                        at(work), at(q), at(k), at(v),    at(doc_start), rule,          false};
+      return OvqForward{.o = at(o),
+                        .lse = {},
+                        .ids = {},
+                        .dictionary = book(at),
+                        .pending_k = at(pending_k),
+                        .pending_v = at(pending_v),
+                        .q = at(q),
+                        .k = at(k),
+                        .v = at(v),
+                        .doc_start = at(doc_start),
+                        .rule = rule,
+                        .forced = false};
     };
     if (last) {
       t.check(make, kOvqTolerance);
@@ -208,21 +234,29 @@ TEST_CASE("ovq in bf16 equals the CPU's with its assignments, on tensor cores wh
   Sizes n{c.batch, c.length, c.heads, c.kv_heads, c.d, c.dv, {}};
   n.doc_start = c.batch == 2 ? documents_of_two_rows(c.length) : std::vector<int64_t>(static_cast<size_t>(c.length), 0);
   const OvqRule& rule = c.rule;
-  const int64_t room = rule.size(n.length / rule.chunk * rule.chunk) + 1, width = room + rule.chunk;
+  const int64_t room = rule.size(n.length / rule.chunk * rule.chunk) + 1;
   Twins t(DType::bf16);
   const Twin o = t.output(n.o()), lse = t.float_output({n.batch, n.length, n.heads}),
              ids = t.integer_output({n.batch, n.kv_heads, n.length}),
              pending_k = t.scratch(n.per_row(rule.chunk, n.d), DType::bf16),
              pending_v = t.scratch(n.per_row(rule.chunk, n.dv), DType::bf16),
-             scratch = t.scratch(n.per_row(kOvqTile, width)),
-             work = t.scratch({work_of(n.q(), n.v(), rule, room, DType::bf16)}),
              q = t.input(n.q(), 3 / std::sqrt(static_cast<double>(n.d))), k = t.input(n.k()), v = t.input(n.v()),
              doc_start = t.integers({n.batch, n.length}, n.doc_start);
   const Dictionary book(t, n, room);
   const auto forward = [&](Twin out, Twin sums, bool forced) {
     return [&, out, sums, forced](auto at) {
-      return OvqForward{at(out),  at(sums), at(ids), book(at), at(pending_k), at(pending_v), at(scratch),
-                        at(work), at(q),    at(k),   at(v),    at(doc_start), rule,          forced};
+      return OvqForward{.o = at(out),
+                        .lse = at(sums),
+                        .ids = at(ids),
+                        .dictionary = book(at),
+                        .pending_k = at(pending_k),
+                        .pending_v = at(pending_v),
+                        .q = at(q),
+                        .k = at(k),
+                        .v = at(v),
+                        .doc_start = at(doc_start),
+                        .rule = rule,
+                        .forced = forced};
     };
   };
   t.prepare(forward(o, lse, false));
@@ -235,7 +269,7 @@ TEST_CASE("ovq in bf16 equals the CPU's with its assignments, on tensor cores wh
   Twins replay = t;
   replay.check(forward(replay.output(n.o()), replay.float_output({n.batch, n.length, n.heads}), true), kBf16Tolerance);
   CHECK(runs() - before == (c.on_tensor_cores ? groups : 0));
-  check_backward(t, n, rule, room, book, {o, lse, ids, work, q, k, v, doc_start}, kBf16Tolerance);
+  check_backward(t, n, rule, room, {o, lse, ids, q, k, v, doc_start}, kBf16Tolerance);
   CHECK(runs() - before == (c.on_tensor_cores ? 3 * groups : 0));
 }
 
@@ -255,16 +289,24 @@ TEST_CASE("ovq in bf16 assigns as the CPU does where keys are far apart, and the
   Twins t(DType::bf16);
   const Twin o = t.output(n.o()), ids = t.integer_output({1, 1, n.length}),
              pending_k = t.scratch(n.per_row(rule.chunk, d), DType::bf16),
-             pending_v = t.scratch(n.per_row(rule.chunk, d), DType::bf16),
-             scratch = t.scratch(n.per_row(kOvqTile, room + rule.chunk)),
-             work = t.scratch({work_of(n.q(), n.v(), rule, room, DType::bf16)}), q = t.input(n.q(), 0.3),
+             pending_v = t.scratch(n.per_row(rule.chunk, d), DType::bf16), q = t.input(n.q(), 0.3),
              k = t.activations(n.k(), keys), v = t.input(n.v()), doc_start = t.integers({1, n.length}, n.doc_start);
   const Dictionary book(t, n, room);
   const int64_t before = simt::runs_of("compare_rows_mma");
   t.check(
       [&](auto at) {
-        return OvqForward{at(o),    {},    at(ids), book(at), at(pending_k), at(pending_v), at(scratch),
-                          at(work), at(q), at(k),   at(v),    at(doc_start), rule,          false};
+        return OvqForward{.o = at(o),
+                          .lse = {},
+                          .ids = at(ids),
+                          .dictionary = book(at),
+                          .pending_k = at(pending_k),
+                          .pending_v = at(pending_v),
+                          .q = at(q),
+                          .k = at(k),
+                          .v = at(v),
+                          .doc_start = at(doc_start),
+                          .rule = rule,
+                          .forced = false};
       },
       kBf16Tolerance);
   CHECK((simt::runs_of("compare_rows_mma") > before) == (d == 64));
@@ -283,15 +325,23 @@ TEST_CASE("ovq in bf16 reads centroids and keys of an earlier segment as the CPU
   std::fill(n.doc_start.begin() + std::min<int64_t>(second, 80), n.doc_start.end(),
             80);  // rows of the earlier document give way
   Dictionary book(t, first, room);
-  const Twin pending_k = t.sum(first.per_row(rule.chunk, d)), pending_v = t.sum(first.per_row(rule.chunk, d)),
-             scratch = t.scratch(first.per_row(kOvqTile, room + rule.chunk));
+  const Twin pending_k = t.sum(first.per_row(rule.chunk, d)), pending_v = t.sum(first.per_row(rule.chunk, d));
   const auto segment = [&](const Sizes& s) {
-    const Twin o = t.output(s.o()), work = t.scratch({work_of(s.q(), s.v(), rule, room, DType::bf16)}),
-               q = t.input(s.q(), 0.5), k = t.input(s.k()), v = t.input(s.v()),
+    const Twin o = t.output(s.o()), q = t.input(s.q(), 0.5), k = t.input(s.k()), v = t.input(s.v()),
                doc_start = t.integers({s.batch, s.length}, s.doc_start);
     return [=, &rule](auto at) {
-      return OvqForward{at(o),    {},    {},    book(at), at(pending_k), at(pending_v), at(scratch),
-                        at(work), at(q), at(k), at(v),    at(doc_start), rule,          false};
+      return OvqForward{.o = at(o),
+                        .lse = {},
+                        .ids = {},
+                        .dictionary = book(at),
+                        .pending_k = at(pending_k),
+                        .pending_v = at(pending_v),
+                        .q = at(q),
+                        .k = at(k),
+                        .v = at(v),
+                        .doc_start = at(doc_start),
+                        .rule = rule,
+                        .forced = false};
     };
   };
   t.prepare(segment(first));

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/kvm/kvm.h"
-#include "kernels/ovq/ovq.h"
+#include "kernels/kvm/scratch.h"
+#include "kernels/ovq/scratch.h"
 #include "kernels/vq/vq.h"
 #include "support.h"
 
@@ -54,11 +54,6 @@ template <class F> void same_for_all_workers(F&& f) {
   CHECK(results[0] == results[1]);
 }
 
-/// For both passes.
-int64_t work_of(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, DType dtype) {
-  return std::max(ovq_forward_work(q, v, rule, room, dtype), ovq_backward_work(q, v, rule, room, dtype));
-}
-
 constexpr int64_t kTokens = 5, kRoom = 3;
 const Shape kItems{1, kTokens, 1, 2}, kRows{1, 1, kRoom, 2}, kChunk{1, 1, 2, 2}, kUnit{1, 1, kTokens},
     kRoomShape{1, 1, kRoom};
@@ -71,36 +66,37 @@ TEST_CASE("ovq does not race", "[threads]") {
     rule.chunk = 2;
     rule.max_centroids = kRoom;
     const OvqDictionary book{a.zeros(kRows), a.zeros(kRows), a.zeros(kRoomShape), a.integers(kRoomShape)};
-    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), ids = a.integers(kUnit),
-                 work = a.zeros({work_of(kItems, kItems, rule, kRoom, DType::f32)}), q = a.random(kItems),
+    const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), ids = a.integers(kUnit), q = a.random(kItems),
                  k = a.random(kItems), v = a.random(kItems), starts = a.integers({1, kTokens}), d_q = a.zeros(kItems),
                  d_k = a.zeros(kItems), d_v = a.zeros(kItems);
-    device::run(
-        stream,
-        OvqForward{o, lse, ids, book, a.zeros(kChunk), a.zeros(kChunk), {}, work, q, k, v, starts, rule, false});
-    device::run(stream, OvqBackward{d_q,
-                                    d_k,
-                                    d_v,
-                                    book,
-                                    {a.zeros(kRows), a.zeros(kRows), {}, {}},
-                                    a.zeros({1, 1, kTokens, 4}),
-                                    a.zeros({1, 1, kTokens, 2}),
-                                    a.integers(kUnit),
-                                    a.integers(kRoomShape),
-                                    {},
-                                    work,
-                                    a.random(kItems),
-                                    o,
-                                    lse,
-                                    ids,
-                                    q,
-                                    k,
-                                    v,
-                                    starts,
-                                    rule,
-                                    false,
-                                    false,
-                                    false});
+    run_device(stream, OvqForward{.o = o,
+                                  .lse = lse,
+                                  .ids = ids,
+                                  .dictionary = book,
+                                  .pending_k = a.zeros(kChunk),
+                                  .pending_v = a.zeros(kChunk),
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .doc_start = starts,
+                                  .rule = rule,
+                                  .forced = false});
+    run_device(stream, OvqBackward{.d_q = d_q,
+                                   .d_k = d_k,
+                                   .d_v = d_v,
+                                   .d_o = a.random(kItems),
+                                   .o = o,
+                                   .lse = lse,
+                                   .ids = ids,
+                                   .q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .doc_start = starts,
+                                   .rule = rule,
+                                   .room = kRoom,
+                                   .accumulate_q = false,
+                                   .accumulate_k = false,
+                                   .accumulate_v = false});
     return values_of(d_k);
   });
 }
@@ -119,36 +115,37 @@ TEST_CASE("ovq on tensor cores does not race", "[threads]") {
     const OvqDictionary book{a.zeros(rows),       a.zeros(rows),      a.zeros(of_rows),
                              a.integers(of_rows), a.zeros_bf16(rows), a.zeros_bf16(rows)};
     const Tensor o = a.zeros_bf16(items), lse = a.zeros({1, length, 1}), ids = a.integers(unit),
-                 work = a.zeros({work_of(items, items, rule, room, DType::bf16)}), q = a.random_bf16(items),
-                 k = a.random_bf16(items), v = a.random_bf16(items), starts = a.integers({1, length}),
-                 d_q = a.zeros_bf16(items), d_k = a.zeros_bf16(items), d_v = a.zeros_bf16(items);
-    device::run(
-        stream,
-        OvqForward{
-            o, lse, ids, book, a.zeros_bf16(chunk), a.zeros_bf16(chunk), {}, work, q, k, v, starts, rule, false});
-    device::run(stream, OvqBackward{d_q,
-                                    d_k,
-                                    d_v,
-                                    book,
-                                    {a.zeros(rows), a.zeros(rows), {}, {}},
-                                    a.zeros({1, 1, length, 32}),
-                                    a.zeros({1, 1, length, 2}),
-                                    a.integers(unit),
-                                    a.integers(of_rows),
-                                    {},
-                                    work,
-                                    a.random_bf16(items),
-                                    o,
-                                    lse,
-                                    ids,
-                                    q,
-                                    k,
-                                    v,
-                                    starts,
-                                    rule,
-                                    false,
-                                    false,
-                                    false});
+                 q = a.random_bf16(items), k = a.random_bf16(items), v = a.random_bf16(items),
+                 starts = a.integers({1, length}), d_q = a.zeros_bf16(items), d_k = a.zeros_bf16(items),
+                 d_v = a.zeros_bf16(items);
+    run_device(stream, OvqForward{.o = o,
+                                  .lse = lse,
+                                  .ids = ids,
+                                  .dictionary = book,
+                                  .pending_k = a.zeros_bf16(chunk),
+                                  .pending_v = a.zeros_bf16(chunk),
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .doc_start = starts,
+                                  .rule = rule,
+                                  .forced = false});
+    run_device(stream, OvqBackward{.d_q = d_q,
+                                   .d_k = d_k,
+                                   .d_v = d_v,
+                                   .d_o = a.random_bf16(items),
+                                   .o = o,
+                                   .lse = lse,
+                                   .ids = ids,
+                                   .q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .doc_start = starts,
+                                   .rule = rule,
+                                   .room = room,
+                                   .accumulate_q = false,
+                                   .accumulate_k = false,
+                                   .accumulate_v = false});
     return values_of(d_k);
   });
 }
@@ -160,69 +157,56 @@ TEST_CASE("kvm does not race", "[threads]") {
     KvmRule rule;
     rule.chunk = 2;
     rule.window = 1;
-    const auto rows = [&] {
-      return KvmRows{a.zeros(kRows),         a.zeros(kRows), a.zeros(kRoomShape),
-                     a.integers(kRoomShape), a.zeros(kRows), a.zeros(kRows)};
-    };
-    const KvmRows state = rows();
+    const KvmRows rows{a.zeros(kRows),         a.zeros(kRows), a.zeros(kRoomShape),
+                       a.integers(kRoomShape), a.zeros(kRows), a.zeros(kRows)};
     const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), routes = a.integers(kUnit), q = a.random(kItems),
                  k = a.random(kItems), v = a.random(kItems), weight = a.random({2}), starts = a.integers({1, kTokens}),
                  sizes = a.integers({3}, {0, 2, 3}), d_k = a.zeros(kItems);
-    device::run(stream, KvmForward{o,
-                                   lse,
-                                   routes,
-                                   state,
-                                   {a.zeros(kChunk), a.zeros(kChunk), a.zeros({1, 1, 2})},
-                                   {},
-                                   a.zeros(kChunk),
-                                   a.zeros({kvm_forward_work(kItems, kItems, rule, kRoom, DType::f32)}),
-                                   q,
-                                   k,
-                                   v,
-                                   {},
-                                   weight,
-                                   weight,
-                                   {},
-                                   {},
-                                   starts,
-                                   sizes,
-                                   rule,
-                                   false});
-    device::run(stream, KvmBackward{a.zeros(kItems),
-                                    d_k,
-                                    a.zeros(kItems),
-                                    {},
-                                    a.zeros({2}),
-                                    a.zeros({2}),
-                                    {},
-                                    {},
-                                    state,
-                                    rows(),
-                                    a.zeros({1, 1, kTokens, 4}),
-                                    a.integers(kUnit),
-                                    a.integers(kRoomShape),
-                                    {},
-                                    {},
-                                    a.zeros({kvm_backward_work(kItems, kItems, kItems, rule, kRoom, DType::f32)}),
-                                    a.random(kItems),
-                                    o,
-                                    lse,
-                                    routes,
-                                    q,
-                                    k,
-                                    v,
-                                    {},
-                                    weight,
-                                    weight,
-                                    {},
-                                    {},
-                                    starts,
-                                    sizes,
-                                    rule,
-                                    false,
-                                    false,
-                                    false,
-                                    false});
+    run_device(stream, KvmForward{.o = o,
+                                  .lse = lse,
+                                  .routes = routes,
+                                  .rows = rows,
+                                  .window = {a.zeros(kChunk), a.zeros(kChunk), a.zeros({1, 1, 2})},
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .gate = {},
+                                  .norm_weight = weight,
+                                  .norm_bias = weight,
+                                  .window_temp = {},
+                                  .state_temp = {},
+                                  .doc_start = starts,
+                                  .sizes = sizes,
+                                  .rule = rule,
+                                  .forced = false});
+    run_device(stream, KvmBackward{.d_q = a.zeros(kItems),
+                                   .d_k = d_k,
+                                   .d_v = a.zeros(kItems),
+                                   .d_gate = {},
+                                   .d_norm_weight = a.zeros({2}),
+                                   .d_norm_bias = a.zeros({2}),
+                                   .d_window_temp = {},
+                                   .d_state_temp = {},
+                                   .d_o = a.random(kItems),
+                                   .o = o,
+                                   .lse = lse,
+                                   .routes = routes,
+                                   .q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .gate = {},
+                                   .norm_weight = weight,
+                                   .norm_bias = weight,
+                                   .window_temp = {},
+                                   .state_temp = {},
+                                   .doc_start = starts,
+                                   .sizes = sizes,
+                                   .rule = rule,
+                                   .room = kRoom,
+                                   .accumulate_q = false,
+                                   .accumulate_k = false,
+                                   .accumulate_v = false,
+                                   .accumulate_gate = false});
     return values_of(d_k);
   });
 }
