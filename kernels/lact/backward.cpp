@@ -1,4 +1,5 @@
 #include "kernels/lact/memory.h"
+#include "kernels/lact/scratch.h"
 
 namespace hebb {
 namespace cpu {
@@ -304,15 +305,15 @@ template <class S> void Adjoint<S>::end_document(const Weights<S>& initial, S* t
 
 int64_t max_updates(int64_t length, int64_t chunk) { return (length - 1) / chunk; }
 
-template <class S> void backward_head(const LactBackward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  ScratchParts<S> carve(scratch);
+template <class S>
+void backward_head(const LactBackward& a, const Sizes& n, int64_t row, int64_t head, S* total, S* memory) {
+  ScratchParts<S> carve(memory);
   Adjoint<S> adjoint(carve, n, max_updates(n.length, a.rule.chunk));
   const HeadInputs<S> in(a, n, head);
   const HeadGradients<S> out(a, n, head);
   const Weights<S> initial = Weights<S>::initial(a, n, head);
   const int32_t* doc_start = a.doc_start.as<int32_t>() + row * n.length;
   const S* d_y = a.d_y.as<S>() + head * n.dim;
-  S* total = a.sums.as<S>() + (row * n.heads + head) * n.all();
   std::fill_n(total, n.all(), S(0));
   int64_t updates = adjoint.sweep(a, in, initial, row);
   for (int64_t end = n.length; end > 0;) {
@@ -330,17 +331,18 @@ template <class S> void backward_head(const LactBackward& a, const Sizes& n, int
   }
 }
 
-template <class S> void backward(const LactBackward& a) {
+template <class S> void backward(const LactBackward& a, const LactBackwardScratch& scratch) {
   const Sizes n(a.q, a.w0);
-  delta::for_tasks(n.batch * n.heads, a.scratch.size(0), [&](int64_t task, int64_t slot) {
-    backward_head<S>(a, n, task / n.heads, task % n.heads, a.scratch.as<S>() + slot * a.scratch.size(1));
+  delta::for_tasks(n.batch * n.heads, scratch.memory.size(0), [&](int64_t task, int64_t slot) {
+    backward_head<S>(a, n, task / n.heads, task % n.heads, scratch.sums.as<S>() + task * n.all(),
+                     scratch.memory.as<S>() + slot * scratch.memory.size(1));
   });
   S* d[3] = {a.d_w0.as<S>(), a.d_w1.as<S>(), a.d_w2.as<S>()};
   parallel_for(n.heads * 3, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t head = i / 3, m = i % 3;
       for (int64_t row = 0; d[m] != nullptr && row < n.batch; ++row) {
-        delta::add_row(n.matrix(), S(1), a.sums.as<S>() + ((row * n.heads + head) * 3 + m) * n.matrix(),
+        delta::add_row(n.matrix(), S(1), scratch.sums.as<S>() + ((row * n.heads + head) * 3 + m) * n.matrix(),
                        d[m] + head * n.matrix());
       }
     }
@@ -349,16 +351,28 @@ template <class S> void backward(const LactBackward& a) {
 
 }  // namespace
 
-void run(Stream&, const LactBackward& args) {
-  dispatch_real(args.q.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const LactBackward& args, const LactBackwardScratch& scratch) {
+  dispatch_real(args.q.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu
 
-int64_t lact_backward_scratch(int64_t length, int64_t chunk, int64_t head_dim, int64_t fast_dim) {
-  cpu::delta::ScratchParts<float> carve(nullptr);
-  cpu::Adjoint<float> adjoint(carve, cpu::lact::Sizes(head_dim, fast_dim), cpu::max_updates(length, chunk));
-  return carve.used();
+LactBackwardScratch plan(Workspace& workspace, const LactBackward& args) {
+  const Shape& q = args.q.shape;
+  const int64_t pairs = q[0] * q[2], dim = q[3], fast = args.w0.size(1);
+  const DType dtype = sum_dtype(args.q.dtype);
+  int64_t slots = pairs, elements;
+  if (workspace.on_gpu()) {
+    elements = LactLayout(q[1], args.rule, dim, fast, false, true).total;
+  } else {
+    cpu::delta::ScratchParts<float> carve(nullptr);
+    const cpu::Adjoint<float> adjoint(carve, cpu::lact::Sizes(dim, fast), cpu::max_updates(q[1], args.rule.chunk));
+    slots = std::min<int64_t>(threads(), pairs);
+    elements = carve.used();
+  }
+  return {.sums = workspace.tensor({q[0], q[2], 3 * dim * fast}, dtype, "fast weight gradients"),
+          .memory = workspace.tensor({slots, elements}, dtype, "fast weight versions")};
 }
+HEBB_KERNEL_PLANNED(LactBackward)
 
 }  // namespace hebb

@@ -391,10 +391,10 @@ template <class S> void undo_update(Stream& stream, const Backward<S>& b) {
   each_element("lact_rates", stream, a.pairs(), a.at.window, WriteRates<S>{b});
 }
 
-template <class S> void backward(Stream& stream, const LactBackward& a) {
-  const Fast<S> f(a, false, true);
+template <class S> void backward(Stream& stream, const LactBackward& a, const LactBackwardScratch& scratch) {
+  const Fast<S> f(a, scratch.memory, false, true);
   Backward<S> b{f,
-                {a.d_q.as<S>(), a.d_k.as<S>(), a.d_v.as<S>(), a.d_rates.as<S>(), a.d_mix.as<S>(), a.sums.as<S>(),
+                {a.d_q.as<S>(), a.d_k.as<S>(), a.d_v.as<S>(), a.d_rates.as<S>(), a.d_mix.as<S>(), scratch.sums.as<S>(),
                  a.d_y.as<S>(), a.accumulate_q, a.accumulate_k, a.accumulate_v, a.accumulate_rates, a.accumulate_mix},
                 0};
   HEBB_LAUNCH(lact_tables_kernel<S>, blocks_for(f.pairs(), 1), kBlockThreads, 0, stream, f);
@@ -419,8 +419,8 @@ template <class S> void backward(Stream& stream, const LactBackward& a) {
 
 }  // namespace
 
-void run(Stream& stream, const LactBackward& a) {
-  dispatch_real(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });
+void run(Stream& stream, const LactBackward& a, const LactBackwardScratch& scratch) {
+  dispatch_real(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a, scratch); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -1,4 +1,5 @@
 #include "kernels/lact/memory.h"
+#include "kernels/lact/scratch.h"
 
 namespace hebb {
 namespace cpu {
@@ -76,25 +77,34 @@ template <class S> void forward_head(const LactForward& a, const Sizes& n, int64
   }
 }
 
-template <class S> void forward(const LactForward& a) {
+template <class S> void forward(const LactForward& a, const Tensor& memory) {
   const Sizes n(a.q, a.w0);
-  delta::for_tasks(n.batch * n.heads, a.scratch.size(0), [&](int64_t task, int64_t slot) {
-    forward_head<S>(a, n, task / n.heads, task % n.heads, a.scratch.as<S>() + slot * a.scratch.size(1));
+  delta::for_tasks(n.batch * n.heads, memory.size(0), [&](int64_t task, int64_t slot) {
+    forward_head<S>(a, n, task / n.heads, task % n.heads, memory.as<S>() + slot * memory.size(1));
   });
 }
 
 }  // namespace
 
-void run(Stream&, const LactForward& args) {
-  dispatch_real(args.q.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+void run(Stream&, const LactForward& args, const LactForwardScratch& scratch) {
+  dispatch_real(args.q.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch.memory); });
 }
 
 }  // namespace cpu
 
-int64_t lact_forward_scratch(int64_t head_dim, int64_t fast_dim) {
-  cpu::delta::ScratchParts<float> carve(nullptr);
-  cpu::Forward<float> forward(carve, cpu::lact::Sizes(head_dim, fast_dim));
-  return carve.used();
+LactForwardScratch plan(Workspace& workspace, const LactForward& args) {
+  const int64_t pairs = args.q.size(0) * args.q.size(2), dim = args.q.size(3), fast = args.w0.size(1);
+  int64_t slots = pairs, elements;
+  if (workspace.on_gpu()) {
+    elements = LactLayout(args.q.size(1), args.rule, dim, fast, args.weights.defined(), false).total;
+  } else {
+    cpu::delta::ScratchParts<float> carve(nullptr);
+    const cpu::Forward<float> forward(carve, cpu::lact::Sizes(dim, fast));
+    slots = std::min<int64_t>(threads(), pairs);
+    elements = carve.used();
+  }
+  return {.memory = workspace.tensor({slots, elements}, sum_dtype(args.q.dtype), "fast weight scratch")};
 }
+HEBB_KERNEL_PLANNED(LactForward)
 
 }  // namespace hebb

@@ -1,5 +1,3 @@
-#include "kernels/lact/lact.h"
-
 #include "kernels/lact/muon.cuh"
 
 // Updates of all rows in waves, T / C of them, each of 3 launches (18 with Muon) whose blocks are tiles of 64 x 64;
@@ -64,9 +62,9 @@ template <class S> struct Store {
   }
 };
 
-template <class S> void forward(Stream& stream, const LactForward& a) {
+template <class S> void forward(Stream& stream, const LactForward& a, const Tensor& memory) {
   const bool carries = a.weights.defined();
-  Fast<S> f(a, carries, false);
+  Fast<S> f(a, memory, carries, false);
   f.weights = a.weights.as<S>();
   f.momentum = a.momentum.as<S>();
   f.sums = a.sums.as<S>();
@@ -81,8 +79,8 @@ template <class S> void forward(Stream& stream, const LactForward& a) {
 
 }  // namespace
 
-void run(Stream& stream, const LactForward& a) {
-  dispatch_real(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a); });
+void run(Stream& stream, const LactForward& a, const LactForwardScratch& scratch) {
+  dispatch_real(a.q.dtype, [&](auto zero) { forward<decltype(zero)>(stream, a, scratch.memory); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -1,21 +1,23 @@
-#include "kernels/lact/heads.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/simd.h"
+#include "kernels/lact/heads_scratch.h"
 
 namespace hebb {
-namespace {
-constexpr int64_t kBlock = 32;  // tokens
-constexpr double kEps = 1e-5;   // beside the length of a key
-}  // namespace
 
-int64_t lact_keys_blocks(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+LactKeysBackwardScratch plan(Workspace& workspace, const LactKeysBackward& args) {
+  return {.partial = workspace.tensor({lact_keys_blocks(args.x.size(0)), 2, args.x.size(1) * args.x.size(2)},
+                                      sum_dtype(args.x.dtype), "fast key sums")};
+}
+HEBB_KERNEL_PLANNED(LactKeysBackward)
 
 namespace cpu {
 namespace {
+
+constexpr int64_t kBlock = kLactKeysBlock;
+constexpr double kEps = 1e-5;  // beside the length of a key
 
 /// One column of a [channels, 2] parameter.
 template <class S> std::vector<S> column_of(const Tensor& t, int64_t column) {
@@ -78,10 +80,9 @@ template <class S> struct KeyAdjoint {
   }
 };
 
-template <class S> void keys_backward(const LactKeysBackward& a) {
+template <class S> void keys_backward(const LactKeysBackward& a, S* partial) {
   const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2), channels = heads * d;
   const std::vector<S> scale = column_of<S>(a.scale, a.column), offset = column_of<S>(a.offset, a.column);
-  S* partial = a.partial.as<S>();
   parallel_for(lact_keys_blocks(tokens), 1, [&](int64_t first, int64_t last) {
     std::vector<S> u(static_cast<size_t>(d));
     for (int64_t block = first; block < last; ++block) {
@@ -155,8 +156,8 @@ template <class S> void mix_backward(const LactMixBackward& a) {
 void run(Stream&, const LactKeysForward& args) {
   dispatch_real(args.x.dtype, [&](auto zero) { keys_forward<decltype(zero)>(args); });
 }
-void run(Stream&, const LactKeysBackward& args) {
-  dispatch_real(args.x.dtype, [&](auto zero) { keys_backward<decltype(zero)>(args); });
+void run(Stream&, const LactKeysBackward& args, const LactKeysBackwardScratch& scratch) {
+  dispatch_real(args.x.dtype, [&](auto zero) { keys_backward(args, scratch.partial.as<decltype(zero)>()); });
 }
 void run(Stream&, const LactMixForward& args) {
   dispatch_real(args.x.dtype, [&](auto zero) { mix_forward<decltype(zero)>(args); });

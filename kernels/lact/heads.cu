@@ -1,13 +1,11 @@
-#include "kernels/lact/heads.h"
-
 #include "kernels/common/cuda/column_sums.cuh"
+#include "kernels/lact/heads_scratch.h"
 
 // Bound by HBM: keys 2 and 3 passes, mixing 3 and 4. One warp a head of a token where lengths are needed.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-constexpr int64_t kBlock = 32;  // tokens of one partial sum, as in lact_keys_blocks
-constexpr float kEps = 1e-5f;   // beside the length of a key
+constexpr float kEps = 1e-5f;  // beside the length of a key
 
 /// One column of the [channels, 2] parameters.
 struct Affine {
@@ -54,7 +52,8 @@ template <class T> struct KeysBackward {
   __device__ void operator()(int64_t item, int lane) const {
     const int64_t block = item / heads, channel = item % heads * d, channels = heads * d;
     float *const d_scale = partial + block * 2 * channels + channel, *const d_offset = d_scale + channels;
-    const int64_t first = block * kBlock, last = first + kBlock < tokens ? first + kBlock : tokens;
+    const int64_t first = block * kLactKeysBlock,
+                  last = first + kLactKeysBlock < tokens ? first + kLactKeysBlock : tokens;
     for (int64_t token = first; token < last; ++token) {
       const int64_t begin = token * channels + channel;
       float squares = 0, product = 0;
@@ -134,9 +133,9 @@ void run(Stream& stream, const LactKeysForward& a) {
   });
 }
 
-void run(Stream& stream, const LactKeysBackward& a) {
+void run(Stream& stream, const LactKeysBackward& a, const LactKeysBackwardScratch& scratch) {
   const int64_t tokens = a.x.size(0), heads = a.x.size(1), d = a.x.size(2), blocks = lact_keys_blocks(tokens);
-  float* const partial = a.partial.as<float>();
+  float* const partial = scratch.partial.as<float>();
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     each_warp("lact_keys_backward", stream, blocks * heads,

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -15,17 +15,14 @@ struct LactKeysForward {
 HEBB_KERNEL(LactKeysForward)
 
 /// d_x (overwritten or added to), and the columns of d_scale and d_offset (+=), each may be undefined; u is computed
-/// again. partial [lact_keys_blocks(N), 2, F D] is scratch of the sums over tokens. Bound: memory, 3 passes.
+/// again. Bound: memory, 3 passes.
 struct LactKeysBackward {
-  Tensor d_x, d_scale, d_offset, partial;
+  Tensor d_x, d_scale, d_offset;
   Tensor d_y, x, scale, offset;
   int64_t column;
   bool accumulate;
 };
-HEBB_KERNEL(LactKeysBackward)
-
-/// Token blocks of the sums: a function of N only, never of threads.
-int64_t lact_keys_blocks(int64_t tokens);
+HEBB_KERNEL_WITH_SCRATCH(LactKeysBackward)
 
 /// y = base + silu(gate) x, one gate a head. y, base, x [N, F, D]; gate [N, F]. Bound: memory, 3 passes.
 struct LactMixForward {

@@ -3,7 +3,7 @@
 // Updates of all rows go in waves, one a slot of LactLayout; tokens read when all versions of the weights are there.
 #include "kernels/common/cuda/block.cuh"
 #include "kernels/common/cuda/tiles.cuh"
-#include "kernels/lact/layout.h"
+#include "kernels/lact/scratch.h"
 
 namespace hebb::HEBB_DEVICE::lact {
 
@@ -52,7 +52,7 @@ template <class S> struct Fast {
   int64_t stride;
 
   template <class Args>
-  Fast(const Args& a, bool carries, bool backward)
+  Fast(const Args& a, const Tensor& memory, bool carries, bool backward)
       : at(a.q.size(1), a.rule, a.q.size(3), a.w0.size(1), carries, backward),
         batch(a.q.size(0)),
         length(a.q.size(1)),
@@ -71,9 +71,9 @@ template <class S> struct Fast {
         mix(a.mix.template as<S>()),
         initial{a.w0.template as<S>(), a.w1.template as<S>(), a.w2.template as<S>()},
         doc_start(a.doc_start.template as<int32_t>()),
-        scratch(a.scratch.template as<S>()),
-        stride(a.scratch.size(1)) {
-    HEBB_ASSERT(a.scratch.size(0) >= pairs() && stride >= at.total);
+        scratch(memory.as<S>()),
+        stride(memory.size(1)) {
+    HEBB_ASSERT(memory.size(0) >= pairs() && stride >= at.total);
   }
 
   __host__ __device__ int64_t pairs() const { return batch * heads; }

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "core/parallel.h"
-#include "kernels/lact/layout.h"
-
 namespace hebb {
 namespace {
 
@@ -18,19 +15,6 @@ struct LactNode final : Node {
   bool updates;  // whether a document has a second chunk
 
   Shape tokens(int64_t channels) const { return {batch, length, shape.heads, channels}; }
-  /// [slots, elements]: no more slots than threads, nor than (row, head) pairs; on a GPU one a pair.
-  Buffer scratch(Tape& tape, bool carries, bool is_backward) const {
-    const int64_t pairs = batch * shape.heads, d = shape.dim, h = shape.fast;
-    const DType dtype = sum_dtype(tape.dtype(in.q));
-    const char* const name = is_backward ? "fast weight versions" : "fast weight scratch";
-    if (tape.stream().on_gpu()) {
-      return tape.scratch({pairs, LactLayout(length, rule, d, h, carries, is_backward).total}, dtype, name);
-    }
-    const int64_t slots = std::min<int64_t>(threads(), pairs);
-    return tape.scratch(
-        {slots, is_backward ? lact_backward_scratch(length, rule.chunk, d, h) : lact_forward_scratch(d, h)}, dtype,
-        name);
-  }
   Tensor mix(const Tensor& t) const { return t.defined() ? t.view({batch, length, shape.heads}) : t; }
 
   template <class Args> void set_inputs(Tape& tape, Args& args) const {
@@ -47,9 +31,6 @@ struct LactNode final : Node {
   }
 
   void backward(Tape& tape) override {
-    const Buffer sums =
-        tape.scratch({batch, shape.heads, shape.weights()}, sum_dtype(tape.dtype(in.q)), "fast weight gradients");
-    const Buffer memory = scratch(tape, false, true);
     LactBackward args{};
     set_inputs(tape, args);
     const GradSlot d_q = tape.grad_slot(in.q);
@@ -60,10 +41,8 @@ struct LactNode final : Node {
     args.d_w0 = added_to(tape, in.w0);
     args.d_w1 = added_to(tape, in.w1);
     args.d_w2 = added_to(tape, in.w2);
-    args.sums = sums;
-    args.scratch = memory;
     args.d_y = tape.grad(y).view(tokens(shape.dim));
-    run(tape.stream(), args);
+    run(tape.workspace(), args);
   }
 
  private:
@@ -113,20 +92,16 @@ Var lact_memory(Pass& pass, const LactInputs& in, const LactShape& shape, const 
                              [&](const DocumentSpan& span) { return span.length > rule.chunk; });
   const DType dtype = tape.dtype(in.q);
   node.y = tape.output({pass.tokens(), shape.heads * shape.dim}, dtype, "fast weight readings");
-  {
-    const Buffer scratch = node.scratch(tape, state != nullptr, false);
-    LactForward args{};
-    node.set_inputs(tape, args);
-    args.y = tape.value(node.y).view(node.tokens(shape.dim));
-    args.scratch = scratch;
-    if (state != nullptr) {
-      args.weights = state->weights;
-      args.momentum = state->momentum;
-      args.sums = state->sums;
-      args.mix_sums = state->mix_sums;
-    }
-    run(tape.stream(), args);
+  LactForward args{};
+  node.set_inputs(tape, args);
+  args.y = tape.value(node.y).view(node.tokens(shape.dim));
+  if (state != nullptr) {
+    args.weights = state->weights;
+    args.momentum = state->momentum;
+    args.sums = state->sums;
+    args.mix_sums = state->mix_sums;
   }
+  run(tape.workspace(), args);
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

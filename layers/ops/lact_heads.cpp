@@ -12,19 +12,16 @@ struct LactKeysNode final : Node {
   int64_t column;
 
   void backward(Tape& tape) override {
-    const Buffer partial =
-        tape.scratch({lact_keys_blocks(shape[0]), 2, shape[1] * shape[2]}, tape.dtype(x), "fast key sums");
     const GradSlot d_x = tape.grad_slot(x);
-    run(tape.stream(), LactKeysBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
-                                        .d_scale = tape.grad_slot(scale).tensor,
-                                        .d_offset = tape.grad_slot(offset).tensor,
-                                        .partial = partial,
-                                        .d_y = tape.grad(y).view(shape),
-                                        .x = tape.value(x).view(shape),
-                                        .scale = tape.value(scale),
-                                        .offset = tape.value(offset),
-                                        .column = column,
-                                        .accumulate = d_x.accumulate});
+    run(tape.workspace(), LactKeysBackward{.d_x = d_x ? d_x.tensor.view(shape) : Tensor{},
+                                           .d_scale = tape.grad_slot(scale).tensor,
+                                           .d_offset = tape.grad_slot(offset).tensor,
+                                           .d_y = tape.grad(y).view(shape),
+                                           .x = tape.value(x).view(shape),
+                                           .scale = tape.value(scale),
+                                           .offset = tape.value(offset),
+                                           .column = column,
+                                           .accumulate = d_x.accumulate});
   }
 };
 

@@ -1,5 +1,5 @@
 // The fast weights of lact against their CPU twin.
-#include "kernels/lact/layout.h"
+#include "kernels/lact/scratch.h"
 #include "twins.h"
 
 using namespace hebb_test;
@@ -45,16 +45,24 @@ void check_forward(const Sizes& s, const LactRule& rule, bool carried) {
   const Operands in(t, s, rule);
   const auto state = [&](Shape shape) { return carried ? t.sum(shape) : Twin{}; };
   const Twin y = t.output(s.tokens(s.dim)), weights = state(s.states()), momentum = state(s.states()),
-             sums = state(s.states()), mix_sums = state({2, s.heads}),
-             scratch =
-                 t.scratch({2 * s.heads, std::max(lact_forward_scratch(s.dim, s.fast),
-                                                  LactLayout(s.length, rule, s.dim, s.fast, carried, false).total)},
-                           type_of(rule));
+             sums = state(s.states()), mix_sums = state({2, s.heads});
   t.check(
       [&](auto at) {
-        return LactForward{at(y),     at(weights), at(momentum),     at(sums),     at(mix_sums), at(scratch),
-                           at(in.q),  at(in.k),    at(in.v),         at(in.rates), at(in.mix),   at(in.w0),
-                           at(in.w1), at(in.w2),   at(in.doc_start), rule};
+        return LactForward{.y = at(y),
+                           .weights = at(weights),
+                           .momentum = at(momentum),
+                           .sums = at(sums),
+                           .mix_sums = at(mix_sums),
+                           .q = at(in.q),
+                           .k = at(in.k),
+                           .v = at(in.v),
+                           .rates = at(in.rates),
+                           .mix = at(in.mix),
+                           .w0 = at(in.w0),
+                           .w1 = at(in.w1),
+                           .w2 = at(in.w2),
+                           .doc_start = at(in.doc_start),
+                           .rule = rule};
       },
       tolerance(rule));
 }
@@ -69,16 +77,33 @@ void check_backward(const Sizes& s, const LactRule& rule, bool accumulate, bool 
   const Twin d_y = t.input(s.tokens(s.dim)), d_q = optional(s.dim), d_k = gradient(s.dim), d_v = optional(s.dim),
              d_rates = gradient(3), d_mix = rule.momentum ? gradient(1) : Twin{},
              d_w0 = t.sum({s.heads, s.fast, s.dim}), d_w1 = wanted ? t.sum({s.heads, s.dim, s.fast}) : Twin{},
-             d_w2 = t.sum({s.heads, s.fast, s.dim}), sums = t.scratch(s.states(), type_of(rule)),
-             scratch = t.scratch({2 * s.heads, std::max(lact_backward_scratch(s.length, rule.chunk, s.dim, s.fast),
-                                                        LactLayout(s.length, rule, s.dim, s.fast, false, true).total)},
-                                 type_of(rule));
+             d_w2 = t.sum({s.heads, s.fast, s.dim});
   t.check(
       [&](auto at) {
-        return LactBackward{at(d_q),      at(d_k),    at(d_v),     at(d_rates), at(d_mix), at(d_w0),         at(d_w1),
-                            at(d_w2),     at(sums),   at(scratch), at(d_y),     at(in.q),  at(in.k),         at(in.v),
-                            at(in.rates), at(in.mix), at(in.w0),   at(in.w1),   at(in.w2), at(in.doc_start), rule,
-                            accumulate,   accumulate, accumulate,  accumulate,  accumulate};
+        return LactBackward{.d_q = at(d_q),
+                            .d_k = at(d_k),
+                            .d_v = at(d_v),
+                            .d_rates = at(d_rates),
+                            .d_mix = at(d_mix),
+                            .d_w0 = at(d_w0),
+                            .d_w1 = at(d_w1),
+                            .d_w2 = at(d_w2),
+                            .d_y = at(d_y),
+                            .q = at(in.q),
+                            .k = at(in.k),
+                            .v = at(in.v),
+                            .rates = at(in.rates),
+                            .mix = at(in.mix),
+                            .w0 = at(in.w0),
+                            .w1 = at(in.w1),
+                            .w2 = at(in.w2),
+                            .doc_start = at(in.doc_start),
+                            .rule = rule,
+                            .accumulate_q = accumulate,
+                            .accumulate_k = accumulate,
+                            .accumulate_v = accumulate,
+                            .accumulate_rates = accumulate,
+                            .accumulate_mix = accumulate};
       },
       tolerance(rule));
 }

@@ -12,7 +12,7 @@
 #include "kernels/gated_delta/gated_delta.h"
 #include "kernels/ham/ham.h"
 #include "kernels/head_norm/scratch.h"
-#include "kernels/lact/heads.h"
+#include "kernels/lact/heads_scratch.h"
 #include "kernels/lact/lact.h"
 #include "kernels/memory_mix/memory_mix.h"
 #include "kernels/mesanet/mesanet.h"

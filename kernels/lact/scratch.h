@@ -5,6 +5,15 @@
 
 namespace hebb {
 
+struct LactForwardScratch {
+  Tensor memory;  // [slots, elements]: on a GPU one slot a row and head, of LactLayout::total; else one a thread
+};
+
+struct LactBackwardScratch {
+  Tensor sums;    // [B, F, 3 h D]: gradients of initial weights, by row
+  Tensor memory;  // as above
+};
+
 /// A GPU's scratch of `lact` for one row and head: where its parts begin, in elements of its type, of 4 bytes or more.
 /// Every update of a row has a slot: the chunk behind it begins in tokens [(slot + base) C, (slot + base + 1) C), which
 /// hold one such token at most.
