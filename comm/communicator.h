@@ -3,6 +3,7 @@
 #include <span>
 #include <string>
 
+#include "comm/flight_log.h"
 #include "core/stream.h"
 
 namespace hebb {
@@ -43,6 +44,8 @@ class Communicator {
   /// A hash of the collectives that this rank has called, of their kinds, order and sizes where these are equal on all
   /// ranks: ranks that did the same have the same.
   uint64_t history() const { return history_; }
+  /// Collectives are written down here from now on; null: nowhere. The log outlives the communicator.
+  void record_in(FlightLog* log) { log_ = log; }
 
  protected:
   Communicator(int rank, int size) : rank_(rank), size_(size) { HEBB_ASSERT(rank >= 0 && rank < size); }
@@ -62,10 +65,13 @@ class Communicator {
   virtual void do_barrier(Stream& stream) = 0;
 
  private:
-  void note(int kind, int64_t bytes);
+  enum class Kind { exchange = 1, gather, broadcast, sum, any, barrier };
+  /// One collective: notes it, and runs it unless the stream only counts. common_bytes: what all ranks have alike.
+  template <class F> void call(Stream& stream, Kind kind, int64_t common_bytes, int64_t bytes, F&& run);
 
   int rank_, size_;
   uint64_t history_ = 0;
+  FlightLog* log_ = nullptr;
 };
 
 /// Copies bytes on the stream's device unless both are the same place.

@@ -108,7 +108,7 @@ class Server {
     accept_strangers();
     listen_to_strangers();
     for (size_t r = 1; r < here_.size(); ++r) {
-      if (here_[r] != nullptr) { listen_to(r); }
+      if (here_[r] != nullptr && !is_ready_[r]) { listen_to(r); }  // what follows `ready` is the watch's
     }
   }
 
@@ -182,12 +182,16 @@ class Server {
     connection.flush();
     connection.receive();
     try {
-      while (const std::optional<Json> frame = connection.next()) { take_answer(rank, *frame); }
+      while (!is_ready_[rank]) {
+        const std::optional<Json> frame = connection.next();
+        if (!frame) { break; }
+        take_answer(rank, *frame);
+      }
     } catch (const CommError& error) {
       note(error.what());
       connection.close();
     }
-    if (connection.is_open()) { return; }
+    if (connection.is_open() || is_ready_[rank] || failed_) { return; }
     if (is_welcomed_) { throw CommError(members_[rank].name(), "lost while ranks met: its connection closed"); }
     here_[rank] = nullptr;  // it may come again
   }

@@ -1,0 +1,297 @@
+#include "comm/watch.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "comm/meeting_text.h"
+
+namespace hebb {
+namespace {
+
+constexpr int kComm = static_cast<int>(ExitCode::kComm);
+
+std::chrono::steady_clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+Json fail_frame(int code, int rank, const std::string& text) {
+  return Json::object({{"kind", "fail"}, {"code", code}, {"rank", rank}, {"text", text.substr(0, kLargestHello)}});
+}
+
+}  // namespace
+
+Watch::Watch(ControlLinks links, int rank, const WatchOptions& options, const FlightLog& log)
+    : rank_(rank), options_(options), log_(log), members_(std::move(links.members)), next_beat_(Clock::now()) {
+  for (auto& connection : links.connections) {
+    peers_.push_back({.connection = std::move(connection), .heard = Clock::now(), .moved = Clock::now(), .beat = {}});
+  }
+  thread_ = std::thread([this] {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the main thread's
+    run();
+  });
+}
+
+Watch::~Watch() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+  }
+  thread_.join();
+}
+
+void Watch::fail(ExitCode code, const std::string& text) {
+  std::unique_lock lock(mutex_);
+  own_failure_ = Cause{static_cast<int>(code), rank_, text};
+  for (;;) { changed_.wait(lock); }  // the watch ends the process
+}
+
+void Watch::finish() {
+  std::unique_lock lock(mutex_);
+  wants_end_ = true;
+  changed_.wait(lock, [this] { return is_over_; });
+}
+
+void Watch::run() {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_stopped_) { return; }
+    }
+    wait_for_frames();
+    take_frames();
+    hear_requests();
+    send_beats();
+    if (end_is_reached()) {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+      changed_.notify_all();
+      return;
+    }
+    look_for_lost();
+    if (is_hub()) { look_for_stalls(); }
+    if (suspected_ && Clock::now() >= conclude_at_) { conclude(*suspected_); }
+  }
+}
+
+void Watch::wait_for_frames() {
+  std::vector<pollfd> polled;
+  for (const Peer& p : peers_) {
+    if (p.connection == nullptr || !p.connection->is_open()) { continue; }
+    polled.push_back(
+        {p.connection->fd(), static_cast<short>(POLLIN | (p.connection->wants_to_write() ? POLLOUT : 0)), 0});
+  }
+  ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp(options_.lost_seconds * 20, 5.0, 50.0)));
+}
+
+void Watch::take_frames() {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    Peer& p = peers_[i];
+    if (p.connection == nullptr) { continue; }
+    p.connection->flush();
+    p.connection->receive();
+    try {
+      while (const std::optional<Json> frame = p.connection->next()) { take_frame(i, *frame); }
+    } catch (const CommError& error) { suspect({kComm, rank_, members_[i].name() + ": " + error.what()}); }
+  }
+}
+
+void Watch::take_frame(size_t rank, const Json& frame) {
+  Peer& p = peers_[rank];
+  p.heard = Clock::now();
+  const std::string& kind = frame_kind(frame);
+  if (kind == "beat") {
+    place_text(frame);  // complete, or an error
+    collective_text(frame);
+    is_waiting(frame);
+    note_beat(p, frame);
+  } else if (kind == "bye") {
+    p.is_done = true;
+    got_bye_ = true;
+  } else if (kind == "fail") {
+    take_fail(frame);
+  } else {
+    throw CommError("control connection", "unexpected frame " + kind);
+  }
+}
+
+void Watch::note_beat(Peer& p, const Json& beat) {
+  if (p.beat.is_null() || frame_integer(p.beat, "ticks") != frame_integer(beat, "ticks")) { p.moved = Clock::now(); }
+  p.beat = beat;
+}
+
+void Watch::take_fail(const Json& frame) {
+  const Cause cause{static_cast<int>(frame_integer(frame, "code")), static_cast<int>(frame_integer(frame, "rank")),
+                    frame_text(frame, "text")};
+  if (!is_hub()) { conclude(cause, true); }
+  const bool is_known = cause.rank > 0 && cause.rank < static_cast<int>(members_.size());
+  if (!is_known) { throw CommError("control connection", "a failure of no rank"); }
+  Cause named = cause;
+  named.text = members_[static_cast<size_t>(cause.rank)].name() + ": " + cause.text;
+  suspect(named);
+}
+
+void Watch::suspect(const Cause& cause) {
+  if (cause.code != kComm) { conclude(cause); }
+  if (suspected_) { return; }
+  suspected_ = cause;
+  conclude_at_ = Clock::now() + std::chrono::seconds(1);
+}
+
+void Watch::hear_requests() {
+  const std::lock_guard lock(mutex_);
+  if (own_failure_) {
+    const Cause cause = *std::exchange(own_failure_, std::nullopt);
+    if (is_hub()) {
+      suspect(cause);
+    } else {
+      peers_[0].connection->send(fail_frame(cause.code, rank_, cause.text));
+      suspected_ = cause;
+      conclude_at_ = Clock::now() + std::chrono::seconds(3);  // rank 0 answers before, or is gone
+    }
+  }
+  if (wants_end_ && !said_bye_) {
+    said_bye_ = true;
+    if (is_hub()) {
+      peers_[0].is_done = true;
+    } else {
+      peers_[0].connection->send(Json::object({{"kind", "bye"}}));
+    }
+  }
+}
+
+void Watch::send_beats() {
+  if (Clock::now() < next_beat_) { return; }
+  next_beat_ = Clock::now() + duration_of(options_.lost_seconds / 10);
+  const Json beat = log_.beat();
+  for (Peer& p : peers_) {
+    if (p.connection == nullptr) {
+      note_beat(p, beat);
+    } else if (p.connection->is_open()) {
+      p.connection->send(beat);
+    }
+  }
+}
+
+/// Rank 0 tells all once all have come; the others wait for that.
+bool Watch::end_is_reached() {
+  if (!is_hub()) { return said_bye_ && got_bye_; }
+  if (!std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.is_done; })) { return false; }
+  for (Peer& p : peers_) {
+    if (p.connection != nullptr) { p.connection->send(Json::object({{"kind", "bye"}})); }
+  }
+  return true;
+}
+
+void Watch::look_for_lost() {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    const Peer& p = peers_[i];
+    if (p.connection == nullptr || (is_hub() && p.is_done)) { continue; }
+    const bool is_silent = Clock::now() - p.heard > duration_of(options_.lost_seconds);
+    if (p.connection->is_open() && !is_silent) { continue; }
+    if (suspected_ && suspected_->rank == rank_ && suspected_->code != kComm) { conclude(*suspected_); }
+    const std::string how =
+        is_silent ? "no heartbeat for " + seconds_text(options_.lost_seconds) : "its connection closed";
+    conclude({kComm, static_cast<int>(i), members_[i].name() + ": lost: " + how + seen_text(i) + waiting_text()});
+  }
+}
+
+/// A rank stands still if it is in no collective and does not come forward, or if all wait for each other.
+void Watch::look_for_stalls() {
+  const auto has_stopped = [&](const Peer& p) {
+    return !p.beat.is_null() && frame_integer(p.beat, "ticks") > 0 &&
+           Clock::now() - p.moved > duration_of(options_.stall_seconds);
+  };
+  bool all_wait = true;
+  size_t last = 0;  // the rank that has entered the fewest collectives
+  for (size_t r = 0; r < peers_.size(); ++r) {
+    const Peer& p = peers_[r];
+    const bool waits = p.is_done || (!p.beat.is_null() && is_waiting(p.beat));
+    if (has_stopped(p) && !waits) {
+      conclude({kComm, static_cast<int>(r),
+                members_[r].name() + ": stalled: no progress for " + seconds_text(options_.stall_seconds) +
+                    seen_text(r) + waiting_text()});
+    }
+    all_wait = all_wait && waits && (p.is_done || has_stopped(p));
+    if (!p.is_done && (peers_[last].is_done ||
+                       frame_integer(p.beat.is_null() ? log_.beat() : p.beat, "entered") <
+                           frame_integer(peers_[last].beat.is_null() ? log_.beat() : peers_[last].beat, "entered"))) {
+      last = r;
+    }
+  }
+  if (!all_wait || peers_[last].is_done) { return; }
+  conclude({kComm, static_cast<int>(last),
+            "all ranks wait for each other, and none came forward for " + seconds_text(options_.stall_seconds) + "; " +
+                members_[last].name() + " has entered the fewest collectives" + waiting_text()});
+}
+
+std::string Watch::seen_text(size_t rank) const {
+  const Json& beat = peers_[rank].beat;
+  return beat.is_null() ? "" : "; last seen in " + place_text(beat);
+}
+
+/// "; ranks 0-4, 6 wait in all-to-all 14 of step 812", as far as rank 0 knows.
+std::string Watch::waiting_text() const {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (size_t r = 0; is_hub() && r < peers_.size(); ++r) {
+    const Peer& p = peers_[r];
+    if (p.beat.is_null() || p.is_done || !is_waiting(p.beat)) { continue; }
+    const std::string where = collective_text(p.beat);
+    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == where; });
+    if (it == groups.end()) { it = groups.insert(it, {where, {}}); }
+    it->second.push_back(static_cast<int>(r));
+  }
+  std::string text;
+  for (const auto& [where, ranks] : groups) {
+    const bool is_one = ranks.size() == 1;
+    text += (is_one ? "; rank " : "; ranks ") + rank_list(ranks) + (is_one ? " waits in " : " wait in ") + where;
+  }
+  return text;
+}
+
+void Watch::conclude(const Cause& cause, bool is_reported) {
+  if (!is_reported) {
+    // Ranks without rank 0 say who they are: there may be many of them.
+    const std::string who = is_hub() ? "" : members_[static_cast<size_t>(rank_)].name() + ": ";
+    std::fprintf(stderr, "%serror: %s\n", who.c_str(), cause.text.c_str());
+    std::fflush(stderr);
+  }
+  const Json frame = fail_frame(cause.code, cause.rank, cause.text);
+  for (Peer& p : peers_) {
+    if (is_hub() && p.connection != nullptr && p.connection->is_open()) { p.connection->send(frame); }
+  }
+  write_flight_record(cause);
+  const Clock::time_point last = Clock::now() + std::chrono::seconds(1);
+  const auto is_sent = [](const Peer& p) { return p.connection == nullptr || !p.connection->wants_to_write(); };
+  while (Clock::now() < last && !std::all_of(peers_.begin(), peers_.end(), is_sent)) {
+    wait_for_frames();
+    for (Peer& p : peers_) {
+      if (p.connection != nullptr) { p.connection->flush(); }
+    }
+  }
+  std::fflush(stdout);
+  ::_exit(cause.code);
+}
+
+void Watch::write_flight_record(const Cause& cause) const {
+  try {
+    fs::create_directories(options_.logs);
+    char name[32];
+    std::snprintf(name, sizeof name, "flight_%05d.json", rank_);
+    const Json record = Json::object({{"rank", rank_},
+                                      {"name", members_[static_cast<size_t>(rank_)].name()},
+                                      {"cause", cause.text},
+                                      {"code", cause.code},
+                                      {"steps", log_.steps()},
+                                      {"last", log_.beat()},
+                                      {"collectives", log_.collectives()}});
+    write_file_atomic(options_.logs / name, record.dump(1) + "\n");
+  } catch (const std::exception&) {}  // the cause is what matters
+}
+
+}  // namespace hebb
