@@ -1,13 +1,22 @@
-#include "kernels/fwpkm/fwpkm.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "kernels/fwpkm/keys.h"
+#include "kernels/fwpkm/scratch.h"
 #include "kernels/gemm/gemm_cpu.h"
 #include "kernels/product_key/select.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+FastIndexReadersScratch plan(Workspace& workspace, const FastIndexReaders& args) {
+  constexpr int64_t kGpuNumbers = 3, kMore = 1024;
+  const int64_t entries = args.chunks.all.tokens() * (args.slots.numel() / args.slots.size(0));
+  return {.sorted = workspace.tensor({workspace.on_gpu() ? kGpuNumbers * entries + kMore : entries}, DType::i64,
+                                     "sorted readers")};
+}
+HEBB_KERNEL_PLANNED(FastIndexReaders)
+
+namespace cpu {
 namespace {
 
 /// Working memory of one thread's lookups.
@@ -172,8 +181,9 @@ template <class S> void write_values(const FastWriteValues& a) {
 }
 
 /// The reader lists of one chunk.
-void index_readers(const FastIndexReaders& a, const FastReaders& out, const FastChunk& chunk, int64_t e) {
-  int64_t *sorted = a.sorted.as<int64_t>(), count = 0;
+void index_readers(const FastIndexReaders& a, const FastReaders& out, const FastChunk& chunk, int64_t e,
+                   int64_t* sorted) {
+  int64_t count = 0;
   for (int64_t r = 0; r < chunk.tokens(); ++r) {
     const int64_t t = chunk.token(r);
     for (int64_t g = t * e; counts(a.pairs, t) && g < (t + 1) * e; ++g) {
@@ -205,10 +215,10 @@ void run(Stream&, const FastSelectSlots& a) {
   dispatch_real(a.out.weights.dtype, [&](auto zero) { select_slots<decltype(zero)>(a); });
 }
 
-void run(Stream&, const FastIndexReaders& a) {
+void run(Stream&, const FastIndexReaders& a, const FastIndexReadersScratch& scratch) {
   const int64_t e = a.slots.numel() / a.slots.size(0);
   for (int64_t c = 0; c < a.chunks.count(); ++c) {
-    index_readers(a, readers_of(a.out, a.chunks, c, e, a.table), a.chunks.at(c), e);
+    index_readers(a, readers_of(a.out, a.chunks, c, e, a.table), a.chunks.at(c), e, scratch.sorted.as<int64_t>());
   }
 }
 
@@ -267,4 +277,5 @@ void run(Stream&, const FastMeasureStep& a) {
   });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

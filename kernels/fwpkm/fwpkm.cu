@@ -2,6 +2,7 @@
 
 #include "kernels/common/cuda/scan.cuh"
 #include "kernels/common/cuda/sort.cuh"
+#include "kernels/fwpkm/scratch.h"
 #include "kernels/fwpkm/slot_gradient_sums.cuh"
 
 // Values of a product-key memory. Everything scales with the R E entries of a chunk and the U slots that they touch,
@@ -179,13 +180,14 @@ struct AddMeasures {
 int64_t entries_of(const FastLookup& lookup) { return lookup.weights.numel() / lookup.weights.size(0); }
 
 /// Of chunks whose keys 31 bits can tell apart: `first`, the next one and so on.
-void index_chunks(Stream& stream, const FastIndexReaders& a, const FastChunks& chunks, int64_t first) {
+void index_chunks(Stream& stream, const FastIndexReaders& a, const Tensor& memory, const FastChunks& chunks,
+                  int64_t first) {
   const int64_t entries = a.slots.numel() / a.slots.size(0), all = chunks.all.tokens() * entries,
                 most_entries = chunks.all.batch * chunks.size * entries;
   const int64_t most = fast_capacity(most_entries, a.table);
-  auto* const keys = reinterpret_cast<int32_t*>(a.sorted.as<int64_t>());
+  auto* const keys = reinterpret_cast<int32_t*>(memory.as<int64_t>());
   int32_t* const scratch = keys + (all + 3) / 4 * 4;
-  HEBB_ASSERT((all + 3) / 4 * 16 + sort_scratch_bytes(all) <= a.sorted.bytes());
+  HEBB_ASSERT((all + 3) / 4 * 16 + sort_scratch_bytes(all) <= memory.bytes());
   each_element("fast_reader_keys", stream, chunks.all.tokens(), entries,
                GatherSlots{keys, a.slots.as<int32_t>(), a.pairs.targets.as<int32_t>(), chunks, entries, a.table,
                            a.pairs.pairs_only});
@@ -199,13 +201,13 @@ void index_chunks(Stream& stream, const FastIndexReaders& a, const FastChunks& c
 
 }  // namespace
 
-void run(Stream& stream, const FastIndexReaders& a) {
+void run(Stream& stream, const FastIndexReaders& a, const FastIndexReadersScratch& scratch) {
   const int64_t together = std::max<int64_t>(1, ((int64_t{1} << 31) - 1) / (a.table + 1)), size = a.chunks.size;
   for (int64_t c = 0; c < a.chunks.count(); c += together) {
     FastChunks some = a.chunks;
     some.all.first += c * size;
     some.all.count = std::min(together * size, a.chunks.all.count - c * size);
-    index_chunks(stream, a, some, c);
+    index_chunks(stream, a, scratch.sorted, some, c);
   }
 }
 

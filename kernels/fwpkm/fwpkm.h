@@ -1,7 +1,7 @@
 #pragma once
 #include <algorithm>
 
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -91,20 +91,15 @@ struct FastSelectSlots {
 };
 HEBB_KERNEL(FastSelectSlots)
 
-/// Reader lists of chunks; sorted i64 is scratch of fast_readers_scratch(stream, entries of all chunks)
-/// numbers.
+/// Reader lists of chunks.
 struct FastIndexReaders {
   FastReaders out;
-  Tensor sorted, slots;
+  Tensor slots;
   FastChunks chunks;
   FastPairs pairs;
   int64_t table;  // slots of the table
 };
-HEBB_KERNEL(FastIndexReaders)
-inline int64_t fast_readers_scratch(const Stream& stream, int64_t entries) {
-  constexpr int64_t kGpuNumbers = 3, kMore = 1024;  // a key, two pairs of key and position, counts of digits
-  return stream.on_gpu() ? kGpuNumbers * entries + kMore : entries;
-}
+HEBB_KERNEL_WITH_SCRATCH(FastIndexReaders)
 
 /// vh [., dv] = sum of weights times rows of values [n n, dv]; error [R, dv] (undefined: not wanted) =
 /// w (v_target - vh) of tokens with a pair. Bound: memory, E rows a token.
@@ -137,36 +132,29 @@ struct FastRestoreRows {
 };
 HEBB_KERNEL(FastRestoreRows)
 
-/// Scratch for the entries of each key, i32: fast_key_lists(stream, chunks, H, n, k) numbers for a list
-/// of all tokens. The CPU walks over the tokens instead.
-inline int64_t fast_key_lists(const Stream& stream, const FastChunks& chunks, int64_t heads, int64_t n, int64_t k) {
-  return stream.on_gpu() ? 2 * heads * (chunks.all.tokens() * k + chunks.count() * (n + 1)) : 0;
-}
-
 /// next = keys - rate d(A_0 + A_1)/d keys: the entropy step. next_norms [H, 2, n] = |next|^2. usage
-/// [2, n] = m; gamma [., H, 2, k] and lists (one of the chunk) are scratch. `count`: tokens that count in m.
+/// [2, n] = m. `count`: tokens that count in m.
 /// Cost: 6 E D FLOPs per codebook and token.
 struct FastEntropyStep {
-  Tensor next, next_norms, usage, gamma, lists, keys, q;
+  Tensor next, next_norms, usage, keys, q;
   FastLookup lookup;
   FastChunk chunk;
   FastPairs pairs;
   FastScore score;
   double rate, count;
 };
-HEBB_KERNEL(FastEntropyStep)
+HEBB_KERNEL_WITH_SCRATCH(FastEntropyStep)
 
-/// next = keys - rate d/d keys of sum w |v_target - vh|^2 / (2 pairs dv), next_norms as above. index,
-/// gamma [., H, 2, k], d_weights [., H, k] and lists are scratch.
+/// next = keys - rate d/d keys of sum w |v_target - vh|^2 / (2 pairs dv), next_norms as above.
 struct FastMemoryStep {
-  Tensor next, next_norms, index, gamma, d_weights, lists, keys, q, values, vh;
+  Tensor next, next_norms, keys, q, values, vh;
   FastLookup lookup;
   FastChunk chunk;
   FastPairs pairs;
   FastScore score;
   double rate, count;
 };
-HEBB_KERNEL(FastMemoryStep)
+HEBB_KERNEL_WITH_SCRATCH(FastMemoryStep)
 
 /// sums[0] += sum w |e|^2 / 2; sums[1] += |values - rows|^2 (f64).
 struct FastMeasureStep {
@@ -178,11 +166,10 @@ struct FastMeasureStep {
 HEBB_KERNEL(FastMeasureStep)
 
 /// Backward of reading and, with `through`, of the value updates (docs/layers/fwpkm.md, Gradient through updates), from
-/// the last chunk to the first: d_weights, d_v +=, d_w +=. adjoint [min(n n, sum of U's room), dv] gets the gradients
-/// of rows that later chunks read; place [n n] (zero at first) says where they are; d_vh [R, dv] is scratch. rows: the
-/// chunks' values before their updates, one chunk behind the other; undefined: they are still in `values`.
+/// the last chunk to the first: d_weights, d_v +=, d_w +=. rows: the chunks' values before their updates, one chunk
+/// behind the other; undefined: they are still in `values`.
 struct FastValuesBackward {
-  Tensor d_weights, d_v, d_w, adjoint, place, d_vh;
+  Tensor d_weights, d_v, d_w;
   Tensor d_out, vh, rows, values;
   FastLookup lookup;
   FastReaders readers;  // of all chunks
@@ -191,15 +178,13 @@ struct FastValuesBackward {
   double step;
   bool through;
 };
-HEBB_KERNEL(FastValuesBackward)
+HEBB_KERNEL_WITH_SCRATCH(FastValuesBackward)
 
 /// Through softmax and scores and, with `through`, through the entropy steps of the keys, from the last
 /// chunk to the first: d_q (overwritten or added to). keys [copies, H, 2, n, D]: those that each chunk
-/// read, or one copy for all. usage [chunks, 2, n]. d_keys [2, H, 2, n, D], mean [2, n], index, sigma,
-/// gamma, beta [., H, 2, k] and lists (two of all chunks) are scratch; without `through` only index and
-/// sigma are used.
+/// read, or one copy for all. usage [chunks, 2, n].
 struct FastKeysBackward {
-  Tensor d_q, d_keys, mean, index, sigma, gamma, beta, lists;
+  Tensor d_q;
   Tensor d_weights, usage, keys, q;
   FastLookup lookup;
   FastChunks chunks;
@@ -207,6 +192,6 @@ struct FastKeysBackward {
   double rate;
   bool through, accumulate;
 };
-HEBB_KERNEL(FastKeysBackward)
+HEBB_KERNEL_WITH_SCRATCH(FastKeysBackward)
 
 }  // namespace hebb

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "kernels/fwpkm/keys.cuh"
+#include "kernels/fwpkm/scratch.h"
 
 // Gradients through product keys. What the keys' gradients do not enter is made for all chunks at once: scores, their
 // part of the queries' gradients, and the lists of each key's readers. Then chunk after chunk, from the last one, as
@@ -142,12 +143,13 @@ template <class T> struct EntropyCoefficients {
 
 /// Through the entropy step of a chunk: gamma, beta, and its part of d_q. d_next: of the keys that the step made.
 template <class T>
-void entropy_backward(Stream& stream, const FastKeysBackward& a, const Keys<T>& in, const KeyLists& lists, int64_t c,
-                      const float* d_next) {
+void entropy_backward(Stream& stream, const FastKeysBackward& a, const FastKeysBackwardScratch& scratch,
+                      const Keys<T>& in, const KeyLists& lists, int64_t c, const float* d_next) {
   const int64_t rows = in.chunks.all.tokens(), books = rows * in.heads * 2;
   const int32_t* const entries = a.lookup.entries.as<int32_t>();
   const float *const probs = a.lookup.probs.as<float>(), *const scores = a.lookup.scores.as<float>();
-  float *const mean = a.mean.as<float>(), *const gamma = a.gamma.as<float>(), *const beta = a.beta.as<float>();
+  float *const mean = scratch.mean.as<float>(), *const gamma = scratch.gamma.as<float>(),
+               *const beta = scratch.beta.as<float>();
   const auto rate = static_cast<float>(a.rate), count = static_cast<float>(rows * in.heads);
   each_warp("fast_project", stream, books * in.k, Project<T>{beta, gamma, d_next, scores, entries, in, rate});
   each_warp("fast_mean", stream, 2 * in.n,
@@ -158,22 +160,25 @@ void entropy_backward(Stream& stream, const FastKeysBackward& a, const Keys<T>& 
 }
 
 /// The gradients of the keys, chunk after chunk.
-template <class T> void chunks_backward(Stream& stream, const FastKeysBackward& a, const Keys<T>& all) {
+template <class T>
+void chunks_backward(Stream& stream, const FastKeysBackward& a, const FastKeysBackwardScratch& scratch,
+                     const Keys<T>& all) {
   const int64_t size = all.heads * 2 * all.n * all.half, last = a.chunks.count() - 1;
-  KeyIndex read{a.index.as<int32_t>(), nullptr, a.lists.as<int32_t>(), a.chunks, all.heads, all.n, all.k}, found = read;
+  KeyIndex read{scratch.index.as<int32_t>(), nullptr, scratch.lists.as<int32_t>(), a.chunks, all.heads, all.n, all.k},
+      found = read;
   found.index = a.lookup.entries.as<int32_t>();
-  found.lists += a.lists.numel() / 2;
+  found.lists += scratch.lists.numel() / 2;
   make_key_lists(stream, read, {});
   make_key_lists(stream, found, {});
-  float *const sigma = a.sigma.as<float>(), *const beta = all.is_idw ? a.beta.as<float>() : nullptr;
-  float *d_keys = a.d_keys.as<float>(), *d_next = d_keys + size;
+  float *const sigma = scratch.sigma.as<float>(), *const beta = all.is_idw ? scratch.beta.as<float>() : nullptr;
+  float *d_keys = scratch.d_keys.as<float>(), *d_next = d_keys + size;
   for (int64_t c = last; c >= 0; --c) {
     std::swap(d_keys, d_next);
     Keys<T> in = all;
     in.keys += c * all.copy;
     in.copy = 0;
     in.chunks = {a.chunks.at(c), a.chunks.size};
-    if (c < last) { entropy_backward(stream, a, in, found.of_chunk(c), c, d_next); }
+    if (c < last) { entropy_backward(stream, a, scratch, in, found.of_chunk(c), c, d_next); }
     if (c > 0) {
       add_to_keys(stream,
                   {d_keys,
@@ -182,13 +187,14 @@ template <class T> void chunks_backward(Stream& stream, const FastKeysBackward& 
                    d_next,
                    1.0f,
                    c < last ? 2 : 1,
-                   {{read.of_chunk(c), sigma, nullptr}, {found.of_chunk(c), a.gamma.as<float>(), beta}}},
+                   {{read.of_chunk(c), sigma, nullptr}, {found.of_chunk(c), scratch.gamma.as<float>(), beta}}},
                   in, NothingBefore{});
     }
   }
 }
 
-template <class T> void keys_backward(Stream& stream, const FastKeysBackward& a) {
+template <class T>
+void keys_backward(Stream& stream, const FastKeysBackward& a, const FastKeysBackwardScratch& scratch) {
   const int64_t heads = a.lookup.slots.size(1), k = a.lookup.slots.size(2), n = a.keys.size(3), half = a.keys.size(4);
   const Keys<T> in{a.q.as<T>(),
                    a.keys.as<float>(),
@@ -201,21 +207,21 @@ template <class T> void keys_backward(Stream& stream, const FastKeysBackward& a)
                    a.score.idw,
                    a.chunks};
   const int64_t rows = a.chunks.all.tokens();
-  float* const sigma = a.sigma.as<float>();
-  int32_t* const index = a.index.as<int32_t>();
+  float* const sigma = scratch.sigma.as<float>();
+  int32_t* const index = scratch.index.as<int32_t>();
   each_warp("fast_to_entries", stream, rows * heads,
             ToEntries<T>{index, sigma, a.lookup.weights.as<float>(), a.d_weights.as<float>(),
                          a.lookup.slots.as<int32_t>(), nullptr, in});
   if (in.is_idw) { each_warp("fast_scale_scores", stream, rows * heads * k * 2, ScaleScores<T>{sigma, index, in}); }
   each_element("fast_d_q", stream, rows * heads * 2, half,
                QueryGradient<T>{a.d_q.as<T>(), index, sigma, in, a.accumulate});
-  if (a.through) { chunks_backward(stream, a, in); }
+  if (a.through) { chunks_backward(stream, a, scratch, in); }
 }
 
 }  // namespace
 
-void run(Stream& stream, const FastKeysBackward& a) {
-  dispatch_float(a.q.dtype, [&](auto zero) { keys_backward<decltype(zero)>(stream, a); });
+void run(Stream& stream, const FastKeysBackward& a, const FastKeysBackwardScratch& scratch) {
+  dispatch_float(a.q.dtype, [&](auto zero) { keys_backward<decltype(zero)>(stream, a, scratch); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

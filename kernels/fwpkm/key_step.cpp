@@ -1,8 +1,58 @@
 #include <vector>
 
 #include "kernels/fwpkm/keys.h"
+#include "kernels/fwpkm/scratch.h"
 
-namespace hebb::cpu {
+namespace hebb {
+namespace {
+
+/// Lists of the readers of each key, on a GPU.
+Tensor plan_lists(Workspace& workspace, const FastChunks& chunks, int64_t lists, const Shape& entries, int64_t n) {
+  if (!workspace.on_gpu()) { return {}; }
+  return workspace.tensor({lists * fast_key_lists(chunks, entries[1], n, entries[3])}, DType::i32, "readers of keys");
+}
+
+}  // namespace
+
+FastEntropyStepScratch plan(Workspace& workspace, const FastEntropyStep& args) {
+  const Shape& entries = args.lookup.entries.shape;
+  return {.gamma = workspace.tensor(entries, sum_dtype(args.q.dtype), "key step weights"),
+          .lists = plan_lists(workspace, {args.chunk, args.chunk.count}, 1, entries, args.keys.size(2))};
+}
+HEBB_KERNEL_PLANNED(FastEntropyStep)
+
+FastMemoryStepScratch plan(Workspace& workspace, const FastMemoryStep& args) {
+  const Shape& entries = args.lookup.entries.shape;
+  const DType dtype = sum_dtype(args.q.dtype);
+  return {.index = workspace.tensor(entries, DType::i32, "key step entries"),
+          .gamma = workspace.tensor(entries, dtype, "key step weights"),
+          .d_weights = workspace.tensor(args.lookup.slots.shape, dtype, "slot weight gradients"),
+          .lists = plan_lists(workspace, {args.chunk, args.chunk.count}, 1, entries, args.keys.size(2))};
+}
+HEBB_KERNEL_PLANNED(FastMemoryStep)
+
+FastKeysBackwardScratch plan(Workspace& workspace, const FastKeysBackward& args) {
+  const Shape &entries = args.lookup.entries.shape, &keys = args.keys.shape;
+  const DType dtype = sum_dtype(args.q.dtype);
+  FastKeysBackwardScratch scratch{.index = workspace.tensor(entries, DType::i32, "key step entries"),
+                                  .sigma = workspace.tensor(entries, dtype, "score gradients"),
+                                  .gamma = {},
+                                  .beta = {},
+                                  .d_keys = {},
+                                  .mean = {},
+                                  .lists = {}};
+  if (args.through) {
+    scratch.gamma = workspace.tensor(entries, dtype, "key step weights");
+    scratch.beta = workspace.tensor(entries, dtype, "key step weights");
+    scratch.d_keys = workspace.tensor({2, keys[1], 2, keys[3], keys[4]}, dtype, "key gradients");
+    scratch.mean = workspace.tensor({2, keys[3]}, dtype, "key gradients");
+    scratch.lists = plan_lists(workspace, args.chunks, 2, entries, keys[3]);
+  }
+  return scratch;
+}
+HEBB_KERNEL_PLANNED(FastKeysBackward)
+
+namespace cpu {
 namespace {
 
 template <class S> void copy_keys(const Tensor& to, const Tensor& from) {
@@ -39,7 +89,7 @@ template <class S> S pull(S m) { return std::log(m + S(1e-8)) + m / (m + S(1e-8)
 /// b of an entry from its score: 2 / (eps + |u|^2), and 1 for dot products.
 template <class S> S slope(S score, const FastScore& kind) { return kind.idw ? S(2) * std::exp(score) : S(1); }
 
-template <class S> void entropy_step(const FastEntropyStep& a) {
+template <class S> void entropy_step(const FastEntropyStep& a, S* all_gamma) {
   const FastSizes s = fast_sizes(a.lookup.slots, a.keys);
   count_usage<S>(a, s);
   const S* usage = a.usage.as<S>();
@@ -49,7 +99,7 @@ template <class S> void entropy_step(const FastEntropyStep& a) {
       const int32_t* entries = a.lookup.entries.as<int32_t>() + book * s.k;
       const S *probs = a.lookup.probs.as<S>() + book * s.k, *scores = a.lookup.scores.as<S>() + book * s.k;
       const S* m = usage + book % 2 * s.n;
-      S* gamma = a.gamma.as<S>() + book * s.k;
+      S* gamma = all_gamma + book * s.k;
       S mu = 0;
       for (int64_t j = 0; j < s.k; ++j) {
         gamma[j] = pull(m[entries[j]]);
@@ -61,8 +111,8 @@ template <class S> void entropy_step(const FastEntropyStep& a) {
     }
   });
   copy_keys<S>(a.next, a.keys);
-  add_to_keys<S>(a.next.as<S>(), a.lookup.entries.as<int32_t>(), a.gamma.as<S>(), nullptr, nullptr,
-                 static_cast<S>(-a.rate), a.q.as<S>(), a.keys.as<S>(), a.score.idw, s, a.chunk);
+  add_to_keys<S>(a.next.as<S>(), a.lookup.entries.as<int32_t>(), all_gamma, nullptr, nullptr, static_cast<S>(-a.rate),
+                 a.q.as<S>(), a.keys.as<S>(), a.score.idw, s, a.chunk);
   write_key_norms<S>(a.next_norms, a.next);
 }
 
@@ -86,12 +136,12 @@ void scores_backward(int64_t token, const FastSizes& s, const FastScore& score, 
   }
 }
 
-template <class S> void memory_step(const FastMemoryStep& a) {
+template <class S> void memory_step(const FastMemoryStep& a, const FastMemoryStepScratch& scratch) {
   const FastSizes s = fast_sizes(a.lookup.slots, a.keys);
   const int64_t dv = a.values.size(1), e = s.entries();
   const int32_t* targets = a.pairs.targets.as<int32_t>();
-  int32_t* index = a.index.as<int32_t>();
-  S* gamma = a.gamma.as<S>();
+  int32_t* index = scratch.index.as<int32_t>();
+  S* gamma = scratch.gamma.as<S>();
   each_token(a.chunk, [&](int64_t t) {
     if (targets[t] < 0) {
       std::fill_n(index + t * 2 * e, 2 * e, -1);
@@ -100,7 +150,7 @@ template <class S> void memory_step(const FastMemoryStep& a) {
     const S w = a.pairs.w.defined() ? a.pairs.w.as<S>()[t] : S(1);
     const S scale = -w / (static_cast<S>(a.count) * S(dv));
     const S *v = a.pairs.v.as<S>() + targets[t] * dv, *vh = a.vh.as<S>() + t * dv;
-    S* d_weights = a.d_weights.as<S>() + t * e;
+    S* d_weights = scratch.d_weights.as<S>() + t * e;
     for (int64_t j = 0; j < e; ++j) {
       const S* row = a.values.as<S>() + a.lookup.slots.as<int32_t>()[t * e + j] * dv;
       d_weights[j] = scale * lane_sum<S>(dv, [&](int64_t i) { return row[i] * (v[i] - vh[i]); });
@@ -117,10 +167,11 @@ template <class S> void memory_step(const FastMemoryStep& a) {
 
 /// Through softmax and scores of one chunk: index, sigma and d_q.
 template <class S>
-void lookup_backward(const FastKeysBackward& a, const FastSizes& s, const FastChunk& chunk, const S* keys) {
+void lookup_backward(const FastKeysBackward& a, const FastKeysBackwardScratch& scratch, const FastSizes& s,
+                     const FastChunk& chunk, const S* keys) {
   const int64_t e = s.entries(), width = s.heads * 2 * s.half;
-  int32_t* index = a.index.as<int32_t>();
-  S* sigma = a.sigma.as<S>();
+  int32_t* index = scratch.index.as<int32_t>();
+  S* sigma = scratch.sigma.as<S>();
   each_token(chunk, [&](int64_t t) {
     softmax_to_entries(a.lookup.weights.as<S>() + t * e, a.d_weights.as<S>() + t * e,
                        a.lookup.slots.as<int32_t>() + t * e, s, index + t * 2 * e, sigma + t * 2 * e);
@@ -133,6 +184,7 @@ void lookup_backward(const FastKeysBackward& a, const FastSizes& s, const FastCh
 /// One chunk's part of the way through the entropy steps.
 template <class S> struct EntropyBackward {
   const FastKeysBackward& a;
+  const FastKeysBackwardScratch& scratch;
   FastSizes s;
   FastChunk chunk;
   const S *keys, *usages, *d_next;  // of the chunk; d_next: of the keys that its step made
@@ -140,8 +192,8 @@ template <class S> struct EntropyBackward {
 
   const int32_t* entries(int64_t book) const { return a.lookup.entries.as<int32_t>() + book * s.k; }
   const S* probs(int64_t book) const { return a.lookup.probs.as<S>() + book * s.k; }
-  S* curve(int64_t book) const { return a.gamma.as<S>() + book * s.k; }  // A of the page, later 2 dd
-  S* beta(int64_t book) const { return a.beta.as<S>() + book * s.k; }    // z, later alpha b
+  S* curve(int64_t book) const { return scratch.gamma.as<S>() + book * s.k; }  // A of the page, later 2 dd
+  S* beta(int64_t book) const { return scratch.beta.as<S>() + book * s.k; }    // z, later alpha b
   const S* usage(int64_t book) const { return usages + book % 2 * s.n; }
 
   /// z = <u, Y> and A = b z of one token.
@@ -166,7 +218,7 @@ template <class S> struct EntropyBackward {
   }
   /// cbar of codebook c, summed in the order of the tokens.
   void sum_mean(int64_t c) const {
-    S* mean = a.mean.as<S>() + c * s.n;
+    S* mean = scratch.mean.as<S>() + c * s.n;
     std::fill(mean, mean + s.n, S(0));
     for (int64_t r = 0; r < chunk.tokens(); ++r) {
       for (int64_t h = 0; h < s.heads; ++h) {
@@ -182,7 +234,7 @@ template <class S> struct EntropyBackward {
   void finish(int64_t t) const {
     for (int64_t b = 0; b < s.heads * 2; ++b) {
       const int64_t book = t * s.heads * 2 + b;
-      const S *m = usage(book), *mean = a.mean.as<S>() + b % 2 * s.n, each = nu(book);
+      const S *m = usage(book), *mean = scratch.mean.as<S>() + b % 2 * s.n, each = nu(book);
       S mu = 0, along = 0;
       for (int64_t j = 0; j < s.k; ++j) { mu += probs(book)[j] * pull(m[entries(book)[j]]); }
       const auto pi = [&](int64_t j) {
@@ -218,25 +270,25 @@ template <class S> struct EntropyBackward {
   }
 };
 
-template <class S> void keys_backward(const FastKeysBackward& a) {
+template <class S> void keys_backward(const FastKeysBackward& a, const FastKeysBackwardScratch& scratch) {
   const FastSizes s{a.lookup.slots.size(1), a.keys.size(3), a.keys.size(4), a.lookup.slots.size(2)};
   const int64_t all = s.heads * 2 * s.n * s.half, step = a.keys.size(0) > 1 ? all : 0, last = a.chunks.count() - 1;
-  S *d_keys = a.d_keys.as<S>(), *d_next = a.through ? d_keys + all : nullptr;
+  S *d_keys = scratch.d_keys.as<S>(), *d_next = a.through ? d_keys + all : nullptr;
   if (a.through) { std::fill(d_keys, d_keys + all, S(0)); }
   for (int64_t c = last; c >= 0; --c) {
     const FastChunk chunk = a.chunks.at(c);
     const S* keys = a.keys.as<S>() + c * step;
-    lookup_backward(a, s, chunk, keys);
+    lookup_backward(a, scratch, s, chunk, keys);
     if (!a.through) { continue; }
     std::swap(d_keys, d_next);
     if (c > 0) {
       std::copy_n(d_next, all, d_keys);
-      add_to_keys<S>(d_keys, a.index.as<int32_t>(), a.sigma.as<S>(), nullptr, nullptr, S(1), a.q.as<S>(), keys,
-                     a.score.idw, s, chunk);
+      add_to_keys<S>(d_keys, scratch.index.as<int32_t>(), scratch.sigma.as<S>(), nullptr, nullptr, S(1), a.q.as<S>(),
+                     keys, a.score.idw, s, chunk);
     }
     if (c < last) {
       const EntropyBackward<S> e{
-          a, s, chunk, keys, a.usage.as<S>() + c * 2 * s.n, d_next, S(chunk.tokens()) * S(s.heads)};
+          a, scratch, s, chunk, keys, a.usage.as<S>() + c * 2 * s.n, d_next, S(chunk.tokens()) * S(s.heads)};
       each_token(chunk, [&](int64_t t) { e.project(t); });
       parallel_for(2, 1, [&](int64_t begin, int64_t end) {
         for (int64_t book = begin; book < end; ++book) { e.sum_mean(book); }
@@ -244,24 +296,25 @@ template <class S> void keys_backward(const FastKeysBackward& a) {
       each_token(chunk, [&](int64_t t) { e.finish(t); });
     }
     if (c < last && c > 0) {
-      add_to_keys<S>(d_keys, a.lookup.entries.as<int32_t>(), a.gamma.as<S>(), a.beta.as<S>(), d_next, S(1), a.q.as<S>(),
-                     keys, a.score.idw, s, chunk);
+      add_to_keys<S>(d_keys, a.lookup.entries.as<int32_t>(), scratch.gamma.as<S>(), scratch.beta.as<S>(), d_next, S(1),
+                     a.q.as<S>(), keys, a.score.idw, s, chunk);
     }
   }
 }
 
 }  // namespace
 
-void run(Stream&, const FastEntropyStep& a) {
-  dispatch_real(a.q.dtype, [&](auto zero) { entropy_step<decltype(zero)>(a); });
+void run(Stream&, const FastEntropyStep& a, const FastEntropyStepScratch& scratch) {
+  dispatch_real(a.q.dtype, [&](auto zero) { entropy_step(a, scratch.gamma.as<decltype(zero)>()); });
 }
 
-void run(Stream&, const FastMemoryStep& a) {
-  dispatch_real(a.q.dtype, [&](auto zero) { memory_step<decltype(zero)>(a); });
+void run(Stream&, const FastMemoryStep& a, const FastMemoryStepScratch& scratch) {
+  dispatch_real(a.q.dtype, [&](auto zero) { memory_step<decltype(zero)>(a, scratch); });
 }
 
-void run(Stream&, const FastKeysBackward& a) {
-  dispatch_real(a.q.dtype, [&](auto zero) { keys_backward<decltype(zero)>(a); });
+void run(Stream&, const FastKeysBackward& a, const FastKeysBackwardScratch& scratch) {
+  dispatch_real(a.q.dtype, [&](auto zero) { keys_backward<decltype(zero)>(a, scratch); });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

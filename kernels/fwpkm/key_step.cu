@@ -1,6 +1,7 @@
 #include <bit>
 
 #include "kernels/fwpkm/keys.cuh"
+#include "kernels/fwpkm/scratch.h"
 
 // Steps of product keys. An entropy step is two launches: lists of the readers of each key, with the use of each
 // sub-key, and behind it, as each weight needs the use of k sub-keys, the weights of the readers with the sums over
@@ -75,15 +76,15 @@ template <class T> struct ErrorByWeight {
   }
 };
 
-template <class T> void entropy_step(Stream& stream, const FastEntropyStep& a) {
+template <class T> void entropy_step(Stream& stream, const FastEntropyStep& a, const FastEntropyStepScratch& scratch) {
   const Keys<T> in = keys_of<T>(a);
   const int32_t *const entries = a.lookup.entries.as<int32_t>(), *const targets = a.pairs.pairs_only
                                                                                       ? a.pairs.targets.as<int32_t>()
                                                                                       : nullptr;
-  float *const usage = a.usage.as<float>(), *const gamma = a.gamma.as<float>(),
+  float *const usage = a.usage.as<float>(), *const gamma = scratch.gamma.as<float>(),
                *const probs = a.lookup.probs.as<float>();
   const auto count = static_cast<float>(a.count * static_cast<double>(in.heads));
-  const KeyIndex index{entries, targets, a.lists.as<int32_t>(), in.chunks, in.heads, in.n, in.k};
+  const KeyIndex index{entries, targets, scratch.lists.as<int32_t>(), in.chunks, in.heads, in.n, in.k};
   make_key_lists(stream, index, {usage, probs, 1.0f / count});
   const int width = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(in.k < 32 ? in.k : 32)));
   add_to_keys(stream,
@@ -97,12 +98,12 @@ template <class T> void entropy_step(Stream& stream, const FastEntropyStep& a) {
               in, EntropyWeights{gamma, usage, probs, a.lookup.scores.as<float>(), entries, count, width});
 }
 
-template <class T> void memory_step(Stream& stream, const FastMemoryStep& a) {
+template <class T> void memory_step(Stream& stream, const FastMemoryStep& a, const FastMemoryStepScratch& scratch) {
   const Keys<T> in = keys_of<T>(a);
   const int64_t entries = in.heads * in.k, rows = a.chunk.tokens(), width = a.values.size(1);
   const int32_t *const slots = a.lookup.slots.as<int32_t>(), *const targets = a.pairs.targets.as<int32_t>();
-  float *const gamma = a.gamma.as<float>(), *const d_weights = a.d_weights.as<float>();
-  int32_t* const index = a.index.as<int32_t>();
+  float *const gamma = scratch.gamma.as<float>(), *const d_weights = scratch.d_weights.as<float>();
+  int32_t* const index = scratch.index.as<int32_t>();
   each_warp("fast_error_by_weight", stream, rows * entries,
             ErrorByWeight<T>{d_weights, a.values.as<float>(), a.pairs.v.as<T>(), a.vh.as<T>(), a.pairs.w.as<T>(), slots,
                              targets, a.chunk, entries, width,
@@ -110,7 +111,7 @@ template <class T> void memory_step(Stream& stream, const FastMemoryStep& a) {
   each_warp("fast_to_entries", stream, rows * in.heads,
             ToEntries<T>{index, gamma, a.lookup.weights.as<float>(), d_weights, slots, targets, in});
   if (in.is_idw) { each_warp("fast_scale_scores", stream, rows * entries * 2, ScaleScores<T>{gamma, index, in}); }
-  const KeyIndex lists{index, nullptr, a.lists.as<int32_t>(), in.chunks, in.heads, in.n, in.k};
+  const KeyIndex lists{index, nullptr, scratch.lists.as<int32_t>(), in.chunks, in.heads, in.n, in.k};
   make_key_lists(stream, lists, {});
   add_to_keys(stream,
               {a.next.as<float>(),
@@ -125,12 +126,12 @@ template <class T> void memory_step(Stream& stream, const FastMemoryStep& a) {
 
 }  // namespace
 
-void run(Stream& stream, const FastEntropyStep& a) {
-  dispatch_float(a.q.dtype, [&](auto zero) { entropy_step<decltype(zero)>(stream, a); });
+void run(Stream& stream, const FastEntropyStep& a, const FastEntropyStepScratch& scratch) {
+  dispatch_float(a.q.dtype, [&](auto zero) { entropy_step<decltype(zero)>(stream, a, scratch); });
 }
 
-void run(Stream& stream, const FastMemoryStep& a) {
-  dispatch_float(a.q.dtype, [&](auto zero) { memory_step<decltype(zero)>(stream, a); });
+void run(Stream& stream, const FastMemoryStep& a, const FastMemoryStepScratch& scratch) {
+  dispatch_float(a.q.dtype, [&](auto zero) { memory_step<decltype(zero)>(stream, a, scratch); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

@@ -1,11 +1,28 @@
 #include "kernels/fwpkm/keys.h"
+#include "kernels/fwpkm/scratch.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+FastValuesBackwardScratch plan(Workspace& workspace, const FastValuesBackward& args) {
+  const int64_t table = args.values.size(0), dv = args.values.size(1);
+  const DType dtype = sum_dtype(args.d_out.dtype);
+  FastValuesBackwardScratch scratch;
+  if (args.through) {
+    scratch.adjoint = workspace.tensor({std::min(table, args.readers.slots.size(0)), dv}, dtype, "row gradients");
+    scratch.place = workspace.tensor({table}, DType::i32, "row gradient places");
+  }
+  scratch.d_vh = workspace.tensor({args.chunks.at(0).tokens(), dv}, dtype, "reading gradients");
+  return scratch;
+}
+HEBB_KERNEL_PLANNED(FastValuesBackward)
+
+namespace cpu {
 namespace {
 
 /// One chunk.
 template <class S> struct ValuesBackward {
   const FastValuesBackward& a;
+  const FastValuesBackwardScratch& scratch;
   FastChunk chunk;
   FastReaders readers;
   int64_t dv, entries, first_row, end_row;  // rows of the chunk among those of all chunks
@@ -14,10 +31,10 @@ template <class S> struct ValuesBackward {
     return a.rows.defined() ? a.rows.as<S>() + (first_row + readers.local.as<int32_t>()[g]) * dv
                             : a.values.as<S>() + a.lookup.slots.as<int32_t>()[g] * dv;
   }
-  bool is_read_later(int64_t slot) const { return a.place.as<int32_t>()[slot] > end_row; }
+  bool is_read_later(int64_t slot) const { return scratch.place.as<int32_t>()[slot] > end_row; }
   S* adjoint(int64_t slot) const {
-    const int64_t at = a.adjoint.size(0) < a.values.size(0) ? a.place.as<int32_t>()[slot] - 1 : slot;
-    return a.adjoint.as<S>() + at * dv;
+    const int64_t at = scratch.adjoint.size(0) < a.values.size(0) ? scratch.place.as<int32_t>()[slot] - 1 : slot;
+    return scratch.adjoint.as<S>() + at * dv;
   }
   /// Gradient of what the update made of the row of entry g; null where no later chunk read it.
   const S* d_next(int64_t g) const {
@@ -31,7 +48,7 @@ template <class S> struct ValuesBackward {
 
   void token(int64_t t) const {
     const S *d_out = a.d_out.as<S>() + t * dv, *weights = a.lookup.weights.as<S>();
-    S *d_vh = a.d_vh.as<S>() + chunk.local(t) * dv, *d_weights = a.d_weights.as<S>();
+    S *d_vh = scratch.d_vh.as<S>() + chunk.local(t) * dv, *d_weights = a.d_weights.as<S>();
     std::copy_n(d_out, dv, d_vh);
     const int64_t target = a.through ? a.pairs.targets.as<int32_t>()[t] : -1;
     if (target < 0) {
@@ -73,31 +90,32 @@ template <class S> struct ValuesBackward {
     for (int64_t i = starts[u]; i < starts[u + 1]; ++i) {
       const int64_t g = readers.readers.as<int32_t>()[i];
       const S weight = a.lookup.weights.as<S>()[g];
-      const S* d_vh = a.d_vh.as<S>() + chunk.local(g / entries) * dv;
+      const S* d_vh = scratch.d_vh.as<S>() + chunk.local(g / entries) * dv;
       for (int64_t c = 0; c < dv; ++c) { d[c] += weight * d_vh[c]; }
     }
   }
 };
 
 /// place[slot] = 1 + the row of the last chunk that read it.
-void find_places(const FastValuesBackward& a, int64_t entries) {
+void find_places(const FastValuesBackward& a, const FastValuesBackwardScratch& scratch, int64_t entries) {
   const int64_t table = a.values.size(0), most = fast_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
+  std::fill_n(scratch.place.as<int32_t>(), table, 0);
   for (int64_t c = 0; c < a.chunks.count(); ++c) {
     const FastReaders readers = readers_of(a.readers, a.chunks, c, entries, table);
     for (int64_t u = 0; u < readers.count.as<int32_t>()[0]; ++u) {
-      a.place.as<int32_t>()[readers.slots.as<int32_t>()[u]] = static_cast<int32_t>(c * most + u + 1);
+      scratch.place.as<int32_t>()[readers.slots.as<int32_t>()[u]] = static_cast<int32_t>(c * most + u + 1);
     }
   }
 }
 
-template <class S> void values_backward(const FastValuesBackward& a) {
+template <class S> void values_backward(const FastValuesBackward& a, const FastValuesBackwardScratch& scratch) {
   const int64_t dv = a.values.size(1), table = a.values.size(0),
                 entries = a.lookup.weights.numel() / a.lookup.weights.size(0);
   const int64_t most = fast_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
-  if (a.through) { find_places(a, entries); }
+  if (a.through) { find_places(a, scratch, entries); }
   for (int64_t c = a.chunks.count() - 1; c >= 0; --c) {
     const FastReaders readers = readers_of(a.readers, a.chunks, c, entries, table);
-    const ValuesBackward<S> b{a, a.chunks.at(c), readers, dv, entries, c * most, (c + 1) * most};
+    const ValuesBackward<S> b{a, scratch, a.chunks.at(c), readers, dv, entries, c * most, (c + 1) * most};
     each_token(b.chunk, [&](int64_t t) { b.token(t); });
     parallel_for(a.through && c > 0 ? readers.count.as<int32_t>()[0] : 0, 4, [&](int64_t begin, int64_t end) {
       for (int64_t u = begin; u < end; ++u) { b.slot(u); }
@@ -107,8 +125,9 @@ template <class S> void values_backward(const FastValuesBackward& a) {
 
 }  // namespace
 
-void run(Stream&, const FastValuesBackward& a) {
-  dispatch_real(a.values.dtype, [&](auto zero) { values_backward<decltype(zero)>(a); });
+void run(Stream&, const FastValuesBackward& a, const FastValuesBackwardScratch& scratch) {
+  dispatch_real(a.values.dtype, [&](auto zero) { values_backward<decltype(zero)>(a, scratch); });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

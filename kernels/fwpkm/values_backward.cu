@@ -1,3 +1,4 @@
+#include "kernels/fwpkm/scratch.h"
 #include "kernels/fwpkm/slot_gradient_sums.cuh"
 
 // Gradients of a chunk's readings and of the step of its values, from the last chunk to the first, in two launches
@@ -126,13 +127,16 @@ struct FindPlaces {
   }
 };
 
-template <class T> void values_backward(Stream& stream, const FastValuesBackward& a) {
+template <class T>
+void values_backward(Stream& stream, const FastValuesBackward& a, const FastValuesBackwardScratch& scratch) {
   const int64_t width = a.values.size(1), table = a.values.size(0),
                 entries = a.lookup.weights.numel() / a.lookup.weights.size(0);
   const int64_t most = fast_capacity(a.chunks.all.batch * a.chunks.size * entries, table);
   if (a.through) {
-    each_element("fast_find_places", stream, a.chunks.count(), most,
-                 FindPlaces{a.place.as<int32_t>(), a.readers.slots.as<int32_t>(), a.readers.count.as<int32_t>(), most});
+    zero_bytes(stream, scratch.place.data, scratch.place.bytes());
+    each_element(
+        "fast_find_places", stream, a.chunks.count(), most,
+        FindPlaces{scratch.place.as<int32_t>(), a.readers.slots.as<int32_t>(), a.readers.count.as<int32_t>(), most});
   }
   for (int64_t c = a.chunks.count() - 1; c >= 0; --c) {
     const FastChunk chunk = a.chunks.at(c);
@@ -145,10 +149,10 @@ template <class T> void values_backward(Stream& stream, const FastValuesBackward
                         a.values.as<float>(),
                         a.lookup.weights.as<float>(),
                         a.d_weights.as<float>(),
-                        a.adjoint.as<float>(),
-                        a.d_vh.as<float>(),
+                        scratch.adjoint.as<float>(),
+                        scratch.d_vh.as<float>(),
                         a.lookup.slots.as<int32_t>(),
-                        a.place.as<int32_t>(),
+                        scratch.place.as<int32_t>(),
                         Pairs<T>(a.pairs),
                         readers,
                         chunk,
@@ -156,7 +160,7 @@ template <class T> void values_backward(Stream& stream, const FastValuesBackward
                         width,
                         (c + 1) * most,
                         static_cast<float>(a.step),
-                        a.adjoint.size(0) == table,
+                        a.through && scratch.adjoint.size(0) == table,
                         a.through};
     HEBB_LAUNCH(fast_token_backward_kernel<T>, blocks_for(chunk.tokens(), 1), kEachThreads, 0, stream, b);
     if (a.through && c > 0) {
@@ -168,8 +172,8 @@ template <class T> void values_backward(Stream& stream, const FastValuesBackward
 
 }  // namespace
 
-void run(Stream& stream, const FastValuesBackward& a) {
-  dispatch_float(a.d_out.dtype, [&](auto zero) { values_backward<decltype(zero)>(stream, a); });
+void run(Stream& stream, const FastValuesBackward& a, const FastValuesBackwardScratch& scratch) {
+  dispatch_float(a.d_out.dtype, [&](auto zero) { values_backward<decltype(zero)>(stream, a, scratch); });
 }
 
 }  // namespace hebb::HEBB_DEVICE

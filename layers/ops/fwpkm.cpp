@@ -65,21 +65,12 @@ Tensor FastRowLog::usage(int64_t c) const {
 
 namespace {
 
-/// Scratch memory of the chunks of one row or one update.
-struct Work {
-  Work(Stream& stream, Arena& arena, const FwPkmOptions& o, const FastRowLog& log, int64_t tokens, DType dtype)
+/// What the kernels of a chunk hand on to each other, and the norms of keys to the next chunk.
+struct StepBuffers {
+  StepBuffers(Arena& arena, const FwPkmOptions& o, const FastRowLog& log, DType dtype)
       : key_norms(arena, {o.heads, 2, o.subkeys}, dtype, "key norms"),
-        sorted(arena, {fast_readers_scratch(stream, log.chunks().all.tokens() * o.heads * o.top_k)}, DType::i64,
-               "sorted readers"),
-        lists(arena, {fast_key_lists(stream, {log.chunks().at(0), log.chunks().size}, o.heads, o.subkeys, o.top_k)},
-              DType::i32, "readers of keys"),
-        error(arena, {log.largest_chunk(), o.value_dim}, dtype, "prediction errors"),
-        gamma(arena, {tokens, o.heads, 2, o.top_k}, dtype, "key step weights"),
-        index(arena, {o.key_update == KeyUpdate::memory ? tokens : 0, o.heads, 2, o.top_k}, DType::i32,
-              "key step entries"),
-        d_weights(arena, {o.key_update == KeyUpdate::memory ? tokens : 0, o.heads, o.top_k}, dtype,
-                  "slot weight gradients") {}
-  Buffer key_norms, sorted, lists, error, gamma, index, d_weights;
+        error(arena, {log.largest_chunk(), o.value_dim}, dtype, "prediction errors") {}
+  Buffer key_norms, error;
 };
 
 /// Sums that metrics ask for, over the chunks of one row.
@@ -111,17 +102,19 @@ void measure_keys(Stream& stream, Measures& m, const FastRowLog& log, int64_t c,
 /// One row of chunks, or one update: what it reads and writes.
 struct Updates {
   Stream& stream;
+  Arena& arena;
   const FwPkmOptions& o;
   const FastRowLog& log;
-  const Work& work;
+  const StepBuffers& buffers;
   Tensor q, vh, values;
   FastPairs pairs;
   bool keep_entries = false, keep_slots = false;
 
   int64_t slots() const { return o.subkeys * o.subkeys; }
+  Workspace workspace() const { return {stream, arena}; }
   void look_up(int64_t c) const {
     run(stream, FastLookupKeys{.out = log.lookup(),
-                               .key_norms = work.key_norms,
+                               .key_norms = buffers.key_norms,
                                .q = q,
                                .keys = log.keys(c),
                                .chunk = log.chunks().at(c),
@@ -134,16 +127,13 @@ struct Updates {
     run(stream, FastSelectSlots{.out = log.lookup(), .chunk = chunk, .subkeys = o.subkeys, .keep_slots = keep_slots});
   }
   void index(const FastReaders& readers, const FastChunks& chunks) const {
-    run(stream, FastIndexReaders{.out = readers,
-                                 .sorted = work.sorted,
-                                 .slots = log.lookup().slots,
-                                 .chunks = chunks,
-                                 .pairs = pairs,
-                                 .table = slots()});
+    run(workspace(),
+        FastIndexReaders{
+            .out = readers, .slots = log.lookup().slots, .chunks = chunks, .pairs = pairs, .table = slots()});
   }
   void read(int64_t c, bool update) const {
     run(stream, FastReadValues{.vh = vh,
-                               .error = update ? work.error.tensor() : Tensor{},
+                               .error = update ? buffers.error.tensor() : Tensor{},
                                .lookup = log.lookup(),
                                .values = values,
                                .chunk = log.chunks().at(c),
@@ -153,36 +143,30 @@ struct Updates {
   void step_keys(int64_t c, int64_t counted, int64_t pair_count) const {
     const FastChunk chunk = log.chunks().at(c);
     if (o.key_update == KeyUpdate::entropy) {
-      run(stream, FastEntropyStep{.next = log.keys(c + 1),
-                                  .next_norms = work.key_norms,
-                                  .usage = log.usage(c),
-                                  .gamma = work.gamma,
-                                  .lists = work.lists,
-                                  .keys = log.keys(c),
-                                  .q = q,
-                                  .lookup = log.lookup(),
-                                  .chunk = chunk,
-                                  .pairs = pairs,
-                                  .score = o.score,
-                                  .rate = o.key_rate,
-                                  .count = static_cast<double>(counted)});
+      run(workspace(), FastEntropyStep{.next = log.keys(c + 1),
+                                       .next_norms = buffers.key_norms,
+                                       .usage = log.usage(c),
+                                       .keys = log.keys(c),
+                                       .q = q,
+                                       .lookup = log.lookup(),
+                                       .chunk = chunk,
+                                       .pairs = pairs,
+                                       .score = o.score,
+                                       .rate = o.key_rate,
+                                       .count = static_cast<double>(counted)});
     } else if (o.key_update == KeyUpdate::memory && pair_count > 0) {
-      run(stream, FastMemoryStep{.next = log.keys(c + 1),
-                                 .next_norms = work.key_norms,
-                                 .index = work.index,
-                                 .gamma = work.gamma,
-                                 .d_weights = work.d_weights,
-                                 .lists = work.lists,
-                                 .keys = log.keys(c),
-                                 .q = q,
-                                 .values = values,
-                                 .vh = vh,
-                                 .lookup = log.lookup(),
-                                 .chunk = chunk,
-                                 .pairs = pairs,
-                                 .score = o.score,
-                                 .rate = o.key_rate,
-                                 .count = static_cast<double>(pair_count)});
+      run(workspace(), FastMemoryStep{.next = log.keys(c + 1),
+                                      .next_norms = buffers.key_norms,
+                                      .keys = log.keys(c),
+                                      .q = q,
+                                      .values = values,
+                                      .vh = vh,
+                                      .lookup = log.lookup(),
+                                      .chunk = chunk,
+                                      .pairs = pairs,
+                                      .score = o.score,
+                                      .rate = o.key_rate,
+                                      .count = static_cast<double>(pair_count)});
     } else if (o.key_update == KeyUpdate::memory) {
       copy(stream, log.keys(c + 1), log.keys(c));
     }
@@ -190,7 +174,7 @@ struct Updates {
   void write(int64_t c, bool keep) const {
     run(stream, FastWriteValues{.values = values,
                                 .rows = keep ? log.rows(c) : Tensor{},
-                                .error = work.error,
+                                .error = buffers.error,
                                 .lookup = log.lookup(),
                                 .readers = log.readers(c),
                                 .chunk = log.chunks().at(c),
@@ -226,62 +210,34 @@ struct FwPkmNode final : Node {
   }
 
   void values_backward(Tape& tape, const Tensor& d_weights, const Tensor& d_v, const Tensor& d_w, bool through) const {
-    Arena& arena = tape.arena();
-    const int64_t slots = o.subkeys * o.subkeys;
-    const Buffer adjoint(arena, {through ? std::min(slots, log->total_capacity()) : 0, o.value_dim}, d_weights.dtype,
-                         "row gradients");
-    const Buffer place(arena, {through ? slots : 0}, DType::i32, "row gradient places");
-    const Buffer d_vh(arena, {log->largest_chunk(), o.value_dim}, d_weights.dtype, "reading gradients");
-    if (through) { fill_zero(tape.stream(), place); }
     const FastPairs pairs{tape.value(v), w ? tape.value(w) : Tensor{}, log->targets()};
-    run(tape.stream(), FastValuesBackward{.d_weights = d_weights,
-                                          .d_v = d_v,
-                                          .d_w = d_w,
-                                          .adjoint = adjoint,
-                                          .place = place,
-                                          .d_vh = d_vh,
-                                          .d_out = tape.grad(vh),
-                                          .vh = tape.value(vh),
-                                          .rows = frozen ? Tensor{} : log->rows(),
-                                          .values = values,
-                                          .lookup = log->lookup(),
-                                          .readers = log->readers(),
-                                          .chunks = log->chunks(),
-                                          .pairs = pairs,
-                                          .step = o.value_step,
-                                          .through = through});
+    run(tape.workspace(), FastValuesBackward{.d_weights = d_weights,
+                                             .d_v = d_v,
+                                             .d_w = d_w,
+                                             .d_out = tape.grad(vh),
+                                             .vh = tape.value(vh),
+                                             .rows = frozen ? Tensor{} : log->rows(),
+                                             .values = values,
+                                             .lookup = log->lookup(),
+                                             .readers = log->readers(),
+                                             .chunks = log->chunks(),
+                                             .pairs = pairs,
+                                             .step = o.value_step,
+                                             .through = through});
   }
 
   void keys_backward(Tape& tape, const Tensor& d_weights, const GradSlot& d_q, bool through) const {
-    Arena& arena = tape.arena();
-    const Shape books = log->lookup().scores.shape;
-    const int64_t all = books[0], some = through ? all : 0, h = o.heads, n = o.subkeys, k = o.top_k;
-    const Buffer index(arena, books, DType::i32, "key step entries"),
-        sigma(arena, books, d_weights.dtype, "score gradients");
-    const Buffer gamma(arena, {some, h, 2, k}, d_weights.dtype, "key step weights"),
-        beta(arena, {some, h, 2, k}, d_weights.dtype, "key step weights");
-    const Buffer d_keys(arena, {through ? 2 : 0, h, 2, n, o.half_dim}, d_weights.dtype, "key gradients");
-    const Buffer mean(arena, {2, n}, d_weights.dtype, "key gradients");
-    const Buffer lists(arena, {through ? 2 * fast_key_lists(tape.stream(), log->chunks(), h, n, k) : 0}, DType::i32,
-                       "readers of keys");
-    run(tape.stream(), FastKeysBackward{.d_q = d_q.tensor,
-                                        .d_keys = d_keys,
-                                        .mean = mean,
-                                        .index = index,
-                                        .sigma = sigma,
-                                        .gamma = gamma,
-                                        .beta = beta,
-                                        .lists = lists,
-                                        .d_weights = d_weights,
-                                        .usage = log->usage(),
-                                        .keys = log->all_keys(),
-                                        .q = tape.value(q).view({all, h, 2, o.half_dim}),
-                                        .lookup = log->lookup(),
-                                        .chunks = log->chunks(),
-                                        .score = o.score,
-                                        .rate = o.key_rate,
-                                        .through = through,
-                                        .accumulate = d_q.accumulate});
+    run(tape.workspace(), FastKeysBackward{.d_q = d_q.tensor,
+                                           .d_weights = d_weights,
+                                           .usage = log->usage(),
+                                           .keys = log->all_keys(),
+                                           .q = tape.value(q).view({tape.shape(q)[0], o.heads, 2, o.half_dim}),
+                                           .lookup = log->lookup(),
+                                           .chunks = log->chunks(),
+                                           .score = o.score,
+                                           .rate = o.key_rate,
+                                           .through = through,
+                                           .accumulate = d_q.accumulate});
   }
 };
 
@@ -323,14 +279,15 @@ struct RowPass {
   /// Reads all chunks and makes `updates` updates.
   void run_chunks(int64_t updates, bool keep, Measures* measures) {
     Stream& stream = pass.stream();
-    const Work work(stream, pass.tape.arena(), o, log, pass.tokens(), sum_dtype(q.dtype));
+    const StepBuffers buffers(pass.tape.arena(), o, log, sum_dtype(q.dtype));
     const FastLookup lookup = log.lookup();
     const bool keep_entries = force(pass, lookup.entries, name + ".entries", o.subkeys);
     const bool keep_slots = force(pass, lookup.slots, name + ".slots", o.subkeys * o.subkeys);
     const std::vector<int32_t> targets = row_targets(pass.rows, log.chunks().size, o.lookahead);
     copy_to_device(stream, log.targets(), targets.data());
     copy(stream, log.keys(0), keys.value);
-    const Updates u{stream, o, log, work, q, vh, values.value, {v, w, log.targets()}, keep_entries, keep_slots};
+    const Updates u{stream,       pass.tape.arena(), o, log, buffers, q, vh, values.value, {v, w, log.targets()},
+                    keep_entries, keep_slots};
     const auto step_keys = [&](int64_t c) {
       const FastChunk chunk = log.chunks().at(c);
       u.step_keys(c, chunk.tokens(), pairs_of(targets, chunk));
@@ -483,11 +440,11 @@ void fwpkm_update(Stream& stream, Arena& arena, const FwPkmOptions& o, const Ten
   const Tensor q4 = q.view({tokens, o.heads, 2, o.half_dim});
   const FastRowLog log(arena, o, chunk.batch, chunk.length, chunk.length, sum_dtype(q.dtype), FastRowLog::Keep::none,
                        false);
-  const Work work(stream, arena, o, log, tokens, sum_dtype(q.dtype));
+  const StepBuffers buffers(arena, o, log, sum_dtype(q.dtype));
   const Buffer vh(arena, {tokens, o.value_dim}, q.dtype, "memory reading");
   copy_to_device(stream, log.targets(), targets.data());
   copy(stream, log.keys(0), keys.value);
-  const Updates u{stream, o, log, work, q4, vh, values.value, {v, w, log.targets(), true}};
+  const Updates u{stream, arena, o, log, buffers, q4, vh, values.value, {v, w, log.targets(), true}};
   u.look_up(0);
   u.select(log.chunks().all);
   u.index(log.readers(), log.chunks());

@@ -25,8 +25,6 @@ struct Sizes {
     for (int64_t c = 0; c < chunks().count(); ++c) { sum += capacity(c); }
     return sum;
   }
-  /// Numbers of a list of the readers of keys, on a GPU.
-  int64_t list_numbers(const FastChunks& of) const { return 2 * heads * (of.all.tokens() * k + of.count() * (n + 1)); }
 };
 
 // More than a tile of tokens (32), two groups of keys (64) and several groups of channels; three chunks, the last one
@@ -93,8 +91,7 @@ struct Listed {
   const Sizes& s;
   Twin slots = t.integer_output({s.capacity()}), starts = t.integer_output({s.capacity() + s.chunks().count()}),
        readers = t.integer_output({s.rows() * s.entries()}), local = t.integer_output({s.tokens() * s.entries()}),
-       count = t.integer_output({s.chunks().count()}),
-       sorted = t.scratch({3 * s.rows() * s.entries() + 1024}, DType::i64);
+       count = t.integer_output({s.chunks().count()});
 
   template <class At> FastReaders at(At&& at) const {
     return {at(slots), at(starts), at(readers), at(local), at(count)};

@@ -64,27 +64,35 @@ void check_values(Twins& t, const Sizes& s, bool weighted, bool pairs_only, bool
   const Taught taught{t, s, weighted, pairs_only};
   const Listed listed{t, s};
   const auto index = [&](auto at) {
-    return FastIndexReaders{listed.at(at), at(listed.sorted), at(looked.slots), s.chunks(), taught.at(at), s.table()};
+    return FastIndexReaders{.out = listed.at(at),
+                            .slots = at(looked.slots),
+                            .chunks = s.chunks(),
+                            .pairs = taught.at(at),
+                            .table = s.table()};
   };
   t.check(index);
   t.prepare(index);
   for (int64_t c = 0; c < s.chunks().count(); c += 2) { check_chunk(t, s, looked, taught, listed, c); }
   const Shape values{s.tokens(), s.dv};
   const Twin d_weights = t.float_sum(s.slot_shape()), d_v = t.sum(values),
-             d_w = weighted ? t.sum({s.tokens()}) : Twin{},
-             adjoint = t.float_sum({std::min(s.table(), s.capacity()), s.dv}),
-             place = t.integers({s.table()}, std::vector<int64_t>(static_cast<size_t>(s.table())), DType::i32, true),
-             d_vh = t.scratch({s.chunks().at(0).tokens(), s.dv}), d_out = t.input(values), vh = t.input(values),
+             d_w = weighted ? t.sum({s.tokens()}) : Twin{}, d_out = t.input(values), vh = t.input(values),
              rows = t.parameter({s.capacity(), s.dv}), table = t.parameter({s.table(), s.dv});
   const int64_t found = launches([&] {
     t.check(
         [&](auto at) {
-          return FastValuesBackward{at(d_weights), at(d_v),       at(d_w),
-                                    at(adjoint),   at(place),     at(d_vh),
-                                    at(d_out),     at(vh),        has_rows ? at(rows) : Tensor{},
-                                    at(table),     looked.at(at), listed.at(at),
-                                    s.chunks(),    taught.at(at), 0.8,
-                                    through};
+          return FastValuesBackward{.d_weights = at(d_weights),
+                                    .d_v = at(d_v),
+                                    .d_w = at(d_w),
+                                    .d_out = at(d_out),
+                                    .vh = at(vh),
+                                    .rows = has_rows ? at(rows) : Tensor{},
+                                    .values = at(table),
+                                    .lookup = looked.at(at),
+                                    .readers = listed.at(at),
+                                    .chunks = s.chunks(),
+                                    .pairs = taught.at(at),
+                                    .step = 0.8,
+                                    .through = through};
         },
         1e-5);  // up to 100 readers of a slot, some with large weights of both signs
   });
@@ -116,7 +124,11 @@ TEST_CASE("readers of chunks that 31 bits cannot number together are found in pa
   const Listed listed{t, kHuge};
   const Twin slots = t.integers(kHuge.slot_shape(), crowded_slots(kHuge));
   t.check([&](auto at) {
-    return FastIndexReaders{listed.at(at), at(listed.sorted), at(slots), kHuge.chunks(), taught.at(at), kHuge.table()};
+    return FastIndexReaders{.out = listed.at(at),
+                            .slots = at(slots),
+                            .chunks = kHuge.chunks(),
+                            .pairs = taught.at(at),
+                            .table = kHuge.table()};
   });
 }
 
@@ -127,14 +139,21 @@ TEST_CASE("readers without a pair are left out where only pairs count", "[fast]"
   Twins all = t;
   const Twin slots = all.integers(kWide.slot_shape(), crowded_slots(kWide));
   all.check([&](auto at) {
-    return FastIndexReaders{listed.at(at), at(listed.sorted), at(slots), kWide.chunks(), taught.at(at), kWide.table()};
+    return FastIndexReaders{.out = listed.at(at),
+                            .slots = at(slots),
+                            .chunks = kWide.chunks(),
+                            .pairs = taught.at(at),
+                            .table = kWide.table()};
   });
   Twins none = t;
   const Twin never = none.integers({kWide.tokens()}, std::vector<int64_t>(static_cast<size_t>(kWide.tokens()), -1)),
              any = none.integers(kWide.slot_shape(), crowded_slots(kWide));
   none.check([&](auto at) {
-    return FastIndexReaders{
-        listed.at(at), at(listed.sorted), at(any), kWide.chunks(), {at(taught.v), {}, at(never), true}, kWide.table()};
+    return FastIndexReaders{.out = listed.at(at),
+                            .slots = at(any),
+                            .chunks = kWide.chunks(),
+                            .pairs = {at(taught.v), {}, at(never), true},
+                            .table = kWide.table()};
   });
 }
 
@@ -143,17 +162,23 @@ void check_steps(Twins& t, const Sizes& s, const FastScore& score, const Looked&
                  bool pairs_only) {
   const Taught taught{t, s, weighted, pairs_only};
   const Shape keys{s.heads, 2, s.n, s.half};
-  const Twin gamma = t.scratch(s.book_shape()),
-             lists = t.scratch({s.list_numbers({s.chunk, s.chunk.count})}, DType::i32);
   Twins memory = t;
-  const Twin index = memory.scratch(s.book_shape(), DType::i32), moved = memory.float_output(keys),
-             norms = memory.float_output({s.heads, 2, s.n}), d_weights = memory.scratch(s.slot_shape()),
+  const Twin moved = memory.float_output(keys), norms = memory.float_output({s.heads, 2, s.n}),
              vh = memory.input({s.tokens(), s.dv}), table = memory.parameter({s.table(), s.dv});
   memory.check(
       [&](auto at) {
-        return FastMemoryStep{at(moved),       at(norms),    at(index), at(gamma), at(d_weights), at(lists),
-                              at(looked.keys), at(looked.q), at(table), at(vh),    looked.at(at), s.chunk,
-                              taught.at(at),   score,        5.0,       7.0};
+        return FastMemoryStep{.next = at(moved),
+                              .next_norms = at(norms),
+                              .keys = at(looked.keys),
+                              .q = at(looked.q),
+                              .values = at(table),
+                              .vh = at(vh),
+                              .lookup = looked.at(at),
+                              .chunk = s.chunk,
+                              .pairs = taught.at(at),
+                              .score = score,
+                              .rate = 5.0,
+                              .count = 7.0};
       },
       5e-6);
   const Twin next = t.float_output(keys), next_norms = t.float_output({s.heads, 2, s.n}),
@@ -161,9 +186,17 @@ void check_steps(Twins& t, const Sizes& s, const FastScore& score, const Looked&
   const int64_t found = launches([&] {
     t.check(
         [&](auto at) {
-          return FastEntropyStep{at(next),     at(next_norms), at(usage), at(gamma),     at(lists), at(looked.keys),
-                                 at(looked.q), looked.at(at),  s.chunk,   taught.at(at), score,     2.0,
-                                 9.0};
+          return FastEntropyStep{.next = at(next),
+                                 .next_norms = at(next_norms),
+                                 .usage = at(usage),
+                                 .keys = at(looked.keys),
+                                 .q = at(looked.q),
+                                 .lookup = looked.at(at),
+                                 .chunk = s.chunk,
+                                 .pairs = taught.at(at),
+                                 .score = score,
+                                 .rate = 2.0,
+                                 .count = 9.0};
         },
         5e-6);
   });
@@ -181,18 +214,21 @@ void check_keys_backward(Twins& t, const Sizes& s, const FastScore& score, const
   }
   const Twin usage = t.values({s.chunks().count(), 2, s.n}, used),
              keys = t.parameter({copies, s.heads, 2, s.n, s.half}), d_q = t.sum(queries),
-             d_slots = t.parameter(s.slot_shape()), index = t.scratch(s.book_shape(), DType::i32),
-             sigma = t.scratch(s.book_shape());
-  const Twin d_keys = through ? t.scratch({2, s.heads, 2, s.n, s.half}) : Twin{},
-             mean = through ? t.scratch({2, s.n}) : Twin{}, gamma = through ? t.scratch(s.book_shape()) : Twin{},
-             beta = through ? t.scratch(s.book_shape()) : Twin{},
-             lists = through ? t.scratch({2 * s.list_numbers(s.chunks())}, DType::i32) : Twin{};
+             d_slots = t.parameter(s.slot_shape());
   const int64_t found = launches([&] {
     t.check(
         [&](auto at) {
-          return FastKeysBackward{at(d_q),       at(d_keys), at(mean),    at(index), at(sigma), at(gamma),
-                                  at(beta),      at(lists),  at(d_slots), at(usage), at(keys),  at(looked.q),
-                                  looked.at(at), s.chunks(), score,       2.0,       through,   accumulate};
+          return FastKeysBackward{.d_q = at(d_q),
+                                  .d_weights = at(d_slots),
+                                  .usage = at(usage),
+                                  .keys = at(keys),
+                                  .q = at(looked.q),
+                                  .lookup = looked.at(at),
+                                  .chunks = s.chunks(),
+                                  .score = score,
+                                  .rate = 2.0,
+                                  .through = through,
+                                  .accumulate = accumulate};
         },
         1e-5);
   });

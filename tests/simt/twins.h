@@ -8,7 +8,7 @@
 #include "kernels/channel_skip/scratch.h"
 #include "kernels/delta_gates/scratch.h"
 #include "kernels/fwmlp/fwmlp.h"
-#include "kernels/fwpkm/fwpkm.h"
+#include "kernels/fwpkm/scratch.h"
 #include "kernels/gated_delta/gated_delta.h"
 #include "kernels/ham/ham.h"
 #include "kernels/head_norm/scratch.h"
