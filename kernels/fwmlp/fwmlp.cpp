@@ -1,13 +1,50 @@
-#include "kernels/fwmlp/fwmlp.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/math.h"
+#include "kernels/fwmlp/scratch.h"
 #include "kernels/gemm/gemm_cpu.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+FwMlpReadScratch plan(Workspace& workspace, const FwMlpRead& args) {
+  return {.out = workspace.tensor({args.chunk.tokens(), args.sizes.value_dim}, sum_dtype(args.vh.dtype),
+                                  "readings of a chunk")};
+}
+HEBB_KERNEL_PLANNED(FwMlpRead)
+
+FwMlpStepScratch plan(Workspace& workspace, const FwMlpStep& args) {
+  const DType dtype = sum_dtype(args.vh.dtype);
+  const int64_t rows = args.chunk.tokens(), hidden = args.sizes.hidden;
+  return {.residual = workspace.tensor({rows, args.sizes.value_dim}, dtype, "prediction errors"),
+          .d_act = workspace.tensor({rows, 2 * hidden}, dtype, "fast activation gradients"),
+          .d_hid = workspace.tensor({rows, hidden}, dtype, "fast activation gradients")};
+}
+HEBB_KERNEL_PLANNED(FwMlpStep)
+
+FwMlpBackwardScratch plan(Workspace& workspace, const FwMlpBackward& args) {
+  const FwMlpSizes& s = args.sizes;
+  const DType dtype = sum_dtype(args.vh.dtype);
+  const int64_t rows = args.chunk.tokens();
+  FwMlpBackwardScratch scratch;
+  scratch.y = workspace.tensor({rows, s.value_dim}, dtype, "prediction gradients");
+  scratch.d_act = workspace.tensor({rows, 2 * s.hidden}, dtype, "fast activation gradients");
+  scratch.d_hid = workspace.tensor({rows, s.hidden}, dtype, "fast activation gradients");
+  scratch.d_local = workspace.tensor({rows, s.key_dim}, dtype, "query gradients");
+  if (args.d_next.defined()) {
+    scratch.residual = workspace.tensor({rows, s.value_dim}, dtype, "prediction errors");
+    scratch.tangent = workspace.tensor({s.total()}, dtype, "fast weight tangents");
+    scratch.t_act = workspace.tensor({rows, 2 * s.hidden}, dtype, "fast tangents");
+    scratch.d_tact = workspace.tensor({rows, 2 * s.hidden}, dtype, "fast tangents");
+    scratch.t_hid = workspace.tensor({rows, s.hidden}, dtype, "fast tangents");
+    scratch.d_thid = workspace.tensor({rows, s.hidden}, dtype, "fast tangents");
+  }
+  return scratch;
+}
+HEBB_KERNEL_PLANNED(FwMlpBackward)
+
+namespace cpu {
 namespace {
 
 /// f(r) for the rows of a chunk, in parallel.
@@ -60,11 +97,11 @@ template <class S> struct Weights {
   S *in, *b_in, *down, *b_down;
 };
 
-template <class S> void read(const FwMlpRead& a) {
+template <class S> void read(const FwMlpRead& a, S* out) {
   const FwMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden;
   const Weights<S> w(a.weights, s);
-  S *q = a.work.q.as<S>(), *act = a.work.act.as<S>(), *hid = a.work.hid.as<S>();
+  S *q = a.kept.q.as<S>(), *act = a.kept.act.as<S>(), *hid = a.kept.hid.as<S>();
   each_row(rows, [&](int64_t r) {
     std::copy_n(a.tokens_q.as<S>() + a.chunk.token(r) * s.key_dim, s.key_dim, q + r * s.key_dim);
   });
@@ -74,8 +111,8 @@ template <class S> void read(const FwMlpRead& a) {
     add_bias(2 * h, w.b_in, row);
     for (int64_t i = 0; i < h; ++i) { hid[r * h + i] = row[i] * row[h + i] * sigmoid(row[h + i]); }
   });
-  const S *out = a.work.out.as<S>(), *bias = w.b_down;
-  times(rows, s.value_dim, h, hid, w.down, true, false, a.work.out.as<S>());
+  const S* bias = w.b_down;
+  times(rows, s.value_dim, h, hid, w.down, true, false, out);
   each_row(rows, [&](int64_t r) {
     S* vh = a.vh.as<S>() + a.chunk.token(r) * s.value_dim;
     for (int64_t i = 0; i < s.value_dim; ++i) { vh[i] = out[r * s.value_dim + i] + bias[i]; }
@@ -101,12 +138,12 @@ void residuals(const FwMlpPairs& pairs, const FwMlpSizes& s, const FastChunk& ch
   });
 }
 
-template <class S> void step(const FwMlpStep& a) {
+template <class S> void step(const FwMlpStep& a, const FwMlpStepScratch& scratch) {
   const FwMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
   const Weights<S> w(a.weights, s), g(a.gradient, s);
-  S *residual = a.residual.as<S>(), *d_act = a.d_act.as<S>(), *d_hid = a.d_hid.as<S>();
-  const S *act = a.work.act.as<S>(), *hid = a.work.hid.as<S>();
+  S *residual = scratch.residual.as<S>(), *d_act = scratch.d_act.as<S>(), *d_hid = scratch.d_hid.as<S>();
+  const S *act = a.kept.act.as<S>(), *hid = a.kept.hid.as<S>();
   residuals(a.pairs, s, a.chunk, a.vh, residual);
   outer(dv, h, rows, residual, hid, false, g.down);
   sum_rows(rows, dv, residual, false, g.b_down);
@@ -118,7 +155,7 @@ template <class S> void step(const FwMlpStep& a) {
       d_act[r * 2 * h + h + i] = d_hid[r * h + i] * act[r * 2 * h + i] * silu.first;
     }
   });
-  outer(2 * h, s.key_dim, rows, d_act, a.work.q.as<S>(), false, g.in);
+  outer(2 * h, s.key_dim, rows, d_act, a.kept.q.as<S>(), false, g.in);
   sum_rows(rows, 2 * h, d_act, false, g.b_in);
   const S clip = a.clip > 0 ? static_cast<S>(a.clip) : S(INFINITY), rate = static_cast<S>(a.rate);
   parallel_for(s.total(), 4096, [&](int64_t begin, int64_t end) {
@@ -128,14 +165,15 @@ template <class S> void step(const FwMlpStep& a) {
 
 template <class S> struct Backward {
   const FwMlpBackward& a;
+  const FwMlpBackwardScratch& scratch;
   const FwMlpSizes& s = a.sizes;
   int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
-  Weights<S> w{a.weights, s}, x{a.tangent, s};
+  Weights<S> w{a.weights, s}, x{scratch.tangent, s};
   bool second = a.d_next.defined();
-  const S *q = a.work.q.as<S>(), *act = a.work.act.as<S>(), *hid = a.work.hid.as<S>();
-  S *t_act = a.t_act.as<S>(), *d_act = a.d_act.as<S>(), *d_tact = a.d_tact.as<S>(), *t_hid = a.t_hid.as<S>(),
-    *d_hid = a.d_hid.as<S>(), *d_thid = a.d_thid.as<S>(), *residual = a.residual.as<S>(), *y = a.y.as<S>(),
-    *d_local = a.d_local.as<S>();
+  const S *q = a.kept.q.as<S>(), *act = a.kept.act.as<S>(), *hid = a.kept.hid.as<S>();
+  S *t_act = scratch.t_act.as<S>(), *d_act = scratch.d_act.as<S>(), *d_tact = scratch.d_tact.as<S>(),
+    *t_hid = scratch.t_hid.as<S>(), *d_hid = scratch.d_hid.as<S>(), *d_thid = scratch.d_thid.as<S>(),
+    *residual = scratch.residual.as<S>(), *y = scratch.y.as<S>(), *d_local = scratch.d_local.as<S>();
 
   /// X = -rate d_next where the step was not clipped.
   void directions() const {
@@ -237,8 +275,8 @@ template <class S> struct Backward {
   }
 };
 
-template <class S> void backward(const FwMlpBackward& a) {
-  const Backward<S> b{a};
+template <class S> void backward(const FwMlpBackward& a, const FwMlpBackwardScratch& scratch) {
+  const Backward<S> b{a, scratch};
   if (b.second) {
     residuals(a.pairs, b.s, a.chunk, a.vh, b.residual);
     b.directions();
@@ -252,16 +290,17 @@ template <class S> void backward(const FwMlpBackward& a) {
 
 }  // namespace
 
-void run(Stream&, const FwMlpRead& a) {
-  dispatch_real(a.vh.dtype, [&](auto zero) { read<decltype(zero)>(a); });
+void run(Stream&, const FwMlpRead& a, const FwMlpReadScratch& scratch) {
+  dispatch_real(a.vh.dtype, [&](auto zero) { read<decltype(zero)>(a, scratch.out.as<decltype(zero)>()); });
 }
 
-void run(Stream&, const FwMlpStep& a) {
-  dispatch_real(a.vh.dtype, [&](auto zero) { step<decltype(zero)>(a); });
+void run(Stream&, const FwMlpStep& a, const FwMlpStepScratch& scratch) {
+  dispatch_real(a.vh.dtype, [&](auto zero) { step<decltype(zero)>(a, scratch); });
 }
 
-void run(Stream&, const FwMlpBackward& a) {
-  dispatch_real(a.vh.dtype, [&](auto zero) { backward<decltype(zero)>(a); });
+void run(Stream&, const FwMlpBackward& a, const FwMlpBackwardScratch& scratch) {
+  dispatch_real(a.vh.dtype, [&](auto zero) { backward<decltype(zero)>(a, scratch); });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

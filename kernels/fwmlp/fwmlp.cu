@@ -1,6 +1,5 @@
-#include "kernels/fwmlp/fwmlp.h"
-
 #include "kernels/common/cuda/column_sums.cuh"
+#include "kernels/fwmlp/scratch.h"
 #include "kernels/fwpkm/fast_chunk.cuh"
 #include "kernels/gemm/gemm.h"
 
@@ -293,35 +292,35 @@ Pairs<T> pairs_of(const FwMlpPairs& p, const Tensor& vh, const FastChunk& chunk,
 
 float clip_of(double clip) { return clip > 0 ? static_cast<float>(clip) : INFINITY; }
 
-template <class T> void read(Stream& stream, const FwMlpRead& a) {
+template <class T> void read(Stream& stream, const FwMlpRead& a, const Tensor& out) {
   const Products product = products<T>(stream);
   const FwMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens();
   const Weights w(a.weights, s);
   each_element("fwmlp_gather", stream, rows, s.key_dim,
-               Gather<T>{a.work.q.as<float>(), a.tokens_q.as<T>(), a.chunk, s.key_dim});
-  product.times(rows, 2 * s.hidden, s.key_dim, a.work.q, w.in, true, false, a.work.act);
+               Gather<T>{a.kept.q.as<float>(), a.tokens_q.as<T>(), a.chunk, s.key_dim});
+  product.times(rows, 2 * s.hidden, s.key_dim, a.kept.q, w.in, true, false, a.kept.act);
   each_element("fwmlp_activate", stream, rows, s.hidden,
-               Activate{a.work.act.as<float>(), a.work.hid.as<float>(), w.b_in.as<float>(), s.hidden});
-  product.times(rows, s.value_dim, s.hidden, a.work.hid, w.down, true, false, a.work.out);
+               Activate{a.kept.act.as<float>(), a.kept.hid.as<float>(), w.b_in.as<float>(), s.hidden});
+  product.times(rows, s.value_dim, s.hidden, a.kept.hid, w.down, true, false, out);
   each_element("fwmlp_reading", stream, rows, s.value_dim,
-               ToTokens<T>{a.vh.as<T>(), a.work.out.as<float>(), w.b_down.as<float>(), a.chunk, s.value_dim, false});
+               ToTokens<T>{a.vh.as<T>(), out.as<float>(), w.b_down.as<float>(), a.chunk, s.value_dim, false});
 }
 
-template <class T> void step(Stream& stream, const FwMlpStep& a) {
+template <class T> void step(Stream& stream, const FwMlpStep& a, const FwMlpStepScratch& scratch) {
   const Products product = products<T>(stream);
   const FwMlpSizes& s = a.sizes;
   const int64_t rows = a.chunk.tokens(), h = s.hidden;
   const Weights w(a.weights, s), g(a.gradient, s);
   each_element("fwmlp_residual", stream, rows, s.value_dim,
-               Residual<T>{a.residual.as<float>(), pairs_of<T>(a.pairs, a.vh, a.chunk, s)});
-  product.outer(s.value_dim, h, rows, a.residual, a.work.hid, false, g.down);
-  sum_rows(stream, rows, s.value_dim, a.residual, false, g.b_down);
-  product.times(rows, h, s.value_dim, a.residual, w.down, false, false, a.d_hid);
+               Residual<T>{scratch.residual.as<float>(), pairs_of<T>(a.pairs, a.vh, a.chunk, s)});
+  product.outer(s.value_dim, h, rows, scratch.residual, a.kept.hid, false, g.down);
+  sum_rows(stream, rows, s.value_dim, scratch.residual, false, g.b_down);
+  product.times(rows, h, s.value_dim, scratch.residual, w.down, false, false, scratch.d_hid);
   each_element("fwmlp_d_act", stream, rows, h,
-               ActivationGradient{a.d_act.as<float>(), a.d_hid.as<float>(), a.work.act.as<float>(), h});
-  product.outer(2 * h, s.key_dim, rows, a.d_act, a.work.q, false, g.in);
-  sum_rows(stream, rows, 2 * h, a.d_act, false, g.b_in);
+               ActivationGradient{scratch.d_act.as<float>(), scratch.d_hid.as<float>(), a.kept.act.as<float>(), h});
+  product.outer(2 * h, s.key_dim, rows, scratch.d_act, a.kept.q, false, g.in);
+  sum_rows(stream, rows, 2 * h, scratch.d_act, false, g.b_in);
   each_flat("fwmlp_step", stream, s.total(),
             Step{a.next.as<float>(), a.weights.as<float>(), a.gradient.as<float>(), static_cast<float>(a.rate),
                  clip_of(a.clip)});
@@ -331,6 +330,7 @@ template <class T> void step(Stream& stream, const FwMlpStep& a) {
 template <class T> struct Backward {
   Stream& stream;
   const FwMlpBackward& a;
+  const FwMlpBackwardScratch& scratch;
   Products product = products<T>(stream);
   const FwMlpSizes& s = a.sizes;
   int64_t rows = a.chunk.tokens(), h = s.hidden, dv = s.value_dim;
@@ -341,64 +341,69 @@ template <class T> struct Backward {
   /// X = -rate d_next where the step was not clipped, and the derivatives along it: t_act, t_hid, and y, that of vh but
   /// for x's b_down.
   void tangents(const Weights& x) {
-    each_element("fwmlp_residual", stream, rows, dv, Residual<T>{a.residual.as<float>(), pairs});
+    each_element("fwmlp_residual", stream, rows, dv, Residual<T>{scratch.residual.as<float>(), pairs});
     each_flat("fwmlp_direction", stream, s.total(),
-              Direction{a.tangent.as<float>(), a.gradient.as<float>(), a.d_next.as<float>(), static_cast<float>(a.rate),
-                        clip_of(a.clip)});
-    product.times(rows, 2 * h, s.key_dim, a.work.q, x.in, true, false, a.t_act);
-    each_element("fwmlp_tangent", stream, rows, h,
-                 Tangent{a.t_act.as<float>(), a.t_hid.as<float>(), a.work.act.as<float>(), x.b_in.as<float>(), h});
-    product.times(rows, dv, h, a.t_hid, w.down, true, false, a.y);
-    product.times(rows, dv, h, a.work.hid, x.down, true, true, a.y);
+              Direction{scratch.tangent.as<float>(), a.gradient.as<float>(), a.d_next.as<float>(),
+                        static_cast<float>(a.rate), clip_of(a.clip)});
+    product.times(rows, 2 * h, s.key_dim, a.kept.q, x.in, true, false, scratch.t_act);
+    each_element(
+        "fwmlp_tangent", stream, rows, h,
+        Tangent{scratch.t_act.as<float>(), scratch.t_hid.as<float>(), a.kept.act.as<float>(), x.b_in.as<float>(), h});
+    product.times(rows, dv, h, scratch.t_hid, w.down, true, false, scratch.y);
+    product.times(rows, dv, h, a.kept.hid, x.down, true, true, scratch.y);
     each_element("fwmlp_d_v", stream, rows, dv,
-                 TargetGradient<T>{a.d_v.as<T>(), a.y.as<float>(), x.b_down.as<float>(), pairs});
+                 TargetGradient<T>{a.d_v.as<T>(), scratch.y.as<float>(), x.b_down.as<float>(), pairs});
   }
   void to_activations(const float* x_bias) {
-    each_element("fwmlp_d_vh", stream, rows, dv, OutputGradient<T>{a.y.as<float>(), x_bias, a.d_vh.as<T>(), pairs});
-    product.times(rows, h, dv, a.y, w.down, false, false, a.d_hid);
+    each_element("fwmlp_d_vh", stream, rows, dv,
+                 OutputGradient<T>{scratch.y.as<float>(), x_bias, a.d_vh.as<T>(), pairs});
+    product.times(rows, h, dv, scratch.y, w.down, false, false, scratch.d_hid);
     if (!second) {
       each_element("fwmlp_d_act", stream, rows, h,
-                   ActivationGradient{a.d_act.as<float>(), a.d_hid.as<float>(), a.work.act.as<float>(), h});
+                   ActivationGradient{scratch.d_act.as<float>(), scratch.d_hid.as<float>(), a.kept.act.as<float>(), h});
       return;
     }
-    product.times(rows, h, dv, a.residual, Weights(a.tangent, s).down, false, true, a.d_hid);
-    product.times(rows, h, dv, a.residual, w.down, false, false, a.d_thid);
+    product.times(rows, h, dv, scratch.residual, Weights(scratch.tangent, s).down, false, true, scratch.d_hid);
+    product.times(rows, h, dv, scratch.residual, w.down, false, false, scratch.d_thid);
     each_element("fwmlp_second_order", stream, rows, h,
-                 SecondOrder{a.d_act.as<float>(), a.d_tact.as<float>(), a.d_hid.as<float>(), a.d_thid.as<float>(),
-                             a.work.act.as<float>(), a.t_act.as<float>(), h});
+                 SecondOrder{scratch.d_act.as<float>(), scratch.d_tact.as<float>(), scratch.d_hid.as<float>(),
+                             scratch.d_thid.as<float>(), a.kept.act.as<float>(), scratch.t_act.as<float>(), h});
   }
   void to_queries() {
-    product.times(rows, s.key_dim, 2 * h, a.d_act, w.in, false, false, a.d_local);
-    if (second) { product.times(rows, s.key_dim, 2 * h, a.d_tact, Weights(a.tangent, s).in, false, true, a.d_local); }
+    product.times(rows, s.key_dim, 2 * h, scratch.d_act, w.in, false, false, scratch.d_local);
+    if (second) {
+      product.times(rows, s.key_dim, 2 * h, scratch.d_tact, Weights(scratch.tangent, s).in, false, true,
+                    scratch.d_local);
+    }
     each_element("fwmlp_d_q", stream, rows, s.key_dim,
-                 ToTokens<T>{a.d_q.as<T>(), a.d_local.as<float>(), nullptr, a.chunk, s.key_dim, a.accumulate});
+                 ToTokens<T>{a.d_q.as<T>(), scratch.d_local.as<float>(), nullptr, a.chunk, s.key_dim, a.accumulate});
   }
   void to_weights() {
     const Weights d(a.d_weights, s);
     each_flat("fwmlp_hand", stream, s.total(), Hand{a.d_weights.as<float>(), a.d_next.as<float>()});
-    if (second) { product.outer(dv, h, rows, a.residual, a.t_hid, true, d.down); }
-    product.outer(dv, h, rows, a.y, a.work.hid, true, d.down);
-    sum_rows(stream, rows, dv, a.y, true, d.b_down);
-    product.outer(2 * h, s.key_dim, rows, a.d_act, a.work.q, true, d.in);
-    sum_rows(stream, rows, 2 * h, a.d_act, true, d.b_in);
+    if (second) { product.outer(dv, h, rows, scratch.residual, scratch.t_hid, true, d.down); }
+    product.outer(dv, h, rows, scratch.y, a.kept.hid, true, d.down);
+    sum_rows(stream, rows, dv, scratch.y, true, d.b_down);
+    product.outer(2 * h, s.key_dim, rows, scratch.d_act, a.kept.q, true, d.in);
+    sum_rows(stream, rows, 2 * h, scratch.d_act, true, d.b_in);
   }
 };
 
 }  // namespace
 
-void run(Stream& stream, const FwMlpRead& a) {
-  dispatch_float(a.vh.dtype, [&](auto zero) { read<decltype(zero)>(stream, a); });
+void run(Stream& stream, const FwMlpRead& a, const FwMlpReadScratch& scratch) {
+  dispatch_float(a.vh.dtype, [&](auto zero) { read<decltype(zero)>(stream, a, scratch.out); });
 }
 
-void run(Stream& stream, const FwMlpStep& a) {
-  dispatch_float(a.vh.dtype, [&](auto zero) { step<decltype(zero)>(stream, a); });
+void run(Stream& stream, const FwMlpStep& a, const FwMlpStepScratch& scratch) {
+  dispatch_float(a.vh.dtype, [&](auto zero) { step<decltype(zero)>(stream, a, scratch); });
 }
 
-void run(Stream& stream, const FwMlpBackward& a) {
+void run(Stream& stream, const FwMlpBackward& a, const FwMlpBackwardScratch& scratch) {
   dispatch_float(a.vh.dtype, [&](auto zero) {
-    Backward<decltype(zero)> b{stream, a};
-    if (b.second) { b.tangents(Weights(a.tangent, a.sizes)); }
-    b.to_activations(b.second ? Weights(a.tangent, a.sizes).b_down.template as<float>() : nullptr);
+    Backward<decltype(zero)> b{stream, a, scratch};
+    if (b.second) { b.tangents(Weights(scratch.tangent, a.sizes)); }
+    b.to_activations(b.second ? Weights(scratch.tangent, a.sizes).b_down.template as<float>() : nullptr);
     b.to_queries();
     if (a.d_weights.defined()) { b.to_weights(); }
   });

@@ -17,20 +17,21 @@ struct FwMlpSizes {
   int64_t total() const { return b_down() + value_dim; }
 };
 
-/// Scratch of one chunk: q [R, key_dim] gathered; act [R, 2 hidden]: up and gate before silu; hid
-/// [R, hidden]; out [R, value_dim]: of reading only.
-struct FwMlpWork {
-  Tensor q, act, hid, out;
+/// What reading a chunk leaves for its step and its backward pass: q [R, key_dim] gathered; act [R, 2 hidden]: up and
+/// gate before silu; hid [R, hidden].
+struct FwMlpActivations {
+  Tensor q, act, hid;
 };
 
-/// vh [., value_dim] of a chunk's tokens. 6 hidden key_dim FLOPs a token.
+/// vh [., value_dim] of a chunk's tokens, and `kept`. 6 hidden key_dim FLOPs a token.
 struct FwMlpRead {
-  Tensor vh, weights, tokens_q;
-  FwMlpWork work;
+  Tensor vh;
+  FwMlpActivations kept;
+  Tensor weights, tokens_q;
   FwMlpSizes sizes;
   FastChunk chunk;
 };
-HEBB_KERNEL(FwMlpRead)
+HEBB_KERNEL_WITH_SCRATCH(FwMlpRead)
 
 /// What the memory is taught: target of token t is v of targets[t] (mean: the mean of v_t up to it).
 struct FwMlpPairs {
@@ -40,35 +41,32 @@ struct FwMlpPairs {
   int64_t lookahead;  // targets[t] = t + lookahead
 };
 
-/// next = weights - rate times the clipped gradient of sum |vh - target|^2 / (pairs value_dim). Uses
-/// `work` as FwMlpRead left it. residual [R, value_dim], d_act [R, 2 hidden] and d_hid [R, hidden]
-/// are scratch; gradient [total] is left as the unclipped gradient. clip 0: none. 12 hidden key_dim FLOPs.
+/// next = weights - rate times the clipped gradient of sum |vh - target|^2 / (pairs value_dim). gradient [total] is
+/// left as the unclipped gradient. clip 0: none. 12 hidden key_dim FLOPs.
 struct FwMlpStep {
-  Tensor next, gradient, residual, d_act, d_hid, weights, vh;
-  FwMlpWork work;
+  Tensor next, gradient;
+  Tensor weights, vh;
+  FwMlpActivations kept;
   FwMlpPairs pairs;
   FwMlpSizes sizes;
   FastChunk chunk;
   double rate, clip;
 };
-HEBB_KERNEL(FwMlpStep)
+HEBB_KERNEL_WITH_SCRATCH(FwMlpStep)
 
 /// Backward of reading with d_vh, and of the step with d_next (undefined: no gradient came through it):
 /// d_q (overwritten or added to), d_v +=, and d_weights (total; undefined: not wanted) = d_next + ....
-/// gradient: as FwMlpStep left it, for clipping. Targets lie in the chunk. Uses `work` as FwMlpRead left it.
-/// tangent [total], t_act, d_act, d_tact [R, 2 hidden], t_hid, d_hid, d_thid [R, hidden], residual, y [R, value_dim]
-/// and d_local [R, key_dim] are scratch. At most 36 hidden key_dim FLOPs a token.
+/// gradient: as FwMlpStep left it, for clipping. Targets lie in the chunk. At most 36 hidden key_dim FLOPs a token.
 struct FwMlpBackward {
   Tensor d_q, d_v, d_weights;
-  Tensor tangent, t_act, d_act, d_tact, t_hid, d_hid, d_thid, residual, y, d_local;
   Tensor d_vh, d_next, gradient, weights, vh;
-  FwMlpWork work;
+  FwMlpActivations kept;
   FwMlpPairs pairs;
   FwMlpSizes sizes;
   FastChunk chunk;
   double rate, clip;
   bool accumulate;
 };
-HEBB_KERNEL(FwMlpBackward)
+HEBB_KERNEL_WITH_SCRATCH(FwMlpBackward)
 
 }  // namespace hebb

@@ -29,17 +29,14 @@ Tensor FwMlpLog::gradient(int64_t c) const {
 
 namespace {
 
-/// Memory for one chunk of at most `rows` tokens.
-struct Work {
-  Work(Arena& arena, const FwMlpSizes& s, int64_t rows, DType dtype)
+/// What reading one chunk of at most `rows` tokens leaves for the kernels behind it.
+struct Activations {
+  Activations(Arena& arena, const FwMlpSizes& s, int64_t rows, DType dtype)
       : q(arena, {rows, s.key_dim}, dtype, "chunk queries"),
         act(arena, {rows, 2 * s.hidden}, dtype, "fast activations"),
-        hid(arena, {rows, s.hidden}, dtype, "fast activations"),
-        residual(arena, {rows, s.value_dim}, dtype, "prediction errors"),
-        d_act(arena, {rows, 2 * s.hidden}, dtype, "fast activation gradients"),
-        d_hid(arena, {rows, s.hidden}, dtype, "fast activation gradients") {}
-  FwMlpWork forward() const { return {q, act, hid, residual}; }
-  Buffer q, act, hid, residual, d_act, d_hid;
+        hid(arena, {rows, s.hidden}, dtype, "fast activations") {}
+  FwMlpActivations tensors() const { return {q, act, hid}; }
+  Buffer q, act, hid;
 };
 
 /// Copies the six parameters to one flat tensor, or back.
@@ -65,15 +62,7 @@ struct FwMlpNode final : Node {
     const DType dtype = sum_dtype(tape.dtype(vh));
     const auto count = static_cast<int64_t>(log->chunks.size());
     const bool through = o.through && !frozen && count > 1;
-    const int64_t rows = log->chunks.front().tokens(), more = through ? rows : 0;
-    const Work work(arena, s, rows, dtype);
-    const Buffer tangent(arena, {through ? s.total() : 0}, dtype, "fast weight tangents");
-    const Buffer t_act(arena, {more, 2 * s.hidden}, dtype, "fast tangents"),
-        d_tact(arena, {more, 2 * s.hidden}, dtype, "fast tangents");
-    const Buffer t_hid(arena, {more, s.hidden}, dtype, "fast tangents"),
-        d_thid(arena, {more, s.hidden}, dtype, "fast tangents");
-    const Buffer y(arena, {rows, s.value_dim}, dtype, "prediction gradients"),
-        d_local(arena, {rows, s.key_dim}, dtype, "query gradients");
+    const Activations kept(arena, s, log->chunks.front().tokens(), dtype);
     Buffer d_weights(arena, {through ? s.total() : 0}, dtype, "fast weight gradients"),
         d_next(arena, {through ? s.total() : 0}, dtype, "fast weight gradients");
     const GradSlot d_q = tape.grad_slot(q), d_v = through ? tape.grad_slot(v) : GradSlot{};
@@ -83,39 +72,29 @@ struct FwMlpNode final : Node {
     for (int64_t c = count - 1; c >= 0; --c) {
       const FastChunk& chunk = log->chunks[static_cast<size_t>(c)];
       const int64_t pairs = log->pairs[static_cast<size_t>(c)];
-      run(stream, FwMlpRead{.vh = again,
-                            .weights = log->weights(c),
-                            .tokens_q = tape.value(q),
-                            .work = work.forward(),
-                            .sizes = s,
-                            .chunk = chunk});
+      run(tape.workspace(), FwMlpRead{.vh = again,
+                                      .kept = kept.tensors(),
+                                      .weights = log->weights(c),
+                                      .tokens_q = tape.value(q),
+                                      .sizes = s,
+                                      .chunk = chunk});
       const bool second = through && c + 1 < count && pairs > 0;
       // A chunk without pairs hands the gradient of its fast weights on as it is.
-      run(stream, FwMlpBackward{.d_q = d_q.tensor,
-                                .d_v = d_v.tensor,
-                                .d_weights = through && c > 0 ? d_weights.tensor() : Tensor{},
-                                .tangent = tangent,
-                                .t_act = t_act,
-                                .d_act = work.d_act,
-                                .d_tact = d_tact,
-                                .t_hid = t_hid,
-                                .d_hid = work.d_hid,
-                                .d_thid = d_thid,
-                                .residual = work.residual,
-                                .y = y,
-                                .d_local = d_local,
-                                .d_vh = tape.grad(vh),
-                                .d_next = second ? d_next.tensor() : Tensor{},
-                                .gradient = log->gradient(c),
-                                .weights = log->weights(c),
-                                .vh = tape.value(vh),
-                                .work = work.forward(),
-                                .pairs = {tape.value(v), log->targets, o.mean, pairs, o.lookahead},
-                                .sizes = s,
-                                .chunk = chunk,
-                                .rate = o.rate,
-                                .clip = o.clip,
-                                .accumulate = d_q.accumulate});
+      run(tape.workspace(), FwMlpBackward{.d_q = d_q.tensor,
+                                          .d_v = d_v.tensor,
+                                          .d_weights = through && c > 0 ? d_weights.tensor() : Tensor{},
+                                          .d_vh = tape.grad(vh),
+                                          .d_next = second ? d_next.tensor() : Tensor{},
+                                          .gradient = log->gradient(c),
+                                          .weights = log->weights(c),
+                                          .vh = tape.value(vh),
+                                          .kept = kept.tensors(),
+                                          .pairs = {tape.value(v), log->targets, o.mean, pairs, o.lookahead},
+                                          .sizes = s,
+                                          .chunk = chunk,
+                                          .rate = o.rate,
+                                          .clip = o.clip,
+                                          .accumulate = d_q.accumulate});
       if (through && c > 0 && c + 1 < count && pairs == 0) { add_to(stream, d_weights, d_next); }
       std::swap(d_weights, d_next);
     }
@@ -125,29 +104,26 @@ struct FwMlpNode final : Node {
 /// Chunks of one row, each read and then, for the first `updates` of them, learned.
 void run_chunks(Stream& stream, Arena& arena, const FwMlpOptions& o, const FwMlpLog& log, const Tensor& q,
                 const Tensor& v, const Tensor& vh, int64_t updates) {
-  const Work work(arena, o.sizes, log.chunks.front().tokens(), sum_dtype(q.dtype));
+  const Activations kept(arena, o.sizes, log.chunks.front().tokens(), sum_dtype(q.dtype));
   for (size_t i = 0; i < log.chunks.size(); ++i) {
     const auto c = static_cast<int64_t>(i);
-    run(stream, FwMlpRead{.vh = vh,
-                          .weights = log.weights(c),
-                          .tokens_q = q,
-                          .work = work.forward(),
-                          .sizes = o.sizes,
-                          .chunk = log.chunks[i]});
+    run({stream, arena}, FwMlpRead{.vh = vh,
+                                   .kept = kept.tensors(),
+                                   .weights = log.weights(c),
+                                   .tokens_q = q,
+                                   .sizes = o.sizes,
+                                   .chunk = log.chunks[i]});
     if (c < updates && log.pairs[i] > 0) {
-      run(stream, FwMlpStep{.next = log.weights(c + 1),
-                            .gradient = log.gradient(c),
-                            .residual = work.residual,
-                            .d_act = work.d_act,
-                            .d_hid = work.d_hid,
-                            .weights = log.weights(c),
-                            .vh = vh,
-                            .work = work.forward(),
-                            .pairs = {v, log.targets, o.mean, log.pairs[i], o.lookahead},
-                            .sizes = o.sizes,
-                            .chunk = log.chunks[i],
-                            .rate = o.rate,
-                            .clip = o.clip});
+      run({stream, arena}, FwMlpStep{.next = log.weights(c + 1),
+                                     .gradient = log.gradient(c),
+                                     .weights = log.weights(c),
+                                     .vh = vh,
+                                     .kept = kept.tensors(),
+                                     .pairs = {v, log.targets, o.mean, log.pairs[i], o.lookahead},
+                                     .sizes = o.sizes,
+                                     .chunk = log.chunks[i],
+                                     .rate = o.rate,
+                                     .clip = o.clip});
     } else if (c < updates) {
       copy(stream, log.weights(c + 1), log.weights(c));
     }

@@ -30,10 +30,9 @@ struct Layer {
   Twin weights = t.parameter({kSizes.total()}), tokens_q = t.input({kTokens, kSizes.key_dim}),
        v = t.input({kTokens, kSizes.value_dim}), vh = t.input({kTokens, kSizes.value_dim}),
        targets = t.integers({kTokens}, targets_of(lookahead)), q = t.float_output({kRows, kSizes.key_dim}),
-       act = t.float_output({kRows, 2 * kSizes.hidden}), hid = t.float_output({kRows, kSizes.hidden}),
-       out = t.scratch({kRows, kSizes.value_dim});
+       act = t.float_output({kRows, 2 * kSizes.hidden}), hid = t.float_output({kRows, kSizes.hidden});
 
-  template <class At> FwMlpWork work(At&& at) const { return {at(q), at(act), at(hid), at(out)}; }
+  template <class At> FwMlpActivations kept(At&& at) const { return {at(q), at(act), at(hid)}; }
   template <class At> FwMlpPairs pairs(At&& at) const { return {at(v), at(targets), mean, 5, lookahead}; }
 };
 
@@ -44,31 +43,50 @@ void check_layer(Twins& t, bool mean, int64_t lookahead, double clip, bool secon
   Layer l{t, mean, lookahead, clip};
   const Twin reading = t.sum({kTokens, kSizes.value_dim});
   const auto read = [&](auto at) {
-    return FwMlpRead{at(reading), at(l.weights), at(l.tokens_q), l.work(at), kSizes, kChunk};
+    return FwMlpRead{.vh = at(reading),
+                     .kept = l.kept(at),
+                     .weights = at(l.weights),
+                     .tokens_q = at(l.tokens_q),
+                     .sizes = kSizes,
+                     .chunk = kChunk};
   };
   t.check(read, tolerance(t, 2e-6));
   t.prepare(read);
-  const Shape wide{kRows, 2 * kSizes.hidden}, hidden{kRows, kSizes.hidden}, values{kRows, kSizes.value_dim};
-  const Twin residual = t.scratch(values), d_act = t.scratch(wide), d_hid = t.scratch(hidden),
-             next = t.float_output({kSizes.total()}), gradient = t.float_output({kSizes.total()});
+  const Twin next = t.float_output({kSizes.total()}), gradient = t.float_output({kSizes.total()});
   const auto step = [&](auto at) {
-    return FwMlpStep{at(next),   at(gradient), at(residual), at(d_act), at(d_hid), at(l.weights), at(l.vh),
-                     l.work(at), l.pairs(at),  kSizes,       kChunk,    0.3,       clip};
+    return FwMlpStep{.next = at(next),
+                     .gradient = at(gradient),
+                     .weights = at(l.weights),
+                     .vh = at(l.vh),
+                     .kept = l.kept(at),
+                     .pairs = l.pairs(at),
+                     .sizes = kSizes,
+                     .chunk = kChunk,
+                     .rate = 0.3,
+                     .clip = clip};
   };
   t.check(step, tolerance(t, 2e-6));
   t.prepare(step);
   const Twin d_q = t.sum({kTokens, kSizes.key_dim}), d_v = t.sum({kTokens, kSizes.value_dim}),
              d_weights = lookahead == 0 ? Twin{} : t.float_output({kSizes.total()}),
-             tangent = t.scratch({kSizes.total()}), t_act = t.scratch(wide), d_tact = t.scratch(wide),
-             t_hid = t.scratch(hidden), d_thid = t.scratch(hidden), y = t.scratch(values),
-             d_local = t.scratch({kRows, kSizes.key_dim}), d_vh = t.input({kTokens, kSizes.value_dim}),
-             d_next = second ? t.parameter({kSizes.total()}) : Twin{};
+             d_vh = t.input({kTokens, kSizes.value_dim}), d_next = second ? t.parameter({kSizes.total()}) : Twin{};
   t.check(
       [&](auto at) {
-        return FwMlpBackward{at(d_q),    at(d_v),      at(d_weights), at(tangent),  at(t_act),  at(d_act),   at(d_tact),
-                             at(t_hid),  at(d_hid),    at(d_thid),    at(residual), at(y),      at(d_local), at(d_vh),
-                             at(d_next), at(gradient), at(l.weights), at(l.vh),     l.work(at), l.pairs(at), kSizes,
-                             kChunk,     0.3,          clip,          mean};
+        return FwMlpBackward{.d_q = at(d_q),
+                             .d_v = at(d_v),
+                             .d_weights = at(d_weights),
+                             .d_vh = at(d_vh),
+                             .d_next = at(d_next),
+                             .gradient = at(gradient),
+                             .weights = at(l.weights),
+                             .vh = at(l.vh),
+                             .kept = l.kept(at),
+                             .pairs = l.pairs(at),
+                             .sizes = kSizes,
+                             .chunk = kChunk,
+                             .rate = 0.3,
+                             .clip = clip,
+                             .accumulate = mean};
       },
       tolerance(t, 1e-5));  // chains of five products
 }

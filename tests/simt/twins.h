@@ -7,7 +7,7 @@
 #include "kernels/bias/bias.h"
 #include "kernels/channel_skip/scratch.h"
 #include "kernels/delta_gates/scratch.h"
-#include "kernels/fwmlp/fwmlp.h"
+#include "kernels/fwmlp/scratch.h"
 #include "kernels/fwpkm/scratch.h"
 #include "kernels/gated_delta/gated_delta.h"
 #include "kernels/ham/ham.h"

@@ -1,0 +1,28 @@
+#pragma once
+#include "kernels/fwmlp/fwmlp.h"
+
+namespace hebb {
+
+struct FwMlpReadScratch {
+  Tensor out;  // [R, value_dim]
+};
+
+struct FwMlpStepScratch {
+  Tensor residual;  // [R, value_dim]
+  Tensor d_act;     // [R, 2 hidden]
+  Tensor d_hid;     // [R, hidden]
+};
+
+struct FwMlpBackwardScratch {
+  Tensor y;        // [R, value_dim]
+  Tensor d_act;    // [R, 2 hidden]
+  Tensor d_hid;    // [R, hidden]
+  Tensor d_local;  // [R, key_dim]
+  // Where a gradient comes through the step.
+  Tensor residual;       // [R, value_dim]
+  Tensor tangent;        // [total]
+  Tensor t_act, d_tact;  // [R, 2 hidden]
+  Tensor t_hid, d_thid;  // [R, hidden]
+};
+
+}  // namespace hebb
