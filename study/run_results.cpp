@@ -9,6 +9,7 @@
 #include "inspect/plan.h"
 #include "study/group_by_seed.h"
 #include "study/report.h"
+#include "train/model_source.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -139,7 +140,8 @@ Json result_of(const fs::path& run, const std::string& id, const Json& tags) {
   if (!fs::exists(run / "config.json")) {
     throw DataError(run.string(), "no run folder", "a folder without config.json", "a folder that hebb train made");
   }
-  const Json config = parse_json(read_file(run / "config.json"), (run / "config.json").string());
+  Json config = parse_json(read_file(run / "config.json"), (run / "config.json").string());
+  drop_idle_keys(config);
   const RunMetrics metrics = read_metrics(run);
   Json result = Json::object();
   result.set("id", id);

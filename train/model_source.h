@@ -24,8 +24,8 @@ struct ModelSource {
 ModelSource read_model_source(const fs::path& path, const std::vector<std::string>& overrides = {});
 
 /// Takes out of the stored configuration of a run what earlier versions wrote there though it said nothing, and what is
-/// refused in a configuration since: decay_fraction beside decay_steps, and null for layers that `at` leaves as they
-/// are.
+/// refused in a configuration since: decay_fraction beside decay_steps, null for layers that `at` leaves as they are,
+/// train.deterministic and train.autotune.
 void drop_idle_keys(Json& config);
 
 /// The model in a file as ModelSource::config holds it. Errors: ConfigError.

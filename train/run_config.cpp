@@ -88,16 +88,11 @@ void machine_fields(Fields& f, TrainConfig& c) {
       .min(0)
       .max(1)
       .help("1: ranks share the optimizer's memory. May differ when a run is resumed.");
-  f.field("deterministic", c.deterministic)
-      .help("GPU: false permits kernels whose sums change from run to run; there are none yet.");
   f.field("allow_tf32", c.allow_tf32).help("GPU: matrix products of fp32 round their operands to TF32.");
   f.field("cuda_graphs", c.cuda_graphs)
       .help(
           "GPU: repeating passes and optimizer steps are launched as CUDA graphs, with the same bits. May differ when "
           "a run is resumed.");
-  f.field("autotune", c.autotune)
-      .help(
-          "GPU: permits choosing among kernels by a measurement; none is made yet. May differ when a run is resumed.");
   f.field("peak_tflops", c.peak_tflops)
       .above(0)
       .unit("TFLOP/s")
@@ -188,7 +183,6 @@ bool may_differ(const std::string& path) {
                                                    "train.recompute",
                                                    "train.zero",
                                                    "train.cuda_graphs",
-                                                   "train.autotune",
                                                    "train.peak_tflops",
                                                    "data.tokenizer.file"};
   const bool is_source_path = path.starts_with("data.sources.") && path.ends_with(".path");

@@ -39,7 +39,7 @@ struct TrainConfig {
   int64_t exit_code_on_stop = 75;
   std::string recompute = "none";
   int64_t zero = 0;
-  bool deterministic = true, allow_tf32 = false, cuda_graphs = true, autotune = true;
+  bool allow_tf32 = false, cuda_graphs = true;
   std::optional<double> peak_tflops;
   std::optional<RandomWindowConfig> random_window;
 

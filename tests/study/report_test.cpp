@@ -240,3 +240,18 @@ TEST_CASE("the page of a report is self-contained and every plot is a file too")
   }
   CHECK_THROWS_WITH(read_report_run(folder / "nothing"), Contains("nothing"));
 }
+
+TEST_CASE("a run of an earlier version, with keys that are none any more, is reported like one of today") {
+  const TempFolder folder;
+  write_base(folder);
+  RunConfig config = read_run_config((folder / "base.json").string());
+  resolve(config, {});
+  REQUIRE(run_in(folder / "one", std::move(config)) == 0);
+  const Json before = result_of(folder / "one", "one", Json::object());
+  const fs::path file = folder / "one" / "config.json";
+  Json stored = parse_json_file(file.string());
+  stored.find("train")->set("deterministic", true);
+  stored.find("train")->set("autotune", true);
+  write_file_atomic(file, stored.dump(1));
+  CHECK(result_of(folder / "one", "one", Json::object()).dump() == before.dump());
+}

@@ -59,6 +59,9 @@ TEST_CASE("a known key in the wrong section is told where it belongs", "[fast]")
                     Contains("command line: lr: found an unknown key") && Contains("; elsewhere: optimizer.lr, "));
   CHECK_THROWS_WITH(read(folder, {"optimizer.batch_size=2"}), Contains("; elsewhere: train.batch_size"));
   CHECK_THROWS_WITH(read(folder, {"train.qwertz=2"}), Contains("unknown key") && !Contains("elsewhere"));
+  for (const char* removed : {"train.autotune=true", "train.deterministic=true"}) {
+    CHECK_THROWS_WITH(read(folder, {removed}), Contains("unknown key"));
+  }
 }
 
 TEST_CASE("paths are absolute against the file that wrote them", "[fast]") {
@@ -161,9 +164,9 @@ TEST_CASE("configurations are compared path by path, without what a resumed run 
   const Json stored = to_json(read(folder));
   const Json current =
       to_json(read(folder, {"name=other", "train.steps=99", "train.checkpoint.every=3", "train.threads=1",
-                            "eval={\"evaluations\": []}", "train.autotune=false", "data.sources.0.path=elsewhere.bin",
-                            "data.validation=[{\"name\": \"v\", \"path\": \"x\"}]", "optimizer.betas=[0.9, 0.99]",
-                            "model.layers.mlp.intermediate_size=21", "train.seed=3"}));
+                            "eval={\"evaluations\": []}", "train.cuda_graphs=false",
+                            "data.sources.0.path=elsewhere.bin", "data.validation=[{\"name\": \"v\", \"path\": \"x\"}]",
+                            "optimizer.betas=[0.9, 0.99]", "model.layers.mlp.intermediate_size=21", "train.seed=3"}));
   std::vector<std::string> paths;
   for (const ConfigDifference& d : compare_configs(stored, current)) {
     paths.push_back(d.path + " " + d.stored + " " + d.current);
