@@ -10,6 +10,7 @@
 #include <zstd.h>
 #endif
 
+#include "commit.h"
 #include "tools/verbs.h"
 
 namespace hebb {
@@ -22,7 +23,7 @@ std::string dotted(int major, int minor, int patch) {
 }  // namespace
 
 std::string version_text() {
-  std::string text = "hebb " HEBB_VERSION "\n";
+  std::string text = "hebb " HEBB_VERSION ", commit " HEBB_COMMIT "\n";
   text += "build: C++ " __VERSION__;
 #ifdef __OPTIMIZE__
   text += ", optimised";

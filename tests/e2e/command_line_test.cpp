@@ -135,7 +135,8 @@ TEST_CASE("--version prints version, build and libraries", "[fast]") {
   const TempFolder folder;
   const CommandResult result = run_hebb(folder, "--version");
   CHECK(result.code == 0);
-  CHECK_THAT(result.out, StartsWith("hebb " HEBB_VERSION "\nbuild: ") && Contains("\nlibraries: CLI11 "));
+  CHECK_THAT(result.out,
+             StartsWith("hebb " HEBB_VERSION ", commit ") && Contains("\nbuild: ") && Contains("\nlibraries: CLI11 "));
 }
 
 TEST_CASE("help lists options with type, default and unit", "[fast]") {
