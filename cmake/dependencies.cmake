@@ -20,6 +20,14 @@ hebb_require_header(utf8proc.h libutf8proc-dev)
 find_library(HEBB_UTF8PROC_LIBRARY utf8proc REQUIRED)
 target_link_libraries(hebb_dependencies INTERFACE ${HEBB_UTF8PROC_LIBRARY})
 
+foreach(package fmt spdlog)
+  find_package(${package} QUIET CONFIG)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "hebb: ${package} not found; install the package lib${package}-dev (Debian, Ubuntu)")
+  endif()
+  target_link_libraries(hebb_dependencies INTERFACE ${package}::${package})
+endforeach()
+
 # hebb_optional(NAME header library package): defines HEBB_HAVE_NAME=1 when both are found.
 function(hebb_optional name header library package)
   find_path(HEBB_${name}_INCLUDE ${header})

@@ -4,8 +4,8 @@
 #include <set>
 #include <string>
 
+#include "core/append_file.h"
 #include "core/json.h"
-#include "train/append_file.h"
 
 namespace hebb {
 

@@ -4,6 +4,7 @@
 
 #include "data/tokenizer/tokenizer.h"
 #include "train/model_source.h"
+#include "train/run_log.h"
 
 namespace hebb {
 namespace {
@@ -50,8 +51,13 @@ RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
   create_folder(path_);
   try {
     open(config, options);
-  } catch (...) {
-    discard();
+  } catch (const std::exception& error) {
+    // The log of a run that went before, unless another process has it.
+    if (!discard() && lock_ && fs::exists(path_ / kLogFile)) {
+      RunLog log({});
+      log.open(path_ / kLogFile, 0);
+      log.error(error.what());
+    }
     throw;
   }
 }

@@ -4,29 +4,25 @@
 
 namespace hebb {
 
-void RunLog::open(const fs::path& path) {
-  file_ = std::make_unique<AppendFile>(path);
-  file_->append(early_);
-  early_.clear();
-}
+void RunLog::open(const fs::path& path, int64_t rank) { file_ = std::make_unique<LogFile>(path, rank); }
 
-void RunLog::say(std::string_view text) {
+void RunLog::say(std::string_view text, LogLevel level) {
   while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const std::string line(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
     if (console_.line) { console_.line(line); }
-    if (file_) {
-      file_->append(line + "\n");
-    } else {
-      early_ += line + "\n";
-    }
+    if (file_) { file_->line(level, line); }
   }
 }
 
-void RunLog::keep(std::string_view line) noexcept {
+void RunLog::warn(std::string_view line) {
+  if (console_.line) { console_.line("warning: " + std::string(line)); }
+  if (file_) { file_->line(LogLevel::warning, line); }
+}
+
+void RunLog::error(std::string_view line) noexcept {
   try {
-    if (file_) { file_->append(std::string(line) + "\n"); }
+    if (file_) { file_->line(LogLevel::error, line); }
   } catch (const std::exception&) {
     // The error that ends the run is what its user must see.
   }
@@ -39,7 +35,7 @@ void RunLog::step(std::string_view line, int64_t step, std::string_view detail) 
   }
   detail_ = detail;
   update_bar(step);
-  if (file_) { file_->append(std::string(line) + "\n"); }
+  if (file_) { file_->line(LogLevel::info, line); }
 }
 
 void RunLog::begin_bar(std::string_view title, int64_t total, int64_t done) {

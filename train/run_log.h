@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/log.h"
 #include "core/progress.h"
-#include "train/append_file.h"
 
 namespace hebb {
 
@@ -20,12 +20,14 @@ struct Console {
 class RunLog {
  public:
   explicit RunLog(Console console) : console_(std::move(console)) {}
-  /// Appends to `path` from now on; lines said before follow first.
-  void open(const fs::path& path);
-  /// One or several lines.
-  void say(std::string_view text);
-  /// A line for train.log alone; failures are ignored.
-  void keep(std::string_view line) noexcept;
+  /// Appends to `path` from now on, as `rank`.
+  void open(const fs::path& path, int64_t rank);
+  /// One or several lines, as they are on the console. Errors: CheckpointError (train.log).
+  void say(std::string_view text, LogLevel level = LogLevel::info);
+  /// The same with the word "warning: " on the console.
+  void warn(std::string_view line);
+  /// The error that ends the run, for train.log alone: the program prints it. Failures are ignored.
+  void error(std::string_view line) noexcept;
   /// The line of a logged step; on a terminal the bar shows `detail` instead.
   void step(std::string_view line, int64_t step, std::string_view detail);
   /// The bar's own work; nothing without a terminal. `done` was finished before.
@@ -35,9 +37,8 @@ class RunLog {
 
  private:
   Console console_;
-  std::string early_;
   std::string detail_;  // of the bar
-  std::unique_ptr<AppendFile> file_;
+  std::unique_ptr<LogFile> file_;
 };
 
 }  // namespace hebb

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/append_file.h"
+#include "core/append_file.h"
 
 namespace hebb {
 

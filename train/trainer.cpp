@@ -61,7 +61,7 @@ int Trainer::run() {
     return loop();
   } catch (const std::exception& error) {
     log_.end_bar();
-    log_.keep("error: " + std::string(error.what()));
+    log_.error(error.what());
     throw;
   }
 }
@@ -154,8 +154,9 @@ void Trainer::count(const Batch& batch, const StepReport& report) {
     return;
   }
   log_.say("step " + std::to_string(state_.step + 1) + " skipped: " + reason + " (rows " +
-           std::to_string(batch.first_row) + " to " + std::to_string(batch.first_row + config_.train.batch_size - 1) +
-           ")");
+               std::to_string(batch.first_row) + " to " +
+               std::to_string(batch.first_row + config_.train.batch_size - 1) + ")",
+           LogLevel::warning);
   skips_.skipped(state_.step, reason, batch.valid_targets > 0);
 }
 
@@ -243,8 +244,8 @@ int Trainer::stop(const std::string& reason) {
 int Trainer::finish() {
   log_.end_bar();
   if (skips_.total() > 0) {
-    log_.say("warning: " + std::to_string(skips_.total()) + " of " + std::to_string(state_.step) +
-             " steps were skipped; train.log names each with its reason");
+    log_.warn(std::to_string(skips_.total()) + " of " + std::to_string(state_.step) +
+              " steps were skipped; train.log names each with its reason");
   }
   log_.say("done: " + std::to_string(state_.step) + " steps in " + folder_.path().string());
   return static_cast<int>(ExitCode::kDone);

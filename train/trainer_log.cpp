@@ -57,7 +57,8 @@ void Trainer::log(const StepReport& report) {
   interval_.steps += 1;
   if (report.spike) {
     log_.say("step " + std::to_string(state_.step) + ": the loss " + Json(report.loss).dump() +
-             " is a spike (z = " + Json(*report.spike).dump() + ")");
+                 " is a spike (z = " + Json(*report.spike).dump() + ")",
+             LogLevel::warning);
   }
   if (!is_logged(state_.step)) {
     log_.update_bar(state_.step);
@@ -85,8 +86,9 @@ void Trainer::warn_of_unreached() {
   }
   if (count > 0) {
     log_.say("step " + std::to_string(state_.step + 1) + ": the loss does not reach " + std::to_string(count) +
-             (count == 1 ? " parameter, which stays as it is: " : " parameters, which stay as they are: ") + names +
-             (count > kNamed ? ", ..." : ""));
+                 (count == 1 ? " parameter, which stays as it is: " : " parameters, which stay as they are: ") + names +
+                 (count > kNamed ? ", ..." : ""),
+             LogLevel::warning);
   }
 }
 
@@ -97,7 +99,8 @@ void Trainer::warn_of_residuals(const Statistics& statistics) {
     const auto residual = values.find("residual_max");
     if (residual != values.end() && residual->second > kResidual && unconverged_.insert(layer).second) {
       log_.say("step " + std::to_string(state_.step) + ": " + layer + " solves up to a residual of " +
-               Json(residual->second).dump() + ", above 0.01: cg_steps is too small");
+                   Json(residual->second).dump() + ", above 0.01: cg_steps is too small",
+               LogLevel::warning);
     }
   }
 }
@@ -164,8 +167,8 @@ void Trainer::log_validation(const std::string& name, double loss, int64_t token
                 static_cast<long long>(config_.train.steps), name.c_str(), shown(loss), shown(std::exp(loss)));
   log_.say(text);
   if (!std::isfinite(loss)) {
-    log_.say("warning: step " + std::to_string(state_.step) + ": the validation loss of " + name +
-             " is not finite: weights are not, or what the model computes from them");
+    log_.warn("step " + std::to_string(state_.step) + ": the validation loss of " + name +
+              " is not finite: weights are not, or what the model computes from them");
   }
   metrics_->add(Json::object({{"step", Json(state_.step)},
                               {"val", Json(name)},

@@ -18,14 +18,14 @@ Trainer::Trainer(RunConfig config, const RunOptions& options, const World& world
   try {
     start(options, world, banner);
   } catch (const std::exception& error) {
-    if (!folder_.discard()) { log_.keep("error: " + std::string(error.what())); }
+    if (!folder_.discard()) { log_.error(error.what()); }
     throw;
   }
 }
 
 void Trainer::start(const RunOptions& options, const World& world, const std::string& banner) {
   set_threads(static_cast<int>(config_.train.threads));
-  log_.open(folder_.path() / "train.log");
+  log_.open(folder_.path() / "train.log", world.rank);
   log_.say(banner);
   log_.say("run " + config_.name + " in " + folder_.path().string());
   for (const std::string& note : folder_.notes()) { log_.say(note); }

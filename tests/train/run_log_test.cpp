@@ -1,5 +1,8 @@
 #include "train/run_log.h"
 
+#include <regex>
+#include <sstream>
+
 #include "tests/temp_folder.h"
 #include "tests/test.h"
 
@@ -19,18 +22,52 @@ struct Bar final : Progress {
   void end() override { calls.push_back("end"); }
 };
 
+/// The lines of a log without their time stamps, whose form is checked.
+std::vector<std::string> lines_of(const fs::path& path) {
+  std::vector<std::string> lines;
+  std::istringstream in(read_file(path));
+  for (std::string line; std::getline(in, line);) {
+    const std::regex stamp(R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\[.*))");
+    std::smatch match;
+    REQUIRE(std::regex_match(line, match, stamp));
+    lines.push_back(match[1]);
+  }
+  return lines;
+}
+
 }  // namespace
 
-TEST_CASE("what a run says before it has a folder leads its log", "[fast]") {
+TEST_CASE("lines of the log have time, level and rank; those of the console have not", "[fast]") {
   const TempFolder folder;
   std::vector<std::string> printed;
   RunLog log({[&](std::string_view line) { printed.emplace_back(line); }, nullptr});
-  log.say("first\nsecond\n");
-  log.open(folder / "train.log");
+  log.open(folder / "train.log", 3);
+  log.say("first\nsecond {} %v\n");
   log.step("step 1/2 loss 3", 1, "loss 3");
-  log.keep("error: over");
-  CHECK(printed == std::vector<std::string>{"first", "second", "step 1/2 loss 3"});
-  CHECK(read_file(folder / "train.log") == "first\nsecond\nstep 1/2 loss 3\nerror: over\n");
+  log.say("a spike", LogLevel::warning);
+  log.warn("odd");
+  log.error("over");
+  CHECK(printed == std::vector<std::string>{"first", "second {} %v", "step 1/2 loss 3", "a spike", "warning: odd"});
+  CHECK(lines_of(folder / "train.log") ==
+        std::vector<std::string>{"[info] rank 3: first", "[info] rank 3: second {} %v",
+                                 "[info] rank 3: step 1/2 loss 3", "[warning] rank 3: a spike", "[warning] rank 3: odd",
+                                 "[error] rank 3: over"});
+}
+
+TEST_CASE("a log goes on after what is there, and says what its disk refuses", "[fast]") {
+  const TempFolder folder;
+  folder.write("train.log", "before\n");
+  RunLog log({});
+  log.open(folder / "train.log", 0);
+  log.say("after");
+  CHECK_THAT(read_file(folder / "train.log"), Catch::StartsWith("before\n2") && Catch::EndsWith("rank 0: after\n"));
+  CHECK_THROWS_WITH(log.open(folder / "nothing" / "train.log", 0), Catch::Contains("nothing/train.log: cannot open: "));
+  if (fs::exists("/dev/full")) {
+    log.open("/dev/full", 0);
+    CHECK_THROWS_AS(log.say("text"), CheckpointError);
+    CHECK_THROWS_WITH(log.say("text"), "/dev/full: cannot write: No space left on device");
+    log.error("the error that ends a run is not hidden by one of its log");
+  }
 }
 
 TEST_CASE("on a terminal a bar replaces the lines of steps, which the log keeps", "[fast]") {
@@ -38,12 +75,12 @@ TEST_CASE("on a terminal a bar replaces the lines of steps, which the log keeps"
   std::vector<std::string> printed;
   Bar bar;
   RunLog log({[&](std::string_view line) { printed.emplace_back(line); }, &bar});
-  log.open(folder / "train.log");
+  log.open(folder / "train.log", 0);
   log.begin_bar("train", 9, 4);
   log.step("step 5/9 loss 3", 5, "loss 3");
   log.update_bar(6);
   log.end_bar();
   CHECK(printed.empty());
   CHECK(bar.calls == std::vector<std::string>{"begin train 9 from 4", "update 5 loss 3", "update 6 loss 3", "end"});
-  CHECK(read_file(folder / "train.log") == "step 5/9 loss 3\n");
+  CHECK(lines_of(folder / "train.log") == std::vector<std::string>{"[info] rank 0: step 5/9 loss 3"});
 }

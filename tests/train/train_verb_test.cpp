@@ -158,7 +158,12 @@ TEST_CASE("a start that fails leaves no run folder behind, and a note in one tha
   CHECK_FALSE(fs::exists(files.run()));
   REQUIRE(files.train().code == 0);
   CHECK(files.train({"data.sources.0.path=nothing.bin"}).code == 3);
-  CHECK(read_file(files.run() / "train.log").find("error: ") != std::string::npos);
+  const auto log = [&] { return read_file(files.run() / "train.log"); };
+  CHECK(log().find(" [info] rank 0: hebb " HEBB_VERSION ", commit ") == std::string("2026-11-23 09:10:11.123").size());
+  CHECK(log().find(" [error] rank 0: ") != std::string::npos);
+  CHECK(log().find("nothing.bin: ") != std::string::npos);
+  CHECK(files.train({"optimizer.lr=0.5"}).code == 2);
+  CHECK(log().find("the configuration is not that of the run") != std::string::npos);
   CHECK(files.train().code == 0);
 }
 

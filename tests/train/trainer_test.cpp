@@ -203,7 +203,7 @@ TEST_CASE("too many skipped steps in a row stop the run, and stop stops at the f
       NumericError);
   CHECK(CheckpointFolder(folder / "run" / "checkpoints").latest() == 3);
   CHECK(read_file(folder / "run" / "train.log")
-            .find("error: step 4: the loss is \"nan\" (found 3 skipped steps in a row") != std::string::npos);
+            .find(" [error] rank 0: step 4: the loss is \"nan\" (found 3 skipped steps in a row") != std::string::npos);
   CHECK_THROWS_WITH(run_in(folder / "stop", test_run(folder, R"({"train": {"nonfinite": "stop"}})", false), heard),
                     Catch::Contains("step 2: the loss is \"nan\" (train.nonfinite is \"stop\")"));
 }
@@ -248,15 +248,15 @@ TEST_CASE("a validation loss that is not finite is warned of") {
   const TempFolder folder;
   const std::string with = R"({"data": {"validation": [{"name": "a", "path": ")" +
                            write_tokens(folder, "val.bin", 2).string() + R"(", "format": "raw_u16", "max_rows": 3}]}})";
-  const std::string warning = "warning: step 7: the validation loss of a is not finite";
+  const std::string warning = "step 7: the validation loss of a is not finite";
   Heard sound, heard;
   REQUIRE(run_in(folder / "sound", test_run(folder, with, false), sound) == 0);
   CHECK_FALSE(sound.has("warning"));
   Poison poison({6});  // the last step leaves the NaN in place
   REQUIRE(run_in(folder / "run", test_run(folder, with, false), heard) == 0);
   CHECK(heard.has("step 7/7 val a loss nan ppl nan"));
-  CHECK(heard.has(warning));
-  CHECK_THAT(read_file(folder / "run" / "train.log"), Catch::Contains(warning));
+  CHECK(heard.has("warning: " + warning));
+  CHECK_THAT(read_file(folder / "run" / "train.log"), Catch::Contains(" [warning] rank 0: " + warning));
   CHECK(metrics_of(folder / "run").back().starts_with(R"({"step":7,"val":"a","loss":"nan")"));
 }
 

@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "core/files.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace hebb {
+
+enum class LogLevel { info, warning, error };
+
+/// A log file that grows by whole lines, each with local time, level and rank:
+/// `2026-11-23 09:10:11.123 [info] rank 0: text`.
+class LogFile {
+ public:
+  /// Appends to `path`. Errors, here and of line(): CheckpointError with path and reason.
+  LogFile(const fs::path& path, int64_t rank);
+  ~LogFile();
+  LogFile(const LogFile&) = delete;
+  LogFile& operator=(const LogFile&) = delete;
+  /// One line without its end. It has reached the system when this returns.
+  void line(LogLevel level, std::string_view text);
+
+ private:
+  std::unique_ptr<spdlog::logger> logger_;
+};
+
+}  // namespace hebb
