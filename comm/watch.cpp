@@ -166,15 +166,12 @@ void Watch::hear_requests() {
 }
 
 void Watch::send_beats() {
+  const Json beat = log_.beat();
+  if (is_hub()) { note_beat(peers_[0], beat); }
   if (Clock::now() < next_beat_) { return; }
   next_beat_ = Clock::now() + duration_of(options_.lost_seconds / 10);
-  const Json beat = log_.beat();
   for (Peer& p : peers_) {
-    if (p.connection == nullptr) {
-      note_beat(p, beat);
-    } else if (p.connection->is_open()) {
-      p.connection->send(beat);
-    }
+    if (p.connection != nullptr && p.connection->is_open()) { p.connection->send(beat); }
   }
 }
 

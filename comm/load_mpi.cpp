@@ -1,0 +1,48 @@
+#include "comm/load_mpi.h"
+
+#include <dlfcn.h>
+
+#include "core/error.h"
+#include "core/files.h"
+
+namespace hebb {
+namespace {
+
+struct Module {
+  Communicator* (*make)();
+  const char* (*version)();
+};
+
+Module load() {
+  const fs::path path = fs::read_symlink("/proc/self/exe").parent_path() / "libhebb_mpi.so";
+  if (!fs::exists(path)) {
+    throw CommError("mpi",
+                    "this build is without MPI, which ranks on CPUs need; install the packages libopenmpi-dev "
+                    "and openmpi-bin (tools/setup.sh --mpi), and build again");
+  }
+  // Open MPI loads plug-ins that look for its symbols among those of the program.
+  void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) {
+    throw CommError("mpi", std::string(::dlerror()) + "; install the packages libopenmpi3 and openmpi-bin");
+  }
+  const auto find = [&](const char* name) {
+    void* symbol = ::dlsym(handle, name);
+    if (symbol == nullptr) { throw CommError("mpi", path.string() + " is of another build: it has no " + name); }
+    return symbol;
+  };
+  return {reinterpret_cast<Communicator* (*)()>(find("hebb_mpi_communicator")),
+          reinterpret_cast<const char* (*)()>(find("hebb_mpi_version"))};
+}
+
+const Module& module() {
+  static const Module loaded = load();
+  return loaded;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> load_mpi_communicator() { return std::unique_ptr<Communicator>(module().make()); }
+
+std::string mpi_version() { return module().version(); }
+
+}  // namespace hebb

@@ -1,0 +1,133 @@
+#include "comm/rank_group.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "comm/load_mpi.h"
+#if HEBB_HAVE_NCCL
+#include "comm/nccl_communicator.h"
+#endif
+
+namespace hebb {
+namespace {
+
+const char* environment(const char* name) { return std::getenv(name); }
+
+#if HEBB_HAVE_NCCL
+std::string library_version(bool uses_gpu) { return uses_gpu ? "NCCL " + nccl_version() : mpi_version(); }
+
+std::string make_ids() {
+  const NcclId id = make_nccl_id();
+  std::string hex;
+  for (const char c : id.bytes) {
+    hex += "0123456789abcdef"[(c >> 4) & 15];
+    hex += "0123456789abcdef"[c & 15];
+  }
+  return hex;
+}
+
+NcclId read_ids(const std::string& hex) {
+  NcclId id;
+  if (hex.size() != 2 * id.bytes.size()) { throw CommError("nccl", "rank 0 sent no id"); }
+  for (size_t i = 0; i < id.bytes.size(); ++i) {
+    id.bytes[i] = static_cast<char>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  }
+  return id;
+}
+#else
+std::string library_version(bool uses_gpu) {
+  if (uses_gpu) { throw CommError("nccl", "this build is without NCCL, which ranks on GPUs need"); }
+  return mpi_version();
+}
+#endif
+
+/// torchrun's own store may listen at MASTER_ADDR:MASTER_PORT; then ranks meet in the run folder.
+bool has_free_address(const LaunchedRank& launched) {
+  const char* store = environment("TORCHELASTIC_USE_AGENT_STORE");
+  return !launched.address.empty() && (store == nullptr || std::strcmp(store, "True") != 0);
+}
+
+MeetingOptions meeting_of(const LaunchedRank& launched, const RankGroupOptions& options) {
+  MeetingOptions meeting;
+  meeting.size = launched.size;
+  meeting.self = this_member(launched.rank);
+  meeting.self.local_rank = launched.local_rank.value_or(-1);
+  meeting.self.device = options.device;
+  meeting.self.gpu_id = options.gpu_id;
+  meeting.self.build = options.build;
+  meeting.self.config = options.config;
+  meeting.self.library = library_version(options.uses_gpu);
+  meeting.launch = read_launch_id(environment);
+  meeting.folder = options.run_folder;
+  if (has_free_address(launched)) {
+    meeting.address = launched.address;
+    meeting.port = launched.port;
+  }
+  meeting.token = options.token;
+  meeting.is_one_host = launched.local_size.value_or(0) == launched.size;
+  meeting.interface = options.interface;
+  meeting.init_seconds = options.init_seconds;
+#if HEBB_HAVE_NCCL
+  if (options.uses_gpu) { meeting.make_ids = make_ids; }
+#endif
+  return meeting;
+}
+
+}  // namespace
+
+RankGroup::RankGroup(const LaunchedRank& launched, const RankGroupOptions& options) {
+  ControlLinks links = meet(meeting_of(launched, options));
+  const std::string ids = links.ids;
+  const WatchOptions watch{.lost_seconds = options.lost_seconds,
+                           .stall_seconds = options.stall_seconds,
+                           .logs = options.run_folder / "logs"};
+  watch_ = std::make_unique<Watch>(std::move(links), launched.rank, watch, log_);
+  try {
+    communicator_ = make_communicator(launched, options, ids);
+  } catch (const Error& error) { watch_->fail(error.code(), error.what()); }
+  communicator_->record_in(&log_);
+}
+
+std::unique_ptr<Communicator> RankGroup::make_communicator(const LaunchedRank& launched,
+                                                           const RankGroupOptions& options, const std::string& ids) {
+#if HEBB_HAVE_NCCL
+  if (options.uses_gpu) {
+    return make_nccl_communicator(read_ids(ids), launched.rank, launched.size, options.init_seconds);
+  }
+#endif
+  std::unique_ptr<Communicator> mpi = load_mpi_communicator();
+  if (mpi->rank() != launched.rank || mpi->size() != launched.size) {
+    throw CommError("mpi", "the launcher says rank " + std::to_string(launched.rank) + " of " +
+                               std::to_string(launched.size) + ", " + mpi_version() + " says rank " +
+                               std::to_string(mpi->rank()) + " of " + std::to_string(mpi->size()) +
+                               "; start ranks on CPUs with hebb train --ranks or with the mpirun of this MPI");
+  }
+  return mpi;
+}
+
+std::vector<std::string> RankGroup::table() const {
+  std::vector<std::string> lines{"rank  host:process  device"};
+  for (const Member& m : members()) {
+    lines.push_back(std::to_string(m.rank) + "  " + m.host + ":" + std::to_string(m.pid) + "  " + m.device +
+                    (m.gpu_id.empty() ? "" : " " + m.gpu_id));
+  }
+  return lines;
+}
+
+void RankGroup::finish() {
+  watch_->finish();
+  // mpirun ends the others with SIGTERM as soon as one has exited with a code that is not 0: all keep their own.
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) { ::signal(number, SIG_IGN); }
+}
+
+void follow_launcher() {
+  for (const int number : {SIGUSR1, SIGUSR2}) { ::signal(number, SIG_IGN); }
+  const bool is_known = environment("HEBB_LAUNCH") != nullptr || environment("OMPI_COMM_WORLD_RANK") != nullptr;
+  if (is_known) { ::prctl(PR_SET_PDEATHSIG, SIGTERM); }
+}
+
+}  // namespace hebb

@@ -1,0 +1,347 @@
+#include "comm/rank_processes.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "comm/rendezvous.h"
+#include "comm/restart.h"
+#include "comm/sockets.h"
+#include "core/error.h"
+#include "core/json.h"
+
+extern char** environ;
+
+namespace hebb {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kComm = static_cast<int>(ExitCode::kComm), kStopped = static_cast<int>(ExitCode::kStopped);
+constexpr std::array kSignals = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP};
+
+volatile sig_atomic_t signals_received = 0, ends_received = 0;  // all; SIGTERM and SIGINT
+
+extern "C" void count_signal(int number) {
+  signals_received = signals_received + 1;
+  if (number == SIGTERM || number == SIGINT) { ends_received = ends_received + 1; }
+}
+
+/// While one exists, signals to stop are counted.
+class SignalCounts {
+ public:
+  SignalCounts() {
+    signals_received = 0;
+    ends_received = 0;
+    struct sigaction action {};
+    action.sa_handler = count_signal;
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < kSignals.size(); ++i) { sigaction(kSignals[i], &action, &before_[i]); }
+  }
+  ~SignalCounts() {
+    for (size_t i = 0; i < kSignals.size(); ++i) { sigaction(kSignals[i], &before_[i], nullptr); }
+  }
+  SignalCounts(const SignalCounts&) = delete;
+  SignalCounts& operator=(const SignalCounts&) = delete;
+
+ private:
+  std::array<struct sigaction, kSignals.size()> before_{};
+};
+
+/// The environment without variables that begin with one of `without`, and with others added.
+std::vector<std::string> environment(const std::vector<std::string>& without, const std::vector<std::string>& added) {
+  std::vector<std::string> variables = added;
+  for (char** at = environ; *at != nullptr; ++at) {
+    const std::string variable = *at;
+    const auto begins = [&](const std::string& prefix) { return variable.starts_with(prefix); };
+    if (std::none_of(without.begin(), without.end(), begins)) { variables.push_back(variable); }
+  }
+  return variables;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> raw;
+  for (std::string& text : texts) { raw.push_back(text.data()); }
+  raw.push_back(nullptr);
+  return raw;
+}
+
+struct Child {
+  pid_t pid = 0;
+  Socket errors{};  // reads its stderr
+  std::string line{};
+  int code = -1;  // 128+n: signal n
+};
+
+/// In a process group of its own, so that a terminal's Ctrl-C reaches it through this process only.
+Child start(std::vector<std::string> words, std::vector<std::string> variables) {
+  const std::vector<char*> arguments = pointers(words), environment = pointers(variables);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) { throw CommError(words[0], std::strerror(errno)); }
+  Child child{.pid = 0, .errors = Socket(ends[0])};
+  const Socket written(ends[1]);
+  const pid_t parent = ::getpid();
+  child.pid = ::fork();
+  if (child.pid == 0) {  // only calls that are safe after fork
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGUSR1);  // to mpirun too: after SIGTERM it leaves ranks a second, too little for a save
+    ::signal(SIGUSR1, SIG_IGN);          // until the program has its own handler; signals to stop are sent again
+    ::signal(SIGUSR2, SIG_IGN);
+    const int nothing = ::open("/dev/null", O_RDONLY);
+    if (::getppid() == parent && ::dup2(nothing, 0) == 0 && ::dup2(ends[1], 2) == 2) {
+      ::execve(arguments[0], arguments.data(), environment.data());
+    }
+    ::_exit(127);
+  }
+  if (child.pid < 0) { throw CommError(words[0], std::string("cannot start a process: ") + std::strerror(errno)); }
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return child;
+}
+
+std::vector<Child> start_on_gpus(const RankProcessesOptions& o, const std::vector<std::string>& arguments) {
+  const std::string launch = make_token().substr(0, 16);
+  std::vector<Child> children;
+  for (int r = 0; r < o.ranks; ++r) {
+    std::vector<std::string> words{o.program};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    const std::string rank = std::to_string(r), size = std::to_string(o.ranks);
+    children.push_back(start(words, environment({"MASTER_ADDR=", "MASTER_PORT="},
+                                                {"HEBB_LAUNCH=" + launch, "RANK=" + rank, "WORLD_SIZE=" + size,
+                                                 "LOCAL_RANK=" + rank, "LOCAL_WORLD_SIZE=" + size})));
+  }
+  return children;
+}
+
+std::vector<Child> start_by_mpi([[maybe_unused]] const RankProcessesOptions& o,
+                                [[maybe_unused]] const std::vector<std::string>& arguments) {
+#ifdef HEBB_MPIEXEC
+  std::vector<std::string> words{HEBB_MPIEXEC, "--oversubscribe", "--bind-to", "none", "--quiet"};
+  if (::geteuid() == 0) { words.push_back("--allow-run-as-root"); }
+  // Waiting ranks leave the cores to the others; containers may forbid to read the memory of other processes.
+  for (const auto& [key, value] :
+       {std::pair{"mpi_yield_when_idle", "1"}, {"btl_vader_single_copy_mechanism", "none"}}) {
+    words.insert(words.end(), {"--mca", key, value});
+  }
+  words.insert(words.end(), {"-n", std::to_string(o.ranks), o.program});
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  if (!fs::exists(words[0])) {
+    throw CommError(words[0], "does not exist; install the package openmpi-bin, which starts ranks on CPUs");
+  }
+  std::vector<Child> children;
+  // Inside an allocation of Slurm mpirun would start ranks on other hosts.
+  children.push_back(start(words, environment({"SLURM_", "HEBB_LAUNCH="}, {})));
+  return children;
+#else
+  throw CommError("hebb train --ranks",
+                  "this build is without MPI, which ranks on CPUs need; install the packages libopenmpi-dev and "
+                  "openmpi-bin (tools/setup.sh --mpi), and build again");
+#endif
+}
+
+/// One start of a run: its processes until the last has ended.
+class Start {
+ public:
+  Start(const RankProcessesOptions& options, const std::vector<std::string>& arguments)
+      : options_(options),
+        children_(options.uses_gpu ? start_on_gpus(options, arguments) : start_by_mpi(options, arguments)) {}
+  ~Start() {
+    for (const Child& child : children_) {
+      if (child.code < 0) { ::kill(-child.pid, SIGKILL), ::waitpid(child.pid, nullptr, 0); }
+    }
+  }
+
+  int run() {
+    while (wait_for_lines() || !all_ended()) {
+      reap();
+      forward_signals();
+    }
+    if (!cause_.empty() && lines_since_cause_ > 0) { pass_on(cause_); }
+    const int code = exit_code();
+    if (code != 0 && code != kStopped && cause_.empty()) {
+      cause_ = "error: the ranks ended with exit code " + std::to_string(code);
+      pass_on(cause_);
+    }
+    return code;
+  }
+  const std::string& cause() const { return cause_; }
+
+ private:
+  static void pass_on(const std::string& line) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+    std::fflush(stderr);
+  }
+  bool all_ended() const {
+    return std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.code >= 0; });
+  }
+
+  /// Whether anything can still be written: a process may have ended before its last lines have been read.
+  bool wait_for_lines() {
+    std::vector<pollfd> polled;
+    for (const Child& child : children_) {
+      if (child.errors.is_open()) { polled.push_back({child.errors.fd(), POLLIN, 0}); }
+    }
+    ::poll(polled.data(), polled.size(), 50);
+    bool is_any = false;
+    for (Child& child : children_) { is_any = read_lines(child) || is_any; }
+    return is_any;
+  }
+
+  /// What lives on after its process, and keeps the pipe open, is not waited for.
+  bool read_lines(Child& child) {
+    char bytes[4096];
+    while (child.errors.is_open()) {
+      const ssize_t n = ::read(child.errors.fd(), bytes, sizeof bytes);
+      if (n < 0 && errno == EAGAIN) { return child.code < 0; }
+      if (n < 0 && errno == EINTR) { continue; }
+      if (n <= 0) { child.errors.close(); }
+      for (ssize_t i = 0; i < n; ++i) {
+        if (bytes[i] != '\n') {
+          child.line += bytes[i];
+        } else {
+          take_line(std::exchange(child.line, ""));
+        }
+      }
+    }
+    if (!child.line.empty()) { take_line(std::exchange(child.line, "")); }
+    return false;
+  }
+
+  void take_line(const std::string& line) {
+    pass_on(line);
+    const bool is_error = line.starts_with("error: ") || (line.starts_with("rank ") && line.find(": error: ") < 300);
+    if (cause_.empty() && is_error) {
+      cause_ = line;
+    } else if (!cause_.empty()) {
+      ++lines_since_cause_;
+    }
+  }
+
+  void reap() {
+    for (Child& child : children_) {
+      int status = 0;
+      if (child.code < 0 && ::waitpid(child.pid, &status, WNOHANG) == child.pid) {
+        child.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        if (child.code != 0 && child.code != kStopped && !kill_at_) {
+          kill_at_ = Clock::now() +
+                     std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.grace_seconds));
+        }
+      }
+    }
+    if (kill_at_ && Clock::now() >= *kill_at_) { signal_all(SIGKILL); }
+  }
+
+  /// To stop is asked for by SIGUSR1, which mpirun hands on at once; again each second, since a rank that starts
+  /// ignores it. A second request ends ranks.
+  void forward_signals() {
+    if (signals_received == 0 || Clock::now() < next_signal_) { return; }
+    next_signal_ = Clock::now() + std::chrono::milliseconds(ends_received > 1 ? 200 : 1000);
+    if (ends_received < 2) {
+      signal_all(SIGUSR1);
+    } else if (!kill_at_) {
+      signal_all(SIGTERM);
+      kill_at_ = Clock::now() + std::chrono::seconds(3);
+    }
+  }
+
+  void signal_all(int number) const {
+    for (const Child& child : children_) {
+      if (child.code < 0) { ::kill(child.pid, number); }
+    }
+  }
+
+  /// Of the rank that had the error; 14 where a rank was killed, unless that was asked for.
+  int exit_code() const {
+    int result = 0;
+    const auto weight = [](int code) {
+      return code == 0 ? 0 : code == kStopped ? 1 : code > 128 ? 2 : code == kComm ? 3 : 4;
+    };
+    for (const Child& child : children_) {
+      if (weight(child.code) > weight(result)) { result = child.code; }
+    }
+    if (ends_received > 1 && result != 0 && result != kStopped) { return 128 + SIGTERM; }
+    return result > 128 && signals_received == 0 ? kComm : result;
+  }
+
+  const RankProcessesOptions& options_;
+  std::vector<Child> children_;
+  std::string cause_;
+  int lines_since_cause_ = 0;
+  std::optional<Clock::time_point> kill_at_;
+  Clock::time_point next_signal_{};
+};
+
+/// What a run has in its folder.
+struct Traces {
+  std::string checkpoint;  // the latest
+  std::optional<fs::file_time_type> metrics{};
+};
+
+Traces traces_of(const fs::path& run) {
+  Traces traces;
+  std::error_code error;
+  try {
+    traces.checkpoint = read_file(run / "checkpoints" / "latest");
+    traces.checkpoint.erase(traces.checkpoint.find_last_not_of(" \n") + 1);
+  } catch (const Error&) {}  // none yet
+  const auto time = fs::last_write_time(run / "metrics.jsonl", error);
+  if (!error) { traces.metrics = time; }
+  return traces;
+}
+
+/// Whether a flight record since `begin` tells of a step.
+bool flight_tells_of_step(const fs::path& run, fs::file_time_type begin) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run / "logs", ignored)) {
+    if (!entry.path().filename().string().starts_with("flight_")) { continue; }
+    try {
+      const Json record = parse_json_file(entry.path().string());
+      if (fs::last_write_time(entry.path()) >= begin && frame_integer(record, "steps") > 0) { return true; }
+    } catch (const std::exception&) {}  // half a record tells nothing
+  }
+  return false;
+}
+
+void say(const fs::path& run, const std::string& line) {
+  std::fprintf(stderr, "%s\n", line.c_str());
+  if (fs::exists(run / "train.log")) { std::ofstream(run / "train.log", std::ios::app) << line << "\n"; }
+}
+
+}  // namespace
+
+int run_rank_processes(const RankProcessesOptions& options) {
+  const SignalCounts signals;
+  RestartPolicy policy(options.restarts);
+  const std::vector<std::string>* arguments = &options.arguments;
+  for (int restarts = 1;; ++restarts) {
+    const Traces before = traces_of(options.run_folder);
+    const auto begin = fs::file_time_type::clock::now();
+    Start start(options, *arguments);
+    const int code = start.run();
+    const Traces after = traces_of(options.run_folder);
+    const bool has_checkpoint = after.checkpoint != before.checkpoint;
+    const bool did_step =
+        has_checkpoint || after.metrics != before.metrics || flight_tells_of_step(options.run_folder, begin);
+    const std::optional<double> wait = policy.next(
+        {.code = code, .was_asked = signals_received > 0, .did_step = did_step, .has_new_checkpoint = has_checkpoint});
+    if (!wait) { return code; }
+    say(options.run_folder, "restart " + std::to_string(restarts) + ": " + std::to_string(options.ranks) + " ranks, " +
+                                (after.checkpoint.empty() ? "from the start" : "from " + after.checkpoint) + ", in " +
+                                std::to_string(static_cast<int>(*wait)) + " s, after " + start.cause());
+    const Clock::time_point last = Clock::now() + std::chrono::seconds(static_cast<int>(*wait));
+    while (Clock::now() < last && signals_received == 0) { ::poll(nullptr, 0, 50); }
+    if (signals_received > 0) { return code; }
+    arguments = &options.arguments_again;
+  }
+}
+
+}  // namespace hebb

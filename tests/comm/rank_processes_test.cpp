@@ -1,0 +1,171 @@
+// The launcher of ranks: signals, exit codes, causes, restarts, on the program rank_stub.
+#include "comm/rank_processes.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "comm/restart.h"
+#include "tests/temp_folder.h"
+#include "tests/test.h"
+
+using namespace hebb;
+
+namespace {
+
+fs::path beside_program(const char* name) { return fs::path(HEBB_BINARY).parent_path() / name; }
+
+bool has_mpi() {
+  if (fs::exists(beside_program("libhebb_mpi.so"))) { return true; }
+  WARN("this build is without MPI: ranks on CPUs are not tested");
+  return false;
+}
+
+/// A launcher in a process of its own.
+class Launcher {
+ public:
+  Launcher(int ranks, const std::vector<std::string>& arguments, int restarts = 0) {
+    pid_ = ::fork();
+    if (pid_ != 0) { return; }
+    ::dup2(::open((folder_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
+    RankProcessesOptions options;
+    options.program = beside_program("rank_stub");
+    options.arguments = {folder_.path().string()};
+    options.arguments.insert(options.arguments.end(), arguments.begin(), arguments.end());
+    options.arguments_again = options.arguments;
+    options.ranks = ranks;
+    options.restarts = restarts;
+    options.run_folder = folder_.path();
+    int code = 99;
+    try {
+      code = run_rank_processes(options);
+    } catch (const std::exception& error) { std::fprintf(stderr, "%s\n", error.what()); }
+    ::_exit(code);
+  }
+  ~Launcher() {
+    if (pid_ > 0) { ::kill(pid_, SIGKILL), ::waitpid(pid_, nullptr, 0); }
+  }
+
+  pid_t pid() const { return pid_; }
+  const TempFolder& folder() const { return folder_; }
+  int wait() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  void wait_for(const std::string& file) const {
+    while (!fs::exists(folder_ / file)) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); }
+  }
+  std::string text(const std::string& file) const { return read_file(folder_ / file); }
+
+ private:
+  TempFolder folder_;
+  pid_t pid_;
+};
+
+std::string last_line(const std::string& text) {
+  const size_t end = text.find_last_not_of('\n'), begin = text.find_last_of('\n', end);
+  return text.substr(begin + 1, end - begin);
+}
+
+/// The state after some steps of so many ranks.
+std::string expected(int64_t steps, int64_t ranks) {
+  int64_t state = 0;
+  for (int64_t s = 1; s <= steps; ++s) { state = state * 31 + s * ranks * (ranks + 1) / 2; }
+  return std::to_string(steps) + " " + std::to_string(state);
+}
+
+}  // namespace
+
+TEST_CASE("ranks of an mpirun meet, add up and end") {
+  if (!has_mpi()) { return; }
+  Launcher launcher(3, {"5"});
+  CHECK(launcher.wait() == 0);
+  CHECK(launcher.text("stderr").empty());
+  CHECK(launcher.text("result") == expected(5, 3));
+}
+
+TEST_CASE("a signal to the launcher stops all ranks after a save") {
+  if (!has_mpi()) { return; }
+  Launcher launcher(2, {"100000", "slow"});
+  launcher.wait_for("state");
+  ::kill(launcher.pid(), SIGTERM);
+  CHECK(launcher.wait() == 75);
+  CHECK(launcher.text("stderr").empty());
+  const std::string result = launcher.text("result");
+  CHECK(result == expected(std::stol(result), 2));
+}
+
+TEST_CASE("a second signal to the launcher ends the ranks") {
+  if (!has_mpi()) { return; }
+  Launcher launcher(2, {"100000", "slow"});
+  launcher.wait_for("state");
+  ::kill(launcher.pid(), SIGTERM);
+  ::kill(launcher.pid(), SIGINT);
+  const int code = launcher.wait();
+  CHECK((code == 75 || code == 128 + SIGTERM));  // 75: both signals found the ranks at the end of a step
+}
+
+TEST_CASE("the launcher returns the code of a rank's error and says it last") {
+  if (!has_mpi()) { return; }
+  Launcher launcher(2, {"8", "data", "1", "3"}, 3);
+  CHECK(launcher.wait() == 3);
+  CHECK_THAT(last_line(launcher.text("stderr")),
+             Catch::Contains("error: rank 1 (") && Catch::Contains("): shard.bin: checksum differs"));
+}
+
+TEST_CASE("a killed rank ends the run with 14, or is started again") {
+  if (!has_mpi()) { return; }
+  SECTION("without --restart") {
+    Launcher launcher(2, {"8", "kill", "1", "5"});
+    CHECK(launcher.wait() == 14);
+    CHECK_THAT(last_line(launcher.text("stderr")), Catch::Contains("error: rank 1 (") &&
+                                                       Catch::Contains("lost: its connection closed; last seen in ") &&
+                                                       Catch::Contains("; rank 0 waits in sum 1 of step 5"));
+  }
+  SECTION("with --restart") {
+    const int rank = GENERATE(0, 1);
+    Launcher launcher(2, {"8", "kill", std::to_string(rank), "5"}, 1);
+    CHECK(launcher.wait() == 0);
+    CHECK_THAT(launcher.text("stderr"), Catch::Contains("restart 1: 2 ranks, from step_4, in 5 s, after "));
+    CHECK(launcher.text("result") == expected(8, 2));
+  }
+}
+
+TEST_CASE("nothing outlives a launcher that is killed") {
+  if (!has_mpi()) { return; }
+  Launcher launcher(2, {"100000", "slow"});
+  launcher.wait_for("state");
+  ::kill(launcher.pid(), SIGKILL);
+  launcher.wait();
+  launcher.wait_for("result");  // the ranks save and end, as after SIGTERM
+  const std::string result = launcher.text("result");
+  CHECK(result == expected(std::stol(result), 2));
+}
+
+TEST_CASE("restarts follow faults only, with growing pauses", "[fast]") {
+  const auto end = [](int code) {
+    return RunEnd{.code = code, .was_asked = false, .did_step = true, .has_new_checkpoint = false};
+  };
+  for (const int code : {0, 2, 3, 4, 5, 6, 75}) { CHECK(!RestartPolicy(9).next(end(code))); }
+  RestartPolicy policy(6);
+  std::vector<double> pauses;
+  for (const int code : {1, 14, 137, 14, 14, 14}) { pauses.push_back(policy.next(end(code)).value_or(-1)); }
+  CHECK(pauses == std::vector<double>{5, 10, 20, 40, 60, 60});
+  CHECK(!policy.next(end(14)));
+  RunEnd progress = end(14);
+  progress.has_new_checkpoint = true;
+  CHECK(policy.next(progress).value_or(-1) == 5);
+  RunEnd nothing = end(14);
+  nothing.did_step = false;
+  CHECK(!RestartPolicy(3).next(nothing));
+  RunEnd asked = end(143);
+  asked.was_asked = true;
+  CHECK(!RestartPolicy(3).next(asked));
+  CHECK(!RestartPolicy(0).next(end(14)));
+}
