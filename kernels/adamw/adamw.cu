@@ -6,6 +6,7 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int N = kPack<bf16>;  // elements that a thread of adamw_kernel updates
 
 // One block per kSumSquaresBlock elements, summed in double. HBM: reads x.
 __global__ void __launch_bounds__(kThreads)
@@ -74,7 +75,6 @@ struct Update {
 // A thread takes eight elements: one pack of the copy. HBM: reads p, m, v, grad and writes p, m, v: 28 bytes an
 // element, 30 with a copy; about 15 FLOP.
 __global__ void __launch_bounds__(kThreads) adamw_kernel(Update a) {
-  constexpr int N = kPack<bf16>;
   if (a.applies != nullptr && *a.applies == 0) { return; }
   const auto keep = static_cast<float>(a.rates[0]), step = static_cast<float>(a.rates[1]),
              inverse_c2 = static_cast<float>(a.rates[2]), clip = a.clip != nullptr ? static_cast<float>(*a.clip) : 1.0f;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Update a) {
 void run(Stream& stream, const SumSquares& a) {
   if (a.x.numel() > 0) {
     HEBB_LAUNCH(sum_squares_kernel, blocks_for(a.x.numel(), kSumSquaresBlock), kThreads, 0, stream,
-                a.partial.as<double>(), a.x.as<float>(), a.x.numel(), can_vectorise<1>(a.x.numel(), a.x.data));
+                a.partial.as<double>(), a.x.as<float>(), a.x.numel(), can_vectorise<4>(a.x.numel(), a.x.data));
   }
 }
 
@@ -135,7 +135,7 @@ void run(Stream& stream, const AdamW& a) {
                       .one_b1 = static_cast<float>(1 - a.beta1),
                       .one_b2 = static_cast<float>(1 - a.beta2),
                       .eps = static_cast<float>(a.eps),
-                      .vector = can_vectorise<1>(count, a.p.data, a.m.data, a.v.data, a.copy.data, a.grad.data)};
+                      .vector = can_vectorise<N>(count, a.p.data, a.m.data, a.v.data, a.copy.data, a.grad.data)};
   HEBB_LAUNCH(adamw_kernel, blocks_for(count, kThreads * kPack<bf16>), kThreads, 0, stream, update);
 }
 

@@ -53,7 +53,7 @@ void run(Stream& stream, const AddScaled& args) {
     const int64_t packs = (count + kPack<T> - 1) / kPack<T>;
     HEBB_LAUNCH(add_scaled_kernel<T>, blocks_for(packs, kThreads), kThreads, 0, stream, args.y.as<T>(), args.x.as<T>(),
                 static_cast<float>(args.alpha), args.accumulate, count,
-                can_vectorise<1>(count, args.y.data, args.x.data));
+                can_vectorise<kPack<T>>(count, args.y.data, args.x.data));
   });
 }
 
@@ -65,7 +65,7 @@ void add_to(Stream& stream, const Tensor& y, const Tensor& x) {
 
 void convert(Stream& stream, const Tensor& to, const Tensor& from) {
   const int64_t count = to.numel();
-  const bool vector = can_vectorise<1>(count, to.data, from.data);
+  const bool vector = can_vectorise<kPack<bf16>>(count, to.data, from.data);
   const auto launch = [&](auto* out, const auto* in) {
     using To = std::remove_pointer_t<decltype(out)>;
     using From = std::remove_const_t<std::remove_pointer_t<decltype(in)>>;

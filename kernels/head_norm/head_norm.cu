@@ -11,41 +11,40 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-template <class T> struct L2Forward {
+template <class T, bool kVector> struct L2Forward {
   T* n;
   float* scale;
   const T* x;
   int64_t width;
   int lanes;
-  bool vector;
 
   __device__ void operator()(int64_t head, int lane) const {
     constexpr int N = kPack<T>;
     const T* const in = x + head * width;
     float squares = 0, v[N];
     each_pack<N>(width, lanes, lane, [&](int64_t c) {
-      load_pack(v, in, c, width, vector);
+      load_pack(v, in, c, width, kVector);
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) { squares += v[j] * v[j]; }
     });
     const float s = l2_scale(group_sum(squares, lanes));
     each_pack<N>(width, lanes, lane, [&](int64_t c) {
-      load_pack(v, in, c, width, vector);
+      load_pack(v, in, c, width, kVector);
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) { v[j] *= s; }
-      store_pack(n + head * width, c, width, vector, v);
+      store_pack(n + head * width, c, width, kVector, v);
     });
     if (lane == 0) { scale[head] = s; }
   }
 };
 
-template <class T> struct L2Backward {
+template <class T, bool kVector> struct L2Backward {
   T* d_x;
   const T *d_n, *n;
   const float* scale;
   int64_t width;
   int lanes;
-  bool accumulate, vector;
+  bool accumulate;
 
   __device__ void operator()(int64_t head, int lane) const {
     constexpr int N = kPack<T>;
@@ -53,18 +52,18 @@ template <class T> struct L2Backward {
     const float s = scale[head];
     float along = 0, v[N], d[N];
     each_pack<N>(width, lanes, lane, [&](int64_t c) {
-      load_pack(v, n + begin, c, width, vector);
-      load_pack(d, d_n + begin, c, width, vector);
+      load_pack(v, n + begin, c, width, kVector);
+      load_pack(d, d_n + begin, c, width, kVector);
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) { along += v[j] * d[j]; }
     });
     along = group_sum(along, lanes);
     each_pack<N>(width, lanes, lane, [&](int64_t c) {
-      load_pack(v, n + begin, c, width, vector);
-      load_pack(d, d_n + begin, c, width, vector);
+      load_pack(v, n + begin, c, width, kVector);
+      load_pack(d, d_n + begin, c, width, kVector);
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) { d[j] = s * (d[j] - v[j] * along); }
-      write_pack(d_x + begin, c, width, vector, d, accumulate);
+      write_pack(d_x + begin, c, width, kVector, d, accumulate);
     });
   }
 };
@@ -80,7 +79,7 @@ __device__ __forceinline__ Gate gate_at(HeadGate kind, float z) {
 
 /// What forward and backward share: r, the tensor that is normed, is o or, gated first, o * gate. O: type of o, T: of
 /// all else.
-template <class O, class T> struct GatedHeads {
+template <class O, class T, bool kVector> struct GatedHeads {
   static constexpr int N = kPack<T>;
   const O* o;
   const T* z;
@@ -89,7 +88,7 @@ template <class O, class T> struct GatedHeads {
   float eps;
   HeadGate gate;
   int lanes;
-  bool gate_first, by_channel, vector;  // by_channel: a weight for each channel of all heads
+  bool gate_first, by_channel;  // by_channel: a weight for each channel of all heads
 
   __device__ bool gates_before() const { return gate_first && z != nullptr; }
   __device__ bool gates_after() const { return !gate_first && z != nullptr; }
@@ -98,7 +97,7 @@ template <class O, class T> struct GatedHeads {
   __device__ __forceinline__ void load_weights(int64_t head, int64_t c, float (&to)[N]) const {
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) { to[j] = 1; }
-    if (weight != nullptr) { load_pack(to, weight + (by_channel ? head % heads * width : 0), c, width, vector); }
+    if (weight != nullptr) { load_pack(to, weight + (by_channel ? head % heads * width : 0), c, width, kVector); }
   }
 
   /// A pack of a head. gates: 1 and 0 where there are none; r: what is normed.
@@ -107,9 +106,9 @@ template <class O, class T> struct GatedHeads {
     Gate gates[N];
   };
   __device__ __forceinline__ void load(int64_t head, int64_t c, Part& p) const {
-    load_pack(p.o, o + head * width, c, width, vector);
+    load_pack(p.o, o + head * width, c, width, kVector);
     float in[N] = {};
-    if (z != nullptr) { load_pack(in, z + head * width, c, width, vector); }
+    if (z != nullptr) { load_pack(in, z + head * width, c, width, kVector); }
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) {
       p.gates[j] = z != nullptr ? gate_at(gate, in[j]) : Gate{1, 0};
@@ -126,7 +125,7 @@ template <class O, class T> struct GatedHeads {
         HEBB_UNROLL
         for (int j = 0; j < N; ++j) { r[j] = p.r[j]; }
       } else {
-        load_pack(r, o + head * width, c, width, vector);
+        load_pack(r, o + head * width, c, width, kVector);
       }
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) { squares += r[j] * r[j]; }
@@ -135,16 +134,16 @@ template <class O, class T> struct GatedHeads {
   }
 };
 
-template <class O, class T> struct GatedForward {
+template <class O, class T, bool kVector> struct GatedForward {
   T* y;
-  GatedHeads<O, T> in;
+  GatedHeads<O, T, kVector> in;
 
   __device__ void operator()(int64_t head, int lane) const {
     constexpr int N = kPack<T>;
     float rstd = 1;
     if (in.weight != nullptr) { rstd = in.rstd(head, lane); }
     each_pack<N>(in.width, in.lanes, lane, [&](int64_t c) {
-      typename GatedHeads<O, T>::Part p;
+      typename GatedHeads<O, T, kVector>::Part p;
       in.load(head, c, p);
       float weight[N], v[N];
       in.load_weights(head, c, weight);
@@ -153,17 +152,17 @@ template <class O, class T> struct GatedForward {
         v[j] = p.r[j] * rstd * weight[j];
         v[j] = in.gates_after() ? v[j] * p.gates[j].value : v[j];
       }
-      store_pack(y + head * in.width, c, in.width, in.vector, v);
+      store_pack(y + head * in.width, c, in.width, kVector, v);
     });
   }
 };
 
-template <class O, class T> struct GatedBackward {
+template <class O, class T, bool kVector> struct GatedBackward {
   O* d_o;
   T* d_z;
   float* partial;
   const T* d_y;
-  GatedHeads<O, T> in;
+  GatedHeads<O, T, kVector> in;
   int64_t tokens;
   bool accumulate_o, accumulate_z;
 };
@@ -172,9 +171,10 @@ constexpr int kThreads = 256;
 
 /// One head: d_z, d_o and, added to sums [width], the weight's gradient; each lane has channels of its own. With n = r
 /// rstd and d_n = d_y weight (gate): d_r = rstd (d_n - n mean(n d_n)).
-template <class O, class T>
-__device__ __forceinline__ void gated_backward_head(const GatedBackward<O, T>& a, int64_t head, int lane, float* sums) {
-  using Heads = GatedHeads<O, T>;
+template <class O, class T, bool kVector>
+__device__ __forceinline__ void gated_backward_head(const GatedBackward<O, T, kVector>& a, int64_t head, int lane,
+                                                    float* sums) {
+  using Heads = GatedHeads<O, T, kVector>;
   constexpr int N = Heads::N;
   const Heads& in = a.in;
   const bool normed = in.weight != nullptr;
@@ -184,7 +184,7 @@ __device__ __forceinline__ void gated_backward_head(const GatedBackward<O, T>& a
   float weight[N], d_y[N];
   const auto load = [&](int64_t c, typename Heads::Part& p) {
     in.load(head, c, p);
-    load_pack(d_y, a.d_y + begin, c, in.width, in.vector);
+    load_pack(d_y, a.d_y + begin, c, in.width, kVector);
     in.load_weights(head, c, weight);
   };
   float along = 0;
@@ -199,7 +199,7 @@ __device__ __forceinline__ void gated_backward_head(const GatedBackward<O, T>& a
         along += d * weight[j] * n;
         shares[j] = d * n;
       }
-      write_pack(sums, c, in.width, in.vector, shares, true);  // packs: single words N apart would lie in few banks
+      write_pack(sums, c, in.width, kVector, shares, true);  // packs: single words N apart would lie in few banks
     });
     along = group_sum(along, in.lanes) / static_cast<float>(in.width);
   }
@@ -215,8 +215,8 @@ __device__ __forceinline__ void gated_backward_head(const GatedBackward<O, T>& a
       d_o[j] *= in.gates_before() ? p.gates[j].value : 1.0f;
       d_z[j] = d_gate * p.gates[j].slope;
     }
-    if (a.d_z != nullptr) { write_pack(a.d_z + begin, c, in.width, in.vector, d_z, a.accumulate_z); }
-    if (a.d_o != nullptr) { write_pack(a.d_o + begin, c, in.width, in.vector, d_o, a.accumulate_o); }
+    if (a.d_z != nullptr) { write_pack(a.d_z + begin, c, in.width, kVector, d_z, a.accumulate_z); }
+    if (a.d_o != nullptr) { write_pack(a.d_o + begin, c, in.width, kVector, d_o, a.accumulate_o); }
   });
 }
 
@@ -233,8 +233,8 @@ struct Slots {
 };
 
 // Grid: blocks of tokens (gated_norm_blocks). Shared: the slots' sums.
-template <class O, class T>
-__global__ void __launch_bounds__(kThreads) gated_backward_kernel(GatedBackward<O, T> a, Slots slots) {
+template <class O, class T, bool kVector>
+__global__ void __launch_bounds__(kThreads, 2) gated_backward_kernel(GatedBackward<O, T, kVector> a, Slots slots) {
   HEBB_DYN_SHARED(raw);
   float* const sums = reinterpret_cast<float*>(raw);
   const auto lanes = static_cast<unsigned>(a.in.lanes);
@@ -264,7 +264,12 @@ __global__ void __launch_bounds__(kThreads) gated_backward_kernel(GatedBackward<
   }
 }
 
-template <class O, class T, class Args> GatedHeads<O, T> gated_heads(const Args& a, bool vector) {
+/// Whether all heads are whole packs, at these and the shared addresses.
+template <class T, class Args, class... Pointers> bool has_whole_packs(const Args& a, Pointers... pointers) {
+  return can_vectorise<kPack<T>>(a.head_dim, a.o.data, a.z.data, a.weight.data, pointers...);
+}
+
+template <class O, class T, bool kVector, class Args> GatedHeads<O, T, kVector> gated_heads(const Args& a) {
   constexpr int N = kPack<T>;
   const int64_t heads = a.o.numel() / a.o.size(0) / a.head_dim;
   return {.o = a.o.template as<O>(),
@@ -276,25 +281,23 @@ template <class O, class T, class Args> GatedHeads<O, T> gated_heads(const Args&
           .gate = a.gate,
           .lanes = lanes_for<N>(a.head_dim),
           .gate_first = a.gate_first,
-          .by_channel = a.weight.defined() && heads > 1 && a.weight.numel() == heads * a.head_dim,
-          .vector = vector && can_vectorise<N>(a.head_dim, a.o.data, a.z.data, a.weight.data)};
+          .by_channel = a.weight.defined() && heads > 1 && a.weight.numel() == heads * a.head_dim};
 }
 
-template <class O, class T>
+template <class O, class T, bool kVector>
 void backward(Stream& stream, const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
   const int64_t tokens = a.o.size(0), blocks = gated_norm_blocks(tokens);
-  const bool vector = can_vectorise<1>(1, a.d_o.data, a.d_z.data, a.d_y.data);
-  const GatedBackward<O, T> g{.d_o = a.d_o.as<O>(),
-                              .d_z = a.d_z.as<T>(),
-                              .partial = scratch.partial.as<float>(),
-                              .d_y = a.d_y.as<T>(),
-                              .in = gated_heads<O, T>(a, vector),
-                              .tokens = tokens,
-                              .accumulate_o = a.accumulate_o,
-                              .accumulate_z = a.accumulate_z};
+  const GatedBackward<O, T, kVector> g{.d_o = a.d_o.as<O>(),
+                                       .d_z = a.d_z.as<T>(),
+                                       .partial = scratch.partial.as<float>(),
+                                       .d_y = a.d_y.as<T>(),
+                                       .in = gated_heads<O, T, kVector>(a),
+                                       .tokens = tokens,
+                                       .accumulate_o = a.accumulate_o,
+                                       .accumulate_z = a.accumulate_z};
   const Slots slots(g.in.by_channel, g.in.heads, g.in.lanes);
   const int64_t shared = a.weight.defined() ? slots.count * a.head_dim * static_cast<int64_t>(sizeof(float)) : 0;
-  HEBB_LAUNCH((gated_backward_kernel<O, T>), blocks_for(blocks, 1), kThreads, shared, stream, g, slots);
+  HEBB_LAUNCH((gated_backward_kernel<O, T, kVector>), blocks_for(blocks, 1), kThreads, shared, stream, g, slots);
   add_column_sums(stream, a.d_weight, scratch.partial, blocks);
 }
 
@@ -317,9 +320,10 @@ void run(Stream& stream, const L2NormForward& a) {
   dispatch_float(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int lanes = lanes_for<kPack<T>>(a.head_dim);
-    each_group("l2_norm_forward", stream, a.x.numel() / a.head_dim, lanes,
-               L2Forward<T>{a.n.as<T>(), a.scale.as<float>(), a.x.as<T>(), a.head_dim, lanes,
-                            can_vectorise<kPack<T>>(a.head_dim, a.n.data, a.x.data)});
+    dispatch_flag(can_vectorise<kPack<T>>(a.head_dim, a.n.data, a.x.data), [&](auto whole) {
+      each_group("l2_norm_forward", stream, a.x.numel() / a.head_dim, lanes,
+                 L2Forward<T, whole()>{a.n.as<T>(), a.scale.as<float>(), a.x.as<T>(), a.head_dim, lanes});
+    });
   });
 }
 
@@ -327,9 +331,11 @@ void run(Stream& stream, const L2NormBackward& a) {
   dispatch_float(a.n.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int lanes = lanes_for<kPack<T>>(a.head_dim);
-    each_group("l2_norm_backward", stream, a.n.numel() / a.head_dim, lanes,
-               L2Backward<T>{a.d_x.as<T>(), a.d_n.as<T>(), a.n.as<T>(), a.scale.as<float>(), a.head_dim, lanes,
-                             a.accumulate, can_vectorise<kPack<T>>(a.head_dim, a.d_x.data, a.d_n.data, a.n.data)});
+    dispatch_flag(can_vectorise<kPack<T>>(a.head_dim, a.d_x.data, a.d_n.data, a.n.data), [&](auto whole) {
+      each_group("l2_norm_backward", stream, a.n.numel() / a.head_dim, lanes,
+                 L2Backward<T, whole()>{a.d_x.as<T>(), a.d_n.as<T>(), a.n.as<T>(), a.scale.as<float>(), a.head_dim,
+                                        lanes, a.accumulate});
+    });
   });
 }
 
@@ -337,15 +343,19 @@ void run(Stream& stream, const GatedNormForward& a) {
   dispatch_gated(a.o.dtype, a.y.dtype, [&](auto o, auto y) {
     using O = decltype(o);
     using T = decltype(y);
-    const GatedForward<O, T> f{a.y.as<T>(), gated_heads<O, T>(a, can_vectorise<1>(1, a.y.data))};
-    each_group("gated_norm_forward", stream, a.o.numel() / a.head_dim, f.in.lanes, f);
+    dispatch_flag(has_whole_packs<T>(a, a.y.data), [&](auto whole) {
+      const GatedForward<O, T, whole()> f{a.y.as<T>(), gated_heads<O, T, whole()>(a)};
+      each_group("gated_norm_forward", stream, a.o.numel() / a.head_dim, f.in.lanes, f);
+    });
   });
 }
 
 void run(Stream& stream, const GatedNormBackward& a, const GatedNormBackwardScratch& scratch) {
   if (a.o.numel() > 0) {
-    dispatch_gated(a.o.dtype, a.d_y.dtype,
-                   [&](auto o, auto y) { backward<decltype(o), decltype(y)>(stream, a, scratch); });
+    dispatch_gated(a.o.dtype, a.d_y.dtype, [&](auto o, auto y) {
+      dispatch_flag(has_whole_packs<decltype(y)>(a, a.d_o.data, a.d_z.data, a.d_y.data),
+                    [&](auto whole) { backward<decltype(o), decltype(y), whole()>(stream, a, scratch); });
+    });
   }
 }
 

@@ -58,12 +58,12 @@ template <class T> struct ForwardArguments {
   int64_t rows, width;
   int lanes;
   float rho, eps, offset;
-  bool is_layer, vector;
+  bool is_layer;
 };
 
 // Grid: rows, or blocks of groups. Static shared: 1 KB. HBM: reads h and branch, writes h_out and y; about 8 FLOP an
 // element.
-template <class T, int kPacksOrGroup>
+template <class T, int kPacksOrGroup, bool kVector>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward_kernel(ForwardArguments<T> a) {
   constexpr int N = kPack<T>, kPacks = Team<kPacksOrGroup>::kParts;
   Team<kPacksOrGroup> team(a.lanes);
@@ -75,16 +75,16 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward_kernel(ForwardArgume
   HEBB_UNROLL
   for (int p = 0; p < kPacks; ++p) {
     const int64_t at = (p * team.threads() + team.thread()) * N;
-    load_pack(x[p], a.h + begin, at, a.width, a.vector);
+    load_pack(x[p], a.h + begin, at, a.width, kVector);
     if (a.branch != nullptr) {
       float branch[N];
-      load_pack(branch, a.branch + begin, at, a.width, a.vector);
+      load_pack(branch, a.branch + begin, at, a.width, kVector);
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         // Rounded as it is stored: the backward pass reads what was normed from h_out.
         x[p][j] = to_float(from_float<T>(x[p][j] + a.rho * branch[j]));
       }
-      store_pack(a.h_out + begin, at, a.width, a.vector, x[p]);
+      store_pack(a.h_out + begin, at, a.width, kVector, x[p]);
     }
   }
 
@@ -116,16 +116,16 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward_kernel(ForwardArgume
   for (int p = 0; p < kPacks; ++p) {
     const int64_t at = (p * team.threads() + team.thread()) * N;
     float weight[N];
-    load_pack(weight, a.weight, at, a.width, a.vector);
+    load_pack(weight, a.weight, at, a.width, kVector);
     HEBB_UNROLL
     for (int j = 0; j < N; ++j) { x[p][j] *= rstd * (weight[j] + a.offset); }
     if (a.is_layer) {
       float bias[N];
-      load_pack(bias, a.bias, at, a.width, a.vector);
+      load_pack(bias, a.bias, at, a.width, kVector);
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) { x[p][j] += bias[j]; }
     }
-    store_pack(a.y + begin, at, a.width, a.vector, x[p]);
+    store_pack(a.y + begin, at, a.width, kVector, x[p]);
   }
   if (team.thread() == 0) {
     a.rstd[row] = rstd;
@@ -162,16 +162,17 @@ template <class T> struct BackwardArguments {
   int64_t rows, rows_per_block, width;
   int lanes;
   float rho, offset;
-  bool accumulate, vector;
+  bool accumulate;
 };
 
 // Grid: NormBackwardScratch::blocks(), each a sequence of rows, which its teams share. With n = (x - mean) rstd and g =
 // d_y (weight + offset): d_x = rstd (g - mean(g) [layer] - n mean(g n)). Writes the block's sums of d_y n and d_y over
 // its rows to `partial`. HBM: reads d_y, h and d_h_out, writes d_h; about 15 FLOP an element. Shared, for groups: their
 // sums.
-template <class T, int kPacksOrGroup, bool kLayer>
+template <class T, int kPacksOrGroup, bool kLayer, bool kVector>
 __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArguments<T> a) {
   constexpr int N = kPack<T>, kPacks = Team<kPacksOrGroup>::kParts;
+  constexpr bool kEarly = kPacks == 1 && !kLayer;  // registers allow d_h_out to be loaded beside the rest
   Team<kPacksOrGroup> team(a.lanes);
   const float inverse_width = 1.0f / static_cast<float>(a.width);
   float d_weight[kPacks][N] = {};
@@ -181,14 +182,17 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArgu
   for (int64_t row = first + team.number(); row < last; row += team.teams()) {
     const int64_t begin = row * a.width;
     const float mean = kLayer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
-    float n[kPacks][N], g[kPacks][N], sums[2] = {};
+    float n[kPacks][N], g[kPacks][N], others[kPacks][N], sums[2] = {};
     HEBB_UNROLL
     for (int p = 0; p < kPacks; ++p) {
       const int64_t at = (p * team.threads() + team.thread()) * N;
       float weight[N];
-      load_pack(n[p], a.h + begin, at, a.width, a.vector);
-      load_pack(g[p], a.d_y + begin, at, a.width, a.vector);  // 0 past the end, so that nothing there counts
-      load_pack(weight, a.weight, at, a.width, a.vector);
+      load_pack(n[p], a.h + begin, at, a.width, kVector);
+      load_pack(g[p], a.d_y + begin, at, a.width, kVector);  // 0 past the end, so that nothing there counts
+      load_pack(weight, a.weight, at, a.width, kVector);
+      HEBB_UNROLL
+      for (int j = 0; j < N; ++j) { others[p][j] = 0; }
+      if (kEarly && a.d_h_out != nullptr) { load_pack(others[p], a.d_h_out + begin, at, a.width, kVector); }
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         n[p][j] = (n[p][j] - mean) * rstd;
@@ -208,8 +212,8 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArgu
     HEBB_UNROLL
     for (int p = 0; p < kPacks; ++p) {
       const int64_t at = (p * team.threads() + team.thread()) * N;
-      float other[N] = {};
-      if (a.d_h_out != nullptr) { load_pack(other, a.d_h_out + begin, at, a.width, a.vector); }
+      float(&other)[N] = others[p];
+      if (!kEarly && a.d_h_out != nullptr) { load_pack(other, a.d_h_out + begin, at, a.width, kVector); }
       HEBB_UNROLL
       for (int j = 0; j < N; ++j) {
         g[p][j] = rstd * (g[p][j] - sums[1] * inverse_width - n[p][j] * sums[0] * inverse_width) + other[j];
@@ -217,15 +221,15 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArgu
       if (a.d_branch != nullptr) {
         HEBB_UNROLL
         for (int j = 0; j < N; ++j) { other[j] = a.rho * g[p][j]; }
-        store_pack(a.d_branch + begin, at, a.width, a.vector, other);
+        store_pack(a.d_branch + begin, at, a.width, kVector, other);
       }
       if (a.d_h != nullptr) {
         if (a.accumulate) {
-          load_pack(other, a.d_h + begin, at, a.width, a.vector);
+          load_pack(other, a.d_h + begin, at, a.width, kVector);
           HEBB_UNROLL
           for (int j = 0; j < N; ++j) { g[p][j] += other[j]; }
         }
-        store_pack(a.d_h + begin, at, a.width, a.vector, g[p]);
+        store_pack(a.d_h + begin, at, a.width, kVector, g[p]);
       }
     }
   }
@@ -237,8 +241,8 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_kernel(BackwardArgu
   HEBB_UNROLL
   for (int p = 0; p < kPacks; ++p) {
     const int64_t at = (p * team.threads() + team.thread()) * N;
-    store_pack(partial, at, a.width, a.vector, d_weight[p]);
-    if constexpr (kLayer) { store_pack(partial + a.width, at, a.width, a.vector, d_bias[p]); }
+    store_pack(partial, at, a.width, kVector, d_weight[p]);
+    if constexpr (kLayer) { store_pack(partial + a.width, at, a.width, kVector, d_bias[p]); }
   }
 }
 
@@ -278,12 +282,13 @@ template <class T> void forward(Stream& stream, const NormForward& a) {
                         .rho = static_cast<float>(a.rho),
                         .eps = static_cast<float>(a.eps),
                         .offset = a.kind == NormKind::rms_unit_offset ? 1.0f : 0.0f,
-                        .is_layer = a.kind == NormKind::layer,
-                        .vector = false};
-  f.vector = can_vectorise<kPack<T>>(width, f.y, f.h_out, f.h, f.branch, f.weight, f.bias);
+                        .is_layer = a.kind == NormKind::layer};
+  const bool vector = can_vectorise<kPack<T>>(width, f.y, f.h_out, f.h, f.branch, f.weight, f.bias);
   dispatch_width<kPack<T>>(width, [&](auto packs, unsigned threads) {
     const int64_t rows_of_block = packs() == kInGroup ? threads / static_cast<unsigned>(f.lanes) : 1;
-    HEBB_LAUNCH((norm_forward_kernel<T, packs()>), blocks_for(rows, rows_of_block), threads, 0, stream, f);
+    dispatch_flag(vector, [&](auto whole) {
+      HEBB_LAUNCH((norm_forward_kernel<T, packs(), whole()>), blocks_for(rows, rows_of_block), threads, 0, stream, f);
+    });
   });
 }
 
@@ -304,17 +309,17 @@ template <class T> void backward(Stream& stream, const NormBackward& a, const No
                          .lanes = lanes_for<kPack<T>>(width),
                          .rho = static_cast<float>(a.rho),
                          .offset = a.kind == NormKind::rms_unit_offset ? 1.0f : 0.0f,
-                         .accumulate = a.accumulate,
-                         .vector = false};
-  f.vector = can_vectorise<kPack<T>>(width, f.d_h, f.d_branch, f.partial, f.d_y, f.d_h_out, f.h, f.weight);
+                         .accumulate = a.accumulate};
+  const bool vector = can_vectorise<kPack<T>>(width, f.d_h, f.d_branch, f.partial, f.d_y, f.d_h_out, f.h, f.weight);
   const bool is_layer = a.kind == NormKind::layer;
   dispatch_width<kPack<T>>(width, [&](auto packs, unsigned threads) {
     const int64_t shared = packs() == kInGroup ? threads * kPack<T> * static_cast<int64_t>(sizeof(float)) : 0;
-    if (is_layer) {
-      HEBB_LAUNCH((norm_backward_kernel<T, packs(), true>), blocks_for(blocks, 1), threads, shared, stream, f);
-    } else {
-      HEBB_LAUNCH((norm_backward_kernel<T, packs(), false>), blocks_for(blocks, 1), threads, shared, stream, f);
-    }
+    dispatch_flag(is_layer, [&](auto layer) {
+      dispatch_flag(vector, [&](auto whole) {
+        HEBB_LAUNCH((norm_backward_kernel<T, packs(), layer(), whole()>), blocks_for(blocks, 1), threads, shared,
+                    stream, f);
+      });
+    });
   });
   const auto add_partials = [&](const Tensor& out, int64_t offset) {
     if (out.defined()) {

@@ -132,15 +132,13 @@ template <class T, int kTaps, int N, bool kNormed> struct ForwardWalk {
     Window<T, kTaps, N> window(in, row, first, c);
     for (int64_t t = first; t < last; t += kAhead) {
       const int64_t token = row * in.length + t;
-      float input[kAhead][N] = {};
+      float input[kAhead][N];
       int32_t start[kAhead];
       HEBB_UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        start[i] = 0;
-        if (t + i < last) {
-          load_pack(input[i], in.x + (token + i) * in.channels, c, c + N, kVector);
-          start[i] = in.doc_start[token + i];
-        }
+      for (int i = 0; i < kAhead; ++i) {  // behind the end the last token again: no branch
+        const int64_t from = token + (t + i < last ? i : last - 1 - t);
+        load_pack(input[i], in.x + from * in.channels, c, c + N, kVector);
+        start[i] = in.doc_start[from];
       }
       HEBB_UNROLL
       for (int i = 0; i < kAhead; ++i) {
@@ -190,16 +188,14 @@ template <class T, int kTaps, int N, bool kNormed> struct BackwardWalk {
     Sums sums = {};
     for (int64_t t = first; t < behind; t += kAhead) {
       const int64_t token = row * in.length + t;
-      float input[kAhead][N] = {}, d[kAhead][N] = {};
+      float input[kAhead][N], d[kAhead][N];
       int32_t start[kAhead];
       HEBB_UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        start[i] = 0;
-        if (t + i < end) {
-          load_pack(input[i], in.x + (token + i) * in.channels, c, in.channels, kVector);
-          load_pack(d[i], d_y + (token + i) * in.channels, c, in.channels, kVector);
-          start[i] = in.doc_start[token + i];
-        }
+      for (int i = 0; i < kAhead; ++i) {  // behind the end the last token again, whose `available` is 0: no branch
+        const int64_t from = token + (t + i < end ? i : end - 1 - t);
+        load_pack(input[i], in.x + from * in.channels, c, c + N, kVector);
+        load_pack(d[i], d_y + from * in.channels, c, c + N, kVector);
+        start[i] = in.doc_start[from];
       }
       HEBB_UNROLL
       for (int i = 0; i < kAhead; ++i) {

@@ -224,6 +224,12 @@ __global__ void matrix_outside(uint32_t* out) {
   load_matrices<1, false>(fragment, &tile[16 * (threadIdx.x % 8)]);
   out[threadIdx.x] = fragment[0];
 }
+__global__ void pack_over_the_end(float* out, const float* in) {
+  float value[4];
+  device::load_pack(value, in, 0, 3, true);
+  device::store_pack(out, 0, 4, true, value);
+}
+
 __global__ void vector_misaligned(float* out, const float* in) {
   float value[4];
   load_pack(value, in + 1, 4 * threadIdx.x, 1000, true);
@@ -242,6 +248,7 @@ TEST_CASE("wrong addresses and unfinished copies of the instructions are faults"
   CHECK(contains(fault_in(matrix_misaligned, 32, fragments.data()), "thread (1,0,0): ldmatrix of a row whose address"));
   CHECK(contains(fault_in(matrix_outside, 32, fragments.data()), "ldmatrix of a row outside of shared memory"));
   CHECK(contains(fault_in(vector_misaligned, 32, out.data(), in.data()), "16-byte load from an address"));
+  CHECK(contains(fault_in(pack_over_the_end, 32, out.data(), in.data()), "a pack reaches over the end of its row"));
 }
 
 __global__ void wait_for_higher_block(int* state) {

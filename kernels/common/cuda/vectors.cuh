@@ -54,23 +54,52 @@ __device__ __forceinline__ void store_16_bytes(void* to, const Word4& value HEBB
   store_words(to, value HEBB_WHERE_ARGUMENT);
 }
 
-/// out[j] = row[at + j] for at + j < end, else 0. `vector`: at is a multiple of N, N of kPack<T> (or four bf16), and
-/// row is 16-byte aligned.
+/// The same to global memory. The compiler splits a copy of the struct into four 4-byte stores where its parts come
+/// from separate registers; this is one store in any case.
+__device__ __forceinline__ void store_16_bytes_global(void* to, const Word4& value HEBB_WHERE_PARAMETER) {
+#ifdef HEBB_SIMT
+  store_words(to, value HEBB_WHERE_ARGUMENT);
+#else
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(value.word[0]),
+               "r"(value.word[1]), "r"(value.word[2]), "r"(value.word[3])
+               : "memory");
+#endif
+}
+
+/// A pack lies before the end of its row or behind it: what `vector` says to the functions below.
+template <int N>
+__device__ __forceinline__ void check_whole([[maybe_unused]] int64_t at,
+                                            [[maybe_unused]] int64_t end HEBB_WHERE_PARAMETER) {
+#ifdef HEBB_SIMT
+  if (at < end && at + N > end) { ::simt::fault("a pack reaches over the end of its row", where); }
+#endif
+}
+
+/// out[j] = row[at + j] for at + j < end, else 0. `vector`: at and end are multiples of N, N of kPack<T> (or four
+/// bf16), and row is 16-byte aligned. A constant `vector` lets the loads of several packs be under way together: the
+/// load alone is predicated, and what reads it stands behind.
 template <int N, class T>
 __device__ __forceinline__ void load_pack(float (&out)[N], const T* row, int64_t at, int64_t end,
                                           bool vector HEBB_WHERE_PARAMETER) {
   constexpr int kPart = kWords<N, T> * 4 / static_cast<int>(sizeof(T));
-  if (vector && at + N <= end) {
+  if (vector) {
+    check_whole<N>(at, end HEBB_WHERE_ARGUMENT);
+    Words<kWords<N, T>> bits[(N + kPart - 1) / kPart] = {};
+    if (at < end) {
+      HEBB_UNROLL
+      for (int i = 0; i < N / kPart; ++i) {
+        bits[i] = load_words<kWords<N, T>>(row + at + i * kPart HEBB_WHERE_ARGUMENT);
+      }
+    }
     HEBB_UNROLL
-    for (int i = 0; i < N; i += kPart) {
-      const auto bits = load_words<kWords<N, T>>(row + at + i HEBB_WHERE_ARGUMENT);
+    for (int i = 0; i < N / kPart; ++i) {
       HEBB_UNROLL
       for (int j = 0; j < kWords<N, T>; ++j) {
         if constexpr (sizeof(T) == 2) {
-          out[i + 2 * j] = __uint_as_float(bits.word[j] << 16);
-          out[i + 2 * j + 1] = __uint_as_float(bits.word[j] & 0xFFFF0000u);
+          out[i * kPart + 2 * j] = __uint_as_float(bits[i].word[j] << 16);
+          out[i * kPart + 2 * j + 1] = __uint_as_float(bits[i].word[j] & 0xFFFF0000u);
         } else {
-          out[i + j] = __uint_as_float(bits.word[j]);
+          out[i * kPart + j] = __uint_as_float(bits[i].word[j]);
         }
       }
     }
@@ -85,7 +114,9 @@ template <int N, class T>
 __device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool vector,
                                            const float (&value)[N] HEBB_WHERE_PARAMETER) {
   constexpr int kPart = kWords<N, T> * 4 / static_cast<int>(sizeof(T));
-  if (vector && at + N <= end) {
+  if (vector) {
+    check_whole<N>(at, end HEBB_WHERE_ARGUMENT);
+    if (at >= end) { return; }
     HEBB_UNROLL
     for (int i = 0; i < N; i += kPart) {
       Words<kWords<N, T>> bits;
@@ -124,6 +155,15 @@ __device__ __forceinline__ void write_pack(T* row, int64_t at, int64_t end, bool
 /// fine).
 template <int N, class... Pointers> bool can_vectorise(int64_t width, Pointers... pointers) {
   return width % N == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+/// Calls f(flag as a constant).
+template <class F> void dispatch_flag(bool flag, F&& f) {
+  if (flag) {
+    f(std::true_type{});
+  } else {
+    f(std::false_type{});
+  }
 }
 
 /// Calls f(N as a constant), N the elements of a pack where rows of `width` elements of T at these addresses can be
