@@ -252,7 +252,7 @@ template <class Row> struct Place {
   __device__ __forceinline__ void store_slot(Row* slot, bool exists,
                                              const Held<Row>& value HEBB_WHERE_PARAMETER) const {
     if constexpr (Tile::kNarrow) {
-      if (exists && has_part) { store_16_bytes(slot + part_offset(0), value HEBB_WHERE_ARGUMENT); }
+      if (exists && has_part) { store_16_bytes_global(slot + part_offset(0), value HEBB_WHERE_ARGUMENT); }
     } else {
       HEBB_UNROLL
       for (int i = 0; i < 2; ++i) {
