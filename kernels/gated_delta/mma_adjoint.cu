@@ -79,9 +79,9 @@ __device__ __forceinline__ void scale_answers(Operand (&to)[kTiles], const Stage
 template <int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& d_state, Rows<kBlocks, kTiles>& x,
                                             const Adjoint& a, const Stage<kWidth, kSlice>& stage, const Pairs& pairs,
-                                            int block HEBB_WHERE_PARAMETER) {
+                                            int block, bool additive HEBB_WHERE_PARAMETER) {
   Operand part[kTiles];
-  if (!a.additive) {
+  if (!additive) {
     solve_block<true>(x, pairs, block, part HEBB_WHERE_ARGUMENT);
     HEBB_UNROLL
     for (int i = 0; i < block; ++i) { add_block<true>(x.x[i], pairs.system, i, block, part HEBB_WHERE_ARGUMENT); }
@@ -104,7 +104,7 @@ __device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& d_state, 
 template <int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& d_state, const Adjoint& a,
                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs, int64_t value_at,
-                                           int channels HEBB_WHERE_PARAMETER) {
+                                           int channels, bool additive HEBB_WHERE_PARAMETER) {
   Rows<kBlocks, kTiles> x;
   HEBB_UNROLL
   for (int m = 0; m < kWidth / 16; ++m) {
@@ -120,21 +120,20 @@ __device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& d_state, c
   d_state.scale(stage.gates.start[kChunk - 1]);
   HEBB_UNROLL
   for (int block = kBlocks - 1; block >= 0; --block) {
-    write_block(d_state, x, a, stage, pairs, block HEBB_WHERE_ARGUMENT);
+    write_block(d_state, x, a, stage, pairs, block, additive HEBB_WHERE_ARGUMENT);
   }
   const int64_t stride = a.n.value_heads * a.n.value_dim;
   const int length = static_cast<int>(stage.chunk.length);
-  x.each_pair([&](float first, float second, int row, int c) {
-    if (row < length && c < channels) {
-      const int64_t to = value_at + row * stride + c;
-      const float beta = stage.gates.beta[row];
-      SplitPair(first, second).store(a.adjoints.high + to, a.adjoints.low() + to);
-      attention_mma::store_pair(a.d_v + to, pack_bf16(beta * first, beta * second));
-    }
+  constexpr bool kHasRegisters = kWidth + kSlice < 192;
+  x.template each_pair_within<kHasRegisters>(length, channels, [&](float first, float second, int row, int c) {
+    const int64_t to = value_at + row * stride + c;
+    const float beta = stage.gates.beta[row];
+    SplitPair(first, second).store(a.adjoints.high + to, a.adjoints.low() + to);
+    attention_mma::store_pair(a.d_v + to, pack_bf16(beta * first, beta * second));
   });
 }
 
-template <int kWidth, int kSlice>
+template <int kWidth, int kSlice, Rule kRule>
 __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(Adjoint a) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth, kSlice>*>(raw);
@@ -158,14 +157,15 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_adjoint_kernel(Ad
   walk<true, true>(s, [&](int, const Stage<kWidth, kSlice>& stage, const Pairs& pairs) {
     if (next_state >= 0) {
       bf16* const to = a.d_starts + (next_state * n.value_heads + at.head) * n.state() + at.first_channel;
-      d_state.each_pair([&](float first, float second, int row, int c) {
-        if (row < dk && c < at.channels) {
-          attention_mma::store_pair(to + row * n.value_dim + c, pack_bf16(first, second));
-        }
-      });
+      d_state.template each_pair_within <
+          kWidth + kSlice<192>(
+                       dk, at.channels,
+                       [&](float first, float second, int row, int c) {
+                         attention_mma::store_pair(to + row * n.value_dim + c, pack_bf16(first, second));
+                       });
     }
     const int64_t value_at = (stage.chunk.token * n.value_heads + at.head) * n.value_dim + at.first_channel;
-    pass_chunk(d_state, a, stage, pairs, value_at, at.channels);
+    pass_chunk(d_state, a, stage, pairs, value_at, at.channels, is_additive<kRule>(a.additive));
     next_state = stage.chunk.state;
     if (next_state < 0) {
       if (a.initial_sums != nullptr) { add_to_initial(false); }
@@ -189,9 +189,9 @@ void sweep_back(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
                   .d_starts = to.d_starts,
                   .scale = static_cast<float>(a.scale),
                   .additive = a.additive};
-  dispatch_slices(n, [&](auto width, auto slice, dim3 blocks) {
-    HEBB_LAUNCH((gated_delta_mma_adjoint_kernel<width, slice>), blocks, kThreads, sizeof(Shared<width, slice>), stream,
-                b);
+  dispatch_slices(n, a.additive, [&](auto width, auto slice, auto rule, dim3 blocks) {
+    HEBB_LAUNCH((gated_delta_mma_adjoint_kernel<width, slice, rule>), blocks, kThreads, sizeof(Shared<width, slice>),
+                stream, b);
   });
 }
 

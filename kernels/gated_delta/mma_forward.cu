@@ -111,12 +111,12 @@ __device__ __forceinline__ void write_block(Rows<kWidth / 16, kTiles>& state, Ro
 template <bool kRecomputes, int kWidth, int kSlice, int kTiles>
 __device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, const Forward& a,
                                            const Stage<kWidth, kSlice>& stage, const Pairs& pairs,
-                                           const Place<kSlice>& at HEBB_WHERE_PARAMETER) {
+                                           const Place<kSlice>& at, bool additive HEBB_WHERE_PARAMETER) {
   Rows<kBlocks, kTiles> errors, answers;
   read_state<kRecomputes>(errors, answers, stage, state HEBB_WHERE_ARGUMENT);
   errors.each_pair([&](float& first, float& second, int row, int c) {
     const uint32_t values = attention_mma::load_pair(&stage.values.data[row * kStride<kSlice> + c]);
-    const float start = a.additive ? 0.0f : stage.gates.start[row];
+    const float start = additive ? 0.0f : stage.gates.start[row];
     first = attention_mma::first_of(values) - start * first;
     second = attention_mma::second_of(values) - start * second;
   });
@@ -129,7 +129,7 @@ __device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, con
   state.scale(stage.gates.start[kChunk - 1]);
   HEBB_UNROLL
   for (int block = 0; block < kBlocks; ++block) {
-    write_block<kRecomputes>(state, errors, answers, stage, pairs, block, a.additive HEBB_WHERE_ARGUMENT);
+    write_block<kRecomputes>(state, errors, answers, stage, pairs, block, additive HEBB_WHERE_ARGUMENT);
   }
   // Read here, not before: each would hold its registers through all blocks.
   const int64_t stride = a.n.value_heads * a.n.value_dim;
@@ -147,7 +147,7 @@ __device__ __forceinline__ void pass_chunk(Rows<kWidth / 16, kTiles>& state, con
   });
 }
 
-template <int kWidth, int kSlice, bool kRecomputes>
+template <int kWidth, int kSlice, bool kRecomputes, Rule kRule>
 __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(Forward a) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth, kSlice>*>(raw);
@@ -166,14 +166,12 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(Forward a)
     }
     if constexpr (kRecomputes) {
       if (bf16* const to = place_of_start(a, at, stage.chunk.state, i == 0); to != nullptr) {
-        state.each_pair([&](float first, float second, int row, int c) {
-          if (row < dk && c < at.channels) {
-            attention_mma::store_pair(to + row * a.n.value_dim + c, pack_bf16(first, second));
-          }
+        state.template each_pair_within<true>(dk, at.channels, [&](float first, float second, int row, int c) {
+          attention_mma::store_pair(to + row * a.n.value_dim + c, pack_bf16(first, second));
         });
       }
     }
-    pass_chunk<kRecomputes>(state, a, stage, pairs, at);
+    pass_chunk<kRecomputes>(state, a, stage, pairs, at, is_additive<kRule>(a.additive));
   });
   if (a.state != nullptr && warp_number() < kStateWarps) {
     state.each_pair([&](float first, float second, int row, int c) {
@@ -187,9 +185,9 @@ __global__ void __launch_bounds__(kThreads, 1) gated_delta_mma_kernel(Forward a)
 }
 
 template <bool kRecomputes> void launch_sweep(Stream& stream, const Forward& f) {
-  dispatch_slices(f.n, [&](auto width, auto slice, dim3 blocks) {
-    HEBB_LAUNCH((gated_delta_mma_kernel<width, slice, kRecomputes>), blocks, kThreads, sizeof(Shared<width, slice>),
-                stream, f);
+  dispatch_slices(f.n, f.additive, [&](auto width, auto slice, auto rule, dim3 blocks) {
+    HEBB_LAUNCH((gated_delta_mma_kernel<width, slice, kRecomputes, rule>), blocks, kThreads,
+                sizeof(Shared<width, slice>), stream, f);
   });
 }
 

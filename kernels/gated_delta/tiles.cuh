@@ -92,6 +92,17 @@ template <int kRowTiles, int kTiles> struct Rows {
       }
     }
   }
+  /// The same for pairs of rows below `rows` and channels below `channels`. Nearly always that is all of them: kUniform
+  /// asks once, for a copy of the code without a branch for each pair.
+  template <bool kUniform, class F> __device__ __forceinline__ void each_pair_within(int rows, int channels, F&& f) {
+    if (kUniform && rows >= 16 * kRowTiles && channels >= 8 * kStateWarps * kTiles) {
+      each_pair(f);
+    } else {
+      each_pair([&](float first, float second, int row, int c) {
+        if (row < rows && c < channels) { f(first, second, row, c); }
+      });
+    }
+  }
   __device__ __forceinline__ void scale(float factor) {
     each_pair([&](float& first, float& second, int, int) {
       first *= factor;

@@ -5,12 +5,11 @@
 // gates. So what does not depend on the state is never waited for, and a chunk has one barrier. A state warp holds 8 or
 // 16 channels of all keys in registers, as sums of mma; nothing passes between state warps. As a right operand the
 // state is split and transposed in registers (movmatrix). Three warps a quarter of an SM leave 168 registers. Bound:
-// instructions. Counted in the SASS, a quarter of an SM takes for a chunk of 64 tokens, slices of 32 and of 64
-// channels:
-//   keys of 64    forward 2,230, 2,950   where it recomputes 2,030, 2,740   back 2,380, 3,460
-//   keys of 128           2,800, 3,730                       2,460, 3,480        3,170, 4,470
-// Tensor cores take 0.4 to 1.0 of that in cycles (mma.sync at 6.5 each). Shared memory: 154 and 166 KB for keys of 64,
-// 203 and 215 KB for keys of 128, so one block an SM. A copy from HBM has the time of a chunk.
+// the chain of dependent products of the one state warp on each quarter; by the stall counts in the SASS (an estimate)
+// a chunk of 64 tokens with keys of 64 and slices of 32 takes about 2,200 cycles forward and 2,800 back. Shared memory:
+// 154 and 166 KB for keys of 64, 203 and 215 KB for keys of 128, so one block an SM. A copy from HBM has the time of a
+// chunk.
+#include "kernels/common/cuda/block.cuh"
 #include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/common/cuda/unroll.cuh"
 #include "kernels/gated_delta/tiles.cuh"
@@ -30,6 +29,14 @@ template <int kWidth, int kSlice> struct Stage {
   delta::Chunk chunk;
   bool begins_document;
 };
+
+/// Whether the rule is additive (no system to solve), where a kernel knows it: as a constant it is no branch within the
+/// chain of products that a state warp waits for.
+enum class Rule { delta, additive, either };
+
+template <Rule kRule> __device__ __forceinline__ bool is_additive(bool additive) {
+  return kRule == Rule::either ? additive : kRule == Rule::additive;
+}
 
 /// Matrices of a chunk's tokens by tokens, in two parts; blocks above the diagonal are never written.
 struct Pairs {
@@ -258,12 +265,11 @@ template <int kSlice> struct Place {
 template <bool kQueries, bool kBackward, int kWidth, int kSlice, class F>
 __device__ __forceinline__ void walk(Shared<kWidth, kSlice>& s, F&& use HEBB_WHERE_PARAMETER) {
   const int count = s.way.count, warp = warp_number();
-  // A loop for each role: in one loop the state would take registers from all. A barrier counts warps, wherever in the
-  // code they wait.
+  // A loop for each role: in one loop the state would take registers from all.
   const auto each_step = [&](auto&& step) {
     for (int i = -2; i < count; ++i) {
       step(i);
-      __syncthreads(HEBB_WHERE_HERE);
+      role_barrier(kThreads HEBB_WHERE_ARGUMENT);
     }
   };
   if (warp < kStateWarps) {
@@ -291,10 +297,10 @@ __device__ __forceinline__ void walk(Shared<kWidth, kSlice>& s, F&& use HEBB_WHE
 
 // ---- host
 
-/// Calls f(width of keys, width of slices: constants, grid). Slices of 32 channels take a chunk in three quarters of
-/// the time of 64: taken where the SMs, which hold one block each, still have them in as many rounds, or have no room
-/// for more. Results do not depend on it.
-template <class F> void dispatch_slices(const delta::Sizes& n, F&& f) {
+/// Calls f(width of keys, width of slices, rule: constants, grid). Slices of 32 channels take a chunk in three quarters
+/// of the time of 64: taken where the SMs, which hold one block each, still have them in as many rounds, or have no
+/// room for more. Results do not depend on it.
+template <class F> void dispatch_slices(const delta::Sizes& n, bool additive, F&& f) {
   const int64_t walks = n.batch * n.value_heads, processors = multiprocessors();
   const auto slices = [&](int64_t width) { return (n.value_dim + width - 1) / width; };
   const auto rounds = [&](int64_t width) { return (walks * slices(width) + processors - 1) / processors; };
@@ -302,10 +308,19 @@ template <class F> void dispatch_slices(const delta::Sizes& n, F&& f) {
       (n.key_dim <= 64 ? sizeof(Shared<64, 64>) : sizeof(Shared<128, 64>)) <= static_cast<size_t>(shared_bytes());
   const auto with_slices = [&](auto slice) {
     const dim3 blocks(blocks_for(walks, 1), blocks_for(n.value_dim, slice));
+    const auto with_rule = [&](auto width) {
+      if constexpr (slice() == 64) {  // has no registers for longer blocks of code
+        f(width, slice, std::integral_constant<Rule, Rule::either>{}, blocks);
+      } else if (additive) {
+        f(width, slice, std::integral_constant<Rule, Rule::additive>{}, blocks);
+      } else {
+        f(width, slice, std::integral_constant<Rule, Rule::delta>{}, blocks);
+      }
+    };
     if (n.key_dim <= 64) {
-      f(std::integral_constant<int, 64>{}, slice, blocks);
+      with_rule(std::integral_constant<int, 64>{});
     } else {
-      f(std::integral_constant<int, 128>{}, slice, blocks);
+      with_rule(std::integral_constant<int, 128>{});
     }
   };
   if (rounds(32) == rounds(64) || !has_room) {

@@ -7,6 +7,16 @@ namespace hebb::HEBB_DEVICE {
 
 constexpr int kBlockThreads = 256;  // what these functions expect
 
+/// Waits for the `threads` threads of the block where warps with different roles wait in different places of the code.
+/// PTX counts the warps that come to a barrier, wherever they stand; CUDA C++ leaves __syncthreads() undefined there.
+__device__ __forceinline__ void role_barrier([[maybe_unused]] int threads HEBB_WHERE_PARAMETER) {
+#ifdef HEBB_SIMT
+  __syncthreads(HEBB_WHERE_HERE);
+#else
+  asm volatile("barrier.sync.aligned 0, %0;" ::"r"(threads) : "memory");
+#endif
+}
+
 /// f(i) for i < count, each on one thread.
 template <class F> __device__ __forceinline__ void block_each(int64_t count, F&& f HEBB_WHERE_PARAMETER) {
   for (int64_t i = threadIdx.x; i < count; i += kBlockThreads) { f(i); }
