@@ -68,7 +68,7 @@ class Event {
   void make_wait(Stream& stream);  // later work of the stream happens after this event
   void synchronize();
   bool has_happened() const;
-  /// Milliseconds between two recorded events, both of which must have happened. 0 in the emulator.
+  /// Milliseconds between two recorded events, both of which must have happened.
   static float elapsed_ms(const Event& begin, const Event& end);
 
  private:

@@ -89,7 +89,10 @@ void Event::synchronize() {
   simt::synchronize(*static_cast<simt::Event*>(native_));
 }
 bool Event::has_happened() const { return simt::has_happened(*static_cast<simt::Event*>(native_)); }
-float Event::elapsed_ms(const Event&, const Event&) { return 0; }
+float Event::elapsed_ms(const Event& begin, const Event& end) {
+  return static_cast<float>(
+      simt::elapsed_ms(*static_cast<simt::Event*>(begin.native_), *static_cast<simt::Event*>(end.native_)));
+}
 
 struct Graph::State {
   explicit State(int64_t upload_bytes) : uploads(upload_bytes) {}

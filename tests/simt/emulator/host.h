@@ -1,5 +1,6 @@
 #pragma once
 // The emulator's host side: settings, launches, device memory, streams and events.
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <stdexcept>
@@ -89,7 +90,10 @@ class Stream;
 struct Event {
   Stream* stream = nullptr;
   int64_t position = 0;  // number of operations of the stream that the event comes after
+  std::shared_ptr<std::chrono::steady_clock::time_point> time{};  // when it happened
 };
+/// Milliseconds of the host's clock between two events that have happened.
+double elapsed_ms(const Event& begin, const Event& end);
 
 Stream* create_stream();
 void destroy_stream(Stream* stream);

@@ -180,7 +180,14 @@ void synchronize_all() {
 
 void record(Event& event, Stream* stream) {
   forbid_while_capturing("an event is recorded");
-  event = {&resolve(stream), resolve(stream).added()};
+  const auto time = std::make_shared<std::chrono::steady_clock::time_point>();
+  enqueue(stream, [time] { *time = std::chrono::steady_clock::now(); });
+  event = {&resolve(stream), resolve(stream).added(), time};
+}
+
+double elapsed_ms(const Event& begin, const Event& end) {
+  if (!has_happened(begin) || !has_happened(end)) { throw Fault("cudaEventElapsedTime: an event has not happened"); }
+  return std::chrono::duration<double, std::milli>(*end.time - *begin.time).count();
 }
 
 void synchronize(const Event& event) {
