@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "inspect/plan.h"
+#include "inspect/rank_plan.h"
 #include "tools/command_line.h"
 #include "tools/config_arguments.h"
 #include "tools/verbs.h"
@@ -13,8 +14,20 @@ namespace {
 struct Options {
   std::vector<std::string> words;
   PlanOptions plan;
+  int ranks = 0, ranks_per_host = 0;
+  std::string link = "nvlink:ib400";
   bool json = false, skip_data = false;
 };
+
+/// A run configuration; without a micro-batch of its own, that of one of so many ranks.
+RunConfig resolved(const std::string& path, const std::vector<std::string>& overrides, int ranks) {
+  RunConfig config = read_run_config(path, overrides);
+  if (!config.train.micro_batch_size && config.train.batch_size % ranks == 0) {
+    config.train.micro_batch_size = config.train.batch_size / ranks;
+  }
+  resolve(config, World{}, false);
+  return config;
+}
 
 Plan plan_file(const std::string& path, const std::vector<std::string>& overrides, const PlanOptions& options) {
   const ModelSource source = read_model_source(path, overrides);
@@ -23,15 +36,29 @@ Plan plan_file(const std::string& path, const std::vector<std::string>& override
     plan.name = path;
     return plan;
   }
-  RunConfig config = read_run_config(path, overrides);
-  resolve(config, World{}, false);
-  return plan_run(config, options);
+  return plan_run(resolved(path, overrides, 1), options);
+}
+
+/// What data parallel costs.
+void print_ranks(const Options& o, const std::string& file, const std::vector<std::string>& overrides) {
+  const RankPlanOptions options{.ranks = o.ranks,
+                                .ranks_per_host = o.ranks_per_host,
+                                .link = read_link(o.link),
+                                .tokens_per_s = o.plan.tokens_per_s};
+  const RankPlan plan = plan_ranks(resolved(file, overrides, o.ranks), options);
+  std::printf("%s", o.json ? (plan.json().dump(1) + "\n").c_str() : plan.text().c_str());
 }
 
 void run_plan(Options o) {
   std::vector<std::string> files, overrides;
   for (const std::string& word : o.words) { (is_override(word) ? overrides : files).push_back(word); }
   if (files.empty()) { throw ConfigError("hebb plan", "no configuration", "at least one file"); }
+  if (o.ranks > 0) {
+    if (files.size() > 1) {
+      throw ConfigError("hebb plan", "--ranks with " + std::to_string(files.size()) + " files", "one file");
+    }
+    return print_ranks(o, files[0], overrides);
+  }
   o.plan.open_data = !o.skip_data;
   std::vector<Plan> plans;
   for (const std::string& file : files) { plans.push_back(plan_file(file, overrides, o.plan)); }
@@ -56,6 +83,13 @@ void add_plan_verb(Command program) {
   verb.option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits [GiB]").above(0);
   verb.option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]").above(0);
   verb.option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]").at_least(1);
+  verb.option("--ranks", o->ranks, "Plan data parallel over so many ranks, and over fewer")
+      .at_least(1)
+      .default_text("");
+  verb.option("--ranks-per-host", o->ranks_per_host, "Ranks on a host (default: all)").at_least(1).default_text("");
+  verb.option("--link", o->link,
+              "Speed of a rank's links inside a host and out of it: presets (nvlink, pcie; ib400, eth100) or [GB/s]")
+      .type_name("IN:OUT");
   verb.flag("--no-data", o->skip_data, "Do not open the data");
   verb.runs([o] { run_plan(*o); });
 }

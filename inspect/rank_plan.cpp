@@ -1,0 +1,182 @@
+#include "inspect/rank_plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "comm/bucket_layout.h"
+#include "comm/lanes.h"
+#include "core/progress.h"
+#include "layers/model.h"
+
+namespace hebb {
+namespace {
+
+struct Preset {
+  const char* name;
+  double gb_per_s;  // of a rank
+};
+constexpr Preset kInside[] = {{"nvlink", 330}, {"pcie", 20}};
+constexpr Preset kOutside[] = {{"ib400", 42}, {"eth100", 1.25}};  // a card per GPU; a port per host of 8
+constexpr double kLatencyInside = 20e-6, kLatencyOutside = 40e-6, kBucketMib = 64;
+constexpr double kMemoryBytesPerSecond = 2.5e12;  // of a GPU, for AdamW
+
+template <size_t n> double read_speed(const std::string& text, const Preset (&presets)[n], const std::string& whole) {
+  for (const Preset& p : presets) {
+    if (text == p.name) { return p.gb_per_s * 1e9; }
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value > 0)) {
+    throw ConfigError("--link", "\"" + whole + "\"",
+                      "IN:OUT, each a speed in GB/s or a preset (in: nvlink, pcie; out: ib400, eth100)");
+  }
+  return value * 1e9;
+}
+
+struct Sizes {
+  double parameters = 0, copied = 0, element_bytes = 4;  // copied: read as bf16 copies
+};
+
+Sizes sizes_of(const RunConfig& config, std::vector<int64_t>& trained) {
+  const Model model(config.model);
+  const bool has_copies = config.train.precision == "bf16";
+  Sizes sizes;
+  sizes.element_bytes = config.train.precision == "fp64" ? 8 : 4;
+  for (const auto& p : model.params().all()) {
+    if (!p->trained()) { continue; }
+    const int64_t n = p->spec.shape.numel();
+    trained.push_back(n);
+    sizes.parameters += static_cast<double>(n);
+    sizes.copied += has_copies && p->is_matrix() ? static_cast<double>(n) : 0;
+  }
+  return sizes;
+}
+
+/// Seconds to send `bytes` in `buckets` pieces among the ranks of a row.
+double transfer(double bytes, const RankPlanRow& row, const LinkSpeed& link, double buckets) {
+  const double hosts = row.hosts, here = row.ranks / hosts;
+  double seconds = bytes * (here - 1) / here / link.in + buckets * (here > 1 ? kLatencyInside : 0);
+  if (hosts > 1) { seconds += bytes / here * (hosts - 1) / hosts / link.out + buckets * kLatencyOutside; }
+  return seconds;
+}
+
+struct Prediction {
+  double step_seconds, exposed_seconds, efficiency;
+};
+
+Prediction predict(const RankPlanRow& row, const Sizes& s, const LinkSpeed& link, double buckets,
+                   double micro_seconds) {
+  const double m = static_cast<double>(row.micro_batches), b = s.element_bytes;
+  // Value and both moments read and written, gradient read, copy written.
+  const double adamw = (7 * b * s.parameters + 2 * s.copied) / kMemoryBytesPerSecond;
+  double exposed = 0, slowed = 0;
+  if (row.ranks > 1) {
+    const double reduce = transfer(b * s.parameters, row, link, buckets);
+    const double gather = transfer(2 * s.copied + b * (s.parameters - s.copied), row, link, buckets);
+    exposed = std::max(reduce - 0.9 * micro_seconds * 2 / 3, reduce / buckets) +
+              std::max(gather - 0.9 * micro_seconds / 3, gather / buckets) + 1e-4;
+    slowed = 0.12 * std::min(reduce + gather, micro_seconds);  // streaming multiprocessors that communication takes
+  }
+  const double step = m * micro_seconds + slowed + exposed + adamw / row.ranks;
+  return {step, exposed, (m * micro_seconds + adamw) / step};
+}
+
+}  // namespace
+
+LinkSpeed read_link(const std::string& text) {
+  const size_t colon = text.find(':');
+  const std::string out = colon == std::string::npos ? "ib400" : text.substr(colon + 1);
+  return {read_speed(text.substr(0, colon), kInside, text), read_speed(out, kOutside, text)};
+}
+
+RankPlan plan_ranks(const RunConfig& config, const RankPlanOptions& options) {
+  const int per_host = options.ranks_per_host > 0 ? std::min(options.ranks_per_host, options.ranks) : options.ranks;
+  if (options.ranks % per_host != 0) {
+    throw ConfigError("--ranks-per-host", std::to_string(per_host),
+                      "a divisor of --ranks " + std::to_string(options.ranks));
+  }
+  const int64_t micro = *config.train.micro_batch_size, group = micro * options.ranks;
+  if (config.train.batch_size % group != 0) {
+    throw config.error("train.batch_size", std::to_string(config.train.batch_size),
+                       "a multiple of " + std::to_string(group) + " = " + std::to_string(options.ranks) +
+                           " ranks x train.micro_batch_size " + std::to_string(micro));
+  }
+  std::vector<int64_t> trained;
+  const Sizes s = sizes_of(config, trained);
+  const BucketLayout layout(trained, options.ranks, static_cast<int64_t>(kBucketMib));
+  RankPlan plan;
+  plan.lanes = options.ranks;
+  plan.allowed = allowed_sizes(options.ranks);
+  plan.buckets = layout.buckets();
+  plan.is_timed = options.tokens_per_s.has_value();
+  for (const int ranks : plan.allowed) {
+    RankPlanRow row;
+    row.ranks = ranks;
+    row.hosts = (ranks + per_host - 1) / per_host;
+    row.micro_batches = config.train.batch_size / (micro * ranks);
+    const double share = static_cast<double>(ranks - 1) / ranks, b = s.element_bytes;
+    row.reduce_bytes = b * s.parameters * share;
+    row.gather_bytes = (2 * s.copied + b * (s.parameters - s.copied)) * share;
+    // Copies; a gradient buffer per open subtree of lanes; moments, and masters where there are copies, in shards.
+    const double sharded = 2 * b * s.parameters + (s.copied > 0 ? b * s.parameters : 0);
+    row.state_bytes = (s.copied > 0 ? 2 * s.copied : b * s.parameters) +
+                      b * s.parameters * LaneSums::buffers(plan.lanes / ranks) + sharded / ranks;
+    if (options.tokens_per_s) {
+      const double micro_seconds = static_cast<double>(micro * config.train.sequence_length) / *options.tokens_per_s;
+      const Prediction p = predict(row, s, options.link, static_cast<double>(plan.buckets), micro_seconds);
+      row.step_seconds = p.step_seconds;
+      row.exposed_seconds = p.exposed_seconds;
+      row.efficiency = p.efficiency;
+    }
+    plan.rows.push_back(row);
+  }
+  return plan;
+}
+
+Json RankPlan::json() const {
+  Json sizes = Json::array(), list = Json::array();
+  for (const int size : allowed) { sizes.push(size); }
+  for (const RankPlanRow& r : rows) {
+    Json row = Json::object({{"ranks", r.ranks},
+                             {"hosts", r.hosts},
+                             {"micro_batches", r.micro_batches},
+                             {"reduce_bytes", r.reduce_bytes},
+                             {"gather_bytes", r.gather_bytes},
+                             {"state_bytes", r.state_bytes}});
+    if (is_timed) {
+      row.set("step_ms", 1e3 * r.step_seconds);
+      row.set("exposed_ms", 1e3 * r.exposed_seconds);
+      row.set("efficiency", r.efficiency);
+    }
+    list.push(row);
+  }
+  return Json::object({{"lanes", lanes}, {"allowed_ranks", sizes}, {"buckets", buckets}, {"rows", list}});
+}
+
+std::string RankPlan::text() const {
+  std::string sizes;
+  for (const int size : allowed) { sizes += (sizes.empty() ? "" : ", ") + std::to_string(size); }
+  std::string t = "\nranks with the same bits, for " + std::to_string(lanes) + " lanes: " + sizes + "; " +
+                  std::to_string(buckets) + " buckets\n";
+  char line[160];
+  std::snprintf(line, sizeof line, "%6s %6s %13s %14s %14s %14s", "ranks", "hosts", "micro-batches", "reduce sent",
+                "gather sent", "state");
+  t += line;
+  t += is_timed ? "    step ms   exposed  efficiency\n" : "\n";
+  for (const RankPlanRow& r : rows) {
+    std::snprintf(line, sizeof line, "%6d %6d %13lld %14s %14s %14s", r.ranks, r.hosts,
+                  static_cast<long long>(r.micro_batches), format_bytes(r.reduce_bytes).c_str(),
+                  format_bytes(r.gather_bytes).c_str(), format_bytes(r.state_bytes).c_str());
+    t += line;
+    std::snprintf(line, sizeof line, " %10.1f %9.2f %10.1f%%", 1e3 * r.step_seconds, 1e3 * r.exposed_seconds,
+                  100 * r.efficiency);
+    t += (is_timed ? std::string(line) : "") + "\n";
+  }
+  t += is_timed ? "Predicted, not measured. Efficiency: against one rank with as many micro-batches.\n"
+                : "--tokens-per-s, the speed of one device, adds times.\n";
+  return t;
+}
+
+}  // namespace hebb
