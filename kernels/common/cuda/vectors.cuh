@@ -77,12 +77,12 @@ __device__ __forceinline__ void check_whole([[maybe_unused]] int64_t at,
 
 /// out[j] = row[at + j] for at + j < end, else 0. `vector`: at and end are multiples of N, N of kPack<T> (or four
 /// bf16), and row is 16-byte aligned. A constant `vector` lets the loads of several packs be under way together: the
-/// load alone is predicated, and what reads it stands behind.
+/// load alone is predicated, and what reads it stands behind. Parts of less than 8 bytes are always read one by one.
 template <int N, class T>
 __device__ __forceinline__ void load_pack(float (&out)[N], const T* row, int64_t at, int64_t end,
                                           bool vector HEBB_WHERE_PARAMETER) {
   constexpr int kPart = kWords<N, T> * 4 / static_cast<int>(sizeof(T));
-  if (vector) {
+  if (N >= kPart && vector) {
     check_whole<N>(at, end HEBB_WHERE_ARGUMENT);
     Words<kWords<N, T>> bits[(N + kPart - 1) / kPart] = {};
     if (at < end) {
@@ -114,7 +114,7 @@ template <int N, class T>
 __device__ __forceinline__ void store_pack(T* row, int64_t at, int64_t end, bool vector,
                                            const float (&value)[N] HEBB_WHERE_PARAMETER) {
   constexpr int kPart = kWords<N, T> * 4 / static_cast<int>(sizeof(T));
-  if (vector) {
+  if (N >= kPart && vector) {
     check_whole<N>(at, end HEBB_WHERE_ARGUMENT);
     if (at >= end) { return; }
     HEBB_UNROLL
