@@ -8,8 +8,6 @@
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-__device__ __forceinline__ float step_size(float z) { return z > 20.0f ? z : log1pf(expf(z)); }
-
 // Column: token and head; there are too few heads for a block a token.
 template <class T> struct Forward {
   float *g, *beta;
@@ -21,7 +19,7 @@ template <class T> struct Forward {
   __device__ void operator()(int64_t, int64_t at) const {
     const int64_t head = Split(at, heads).remainder;
     const float z = to_float(a[at]) + dt_bias[head];
-    float dt = step_size(z);
+    float dt = softplus(z);
     dt = b != nullptr ? dt : fminf(dt_high, fmaxf(dt_low, dt));
     g[at] = -expf(a_log[head]) * dt;
     beta[at] = b != nullptr ? beta_scale * sigmoid(to_float(b[at])) : dt;
@@ -47,7 +45,7 @@ template <class T> struct Backward {
       const float z = to_float(a[at]) + bias;
       float d_dt = d_g[at] * rate;
       if (b_is_step) {
-        const float dt = step_size(z);
+        const float dt = softplus(z);
         d_dt = dt < dt_low || dt > dt_high ? 0.0f : d_dt + d_beta[at];
       }
       const float d_z = d_dt * sigmoid(z);

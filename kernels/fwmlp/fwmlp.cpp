@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/parallel.h"
-#include "kernels/common/cpu/math.h"
+#include "kernels/common/formulas.h"
 #include "kernels/fwmlp/scratch.h"
 #include "kernels/gemm/gemm_cpu.h"
 
@@ -78,17 +78,6 @@ template <class S> void sum_rows(int64_t rows, int64_t n, const S* a, bool accum
 template <class S> void add_bias(int64_t n, const S* bias, S* row) {
   for (int64_t i = 0; i < n; ++i) { row[i] += bias[i]; }
 }
-
-/// silu and its first two derivatives.
-template <class S> struct Silu {
-  explicit Silu(S z) {
-    const S g = sigmoid(z), rest = S(1) - g;
-    value = z * g;
-    first = g * (S(1) + z * rest);
-    second = g * rest * (S(2) + z * (S(1) - S(2) * g));
-  }
-  S value, first, second;
-};
 
 /// The pieces of one flat tensor of weights.
 template <class S> struct Weights {

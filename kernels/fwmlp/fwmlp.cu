@@ -73,18 +73,6 @@ struct Weights {
         b_down(flat.slice(s.b_down(), {s.value_dim})) {}
 };
 
-/// silu and its first two derivatives.
-struct Silu {
-  float value, first, second;
-
-  __device__ explicit Silu(float z) {
-    const float g = sigmoid(z), rest = 1.0f - g;
-    value = z * g;
-    first = g * (1.0f + z * rest);
-    second = g * rest * (2.0f + z * (1.0f - 2.0f * g));
-  }
-};
-
 // Rows of the function objects below are the chunk's tokens r, unless they say otherwise.
 
 template <class T> struct Gather {
@@ -159,7 +147,7 @@ struct ActivationGradient {
 
   __device__ void operator()(int64_t r, int64_t i) const {
     const int64_t up = r * 2 * hidden + i, gate = up + hidden;
-    const Silu silu(act[gate]);
+    const Silu<float> silu(act[gate]);
     const float d = d_hid[r * hidden + i];
     d_act[up] = d * silu.value;
     d_act[gate] = d * act[up] * silu.first;
@@ -203,7 +191,7 @@ struct Tangent {
 
   __device__ void operator()(int64_t r, int64_t i) const {
     const int64_t up = r * 2 * hidden + i, gate = up + hidden;
-    const Silu silu(act[gate]);
+    const Silu<float> silu(act[gate]);
     const float along_up = t_act[up] + bias[i], along_gate = t_act[gate] + bias[hidden + i];
     t_act[up] = along_up;
     t_act[gate] = along_gate;
@@ -253,7 +241,7 @@ struct SecondOrder {
 
   __device__ void operator()(int64_t r, int64_t i) const {
     const int64_t up = r * 2 * hidden + i, gate = up + hidden;
-    const Silu silu(act[gate]);
+    const Silu<float> silu(act[gate]);
     const float d = d_hid[r * hidden + i], along = d_thid[r * hidden + i];
     d_act[up] = d * silu.value + along * silu.first * t_act[gate];
     d_act[gate] = d * act[up] * silu.first + along * (t_act[up] * silu.first + act[up] * silu.second * t_act[gate]);

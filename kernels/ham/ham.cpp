@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "core/parallel.h"
-#include "kernels/common/cpu/math.h"
 #include "kernels/common/cpu/simd.h"
+#include "kernels/common/formulas.h"
 
 namespace hebb::cpu {
 namespace {

@@ -199,7 +199,7 @@ template <class S> class Backward : DictionaryUnit {
     }
   }
 
-  S gate(int64_t t) const { return a_.gate.defined() ? kvm_gate(a_.gate.as<S>()[kv_item(t)]) : S(1); }
+  S gate(int64_t t) const { return a_.gate.defined() ? one_plus_elu(a_.gate.as<S>()[kv_item(t)]) : S(1); }
 
   void make_memory_key(int64_t t) {
     kvm_clear_rotary(a_.rule, d_, key(t), z_.data());

@@ -75,7 +75,7 @@ template <class S> class Forward : DictionaryUnit {
       const int64_t token = (row_ * length_ + t + i) * kv_heads_ + kv_head_;
       std::copy_n(a_.k.as<S>() + token * d_, d_, ring_k_ + (slot + i) * d_);
       std::copy_n(a_.v.as<S>() + token * dv_, dv_, ring_v_ + (slot + i) * dv_);
-      ring_gates_[slot + i] = a_.gate.defined() ? kvm_gate(a_.gate.as<S>()[token]) : S(1);
+      ring_gates_[slot + i] = a_.gate.defined() ? one_plus_elu(a_.gate.as<S>()[token]) : S(1);
     }
   }
 

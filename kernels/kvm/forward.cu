@@ -91,7 +91,7 @@ struct Store {
     if (t < begin) { return; }
     const int64_t line = (row * n.length + t) * n.kv_heads + unit % n.kv_heads;
     const float value = !from.exist() ? 1.0f : from[line * width + c];
-    ring.set((unit * size + (t - begin) % size) * width + c, gates && from.exist() ? gate_of(value) : value);
+    ring.set((unit * size + (t - begin) % size) * width + c, gates && from.exist() ? one_plus_elu(value) : value);
   }
 };
 

@@ -43,8 +43,6 @@ struct MakeSteps {
   }
 };
 
-__device__ __forceinline__ float gate_of(float logit) { return logit > 0.0f ? 1.0f + logit : expf(logit); }  // 1 + ELU
-
 /// Keys, values and gates by token of this pass, and of the tokens before it as a ring by position.
 struct Tokens {
   Elements k, v;
@@ -70,7 +68,7 @@ struct Tokens {
     return one.is_earlier ? ring_v[one.slot * n.dv + c] : v[one.token * n.dv + c];
   }
   __device__ float gate_at(const One& one) const {
-    return one.is_earlier ? ring_gates[one.slot] : gate != nullptr ? gate_of(gate[one.token]) : 1.0f;
+    return one.is_earlier ? ring_gates[one.slot] : gate != nullptr ? one_plus_elu(gate[one.token]) : 1.0f;
   }
 };
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/common/cpu/math.h"
+#include "kernels/common/formulas.h"
 #include "kernels/kvm/kvm.h"
 
 namespace hebb::cpu {
@@ -20,9 +20,6 @@ template <class S> inline S largest_of(int64_t n, const S* x) {
   for (; i < n; ++i) { lane[0] = std::max(lane[0], x[i]); }
   return *std::max_element(lane, lane + 16);
 }
-
-/// 1 + ELU(a).
-template <class S> inline S kvm_gate(S a) { return a > S(0) ? S(1) + a : std::exp(a); }
 
 /// LayerNorm with weight and bias over `width` channels.
 template <class S> struct KvmNorm {

@@ -208,7 +208,7 @@ void Adjoint<S>::weigh_back(const HeadInputs<S>& in, S shift, int64_t token, int
   });
   for (int m = 0; out.rates != nullptr && m < 3; ++m) {
     const int64_t rate = token * 3 * in.heads + m;
-    put(out.rates + rate, sum(totals[m]) * lact::sigmoid_of(in.rates[rate] + shift), out.accumulate_rates);
+    put(out.rates + rate, sum(totals[m]) * logistic(in.rates[rate] + shift), out.accumulate_rates);
   }
 }
 
@@ -274,7 +274,7 @@ void Adjoint<S>::write_mix(const LactRule& rule, const HeadInputs<S>& in, const 
   if (out.mix == nullptr) { return; }
   for (int64_t t = 0; t < chunk.length; ++t) {
     const int64_t at = (chunk.token + t) * in.heads;
-    const S s = lact::sigmoid_of(in.mix[at]);
+    const S s = logistic(in.mix[at]);
     put(out.mix + at, d_decay_ / static_cast<S>(rule.chunk) * s * (S(1) - s), out.accumulate_mix);
   }
 }

@@ -162,8 +162,8 @@ template <class S> struct UndoMove {
       squares += p * p;
       along += d[i] * p;
     }
-    const S length = root_of(warp_sum(squares)), inverse = S(1) / (length + S(kNormEps));
-    const S target = root_of(warp_dot(row.columns, first, first, lane));
+    const S length = std::sqrt(warp_sum(squares)), inverse = S(1) / (length + S(kNormEps));
+    const S target = std::sqrt(warp_dot(row.columns, first, first, lane));
     along = warp_sum(along) * inverse;  // the gradient at N
     const S scale = target * inverse, back = length > S(0) ? -scale * along / length : S(0);
     const S of_first = target > S(0) ? along / target : S(0);

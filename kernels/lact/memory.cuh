@@ -9,27 +9,6 @@ namespace hebb::HEBB_DEVICE::lact {
 
 constexpr double kNormEps = 1e-5;  // beside the length of a row
 
-__device__ __forceinline__ float exp_of(float x) { return expf(x); }
-__device__ __forceinline__ double exp_of(double x) { return exp(x); }
-__device__ __forceinline__ float log1p_of(float x) { return log1pf(x); }
-__device__ __forceinline__ double log1p_of(double x) { return log1p(x); }
-__device__ __forceinline__ float root_of(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root_of(double x) { return sqrt(x); }
-
-/// ln(1 + e^z), without overflow or loss where it is small.
-template <class S> __device__ __forceinline__ S softplus(S z) {
-  return (z > S(0) ? z : S(0)) + log1p_of(exp_of(z > S(0) ? -z : z));
-}
-template <class S> __device__ __forceinline__ S logistic(S z) {
-  const S e = exp_of(z > S(0) ? -z : z);
-  return (z < S(0) ? e : S(1)) / (S(1) + e);
-}
-template <class S> __device__ __forceinline__ S silu_slope(S z, S s) { return s * (z * (S(1) - s) + S(1)); }
-/// Second derivative of silu.
-template <class S> __device__ __forceinline__ S silu_bend(S z, S s) {
-  return s * (S(1) - s) * (z * (S(1) - S(2) * s) + S(2));
-}
-
 constexpr int kInitial = -1, kCarried = -2;  // versions of weights beside those of slots
 
 /// What an update gathers.
@@ -102,7 +81,7 @@ template <class S> struct Fast {
   __device__ int64_t entry(int64_t pair, int64_t token) const {
     return (pair / heads * length + token) * heads + pair % heads;
   }
-  __device__ S eta(int64_t entry, int m) const { return softplus(rates[3 * entry + m] + shift); }
+  __device__ S eta(int64_t entry, int m) const { return smooth_softplus(rates[3 * entry + m] + shift); }
 
   /// x [count, D] from `token` as a left or right side: rows are tokens.
   __device__ Operand<false, S> tokens(const S* x, int64_t pair, int64_t token, int64_t first, int64_t last) const {
@@ -303,8 +282,8 @@ template <class S> struct Move {
       next[i] = x;
       squares += x * x;
     }
-    const S target = root_of(warp_dot(row.columns, first, first, lane)),
-            scale = target / (root_of(warp_sum(squares)) + S(kNormEps));
+    const S target = std::sqrt(warp_dot(row.columns, first, first, lane)),
+            scale = target / (std::sqrt(warp_sum(squares)) + S(kNormEps));
     for (int64_t i = lane; i < row.columns; i += 32) { next[i] *= scale; }
   }
 };

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/common/formulas.h"
 #include "kernels/gated_delta/chunk.h"
 #include "kernels/lact/lact.h"
 #include "kernels/lact/newton_schulz.h"
@@ -43,13 +44,6 @@ template <class S> inline Vec<S> silu_bend(Vec<S> z, Vec<S> s) {
   return s * (one - s) * fma(z, fma(-two, s, one), two);
 }
 
-/// ln(1 + e^z) of one number, without overflow or loss where it is small.
-template <class S> inline S softplus_of(S z) { return std::max(z, S(0)) + std::log1p(std::exp(-std::abs(z))); }
-template <class S> inline S sigmoid_of(S z) {
-  const S e = std::exp(-std::abs(z));
-  return (z < S(0) ? e : S(1)) / (S(1) + e);
-}
-
 /// The tokens of one head: token t of the batch at pointer + t * stride.
 template <class S> struct HeadInputs {
   const S *q, *k, *v, *rates, *mix;  // mix: null without momentum
@@ -64,7 +58,7 @@ template <class S> struct HeadInputs {
         mix(a.mix.defined() ? a.mix.template as<S>() + head : nullptr),
         stride(n.tokens()),
         heads(n.heads) {}
-  S eta(int64_t token, int m, S shift) const { return softplus_of(rates[token * 3 * heads + m] + shift); }
+  S eta(int64_t token, int m, S shift) const { return smooth_softplus(rates[token * 3 * heads + m] + shift); }
 };
 
 /// out [rows, h] = x [rows, D] Wᵀ for W [h, D]; x with a stride.
@@ -119,7 +113,7 @@ template <class S> class Memory {
       project_back(n_, rows, v, in.stride, w.w[1], dh_);
       for (int64_t i = 0; i < rows; ++i) {
         weigh(in.eta(at + i, 0, shift), in.eta(at + i, 1, shift), in.eta(at + i, 2, shift), i * n_.fast);
-        if (in.mix != nullptr) { mixed += sigmoid_of(in.mix[(at + i) * in.heads]); }
+        if (in.mix != nullptr) { mixed += logistic(in.mix[(at + i) * in.heads]); }
       }
       gather_in(n_, rows, z0_, k, in.stride, sums);
       gather_out(n_, rows, z2_, v, in.stride, sums + n_.matrix());

@@ -32,7 +32,7 @@ template <class S> __global__ void __launch_bounds__(kBlockThreads) lact_muon_be
   S squares = 0;
   for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) { squares += g[i] * g[i]; }
   BlockReducer<S> reduce;
-  const S length = root_of(reduce.sum(squares));
+  const S length = std::sqrt(reduce.sum(squares));
   S* const x = a.part(pair, a.at.iterates + m * a.matrix());
   for (int64_t i = threadIdx.x; i < a.matrix(); i += kBlockThreads) { x[i] = g[i] / (length + S(kMuonEps)); }
   if (threadIdx.x == 0) { a.part(pair, a.at.lengths)[m] = length; }

@@ -1,7 +1,7 @@
 #include "kernels/memory_mix/memory_mix.h"
 
 #include "core/parallel.h"
-#include "kernels/common/cpu/math.h"
+#include "kernels/common/formulas.h"
 
 namespace hebb::cpu {
 namespace {

@@ -74,14 +74,6 @@ struct Rule {
         lambda_min(static_cast<float>(rule.lambda_min)) {}
 };
 
-/// ln sigmoid(a) and sigmoid(b), without overflow.
-__device__ __forceinline__ float log_sigmoid(float a) { return fminf(a, 0.0f) - log1pf(expf(-fabsf(a))); }
-__device__ __forceinline__ float logistic(float b) {
-  const float e = expf(-fabsf(b));
-  return (b < 0.0f ? e : 1.0f) / (1.0f + e);
-}
-__device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
-
 /// Where the tokens of one head lie: token i of the batch at pointer + i * stride.
 struct HeadInputs {
   const float *q, *k, *v, *a, *b;
@@ -304,7 +296,7 @@ class ChunkSystems {
   __device__ void enter_gates(const HeadInputs& in, const Chunk& chunk) {
     c = chunk.length;
     block_each(c, [&](int64_t i) {
-      g()[i] = log_sigmoid(in.a[(chunk.token + i) * in.gate_stride]);
+      g()[i] = log_logistic(in.a[(chunk.token + i) * in.gate_stride]);
       beta()[i] = logistic(in.b[(chunk.token + i) * in.gate_stride]);
     });
     decays().load(g(), 1, c);

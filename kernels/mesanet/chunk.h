@@ -1,10 +1,11 @@
 #pragma once
-#include "kernels/common/cpu/math.h"
+#include "kernels/common/formulas.h"
 #include "kernels/mesanet/solve.h"
 
 /// What the forward and backward passes of the chunked mesa recurrence share.
 namespace hebb::cpu::mesa {
 
+using cpu::logistic;
 using delta::Chunk;
 using delta::ScratchParts;
 
@@ -18,13 +19,6 @@ struct Sizes {
   int64_t keys() const { return key_dim * key_dim; }
   int64_t values() const { return key_dim * value_dim; }
 };
-
-/// ln sigmoid(a) and sigmoid(b), without overflow.
-template <class S> inline S log_sigmoid(S a) { return std::min(a, S(0)) - std::log1p(std::exp(-std::abs(a))); }
-template <class S> inline S logistic(S b) {
-  const S e = std::exp(-std::abs(b));
-  return (b < S(0) ? e : S(1)) / (S(1) + e);
-}
 
 template <class S> void fill_lambda(const MesaRule& rule, int64_t n, const S* raw, S* lambda) {
   for (int64_t i = 0; i < n; ++i) { lambda[i] = static_cast<S>(rule.lambda_min) + softplus(raw[i]); }
@@ -86,7 +80,7 @@ template <class S> class ChunkSystems {
     delta::gather_rows(c, n.key_dim, in.k + chunk.token * in.key_stride, in.key_stride, S(1), keys);
     delta::gather_rows(c, n.value_dim, in.v + chunk.token * in.value_stride, in.value_stride, S(1), values);
     for (int64_t i = 0; i < c; ++i) {
-      g[i] = log_sigmoid(in.a[(chunk.token + i) * in.gate_stride]);
+      g[i] = log_logistic(in.a[(chunk.token + i) * in.gate_stride]);
       beta[i] = logistic(in.b[(chunk.token + i) * in.gate_stride]);
     }
     decays.load_gates(g, 1, c);

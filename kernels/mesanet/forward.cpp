@@ -157,7 +157,7 @@ template <class S> void steps_of_head(const MesaSteps& a, const Sizes& n, int64_
       std::fill_n(values, n.values(), S(0));
     }
     const S *q = in.q + i * in.key_stride, *k = in.k + i * in.key_stride;
-    const S alpha = std::exp(mesa::log_sigmoid(in.a[i * in.gate_stride]));
+    const S alpha = std::exp(log_logistic(in.a[i * in.gate_stride]));
     const S beta = mesa::logistic(in.b[i * in.gate_stride]);
     write_token(dk, dk, alpha, beta, k, k, keys);
     write_token(dk, dv, alpha, beta, k, in.v + i * in.value_stride, values);

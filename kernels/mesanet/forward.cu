@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps a) {
     }
     const float *const q = in.q + i * in.key_stride, *const k = in.k + i * in.key_stride,
                        *const v = in.v + i * in.value_stride;
-    const float alpha = expf(log_sigmoid(in.a[i * in.gate_stride])), beta = logistic(in.b[i * in.gate_stride]);
+    const float alpha = expf(log_logistic(in.a[i * in.gate_stride])), beta = logistic(in.b[i * in.gate_stride]);
     write_token(dk, dk, alpha, beta, k, k, memory.keys);
     write_token(dk, dv, alpha, beta, k, v, memory.values);
     gather_rows(1, dk, q, 0, 1.0f, gradients.input());

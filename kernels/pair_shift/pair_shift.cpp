@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/parallel.h"
-#include "kernels/common/cpu/math.h"
+#include "kernels/common/formulas.h"
 #include "kernels/pair_shift/scratch.h"
 
 namespace hebb {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/common/formulas.h"
+
 namespace hebb {
 namespace {
 
@@ -61,7 +63,7 @@ double gate_mean(Stream& stream, const Tensor& gate) {
   dispatch_real(gate.dtype, [&](auto zero) {
     std::vector<decltype(zero)> logits(static_cast<size_t>(gate.numel()));
     copy_to_host(stream, logits.data(), gate);
-    for (const double a : logits) { sum += a > 0 ? 1 + a : std::exp(a); }
+    for (const double a : logits) { sum += cpu::one_plus_elu(a); }
   });
   return sum / static_cast<double>(gate.numel());
 }

@@ -34,11 +34,6 @@ inline float exp_(float x) {
   return x > 88.72f ? INFINITY : low;
 }
 
-template <class S> inline S sigmoid(S x) { return S(1) / (S(1) + exp_(-x)); }
-
-/// softplus(x) = ln(1 + e^x); x itself above 20 (docs/layers/gdn.md, Precision).
-template <class S> inline S softplus(S x) { return x > S(20) ? x : std::log1p(std::exp(x)); }
-
 /// Sum of f(i), i = 0..n-1, in 16 interleaved lanes added in a fixed tree: vectorises, and gives the
 /// same bits on every thread count.
 template <class S, class F> inline S lane_sum(int64_t n, F&& f) {

@@ -1,6 +1,7 @@
 #pragma once
 // Part of prelude.h: conversions and small functions of device code.
 #include "core/tensor.h"
+#include "kernels/common/formulas.h"
 
 namespace hebb::HEBB_DEVICE {
 
@@ -44,8 +45,5 @@ __device__ __forceinline__ void backoff(HEBB_WHERE) {
   __nanosleep(64);
 #endif
 }
-
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-__device__ __forceinline__ double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 }  // namespace hebb::HEBB_DEVICE
