@@ -81,7 +81,10 @@ void source_fields(Fields& f, SourceConfig& c, bool is_training) {
   f.field("type", c.type).one_of({"shards", "synthetic"}).help("Token files, or rows generated on the fly.");
   const bool all = f.mode() == Fields::Mode::describe;
   if (all || c.type == "shards") {
-    f.file("path", c.path).required().help("A shard, a pattern of shards (byte order), or a folder with dataset.json.");
+    f.file("path", c.path)
+        .required()
+        .help(is_training ? "A shard, a pattern of shards (byte order), or a folder with dataset.json."
+                          : "A shard, a pattern of shards (byte order), or a data set's folder for its val_*.bin.");
     f.field("format", c.format)
         .one_of({"auto", "raw_u16", "raw_u32", "megatron"})
         .help("auto: hebb and llm.c shards, and Megatron files by their index; headerless files must be named.");
@@ -141,6 +144,8 @@ void fields(Fields& f, ValidationConfig& c) {
   f.field("name", c.name).required().help("Name in logs and metrics.");
   source_fields(f, c.source, false);
   f.field("max_rows", c.max_rows).min(1).unit("rows").help("Rows that are read, from the first. Default: all.");
+  f.field("allow_training_data", c.allow_training_data)
+      .help("Files, or task and seed, may be those of a training source. Otherwise they are refused.");
   f.require(c.source.type != "synthetic" || c.max_rows.has_value(), "max_rows",
             "a number: a synthetic source has no end");
 }

@@ -38,7 +38,8 @@ struct SourceConfig {
 struct ValidationConfig {
   std::string name;
   std::optional<int64_t> max_rows;  // all rows when absent (required for synthetic sources)
-  SourceConfig source;              // without weight and shuffle
+  bool allow_training_data = false;
+  SourceConfig source;  // without weight and shuffle; a folder means its val_*.bin
 };
 
 struct DataConfig {

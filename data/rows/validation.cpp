@@ -3,20 +3,69 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "data/shards/dataset.h"
 
 namespace hebb {
 namespace {
 
-void check_seed(const DataConfig& config, const SourceConfig& validation, const std::string& where,
-                uint64_t data_seed) {
-  if (validation.type != "synthetic") { return; }
-  const SyntheticConfig& own = validation.synthetic;
-  for (const SourceConfig& training : config.sources) {
-    const SyntheticConfig& other = training.synthetic;
-    if (training.type == "synthetic" && other.task.task == own.task.task &&
-        other.seed.value_or(data_seed) == own.seed.value_or(data_seed)) {
-      throw ConfigError(where + ".seed", std::to_string(own.seed.value_or(data_seed)),
-                        "another seed than that of the training rows of " + own.task.task);
+constexpr const char* kWord = ", or \"allow_training_data\": true where this is meant";
+
+/// A folder of a data set stands for its validation shards.
+SourceConfig held_out_files(SourceConfig source, const std::string& where) {
+  const auto dataset = source.type == "shards" ? find_dataset(source.path) : std::nullopt;
+  if (!dataset || source.format != "auto") { return source; }
+  const std::string pattern = (dataset->parent_path() / "val_*.bin").string();
+  try {
+    expand_paths(pattern);
+  } catch (const MissingFileError&) {
+    throw DataError(where + ".path", "no validation shards in this data set", "no file matches " + pattern,
+                    "val_*.bin, which hebb data encode writes with --val-documents or --val-fraction");
+  }
+  source.path = pattern;
+  return source;
+}
+
+void require_other_seed(const SourceConfig& training, const SyntheticConfig& own, const std::string& where,
+                        uint64_t data_seed) {
+  const SyntheticConfig& other = training.synthetic;
+  const uint64_t seed = own.seed.value_or(data_seed);
+  if (training.type == "synthetic" && other.task.task == own.task.task && other.seed.value_or(data_seed) == seed) {
+    throw ConfigError(where + ".seed", std::to_string(seed),
+                      "another seed than that of the training rows of " + own.task.task + kWord);
+  }
+}
+
+/// The same file, or a copy of it: hebb's shards store a checksum of their tokens.
+bool has_same_tokens(const Shard& a, const Shard& b) {
+  std::error_code error;
+  return fs::equivalent(a.name(), b.name(), error) ||
+         (a.stored_crc() && a.stored_crc() == b.stored_crc() && a.tokens() == b.tokens() && a.tokens() > 0);
+}
+
+void require_other_files(const SourceConfig& training, const std::string& training_name, const RowSource& own,
+                         const std::string& where) {
+  if (training.type != "shards") { return; }
+  ShardOptions options;  // without split_token, which would read whole files
+  options.format = training.format;
+  for (const Shard& shard : open_shards(training.path, options)) {
+    for (const Shard* held : own.shards()) {
+      if (has_same_tokens(shard, *held)) {
+        throw ConfigError(where + ".path", held->name() + ", whose tokens are trained on (" + training_name + ")",
+                          std::string("other files") + kWord);
+      }
+    }
+  }
+}
+
+/// Validation on rows that are trained on says nothing about held-out ones.
+void require_held_out(const DataConfig& config, const ValidationConfig& validation, const RowSource& own,
+                      const std::string& where, uint64_t data_seed) {
+  if (validation.allow_training_data) { return; }
+  for (size_t i = 0; i < config.sources.size(); ++i) {
+    if (validation.source.type == "synthetic") {
+      require_other_seed(config.sources[i], validation.source.synthetic, where, data_seed);
+    } else {
+      require_other_files(config.sources[i], "data.sources." + std::to_string(i), own, where);
     }
   }
 }
@@ -34,8 +83,9 @@ ValidationSource::ValidationSource(const DataConfig& config, size_t index, const
   context.vocab_size = options.vocab_size;
   context.document_mask = options.document_mask;
   context.is_shuffled = false;
-  check_seed(config, validation.source, where, context.seed);
-  source_ = make_row_source(validation.source, config.packing, where, static_cast<int64_t>(index), context);
+  source_ = make_row_source(held_out_files(validation.source, where), config.packing, where,
+                            static_cast<int64_t>(index), context);
+  require_held_out(config, validation, *source_, where, context.seed);
   uint64_t tokenizer_hash = options.tokenizer_hash;
   require_tokenizer(*source_, tokenizer_hash);
   for (const Shard* shard : source_->shards()) { shard->require_crc(shard->compute_crc()); }

@@ -10,8 +10,8 @@ namespace hebb {
 /// Tokens are checked as they are read; checksums of its files when it is opened.
 class ValidationSource {
  public:
-  /// `index`: its number in data.validation. Errors: as for a training source; a synthetic source with
-  /// task and seed of a training source is a ConfigError.
+  /// `index`: its number in data.validation. Errors: as for a training source; ConfigError for files, or task and
+  /// seed, of a training source unless allow_training_data; DataError for a data set without validation shards.
   ValidationSource(const DataConfig& config, size_t index, const LoaderOptions& options);
 
   const std::string& name() const { return name_; }

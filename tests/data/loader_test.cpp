@@ -396,6 +396,7 @@ TEST_CASE("files of different tokenizers are not mixed, nor is validation of ano
     validation.tokenizer_hash = loader.tokenizer_hash();
   }
   config.validation.resize(1);
+  config.validation[0].allow_training_data = true;
   config.validation[0].source = with_hash("v", 7);
   CHECK(ValidationSource(config, 0, validation).rows() > 0);
   config.validation[0].source = with_hash("w", 8);
@@ -569,7 +570,11 @@ TEST_CASE("validation data is checked when it is opened, and synthetic rows must
   config.validation[0].max_rows = 3;
   const LoaderOptions options = make_options(4, 4, 64);
   CHECK_THROWS_WITH(ValidationSource(config, 0, options),
-                    "data.validation.0.seed: found 4, expected another seed than that of the training rows of mqar");
+                    "data.validation.0.seed: found 4, expected another seed than that of the training rows of mqar, or "
+                    "\"allow_training_data\": true where this is meant");
+  config.validation[0].allow_training_data = true;
+  CHECK(ValidationSource(config, 0, options).rows() == 3);
+  config.validation[0].allow_training_data = false;
   config.validation[0].source.synthetic.seed.reset();
   CHECK(ValidationSource(config, 0, options).rows() == 3);
 
@@ -580,4 +585,59 @@ TEST_CASE("validation data is checked when it is opened, and synthetic rows must
   config.validation[0].source = shard_source(path);
   const std::string message = error_of([&] { ValidationSource(config, 0, options); });
   CHECK(message.find(path + ": byte 1024: CRC-32 of the 330 tokens") == 0);
+}
+
+TEST_CASE("validation on a training source's files, or copies of them, is refused unless it is meant", "[fast]") {
+  const TempFolder folder;
+  DataConfig config;
+  config.sources = {shard_source(write_tokens(folder, "other", 30, 1)),
+                    shard_source(write_tokens(folder, "a", 30, 400))};
+  const std::string copy = write_tokens(folder, "copy", 30, 400);
+  config.validation.resize(1);
+  config.validation[0].name = "v";
+  const LoaderOptions options = make_options(4, 4, 10);
+  fs::create_directory(folder / "sub");
+  for (const std::string& path :
+       {config.sources[1].path, copy, (folder / "sub/../a.bin").string(), (folder / "*.bin").string()}) {
+    INFO(path);
+    config.validation[0].allow_training_data = false;
+    config.validation[0].source = shard_source(path);
+    const std::string message = error_of([&] { ValidationSource(config, 0, options); });
+    CHECK(message.find("data.validation.0.path: found ") == 0);
+    CHECK(message.find("whose tokens are trained on (data.sources.") != std::string::npos);
+    CHECK(message.find("\"allow_training_data\": true") != std::string::npos);
+    config.validation[0].allow_training_data = true;
+    CHECK(ValidationSource(config, 0, options).rows() >= 30);
+  }
+  config.validation[0].allow_training_data = false;
+  config.validation[0].source = shard_source(write_tokens(folder, "b", 30, 800));
+  CHECK(ValidationSource(config, 0, options).rows() == 32);  // (330 - 1) / 10
+}
+
+TEST_CASE("a data set's folder as validation source means its validation shards", "[fast]") {
+  const TempFolder folder;
+  const auto write_set = [&](const std::string& name, bool with_validation) {
+    ShardWriterOptions options;
+    options.directory = folder / name;
+    options.vocab_size = 60'000;
+    ShardWriter writer(options);
+    std::vector<int32_t> ids(200, 7);
+    writer.add_document(ids);
+    if (with_validation) { writer.add_document(std::vector<int32_t>(50, 9), DatasetSplit::validation); }
+    writer.finish();
+    return (folder / name).string();
+  };
+  const std::string with = write_set("with", true), without = write_set("without", false);
+  DataConfig config;
+  config.sources = {shard_source(with)};
+  config.validation.resize(1);
+  config.validation[0].source = shard_source(with);
+  const LoaderOptions options = make_options(4, 4, 10);
+  ValidationSource source(config, 0, options);
+  CHECK(source.rows() == 4);
+  CHECK(source.read(0, 1).inputs[0] == 9);
+  config.validation[0].source = shard_source(without);
+  CHECK(error_of([&] { ValidationSource(config, 0, options); }) ==
+        "data.validation.0.path: no validation shards in this data set (found no file matches " + without +
+            "/val_*.bin, expected val_*.bin, which hebb data encode writes with --val-documents or --val-fraction)");
 }

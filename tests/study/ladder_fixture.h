@@ -14,7 +14,7 @@ inline void write_base(const TempFolder& folder) {
                  "mlp": {"type": "swiglu", "intermediate_size": 20}},
       "pattern": [{"mixer": "full", "ffn": "mlp"}]},
     "data": {"sources": [{"path": "tokens.bin", "format": "raw_u16", "split_token": 0}],
-             "validation": [{"name": "held", "path": "tokens.bin", "format": "raw_u16", "max_rows": 4}]},
+             "validation": [{"name": "held", "path": "tokens.bin", "format": "raw_u16", "max_rows": 4, "allow_training_data": true}]},
     "train": {"steps": 12, "batch_size": 4, "micro_batch_size": 2, "sequence_length": 9, "seed": 5, "device": "cpu", "log_every": 1,
               "checkpoint": {"every": 2, "keep": 1}},
     "optimizer": {"lr": 0.01}})");
