@@ -4,40 +4,24 @@
 #include <cmath>
 
 #include "eval/prompt.h"
+#include "eval/stop_text.h"
 
 namespace hebb {
-namespace {
-
-/// Where the first of some strings begins, looking from `from` on; npos: none is there.
-size_t find_first(const std::string& text, const std::vector<std::string>& strings, size_t from) {
-  size_t first = std::string::npos;
-  for (const std::string& s : strings) {
-    const size_t overlap = std::min(from, s.size() - 1);
-    first = std::min(first, text.find(s, from - overlap));
-  }
-  return first;
-}
-
-}  // namespace
 
 std::string answer_text(EvalContext& c, std::vector<double> logits, ModelState& state, ScoringModel::Reading reading,
                         const AnswerEnd& end, const Sampling& sampling, Rng& rng) {
   if (!std::all_of(logits.begin(), logits.end(), [](double logit) { return std::isfinite(logit); })) {
     throw NumericError("generation", "a logit that is no finite number");
   }
-  std::string text;
+  StopText text(end.until);
   GenerateOptions options;
   options.max_new_tokens = end.max_new_tokens;
   options.sampling = sampling;
   continue_text(c.session, c.tokenizer, std::move(logits), state, reading, rng, options, [&](std::string_view more) {
     c.poll();
-    const size_t before = text.size();
-    text += more;
-    const size_t cut = find_first(text, end.until, before);
-    text.resize(std::min(cut, text.size()));
-    return cut == std::string::npos && !(end.is_complete && end.is_complete(text));
+    return text.push(more) && !(end.is_complete && end.is_complete(text.text()));
   });
-  return text;
+  return text.text();
 }
 
 std::string greedy_answer(EvalContext& c, std::vector<double> logits, ModelState& state, ScoringModel::Reading reading,

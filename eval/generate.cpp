@@ -25,6 +25,7 @@ Generated continue_text(ScoringModel& session, std::shared_ptr<const Tokenizer> 
     logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer->vocab_size())));
     const int32_t id = sample_token(logits, options.sampling, rng);
     ++result.new_tokens;
+    result.tokens.push_back(id);
     if (options.stop_at_eos && id == tokenizer->special().eos) {
       result.ended = true;
       break;

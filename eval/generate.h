@@ -18,7 +18,8 @@ struct GenerateOptions {
 
 struct Generated {
   int64_t prompt_tokens = 0, new_tokens = 0;
-  bool ended = false;  // at EOS
+  std::vector<int32_t> tokens;  // the new ones, EOS included
+  bool ended = false;           // at EOS
   double prefill_seconds = 0, decode_seconds = 0;
 };
 

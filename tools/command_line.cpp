@@ -163,6 +163,10 @@ Option Option::excludes(const Option& other) {
   option_->excludes(other.option_);
   return *this;
 }
+Option Option::one_each() {
+  option_->allow_extra_args(false);
+  return *this;
+}
 
 Option Option::read_integers() {
   option_->transform(

@@ -28,6 +28,8 @@ class Option {
   /// What --help shows instead of the variable's value; "" for nothing.
   Option default_text(const std::string& text);
   Option excludes(const Option& other);
+  /// For vectors: one value behind each of the names, which may stand several times.
+  Option one_each();
 
   /// Checks of numbers, whose messages say what was found and expected. Not a number never passes.
   Option at_least(double lowest);

@@ -6,9 +6,6 @@
 #include "tools/command_line.h"
 
 namespace hebb {
-namespace {
-
-// "\n", "\r", "\t", "\0" and "\\" in a separator, which shells make hard to type.
 std::string unescape(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -28,8 +25,6 @@ std::string unescape(const std::string& text) {
   }
   return out;
 }
-
-}  // namespace
 
 void add_text_input_options(Command verb, TextInputOptions& input) {
   using Format = TextInputOptions::Format;

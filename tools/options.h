@@ -14,6 +14,9 @@ class Command;
 /// INPUT..., --format, --field, --split, --invalid-utf8, --skip-bad.
 void add_text_input_options(Command verb, TextInputOptions& input);
 
+/// \n, \r, \t, \0 and \\ as the characters that they stand for, which shells make hard to type.
+std::string unescape(const std::string& text);
+
 /// Errors: DataError naming the first byte of `text` that belongs to no character.
 void require_utf8(const std::string& where, std::string_view text);
 

@@ -7,9 +7,11 @@
 #include <memory>
 
 #include "core/files.h"
+#include "data/text/jsonl.h"
 #include "data/text/utf8.h"
 #include "eval/generate.h"
 #include "eval/layer_overrides.h"
+#include "eval/stop_text.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
@@ -18,21 +20,105 @@ namespace hebb {
 namespace {
 
 struct Options {
-  std::string checkpoint, prompt, prompt_file, tokenizer;
+  std::string checkpoint, prompt, prompt_file, prompts, tokenizer;
+  std::vector<std::string> stops;
+  int64_t samples = 1;
   DeviceOptions device;
   GenerateOptions generate;
   std::map<std::string, std::vector<std::string>> overrides;  // texts by option
-  bool ignore_eos = false, echo = true, stats = false;
+  bool ignore_eos = false, echo = true, stats = false, json = false;
 };
 
 volatile std::sig_atomic_t interrupted = 0;
 
-std::string read_prompt(const Options& o, bool has_prompt) {
+/// False when the reader is gone or the user has interrupted.
+bool write(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+  return interrupted == 0 && std::ferror(stdout) == 0;
+}
+
+/// Standard input without the newline that ends its last line: `echo` writes one.
+std::string read_standard_input() {
+  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  if (text.ends_with('\n')) { text.pop_back(); }
+  if (text.ends_with('\r')) { text.pop_back(); }
+  return text;
+}
+
+/// The prompts of a file, one a line: the line itself, or "prompt" of a JSONL line. Blank lines are passed over.
+std::vector<std::string> read_prompts(const std::string& file) {
+  TextInputOptions input;
+  input.inputs = {file};
+  input.split = "\n";
+  RawReader reader(input);
+  std::vector<std::string> prompts;
+  RawDocument line;
+  for (int64_t number = 1; reader.next(line); ++number) {
+    const std::string where = file + ":" + std::to_string(line.is_jsonl ? static_cast<int64_t>(line.line) : number);
+    if (!line.failure.empty()) { throw DataError(where, line.failure); }
+    require_utf8(where, line.bytes);
+    if (line.bytes.ends_with('\r')) { line.bytes.pop_back(); }
+    if (line.is_jsonl) {
+      const JsonlText text = jsonl_text(line.bytes, "prompt", false);
+      if (!text.is_good) { throw DataError(where, text.problem, text.found, text.expected); }
+      prompts.push_back(text.text);
+    } else if (!line.bytes.empty()) {
+      prompts.push_back(line.bytes);
+    }
+  }
+  if (prompts.empty()) { throw DataError(file, "no prompt", "an empty file", "one prompt a line"); }
+  return prompts;
+}
+
+std::vector<std::string> read_prompts(const Options& o, bool has_prompt) {
+  if (!o.prompts.empty()) { return read_prompts(o.prompts); }
   const std::string text = has_prompt               ? o.prompt
                            : !o.prompt_file.empty() ? without_byte_order_mark(read_file(o.prompt_file))
-                                                    : std::string(std::istreambuf_iterator<char>(std::cin), {});
+                                                    : read_standard_input();
   require_utf8(has_prompt ? "--prompt" : o.prompt_file.empty() ? "standard input" : o.prompt_file, text);
-  return text;
+  return {text};
+}
+
+Json json_line(const std::string& prompt, const StopText& text, const Generated& g, uint64_t seed) {
+  Json tokens = Json::array();
+  for (const int32_t id : g.tokens) { tokens.push(id); }
+  const char* reason = text.is_cut() ? "stop" : g.ended ? "eos" : interrupted != 0 ? "interrupted" : "length";
+  return Json::object({{"prompt", prompt},
+                       {"text", text.text()},
+                       {"prompt_tokens", g.prompt_tokens},
+                       {"tokens", tokens},
+                       {"stop_reason", reason},
+                       {"seed", seed}});
+}
+
+/// One continuation, written as it grows, or as a line of JSON. False to stop.
+bool sample(ScoringModel& session, const std::shared_ptr<const Tokenizer>& tokenizer, const std::string& prompt,
+            const Options& o, uint64_t seed) {
+  GenerateOptions options = o.generate;
+  options.seed = seed;
+  StopText text(o.stops);
+  size_t shown = 0;
+  const auto show = [&](size_t end) {
+    const bool goes_on = o.json || write(std::string_view(text.text()).substr(shown, end - shown));
+    shown = end;
+    return goes_on && interrupted == 0;
+  };
+  if (o.echo && !o.json) { write(prompt); }
+  const Generated g = generate(session, tokenizer, prompt, 0, options, [&](std::string_view more) {
+    const bool goes_on = text.push(more);
+    return show(text.settled()) && goes_on;
+  });
+  show(text.text().size());
+  if (o.stats) {
+    std::fprintf(stderr, "%lld prompt tokens in %.3f s, %lld new tokens in %.3f s (%.1f tokens/s)%s\n",
+                 static_cast<long long>(g.prompt_tokens), g.prefill_seconds, static_cast<long long>(g.new_tokens),
+                 g.decode_seconds, static_cast<double>(g.new_tokens) / std::max(g.decode_seconds, 1e-9),
+                 text.is_cut() ? ", ended by --stop"
+                 : g.ended     ? ", ended by EOS"
+                               : "");
+  }
+  return write(o.json ? json_line(prompt, text, g, seed).dump() + "\n" : "\n");
 }
 
 int run_generate(Options o, bool has_prompt) {
@@ -40,26 +126,28 @@ int run_generate(Options o, bool has_prompt) {
   if (source.weights.empty()) {
     throw CheckpointError(o.checkpoint, "no weights to generate with", "a configuration", "a checkpoint or run folder");
   }
+  for (std::string& stop : o.stops) {
+    stop = unescape(stop);
+    require_utf8("--stop", stop);
+    if (stop.empty()) { throw ConfigError("--stop", "an empty text", "at least one character"); }
+  }
   const auto tokenizer = find_tokenizer(source, o.tokenizer);
   const fs::path weights = source.weights;
   ScoringModel session(std::move(source), weights, set_up_compute(o.device));
   o.generate.stop_at_eos = !o.ignore_eos;
   apply(parse_overrides(o.overrides), session.model());
-  const std::string prompt = read_prompt(o, has_prompt);
+  const std::vector<std::string> prompts = read_prompts(o, has_prompt);
   std::signal(SIGINT, [](int) { interrupted = 1; });
-  const auto write = [](std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-    return interrupted == 0 && std::ferror(stdout) == 0;
-  };
-  if (o.echo) { write(prompt); }
-  const Generated g = generate(session, tokenizer, prompt, 0, o.generate, write);
-  write("\n");
-  if (o.stats) {
-    std::fprintf(stderr, "%lld prompt tokens in %.3f s, %lld new tokens in %.3f s (%.1f tokens/s)%s\n",
-                 static_cast<long long>(g.prompt_tokens), g.prefill_seconds, static_cast<long long>(g.new_tokens),
-                 g.decode_seconds, static_cast<double>(g.new_tokens) / std::max(g.decode_seconds, 1e-9),
-                 g.ended ? ", ended by EOS" : "");
+  const bool is_one = prompts.size() == 1 && o.samples == 1;
+  bool goes_on = true;
+  for (size_t p = 0; p < prompts.size() && goes_on; ++p) {
+    for (int64_t i = 0; i < o.samples && goes_on; ++i) {
+      const uint64_t seed = o.generate.seed + static_cast<uint64_t>(i);  // each sample is that of its seed alone
+      if (!is_one && !o.json) {
+        write("==> prompt " + std::to_string(p) + ", seed " + std::to_string(seed) + " <==\n");
+      }
+      goes_on = sample(session, tokenizer, prompts[p], o, seed);
+    }
   }
   return interrupted != 0 ? 130 : 0;
 }
@@ -72,8 +160,14 @@ void add_generate_verb(Command program) {
   Sampling& sampling = o->generate.sampling;
   verb.option("CHECKPOINT", o->checkpoint, "A checkpoint folder, or a run folder (its latest checkpoint)").required();
   const Option prompt = verb.option("--prompt", o->prompt, "The text to continue (default: standard input)");
-  verb.option("--prompt-file", o->prompt_file, "A file with the text to continue").excludes(prompt);
+  const Option file = verb.option("--prompt-file", o->prompt_file, "A file with the text to continue").excludes(prompt);
+  verb.option("--prompts", o->prompts, "A file with several: one a line, or JSONL with \"prompt\"")
+      .excludes(prompt)
+      .excludes(file);
+  verb.option("--num-samples", o->samples, "Continuations of each prompt, with the seeds S, S + 1, ...").at_least(1);
   verb.option("--max-new-tokens", o->generate.max_new_tokens, "Length limit [tokens]").at_least(0);
+  verb.option("--stop", o->stops, "End before this text; several times for several texts; \\n, \\t, ... are escapes")
+      .one_each();
   verb.option("--temperature", sampling.temperature, "Softmax temperature; 0 = greedy").at_least(0);
   verb.option("--top-k", sampling.top_k, "Draw among the k most likely; 0 = all [tokens]").at_least(0);
   verb.option("--top-p", sampling.top_p, "Draw among the most likely with this total probability").between(0, 1);
@@ -87,6 +181,7 @@ void add_generate_verb(Command program) {
   }
   verb.flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-text token");
   verb.flag("--echo,!--no-echo", o->echo, "Print the prompt too (default: on)");
+  verb.flag("--json", o->json, "A line of JSON per sample: prompt, text, tokens, stop_reason, seed");
   verb.flag("--stats", o->stats, "Print times to standard error");
   add_device_options(verb, o->device);
   verb.runs([o, prompt] { return run_generate(*o, prompt.is_given()); });
