@@ -1,5 +1,7 @@
 #include "core/arena.h"
 
+#include <fmt/core.h>
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -57,8 +59,8 @@ void Arena::add_segment(int64_t bytes, std::string_view name) {
   if (device_ == DeviceKind::cuda) { base = cuda::allocate_segment(size); }
 #endif
   if (base == nullptr) {
-    throw MemoryError(name_, "no memory for " + std::string(name) + " (found " + std::to_string(in_use_) +
-                                 " bytes in use, expected room for " + std::to_string(bytes) + " more)");
+    throw MemoryError(name_, fmt::format("no memory for {} (found {:d} bytes in use, expected room for {:d} more)",
+                                         name, in_use_, bytes));
   }
   segments_.push_back({reinterpret_cast<uintptr_t>(base), size});
   free_[reinterpret_cast<uintptr_t>(base)] = size;

@@ -1,5 +1,7 @@
 #include "core/error.h"
 
+#include <fmt/core.h>
+
 namespace hebb {
 namespace {
 
@@ -40,7 +42,7 @@ NumericError::NumericError(std::string_view where, std::string_view what)
 CommError::CommError(std::string_view where, std::string_view what) : Error(ExitCode::kComm, join(where, what)) {}
 
 void assertion_failed(const char* condition, const char* file, int line) {
-  throw std::logic_error(std::string(file) + ":" + std::to_string(line) + ": assertion failed: " + condition);
+  throw std::logic_error(fmt::format("{}:{:d}: assertion failed: {}", file, line, condition));
 }
 
 }  // namespace hebb

@@ -1,5 +1,7 @@
 #include "core/fields.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -95,7 +97,7 @@ void convert(const Json& json, const std::string& path, const std::string& expec
   if (!json.is_array()) { fail_at(json, path, expected); }
   std::vector<T> read(json.items().size());
   for (size_t i = 0; i < read.size(); ++i) {
-    convert(json.items()[i], path + "." + std::to_string(i), element_expected(v), read[i]);
+    convert(json.items()[i], fmt::format("{}.{:d}", path, i), element_expected(v), read[i]);
   }
   v = std::move(read);
 }
@@ -164,7 +166,7 @@ Field& Field::constrain(const std::string& constraint) {
 const Json& Field::element(size_t i) const { return json_->is_array() ? json_->items()[i] : *json_; }
 
 std::string Field::element_path(size_t i) const {
-  return owner_->child_path(name_) + (json_->is_array() ? "." + std::to_string(i) : "");
+  return owner_->child_path(name_) + (json_->is_array() ? fmt::format(".{:d}", i) : "");
 }
 
 Field& Field::bound(double limit, const char* sign, bool (*holds)(double, double)) {
@@ -209,11 +211,11 @@ Field& Field::one_of(std::vector<std::string> names) {
 }
 
 Field& Field::size(size_t n) {
-  const std::string count = std::to_string(n) + (n == 1 ? " element" : " elements");
+  const std::string count = fmt::format("{:d}{}", n, n == 1 ? " element" : " elements");
   if (json_ != nullptr && json_->is_array() && json_->items().size() != n) {
     const size_t found = json_->items().size();
     throw ConfigError(located(*json_, owner_->child_path(name_)),
-                      std::to_string(found) + (found == 1 ? " element" : " elements"), expected_ + " of " + count);
+                      fmt::format("{:d}{}", found, found == 1 ? " element" : " elements"), expected_ + " of " + count);
   }
   return constrain(count);
 }

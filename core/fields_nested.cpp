@@ -1,4 +1,6 @@
 // Objects, lists and maps inside a configuration object, and cross-field checks.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/error.h"
@@ -68,13 +70,13 @@ Field& Fields::elements(std::string_view name, size_t count, const std::function
   switch (mode_) {
     case Mode::read:
       if (!field.present_) {
-        known_.back().default_text = std::to_string(count) + " elements (default)";
+        known_.back().default_text = fmt::format("{:d} elements (default)", count);
         break;
       }
       if (!field.json_->is_array()) { fail(name, field.json_->found(), field.expected_); }
       resize(field.json_->items().size());
       for (size_t i = 0; i < field.json_->items().size(); ++i) {
-        read_into(field.json_->items()[i], field.name_ + "." + std::to_string(i), [&](Fields& f) { visit(i, f); });
+        read_into(field.json_->items()[i], fmt::format("{}.{:d}", field.name_, i), [&](Fields& f) { visit(i, f); });
       }
       break;
     case Mode::write: out_.set(name, write()); break;

@@ -1,5 +1,7 @@
 #include "core/files.h"
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <glob.h>
 #include <sys/mman.h>
@@ -143,7 +145,7 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
     file.close();
     return;
   }
-  const fs::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
+  const fs::path temporary = fmt::format("{}.tmp-{:d}", path.string(), ::getpid());
   try {
     const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) { fail_write(path, "cannot create", errno); }

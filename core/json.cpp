@@ -1,9 +1,10 @@
 #include "core/json.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 
 #include "core/error.h"
 
@@ -47,9 +48,7 @@ void append_quoted(std::string& out, std::string_view s) {
         if (length == 0) {
           out += "\\ufffd";  // bytes that are not UTF-8 have no place in JSON
         } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-          char escape[8];
-          std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
-          out += escape;
+          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
         } else {
           out += s.substr(0, length);
         }
@@ -169,7 +168,7 @@ bool equal_numbers(const Json& a, const Json& b) {
 
 std::string Origin::str() const {
   if (!file) { return {}; }
-  return line > 0 ? *file + ":" + std::to_string(line) + ":" + std::to_string(column) : *file;
+  return line > 0 ? fmt::format("{}:{:d}:{:d}", *file, line, column) : *file;
 }
 
 Json::Json(int v) : kind_(Kind::integer), int_(v) {}

@@ -1,4 +1,6 @@
 // Operations on whole configurations: inheritance and overrides.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -69,7 +71,7 @@ Json& array_element(Json& array, const std::string& part, const std::string& whe
   const size_t count = array.items().size();
   if (status != std::errc() || end != part.data() + part.size() || index >= count) {
     throw ConfigError(where, Json(part).found(),
-                      count == 0 ? "no index (the array is empty)" : "an index from 0 to " + std::to_string(count - 1));
+                      count == 0 ? "no index (the array is empty)" : fmt::format("an index from 0 to {:d}", count - 1));
   }
   return array.items()[index];
 }

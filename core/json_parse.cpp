@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -140,8 +142,8 @@ class Builder {
     const size_t begin = next_token();
     cursor_ = begin + 1;
     if (stack_.size() == kDeepest) {
-      throw ConfigError(origin(begin).str(), "more than " + std::to_string(kDeepest) + " levels of nesting",
-                        "at most " + std::to_string(kDeepest));
+      throw ConfigError(origin(begin).str(), fmt::format("more than {:d} levels of nesting", kDeepest),
+                        fmt::format("at most {:d}", kDeepest));
     }
     v.set_origin(origin(begin), key_origin());
     stack_.push_back({std::move(v)});

@@ -1,5 +1,7 @@
 #include "core/log.h"
 
+#include <fmt/core.h>
+
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
@@ -42,7 +44,7 @@ spdlog::level::level_enum level_of(LogLevel level) {
 LogFile::LogFile(const fs::path& path, int64_t rank)
     : logger_(std::make_unique<spdlog::logger>("hebb", std::make_shared<AppendSink>(path))) {
   logger_->set_formatter(std::make_unique<spdlog::pattern_formatter>(
-      "%Y-%m-%d %H:%M:%S.%e [%l] rank " + std::to_string(rank) + ": %v", spdlog::pattern_time_type::local, "\n"));
+      fmt::format("%Y-%m-%d %H:%M:%S.%e [%l] rank {:d}: %v", rank), spdlog::pattern_time_type::local, "\n"));
   // spdlog prints what a sink throws on stderr and goes on. Here it ends the run: rethrown from within spdlog's
   // handler.
   logger_->set_error_handler([](const std::string&) { throw; });

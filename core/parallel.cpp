@@ -1,5 +1,7 @@
 #include "core/parallel.h"
 
+#include <fmt/core.h>
+
 #include <pthread.h>
 #include <sched.h>
 
@@ -63,8 +65,8 @@ class Pool {
       } catch (const std::system_error& error) {
         end_workers();
         throw ConfigError("threads", std::to_string(threads),
-                          "a number that the system can start (the limit was met at " + std::to_string(i) + ": " +
-                              error.code().message() + ")");
+                          fmt::format("a number that the system can start (the limit was met at {:d}: {})", i,
+                                      error.code().message()));
       }
     }
   }

@@ -1,5 +1,7 @@
 #include "core/progress.h"
 
+#include <fmt/core.h>
+
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -16,22 +18,16 @@ constexpr double kRedrawSeconds = 0.1;
 constexpr int kBarCells = 24;
 constexpr int kDefaultColumns = 100;
 
-template <class... Args> std::string print(const char* format, Args... args) {
-  char text[96];
-  std::snprintf(text, sizeof text, format, args...);
-  return text;
-}
-
 std::string amount(double value, Progress::Unit unit) {
   if (unit == Progress::Unit::bytes) { return format_bytes(value); }
   if (unit == Progress::Unit::megaflops) { return format_flops(1e6 * value); }
-  return value < 1e6 || value == std::floor(value) ? print("%.0f", value) : print("%.3g", value);
+  return value < 1e6 || value == std::floor(value) ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
 }
 
 std::string rate(double per_second, Progress::Unit unit) {
   if (unit == Progress::Unit::bytes) { return format_bytes(per_second) + "/s"; }
   if (unit == Progress::Unit::megaflops) { return format_flops(1e6 * per_second) + "/s"; }
-  return print(per_second < 10 ? "%.2f/s" : "%.0f/s", per_second);
+  return fmt::format("{:.{}f}/s", per_second, per_second < 10 ? 2 : 0);
 }
 
 // Counts bytes that do not continue a UTF-8 character, i.e. characters, and cuts behind the last that fits.
@@ -52,7 +48,7 @@ std::string format_bytes(double bytes) {
     bytes /= 1024;
     ++unit;
   }
-  return print(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
 }
 
 std::string format_flops(double flops) {
@@ -63,15 +59,14 @@ std::string format_flops(double flops) {
     ++prefix;
   }
   const int decimals = prefix == 0 || flops >= 99.95 ? 0 : flops >= 9.995 ? 1 : 2;  // three digits
-  return print("%.*f %sFLOP", decimals, flops, kPrefixes[prefix]);
+  return fmt::format("{:.{}f} {}FLOP", flops, decimals, kPrefixes[prefix]);
 }
 
 std::string format_duration(double seconds) {
   const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e12));
   const int64_t days = whole / 86400, rest = whole % 86400;
-  const std::string clock = print("%02d:%02d:%02d", static_cast<int>(rest / 3600), static_cast<int>(rest / 60 % 60),
-                                  static_cast<int>(rest % 60));
-  return days > 0 ? std::to_string(days) + "d " + clock : clock;
+  const std::string clock = fmt::format("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+  return days > 0 ? fmt::format("{:d}d {}", days, clock) : clock;
 }
 
 TextProgress::~TextProgress() {
@@ -124,7 +119,7 @@ std::string TextProgress::line(bool finished) const {
   const double share = bounded ? std::min(1.0, done / static_cast<double>(total_)) : 0;
   std::string text = amount(done, unit_);
   if (bounded) {
-    text += " of " + amount(static_cast<double>(total_), unit_) + print(" (%d%%)", static_cast<int>(share * 100));
+    text += " of " + amount(static_cast<double>(total_), unit_) + fmt::format(" ({}%)", static_cast<int>(share * 100));
   }
   const double fresh = done - static_cast<double>(skipped_);
   if (elapsed > 0 && fresh > 0) { text += ", " + rate(fresh / elapsed, unit_); }

@@ -1,5 +1,7 @@
 #include "core/safetensors.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -46,7 +48,7 @@ std::string type_names() {
 
 std::string shape_string(const std::vector<int64_t>& shape) {
   std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) { text += (i > 0 ? ", " : "") + std::to_string(shape[i]); }
+  for (size_t i = 0; i < shape.size(); ++i) { text += fmt::format("{}{:d}", i > 0 ? ", " : "", shape[i]); }
   return text + "]";
 }
 
@@ -65,7 +67,7 @@ std::vector<int64_t> read_sizes(const std::string& where, const Json& tensor, co
   if (!is_list) {
     throw CheckpointError(where, std::string(key) + " is not valid",
                           list == nullptr ? "nothing" : list->dump().substr(0, 100),
-                          "a list of " + (count == 0 ? "" : std::to_string(count) + " ") + "integers >= 0");
+                          "a list of " + (count == 0 ? "" : fmt::format("{:d} ", count)) + "integers >= 0");
   }
   std::vector<int64_t> sizes;
   for (const Json& item : list->items()) { sizes.push_back(item.as_int()); }
@@ -96,7 +98,7 @@ SafetensorsFile::Entry read_entry(const std::string& where, const Json& json) {
   const auto begin = static_cast<uint64_t>(offsets[0]), end = static_cast<uint64_t>(offsets[1]);
   if (begin > end || end - begin != bytes) {
     throw CheckpointError(where, "data_offsets do not fit " + std::string(type->name) + " " + shape_string(shape),
-                          shape_string(offsets), std::to_string(bytes) + " bytes");
+                          shape_string(offsets), fmt::format("{:d} bytes", bytes));
   }
   return {type->dtype.value_or(DType::u8), type->name, shape, begin, end};
 }
@@ -130,16 +132,16 @@ void check_layout(const fs::path& path, const std::map<std::string, SafetensorsF
     const std::string where = tensor_where(path, entry->first);
     if (begin != at) {
       throw CheckpointError(where, begin < at ? "its data overlap another tensor's" : "there is a hole before its data",
-                            "data offset " + std::to_string(begin), std::to_string(at));
+                            fmt::format("data offset {:d}", begin), std::to_string(at));
     }
     if (end > data_size) {
-      throw CheckpointError(where, "its data end beyond the file", "data offset " + std::to_string(end),
-                            "at most " + std::to_string(data_size));
+      throw CheckpointError(where, "its data end beyond the file", fmt::format("data offset {:d}", end),
+                            fmt::format("at most {:d}", data_size));
     }
     at = end;
   }
   if (at != data_size) {
-    throw CheckpointError(path.string(), "bytes after the last tensor", std::to_string(data_size) + " bytes of data",
+    throw CheckpointError(path.string(), "bytes after the last tensor", fmt::format("{:d} bytes of data", data_size),
                           std::to_string(at));
   }
 }
@@ -178,18 +180,18 @@ std::string SafetensorsFile::Entry::shape_text() const { return shape_string(sha
 
 SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path, ExitCode::kCheckpoint) {
   if (file_.size() < 8) {
-    throw CheckpointError(path.string(), "the file is cut short", std::to_string(file_.size()) + " bytes",
+    throw CheckpointError(path.string(), "the file is cut short", fmt::format("{:d} bytes", file_.size()),
                           "at least 8, the length of the header");
   }
   uint64_t length = 0;
   std::memcpy(&length, file_.data(), 8);
   if (length > kLongestHeader) {
     throw CheckpointError(path.string(), "the length of the header (byte 0) is not valid", std::to_string(length),
-                          "at most " + std::to_string(kLongestHeader));
+                          fmt::format("at most {:d}", kLongestHeader));
   }
   if (length > file_.size() - 8) {
-    throw CheckpointError(path.string(), "the file ends inside the header", std::to_string(file_.size()) + " bytes",
-                          "at least " + std::to_string(8 + length));
+    throw CheckpointError(path.string(), "the file ends inside the header", fmt::format("{:d} bytes", file_.size()),
+                          fmt::format("at least {:d}", 8 + length));
   }
   data_begin_ = 8 + length;
   Json header;
@@ -220,7 +222,7 @@ const SafetensorsFile::Entry& SafetensorsFile::at(std::string_view name) const {
   for (const auto& [other, entry] : entries_) { names.push_back(other); }
   const std::string nearest = nearest_name(name, names);
   throw CheckpointError(tensor_where(path(), std::string(name)), "no such tensor", "nothing",
-                        nearest.empty() ? "one of the file's " + std::to_string(names.size()) + " tensors"
+                        nearest.empty() ? fmt::format("one of the file's {:d} tensors", names.size())
                                         : "a name in the file (did you mean " + Json(nearest).found() + "?)");
 }
 
@@ -305,8 +307,8 @@ uint32_t write_safetensors(const fs::path& path, const std::vector<NamedTensor>&
   std::string text = Json::object(std::move(header)).dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kLongestHeader) {
-    throw CheckpointError(path.string(), "the header is too long", std::to_string(text.size()) + " bytes",
-                          "at most " + std::to_string(kLongestHeader));
+    throw CheckpointError(path.string(), "the header is too long", fmt::format("{:d} bytes", text.size()),
+                          fmt::format("at most {:d}", kLongestHeader));
   }
   FileWriter file(path);
   uint32_t crc = 0;

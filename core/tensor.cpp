@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include <fmt/core.h>
+
 #include <stdexcept>
 
 namespace hebb {
@@ -23,7 +25,7 @@ void wrong_dtype(const Tensor& found, DType expected) {
 
 std::string Shape::str() const {
   std::string s = "[";
-  for (int i = 0; i < rank; ++i) { s += (i ? ", " : "") + std::to_string(dims[i]); }
+  for (int i = 0; i < rank; ++i) { s += fmt::format("{}{:d}", i ? ", " : "", dims[i]); }
   return s + "]";
 }
 

@@ -1,5 +1,7 @@
 #include "core/weight_source.h"
 
+#include <fmt/core.h>
+
 #include "core/json.h"
 #include "core/suggest.h"
 
@@ -89,7 +91,7 @@ const SafetensorsFile& WeightSource::file_at(std::string_view name) const {
   if (const SafetensorsFile* file = file_of(name)) { return *file; }
   const std::string nearest = nearest_name(name, names());
   throw CheckpointError(path_.string() + ": tensor " + Json(std::string(name)).found(), "no such tensor", "nothing",
-                        nearest.empty() ? "one of the " + std::to_string(by_name_.size()) + " tensors"
+                        nearest.empty() ? fmt::format("one of the {:d} tensors", by_name_.size())
                                         : "a known name (did you mean " + Json(nearest).found() + "?)");
 }
 

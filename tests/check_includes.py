@@ -18,7 +18,7 @@ ALLOWED = {
     "study": {"study", "eval", "inspect", "train", "layers", "optim", "data", "comm", "kernels", "core"},
     "tools": {"tools", "inspect", "study", "eval", "train", "layers", "optim", "data", "comm", "kernels", "core"},
 }
-HEAVY = ("nlohmann/", "spdlog/", "sentencepiece", "zstd.h", "zlib.h", "CLI/")
+HEAVY = ("nlohmann/", "spdlog/", "fmt/", "sentencepiece", "zstd.h", "zlib.h", "CLI/")
 
 
 def main() -> int:
