@@ -1,4 +1,6 @@
 // Multiple-choice data sets (docs/verbs/eval.md, Generated answers); wording as the common harness has it.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/files.h"
@@ -98,8 +100,8 @@ void convert_piqa(const ConvertOptions& o, ConvertSink& sink) {
     sink.add(r, row.origin().str());
   });
   if (!labels.empty() && labels.size() != i) {
-    throw DataError(*labels[0].origin().file, "labels of another file", std::to_string(labels.size()) + " labels",
-                    std::to_string(i) + ", one for each line of " + o.raw);
+    throw DataError(*labels[0].origin().file, "labels of another file", fmt::format("{:d} labels", labels.size()),
+                    fmt::format("{:d}, one for each line of {}", i, o.raw));
   }
 }
 
@@ -248,15 +250,15 @@ std::vector<ChoiceRecord> mmlu_questions(const fs::path& file) {
   each_csv_record(file.string(), [&](const std::vector<std::string>& fields, int64_t line) {
     const bool is_good = fields.size() == 6 && fields[5].size() == 1 && fields[5][0] >= 'A' && fields[5][0] <= 'D';
     if (!is_good) {
-      throw DataError(file.string() + ":" + std::to_string(line), "no question of this data set",
-                      std::to_string(fields.size()) + " fields, the last one \"" + fields.back() + "\"",
+      throw DataError(fmt::format("{}:{:d}", file.string(), line), "no question of this data set",
+                      fmt::format("{:d} fields, the last one \"{}\"", fields.size(), fields.back()),
                       "a question, four options and a letter from A to D");
     }
     ChoiceRecord r;
     r.context = lettered(fields[0], {fields.begin() + 1, fields.begin() + 5});
     r.choices = letters(4);
     r.gold = {fields[5][0] - 'A'};
-    r.where = file.string() + ":" + std::to_string(line);
+    r.where = fmt::format("{}:{:d}", file.string(), line);
     questions.push_back(r);
   });
   return questions;
@@ -275,7 +277,7 @@ void convert_mmlu(const ConvertOptions& o, ConvertSink& sink) {
       const std::vector<ChoiceRecord> solved = mmlu_questions(dev);
       if (static_cast<int64_t>(solved.size()) < o.shots) {
         throw DataError(dev.string(), "too few solved examples", std::to_string(solved.size()),
-                        "at least " + std::to_string(o.shots));
+                        fmt::format("at least {:d}", o.shots));
       }
       for (int64_t i = 0; i < o.shots; ++i) {
         const ChoiceRecord& shot = solved[static_cast<size_t>(i)];

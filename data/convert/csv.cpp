@@ -1,5 +1,7 @@
 #include "data/convert/csv.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/files.h"
@@ -62,7 +64,7 @@ class Reader {
     return is_there;
   }
   [[noreturn]] void fail(const char* what, const std::string& found, const char* expected) const {
-    throw DataError(path_ + ":" + std::to_string(line_), what, found, expected);
+    throw DataError(fmt::format("{}:{:d}", path_, line_), what, found, expected);
   }
 
   std::string path_, text_;
@@ -76,7 +78,7 @@ void each_csv_record(const std::string& path,
                      const std::function<void(std::vector<std::string> fields, int64_t line)>& use) {
   std::string text = read_file(path);
   if (const size_t bad = utf8_first_invalid(text); bad != std::string::npos) {
-    throw DataError(path, "invalid UTF-8 at byte " + std::to_string(bad));
+    throw DataError(path, fmt::format("invalid UTF-8 at byte {:d}", bad));
   }
   Reader reader(path, std::move(text));
   std::vector<std::string> fields;

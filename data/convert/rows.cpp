@@ -1,5 +1,7 @@
 #include "data/convert/rows.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -99,7 +101,7 @@ std::vector<std::string> texts_of(const Json& object, const std::string& key) {
 }
 
 int64_t index_of(const Json& object, const std::string& key, size_t count) {
-  const std::string expected = "an index from 0 to " + std::to_string(count - 1);
+  const std::string expected = fmt::format("an index from 0 to {:d}", count - 1);
   const Json& value = member(object, key, expected.c_str());
   int64_t index = -1;
   if (value.is_integer()) {

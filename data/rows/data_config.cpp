@@ -1,5 +1,7 @@
 #include "data/rows/data_config.h"
 
+#include <fmt/core.h>
+
 #include <set>
 
 #include "core/error.h"
@@ -120,9 +122,9 @@ void check_packing_keys(Fields& f, const DataConfig& c) {
     any_splits |= splits;
     require_use(f, path, own, documents, splits);
   };
-  for (size_t i = 0; i < c.sources.size(); ++i) { check(c.sources[i], "sources." + std::to_string(i) + "."); }
+  for (size_t i = 0; i < c.sources.size(); ++i) { check(c.sources[i], fmt::format("sources.{:d}.", i)); }
   for (size_t i = 0; i < c.validation.size(); ++i) {
-    check(c.validation[i].source, "validation." + std::to_string(i) + ".");
+    check(c.validation[i].source, fmt::format("validation.{:d}.", i));
   }
   require_use(f, "", c.packing, any_documents, any_splits);
 }
@@ -208,7 +210,7 @@ SyntheticTask resolve_task(const SyntheticConfig& config, const std::string& whe
   for (const int64_t length : task.lengths) {
     if (length > sequence_length) {
       throw ConfigError(where + (config.lengths.empty() ? ".length" : ".lengths"), std::to_string(length),
-                        "at most train.sequence_length = " + std::to_string(sequence_length));
+                        fmt::format("at most train.sequence_length = {:d}", sequence_length));
     }
   }
   check_task(task, where);

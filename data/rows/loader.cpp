@@ -1,7 +1,8 @@
 #include "data/rows/loader.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 
 #include "core/error.h"
@@ -14,13 +15,7 @@ namespace {
 constexpr int64_t kFirstChecksumBytes = int64_t{256} << 20;
 constexpr int64_t kChecksumBytesPerBatch = int64_t{64} << 20;
 
-std::string hex64(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
-std::string source_path(size_t i) { return "data.sources." + std::to_string(i); }
+std::string source_path(size_t i) { return fmt::format("data.sources.{:d}", i); }
 
 RowSourceContext make_context(const LoaderOptions& options, uint64_t seed) {
   RowSourceContext context;
@@ -41,9 +36,9 @@ void check_batch_arithmetic(const LoaderOptions& o) {
   HEBB_ASSERT(o.world >= 1 && o.rank >= 0 && o.rank < o.world);
   const int64_t group = o.world * o.micro_batch_size;
   if (o.batch_size % group != 0) {
-    throw ConfigError("train.batch_size", std::to_string(o.batch_size) + " rows",
-                      "a multiple of " + std::to_string(group) + " = " + std::to_string(o.world) + " ranks x " +
-                          std::to_string(o.micro_batch_size) + " rows (train.micro_batch_size)");
+    throw ConfigError("train.batch_size", fmt::format("{:d} rows", o.batch_size),
+                      fmt::format("a multiple of {:d} = {:d} ranks x {:d} rows (train.micro_batch_size)", group,
+                                  o.world, o.micro_batch_size));
   }
 }
 
@@ -103,8 +98,8 @@ std::vector<int64_t> read_taken(const Json& state) {
   const int64_t sum = std::accumulate(taken.begin(), taken.end(), int64_t{0});
   if (next_row != sum || taken.size() != state_value(state, "sources", &Json::is_array).items().size()) {
     throw CheckpointError("state.json: loader.next_row", "damaged loader state",
-                          std::to_string(next_row) + " rows, " + std::to_string(taken.size()) + " counts",
-                          std::to_string(sum) + " rows, the sum of \"taken\", with one count for each source");
+                          fmt::format("{:d} rows, {:d} counts", next_row, taken.size()),
+                          fmt::format("{:d} rows, the sum of \"taken\", with one count for each source", sum));
   }
   return taken;
 }
@@ -152,9 +147,9 @@ void Loader::add_row(Batch& batch, int64_t index_in_batch) {
   if (is_own) { view = batch.micro.back().view(in_group % options_.micro_batch_size); }
   batch.valid_targets += sources_[i]->row(k, is_own ? &view : nullptr);
   if (sources_[i]->rows_per_epoch() == k) {
-    batch.notices.push_back("data source " + std::to_string(i) + " (" + sources_[i]->name() + "): all " +
-                            std::to_string(k) + " rows have been used once at global row " +
-                            std::to_string(mixture_.next_row() - 1) + "; the next epoch begins");
+    batch.notices.push_back(fmt::format(
+        "data source {:d} ({}): all {:d} rows have been used once at global row {:d}; the next epoch begins", i,
+        sources_[i]->name(), k, mixture_.next_row() - 1));
   }
 }
 
@@ -232,7 +227,7 @@ Json Loader::state() const {
     sources.push(Json::object({{"path", Json(source->name())},
                                {"tokens", Json(source->tokens())},
                                {"documents", Json(source->documents())},
-                               {"fingerprint", Json(hex64(source->fingerprint()))}}));
+                               {"fingerprint", Json(fmt::format("{:016x}", source->fingerprint()))}}));
   }
   return Json::object({{"next_row", Json(std::accumulate(taken_.begin(), taken_.end(), int64_t{0}))},
                        {"taken", std::move(taken)},
@@ -258,7 +253,7 @@ std::vector<std::string> Loader::differences(const Json& state) const {
   for (size_t i = 0; i < stored.size(); ++i) {
     const std::string where = source_path(i) + " (" + sources_[i]->name() + "): ";
     compare(where + "tokens", Json(sources_[i]->tokens()), state_value(stored[i], "tokens", &Json::is_integer));
-    compare(where + "fingerprint of the files", Json(hex64(sources_[i]->fingerprint())),
+    compare(where + "fingerprint of the files", Json(fmt::format("{:016x}", sources_[i]->fingerprint())),
             state_value(stored[i], "fingerprint", &Json::is_string));
   }
   return lines;
@@ -291,16 +286,14 @@ std::string Loader::describe(int64_t total_rows) const {
   for (size_t i = 0; i < info_.size(); ++i) {
     const SourceInfo& source = info_[i];
     const double rows = source.share * static_cast<double>(total_rows);
-    char line[256];
+    text += fmt::format("data source {} ({}): ", i, source.name);
     if (source.rows_per_epoch) {
-      std::snprintf(line, sizeof line, "%lld tokens, %lld documents, %lld rows, %.2f %% of the run, %.2f epochs",
-                    static_cast<long long>(source.tokens), static_cast<long long>(source.documents),
-                    static_cast<long long>(*source.rows_per_epoch), 100 * source.share,
-                    rows / static_cast<double>(*source.rows_per_epoch));
+      text += fmt::format("{} tokens, {} documents, {} rows, {:.2f} % of the run, {:.2f} epochs\n", source.tokens,
+                          source.documents, *source.rows_per_epoch, 100 * source.share,
+                          rows / static_cast<double>(*source.rows_per_epoch));
     } else {
-      std::snprintf(line, sizeof line, "generated rows, %.2f %% of the run", 100 * source.share);
+      text += fmt::format("generated rows, {:.2f} % of the run\n", 100 * source.share);
     }
-    text += "data source " + std::to_string(i) + " (" + source.name + "): " + line + "\n";
   }
   return text;
 }

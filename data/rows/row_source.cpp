@@ -1,5 +1,7 @@
 #include "data/rows/row_source.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -27,9 +29,9 @@ class ShardRows final : public RowSource {
     if (order_.rows_per_epoch() == 0) {
       throw DataError(
           where + " (" + config.path + ")", "no complete row",
-          std::to_string(order_.kept_tokens()) + " tokens in " + std::to_string(order_.kept_documents()) + " documents",
-          "at least " + std::to_string(context.sequence_length + 1) +
-              " tokens (train.sequence_length + 1), with packing \"document\" in one document");
+          fmt::format("{:d} tokens in {:d} documents", order_.kept_tokens(), order_.kept_documents()),
+          fmt::format("at least {:d} tokens (train.sequence_length + 1), with packing \"document\" in one document",
+                      context.sequence_length + 1));
     }
   }
 
@@ -70,7 +72,7 @@ class TaskRows final : public RowSource {
         length_(context.sequence_length) {
     if (task_vocabulary(task_) > context.vocab_size) {
       throw ConfigError(where + (task_.task == "icl" ? ".task" : ".vocab"), std::to_string(task_vocabulary(task_)),
-                        "at most model.vocab_size = " + std::to_string(context.vocab_size));
+                        fmt::format("at most model.vocab_size = {:d}", context.vocab_size));
     }
   }
 

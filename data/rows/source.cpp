@@ -1,8 +1,9 @@
 #include "data/rows/source.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstring>
 
 #include "core/hash.h"
@@ -24,7 +25,7 @@ TokenSource::TokenSource(std::string path, std::vector<Shard> shards)
     document_starts_.push_back(document_starts_.back() + shard.documents());
   }
   if (tokens() == 0) {
-    throw DataError(path_, "the source is empty", "0 tokens in " + std::to_string(shards_.size()) + " files",
+    throw DataError(path_, "the source is empty", fmt::format("0 tokens in {:d} files", shards_.size()),
                     "at least one token");
   }
 }
@@ -64,14 +65,9 @@ uint64_t TokenSource::fingerprint() const {
 }
 
 void require_tokenizer(const Shard& shard, uint64_t hash) {
-  const auto hex = [](uint64_t value) {
-    char text[17];
-    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-    return std::string(text);
-  };
   if (hash != 0 && shard.tokenizer_hash() != 0 && shard.tokenizer_hash() != hash) {
     throw DataError(shard.name(), "tokens of another tokenizer than that of the run",
-                    "tokenizer hash " + hex(shard.tokenizer_hash()), hex(hash));
+                    fmt::format("tokenizer hash {:016x}", shard.tokenizer_hash()), fmt::format("{:016x}", hash));
   }
 }
 

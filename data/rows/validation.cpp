@@ -1,5 +1,7 @@
 #include "data/rows/validation.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/error.h"
@@ -75,7 +77,7 @@ void require_held_out(const DataConfig& config, const ValidationConfig& validati
 ValidationSource::ValidationSource(const DataConfig& config, size_t index, const LoaderOptions& options)
     : name_(config.validation[index].name), length_(options.sequence_length) {
   const ValidationConfig& validation = config.validation[index];
-  const std::string where = "data.validation." + std::to_string(index);
+  const std::string where = fmt::format("data.validation.{:d}", index);
   RowSourceContext context;
   context.seed = config.seed.value_or(options.seed);
   context.sequence_length = options.sequence_length;
@@ -93,7 +95,7 @@ ValidationSource::ValidationSource(const DataConfig& config, size_t index, const
   rows_ = std::min(limit, source_->rows_per_epoch().value_or(limit));
   if (validation.source.type == "shards" && valid_targets() == 0) {
     throw DataError(where + " (" + source_->name() + ")", "no valid target",
-                    "ignored targets only in " + std::to_string(rows_) + " rows", "at least one that is not ignored");
+                    fmt::format("ignored targets only in {:d} rows", rows_), "at least one that is not ignored");
   }
 }
 

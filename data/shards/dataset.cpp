@@ -1,5 +1,7 @@
 #include "data/shards/dataset.h"
 
+#include <fmt/core.h>
+
 #include <charconv>
 #include <cstdio>
 #include <system_error>
@@ -36,11 +38,7 @@ static void fields(Fields& f, DatasetJson& json) {
 
 namespace {
 
-std::string hex(uint64_t value, int digits) {
-  char text[20];
-  std::snprintf(text, sizeof text, "%0*llx", digits, static_cast<unsigned long long>(value));
-  return text;
-}
+std::string hex(uint64_t value, int digits) { return fmt::format("{:0{}x}", value, digits); }
 
 uint64_t parse_hash(const fs::path& file, const std::string& text) {
   uint64_t value = 0;
@@ -87,10 +85,9 @@ Dataset read_dataset(const fs::path& dataset_json) {
     documents += entry.documents;
   }
   if (tokens != dataset.total_tokens || documents != dataset.total_documents) {
-    throw DataError(
-        dataset_json.string(), "totals are not the sums over the shards",
-        std::to_string(dataset.total_tokens) + " tokens, " + std::to_string(dataset.total_documents) + " documents",
-        std::to_string(tokens) + " tokens, " + std::to_string(documents) + " documents");
+    throw DataError(dataset_json.string(), "totals are not the sums over the shards",
+                    fmt::format("{:d} tokens, {:d} documents", dataset.total_tokens, dataset.total_documents),
+                    fmt::format("{:d} tokens, {:d} documents", tokens, documents));
   }
   return dataset;
 }

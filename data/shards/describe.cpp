@@ -1,8 +1,9 @@
 #include "data/shards/describe.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <set>
 
 #include "data/shards/dataset.h"
@@ -10,14 +11,6 @@
 
 namespace hebb {
 namespace {
-
-template <class... Values> std::string format_text(const char* format, Values... values) {
-  const int size = std::snprintf(nullptr, 0, format, values...);
-  std::string text(static_cast<size_t>(size) + 1, '\0');
-  std::snprintf(text.data(), text.size(), format, values...);
-  text.pop_back();
-  return text;
-}
 
 const char* format_name(Shard::Format format) {
   switch (format) {
@@ -37,10 +30,9 @@ std::string describe_lengths(const Shard& shard) {
   std::vector<int64_t> lengths;
   for (int64_t d = 0; d < count; ++d) { lengths.push_back(shard.document_start(d + 1) - shard.document_start(d)); }
   std::sort(lengths.begin(), lengths.end());
-  return format_text("  document tokens: min %lld, median %lld, mean %.1f, max %lld\n",
-                     static_cast<long long>(lengths.front()), static_cast<long long>(lengths[lengths.size() / 2]),
-                     static_cast<double>(shard.tokens()) / static_cast<double>(count),
-                     static_cast<long long>(lengths.back()));
+  return fmt::format("  document tokens: min {}, median {}, mean {:.1f}, max {}\n", lengths.front(),
+                     lengths[lengths.size() / 2], static_cast<double>(shard.tokens()) / static_cast<double>(count),
+                     lengths.back());
 }
 
 std::string describe_first_tokens(const Shard& shard) {
@@ -48,33 +40,28 @@ std::string describe_first_tokens(const Shard& shard) {
   const int64_t count = std::min<int64_t>(shard.tokens(), static_cast<int64_t>(first.size()));
   std::string text = "  first tokens:";
   shard.read(0, count, int64_t{1} << 31, first.data());
-  for (int64_t i = 0; i < count; ++i) {
-    text += ' ';
-    text += std::to_string(first[static_cast<size_t>(i)]);
-  }
+  for (int64_t i = 0; i < count; ++i) { text += fmt::format(" {}", first[static_cast<size_t>(i)]); }
   return text + "\n";
 }
 
 std::string describe(const Shard& shard) {
   std::string text = shard.name() + "\n";
-  text += format_text("  format: %s, %s\n", format_name(shard.format()), token_type_name(shard.token_type()));
-  text += format_text("  tokens: %lld\n  documents: %lld%s\n", static_cast<long long>(shard.tokens()),
-                      static_cast<long long>(shard.documents()), shard.has_index() ? "" : " (no index)");
+  text += fmt::format("  format: {}, {}\n", format_name(shard.format()), token_type_name(shard.token_type()));
+  text += fmt::format("  tokens: {}\n  documents: {}{}\n", shard.tokens(), shard.documents(),
+                      shard.has_index() ? "" : " (no index)");
   text += describe_lengths(shard);
   if (shard.vocab_size()) {
-    text += format_text("  vocabulary: %lld, BOS %s, EOS %s\n", static_cast<long long>(*shard.vocab_size()),
-                        id_text(shard.bos()).c_str(), id_text(shard.eos()).c_str());
-    text += format_text("  CRC-32: 0x%08x\n  tokenizer hash: %016llx\n", *shard.stored_crc(),
-                        static_cast<unsigned long long>(shard.tokenizer_hash()));
+    text += fmt::format("  vocabulary: {}, BOS {}, EOS {}\n", *shard.vocab_size(), id_text(shard.bos()),
+                        id_text(shard.eos()));
+    text += fmt::format("  CRC-32: 0x{:08x}\n  tokenizer hash: {:016x}\n", *shard.stored_crc(), shard.tokenizer_hash());
   }
   return text + describe_first_tokens(shard);
 }
 
 std::string describe(const Dataset& dataset) {
   std::string text = dataset.file.string() + "\n";
-  text += format_text("  shards: %zu, %s\n  tokens: %lld\n  documents: %lld\n  vocabulary: %lld\n",
-                      dataset.shards.size(), dataset.dtype.c_str(), static_cast<long long>(dataset.total_tokens),
-                      static_cast<long long>(dataset.total_documents), static_cast<long long>(dataset.vocab_size));
+  text += fmt::format("  shards: {}, {}\n  tokens: {}\n  documents: {}\n  vocabulary: {}\n", dataset.shards.size(),
+                      dataset.dtype, dataset.total_tokens, dataset.total_documents, dataset.vocab_size);
   return text + "  tokenizer: " + dataset.tokenizer.dump() + "\n";
 }
 
@@ -154,11 +141,9 @@ VerifyReport verify_shards(const std::string& path, const std::string& format) {
 }
 
 std::string VerifyReport::text() const {
-  std::string text =
-      format_text("%lld files, %lld documents, %lld tokens: %s\n", static_cast<long long>(files),
-                  static_cast<long long>(documents), static_cast<long long>(tokens),
-                  ok() ? "no problem found"
-                       : format_text("%zu problem%s", problems.size(), problems.size() == 1 ? "" : "s").c_str());
+  std::string text = fmt::format(
+      "{} files, {} documents, {} tokens: {}\n", files, documents, tokens,
+      ok() ? "no problem found" : fmt::format("{} problem{}", problems.size(), problems.size() == 1 ? "" : "s"));
   for (const std::string& problem : problems) { text += problem + "\n"; }
   return text;
 }

@@ -1,7 +1,8 @@
 #include "data/shards/ingest.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
-#include <cstdio>
 #include <deque>
 #include <exception>
 #include <system_error>
@@ -149,17 +150,17 @@ ShardWriterOptions writer_options(const EncodeOptions& options, const Tokenizer&
 void require_documents(const EncodeOptions& options, const TextCounts& counts) {
   const std::string where = options.input.inputs.empty() ? "input" : options.input.inputs.front();
   if (counts.documents == 0) {
-    throw DataError(where, "no documents in the input", std::to_string(counts.empty) + " empty",
+    throw DataError(where, "no documents in the input", fmt::format("{:d} empty", counts.empty),
                     "at least one with text");
   }
   if (counts.documents <= options.val_documents) {
-    throw DataError(where, "no documents left for training", std::to_string(counts.documents) + " documents",
-                    "more than --val-documents " + std::to_string(options.val_documents));
+    throw DataError(where, "no documents left for training", fmt::format("{:d} documents", counts.documents),
+                    fmt::format("more than --val-documents {:d}", options.val_documents));
   }
 }
 
 std::string plural(uint64_t count, const char* word) {
-  return std::to_string(count) + " " + word + (count == 1 ? "" : "s");
+  return fmt::format("{:d} {}{}", count, word, count == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -223,11 +224,9 @@ std::string EncodeReport::text() const {
   if (visible_space_documents > 0) {
     text += "note: " + plural(visible_space_documents, "document") + " with U+2581, which decodes to a space\n";
   }
-  char speed[128];
-  std::snprintf(speed, sizeof speed, "speed: %.2f MB/s with %s (%.1f s), %.3f bytes per token\n",
-                megabytes_per_second(), plural(static_cast<uint64_t>(workers), "worker").c_str(), seconds,
-                tokens() > 0 ? static_cast<double>(input.text_bytes) / static_cast<double>(tokens()) : 0.0);
-  return text + speed;
+  return text + fmt::format("speed: {:.2f} MB/s with {} ({:.1f} s), {:.3f} bytes per token\n", megabytes_per_second(),
+                            plural(static_cast<uint64_t>(workers), "worker"), seconds,
+                            tokens() > 0 ? static_cast<double>(input.text_bytes) / static_cast<double>(tokens()) : 0.0);
 }
 
 Json EncodeReport::json() const {

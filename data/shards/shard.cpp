@@ -1,7 +1,8 @@
 #include "data/shards/shard.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <system_error>
 
@@ -11,11 +12,7 @@
 namespace hebb {
 namespace {
 
-std::string hex32(uint32_t value) {
-  char text[11];
-  std::snprintf(text, sizeof text, "0x%08x", value);
-  return text;
-}
+std::string hex32(uint32_t value) { return fmt::format("0x{:08x}", value); }
 
 int64_t widen(TokenType type, const uint8_t* bytes) {
   switch (type) {
@@ -122,11 +119,11 @@ void Shard::parse_header() {
   if (bytes.size() < 4 || (field(kFieldMagic) != kShardMagic16 && field(kFieldMagic) != kShardMagic32)) {
     fail_at_byte(
         name_, 0, "magic number",
-        bytes.size() < 4 ? std::to_string(bytes.size()) + " bytes" : std::to_string(field(kFieldMagic)),
+        bytes.size() < 4 ? fmt::format("{:d} bytes", bytes.size()) : std::to_string(field(kFieldMagic)),
         "20240520 (uint16) or 20240801 (uint32); headerless files need \"format\": \"raw_u16\" or \"raw_u32\"");
   }
   if (bytes.size() < static_cast<uint64_t>(kShardHeaderBytes)) {
-    fail_at_byte(name_, bytes.size(), "file ends inside the header", std::to_string(bytes.size()) + " bytes",
+    fail_at_byte(name_, bytes.size(), "file ends inside the header", fmt::format("{:d} bytes", bytes.size()),
                  "at least 1024");
   }
   const bool narrow = field(kFieldMagic) == kShardMagic16;
@@ -139,9 +136,9 @@ void Shard::parse_header() {
   const int64_t width = token_width(type_);
   if (tokens_ < 0 || static_cast<uint64_t>(kShardHeaderBytes + tokens_ * width) != bytes.size()) {
     const int64_t room = static_cast<int64_t>(bytes.size()) - kShardHeaderBytes;
-    fail_at_byte(name_, 4 * kFieldTokens, "number of tokens in a file of " + std::to_string(bytes.size()) + " bytes",
+    fail_at_byte(name_, 4 * kFieldTokens, fmt::format("number of tokens in a file of {:d} bytes", bytes.size()),
                  std::to_string(tokens_),
-                 std::to_string(room / width) + (room % width != 0 ? " and a part of a token" : ""));
+                 fmt::format("{:d}{}", room / width, room % width != 0 ? " and a part of a token" : ""));
   }
   data_offset_ = kShardHeaderBytes;
   data_ = bytes.data() + data_offset_;
@@ -166,7 +163,7 @@ void Shard::parse_extended_header() {
   for (const int i : {kFieldBos, kFieldEos}) {
     if (field(i) < -1 || field(i) >= vocab) {
       fail_at_byte(name_, 4 * static_cast<uint64_t>(i), i == kFieldBos ? "BOS id" : "EOS id", std::to_string(field(i)),
-                   "-1 or an id below " + std::to_string(vocab));
+                   fmt::format("-1 or an id below {:d}", vocab));
     }
   }
   stored_crc_ = static_cast<uint32_t>(field(kFieldCrc));
@@ -174,7 +171,7 @@ void Shard::parse_extended_header() {
                     static_cast<uint32_t>(field(kFieldHashLow));
   for (int i = kFieldUnused; i < kShardHeaderInts; ++i) {
     if (field(i) != 0) {
-      fail_at_byte(name_, 4 * static_cast<uint64_t>(i), "unused header field " + std::to_string(i),
+      fail_at_byte(name_, 4 * static_cast<uint64_t>(i), fmt::format("unused header field {:d}", i),
                    std::to_string(field(i)), "0");
     }
   }
@@ -186,8 +183,8 @@ void Shard::parse_raw(TokenType type) {
   const auto bytes = bin_->view();
   const auto width = static_cast<uint64_t>(token_width(type));
   if (bytes.size() % width != 0) {
-    fail_at_byte(name_, bytes.size(), "file size", std::to_string(bytes.size()) + " bytes",
-                 "a multiple of " + std::to_string(width));
+    fail_at_byte(name_, bytes.size(), "file size", fmt::format("{:d} bytes", bytes.size()),
+                 fmt::format("a multiple of {:d}", width));
   }
   data_ = bytes.data();
   tokens_ = static_cast<int64_t>(bytes.size() / width);
@@ -233,7 +230,7 @@ void Shard::read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out)
     const int64_t id = token(i);
     if (id < 0 || id >= vocab_size) {
       fail_at_byte(name_, byte_offset(i), "token id outside the vocabulary", std::to_string(id),
-                   "0 <= id < " + std::to_string(vocab_size));
+                   fmt::format("0 <= id < {:d}", vocab_size));
     }
   }
 }
@@ -246,8 +243,8 @@ uint32_t Shard::continue_crc(int64_t begin, int64_t count, uint32_t crc) const {
 void Shard::require_crc(uint32_t computed) const {
   if (stored_crc_ && computed != *stored_crc_) {
     fail_at_byte(name_, static_cast<uint64_t>(data_offset_),
-                 "CRC-32 of the " + std::to_string(tokens_) + " tokens does not match the header (byte 28)",
-                 hex32(computed), hex32(*stored_crc_));
+                 fmt::format("CRC-32 of the {:d} tokens does not match the header (byte 28)", tokens_), hex32(computed),
+                 hex32(*stored_crc_));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "data/shards/shard_index.h"
 
-#include <cstdio>
+#include <fmt/core.h>
+
 #include <cstring>
 
 #include "core/hash.h"
@@ -9,11 +10,7 @@
 namespace hebb {
 namespace {
 
-std::string hex32(uint32_t value) {
-  char text[11];
-  std::snprintf(text, sizeof text, "0x%08x", value);
-  return text;
-}
+std::string hex32(uint32_t value) { return fmt::format("0x{:08x}", value); }
 
 struct MegatronType {
   bool holds_tokens;
@@ -55,8 +52,8 @@ MegatronArrays megatron_arrays(std::span<const uint8_t> bytes, const std::string
   const auto boundaries = load_le<uint64_t>(bytes.data() + 26);
   const uint64_t room = size - kMegatronHeaderBytes;
   if (sequences > room / 12 || boundaries != (room - 12 * sequences) / 8 || (room - 12 * sequences) % 8 != 0) {
-    fail_at_byte(name, 18, "file size of " + std::to_string(size) + " bytes does not fit the counts",
-                 std::to_string(sequences) + " sequences, " + std::to_string(boundaries) + " document boundaries",
+    fail_at_byte(name, 18, fmt::format("file size of {:d} bytes does not fit the counts", size),
+                 fmt::format("{:d} sequences, {:d} document boundaries", sequences, boundaries),
                  "34 + 12 * sequences + 8 * boundaries bytes");
   }
   return {bytes.data(), sequences, boundaries};
@@ -72,7 +69,7 @@ void check_boundaries(const MegatronArrays& arrays, const std::string& name) {
     if (boundary < previous || boundary > last || (i == 0 && boundary != 0) || (is_end && boundary != last)) {
       const std::string lowest = std::to_string(is_end ? last : previous);
       const std::string highest = std::to_string(i == 0 && !is_end ? 0 : last);
-      fail_at_byte(name, arrays.boundary_at(i), "document boundary " + std::to_string(i), std::to_string(boundary),
+      fail_at_byte(name, arrays.boundary_at(i), fmt::format("document boundary {:d}", i), std::to_string(boundary),
                    lowest == highest ? lowest : lowest + " to " + highest);
     }
     previous = boundary;
@@ -83,7 +80,7 @@ void check_boundaries(const MegatronArrays& arrays, const std::string& name) {
 
 void fail_at_byte(const std::string& name, uint64_t offset, const std::string& what, const std::string& found,
                   const std::string& expected) {
-  throw DataError(name + ": byte " + std::to_string(offset), what, found, expected);
+  throw DataError(fmt::format("{}: byte {:d}", name, offset), what, found, expected);
 }
 
 int64_t token_width(TokenType type) {
@@ -115,8 +112,8 @@ const char* token_type_name(TokenType type) {
 int64_t check_index(std::span<const uint8_t> bytes, const std::string& name, int64_t tokens) {
   constexpr uint64_t kSmallest = kIndexHeaderBytes + 8 + 4;  // no document: one offset and the CRC
   if (bytes.size() < kSmallest) {
-    fail_at_byte(name, bytes.size(), "file ends too early", std::to_string(bytes.size()) + " bytes",
-                 "at least " + std::to_string(kSmallest));
+    fail_at_byte(name, bytes.size(), "file ends too early", fmt::format("{:d} bytes", bytes.size()),
+                 fmt::format("at least {:d}", kSmallest));
   }
   if (std::memcmp(bytes.data(), kIndexMagic.data(), kIndexMagic.size()) != 0) {
     fail_at_byte(name, 0, "magic word of the index", "other bytes", std::string(kIndexMagic));
@@ -124,42 +121,42 @@ int64_t check_index(std::span<const uint8_t> bytes, const std::string& name, int
   const auto documents = load_le<uint64_t>(bytes.data() + 8);
   const uint64_t room = bytes.size() - kSmallest;
   if (room % 8 != 0 || documents != room / 8) {
-    fail_at_byte(name, 8, "number of documents in a file of " + std::to_string(bytes.size()) + " bytes",
-                 std::to_string(documents), std::to_string(room / 8) + (room % 8 != 0 ? " and a remainder" : ""));
+    fail_at_byte(name, 8, fmt::format("number of documents in a file of {:d} bytes", bytes.size()),
+                 std::to_string(documents), fmt::format("{:d}{}", room / 8, room % 8 != 0 ? " and a remainder" : ""));
   }
   const uint64_t crc_offset = bytes.size() - 4;
   const auto stored = load_le<uint32_t>(bytes.data() + crc_offset);
   const uint32_t computed = crc32(bytes.data(), crc_offset);
   if (stored != computed) {
-    fail_at_byte(name, crc_offset, "CRC-32 of the index does not match its " + std::to_string(crc_offset) + " bytes",
+    fail_at_byte(name, crc_offset, fmt::format("CRC-32 of the index does not match its {:d} bytes", crc_offset),
                  hex32(computed), hex32(stored));
   }
   const auto stored_tokens = load_le<uint64_t>(bytes.data() + 16);
   if (stored_tokens != static_cast<uint64_t>(tokens)) {
     fail_at_byte(name, 16, "number of tokens", std::to_string(stored_tokens),
-                 std::to_string(tokens) + ", as in the shard");
+                 fmt::format("{:d}, as in the shard", tokens));
   }
   uint64_t previous = 0;
   for (uint64_t i = 0; i <= documents; ++i) {
     const uint64_t at = kIndexHeaderBytes + 8 * i;
     const auto start = load_le<uint64_t>(bytes.data() + at);
     if ((i == 0 && start != 0) || start < previous || start > stored_tokens) {
-      fail_at_byte(name, at, "start of document " + std::to_string(i), std::to_string(start),
-                   i == 0 ? "0" : std::to_string(previous) + " to " + std::to_string(stored_tokens));
+      fail_at_byte(name, at, fmt::format("start of document {:d}", i), std::to_string(start),
+                   i == 0 ? "0" : fmt::format("{:d} to {:d}", previous, stored_tokens));
     }
     previous = start;
   }
   if (previous != stored_tokens) {
     fail_at_byte(name, kIndexHeaderBytes + 8 * documents, "last offset", std::to_string(previous),
-                 std::to_string(stored_tokens) + ", the number of tokens");
+                 fmt::format("{:d}, the number of tokens", stored_tokens));
   }
   return static_cast<int64_t>(documents);
 }
 
 MegatronIndex parse_megatron_index(std::span<const uint8_t> bytes, const std::string& name, uint64_t bin_bytes) {
   if (bytes.size() < kMegatronHeaderBytes) {
-    fail_at_byte(name, bytes.size(), "file ends too early", std::to_string(bytes.size()) + " bytes",
-                 "at least " + std::to_string(kMegatronHeaderBytes));
+    fail_at_byte(name, bytes.size(), "file ends too early", fmt::format("{:d} bytes", bytes.size()),
+                 fmt::format("at least {:d}", kMegatronHeaderBytes));
   }
   if (std::memcmp(bytes.data(), kMegatronMagic.data(), kMegatronMagic.size()) != 0) {
     fail_at_byte(name, 0, "magic word of the Megatron index", "other bytes", "MMIDIDX and two zero bytes");
@@ -185,20 +182,20 @@ MegatronIndex parse_megatron_index(std::span<const uint8_t> bytes, const std::st
     }
     if (i == arrays.sequences) { break; }
     if (arrays.length(i) < 0) {
-      fail_at_byte(name, arrays.length_at(i), "length of sequence " + std::to_string(i),
+      fail_at_byte(name, arrays.length_at(i), fmt::format("length of sequence {:d}", i),
                    std::to_string(arrays.length(i)), ">= 0");
     }
     if (arrays.offset(i) != index.tokens * width) {
-      fail_at_byte(name, arrays.offset_at(i), "byte offset of sequence " + std::to_string(i),
+      fail_at_byte(name, arrays.offset_at(i), fmt::format("byte offset of sequence {:d}", i),
                    std::to_string(arrays.offset(i)),
-                   std::to_string(index.tokens * width) + ", the end of the one before");
+                   fmt::format("{:d}, the end of the one before", index.tokens * width));
     }
     index.tokens += arrays.length(i);
   }
   if (static_cast<uint64_t>(index.tokens) * static_cast<uint64_t>(width) != bin_bytes) {
     fail_at_byte(name, kMegatronHeaderBytes, "tokens of all sequences",
-                 std::to_string(index.tokens) + " of " + std::to_string(width) + " bytes",
-                 "the " + std::to_string(bin_bytes) + " bytes of the .bin file");
+                 fmt::format("{:d} of {:d} bytes", index.tokens, width),
+                 fmt::format("the {:d} bytes of the .bin file", bin_bytes));
   }
   return index;
 }

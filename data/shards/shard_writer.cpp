@@ -1,12 +1,13 @@
 #include "data/shards/shard_writer.h"
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <system_error>
@@ -21,11 +22,7 @@ constexpr const char* kTemporarySuffix = ".tmp";
 constexpr const char* kDescription = "dataset.json";
 constexpr const char* kModels[] = {"tokenizer.model", "tokenizer.json"};
 
-std::string shard_stem(const std::string& prefix, size_t number) {
-  char text[32];
-  std::snprintf(text, sizeof text, "_%06zu", number);
-  return prefix + text;
-}
+std::string shard_stem(const std::string& prefix, size_t number) { return fmt::format("{}_{:06}", prefix, number); }
 
 // train_000000.bin, val_000012.idx: the names that this writer owns in its folder.
 bool is_shard_name(const std::string& name) {
@@ -76,12 +73,6 @@ void patch_header(const fs::path& path, const std::array<int32_t, kShardHeaderIn
   if (error != 0 || done != static_cast<ssize_t>(sizeof header)) {
     throw_system(path, "cannot write the header", error);
   }
-}
-
-std::string hex64(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
 }
 
 }  // namespace
@@ -200,13 +191,13 @@ void ShardWriter::add_document(std::span<const int32_t> tokens, DatasetSplit spl
   HEBB_ASSERT(!finished_ && !tokens.empty());
   const std::string where = options_.directory.string();
   if (static_cast<uint64_t>(tokens.size()) > static_cast<uint64_t>(kMaxShardTokens)) {
-    throw DataError(where, "document is too long for a shard", std::to_string(tokens.size()) + " tokens",
-                    "at most " + std::to_string(kMaxShardTokens));
+    throw DataError(where, "document is too long for a shard", fmt::format("{:d} tokens", tokens.size()),
+                    fmt::format("at most {:d}", kMaxShardTokens));
   }
   for (const int32_t token : tokens) {
     if (token < 0 || token >= options_.vocab_size) {
       throw DataError(where, "token id outside the vocabulary", std::to_string(token),
-                      "0 <= id < " + std::to_string(options_.vocab_size));
+                      fmt::format("0 <= id < {:d}", options_.vocab_size));
     }
   }
   Stream& stream = split == DatasetSplit::train ? train_ : validation_;
@@ -238,7 +229,7 @@ Json ShardWriter::description(const Summary& summary) const {
                        {"dtype", Json(options_.vocab_size <= kMaxVocab16 ? "u16" : "u32")},
                        {"vocab_size", Json(options_.vocab_size)},
                        {"tokenizer", options_.tokenizer},
-                       {"tokenizer_hash", Json(hex64(options_.tokenizer_hash))},
+                       {"tokenizer_hash", Json(fmt::format("{:016x}", options_.tokenizer_hash))},
                        {"shards", std::move(shards)},
                        {"total_tokens", Json(summary.train_tokens)},
                        {"total_documents", Json(summary.train_documents)}});

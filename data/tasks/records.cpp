@@ -1,5 +1,7 @@
 #include "data/tasks/records.h"
 
+#include <fmt/core.h>
+
 #include "core/json_line.h"
 #include "data/text/text_input.h"
 
@@ -21,7 +23,7 @@ void text_field(Fields& f, const char* name, std::string& text) {
 
 /// An index or a list of indices below `count`.
 void gold_field(Fields& f, std::vector<int64_t>& gold, size_t count) {
-  const std::string expected = "an index below " + std::to_string(count) + ", or a list of such indices";
+  const std::string expected = fmt::format("an index below {:d}, or a list of such indices", count);
   Json json = Json::array();
   for (const int64_t i : gold) { json.push(i); }
   if (gold.size() == 1) { json = Json(gold[0]); }
@@ -134,7 +136,7 @@ template <class R> std::vector<R> read_records(const std::string& path) {
   each_json_line(path, [&](const Json& line) {
     R record;
     record.id = std::to_string(records.size());
-    record.where = *line.origin().file + ":" + std::to_string(line.origin().line);
+    record.where = fmt::format("{}:{:d}", *line.origin().file, line.origin().line);
     Fields::read(without_comments(line), "", record);
     records.push_back(std::move(record));
   });

@@ -1,5 +1,7 @@
 #include "data/tasks/ruler.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "data/tasks/records.h"
@@ -16,7 +18,7 @@ namespace {
 std::vector<std::string> read_words(const std::string& path, size_t least) {
   const std::string text = without_byte_order_mark(read_file(path));
   if (const size_t bad = utf8_first_invalid(text); bad != std::string::npos) {
-    throw DataError(path + ": byte " + std::to_string(bad), "a word list",
+    throw DataError(fmt::format("{}: byte {:d}", path, bad), "a word list",
                     hex_bytes(std::string_view(text).substr(bad)), "UTF-8");
   }
   std::vector<std::string> words;
@@ -32,7 +34,7 @@ std::vector<std::string> read_words(const std::string& path, size_t least) {
     throw DataError(path, "a word list", "\"" + *again + "\" twice", "every word once");
   }
   if (words.size() < least) {
-    throw DataError(path, "a word list", std::to_string(words.size()) + " words", "at least " + std::to_string(least));
+    throw DataError(path, "a word list", fmt::format("{:d} words", words.size()), fmt::format("at least {:d}", least));
   }
   return words;
 }
@@ -48,7 +50,7 @@ std::vector<std::string> read_essay(const std::string& path) {
     text = member->as_string();
   }
   if (const size_t bad = utf8_first_invalid(text); bad != std::string::npos) {
-    throw DataError(path + ": byte " + std::to_string(bad), "an essay file",
+    throw DataError(fmt::format("{}: byte {:d}", path, bad), "an essay file",
                     hex_bytes(std::string_view(text).substr(bad)), "UTF-8");
   }
   const std::vector<std::string_view> words = split_words(text);
@@ -215,7 +217,7 @@ std::string RulerMaker::essay(int64_t count) {
 }
 
 RulerMaker::Shape RulerMaker::shape(const RulerTask& task, int64_t length, uint64_t j) {
-  const ruler::Streams streams{seed_, j, "ruler/" + task.name + "/" + std::to_string(length)};
+  const ruler::Streams streams{seed_, j, fmt::format("ruler/{}/{:d}", task.name, length)};
   if (const ruler::NeedleTask* needles = ruler::find_needle_task(task.name)) {
     const bool is_essay = needles->haystack == ruler::Haystack::essay;
     return {is_essay        ? 500
@@ -246,7 +248,7 @@ RulerMaker::Shape RulerMaker::shape(const RulerTask& task, int64_t length, uint6
 RulerSample RulerMaker::sample(const RulerTask& task, int64_t length, uint64_t j) {
   HEBB_ASSERT(has(task));
   const auto refuse = [&](const std::string& found, const std::string& expected) {
-    throw ConfigError("task " + task.name + " at length " + std::to_string(length), found, expected);
+    throw ConfigError(fmt::format("task {} at length {:d}", task.name, length), found, expected);
   };
   constexpr int64_t kLeastForFwe = 200;  // four words (the dots and three that are asked)
   if (task.name == "fwe" && length < kLeastForFwe) { refuse("too few words", "a length of at least 200 tokens"); }
@@ -263,9 +265,9 @@ RulerSample RulerMaker::sample(const RulerTask& task, int64_t length, uint64_t j
   int64_t& size = last_size_[{task.name, length}];
   size = largest(size, most, [&](int64_t n) { return build(n).length <= length; });
   if (size == 0) {
-    refuse(std::to_string(build(1).length) + " tokens with the least text (" + std::to_string(task.new_tokens) +
-               " of them for the answer)",
-           "at most " + std::to_string(length) + ": a larger length, or \"tasks\" without this one");
+    refuse(
+        fmt::format("{:d} tokens with the least text ({:d} of them for the answer)", build(1).length, task.new_tokens),
+        fmt::format("at most {:d}: a larger length, or \"tasks\" without this one", length));
   }
   RulerSample sample = build(size);
   const bool has_all = std::all_of(sample.outputs.begin(), sample.outputs.end(), [&](const std::string& word) {

@@ -1,4 +1,6 @@
 // RULER's tasks of frequent words (docs/verbs/eval.md, Generated answers).
+#include <fmt/core.h>
+
 #include <cmath>
 #include <numbers>
 #include <set>
@@ -12,7 +14,7 @@ namespace {
 /// "1. a 2. b 3. c"
 std::string numbered(const std::vector<std::string>& words) {
   std::string text;
-  for (size_t i = 0; i < words.size(); ++i) { text += (i == 0 ? "" : " ") + std::to_string(i + 1) + ". " + words[i]; }
+  for (size_t i = 0; i < words.size(); ++i) { text += fmt::format("{}{:d}. {}", i == 0 ? "" : " ", i + 1, words[i]); }
   return text;
 }
 

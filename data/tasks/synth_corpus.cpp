@@ -1,5 +1,7 @@
 #include "data/tasks/synth_corpus.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <vector>
 
@@ -18,7 +20,7 @@ std::vector<std::string> sample_words(Rng& rng, const std::vector<std::string>& 
 std::string fact(Rng& rng) {
   const std::string adjective = rng.choice(adjectives());
   const std::string noun = rng.choice(nouns());
-  return "The number of " + adjective + "-" + noun + " is " + std::to_string(100'000 + rng.below(900'000)) + ".";
+  return fmt::format("The number of {}-{} is {:d}.", adjective, noun, 100'000 + rng.below(900'000));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "data/tasks/synthetic_tasks.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -226,13 +228,13 @@ void check_icr(const SyntheticTask& task, const std::string& where, int64_t leng
   const int64_t n = context_pairs(task, length);
   const int64_t smallest = asked_pairs(task);
   require(n >= smallest, where, task.lengths.size() > 1 ? "lengths" : "length", length,
-          "at least " + std::to_string(1 + 2 * smallest * pair_tokens(task)) + " tokens for " +
-              std::to_string(smallest) + " asked pairs of 2 x " + std::to_string(task.word) + " tokens");
+          fmt::format("at least {:d} tokens for {:d} asked pairs of 2 x {:d} tokens",
+                      1 + 2 * smallest * pair_tokens(task), smallest, task.word));
   const int64_t needed = task.task == "icr_basic" ? 2 * n : n + n / task.copies;
   const double words = std::pow(static_cast<double>(task.vocab - kFirstContent), static_cast<double>(task.word));
   require(words >= static_cast<double>(needed), where, "vocab", task.vocab,
-          "an alphabet with at least " + std::to_string(needed) + " different words of " + std::to_string(task.word) +
-              " tokens (ids below 10 are reserved)");
+          fmt::format("an alphabet with at least {:d} different words of {:d} tokens (ids below 10 are reserved)",
+                      needed, task.word));
 }
 
 void check_icl(const SyntheticTask& task, const std::string& where, int64_t length) {
@@ -242,14 +244,14 @@ void check_icl(const SyntheticTask& task, const std::string& where, int64_t leng
   require(task.x_max >= 1 && task.coef_max * (task.x_max + 1) < kIclSeparator, where, "x_max", task.x_max,
           ">= 1 and coef_max * (x_max + 1) < 9871, because numbers are token ids");
   require(length >= 2 * task.dim + 2, where, "length", length,
-          "at least " + std::to_string(2 * task.dim + 2) + ", one example");
+          fmt::format("at least {:d}, one example", 2 * task.dim + 2));
 }
 
 void check_mqar(const SyntheticTask& task, const std::string& where, int64_t length) {
   require(task.pairs >= 1, where, "pairs", task.pairs, "at least 1");
   require(length % 2 == 0, where, "length", length, "an even number");
   require(4 * task.pairs <= length && length < task.vocab, where, "length", length,
-          "4 * pairs = " + std::to_string(4 * task.pairs) + " to vocab - 1 = " + std::to_string(task.vocab - 1));
+          fmt::format("4 * pairs = {:d} to vocab - 1 = {:d}", 4 * task.pairs, task.vocab - 1));
 }
 
 }  // namespace
@@ -267,7 +269,7 @@ void check_task(const SyntheticTask& task, const std::string& where) {
   // Only ICR sets ids apart from contents; MQAR asks for a vocabulary larger than its row.
   const int64_t least = is_icr(task) ? kFirstContent + 1 : 2;
   require(task.vocab >= least && task.vocab <= kLargest, where, "vocab", task.vocab,
-          std::to_string(least) + " to 2147483647");
+          fmt::format("{:d} to 2147483647", least));
   require(task.word >= 1 && task.word <= 65536, where, "word", task.word, "1 to 65536");
   require(task.queries >= 1 && task.queries <= 65536, where, "queries", task.queries, "1 to 65536");
   require(task.copies >= 1 && task.copies <= 65536, where, "copies", task.copies, "1 to 65536");

@@ -1,5 +1,7 @@
 #include "data/text/byte_source.h"
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -99,7 +101,7 @@ class CompressedFile : public ByteSource {
     return {block_.data() + at_, end_ - at_};
   }
   void consume(size_t size) { at_ += size; }
-  std::string where() const { return file_->path() + ": byte " + std::to_string(file_offset()); }
+  std::string where() const { return fmt::format("{}: byte {:d}", file_->path(), file_offset()); }
 
  private:
   std::unique_ptr<PlainFile> file_;

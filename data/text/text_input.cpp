@@ -1,5 +1,7 @@
 #include "data/text/text_input.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -38,7 +40,7 @@ std::string place(const RawDocument& raw, const std::vector<fs::path>& files, si
     where += ':';
     where += std::to_string(raw.line);
   }
-  where += ": byte " + std::to_string(raw.offset + at);
+  where += fmt::format(": byte {:d}", raw.offset + at);
   return raw.is_compressed ? where + " of the uncompressed text" : where;
 }
 
@@ -97,7 +99,7 @@ bool RawReader::next(RawDocument& document) {
       has_document = cut_document(document);
     } catch (const DataError& error) {
       document.failure = error.what();
-      if (is_jsonl_) { document.failure += ", in line " + std::to_string(line_ + 1); }
+      if (is_jsonl_) { document.failure += fmt::format(", in line {:d}", line_ + 1); }
       has_document = true;
       is_at_end_ = true;
       begin_ = buffer_.size();  // the piece before the damage is not complete
@@ -225,7 +227,7 @@ bool DocumentFilter::accept(ParsedDocument::State state, const std::string& prob
   if (counts_.bad >= skip_bad_) {
     std::string message = problem;
     if (skip_bad_ > 0) {
-      message += "; as many as --skip-bad allows (" + std::to_string(skip_bad_) + ") were left out before";
+      message += fmt::format("; as many as --skip-bad allows ({:d}) were left out before", skip_bad_);
     }
     throw DataError("", message);
   }

@@ -1,5 +1,7 @@
 #include "data/tokenizer/byte_level_encoder.h"
 
+#include <fmt/core.h>
+
 #include "core/error.h"
 #include "data/tokenizer/nfc.h"
 
@@ -66,7 +68,7 @@ void ByteLevelEncoder::encode_words(std::string_view text, Scratch& scratch, std
 
 void ByteLevelEncoder::merge_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
   if (word.size() > static_cast<size_t>(INT32_MAX)) {
-    throw DataError("", "text without a place to cut it", std::to_string(word.size()) + " bytes", "less than 2 GiB");
+    throw DataError("", "text without a place to cut it", fmt::format("{:d} bytes", word.size()), "less than 2 GiB");
   }
   if (!words_.empty()) {
     const auto found = words_.find(word);

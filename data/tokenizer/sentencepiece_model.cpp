@@ -1,5 +1,7 @@
 #include "data/tokenizer/sentencepiece_model.h"
 
+#include <fmt/core.h>
+
 #include <cstring>
 
 #include "core/error.h"
@@ -33,18 +35,18 @@ class WireReader {
       case kFixed64: field.value = fixed(8); return true;
       case kFixed32: field.value = fixed(4); return true;
       case kBytes: field.bytes = take(varint()); return true;
-      default: damaged("wire type " + std::to_string(field.type), "0, 1, 2 or 5");
+      default: damaged(fmt::format("wire type {:d}", field.type), "0, 1, 2 or 5");
     }
   }
 
  private:
   [[noreturn]] void damaged(const std::string& found, const std::string& expected) const {
-    throw DataError(where_, "not a SentencePiece model: damaged at byte " + std::to_string(rest_.data() - file_.data()),
+    throw DataError(where_, fmt::format("not a SentencePiece model: damaged at byte {:d}", rest_.data() - file_.data()),
                     found, expected);
   }
   std::string_view take(uint64_t size) {
     if (size > rest_.size()) {
-      damaged("a field of " + std::to_string(size) + " bytes", "at most " + std::to_string(rest_.size()));
+      damaged(fmt::format("a field of {:d} bytes", size), fmt::format("at most {:d}", rest_.size()));
     }
     const std::string_view bytes = rest_.substr(0, size);
     rest_.remove_prefix(size);

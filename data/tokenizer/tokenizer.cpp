@@ -1,5 +1,7 @@
 #include "data/tokenizer/tokenizer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <fstream>
 #include <numeric>
@@ -83,8 +85,8 @@ struct Tokenizer::Library {
   void encode(std::string_view text, std::vector<int32_t>& ids) const {
     // Positions inside the library are int; a space takes three bytes there.
     if (text.size() > static_cast<size_t>(INT32_MAX) / 3) {
-      throw DataError("", "document too long for the SentencePiece library", std::to_string(text.size()) + " bytes",
-                      "at most " + std::to_string(INT32_MAX / 3));
+      throw DataError("", "document too long for the SentencePiece library", fmt::format("{:d} bytes", text.size()),
+                      fmt::format("at most {:d}", INT32_MAX / 3));
     }
     std::vector<int> found;
     const auto status = processor.Encode(absl::string_view(text.data(), text.size()), &found);
@@ -252,7 +254,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
 const Tokenizer::Surface& Tokenizer::surface(int32_t id) const {
   if (id < 0 || id >= vocab_size()) {
     throw DataError("", "token id outside the vocabulary", std::to_string(id),
-                    "0 <= id < " + std::to_string(vocab_size()));
+                    fmt::format("0 <= id < {:d}", vocab_size()));
   }
   return surfaces_[static_cast<size_t>(id)];
 }
@@ -314,7 +316,7 @@ void require_ids(const Tokenizer& tokenizer, int64_t vocab_size) {
   if (tokenizer.vocab_size() > vocab_size) {
     const TokenizerConfig& config = tokenizer.config();
     throw DataError(config.file.empty() ? config.type : config.file, "a tokenizer with more ids than the model",
-                    std::to_string(tokenizer.vocab_size()), "at most " + std::to_string(vocab_size));
+                    std::to_string(tokenizer.vocab_size()), fmt::format("at most {:d}", vocab_size));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "data/tokenizer/tokenizer_json.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
@@ -46,7 +48,7 @@ struct Value {
     if (!json->is_array()) { refuse("an array"); }
     std::vector<Value> values;
     for (size_t i = 0; i < json->items().size(); ++i) {
-      values.push_back({&json->items()[i], path + "." + std::to_string(i), file});
+      values.push_back({&json->items()[i], fmt::format("{}.{:d}", path, i), file});
     }
     return values;
   }
@@ -61,7 +63,7 @@ struct Value {
   }
   int32_t id() const {
     const bool fits = json->is_integer() && json->as_double() >= 0 && json->as_double() < kMaxIds;
-    if (!fits) { refuse("an id from 0 to " + std::to_string(kMaxIds - 1)); }
+    if (!fits) { refuse(fmt::format("an id from 0 to {:d}", kMaxIds - 1)); }
     return static_cast<int32_t>(json->as_int());
   }
   const std::string& type() const { return object_type().string(); }
@@ -124,9 +126,7 @@ Ids read_vocab(const Value& vocab, const ByteCharacters& characters, TokenizerJs
     const Value value{&json, vocab.path, vocab.file};
     const int32_t id = value.id();
     is_used.resize(std::max<size_t>(is_used.size(), static_cast<size_t>(id) + 1));
-    if (is_used[static_cast<size_t>(id)]) {
-      value.refuse("id " + std::to_string(id) + " twice", "an id for each token");
-    }
+    if (is_used[static_cast<size_t>(id)]) { value.refuse(fmt::format("id {:d} twice", id), "an id for each token"); }
     is_used[static_cast<size_t>(id)] = true;
     ids.emplace(token, id);
     std::string bytes = characters.bytes_of(token);
@@ -136,7 +136,7 @@ Ids read_vocab(const Value& vocab, const ByteCharacters& characters, TokenizerJs
   }
   out.vocab_size = static_cast<int32_t>(is_used.size());
   if (const auto* lacking = std::find(out.byte_ids.begin(), out.byte_ids.end(), -1); lacking != out.byte_ids.end()) {
-    vocab.refuse("no token for byte " + std::to_string(lacking - out.byte_ids.begin()),
+    vocab.refuse(fmt::format("no token for byte {:d}", lacking - out.byte_ids.begin()),
                  "one for each of the 256 bytes, as in byte-level BPE");
   }
   return ids;
@@ -213,7 +213,7 @@ void read_added_tokens(const Value& added, const Ids& ids, TokenizerJson& out) {
     const auto known = ids.find(token.content);
     const int32_t expected = known != ids.end() ? known->second : next++;
     if (token.id != expected) {
-      id.refuse(std::to_string(expected) + (known != ids.end() ? ", the id in model.vocab" : ", the next free id"));
+      id.refuse(fmt::format("{:d}{}", expected, known != ids.end() ? ", the id in model.vocab" : ", the next free id"));
     }
     out.vocab_size = std::max(out.vocab_size, token.id + 1);
   }

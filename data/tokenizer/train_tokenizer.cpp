@@ -1,5 +1,7 @@
 #include "data/tokenizer/train_tokenizer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -164,9 +166,9 @@ void check(const TrainTokenizerOptions& options) {
     throw ConfigError("--model-type", "\"" + options.model_type + "\"", "bpe or unigram");
   }
   if (options.vocab_size <= kFixedTokens || options.vocab_size > INT32_MAX) {
-    throw ConfigError("--vocab-size", std::to_string(options.vocab_size),
-                      std::to_string(kFixedTokens + 1) + " (one more than 3 special and 256 byte tokens) to " +
-                          std::to_string(INT32_MAX));
+    throw ConfigError(
+        "--vocab-size", std::to_string(options.vocab_size),
+        fmt::format("{:d} (one more than 3 special and 256 byte tokens) to {:d}", kFixedTokens + 1, INT32_MAX));
   }
   if (options.threads < 1 || options.threads > 128) {
     throw ConfigError("--threads", std::to_string(options.threads), "1 to 128");
@@ -196,14 +198,14 @@ TrainedTokenizer train_tokenizer(const TrainTokenizerOptions& options, Progress&
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   lines.rethrow();
   if (!status.ok()) {
-    throw ConfigError("--vocab-size " + std::to_string(options.vocab_size),
-                      "SentencePiece cannot train on " + std::to_string(result.bytes) +
-                          " bytes of text: " + library_message(status.ToString()));
+    throw ConfigError(fmt::format("--vocab-size {:d}", options.vocab_size),
+                      fmt::format("SentencePiece cannot train on {:d} bytes of text: {}", result.bytes,
+                                  library_message(status.ToString())));
   }
   const auto pieces = static_cast<int64_t>(parse_sentencepiece_model(result.model, "trained model").pieces.size());
   if (pieces != options.vocab_size) {
     throw ConfigError("--vocab-size", std::to_string(options.vocab_size),
-                      "at most " + std::to_string(pieces) + " for this text");
+                      fmt::format("at most {:d} for this text", pieces));
   }
   return result;
 }
