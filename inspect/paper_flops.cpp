@@ -1,5 +1,7 @@
 #include "inspect/paper_flops.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -26,7 +28,7 @@ std::vector<Placed> layers_of(const Model& model) {
       if (name) {
         const Json& definition = definitions.at(*name);
         placed.push_back(
-            {layer, definition.at("type").as_string(), "blocks." + std::to_string(i) + "." + role + ".", definition});
+            {layer, definition.at("type").as_string(), fmt::format("blocks.{:d}.{}.", i, role), definition});
       }
     };
     add(spec.memory, block.memory.get(), "memory");

@@ -1,5 +1,7 @@
 #include "inspect/plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "data/rows/loader.h"
@@ -44,7 +46,7 @@ int64_t largest_fitting(const RunConfig& config, double memory_gib) {
   for (int64_t micro = 1; micro <= config.train.batch_size; ++micro) {
     if (config.train.batch_size % micro != 0) { continue; }
     Json json = to_json(config);
-    apply_override(json, "train.micro_batch_size=" + std::to_string(micro));
+    apply_override(json, fmt::format("train.micro_batch_size={:d}", micro));
     RunConfig other;
     Fields::read(json, "", other);
     if (static_cast<double>(plan_memory(other).total_bytes()) > limit) { break; }
@@ -109,7 +111,7 @@ Plan plan_model(const ModelConfig& config, int64_t length) {
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const BlockSpec spec = config.block(i);
     const Model::Block& block = model.blocks()[static_cast<size_t>(i)];
-    const std::string prefix = "blocks." + std::to_string(i) + ".";
+    const std::string prefix = fmt::format("blocks.{:d}.", i);
     if (spec.memory) { add_layer(plan, model, config, *spec.memory, *block.memory, prefix + "memory"); }
     add_layer(plan, model, config, *spec.mixer, *block.mixer, prefix + "mixer");
     add_layer(plan, model, config, *spec.ffn, *block.ffn, prefix + "ffn");

@@ -1,6 +1,7 @@
 // Plans as text and JSON.
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <map>
 
@@ -9,12 +10,6 @@
 
 namespace hebb {
 namespace {
-
-std::string print(const char* format, auto... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
 
 /// 1234567 as "1,234,567".
 std::string grouped(int64_t n) {
@@ -29,9 +24,9 @@ std::string grouped(int64_t n) {
 std::string short_count(double n) {
   for (const auto& [scale, unit] :
        {std::pair{1e12, "T"}, std::pair{1e9, "G"}, std::pair{1e6, "M"}, std::pair{1e3, "K"}}) {
-    if (n >= scale) { return print("%.2f%s", n / scale, unit); }
+    if (n >= scale) { return fmt::format("{:.2f}{}", n / scale, unit); }
   }
-  return print("%.0f", n);
+  return fmt::format("{:.0f}", n);
 }
 
 Json integers(const std::vector<int64_t>& values) {
@@ -48,8 +43,8 @@ std::string paper_text(const std::vector<PaperFlops>& papers, double ours) {
                                                            {"ham", "the HAM paper"}};
   std::string t;
   for (const PaperFlops& p : papers) {
-    t += print("  training as %s counts: %s (%.3f of the above)\n", names.at(p.name).c_str(),
-               short_count(p.training_per_token).c_str(), p.training_per_token / ours);
+    t += fmt::format("  training as {} counts: {} ({:.3f} of the above)\n", names.at(p.name),
+                     short_count(p.training_per_token), p.training_per_token / ours);
   }
   return t;
 }
@@ -122,37 +117,35 @@ std::string Plan::text() const {
   if (parameters.state > 0) { t += "          learned state " + grouped(parameters.state) + "\n"; }
   if (parameters.fast > 0) { t += "           fast weights " + grouped(parameters.fast) + "\n"; }
   t += "       active per token " + grouped(parameters.active) + "\n\n";
-  t += print("FLOPs per token at length %lld: forward %s, training %s, of which lm_head %s\n",
-             static_cast<long long>(length), short_count(flops_per_token).c_str(),
-             short_count(3 * flops_per_token).c_str(), short_count(3 * head_flops_per_token).c_str());
+  t += fmt::format("FLOPs per token at length {}: forward {}, training {}, of which lm_head {}\n", length,
+                   short_count(flops_per_token), short_count(3 * flops_per_token),
+                   short_count(3 * head_flops_per_token));
   t += paper_text(papers, 3 * flops_per_token) + "\n";
-  t += print("%-14s %-10s %7s %14s %15s", "layer", "type", "blocks", "params each", "FLOPs/token");
-  for (const int64_t c : contexts) { t += print(" %10s", ("@" + std::to_string(c / 1024) + "K").c_str()); }
+  t += fmt::format("{:<14} {:<10} {:>7} {:>14} {:>15}", "layer", "type", "blocks", "params each", "FLOPs/token");
+  for (const int64_t c : contexts) { t += fmt::format(" {:>10}", fmt::format("@{}K", c / 1024)); }
   t += "   <- state bytes per row after so many tokens\n";
   for (const LayerPlan& l : layers) {
-    t += print("%-14s %-10s %7lld %14s %15s", l.name.c_str(), l.type.c_str(), static_cast<long long>(l.count),
-               grouped(l.parameters).c_str(), short_count(l.flops_per_token).c_str());
-    for (const int64_t bytes : l.state_bytes) { t += print(" %10s", format_bytes(static_cast<double>(bytes)).c_str()); }
+    t += fmt::format("{:<14} {:<10} {:>7} {:>14} {:>15}", l.name, l.type, l.count, grouped(l.parameters),
+                     short_count(l.flops_per_token));
+    for (const int64_t bytes : l.state_bytes) { t += fmt::format(" {:>10}", format_bytes(static_cast<double>(bytes))); }
     t += "\n";
   }
-  t += print("%-14s %-10s %7s %14s %15s", "model", "", "", grouped(parameters.total).c_str(),
-             short_count(flops_per_token).c_str());
-  for (const int64_t bytes : state_bytes) { t += print(" %10s", format_bytes(static_cast<double>(bytes)).c_str()); }
+  t += fmt::format("{:<14} {:<10} {:>7} {:>14} {:>15}", "model", "", "", grouped(parameters.total),
+                   short_count(flops_per_token));
+  for (const int64_t bytes : state_bytes) { t += fmt::format(" {:>10}", format_bytes(static_cast<double>(bytes))); }
   t += "\n";
   for (const std::string& u : unused) { t += "layer \"" + u + "\" is defined but no block uses it\n"; }
   if (memory) {
-    t += print("\nbatch %lld rows of %lld tokens in micro-batches of %lld; %s steps, %s tokens, %.3e FLOPs\n\n",
-               static_cast<long long>(batch), static_cast<long long>(length), static_cast<long long>(micro_batch),
-               grouped(steps).c_str(), grouped(tokens).c_str(), training_flops());
+    t += fmt::format("\nbatch {} rows of {} tokens in micro-batches of {}; {} steps, {} tokens, {:.3e} FLOPs\n\n",
+                     batch, length, micro_batch, grouped(steps), grouped(tokens), training_flops());
     t += describe(*memory);
     t += "\n" + data;
   }
   if (largest_micro_batch) {
-    t += *largest_micro_batch > 0
-             ? print("\nlargest micro-batch that fits: %lld rows\n", static_cast<long long>(*largest_micro_batch))
-             : std::string("\nnot even one row per micro-batch fits\n");
+    t += *largest_micro_batch > 0 ? fmt::format("\nlargest micro-batch that fits: {} rows\n", *largest_micro_batch)
+                                  : std::string("\nnot even one row per micro-batch fits\n");
   }
-  if (hours) { t += print("\ntime at the given speed: %s\n", format_duration(*hours * 3600).c_str()); }
+  if (hours) { t += fmt::format("\ntime at the given speed: {}\n", format_duration(*hours * 3600)); }
   return t;
 }
 
@@ -175,7 +168,8 @@ std::vector<Column> columns() {
       {"state @4K", [](const Plan& p) { return format_bytes(static_cast<double>(p.state_bytes[1])); }},
       {"state @64K", [](const Plan& p) { return format_bytes(static_cast<double>(p.state_bytes[3])); }},
       {"tokens", [](const Plan& p) { return count_or_nothing(static_cast<double>(p.tokens)); }},
-      {"train FLOPs", [](const Plan& p) { return p.tokens > 0 ? print("%.3e", p.training_flops()) : std::string(); }},
+      {"train FLOPs",
+       [](const Plan& p) { return p.tokens > 0 ? fmt::format("{:.3e}", p.training_flops()) : std::string(); }},
       {"micro-batch", [](const Plan& p) { return p.micro_batch > 0 ? std::to_string(p.micro_batch) : std::string(); }},
       {"device memory",
        [](const Plan& p) {

@@ -1,9 +1,10 @@
 #include "inspect/selftest.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 
 #include "core/random.h"
 #include "optim/optimizer.h"
@@ -151,9 +152,7 @@ double relative_rms(const std::vector<double>& a, const std::vector<double>& b, 
 }
 
 std::string exceeds(const char* what, double found, double limit) {
-  char text[128];
-  std::snprintf(text, sizeof text, "%s differ by %.1e, expected at most %.0e", what, found, limit);
-  return text;
+  return fmt::format("{} differ by {:.1e}, expected at most {:.0e}", what, found, limit);
 }
 
 SelftestResult test_optimizer(const Compute& compute, const SelftestLimits& limits) {

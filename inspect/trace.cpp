@@ -1,5 +1,7 @@
 #include "inspect/trace.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -14,8 +16,8 @@ Buffer upload_ids(Stream& stream, Arena& arena, const std::vector<int64_t>& ids,
   for (size_t i = 0; i < ids.size(); ++i) {
     const bool ignored = ignore && ids[i] == -100;
     if (!ignored && (ids[i] < 0 || ids[i] >= vocab)) {
-      throw DataError(name + "[" + std::to_string(i) + "]", "token id outside the vocabulary", std::to_string(ids[i]),
-                      "0 to " + std::to_string(vocab - 1) + (ignore ? " or -100" : ""));
+      throw DataError(fmt::format("{}[{:d}]", name, i), "token id outside the vocabulary", std::to_string(ids[i]),
+                      fmt::format("0 to {:d}{}", vocab - 1, ignore ? " or -100" : ""));
     }
     narrow[i] = static_cast<int32_t>(ids[i]);
   }

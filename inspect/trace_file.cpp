@@ -1,5 +1,7 @@
 #include "inspect/trace_file.h"
 
+#include <fmt/core.h>
+
 #include <set>
 
 #include "core/safetensors.h"
@@ -9,7 +11,7 @@ namespace {
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string s = "[";
-  for (size_t i = 0; i < shape.size(); ++i) { s += (i ? ", " : "") + std::to_string(shape[i]); }
+  for (size_t i = 0; i < shape.size(); ++i) { s += fmt::format("{}{:d}", i ? ", " : "", shape[i]); }
   return s + "]";
 }
 
@@ -19,8 +21,8 @@ void check_documents(const TraceInput& input, const std::string& path) {
     for (int64_t t = 0; t < input.length; ++t) {
       const size_t i = static_cast<size_t>(b * input.length + t);
       if ((t == 0 || input.doc_ids[i] != input.doc_ids[i - 1]) && !seen.insert(input.doc_ids[i]).second) {
-        throw DataError(path, "doc_ids[" + std::to_string(b) + ", " + std::to_string(t) + "]: a document returns",
-                        std::to_string(input.doc_ids[i]) + " again", "ids that do not return within a row");
+        throw DataError(path, fmt::format("doc_ids[{:d}, {:d}]: a document returns", b, t),
+                        fmt::format("{:d} again", input.doc_ids[i]), "ids that do not return within a row");
       }
     }
   }

@@ -1,4 +1,6 @@
 // fwmlp: a perceptron whose weights are rewritten while text is read.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -41,7 +43,7 @@ struct FwmlpConfig final : LayerConfig {
         .help("Whether the training loss is differentiated through the updates.");
     f.field("sync", sync).one_of({"global", "local"}).help("Data parallel: one memory for all ranks, or one per rank.");
     if (f.reading()) {
-      f.require(lookahead < chunk_size, "lookahead", "less than chunk_size (" + std::to_string(chunk_size) + ")");
+      f.require(lookahead < chunk_size, "lookahead", fmt::format("less than chunk_size ({:d})", chunk_size));
       f.require(!branch.value_norm || branch.value_dim > 1, "value_dim", "at least 2 with value_norm");
     }
   }
@@ -79,7 +81,7 @@ class Fwmlp final : public Layer {
   Var forward(Pass& pass, Var x, LayerState* state) override {
     if (chunk(pass) <= o_.lookahead) {
       throw ConfigError(name_ + " chunk size", std::to_string(chunk(pass)),
-                        "more than lookahead (" + std::to_string(o_.lookahead) + ")");
+                        fmt::format("more than lookahead ({:d})", o_.lookahead));
     }
     const MemoryBranch::Inputs in = branch_.inputs(pass, x);
     if (in.g) { add_gate_statistics(pass, name_, pass.tape.value(in.g)); }

@@ -1,4 +1,6 @@
 // fwpkm: a product-key memory whose table and keys are rewritten while text is read.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -54,8 +56,8 @@ struct FwpkmConfig final : LayerConfig {
     f.field("sync", sync).one_of({"global", "local"}).help("Data parallel: one memory for all ranks, or one per rank.");
     if (f.reading()) {
       f.require(key_dim % 2 == 0, "key_dim", "an even integer");
-      f.require(top_k <= num_subkeys, "top_k", "at most num_subkeys (" + std::to_string(num_subkeys) + ")");
-      f.require(lookahead < chunk_size, "lookahead", "less than chunk_size (" + std::to_string(chunk_size) + ")");
+      f.require(top_k <= num_subkeys, "top_k", fmt::format("at most num_subkeys ({:d})", num_subkeys));
+      f.require(lookahead < chunk_size, "lookahead", fmt::format("less than chunk_size ({:d})", chunk_size));
       f.require(!weight_by_gate || branch.gate, "weight_by_gate", "false, since gate is false");
       f.require(!branch.value_norm || branch.value_dim > 1, "value_dim", "at least 2 with value_norm");
     }
@@ -143,7 +145,7 @@ class Fwpkm final : public Layer {
   void check_lookahead(const Pass& pass) const {
     if (chunk(pass) <= o_.lookahead) {
       throw ConfigError(name_ + " chunk size", std::to_string(chunk(pass)),
-                        "more than lookahead (" + std::to_string(o_.lookahead) + ")");
+                        fmt::format("more than lookahead ({:d})", o_.lookahead));
     }
   }
 

@@ -1,4 +1,6 @@
 // gdn: Gated DeltaNet, a recurrent mixer with one decaying matrix per head that is written with the delta rule.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -35,7 +37,7 @@ void GdnConfig::fields(Fields& f) {
       .min(1)
       .help("Heads of values, each with a state; a multiple of num_heads, its default.");
   f.require(num_heads < 1 || value_heads() % num_heads == 0, "num_value_heads",
-            "a multiple of num_heads (" + std::to_string(num_heads) + ")");
+            fmt::format("a multiple of num_heads ({:d})", num_heads));
   f.field("key_head_dim", key_head_dim).required().min(1).help("Channels of a head's queries and keys.");
   f.field("value_head_dim", value_head_dim).required().min(1).help("Channels of a head's values.");
   conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on q, k and v; 0 = none.");

@@ -1,5 +1,7 @@
 #include "layers/ham.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -194,7 +196,7 @@ void Ham::declare_router(const BuildContext& c) {
   for (int64_t j = 0; j < r.depth; ++j) {
     const int64_t out = j + 1 < r.depth ? r.hidden : r.heads;
     router_.push_back(
-        &c.declare("router.layers." + std::to_string(j) + ".weight", {out, in}, init::normal(c.model.init_std)));
+        &c.declare(fmt::format("router.layers.{:d}.weight", j), {out, in}, init::normal(c.model.init_std)));
     in = out;
   }
   if (r.eda) { eda_logit_ = &c.declare("router.eda_logit", {1}, init::constant(0.0), ParamKind::trained, true); }

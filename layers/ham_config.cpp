@@ -1,5 +1,7 @@
 #include "layers/ham_config.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "layers/convolved_projection.h"
@@ -17,9 +19,7 @@ void head_fields(Fields& f, HamHeads& c) {
       .help("On this path's q, k and v, after the convolution.");
 }
 
-std::string products(int64_t heads, int64_t dim) {
-  return std::to_string(heads) + " x " + std::to_string(dim) + " channels";
-}
+std::string products(int64_t heads, int64_t dim) { return fmt::format("{:d} x {:d} channels", heads, dim); }
 
 }  // namespace
 

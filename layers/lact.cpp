@@ -1,4 +1,6 @@
 // lact: window attention and a fast-weight SwiGLU per sequence that is trained while it is read, in large chunks.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -58,7 +60,7 @@ void LactConfig::fields(Fields& f) {
 
 void LactConfig::check(const Fields& f, const std::string& key, const ModelConfig& model) const {
   const int64_t d = model.hidden_size;
-  const std::string size = " hidden_size (" + std::to_string(d) + ")";
+  const std::string size = fmt::format(" hidden_size ({:d})", d);
   if (d % num_heads != 0 || d / num_heads % 2 != 0) {
     f.fail(key + ".num_heads", std::to_string(num_heads), "a divisor of" + size + " with an even quotient");
   }
@@ -67,7 +69,7 @@ void LactConfig::check(const Fields& f, const std::string& key, const ModelConfi
   }
   if (rope.dims && *rope.dims != d / num_heads) {
     f.fail(key + ".rope.dims", std::to_string(*rope.dims),
-           "hidden_size / num_heads (" + std::to_string(d / num_heads) + ")");
+           fmt::format("hidden_size / num_heads ({:d})", d / num_heads));
   }
   if (rope.endpoint && d / num_heads < 4) { f.fail(key + ".rope.endpoint", "true", "false with heads of 2 channels"); }
 }

@@ -1,4 +1,6 @@
 // mamba2: gated linear attention whose step size sets both decay and write strength.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -51,7 +53,7 @@ void Mamba2Config::fields(Fields& f) {
   f.field("state_dim", state_dim).required().min(1).help("Channels of B and C: rows of a head's state.");
   f.field("num_groups", num_groups).required().min(1).help("Pairs of B and C, each shared by consecutive heads.");
   f.require(num_groups < 1 || num_heads % num_groups == 0, "num_groups",
-            "a divisor of num_heads (" + std::to_string(num_heads) + ")");
+            fmt::format("a divisor of num_heads ({:d})", num_heads));
   conv_width_field(f, "conv_size", conv_size, "Width of the causal convolutions on x, B and C; 0 = none.");
   f.field("conv_bias", conv_bias).help("Biases of the convolutions; true by default where there are any.");
   f.require(conv_size > 0 || !conv_bias.value_or(false), "conv_bias", "false where conv_size is 0");
@@ -75,7 +77,7 @@ void Mamba2Config::fields(Fields& f) {
       .help("Blocks of channels with a root mean square of their own; num_groups by default.")
       .only_with(output_norm == "rms", "an output_norm");
   f.require(!norm_groups || (num_heads >= 1 && head_dim >= 1 && channels() % *norm_groups == 0), "norm_groups",
-            "a divisor of num_heads * head_dim (" + std::to_string(channels()) + ")");
+            fmt::format("a divisor of num_heads * head_dim ({:d})", channels()));
   f.field("norm_before_gate", norm_before_gate)
       .help("norm(y) * gate in place of norm(y * gate), where there are both.");
   f.field("initial_state", initial_state).one_of({"zero", "learned"}).help("State before a document's first token.");

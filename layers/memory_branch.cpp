@@ -1,5 +1,7 @@
 #include "layers/memory_branch.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "layers/model_config.h"
@@ -55,11 +57,11 @@ void add_gate_statistics(Pass& pass, const std::string& name, const Tensor& g) {
   auto& s = (*pass.statistics)[name];
   const std::vector<double> gates = host_values(pass.stream(), g);
   const double share = 1.0 / static_cast<double>(gates.size());
-  for (int bin = 0; bin < 10; ++bin) { s["gate_" + std::to_string(bin)] = 0; }
+  for (int bin = 0; bin < 10; ++bin) { s[fmt::format("gate_{:d}", bin)] = 0; }
   s["gate_mean"] = 0;
   for (const double gate : gates) {
     s["gate_mean"] += share * gate;
-    s["gate_" + std::to_string(std::clamp(static_cast<int>(10 * gate), 0, 9))] += share;
+    s[fmt::format("gate_{:d}", std::clamp(static_cast<int>(10 * gate), 0, 9))] += share;
   }
 }
 

@@ -1,5 +1,7 @@
 #include "layers/model.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "layers/ops/embedding.h"
@@ -17,7 +19,7 @@ Model::Model(const ModelConfig& config) : config_(config) {
   if (config_.embed_norm) { embed_norm_ = declare_norm("embed_norm"); }
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     const BlockSpec spec = config_.block(i);
-    const std::string name = "blocks." + std::to_string(i);
+    const std::string name = fmt::format("blocks.{:d}", i);
     const auto build = [&](const std::string& role, const std::string& layer) {
       return config_.find(layer)->config->make(BuildContext{config_, params_, i, name + "." + role, layer, shared});
     };
@@ -79,7 +81,7 @@ Var Model::run_branch(Pass& pass, Layer& layer, Var x, LayerState* state, bool a
 
 Model::Residual Model::run_block(Pass& pass, size_t i, Residual s, ModelState::Block* state) {
   Block& block = blocks_[i];
-  const std::string name = "blocks." + std::to_string(i);
+  const std::string name = fmt::format("blocks.{:d}", i);
   pass.tape.set_scope(name + ".memory");
   if (block.memory) {
     if (s.branch) { s.h = residual_add(pass.tape, s.h, s.branch, config_.residual_scale); }
@@ -170,7 +172,7 @@ std::vector<std::string> Model::needs_host() const {
         {"memory", block.memory.get()}, {"mixer", block.mixer.get()}, {"ffn", block.ffn.get()}};
     for (const auto& [role, layer] : layers) {
       if (const std::string reason = layer != nullptr ? layer->needs_host() : ""; !reason.empty()) {
-        found.push_back("blocks." + std::to_string(i) + "." + role + " " + reason);
+        found.push_back(fmt::format("blocks.{:d}.{} {}", i, role, reason));
       }
     }
   }

@@ -1,5 +1,7 @@
 #include "layers/model_config.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -156,13 +158,13 @@ void fields(Fields& f, ModelConfig& m) {
      std::from_chars(index.data(), index.data() + index.size(), i);
      // Written as the number is: "1" and "01" would be two entries of one block.
      if (sub.reading() && (std::to_string(i) != index || i < 0 || i >= m.num_layers)) {
-       f.fail("at." + index, "\"" + index + "\"", "a block index from 0 to " + std::to_string(m.num_layers - 1));
+       f.fail("at." + index, "\"" + index + "\"", fmt::format("a block index from 0 to {:d}", m.num_layers - 1));
      }
      change_fields(sub, m.at[i]);
    }).help("Changes at single blocks, by block index.");
   if (!f.reading()) { return; }
   for (size_t i = 0; i < m.pattern.size(); ++i) {
-    const std::string key = "pattern." + std::to_string(i);
+    const std::string key = fmt::format("pattern.{:d}", i);
     if (!m.pattern[i].mixer || !m.pattern[i].ffn) {
       f.fail(key + (m.pattern[i].mixer ? ".ffn" : ".mixer"), "nothing", "the name of a layer (required)");
     }
@@ -171,7 +173,7 @@ void fields(Fields& f, ModelConfig& m) {
   f.visit_members("at", [&](const std::string& index, Fields& sub) {
     check_nulls(sub, m.pattern[std::stoull(index) % m.pattern.size()]);
   });
-  for (const auto& [i, b] : m.at) { check_block(f, "at." + std::to_string(i), b, m); }
+  for (const auto& [i, b] : m.at) { check_block(f, fmt::format("at.{:d}", i), b, m); }
   for (const LayerDefinition& d : m.layers) { d.config->check(f, "layers." + d.name, m); }
 }
 

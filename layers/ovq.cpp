@@ -1,4 +1,6 @@
 // ovq: online vector-quantized attention over a growing dictionary of running means.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -40,7 +42,7 @@ void OvqConfig::fields(Fields& f) {
       .min(1)
       .help("Heads of keys and values, each with a dictionary; divides num_heads, its default.");
   f.require(num_heads < 1 || num_heads % num_kv_heads.value_or(num_heads) == 0, "num_kv_heads",
-            "a divisor of num_heads (" + std::to_string(num_heads) + ")");
+            fmt::format("a divisor of num_heads ({:d})", num_heads));
   f.field("head_dim", head_dim).required().min(1).help("Channels of a head's queries and keys.");
   f.field("value_head_dim", value_head_dim).min(1).help("Channels of a head's values; head_dim by default.");
   f.field("chunk_size", chunk_size)

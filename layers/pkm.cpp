@@ -1,4 +1,6 @@
 // pkm: product key memory in the place of a feed-forward layer.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -26,7 +28,7 @@ struct PkmConfig final : LayerConfig {
     f.field("glu", glu).help("Gate the reading with silu of a projection of the input.");
     if (f.reading()) {
       f.require(key_dim % 2 == 0, "key_dim", "an even integer");
-      f.require(top_k <= num_subkeys, "top_k", "at most num_subkeys (" + std::to_string(num_subkeys) + ")");
+      f.require(top_k <= num_subkeys, "top_k", fmt::format("at most num_subkeys ({:d})", num_subkeys));
     }
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;

@@ -1,5 +1,7 @@
 #include "layers/qkv.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "layers/model_config.h"
@@ -22,12 +24,11 @@ void QkvConfig::fields(Fields& f, const std::vector<std::string>& qk_norms) {
   if (!f.reading()) { return; }
   num_kv_heads = kv_heads();
   value_head_dim = value_dim();
-  f.require(num_heads % *num_kv_heads == 0, "num_kv_heads",
-            "a divisor of num_heads (" + std::to_string(num_heads) + ")");
+  f.require(num_heads % *num_kv_heads == 0, "num_kv_heads", fmt::format("a divisor of num_heads ({:d})", num_heads));
   if (!rope) { return; }
   if (rope_is_partial && rope->dims.value_or(head_dim) >= head_dim) {
     f.fail("rope.dims", rope->dims ? std::to_string(*rope->dims) : "nothing",
-           "an even integer below head_dim (" + std::to_string(head_dim) + ")");
+           fmt::format("an even integer below head_dim ({:d})", head_dim));
   }
   rope->resolve(f, head_dim);
 }

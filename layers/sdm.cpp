@@ -1,4 +1,6 @@
 // sdm: sparse delta memory, a gated delta rule on a large table of slots per head.
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "kernels/sparse_delta/sparse_delta.h"
@@ -33,12 +35,12 @@ struct SdmConfig final : LayerConfig {
   void check(const Fields& f, const std::string& key, const ModelConfig& model) const override {
     if (!value_head_dim && model.hidden_size % num_heads != 0) {
       f.fail(key + ".num_heads", std::to_string(num_heads),
-             "a divisor of hidden_size (" + std::to_string(model.hidden_size) + ") where value_head_dim is not set");
+             fmt::format("a divisor of hidden_size ({:d}) where value_head_dim is not set", model.hidden_size));
     }
     const int64_t width = value_head_dim.value_or(model.hidden_size / num_heads);
     if (state_dtype == "bf16" && width % kSparseDeltaPack != 0) {
-      f.fail(key + ".state_dtype", "\"bf16\" and slots of " + std::to_string(width) + " channels",
-             "\"fp32\", or a value_head_dim that is a multiple of " + std::to_string(kSparseDeltaPack));
+      f.fail(key + ".state_dtype", fmt::format("\"bf16\" and slots of {:d} channels", width),
+             fmt::format("\"fp32\", or a value_head_dim that is a multiple of {:d}", kSparseDeltaPack));
     }
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
@@ -58,10 +60,8 @@ void SdmConfig::fields(Fields& f) {
   f.require(subkeys() * subkeys() == slots_per_head, "slots_per_head", "a perfect square");
   f.field("num_writes", num_writes).required().min(1).help("Slots that a head writes per token.");
   f.field("num_reads", num_reads).required().min(1).help("Slots that a head reads per token.");
-  f.require(num_writes <= slots_per_head, "num_writes",
-            "at most slots_per_head (" + std::to_string(slots_per_head) + ")");
-  f.require(num_reads <= slots_per_head, "num_reads",
-            "at most slots_per_head (" + std::to_string(slots_per_head) + ")");
+  f.require(num_writes <= slots_per_head, "num_writes", fmt::format("at most slots_per_head ({:d})", slots_per_head));
+  f.require(num_reads <= slots_per_head, "num_reads", fmt::format("at most slots_per_head ({:d})", slots_per_head));
   f.field("value_head_dim", value_head_dim).min(1).help("Width of a slot; without it hidden_size / num_heads.");
   f.field("learned_init", learned_init).help("The table begins as a trained parameter; otherwise as zeros.");
   f.field("write_activation", write_activation)

@@ -1,5 +1,7 @@
 #include "layers/sdm_statistics.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -113,7 +115,7 @@ class SlotUse final : public StatisticsCollector {
   /// names.
   template <class F>
   static std::map<std::string, double> spread(std::vector<double> values, const std::string& side, int64_t m, F&& set) {
-    const std::string name = m == 0 ? "effective_" + side : "cumulative_" + side + "_" + std::to_string(m);
+    const std::string name = m == 0 ? "effective_" + side : fmt::format("cumulative_{}_{:d}", side, m);
     const auto n = static_cast<int64_t>(values.size());
     std::sort(values.begin(), values.end());
     const std::map<std::string, double> found{

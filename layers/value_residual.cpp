@@ -1,5 +1,7 @@
 #include "layers/value_residual.h"
 
+#include <fmt/core.h>
+
 #include "layers/model_config.h"
 #include "layers/ops/linear.h"
 #include "layers/ops/value_residual.h"
@@ -51,10 +53,9 @@ void ValueResidualMember::check_group(const Fields& f, const std::string& key, c
     const ValueResidualMember* m = member(model, i, group);
     first = first == nullptr ? m : first;
     if (m == this && m->value_channels() != first->value_channels()) {
-      f.fail(key + ".value_residual_group",
-             "\"" + group + "\" with " + std::to_string(value_channels()) + " value channels",
-             "layers with the same num_kv_heads * value_head_dim (" + std::to_string(first->value_channels()) +
-                 " in the group's first block)");
+      f.fail(key + ".value_residual_group", fmt::format("\"{}\" with {:d} value channels", group, value_channels()),
+             fmt::format("layers with the same num_kv_heads * value_head_dim ({:d} in the group's first block)",
+                         first->value_channels()));
     }
   }
 }
@@ -76,7 +77,7 @@ ValueResidual::ValueResidual(const BuildContext& c, const ValueResidualConfig& c
   }
   is_first_ = first == c.block;
   starts_from_embeddings_ = c.block == 0 && !c.model.block(0).memory;
-  const std::string norm = "blocks." + std::to_string(c.block) + ".mixer_norm.";
+  const std::string norm = fmt::format("blocks.{:d}.mixer_norm.", c.block);
   mixer_norm_ = {c.params.find(norm + "weight"), c.params.find(norm + "bias")};
   HEBB_ASSERT(mixer_norm_.weight != nullptr);
   if (config_.kind == "lambda") {

@@ -1,4 +1,6 @@
 // vq: attention to keys quantized by a trained codebook.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -34,7 +36,7 @@ void VqConfig::fields(Fields& f) {
       .min(1)
       .help("Heads of keys and values, each with a codebook; divides num_heads, its default.");
   f.require(num_heads < 1 || num_heads % num_kv_heads.value_or(num_heads) == 0, "num_kv_heads",
-            "a divisor of num_heads (" + std::to_string(num_heads) + ")");
+            fmt::format("a divisor of num_heads ({:d})", num_heads));
   f.field("head_dim", head_dim).required().min(1).help("Channels of a head's queries and keys.");
   f.field("value_head_dim", value_head_dim).min(1).help("Channels of a head's values; head_dim by default.");
   f.field("codebook_size", codebook_size).required().min(2).help("Codewords of a kv head.");
@@ -204,7 +206,7 @@ void Vq::draw_dither(uint64_t seed, int64_t step) {
   if (dither_step_ == std::pair(seed, step)) { return; }
   dither_step_ = {seed, step};
   dither_.resize(static_cast<size_t>(shape_.kv_heads * (shape_.codewords - 1)));
-  Rng rng(seed, "vq/" + std::to_string(block_), static_cast<uint64_t>(step));
+  Rng rng(seed, fmt::format("vq/{:d}", block_), static_cast<uint64_t>(step));
   std::generate(dither_.begin(), dither_.end(), [&] { return rng.uniform(); });
 }
 

@@ -1,5 +1,7 @@
 #include "tools/command_line.h"
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -34,11 +36,7 @@ std::string read_integer(std::string& text, bool is_unsigned) {
 }
 
 /// "1.5" -> "1.5", "3" -> "3" for messages.
-std::string text_of(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
+std::string text_of(double value) { return fmt::format("{:g}", value); }
 
 /// Help lines as "--name TYPE = default (required)  description".
 class HelpFormatter final : public CLI::Formatter {
@@ -112,7 +110,7 @@ void check_verbs(CLI::App& app, const std::vector<std::string>& words, size_t at
 std::string repetition(const CLI::App& verb) {
   for (const CLI::Option* option : verb.get_options()) {
     if (static_cast<int>(option->count()) > std::max(option->get_items_expected_max(), 1)) {
-      return option->get_name() + " given " + std::to_string(option->count()) + " times, expected once";
+      return fmt::format("{} given {:d} times, expected once", option->get_name(), option->count());
     }
   }
   return "";

@@ -1,8 +1,9 @@
 #include "tools/describe.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -22,12 +23,6 @@
 namespace hebb {
 namespace {
 
-template <class... Args> std::string print(const char* format, Args... args) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, args...);
-  return text;
-}
-
 bool is_floating(const std::string& dtype) { return dtype[0] == 'F' || dtype[0] == 'B'; }  // F64, F32, F16, BF16
 
 std::string statistics_of(const std::vector<double>& values) {
@@ -45,10 +40,10 @@ std::string statistics_of(const std::vector<double>& values) {
   const double mean = sum / static_cast<double>(finite);
   double squares = 0;
   for (const double x : values) { squares += std::isfinite(x) ? (x - mean) * (x - mean) : 0; }
-  std::string text =
-      print("mean %.4g std %.4g min %.4g max %.4g", mean, std::sqrt(squares / static_cast<double>(finite)), low, high);
+  std::string text = fmt::format("mean {:.4g} std {:.4g} min {:.4g} max {:.4g}", mean,
+                                 std::sqrt(squares / static_cast<double>(finite)), low, high);
   const auto broken = static_cast<int64_t>(values.size()) - finite;
-  return broken == 0 ? text : text + " NOT FINITE " + std::to_string(broken);
+  return broken == 0 ? text : fmt::format("{} NOT FINITE {:d}", text, broken);
 }
 
 std::string tensor_table(const WeightSource& weights, bool statistics) {
@@ -63,12 +58,12 @@ std::string tensor_table(const WeightSource& weights, bool statistics) {
     elements[entry.dtype_text] += entry.numel();
     bytes += entry.end - entry.begin;
     std::string line = "  " + name + std::string(width + 2 - name.size(), ' ');
-    line += print("%-5s %-20s", entry.dtype_text.c_str(), entry.shape_text().c_str());
+    line += fmt::format("{:<5} {:<20}", entry.dtype_text, entry.shape_text());
     if (statistics && is_floating(entry.dtype_text)) { line += " " + statistics_of(weights.doubles(name)); }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
-  std::string head = std::to_string(names.size()) + " tensors";
-  for (const auto& [dtype, count] : elements) { head += ", " + std::to_string(count) + " " + dtype; }
+  std::string head = fmt::format("{:d} tensors", names.size());
+  for (const auto& [dtype, count] : elements) { head += fmt::format(", {:d} {}", count, dtype); }
   return head + ", " + format_bytes(static_cast<double>(bytes)) + "\n" + text;
 }
 
@@ -91,9 +86,8 @@ std::string describe_index(const fs::path& path, const MappedFile& file) {
     shortest = std::min(shortest, length);
     longest = std::max(longest, length);
   }
-  return path.string() + ": hebb document index, " + std::to_string(documents) + " documents, " +
-         std::to_string(tokens) + " tokens, lengths " + std::to_string(shortest) + " to " + std::to_string(longest) +
-         "\n";
+  return fmt::format("{}: hebb document index, {:d} documents, {:d} tokens, lengths {:d} to {:d}\n", path.string(),
+                     documents, tokens, shortest, longest);
 }
 
 std::string describe_checkpoint(const fs::path& folder, bool statistics) {
@@ -118,7 +112,7 @@ std::string describe_run(const fs::path& folder) {
     if (name.starts_with("step_")) { names.push_back(name); }
   }
   std::sort(names.begin(), names.end());
-  std::string text = folder.string() + ": run folder, " + std::to_string(names.size()) + " checkpoints";
+  std::string text = fmt::format("{}: run folder, {:d} checkpoints", folder.string(), names.size());
   const fs::path latest = folder / "checkpoints/latest";
   if (fs::exists(latest)) {
     std::string name = read_file(latest, ExitCode::kCheckpoint);

@@ -1,5 +1,7 @@
 #include "tools/line_output.h"
 
+#include <fmt/core.h>
+
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,7 +25,7 @@ bool is_special_file(const fs::path& path) {
 
 LineOutput::LineOutput(const std::string& path) : path_(path) {
   if (path != "-") {
-    temporary_ = is_special_file(path) ? fs::path() : fs::path(path + ".tmp-" + std::to_string(::getpid()));
+    temporary_ = is_special_file(path) ? fs::path() : fs::path(fmt::format("{}.tmp-{:d}", path, ::getpid()));
     file_ = std::make_unique<FileWriter>(temporary_.empty() ? path_ : temporary_);
   }
 }

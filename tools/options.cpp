@@ -1,5 +1,7 @@
 #include "tools/options.h"
 
+#include <fmt/core.h>
+
 #include "core/error.h"
 #include "core/parallel.h"
 #include "data/text/utf8.h"
@@ -60,7 +62,7 @@ void add_text_input_options(Command verb, TextInputOptions& input) {
 
 void require_utf8(const std::string& where, std::string_view text) {
   if (const size_t at = utf8_first_invalid(text); at != std::string_view::npos) {
-    throw DataError(where + ": byte " + std::to_string(at), "invalid UTF-8", "bytes " + hex_bytes(text.substr(at, 1)),
+    throw DataError(fmt::format("{}: byte {:d}", where, at), "invalid UTF-8", "bytes " + hex_bytes(text.substr(at, 1)),
                     "text in UTF-8");
   }
 }

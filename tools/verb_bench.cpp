@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -64,12 +66,10 @@ Json gemm_rates(bool quiet) {
                                               {true, false, 256, 768, 2048},  {false, true, 2048, 2048, 2048}};
   Json rates = Json::array();
   for (const cpu::GemmRate& r : cpu::measure_gemm(DType::f32, shapes, 0.3)) {
-    char name[64];
-    std::snprintf(name, sizeof name, "%s%s %lld x %lld x %lld", r.shape.trans_a ? "T" : "N",
-                  r.shape.trans_b ? "T" : "N", static_cast<long long>(r.shape.m), static_cast<long long>(r.shape.n),
-                  static_cast<long long>(r.shape.k));
+    const std::string name = fmt::format("{}{} {} x {} x {}", r.shape.trans_a ? "T" : "N", r.shape.trans_b ? "T" : "N",
+                                         r.shape.m, r.shape.n, r.shape.k);
     if (!quiet) {
-      std::printf("gemm f32 %-24s %8.1f GFLOP/s  %5.1f%% of the FMA peak of %.0f\n", name, r.gflops,
+      std::printf("gemm f32 %-24s %8.1f GFLOP/s  %5.1f%% of the FMA peak of %.0f\n", name.c_str(), r.gflops,
                   100 * r.gflops / r.peak_gflops, r.peak_gflops);
     }
     Json j = Json::object();

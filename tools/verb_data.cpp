@@ -1,4 +1,6 @@
 // hebb data encode | inspect | verify | convert | synth | synth-task
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -106,7 +108,7 @@ void run_convert(const Command& verb, const ConvertArguments& arguments) {
   const auto progress = arguments.out == "-" ? std::make_unique<Progress>() : stderr_progress();
   const int64_t records = convert_records(options, *progress, [&](std::string_view line) { out.line(line); });
   out.finish();
-  if (arguments.out != "-") { print(std::to_string(records) + " records in " + arguments.out + "\n"); }
+  if (arguments.out != "-") { print(fmt::format("{:d} records in {}\n", records, arguments.out)); }
 }
 
 void add_convert(Command data) {

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -61,10 +63,9 @@ int run_selftest(const Options& o) {
     failed += r.failure.empty() ? 0 : 1;
     rows.push(row_of(r));
     if (!o.json) {
-      char decoding[16] = "-";
-      if (r.decoding >= 0) { std::snprintf(decoding, sizeof decoding, "%.1e", r.decoding); }
-      std::printf("%-10s %9.1e %9.1e %9.1e %9s %7.2f  %s\n", r.name.c_str(), r.logits, r.loss, r.gradients, decoding,
-                  r.seconds, r.failure.empty() ? "passed" : ("FAILED: " + r.failure).c_str());
+      const std::string decoding = r.decoding >= 0 ? fmt::format("{:.1e}", r.decoding) : "-";
+      std::printf("%-10s %9.1e %9.1e %9.1e %9s %7.2f  %s\n", r.name.c_str(), r.logits, r.loss, r.gradients,
+                  decoding.c_str(), r.seconds, r.failure.empty() ? "passed" : ("FAILED: " + r.failure).c_str());
       std::fflush(stdout);
     }
   }

@@ -1,4 +1,6 @@
 // hebb tokenizer train | encode | decode | info
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -54,11 +56,12 @@ void run_train(TrainArguments& arguments) {
   const auto progress = stderr_progress();
   const TrainedTokenizer trained = train_tokenizer(arguments.options, *progress);
   write_file_atomic(arguments.out, trained.model);
-  print(arguments.out + ": " + arguments.options.model_type + ", " + std::to_string(arguments.options.vocab_size) +
-        " tokens\nsample: " + std::to_string(trained.documents) + " of " + std::to_string(trained.input.documents) +
-        " documents, " + format_bytes(static_cast<double>(trained.bytes)) + ", " + std::to_string(trained.lines) +
-        " lines (" + std::to_string(trained.cut_lines) + " cut for their length)\ntraining: " +
-        format_duration(trained.seconds) + ", " + std::to_string(arguments.options.threads) + " threads\n");
+  print(
+      fmt::format("{}: {}, {:d} tokens\nsample: {:d} of {:d} documents, {}, {:d} lines ({:d} cut for their "
+                  "length)\ntraining: {}, {:d} threads\n",
+                  arguments.out, arguments.options.model_type, arguments.options.vocab_size, trained.documents,
+                  trained.input.documents, format_bytes(static_cast<double>(trained.bytes)), trained.lines,
+                  trained.cut_lines, format_duration(trained.seconds), arguments.options.threads));
 }
 
 void add_train(Command tokenizer) {
@@ -113,19 +116,13 @@ void run_decode(const CodeArguments& arguments) {
     int32_t id = 0;
     const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, id);
     if (error != std::errc() || stop != text.data() + end) {
-      throw DataError(arguments.input + ": byte " + std::to_string(at), "no token id",
+      throw DataError(fmt::format("{}: byte {:d}", arguments.input, at), "no token id",
                       "\"" + text.substr(at, std::min<size_t>(end - at, 20)) + "\"", "an integer");
     }
     ids.push_back(id);
     at = end;
   }
   print(tokenizer->decode(ids));
-}
-
-std::string hex64(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
 }
 
 std::string id_text(int32_t id) { return id < 0 ? "none" : std::to_string(id); }
@@ -136,11 +133,11 @@ std::string describe_tokenizer_json(const TokenizerJson& json) {
                         : json.pattern == Pattern::one_digit ? "Qwen 2 (single digits)"
                         : json.pattern == Pattern::digits    ? "cl100k, Llama 3 (up to three digits)"
                                                              : "none";
-  return "model type: byte-level bpe, " + std::to_string(json.merges.size()) + " merges" +
-         (json.ignores_merges ? ", words of the vocabulary are not merged" : "") +
-         "\nadded tokens: " + std::to_string(json.added.size()) + ", found in text\nwords: " + pattern +
-         "\nspace in front of texts: " + (json.adds_space ? "yes" : "no") +
-         "\nnormalisation: " + (json.composes ? "NFC" : "none") + "\n";
+  return fmt::format(
+      "model type: byte-level bpe, {:d} merges{}\nadded tokens: {:d}, found in text\nwords: {}\nspace in front of "
+      "texts: {}\nnormalisation: {}\n",
+      json.merges.size(), json.ignores_merges ? ", words of the vocabulary are not merged" : "", json.added.size(),
+      pattern, json.adds_space ? "yes" : "no", json.composes ? "NFC" : "none");
 }
 
 }  // namespace
@@ -163,11 +160,11 @@ std::string describe_tokenizer(const std::string& name) {
     text += std::string("space in front of texts: ") + (model.add_dummy_prefix ? "yes" : "no") + "\n";
     text += std::string("normalisation: ") + (model.has_normalization_rules ? "rules" : "none") +
             (model.remove_extra_whitespaces ? ", removes extra white space" : "") + "\n";
-    text += "trained with threads: " + std::to_string(model.training_threads) + "\n";
+    text += fmt::format("trained with threads: {:d}\n", model.training_threads);
   }
-  return text + "vocabulary: " + std::to_string(tokenizer->vocab_size()) + "\nbos " + id_text(special.bos) + ", eos " +
-         id_text(special.eos) + ", pad " + id_text(special.pad) + "\nhash: " + hex64(tokenizer->hash()) +
-         "\nencoder: " + tokenizer->encoder_name() + "\n";
+  return fmt::format("{}vocabulary: {:d}\nbos {}, eos {}, pad {}\nhash: {:016x}\nencoder: {}\n", text,
+                     tokenizer->vocab_size(), id_text(special.bos), id_text(special.eos), id_text(special.pad),
+                     tokenizer->hash(), tokenizer->encoder_name());
 }
 
 void add_tokenizer_verb(Command program) {

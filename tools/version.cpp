@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <CLI/Version.hpp>
 #include <nlohmann/json_fwd.hpp>
 #ifndef NLOHMANN_JSON_VERSION_MAJOR  // before 3.11 only the large header says it
@@ -16,9 +18,7 @@
 namespace hebb {
 namespace {
 
-std::string dotted(int major, int minor, int patch) {
-  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
-}
+std::string dotted(int major, int minor, int patch) { return fmt::format("{:d}.{:d}.{:d}", major, minor, patch); }
 
 }  // namespace
 

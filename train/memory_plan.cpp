@@ -1,9 +1,10 @@
 #include "train/memory_plan.h"
 
+#include <fmt/core.h>
+
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -95,9 +96,7 @@ MemoryPlan plan_memory(const RunConfig& config) {
 
 std::string describe(const MemoryPlan& plan, size_t rows) {
   const auto line = [](const std::string& what, int64_t bytes) {
-    char text[256];
-    std::snprintf(text, sizeof text, "  %-44s %12s\n", what.c_str(), format_bytes(static_cast<double>(bytes)).c_str());
-    return std::string(text);
+    return fmt::format("  {:<44} {:>12}\n", what, format_bytes(static_cast<double>(bytes)));
   };
   std::string text = "memory plan: " + format_bytes(static_cast<double>(plan.total_bytes())) + "\n";
   text += line("parameters", plan.parameter_bytes) + line("gradients", plan.gradient_bytes);

@@ -1,5 +1,7 @@
 #include "train/metrics_file.h"
 
+#include <fmt/core.h>
+
 namespace hebb {
 namespace {
 
@@ -23,7 +25,7 @@ const fs::path& trim(const fs::path& path, int64_t step, std::set<std::string>& 
     } catch (const ConfigError&) { json = Json(); }
     const Json* at = json.is_object() ? json.find("step") : nullptr;
     if (at == nullptr || !at->is_integer()) {
-      throw CheckpointError(path.string() + ":" + std::to_string(number + 1), "no metrics line",
+      throw CheckpointError(fmt::format("{}:{:d}", path.string(), number + 1), "no metrics line",
                             std::string(line.substr(0, 40)), "a JSON object with an integer \"step\"");
     }
     if (at->as_int() > step) {

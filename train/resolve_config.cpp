@@ -1,4 +1,6 @@
 // Reading and resolving run configurations.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/unknown_key.h"
@@ -93,19 +95,19 @@ void resolve(RunConfig& config, const World& world, bool runs) {
   TrainConfig& train = config.train;
   const DeviceKind device = device_of(config, runs);
   train.precision = train.precision.value_or(device == DeviceKind::cuda ? "bf16" : "fp32");
-  const std::string ranks = std::to_string(world.size) + (world.size == 1 ? " rank" : " ranks");
+  const std::string ranks = fmt::format("{:d}{}", world.size, world.size == 1 ? " rank" : " ranks");
   if (!train.micro_batch_size && train.batch_size % world.size != 0) {
-    throw config.error("train.batch_size", std::to_string(train.batch_size) + " rows", "a multiple of the " + ranks);
+    throw config.error("train.batch_size", fmt::format("{:d} rows", train.batch_size), "a multiple of the " + ranks);
   }
   train.micro_batch_size = train.micro_batch_size.value_or(train.batch_size / world.size);
   const int64_t group = *train.micro_batch_size * world.size;
   if (train.batch_size % group != 0) {
-    throw config.error("train.micro_batch_size", std::to_string(*train.micro_batch_size) + " rows on " + ranks,
-                       "ranks x micro_batch_size to divide train.batch_size = " + std::to_string(train.batch_size));
+    throw config.error("train.micro_batch_size", fmt::format("{:d} rows on {}", *train.micro_batch_size, ranks),
+                       fmt::format("ranks x micro_batch_size to divide train.batch_size = {:d}", train.batch_size));
   }
   if (train.fast_batch && *train.fast_batch != group) {
     throw config.error("train.fast_batch", std::to_string(*train.fast_batch),
-                       std::to_string(group) + " = " + ranks + " x train.micro_batch_size");
+                       fmt::format("{:d} = {} x train.micro_batch_size", group, ranks));
   }
   config.data.tokenizer = resolve_tokenizer(config.data);
   check_tokenizer(config.data.tokenizer, config.model.vocab_size);

@@ -1,7 +1,8 @@
 #include "train/run_config.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 
 #include "core/hash.h"
 
@@ -47,10 +48,9 @@ void size_fields(Fields& f, TrainConfig& c) {
     if (c.tokens) {
       const int64_t steps = (*c.tokens - 1) / c.tokens_per_step() + 1;
       f.require(!has_steps || c.steps == steps, "steps",
-                std::to_string(steps) + ", which train.tokens = " + std::to_string(*c.tokens) +
-                    " gives (or only one of them)");
+                fmt::format("{:d}, which train.tokens = {:d} gives (or only one of them)", steps, *c.tokens));
       c.steps = steps;
-      f.require(steps <= kMostSteps, "tokens", "tokens of at most " + std::to_string(kMostSteps) + " steps");
+      f.require(steps <= kMostSteps, "tokens", fmt::format("tokens of at most {:d} steps", kMostSteps));
     }
   }
   f.field("micro_batch_size", c.micro_batch_size)
@@ -151,17 +151,13 @@ void fields(Fields& f, RunConfig& c) {
   if (c.schedule.type == "wsd") {
     const int64_t decay = c.schedule.resolved_decay_steps(c.train.steps), warmup = c.schedule.warmup_steps;
     if (warmup + decay > c.train.steps) {
-      f.fail("schedule.warmup_steps", std::to_string(warmup) + " with " + std::to_string(decay) + " decay steps",
-             "together at most train.steps = " + std::to_string(c.train.steps));
+      f.fail("schedule.warmup_steps", fmt::format("{:d} with {:d} decay steps", warmup, decay),
+             fmt::format("together at most train.steps = {:d}", c.train.steps));
     }
   }
 }
 
-std::string config_hash(const Json& config) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(fnv1a64(config.dump(-1, true))));
-  return text;
-}
+std::string config_hash(const Json& config) { return fmt::format("{:016x}", fnv1a64(config.dump(-1, true))); }
 
 namespace {
 
@@ -203,7 +199,7 @@ void compare(const std::string& path, const Json* a, const Json* b, std::vector<
     }
   } else if (a->is_array() && b->is_array() && a->items().size() == b->items().size()) {
     for (size_t i = 0; i < a->items().size(); ++i) {
-      compare(dot + std::to_string(i), &a->items()[i], &b->items()[i], found);
+      compare(fmt::format("{}{:d}", dot, i), &a->items()[i], &b->items()[i], found);
     }
   } else {
     found.push_back({path, a->found(), b->found()});

@@ -1,5 +1,7 @@
 #include "train/run_folder.h"
 
+#include <fmt/core.h>
+
 #include <fstream>
 
 #include "data/tokenizer/tokenizer.h"
@@ -84,8 +86,8 @@ void RunFolder::open(RunConfig& config, const RunOptions& options) {
   choose_checkpoint(options);
   if (checkpoint_ && config.train.steps < state_.step) {
     throw config.error("train.steps", std::to_string(config.train.steps),
-                       "at least " + std::to_string(state_.step) + ", the steps of " + checkpoint_->string() +
-                           " (--resume goes on from an earlier checkpoint)");
+                       fmt::format("at least {:d}, the steps of {} (--resume goes on from an earlier checkpoint)",
+                                   state_.step, checkpoint_->string()));
   }
   keep_tokenizer(config, options);
   config_ = to_json(config);
@@ -114,7 +116,7 @@ void RunFolder::choose_checkpoint(const RunOptions& options) {
     choose_given(options.resume, options);
   }
   if (checkpoint_) {
-    notes_.push_back("resuming after step " + std::to_string(state_.step) + " from " + checkpoint_->string());
+    notes_.push_back(fmt::format("resuming after step {:d} from {}", state_.step, checkpoint_->string()));
     if (!options.init_from.empty()) {
       notes_.push_back("--init-from " + options.init_from.string() + " is not read again: the run is resumed");
     }

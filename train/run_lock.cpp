@@ -1,5 +1,7 @@
 #include "train/run_lock.h"
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -19,14 +21,14 @@ struct Holder {
   pid_t pid = 0;
   std::string start;  // of the process, in clock ticks since boot: tells a reused pid
 
-  std::string text() const { return host + " " + std::to_string(pid) + " " + start + "\n"; }
+  std::string text() const { return fmt::format("{} {:d} {}\n", host, pid, start); }
 };
 
 std::string start_of(pid_t pid) {
   try {
     // Field 22. The second field is a name in parentheses that may hold anything; the third is the state: a zombie has
     // ended, though nobody has asked for its exit code.
-    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+    const std::string stat = read_file(fmt::format("/proc/{:d}/stat", pid));
     std::istringstream fields(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
     std::string field;
     for (int i = 3; i <= 22; ++i) {
@@ -63,8 +65,8 @@ bool is_alive(const Holder& holder) {
 
 [[noreturn]] void fail_in_use(const fs::path& path, const Holder& holder, const char* hint) {
   throw CheckpointError(path.parent_path().string(),
-                        "the run folder is in use by process " + std::to_string(holder.pid) + " on " +
-                            (holder.host.empty() ? "an unknown host" : holder.host) + hint);
+                        fmt::format("the run folder is in use by process {:d} on {}{}", holder.pid,
+                                    holder.host.empty() ? "an unknown host" : holder.host, hint));
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ RunLock::RunLock(const fs::path& run_folder) : path_(run_folder / "lock") {
       fail_in_use(path_, holder,
                   is_here ? "" : ", which cannot be asked from here; remove the file lock if that process has ended");
     }
-    taken_over_ = "process " + std::to_string(holder.pid) + " on " + holder.host;
+    taken_over_ = fmt::format("process {:d} on {}", holder.pid, holder.host);
   }
   const std::string text = self.text();
   if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {

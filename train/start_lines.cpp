@@ -1,10 +1,10 @@
 #include "train/start_lines.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <limits>
 #include <regex>
 
@@ -16,16 +16,6 @@
 
 namespace hebb {
 namespace {
-
-std::string format(const char* pattern, ...) __attribute__((format(printf, 1, 2)));
-std::string format(const char* pattern, ...) {
-  char text[512];
-  va_list args;
-  va_start(args, pattern);
-  std::vsnprintf(text, sizeof text, pattern, args);
-  va_end(args);
-  return text;
-}
 
 struct Moments {
   double sum = 0, squares = 0, lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
@@ -85,8 +75,8 @@ const char* kind_name(const Param& p, const Optimizer& optimizer) {
 
 std::string describe_run(const RunConfig& config, const TrainingState& memory) {
   const TrainConfig& t = config.train;
-  std::string text = format("device: %s, %d threads, precision %s", device_name(memory.stream.device), threads(),
-                            t.precision->c_str());
+  std::string text =
+      fmt::format("device: {}, {} threads, precision {}", device_name(memory.stream.device), threads(), *t.precision);
   if (memory.stream.on_gpu() && *t.precision == "fp32" && t.allow_tf32) { text += ", TF32 in matrix products"; }
   const bool has_fallen_back = t.device == "auto" && !memory.stream.on_gpu() && *t.precision != "fp64";
   text += t.device != "auto" ? "\n" : " (train.device is auto" + (has_fallen_back ? " " + gpu_problem() : "") + ")\n";
@@ -97,30 +87,27 @@ std::string describe_run(const RunConfig& config, const TrainingState& memory) {
   }
   for (const std::string& name : config.model.unused()) { text += "model.layers." + name + " is used by no block\n"; }
   for (const size_t i : memory.optimizer->unused_groups()) {
-    text += "optimizer.groups." + std::to_string(i) + " applies to no parameter\n";
+    text += fmt::format("optimizer.groups.{:d} applies to no parameter\n", i);
   }
   for (size_t i = 0; i < config.optimizer.no_decay.size(); ++i) {
     const std::regex pattern(config.optimizer.no_decay[i], std::regex::ECMAScript);
     const auto matches = [&](const auto& p) { return std::regex_search(p->name(), pattern); };
     if (std::none_of(memory.model.params().all().begin(), memory.model.params().all().end(), matches)) {
-      text += "optimizer.no_decay." + std::to_string(i) + " matches no parameter\n";
+      text += fmt::format("optimizer.no_decay.{:d} matches no parameter\n", i);
     }
   }
   if (config.schedule.warmup_steps > t.steps) {
-    text += format("schedule.warmup_steps = %lld is longer than the run\n",
-                   static_cast<long long>(config.schedule.warmup_steps));
+    text += fmt::format("schedule.warmup_steps = {} is longer than the run\n", config.schedule.warmup_steps);
   }
   return text;
 }
 
 std::string describe_batches(const TrainConfig& t) {
   const double tokens = static_cast<double>(t.steps) * static_cast<double>(t.tokens_per_step());
-  return format(
-      "batch: %lld rows x %lld tokens = %lld tokens a step; %lld micro-batches of %lld rows on 1 rank; %lld steps, "
-      "%.4g tokens\n",
-      static_cast<long long>(t.batch_size), static_cast<long long>(t.sequence_length),
-      static_cast<long long>(t.tokens_per_step()), static_cast<long long>(t.batch_size / *t.micro_batch_size),
-      static_cast<long long>(*t.micro_batch_size), static_cast<long long>(t.steps), tokens);
+  return fmt::format(
+      "batch: {} rows x {} tokens = {} tokens a step; {} micro-batches of {} rows on 1 rank; {} steps, {:.4g} tokens\n",
+      t.batch_size, t.sequence_length, t.tokens_per_step(), t.batch_size / *t.micro_batch_size, *t.micro_batch_size,
+      t.steps, tokens);
 }
 
 std::string describe_time(const RunConfig& config, TrainingState& memory, double flops, int64_t step) {
@@ -128,8 +115,8 @@ std::string describe_time(const RunConfig& config, TrainingState& memory, double
   const double speed = peak ? *peak : measure_matrix_product(memory);
   const double tokens =
       static_cast<double>(config.train.steps - step) * static_cast<double>(config.train.tokens_per_step());
-  return format("estimated hours: at least %.3g, at %s of %.4g GFLOP/s\n", flops * tokens / speed / 3600,
-                peak ? "the device's dense peak" : "the speed of a matrix product measured here", speed * 1e-9);
+  return fmt::format("estimated hours: at least {:.3g}, at {} of {:.4g} GFLOP/s\n", flops * tokens / speed / 3600,
+                     peak ? "the device's dense peak" : "the speed of a matrix product measured here", speed * 1e-9);
 }
 
 }  // namespace
@@ -146,15 +133,13 @@ std::string describe_parameters(Stream& stream, const ParamStore& params, const 
     ++it->tensors;
     if (p->spec.kind != ParamKind::buffer) { add_values(stream, p->value, it->values); }
   }
-  std::string text = format("parameters: %lld trained, %lld in fast weights\n",
-                            static_cast<long long>(params.count(ParamKind::trained)),
-                            static_cast<long long>(params.count(ParamKind::fast)));
+  std::string text = fmt::format("parameters: {} trained, {} in fast weights\n", params.count(ParamKind::trained),
+                                 params.count(ParamKind::fast));
   for (const Group& g : groups) {
-    text += format("  %-44s %3lld x %-18s %-8s", g.name.c_str(), static_cast<long long>(g.tensors),
-                   g.shape.str().c_str(), g.kind);
+    text += fmt::format("  {:<44} {:3} x {:<18} {:<8}", g.name, g.tensors, g.shape.str(), g.kind);
     if (g.values.count > 0) {
-      text += format(" mean % .2e std %.2e min % .2e max % .2e", g.values.mean(), g.values.std(), g.values.lowest,
-                     g.values.highest);
+      text += fmt::format(" mean {: .2e} std {:.2e} min {: .2e} max {: .2e}", g.values.mean(), g.values.std(),
+                          g.values.lowest, g.values.highest);
     }
     text += "\n";
   }
@@ -213,7 +198,7 @@ std::string startup_report(const RunConfig& config, TrainingState& memory, const
   const double flops = training_flops_per_token(config, memory.model);
   std::string text = describe_run(config, memory);
   text += describe_parameters(memory.stream, memory.model.params(), *memory.optimizer);
-  text += format("FLOPs per token: %.4g forward, %.4g in training\n", flops / 3, flops);
+  text += fmt::format("FLOPs per token: {:.4g} forward, {:.4g} in training\n", flops / 3, flops);
   text += describe_batches(config.train) + describe(plan);
   text += loader.describe(config.train.steps * config.train.batch_size);
   text += describe_time(config, memory, flops, step);
