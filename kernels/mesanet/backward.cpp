@@ -1,4 +1,5 @@
 #include "kernels/mesanet/chunk.h"
+#include "kernels/mesanet/scratch.h"
 
 namespace hebb {
 namespace cpu {
@@ -198,32 +199,36 @@ template <class S> class Adjoint {
   bool has_d_memory_ = false;
 };
 
-template <class S> Memory<S> start_of(const MesaBackward& a, const Sizes& n, const Chunk& chunk, int64_t head) {
+template <class S>
+Memory<S> start_of(const MesaBackwardScratch& scratch, const Sizes& n, const Chunk& chunk, int64_t head) {
   const int64_t at = chunk.state * n.heads + head;
-  return {a.key_starts.as<S>() + at * n.keys(), a.value_starts.as<S>() + at * n.values()};
+  return {scratch.key_starts.as<S>() + at * n.keys(), scratch.value_starts.as<S>() + at * n.values()};
 }
 
 /// R and S at chunk starts of one head of one row.
 template <class S>
-void recompute_head(const MesaBackward& a, const Sizes& n, int64_t row, int64_t head, ChunkSystems<S>& systems) {
+void recompute_head(const MesaBackward& a, const MesaBackwardScratch& scratch, const Sizes& n, int64_t row,
+                    int64_t head, ChunkSystems<S>& systems) {
   const HeadInputs<S> in(a, n, head);
   const int64_t* rows = a.grid.rows.as<int64_t>();
   for (int64_t i = rows[row]; i + 1 < rows[row + 1]; ++i) {
     const Chunk chunk = delta::chunk_at(a.grid, i), next = delta::chunk_at(a.grid, i + 1);
     if (next.state >= 0) {
-      systems.enter(in, chunk, chunk.state >= 0 ? start_of<S>(a, n, chunk, head) : Memory<S>{});
-      systems.advance(start_of<S>(a, n, next, head));
+      systems.enter(in, chunk, chunk.state >= 0 ? start_of<S>(scratch, n, chunk, head) : Memory<S>{});
+      systems.advance(start_of<S>(scratch, n, next, head));
     }
   }
 }
 
-template <class S> void backward_head(const MesaBackward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  ScratchParts<S> carve(scratch);
+template <class S>
+void backward_head(const MesaBackward& a, const MesaBackwardScratch& scratch, const Sizes& n, int64_t row, int64_t head,
+                   S* work) {
+  ScratchParts<S> carve(work);
   Adjoint<S> adjoint(carve, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   mesa::fill_lambda(a.rule, n.key_dim, a.lambda_raw.as<S>() + head * n.key_dim, adjoint.systems.lambda);
-  recompute_head(a, n, row, head, adjoint.systems);
-  S* d_lambda = a.lambda_sums.as<S>() + (row * n.heads + head) * n.key_dim;
+  recompute_head(a, scratch, n, row, head, adjoint.systems);
+  S* d_lambda = scratch.lambda_sums.as<S>() + (row * n.heads + head) * n.key_dim;
   std::fill_n(d_lambda, n.key_dim, S(0));
   const int64_t* rows = a.grid.rows.as<int64_t>();
   adjoint.begin_row();
@@ -233,7 +238,7 @@ template <class S> void backward_head(const MesaBackward& a, const Sizes& n, int
     const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim;
     const int64_t gate_at = chunk.token * in.gate_stride + head;
     const int64_t key_at = chunk.token * in.key_stride + head * n.key_dim;
-    adjoint.enter(in, chunk, continues ? start_of<S>(a, n, chunk, head) : Memory<S>{}, a.x.as<S>() + key_at,
+    adjoint.enter(in, chunk, continues ? start_of<S>(scratch, n, chunk, head) : Memory<S>{}, a.x.as<S>() + key_at,
                   a.d_o.as<S>() + value_at);
     adjoint.solve(a.rule);
     adjoint.differentiate();
@@ -250,13 +255,14 @@ template <class S> void backward_head(const MesaBackward& a, const Sizes& n, int
   }
 }
 
-template <class S> void backward(const MesaBackward& a) {
+template <class S> void backward(const MesaBackward& a, const MesaBackwardScratch& scratch) {
   const Sizes n(a.k, a.v);
-  delta::for_tasks(n.batch * n.heads, a.scratch.size(0), [&](int64_t task, int64_t slot) {
-    backward_head<S>(a, n, task / n.heads, task % n.heads, a.scratch.as<S>() + slot * a.scratch.size(1));
+  const Tensor& work = scratch.work;
+  delta::for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
+    backward_head<S>(a, scratch, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
   });
   if (a.d_lambda_raw.defined()) {
-    const S *raw = a.lambda_raw.as<S>(), *sums = a.lambda_sums.as<S>();
+    const S *raw = a.lambda_raw.as<S>(), *sums = scratch.lambda_sums.as<S>();
     const int64_t count = n.heads * n.key_dim;
     for (int64_t i = 0; i < count; ++i) {
       S total(0);
@@ -268,16 +274,29 @@ template <class S> void backward(const MesaBackward& a) {
 
 }  // namespace
 
-void run(Stream&, const MesaBackward& args) {
-  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const MesaBackward& args, const MesaBackwardScratch& scratch) {
+  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu
 
-int64_t mesa_backward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {
+MesaBackwardScratch plan(Workspace& workspace, const MesaBackward& args) {
+  const Shape &k = args.k.shape, &v = args.v.shape;
+  const DType dtype = sum_dtype(args.v.dtype);
   cpu::delta::ScratchParts<float> carve(nullptr);
-  cpu::Adjoint<float> adjoint(carve, cpu::mesa::Sizes(key_dim, value_dim), chunk);
-  return carve.used();
+  const cpu::Adjoint<float> adjoint(carve, cpu::mesa::Sizes(k[3], v[3]), args.grid.longest);
+  MesaBackwardScratch scratch;
+  scratch.key_starts = mesa_starts(workspace, args.grid, args.k, k[3], dtype);
+  scratch.value_starts = mesa_starts(workspace, args.grid, args.k, v[3], dtype);
+  scratch.lambda_sums = workspace.tensor({k[0], k[2], k[3]}, dtype, "mesa ridge sums");
+  scratch.work = mesa_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], carve.used(), dtype);
+  if (workspace.on_gpu()) {
+    scratch.solutions = workspace.tensor(k, dtype, "mesa second solutions");
+    scratch.d_key_starts = mesa_starts(workspace, args.grid, args.k, k[3], dtype);
+    scratch.d_value_starts = mesa_starts(workspace, args.grid, args.k, v[3], dtype);
+  }
+  return scratch;
 }
+HEBB_KERNEL_PLANNED(MesaBackward)
 
 }  // namespace hebb

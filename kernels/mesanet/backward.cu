@@ -1,5 +1,6 @@
 #include "kernels/common/cuda/column_sums.cuh"
 #include "kernels/mesanet/chunk.cuh"
+#include "kernels/mesanet/scratch.h"
 
 // As in mesa.cu: R and S at the chunks' starts, then the second solves of all chunks side by side; then one block a row
 // and head walks backward over the chunks for the gradients at their starts (2 C dk (dk + dv) FLOPs each), with which
@@ -326,17 +327,17 @@ struct AddLambda {
 
 }  // namespace
 
-void run(Stream& stream, const MesaBackward& a) {
+void run(Stream& stream, const MesaBackward& a, const MesaBackwardScratch& scratch) {
   const Sizes n(a.k, a.v);
-  const int64_t rows = n.batch * n.heads, slots = a.scratch.size(0), count = a.grid.chunks.size(0);
-  HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && a.solutions.defined());
+  const int64_t rows = n.batch * n.heads, slots = scratch.work.size(0), count = a.grid.chunks.size(0);
+  HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && scratch.solutions.defined());
   const StateSweep sweep{.n = n,
                          .in = Inputs(a, n),
                          .chunks = Chunks(a.grid),
-                         .starts = Starts(a, Memory{}),
+                         .starts = Starts(scratch, Memory{}, a.doc_start),
                          .parts = Parts(n, a.grid.longest),
-                         .scratch = a.scratch.as<float>(),
-                         .scratch_stride = a.scratch.size(1),
+                         .scratch = scratch.work.as<float>(),
+                         .scratch_stride = scratch.work.size(1),
                          .longest = a.grid.longest};
   const Backward b{.sweep = sweep,
                    .parts = BackwardParts(n, a.grid.longest),
@@ -346,15 +347,15 @@ void run(Stream& stream, const MesaBackward& a) {
                    .d_v = a.d_v.as<float>(),
                    .d_a = a.d_a.as<float>(),
                    .d_b = a.d_b.as<float>(),
-                   .lambda_sums = a.lambda_sums.as<float>(),
-                   .solutions = a.solutions.as<float>(),
+                   .lambda_sums = scratch.lambda_sums.as<float>(),
+                   .solutions = scratch.solutions.as<float>(),
                    .d_o = a.d_o.as<float>(),
                    .x = a.x.as<float>(),
-                   .d_starts = {a.d_key_starts.as<float>(), a.d_value_starts.as<float>()},
+                   .d_starts = {scratch.d_key_starts.as<float>(), scratch.d_value_starts.as<float>()},
                    .count = count,
                    .accumulate_a = a.accumulate_a,
                    .accumulate_b = a.accumulate_b};
-  HEBB_ASSERT(a.scratch.size(1) >= b.parts.used());
+  HEBB_ASSERT(scratch.work.size(1) >= b.parts.used());
   if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
   const unsigned blocks = blocks_for(slots < count * n.heads ? slots : count * n.heads, 1);
   HEBB_LAUNCH(mesa_adjoint_solve_kernel, blocks, kBlockThreads, 0, stream, b);
@@ -362,8 +363,8 @@ void run(Stream& stream, const MesaBackward& a) {
   HEBB_LAUNCH(mesa_backward_kernel, blocks, kBlockThreads, 0, stream, b);
   if (a.d_lambda_raw.defined()) {
     each_element("mesa_lambda", stream, 1, n.heads * n.key_dim,
-                 AddLambda{a.d_lambda_raw.as<float>(), a.lambda_sums.as<float>(), a.lambda_raw.as<float>(), n.batch,
-                           n.heads * n.key_dim});
+                 AddLambda{a.d_lambda_raw.as<float>(), scratch.lambda_sums.as<float>(), a.lambda_raw.as<float>(),
+                           n.batch, n.heads * n.key_dim});
   }
 }
 

@@ -116,11 +116,11 @@ struct Starts {
   Memory kept, carried;  // of all chunks with a number, of all rows; carried may be null
   const int32_t* doc_start;
 
-  template <class Args>
-  Starts(const Args& a, Memory carried)
-      : kept{a.key_starts.template as<float>(), a.value_starts.template as<float>()},
+  template <class Scratch>
+  Starts(const Scratch& scratch, Memory carried, const Tensor& doc_start)
+      : kept{scratch.key_starts.template as<float>(), scratch.value_starts.template as<float>()},
         carried(carried),
-        doc_start(a.doc_start.template as<int32_t>()) {}
+        doc_start(doc_start.as<int32_t>()) {}
   /// None: 0.
   __device__ Memory at(const Sizes& n, const Chunk& chunk, int64_t head) const {
     const int64_t row = chunk.token / n.length;

@@ -1,6 +1,5 @@
-#include "kernels/mesanet/mesanet.h"
-
 #include "kernels/mesanet/chunk.h"
+#include "kernels/mesanet/scratch.h"
 
 namespace hebb {
 namespace cpu {
@@ -89,10 +88,10 @@ template <class S> void forward_head(const MesaForward& a, const Sizes& n, int64
   }
 }
 
-template <class S> void forward(const MesaForward& a) {
+template <class S> void forward(const MesaForward& a, const Tensor& work) {
   const Sizes n(a.k, a.v);
-  delta::for_tasks(n.batch * n.heads, a.scratch.size(0), [&](int64_t task, int64_t slot) {
-    forward_head<S>(a, n, task / n.heads, task % n.heads, a.scratch.as<S>() + slot * a.scratch.size(1));
+  delta::for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
+    forward_head<S>(a, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
   });
 }
 
@@ -173,36 +172,46 @@ template <class S> void steps_of_head(const MesaSteps& a, const Sizes& n, int64_
   }
 }
 
-template <class S> void steps(const MesaSteps& a) {
+template <class S> void steps(const MesaSteps& a, const Tensor& work) {
   const Sizes n(a.k, a.v);
-  delta::for_tasks(n.batch * n.heads, a.scratch.size(0), [&](int64_t task, int64_t slot) {
-    steps_of_head<S>(a, n, task / n.heads, task % n.heads, a.scratch.as<S>() + slot * a.scratch.size(1));
+  delta::for_tasks(n.batch * n.heads, work.size(0), [&](int64_t task, int64_t slot) {
+    steps_of_head<S>(a, n, task / n.heads, task % n.heads, work.as<S>() + slot * work.size(1));
   });
 }
 
 }  // namespace
 
-void run(Stream&, const MesaForward& args) {
-  dispatch_real(args.v.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+void run(Stream&, const MesaForward& args, const MesaForwardScratch& scratch) {
+  dispatch_real(args.v.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch.work); });
 }
 
-void run(Stream&, const MesaSteps& args) {
-  dispatch_real(args.v.dtype, [&](auto zero) { steps<decltype(zero)>(args); });
+void run(Stream&, const MesaSteps& args, const MesaStepsScratch& scratch) {
+  dispatch_real(args.v.dtype, [&](auto zero) { steps<decltype(zero)>(args, scratch.work); });
 }
 
 }  // namespace cpu
 
-// In doubles the float parts take as many elements or fewer.
-int64_t mesa_steps_scratch(int64_t key_dim, int64_t value_dim) {
+// Parts are counted in floats: in doubles they take as many elements or fewer.
+MesaStepsScratch plan(Workspace& workspace, const MesaSteps& args) {
   cpu::delta::ScratchParts<float> carve(nullptr);
-  cpu::Step<float> step(carve, cpu::mesa::Sizes(key_dim, value_dim));
-  return carve.used();
+  const cpu::Step<float> step(carve, cpu::mesa::Sizes(args.k.size(3), args.v.size(3)));
+  return {.work = mesa_work(workspace, args.k.size(0) * args.k.size(2), 0, carve.used(), sum_dtype(args.v.dtype))};
 }
+HEBB_KERNEL_PLANNED(MesaSteps)
 
-int64_t mesa_forward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {
+MesaForwardScratch plan(Workspace& workspace, const MesaForward& args) {
+  const Shape &k = args.k.shape, &v = args.v.shape;
+  const DType dtype = sum_dtype(args.v.dtype);
   cpu::delta::ScratchParts<float> carve(nullptr);
-  cpu::Forward<float> forward(carve, cpu::mesa::Sizes(key_dim, value_dim), chunk);
-  return carve.used();
+  const cpu::Forward<float> forward(carve, cpu::mesa::Sizes(k[3], v[3]), args.grid.longest);
+  MesaForwardScratch scratch;
+  scratch.work = mesa_work(workspace, k[0] * k[2], args.grid.chunks.size(0) * k[2], carve.used(), dtype);
+  if (workspace.on_gpu()) {
+    scratch.key_starts = mesa_starts(workspace, args.grid, args.k, k[3], dtype);
+    scratch.value_starts = mesa_starts(workspace, args.grid, args.k, v[3], dtype);
+  }
+  return scratch;
 }
+HEBB_KERNEL_PLANNED(MesaForward)
 
 }  // namespace hebb

@@ -1,6 +1,5 @@
-#include "kernels/mesanet/mesanet.h"
-
 #include "kernels/mesanet/chunk.cuh"
+#include "kernels/mesanet/scratch.h"
 
 // Chunks: one block a row and head walks over the chunks for R and S at their starts (2 C dk (dk + dv) FLOPs each),
 // then all chunks are solved side by side, one block a chunk and head (as many at a time as scratch has slots), with C
@@ -161,18 +160,18 @@ __global__ void __launch_bounds__(kBlockThreads, 2) mesa_steps_kernel(Steps a) {
 
 }  // namespace
 
-void run(Stream& stream, const MesaForward& a) {
+void run(Stream& stream, const MesaForward& a, const MesaForwardScratch& scratch) {
   const Sizes n(a.k, a.v);
-  const int64_t rows = n.batch * n.heads, slots = a.scratch.size(0), count = a.grid.chunks.size(0);
-  HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && (a.grid.states == 0 || a.key_starts.defined()));
+  const int64_t rows = n.batch * n.heads, slots = scratch.work.size(0), count = a.grid.chunks.size(0);
+  HEBB_ASSERT(a.v.dtype == DType::f32 && slots >= rows && (a.grid.states == 0 || scratch.key_starts.defined()));
   const Memory carried{a.keys.as<float>(), a.values.as<float>()};
   const StateSweep sweep{.n = n,
                          .in = Inputs(a, n),
                          .chunks = Chunks(a.grid),
-                         .starts = Starts(a, carried),
+                         .starts = Starts(scratch, carried, a.doc_start),
                          .parts = Parts(n, a.grid.longest),
-                         .scratch = a.scratch.as<float>(),
-                         .scratch_stride = a.scratch.size(1),
+                         .scratch = scratch.work.as<float>(),
+                         .scratch_stride = scratch.work.size(1),
                          .longest = a.grid.longest};
   if (a.grid.states > 0) { HEBB_LAUNCH(mesa_starts_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
   const Forward f{.sweep = sweep,
@@ -182,22 +181,22 @@ void run(Stream& stream, const MesaForward& a) {
                   .x = a.x.as<float>(),
                   .residual = a.residual.as<float>(),
                   .count = count};
-  HEBB_ASSERT(a.scratch.size(1) >= f.parts.used());
+  HEBB_ASSERT(scratch.work.size(1) >= f.parts.used());
   HEBB_LAUNCH(mesa_forward_kernel, blocks_for(slots < count * n.heads ? slots : count * n.heads, 1), kBlockThreads, 0,
               stream, f);
   if (a.keys.defined()) { HEBB_LAUNCH(mesa_carry_kernel, blocks_for(rows, 1), kBlockThreads, 0, stream, sweep); }
 }
 
-void run(Stream& stream, const MesaSteps& a) {
+void run(Stream& stream, const MesaSteps& a, const MesaStepsScratch& scratch) {
   const Sizes n(a.k, a.v);
-  HEBB_ASSERT(a.v.dtype == DType::f32 && a.scratch.size(0) >= n.batch * n.heads);
+  HEBB_ASSERT(a.v.dtype == DType::f32 && scratch.work.size(0) >= n.batch * n.heads);
   const Steps s{.n = n,
                 .in = Inputs(a, n),
                 .rule = Rule(a.rule),
                 .o = a.o.as<float>(),
                 .memory = {a.keys.as<float>(), a.values.as<float>()},
-                .scratch = a.scratch.as<float>(),
-                .scratch_stride = a.scratch.size(1)};
+                .scratch = scratch.work.as<float>(),
+                .scratch_stride = scratch.work.size(1)};
   HEBB_LAUNCH(mesa_steps_kernel, blocks_for(n.batch * n.heads, 1), kBlockThreads, 0, stream, s);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 #include "kernels/gated_delta/chunk_grid.h"
 
 namespace hebb {
@@ -19,49 +19,37 @@ struct MesaRule {
 // rows that continue; out, after the last token; undefined: nothing is carried. A GPU takes fp32.
 
 /// Token by token; for few tokens. FLOPs a token and head: 3 dk (dk + dv) + 2 dk dv + steps (2 dk^2 + 12 dk).
-/// Bound: caches, R read once a step. scratch [slots, mesa_steps_scratch].
+/// Bound: caches, R read once a step.
 struct MesaSteps {
-  Tensor o, keys, values, scratch;
+  Tensor o, keys, values;
   Tensor q, k, v, a, b, lambda_raw, doc_start;
   MesaRule rule;
 };
-HEBB_KERNEL(MesaSteps)
+HEBB_KERNEL_WITH_SCRATCH(MesaSteps)
 
 /// Chunk by chunk (docs/layers/mesanet.md, Chunk form): all tokens of a chunk are solved together. x, residual [B, T,
 /// H] = |q - x A| / |q| (0 where q = 0): undefined, not wanted. FLOPs of a chunk of C tokens and head: C (2 dk (dk +
 /// dv) + 2 dk dv + 2 C (dk + dv)) and, a step, C (2 dk^2 + 4 C dk + 12 dk), of which triangles save up to a half;
-/// bound: multiply-adds. Steps end early where every system of the chunk is frozen. scratch [slots,
-/// mesa_forward_scratch]. GPU: first R and S of all chunk starts, then all chunks side by side, as many as there are
-/// slots; at least B H slots. key_starts, value_starts as in MesaBackward; on the CPU undefined.
+/// bound: multiply-adds. Steps end early where every system of the chunk is frozen.
 struct MesaForward {
-  Tensor o, x, residual, keys, values, key_starts, value_starts, scratch;
+  Tensor o, x, residual, keys, values;
   Tensor q, k, v, a, b, lambda_raw, doc_start;
   ChunkGrid grid;
   MesaRule rule;
 };
-HEBB_KERNEL(MesaForward)
+HEBB_KERNEL_WITH_SCRATCH(MesaForward)
 
 /// Gradients from d_o, by a second solve for each token (docs/layers/mesanet.md, Gradients and Chunk form); nothing is
 /// carried into or out of the rows. d_q, d_k, d_v are overwritten, d_a and d_b too or added to by their flag,
 /// d_lambda_raw +=. A first sweep recomputes R and S at chunk starts. FLOPs: the forward pass's steps again, and about
 /// C (10 dk (dk + dv) + 6 C (dk + dv)) a chunk of C and head.
-/// key_starts [grid.states, H, dk, dk]; value_starts [grid.states, H, dk, dv]; lambda_sums [B, H, dk];
-/// scratch [slots, mesa_backward_scratch]; slots as in MesaForward.
-/// solutions [B, T, H, dk]: of the second solves; d_key_starts, d_value_starts: as key_starts, value_starts; on the CPU
-/// undefined.
 struct MesaBackward {
   Tensor d_q, d_k, d_v, d_a, d_b, d_lambda_raw;
-  Tensor key_starts, value_starts, lambda_sums, solutions, d_key_starts, d_value_starts, scratch;
   Tensor d_o, x, q, k, v, a, b, lambda_raw, doc_start;
   ChunkGrid grid;
   MesaRule rule;
   bool accumulate_a, accumulate_b;
 };
-HEBB_KERNEL(MesaBackward)
-
-/// Elements of one slot of scratch; chunk = grid.longest.
-int64_t mesa_steps_scratch(int64_t key_dim, int64_t value_dim);
-int64_t mesa_forward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim);
-int64_t mesa_backward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim);
+HEBB_KERNEL_WITH_SCRATCH(MesaBackward)
 
 }  // namespace hebb

@@ -4,7 +4,6 @@
 #include <numeric>
 #include <vector>
 
-#include "core/parallel.h"
 #include "kernels/short_conv/short_conv.h"
 #include "layers/ops/chunk_grid.h"
 #include "layers/ops/recurrence_input.h"
@@ -22,18 +21,7 @@ struct MesaNode final : Node {
   int64_t batch, length;
 
   Shape gates() const { return {batch, length, config.heads}; }
-  /// Slots of scratch: no more than threads, nor than (row, head) pairs. On a GPU chunks go side by side, a few on each
-  /// multiprocessor.
-  int64_t slots(const Stream& stream) const {
-    constexpr int64_t kChunks = 512;
-    const int64_t heads = batch * config.heads;
-    if (!stream.on_gpu()) { return std::min<int64_t>(threads(), heads); }
-    return std::max(heads, std::min(kChunks, grid.chunks.defined() ? grid.chunks.size(0) * config.heads : 0));
-  }
-  /// R and S at chunk starts, [grid.states, H, dk, dk or dv].
-  Buffer starts(Tape& tape, int64_t columns, DType dtype) const {
-    return tape.scratch({grid.states, config.heads, config.key_dim, columns}, dtype, "mesa states");
-  }
+  Tensor gate(const Tensor& t) const { return t.defined() ? t.view(gates()) : t; }
 
   void backward(Tape& tape) override {
     const PreparedInput pq = prepare_input(tape, q, doc_start, {}, {}), pk = prepare_input(tape, k, doc_start, {}, {});
@@ -41,53 +29,35 @@ struct MesaNode final : Node {
     const Buffer d_q = tape.scratch(q.shape, dtype, "mesa gradient"),
                  d_k = tape.scratch(k.shape, dtype, "mesa gradient"),
                  d_v = tape.scratch(v.shape, dtype, "mesa gradient");
-    MesaBackward args{};
-    args.d_q = d_q;
-    args.d_k = d_k;
-    args.d_v = d_v;
-    args.q = pq.values;
-    args.k = pk.values;
-    run_core(tape, args);
+    run_core(tape, pq.values, pk.values, d_q, d_k, d_v);
     finish_input(tape, q, doc_start, pq, d_q);
     finish_input(tape, k, doc_start, pk, d_k);
     finish_input(tape, v, doc_start, {}, d_v);
   }
 
  private:
-  void run_core(Tape& tape, MesaBackward args) const {
-    const DType dtype = sum_dtype(tape.dtype(in.q));
-    const Buffer keys = starts(tape, config.key_dim, dtype), values = starts(tape, config.value_dim, dtype),
-                 sums = tape.scratch({batch, config.heads, config.key_dim}, dtype, "mesa ridge sums"),
-                 scratch = tape.scratch(
-                     {slots(tape.stream()), mesa_backward_scratch(grid.longest, config.key_dim, config.value_dim)},
-                     dtype, "mesa scratch");
-    Buffer solutions, d_keys, d_values;
-    if (tape.stream().on_gpu()) {
-      args.solutions = solutions = tape.scratch(q.shape, dtype, "mesa second solutions");
-      args.d_key_starts = d_keys = starts(tape, config.key_dim, dtype);
-      args.d_value_starts = d_values = starts(tape, config.value_dim, dtype);
-    }
+  void run_core(Tape& tape, const Tensor& queries, const Tensor& keys, const Tensor& d_q, const Tensor& d_k,
+                const Tensor& d_v) const {
     const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
-    const auto gate = [&](const Tensor& t) { return t.defined() ? t.view(gates()) : t; };
-    args.d_a = gate(d_a.tensor);
-    args.d_b = gate(d_b.tensor);
-    args.accumulate_a = d_a.accumulate;
-    args.accumulate_b = d_b.accumulate;
-    args.d_lambda_raw = tape.grad_slot(in.lambda_raw).tensor;
-    args.key_starts = keys;
-    args.value_starts = values;
-    args.lambda_sums = sums;
-    args.scratch = scratch;
-    args.d_o = tape.grad(o).view(v.shape);
-    args.x = x;
-    args.v = tape.value(in.v).view(v.shape);
-    args.a = gate(tape.value(in.a));
-    args.b = gate(tape.value(in.b));
-    args.lambda_raw = tape.value(in.lambda_raw);
-    args.doc_start = doc_start;
-    args.grid = grid;
-    args.rule = config.rule;
-    run(tape.stream(), args);
+    run(tape.workspace(), MesaBackward{.d_q = d_q,
+                                       .d_k = d_k,
+                                       .d_v = d_v,
+                                       .d_a = gate(d_a.tensor),
+                                       .d_b = gate(d_b.tensor),
+                                       .d_lambda_raw = tape.grad_slot(in.lambda_raw).tensor,
+                                       .d_o = tape.grad(o).view(v.shape),
+                                       .x = x,
+                                       .q = queries,
+                                       .k = keys,
+                                       .v = tape.value(in.v).view(v.shape),
+                                       .a = gate(tape.value(in.a)),
+                                       .b = gate(tape.value(in.b)),
+                                       .lambda_raw = tape.value(in.lambda_raw),
+                                       .doc_start = doc_start,
+                                       .grid = grid,
+                                       .rule = config.rule,
+                                       .accumulate_a = d_a.accumulate,
+                                       .accumulate_b = d_b.accumulate});
   }
 };
 
@@ -112,42 +82,28 @@ void report_residuals(Pass& pass, const Tensor& residual, const std::string& nam
 void run_step(Tape& tape, const MesaNode& node, const MesaForward& a) {
   MesaRule rule = a.rule;
   rule.steps = node.config.decode_steps;
-  const Buffer scratch =
-      tape.scratch({node.slots(tape.stream()), mesa_steps_scratch(node.config.key_dim, node.config.value_dim)},
-                   sum_dtype(a.o.dtype), "mesa scratch");
-  run(tape.stream(), MesaSteps{.o = a.o,
-                               .keys = a.keys,
-                               .values = a.values,
-                               .scratch = scratch,
-                               .q = a.q,
-                               .k = a.k,
-                               .v = a.v,
-                               .a = a.a,
-                               .b = a.b,
-                               .lambda_raw = a.lambda_raw,
-                               .doc_start = a.doc_start,
-                               .rule = rule});
+  run(tape.workspace(), MesaSteps{.o = a.o,
+                                  .keys = a.keys,
+                                  .values = a.values,
+                                  .q = a.q,
+                                  .k = a.k,
+                                  .v = a.v,
+                                  .a = a.a,
+                                  .b = a.b,
+                                  .lambda_raw = a.lambda_raw,
+                                  .doc_start = a.doc_start,
+                                  .rule = rule});
 }
 
 void run_chunks(Pass& pass, MesaNode& node, MesaForward a, const std::string& name) {
   Tape& tape = pass.tape;
   node.grid = a.grid = chunk_grid(tape, pass.rows, node.config.chunk);
-  const DType dtype = sum_dtype(a.o.dtype);
-  const Buffer scratch = tape.scratch(
-      {node.slots(tape.stream()), mesa_forward_scratch(a.grid.longest, node.config.key_dim, node.config.value_dim)},
-      dtype, "mesa scratch");
-  a.scratch = scratch;
-  Buffer keys, values;
-  if (tape.stream().on_gpu()) {
-    a.key_starts = keys = node.starts(tape, node.config.key_dim, dtype);
-    a.value_starts = values = node.starts(tape, node.config.value_dim, dtype);
-  }
   Buffer residual;
   if (pass.statistics != nullptr && !tape.recomputing()) {
-    residual = tape.scratch(node.gates(), dtype, "mesa residuals");
+    residual = tape.scratch(node.gates(), sum_dtype(a.o.dtype), "mesa residuals");
     a.residual = residual;
   }
-  run(tape.stream(), a);
+  run(tape.workspace(), a);
   if (a.residual.defined() && !pass.stream().counting()) { report_residuals(pass, residual, name); }
 }
 

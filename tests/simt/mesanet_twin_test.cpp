@@ -1,5 +1,6 @@
 // The mesa recurrence, by steps and by chunks, forward and backward, against its CPU twin.
 #include "chunk_grids.h"
+#include "kernels/mesanet/scratch.h"
 #include "twins.h"
 
 using namespace hebb_test;
@@ -46,9 +47,6 @@ struct Operands {
 MesaRule gradients(int64_t steps, double epsilon) { return {false, steps, epsilon, 0.3}; }
 MesaRule exact() { return {true, 0, 0, 0.3}; }
 
-/// Fewer slots than chunks: blocks take several.
-Shape slots_of(const Sizes& s, int64_t elements) { return {2 * s.heads + 1, elements}; }
-
 void check_forward(Twins& t, const Sizes& s, const MesaRule& rule, bool carried, bool reports) {
   const Operands in(t, s);
   const Grid grid(s.doc_start, 2, s.length, s.chunk);
@@ -58,29 +56,23 @@ void check_forward(Twins& t, const Sizes& s, const MesaRule& rule, bool carried,
              keys = carried ? t.float_sum(s.states(2, s.dk), 0) : Twin{},
              values = carried ? t.float_sum(s.states(2, s.dv)) : Twin{},
              chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
-             rows = t.integers({3}, grid.rows, DType::i64),
-             starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dk)),
-             value_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dv)),
-             scratch = t.scratch(slots_of(s, mesa_forward_scratch(grid.longest, s.dk, s.dv)));
+             rows = t.integers({3}, grid.rows, DType::i64);
   t.check(
       [&](auto at) {
-        return MesaForward{at(o),
-                           at(x),
-                           at(residual),
-                           at(keys),
-                           at(values),
-                           at(starts),
-                           at(value_starts),
-                           at(scratch),
-                           at(in.q),
-                           at(in.k),
-                           at(in.v),
-                           at(in.a),
-                           at(in.b),
-                           at(in.lambda_raw),
-                           at(in.doc_start),
-                           ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
-                           rule};
+        return MesaForward{.o = at(o),
+                           .x = at(x),
+                           .residual = at(residual),
+                           .keys = at(keys),
+                           .values = at(values),
+                           .q = at(in.q),
+                           .k = at(in.k),
+                           .v = at(in.v),
+                           .a = at(in.a),
+                           .b = at(in.b),
+                           .lambda_raw = at(in.lambda_raw),
+                           .doc_start = at(in.doc_start),
+                           .grid = ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
+                           .rule = rule};
       },
       kMesaTolerance);
 }
@@ -92,42 +84,28 @@ void check_backward(Twins& t, const Sizes& s, const MesaRule& rule, bool accumul
   const Twin chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
              rows = t.integers({3}, grid.rows, DType::i64), x = t.parameter(s.keys()), d_o = t.input(s.values()),
              d_q = t.output(s.keys()), d_k = t.output(s.keys()), d_v = t.output(s.values()), d_a = gate(), d_b = gate(),
-             d_lambda = t.float_sum({s.heads, s.dk}),
-             starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dk)),
-             value_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dv)),
-             sums = t.scratch({2, s.heads, s.dk}),
-             d_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dk)),
-             d_value_starts = t.scratch(s.states(std::max<int64_t>(1, grid.states), s.dv)),
-             solutions = t.scratch(s.keys()),
-             scratch = t.scratch(slots_of(s, mesa_backward_scratch(grid.longest, s.dk, s.dv)));
+             d_lambda = t.float_sum({s.heads, s.dk});
   t.check(
       [&](auto at) {
-        return MesaBackward{at(d_q),
-                            at(d_k),
-                            at(d_v),
-                            at(d_a),
-                            at(d_b),
-                            at(d_lambda),
-                            at(starts),
-                            at(value_starts),
-                            at(sums),
-                            at(solutions),
-                            at(d_starts),
-                            at(d_value_starts),
-                            at(scratch),
-                            at(d_o),
-                            at(x),
-                            at(in.q),
-                            at(in.k),
-                            at(in.v),
-                            at(in.a),
-                            at(in.b),
-                            at(in.lambda_raw),
-                            at(in.doc_start),
-                            ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
-                            rule,
-                            accumulate,
-                            accumulate};
+        return MesaBackward{.d_q = at(d_q),
+                            .d_k = at(d_k),
+                            .d_v = at(d_v),
+                            .d_a = at(d_a),
+                            .d_b = at(d_b),
+                            .d_lambda_raw = at(d_lambda),
+                            .d_o = at(d_o),
+                            .x = at(x),
+                            .q = at(in.q),
+                            .k = at(in.k),
+                            .v = at(in.v),
+                            .a = at(in.a),
+                            .b = at(in.b),
+                            .lambda_raw = at(in.lambda_raw),
+                            .doc_start = at(in.doc_start),
+                            .grid = ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
+                            .rule = rule,
+                            .accumulate_a = accumulate,
+                            .accumulate_b = accumulate};
       },
       kMesaTolerance);
 }
@@ -162,7 +140,17 @@ TEST_CASE("gradients of mesa chunks larger than a tile equal the CPU's", "[fast]
   check_backward(t, {69, 1, 67, 66, 66, std::vector<int64_t>(138)}, gradients(4, 0), false);
 }
 
-// For the thread sanitizer: both kinds of solves, chunks that follow each other, a block with several chunks.
+// More chunks than a GPU takes at a time.
+Sizes many_chunks() { return {65, 4, 2, 1, 1, std::vector<int64_t>(130)}; }
+
+TEST_CASE("blocks with several chunks of the mesa recurrence equal the CPU's", "[fast]") {
+  Twins forward;
+  check_forward(forward, many_chunks(), gradients(2, 0.1), true, true);
+  Twins backward;
+  check_backward(backward, many_chunks(), gradients(2, 0.1), false);
+}
+
+// For the thread sanitizer: both kinds of solves, chunks that follow each other.
 TEST_CASE("the chunked mesa recurrence and its gradients do not race", "[threads]") {
   const MesaRule rule = GENERATE(gradients(2, 0.1), exact());
   const Sizes s{5, 1, 3, 4, 2, std::vector<int64_t>(10)};
@@ -178,12 +166,20 @@ TEST_CASE("steps of the mesa recurrence equal the CPU's", "[fast]") {
   Twins t;
   const Operands in(t, s);
   const Twin o = t.output(s.values()), keys = t.float_sum(s.states(2, s.dk), 0),
-             values = t.float_sum(s.states(2, s.dv)),
-             scratch = t.scratch({2 * s.heads, mesa_steps_scratch(s.dk, s.dv)});
+             values = t.float_sum(s.states(2, s.dv));
   t.check(
       [&](auto at) {
-        return MesaSteps{at(o),    at(keys), at(values), at(scratch),       at(in.q),         at(in.k),
-                         at(in.v), at(in.a), at(in.b),   at(in.lambda_raw), at(in.doc_start), rule};
+        return MesaSteps{.o = at(o),
+                         .keys = at(keys),
+                         .values = at(values),
+                         .q = at(in.q),
+                         .k = at(in.k),
+                         .v = at(in.v),
+                         .a = at(in.a),
+                         .b = at(in.b),
+                         .lambda_raw = at(in.lambda_raw),
+                         .doc_start = at(in.doc_start),
+                         .rule = rule};
       },
       kMesaTolerance);
 }
