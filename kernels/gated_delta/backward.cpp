@@ -1,3 +1,4 @@
+#include "kernels/gated_delta/scratch.h"
 #include "kernels/gated_delta/sweep.h"
 #include "kernels/gemm/kernel.h"
 
@@ -271,17 +272,20 @@ template <class S> class Adjoint {
 };
 
 /// E of one chunk of one value head, [length, dv]: a chunk's heads lie one after the other.
-template <class S> S* errors_of(const GatedDeltaBackward& a, const Sizes& n, const Chunk& chunk, int64_t head) {
-  return a.errors.as<S>() + (chunk.token * n.value_heads + head * chunk.length) * n.value_dim;
+template <class S>
+S* errors_of(const GatedDeltaBackwardScratch& scratch, const Sizes& n, const Chunk& chunk, int64_t head) {
+  return scratch.errors.as<S>() + (chunk.token * n.value_heads + head * chunk.length) * n.value_dim;
 }
-template <class S> S* start_of(const GatedDeltaBackward& a, const Sizes& n, const Chunk& chunk, int64_t head) {
-  return a.starts.as<S>() + (chunk.state * n.value_heads + head) * n.state();
+template <class S>
+S* start_of(const GatedDeltaBackwardScratch& scratch, const Sizes& n, const Chunk& chunk, int64_t head) {
+  return scratch.starts.as<S>() + (chunk.state * n.value_heads + head) * n.state();
 }
 
 /// States at chunk starts and prediction errors of one value head of one row.
 template <class S>
-void recompute_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, int64_t head, S* scratch) {
-  delta::ScratchParts<S> carve(scratch);
+void recompute_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch, const Sizes& n, int64_t row,
+                    int64_t head, S* work) {
+  delta::ScratchParts<S> carve(work);
   Sweep<S> sweep(carve, n, a.grid.longest);
   const HeadInputs<S> in(a, n, head);
   sweep.begin_row(nullptr, a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr);
@@ -289,34 +293,35 @@ void recompute_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, in
   for (int64_t i = rows[row]; i < rows[row + 1]; ++i) {
     const Chunk chunk = delta::chunk_at(a.grid, i);
     sweep.enter(chunk.state < 0);
-    sweep.solve(in, chunk, S(1), !a.additive, false, errors_of<S>(a, n, chunk, head));
+    sweep.solve(in, chunk, S(1), !a.additive, false, errors_of<S>(scratch, n, chunk, head));
     if (i + 1 < rows[row + 1] && delta::chunk_at(a.grid, i + 1).state >= 0) {
-      sweep.advance(chunk.length, start_of<S>(a, n, delta::chunk_at(a.grid, i + 1), head));
+      sweep.advance(chunk.length, start_of<S>(scratch, n, delta::chunk_at(a.grid, i + 1), head));
     }
   }
 }
 
 template <class S>
-void backward_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, int64_t head, bool accumulate,
-                   S* scratch) {
-  delta::ScratchParts<S> carve(scratch);
+void backward_head(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch, const Sizes& n, int64_t row,
+                   int64_t head, bool accumulate, S* work) {
+  delta::ScratchParts<S> carve(work);
   Adjoint<S> adjoint(carve, n, a.grid.longest, a.additive);
   const HeadInputs<S> in(a, n, head);
   const S scale = static_cast<S>(a.scale);
   const S* initial = a.initial_state.defined() ? a.initial_state.as<S>() + head * n.state() : nullptr;
-  S* initial_sum =
-      a.initial_sums.defined() ? a.initial_sums.as<S>() + (row * n.value_heads + head) * n.state() : nullptr;
+  S* initial_sum = scratch.initial_sums.defined()
+                       ? scratch.initial_sums.as<S>() + (row * n.value_heads + head) * n.state()
+                       : nullptr;
   if (initial_sum != nullptr) { std::fill_n(initial_sum, n.state(), S(0)); }
   const int64_t* rows = a.grid.rows.as<int64_t>();
   adjoint.begin_row();
   for (int64_t i = rows[row + 1] - 1; i >= rows[row]; --i) {
     const Chunk chunk = delta::chunk_at(a.grid, i);
     const bool continues = chunk.state >= 0;
-    const S* state = continues ? start_of<S>(a, n, chunk, head) : initial;
+    const S* state = continues ? start_of<S>(scratch, n, chunk, head) : initial;
     const int64_t value_at = chunk.token * in.value_stride + head * n.value_dim;
     const int64_t gate_at = chunk.token * in.gate_stride + head;
     const int64_t key_at = chunk.token * in.key_stride + n.key_head(head) * n.key_dim;
-    adjoint.enter(in, chunk, scale, state, errors_of<S>(a, n, chunk, head), a.d_o.as<S>() + value_at);
+    adjoint.enter(in, chunk, scale, state, errors_of<S>(scratch, n, chunk, head), a.d_o.as<S>() + value_at);
     adjoint.solve();
     adjoint.write_values(a.d_v.as<S>() + value_at, in.value_stride, a.d_beta.as<S>() + gate_at, in.gate_stride);
     adjoint.differentiate();
@@ -330,30 +335,31 @@ void backward_head(const GatedDeltaBackward& a, const Sizes& n, int64_t row, int
   }
 }
 
-template <class S> void backward(const GatedDeltaBackward& a) {
+template <class S> void backward(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
   const Sizes n(a.k, a.v);
-  const int64_t slots = a.scratch.size(0), group = n.value_heads / n.key_heads;
+  const int64_t slots = scratch.work.size(0), group = n.value_heads / n.key_heads;
   // A key head's gradient is the sum over its value heads, in order: they share a task.
   delta::for_tasks(n.batch * n.key_heads, slots, [&](int64_t task, int64_t slot) {
-    S* scratch = a.scratch.as<S>() + slot * a.scratch.size(1);
+    S* work = scratch.work.as<S>() + slot * scratch.work.size(1);
     const int64_t row = task / n.key_heads, first = task % n.key_heads * group;
     for (int64_t head = first; head < first + group; ++head) {
-      recompute_head<S>(a, n, row, head, scratch);
-      backward_head<S>(a, n, row, head, head > first, scratch);
+      recompute_head<S>(a, scratch, n, row, head, work);
+      backward_head<S>(a, scratch, n, row, head, head > first, work);
     }
   });
   if (a.d_initial_state.defined()) {
     S* total = a.d_initial_state.as<S>();
     for (int64_t row = 0; row < n.batch; ++row) {
-      delta::add_row(n.value_heads * n.state(), S(1), a.initial_sums.as<S>() + row * n.value_heads * n.state(), total);
+      delta::add_row(n.value_heads * n.state(), S(1), scratch.initial_sums.as<S>() + row * n.value_heads * n.state(),
+                     total);
     }
   }
 }
 
 }  // namespace
 
-void run(Stream&, const GatedDeltaBackward& args) {
-  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+void run(Stream&, const GatedDeltaBackward& args, const GatedDeltaBackwardScratch& scratch) {
+  dispatch_real(args.v.dtype, [&](auto zero) { backward<decltype(zero)>(args, scratch); });
 }
 
 }  // namespace cpu
@@ -366,15 +372,28 @@ bool gated_delta_on_tensor_cores(const GatedDeltaBackward& a) {
          is_aligned(a.d_o) && is_aligned(a.d_q) && is_aligned(a.d_k) && is_aligned(a.d_v);
 }
 
-int64_t gated_delta_adjoints(const GatedDeltaBackward& a) {
-  return a.v.numel() + (a.initial_state.defined() ? a.initial_state.numel() / 2 : 0);
+GatedDeltaBackwardScratch plan(Workspace& workspace, const GatedDeltaBackward& args) {
+  const Shape &k = args.k.shape, &v = args.v.shape;
+  const DType dtype = sum_dtype(args.v.dtype);
+  GatedDeltaBackwardScratch scratch;
+  scratch.starts = workspace.tensor({args.grid.states, v[2], k[3], v[3]}, dtype, "delta rule states");
+  scratch.errors = workspace.tensor(v, dtype, "delta rule errors");
+  if (args.d_initial_state.defined()) {
+    scratch.initial_sums = workspace.tensor({v[0], v[2], k[3], v[3]}, dtype, "initial state sums");
+  }
+  if (workspace.on_gpu() && gated_delta_on_tensor_cores(args)) {
+    const int64_t initial = args.initial_state.defined() ? args.initial_state.numel() / 2 : 0;
+    scratch.adjoints = workspace.tensor({v.numel() + initial}, dtype, "delta rule adjoints");
+  } else {
+    const cpu::delta::Sizes sizes(args.k, args.v);
+    cpu::delta::ScratchParts<float> carve(nullptr);
+    const cpu::Adjoint<float> adjoint(carve, sizes, args.grid.longest, false);
+    const int64_t elements = std::max(carve.used(), cpu::delta::sweep_elements(sizes, args.grid.longest));
+    scratch.work =
+        workspace.tensor({scratch_slots(workspace.stream(), k[0] * k[2]), elements}, dtype, "delta rule scratch");
+  }
+  return scratch;
 }
-
-int64_t gated_delta_backward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {
-  Tensor k{nullptr, DType::f32, {1, 1, 1, key_dim}}, v{nullptr, DType::f32, {1, 1, 1, value_dim}};
-  cpu::delta::ScratchParts<float> carve(nullptr);
-  cpu::Adjoint<float> adjoint(carve, cpu::delta::Sizes(k, v), chunk, false);
-  return std::max(carve.used(), gated_delta_forward_scratch(chunk, key_dim, value_dim));
-}
+HEBB_KERNEL_PLANNED(GatedDeltaBackward)
 
 }  // namespace hebb

@@ -276,9 +276,9 @@ template <class T> __global__ void __launch_bounds__(kBlockThreads) gated_delta_
   }
 }
 
-void on_plain_cores(Stream& stream, const GatedDeltaBackward& a) {
+void on_plain_cores(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
   const Sizes n(a.k, a.v);
-  HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.key_heads);
+  HEBB_ASSERT(scratch.work.size(0) >= n.batch * n.key_heads);
   dispatch_float(a.v.dtype, [&](auto zero) {
     using T = decltype(zero);
     const Backward<T> b{.n = n,
@@ -289,13 +289,13 @@ void on_plain_cores(Stream& stream, const GatedDeltaBackward& a) {
                         .d_v = a.d_v.as<T>(),
                         .d_g = a.d_g.as<float>(),
                         .d_beta = a.d_beta.as<float>(),
-                        .starts = a.starts.as<float>(),
-                        .errors = a.errors.as<float>(),
-                        .initial_sums = a.initial_sums.as<float>(),
-                        .scratch = a.scratch.as<float>(),
+                        .starts = scratch.starts.as<float>(),
+                        .errors = scratch.errors.as<float>(),
+                        .initial_sums = scratch.initial_sums.as<float>(),
+                        .scratch = scratch.work.as<float>(),
                         .d_o = a.d_o.as<T>(),
                         .initial = a.initial_state.as<float>(),
-                        .scratch_stride = a.scratch.size(1),
+                        .scratch_stride = scratch.work.size(1),
                         .longest = a.grid.longest,
                         .scale = static_cast<float>(a.scale),
                         .additive = a.additive};
@@ -305,16 +305,16 @@ void on_plain_cores(Stream& stream, const GatedDeltaBackward& a) {
 
 }  // namespace
 
-void run(Stream& stream, const GatedDeltaBackward& a) {
-  if (delta_mma::takes(a)) {
-    delta_mma::backward(stream, a);
+void run(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
+  if (scratch.adjoints.defined()) {
+    delta_mma::backward(stream, a, scratch);
   } else {
-    on_plain_cores(stream, a);
+    on_plain_cores(stream, a, scratch);
   }
   if (a.d_initial_state.defined()) {
     const int64_t width = a.d_initial_state.numel();
     add_column_sums(stream, a.d_initial_state.as<float>(), 1,
-                    {a.initial_sums.data, DType::f32, a.k.size(0), width, width});
+                    {scratch.initial_sums.data, DType::f32, a.k.size(0), width, width});
   }
 }
 

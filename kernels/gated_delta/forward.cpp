@@ -1,17 +1,14 @@
-#include "kernels/gated_delta/gated_delta.h"
-
+#include "kernels/gated_delta/scratch.h"
 #include "kernels/gated_delta/sweep.h"
 
 namespace hebb {
 
-int64_t gated_delta_forward_scratch(int64_t chunk, int64_t key_dim, int64_t value_dim) {
-  // In doubles the float parts take as many elements or fewer.
-  cpu::delta::ScratchParts<float> carve(nullptr);
-  Tensor k{nullptr, DType::f32, {1, 1, 1, key_dim}}, v{nullptr, DType::f32, {1, 1, 1, value_dim}};
-  cpu::delta::Sweep<float> sweep(carve, cpu::delta::Sizes(k, v), chunk);
-  carve.take(chunk * chunk);
-  return carve.used();
+GatedDeltaForwardScratch plan(Workspace& workspace, const GatedDeltaForward& args) {
+  const int64_t slots = scratch_slots(workspace.stream(), args.v.size(0) * args.v.size(2));
+  const int64_t elements = cpu::delta::sweep_elements(cpu::delta::Sizes(args.k, args.v), args.grid.longest);
+  return {.work = workspace.tensor({slots, elements}, sum_dtype(args.v.dtype), "delta rule scratch")};
 }
+HEBB_KERNEL_PLANNED(GatedDeltaForward)
 
 namespace cpu {
 namespace {
@@ -81,10 +78,10 @@ void forward_head(const GatedDeltaForward& a, const Sizes& n, int64_t row, int64
   }
 }
 
-template <class S> void forward(const GatedDeltaForward& a) {
+template <class S> void forward(const GatedDeltaForward& a, const Tensor& work) {
   const Sizes n(a.k, a.v);
-  delta::for_tasks(n.batch * n.value_heads, a.scratch.size(0), [&](int64_t task, int64_t slot) {
-    forward_head<S>(a, n, task / n.value_heads, task % n.value_heads, a.scratch.as<S>() + slot * a.scratch.size(1));
+  delta::for_tasks(n.batch * n.value_heads, work.size(0), [&](int64_t task, int64_t slot) {
+    forward_head<S>(a, n, task / n.value_heads, task % n.value_heads, work.as<S>() + slot * work.size(1));
   });
 }
 
@@ -181,8 +178,8 @@ template <class S> void steps(const GatedDeltaSteps& a) {
 
 }  // namespace
 
-void run(Stream&, const GatedDeltaForward& args) {
-  dispatch_real(args.v.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+void run(Stream&, const GatedDeltaForward& args, const GatedDeltaForwardScratch& scratch) {
+  dispatch_real(args.v.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch.work); });
 }
 
 void run(Stream&, const GatedDeltaSteps& args) {

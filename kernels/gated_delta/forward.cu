@@ -117,9 +117,9 @@ template <class T> struct Steps {
 
 }  // namespace
 
-void run(Stream& stream, const GatedDeltaForward& a) {
+void run(Stream& stream, const GatedDeltaForward& a, const GatedDeltaForwardScratch& scratch) {
   const Sizes n(a.k, a.v);
-  HEBB_ASSERT(a.scratch.size(0) >= n.batch * n.value_heads);
+  HEBB_ASSERT(scratch.work.size(0) >= n.batch * n.value_heads);
   if (delta_mma::takes(a)) {
     delta_mma::forward(stream, a);
     return;
@@ -132,10 +132,10 @@ void run(Stream& stream, const GatedDeltaForward& a) {
                        .o = a.o.as<T>(),
                        .prediction = a.prediction.as<T>(),
                        .state = a.state.as<float>(),
-                       .scratch = a.scratch.as<float>(),
+                       .scratch = scratch.work.as<float>(),
                        .initial = a.initial_state.as<float>(),
                        .doc_start = a.doc_start.as<int32_t>(),
-                       .scratch_stride = a.scratch.size(1),
+                       .scratch_stride = scratch.work.size(1),
                        .longest = a.grid.longest,
                        .scale = static_cast<float>(a.scale),
                        .additive = a.additive};

@@ -1,5 +1,6 @@
 #pragma once
 // The gated delta rule on tensor cores: what it takes, where it is, and what its backward kernels hand to each other.
+#include "kernels/gated_delta/scratch.h"
 #include "kernels/gated_delta/sweep.cuh"
 
 namespace hebb::HEBB_DEVICE::delta_mma {
@@ -12,9 +13,6 @@ inline bool takes(const GatedDeltaForward& a) {
          gated_delta_shared_bytes(dk) <= gpu_shared_bytes() &&
          can_vectorise<8>(dv, a.q.data, a.k.data, a.v.data, a.o.data);
 }
-
-/// Decided by who allocates: gated_delta_on_tensor_cores of kernels/gated_delta/gated_delta.h.
-inline bool takes(const GatedDeltaBackward& a) { return a.adjoints.defined(); }
 
 /// A tensor as the sum of two in bf16, one behind the other: the bytes of fp32, and ready for tensor cores.
 struct Parts {
@@ -29,8 +27,9 @@ struct Handed {
   Parts errors, adjoints;   // [B, T, HV, dv] E, X of docs/layers/gdn.md, Chunk form
   bf16 *starts, *d_starts;  // [states, HV, dk, dv] S at chunk starts that do not begin a document, and its gradient
   bf16* initial;            // [HV, dk, dv] S where documents begin; null: 0
+  float* initial_sums;      // [B, HV, dk, dv] or null
 
-  explicit Handed(const GatedDeltaBackward& a);
+  Handed(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch);
 };
 
 void forward(Stream& stream, const GatedDeltaForward& a);
@@ -38,7 +37,7 @@ void forward(Stream& stream, const GatedDeltaForward& a);
 void recompute(Stream& stream, const GatedDeltaBackward& a, const Handed& to);
 /// The sweep back: d_v, initial_sums, adjoints and d_starts.
 void sweep_back(Stream& stream, const GatedDeltaBackward& a, const Handed& to);
-/// All gradients but what initial_sums add up to.
-void backward(Stream& stream, const GatedDeltaBackward& a);
+/// All gradients but what initial_sums add up to, where there are adjoints.
+void backward(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch);
 
 }  // namespace hebb::HEBB_DEVICE::delta_mma

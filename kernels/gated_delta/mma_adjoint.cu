@@ -184,7 +184,7 @@ void sweep_back(Stream& stream, const GatedDeltaBackward& a, const Handed& to) {
                   .d_v = a.d_v.as<bf16>(),
                   .d_o = a.d_o.as<bf16>(),
                   .doc_start = a.doc_start.as<int32_t>(),
-                  .initial_sums = a.initial_sums.as<float>(),
+                  .initial_sums = to.initial_sums,
                   .adjoints = to.adjoints,
                   .d_starts = to.d_starts,
                   .scale = static_cast<float>(a.scale),

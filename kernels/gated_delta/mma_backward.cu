@@ -419,21 +419,21 @@ template <int kWidth> __global__ void __launch_bounds__(kBlock, 1) gated_delta_m
 
 }  // namespace
 
-Handed::Handed(const GatedDeltaBackward& a) {
+Handed::Handed(const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
   const int64_t values = a.v.numel();
-  errors = {static_cast<bf16*>(a.errors.data), values};
-  adjoints = {static_cast<bf16*>(a.adjoints.data), values};
-  starts = static_cast<bf16*>(a.starts.data);
+  errors = {static_cast<bf16*>(scratch.errors.data), values};
+  adjoints = {static_cast<bf16*>(scratch.adjoints.data), values};
+  starts = static_cast<bf16*>(scratch.starts.data);
   d_starts = starts + a.grid.states * a.v.size(2) * a.k.size(3) * a.v.size(3);
   initial = a.initial_state.defined() ? adjoints.high + 2 * values : nullptr;
+  initial_sums = scratch.initial_sums.as<float>();
 }
 
 static_assert(sizeof(Shared<64>) <= gated_delta_shared_bytes(64) &&
               sizeof(Shared<128>) <= gated_delta_shared_bytes(128));
 
-void backward(Stream& stream, const GatedDeltaBackward& a) {
-  HEBB_ASSERT(gated_delta_on_tensor_cores(a) && a.adjoints.numel() >= gated_delta_adjoints(a));
-  const Handed handed(a);
+void backward(Stream& stream, const GatedDeltaBackward& a, const GatedDeltaBackwardScratch& scratch) {
+  const Handed handed(a, scratch);
   recompute(stream, a, handed);
   sweep_back(stream, a, handed);
   const delta::Sizes n(a.k, a.v);

@@ -101,4 +101,12 @@ template <class S> class Sweep {
   const S* initial_ = nullptr;
 };
 
+/// Elements of a slot for a walk forward. Parts are counted in floats: in doubles they take as many or fewer.
+inline int64_t sweep_elements(const Sizes& sizes, int64_t longest) {
+  ScratchParts<float> carve(nullptr);
+  const Sweep<float> sweep(carve, sizes, longest);
+  carve.take(longest * longest);  // for predictions
+  return carve.used();
+}
+
 }  // namespace hebb::cpu::delta

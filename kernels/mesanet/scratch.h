@@ -17,9 +17,9 @@ struct MesaForwardScratch {
 };
 
 struct MesaBackwardScratch {
-  Tensor key_starts, value_starts;      // [grid.states, H, dk, dk] and [grid.states, H, dk, dv]: R and S at chunk starts
-  Tensor lambda_sums;                   // [B, H, dk]: gradients of lambda, by row of the batch
-  Tensor solutions;                     // [B, T, H, dk]: of the second solves, on a GPU
+  Tensor key_starts, value_starts;  // [grid.states, H, dk, dk] and [grid.states, H, dk, dv]: R and S at chunk starts
+  Tensor lambda_sums;               // [B, H, dk]: gradients of lambda, by row of the batch
+  Tensor solutions;                 // [B, T, H, dk]: of the second solves, on a GPU
   Tensor d_key_starts, d_value_starts;  // as key_starts, value_starts, on a GPU
   Tensor work;                          // as in MesaForwardScratch
 };

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "core/parallel.h"
 #include "kernels/channel_skip/channel_skip.h"
 #include "kernels/delta_gates/delta_gates.h"
 #include "kernels/gated_delta/gated_delta.h"
@@ -60,19 +59,23 @@ struct GatedDeltaNode final : Node {
                  d_v = tape.scratch(v.shape, dtype, "delta rule gradient");
     const Buffer d_g = tape.scratch(gate.g.tensor().shape, sum_dtype(dtype), "delta rule gradient"),
                  d_beta = tape.scratch(gate.g.tensor().shape, sum_dtype(dtype), "delta rule gradient");
-    GatedDeltaBackward args{};
-    args.d_q = d_q;
-    args.d_k = d_k;
-    args.d_v = d_v;
-    args.d_g = d_g;
-    args.d_beta = d_beta;
-    args.d_o = tape.grad(o).view(v.shape);
-    args.q = pq.values;
-    args.k = pk.values;
-    args.v = pv.values;
-    args.g = gate.g;
-    args.beta = gate.beta;
-    run_core(tape, args);
+    run(tape.workspace(), GatedDeltaBackward{.d_q = d_q,
+                                             .d_k = d_k,
+                                             .d_v = d_v,
+                                             .d_g = d_g,
+                                             .d_beta = d_beta,
+                                             .d_initial_state = tape.grad_slot(in.initial_state).tensor,
+                                             .d_o = tape.grad(o).view(v.shape),
+                                             .q = pq.values,
+                                             .k = pk.values,
+                                             .v = pv.values,
+                                             .g = gate.g,
+                                             .beta = gate.beta,
+                                             .initial_state = value_or_none(tape, in.initial_state),
+                                             .doc_start = doc_start,
+                                             .grid = grid,
+                                             .scale = scale(),
+                                             .additive = config.additive});
     if (in.skip) { backward_skip(tape, pv.values, d_v); }
     finish_input(tape, q, doc_start, pq, d_q);
     finish_input(tape, k, doc_start, pk, d_k);
@@ -87,36 +90,6 @@ struct GatedDeltaNode final : Node {
                                               .d_y = tape.grad(o),
                                               .x = x.view(v.matrix()),
                                               .scale = tape.value(in.skip)});
-  }
-
-  void run_core(Tape& tape, GatedDeltaBackward args) const {
-    const DType dtype = sum_dtype(args.d_o.dtype);
-    const Buffer starts =
-        tape.scratch({grid.states, config.value_heads, config.key_dim, config.value_dim}, dtype, "delta rule states");
-    const Buffer errors = tape.scratch(v.shape, dtype, "delta rule errors");
-    Buffer sums, scratch;
-    args.d_initial_state = tape.grad_slot(in.initial_state).tensor;
-    if (args.d_initial_state.defined()) {
-      sums = tape.scratch({batch, config.value_heads, config.key_dim, config.value_dim}, dtype, "initial state sums");
-    }
-    args.initial_state = value_or_none(tape, in.initial_state);
-    args.doc_start = doc_start;
-    args.grid = grid;
-    args.scale = scale();
-    args.starts = starts;
-    args.errors = errors;
-    args.initial_sums = sums;
-    args.additive = config.additive;
-    if (tape.stream().on_gpu() && gated_delta_on_tensor_cores(args)) {
-      scratch = tape.scratch({gated_delta_adjoints(args)}, dtype, "delta rule adjoints");
-      args.adjoints = scratch;
-    } else {
-      scratch = tape.scratch({scratch_slots(tape.stream(), batch * config.key_heads),
-                              gated_delta_backward_scratch(grid.longest, config.key_dim, config.value_dim)},
-                             dtype, "delta rule scratch");
-      args.scratch = scratch;
-    }
-    run(tape.stream(), args);
   }
 
   void backward_gates(Tape& tape, const Gates& gate, const Tensor& d_g, const Tensor& d_beta) const {
@@ -201,24 +174,19 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
                                          .additive = config.additive});
     } else {
       node.grid = chunk_grid(tape, pass.rows, config.chunk);
-      const Buffer scratch =
-          tape.scratch({scratch_slots(tape.stream(), node.batch * config.value_heads),
-                        gated_delta_forward_scratch(node.grid.longest, config.key_dim, config.value_dim)},
-                       sum_dtype(dtype), "delta rule scratch");
-      run(tape.stream(), GatedDeltaForward{.o = o,
-                                           .prediction = prediction,
-                                           .state = memory,
-                                           .scratch = scratch,
-                                           .q = q.values,
-                                           .k = k.values,
-                                           .v = v.values,
-                                           .g = gates.g,
-                                           .beta = gates.beta,
-                                           .initial_state = initial,
-                                           .doc_start = node.doc_start,
-                                           .grid = node.grid,
-                                           .scale = node.scale(),
-                                           .additive = config.additive});
+      run(tape.workspace(), GatedDeltaForward{.o = o,
+                                              .prediction = prediction,
+                                              .state = memory,
+                                              .q = q.values,
+                                              .k = k.values,
+                                              .v = v.values,
+                                              .g = gates.g,
+                                              .beta = gates.beta,
+                                              .initial_state = initial,
+                                              .doc_start = node.doc_start,
+                                              .grid = node.grid,
+                                              .scale = node.scale(),
+                                              .additive = config.additive});
     }
     if (in.skip) {
       run(tape.stream(), ChannelSkipForward{tape.value(node.o), v.values.view(node.v.matrix()), tape.value(in.skip)});

@@ -181,37 +181,52 @@ Result run_kernels(const Problem& p, DType dtype, Form form, int64_t chunk, int6
   const Tensor o = t.empty(p.values()), prediction = t.empty(p.values());
   Result r;
   if (form == Form::steps) {
-    run(t.stream, GatedDeltaSteps{o, prediction, state, q, k, v, g, beta, start, rows.doc_start(), p.scale()});
+    run(t.stream, GatedDeltaSteps{.o = o,
+                                  .prediction = prediction,
+                                  .state = state,
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .g = g,
+                                  .beta = beta,
+                                  .initial_state = start,
+                                  .doc_start = rows.doc_start(),
+                                  .scale = p.scale()});
   } else {
     Tape tape(t.stream, t.arena, false);
     const ChunkGrid grid = chunk_grid(tape, rows, chunk);
-    run(t.stream, GatedDeltaForward{o, prediction, state,
-                                    t.empty({3, gated_delta_forward_scratch(grid.longest, p.key_dim, p.value_dim)}), q,
-                                    k, v, g, beta, start, rows.doc_start(), grid, p.scale()});
+    run(t.workspace(), GatedDeltaForward{.o = o,
+                                         .prediction = prediction,
+                                         .state = state,
+                                         .q = q,
+                                         .k = k,
+                                         .v = v,
+                                         .g = g,
+                                         .beta = beta,
+                                         .initial_state = start,
+                                         .doc_start = rows.doc_start(),
+                                         .grid = grid,
+                                         .scale = p.scale()});
     if (gradients) {
       const Tensor d_q = t.empty(p.keys()), d_k = t.empty(p.keys()), d_v = t.empty(p.values()),
                    d_g = t.empty(p.gates());
       const Tensor d_beta = t.empty(p.gates()), d_start = p.initial ? t.zeros(p.state()) : Tensor{};
-      run(t.stream, GatedDeltaBackward{d_q,
-                                       d_k,
-                                       d_v,
-                                       d_g,
-                                       d_beta,
-                                       d_start,
-                                       t.empty({grid.states, p.value_heads, p.key_dim, p.value_dim}),
-                                       t.empty(p.values()),
-                                       p.initial ? t.empty(p.states()) : Tensor{},
-                                       t.empty({3, gated_delta_backward_scratch(grid.longest, p.key_dim, p.value_dim)}),
-                                       t.make(p.values(), p.d_o),
-                                       q,
-                                       k,
-                                       v,
-                                       g,
-                                       beta,
-                                       start,
-                                       rows.doc_start(),
-                                       grid,
-                                       p.scale()});
+      run(t.workspace(), GatedDeltaBackward{.d_q = d_q,
+                                            .d_k = d_k,
+                                            .d_v = d_v,
+                                            .d_g = d_g,
+                                            .d_beta = d_beta,
+                                            .d_initial_state = d_start,
+                                            .d_o = t.make(p.values(), p.d_o),
+                                            .q = q,
+                                            .k = k,
+                                            .v = v,
+                                            .g = g,
+                                            .beta = beta,
+                                            .initial_state = start,
+                                            .doc_start = rows.doc_start(),
+                                            .grid = grid,
+                                            .scale = p.scale()});
       r.d_q = Tensors::read(d_q);
       r.d_k = Tensors::read(d_k);
       r.d_v = Tensors::read(d_v);

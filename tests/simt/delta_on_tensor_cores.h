@@ -1,7 +1,7 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/gated_delta/gated_delta.h"
+#include "kernels/gated_delta/scratch.h"
 #include "support.h"
 
 namespace hebb_test {
@@ -18,9 +18,8 @@ inline std::vector<double> delta_on_tensor_cores(int64_t key_dim) {
   std::vector<float> decays = random_values<float>(kTokens, 3, 0.1);
   std::for_each(decays.begin(), decays.end(), [](float& g) { g = -std::fabs(g); });
   DeviceArray<float> g(decays), beta(random_values<float>(kTokens, 4)),
-      state(random_values<float>(key_dim * kValues, 5)), scratch(1), d_g(kTokens), d_beta(kTokens),
-      starts(key_dim * kValues), errors(kTokens * kValues), sums(key_dim * kValues),
-      d_initial(std::vector<float>(key_dim * kValues)), adjoints(kTokens * kValues + key_dim * kValues / 2);
+      state(random_values<float>(key_dim * kValues, 5)), d_g(kTokens), d_beta(kTokens),
+      d_initial(std::vector<float>(key_dim * kValues));
   DeviceArray<int32_t> doc_start(std::vector<int32_t>(kTokens, -1)), one_document(std::vector<int32_t>(kTokens, 0));
   DeviceArray<int64_t> chunks(std::vector<int64_t>{0, 64, 0, 64, 6, 1}),
       trained(std::vector<int64_t>{0, 64, -1, 64, 6, 0}), rows(std::vector<int64_t>{0, 2});
@@ -28,41 +27,35 @@ inline std::vector<double> delta_on_tensor_cores(int64_t key_dim) {
       state_shape{1, 1, key_dim, kValues};
   const hebb::Tensor k = keys.tensor(key_shape), v = values.tensor(value_shape), gates = g.tensor({1, kTokens, 1}),
                      strengths = beta.tensor({1, kTokens, 1});
-  device::run(stream, hebb::GatedDeltaForward{.o = o.tensor(value_shape),
-                                              .prediction = {},
-                                              .state = state.tensor(state_shape),
-                                              .scratch = scratch.tensor({1, 1}),
+  run_device(stream, hebb::GatedDeltaForward{.o = o.tensor(value_shape),
+                                             .prediction = {},
+                                             .state = state.tensor(state_shape),
+                                             .q = k,
+                                             .k = k,
+                                             .v = v,
+                                             .g = gates,
+                                             .beta = strengths,
+                                             .initial_state = {},
+                                             .doc_start = doc_start.tensor({1, kTokens}),
+                                             .grid = {chunks.tensor({2, 3}), rows.tensor(), 2, 64},
+                                             .scale = 0.5});
+  const hebb::Shape initial_shape{1, key_dim, kValues};
+  run_device(stream, hebb::GatedDeltaBackward{.d_q = d_q.tensor(key_shape),
+                                              .d_k = d_k.tensor(key_shape),
+                                              .d_v = d_v.tensor(value_shape),
+                                              .d_g = d_g.tensor(),
+                                              .d_beta = d_beta.tensor(),
+                                              .d_initial_state = d_initial.tensor(initial_shape),
+                                              .d_o = o.tensor(value_shape),
                                               .q = k,
                                               .k = k,
                                               .v = v,
                                               .g = gates,
                                               .beta = strengths,
-                                              .initial_state = {},
-                                              .doc_start = doc_start.tensor({1, kTokens}),
-                                              .grid = {chunks.tensor({2, 3}), rows.tensor(), 2, 64},
+                                              .initial_state = state.tensor(initial_shape),
+                                              .doc_start = one_document.tensor({1, kTokens}),
+                                              .grid = {trained.tensor({2, 3}), rows.tensor(), 1, 64},
                                               .scale = 0.5});
-  const hebb::Shape initial_shape{1, key_dim, kValues};
-  device::run(stream, hebb::GatedDeltaBackward{.d_q = d_q.tensor(key_shape),
-                                               .d_k = d_k.tensor(key_shape),
-                                               .d_v = d_v.tensor(value_shape),
-                                               .d_g = d_g.tensor(),
-                                               .d_beta = d_beta.tensor(),
-                                               .d_initial_state = d_initial.tensor(initial_shape),
-                                               .starts = starts.tensor(state_shape),
-                                               .errors = errors.tensor(value_shape),
-                                               .initial_sums = sums.tensor(state_shape),
-                                               .scratch = {},
-                                               .d_o = o.tensor(value_shape),
-                                               .q = k,
-                                               .k = k,
-                                               .v = v,
-                                               .g = gates,
-                                               .beta = strengths,
-                                               .initial_state = state.tensor(initial_shape),
-                                               .doc_start = one_document.tensor({1, kTokens}),
-                                               .grid = {trained.tensor({2, 3}), rows.tensor(), 1, 64},
-                                               .scale = 0.5,
-                                               .adjoints = adjoints.tensor()});
   std::vector<double> results = o.values();
   for (const std::vector<double>& more :
        {state.values(), d_q.values(), d_k.values(), d_v.values(), d_g.values(), d_beta.values(), d_initial.values()}) {

@@ -1,6 +1,7 @@
 // The gated delta rule, by steps and by chunks, forward and backward, against its CPU twin.
 #include "chunk_grids.h"
 #include "delta_on_tensor_cores.h"
+#include "kernels/gated_delta/scratch.h"
 #include "kernels/gated_delta/walk.cuh"
 #include "twins.h"
 
@@ -59,15 +60,22 @@ void check_forward(const Sizes& s, bool carried, DType dtype = DType::f32) {
   const Twin o = t.output(s.values()), prediction = s.additive || on_tensor_cores ? Twin{} : t.output(s.values()),
              state = carried ? t.float_sum(s.states(2)) : Twin{},
              chunks = t.integers({static_cast<int64_t>(grid.chunks.size()) / 3, 3}, grid.chunks, DType::i64),
-             rows = t.integers({3}, grid.rows, DType::i64),
-             scratch = t.scratch({2 * s.value_heads, gated_delta_forward_scratch(grid.longest, s.dk, s.dv)});
+             rows = t.integers({3}, grid.rows, DType::i64);
   t.check(
       [&](auto at) {
-        return GatedDeltaForward{
-            at(o),       at(prediction), at(state),        at(scratch),
-            at(in.q),    at(in.k),       at(in.v),         at(in.g),
-            at(in.beta), at(in.initial), at(in.doc_start), ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
-            0.4,         s.additive};
+        return GatedDeltaForward{.o = at(o),
+                                 .prediction = at(prediction),
+                                 .state = at(state),
+                                 .q = at(in.q),
+                                 .k = at(in.k),
+                                 .v = at(in.v),
+                                 .g = at(in.g),
+                                 .beta = at(in.beta),
+                                 .initial_state = at(in.initial),
+                                 .doc_start = at(in.doc_start),
+                                 .grid = ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
+                                 .scale = 0.4,
+                                 .additive = s.additive};
       },
       on_tensor_cores ? kSplitTolerance : kDeltaTolerance);
 }
@@ -80,43 +88,28 @@ void check_backward(const Sizes& s, DType dtype = DType::f32) {
              rows = t.integers({3}, grid.rows, DType::i64), d_o = t.input(s.values()), d_q = t.output(s.keys()),
              d_k = t.output(s.keys()), d_v = t.output(s.values()), d_g = t.float_output(s.gates()),
              d_beta = t.float_output(s.gates()),
-             d_initial = s.initial ? t.float_sum({s.value_heads, s.dk, s.dv}) : Twin{},
-             starts = t.scratch(s.states(std::max<int64_t>(1, grid.states))), errors = t.scratch(s.values()),
-             sums = s.initial ? t.scratch(s.states(2)) : Twin{},
-             scratch = t.scratch({2 * s.value_heads, gated_delta_backward_scratch(grid.longest, s.dk, s.dv)});
-  GatedDeltaBackward sizes{};
-  sizes.k = Tensor{nullptr, dtype, s.keys()};
-  sizes.v = Tensor{nullptr, dtype, s.values()};
-  sizes.initial_state = Tensor{s.initial ? &sizes : nullptr, DType::f32, {s.value_heads, s.dk, s.dv}};
-  sizes.grid.states = grid.states;
-  sizes.grid.longest = grid.longest;
-  const bool on_tensor_cores = gated_delta_on_tensor_cores(sizes);
-  const Twin adjoints = on_tensor_cores ? t.scratch({gated_delta_adjoints(sizes)}) : Twin{};
+             d_initial = s.initial ? t.float_sum({s.value_heads, s.dk, s.dv}) : Twin{};
+  const bool on_tensor_cores = dtype == DType::bf16 && s.dk % 8 == 0;
   const int64_t runs = simt::runs_of("gated_delta_mma_");
   t.check(
       [&](auto at) {
-        return GatedDeltaBackward{at(d_q),
-                                  at(d_k),
-                                  at(d_v),
-                                  at(d_g),
-                                  at(d_beta),
-                                  at(d_initial),
-                                  at(starts),
-                                  at(errors),
-                                  at(sums),
-                                  at(scratch),
-                                  at(d_o),
-                                  at(in.q),
-                                  at(in.k),
-                                  at(in.v),
-                                  at(in.g),
-                                  at(in.beta),
-                                  at(in.initial),
-                                  at(in.doc_start),
-                                  ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
-                                  0.4,
-                                  s.additive,
-                                  at(adjoints)};
+        return GatedDeltaBackward{.d_q = at(d_q),
+                                  .d_k = at(d_k),
+                                  .d_v = at(d_v),
+                                  .d_g = at(d_g),
+                                  .d_beta = at(d_beta),
+                                  .d_initial_state = at(d_initial),
+                                  .d_o = at(d_o),
+                                  .q = at(in.q),
+                                  .k = at(in.k),
+                                  .v = at(in.v),
+                                  .g = at(in.g),
+                                  .beta = at(in.beta),
+                                  .initial_state = at(in.initial),
+                                  .doc_start = at(in.doc_start),
+                                  .grid = ChunkGrid{at(chunks), at(rows), grid.states, grid.longest},
+                                  .scale = 0.4,
+                                  .additive = s.additive};
       },
       on_tensor_cores ? kRoundedTolerance : kDeltaTolerance);
   CHECK(simt::runs_of("gated_delta_mma_") ==
@@ -210,8 +203,18 @@ TEST_CASE("steps of the delta rule equal the CPU's", "[fast]") {
   const Twin o = t.output(s.values()), prediction = t.output(s.values()), state = t.float_sum(s.states(2));
   t.check(
       [&](auto at) {
-        return GatedDeltaSteps{at(o),    at(prediction), at(state),      at(in.q),         at(in.k), at(in.v),
-                               at(in.g), at(in.beta),    at(in.initial), at(in.doc_start), 0.4,      additive};
+        return GatedDeltaSteps{.o = at(o),
+                               .prediction = at(prediction),
+                               .state = at(state),
+                               .q = at(in.q),
+                               .k = at(in.k),
+                               .v = at(in.v),
+                               .g = at(in.g),
+                               .beta = at(in.beta),
+                               .initial_state = at(in.initial),
+                               .doc_start = at(in.doc_start),
+                               .scale = 0.4,
+                               .additive = additive};
       },
       kDeltaTolerance);
 }

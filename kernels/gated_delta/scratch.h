@@ -1,0 +1,26 @@
+#pragma once
+#include "kernels/gated_delta/gated_delta.h"
+
+namespace hebb {
+
+struct GatedDeltaForwardScratch {
+  Tensor work;  // [slots, elements]: the matrices of a chunk, a slot for each task that runs at a time
+};
+
+/// On tensor cores starts holds states and their gradients in bf16, errors two bf16 each.
+struct GatedDeltaBackwardScratch {
+  Tensor starts;        // [grid.states, HV, dk, dv]: states at chunk starts
+  Tensor errors;        // [B, T, HV, dv]: prediction errors
+  Tensor initial_sums;  // [B, HV, dk, dv]: of d_initial_state, where that is wanted
+  Tensor work;          // as in GatedDeltaForwardScratch; not on tensor cores
+  Tensor adjoints;      // on tensor cores alone, of 4 bytes: [B, T, HV, dv], then initial_state in bf16
+};
+
+/// Shared memory [bytes] that a block on tensor cores takes at least.
+constexpr int64_t gated_delta_shared_bytes(int64_t key_dim) { return (key_dim <= 64 ? 155 : 204) * 1024; }
+
+/// Whether the tensor cores of a GPU do it: bf16, chunks of up to 64 tokens, keys of a multiple of 8 up to 128, values
+/// of a multiple of 8, all at addresses that are multiples of 16, and room in shared memory.
+bool gated_delta_on_tensor_cores(const GatedDeltaBackward& args);
+
+}  // namespace hebb
