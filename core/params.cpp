@@ -69,15 +69,24 @@ Param* ParamStore::find(std::string_view name) const {
   return it == params_.end() ? nullptr : it->get();
 }
 
-const Tensor& ParamStore::declare_scratch(std::string name, Shape shape, std::optional<DType> dtype) {
-  return scratch_.emplace_back(Scratch{std::move(name), dtype, Tensor{nullptr, DType::f32, shape}}).tensor;
+const Tensor& ParamStore::declare_scratch(std::string name, Shape shape, std::optional<DType> dtype, Combine combine) {
+  HEBB_ASSERT(combine == Combine::none || dtype == DType::i64 || dtype == DType::i32);
+  return scratch_.emplace_back(Scratch{std::move(name), dtype, Tensor{nullptr, DType::f32, shape}, combine}).tensor;
 }
 
-void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
+std::vector<ParamStore::Combined> ParamStore::combined() const {
+  std::vector<Combined> found;
+  for (const Scratch& s : scratch_) {
+    if (s.combine != Combine::none) { found.push_back({s.tensor, s.combine}); }
+  }
+  return found;
+}
+
+void ParamStore::allocate(Arena& arena, DType dtype, bool training, Own own) {
   dtype_ = dtype;
   // Every tensor starts on a 64-byte boundary of its block.
   const auto padded = [](int64_t n) { return (n + 15) / 16 * 16; };
-  const auto moments = [](const Param& p) { return p.trained() || p.spec.kind == ParamKind::state; };
+  const auto moments = [&](const Param& p) { return (p.trained() && own.moments) || p.spec.kind == ParamKind::state; };
   int64_t values = 0, trained = 0, with_moments = 0, copied = 0;
   for (const auto& p : params_) {
     if (p->spec.kind == ParamKind::buffer) {
@@ -87,7 +96,7 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
     }
     values += padded(p->spec.shape.numel());
     copied += dtype == DType::bf16 && p->is_matrix() ? padded(p->spec.shape.numel()) : 0;
-    trained += p->trained() ? padded(p->spec.shape.numel()) : 0;
+    trained += p->trained() && own.gradients ? padded(p->spec.shape.numel()) : 0;
     with_moments += moments(*p) ? padded(p->spec.shape.numel()) : 0;
   }
   const auto block = [&](int64_t size, const char* name) {
@@ -97,10 +106,9 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
   const Tensor value = block(values, "parameters");
   Tensor grad, m, v;
   if (training) {
-    grad = block(trained, "gradients");
+    if (own.gradients) { grads_ = grad = block(trained, "gradients"); }
     m = block(with_moments, "first moments");
     v = block(with_moments, "second moments");
-    grads_ = grad;
   }
   Tensor copy;
   if (copied > 0) {
@@ -120,7 +128,7 @@ void ParamStore::allocate(Arena& arena, DType dtype, bool training) {
       p->copy = copy.slice(copy_at, p->spec.shape);
       copy_at += padded(p->spec.shape.numel());
     }
-    if (training && p->trained()) {
+    if (training && p->trained() && own.gradients) {
       p->grad = grad.slice(trained_at, p->spec.shape);
       trained_at += padded(p->spec.shape.numel());
     }
@@ -162,7 +170,7 @@ void ParamStore::refresh_copies(Stream& stream) {
 }
 
 void ParamStore::zero_grads(Stream& stream) {
-  fill_zero(stream, grads_);
+  if (grads_.defined()) { fill_zero(stream, grads_); }
   for (const auto& p : params_) { p->reached = false; }
 }
 

@@ -28,6 +28,9 @@ Init truncated_normal(double std);
 Init orthogonal(int64_t rows, int64_t columns, double gain);
 }  // namespace init
 
+/// What ranks do with the values of a scratch tensor that layers count in, before Model::after_step.
+enum class Combine { none, sum, any };  // any: 1 where a rank has 1
+
 enum class ParamKind {
   trained,  // stepped by the optimizer
   fast,     // fast weights: written by forward passes, counted as parameters, no optimizer
@@ -76,17 +79,29 @@ class ParamStore {
   Param& declare(ParamSpec spec);
   Param* find(std::string_view name) const;
   /// Memory of the device that is neither parameter nor state: what a layer counts during a step. Nobody sets its first
-  /// values. dtype: none for that of floating-point values. The tensor is defined by allocate(); the reference stays
-  /// valid.
-  const Tensor& declare_scratch(std::string name, Shape shape, std::optional<DType> dtype);
+  /// values. dtype: none for that of floating-point values; i64 or i32 for what ranks combine. The tensor is defined by
+  /// allocate(); the reference stays valid.
+  const Tensor& declare_scratch(std::string name, Shape shape, std::optional<DType> dtype,
+                                Combine combine = Combine::none);
+  struct Combined {
+    Tensor tensor;
+    Combine combine;
+  };
+  /// What ranks combine, in order of declaration. After allocate().
+  std::vector<Combined> combined() const;
 
+  /// What is allocated for trained parameters in a training store; the caller sets the rest (Param::grad, m, v).
+  struct Own {
+    bool gradients = true, moments = true;
+  };
   /// dtype: of activations. Values are f64 for f64, else f32; gradients and moments too when `training`.
-  void allocate(Arena& arena, DType dtype, bool training);
+  void allocate(Arena& arena, DType dtype, bool training) { allocate(arena, dtype, training, Own{}); }
+  void allocate(Arena& arena, DType dtype, bool training, Own own);
   /// Initial values of every tensor from its own stream.
   void initialize(Stream& stream, uint64_t seed);
   /// Copies = rounded values: after whatever but AdamW writes values of matrices.
   void refresh_copies(Stream& stream);
-  void zero_grads(Stream& stream);  // and the reached flags
+  void zero_grads(Stream& stream);  // those that the store has allocated, and the reached flags
 
   const std::vector<std::unique_ptr<Param>>& all() const { return params_; }
   DType dtype() const { return dtype_; }  // of activations
@@ -97,6 +112,7 @@ class ParamStore {
     std::string name;
     std::optional<DType> dtype;
     Tensor tensor;
+    Combine combine;
   };
   std::vector<std::unique_ptr<Param>> params_;
   std::deque<Scratch> scratch_;

@@ -9,7 +9,7 @@
 namespace hebb {
 
 HamThresholds::HamThresholds(ParamStore& store, int64_t layers)
-    : counters_(store.declare_scratch("selected tokens", {layers, 2}, DType::i64)),
+    : counters_(store.declare_scratch("selected tokens", {layers, 2}, DType::i64, Combine::sum)),
       gradient_(store.declare_scratch("threshold gradient", {1}, std::nullopt)),
       rates_(store.declare_scratch("threshold rates", {kAdamWRates}, DType::f64)) {}
 

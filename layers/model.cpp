@@ -164,20 +164,29 @@ void Model::after_step(Stream& stream, int64_t step, const Tensor& applies) {
   each_layer([&](Layer& layer) { layer.after_step(stream, step, applies); });
 }
 
-std::vector<std::string> Model::needs_host() const {
+namespace {
+
+/// "blocks.2.mixer REASON" for each layer with a reason.
+std::vector<std::string> reasons(const std::vector<Model::Block>& blocks, std::string (Layer::*reason_of)() const) {
   std::vector<std::string> found;
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const Block& block = blocks_[i];
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const Model::Block& block = blocks[i];
     const std::pair<const char*, const Layer*> layers[] = {
         {"memory", block.memory.get()}, {"mixer", block.mixer.get()}, {"ffn", block.ffn.get()}};
     for (const auto& [role, layer] : layers) {
-      if (const std::string reason = layer != nullptr ? layer->needs_host() : ""; !reason.empty()) {
+      if (const std::string reason = layer != nullptr ? (layer->*reason_of)() : ""; !reason.empty()) {
         found.push_back(fmt::format("blocks.{:d}.{} {}", i, role, reason));
       }
     }
   }
   return found;
 }
+
+}  // namespace
+
+std::vector<std::string> Model::needs_host() const { return reasons(blocks_, &Layer::needs_host); }
+
+std::vector<std::string> Model::needs_one_rank() const { return reasons(blocks_, &Layer::needs_one_rank); }
 
 void Model::flush(Stream& stream, ModelState& state) {
   for (size_t i = 0; i < blocks_.size(); ++i) {

@@ -87,6 +87,9 @@ class Vq final : public Layer {
            : quantize_after_ > 0              ? "(vq) begins to quantize after some steps"
                                               : "";
   }
+  std::string needs_one_rank() const override {
+    return quantize_after_ > 0 ? "(vq, quantize_after) starts its codebook from keys of the first rank" : "";
+  }
 
  private:
   struct State final : LayerState {
@@ -122,7 +125,7 @@ Vq::Vq(const BuildContext& c, const VqConfig& config)
       training_mode_(config.quantizer == "diveq" ? VqMode::diveq : VqMode::sf_diveq),
       idle_bonus_(config.idle_bonus),
       name_(c.name),
-      used_(c.params.declare_scratch(name_ + ".used", {shape_.kv_heads, shape_.codewords}, DType::i32)) {
+      used_(c.params.declare_scratch(name_ + ".used", {shape_.kv_heads, shape_.codewords}, DType::i32, Combine::any)) {
   const Init normal = init::normal(c.model.init_std);
   const int64_t keys = shape_.kv_heads * shape_.key_dim, values = shape_.kv_heads * shape_.value_dim;
   q_proj_ = &c.declare("q_proj.weight", {shape_.heads * shape_.key_dim, d_}, normal);
