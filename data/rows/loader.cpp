@@ -33,12 +33,12 @@ uint64_t data_seed(const DataConfig& config, const LoaderOptions& options) {
 
 void check_batch_arithmetic(const LoaderOptions& o) {
   HEBB_ASSERT(o.batch_size >= 1 && o.micro_batch_size >= 1 && o.sequence_length >= 1 && o.vocab_size >= 1);
-  HEBB_ASSERT(o.world >= 1 && o.rank >= 0 && o.rank < o.world);
-  const int64_t group = o.world * o.micro_batch_size;
+  HEBB_ASSERT(o.world >= 1 && o.rank >= 0 && o.rank < o.world && o.lanes % o.world == 0);
+  const int64_t lanes = o.lanes > 0 ? o.lanes : o.world, group = lanes * o.micro_batch_size;
   if (o.batch_size % group != 0) {
     throw ConfigError("train.batch_size", fmt::format("{:d} rows", o.batch_size),
-                      fmt::format("a multiple of {:d} = {:d} ranks x {:d} rows (train.micro_batch_size)", group,
-                                  o.world, o.micro_batch_size));
+                      fmt::format("a multiple of {:d} = {:d} lanes x {:d} rows (train.micro_batch_size)", group,
+                                  lanes, o.micro_batch_size));
   }
 }
 
@@ -138,8 +138,9 @@ Loader::~Loader() { stop(); }
 void Loader::add_row(Batch& batch, int64_t index_in_batch) {
   const size_t i = mixture_.take();
   const int64_t k = mixture_.taken()[i] - 1;
-  const int64_t in_group = index_in_batch % (options_.world * options_.micro_batch_size);
-  const bool is_own = in_group / options_.micro_batch_size == options_.rank;
+  const int64_t in_group = index_in_batch % (lanes() * options_.micro_batch_size);
+  const int64_t lane = in_group / options_.micro_batch_size;
+  const bool is_own = lane / (lanes() / options_.world) == options_.rank;
   if (is_own && in_group % options_.micro_batch_size == 0) {
     batch.micro.emplace_back(options_.micro_batch_size, options_.sequence_length);
   }

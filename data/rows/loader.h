@@ -20,6 +20,7 @@ namespace hebb {
 struct LoaderOptions {
   int64_t batch_size = 1, micro_batch_size = 1, sequence_length = 1;  // rows, rows, tokens
   int64_t rank = 0, world = 1;
+  int64_t lanes = 0;       // parts of a group of rows, the same number on each rank; 0: one a rank
   uint64_t seed = 0;       // train.seed: data.seed where that is not set
   int64_t vocab_size = 0;  // tokens are below this
   bool document_mask = false;
@@ -37,7 +38,7 @@ struct MicroBatch {
   std::vector<int32_t> inputs, targets, doc_ids;  // [rows * length]; targets: -100 = ignored
 };
 
-/// One rank's part of a global batch.
+/// One rank's part of a global batch: micro-batch m of its lane l is micro[m * own lanes + l].
 struct Batch {
   int64_t first_row = 0;      // number of the batch's first global row
   int64_t valid_targets = 0;  // targets != -100 of the whole global batch, all ranks
@@ -87,6 +88,7 @@ class Loader {
   };
   Built build();
   bool build_next();  // into ready_ or failure_
+  int64_t lanes() const { return options_.lanes > 0 ? options_.lanes : options_.world; }
   void add_row(Batch& batch, int64_t index_in_batch);
   void run_ahead();
   void stop();

@@ -301,7 +301,7 @@ TEST_CASE("a batch that groups do not divide is a configuration error with the t
   LoaderOptions options = make_options(10, 3, 7);
   options.world = 2;
   CHECK(construction_error(mixed_config(folder), options) ==
-        "train.batch_size: found 10 rows, expected a multiple of 6 = 2 ranks x 3 rows (train.micro_batch_size)");
+        "train.batch_size: found 10 rows, expected a multiple of 6 = 2 lanes x 3 rows (train.micro_batch_size)");
 }
 
 TEST_CASE("sources without a complete row or with unfit options name themselves", "[fast]") {
