@@ -93,7 +93,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Schedule& schedule, Pa
       rule.scheduled = group.schedule;
       rule.clip_set = set_of_group[i];
     }
-    add_piece(clip_sets_[rule.clip_set], p->grad);
+    if (p->grad.defined()) { add_piece(clip_sets_[rule.clip_set], p->grad); }
     rules_.push_back(rule);
   }
   int64_t blocks = 0;
@@ -174,23 +174,38 @@ void Optimizer::launch(Stream& stream, const Tensor& row_loss, const Tensor& sca
                          .row_loss = row_loss,
                          .scale = scale});
   for (size_t i = 0; i < rules_.size(); ++i) {
-    const Rule& rule = rules_[i];
-    const Param& p = *rule.param;
-    if (p.reached) {
-      const auto clip = static_cast<int64_t>(step_outcome_size(static_cast<int64_t>(rule.clip_set)) + 1);
-      run(stream, AdamW{.p = p.value,
-                        .m = p.m,
-                        .v = p.v,
-                        .grad = p.grad,
-                        .beta1 = rule.beta1,
-                        .beta2 = rule.beta2,
-                        .eps = rule.eps,
-                        .rates = rates_.tensor().slice(kAdamWRates * static_cast<int64_t>(i), {kAdamWRates}),
-                        .clip = outcome_.tensor().slice(clip, {1}),
-                        .applies = applies(),
-                        .copy = p.copy});
-    }
+    const Param& p = *rules_[i].param;
+    update(stream, {.rule = i, .p = p.value, .m = p.m, .v = p.v, .grad = p.grad, .copy = p.copy});
   }
+}
+
+void Optimizer::update(Stream& stream, const Part& part) {
+  const Rule& rule = rules_[part.rule];
+  if (!rule.param->reached) { return; }
+  const auto clip = static_cast<int64_t>(step_outcome_size(static_cast<int64_t>(rule.clip_set)) + 1);
+  run(stream, AdamW{.p = part.p,
+                    .m = part.m,
+                    .v = part.v,
+                    .grad = part.grad,
+                    .beta1 = rule.beta1,
+                    .beta2 = rule.beta2,
+                    .eps = rule.eps,
+                    .rates = rates_.tensor().slice(kAdamWRates * static_cast<int64_t>(part.rule), {kAdamWRates}),
+                    .clip = outcome_.tensor().slice(clip, {1}),
+                    .applies = applies(),
+                    .copy = part.copy});
+}
+
+void Optimizer::apply(Stream& stream, int64_t step, const Decided& decided, std::span<const Part> parts) {
+  HEBB_ASSERT(decided.norm.size() == clip_sets_.size() && decided.clip.size() == clip_sets_.size());
+  std::vector<double> outcome{decided.loss, decided.applies ? 1.0 : 0.0};
+  for (size_t set = 0; set < clip_sets_.size(); ++set) {
+    outcome.push_back(decided.norm[set]);
+    outcome.push_back(decided.clip[set]);
+  }
+  copy_to_device(stream, outcome_, outcome.data());
+  upload_rates(stream, step);
+  for (const Part& part : parts) { update(stream, part); }
 }
 
 void Optimizer::step(Stream& stream, int64_t step, const Tensor& row_loss, const Tensor& scale) {

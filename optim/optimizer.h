@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,23 @@ class Optimizer {
   /// nothing where a norm is not finite, or the loss: scale [1] f64 times the sum of row_loss [N] f64, both on the
   /// device; or none.
   void step(Stream& stream, int64_t step, const Tensor& row_loss = {}, const Tensor& scale = {});
+
+  /// A step that has been decided elsewhere, for ranks that decide alike (comm/step_record.h).
+  struct Decided {
+    double loss = 0;
+    bool applies = false;
+    std::vector<double> norm, clip;  // of each clip set
+  };
+  /// A run of elements of one parameter, and where its gradient and moments lie. copy: undefined where there is none.
+  struct Part {
+    size_t rule = 0;
+    Tensor p, m, v, grad, copy;
+  };
+  /// In place of step(): one update of those parts whose parameters are reached.
+  void apply(Stream& stream, int64_t step, const Decided& decided, std::span<const Part> parts);
+  size_t clip_sets() const { return clip_sets_.size(); }
+  double clip_norm(size_t set) const { return clip_sets_[set].clip_norm; }
+
   /// [1] f64 on the device: 1 if the step applies, else 0.
   Tensor applies() const { return outcome_.tensor().slice(1, {1}); }
   /// Waits for the step, copies `also` to the host with its outcome, and counts the updates if it applied; of states
@@ -92,6 +110,7 @@ class Optimizer {
   void add_piece(ClipSet& set, const Tensor& grad);
   double lr(const Rule& rule, int64_t step) const;
   void upload_rates(Stream& stream, int64_t step);
+  void update(Stream& stream, const Part& part);
   void launch(Stream& stream, const Tensor& row_loss, const Tensor& scale);
 
   OptimizerConfig config_;
