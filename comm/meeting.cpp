@@ -74,12 +74,12 @@ class Server {
   }
 
   void open() {
+    fs::create_directories(options_.folder);
     if (!is_by_file()) {
       token_ = options_.token;
       listener_ = listen_at(resolve(options_.address, options_.port).front());
       return;
     }
-    fs::create_directories(options_.folder);
     remove_other_rendezvous(options_.folder, options_.launch);
     token_ = make_token();
     std::vector<InterfaceAddress> addresses{{"lo", "127.0.0.1"}};

@@ -115,17 +115,12 @@ bool StepRecord::stop() const { return (words_[kState] & kStop) != 0; }
 void StepRecord::set_history(uint64_t history) { words_[kHistory] = history; }
 uint64_t StepRecord::history() const { return words_[kHistory]; }
 
-std::vector<StepRecord> gather_records(Communicator& communicator, Stream& stream, const StepRecord& own) {
-  HEBB_ASSERT(own.shape().ranks == communicator.size() && stream.device == DeviceKind::cpu);
-  const size_t words = own.words().size(), ranks = static_cast<size_t>(communicator.size());
-  std::vector<uint64_t> mine(own.words().begin(), own.words().end()), all(words * ranks);
-  const auto bytes = [](std::vector<uint64_t>& v) {
-    return Tensor{v.data(), DType::u8, {static_cast<int64_t>(v.size() * sizeof(uint64_t))}};
-  };
-  communicator.all_gather(stream, bytes(all), bytes(mine));
+std::vector<StepRecord> gather_records(HostExchange& exchange, const StepRecord& own) {
+  HEBB_ASSERT(own.shape().ranks == exchange.communicator().size());
+  const std::vector<uint64_t> all = exchange.gather(own.words());
   std::vector<StepRecord> records;
-  for (size_t r = 0; r < ranks; ++r) {
-    records.emplace_back(own.shape(), std::span<const uint64_t>(all).subspan(r * words, words));
+  for (size_t at = 0; at < all.size(); at += own.words().size()) {
+    records.emplace_back(own.shape(), std::span<const uint64_t>(all).subspan(at, own.words().size()));
   }
   return records;
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "comm/bucket_layout.h"
-#include "comm/communicator.h"
+#include "comm/host_exchange.h"
 
 namespace hebb {
 
@@ -70,8 +70,8 @@ class StepRecord {
   std::vector<uint64_t> words_;
 };
 
-/// The records of all ranks, in order of ranks: one all-gather, on a stream of the CPU.
-std::vector<StepRecord> gather_records(Communicator& communicator, Stream& stream, const StepRecord& own);
+/// The records of all ranks, in order of ranks: one all-gather.
+std::vector<StepRecord> gather_records(HostExchange& exchange, const StepRecord& own);
 
 /// What a decision needs besides records.
 struct StepRules {

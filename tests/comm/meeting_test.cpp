@@ -280,6 +280,7 @@ TEST_CASE("ranks meet at an address from outside, with the same token only", "[f
     o.address = "127.0.0.1";
     o.port = local_endpoint(probe).port();
     o.token = "secret";
+    o.folder = folder / "not there yet";
   }
   probe.close();
   CHECK(all_met(meet_all(all)));

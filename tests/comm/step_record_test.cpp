@@ -74,10 +74,10 @@ TEST_CASE("a step is decided alike for every number of ranks", "[fast][threads]"
     std::mutex mutex;
     std::vector<StepDecision> decisions;
     run_ranks(ranks, [&](Communicator& comm) {
-      Stream stream;
+      HostExchange exchange(comm, DeviceKind::cpu);
       StepRecord own = record_of(layout, comm.rank(), ranks);
       own.set_history(comm.history());
-      const StepDecision decision = decide_step(gather_records(comm, stream, own), layout, rules_of());
+      const StepDecision decision = decide_step(gather_records(exchange, own), layout, rules_of());
       const std::lock_guard lock(mutex);
       decisions.push_back(decision);
     });

@@ -1,0 +1,48 @@
+#include "comm/host_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hebb {
+namespace {
+
+size_t words_of(size_t bytes) { return (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t); }
+
+}  // namespace
+
+HostExchange::HostExchange(Communicator& communicator, DeviceKind device)
+    : communicator_(communicator), arena_(device, "exchange of ranks") {
+  stream_.device = device;
+}
+
+std::vector<uint64_t> HostExchange::gather(std::span<const uint64_t> own) {
+  if (communicator_.size() == 1) { return {own.begin(), own.end()}; }
+  const auto bytes = static_cast<int64_t>(own.size_bytes());
+  const Buffer send(arena_, {bytes}, DType::u8, "own values"),
+      receive(arena_, {bytes * communicator_.size()}, DType::u8, "values of all ranks");
+  copy_to_device(stream_, send, own.data());
+  communicator_.all_gather(stream_, receive, send);
+  std::vector<uint64_t> all(own.size() * static_cast<size_t>(communicator_.size()));
+  copy_to_host(stream_, all.data(), receive);
+  return all;
+}
+
+std::vector<std::string> HostExchange::gather_texts(const std::string& own) {
+  const uint64_t length = own.size();
+  const std::vector<uint64_t> lengths = gather({&length, 1});
+  const size_t room = words_of(*std::max_element(lengths.begin(), lengths.end()));
+  std::vector<uint64_t> mine(room);
+  std::memcpy(mine.data(), own.data(), own.size());
+  const std::vector<uint64_t> all = gather(mine);
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < lengths.size(); ++rank) {
+    texts.emplace_back(reinterpret_cast<const char*>(all.data() + rank * room), lengths[rank]);
+  }
+  return texts;
+}
+
+std::string HostExchange::from_first(const std::string& own) {
+  return gather_texts(communicator_.rank() == 0 ? own : "")[0];
+}
+
+}  // namespace hebb
