@@ -62,7 +62,7 @@ class Steps {
     memory_.passes->run(batch_, settings_, memory_.row_loss);
     if (waits_between) { wait(); }
     const auto behind = Clock::now();
-    memory_.finish_step(step_++, tokens_);
+    memory_.finish_step(step_++, tokens_, false);
     return {ms_since(start), ms_since(behind)};
   }
   double forward() {
@@ -74,7 +74,7 @@ class Steps {
 
  private:
   Steps(const RunConfig& run, const MemoryPlan& plan)
-      : memory_(run, device_of(run), plan.state_bytes(), plan.work_bytes),
+      : memory_(run, Ranks(), device_of(run), plan.state_bytes(), plan.work_bytes),
         batch_(run.train.batch_size, run.train.sequence_length),
         tokens_(run.train.tokens_per_step()) {
     memory_.model.params().initialize(memory_.stream, 1);

@@ -205,7 +205,7 @@ class Ladder {
     try {
       RunConfig config;
       Fields::read(json, "", config);
-      resolve(config, World{});
+      resolve(config);
       describe_data(config);
       const int64_t needed = plan_memory(config).total_bytes(), found = available_memory_bytes(device_of(config));
       return needed <= found ? ""

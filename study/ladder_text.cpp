@@ -48,7 +48,7 @@ std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_p
   for (const SweepRun& run : sweep.runs) {
     RunConfig config;
     Fields::read(run.config, "", config);
-    resolve(config, World{}, false);
+    resolve(config, 1, false);
     plans.push_back(plan_run(config, options));
     Plan& plan = plans.back();
     if (flops_per_s > 0) { plan.hours = plan.training_flops() / flops_per_s / 3600; }

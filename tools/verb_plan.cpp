@@ -25,7 +25,7 @@ RunConfig resolved(const std::string& path, const std::vector<std::string>& over
   if (!config.train.micro_batch_size && config.train.batch_size % ranks == 0) {
     config.train.micro_batch_size = config.train.batch_size / ranks;
   }
-  resolve(config, World{}, false);
+  resolve(config, 1, false);
   return config;
 }
 

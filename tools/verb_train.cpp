@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <memory>
 
 #include "core/progress.h"
@@ -5,6 +6,7 @@
 #include "tools/command_line.h"
 #include "tools/config_arguments.h"
 #include "tools/console.h"
+#include "tools/train_ranks.h"
 #include "tools/verbs.h"
 #include "train/trainer.h"
 
@@ -14,6 +16,7 @@ namespace {
 struct Arguments {
   RunOptions run;
   ComputeOptions compute;
+  RanksOptions ranks;
   bool print_config = false;
 };
 
@@ -32,27 +35,65 @@ int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::pat
   }
 }
 
+/// How a run ended, and where.
+struct Ended {
+  int code = 0;
+  bool is_complete = false;
+  fs::path folder;
+};
+
+Ended run_trainer(RunConfig config, const RunOptions& options, const Ranks& ranks, const std::string& banner) {
+  const std::unique_ptr<Progress> bar = wants_bar() && ranks.is_first() ? stderr_progress() : nullptr;
+  Trainer trainer(std::move(config), options, ranks, console_with(bar.get()), banner);
+  const int code = trainer.run();
+  return {code, trainer.is_complete(), trainer.run_folder()};
+}
+
+/// As one of several ranks: an error ends all of them, and the first to have one says it.
+Ended run_rank(RunConfig config, const RunOptions& options, const LaunchedRank& launched) {
+  follow_launcher();
+  RankGroup group(launched, rank_options(config, options, launched));
+  std::string banner = version_text();
+  for (const std::string& line : group.table()) { banner += "\n" + line; }
+  Ended ended;
+  try {
+    const Ranks ranks(group.communicator(), group.log(), threads_of_rank(group));
+    ended = run_trainer(std::move(config), options, ranks, banner);
+  } catch (const Error& error) { group.fail(error.code(), error.what()); } catch (const std::bad_alloc&) {
+    group.fail(ExitCode::kMemory, "out of memory");
+  } catch (const std::exception& error) { group.fail(ExitCode::kOther, error.what()); }
+  group.finish();
+  return ended;
+}
+
+LaunchedRank launched_rank() {
+  return read_launched_rank([](const char* name) -> const char* { return std::getenv(name); });
+}
+
 int train(const Command& verb, const Arguments& arguments) {
   const ConfigArguments words = read_config_arguments(verb, arguments.compute);
-  const World world = read_world();
+  const LaunchedRank launched = launched_rank();
   RunConfig config = read_run_config(words.config, words.overrides);
-  resolve(config, world);
+  const bool is_parent = !arguments.ranks.ranks.empty();
+  if (is_parent && !launched.size_variable.empty()) {
+    throw ConfigError("--ranks", "a process that a launcher has started (" + launched.size_variable + " is set)",
+                      "one way to start ranks");
+  }
+  if (arguments.ranks.restarts > 0 && !is_parent) { throw ConfigError("--restart", "without --ranks", "--ranks N"); }
+  const int size =
+      is_parent ? count_ranks(arguments.ranks.ranks, device_of(config) == DeviceKind::cuda) : launched.size;
+  resolve(config, size, true, stored_split(config, arguments.run));
   if (arguments.print_config) {
     print_line(to_json(config).dump(1));
     return 0;
   }
-  const std::unique_ptr<Progress> bar = wants_bar() ? stderr_progress() : nullptr;
-  const Console console = console_with(bar.get());
+  if (is_parent && size > 1) { return start_ranks(config, arguments.run, size, arguments.ranks.restarts); }
   const Json evaluations = config.eval;
   const TrainConfig settings = config.train;
-  fs::path run;
-  {
-    Trainer trainer(std::move(config), arguments.run, world, console, version_text());
-    const int code = trainer.run();
-    if (code != 0 || !trainer.is_complete() || evaluations.is_null()) { return code; }
-    run = trainer.run_folder();
-  }
-  return evaluate(evaluations, settings, run);
+  const Ended ended = size > 1 ? run_rank(std::move(config), arguments.run, launched)
+                               : run_trainer(std::move(config), arguments.run, Ranks(), version_text());
+  if (ended.code != 0 || !ended.is_complete || evaluations.is_null() || launched.rank != 0) { return ended.code; }
+  return evaluate(evaluations, settings, ended.folder);
 }
 
 }  // namespace
@@ -73,6 +114,15 @@ void add_train_verb(Command program) {
   verb.flag("--allow-data-change", a->run.allow_data_change, "Continue although the data differs");
   verb.flag("--allow-config-change", a->run.allow_config_change, "Continue although the configuration differs");
   verb.flag("--allow-older", a->run.allow_older, "Continue from an older checkpoint where the latest is damaged");
+  verb.option("--ranks", a->ranks.ranks,
+              "Train by N ranks on this machine, each on a GPU or a part of the cores (docs/distributed.md); all: one "
+              "for each visible GPU")
+      .type_name("N|all");
+  verb.option(
+          "--restart", a->ranks.restarts,
+          "With --ranks: start again from the last checkpoint after a fault, at most K times in a row without a new "
+          "one")
+      .type_name("K");
   verb.flag("--print-config", a->print_config, "Print the resolved configuration and stop");
   add_compute_options(verb, a->compute);
   verb.runs([a, verb] { return train(verb, *a); });

@@ -66,6 +66,13 @@ class HostTensors {
     }
     tensors_.push_back({std::move(name), tensor});
   }
+  /// Of memory that changes before write().
+  void add_copy(std::string name, Tensor tensor) {
+    std::vector<char>& copy = copies_.emplace_back(static_cast<size_t>(tensor.bytes()));
+    copy_to_host(stream_, copy.data(), tensor);
+    tensor.data = copy.data();
+    tensors_.push_back({std::move(name), tensor});
+  }
   void add_host(std::string name, const Tensor& tensor) { tensors_.push_back({std::move(name), tensor}); }
   FileRecord write(const fs::path& path) const {
     const uint32_t crc = write_safetensors(path, tensors_);
@@ -84,14 +91,22 @@ FileRecord write_model(const fs::path& path, Stream& stream, const ParamStore& p
   return tensors.write(path);
 }
 
-FileRecord write_optimizer(const fs::path& path, Stream& stream, const ParamStore& params) {
+constexpr std::pair<Moment, const char*> kMoments[] = {{Moment::first, ".m"}, {Moment::second, ".v"}};
+
+FileRecord write_optimizer(const fs::path& path, Stream& stream, const ParamStore& params, GradientExchange* exchange) {
   HostTensors tensors(stream);
-  for (const auto& p : params.all()) {
-    if (has_moments(*p)) {
-      tensors.add(p->name() + ".m", p->m);
-      tensors.add(p->name() + ".v", p->v);
-      tensors.add_host(p->name() + ".t", {&p->updates, DType::i64, {1}});
+  for (const auto& [moment, suffix] : kMoments) {
+    if (exchange != nullptr) { exchange->collect(stream, moment); }
+    for (const auto& p : params.all()) {
+      if (exchange != nullptr && p->trained()) {
+        tensors.add_copy(p->name() + suffix, exchange->moment(*p, moment));
+      } else if (has_moments(*p)) {
+        tensors.add(p->name() + suffix, moment == Moment::first ? p->m : p->v);
+      }
     }
+  }
+  for (const auto& p : params.all()) {
+    if (has_moments(*p)) { tensors.add_host(p->name() + ".t", {&p->updates, DType::i64, {1}}); }
   }
   return tensors.write(path);
 }
@@ -192,11 +207,11 @@ std::vector<std::string> CheckpointFolder::remove_stale() const {
 }
 
 void CheckpointFolder::write_files(const fs::path& folder, const RunState& state, const Json& config, Stream& stream,
-                                   const ParamStore& params) const {
+                                   const ParamStore& params, GradientExchange* exchange) const {
   StateFile file;
   file.run = state;
   file.files[kModelFile] = write_model(folder / kModelFile, stream, params);
-  file.files[kOptimizerFile] = write_optimizer(folder / kOptimizerFile, stream, params);
+  file.files[kOptimizerFile] = write_optimizer(folder / kOptimizerFile, stream, params, exchange);
   for (const auto& [name, json] : {std::pair{kStateFile, Fields::write(file)}, std::pair{"config.json", config}}) {
     FileWriter writer(folder / name);
     const std::string text = json.dump(1) + "\n";
@@ -207,14 +222,14 @@ void CheckpointFolder::write_files(const fs::path& folder, const RunState& state
 }
 
 fs::path CheckpointFolder::save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params,
-                                Keep keep) const {
+                                Keep keep, GradientExchange* exchange) const {
   const std::string name = name_of(state.step);
   const fs::path temporary = folder_ / (kTemporaryPrefix + name), path = folder_ / name;
   std::error_code error;
   fs::create_directories(temporary, error);
   if (error) { throw CheckpointError(temporary.string(), "cannot create the folder: " + error.message()); }
   try {
-    write_files(temporary, state, config, stream, params);
+    write_files(temporary, state, config, stream, params, exchange);
     if (fs::exists(path)) {  // of a run that went back: `latest` does not name it
       rename_folder(path, folder_ / (kTemporaryPrefix + std::string("old-") + name));
     }
@@ -278,12 +293,18 @@ RunState verify_checkpoint(const fs::path& checkpoint) {
   return verify_files(checkpoint, {kModelFile, kOptimizerFile});
 }
 
+RunState read_run_state(const fs::path& checkpoint) { return verify_files(checkpoint, {}); }
+
+void send_moments(Stream& stream, GradientExchange& exchange) {
+  for (const auto& [moment, suffix] : kMoments) { exchange.collect(stream, moment); }
+}
+
 void verify_weights(const fs::path& weights) {
   const fs::path folder = fs::absolute(weights).parent_path();
   if (weights.filename() == kModelFile && fs::exists(folder / kStateFile)) { verify_files(folder, {kModelFile}); }
 }
 
-void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params) {
+void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params, GradientExchange* exchange) {
   read_weights(checkpoint / kModelFile, stream, params);
   const WeightSource file(checkpoint / kOptimizerFile);
   std::vector<ExpectedTensor> expected;
@@ -295,12 +316,18 @@ void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& par
     }
   }
   require_tensors(file, expected);
-  for (const auto& p : params.all()) {
-    if (has_moments(*p)) {
-      load_tensor(file, p->name() + ".m", stream, p->m);
-      load_tensor(file, p->name() + ".v", stream, p->v);
-      p->updates = file.integers(p->name() + ".t")[0];
+  for (const auto& [moment, suffix] : kMoments) {
+    for (const auto& p : params.all()) {
+      if (exchange != nullptr && p->trained()) {
+        load_tensor(file, p->name() + suffix, stream, exchange->moment(*p, moment));
+      } else if (has_moments(*p)) {
+        load_tensor(file, p->name() + suffix, stream, moment == Moment::first ? p->m : p->v);
+      }
     }
+    if (exchange != nullptr) { exchange->keep(stream, moment); }
+  }
+  for (const auto& p : params.all()) {
+    if (has_moments(*p)) { p->updates = file.integers(p->name() + ".t")[0]; }
   }
 }
 

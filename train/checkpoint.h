@@ -6,6 +6,7 @@
 #include "core/files.h"
 #include "core/json.h"
 #include "core/params.h"
+#include "train/gradient_exchange.h"
 
 namespace hebb {
 
@@ -42,17 +43,25 @@ class CheckpointFolder {
   /// Writes a checkpoint (all or nothing), points `latest` to it, then deletes those that `keep` does
   /// not cover and those of later steps, which a run that went back has left behind. Returns its path.
   /// Errors: CheckpointError (disk full, read-only folder); the checkpoints before stay as they were.
-  fs::path save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params, Keep keep) const;
+  /// exchange: where moments are shared; every other rank calls send_moments() meanwhile.
+  fs::path save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params, Keep keep,
+                GradientExchange* exchange = nullptr) const;
   /// Makes `latest` name this checkpoint.
   void point_to(int64_t step) const;
 
  private:
   void write_files(const fs::path& folder, const RunState& state, const Json& config, Stream& stream,
-                   const ParamStore& params) const;
+                   const ParamStore& params, GradientExchange* exchange) const;
   void remove_old(int64_t newest_step, Keep keep) const;
 
   fs::path folder_;
 };
+
+/// What ranks do that do not save, while rank 0 does.
+void send_moments(Stream& stream, GradientExchange& exchange);
+
+/// state.json alone, of a checkpoint that another rank has verified. Errors: CheckpointError.
+RunState read_run_state(const fs::path& checkpoint);
 
 /// Reads state.json and compares sizes and CRC-32 of the tensor files with it.
 /// Errors: CheckpointError naming every file that differs, with what was found and expected.
@@ -64,6 +73,7 @@ void verify_weights(const fs::path& weights);
 
 /// Loads model and optimizer tensors of a checkpoint that verify_checkpoint() has read into `params` (allocated for
 /// training). Errors: CheckpointError listing every difference in names and shapes.
-void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params);
+void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params,
+                     GradientExchange* exchange = nullptr);
 
 }  // namespace hebb

@@ -67,14 +67,15 @@ int64_t number_in(const std::string& path, const std::string& key, int64_t other
 
 }  // namespace
 
-MemoryPlan plan_memory(const RunConfig& config) {
+MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks) {
   check_rows(config.train);
-  TrainingState memory(config, DeviceKind::count, 0, 0);
+  TrainingState memory(config, ranks, DeviceKind::count, 0, 0);
   MemoryPlan plan;
   for (const auto& p : memory.model.params().all()) {
     plan.parameter_bytes += p->value.bytes() + (p->copy.defined() ? p->copy.bytes() : 0);
-    plan.gradient_bytes += p->grad.defined() ? p->grad.bytes() : 0;
+    plan.gradient_bytes += p->grad.defined() && !memory.exchange ? p->grad.bytes() : 0;
   }
+  if (memory.exchange) { plan.gradient_bytes = memory.exchange->gradient_bytes(); }
   plan.optimizer_bytes = memory.state.peak_bytes() - plan.parameter_bytes - plan.gradient_bytes;
 
   const MicroBatch rows = planned_rows(config.train);
@@ -87,7 +88,12 @@ MemoryPlan plan_memory(const RunConfig& config) {
   }
   settings.training = true;
   memory.model.begin_step(memory.stream, 0);
-  memory.passes->run(rows, settings, row_loss);
+  for (int lane = 0; lane < memory.own_lanes(); ++lane) {
+    memory.begin_lane();
+    if (lane == 0) { memory.passes->run(rows, settings, row_loss); }
+    memory.end_lane();
+  }
+  if (memory.exchange) { memory.exchange->reduce(memory.stream, memory.work); }
   memory.model.after_step(memory.stream, 0, memory.optimizer->applies());
   plan.work_bytes = memory.work.peak_bytes();
   plan.work_peak = memory.work.peak_table();

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "train/ranks.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -21,8 +22,8 @@ struct MemoryPlan {
 
 /// Runs one training micro-batch and one validation micro-batch of the real model code on the counting
 /// device. With a document mask eight documents a row are assumed.
-/// `config` must be resolved.
-MemoryPlan plan_memory(const RunConfig& config);
+/// `config` must be resolved for so many ranks. The plan is that of one rank.
+MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks = {});
 
 /// The plan as lines of text: totals, then the largest `rows` entries of the peak.
 std::string describe(const MemoryPlan& plan, size_t rows = 12);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "comm/lanes.h"
 #include "core/unknown_key.h"
 #include "data/shards/dataset.h"
 #include "data/tokenizer/tokenizer.h"
@@ -79,9 +80,13 @@ std::string RunConfig::where(const std::string& path) const {
   return at != nullptr ? at->origin().str() : "";
 }
 
-ConfigError RunConfig::error(const std::string& path, std::string_view found, std::string_view expected) const {
+std::string RunConfig::place(const std::string& path) const {
   const std::string origin = where(path);
-  return ConfigError(origin.empty() ? path : origin + ": " + path, found, expected);
+  return origin.empty() ? path : origin + ": " + path;
+}
+
+ConfigError RunConfig::error(const std::string& path, std::string_view found, std::string_view expected) const {
+  return ConfigError(place(path), found, expected);
 }
 
 DeviceKind device_of(const RunConfig& config, bool runs) {
@@ -91,24 +96,49 @@ DeviceKind device_of(const RunConfig& config, bool runs) {
       .device;
 }
 
-void resolve(RunConfig& config, const World& world, bool runs) {
+namespace {
+
+bool allows(int64_t lanes, int ranks) {
+  const std::vector<int> sizes = allowed_sizes(static_cast<int>(lanes));
+  return std::find(sizes.begin(), sizes.end(), ranks) != sizes.end();
+}
+
+/// The lanes, and how many rows each has in a micro-batch (docs/distributed.md, Lanes).
+void resolve_split(RunConfig& config, int ranks, const std::optional<StoredSplit>& stored) {
   TrainConfig& train = config.train;
-  const DeviceKind device = device_of(config, runs);
-  train.precision = train.precision.value_or(device == DeviceKind::cuda ? "bf16" : "fp32");
-  const std::string ranks = fmt::format("{:d}{}", world.size, world.size == 1 ? " rank" : " ranks");
-  if (!train.micro_batch_size && train.batch_size % world.size != 0) {
-    throw config.error("train.batch_size", fmt::format("{:d} rows", train.batch_size), "a multiple of the " + ranks);
+  const bool keeps_lanes = stored && allows(stored->lanes, ranks);
+  const int64_t lanes = train.lanes.value_or(keeps_lanes ? stored->lanes : ranks);
+  check_lanes(static_cast<int>(lanes), ranks, config.place("train.lanes"));
+  if (lanes > 1) { train.lanes = lanes; }
+  const std::string parts = fmt::format("{:d} {}", lanes, lanes == 1 ? "lane" : "lanes");
+  if (!train.micro_batch_size) {
+    if (train.batch_size % lanes != 0) {
+      throw config.error("train.batch_size", fmt::format("{:d} rows", train.batch_size), "a multiple of the " + parts);
+    }
+    const int64_t before = stored ? stored->micro_batch_size.value_or(0) : 0;
+    const bool fits = before > 0 && train.batch_size % (lanes * before) == 0;
+    train.micro_batch_size = fits ? before : train.batch_size / lanes;
   }
-  train.micro_batch_size = train.micro_batch_size.value_or(train.batch_size / world.size);
-  const int64_t group = *train.micro_batch_size * world.size;
+  const int64_t group = *train.micro_batch_size * lanes;
   if (train.batch_size % group != 0) {
-    throw config.error("train.micro_batch_size", fmt::format("{:d} rows on {}", *train.micro_batch_size, ranks),
-                       fmt::format("ranks x micro_batch_size to divide train.batch_size = {:d}", train.batch_size));
+    throw config.error("train.micro_batch_size", fmt::format("{:d} rows in {}", *train.micro_batch_size, parts),
+                       fmt::format("lanes x micro_batch_size to divide train.batch_size = {:d}", train.batch_size));
   }
   if (train.fast_batch && *train.fast_batch != group) {
     throw config.error("train.fast_batch", std::to_string(*train.fast_batch),
-                       fmt::format("{:d} = {} x train.micro_batch_size", group, ranks));
+                       fmt::format("{:d} = {} x train.micro_batch_size", group, parts));
   }
+}
+
+}  // namespace
+
+void resolve(RunConfig& config, int ranks, bool runs, const std::optional<StoredSplit>& stored) {
+  TrainConfig& train = config.train;
+  const DeviceKind device = device_of(config, runs);
+  train.precision = train.precision.value_or(device == DeviceKind::cuda ? "bf16" : "fp32");
+  HEBB_ASSERT(ranks >= 1);
+  resolve_split(config, ranks, stored);
+  train.zero = train.zero.value_or(ranks > 1 ? 1 : 0);
   config.data.tokenizer = resolve_tokenizer(config.data);
   check_tokenizer(config.data.tokenizer, config.model.vocab_size);
 }

@@ -22,6 +22,25 @@ void fields(Fields& f, RandomWindowConfig& c) {
   f.field("window", c.window).required().min(1).unit("tokens").help("Window of attention layers without one.");
 }
 
+void fields(Fields& f, CommConfig& c) {
+  f.field("bucket_mib", c.bucket_mib)
+      .min(1)
+      .max(65536)
+      .unit("MiB")
+      .help("Gradients that are sent at once, of fp32. Results do not depend on it.");
+  f.field("interface", c.interface)
+      .help("Network interface (eth0) or address (10.0.0.0/8) at which rank 0 is met by ranks of other hosts.");
+  f.field("token_file", c.token_file)
+      .help("File with a secret that all ranks know, where they meet at an address that a launcher gives.");
+  f.field("init_seconds", c.init_seconds).above(0).unit("s").help("Time for all ranks to meet.");
+  f.field("lost_seconds", c.lost_seconds).above(0).unit("s").help("Silence after which a rank counts as lost.");
+  f.field("stall_seconds", c.stall_seconds)
+      .above(0)
+      .unit("s")
+      .help("Time without progress of a rank that is heard, after which the run ends.");
+  f.field("verify", c.verify).help("Before each checkpoint, ranks compare what must be equal on all of them.");
+}
+
 namespace {
 
 /// More than any machine does; a step number this large is a slip of the pen.
@@ -57,14 +76,20 @@ void size_fields(Fields& f, TrainConfig& c) {
       .min(1)
       .unit("rows")
       .help(
-          "Rows of one forward and backward pass on one rank. Default: batch_size / ranks. May differ when a run is "
-          "resumed.");
+          "Rows of one forward and backward pass on one rank. Default: batch_size / lanes at the first start. May "
+          "differ "
+          "when a run is resumed.");
+  f.field("lanes", c.lanes)
+      .min(1)
+      .help(
+          "Parts of a batch in which gradients are summed: runs with the same lanes have the same bits on every number "
+          "of ranks that lanes allows. Default: the ranks of the first start. May differ when a run is resumed.");
   f.field("fast_batch", c.fast_batch)
       .min(1)
       .unit("rows")
       .help(
           "Rows that share fast weights in one update (fwpkm, fwmlp). Default: the rows of a micro-batch of all "
-          "ranks.");
+          "lanes.");
 }
 
 void machine_fields(Fields& f, TrainConfig& c) {
@@ -87,7 +112,10 @@ void machine_fields(Fields& f, TrainConfig& c) {
   f.field("zero", c.zero)
       .min(0)
       .max(1)
-      .help("1: ranks share the optimizer's memory. May differ when a run is resumed.");
+      .help(
+          "1: each rank keeps a part of the optimizer's moments, with the same bits. Default: 1 for several ranks. May "
+          "differ when a run is resumed.");
+  f.object("comm", c.comm).help("How ranks meet and exchange. May differ when a run is resumed.");
   f.field("allow_tf32", c.allow_tf32).help("GPU: matrix products of fp32 round their operands to TF32.");
   f.field("cuda_graphs", c.cuda_graphs)
       .help(
@@ -169,6 +197,8 @@ bool may_differ(const std::string& path) {
                                                    "train.steps",
                                                    "train.tokens",
                                                    "train.micro_batch_size",
+                                                   "train.lanes",
+                                                   "train.comm",
                                                    "train.device",
                                                    "train.threads",
                                                    "train.log_every",

@@ -7,7 +7,6 @@
 #include "layers/model_config.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
-#include "train/world.h"
 
 namespace hebb {
 
@@ -20,12 +19,21 @@ struct RandomWindowConfig {
   int64_t window = 0;
 };
 
+/// How ranks meet, watch each other and send gradients (docs/distributed.md).
+struct CommConfig {
+  int64_t bucket_mib = 64;
+  std::string interface, token_file;
+  double init_seconds = 300, lost_seconds = 20, stall_seconds = 300;
+  bool verify = true;
+};
+
 /// The `train` section of a run configuration (docs/training.md).
 struct TrainConfig {
   int64_t steps = 0;  // filled from `tokens` when those are given
   std::optional<int64_t> tokens;
   int64_t batch_size = 0, sequence_length = 0;
   std::optional<int64_t> micro_batch_size, fast_batch;
+  std::optional<int64_t> lanes;  // not set: one
   uint64_t seed = 0;
   bool document_mask = false;
   std::string device = "auto";
@@ -38,7 +46,8 @@ struct TrainConfig {
   double max_minutes = 0;
   int64_t exit_code_on_stop = 75;
   std::string recompute = "none";
-  int64_t zero = 0;
+  std::optional<int64_t> zero;
+  std::optional<CommConfig> comm;
   bool allow_tf32 = false, cuda_graphs = true;
   std::optional<double> peak_tflops;
   std::optional<RandomWindowConfig> random_window;
@@ -59,21 +68,31 @@ struct RunConfig {
 
   /// Where the value at a dotted path was written; empty when it was not.
   std::string where(const std::string& path) const;
+  /// The path with where it was written, as messages begin.
+  std::string place(const std::string& path) const;
   /// The error of a value that only the machine or another value makes wrong.
   ConfigError error(const std::string& path, std::string_view found, std::string_view expected) const;
 };
 void fields(Fields& f, CheckpointConfig& config);
 void fields(Fields& f, RandomWindowConfig& config);
+void fields(Fields& f, CommConfig& config);
 void fields(Fields& f, TrainConfig& config);
 void fields(Fields& f, RunConfig& config);
 
 /// Reads a run configuration with "extends" and `overrides` ("a.b=3") applied. Errors: ConfigError.
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides = {});
 
-/// Fills what depends on machine and world: precision, micro-batch size, the tokenizer of the data.
-/// Errors: ConfigError for a device or precision that this build does not have, and for batch sizes
-/// that do not divide. `runs`: see choose_compute.
-void resolve(RunConfig& config, const World& world, bool runs = true);
+/// How the run that goes on cut its batches into lanes and micro-batches.
+struct StoredSplit {
+  int64_t lanes = 1;
+  std::optional<int64_t> micro_batch_size;
+};
+
+/// Fills what depends on the machine and on the number of ranks: precision, lanes, micro-batch size, zero, the
+/// tokenizer of the data. `stored`: of the run that goes on, for what the configuration leaves open. `runs`: see
+/// choose_compute. Errors: ConfigError for a device or precision that this build does not have, and for batch sizes
+/// that do not divide.
+void resolve(RunConfig& config, int ranks = 1, bool runs = true, const std::optional<StoredSplit>& stored = {});
 
 /// The device that train.device and train.precision mean here. Errors: ConfigError.
 DeviceKind device_of(const RunConfig& config, bool runs = true);

@@ -19,11 +19,12 @@ void create_folder(const fs::path& path) {
   if (error) { throw CheckpointError(path.string(), "cannot create the run folder: " + error.message()); }
 }
 
-/// The first entry of a folder beside a lock; empty when there is none.
+/// The first entry of a folder beside a lock and what ranks need to meet; empty when there is none.
 std::string first_entry(const fs::path& path) {
   if (fs::is_directory(path)) {
     for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-      if (entry.path().filename() != "lock") { return entry.path().filename().string(); }
+      const std::string name = entry.path().filename().string();
+      if (name != "lock" && name != "logs" && !name.starts_with("rendezvous.")) { return name; }
     }
   }
   return "";
@@ -39,10 +40,56 @@ std::string list(const std::vector<ConfigDifference>& differences) {
 
 }  // namespace
 
-RunFolder::RunFolder(RunConfig& config, const RunOptions& options)
-    : path_(fs::absolute(options.run_folder.empty() ? fs::path("runs") / config.name : options.run_folder)
-                .lexically_normal()),
-      checkpoints_(path_ / "checkpoints") {
+fs::path run_folder_of(const RunConfig& config, const RunOptions& options) {
+  return fs::absolute(options.run_folder.empty() ? fs::path("runs") / config.name : options.run_folder)
+      .lexically_normal();
+}
+
+std::optional<StoredSplit> stored_split(const RunConfig& config, const RunOptions& options) {
+  if (options.resume == "never") { return std::nullopt; }
+  const fs::path from = options.resume == "auto" ? run_folder_of(config, options) : fs::path(options.resume);
+  try {
+    const fs::path checkpoint = find_checkpoint(from);
+    if (checkpoint.empty()) { return std::nullopt; }
+    const Json stored = parse_json_file((checkpoint / "config.json").string());
+    const Json *train = stored.find("train"), *lanes = train != nullptr ? train->find("lanes") : nullptr,
+               *rows = train != nullptr ? train->find("micro_batch_size") : nullptr;
+    StoredSplit split;
+    if (lanes != nullptr && lanes->is_integer()) { split.lanes = lanes->as_int(); }
+    if (rows != nullptr && rows->is_integer()) { split.micro_batch_size = rows->as_int(); }
+    return split;
+  } catch (const Error&) {
+    return std::nullopt;  // RunFolder says what is wrong
+  }
+}
+
+RunFolder::RunFolder(RunConfig& config, const RunOptions& options, HostExchange& ranks)
+    : path_(run_folder_of(config, options)), checkpoints_(path_ / "checkpoints") {
+  const bool is_first = ranks.communicator().rank() == 0;
+  if (is_first) { open_first(config, options); }
+  const std::string first = ranks.from_first(is_first ? to_json().dump() : "");
+  if (!is_first) { follow(config, parse_json(first, "rank 0")); }
+}
+
+/// What the other ranks need to know.
+Json RunFolder::to_json() const {
+  return Json::object({{"path", Json(path_.string())},
+                       {"config", config_},
+                       {"checkpoint", checkpoint_ ? Json(checkpoint_->string()) : Json()}});
+}
+
+void RunFolder::follow(RunConfig& config, const Json& first) {
+  path_ = first.at("path").as_string();
+  checkpoints_ = CheckpointFolder(path_ / "checkpoints");
+  config_ = first.at("config");
+  config.data.tokenizer = config_.at("data").at("tokenizer");
+  if (const Json& checkpoint = first.at("checkpoint"); checkpoint.is_string()) {
+    checkpoint_ = checkpoint.as_string();
+    state_ = read_run_state(*checkpoint_);
+  }
+}
+
+void RunFolder::open_first(RunConfig& config, const RunOptions& options) {
   const std::string found = first_entry(path_);
   if (options.resume == "never" && !found.empty()) {
     throw CheckpointError(path_.string(), "the run folder is not empty, and --resume is never", found,
@@ -90,7 +137,7 @@ void RunFolder::open(RunConfig& config, const RunOptions& options) {
                                    state_.step, checkpoint_->string()));
   }
   keep_tokenizer(config, options);
-  config_ = to_json(config);
+  config_ = hebb::to_json(config);
   const fs::path stored = path_ / "config.json";
   if (checkpoint_) {
     compare_with(*checkpoint_ / "config.json", options);
@@ -182,11 +229,24 @@ void RunFolder::compare_with(const fs::path& stored_config, const RunOptions& op
         "the configuration is not that of the run (--allow-config-change goes on with it): " + list(differences));
   }
   if (!differences.empty()) { notes_.push_back("the configuration has changed: " + list(differences)); }
+  note_lanes(stored);
   const Json *before = stored.find("train"), *steps = before != nullptr ? before->find("steps") : nullptr;
   const Json& now = config_.at("train").at("steps");
   if (steps != nullptr && !(*steps == now)) {
     notes_.push_back("train.steps was " + steps->dump() + " and is " + now.dump() +
                      ": the schedule of the learning rate changes from here on");
+  }
+}
+
+void RunFolder::note_lanes(const Json& stored) {
+  const auto lanes = [](const Json& config) {
+    const Json *train = config.find("train"), *found = train != nullptr ? train->find("lanes") : nullptr;
+    return found != nullptr && found->is_integer() ? found->as_int() : 1;
+  };
+  const int64_t before = lanes(stored), now = lanes(config_);
+  if (before != now) {
+    notes_.push_back("train.lanes was " + std::to_string(before) + " and is " + std::to_string(now) +
+                     ": from here on results agree with those of the lanes before up to rounding");
   }
 }
 

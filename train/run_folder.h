@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/host_exchange.h"
 #include "train/checkpoint.h"
 #include "train/run_config.h"
 #include "train/run_lock.h"
@@ -17,14 +18,20 @@ struct RunOptions {
   bool allow_data_change = false, allow_config_change = false, allow_older = false;
 };
 
+/// The folder of a run, absolute.
+fs::path run_folder_of(const RunConfig& config, const RunOptions& options);
+
+/// How the run that these options go on with cut its batches; nothing where there is none, or none that can be read.
+std::optional<StoredSplit> stored_split(const RunConfig& config, const RunOptions& options);
+
 /// An opened, locked run folder (docs/formats/checkpoint.md) and where the run in it goes on. The constructor
 /// finds and verifies the checkpoint, compares configurations, and keeps the tokenizer and the
-/// resolved configuration in the folder.
+/// resolved configuration in the folder. Of several ranks the first does so, and the others hear of it.
 /// Errors: CheckpointError (folder, lock, damaged checkpoint), ConfigError (configurations differ).
 class RunFolder {
  public:
   /// `config` must be resolved; its tokenizer will name the copy in the folder.
-  RunFolder(RunConfig& config, const RunOptions& options);
+  RunFolder(RunConfig& config, const RunOptions& options, HostExchange& ranks);
 
   const fs::path& path() const { return path_; }
   const CheckpointFolder& checkpoints() const { return checkpoints_; }
@@ -37,11 +44,15 @@ class RunFolder {
   bool discard();
 
  private:
+  void open_first(RunConfig& config, const RunOptions& options);
   void open(RunConfig& config, const RunOptions& options);
+  Json to_json() const;
+  void follow(RunConfig& config, const Json& first);
   void choose_checkpoint(const RunOptions& options);
   void choose_given(const fs::path& from, const RunOptions& options);
   void choose_latest(const CheckpointFolder& folder, bool allow_older);
   void compare_with(const fs::path& stored_config, const RunOptions& options);
+  void note_lanes(const Json& stored);
   void keep_tokenizer(RunConfig& config, const RunOptions& options) const;
   void go_back_to_checkpoint();
   /// Whether a run has done a step here: what failed before may be started again with another configuration.

@@ -3,8 +3,7 @@
 #include <signal.h>
 
 #include <array>
-
-#include "core/error.h"
+#include <mutex>
 
 namespace hebb {
 namespace {
@@ -21,7 +20,8 @@ constexpr std::array kSignals = {StopSignal{SIGTERM, "SIGTERM"}, StopSignal{SIGI
 
 // Handlers can reach nothing else than globals.
 volatile sig_atomic_t received_signal = 0;
-bool is_installed = false;
+std::mutex mutex;  // of what follows
+int installed = 0;
 std::array<struct sigaction, kSignals.size()> previous;
 
 extern "C" void on_signal(int number) {
@@ -36,8 +36,8 @@ extern "C" void on_signal(int number) {
 }  // namespace
 
 StopSignals::StopSignals() {
-  HEBB_ASSERT(!is_installed);
-  is_installed = true;
+  const std::lock_guard lock(mutex);
+  if (installed++ > 0) { return; }
   received_signal = 0;
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -51,8 +51,9 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
+  const std::lock_guard lock(mutex);
+  if (--installed > 0) { return; }
   for (size_t i = 0; i < kSignals.size(); ++i) { sigaction(kSignals[i].number, &previous[i], nullptr); }
-  is_installed = false;
 }
 
 std::string StopSignals::received() const {

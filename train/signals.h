@@ -4,8 +4,8 @@
 namespace hebb {
 
 /// While one of these exists, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP (unless it was ignored, as by nohup) and
-/// SIGPIPE only set a flag; a further SIGINT or SIGTERM ends the process at once (docs/verbs/train.md, Stopping). One
-/// at a time.
+/// SIGPIPE only set a flag; a further SIGINT or SIGTERM ends the process at once (docs/verbs/train.md, Stopping). All
+/// that exist at a time have the same flag.
 class StopSignals {
  public:
   StopSignals();

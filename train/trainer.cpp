@@ -2,6 +2,7 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -12,43 +13,6 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-/// "score_mean" of "score_std".
-std::string mean_beside(const std::string& deviation) { return deviation.substr(0, deviation.size() - 3) + "mean"; }
-
-/// Joins a micro-batch's statistics with those of the ones before: means over the `count` micro-batches of the step,
-/// but the least and greatest of what ends in _min and _max, and of standard deviations (_std, beside a _mean) the
-/// means of squares, which finish_deviations() makes deviations of the whole step: nothing depends on the size of a
-/// micro-batch.
-void join(Statistics& step, const Statistics& part, double count) {
-  for (const auto& [layer, values] : part) {
-    for (const auto& [name, value] : values) {
-      const auto [entry, is_first] = step[layer].try_emplace(name, 0.0);
-      double& joined = entry->second;
-      if (name.ends_with("_min")) {
-        joined = is_first ? value : std::min(joined, value);
-      } else if (name.ends_with("_max")) {
-        joined = is_first ? value : std::max(joined, value);
-      } else if (name.ends_with("_std")) {
-        const double mean = values.at(mean_beside(name));
-        joined += (value * value + mean * mean) / count;
-      } else {
-        joined += value / count;
-      }
-    }
-  }
-}
-
-void finish_deviations(Statistics& step) {
-  for (auto& [layer, values] : step) {
-    for (auto& [name, value] : values) {
-      if (name.ends_with("_std")) {
-        const double mean = values.at(mean_beside(name));
-        value = std::sqrt(std::max(0.0, value - mean * mean));
-      }
-    }
-  }
 }
 
 std::string number(double value) { return Json(value).dump(); }
@@ -72,7 +36,8 @@ int Trainer::loop() {
     const bool is_validated = !validation_due() || validate();
     if (checkpoint_due()) { save(); }
     if (state_.step >= config_.train.steps && is_validated) { return finish(); }
-    if (const std::string reason = stop_reason(); !reason.empty()) { return stop(reason); }
+    const std::string reason = ranks_.size() > 1 ? agreed_stop_ : stop_reason();
+    if (!reason.empty()) { return stop(reason); }
     log(train_step());
   }
 }
@@ -94,11 +59,10 @@ StepReport Trainer::train_step() {
   return report;
 }
 
-/// Enqueues the passes of a step; the losses are in memory_->row_loss.
+/// Enqueues the passes of a step, lane by lane; the losses are in memory_->row_loss.
 void Trainer::forward_backward(const Batch& batch, StepReport& report) {
   const bool is_empty = batch.valid_targets == 0;
   memory_->begin_step(state_.step, is_empty ? std::nan("") : 1.0 / static_cast<double>(batch.valid_targets));
-  if (is_empty) { return; }
   const TrainConfig& train = config_.train;
   PassSettings settings;
   settings.training = true;
@@ -106,16 +70,23 @@ void Trainer::forward_backward(const Batch& batch, StepReport& report) {
   settings.random_window = random_window(state_.step);
   settings.seed = train.seed;
   settings.step = state_.step;
-  int64_t at = 0;
-  for (const MicroBatch& rows : batch.micro) {
-    Statistics statistics;
-    settings.statistics = is_logged(state_.step + 1) ? &statistics : nullptr;
-    const int64_t tokens = rows.rows * rows.length;
-    memory_->passes->run(rows, settings, memory_->row_loss.tensor().slice(at, {tokens}));
-    join(report.statistics, statistics, static_cast<double>(batch.micro.size()));
-    at += tokens;
+  const size_t lanes = static_cast<size_t>(memory_->own_lanes());
+  std::vector<Statistics> statistics(batch.micro.size());
+  for (size_t lane = 0; lane < lanes; ++lane) {
+    memory_->begin_lane();
+    for (size_t i = lane; i < batch.micro.size() && !is_empty; i += lanes) {
+      const MicroBatch& rows = batch.micro[i];
+      const int64_t tokens = rows.rows * rows.length;
+      settings.statistics = is_logged(state_.step + 1) ? &statistics[i] : nullptr;
+      ranks_.flight().at(state_.step, "passes", static_cast<int64_t>(i));
+      memory_->passes->run(rows, settings,
+                           memory_->row_loss.tensor().slice(static_cast<int64_t>(i) * tokens, {tokens}));
+    }
+    memory_->end_lane();
   }
-  finish_deviations(report.statistics);
+  if (is_logged(state_.step + 1) && !is_empty) {
+    report.statistics = join_statistics(gather_statistics(host_, statistics, memory_->own_lanes()));
+  }
 }
 
 int64_t Trainer::random_window(int64_t step) const {
@@ -138,10 +109,11 @@ std::string Trainer::reason_to_skip(const Batch& batch, const StepReport& report
 }
 
 void Trainer::apply(const Batch& batch, StepReport& report) {
-  const StepOutcome outcome =
-      memory_->finish_step(state_.step, batch.valid_targets > 0 ? memory_->row_loss.tensor().numel() : 0);
-  report.loss = outcome.loss;
-  report.norms = outcome.norms;
+  ranks_.flight().at(state_.step, "update");
+  const StepEnd end = memory_->finish_step(state_.step, batch.valid_targets, !stop_reason(steps_done_ + 1).empty());
+  agree_to_stop(end.stops);
+  report.loss = end.outcome.loss;
+  report.norms = end.outcome.norms;
   report.spike = spikes_.add(report.loss);
   count(batch, report);
   memory_->finite->check(state_.step + 1);
@@ -173,6 +145,37 @@ bool Trainer::validate() {
   return true;
 }
 
+/// Adds the losses of a group of micro-batches, one a lane, from row `first` on: those of a micro-batch first, then in
+/// order of rows, so that the sum is the same for every number of ranks. Returns whether a rank wants to stop.
+bool Trainer::add_validation_group(ValidationSource& source, int64_t first, const PassSettings& settings,
+                                   LossSum& sum) {
+  const int64_t lanes = memory_->own_lanes(), rows_each = *config_.train.micro_batch_size;
+  std::vector<uint64_t> words{stop_reason().empty() ? 0u : 1u};  // then loss and tokens of each own lane
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    const int64_t begin = std::min(source.rows(), first + (ranks_.rank() * lanes + lane) * rows_each);
+    const MicroBatch rows = source.read(begin, rows_each);
+    std::vector<double> losses(rows.targets.size());
+    if (rows.rows > 0) {
+      const Tensor row_loss = memory_->row_loss.tensor().slice(0, {rows.rows * rows.length});
+      run_micro_batch(memory_->model, memory_->stream, memory_->work, rows, settings, row_loss);
+      copy_to_host(memory_->stream, losses.data(), row_loss);
+    }
+    words.push_back(std::bit_cast<uint64_t>(std::accumulate(losses.begin(), losses.end(), 0.0)));
+    words.push_back(static_cast<uint64_t>(
+        std::count_if(rows.targets.begin(), rows.targets.end(), [](int32_t t) { return t != -100; })));
+  }
+  const std::vector<uint64_t> all = host_.gather(words);
+  bool stops = false;
+  for (size_t rank = 0; rank < all.size(); rank += words.size()) {
+    stops = stops || all[rank] != 0;
+    for (size_t i = rank + 1; i < rank + words.size(); i += 2) {
+      sum.loss += std::bit_cast<double>(all[i]);
+      sum.tokens += static_cast<int64_t>(all[i + 1]);
+    }
+  }
+  return stops;
+}
+
 /// False when a request to stop came in between: the run that goes on starts this source again.
 bool Trainer::validate_source(ValidationSource& source) {
   Stream& stream = memory_->stream;
@@ -181,25 +184,21 @@ bool Trainer::validate_source(ValidationSource& source) {
   settings.document_mask = config_.train.document_mask;
   settings.seed = config_.train.seed;
   settings.step = state_.step;
-  double sum = 0;
-  int64_t tokens = 0;
+  LossSum sum;
+  bool stops = false;
   log_.begin_bar("validation " + source.name(), source.rows());
-  for (int64_t row = 0; row < source.rows() && stop_reason().empty();) {
-    const MicroBatch rows = source.read(row, *config_.train.micro_batch_size);
-    const Tensor row_loss = memory_->row_loss.tensor().slice(0, {rows.rows * rows.length});
-    run_micro_batch(memory_->model, stream, memory_->work, rows, settings, row_loss);
-    std::vector<double> losses(rows.targets.size());
-    copy_to_host(stream, losses.data(), row_loss);
-    sum = std::accumulate(losses.begin(), losses.end(), sum);
-    tokens += std::count_if(rows.targets.begin(), rows.targets.end(), [](int32_t t) { return t != -100; });
-    row += rows.rows;
+  for (int64_t row = 0; row < source.rows() && !stops;) {
+    ranks_.flight().at(state_.step, "validation", row);
+    stops = add_validation_group(source, row, settings, sum);
+    row = std::min(source.rows(), row + config_.train.lanes.value_or(1) * *config_.train.micro_batch_size);
     log_.update_bar(row);
   }
   log_.end_bar();
   aside.restore(stream);
-  const bool is_complete = stop_reason().empty();
+  agree_to_stop(stops);
+  const bool is_complete = !stops;
   if (is_complete) {
-    log_validation(source.name(), sum / static_cast<double>(tokens), tokens);
+    log_validation(source.name(), sum.loss / static_cast<double>(sum.tokens), sum.tokens);
     validated_.insert(source.name());
   }
   log_.begin_bar("train", config_.train.steps, state_.step);
@@ -216,18 +215,34 @@ void Trainer::save() {
   state_.consecutive_skips = skips_.consecutive();
   state_.spike_window = spikes_.values();
   state_.loader = loader_->state();
-  const CheckpointConfig& c = config_.train.checkpoint;
-  const fs::path path = folder_.checkpoints().save(state_, folder_.config(), memory_->stream, memory_->model.params(),
-                                                   {c.keep, c.keep_every});
   saved_step_ = state_.step;
-  log_.say("saved " + path.string());
+  ranks_.flight().at(state_.step, "save");
+  GradientExchange* const exchange = memory_->exchange.get();
+  if (exchange != nullptr && config_.train.comm.value_or(CommConfig{}).verify) { exchange->verify(memory_->stream); }
+  if (ranks_.is_first()) {
+    const CheckpointConfig& c = config_.train.checkpoint;
+    const fs::path path = folder_.checkpoints().save(state_, folder_.config(), memory_->stream, memory_->model.params(),
+                                                     {c.keep, c.keep_every}, exchange);
+    log_.say("saved " + path.string());
+  } else {
+    send_moments(memory_->stream, *exchange);
+  }
+  host_.communicator().barrier(memory_->stream);  // no rank goes on, or ends, before the checkpoint is there
 }
 
-std::string Trainer::stop_reason() const {
+/// Several ranks stop when all know that one wants to.
+void Trainer::agree_to_stop(bool stops) {
+  if (!stops || ranks_.size() == 1) { return; }
+  const std::string own = stop_reason(1);
+  agreed_stop_ = own.empty() ? "a signal to another rank" : own;
+}
+
+/// Of this rank, after so many steps. Time is that of the first.
+std::string Trainer::stop_reason(int64_t steps_done) const {
   if (const std::string signal = signals_ ? signals_->received() : ""; !signal.empty()) { return signal; }
   // At least one step, so that a limit shorter than the start-up cannot hold a run in place.
   const double limit = config_.train.max_minutes;
-  const bool is_over = limit > 0 && steps_done_ > 0 && seconds_since(started_) >= 60 * limit;
+  const bool is_over = limit > 0 && ranks_.is_first() && steps_done > 0 && seconds_since(started_) >= 60 * limit;
   return is_over ? "train.max_minutes = " + number(limit) : "";
 }
 

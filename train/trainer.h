@@ -10,6 +10,7 @@
 #include "optim/step_policy.h"
 #include "train/memory_plan.h"
 #include "train/metrics_file.h"
+#include "train/rank_statistics.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/signals.h"
@@ -27,13 +28,13 @@ struct StepReport {
   double seconds = 0;
 };
 
-/// Trains one model in one run folder (docs/training.md). Construction opens the folder, plans and reserves all
-/// memory, and loads what the run starts from: it fails there or not for want of memory.
+/// Trains one model in one run folder (docs/training.md), as one rank of those that do. Construction opens the folder,
+/// plans and reserves all memory, and loads what the run starts from: it fails there or not for want of memory.
 class Trainer {
  public:
-  /// `config` must be resolved. `banner`: versions, for the log.
-  /// Errors: ConfigError, DataError, CheckpointError, MemoryError.
-  Trainer(RunConfig config, const RunOptions& options, const World& world, Console console, const std::string& banner);
+  /// `config` must be resolved for so many ranks. Only the first speaks on the console. `banner`: versions, for the
+  /// log. Errors: ConfigError, DataError, CheckpointError, MemoryError, CommError.
+  Trainer(RunConfig config, const RunOptions& options, const Ranks& ranks, Console console, const std::string& banner);
 
   /// Trains until the last step, a signal or the time limit; returns the exit code.
   /// Errors: NumericError (train.nonfinite, carried state), DataError, CheckpointError.
@@ -53,11 +54,14 @@ class Trainer {
   };
 
   int loop();
-  void start(const RunOptions& options, const World& world, const std::string& banner);
+  void start(const RunOptions& options, const std::string& banner);
+  void open_log();
   void reserve_memory();
   void start_model(const RunOptions& options);
-  void open_data(const World& world, const RunOptions& options);
+  LoaderOptions loader_options() const;
+  void open_data(const RunOptions& options);
   void open_metrics();
+  void share_validated();
 
   StepReport train_step();
   void forward_backward(const Batch& batch, StepReport& report);
@@ -80,13 +84,22 @@ class Trainer {
   bool validation_due() const;
   bool validate();
   bool validate_source(ValidationSource& source);
+  struct LossSum {
+    double loss = 0;
+    int64_t tokens = 0;
+  };
+  bool add_validation_group(ValidationSource& source, int64_t first, const PassSettings& settings, LossSum& sum);
   bool checkpoint_due() const;
   void save();
-  std::string stop_reason() const;
+  std::string stop_reason() const { return stop_reason(steps_done_); }
+  std::string stop_reason(int64_t steps_done) const;
+  void agree_to_stop(bool stops);
   int stop(const std::string& reason);
   int finish();
 
   RunConfig config_;
+  Ranks ranks_;
+  HostExchange host_;
   RunLog log_;
   std::optional<StopSignals> signals_;  // while the run goes on: until then a signal ends the process
   Clock::time_point started_ = Clock::now();
@@ -101,6 +114,7 @@ class Trainer {
   SkipPolicy skips_;
   SpikeWindow spikes_;
   RunState state_;
+  std::string agreed_stop_;  // several ranks: why all of them stop
   int64_t saved_step_ = -1;
   int64_t steps_done_ = 0;  // by this process
   double flops_per_token_ = 0;

@@ -70,6 +70,7 @@ void Trainer::log(const StepReport& report) {
   char detail[64];
   std::snprintf(detail, sizeof detail, "loss %.4f", report.loss);
   log_.step(console_line(report, step_seconds), state_.step, detail);
+  if (!ranks_.is_first()) { return; }
   metrics_->add(metrics_line(report, step_seconds));
   tensorboard_->add(state_.step, tensorboard_values(report, step_seconds));
 }
@@ -170,6 +171,7 @@ void Trainer::log_validation(const std::string& name, double loss, int64_t token
     log_.warn("step " + std::to_string(state_.step) + ": the validation loss of " + name +
               " is not finite: weights are not, or what the model computes from them");
   }
+  if (!ranks_.is_first()) { return; }
   metrics_->add(Json::object({{"step", Json(state_.step)},
                               {"val", Json(name)},
                               {"loss", Json(loss)},

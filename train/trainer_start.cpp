@@ -9,32 +9,51 @@
 
 namespace hebb {
 
-Trainer::Trainer(RunConfig config, const RunOptions& options, const World& world, Console console,
+Trainer::Trainer(RunConfig config, const RunOptions& options, const Ranks& ranks, Console console,
                  const std::string& banner)
     : config_(std::move(config)),
-      log_(std::move(console)),
-      folder_(config_, options),
+      ranks_(ranks),
+      host_(ranks.communicator(), device_of(config_)),
+      log_(ranks.is_first() ? std::move(console) : Console{}),
+      folder_(config_, options, host_),
       skips_(config_.train.nonfinite == "stop", config_.train.max_consecutive_skips) {
   try {
-    start(options, world, banner);
+    start(options, banner);
   } catch (const std::exception& error) {
     if (!folder_.discard()) { log_.error(error.what()); }
     throw;
   }
 }
 
-void Trainer::start(const RunOptions& options, const World& world, const std::string& banner) {
-  set_threads(static_cast<int>(config_.train.threads));
-  log_.open(folder_.path() / "train.log", world.rank);
+/// RUN/train.log of the first rank, RUN/logs/rank_00005.log of another.
+void Trainer::open_log() {
+  fs::path path = folder_.path() / "train.log";
+  if (!ranks_.is_first()) {
+    char name[32];
+    std::snprintf(name, sizeof name, "rank_%05d.log", ranks_.rank());
+    std::error_code ignored;  // opening the file says what is wrong
+    fs::create_directories(folder_.path() / "logs", ignored);
+    path = folder_.path() / "logs" / name;
+  }
+  log_.open(path, ranks_.rank());
+}
+
+void Trainer::start(const RunOptions& options, const std::string& banner) {
+  const int wanted = config_.train.threads > 0 ? static_cast<int>(config_.train.threads) : ranks_.threads();
+  if (wanted == 0 || wanted != threads()) { set_threads(wanted); }
+  open_log();
   log_.say(banner);
   log_.say("run " + config_.name + " in " + folder_.path().string());
   for (const std::string& note : folder_.notes()) { log_.say(note); }
-  plan_ = plan_memory(config_);
-  open_data(world, options);  // data that is missing is found before memory is looked for
+  plan_ = plan_memory(config_, ranks_);
+  open_data(options);  // data that is missing is found before memory is looked for
   reserve_memory();
   start_model(options);
-  open_metrics();
-  log_.say(startup_report(config_, *memory_, plan_, *loader_, state_.step));
+  if (ranks_.is_first()) {
+    open_metrics();
+    log_.say(startup_report(config_, *memory_, plan_, *loader_, state_.step));
+  }
+  share_validated();
   for (const auto& source : validation_) {
     log_.say("validation " + source->name() + ": " + std::to_string(source->rows()) + " rows");
   }
@@ -52,7 +71,7 @@ void Trainer::reserve_memory() {
                           " for a micro-batch, its largest part " + largest.name +
                           "); a smaller train.micro_batch_size or train.recompute needs less");
   }
-  memory_ = std::make_unique<TrainingState>(config_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
+  memory_ = std::make_unique<TrainingState>(config_, ranks_, device_of(config_), plan_.state_bytes(), plan_.work_bytes);
   peak_flops_ = peak_flops(config_);
   flops_per_token_ = training_flops_per_token(config_, memory_->model);
 }
@@ -60,7 +79,7 @@ void Trainer::reserve_memory() {
 void Trainer::start_model(const RunOptions& options) {
   ParamStore& params = memory_->model.params();
   if (folder_.checkpoint()) {
-    load_checkpoint(*folder_.checkpoint(), memory_->stream, params);
+    load_checkpoint(*folder_.checkpoint(), memory_->stream, params, memory_->exchange.get());
     state_ = folder_.state();
     const bool is_own = folder_.checkpoint()->parent_path() == folder_.path() / "checkpoints";
     saved_step_ = is_own ? state_.step : -1;
@@ -77,13 +96,14 @@ void Trainer::start_model(const RunOptions& options) {
   state_.config_hash = config_hash(folder_.config());
 }
 
-void Trainer::open_data(const World& world, const RunOptions& options) {
+LoaderOptions Trainer::loader_options() const {
   LoaderOptions loader;
   loader.batch_size = config_.train.batch_size;
   loader.micro_batch_size = *config_.train.micro_batch_size;
   loader.sequence_length = config_.train.sequence_length;
-  loader.rank = world.rank;
-  loader.world = world.size;
+  loader.rank = ranks_.rank();
+  loader.world = ranks_.size();
+  loader.lanes = config_.train.lanes.value_or(1);
   loader.seed = config_.train.seed;
   loader.vocab_size = config_.model.vocab_size;
   loader.document_mask = config_.train.document_mask;
@@ -92,6 +112,11 @@ void Trainer::open_data(const World& world, const RunOptions& options) {
     Fields::read(config_.data.tokenizer, "data.tokenizer", tokenizer);
     loader.tokenizer_hash = tokenizer_hash(tokenizer);
   }
+  return loader;
+}
+
+void Trainer::open_data(const RunOptions& options) {
+  LoaderOptions loader = loader_options();
   loader_ = std::make_unique<Loader>(config_.data, loader);
   if (folder_.checkpoint()) {
     for (const std::string& change : loader_->restore(folder_.state().loader, options.allow_data_change)) {
@@ -114,6 +139,14 @@ void Trainer::open_metrics() {
     if (metrics_->validated().count(source->name()) > 0) { validated_.insert(source->name()); }
   }
   tensorboard_ = std::make_unique<TensorBoardWriter>(folder_.path() / "tb");
+}
+
+/// The first rank knows from its metrics which sources have a line at the current step.
+void Trainer::share_validated() {
+  Json names = Json::array();
+  for (const std::string& name : validated_) { names.push(Json(name)); }
+  const Json first = parse_json(host_.from_first(names.dump()), "rank 0");
+  for (const Json& name : first.items()) { validated_.insert(name.as_string()); }
 }
 
 }  // namespace hebb

@@ -4,15 +4,21 @@
 
 namespace hebb {
 
-std::vector<std::string> reasons_against_graphs(const RunConfig& config, const Model& model, const Stream& stream) {
+std::vector<std::string> reasons_against_graphs(const RunConfig& config, int own_lanes, const Model& model,
+                                                const Stream& stream) {
   if (!stream.on_gpu()) { return {"the device is not a GPU"}; }
   if (!config.train.cuda_graphs) { return {"train.cuda_graphs is false"}; }
   if (config.train.document_mask) { return {"with train.document_mask launches differ from batch to batch"}; }
+  if (own_lanes > 1) { return {"the lanes of a rank have gradients in turn at several places"}; }
   return model.needs_host();
 }
 
-TrainingPasses::TrainingPasses(const RunConfig& config, Model& model, Stream& stream, Arena& state, Arena& work)
-    : model_(model), stream_(stream), work_(work), uses_graphs_(reasons_against_graphs(config, model, stream).empty()) {
+TrainingPasses::TrainingPasses(const RunConfig& config, int own_lanes, Model& model, Stream& stream, Arena& state,
+                               Arena& work)
+    : model_(model),
+      stream_(stream),
+      work_(work),
+      uses_graphs_(reasons_against_graphs(config, own_lanes, model, stream).empty()) {
   const int64_t rows = *config.train.micro_batch_size, length = config.train.sequence_length;
   inputs_ = Buffer(state, {rows * length}, DType::i32, "inputs");
   targets_ = Buffer(state, {rows * length}, DType::i32, "targets");

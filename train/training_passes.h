@@ -12,9 +12,9 @@ namespace hebb {
 /// that repeat can be launched as CUDA graphs (docs/training.md).
 class TrainingPasses {
  public:
-  /// `config` must be resolved; the others outlive this. Memory that stays comes from `state`, temporary memory from
-  /// `work`.
-  TrainingPasses(const RunConfig& config, Model& model, Stream& stream, Arena& state, Arena& work);
+  /// `config` must be resolved; own_lanes: of this rank; the others outlive this. Memory that stays comes from `state`,
+  /// temporary memory from `work`.
+  TrainingPasses(const RunConfig& config, int own_lanes, Model& model, Stream& stream, Arena& state, Arena& work);
 
   /// Before the first pass of a step: gradients are those of `scale` times the sum of losses.
   void begin_step(double scale);
@@ -43,6 +43,7 @@ class TrainingPasses {
 
 /// Why no pass of the run is launched as a graph: one reason a line, empty where they are (docs/training.md:
 /// train.cuda_graphs).
-std::vector<std::string> reasons_against_graphs(const RunConfig& config, const Model& model, const Stream& stream);
+std::vector<std::string> reasons_against_graphs(const RunConfig& config, int own_lanes, const Model& model,
+                                                const Stream& stream);
 
 }  // namespace hebb

@@ -1,5 +1,7 @@
 #include "train/training_state.h"
 
+#include <numeric>
+
 #include "kernels/gemm/gemm.h"
 #include "train/choose_device.h"
 
@@ -13,23 +15,47 @@ Recompute recompute_mode(const std::string& name) {
                            : Recompute::none;
 }
 
+/// Errors: ConfigError for layers whose state does not cross lanes or ranks.
+void check_lanes(const RunConfig& config, int ranks, const Model& model) {
+  if (GradientExchange::is_needed(config.train) && model.params().count(ParamKind::fast) > 0) {
+    throw config.error("train.lanes", std::to_string(*config.train.lanes),
+                       "1: layers with fast weights (fwpkm, fwmlp) are trained in one lane, by one rank");
+  }
+  const std::vector<std::string> reasons = model.needs_one_rank();
+  if (ranks > 1 && !reasons.empty()) {
+    throw ConfigError("model", std::to_string(ranks) + " ranks", "one rank: " + reasons.front());
+  }
+}
+
 }  // namespace
 
-TrainingState::TrainingState(const RunConfig& config, DeviceKind device, int64_t reserve_state, int64_t reserve_work)
-    : state(device, "model and optimizer memory"), work(device, "work memory"), model(config.model) {
+TrainingState::TrainingState(const RunConfig& config, const Ranks& ranks, DeviceKind device, int64_t reserve_state,
+                             int64_t reserve_work)
+    : state(device, "model and optimizer memory"),
+      work(device, "work memory"),
+      model(config.model),
+      micro_batch_tokens_(*config.train.micro_batch_size * config.train.sequence_length) {
+  check_lanes(config, ranks.size(), model);
+  const bool has_lanes = GradientExchange::is_needed(config.train);
   stream.device = device;
   stream.counted = device_of(config, !stream.counting());
   stream.allows_tf32 = config.train.allow_tf32;
   state.reserve(reserve_state);
   work.reserve(reserve_work);
   model.set_recompute(recompute_mode(config.train.recompute));
-  model.params().allocate(state, dtype_of_precision(*config.train.precision), true);
+  model.params().allocate(
+      state, dtype_of_precision(*config.train.precision), true,
+      {.gradients = !has_lanes, .moments = !GradientExchange::shares_moments(config.train, ranks.size())});
   const Schedule schedule(config.schedule, config.optimizer.lr, config.train.steps);
   optimizer = std::make_unique<Optimizer>(config.optimizer, schedule, model.params(), state);
   finite = std::make_unique<FiniteCheck>(model.params(), state);
-  passes = std::make_unique<TrainingPasses>(config, model, stream, state, work);
-  if (passes->uses_graphs()) { optimizer->use_graphs(); }
-  row_loss = Buffer(state, {config.train.tokens_per_step()}, DType::f64, "losses of a step");
+  if (has_lanes) {
+    exchange = std::make_unique<GradientExchange>(config, ranks, model.params(), *optimizer, device, state);
+    exchange->initialize(stream);
+  }
+  passes = std::make_unique<TrainingPasses>(config, own_lanes(), model, stream, state, work);
+  if (passes->uses_graphs() && !exchange) { optimizer->use_graphs(); }
+  row_loss = Buffer(state, {config.train.tokens_per_step() / ranks.size()}, DType::f64, "losses of a step");
 }
 
 void TrainingState::begin_step(int64_t step, double scale) {
@@ -38,11 +64,40 @@ void TrainingState::begin_step(int64_t step, double scale) {
   passes->begin_step(scale);
 }
 
-StepOutcome TrainingState::finish_step(int64_t step, int64_t tokens) {
-  optimizer->step(stream, step, row_loss.tensor().slice(0, {tokens}), passes->scale());
-  model.after_step(stream, step, optimizer->applies());
-  finite->enqueue(stream);
-  return optimizer->finish(stream, finite->result());
+void TrainingState::begin_lane() {
+  if (exchange) { exchange->begin_lane(stream); }
+}
+
+void TrainingState::end_lane() {
+  if (exchange) { exchange->end_lane(stream); }
+}
+
+/// Of the own micro-batches, lane by lane.
+std::vector<double> TrainingState::loss_sums(int64_t valid_targets) {
+  std::vector<double> losses(static_cast<size_t>(row_loss.tensor().numel()));
+  if (valid_targets > 0) { copy_to_host(stream, losses.data(), row_loss); }
+  const int64_t count = row_loss.tensor().numel() / micro_batch_tokens_, lanes = own_lanes(), each = count / lanes;
+  std::vector<double> sums(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto first = losses.begin() + i * micro_batch_tokens_;
+    sums[static_cast<size_t>(i % lanes * each + i / lanes)] = std::accumulate(first, first + micro_batch_tokens_, 0.0);
+  }
+  return sums;
+}
+
+StepEnd TrainingState::finish_step(int64_t step, int64_t valid_targets, bool wants_stop) {
+  const auto after_update = [&] {
+    model.after_step(stream, step, optimizer->applies());
+    finite->enqueue(stream);
+    return finite->result();
+  };
+  if (exchange) {
+    exchange->reduce(stream, work);
+    return exchange->finish(stream, step, loss_sums(valid_targets), valid_targets, wants_stop, after_update);
+  }
+  const int64_t losses = valid_targets > 0 ? row_loss.tensor().numel() : 0;
+  optimizer->step(stream, step, row_loss.tensor().slice(0, {losses}), passes->scale());
+  return {optimizer->finish(stream, after_update()), wants_stop};
 }
 
 CarriedState::CarriedState(Stream& stream, Arena& arena, const ParamStore& params) {

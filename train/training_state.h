@@ -4,7 +4,7 @@
 #include "layers/model.h"
 #include "optim/optimizer.h"
 #include "train/finite_check.h"
-#include "train/run_config.h"
+#include "train/gradient_exchange.h"
 #include "train/training_passes.h"
 
 namespace hebb {
@@ -17,17 +17,29 @@ struct TrainingState {
   Model model;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<FiniteCheck> finite;
+  std::unique_ptr<GradientExchange> exchange;  // null: one lane
   std::unique_ptr<TrainingPasses> passes;
-  Buffer row_loss;  // [rows of a step * T] f64
+  Buffer row_loss;  // [own rows of a step * T] f64, in the order of Batch::micro
 
-  /// `config` must be resolved and outlive this. reserve_*: see Arena::reserve.
-  TrainingState(const RunConfig& config, DeviceKind device, int64_t reserve_state, int64_t reserve_work);
+  /// `config` must be resolved for so many ranks and outlive this. reserve_*: see Arena::reserve. Errors: ConfigError
+  /// for layers that cannot be trained in lanes or by several ranks.
+  TrainingState(const RunConfig& config, const Ranks& ranks, DeviceKind device, int64_t reserve_state,
+                int64_t reserve_work);
+
+  int own_lanes() const { return exchange ? exchange->own_lanes() : 1; }
 
   /// Before the passes of step `step`: gradients will be those of `scale` times the sum of losses.
   void begin_step(int64_t step, double scale);
-  /// After them: the update, from the first `tokens` losses. Whether it applies is decided on the device; the host
-  /// waits once, at the end.
-  StepOutcome finish_step(int64_t step, int64_t tokens);
+  /// Around the passes of each own lane.
+  void begin_lane();
+  void end_lane();
+  /// After them: the update. Without an exchange whether it applies is decided on the device, and the host waits once,
+  /// at the end. valid_targets: of the whole batch; 0: no pass has run. wants_stop: see StepEnd.
+  StepEnd finish_step(int64_t step, int64_t valid_targets, bool wants_stop);
+
+ private:
+  std::vector<double> loss_sums(int64_t valid_targets);
+  int64_t micro_batch_tokens_;
 };
 
 /// Values of fast weights, thresholds and counters, set aside to be put back.

@@ -37,8 +37,8 @@ void check_batch_arithmetic(const LoaderOptions& o) {
   const int64_t lanes = o.lanes > 0 ? o.lanes : o.world, group = lanes * o.micro_batch_size;
   if (o.batch_size % group != 0) {
     throw ConfigError("train.batch_size", fmt::format("{:d} rows", o.batch_size),
-                      fmt::format("a multiple of {:d} = {:d} lanes x {:d} rows (train.micro_batch_size)", group,
-                                  lanes, o.micro_batch_size));
+                      fmt::format("a multiple of {:d} = {:d} lanes x {:d} rows (train.micro_batch_size)", group, lanes,
+                                  o.micro_batch_size));
   }
 }
 

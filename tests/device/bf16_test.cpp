@@ -309,7 +309,7 @@ RunConfig mixed_run(const TempFolder& folder, const std::string& device, const s
   merge_json(json, parse_json(changes, "changes.json"));
   RunConfig config;
   Fields::read(json, "", config);
-  resolve(config, {});
+  resolve(config);
   return config;
 }
 
@@ -344,7 +344,7 @@ TEST_CASE("a training run in bf16 follows the run in fp32 on the CPU, and bf16 i
   const TempFolder folder;
   RunConfig config = mixed_run(folder, "cuda", "bf16");
   config.train.precision.reset();
-  resolve(config, {});
+  resolve(config);
   CHECK(config.train.precision == "bf16");
   Heard heard;
   REQUIRE(run_in(folder / "bf16", std::move(config), heard) == 0);
@@ -433,7 +433,7 @@ namespace {
 
 /// Runs one micro-batch on the device itself, with the planned documents.
 void check_plan(const RunConfig& narrow, const MemoryPlan& a) {
-  TrainingState memory(narrow, DeviceKind::cuda, 0, 0);
+  TrainingState memory(narrow, Ranks(), DeviceKind::cuda, 0, 0);
   memory.model.params().initialize(memory.stream, 1);
   memory.model.params().zero_grads(memory.stream);
   MicroBatch rows(*narrow.train.micro_batch_size, narrow.train.sequence_length);

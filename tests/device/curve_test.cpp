@@ -29,7 +29,7 @@ TEST_CASE("200 steps of the quickstart's model in fp32 have the same losses on a
     json.find("train")->set("device", Json(device));
     RunConfig config;
     Fields::read(json, "", config);
-    resolve(config, {});
+    resolve(config);
     REQUIRE(run_in(folder / device, std::move(config)) == 0);
     return metric(folder / device, "loss");
   };

@@ -82,7 +82,7 @@ void check_run(const std::string& name) {
   RunConfig config = read_run_config((golden(name) / "run.json").string());
   config.train.device = "cuda";
   config.train.precision = "fp32";
-  resolve(config, {});
+  resolve(config);
   const int64_t steps = config.train.steps;
   RunOptions options;
   options.init_from = golden(name) / "init.safetensors";

@@ -30,7 +30,7 @@ RunConfig small_run(const TempFolder& folder, const std::string& model, int64_t 
   merge_json(json, parse_json(changes, "changes.json"));
   RunConfig config;
   Fields::read(json, "", config);
-  resolve(config, {});
+  resolve(config);
   return config;
 }
 

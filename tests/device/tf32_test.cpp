@@ -21,7 +21,7 @@ RunConfig small_run(bool allow_tf32) {
   json.find("train")->set("allow_tf32", Json(allow_tf32));
   RunConfig config;
   Fields::read(json, "", config);
-  resolve(config, {});
+  resolve(config);
   return config;
 }
 

@@ -75,7 +75,7 @@ TEST_CASE("a run on a GPU is planned without one, in bf16 by default: masters, c
     config.model = memory_model();
     config.train.device = "cuda";
     config.train.precision = precision;
-    resolve(config, {}, false);
+    resolve(config, 1, false);
     return plan_memory(config);
   };
   const MemoryPlan narrow = plan({}), wide = plan("fp32");

@@ -32,7 +32,7 @@ std::string path_of(const std::string& config) { return (fs::path(HEBB_SOURCE) /
 
 Plan plan_of(const std::string& config) {
   RunConfig run = read_run_config(path_of(config));
-  resolve(run, World{});
+  resolve(run);
   PlanOptions options;
   options.open_data = false;
   return plan_run(run, options);
@@ -247,7 +247,7 @@ TEST_CASE("a shrunken copy of every configuration takes a training step", "[slow
     INFO(config);
     RunConfig run;
     Fields::read(shrunken(config, tokens), "", run);
-    resolve(run, World{});
+    resolve(run);
     const fs::path out = folder / run.name;
     CHECK(run_in(out, std::move(run)) == 0);
     const std::vector<double> loss = metric(out, "loss");

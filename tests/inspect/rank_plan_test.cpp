@@ -15,7 +15,7 @@ RunConfig run_of(const TempFolder& folder, int ranks) {
   RunConfig config = test_run(folder);
   config.train.batch_size = ranks;
   config.train.micro_batch_size = 1;
-  resolve(config, World{}, false);
+  resolve(config, 1, false);
   return config;
 }
 

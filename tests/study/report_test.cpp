@@ -228,7 +228,7 @@ TEST_CASE("the page of a report is self-contained and every plot is a file too")
   const TempFolder folder;
   write_base(folder);
   RunConfig config = read_run_config((folder / "base.json").string());
-  resolve(config, {});
+  resolve(config);
   REQUIRE(run_in(folder / "one", std::move(config)) == 0);
   const fs::path page = write_report("One run", {read_report_run(folder / "one")}, std::nullopt, folder / "report");
   const std::string html = read_file(page);
@@ -245,7 +245,7 @@ TEST_CASE("a run of an earlier version, with keys that are none any more, is rep
   const TempFolder folder;
   write_base(folder);
   RunConfig config = read_run_config((folder / "base.json").string());
-  resolve(config, {});
+  resolve(config);
   REQUIRE(run_in(folder / "one", std::move(config)) == 0);
   const Json before = result_of(folder / "one", "one", Json::object());
   const fs::path file = folder / "one" / "config.json";

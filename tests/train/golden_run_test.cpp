@@ -38,7 +38,7 @@ void check_run(const std::string& name) {
   const fs::path golden = fs::path(test_data_path()) / "golden" / name;
   const TempFolder folder;
   RunConfig config = read_run_config((golden / "run.json").string());
-  resolve(config, {});
+  resolve(config);
   const int64_t steps = config.train.steps;
   RunOptions options;
   if (fs::exists(golden / "init.safetensors")) {  // otherwise the run draws its own

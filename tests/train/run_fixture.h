@@ -162,7 +162,7 @@ inline RunConfig test_run(const TempFolder& folder, const std::string& changes =
   Fields::read(json.at("train"), "train", config.train);
   Fields::read(json.at("optimizer"), "optimizer", config.optimizer);
   Fields::read(json.at("schedule"), "schedule", config.schedule);
-  resolve(config, {});
+  resolve(config);
   return config;
 }
 

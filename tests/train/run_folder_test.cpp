@@ -8,7 +8,6 @@
 #include "data/tokenizer/tokenizer.h"
 #include "tests/train/run_fixture.h"
 #include "train/model_source.h"
-#include "train/world.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -356,21 +355,4 @@ TEST_CASE("a second SIGTERM ends the process at once", "[fast]") {
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGTERM);
-}
-
-TEST_CASE("rank and size come from the launcher, and only one process is supported", "[fast]") {
-  const auto world = [](std::map<std::string, std::string> variables) {
-    return read_world([variables](const char* name) {
-      const auto it = variables.find(name);
-      return it == variables.end() ? nullptr : it->second.c_str();
-    });
-  };
-  CHECK(world({}).size == 1);
-  CHECK(world({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).rank == 0);
-  CHECK_THROWS_WITH(world({{"RANK", "1"}, {"WORLD_SIZE", "2"}}),
-                    Catch::Contains("WORLD_SIZE") && Catch::Contains("found 2, expected 1"));
-  CHECK_THROWS_AS(world({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "8"}}), CommError);
-  CHECK_THROWS_WITH(world({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "four"}}),
-                    Catch::Contains("found \"four\""));
-  CHECK_THROWS_WITH(world({{"RANK", "3"}, {"WORLD_SIZE", "2"}}), Catch::Contains("no such process"));
 }

@@ -209,17 +209,6 @@ TEST_CASE("a run whose steps were skipped says so at the end") {
   CHECK(result.out.find("of 6 steps were skipped") != std::string::npos);
 }
 
-TEST_CASE("more processes than one are refused with the variable that asks for them") {
-  const RunFiles files;
-  ::setenv("RANK", "0", 1);
-  ::setenv("WORLD_SIZE", "2", 1);
-  const Result result = files.train();
-  ::unsetenv("RANK");
-  ::unsetenv("WORLD_SIZE");
-  CHECK(result.code == 14);
-  CHECK(result.err.find("WORLD_SIZE: this build trains with one process (found 2, expected 1)") != std::string::npos);
-}
-
 TEST_CASE("killed at any moment, also while it writes a checkpoint, a run comes out the same", "[slow]") {
   const std::string settings =
       R"("steps": 60, "batch_size": 4, "sequence_length": 16, "log_every": 7, "checkpoint": {"every": 2})";
@@ -347,7 +336,7 @@ TEST_CASE("memory grows by what the plan says", "[slow]") {
   for (const auto& shape : shapes) {
     const RunFiles files(R"("steps": 1000000, "batch_size": 4, "sequence_length": 16, "log_every": 1)");
     RunConfig config = read_run_config((files.folder / "run.json").string(), shape);
-    resolve(config, {});
+    resolve(config);
     const auto planned = static_cast<double>(plan_memory(config).total_bytes());
     REQUIRE(planned > 1024.0 * 1024 * 1024);
     std::vector<std::string> arguments{"train", "run.json"};

@@ -18,7 +18,7 @@ RunConfig late_run() {
   config.train.steps = 7;
   config.train.checkpoint.every = 1;
   config.train.checkpoint.keep = 10;
-  resolve(config, {});
+  resolve(config);
   return config;
 }
 

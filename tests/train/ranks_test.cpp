@@ -1,0 +1,270 @@
+// Runs of several ranks, as threads: the same bytes as one rank with the same lanes (docs/design/data-parallel.md).
+#include <signal.h>
+
+#include "comm/thread_communicator.h"
+#include "core/parallel.h"
+#include "tests/train/run_fixture.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+/// What a split of a run may change without changing its results.
+struct Split {
+  int ranks = 1, zero = 1;
+  int64_t bucket_mib = 64;
+};
+
+using MakeRun = std::function<RunConfig()>;
+
+/// Runs in `folder` as so many ranks; returns their exit code.
+int run_split(const fs::path& folder, const MakeRun& make, const Split& split, Heard& heard, RunOptions options = {}) {
+  set_threads(1);
+  options.run_folder = folder;
+  std::vector<int> codes(static_cast<size_t>(split.ranks), -1);
+  run_ranks(split.ranks, [&](Communicator& communicator) {
+    FlightLog flight;
+    RunConfig config = make();
+    config.train.device = "cpu";
+    config.train.threads = 1;
+    config.train.zero = split.zero;
+    config.train.comm = CommConfig{};
+    config.train.comm->bucket_mib = split.bucket_mib;
+    Console console = communicator.rank() == 0 ? heard.console() : Console{};
+    Trainer trainer(std::move(config), options, Ranks(communicator, flight, 1), console, "test");
+    codes[static_cast<size_t>(communicator.rank())] = trainer.run();
+  });
+  for (const int code : codes) { CHECK(code == codes[0]); }
+  return codes[0];
+}
+
+int run_split(const fs::path& folder, const MakeRun& make, const Split& split) {
+  Heard heard;
+  return run_split(folder, make, split, heard);
+}
+
+/// The bytes of a checkpoint that do not depend on the split. state.json holds a hash of the configuration.
+std::vector<std::string> bytes_of(const fs::path& folder, int64_t step) {
+  const fs::path checkpoint = checkpoint_in(folder, step);
+  Json state = parse_json_file((checkpoint / "state.json").string());
+  state.erase("config_hash");
+  return {read_file(checkpoint / "model.safetensors"), read_file(checkpoint / "optimizer.safetensors"), state.dump()};
+}
+
+void check_same(const fs::path& one, const fs::path& other, int64_t step) {
+  const auto expected = bytes_of(one, step), found = bytes_of(other, step);
+  CHECK((found[0] == expected[0]));  // in brackets: no megabytes in messages
+  CHECK((found[1] == expected[1]));
+  CHECK(found[2] == expected[2]);
+  CHECK(metrics_of(other) == metrics_of(one));
+}
+
+/// Enough parameters for several buckets of 1 MiB and for a part of each rank.
+RunConfig wide_run(const TempFolder& folder, const std::string& changes) {
+  RunConfig config = test_run(folder, changes, false);
+  config.model = ModelConfig();
+  Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 48, "num_layers": 2, "layers": {
+                 "mlp": {"type": "swiglu", "intermediate_size": 1100},
+                 "att": {"type": "attention", "num_heads": 4, "head_dim": 12, "rope": {"theta": 100.0}}},
+                 "pattern": [{"mixer": "att", "ffn": "mlp"}]})",
+                          "model.json"),
+               "model", config.model);
+  return config;
+}
+
+/// Every type of layer but those with fast weights.
+RunConfig mixed_run(const TempFolder& folder, const std::string& changes) {
+  RunConfig config = test_run(folder, changes, false);
+  config.model = ModelConfig();
+  Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 10, "layers": {
+                 "m": {"type": "swiglu", "intermediate_size": 8},
+                 "rel": {"type": "relu2", "intermediate_size": 10, "token_shift": true},
+                 "pkm": {"type": "pkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 4, "num_heads": 2, "top_k": 2},
+                 "att": {"type": "attention", "num_heads": 2, "head_dim": 4, "rope": {"theta": 100.0}},
+                 "gdn": {"type": "gdn", "num_heads": 1, "key_head_dim": 4, "value_head_dim": 4, "conv_size": 2},
+                 "mam": {"type": "mamba2", "num_heads": 2, "head_dim": 4, "state_dim": 4, "num_groups": 1},
+                 "mes": {"type": "mesanet", "num_heads": 1, "key_head_dim": 4},
+                 "lac": {"type": "lact", "num_heads": 2, "window": 4, "num_fast_heads": 1, "chunk_size": 4},
+                 "ovq": {"type": "ovq", "num_heads": 2, "head_dim": 4, "chunk_size": 4, "max_centroids": 4},
+                 "sdm": {"type": "sdm", "num_heads": 1, "slots_per_head": 16, "num_writes": 2, "num_reads": 3},
+                 "ham": {"type": "ham", "rnn": {"num_heads": 1, "key_head_dim": 4, "value_head_dim": 4},
+                         "kv": {"num_heads": 1, "key_head_dim": 4, "value_head_dim": 4},
+                         "threshold": {"freeze_steps": 1, "lr": 0.05, "tau": 0.9}},
+                 "vq": {"type": "vq", "num_heads": 2, "head_dim": 4, "codebook_size": 3},
+                 "kvm": {"type": "kvm", "num_heads": 2, "head_dim": 4, "chunk_size": 2, "window_chunks": 2, "sinks": 1,
+                         "state": {"mode": "fixed", "rows": 3}}},
+                 "pattern": [{"mixer": "att", "ffn": "m"}, {"mixer": "gdn", "ffn": "rel"},
+                             {"mixer": "mam", "ffn": "pkm"}, {"mixer": "mes", "ffn": "m"}, {"mixer": "lac", "ffn": "m"},
+                             {"mixer": "ovq", "ffn": "m"}, {"mixer": "sdm", "ffn": "m"}, {"mixer": "ham", "ffn": "m"},
+                             {"mixer": "vq", "ffn": "m"}, {"mixer": "kvm", "ffn": "m"}]})",
+                          "model.json"),
+               "model", config.model);
+  return config;
+}
+
+/// Documents of unequal lengths, ignored targets at their ends, clip sets, validation with a short last group.
+std::string changes(const TempFolder& folder, int lanes, const std::string& train = "{}") {
+  const fs::path held_out = write_tokens(folder, "val.bin", 2);
+  Json json = parse_json(R"({"train": {"batch_size": 12, "micro_batch_size": 1, "val_every": 3, "document_mask": true,
+      "random_window": {"p": 0.5, "window": 3}, "checkpoint": {"every": 1, "keep": 20}},
+      "optimizer": {"clip_norm": 0.05, "groups": [{"match": "mlp|ffn", "clip_norm": 0.02}]},
+      "data": {"validation": [{"name": "v", "format": "raw_u16", "max_rows": 17}]}})",
+                         "changes.json");
+  json.find("data")->find("validation")->items()[0].set("path", Json(held_out.string()));
+  json.find("train")->set("lanes", Json(lanes));
+  merge_json(*json.find("train"), parse_json(train, "train.json"));
+  return json.dump();
+}
+
+}  // namespace
+
+TEST_CASE("the same bytes for every allowed number of ranks, with shared moments and without", "[fast]") {
+  const TempFolder folder;
+  const std::string precision = GENERATE(R"({"precision": "fp32"})", R"({"precision": "fp64"})");
+  const MakeRun make = [&] { return wide_run(folder, changes(folder, 4, precision)); };
+  REQUIRE(run_split(folder / "one", make, {.ranks = 1, .zero = 0}) == 0);
+  int run = 0;
+  for (const Split& split : {Split{2, 1, 64}, Split{4, 1, 1}, Split{2, 0, 1}, Split{4, 0, 64}}) {
+    CAPTURE(split.ranks, split.zero, split.bucket_mib);
+    const fs::path other = folder / ("other" + std::to_string(run++));
+    REQUIRE(run_split(other, make, split) == 0);
+    check_same(folder / "one", other, 7);
+  }
+}
+
+TEST_CASE("every layer without fast weights has the same bytes on 1, 3 and 6 ranks", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] { return mixed_run(folder, changes(folder, 6)); };
+  REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
+  for (const int ranks : {3, 6}) {
+    CAPTURE(ranks);
+    const fs::path other = folder / ("ranks" + std::to_string(ranks));
+    REQUIRE(run_split(other, make, {.ranks = ranks}) == 0);
+    check_same(folder / "one", other, 7);
+  }
+  const auto threshold = [&](int64_t step) {
+    return SafetensorsFile(checkpoint_in(folder / "one", step) / "model.safetensors")
+        .doubles("blocks.7.mixer.threshold");
+  };
+  CHECK(threshold(7) != threshold(1));  // counts of all ranks move it
+}
+
+TEST_CASE("a run goes on with other numbers of ranks as if nothing had happened", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
+  REQUIRE(run_split(folder / "whole", make, {.ranks = 1}) == 0);
+  const MakeRun stopping = [&] {
+    RunConfig config = make();
+    config.train.max_minutes = 1e-9;  // one step a start
+    return config;
+  };
+  const Split starts[] = {{4, 1, 1}, {2, 1, 64}, {1, 0, 64}, {4, 0, 1}, {2, 0, 64}, {1, 1, 1}};
+  for (const Split& split : starts) { REQUIRE(run_split(folder / "parts", stopping, split) == 75); }
+  REQUIRE(run_split(folder / "parts", make, {.ranks = 4}) == 0);
+  check_same(folder / "whole", folder / "parts", 7);
+}
+
+TEST_CASE("lanes give what one lane gives, up to rounding", "[fast]") {
+  const TempFolder folder;
+  REQUIRE(run_split(folder / "one", [&] { return mixed_run(folder, changes(folder, 1)); }, {.ranks = 1}) == 0);
+  REQUIRE(run_split(folder / "four", [&] { return mixed_run(folder, changes(folder, 4)); }, {.ranks = 2}) == 0);
+  const std::vector<double> one = metric(folder / "one", "loss"), four = metric(folder / "four", "loss");
+  REQUIRE(one.size() == 7);
+  for (size_t i = 0; i < one.size(); ++i) { CHECK(four[i] == Catch::Approx(one[i]).epsilon(1e-9)); }
+}
+
+TEST_CASE("what cannot be trained in lanes is refused", "[fast]") {
+  const TempFolder folder;
+  const MakeRun fast = [&] { return test_run(folder, R"({"train": {"lanes": 2, "micro_batch_size": 1}})"); };
+  CHECK_THROWS_WITH(run_split(folder / "run", fast, {.ranks = 1}),
+                    Catch::Contains("train.lanes") && Catch::Contains("fast weights"));
+  RunConfig config = test_run(folder);
+  config.train.lanes = 6;
+  config.train.batch_size = 6;
+  CHECK_THROWS_WITH(resolve(config, 2), Catch::Contains("found 2 ranks, expected 1, 3, 6 with 6 lanes"));
+  config.train.lanes = std::nullopt;
+  config.train.micro_batch_size = std::nullopt;
+  resolve(config, 3);
+  CHECK((config.train.lanes == 3 && config.train.micro_batch_size == 2 && config.train.zero == 0));  // zero: of before
+}
+
+TEST_CASE("a run that goes on keeps its lanes where the number of ranks allows it", "[fast]") {
+  const TempFolder folder;
+  const auto resolved = [&](int ranks, StoredSplit stored) {
+    RunConfig config = test_run(folder, R"({"train": {"batch_size": 12, "micro_batch_size": 1}})", false);
+    config.train.micro_batch_size = std::nullopt;
+    config.train.zero = std::nullopt;
+    resolve(config, ranks, true, stored);
+    return config;
+  };
+  const RunConfig same = resolved(2, {.lanes = 4, .micro_batch_size = 3});
+  CHECK((same.train.lanes == 4 && same.train.micro_batch_size == 3 && same.train.zero == 1));
+  const RunConfig other = resolved(3, {.lanes = 4, .micro_batch_size = 3});
+  CHECK((other.train.lanes == 3 && other.train.micro_batch_size == 4));
+  const RunConfig one = resolved(1, {.lanes = 1, .micro_batch_size = 5});
+  CHECK((!one.train.lanes && one.train.micro_batch_size == 12 && one.train.zero == 0));
+}
+
+TEST_CASE("a change of lanes is said", "[fast]") {
+  const TempFolder folder;
+  const auto make = [&](int lanes) { return [&, lanes] { return wide_run(folder, changes(folder, lanes)); }; };
+  const MakeRun first = [&] {
+    RunConfig config = make(4)();
+    config.train.max_minutes = 1e-9;
+    return config;
+  };
+  REQUIRE(run_split(folder / "run", first, {.ranks = 4}) == 75);
+  Heard heard;
+  REQUIRE(run_split(folder / "run", make(3), {.ranks = 3}, heard) == 0);
+  CHECK(heard.has("train.lanes was 4 and is 3"));
+}
+
+TEST_CASE("steps that are not finite are skipped by all ranks", "[fast]") {
+  const TempFolder folder;
+  TestMixerConfig::poisoned = {2, 3};
+  const MakeRun make = [&] { return test_run(folder, changes(folder, 4), false); };
+  REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
+  REQUIRE(run_split(folder / "four", make, {.ranks = 4}) == 0);
+  TestMixerConfig::poisoned.clear();
+  CHECK(metric(folder / "four", "skipped").back() == 2);
+  check_same(folder / "one", folder / "four", 7);
+}
+
+TEST_CASE("a signal to one process stops all ranks after the same step", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
+  REQUIRE(run_split(folder / "whole", make, {.ranks = 1}) == 0);
+  for (const char* at : {"step 2/7", "val v"}) {
+    const fs::path run = folder / (std::string("run") + at[0]);
+    Heard heard;
+    heard.on_line = [&](const std::string& line) {
+      if (line.find(at) != std::string::npos && line.find("saved") == std::string::npos) { raise(SIGTERM); }
+    };
+    REQUIRE(run_split(run, make, {.ranks = 4}, heard) == 75);
+    CHECK(heard.has("by SIGTERM"));
+    REQUIRE(run_split(run, make, {.ranks = 2}) == 0);
+    check_same(folder / "whole", run, 7);
+  }
+}
+
+TEST_CASE("an error of one rank ends the others", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
+  fs::create_directories(folder / "run");
+  folder.write("run/checkpoints", "a file where a folder must be");
+  CHECK_THROWS_AS(run_split(folder / "run", make, {.ranks = 4}), Error);
+}
+
+TEST_CASE("other ranks keep logs of their own", "[fast]") {
+  const TempFolder folder;
+  REQUIRE(run_split(folder / "run", [&] { return wide_run(folder, changes(folder, 4)); }, {.ranks = 2}) == 0);
+  CHECK_THAT(read_file(folder / "run" / "logs" / "rank_00001.log"),
+             Catch::Contains("rank 1: ") && Catch::Contains("7/7"));
+}
+
+TEST_CASE("ranks share what they exchange without a race", "[threads]") {
+  const TempFolder folder;
+  REQUIRE(run_split(folder / "run", [&] { return wide_run(folder, changes(folder, 4, R"({"steps": 2})")); },
+                    {.ranks = 2}) == 0);
+}

@@ -1,0 +1,181 @@
+// hebb train --ranks: processes that train one model together on CPUs.
+#include <chrono>
+#include <map>
+
+#include "core/random.h"
+#include "tests/temp_folder.h"
+#include "tests/train/process.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+
+namespace {
+
+bool has_mpi() {
+  if (fs::exists(fs::path(binary_path()).parent_path() / "libhebb_mpi.so")) { return true; }
+  WARN("this build is without MPI: ranks on CPUs are not tested");
+  return false;
+}
+
+/// A configuration of a small model on synthetic rows, and runs of it.
+class RankRuns {
+ public:
+  RankRuns() {
+    config_ = folder_
+                  .write("run.json", R"({"name": "ranks",
+      "model": {"vocab_size": 64, "hidden_size": 32, "num_layers": 2, "layers": {
+        "att": {"type": "attention", "num_heads": 2, "head_dim": 16, "rope": {"theta": 10000.0}},
+        "mlp": {"type": "swiglu", "intermediate_size": 64}}, "pattern": [{"mixer": "att", "ffn": "mlp"}]},
+      "data": {"sources": [{"type": "synthetic", "task": "mqar", "pairs": 4, "vocab": 64}],
+               "validation": [{"name": "v", "type": "synthetic", "task": "mqar", "pairs": 4, "vocab": 64, "seed": 9,
+                               "max_rows": 5}]},
+      "train": {"steps": 40, "batch_size": 8, "micro_batch_size": 2, "lanes": 4, "sequence_length": 32, "device": "cpu",
+                "precision": "fp32", "threads": 1, "log_every": 1, "val_every": 20,
+                "checkpoint": {"every": 4, "keep": 2}, "comm": {"lost_seconds": 4}},
+      "optimizer": {"lr": 3e-3}})")
+                  .string();
+  }
+
+  fs::path folder(const std::string& name) const { return folder_ / name; }
+  std::unique_ptr<Process> start(const std::string& name, std::vector<std::string> more) const {
+    std::vector<std::string> words{"train", config_, "--run-dir", folder(name).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return std::make_unique<Process>(words, folder_ / (name + std::to_string(++started_)));
+  }
+  int run(const std::string& name, std::vector<std::string> more = {}) const {
+    const auto process = start(name, std::move(more));
+    const int code = process->wait();
+    INFO(process->out() << process->err());
+    CHECK((code == 0 || code == 75));
+    return code;
+  }
+  /// Weights and moments after the last step.
+  std::string result(const std::string& name) const {
+    const fs::path checkpoint = folder(name) / "checkpoints" / "step_00000040";
+    return read_file(checkpoint / "model.safetensors") + read_file(checkpoint / "optimizer.safetensors");
+  }
+  /// Processes of the ranks of a run, by rank.
+  std::map<int, pid_t> ranks(const std::string& name) const {
+    std::map<int, pid_t> found;
+    for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+      const std::string pid = entry.path().filename().string();
+      if (pid.find_first_not_of("0123456789") != std::string::npos) { continue; }
+      try {
+        const std::string words = read_file(entry.path() / "cmdline"), variables = read_file(entry.path() / "environ");
+        const std::string variable = "OMPI_COMM_WORLD_RANK=";
+        const size_t at = variables.find(variable);
+        if (words.find(folder(name).string()) != std::string::npos && at != std::string::npos) {
+          found[std::atoi(variables.c_str() + at + variable.size())] = static_cast<pid_t>(std::atol(pid.c_str()));
+        }
+      } catch (const Error&) {}  // has ended
+    }
+    return found;
+  }
+
+ private:
+  TempFolder folder_;
+  std::string config_;
+  mutable int started_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("hebb train --ranks gives the bytes of one rank, after a stop and with another number, too", "[fast]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  REQUIRE(runs.run("one") == 0);
+  const auto first = runs.start("ranks", {"--ranks", "4"});
+  REQUIRE(first->prints("step 6/40"));
+  first->kill(SIGTERM);
+  const int code = first->wait();
+  INFO(first->out() << first->err());
+  REQUIRE(code == 75);
+  CHECK(first->out().find("rank  host:process  device") != std::string::npos);
+  CHECK(first->out().find("stopped after step") != std::string::npos);
+  REQUIRE(runs.run("ranks", {"--ranks=2"}) == 0);
+  CHECK((runs.result("ranks") == runs.result("one")));
+  CHECK(runs.ranks("ranks").empty());
+}
+
+TEST_CASE("a run whose ranks are killed starts again and comes out the same", "[fast]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  REQUIRE(runs.run("one") == 0);
+  const auto process = runs.start("ranks", {"--ranks", "2", "--restart", "3"});
+  REQUIRE(process->prints("step 9/40"));
+  ::kill(runs.ranks("ranks").at(1), SIGKILL);
+  const int code = process->wait();
+  INFO(process->out() << process->err());
+  REQUIRE(code == 0);
+  CHECK(process->err().find("restart 1: 2 ranks, from step_") != std::string::npos);
+  CHECK((runs.result("ranks") == runs.result("one")));
+}
+
+TEST_CASE("a rank that is stopped is named, and all end", "[fast]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  const auto process = runs.start("ranks", {"--ranks", "2", "train.steps=100000"});
+  REQUIRE(process->prints("step 9/"));
+  const auto ranks = runs.ranks("ranks");
+  ::kill(ranks.at(1), SIGSTOP);
+  const bool ends = process->ends_within(40000);
+  ::kill(ranks.at(1), SIGCONT);
+  REQUIRE(ends);
+  CHECK(process->wait() == 14);
+  INFO(process->err());
+  CHECK(process->err().find("error: rank 1 (") != std::string::npos);
+  CHECK(process->err().find("lost: no heartbeat for") != std::string::npos);
+  CHECK(fs::exists(runs.folder("ranks") / "logs" / "flight_00000.json"));
+}
+
+TEST_CASE("an error of all ranks, and of one, is said once and has its own exit code", "[fast]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  const auto process = runs.start("ranks", {"--ranks", "2", "data.sources=[{\"path\": \"/nowhere/at/all.bin\"}]"});
+  CHECK(process->wait() == 3);
+  INFO(process->err());
+  CHECK(process->err().find("/nowhere/at/all.bin") != std::string::npos);
+}
+
+TEST_CASE("options of ranks that make no sense are refused", "[fast]") {
+  const RankRuns runs;
+  const auto refused = [&](std::vector<std::string> words, const std::string& text) {
+    const auto process = runs.start("ranks", std::move(words));
+    CHECK(process->wait() == 2);
+    INFO(process->err());
+    CHECK(process->err().find(text) != std::string::npos);
+  };
+  refused({"--ranks", "none"}, "found \"none\", expected all or a number from 1 to 4096");
+  refused({"--ranks", "all"}, "all without a GPU");
+  refused({"--restart", "2"}, "--restart: found without --ranks");
+  refused({"--ranks", "3"}, "found 3 ranks, expected 1, 2, 4 with 4 lanes");
+  refused({"--ranks", "2", "--restart", "1", "--resume", "somewhere"}, "together with --resume somewhere");
+  ::setenv("RANK", "0", 1);
+  ::setenv("WORLD_SIZE", "1", 1);
+  refused({"--ranks", "2"}, "WORLD_SIZE is set");
+  ::unsetenv("RANK");
+  ::unsetenv("WORLD_SIZE");
+}
+
+TEST_CASE("killed at random times, ranks and whole runs come out the same", "[slow]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  REQUIRE(runs.run("one") == 0);
+  Rng rng(7, "kills");
+  for (int i = 0; i < 50; ++i) {
+    const std::string name = "ranks" + std::to_string(i);
+    const auto process = runs.start(name, {"--ranks", "2", "--restart", "5"});
+    ::usleep(static_cast<useconds_t>(50000 + rng.below(1500000)));
+    const bool is_whole = rng.below(4) == 0;
+    if (is_whole) {
+      process->kill(SIGKILL);
+    } else if (const auto ranks = runs.ranks(name); !ranks.empty()) {
+      ::kill(std::next(ranks.begin(), static_cast<long>(rng.below(ranks.size())))->second, SIGKILL);
+    }
+    process->wait();
+    for (int waited = 0; !runs.ranks(name).empty() && waited < 600; ++waited) { ::usleep(100000); }
+    CHECK(runs.ranks(name).empty());  // nothing lives on for a minute
+    REQUIRE(runs.run(name, {"--ranks", "4"}) == 0);
+    CHECK((runs.result(name) == runs.result("one")));
+  }
+}

@@ -1,0 +1,132 @@
+#include "tools/train_ranks.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "comm/rank_processes.h"
+#include "core/error.h"
+#include "core/parallel.h"
+#include "tools/verbs.h"
+#ifdef HEBB_HAVE_CUDA
+#include "core/cuda_device.h"
+#endif
+
+namespace hebb {
+namespace {
+
+int visible_gpus() {
+#ifdef HEBB_HAVE_CUDA
+  return cuda::device_count();
+#else
+  return 0;
+#endif
+}
+
+/// The words of this process' command line behind the program.
+std::vector<std::string> command_line() {
+  const std::string all = read_file("/proc/self/cmdline");
+  std::vector<std::string> words;
+  for (size_t at = 0; at < all.size(); at += words.back().size() + 1) { words.emplace_back(all.c_str() + at); }
+  words.erase(words.begin());
+  return words;
+}
+
+std::vector<std::string> without(std::vector<std::string> words, const std::vector<std::string>& options) {
+  for (const std::string& option : options) {
+    for (auto at = words.begin(); at != words.end();) {
+      if (*at == option) {
+        at = words.erase(at, std::min(at + 2, words.end()));
+      } else if (at->starts_with(option + "=")) {
+        at = words.erase(at);
+      } else {
+        ++at;
+      }
+    }
+  }
+  return words;
+}
+
+/// The secret of train.comm.token_file, without white space at its end.
+std::string read_token(const RunConfig& config) {
+  const std::string path = config.train.comm.value_or(CommConfig{}).token_file;
+  if (path.empty()) { return ""; }
+  std::string token = read_file(path, ExitCode::kUsage);
+  token.erase(token.find_last_not_of(" \t\r\n") + 1);
+  if (token.empty()) { throw config.error("train.comm.token_file", "an empty file " + path, "a file with a secret"); }
+  return token;
+}
+
+/// Of what ranks must agree on.
+std::string agreement(const RunConfig& config) {
+  Json common = to_json(config);
+  for (const char* key : {"threads", "device"}) { common.find("train")->set(key, Json()); }
+  return config_hash(common);
+}
+
+}  // namespace
+
+int count_ranks(const std::string& text, bool uses_gpu) {
+  if (text == "all") {
+    if (!uses_gpu) { throw ConfigError("--ranks", "all without a GPU", "a number of ranks"); }
+    return visible_gpus();
+  }
+  int ranks = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
+  if (error != std::errc() || end != text.data() + text.size() || ranks < 1 || ranks > 4096) {
+    throw ConfigError("--ranks", "\"" + text + "\"", "all or a number from 1 to 4096");
+  }
+  return ranks;
+}
+
+int start_ranks(const RunConfig& config, const RunOptions& run, int ranks, int restarts) {
+  const bool resumes_elsewhere = run.resume != "auto" && run.resume != "never";
+  if (restarts > 0 && resumes_elsewhere) {
+    throw ConfigError("--restart", "together with --resume " + run.resume,
+                      "one of them: a restart goes on from the last checkpoint of the run folder");
+  }
+  const bool uses_gpu = device_of(config) == DeviceKind::cuda;
+  if (uses_gpu && ranks > visible_gpus()) {
+    throw ConfigError("--ranks", std::to_string(ranks),
+                      "at most the visible GPUs, " + std::to_string(visible_gpus()) + ": one a rank");
+  }
+  RankProcessesOptions options;
+  options.program = fs::read_symlink("/proc/self/exe").string();
+  options.arguments = without(command_line(), {"--ranks", "--restart"});
+  options.arguments_again = without(options.arguments, {"--resume"});
+  options.ranks = ranks;
+  options.uses_gpu = uses_gpu;
+  options.restarts = restarts;
+  options.grace_seconds = config.train.comm.value_or(CommConfig{}).lost_seconds + 15;
+  options.run_folder = run_folder_of(config, run);
+  return run_rank_processes(options);
+}
+
+RankGroupOptions rank_options(const RunConfig& config, const RunOptions& run, const LaunchedRank& launched) {
+  const CommConfig comm = config.train.comm.value_or(CommConfig{});
+  RankGroupOptions options;
+  options.run_folder = run_folder_of(config, run);
+  options.uses_gpu = device_of(config) == DeviceKind::cuda;
+  options.device = options.uses_gpu ? "cuda" : "cpu";
+#ifdef HEBB_HAVE_CUDA
+  if (options.uses_gpu) {
+    const int index = visible_gpus() > 1 ? launched.local_rank.value_or(0) : 0;
+    cuda::use_device(index);
+    options.device = cuda::device_info().name;
+  }
+#endif
+  options.build = version_text();
+  options.config = agreement(config);
+  options.interface = comm.interface;
+  options.token = read_token(config);
+  options.init_seconds = comm.init_seconds;
+  options.lost_seconds = comm.lost_seconds;
+  options.stall_seconds = comm.stall_seconds;
+  return options;
+}
+
+int threads_of_rank(const RankGroup& group) {
+  const HostPlace place = group.place();
+  return std::max(1, threads() / place.local_size);
+}
+
+}  // namespace hebb

@@ -1,0 +1,29 @@
+#pragma once
+#include <string>
+
+#include "comm/rank_group.h"
+#include "train/run_folder.h"
+
+namespace hebb {
+
+/// `hebb train --ranks N|all --restart K`.
+struct RanksOptions {
+  std::string ranks;  // empty: not given
+  int restarts = 0;
+};
+
+/// The number of ranks of `--ranks`. Errors: ConfigError for a text that is none, and for `all` without a GPU.
+int count_ranks(const std::string& text, bool uses_gpu);
+
+/// Starts the ranks as processes of this command line, without the two options, and waits for their end. Returns the
+/// exit code of the run. `config` must be resolved. Errors: ConfigError, CommError.
+int start_ranks(const RunConfig& config, const RunOptions& run, int ranks, int restarts);
+
+/// What a process that a launcher has started as one of several ranks tells the others. Takes its GPU. Errors:
+/// ConfigError, CommError.
+RankGroupOptions rank_options(const RunConfig& config, const RunOptions& run, const LaunchedRank& launched);
+
+/// CPU threads of a rank where the configuration leaves them open: an equal part of the cores of its host.
+int threads_of_rank(const RankGroup& group);
+
+}  // namespace hebb

@@ -1,0 +1,316 @@
+#include "train/gradient_exchange.h"
+
+#include <algorithm>
+
+#include "comm/ordered_reduce.h"
+#include "core/hash.h"
+#include "kernels/ordered_sum/ordered_sum.h"
+
+namespace hebb {
+namespace {
+
+std::vector<int64_t> sizes_of(const Optimizer& optimizer) {
+  std::vector<int64_t> sizes;
+  for (const Optimizer::Rule& rule : optimizer.rules()) { sizes.push_back(rule.param->spec.shape.numel()); }
+  return sizes;
+}
+
+std::vector<Buffer> flat_buffers(Arena& arena, int count, int64_t size, DType dtype) {
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < count; ++i) { buffers.emplace_back(arena, Shape{size}, dtype, "gradients"); }
+  return buffers;
+}
+
+std::vector<Tensor> tensors_of(const std::vector<Buffer>& buffers) { return {buffers.begin(), buffers.end()}; }
+
+/// Those that ranks add up, or combine by or.
+int64_t elements(const ParamStore& params, Combine kind) {
+  int64_t count = 0;
+  for (const ParamStore::Combined& c : params.combined()) { count += c.combine == kind ? c.tensor.numel() : 0; }
+  return count;
+}
+
+std::vector<int64_t> to_host(Stream& stream, const Tensor& tensor) {
+  std::vector<int64_t> values(static_cast<size_t>(tensor.numel()));
+  if (tensor.dtype == DType::i64) {
+    copy_to_host(stream, values.data(), tensor);
+  } else {
+    std::vector<int32_t> narrow(values.size());
+    copy_to_host(stream, narrow.data(), tensor);
+    std::copy(narrow.begin(), narrow.end(), values.begin());
+  }
+  return values;
+}
+
+void to_device(Stream& stream, const Tensor& tensor, const std::vector<int64_t>& values) {
+  if (tensor.dtype == DType::i64) {
+    copy_to_device(stream, tensor, values.data());
+  } else {
+    const std::vector<int32_t> narrow(values.begin(), values.end());
+    copy_to_device(stream, tensor, narrow.data());
+  }
+}
+
+}  // namespace
+
+GradientExchange::GradientExchange(const RunConfig& config, const Ranks& ranks, ParamStore& params,
+                                   Optimizer& optimizer, DeviceKind device, Arena& state)
+    : ranks_(ranks),
+      host_(ranks.communicator(), device),
+      params_(params),
+      optimizer_(optimizer),
+      own_lanes_(static_cast<int>(*config.train.lanes) / ranks.size()),
+      shares_moments_(shares_moments(config.train, ranks.size())),
+      layout_(sizes_of(optimizer), static_cast<int>(*config.train.lanes),
+              config.train.comm.value_or(CommConfig{}).bucket_mib),
+      buffers_(flat_buffers(state, LaneSums::buffers(own_lanes_), layout_.size(), sum_dtype(params.dtype()))),
+      sums_(own_lanes_, tensors_of(buffers_)) {
+  shape_ = {.ranks = ranks.size(),
+            .lanes = static_cast<int>(*config.train.lanes),
+            .micro_batches = config.train.batch_size / (*config.train.lanes * *config.train.micro_batch_size),
+            .aux = 0,
+            .squares = most_segments(layout_, ranks.size()),
+            .parameters = layout_.parameters(),
+            .counts = elements(params, Combine::sum),
+            .flags = elements(params, Combine::any)};
+  point_gradients(buffers_.back());
+  find_slices(state);
+  find_segments(state);
+}
+
+/// Elements of this rank in each parameter: those that it updates.
+void GradientExchange::find_slices(Arena& state) {
+  int64_t at = 0;
+  for (int p = 0; p < layout_.parameters(); ++p) {
+    const ElementRange whole = layout_.parameter(p);
+    if (!shares_moments_) {
+      slices_.push_back({static_cast<size_t>(p), whole, 0});
+      continue;
+    }
+    for (int64_t b = 0; b < layout_.buckets(); ++b) {
+      const ElementRange part = layout_.part(b, ranks_.rank(), ranks_.size());
+      const ElementRange own{std::max(part.begin, whole.begin), std::min(part.end, whole.end)};
+      if (own.begin < own.end) {
+        slices_.push_back({static_cast<size_t>(p), own, at});
+        at += own.size();
+      }
+    }
+  }
+  if (shares_moments_) {
+    const DType dtype = buffers_[0].tensor().dtype;
+    m_ = Buffer(state, {std::max<int64_t>(at, 1)}, dtype, "first moments of this rank");
+    v_ = Buffer(state, {std::max<int64_t>(at, 1)}, dtype, "second moments of this rank");
+  }
+}
+
+void GradientExchange::find_segments(Arena& state) {
+  for (const FlatSegment& segment : layout_.segments()) {
+    if (layout_.owner(segment, ranks_.size()) == ranks_.rank()) { segments_.push_back(segment.range); }
+  }
+  const auto count = static_cast<int64_t>(segments_.size());
+  begins_ = Buffer(state, {std::max<int64_t>(count, 1)}, DType::i64, "segments of gradients");
+  ends_ = Buffer(state, {std::max<int64_t>(count, 1)}, DType::i64, "segments of gradients");
+  squares_ = Buffer(state, {std::max<int64_t>(count, 1)}, DType::f64, "sums of squares");
+}
+
+void GradientExchange::initialize(Stream& stream) {
+  if (shares_moments_) {
+    fill_zero(stream, m_);
+    fill_zero(stream, v_);
+  }
+  std::vector<int64_t> begins, ends;
+  for (const ElementRange& s : segments_) {
+    begins.push_back(s.begin);
+    ends.push_back(s.end);
+  }
+  if (begins.empty() || stream.counting()) { return; }
+  copy_to_device(stream, begins_, begins.data());
+  copy_to_device(stream, ends_, ends.data());
+}
+
+void GradientExchange::point_gradients(const Tensor& flat) const {
+  for (int p = 0; p < layout_.parameters(); ++p) {
+    Param& param = *optimizer_.rules()[static_cast<size_t>(p)].param;
+    param.grad = flat.slice(layout_.parameter(p).begin, param.spec.shape);
+  }
+}
+
+void GradientExchange::begin_lane(Stream& stream) {
+  const Tensor& flat = sums_.next();
+  fill_zero(stream, flat);
+  point_gradients(flat);
+}
+
+void GradientExchange::end_lane(Stream& stream) { sums_.finish(stream); }
+
+void GradientExchange::reduce(Stream& stream, Arena& work) {
+  const Tensor total = sums_.total();
+  for (int64_t b = 0; b < layout_.buckets() && ranks_.size() > 1; ++b) {
+    const ElementRange whole = layout_.bucket(b), part = layout_.part(b, ranks_.rank(), ranks_.size());
+    // In place: what is sent has left when the sum is written.
+    reduce_bucket(ranks_.communicator(), Workspace(stream, work, "reduction"), total.slice(part.begin, {part.size()}),
+                  total.slice(whole.begin, {whole.size()}));
+  }
+  if (const auto count = static_cast<int64_t>(segments_.size()); count > 0) {
+    run(stream, SegmentSquares{.partial = squares_.tensor().slice(0, {count}),
+                               .x = total,
+                               .begin = begins_.tensor().slice(0, {count}),
+                               .end = ends_.tensor().slice(0, {count})});
+  }
+  if (!shares_moments_) { gather_buckets(stream, total); }
+}
+
+/// Every rank gets the parts of all.
+void GradientExchange::gather_buckets(Stream& stream, const Tensor& flat) {
+  for (int64_t b = 0; b < layout_.buckets() && ranks_.size() > 1; ++b) {
+    const ElementRange whole = layout_.bucket(b), part = layout_.part(b, ranks_.rank(), ranks_.size());
+    ranks_.communicator().all_gather(stream, flat.slice(whole.begin, {whole.size()}),
+                                     flat.slice(part.begin, {part.size()}));
+  }
+}
+
+StepRecord GradientExchange::make_record(Stream& stream, std::span<const double> losses, bool wants_stop) {
+  StepRecord record(shape_);
+  for (int64_t i = 0; i < static_cast<int64_t>(losses.size()); ++i) {
+    record.set_loss(i / shape_.micro_batches, i % shape_.micro_batches, losses[static_cast<size_t>(i)]);
+  }
+  std::vector<double> squares(static_cast<size_t>(squares_.tensor().numel()));
+  copy_to_host(stream, squares.data(), squares_);
+  for (size_t i = 0; i < segments_.size(); ++i) { record.set_square(static_cast<int64_t>(i), squares[i]); }
+  int64_t counts = 0, flags = 0;
+  for (const ParamStore::Combined& c : params_.combined()) {
+    for (const int64_t value : to_host(stream, c.tensor)) {
+      if (c.combine == Combine::sum) {
+        record.set_count(counts++, value);
+      } else if (value != 0) {
+        record.set_flag(flags++);
+      } else {
+        ++flags;
+      }
+    }
+  }
+  for (size_t i = 0; i < optimizer_.rules().size(); ++i) {
+    if (optimizer_.rules()[i].param->reached) { record.set_reached(static_cast<int64_t>(i)); }
+  }
+  if (wants_stop) { record.set_stop(); }
+  record.set_history(ranks_.communicator().history());
+  return record;
+}
+
+/// What the ranks know together, to where optimizer and layers read it.
+void GradientExchange::spread(Stream& stream, const StepDecision& decision) {
+  size_t counts = 0, flags = 0;
+  for (const ParamStore::Combined& c : params_.combined()) {
+    std::vector<int64_t> values(static_cast<size_t>(c.tensor.numel()));
+    for (int64_t& value : values) {
+      value = c.combine == Combine::sum ? decision.counts[counts++] : (decision.flags[flags++] ? 1 : 0);
+    }
+    to_device(stream, c.tensor, values);
+  }
+  for (size_t i = 0; i < optimizer_.rules().size(); ++i) { optimizer_.rules()[i].param->reached = decision.reached[i]; }
+}
+
+Tensor GradientExchange::within(const Slice& slice, const Tensor& tensor) const {
+  const int64_t begin = slice.flat.begin - layout_.parameter(static_cast<int>(slice.rule)).begin;
+  return tensor.slice(begin, {slice.flat.size()});
+}
+
+Tensor GradientExchange::of_rank(const Slice& slice, const Buffer& moments) const {
+  return moments.tensor().slice(slice.moments_at, {slice.flat.size()});
+}
+
+std::vector<Optimizer::Part> GradientExchange::parts() const {
+  std::vector<Optimizer::Part> parts;
+  for (const Slice& slice : slices_) {
+    const Param& p = *optimizer_.rules()[slice.rule].param;
+    parts.push_back({.rule = slice.rule,
+                     .p = within(slice, p.value),
+                     .m = shares_moments_ ? of_rank(slice, m_) : p.m,
+                     .v = shares_moments_ ? of_rank(slice, v_) : p.v,
+                     .grad = sums_.total().slice(slice.flat.begin, {slice.flat.size()}),
+                     .copy = p.copy.defined() ? within(slice, p.copy) : Tensor{}});
+  }
+  return parts;
+}
+
+StepEnd GradientExchange::finish(Stream& stream, int64_t step, std::span<const double> losses, int64_t valid_targets,
+                                 bool wants_stop, const std::function<std::vector<HostCopy>()>& after_update) {
+  const std::vector<StepRecord> records = gather_records(host_, make_record(stream, losses, wants_stop));
+  StepRules rules{.valid_tokens = static_cast<double>(std::max<int64_t>(valid_targets, 1))};
+  for (const Optimizer::Rule& rule : optimizer_.rules()) { rules.clip_set.push_back(static_cast<int>(rule.clip_set)); }
+  for (size_t set = 0; set < optimizer_.clip_sets(); ++set) { rules.clip_norm.push_back(optimizer_.clip_norm(set)); }
+  const StepDecision decision = decide_step(records, layout_, rules);
+  spread(stream, decision);
+  optimizer_.apply(stream, step,
+                   {.loss = decision.loss, .applies = decision.applies, .norm = decision.norm, .clip = decision.clip},
+                   parts());
+  if (shares_moments_ && decision.applies) { gather_values(stream); }
+  return {optimizer_.finish(stream, after_update()), decision.stop};
+}
+
+/// Values that other ranks have updated. The gradients are of no use any more: values travel in their place.
+void GradientExchange::gather_values(Stream& stream) {
+  const Tensor& flat = buffers_[0];
+  for (const Slice& slice : slices_) {
+    const Param& p = *optimizer_.rules()[slice.rule].param;
+    copy(stream, flat.slice(slice.flat.begin, {slice.flat.size()}), within(slice, p.value));
+  }
+  gather_buckets(stream, flat);
+  for (int i = 0; i < layout_.parameters(); ++i) {
+    const Param& p = *optimizer_.rules()[static_cast<size_t>(i)].param;
+    copy(stream, p.value, flat.slice(layout_.parameter(i).begin, p.spec.shape));
+  }
+  params_.refresh_copies(stream);
+}
+
+void GradientExchange::collect(Stream& stream, Moment moment) {
+  if (!shares_moments_) { return; }
+  for (const Slice& slice : slices_) {
+    copy(stream, buffers_[0].tensor().slice(slice.flat.begin, {slice.flat.size()}),
+         of_rank(slice, moment == Moment::first ? m_ : v_));
+  }
+  gather_buckets(stream, buffers_[0]);
+}
+
+void GradientExchange::keep(Stream& stream, Moment moment) {
+  if (!shares_moments_) { return; }
+  for (const Slice& slice : slices_) {
+    copy(stream, of_rank(slice, moment == Moment::first ? m_ : v_),
+         buffers_[0].tensor().slice(slice.flat.begin, {slice.flat.size()}));
+  }
+}
+
+Tensor GradientExchange::moment(const Param& p, Moment moment) const {
+  if (!shares_moments_) { return moment == Moment::first ? p.m : p.v; }
+  for (int i = 0; i < layout_.parameters(); ++i) {
+    if (optimizer_.rules()[static_cast<size_t>(i)].param == &p) {
+      return buffers_[0].tensor().slice(layout_.parameter(i).begin, p.spec.shape);
+    }
+  }
+  HEBB_ASSERT(false);
+  return {};
+}
+
+void GradientExchange::verify(Stream& stream) {
+  if (ranks_.size() == 1) { return; }
+  std::vector<uint64_t> own;
+  std::vector<char> bytes;
+  for (const auto& p : params_.all()) {
+    bytes.resize(static_cast<size_t>(p->value.bytes()));
+    copy_to_host(stream, bytes.data(), p->value);
+    own.push_back(uint64_t{crc32(bytes.data(), bytes.size())} << 32 | crc32c(bytes.data(), bytes.size()));
+    own.push_back(static_cast<uint64_t>(p->updates));
+  }
+  const std::vector<uint64_t> all = host_.gather(own);
+  for (size_t i = 0; i < own.size(); ++i) {
+    for (size_t rank = 1; rank < static_cast<size_t>(ranks_.size()); ++rank) {
+      if (all[rank * own.size() + i] != all[i]) {
+        throw NumericError(params_.all()[i / 2]->name(),
+                           std::string(i % 2 == 0 ? "the values" : "the counts of updates") + " of rank " +
+                               std::to_string(rank) + " differ from those of rank 0; nothing is saved");
+      }
+    }
+  }
+}
+
+}  // namespace hebb

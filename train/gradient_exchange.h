@@ -1,0 +1,102 @@
+#pragma once
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "comm/lanes.h"
+#include "comm/step_record.h"
+#include "optim/optimizer.h"
+#include "train/ranks.h"
+#include "train/run_config.h"
+
+namespace hebb {
+
+/// What a step came to.
+struct StepEnd {
+  StepOutcome outcome;
+  bool stops = false;  // a rank wants to stop after it
+};
+
+/// First or second moments of AdamW.
+enum class Moment { first, second };
+
+/// What happens to gradients between the passes of a step and the optimizer, where a run has lanes
+/// (docs/design/data-parallel.md): their sum over lanes and ranks, the decision that all ranks take alike, the update
+/// of what this rank owns, and the gathering of new values. With train.zero 1 on several ranks the moments are shared:
+/// each rank has those of what it owns.
+///
+///   for (own lanes) { begin_lane(); passes; end_lane(); }
+///   reduce();
+///   finish(...);
+class GradientExchange {
+ public:
+  /// Whether a run needs one. Without, the store has gradients and moments of its own.
+  static bool is_needed(const TrainConfig& train) { return train.lanes.value_or(1) > 1; }
+  static bool shares_moments(const TrainConfig& train, int ranks) { return ranks > 1 && train.zero == 1; }
+
+  /// params: allocated without gradients, and without moments where they are shared. optimizer, params and state
+  /// outlive this.
+  GradientExchange(const RunConfig& config, const Ranks& ranks, ParamStore& params, Optimizer& optimizer,
+                   DeviceKind device, Arena& state);
+  /// Once, before the first step.
+  void initialize(Stream& stream);
+
+  int own_lanes() const { return own_lanes_; }
+  /// The gradients of the next own lane begin: Param::grad are theirs, and zero.
+  void begin_lane(Stream& stream);
+  void end_lane(Stream& stream);
+  /// After the last own lane: sums over ranks. Scratch from `work`: as large as a bucket.
+  void reduce(Stream& stream, Arena& work);
+  /// Decides and updates. losses: loss sums of the own micro-batches, lane by lane; valid_targets: of the whole batch.
+  /// after_update enqueues what follows the update, and says what the host wants to know of it. Errors: CommError.
+  StepEnd finish(Stream& stream, int64_t step, std::span<const double> losses, int64_t valid_targets, bool wants_stop,
+                 const std::function<std::vector<HostCopy>()>& after_update);
+
+  /// Makes moment() whole until the next step or collect(). Every rank calls it.
+  void collect(Stream& stream, Moment moment);
+  /// Moments of a trained parameter: of a checkpoint to write after collect(), or room for those of one that is read,
+  /// before keep().
+  Tensor moment(const Param& p, Moment moment) const;
+  void keep(Stream& stream, Moment moment);
+
+  /// Compares what must be equal on all ranks. Errors: NumericError naming the tensor and the rank.
+  void verify(Stream& stream);
+
+  int64_t gradient_bytes() const { return layout_.size() * dtype_bytes(buffers_[0].tensor().dtype) * count_buffers(); }
+  const BucketLayout& layout() const { return layout_; }
+
+ private:
+  struct Slice {  // of one parameter, updated by this rank
+    size_t rule;
+    ElementRange flat;
+    int64_t moments_at;  // in m_ and v_
+  };
+  int64_t count_buffers() const { return static_cast<int64_t>(buffers_.size()); }
+  void find_slices(Arena& state);
+  void find_segments(Arena& state);
+  void point_gradients(const Tensor& flat) const;
+  void gather_buckets(Stream& stream, const Tensor& flat);
+  StepRecord make_record(Stream& stream, std::span<const double> losses, bool wants_stop);
+  void spread(Stream& stream, const StepDecision& decision);
+  std::vector<Optimizer::Part> parts() const;
+  void gather_values(Stream& stream);
+  Tensor within(const Slice& slice, const Tensor& tensor) const;  // tensor: of the parameter's shape
+  Tensor of_rank(const Slice& slice, const Buffer& moments) const;
+
+  Ranks ranks_;
+  HostExchange host_;
+  ParamStore& params_;
+  Optimizer& optimizer_;
+  int own_lanes_;
+  bool shares_moments_;
+  BucketLayout layout_;
+  std::vector<Buffer> buffers_;  // flat gradients
+  LaneSums sums_;
+  RecordShape shape_;
+  std::vector<ElementRange> segments_;  // owned, in flat order
+  Buffer begins_, ends_, squares_;      // of the segments
+  std::vector<Slice> slices_;
+  Buffer m_, v_;  // shared moments: of the slices, one after the other
+};
+
+}  // namespace hebb

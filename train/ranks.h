@@ -1,0 +1,37 @@
+#pragma once
+#include <memory>
+
+#include "comm/communicator.h"
+#include "comm/flight_log.h"
+
+namespace hebb {
+
+/// The ranks of a run as training sees them: what moves bytes between them, and what hears how far this rank is. Copies
+/// are the same ranks.
+class Ranks {
+ public:
+  /// One rank alone.
+  Ranks() : own_(std::make_shared<Alone>()), communicator_(&own_->communicator), flight_(&own_->flight) {}
+  /// Both outlive this. threads: of the CPU, where the configuration leaves them open; 0: all cores.
+  Ranks(Communicator& communicator, FlightLog& flight, int threads = 0)
+      : communicator_(&communicator), flight_(&flight), threads_(threads) {}
+
+  int rank() const { return communicator_->rank(); }
+  int size() const { return communicator_->size(); }
+  bool is_first() const { return rank() == 0; }
+  Communicator& communicator() const { return *communicator_; }
+  FlightLog& flight() const { return *flight_; }
+  int threads() const { return threads_; }
+
+ private:
+  struct Alone {
+    SelfCommunicator communicator;
+    FlightLog flight;
+  };
+  std::shared_ptr<Alone> own_;
+  Communicator* communicator_;
+  FlightLog* flight_;
+  int threads_ = 0;
+};
+
+}  // namespace hebb
