@@ -7,37 +7,18 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/utf8.h"
 
 namespace hebb {
 namespace {
 
 constexpr size_t kLongestFound = 40;  // bytes of a string that messages show
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
-/// Length of the well-formed UTF-8 sequence at the start of `s` (not empty), or 0.
-size_t utf8_length(std::string_view s) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) { return 1; }
-  const size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
-                        : lead >= 0xE0 && lead <= 0xEF ? 3
-                        : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                       : 0;
-  if (length == 0 || s.size() < length || !std::all_of(s.begin() + 1, s.begin() + length, is_continuation)) {
-    return 0;
-  }
-  const bool is_overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
-  const bool is_outside =
-      (lead == 0xED && byte(1) > 0x9F) || (lead == 0xF4 && byte(1) > 0x8F);  // surrogates; > U+10FFFF
-  return is_overlong || is_outside ? 0 : length;
-}
-
 void append_quoted(std::string& out, std::string_view s) {
   out += '"';
   while (!s.empty()) {
     const char c = s[0];
-    const size_t length = utf8_length(s);
+    const Utf8Step step = utf8_step(s);
     switch (c) {
       case '"': out += "\\\""; break;
       case '\\': out += "\\\\"; break;
@@ -45,15 +26,15 @@ void append_quoted(std::string& out, std::string_view s) {
       case '\r': out += "\\r"; break;
       case '\t': out += "\\t"; break;
       default:
-        if (length == 0) {
+        if (!step.is_valid) {
           out += "\\ufffd";  // bytes that are not UTF-8 have no place in JSON
         } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
           out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
         } else {
-          out += s.substr(0, length);
+          out += s.substr(0, static_cast<size_t>(step.length));
         }
     }
-    s.remove_prefix(std::max<size_t>(length, 1));
+    s.remove_prefix(step.is_valid ? static_cast<size_t>(step.length) : 1);
   }
   out += '"';
 }
@@ -282,7 +263,7 @@ std::string Json::found() const {
   if (is_object()) { return "an object"; }
   if (!is_string() || string_.size() <= kLongestFound) { return dump(); }
   size_t cut = kLongestFound;
-  while (cut > 0 && is_continuation(string_[cut])) { --cut; }
+  while (cut > 0 && is_utf8_continuation(string_[cut])) { --cut; }
   return Json(string_.substr(0, cut)).dump() + "...";
 }
 

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json_line.h"
+#include "core/utf8.h"
 
 namespace hebb {
 namespace {
@@ -182,9 +183,7 @@ class Builder {
 }  // namespace
 
 Json parse_json_line(std::string_view text, const std::string& file_name, int line) {
-  if (text.starts_with("\xEF\xBB\xBF")) {
-    text.remove_prefix(3);  // byte order mark
-  }
+  if (text.starts_with(kByteOrderMark)) { text.remove_prefix(kByteOrderMark.size()); }
   Builder builder(text, file_name, line);
   builder.check_bytes();
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/utf8.h"
+
 namespace hebb {
 namespace {
 
@@ -30,13 +32,13 @@ std::string rate(double per_second, Progress::Unit unit) {
   return fmt::format("{:.{}f}/s", per_second, per_second < 10 ? 2 : 0);
 }
 
-// Counts bytes that do not continue a UTF-8 character, i.e. characters, and cuts behind the last that fits.
+// Cuts behind the last character that fits.
 std::string_view fit(std::string_view text, int columns) {
-  int characters = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80 && ++characters > columns) { return text.substr(0, i); }
+  size_t end = 0;
+  for (int i = 0; i < columns && end < text.size(); ++i) {
+    end += static_cast<size_t>(utf8_step(text.substr(end)).length);
   }
-  return text;
+  return text.substr(0, end);
 }
 
 }  // namespace

@@ -2,15 +2,11 @@
 #include <algorithm>
 #include <map>
 
+#include "data/text/characters.h"
 #include "eval/likelihood.h"
 
 namespace hebb {
 namespace {
-
-int64_t code_points(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
-}
 
 /// Index of the largest ll / size; ties to the lowest index.
 int64_t best(const std::vector<Likelihood>& lls, const std::vector<double>& sizes) {
@@ -28,7 +24,8 @@ struct Measure {
 };
 constexpr Measure kMeasures[] = {
     {"acc", [](const std::string&, const Likelihood&) { return 1.0; }},
-    {"acc_norm", [](const std::string& choice, const Likelihood&) { return static_cast<double>(code_points(choice)); }},
+    {"acc_norm",
+     [](const std::string& choice, const Likelihood&) { return static_cast<double>(count_characters(choice)); }},
     {"acc_byte", [](const std::string& choice, const Likelihood&) { return static_cast<double>(choice.size()); }},
     {"acc_token",
      [](const std::string&, const Likelihood& likelihood) { return static_cast<double>(likelihood.tokens); }},

@@ -12,11 +12,11 @@
 
 #include "core/json.h"
 #include "core/progress.h"
+#include "core/utf8.h"
 #include "core/weight_source.h"
 #include "data/shards/describe.h"
 #include "data/shards/shard_format.h"
 #include "data/shards/shard_index.h"
-#include "data/text/utf8.h"
 #include "tools/verbs.h"
 #include "train/checkpoint.h"
 

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 #include "tools/command_line.h"
 
 namespace hebb {

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "core/files.h"
+#include "core/utf8.h"
 #include "data/text/jsonl.h"
-#include "data/text/utf8.h"
 #include "eval/generate.h"
 #include "eval/layer_overrides.h"
 #include "eval/stop_text.h"

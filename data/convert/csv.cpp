@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/files.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace hebb {
 namespace {

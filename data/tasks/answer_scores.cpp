@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "core/utf8.h"
 #include "data/tasks/needles.h"
 #include "data/text/characters.h"
-#include "data/text/utf8.h"
 #include "data/text/white_space.h"
 
 namespace hebb {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "core/utf8.h"
 #include "data/tasks/records.h"
 #include "data/tasks/ruler_tasks.h"
 #include "data/text/characters.h"
-#include "data/text/utf8.h"
 #include "data/text/white_space.h"
 #include "data/text/words.h"
 

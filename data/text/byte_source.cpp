@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 #if HEBB_HAVE_ZLIB
 #include <zlib.h>

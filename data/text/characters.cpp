@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace hebb {
 namespace {
@@ -73,8 +73,7 @@ char32_t lower(char32_t c) {
 }  // namespace
 
 int64_t count_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
+  return std::count_if(text.begin(), text.end(), [](char byte) { return !is_utf8_continuation(byte); });
 }
 
 std::string_view first_characters(std::string_view text, int64_t count) {

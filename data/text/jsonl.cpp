@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace hebb {
 namespace {

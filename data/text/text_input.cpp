@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "data/text/jsonl.h"
-#include "data/text/utf8.h"
 
 namespace hebb {
 namespace {

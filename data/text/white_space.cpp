@@ -1,6 +1,6 @@
 #include "data/text/white_space.h"
 
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace hebb {
 namespace {
@@ -37,7 +37,7 @@ std::string_view trim_front(std::string_view text) {
 std::string_view trim_back(std::string_view text) {
   while (!text.empty()) {
     size_t last = text.size() - 1;
-    while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) { --last; }
+    while (last > 0 && is_utf8_continuation(text[last])) { --last; }
     size_t at = last;
     if (!is_white_space(utf8_decode(text, at))) { break; }
     text.remove_suffix(text.size() - last);

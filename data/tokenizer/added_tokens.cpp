@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 #include "data/tokenizer/character_class.h"
 
 namespace hebb {
@@ -43,7 +43,7 @@ const AddedToken* AddedTokens::longest(std::string_view text) const {
 size_t AddedTokens::trim_end(std::string_view text, size_t end) {
   while (end > 0) {
     size_t begin = end - 1;
-    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) { --begin; }
+    while (begin > 0 && is_utf8_continuation(text[begin])) { --begin; }
     size_t at = begin;
     if (character_class(utf8_decode(text, at)) != CharacterClass::space) { break; }
     end = begin;

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace hebb {
 namespace {

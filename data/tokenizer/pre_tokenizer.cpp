@@ -1,6 +1,6 @@
 #include "data/tokenizer/pre_tokenizer.h"
 
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 #include "data/tokenizer/character_class.h"
 
 namespace hebb {

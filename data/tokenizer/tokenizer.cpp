@@ -9,7 +9,7 @@
 
 #include "core/files.h"
 #include "core/hash.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 #include "data/tokenizer/bpe_encoder.h"
 #include "data/tokenizer/byte_level_encoder.h"
 #include "data/tokenizer/sentencepiece_model.h"

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace hebb {
 namespace {

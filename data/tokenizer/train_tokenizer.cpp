@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/utf8.h"
 #include "data/tokenizer/sentencepiece_model.h"
 
 #if HEBB_HAVE_SENTENCEPIECE
@@ -126,7 +127,7 @@ class SampleLines final : public sentencepiece::SentenceIterator {
     const size_t space = rest.find_last_of(" \t\r", kMaxLineBytes);
     if (space != std::string_view::npos && space > 0) { return space; }
     size_t cut = kMaxLineBytes;
-    while ((static_cast<unsigned char>(rest[cut]) & 0xC0) == 0x80) { --cut; }
+    while (is_utf8_continuation(rest[cut])) { --cut; }
     return cut;
   }
 

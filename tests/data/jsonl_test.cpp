@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/random.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 #include "tests/test.h"
 
 using namespace hebb;

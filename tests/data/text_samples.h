@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace hebb {
 

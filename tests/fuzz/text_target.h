@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
+#include "core/utf8.h"
 #include "data/text/jsonl.h"
 #include "data/text/text_input.h"
-#include "data/text/utf8.h"
 #include "data/tokenizer/byte_level_encoder.h"
 #include "data/tokenizer/sentencepiece_model.h"
 #include "tests/fuzz/targets.h"

@@ -1,4 +1,6 @@
-#include "data/text/utf8.h"
+#include "core/utf8.h"
+
+#include <utf8proc.h>
 
 #include <cstring>
 
@@ -86,21 +88,9 @@ char32_t utf8_decode(std::string_view text, size_t& at) {
 }
 
 void utf8_append(std::string& out, char32_t c) {
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xC0 | c >> 6);
-    out += static_cast<char>(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    out += static_cast<char>(0xE0 | c >> 12);
-    out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
-    out += static_cast<char>(0x80 | (c & 0x3F));
-  } else {
-    out += static_cast<char>(0xF0 | c >> 18);
-    out += static_cast<char>(0x80 | (c >> 12 & 0x3F));
-    out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
-    out += static_cast<char>(0x80 | (c & 0x3F));
-  }
+  utf8proc_uint8_t bytes[4];
+  const utf8proc_ssize_t size = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
+  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
 }
 
 std::string hex_bytes(std::string_view bytes, size_t limit) {

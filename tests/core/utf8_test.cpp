@@ -1,4 +1,4 @@
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 #include "core/random.h"
 #include "tests/test.h"

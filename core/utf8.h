@@ -19,6 +19,9 @@ struct Utf8Step {
 /// most U+10FFFF.
 Utf8Step utf8_step(std::string_view text);
 
+/// Whether a byte of valid text stands behind the first byte of its character.
+constexpr bool is_utf8_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+
 /// Offset of the first byte that belongs to no valid character, or npos.
 size_t utf8_first_invalid(std::string_view text);
 
