@@ -1,10 +1,13 @@
 #include "comm/meeting_text.h"
 
+#include <fmt/core.h>
+
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
+
+#include "core/host.h"
 
 namespace hebb {
 namespace {
@@ -45,16 +48,12 @@ bool same_host(const Member& a, const Member& b) { return a.host == b.host && a.
 
 }  // namespace
 
-std::string Member::name() const {
-  return "rank " + std::to_string(rank) + " (" + host + ":" + std::to_string(pid) + ")";
-}
+std::string Member::name() const { return fmt::format("rank {:d} ({}:{:d})", rank, host, pid); }
 
 Member this_member(int rank) {
-  char host[256] = "localhost";
-  ::gethostname(host, sizeof host - 1);
   Member member;
   member.rank = rank;
-  member.host = host;
+  member.host = host_name();
   member.boot = boot_id();
   member.pid = ::getpid();
   return member;
@@ -176,10 +175,6 @@ std::string rank_list(const std::vector<int>& ranks) {
   return text;
 }
 
-std::string seconds_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g s", seconds);
-  return text;
-}
+std::string seconds_text(double seconds) { return fmt::format("{:g} s", seconds); }
 
 }  // namespace hebb

@@ -1,9 +1,10 @@
 #include "inspect/bench_operations.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <limits>
 
@@ -176,10 +177,7 @@ class Suite {
     const DType out = trans_a ? bench_.state() : dtype;  // gradients of matrices
     const Buffer a = bench_.random({m * k}, dtype), b = bench_.random({k * n}, dtype),
                  c(bench_.arena(), {m * n}, out, "c");
-    char name[64];
-    std::snprintf(name, sizeof name, "product %s%s %lld x %lld x %lld", trans_a ? "T" : "N", trans_b ? "T" : "N",
-                  static_cast<long long>(m), static_cast<long long>(n), static_cast<long long>(k));
-    OperationSpeed s{name};
+    OperationSpeed s{fmt::format("product {}{} {} x {} x {}", trans_a ? "T" : "N", trans_b ? "T" : "N", m, n, k)};
     s.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     s.bytes = bench_.element() * static_cast<double>(m * k + k * n) + static_cast<double>(dtype_bytes(out) * m * n);
     s.ms = bench_.best_ms([&] {

@@ -1,8 +1,9 @@
 #include "study/chart.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <sstream>
 
 namespace hebb {
@@ -34,11 +35,7 @@ struct Range {
   }
 };
 
-std::string number(double v) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", v);
-  return text;
-}
+std::string number(double v) { return fmt::format("{:.4g}", v); }
 
 /// Axis labels: 10⁵ and beyond as powers of ten.
 std::string label(double v) {
@@ -101,11 +98,7 @@ struct Frame {
     return kPlotHeight - kBottom - (at - ry.low) / (ry.high - ry.low) * (kPlotHeight - kTop - kBottom);
   }
   bool shows(double x, double y) const { return std::isfinite(u(x)) && std::isfinite(w(y)); }
-  std::string point(double x, double y) const {
-    char text[64];
-    std::snprintf(text, sizeof text, "%.2f,%.2f ", px(u(x)), py(w(y)));
-    return text;
-  }
+  std::string point(double x, double y) const { return fmt::format("{:.2f},{:.2f} ", px(u(x)), py(w(y))); }
 };
 
 void draw_axes(std::ostream& s, const Frame& f, const ChartStyle& style) {
@@ -152,9 +145,7 @@ void draw_band(std::ostream& s, const Frame& f, const Band& b) {
   s << "<polygon fill=\"" << chart_colour(b.colour) << "\" fill-opacity=\"0.15\" points=\"";
   const auto corner = [&](size_t i, const std::vector<double>& side, double end) {
     const double y = side.empty() ? end : f.w(side[i]);
-    char text[64];
-    std::snprintf(text, sizeof text, "%.2f,%.2f ", f.px(f.u(b.x[i])), f.py(y));
-    s << text;
+    s << fmt::format("{:.2f},{:.2f} ", f.px(f.u(b.x[i])), f.py(y));
   };
   for (size_t i = 0; i < b.x.size(); ++i) { corner(i, b.low, f.ry.low); }
   for (size_t i = b.x.size(); i-- > 0;) { corner(i, b.high, f.ry.high); }
@@ -259,11 +250,8 @@ std::string text_chart(const std::vector<Curve>& curves, const std::string& y_la
   }
   std::string out = y_label + "\n";
   for (int r = 0; r < rows; ++r) {
-    char mark[32];
     const bool labelled = r % 4 == 0 || r == rows - 1;
-    std::snprintf(mark, sizeof mark, "%9s |",
-                  labelled ? number(ry.high - (ry.high - ry.low) * r / (rows - 1)).c_str() : "");
-    out += mark;
+    out += fmt::format("{:>9} |", labelled ? number(ry.high - (ry.high - ry.low) * r / (rows - 1)) : "");
     for (const std::string& cell : grid[static_cast<size_t>(r)]) { out += cell; }
     out += "\n";
   }

@@ -1,8 +1,9 @@
 #include "study/chart_blocks.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <sstream>
 
 #include "study/chart.h"
@@ -32,15 +33,7 @@ void put_box(std::ostream& s, double x, double y, double width, double height, c
 /// White for 0, deep blue for 1.
 std::string shade(double share) {
   const auto part = [&](double end) { return static_cast<int>(std::lround(255 + (end - 255) * share)); };
-  char text[16];
-  std::snprintf(text, sizeof text, "#%02x%02x%02x", part(16), part(70), part(140));
-  return text;
-}
-
-std::string number(double v) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2g", v);
-  return text;
+  return fmt::format("#{:02x}{:02x}{:02x}", part(16), part(70), part(140));
 }
 
 size_t longest(const std::vector<std::string>& names) {
@@ -71,7 +64,7 @@ std::string svg_heat_map(const HeatMap& map) {
       const double x = left + width * static_cast<double>(c);
       put_box(s, x, y, width - 1, kCell - 1, shade(share));
       s << "<text x=\"" << x + width / 2 << "\" y=\"" << y + 16 << "\" text-anchor=\"middle\" font-size=\"11\" fill=\""
-        << (share > 0.5 ? "white" : "#333") << "\">" << number(v) << "</text>\n";
+        << (share > 0.5 ? "white" : "#333") << "\">" << fmt::format("{:.2g}", v) << "</text>\n";
     }
   }
   for (size_t c = 0; c < map.columns.size(); ++c) {
@@ -97,7 +90,7 @@ std::string svg_stacked_bars(const StackedBars& chart) {
     const double v = chart.top * tick / 5, y = kBottom - kPlot * tick / 5;
     s << "<line x1=\"" << left << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << y << "\" y2=\"" << y
       << "\" stroke=\"#e4e4e4\"/>\n";
-    put_text(s, left - 8, y + 4, "end", number(v));
+    put_text(s, left - 8, y + 4, "end", fmt::format("{:.2g}", v));
   }
   s << "<text transform=\"translate(" << left - 52 << " " << (kTop + kBottom) / 2
     << ") rotate(-90)\" text-anchor=\"middle\">" << escape_markup(chart.y_label) << "</text>\n";

@@ -1,8 +1,9 @@
 #include "study/group_by_seed.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "study/run_results.h"
 #include "train/run_config.h"
@@ -105,9 +106,7 @@ std::string mean_text(double mean, double deviation) {
   const auto place = [](double v) { return v != 0 ? static_cast<int>(std::floor(std::log10(std::abs(v)))) : 0; };
   const int of_mean = 4 - place(mean),
             decimals = std::clamp(deviation > 0 ? std::min(1 - place(deviation), of_mean) : of_mean, 0, 9);
-  char text[80];
-  std::snprintf(text, sizeof text, "%.*f ± %.*f", decimals, mean, decimals, deviation);
-  return text;
+  return fmt::format("{:.{}f} ± {:.{}f}", mean, decimals, deviation, decimals);
 }
 
 }  // namespace hebb

@@ -1,8 +1,9 @@
 #include "study/report.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <sstream>
 
 #include "study/group_by_seed.h"
@@ -15,12 +16,6 @@ namespace hebb {
 namespace {
 
 constexpr size_t kFewRuns = 8;  // more are too many for a chart with a legend entry each
-
-std::string number(double v) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.5g", v);
-  return text;
-}
 
 /// Tables and headings of our own Markdown as HTML: lines that start with "|" are tables, "# " headings, others
 /// paragraphs.
@@ -194,12 +189,9 @@ class Report {
       table.rows.push_back({l});
       for (const std::string& g : groups) {
         const Cell cell = cells[{l, g}], base = cells[{l, groups[0]}];
-        std::string text = std::isfinite(cell.deviation) ? mean_text(cell.mean, cell.deviation) : number(cell.mean);
-        if (g != groups[0] && base.settings == 1) {
-          char difference[32];
-          std::snprintf(difference, sizeof difference, " (%+.4f)", cell.mean - base.mean);
-          text += difference;
-        }
+        std::string text =
+            std::isfinite(cell.deviation) ? mean_text(cell.mean, cell.deviation) : fmt::format("{:.5g}", cell.mean);
+        if (g != groups[0] && base.settings == 1) { text += fmt::format(" ({:+.4f})", cell.mean - base.mean); }
         // Several settings (learning rates, say) are no repetitions: which of them counts is not for a table to choose.
         shown.rows.back().push_back(cell.settings == 0  ? Json()
                                     : cell.settings > 1 ? Json(std::to_string(cell.settings) + " settings")

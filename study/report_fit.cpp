@@ -1,8 +1,9 @@
 #include "study/report_fit.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "core/error.h"
 #include "study/run_results.h"
@@ -12,12 +13,6 @@ namespace {
 
 constexpr int kBandPoints = 40;
 constexpr size_t kBandFrom = 5;  // points of a fit: with fewer the band covers the whole chart
-
-std::string print(const char* format, auto... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
 
 std::string group_name(const Json& result, const std::string& by) {
   const Json* v = by.empty() ? nullptr : result.find(by);
@@ -29,7 +24,7 @@ struct Points {
 };
 
 std::string interval_text(const std::optional<Interval>& i) {
-  return i ? print("%.5g – %.5g", i->low, i->high) : std::string("–");
+  return i ? fmt::format("{:.5g} – {:.5g}", i->low, i->high) : std::string("–");
 }
 
 std::string axis_label(const std::string& key) {
@@ -48,7 +43,10 @@ double inverse(const PowerLawFit& fit, double y) {
 /// A share far outside of what any run covers says no more than its direction.
 std::string share_text(double share) {
   constexpr double kFar = 100;
-  return !std::isfinite(share) ? "–" : share > kFar ? "> 100" : share < 1 / kFar ? "< 0.01" : print("%.3f", share);
+  return !std::isfinite(share) ? "–"
+         : share > kFar        ? "> 100"
+         : share < 1 / kFar    ? "< 0.01"
+                               : fmt::format("{:.3f}", share);
 }
 
 void add_fit(FitGroup& group, const Points& points, const std::vector<Json>& held_out, const FitConfig& config,
@@ -124,8 +122,8 @@ std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& conf
     if (!groups[g].fit) { continue; }
     const PowerLawFit& fit = *groups[g].fit;
     curves.push_back({groups[g].name, fit.x, fit.y, Mark::points, colour});
-    Curve line{groups[g].name +
-                   (fit.r2 ? print(": fit, R² %.4f", *fit.r2) : print(": curve through %zu points", fit.x.size())),
+    Curve line{groups[g].name + (fit.r2 ? fmt::format(": fit, R² {:.4f}", *fit.r2)
+                                        : fmt::format(": curve through {} points", fit.x.size())),
                {},
                {},
                Mark::line,
@@ -168,26 +166,26 @@ std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& c
       continue;
     }
     const PowerLawFit& f = *g.fit;
-    text += print("| %s | %zu | %.5g | %.5f | %s |", g.name.c_str(), f.x.size(), f.a, f.b,
-                  interval_text(f.b_interval).c_str()) +
-            (config.offset ? print(" %.4f |", f.c) : std::string()) + " " + (f.r2 ? print("%.5f", *f.r2) : "–") +
-            " | " + f.interval_method + " |\n";
+    text +=
+        fmt::format("| {} | {} | {:.5g} | {:.5f} | {} |", g.name, f.x.size(), f.a, f.b, interval_text(f.b_interval)) +
+        (config.offset ? fmt::format(" {:.4f} |", f.c) : std::string()) + " " +
+        (f.r2 ? fmt::format("{:.5f}", *f.r2) : "–") + " | " + f.interval_method + " |\n";
     exact |= !f.r2;
     for (const FitGroup::HeldOut& h : g.held_out) {
-      held_out += print("| %s | %.4e | %.5f | %s |", h.id.c_str(), h.x, h.predicted.y,
-                        interval_text(h.predicted.interval).c_str()) +
-                  (std::isfinite(h.measured) ? print(" %.5f | %+.5f |\n", h.measured, h.measured - h.predicted.y)
-                                             : std::string(" – | – |\n"));
+      held_out +=
+          fmt::format("| {} | {:.4e} | {:.5f} | {} |", h.id, h.x, h.predicted.y, interval_text(h.predicted.interval)) +
+          (std::isfinite(h.measured) ? fmt::format(" {:.5f} | {:+.5f} |\n", h.measured, h.measured - h.predicted.y)
+                                     : std::string(" – | – |\n"));
     }
     first = first != nullptr ? first : &f;
     const double x = *std::max_element(first->x.begin(), first->x.end()), wanted = first->at(x),
                  needed = inverse(f, wanted);
-    against += print("| %s | %.5f | %+.5f | %s |\n", g.name.c_str(), f.at(x), f.at(x) - wanted,
-                     share_text(needed / x).c_str());
+    against +=
+        fmt::format("| {} | {:.5f} | {:+.5f} | {} |\n", g.name, f.at(x), f.at(x) - wanted, share_text(needed / x));
   }
   if (exact) {
-    text += print(
-        "\nA curve with %d coefficients goes through %d points exactly: such a row says nothing about how well the law "
+    text += fmt::format(
+        "\nA curve with {} coefficients goes through {} points exactly: such a row says nothing about how well the law "
         "holds, nor how far off its predictions are.\n",
         config.offset ? 3 : 2, config.offset ? 3 : 2);
   }
@@ -196,10 +194,10 @@ std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& c
             " | predicted | 95 % | measured | difference |\n|---|---:|---:|---|---:|---:|\n" + held_out;
   }
   if (first != nullptr && groups.size() > 1) {
-    text += print(
-                "\nThe fits at %s %.4e, the largest point of the first group, and the share of it that each needs to "
+    text += fmt::format(
+                "\nThe fits at {} {:.4e}, the largest point of the first group, and the share of it that each needs to "
                 "reach the first group's value.\n\n",
-                config.x.c_str(), *std::max_element(first->x.begin(), first->x.end())) +
+                config.x, *std::max_element(first->x.begin(), first->x.end())) +
             "| group | " + config.y + " | difference | share of " + config.x + " |\n|---|---:|---:|---:|\n" + against;
   }
   return text;

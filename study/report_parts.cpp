@@ -1,7 +1,8 @@
 #include "study/report_parts.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
-#include <cstdio>
 
 #include "study/run_results.h"
 
@@ -13,9 +14,7 @@ constexpr size_t kFewCurves = 16;  // more have no legend
 std::string shown(const Json& cell) {
   if (cell.is_null()) { return "–"; }
   if (!cell.is_number()) { return cell.is_string() ? cell.as_string() : cell.dump(); }
-  char text[32];
-  std::snprintf(text, sizeof text, "%.5g", cell.as_double());
-  return text;
+  return fmt::format("{:.5g}", cell.as_double());
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 #include "study/run_results.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <set>
 
@@ -73,10 +74,10 @@ std::string cell(const Json* value, bool is_short) {
   if (value == nullptr || value->is_null()) { return is_short ? "–" : ""; }
   if (value->is_string()) { return value->as_string(); }
   if (!is_short || !value->is_number()) { return value->dump(); }
-  char text[40];
   const double v = value->as_double();
-  std::snprintf(text, sizeof text, std::abs(v) >= 1e5 ? "%.4e" : value->is_integer() ? "%.0f" : "%.5g", v);
-  return text;
+  return std::abs(v) >= 1e5    ? fmt::format("{:.4e}", v)
+         : value->is_integer() ? fmt::format("{:.0f}", v)
+                               : fmt::format("{:.5g}", v);
 }
 
 /// Keys that only the files for programs hold.

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "core/host.h"
+
 namespace hebb {
 namespace {
 
@@ -39,11 +41,7 @@ std::string start_of(pid_t pid) {
   } catch (const Error&) { return "0"; }
 }
 
-Holder this_process() {
-  char host[256] = "localhost";
-  ::gethostname(host, sizeof host - 1);
-  return {host, ::getpid(), start_of(::getpid())};
-}
+Holder this_process() { return {host_name(), ::getpid(), start_of(::getpid())}; }
 
 Holder read_holder(int fd) {
   char text[512] = {};

@@ -1,5 +1,7 @@
 #include "train/tensorboard.h"
 
+#include <fmt/core.h>
+
 #include <unistd.h>
 
 #include <bit>
@@ -7,6 +9,7 @@
 #include <cstring>
 
 #include "core/hash.h"
+#include "core/host.h"
 
 namespace hebb {
 namespace {
@@ -49,10 +52,8 @@ fs::path new_file(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) { throw CheckpointError(folder.string(), "cannot create the folder: " + error.message()); }
-  char host[256] = "localhost";
-  ::gethostname(host, sizeof host - 1);
-  return folder / ("events.out.tfevents." + std::to_string(static_cast<int64_t>(wall_seconds())) + "." + host + "." +
-                   std::to_string(::getpid()));
+  return folder /
+         fmt::format("events.out.tfevents.{:d}.{}.{:d}", static_cast<int64_t>(wall_seconds()), host_name(), ::getpid());
 }
 
 }  // namespace

@@ -38,8 +38,6 @@ static void fields(Fields& f, DatasetJson& json) {
 
 namespace {
 
-std::string hex(uint64_t value, int digits) { return fmt::format("{:0{}x}", value, digits); }
-
 uint64_t parse_hash(const fs::path& file, const std::string& text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
@@ -109,8 +107,10 @@ Shard open_dataset_shard(const Dataset& dataset, size_t i) {
   require_equal(where, "number of documents", std::to_string(shard.documents()), std::to_string(entry.documents));
   require_equal(where, "vocabulary size (byte 16)", std::to_string(*shard.vocab_size()),
                 std::to_string(dataset.vocab_size));
-  require_equal(where, "CRC-32 (byte 28)", hex(*shard.stored_crc(), 8), hex(entry.crc32, 8));
-  require_equal(where, "tokenizer hash (byte 32)", hex(shard.tokenizer_hash(), 16), hex(dataset.tokenizer_hash, 16));
+  require_equal(where, "CRC-32 (byte 28)", fmt::format("{:08x}", *shard.stored_crc()),
+                fmt::format("{:08x}", entry.crc32));
+  require_equal(where, "tokenizer hash (byte 32)", fmt::format("{:016x}", shard.tokenizer_hash()),
+                fmt::format("{:016x}", dataset.tokenizer_hash));
   return shard;
 }
 

@@ -12,8 +12,6 @@
 namespace hebb {
 namespace {
 
-std::string hex32(uint32_t value) { return fmt::format("0x{:08x}", value); }
-
 int64_t widen(TokenType type, const uint8_t* bytes) {
   switch (type) {
     case TokenType::u8: return *bytes;
@@ -243,8 +241,8 @@ uint32_t Shard::continue_crc(int64_t begin, int64_t count, uint32_t crc) const {
 void Shard::require_crc(uint32_t computed) const {
   if (stored_crc_ && computed != *stored_crc_) {
     fail_at_byte(name_, static_cast<uint64_t>(data_offset_),
-                 fmt::format("CRC-32 of the {:d} tokens does not match the header (byte 28)", tokens_), hex32(computed),
-                 hex32(*stored_crc_));
+                 fmt::format("CRC-32 of the {:d} tokens does not match the header (byte 28)", tokens_),
+                 fmt::format("0x{:08x}", computed), fmt::format("0x{:08x}", *stored_crc_));
   }
 }
 

@@ -10,8 +10,6 @@
 namespace hebb {
 namespace {
 
-std::string hex32(uint32_t value) { return fmt::format("0x{:08x}", value); }
-
 struct MegatronType {
   bool holds_tokens;
   TokenType type;
@@ -129,7 +127,7 @@ int64_t check_index(std::span<const uint8_t> bytes, const std::string& name, int
   const uint32_t computed = crc32(bytes.data(), crc_offset);
   if (stored != computed) {
     fail_at_byte(name, crc_offset, fmt::format("CRC-32 of the index does not match its {:d} bytes", crc_offset),
-                 hex32(computed), hex32(stored));
+                 fmt::format("0x{:08x}", computed), fmt::format("0x{:08x}", stored));
   }
   const auto stored_tokens = load_le<uint64_t>(bytes.data() + 16);
   if (stored_tokens != static_cast<uint64_t>(tokens)) {
