@@ -20,23 +20,23 @@ struct Sums {
 };
 
 /// What a warp needs of a token backward in time; read a token before.
-template <class Row> struct AdjointStep {
-  static constexpr int kHeld = Tiling<Row>::kHeld;
-  Writes<Row> writes;
-  Reads<Row> reads;
-  int32_t twin[kHeld];
+template <class Stored> struct AdjointStep {
+  static constexpr int kHeld = Tiling<Stored>::kHeld;
+  Writes<Stored> writes;
+  Reads<Stored> reads;
+  int32_t pair[kHeld];
   Pair d_reading, e;
   float beta;
 
-  __device__ __forceinline__ void load_writes(const Inputs<Row>& in, const Place<Row>& at, uint32_t token, int first,
-                                              int count) {
-    writes.load(in, at, in.later_writes, token, first, count);
-    load_entries(twin, at, in.twins + product(token, in.writes), first, count, -1);
+  __device__ __forceinline__ void load_writes(const Inputs<Stored>& in, const Place<Stored>& at, uint32_t token,
+                                              int first, int count) {
+    writes.load(in, at, in.next_write, token, first, count);
+    load_entries(pair, at, in.paired_read + product(token, in.writes), first, count, kUnpaired);
   }
-  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const float* d_y,
+  __device__ __forceinline__ void load(const Inputs<Stored>& in, const Place<Stored>& at, const float* d_y,
                                        const float* error, uint32_t token, bool exists) {
     load_writes(in, at, token, at.first_entry(), exists ? in.writes : 0);
-    reads.load(in, at, in.later_reads, token, at.first_entry(), exists ? in.reads : 0);
+    reads.load(in, at, in.next_read, token, at.first_entry(), exists ? in.reads : 0);
     if (exists) {
       d_reading = at.load(d_y + product(token, in.dim));
       e = at.load(error + product(token, in.dim));
@@ -46,24 +46,24 @@ template <class Row> struct AdjointStep {
 };
 
 /// The same forward in time.
-template <class Row> struct ValueStep {
-  static constexpr int kHeld = Tiling<Row>::kHeld;
-  Writes<Row> writes;
-  int32_t twin[kHeld], read[kHeld];
+template <class Stored> struct ValueStep {
+  static constexpr int kHeld = Tiling<Stored>::kHeld;
+  Writes<Stored> writes;
+  int32_t pair[kHeld], read[kHeld];
   Pair d_write, d_reading, e;
   float beta;
 
-  __device__ __forceinline__ void load_writes(const Inputs<Row>& in, const Place<Row>& at, uint32_t token, int first,
-                                              int count) {
-    writes.load(in, at, in.write_rows, token, first, count);
-    load_entries(twin, at, in.twins + product(token, in.writes), first, count, -1);
+  __device__ __forceinline__ void load_writes(const Inputs<Stored>& in, const Place<Stored>& at, uint32_t token,
+                                              int first, int count) {
+    writes.load(in, at, in.write_codes, token, first, count);
+    load_entries(pair, at, in.paired_read + product(token, in.writes), first, count, kUnpaired);
   }
-  __device__ __forceinline__ void load_reads(const Inputs<Row>& in, const Place<Row>& at, uint32_t token, int first,
-                                             int count) {
-    load_entries(read, at, in.read_rows + product(token, in.reads), first, count, kNone);
+  __device__ __forceinline__ void load_reads(const Inputs<Stored>& in, const Place<Stored>& at, uint32_t token,
+                                             int first, int count) {
+    load_entries(read, at, in.read_codes + product(token, in.reads), first, count, kNoSlot);
   }
-  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const float* d_u, const float* d_y,
-                                       const float* error, uint32_t token, bool exists) {
+  __device__ __forceinline__ void load(const Inputs<Stored>& in, const Place<Stored>& at, const float* d_u,
+                                       const float* d_y, const float* error, uint32_t token, bool exists) {
     load_writes(in, at, token, at.first_entry(), exists ? in.writes : 0);
     load_reads(in, at, token, at.first_entry(), exists ? in.reads : 0);
     if (exists) {
@@ -75,32 +75,32 @@ template <class Row> struct ValueStep {
   }
 };
 
-template <class Row>
-__global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
+template <class Stored>
+__global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
     sparse_delta_adjoint_kernel(float* d_u, float* all_sums, Sums out, const float* d_y, const float* error,
-                                Inputs<Row> in) {
-  constexpr int kHeld = Tiling<Row>::kHeld;
-  constexpr bool kIsAhead = Tiling<Row>::kNarrow;  // 16 warps have no registers for a second token
-  HEBB_SHARED(Partial<Row>, partial);
-  const Place<Row> at(in);
-  const Memory<Row> memory(in, at);
+                                Inputs<Stored> in) {
+  constexpr int kHeld = Tiling<Stored>::kHeld;
+  constexpr bool kIsAhead = Tiling<Stored>::kNarrow;  // 16 warps have no registers for a second token
+  HEBB_SHARED(Partial<Stored>, partial);
+  const Place<Stored> at(in);
+  const Memory<Stored> memory(in, at);
   const int64_t stream = at.row * in.heads + at.head;
   float* const sums = all_sums == nullptr ? nullptr : all_sums + stream * in.slots * in.dim + at.channel;
   const int write_count = in.writes, read_count = in.reads;
   const int64_t first_place = at.slice * in.tokens * in.heads;
   // G of a slot's first use in time is the sequence's part of d_memory.
-  const auto leave = [&](int32_t code, int32_t touched, const Part<Row>& g) {
-    memory.store(at, touched < 0 ? code : kNone, narrow(g));
-    if (touched >= 0 && sums != nullptr) { at.add(sums + product(static_cast<uint32_t>(touched), in.dim), g); }
+  const auto leave = [&](int32_t code, int32_t first_use, const Part<Stored>& g) {
+    memory.store(at, first_use < 0 ? code : kNoSlot, narrow(g));
+    if (first_use >= 0 && sums != nullptr) { at.add(sums + product(static_cast<uint32_t>(first_use), in.dim), g); }
   };
   for (int64_t s = first_sequence(in.sequences, in.sequence_count, at.row); s < in.sequence_count; ++s) {
     const SparseDeltaSequence sequence = in.sequences[s];
     if (sequence.row != at.row) { break; }
     const int begin = sequence.first, end = begin + sequence.length;
-    AdjointStep<Row> now, next;
+    AdjointStep<Stored> now, next;
     Ahead ahead;
     const auto look = [&](int t) {
-      ahead.look(in, t >= begin, at.token(t), in.later_writes, in.later_reads, in.touched);
+      ahead.look(in, t >= begin, at.token(t), in.next_write, in.next_read, in.first_use);
     };
     now.load(in, at, d_y, error, at.token(end - 1), true);
     look(end - 2);
@@ -108,37 +108,37 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
     look(end - 3);
     for (int t = end - 1; t >= begin; --t) {
       const uint32_t token = at.token(t);
-      const int32_t* const touched = in.touched + product(token, in.writes + in.reads);
+      const int32_t* const first_use = in.first_use + product(token, in.writes + in.reads);
       ahead.fetch(memory, at, sums, in.dim);
       look(t - 3);
       if constexpr (kIsAhead) { next.load(in, at, d_y, error, at.token(t - 1), t > begin); }
-      Held<Row> held[kHeld], read[kHeld];
-      int32_t touched_writes[kHeld], touched_reads[kHeld];
-      float twin_q[kHeld];
+      Held<Stored> held[kHeld], read[kHeld];
+      int32_t first_writes[kHeld], first_reads[kHeld];
+      float pair_q[kHeld];
       const auto gather_writes = [&](int first) {
         memory.load(held, at, now.writes.code);
         HEBB_UNROLL
         for (int j = 0; j < kHeld; ++j) {
-          twin_q[j] = now.twin[j] >= 0 ? (in.read_weights + product(token, in.reads))[now.twin[j]] : 0.0f;
+          pair_q[j] = now.pair[j] >= 0 ? (in.read_weights + product(token, in.reads))[now.pair[j]] : 0.0f;
         }
       };
       const auto gather_reads = [&](int first) {
         memory.load(read, at, now.reads.code);
-        load_entries(touched_reads, at, touched + in.writes, first, read_count, -1);
+        load_entries(first_reads, at, first_use + in.writes, first, read_count, kNotFirst);
       };
       const auto load_writes = [&](int first) {
         now.load_writes(in, at, token, first, write_count);
         gather_writes(first);
       };
       const auto load_reads = [&](int first) {
-        now.reads.load(in, at, in.later_reads, token, first, read_count);
+        now.reads.load(in, at, in.next_read, token, first, read_count);
         gather_reads(first);
       };
-      const Part<Row> d_reading = at.spread(now.d_reading), e = at.spread(now.e);
+      const Part<Stored> d_reading = at.spread(now.d_reading), e = at.spread(now.e);
       // G after the token's own read of the slot.
       const auto adjoint = [&](int j) {
-        Part<Row> g = widen(held[j]);
-        if (now.twin[j] >= 0) { g.add(twin_q[j], d_reading); }
+        Part<Stored> g = widen(held[j]);
+        if (now.pair[j] >= 0) { g.add(pair_q[j], d_reading); }
         return g;
       };
       gather_reads(at.first_entry());
@@ -146,23 +146,23 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       each_group(at, read_count, true, load_reads, [&](int) {
         HEBB_UNROLL
         for (int j = 0; j < kHeld; ++j) {
-          Part<Row> g = widen(read[j]);
+          Part<Stored> g = widen(read[j]);
           g.add(now.reads.q[j], d_reading);
-          leave(now.reads.code[j], touched_reads[j], g);
+          leave(now.reads.code[j], first_reads[j], g);
         }
       });
-      load_entries(touched_writes, at, touched, at.first_entry(), write_count, -1);
-      Part<Row> sum{};
+      load_entries(first_writes, at, first_use, at.first_entry(), write_count, kNotFirst);
+      Part<Stored> sum{};
       float* const by_write = out.by_write + (first_place + token) * 2 * in.writes;
       each_group(at, write_count, true, load_writes, [&](int first) {
         float dots[kHeld];
         int places[kHeld];
         HEBB_UNROLL
         for (int j = 0; j < kHeld; ++j) {
-          const Part<Row> g = adjoint(j);
+          const Part<Stored> g = adjoint(j);
           sum.add(now.writes.k[j], g);
           dots[j] = g.times(e);
-          places[j] = now.writes.code[j] != kNone ? at.entry(first, j) : -1;
+          places[j] = now.writes.code[j] != kNoSlot ? at.entry(first, j) : -1;
         }
         store_dots(by_write, at, dots, places);
       });
@@ -170,18 +170,18 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       __syncthreads();
       const Pair sums_of_warps = total(partial, at);
       if (at.warp == 0) { at.store(d_u + product(token, in.dim), sums_of_warps, false); }
-      const Part<Row> d_write = at.spread(sums_of_warps);
+      const Part<Stored> d_write = at.spread(sums_of_warps);
       const auto load_writes_again = [&](int first) {
         load_writes(first);
-        load_entries(touched_writes, at, touched, first, write_count, -1);
+        load_entries(first_writes, at, first_use, first, write_count, kNotFirst);
       };
       each_group(at, write_count, write_count <= at.entries_at_once(), load_writes_again, [&](int) {
         HEBB_UNROLL
         for (int j = 0; j < kHeld; ++j) {
-          Part<Row> g = adjoint(j);
+          Part<Stored> g = adjoint(j);
           g.add(-now.beta * now.writes.k[j], d_write);
           g.scale(now.writes.decay[j]);
-          leave(now.writes.code[j], touched_writes[j], g);
+          leave(now.writes.code[j], first_writes[j], g);
         }
       });
       if constexpr (kIsAhead) {
@@ -194,23 +194,23 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
   }
 }
 
-template <class Row>
-__global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
+template <class Stored>
+__global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
     sparse_delta_value_kernel(float* d_v, Sums out, const float* d_u, const float* d_y, const float* error,
-                              Inputs<Row> in, bool accumulate) {
-  constexpr int kHeld = Tiling<Row>::kHeld;
-  constexpr bool kIsAhead = Tiling<Row>::kNarrow;
-  const Place<Row> at(in);
-  const Memory<Row> memory(in, at, false);
+                              Inputs<Stored> in, bool accumulate) {
+  constexpr int kHeld = Tiling<Stored>::kHeld;
+  constexpr bool kIsAhead = Tiling<Stored>::kNarrow;
+  const Place<Stored> at(in);
+  const Memory<Stored> memory(in, at, false);
   const int write_count = in.writes, read_count = in.reads;
   const int64_t first_place = at.slice * in.tokens * in.heads;
   for (int64_t s = first_sequence(in.sequences, in.sequence_count, at.row); s < in.sequence_count; ++s) {
     const SparseDeltaSequence sequence = in.sequences[s];
     if (sequence.row != at.row) { break; }
     const int begin = sequence.first, end = begin + sequence.length;
-    ValueStep<Row> now, next;
+    ValueStep<Stored> now, next;
     Ahead ahead;
-    const auto look = [&](int t) { ahead.look(in, t < end, at.token(t), in.write_rows, in.read_rows); };
+    const auto look = [&](int t) { ahead.look(in, t < end, at.token(t), in.write_codes, in.read_codes); };
     now.load(in, at, d_u, d_y, error, at.token(begin), true);
     look(begin + 1);
     ahead.fetch(memory, at);
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       ahead.fetch(memory, at);
       look(t + 3);
       if constexpr (kIsAhead) { next.load(in, at, d_u, d_y, error, at.token(t + 1), t + 1 < end); }
-      Held<Row> held[kHeld], read[kHeld];
+      Held<Stored> held[kHeld], read[kHeld];
       const auto load_writes = [&](int first) {
         now.load_writes(in, at, token, first, write_count);
         memory.load(held, at, now.writes.code);
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
         }
       }
       now.e.scale(now.beta);
-      const Part<Row> u = at.spread(now.e), d_write = at.spread(now.d_write), d_reading = at.spread(now.d_reading);
+      const Part<Stored> u = at.spread(now.e), d_write = at.spread(now.d_write), d_reading = at.spread(now.d_reading);
       // Rows that the token writes and rows that it only reads are different ones: their loads and stores need no
       // order. What it reads of its own writes comes from registers.
       float* const by_write = out.by_write + (place * 2 + 1) * in.writes;
@@ -250,20 +250,20 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       each_group(at, write_count, true, load_writes, [&](int first) {
         float before[kHeld], after[kHeld];
         int places[kHeld];
-        bool has_twins = false;
+        bool has_pairs = false;
         HEBB_UNROLL
         for (int j = 0; j < kHeld; ++j) {
-          Part<Row> m = widen(held[j]);
-          const Held<Row> stored = overwrite(m, now.writes.decay[j], now.writes.k[j], u);
+          Part<Stored> m = widen(held[j]);
+          const Held<Stored> stored = overwrite(m, now.writes.decay[j], now.writes.k[j], u);
           m.scale(now.writes.decay[j]);
           before[j] = m.times(d_write);
           after[j] = widen(stored).times(d_reading);
           memory.store(at, now.writes.code[j], stored);
-          places[j] = now.writes.code[j] != kNone ? at.entry(first, j) : -1;
-          has_twins = has_twins || now.twin[j] >= 0;
+          places[j] = now.writes.code[j] != kNoSlot ? at.entry(first, j) : -1;
+          has_pairs = has_pairs || now.pair[j] >= 0;
         }
         store_dots(by_write, at, before, places);
-        if (__ballot_sync(kAllLanes, has_twins) != 0) { store_dots(by_read, at, after, now.twin); }
+        if (__ballot_sync(kAllLanes, has_pairs) != 0) { store_dots(by_read, at, after, now.pair); }
       });
       each_group(at, read_count, true, load_reads, [&](int first) {
         float dots[kHeld];
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
         HEBB_UNROLL
         for (int j = 0; j < kHeld; ++j) {
           dots[j] = widen(read[j]).times(d_reading);
-          places[j] = now.read[j] != kNone ? at.entry(first, j) : -1;
+          places[j] = now.read[j] != kNoSlot ? at.entry(first, j) : -1;
         }
         store_dots(by_read, at, dots, places);
       });
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
 /// entries.
 struct Chains {
   double* carry;  // [N, H, W] after each write
-  const int32_t *order, *touched;
+  const int32_t *order, *first_use;
   const float *k, *q, *decay, *beta, *by_write, *d_q;
   int64_t length, heads, writes, reads;
   bool decays_by_key;
@@ -301,7 +301,7 @@ struct Chains {
                   first = (stream.quotient * length) * heads + stream.remainder;
     const int32_t* const entries = order + at.quotient * all;
     const auto is_first = [&](const Split& e) {
-      return touched[(first + e.quotient * heads) * width + e.remainder] >= 0;
+      return first_use[(first + e.quotient * heads) * width + e.remainder] >= 0;
     };
     int64_t i = at.remainder * width + column;
     if (i + 1 < all && !is_first({entries[i + 1], width})) { return; }
@@ -352,52 +352,52 @@ struct Finish {
 
 }  // namespace
 
-void run(Stream& stream, const SparseDeltaBackward& a) {
-  const Sums out{a.by_write.as<float>(), a.by_read.as<float>(), a.by_token.as<float>()};
-  float* const sums = a.d_memory.defined() ? a.sums.as<float>() : nullptr;
-  if (sums != nullptr) { zero_bytes(stream, sums, a.sums.bytes()); }
-  const int64_t batch = a.in.table.size(0);
+void run(Stream& stream, const SparseDeltaBackward& a, const SparseDeltaBackwardScratch& scratch) {
+  const Sums out{a.products.by_write.as<float>(), a.products.by_read.as<float>(), a.products.by_token.as<float>()};
+  float* const sums = a.d_memory.defined() ? scratch.sums.as<float>() : nullptr;
+  if (sums != nullptr) { zero_bytes(stream, sums, scratch.sums.bytes()); }
+  const int64_t batch = a.in.batch;
   const auto launch = [&](auto zero) {
-    using Row = decltype(zero);
-    const Inputs<Row> in = inputs_of<Row>(a.in, {});
-    HEBB_ASSERT(a.by_token.size(0) == in.slices && a.in.twins.defined());
+    using Stored = decltype(zero);
+    const Inputs<Stored> in = inputs_of<Stored>(a.in, scratch.table, {});
+    HEBB_ASSERT(a.products.by_token.size(0) == in.slices && a.in.uses.paired_read.defined());
     const unsigned blocks = blocks_for(batch * in.heads * in.slices, 1),
-                   threads = threads_for<Row>(in.writes, in.reads);
-    HEBB_LAUNCH(sparse_delta_adjoint_kernel<Row>, blocks, threads, 0, stream, a.d_u.as<float>(), sums, out,
+                   threads = threads_for<Stored>(in.writes, in.reads);
+    HEBB_LAUNCH(sparse_delta_adjoint_kernel<Stored>, blocks, threads, 0, stream, scratch.d_u.as<float>(), sums, out,
                 a.d_y.as<float>(), a.error.as<float>(), in);
     if (sums != nullptr) {
       each_element("sparse_delta_memory", stream, in.heads * in.slots, in.dim,
                    AddSlices{a.d_memory.as<float>(), sums, batch, in.heads * in.slots * in.dim, in.dim, in.dim, true});
     }
-    HEBB_LAUNCH(sparse_delta_value_kernel<Row>, blocks, threads, 0, stream, a.d_v.as<float>(), out, a.d_u.as<float>(),
-                a.d_y.as<float>(), a.error.as<float>(), in, a.accumulate);
+    HEBB_LAUNCH(sparse_delta_value_kernel<Stored>, blocks, threads, 0, stream, a.d_v.as<float>(), out,
+                scratch.d_u.as<float>(), a.d_y.as<float>(), a.error.as<float>(), in, a.accumulate);
   };
-  if (a.in.table.dtype == DType::bf16) {
+  if (a.in.place_type == DType::bf16) {
     launch(bf16{});
   } else {
     launch(0.0f);
   }
 }
 
-void run(Stream& stream, const SparseDeltaScan& a) {
-  const int64_t slices = a.by_token.size(0), tokens = a.by_token.size(1), heads = a.by_token.size(2),
-                rows = tokens * heads;
-  const int64_t writes = a.in.write_weights.size(2), reads = a.in.read_weights.size(2),
-                streams = a.in.order.size(0) * heads;
+void run(Stream& stream, const SparseDeltaScan& a, const SparseDeltaScanScratch& scratch) {
+  const int64_t slices = a.products.by_token.size(0), tokens = a.products.by_token.size(1),
+                heads = a.products.by_token.size(2), rows = tokens * heads;
+  const int64_t writes = a.in.write_weights.size(2), reads = a.in.read_weights.size(2), streams = a.in.batch * heads;
   const bool by_key = a.in.decays_by_key();
-  float *const by_write = a.by_write.as<float>(), *const d_q = a.d_read_weights.as<float>();
+  float *const by_write = a.products.by_write.as<float>(), *const d_q = a.d_read_weights.as<float>();
   const float *const k = a.in.write_weights.as<float>(), *const beta = a.in.beta.as<float>();
-  double* const carry = a.carry.as<double>();
+  double* const carry = scratch.carry.as<double>();
   const auto add_slices = [&](const char* name, float* to, const float* from, int64_t columns) {
     each_element(name, stream, 1, rows * columns,
                  AddSlices{to, from, slices, rows * columns, 0, rows * columns, false});
   };
   add_slices("sparse_delta_writes", by_write, by_write, 2 * writes);  // in place of the first
-  add_slices("sparse_delta_reads", d_q, a.by_read.as<float>(), reads);
-  add_slices("sparse_delta_tokens", a.d_beta.as<float>(), a.by_token.as<float>(), 1);
-  each_element("sparse_delta_chains", stream, rows, writes + reads,
-               Chains{carry, a.in.order.as<int32_t>(), a.in.touched.as<int32_t>(), k, a.in.read_weights.as<float>(),
-                      a.in.decay.as<float>(), beta, by_write, d_q, rows / streams, heads, writes, reads, by_key});
+  add_slices("sparse_delta_reads", d_q, a.products.by_read.as<float>(), reads);
+  add_slices("sparse_delta_tokens", a.d_beta.as<float>(), a.products.by_token.as<float>(), 1);
+  each_element(
+      "sparse_delta_chains", stream, rows, writes + reads,
+      Chains{carry, a.in.uses.order.as<int32_t>(), a.in.uses.first_use.as<int32_t>(), k, a.in.read_weights.as<float>(),
+             a.in.decay.as<float>(), beta, by_write, d_q, rows / streams, heads, writes, reads, by_key});
   each_warp("sparse_delta_finish", stream, rows,
             Finish{a.d_write_weights.as<float>(), a.d_g.as<float>(), carry, k, a.g.as<float>(), beta, by_write, writes,
                    by_key});

@@ -1,46 +1,59 @@
-#include "kernels/sparse_delta/sparse_delta.h"
-
-#include <cstdint>
-
 #include "kernels/sparse_delta/slots.h"
 
 namespace hebb {
-namespace {
-
-int64_t lanes_of(DType dtype) { return cpu::kVecBytes / dtype_bytes(dtype); }
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
-
-int64_t sparse_delta_slice(int64_t dim, DType dtype) {
-  const int64_t vectors = divide_up(dim, lanes_of(dtype));
-  return divide_up(vectors, divide_up(vectors, cpu::sparse_delta::kMaxVectors)) * lanes_of(dtype);
-}
-
-int64_t sparse_delta_slices(int64_t dim, DType dtype) { return divide_up(dim, sparse_delta_slice(dim, dtype)); }
-
-SparseDeltaScratch sparse_delta_scratch(const Stream& stream, const SparseDeltaSizes& n, DType dtype) {
-  SparseDeltaScratch s;
-  if (stream.on_gpu()) {
-    // Sorting: some rows and heads at a time, at least one; an entry's key, and what sort_keys takes of it.
-    constexpr int64_t kEntriesAtOnce = int64_t{1} << 22, kIntsPerEntry = 6, kMore = 4096;
-    const int64_t entries = n.length * (n.writes + n.reads), streams = n.batch * n.heads;
-    const int64_t at_once = std::clamp<int64_t>(kEntriesAtOnce / entries, 1, streams);
-    s.map = {1, at_once * entries * kIntsPerEntry + kMore};
-    s.order = {n.batch, n.heads, entries};
-    s.slices = divide_up(n.dim, kSparseDeltaSlice);
-    s.table = {n.batch, n.heads, s.slices, n.slots, kSparseDeltaSlice};
-    s.sums = {n.batch, n.heads, n.slots, n.dim};
-    s.carry = {n.tokens(), n.heads, n.writes};
-    return s;
+SparseDeltaUses sparse_delta_uses(Workspace& workspace, const Tensor& write_slots, const Tensor& read_slots,
+                                  const Tensor& sequences, int64_t batch, bool backward) {
+  const int64_t tokens = write_slots.size(0), heads = write_slots.size(1);
+  const int64_t entries = write_slots.size(2) + read_slots.size(2);
+  const auto codes = [&](const Tensor& slots) { return workspace.tensor(slots.shape, DType::i32, "slot codes"); };
+  SparseDeltaUses uses;
+  uses.write_codes = codes(write_slots);
+  uses.read_codes = codes(read_slots);
+  if (!workspace.on_gpu()) {
+    uses.numbered = workspace.tensor({tokens, heads, entries}, DType::i32, "touched slots");
+    uses.count = workspace.tensor({sequences.size(0), heads}, DType::i32, "touched slots");
+    return uses;
   }
-  s.slices = sparse_delta_slices(n.dim, dtype);
-  const auto workers = [&](int64_t slices) { return std::min<int64_t>(threads(), n.batch * n.heads * slices); };
-  s.map = {workers(1), n.slots};
-  s.table = {workers(s.slices), n.row_limit(), sparse_delta_slice(n.dim, dtype)};
-  s.carry = {workers(1), n.row_limit()};
-  return s;
+  uses.first_use = workspace.tensor({tokens, heads, entries}, DType::i32, "touched slots");
+  uses.order = workspace.tensor({batch, heads, tokens / batch * entries}, DType::i32, "uses of slots");
+  if (backward) {
+    uses.next_write = codes(write_slots);
+    uses.next_read = codes(read_slots);
+    uses.paired_read = codes(write_slots);
+  }
+  return uses;
 }
+
+SparseDeltaIndexScratch plan(Workspace& workspace, const SparseDeltaIndex& args) {
+  const int64_t heads = args.write_slots.size(1);
+  if (!workspace.on_gpu()) {
+    const int64_t workers = cpu::sparse_delta::workers_of(args.batch, heads, 1);
+    return {.map = workspace.tensor({workers, args.slots}, DType::i32, "slot map")};
+  }
+  // Some rows of the batch and heads at a time, at least one; an entry's key, and what sort_keys takes of it.
+  constexpr int64_t kEntriesAtOnce = int64_t{1} << 22, kIntsPerEntry = 6, kMore = 4096;
+  const int64_t entries = args.uses.order.size(2);
+  const int64_t at_once = std::clamp<int64_t>(kEntriesAtOnce / entries, 1, args.batch * heads);
+  return {.map = workspace.tensor({1, at_once * entries * kIntsPerEntry + kMore}, DType::i32, "slot map")};
+}
+HEBB_KERNEL_PLANNED(SparseDeltaIndex)
+
+Tensor sparse_delta_table(Workspace& workspace, const SparseDeltaInputs& in) {
+  if (!in.uses.write_codes.defined()) { return {}; }
+  const auto table = [&](Shape shape) { return workspace.tensor(shape, in.place_type, "sparse delta rows"); };
+  const int64_t heads = in.v.size(1), dim = in.v.size(2);
+  if (workspace.on_gpu()) {
+    const int64_t slices = cpu::sparse_delta::divide_up(dim, kSparseDeltaSlice);
+    return table({in.batch, heads, slices, in.slots, kSparseDeltaSlice});
+  }
+  const cpu::sparse_delta::Sizes n(in);
+  return table({cpu::sparse_delta::workers_of(in.batch, heads, n.slices), cpu::sparse_delta::places_of(in), n.slice});
+}
+
+SparseDeltaForwardScratch plan(Workspace& workspace, const SparseDeltaForward& args) {
+  return {.table = sparse_delta_table(workspace, args.in)};
+}
+HEBB_KERNEL_PLANNED(SparseDeltaForward)
 
 namespace cpu {
 
@@ -51,84 +64,80 @@ using sparse_delta::Token;
 
 namespace {
 
-constexpr int32_t kUnused = INT32_MIN;
-
-/// Numbers of one head of a sequence; map[slot]: kUnused, ~c (read only so far) or c (written).
+/// Codes of one head of a sequence; map[slot]: that of its next use, kNoSlot before the first.
 void index_head(const SparseDeltaIndex& a, const SparseDeltaSequence& s, int64_t heads, int64_t head, int32_t* count,
                 int32_t* map) {
   const int64_t writes = a.write_slots.size(2), reads = a.read_slots.size(2);
-  int32_t* touched = a.touched.as<int32_t>() + (s.first * heads + head * s.length) * (writes + reads);
+  int32_t* numbered = a.uses.numbered.as<int32_t>() + (s.first * heads + head * s.length) * (writes + reads);
   int32_t used = 0;
-  const auto number = [&](int32_t slot) {
-    if (map[slot] == kUnused) {
-      map[slot] = ~used;
-      touched[used++] = slot;
+  const auto code_of = [&](int32_t slot) {
+    if (map[slot] == kNoSlot) {
+      map[slot] = sparse_delta::unwritten(used);
+      numbered[used++] = slot;
     }
     return map[slot];
   };
   for (int64_t t = s.first; t < s.first + s.length; ++t) {
     const int64_t at = t * heads + head;
     for (int64_t n = at * writes; n < (at + 1) * writes; ++n) {
-      const int32_t slot = a.write_slots.as<int32_t>()[n], code = number(slot);
-      a.write_rows.as<int32_t>()[n] = code;
-      map[slot] = code >= 0 ? code : ~code;
+      const int32_t slot = a.write_slots.as<int32_t>()[n], code = code_of(slot);
+      a.uses.write_codes.as<int32_t>()[n] = code;
+      map[slot] = sparse_delta::place_of(code);
     }
     for (int64_t m = at * reads; m < (at + 1) * reads; ++m) {
-      a.read_rows.as<int32_t>()[m] = number(a.read_slots.as<int32_t>()[m]);
+      a.uses.read_codes.as<int32_t>()[m] = code_of(a.read_slots.as<int32_t>()[m]);
     }
   }
   *count = used;
-  for (int32_t c = 0; c < used; ++c) { map[touched[c]] = kUnused; }
+  for (int32_t c = 0; c < used; ++c) { map[numbered[c]] = kNoSlot; }
 }
 
 template <class S, int NV> void forward_task(const SparseDeltaForward& a, const Sizes& n, const Task<S>& task) {
-  using Row = Channels<S, NV>;
+  using Slot = Channels<S, NV>;
   const int tail = task.tail;
   const int32_t *writes = task.writes, *reads = task.reads;
   for (int64_t t = task.first(); t < task.end(); ++t) {
     const int64_t at = t * n.heads + task.head, channel = at * n.dim + task.first_channel;
     const Token<S> token(a.in, n, at);
-    Row e(a.in.v.as<S>() + channel, tail);
+    Slot e(a.in.v.as<S>() + channel, tail);
     for (int64_t i = 0; i < n.writes; ++i) {
-      e.add(-token.k[i] * token.decay[i * token.decay_step], Row(task.value(writes[i]), tail));
+      e.add(-token.k[i] * token.decay[i * token.decay_step], Slot(task.value(writes[i]), tail));
     }
     if (a.error.defined()) { e.put(a.error.as<S>() + channel, tail); }
     e.scale(token.beta);
     for (int64_t i = 0; i < n.writes; ++i) {
-      Row m(task.value(writes[i]), tail);
+      Slot m(task.value(writes[i]), tail);
       m.scale(token.decay[i * token.decay_step]);
       m.add(token.k[i], e);
-      m.put(task.row(writes[i]), tail);
+      m.put(task.place(writes[i]), tail);
     }
-    Row y(S(0));
-    for (int64_t i = 0; i < n.reads; ++i) { y.add(token.q[i], Row(task.value(reads[i]), tail)); }
+    Slot y(S(0));
+    for (int64_t i = 0; i < n.reads; ++i) { y.add(token.q[i], Slot(task.value(reads[i]), tail)); }
     y.put(a.y.as<S>() + channel, tail);
     writes += n.heads * n.writes;
     reads += n.heads * n.reads;
   }
 }
 
-template <class S> void forward(const SparseDeltaForward& a) {
-  const int64_t slots = a.in.memory.defined() ? a.in.memory.size(1) : a.state.defined() ? a.state.size(2) : 0;
-  const Sizes n(a.in, slots);
+template <class S> void forward(const SparseDeltaForward& a, const Tensor& table) {
+  const Sizes n(a.in);
   // Without private tables any number of workers will do.
-  const int64_t workers = a.in.table.defined() ? a.in.table.size(0) : threads();
+  const int64_t workers = table.defined() ? table.size(0) : threads();
   sparse_delta::for_tasks(n.tasks(), workers, [&](int64_t i, int64_t worker) {
-    const Task<S> task = sparse_delta::make_task<S>(a.in, n, i, worker, a.state);
+    const Task<S> task = sparse_delta::make_task<S>(a.in, n, i, table, worker, a.state);
     sparse_delta::with_vectors(task.vectors, [&](auto vectors) { forward_task<S, vectors()>(a, n, task); });
   });
 }
 
 }  // namespace
 
-void run(Stream&, const SparseDeltaIndex& a) {
-  const int64_t heads = a.write_slots.size(1), sequences = a.sequences.size(0), slots = a.slots;
-  std::fill_n(a.map.as<int32_t>(), a.map.numel(), kUnused);
-  sparse_delta::for_tasks(sequences * heads, a.map.size(0), [&](int64_t i, int64_t worker) {
+void run(Stream&, const SparseDeltaIndex& a, const SparseDeltaIndexScratch& scratch) {
+  const int64_t heads = a.write_slots.size(1), sequences = a.sequences.size(0);
+  int32_t* map = scratch.map.as<int32_t>();
+  std::fill_n(map, scratch.map.numel(), kNoSlot);
+  sparse_delta::for_tasks(sequences * heads, scratch.map.size(0), [&](int64_t i, int64_t worker) {
     const SparseDeltaSequence& s = sparse_delta::sequences(a.sequences)[i / heads];
-    if (s.carried == 0) {
-      index_head(a, s, heads, i % heads, a.count.as<int32_t>() + i, a.map.as<int32_t>() + worker * slots);
-    }
+    if (s.carried == 0) { index_head(a, s, heads, i % heads, a.uses.count.as<int32_t>() + i, map + worker * a.slots); }
   });
 }
 
@@ -156,8 +165,8 @@ void run(Stream&, const SparseDeltaDecay& a) {
   });
 }
 
-void run(Stream&, const SparseDeltaForward& args) {
-  dispatch_real(args.y.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+void run(Stream&, const SparseDeltaForward& args, const SparseDeltaForwardScratch& scratch) {
+  dispatch_real(args.y.dtype, [&](auto zero) { forward<decltype(zero)>(args, scratch.table); });
 }
 
 }  // namespace cpu

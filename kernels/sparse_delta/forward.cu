@@ -15,25 +15,25 @@ namespace {
 
 using namespace sparse_delta;
 
-template <class Row>
-__global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
-    sparse_delta_forward_kernel(float* y, float* error, Inputs<Row> in) {
-  constexpr int kHeld = Tiling<Row>::kHeld;
-  HEBB_SHARED(Partial<Row>, old);
-  HEBB_SHARED(Partial<Row>, readings);
-  const Place<Row> at(in);
+template <class Stored>
+__global__ void __launch_bounds__(32 * Tiling<Stored>::kWarps)
+    sparse_delta_forward_kernel(float* y, float* error, Inputs<Stored> in) {
+  constexpr int kHeld = Tiling<Stored>::kHeld;
+  HEBB_SHARED(Partial<Stored>, old);
+  HEBB_SHARED(Partial<Stored>, readings);
+  const Place<Stored> at(in);
   const int write_count = in.writes, read_count = in.reads;
   for (int64_t s = first_sequence(in.sequences, in.sequence_count, at.row); s < in.sequence_count; ++s) {
     const SparseDeltaSequence sequence = in.sequences[s];
     if (sequence.row != at.row) { break; }
     const bool carried = sequence.carried != 0;
-    const Memory<Row> memory(in, at, carried);
-    const int32_t *const write_codes = carried ? in.write_slots : in.write_rows, *const read_codes = carried
-                                                                                                         ? in.read_slots
-                                                                                                         : in.read_rows;
+    const Memory<Stored> memory(in, at, carried);
+    const int32_t *const write_codes = carried ? in.write_slots : in.write_codes, *const read_codes =
+                                                                                      carried ? in.read_slots
+                                                                                              : in.read_codes;
     const int begin = sequence.first, end = begin + sequence.length;
-    Writes<Row> writes, next;
-    Reads<Row> reads;
+    Writes<Stored> writes, next;
+    Reads<Stored> reads;
     Ahead ahead;
     const auto look = [&](int t) { ahead.look(in, t < end, at.token(t), write_codes, read_codes); };
     writes.load(in, at, write_codes, at.token(begin), at.first_entry(), write_count);
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
         next_v = at.load(in.v + product(after, in.dim));
         next_beta = in.beta[after];
       }
-      Held<Row> held[kHeld], read[kHeld];
+      Held<Stored> held[kHeld], read[kHeld];
       const auto load_writes = [&](int first) {
         writes.load(in, at, write_codes, token, first, write_count);
         memory.load(held, at, writes.code);
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
       };
       memory.load(held, at, writes.code);
       memory.load(read, at, reads.code);
-      Part<Row> sum{}, reading{};
+      Part<Stored> sum{}, reading{};
       each_group(at, writes_now, true, load_writes, [&](int) {
         HEBB_UNROLL
         for (int j = 0; j < kHeld; ++j) { sum.add(-writes.k[j] * writes.decay[j], widen(held[j])); }
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(32 * Tiling<Row>::kWarps)
         e.add(1.0f, v);
         if (error != nullptr && at.warp == 0) { at.store(error + product(token, in.dim), e, false); }
         e.scale(beta);
-        const Part<Row> u = at.spread(e);
+        const Part<Stored> u = at.spread(e);
         each_group(at, write_count, write_count <= at.entries_at_once(), load_writes, [&](int) {
           HEBB_UNROLL
           for (int j = 0; j < kHeld; ++j) {
@@ -121,10 +121,10 @@ struct Entries {
 
 /// Where the codes of a stream's entries go.
 struct Codes {
-  int32_t *write_rows, *read_rows;
+  int32_t *writes, *reads;
 
   __device__ int32_t& at(const Entries& in, int64_t token, int64_t i) const {
-    return i < in.writes ? write_rows[token * in.writes + i] : read_rows[token * in.reads + i - in.writes];
+    return i < in.writes ? writes[token * in.writes + i] : reads[token * in.reads + i - in.writes];
   }
 };
 
@@ -148,8 +148,8 @@ struct GatherKeys {
 /// the first write: until then M is that of `memory`. (The longest walk is that of a slot which all tokens read and
 /// none writes.)
 struct NumberSlots {
-  Codes codes, later;  // later: null in a forward pass
-  int32_t *twins, *touched, *order;
+  Codes codes, next_use;  // next_use: null in a forward pass, as paired_read is
+  int32_t *paired_read, *first_use, *order;
   const int32_t *keys, *positions;
   const SparseDeltaSequence* sequences;
   Entries in;
@@ -176,30 +176,30 @@ struct NumberSlots {
     const bool is_first = i == begin || keys[i - 1] != keys[i] || row_begin + entry_of(i - 1).quotient < sequence.first;
     const auto slot = static_cast<int32_t>(keys[i] - local * in.slots);
     order[stream * all + i - begin] = static_cast<int32_t>(positions[i] - begin);
-    touched[in.token(stream, own.quotient) * in.width() + own.remainder] = is_first ? slot : -1;
+    first_use[in.token(stream, own.quotient) * in.width() + own.remainder] = is_first ? slot : kNotFirst;
     const int64_t end = int64_t{sequence.first} + sequence.length - row_begin;
     bool written = !is_first;
     for (int64_t next = i; !written && next < begin + all && keys[next] == keys[i] && entry_of(next).quotient < end;
          ++next) {
       const Split e = entry_of(next);
-      codes.at(in, in.token(stream, e.quotient), e.remainder) = ~slot;
+      codes.at(in, in.token(stream, e.quotient), e.remainder) = unwritten(slot);
       written = e.remainder < in.writes;
     }
-    if (twins != nullptr) {
+    if (paired_read != nullptr) {
       // Entries of one token and slot, a write and a read, lie side by side.
       const auto is_same = [&](int64_t a, int64_t b) {
         return a >= begin && b < begin + all && keys[a] == keys[b] && entry_of(a).quotient == entry_of(b).quotient;
       };
-      const bool is_write = own.remainder < in.writes, has_twin = is_write && is_same(i, i + 1);
-      const int64_t token = in.token(stream, own.quotient), next = i + (has_twin ? 2 : 1);
+      const bool is_write = own.remainder < in.writes, is_paired = is_write && is_same(i, i + 1);
+      const int64_t token = in.token(stream, own.quotient), next = i + (is_paired ? 2 : 1);
       const bool is_last = next >= begin + all || keys[next] != keys[i] || entry_of(next).quotient >= end;
-      later.at(in, token, own.remainder) = is_last ? ~slot : slot;
+      next_use.at(in, token, own.remainder) = is_last ? unwritten(slot) : slot;
       if (is_write) {
-        twins[token * in.writes + own.remainder] =
-            has_twin ? static_cast<int32_t>(entry_of(i + 1).remainder - in.writes) : -1;
+        paired_read[token * in.writes + own.remainder] =
+            is_paired ? static_cast<int32_t>(entry_of(i + 1).remainder - in.writes) : kUnpaired;
       } else if (is_same(i - 1, i)) {
-        codes.at(in, token, own.remainder) = kNone;
-        later.at(in, token, own.remainder) = kNone;
+        codes.at(in, token, own.remainder) = kNoSlot;
+        next_use.at(in, token, own.remainder) = kNoSlot;
       }
     }
   }
@@ -219,29 +219,36 @@ struct Decay {
 
 }  // namespace
 
-void run(Stream& stream, const SparseDeltaIndex& a) {
-  const int64_t batch = a.order.size(0), heads = a.order.size(1), entries = a.order.size(2), streams = batch * heads;
+void run(Stream& stream, const SparseDeltaIndex& a, const SparseDeltaIndexScratch& scratch) {
+  const SparseDeltaUses& uses = a.uses;
+  const Tensor& map = scratch.map;
+  const int64_t batch = uses.order.size(0), heads = uses.order.size(1), entries = uses.order.size(2),
+                streams = batch * heads;
   const int64_t writes = a.write_slots.size(2), reads = a.read_slots.size(2), length = entries / (writes + reads);
   int64_t at_once = std::clamp<int64_t>(((int64_t{1} << 31) - 1) / a.slots, 1, streams);
-  while (at_once > 1 && at_once * entries * 4 + sort_scratch_bytes(at_once * entries) + 16 > a.map.bytes()) {
-    --at_once;
-  }
-  auto* const keys = a.map.as<int32_t>();
+  while (at_once > 1 && at_once * entries * 4 + sort_scratch_bytes(at_once * entries) + 16 > map.bytes()) { --at_once; }
+  auto* const keys = map.as<int32_t>();
   for (int64_t first = 0; first < streams; first += at_once) {
     const int64_t count = std::min(at_once, streams - first), keys_count = count * entries;
-    int32_t* const scratch = keys + (keys_count + 3) / 4 * 4;
-    HEBB_ASSERT((keys_count + 3) / 4 * 16 + sort_scratch_bytes(keys_count) <= a.map.bytes());
-    const Codes codes{a.write_rows.as<int32_t>(), a.read_rows.as<int32_t>()};
-    const Codes later{a.later_writes.as<int32_t>(), a.later_reads.as<int32_t>()};
+    int32_t* const space = keys + (keys_count + 3) / 4 * 4;
+    HEBB_ASSERT((keys_count + 3) / 4 * 16 + sort_scratch_bytes(keys_count) <= map.bytes());
+    const Codes codes{uses.write_codes.as<int32_t>(), uses.read_codes.as<int32_t>()};
+    const Codes next_use{uses.next_write.as<int32_t>(), uses.next_read.as<int32_t>()};
     const Entries in{
         a.write_slots.as<int32_t>(), a.read_slots.as<int32_t>(), length, heads, writes, reads, a.slots, first};
     each_element("sparse_delta_keys", stream, count * length, writes + reads, GatherKeys{keys, codes, in});
-    const SortedKeys sorted = sort_keys(stream, keys, keys_count, count * a.slots, scratch);
-    each_element(
-        "sparse_delta_numbers", stream, count * length, writes + reads,
-        NumberSlots{codes, later, a.twins.as<int32_t>(), a.touched.as<int32_t>(), a.order.as<int32_t>(), sorted.keys,
-                    sorted.positions, reinterpret_cast<const SparseDeltaSequence*>(a.sequences.as<int32_t>()), in,
-                    a.sequences.size(0)});
+    const SortedKeys sorted = sort_keys(stream, keys, keys_count, count * a.slots, space);
+    each_element("sparse_delta_numbers", stream, count * length, writes + reads,
+                 NumberSlots{.codes = codes,
+                             .next_use = next_use,
+                             .paired_read = uses.paired_read.as<int32_t>(),
+                             .first_use = uses.first_use.as<int32_t>(),
+                             .order = uses.order.as<int32_t>(),
+                             .keys = sorted.keys,
+                             .positions = sorted.positions,
+                             .sequences = reinterpret_cast<const SparseDeltaSequence*>(a.sequences.as<int32_t>()),
+                             .in = in,
+                             .sequence_count = a.sequences.size(0)});
   }
 }
 
@@ -251,15 +258,14 @@ void run(Stream& stream, const SparseDeltaDecay& a) {
                Decay{a.decay.as<float>(), a.g.as<float>(), a.write_weights.as<float>(), writes});
 }
 
-void run(Stream& stream, const SparseDeltaForward& a) {
-  const int64_t batch = (a.in.table.defined() ? a.in.table : a.state).size(0);
+void run(Stream& stream, const SparseDeltaForward& a, const SparseDeltaForwardScratch& scratch) {
   const auto launch = [&](auto zero) {
-    using Row = decltype(zero);
-    const Inputs<Row> in = inputs_of<Row>(a.in, a.state);
-    HEBB_LAUNCH(sparse_delta_forward_kernel<Row>, blocks_for(batch * in.heads * in.slices, 1),
-                threads_for<Row>(in.writes, in.reads), 0, stream, a.y.as<float>(), a.error.as<float>(), in);
+    using Stored = decltype(zero);
+    const Inputs<Stored> in = inputs_of<Stored>(a.in, scratch.table, a.state);
+    HEBB_LAUNCH(sparse_delta_forward_kernel<Stored>, blocks_for(a.in.batch * in.heads * in.slices, 1),
+                threads_for<Stored>(in.writes, in.reads), 0, stream, a.y.as<float>(), a.error.as<float>(), in);
   };
-  if (a.in.table.defined() && a.in.table.dtype == DType::bf16) {
+  if (scratch.table.defined() && scratch.table.dtype == DType::bf16) {
     HEBB_ASSERT(!a.state.defined());
     launch(bf16{});
   } else {

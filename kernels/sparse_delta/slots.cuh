@@ -1,10 +1,11 @@
 #pragma once
-// Rows of a sparse delta memory as one block sees them: one row of the batch, one head, 64 channels. Row is the type of
-// the private rows: float, or bf16 in bf16 runs, where each is one line of 128 bytes. All arithmetic is in fp32. The
+// Rows of a sparse delta memory as one block sees them: one row of the batch, one head, 64 channels. Stored is the type
+// of the private rows: float, or bf16 in bf16 runs, where each is one line of 128 bytes. All arithmetic is in fp32. The
 // warps share the slots of a token.
 #include "kernels/common/cuda/fast_divide.cuh"
 #include "kernels/common/cuda/prefetch.cuh"
-#include "kernels/sparse_delta/sparse_delta.h"
+#include "kernels/sparse_delta/codes.h"
+#include "kernels/sparse_delta/scratch.h"
 
 namespace hebb::HEBB_DEVICE::sparse_delta {
 
@@ -13,24 +14,22 @@ static_assert(kSparseDeltaSlice == 64);
 /// How a warp works on rows. In fp32 all lanes share one, which keeps the order of sums; in bf16 eight do, 16 bytes
 /// each: what is done once a row (codes, weights, addresses, sums of dot products) then costs a quarter of the
 /// instructions, which would bind a block otherwise. Few warps have few partial sums to add up, which all of them do.
-template <class Row> struct Tiling {
-  static constexpr bool kNarrow = std::is_same_v<Row, bf16>;
+template <class Stored> struct Tiling {
+  static constexpr bool kNarrow = std::is_same_v<Stored, bf16>;
   static constexpr int kLanes = kNarrow ? 8 : 32, kRows = 32 / kLanes;  // of a row; that a warp loads at once
   static constexpr int kChannels = 64 / kLanes;                         // of a lane
   static constexpr int kHeld = kNarrow ? 2 : 4;                         // such loads under way
   static constexpr int kEntries = kHeld * kRows, kWarps = kNarrow ? 8 : 16;
 };
 
-constexpr int32_t kNone = INT32_MIN;  // below the codes of all slots
-
 /// What forward and backward share; see SparseDeltaInputs. Private rows are [B, H, slices, slots, 64], carried ones [B,
 /// H, slots, dim].
-template <class Row> struct Inputs {
+template <class Stored> struct Inputs {
   const float *write_weights, *read_weights, *decay, *beta, *v;
-  const Row* memory;
-  const int32_t *write_slots, *read_slots, *write_rows, *read_rows, *touched, *later_writes, *later_reads, *twins;
+  const Stored* memory;
+  const int32_t *write_slots, *read_slots, *write_codes, *read_codes, *first_use, *next_write, *next_read, *paired_read;
   const SparseDeltaSequence* sequences;
-  Row* table;
+  Stored* table;
   float* state;
   int64_t tokens, slots;
   int heads, dim, writes, reads, sequence_count, slices;
@@ -42,30 +41,30 @@ __device__ __forceinline__ int64_t product(uint32_t a, int b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint32_t>(b));
 }
 
-template <class Row> Inputs<Row> inputs_of(const SparseDeltaInputs& in, const Tensor& state) {
-  HEBB_ASSERT(in.table.defined() || state.defined());
+template <class Stored>
+Inputs<Stored> inputs_of(const SparseDeltaInputs& in, const Tensor& table, const Tensor& state) {
+  HEBB_ASSERT(table.defined() || state.defined());
   HEBB_ASSERT((in.v.size(0) + 4) * in.v.size(1) < int64_t{1} << 31);  // tokens ahead, too, have 32-bit numbers
   const auto small = [](int64_t n) { return static_cast<int>(n); };
-  const int64_t slots = in.table.defined() ? in.table.size(3) : state.size(2);
   return {.write_weights = in.write_weights.as<float>(),
           .read_weights = in.read_weights.as<float>(),
           .decay = in.decay.as<float>(),
           .beta = in.beta.as<float>(),
           .v = in.v.as<float>(),
-          .memory = in.memory.as<Row>(),
+          .memory = in.memory.as<Stored>(),
           .write_slots = in.write_slots.as<int32_t>(),
           .read_slots = in.read_slots.as<int32_t>(),
-          .write_rows = in.write_rows.as<int32_t>(),
-          .read_rows = in.read_rows.as<int32_t>(),
-          .touched = in.touched.as<int32_t>(),
-          .later_writes = in.later_writes.as<int32_t>(),
-          .later_reads = in.later_reads.as<int32_t>(),
-          .twins = in.twins.as<int32_t>(),
+          .write_codes = in.uses.write_codes.as<int32_t>(),
+          .read_codes = in.uses.read_codes.as<int32_t>(),
+          .first_use = in.uses.first_use.as<int32_t>(),
+          .next_write = in.uses.next_write.as<int32_t>(),
+          .next_read = in.uses.next_read.as<int32_t>(),
+          .paired_read = in.uses.paired_read.as<int32_t>(),
           .sequences = reinterpret_cast<const SparseDeltaSequence*>(in.sequences.as<int32_t>()),
-          .table = in.table.as<Row>(),
+          .table = table.as<Stored>(),
           .state = state.as<float>(),
           .tokens = in.v.size(0),
-          .slots = slots,
+          .slots = in.slots,
           .heads = small(in.v.size(1)),
           .dim = small(in.v.size(2)),
           .writes = small(in.write_weights.size(2)),
@@ -76,10 +75,10 @@ template <class Row> Inputs<Row> inputs_of(const SparseDeltaInputs& in, const Te
 }
 
 /// Threads of a block: of as many warps as share a token's slots.
-template <class Row> unsigned threads_for(int64_t writes, int64_t reads) {
+template <class Stored> unsigned threads_for(int64_t writes, int64_t reads) {
   const int64_t most = writes > reads ? writes : reads,
-                warps = (most + Tiling<Row>::kEntries - 1) / Tiling<Row>::kEntries;
-  return static_cast<unsigned>(32 * (warps < Tiling<Row>::kWarps ? warps : Tiling<Row>::kWarps));
+                warps = (most + Tiling<Stored>::kEntries - 1) / Tiling<Stored>::kEntries;
+  return static_cast<unsigned>(32 * (warps < Tiling<Stored>::kWarps ? warps : Tiling<Stored>::kWarps));
 }
 
 /// First of the sequences (ascending) that does not lie before `row` of the batch.
@@ -119,9 +118,9 @@ template <int C> struct alignas(8) Channels {
 
 /// Of vectors that belong to a token: two channels a lane. Of rows: as the lane holds them.
 using Pair = Channels<2>;
-template <class Row> using Part = Channels<Tiling<Row>::kChannels>;
+template <class Stored> using Part = Channels<Tiling<Stored>::kChannels>;
 /// The same as stored.
-template <class Row> using Held = std::conditional_t<std::is_same_v<Row, bf16>, Word4, Pair>;
+template <class Stored> using Held = std::conditional_t<std::is_same_v<Stored, bf16>, Word4, Pair>;
 
 __device__ __forceinline__ Pair widen(const Pair& p) { return p; }
 __device__ __forceinline__ Channels<8> widen(const Word4& bits) {
@@ -169,14 +168,14 @@ __device__ __forceinline__ void sum_over_lanes(float (&x)[K] HEBB_WHERE_PARAMETE
 }
 
 /// The block's place and the thread's part of it.
-template <class Row> struct Place {
-  using Tile = Tiling<Row>;
+template <class Stored> struct Place {
+  using Tile = Tiling<Stored>;
 
   int heads, row, head, slice, channel;  // channel: the slice's first
   int lane, warp, warps;
   bool has[2], has_part, is_wide;  // channels of the pair; of the part of a row (whole in bf16); more than 32 in all
 
-  __device__ explicit Place(const Inputs<Row>& in)
+  __device__ explicit Place(const Inputs<Stored>& in)
       : heads(in.heads),
         lane(static_cast<int>(threadIdx.x % 32)),
         warp(static_cast<int>(threadIdx.x / 32)),
@@ -218,14 +217,14 @@ template <class Row> struct Place {
     }
   }
   /// `own` points to the first channel of the slice.
-  __device__ __forceinline__ void add(float* own, const Part<Row>& p) const {
+  __device__ __forceinline__ void add(float* own, const Part<Stored>& p) const {
     HEBB_UNROLL
     for (int i = 0; i < Tile::kChannels; ++i) {
       if (channel_exists(i)) { own[part_offset(i)] += p.x[i]; }
     }
   }
   /// The pairs of a vector as parts, and the sum of the parts of all rows of a warp as pairs.
-  __device__ __forceinline__ Part<Row> spread(const Pair& p HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ Part<Stored> spread(const Pair& p HEBB_WHERE_PARAMETER) const {
     if constexpr (Tile::kNarrow) {
       Channels<8> out;
       HEBB_UNROLL
@@ -237,20 +236,20 @@ template <class Row> struct Place {
       return p;
     }
   }
-  __device__ __forceinline__ Pair fold(Part<Row> sum HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ Pair fold(Part<Stored> sum HEBB_WHERE_PARAMETER) const {
     if constexpr (Tile::kNarrow) { sum_over_lanes<16, 8>(sum.x HEBB_WHERE_ARGUMENT); }
     return {{sum.x[0], sum.x[1]}};
   }
   /// `slot` points to the slice of a slot, if it `exists`; else zeros.
-  __device__ __forceinline__ Held<Row> load_slot(const Row* slot, bool exists HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ Held<Stored> load_slot(const Stored* slot, bool exists HEBB_WHERE_PARAMETER) const {
     if constexpr (Tile::kNarrow) {
       return exists && has_part ? load_16_bytes(slot + part_offset(0) HEBB_WHERE_ARGUMENT) : Word4{};
     } else {
       return {{exists && has[0] ? slot[offset(0)] : 0.0f, exists && has[1] ? slot[offset(1)] : 0.0f}};
     }
   }
-  __device__ __forceinline__ void store_slot(Row* slot, bool exists,
-                                             const Held<Row>& value HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ void store_slot(Stored* slot, bool exists,
+                                             const Held<Stored>& value HEBB_WHERE_PARAMETER) const {
     if constexpr (Tile::kNarrow) {
       if (exists && has_part) { store_16_bytes_global(slot + part_offset(0), value HEBB_WHERE_ARGUMENT); }
     } else {
@@ -265,21 +264,20 @@ template <class Row> struct Place {
   __device__ __forceinline__ bool channel_exists(int i) const { return Tile::kNarrow ? has_part : has[i % 2]; }
 };
 
-/// The slots of one sequence and head, the block's slice of them, by code: c the row of slot c, ~c what row c is before
-/// the first write (of M: that of `memory`; of G: zero). kNone: no slot.
-template <class Row> struct Memory {
-  Row* rows;
-  const Row* initial;
+/// The slots of one sequence and head, the block's slice of them, by code.
+template <class Stored> struct Memory {
+  Stored* rows;
+  const Stored* initial;
   uint32_t row_bytes, initial_bytes;  // from slot to slot
   int32_t lowest = 0;                 // codes from here on have a row to read; of others all is zero
 
   /// M.
-  __device__ Memory(const Inputs<Row>& in, const Place<Row>& at, bool carried) : Memory(in, at) {
+  __device__ Memory(const Inputs<Stored>& in, const Place<Stored>& at, bool carried) : Memory(in, at) {
     if (in.memory != nullptr) {
       initial = in.memory + at.head * in.slots * in.dim + at.channel;
-      lowest = kNone + 1;
+      lowest = kNoSlot + 1;
     }
-    if constexpr (std::is_same_v<Row, float>) {
+    if constexpr (std::is_same_v<Stored, float>) {
       if (carried) {
         rows = in.state + static_cast<int64_t>(at.row * in.heads + at.head) * in.slots * in.dim + at.channel;
         row_bytes = initial_bytes;
@@ -287,36 +285,36 @@ template <class Row> struct Memory {
     }
   }
   /// G.
-  __device__ Memory(const Inputs<Row>& in, const Place<Row>& at)
+  __device__ Memory(const Inputs<Stored>& in, const Place<Stored>& at)
       : rows(in.table +
              (static_cast<int64_t>(at.row * in.heads + at.head) * in.slices + at.slice) * in.slots * kSparseDeltaSlice),
         initial(rows),
-        row_bytes(kSparseDeltaSlice * sizeof(Row)),
-        initial_bytes(static_cast<uint32_t>(in.dim) * static_cast<uint32_t>(sizeof(Row))) {}
+        row_bytes(kSparseDeltaSlice * sizeof(Stored)),
+        initial_bytes(static_cast<uint32_t>(in.dim) * static_cast<uint32_t>(sizeof(Stored))) {}
 
-  __device__ __forceinline__ Row* row(int32_t code) const {
-    const auto slot = static_cast<uint64_t>(static_cast<uint32_t>(code >= 0 ? code : ~code));
-    return reinterpret_cast<Row*>(reinterpret_cast<char*>(rows) + slot * row_bytes);
+  __device__ __forceinline__ Stored* row(int32_t code) const {
+    const auto slot = static_cast<uint64_t>(static_cast<uint32_t>(place_of(code)));
+    return reinterpret_cast<Stored*>(reinterpret_cast<char*>(rows) + slot * row_bytes);
   }
   __device__ __forceinline__ bool has(int32_t code) const { return code >= lowest; }
   /// Where the numbers of a code that it has are.
-  __device__ __forceinline__ const Row* source(int32_t code) const {
-    const bool is_own = code >= 0;
-    const auto slot = static_cast<uint64_t>(static_cast<uint32_t>(is_own ? code : ~code));
+  __device__ __forceinline__ const Stored* source(int32_t code) const {
+    const bool is_own = is_written(code);
+    const auto slot = static_cast<uint64_t>(static_cast<uint32_t>(place_of(code)));
     const auto* const first = reinterpret_cast<const char*>(is_own ? rows : initial);
-    return reinterpret_cast<const Row*>(first + slot * (is_own ? row_bytes : initial_bytes));
+    return reinterpret_cast<const Stored*>(first + slot * (is_own ? row_bytes : initial_bytes));
   }
-  __device__ __forceinline__ void load(Held<Row> (&held)[Tiling<Row>::kHeld], const Place<Row>& at,
-                                       const int32_t (&codes)[Tiling<Row>::kHeld] HEBB_WHERE_PARAMETER) const {
+  __device__ __forceinline__ void load(Held<Stored> (&held)[Tiling<Stored>::kHeld], const Place<Stored>& at,
+                                       const int32_t (&codes)[Tiling<Stored>::kHeld] HEBB_WHERE_PARAMETER) const {
     HEBB_UNROLL
-    for (int j = 0; j < Tiling<Row>::kHeld; ++j) {
+    for (int j = 0; j < Tiling<Stored>::kHeld; ++j) {
       held[j] = at.load_slot(source(codes[j]), has(codes[j]) HEBB_WHERE_ARGUMENT);
     }
   }
-  /// To the row of a code, or nowhere if it is kNone.
-  __device__ __forceinline__ void store(const Place<Row>& at, int32_t code,
-                                        const Held<Row>& value HEBB_WHERE_PARAMETER) const {
-    at.store_slot(row(code), code != kNone, value HEBB_WHERE_ARGUMENT);
+  /// To the row of a code, or nowhere if it is kNoSlot.
+  __device__ __forceinline__ void store(const Place<Stored>& at, int32_t code,
+                                        const Held<Stored>& value HEBB_WHERE_PARAMETER) const {
+    at.store_slot(row(code), code != kNoSlot, value HEBB_WHERE_ARGUMENT);
   }
 };
 
@@ -324,61 +322,61 @@ template <class Row> struct Memory {
 /// two tokens under way.
 class Ahead {
  public:
-  /// Codes of a token, needed when fetch() is called. `touched`: entries that add to sums, or null.
-  template <class Row>
-  __device__ __forceinline__ void look(const Inputs<Row>& in, bool exists, uint32_t token, const int32_t* writes,
-                                       const int32_t* reads, const int32_t* touched = nullptr) {
-    code_ = kNone;
-    touched_ = -1;
+  /// Codes of a token, needed when fetch() is called. `first_use`: entries that add to sums, or null.
+  template <class Stored>
+  __device__ __forceinline__ void look(const Inputs<Stored>& in, bool exists, uint32_t token, const int32_t* writes,
+                                       const int32_t* reads, const int32_t* first_use = nullptr) {
+    code_ = kNoSlot;
+    first_use_ = kNotFirst;
     const auto i = static_cast<int>(threadIdx.x);
     if (exists && i < in.writes + in.reads) {
       code_ =
           i < in.writes ? (writes + product(token, in.writes))[i] : (reads + product(token, in.reads))[i - in.writes];
-      touched_ = touched != nullptr ? (touched + product(token, in.writes + in.reads))[i] : -1;
+      first_use_ = first_use != nullptr ? (first_use + product(token, in.writes + in.reads))[i] : kNotFirst;
     }
   }
   /// sums: of the head, the slice of slot 0 of [slots, dim].
-  template <class Row>
-  __device__ __forceinline__ void fetch(const Memory<Row>& memory, const Place<Row>& at, const float* sums = nullptr,
-                                        int dim = 0) const {
+  template <class Stored>
+  __device__ __forceinline__ void fetch(const Memory<Stored>& memory, const Place<Stored>& at,
+                                        const float* sums = nullptr, int dim = 0) const {
     if (memory.has(code_)) {
-      const Row* const line = memory.source(code_);
+      const Stored* const line = memory.source(code_);
       prefetch_line(line);
-      if constexpr (sizeof(Row) == 4) { prefetch_line(at.is_wide ? line + 32 : line); }
+      if constexpr (sizeof(Stored) == 4) { prefetch_line(at.is_wide ? line + 32 : line); }
     }
-    if (sums != nullptr && touched_ >= 0) {
-      const float* const line = sums + product(static_cast<uint32_t>(touched_), dim);
+    if (sums != nullptr && first_use_ >= 0) {
+      const float* const line = sums + product(static_cast<uint32_t>(first_use_), dim);
       prefetch_line(line);
       prefetch_line(at.is_wide ? line + 32 : line);
     }
   }
 
  private:
-  int32_t code_ = kNone, touched_ = -1;
+  int32_t code_ = kNoSlot, first_use_ = kNotFirst;
 };
 
 /// The lane's entries of a list of `count`; past its end `none`.
-template <class Row, class T>
-__device__ __forceinline__ void load_entries(T (&out)[Tiling<Row>::kHeld], const Place<Row>& at, const T* list,
+template <class Stored, class T>
+__device__ __forceinline__ void load_entries(T (&out)[Tiling<Stored>::kHeld], const Place<Stored>& at, const T* list,
                                              int first, int count, T none) {
   HEBB_UNROLL
-  for (int j = 0; j < Tiling<Row>::kHeld; ++j) {
+  for (int j = 0; j < Tiling<Stored>::kHeld; ++j) {
     const int entry = at.entry(first, j);
     out[j] = entry < count ? list[entry] : none;
   }
 }
 
 /// The lane's entries of the writes of a token.
-template <class Row> struct Writes {
-  static constexpr int kHeld = Tiling<Row>::kHeld;
+template <class Stored> struct Writes {
+  static constexpr int kHeld = Tiling<Stored>::kHeld;
   int32_t code[kHeld];
   float k[kHeld], decay[kHeld];
 
   /// count: 0 where there is no such token.
-  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const int32_t* codes,
+  __device__ __forceinline__ void load(const Inputs<Stored>& in, const Place<Stored>& at, const int32_t* codes,
                                        uint32_t token, int first, int count) {
     const int64_t begin = product(token, in.writes);
-    load_entries(code, at, codes + begin, first, count, kNone);
+    load_entries(code, at, codes + begin, first, count, kNoSlot);
     load_entries(k, at, in.write_weights + begin, first, count, 0.0f);
     if (in.decays_by_key) {
       load_entries(decay, at, in.decay + begin, first, count, 0.0f);
@@ -391,22 +389,22 @@ template <class Row> struct Writes {
 };
 
 /// The same of its reads.
-template <class Row> struct Reads {
-  int32_t code[Tiling<Row>::kHeld];
-  float q[Tiling<Row>::kHeld];
+template <class Stored> struct Reads {
+  int32_t code[Tiling<Stored>::kHeld];
+  float q[Tiling<Stored>::kHeld];
 
-  __device__ __forceinline__ void load(const Inputs<Row>& in, const Place<Row>& at, const int32_t* codes,
+  __device__ __forceinline__ void load(const Inputs<Stored>& in, const Place<Stored>& at, const int32_t* codes,
                                        uint32_t token, int first, int count) {
     const int64_t begin = product(token, in.reads);
-    load_entries(code, at, codes + begin, first, count, kNone);
+    load_entries(code, at, codes + begin, first, count, kNoSlot);
     load_entries(q, at, in.read_weights + begin, first, count, 0.0f);
   }
 };
 
 /// use(first) for the warp's groups of `count` entries of a token; load(first) before, but for the first group where it
 /// `is_loaded`.
-template <class Row, class Load, class Use>
-__device__ __forceinline__ void each_group(const Place<Row>& at, int count, bool is_loaded, Load&& load, Use&& use) {
+template <class Stored, class Load, class Use>
+__device__ __forceinline__ void each_group(const Place<Stored>& at, int count, bool is_loaded, Load&& load, Use&& use) {
   for (int first = at.first_entry(); first < count; first += at.entries_at_once()) {
     if (!is_loaded || first != at.first_entry()) { load(first); }
     use(first);
@@ -414,27 +412,28 @@ __device__ __forceinline__ void each_group(const Place<Row>& at, int count, bool
 }
 
 /// to[place of entry j] = the sum of dots[j] over the lanes of its row; places below 0: nowhere.
-template <class Row>
-__device__ __forceinline__ void store_dots(float* to, const Place<Row>& at, float (&dots)[Tiling<Row>::kHeld],
-                                           const int (&places)[Tiling<Row>::kHeld] HEBB_WHERE_PARAMETER) {
-  constexpr int kLanes = Tiling<Row>::kLanes, kEach = kLanes / Tiling<Row>::kHeld;
+template <class Stored>
+__device__ __forceinline__ void store_dots(float* to, const Place<Stored>& at, float (&dots)[Tiling<Stored>::kHeld],
+                                           const int (&places)[Tiling<Stored>::kHeld] HEBB_WHERE_PARAMETER) {
+  constexpr int kLanes = Tiling<Stored>::kLanes, kEach = kLanes / Tiling<Stored>::kHeld;
   sum_over_lanes<kLanes / 2, 1>(dots HEBB_WHERE_ARGUMENT);
   const int own = at.lane % kLanes / kEach;  // the number that the lane was left with
   int place = places[0];
   HEBB_UNROLL
-  for (int j = 1; j < Tiling<Row>::kHeld; ++j) { place = own == j ? places[j] : place; }
+  for (int j = 1; j < Tiling<Stored>::kHeld; ++j) { place = own == j ? places[j] : place; }
   if (at.lane % kEach == 0 && place >= 0) { to[place] = dots[0]; }
 }
 
 /// Partial sums of the warps, one pair of channels a lane.
-template <class Row> using Partial = Pair[Tiling<Row>::kWarps][32];
+template <class Stored> using Partial = Pair[Tiling<Stored>::kWarps][32];
 
-template <class Row> __device__ __forceinline__ void put(Partial<Row>& partial, const Place<Row>& at, const Pair& sum) {
+template <class Stored>
+__device__ __forceinline__ void put(Partial<Stored>& partial, const Place<Stored>& at, const Pair& sum) {
   partial[at.warp][at.lane] = sum;
 }
 
 /// The sum over the warps, in their order; every thread may ask for it after a barrier.
-template <class Row> __device__ __forceinline__ Pair total(const Partial<Row>& partial, const Place<Row>& at) {
+template <class Stored> __device__ __forceinline__ Pair total(const Partial<Stored>& partial, const Place<Stored>& at) {
   Pair sum{};
   for (int w = 0; w < at.warps; ++w) {
     const Pair part = partial[w][at.lane];

@@ -1,31 +1,40 @@
 #pragma once
-// Rows of a sparse delta memory as one task sees them: one sequence, one head, one slice of channels.
+// Slots of a sparse delta memory as one task sees them: one sequence, one head, one slice of channels.
 #include <algorithm>
 #include <atomic>
 #include <type_traits>
 
 #include "core/parallel.h"
 #include "kernels/common/cpu/simd.h"
-#include "kernels/sparse_delta/sparse_delta.h"
+#include "kernels/sparse_delta/codes.h"
+#include "kernels/sparse_delta/scratch.h"
 
 namespace hebb::cpu::sparse_delta {
 
 /// Registers of a slice: as many independent chains of multiply-adds as hide their latency.
 inline constexpr int kMaxVectors = 8;
 
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Channels of a slice; dtype decides.
+inline int64_t slice_of(int64_t dim, DType dtype) {
+  const int64_t lanes = kVecBytes / dtype_bytes(dtype), vectors = divide_up(dim, lanes);
+  return divide_up(vectors, divide_up(vectors, kMaxVectors)) * lanes;
+}
+
 struct Sizes {
   int64_t tokens, heads, dim, slots, writes, reads, sequences, slices, slice;
 
-  explicit Sizes(const SparseDeltaInputs& in, int64_t num_slots)
+  explicit Sizes(const SparseDeltaInputs& in)
       : tokens(in.v.size(0)),
         heads(in.v.size(1)),
         dim(in.v.size(2)),
-        slots(num_slots),
+        slots(in.slots),
         writes(in.write_weights.size(2)),
         reads(in.read_weights.size(2)),
         sequences(in.sequences.size(0)),
-        slices(sparse_delta_slices(dim, in.v.dtype)),
-        slice(sparse_delta_slice(dim, in.v.dtype)) {}
+        slices(divide_up(dim, slice_of(dim, in.v.dtype))),
+        slice(slice_of(dim, in.v.dtype)) {}
   int64_t tasks() const { return sequences * heads * slices; }
 };
 
@@ -39,7 +48,7 @@ template <class F> void for_tasks(int64_t tasks, int64_t workers, F&& f) {
   });
 }
 
-/// NV registers of one row; `tail` is the number of channels in the last of them.
+/// NV registers of one slot; `tail` is the number of channels in the last of them.
 template <class S, int NV> struct Channels {
   Vec<S> x[NV];
 
@@ -74,34 +83,46 @@ inline const SparseDeltaSequence* sequences(const Tensor& t) {
   return static_cast<const SparseDeltaSequence*>(t.data);
 }
 
-/// One sequence, one head, one slice of channels. Codes of rows: see SparseDeltaIndex.
+/// Workers that have work where every sequence is a row of the batch: dry runs know no other sequences.
+inline int64_t workers_of(int64_t batch, int64_t heads, int64_t slices) {
+  return std::min<int64_t>(threads(), batch * heads * slices);
+}
+
+/// Places of a table: as many as any sequence uses, whatever the documents are.
+inline int64_t places_of(const SparseDeltaInputs& in) {
+  const int64_t length = in.v.size(0) / in.batch;
+  return std::min(in.slots, length * (in.write_slots.size(2) + in.read_slots.size(2)));
+}
+
+/// One sequence, one head, one slice of channels.
 template <class S> struct Task {
   const SparseDeltaSequence* sequence;
   int64_t head, slice, first_channel;
   int vectors, tail;
-  const int32_t *writes, *reads;  // codes of rows, from the first token on; heads * W and heads * R a token
-  const int32_t* touched;         // slots of private rows
-  int32_t count = 0;              // private rows in use
-  S* rows;                        // private or carried
-  int64_t row_stride;
-  const S* initial;  // memory of the head
+  const int32_t *writes, *reads;  // codes, from the first token on; heads * W and heads * R a token
+  const int32_t* numbered;        // slots of private places
+  int32_t count = 0;              // private places in use
+  S* places;                      // private or carried
+  int64_t stride;                 // of places
+  const S* initial;               // memory of the head
   int64_t initial_stride;
 
   int64_t first() const { return sequence->first; }
   int64_t end() const { return int64_t{sequence->first} + sequence->length; }
-  S* row(int32_t code) const { return rows + (code >= 0 ? code : ~code) * row_stride; }
+  S* place(int32_t code) const { return places + place_of(code) * stride; }
   const S* value(int32_t code) const {
-    return code >= 0 ? rows + code * row_stride : initial + touched[~code] * initial_stride;
+    return is_written(code) ? places + code * stride : initial + numbered[place_of(code)] * initial_stride;
   }
 };
 
-template <class S> inline const S* zero_row() {
+template <class S> inline const S* zeros_of_slice() {
   static const S zeros[kMaxVectors * Vec<S>::width] = {};
   return zeros;
 }
 
 template <class S>
-Task<S> make_task(const SparseDeltaInputs& in, const Sizes& n, int64_t task, int64_t worker, const Tensor& state) {
+Task<S> make_task(const SparseDeltaInputs& in, const Sizes& n, int64_t task, const Tensor& table, int64_t worker,
+                  const Tensor& state) {
   Task<S> t;
   const int64_t s = task / (n.heads * n.slices);
   t.sequence = sequences(in.sequences) + s;
@@ -113,20 +134,21 @@ Task<S> make_task(const SparseDeltaInputs& in, const Sizes& n, int64_t task, int
   t.tail = static_cast<int>(width - (t.vectors - 1) * Vec<S>::width);
   const bool carried = t.sequence->carried != 0;
   const int64_t first = t.sequence->first * n.heads + t.head;
-  t.writes = (carried ? in.write_slots : in.write_rows).as<int32_t>() + first * n.writes;
-  t.reads = (carried ? in.read_slots : in.read_rows).as<int32_t>() + first * n.reads;
-  t.initial = in.memory.defined() ? in.memory.as<S>() + t.head * n.slots * n.dim + t.first_channel : zero_row<S>();
+  t.writes = (carried ? in.write_slots : in.uses.write_codes).as<int32_t>() + first * n.writes;
+  t.reads = (carried ? in.read_slots : in.uses.read_codes).as<int32_t>() + first * n.reads;
+  t.initial =
+      in.memory.defined() ? in.memory.as<S>() + t.head * n.slots * n.dim + t.first_channel : zeros_of_slice<S>();
   t.initial_stride = in.memory.defined() ? n.dim : 0;
   if (carried) {
-    t.touched = nullptr;
-    t.rows = state.as<S>() + (t.sequence->row * n.heads + t.head) * n.slots * n.dim + t.first_channel;
-    t.row_stride = n.dim;
+    t.numbered = nullptr;
+    t.places = state.as<S>() + (t.sequence->row * n.heads + t.head) * n.slots * n.dim + t.first_channel;
+    t.stride = n.dim;
   } else {
-    t.touched =
-        in.touched.as<int32_t>() + (t.sequence->first * n.heads + t.head * t.sequence->length) * (n.writes + n.reads);
-    t.count = in.count.as<int32_t>()[s * n.heads + t.head];
-    t.rows = in.table.as<S>() + worker * in.table.size(1) * in.table.size(2);
-    t.row_stride = in.table.size(2);
+    t.numbered = in.uses.numbered.as<int32_t>() +
+                 (t.sequence->first * n.heads + t.head * t.sequence->length) * (n.writes + n.reads);
+    t.count = in.uses.count.as<int32_t>()[s * n.heads + t.head];
+    t.places = table.as<S>() + worker * table.size(1) * table.size(2);
+    t.stride = table.size(2);
   }
   return t;
 }
@@ -163,3 +185,10 @@ template <class S> struct Token {
 };
 
 }  // namespace hebb::cpu::sparse_delta
+
+namespace hebb {
+
+/// Tables of all workers of a pass; undefined where every sequence is carried.
+Tensor sparse_delta_table(Workspace& workspace, const SparseDeltaInputs& in);
+
+}  // namespace hebb

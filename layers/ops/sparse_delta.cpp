@@ -12,9 +12,9 @@ Tensor value_or_none(Tape& tape, Var v) { return v ? tape.value(v) : Tensor{}; }
 
 /// Tensors that forward and backward both compute from the inputs and the selected slots.
 struct Prepared {
-  Buffer write_weights, read_weights, decay, g, beta;          // [N,H,W] [N,H,R] [N,H(,W)] [N,H] [N,H]
-  Buffer write_rows, read_rows, touched, count, table, order;  // see kernels/sparse_delta/sparse_delta.h
-  Buffer later_writes, later_reads, twins;
+  Workspace workspace;                                 // theirs
+  Tensor write_weights, read_weights, decay, g, beta;  // [N,H,W] [N,H,R] [N,H(,W)] [N,H] [N,H]
+  SparseDeltaUses uses;                                // undefined where every sequence is carried
 };
 
 struct SparseDeltaNode final : Node {
@@ -23,51 +23,39 @@ struct SparseDeltaNode final : Node {
   Var y;
   Tensor write_slots, read_slots, error, sequences;
   int64_t tokens = 0, batch = 0;
-  bool has_private = false;  // sequences without a carried state
-  DType rows = DType::f32;   // of these
+  bool has_private = false;       // sequences without a carried state
+  DType place_type = DType::f32;  // of these
 
   SlotWeights weigh(Tape& tape, const Tensor& weights, const SlotAddress& address, const Tensor& slots,
                     Var scores) const {
     return {weights, slots, tape.value(scores).view({tokens, config.heads, 2, config.subkeys}), address.activation,
             address.scale};
   }
-  SparseDeltaScratch scratch(Tape& tape) const {
-    const SparseDeltaSizes sizes{
-        batch, tokens / batch, config.heads, config.slots(), config.value_dim, config.write.count, config.read.count};
-    return sparse_delta_scratch(tape.stream(), sizes, sum_dtype(tape.dtype(in.v)));
-  }
-
   Prepared prepare(Tape& tape, bool is_backward) const;
   SparseDeltaInputs inputs(Tape& tape, const Prepared& p) const {
-    return {p.write_weights,
-            p.read_weights,
-            p.decay,
-            p.beta,
-            tape.value(in.v).view({tokens, config.heads, config.value_dim}),
-            memory(tape),
-            write_slots,
-            read_slots,
-            sequences,
-            p.write_rows,
-            p.read_rows,
-            p.touched,
-            p.count,
-            p.table,
-            p.order,
-            p.later_writes,
-            p.later_reads,
-            p.twins};
+    return {.write_weights = p.write_weights,
+            .read_weights = p.read_weights,
+            .decay = p.decay,
+            .beta = p.beta,
+            .v = tape.value(in.v).view({tokens, config.heads, config.value_dim}),
+            .memory = memory(tape),
+            .write_slots = write_slots,
+            .read_slots = read_slots,
+            .sequences = sequences,
+            .uses = p.uses,
+            .batch = batch,
+            .slots = config.slots(),
+            .place_type = place_type};
   }
   void backward(Tape& tape) override;
 
  private:
-  /// As rows begin: where they are bf16, the rounded copy costs half the bytes to read.
+  /// As sequences begin: where they are kept in bf16, the rounded copy costs half the bytes to read.
   Tensor memory(Tape& tape) const {
-    const Tensor m = !in.memory ? Tensor{} : rows == DType::bf16 ? tape.matrix(in.memory) : tape.value(in.memory);
-    HEBB_ASSERT(!m.defined() || m.dtype == rows);
+    const Tensor m = !in.memory ? Tensor{} : place_type == DType::bf16 ? tape.matrix(in.memory) : tape.value(in.memory);
+    HEBB_ASSERT(!m.defined() || m.dtype == place_type);
     return m;
   }
-  void index(Tape& tape, Prepared& p, bool is_backward) const;
   void backward_weights(Tape& tape, Var scores, const SlotAddress& address, const Tensor& d_weights,
                         const Tensor& weights, const Tensor& slots) const;
   void backward_gates(Tape& tape, const Prepared& p, const Tensor& d_g, const Tensor& d_beta) const;
@@ -76,12 +64,12 @@ struct SparseDeltaNode final : Node {
 Prepared SparseDeltaNode::prepare(Tape& tape, bool is_backward) const {
   const DType dtype = sum_dtype(tape.dtype(in.v));
   const Shape heads{tokens, config.heads};
-  Prepared p;
-  p.write_weights = tape.scratch(write_slots.shape, dtype, "slot weights");
-  p.read_weights = tape.scratch(read_slots.shape, dtype, "slot weights");
-  p.g = tape.scratch(heads, dtype, "sparse delta decay");
-  p.beta = tape.scratch(heads, dtype, "sparse delta strength");
-  p.decay = tape.scratch(config.key_weighted_decay ? write_slots.shape : heads, dtype, "sparse delta decay");
+  Prepared p{tape.workspace(), {}, {}, {}, {}, {}, {}};
+  p.write_weights = p.workspace.tensor(write_slots.shape, dtype, "slot weights");
+  p.read_weights = p.workspace.tensor(read_slots.shape, dtype, "slot weights");
+  p.g = p.workspace.tensor(heads, dtype, "sparse delta decay");
+  p.beta = p.workspace.tensor(heads, dtype, "sparse delta strength");
+  p.decay = p.workspace.tensor(config.key_weighted_decay ? write_slots.shape : heads, dtype, "sparse delta decay");
   run(tape.stream(), weigh(tape, p.write_weights, config.write, write_slots, in.k));
   run(tape.stream(), weigh(tape, p.read_weights, config.read, read_slots, in.q));
   run(tape.stream(), DeltaGatesForward{.g = p.g,
@@ -91,87 +79,47 @@ Prepared SparseDeltaNode::prepare(Tape& tape, bool is_backward) const {
                                        .a_log = tape.value(in.a_log),
                                        .dt_bias = tape.value(in.dt_bias),
                                        .beta_scale = 1.0});
-  run(tape.stream(), SparseDeltaDecay{p.decay, p.g, config.key_weighted_decay ? p.write_weights.tensor() : Tensor{}});
-  if (has_private) { index(tape, p, is_backward); }
+  run(tape.stream(), SparseDeltaDecay{p.decay, p.g, config.key_weighted_decay ? p.write_weights : Tensor{}});
+  if (has_private) {
+    p.uses = sparse_delta_uses(p.workspace, write_slots, read_slots, sequences, batch, is_backward);
+    run(tape.workspace(), SparseDeltaIndex{.uses = p.uses,
+                                           .write_slots = write_slots,
+                                           .read_slots = read_slots,
+                                           .sequences = sequences,
+                                           .batch = batch,
+                                           .slots = config.slots()});
+  }
   return p;
-}
-
-void SparseDeltaNode::index(Tape& tape, Prepared& p, bool is_backward) const {
-  const int64_t heads = config.heads;
-  const SparseDeltaScratch shapes = scratch(tape);
-  p.write_rows = tape.scratch(write_slots.shape, DType::i32, "slot rows");
-  p.read_rows = tape.scratch(read_slots.shape, DType::i32, "slot rows");
-  p.touched = tape.scratch({tokens, heads, config.write.count + config.read.count}, DType::i32, "touched slots");
-  p.count = tape.scratch({sequences.size(0), heads}, DType::i32, "touched slots");
-  if (shapes.order.rank > 0) { p.order = tape.scratch(shapes.order, DType::i32, "uses of slots"); }
-  if (is_backward && tape.stream().on_gpu()) {
-    p.later_writes = tape.scratch(write_slots.shape, DType::i32, "slot rows");
-    p.later_reads = tape.scratch(read_slots.shape, DType::i32, "slot rows");
-    p.twins = tape.scratch(write_slots.shape, DType::i32, "slot rows");
-  }
-  {
-    const Buffer map = tape.scratch(shapes.map, DType::i32, "slot map");
-    run(tape.stream(), SparseDeltaIndex{.write_rows = p.write_rows,
-                                        .read_rows = p.read_rows,
-                                        .touched = p.touched,
-                                        .count = p.count,
-                                        .map = map,
-                                        .order = p.order,
-                                        .later_writes = p.later_writes,
-                                        .later_reads = p.later_reads,
-                                        .twins = p.twins,
-                                        .write_slots = write_slots,
-                                        .read_slots = read_slots,
-                                        .sequences = sequences,
-                                        .slots = config.slots()});
-  }
-  p.table = tape.scratch(shapes.table, rows, "sparse delta rows");
 }
 
 void SparseDeltaNode::backward(Tape& tape) {
   HEBB_ASSERT(tape.has_grad(y));
   const DType dtype = sum_dtype(tape.dtype(in.v));
-  const SparseDeltaScratch shapes = scratch(tape);
-  const int64_t heads = config.heads, slices = shapes.slices;
-  const Shape values{tokens, heads, config.value_dim};
-  Prepared p = prepare(tape, true);
+  const Shape heads{tokens, config.heads}, values{tokens, config.heads, config.value_dim};
+  const Prepared p = prepare(tape, true);
   const Buffer d_writes = tape.scratch(write_slots.shape, dtype, "slot weight gradients");
   const Buffer d_reads = tape.scratch(read_slots.shape, dtype, "slot weight gradients");
-  const Buffer d_g = tape.scratch({tokens, heads}, dtype, "gate gradients"),
-               d_beta = tape.scratch({tokens, heads}, dtype, "gate gradients");
+  const Buffer d_g = tape.scratch(heads, dtype, "gate gradients"),
+               d_beta = tape.scratch(heads, dtype, "gate gradients");
   {
-    const Buffer by_write = tape.scratch({slices, tokens, heads, 2, config.write.count}, dtype, "slice sums");
-    const Buffer by_read = tape.scratch({slices, tokens, heads, config.read.count}, dtype, "slice sums");
-    const Buffer by_token = tape.scratch({slices, tokens, heads}, dtype, "slice sums");
-    {
-      const Buffer d_u = tape.scratch(values, dtype, "write gradients");
-      const GradSlot d_v = tape.grad_slot(in.v), d_memory = tape.grad_slot(in.memory);
-      const Buffer sums =
-          d_memory && shapes.sums.rank > 0 ? tape.scratch(shapes.sums, dtype, "sparse delta gradients") : Buffer{};
-      run(tape.stream(), SparseDeltaBackward{.d_u = d_u,
-                                             .d_v = d_v ? d_v.tensor.view(values) : Tensor{},
-                                             .d_memory = d_memory.tensor,
-                                             .by_write = by_write,
-                                             .by_read = by_read,
-                                             .by_token = by_token,
-                                             .sums = sums,
-                                             .d_y = tape.grad(y).view(values),
-                                             .error = error,
-                                             .in = inputs(tape, p),
-                                             .accumulate = d_v.accumulate});
-    }
-    p.table = {};
-    const Buffer carry = tape.scratch(shapes.carry, DType::f64, "decay gradient sums");
-    run(tape.stream(), SparseDeltaScan{.d_write_weights = d_writes,
-                                       .d_read_weights = d_reads,
-                                       .d_g = d_g,
-                                       .d_beta = d_beta,
-                                       .carry = carry,
-                                       .by_write = by_write,
-                                       .by_read = by_read,
-                                       .by_token = by_token,
-                                       .g = p.g,
-                                       .in = inputs(tape, p)});
+    Workspace workspace = tape.workspace();
+    const SparseDeltaInputs inputs_of_both = inputs(tape, p);
+    const SparseDeltaProducts products = sparse_delta_products(workspace, inputs_of_both);
+    const GradSlot d_v = tape.grad_slot(in.v);
+    run(tape.workspace(), SparseDeltaBackward{.d_v = d_v ? d_v.tensor.view(values) : Tensor{},
+                                              .d_memory = tape.grad_slot(in.memory).tensor,
+                                              .products = products,
+                                              .d_y = tape.grad(y).view(values),
+                                              .error = error,
+                                              .in = inputs_of_both,
+                                              .accumulate = d_v.accumulate});
+    run(tape.workspace(), SparseDeltaScan{.d_write_weights = d_writes,
+                                          .d_read_weights = d_reads,
+                                          .d_g = d_g,
+                                          .d_beta = d_beta,
+                                          .products = products,
+                                          .g = p.g,
+                                          .in = inputs_of_both});
   }
   backward_weights(tape, in.k, config.write, d_writes, p.write_weights, write_slots);
   backward_weights(tape, in.q, config.read, d_reads, p.read_weights, read_slots);
@@ -289,17 +237,17 @@ Tensor choose(Pass& pass, Var scores, const SparseDeltaConfig& config, const Slo
 }  // namespace
 
 Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig& config, SparseDeltaState* state,
-                 const std::string& name, DType rows) {
+                 const std::string& name, DType place_type) {
   Tape& tape = pass.tape;
   HEBB_ASSERT(!(state != nullptr && tape.recording()));
   const bool can_narrow = state == nullptr && config.value_dim % kSparseDeltaPack == 0 && tape.stream().on_gpu();
-  HEBB_ASSERT(rows == tape.dtype(in.v) || (rows == DType::bf16 && can_narrow));
+  HEBB_ASSERT(place_type == tape.dtype(in.v) || (place_type == DType::bf16 && can_narrow));
   SparseDeltaNode node;
   node.in = in;
   node.config = config;
   node.tokens = pass.tokens();
   node.batch = pass.batch();
-  node.rows = rows;
+  node.place_type = place_type;
   const DType dtype = tape.dtype(in.v);
   const Shape values{node.tokens, config.heads, config.value_dim};
   node.y = tape.output({node.tokens, config.heads * config.value_dim}, dtype, "sparse delta reading");
@@ -310,18 +258,19 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
   const Tensor carried = state != nullptr ? state->memory.tensor() : Tensor{};
   {
     const Prepared p = node.prepare(tape, false);
-    const auto run_sequences = [&](const Tensor& sequences) {
+    const auto run_sequences = [&](const Tensor& sequences, const SparseDeltaUses& uses) {
       SparseDeltaInputs inputs = node.inputs(tape, p);
       inputs.sequences = sequences;
+      inputs.uses = uses;
       if (sequences.size(0) > 0) {
-        run(tape.stream(),
+        run(tape.workspace(),
             SparseDeltaForward{
                 .y = tape.value(node.y).view(values), .error = node.error, .state = carried, .in = inputs});
       }
     };
-    run_sequences(node.sequences);
+    run_sequences(node.sequences, p.uses);
     if (state != nullptr) { reset_state(pass, carried, value_or_none(tape, in.memory)); }
-    run_sequences(restarted);
+    run_sequences(restarted, {});  // all carried
     if (pass.inspector != nullptr && pass.inspector->recording && !tape.recomputing() && !tape.stream().counting()) {
       for (const auto& [side, weights] :
            {std::pair{".write_weights", &p.write_weights}, std::pair{".read_weights", &p.read_weights}}) {

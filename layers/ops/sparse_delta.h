@@ -40,9 +40,9 @@ struct SparseDeltaState {
 /// as `memory` at every document's first token. With `state` it continues there and ends there.
 /// `name`.write_slots and .read_slots are recorded and forced (docs/model.md, Trace), their weights recorded;
 /// statistics go under `name`. Keeps the selected slots and the write errors e [N, H D]; the rest is computed again
-/// backward. `rows`: type of the rows that a pass keeps for itself. That of v; on a GPU, without a state and if
+/// backward. `place_type`: type in which a pass keeps M and G for itself. That of v; on a GPU, without a state and if
 /// kSparseDeltaPack divides D, also bf16, where `memory` is read from its rounded copy.
 Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig& config, SparseDeltaState* state,
-                 const std::string& name, DType rows);
+                 const std::string& name, DType place_type);
 
 }  // namespace hebb

@@ -86,6 +86,7 @@ template <class S> class Device {
     return t;
   }
   Values get(const Tensor& t) const { return Values(t.as<S>(), t.as<S>() + t.numel()); }
+  Workspace workspace() { return Workspace(stream, arena_); }
   Stream stream;
 
  private:
@@ -106,7 +107,7 @@ template <class S> void Case::run(bool with_gradients) {
     }
   }
   const int64_t sequences = n.batch * per_row;
-  const int64_t slices = sparse_delta_slices(n.dim, dtype_of<S>), workers = threads();
+  Workspace kept = d.workspace();
   SparseDeltaInputs in{};
   in.write_weights = d.put({t, h, n.writes}, k);
   in.read_weights = d.put({t, h, n.reads}, q);
@@ -116,48 +117,49 @@ template <class S> void Case::run(bool with_gradients) {
   in.write_slots = d.put({t, h, n.writes}, write_slots);
   in.read_slots = d.put({t, h, n.reads}, read_slots);
   in.sequences = d.put({sequences, 4}, list);
+  in.batch = n.batch;
+  in.slots = n.slots;
+  in.place_type = dtype_of<S>;
   const Tensor g_values = d.put({t, h}, g);
   in.decay = by_key ? d.make({t, h, n.writes}) : d.make({t, h});
   hebb::run(d.stream, SparseDeltaDecay{in.decay, g_values, by_key ? in.write_weights : Tensor{}});
   if (state.empty()) {
-    in.write_rows = d.make(in.write_slots.shape, DType::i32);
-    in.read_rows = d.make(in.read_slots.shape, DType::i32);
-    in.touched = d.make({t, h, n.writes + n.reads}, DType::i32);
-    in.count = d.make({sequences, h}, DType::i32);
-    hebb::run(d.stream, SparseDeltaIndex{.write_rows = in.write_rows,
-                                         .read_rows = in.read_rows,
-                                         .touched = in.touched,
-                                         .count = in.count,
-                                         .map = d.make({workers, n.slots}, DType::i32),
-                                         .order = {},
-                                         .later_writes = {},
-                                         .later_reads = {},
-                                         .twins = {},
-                                         .write_slots = in.write_slots,
-                                         .read_slots = in.read_slots,
-                                         .sequences = in.sequences,
-                                         .slots = n.slots});
-    in.table = d.make({workers, n.slots, sparse_delta_slice(n.dim, dtype_of<S>)});
+    in.uses = sparse_delta_uses(kept, in.write_slots, in.read_slots, in.sequences, n.batch, false);
+    hebb::run(d.workspace(), SparseDeltaIndex{.uses = in.uses,
+                                              .write_slots = in.write_slots,
+                                              .read_slots = in.read_slots,
+                                              .sequences = in.sequences,
+                                              .batch = n.batch,
+                                              .slots = n.slots});
   }
   const Tensor out = d.make(in.v.shape), error = d.make(in.v.shape);
   const Tensor carried = state.empty() ? Tensor{} : d.put({n.batch, h, n.slots, n.dim}, state);
-  hebb::run(d.stream, SparseDeltaForward{out, error, carried, in});
+  hebb::run(d.workspace(), SparseDeltaForward{.y = out, .error = error, .state = carried, .in = in});
   y = d.get(out);
   if (carried.defined()) {
     state = d.get(carried);
     return;
   }
   if (!with_gradients) { return; }
-  const Tensor by_write = d.make({slices, t, h, 2, n.writes}), by_read = d.make({slices, t, h, n.reads}),
-               by_token = d.make({slices, t, h});
+  const SparseDeltaProducts products = sparse_delta_products(kept, in);
   const Tensor gv = d.make(in.v.shape),
                gm = d.put({h, n.slots, n.dim}, Values(static_cast<size_t>(h * n.slots * n.dim)));
-  hebb::run(d.stream, SparseDeltaBackward{d.make(in.v.shape), gv, memory.empty() ? Tensor{} : gm, by_write, by_read,
-                                          by_token, Tensor{}, d.put(in.v.shape, d_y), error, in, false});
+  hebb::run(d.workspace(), SparseDeltaBackward{.d_v = gv,
+                                               .d_memory = memory.empty() ? Tensor{} : gm,
+                                               .products = products,
+                                               .d_y = d.put(in.v.shape, d_y),
+                                               .error = error,
+                                               .in = in,
+                                               .accumulate = false});
   const Tensor gk = d.make(in.write_weights.shape), gq = d.make(in.read_weights.shape), gg = d.make({t, h}),
                gb = d.make({t, h});
-  hebb::run(d.stream, SparseDeltaScan{gk, gq, gg, gb, d.make({workers, n.slots}, DType::f64), by_write, by_read,
-                                      by_token, g_values, in});
+  hebb::run(d.workspace(), SparseDeltaScan{.d_write_weights = gk,
+                                           .d_read_weights = gq,
+                                           .d_g = gg,
+                                           .d_beta = gb,
+                                           .products = products,
+                                           .g = g_values,
+                                           .in = in});
   d_k = d.get(gk);
   d_q = d.get(gq);
   d_v = d.get(gv);

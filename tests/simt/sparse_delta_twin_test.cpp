@@ -1,9 +1,9 @@
-// Sparse delta memory: all kernels of a layer's two passes, against the CPU's in fp64. Their scratch differs, so they
-// run as one.
+// Sparse delta memory: all kernels of a layer's two passes, against the CPU's in fp64. The layout of what they hand to
+// each other differs, so they run as one.
 #include <algorithm>
 #include <map>
 
-#include "kernels/sparse_delta/sparse_delta.h"
+#include "kernels/sparse_delta/scratch.h"
 #include "twins.h"
 
 using namespace hebb_test;
@@ -14,7 +14,7 @@ namespace {
 /// Tensors on the host, in fp64.
 class HostMemory {
  public:
-  static constexpr DType kRows = DType::f64, kSums = DType::f64;
+  static constexpr DType kPlaces = DType::f64, kSums = DType::f64;
 
   Tensor make(Shape shape, DType dtype) {
     bytes_.push_back(std::make_unique<std::vector<unsigned char>>(
@@ -27,17 +27,20 @@ class HostMemory {
     return t;
   }
   std::vector<double> get(const Tensor& t) const { return {t.as<double>(), t.as<double>() + t.numel()}; }
-  template <class Args> void run(const Args& args) { hebb::cpu::run(stream, args); }
-  Stream stream;
+  template <class Args> void run(const Args& args) { run_host(args); }
+  Workspace& workspace() { return workspace_; }
 
  private:
+  Stream stream_;
+  Arena arena_{DeviceKind::cpu};
+  Workspace workspace_{stream_, arena_};
   std::vector<std::unique_ptr<std::vector<unsigned char>>> bytes_;
 };
 
-/// Tensors on the emulated device, Row for rows of M and G.
-template <class Row> class DeviceMemory {
+/// Tensors on the emulated device, Stored for M and G.
+template <class Stored> class DeviceMemory {
  public:
-  static constexpr DType kRows = dtype_of<Row>, kSums = DType::f32;
+  static constexpr DType kPlaces = dtype_of<Stored>, kSums = DType::f32;
 
   Tensor make(Shape shape, DType dtype) {
     bytes_.push_back(std::make_unique<DeviceArray<unsigned char>>(shape.numel() * dtype_bytes(dtype)));
@@ -62,24 +65,29 @@ template <class Row> class DeviceMemory {
     }
     return out;
   }
-  template <class Args> void run(const Args& args) { device::run(stream_, args); }
-  TestStream stream_;
-  Stream& stream = stream_;
+  template <class Args> void run(const Args& args) { run_device(stream_, args); }
+  Workspace& workspace() { return workspace_; }
 
  private:
+  TestStream stream_;
+  GuardedWorkspace workspace_{stream_};
   std::vector<std::unique_ptr<DeviceArray<unsigned char>>> bytes_;
 };
 
+struct Sizes {
+  int64_t batch, length, heads, slots, dim, writes, reads;
+  int64_t tokens() const { return batch * length; }
+};
+
 struct Case {
-  SparseDeltaSizes n;
+  Sizes n;
   std::vector<int32_t> lengths;  // of a row's documents
   bool by_key, has_memory, accumulate;
   std::vector<double> k, q, g, beta, v, memory, d_y, state, before;
   std::vector<int32_t> write_slots, read_slots;
-  int64_t sort_space = 0;  // if not 0: the device sorts in so many integers, a few rows and heads at a time
+  int64_t slots_of_index = 0;  // if not 0: as many slots as the device can sort for one row and head at a time
 
-  Case(SparseDeltaSizes sizes, std::vector<int32_t> document_lengths, bool decay_by_key, bool memory_is_learned,
-       bool bf16_rows)
+  Case(Sizes sizes, std::vector<int32_t> document_lengths, bool decay_by_key, bool memory_is_learned, bool bf16_rows)
       : n(sizes),
         lengths(std::move(document_lengths)),
         by_key(decay_by_key),
@@ -146,57 +154,57 @@ struct Case {
       }
     }
     const auto sequences = static_cast<int64_t>(list.size()) / 4;
-    const SparseDeltaScratch shapes = sparse_delta_scratch(m.stream, n, sums);
     SparseDeltaInputs in{};
     in.write_weights = m.put(writes, k, sums);
     in.read_weights = m.put(reads, q, sums);
     in.beta = m.put(heads, beta, sums);
     in.v = m.put(values, v, sums);
-    in.memory = has_memory ? m.put(table, memory, carried ? sums : Memory::kRows) : Tensor{};
+    in.memory = has_memory ? m.put(table, memory, carried ? sums : Memory::kPlaces) : Tensor{};
     in.write_slots = integers(m, writes, write_slots);
     in.read_slots = integers(m, reads, read_slots);
     in.sequences = integers(m, {sequences, 4}, list);
+    in.batch = n.batch;
+    in.slots = n.slots;
+    in.place_type = carried ? sums : Memory::kPlaces;
     const Tensor decays = m.put(heads, g, sums);
     in.decay = m.make(by_key ? writes : heads, sums);
     m.run(SparseDeltaDecay{in.decay, decays, by_key ? in.write_weights : Tensor{}});
     const Tensor y = m.make(values, sums), error = m.make(values, sums);
     if (carried) {
       const Tensor carried_state = m.put({n.batch, n.heads, n.slots, n.dim}, state, sums);
-      m.run(SparseDeltaForward{y, Tensor{}, carried_state, in});
+      m.run(SparseDeltaForward{.y = y, .error = {}, .state = carried_state, .in = in});
       return {{"y", m.get(y)}, {"state", m.get(carried_state)}};
     }
-    in.write_rows = m.make(writes, DType::i32);
-    in.read_rows = m.make(reads, DType::i32);
-    in.touched = m.make({n.tokens(), n.heads, n.writes + n.reads}, DType::i32);
-    in.count = m.make({sequences, n.heads}, DType::i32);
-    in.order = shapes.order.rank > 0 ? m.make(shapes.order, DType::i32) : Tensor{};
-    const bool is_tight = sort_space > 0 && in.order.defined();
-    const Tensor map = m.make(is_tight ? Shape{1, sort_space} : shapes.map, DType::i32);
-    const auto index = [&] {
-      m.run(SparseDeltaIndex{in.write_rows, in.read_rows, in.touched, in.count, map, in.order, in.later_writes,
-                             in.later_reads, in.twins, in.write_slots, in.read_slots, in.sequences, n.slots});
+    const auto index = [&](bool backward) {
+      in.uses = sparse_delta_uses(m.workspace(), in.write_slots, in.read_slots, in.sequences, n.batch, backward);
+      m.run(SparseDeltaIndex{.uses = in.uses,
+                             .write_slots = in.write_slots,
+                             .read_slots = in.read_slots,
+                             .sequences = in.sequences,
+                             .batch = n.batch,
+                             .slots = in.uses.order.defined() ? std::max(n.slots, slots_of_index) : n.slots});
     };
-    index();
-    in.table = m.make(shapes.table, Memory::kRows);
-    m.run(SparseDeltaForward{y, error, Tensor{}, in});
-    in.table = m.make(shapes.table, Memory::kRows);
-    if (in.order.defined()) {
-      in.later_writes = m.make(writes, DType::i32);
-      in.later_reads = m.make(reads, DType::i32);
-      in.twins = m.make(writes, DType::i32);
-      index();
-    }
-    const Tensor by_write = m.make({shapes.slices, n.tokens(), n.heads, 2, n.writes}, sums),
-                 by_read = m.make({shapes.slices, n.tokens(), n.heads, n.reads}, sums),
-                 by_token = m.make({shapes.slices, n.tokens(), n.heads}, sums);
+    index(false);
+    m.run(SparseDeltaForward{.y = y, .error = error, .state = {}, .in = in});
+    index(true);
+    const SparseDeltaProducts products = sparse_delta_products(m.workspace(), in);
     const Tensor d_v = m.put(values, before, sums), d_memory = m.put(table, memory, sums);
-    m.run(SparseDeltaBackward{m.make(values, sums), d_v, has_memory ? d_memory : Tensor{}, by_write, by_read, by_token,
-                              shapes.sums.rank > 0 ? m.make(shapes.sums, sums) : Tensor{}, m.put(values, d_y, sums),
-                              error, in, accumulate});
+    m.run(SparseDeltaBackward{.d_v = d_v,
+                              .d_memory = has_memory ? d_memory : Tensor{},
+                              .products = products,
+                              .d_y = m.put(values, d_y, sums),
+                              .error = error,
+                              .in = in,
+                              .accumulate = accumulate});
     const Tensor d_k = m.make(writes, sums), d_q = m.make(reads, sums), d_g = m.make(heads, sums),
                  d_beta = m.make(heads, sums);
-    m.run(SparseDeltaScan{d_k, d_q, d_g, d_beta, m.make(shapes.carry, DType::f64), by_write, by_read, by_token, decays,
-                          in});
+    m.run(SparseDeltaScan{.d_write_weights = d_k,
+                          .d_read_weights = d_q,
+                          .d_g = d_g,
+                          .d_beta = d_beta,
+                          .products = products,
+                          .g = decays,
+                          .in = in});
     return {{"y", m.get(y)},     {"error", m.get(error)}, {"d_v", m.get(d_v)}, {"d_memory", m.get(d_memory)},
             {"d_k", m.get(d_k)}, {"d_q", m.get(d_q)},     {"d_g", m.get(d_g)}, {"d_beta", m.get(d_beta)}};
   }
@@ -204,14 +212,14 @@ struct Case {
   /// fp32: sums over up to 30 tokens of products of up to 100 terms, some of which cancel. bf16 rows: of their
   /// roundings, 2^-9 at each write, those of all tokens that wrote a slot add up; for decays in differences of what
   /// they were taken from.
-  template <class Row> void check(bool carried) const {
+  template <class Stored> void check(bool carried) const {
     const auto expected = run<HostMemory>(carried);
     both_ways([&] {
-      const auto found = run<DeviceMemory<Row>>(carried);
+      const auto found = run<DeviceMemory<Stored>>(carried);
       for (const auto& [name, values] : expected) {
         CAPTURE(name);
         const double rounding = name == "d_g" ? 5e-2 : 1e-2;
-        CHECK(relative_error(found.at(name), values) < (std::is_same_v<Row, bf16> ? rounding : 5e-6));
+        CHECK(relative_error(found.at(name), values) < (std::is_same_v<Stored, bf16> ? rounding : 5e-6));
       }
     });
   }
@@ -220,15 +228,15 @@ struct Case {
 TEST_CASE("sparse delta memories and their gradients equal the CPU's", "[fast]") {
   const bool by_key = GENERATE(false, true), has_memory = GENERATE(false, true);
   CAPTURE(by_key, has_memory);
-  const SparseDeltaSizes sizes{.batch = 2, .length = 13, .heads = 2, .slots = 25, .dim = 71, .writes = 7, .reads = 9};
+  const Sizes sizes{.batch = 2, .length = 13, .heads = 2, .slots = 25, .dim = 71, .writes = 7, .reads = 9};
   Case(sizes, {1, 8, 4}, by_key, has_memory, false).check<float>(false);
-  SparseDeltaSizes packed = sizes;
+  Sizes packed = sizes;
   packed.dim = 72;
   Case(packed, {1, 8, 4}, by_key, has_memory, true).check<bf16>(false);
 }
 
 TEST_CASE("sparse delta memories of few and of many slots a token equal the CPU's", "[fast]") {
-  const SparseDeltaSizes one{.batch = 1, .length = 6, .heads = 1, .slots = 4, .dim = 3, .writes = 1, .reads = 4};
+  const Sizes one{.batch = 1, .length = 6, .heads = 1, .slots = 4, .dim = 3, .writes = 1, .reads = 4};
   Case(one, {2, 4}, false, true, false).check<float>(false);
   Case(one, {2, 4}, true, true, false).check<float>(false);
   Case({.batch = 1, .length = 5, .heads = 1, .slots = 81, .dim = 33, .writes = 70, .reads = 3}, {5}, true, true, false)
@@ -279,14 +287,52 @@ TEMPLATE_TEST_CASE("the backward pass of a sparse delta memory runs over the M o
 TEST_CASE("slots of rows and heads that are sorted one after the other are those of the CPU", "[fast]") {
   Case c({.batch = 3, .length = 13, .heads = 2, .slots = 25, .dim = 5, .writes = 7, .reads = 9}, {9, 4}, false, true,
          false);
-  c.sort_space = 2048;
+  c.slots_of_index = int64_t{1} << 30;
   c.check<float>(false);
+}
+
+TEST_CASE("codes of slots are those of the drawn example", "[fast]") {
+  // kernels/sparse_delta/codes.h
+  using List = std::vector<int32_t>;
+  constexpr int32_t x = INT32_MIN;
+  const List write_slots{5, 6, 5, 7, 6, 8}, read_slots{6, 8, 5, 8, 5, 6};
+  const auto run = [&](auto& m, bool backward) {
+    const auto put = [&](Shape shape, const List& values) {
+      const Tensor t = m.make(shape, DType::i32);
+      std::copy(values.begin(), values.end(), t.template as<int32_t>());
+      return t;
+    };
+    const Tensor writes = put({3, 1, 2}, write_slots), reads = put({3, 1, 2}, read_slots),
+                 sequences = put({1, 4}, {0, 3, 0, 0});
+    const SparseDeltaUses uses = sparse_delta_uses(m.workspace(), writes, reads, sequences, 1, backward);
+    m.run(SparseDeltaIndex{
+        .uses = uses, .write_slots = writes, .read_slots = reads, .sequences = sequences, .batch = 1, .slots = 9});
+    return uses;
+  };
+  const auto list = [](const Tensor& t, int64_t count) { return List(t.as<int32_t>(), t.as<int32_t>() + count); };
+  HostMemory host;
+  const SparseDeltaUses numbers = run(host, false);
+  CHECK(list(numbers.write_codes, 6) == List{~0, ~1, 0, ~3, 1, ~2});
+  CHECK(list(numbers.read_codes, 6) == List{1, ~2, 0, ~2, 0, 1});
+  CHECK(list(numbers.numbered, 4) == List{5, 6, 8, 7});
+  both_ways([&] {
+    DeviceMemory<float> forward, backward;
+    const SparseDeltaUses codes = run(forward, false), uses = run(backward, true);
+    CHECK(list(codes.write_codes, 6) == List{~5, ~6, 5, ~7, 6, ~8});
+    CHECK(list(codes.read_codes, 6) == List{6, ~8, 5, ~8, 5, 6});
+    CHECK(list(codes.first_use, 12) == List{5, 6, -1, 8, -1, 7, -1, -1, -1, -1, -1, -1});
+    CHECK(list(codes.order, 12) == List{0, 4, 6, 10, 1, 2, 8, 11, 5, 3, 7, 9});
+    CHECK(list(uses.write_codes, 6) == List{~5, ~6, 5, ~7, 6, ~8});
+    CHECK(list(uses.read_codes, 6) == List{x, ~8, x, ~8, 5, x});
+    CHECK(list(uses.next_write, 6) == List{5, 6, 5, ~7, ~6, ~8});
+    CHECK(list(uses.next_read, 6) == List{x, 8, x, 8, ~5, x});
+    CHECK(list(uses.paired_read, 6) == List{-1, 0, 0, -1, 1, -1});
+  });
 }
 
 TEST_CASE("sparse delta memories that are carried on equal the CPU's", "[fast]") {
   const int64_t length = GENERATE(1, 5);
-  const SparseDeltaSizes sizes{
-      .batch = 3, .length = length, .heads = 2, .slots = 16, .dim = 66, .writes = 3, .reads = 5};
+  const Sizes sizes{.batch = 3, .length = length, .heads = 2, .slots = 16, .dim = 66, .writes = 3, .reads = 5};
   Case(sizes, {static_cast<int32_t>(length)}, false, true, false).check<float>(true);
 }
 
