@@ -42,7 +42,9 @@ ChildProcess::~ChildProcess() {
   }
 }
 
-void ChildProcess::terminate() const { ::kill(pid_, SIGTERM); }
+void ChildProcess::terminate() const { signal(SIGTERM); }
+
+void ChildProcess::signal(int number) const { ::kill(pid_, number); }
 
 std::optional<int> ChildProcess::poll() {
   int status = 0;

@@ -12,6 +12,8 @@ struct RunStatus {
   std::string state = "pending";                         // pending, running, done, failed
   std::string config_hash, host, started, ended, error;  // times in UTC, ISO 8601
   int64_t step = 0, pid = 0;
+  std::string task;  // NUMBER.PLACE of a submission (study/submission.h), where a job trains the run
+  int64_t idle = 0;  // stops of jobs in a row without a new logged step
 };
 /// `pending` where there is no file. Errors: CheckpointError for a damaged one.
 RunStatus read_status(const fs::path& run);
@@ -20,17 +22,19 @@ void write_status(const fs::path& run, const RunStatus& status);
 bool was_killed(const RunStatus& status);
 
 struct LadderOptions {
-  fs::path folder;       // empty: runs/NAME in the current folder
-  std::string program;   // the hebb binary, which trains each run in a process of its own
-  int64_t parallel = 0;  // 0: the sweep's max_parallel
-  bool force = false;    // runs whose configuration changed start anew; the old folder is kept as ID.HASH
+  fs::path folder;                   // empty: runs/NAME in the current folder
+  std::string program;               // the hebb binary, which trains each run in a process of its own
+  int64_t parallel = 0;              // 0: the sweep's max_parallel; jobs: no limit
+  bool force = false;                // runs whose configuration changed start anew; the old folder is kept as ID.HASH
+  std::string launcher;              // "slurm" or a command template; empty: processes of this machine
+  std::vector<std::string> cluster;  // KEY=VALUE, over what the sweep says of the cluster
 };
 
 /// Trains what is left of a sweep: skips runs that are done, resumes interrupted and failed ones from their last
 /// checkpoints. After each run results.jsonl and results.csv are written, at the end the report. SIGTERM and SIGINT
 /// stop the runs after a save. The console's bar shows how far the whole is. Returns the exit code: 0, 1 when a run
 /// failed, 75 when stopped. Errors, before any run starts: ConfigError (a run changed, and not `force`),
-/// CheckpointError (a folder of something else, or in use).
+/// CheckpointError (a folder of something else, or in use, or whose runs a launcher's jobs train).
 int run_ladder(const Sweep& sweep, const LadderOptions& options, const Console& console);
 
 /// What the sweep would cost: one line per run, and the sum. `flops_per_s` > 0 (of each of the `parallel` runs at a

@@ -31,6 +31,7 @@ LadderShare ladder_share(const LadderFolder& ladder, const std::vector<RunStatus
     const double flops = run.flops * (states[i].state == "done" ? 1 : of_run);
     s.done += states[i].state == "done" ? 1 : 0;
     s.running += states[i].state == "running" ? 1 : 0;
+    s.queued += states[i].state == "queued" ? 1 : 0;
     s.total_flops += run.flops;
     s.flops += flops;
     if (states[i].state == "failed") {
@@ -44,6 +45,7 @@ LadderShare ladder_share(const LadderFolder& ladder, const std::vector<RunStatus
 std::string runs_text(const LadderShare& share) {
   std::string text = std::to_string(share.done) + " of " + std::to_string(share.runs) + " runs done";
   text += share.running > 0 ? ", " + std::to_string(share.running) + " running" : "";
+  text += share.queued > 0 ? ", " + std::to_string(share.queued) + " queued" : "";
   return text + (share.failed > 0 ? ", " + std::to_string(share.failed) + " failed" : "");
 }
 

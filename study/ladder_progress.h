@@ -9,14 +9,14 @@ namespace hebb {
 
 /// How far the whole of a ladder is, by training FLOPs.
 struct LadderShare {
-  int64_t done = 0, running = 0, failed = 0, runs = 0;
+  int64_t done = 0, running = 0, queued = 0, failed = 0, runs = 0;
   double flops = 0, total_flops = 0;  // of done runs all, of others what their logged steps took
   double lost_flops = 0;              // what failed runs leave undone
 };
 /// `states` and `steps` (the last logged ones) by run.
 LadderShare ladder_share(const LadderFolder& ladder, const std::vector<RunStatus>& states,
                          const std::vector<int64_t>& steps);
-/// "3 of 8 runs done, 2 running, 1 failed"
+/// "3 of 8 runs done, 2 running, 1 queued, 1 failed"
 std::string runs_text(const LadderShare& share);
 
 /// The bar of a ladder that trains: FLOPs done of the total, time left at the rate so far, runs done.

@@ -6,6 +6,8 @@
 #include "core/progress.h"
 #include "inspect/plan.h"
 #include "study/ladder_progress.h"
+#include "study/ladder_runs.h"
+#include "study/launcher.h"
 #include "study/report.h"
 
 namespace hebb {
@@ -34,6 +36,56 @@ RunProgress progress_of(const fs::path& run) {
     }
   }
   return p;
+}
+
+/// The last lines of a file, indented, with its path; empty where there are none.
+std::string tail_of(const fs::path& file) {
+  std::string text = fs::exists(file) ? read_file(file) : "";
+  while (!text.empty() && text.back() == '\n') { text.pop_back(); }
+  if (text.empty()) { return ""; }
+  constexpr int kLines = 6;
+  size_t begin = text.size();
+  for (int line = 0; line < kLines && begin != std::string::npos; ++line) {
+    begin = begin == 0 ? std::string::npos : text.rfind('\n', begin - 1);
+  }
+  std::string tail = "\n" + (begin == std::string::npos ? text : text.substr(begin + 1));
+  for (size_t at = 0; (at = tail.find('\n', at)) != std::string::npos; at += 3) { tail.insert(at + 1, "  "); }
+  return "the end of " + file.string() + ":" + tail + "\n";
+}
+
+/// What the jobs of a run add to its line: `status` becomes what they say.
+std::string job_text(const LadderJobs& jobs, const std::string& run, RunStatus& status) {
+  if (const auto active = jobs.active.find(run); active != jobs.active.end()) {
+    const LadderJobs::Active& job = active->second;
+    status.state = job.is_running ? "running" : "queued";
+    status.error = "";
+    return (job.job.empty() ? "" : "job " + job.job) +
+           (job.is_running && !status.host.empty() ? " on " + status.host : "") +
+           (job.reason.empty() || job.reason == "None" ? "" : ": " + job.reason);
+  }
+  if (const auto lost = jobs.lost.find(run); lost != jobs.lost.end()) {
+    const bool has_started = status.state == "running";
+    status.state = has_started ? "stopped" : "failed";
+    return "job " + lost->second.job + (has_started ? " was killed" : " ended before hebb started") +
+           (lost->second.how.empty() ? "" : " (" + lost->second.how + ")");
+  }
+  return "";
+}
+
+/// The logs of runs that jobs did not bring to their ends.
+std::string failures(const fs::path& folder, const LadderFolder& ladder, const LadderJobs& jobs,
+                     const std::vector<RunStatus>& states) {
+  std::string text;
+  for (size_t i = 0; i < ladder.runs.size(); ++i) {
+    const std::string& id = ladder.runs[i].id;
+    const auto lost = jobs.lost.find(id);
+    if (lost != jobs.lost.end()) {
+      text += tail_of(lost->second.log);
+    } else if (states[i].state == "failed" && !states[i].task.empty()) {
+      text += tail_of(folder / id / kRunConsole);
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -76,9 +128,11 @@ std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_p
 
 std::string ladder_status(const fs::path& folder) {
   const LadderFolder ladder = read_ladder(folder);
+  const LadderJobs jobs = read_jobs(folder);
   size_t width = 3;
   for (const LadderRun& run : ladder.runs) { width = std::max(width, run.id.size()); }
   std::vector<RunStatus> states;
+  std::vector<std::string> notes;
   std::vector<RunProgress> all;
   std::vector<int64_t> steps;
   double done_flops = 0, busy_seconds = 0;
@@ -89,6 +143,7 @@ std::string ladder_status(const fs::path& folder) {
     if (was_killed(states.back()) || (states.back().state == "pending" && all.back().step > 0)) {
       states.back().state = "stopped";
     }
+    notes.push_back(job_text(jobs, run.id, states.back()));
     const RunProgress& p = all.back();
     const double share = run.steps > 0 ? static_cast<double>(p.step) / static_cast<double>(run.steps) : 0;
     if (p.tokens_per_s > 0) {
@@ -117,8 +172,11 @@ std::string ladder_status(const fs::path& folder) {
     const std::string step = std::to_string(p.step) + "/" + std::to_string(run.steps);
     text += print("%-*s %-8s %15s %9s %12s", static_cast<int>(width), run.id.c_str(), states[i].state.c_str(),
                   step.c_str(), p.step > 0 ? print("%.4f", p.loss).c_str() : "-", eta.c_str());
-    text += (states[i].error.empty() ? "" : "  " + states[i].error) + "\n";
+    const std::string& note = notes[i].empty() ? states[i].error : notes[i];
+    text += (note.empty() ? "" : "  " + note) + "\n";
   }
+  text += failures(folder, ladder, jobs, states);
+  if (!jobs.problem.empty()) { text += "the states are those of the run folders: " + jobs.problem + "\n"; }
   const LadderShare share = ladder_share(ladder, states, steps);
   text += runs_text(share) + ", " + format_flops(share.flops) + " of " + format_flops(share.total_flops) +
           print(" (%d%%)", share.total_flops > 0 ? static_cast<int>(100 * share.flops / share.total_flops) : 0);

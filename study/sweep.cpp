@@ -143,7 +143,7 @@ class Composer {
     if (!ids_.insert({id, drafts_.size()}).second) {
       fail_at(chosen.front()->at, chosen.front()->path, "the id \"" + id + "\" twice", "names that make different ids");
     }
-    drafts_.push_back({{id, {}, tags_of(chosen), {}}, chosen});
+    drafts_.push_back({{id, {}, tags_of(chosen), {}, cluster_of(chosen)}, chosen});
   }
 
   /// Names of the choices of dimensions `from` to `to`: of runs and axes joined by "-", of the grid by "_".
@@ -153,6 +153,12 @@ class Composer {
       id += (i == from ? "" : file_.dimensions[i].kind == Dimension::Kind::grid ? "_" : "-") + chosen[i]->name;
     }
     return id;
+  }
+
+  Json cluster_of(const Choices& chosen) const {
+    Json cluster = file_.cluster;
+    for (const Choice* choice : chosen) { merge_json(cluster, choice->cluster); }
+    return cluster;
   }
 
   /// Results name what axes and the grid chose; a tag of the sweep keeps its name.

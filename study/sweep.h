@@ -33,6 +33,7 @@ struct SweepRun {
   Json config;  // a run configuration named `id`, paths absolute
   Json tags;    // object
   std::vector<Solved> solved;
+  Json cluster;  // object: what a job of the run asks for (study/cluster_config.h)
 };
 
 /// A sweep (docs/verbs/ladder.md): every run with its complete configuration.

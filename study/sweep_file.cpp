@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/fields.h"
+#include "study/cluster_config.h"
 
 namespace hebb {
 namespace {
@@ -24,6 +25,13 @@ bool is_pattern(const std::string& path) {
 }
 
 void require_object(Fields& f, const char* name, const Json& value) { f.require(value.is_object(), name, "an object"); }
+
+/// Checked where it is written: a misspelt key shows without a cluster.
+void require_cluster(Fields& f, const Json& value) {
+  require_object(f, "cluster", value);
+  ClusterConfig ignored;
+  if (f.reading()) { Fields::read(value, f.path().empty() ? "cluster" : f.path() + ".cluster", ignored); }
+}
 
 /// A run is a choice with a name of its own.
 struct Run {
@@ -113,6 +121,8 @@ void fields(Fields& f, Keys& k) {
   f.list("solve", s.solve).help("Values chosen to meet a quantity.");
   f.file("evals", s.evals).help("Evaluations of every run after its training.");
   f.field("max_parallel", s.max_parallel).min(1).help("Runs at the same time.");
+  f.field("cluster", s.cluster).help("What jobs ask a cluster for.");
+  require_cluster(f, s.cluster);
   f.object("fit", s.fit).help("Power law over the results.");
   f.require(!k.runs.empty() || !k.axes.members().empty() || !k.grid.members().empty(), "runs",
             "at least one run, an axis or a grid");
@@ -294,6 +304,8 @@ void fields(Fields& f, Choice& c) {
   f.field("derive", c.derive).help("As in the sweep, for the runs that have this choice.");
   require_object(f, "derive", c.derive);
   f.list("solve", c.solve).help("As in the sweep, for the runs that have this choice.");
+  f.field("cluster", c.cluster).help("As in the sweep, for the runs that have this choice.");
+  require_cluster(f, c.cluster);
   f.field("tags", c.tags).help("What the results say of the run, e.g. \"arch\".");
   require_object(f, "tags", c.tags);
   for (const auto& [key, value] : c.tags.members()) {

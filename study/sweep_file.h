@@ -22,7 +22,7 @@ struct SolveEntry {
 struct Choice {
   std::string name;    // its part of their ids
   std::string config;  // of a run: the run configuration that it starts from; empty: the sweep's base
-  Json set = Json::object(), derive = Json::object(), tags = Json::object();
+  Json set = Json::object(), derive = Json::object(), tags = Json::object(), cluster = Json::object();
   std::vector<SolveEntry> solve;
   bool train = true;
   std::string path;  // in the sweep: "axes.arch.gdn"
@@ -44,7 +44,7 @@ struct Dimension {
 struct SweepFile {
   std::string name, base, evals;
   std::vector<Dimension> dimensions;  // runs, axes, grid
-  Json derive = Json::object();
+  Json derive = Json::object(), cluster = Json::object();
   std::vector<SolveEntry> solve;
   int64_t max_parallel = 1;
   std::optional<FitConfig> fit;

@@ -1,8 +1,11 @@
-#include <cstdio>
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <memory>
 
 #include "study/ladder.h"
+#include "study/ladder_task.h"
+#include "study/launcher.h"
 #include "tools/command_line.h"
 #include "tools/console.h"
 #include "tools/verbs.h"
@@ -13,22 +16,35 @@ namespace {
 struct Options {
   std::string sweep, folder;
   LadderOptions ladder;
-  bool dry_run = false, status = false;
+  bool dry_run = false, status = false, cancel = false;
+  std::string task;
   double teraflops = 0;
 };
 
+/// SWEEP may be the folder of a ladder where the sweep itself is not needed.
+int run_in_folder(const Options& o) {
+  const fs::path folder = fs::is_directory(o.sweep) && o.folder.empty() ? fs::path(o.sweep) : o.ladder.folder;
+  if (!o.task.empty()) { return run_ladder_task(folder, o.task, o.ladder.program, print_line); }
+  fmt::print("{}", o.cancel ? cancel_jobs(folder) : ladder_status(folder));
+  return 0;
+}
+
 int run(Options& o) {
-  const Sweep sweep = read_sweep(o.sweep);
-  o.ladder.folder = o.folder.empty() ? fs::path("runs") / sweep.name : fs::path(o.folder);
-  if (o.dry_run) {
-    std::printf("%s", describe_ladder(sweep, o.ladder.parallel, o.teraflops * 1e12).c_str());
-    return 0;
-  }
-  if (o.status) {
-    std::printf("%s", ladder_status(o.ladder.folder).c_str());
-    return 0;
-  }
   o.ladder.program = fs::read_symlink("/proc/self/exe").string();
+  o.ladder.folder = o.folder;
+  if (!o.task.empty() || ((o.status || o.cancel) && fs::is_directory(o.sweep))) { return run_in_folder(o); }
+  const Sweep sweep = read_sweep(o.sweep);
+  if (o.folder.empty()) { o.ladder.folder = fs::path("runs") / sweep.name; }
+  if (o.dry_run) {
+    fmt::print("{}", describe_ladder(sweep, o.ladder.parallel, o.teraflops * 1e12));
+    if (!o.ladder.launcher.empty()) { fmt::print("\n{}", describe_jobs(sweep, o.ladder)); }
+    return 0;
+  }
+  if (o.status || o.cancel) { return run_in_folder(o); }
+  if (!o.ladder.launcher.empty()) { return launch_ladder(sweep, o.ladder, console_with(nullptr)); }
+  if (!o.ladder.cluster.empty()) {
+    throw ConfigError("hebb ladder", "--cluster without --launcher", "--launcher slurm --cluster KEY=VALUE");
+  }
   constexpr double kLineSeconds = 60;  // ladders take hours: plain lines for a log, not for eyes
   const std::unique_ptr<Progress> bar = stderr_progress(kLineSeconds);
   return run_ladder(sweep, o.ladder, console_with(bar.get()));
@@ -40,12 +56,21 @@ void add_ladder_verb(Command program) {
   Command verb = program.verb(
       "ladder", "Trains the runs of a sweep, each in a process of its own; run it again after any interruption");
   const auto o = std::make_shared<Options>();
-  verb.option("SWEEP", o->sweep, "Sweep file (JSON)").required();
+  verb.option("SWEEP", o->sweep, "Sweep file (JSON), or the folder of a ladder for --status and --cancel").required();
   verb.option("--dir", o->folder, "Folder of the runs").default_text("runs/NAME").type_name("PATH");
   verb.flag("--dry-run", o->dry_run, "Print every run with parameters, tokens, FLOPs, memory and the total, and stop");
   verb.flag("--status", o->status, "Print the state of the runs and the time left, and stop");
-  verb.option("--parallel", o->ladder.parallel, "Runs at the same time (default: max_parallel of the sweep)")
+  verb.option("--parallel", o->ladder.parallel,
+              "Runs at the same time (default: max_parallel of the sweep; Slurm: of each job array, no limit)")
       .at_least(1);
+  verb.option("--launcher", o->ladder.launcher,
+              "slurm, or a command with {command}, {name}, {ranks}, {folder}: runs are jobs, and the command returns")
+      .type_name("LAUNCHER");
+  verb.option("--cluster", o->ladder.cluster,
+              "What jobs ask for, over the sweep's `cluster`: partition=gpu time=8:00:00")
+      .type_name("KEY=VALUE");
+  verb.flag("--cancel", o->cancel, "End the jobs of the ladder, which save first, and stop");
+  verb.option("--task", o->task, "What jobs call: the run NUMBER.PLACE of a submission").type_name("NUMBER.PLACE");
   verb.flag("--force", o->ladder.force,
             "Start runs anew whose configuration changed; the old folder is kept as ID.HASH");
   verb.option("--tflops", o->teraflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]").above(0);

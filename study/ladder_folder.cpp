@@ -1,0 +1,106 @@
+// What the folder of a ladder holds: states of runs, sweep.json.
+#include <signal.h>
+
+#include <cerrno>
+#include <set>
+
+#include "core/host.h"
+#include "study/ladder_runs.h"
+
+namespace hebb {
+namespace {
+
+std::string text_of(const Json& json, const char* key) {
+  const Json* v = json.find(key);
+  return v != nullptr && v->is_string() ? v->as_string() : "";
+}
+
+int64_t integer_of(const Json& json, const char* key) {
+  const Json* v = json.find(key);
+  return v != nullptr && v->is_integer() ? v->as_int() : 0;
+}
+
+}  // namespace
+
+RunStatus read_status(const fs::path& run) {
+  const fs::path path = run / "status.json";
+  RunStatus s;
+  if (!fs::exists(path)) { return s; }
+  try {
+    const Json json = parse_json(read_file(path), path.string());
+    s.state = text_of(json, "state");
+    s.config_hash = text_of(json, "config_hash");
+    s.host = text_of(json, "host");
+    s.started = text_of(json, "started");
+    s.ended = text_of(json, "ended");
+    s.error = text_of(json, "error");
+    s.step = integer_of(json, "step");
+    s.pid = integer_of(json, "pid");
+    s.task = text_of(json, "task");
+    s.idle = integer_of(json, "idle");
+  } catch (const ConfigError& error) {
+    throw CheckpointError(path.string(), std::string("not a status: ") + error.what());
+  }
+  static const std::set<std::string> states = {"pending", "running", "done", "failed"};
+  if (states.count(s.state) == 0) {
+    throw CheckpointError(path.string(), "not a status", "state \"" + s.state + "\"",
+                          "pending, running, done or failed");
+  }
+  return s;
+}
+
+bool was_killed(const RunStatus& s) {
+  return s.state == "running" && s.host == host_name() && s.pid > 0 && ::kill(static_cast<pid_t>(s.pid), 0) != 0 &&
+         errno == ESRCH;
+}
+
+void write_status(const fs::path& run, const RunStatus& s) {
+  Json json = Json::object();
+  json.set("state", s.state);
+  json.set("config_hash", s.config_hash);
+  json.set("step", s.step);
+  json.set("host", s.host);
+  json.set("pid", s.pid);
+  json.set("started", s.started);
+  json.set("ended", s.ended);
+  json.set("error", s.error);
+  if (!s.task.empty()) {
+    json.set("task", s.task);
+    json.set("idle", s.idle);
+  }
+  write_file_atomic(run / "status.json", json.dump(1) + "\n");
+}
+
+bool is_ladder(const fs::path& folder) { return fs::exists(folder / "sweep.json"); }
+
+LadderFolder read_ladder(const fs::path& folder) {
+  const fs::path path = folder / "sweep.json";
+  if (!fs::exists(path)) {
+    throw CheckpointError(folder.string(), "no ladder here", fs::exists(folder) ? "no sweep.json" : "nothing",
+                          "a folder that hebb ladder made");
+  }
+  try {
+    const Json json = parse_json(read_file(path), path.string());
+    LadderFolder ladder;
+    ladder.name = text_of(json, "name");
+    if (const Json* runs = json.find("runs"); runs != nullptr && runs->is_array()) {
+      for (const Json& r : runs->items()) {
+        const Json *tags = r.find("tags"), *flops = r.find("flops");
+        ladder.runs.push_back({text_of(r, "id"), tags != nullptr && tags->is_object() ? *tags : Json::object(),
+                               integer_of(r, "steps"),
+                               flops != nullptr && flops->is_number() ? flops->as_double() : 0});
+      }
+    }
+    if (const Json* planned = json.find("planned"); planned != nullptr && planned->is_array()) {
+      ladder.planned = planned->items();
+    }
+    if (const Json* fit = json.find("fit"); fit != nullptr && fit->is_object()) {
+      Fields::read(*fit, "fit", ladder.fit.emplace());
+    }
+    return ladder;
+  } catch (const ConfigError& error) {
+    throw CheckpointError(path.string(), std::string("not a ladder: ") + error.what());
+  }
+}
+
+}  // namespace hebb

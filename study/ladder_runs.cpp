@@ -1,0 +1,207 @@
+#include "study/ladder_runs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <thread>
+
+#include "core/progress.h"
+#include "inspect/plan.h"
+#include "study/run_results.h"
+#include "train/choose_device.h"
+#include "train/memory_plan.h"
+#include "train/run_config.h"
+#include "train/run_lock.h"
+
+namespace hebb {
+namespace {
+
+fs::path folder_of(const Sweep& sweep, const LadderOptions& options) {
+  return fs::absolute(options.folder.empty() ? fs::path("runs") / sweep.name : options.folder).lexically_normal();
+}
+
+void refuse(const fs::path& folder, const std::string& found) {
+  throw CheckpointError(folder.string(), "not the folder of this sweep", found,
+                        "a new folder, or that of an earlier start of the sweep");
+}
+
+/// A folder of this sweep has a sweep.json of the same name that shares a run with it.
+void require_own_folder(const Sweep& sweep, const fs::path& folder) {
+  if (!fs::exists(folder) || fs::is_empty(folder)) { return; }
+  if (!is_ladder(folder)) { refuse(folder, "files without sweep.json"); }
+  const LadderFolder old = read_ladder(folder);
+  const bool shares = std::any_of(old.runs.begin(), old.runs.end(), [&](const LadderRun& r) {
+    return std::any_of(sweep.runs.begin(), sweep.runs.end(), [&](const SweepRun& s) { return s.id == r.id; });
+  });
+  if (old.name != sweep.name || !shares) {
+    refuse(folder, "the sweep \"" + old.name + "\"" + (shares ? "" : " with other runs"));
+  }
+}
+
+void write_sweep(const Sweep& sweep, const fs::path& folder) {
+  Json json = Json::object(), runs = Json::array(), planned = Json::array();
+  json.set("name", sweep.name);
+  for (const SweepRun& run : sweep.runs) {
+    RunConfig config;
+    Fields::read(run.config, "", config);
+    const int64_t tokens = config.train.steps * config.train.tokens_per_step();
+    const Model model(config.model);
+    Json item = Json::object();
+    item.set("id", run.id);
+    item.set("tags", run.tags);
+    item.set("steps", config.train.steps);
+    item.set("flops", 3 * model.flops_per_token(config.train.sequence_length) * static_cast<double>(tokens));
+    runs.push(item);
+  }
+  json.set("runs", runs);
+  for (const SweepRun& run : sweep.planned) { planned.push(planned_result(run)); }
+  json.set("planned", planned);
+  json.set("fit", sweep.fit ? Fields::write(*sweep.fit) : Json());
+  json.set("source", sweep.source);
+  write_file_atomic(folder / "sweep.json", json.dump(1) + "\n");
+}
+
+std::string problem_of(const Json& json, int ranks, bool with_memory) {
+  try {
+    RunConfig config;
+    Fields::read(json, "", config);
+    resolve(config, ranks, with_memory);
+    describe_data(config);
+    if (!with_memory) { return ""; }
+    const int64_t needed = plan_memory(config).total_bytes(), found = available_memory_bytes(device_of(config));
+    return needed <= found ? ""
+                           : "needs " + format_bytes(static_cast<double>(needed)) + " of memory, " +
+                                 format_bytes(static_cast<double>(found)) + " are available";
+  } catch (const Error& error) { return error.what(); }
+}
+
+}  // namespace
+
+std::string time_now() {
+  const std::time_t t = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&t, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+/// Why a child failed: its last line that starts with "error: ", or how it ended.
+std::string failure_reason(const fs::path& console, int code) {
+  std::string found =
+      code > 128 ? "killed by signal " + std::to_string(code - 128) : "exit code " + std::to_string(code);
+  const std::string text = fs::exists(console) ? read_file(console) : "";
+  const size_t at = text.rfind("error: ");
+  if (code <= 128 && at != std::string::npos && (at == 0 || text[at - 1] == '\n')) {
+    found = text.substr(at + 7, text.find('\n', at) - at - 7) + " (" + found + ")";
+  }
+  return found;
+}
+
+LadderRuns::LadderRuns(const Sweep& sweep, const LadderOptions& options,
+                       const std::function<void(std::string_view)>& line)
+    : sweep_(sweep), options_(options), line_(line), folder_(folder_of(sweep, options)) {}
+
+void LadderRuns::open() const {
+  require_own_folder(sweep_, folder_);
+  fs::create_directories(folder_);
+}
+
+void LadderRuns::read() {
+  for (size_t i = 0; i < sweep_.runs.size(); ++i) {
+    status.push_back(read_status(run_folder(i)));
+    const std::string hash = config_hash(sweep_.runs[i].config);
+    if (!status[i].config_hash.empty() && status[i].config_hash != hash) {
+      if (!options_.force) {
+        throw ConfigError(run_folder(i).string(), "a run of another configuration" + differences(i),
+                          "that of the sweep (--force starts changed runs anew and keeps the old folder)");
+      }
+      changed_.push_back(i);
+    }
+  }
+}
+
+bool LadderRuns::is_changed(size_t i) const { return std::find(changed_.begin(), changed_.end(), i) != changed_.end(); }
+
+std::vector<size_t> LadderRuns::unfinished() const {
+  std::vector<size_t> runs;
+  for (size_t i = 0; i < sweep_.runs.size(); ++i) {
+    if (is_changed(i) || status[i].state != "done") { runs.push_back(i); }
+  }
+  return runs;
+}
+
+void LadderRuns::prepare(const std::vector<size_t>& runs) {
+  for (const size_t i : changed_) { set_aside(i); }
+  write_sweep(sweep_, folder_);
+  for (const size_t i : runs) { prepare_run(i); }
+}
+
+std::string LadderRuns::differences(size_t i) const {
+  try {
+    std::string text;
+    const Json stored = parse_json_file((run_folder(i) / kLadderConfig).string());
+    for (const ConfigDifference& d : compare_configs(stored, sweep_.runs[i].config)) {
+      text += (text.empty() ? ": " : "; ") + d.path + ": " + d.stored + " there, " + d.current + " here";
+    }
+    return text;
+  } catch (const Error&) { return ""; }
+}
+
+void LadderRuns::check_needs(const std::vector<size_t>& runs, const std::function<int(size_t)>& ranks_of,
+                             bool with_memory) const {
+  std::string text;
+  size_t count = 0;
+  constexpr size_t kShown = 4;
+  for (const size_t i : runs) {
+    if (const std::string problem = problem_of(sweep_.runs[i].config, ranks_of(i), with_memory); !problem.empty()) {
+      if (++count <= kShown) { text += "; " + sweep_.runs[i].id + ": " + problem; }
+    }
+  }
+  if (count == 0) { return; }
+  const std::string found = std::to_string(count) + " of " + std::to_string(runs.size()) + " runs cannot start" + text +
+                            (count > kShown ? "; …" : "");
+  if (count == runs.size()) { throw DataError(folder_.string(), found); }
+  line_("warning: " + found);
+}
+
+void LadderRuns::set_aside(size_t i) {
+  const fs::path kept = folder_ / (sweep_.runs[i].id + "." + status[i].config_hash);
+  line_(sweep_.runs[i].id + ": the configuration has changed; the old run is kept in " + kept.string());
+  fs::remove_all(kept);
+  fs::rename(run_folder(i), kept);
+  status[i] = {};
+}
+
+void LadderRuns::prepare_run(size_t i) {
+  fs::create_directories(run_folder(i));
+  for (int tries = 0; status[i].state == "running"; ++tries) {
+    try {
+      const RunLock probe(run_folder(i));
+      break;
+    } catch (const CheckpointError&) {
+      constexpr int kTries = 600;  // a minute: enough for a step and a save, or the lock is somebody else's
+      if (tries == kTries) { throw; }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+  write_file_atomic(run_folder(i) / kLadderConfig, sweep_.runs[i].config.dump(1) + "\n");
+  status[i].config_hash = config_hash(sweep_.runs[i].config);
+  status[i].state = "pending";
+  status[i].ended = status[i].error = status[i].task = "";
+  status[i].idle = 0;
+  write_status(run_folder(i), status[i]);
+}
+
+void LadderRuns::write_results() const {
+  std::vector<Json> results;
+  for (size_t i = 0; i < sweep_.runs.size(); ++i) {
+    if (status[i].state == "done") {
+      results.push_back(result_of(run_folder(i), sweep_.runs[i].id, sweep_.runs[i].tags));
+    }
+  }
+  write_file_atomic(folder_ / "results.jsonl", results_jsonl(results));
+  write_file_atomic(folder_ / "results.csv", results_csv(results));
+}
+
+}  // namespace hebb

@@ -1,0 +1,58 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "study/ladder.h"
+
+namespace hebb {
+
+inline constexpr const char* kLadderConfig = "ladder-config.json";  // of a run, as given to hebb train
+inline constexpr const char* kRunConsole = "console.log";           // what hebb train and hebb eval print
+
+/// This moment in UTC, ISO 8601.
+std::string time_now();
+/// Why a process failed: the last line of its output `log` that starts with "error: ", or how it ended.
+std::string failure_reason(const fs::path& log, int code);
+
+/// The runs of a sweep in the folder of its ladder.
+class LadderRuns {
+ public:
+  /// `line` must outlive the object.
+  LadderRuns(const Sweep& sweep, const LadderOptions& options, const std::function<void(std::string_view)>& line);
+
+  const fs::path& folder() const { return folder_; }
+  fs::path run_folder(size_t i) const { return folder_ / sweep_.runs[i].id; }
+  /// Makes the folder. Errors: CheckpointError for one of something else.
+  void open() const;
+  /// Reads all states. Errors: ConfigError for a run whose configuration is not the one that its folder was made with,
+  /// unless changed runs start anew.
+  void read();
+  bool is_changed(size_t i) const;
+  /// Runs that are not done, or changed.
+  std::vector<size_t> unfinished() const;
+  /// Reads the data of the runs for their numbers of ranks, and with `with_memory` compares their memory with what this
+  /// machine has. DataError where none of them can start, a warning where some cannot.
+  void check_needs(const std::vector<size_t>& runs, const std::function<int(size_t)>& ranks_of, bool with_memory) const;
+  /// sweep.json, and a folder with the configuration and the state `pending` for each of `runs`. The folders of changed
+  /// runs are set aside. Waits for processes that an earlier ladder left behind, which save and end by themselves.
+  void prepare(const std::vector<size_t>& runs);
+  /// results.jsonl and results.csv of the runs that are done.
+  void write_results() const;
+
+  std::vector<RunStatus> status;  // by run
+
+ private:
+  std::string differences(size_t i) const;
+  void set_aside(size_t i);
+  void prepare_run(size_t i);
+
+  const Sweep& sweep_;
+  const LadderOptions& options_;
+  const std::function<void(std::string_view)>& line_;
+  fs::path folder_;
+  std::vector<size_t> changed_;
+};
+
+}  // namespace hebb

@@ -1,0 +1,177 @@
+#include "study/ladder_task.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "core/host.h"
+#include "core/progress.h"
+#include "study/child_process.h"
+#include "study/ladder_runs.h"
+#include "study/read_metrics.h"
+#include "study/run_command.h"
+#include "study/submission.h"
+#include "train/run_config.h"
+#include "train/run_lock.h"
+#include "train/signals.h"
+
+namespace hebb {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kStopped = static_cast<int>(ExitCode::kStopped), kComm = static_cast<int>(ExitCode::kComm);
+constexpr int64_t kIdleStops = 3;  // in a row without a new step: the run would go round for ever
+
+class LadderTask {
+ public:
+  LadderTask(const fs::path& ladder, const std::string& task, const std::string& program,
+             const std::function<void(std::string_view)>& line)
+      : ladder_(ladder), task_(task), program_(program), line_(line) {
+    const size_t dot = task.find('.');
+    submission_ = read_submission(ladder, task.substr(0, dot));
+    const std::string place = dot == std::string::npos ? "" : task.substr(dot + 1);
+    const bool is_place =
+        !place.empty() && place.size() < 8 && place.find_first_not_of("0123456789") == std::string::npos;
+    const size_t k = is_place ? std::stoul(place) : submission_.runs.size();
+    if (k >= submission_.runs.size()) {
+      throw CheckpointError(
+          ladder.string(), "no task " + task,
+          "submission " + submission_.number + " of " + std::to_string(submission_.runs.size()) + " runs",
+          "NUMBER.PLACE");
+    }
+    id_ = submission_.runs[k];
+    run_ = fs::absolute(ladder / id_);
+  }
+
+  int run() {
+    status_ = read_status(run_);
+    if (is_cancelled(ladder_, submission_.number) || status_.state == "done") {
+      line_(id_ + (status_.state == "done" ? " is done" : " was cancelled"));
+      return 0;
+    }
+    take_over();
+    const int64_t before = last_logged_step(run_);
+    started_ = Clock::now();
+    line_("start " + id_ + (before > 0 ? " at step " + std::to_string(before) : ""));
+    const std::string config = (run_ / kLadderConfig).string();
+    std::vector<std::string> train = {"train", config, "--run-dir", run_.string()};
+    if (submission_.ranks > 1 && submission_.start.empty()) {
+      train.insert(train.end(), {"--ranks", std::to_string(submission_.ranks)});
+    }
+    int code = run_child(train, submission_.start);
+    bool is_done = code == 0 && submission_.evals.empty();
+    if (code == 0 && !is_done && !stopped_) {
+      code = run_child({"eval", submission_.evals, "--checkpoint", run_.string()}, "");
+      is_done = code == 0;
+    }
+    return finish(code, is_done, before);
+  }
+
+ private:
+  /// A run that this very job began on another machine was ended with it there: its lock holds nobody.
+  void take_over() {
+    if (status_.task == task_ && fs::exists(run_ / "lock") &&
+        !read_file(run_ / "lock").starts_with(host_name() + " ")) {
+      fs::remove(run_ / "lock");
+    }
+    const RunLock probe(run_);
+    if (status_.task != task_) { status_.idle = 0; }
+    status_.task = task_;
+    status_.started = time_now();
+  }
+
+  /// Exit code of `hebb ARGUMENTS`, behind the words that start several ranks.
+  int run_child(const std::vector<std::string>& arguments, const std::string& start) {
+    std::string program = program_;
+    std::vector<std::string> words = arguments;
+    if (!start.empty()) {
+      std::string command = "exec " + start + " " + shell_quoted(program_);
+      for (const std::string& argument : arguments) { command += " " + shell_quoted(argument); }
+      program = "/bin/sh";
+      words = {"-c", command};
+    }
+    ChildProcess child(program, words, run_ / kRunConsole);
+    status_.state = "running";
+    status_.pid = child.pid();
+    status_.host = host_name();
+    status_.ended = status_.error = "";
+    write_status(run_, status_);
+    std::optional<Clock::time_point> asked;
+    Clock::time_point looked = Clock::now();
+    for (;;) {
+      if (const std::optional<int> code = child.poll()) { return *code; }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const Clock::time_point now = Clock::now();
+      if (!stopped_ && now - looked > std::chrono::seconds(1)) {
+        looked = now;
+        stopped_ = is_cancelled(ladder_, submission_.number);
+        if (stopped_) { line_(id_ + ": cancelled, saves and stops"); }
+      }
+      if (const std::string signal = signals_.received(); !signal.empty() && !stopped_) {
+        stopped_ = true;
+        line_(signal + ": " + id_ + " saves and stops");
+      }
+      if (stopped_ && !asked) { asked = now; }
+      // SIGTERM ends a process that has been asked to stop before. A launcher may send it to all processes of a job at
+      // once, so the child hears USR1 from here, and a moment later; srun hands it on to all ranks.
+      if (asked && !passed_on_ && now - *asked > std::chrono::seconds(1)) {
+        child.signal(SIGUSR1);
+        passed_on_ = true;
+      }
+    }
+  }
+
+  bool may_go_on(int code) const {
+    if (code == kStopped || code == kComm) { return true; }
+    if (stopped_ && (code == 0 || code > 128)) { return true; }
+    RunConfig config;
+    Fields::read(parse_json_file((run_ / kLadderConfig).string()), "", config);
+    return code != 0 && code == config.train.exit_code_on_stop;
+  }
+
+  int finish(int code, bool is_done, int64_t before) {
+    const bool was_cancelled = is_cancelled(ladder_, submission_.number), goes_on = !is_done && may_go_on(code);
+    status_.step = last_logged_step(run_);
+    status_.idle = goes_on && !was_cancelled && status_.step <= before ? status_.idle + 1 : 0;
+    const bool is_idle = status_.idle >= kIdleStops;
+    status_.state = is_done ? "done" : goes_on && !is_idle ? "pending" : "failed";
+    if (status_.state == "failed") {
+      status_.error = failure_reason(run_ / kRunConsole, code);
+      if (is_idle) {
+        status_.error = fmt::format("stopped {} times without a new step: {}", kIdleStops, status_.error);
+      }
+    }
+    status_.ended = time_now();
+    status_.pid = 0;
+    write_status(run_, status_);
+    line_(fmt::format("{} {} at step {} after {}{}{}", status_.state == "pending" ? "stopped" : status_.state, id_,
+                      status_.step, format_duration(std::chrono::duration<double>(Clock::now() - started_).count()),
+                      status_.error.empty() ? "" : ": ", status_.error));
+    if (is_done || (goes_on && was_cancelled)) { return 0; }
+    if (status_.state == "pending") { return code == kComm ? kComm : kStopped; }
+    return code == 0 || is_idle ? static_cast<int>(ExitCode::kOther) : code;
+  }
+
+  const StopSignals signals_;
+  const fs::path ladder_;
+  const std::string task_, program_;
+  const std::function<void(std::string_view)>& line_;
+  Submission submission_;
+  std::string id_;
+  fs::path run_;
+  RunStatus status_;
+  Clock::time_point started_;
+  bool stopped_ = false, passed_on_ = false;
+};
+
+}  // namespace
+
+int run_ladder_task(const fs::path& ladder, const std::string& task, const std::string& program,
+                    const std::function<void(std::string_view)>& line) {
+  return LadderTask(ladder, task, program, line).run();
+}
+
+}  // namespace hebb

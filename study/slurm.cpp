@@ -1,0 +1,175 @@
+#include "study/slurm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+#include "core/error.h"
+#include "study/run_command.h"
+
+namespace hebb {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) { lines.push_back(line); }
+  return lines;
+}
+
+/// The first `count` - 1 parts between bars; the last one is the rest of the line.
+std::vector<std::string> split(const std::string& line, size_t count) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (parts.size() + 1 < count) {
+    const size_t end = line.find('|', begin);
+    if (end == std::string::npos) { return {}; }
+    parts.push_back(line.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  parts.push_back(line.substr(begin));
+  return parts;
+}
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ';');
+  return text;
+}
+
+}  // namespace
+
+std::vector<SlurmTask> slurm_queue() {
+  const CommandResult result = run_command({"squeue", "--me", "--noheader", "--array", "--format=%F|%K|%T|%r|%j|%Z"});
+  if (result.code != 0) {
+    throw Error(ExitCode::kOther, "squeue: " + (result.code == 127 && !is_on_path("squeue") ? "no such program on PATH"
+                                                                                            : one_line(result.text())));
+  }
+  std::vector<SlurmTask> tasks;
+  for (const std::string& line : lines_of(result.out)) {
+    const std::vector<std::string> p = split(line, 6);
+    if (!p.empty()) { tasks.push_back({p[0], p[1], p[2], p[3], p[4], p[5]}); }
+  }
+  return tasks;
+}
+
+std::string slurm_job_name(const std::string& sweep, const std::string& number) {
+  std::string name = sweep;
+  for (char& c : name) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
+    c = is_plain ? c : '-';
+  }
+  return name + "." + number;
+}
+
+std::string slurm_script(const fs::path& ladder, const Submission& submission, const ClusterConfig& cluster,
+                         const std::string& program) {
+  // hebb runs in the background, so that the shell hears signals while it waits. USR1 comes before the time limit, TERM
+  // when Slurm itself ends the job, which then is not ours to put back.
+  return fmt::format(R"(#!/bin/bash
+# Trains runs of {0}: made by hebb ladder.
+{1}
+requeue=yes
+child=
+trap '[[ -n $child ]] && kill -USR1 $child 2>/dev/null' USR1
+trap 'requeue=no' TERM
+{2} ladder {0} --task {3}.$SLURM_ARRAY_TASK_ID &
+child=$!
+while kill -0 $child 2>/dev/null; do wait $child; done
+wait $child
+code=$?
+if [[ ( $code == 75 || $code == 14 ) && $requeue == yes ]]; then
+  for try in {{1..40}}; do  # the controller may be away for a while
+    scontrol requeue ${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID && exit $code
+    sleep 15
+  done
+fi
+exit $code
+)",
+                     shell_quoted(ladder.string()), cluster.setup, shell_quoted(program), submission.number);
+}
+
+std::vector<std::string> sbatch_words(const fs::path& ladder, const Submission& submission,
+                                      const ClusterConfig& cluster, const std::string& name, int64_t parallel) {
+  std::string log = submission_file(ladder, submission.number, "").string();
+  for (size_t at = 0; (at = log.find('%', at)) != std::string::npos; at += 2) { log.insert(at, "%"); }
+  std::string array = "--array=0-" + std::to_string(submission.runs.size() - 1);
+  if (parallel > 0) { array += "%" + std::to_string(parallel); }
+  std::vector<std::string> words = {"sbatch",
+                                    "--parsable",
+                                    "--requeue",
+                                    "--open-mode=append",
+                                    "--job-name=" + name,
+                                    "--chdir=" + ladder.string(),
+                                    "--output=" + log + ".%a.log",
+                                    array,
+                                    "--ntasks=" + std::to_string(cluster.ranks)};
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) { words.push_back(std::string("--") + option + "=" + value); }
+  };
+  const auto text = [](const std::optional<int64_t>& value) { return value ? std::to_string(*value) : ""; };
+  add("nodes", text(cluster.nodes));
+  add("cpus-per-task", text(cluster.cpus));
+  if (cluster.gpus.value_or(0) > 0) { add("gpus-per-task", text(cluster.gpus)); }
+  add("mem", cluster.memory);
+  add("time", cluster.time);
+  add("partition", cluster.partition);
+  add("account", cluster.account);
+  add("qos", cluster.qos);
+  if (cluster.stop_seconds > 0) { add("signal", "B:USR1@" + std::to_string(cluster.stop_seconds)); }
+  words.insert(words.end(), cluster.options.begin(), cluster.options.end());
+  words.push_back(submission_file(ladder, submission.number, ".sh").string());
+  return words;
+}
+
+std::string srun_words(const ClusterConfig& cluster) {
+  return "srun --kill-on-bad-exit=1 --ntasks=" + std::to_string(cluster.ranks) +
+         (cluster.cpus ? " --cpus-per-task=" + std::to_string(*cluster.cpus) : "");
+}
+
+std::string sbatch(const std::vector<std::string>& words, const ClusterConfig& cluster) {
+  if (!is_on_path("sbatch")) {
+    throw ConfigError("hebb ladder --launcher slurm", "no program sbatch on PATH",
+                      "a machine from which jobs are submitted to Slurm");
+  }
+  const CommandResult result = run_command(words);
+  const std::string number = result.out.substr(0, result.out.find_first_of(";\n"));
+  const bool is_number = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
+  if (result.code == 0 && is_number) { return number; }
+  std::string found = "sbatch refused the job: " + one_line(result.text());
+  if (!cluster.partition.empty() && result.text().find("partition") != std::string::npos) {
+    const CommandResult partitions = run_command({"sinfo", "--noheader", "--format=%R"});
+    std::string known;
+    for (const std::string& line : lines_of(partitions.out)) { known += (known.empty() ? "" : ", ") + line; }
+    if (!known.empty()) { found += " (partitions: " + known + ")"; }
+  }
+  throw ConfigError("hebb ladder --launcher slurm", found);
+}
+
+std::map<std::string, std::string> slurm_ends(const std::string& array) {
+  std::map<std::string, std::string> ends;
+  if (!is_on_path("sacct")) { return ends; }
+  const CommandResult result = run_command({"sacct", "-X", "-n", "-P", "--format=JobID,State,ExitCode", "-j", array});
+  if (result.code != 0) { return ends; }
+  for (const std::string& line : lines_of(result.out)) {
+    const std::vector<std::string> p = split(line, 3);
+    const size_t at = p.empty() ? std::string::npos : p[0].find('_');
+    if (at == std::string::npos) { continue; }
+    ends[p[0].substr(at + 1)] = p[1] + ", exit code " + p[2].substr(0, p[2].find(':'));
+  }
+  return ends;
+}
+
+void scancel(const std::vector<std::string>& arrays) {
+  std::vector<std::string> words = {"scancel"};
+  words.insert(words.end(), arrays.begin(), arrays.end());
+  const CommandResult result = run_command(words);
+  if (result.code != 0) {
+    throw Error(ExitCode::kOther,
+                "scancel: " + (result.code == 127 && !is_on_path("scancel") ? "no such program on PATH"
+                                                                            : one_line(result.text())));
+  }
+}
+
+}  // namespace hebb
