@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what hebb needs from the distribution's packages: says what is missing and why, and does
-# nothing (and needs no rights) where all is there. Usage: tools/setup.sh [--text] [--fuzz] [--format] [--mpi]
+# nothing (and needs no rights) where all is there. Usage: tools/setup.sh [--text] [--fuzz] [--format] [--mpi] [--slurm]
 #   --text  also the small public-domain text that the quickstart trains on
 #   --fuzz  also clang and its runtime for the fuzzers
 #   --format  also clang-format 14, which tools/format.sh takes
 #   --mpi   also Open MPI, for ranks on CPUs
+#   --slurm  also Slurm, for the test of ladders on a cluster of two nodes on this machine
 set -euo pipefail
 
 need=()        # package:reason
@@ -39,7 +40,9 @@ for option in "$@"; do
     --fuzz) want clang clang++ "fuzzers"; want libclang-rt-14-dev "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer*" "fuzzers" ;;
     --format) [[ $(clang-format --version 2>/dev/null) == *"version 14."* ]] || want clang-format-14 clang-format-14 "formatting of the sources" ;;
     --mpi) want libopenmpi-dev mpicxx "ranks on CPUs"; want openmpi-bin mpirun "ranks on CPUs" ;;
-    *) echo "setup.sh: unknown option $option (known: --text --fuzz --format --mpi)" >&2; exit 2 ;;
+    --slurm) want slurmctld /usr/sbin/slurmctld "ladders on Slurm"; want slurmd /usr/sbin/slurmd "ladders on Slurm"
+      want slurm-client sbatch "ladders on Slurm"; want munge /usr/sbin/munged "ladders on Slurm" ;;
+    *) echo "setup.sh: unknown option $option (known: --text --fuzz --format --mpi --slurm)" >&2; exit 2 ;;
   esac
 done
 
