@@ -56,7 +56,9 @@ class Adapt final : public EvalTask {
     done_ = 0;
     std::vector<std::vector<double>> nll{evaluate(c, rows)};
     for (const DomainRows& domain : rows) {
-      if (adapts) { adapt(c, domain); }
+      if (adapts) {
+        c.item([&] { return adapt(c, domain), Json(); }, true);
+      }
       nll.push_back(adapts ? evaluate(c, rows) : nll[0]);  // without fast weights nothing has changed
     }
     c.progress.end();
@@ -124,20 +126,24 @@ class Adapt final : public EvalTask {
   std::vector<double> evaluate(EvalContext& c, const std::vector<DomainRows>& rows) {
     std::vector<double> nll;
     for (const DomainRows& d : rows) {
-      double sum = 0;
-      for (int64_t r = d.evaluate; r < d.evaluate + d.count; ++r) {
-        const std::vector<int32_t> ids = d.read(r, d.length + 1, c.session.source().model.vocab_size);
-        const std::unique_ptr<ModelState> state = c.session.new_state();
-        const std::span<const int32_t> all(ids);
-        for (const double loss :
-             c.session.score(all.first(all.size() - 1), all.subspan(1), *state, {FastUpdate::never, true})) {
-          sum += loss;
-        }
-        step(c, d.length);
-      }
-      nll.push_back(sum / static_cast<double>(d.count * d.length));
+      nll.push_back(kept_number(c.item([&] { return Json(evaluate(c, d)); })));
     }
     return nll;
+  }
+
+  double evaluate(EvalContext& c, const DomainRows& d) {
+    double sum = 0;
+    for (int64_t r = d.evaluate; r < d.evaluate + d.count; ++r) {
+      const std::vector<int32_t> ids = d.read(r, d.length + 1, c.session.source().model.vocab_size);
+      const std::unique_ptr<ModelState> state = c.session.new_state();
+      const std::span<const int32_t> all(ids);
+      for (const double loss :
+           c.session.score(all.first(all.size() - 1), all.subspan(1), *state, {FastUpdate::never, true})) {
+        sum += loss;
+      }
+      step(c, d.length);
+    }
+    return sum / static_cast<double>(d.count * d.length);
   }
 
   EvalResult result(const std::vector<DomainRows>& rows, const std::vector<std::vector<double>>& nll) const {

@@ -67,13 +67,18 @@ template <class R> class Choice : public EvalTask {
     c.progress.begin(kind_name(), records.size());
     for (size_t i = 0; i < records.size(); ++i) {
       c.poll();
-      const std::string before = shots.before(i);
-      std::vector<ScoredText> texts;
-      for (size_t j = 0; j < count(records[i]); ++j) {
-        const auto [context, continuation] = parts(records[i], j);
-        texts.push_back(encode_pair(tokenizer, before + context, continuation, length, records[i].where));
+      const Json predictions = c.item([&] {
+        const std::string before = shots.before(i);
+        std::vector<ScoredText> texts;
+        for (size_t j = 0; j < count(records[i]); ++j) {
+          const auto [context, continuation] = parts(records[i], j);
+          texts.push_back(encode_pair(tokenizer, before + context, continuation, length, records[i].where));
+        }
+        return predict(c, records[i], before, texts, scorer.score(texts, records[i].where));
+      });
+      for (size_t m = 0; m < measures().size(); ++m) {
+        add(records[i], measures()[m].metric, score(records[i], predictions.items()[m].as_int()));
       }
-      note(c, records[i], texts, scorer.score(texts, records[i].where));
       c.progress.update(i + 1);
     }
     c.progress.end();
@@ -94,26 +99,30 @@ template <class R> class Choice : public EvalTask {
   virtual std::optional<std::string> group(const R& record) const = 0;
 
  private:
-  void note(EvalContext& c, const R& record, const std::vector<ScoredText>& texts, const std::vector<Likelihood>& lls) {
-    std::vector<int64_t> predictions;
+  /// The choice of every measure.
+  Json predict(EvalContext& c, const R& record, const std::string& before, const std::vector<ScoredText>& texts,
+               const std::vector<Likelihood>& lls) {
+    std::vector<Json> predictions;
     for (const Measure& measure : measures()) {
       std::vector<double> sizes;
       for (size_t j = 0; j < lls.size(); ++j) { sizes.push_back(measure.size(choice(record, j), lls[j])); }
-      predictions.push_back(best(lls, sizes));
-      add(record, measure.metric, score(record, predictions.back()));
+      predictions.emplace_back(best(lls, sizes));
     }
-    Json ll = Json::array(), references = Json::array();
+    Json ll = Json::array(), references = Json::array(), prompts = Json::array();
     std::vector<int32_t> tokens;
     for (size_t j = 0; j < lls.size(); ++j) {
       ll.push(lls[j].ll);
+      if (j == 0 || parts(record, j).first != parts(record, 0).first) { prompts.push(before + parts(record, j).first); }
       tokens.insert(tokens.end(), texts[j].ids.begin(), texts[j].ids.end());
     }
     for (const int64_t gold : record.gold) { references.push(gold); }
     c.log_sample(record.id, tokens,
-                 Json::object({{"prediction", predictions[0]},
+                 Json::object({{"prompt", prompts.items().size() == 1 ? prompts.items()[0] : prompts},
+                               {"prediction", predictions[0]},
                                {"references", references},
-                               {"score", score(record, predictions[0])},
+                               {"score", score(record, predictions[0].as_int())},
                                {"ll", ll}}));
+    return Json::array(std::move(predictions));
   }
 
   static double score(const R& record, int64_t prediction) {

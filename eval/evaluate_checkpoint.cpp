@@ -1,4 +1,5 @@
 // `hebb eval`, and the evaluations of a run configuration after its last step (docs/verbs/eval.md).
+#include "core/hash.h"
 #include "eval/evaluation.h"
 #include "eval/generate.h"
 #include "train/run_config.h"
@@ -30,30 +31,54 @@ fs::path default_folder(const fs::path& weights) {
              : fs::path("evals");
 }
 
-bool is_done(const Evaluation& evaluation, const fs::path& out) {
-  const fs::path file = out / (evaluation.name + ".json");
-  if (!fs::exists(file)) { return false; }
-  const Json result = parse_json_file(file.string());
-  const Json* status = result.is_object() ? result.find("status") : nullptr;
-  const Json* config = result.is_object() ? result.find("config") : nullptr;
-  return status != nullptr && *status == Json("ok") && config != nullptr && *config == evaluation.config;
+/// Size and checksum of the weights, from the checkpoint's state.json where there is one.
+Json identity_of(const fs::path& weights) {
+  const fs::path state = weights.parent_path() / "state.json";
+  if (fs::exists(state)) {
+    const Json json = parse_json_file(state.string());
+    const Json* files = json.is_object() ? json.find("files") : nullptr;
+    const Json* own = files != nullptr && files->is_object() ? files->find(weights.filename().string()) : nullptr;
+    if (own != nullptr) { return *own; }
+  }
+  Json files = Json::array();  // an index names further files beside it
+  const bool is_one = weights.extension() == ".safetensors";
+  for (const fs::path& path : expand_paths((is_one ? weights : weights.parent_path() / "*.safetensors").string())) {
+    const MappedFile file(path);
+    files.push(Json::object({{"size", file.size()}, {"crc32", static_cast<int64_t>(crc32(file.data(), file.size()))}}));
+  }
+  return files;
+}
+
+/// Says at once which evaluations have no input.
+void warn_of_missing(const std::vector<Evaluation>& evaluations, Progress& progress) {
+  for (const Evaluation& e : evaluations) {
+    const Json* data = e.resolved.find("data");
+    for (const Json* path : {e.resolved.find("file"), data != nullptr ? data->find("path") : nullptr}) {
+      if (path == nullptr || !path->is_string()) { continue; }
+      try {
+        expand_paths(path->as_string());
+      } catch (const DataError& error) {
+        progress.message(e.name + " (" + e.kind + ") will be skipped: " + error.what());
+      }
+    }
+  }
 }
 
 }  // namespace
 
-int evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
-                        const std::function<void(const std::string& line)>& report) {
+fs::path results_folder(const EvalRequest& request) {
+  return request.out.empty() ? default_folder(find_weights(request.checkpoint)) : request.out;
+}
+
+EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
+                               const std::function<void(const std::string& line)>& report) {
   const StopSignals signals;
   ModelSource source = read_model_source(request.checkpoint);
-  const fs::path weights = find_weights(request.checkpoint);
-  const fs::path out = request.out.empty() ? default_folder(weights) : request.out;
-  if (request.skip_done) {
-    std::erase_if(evaluations, [&](const Evaluation& e) { return is_done(e, out); });
-  }
-  if (evaluations.empty()) { return 0; }
+  const fs::path weights = find_weights(request.checkpoint), out = results_folder(request);
   EvalSource from{request.checkpoint, config_hash(source.is_run ? source.config.at("model") : source.config),
                   device_name(request.compute.device), precision_name(request.compute.dtype)};
   read_progress(weights.parent_path(), from);
+  from.weights = identity_of(weights);
   std::shared_ptr<const Tokenizer> tokenizer;
   const Json* data = source.config.find("data");
   const Json* named = data != nullptr && data->is_object() ? data->find("tokenizer") : nullptr;
@@ -61,12 +86,25 @@ int evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& 
     tokenizer = find_tokenizer(source, request.tokenizer);
   }
   const int64_t length = training_length(source.config);
-  ScoringModel session(std::move(source), weights, request.compute);
-  EvalContext context{session, tokenizer, length, 42, progress, [&signals] { return !signals.received().empty(); }};
-  context.logs_samples = request.logs_samples;
-  const int failed = run_evaluations(evaluations, context, from, out, report);
+  std::vector<Json> finished;
+  for (const Evaluation& e : evaluations) {
+    const Json key = evaluation_key(e, from, tokenizer.get(), length, request.logs_samples);
+    const auto kept = request.again ? std::nullopt : finished_result(e, key, out, [](const std::string&) {});
+    if (kept) { finished.push_back(*kept); }
+  }
+  EvalCounts counts;
+  if (finished.size() == evaluations.size()) {  // the model need not be loaded
+    for (const Json& result : finished) { report(result_text(result, true)); }
+    counts.ok = static_cast<int64_t>(finished.size());
+  } else {
+    warn_of_missing(evaluations, progress);
+    ScoringModel session(std::move(source), weights, request.compute);
+    EvalContext context{session, tokenizer, length, 42, progress, [&signals] { return !signals.received().empty(); }};
+    context.logs_samples = request.logs_samples;
+    counts = run_evaluations(evaluations, context, from, out, report, request.again);
+  }
   report("results in " + out.string());
-  return failed;
+  return counts;
 }
 
 }  // namespace hebb

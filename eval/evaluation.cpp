@@ -47,44 +47,6 @@ void fields(Fields& f, Entry& e) {
   }
 }
 
-Json result_json(const Evaluation& e, const EvalResult& r, const EvalSource& source, double seconds,
-                 const std::string& samples) {
-  Json j = Json::object();
-  j.set("format", 1);
-  j.set("name", e.name);
-  j.set("kind", e.kind);
-  j.set("status", r.status);
-  if (!r.reason.empty()) { j.set(r.status == "failed" ? "error" : "reason", r.reason); }
-  j.set("checkpoint", source.checkpoint);
-  j.set("step", source.step);
-  j.set("tokens", source.tokens);
-  j.set("model_hash", source.model_hash);
-  j.set("config", e.config);
-  j.set("device", source.device);
-  j.set("precision", source.precision);
-  j.set("seconds", seconds);
-  j.set("version", HEBB_VERSION);
-  j.set("metrics", r.metrics);
-  if (!r.series.members().empty()) { j.set("series", r.series); }
-  if (!r.groups.members().empty()) { j.set("groups", r.groups); }
-  if (!r.source.empty()) { j.set("source", r.source); }
-  if (!samples.empty()) { j.set("samples", samples); }
-  return j;
-}
-
-std::string summary(const Evaluation& e, const EvalResult& r) {
-  std::string line = e.name + " (" + e.kind + "): " + r.status;
-  constexpr size_t kMost = 12;  // the rest is left to the file
-  const auto& metrics = r.metrics.members();
-  for (size_t i = 0; i < std::min(kMost, metrics.size()); ++i) {
-    char text[96];
-    std::snprintf(text, sizeof text, "  %s %.6g", metrics[i].first.c_str(), metrics[i].second.at("value").as_double());
-    line += text;
-  }
-  line += metrics.size() > kMost ? "  and " + std::to_string(metrics.size() - kMost) + " more" : "";
-  return r.reason.empty() ? line : line + ": " + r.reason;
-}
-
 /// Names of the keys that an evaluation of this kind reads.
 std::set<std::string> keys_of(const std::string& kind) {
   Entry entry;
@@ -165,6 +127,25 @@ void EvalContext::poll() const {
   if (stop_requested && stop_requested()) { throw Error(ExitCode::kStopped, "evaluation stopped by a signal"); }
 }
 
+Json EvalContext::item(const std::function<Json()>& compute, bool moves_weights) {
+  if (journal == nullptr) { return compute(); }
+  if (journal->has_next()) {
+    const EvalJournal::Item& kept = journal->next();
+    samples += kept.samples;
+    if (!journal->has_next() && journal->weights()) { session.restore_fast_weights(*journal->weights()); }
+    return kept.value;
+  }
+  const size_t logged = samples.size();
+  const Json value = compute();
+  journal->add({value, samples.substr(logged), moves_weights});
+  const double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  if (moves_weights && now - weights_kept >= weights_interval) {
+    journal->keep_weights(session.save_fast_weights());
+    weights_kept = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  return value;
+}
+
 const Tokenizer& EvalContext::text_tokenizer() const {
   if (tokenizer == nullptr) {
     throw ConfigError("--tokenizer", "a checkpoint whose configuration names no tokenizer",
@@ -212,9 +193,10 @@ void EvalResult::mean(const std::string& name, std::span<const double> values) {
 
 std::vector<Evaluation> read_evaluations(const Json& json, const std::string& path) {
   std::vector<Evaluation> result;
+  const Json resolved = resolve_evaluations(json, path);  // of entries of its own: writing fills in what is absent
   for (auto& [merged, entry] : read_entries(json, path)) {
     result.push_back({entry.header.name, entry.header.kind, entry.header.seed, std::move(merged), std::move(entry.task),
-                      entry.header.overrides, entry.header.reading});
+                      entry.header.overrides, entry.header.reading, resolved.at("evaluations").items()[result.size()]});
   }
   return result;
 }
@@ -225,43 +207,6 @@ Json resolve_evaluations(const Json& json, const std::string& path) {
   Json resolved = Json::object();
   resolved.set("evaluations", list);
   return resolved;
-}
-
-int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
-                    const fs::path& out, const std::function<void(const std::string& line)>& report) {
-  int failed = 0;
-  fs::create_directories(out);
-  const auto weights = context.session.save_fast_weights();
-  for (Evaluation& e : evaluations) {
-    const auto start = std::chrono::steady_clock::now();
-    EvalResult result;
-    context.seed = e.seed;
-    context.samples.clear();
-    try {
-      context.session.set_reading(e.reading);
-      apply(e.overrides, context.session.model());
-      result = e.task->run(context);
-    } catch (const MissingFileError& error) {  // not a failure: something that the user does not have
-      result = EvalResult();
-      result.status = "skipped";
-      result.reason = error.what();
-    } catch (const Error& error) {
-      if (error.code() == ExitCode::kStopped) { throw; }
-      result = EvalResult();
-      result.status = "failed";
-      result.reason = error.what();
-    }
-    context.session.restore_fast_weights(weights);  // evaluations do not influence each other
-    apply({}, context.session.model());
-    context.session.set_reading({});
-    failed += result.status == "failed" ? 1 : 0;
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const std::string samples = context.samples.empty() ? "" : e.name + ".samples.jsonl";
-    if (!samples.empty()) { write_file_atomic(out / samples, context.samples); }
-    write_file_atomic(out / (e.name + ".json"), result_json(e, result, source, seconds, samples).dump(1) + "\n");
-    report(summary(e, result));
-  }
-  return failed;
 }
 
 }  // namespace hebb

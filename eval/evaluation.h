@@ -3,12 +3,14 @@
 // runs; this file lists them, reads EVAL.json and writes the result files.
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/progress.h"
 #include "data/tokenizer/tokenizer.h"
+#include "eval/journal.h"
 #include "eval/layer_overrides.h"
 #include "eval/scoring_model.h"
 
@@ -42,7 +44,14 @@ struct EvalContext {
   std::function<bool()> stop_requested;  // true: give up; asked by poll()
   bool logs_samples = false;             // tasks write a line per example
   std::string samples = {};              // those lines, JSON
+  EvalJournal* journal = nullptr;        // of the evaluation that runs; null: nothing is kept
+  double weights_interval = 60;          // at least, between two times that fast weights are kept [s]
+  double weights_kept = 0;               // when they were, on a clock that never goes back [s]
 
+  /// The next item of a long evaluation: what `compute` gives, or what an interrupted run has kept of it, with the
+  /// samples that it logged. Runs of an evaluation have the same items in the same order. Where an item changes fast
+  /// weights that the next one reads, `moves_weights`.
+  Json item(const std::function<Json()>& compute, bool moves_weights = false);
   /// Throws Stopped after a signal; called between documents or examples.
   void poll() const;
   /// For kinds that read text. Throws ConfigError when the checkpoint names no tokenizer.
@@ -74,6 +83,7 @@ struct Evaluation {
   std::unique_ptr<EvalTask> task;
   LayerOverrides overrides;  // while this one runs
   ReadSettings reading;      // the same
+  Json resolved = {};        // every key, with absolute paths
 };
 
 /// Reads {"seed", "evaluations": [...], defaults...}; keys beside `evaluations` are defaults of all.
@@ -84,13 +94,32 @@ std::vector<Evaluation> read_evaluations(const Json& json, const std::string& pa
 struct EvalSource {
   std::string checkpoint, model_hash, device, precision;  // model_hash: config_hash() of the `model` object
   int64_t step = 0, tokens = 0;
+  Json weights = {};  // what tells one file of weights from another
+};
+
+/// What became of a list of evaluations.
+struct EvalCounts {
+  int64_t ok = 0, skipped = 0, failed = 0;
 };
 
 /// Runs all and writes OUT/NAME.json each, atomically; a missing input file gives status "skipped", a
 /// failing evaluation "failed", and the next one goes on. With context.logs_samples also OUT/NAME.samples.jsonl.
-/// Returns the number of failed ones.
-int run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
-                    const fs::path& out, const std::function<void(const std::string& line)>& report);
+/// A good result of the same checkpoint, configuration and input files stays, unless `again`; an interrupted evaluation
+/// goes on where it was (OUT/NAME.partial). Errors: Stopped after a signal.
+EvalCounts run_evaluations(std::vector<Evaluation>& evaluations, EvalContext context, const EvalSource& source,
+                           const fs::path& out, const std::function<void(const std::string& line)>& report,
+                           bool again = false);
+
+/// What a result depends on: checkpoint, configuration, sizes and times of the input files, device, precision, version.
+Json evaluation_key(const Evaluation& evaluation, const EvalSource& source, const Tokenizer* tokenizer,
+                    int64_t sequence_length, bool logs_samples);
+/// The good result in OUT that has this key; nothing where there is none. One of another key or a damaged one is named
+/// to `note`.
+std::optional<Json> finished_result(const Evaluation& evaluation, const Json& key, const fs::path& out,
+                                    const std::function<void(const std::string& line)>& note);
+
+/// A result for people: its line of metrics with their standard errors, and its tables by position, length and so on.
+std::string result_text(const Json& result, bool is_kept = false);
 
 /// Which checkpoint to evaluate, and how.
 struct EvalRequest {
@@ -98,15 +127,16 @@ struct EvalRequest {
   fs::path out;            // empty: RUN/evals/STEP
   std::string tokenizer;   // a .model or tokenizer.json file or "bytes"; empty: the run's
   Compute compute;
-  bool skip_done = false;     // leave out evaluations that already have a good result with the same configuration
+  bool again = false;         // compute anew what is finished
   bool logs_samples = false;  // leave a file with a line per example beside each result
 };
 
-/// Loads a checkpoint and runs evaluations on it until a signal comes: `hebb eval`, and the end of
-/// `hebb train`. Returns the number of failed ones.
+/// Loads a checkpoint and runs evaluations on it until a signal comes: `hebb eval`, and the end of `hebb train`.
 /// Errors: ConfigError, CheckpointError, DataError (tokenizer), Stopped after a signal.
-int evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
-                        const std::function<void(const std::string& line)>& report);
+EvalCounts evaluate_checkpoint(std::vector<Evaluation> evaluations, const EvalRequest& request, Progress& progress,
+                               const std::function<void(const std::string& line)>& report);
+/// Where its results lie.
+fs::path results_folder(const EvalRequest& request);
 
 // The kinds.
 std::unique_ptr<EvalTask> make_stream_ppl();

@@ -52,10 +52,18 @@ class Generate final : public EvalTask {
     c.progress.begin("generate", records.size());
     for (size_t i = 0; i < records.size(); ++i) {
       c.poll();
-      c.session.restore_fast_weights(weights);  // examples do not influence each other
-      const std::vector<int32_t> ids = checked_prompt_ids(c, shots.before(i) + records[i].prompt, records[i].where);
-      const std::string text = answer(c, records[i], i, ids);
-      note(c, records[i], ids, text, scores);
+      const std::string prompt = shots.before(i) + records[i].prompt;
+      const Json text = c.item([&] {
+        c.session.restore_fast_weights(weights);  // examples do not influence each other
+        const std::vector<int32_t> ids = checked_prompt_ids(c, prompt, records[i].where);
+        const std::string text = answer(c, records[i], i, ids);
+        note(c, records[i], ids, prompt, text);
+        return Json(text);
+      });
+      const AnswerScore score = find_answer_score(score_of(records[i]));
+      if (score != nullptr) {
+        scores[score_of(records[i])].push_back(score(text.as_string(), records[i].answers, records[i].classes));
+      }
       c.progress.update(i + 1);
     }
     c.progress.end();
@@ -102,17 +110,15 @@ class Generate final : public EvalTask {
     return answer_text(c, std::move(logits), *state, reading, end, sampling, rng);
   }
 
-  void note(EvalContext& c, const GenerateRecord& record, std::span<const int32_t> ids, const std::string& text,
-            std::map<std::string, std::vector<double>>& scores) const {
+  void note(EvalContext& c, const GenerateRecord& record, std::span<const int32_t> ids, const std::string& prompt,
+            const std::string& text) const {
     Json line = Json::object(), references = Json::array();
     for (const std::string& answer : record.answers) { references.push(answer); }
+    line.set("prompt", prompt);
     line.set("prediction", text);
     line.set("references", references);
     const AnswerScore score = find_answer_score(score_of(record));
-    if (score != nullptr) {
-      scores[score_of(record)].push_back(score(text, record.answers, record.classes));
-      line.set("score", scores[score_of(record)].back());
-    }
+    if (score != nullptr) { line.set("score", score(text, record.answers, record.classes)); }
     const bool logs_samples = c.logs_samples;
     c.logs_samples = logs_samples || score == nullptr;  // texts are all that such an example gives
     c.log_sample(record.id, ids, line);

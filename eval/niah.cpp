@@ -20,11 +20,13 @@ constexpr ScoringModel::Reading kAnswer{FastUpdate::never, false};
 struct Scores {
   std::vector<double> exact, digits, candidate, tokens;
 
-  void add(const NeedleScores& s, size_t prompt_tokens) {
-    exact.push_back(s.exact);
-    digits.push_back(s.digits);
-    candidate.push_back(s.candidate);
-    tokens.push_back(static_cast<double>(prompt_tokens));
+  /// Of a sample: [exact, digits, candidate, tokens].
+  void add(const Json& sample) {
+    const auto& values = sample.items();
+    exact.push_back(values[0].as_double());
+    digits.push_back(values[1].as_double());
+    candidate.push_back(values[2].as_double());
+    tokens.push_back(values[3].as_double());
   }
   void add(const Scores& other) {
     for (const auto member : {&Scores::exact, &Scores::digits, &Scores::candidate, &Scores::tokens}) {
@@ -148,7 +150,31 @@ class Niah final : public EvalTask {
   /// All samples of a length, from the checkpoint's fast weights.
   Scores one_run(EvalContext& c, int64_t words, int64_t passes, int64_t count,
                  const std::vector<std::vector<char>>& weights) {
+    // Where samples depend on those before, pending pairs included, the run can only be kept as a whole.
+    const bool carries = fast_weights_ == "carry" && c.session.has_fast_weights();
+    Json samples = Json::array();
+    const auto all = [&] {
+      samples = Json::array();
+      each_sample(c, words, passes, count, weights, !carries, [&](const Json& sample) { samples.push(sample); });
+      return samples;
+    };
+    samples = carries ? c.item(all) : all();
     Scores scores;
+    for (const Json& sample : samples.items()) { scores.add(sample); }
+    if (scores.exact.empty()) {
+      throw DataError(text_.path, "haystacks of " + std::to_string(words) + " words", "no document long enough",
+                      "a document of at least half as many words");
+    }
+    if (static_cast<int64_t>(scores.exact.size()) < count) {
+      c.progress.message(text_.path + ": text for " + std::to_string(scores.exact.size()) + " of " +
+                         std::to_string(count) + " samples");
+    }
+    return scores;
+  }
+
+  void each_sample(EvalContext& c, int64_t words, int64_t passes, int64_t count,
+                   const std::vector<std::vector<char>>& weights, bool are_items,
+                   const std::function<void(const Json& sample)>& use) {
     NeedleSource source(text_, needles_, words);
     std::unique_ptr<ModelState> last;  // its pending pairs go on
     NeedleSample sample;
@@ -161,26 +187,21 @@ class Niah final : public EvalTask {
       } else if (!source.next(sample)) {
         break;
       }
-      if (fast_weights_ == "reset") {
-        c.session.restore_fast_weights(weights);
-        last.reset();
-      }
-      score(c, sample, passes, label + std::to_string(i), last, scores);
+      const auto compute = [&] {
+        if (fast_weights_ == "reset") {
+          c.session.restore_fast_weights(weights);
+          last.reset();
+        }
+        return score(c, sample, passes, label + std::to_string(i), last);
+      };
+      use(are_items ? c.item(compute) : compute());
       c.progress.update(static_cast<uint64_t>(++done_));
     }
-    if (scores.exact.empty()) {
-      throw DataError(text_.path, "haystacks of " + std::to_string(words) + " words", "no document long enough",
-                      "a document of at least half as many words");
-    }
-    if (static_cast<int64_t>(scores.exact.size()) < count) {
-      c.progress.message(text_.path + ": text for " + std::to_string(scores.exact.size()) + " of " +
-                         std::to_string(count) + " samples");
-    }
-    return scores;
   }
 
-  void score(EvalContext& c, const NeedleSample& sample, int64_t passes, const std::string& id,
-             std::unique_ptr<ModelState>& last, Scores& scores) {
+  /// [exact, digits, candidate, tokens].
+  Json score(EvalContext& c, const NeedleSample& sample, int64_t passes, const std::string& id,
+             std::unique_ptr<ModelState>& last) {
     const std::vector<int32_t> haystack = checked_prompt_ids(c, sample.haystack, id),
                                prompt = checked_prompt_ids(c, sample.prompt(), id);
     for (int64_t pass = 1; pass < passes && c.session.has_fast_weights(); ++pass) {
@@ -193,14 +214,15 @@ class Niah final : public EvalTask {
     end.is_complete = [](std::string_view text) { return count_characters(trim_front(text)) >= kValueLength; };
     const std::string text = greedy_answer(c, read_prompt(c, haystack, prompt, *last), *last, kAnswer, end);
     const NeedleScores s = needle_scores(text, sample.answer, sample.values);
-    scores.add(s, prompt.size());
     Json line = Json::object();
+    line.set("prompt", sample.prompt());
     line.set("prediction", s.prediction);
     line.set("references", Json::array({Json(sample.answer)}));
     line.set("score", s.exact);
     line.set("digits", s.digits);
     line.set("candidate", s.candidate);
     c.log_sample(id, prompt, line);
+    return Json::array({s.exact, s.digits, s.candidate, static_cast<int64_t>(prompt.size())});
   }
 
   /// The last pass; logits behind the prompt.

@@ -49,16 +49,25 @@ class StreamPpl final : public EvalTask {
     const int64_t total = std::min(max_tokens_.value_or(INT64_MAX), source.tokens() - source.documents());
     c.progress.begin("stream_ppl", static_cast<uint64_t>(std::max<int64_t>(total, 0)));
     saved_ = c.session.save_fast_weights();
+    const bool moves_weights = c.session.has_fast_weights() && carry_ != "none" && !freeze_;
     for (int64_t d = 0; d < source.documents() && tokens_ < total; ++d) {
       c.poll();
-      document(c, read_document(source, d, INT64_MAX, vocab), length, total);
+      const Json totals =
+          c.item([&] { return document(c, read_document(source, d, INT64_MAX, vocab), length, total); }, moves_weights);
+      sum_ = kept_number(totals.at("sum"));
+      tokens_ = totals.at("tokens").as_int();
+      bytes_ = totals.at("bytes").as_int();
+      for (const Json& point : totals.at("curve").items()) { curve_.push(point); }
+      ++documents_;
+      c.progress.update(static_cast<uint64_t>(tokens_));
     }
     c.progress.end();
     return result();
   }
 
  private:
-  void document(EvalContext& c, const std::vector<int32_t>& ids, int64_t length, int64_t total) {
+  /// The totals behind a document.
+  Json document(EvalContext& c, const std::vector<int32_t>& ids, int64_t length, int64_t total) {
     const int64_t n = static_cast<int64_t>(ids.size()), stride = layout_ == "paper" ? length + 1 : length;
     std::vector<double> losses;
     std::unique_ptr<ModelState> state = c.session.new_state();
@@ -85,21 +94,26 @@ class StreamPpl final : public EvalTask {
       c.progress.update(static_cast<uint64_t>(tokens_));
     }
     log_document(c, documents_, ids, losses);
-    if (documents_++ < 10) { add_curve(losses); }
+    return Json::object({{"sum", sum_},
+                         {"tokens", tokens_},
+                         {"bytes", bytes_},
+                         {"curve", documents_ < 10 ? curve_of(losses) : Json::array()}});
   }
 
-  void add_curve(const std::vector<double>& losses) {
+  Json curve_of(const std::vector<double>& losses) const {
+    Json curve = Json::array();
     for (size_t from = 0; from < losses.size(); from += 128) {
       const size_t to = std::min(losses.size(), from + 128);
       double sum = 0;
       for (size_t i = from; i < to; ++i) { sum += losses[i]; }
       Json point = Json::object();
-      point.set("document", documents_ - 1);
+      point.set("document", documents_);
       point.set("from", static_cast<int64_t>(from));
       point.set("to", static_cast<int64_t>(to));
       point.set("nll", sum / static_cast<double>(to - from));
-      curve_.push(point);
+      curve.push(point);
     }
+    return curve;
   }
 
   EvalResult result() const {
@@ -205,10 +219,21 @@ class PositionPpl final : public EvalTask {
       const std::vector<int32_t> ids = read_document(source, d, length_ + 1, vocab);
       if (ids.size() < 2) { continue; }
       ++documents;
-      const std::vector<double> losses = pass(c, ids, static_cast<int64_t>(ids.size()), saved);
-      log_document(c, d, ids, losses);
-      add(edges, losses, sum, &count);
-      if (baseline_) { add(edges, pass(c, ids, *baseline_, saved), base, nullptr); }
+      const Json totals = c.item([&] {
+        const std::vector<double> losses = pass(c, ids, static_cast<int64_t>(ids.size()), saved);
+        log_document(c, d, ids, losses);
+        add(edges, losses, sum, &count);
+        if (baseline_) { add(edges, pass(c, ids, *baseline_, saved), base, nullptr); }
+        Json bins = Json::array();
+        for (size_t i = 0; i < count.size(); ++i) { bins.push(Json::array({sum[i], base[i], count[i]})); }
+        return bins;
+      });
+      for (size_t i = 0; i < count.size(); ++i) {
+        const auto& bin = totals.items()[i].items();
+        sum[i] = kept_number(bin[0]);
+        base[i] = kept_number(bin[1]);
+        count[i] = bin[2].as_int();
+      }
     }
     c.progress.update(static_cast<uint64_t>(source.documents()));
     c.progress.end();

@@ -55,8 +55,7 @@ class Recall : public EvalTask {
       Score score;
       for (int64_t k = 0; k < s.samples; ++k) {
         c.poll();
-        c.session.restore_fast_weights(weights);  // rows do not influence each other
-        add_row(c, k, s, score);
+        add_row(c, k, s, weights, score);
         c.progress.update(static_cast<uint64_t>(++done));
       }
       const int64_t length = s.task.lengths.front();
@@ -124,33 +123,51 @@ class Recall : public EvalTask {
     }
   }
 
-  /// Reads row k `readings_` times, each from an empty state; fast weights stay from reading to reading. The last one
-  /// counts.
-  void add_row(EvalContext& c, int64_t k, const Setting& s, Score& score) {
-    const TaskRow row = generate_task_row(s.task, static_cast<uint64_t>(k));
+  /// The model's answers to a row that is read `readings_` times, each from an empty state; fast weights stay from
+  /// reading to reading. The last one counts: [token, log-likelihood] where something is asked, one after the other.
+  Json answers(EvalContext& c, std::span<const int32_t> inputs, std::span<const int32_t> targets) const {
     constexpr ScoringModel::Reading kReading{FastUpdate::streaming, false};
-    size_t used = row.inputs.size();  // nothing after the last answer matters
-    while (used > 0 && row.targets[used - 1] == kIgnored) { --used; }
-    const std::span<const int32_t> inputs(row.inputs.data(), used), targets(row.targets.data(), used);
     for (int64_t reading = 1; reading < readings_; ++reading) {
       const std::unique_ptr<ModelState> state = c.session.new_state();
       c.session.read(inputs, *state, kReading);
       c.session.flush(*state, kReading);
     }
     const std::unique_ptr<ModelState> state = c.session.new_state();
-    const std::vector<ScoringModel::Answer> answers = c.session.answers(inputs, targets, *state, kReading);
+    const std::vector<ScoringModel::Answer> found = c.session.answers(inputs, targets, *state, kReading);
+    Json list = Json::array();
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (targets[i] == kIgnored) { continue; }
+      list.push(found[i].token);
+      list.push(found[i].log_likelihood);
+    }
+    return list;
+  }
+
+  void add_row(EvalContext& c, int64_t k, const Setting& s, const std::vector<std::vector<char>>& weights,
+               Score& score) {
+    const TaskRow row = generate_task_row(s.task, static_cast<uint64_t>(k));
+    size_t used = row.inputs.size();  // nothing after the last answer matters
+    while (used > 0 && row.targets[used - 1] == kIgnored) { --used; }
+    const std::span<const int32_t> inputs(row.inputs.data(), used), targets(row.targets.data(), used);
+    const Json found = c.item([&] {
+      c.session.restore_fast_weights(weights);  // rows do not influence each other
+      return answers(c, inputs, targets);
+    });
     begin_row(row);
     Score own;
     Json predictions = Json::array(), references = Json::array();
     double log_likelihood = 0;
+    auto answer = found.items().begin();
     for (size_t i = 0; i < used; ++i) {
-      const bool is_right = answers[i].token == targets[i];
-      if (targets[i] == kIgnored || !note(s, row, i, is_right)) { continue; }
+      if (targets[i] == kIgnored) { continue; }
+      const Json &token = *answer++, &likelihood = *answer++;
+      const bool is_right = token.as_int() == targets[i];
+      if (!note(s, row, i, is_right)) { continue; }
       score.add(is_right);
       own.add(is_right);
-      predictions.push(answers[i].token);
+      predictions.push(token);
       references.push(targets[i]);
-      log_likelihood += answers[i].log_likelihood;
+      log_likelihood += kept_number(likelihood);
     }
     if (own.asked > 0) {
       Json sample = Json::object();

@@ -58,27 +58,19 @@ class Ruler final : public EvalTask {
     EvalResult result;
     result.source = !samples_.file.empty() ? "official" : files_.replaces_any() ? "custom" : "builtin";
     RulerMaker maker(samples_.file.empty() ? read_ruler_material(files_) : RulerMaterial(), c.seed, count_tokens);
-    std::vector<Cell> cells = samples_.file.empty() ? cells_to_make(maker, result) : cells_of_file(count_tokens);
-    if (cells.empty()) {
-      result.status = "skipped";
-      result.reason = "qa_1 and qa_2 need the keys \"squad\" and \"hotpotqa\", files of their data sets";
+    std::vector<Cell> cells = samples_.file.empty() ? cells_to_make(maker, c.progress) : cells_of_file(count_tokens);
+    run_cells(c, maker, cells);
+    std::erase_if(cells, [](const Cell& cell) { return cell.scores.empty(); });
+    if (!skipped_.items().empty()) { result.series.set("skipped", skipped_); }
+    if (!cells.empty()) {
+      add_results(cells, result);
       return result;
     }
-    int64_t total = 0, done = 0;
-    for (const Cell& cell : cells) { total += size(cell); }
-    c.progress.begin("ruler", static_cast<uint64_t>(total));
-    const auto weights = c.session.save_fast_weights();
-    for (Cell& cell : cells) {
-      for (int64_t j = 0; j < size(cell); ++j) {
-        c.poll();
-        c.session.restore_fast_weights(weights);  // samples do not influence each other
-        const auto i = static_cast<size_t>(j);
-        score(c, cell, cell.ready_made.empty() ? maker.sample(*cell.task, cell.length, i) : cell.ready_made[i], j);
-        c.progress.update(static_cast<uint64_t>(++done));
-      }
+    result.status = "skipped";
+    result.reason = "no task can be made at any of the lengths";
+    for (const Json& entry : skipped_.items()) {
+      result.reason += "; " + entry.at("task").as_string() + ": " + entry.at("reason").as_string();
     }
-    c.progress.end();
-    add_results(cells, result);
     return result;
   }
 
@@ -103,27 +95,72 @@ class Ruler final : public EvalTask {
     return cell.ready_made.empty() ? samples_.count : static_cast<int64_t>(cell.ready_made.size());
   }
 
+  void skip(const std::string& task, int64_t length, const std::string& reason) {
+    Json entry = Json::object();
+    entry.set("task", task);
+    if (length > 0) { entry.set("length", length); }
+    entry.set("reason", reason);
+    skipped_.push(entry);
+  }
+
   /// Every task at every length, tried with its first sample, so that text that does not fit is found before hours of
   /// work.
-  std::vector<Cell> cells_to_make(RulerMaker& maker, EvalResult& result) const {
+  std::vector<Cell> cells_to_make(RulerMaker& maker, Progress& progress) {
     std::vector<Cell> cells;
-    Json skipped = Json::array();
     for (const std::string& name : tasks_) {
       const RulerTask* task = find_ruler_task(name);
       if (!maker.has(*task)) {
-        Json entry = Json::object();
-        entry.set("task", name);
-        entry.set("reason", name == "qa_1" ? "no key \"squad\"" : "no key \"hotpotqa\"");
-        skipped.push(entry);
+        skip(name, 0, name == "qa_1" ? "no key \"squad\"" : "no key \"hotpotqa\"");
         continue;
       }
       for (const int64_t length : lengths_) {
-        maker.sample(*task, length, 0);
-        cells.push_back({task, length, {}, {}, {}});
+        try {
+          maker.sample(*task, length, 0);
+          cells.push_back({task, length, {}, {}, {}});
+        } catch (const ConfigError& error) {  // the others can be run
+          progress.message(std::string("left out: ") + error.what());
+          skip(name, length, error.what());
+        }
       }
     }
-    if (!skipped.items().empty()) { result.series.set("skipped", skipped); }
     return cells;
+  }
+
+  /// Scores all samples. A cell of which one cannot be made is left without scores.
+  void run_cells(EvalContext& c, RulerMaker& maker, std::vector<Cell>& cells) {
+    int64_t total = 0, before = 0;
+    for (const Cell& cell : cells) { total += size(cell); }
+    c.progress.begin("ruler", static_cast<uint64_t>(total));
+    const auto weights = c.session.save_fast_weights();
+    for (Cell& cell : cells) {
+      for (int64_t j = 0; j < size(cell); ++j) {
+        c.poll();
+        const Json item = c.item([&] {
+          c.session.restore_fast_weights(weights);  // samples do not influence each other
+          return scored(c, maker, cell, j);
+        });
+        if (item.is_string()) {
+          c.progress.message("left out: " + item.as_string());
+          skip(cell.task->name, cell.length, "sample " + std::to_string(j) + ": " + item.as_string());
+          cell.scores.clear();
+          break;
+        }
+        cell.scores.push_back(item.items()[0].as_double());
+        cell.tokens.push_back(item.items()[1].as_double());
+        c.progress.update(static_cast<uint64_t>(before + j + 1));
+      }
+      before += size(cell);
+    }
+    c.progress.end();
+  }
+
+  /// [score, tokens] of sample j, or the reason why there is none.
+  Json scored(EvalContext& c, RulerMaker& maker, const Cell& cell, int64_t j) const {
+    const auto i = static_cast<size_t>(j);
+    if (!cell.ready_made.empty()) { return score(c, cell, cell.ready_made[i], j); }
+    try {
+      return score(c, cell, maker.sample(*cell.task, cell.length, i), j);
+    } catch (const ConfigError& error) { return error.what(); }
   }
 
   /// The file's samples by task, and by the smallest length that holds them.
@@ -157,7 +194,8 @@ class Ruler final : public EvalTask {
     return cells;
   }
 
-  void score(EvalContext& c, Cell& cell, const RulerSample& sample, int64_t j) const {
+  /// Score and tokens of a sample.
+  Json score(EvalContext& c, const Cell& cell, const RulerSample& sample, int64_t j) const {
     const std::string id =
         cell.task->name + ", length " + std::to_string(cell.length) + ", sample " + std::to_string(j);
     const std::vector<int32_t> ids = checked_prompt_ids(c, sample.input + sample.answer_prefix, id);
@@ -168,15 +206,15 @@ class Ruler final : public EvalTask {
     const std::string text = greedy_answer(c, c.session.read(ids, *state, reading), *state, reading, end);
     const double score =
         cell.task->is_any_enough ? match_part_score(text, sample.outputs) : match_all_score(text, sample.outputs);
-    cell.scores.push_back(score);
-    cell.tokens.push_back(static_cast<double>(sample.length));
     Json references = Json::array();
     for (const std::string& output : sample.outputs) { references.push(output); }
     Json line = Json::object();
+    line.set("prompt", sample.input + sample.answer_prefix);
     line.set("prediction", text);
     line.set("references", references);
     line.set("score", score);
     c.log_sample(id, ids, line);
+    return Json::array({score, sample.length});
   }
 
   /// Metrics of tasks (`scores` of all lengths together) and their averages.
@@ -232,6 +270,7 @@ class Ruler final : public EvalTask {
   SampleChoice samples_;
   RulerFiles files_;
   bool freeze_ = false;
+  Json skipped_ = Json::array();  // tasks that cannot be made, with the reason
 };
 
 }  // namespace

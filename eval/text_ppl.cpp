@@ -27,12 +27,18 @@ class Cloze final : public EvalTask {
     for (size_t i = 0; i < records.size(); ++i) {
       c.poll();
       const ClozeRecord& r = records[i];
-      const ScoredText text = encode_pair(tokenizer, shots.before(i) + r.context, r.target, length, r.where);
-      const Likelihood likelihood = scorer.score({&text, 1}, r.where)[0];
-      greedy.push_back(likelihood.is_greedy ? 1.0 : 0.0);
-      lls.push_back(likelihood.ll);
-      c.log_sample(r.id, text.ids,
-                   Json::object({{"references", r.target}, {"score", greedy.back()}, {"ll", likelihood.ll}}));
+      const Json item = c.item([&] {
+        const std::string prompt = shots.before(i) + r.context;
+        const ScoredText text = encode_pair(tokenizer, prompt, r.target, length, r.where);
+        const Likelihood likelihood = scorer.score({&text, 1}, r.where)[0];
+        const double score = likelihood.is_greedy ? 1.0 : 0.0;
+        c.log_sample(
+            r.id, text.ids,
+            Json::object({{"prompt", prompt}, {"references", r.target}, {"score", score}, {"ll", likelihood.ll}}));
+        return Json::array({score, likelihood.ll});
+      });
+      greedy.push_back(item.items()[0].as_double());
+      lls.push_back(kept_number(item.items()[1]));
       c.progress.update(i + 1);
     }
     c.progress.end();
@@ -62,17 +68,20 @@ class Rolling final : public EvalTask {
     c.progress.begin("rolling", records.size());
     for (size_t i = 0; i < records.size(); ++i) {
       const RollingRecord& r = records[i];
-      c.session.restore_fast_weights(weights);
-      std::vector<int32_t> ids = prefix_ids(tokenizer, true);
-      const std::vector<int32_t> text = tokenizer.encode(r.text);
-      ids.insert(ids.end(), text.begin(), text.end());
-      const double nll = score(c, ids, length);
-      const int64_t scored = std::max<int64_t>(0, static_cast<int64_t>(ids.size()) - 1);
-      sum += nll;
-      tokens += scored;
+      const Json item = c.item([&] {
+        c.session.restore_fast_weights(weights);
+        std::vector<int32_t> ids = prefix_ids(tokenizer, true);
+        const std::vector<int32_t> text = tokenizer.encode(r.text);
+        ids.insert(ids.end(), text.begin(), text.end());
+        const double nll = score(c, ids, length);
+        const int64_t scored = std::max<int64_t>(0, static_cast<int64_t>(ids.size()) - 1);
+        c.log_sample(r.id, ids, Json::object({{"tokens", scored}, {"ll", -nll}}));
+        return Json::array({nll, scored});
+      });
+      sum += kept_number(item.items()[0]);
+      tokens += item.items()[1].as_int();
       words += r.words.value_or(static_cast<int64_t>(count_split_pieces(r.text)));
       bytes += r.bytes.value_or(static_cast<int64_t>(r.text.size()));
-      c.log_sample(r.id, ids, Json::object({{"tokens", scored}, {"ll", -nll}}));
       c.progress.update(i + 1);
     }
     c.progress.end();
@@ -135,13 +144,20 @@ class AnswerPpl final : public EvalTask {
       c.poll();
       const Parts parts = encode(tokenizer, records[i]);
       if (parts.size() <= max_tokens_ && records[i].length.value_or(0) <= max_record_length_) {
-        if (fast_weights_ == "reset") { c.session.restore_fast_weights(weights); }
-        const double nll = score(c, parts);
-        sum += nll;
+        const bool carries = fast_weights_ == "carry" && c.session.has_fast_weights();
+        sum += kept_number(c.item(
+            [&] {
+              if (fast_weights_ == "reset") { c.session.restore_fast_weights(weights); }
+              const double nll = score(c, parts);
+              c.log_sample(records[i].id, parts.all(),
+                           Json::object({{"prompt", records[i].context + records[i].question},
+                                         {"tokens", static_cast<int64_t>(parts.answer.size())},
+                                         {"ll", -nll}}));
+              return Json(nll);
+            },
+            carries));
         tokens += static_cast<int64_t>(parts.answer.size());
         ++examples;
-        c.log_sample(records[i].id, parts.all(),
-                     Json::object({{"tokens", static_cast<int64_t>(parts.answer.size())}, {"ll", -nll}}));
       }
       c.progress.update(i + 1);
     }

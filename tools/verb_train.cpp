@@ -23,14 +23,15 @@ struct Arguments {
 /// The evaluations of the configuration, on the last checkpoint (docs/verbs/eval.md).
 int evaluate(const Json& evaluations, const TrainConfig& settings, const fs::path& run) {
   const EvalRequest request{
-      run.string(), {}, "", choose_compute(settings.device, settings.precision.value_or(""), "train"), true};
+      run.string(), {}, "", choose_compute(settings.device, settings.precision.value_or(""), "train")};
   const std::unique_ptr<Progress> progress = stderr_progress();
   try {
-    const int failed = evaluate_checkpoint(read_evaluations(evaluations, "eval."), request, *progress, print_line);
-    return failed > 0 ? static_cast<int>(ExitCode::kOther) : 0;
+    const EvalCounts counts =
+        evaluate_checkpoint(read_evaluations(evaluations, "eval."), request, *progress, print_line);
+    return counts.failed > 0 ? static_cast<int>(ExitCode::kOther) : 0;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kStopped) { throw; }
-    print_line(std::string(error.what()) + "; the same command goes on from here");
+    print_line(std::string(error.what()) + "; the same command goes on there");
     return static_cast<int>(settings.exit_code_on_stop);
   }
 }

@@ -24,21 +24,12 @@ struct MesaNode final : Node {
   Tensor gate(const Tensor& t) const { return t.defined() ? t.view(gates()) : t; }
 
   void backward(Tape& tape) override {
+    const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
     const PreparedInput pq = prepare_input(tape, q, doc_start, {}, {}), pk = prepare_input(tape, k, doc_start, {}, {});
     const DType dtype = tape.dtype(in.q);
     const Buffer d_q = tape.scratch(q.shape, dtype, "mesa gradient"),
                  d_k = tape.scratch(k.shape, dtype, "mesa gradient"),
                  d_v = tape.scratch(v.shape, dtype, "mesa gradient");
-    run_core(tape, pq.values, pk.values, d_q, d_k, d_v);
-    finish_input(tape, q, doc_start, pq, d_q);
-    finish_input(tape, k, doc_start, pk, d_k);
-    finish_input(tape, v, doc_start, {}, d_v);
-  }
-
- private:
-  void run_core(Tape& tape, const Tensor& queries, const Tensor& keys, const Tensor& d_q, const Tensor& d_k,
-                const Tensor& d_v) const {
-    const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
     run(tape.workspace(), MesaBackward{.d_q = d_q,
                                        .d_k = d_k,
                                        .d_v = d_v,
@@ -47,8 +38,8 @@ struct MesaNode final : Node {
                                        .d_lambda_raw = tape.grad_slot(in.lambda_raw).tensor,
                                        .d_o = tape.grad(o).view(v.shape),
                                        .x = x,
-                                       .q = queries,
-                                       .k = keys,
+                                       .q = pq.values,
+                                       .k = pk.values,
                                        .v = tape.value(in.v).view(v.shape),
                                        .a = gate(tape.value(in.a)),
                                        .b = gate(tape.value(in.b)),
@@ -58,6 +49,9 @@ struct MesaNode final : Node {
                                        .rule = config.rule,
                                        .accumulate_a = d_a.accumulate,
                                        .accumulate_b = d_b.accumulate});
+    finish_input(tape, q, doc_start, pq, d_q);
+    finish_input(tape, k, doc_start, pk, d_k);
+    finish_input(tape, v, doc_start, {}, d_v);
   }
 };
 

@@ -253,10 +253,12 @@ TEST_CASE_METHOD(EvalFixture, "results are written, a missing file is skipped an
   ScoringModel s = session();
   Progress quiet;
   std::vector<std::string> lines;
-  const int failed = run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}},
-                                     EvalSource{"c", "00ff", "cpu", "fp64", 7, 70}, folder / "out",
-                                     [&](const std::string& line) { lines.push_back(line); });
-  CHECK(failed == 1);
+  const EvalCounts counts = run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}},
+                                            EvalSource{"c", "00ff", "cpu", "fp64", 7, 70}, folder / "out",
+                                            [&](const std::string& line) { lines.push_back(line); });
+  CHECK(counts.failed == 1);
+  CHECK(counts.skipped == 2);
+  CHECK(counts.ok == 1);
   CHECK(lines.size() == 4);
   const auto status = [&](const char* name) {
     return parse_json_file((folder / "out" / (std::string(name) + ".json")).string());
@@ -282,7 +284,7 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
   Progress quiet;
   EvalContext context{s, nullptr, 32, 42, quiet, {}};
   const EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70};
-  REQUIRE(run_evaluations(evaluations, context, source, folder / "plain", [](const std::string&) {}) == 0);
+  REQUIRE(run_evaluations(evaluations, context, source, folder / "plain", [](const std::string&) {}).failed == 0);
   CHECK_FALSE(fs::exists(folder / "plain" / "text.samples.jsonl"));
   CHECK(parse_json_file((folder / "plain" / "text.json").string()).find("samples") == nullptr);
 
@@ -293,7 +295,7 @@ TEST_CASE_METHOD(EvalFixture, "samples are written one a line where they are ask
                                                      ""),
                                  "");
   context.logs_samples = true;
-  REQUIRE(run_evaluations(evaluations, context, source, folder / "out", [](const std::string&) {}) == 0);
+  REQUIRE(run_evaluations(evaluations, context, source, folder / "out", [](const std::string&) {}).failed == 0);
   const auto lines = [&](const char* name) {
     std::vector<Json> parsed;
     std::istringstream text(read_file(folder / "out" / name));

@@ -96,8 +96,8 @@ TEST_CASE_METHOD(Fixture, "thresholds are replaced while one evaluation runs", "
       "");
   ScoringModel s = session();
   Progress quiet;
-  CHECK(run_evaluations(evaluations, {s, nullptr, 32, 42, quiet, {}}, {}, folder / "out", [](const std::string&) {}) ==
-        1);
+  CHECK(run_evaluations(evaluations, {s, nullptr, 32, 42, quiet, {}}, {}, folder / "out", [](const std::string&) {
+        }).failed == 1);
   const auto result = [&](const std::string& name) {
     return parse_json_file((folder / "out" / (name + ".json")).string());
   };

@@ -379,7 +379,8 @@ TEST_CASE("the line of a result names a dozen numbers, its file all", "[fast]") 
   Progress quiet;
   std::string line;
   REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 32, 42, quiet, {}}, EvalSource{}, f.folder / "out",
-                          [&](const std::string& text) { line = text; }) == 0);
+                          [&](const std::string& text) { line = text; })
+              .failed == 0);
   const Json result = parse_json_file((f.folder / "out" / "x.json").string());
   const size_t all = result.at("metrics").members().size();
   CHECK_THAT(line, Catch::Contains("x (memory_stats): ok  sdm.") &&

@@ -97,7 +97,8 @@ TEST_CASE("rope_scaling holds for one evaluation and is refused where it can do 
   ScoringModel s = f.session();
   Progress quiet;
   REQUIRE(run_evaluations(evaluations, EvalContext{s, nullptr, 129, 42, quiet, {}}, EvalSource{}, f.folder / "out",
-                          [](const std::string&) {}) == 0);
+                          [](const std::string&) {})
+              .failed == 0);
   const auto nll = [&](const char* name) {
     return parse_json_file((f.folder / "out" / name).string()).at("metrics").at("nll").at("value").as_double();
   };

@@ -212,7 +212,8 @@ TEST_CASE("a missing file of records skips the evaluation, a broken one fails it
   Progress quiet;
   const EvalSource source{"c", "00ff", "cpu", "fp64", 7, 70};
   CHECK(run_evaluations(evaluations, EvalContext{s, model.tokenizer, 32, 42, quiet, {}}, source, model.folder / "out",
-                        [](const std::string&) {}) == 1);
+                        [](const std::string&) {})
+            .failed == 1);
   const auto result = [&](const char* name) { return parse_json_file((model.folder / "out" / name).string()); };
   CHECK(result("gone.json").at("status").as_string() == "skipped");
   CHECK(result("gone.json").at("reason").as_string().find("/nowhere/x.jsonl") != std::string::npos);
@@ -256,7 +257,8 @@ TEST_CASE("scores of texts do not depend on the segments in which they are read"
         EvalContext context{s, model.tokenizer, 64, 42, quiet, {}};
         context.logs_samples = true;
         REQUIRE(run_evaluations(evaluations, context, EvalSource{"c", "00ff", "cpu", "fp64", 7, 70},
-                                model.folder / "out", [](const std::string&) {}) == 0);
+                                model.folder / "out", [](const std::string&) {})
+                    .failed == 0);
         return parse_json(read_file(model.folder / "out/a.samples.jsonl"), "samples").at("ll");
       };
       const Json whole = ll("4096"), parts = ll("64");

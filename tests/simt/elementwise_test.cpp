@@ -194,8 +194,12 @@ TEST_CASE("what a step decides equals the formula", "[fast]") {
     DeviceArray<double> outcome(hebb::step_outcome_size(2)), of(partial), limits(std::vector<double>{0.7, 0}),
         rows(losses), scale(std::vector<double>{0.25});
     DeviceArray<int64_t> ends(std::vector<int64_t>{300, 302});
-    device::run(stream, hebb::DecideStep{outcome.tensor(), of.tensor(), ends.tensor(), limits.tensor(), rows.tensor(),
-                                         scale.tensor()});
+    device::run(stream, hebb::DecideStep{.outcome = outcome.tensor(),
+                                         .partial = of.tensor(),
+                                         .ends = ends.tensor(),
+                                         .limits = limits.tensor(),
+                                         .row_loss = rows.tensor(),
+                                         .scale = scale.tensor()});
     const std::vector<double> found = outcome.host();
     CHECK(found[1] == (bad.empty() ? 1 : 0));
     CHECK(found[2] == Catch::Approx(std::sqrt(squares[0])).epsilon(1e-14));

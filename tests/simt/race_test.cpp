@@ -223,8 +223,12 @@ TEST_CASE("decisions of steps do not race", "[threads]") {
     DeviceArray<double> outcome(hebb::step_outcome_size(2)), partial(random_values<double>(300, 1)),
         limits(std::vector<double>{1, 1}), losses(random_values<double>(300, 2)), scale(std::vector<double>{0.5});
     DeviceArray<int64_t> ends(std::vector<int64_t>{299, 300});
-    device::run(stream, hebb::DecideStep{outcome.tensor(), partial.tensor(), ends.tensor(), limits.tensor(),
-                                         losses.tensor(), scale.tensor()});
+    device::run(stream, hebb::DecideStep{.outcome = outcome.tensor(),
+                                         .partial = partial.tensor(),
+                                         .ends = ends.tensor(),
+                                         .limits = limits.tensor(),
+                                         .row_loss = losses.tensor(),
+                                         .scale = scale.tensor()});
     return outcome.host();
   });
 }

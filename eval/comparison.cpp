@@ -1,0 +1,91 @@
+#include "eval/comparison.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <set>
+
+namespace hebb {
+namespace {
+
+std::string text_of(const Json& json, const char* key) {
+  const Json* value = json.find(key);
+  return value != nullptr && value->is_string() ? value->as_string() : "";
+}
+
+/// Means over tokens: their unit is the tokenizer's.
+bool is_per_token(const std::string& kind, const std::string& metric) {
+  static const std::set<std::string> kinds = {"stream_ppl", "position_ppl", "answer_ppl", "adapt", "rolling"};
+  return kinds.count(kind) > 0 && metric != "bits_per_byte" && metric != "word_ppl";
+}
+
+std::string value_text(const Json& metric) {
+  char text[80];
+  const Json* deviation = metric.find("stderr");
+  const double value = metric.at("value").as_double();
+  if (deviation != nullptr) {
+    std::snprintf(text, sizeof text, "%.6g ± %.2g", value, deviation->as_double());
+  } else {
+    std::snprintf(text, sizeof text, "%.6g", value);
+  }
+  return text;
+}
+
+size_t width_of(const std::string& text) {  // characters: "±" is one
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string checkpoint_label(const std::string& weights) {
+  const std::filesystem::path folder = std::filesystem::absolute(weights).lexically_normal().parent_path();
+  const std::string name = folder.filename().string(), start = "step_";
+  if (folder.parent_path().filename() != "checkpoints" || !name.starts_with(start)) { return name; }
+  const size_t digits = name.find_first_not_of('0', start.size());
+  return folder.parent_path().parent_path().filename().string() + ":" +
+         (digits == std::string::npos ? "0" : name.substr(digits));
+}
+
+std::string comparison_text(const std::vector<CheckpointResults>& checkpoints) {
+  std::set<std::string> tokenizers;
+  for (const CheckpointResults& c : checkpoints) {
+    for (const Json& result : c.results) { tokenizers.insert(text_of(result, "tokenizer")); }
+  }
+  std::vector<std::string> names;
+  std::map<std::string, std::vector<std::string>> lines;
+  for (size_t i = 0; i < checkpoints.size(); ++i) {
+    for (const Json& result : checkpoints[i].results) {
+      for (const auto& [metric, value] : result.at("metrics").members()) {
+        std::string name = text_of(result, "name") + "." + metric;
+        if (tokenizers.size() > 1 && is_per_token(text_of(result, "kind"), metric)) {
+          name += " (tokenizer " + text_of(result, "tokenizer").substr(0, 6) + ")";
+        }
+        if (lines.find(name) == lines.end()) { names.push_back(name); }
+        std::vector<std::string>& line = lines[name];
+        line.resize(checkpoints.size(), "-");
+        line[i] = value_text(value);
+      }
+    }
+  }
+  size_t first = 0;
+  for (const std::string& name : names) { first = std::max(first, name.size()); }
+  std::vector<size_t> widths;
+  for (size_t i = 0; i < checkpoints.size(); ++i) {
+    widths.push_back(width_of(checkpoints[i].label));
+    for (const auto& [name, line] : lines) { widths.back() = std::max(widths.back(), width_of(line[i])); }
+  }
+  std::string text(first, ' ');
+  const auto add = [&](size_t i, const std::string& cell) {
+    text += "  " + std::string(widths[i] - width_of(cell), ' ') + cell;
+  };
+  for (size_t i = 0; i < checkpoints.size(); ++i) { add(i, checkpoints[i].label); }
+  for (const std::string& name : names) {
+    text += "\n" + name + std::string(first - name.size(), ' ');
+    for (size_t i = 0; i < checkpoints.size(); ++i) { add(i, lines[name][i]); }
+  }
+  return text;
+}
+
+}  // namespace hebb

@@ -1,0 +1,22 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+
+namespace hebb {
+
+/// The results of one checkpoint (result files), and what it is called.
+struct CheckpointResults {
+  std::string label;
+  std::vector<Json> results;
+};
+
+/// Results of several checkpoints side by side: a line for each metric, a column for each checkpoint. Losses and
+/// perplexities per token of different tokenizers have lines of their own: they do not compare.
+std::string comparison_text(const std::vector<CheckpointResults>& checkpoints);
+
+/// What a checkpoint is called beside others: RUN:STEP, or the folder's name.
+std::string checkpoint_label(const std::string& weights);
+
+}  // namespace hebb

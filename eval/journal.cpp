@@ -1,0 +1,192 @@
+#include "eval/journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+
+#include "core/hash.h"
+
+namespace hebb {
+namespace {
+
+constexpr size_t kHashDigits = 8;
+
+std::string hash_of(std::string_view text) {
+  char hash[kHashDigits + 1];
+  std::snprintf(hash, sizeof hash, "%08x", crc32c(text.data(), text.size()));
+  return hash;
+}
+
+/// A line: a checksum, a space, JSON.
+std::string line_of(const Json& json) {
+  const std::string text = json.dump();
+  return hash_of(text) + " " + text + "\n";
+}
+
+/// The JSON of a line without its newline; nothing for a damaged one.
+std::optional<Json> parse_line(std::string_view line, const std::string& file) {
+  if (line.size() <= kHashDigits || line[kHashDigits] != ' ') { return std::nullopt; }
+  const std::string_view text = line.substr(kHashDigits + 1);
+  if (hash_of(text) != line.substr(0, kHashDigits)) { return std::nullopt; }
+  return parse_json(text, file);
+}
+
+/// Members that differ, by name.
+std::string differences(const Json& a, const Json& b) {
+  std::string names;
+  for (const auto& [name, value] : a.members()) {
+    const Json* other = b.is_object() ? b.find(name) : nullptr;
+    if (other == nullptr || *other != value) { names += (names.empty() ? "" : ", ") + name; }
+  }
+  return names;
+}
+
+Json item_json(const EvalJournal::Item& item) {
+  Json json = Json::object({{"value", item.value}});
+  if (!item.samples.empty()) { json.set("samples", item.samples); }
+  if (item.moves_weights) { json.set("moves_weights", true); }
+  return json;
+}
+
+EvalJournal::Item item_of(const Json& json) {
+  const Json* samples = json.find("samples");
+  return {json.at("value"), samples != nullptr ? samples->as_string() : "", json.find("moves_weights") != nullptr};
+}
+
+void put(std::string& bytes, uint64_t value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); }
+
+bool take(std::string_view& bytes, uint64_t& value) {
+  if (bytes.size() < sizeof value) { return false; }
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes.remove_prefix(sizeof value);
+  return true;
+}
+
+}  // namespace
+
+double kept_number(const Json& value) {
+  if (value.is_number()) { return value.as_double(); }
+  const std::string& text = value.as_string();
+  return text == "inf" ? INFINITY : text == "-inf" ? -INFINITY : NAN;
+}
+
+EvalJournal::EvalJournal(fs::path file, Json key, const std::function<void(const std::string& text)>& note)
+    : file_(std::move(file)), key_(std::move(key)) {
+  if (fs::exists(file_)) { read(note); }
+}
+
+EvalJournal::~EvalJournal() {
+  if (fd_ >= 0) { ::close(fd_); }
+}
+
+void EvalJournal::read(const std::function<void(const std::string& text)>& note) {
+  const std::string text = read_file(file_);
+  bool is_first = true;
+  size_t begin = 0;
+  for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::optional<Json> json = parse_line(std::string_view(text).substr(begin, end - begin), file_.string());
+    if (!json) {
+      items_.clear();
+      lines_.clear();
+      note(file_.string() + " is damaged (byte " + std::to_string(begin) + ") and not used");
+      return;
+    }
+    if (is_first && *json != key_) {
+      note(file_.string() + " is of another evaluation (" + differences(key_, *json) + ") and not used");
+      return;
+    }
+    if (!is_first) {
+      items_.push_back(item_of(*json));
+      lines_.push_back(text.substr(begin, end + 1 - begin));
+    }
+    is_first = false;
+  }
+  read_weights();
+  is_whole_ = !is_first && begin == text.size() && lines_.size() == items_.size();
+  lines_.resize(items_.size());
+  if (!items_.empty()) {
+    note(file_.string() + ": going on behind " + std::to_string(items_.size()) + " finished items");
+  }
+}
+
+void EvalJournal::read_weights() {
+  size_t fixed = 0;  // items before the first that moved weights
+  while (fixed < items_.size() && !items_[fixed].moves_weights) { ++fixed; }
+  if (fixed == items_.size()) { return; }
+  const auto usable = [&]() -> size_t {
+    if (!fs::exists(weights_file())) { return fixed; }
+    const std::string bytes = read_file(weights_file());
+    const std::string start = line_of(key_);
+    if (bytes.size() < kHashDigits + start.size() || !bytes.starts_with(start)) { return fixed; }
+    std::string_view rest = std::string_view(bytes).substr(start.size());
+    const std::string_view hash = rest.substr(rest.size() - kHashDigits);
+    rest.remove_suffix(kHashDigits);
+    if (hash_of(rest) != hash) { return fixed; }
+    uint64_t count = 0, tensors = 0, size = 0;
+    if (!take(rest, count) || !take(rest, tensors) || count > items_.size()) { return fixed; }
+    Weights weights;
+    for (uint64_t i = 0; i < tensors; ++i) {
+      if (!take(rest, size) || rest.size() < size) { return fixed; }
+      weights.emplace_back(rest.begin(), rest.begin() + static_cast<ptrdiff_t>(size));
+      rest.remove_prefix(size);
+    }
+    weights_ = std::move(weights);
+    while (count < items_.size() && !items_[count].moves_weights) { ++count; }
+    return count;
+  };
+  items_.resize(usable());
+}
+
+void EvalJournal::open() {
+  if (!is_whole_) {
+    std::string text = line_of(key_);
+    for (const std::string& line : lines_) { text += line; }
+    write_file_atomic(file_, text);
+  }
+  fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (fd_ < 0) { throw CheckpointError(file_.string(), "cannot write: " + std::generic_category().message(errno)); }
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw CheckpointError(file_.string(), "another process is writing this evaluation");
+  }
+}
+
+void EvalJournal::write(const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(fd_, text.data() + done, text.size() - done);
+    if (n < 0 && errno != EINTR) {
+      throw CheckpointError(file_.string(), "cannot write: " + std::generic_category().message(errno));
+    }
+    done += n > 0 ? static_cast<size_t>(n) : 0;
+  }
+}
+
+void EvalJournal::add(const Item& item) {
+  if (fd_ < 0) { open(); }
+  write(line_of(item_json(item)));
+  ++added_;
+}
+
+void EvalJournal::keep_weights(const Weights& weights) {
+  std::string body;
+  put(body, static_cast<uint64_t>(size()));
+  put(body, weights.size());
+  for (const std::vector<char>& tensor : weights) {
+    put(body, tensor.size());
+    body.append(tensor.begin(), tensor.end());
+  }
+  write_file_atomic(weights_file(), line_of(key_) + body + hash_of(body));
+}
+
+void EvalJournal::remove() {
+  std::error_code none;  // what is not there need not go
+  fs::remove(file_, none);
+  fs::remove(weights_file(), none);
+}
+
+}  // namespace hebb

@@ -1,0 +1,67 @@
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/files.h"
+#include "core/json.h"
+
+namespace hebb {
+
+/// What an evaluation has finished, item by item, in a file beside its result, so that an interrupted one goes on there
+/// (docs/verbs/eval.md, Interruptions). Every item is one line that is appended when it is finished.
+class EvalJournal {
+ public:
+  using Weights = std::vector<std::vector<char>>;
+  struct Item {
+    Json value;                  // what the item gave
+    std::string samples;         // lines that it logged
+    bool moves_weights = false;  // fast weights are others after it
+  };
+
+  /// Takes up what `file` holds under the same `key`. A file of another key, or a damaged one, is named to `note` and
+  /// not used; a last line that a kill has cut is dropped. Nothing is written before the first add().
+  /// Errors: CheckpointError for a file that another process is writing.
+  EvalJournal(fs::path file, Json key, const std::function<void(const std::string& text)>& note);
+  ~EvalJournal();
+  EvalJournal(const EvalJournal&) = delete;
+  EvalJournal& operator=(const EvalJournal&) = delete;
+
+  /// Items that were kept and that next() has not given yet.
+  bool has_next() const { return given_ < items_.size(); }
+  const Item& next() { return items_[given_++]; }
+  /// Fast weights behind the last kept item, where one of them moved them.
+  const std::optional<Weights>& weights() const { return weights_; }
+
+  /// Appends an item. Errors: CheckpointError (disk full).
+  void add(const Item& item);
+  /// Keeps the fast weights behind all items so far, so that they can be gone on from.
+  void keep_weights(const Weights& weights);
+  /// Items so far, kept and added.
+  int64_t size() const { return static_cast<int64_t>(given_) + added_; }
+  /// Removes the files: the evaluation is complete.
+  void remove();
+
+ private:
+  fs::path weights_file() const { return file_.string() + "-weights"; }
+  void read(const std::function<void(const std::string& text)>& note);
+  void read_weights();
+  void open();
+  void write(const std::string& text);
+
+  fs::path file_;
+  Json key_;
+  std::vector<Item> items_;
+  std::vector<std::string> lines_;  // of the kept items
+  std::optional<Weights> weights_;
+  bool is_whole_ = false;  // the file holds the kept items and nothing else
+  size_t given_ = 0;
+  int64_t added_ = 0;
+  int fd_ = -1;
+};
+
+/// A number of an item as it was: JSON has none for NaN and infinities, which are kept as text.
+double kept_number(const Json& value);
+
+}  // namespace hebb

@@ -1,0 +1,90 @@
+// Results of evaluations as text for the terminal.
+#include <algorithm>
+#include <cstdio>
+
+#include "eval/evaluation.h"
+
+namespace hebb {
+namespace {
+
+constexpr size_t kMostMetrics = 12, kMostRows = 32;  // the rest is left to the file
+
+std::string number(const char* format, double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string cell(const Json* value) {
+  if (value == nullptr || value->is_null()) { return "-"; }
+  if (value->is_string()) { return value->as_string(); }
+  return value->is_number() && !value->is_integer() ? number("%.5g", value->as_double()) : value->dump();
+}
+
+/// Series that say how a result depends on something; others are curves with many points.
+bool is_table(const std::string& name) {
+  return name.starts_with("by_") || name == "adaptation" || name == "decoding" || name == "skipped";
+}
+
+std::string table(const std::string& name, const std::vector<Json>& points) {
+  std::vector<std::string> keys;
+  for (const Json& point : points) {
+    for (const auto& [key, value] : point.members()) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) { keys.push_back(key); }
+    }
+  }
+  std::vector<std::vector<std::string>> rows{keys};
+  for (size_t i = 0; i < std::min(points.size(), kMostRows); ++i) {
+    rows.emplace_back();
+    for (const std::string& key : keys) { rows.back().push_back(cell(points[i].find(key))); }
+  }
+  std::vector<size_t> widths(keys.size());
+  for (const auto& row : rows) {
+    for (size_t k = 0; k < row.size(); ++k) { widths[k] = std::max(widths[k], row[k].size()); }
+  }
+  std::string text = "  " + name;
+  for (const auto& row : rows) {
+    text += "\n   ";
+    for (size_t k = 0; k < row.size(); ++k) {
+      const Json* first = points[0].find(keys[k]);
+      const std::string space(widths[k] - row[k].size(), ' ');
+      const bool is_text = first != nullptr && first->is_string(), is_last = k + 1 == row.size();
+      text += " " + (!is_text ? space + row[k] : is_last ? row[k] : row[k] + space);
+    }
+  }
+  if (points.size() > kMostRows) {
+    text += "\n    and " + std::to_string(points.size() - kMostRows) + " more rows in the file";
+  }
+  return text;
+}
+
+std::string metric_text(const std::string& name, const Json& metric) {
+  const Json* deviation = metric.find("stderr");
+  return "  " + name + " " + number("%.6g", metric.at("value").as_double()) +
+         (deviation != nullptr ? " ± " + number("%.2g", deviation->as_double()) : "");
+}
+
+}  // namespace
+
+std::string result_text(const Json& result, bool is_kept) {
+  const auto text_of = [&](const char* key) {
+    const Json* value = result.find(key);
+    return value != nullptr && value->is_string() ? value->as_string() : "";
+  };
+  std::string text = text_of("name") + " (" + text_of("kind") + "): " + text_of("status") + (is_kept ? ", kept" : "");
+  const auto& metrics = result.at("metrics").members();
+  for (size_t i = 0; i < std::min(kMostMetrics, metrics.size()); ++i) {
+    text += metric_text(metrics[i].first, metrics[i].second);
+  }
+  if (metrics.size() > kMostMetrics) { text += "  and " + std::to_string(metrics.size() - kMostMetrics) + " more"; }
+  const std::string reason = text_of("reason") + text_of("error");
+  text += reason.empty() ? "" : ": " + reason;
+  if (const Json* series = result.find("series"); series != nullptr) {
+    for (const auto& [name, points] : series->members()) {
+      if (is_table(name) && !points.items().empty()) { text += "\n" + table(name, points.items()); }
+    }
+  }
+  return text;
+}
+
+}  // namespace hebb
