@@ -41,7 +41,9 @@ struct FwmlpConfig final : LayerConfig {
     f.field("grad_through_update", through)
         .one_of({"full", "none"})
         .help("Whether the training loss is differentiated through the updates.");
-    f.field("sync", sync).one_of({"global", "local"}).help("Data parallel: one memory for all ranks, or one per rank.");
+    f.field("sync", sync)
+        .one_of({"global", "local"})
+        .help("With lanes: local has a memory for each lane; global, one for all rows, needs one lane.");
     if (f.reading()) {
       f.require(lookahead < chunk_size, "lookahead", fmt::format("less than chunk_size ({:d})", chunk_size));
       f.require(!branch.value_norm || branch.value_dim > 1, "value_dim", "at least 2 with value_norm");
@@ -64,7 +66,7 @@ struct FwmlpConfig final : LayerConfig {
 class Fwmlp final : public Layer {
  public:
   Fwmlp(const BuildContext& c, const FwmlpConfig& config)
-      : name_(c.name), o_(config.options()), branch_(c, config.branch) {
+      : is_local_(config.sync == "local"), name_(c.name), o_(config.options()), branch_(c, config.branch) {
     const FwMlpSizes& s = o_.sizes;
     const Init in = init::normal(1.0 / std::sqrt(static_cast<double>(s.key_dim))), zero = init::constant(0);
     const auto declare = [&](const char* name, Shape shape, const Init& init) {
@@ -93,6 +95,10 @@ class Fwmlp final : public Layer {
 
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
     return std::make_unique<FastQueue>(arena, rows, o_.sizes.key_dim, o_.sizes.value_dim, sum_dtype(dtype), false);
+  }
+  std::string needs_one_lane() const override {
+    return is_local_ ? ""
+                     : "(fwmlp, sync \"global\") has one memory for all rows; with \"local\" each lane has its own";
   }
   void flush(Stream& stream, LayerState* state) override {
     auto& queue = static_cast<FastQueue&>(*state);
@@ -128,6 +134,7 @@ class Fwmlp final : public Layer {
                  {queue.rows(), queue.capacity(), 0, pairs}, params_);
   }
 
+  bool is_local_;
   std::string name_;
   FwMlpOptions o_;
   MemoryBranch branch_;

@@ -53,7 +53,9 @@ struct FwpkmConfig final : LayerConfig {
     f.field("grad_through_update", through)
         .one_of({"full", "values", "none"})
         .help("What the training loss is differentiated through: updates of values and keys, of values, or none.");
-    f.field("sync", sync).one_of({"global", "local"}).help("Data parallel: one memory for all ranks, or one per rank.");
+    f.field("sync", sync)
+        .one_of({"global", "local"})
+        .help("With lanes: local has a memory for each lane; global, one for all rows, needs one lane.");
     if (f.reading()) {
       f.require(key_dim % 2 == 0, "key_dim", "an even integer");
       f.require(top_k <= num_subkeys, "top_k", fmt::format("at most num_subkeys ({:d})", num_subkeys));
@@ -97,7 +99,11 @@ struct FwpkmConfig final : LayerConfig {
 class Fwpkm final : public Layer {
  public:
   Fwpkm(const BuildContext& c, const FwpkmConfig& config)
-      : weighted_(config.weight_by_gate), name_(c.name), o_(config.options()), branch_(c, config.branch_config()) {
+      : weighted_(config.weight_by_gate),
+        is_local_(config.sync == "local"),
+        name_(c.name),
+        o_(config.options()),
+        branch_(c, config.branch_config()) {
     const double key_bound = 1.0 / std::sqrt(static_cast<double>(config.key_dim));
     keys_ = &c.declare("keys", {o_.heads, 2, o_.subkeys, o_.half_dim}, init::uniform(-key_bound, key_bound),
                        ParamKind::fast);
@@ -119,6 +125,10 @@ class Fwpkm final : public Layer {
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
     return std::make_unique<FastQueue>(arena, rows, o_.heads * 2 * o_.half_dim, o_.value_dim, sum_dtype(dtype),
                                        weighted_);
+  }
+  std::string needs_one_lane() const override {
+    return is_local_ ? ""
+                     : "(fwpkm, sync \"global\") has one memory for all rows; with \"local\" each lane has its own";
   }
   void flush(Stream& stream, LayerState* state) override {
     auto& queue = static_cast<FastQueue&>(*state);
@@ -168,7 +178,7 @@ class Fwpkm final : public Layer {
                  {queue.rows(), queue.capacity(), 0, pairs}, *keys_, *values_);
   }
 
-  bool weighted_;
+  bool weighted_, is_local_;
   std::string name_;
   FwPkmOptions o_;
   MemoryBranch branch_;

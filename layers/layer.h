@@ -99,6 +99,8 @@ class Layer {
   /// Why a training pass of this layer takes another course from step to step, as the host decides it; empty: it does
   /// not, so that the same launches can be repeated (core/launch_graph.h).
   virtual std::string needs_host() const { return ""; }
+  /// Why this layer cannot be trained in several lanes; empty: it can.
+  virtual std::string needs_one_lane() const { return ""; }
   /// Why several ranks cannot train this layer together; empty: they can.
   virtual std::string needs_one_rank() const { return ""; }
 };

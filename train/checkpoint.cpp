@@ -1,5 +1,7 @@
 #include "train/checkpoint.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -111,6 +113,35 @@ FileRecord write_optimizer(const fs::path& path, Stream& stream, const ParamStor
   return tensors.write(path);
 }
 
+std::string memory_file(int lane) { return fmt::format("fast.rank{:d}.safetensors", lane); }
+
+FileRecord write_memory(const fs::path& path, Stream& stream, LaneMemories& memories, int lane) {
+  HostTensors tensors(stream);
+  memories.visit(stream, lane, [&](const Param& p, const Tensor& values) { tensors.add_copy(p.name(), values); });
+  return tensors.write(path);
+}
+
+/// Memories of lanes in a checkpoint.
+int count_memories(const fs::path& checkpoint) {
+  int count = 0;
+  while (fs::exists(checkpoint / memory_file(count))) { ++count; }
+  return count;
+}
+
+/// Lane l takes memory l mod count; without any all lanes take that of the store.
+void load_memories(const fs::path& checkpoint, int count, Stream& stream, LaneMemories& memories) {
+  memories.start(stream);
+  for (int lane = 0; count > 0 && lane < memories.own_lanes(); ++lane) {
+    const WeightSource file(checkpoint / memory_file((memories.first_lane() + lane) % count));
+    std::vector<ExpectedTensor> expected;
+    for (const LaneMemories::Memory& m : memories.of(lane)) {
+      expected.push_back({m.param->name(), m.param->spec.shape});
+    }
+    require_tensors(file, expected);
+    for (const LaneMemories::Memory& m : memories.of(lane)) { load_tensor(file, m.param->name(), stream, m.values); }
+  }
+}
+
 /// Reads in pieces: a memory map would count as memory of the process.
 uint32_t crc_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -207,11 +238,14 @@ std::vector<std::string> CheckpointFolder::remove_stale() const {
 }
 
 void CheckpointFolder::write_files(const fs::path& folder, const RunState& state, const Json& config, Stream& stream,
-                                   const ParamStore& params, GradientExchange* exchange) const {
+                                   const ParamStore& params, const SharedState& shared) const {
   StateFile file;
   file.run = state;
   file.files[kModelFile] = write_model(folder / kModelFile, stream, params);
-  file.files[kOptimizerFile] = write_optimizer(folder / kOptimizerFile, stream, params, exchange);
+  file.files[kOptimizerFile] = write_optimizer(folder / kOptimizerFile, stream, params, shared.exchange);
+  for (int lane = 0; shared.memories != nullptr && lane < shared.memories->lanes(); ++lane) {
+    file.files[memory_file(lane)] = write_memory(folder / memory_file(lane), stream, *shared.memories, lane);
+  }
   for (const auto& [name, json] : {std::pair{kStateFile, Fields::write(file)}, std::pair{"config.json", config}}) {
     FileWriter writer(folder / name);
     const std::string text = json.dump(1) + "\n";
@@ -222,14 +256,14 @@ void CheckpointFolder::write_files(const fs::path& folder, const RunState& state
 }
 
 fs::path CheckpointFolder::save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params,
-                                Keep keep, GradientExchange* exchange) const {
+                                Keep keep, const SharedState& shared) const {
   const std::string name = name_of(state.step);
   const fs::path temporary = folder_ / (kTemporaryPrefix + name), path = folder_ / name;
   std::error_code error;
   fs::create_directories(temporary, error);
   if (error) { throw CheckpointError(temporary.string(), "cannot create the folder: " + error.message()); }
   try {
-    write_files(temporary, state, config, stream, params, exchange);
+    write_files(temporary, state, config, stream, params, shared);
     if (fs::exists(path)) {  // of a run that went back: `latest` does not name it
       rename_folder(path, folder_ / (kTemporaryPrefix + std::string("old-") + name));
     }
@@ -266,8 +300,8 @@ void CheckpointFolder::remove_old(int64_t newest_step, Keep keep) const {
 
 namespace {
 
-/// Reads state.json and compares these files with what it says of them.
-RunState verify_files(const fs::path& checkpoint, const std::vector<std::string>& names) {
+/// Reads state.json and compares these files, or also all others that it names, with what it says of them.
+RunState verify_files(const fs::path& checkpoint, std::vector<std::string> names, bool and_others = false) {
   if (!fs::is_directory(checkpoint)) { throw CheckpointError(checkpoint.string(), "no such checkpoint"); }
   const std::string path = (checkpoint / kStateFile).string();
   StateFile state;
@@ -275,6 +309,9 @@ RunState verify_files(const fs::path& checkpoint, const std::vector<std::string>
     Fields::read(parse_json(read_file(path, ExitCode::kCheckpoint), path), "", state);
   } catch (const ConfigError& e) {
     throw CheckpointError(checkpoint.string(), "the checkpoint is damaged: " + std::string(e.what()));
+  }
+  for (const auto& [name, record] : state.files) {
+    if (and_others && std::find(names.begin(), names.end(), name) == names.end()) { names.push_back(name); }
   }
   std::string text;
   for (const std::string& name : names) {
@@ -290,13 +327,16 @@ RunState verify_files(const fs::path& checkpoint, const std::vector<std::string>
 }  // namespace
 
 RunState verify_checkpoint(const fs::path& checkpoint) {
-  return verify_files(checkpoint, {kModelFile, kOptimizerFile});
+  return verify_files(checkpoint, {kModelFile, kOptimizerFile}, true);
 }
 
 RunState read_run_state(const fs::path& checkpoint) { return verify_files(checkpoint, {}); }
 
-void send_moments(Stream& stream, GradientExchange& exchange) {
-  for (const auto& [moment, suffix] : kMoments) { exchange.collect(stream, moment); }
+void send_shared(Stream& stream, const SharedState& shared) {
+  for (const auto& [moment, suffix] : kMoments) { shared.exchange->collect(stream, moment); }
+  for (int lane = 0; shared.memories != nullptr && lane < shared.memories->lanes(); ++lane) {
+    shared.memories->visit(stream, lane, [](const Param&, const Tensor&) {});
+  }
 }
 
 void verify_weights(const fs::path& weights) {
@@ -304,7 +344,8 @@ void verify_weights(const fs::path& weights) {
   if (weights.filename() == kModelFile && fs::exists(folder / kStateFile)) { verify_files(folder, {kModelFile}); }
 }
 
-void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params, GradientExchange* exchange) {
+int load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params, const SharedState& shared) {
+  GradientExchange* const exchange = shared.exchange;
   read_weights(checkpoint / kModelFile, stream, params);
   const WeightSource file(checkpoint / kOptimizerFile);
   std::vector<ExpectedTensor> expected;
@@ -329,6 +370,9 @@ void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& par
   for (const auto& p : params.all()) {
     if (has_moments(*p)) { p->updates = file.integers(p->name() + ".t")[0]; }
   }
+  const int memories = count_memories(checkpoint);
+  if (shared.memories != nullptr) { load_memories(checkpoint, memories, stream, *shared.memories); }
+  return memories;
 }
 
 }  // namespace hebb

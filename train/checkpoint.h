@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "core/params.h"
 #include "train/gradient_exchange.h"
+#include "train/lane_memories.h"
 
 namespace hebb {
 
@@ -19,6 +20,12 @@ struct RunState {
   Json loader;
   uint64_t seed = 0;
   std::string config_hash;
+};
+
+/// What a run with lanes has beside the store; null where it has not.
+struct SharedState {
+  GradientExchange* exchange = nullptr;
+  LaneMemories* memories = nullptr;
 };
 
 /// The folder RUN/checkpoints: checkpoints step_00001000/, the file `latest`, and what a crash left.
@@ -43,22 +50,22 @@ class CheckpointFolder {
   /// Writes a checkpoint (all or nothing), points `latest` to it, then deletes those that `keep` does
   /// not cover and those of later steps, which a run that went back has left behind. Returns its path.
   /// Errors: CheckpointError (disk full, read-only folder); the checkpoints before stay as they were.
-  /// exchange: where moments are shared; every other rank calls send_moments() meanwhile.
+  /// Of several ranks the first saves, and the others call send_shared() meanwhile.
   fs::path save(const RunState& state, const Json& config, Stream& stream, const ParamStore& params, Keep keep,
-                GradientExchange* exchange = nullptr) const;
+                const SharedState& shared = {}) const;
   /// Makes `latest` name this checkpoint.
   void point_to(int64_t step) const;
 
  private:
   void write_files(const fs::path& folder, const RunState& state, const Json& config, Stream& stream,
-                   const ParamStore& params, GradientExchange* exchange) const;
+                   const ParamStore& params, const SharedState& shared) const;
   void remove_old(int64_t newest_step, Keep keep) const;
 
   fs::path folder_;
 };
 
 /// What ranks do that do not save, while rank 0 does.
-void send_moments(Stream& stream, GradientExchange& exchange);
+void send_shared(Stream& stream, const SharedState& shared);
 
 /// state.json alone, of a checkpoint that another rank has verified. Errors: CheckpointError.
 RunState read_run_state(const fs::path& checkpoint);
@@ -72,8 +79,8 @@ RunState verify_checkpoint(const fs::path& checkpoint);
 void verify_weights(const fs::path& weights);
 
 /// Loads model and optimizer tensors of a checkpoint that verify_checkpoint() has read into `params` (allocated for
-/// training). Errors: CheckpointError listing every difference in names and shapes.
-void load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params,
-                     GradientExchange* exchange = nullptr);
+/// training). Returns the number of memories of lanes that it has. Errors: CheckpointError listing every difference in
+/// names and shapes.
+int load_checkpoint(const fs::path& checkpoint, Stream& stream, ParamStore& params, const SharedState& shared = {});
 
 }  // namespace hebb

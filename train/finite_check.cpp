@@ -11,14 +11,16 @@ int64_t blocks_of(const Param& p) { return (p.value.numel() + kSumSquaresBlock -
 
 }  // namespace
 
-FiniteCheck::FiniteCheck(const ParamStore& params, Arena& arena) {
-  int64_t blocks = 0;
+FiniteCheck::FiniteCheck(const ParamStore& params, const LaneMemories* memories, Arena& arena) {
   for (const auto& p : params.all()) {
-    if (p->spec.kind == ParamKind::fast || p->spec.kind == ParamKind::state) {
-      carried_.push_back(p.get());
-      blocks += blocks_of(*p);
-    }
+    const bool is_fast = p->spec.kind == ParamKind::fast && memories == nullptr;
+    if (is_fast || p->spec.kind == ParamKind::state) { carried_.push_back({p.get(), p->value}); }
   }
+  if (memories != nullptr) {
+    for (const LaneMemories::Memory& m : memories->own()) { carried_.push_back({m.param, m.values}); }
+  }
+  int64_t blocks = 0;
+  for (const Carried& c : carried_) { blocks += blocks_of(*c.param); }
   if (blocks > 0) {
     partial_ = Buffer(arena, {blocks}, DType::f64, "check of carried state");
     sums_.resize(static_cast<size_t>(blocks));
@@ -27,9 +29,9 @@ FiniteCheck::FiniteCheck(const ParamStore& params, Arena& arena) {
 
 void FiniteCheck::enqueue(Stream& stream) const {
   int64_t at = 0;
-  for (const Param* p : carried_) {
-    run(stream, SumSquares{partial_.tensor().slice(at, {blocks_of(*p)}), p->value});
-    at += blocks_of(*p);
+  for (const Carried& c : carried_) {
+    run(stream, SumSquares{partial_.tensor().slice(at, {blocks_of(*c.param)}), c.values});
+    at += blocks_of(*c.param);
   }
 }
 
@@ -39,7 +41,8 @@ std::vector<HostCopy> FiniteCheck::result() {
 
 void FiniteCheck::check(int64_t completed_steps) const {
   size_t next = 0;
-  for (const Param* p : carried_) {
+  for (const Carried& c : carried_) {
+    const Param* const p = c.param;
     for (int64_t i = 0; i < blocks_of(*p); ++i) {
       if (!std::isfinite(sums_[next++])) {
         throw NumericError("step " + std::to_string(completed_steps) + ": " + p->name(),

@@ -1,14 +1,15 @@
 #pragma once
 #include <vector>
 
-#include "core/params.h"
+#include "train/lane_memories.h"
 
 namespace hebb {
 
 /// Watches the state that layers carry from batch to batch (fast weights, thresholds).
 class FiniteCheck {
  public:
-  FiniteCheck(const ParamStore& params, Arena& arena);
+  /// memories: those of all own lanes, or null where the store has them.
+  FiniteCheck(const ParamStore& params, const LaneMemories* memories, Arena& arena);
   /// Enqueues the check of a step; afterwards copy result() to the host, then ask check().
   void enqueue(Stream& stream) const;
   /// Nothing where no state is carried.
@@ -18,7 +19,11 @@ class FiniteCheck {
   void check(int64_t completed_steps) const;
 
  private:
-  std::vector<const Param*> carried_;
+  struct Carried {
+    const Param* param;
+    Tensor values;
+  };
+  std::vector<Carried> carried_;
   Buffer partial_;
   std::vector<double> sums_;  // partial_ on the host
 };

@@ -76,6 +76,7 @@ MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks) {
     plan.gradient_bytes += p->grad.defined() && !memory.exchange ? p->grad.bytes() : 0;
   }
   if (memory.exchange) { plan.gradient_bytes = memory.exchange->gradient_bytes(); }
+  if (memory.memories) { plan.parameter_bytes += memory.memories->added_bytes(); }
   plan.optimizer_bytes = memory.state.peak_bytes() - plan.parameter_bytes - plan.gradient_bytes;
 
   const MicroBatch rows = planned_rows(config.train);
@@ -89,7 +90,7 @@ MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks) {
   settings.training = true;
   memory.model.begin_step(memory.stream, 0);
   for (int lane = 0; lane < memory.own_lanes(); ++lane) {
-    memory.begin_lane();
+    memory.begin_lane(lane);
     if (lane == 0) { memory.passes->run(rows, settings, row_loss); }
     memory.end_lane();
   }

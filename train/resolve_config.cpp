@@ -124,9 +124,9 @@ void resolve_split(RunConfig& config, int ranks, const std::optional<StoredSplit
     throw config.error("train.micro_batch_size", fmt::format("{:d} rows in {}", *train.micro_batch_size, parts),
                        fmt::format("lanes x micro_batch_size to divide train.batch_size = {:d}", train.batch_size));
   }
-  if (train.fast_batch && *train.fast_batch != group) {
+  if (train.fast_batch && *train.fast_batch != *train.micro_batch_size) {
     throw config.error("train.fast_batch", std::to_string(*train.fast_batch),
-                       fmt::format("{:d} = {} x train.micro_batch_size", group, parts));
+                       fmt::format("{:d}, the rows of a micro-batch", *train.micro_batch_size));
   }
 }
 

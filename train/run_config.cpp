@@ -88,8 +88,8 @@ void size_fields(Fields& f, TrainConfig& c) {
       .min(1)
       .unit("rows")
       .help(
-          "Rows that share fast weights in one update (fwpkm, fwmlp). Default: the rows of a micro-batch of all "
-          "lanes.");
+          "Rows that share fast weights in one update (fwpkm, fwmlp). Default: the rows of a micro-"
+          "batch.");
 }
 
 void machine_fields(Fields& f, TrainConfig& c) {

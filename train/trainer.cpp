@@ -73,7 +73,7 @@ void Trainer::forward_backward(const Batch& batch, StepReport& report) {
   const size_t lanes = static_cast<size_t>(memory_->own_lanes());
   std::vector<Statistics> statistics(batch.micro.size());
   for (size_t lane = 0; lane < lanes; ++lane) {
-    memory_->begin_lane();
+    memory_->begin_lane(static_cast<int>(lane));
     for (size_t i = lane; i < batch.micro.size() && !is_empty; i += lanes) {
       const MicroBatch& rows = batch.micro[i];
       const int64_t tokens = rows.rows * rows.length;
@@ -180,6 +180,7 @@ bool Trainer::add_validation_group(ValidationSource& source, int64_t first, cons
 bool Trainer::validate_source(ValidationSource& source) {
   Stream& stream = memory_->stream;
   const CarriedState aside(stream, memory_->work, memory_->model.params());
+  if (memory_->memories) { memory_->memories->read_first(stream); }
   PassSettings settings;
   settings.document_mask = config_.train.document_mask;
   settings.seed = config_.train.seed;
@@ -217,15 +218,17 @@ void Trainer::save() {
   state_.loader = loader_->state();
   saved_step_ = state_.step;
   ranks_.flight().at(state_.step, "save");
-  GradientExchange* const exchange = memory_->exchange.get();
-  if (exchange != nullptr && config_.train.comm.value_or(CommConfig{}).verify) { exchange->verify(memory_->stream); }
+  const SharedState shared{memory_->exchange.get(), memory_->memories.get()};
+  if (shared.exchange != nullptr && config_.train.comm.value_or(CommConfig{}).verify) {
+    shared.exchange->verify(memory_->stream);
+  }
   if (ranks_.is_first()) {
     const CheckpointConfig& c = config_.train.checkpoint;
     const fs::path path = folder_.checkpoints().save(state_, folder_.config(), memory_->stream, memory_->model.params(),
-                                                     {c.keep, c.keep_every}, exchange);
+                                                     {c.keep, c.keep_every}, shared);
     log_.say("saved " + path.string());
   } else {
-    send_moments(memory_->stream, *exchange);
+    send_shared(memory_->stream, shared);
   }
   host_.communicator().barrier(memory_->stream);  // no rank goes on, or ends, before the checkpoint is there
 }

@@ -1,4 +1,6 @@
 // Start-up of a run: folder, memory, weights or checkpoint, data, metrics.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "core/parallel.h"
@@ -79,7 +81,12 @@ void Trainer::reserve_memory() {
 void Trainer::start_model(const RunOptions& options) {
   ParamStore& params = memory_->model.params();
   if (folder_.checkpoint()) {
-    load_checkpoint(*folder_.checkpoint(), memory_->stream, params, memory_->exchange.get());
+    const int found = load_checkpoint(*folder_.checkpoint(), memory_->stream, params,
+                                      {memory_->exchange.get(), memory_->memories.get()});
+    if (memory_->memories && found != memory_->memories->lanes()) {
+      log_.say(fmt::format("fast weights: {:d} memories in the checkpoint, {:d} lanes; lane l takes memory l mod {:d}",
+                           std::max(found, 1), memory_->memories->lanes(), std::max(found, 1)));
+    }
     state_ = folder_.state();
     const bool is_own = folder_.checkpoint()->parent_path() == folder_.path() / "checkpoints";
     saved_step_ = is_own ? state_.step : -1;
@@ -91,6 +98,7 @@ void Trainer::start_model(const RunOptions& options) {
       load_weights(options.init_from, memory_->stream, params);
       log_.say("weights from " + find_weights(options.init_from).string());
     }
+    memory_->start_lanes();
   }
   state_.seed = config_.train.seed;
   state_.config_hash = config_hash(folder_.config());

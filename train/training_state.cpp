@@ -1,5 +1,7 @@
 #include "train/training_state.h"
 
+#include <fmt/core.h>
+
 #include <numeric>
 
 #include "kernels/gemm/gemm.h"
@@ -17,15 +19,14 @@ Recompute recompute_mode(const std::string& name) {
 
 /// Errors: ConfigError for layers whose state does not cross lanes or ranks.
 void check_lanes(const RunConfig& config, int ranks, const Model& model) {
-  if (GradientExchange::is_needed(config.train) && model.params().count(ParamKind::fast) > 0) {
-    throw config.error("train.lanes", std::to_string(*config.train.lanes),
-                       "1: layers with fast weights (fwpkm, fwmlp) are trained in one lane, by one rank");
-  }
-  const std::vector<std::string> reasons = model.needs_one_rank();
-  if (ranks > 1 && !reasons.empty()) {
-    throw ConfigError("model", std::to_string(ranks) + " ranks", "one rank: " + reasons.front());
-  }
+  const auto refuse = [&](const std::string& path, int64_t found, const std::vector<std::string>& reasons) {
+    if (!reasons.empty()) { throw config.error(path, fmt::format("{:d}", found), "1: " + reasons.front()); }
+  };
+  if (GradientExchange::is_needed(config.train)) { refuse("train.lanes", *config.train.lanes, model.needs_one_lane()); }
+  if (ranks > 1) { refuse("number of ranks", ranks, model.needs_one_rank()); }
 }
+
+bool has_fast_weights(const Model& model) { return model.params().count(ParamKind::fast) > 0; }
 
 }  // namespace
 
@@ -48,11 +49,14 @@ TrainingState::TrainingState(const RunConfig& config, const Ranks& ranks, Device
       {.gradients = !has_lanes, .moments = !GradientExchange::shares_moments(config.train, ranks.size())});
   const Schedule schedule(config.schedule, config.optimizer.lr, config.train.steps);
   optimizer = std::make_unique<Optimizer>(config.optimizer, schedule, model.params(), state);
-  finite = std::make_unique<FiniteCheck>(model.params(), state);
   if (has_lanes) {
     exchange = std::make_unique<GradientExchange>(config, ranks, model.params(), *optimizer, device, state);
     exchange->initialize(stream);
+    if (has_fast_weights(model)) {
+      memories = std::make_unique<LaneMemories>(ranks, model.params(), own_lanes(), state, work);
+    }
   }
+  finite = std::make_unique<FiniteCheck>(model.params(), memories.get(), state);
   passes = std::make_unique<TrainingPasses>(config, own_lanes(), model, stream, state, work);
   if (passes->uses_graphs() && !exchange) { optimizer->use_graphs(); }
   row_loss = Buffer(state, {config.train.tokens_per_step() / ranks.size()}, DType::f64, "losses of a step");
@@ -64,8 +68,13 @@ void TrainingState::begin_step(int64_t step, double scale) {
   passes->begin_step(scale);
 }
 
-void TrainingState::begin_lane() {
+void TrainingState::start_lanes() {
+  if (memories) { memories->start(stream); }
+}
+
+void TrainingState::begin_lane(int own_lane) {
   if (exchange) { exchange->begin_lane(stream); }
+  if (memories) { memories->take_turn(own_lane); }
 }
 
 void TrainingState::end_lane() {
@@ -86,6 +95,7 @@ std::vector<double> TrainingState::loss_sums(int64_t valid_targets) {
 }
 
 StepEnd TrainingState::finish_step(int64_t step, int64_t valid_targets, bool wants_stop) {
+  if (memories) { memories->take_turn(0); }
   const auto after_update = [&] {
     model.after_step(stream, step, optimizer->applies());
     finite->enqueue(stream);

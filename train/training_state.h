@@ -18,6 +18,7 @@ struct TrainingState {
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<FiniteCheck> finite;
   std::unique_ptr<GradientExchange> exchange;  // null: one lane
+  std::unique_ptr<LaneMemories> memories;      // null: one lane, or no fast weights
   std::unique_ptr<TrainingPasses> passes;
   Buffer row_loss;  // [own rows of a step * T] f64, in the order of Batch::micro
 
@@ -30,8 +31,10 @@ struct TrainingState {
 
   /// Before the passes of step `step`: gradients will be those of `scale` times the sum of losses.
   void begin_step(int64_t step, double scale);
+  /// After values have been loaded or made.
+  void start_lanes();
   /// Around the passes of each own lane.
-  void begin_lane();
+  void begin_lane(int own_lane);
   void end_lane();
   /// After them: the update. Without an exchange whether it applies is decided on the device, and the host waits once,
   /// at the end. valid_targets: of the whole batch; 0: no pass has run. wants_stop: see StepEnd.

@@ -103,6 +103,22 @@ RunConfig mixed_run(const TempFolder& folder, const std::string& changes) {
   return config;
 }
 
+/// Both layers with fast weights, `sync` local or global.
+RunConfig memory_run(const TempFolder& folder, const std::string& changes, const std::string& sync = "local") {
+  RunConfig config = test_run(folder, changes, false);
+  config.model = ModelConfig();
+  Json model = parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 2, "layers": {
+                 "att": {"type": "attention", "num_heads": 2, "head_dim": 4, "rope": {"theta": 100.0}},
+                 "m": {"type": "swiglu", "intermediate_size": 8},
+                 "fw": {"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 4, "top_k": 2, "chunk_size": 6},
+                 "fm": {"type": "fwmlp", "key_dim": 4, "value_dim": 4, "fast_dim": 5, "chunk_size": 6, "lr": 0.05}},
+                 "pattern": [{"mixer": "att", "ffn": "m", "memory": "fw"}, {"mixer": "att", "ffn": "m", "memory": "fm"}]})",
+                          "model.json");
+  for (const char* layer : {"fw", "fm"}) { model.find("layers")->find(layer)->set("sync", Json(sync)); }
+  Fields::read(model, "model", config.model);
+  return config;
+}
+
 /// Documents of unequal lengths, ignored targets at their ends, clip sets, validation with a short last group.
 std::string changes(const TempFolder& folder, int lanes, const std::string& train = "{}") {
   const fs::path held_out = write_tokens(folder, "val.bin", 2);
@@ -150,9 +166,44 @@ TEST_CASE("every layer without fast weights has the same bytes on 1, 3 and 6 ran
   CHECK(threshold(7) != threshold(1));  // counts of all ranks move it
 }
 
+TEST_CASE("each lane has fast weights of its own, whatever rank it is on", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] { return memory_run(folder, changes(folder, 4)); };
+  REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
+  const auto memory = [&](const fs::path& run, int lane) {
+    return read_file(checkpoint_in(run, 7) / ("fast.rank" + std::to_string(lane) + ".safetensors"));
+  };
+  CHECK((memory(folder / "one", 0) != memory(folder / "one", 1)));
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    const fs::path other = folder / ("ranks" + std::to_string(ranks));
+    REQUIRE(run_split(other, make, {.ranks = ranks}) == 0);
+    check_same(folder / "one", other, 7);
+    for (int lane = 0; lane < 4; ++lane) { CHECK((memory(other, lane) == memory(folder / "one", lane))); }
+  }
+  const SafetensorsFile model(checkpoint_in(folder / "one", 7) / "model.safetensors"),
+      first(checkpoint_in(folder / "one", 7) / "fast.rank0.safetensors");
+  CHECK(model.doubles("blocks.0.memory.values") == first.doubles("blocks.0.memory.values"));
+  folder.write("one/checkpoints/step_00000007/fast.rank2.safetensors", "damaged");
+  CHECK_THROWS_WITH(run_split(folder / "one", make, {.ranks = 1}), Catch::Contains("fast.rank2.safetensors: found 7"));
+}
+
+TEST_CASE("lanes of a run that goes on with other lanes take the memories in turn", "[fast]") {
+  const TempFolder folder;
+  REQUIRE(run_split(folder / "run", [&] { return memory_run(folder, changes(folder, 2, R"({"steps": 3})")); },
+                    {.ranks = 2}) == 0);
+  Heard heard;
+  REQUIRE(run_split(
+              folder / "run", [&] { return memory_run(folder, changes(folder, 3)); }, {.ranks = 3}, heard) == 0);
+  CHECK(heard.has("2 memories in the checkpoint, 3 lanes; lane l takes memory l mod 2"));
+}
+
 TEST_CASE("a run goes on with other numbers of ranks as if nothing had happened", "[fast]") {
   const TempFolder folder;
-  const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
+  const bool has_memories = GENERATE(false, true);
+  const MakeRun make = [&] {
+    return has_memories ? memory_run(folder, changes(folder, 4)) : wide_run(folder, changes(folder, 4));
+  };
   REQUIRE(run_split(folder / "whole", make, {.ranks = 1}) == 0);
   const MakeRun stopping = [&] {
     RunConfig config = make();
@@ -176,9 +227,9 @@ TEST_CASE("lanes give what one lane gives, up to rounding", "[fast]") {
 
 TEST_CASE("what cannot be trained in lanes is refused", "[fast]") {
   const TempFolder folder;
-  const MakeRun fast = [&] { return test_run(folder, R"({"train": {"lanes": 2, "micro_batch_size": 1}})"); };
+  const MakeRun fast = [&] { return memory_run(folder, changes(folder, 2), "global"); };
   CHECK_THROWS_WITH(run_split(folder / "run", fast, {.ranks = 1}),
-                    Catch::Contains("train.lanes") && Catch::Contains("fast weights"));
+                    Catch::Contains("train.lanes: found 2, expected 1: blocks.0.memory (fwpkm, sync \"global\")"));
   RunConfig config = test_run(folder);
   config.train.lanes = 6;
   config.train.batch_size = 6;
