@@ -221,6 +221,7 @@ class Start {
     const bool is_error = line.starts_with("error: ") || (line.starts_with("rank ") && line.find(": error: ") < 300);
     if (cause_.empty() && is_error) {
       cause_ = line;
+      end_in_grace();  // mpirun may wait for ever for a rank that was killed while MPI started
     } else if (!cause_.empty()) {
       ++lines_since_cause_;
     }
@@ -231,13 +232,16 @@ class Start {
       int status = 0;
       if (child.code < 0 && ::waitpid(child.pid, &status, WNOHANG) == child.pid) {
         child.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        if (child.code != 0 && child.code != kStopped && !kill_at_) {
-          kill_at_ = Clock::now() +
-                     std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.grace_seconds));
-        }
+        if (child.code != 0 && child.code != kStopped) { end_in_grace(); }
       }
     }
     if (kill_at_ && Clock::now() >= *kill_at_) { signal_all(SIGKILL); }
+  }
+
+  /// After a fault the ranks end by themselves within that time.
+  void end_in_grace() {
+    const std::chrono::duration<double> grace(options_.grace_seconds);
+    if (!kill_at_) { kill_at_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace); }
   }
 
   /// To stop is asked for by SIGUSR1, which mpirun hands on at once; again each second, since a rank that starts
