@@ -17,7 +17,7 @@ import sys
 # Kernels that training in bf16 spends its time in: name -> bytes of spill stores that are accepted. More needs a reason here.
 HOT = {
     "attention_mma_forward_kernel": 0, "attention_mma_queries_kernel": 0, "attention_mma_keys_kernel": 0,
-    "ovq_fold_kernel": 0, "read_rows_mma_kernel": 0, "row_queries_mma_kernel": 0, "row_gradients_mma_kernel": 0, "compare_rows_mma_kernel": 0,
+    "ovq_fold_kernel": 0, "read_slots_mma_kernel": 0, "slot_queries_mma_kernel": 0, "slot_gradients_mma_kernel": 0, "compare_slots_mma_kernel": 0,
     "gated_delta_mma_kernel": 0,
     "gated_delta_mma_adjoint_kernel": 0, "gated_delta_mma_chunk_kernel": 0,
     "norm_forward_kernel": 0, "norm_backward_kernel": 0, "swiglu_forward_kernel": 0, "swiglu_backward_kernel": 0,

@@ -7,7 +7,7 @@
 
 namespace hebb::HEBB_DEVICE::ovq {
 
-using rows::kNone, rows::Layout, rows::Step, rows::WorkParts;
+using slots::kNone, slots::Layout, slots::Step, slots::WorkParts;
 
 /// Fills the steps of a pass. A warp makes one step.
 struct MakeSteps {
@@ -19,14 +19,14 @@ struct MakeSteps {
   __device__ void operator()(int64_t item, int lane) const {
     const int32_t* const start = doc_start + item / count * length;
     int32_t read = kNone, fold = kNone;
-    rows::each_chunk_start(start, length, rule.chunk, item % count, lane, [&](int64_t t, int64_t begin) {
+    slots::each_chunk_start(start, length, rule.chunk, item % count, lane, [&](int64_t t, int64_t begin) {
       if (t < 0 || t > begin) {  // the keys of earlier tokens count, as centroids or pending
         read = static_cast<int32_t>(t);
       }
       if (t + rule.chunk <= length && start[t + rule.chunk - 1] == begin) { fold = static_cast<int32_t>(t); }
     });
-    read = rows::warp_max_of(read);
-    fold = rows::warp_max_of(fold);
+    read = slots::warp_max_of(read);
+    fold = slots::warp_max_of(fold);
     if (lane == 0) {
       const auto size_at = [&](int64_t t, int64_t more) {
         return static_cast<int32_t>(rule.size(t - start[t < 0 ? 0 : t] + more));
@@ -70,19 +70,19 @@ struct Book {
         value_copies(d.value_copies.as<bf16>()),
         room(d.keys.size(2)) {}
 
-  /// After a row has changed; lanes have written what they copy.
-  __device__ void copy_row(int64_t row, int64_t d, int64_t dv, int lane) const {
-    for (int64_t c = row * d + lane; key_copies != nullptr && c < (row + 1) * d; c += 32) {
+  /// After a slot has changed; lanes have written what they copy.
+  __device__ void copy_slot(int64_t slot, int64_t d, int64_t dv, int lane) const {
+    for (int64_t c = slot * d + lane; key_copies != nullptr && c < (slot + 1) * d; c += 32) {
       key_copies[c] = round_to_bf16(keys[c]);
     }
-    for (int64_t c = row * dv + lane; value_copies != nullptr && c < (row + 1) * dv; c += 32) {
+    for (int64_t c = slot * dv + lane; value_copies != nullptr && c < (slot + 1) * dv; c += 32) {
       value_copies[c] = round_to_bf16(values[c]);
     }
   }
 };
 
-/// The rows as queries of type T read them.
-template <class T> rows::Rows<T> rows_of(const OvqDictionary& d) {
+/// The slots as queries of type T read them.
+template <class T> slots::Slots<T> slots_of(const OvqDictionary& d) {
   if constexpr (std::is_same_v<T, bf16>) {
     HEBB_ASSERT(d.key_copies.defined() && d.value_copies.defined());
     return {d.key_copies.as<bf16>(), d.value_copies.as<bf16>(), d.log_counts.as<float>(), d.keys.size(2)};
@@ -91,25 +91,25 @@ template <class T> rows::Rows<T> rows_of(const OvqDictionary& d) {
   }
 }
 
-/// Rows as updates found them, by slot: of each row that a step changes, the place of its first key in the step's chunk
-/// (null: not kept).
+/// Slots as updates found them, by version: of each slot that a step changes, the place of its first key in the step's
+/// chunk (null: not kept).
 struct Kept {
-  int32_t* table = nullptr;  // [B, K, group, R]: slot by step and row where the step changed the row, else -1
+  int32_t* table = nullptr;  // [B, K, group, R]: version by step and slot where the step changed the slot, else -1
   float *keys = nullptr, *values = nullptr,
-        *inverse_norms = nullptr;  // fp32, for undoing; norms [B, K, slots, 2] are the update's
+        *inverse_norms = nullptr;  // fp32, for undoing; norms [B, K, versions, 2] are the update's
   int32_t* counts = nullptr;
   bf16 *key_copies = nullptr, *value_copies = nullptr;  // for reading on tensor cores
   float* log_counts = nullptr;
-  int64_t slots = 0, group = 1;
-  bool by_token = false;  // slots: all tokens of the pass; else the places of a group's chunks
+  int64_t versions = 0, group = 1;
+  bool by_token = false;  // versions: all tokens of the pass; else the places of a group's chunks
 
-  __device__ int64_t slot(int64_t step_number, const Step& step, int64_t chunk, int64_t place) const {
+  __device__ int64_t version(int64_t step_number, const Step& step, int64_t chunk, int64_t place) const {
     return (by_token ? step.fold : step_number % group * chunk) + place;
   }
-  __device__ int32_t* entry(int64_t unit, int64_t step_number, int64_t room, int64_t row) const {
-    return rows::slot_entry(table, unit, step_number, group, room, row);
+  __device__ int32_t* entry(int64_t unit, int64_t step_number, int64_t room, int64_t slot) const {
+    return slots::version_entry(table, unit, step_number, group, room, slot);
   }
-  rows::OldRows rows() const { return {table, key_copies, value_copies, log_counts, slots, group}; }
+  slots::OldSlots slots() const { return {table, key_copies, value_copies, log_counts, versions, group}; }
 };
 
 /// The step size is a choice of the rule (section 4.4).
@@ -120,70 +120,73 @@ __device__ __forceinline__ float step_size(const OvqRule& rule, bool fresh, int6
                        : static_cast<float>(hits) / static_cast<float>(count_before + hits);
 }
 
-/// What the step's chunk does to one row: found by the row's first key in it.
+/// What the step's chunk does to one slot: found by the slot's first key in it.
 struct Change {
-  int64_t unit, first, row, before,
-      hits;  // first: place of the key; row: among all; before: keys that the row holds already
+  int64_t unit, first, slot, before,
+      hits;  // first: place of the key; slot: among all; before: keys that the slot holds already
   Step step;
   const int32_t* ids;
   bool fresh;
 
-  /// Calls f(place), in order, for the keys that enter the row. All lanes of a warp.
+  /// Calls f(place), in order, for the keys that enter the slot. All lanes of a warp.
   template <class F> __device__ void each_key(int64_t chunk, int lane, F&& f) const {
-    rows::each_member(ids, chunk, first, ids[first], lane, f);
+    slots::each_member(ids, chunk, first, ids[first], lane, f);
   }
 };
 
-/// What folding in and its undoing share. A warp does a row.
+/// What folding in and its undoing share. A warp does a slot.
 struct Walk {
   Layout n;
   OvqRule rule;
   Book book;
   Kept kept;
 
-  /// The step's change of the row that the key at `first` is the first to enter; counts are those after the chunk where
-  /// it `is_done`.
+  /// The step's change of the slot that the key at `first` is the first to enter; counts are those after the chunk
+  /// where it `is_done`.
   __device__ Change change(int64_t unit, const Step& step, int64_t first, const int32_t* ids, bool is_done,
                            int lane) const {
     const int32_t id = ids[first];
     Change c{unit, first, unit * book.room + id, 0, 0, step, ids, id >= step.before};
     c.each_key(rule.chunk, lane, [&](int64_t) { ++c.hits; });
-    c.before = c.fresh ? 0 : book.counts[c.row] - (is_done ? c.hits : 0);
+    c.before = c.fresh ? 0 : book.counts[c.slot] - (is_done ? c.hits : 0);
     __syncwarp();  // every lane has read the count
     return c;
   }
   __device__ float step_size_of(const Change& c) const { return step_size(rule, c.fresh, c.before, c.hits); }
 };
 
-/// Folds a step's chunk in, row by row.
+/// Folds a step's chunk in, slot by slot.
 struct Fold : Walk {
   ChunkItems keys, values;
 
-  /// The row that the key at `first` enters, unless an earlier key does it.
+  /// The slot that the key at `first` enters, unless an earlier key does it.
   __device__ void of_key(int64_t unit, int64_t step_number, int64_t first, const int32_t* ids, int lane) const {
-    if (!rows::is_among(ids, first, ids[first], lane)) { of_row(unit, step_number, first, ids, lane); }
+    if (!slots::is_among(ids, first, ids[first], lane)) { of_slot(unit, step_number, first, ids, lane); }
   }
-  __device__ void of_row(int64_t unit, int64_t step_number, int64_t first, const int32_t* ids, int lane) const {
+  __device__ void of_slot(int64_t unit, int64_t step_number, int64_t first, const int32_t* ids, int lane) const {
     const Change c = change(unit, n.at(unit / n.kv_heads, step_number), first, ids, false, lane);
-    const int64_t slot = kept.slot(step_number, c.step, rule.chunk, first), kept_slot = unit * kept.slots + slot;
-    keep(c, kept_slot, lane);
-    const float key_scale = blend(book.keys + c.row * n.d, keys, c, rule.normalize_keys, lane);
-    const float value_scale = blend(book.values + c.row * n.dv, values, c, rule.normalize_values, lane);
-    book.copy_row(c.row, n.d, n.dv, lane);
+    const int64_t version = kept.version(step_number, c.step, rule.chunk, first),
+                  kept_version = unit * kept.versions + version;
+    keep(c, kept_version, lane);
+    const float key_scale = blend(book.keys + c.slot * n.d, keys, c, rule.normalize_keys, lane);
+    const float value_scale = blend(book.values + c.slot * n.dv, values, c, rule.normalize_values, lane);
+    book.copy_slot(c.slot, n.d, n.dv, lane);
     if (lane > 0) { return; }
     const int64_t count = c.before + c.hits;
-    book.counts[c.row] = static_cast<int32_t>(count);
-    book.log_counts[c.row] = logf(static_cast<float>(count));
-    if (kept.table != nullptr) { *kept.entry(unit, step_number, book.room, ids[first]) = static_cast<int32_t>(slot); }
+    book.counts[c.slot] = static_cast<int32_t>(count);
+    book.log_counts[c.slot] = logf(static_cast<float>(count));
+    if (kept.table != nullptr) {
+      *kept.entry(unit, step_number, book.room, ids[first]) = static_cast<int32_t>(version);
+    }
     if (kept.inverse_norms != nullptr) {
-      kept.inverse_norms[2 * kept_slot] = key_scale;
-      kept.inverse_norms[2 * kept_slot + 1] = value_scale;
+      kept.inverse_norms[2 * kept_version] = key_scale;
+      kept.inverse_norms[2 * kept_version + 1] = value_scale;
     }
   }
 
  private:
-  /// row += w (mean of its keys - row), then unit norm where asked for; returns 1 / norm.
-  __device__ float blend(float* row, const ChunkItems& all, const Change& change, bool normalize, int lane) const {
+  /// slot += w (mean of its keys - slot), then unit norm where asked for; returns 1 / norm.
+  __device__ float blend(float* slot, const ChunkItems& all, const Change& change, bool normalize, int lane) const {
     const ChunkItems::Items items = all.chunk(n, change.unit, change.step);
     const float w = step_size_of(change);
     float squares = 0;
@@ -195,28 +198,28 @@ struct Fold : Walk {
                       [&](int64_t i) { sum += exists ? items.data[items.from + i * items.stride + c] : 0.0f; });
       if (exists) {
         const float mean = sum / static_cast<float>(change.hits);
-        row[c] = change.fresh ? mean : row[c] + w * (mean - row[c]);
-        squares += row[c] * row[c];
+        slot[c] = change.fresh ? mean : slot[c] + w * (mean - slot[c]);
+        squares += slot[c] * slot[c];
       }
     }
     if (!normalize) { return 1.0f; }
     const float inverse = 1.0f / sqrtf(warp_sum(squares) + 1e-6f);
-    for (int64_t c = lane; c < all.width; c += 32) { row[c] *= inverse; }
+    for (int64_t c = lane; c < all.width; c += 32) { slot[c] *= inverse; }
     return inverse;
   }
 
-  /// The row before the change; of a new one what an earlier document left there, which undoing brings back.
-  __device__ void keep(const Change& change, int64_t slot, int lane) const {
-    copy_channels(kept.keys, book.keys, slot, change.row, n.d, lane);
-    copy_channels(kept.values, book.values, slot, change.row, n.dv, lane);
-    copy_channels(kept.key_copies, book.key_copies, slot, change.row, n.d, lane);
-    copy_channels(kept.value_copies, book.value_copies, slot, change.row, n.dv, lane);
-    if (lane == 0 && kept.counts != nullptr) { kept.counts[slot] = book.counts[change.row]; }
-    if (lane == 0 && kept.log_counts != nullptr) { kept.log_counts[slot] = book.log_counts[change.row]; }
+  /// The slot before the change; of a new one what an earlier document left there, which undoing brings back.
+  __device__ void keep(const Change& change, int64_t version, int lane) const {
+    copy_channels(kept.keys, book.keys, version, change.slot, n.d, lane);
+    copy_channels(kept.values, book.values, version, change.slot, n.dv, lane);
+    copy_channels(kept.key_copies, book.key_copies, version, change.slot, n.d, lane);
+    copy_channels(kept.value_copies, book.value_copies, version, change.slot, n.dv, lane);
+    if (lane == 0 && kept.counts != nullptr) { kept.counts[version] = book.counts[change.slot]; }
+    if (lane == 0 && kept.log_counts != nullptr) { kept.log_counts[version] = book.log_counts[change.slot]; }
   }
   template <class X>
-  __device__ static void copy_channels(X* to, const X* from, int64_t slot, int64_t row, int64_t width, int lane) {
-    for (int64_t c = lane; to != nullptr && c < width; c += 32) { to[slot * width + c] = from[row * width + c]; }
+  __device__ static void copy_channels(X* to, const X* from, int64_t version, int64_t slot, int64_t width, int lane) {
+    for (int64_t c = lane; to != nullptr && c < width; c += 32) { to[version * width + c] = from[slot * width + c]; }
   }
 };
 

@@ -5,24 +5,24 @@
 
 namespace hebb {
 
-/// Parts of at least 64 rows into which a GPU divides a dictionary of up to `rows` rows, so that few queries (of a
+/// Parts of at least 64 slots into which a GPU divides a dictionary of up to `slots` slots, so that few queries (of a
 /// chunk, for each of `units` rows of the batch, kv heads and chunks that are read together) fill the device. A block
 /// has 64 queries, on tensor cores 128. A matter of speed, from sizes alone.
-constexpr int64_t dictionary_parts(int64_t units, int64_t queries, int64_t rows, bool on_tensor_cores) {
+constexpr int64_t dictionary_parts(int64_t units, int64_t queries, int64_t slots, bool on_tensor_cores) {
   constexpr int64_t kBlocks = 264, kMost = 16, kTile = 64;  // two blocks on each of the H200's multiprocessors
   const int64_t own = on_tensor_cores ? 128 : 64, wanted = kBlocks / (units * ((queries + own - 1) / own)),
-                tiles = (rows + kTile - 1) / kTile;
+                tiles = (slots + kTile - 1) / kTile;
   const int64_t parts = wanted < tiles ? wanted : tiles;
   return parts < 1 ? 1 : parts < kMost ? parts : kMost;
 }
 
 /// Elements of fp32 scratch for them, forward and (on tensor cores) backward; q [B, T, H, D] of type `dtype`, v [B, T,
 /// K, Dv]; steps: chunks of a row that are read together.
-inline int64_t dictionary_parts_work(const Shape& q, const Shape& v, int64_t chunk, int64_t steps, int64_t rows,
+inline int64_t dictionary_parts_work(const Shape& q, const Shape& v, int64_t chunk, int64_t steps, int64_t slots,
                                      DType dtype) {
   const bool on_tensor_cores = attention_on_tensor_cores(dtype, q, v);
   const int64_t units = v[0] * v[2] * steps, queries = (chunk < q[1] ? chunk : q[1]) * (q[2] / v[2]);
-  const int64_t parts = dictionary_parts(units, queries, rows, on_tensor_cores);
+  const int64_t parts = dictionary_parts(units, queries, slots, on_tensor_cores);
   return parts == 1 ? 0 : parts * units * queries * std::max(v[3] + 2, on_tensor_cores ? q[3] : 0);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Softmax readout of [dictionary rows, biased by the logarithms of their counts | keys of the own chunk], which ovq and
-// vq share (docs/layers/ovq.md, Forward; docs/layers/vq.md, Linear form).
+// Softmax readout of [dictionary slots, biased by the logarithms of their counts | keys of the own chunk], which ovq
+// and vq share (docs/layers/ovq.md, Forward; docs/layers/vq.md, Linear form).
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@
 
 namespace hebb::cpu {
 
-/// n rows of a dictionary, and the keys and values of the own chunk.
+/// n slots of a dictionary, and the keys and values of the own chunk.
 template <class S> struct ReadSource {
   const S *keys, *values, *log_counts;
   int64_t n;
@@ -31,7 +31,7 @@ template <class S> struct ReadQueries {
   int64_t count;
 };
 
-/// Logits of n dictionary rows and `own` of `visible` keys to probabilities; returns the log-sum-exp.
+/// Logits of n dictionary slots and `own` of `visible` keys to probabilities; returns the log-sum-exp.
 template <class S> S read_softmax(const S* log_counts, S* x, int64_t n, int64_t own, int64_t visible) {
   for (int64_t r = 0; r < n; ++r) { x[r] += log_counts[r]; }
   S largest = x[0];

@@ -1,8 +1,8 @@
 #include "kernels/dictionary/slot_attention.cuh"
 
-// Attention to the rows of a dictionary on the plain cores, for all types and head sizes: tiles of 64 x 64 as in
-// attention_tile.h, 256 threads. Static shared: 36 KB. Bound: fp32 multiply-adds, the rows of a head coming from L2.
-namespace hebb::HEBB_DEVICE::rows {
+// Attention to the slots of a dictionary on the plain cores, for all types and head sizes: tiles of 64 x 64 as in
+// attention_tile.h, 256 threads. Static shared: 36 KB. Bound: fp32 multiply-adds, the slots of a head coming from L2.
+namespace hebb::HEBB_DEVICE::slots {
 namespace {
 
 struct Lines {
@@ -10,16 +10,16 @@ struct Lines {
   float bias[kTile], temp[kTile];
 };
 
-/// Lines of up to 64 rows from `base` on; nothing past `count`.
+/// Lines of up to 64 slots from `base` on; nothing past `count`.
 template <class T>
-__device__ __forceinline__ void load_row_lines(Shared& s, Lines& lines, const Rows<T>& rows, const Layout& n,
-                                               int64_t unit, int64_t base, int64_t count) {
+__device__ __forceinline__ void load_slot_lines(Shared& s, Lines& lines, const Slots<T>& slots, const Layout& n,
+                                                int64_t unit, int64_t base, int64_t count) {
   if (threadIdx.x < kTile) {
-    const int64_t r = base + threadIdx.x, line = unit * rows.room + r;
+    const int64_t r = base + threadIdx.x, line = unit * slots.room + r;
     const bool exists = r < count;
-    s.key_line[threadIdx.x] = !exists ? -1 : rows.shared_keys ? unit % n.kv_heads * rows.room + r : line;
+    s.key_line[threadIdx.x] = !exists ? -1 : slots.shared_keys ? unit % n.kv_heads * slots.room + r : line;
     lines.value[threadIdx.x] = exists ? line : -1;
-    lines.bias[threadIdx.x] = exists && rows.bias != nullptr ? rows.bias[line] : 0.0f;
+    lines.bias[threadIdx.x] = exists && slots.bias != nullptr ? slots.bias[line] : 0.0f;
   }
 }
 
@@ -44,9 +44,9 @@ __device__ __forceinline__ void read_tile(float (&out)[4][kColumns], Softmax (&s
     const bool exists = s.row_line[4 * y + i] >= 0;
     HEBB_UNROLL
     for (int j = 0; j < 4; ++j) {
-      const int slot = x + 16 * j;
+      const int column = x + 16 * j;
       scores[i][j] =
-          exists && s.key_line[slot] >= 0 ? lines.temp[4 * y + i] * scores[i][j] + lines.bias[slot] : -INFINITY;
+          exists && s.key_line[column] >= 0 ? lines.temp[4 * y + i] * scores[i][j] + lines.bias[column] : -INFINITY;
     }
   }
   weigh_scores(out, softmax, s, scores HEBB_WHERE_ARGUMENT);
@@ -76,17 +76,17 @@ __device__ __forceinline__ void write_part(const float (&out)[4][kColumns], cons
   }
 }
 
-/// Grid: query tiles of the chunk x units, slices of value channels, parts of the rows. o holds the attention to
+/// Grid: query tiles of the chunk x units, slices of value channels, parts of the slots. o holds the attention to
 /// tokens, own_lse its log-sum-exp.
-template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) read_rows_kernel(Read<T> a) {
+template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) read_slots_kernel(Read<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
   const Place at(a.n, blockIdx.x / tiles, a.steps.first);
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  const int64_t part = blockIdx.z, width = a.parts.tiles(at.step.rows) * kTile, first_of_part = part * width;
-  if (!at.reads() || at.line(a.n, first_row) < 0 || (part > 0 && first_of_part >= at.step.rows)) {
+  const int64_t part = blockIdx.z, width = a.parts.tiles(at.step.slots) * kTile, first_of_part = part * width;
+  if (!at.reads() || at.line(a.n, first_row) < 0 || (part > 0 && first_of_part >= at.step.slots)) {
     return;  // the whole block
   }
   load_queries(s, a.n, at, first_row);
@@ -105,11 +105,11 @@ template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) rea
       }
     }
   }
-  load_temperatures(lines, s, a.n, a.row_temp, a.scale);
-  for (int64_t base = first_of_part; base < first_of_part + width && base < at.step.rows; base += kTile) {
-    load_row_lines(s, lines, a.rows, a.n, at.unit, base, at.step.rows);
+  load_temperatures(lines, s, a.n, a.slot_temp, a.scale);
+  for (int64_t base = first_of_part; base < first_of_part + width && base < at.step.slots; base += kTile) {
+    load_slot_lines(s, lines, a.slots, a.n, at.unit, base, at.step.slots);
     __syncthreads();
-    read_tile(out, softmax, s, lines, a, a.rows.keys, a.rows.values, first_column);
+    read_tile(out, softmax, s, lines, a, a.slots.keys, a.slots.values, first_column);
   }
   const int64_t from = a.ring.first(a.n, at), earlier = part > 0 ? 0 : a.ring.earlier(a.n, at);
   __syncthreads();  // with the last tile done, or none
@@ -148,7 +148,7 @@ template <class T> struct JoinParts {
     const Place at(a.n, a.steps.unit(number), a.steps.step(number));
     const int64_t query = item % a.n.queries(), line = at.reads() ? at.line(a.n, query) : -1;
     if (line < 0) { return; }
-    const auto each_part = [&](auto&& f) { a.parts.each(a.n, at.step.rows, number, query, f); };
+    const auto each_part = [&](auto&& f) { a.parts.each(a.n, at.step.slots, number, query, f); };
     float top = -INFINITY, sum = 0;
     each_part([&](int64_t of) { top = fmaxf(top, a.parts.statistics(a.n, of)[0]); });
     each_part([&](int64_t of) { sum += a.parts.statistics(a.n, of)[1] * expf(a.parts.statistics(a.n, of)[0] - top); });
@@ -161,14 +161,14 @@ template <class T> struct JoinParts {
   }
 };
 
-/// Probability of a query and a row from their product; 0 where one of them does not exist.
-__device__ __forceinline__ float probability(const Shared& s, const Lines& lines, int query, int row, float product) {
-  const bool exists = s.row_line[query] >= 0 && s.key_line[row] >= 0;
-  return exists ? expf(lines.temp[query] * product + lines.bias[row] - s.lse[query]) : 0.0f;
+/// Probability of a query and a slot from their product; 0 where one of them does not exist.
+__device__ __forceinline__ float probability(const Shared& s, const Lines& lines, int query, int slot, float product) {
+  const bool exists = s.row_line[query] >= 0 && s.key_line[slot] >= 0;
+  return exists ? expf(lines.temp[query] * product + lines.bias[slot] - s.lse[query]) : 0.0f;
 }
 
-/// d_q of a tile of queries: walks over the rows. Grid as of read_rows_kernel, slices of key channels.
-template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) row_queries_kernel(Backward<T> a) {
+/// d_q of a tile of queries: walks over the slots. Grid as of read_slots_kernel, slices of key channels.
+template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) slot_queries_kernel(Backward<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
   const int64_t tiles = a.n.query_tiles(), first_row = blockIdx.x % tiles * kTile;
@@ -181,30 +181,30 @@ template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) row
   load_queries(s, a.n, at, first_row);
   __syncthreads();
   load_statistics(s, a.d_o, a.o, a.lse, a.n.dv);
-  load_temperatures(lines, s, a.n, a.row_temp, a.scale);
+  load_temperatures(lines, s, a.n, a.slot_temp, a.scale);
   float sums[4][kColumns] = {};  // of scale d_score k
-  for (int64_t base = 0; base < at.step.rows; base += kTile) {
-    load_row_lines(s, lines, a.rows, a.n, at.unit, base, at.step.rows);
+  for (int64_t base = 0; base < at.step.slots; base += kTile) {
+    load_slot_lines(s, lines, a.slots, a.n, at.unit, base, at.step.slots);
     __syncthreads();
     float products[4][4], d_p[4][4];
-    multiply_lines(products, s, a.q, s.row_line, a.rows.keys, s.key_line, a.n.d);
-    multiply_lines(d_p, s, a.d_o, s.row_line, a.rows.values, lines.value, a.n.dv);
+    multiply_lines(products, s, a.q, s.row_line, a.slots.keys, s.key_line, a.n.d);
+    multiply_lines(d_p, s, a.d_o, s.row_line, a.slots.values, lines.value, a.n.dv);
     HEBB_UNROLL
     for (int i = 0; i < 4; ++i) {
       HEBB_UNROLL
       for (int j = 0; j < 4; ++j) {
-        const int query = 4 * y + i, row = x + 16 * j;
-        s.weights[query][row] =
-            a.scale * probability(s, lines, query, row, products[i][j]) * (d_p[i][j] - s.delta[query]);
+        const int query = 4 * y + i, slot = x + 16 * j;
+        s.weights[query][slot] =
+            a.scale * probability(s, lines, query, slot, products[i][j]) * (d_p[i][j] - s.delta[query]);
       }
     }
-    add_weighted_lines(sums, s, a.rows.keys, s.key_line, a.n.d, first_column);
+    add_weighted_lines(sums, s, a.slots.keys, s.key_line, a.n.d, first_column);
     __syncthreads();  // lines and weights are replaced
   }
   HEBB_UNROLL
   for (int i = 0; i < 4; ++i) {
     const int64_t line = s.row_line[4 * y + i];
-    const float temp = a.row_temp != nullptr && line >= 0 ? a.row_temp[line % a.n.heads] : 1.0f;
+    const float temp = a.slot_temp != nullptr && line >= 0 ? a.slot_temp[line % a.n.heads] : 1.0f;
     float along = 0;
     HEBB_UNROLL
     for (int j = 0; j < kColumns; ++j) {
@@ -218,36 +218,36 @@ template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) row
   write_lines(a.d_q, s.row_line, a.n.d, first_column, sums, true);
 }
 
-/// d_keys and d_values of a tile of rows: walks over the chunk's queries. Tiles are [row][query] here. Grid: tiles of
-/// rows x units, slices of channels.
-template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) row_gradients_kernel(Backward<T> a) {
+/// d_keys and d_values of a tile of slots: walks over the chunk's queries. Tiles are [slot][query] here. Grid: tiles of
+/// slots x units, slices of channels.
+template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) slot_gradients_kernel(Backward<T> a) {
   HEBB_SHARED(Shared, s);
   HEBB_SHARED(Lines, lines);
-  const int64_t tiles = (a.rows.room + kTile - 1) / kTile, base = blockIdx.x % tiles * kTile;
+  const int64_t tiles = (a.slots.room + kTile - 1) / kTile, base = blockIdx.x % tiles * kTile;
   const Place at(a.n, blockIdx.x / tiles, a.steps.first);
   const int first_column = static_cast<int>(blockIdx.y) * 16 * kColumns;
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
-  if (!at.reads() || base >= at.step.rows) {
+  if (!at.reads() || base >= at.step.slots) {
     return;  // the whole block
   }
-  load_row_lines(s, lines, a.rows, a.n, at.unit, base, at.step.rows);
+  load_slot_lines(s, lines, a.slots, a.n, at.unit, base, at.step.slots);
   float d_keys[4][kColumns] = {}, d_values[4][kColumns] = {};
   for (int64_t first = 0; at.line(a.n, first) >= 0; first += kTile) {
     __syncthreads();  // the last tile's lines and weights were read
     load_queries(s, a.n, at, first);
     __syncthreads();
     load_statistics(s, a.d_o, a.o, a.lse, a.n.dv);
-    load_temperatures(lines, s, a.n, a.row_temp, a.scale);
+    load_temperatures(lines, s, a.n, a.slot_temp, a.scale);
     float products[4][4], d_p[4][4];
-    multiply_lines(products, s, a.rows.keys, s.key_line, a.q, s.row_line, a.n.d);
-    multiply_lines(d_p, s, a.rows.values, lines.value, a.d_o, s.row_line, a.n.dv);
+    multiply_lines(products, s, a.slots.keys, s.key_line, a.q, s.row_line, a.n.d);
+    multiply_lines(d_p, s, a.slots.values, lines.value, a.d_o, s.row_line, a.n.dv);
     HEBB_UNROLL
     for (int i = 0; i < 4; ++i) {
       HEBB_UNROLL
       for (int j = 0; j < 4; ++j) {
-        const int row = 4 * y + i, query = x + 16 * j;
-        const float p = probability(s, lines, query, row, products[i][j]);
-        s.weights[row][query] = p;
+        const int slot = 4 * y + i, query = x + 16 * j;
+        const float p = probability(s, lines, query, slot, products[i][j]);
+        s.weights[slot][query] = p;
         d_p[i][j] = lines.temp[query] * p * (d_p[i][j] - s.delta[query]);
       }
     }
@@ -263,16 +263,16 @@ template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) row
 
 }  // namespace
 
-template <class T> void read_rows(Stream& stream, int64_t batch, const Read<T>& a) {
+template <class T> void read_slots(Stream& stream, int64_t batch, const Read<T>& a) {
   if constexpr (std::is_same_v<T, bf16>) {
-    if (a.on_tensor_cores) { read_rows_mma(stream, batch, a); }
+    if (a.on_tensor_cores) { read_slots_mma(stream, batch, a); }
   }
   if (!a.on_tensor_cores) {
     HEBB_ASSERT(a.steps.count == 1 && a.old.table == nullptr);
     dispatch_width(a.n.dv, [&](auto columns, unsigned slices) {
       const dim3 grid(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices,
                       static_cast<unsigned>(a.parts.count));
-      HEBB_LAUNCH((read_rows_kernel<T, columns()>), grid, kThreads, 0, stream, a);
+      HEBB_LAUNCH((read_slots_kernel<T, columns()>), grid, kThreads, 0, stream, a);
     });
   }
   if (a.parts.count > 1) {
@@ -280,27 +280,27 @@ template <class T> void read_rows(Stream& stream, int64_t batch, const Read<T>& 
   }
 }
 
-template <class T> void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a) {
+template <class T> void read_slots_backward(Stream& stream, int64_t batch, const Backward<T>& a) {
   if constexpr (std::is_same_v<T, bf16>) {
     if (a.statistics != nullptr) {
-      read_rows_backward_mma(stream, batch, a, NoUndo{});
+      read_slots_backward_mma(stream, batch, a, NoUndo{});
       return;
     }
   }
   dispatch_width(a.n.d, [&](auto columns, unsigned slices) {
-    HEBB_LAUNCH((row_queries_kernel<T, columns()>), dim3(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices),
+    HEBB_LAUNCH((slot_queries_kernel<T, columns()>), dim3(blocks_for(a.n.query_tiles() * a.n.units(batch), 1), slices),
                 kThreads, 0, stream, a);
   });
   dispatch_width(std::max(a.n.d, a.n.dv), [&](auto columns, unsigned slices) {
-    const int64_t tiles = (a.rows.room + kTile - 1) / kTile;
-    HEBB_LAUNCH((row_gradients_kernel<T, columns()>), dim3(blocks_for(tiles * a.n.units(batch), 1), slices), kThreads,
+    const int64_t tiles = (a.slots.room + kTile - 1) / kTile;
+    HEBB_LAUNCH((slot_gradients_kernel<T, columns()>), dim3(blocks_for(tiles * a.n.units(batch), 1), slices), kThreads,
                 0, stream, a);
   });
 }
 
-template void read_rows(Stream&, int64_t, const Read<float>&);
-template void read_rows(Stream&, int64_t, const Read<bf16>&);
-template void read_rows_backward(Stream&, int64_t, const Backward<float>&);
-template void read_rows_backward(Stream&, int64_t, const Backward<bf16>&);
+template void read_slots(Stream&, int64_t, const Read<float>&);
+template void read_slots(Stream&, int64_t, const Read<bf16>&);
+template void read_slots_backward(Stream&, int64_t, const Backward<float>&);
+template void read_slots_backward(Stream&, int64_t, const Backward<bf16>&);
 
-}  // namespace hebb::HEBB_DEVICE::rows
+}  // namespace hebb::HEBB_DEVICE::slots

@@ -1,21 +1,21 @@
 #pragma once
-// Attention to the rows of a dictionary that changes from chunk to chunk (docs/layers/ovq.md, vq.md and kvm.md). The
+// Attention to the slots of a dictionary that changes from chunk to chunk (docs/layers/ovq.md, vq.md and kvm.md). The
 // host launches step by step; in a step each row of the batch has at most one chunk that reads the dictionary and one
-// that is folded in, so that launches are the only order between chunks and rows stay in place. Where what the changed
-// rows were before is kept, tensor cores read many steps at once, after the last of them. What a chunk sees of the
-// tokens themselves is the work of the attention kernels, which go first for all chunks; the rows are merged into their
-// result by log-sum-exp.
+// that is folded in, so that launches are the only order between chunks and slots stay in place. Where what the changed
+// slots were before is kept, tensor cores read many steps at once, after the last of them. What a chunk sees of the
+// tokens themselves is the work of the attention kernels, which go first for all chunks; the slots are merged into
+// their result by log-sum-exp.
 //
-// In bf16 and with the usual head sizes tensor cores do it (row_attention_mma.cu, row_attention_mma_backward.cu),
-// otherwise the plain cores (row_attention.cu). FLOPs: 2 H (D + Dv) a query and row, backward 7 products of D or Dv.
-// Where the tiles of a chunk's queries do not fill the device, the rows are divided among several blocks, whose parts
+// In bf16 and with the usual head sizes tensor cores do it (slot_attention_mma.cu, slot_attention_mma_backward.cu),
+// otherwise the plain cores (slot_attention.cu). FLOPs: 2 H (D + Dv) a query and slot, backward 7 products of D or Dv.
+// Where the tiles of a chunk's queries do not fill the device, the slots are divided among several blocks, whose parts
 // of the softmax a second kernel joins.
 #include <algorithm>
 
 #include "kernels/attention/tile.cuh"
 #include "kernels/dictionary/parts.h"
 
-namespace hebb::HEBB_DEVICE::rows {
+namespace hebb::HEBB_DEVICE::slots {
 
 using namespace attention;  // tiles
 
@@ -24,9 +24,9 @@ constexpr int64_t kSliceColumns = 16 * kMaxColumns;  // of a slice of the grid
 
 /// One step of one row of the batch. Tokens count from the row's first; those of an earlier segment are negative.
 struct Step {
-  int32_t read = kNone, rows = 0;  // first token of the chunk that reads, and how many rows it sees
+  int32_t read = kNone, slots = 0;  // first token of the chunk that reads, and how many slots it sees
   int32_t fold = kNone, before = 0,
-          after = 0;  // first token of the chunk whose entry or end changes the rows, and how many there are
+          after = 0;  // first token of the chunk whose entry or end changes the slots, and how many there are
 };
 
 /// Chunk starts lie in one step where they are less than a chunk apart: token t is of step ceil(t / chunk).
@@ -111,7 +111,7 @@ __device__ __forceinline__ void load_queries(Shared& s, const Layout& n, const P
 }
 
 /// Keys, shared by the batch ([K, R, D]) or not ([B, K, R, D]); values [B, K, R, Dv]; bias [B, K, R] or null.
-template <class T> struct Rows {
+template <class T> struct Slots {
   const T *keys, *values;
   const float* bias;
   int64_t room;
@@ -135,33 +135,33 @@ template <class T> struct Ring {
   }
 };
 
-/// Rows as they were before steps of a group changed them (tensor cores only), so that all steps of the group can be
-/// read when the last one is done: row r of a unit in step s is in slot table[unit, s mod group, r], or where it always
-/// is if that is -1. No table: all rows are.
-struct OldRows {
+/// Slots as they were before steps of a group changed them (tensor cores only), so that all steps of the group can be
+/// read when the last one is done: slot r of a unit in step s is in version table[unit, s mod group, r], or where it
+/// always is if that is -1. No table: all slots are.
+struct OldSlots {
   const int32_t* table = nullptr;                 // [B, K, group, R]
-  const bf16 *keys = nullptr, *values = nullptr;  // [B, K, slots, D], [B, K, slots, Dv]
-  const float* bias = nullptr;                    // [B, K, slots], or null
-  int64_t slots = 0, group = 1;
+  const bf16 *keys = nullptr, *values = nullptr;  // [B, K, versions, D], [B, K, versions, Dv]
+  const float* bias = nullptr;                    // [B, K, versions], or null
+  int64_t versions = 0, group = 1;
 };
 
-/// Of the table of OldRows.
-__device__ __forceinline__ int32_t* slot_entry(int32_t* table, int64_t unit, int64_t step, int64_t group, int64_t room,
-                                               int64_t row) {
-  return table + (unit * group + step % group) * room + row;
+/// Of the table of OldSlots.
+__device__ __forceinline__ int32_t* version_entry(int32_t* table, int64_t unit, int64_t step, int64_t group,
+                                                  int64_t room, int64_t slot) {
+  return table + (unit * group + step % group) * room + slot;
 }
 
-/// Entries of a group's steps, the slot that keeps the row where a step changed it, else -1, become slots of the rows
-/// as the steps read them: before their own change, or after it. Item: unit, row.
-struct ResolveSlots {
+/// Entries of a group's steps, the version that keeps the slot where a step changed it, else -1, become versions of the
+/// slots as the steps read them: before their own change, or after it. Item: unit, slot.
+struct ResolveVersions {
   int32_t* table;
   int64_t group, steps, room;
   bool reads_after;
 
-  __device__ void operator()(int64_t unit, int64_t row) const {
+  __device__ void operator()(int64_t unit, int64_t slot) const {
     int32_t latest = -1;
     for (int64_t step = steps - 1; step >= 0; --step) {
-      int32_t& entry = *slot_entry(table, unit, step, group, room, row);
+      int32_t& entry = *version_entry(table, unit, step, group, room, slot);
       const int32_t own = entry >= 0 ? entry : latest;
       entry = reads_after ? latest : own;
       latest = own;
@@ -169,7 +169,7 @@ struct ResolveSlots {
   }
 };
 
-/// The unit and step of the blocks with one number: the steps of a unit, which read nearly the same rows, are
+/// The unit and step of the blocks with one number: the steps of a unit, which read nearly the same slots, are
 /// neighbours.
 struct Steps {
   int64_t first = 0, count = 1;
@@ -178,14 +178,14 @@ struct Steps {
   __device__ int64_t step(int64_t number) const { return first + number % count; }
 };
 
-/// A dictionary's parts, of whole tiles of rows: sums [parts, B K steps, queries, width], then maximum and sum of each
+/// A dictionary's parts, of whole tiles of slots: sums [parts, B K steps, queries, width], then maximum and sum of each
 /// [parts, B K steps, queries, 2] (forward only). The unit of a step has a number (Steps).
 struct Parts {
   float* memory = nullptr;
   int64_t count = 1, units = 0;
 
-  /// Tiles of rows in a part.
-  __device__ int64_t tiles(int64_t rows) const { return ((rows + kTile - 1) / kTile + count - 1) / count; }
+  /// Tiles of slots in a part.
+  __device__ int64_t tiles(int64_t slots) const { return ((slots + kTile - 1) / kTile + count - 1) / count; }
   __device__ int64_t line(const Layout& n, int64_t part, int64_t unit, int64_t query) const {
     return (part * units + unit) * n.queries() + query;
   }
@@ -193,36 +193,36 @@ struct Parts {
   __device__ float* statistics(const Layout& n, int64_t line) const {
     return memory + count * units * n.queries() * n.dv + 2 * line;
   }
-  /// Calls f(line of the part) for the parts that hold some of `rows` rows, and for the first.
-  template <class F> __device__ void each(const Layout& n, int64_t rows, int64_t unit, int64_t query, F&& f) const {
-    const int64_t width = tiles(rows) * kTile;
-    for (int64_t part = 0; part < count && (part == 0 || part * width < rows); ++part) {
+  /// Calls f(line of the part) for the parts that hold some of `slots` slots, and for the first.
+  template <class F> __device__ void each(const Layout& n, int64_t slots, int64_t unit, int64_t query, F&& f) const {
+    const int64_t width = tiles(slots) * kTile;
+    for (int64_t part = 0; part < count && (part == 0 || part * width < slots); ++part) {
       f(line(n, part, unit, query));
     }
   }
 };
 
-/// Reads the rows: o holds the attention to tokens, own_lse its log-sum-exp.
+/// Reads the slots: o holds the attention to tokens, own_lse its log-sum-exp.
 template <class T> struct Read {
   Layout n;
-  Rows<T> rows;
+  Slots<T> slots;
   Ring<T> ring;
   const T* q;
   T* o;
   float* lse;
-  const float *own_lse, *row_temp, *ring_temp;  // temperatures [H], or null
+  const float *own_lse, *slot_temp, *ring_temp;  // temperatures [H], or null
   float scale;
   Steps steps = {};  // one, but for tensor cores
   Parts parts = {};
   bool on_tensor_cores = false;
-  OldRows old = {};
+  OldSlots old = {};
 };
 
 template <class T> struct Backward {
   Layout n;
-  Rows<T> rows;
+  Slots<T> slots;
   const T *q, *d_o, *o;
-  const float *lse, *row_temp;
+  const float *lse, *slot_temp;
   T* d_q;                    // added to
   float *d_keys, *d_values;  // [B, K, R, D], [B, K, R, Dv]: added to
   float* temp_sums;          // [slices, B, T, H]: of q . d_q / temperature, or null
@@ -231,19 +231,19 @@ template <class T> struct Backward {
   Steps steps = {};  // one, but for tensor cores
   const float* statistics =
       nullptr;       // of the attention to tokens on tensor cores (kernels/attention/attention.h), or null
-  Parts parts = {};  // of the rows that a query's gradient is summed over; on tensor cores only
-  OldRows old = {};
+  Parts parts = {};  // of the slots that a query's gradient is summed over; on tensor cores only
+  OldSlots old = {};
 };
 
 /// Steps of all rows of the batch, T float or bf16.
-template <class T> void read_rows(Stream& stream, int64_t batch, const Read<T>& a);
-template <class T> void read_rows_backward(Stream& stream, int64_t batch, const Backward<T>& a);
+template <class T> void read_slots(Stream& stream, int64_t batch, const Read<T>& a);
+template <class T> void read_slots_backward(Stream& stream, int64_t batch, const Backward<T>& a);
 
 /// The same on tensor cores.
-void read_rows_mma(Stream& stream, int64_t batch, const Read<bf16>& a);
-/// Walks back over the steps: before the gradients of a step's readout, undo takes back what the step did to the rows.
+void read_slots_mma(Stream& stream, int64_t batch, const Read<bf16>& a);
+/// Walks back over the steps: before the gradients of a step's readout, undo takes back what the step did to the slots.
 template <class Undo>
-void read_rows_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>& a, const Undo& undo);
+void read_slots_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>& a, const Undo& undo);
 
 /// Of a dictionary that somebody else walks back.
 struct NoUndo {
@@ -298,4 +298,4 @@ template <class X> void fill(Stream& stream, X* to, int64_t count, X value) {
   each_element("fill", stream, 1, count, Fill<X>{to, value});
 }
 
-}  // namespace hebb::HEBB_DEVICE::rows
+}  // namespace hebb::HEBB_DEVICE::slots

@@ -1,16 +1,16 @@
 #include "kernels/dictionary/slot_attention_mma.cuh"
 
-// Reads the rows of a dictionary on tensor cores, as attention_mma_forward.cu reads keys: 128 stacked queries of a
-// chunk a block, 32 a warp, tiles of 64 rows (then of earlier tokens), double buffered by cp.async, one barrier a tile;
-// probabilities stay in registers. The softmax goes on from the attention to tokens, which o and own_lse hold; with
-// parts of the rows, the first part does. Rows are read as bf16 copies and not rounded here: half the bytes through L2,
-// which is what limits chunks of few queries, and no registers between memory and shared memory. Writing a copy costs 2
-// bytes an element of the rows that a chunk changes. Where many steps are read at once, a row comes from where it is or
-// from the slot that keeps what it was; slots arrive a tile ahead. FLOPs: 2 (D + Dv) a query and row. Bytes: 2 (D + Dv)
-// a row, unit and 128 queries. Bound: tensor cores at mma.sync's rate, with L G = 128 nearly L2, too (128 FLOPs a
-// byte). Width 128: 255 registers, 110 KB shared; 64: 237, 62 KB (168 registers for three blocks would spill); 2 blocks
-// an SM. No spills.
-namespace hebb::HEBB_DEVICE::rows {
+// Reads the slots of a dictionary on tensor cores, as attention_mma_forward.cu reads keys: 128 stacked queries of a
+// chunk a block, 32 a warp, tiles of 64 slots (then of earlier tokens), double buffered by cp.async, one barrier a
+// tile; probabilities stay in registers. The softmax goes on from the attention to tokens, which o and own_lse hold;
+// with parts of the slots, the first part does. Slots are read as bf16 copies and not rounded here: half the bytes
+// through L2, which is what limits chunks of few queries, and no registers between memory and shared memory. Writing a
+// copy costs 2 bytes an element of the slots that a chunk changes. Where many steps are read at once, a slot comes from
+// where it is or from the version that keeps what it was; versions arrive a tile ahead. FLOPs: 2 (D + Dv) a query and
+// slot. Bytes: 2 (D + Dv) a slot, unit and 128 queries. Bound: tensor cores at mma.sync's rate, with L G = 128 nearly
+// L2, too (128 FLOPs a byte). Width 128: 255 registers, 110 KB shared; 64: 237, 62 KB (168 registers for three blocks
+// would spill); 2 blocks an SM. No spills.
+namespace hebb::HEBB_DEVICE::slots {
 namespace mma {
 namespace {
 
@@ -20,30 +20,30 @@ template <int kWidth> struct Shared {
   TileOf<kQueries, kWidth> q;
   TileOf<kRows, kWidth> keys[2], values[2];
   float bias[2][kRows];
-  int32_t slots[2][kRows];
+  int32_t versions[2][kRows];
   Queries queries;
   RowValues<kQueryTiles> tops[kThreads], sums[kThreads];  // of the softmax: registers are short
-  Source rows;
+  Source slots;
   int64_t ring, unit, number, first_query;  // first earlier token in the document; number of unit and step
-  int earlier, row_tiles, tiles;            // earlier tokens; tiles of rows, and of both
+  int earlier, slot_tiles, tiles;           // earlier tokens; tiles of slots, and of both
 };
 
 template <int kWidth>
 __device__ __forceinline__ void copy_tile(Shared<kWidth>& s, int buffer, int tile,
                                           const Read<bf16>& a HEBB_WHERE_PARAMETER) {
-  if (tile < s.row_tiles) {
-    copy_rows_of(s.keys[buffer], s.values[buffer], s.bias[buffer], s.slots[buffer], s.slots[buffer ^ 1], s.rows, a.n,
-                 tile * kRows HEBB_WHERE_ARGUMENT);
+  if (tile < s.slot_tiles) {
+    copy_slots_of(s.keys[buffer], s.values[buffer], s.bias[buffer], s.versions[buffer], s.versions[buffer ^ 1], s.slots,
+                  a.n, tile * kRows HEBB_WHERE_ARGUMENT);
     return;
   }
-  const int base = (tile - s.row_tiles) * kRows;
+  const int base = (tile - s.slot_tiles) * kRows;
   copy_lines<kRows, kWidth>({{s.keys[buffer], a.ring.k, a.n.d}, {s.values[buffer], a.ring.v, a.n.dv}}, [&](int row) {
     return base + row < s.earlier ? s.unit * a.ring.size + (s.ring + base + row) % a.ring.size : -1;
   } HEBB_WHERE_ARGUMENT);
   if (threadIdx.x < kRows) { s.bias[buffer][threadIdx.x] = 0; }
 }
 
-/// Scores in units of log 2, with biases; -inf from row `count` of the tile on.
+/// Scores in units of log 2, with biases; -inf from slot `count` of the tile on.
 __device__ __forceinline__ void scale_scores(float (&scores)[kQueryTiles][kRowTiles][4], const Queries& queries,
                                              const float* bias, int count) {
   float factor[2 * kQueryTiles];
@@ -99,30 +99,30 @@ __device__ __forceinline__ void write_part(const float (&out)[kQueryTiles][kWidt
   }
 }
 
-/// Grid: query tiles of the chunk x units and steps, parts of the rows.
+/// Grid: query tiles of the chunk x units and steps, parts of the slots.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a, int64_t query_tiles) {
+__global__ void __launch_bounds__(kThreads, 2) read_slots_mma_kernel(Read<bf16> a, int64_t query_tiles) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
   const int64_t first_query = blockIdx.x % query_tiles * kQueries, number = blockIdx.x / query_tiles,
                 unit = a.steps.unit(number);
   const Place at(a.n, unit, a.steps.step(number));
-  const int64_t part = blockIdx.y, width = a.parts.tiles(at.step.rows) * kRows, first = part * width;
-  if (!at.reads() || at.line(a.n, first_query) < 0 || (part > 0 && first >= at.step.rows)) {
+  const int64_t part = blockIdx.y, width = a.parts.tiles(at.step.slots) * kRows, first = part * width;
+  if (!at.reads() || at.line(a.n, first_query) < 0 || (part > 0 && first >= at.step.slots)) {
     return;  // the whole block
   }
-  s.queries.load(a.n, at, first_query, a.row_temp, a.scale);
+  s.queries.load(a.n, at, first_query, a.slot_temp, a.scale);
   if (threadIdx.x == 0) {
-    s.rows.load(a.rows, a.old, a.n, unit, a.steps.step(number), first,
-                first + width < at.step.rows ? first + width : at.step.rows);
+    s.slots.load(a.slots, a.old, a.n, unit, a.steps.step(number), first,
+                 first + width < at.step.slots ? first + width : at.step.slots);
     const int64_t earlier = part > 0 ? 0 : a.ring.earlier(a.n, at);
     s.ring = a.ring.first(a.n, at);
     s.unit = unit;
     s.number = number;
     s.first_query = first_query;
     s.earlier = earlier > 0 ? static_cast<int>(earlier) : 0;
-    s.row_tiles = (s.rows.count + kRows - 1) / kRows;
-    s.tiles = s.row_tiles + (s.earlier + kRows - 1) / kRows;
+    s.slot_tiles = (s.slots.count + kRows - 1) / kRows;
+    s.tiles = s.slot_tiles + (s.earlier + kRows - 1) / kRows;
   }
   clear_padding(s.q, a.n.d);
   for (int buffer = 0; buffer < 2; ++buffer) {
@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a
   }
   __syncthreads();
   copy_lines<kQueries, kWidth>({{s.q, a.q, a.n.d}}, [&](int row) { return s.queries.line[row]; });
-  if (s.rows.old.table != nullptr) {
-    copy_slots(s.slots[0], s.rows, 0);
+  if (s.slots.old.table != nullptr) {
+    copy_versions(s.versions[0], s.slots, 0);
     commit_async_copies();
     wait_async_copies<0>();
     __syncthreads();
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a
     __syncthreads();  // all copies are there, and nobody reads the other buffer
     if (tile + 1 < s.tiles) { copy_tile(s, buffer ^ 1, tile + 1, a); }
     commit_async_copies();
-    if (tile == s.row_tiles) {  // from here on tokens; each lane loads what its warp reads
+    if (tile == s.slot_tiles) {  // from here on tokens; each lane loads what its warp reads
       for (int i = lane_number(); i < 16 * kQueryTiles; i += 32) {
         s.queries.load_factor(warp_number() * 16 * kQueryTiles + i, a.n, a.ring_temp, a.scale);
       }
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a
     }
     float scores[kQueryTiles][kRowTiles][4] = {};
     multiply_rows<kWidth>(scores, q, s.keys[buffer].data);
-    const int left = tile < s.row_tiles ? s.rows.count - tile * kRows : s.earlier - (tile - s.row_tiles) * kRows;
+    const int left = tile < s.slot_tiles ? s.slots.count - tile * kRows : s.earlier - (tile - s.slot_tiles) * kRows;
     scale_scores(scores, s.queries, s.bias[buffer], left);
     add_to_softmax(scores, 1.0f, s.tops[threadIdx.x], s.sums[threadIdx.x], out);
     uint32_t weights[kQueryTiles][kRowTiles / 2][4];
@@ -185,13 +185,13 @@ __global__ void __launch_bounds__(kThreads, 2) read_rows_mma_kernel(Read<bf16> a
 }  // namespace
 }  // namespace mma
 
-void read_rows_mma(Stream& stream, int64_t batch, const Read<bf16>& a) {
+void read_slots_mma(Stream& stream, int64_t batch, const Read<bf16>& a) {
   const int64_t query_tiles = (a.n.queries() + mma::kQueries - 1) / mma::kQueries;
   const dim3 grid(blocks_for(query_tiles * a.n.units(batch) * a.steps.count, 1), static_cast<unsigned>(a.parts.count));
   attention_mma::dispatch_padded(std::max(a.n.d, a.n.dv), [&](auto width) {
-    HEBB_LAUNCH((mma::read_rows_mma_kernel<width()>), grid, mma::kThreads, sizeof(mma::Shared<width()>), stream, a,
+    HEBB_LAUNCH((mma::read_slots_mma_kernel<width()>), grid, mma::kThreads, sizeof(mma::Shared<width()>), stream, a,
                 query_tiles);
   });
 }
 
-}  // namespace hebb::HEBB_DEVICE::rows
+}  // namespace hebb::HEBB_DEVICE::slots

@@ -1,10 +1,10 @@
 #pragma once
 // What the tensor-core kernels of dictionaries share: the pieces of attention_mma.h on the lines of a chunk's queries
-// and on rows.
+// and on slots.
 #include "kernels/attention/mma.cuh"
 #include "kernels/dictionary/slot_attention.cuh"
 
-namespace hebb::HEBB_DEVICE::rows::mma {
+namespace hebb::HEBB_DEVICE::slots::mma {
 
 using namespace attention_mma;
 
@@ -32,47 +32,48 @@ struct Queries {
 /// Row in the block of element i (8 i + lane / 4) of the warp's.
 __device__ __forceinline__ int query_of(int i) { return warp_number() * 16 * kQueryTiles + 8 * i + lane_number() / 4; }
 
-/// The rows that a block walks over, in shared memory: registers are short.
+/// The slots that a block walks over, in shared memory: registers are short.
 struct Source {
   const bf16 *keys, *values;
   const float* bias;  // or null
   int count;
-  OldRows old;  // of the unit; its table begins with the first row
+  OldSlots old;  // of the unit; its table begins with the first slot
 
-  __device__ void load(const Rows<bf16>& rows, const OldRows& of_all, const Layout& n, int64_t unit, int64_t step,
+  __device__ void load(const Slots<bf16>& slots, const OldSlots& of_all, const Layout& n, int64_t unit, int64_t step,
                        int64_t first, int64_t end) {
-    const int64_t line = unit * rows.room + first,
-                  key_line = rows.shared_keys ? unit % n.kv_heads * rows.room + first : line;
-    keys = rows.keys + key_line * n.d;
-    values = rows.values + line * n.dv;
-    bias = rows.bias != nullptr ? rows.bias + line : nullptr;
+    const int64_t line = unit * slots.room + first,
+                  key_line = slots.shared_keys ? unit % n.kv_heads * slots.room + first : line;
+    keys = slots.keys + key_line * n.d;
+    values = slots.values + line * n.dv;
+    bias = slots.bias != nullptr ? slots.bias + line : nullptr;
     count = static_cast<int>(end - first);
     old = {};
     if (of_all.table != nullptr) {
-      const int64_t slot = unit * of_all.slots;
-      old = {of_all.table + (unit * of_all.group + step % of_all.group) * rows.room + first,
-             of_all.keys + slot * n.d,
-             of_all.values + slot * n.dv,
-             of_all.bias != nullptr ? of_all.bias + slot : nullptr,
-             of_all.slots,
+      const int64_t version = unit * of_all.versions;
+      old = {of_all.table + (unit * of_all.group + step % of_all.group) * slots.room + first,
+             of_all.keys + version * n.d,
+             of_all.values + version * n.dv,
+             of_all.bias != nullptr ? of_all.bias + version : nullptr,
+             of_all.versions,
              of_all.group};
     }
   }
 };
 
-/// Slots of the rows from `base` on, as far as there are rows.
+/// Versions of the slots from `base` on, as far as there are slots.
 template <int kRows>
-__device__ __forceinline__ void copy_slots(int32_t (&slots)[kRows], const Source& from, int base HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_versions(int32_t (&versions)[kRows], const Source& from,
+                                              int base HEBB_WHERE_PARAMETER) {
   const int i = static_cast<int>(threadIdx.x);
   if (i < kRows && from.old.table != nullptr && base + i < from.count) {
-    copy_async_4(slots + i, from.old.table + base + i, 4 HEBB_WHERE_ARGUMENT);
+    copy_async_4(versions + i, from.old.table + base + i, 4 HEBB_WHERE_ARGUMENT);
   }
 }
 
-/// As copy_dictionary, of rows that may be in slots.
+/// As copy_dictionary, of slots that may be in versions.
 template <int kRows, int kWidth>
 __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values,
-                                                  float* bias, const int32_t* slots, const Source& from,
+                                                  float* bias, const int32_t* versions, const Source& from,
                                                   const Layout& n, int base HEBB_WHERE_PARAMETER) {
   using P = Pieces<kRows, kWidth>;
   const P piece;
@@ -81,16 +82,16 @@ __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, T
   for (int i = 0; i < P::kCount; ++i) {
     const int row = piece.row + i * P::kStep;
     const bool exists = row < count;
-    const int32_t slot = exists ? slots[row] : -1;
-    const int64_t line = slot >= 0 ? slot : exists ? base + row : 0;
+    const int32_t version = exists ? versions[row] : -1;
+    const int64_t line = version >= 0 ? version : exists ? base + row : 0;
     bf16* const key = &keys.data[row * kStride<kWidth> + piece.channel];
     bf16* const value = &values.data[row * kStride<kWidth> + piece.channel];
     if (piece.channel < n.d) {
-      copy_async_16(key, (slot >= 0 ? from.old.keys : from.keys) + line * n.d + piece.channel,
+      copy_async_16(key, (version >= 0 ? from.old.keys : from.keys) + line * n.d + piece.channel,
                     exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
     }
     if (piece.channel < n.dv) {
-      copy_async_16(value, (slot >= 0 ? from.old.values : from.values) + line * n.dv + piece.channel,
+      copy_async_16(value, (version >= 0 ? from.old.values : from.values) + line * n.dv + piece.channel,
                     exists ? 16 : 0 HEBB_WHERE_ARGUMENT);
     }
   }
@@ -98,13 +99,13 @@ __device__ __forceinline__ void gather_dictionary(TileOf<kRows, kWidth>& keys, T
   if (i < kRows && from.bias == nullptr) {
     bias[i] = 0;
   } else if (i < kRows) {
-    const int32_t slot = i < count ? slots[i] : -1;
-    copy_async_4(bias + i, slot >= 0 ? from.old.bias + slot : from.bias + (i < count ? base + i : 0),
+    const int32_t version = i < count ? versions[i] : -1;
+    copy_async_4(bias + i, version >= 0 ? from.old.bias + version : from.bias + (i < count ? base + i : 0),
                  i < count ? 4 : 0 HEBB_WHERE_ARGUMENT);
   }
 }
 
-/// Starts copies of rows from `base` on, and of their biases (0 where there are none); what is behind the last row
+/// Starts copies of slots from `base` on, and of their biases (0 where there are none); what is behind the last slot
 /// becomes zeros.
 template <int kRows, int kWidth>
 __device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
@@ -119,17 +120,17 @@ __device__ __forceinline__ void copy_dictionary(TileOf<kRows, kWidth>& keys, Til
   }
 }
 
-/// Either, and the slots of the tile behind it. slots: of this tile (which all threads see) and of the next.
+/// Either, and the versions of the tile behind it. versions: of this tile (which all threads see) and of the next.
 template <int kRows, int kWidth>
-__device__ __forceinline__ void copy_rows_of(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
-                                             const int32_t (&slots)[kRows], int32_t (&next)[kRows], const Source& from,
-                                             const Layout& n, int base HEBB_WHERE_PARAMETER) {
+__device__ __forceinline__ void copy_slots_of(TileOf<kRows, kWidth>& keys, TileOf<kRows, kWidth>& values, float* bias,
+                                              const int32_t (&versions)[kRows], int32_t (&next)[kRows],
+                                              const Source& from, const Layout& n, int base HEBB_WHERE_PARAMETER) {
   if (from.old.table == nullptr) {
     copy_dictionary(keys, values, bias, from, n, base HEBB_WHERE_ARGUMENT);
     return;
   }
-  gather_dictionary(keys, values, bias, slots, from, n, base HEBB_WHERE_ARGUMENT);
-  copy_slots(next, from, base + kRows HEBB_WHERE_ARGUMENT);
+  gather_dictionary(keys, values, bias, versions, from, n, base HEBB_WHERE_ARGUMENT);
+  copy_versions(next, from, base + kRows HEBB_WHERE_ARGUMENT);
 }
 
 __device__ __forceinline__ void load_floats(float& first, float& second, const float* from) {
@@ -152,4 +153,4 @@ __device__ __forceinline__ void store_floats(float* to, float first, float secon
 #endif
 }
 
-}  // namespace hebb::HEBB_DEVICE::rows::mma
+}  // namespace hebb::HEBB_DEVICE::slots::mma

@@ -1,17 +1,17 @@
 #include "kernels/dictionary/slot_attention_mma.cuh"
 #include "kernels/dictionary/undo.cuh"
 
-// Gradients of reading the rows of a dictionary on tensor cores: one kernel for the queries, one for keys and values of
-// the rows, each of which computes the probabilities again (7 products of a pair instead of 5), so that every sum has
-// one owner and a fixed order. lse in units of log 2 and delta = d_o . o are those of the attention to tokens. FLOPs a
-// query and row: 4 D + 2 Dv and 4 (D + Dv). Queries: 128 a block, 32 a warp, tiles of 32 rows; with parts of the rows a
-// second kernel adds the parts. Bound: as the forward pass. Rows: 64 a block, 16 a warp, which holds the gradients of
-// both in registers from beginning to end; tiles of 32 queries. Where the block can take back what a step did to its
-// rows (Undo), it walks over all steps of a launch; a row that a step touched passes through memory. Bound: shared
-// memory, 2.5 cycles a product of 16 x 8 x 16; with a launch a step and L G = 128 the gradients in HBM, 8 (D + Dv)
-// bytes a row and unit. Width 128: 252 (queries) and 246 registers, 107 and 70 KB shared, 2 blocks an SM; 64: 168 and 3
-// blocks, 194 and 2. No spills.
-namespace hebb::HEBB_DEVICE::rows {
+// Gradients of reading the slots of a dictionary on tensor cores: one kernel for the queries, one for keys and values
+// of the slots, each of which computes the probabilities again (7 products of a pair instead of 5), so that every sum
+// has one owner and a fixed order. lse in units of log 2 and delta = d_o . o are those of the attention to tokens.
+// FLOPs a query and slot: 4 D + 2 Dv and 4 (D + Dv). Queries: 128 a block, 32 a warp, tiles of 32 slots; with parts of
+// the slots a second kernel adds the parts. Bound: as the forward pass. Slots: 64 a block, 16 a warp, which holds the
+// gradients of both in registers from beginning to end; tiles of 32 queries. Where the block can take back what a step
+// did to its slots (Undo), it walks over all steps of a launch; a slot that a step touched passes through memory.
+// Bound: shared memory, 2.5 cycles a product of 16 x 8 x 16; with a launch a step and L G = 128 the gradients in HBM, 8
+// (D + Dv) bytes a slot and unit. Width 128: 252 (queries) and 246 registers, 107 and 70 KB shared, 2 blocks an SM; 64:
+// 168 and 3 blocks, 194 and 2. No spills.
+namespace hebb::HEBB_DEVICE::slots {
 namespace mma {
 namespace {
 
@@ -25,10 +25,10 @@ template <int kWidth> struct Shared {
   TileOf<kQueries, kWidth> q, d_o;
   TileOf<kRows, kWidth> keys[2], values[2];
   float bias[2][kRows];
-  int32_t slots[2][kRows];
+  int32_t versions[2][kRows];
   float lse[kQueries], delta[kQueries];
   Queries queries;
-  Source rows;
+  Source slots;
   int64_t number, first_query;  // of unit and step
 };
 
@@ -60,7 +60,7 @@ __device__ __forceinline__ void write_gradients(float (&sums)[kQueryTiles][kWidt
   for (int i = 0; i < 2 * kQueryTiles; ++i) {
     const int query = query_of(i);
     const int64_t line = s.queries.line[query];
-    temps[i] = line >= 0 && a.row_temp != nullptr ? a.scale * a.row_temp[line % a.n.heads] : a.scale;
+    temps[i] = line >= 0 && a.slot_temp != nullptr ? a.scale * a.slot_temp[line % a.n.heads] : a.scale;
     float along = 0;
     HEBB_UNROLL
     for (int j = 0; j < kWidth / 8; ++j) {
@@ -92,29 +92,29 @@ __device__ __forceinline__ void write_part(const float (&sums)[kQueryTiles][kWid
 
 }  // namespace queries
 
-/// Grid: query tiles of the chunk x units and steps, parts of the rows.
+/// Grid: query tiles of the chunk x units and steps, parts of the slots.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2)
-    row_queries_mma_kernel(Backward<bf16> a, int64_t query_tiles) {
+    slot_queries_mma_kernel(Backward<bf16> a, int64_t query_tiles) {
   using namespace queries;
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<queries::Shared<kWidth>*>(raw);
   const int64_t first_query = blockIdx.x % query_tiles * kQueries, number = blockIdx.x / query_tiles,
                 unit = a.steps.unit(number);
   const Place at(a.n, unit, a.steps.step(number));
-  const int64_t width = a.parts.tiles(at.step.rows) * kTile, first = blockIdx.y * width;
-  const int64_t end = first + width < at.step.rows ? first + width : at.step.rows;
+  const int64_t width = a.parts.tiles(at.step.slots) * kTile, first = blockIdx.y * width;
+  const int64_t end = first + width < at.step.slots ? first + width : at.step.slots;
   if (!at.reads() || at.line(a.n, first_query) < 0 || first >= end) {
     return;  // the whole block
   }
-  s.queries.load(a.n, at, first_query, a.row_temp, a.scale);
+  s.queries.load(a.n, at, first_query, a.slot_temp, a.scale);
   for (int i = static_cast<int>(threadIdx.x); i < kQueries; i += kThreads) {  // lines that the thread itself loaded
     const int64_t line = s.queries.line[i];
     s.lse[i] = line >= 0 ? a.statistics[line] : INFINITY;
     s.delta[i] = line >= 0 ? a.statistics[a.queries + line] : 0.0f;
   }
   if (threadIdx.x == 0) {
-    s.rows.load(a.rows, a.old, a.n, unit, a.steps.step(number), first, end);
+    s.slots.load(a.slots, a.old, a.n, unit, a.steps.step(number), first, end);
     s.number = number;
     s.first_query = first_query;
   }
@@ -127,29 +127,29 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 64 ? 3 : 2)
   __syncthreads();
   copy_lines<kQueries, kWidth>({{s.q, a.q, a.n.d}, {s.d_o, a.d_o, a.n.dv}},
                                [&](int row) { return s.queries.line[row]; });
-  if (s.rows.old.table != nullptr) {
-    copy_slots(s.slots[0], s.rows, 0);
+  if (s.slots.old.table != nullptr) {
+    copy_versions(s.versions[0], s.slots, 0);
     commit_async_copies();
     wait_async_copies<0>();
     __syncthreads();
   }
-  copy_rows_of(s.keys[0], s.values[0], s.bias[0], s.slots[0], s.slots[1], s.rows, a.n, 0);
+  copy_slots_of(s.keys[0], s.values[0], s.bias[0], s.versions[0], s.versions[1], s.slots, a.n, 0);
   commit_async_copies();
   const int own = warp_number() * 16 * kQueryTiles * kStride<kWidth>;
   float sums[kQueryTiles][kWidth / 8][4] = {};
-  for (int base = 0; base < s.rows.count; base += kRows) {
+  for (int base = 0; base < s.slots.count; base += kRows) {
     const int buffer = base / kRows % 2;
     wait_async_copies<0>();
     __syncthreads();  // all copies are there, and nobody reads the other buffer
-    if (base + kRows < s.rows.count) {
-      copy_rows_of(s.keys[buffer ^ 1], s.values[buffer ^ 1], s.bias[buffer ^ 1], s.slots[buffer ^ 1], s.slots[buffer],
-                   s.rows, a.n, base + kRows);
+    if (base + kRows < s.slots.count) {
+      copy_slots_of(s.keys[buffer ^ 1], s.values[buffer ^ 1], s.bias[buffer ^ 1], s.versions[buffer ^ 1],
+                    s.versions[buffer], s.slots, a.n, base + kRows);
     }
     commit_async_copies();
     float scores[kQueryTiles][kRowTiles][4] = {}, d_p[kQueryTiles][kRowTiles][4] = {};
     multiply_rows<kWidth>(scores, s.q.data + own, s.keys[buffer].data);
     multiply_rows<kWidth>(d_p, s.d_o.data + own, s.values[buffer].data);
-    weigh(scores, d_p, s, s.bias[buffer], s.rows.count - base);
+    weigh(scores, d_p, s, s.bias[buffer], s.slots.count - base);
     uint32_t weights[kQueryTiles][kRowTiles / 2][4];
     pack_weights(weights, scores);
     add_weighted_rows<kWidth>(sums, weights, s.keys[buffer].data);
@@ -169,13 +169,13 @@ struct JoinGradients {
   __device__ void operator()(int64_t item, int lane) const {
     const int64_t number = item / a.n.queries();
     const Place at(a.n, a.steps.unit(number), a.steps.step(number));
-    const int64_t query = item % a.n.queries(), line = at.reads() && at.step.rows > 0 ? at.line(a.n, query) : -1;
+    const int64_t query = item % a.n.queries(), line = at.reads() && at.step.slots > 0 ? at.line(a.n, query) : -1;
     if (line < 0) { return; }
-    const float temp = a.row_temp != nullptr ? a.row_temp[line % a.n.heads] : 1.0f;
+    const float temp = a.slot_temp != nullptr ? a.slot_temp[line % a.n.heads] : 1.0f;
     float along = 0;
     for (int64_t c = lane; c < a.n.d; c += 32) {
       float sum = 0;
-      a.parts.each(a.n, at.step.rows, number, query, [&](int64_t of) { sum += a.parts.sums(of, a.n.d)[c]; });
+      a.parts.each(a.n, at.step.slots, number, query, [&](int64_t of) { sum += a.parts.sums(of, a.n.d)[c]; });
       sum *= a.scale;
       along += to_float(a.q[line * a.n.d + c]) * sum;
       write(a.d_q[line * a.n.d + c], temp * sum, true);
@@ -185,7 +185,7 @@ struct JoinGradients {
   }
 };
 
-// ---- gradients of rows
+// ---- gradients of slots
 
 namespace gradients {
 
@@ -196,7 +196,7 @@ template <int kWidth> struct Shared {
   TileOf<kRows, kWidth> keys, values;
   TileOf<kTileQueries, kWidth> q[2], d_o[2];
   float bias[kRows];
-  Source rows;
+  Source slots;
   float lse[2][kTileQueries], delta[2][kTileQueries], temp[2][kTileQueries];
   int64_t line[2][kTileQueries];  // -1: no query
 };
@@ -212,16 +212,16 @@ __device__ __forceinline__ void copy_queries(Shared<kWidth>& s, int buffer,
     const int bytes = s.line[buffer][i] < 0 ? 0 : 4;
     copy_async_4(&s.lse[buffer][i], a.statistics + line, bytes HEBB_WHERE_ARGUMENT);
     copy_async_4(&s.delta[buffer][i], a.statistics + a.queries + line, bytes HEBB_WHERE_ARGUMENT);
-    if (a.row_temp != nullptr) {
-      copy_async_4(&s.temp[buffer][i], a.row_temp + line % a.n.heads, bytes HEBB_WHERE_ARGUMENT);
+    if (a.slot_temp != nullptr) {
+      copy_async_4(&s.temp[buffer][i], a.slot_temp + line % a.n.heads, bytes HEBB_WHERE_ARGUMENT);
     } else {
       s.temp[buffer][i] = 1;
     }
   }
 }
 
-/// Scores become probabilities, and d_o . v the gradients at the products q . k; both 0 for rows from `count` on, which
-/// may hold anything. Queries that do not exist have zeros in q and d_o.
+/// Scores become probabilities, and d_o . v the gradients at the products q . k; both 0 for slots from `count` on,
+/// which may hold anything. Queries that do not exist have zeros in q and d_o.
 template <int kWidth>
 __device__ __forceinline__ void weigh(float (&scores)[1][kTiles][4], float (&d_scores)[1][kTiles][4],
                                       const Shared<kWidth>& s, int buffer, float scale, int count) {
@@ -241,15 +241,15 @@ __device__ __forceinline__ void weigh(float (&scores)[1][kTiles][4], float (&d_s
   }
 }
 
-/// The warp's gradients [16 rows, width] from memory or back to it, of rows of the tile that are `wanted`.
+/// The warp's gradients [16 slots, width] from memory or back to it, of slots of the tile that are `wanted`.
 template <int kWidth, class Wanted, class Access>
-__device__ __forceinline__ void each_pair(float (&sums)[1][kWidth / 8][4], float* of_rows, int width, Wanted&& wanted,
+__device__ __forceinline__ void each_pair(float (&sums)[1][kWidth / 8][4], float* of_slots, int width, Wanted&& wanted,
                                           Access&& access) {
   HEBB_UNROLL
   for (int i = 0; i < 2; ++i) {
     const int row = warp_number() * 16 + 8 * i + lane_number() / 4;
     const bool is_wanted = wanted(row);
-    float* const from = of_rows + int64_t{row} * width + lane_number() % 4 * 2;
+    float* const from = of_slots + int64_t{row} * width + lane_number() % 4 * 2;
     HEBB_UNROLL
     for (int j = 0; j < kWidth / 8; ++j) {
       if (is_wanted && 8 * j < width) { access(sums[0][j][2 * i], sums[0][j][2 * i + 1], from + 8 * j); }
@@ -259,30 +259,30 @@ __device__ __forceinline__ void each_pair(float (&sums)[1][kWidth / 8][4], float
 
 }  // namespace gradients
 
-/// What a warp's rows keep while the block walks over steps: their gradients stay in registers.
+/// What a warp's slots keep while the block walks over steps: their gradients stay in registers.
 template <int kWidth> struct Sums {
   float keys[1][kWidth / 8][4] = {}, values[1][kWidth / 8][4] = {};
 
-  /// f(sums, width, gradients of the tile's rows in memory) for keys and for values.
+  /// f(sums, width, gradients of the tile's slots in memory) for keys and for values.
   template <class F> __device__ __forceinline__ void each(const Backward<bf16>& a, int64_t first_row, F&& f) {
     f(keys, a.n.d, a.d_keys + first_row * a.n.d);
     f(values, a.n.dv, a.d_values + first_row * a.n.dv);
   }
 };
 
-/// Takes back what a step did to the warp's rows, and brings them and their biases up to date in shared memory.
+/// Takes back what a step did to the warp's slots, and brings them and their biases up to date in shared memory.
 template <int kWidth, class Undo>
-__device__ __forceinline__ void undo_rows(Sums<kWidth>& sums, gradients::Shared<kWidth>& s, const Backward<bf16>& a,
-                                          const Undo& undo, int64_t unit, int64_t step, int64_t base,
-                                          int rows_of_tile) {
+__device__ __forceinline__ void undo_slots(Sums<kWidth>& sums, gradients::Shared<kWidth>& s, const Backward<bf16>& a,
+                                           const Undo& undo, int64_t unit, int64_t step, int64_t base,
+                                           int slots_of_tile) {
   using namespace gradients;
   const int own = warp_number() * 16, lane = lane_number();
-  const int32_t place = lane < 16 && own + lane < rows_of_tile ? undo.place_of(unit, step, base + own + lane) : -1;
+  const int32_t place = lane < 16 && own + lane < slots_of_tile ? undo.place_of(unit, step, base + own + lane) : -1;
   const unsigned touched = __ballot_sync(kAllLanes, place >= 0);
   if (touched == 0) {
     return;  // the whole warp
   }
-  const int64_t first_row = unit * a.rows.room + base;
+  const int64_t first_row = unit * a.slots.room + base;
   const auto is_touched = [&](int row) { return (touched >> (row - own) & 1) != 0; };
   sums.each(a, first_row, [&](auto& of, int width, float* memory) {
     each_pair<kWidth>(of, memory, width, is_touched, [](float x, float y, float* to) { store_floats(to, x, y); });
@@ -295,12 +295,12 @@ __device__ __forceinline__ void undo_rows(Sums<kWidth>& sums, gradients::Shared<
     undo(unit, step, first, lane);
     __syncwarp();
     for (int c = lane; c < a.n.d; c += 32) {
-      s.keys.data[(own + i) * kStride<kWidth> + c] = a.rows.keys[row * a.n.d + c];
+      s.keys.data[(own + i) * kStride<kWidth> + c] = a.slots.keys[row * a.n.d + c];
     }
     for (int c = lane; c < a.n.dv; c += 32) {
-      s.values.data[(own + i) * kStride<kWidth> + c] = a.rows.values[row * a.n.dv + c];
+      s.values.data[(own + i) * kStride<kWidth> + c] = a.slots.values[row * a.n.dv + c];
     }
-    if (lane == 0) { s.bias[own + i] = a.rows.bias[row]; }
+    if (lane == 0) { s.bias[own + i] = a.slots.bias[row]; }
   }
   __syncwarp();
   sums.each(a, first_row, [&](auto& of, int width, float* memory) {
@@ -348,23 +348,23 @@ __device__ __forceinline__ void add_gradients(Sums<kWidth>& sums, gradients::Sha
   __syncthreads();  // lines and queries are replaced
 }
 
-/// Grid: tiles of rows x units. A block walks back over the steps with its rows; nobody else has them, nor the items
+/// Grid: tiles of slots x units. A block walks back over the steps with its slots; nobody else has them, nor the items
 /// that entered them.
 template <int kWidth, class Undo>
 __global__ void __launch_bounds__(kThreads, 2)
-    row_gradients_mma_kernel(Backward<bf16> a, Undo undo, int64_t row_tiles) {
+    slot_gradients_mma_kernel(Backward<bf16> a, Undo undo, int64_t slot_tiles) {
   using namespace gradients;
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<gradients::Shared<kWidth>*>(raw);
-  const int64_t base = blockIdx.x % row_tiles * kRows, unit = blockIdx.x / row_tiles, left = a.rows.room - base;
-  const int rows_of_tile = static_cast<int>(left < kRows ? left : kRows);
+  const int64_t base = blockIdx.x % slot_tiles * kRows, unit = blockIdx.x / slot_tiles, left = a.slots.room - base;
+  const int slots_of_tile = static_cast<int>(left < kRows ? left : kRows);
   if (!Undo::kUndoes) {
     const Place at(a.n, unit, a.steps.first);
-    if (!at.reads() || base >= at.step.rows) {
+    if (!at.reads() || base >= at.step.slots) {
       return;  // the whole block
     }
   }
-  if (threadIdx.x == 0) { s.rows.load(a.rows, {}, a.n, unit, 0, base, base + rows_of_tile); }
+  if (threadIdx.x == 0) { s.slots.load(a.slots, {}, a.n, unit, 0, base, base + slots_of_tile); }
   clear_padding(s.keys, a.n.d);
   clear_padding(s.values, a.n.dv);
   for (int buffer = 0; buffer < 2; ++buffer) {
@@ -372,24 +372,24 @@ __global__ void __launch_bounds__(kThreads, 2)
     clear_padding(s.d_o[buffer], a.n.dv);
   }
   __syncthreads();
-  copy_dictionary(s.keys, s.values, s.bias, s.rows, a.n, 0);
+  copy_dictionary(s.keys, s.values, s.bias, s.slots, a.n, 0);
   commit_async_copies();
   wait_async_copies<0>();
   __syncthreads();
-  const auto exists = [&](int row) { return row < rows_of_tile; };
+  const auto exists = [&](int row) { return row < slots_of_tile; };
   Sums<kWidth> sums;
-  sums.each(a, unit * a.rows.room + base, [&](auto& of, int width, float* memory) {
+  sums.each(a, unit * a.slots.room + base, [&](auto& of, int width, float* memory) {
     each_pair<kWidth>(of, memory, width, exists,
                       [](float& x, float& y, const float* from) { load_floats(x, y, from); });
   });
   for (int64_t step = a.steps.first + a.steps.count - 1; step >= a.steps.first; --step) {
-    if constexpr (Undo::kUndoes) { undo_rows(sums, s, a, undo, unit, step, base, rows_of_tile); }
+    if constexpr (Undo::kUndoes) { undo_slots(sums, s, a, undo, unit, step, base, slots_of_tile); }
     const Place at(a.n, unit, step);
-    if (at.reads() && base < at.step.rows) {
-      add_gradients(sums, s, a, at, static_cast<int>(at.step.rows - base < kRows ? at.step.rows - base : kRows));
+    if (at.reads() && base < at.step.slots) {
+      add_gradients(sums, s, a, at, static_cast<int>(at.step.slots - base < kRows ? at.step.slots - base : kRows));
     }
   }
-  sums.each(a, unit * a.rows.room + base, [&](auto& of, int width, float* memory) {
+  sums.each(a, unit * a.slots.room + base, [&](auto& of, int width, float* memory) {
     each_pair<kWidth>(of, memory, width, exists, [](float x, float y, float* to) { store_floats(to, x, y); });
   });
 }
@@ -398,23 +398,23 @@ __global__ void __launch_bounds__(kThreads, 2)
 }  // namespace mma
 
 template <class Undo>
-void read_rows_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>& a, const Undo& undo) {
+void read_slots_backward_mma(Stream& stream, int64_t batch, const Backward<bf16>& a, const Undo& undo) {
   HEBB_ASSERT(Undo::kUndoes || a.steps.count == 1);
   const int64_t units = a.n.units(batch), query_tiles = (a.n.queries() + mma::kQueries - 1) / mma::kQueries,
-                row_tiles = (a.rows.room + kTile - 1) / kTile;
+                slot_tiles = (a.slots.room + kTile - 1) / kTile;
   const dim3 grid(blocks_for(query_tiles * units * a.steps.count, 1), static_cast<unsigned>(a.parts.count));
   attention_mma::dispatch_padded(std::max(a.n.d, a.n.dv), [&](auto width) {
-    HEBB_LAUNCH((mma::row_queries_mma_kernel<width()>), grid, mma::kThreads, sizeof(mma::queries::Shared<width()>),
+    HEBB_LAUNCH((mma::slot_queries_mma_kernel<width()>), grid, mma::kThreads, sizeof(mma::queries::Shared<width()>),
                 stream, a, query_tiles);
-    HEBB_LAUNCH((mma::row_gradients_mma_kernel<width(), Undo>), blocks_for(row_tiles * units, 1), mma::kThreads,
-                sizeof(mma::gradients::Shared<width()>), stream, a, undo, row_tiles);
+    HEBB_LAUNCH((mma::slot_gradients_mma_kernel<width(), Undo>), blocks_for(slot_tiles * units, 1), mma::kThreads,
+                sizeof(mma::gradients::Shared<width()>), stream, a, undo, slot_tiles);
   });
   if (a.parts.count > 1) {
-    each_warp("join_row_gradients", stream, units * a.steps.count * a.n.queries(), mma::JoinGradients{a});
+    each_warp("join_slot_gradients", stream, units * a.steps.count * a.n.queries(), mma::JoinGradients{a});
   }
 }
 
-template void read_rows_backward_mma(Stream&, int64_t, const Backward<bf16>&, const NoUndo&);
-template void read_rows_backward_mma(Stream&, int64_t, const Backward<bf16>&, const ovq::Undo&);
+template void read_slots_backward_mma(Stream&, int64_t, const Backward<bf16>&, const NoUndo&);
+template void read_slots_backward_mma(Stream&, int64_t, const Backward<bf16>&, const ovq::Undo&);
 
-}  // namespace hebb::HEBB_DEVICE::rows
+}  // namespace hebb::HEBB_DEVICE::slots

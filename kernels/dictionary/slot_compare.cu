@@ -1,15 +1,15 @@
 #include "kernels/attention/mma.cuh"
 #include "kernels/dictionary/slot_compare.cuh"
 
-// Scores of a chunk's items against a dictionary's rows; of these only the best leave the block. Grid: tiles of 64 rows
-// x units; a block walks over the chunk's items. FLOPs: 2 D an item and row. In fp32: 64 items at a time, 36 KB static
-// shared, bound by fp32 multiply-adds. In bf16 and with the usual head sizes on tensor cores: 128 items at a time, 32 a
-// warp; width 128: 51 KB shared, 4 blocks an SM. A block reads 64 D + L D elements for 128 L D FLOPs: bound by L2, with
-// chunks of 128 items at 43 FLOPs a byte.
-namespace hebb::HEBB_DEVICE::rows {
+// Scores of a chunk's items against a dictionary's slots; of these only the best leave the block. Grid: tiles of 64
+// slots x units; a block walks over the chunk's items. FLOPs: 2 D an item and slot. In fp32: 64 items at a time, 36 KB
+// static shared, bound by fp32 multiply-adds. In bf16 and with the usual head sizes on tensor cores: 128 items at a
+// time, 32 a warp; width 128: 51 KB shared, 4 blocks an SM. A block reads 64 D + L D elements for 128 L D FLOPs: bound
+// by L2, with chunks of 128 items at 43 FLOPs a byte.
+namespace hebb::HEBB_DEVICE::slots {
 namespace {
 
-template <class T> __global__ void __launch_bounds__(kThreads) compare_rows_kernel(Compare<T> a, int64_t tiles) {
+template <class T> __global__ void __launch_bounds__(kThreads) compare_slots_kernel(Compare<T> a, int64_t tiles) {
   HEBB_SHARED(Shared, s);
   const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
   const int64_t unit = blockIdx.x / tiles;
@@ -56,7 +56,7 @@ template <int kWidth> struct Shared {
 };
 
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads, 4) compare_rows_mma_kernel(Compare<bf16> a, int64_t tiles) {
+__global__ void __launch_bounds__(kThreads, 4) compare_slots_mma_kernel(Compare<bf16> a, int64_t tiles) {
   HEBB_DYN_SHARED(raw);
   auto& s = *reinterpret_cast<Shared<kWidth>*>(raw);
   const int64_t unit = blockIdx.x / tiles;
@@ -97,22 +97,22 @@ __global__ void __launch_bounds__(kThreads, 4) compare_rows_mma_kernel(Compare<b
 }  // namespace mma
 }  // namespace
 
-template <class T> void compare_rows(Stream& stream, int64_t batch, const Compare<T>& a, bool on_tensor_cores) {
+template <class T> void compare_slots(Stream& stream, int64_t batch, const Compare<T>& a, bool on_tensor_cores) {
   const unsigned blocks = blocks_for(a.n.units(batch) * a.tiles(), 1);
   if constexpr (std::is_same_v<T, bf16>) {
     if (on_tensor_cores) {
       attention_mma::dispatch_padded(a.n.d, [&](auto width) {
-        HEBB_LAUNCH((mma::compare_rows_mma_kernel<width()>), blocks, mma::kThreads, sizeof(mma::Shared<width()>),
+        HEBB_LAUNCH((mma::compare_slots_mma_kernel<width()>), blocks, mma::kThreads, sizeof(mma::Shared<width()>),
                     stream, a, a.tiles());
       });
       return;
     }
   }
   HEBB_ASSERT(!on_tensor_cores);
-  HEBB_LAUNCH(compare_rows_kernel<T>, blocks, kThreads, 0, stream, a, a.tiles());
+  HEBB_LAUNCH(compare_slots_kernel<T>, blocks, kThreads, 0, stream, a, a.tiles());
 }
 
-template void compare_rows(Stream&, int64_t, const Compare<float>&, bool);
-template void compare_rows(Stream&, int64_t, const Compare<bf16>&, bool);
+template void compare_slots(Stream&, int64_t, const Compare<float>&, bool);
+template void compare_slots(Stream&, int64_t, const Compare<bf16>&, bool);
 
-}  // namespace hebb::HEBB_DEVICE::rows
+}  // namespace hebb::HEBB_DEVICE::slots

@@ -17,27 +17,27 @@ KvmBackwardScratch plan(Workspace& workspace, const KvmBackward& args) {
   const auto flat = [&](int64_t count, DType type, const char* name) {
     return workspace.tensor({k[0], k[2], count}, type, name);
   };
-  const bool reads_rows = args.sizes.size(0) > args.rule.window;
-  KvmBackwardScratch scratch{.rows = {.keys = per_unit(room, k[3], sums, "state rows"),
-                                      .values = per_unit(room, v[3], sums, "state rows"),
-                                      .radii = flat(room, sums, "state rows"),
-                                      .counts = flat(room, DType::i32, "state rows"),
-                                      .key_hats = per_unit(room, k[3], dtype, "state rows"),
-                                      .value_hats = per_unit(room, v[3], dtype, "state rows")},
-                             .d_rows = {.keys = per_unit(room, k[3], sums, "row gradients"),
-                                        .values = per_unit(room, v[3], sums, "row gradients"),
-                                        .radii = flat(room, sums, "row gradients"),
-                                        .counts = {},
-                                        .key_hats = per_unit(room, k[3], sums, "row gradients"),
-                                        .value_hats = per_unit(room, v[3], sums, "row gradients")},
-                             .versions = per_unit(reads_rows ? k[1] : 1, k[3] + v[3], sums, "row versions"),
+  const bool reads_slots = args.sizes.size(0) > args.rule.window;
+  KvmBackwardScratch scratch{.slots = {.keys = per_unit(room, k[3], sums, "state slots"),
+                                       .values = per_unit(room, v[3], sums, "state slots"),
+                                       .radii = flat(room, sums, "state slots"),
+                                       .counts = flat(room, DType::i32, "state slots"),
+                                       .key_hats = per_unit(room, k[3], dtype, "state slots"),
+                                       .value_hats = per_unit(room, v[3], dtype, "state slots")},
+                             .d_slots = {.keys = per_unit(room, k[3], sums, "slot gradients"),
+                                         .values = per_unit(room, v[3], sums, "slot gradients"),
+                                         .radii = flat(room, sums, "slot gradients"),
+                                         .counts = {},
+                                         .key_hats = per_unit(room, k[3], sums, "slot gradients"),
+                                         .value_hats = per_unit(room, v[3], sums, "slot gradients")},
+                             .versions = per_unit(reads_slots ? k[1] : 1, k[3] + v[3], sums, "slot versions"),
                              .previous = flat(k[1], DType::i32, "earlier versions"),
                              .latest = flat(room, DType::i32, "latest versions"),
                              .probabilities = {},
                              .partial = {},
                              .work = {}};
   if (workspace.on_gpu()) {
-    scratch.work = workspace.tensor({kvm_backward_work(q, k, v, args.rule, room, dtype)}, DType::f32, "row scratch");
+    scratch.work = workspace.tensor({kvm_backward_work(q, k, v, args.rule, room, dtype)}, DType::f32, "slot scratch");
   } else {
     scratch.probabilities =
         workspace.tensor({k[0], k[2], 2, kKvmTile, room + args.rule.window * args.rule.chunk}, sums, "probabilities");
@@ -55,8 +55,8 @@ template <class S> class Backward : DictionaryUnit {
   Backward(const KvmBackward& a, const KvmBackwardScratch& scratch, int64_t unit)
       : DictionaryUnit(a, unit),
         a_(a),
-        book_(kvm_book<S>(scratch.rows, unit)),
-        d_book_(kvm_book<S>(scratch.d_rows, unit)),
+        book_(kvm_book<S>(scratch.slots, unit)),
+        d_book_(kvm_book<S>(scratch.d_slots, unit)),
         norm_{a.norm_weight.as<S>(), a.norm_bias.as<S>(), d_, static_cast<S>(a.rule.eps)},
         versions_(scratch.versions.as<S>() + unit * scratch.versions.size(2) * (d_ + dv_)),
         previous_(scratch.previous.as<int32_t>() + unit * scratch.previous.size(2)),
@@ -95,14 +95,14 @@ template <class S> class Backward : DictionaryUnit {
   void document(int64_t begin, int64_t end) {
     const int64_t last = (end - begin - 1) / chunk_, window = a_.rule.window, n = sizes_[last];
     for (int64_t c = window; c <= last; ++c) { replay(c, begin + (c - window) * chunk_); }
-    for (int64_t r = 0; r < n; ++r) { book_.read_row(a_.rule, norm_, r, last); }
+    for (int64_t r = 0; r < n; ++r) { book_.read_slot(a_.rule, norm_, r, last); }
     std::fill_n(d_book_.keys, n * d_, S(0));
     std::fill_n(d_book_.values, n * dv_, S(0));
     std::fill_n(d_book_.radii, n, S(0));
     std::fill_n(d_book_.key_hats, n * d_, S(0));
     std::fill_n(d_book_.value_hats, n * dv_, S(0));
     for (int64_t c = last; c >= 0; --c) {
-      // With the value norm "updates" every update changes what is read of every row.
+      // With the value norm "updates" every update changes what is read of every slot.
       for (int64_t r = 0; by_updates() && r < sizes_[c]; ++r) { book_.read_value(a_.rule, r, c); }
       const int64_t first = begin + c * chunk_;
       for (int64_t t = first; t < std::min(end, first + chunk_); t += kKvmTile) {
@@ -146,7 +146,7 @@ template <class S> class Backward : DictionaryUnit {
     });
   }
 
-  /// Calls each(row, token that names its version) for the rows that the update of the tokens from t on touched.
+  /// Calls each(slot, token that names its version) for the slots that the update of the tokens from t on touched.
   template <class F> void each_touched(int64_t t, F&& each) {
     for (int64_t j = t; j < t + chunk_; ++j) {
       const int64_t r = routes_[j] >> 1;
@@ -154,7 +154,7 @@ template <class S> class Backward : DictionaryUnit {
     }
   }
 
-  /// Takes the update on entry of chunk c, of the tokens from t on, back: their gradients, and the rows before it.
+  /// Takes the update on entry of chunk c, of the tokens from t on, back: their gradients, and the slots before it.
   void undo(int64_t c, int64_t t) {
     each_touched(t, [&](int64_t r, int64_t) {
       keys_to_sums(r);
@@ -167,12 +167,12 @@ template <class S> class Backward : DictionaryUnit {
         std::copy_n(old, d_, book_.key(r));
         std::copy_n(old + d_, dv_, book_.value(r));
         latest_[r] = previous_[j];
-        book_.read_row(a_.rule, norm_, r, c - 1);
+        book_.read_slot(a_.rule, norm_, r, c - 1);
       }
     });
   }
 
-  /// Adds the gradient of what was read of row r's key to the running gradient of its sum.
+  /// Adds the gradient of what was read of slot r's key to the running gradient of its sum.
   void keys_to_sums(int64_t r) {
     S *d = d_book_.key_hat(r), *sum = d_book_.key(r);
     norm_.backward(book_.key(r), d, partial_, partial_ + d_);
@@ -186,7 +186,7 @@ template <class S> class Backward : DictionaryUnit {
     S *d = d_book_.value_hat(r), *sum = d_book_.value(r);
     const S* v = book_.value(r);
     const S scale = book_.value_scale(a_.rule, r, chunk);
-    S along = 0;  // of d on the row's direction, which the radius takes
+    S along = 0;  // of d on the slot's direction, which the radius takes
     if (a_.rule.value_norm == KvmValueNorm::radius) {
       const S norm = book_.clamped_norm(r);
       const S projection = dot(dv_, v, d) / norm;
@@ -206,7 +206,7 @@ template <class S> class Backward : DictionaryUnit {
     norm_.forward(z_.data(), memory_key_.data());
   }
 
-  /// The running gradients of the row that token t founded or joined on entry of `chunk`, to the token.
+  /// The running gradients of the slot that token t founded or joined on entry of `chunk`, to the token.
   void hand_out(int64_t chunk, int64_t t) {
     const int64_t r = routes_[t] >> 1;
     const bool founded = (routes_[t] & 1) != 0;

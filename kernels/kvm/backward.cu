@@ -3,63 +3,63 @@
 #include "kernels/kvm/slots.cuh"
 
 // Windows first, by the attention kernels with the log-sum-exp of everything read. Then the updates run again with the
-// routes of the forward pass, each row's versions kept, and are walked back step by step: the gradients of the chunk's
-// readout (common/row_attention.h), through the norms of the rows that the update touched, to its tokens, and the rows
-// before it. FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many rows; on tensor cores in
-// bf16, and else, the latency of five launches a step.
+// routes of the forward pass, each slot's versions kept, and are walked back step by step: the gradients of the chunk's
+// readout (dictionary/slot_attention.cuh), through the norms of the slots that the update touched, to its tokens, and
+// the slots before it. FLOPs: 3.5 times the readout. Bound: fp32 multiply-adds for long chunks and many slots; on
+// tensor cores in bf16, and else, the latency of five launches a step.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace kvm;
 
-/// Gradients of what was read of the rows (hats), and running gradients of their sums.
-struct RowGradients {
+/// Gradients of what was read of the slots (hats), and running gradients of their sums.
+struct SlotGradients {
   float *keys, *values, *radii, *key_hats, *value_hats;
   float* norm;  // [B, K, C, 2 D]: of the norm's weight and bias, by the warp's item
 };
 
 struct Undo : Update {
-  RowGradients d;
+  SlotGradients d;
 
-  /// The row whose version the token names, among all: that of its founder, or of the first that joined it; -1: none.
+  /// The slot whose version the token names, among all: that of its founder, or of the first that joined it; -1: none.
   __device__ int64_t touched(const Member& m, int lane) const {
     if (!m.exists()) { return -1; }
     const int32_t* const of = routes(m);
     const int32_t code = of[m.place];
     const bool joined = (code & 1) == 0;
-    if (joined && (rows::is_among(of, m.place, code, lane) || rows::is_among(of, rule.chunk, code + 1, lane))) {
+    if (joined && (slots::is_among(of, m.place, code, lane) || slots::is_among(of, rule.chunk, code + 1, lane))) {
       return -1;
     }
     return m.unit * book.room + (code >> 1);
   }
-  /// Adds the gradient of what was read of the row's value to those of its sum and radius.
-  __device__ void values_to_sums(int64_t row, int64_t chunk, int lane) const {
+  /// Adds the gradient of what was read of the slot's value to those of its sum and radius.
+  __device__ void values_to_sums(int64_t slot, int64_t chunk, int lane) const {
     const int64_t dv = n.dv;
-    const float scale = book.value_scale(rule, row, dv, chunk, lane);
-    float along = 0;  // of d on the row's direction, which the radius takes
+    const float scale = book.value_scale(rule, slot, dv, chunk, lane);
+    float along = 0;  // of d on the slot's direction, which the radius takes
     if (rule.value_norm == KvmValueNorm::radius) {
-      const float norm = book.clamped_norm(row, dv, lane);
+      const float norm = book.clamped_norm(slot, dv, lane);
       float product = 0;
-      for (int64_t c = lane; c < dv; c += 32) { product += book.values[row * dv + c] * d.value_hats[row * dv + c]; }
+      for (int64_t c = lane; c < dv; c += 32) { product += book.values[slot * dv + c] * d.value_hats[slot * dv + c]; }
       const float projection = warp_sum(product) / norm;
-      if (lane == 0) { d.radii[row] += projection; }
+      if (lane == 0) { d.radii[slot] += projection; }
       along = norm > Book::kTiny ? projection / norm : 0.0f;
     }
-    for (int64_t at = row * dv + lane; at < (row + 1) * dv; at += 32) {
+    for (int64_t at = slot * dv + lane; at < (slot + 1) * dv; at += 32) {
       d.values[at] += scale * (d.value_hats[at] - along * book.values[at]);
       d.value_hats[at] = 0;
     }
   }
 };
 
-/// Rows that the update touched: hats' gradients to those of the sums.
+/// Slots that the update touched: hats' gradients to those of the sums.
 struct ToSums : Undo {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
-    const int64_t width = n.d, row = touched(m, lane);
-    if (row < 0) { return; }
-    float *const hat = d.key_hats + row * width, *const sum = d.keys + row * width;
-    const float* const key = book.keys + row * width;
+    const int64_t width = n.d, slot = touched(m, lane);
+    if (slot < 0) { return; }
+    float *const hat = d.key_hats + slot * width, *const sum = d.keys + slot * width;
+    const float* const key = book.keys + slot * width;
     norm.backward(
         lane, d.norm + item * 2 * width, d.norm + (item * 2 + 1) * width, [&](int64_t c) { return key[c]; },
         [&](int64_t c) { return hat[c]; },
@@ -67,22 +67,22 @@ struct ToSums : Undo {
           sum[c] += value;
           hat[c] = 0;
         });
-    values_to_sums(row, chunk_of(m), lane);
+    values_to_sums(slot, chunk_of(m), lane);
   }
 };
 
-/// Value norm "updates": every update changes what is read of every row.
+/// Value norm "updates": every update changes what is read of every slot.
 struct AllValuesToSums : Undo {
-  __device__ void operator()(int64_t row, int lane) const {
-    const int64_t unit = row / book.room, at = unit / n.kv_heads;
+  __device__ void operator()(int64_t slot, int lane) const {
+    const int64_t unit = slot / book.room, at = unit / n.kv_heads;
     const Step s = n.at(at, step);
-    if (s.read != kNone && row % book.room < s.rows) {
-      values_to_sums(row, (s.read - n.doc_start[at * n.length + s.read]) / rule.chunk, lane);
+    if (s.read != kNone && slot % book.room < s.slots) {
+      values_to_sums(slot, (s.read - n.doc_start[at * n.length + s.read]) / rule.chunk, lane);
     }
   }
 };
 
-/// The running gradients of the row that a token founded or joined, to the token.
+/// The running gradients of the slot that a token founded or joined, to the token.
 struct HandOut : Undo {
   Elements d_k, d_v;
   float* d_gate;
@@ -92,14 +92,14 @@ struct HandOut : Undo {
     if (!m.exists()) { return; }
     const int32_t code = routes(m)[m.place];
     const bool founded = (code & 1) != 0, gated = !founded || (m.step.before > 0 && rule.gate_appends);
-    const int64_t row = m.unit * book.room + (code >> 1);
+    const int64_t slot = m.unit * book.room + (code >> 1);
     const auto one = tokens.at(n, m.unit, m.t);
     const float g = gated ? tokens.gate_at(one) : 1.0f;
     const float key_gate = rule.gate_keys ? g : 1.0f, value_gate = rule.gate_values ? g : 1.0f;
-    const float *const d_key = d.keys + row * n.d, *const d_row_value = d.values + row * n.dv;
-    const bool has_radius = founded && rule.value_norm == KvmValueNorm::radius && book.radii[row] > 0.0f;
-    const float radius_part = has_radius ? d.radii[row] * value_gate / book.radii[row] : 0.0f;
-    const auto d_value = [&](int64_t c) { return d_row_value[c] + radius_part * tokens.value(n, one, c); };
+    const float *const d_key = d.keys + slot * n.d, *const d_slot_value = d.values + slot * n.dv;
+    const bool has_radius = founded && rule.value_norm == KvmValueNorm::radius && book.radii[slot] > 0.0f;
+    const float radius_part = has_radius ? d.radii[slot] * value_gate / book.radii[slot] : 0.0f;
+    const auto d_value = [&](int64_t c) { return d_slot_value[c] + radius_part * tokens.value(n, one, c); };
     if (gated && d_gate != nullptr) { gate_gradient(one, d_key, d_value, g, lane); }
     for (int64_t c = lane; c < n.dv; c += 32) {
       const int64_t at = one.token * n.dv + c;
@@ -132,32 +132,32 @@ struct HandOut : Undo {
   }
 };
 
-/// The rows as they were before the update.
+/// The slots as they were before the update.
 struct Restore : Undo {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
-    const int64_t row = touched(m, lane);
-    if (row < 0) { return; }
+    const int64_t slot = touched(m, lane);
+    if (slot < 0) { return; }
     const int64_t previous = versions.previous[m.unit * n.length + m.t];
     const bool founded = (routes(m)[m.place] & 1) != 0;
-    for (int64_t c = lane; founded && c < n.d; c += 32) { d.keys[row * n.d + c] = 0; }
-    for (int64_t c = lane; founded && c < n.dv; c += 32) { d.values[row * n.dv + c] = 0; }
+    for (int64_t c = lane; founded && c < n.d; c += 32) { d.keys[slot * n.d + c] = 0; }
+    for (int64_t c = lane; founded && c < n.dv; c += 32) { d.values[slot * n.dv + c] = 0; }
     if (lane == 0) {
-      d.radii[row] = founded ? 0.0f : d.radii[row];
-      versions.latest[row] = static_cast<int32_t>(previous);
+      d.radii[slot] = founded ? 0.0f : d.radii[slot];
+      versions.latest[slot] = static_cast<int32_t>(previous);
     }
     if (previous < 0) {
-      return;  // the row goes
+      return;  // the slot goes
     }
-    const int64_t slot = m.unit * n.length + previous;
-    for (int64_t c = lane; c < n.d; c += 32) { book.keys[row * n.d + c] = versions.keys[slot * n.d + c]; }
-    for (int64_t c = lane; c < n.dv; c += 32) { book.values[row * n.dv + c] = versions.values[slot * n.dv + c]; }
+    const int64_t version = m.unit * n.length + previous;
+    for (int64_t c = lane; c < n.d; c += 32) { book.keys[slot * n.d + c] = versions.keys[version * n.d + c]; }
+    for (int64_t c = lane; c < n.dv; c += 32) { book.values[slot * n.dv + c] = versions.values[version * n.dv + c]; }
     if (lane == 0) {
-      book.radii[row] = versions.radii[slot];
-      book.counts[row] = versions.counts[slot];
+      book.radii[slot] = versions.radii[version];
+      book.counts[slot] = versions.counts[version];
     }
     __syncwarp();
-    book.read_row(rule, norm, row, n.dv, chunk_of(m) - 1, lane);
+    book.read_slot(rule, norm, slot, n.dv, chunk_of(m) - 1, lane);
   }
 };
 
@@ -235,7 +235,7 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const 
 
 template <class T> struct Walk {
   Undo undo;
-  rows::Backward<T> read;
+  slots::Backward<T> read;
   Elements d_k, d_v;
   float* d_gate;
   int64_t units, count;
@@ -257,7 +257,7 @@ template <class T> struct Walk {
       if (by_updates) {
         each_warp("kvm_read_values", stream, units * undo.book.room, ReadValues{undo.n, undo.rule, undo.book, step});
       }
-      rows::read_rows_backward(stream, units / undo.n.kv_heads, read);
+      slots::read_slots_backward(stream, units / undo.n.kv_heads, read);
       if (by_updates) { each_warp("kvm_values_to_sums", stream, units * undo.book.room, AllValuesToSums{undo}); }
       each_warp("kvm_to_sums", stream, items, ToSums{undo});
       each_warp("kvm_hand_out", stream, items, HandOut{undo, d_k, d_v, d_gate});
@@ -266,35 +266,35 @@ template <class T> struct Walk {
   }
 };
 
-/// The gradients of the rows, zeros.
-RowGradients row_gradients(Stream& stream, const KvmBackward& a, const KvmRows& of, WorkParts& work) {
+/// The gradients of the slots, zeros.
+SlotGradients slot_gradients(Stream& stream, const KvmBackward& a, const KvmSlots& of, WorkParts& work) {
   const int64_t norm = a.k.size(0) * a.k.size(2) * a.rule.chunk * 2 * a.k.size(3);
-  const RowGradients d{of.keys.as<float>(),     of.values.as<float>(),     of.radii.as<float>(),
-                       of.key_hats.as<float>(), of.value_hats.as<float>(), work.take<float>(norm)};
+  const SlotGradients d{of.keys.as<float>(),     of.values.as<float>(),     of.radii.as<float>(),
+                        of.key_hats.as<float>(), of.value_hats.as<float>(), work.take<float>(norm)};
   for (const Tensor& t : {of.keys, of.values, of.radii, of.key_hats, of.value_hats}) {
-    rows::fill(stream, t.as<float>(), t.numel(), 0.0f);
+    slots::fill(stream, t.as<float>(), t.numel(), 0.0f);
   }
-  rows::fill(stream, d.norm, norm, 0.0f);
+  slots::fill(stream, d.norm, norm, 0.0f);
   return d;
 }
 
 template <class T> void backward(Stream& stream, const KvmBackward& a, const KvmBackwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), d = a.q.size(3),
                 heads = a.q.size(2);
-  const int64_t count = rows::steps_of(length, a.rule.chunk), queries = batch * length * heads,
+  const int64_t count = slots::steps_of(length, a.rule.chunk), queries = batch * length * heads,
                 items = units * a.rule.chunk;
   WorkParts work(scratch.work);
-  if (a.d_gate.defined() && !a.accumulate_gate) { rows::fill(stream, a.d_gate.as<float>(), a.d_gate.numel(), 0.0f); }
+  if (a.d_gate.defined() && !a.accumulate_gate) { slots::fill(stream, a.d_gate.as<float>(), a.d_gate.numel(), 0.0f); }
   const int64_t statistics = attention_statistics(a.q.dtype, a.q.shape, a.v.shape);
   const Tensor of_queries{work.take<float>(statistics), DType::f32, {statistics}};
   attend_window(stream, a, work, of_queries);
   if (scratch.versions.size(2) < length) {
-    return;  // no query saw a row
+    return;  // no query saw a slot
   }
   auto* const steps = work.take<Step>(batch * count);
   make_steps(stream, a, steps, count);
-  const Layout n = rows::layout_of(a, steps, count);
-  const RowGradients gradients = row_gradients(stream, a, scratch.d_rows, work);
+  const Layout n = slots::layout_of(a, steps, count);
+  const SlotGradients gradients = slot_gradients(stream, a, scratch.d_slots, work);
   auto* const versions = scratch.versions.as<float>();
   const Versions kept{versions,
                       versions + units * length * d,
@@ -302,10 +302,10 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
                       work.take<int32_t>(units * length),
                       scratch.previous.as<int32_t>(),
                       scratch.latest.as<int32_t>()};
-  rows::fill(stream, kept.latest, scratch.latest.numel(), -1);
+  slots::fill(stream, kept.latest, scratch.latest.numel(), -1);
   const Update update{n,
                       a.rule,
-                      Book(scratch.rows),
+                      Book(scratch.slots),
                       {a.norm_weight.as<float>(), a.norm_bias.as<float>(), d, static_cast<float>(a.rule.eps)},
                       {Elements(a.k), Elements(a.v), a.gate.as<float>()},
                       {a.routes.as<int32_t>(), true},
@@ -314,17 +314,17 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
                       nullptr,
                       work.take<float>(items),
                       0};
-  const int64_t slices = (d + rows::kSliceColumns - 1) / rows::kSliceColumns;
+  const int64_t slices = (d + slots::kSliceColumns - 1) / slots::kSliceColumns;
   float* const temp_sums = a.d_state_temp.defined() ? work.take<float>(slices * queries) : nullptr;
-  if (temp_sums != nullptr) { rows::fill(stream, temp_sums, slices * queries, 0.0f); }
-  rows::Backward<T> read{
+  if (temp_sums != nullptr) { slots::fill(stream, temp_sums, slices * queries, 0.0f); }
+  slots::Backward<T> read{
       .n = n,
-      .rows = {scratch.rows.key_hats.as<T>(), scratch.rows.value_hats.as<T>(), nullptr, update.book.room},
+      .slots = {scratch.slots.key_hats.as<T>(), scratch.slots.value_hats.as<T>(), nullptr, update.book.room},
       .q = a.q.as<T>(),
       .d_o = a.d_o.as<T>(),
       .o = a.o.as<T>(),
       .lse = a.lse.as<float>(),
-      .row_temp = a.state_temp.as<float>(),
+      .slot_temp = a.state_temp.as<float>(),
       .d_q = a.d_q.as<T>(),
       .d_keys = gradients.key_hats,
       .d_values = gradients.value_hats,
@@ -332,10 +332,10 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
       .queries = queries,
       .scale = static_cast<float>(a.rule.scale)};
   if (attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data,
-                           a.d_k.data, a.d_v.data, scratch.rows.key_hats.data, scratch.rows.value_hats.data)) {
+                           a.d_k.data, a.d_v.data, scratch.slots.key_hats.data, scratch.slots.value_hats.data)) {
     read.statistics = of_queries.as<float>();
     const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, update.book.room, a.q.dtype);
-    read.parts = rows::parts_of(n, batch, 1, update.book.room, work.take<float>(parts), true);
+    read.parts = slots::parts_of(n, batch, 1, update.book.room, work.take<float>(parts), true);
   }
   Walk<T> walk{{update, gradients}, read, Elements(a.d_k), Elements(a.d_v), a.d_gate.as<float>(), units, count};
   walk.replay(stream);

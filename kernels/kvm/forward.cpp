@@ -8,7 +8,7 @@
 namespace hebb {
 
 KvmForwardScratch plan(Workspace& workspace, const KvmForward& args) {
-  const int64_t batch = args.k.size(0), kv_heads = args.k.size(2), room = args.rows.keys.size(2);
+  const int64_t batch = args.k.size(0), kv_heads = args.k.size(2), room = args.slots.keys.size(2);
   const DType dtype = args.q.dtype;
   KvmForwardScratch scratch;
   if (!workspace.on_gpu()) {
@@ -19,7 +19,7 @@ KvmForwardScratch plan(Workspace& workspace, const KvmForward& args) {
       workspace.tensor({batch, kv_heads, args.rule.chunk, args.k.size(3)}, sum_dtype(dtype), "memory keys");
   if (workspace.on_gpu()) {
     scratch.work = workspace.tensor({kvm_forward_work(args.q.shape, args.v.shape, args.rule, room, dtype)}, DType::f32,
-                                    "row scratch");
+                                    "slot scratch");
   }
   return scratch;
 }
@@ -30,7 +30,7 @@ namespace {
 
 /// Memory of one thread, of the size of a chunk.
 template <class S> struct Work {
-  std::vector<S> score, top, z;  // largest score over all rows, over rows that take tokens; a key
+  std::vector<S> score, top, z;  // largest score over all slots, over slots that take tokens; a key
   std::vector<int32_t> target, order, codes;
 };
 
@@ -40,7 +40,7 @@ template <class S> class Forward : DictionaryUnit {
       : DictionaryUnit(a, unit),
         a_(a),
         ring_(a.rule.chunk * a.rule.window),
-        book_(kvm_book<S>(a.rows, unit)),
+        book_(kvm_book<S>(a.slots, unit)),
         norm_{a.norm_weight.as<S>(), a.norm_bias.as<S>(), d_, static_cast<S>(a.rule.eps)},
         ring_k_(a.window.k.as<S>() + unit * ring_ * d_),
         ring_v_(a.window.v.as<S>() + unit * ring_ * dv_),
@@ -70,23 +70,23 @@ template <class S> class Forward : DictionaryUnit {
   /// First token of the ring that holds tokens of `chunk`: of chunk - W before it begins.
   int64_t own_block(int64_t chunk) const { return chunk % a_.rule.window * chunk_; }
 
-  void take(int64_t t, int64_t slot, int64_t count) {
+  void take(int64_t t, int64_t place, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t token = (row_ * length_ + t + i) * kv_heads_ + kv_head_;
-      std::copy_n(a_.k.as<S>() + token * d_, d_, ring_k_ + (slot + i) * d_);
-      std::copy_n(a_.v.as<S>() + token * dv_, dv_, ring_v_ + (slot + i) * dv_);
-      ring_gates_[slot + i] = a_.gate.defined() ? one_plus_elu(a_.gate.as<S>()[token]) : S(1);
+      std::copy_n(a_.k.as<S>() + token * d_, d_, ring_k_ + (place + i) * d_);
+      std::copy_n(a_.v.as<S>() + token * dv_, dv_, ring_v_ + (place + i) * dv_);
+      ring_gates_[place + i] = a_.gate.defined() ? one_plus_elu(a_.gate.as<S>()[token]) : S(1);
     }
   }
 
-  /// Entry of `chunk`, whose first token is t: chunk - W goes from the ring to the rows.
+  /// Entry of `chunk`, whose first token is t: chunk - W goes from the ring to the slots.
   void fold(int64_t chunk, int64_t t) {
     static thread_local Work<S> work;
-    const int64_t slot = own_block(chunk), before = chunk > a_.rule.window ? sizes_[chunk - 1] : 0;
+    const int64_t place = own_block(chunk), before = chunk > a_.rule.window ? sizes_[chunk - 1] : 0;
     const int64_t fresh = sizes_[chunk] - before;
     work.z.resize(static_cast<size_t>(d_));
     for (int64_t i = 0; i < chunk_; ++i) {
-      kvm_clear_rotary(a_.rule, d_, ring_k_ + (slot + i) * d_, work.z.data());
+      kvm_clear_rotary(a_.rule, d_, ring_k_ + (place + i) * d_, work.z.data());
       norm_.forward(work.z.data(), memory_keys_ + i * d_);
     }
     work.codes.assign(static_cast<size_t>(chunk_), -1);
@@ -95,20 +95,20 @@ template <class S> class Forward : DictionaryUnit {
     const bool gated = before > 0 && a_.rule.gate_appends;
     for (int64_t i = 0; i < chunk_; ++i) {
       if ((codes[i] & 1) != 0 && codes[i] >= 0) {
-        const S g = gated ? ring_gates_[slot + i] : S(1);
-        book_.found(a_.rule, codes[i] >> 1, memory_keys_ + i * d_, ring_v_ + (slot + i) * dv_,
+        const S g = gated ? ring_gates_[place + i] : S(1);
+        book_.found(a_.rule, codes[i] >> 1, memory_keys_ + i * d_, ring_v_ + (place + i) * dv_,
                     a_.rule.gate_keys ? g : S(1), a_.rule.gate_values ? g : S(1), chunk);
-        book_.read_row(a_.rule, norm_, codes[i] >> 1, chunk);
+        book_.read_slot(a_.rule, norm_, codes[i] >> 1, chunk);
       }
     }
     if (!a_.forced) { choose_targets(work, before, fresh, codes); }
-    merge(slot, codes, chunk);
+    merge(place, codes, chunk);
     if (a_.rule.value_norm == KvmValueNorm::updates) {
       for (int64_t r = 0; r < sizes_[chunk]; ++r) { book_.read_value(a_.rule, r, chunk); }
     }
   }
 
-  /// The tokens that found rows: those least like any of the `before` rows. Leaves the best row of the others in
+  /// The tokens that found slots: those least like any of the `before` slots. Leaves the best slot of the others in
   /// `work`.
   void choose_founders(Work<S>& work, int64_t before, int64_t fresh, int32_t* codes) {
     work.order.resize(static_cast<size_t>(chunk_));
@@ -134,7 +134,7 @@ template <class S> class Forward : DictionaryUnit {
     }
   }
 
-  /// The rows that the other tokens join: new rows take part, old ones win ties.
+  /// The slots that the other tokens join: new slots take part, old ones win ties.
   void choose_targets(Work<S>& work, int64_t before, int64_t fresh, int32_t* codes) {
     if (fresh == chunk_) { return; }
     if (fresh > 0) {
@@ -150,7 +150,7 @@ template <class S> class Forward : DictionaryUnit {
     }
   }
 
-  /// Calls each(token of the chunk, its scores against rows [first, first + count)).
+  /// Calls each(token of the chunk, its scores against slots [first, first + count)).
   template <class F> void each_score(int64_t first, int64_t count, F&& each) {
     for (int64_t i = 0; i < chunk_; i += kKvmTile) {
       const int64_t tokens = std::min(kKvmTile, chunk_ - i);
@@ -166,21 +166,21 @@ template <class S> class Forward : DictionaryUnit {
     return found == x + end ? begin : found - x;
   }
 
-  void merge(int64_t slot, const int32_t* codes, int64_t chunk) {
+  void merge(int64_t place, const int32_t* codes, int64_t chunk) {
     const auto each = [&](auto&& f) {
       for (int64_t i = 0; i < chunk_; ++i) {
         if ((codes[i] & 1) == 0) { f(i, static_cast<int64_t>(codes[i] >> 1)); }
       }
     };
     each([&](int64_t i, int64_t r) {
-      const S g = ring_gates_[slot + i];
-      book_.merge(a_.rule, r, memory_keys_ + i * d_, ring_v_ + (slot + i) * dv_, a_.rule.gate_keys ? g : S(1),
+      const S g = ring_gates_[place + i];
+      book_.merge(a_.rule, r, memory_keys_ + i * d_, ring_v_ + (place + i) * dv_, a_.rule.gate_keys ? g : S(1),
                   a_.rule.gate_values ? g : S(1));
     });
-    each([&](int64_t, int64_t r) { book_.read_row(a_.rule, norm_, r, chunk); });
+    each([&](int64_t, int64_t r) { book_.read_slot(a_.rule, norm_, r, chunk); });
   }
 
-  /// Reads out `count` tokens from t on, the first of which is number `at` of `chunk`. Columns of the logits: rows,
+  /// Reads out `count` tokens from t on, the first of which is number `at` of `chunk`. Columns of the logits: slots,
   /// other chunks in the order of the ring, own chunk.
   void read(int64_t chunk, int64_t t, int64_t at, int64_t count) {
     const int64_t group = heads_ / kv_heads_, n = sizes_[chunk], own = own_block(chunk), next = own + chunk_;
@@ -218,7 +218,8 @@ template <class S> class Forward : DictionaryUnit {
     }
   }
 
-  /// Scores of n rows and of window tokens, `visible` columns in all, to exponentials of the logits; returns their sum.
+  /// Scores of n slots and of window tokens, `visible` columns in all, to exponentials of the logits; returns their
+  /// sum.
   S softmax(S* x, int64_t h, int64_t n, int64_t visible, int64_t columns, int64_t item) const {
     if (a_.state_temp.defined()) {
       const S state = a_.state_temp.as<S>()[h], window = a_.window_temp.as<S>()[h];

@@ -4,29 +4,29 @@
 #include "kernels/kvm/slots.cuh"
 
 // The windows of all tokens first, by the attention kernels; then step by step: memory keys of the chunk that leaves
-// the window, scores against the rows (common/row_compare.h), founders, new rows, scores against those, joins: seven
-// launches a step of C tokens, of B K C warps, B K m / 64 and one with B K blocks. Reading (common/row_attention.h)
-// waits for nothing else: on tensor cores a group of 17 steps is read together behind its last one, rows that changed
-// in between as they were kept; else each step reads, as it must where all rows change. FLOPs a token: 2 H (D + Dv)(m +
-// (W - 1/2) C) + 2 K D m. In bf16 q, k, v and what is read of the rows are bf16, sums, norms and gates fp32; with the
-// usual head sizes products are on tensor cores. Bound: in fp32 multiply-adds for long chunks and many rows, in bf16
-// and else the latency of the launches, which follow each other.
+// the window, scores against the slots (dictionary/slot_compare.cuh), founders, new slots, scores against those, joins:
+// seven launches a step of C tokens, of B K C warps, B K m / 64 and one with B K blocks. Reading
+// (dictionary/slot_attention.cuh) waits for nothing else: on tensor cores a group of 17 steps is read together behind
+// its last one, slots that changed in between as they were kept; else each step reads, as it must where all slots
+// change. FLOPs a token: 2 H (D + Dv)(m + (W - 1/2) C) + 2 K D m. In bf16 q, k, v and what is read of the slots are
+// bf16, sums, norms and gates fp32; with the usual head sizes products are on tensor cores. Bound: in fp32
+// multiply-adds for long chunks and many slots, in bf16 and else the latency of the launches, which follow each other.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace kvm;
-using rows::Best, rows::Score, rows::score_of;
+using slots::Best, slots::Score, slots::score_of;
 
 struct Choose {
   Layout n;
   const Score* partial;
-  Score* scores;    // [B, K, C]: against the rows before the step
+  Score* scores;    // [B, K, C]: against the slots before the step
   int32_t* founds;  // [B, K, C]
   int32_t* codes;   // [B, K, C]
   int64_t tiles, step, sinks;
 };
 
-/// The tokens that found rows: those least like any row (docs/layers/kvm.md, Append). Ranks are counted: C^2
+/// The tokens that found slots: those least like any slot (docs/layers/kvm.md, Append). Ranks are counted: C^2
 /// comparisons.
 __global__ void __launch_bounds__(kBlockThreads) kvm_founders_kernel(Choose a) {
   const int64_t unit = blockIdx.x, chunk = a.n.chunk, first = unit * chunk;
@@ -49,13 +49,13 @@ __global__ void __launch_bounds__(kBlockThreads) kvm_founders_kernel(Choose a) {
     a.founds[first + i] = rank < step.after - step.before ? 1 : 0;
   });
   block_each(chunk, [&](int64_t i) {
-    int64_t row = step.before;
-    for (int64_t j = 0; j < i; ++j) { row += a.founds[first + j]; }
-    a.codes[first + i] = a.founds[first + i] != 0 ? static_cast<int32_t>(2 * row + 1) : -1;
+    int64_t slot = step.before;
+    for (int64_t j = 0; j < i; ++j) { slot += a.founds[first + j]; }
+    a.codes[first + i] = a.founds[first + i] != 0 ? static_cast<int32_t>(2 * slot + 1) : -1;
   });
 }
 
-/// The rows that the other tokens join: new rows take part, old ones win ties (section 4.5). Item: a unit's token of
+/// The slots that the other tokens join: new slots take part, old ones win ties. Item: a unit's token of
 /// the chunk.
 struct ChooseTargets {
   Choose of;
@@ -72,13 +72,13 @@ struct ChooseTargets {
       const Score fresh =
           score_of(of.partial + unit * of.tiles * n.chunk + i, n.chunk, step.after - step.before, of.sinks);
       if (step.after > step.before && fresh.best.score > best.score) { best = fresh.best; }
-      code = 2 * best.row;
+      code = 2 * best.slot;
     }
     if (out != nullptr) { out[unit * n.length + step.fold - window * n.chunk + i] = code; }
   }
 };
 
-/// The newest tokens of the last document to the ring, of which slot p mod size holds position p. Item: unit and age.
+/// The newest tokens of the last document to the ring, of which place p mod size holds position p. Item: unit and age.
 struct Store {
   Layout n;
   Elements from, ring;  // from [B, T, K, width], or null: ones
@@ -120,10 +120,10 @@ Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tile
           .founds = work.take<int32_t>(keys),
           .key_copies = a.q.dtype == DType::bf16 ? work.take<bf16>(keys * a.q.size(3)) : nullptr,
           .parts = work.take<float>(
-              dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, a.rows.keys.size(2), a.q.dtype)),
+              dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, a.slots.keys.size(2), a.q.dtype)),
           .old = {}};
   if (group > 1) {
-    p.old = {work.take<int32_t>(a.k.size(0) * a.k.size(2) * group * a.rows.keys.size(2)),
+    p.old = {work.take<int32_t>(a.k.size(0) * a.k.size(2) * group * a.slots.keys.size(2)),
              work.take<bf16>(keys * group * a.q.size(3)), work.take<bf16>(keys * group * a.v.size(3)),
              a.rule.chunk * group, group};
   }
@@ -153,26 +153,26 @@ void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkPart
           .o = a.o, .lse = lse, .q = q, .k = a.k, .v = a.v, .lo = lo, .hi = hi, .bias = {}, .scale = a.rule.scale},
       AttentionForwardScratch{});
   if (a.lse.defined()) {
-    each_element("kvm_lse", stream, 1, lse.numel(), rows::CopyFloats{a.lse.as<float>(), p.own_lse});
+    each_element("kvm_lse", stream, 1, lse.numel(), slots::CopyFloats{a.lse.as<float>(), p.own_lse});
   }
 }
 
-/// One update: from the chunk that leaves the window to the rows.
+/// One update: from the chunk that leaves the window to the slots.
 template <class T>
-void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts& p, rows::Compare<T> comparison,
+void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts& p, slots::Compare<T> comparison,
           bool on_tensor_cores) {
   const int64_t batch = a.k.size(0), units = batch * a.k.size(2), items = units * a.rule.chunk, step = update.step;
   each_warp("kvm_memory_keys", stream, items, MemoryKeys{update});
   const Choose choose{update.n, p.partial, p.scores, p.founds, p.codes, comparison.tiles(), step, a.rule.sinks};
   comparison.step = step;
   if (!a.forced) {
-    rows::compare_rows(stream, batch, comparison, on_tensor_cores);
+    slots::compare_slots(stream, batch, comparison, on_tensor_cores);
     HEBB_LAUNCH(kvm_founders_kernel, blocks_for(units, 1), kBlockThreads, 0, stream, choose);
   }
   each_warp("kvm_found", stream, items, Found{update});
   if (!a.forced) {
-    comparison.against = rows::Against::new_rows;
-    rows::compare_rows(stream, batch, comparison, on_tensor_cores);
+    comparison.against = slots::Against::new_slots;
+    slots::compare_slots(stream, batch, comparison, on_tensor_cores);
     each_element("kvm_targets", stream, units, a.rule.chunk,
                  ChooseTargets{choose, a.routes.as<int32_t>(), a.rule.window});
   }
@@ -185,10 +185,10 @@ void fold(Stream& stream, const KvmForward& a, const Update& update, const Parts
 template <class T> void forward(Stream& stream, const KvmForward& a, const KvmForwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2),
                 ring = a.rule.chunk * a.rule.window;
-  const int64_t count = rows::steps_of(length, a.rule.chunk), room = a.rows.keys.size(2),
-                tiles = (room + rows::kTile - 1) / rows::kTile;
+  const int64_t count = slots::steps_of(length, a.rule.chunk), room = a.slots.keys.size(2),
+                tiles = (room + slots::kTile - 1) / slots::kTile;
   const auto *const ring_k = a.window.k.as<T>(), *const ring_v = a.window.v.as<T>(),
-                    *const key_hats = a.rows.key_hats.as<T>(), *const value_hats = a.rows.value_hats.as<T>();
+                    *const key_hats = a.slots.key_hats.as<T>(), *const value_hats = a.slots.value_hats.as<T>();
   const bool on_tensor_cores =
       attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.o.data, ring_k, ring_v, key_hats, value_hats);
   const int64_t most = on_tensor_cores ? kvm_group(a.q.shape, a.v.shape, a.rule, a.q.dtype) : 1;
@@ -196,12 +196,12 @@ template <class T> void forward(Stream& stream, const KvmForward& a, const KvmFo
   const Parts p = parts_of(work, a, count, tiles, most);
   attend_window(stream, a, p, work);
   make_steps(stream, a, p.steps, count);
-  const Layout n = rows::layout_of(a, p.steps, count);
-  if (a.routes.defined() && !a.forced) { rows::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1); }
+  const Layout n = slots::layout_of(a, p.steps, count);
+  if (a.routes.defined() && !a.forced) { slots::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1); }
   const Codes codes = a.forced ? Codes{a.routes.as<int32_t>(), true} : Codes{p.codes, false};
   Update update{n,
                 a.rule,
-                Book(a.rows),
+                Book(a.slots),
                 {a.norm_weight.as<float>(), a.norm_bias.as<float>(), n.d, static_cast<float>(a.rule.eps)},
                 {Elements(a.k), Elements(a.v), a.gate.as<float>(), Elements(a.window.k), Elements(a.window.v),
                  a.window.gates.as<float>(), ring},
@@ -212,38 +212,38 @@ template <class T> void forward(Stream& stream, const KvmForward& a, const KvmFo
                 p.gates,
                 0,
                 p.old};
-  rows::Read<T> read{.n = n,
-                     .rows = {key_hats, value_hats, nullptr, room},
-                     .ring = {ring_k, ring_v, ring, a.rule.window},
-                     .q = a.q.as<T>(),
-                     .o = a.o.as<T>(),
-                     .lse = a.lse.as<float>(),
-                     .own_lse = p.own_lse,
-                     .row_temp = a.state_temp.as<float>(),
-                     .ring_temp = a.window_temp.as<float>(),
-                     .scale = static_cast<float>(a.rule.scale),
-                     .parts = rows::parts_of(n, batch, most, room, p.parts, on_tensor_cores),
-                     .on_tensor_cores = on_tensor_cores,
-                     .old = p.old.rows()};
+  slots::Read<T> read{.n = n,
+                      .slots = {key_hats, value_hats, nullptr, room},
+                      .ring = {ring_k, ring_v, ring, a.rule.window},
+                      .q = a.q.as<T>(),
+                      .o = a.o.as<T>(),
+                      .lse = a.lse.as<float>(),
+                      .own_lse = p.own_lse,
+                      .slot_temp = a.state_temp.as<float>(),
+                      .ring_temp = a.window_temp.as<float>(),
+                      .scale = static_cast<float>(a.rule.scale),
+                      .parts = slots::parts_of(n, batch, most, room, p.parts, on_tensor_cores),
+                      .on_tensor_cores = on_tensor_cores,
+                      .old = p.old.slots()};
   const T* items;
   if constexpr (std::is_same_v<T, bf16>) {
     items = p.key_copies;
   } else {
     items = scratch.memory_keys.as<float>();
   }
-  const rows::Compare<T> comparison{n,    items, key_hats,     nullptr, p.partial,
-                                    room, 0,     a.rule.sinks, 0,       rows::Against::old_rows};
+  const slots::Compare<T> comparison{n,    items, key_hats,     nullptr, p.partial,
+                                     room, 0,     a.rule.sinks, 0,       slots::Against::old_slots};
   for (read.steps = {0, most}; read.steps.first < count; read.steps.first += most) {
     read.steps.count = std::min(most, count - read.steps.first);
-    if (most > 1) { rows::fill(stream, p.old.table, units * most * room, -1); }
+    if (most > 1) { slots::fill(stream, p.old.table, units * most * room, -1); }
     for (update.step = read.steps.first; update.step < read.steps.first + read.steps.count; ++update.step) {
       fold(stream, a, update, p, comparison, on_tensor_cores);
     }
     if (most > 1) {
       each_element("kvm_resolve", stream, units, room,
-                   rows::ResolveSlots{p.old.table, most, read.steps.count, room, true});
+                   slots::ResolveVersions{p.old.table, most, read.steps.count, room, true});
     }
-    rows::read_rows(stream, batch, read);
+    slots::read_slots(stream, batch, read);
   }
   const int64_t ages = length < ring ? length : ring;
   each_element("kvm_store", stream, units * ages, n.d,

@@ -15,18 +15,18 @@ struct KvmForwardScratch {
 };
 
 struct KvmBackwardScratch {
-  KvmRows rows;          // with room for KvmBackward::room
-  KvmRows d_rows;        // gradients of what the row's present version was read as, and running ones of its sums
-  Tensor versions;       // [B, K, T, D + Dv], T = 1 where no row is read
+  KvmSlots slots;        // with room for KvmBackward::room
+  KvmSlots d_slots;      // gradients of what the slot's present version was read as, and running ones of its sums
+  Tensor versions;       // [B, K, T, D + Dv], T = 1 where no slot is read
   Tensor previous;       // [B, K, T] i32: the version before
-  Tensor latest;         // [B, K, R] i32: the row's version
+  Tensor latest;         // [B, K, R] i32: the slot's version
   Tensor probabilities;  // [B, K, 2, kKvmTile, R + W C], with their gradients, on the CPU
   Tensor partial;        // [B, K, 2 D + 2 H / K]: sums of parameters' gradients, on the CPU
   Tensor work;           // [kvm_backward_work(...)] of 4 bytes, on a GPU: see its kernels
 };
 
 /// Steps (a chunk of every row) that the GPU reads as one group on tensor cores: what changes in them is kept until all
-/// are done. Where every step changes what is read of all rows, there is no group. Rows of n chunks have n + 1 steps,
+/// are done. Where every step changes what is read of all slots, there is no group. Rows of n chunks have n + 1 steps,
 /// the last for documents that begin off the grid.
 inline int64_t kvm_group(const Shape& q, const Shape& v, const KvmRule& rule, DType dtype) {
   constexpr int64_t kMost = 17;

@@ -1,6 +1,6 @@
 #pragma once
-// State rows of kvm on the GPU: the plan of a pass, memory keys, and what tokens do to rows (docs/layers/kvm.md). One
-// warp has one token of the chunk that leaves the window, or one row.
+// State slots of kvm on the GPU: the plan of a pass, memory keys, and what tokens do to slots (docs/layers/kvm.md). One
+// warp has one token of the chunk that leaves the window, or one slot.
 #include "kernels/attention/visible_keys.h"
 #include "kernels/common/cuda/load_store.cuh"
 #include "kernels/dictionary/slot_attention.cuh"
@@ -8,7 +8,7 @@
 
 namespace hebb::HEBB_DEVICE::kvm {
 
-using rows::kNone, rows::Layout, rows::Step, rows::WorkParts;
+using slots::kNone, slots::Layout, slots::Step, slots::WorkParts;
 
 /// Fills the steps of a pass. A warp makes one step.
 struct MakeSteps {
@@ -19,20 +19,20 @@ struct MakeSteps {
   __device__ void operator()(int64_t item, int lane) const {
     const int64_t row = item / count;
     int32_t read = kNone, fold = kNone;
-    rows::each_chunk_start(doc_start + row * length, length, chunk, item % count, lane, [&](int64_t t, int64_t begin) {
+    slots::each_chunk_start(doc_start + row * length, length, chunk, item % count, lane, [&](int64_t t, int64_t begin) {
       const int64_t c = (t - begin) / chunk, oldest = c - window + 1;
       if (c >= window ||
-          begin + (oldest > 0 ? oldest : 0) * chunk < 0) {  // there are rows, or earlier tokens in the window
+          begin + (oldest > 0 ? oldest : 0) * chunk < 0) {  // there are slots, or earlier tokens in the window
         read = static_cast<int32_t>(t);
       }
       if (c >= window && t >= 0) { fold = static_cast<int32_t>(t); }
     });
-    read = rows::warp_max_of(read);
-    fold = rows::warp_max_of(fold);
+    read = slots::warp_max_of(read);
+    fold = slots::warp_max_of(fold);
     if (lane == 0) {
       const auto chunk_at = [&](int64_t t) { return (t - doc_start[row * length + (t < 0 ? 0 : t)]) / chunk; };
       Step s{read, 0, fold, 0, 0};
-      if (read != kNone) { s.rows = sizes[chunk_at(read)]; }
+      if (read != kNone) { s.slots = sizes[chunk_at(read)]; }
       if (fold != kNone) {
         const int64_t c = chunk_at(fold);
         s.before = c > window ? sizes[c - 1] : 0;
@@ -51,9 +51,9 @@ struct Tokens {
   const float* ring_gates = nullptr;
   int64_t ring = 1;  // tokens that it holds
 
-  /// One token; `token` is its line among all of this pass, `slot` in the ring where it is of an earlier one.
+  /// One token; `token` is its line among all of this pass, `place` in the ring where it is of an earlier one.
   struct One {
-    int64_t token, slot;
+    int64_t token, place;
     bool is_earlier;
   };
   __device__ One at(const Layout& n, int64_t unit, int64_t t) const {
@@ -62,13 +62,13 @@ struct Tokens {
     return {0, unit * ring + (t - n.doc_start[row * n.length]) % ring, true};
   }
   __device__ float key(const Layout& n, const One& one, int64_t c) const {
-    return one.is_earlier ? ring_k[one.slot * n.d + c] : k[one.token * n.d + c];
+    return one.is_earlier ? ring_k[one.place * n.d + c] : k[one.token * n.d + c];
   }
   __device__ float value(const Layout& n, const One& one, int64_t c) const {
-    return one.is_earlier ? ring_v[one.slot * n.dv + c] : v[one.token * n.dv + c];
+    return one.is_earlier ? ring_v[one.place * n.dv + c] : v[one.token * n.dv + c];
   }
   __device__ float gate_at(const One& one) const {
-    return one.is_earlier ? ring_gates[one.slot] : gate != nullptr ? one_plus_elu(gate[one.token]) : 1.0f;
+    return one.is_earlier ? ring_gates[one.place] : gate != nullptr ? one_plus_elu(gate[one.token]) : 1.0f;
   }
 };
 
@@ -119,7 +119,7 @@ struct Book {
   Elements key_hats, value_hats;
   int64_t room;
 
-  explicit Book(const KvmRows& r)
+  explicit Book(const KvmSlots& r)
       : keys(r.keys.as<float>()),
         values(r.values.as<float>()),
         radii(r.radii.as<float>()),
@@ -130,32 +130,32 @@ struct Book {
 
   static constexpr float kTiny = 1e-12f;
 
-  /// max(|value sum|, tiny) of a row, by one warp.
-  __device__ float clamped_norm(int64_t row, int64_t dv, int lane) const {
+  /// max(|value sum|, tiny) of a slot, by one warp.
+  __device__ float clamped_norm(int64_t slot, int64_t dv, int lane) const {
     float squares = 0;
-    for (int64_t c = lane; c < dv; c += 32) { squares += values[row * dv + c] * values[row * dv + c]; }
+    for (int64_t c = lane; c < dv; c += 32) { squares += values[slot * dv + c] * values[slot * dv + c]; }
     const float norm = sqrtf(warp_sum(squares));
     return norm > kTiny ? norm : kTiny;
   }
-  /// Factor from the sum of a row's values to what queries of `chunk` read.
-  __device__ float value_scale(const KvmRule& rule, int64_t row, int64_t dv, int64_t chunk, int lane) const {
+  /// Factor from the sum of a slot's values to what queries of `chunk` read.
+  __device__ float value_scale(const KvmRule& rule, int64_t slot, int64_t dv, int64_t chunk, int lane) const {
     switch (rule.value_norm) {
-      case KvmValueNorm::radius: return radii[row] / clamped_norm(row, dv, lane);
-      case KvmValueNorm::mean: return 1.0f / static_cast<float>(1 + counts[row]);
-      case KvmValueNorm::updates: return 1.0f / static_cast<float>(1 + chunk - counts[row]);
+      case KvmValueNorm::radius: return radii[slot] / clamped_norm(slot, dv, lane);
+      case KvmValueNorm::mean: return 1.0f / static_cast<float>(1 + counts[slot]);
+      case KvmValueNorm::updates: return 1.0f / static_cast<float>(1 + chunk - counts[slot]);
     }
     return 1.0f;
   }
-  __device__ void read_value(const KvmRule& rule, int64_t row, int64_t dv, int64_t chunk, int lane) const {
-    const float scale = value_scale(rule, row, dv, chunk, lane);
-    for (int64_t c = lane; c < dv; c += 32) { value_hats.set(row * dv + c, scale * values[row * dv + c]); }
+  __device__ void read_value(const KvmRule& rule, int64_t slot, int64_t dv, int64_t chunk, int lane) const {
+    const float scale = value_scale(rule, slot, dv, chunk, lane);
+    for (int64_t c = lane; c < dv; c += 32) { value_hats.set(slot * dv + c, scale * values[slot * dv + c]); }
   }
-  __device__ void read_row(const KvmRule& rule, const Norm& norm, int64_t row, int64_t dv, int64_t chunk,
-                           int lane) const {
-    const float* const key = keys + row * norm.width;
+  __device__ void read_slot(const KvmRule& rule, const Norm& norm, int64_t slot, int64_t dv, int64_t chunk,
+                            int lane) const {
+    const float* const key = keys + slot * norm.width;
     norm.forward(
-        lane, [&](int64_t c) { return key[c]; }, [&](int64_t c, float y) { key_hats.set(row * norm.width + c, y); });
-    read_value(rule, row, dv, chunk, lane);
+        lane, [&](int64_t c) { return key[c]; }, [&](int64_t c, float y) { key_hats.set(slot * norm.width + c, y); });
+    read_value(rule, slot, dv, chunk, lane);
   }
 };
 
@@ -169,21 +169,21 @@ struct Codes {
   }
 };
 
-/// Rows as updates made them, by the token by which the update first touched the row (backward only: keys null
+/// Slots as updates made them, by the token by which the update first touched the slot (backward only: keys null
 /// otherwise).
 struct Versions {
   float *keys = nullptr, *values = nullptr, *radii = nullptr;         // [B, K, T, D], [B, K, T, Dv], [B, K, T]
   int32_t *counts = nullptr, *previous = nullptr, *latest = nullptr;  // [B, K, T], [B, K, T], [B, K, R]
 };
 
-/// What was read of rows before updates changed it, in bf16, by slot: the place in its chunk of the token by which the
-/// update first touched the row, of the chunks of a group of steps (null: not kept).
+/// What was read of slots before updates changed it, in bf16, by version: the place in its chunk of the token by which
+/// the update first touched the slot, of the chunks of a group of steps (null: not kept).
 struct OldHats {
   int32_t* table = nullptr;  // [B, K, group, R]
   bf16 *keys = nullptr, *values = nullptr;
-  int64_t slots = 0, group = 1;
+  int64_t versions = 0, group = 1;
 
-  rows::OldRows rows() const { return {table, keys, values, nullptr, slots, group}; }
+  slots::OldSlots slots() const { return {table, keys, values, nullptr, versions, group}; }
 };
 
 /// A token of the chunk that leaves the window; t counts from the row's first and is negative for tokens before this
@@ -224,27 +224,27 @@ struct Update {
   /// The key without its rotary channels, which the memory key is the norm of.
   __device__ float z(const Tokens::One& one, int64_t c) const { return c < rule.rotary ? 0.0f : tokens.key(n, one, c); }
 
-  /// Keeps what is read of the row, which the member is the first to touch.
-  __device__ void keep_hats(const Member& m, int64_t row, int lane) const {
+  /// Keeps what is read of the slot, which the member is the first to touch.
+  __device__ void keep_hats(const Member& m, int64_t slot, int lane) const {
     if (old.table == nullptr) { return; }
-    const int64_t slot = step % old.group * rule.chunk + m.place, to = m.unit * old.slots + slot;
-    for (int64_t c = lane; c < n.d; c += 32) { old.keys[to * n.d + c] = round_to_bf16(book.key_hats[row * n.d + c]); }
+    const int64_t version = step % old.group * rule.chunk + m.place, to = m.unit * old.versions + version;
+    for (int64_t c = lane; c < n.d; c += 32) { old.keys[to * n.d + c] = round_to_bf16(book.key_hats[slot * n.d + c]); }
     for (int64_t c = lane; c < n.dv; c += 32) {
-      old.values[to * n.dv + c] = round_to_bf16(book.value_hats[row * n.dv + c]);
+      old.values[to * n.dv + c] = round_to_bf16(book.value_hats[slot * n.dv + c]);
     }
     if (lane == 0) {
-      *rows::slot_entry(old.table, m.unit, step, old.group, book.room, row - m.unit * book.room) =
-          static_cast<int32_t>(slot);
+      *slots::version_entry(old.table, m.unit, step, old.group, book.room, slot - m.unit * book.room) =
+          static_cast<int32_t>(version);
     }
   }
-  /// Keeps the row as version `token`.
-  __device__ void keep(int64_t unit, int64_t row, int64_t token, int lane) const {
-    const int64_t slot = unit * n.length + token;
-    for (int64_t c = lane; c < n.d; c += 32) { versions.keys[slot * n.d + c] = book.keys[row * n.d + c]; }
-    for (int64_t c = lane; c < n.dv; c += 32) { versions.values[slot * n.dv + c] = book.values[row * n.dv + c]; }
+  /// Keeps the slot as version `token`.
+  __device__ void keep(int64_t unit, int64_t slot, int64_t token, int lane) const {
+    const int64_t version = unit * n.length + token;
+    for (int64_t c = lane; c < n.d; c += 32) { versions.keys[version * n.d + c] = book.keys[slot * n.d + c]; }
+    for (int64_t c = lane; c < n.dv; c += 32) { versions.values[version * n.dv + c] = book.values[slot * n.dv + c]; }
     if (lane == 0) {
-      versions.radii[slot] = book.radii[row];
-      versions.counts[slot] = book.counts[row];
+      versions.radii[version] = book.radii[slot];
+      versions.counts[version] = book.counts[slot];
     }
   }
 };
@@ -265,103 +265,103 @@ struct MemoryKeys : Update {
   }
 };
 
-/// The tokens that found rows.
+/// The tokens that found slots.
 struct Found : Update {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
     const int32_t code = m.exists() ? routes(m)[m.place] : -1;
     if (code < 0 || (code & 1) == 0) { return; }
-    const int64_t row = m.unit * book.room + (code >> 1), chunk = chunk_of(m);
-    keep_hats(m, row, lane);
+    const int64_t slot = m.unit * book.room + (code >> 1), chunk = chunk_of(m);
+    keep_hats(m, slot, lane);
     const auto one = tokens.at(n, m.unit, m.t);
     const float gate = m.step.before > 0 && rule.gate_appends ? gates[item] : 1.0f;
     for (int64_t c = lane; c < n.d; c += 32) {
-      book.keys[row * n.d + c] = (rule.gate_keys ? gate : 1.0f) * memory_keys[item * n.d + c];
+      book.keys[slot * n.d + c] = (rule.gate_keys ? gate : 1.0f) * memory_keys[item * n.d + c];
     }
     float squares = 0;
     for (int64_t c = lane; c < n.dv; c += 32) {
       const float v = (rule.gate_values ? gate : 1.0f) * tokens.value(n, one, c);
-      book.values[row * n.dv + c] = v;
+      book.values[slot * n.dv + c] = v;
       squares += v * v;
     }
     squares = warp_sum(squares);
     if (lane == 0) {
-      book.radii[row] = sqrtf(squares);
-      book.counts[row] = rule.value_norm == KvmValueNorm::updates ? static_cast<int32_t>(chunk) : 0;
+      book.radii[slot] = sqrtf(squares);
+      book.counts[slot] = rule.value_norm == KvmValueNorm::updates ? static_cast<int32_t>(chunk) : 0;
     }
     __syncwarp();
-    book.read_row(rule, norm, row, n.dv, chunk, lane);
+    book.read_slot(rule, norm, slot, n.dv, chunk, lane);
     if (versions.keys != nullptr) {
-      keep(m.unit, row, m.t, lane);
+      keep(m.unit, slot, m.t, lane);
       if (lane == 0) {
-        versions.previous[m.unit * n.length + m.t] = versions.latest[row];  // of an earlier document, too
-        versions.latest[row] = static_cast<int32_t>(m.t);
+        versions.previous[m.unit * n.length + m.t] = versions.latest[slot];  // of an earlier document, too
+        versions.latest[slot] = static_cast<int32_t>(m.t);
       }
     }
   }
 };
 
-/// The tokens that join rows, in order; the first of a row does the row.
+/// The tokens that join slots, in order; the first of a slot does the slot.
 struct Merge : Update {
   __device__ void operator()(int64_t item, int lane) const {
     const Member m = member(item);
     if (!m.exists()) { return; }
     const int32_t* const of = routes(m);
     const int32_t code = of[m.place];
-    if ((code & 1) != 0 || rows::is_among(of, m.place, code, lane)) { return; }
-    const int64_t row = m.unit * book.room + (code >> 1), chunk_item = m.unit * rule.chunk;
+    if ((code & 1) != 0 || slots::is_among(of, m.place, code, lane)) { return; }
+    const int64_t slot = m.unit * book.room + (code >> 1), chunk_item = m.unit * rule.chunk;
     if ((code >> 1) < m.step.before) {  // else its founder has kept them
-      keep_hats(m, row, lane);
+      keep_hats(m, slot, lane);
     }
     for (int64_t base = 0; base < n.d; base += 32) {
       const int64_t c = base + lane;
-      float sum = c < n.d ? book.keys[row * n.d + c] : 0.0f;
-      rows::each_member(of, rule.chunk, m.place, code, lane, [&](int64_t j) {
+      float sum = c < n.d ? book.keys[slot * n.d + c] : 0.0f;
+      slots::each_member(of, rule.chunk, m.place, code, lane, [&](int64_t j) {
         const float g = rule.gate_keys ? gates[chunk_item + j] : 1.0f;
         sum += c < n.d ? g * memory_keys[(chunk_item + j) * n.d + c] : 0.0f;
       });
-      if (c < n.d) { book.keys[row * n.d + c] = sum; }
+      if (c < n.d) { book.keys[slot * n.d + c] = sum; }
     }
     int32_t members = 0;
     for (int64_t base = 0; base < n.dv; base += 32) {
       const int64_t c = base + lane;
-      float sum = c < n.dv ? book.values[row * n.dv + c] : 0.0f;
+      float sum = c < n.dv ? book.values[slot * n.dv + c] : 0.0f;
       members = 0;
-      rows::each_member(of, rule.chunk, m.place, code, lane, [&](int64_t j) {
+      slots::each_member(of, rule.chunk, m.place, code, lane, [&](int64_t j) {
         const float g = rule.gate_values ? gates[chunk_item + j] : 1.0f;
         sum += c < n.dv ? g * tokens.value(n, tokens.at(n, m.unit, m.first() + j), c) : 0.0f;
         ++members;
       });
-      if (c < n.dv) { book.values[row * n.dv + c] = sum; }
+      if (c < n.dv) { book.values[slot * n.dv + c] = sum; }
     }
-    if (lane == 0 && rule.value_norm == KvmValueNorm::mean) { book.counts[row] += members; }
+    if (lane == 0 && rule.value_norm == KvmValueNorm::mean) { book.counts[slot] += members; }
     __syncwarp();
-    book.read_row(rule, norm, row, n.dv, chunk_of(m), lane);
+    book.read_slot(rule, norm, slot, n.dv, chunk_of(m), lane);
     if (versions.keys != nullptr) {
-      const int64_t latest = versions.latest[row], t = latest < m.first() ? m.t : latest;  // or its founder's
-      __syncwarp();                                                                        // every lane has read it
-      keep(m.unit, row, t, lane);
+      const int64_t latest = versions.latest[slot], t = latest < m.first() ? m.t : latest;  // or its founder's
+      __syncwarp();                                                                         // every lane has read it
+      keep(m.unit, slot, t, lane);
       if (lane == 0 && latest < m.first()) {
         versions.previous[m.unit * n.length + t] = static_cast<int32_t>(latest);
-        versions.latest[row] = static_cast<int32_t>(t);
+        versions.latest[slot] = static_cast<int32_t>(t);
       }
     }
   }
 };
 
-/// Value norm "updates": what queries of the step's chunk read of every row.
+/// Value norm "updates": what queries of the step's chunk read of every slot.
 struct ReadValues {
   Layout n;
   KvmRule rule;
   Book book;
   int64_t step;
 
-  __device__ void operator()(int64_t row, int lane) const {
-    const int64_t unit = row / book.room, at = unit / n.kv_heads;
+  __device__ void operator()(int64_t slot, int lane) const {
+    const int64_t unit = slot / book.room, at = unit / n.kv_heads;
     const Step s = n.at(at, step);
-    if (s.read != kNone && row % book.room < s.rows) {
+    if (s.read != kNone && slot % book.room < s.slots) {
       const int64_t begin = n.doc_start[at * n.length + (s.read < 0 ? 0 : s.read)];
-      book.read_value(rule, row, n.dv, (s.read - begin) / rule.chunk, lane);
+      book.read_value(rule, slot, n.dv, (s.read - begin) / rule.chunk, lane);
     }
   }
 };

@@ -1,5 +1,5 @@
 #pragma once
-// The state rows of one kv head of kvm: memory keys, sums, and what is read of them.
+// The state slots of one kv head of kvm: memory keys, sums, and what is read of them.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -61,7 +61,7 @@ template <class S> inline void kvm_clear_rotary(const KvmRule& rule, int64_t wid
   std::copy(k + rule.rotary, k + width, z + rule.rotary);
 }
 
-/// The rows of one row of the batch and kv head.
+/// The slots of one row of the batch and kv head.
 template <class S> struct KvmBook {
   S *keys, *values, *radii;
   int32_t* counts;
@@ -73,7 +73,7 @@ template <class S> struct KvmBook {
   S* key_hat(int64_t r) const { return key_hats + r * key_dim; }
   S* value_hat(int64_t r) const { return value_hats + r * value_dim; }
 
-  /// Makes row r of a token's memory key and value times their gates, on entry of `chunk`.
+  /// Makes slot r of a token's memory key and value times their gates, on entry of `chunk`.
   void found(const KvmRule& rule, int64_t r, const S* memory_key, const S* v, S key_gate, S value_gate,
              int64_t chunk) const {
     for (int64_t c = 0; c < key_dim; ++c) { key(r)[c] = key_gate * memory_key[c]; }
@@ -81,13 +81,13 @@ template <class S> struct KvmBook {
     radii[r] = std::sqrt(dot(value_dim, value(r), value(r)));
     counts[r] = rule.value_norm == KvmValueNorm::updates ? static_cast<int32_t>(chunk) : 0;
   }
-  /// Adds a token to row r.
+  /// Adds a token to slot r.
   void merge(const KvmRule& rule, int64_t r, const S* memory_key, const S* v, S key_gate, S value_gate) const {
     for (int64_t c = 0; c < key_dim; ++c) { key(r)[c] += key_gate * memory_key[c]; }
     for (int64_t c = 0; c < value_dim; ++c) { value(r)[c] += value_gate * v[c]; }
     if (rule.value_norm == KvmValueNorm::mean) { ++counts[r]; }
   }
-  /// Factor from the sum of row r's values to what queries of `chunk` read.
+  /// Factor from the sum of slot r's values to what queries of `chunk` read.
   S value_scale(const KvmRule& rule, int64_t r, int64_t chunk) const {
     switch (rule.value_norm) {
       case KvmValueNorm::radius: return radii[r] / clamped_norm(r);
@@ -103,7 +103,7 @@ template <class S> struct KvmBook {
     const S scale = value_scale(rule, r, chunk);
     for (int64_t c = 0; c < value_dim; ++c) { value_hat(r)[c] = scale * value(r)[c]; }
   }
-  void read_row(const KvmRule& rule, const KvmNorm<S>& norm, int64_t r, int64_t chunk) const {
+  void read_slot(const KvmRule& rule, const KvmNorm<S>& norm, int64_t r, int64_t chunk) const {
     norm.forward(key(r), key_hat(r));
     read_value(rule, r, chunk);
   }
@@ -111,14 +111,14 @@ template <class S> struct KvmBook {
   static constexpr double kTiny = 1e-12;
 };
 
-template <class S> KvmBook<S> kvm_book(const KvmRows& rows, int64_t unit) {
-  const int64_t room = rows.keys.size(2), d = rows.keys.size(3), dv = rows.values.size(3), first = unit * room;
-  return {rows.keys.as<S>() + first * d,
-          rows.values.as<S>() + first * dv,
-          rows.radii.as<S>() + first,
-          rows.counts.defined() ? rows.counts.as<int32_t>() + first : nullptr,
-          rows.key_hats.as<S>() + first * d,
-          rows.value_hats.as<S>() + first * dv,
+template <class S> KvmBook<S> kvm_book(const KvmSlots& slots, int64_t unit) {
+  const int64_t room = slots.keys.size(2), d = slots.keys.size(3), dv = slots.values.size(3), first = unit * room;
+  return {slots.keys.as<S>() + first * d,
+          slots.values.as<S>() + first * dv,
+          slots.radii.as<S>() + first,
+          slots.counts.defined() ? slots.counts.as<int32_t>() + first : nullptr,
+          slots.key_hats.as<S>() + first * d,
+          slots.value_hats.as<S>() + first * dv,
           d,
           dv};
 }

@@ -96,50 +96,50 @@ template <class S> class Backward : DictionaryUnit {
     const int64_t before = book_.n;
     ovq_fold(a_.rule, book_, keys(t), values(t), ids_ + t, size, work_,
              [&](int64_t r, int64_t first, S key_scale, S value_scale) {
-               const int64_t slot = t + first;
-               std::copy_n(book_.key(r), d_, versions_ + slot * (d_ + dv_));
-               std::copy_n(book_.value(r), dv_, versions_ + slot * (d_ + dv_) + d_);
-               inverse_norms_[2 * slot] = key_scale;
-               inverse_norms_[2 * slot + 1] = value_scale;
-               previous_[slot] = r < before ? latest_[r] : -1;
-               latest_[r] = static_cast<int32_t>(slot);
+               const int64_t version = t + first;
+               std::copy_n(book_.key(r), d_, versions_ + version * (d_ + dv_));
+               std::copy_n(book_.value(r), dv_, versions_ + version * (d_ + dv_) + d_);
+               inverse_norms_[2 * version] = key_scale;
+               inverse_norms_[2 * version + 1] = value_scale;
+               previous_[version] = r < before ? latest_[r] : -1;
+               latest_[r] = static_cast<int32_t>(version);
              });
   }
 
-  /// Takes the chunk at t out again, which leaves n centroids, and hands the rows' gradients to its keys and values.
+  /// Takes the chunk at t out again, which leaves n centroids, and hands the slots' gradients to its keys and values.
   void undo(int64_t t, int64_t n) {
     ovq_groups(chunk_, ids_ + t, work_, [&](int64_t r, const int32_t* members, int64_t hits) {
       const bool fresh = r >= n;
-      const int64_t slot = t + members[0], before = book_.counts[r] - hits;
+      const int64_t version = t + members[0], before = book_.counts[r] - hits;
       const S w = ovq_rate<S>(a_.rule, fresh, before, hits);
-      share(d_book_.key(r), book_.key(r), a_.rule.normalize_keys, inverse_norms_[2 * slot], w, a_.d_k, t, members, hits,
-            d_);
-      share(d_book_.value(r), book_.value(r), a_.rule.normalize_values, inverse_norms_[2 * slot + 1], w, a_.d_v, t,
+      share(d_book_.key(r), book_.key(r), a_.rule.normalize_keys, inverse_norms_[2 * version], w, a_.d_k, t, members,
+            hits, d_);
+      share(d_book_.value(r), book_.value(r), a_.rule.normalize_values, inverse_norms_[2 * version + 1], w, a_.d_v, t,
             members, hits, dv_);
       if (!fresh) {
-        const S* old = versions_ + previous_[slot] * (d_ + dv_);
+        const S* old = versions_ + previous_[version] * (d_ + dv_);
         std::copy_n(old, d_, book_.key(r));
         std::copy_n(old + d_, dv_, book_.value(r));
-        latest_[r] = previous_[slot];
+        latest_[r] = previous_[version];
         book_.set_count(r, before);
       }
     });
     book_.n = n;
   }
 
-  /// d_row of the updated `row` to the members of its update; leaves the gradient of the row before it.
-  void share(S* d_row, const S* row, bool normalized, S inverse, S w, const Tensor& d_items, int64_t t,
+  /// d_slot of the updated `slot` to the members of its update; leaves the gradient of the slot before it.
+  void share(S* d_slot, const S* slot, bool normalized, S inverse, S w, const Tensor& d_items, int64_t t,
              const int32_t* members, int64_t hits, int64_t width) const {
     if (normalized) {
-      const S along = dot(width, row, d_row);
-      for (int64_t c = 0; c < width; ++c) { d_row[c] = inverse * (d_row[c] - row[c] * along); }
+      const S along = dot(width, slot, d_slot);
+      for (int64_t c = 0; c < width; ++c) { d_slot[c] = inverse * (d_slot[c] - slot[c] * along); }
     }
     const S part = w / static_cast<S>(hits);
     for (int64_t i = 0; i < hits; ++i) {
       S* d = d_items.as<S>() + kv_item(t + members[i]) * width;
-      for (int64_t c = 0; c < width; ++c) { d[c] += part * d_row[c]; }
+      for (int64_t c = 0; c < width; ++c) { d[c] += part * d_slot[c]; }
     }
-    for (int64_t c = 0; c < width; ++c) { d_row[c] *= S(1) - w; }
+    for (int64_t c = 0; c < width; ++c) { d_slot[c] *= S(1) - w; }
   }
 
   /// Backward of the readout of `length` tokens of the chunk that begins at t.

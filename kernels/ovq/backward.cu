@@ -3,23 +3,23 @@
 #include "kernels/ovq/scratch.h"
 
 // Own chunks first, by the attention kernels with the log-sum-exp of everything read. Then the chunks are folded in
-// again, what each changed row was before kept: a warp has a row and a group of 17 steps, three launches. Then back,
-// group by group. On tensor cores three launches and the gradients' two (common/row_attention.h): those of queries read
-// the rows as they were, of all steps at once; for those of rows a block walks through the steps with 64 rows of its
-// own: it takes the chunk out, handing its rows' gradients to the tokens, then adds the gradients of the readout. On
-// the plain cores three launches a step: a slice of channels has no rows of its own. FLOPs: 3.5 times the readout.
-// Bound: fp32 multiply-adds for long chunks and many rows, in bf16 tensor cores; for short chunks latency.
+// again, what each changed slot was before kept: a warp has a slot and a group of 17 steps, three launches. Then back,
+// group by group. On tensor cores three launches and the gradients' two (dictionary/slot_attention.cuh): those of
+// queries read the slots as they were, of all steps at once; for those of slots a block walks through the steps with 64
+// of its own: it takes the chunk out, handing its slots' gradients to the tokens, then adds the gradients of the
+// readout. On the plain cores three launches a step: a slice of channels has no slots of its own. FLOPs: 3.5 times the
+// readout. Bound: fp32 multiply-adds for long chunks and many slots, in bf16 tensor cores; for short chunks latency.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace ovq;
 
-/// The keys that are the first of the group's chunks to enter their rows, to the table. A warp has one key.
+/// The keys that are the first of the group's chunks to enter their slots, to the table. A warp has one key.
 struct Mark {
   Layout n;
   Kept kept;
   const int32_t* ids;  // [B, K, T]
-  rows::Steps steps;
+  slots::Steps steps;
   int64_t room;
 
   __device__ void operator()(int64_t item, int lane) const {
@@ -28,33 +28,33 @@ struct Mark {
     const Step step = n.at(unit / n.kv_heads, step_number);
     if (step.fold == kNone) { return; }
     const int32_t* const of = ids + unit * n.length + step.fold;
-    if (!rows::is_among(of, place, of[place], lane) && lane == 0) {
+    if (!slots::is_among(of, place, of[place], lane) && lane == 0) {
       *kept.entry(unit, step_number, room, of[place]) =
-          static_cast<int32_t>(kept.slot(step_number, step, n.chunk, place));
+          static_cast<int32_t>(kept.version(step_number, step, n.chunk, place));
     }
   }
 };
 
-/// Folds the chunks of a group in again. A warp has one row of one unit, whose updates alone depend on each other.
+/// Folds the chunks of a group in again. A warp has one slot of one unit, whose updates alone depend on each other.
 struct Replay {
   Fold fold;
   const int32_t* ids;  // [B, K, T]
-  rows::Steps steps;
+  slots::Steps steps;
 
   __device__ void operator()(int64_t item, int lane) const {
     const int64_t unit = item / fold.book.room;
     for (int64_t step = steps.first; step < steps.first + steps.count; ++step) {
-      const int32_t slot = *fold.kept.entry(unit, step, fold.book.room, item % fold.book.room);
-      if (slot >= 0) {
+      const int32_t version = *fold.kept.entry(unit, step, fold.book.room, item % fold.book.room);
+      if (version >= 0) {
         const int64_t first = fold.n.at(unit / fold.n.kv_heads, step).fold;
-        fold.of_row(unit, step, slot - first, ids + unit * fold.n.length + first, lane);
-        __syncwarp();  // the row's count is read by all lanes
+        fold.of_slot(unit, step, version - first, ids + unit * fold.n.length + first, lane);
+        __syncwarp();  // the slot's count is read by all lanes
       }
     }
   }
 };
 
-/// Takes a step's chunk out. A warp has one key of the chunk; the first of a row does the row.
+/// Takes a step's chunk out. A warp has one key of the chunk; the first of a slot does the slot.
 struct UndoStep {
   Undo undo;
   int64_t step;
@@ -63,7 +63,7 @@ struct UndoStep {
     const int64_t unit = item / undo.rule.chunk, place = item % undo.rule.chunk,
                   first = undo.n.at(unit / undo.n.kv_heads, step).fold;
     const int32_t* const of = undo.ids + unit * undo.n.length + first;
-    if (first != kNone && !rows::is_among(of, place, of[place], lane)) { undo(unit, step, place, lane); }
+    if (first != kNone && !slots::is_among(of, place, of[place], lane)) { undo(unit, step, place, lane); }
   }
 };
 
@@ -108,7 +108,7 @@ struct Parts {
 
 Parts parts_of(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t count) {
   const int64_t d = a.q.size(3), dv = a.v.size(3), length = a.q.size(1), units = a.q.size(0) * a.k.size(2),
-                slots = units * length;
+                versions = units * length;
   const int64_t group = ovq_group(length, a.rule.chunk), room = a.room;
   WorkParts work(scratch.work);
   auto* const old = scratch.versions.as<float>();
@@ -118,77 +118,77 @@ Parts parts_of(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t 
           .statistics = work.take<float>(attention_statistics(a.q.dtype, a.q.shape, a.v.shape)),
           .kept = {.table = work.take<int32_t>(units * group * room),
                    .keys = old,
-                   .values = old + slots * d,
+                   .values = old + versions * d,
                    .inverse_norms = scratch.inverse_norms.as<float>(),
-                   .counts = work.take<int32_t>(slots),
-                   .slots = length,
+                   .counts = work.take<int32_t>(versions),
+                   .versions = length,
                    .group = group,
                    .by_token = true},
           .parts = nullptr};
   if (attention_on_tensor_cores(a.q.dtype, a.q.shape, a.v.shape)) {
-    s.kept.key_copies = work.take<bf16>(slots * d);
-    s.kept.value_copies = work.take<bf16>(slots * dv);
-    s.kept.log_counts = work.take<float>(slots);
+    s.kept.key_copies = work.take<bf16>(versions * d);
+    s.kept.value_copies = work.take<bf16>(versions * dv);
+    s.kept.log_counts = work.take<float>(versions);
     s.parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, a.q.dtype));
   }
   return s;
 }
 
-/// Marks which rows the group's steps change.
+/// Marks which slots the group's steps change.
 void mark(Stream& stream, const Mark& m, int64_t units) {
-  rows::fill(stream, m.kept.table, units * m.kept.group * m.room, -1);
+  slots::fill(stream, m.kept.table, units * m.kept.group * m.room, -1);
   each_warp("ovq_mark", stream, units * m.steps.count * m.n.chunk, m);
 }
 
 template <class T> void backward(Stream& stream, const OvqBackward& a, const OvqBackwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
-  const int64_t count = rows::steps_of(length, chunk);
+  const int64_t count = slots::steps_of(length, chunk);
   const Parts s = parts_of(a, scratch, count);
   attend_own(stream, a, s.lo, s.hi,
              {s.statistics, DType::f32, {attention_statistics(a.q.dtype, a.q.shape, a.v.shape)}});
   each_warp("ovq_steps", stream, batch * count, MakeSteps{s.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
   auto *const d_keys = scratch.d_dictionary.keys.as<float>(), *const d_values = scratch.d_dictionary.values.as<float>();
-  rows::fill(stream, d_keys, scratch.d_dictionary.keys.numel(), 0.0f);
-  rows::fill(stream, d_values, scratch.d_dictionary.values.numel(), 0.0f);
-  const Layout n = rows::layout_of(a, s.steps, count);
+  slots::fill(stream, d_keys, scratch.d_dictionary.keys.numel(), 0.0f);
+  slots::fill(stream, d_values, scratch.d_dictionary.values.numel(), 0.0f);
+  const Layout n = slots::layout_of(a, s.steps, count);
   const Walk walk{n, a.rule, Book(scratch.dictionary), s.kept};
   auto* const ids = a.ids.as<int32_t>();
   const int64_t group = s.kept.group, room = walk.book.room;
-  for (rows::Steps steps{0, group}; steps.first < count; steps.first += group) {
+  for (slots::Steps steps{0, group}; steps.first < count; steps.first += group) {
     steps.count = std::min(group, count - steps.first);
     mark(stream, {n, s.kept, ids, steps, room}, units);
     each_warp("ovq_replay", stream, units * room,
               Replay{{walk, {Elements(a.k), {}, n.d}, {Elements(a.v), {}, n.dv}}, ids, steps});
   }
-  const rows::Rows<T> dictionary = rows_of<T>(scratch.dictionary);
+  const slots::Slots<T> dictionary = slots_of<T>(scratch.dictionary);
   const bool on_tensor_cores =
       attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data, a.d_k.data,
                            a.d_v.data, dictionary.keys, dictionary.values);
-  rows::Backward<T> read{.n = n,
-                         .rows = dictionary,
-                         .q = a.q.as<T>(),
-                         .d_o = a.d_o.as<T>(),
-                         .o = a.o.as<T>(),
-                         .lse = a.lse.as<float>(),
-                         .row_temp = nullptr,
-                         .d_q = a.d_q.as<T>(),
-                         .d_keys = d_keys,
-                         .d_values = d_values,
-                         .temp_sums = nullptr,
-                         .queries = a.lse.numel(),
-                         .scale = 1.0f};
+  slots::Backward<T> read{.n = n,
+                          .slots = dictionary,
+                          .q = a.q.as<T>(),
+                          .d_o = a.d_o.as<T>(),
+                          .o = a.o.as<T>(),
+                          .lse = a.lse.as<float>(),
+                          .slot_temp = nullptr,
+                          .d_q = a.d_q.as<T>(),
+                          .d_keys = d_keys,
+                          .d_values = d_values,
+                          .temp_sums = nullptr,
+                          .queries = a.lse.numel(),
+                          .scale = 1.0f};
   const Undo undo{walk, ids, d_keys, d_values, Elements(a.d_k), Elements(a.d_v)};
   if constexpr (std::is_same_v<T, bf16>) {
     if (on_tensor_cores) {
       read.statistics = s.statistics;
-      read.parts = rows::parts_of(n, batch, group, room, s.parts, true);
-      read.old = s.kept.rows();
+      read.parts = slots::parts_of(n, batch, group, room, s.parts, true);
+      read.old = s.kept.slots();
       for (int64_t first = (count - 1) / group * group; first >= 0; first -= group) {
         read.steps = {first, std::min(group, count - first)};
         mark(stream, {n, s.kept, ids, read.steps, room}, units);
         each_element("ovq_resolve", stream, units, room,
-                     rows::ResolveSlots{s.kept.table, s.kept.group, read.steps.count, room, false});
-        rows::read_rows_backward_mma(stream, batch, read, undo);
+                     slots::ResolveVersions{s.kept.table, s.kept.group, read.steps.count, room, false});
+        slots::read_slots_backward_mma(stream, batch, read, undo);
       }
       return;
     }
@@ -197,7 +197,7 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
   for (int64_t step = count - 1; step >= 0; --step) {
     each_warp("ovq_undo", stream, units * chunk, UndoStep{undo, step});
     read.steps.first = step;
-    rows::read_rows_backward(stream, batch, read);
+    slots::read_slots_backward(stream, batch, read);
   }
 }
 

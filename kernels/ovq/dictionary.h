@@ -45,7 +45,7 @@ template <class S> OvqBook<S> ovq_book(const OvqDictionary& d, int64_t unit) {
           0};
 }
 
-/// Memory of one thread, of the size of a chunk or of a row.
+/// Memory of one thread, of the size of a chunk or of a slot.
 template <class S> struct OvqWork {
   std::vector<S> best, mean;
   std::vector<uint64_t> scores;
@@ -96,7 +96,7 @@ void ovq_assign(const OvqRule& rule, const OvqBook<S>& book, const OvqRows<S>& k
   for (auto j = work.order.begin(); j != founders; ++j) { ids[*j] = next++; }
 }
 
-/// Calls each(row, members, count) for every row that the keys of a chunk hit; members in order of position.
+/// Calls each(slot, members, count) for every slot that the keys of a chunk hit; members in order of position.
 template <class S, class F> void ovq_groups(int64_t count, const int32_t* ids, OvqWork<S>& work, F&& each) {
   work.order.resize(static_cast<size_t>(count));
   std::iota(work.order.begin(), work.order.end(), 0);
@@ -108,16 +108,16 @@ template <class S, class F> void ovq_groups(int64_t count, const int32_t* ids, O
   }
 }
 
-/// Step size w of a row that `hits` keys of the chunk hit (docs/layers/ovq.md, Update).
+/// Step size w of a slot that `hits` keys of the chunk hit (docs/layers/ovq.md, Update).
 template <class S> S ovq_rate(const OvqRule& rule, bool fresh, int64_t count_before, int64_t hits) {
   if (fresh) { return S(1); }
   return rule.rate > 0 ? static_cast<S>(std::min(1.0, static_cast<double>(hits) * rule.rate))
                        : static_cast<S>(hits) / static_cast<S>(count_before + hits);
 }
 
-/// row += w (mean of the members - row), then unit norm where asked for; returns 1 / norm.
+/// slot += w (mean of the members - slot), then unit norm where asked for; returns 1 / norm.
 template <class S>
-S ovq_blend(S* row, const OvqRows<S>& source, const int32_t* members, int64_t hits, S w, bool fresh, bool normalize,
+S ovq_blend(S* slot, const OvqRows<S>& source, const int32_t* members, int64_t hits, S w, bool fresh, bool normalize,
             std::vector<S>& mean) {
   const int64_t width = source.width;
   mean.assign(static_cast<size_t>(width), S(0));
@@ -127,16 +127,16 @@ S ovq_blend(S* row, const OvqRows<S>& source, const int32_t* members, int64_t hi
   }
   for (int64_t c = 0; c < width; ++c) {
     const S average = mean[static_cast<size_t>(c)] / static_cast<S>(hits);
-    row[c] = fresh ? average : row[c] + w * (average - row[c]);
+    slot[c] = fresh ? average : slot[c] + w * (average - slot[c]);
   }
   if (!normalize) { return S(1); }
-  const S inverse = S(1) / std::sqrt(dot(width, row, row) + S(1e-6));
-  for (int64_t c = 0; c < width; ++c) { row[c] *= inverse; }
+  const S inverse = S(1) / std::sqrt(dot(width, slot, slot) + S(1e-6));
+  for (int64_t c = 0; c < width; ++c) { slot[c] *= inverse; }
   return inverse;
 }
 
-/// Folds a full chunk in: `size` centroids after it. touched(row, first key, 1 / norm of key, of value) is told of
-/// every row that changed.
+/// Folds a full chunk in: `size` centroids after it. touched(slot, first key, 1 / norm of key, of value) is told of
+/// every slot that changed.
 template <class S, class F>
 void ovq_fold(const OvqRule& rule, OvqBook<S>& book, const OvqRows<S>& keys, const OvqRows<S>& values,
               const int32_t* ids, int64_t size, OvqWork<S>& work, F&& touched) {

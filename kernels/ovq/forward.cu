@@ -8,18 +8,19 @@
 #include "kernels/ovq/scratch.h"
 
 // The own chunks of all tokens first, by the attention kernels; then step by step, two launches: compare the chunk's
-// keys with the dictionary (common/row_compare.h), then choose their centroids and fold them in. Reading the dictionary
-// (common/row_attention.h) waits for nothing else: on tensor cores a group of 17 steps is read together behind its last
-// one, rows that changed in between as they were kept (three launches more); on the plain cores, which multiply-adds
-// bind, and where there is one step, each step reads before it folds in. Blocks of a step: B K n / 64 and 8 B K. FLOPs
-// a token: 2 H (D + Dv)(n + L / 2) + 2 K D n. In bf16 q, k and v are bf16, sums, means and counts fp32, and centroids
-// are read as bf16 copies that folding writes; with the usual head sizes products are on tensor cores. Bound: in fp32
-// multiply-adds for long chunks and many rows, in bf16 tensor cores, L2 and the latency of 2 launches a step.
+// keys with the dictionary (dictionary/slot_compare.cuh), then choose their centroids and fold them in. Reading the
+// dictionary (dictionary/slot_attention.cuh) waits for nothing else: on tensor cores a group of 17 steps is read
+// together behind its last one, slots that changed in between as they were kept (three launches more); on the plain
+// cores, which multiply-adds bind, and where there is one step, each step reads before it folds in. Blocks of a step: B
+// K n / 64 and 8 B K. FLOPs a token: 2 H (D + Dv)(n + L / 2) + 2 K D n. In bf16 q, k and v are bf16, sums, means and
+// counts fp32, and centroids are read as bf16 copies that folding writes; with the usual head sizes products are on
+// tensor cores. Bound: in fp32 multiply-adds for long chunks and many slots, in bf16 tensor cores, L2 and the latency
+// of 2 launches a step.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
 using namespace ovq;
-using rows::Best, rows::Score;
+using slots::Best, slots::Score;
 
 /// Copies keys and values of this pass to their places in the pending chunk. Item: unit and place; channel of key, then
 /// of value.
@@ -111,8 +112,8 @@ struct Choose {
     int32_t* const of_keys = ids + block * chunk;
     uint32_t* const bits = founds + block * words();
     block_each(chunk, [&](int64_t j) {
-      const Best best = rows::score_of(partial + unit * tiles * chunk + j, chunk, first_new, 0).best;
-      of_keys[j] = best.score == -INFINITY ? 0 : best.row;
+      const Best best = slots::score_of(partial + unit * tiles * chunk + j, chunk, first_new, 0).best;
+      of_keys[j] = best.score == -INFINITY ? 0 : best.slot;
       const uint64_t place = keys != nullptr
                                  ? first_draw(keys[unit % n.kv_heads], static_cast<uint64_t>(position + j))
                                  : static_cast<uint64_t>(order_of(best.score)) << 32 | static_cast<uint64_t>(j);
@@ -184,7 +185,7 @@ Parts parts_of(const OvqForward& a, const Tensor& scratch, int64_t count, int64_
   WorkParts work(scratch);
   const int64_t tokens = a.q.size(0) * a.q.size(1), units = a.k.size(0) * a.k.size(2), keys = units * a.rule.chunk,
                 room = a.dictionary.keys.size(2);
-  const int64_t folders = ovq_folders(a.rule.chunk), slots = a.rule.chunk * group;
+  const int64_t folders = ovq_folders(a.rule.chunk), versions = a.rule.chunk * group;
   Parts p{.lo = work.take<int32_t>(tokens),
           .hi = work.take<int32_t>(tokens),
           .own_lse = work.take<float>(tokens * a.q.size(2)),
@@ -198,10 +199,10 @@ Parts parts_of(const OvqForward& a, const Tensor& scratch, int64_t count, int64_
           .kept = {}};
   if (group > 1) {
     p.kept = {.table = work.take<int32_t>(units * group * room),
-              .key_copies = work.take<bf16>(units * slots * a.q.size(3)),
-              .value_copies = work.take<bf16>(units * slots * a.v.size(3)),
-              .log_counts = work.take<float>(units * slots),
-              .slots = slots,
+              .key_copies = work.take<bf16>(units * versions * a.q.size(3)),
+              .value_copies = work.take<bf16>(units * versions * a.v.size(3)),
+              .log_counts = work.take<float>(units * versions),
+              .versions = versions,
               .group = group};
   }
   return p;
@@ -228,7 +229,7 @@ void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Ten
           .o = a.o, .lse = lse, .q = a.q, .k = a.k, .v = a.v, .lo = lo, .hi = hi, .bias = {}, .scale = 1.0},
       AttentionForwardScratch{});
   if (a.lse.defined()) {
-    each_element("ovq_lse", stream, 1, lse.numel(), rows::CopyFloats{a.lse.as<float>(), lse.as<float>()});
+    each_element("ovq_lse", stream, 1, lse.numel(), slots::CopyFloats{a.lse.as<float>(), lse.as<float>()});
   }
 }
 
@@ -238,7 +239,7 @@ template <class T> struct Pass {
   int64_t units;
   Fold fold;
   Choose choose;
-  rows::Compare<T> comparison;
+  slots::Compare<T> comparison;
   bool on_tensor_cores;
 
   void fold_in(Stream& stream, int64_t step) {
@@ -247,34 +248,34 @@ template <class T> struct Pass {
       return;
     }
     comparison.step = choose.step = step;
-    rows::compare_rows(stream, a.q.size(0), comparison, on_tensor_cores);
+    slots::compare_slots(stream, a.q.size(0), comparison, on_tensor_cores);
     HEBB_LAUNCH(ovq_fold_kernel, blocks_for(units * choose.folders, 1), kBlockThreads, 0, stream, choose, fold);
   }
 };
 
 /// Steps of a group one after the other, then what all of them read; a group of one step reads first.
 template <class T>
-void run_group(Stream& stream, Pass<T>& pass, rows::Read<T>& read, const Kept& kept, rows::Steps steps) {
+void run_group(Stream& stream, Pass<T>& pass, slots::Read<T>& read, const Kept& kept, slots::Steps steps) {
   const int64_t room = pass.fold.book.room;
   read.steps = steps;
   if (kept.table == nullptr) {
-    rows::read_rows(stream, pass.a.q.size(0), read);
+    slots::read_slots(stream, pass.a.q.size(0), read);
     pass.fold_in(stream, steps.first);
     return;
   }
-  rows::fill(stream, kept.table, pass.units * kept.group * room, -1);
+  slots::fill(stream, kept.table, pass.units * kept.group * room, -1);
   for (int64_t step = steps.first; step < steps.first + steps.count; ++step) { pass.fold_in(stream, step); }
   each_element("ovq_resolve", stream, pass.units, room,
-               rows::ResolveSlots{kept.table, kept.group, steps.count, room, false});
-  rows::read_rows(stream, pass.a.q.size(0), read);
+               slots::ResolveVersions{kept.table, kept.group, steps.count, room, false});
+  slots::read_slots(stream, pass.a.q.size(0), read);
 }
 
 template <class T> void forward(Stream& stream, const OvqForward& a, const OvqForwardScratch& scratch) {
   const int64_t batch = a.q.size(0), length = a.q.size(1), units = batch * a.k.size(2), chunk = a.rule.chunk;
-  const int64_t count = rows::steps_of(length, chunk), room = a.dictionary.keys.size(2),
-                tiles = (room + rows::kTile - 1) / rows::kTile;
+  const int64_t count = slots::steps_of(length, chunk), room = a.dictionary.keys.size(2),
+                tiles = (room + slots::kTile - 1) / slots::kTile;
   const auto *const pending_k = a.pending_k.as<T>(), *const pending_v = a.pending_v.as<T>();
-  const rows::Rows<T> dictionary = rows_of<T>(a.dictionary);
+  const slots::Slots<T> dictionary = slots_of<T>(a.dictionary);
   const bool on_tensor_cores = attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.k.data, a.o.data, pending_k, pending_v,
                                                     dictionary.keys, dictionary.values);
   const int64_t group = on_tensor_cores ? ovq_group(length, chunk) : 1;
@@ -283,31 +284,31 @@ template <class T> void forward(Stream& stream, const OvqForward& a, const OvqFo
   attend_own(stream, a, {p.lo, DType::i32, tokens}, {p.hi, DType::i32, tokens},
              {p.own_lse, DType::f32, {batch, length, a.q.size(2)}});
   each_warp("ovq_steps", stream, batch * count, MakeSteps{p.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
-  const Layout n = rows::layout_of(a, p.steps, count);
-  if (a.ids.defined() && !a.forced) { rows::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1); }
+  const Layout n = slots::layout_of(a, p.steps, count);
+  if (a.ids.defined() && !a.forced) { slots::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1); }
   if (a.rule.random && !a.forced) { store_stream_keys(stream, a.rule, p.keys, a.k.size(2)); }
   const ChunkItems keys{Elements(a.k), Elements(a.pending_k), n.d}, values{Elements(a.v), Elements(a.pending_v), n.dv};
   each_element("ovq_stage", stream, units * chunk, n.d + n.dv, Stage{n, keys, values, false});
-  rows::Read<T> read{.n = n,
-                     .rows = dictionary,
-                     .ring = {pending_k, pending_v, chunk, 1},
-                     .q = a.q.as<T>(),
-                     .o = a.o.as<T>(),
-                     .lse = a.lse.as<float>(),
-                     .own_lse = p.own_lse,
-                     .row_temp = nullptr,
-                     .ring_temp = nullptr,
-                     .scale = 1.0f,
-                     .parts = rows::parts_of(n, batch, group, room, p.parts, on_tensor_cores),
-                     .on_tensor_cores = on_tensor_cores,
-                     .old = p.kept.rows()};
+  slots::Read<T> read{.n = n,
+                      .slots = dictionary,
+                      .ring = {pending_k, pending_v, chunk, 1},
+                      .q = a.q.as<T>(),
+                      .o = a.o.as<T>(),
+                      .lse = a.lse.as<float>(),
+                      .own_lse = p.own_lse,
+                      .slot_temp = nullptr,
+                      .ring_temp = nullptr,
+                      .scale = 1.0f,
+                      .parts = slots::parts_of(n, batch, group, room, p.parts, on_tensor_cores),
+                      .on_tensor_cores = on_tensor_cores,
+                      .old = p.kept.slots()};
   Pass<T> pass{a,
                units,
                {{n, a.rule, Book(a.dictionary), p.kept}, keys, values},
                Choose{n, p.partial, a.rule.random ? p.keys : nullptr, p.order, p.ids, p.founds, a.ids.as<int32_t>(),
                       tiles, 0, ovq_folders(chunk), a.rule.second_founds},
-               rows::Compare<T>{n, pending_k, dictionary.keys, a.k.as<T>(), p.partial, room, 0, 0,
-                                first_founder(a.rule.second_founds, chunk), rows::Against::old_rows_or_founder},
+               slots::Compare<T>{n, pending_k, dictionary.keys, a.k.as<T>(), p.partial, room, 0, 0,
+                                 first_founder(a.rule.second_founds, chunk), slots::Against::old_slots_or_founder},
                on_tensor_cores};
   for (int64_t first = 0; first < count; first += group) {
     run_group(stream, pass, read, p.kept, {first, std::min(group, count - first)});

@@ -19,7 +19,7 @@ struct OvqBackwardScratch {
   Tensor versions;             // [B, K, T, D + Dv]
   Tensor inverse_norms;        // [B, K, T, 2]: of keys and values of the versions
   Tensor previous;             // [B, K, T] i32: the version before, on the CPU
-  Tensor latest;               // [B, K, R] i32: the row's version, on the CPU
+  Tensor latest;               // [B, K, R] i32: the slot's version, on the CPU
   Tensor probabilities;        // [B, K, 2, kOvqTile, R + L], with their gradients, on the CPU
   Tensor work;                 // [ovq_backward_work(...)] of 4 bytes, on a GPU: see its kernels
 };
@@ -45,13 +45,14 @@ inline int64_t ovq_work(const Shape& q, const Shape& v, const OvqRule& rule, int
 }
 inline int64_t ovq_forward_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, DType dtype) {
   const int64_t keys = v[0] * v[2] * rule.chunk, tiles = room / 64 + 1;
-  const int64_t slots = attention_on_tensor_cores(dtype, q, v) ? keys * ovq_group(q[1], rule.chunk) : 0;
+  const int64_t versions = attention_on_tensor_cores(dtype, q, v) ? keys * ovq_group(q[1], rule.chunk) : 0;
   return ovq_work(q, v, rule, room, dtype) + keys * (3 * tiles + 4 * ovq_folders(rule.chunk)) + 2 * v[2] +
-         slots * ((q[3] + v[3]) / 2 + 1);
+         versions * ((q[3] + v[3]) / 2 + 1);
 }
 inline int64_t ovq_backward_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, DType dtype) {
-  const int64_t slots = q[0] * q[1] * v[2], copied = attention_on_tensor_cores(dtype, q, v) ? (q[3] + v[3]) / 2 + 1 : 0;
-  return ovq_work(q, v, rule, room, dtype) + attention_statistics(dtype, q, v) + slots * (copied + 1);
+  const int64_t versions = q[0] * q[1] * v[2],
+                copied = attention_on_tensor_cores(dtype, q, v) ? (q[3] + v[3]) / 2 + 1 : 0;
+  return ovq_work(q, v, rule, room, dtype) + attention_statistics(dtype, q, v) + versions * (copied + 1);
 }
 
 }  // namespace hebb

@@ -6,12 +6,12 @@
 // The linear form. Each row is cut into chunks of tokens wherever its documents begin: any cut gives the same sums. Own
 // chunks of quantized keys first, by the attention kernels; then chunk by chunk, a document that goes on reads the
 // counts and means of its earlier chunks, and the chunk joins them. Two launches a chunk: the readout's blocks
-// (common/row_attention.h) and a warp a codeword. FLOPs a token: 2 H (D + Dv)(N + chunk / 2). Bound: fp32
+// (dictionary/slot_attention.cuh) and a warp a codeword. FLOPs a token: 2 H (D + Dv)(N + chunk / 2). Bound: fp32
 // multiply-adds, or the latency of the launches where B K is small.
 namespace hebb::HEBB_DEVICE {
 namespace {
 
-using rows::kNone, rows::Layout, rows::Step;
+using slots::kNone, slots::Layout, slots::Step;
 
 /// The document that a chunk begins with reads, if it began earlier; the one that it ends with is kept.
 struct MakeSteps {
@@ -65,7 +65,7 @@ struct Join {
       const bool exists = c < n.dv;
       float mean = exists && !starts ? means[item * n.dv + c] : 0.0f;
       count = before;
-      rows::each_member(chunk_ids, end - from, 0, id, lane, [&](int64_t i) {
+      slots::each_member(chunk_ids, end - from, 0, id, lane, [&](int64_t i) {
         ++count;
         const float value = exists ? v[((row * n.length + from + i) * n.kv_heads + head) * n.dv + c] : 0.0f;
         mean += (value - mean) / static_cast<float>(count);
@@ -113,20 +113,20 @@ void read(Stream& stream, const VqRead& a, const VqReadScratch& scratch) {
                  .d = static_cast<int>(d),
                  .dv = static_cast<int>(dv)};
   auto *const means = a.dictionary.means.as<float>(), *const log_counts = a.dictionary.log_counts.as<float>();
-  rows::Read<float> read{.n = n,
-                         .rows = {a.points.as<float>(), means, log_counts, points, true},
-                         .ring = {},
-                         .q = a.q.as<float>(),
-                         .o = a.o.as<float>(),
-                         .lse = nullptr,
-                         .own_lse = own_lse,
-                         .row_temp = nullptr,
-                         .ring_temp = nullptr,
-                         .scale = 1.0f,
-                         .parts = rows::parts_of(n, batch, 1, points, parts, false)};
+  slots::Read<float> read{.n = n,
+                          .slots = {a.points.as<float>(), means, log_counts, points, true},
+                          .ring = {},
+                          .q = a.q.as<float>(),
+                          .o = a.o.as<float>(),
+                          .lse = nullptr,
+                          .own_lse = own_lse,
+                          .slot_temp = nullptr,
+                          .ring_temp = nullptr,
+                          .scale = 1.0f,
+                          .parts = slots::parts_of(n, batch, 1, points, parts, false)};
   for (int64_t step = 0; step < count; ++step) {
     read.steps.first = step;
-    rows::read_rows(stream, batch, read);
+    slots::read_slots(stream, batch, read);
     each_warp("vq_join", stream, batch * kv_heads * points,
               Join{n, a.dictionary.counts.as<int32_t>(), log_counts, means, a.v.as<float>(), a.ids.as<int32_t>(),
                    points, step});

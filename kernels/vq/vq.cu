@@ -12,7 +12,7 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 using attention::kTile;
-using rows::Best;
+using slots::Best;
 
 constexpr float kSmallest = 1.17549435e-38f;  // normal number
 
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(attention::kThreads) vq_select_kernel(Select a
   for (int i = 0; i < 4; ++i) {
     const Best of_key = best[i].over_lanes(8);
     const int64_t t = first + 4 * y + i;
-    if (x == 0 && t < a.length) { a.ids[unit * a.length + t] = of_key.row; }
+    if (x == 0 && t < a.length) { a.ids[unit * a.length + t] = of_key.slot; }
   }
 }
 
@@ -276,7 +276,7 @@ void run(Stream& stream, const VqKeysBackward& a, const VqKeysBackwardScratch& s
   HEBB_ASSERT(scratch.work.numel() >= keys * (d + 1) + lines * d);
   auto *const added = scratch.work.as<float>(), *const table = added + keys * d;
   auto* const key_lines = reinterpret_cast<int32_t*>(table + lines * d);
-  rows::fill(stream, table, lines * d, 0.0f);
+  slots::fill(stream, table, lines * d, 0.0f);
   for (int end = 0; end < (a.mode == VqMode::sf_diveq ? 2 : 1); ++end) {
     each_element("vq_code_gradients", stream, keys, d, CodeGradients{added, key_lines, shares, of, end});
     scatter_rows(stream, table, lines, d, keys, {.ids = key_lines}, {.data = added, .dtype = DType::f32, .stride = d});

@@ -78,7 +78,7 @@ bool gate_enters(const KvmRule& rule, const std::vector<int32_t>& sizes) {
   return false;
 }
 
-/// Grows a [B, K, R, ...] buffer to `room` rows.
+/// Grows a [B, K, R, ...] buffer to `room` slots.
 void grow(Stream& stream, Arena& arena, Buffer& buffer, int64_t room, const char* name) {
   const Tensor& from = buffer.tensor();
   Shape shape = from.shape;
@@ -110,7 +110,7 @@ KvmNode make_node(Pass& pass, const KvmVars& in, const KvmShape& shape, const Kv
   node.room = std::max<int64_t>(1, sizes[static_cast<size_t>(chunks - 1)]);
   node.reads_state = chunks > rule.window;
   node.reaches_gate = in.gate && gate_enters(rule, sizes);
-  node.sizes = tape.saved({chunks}, DType::i32, "rows by chunk");
+  node.sizes = tape.saved({chunks}, DType::i32, "slots by chunk");
   copy_to_device(tape.stream(), node.sizes, sizes.data());
   return node;
 }
@@ -120,7 +120,7 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
   run(tape.workspace(), KvmForward{.o = tape.value(node.o).view(node.o_shape),
                                    .lse = node.lse,
                                    .routes = node.routes,
-                                   .rows = state.rows(),
+                                   .slots = state.slots(),
                                    .window = state.window(),
                                    .q = tape.value(in.q).view(node.q_shape),
                                    .k = tape.value(in.k).view(node.k_shape),
@@ -139,21 +139,21 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
 }  // namespace
 
 KvmState::KvmState(Arena& arena, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype)
-    : keys(arena, {batch, shape.kv_heads, room, shape.key_dim}, sum_dtype(dtype), "state rows"),
-      values(arena, {batch, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "state rows"),
-      radii(arena, {batch, shape.kv_heads, room}, sum_dtype(dtype), "state rows"),
-      counts(arena, {batch, shape.kv_heads, room}, DType::i32, "state rows"),
-      key_hats(arena, {batch, shape.kv_heads, room, shape.key_dim}, dtype, "state rows"),
-      value_hats(arena, {batch, shape.kv_heads, room, shape.value_dim}, dtype, "state rows"),
+    : keys(arena, {batch, shape.kv_heads, room, shape.key_dim}, sum_dtype(dtype), "state slots"),
+      values(arena, {batch, shape.kv_heads, room, shape.value_dim}, sum_dtype(dtype), "state slots"),
+      radii(arena, {batch, shape.kv_heads, room}, sum_dtype(dtype), "state slots"),
+      counts(arena, {batch, shape.kv_heads, room}, DType::i32, "state slots"),
+      key_hats(arena, {batch, shape.kv_heads, room, shape.key_dim}, dtype, "state slots"),
+      value_hats(arena, {batch, shape.kv_heads, room, shape.value_dim}, dtype, "state slots"),
       window_k(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.key_dim}, dtype, "window"),
       window_v(arena, {batch, shape.kv_heads, rule.window * rule.chunk, shape.value_dim}, dtype, "window"),
       window_gates(arena, {batch, shape.kv_heads, rule.window * rule.chunk}, sum_dtype(dtype), "window") {}
 
-void KvmState::reserve(Stream& stream, Arena& arena, int64_t rows) {
-  if (rows <= room()) { return; }
-  const int64_t more = std::max(rows, room() + room() / 2);
+void KvmState::reserve(Stream& stream, Arena& arena, int64_t slots) {
+  if (slots <= room()) { return; }
+  const int64_t more = std::max(slots, room() + room() / 2);
   for (Buffer* buffer : {&keys, &values, &radii, &counts, &key_hats, &value_hats}) {
-    grow(stream, arena, *buffer, more, "state rows");
+    grow(stream, arena, *buffer, more, "state slots");
   }
 }
 

@@ -12,18 +12,18 @@ struct KvmShape {
   int64_t heads, kv_heads, key_dim, value_dim;
 };
 
-/// The rows of a batch and the last chunks of its tokens, carried from segment to segment. What of it is in use follows
-/// from the position in the document. The rows' memory grows with the documents.
+/// The slots of a batch and the last chunks of its tokens, carried from segment to segment. What of it is in use
+/// follows from the position in the document. The slots' memory grows with the documents.
 struct KvmState {
-  Buffer keys, values, radii, counts, key_hats, value_hats;  // KvmRows
+  Buffer keys, values, radii, counts, key_hats, value_hats;  // KvmSlots
   Buffer window_k, window_v, window_gates;                   // KvmWindow
-  std::vector<int32_t> sizes;                                // rows by chunk, as far as known
+  std::vector<int32_t> sizes;                                // slots by chunk, as far as known
 
   KvmState(Arena& arena, int64_t batch, const KvmShape& shape, int64_t room, const KvmRule& rule, DType dtype);
-  /// Makes room for `rows` rows; what is held is kept.
-  void reserve(Stream& stream, Arena& arena, int64_t rows);
+  /// Makes room for `slots` slots; what is held is kept.
+  void reserve(Stream& stream, Arena& arena, int64_t slots);
   int64_t room() const { return keys.tensor().size(2); }
-  KvmRows rows() const { return {keys, values, radii, counts, key_hats, value_hats}; }
+  KvmSlots slots() const { return {keys, values, radii, counts, key_hats, value_hats}; }
   KvmWindow window() const { return {window_k, window_v, window_gates}; }
 };
 

@@ -13,7 +13,7 @@ template <class F> void each_update(const DocumentSpan& span, const KvmRule& rul
   for (int64_t c = rule.window; c * rule.chunk < span.length; ++c) { each((c - rule.window) * rule.chunk, c); }
 }
 
-/// Checks one update: founders take the new rows in order of position, the others join a row that is no sink.
+/// Checks one update: founders take the new slots in order of position, the others join a slot that is no sink.
 void check_update(const int64_t* row, const int64_t* append, const KvmRule& rule, int64_t before, int64_t after,
                   const std::string& name) {
   int64_t next = before;
@@ -37,7 +37,7 @@ void check_update(const int64_t* row, const int64_t* append, const KvmRule& rule
   }
 }
 
-struct RowUse {
+struct SlotUse {
   double largest = 0, entropy = 0;
   int64_t rows = 0, tokens = 0, states = 0;
 
@@ -126,14 +126,14 @@ void kvm_statistics(Pass& pass, const Tensor& routes, const Tensor& gate, const 
   const std::vector<int32_t> codes = host_routes(pass.stream(), routes);
   double rows = 0, left = 0, appended = 0;
   int32_t most = 0;
-  RowUse use;
+  SlotUse use;
   std::vector<int64_t> counts;
   for (const DocumentSpan& span : pass.rows.spans()) {
     for (int64_t t = 0; t < span.length; ++t) { rows += sizes[static_cast<size_t>(t / rule.chunk)]; }
-    const int32_t final_rows = sizes[static_cast<size_t>((span.length - 1) / rule.chunk)];
-    most = std::max(most, final_rows);
-    for (int64_t head = 0; final_rows > 0 && head < routes.size(1); ++head) {
-      counts.assign(static_cast<size_t>(final_rows), 0);
+    const int32_t final_slots = sizes[static_cast<size_t>((span.length - 1) / rule.chunk)];
+    most = std::max(most, final_slots);
+    for (int64_t head = 0; final_slots > 0 && head < routes.size(1); ++head) {
+      counts.assign(static_cast<size_t>(final_slots), 0);
       const int32_t* code = codes.data() + (span.row * routes.size(1) + head) * routes.size(2) + span.start;
       each_update(span, rule, [&](int64_t at, int64_t) {
         for (int64_t j = at; j < at + rule.chunk; ++j) {

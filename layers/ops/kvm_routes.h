@@ -9,7 +9,7 @@ namespace hebb {
 
 /// Forced `name`.row and `name`.append (both, or neither), as routes on the device [B, K, T]; returns whether there are
 /// any. Throws DataError for routes that no run of the rule could have made; entries of tokens that are still in the
-/// window are not read. sizes: rows by chunk.
+/// window are not read. sizes: slots by chunk.
 bool upload_forced_routes(Pass& pass, const Tensor& routes, const KvmRule& rule, const std::vector<int32_t>& sizes,
                           const std::string& name);
 

@@ -1,4 +1,4 @@
-// State rows of kvm against their CPU twin: budgets, gates, value norms, temperatures, documents, segments, grouped
+// State slots of kvm against their CPU twin: budgets, gates, value norms, temperatures, documents, segments, grouped
 // heads.
 #include "kernels/kvm/scratch.h"
 #include "twins.h"
@@ -23,7 +23,7 @@ struct Case {
   Shape v() const { return {batch, length, kv_heads, dv}; }
   Shape o() const { return {batch, length, heads, dv}; }
   Shape gates() const { return {batch, length, kv_heads}; }
-  Shape per_row(int64_t rows, int64_t width) const { return {batch, kv_heads, rows, width}; }
+  Shape per_slot(int64_t slots, int64_t width) const { return {batch, kv_heads, slots, width}; }
   int64_t ring() const { return rule.chunk * rule.window; }
 };
 
@@ -38,7 +38,7 @@ KvmRule rule_of(int64_t chunk, int64_t window, int64_t sinks, int64_t rotary, Kv
   return rule;
 }
 
-/// Rows by chunk: a chunk's worth at first, then up to `more` a chunk.
+/// Slots by chunk: a chunk's worth at first, then up to `more` a chunk.
 std::vector<int64_t> sizes_of(const KvmRule& rule, int64_t chunks, int64_t more) {
   std::vector<int64_t> sizes;
   for (int64_t c = 0; c < chunks; ++c) {
@@ -52,7 +52,7 @@ std::vector<Case> cases() {
                         {"mean, gated appends", rule_of(5, 1, 0, 0, KvmValueNorm::mean)},
                         {"updates, keys gated", rule_of(7, 3, 2, 6, KvmValueNorm::updates), true, false},
                         {"no gate", rule_of(4, 2, 1, 2, KvmValueNorm::radius), false, true},
-                        {"more than a tile of tokens and rows", rule_of(66, 1, 1, 2, KvmValueNorm::mean)}};
+                        {"more than a tile of tokens and slots", rule_of(66, 1, 1, 2, KvmValueNorm::mean)}};
   all[0].rule.gate_keys = all[0].rule.gate_values = true;
   all[1].rule.gate_keys = all[1].rule.gate_values = all[1].rule.gate_appends = true;
   all[2].rule.gate_keys = true;
@@ -66,18 +66,18 @@ std::vector<Case> cases() {
   return all;
 }
 
-struct Rows {
+struct Slots {
   Twin keys, values, radii, counts, key_hats, value_hats;
 
-  Rows(Twins& t, const Case& c, int64_t room)
-      : keys(t.float_sum(c.per_row(room, c.d))),
-        values(t.float_sum(c.per_row(room, c.dv))),
+  Slots(Twins& t, const Case& c, int64_t room)
+      : keys(t.float_sum(c.per_slot(room, c.d))),
+        values(t.float_sum(c.per_slot(room, c.dv))),
         radii(t.float_sum({c.batch, c.kv_heads, room})),
         counts(t.integers({c.batch, c.kv_heads, room},
                           std::vector<int64_t>(static_cast<size_t>(c.batch * c.kv_heads * room), 3), DType::i32, true)),
-        key_hats(t.sum(c.per_row(room, c.d))),
-        value_hats(t.sum(c.per_row(room, c.dv))) {}
-  template <class At> KvmRows operator()(At& at) const {
+        key_hats(t.sum(c.per_slot(room, c.d))),
+        value_hats(t.sum(c.per_slot(room, c.dv))) {}
+  template <class At> KvmSlots operator()(At& at) const {
     return {at(keys), at(values), at(radii), at(counts), at(key_hats), at(value_hats)};
   }
 };
@@ -86,8 +86,8 @@ struct Window {
   Twin k, v, gates;
 
   Window(Twins& t, const Case& c)
-      : k(t.sum(c.per_row(c.ring(), c.d))),
-        v(t.sum(c.per_row(c.ring(), c.dv))),
+      : k(t.sum(c.per_slot(c.ring(), c.d))),
+        v(t.sum(c.per_slot(c.ring(), c.dv))),
         gates(t.float_sum({c.batch, c.kv_heads, c.ring()})) {}
   template <class At> KvmWindow operator()(At& at) const { return {at(k), at(v), at(gates)}; }
 };
@@ -96,7 +96,7 @@ struct Window {
 struct Inputs {
   Twin q, k, v, gate, norm_weight, norm_bias, window_temp, state_temp, doc_start, sizes;
 
-  Inputs(Twins& t, const Case& c, const std::vector<int64_t>& rows)
+  Inputs(Twins& t, const Case& c, const std::vector<int64_t>& slots)
       : q(t.input(c.q(), 3)),
         k(t.input(c.k(), 2)),
         v(t.input(c.v())),
@@ -106,7 +106,7 @@ struct Inputs {
         window_temp(c.temperatures ? t.parameter({c.heads}) : Twin{}),
         state_temp(c.temperatures ? t.parameter({c.heads}, 2) : Twin{}),
         doc_start(t.integers({c.batch, c.length}, c.doc_start)),
-        sizes(t.integers({static_cast<int64_t>(rows.size())}, rows)) {}
+        sizes(t.integers({static_cast<int64_t>(slots.size())}, slots)) {}
 };
 
 /// Forward, its replay from the routes, and backward. `routes_too`: the first pass decides by itself.
@@ -117,16 +117,17 @@ void check_case(const Case& c, int64_t more, DType dtype, bool routes_too, doubl
   Twins t(dtype);
   const Twin o = t.output(c.o()), lse = t.float_output({c.batch, c.length, c.heads}),
              routes = t.integer_output({c.batch, c.kv_heads, c.length}),
-             ring_k = t.scratch(c.per_row(c.ring(), c.d), dtype), ring_v = t.scratch(c.per_row(c.ring(), c.dv), dtype),
+             ring_k = t.scratch(c.per_slot(c.ring(), c.d), dtype),
+             ring_v = t.scratch(c.per_slot(c.ring(), c.dv), dtype),
              ring_gates = t.scratch({c.batch, c.kv_heads, c.ring()});
-  const Rows rows(t, c, room);
+  const Slots slots(t, c, room);
   const Inputs in(t, c, sizes);
   const auto forward = [&](Twin out, Twin sums, bool forced) {
     return [&, out, sums, forced](auto at) {
       return KvmForward{.o = at(out),
                         .lse = at(sums),
                         .routes = at(routes),
-                        .rows = rows(at),
+                        .slots = slots(at),
                         .window = KvmWindow{at(ring_k), at(ring_v), at(ring_gates)},
                         .q = at(in.q),
                         .k = at(in.k),
@@ -231,7 +232,7 @@ TEST_CASE("kvm in bf16 equals the CPU's with its routes, on tensor cores where t
   const size_t index = GENERATE(range(size_t{0}, size_t{5}));
   const Case c = bf16_cases()[index];
   const auto runs = [] {
-    return simt::runs_of("read_rows_mma") + simt::runs_of("row_queries_mma") + simt::runs_of("row_gradients_mma");
+    return simt::runs_of("read_slots_mma") + simt::runs_of("slot_queries_mma") + simt::runs_of("slot_gradients_mma");
   };
   const int64_t before = runs(), steps = (c.length - 1 + c.rule.chunk - 1) / c.rule.chunk + 1;
   const int64_t group = kvm_group(c.q(), c.v(), c.rule, DType::bf16), reads = (steps + group - 1) / group + 2 * steps;
@@ -253,9 +254,9 @@ TEST_CASE("kvm in bf16 routes as the CPU does where keys have little in common",
          16,
          std::vector<int64_t>(61, 0)};
   c.rule.scale = 0.05;
-  const int64_t before = simt::runs_of("compare_rows_mma");
+  const int64_t before = simt::runs_of("compare_slots_mma");
   check_case(c, 4, DType::bf16, true, kBf16Tolerance);
-  CHECK((simt::runs_of("compare_rows_mma") > before) == (c.d == 64));
+  CHECK((simt::runs_of("compare_slots_mma") > before) == (c.d == 64));
 }
 
 TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
@@ -278,7 +279,7 @@ TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
   const std::vector<int64_t> sizes = sizes_of(first.rule, 9, 3);
   const int64_t room = sizes.back() + 1;
   Twins t(dtype);
-  const Rows rows(t, first, room);
+  const Slots slots(t, first, room);
   const Window window(t, first);
   const auto segment = [&, dtype = dtype](const Case& c, bool last) {
     const Inputs in(t, c, sizes);
@@ -287,7 +288,7 @@ TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
       return KvmForward{.o = at(o),
                         .lse = {},
                         .routes = {},
-                        .rows = rows(at),
+                        .slots = slots(at),
                         .window = window(at),
                         .q = at(in.q),
                         .k = at(in.k),
@@ -303,9 +304,9 @@ TEST_CASE("kvm goes on where a segment ended as the CPU does", "[fast]") {
                         .forced = false};
     };
     if (last) {
-      const int64_t before = simt::runs_of("read_rows_mma");
+      const int64_t before = simt::runs_of("read_slots_mma");
       t.check(make, dtype == DType::bf16 ? kBf16Tolerance : kKvmTolerance);
-      CHECK((simt::runs_of("read_rows_mma") > before) == (dtype == DType::bf16));
+      CHECK((simt::runs_of("read_slots_mma") > before) == (dtype == DType::bf16));
     } else {
       t.prepare(make);
     }

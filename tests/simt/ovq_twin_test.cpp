@@ -261,7 +261,7 @@ TEST_CASE("ovq in bf16 equals the CPU's with its assignments, on tensor cores wh
   };
   t.prepare(forward(o, lse, false));
   const auto runs = [] {
-    return simt::runs_of("read_rows_mma") + simt::runs_of("row_queries_mma") + simt::runs_of("row_gradients_mma");
+    return simt::runs_of("read_slots_mma") + simt::runs_of("slot_queries_mma") + simt::runs_of("slot_gradients_mma");
   };
   const int64_t steps = (c.length - 1 + rule.chunk - 1) / rule.chunk + 1;
   const int64_t before = runs(), group = ovq_group(c.length, rule.chunk),
@@ -292,7 +292,7 @@ TEST_CASE("ovq in bf16 assigns as the CPU does where keys are far apart, and the
              pending_v = t.scratch(n.per_row(rule.chunk, d), DType::bf16), q = t.input(n.q(), 0.3),
              k = t.activations(n.k(), keys), v = t.input(n.v()), doc_start = t.integers({1, n.length}, n.doc_start);
   const Dictionary book(t, n, room);
-  const int64_t before = simt::runs_of("compare_rows_mma");
+  const int64_t before = simt::runs_of("compare_slots_mma");
   t.check(
       [&](auto at) {
         return OvqForward{.o = at(o),
@@ -309,7 +309,7 @@ TEST_CASE("ovq in bf16 assigns as the CPU does where keys are far apart, and the
                           .forced = false};
       },
       kBf16Tolerance);
-  CHECK((simt::runs_of("compare_rows_mma") > before) == (d == 64));
+  CHECK((simt::runs_of("compare_slots_mma") > before) == (d == 64));
 }
 
 TEST_CASE("ovq in bf16 reads centroids and keys of an earlier segment as the CPU does", "[fast]") {
@@ -347,9 +347,9 @@ TEST_CASE("ovq in bf16 reads centroids and keys of an earlier segment as the CPU
   t.prepare(segment(first));
   book.key_copies = t.activations(first.per_row(room, d), t.result(book.keys));
   book.value_copies = t.activations(first.per_row(room, d), t.result(book.values));
-  const int64_t before = simt::runs_of("read_rows_mma");
+  const int64_t before = simt::runs_of("read_slots_mma");
   t.check(segment(n), kBf16Tolerance);
-  CHECK((simt::runs_of("read_rows_mma") > before) == (d != 36));
+  CHECK((simt::runs_of("read_slots_mma") > before) == (d != 36));
 }
 
 }  // namespace

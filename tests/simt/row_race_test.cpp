@@ -157,15 +157,15 @@ TEST_CASE("kvm does not race", "[threads]") {
     KvmRule rule;
     rule.chunk = 2;
     rule.window = 1;
-    const KvmRows rows{a.zeros(kRows),         a.zeros(kRows), a.zeros(kRoomShape),
-                       a.integers(kRoomShape), a.zeros(kRows), a.zeros(kRows)};
+    const KvmSlots slots{a.zeros(kRows),         a.zeros(kRows), a.zeros(kRoomShape),
+                         a.integers(kRoomShape), a.zeros(kRows), a.zeros(kRows)};
     const Tensor o = a.zeros(kItems), lse = a.zeros({1, kTokens, 1}), routes = a.integers(kUnit), q = a.random(kItems),
                  k = a.random(kItems), v = a.random(kItems), weight = a.random({2}), starts = a.integers({1, kTokens}),
                  sizes = a.integers({3}, {0, 2, 3}), d_k = a.zeros(kItems);
     run_device(stream, KvmForward{.o = o,
                                   .lse = lse,
                                   .routes = routes,
-                                  .rows = rows,
+                                  .slots = slots,
                                   .window = {a.zeros(kChunk), a.zeros(kChunk), a.zeros({1, 1, 2})},
                                   .q = q,
                                   .k = k,
