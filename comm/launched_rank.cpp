@@ -39,7 +39,8 @@ int read_number(const char* name, const char* text, int lowest) {
 /// rank < size, as the variables say.
 void check_rank(const char* name, int rank, const char* text, const char* size_name, int size) {
   if (rank >= size) {
-    fail(name, "no such process", text, std::string("less than ") + size_name + " = " + std::to_string(size));
+    throw CommError(std::string("environment variable ") + name,
+                    std::string(text) + " must be less than " + size_name + " = " + std::to_string(size));
   }
 }
 

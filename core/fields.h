@@ -154,6 +154,8 @@ class Fields {
   /// Throws the ConfigError for `name` in this object with an explicit text of what was found. `name`
   /// may be a dotted path; the position is that of its longest prefix that the configuration wrote.
   [[noreturn]] void fail(std::string_view name, std::string_view found, std::string_view expected) const;
+  /// The same for errors that no single value makes: `problem` is what follows the position and the path.
+  [[noreturn]] void fail(std::string_view name, std::string_view problem) const;
   /// Whether the configuration wrote this key (read mode).
   bool written(std::string_view name) const;
 

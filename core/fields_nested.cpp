@@ -144,6 +144,8 @@ void Fields::fail(std::string_view name, std::string_view found, std::string_vie
   throw ConfigError(where(name), found, expected);
 }
 
+void Fields::fail(std::string_view name, std::string_view problem) const { throw ConfigError(where(name), problem); }
+
 bool Fields::written(std::string_view name) const {
   return mode_ == Mode::read && json_->is_object() && json_->find(name) != nullptr;
 }

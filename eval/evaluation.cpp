@@ -92,8 +92,7 @@ std::vector<std::pair<Json, Entry>> read_entries(const Json& json, const std::st
   }
   for (const auto& [key, value] : json.members()) {
     if (key != "evaluations" && read.count(key) == 0) {
-      throw ConfigError(value.origin().str() + ": " + path + key, "a key that none of the evaluations has",
-                        "a default of at least one of them");
+      throw ConfigError(value.origin().str() + ": " + path + key, "no evaluation has such a key");
     }
   }
   return result;

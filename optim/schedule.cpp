@@ -31,12 +31,10 @@ void fields(Fields& f, ScheduleConfig& c) {
   }
   if (!f.reading()) { return; }
   for (const char* key : {"decay", "decay_steps", "decay_fraction"}) {
-    if (!is_wsd && f.written(key)) {
-      f.fail(key, "a value with schedule.type \"" + c.type + "\"", "it only with type \"wsd\"");
-    }
+    if (!is_wsd && f.written(key)) { f.fail(key, "needs type \"wsd\" (found \"" + c.type + "\")"); }
   }
   if (c.decay_steps && f.written("decay_fraction")) {
-    f.fail("decay_fraction", "a value beside decay_steps", "one of them");
+    f.fail("decay_fraction", "give either decay_steps or decay_fraction, not both");
   }
   f.require(c.decay != "inverse" || c.min_lr > 0, "min_lr", "a number > 0 with decay \"inverse\"");
 }

@@ -63,7 +63,7 @@ ConfigArguments read_config_arguments(const Command& verb, const ComputeOptions&
   const auto set = [&](const std::string& name, const std::string& value) {
     for (const std::string& other : arguments.overrides) {
       if (other.starts_with("train." + name + "=")) {
-        throw ConfigError(where, "--" + name + " " + value + " beside " + other, "one of them");
+        throw ConfigError(where, "give either --" + name + " " + value + " or " + other + ", not both");
       }
     }
     arguments.overrides.push_back("train." + name + "=" + value);

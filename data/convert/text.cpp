@@ -1,4 +1,6 @@
 // Data sets of texts to continue: cloze, whole pages, questions, long contexts (docs/verbs/eval.md, Perplexity).
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -134,7 +136,7 @@ template <class Wording> Wording wording_of(const ConvertOptions& o, Wording bui
   Fields::read(parse_json_file(o.template_file), "", wording);
   for (const char* placeholder : {"{context}", "{question}"}) {
     if (wording.all().find(placeholder) == std::string::npos) {
-      throw ConfigError(o.template_file, "no " + std::string(placeholder), "it in one of the texts");
+      throw ConfigError(o.template_file, fmt::format("no text contains the placeholder {}", placeholder));
     }
   }
   return wording;

@@ -58,7 +58,7 @@ void synthetic_fields(Fields& f, SyntheticConfig& c) {
         .min(1)
         .unit("rows")
         .help("Rows per length draw. Default: train.batch_size.");
-    f.require(!c.length_block || !c.lengths.empty(), "length_block", "it only with lengths");
+    if (f.reading() && c.length_block && c.lengths.empty()) { f.fail("length_block", "needs lengths"); }
     f.field("word", c.task.word).min(1).unit("tokens").help("Tokens per key and per value.");
   }
   if (all || icr || task == "mqar") {
@@ -102,14 +102,10 @@ bool is_weight(const Json& weight) {
 /// Refuses values that would change nothing; `path` is "" for those of `data` itself.
 void require_use(Fields& f, const std::string& path, const PackingConfig& own, bool packs_documents, bool splits) {
   if (own.document_rows == "first" && !packs_documents) {
-    f.fail(path + "document_rows", "\"first\" without packing \"document\"", "it only with that packing");
+    f.fail(path + "document_rows", "\"first\" needs packing \"document\"");
   }
-  if (own.tail == "pad" && !packs_documents) {
-    f.fail(path + "tail", "\"pad\" without packing \"document\"", "it only with that packing");
-  }
-  if (own.split == "before" && !splits) {
-    f.fail(path + "split", "\"before\" without split_token", "it only with split_token");
-  }
+  if (own.tail == "pad" && !packs_documents) { f.fail(path + "tail", "\"pad\" needs packing \"document\""); }
+  if (own.split == "before" && !splits) { f.fail(path + "split", "\"before\" needs split_token"); }
 }
 
 void check_packing_keys(Fields& f, const DataConfig& c) {
@@ -166,8 +162,9 @@ void fields(Fields& f, DataConfig& c) {
     }
     std::set<std::string> names;
     for (const ValidationConfig& validation : c.validation) {
-      f.require(names.insert(validation.name).second, "validation",
-                "different names, but \"" + validation.name + "\" occurs twice");
+      if (!names.insert(validation.name).second) {
+        f.fail("validation", fmt::format("two sources have the name \"{}\"", validation.name));
+      }
     }
     check_packing_keys(f, c);
   }
@@ -203,7 +200,7 @@ SyntheticTask resolve_task(const SyntheticConfig& config, const std::string& whe
   task.length_block = config.length_block.value_or(batch_size);
   task.vocab = config.vocab.value_or(task.task == "mqar" ? 8192 : 10000);
   if (config.length && !config.lengths.empty()) {
-    throw ConfigError(where + ".length", "length and lengths", "one of them");
+    throw ConfigError(where + ".length", "give either length or lengths, not both");
   }
   task.lengths =
       config.lengths.empty() ? std::vector<int64_t>{config.length.value_or(sequence_length)} : config.lengths;

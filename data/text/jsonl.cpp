@@ -34,11 +34,12 @@ class LineParser {
     std::string text;
   };
 
-  // Reports the character at the current position.
-  bool fail(const char* problem, const char* expected) {
+  // Reports the character at the current position, where something else was expected.
+  bool fail(std::string problem, const char* expected = "") {
     result_.offset = at_;
-    result_.problem = problem;
+    result_.problem = std::move(problem);
     result_.expected = expected;
+    if (result_.expected.empty()) { return false; }
     if (at_ >= line_.size()) {
       result_.found = "the end of the line";
     } else {
@@ -126,7 +127,7 @@ class LineParser {
       note_name(key);
       return value(1);
     }
-    if (wanted->is_present) { return fail("broken JSON: the member occurs twice", "one"); }
+    if (wanted->is_present) { return fail("duplicate member \"" + key + "\""); }
     wanted->is_present = true;
     wanted->offset = at_;
     wanted->is_string = peek() == '"';

@@ -202,7 +202,9 @@ ParsedDocument parse_document(RawDocument& raw, const std::vector<fs::path>& fil
   if (raw.is_jsonl) {
     JsonlText line = jsonl_text(raw.bytes, options.field, options.replace_invalid);
     if (!line.is_good) {
-      return bad(DataError(place(raw, files, line.offset), line.problem, line.found, line.expected).what());
+      const std::string where = place(raw, files, line.offset);
+      return bad(line.expected.empty() ? DataError(where, line.problem).what()
+                                       : DataError(where, line.problem, line.found, line.expected).what());
     }
     out.text = std::move(line.text);
     out.replaced += line.replaced;

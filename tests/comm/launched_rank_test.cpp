@@ -74,10 +74,10 @@ TEST_CASE("variables that are no ranks are named", "[fast]") {
       }
     }
   }
-  fails(with(kTorchrun, "RANK", "8"), "RANK", "found 8, expected less than WORLD_SIZE = 8");
+  fails(with(kTorchrun, "RANK", "8"), "RANK", "8 must be less than WORLD_SIZE = 8");
   fails(with(kTorchrun, "WORLD_SIZE", "0"), "WORLD_SIZE", "expected an integer >= 1");
-  fails(with(kTorchrun, "LOCAL_RANK", "4"), "LOCAL_RANK", "expected less than LOCAL_WORLD_SIZE = 4");
+  fails(with(kTorchrun, "LOCAL_RANK", "4"), "LOCAL_RANK", "4 must be less than LOCAL_WORLD_SIZE = 4");
   fails(with(kTorchrun, "LOCAL_WORLD_SIZE", "9"), "LOCAL_WORLD_SIZE", "expected at most WORLD_SIZE = 8");
   fails(with(kTorchrun, "MASTER_PORT", "65536"), "MASTER_PORT", "expected at most 65535");
-  fails(with(kSrun, "SLURM_LOCALID", "16"), "SLURM_LOCALID", "expected less than SLURM_STEP_NUM_TASKS = 16");
+  fails(with(kSrun, "SLURM_LOCALID", "16"), "SLURM_LOCALID", "16 must be less than SLURM_STEP_NUM_TASKS = 16");
 }

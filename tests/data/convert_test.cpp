@@ -288,7 +288,7 @@ TEST_CASE_METHOD(Files, "longbench: wording stands around context and question, 
   CHECK_THROWS_WITH(with(R"({"context": "{context}"})"),
                     Catch::Contains("wording.json:1:1: question: found nothing, expected a string"));
   CHECK_THROWS_WITH(with(R"({"context": "{context}", "question": "Q"})"),
-                    Catch::Contains("wording.json: found no {question}"));
+                    Catch::Contains("wording.json: no text contains the placeholder {question}"));
   CHECK_THROWS_WITH(with(R"({"context": "{context}", "question": "{question}", "prompt": ""})"),
                     Catch::Contains("prompt: found an unknown key"));
   CHECK(error("longbench", R"({"input": "q", "context": "c", "answers": ["a"], "length": "9"})")

@@ -137,21 +137,21 @@ TEST_CASE("wrong data sections name the key, what was found and what was expecte
   CHECK(source_error("\"task\": \"mqar\"").find("data.sources.0.task") != std::string::npos);
   CHECK(source_error("\"format\": \"raw\"").find("data.sources.0.format: found \"raw\"") != std::string::npos);
   CHECK(source_error("\"split_token\": -1").find("data.sources.0.split_token: found -1") != std::string::npos);
-  CHECK(source_error("\"tail\": \"pad\"").find("data.sources.0.tail: found \"pad\" without packing \"document\"") !=
+  CHECK(source_error("\"tail\": \"pad\"").find("data.sources.0.tail: \"pad\" needs packing \"document\"") !=
         std::string::npos);
   CHECK(source_error("\"document_rows\": \"first\", \"packing\": \"block\"").find("data.sources.0.document_rows") !=
         std::string::npos);
-  CHECK(source_error("\"split\": \"before\"").find("data.sources.0.split: found \"before\" without split_token") !=
+  CHECK(source_error("\"split\": \"before\"").find("data.sources.0.split: \"before\" needs split_token") !=
         std::string::npos);
-  CHECK(error_of(R"({"sources": [{"path": "/a"}], "tail": "pad"})").find("data.tail: found \"pad\"") !=
+  CHECK(error_of(R"({"sources": [{"path": "/a"}], "tail": "pad"})").find("data.tail: \"pad\" needs") !=
         std::string::npos);
   const auto task_keys = [](const std::string& keys) {
     return error_of("{\"sources\": [{\"type\": \"synthetic\", " + keys + "}]}");
   };
   CHECK(task_keys("\"task\": \"copy\"").find("data.sources.0.task: found \"copy\"") != std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"word\": 4").find("data.sources.0.word") != std::string::npos);
-  CHECK(task_keys("\"task\": \"icr_basic\", \"length_block\": 4")
-            .find("data.sources.0.length_block: found 4, expected it only with lengths") != std::string::npos);
+  CHECK(task_keys("\"task\": \"icr_basic\", \"length_block\": 4").find("data.sources.0.length_block: needs lengths") !=
+        std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"weight\": \"rows\"").find("a synthetic source has no end") !=
         std::string::npos);
   CHECK(task_keys("\"task\": \"mqar\", \"path\": \"/a\"").find("data.sources.0.path") != std::string::npos);
@@ -162,7 +162,7 @@ TEST_CASE("wrong data sections name the key, what was found and what was expecte
   CHECK(error_of(base + R"({"name": "v", "type": "synthetic", "task": "icl"}]})").find("data.validation.0.max_rows") !=
         std::string::npos);
   CHECK(error_of(base + R"({"name": "v", "path": "/v"}, {"name": "v", "path": "/w"}]})")
-            .find("different names, but \"v\" occurs twice") != std::string::npos);
+            .find("data.validation: two sources have the name \"v\"") != std::string::npos);
 }
 
 TEST_CASE("all 64 bits of a seed count", "[fast]") {
@@ -185,7 +185,7 @@ TEST_CASE("lengths that do not fit the run are reported", "[fast]") {
   config.lengths = {64, 65};
   CHECK(task_error(config) == "data.sources.0.lengths: found 65, expected at most train.sequence_length = 64");
   config.length = 60;
-  CHECK(task_error(config) == "data.sources.0.length: found length and lengths, expected one of them");
+  CHECK(task_error(config) == "data.sources.0.length: give either length or lengths, not both");
   config.lengths.clear();
   CHECK(task_error(config).find("data.sources.0.length: found 60, expected at least 217 tokens") == 0);
 }

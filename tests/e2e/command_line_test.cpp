@@ -83,7 +83,7 @@ TEST_CASE("an option or a flag is given once", "[fast]") {
   check_usage_error("train c.json --resume auto --resume never",
                     "hebb train: --resume given 2 times, expected once (see hebb train --help)");
   check_usage_error("train c.json train.threads=1 --threads 2",
-                    "hebb train: found --threads 2 beside train.threads=1, expected one of them");
+                    "hebb train: give either --threads 2 or train.threads=1, not both");
   check_usage_error("plan m.json --json --json --json",
                     "hebb plan: --json given 3 times, expected once (see hebb plan --help)");
 }

@@ -96,7 +96,7 @@ TEST_CASE("a run goes on whose stored configuration holds idle keys that earlier
   ScheduleConfig schedule;
   CHECK_THROWS_WITH(
       Fields::read(parse_json_file((folder / "run" / "config.json").string()).at("schedule"), "schedule", schedule),
-      Catch::Contains("schedule.decay_fraction: found a value beside decay_steps, expected one of them"));
+      Catch::Contains("schedule.decay_fraction: give either decay_steps or decay_fraction, not both"));
 }
 
 TEST_CASE("the stored configuration of a run loses only what said nothing", "[fast]") {
