@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/key_error.h"
 #include "core/suggest.h"
-#include "core/unknown_key.h"
 
 namespace hebb {
 namespace {
@@ -38,8 +38,9 @@ std::string located(const Json& json, const std::string& path) {
   return origin.empty() ? path : path.empty() ? origin : origin + ": " + path;
 }
 
-[[noreturn]] void fail_at(const Json& json, const std::string& path, const std::string& expected) {
-  throw ConfigError(located(json, path), json.found(), expected);
+[[noreturn]] void fail_at(const Json& json, const std::string& path, const std::string& expected,
+                          KeyError::Rest rest = KeyError::Rest::values) {
+  throw KeyError(located(json, path), json.found(), expected, path, rest);
 }
 
 // Conversions from JSON. `expected` is what the message of a wrong type says.
@@ -151,8 +152,9 @@ Field& Field::required() {
     if (owner_->known(member.first) == nullptr) { others.push_back(member.first); }
   }
   const std::string similar = nearest_name(name_, others);
-  owner_->fail(name_, "nothing",
-               expected_ + " (required" + (similar.empty() ? "" : "; " + quoted(similar) + " looks similar") + ")");
+  throw KeyError(owner_->where(name_), "nothing",
+                 expected_ + " (required" + (similar.empty() ? "" : "; " + quoted(similar) + " looks similar") + ")",
+                 owner_->child_path(name_), KeyError::Rest::nothing);
 }
 
 Field& Field::constrain(const std::string& constraint) {
@@ -204,7 +206,7 @@ Field& Field::one_of(std::vector<std::string> names) {
   const std::string text = "one of " + list_names(names);
   for (size_t i = 0; i < strings_.size(); ++i) {
     if (std::find(names.begin(), names.end(), strings_[i]) == names.end()) {
-      fail_at(element(i), element_path(i), text + did_you_mean(strings_[i], names));
+      fail_at(element(i), element_path(i), text + did_you_mean(strings_[i], names), KeyError::Rest::nothing);
     }
   }
   return constrain(text);
@@ -248,7 +250,7 @@ Field& Field::unit(std::string_view text) {
 }
 
 void Fields::begin() {
-  if (!json_->is_object()) { fail_at(*json_, path_, "an object"); }
+  if (!json_->is_object()) { fail_at(*json_, path_, "an object", KeyError::Rest::nothing); }
 }
 
 void Fields::finish() {
@@ -264,10 +266,12 @@ void Fields::fail_unknown(const Json::Member& member) const {
   for (const Known& k : known_) { names.push_back(k.name); }
   const std::string origin = member.second.key_origin().str();
   const std::string hint = did_you_mean(member.first, names);
-  throw UnknownKeyError((origin.empty() ? "" : origin + ": ") + child_path(member.first), member.first,
-                        names.empty()  ? "an empty object"
-                        : hint.empty() ? "one of the known keys (" + list_names(names) + ")"
-                                       : "one of the known keys" + hint);
+  const std::string path = child_path(member.first);
+  throw KeyError((origin.empty() ? "" : origin + ": ") + path, "an unknown key",
+                 names.empty()  ? "an empty object"
+                 : hint.empty() ? "one of the known keys (" + list_names(names) + ")"
+                                : "one of the known keys" + hint,
+                 path, KeyError::Rest::all);
 }
 
 const Fields::Known* Fields::known(std::string_view name) const {

@@ -6,10 +6,11 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <sstream>
 #include <string>
 #include <vector>
 
-#include "core/error.h"
+#include "core/key_error.h"
 #include "tools/command_line.h"
 #include "tools/verbs.h"
 
@@ -66,6 +67,10 @@ int main(int argc, char** argv) {
   using namespace hebb;
   try {
     return finish(run(argc, argv));
+  } catch (const ConfigErrors& errors) {
+    std::istringstream lines(errors.what());
+    for (std::string line; std::getline(lines, line);) { report(line, errors.code()); }
+    return static_cast<int>(errors.code());
   } catch (const Error& error) {
     return report(error.what(), error.code());
   } catch (const std::filesystem::filesystem_error& error) {

@@ -4,7 +4,8 @@
 #include <algorithm>
 
 #include "comm/lanes.h"
-#include "core/unknown_key.h"
+#include "core/key_error.h"
+#include "core/read_all.h"
 #include "data/shards/dataset.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/choose_device.h"
@@ -59,14 +60,20 @@ std::string right_places(const std::string& key) {
 }  // namespace
 
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
+  Json source = load_config(path);
+  for (const std::string& assignment : overrides) { apply_override(source, assignment); }
   RunConfig config;
-  config.source = load_config(path);
-  for (const std::string& assignment : overrides) { apply_override(config.source, assignment); }
-  try {
-    Fields::read(config.source, "", config);
-  } catch (const UnknownKeyError& error) {
-    throw ConfigError(error.where, "an unknown key", error.expected + right_places(error.key));
-  }
+  read_all(source, [&](const Json& json) {
+    config = {};
+    try {
+      Fields::read(json, "", config);
+    } catch (const KeyError& error) {
+      if (error.rest != KeyError::Rest::all) { throw; }
+      const std::string key = error.path.substr(error.path.rfind('.') + 1);
+      throw KeyError(error.where, "an unknown key", error.expected + right_places(key), error.path, error.rest);
+    }
+  });
+  config.source = std::move(source);
   return config;
 }
 

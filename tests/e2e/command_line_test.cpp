@@ -1,5 +1,6 @@
 // Exit codes, messages and help of the command line.
 #include "tests/e2e/command.h"
+#include "tests/paths.h"
 
 using namespace hebb;
 using Catch::Contains;
@@ -17,6 +18,18 @@ void check_usage_error(const std::string& arguments, const std::string& message)
 }
 
 }  // namespace
+
+TEST_CASE("each error of a configuration has a line on stderr", "[fast]") {
+  const TempFolder folder;
+  const CommandResult result =
+      run_hebb(folder, "train " + HEBB_SOURCE + "/configs/quickstart.json train.seed=-1 train.stpes=5");
+  CHECK(result.code == 2);
+  CHECK(result.out.empty());
+  CHECK(result.err ==
+        "error: command line: train.seed: found -1, expected an integer >= 0\n"
+        "error: command line: train.stpes: found an unknown key, expected one of the known keys (did you mean "
+        "\"steps\"?)\n");
+}
 
 TEST_CASE("usage errors are one line on stderr and exit code 2", "[fast]") {
   check_usage_error("data encod x",

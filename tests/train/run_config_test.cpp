@@ -59,6 +59,9 @@ TEST_CASE("a known key in the wrong section is told where it belongs", "[fast]")
                     Contains("command line: lr: found an unknown key") && Contains("; elsewhere: optimizer.lr, "));
   CHECK_THROWS_WITH(read(folder, {"optimizer.batch_size=2"}), Contains("; elsewhere: train.batch_size"));
   CHECK_THROWS_WITH(read(folder, {"train.qwertz=2"}), Contains("unknown key") && !Contains("elsewhere"));
+  CHECK_THROWS_WITH(read(folder, {"train.qwertz=2", "train.seed=-1", "lr=2"}),
+                    Contains("train.seed: found -1, expected an integer >= 0\n") &&
+                        Contains("train.qwertz: found an unknown key") && Contains("; elsewhere: optimizer.lr, "));
   for (const char* removed : {"train.autotune=true", "train.deterministic=true"}) {
     CHECK_THROWS_WITH(read(folder, {removed}), Contains("unknown key"));
   }
