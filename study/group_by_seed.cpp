@@ -12,7 +12,8 @@ namespace hebb {
 namespace {
 
 bool is_measured(const std::string& key) {
-  return key.starts_with("loss.") || key.starts_with("val.") || key.starts_with("eval.") || key == "tokens_per_s";
+  return key.starts_with("loss.") || key.starts_with("val.") || key.starts_with("eval.") || key == "tokens_per_s" ||
+         key == "seconds";
 }
 
 /// What ids share: their beginning, without the "_seed=" that is left of the grid's part.

@@ -128,12 +128,12 @@ class Ladder {
     s.error = s.state == "failed" ? failure_reason(runs_.run_folder(i) / kRunConsole, code) : "";
     s.ended = time_now();
     s.pid = 0;
+    s.seconds += std::chrono::duration<double>(Clock::now() - job.started).count();
     s.step = last_logged_step(runs_.run_folder(i));
     write_status(runs_.run_folder(i), s);
     progress_.show(status_);
-    const double seconds = std::chrono::duration<double>(Clock::now() - job.started).count();
     line_((s.state == "pending" ? "stopped" : s.state) + " " + sweep_.runs[i].id + " at step " +
-          std::to_string(s.step) + " after " + format_duration(seconds) + (s.error.empty() ? "" : ": " + s.error));
+          std::to_string(s.step) + " after " + format_duration(s.seconds) + (s.error.empty() ? "" : ": " + s.error));
     runs_.write_results();
   }
 

@@ -11,6 +11,7 @@ namespace hebb {
 struct RunStatus {
   std::string state = "pending";                         // pending, running, done, failed
   std::string config_hash, host, started, ended, error;  // times in UTC, ISO 8601
+  double seconds = 0;                                    // of all starts, evaluations included
   int64_t step = 0, pid = 0;
   std::string task;  // NUMBER.PLACE of a submission (study/submission.h), where a job trains the run
   int64_t idle = 0;  // stops of jobs in a row without a new logged step
@@ -57,6 +58,7 @@ struct LadderFolder {
   std::vector<LadderRun> runs;
   std::vector<Json> planned;  // planned_result() of the runs that are not trained
   std::optional<FitConfig> fit;
+  double shrink = 0;  // training FLOPs that the sweep was shrunk to; 0: it was not
 };
 bool is_ladder(const fs::path& folder);
 LadderFolder read_ladder(const fs::path& folder);

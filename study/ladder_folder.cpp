@@ -36,6 +36,8 @@ RunStatus read_status(const fs::path& run) {
     s.error = text_of(json, "error");
     s.step = integer_of(json, "step");
     s.pid = integer_of(json, "pid");
+    const Json* seconds = json.find("seconds");
+    s.seconds = seconds != nullptr && seconds->is_number() ? seconds->as_double() : 0;
     s.task = text_of(json, "task");
     s.idle = integer_of(json, "idle");
   } catch (const ConfigError& error) {
@@ -63,6 +65,7 @@ void write_status(const fs::path& run, const RunStatus& s) {
   json.set("pid", s.pid);
   json.set("started", s.started);
   json.set("ended", s.ended);
+  json.set("seconds", s.seconds);
   json.set("error", s.error);
   if (!s.task.empty()) {
     json.set("task", s.task);
@@ -93,6 +96,9 @@ LadderFolder read_ladder(const fs::path& folder) {
     }
     if (const Json* planned = json.find("planned"); planned != nullptr && planned->is_array()) {
       ladder.planned = planned->items();
+    }
+    if (const Json* shrink = json.find("shrink"); shrink != nullptr && shrink->is_number()) {
+      ladder.shrink = shrink->as_double();
     }
     if (const Json* fit = json.find("fit"); fit != nullptr && fit->is_object()) {
       Fields::read(*fit, "fit", ladder.fit.emplace());

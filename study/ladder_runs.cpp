@@ -8,6 +8,7 @@
 #include "core/progress.h"
 #include "inspect/plan.h"
 #include "study/run_results.h"
+#include "study/shrink.h"
 #include "train/choose_device.h"
 #include "train/memory_plan.h"
 #include "train/run_config.h"
@@ -56,6 +57,7 @@ void write_sweep(const Sweep& sweep, const fs::path& folder) {
   json.set("runs", runs);
   for (const SweepRun& run : sweep.planned) { planned.push(planned_result(run)); }
   json.set("planned", planned);
+  if (sweep.shrunk) { json.set("shrink", sweep.shrunk->flops); }
   json.set("fit", sweep.fit ? Fields::write(*sweep.fit) : Json());
   json.set("source", sweep.source);
   write_file_atomic(folder / "sweep.json", json.dump(1) + "\n");
@@ -119,6 +121,14 @@ void LadderRuns::read() {
       changed_.push_back(i);
     }
   }
+  if (sweep_.shrunk && !unfinished().empty()) { prepare_shrunken(*sweep_.shrunk); }
+}
+
+void LadderRuns::prepare_shrunken(const ShrunkTo& shrunk) const {
+  write_sweep(sweep_, folder_);
+  write_file_atomic(folder_ / "shrunk.txt", shrunk.text);
+  Progress quiet;
+  if (!shrunk.corpus.empty()) { write_corpus(shrunk, quiet); }
 }
 
 bool LadderRuns::is_changed(size_t i) const { return std::find(changed_.begin(), changed_.end(), i) != changed_.end(); }
@@ -141,7 +151,7 @@ std::string LadderRuns::differences(size_t i) const {
   try {
     std::string text;
     const Json stored = parse_json_file((run_folder(i) / kLadderConfig).string());
-    for (const ConfigDifference& d : compare_configs(stored, sweep_.runs[i].config)) {
+    for (const ConfigDifference& d : all_differences(stored, sweep_.runs[i].config)) {
       text += (text.empty() ? ": " : "; ") + d.path + ": " + d.stored + " there, " + d.current + " here";
     }
     return text;

@@ -26,8 +26,8 @@ class LadderRuns {
   fs::path run_folder(size_t i) const { return folder_ / sweep_.runs[i].id; }
   /// Makes the folder. Errors: CheckpointError for one of something else.
   void open() const;
-  /// Reads all states. Errors: ConfigError for a run whose configuration is not the one that its folder was made with,
-  /// unless changed runs start anew.
+  /// Reads all states, and writes what a shrunken sweep needs before its runs are looked at. Errors: ConfigError for a
+  /// run whose configuration is not the one that its folder was made with, unless changed runs start anew.
   void read();
   bool is_changed(size_t i) const;
   /// Runs that are not done, or changed.
@@ -44,6 +44,8 @@ class LadderRuns {
   std::vector<RunStatus> status;  // by run
 
  private:
+  /// The table of what was shrunk, and the corpus.
+  void prepare_shrunken(const ShrunkTo& shrunk) const;
   std::string differences(size_t i) const;
   void set_aside(size_t i);
   void prepare_run(size_t i);

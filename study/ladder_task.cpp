@@ -146,10 +146,11 @@ class LadderTask {
     }
     status_.ended = time_now();
     status_.pid = 0;
+    status_.seconds += std::chrono::duration<double>(Clock::now() - started_).count();
     write_status(run_, status_);
     line_(fmt::format("{} {} at step {} after {}{}{}", status_.state == "pending" ? "stopped" : status_.state, id_,
-                      status_.step, format_duration(std::chrono::duration<double>(Clock::now() - started_).count()),
-                      status_.error.empty() ? "" : ": ", status_.error));
+                      status_.step, format_duration(status_.seconds), status_.error.empty() ? "" : ": ",
+                      status_.error));
     if (is_done || (goes_on && was_cancelled)) { return 0; }
     if (status_.state == "pending") { return code == kComm ? kComm : kStopped; }
     return code == 0 || is_idle ? static_cast<int>(ExitCode::kOther) : code;

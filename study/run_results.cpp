@@ -9,6 +9,7 @@
 
 #include "inspect/plan.h"
 #include "study/group_by_seed.h"
+#include "study/ladder.h"
 #include "study/report.h"
 #include "train/model_source.h"
 #include "train/run_config.h"
@@ -159,6 +160,7 @@ Json result_of(const fs::path& run, const std::string& id, const Json& tags) {
     result.set("tokens_per_s", median(metrics.tokens_per_s));
     result.set("mem_bytes", metrics.mem_bytes);
   }
+  if (const double seconds = read_status(run).seconds; seconds > 0) { result.set("seconds", seconds); }
   return result;
 }
 

@@ -36,6 +36,14 @@ struct SweepRun {
   Json cluster;  // object: what a job of the run asks for (study/cluster_config.h)
 };
 
+/// What a sweep was shrunk to (docs/ladders.md).
+struct ShrunkTo {
+  double flops = 0;
+  std::string corpus;                 // folder of the synthetic corpus; empty: the text of the sweep
+  int64_t documents = 0, joined = 1;  // for training, and synthetic documents in each
+  std::string text;                   // the table
+};
+
 /// A sweep (docs/verbs/ladder.md): every run with its complete configuration.
 struct Sweep {
   std::string name;
@@ -45,6 +53,7 @@ struct Sweep {
   std::string evals;              // file; empty: none
   int64_t max_parallel = 1;
   std::optional<FitConfig> fit;
+  std::optional<ShrunkTo> shrunk;
 };
 
 /// Reads a sweep and composes its runs: base, set (of runs, axes, grid), derive, solve. Every run is read as `hebb

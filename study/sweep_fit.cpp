@@ -50,6 +50,7 @@ std::vector<std::string> result_numbers(const Sweep& sweep) {
                                    "step",
                                    "tokens_per_s",
                                    "mem_bytes",
+                                   "seconds",
                                    "loss.final",
                                    "state_bytes.4096",
                                    "state_bytes.65536"};

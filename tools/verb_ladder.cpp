@@ -6,6 +6,7 @@
 #include "study/ladder.h"
 #include "study/ladder_task.h"
 #include "study/launcher.h"
+#include "study/shrink.h"
 #include "tools/command_line.h"
 #include "tools/console.h"
 #include "tools/verbs.h"
@@ -18,8 +19,19 @@ struct Options {
   LadderOptions ladder;
   bool dry_run = false, status = false, cancel = false;
   std::string task;
-  double teraflops = 0;
+  double teraflops = 0, shrink = 0;
 };
+
+/// The sweep, shrunk to the FLOPs that were asked for or that the folder has; sets the folder.
+Sweep sweep_of(Options& o) {
+  Sweep sweep = read_sweep(o.sweep);
+  const std::string name = sweep.name + (o.shrink > 0 ? "-shrunk-" + flops_name(o.shrink) : "");
+  o.ladder.folder = o.folder.empty() ? fs::path("runs") / name : fs::path(o.folder);
+  const double flops = shrink_of_folder(o.ladder.folder, o.shrink);
+  if (flops == 0) { return sweep; }
+  const fs::path corpus = has_text(sweep) ? fs::path() : fs::absolute(o.ladder.folder).lexically_normal() / "corpus";
+  return shrink_sweep(sweep, {flops, corpus.string()}).sweep;
+}
 
 /// SWEEP may be the folder of a ladder where the sweep itself is not needed.
 int run_in_folder(const Options& o) {
@@ -33,9 +45,9 @@ int run(Options& o) {
   o.ladder.program = fs::read_symlink("/proc/self/exe").string();
   o.ladder.folder = o.folder;
   if (!o.task.empty() || ((o.status || o.cancel) && fs::is_directory(o.sweep))) { return run_in_folder(o); }
-  const Sweep sweep = read_sweep(o.sweep);
-  if (o.folder.empty()) { o.ladder.folder = fs::path("runs") / sweep.name; }
+  const Sweep sweep = sweep_of(o);
   if (o.dry_run) {
+    if (sweep.shrunk) { fmt::print("{}\n", sweep.shrunk->text); }
     fmt::print("{}", describe_ladder(sweep, o.ladder.parallel, o.teraflops * 1e12));
     if (!o.ladder.launcher.empty()) { fmt::print("\n{}", describe_jobs(sweep, o.ladder)); }
     return 0;
@@ -73,6 +85,11 @@ void add_ladder_verb(Command program) {
   verb.option("--task", o->task, "What jobs call: the run NUMBER.PLACE of a submission").type_name("NUMBER.PLACE");
   verb.flag("--force", o->ladder.force,
             "Start runs anew whose configuration changed; the old folder is kept as ID.HASH");
+  verb.option("--shrink", o->shrink,
+              "Train the same table smaller: all sizes shrink by one rule until the runs take about so many FLOPs")
+      .above(0)
+      .default_text("not")
+      .type_name("FLOPS");
   verb.option("--tflops", o->teraflops, "Speed to estimate the time with, for --dry-run [TFLOP/s]").above(0);
   verb.runs([o] { return run(*o); });
 }

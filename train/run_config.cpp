@@ -216,20 +216,22 @@ bool may_differ(const std::string& path) {
                                        [&](const std::string& a) { return path == a || path.starts_with(a + "."); });
 }
 
-void compare(const std::string& path, const Json* a, const Json* b, std::vector<ConfigDifference>& found) {
+using Skips = bool (*)(const std::string& path);
+
+void compare(const std::string& path, const Json* a, const Json* b, Skips skips, std::vector<ConfigDifference>& found) {
   static const Json absent;  // an absent key and null mean the same
   a = a != nullptr ? a : &absent;
   b = b != nullptr ? b : &absent;
-  if (may_differ(path) || *a == *b) { return; }
+  if (skips(path) || *a == *b) { return; }
   const std::string dot = path.empty() ? "" : path + ".";
   if (a->is_object() && b->is_object()) {
-    for (const auto& [key, value] : a->members()) { compare(dot + key, &value, b->find(key), found); }
+    for (const auto& [key, value] : a->members()) { compare(dot + key, &value, b->find(key), skips, found); }
     for (const auto& [key, value] : b->members()) {
-      if (a->find(key) == nullptr) { compare(dot + key, nullptr, &value, found); }
+      if (a->find(key) == nullptr) { compare(dot + key, nullptr, &value, skips, found); }
     }
   } else if (a->is_array() && b->is_array() && a->items().size() == b->items().size()) {
     for (size_t i = 0; i < a->items().size(); ++i) {
-      compare(fmt::format("{}{:d}", dot, i), &a->items()[i], &b->items()[i], found);
+      compare(fmt::format("{}{:d}", dot, i), &a->items()[i], &b->items()[i], skips, found);
     }
   } else {
     found.push_back({path, a->found(), b->found()});
@@ -240,7 +242,14 @@ void compare(const std::string& path, const Json* a, const Json* b, std::vector<
 
 std::vector<ConfigDifference> compare_configs(const Json& stored, const Json& current) {
   std::vector<ConfigDifference> found;
-  compare("", &stored, &current, found);
+  compare("", &stored, &current, may_differ, found);
+  return found;
+}
+
+std::vector<ConfigDifference> all_differences(const Json& stored, const Json& current) {
+  std::vector<ConfigDifference> found;
+  compare(
+      "", &stored, &current, [](const std::string&) { return false; }, found);
   return found;
 }
 

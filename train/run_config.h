@@ -110,6 +110,8 @@ struct ConfigDifference {
 /// Where two resolved configurations differ, apart from what a resumed run may change (docs/training.md; paths of data
 /// and tokenizers only inform: docs/data.md, Resume).
 std::vector<ConfigDifference> compare_configs(const Json& stored, const Json& current);
+/// Where they differ at all.
+std::vector<ConfigDifference> all_differences(const Json& stored, const Json& current);
 
 /// The list of evaluations in `json` with every default filled in and absolute paths, as a resolved configuration keeps
 /// it. Throws ConfigError. Only declared here: eval/evaluation.cpp knows the kinds, and eval depends on train.

@@ -35,6 +35,7 @@ std::vector<std::string> results(const TempFolder& folder) {
     Json json = parse_json(line, "results.jsonl");
     json.erase("tokens_per_s");
     json.erase("mem_bytes");
+    json.erase("seconds");
     json.erase("setting");
     found.push_back(json.dump());
   }
@@ -70,7 +71,12 @@ TEST_CASE("a ladder trains every run, writes results and a report, and does noth
                            "plots/position_by-position.svg", "fit.json"}) {
     CHECK(fs::exists(folder / "runs/small" / file));
   }
-  CHECK(read_status(folder / "runs/small/g").state == "done");
+  const RunStatus g = read_status(folder / "runs/small/g");
+  CHECK(g.state == "done");
+  CHECK(g.seconds > 0.01);  // a process starts, trains and evaluates
+  CHECK(g.seconds < 600);
+  const std::string lines = read_file(folder / "runs/small/results.jsonl");
+  CHECK(parse_json(lines.substr(lines.rfind("\n{") + 1), "g").at("seconds").as_double() == g.seconds);
   const std::string console = read_file(folder / "runs/small/g/console.log");
   const Result again = ladder(folder);
   CHECK(again.code == 0);
@@ -122,6 +128,8 @@ TEST_CASE("a run that fails does not stop the others and is tried again") {
   fs::copy_file(folder / "tokens.bin", folder / "later.bin");
   CHECK(ladder(folder).code == 0);
   CHECK(results(folder).size() == 2);
+  CHECK(bad.seconds > 0);
+  CHECK(read_status(folder / "runs/small/bad").seconds > bad.seconds);  // of both starts
 }
 
 TEST_CASE("a run that is only planned is predicted by the fit and not trained") {
@@ -231,11 +239,12 @@ TEST_CASE("a changed run is refused, and started anew with --force") {
   write_base(folder);
   write_sweep(folder, R"("runs": [{"id": "a"}, {"id": "b"}])");
   REQUIRE(ladder(folder).code == 0);
-  write_sweep(folder, R"("runs": [{"id": "a", "set": {"optimizer.lr": 0.02}}, {"id": "b"}, {"id": "c"}])");
+  write_sweep(folder,
+              R"("runs": [{"id": "a", "set": {"optimizer.lr": 0.02, "train.steps": 13}}, {"id": "b"}, {"id": "c"}])");
   const Result refused = ladder(folder);
   CHECK(refused.code == 2);
-  CHECK_THAT(refused.err,
-             Contains("runs/small/a") && Contains("optimizer.lr: 0.01 there, 0.02 here") && Contains("--force"));
+  CHECK_THAT(refused.err, Contains("runs/small/a") && Contains("optimizer.lr: 0.01 there, 0.02 here") &&
+                              Contains("train.steps: 12 there, 13 here") && Contains("--force"));
   CHECK(!fs::exists(folder / "runs/small/c"));
   const Result forced = ladder(folder, {"--force"});
   CHECK(forced.code == 0);

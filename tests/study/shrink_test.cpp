@@ -1,0 +1,266 @@
+#include "study/shrink.h"
+
+#include <cmath>
+#include <map>
+
+#include "study/ladder.h"
+#include "study/shrink_sizes.h"
+#include "tests/study/sweep_fixture.h"
+#include "tests/train/process.h"
+
+using namespace hebb;
+using namespace hebb::testing;
+using Catch::Contains;
+
+namespace {
+
+/// Every sweep below configs/, by path relative to it.
+std::vector<std::string> shipped_sweeps() {
+  std::vector<std::string> found;
+  const fs::path root = fs::path(HEBB_SOURCE) / "configs";
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.path().extension() != ".json") { continue; }
+    const Json json = load_config(entry.path().string());
+    if (json.find("runs") != nullptr || json.find("axes") != nullptr || json.find("grid") != nullptr) {
+      found.push_back(fs::relative(entry.path(), root).string());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+/// On the CPU, also where a build has an emulated GPU.
+Sweep shipped(const std::string& path) {
+  Sweep sweep = read_sweep(fs::path(HEBB_SOURCE) / "configs" / path);
+  for (SweepRun& run : sweep.runs) { run.config.find("train")->set("device", Json("cpu")); }
+  return sweep;
+}
+
+Shrinking shrunken(const Sweep& sweep, double flops, const std::string& corpus = "/nowhere/corpus") {
+  return shrink_sweep(sweep, {flops, corpus});
+}
+
+double cost(const Sweep& sweep) {
+  double sum = 0;
+  for (const SweepRun& run : sweep.runs) { sum += planned_result(run).at("flops.total").as_double(); }
+  return sum;
+}
+
+int64_t at(const SweepRun& run, const std::string& path) {
+  const Json* json = &run.config;
+  for (size_t begin = 0; begin < path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    json = &json->at(path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return json->as_int();
+}
+
+/// a : b in both runs, within the rounding of `a` and `b` to multiples of `multiple`.
+void check_ratio(const SweepRun& before, const SweepRun& after, const std::string& a, const std::string& b,
+                 double multiple) {
+  INFO(before.id << " " << a << " : " << b);
+  const auto va = static_cast<double>(at(after, a)), vb = static_cast<double>(at(after, b));
+  const double ratio = static_cast<double>(at(before, a)) / static_cast<double>(at(before, b));
+  CHECK(std::abs(va / vb / ratio - 1) <= multiple / 2 / va + multiple / 2 / vb);
+}
+
+void train(const std::string& path, double flops) {
+  INFO(path);
+  const TempFolder folder;
+  const Sweep sweep = shipped(path);
+  LadderOptions options;
+  options.folder = folder / "ladder";
+  options.program = HEBB_BINARY;
+  options.parallel = 2;
+  const std::string corpus = has_text(sweep) ? "" : (options.folder / "corpus").string();
+  std::string lines;
+  const Console console{[&](std::string_view line) { lines += std::string(line) + "\n"; }, nullptr};
+  const Sweep smaller = shrunken(sweep, flops, corpus).sweep;
+  const int code = run_ladder(smaller, options, console);
+  INFO(lines);
+  CHECK(code == 0);
+  std::istringstream results(read_file(options.folder / "results.jsonl"));
+  size_t count = 0;
+  for (std::string line; std::getline(results, line); ++count) {
+    const Json result = parse_json(line, "results.jsonl");
+    INFO(line);
+    CHECK(result.at("loss.final").as_double() > 0);
+    CHECK(result.at("loss.final").as_double() < 12);
+    CHECK(result.at("seconds").as_double() > 0);
+  }
+  CHECK(count == sweep.runs.size());
+  CHECK(read_ladder(options.folder).shrink == flops);
+  CHECK(read_file(options.folder / "shrunk.txt") == smaller.shrunk->text);
+}
+
+}  // namespace
+
+TEST_CASE("every sweep in configs/ shrinks to about the FLOPs that are asked for", "[fast]") {
+  const std::vector<std::string> sweeps = shipped_sweeps();
+  CHECK(sweeps.size() >= 15);
+  for (const std::string& path : sweeps) {
+    INFO(path);
+    const Sweep sweep = shipped(path);
+    const double full = cost(sweep);
+    for (const double flops : {1e12, 1e15, 1e17}) {
+      INFO(flops);
+      const Shrinking small = shrunken(sweep, flops);
+      CHECK(cost(small.sweep) <= 1.0001 * std::max(flops, 0.0));
+      if (flops < full) { CHECK(cost(small.sweep) >= 0.45 * flops); }
+      CHECK(small.sweep.runs.size() == sweep.runs.size());
+      CHECK(small.sweep.planned.size() == sweep.planned.size());
+      CHECK_THAT(describe_ladder(small.sweep, 0, 0), Contains(std::to_string(sweep.runs.size()) + " runs, "));
+    }
+  }
+}
+
+TEST_CASE("a sweep shrinks to the same text each time, and shrunken once more it stays as it is", "[fast]") {
+  for (const std::string path : {"fwpkm/table-1.json", "ham/table-1.json", "ovq/icr.json", "sdm/ladder.json"}) {
+    INFO(path);
+    const Shrinking once = shrunken(shipped(path), 1e14);
+    CHECK(once.text() == shrunken(shipped(path), 1e14).text());
+    const Shrinking twice = shrunken(once.sweep, 1e14);
+    CHECK(twice.changes.empty());
+    CHECK(twice.factor == 1);
+    for (size_t i = 0; i < once.sweep.runs.size(); ++i) {
+      CHECK(twice.sweep.runs[i].config == once.sweep.runs[i].config);
+    }
+  }
+}
+
+TEST_CASE("more FLOPs make no size smaller", "[fast]") {
+  for (const std::string path : {"fwpkm/table-1.json", "sdm/ladder.json", "kvm/120m.json", "ovq/positional.json"}) {
+    const Sweep sweep = shipped(path);
+    std::map<std::string, int64_t> last;
+    for (double flops = 1e12; flops < 1e19; flops *= 10) {
+      const auto grows = [&](const std::string& place, const Json& object) {
+        for (const auto& [key, value] : object.members()) {
+          if (!value.is_integer() || key == "quantize_after" || key == "freeze_steps") { continue; }  // steps
+          INFO(path << " " << place << "." << key << " at " << flops);
+          CHECK(value.as_int() >= last[place + "." + key]);
+          last[place + "." + key] = value.as_int();
+        }
+      };
+      for (const SweepRun& run : shrunken(sweep, flops).sweep.runs) {
+        grows(run.id + " model", run.config.at("model"));
+        for (const auto& [name, layer] : run.config.at("model").at("layers").members()) {
+          if (layer.at("type").as_string() != "lact") { grows(run.id + " " + name, layer); }  // heads divide its width
+        }
+        CHECK(at(run, "train.sequence_length") >= last["length"]);
+        last["length"] = at(run, "train.sequence_length");
+      }
+    }
+  }
+}
+
+TEST_CASE("shrinking keeps the ratios of widths, lengths and memories", "[fast]") {
+  for (const double flops : {1e15, 1e16, 1e17}) {
+    const Sweep before = shipped("fwpkm/table-1.json"), after = shrunken(before, flops).sweep;
+    for (size_t i = 0; i < before.runs.size(); ++i) {
+      const SweepRun &b = before.runs[i], &a = after.runs[i];
+      check_ratio(b, a, "model.layers.mlp.intermediate_size", "model.hidden_size", 8);
+      check_ratio(b, a, "model.layers.fwpkm.key_dim", "model.hidden_size", 8);
+      check_ratio(b, a, "model.layers.swa.window", "train.sequence_length", 1);
+      check_ratio(b, a, "model.layers.fwpkm.chunk_size", "train.sequence_length", 1);
+      check_ratio(b, a, "model.layers.pkm.top_k", "model.layers.pkm.num_subkeys", 1);
+      check_ratio(b, a, "model.layers.fa.num_heads", "model.layers.fa.num_kv_heads", 0.001);
+      CHECK(at(a, "model.layers.gdn.key_head_dim") >= 16);
+      CHECK(at(a, "model.num_layers") % 4 == 0);
+      CHECK(at(a, "train.steps") == at(after.runs[0], "train.steps"));  // equal tokens stay equal
+      CHECK(at(a, "train.batch_size") % at(a, "train.micro_batch_size") == 0);
+    }
+    const Sweep kvm = shipped("kvm/120m.json"), small = shrunken(kvm, flops).sweep;
+    const SweepRun &b = run_of(kvm, "120m-kvm-256"), &a = run_of(small, "120m-kvm-256");
+    check_ratio(b, a, "model.layers.kvm.state.rows", "train.sequence_length", 1);
+    check_ratio(b, a, "model.layers.kvm.chunk_size", "train.sequence_length", 1);
+  }
+}
+
+TEST_CASE("levels of a ladder stay different, and tokens for each parameter alike", "[fast]") {
+  const Sweep before = shipped("sdm/ladder.json");
+  const Shrinking after = shrunken(before, 1e17);
+  for (size_t i = 0; i < before.runs.size(); ++i) {
+    const Json b = planned_result(before.runs[i]), a = planned_result(after.sweep.runs[i]);
+    const auto per_parameter = [](const Json& r) {
+      return r.at("tokens").as_double() / r.at("params.non_embedding").as_double();
+    };
+    INFO(before.runs[i].id);
+    CHECK(per_parameter(a) / per_parameter(b) == Approx(after.tokens).epsilon(0.1));
+  }
+  CHECK(at(run_of(after.sweep, "L01-sdm"), "model.hidden_size") <
+        at(run_of(after.sweep, "L08-sdm"), "model.hidden_size"));
+  const Sweep least = shrunken(before, 1e12).sweep;
+  CHECK(at(run_of(least, "L01-sdm"), "model.hidden_size") == 16);
+  CHECK(at(run_of(least, "L08-sdm"), "model.hidden_size") == 40);
+}
+
+TEST_CASE("blocks that differ stay at their place of the period", "[fast]") {
+  Json model = parse_json(R"({"hidden_size": 768, "num_layers": 14, "layers": {},
+    "at": {"2": {"memory": "m"}, "6": {"ffn": "p"}, "10": {"memory": "m"}, "13": {"memory": "m"}}})",
+                          "model");
+  shrink_model(model, {.width = 1.0 / 16, .lengths = 1.0 / 16, .period = 4, .tail = 4});
+  CHECK(model.at("num_layers").as_int() == 6);  // a period of three, and the two blocks behind the last
+  CHECK(model.at("at") == parse_json(R"({"2": {"memory": "m", "ffn": "p"}, "5": {"memory": "m"}})", "at"));
+  Json two = parse_json(R"({"hidden_size": 768, "num_layers": 8, "layers": {},
+    "at": {"1": {"memory": "m"}, "5": {"memory": "n"}}})",
+                        "model");
+  CHECK_THROWS_WITH(shrink_model(two, {.width = 1.0 / 16, .lengths = 1.0 / 16, .period = 4, .tail = 4}),
+                    Contains("model.at.5.memory") && Contains("block 1 of the shrunken model"));
+}
+
+TEST_CASE("what cannot be shrunk is an error that names run and key", "[fast]") {
+  CHECK_THROWS_WITH(shrunken(shipped("ham/table-1.json"), 1e6), Contains("--shrink: found 1e6, expected at least "));
+  Sweep sweep = shipped("fwpkm/table-1.json");
+  sweep.runs[2].config.find("model")->find("at")->find("10")->set("memory", Json("fwmlp"));
+  CHECK_THROWS_WITH(shrunken(sweep, 1e14),
+                    Contains("model.at.10.memory: found \"fwmlp\"") && Contains("in the shrunken run gdn-fwpkm"));
+}
+
+TEST_CASE("every shrunken sweep in configs/ trains") {
+  for (const std::string& path : shipped_sweeps()) { train(path, 6e10); }
+}
+
+TEST_CASE("a shrunken ladder goes on in its folder, and only as it was shrunk") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("runs": [{"id": "a", "set": {"data.sources.0.path": "later.bin"}}, {"id": "b"}])");
+  const auto ladder = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"ladder", "sweep.json"});
+    return run_hebb(arguments, folder / "output", folder.path());
+  };
+  const Result planned = ladder({"--shrink", "1e7", "--dry-run"});
+  INFO(planned.err);
+  CHECK_THAT(planned.out, Contains("1e7 FLOPs: widths x ") && Contains("\ntrain.steps") && Contains("runs\n") &&
+                              Contains("the synthetic corpus, read as bytes, replaces the text") &&
+                              Contains("\n2 runs, "));
+  const Result first = ladder({"--shrink", "1e7"});
+  INFO(first.out << first.err);
+  REQUIRE(first.code == 0);
+  const fs::path made = folder / "runs" / "small-shrunk-1e7";
+  CHECK(read_status(made / "b").state == "done");
+  CHECK(fs::exists(made / "corpus" / "dataset.json"));
+  CHECK_FALSE(fs::exists(made / "corpus.jsonl"));
+  CHECK_THAT(ladder({"--shrink", "1e7"}).out, Contains("2 done, 0 to do"));
+  CHECK_THAT(ladder({"--dir", made.string()}).out, Contains("2 done, 0 to do"));
+  CHECK_THAT(ladder({"--dir", made.string(), "--shrink", "2e7"}).err,
+             Contains("--shrink: found 2e7, expected 1e7, as the runs in "));
+  CHECK_THAT(ladder({"--dir", made.string(), "--status"}).out, Contains("2 of 2 runs done"));
+}
+
+TEST_CASE("the documented plans of ladders are made") {
+  const TempFolder folder;
+  std::istringstream lines(read_file(fs::path(HEBB_SOURCE) / "docs" / "ladders.md"));
+  int count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("hebb ladder ") || line.find(" --dry-run") == std::string::npos) { continue; }
+    std::istringstream words(line.substr(5, line.find("  #") - 5));
+    std::vector<std::string> arguments;
+    for (std::string word; words >> word;) { arguments.push_back(word); }
+    const Result result = run_hebb(arguments, folder / "output", HEBB_SOURCE);
+    INFO(line << "\n" << result.err);
+    CHECK(result.code == 0);
+    ++count;
+  }
+  CHECK(count >= 2);
+}
