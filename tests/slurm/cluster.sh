@@ -12,6 +12,9 @@ slurm_missing() {
   [[ $(id -u) == 0 ]] || echo "the daemons of two nodes on one machine need root"
 }
 
+# Whether srun can start the ranks of MPI.
+slurm_has_pmix() { compgen -G "/usr/lib/*/slurm*/mpi_pmix.so" >/dev/null; }
+
 slurm_conf() {
   local host=$1
   cat <<END
@@ -31,6 +34,8 @@ SlurmdLogFile=$slurm_folder/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
+TmpFS=$slurm_folder/tmp-%n
+MpiDefault=$(slurm_has_pmix && echo pmix || echo none)
 ReturnToService=2
 SlurmdParameters=config_overrides
 MinJobAge=300
@@ -52,7 +57,7 @@ slurm_start() {
   export PATH=$PATH:/usr/sbin:/sbin
   slurm_folder=$1
   slurm_port=$((20000 + RANDOM % 10000))
-  mkdir -p "$slurm_folder"/{state,spool-n1,spool-n2,run}
+  mkdir -p "$slurm_folder"/{state,spool-n1,spool-n2,tmp-n1,tmp-n2,run}
   # Munge of our own: its folders belong to it, and no part of their paths may be written by everybody.
   mkdir -m 700 "$slurm_folder/munge"
   head -c 128 /dev/urandom >"$slurm_folder/munge/key"

@@ -17,8 +17,10 @@ end() {
   if [[ $code != 0 ]]; then
     echo "--- slurmctld.log"
     tail -n 20 "$work/cluster/slurmctld.log" || true
-    "$hebb" ladder "$work/shaken/runs/tiny" --status || true
-    tail -n 5 "$work"/shaken/runs/tiny/jobs/*.log || true
+    for ladder in "$work"/shaken/runs/*; do
+      "$hebb" ladder "$ladder" --status || true
+      tail -n 5 "$ladder"/jobs/*.log || true
+    done
   fi
   rm -rf "$work"
   exit $code
@@ -100,17 +102,38 @@ slurm_await "the queue is empty" '[[ -z $(squeue --me --noheader) ]]' 200
 submit | tee last.txt
 grep -q "report in" last.txt
 
-# All columns but what was measured and the hash of paths.
+# results.jsonl without what was measured and the hash of paths.
 table() {
-  python3 - "$1/runs/tiny" <<'END'
+  python3 - "$1/results.jsonl" <<'END'
 import json, sys
-for line in open(sys.argv[1] + "/results.jsonl"):
+for line in open(sys.argv[1]):
     row = json.loads(line)
     for key in ("tokens_per_s", "mem_bytes", "setting"): row.pop(key, None)
     print(json.dumps(row))
 END
 }
-diff <(table "$work/calm") <(table "$work/shaken")
-[[ $(table "$work/shaken" | wc -l) == 8 ]]
-diff <(grep -v "^wrote" "$work/calm/runs/tiny/fit.json") "$work/shaken/runs/tiny/fit.json"
+diff <(table "$work/calm/runs/tiny") <(table runs/tiny)
+[[ $(table runs/tiny | wc -l) == 8 ]]
+diff "$work/calm/runs/tiny/fit.json" runs/tiny/fit.json
 echo "the results of the disturbed ladder are those of the calm one"
+
+if ! slurm_has_pmix || [[ ! -e $(dirname "$hebb")/libhebb_mpi.so ]]; then
+  echo "no ranks by srun: Slurm's pmix plugin or hebb's MPI module is missing"
+  exit 0
+fi
+echo "== two ranks, one on each node, stop early and go on"
+cat >"$work/ranks.json" <<'END'
+{"name": "ranks", "base": "base.json", "runs": [{"id": "a", "set": {"train.lanes": 2, "train.steps": 3000}}],
+ "cluster": {"ranks": 2, "nodes": 2, "time": "10", "memory": "100M"}}
+END
+(cd "$work/calm" && "$hebb" ladder ../ranks.json) >/dev/null
+"$hebb" ladder ../ranks.json --launcher slurm
+slurm_await "it trains" '[[ -s runs/ranks/a/metrics.jsonl ]]'
+timeout 5 scancel --signal=USR1 --batch "$(task RUNNING)" || true
+slurm_await "it stops" 'grep -q "SIGUSR1: a saves and stops" runs/ranks/jobs/0001.0.log'
+slurm_await "the queue is empty" '[[ -z $(squeue --me --noheader) ]]' 120
+"$hebb" ladder ../ranks.json
+grep -q "start a at step" runs/ranks/jobs/0001.0.log
+diff <(table "$work/calm/runs/ranks") <(table runs/ranks)
+cmp "$work"/calm/runs/ranks/a/checkpoints/step_00003000/model.safetensors runs/ranks/a/checkpoints/step_00003000/model.safetensors
+echo "two ranks have the bits of one"
