@@ -38,11 +38,11 @@ RunProgress progress_of(const fs::path& run) {
   return p;
 }
 
-/// The last lines of a file, indented, with its path; empty where there are none.
+/// The last lines of a file, indented, with its path.
 std::string tail_of(const fs::path& file) {
   std::string text = fs::exists(file) ? read_file(file) : "";
   while (!text.empty() && text.back() == '\n') { text.pop_back(); }
-  if (text.empty()) { return ""; }
+  if (text.empty()) { return file.string() + (fs::exists(file) ? " is empty\n" : " is not there\n"); }
   constexpr int kLines = 6;
   size_t begin = text.size();
   for (int line = 0; line < kLines && begin != std::string::npos; ++line) {
@@ -72,20 +72,22 @@ std::string job_text(const LadderJobs& jobs, const std::string& run, RunStatus& 
   return "";
 }
 
-/// The logs of runs that jobs did not bring to their ends.
+/// The logs of runs that jobs did not bring to their ends: of the first ones, which often have one cause.
 std::string failures(const fs::path& folder, const LadderFolder& ladder, const LadderJobs& jobs,
                      const std::vector<RunStatus>& states) {
-  std::string text;
+  std::vector<fs::path> logs;
   for (size_t i = 0; i < ladder.runs.size(); ++i) {
     const std::string& id = ladder.runs[i].id;
-    const auto lost = jobs.lost.find(id);
-    if (lost != jobs.lost.end()) {
-      text += tail_of(lost->second.log);
+    if (const auto lost = jobs.lost.find(id); lost != jobs.lost.end()) {
+      logs.push_back(lost->second.log);
     } else if (states[i].state == "failed" && !states[i].task.empty()) {
-      text += tail_of(folder / id / kRunConsole);
+      logs.push_back(folder / id / kRunConsole);
     }
   }
-  return text;
+  constexpr size_t kShown = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(kShown, logs.size()); ++i) { text += tail_of(logs[i]); }
+  return text + (logs.size() > kShown ? "and " + std::to_string(logs.size() - kShown) + " more\n" : "");
 }
 
 }  // namespace

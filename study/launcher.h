@@ -14,7 +14,7 @@ struct LadderJobs {
     std::string job, reason;
   };
   struct Ended {
-    std::string job, how;  // "FAILED, exit code 1" where Slurm's accounting knows
+    std::string job, how;  // "FAILED, exit code 1" where Slurm knows
     fs::path log;          // of the job
   };
   std::map<std::string, Active> active;  // by run: jobs that wait or run

@@ -1,6 +1,7 @@
 #include "study/slurm.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -33,9 +34,28 @@ std::vector<std::string> split(const std::string& line, size_t count) {
   return parts;
 }
 
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ';');
-  return text;
+std::string one_line(const std::string& text) { return fmt::format("{}", fmt::join(lines_of(text), "; ")); }
+
+std::string end_text(const std::string& state, const std::string& exit_code) {
+  return state + ", exit code " + exit_code.substr(0, exit_code.find(':'));
+}
+
+/// The value of KEY=VALUE in a line of scontrol, or "".
+std::string value_in(const std::string& line, const std::string& key) {
+  const size_t at = line.find(" " + key + "=");
+  if (at == std::string::npos) { return ""; }
+  const size_t begin = at + key.size() + 2;
+  return line.substr(begin, line.find(' ', begin) - begin);
+}
+
+/// What the controller still knows of jobs that have ended: it forgets them after some minutes.
+std::map<std::string, std::string> ends_by_controller(const std::string& array) {
+  std::map<std::string, std::string> ends;
+  for (const std::string& line : lines_of(run_command({"scontrol", "--oneliner", "show", "job", array}).out)) {
+    const std::string place = value_in(line, "ArrayTaskId");
+    if (!place.empty()) { ends[place] = end_text(value_in(line, "JobState"), value_in(line, "ExitCode")); }
+  }
+  return ends;
 }
 
 }  // namespace
@@ -149,14 +169,13 @@ std::string sbatch(const std::vector<std::string>& words, const ClusterConfig& c
 
 std::map<std::string, std::string> slurm_ends(const std::string& array) {
   std::map<std::string, std::string> ends;
-  if (!is_on_path("sacct")) { return ends; }
   const CommandResult result = run_command({"sacct", "-X", "-n", "-P", "--format=JobID,State,ExitCode", "-j", array});
-  if (result.code != 0) { return ends; }
+  if (result.code != 0) { return ends_by_controller(array); }
   for (const std::string& line : lines_of(result.out)) {
     const std::vector<std::string> p = split(line, 3);
     const size_t at = p.empty() ? std::string::npos : p[0].find('_');
     if (at == std::string::npos) { continue; }
-    ends[p[0].substr(at + 1)] = p[1] + ", exit code " + p[2].substr(0, p[2].find(':'));
+    ends[p[0].substr(at + 1)] = end_text(p[1], p[2]);
   }
   return ends;
 }

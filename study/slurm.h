@@ -35,7 +35,8 @@ std::string srun_words(const ClusterConfig& cluster);
 /// Runs the command. Returns the number of the job. Errors: ConfigError with what Slurm said.
 std::string sbatch(const std::vector<std::string>& words, const ClusterConfig& cluster);
 
-/// How the tasks of an array ended, by place ("FAILED, exit code 1"); empty without accounting.
+/// How the tasks of an array ended, by place ("FAILED, exit code 1"), as accounting says, or the
+/// controller for some minutes.
 std::map<std::string, std::string> slurm_ends(const std::string& array);
 
 /// Errors: Error (exit code 1) with what scancel said.

@@ -29,7 +29,7 @@ cat queue 2>/dev/null; true)");
     add("scancel", "cd " + f + R"(
 echo "$@" >>scancel.log
 for n; do sed -i "/^$n|/d" queue; done)");
-    add("scontrol", "cd " + f + "\necho \"$@\" >>scontrol.log");
+    add("scontrol", "cd " + f + "\n[ $1 = requeue ] && echo \"$@\" >>scontrol.log || cat jobs 2>/dev/null");
     add("sacct", "cat " + f + "/ends 2>/dev/null");
     add("sinfo", "printf 'small\\nlarge\\n'");
     add("srun", "cd " + f + R"(

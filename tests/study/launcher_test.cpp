@@ -109,15 +109,21 @@ TEST_CASE("what is neither finished nor queued is submitted again, with the reas
   write_status(folder / "runs/small/gone", gone);
   folder.write("runs/small/gone/lock", "elsewhere 17 123\n");
   folder.write("runs/small/jobs/0001.2.log", "one\ntwo\nmodule: not found\n");
-  slurm.write("ends", "1_1|NODE_FAIL|0:0\n1_2|FAILED|127:0\n");
+  slurm.write(
+      "jobs",
+      "JobId=3 ArrayJobId=1 ArrayTaskId=1 JobState=NODE_FAIL Requeue=1 ExitCode=0:9 x=\nJobId=4 JobState=FAILED\n");
   slurm.shell("sed -i '/|[12]|PENDING/d' queue");
+  CHECK_THAT(ladder(folder, {"--status"}).out, Contains("job 1_1 was killed (NODE_FAIL, exit code 0)") &&
+                                                   Contains("job 1_2 ended before hebb started\n"));
+  slurm.write("ends", "1_1|NODE_FAIL|0:0\n1_2|FAILED|127:0\n");  // of accounting, where there is such
   const std::string text = ladder(folder, {"--status"}).out;
   CHECK_THAT(text, Contains("later.bin") && Contains("exit code 3") &&
                        Contains("job 1_1 was killed (NODE_FAIL, exit code 0)") &&
                        Contains("job 1_2 ended before hebb started (FAILED, exit code 127)") &&
                        Contains("job 1_3: Resources") && Contains("2 failed"));
   CHECK_THAT(text, Contains("the end of runs/small/bad/console.log:\n  ") &&
-                       Contains("0001.2.log:\n  one\n  two\n  module: not found\n"));
+                       Contains("0001.2.log:\n  one\n  two\n  module: not found\n") &&
+                       Contains("0001.1.log is not there\n"));
   fs::copy_file(folder / "tokens.bin", folder / "later.bin");
   CHECK_THAT(submit(folder).out, Contains("0 done, 1 queued, 0 running, 3 to submit"));
   CHECK_FALSE(fs::exists(folder / "runs/small/gone/lock"));
