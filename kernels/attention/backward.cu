@@ -1,12 +1,13 @@
 #include <algorithm>
 
 #include "kernels/attention/mma.cuh"
+#include "kernels/attention/scratch.h"
 #include "kernels/attention/tile.cuh"
 
 // Gradients of attention in fp32 on the plain cores: one kernel for the queries, one for keys, values and biases, each
 // of which computes the probabilities again, so that every sum has one owner and a fixed order. Grid: 64 own lines x kv
 // heads x spaces, slices of 256 channels. In bf16 and with the usual head sizes tensor cores do it
-// (attention_mma_backward.cu). Static shared: 35 KB. FLOPs: 7 products of a pair instead of 5. Bound: fp32
+// (mma_backward.cu). Static shared: 35 KB. FLOPs: 7 products of a pair instead of 5. Bound: fp32
 // multiply-adds.
 namespace hebb::HEBB_DEVICE {
 namespace {

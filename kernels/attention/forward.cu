@@ -1,8 +1,9 @@
 #include "kernels/attention/mma.cuh"
+#include "kernels/attention/scratch.h"
 #include "kernels/attention/tile.cuh"
 
 // Flash attention in fp32 on the plain cores, for all head sizes and masks of the family; in bf16 and with the usual
-// head sizes tensor cores do it (attention_mma_forward.cu). Grid: 64 stacked rows x kv heads x spaces, slices of 256
+// head sizes tensor cores do it (mma_forward.cu). Grid: 64 stacked rows x kv heads x spaces, slices of 256
 // value channels. Static shared: 35 KB. FLOPs: 2 H (D + Dv) per pair of the tiles that hold a visible one. Bound: fp32
 // multiply-adds; 16 of them for 8 shared loads in the scores, 4 N for 4 + N in the results (N = Dv / 16). With few
 // queries: the latency of one block's walk over the keys.

@@ -2,13 +2,12 @@
 // What the tensor-core attention kernels share: bf16 tiles in shared memory, products of 16 x 8 x 16, walks over the
 // intervals.
 //
-// As in attention_tile.h the query heads of a kv head are stacked: row r = token * group + g of a key space. Head sizes
+// As in tile.cuh the query heads of a kv head are stacked: row r = token * group + g of a key space. Head sizes
 // are padded with zeros to a width of 32, 64, 96 or 128. A row in shared memory takes 16 bytes more than its channels:
 // an odd number of 16-byte units, so the eight rows that ldmatrix reads at once lie in different banks (what a swizzle
 // is for), at distances that are constants.
 #include <algorithm>
 
-#include "kernels/attention/scratch.h"
 #include "kernels/attention/tile.cuh"
 #include "kernels/common/cuda/async_copy.cuh"
 #include "kernels/common/cuda/mma.cuh"

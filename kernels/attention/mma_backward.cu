@@ -1,4 +1,5 @@
 #include "kernels/attention/mma.cuh"
+#include "kernels/attention/scratch.h"
 
 // Gradients of attention on tensor cores, bf16 with fp32 sums, without atomics: one kernel for the queries, one for
 // keys, values and biases, each of which computes the probabilities again (7 products of a pair instead of 5), so that

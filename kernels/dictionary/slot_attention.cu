@@ -1,7 +1,7 @@
 #include "kernels/dictionary/slot_attention.cuh"
 
 // Attention to the slots of a dictionary on the plain cores, for all types and head sizes: tiles of 64 x 64 as in
-// attention_tile.h, 256 threads. Static shared: 36 KB. Bound: fp32 multiply-adds, the slots of a head coming from L2.
+// attention/tile.cuh, 256 threads. Static shared: 36 KB. Bound: fp32 multiply-adds, the slots of a head coming from L2.
 namespace hebb::HEBB_DEVICE::slots {
 namespace {
 

@@ -1,6 +1,6 @@
 #include "kernels/dictionary/slot_attention_mma.cuh"
 
-// Reads the slots of a dictionary on tensor cores, as attention_mma_forward.cu reads keys: 128 stacked queries of a
+// Reads the slots of a dictionary on tensor cores, as attention/mma_forward.cu reads keys: 128 stacked queries of a
 // chunk a block, 32 a warp, tiles of 64 slots (then of earlier tokens), double buffered by cp.async, one barrier a
 // tile; probabilities stay in registers. The softmax goes on from the attention to tokens, which o and own_lse hold;
 // with parts of the slots, the first part does. Slots are read as bf16 copies and not rounded here: half the bytes

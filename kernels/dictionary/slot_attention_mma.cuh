@@ -1,5 +1,5 @@
 #pragma once
-// What the tensor-core kernels of dictionaries share: the pieces of attention_mma.h on the lines of a chunk's queries
+// What the tensor-core kernels of dictionaries share: the pieces of attention/mma.cuh on the lines of a chunk's queries
 // and on slots.
 #include "kernels/attention/mma.cuh"
 #include "kernels/dictionary/slot_attention.cuh"

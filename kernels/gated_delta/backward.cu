@@ -2,8 +2,8 @@
 #include "kernels/gated_delta/mma.cuh"
 
 // One block a row and key head: per value head it walks forward for states and errors, then backward. Scratch and bound
-// as in gated_delta.cu; FLOPs of a chunk of C: 2 C (8 C dk + 6 C dv + 8 dk dv). In bf16 tensor cores do it
-// (gated_delta_mma_backward.cu).
+// as in forward.cu; FLOPs of a chunk of C: 2 C (8 C dk + 6 C dv + 8 dk dv). In bf16 tensor cores do it
+// (mma_backward.cu).
 namespace hebb::HEBB_DEVICE {
 namespace {
 

@@ -4,7 +4,7 @@
 // One block a row and value head walks over its chunks; the matrices of a chunk lie in global scratch (0.3 MB at 64
 // tokens and heads of 128) and are served by L1 and L2. FLOPs of a chunk of C: 2 C (2 C dk + 3 dk dv + 2 C dv). Bound:
 // fp32 multiply-adds of the B HV blocks that exist, and the latency of about 40 barriers' worth of small products a
-// chunk; in bf16 tensor cores do it (gated_delta_mma.cu).
+// chunk; in bf16 tensor cores do it (mma_forward.cu).
 namespace hebb::HEBB_DEVICE {
 namespace {
 

@@ -3,7 +3,7 @@
 // The sweep back of the chunked gated delta rule on tensor cores (docs/layers/gdn.md, Chunk form): one block a row,
 // value head and slice of 32 or 64 value channels walks from the last chunk to the first with the slice of dS in
 // registers, as the forward sweep does with S. It writes dv, X and the gradients of the states at chunk starts; all
-// else has no order among chunks and is left to gated_delta_mma_backward.cu. Precision as in the forward sweep: dS, the
+// else has no order among chunks and is left to mma_backward.cu. Precision as in the forward sweep: dS, the
 // matrices of pairs, X and e^gam dO are multiplied in two bf16 each. FLOPs of a chunk of 64 tokens and a slice of s
 // channels: 2 64 s (6 dk + 200) on tensor cores, and the pairs as in the forward sweep. HBM: q, k once a slice, d_o,
 // d_v once, X 4 bytes, dS 2. No spills.

@@ -1,7 +1,7 @@
 #include "kernels/gated_delta/walk.cuh"
 
 // The chunked gated delta rule on tensor cores, forward: one block a row, value head and slice of 32 or 64 value
-// channels walks over the chunks (common/gated_delta_walk.h). Precision: operands are bf16, sums fp32. What the kernel
+// channels walks over the chunks (walk.cuh). Precision: operands are bf16, sums fp32. What the kernel
 // computes itself and multiplies again is split in two bf16 (16 bits): the state, what is written to it, the matrices
 // of pairs and E. Blocks of 16 tokens of the triangular system are inverted in fp32 on the plain cores. So nothing but
 // inputs and outputs is rounded to 8 bits. With P, delta and the state that queries read in one bf16 each, answers that

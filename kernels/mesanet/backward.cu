@@ -2,9 +2,9 @@
 #include "kernels/mesanet/chunk.cuh"
 #include "kernels/mesanet/scratch.h"
 
-// As in mesa.cu: R and S at the chunks' starts, then the second solves of all chunks side by side; then one block a row
-// and head walks backward over the chunks for the gradients at their starts (2 C dk (dk + dv) FLOPs each), with which
-// all chunks are differentiated side by side (C (8 dk (dk + dv) + 6 C (dk + dv)) FLOPs). Bound by the solves'
+// As in forward.cu: R and S at the chunks' starts, then the second solves of all chunks side by side; then one block a
+// row and head walks backward over the chunks for the gradients at their starts (2 C dk (dk + dv) FLOPs each), with
+// which all chunks are differentiated side by side (C (8 dk (dk + dv) + 6 C (dk + dv)) FLOPs). Bound by the solves'
 // multiply-adds.
 namespace hebb::HEBB_DEVICE {
 namespace {

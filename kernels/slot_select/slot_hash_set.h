@@ -1,5 +1,5 @@
 #pragma once
-// The selection of product_key_select.h where only the set of slots is wanted, in ascending order: on
+// The selection of product_key/select.h where only the set of slots is wanted, in ascending order: on
 // vectors of order-preserving integers, by counting and bisection. About 2,000 cycles for n = 32, k = 64 in
 // floats, against 25,000 for sorts whose branches cannot be foreseen. NaNs have places in the order too.
 #include <bit>
@@ -84,7 +84,7 @@ template <class S> class SlotSet {
   }
 
   /// Candidates of rank p in the first half: ranks (p, q) with (p+1)(q+1) <= k hold the k best sums; a pair
-  /// outside can only tie with the last of them (product_key_select.h).
+  /// outside can only tie with the last of them (product_key/select.h).
   int64_t width(int64_t p, int64_t k) const { return std::min(count_, k / (p + 1)); }
 
   /// Fills slots_ and keys_, padded with the lowest key.
