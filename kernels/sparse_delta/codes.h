@@ -26,6 +26,13 @@
 //     codes        ~5  ~6   x  ~8   5  ~7   x  ~8   6  ~8   5   x   of M, forward in time
 //     next use      5   6   x   8   5  ~7   x   8  ~6  ~8  ~5   x   of G, backward in time: unwritten after the last
 //     paired_read   -   0           0   -           1   -
+//
+// The tensors of SparseDeltaUses, all i32:
+//   write_codes [N, H, W], read_codes [N, H, R]
+//   CPU: numbered [N, H, W + R], slots by number, where those of a sequence and head begin at (first H + head length)
+//     (W + R); count [S, H], how many there are
+//   GPU: first_use [N, H, W + R], writes first; order [B, H, T (W + R)], entries of a row of the batch and head
+//   GPU, backward pass: next_write [N, H, W], next_read [N, H, R], paired_read [N, H, W]: the number of the read
 #include <cstdint>
 
 #include "kernels/common/formulas.h"

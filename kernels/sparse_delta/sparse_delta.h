@@ -17,10 +17,7 @@ struct SparseDeltaSequence {
 /// Where the slots of tokens lie in private tables, in the layout of the device (kernels/sparse_delta/codes.h): what
 /// SparseDeltaIndex leaves for the other kernels.
 struct SparseDeltaUses {
-  Tensor write_codes, read_codes;             // [N, H, W] [N, H, R]
-  Tensor numbered, count;                     // CPU: slots by number [N, H, W + R], how many of a sequence and head
-  Tensor first_use, order;                    // GPU: [N, H, W + R] and [B, H, T (W + R)]
-  Tensor next_write, next_read, paired_read;  // GPU, backward pass: [N, H, W] [N, H, R] [N, H, W]
+  Tensor write_codes, read_codes, numbered, count, first_use, order, next_write, next_read, paired_read;
 };
 /// Room for the uses in one pass, in `workspace`.
 SparseDeltaUses sparse_delta_uses(Workspace& workspace, const Tensor& write_slots, const Tensor& read_slots,
