@@ -14,12 +14,6 @@ std::string text_of(const Json& json, const char* key) {
   return value != nullptr && value->is_string() ? value->as_string() : "";
 }
 
-/// Means over tokens: their unit is the tokenizer's.
-bool is_per_token(const std::string& kind, const std::string& metric) {
-  static const std::set<std::string> kinds = {"stream_ppl", "position_ppl", "answer_ppl", "adapt", "rolling"};
-  return kinds.count(kind) > 0 && metric != "bits_per_byte" && metric != "word_ppl";
-}
-
 std::string value_text(const Json& metric) {
   char text[80];
   const Json* deviation = metric.find("stderr");
@@ -38,6 +32,11 @@ size_t width_of(const std::string& text) {  // characters: "±" is one
 }
 
 }  // namespace
+
+bool is_per_token(const std::string& kind, const std::string& metric) {
+  static const std::set<std::string> kinds = {"stream_ppl", "position_ppl", "answer_ppl", "adapt", "rolling"};
+  return kinds.count(kind) > 0 && metric != "bits_per_byte" && metric != "word_ppl";
+}
 
 std::string checkpoint_label(const std::string& weights) {
   const std::filesystem::path folder = std::filesystem::absolute(weights).lexically_normal().parent_path();

@@ -16,6 +16,9 @@ struct CheckpointResults {
 /// perplexities per token of different tokenizers have lines of their own: they do not compare.
 std::string comparison_text(const std::vector<CheckpointResults>& checkpoints);
 
+/// Whether the metric of a kind of evaluation is a mean over tokens, whose unit is the tokenizer's.
+bool is_per_token(const std::string& kind, const std::string& metric);
+
 /// What a checkpoint is called beside others: RUN:STEP, or the folder's name.
 std::string checkpoint_label(const std::string& weights);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <sstream>
 
 namespace hebb {
@@ -101,14 +102,41 @@ struct Frame {
   std::string point(double x, double y) const { return fmt::format("{:.2f},{:.2f} ", px(u(x)), py(w(y))); }
 };
 
+/// Width of a label in the drawing, roughly: superscripts are narrower.
+double width_of(const std::string& text) {
+  double width = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    width += (byte & 0xC0) == 0x80 ? 0 : byte < 0x80 ? 7.4 : 5;
+  }
+  return width;
+}
+
+/// Ticks whose labels do not run into each other: `room` is what two neighbours need.
+std::vector<double> with_room(const std::vector<double>& ticks, const std::function<double(double)>& place,
+                              const std::function<double(double, double)>& room) {
+  std::vector<double> kept;
+  for (const double t : ticks) {
+    if (kept.empty() || std::abs(place(t) - place(kept.back())) >= room(t, kept.back())) { kept.push_back(t); }
+  }
+  return kept;
+}
+
 void draw_axes(std::ostream& s, const Frame& f, const ChartStyle& style) {
   const double bottom = Frame::kPlotHeight - Frame::kBottom, right = Frame::kWidth - Frame::kRight;
-  for (const double t : f.log_x ? log_ticks(f.rx) : ticks(f.rx, 5)) {
+  const auto label_x = [&](double t) { return label(f.log_x ? std::pow(10.0, t) : t); };
+  const auto half_x = [&](double t) { return width_of(label_x(t)) / 2; };
+  for (const double t : with_room(
+           f.log_x ? log_ticks(f.rx) : ticks(f.rx, 5), [&](double t) { return f.px(t); },
+           [&](double a, double b) { return half_x(a) + half_x(b) + 8; })) {
+    const double middle = std::min(f.px(t), Frame::kWidth - 2 - half_x(t));  // not cut off at the right
     s << "<line x1=\"" << f.px(t) << "\" x2=\"" << f.px(t) << "\" y1=\"" << Frame::kTop << "\" y2=\"" << bottom
-      << "\" stroke=\"#e4e4e4\"/><text x=\"" << f.px(t) << "\" y=\"" << bottom + 18 << "\" text-anchor=\"middle\">"
-      << label(f.log_x ? std::pow(10.0, t) : t) << "</text>\n";
+      << "\" stroke=\"#e4e4e4\"/><text x=\"" << middle << "\" y=\"" << bottom + 18 << "\" text-anchor=\"middle\">"
+      << label_x(t) << "</text>\n";
   }
-  for (const double t : f.log_y ? log_ticks(f.ry) : ticks(f.ry, 6)) {
+  for (const double t : with_room(
+           f.log_y ? log_ticks(f.ry) : ticks(f.ry, 6), [&](double t) { return f.py(t); },
+           [](double, double) { return 16.0; })) {
     s << "<line x1=\"" << Frame::kLeft << "\" x2=\"" << right << "\" y1=\"" << f.py(t) << "\" y2=\"" << f.py(t)
       << "\" stroke=\"#e4e4e4\"/><text x=\"" << Frame::kLeft - 8 << "\" y=\"" << f.py(t) + 4
       << "\" text-anchor=\"end\">" << label(f.log_y ? std::pow(10.0, t) : t) << "</text>\n";
@@ -119,6 +147,13 @@ void draw_axes(std::ostream& s, const Frame& f, const ChartStyle& style) {
     << escape_markup(style.x_label) << (f.log_x ? ", log scale" : "") << "</text>\n<text transform=\"translate(18 "
     << (Frame::kTop + bottom) / 2 << ") rotate(-90)\" text-anchor=\"middle\">" << escape_markup(style.y_label)
     << (f.log_y ? ", log scale" : "") << "</text>\n";
+}
+
+/// Curves beyond the eighth have the colours again, with other dashes.
+std::string dashes(const Curve& c, int colour) {
+  static const char* const patterns[] = {"", "6 4", "2 3", "9 3 2 3"};
+  const char* const pattern = c.mark == Mark::dashed ? patterns[1] : patterns[static_cast<size_t>(colour / 8) % 4];
+  return *pattern == '\0' ? "" : std::string(" stroke-dasharray=\"") + pattern + "\"";
 }
 
 void draw_curve(std::ostream& s, const Frame& f, const Curve& c, int colour) {
@@ -133,8 +168,8 @@ void draw_curve(std::ostream& s, const Frame& f, const Curve& c, int colour) {
   }
   constexpr size_t kMostPoints = 1200;  // more than the drawing has columns
   const size_t stride = c.x.size() / kMostPoints + 1;
-  s << "<polyline fill=\"none\" stroke=\"" << chart_colour(colour) << "\" stroke-width=\"1.8\""
-    << (c.mark == Mark::dashed ? " stroke-dasharray=\"6 4\"" : "") << " points=\"";
+  s << "<polyline fill=\"none\" stroke=\"" << chart_colour(colour) << "\" stroke-width=\"1.8\"" << dashes(c, colour)
+    << " points=\"";
   for (size_t i = 0; i < c.x.size(); ++i) {
     if ((i % stride == 0 || i + 1 == c.x.size()) && f.shows(c.x[i], c.y[i])) { s << f.point(c.x[i], c.y[i]); }
   }
@@ -163,8 +198,7 @@ void draw_legend(std::ostream& s, const std::vector<Curve>& curves, const std::v
         << "\"/>";
     } else {
       s << "<line x1=\"" << x << "\" x2=\"" << x + 24 << "\" y1=\"" << y - 4 << "\" y2=\"" << y - 4 << "\" stroke=\""
-        << chart_colour(colours[k]) << "\" stroke-width=\"3\""
-        << (curves[k].mark == Mark::dashed ? " stroke-dasharray=\"6 4\"" : "") << "/>";
+        << chart_colour(colours[k]) << "\" stroke-width=\"3\"" << dashes(curves[k], colours[k]) << "/>";
     }
     s << "<text x=\"" << x + 30 << "\" y=\"" << y << "\">" << escape_markup(curves[k].name) << "</text>\n";
     ++entry;

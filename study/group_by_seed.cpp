@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "study/run_identity.h"
 #include "study/run_results.h"
 #include "train/run_config.h"
 
@@ -12,6 +13,7 @@ namespace hebb {
 namespace {
 
 bool is_measured(const std::string& key) {
+  if (is_identity(key) || key.ends_with(".source")) { return false; }
   return key.starts_with("loss.") || key.starts_with("val.") || key.starts_with("eval.") || key == "tokens_per_s" ||
          key == "seconds";
 }
@@ -28,6 +30,16 @@ std::string common_id(const std::vector<Json>& runs) {
   if (id.ends_with("=")) { id.erase(id.find_last_of('_') == std::string::npos ? 0 : id.find_last_of('_')); }
   while (!id.empty() && std::string("-_. ").find(id.back()) != std::string::npos) { id.pop_back(); }
   return id.empty() ? runs[0].at("id").as_string() + ", …" : id;
+}
+
+/// A key that is null is like one that is absent: another version may not have had it.
+void drop_null(Json& json) {
+  if (json.is_array()) {
+    for (Json& item : json.items()) { drop_null(item); }
+  }
+  if (!json.is_object()) { return; }
+  std::erase_if(json.members(), [](const Json::Member& member) { return member.second.is_null(); });
+  for (auto& [key, value] : json.members()) { drop_null(value); }
 }
 
 void add_measured(Json& row, const std::string& key, const std::vector<Json>& runs) {
@@ -68,6 +80,7 @@ Json row_of(const std::vector<Json>& runs) {
 
 std::string setting_of(const Json& config) {
   Json rest = config;
+  drop_null(rest);
   rest.erase("name");
   if (Json* train = rest.find("train"); train != nullptr && train->is_object()) {
     for (const char* key : {"seed", "threads", "device", "checkpoint", "max_minutes", "exit_code_on_stop"}) {
@@ -84,6 +97,12 @@ std::string setting_of(const Json& config) {
   return config_hash(rest);
 }
 
+bool has_same_seeds(const Json& a, const Json& b) {
+  const Json *setting = a.find("setting"), *other = b.find("setting"), *seeds = a.find("seeds"), *own = b.find("seeds");
+  return setting != nullptr && other != nullptr && *setting == *other && seeds != nullptr && own != nullptr &&
+         *seeds == *own;
+}
+
 std::vector<Json> over_seeds(const std::vector<Json>& results) {
   std::vector<std::vector<Json>> groups;
   for (const Json& result : results) {
@@ -92,7 +111,10 @@ std::vector<Json> over_seeds(const std::vector<Json>& results) {
       const Json* other = g[0].find("setting");
       return setting != nullptr && other != nullptr && *other == *setting;
     });
-    (it != groups.end() ? *it : groups.emplace_back()).push_back(result);
+    std::vector<Json>& group = it != groups.end() ? *it : groups.emplace_back();
+    if (std::none_of(group.begin(), group.end(), [&](const Json& r) { return has_same_seeds(r, result); })) {
+      group.push_back(result);
+    }
   }
   std::vector<Json> rows;
   for (const std::vector<Json>& runs : groups) { rows.push_back(row_of(runs)); }

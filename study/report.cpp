@@ -10,12 +10,19 @@
 #include "study/ladder.h"
 #include "study/report_fit.h"
 #include "study/report_parts.h"
+#include "study/run_identity.h"
 #include "study/run_results.h"
 
 namespace hebb {
 namespace {
 
-constexpr size_t kFewRuns = 8;  // more are too many for a chart with a legend entry each
+constexpr size_t kFewRuns = 8;      // more are too many for several charts of each
+constexpr size_t kManyCurves = 24;  // more are too many for a legend entry each
+
+/// " [data A]" as part of a file's name: "_A".
+std::string file_part(const std::string& letter) {
+  return letter.empty() ? "" : "_" + letter.substr(7, letter.size() - 8);
+}
 
 /// Tables and headings of our own Markdown as HTML: lines that start with "|" are tables, "# " headings, others
 /// paragraphs.
@@ -65,6 +72,7 @@ class Report {
 
   fs::path write() {
     fs::create_directories(out_ / "plots");
+    differences();
     seeds();
     results();
     if (runs_.empty()) {
@@ -89,7 +97,7 @@ class Report {
         out_ / "index.html",
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "
         "content=\"width=device-width, initial-scale=1\">\n"
-        "<title>hebb report</title>\n<style>body{font-family:sans-serif;max-width:820px;margin:1em auto;padding:0 "
+        "<title>hebb report</title>\n<style>body{font-family:sans-serif;max-width:1000px;margin:1em auto;padding:0 "
         "1em;line-height:1.4}"
         "svg{width:100%;height:auto}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:90%}"
         "td,th{padding:.2em .6em;border-bottom:1px solid "
@@ -109,6 +117,30 @@ class Report {
     html_ += svg;
   }
 
+  /// In what the runs differ: what a comparison of them is about.
+  void differences() {
+    std::vector<std::string> ids;
+    std::vector<Json> configs;
+    for (const ReportRun& run : runs_) {
+      if (run.config.is_null()) { continue; }
+      ids.push_back(run.id);
+      configs.push_back(run.config);
+    }
+    if (ids.size() < 2) { return; }
+    const ReportTable table = config_differences(ids, configs);
+    if (table.rows.empty()) {
+      text("## Configurations\n\nThey are the same.\n");
+      return;
+    }
+    constexpr size_t kMost = 40;
+    write_file_atomic(out_ / "differences.csv", table.csv());
+    const bool is_wide = table.titles.size() > kMost;
+    ReportTable shown = table;
+    if (shown.rows.size() > kMost) { shown.rows.resize(kMost); }
+    text("## What differs between the configurations\n\n" + (is_wide ? "" : shown.markdown()) +
+         (is_wide || table.rows.size() > kMost ? "\nAll of it: differences.csv.\n" : ""));
+  }
+
   /// Runs that differ in seeds only as one row; nothing where no setting has several.
   void seeds() {
     const std::vector<Json> rows = over_seeds(results_);
@@ -118,6 +150,18 @@ class Report {
            "seeds.csv.\n");
       write_file_atomic(out_ / "seeds.csv", results_csv(rows));
     }
+    std::string repeated;
+    for (size_t i = 0; i < results_.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        if (has_same_seeds(results_[i], results_[j])) {
+          repeated += (repeated.empty() ? "" : ", ") + runs_[i].id + " (" + runs_[j].id + ")";
+          break;
+        }
+      }
+    }
+    if (!repeated.empty()) {
+      text("Configuration and seeds of another run, which is no second seed: " + repeated + ".\n");
+    }
   }
 
   void results() {
@@ -125,6 +169,10 @@ class Report {
     text("## Results" + std::string(runs_.size() > 1 ? " of each run" : "") + "\n\n" +
          (runs_.empty() ? std::string() : table) +
          "\nFrom config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.\n" +
+         (table.find("[data ") != std::string::npos
+              ? std::string("\nA letter for each: values on different data, or "
+                            "per token of different tokenizers, do not compare.\n")
+              : std::string()) +
          not_finite());
     write_file_atomic(out_ / "results.md", table);
     write_file_atomic(out_ / "results.csv", results_csv(results_));
@@ -153,6 +201,10 @@ class Report {
     const std::vector<FitGroup> groups = fit_groups(all, *fit_);
     if (groups.empty()) { return; }
     text("## Scaling\n\n" + fit_markdown(groups, *fit_));
+    const std::string measured = fit_->y.starts_with("loss.") ? "loss" : fit_->y;
+    if (std::any_of(runs_.begin(), runs_.end(), [&](const ReportRun& r) { return !letter_of(r, measured).empty(); })) {
+      text("The runs were measured on different data or tokenizers, so that these curves mix what does not compare.\n");
+    }
     write_file_atomic(out_ / "fit.json", fit_json(groups, *fit_).dump(1) + "\n");
     if (std::any_of(groups.begin(), groups.end(), [](const FitGroup& g) { return g.fit.has_value(); })) {
       chart("scaling.svg", fit_chart(groups, *fit_));
@@ -164,6 +216,7 @@ class Report {
     struct Cell {
       double mean = NAN, deviation = NAN;
       int settings = 0;
+      std::string data = {};  // that it was measured on
     };
     std::vector<std::string> groups, levels;
     std::map<std::pair<std::string, std::string>, Cell> cells;
@@ -176,7 +229,8 @@ class Report {
         add_once(levels, level);
         if (const double y = result_number(row, fit_->y); std::isfinite(y)) {
           Cell& cell = cells[{level, group}];
-          cell = {y, result_number(row, fit_->y + ".std"), cell.settings + 1};
+          cell = {y, result_number(row, fit_->y + ".std"), cell.settings + 1,
+                  member_text(row, (fit_->y.starts_with("loss.") ? "loss" : fit_->y) + "@data")};
         }
       }
     }
@@ -191,7 +245,9 @@ class Report {
         const Cell cell = cells[{l, g}], base = cells[{l, groups[0]}];
         std::string text =
             std::isfinite(cell.deviation) ? mean_text(cell.mean, cell.deviation) : fmt::format("{:.5g}", cell.mean);
-        if (g != groups[0] && base.settings == 1) { text += fmt::format(" ({:+.4f})", cell.mean - base.mean); }
+        if (g != groups[0] && base.settings == 1 && base.data == cell.data) {
+          text += fmt::format(" ({:+.4f})", cell.mean - base.mean);
+        }
         // Several settings (learning rates, say) are no repetitions: which of them counts is not for a table to choose.
         shown.rows.back().push_back(cell.settings == 0  ? Json()
                                     : cell.settings > 1 ? Json(std::to_string(cell.settings) + " settings")
@@ -205,12 +261,24 @@ class Report {
          " parentheses: difference to the first column. From results.json.\n\n" + shown.markdown());
   }
 
-  /// Colour by group and one legend entry for each where there is a fit, else one per curve.
+  /// What the value under `key` of a run was measured on, as others may see it: "" or " [data A]".
+  std::string letter_of(const ReportRun& run, const std::string& key) const {
+    const auto text = [&](const Json& result) { return member_text(result, key + "@data"); };
+    std::vector<std::string> all;
+    for (const Json& result : results_) {
+      if (!text(result).empty()) { all.push_back(text(result)); }
+    }
+    return text(run.result).empty() ? "" : data_letter(all, text(run.result));
+  }
+
+  /// One drawing for each kind of data. Every run has its own line and name; where they are many, the colour and name
+  /// of its group.
   void loss_curves() {
-    std::vector<Curve> training, validation;
+    std::map<std::string, std::vector<Curve>> training, validation;  // by letter
     std::vector<std::string> groups;
+    const bool names_runs = runs_.size() <= kManyCurves;
     for (const ReportRun& run : runs_) {
-      const Json* tag = fit_ && !fit_->by.empty() ? run.result.find(fit_->by) : nullptr;
+      const Json* tag = fit_ && !fit_->by.empty() && !names_runs ? run.result.find(fit_->by) : nullptr;
       const std::string group = tag == nullptr ? run.id : tag->is_string() ? tag->as_string() : tag->dump();
       const bool is_new = std::find(groups.begin(), groups.end(), group) == groups.end();
       if (is_new) { groups.push_back(group); }
@@ -218,22 +286,26 @@ class Report {
       Curve c = run.metrics.loss;
       c.name = is_new ? group : "";
       c.colour = colour;
-      training.push_back(c);
+      training[letter_of(run, "loss")].push_back(c);
       for (const Curve& v : run.metrics.validation) {
         Curve named = v;
         named.name = group + ": " + v.name;
         named.colour = run.metrics.validation.size() == 1 ? colour : -1;
         named.mark = v.x.size() == 1 ? Mark::points : Mark::line;
-        validation.push_back(named);
+        validation[letter_of(run, "val." + v.name)].push_back(named);
       }
     }
     text("## Loss\n");
-    chart("loss.svg", svg_chart(training, {"Training loss", "optimizer steps", "cross-entropy [nats per token]"}));
-    const bool has_course =
-        std::any_of(validation.begin(), validation.end(), [](const Curve& c) { return c.x.size() > 1; });
-    if (has_course && validation.size() <= 2 * kFewRuns) {
-      chart("validation.svg",
-            svg_chart(validation, {"Validation loss", "optimizer steps", "cross-entropy [nats per token]"}));
+    const char* const axis = "cross-entropy [nats per token]";
+    for (const auto& [letter, curves] : training) {
+      chart("loss" + file_part(letter) + ".svg",
+            svg_chart(curves, {"Training loss" + letter, "optimizer steps", axis}));
+    }
+    for (const auto& [letter, curves] : validation) {
+      const bool has_course = std::any_of(curves.begin(), curves.end(), [](const Curve& c) { return c.x.size() > 1; });
+      if (!has_course || curves.size() > kManyCurves) { continue; }
+      chart("validation" + file_part(letter) + ".svg",
+            svg_chart(curves, {"Validation loss" + letter, "optimizer steps", axis}));
     }
   }
 
@@ -286,7 +358,7 @@ class Report {
     text("## Memory statistics\n\nAt the last logged step" +
          (runs_.size() <= kFewRuns ? ".\n\n" + table.markdown() : std::string(": in memory.csv.\n")));
     for (const auto& [name, list] : curves) {
-      if (list.size() <= 2 * kFewRuns) {
+      if (list.size() <= kManyCurves) {
         chart("memory_" + name + ".svg", svg_chart(list, {name, "optimizer steps", name}));
       }
     }
@@ -306,6 +378,7 @@ ReportRun read_report_run(const fs::path& folder, const std::string& id, const J
   ReportRun run{id, folder, read_metrics(folder), Json()};
   run.id = id.empty() ? run.metrics.name : id;
   run.result = result_of(folder, run.id, tags);
+  run.config = parse_json_file((folder / "config.json").string());
   return run;
 }
 

@@ -14,6 +14,7 @@ struct ReportRun {
   fs::path folder;
   RunMetrics metrics;
   Json result;  // study/run_results.h
+  Json config = {};
 };
 
 ReportRun read_report_run(const fs::path& folder, const std::string& id = "", const Json& tags = Json::object());

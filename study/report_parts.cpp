@@ -4,12 +4,12 @@
 
 #include <cmath>
 
+#include "eval/comparison.h"
+#include "study/run_identity.h"
 #include "study/run_results.h"
 
 namespace hebb {
 namespace {
-
-constexpr size_t kFewCurves = 16;  // more have no legend
 
 std::string shown(const Json& cell) {
   if (cell.is_null()) { return "–"; }
@@ -72,12 +72,17 @@ double value_of(const Json& metrics, const std::string& name) {
 /// A label that can be part of a file name.
 std::string file_name(const std::string& label) {
   std::string name;
-  for (const char c : label) { name += c == ' ' || c == '/' ? '_' : c == '(' || c == ')' ? '-' : c; }
+  for (const char c : label) {
+    if (c == '[' || c == ']') { continue; }
+    name += c == ' ' || c == '/' ? '_' : c == '(' || c == ')' ? '-' : c;
+  }
   return name;
 }
 
 Results load_evaluations(const std::vector<ReportRun>& runs) {
   Results all;
+  std::map<std::string, std::vector<std::string>> measured_on;  // by label
+  const auto data_of = [](const Evaluated& e) { return evaluation_data(e.json, is_per_token(e.kind, "")); };
   for (const ReportRun& run : runs) {
     for (const fs::path& file : evaluation_files(run.folder)) {
       Json json = parse_json(read_file(file), file.string());
@@ -86,8 +91,10 @@ Results load_evaluations(const std::vector<ReportRun>& runs) {
                         kind = member_text(json, "kind");
       all.push_back({run.id, run.id + "/" + fs::relative(file, run.folder).generic_string(), kind,
                      source.empty() ? name : name + " (" + source + ")", std::move(json)});
+      measured_on[all.back().label].push_back(data_of(all.back()));
     }
   }
+  for (Evaluated& e : all) { e.label += data_letter(measured_on[e.label], data_of(e)); }
   return all;
 }
 
@@ -183,9 +190,6 @@ void add_series_chart(ReportPart& part, const Results& results, const SeriesChar
     }
   }
   if (curves.empty()) { return; }
-  if (curves.size() > kFewCurves) {
-    for (Curve& c : curves) { c.name.clear(); }
-  }
   part.charts.emplace_back(file + ".svg", svg_chart(curves, how.style));
 }
 

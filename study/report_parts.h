@@ -31,7 +31,7 @@ struct ReportPart {
   std::vector<std::pair<std::string, ReportTable>> files{};   // further tables, for programs
 };
 
-/// One result file.
+/// One result file. Results on different data, or per token of different tokenizers, have different labels.
 struct Evaluated {
   std::string run, file, kind, label;  // file: RUN/evals/...; label: the name, and the source where the file says one
   Json json;

@@ -7,10 +7,13 @@
 #include <map>
 #include <set>
 
+#include "eval/comparison.h"
 #include "inspect/plan.h"
 #include "study/group_by_seed.h"
 #include "study/ladder.h"
 #include "study/report.h"
+#include "study/report_parts.h"
+#include "study/run_identity.h"
 #include "train/model_source.h"
 #include "train/run_config.h"
 
@@ -68,6 +71,10 @@ void add_evaluations(Json& result, const fs::path& run) {
     if (const Json* source = json.find("source"); source != nullptr && source->is_string()) {
       result.set("eval." + file.stem().string() + ".source", *source);
     }
+    result.set("eval." + file.stem().string() + "@data", evaluation_data(json, false));
+    if (is_per_token(member_text(json, "kind"), "")) {
+      result.set("eval." + file.stem().string() + "@tokens", evaluation_data(json, true));
+    }
   }
 }
 
@@ -76,7 +83,8 @@ std::string cell(const Json* value, bool is_short) {
   if (value->is_string()) { return value->as_string(); }
   if (!is_short || !value->is_number()) { return value->dump(); }
   const double v = value->as_double();
-  return std::abs(v) >= 1e5    ? fmt::format("{:.4e}", v)
+  const double most = value->is_integer() ? 1e7 : 1e5;
+  return std::abs(v) >= most   ? fmt::format("{:.4e}", v)
          : value->is_integer() ? fmt::format("{:.0f}", v)
                                : fmt::format("{:.5g}", v);
 }
@@ -89,32 +97,51 @@ bool is_detail(const std::string& key) {
       key.rfind("eval.", 0) == 0 && std::count(key.begin(), key.end(), '.') > 2;  // eval.NAME.TYPE.STATISTIC
   const bool is_deviation = key.ends_with(".std");                                // beside its mean
   return is_flops || is_part || is_layer || is_deviation || key == "mem_bytes" || key == "step" || key == "setting" ||
-         key == "state_bytes.4096";
+         key == "seeds" || key == "state_bytes.4096";
 }
 
-/// Columns for people and CSV files: where runs took an evaluation from different sources, each source has a column of
-/// its own.
+/// What the value under `key` was measured on: the identity key for it, or "".
+std::string identity_of(const Json& result, const std::string& key) {
+  if (key.starts_with("loss.")) { return "loss@data"; }
+  if (key.starts_with("val.")) { return key + "@data"; }
+  for (const auto& [other, value] : result.members()) {
+    const size_t at = other.find('@');
+    if (at == std::string::npos || !key.starts_with(other.substr(0, at) + ".")) { continue; }
+    const std::string tokens = other.substr(0, at) + "@tokens";
+    const bool is_of_tokens = is_per_token("stream_ppl", key.substr(at + 1)) && result.find(tokens) != nullptr;
+    return is_of_tokens ? tokens : other.substr(0, at) + "@data";
+  }
+  return "";
+}
+
+/// Columns for people and CSV files: values from different sources of a task, on different data or of different
+/// tokenizers have columns of their own.
 std::vector<Json> with_sources_apart(const std::vector<Json>& results) {
-  std::map<std::string, std::set<std::string>> sources;  // by "eval.NAME."
-  const auto is_source = [](const std::string& key) {
-    return key.rfind("eval.", 0) == 0 && key.size() > 7 && key.substr(key.size() - 7) == ".source";
-  };
+  std::map<std::string, std::set<std::string>> sources;         // by "eval.NAME."
+  std::map<std::string, std::vector<std::string>> measured_on;  // by identity key
+  const auto is_source = [](const std::string& key) { return key.starts_with("eval.") && key.ends_with(".source"); };
   for (const Json& result : results) {
     for (const auto& [key, value] : result.members()) {
       if (is_source(key)) { sources[key.substr(0, key.size() - 6)].insert(value.as_string()); }
+      if (is_identity(key)) { measured_on[key].push_back(value.as_string()); }
     }
   }
   std::vector<Json> apart;
   for (const Json& result : results) {
     Json& row = apart.emplace_back(Json::object());
     for (const auto& [key, value] : result.members()) {
-      if (is_source(key)) { continue; }
-      std::string name = key;
+      if (is_source(key) || is_identity(key)) { continue; }
+      const bool is_deviation = key.ends_with(".std");
+      std::string name = is_deviation ? key.substr(0, key.size() - 4) : key;
+      const std::string identity = identity_of(result, name);
       for (const auto& [prefix, known] : sources) {
         const Json* own = result.find(prefix + "source");
-        if (known.size() > 1 && own != nullptr && key.rfind(prefix, 0) == 0) { name += " (" + own->as_string() + ")"; }
+        if (known.size() > 1 && own != nullptr && key.starts_with(prefix)) { name += " (" + own->as_string() + ")"; }
       }
-      row.set(name, value);
+      if (const Json* own = result.find(identity); own != nullptr) {
+        name += data_letter(measured_on[identity], own->as_string());
+      }
+      row.set(name + (is_deviation ? ".std" : ""), value);
     }
   }
   return apart;
@@ -148,13 +175,14 @@ Json result_of(const fs::path& run, const std::string& id, const Json& tags) {
   Json result = Json::object();
   result.set("id", id);
   for (const auto& [key, value] : tags.members()) { result.set(key, value); }
+  if (!metrics.loss.y.empty()) { result.set("loss.final", mean_of_last(metrics.loss.y, kFinalLosses)); }
+  for (const Curve& v : metrics.validation) { result.set("val." + v.name, v.y.back()); }
   const int64_t tokens = metrics.tokens.empty() ? 0 : static_cast<int64_t>(metrics.tokens.back());
   result.set("setting", setting_of(config));
   result.set("step", metrics.loss.x.empty() ? int64_t{0} : static_cast<int64_t>(metrics.loss.x.back()));
   result.set("tokens", tokens);
   add_plan(result, config, tokens);
-  if (!metrics.loss.y.empty()) { result.set("loss.final", mean_of_last(metrics.loss.y, kFinalLosses)); }
-  for (const Curve& v : metrics.validation) { result.set("val." + v.name, v.y.back()); }
+  add_identity(result, config, run);
   add_evaluations(result, run);
   if (!metrics.tokens_per_s.empty()) {
     result.set("tokens_per_s", median(metrics.tokens_per_s));
@@ -208,26 +236,44 @@ std::string results_csv(const std::vector<Json>& all) {
 }
 
 std::string results_markdown(const std::vector<Json>& all) {
+  constexpr size_t kFewRuns = 4, kManyKeys = 10;
   const std::vector<Json> results = with_sources_apart(all);
   std::vector<std::string> keys = result_keys(results);
   std::erase_if(keys, is_detail);
-  std::string title = "|", line = "|", rows;
-  for (const std::string& key : keys) {
-    title += " " + key + " |";
-    line += key == "id" ? "---|" : "---:|";
-  }
+  const std::vector<std::string> found = keys;
+  const auto place = [&](const std::string& key) {  // of the first that differs in its mark alone
+    const std::string base = key.substr(0, key.find(" [data "));
+    return std::find_if(found.begin(), found.end(),
+                        [&](const std::string& k) { return k.substr(0, k.find(" [data ")) == base; }) -
+           found.begin();
+  };
+  std::stable_sort(keys.begin(), keys.end(),
+                   [&](const std::string& a, const std::string& b) { return place(a) < place(b); });
+  std::vector<std::vector<std::string>> rows{keys};
   for (const Json& result : results) {
-    rows += "|";
+    rows.emplace_back();
     for (const std::string& key : keys) {
       const double deviation = result_number(result, key + ".std");
-      rows +=
-          " " +
-          (std::isfinite(deviation) ? mean_text(result_number(result, key), deviation) : cell(result.find(key), true)) +
-          " |";
+      rows.back().push_back(std::isfinite(deviation) ? mean_text(result_number(result, key), deviation)
+                                                     : cell(result.find(key), true));
     }
-    rows += "\n";
   }
-  return title + "\n" + line + "\n" + rows;
+  if (results.size() <= kFewRuns && keys.size() > kManyKeys) {
+    std::vector<std::vector<std::string>> turned(keys.size());
+    for (const auto& row : rows) {
+      for (size_t k = 0; k < keys.size(); ++k) { turned[k].push_back(row[k]); }
+    }
+    rows = std::move(turned);
+  }
+  std::string text;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    text += "|";
+    for (const std::string& value : rows[r]) { text += " " + value + " |"; }
+    text += "\n";
+    for (size_t k = 0; r == 0 && k < rows[0].size(); ++k) { text += k == 0 ? "|---|" : "---:|"; }
+    text += r == 0 ? "\n" : "";
+  }
+  return text;
 }
 
 }  // namespace hebb

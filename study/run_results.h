@@ -7,10 +7,10 @@
 
 namespace hebb {
 
-/// What a run folder holds as one flat object: id, the tags, setting (study/group_by_seed.h), params.*, flops.*,
-/// tokens, step, loss.final (mean of the last ten logged training losses), val.NAME, eval.NAME.METRIC, eval.NAME.source
-/// where there is one, and the measured tokens_per_s and mem_bytes. Errors: DataError for a folder without config.json
-/// or with a damaged metrics.jsonl.
+/// What a run folder holds as one flat object: id, the tags, loss.final (mean of the last ten logged training losses),
+/// val.NAME, setting (study/group_by_seed.h), params.*, flops.*, tokens, step, eval.NAME.METRIC, eval.NAME.source
+/// where there is one, what they were measured on (study/run_identity.h), and the measured tokens_per_s and mem_bytes.
+/// Errors: DataError for a folder without config.json or with a damaged metrics.jsonl.
 Json result_of(const fs::path& run, const std::string& id, const Json& tags);
 
 /// Result files of the last step of a run that was evaluated, by name.
@@ -24,10 +24,10 @@ std::vector<std::string> result_keys(const std::vector<Json>& results);
 std::string results_jsonl(const std::vector<Json>& results);
 /// A cell of a CSV file, quoted where it must be.
 std::string csv_cell(const std::string& text);
-/// Evaluations from different sources never share a column.
+/// Values from different sources, data or tokenizers never share a column.
 std::string results_csv(const std::vector<Json>& results);
-/// The keys that people compare, numbers shortened, KEY beside its KEY.std as "mean ± deviation"; absent values are
-/// "–".
+/// The keys that people compare, a row per run, or a column where runs are few; numbers shortened, KEY beside its
+/// KEY.std as "mean ± deviation"; absent values are "–".
 std::string results_markdown(const std::vector<Json>& results);
 
 }  // namespace hebb

@@ -1,15 +1,19 @@
 #include "study/report.h"
 
 #include <cmath>
+#include <regex>
+#include <set>
 
 #include "study/group_by_seed.h"
 #include "study/report_fit.h"
+#include "study/run_identity.h"
 #include "study/run_results.h"
 #include "tests/study/ladder_fixture.h"
 
 using namespace hebb;
 using namespace hebb::testing;
 using Catch::Contains;
+using Catch::StartsWith;
 
 namespace {
 
@@ -175,6 +179,99 @@ TEST_CASE("a setting is a configuration without name, seeds and what results do 
       one !=
       setting(
           R"({"name": "a", "train": {"seed": 1, "threads": 2, "steps": 5}, "data": {"seed": 1, "sources": [{"path": "u", "seed": 3}]}})"));
+}
+
+TEST_CASE("a repeated run is no second seed, and the report says so", "[fast]") {
+  const TempFolder folder;
+  std::vector<ReportRun> runs;
+  for (const auto& [id, seeds, loss] : {std::tuple{"q1", "1 1", 4.5}, {"q2", "1 1", 4.5}, {"q3", "2 2", 4.7}}) {
+    runs.push_back({id,
+                    folder / "gone",
+                    {},
+                    Json::object({{"id", id}, {"loss.final", loss}, {"setting", "s"}, {"seeds", seeds}})});
+  }
+  std::vector<Json> results;
+  for (const ReportRun& run : runs) { results.push_back(run.result); }
+  const std::vector<Json> rows = over_seeds(results);
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0].at("runs").as_int() == 2);
+  CHECK(rows[0].at("loss.final").as_double() == Approx(4.6));
+  results.pop_back();
+  CHECK_FALSE(has_seeds(over_seeds(results)));
+  write_report("Copies", runs, std::nullopt, folder / "report");
+  CHECK_THAT(read_file(folder / "report/report.md"), Contains("which is no second seed: q2 (q1)."));
+}
+
+TEST_CASE("losses and evaluations on different data share no column and no drawing", "[fast]") {
+  const TempFolder folder;
+  const auto run = [&](const char* id, const char* data) {
+    ReportRun r{id, folder / "gone", {}, Json::object()};
+    for (const auto& [key, value] :
+         {std::pair{"id", Json(id)}, std::pair{"loss.final", Json(4.5)}, std::pair{"val.held", Json(5.5)},
+          std::pair{"eval.e.nll", Json(6.5)}, std::pair{"eval.e.bits_per_byte", Json(7.5)},
+          std::pair{"loss@data", Json(data)}, std::pair{"val.held@data", Json(data)},
+          std::pair{"eval.e@data", Json("same")}, std::pair{"eval.e@tokens", Json(data)}}) {
+      r.result.set(key, value);
+    }
+    r.metrics.loss = {id, {1, 2}, {5, 4}};
+    r.metrics.validation = {{"held", {1, 2}, {6, 5}}};
+    return r;
+  };
+  const ReportRun one = run("one", "x"), two = run("two", "y"), three = run("three", "x");
+  CHECK(results_csv({one.result, two.result, three.result}) ==
+        "id,loss.final [data A],val.held [data A],eval.e.nll [data A],eval.e.bits_per_byte,loss.final [data B],"
+        "val.held [data B],eval.e.nll [data B]\n"
+        "one,4.5,5.5,6.5,7.5,,,\ntwo,,,,7.5,4.5,5.5,6.5\nthree,4.5,5.5,6.5,7.5,,,\n");
+  CHECK_THAT(results_csv({one.result, three.result}), Contains("id,loss.final,val.held,eval.e.nll,"));
+  write_report("Data", {one, two, three}, std::nullopt, folder / "report");
+  for (const char* file : {"loss_A.svg", "loss_B.svg", "validation_A.svg", "validation_B.svg"}) {
+    CHECK(fs::exists(folder / "report/plots" / file));
+  }
+  CHECK_THAT(read_file(folder / "report/plots/loss_A.svg"), Contains("one</text>") && !Contains("two</text>"));
+  CHECK_THAT(read_file(folder / "report/report.md"), Contains("do not compare"));
+}
+
+TEST_CASE("what differs between configurations comes first, and few runs stand side by side", "[fast]") {
+  const auto config = [](const char* text) { return parse_json(text, "config.json"); };
+  const Json a = config(R"({"name": "a", "optimizer": {"lr": 0.1, "betas": [1, 2]}, "list": [{"x": 1}]})"),
+             b = config(R"({"name": "b", "optimizer": {"lr": 0.2, "betas": [1, 2]}, "list": [{"x": 1}, {"x": 2}]})");
+  CHECK(config_differences({"a", "b"}, {a, b}).markdown() ==
+        "| key | a | b |\n|---|---:|---:|\n| optimizer.lr | 0.1 | 0.2 |\n| list.1.x | – | 2 |\n");
+  CHECK(config_differences({"a", "a2"}, {a, a}).rows.empty());
+  CHECK(config_differences({"1", "2", "3", "4", "5"}, {a, a, b, a, a}).csv() ==
+        "id,optimizer.lr,list.1.x\n1,0.1,\n2,0.1,\n3,0.2,2\n4,0.1,\n5,0.1,\n");
+
+  Json many = Json::object({{"id", "r"}});
+  for (int i = 0; i < 12; ++i) { many.set("eval.e.m" + std::to_string(i), i + 0.5); }
+  CHECK_THAT(results_markdown({many, many}),
+             StartsWith("| id | r | r |\n|---|---:|---:|\n| eval.e.m0 | 0.5 | 0.5 |\n"));
+  CHECK_THAT(results_markdown({many, many, many, many, many}), StartsWith("| id | eval.e.m0 |"));
+
+  const TempFolder folder;
+  write_report("Two", {{"a", folder / "gone", {}, many, a}, {"b", folder / "gone", {}, many, b}}, std::nullopt,
+               folder / "report");
+  const std::string text = read_file(folder / "report/report.md");
+  CHECK(text.find("## What differs between the configurations") < text.find("## Results of each run"));
+}
+
+TEST_CASE("labels of an axis do not run into each other, and every curve has a name and a line of its own", "[fast]") {
+  std::vector<Curve> curves;
+  for (int i = 0; i < 20; ++i) { curves.push_back({"run " + std::to_string(i), {2e11, 3.9e11}, {3.0 + i, 2.5}}); }
+  const std::string svg = svg_chart(curves, {"Loss", "FLOPs", "loss", true, true});
+  std::vector<double> ends;
+  const std::regex label("<text x=\"([0-9.]+)\" y=\"342\" text-anchor=\"middle\">([^<]*)<");
+  for (std::sregex_iterator it(svg.begin(), svg.end(), label), end; it != end; ++it) {
+    const double middle = std::stod((*it)[1]), half = 20;  // "2·10¹¹" is wider than 40
+    CHECK(middle + half < 560);
+    if (!ends.empty()) { CHECK(middle - half > ends.back()); }
+    ends.push_back(middle + half);
+  }
+  CHECK(ends.size() >= 2);
+  for (int i = 0; i < 20; ++i) { CHECK_THAT(svg, Contains(">run " + std::to_string(i) + "</text>")); }
+  std::set<std::string> strokes;
+  const std::regex line("<polyline fill=\"none\" ([^>]*) points");
+  for (std::sregex_iterator it(svg.begin(), svg.end(), line), end; it != end; ++it) { strokes.insert((*it)[1]); }
+  CHECK(strokes.size() == 20);
 }
 
 TEST_CASE("a group with too few points says so instead of a fit", "[fast]") {
