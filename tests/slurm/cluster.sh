@@ -86,7 +86,8 @@ slurm_end() {
 }
 
 slurm_stop() {
-  scancel --user=root 2>/dev/null || true
+  timeout 20 scancel --user=root 2>/dev/null || true
+  slurm_await "the jobs have ended" '[[ -z $(squeue --noheader) ]]' 20 || true
   slurm_end slurmd-n1
   slurm_end slurmd-n2
   slurm_end slurmctld

@@ -108,7 +108,7 @@ table() {
 import json, sys
 for line in open(sys.argv[1]):
     row = json.loads(line)
-    for key in ("tokens_per_s", "mem_bytes", "setting"): row.pop(key, None)
+    for key in ("tokens_per_s", "mem_bytes", "seconds", "setting"): row.pop(key, None)
     print(json.dumps(row))
 END
 }

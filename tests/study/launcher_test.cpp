@@ -25,7 +25,7 @@ std::string results(const TempFolder& folder) {
   std::string found;
   for (std::string line; std::getline(lines, line);) {
     Json json = parse_json(line, "results.jsonl");
-    for (const char* key : {"tokens_per_s", "mem_bytes", "setting"}) { json.erase(key); }
+    for (const char* key : {"tokens_per_s", "mem_bytes", "seconds", "setting"}) { json.erase(key); }
     found += json.dump() + "\n";
   }
   return found;
