@@ -154,7 +154,7 @@ Field& Field::required() {
   const std::string similar = nearest_name(name_, others);
   throw KeyError(owner_->where(name_), "nothing",
                  expected_ + " (required" + (similar.empty() ? "" : "; " + quoted(similar) + " looks similar") + ")",
-                 owner_->child_path(name_), KeyError::Rest::nothing);
+                 owner_->child_path(name_), KeyError::Rest::values);
 }
 
 Field& Field::constrain(const std::string& constraint) {

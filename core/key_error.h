@@ -14,7 +14,7 @@ class KeyError : public ConfigError {
   enum class Rest {
     all,      // the key has no meaning
     values,   // the others' values, but not how they fit together
-    nothing,  // the key is needed, or says which others there are
+    nothing,  // the key says which others there are
   };
   KeyError(std::string where_text, std::string_view found, std::string expected_text, std::string key_path, Rest r)
       : ConfigError(where_text, found, expected_text),

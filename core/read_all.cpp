@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/key_error.h"
 
@@ -10,35 +14,86 @@ namespace {
 
 constexpr size_t kMostErrors = 20;
 
-/// Removes the member that `path` ("optimizer.betas.1") names or lies in; false where there is none.
-bool remove_member(Json& json, const std::string& path) {
+Json* child(Json& json, const std::string& part) {
+  if (json.is_object()) { return json.find(part); }
+  if (!json.is_array()) { return nullptr; }
+  for (size_t i = 0; i < json.items().size(); ++i) {
+    if (std::to_string(i) == part) { return &json.items()[i]; }
+  }
+  return nullptr;
+}
+
+/// Removes the member that `path` ("optimizer.betas.1") names or lies in. Returns its path; "" where there is none.
+std::string remove_member(Json& json, const std::string& path) {
   Json *at = &json, *owner = nullptr;
-  std::string key;
+  std::string key, removed;
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());
     const std::string part = path.substr(begin, end - begin);
-    Json* next = nullptr;
     if (at->is_object()) {
-      next = at->find(part);
       owner = at;
       key = part;
-    } else if (at->is_array()) {
-      for (size_t i = 0; i < at->items().size() && next == nullptr; ++i) {
-        next = std::to_string(i) == part ? &at->items()[i] : nullptr;
-      }
+      removed = path.substr(0, end);
     }
-    if (next == nullptr) { return false; }
-    at = next;
+    at = child(*at, part);
+    if (at == nullptr) { return ""; }
     begin = end + 1;
   }
-  return owner != nullptr && owner->erase(key);
+  return owner != nullptr && owner->erase(key) ? removed : "";
 }
+
+/// Sets the member at `path`, in objects that are made where they lack; false where a list is in the way.
+bool put_member(Json& json, const std::string& path, Json value) {
+  Json* at = &json;
+  size_t begin = 0;
+  for (size_t end = path.find('.'); end != std::string::npos; end = path.find('.', begin)) {
+    const std::string part = path.substr(begin, end - begin);
+    if (at->is_object() && at->find(part) == nullptr) { at->set(part, Json::object()); }
+    at = child(*at, part);
+    if (at == nullptr) { return false; }
+    begin = end + 1;
+  }
+  if (!at->is_object()) { return false; }
+  at->set(path.substr(begin), std::move(value));
+  return true;
+}
+
+/// A configuration from which wrong keys are taken, one after the other.
+class Mended {
+ public:
+  explicit Mended(const Json& json) : json_(json) {}
+  const Json& json() const { return json_; }
+  /// Whether the key was taken before: what is wrong with it now follows from that.
+  bool knows(const std::string& path) const { return stand_ins_.count(path) > 0; }
+  /// Leaves the key out. Where it is needed another value takes its place. False when there is no way on.
+  bool mend(const std::string& path) {
+    static const std::vector<Json> kStandIns{Json(1), Json(64), Json("x"), Json::array(), Json::object()};
+    last_ = path;
+    if (!knows(path)) {
+      stand_ins_[path] = 0;
+      if (const std::string removed = remove_member(json_, path); !removed.empty()) {
+        stand_ins_[removed] = 0;
+        last_ = removed;
+        return true;
+      }
+    }
+    size_t& next = stand_ins_[path];
+    return next < kStandIns.size() && put_member(json_, path, kStandIns[next++]);
+  }
+  /// The same for the key taken last, with which the others do not fit together.
+  bool mend_again() { return mend(last_); }
+
+ private:
+  Json json_;
+  std::string last_;
+  std::map<std::string, size_t> stand_ins_;  // of a path: how many were tried
+};
 
 }  // namespace
 
 void read_all(const Json& json, const std::function<void(const Json&)>& read) {
-  Json rest = json;
-  std::vector<std::string> paths, lines;
+  Mended mended(json);
+  std::vector<std::string> lines;
   std::exception_ptr first;
   bool is_whole = true;  // all that was left out has no meaning
   const auto add = [&](const ConfigError& error) {
@@ -47,18 +102,20 @@ void read_all(const Json& json, const std::function<void(const Json&)>& read) {
   };
   while (lines.size() < kMostErrors) {
     try {
-      read(rest);
+      read(mended.json());
       break;
     } catch (const KeyError& error) {
-      // A value that was left out may be missed now.
-      if (std::find(paths.begin(), paths.end(), error.path) != paths.end()) { break; }
-      add(error);
-      paths.push_back(error.path);
-      is_whole = is_whole && error.rest == KeyError::Rest::all;
-      if (error.rest == KeyError::Rest::nothing || !remove_member(rest, error.path)) { break; }
+      if (!mended.knows(error.path)) {
+        add(error);
+        is_whole = is_whole && error.rest == KeyError::Rest::all;
+      }
+      if (error.rest == KeyError::Rest::nothing || !mended.mend(error.path)) { break; }
     } catch (const ConfigError& error) {
-      if (is_whole) { add(error); }
-      break;
+      if (is_whole) {
+        add(error);
+        break;
+      }
+      if (!mended.mend_again()) { break; }
     }
   }
   if (lines.empty()) { return; }
