@@ -1,5 +1,6 @@
 #include "train/model_source.h"
 
+#include "core/read_all.h"
 #include "train/checkpoint.h"
 #include "train/tensor_match.h"
 
@@ -31,9 +32,12 @@ const Json* model_in(const Json& config) { return config.is_object() ? config.fi
 }  // namespace
 
 ModelConfig read_model(const Json& config) {
-  const Json* inner = model_in(config);
   ModelConfig model;
-  Fields::read(inner != nullptr ? *inner : config, inner != nullptr ? "model" : "", model);
+  read_all(config, [&](const Json& json) {
+    const Json* inner = model_in(json);
+    model = {};
+    Fields::read(inner != nullptr ? *inner : json, inner != nullptr ? "model" : "", model);
+  });
   return model;
 }
 
