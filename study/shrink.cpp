@@ -402,7 +402,7 @@ bool has_text(const Sweep& sweep) {
 }
 
 std::string flops_name(double flops) {
-  const std::string text = fmt::format("{:.3g}", flops);
+  const std::string text = fmt::format("{:.6g}", flops);
   const size_t e = text.find('e');
   if (e == std::string::npos) { return text; }
   return text.substr(0, e + 1) + std::to_string(std::stoi(text.substr(e + 1)));
