@@ -66,6 +66,18 @@ void flatten(const Json& json, const std::string& path, std::map<std::string, st
   values[path] = json.is_string() ? json.as_string() : json.dump();
 }
 
+/// Paths without their folders: data may lie elsewhere.
+Json without_folders(Json json) {
+  if (json.is_string()) { return json.as_string().substr(json.as_string().rfind('/') + 1); }
+  if (json.is_array()) {
+    for (Json& item : json.items()) { item = without_folders(item); }
+  }
+  if (json.is_object()) {
+    for (auto& [key, value] : json.members()) { value = without_folders(value); }
+  }
+  return json;
+}
+
 /// Nothing that a comparison is about: a run's name and where it keeps its tokenizer.
 bool is_place(const std::string& key) { return key == "name" || key == "data.tokenizer.file"; }
 
@@ -102,7 +114,7 @@ std::string evaluation_data(const Json& result_file, bool per_token) {
   Json text = Json::array();
   for (const char* key : {"inputs", "config"}) {
     const Json* value = result_file.find(key);
-    text.push(value != nullptr ? *value : Json());
+    text.push(value != nullptr ? without_folders(*value) : Json());
   }
   const Json* tokenizer = result_file.find("tokenizer");
   text.push(per_token && tokenizer != nullptr ? *tokenizer : Json());

@@ -231,6 +231,20 @@ TEST_CASE("losses and evaluations on different data share no column and no drawi
   CHECK_THAT(read_file(folder / "report/report.md"), Contains("do not compare"));
 }
 
+TEST_CASE("an evaluation's data may lie elsewhere and stays the same", "[fast]") {
+  const auto data = [](const std::string& path, const std::string& inputs, bool per_token, const char* tokenizer) {
+    return evaluation_data(Json::object({{"config", Json::object({{"data", Json::object({{"path", path}})}})},
+                                         {"inputs", inputs},
+                                         {"tokenizer", tokenizer}}),
+                           per_token);
+  };
+  CHECK(data("/a/x.bin", "1", true, "t") == data("b/x.bin", "1", true, "t"));
+  CHECK(data("/a/x.bin", "1", true, "t") != data("/a/y.bin", "1", true, "t"));
+  CHECK(data("/a/x.bin", "1", true, "t") != data("/a/x.bin", "2", true, "t"));
+  CHECK(data("/a/x.bin", "1", true, "t") != data("/a/x.bin", "1", true, "u"));
+  CHECK(data("/a/x.bin", "1", false, "t") == data("/a/x.bin", "1", false, "u"));
+}
+
 TEST_CASE("what differs between configurations comes first, and few runs stand side by side", "[fast]") {
   const auto config = [](const char* text) { return parse_json(text, "config.json"); };
   const Json a = config(R"({"name": "a", "optimizer": {"lr": 0.1, "betas": [1, 2]}, "list": [{"x": 1}]})"),
