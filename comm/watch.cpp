@@ -112,6 +112,7 @@ void Watch::take_frame(size_t rank, const Json& frame) {
     note_beat(p, frame);
   } else if (kind == "bye") {
     p.is_done = true;
+    p.moved = Clock::now();
     got_bye_ = true;
   } else if (kind == "fail") {
     take_fail(frame);
@@ -159,6 +160,7 @@ void Watch::hear_requests() {
     said_bye_ = true;
     if (is_hub()) {
       peers_[0].is_done = true;
+      peers_[0].moved = Clock::now();
     } else {
       peers_[0].connection->send(Json::object({{"kind", "bye"}}));
     }
@@ -198,11 +200,12 @@ void Watch::look_for_lost() {
   }
 }
 
-/// A rank stands still if it is in no collective and does not come forward, or if all wait for each other.
+/// A rank stands still if it is in no collective and does not come forward, or if all wait for each other. A rank that
+/// is done has come forward then: others may have left their last collective without a beat that says so.
 void Watch::look_for_stalls() {
   const auto has_stopped = [&](const Peer& p) {
-    return !p.beat.is_null() && frame_integer(p.beat, "ticks") > 0 &&
-           Clock::now() - p.moved > duration_of(options_.stall_seconds);
+    const bool has_begun = p.is_done || (!p.beat.is_null() && frame_integer(p.beat, "ticks") > 0);
+    return has_begun && Clock::now() - p.moved > duration_of(options_.stall_seconds);
   };
   bool all_wait = true;
   size_t last = 0;  // the rank that has entered the fewest collectives
@@ -214,7 +217,7 @@ void Watch::look_for_stalls() {
                 members_[r].name() + ": stalled: no progress for " + seconds_text(options_.stall_seconds) +
                     seen_text(r) + waiting_text()});
     }
-    all_wait = all_wait && waits && (p.is_done || has_stopped(p));
+    all_wait = all_wait && waits && has_stopped(p);
     if (!p.is_done && (peers_[last].is_done ||
                        frame_integer(p.beat.is_null() ? log_.beat() : p.beat, "entered") <
                            frame_integer(peers_[last].beat.is_null() ? log_.beat() : peers_[last].beat, "entered"))) {
