@@ -1,6 +1,7 @@
 // What a run reports about its steps: console line, metrics.jsonl, TensorBoard.
+#include <fmt/format.h>
+
 #include <cmath>
-#include <cstdio>
 
 #include "train/memory_plan.h"
 #include "train/trainer.h"
@@ -13,15 +14,10 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 /// 629.1M.
 std::string short_count(double count) {
   constexpr const char* kUnits[] = {"K", "M", "B", "T"};
-  char text[32];
-  if (count < 1000) {
-    std::snprintf(text, sizeof text, "%.0f", count);
-    return text;
-  }
+  if (count < 1000) { return fmt::format("{:.0f}", count); }
   size_t unit = 0;
   for (count /= 1000; count >= 999.95 && unit + 1 < std::size(kUnits); count /= 1000) { ++unit; }
-  std::snprintf(text, sizeof text, "%.1f%s", count, kUnits[unit]);
-  return text;
+  return fmt::format("{:.1f}{}", count, kUnits[unit]);
 }
 
 /// NaN without a sign.
@@ -30,9 +26,7 @@ double shown(double x) { return std::isnan(x) ? std::nan("") : x; }
 /// HH:MM:SS; hours may pass 99.
 std::string clock_time(double seconds) {
   const auto whole = static_cast<long long>(seconds + 0.5);
-  char text[48];
-  std::snprintf(text, sizeof text, "%02lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
-  return text;
+  return fmt::format("{:02}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 }  // namespace
@@ -56,8 +50,8 @@ void Trainer::log(const StepReport& report) {
   interval_.seconds += report.seconds;
   interval_.steps += 1;
   if (report.spike) {
-    log_.say("step " + std::to_string(state_.step) + ": the loss " + Json(report.loss).dump() +
-                 " is a spike (z = " + Json(*report.spike).dump() + ")",
+    log_.say(fmt::format("step {}: the loss {} is a spike (z = {})", state_.step, Json(report.loss).dump(),
+                         Json(*report.spike).dump()),
              LogLevel::warning);
   }
   if (!is_logged(state_.step)) {
@@ -67,9 +61,7 @@ void Trainer::log(const StepReport& report) {
   warn_of_residuals(report.statistics);
   const double step_seconds = interval_.seconds / static_cast<double>(interval_.steps);
   interval_ = {};
-  char detail[64];
-  std::snprintf(detail, sizeof detail, "loss %.4f", report.loss);
-  log_.step(console_line(report, step_seconds), state_.step, detail);
+  log_.step(console_line(report, step_seconds), state_.step, fmt::format("loss {:.4f}", report.loss));
   if (!ranks_.is_first()) { return; }
   metrics_->add(metrics_line(report, step_seconds));
   tensorboard_->add(state_.step, tensorboard_values(report, step_seconds));
@@ -86,9 +78,9 @@ void Trainer::warn_of_unreached() {
     if (count++ < kNamed) { names += (names.empty() ? "" : ", ") + p->name(); }
   }
   if (count > 0) {
-    log_.say("step " + std::to_string(state_.step + 1) + ": the loss does not reach " + std::to_string(count) +
-                 (count == 1 ? " parameter, which stays as it is: " : " parameters, which stay as they are: ") + names +
-                 (count > kNamed ? ", ..." : ""),
+    log_.say(fmt::format("step {}: the loss does not reach {} {}: {}{}", state_.step + 1, count,
+                         count == 1 ? "parameter, which stays as it is" : "parameters, which stay as they are", names,
+                         count > kNamed ? ", ..." : ""),
              LogLevel::warning);
   }
 }
@@ -99,8 +91,8 @@ void Trainer::warn_of_residuals(const Statistics& statistics) {
   for (const auto& [layer, values] : statistics) {
     const auto residual = values.find("residual_max");
     if (residual != values.end() && residual->second > kResidual && unconverged_.insert(layer).second) {
-      log_.say("step " + std::to_string(state_.step) + ": " + layer + " solves up to a residual of " +
-                   Json(residual->second).dump() + ", above 0.01: cg_steps is too small",
+      log_.say(fmt::format("step {}: {} solves up to a residual of {}, above 0.01: cg_steps is too small", state_.step,
+                           layer, Json(residual->second).dump()),
                LogLevel::warning);
     }
   }
@@ -109,20 +101,15 @@ void Trainer::warn_of_residuals(const Statistics& statistics) {
 std::string Trainer::console_line(const StepReport& report, double step_seconds) const {
   const TrainConfig& train = config_.train;
   const auto utilization = mfu(step_seconds);
-  char mfu_text[32] = "n/a";
-  if (utilization) { std::snprintf(mfu_text, sizeof mfu_text, "%.1f%%", 100 * *utilization); }
-  char line[512];
-  std::snprintf(line, sizeof line,
-                "step %lld/%lld loss %.4f ppl %.2f gnorm %.3f lr %.2e tok/s %.0f mfu %s mem %.1fGiB dt %.0fms tokens "
-                "%s eta %s skipped %lld",
-                static_cast<long long>(state_.step), static_cast<long long>(train.steps), shown(report.loss),
-                shown(std::exp(report.loss)), shown(report.norms.global), report.lr,
-                static_cast<double>(train.tokens_per_step()) / step_seconds, mfu_text,
-                static_cast<double>(memory_bytes()) / kGiB, 1000 * step_seconds,
-                short_count(static_cast<double>(state_.tokens)).c_str(),
-                clock_time(static_cast<double>(train.steps - state_.step) * step_seconds).c_str(),
-                static_cast<long long>(skips_.total()));
-  return line;
+  return fmt::format(
+      "step {}/{} loss {:.4f} ppl {:.2f} gnorm {:.3f} lr {:.2e} tok/s {:.0f} mfu {} mem {:.1f}GiB dt {:.0f}ms tokens "
+      "{} "
+      "eta {} skipped {}",
+      state_.step, train.steps, shown(report.loss), shown(std::exp(report.loss)), shown(report.norms.global), report.lr,
+      static_cast<double>(train.tokens_per_step()) / step_seconds,
+      utilization ? fmt::format("{:.1f}%", 100 * *utilization) : "n/a", static_cast<double>(memory_bytes()) / kGiB,
+      1000 * step_seconds, short_count(static_cast<double>(state_.tokens)),
+      clock_time(static_cast<double>(train.steps - state_.step) * step_seconds), skips_.total());
 }
 
 Json Trainer::metrics_line(const StepReport& report, double step_seconds) const {
@@ -163,13 +150,12 @@ Scalars Trainer::tensorboard_values(const StepReport& report, double step_second
 }
 
 void Trainer::log_validation(const std::string& name, double loss, int64_t tokens) {
-  char text[256];
-  std::snprintf(text, sizeof text, "step %lld/%lld val %s loss %.4f ppl %.2f", static_cast<long long>(state_.step),
-                static_cast<long long>(config_.train.steps), name.c_str(), shown(loss), shown(std::exp(loss)));
-  log_.say(text);
+  log_.say(fmt::format("step {}/{} val {} loss {:.4f} ppl {:.2f}", state_.step, config_.train.steps, name, shown(loss),
+                       shown(std::exp(loss))));
   if (!std::isfinite(loss)) {
-    log_.warn("step " + std::to_string(state_.step) + ": the validation loss of " + name +
-              " is not finite: weights are not, or what the model computes from them");
+    log_.warn(fmt::format(
+        "step {}: the validation loss of {} is not finite: weights are not, or what the model computes from them",
+        state_.step, name));
   }
   if (!ranks_.is_first()) { return; }
   metrics_->add(Json::object({{"step", Json(state_.step)},

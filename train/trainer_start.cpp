@@ -31,11 +31,9 @@ Trainer::Trainer(RunConfig config, const RunOptions& options, const Ranks& ranks
 void Trainer::open_log() {
   fs::path path = folder_.path() / "train.log";
   if (!ranks_.is_first()) {
-    char name[32];
-    std::snprintf(name, sizeof name, "rank_%05d.log", ranks_.rank());
     std::error_code ignored;  // opening the file says what is wrong
     fs::create_directories(folder_.path() / "logs", ignored);
-    path = folder_.path() / "logs" / name;
+    path = folder_.path() / "logs" / fmt::format("rank_{:05}.log", ranks_.rank());
   }
   log_.open(path, ranks_.rank());
 }

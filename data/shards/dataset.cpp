@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <charconv>
-#include <cstdio>
 #include <system_error>
 
 #include "core/fields.h"

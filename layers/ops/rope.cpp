@@ -1,7 +1,8 @@
 #include "layers/ops/rope.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 
 #include "layers/rope_config.h"
 
@@ -26,14 +27,11 @@ struct Positions {
   }
 };
 
+/// Every bit of the settings: tables are shared between blocks of equal ones.
 std::string table_key(const RopeSpec& s) {
-  char text[256];
-  std::snprintf(text, sizeof(text), "rope/%a/%lld/%d", s.theta, static_cast<long long>(s.dims), s.endpoint ? 1 : 0);
-  std::string key = text;
+  std::string key = fmt::format("rope/{:a}/{}/{}", s.theta, s.dims, s.endpoint);
   if (s.yarn) {
-    std::snprintf(text, sizeof(text), "/%a/%lld/%a/%a/%a", s.factor, static_cast<long long>(s.original), s.beta_fast,
-                  s.beta_slow, s.attention_factor);
-    key += text;
+    key += fmt::format("/{:a}/{}/{:a}/{:a}/{:a}", s.factor, s.original, s.beta_fast, s.beta_slow, s.attention_factor);
   }
   return key;
 }
