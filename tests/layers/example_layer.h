@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "layers/collectors.h"
 #include "layers/model_config.h"
+#include "layers/ops/host_values.h"
 #include "layers/ops/linear.h"
 
 namespace hebb {
@@ -63,8 +65,13 @@ struct FadeNode final : Node {
 
   void backward(Tape& tape) override {
     if (const GradSlot d_x = tape.grad_slot(x)) {
-      run(tape.stream(),
-          Fade{d_x.tensor.view(shape), {}, tape.grad(s).view(shape), doc_start, decay, true, d_x.accumulate});
+      run(tape.stream(), Fade{.s = d_x.tensor.view(shape),
+                              .state = {},
+                              .x = tape.grad(s).view(shape),
+                              .doc_start = doc_start,
+                              .decay = decay,
+                              .reverse = true,
+                              .accumulate = d_x.accumulate});
     }
   }
 };
@@ -72,16 +79,20 @@ struct FadeNode final : Node {
 /// x [B T, C]; returns s [B T, C]. Advances `state` [B, C] when given.
 inline Var fade(Pass& pass, Var x, double decay, const Tensor& state) {
   Tape& tape = pass.tape;
-  const Shape shape{pass.batch(), pass.length(), tape.shape(x)[1]};
-  const Var s = tape.output(tape.shape(x), tape.dtype(x), "fade");
-  run(tape.stream(),
-      Fade{tape.value(s).view(shape), state, tape.value(x).view(shape), pass.rows.doc_start(), decay, false, false});
   FadeNode node;
   node.x = x;
-  node.s = s;
+  node.s = tape.output(tape.shape(x), tape.dtype(x), "fade");
   node.doc_start = pass.rows.doc_start();
-  node.shape = shape;
+  node.shape = {pass.batch(), pass.length(), tape.shape(x)[1]};
   node.decay = decay;
+  run(tape.stream(), Fade{.s = tape.value(node.s).view(node.shape),
+                          .state = state,
+                          .x = tape.value(x).view(node.shape),
+                          .doc_start = node.doc_start,
+                          .decay = decay,
+                          .reverse = false,
+                          .accumulate = false});
+  const Var s = node.s;
   tape.record(std::move(node));
   return s;
 }
@@ -97,12 +108,13 @@ struct FadeConfig final : LayerConfig {
     f.require(decay < 1, "decay", "a number < 1");
   }
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
+  StatisticsCollectors statistics(const StatisticsOptions&) const override { return collector_list(state_norms()); }
 };
 
 class FadeLayer final : public Layer {
  public:
   FadeLayer(const BuildContext& c, const FadeConfig& config)
-      : d_(c.model.hidden_size), width_(config.width), decay_(config.decay) {
+      : name_(c.name), d_(c.model.hidden_size), width_(config.width), decay_(config.decay) {
     v_proj_ = &c.declare("v_proj.weight", {width_, d_}, c.model.projection_init());
     o_proj_ = &c.declare("o_proj.weight", {d_, width_}, c.model.output_init());
   }
@@ -115,6 +127,10 @@ class FadeLayer final : public Layer {
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
     return std::make_unique<State>(arena, rows, width_, dtype);
   }
+  void inspect_state(Stream& stream, const LayerState& state, int64_t, Inspector& to) const override {
+    const Tensor sums = static_cast<const State&>(state).sums.tensor();  // [B, width]
+    to.records[name_ + ".state"] = record_of(stream, sums.view({sums.size(0), 1, width_}));
+  }
   double flops_per_token(int64_t) const override { return static_cast<double>(4 * d_ * width_ + 2 * width_); }
   int64_t state_bytes(int64_t) const override { return 4 * width_; }
 
@@ -124,6 +140,7 @@ class FadeLayer final : public Layer {
     State(Arena& arena, int64_t rows, int64_t width, DType dtype)
         : sums(arena, {rows, width}, sum_dtype(dtype), "fade state") {}
   };
+  std::string name_;
   int64_t d_, width_;
   double decay_;
   Param *v_proj_, *o_proj_;

@@ -126,7 +126,7 @@ TEST_CASE("a layer that lacks a property is told which, and where to look", "[fa
 }
 
 TEST_CASE("a memory without statistics is told so", "[fast]") {
-  const auto m = model_with(std::make_unique<FadeConfig>(), "fwpkm");
+  const auto m = model_with(std::make_unique<BrokenConfig<CostsNothing>>(), "fwpkm");
   const LayerConfig& config = *m->config.find("x")->config;
   CHECK_THAT(statistics_fault(*m, config, "blocks.0.memory"), Catch::Contains("blocks.0.memory has no statistics"));
 }
