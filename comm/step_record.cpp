@@ -12,7 +12,7 @@ namespace {
 
 // Words of a record, one section after the other.
 constexpr int64_t kHistory = 0, kState = 1, kLosses = 2;
-constexpr uint64_t kNotFinite = 1, kStop = 2;
+constexpr uint64_t kStop = 1;
 
 int64_t bit_words(int64_t bits) { return (bits + 63) / 64; }
 
@@ -108,8 +108,6 @@ bool StepRecord::flag(int64_t index) const {
   return bit(flag_bits(shape_), index);
 }
 
-void StepRecord::set_state_not_finite() { words_[kState] |= kNotFinite; }
-bool StepRecord::state_not_finite() const { return (words_[kState] & kNotFinite) != 0; }
 void StepRecord::set_stop() { words_[kState] |= kStop; }
 bool StepRecord::stop() const { return (words_[kState] & kStop) != 0; }
 void StepRecord::set_history(uint64_t history) { words_[kHistory] = history; }
@@ -187,7 +185,6 @@ StepDecision decide_step(std::span<const StepRecord> records, const BucketLayout
   decision.flags.resize(static_cast<size_t>(shape.flags));
   for (const StepRecord& record : records) {
     decision.stop = decision.stop || record.stop();
-    decision.state_not_finite = decision.state_not_finite || record.state_not_finite();
     for (int64_t i = 0; i < shape.parameters; ++i) {
       if (record.reached(i)) { decision.reached[static_cast<size_t>(i)] = true; }
     }

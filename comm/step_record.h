@@ -51,8 +51,6 @@ class StepRecord {
   bool flag(int64_t index) const;
 
   // Of the rank as a whole.
-  void set_state_not_finite();
-  bool state_not_finite() const;
   void set_stop();
   bool stop() const;
   void set_history(uint64_t history);  // Communicator::history()
@@ -86,7 +84,6 @@ struct StepDecision {
   std::vector<double> norm, clip;  // of each clip set: norm, factor
   bool applies = false;            // loss and norms are finite
   bool stop = false;               // wanted by any rank
-  bool state_not_finite = false;   // on any rank
   std::vector<bool> reached;       // by any rank
   std::vector<int64_t> counts;     // sums
   std::vector<bool> flags;         // or

@@ -1,9 +1,10 @@
 #include "train/gradient_exchange.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "comm/ordered_reduce.h"
-#include "core/hash.h"
 #include "kernels/ordered_sum/ordered_sum.h"
 
 namespace hebb {
@@ -51,6 +52,28 @@ void to_device(Stream& stream, const Tensor& tensor, const std::vector<int64_t>&
   }
 }
 
+/// A hash of the tensor's bytes, 8 at a time. One word that differs always changes it: each step is a bijection.
+uint64_t hash_of(Stream& stream, const Tensor& tensor) {
+  constexpr int64_t kAtOnce = int64_t{1} << 26;  // bounds what a GPU's values take of the host
+  std::vector<char> copied;
+  uint64_t hash = 0;
+  for (int64_t at = 0; at < tensor.bytes(); at += kAtOnce) {
+    const int64_t size = std::min(kAtOnce, tensor.bytes() - at);
+    const char* bytes = static_cast<const char*>(tensor.data) + at;
+    if (stream.on_gpu()) {
+      copied.resize(static_cast<size_t>(size));
+      copy_to_host(stream, copied.data(), {const_cast<char*>(bytes), DType::u8, {size}});
+      bytes = copied.data();
+    }
+    for (int64_t i = 0; i < size; i += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, bytes + i, static_cast<size_t>(std::min<int64_t>(8, size - i)));
+      hash = (std::rotl(hash, 5) ^ word) * 0x9e3779b97f4a7c15u;
+    }
+  }
+  return hash;
+}
+
 }  // namespace
 
 GradientExchange::GradientExchange(const RunConfig& config, const Ranks& ranks, ParamStore& params,
@@ -73,9 +96,21 @@ GradientExchange::GradientExchange(const RunConfig& config, const Ranks& ranks, 
             .parameters = layout_.parameters(),
             .counts = elements(params, Combine::sum),
             .flags = elements(params, Combine::any)};
-  point_gradients(buffers_.back());
+  for (const Optimizer::Rule& rule : optimizer.rules()) {
+    index_of_.emplace(rule.param, static_cast<int>(index_of_.size()));
+    rules_.clip_set.push_back(static_cast<int>(rule.clip_set));
+  }
+  for (size_t set = 0; set < optimizer.clip_sets(); ++set) { rules_.clip_norm.push_back(optimizer.clip_norm(set)); }
+  point_gradients(first_buffer());
   find_slices(state);
+  find_parts();
   find_segments(state);
+}
+
+int64_t GradientExchange::gradient_bytes() const {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : buffers_) { bytes += buffer.tensor().bytes(); }
+  return bytes;
 }
 
 /// Elements of this rank in each parameter: those that it updates.
@@ -89,11 +124,14 @@ void GradientExchange::find_slices(Arena& state) {
     }
     for (int64_t b = 0; b < layout_.buckets(); ++b) {
       const ElementRange part = layout_.part(b, ranks_.rank(), ranks_.size());
-      const ElementRange own{std::max(part.begin, whole.begin), std::min(part.end, whole.end)};
-      if (own.begin < own.end) {
-        slices_.push_back({static_cast<size_t>(p), own, at});
-        at += own.size();
-      }
+      const auto add = [&](std::vector<Slice>& to, int64_t begin, int64_t end) {
+        const ElementRange range{std::max(begin, whole.begin), std::min(end, whole.end)};
+        if (range.begin < range.end) { to.push_back({static_cast<size_t>(p), range, at}); }
+        return std::max<int64_t>(range.size(), 0);
+      };
+      add(others_, layout_.bucket(b).begin, part.begin);
+      at += add(slices_, part.begin, part.end);
+      add(others_, part.end, layout_.bucket(b).end);
     }
   }
   if (shares_moments_) {
@@ -219,31 +257,27 @@ Tensor GradientExchange::of_rank(const Slice& slice, const Buffer& moments) cons
   return moments.tensor().slice(slice.moments_at, {slice.flat.size()});
 }
 
-std::vector<Optimizer::Part> GradientExchange::parts() const {
-  std::vector<Optimizer::Part> parts;
+void GradientExchange::find_parts() {
   for (const Slice& slice : slices_) {
     const Param& p = *optimizer_.rules()[slice.rule].param;
-    parts.push_back({.rule = slice.rule,
-                     .p = within(slice, p.value),
-                     .m = shares_moments_ ? of_rank(slice, m_) : p.m,
-                     .v = shares_moments_ ? of_rank(slice, v_) : p.v,
-                     .grad = sums_.total().slice(slice.flat.begin, {slice.flat.size()}),
-                     .copy = p.copy.defined() ? within(slice, p.copy) : Tensor{}});
+    parts_.push_back({.rule = slice.rule,
+                      .p = within(slice, p.value),
+                      .m = shares_moments_ ? of_rank(slice, m_) : p.m,
+                      .v = shares_moments_ ? of_rank(slice, v_) : p.v,
+                      .grad = first_buffer().tensor().slice(slice.flat.begin, {slice.flat.size()}),
+                      .copy = p.copy.defined() ? within(slice, p.copy) : Tensor{}});
   }
-  return parts;
 }
 
 StepEnd GradientExchange::finish(Stream& stream, int64_t step, std::span<const double> losses, int64_t valid_targets,
                                  bool wants_stop, const std::function<std::vector<HostCopy>()>& after_update) {
   const std::vector<StepRecord> records = gather_records(host_, make_record(stream, losses, wants_stop));
-  StepRules rules{.valid_tokens = static_cast<double>(std::max<int64_t>(valid_targets, 1))};
-  for (const Optimizer::Rule& rule : optimizer_.rules()) { rules.clip_set.push_back(static_cast<int>(rule.clip_set)); }
-  for (size_t set = 0; set < optimizer_.clip_sets(); ++set) { rules.clip_norm.push_back(optimizer_.clip_norm(set)); }
-  const StepDecision decision = decide_step(records, layout_, rules);
+  rules_.valid_tokens = static_cast<double>(std::max<int64_t>(valid_targets, 1));
+  const StepDecision decision = decide_step(records, layout_, rules_);
   spread(stream, decision);
   optimizer_.apply(stream, step,
                    {.loss = decision.loss, .applies = decision.applies, .norm = decision.norm, .clip = decision.clip},
-                   parts());
+                   parts_);
   if (shares_moments_ && decision.applies) { gather_values(stream); }
   return {optimizer_.finish(stream, after_update()), decision.stop};
 }
@@ -256,11 +290,12 @@ void GradientExchange::gather_values(Stream& stream) {
     copy(stream, flat.slice(slice.flat.begin, {slice.flat.size()}), within(slice, p.value));
   }
   gather_buckets(stream, flat);
-  for (int i = 0; i < layout_.parameters(); ++i) {
-    const Param& p = *optimizer_.rules()[static_cast<size_t>(i)].param;
-    copy(stream, p.value, flat.slice(layout_.parameter(i).begin, p.spec.shape));
+  for (const Slice& slice : others_) {
+    const Param& p = *optimizer_.rules()[slice.rule].param;
+    const Tensor value = within(slice, p.value);
+    copy(stream, value, flat.slice(slice.flat.begin, {slice.flat.size()}));
+    if (p.copy.defined()) { convert(stream, within(slice, p.copy), value); }
   }
-  params_.refresh_copies(stream);
 }
 
 void GradientExchange::collect(Stream& stream, Moment moment) {
@@ -282,26 +317,17 @@ void GradientExchange::keep(Stream& stream, Moment moment) {
 
 Tensor GradientExchange::moment(const Param& p, Moment moment) const {
   if (!shares_moments_) { return moment == Moment::first ? p.m : p.v; }
-  for (int i = 0; i < layout_.parameters(); ++i) {
-    if (optimizer_.rules()[static_cast<size_t>(i)].param == &p) {
-      return buffers_[0].tensor().slice(layout_.parameter(i).begin, p.spec.shape);
-    }
-  }
-  HEBB_ASSERT(false);
-  return {};
+  return buffers_[0].tensor().slice(layout_.parameter(index_of_.at(&p)).begin, p.spec.shape);
 }
 
 void GradientExchange::verify(Stream& stream) {
   if (ranks_.size() == 1) { return; }
   std::vector<uint64_t> own;
-  std::vector<char> bytes;
   std::vector<const Param*> compared;
   for (const auto& p : params_.all()) {
     if (p->spec.kind == ParamKind::fast) { continue; }  // each lane has its own
     compared.push_back(p.get());
-    bytes.resize(static_cast<size_t>(p->value.bytes()));
-    copy_to_host(stream, bytes.data(), p->value);
-    own.push_back(uint64_t{crc32(bytes.data(), bytes.size())} << 32 | crc32c(bytes.data(), bytes.size()));
+    own.push_back(hash_of(stream, p->value));
     own.push_back(static_cast<uint64_t>(p->updates));
   }
   const std::vector<uint64_t> all = host_.gather(own);

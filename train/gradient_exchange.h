@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -62,8 +63,7 @@ class GradientExchange {
   /// Compares what must be equal on all ranks. Errors: NumericError naming the tensor and the rank.
   void verify(Stream& stream);
 
-  int64_t gradient_bytes() const { return layout_.size() * dtype_bytes(buffers_[0].tensor().dtype) * count_buffers(); }
-  const BucketLayout& layout() const { return layout_; }
+  int64_t gradient_bytes() const;
 
  private:
   struct Slice {  // of one parameter, updated by this rank
@@ -71,15 +71,16 @@ class GradientExchange {
     ElementRange flat;
     int64_t moments_at;  // in m_ and v_
   };
-  int64_t count_buffers() const { return static_cast<int64_t>(buffers_.size()); }
   void find_slices(Arena& state);
   void find_segments(Arena& state);
   void point_gradients(const Tensor& flat) const;
   void gather_buckets(Stream& stream, const Tensor& flat);
   StepRecord make_record(Stream& stream, std::span<const double> losses, bool wants_stop);
   void spread(Stream& stream, const StepDecision& decision);
-  std::vector<Optimizer::Part> parts() const;
+  void find_parts();
   void gather_values(Stream& stream);
+  /// Where the gradients of the first own lane go, and in the end the sum of all.
+  const Buffer& first_buffer() const { return buffers_.back(); }
   Tensor within(const Slice& slice, const Tensor& tensor) const;  // tensor: of the parameter's shape
   Tensor of_rank(const Slice& slice, const Buffer& moments) const;
 
@@ -96,6 +97,10 @@ class GradientExchange {
   std::vector<ElementRange> segments_;  // owned, in flat order
   Buffer begins_, ends_, squares_;      // of the segments
   std::vector<Slice> slices_;
+  std::vector<Slice> others_;             // of other ranks
+  std::vector<Optimizer::Part> parts_;    // of the slices
+  std::map<const Param*, int> index_of_;  // trained parameters in order of declaration
+  StepRules rules_;
   Buffer m_, v_;  // shared moments: of the slices, one after the other
 };
 

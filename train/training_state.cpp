@@ -18,7 +18,7 @@ Recompute recompute_mode(const std::string& name) {
 }
 
 /// Errors: ConfigError for layers whose state does not cross lanes or ranks.
-void check_lanes(const RunConfig& config, int ranks, const Model& model) {
+void check_layers(const RunConfig& config, int ranks, const Model& model) {
   const auto refuse = [&](const std::string& path, int64_t found, const std::vector<std::string>& reasons) {
     if (!reasons.empty()) { throw config.error(path, fmt::format("{:d}", found), "1: " + reasons.front()); }
   };
@@ -36,7 +36,7 @@ TrainingState::TrainingState(const RunConfig& config, const Ranks& ranks, Device
       work(device, "work memory"),
       model(config.model),
       micro_batch_tokens_(*config.train.micro_batch_size * config.train.sequence_length) {
-  check_lanes(config, ranks.size(), model);
+  check_layers(config, ranks.size(), model);
   const bool has_lanes = GradientExchange::is_needed(config.train);
   stream.device = device;
   stream.counted = device_of(config, !stream.counting());

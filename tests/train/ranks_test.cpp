@@ -307,6 +307,27 @@ TEST_CASE("an error of one rank ends the others", "[fast]") {
   CHECK_THROWS_AS(run_split(folder / "run", make, {.ranks = 4}), Error);
 }
 
+TEST_CASE("ranks whose values differ save nothing", "[fast]") {
+  const TempFolder folder;
+  set_threads(1);
+  const auto run = [&](const std::string& damaged) {
+    run_ranks(2, [&](Communicator& communicator) {
+      FlightLog flight;
+      RunConfig config = wide_run(folder, changes(folder, 2, R"({"threads": 1, "device": "cpu", "zero": 0})"));
+      RunOptions options;
+      options.run_folder = folder / damaged;
+      Trainer trainer(std::move(config), options, Ranks(communicator, flight, 1), Console{}, "test");
+      const Tensor& value = trainer.params().find(damaged)->value;
+      if (communicator.rank() == 1) { value.as<double>()[value.numel() - 1] += 1e-9; }
+      trainer.run();
+    });
+  };
+  CHECK_THROWS_WITH(run("blocks.1.ffn.up_proj.weight"),
+                    Catch::Contains("blocks.1.ffn.up_proj.weight") &&
+                        Catch::Contains("the values of rank 1 differ from those of rank 0; nothing is saved"));
+  CHECK(CheckpointFolder(folder / "blocks.1.ffn.up_proj.weight" / "checkpoints").steps().empty());
+}
+
 TEST_CASE("other ranks keep logs of their own", "[fast]") {
   const TempFolder folder;
   REQUIRE(run_split(folder / "run", [&] { return wide_run(folder, changes(folder, 4)); }, {.ranks = 2}) == 0);
