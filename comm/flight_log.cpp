@@ -75,6 +75,11 @@ int64_t FlightLog::steps() const {
   return step_ - first_step_;
 }
 
+bool FlightLog::has_begun() const {
+  const std::lock_guard lock(mutex_);
+  return first_step_ >= 0;
+}
+
 std::string place_text(const Json& beat) {
   const int64_t step = frame_integer(beat, "step"), micro_batch = frame_integer(beat, "micro_batch");
   const std::string& phase = frame_text(beat, "phase");

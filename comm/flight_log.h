@@ -32,6 +32,8 @@ class FlightLog {
   Json collectives() const;
   /// Steps that have been completed since the log began.
   int64_t steps() const;
+  /// Whether the rank has been at any place of a step: before, it starts.
+  bool has_begun() const;
 
  private:
   struct Collective {

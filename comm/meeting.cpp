@@ -42,6 +42,7 @@ class Server {
     std::error_code ignored;
     if (is_by_file()) { fs::remove(rendezvous_path(options_.folder, options_.launch), ignored); }
     fs::remove(nonce_path(options_), ignored);
+    if (made_folder_ && !is_met_) { fs::remove(options_.folder, ignored); }  // only if it is empty
   }
 
   ControlLinks run() {
@@ -74,7 +75,7 @@ class Server {
   }
 
   void open() {
-    fs::create_directories(options_.folder);
+    made_folder_ = fs::create_directories(options_.folder);
     if (!is_by_file()) {
       token_ = options_.token;
       listener_ = listen_at(resolve(options_.address, options_.port).front());
@@ -223,6 +224,8 @@ class Server {
       serve("did not answer");
       if (failed_) { throw OtherRankError(*failed_); }
     }
+    is_met_ = true;
+    links.made_folder = made_folder_;
     links.members = members_;
     links.connections = std::move(here_);
     return links;
@@ -248,7 +251,7 @@ class Server {
   std::string token_;
   std::vector<Stranger> strangers_;
   std::map<std::string, int> notes_;  // what went wrong, how often
-  bool is_welcomed_ = false;
+  bool is_welcomed_ = false, made_folder_ = false, is_met_ = false;
   std::vector<bool> is_ready_;
   std::optional<OtherRankError> failed_;
 };

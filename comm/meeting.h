@@ -61,6 +61,7 @@ struct MeetingOptions {
 struct ControlLinks {
   std::vector<Member> members;                                // by rank
   std::string ids;                                            // make_ids() of rank 0
+  bool made_folder = false;                                   // rank 0: the folder was not there
   std::vector<std::unique_ptr<FrameConnection>> connections;  // rank 0: by rank, null for itself; others: [0]
 };
 

@@ -82,6 +82,7 @@ MeetingOptions meeting_of(const LaunchedRank& launched, const RankGroupOptions& 
 RankGroup::RankGroup(const LaunchedRank& launched, const RankGroupOptions& options) {
   ControlLinks links = meet(meeting_of(launched, options));
   const std::string ids = links.ids;
+  made_folder_ = links.made_folder;
   const WatchOptions watch{.lost_seconds = options.lost_seconds,
                            .stall_seconds = options.stall_seconds,
                            .logs = options.run_folder / "logs"};
@@ -107,6 +108,12 @@ std::unique_ptr<Communicator> RankGroup::make_communicator(const LaunchedRank& l
                                "; start ranks on CPUs with hebb train --ranks or with the mpirun of this MPI");
   }
   return mpi;
+}
+
+std::vector<std::string> RankGroup::names() const {
+  std::vector<std::string> names;
+  for (const Member& m : members()) { names.push_back(m.name() + " on " + m.device); }
+  return names;
 }
 
 std::vector<std::string> RankGroup::table() const {

@@ -28,6 +28,10 @@ class RankGroup {
   FlightLog& log() { return log_; }
   const std::vector<Member>& members() const { return watch_->members(); }
   HostPlace place() const { return host_place(members(), communicator_->rank()); }
+  /// Name of each rank with its device, for messages.
+  std::vector<std::string> names() const;
+  /// Whether this start made the run folder.
+  bool made_folder() const { return made_folder_; }
   /// Lines for the start of a run: each rank with host, process and device.
   std::vector<std::string> table() const;
 
@@ -40,6 +44,7 @@ class RankGroup {
   std::unique_ptr<Communicator> make_communicator(const LaunchedRank& launched, const RankGroupOptions& options,
                                                   const std::string& ids);
 
+  bool made_folder_ = false;
   FlightLog log_;
   std::unique_ptr<Watch> watch_;
   std::unique_ptr<Communicator> communicator_;

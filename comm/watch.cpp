@@ -278,7 +278,9 @@ void Watch::conclude(const Cause& cause, bool is_reported) {
   ::_exit(cause.code);
 }
 
+/// Where an error of a rank ends the start there is nothing to tell.
 void Watch::write_flight_record(const Cause& cause) const {
+  if (cause.code != kComm && !log_.has_begun()) { return; }
   try {
     fs::create_directories(options_.logs);
     char name[32];

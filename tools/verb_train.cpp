@@ -8,6 +8,7 @@
 #include "tools/console.h"
 #include "tools/train_ranks.h"
 #include "tools/verbs.h"
+#include "train/signals.h"
 #include "train/trainer.h"
 
 namespace hebb {
@@ -51,14 +52,16 @@ Ended run_trainer(RunConfig config, const RunOptions& options, const Ranks& rank
 }
 
 /// As one of several ranks: an error ends all of them, and the first to have one says it.
-Ended run_rank(RunConfig config, const RunOptions& options, const LaunchedRank& launched) {
+Ended run_rank(RunConfig config, RunOptions options, const LaunchedRank& launched) {
   follow_launcher();
   RankGroup group(launched, rank_options(config, options, launched));
   std::string banner = version_text();
   for (const std::string& line : group.table()) { banner += "\n" + line; }
   Ended ended;
   try {
-    const Ranks ranks(group.communicator(), group.log(), threads_of_rank(group));
+    const StopSignals early;  // a signal before training starts ends all ranks before the first step
+    options.made_folder = group.made_folder();
+    const Ranks ranks(group.communicator(), group.log(), threads_of_rank(group), group.names());
     ended = run_trainer(std::move(config), options, ranks, banner);
   } catch (const Error& error) { group.fail(error.code(), error.what()); } catch (const std::bad_alloc&) {
     group.fail(ExitCode::kMemory, "out of memory");

@@ -96,7 +96,7 @@ void RunFolder::open_first(RunConfig& config, const RunOptions& options) {
                           "a new or empty folder");
   }
   is_new_ = found.empty();
-  is_created_ = !fs::exists(path_);
+  is_created_ = options.made_folder || !fs::exists(path_);
   create_folder(path_);
   try {
     open(config, options);

@@ -15,6 +15,7 @@ struct RunOptions {
   fs::path run_folder;          // empty: runs/NAME in the current folder
   std::string resume = "auto";  // "auto", "never" or a checkpoint or run folder
   fs::path init_from;           // weights for step 0; empty: initial values
+  bool made_folder = false;     // the folder was not there before this start: ranks have met in it
   bool allow_data_change = false, allow_config_change = false, allow_older = false;
 };
 

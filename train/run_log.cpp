@@ -4,20 +4,32 @@
 
 namespace hebb {
 
-void RunLog::open(const fs::path& path, int64_t rank) { file_ = std::make_unique<LogFile>(path, rank); }
+void RunLog::open(const fs::path& path, int64_t rank) {
+  file_ = std::make_unique<LogFile>(path, rank);
+  for (const auto& [level, line] : early_) { file_->line(level, line); }
+  early_.clear();
+}
+
+void RunLog::write(LogLevel level, std::string_view line) {
+  if (file_) {
+    file_->line(level, line);
+  } else {
+    early_.emplace_back(level, line);
+  }
+}
 
 void RunLog::say(std::string_view text, LogLevel level) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     if (console_.line) { console_.line(line); }
-    if (file_) { file_->line(level, line); }
+    write(level, line);
   }
 }
 
 void RunLog::warn(std::string_view line) {
   if (console_.line) { console_.line("warning: " + std::string(line)); }
-  if (file_) { file_->line(LogLevel::warning, line); }
+  write(LogLevel::warning, line);
 }
 
 void RunLog::error(std::string_view line) noexcept {
@@ -35,7 +47,7 @@ void RunLog::step(std::string_view line, int64_t step, std::string_view detail) 
   }
   detail_ = detail;
   update_bar(step);
-  if (file_) { file_->line(LogLevel::info, line); }
+  write(LogLevel::info, line);
 }
 
 void RunLog::begin_bar(std::string_view title, int64_t total, int64_t done) {

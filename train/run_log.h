@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/log.h"
 #include "core/progress.h"
@@ -16,7 +18,7 @@ struct Console {
   Progress* bar = nullptr;                     // on a terminal: replaces repeated step lines
 };
 
-/// What a run says: to the console and, once it has a folder, to RUN/train.log.
+/// What a run says: to the console and to a file, which gets what was said before it is open, too.
 class RunLog {
  public:
   explicit RunLog(Console console) : console_(std::move(console)) {}
@@ -37,7 +39,10 @@ class RunLog {
 
  private:
   Console console_;
-  std::string detail_;  // of the bar
+  void write(LogLevel level, std::string_view line);
+
+  std::string detail_;                                   // of the bar
+  std::vector<std::pair<LogLevel, std::string>> early_;  // lines before the file is open
   std::unique_ptr<LogFile> file_;
 };
 

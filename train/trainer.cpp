@@ -32,6 +32,7 @@ int Trainer::run() {
 
 int Trainer::loop() {
   log_.begin_bar("train", config_.train.steps, state_.step);
+  agree_to_stop(any_rank_wants_to_stop());
   for (;;) {
     const bool is_validated = !validation_due() || validate();
     if (checkpoint_due()) { save(); }
@@ -238,6 +239,14 @@ void Trainer::agree_to_stop(bool stops) {
   if (!stops || ranks_.size() == 1) { return; }
   const std::string own = stop_reason(1);
   agreed_stop_ = own.empty() ? "a signal to another rank" : own;
+}
+
+/// Before the first step: after it, its record says so.
+bool Trainer::any_rank_wants_to_stop() {
+  if (ranks_.size() == 1) { return false; }
+  const uint64_t own = stop_reason().empty() ? 0 : 1;
+  const std::vector<uint64_t> all = host_.gather({&own, 1});
+  return std::find(all.begin(), all.end(), 1) != all.end();
 }
 
 /// Of this rank, after so many steps. Time is that of the first.

@@ -94,6 +94,7 @@ class Trainer {
   std::string stop_reason() const { return stop_reason(steps_done_); }
   std::string stop_reason(int64_t steps_done) const;
   void agree_to_stop(bool stops);
+  bool any_rank_wants_to_stop();
   int stop(const std::string& reason);
   int finish();
 

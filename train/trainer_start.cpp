@@ -41,7 +41,7 @@ void Trainer::open_log() {
 void Trainer::start(const RunOptions& options, const std::string& banner) {
   const int wanted = config_.train.threads > 0 ? static_cast<int>(config_.train.threads) : ranks_.threads();
   if (wanted == 0 || wanted != threads()) { set_threads(wanted); }
-  open_log();
+  if (ranks_.is_first()) { open_log(); }
   log_.say(banner);
   log_.say("run " + config_.name + " in " + folder_.path().string());
   for (const std::string& note : folder_.notes()) { log_.say(note); }
@@ -54,6 +54,7 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
     log_.say(startup_report(config_, *memory_, plan_, *loader_, state_.step));
   }
   share_validated();
+  if (!ranks_.is_first()) { open_log(); }  // all ranks have started: a start that fails leaves no file
   for (const auto& source : validation_) {
     log_.say("validation " + source->name() + ": " + std::to_string(source->rows()) + " rows");
   }

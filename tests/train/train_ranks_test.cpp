@@ -135,6 +135,7 @@ TEST_CASE("an error of all ranks, and of one, is said once and has its own exit 
   CHECK(process->wait() == 3);
   INFO(process->err());
   CHECK(process->err().find("/nowhere/at/all.bin") != std::string::npos);
+  CHECK_FALSE(fs::exists(runs.folder("ranks")));
 }
 
 TEST_CASE("options of ranks that make no sense are refused", "[fast]") {
