@@ -1,5 +1,6 @@
 #include "comm/communicator.h"
 
+#include <chrono>
 #include <vector>
 
 namespace hebb {
@@ -9,16 +10,21 @@ void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
   copy(stream, {to, DType::u8, {bytes}}, {const_cast<void*>(from), DType::u8, {bytes}});
 }
 
-template <class F> void Communicator::call(Stream& stream, Kind kind, int64_t common_bytes, int64_t bytes, F&& run) {
+template <class F> void Communicator::call(Stream& stream, Kind kind, const Sizes& bytes, F&& run) {
   // One step of splitmix64 over state and event: mixes every bit into every other.
-  uint64_t x = history_ + 0x9e3779b97f4a7c15u + static_cast<uint64_t>(common_bytes) * 8 + static_cast<uint64_t>(kind);
+  uint64_t x = history_ + 0x9e3779b97f4a7c15u + static_cast<uint64_t>(bytes.common) * 8 + static_cast<uint64_t>(kind);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   history_ = x ^ (x >> 31);
+  (kind == Kind::exchange ? counts_.exchanged_bytes
+   : kind == Kind::gather ? counts_.gathered_bytes
+                          : counts_.other_bytes) += bytes.sent;
   if (stream.counting()) { return; }
   constexpr const char* kNames[] = {"", "all-to-all", "all-gather", "broadcast", "sum", "or", "barrier"};
-  const int64_t number = log_ != nullptr ? log_->begin(kNames[static_cast<size_t>(kind)], bytes) : 0;
+  const int64_t number = log_ != nullptr ? log_->begin(kNames[static_cast<size_t>(kind)], bytes.own) : 0;
+  const auto begin = std::chrono::steady_clock::now();
   run();
+  counts_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (log_ != nullptr) { log_->end(number); }
 }
 
@@ -30,7 +36,7 @@ void Communicator::all_to_all(Stream& stream, const Tensor& receive, const Tenso
     pieces.push_back(
         {static_cast<char*>(send.data) + p * part, part, static_cast<char*>(receive.data) + p * part, part});
   }
-  call(stream, Kind::exchange, send.bytes(), send.bytes(), [&] { do_exchange(stream, pieces); });
+  call(stream, Kind::exchange, {send.bytes(), send.bytes(), part * (size_ - 1)}, [&] { do_exchange(stream, pieces); });
 }
 
 void Communicator::all_to_all(Stream& stream, const Tensor& receive, std::span<const int64_t> receive_bytes,
@@ -47,12 +53,12 @@ void Communicator::all_to_all(Stream& stream, const Tensor& receive, std::span<c
   HEBB_ASSERT(sent == send.bytes() && received == receive.bytes());
   const size_t own = static_cast<size_t>(rank_);
   HEBB_ASSERT(send_bytes[own] == receive_bytes[own]);
-  call(stream, Kind::exchange, -1, sent, [&] { do_exchange(stream, pieces); });
+  call(stream, Kind::exchange, {-1, sent, sent - send_bytes[own]}, [&] { do_exchange(stream, pieces); });
 }
 
 void Communicator::all_gather(Stream& stream, const Tensor& receive, const Tensor& send) {
   HEBB_ASSERT(receive.bytes() == send.bytes() * size_);
-  call(stream, Kind::gather, send.bytes(), send.bytes(),
+  call(stream, Kind::gather, {send.bytes(), send.bytes(), send.bytes() * (size_ - 1)},
        [&] { do_gather(stream, receive.data, send.data, send.bytes()); });
 }
 
@@ -64,22 +70,24 @@ void Communicator::do_gather(Stream& stream, void* receive, const void* send, in
 
 void Communicator::broadcast(Stream& stream, const Tensor& data, int root) {
   HEBB_ASSERT(root >= 0 && root < size_);
-  call(stream, Kind::broadcast, data.bytes(), data.bytes(),
+  call(stream, Kind::broadcast, {data.bytes(), data.bytes(), rank_ == root ? data.bytes() * (size_ - 1) : 0},
        [&] { do_broadcast(stream, data.data, data.bytes(), root); });
 }
 
 void Communicator::sum(Stream& stream, const Tensor& values) {
   int64_t* const data = values.as<int64_t>();
-  call(stream, Kind::sum, values.bytes(), values.bytes(), [&] { do_sum(stream, data, values.numel()); });
+  call(stream, Kind::sum, {values.bytes(), values.bytes(), values.bytes() * (size_ - 1)},
+       [&] { do_sum(stream, data, values.numel()); });
 }
 
 void Communicator::any(Stream& stream, const Tensor& flags) {
   uint8_t* const data = flags.as<uint8_t>();
-  call(stream, Kind::any, flags.bytes(), flags.bytes(), [&] { do_any(stream, data, flags.numel()); });
+  call(stream, Kind::any, {flags.bytes(), flags.bytes(), flags.bytes() * (size_ - 1)},
+       [&] { do_any(stream, data, flags.numel()); });
 }
 
 void Communicator::barrier(Stream& stream) {
-  call(stream, Kind::barrier, 0, 0, [&] { do_barrier(stream); });
+  call(stream, Kind::barrier, {0, 0, 0}, [&] { do_barrier(stream); });
 }
 
 void SelfCommunicator::do_exchange(Stream& stream, std::span<const Piece> pieces) {

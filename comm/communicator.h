@@ -8,6 +8,17 @@
 
 namespace hebb {
 
+/// What a rank has sent to others, each byte counted once for every rank that gets it, and how long it was in
+/// collectives. On a GPU these are enqueued only: the seconds are the host's.
+struct CommCounts {
+  int64_t exchanged_bytes = 0;  // by all_to_all
+  int64_t gathered_bytes = 0;   // by all_gather
+  int64_t other_bytes = 0;      // by broadcast, sum and any
+  double seconds = 0;
+
+  int64_t sent_bytes() const { return exchanged_bytes + gathered_bytes + other_bytes; }
+};
+
 /// Moves bytes between the ranks of a run. Every rank calls the same collectives in the same order, from one thread.
 /// Tensors lie on the device of the stream: a CPU engine returns when the collective is complete for this rank; a GPU
 /// engine enqueues it. No engine adds floating-point numbers: their order is hebb's own (comm/ordered_reduce.h).
@@ -44,6 +55,8 @@ class Communicator {
   /// A hash of the collectives that this rank has called, of their kinds, order and sizes where these are equal on all
   /// ranks: ranks that did the same have the same.
   uint64_t history() const { return history_; }
+  /// Since the beginning. The counting device counts bytes, too.
+  const CommCounts& counts() const { return counts_; }
   /// Collectives are written down here from now on; null: nowhere. The log outlives the communicator.
   void record_in(FlightLog* log) { log_ = log; }
 
@@ -66,11 +79,15 @@ class Communicator {
 
  private:
   enum class Kind { exchange = 1, gather, broadcast, sum, any, barrier };
-  /// One collective: notes it, and runs it unless the stream only counts. common_bytes: what all ranks have alike.
-  template <class F> void call(Stream& stream, Kind kind, int64_t common_bytes, int64_t bytes, F&& run);
+  struct Sizes {
+    int64_t common, own, sent;  // bytes: what all ranks have alike; of this rank; to other ranks
+  };
+  /// One collective: notes it, and runs it unless the stream only counts.
+  template <class F> void call(Stream& stream, Kind kind, const Sizes& bytes, F&& run);
 
   int rank_, size_;
   uint64_t history_ = 0;
+  CommCounts counts_;
   FlightLog* log_ = nullptr;
 };
 

@@ -45,6 +45,7 @@ int Trainer::loop() {
 
 StepReport Trainer::train_step() {
   const auto begin = Clock::now();
+  const CommCounts before = ranks_.communicator().counts();
   const Batch batch = loader_->next_batch();
   for (const std::string& notice : batch.notices) { log_.say(notice); }
   StepReport report;
@@ -57,6 +58,8 @@ StepReport Trainer::train_step() {
   state_.tokens += config_.train.tokens_per_step();
   validated_.clear();
   report.seconds = seconds_since(begin);
+  report.comm_seconds = ranks_.communicator().counts().seconds - before.seconds;
+  report.sent_bytes = ranks_.communicator().counts().sent_bytes() - before.sent_bytes();
   return report;
 }
 

@@ -8,6 +8,7 @@
 #include "data/rows/loader.h"
 #include "data/rows/validation.h"
 #include "optim/step_policy.h"
+#include "train/comm_times.h"
 #include "train/memory_plan.h"
 #include "train/metrics_file.h"
 #include "train/rank_statistics.h"
@@ -25,7 +26,8 @@ struct StepReport {
   GradientNorms norms;
   std::optional<double> spike;
   Statistics statistics;
-  double seconds = 0;
+  double seconds = 0, comm_seconds = 0;  // of the step; of these in collectives
+  int64_t sent_bytes = 0;                // to other ranks
 };
 
 /// Trains one model in one run folder (docs/training.md), as one rank of those that do. Construction opens the folder,
@@ -50,7 +52,8 @@ class Trainer {
   using Clock = std::chrono::steady_clock;
   struct Interval {  // since the last logged step
     double seconds = 0;
-    int64_t steps = 0;
+    int64_t steps = 0, sent_bytes = 0;
+    std::vector<StepTime> times{};  // of each step; empty for one rank
   };
 
   int loop();
@@ -73,7 +76,9 @@ class Trainer {
   void warn_of_residuals(const Statistics& statistics);
   void warn_of_unreached();
   std::string console_line(const StepReport& report, double step_seconds) const;
-  Json metrics_line(const StepReport& report, double step_seconds) const;
+  std::optional<CommTimes> comm_times();
+  void warn_of_slow_rank(const CommTimes& times);
+  Json metrics_line(const StepReport& report, double step_seconds, const std::optional<CommTimes>& comm) const;
   Scalars tensorboard_values(const StepReport& report, double step_seconds) const;
   std::optional<double> mfu(double step_seconds) const;
   int64_t memory_bytes() const;
@@ -121,6 +126,7 @@ class Trainer {
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;  // of the device
   Interval interval_;
+  SkewWatch skew_;
   std::set<std::string> unconverged_;  // layers that were warned of
 };
 

@@ -49,6 +49,8 @@ int64_t Trainer::memory_bytes() const {
 void Trainer::log(const StepReport& report) {
   interval_.seconds += report.seconds;
   interval_.steps += 1;
+  interval_.sent_bytes += report.sent_bytes;
+  if (ranks_.size() > 1) { interval_.times.push_back({report.seconds, report.comm_seconds}); }
   if (report.spike) {
     log_.say(fmt::format("step {}: the loss {} is a spike (z = {})", state_.step, Json(report.loss).dump(),
                          Json(*report.spike).dump()),
@@ -60,11 +62,27 @@ void Trainer::log(const StepReport& report) {
   }
   warn_of_residuals(report.statistics);
   const double step_seconds = interval_.seconds / static_cast<double>(interval_.steps);
+  const std::optional<CommTimes> comm = comm_times();
   interval_ = {};
   log_.step(console_line(report, step_seconds), state_.step, fmt::format("loss {:.4f}", report.loss));
   if (!ranks_.is_first()) { return; }
-  metrics_->add(metrics_line(report, step_seconds));
+  if (comm) { warn_of_slow_rank(*comm); }
+  metrics_->add(metrics_line(report, step_seconds, comm));
   tensorboard_->add(state_.step, tensorboard_values(report, step_seconds));
+}
+
+/// Of all ranks, since the last logged step; nothing for one rank. Every rank calls it.
+std::optional<CommTimes> Trainer::comm_times() {
+  if (ranks_.size() == 1) { return std::nullopt; }
+  const RankTimes own{.peak_bytes = memory_bytes(), .sent_bytes = interval_.sent_bytes, .steps = interval_.times};
+  return compare_times(gather_times(host_, own), memory_->stream.device == DeviceKind::cpu);
+}
+
+void Trainer::warn_of_slow_rank(const CommTimes& times) {
+  if (skew_.add(times)) {
+    log_.warn(ranks_.name(times.slowest) + " has been the slowest in " + std::to_string(SkewWatch::kLines) +
+              " logged steps: the others wait for it (comm.skew " + Json(times.skew).dump() + " of metrics.jsonl)");
+  }
 }
 
 /// After the first step of a process: some parameters are of no use yet (a codebook before its first step), others lack
@@ -112,7 +130,7 @@ std::string Trainer::console_line(const StepReport& report, double step_seconds)
       clock_time(static_cast<double>(train.steps - state_.step) * step_seconds), skips_.total());
 }
 
-Json Trainer::metrics_line(const StepReport& report, double step_seconds) const {
+Json Trainer::metrics_line(const StepReport& report, double step_seconds, const std::optional<CommTimes>& comm) const {
   Json line = Json::object({{"step", Json(state_.step)},
                             {"tokens", Json(state_.tokens)},
                             {"loss", Json(report.loss)},
@@ -121,9 +139,10 @@ Json Trainer::metrics_line(const StepReport& report, double step_seconds) const 
                             {"skipped", Json(skips_.total())},
                             {"tokens_per_s", Json(static_cast<double>(config_.train.tokens_per_step()) / step_seconds)},
                             {"step_ms", Json(1000 * step_seconds)},
-                            {"mem_bytes", Json(memory_bytes())},
+                            {"mem_bytes", Json(comm ? comm->peak_bytes : memory_bytes())},
                             {"aux_loss", Json(0.0)}});
   if (const auto utilization = mfu(step_seconds)) { line.set("mfu", Json(*utilization)); }
+  if (comm) { line.set("comm", comm->json()); }
   if (report.spike) { line.set("spike", Json(*report.spike)); }
   if (!report.statistics.empty()) {
     Json& layers = line.set("layers", Json::object());

@@ -1,6 +1,9 @@
 // Runs of several ranks, as threads: the same bytes as one rank with the same lanes (docs/design/data-parallel.md).
 #include <signal.h>
 
+#include <sstream>
+
+#include "comm/bucket_layout.h"
 #include "comm/thread_communicator.h"
 #include "core/parallel.h"
 #include "tests/train/run_fixture.h"
@@ -117,6 +120,15 @@ RunConfig memory_run(const TempFolder& folder, const std::string& changes, const
   for (const char* layer : {"fw", "fm"}) { model.find("layers")->find(layer)->set("sync", Json(sync)); }
   Fields::read(model, "model", config.model);
   return config;
+}
+
+std::vector<int64_t> trained_sizes(const RunConfig& config) {
+  std::vector<int64_t> sizes;
+  const Model model(config.model);
+  for (const auto& p : model.params().all()) {
+    if (p->trained()) { sizes.push_back(p->spec.shape.numel()); }
+  }
+  return sizes;
 }
 
 /// Documents of unequal lengths, ignored targets at their ends, clip sets, validation with a short last group.
@@ -297,6 +309,46 @@ TEST_CASE("a signal to one process stops all ranks after the same step", "[fast]
     REQUIRE(run_split(run, make, {.ranks = 2}) == 0);
     check_same(folder / "whole", run, 7);
   }
+}
+
+TEST_CASE("a signal before the first step ends all ranks, and nothing is saved", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
+  const StopSignals early;
+  Heard heard;
+  heard.on_line = [](const std::string& line) {
+    if (line.starts_with("run ")) { raise(SIGUSR1); }
+  };
+  REQUIRE(run_split(folder / "run", make, {.ranks = 4}, heard) == 75);
+  CHECK(heard.has("stopped before the first step by SIGUSR1"));
+  CHECK_FALSE(fs::exists(folder / "run" / "checkpoints"));
+  CHECK(fs::file_size(folder / "run" / "metrics.jsonl") == 0);
+}
+
+TEST_CASE("metrics of several ranks say what communication costs", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] { return wide_run(folder, changes(folder, 4)); };
+  REQUIRE(run_split(folder / "one", make, {.ranks = 1}) == 0);
+  REQUIRE(run_split(folder / "two", make, {.ranks = 2}) == 0);
+  CHECK(read_file(folder / "one" / "metrics.jsonl").find("\"comm\"") == std::string::npos);
+  std::istringstream lines(read_file(folder / "two" / "metrics.jsonl"));
+  int steps = 0;
+  for (std::string text; std::getline(lines, text);) {
+    const Json line = parse_json(text, "metrics.jsonl");
+    if (line.find("val") != nullptr) { continue; }
+    ++steps;
+    const Json& comm = line.at("comm");
+    CHECK(comm.at("ranks").as_int() == 2);
+    CHECK(comm.at("exposed_ms").as_double() > 0);
+    const double least = comm.at("wait_ms").items()[0].as_double(), most = comm.at("wait_ms").items()[2].as_double();
+    CHECK((0 <= least && least <= most && most < line.at("step_ms").as_double()));
+    CHECK(comm.at("skew").as_double() >= 1);
+    // Half of the gradients and half of the values, in fp64, and the records of the step.
+    const BucketLayout layout(trained_sizes(make()), 4, 64);
+    const double expected = 8.0 * static_cast<double>(layout.size()), sent = comm.at("sent_bytes").as_double();
+    CHECK((sent > expected && sent < 1.05 * expected));
+  }
+  CHECK(steps == 7);
 }
 
 TEST_CASE("an error of one rank ends the others", "[fast]") {
