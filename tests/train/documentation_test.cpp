@@ -1,8 +1,9 @@
-// The examples of docs/training.md, docs/verbs/train.md, docs/verbs/eval.md, docs/verbs/ladder.md,
+// The examples of docs/training.md, docs/verbs/train.md, docs/verbs/eval.md, docs/evaluations, docs/verbs/ladder.md,
 // docs/formats/checkpoint.md and docs/formats/metrics.md.
 #include <regex>
 #include <set>
 
+#include "data/tasks/ruler.h"
 #include "eval/evaluation.h"
 #include "study/sweep.h"
 #include "tests/paths.h"
@@ -45,18 +46,34 @@ TEST_CASE("the documented train, optimizer and schedule sections are valid", "[f
   CHECK(std::regex_search("blocks.12.memory.keys", std::regex(optimizer.groups.at(0).match)));
 }
 
-TEST_CASE("the documented evaluations are read", "[fast]") {
-  const std::vector<std::string> examples = blocks("verbs/eval.md", "json");
-  REQUIRE(examples.size() >= 3);
-  std::set<std::string> kinds;
-  for (const std::string& example : examples) {
-    for (const Evaluation& e : read_evaluations(parse_json(example, "eval.md"), "")) { kinds.insert(e.kind); }
+TEST_CASE("the documented evaluations are read, and every kind has one", "[fast]") {
+  std::vector<std::string> pages = {"verbs/eval.md"};
+  for (const auto& entry : fs::directory_iterator(fs::path(HEBB_SOURCE) / "docs/evaluations")) {
+    pages.push_back("evaluations/" + entry.path().filename().string());
   }
-  for (const EvalKind& kind : eval_kinds()) {
-    if (kind.name != "icr" && kind.name != "icl") {  // these two differ from mqar in their keys alone
-      CHECK(kinds.count(kind.name) == 1);
+  std::set<std::string> kinds;
+  for (const std::string& page : pages) {
+    INFO(page);
+    const std::vector<std::string> examples = blocks(page, "json");
+    CHECK(!examples.empty());
+    for (const std::string& example : examples) {
+      for (const Evaluation& e : read_evaluations(parse_json(example, page), "")) { kinds.insert(e.kind); }
     }
   }
+  for (const EvalKind& kind : eval_kinds()) {
+    INFO(kind.name);
+    CHECK(kinds.count(kind.name) == 1);
+  }
+}
+
+TEST_CASE("the documented strings of RULER are the built-in ones", "[fast]") {
+  std::string lines;
+  const Json strings = Fields::write(RulerStrings());
+  for (const auto& [key, text] : strings.members()) {
+    const std::string quoted = text.dump();
+    lines += key + ": " + quoted.substr(1, quoted.size() - 2) + "\n";
+  }
+  CHECK(block("evaluations/ruler.md", "text") == lines);
 }
 
 TEST_CASE("the documented state.json is one", "[fast]") {
