@@ -44,7 +44,7 @@ struct ParamSpec {
   Init init;
   ParamKind kind = ParamKind::trained;
   bool decay_exempt = false;   // never decayed, whatever its rank (layer pages); one-dimensional tensors never are
-  bool initial_state = false;  // a learned initial memory, listed apart in parameter counts (docs/verbs/eval.md, Cost)
+  bool initial_state = false;  // a learned initial memory, listed apart in parameter counts (docs/evaluations/cost.md)
   bool memory_table = false;   // a trained table of which a token reads some rows (PKM, SDM), whatever its rank
 };
 

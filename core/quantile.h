@@ -6,7 +6,7 @@
 namespace hebb {
 
 /// The p-quantile of sorted values (at least one), linear between order statistics: position (n - 1) p. Source:
-/// docs/verbs/eval.md.
+/// docs/evaluations/memories.md.
 template <class T> double quantile(const std::vector<T>& sorted, double p) {
   const double at = p * static_cast<double>(sorted.size() - 1);
   const auto low = static_cast<size_t>(at);

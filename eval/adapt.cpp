@@ -1,4 +1,4 @@
-// Continual learning: fast weights adapt to one domain after the other (docs/verbs/eval.md, Memories).
+// Continual learning: fast weights adapt to one domain after the other (docs/evaluations/memories.md).
 #include <algorithm>
 #include <numeric>
 #include <set>

@@ -1,5 +1,5 @@
 #pragma once
-// What the kinds that score generated text share (docs/verbs/eval.md, Generated answers).
+// What the kinds that score generated text share (docs/evaluations/generation.md).
 #include "eval/evaluation.h"
 #include "eval/generate.h"
 

@@ -1,4 +1,4 @@
-// Multiple choice by likelihood (docs/verbs/eval.md, Generated answers).
+// Multiple choice by likelihood (docs/evaluations/likelihood.md).
 #include <algorithm>
 #include <map>
 

@@ -1,4 +1,4 @@
-// What a checkpoint's model costs: counted, and measured on this machine (docs/verbs/eval.md, Cost).
+// What a checkpoint's model costs: counted, and measured on this machine (docs/evaluations/cost.md).
 #include "core/parallel.h"
 #include "eval/evaluation.h"
 #include "inspect/bench.h"

@@ -16,7 +16,7 @@
 
 namespace hebb {
 
-/// What a task measures; becomes the result file of docs/verbs/eval.md.
+/// What a task measures; becomes the result file (docs/verbs/eval.md, Results).
 struct EvalResult {
   std::string status = "ok";  // "ok", "skipped" (with reason)
   std::string reason;
@@ -30,7 +30,7 @@ struct EvalResult {
   void mean(const std::string& name, std::span<const double> values);
 };
 
-/// {"value", "stderr", "n"} of a mean (docs/verbs/eval.md, Likelihood of texts); a single example has no standard
+/// {"value", "stderr", "n"} of a mean (docs/verbs/eval.md, What all kinds share); a single example has no standard
 /// error. `values` is not empty.
 Json mean_metric(std::span<const double> values);
 

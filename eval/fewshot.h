@@ -1,5 +1,5 @@
 #pragma once
-// Solved examples in front of what is asked (docs/verbs/eval.md, Generated answers).
+// Solved examples in front of what is asked (docs/evaluations/likelihood.md, Solved examples).
 #include <optional>
 #include <string>
 #include <vector>

@@ -25,7 +25,7 @@ struct Generated {
 
 /// Continues `prompt` (the `index`-th) with the layers' decoding state, and hands text to `emit` as
 /// soon as its characters are complete; return false from `emit` to stop. An empty prompt starts from
-/// BOS where the tokenizer adds it, else from EOS (docs/verbs/eval.md; docs/verbs/train.md). Fast weights are put back.
+/// BOS where the tokenizer adds it, else from EOS (docs/verbs/generate.md). Fast weights are put back.
 Generated generate(ScoringModel& session, std::shared_ptr<const Tokenizer> tokenizer, std::string_view prompt,
                    uint64_t index, const GenerateOptions& options, const std::function<bool(std::string_view)>& emit);
 

@@ -1,4 +1,4 @@
-// Generated answers to the prompts of a file (docs/verbs/eval.md, Generated answers).
+// Generated answers to the prompts of a file (docs/evaluations/generation.md).
 #include <algorithm>
 
 #include "data/tasks/answer_scores.h"

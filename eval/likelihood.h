@@ -1,5 +1,5 @@
 #pragma once
-// What the kinds that score given texts share (docs/verbs/eval.md, Likelihood of texts).
+// What the kinds that score given texts share (docs/evaluations/likelihood.md).
 #include <algorithm>
 
 #include "data/tasks/records.h"

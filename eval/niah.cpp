@@ -1,4 +1,4 @@
-// Needles in a haystack that is read once or several times (docs/verbs/eval.md, Generated answers).
+// Needles in a haystack that is read once or several times (docs/evaluations/niah.md).
 #include <algorithm>
 #include <numeric>
 #include <set>

@@ -1,4 +1,4 @@
-// Streaming perplexity and perplexity by position (docs/verbs/eval.md, Perplexity).
+// Streaming perplexity and perplexity by position (docs/evaluations/perplexity.md).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -76,7 +76,7 @@ class StreamPpl final : public EvalTask {
       c.poll();
       if (carry_ != "all" && s > 0) { state = c.session.new_state(); }
       if (carry_ == "none") { c.session.restore_fast_weights(saved_); }
-      // "paper": segment k ends k tokens early (docs/verbs/eval.md, Perplexity).
+      // "paper": segment k ends k tokens early (docs/evaluations/perplexity.md, Papers).
       const int64_t lost = layout_ == "paper" ? s / stride : 0;
       const int64_t count = std::min({length + 1 - lost, n - s, total - tokens_ + 1});
       if (count < 2) { break; }

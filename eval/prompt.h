@@ -7,8 +7,8 @@
 
 namespace hebb {
 
-/// What stands before a text (docs/verbs/eval.md): BOS where the tokenizer adds it; before an empty text EOS, or BOS
-/// where there is no EOS; else nothing.
+/// What stands before a text (docs/evaluations/likelihood.md, Context and continuation): BOS where the tokenizer adds
+/// it; before an empty text EOS, or BOS where there is no EOS; else nothing.
 std::vector<int32_t> prefix_ids(const Tokenizer& tokenizer, bool text_is_empty);
 
 /// The ids of a prompt, with what stands before it. Empty only when there is neither text nor BOS nor EOS.
@@ -20,7 +20,7 @@ struct ScoredText {
   int64_t scored = 0;        // the last so many ids are predicted
 };
 
-/// pair(context, continuation) of docs/verbs/eval.md, Likelihood of texts: white space at the end of the context
+/// A pair of docs/evaluations/likelihood.md, Context and continuation: white space at the end of the context
 /// belongs to the continuation; of prefix, context and continuation the last max_length + 1 ids are kept. A first token
 /// without a prefix is not scored. Errors: DataError at `where` for a continuation of which no token is left to score,
 /// or of more than max_length tokens.

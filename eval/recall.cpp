@@ -1,4 +1,4 @@
-// In-context recall and in-context learning on generated rows (docs/tasks.md; docs/verbs/eval.md, Synthetic tasks).
+// In-context recall and in-context learning on generated rows (docs/tasks.md; docs/evaluations/synthetic-tasks.md).
 #include <bit>
 #include <cmath>
 #include <map>
@@ -10,7 +10,7 @@ namespace hebb {
 namespace {
 
 constexpr int32_t kIgnored = -100, kFirstArrow = 9872;
-constexpr int64_t kLongRow = 8192;  // tokens; longer rows are fewer by default (docs/tasks.md)
+constexpr int64_t kLongRow = 8192;  // tokens; longer rows are fewer by default (docs/evaluations/synthetic-tasks.md)
 
 /// Answers that were right, of how many.
 struct Score {
@@ -243,7 +243,7 @@ class Icl final : public Recall {
     for (const int64_t functions : functions_) {
       SyntheticTask task = task_;
       task.functions = functions;
-      constexpr int64_t kExample = 26, kExamples = 20, kUnit = 2048;  // docs/tasks.md
+      constexpr int64_t kExample = 26, kExamples = 20, kUnit = 2048;  // docs/evaluations/synthetic-tasks.md
       const int64_t length = length_.value_or((kExample * kExamples * functions + kUnit - 1) / kUnit * kUnit);
       settings.push_back(setting(c, task, length, std::to_string(functions) + " functions"));
     }

@@ -1,4 +1,4 @@
-// RULER (docs/verbs/eval.md, Generated answers).
+// RULER (docs/evaluations/ruler.md).
 #include <algorithm>
 #include <set>
 

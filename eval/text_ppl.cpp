@@ -1,4 +1,4 @@
-// Cloze tests, perplexity of whole texts, perplexity of answers (docs/verbs/eval.md, Perplexity).
+// Cloze tests, perplexity of whole texts, perplexity of answers (docs/evaluations/likelihood.md).
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -31,7 +31,7 @@ struct BenchSteps {
 ModelSpeed measure_model(ModelConfig config, const Compute& compute, const BenchSteps& steps);
 
 /// Speed of the generator at a context length: `context` random tokens read, then steps of one token a row, the
-/// median of 64 after 8 (docs/verbs/eval.md, Cost).
+/// median of 64 after 8 (docs/evaluations/cost.md, Speed).
 struct DecodeSpeed {
   double prefill_tokens_per_s = 0, ms_per_token = 0;
 };

@@ -30,7 +30,7 @@ struct LayerPlan {
   std::vector<int64_t> state_bytes;  // of one, at Plan::contexts
 };
 
-/// What a model costs, before anything is trained (docs/verbs/eval.md, Cost; docs/verbs/train.md).
+/// What a model costs, before anything is trained (docs/evaluations/cost.md; docs/verbs/plan.md).
 struct Plan {
   std::string name;
   ParameterCounts parameters;

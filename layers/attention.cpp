@@ -99,7 +99,7 @@ class Attention final : public Layer {
   }
 
   int64_t state_bytes(int64_t tokens) const override {
-    constexpr int64_t kCacheBytes = 2;  // bf16 (docs/verbs/eval.md, Cost)
+    constexpr int64_t kCacheBytes = 2;  // bf16 (docs/evaluations/cost.md, State)
     const int64_t kept = sight_.full() ? tokens : std::min(tokens, sight_.size());
     return config_.kv_heads() * (config_.head_dim + config_.value_dim()) * kept * kCacheBytes;
   }

@@ -75,7 +75,7 @@ class Layer {
   /// Numbers of sparse tables that one token does not read: total - active (the same section).
   virtual int64_t idle_parameters() const { return 0; }
 
-  /// Bytes that decoding must keep after `tokens` tokens of one row (docs/verbs/eval.md, Cost).
+  /// Bytes that decoding must keep after `tokens` tokens of one row (docs/evaluations/cost.md, State).
   virtual int64_t state_bytes(int64_t tokens) const { return 0; }
 
   /// Records what `state` holds after `tokens` tokens of one document, for statistics: NAME.state (a recurrent state,

@@ -11,7 +11,7 @@ namespace hebb {
 
 enum class Recompute { none, block, mixer, ffn };
 
-/// The carried state of every layer of a model for a fixed batch of rows (docs/verbs/eval.md): what decoding
+/// The carried state of every layer of a model for a fixed batch of rows (docs/glossary.md): what decoding
 /// and segment-wise evaluation keep.
 struct ModelState {
   struct Block {

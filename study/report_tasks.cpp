@@ -57,8 +57,8 @@ std::map<std::pair<int64_t, int64_t>, double> cumulative_losses(const Evaluated&
   return means;
 }
 
-/// Streams of several runs: cumulative loss since the document's start against the first run (docs/verbs/eval.md,
-/// Perplexity), mean over documents.
+/// Streams of several runs: cumulative loss since the document's start against the first run
+/// (docs/evaluations/perplexity.md), mean over documents.
 std::vector<ReportPart> streams(const Results& all) {
   std::vector<ReportPart> parts;
   for (const Results& results : by_label(of_kind(all, {"stream_ppl"}))) {

@@ -1,4 +1,4 @@
-// Multiple-choice data sets (docs/verbs/eval.md, Generated answers); wording as the common harness has it.
+// Multiple-choice data sets (docs/verbs/data.md, convert); wording as the common harness has it.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 
 namespace hebb {
 
-/// Which data set becomes evaluation records (docs/verbs/eval.md, Perplexity).
+/// Which data set becomes evaluation records (docs/verbs/data.md, convert).
 struct ConvertOptions {
   std::string name;           // one of converters()
   std::string raw;            // the data set's own file; mmlu: the folder with dev/ and test/

@@ -1,4 +1,4 @@
-// Data sets of texts to continue: cloze, whole pages, questions, long contexts (docs/verbs/eval.md, Perplexity).
+// Data sets of texts to continue: cloze, whole pages, questions, long contexts (docs/verbs/data.md, convert).
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
-// How generated text is compared with reference answers (docs/verbs/eval.md, Generated answers). Every score is 0 to 1;
-// text without a character that counts scores 0. Texts must be valid UTF-8.
+// How generated text is compared with reference answers (docs/evaluations/generation.md, Scores). Every score is 0 to
+// 1; text without a character that counts scores 0. Texts must be valid UTF-8.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,7 +31,7 @@ double rouge_l_score(std::string_view text, const std::vector<std::string>& answ
 double classification_score(std::string_view text, const std::vector<std::string>& answers,
                             const std::vector<std::string>& classes);
 
-/// Of a needle's value, character by character (docs/verbs/eval.md, Generated answers).
+/// Of a needle's value, character by character (docs/evaluations/niah.md, Results).
 struct NeedleScores {
   std::string prediction;  // the first characters after leading white space
   double exact = 0, digits = 0, candidate = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// Needles in a haystack: samples of the FwPKM protocol (docs/verbs/eval.md, Generated answers).
+// Needles in a haystack: samples of the FwPKM protocol (docs/evaluations/niah.md).
 #include <cstdint>
 #include <memory>
 #include <set>

@@ -54,7 +54,7 @@ struct GenerateRecord : Record {
   std::optional<std::string> score;  // one of generate_scores()
   std::vector<std::string> classes;  // of score "classification"
 };
-/// Names of the scores of generated text (docs/verbs/eval.md, Generated answers), "none" among them.
+/// Names of the scores of generated text (docs/evaluations/generation.md, Scores), "none" among them.
 const std::vector<std::string>& generate_scores();
 
 /// An answer to be scored after a long context and a question.

@@ -1,5 +1,5 @@
 #pragma once
-// RULER's 13 tasks: long inputs with something to be found in them (docs/verbs/eval.md, Generated answers).
+// RULER's 13 tasks: long inputs with something to be found in them (docs/evaluations/ruler.md).
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -24,7 +24,7 @@ const std::vector<RulerTask>& ruler_tasks();
 /// Null for another name.
 const RulerTask* find_ruler_task(std::string_view name);
 
-/// Every string of an input (docs/verbs/eval.md, Generated answers).
+/// Every string of an input (docs/evaluations/ruler.md, Strings).
 struct RulerStrings {
   std::string noise = "The grass grows. The sky is clear. The sun shines. We walk on. Then we walk back.";
   std::string needle = "The special {type} of {key} is {value}.";
@@ -112,8 +112,8 @@ class RulerMaker {
 
   /// Whether there is material for the task (qa_1, qa_2 need their files).
   bool has(const RulerTask& task) const;
-  /// Sample j of a task: its input has as many units of text as fit into `length` tokens (docs/verbs/eval.md, Generated
-  /// answers). Errors: ConfigError where the smallest one does not fit.
+  /// Sample j of a task: its input has as many units of text as fit into `length` tokens (docs/evaluations/ruler.md,
+  /// Size). Errors: ConfigError where the smallest one does not fit.
   RulerSample sample(const RulerTask& task, int64_t length, uint64_t j);
 
  private:

@@ -1,4 +1,4 @@
-// RULER's needle tasks and variable tracking (docs/verbs/eval.md, Generated answers).
+// RULER's needle tasks and variable tracking (docs/evaluations/ruler.md, Generators).
 #include <algorithm>
 #include <cmath>
 #include <set>

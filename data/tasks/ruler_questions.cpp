@@ -1,4 +1,4 @@
-// RULER's tasks of questions about documents (docs/verbs/eval.md, Generated answers).
+// RULER's tasks of questions about documents (docs/evaluations/ruler.md, Generators).
 #include <algorithm>
 #include <set>
 

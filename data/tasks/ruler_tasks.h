@@ -5,7 +5,7 @@
 
 namespace hebb::ruler {
 
-/// The streams of a sample (docs/verbs/eval.md, Generated answers): label "ruler/TASK/LENGTH".
+/// The streams of a sample (docs/evaluations/ruler.md, Size): label "ruler/TASK/LENGTH".
 struct Streams {
   uint64_t seed, index;
   std::string label;

@@ -1,4 +1,4 @@
-// RULER's tasks of frequent words (docs/verbs/eval.md, Generated answers).
+// RULER's tasks of frequent words (docs/evaluations/ruler.md, Generators).
 #include <fmt/core.h>
 
 #include <cmath>

@@ -7,7 +7,7 @@
 
 namespace hebb {
 
-// Built-in words and text (docs/verbs/eval.md, Generated answers).
+// Built-in words and text (docs/evaluations/niah.md, Built-in text; docs/evaluations/ruler.md, Generators).
 const std::vector<std::string>& adjectives();  // 64
 const std::vector<std::string>& nouns();       // 128
 const std::vector<std::string>& verbs();       // 32

@@ -16,7 +16,7 @@ bool upload_forced_routes(Pass& pass, const Tensor& routes, const KvmRule& rule,
 /// Records the routes as `name`.row and `name`.append.
 void report_routes(Pass& pass, const Tensor& routes, const std::string& name);
 
-/// Statistics of one pass (docs/verbs/eval.md, Memories): `rows` and `rows_max` (mean over tokens, largest),
+/// Statistics of one pass (docs/layers/kvm.md, Statistics): `rows` and `rows_max` (mean over tokens, largest),
 /// `append_share` of the tokens that left the window, tokens per row of the final states (`row_tokens_max`, `_mean`,
 /// `_entropy`: the entropy over the logarithm of the rows, mean over heads), and `merge_gate_mean` over all tokens.
 /// gate: logits or undefined.

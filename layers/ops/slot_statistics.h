@@ -8,7 +8,7 @@
 namespace hebb {
 
 /// How tokens spread over a table: share of the accesses whose slot has another one too, share of the slots accessed,
-/// and divergence [nats] of the accesses from even use (docs/verbs/eval.md, Memories).
+/// and divergence [nats] of the accesses from even use (docs/evaluations/memories.md, memory_stats).
 struct SlotCounts {
   double collision = 0, coverage = 0, kld = 0;
 };

@@ -37,7 +37,7 @@ TEST_CASE("synth writes to standard output as well", "[fast]") {
   const CommandResult one = run_hebb(folder, "data synth --documents 1");
   CHECK(one.code == 0);
   const std::string text = parse_json(one.out, "line").at("text").as_string();
-  CHECK(text.size() == 987);  // docs/verbs/eval.md, Generated answers
+  CHECK(text.size() == 987);  // docs/verbs/data.md, synth
   CHECK_THAT(text,
              StartsWith("No melon ever warned a icy farmer. T") && EndsWith("e number of proud-dancer is 739016.\n"));
   CHECK(one.err.empty());

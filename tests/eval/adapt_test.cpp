@@ -1,4 +1,4 @@
-// Adapt and test (docs/verbs/eval.md, Memories).
+// Adapt and test (docs/evaluations/memories.md).
 #include "inspect/trace.h"
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"

@@ -1,4 +1,4 @@
-// memory_stats against direct computations from recorded decisions (docs/verbs/eval.md, Memories).
+// memory_stats against direct computations from recorded decisions (docs/evaluations/memories.md).
 #include <algorithm>
 #include <cmath>
 #include <map>

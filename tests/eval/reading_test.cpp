@@ -1,4 +1,4 @@
-// How evaluations read: in segments, and with stretched rotary positions (docs/verbs/eval.md).
+// How evaluations read: in segments, and with stretched rotary positions (docs/verbs/eval.md, The list).
 #include "tests/eval/eval_fixture.h"
 #include "tests/test.h"
 
