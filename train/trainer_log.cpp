@@ -25,7 +25,7 @@ double shown(double x) { return std::isnan(x) ? std::nan("") : x; }
 
 /// HH:MM:SS; hours may pass 99.
 std::string clock_time(double seconds) {
-  const auto whole = static_cast<long long>(seconds + 0.5);
+  const long long whole = std::llround(seconds);
   return fmt::format("{:02}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
