@@ -71,6 +71,8 @@ class Tape {
   Var view(Var v, Shape shape);
 
   const Tensor& value(Var v) const { return slots_[v.id].value; }
+  /// Undefined where there is no v.
+  Tensor value_or_none(Var v) const { return v ? value(v) : Tensor{}; }
   /// A parameter as matrix products read it: the rounded copy where there is one, else the value. In bf16
   /// it has the activations' type; `value` is the fp32 master, for norms, biases, gates.
   const Tensor& matrix(Var v) const { return slots_[v.id].copy.defined() ? slots_[v.id].copy : slots_[v.id].value; }

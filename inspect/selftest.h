@@ -24,7 +24,7 @@ struct SelftestResult {
   double gradients = 0;         // of the worst tensor
   double decoding = -1;         // prefill and steps with carried state; -1: not compared
   double seconds = 0;           // on the device
-  std::string failure;          // empty: passed
+  std::string failure{};        // empty: passed
 };
 
 /// A small model for every type of layer, named after it, and "optimizer".

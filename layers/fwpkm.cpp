@@ -170,7 +170,7 @@ class Fwpkm final : public Layer {
                  tape.value(vh));
     };
     steps.update = [&](int64_t pairs) { update(pass.stream(), queue, pairs); };
-    run_fast_queue(pass, queue, chunk(pass), o_.lookahead, q, tape.value(in.v), w ? tape.value(w) : Tensor{}, steps);
+    run_fast_queue(pass, queue, chunk(pass), o_.lookahead, q, tape.value(in.v), tape.value_or_none(w), steps);
     return vh;
   }
   void update(Stream& stream, const FastQueue& queue, int64_t pairs) {

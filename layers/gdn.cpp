@@ -1,16 +1,13 @@
 // gdn: Gated DeltaNet, a recurrent mixer with one decaying matrix per head that is written with the delta rule.
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "layers/collectors.h"
-#include "layers/convolved_projection.h"
 #include "layers/decay_init.h"
+#include "layers/delta_mixer.h"
 #include "layers/model_config.h"
-#include "layers/ops/gated_delta.h"
 #include "layers/ops/head_norm.h"
-#include "layers/ops/host_values.h"
 #include "layers/ops/linear.h"
 
 namespace hebb {
@@ -59,35 +56,20 @@ void GdnConfig::fields(Fields& f) {
 }
 
 /// y = Wo (rms(o) * gate(Wg x)), o the readings of the gated delta rule. Parameters: docs/layers/gdn.md.
-class Gdn final : public Layer {
+class Gdn final : public DeltaMixer {
  public:
   Gdn(const BuildContext& c, const GdnConfig& config);
 
   Var forward(Pass& pass, Var x, LayerState* state) override;
-  std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<State>(arena, rows, delta_, dtype);
-  }
-  void inspect_state(Stream& stream, const LayerState& state, int64_t, Inspector& to) const override {
-    to.records[name_ + ".state"] = record_of(stream, static_cast<const State&>(state).delta.memory);
-  }
   double flops_per_token(int64_t length) const override;
-  int64_t state_bytes(int64_t tokens) const override;
 
  private:
-  struct State final : LayerState {
-    DeltaState delta;
-    State(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype) : delta(arena, rows, config, dtype) {}
-  };
-  DeltaInputs project(Pass& pass, Var x);
+  DeltaInputs inputs(Pass& pass, Var x) const;
 
-  int64_t d_;
-  double eps_;
-  std::string name_;
-  DeltaConfig delta_;
   HeadGate gate_;
   ConvolvedProjection q_, k_, v_;
-  Param *a_proj_, *b_proj_, *a_log_, *dt_bias_, *o_proj_;
-  Param *g_proj_ = nullptr, *o_norm_ = nullptr, *initial_state_ = nullptr;
+  Param *a_proj_, *b_proj_, *o_proj_;
+  Param *g_proj_ = nullptr, *o_norm_ = nullptr;
 };
 
 DeltaConfig delta_config(const GdnConfig& config) {
@@ -105,10 +87,7 @@ DeltaConfig delta_config(const GdnConfig& config) {
 }
 
 Gdn::Gdn(const BuildContext& c, const GdnConfig& config)
-    : d_(c.model.hidden_size),
-      eps_(c.model.norm_eps),
-      name_(c.name),
-      delta_(delta_config(config)),
+    : DeltaMixer(c, delta_config(config)),
       gate_(head_gate(config.output_gate)),
       q_(c, "q", delta_.key_channels()),
       k_(c, "k", delta_.key_channels()),
@@ -129,38 +108,20 @@ Gdn::Gdn(const BuildContext& c, const GdnConfig& config)
   if (config.output_norm == "rms") {
     o_norm_ = &c.declare("o_norm.weight", {delta_.value_dim}, init::constant(1.0), ParamKind::trained, true);
   }
-  if (config.initial_state == "learned") {
-    // Decays like every tensor of two or more dimensions: so the reference training runs have it, against
-    // the layer page's table.
-    initial_state_ = &c.declare("initial_state", {heads, delta_.key_dim, delta_.value_dim}, init::constant(0.0));
-  }
+  if (config.initial_state == "learned") { declare_initial_state(c); }
   o_proj_ = &c.declare("o_proj.weight", {d_, values}, normal);
 }
 
-DeltaInputs Gdn::project(Pass& pass, Var x) {
-  const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
-  DeltaInputs in;
-  in.q = q_.project(pass, x);                                    // [N, H dk]
-  in.k = k_.project(pass, x);                                    // [N, H dk]
-  in.v = v_.project(pass, x);                                    // [N, HV dv]
+DeltaInputs Gdn::inputs(Pass& pass, Var x) const {
+  DeltaInputs in = project(pass, x, q_, k_, v_);
   const DType gates = sum_dtype(pass.tape.dtype(x));             // fp32 also where x is bf16
   in.a = linear(pass.tape, x, pass.param(*a_proj_), {}, gates);  // [N, HV]
   in.b = linear(pass.tape, x, pass.param(*b_proj_), {}, gates);  // [N, HV]
-  in.q_conv = q_.conv(pass);
-  in.k_conv = k_.conv(pass);
-  in.v_conv = v_.conv(pass);
-  in.q_bias = q_.bias(pass);
-  in.k_bias = k_.bias(pass);
-  in.v_bias = v_.bias(pass);
-  in.a_log = param(a_log_);
-  in.dt_bias = param(dt_bias_);
-  in.initial_state = param(initial_state_);
   return in;
 }
 
 Var Gdn::forward(Pass& pass, Var x, LayerState* state) {
-  DeltaState* delta_state = state != nullptr ? &static_cast<State*>(state)->delta : nullptr;
-  const Var o = gated_delta(pass, project(pass, x), delta_, delta_state);  // [N, HV dv]
+  const Var o = read(pass, inputs(pass, x), state);  // [N, HV dv]
   const Var z = g_proj_ != nullptr ? linear(pass.tape, x, pass.param(*g_proj_)) : Var{};
   const Var weight = o_norm_ != nullptr ? pass.param(*o_norm_) : Var{};
   const Var y = gated_norm(pass.tape, o, z, weight, delta_.value_dim, eps_, gate_);
@@ -172,16 +133,8 @@ double Gdn::flops_per_token(int64_t) const {
   const double dk = static_cast<double>(delta_.key_dim), keys = static_cast<double>(delta_.key_channels());
   const double values = static_cast<double>(delta_.value_channels()), c = static_cast<double>(delta_.chunk);
   const double projections = 2 * d * (2 * keys + (g_proj_ != nullptr ? 3 : 2) * values + 2 * heads);
-  const double taps = static_cast<double>(delta_.conv_size);
-  const double convolutions = taps > 0 ? (2 * taps + 3) * (2 * keys + values) : 0;
   const double core = heads * (1 + 3.5 * c + c * c / 2) + 6 * c * heads * dk + 4 * c * values + 6 * dk * values;
-  return projections + convolutions + core;
-}
-
-int64_t Gdn::state_bytes(int64_t) const {
-  const int64_t inputs =
-      std::max<int64_t>(0, delta_.conv_size - 1) * (2 * delta_.key_channels() + delta_.value_channels());
-  return 4 * delta_.key_dim * delta_.value_channels() + 2 * inputs;
+  return projections + convolution_flops() + core;
 }
 
 std::unique_ptr<Layer> GdnConfig::make(const BuildContext& c) const { return std::make_unique<Gdn>(c, *this); }

@@ -85,7 +85,7 @@ Var HamCache::attend(Pass& pass, Var q, Var k, Var v, Var factor, const HamSelec
     run(pass.stream(), PackTokens{.list = list,
                                   .x = tape.value(x).view({batch, length, list.size(2)}),
                                   .slot = tape.value(selection.slot),
-                                  .factor = times ? tape.value(times) : Tensor{}});
+                                  .factor = tape.value_or_none(times)});
   };
   append(k_, k, {});
   append(v_, v, factor);

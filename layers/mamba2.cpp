@@ -7,10 +7,10 @@
 #include <limits>
 #include <optional>
 
-#include "layers/convolved_projection.h"
+#include "layers/collectors.h"
 #include "layers/decay_init.h"
+#include "layers/delta_mixer.h"
 #include "layers/model_config.h"
-#include "layers/ops/gated_delta.h"
 #include "layers/ops/head_norm.h"
 #include "layers/ops/linear.h"
 
@@ -35,6 +35,7 @@ struct Mamba2Config final : LayerConfig {
   }
   void fields(Fields& f) override;
   std::unique_ptr<Layer> make(const BuildContext& c) const override;
+  StatisticsCollectors statistics(const StatisticsOptions&) const override { return collector_list(state_norms()); }
 
  private:
   bool has_valid_limits() const;
@@ -103,32 +104,22 @@ ConvolvedProjection declare_path(const BuildContext& c, const Mamba2Config& conf
 }
 
 /// out = Wo norm(y * silu(Wz x)), y the readings of the recurrence. Parameters: docs/layers/mamba2.md.
-class Mamba2 final : public Layer {
+class Mamba2 final : public DeltaMixer {
  public:
   Mamba2(const BuildContext& c, const Mamba2Config& config);
 
   Var forward(Pass& pass, Var x, LayerState* state) override;
-  std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
-    return std::make_unique<State>(arena, rows, delta_, dtype);
-  }
   double flops_per_token(int64_t length) const override;
-  int64_t state_bytes(int64_t tokens) const override;
 
  private:
-  struct State final : LayerState {
-    DeltaState delta;
-    State(Arena& arena, int64_t rows, const DeltaConfig& config, DType dtype) : delta(arena, rows, config, dtype) {}
-  };
-  DeltaInputs project(Pass& pass, Var x);
+  DeltaInputs inputs(Pass& pass, Var x) const;
 
-  int64_t d_, norm_width_;
-  double eps_;
+  int64_t norm_width_;
   bool norm_before_gate_;
-  DeltaConfig delta_;
   Param* z_proj_;
   ConvolvedProjection x_, b_, c_;
-  Param *dt_proj_, *a_log_, *dt_bias_, *o_proj_;
-  Param *skip_ = nullptr, *o_norm_ = nullptr, *initial_state_ = nullptr;
+  Param *dt_proj_, *o_proj_;
+  Param *skip_ = nullptr, *o_norm_ = nullptr;
 };
 
 DeltaConfig delta_config(const Mamba2Config& config) {
@@ -148,11 +139,9 @@ DeltaConfig delta_config(const Mamba2Config& config) {
 }
 
 Mamba2::Mamba2(const BuildContext& c, const Mamba2Config& config)
-    : d_(c.model.hidden_size),
+    : DeltaMixer(c, delta_config(config)),
       norm_width_(config.channels() / config.norm_groups.value_or(config.num_groups)),
-      eps_(c.model.norm_eps),
       norm_before_gate_(config.norm_before_gate),
-      delta_(delta_config(config)),
       z_proj_(config.output_gate == "none"
                   ? nullptr
                   : &c.declare("z_proj.weight", {config.channels(), d_}, init::normal(c.model.init_std))),
@@ -169,39 +158,20 @@ Mamba2::Mamba2(const BuildContext& c, const Mamba2Config& config)
     skip_ = &c.declare("D", {config.skip == "head" ? heads : channels}, init::constant(1.0));
   }
   if (config.output_norm == "rms") { o_norm_ = &c.declare("o_norm.weight", {channels}, init::constant(1.0)); }
-  if (config.initial_state == "learned") {
-    // Decays like every tensor of two or more dimensions, as gdn's does.
-    ParamSpec spec{c.name + ".initial_state", {heads, config.state_dim, config.head_dim}, init::constant(0.0)};
-    spec.initial_state = true;
-    initial_state_ = &c.params.declare(std::move(spec));
-  }
+  if (config.initial_state == "learned") { declare_initial_state(c); }
   o_proj_ = &c.declare("o_proj.weight", {d_, channels}, normal);
 }
 
 /// B and C play key and query, x the value, dt the write strength.
-DeltaInputs Mamba2::project(Pass& pass, Var x) {
-  const auto param = [&](Param* p) { return p != nullptr ? pass.param(*p) : Var{}; };
-  DeltaInputs in;
-  in.q = c_.project(pass, x);                                                             // [tokens, G N]
-  in.k = b_.project(pass, x);                                                             // [tokens, G N]
-  in.v = x_.project(pass, x);                                                             // [tokens, H P]
-  in.a = linear(pass.tape, x, pass.param(*dt_proj_), {}, sum_dtype(pass.tape.dtype(x)));  // [tokens, H]
-  in.q_conv = c_.conv(pass);
-  in.k_conv = b_.conv(pass);
-  in.v_conv = x_.conv(pass);
-  in.q_bias = c_.bias(pass);
-  in.k_bias = b_.bias(pass);
-  in.v_bias = x_.bias(pass);
-  in.a_log = param(a_log_);
-  in.dt_bias = param(dt_bias_);
-  in.initial_state = param(initial_state_);
-  in.skip = param(skip_);
+DeltaInputs Mamba2::inputs(Pass& pass, Var x) const {
+  DeltaInputs in = project(pass, x, c_, b_, x_);
+  in.a = linear(pass.tape, x, pass.param(*dt_proj_), {}, sum_dtype(pass.tape.dtype(x)));  // [N, H]
+  in.skip = skip_ != nullptr ? pass.param(*skip_) : Var{};
   return in;
 }
 
 Var Mamba2::forward(Pass& pass, Var x, LayerState* state) {
-  DeltaState* delta_state = state != nullptr ? &static_cast<State*>(state)->delta : nullptr;
-  const Var o = gated_delta(pass, project(pass, x), delta_, delta_state);  // [tokens, H P]
+  const Var o = read(pass, inputs(pass, x), state);  // [N, H P]
   const Var z = z_proj_ != nullptr ? linear(pass.tape, x, pass.param(*z_proj_)) : Var{};
   const Var weight = o_norm_ != nullptr ? pass.param(*o_norm_) : Var{};
   const Var y =
@@ -213,17 +183,8 @@ double Mamba2::flops_per_token(int64_t) const {
   const double d = static_cast<double>(d_), heads = static_cast<double>(delta_.value_heads);
   const double n = static_cast<double>(delta_.key_dim), keys = static_cast<double>(delta_.key_channels());
   const double values = static_cast<double>(delta_.value_channels()), c = static_cast<double>(delta_.chunk);
-  const double taps = static_cast<double>(delta_.conv_size);
   const double projections = 2 * d * ((z_proj_ != nullptr ? 3 : 2) * values + 2 * keys + heads);
-  const double convolutions = taps > 0 ? (2 * taps + 3) * (values + 2 * keys) : 0;
-  return projections + convolutions + 2 * c * (keys + values) + 4 * n * values;
-}
-
-int64_t Mamba2::state_bytes(int64_t) const {
-  constexpr int64_t kStateBytes = 4, kCacheBytes = 2;  // fp32, bf16
-  const int64_t inputs =
-      std::max<int64_t>(0, delta_.conv_size - 1) * (2 * delta_.key_channels() + delta_.value_channels());
-  return kStateBytes * delta_.key_dim * delta_.value_channels() + kCacheBytes * inputs;
+  return projections + convolution_flops() + 2 * c * (keys + values) + 4 * n * values;
 }
 
 std::unique_ptr<Layer> Mamba2Config::make(const BuildContext& c) const { return std::make_unique<Mamba2>(c, *this); }

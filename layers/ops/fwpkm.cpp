@@ -210,7 +210,7 @@ struct FwPkmNode final : Node {
   }
 
   void values_backward(Tape& tape, const Tensor& d_weights, const Tensor& d_v, const Tensor& d_w, bool through) const {
-    const FastPairs pairs{tape.value(v), w ? tape.value(w) : Tensor{}, log->targets()};
+    const FastPairs pairs{tape.value(v), tape.value_or_none(w), log->targets()};
     run(tape.workspace(), FastValuesBackward{.d_weights = d_weights,
                                              .d_v = d_v,
                                              .d_w = d_w,
@@ -397,7 +397,7 @@ Var fwpkm_row(Pass& pass, Var q, Var v, Var w, Param& keys, Param& values, const
           values,
           tape.value(q).view({pass.tokens(), o.heads, 2, o.half_dim}),
           tape.value(v),
-          w ? tape.value(w) : Tensor{},
+          tape.value_or_none(w),
           tape.value(node.vh),
           name}
       .run_chunks(updates, keep, measured ? &measures : nullptr);

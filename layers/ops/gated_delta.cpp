@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "kernels/channel_skip/channel_skip.h"
-#include "kernels/delta_gates/delta_gates.h"
 #include "kernels/gated_delta/gated_delta.h"
 #include "kernels/short_conv/short_conv.h"
 #include "layers/ops/chunk_grid.h"
+#include "layers/ops/delta_gates.h"
 #include "layers/ops/recurrence_input.h"
 
 namespace hebb {
@@ -15,12 +15,6 @@ namespace {
 /// Up to this many tokens of a carried row go step by step: a chunk of 4 costs about as much (heads of 64 x 64 to
 /// 256 x 384, AVX-512), a longer one less.
 constexpr int64_t kMaxSteps = 4;
-
-Tensor value_or_none(Tape& tape, Var v) { return v ? tape.value(v) : Tensor{}; }
-
-struct Gates {
-  Buffer g, beta;
-};
 
 struct GatedDeltaNode final : Node {
   DeltaInputs in;
@@ -31,20 +25,18 @@ struct GatedDeltaNode final : Node {
   RecurrenceInput q, k, v;
   int64_t batch, length;
 
-  Gates gates(Tape& tape) const {
-    const Shape shape{batch, length, config.value_heads};
-    Gates gates{tape.scratch(shape, sum_dtype(tape.dtype(in.a)), "delta rule decay"),
-                tape.scratch(shape, sum_dtype(tape.dtype(in.a)), "delta rule strength")};
-    run(tape.stream(), DeltaGatesForward{.g = gates.g,
-                                         .beta = gates.beta,
-                                         .a = tape.value(in.a),
-                                         .b = value_or_none(tape, in.b),
-                                         .a_log = tape.value(in.a_log),
-                                         .dt_bias = tape.value(in.dt_bias),
-                                         .beta_scale = config.beta_scale,
-                                         .dt_low = config.dt_low,
-                                         .dt_high = config.dt_high});
-    return gates;
+  DeltaGates gates() const {
+    return {.a = in.a,
+            .b = in.b,
+            .a_log = in.a_log,
+            .dt_bias = in.dt_bias,
+            .beta_scale = config.beta_scale,
+            .dt_low = config.dt_low,
+            .dt_high = config.dt_high};
+  }
+  /// Memory for the gates, or for their gradients.
+  Buffer gate_memory(Tape& tape, const char* what) const {
+    return tape.scratch({batch, length, config.value_heads}, sum_dtype(tape.dtype(in.a)), what);
   }
   double scale() const { return config.additive ? 1.0 : 1.0 / std::sqrt(static_cast<double>(config.key_dim)); }
 
@@ -52,13 +44,13 @@ struct GatedDeltaNode final : Node {
     HEBB_ASSERT(tape.has_grad(o));
     const PreparedInput pq = prepare_input(tape, q, doc_start, {}, {}), pk = prepare_input(tape, k, doc_start, {}, {}),
                         pv = prepare_input(tape, v, doc_start, {}, {});
-    const Gates gate = gates(tape);
+    const Buffer g = gate_memory(tape, "delta rule decay"), beta = gate_memory(tape, "delta rule strength");
+    gates().forward(tape, g, beta);
     const DType dtype = tape.dtype(in.q);
     const Buffer d_q = tape.scratch(q.shape, dtype, "delta rule gradient"),
                  d_k = tape.scratch(k.shape, dtype, "delta rule gradient"),
                  d_v = tape.scratch(v.shape, dtype, "delta rule gradient");
-    const Buffer d_g = tape.scratch(gate.g.tensor().shape, sum_dtype(dtype), "delta rule gradient"),
-                 d_beta = tape.scratch(gate.g.tensor().shape, sum_dtype(dtype), "delta rule gradient");
+    const Buffer d_g = gate_memory(tape, "delta rule gradient"), d_beta = gate_memory(tape, "delta rule gradient");
     run(tape.workspace(), GatedDeltaBackward{.d_q = d_q,
                                              .d_k = d_k,
                                              .d_v = d_v,
@@ -69,9 +61,9 @@ struct GatedDeltaNode final : Node {
                                              .q = pq.values,
                                              .k = pk.values,
                                              .v = pv.values,
-                                             .g = gate.g,
-                                             .beta = gate.beta,
-                                             .initial_state = value_or_none(tape, in.initial_state),
+                                             .g = g,
+                                             .beta = beta,
+                                             .initial_state = tape.value_or_none(in.initial_state),
                                              .doc_start = doc_start,
                                              .grid = grid,
                                              .scale = scale(),
@@ -80,7 +72,7 @@ struct GatedDeltaNode final : Node {
     finish_input(tape, q, doc_start, pq, d_q);
     finish_input(tape, k, doc_start, pk, d_k);
     finish_input(tape, v, doc_start, pv, d_v);
-    backward_gates(tape, gate, d_g, d_beta);
+    gates().backward(tape, g, beta, d_g, d_beta);
   }
 
  private:
@@ -90,27 +82,6 @@ struct GatedDeltaNode final : Node {
                                               .d_y = tape.grad(o),
                                               .x = x.view(v.matrix()),
                                               .scale = tape.value(in.skip)});
-  }
-
-  void backward_gates(Tape& tape, const Gates& gate, const Tensor& d_g, const Tensor& d_beta) const {
-    const GradSlot d_a = tape.grad_slot(in.a), d_b = in.b ? tape.grad_slot(in.b) : GradSlot{};
-    run(tape.workspace(), DeltaGatesBackward{.d_a = d_a.tensor,
-                                             .d_b = d_b.tensor,
-                                             .d_a_log = tape.grad_slot(in.a_log).tensor,
-                                             .d_dt_bias = tape.grad_slot(in.dt_bias).tensor,
-                                             .d_g = d_g,
-                                             .d_beta = d_beta,
-                                             .g = gate.g,
-                                             .beta = gate.beta,
-                                             .a = tape.value(in.a),
-                                             .a_log = tape.value(in.a_log),
-                                             .dt_bias = tape.value(in.dt_bias),
-                                             .beta_scale = config.beta_scale,
-                                             .accumulate_a = d_a.accumulate,
-                                             .accumulate_b = d_b.accumulate,
-                                             .b_is_step = !in.b,
-                                             .dt_low = config.dt_low,
-                                             .dt_high = config.dt_high});
   }
 };
 
@@ -154,11 +125,12 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
     const PreparedInput q = prepare_input(tape, node.q, node.doc_start, carried(state, &DeltaState::q), {});
     const PreparedInput k = prepare_input(tape, node.k, node.doc_start, carried(state, &DeltaState::k), {});
     const PreparedInput v = prepare_input(tape, node.v, node.doc_start, carried(state, &DeltaState::v), probe.value);
-    const Gates gates = node.gates(tape);
+    const Buffer g = node.gate_memory(tape, "delta rule decay"), beta = node.gate_memory(tape, "delta rule strength");
+    node.gates().forward(tape, g, beta);
     const Tensor o = tape.value(node.o).view(values),
                  prediction = probe.prediction.defined() ? probe.prediction.view(values) : Tensor{};
     const Tensor memory = state != nullptr ? state->memory.tensor() : Tensor{},
-                 initial = value_or_none(tape, in.initial_state);
+                 initial = tape.value_or_none(in.initial_state);
     if (state != nullptr && pass.length() <= kMaxSteps) {
       run(tape.stream(), GatedDeltaSteps{.o = o,
                                          .prediction = prediction,
@@ -166,8 +138,8 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
                                          .q = q.values,
                                          .k = k.values,
                                          .v = v.values,
-                                         .g = gates.g,
-                                         .beta = gates.beta,
+                                         .g = g,
+                                         .beta = beta,
                                          .initial_state = initial,
                                          .doc_start = node.doc_start,
                                          .scale = node.scale(),
@@ -180,8 +152,8 @@ Var gated_delta(Pass& pass, const DeltaInputs& in, const DeltaConfig& config, De
                                               .q = q.values,
                                               .k = k.values,
                                               .v = v.values,
-                                              .g = gates.g,
-                                              .beta = gates.beta,
+                                              .g = g,
+                                              .beta = beta,
                                               .initial_state = initial,
                                               .doc_start = node.doc_start,
                                               .grid = node.grid,

@@ -43,8 +43,8 @@ struct RouterScoreNode final : Node {
                                            .d_score = tape.grad(score),
                                            .own = own,
                                            .winner = winner,
-                                           .previous = previous ? tape.value(previous) : Tensor{},
-                                           .eda_logit = eda_logit ? tape.value(eda_logit) : Tensor{},
+                                           .previous = tape.value_or_none(previous),
+                                           .eda_logit = tape.value_or_none(eda_logit),
                                            .accumulate_logits = d_logits.accumulate,
                                            .accumulate_previous = d_previous.accumulate});
   }
@@ -99,8 +99,8 @@ Var router_score(Tape& tape, Var logits, int64_t tokens, Var previous, Var eda_l
                                  .own = node.own,
                                  .winner = node.winner,
                                  .logits = tape.value(logits),
-                                 .previous = previous ? tape.value(previous) : Tensor{},
-                                 .eda_logit = node.eda_logit ? tape.value(node.eda_logit) : Tensor{},
+                                 .previous = tape.value_or_none(previous),
+                                 .eda_logit = tape.value_or_none(node.eda_logit),
                                  .takes_max = takes_max});
   const Var score = node.score;
   tape.record(std::move(node));

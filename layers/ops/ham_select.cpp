@@ -16,7 +16,7 @@ struct PackNode final : Node {
                                           .d_list = tape.grad(list).view({1, shape[0] * shape[1], shape[2]}),
                                           .x = tape.value(x).view(shape),
                                           .slot = tape.value(slot),
-                                          .factor = factor ? tape.value(factor) : Tensor{},
+                                          .factor = tape.value_or_none(factor),
                                           .accumulate_x = d_x.accumulate,
                                           .accumulate_factor = d_factor.accumulate});
   }
@@ -127,7 +127,7 @@ Var pack_tokens(Pass& pass, Var x, const HamSelection& selection, Var factor) {
   run(tape.stream(), PackTokens{.list = tape.value(node.list).view({1, pass.tokens(), node.shape[2]}),
                                 .x = tape.value(x).view(node.shape),
                                 .slot = tape.value(node.slot),
-                                .factor = factor ? tape.value(factor) : Tensor{}});
+                                .factor = tape.value_or_none(factor)});
   const Var list = node.list;
   tape.record(std::move(node));
   return list;

@@ -48,8 +48,8 @@ void KvmNode::backward(Tape& tape) {
                                     .gate = value_of(tape, in.gate, gate_shape),
                                     .norm_weight = tape.value(in.norm_weight),
                                     .norm_bias = tape.value(in.norm_bias),
-                                    .window_temp = in.window_temp ? tape.value(in.window_temp) : Tensor{},
-                                    .state_temp = in.state_temp ? tape.value(in.state_temp) : Tensor{},
+                                    .window_temp = tape.value_or_none(in.window_temp),
+                                    .state_temp = tape.value_or_none(in.state_temp),
                                     .doc_start = doc_start,
                                     .sizes = sizes,
                                     .rule = rule,
@@ -128,8 +128,8 @@ void run_forward(Tape& tape, const KvmNode& node, const KvmState& state, bool fo
                                    .gate = value_of(tape, in.gate, node.gate_shape),
                                    .norm_weight = tape.value(in.norm_weight),
                                    .norm_bias = tape.value(in.norm_bias),
-                                   .window_temp = in.window_temp ? tape.value(in.window_temp) : Tensor{},
-                                   .state_temp = in.state_temp ? tape.value(in.state_temp) : Tensor{},
+                                   .window_temp = tape.value_or_none(in.window_temp),
+                                   .state_temp = tape.value_or_none(in.state_temp),
                                    .doc_start = node.doc_start,
                                    .sizes = node.sizes,
                                    .rule = node.rule,
@@ -178,7 +178,7 @@ Var kvm_attention(Pass& pass, const KvmVars& in, const KvmShape& shape, const Kv
   if (!tape.recomputing() && !tape.stream().counting()) {
     if (pass.inspector != nullptr && pass.inspector->recording) { report_routes(pass, node.routes, name); }
     if (pass.statistics != nullptr) {
-      kvm_statistics(pass, node.routes, in.gate ? tape.value(in.gate) : Tensor{}, rule, sizes, name);
+      kvm_statistics(pass, node.routes, tape.value_or_none(in.gate), rule, sizes, name);
     }
   }
   tape.record(std::move(node));

@@ -87,9 +87,9 @@ ResidualNorm residual_norm(Tape& tape, Var h, Var branch, double rho, Var weight
                                  .mean = node.mean,
                                  .rstd = node.rstd,
                                  .h = tape.value(h),
-                                 .branch = branch ? tape.value(branch) : Tensor{},
+                                 .branch = tape.value_or_none(branch),
                                  .weight = tape.value(weight),
-                                 .bias = bias ? tape.value(bias) : Tensor{},
+                                 .bias = tape.value_or_none(bias),
                                  .rho = rho,
                                  .eps = eps,
                                  .kind = kind});

@@ -3,11 +3,7 @@
 #include "kernels/short_conv/short_conv.h"
 
 namespace hebb {
-namespace {
-
-Tensor value_or_none(Tape& tape, Var v) { return v ? tape.value(v) : Tensor{}; }
-
-}  // namespace
+namespace {}  // namespace
 
 PreparedInput prepare_input(Tape& tape, const RecurrenceInput& in, const Tensor& doc_start, const Tensor& previous,
                             const Tensor& into) {
@@ -23,8 +19,8 @@ PreparedInput prepare_input(Tape& tape, const RecurrenceInput& in, const Tensor&
   if (in.normed) { p.scale = tape.scratch({in.tokens(), in.shape[2]}, sum_dtype(input.dtype), "l2 norm scale"); }
   run(tape.stream(), ShortConvForward{.y = out.view(in.flat()),
                                       .x = input.view(in.flat()),
-                                      .weight = value_or_none(tape, in.weight),
-                                      .bias = value_or_none(tape, in.bias),
+                                      .weight = tape.value_or_none(in.weight),
+                                      .bias = tape.value_or_none(in.bias),
                                       .previous = previous,
                                       .doc_start = doc_start,
                                       .silu = in.silu,
@@ -41,8 +37,8 @@ void finish_input(Tape& tape, const RecurrenceInput& in, const Tensor& doc_start
                                           .d_bias = tape.grad_slot(in.bias).tensor,
                                           .d_y = d_values.view(in.flat()),
                                           .x = tape.value(in.input).view(in.flat()),
-                                          .weight = value_or_none(tape, in.weight),
-                                          .bias = value_or_none(tape, in.bias),
+                                          .weight = tape.value_or_none(in.weight),
+                                          .bias = tape.value_or_none(in.bias),
                                           .doc_start = doc_start,
                                           .silu = in.silu,
                                           .accumulate = d_x.accumulate,

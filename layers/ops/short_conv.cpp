@@ -18,8 +18,8 @@ struct ShortConvNode final : Node {
                                             .d_bias = tape.grad_slot(bias).tensor,
                                             .d_y = tape.grad(y).view(shape),
                                             .x = tape.value(x).view(shape),
-                                            .weight = weight ? tape.value(weight) : Tensor{},
-                                            .bias = bias ? tape.value(bias) : Tensor{},
+                                            .weight = tape.value_or_none(weight),
+                                            .bias = tape.value_or_none(bias),
                                             .doc_start = doc_start,
                                             .silu = silu,
                                             .accumulate = d_x.accumulate});
@@ -43,8 +43,8 @@ Var short_conv(Pass& pass, Var x, Var weight, Var bias, bool silu, ShortConvStat
                previous = state != nullptr ? state->previous.tensor() : Tensor{};
   run(tape.stream(), ShortConvForward{.y = tape.value(node.y).view(node.shape),
                                       .x = input,
-                                      .weight = weight ? tape.value(weight) : Tensor{},
-                                      .bias = bias ? tape.value(bias) : Tensor{},
+                                      .weight = tape.value_or_none(weight),
+                                      .bias = tape.value_or_none(bias),
                                       .previous = previous,
                                       .doc_start = node.doc_start,
                                       .silu = silu});

@@ -1,14 +1,12 @@
 #include "layers/ops/sparse_delta.h"
 
-#include "kernels/delta_gates/delta_gates.h"
 #include "kernels/sparse_delta/sparse_delta.h"
+#include "layers/ops/delta_gates.h"
 #include "layers/ops/host_values.h"
 #include "layers/ops/sparse_delta_statistics.h"
 
 namespace hebb {
 namespace {
-
-Tensor value_or_none(Tape& tape, Var v) { return v ? tape.value(v) : Tensor{}; }
 
 /// Tensors that forward and backward both compute from the inputs and the selected slots.
 struct Prepared {
@@ -58,7 +56,7 @@ struct SparseDeltaNode final : Node {
   }
   void backward_weights(Tape& tape, Var scores, const SlotAddress& address, const Tensor& d_weights,
                         const Tensor& weights, const Tensor& slots) const;
-  void backward_gates(Tape& tape, const Prepared& p, const Tensor& d_g, const Tensor& d_beta) const;
+  DeltaGates gates() const { return {.a = in.a, .b = in.b, .a_log = in.a_log, .dt_bias = in.dt_bias}; }
 };
 
 Prepared SparseDeltaNode::prepare(Tape& tape, bool is_backward) const {
@@ -72,13 +70,7 @@ Prepared SparseDeltaNode::prepare(Tape& tape, bool is_backward) const {
   p.decay = p.workspace.tensor(config.key_weighted_decay ? write_slots.shape : heads, dtype, "sparse delta decay");
   run(tape.stream(), weigh(tape, p.write_weights, config.write, write_slots, in.k));
   run(tape.stream(), weigh(tape, p.read_weights, config.read, read_slots, in.q));
-  run(tape.stream(), DeltaGatesForward{.g = p.g,
-                                       .beta = p.beta,
-                                       .a = tape.value(in.a),
-                                       .b = tape.value(in.b),
-                                       .a_log = tape.value(in.a_log),
-                                       .dt_bias = tape.value(in.dt_bias),
-                                       .beta_scale = 1.0});
+  gates().forward(tape, p.g, p.beta);
   run(tape.stream(), SparseDeltaDecay{p.decay, p.g, config.key_weighted_decay ? p.write_weights : Tensor{}});
   if (has_private) {
     p.uses = sparse_delta_uses(p.workspace, write_slots, read_slots, sequences, batch, is_backward);
@@ -123,7 +115,7 @@ void SparseDeltaNode::backward(Tape& tape) {
   }
   backward_weights(tape, in.k, config.write, d_writes, p.write_weights, write_slots);
   backward_weights(tape, in.q, config.read, d_reads, p.read_weights, read_slots);
-  backward_gates(tape, p, d_g, d_beta);
+  gates().backward(tape, p.g, p.beta, d_g, d_beta);
 }
 
 void SparseDeltaNode::backward_weights(Tape& tape, Var scores, const SlotAddress& address, const Tensor& d_weights,
@@ -139,24 +131,6 @@ void SparseDeltaNode::backward_weights(Tape& tape, Var scores, const SlotAddress
                                            .scale = address.scale,
                                            .accumulate = d.accumulate});
   }
-}
-
-void SparseDeltaNode::backward_gates(Tape& tape, const Prepared& p, const Tensor& d_g, const Tensor& d_beta) const {
-  const GradSlot d_a = tape.grad_slot(in.a), d_b = tape.grad_slot(in.b);
-  run(tape.workspace(), DeltaGatesBackward{.d_a = d_a.tensor,
-                                           .d_b = d_b.tensor,
-                                           .d_a_log = tape.grad_slot(in.a_log).tensor,
-                                           .d_dt_bias = tape.grad_slot(in.dt_bias).tensor,
-                                           .d_g = d_g,
-                                           .d_beta = d_beta,
-                                           .g = p.g,
-                                           .beta = p.beta,
-                                           .a = tape.value(in.a),
-                                           .a_log = tape.value(in.a_log),
-                                           .dt_bias = tape.value(in.dt_bias),
-                                           .beta_scale = 1.0,
-                                           .accumulate_a = d_a.accumulate,
-                                           .accumulate_b = d_b.accumulate});
 }
 
 Tensor upload(Pass& pass, const std::vector<SparseDeltaSequence>& list) {
@@ -269,7 +243,7 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
       }
     };
     run_sequences(node.sequences, p.uses);
-    if (state != nullptr) { reset_state(pass, carried, value_or_none(tape, in.memory)); }
+    if (state != nullptr) { reset_state(pass, carried, tape.value_or_none(in.memory)); }
     run_sequences(restarted, {});  // all carried
     if (pass.inspector != nullptr && pass.inspector->recording && !tape.recomputing() && !tape.stream().counting()) {
       for (const auto& [side, weights] :
