@@ -228,6 +228,16 @@ TEST_CASE("sdm: shares of a token's slots, and use of all slots", "[fast]") {
   CHECK(points(r, "state_norm", "blocks.0.mixer").size() == 16);
 }
 
+TEST_CASE("mamba2: the norm of the state by position, which the metric gives at the end", "[fast]") {
+  Probe f("mixer", R"({"type": "mamba2", "num_heads": 2, "head_dim": 3, "state_dim": 4, "num_groups": 1})");
+  const EvalResult r = f.stats();
+  const std::vector<Json> norms = points(r, "state_norm", "blocks.0.mixer");
+  REQUIRE(norms.size() == 16);
+  CHECK(norms.back().at("tokens").as_int() == 48);
+  CHECK(norms.front().at("norm").as_double() > 0);
+  CHECK(norms.back().at("norm").as_double() == group(r, "blocks.0.mixer", "state_norm"));
+}
+
 TEST_CASE("ham: share of selected tokens by sequence, growth and scores by position", "[fast]") {
   Probe f(
       "mixer",
