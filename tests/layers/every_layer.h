@@ -36,38 +36,95 @@ struct Fault {
   std::string property, text;
 };
 
-/// Everything that must hold for a layer, on the model that `make` builds: the first fault of each property.
-inline std::vector<Fault> layer_faults(Role role, const std::function<std::unique_ptr<TestModel>()>& make) {
-  TraceOptions reading = with_grads();
-  reading.training = false;
+/// Records the choices of a pass.
+inline TraceOptions choices(TraceOptions options) {
+  options.grads = false;
+  options.inside = true;
+  return options;
+}
+
+/// Makes the model under test anew.
+using MakeModel = std::function<std::unique_ptr<TestModel>()>;
+
+/// Adds the first fault of a property, if it has one.
+inline void add_fault(std::vector<Fault>& faults, const char* property, const MakeModel& make,
+                      const std::function<std::string(TestModel&)>& fault) {
+  const auto model = make();
+  if (const std::string text = fault(*model); !text.empty()) { faults.push_back({property, text}); }
+}
+
+/// How evaluations read, for gradients too.
+inline TraceOptions reading_options() {
+  TraceOptions options = with_grads();
+  options.training = false;
+  return options;
+}
+
+/// Difference quotients of every parameter. Choices of slots or tokens are constants of the derivative: one that turns
+/// over would show as a jump.
+inline std::vector<Fault> derivative_faults(Role role, const MakeModel& make) {
   TraceInput two = random_input(2, 21, 29), documents = two;
-  const TraceInput one = random_input(1, 40, 29);
   set_documents(documents, {{1, 3, 17}, {19, 1, 1}});
+  constexpr double kFloor = 1e-9;  // lact divides by norms of weights that it moves: its losses round at 1e-14
+  std::vector<Fault> faults;
+  for (const auto& [property, input] :
+       {std::pair{"gradients", &two}, std::pair{"gradients of documents", &documents}}) {
+    add_fault(faults, property, make, [&, of = input](TestModel& m) {
+      TraceOptions options = reading_options();
+      if (role != Role::memory) { options.forced = m.run(*of, choices(options)).inside; }
+      return gradient_fault(m, *of, options, 2, 1e-6, 1e-5, kFloor);
+    });
+  }
+  return faults;
+}
+
+/// What holds for the logits, and for the bits of gradients.
+inline std::vector<Fault> reading_faults(Role role, const MakeModel& make) {
+  const TraceOptions reading = reading_options();
+  const TraceInput one = random_input(1, 40, 29), two = random_input(2, 21, 29);
   std::vector<Fault> faults;
   const auto add = [&](const char* property, const std::function<std::string(TestModel&)>& fault) {
-    const auto model = make();
-    if (const std::string text = fault(*model); !text.empty()) { faults.push_back({property, text}); }
+    add_fault(faults, property, make, fault);
   };
-  constexpr double kFloor = 1e-9;  // lact divides by norms of weights that it moves: its losses round at 1e-14
-  add("gradients", [&](TestModel& m) { return gradient_fault(m, two, reading, 2, 1e-6, 1e-5, kFloor); });
-  add("gradients of documents",
-      [&](TestModel& m) { return gradient_fault(m, documents, reading, 2, 1e-6, 1e-5, kFloor); });
   add("decoding", [&](TestModel& m) {
     return role == Role::memory ? stream_fault(m, one, {19, 1, 1, 2, 17})
-                                : split_fault(m, one, {{19, 1, 1, 2, 17}, {40}}, 1e-10, reading);
+                                : split_fault(m, one, {{19, 1, 1, 2, 17}, {12, 3, 12, 13}, {40}}, 1e-10, reading);
   });
   if (role != Role::memory) {  // a memory is shared by all sequences
+    TraceInput packed = one;
+    set_documents(packed, {{2, 19, 1, 18}});
+    add("decoding of documents", [&](TestModel& m) {
+      return split_fault(m, packed, {{2, 19, 19}, {1, 11, 9, 19}}, 1e-10, reading);
+    });
     add("documents", [&](TestModel& m) { return document_fault(m, one, {1, 3, 19, 17}, 1e-11, 1e-10, reading); });
   }
+  for (const int64_t changed_from : {11, 12, 13, 30}) {  // starts, ends and insides of short chunks
+    add("order of tokens", [&](TestModel& m) { return order_fault(m, one, changed_from); });
+  }
+  add("threads and recomputation", [&](TestModel& m) { return repeat_fault(m, two); });
+  return faults;
+}
+
+/// Everything that must hold for a layer, on the model that `make` builds: the first fault of each property.
+inline std::vector<Fault> layer_faults(Role role, const MakeModel& make) {
+  std::vector<Fault> faults = derivative_faults(role, make);
+  for (Fault& fault : reading_faults(role, make)) { faults.push_back(std::move(fault)); }
   if (role == Role::memory) {
-    add("statistics", [](TestModel& m) {
+    add_fault(faults, "statistics", make, [](TestModel& m) {
       return statistics_fault(m, *m.config.find(*m.config.block(0).memory)->config, "blocks.0.memory");
     });
   }
-  add("order of tokens", [&](TestModel& m) { return order_fault(m, one, 30); });
-  add("threads and recomputation", [&](TestModel& m) { return repeat_fault(m, two); });
-  add("cost", [&](TestModel& m) { return cost_fault(layer_of(m, role), m.stream); });
+  add_fault(faults, "cost", make, [&](TestModel& m) { return cost_fault(layer_of(m, role), m.stream); });
   return faults;
+}
+
+/// The properties of readings for a model with mixers whose derivatives are tested apart.
+inline void check_reading(const std::string& model) {
+  INFO(model);
+  for (const Fault& fault :
+       reading_faults(Role::mixer, [&] { return std::make_unique<TestModel>(model, DType::f64, 3, 0.4); })) {
+    FAIL_CHECK(fault.property << ": " << fault.text);
+  }
 }
 
 /// The same as a check of a test case; the first name in `settings` is "type".

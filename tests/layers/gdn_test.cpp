@@ -1,5 +1,5 @@
 #include "core/parallel.h"
-#include "tests/layers/properties.h"
+#include "tests/layers/every_layer.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -44,16 +44,8 @@ TEST_CASE("gdn agrees with the golden cases", "[gdn][fast]") {
   check_golden(GENERATE(from_range(golden_cases("gdn-"))));
 }
 
-TEST_CASE("gdn gradients equal difference quotients for every variant", "[gdn][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(smooth_json(kSmall + variant), DType::f64, 3, 0.4);
-    TraceInput input = random_input(2, 21, 29);
-    const auto check = [&] { check_gradients(m, input, {}, 3, 1e-6, 3e-6); };
-    check();
-    set_documents(input, {{1, 3, 17}, {19, 1, 1}});
-    check();
-  }
+TEST_CASE("gdn has the properties of layers for every variant", "[gdn][fast]") {
+  for (const std::string& variant : kVariants) { check_layer("gdn", kSmall + variant); }
 }
 
 TEST_CASE("the chunk size changes gdn by rounding only", "[gdn][fast]") {
@@ -70,41 +62,6 @@ TEST_CASE("the chunk size changes gdn by rounding only", "[gdn][fast]") {
       check_same_outputs(m.run(input), expected, 1e-10);  // fp64, two layers, sums over 300 tokens
     }
   }
-}
-
-TEST_CASE("gdn in any split of the tokens equals one pass", "[gdn][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    Rng rng(2, "splits");
-    std::vector<int64_t> random;
-    for (int64_t left = 60; left > 0; left -= random.back()) {
-      random.push_back(std::min<int64_t>(left, 1 + rng.below(20)));
-    }
-    check_splits(m, random_input(2, 60, 29), {{33, 1, 1, 2, 23}, random});
-    TraceInput packed = random_input(1, 60, 29);
-    set_documents(packed, {{2, 30, 1, 27}});
-    check_splits(m, packed, {{2, 30, 28}, {1, 20, 17, 22}, {33, 1, 26}});
-  }
-}
-
-TEST_CASE("packed documents equal separate gdn runs, gradients too", "[gdn][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    check_packed_documents(m, random_input(1, 47, 29), {18, 1, 28});
-  }
-}
-
-TEST_CASE("gdn looks at no later token", "[gdn][fast]") {
-  TestModel m(model_json(kSmall), DType::f64, 3, 0.4);
-  TraceInput input = random_input(1, 80, 29);
-  const std::vector<double> before = m.run(input).logits.values;
-  for (size_t t = 41; t < 80; ++t) { input.inputs[t] = (input.inputs[t] + 1) % 29; }
-  const std::vector<double> after = m.run(input).logits.values;
-  check_close("earlier logits", {after.begin(), after.begin() + 41 * 29}, {before.begin(), before.begin() + 41 * 29},
-              1e-14);
-  CHECK(compare({after.begin() + 41 * 29, after.end()}, {before.begin() + 41 * 29, before.end()}).worst > 1e-3);
 }
 
 TEST_CASE("grouped value heads equal repeated key heads", "[gdn][fast]") {

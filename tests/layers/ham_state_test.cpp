@@ -64,17 +64,6 @@ HamThresholdConfig steering(const std::string& scope = "global") {
 
 }  // namespace
 
-TEST_CASE("ham in any split of the tokens equals one pass", "[ham][fast]") {
-  for (const std::string& variant : ham_variants()) {
-    INFO(variant);
-    TestModel m(variant, DType::f64, 3, 0.4);
-    check_splits(m, ham_tokens(2, 37), {{14, 1, 1, 2, 19}});
-    TraceInput packed = ham_tokens(1, 37);
-    set_documents(packed, {{2, 15, 1, 19}});
-    check_splits(m, packed, {{2, 15, 20}, {1, 11, 9, 16}});
-  }
-}
-
 TEST_CASE("the list of keys holds the selected tokens of each row and grows past a page", "[ham][fast]") {
   TestModel m(ham_json(R"("threshold": {"tau": 0.4})"), DType::f64, 3, 0.4);
   const int64_t length = 190;

@@ -1,5 +1,6 @@
 // kvm as a layer of a model: reference values, gradients, splits, documents, configuration.
 #include "core/parallel.h"
+#include "tests/layers/every_layer.h"
 #include "tests/layers/kvm_models.h"
 
 using namespace hebb;
@@ -15,16 +16,8 @@ TEST_CASE("kvm agrees with the golden cases", "[kvm][fast]") {
   check_golden(GENERATE(from_range(golden_cases("kvm-"))));
 }
 
-TEST_CASE("kvm gradients equal difference quotients with the routes held", "[kvm][fast]") {
-  for (const std::string& variant : kvm_variants()) {
-    INFO(variant);
-    TestModel m(kvm_json(variant), DType::f64, 3, 0.4);
-    TraceInput input = kvm_tokens(2, 17);
-    set_documents(input, {{17}, {1, 3, 13}});
-    TraceOptions options;
-    options.forced = m.run(input, inside_and_grads()).inside;
-    check_gradients(m, input, options, 3);
-  }
+TEST_CASE("kvm has the properties of layers for every variant", "[kvm][fast]") {
+  for (const std::string& variant : kvm_variants()) { check_layer("kvm", R"("head_dim": 6, )" + variant); }
 }
 
 TEST_CASE("kvm is causal attention with the window temperature while the window holds everything", "[kvm][fast]") {
@@ -54,40 +47,6 @@ TEST_CASE("kvm is causal attention with the window temperature while the window 
     std::vector<double> scaled = gradient.values;
     for (double& x : scaled) { x *= factor; }
     check_close(name, out.grads.at(name).values, scaled, 1e-10);
-  }
-}
-
-TEST_CASE("kvm in any split of the tokens equals one pass", "[kvm][fast]") {
-  for (const std::string& variant : kvm_variants()) {
-    INFO(variant);
-    TestModel m(kvm_json(variant), DType::f64, 3, 0.4);
-    check_splits(m, kvm_tokens(2, 37), {{14, 1, 1, 2, 19}, {12, 3, 12, 10}, {6, 6, 25}, {1, 36}});
-    TraceInput packed = kvm_tokens(1, 37);
-    set_documents(packed, {{2, 15, 1, 19}});
-    check_splits(m, packed, {{2, 15, 20}, {1, 11, 9, 16}});
-  }
-}
-
-TEST_CASE("packed documents equal separate kvm runs, gradients too", "[kvm][fast]") {
-  for (const std::string& variant : kvm_variants()) {
-    INFO(variant);
-    TestModel m(kvm_json(variant), DType::f64, 3, 0.4);
-    check_packed_documents(m, kvm_tokens(1, 25), {1, 3, 4, 17});
-  }
-}
-
-TEST_CASE("kvm looks at no later token, bit for bit", "[kvm][fast]") {
-  for (const std::string& variant : kvm_variants()) {
-    INFO(variant);
-    TestModel m(kvm_json(variant), DType::f64, 3, 0.4);
-    for (const int64_t cut : {11, 12, 13}) {  // ends, starts and insides of chunks
-      TraceInput input = kvm_tokens(1, 24);
-      const std::vector<double> before = m.run(input).logits.values;
-      for (size_t t = static_cast<size_t>(cut); t < 24; ++t) { input.inputs[t] = (input.inputs[t] + 1) % 29; }
-      const std::vector<double> after = m.run(input).logits.values;
-      CHECK(std::equal(after.begin(), after.begin() + cut * 29, before.begin()));
-      CHECK(after != before);
-    }
   }
 }
 

@@ -1,5 +1,5 @@
 #include "core/parallel.h"
-#include "tests/layers/properties.h"
+#include "tests/layers/every_layer.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -35,6 +35,10 @@ std::vector<double> slice(const std::vector<double>& v, int64_t begin, int64_t e
 
 TEST_CASE("lact agrees with the golden cases", "[lact][fast]") {
   check_golden(GENERATE(from_range(golden_cases("lact-"))));
+}
+
+TEST_CASE("lact reads as layers do for every variant", "[lact][fast]") {
+  for (const std::string& variant : kVariants) { check_reading(model_json(kSmall + variant)); }
 }
 
 TEST_CASE("lact gradients equal difference quotients for every switch", "[lact][fast]") {
@@ -79,17 +83,6 @@ TEST_CASE("a base_lr above the range of exp is still the rate at zero projection
   check_same_outputs(m.run(input), shifted.run(input), 1e-8);  // softplus inverse of 20: 20 - 2e-9
 }
 
-TEST_CASE("lact in any split of the tokens equals one pass", "[lact][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    check_splits(m, random_input(2, 31, 29), {{14, 1, 1, 2, 13}, {4, 4, 8, 15}}, 1e-10);  // Muon amplifies rounding
-    TraceInput packed = random_input(1, 31, 29);
-    set_documents(packed, {{2, 15, 1, 13}});
-    check_splits(m, packed, {{2, 15, 14}, {1, 9, 7, 14}}, 1e-10);
-  }
-}
-
 TEST_CASE("lact without a window attends to all tokens", "[lact][fast]") {
   const std::string rest = R"("num_heads": 2, "num_fast_heads": 3, "rank": 2, "chunk_size": 4)";
   TestModel all(model_json(rest + R"(, "window": 0)"), DType::f64, 3, 0.4),
@@ -118,30 +111,6 @@ TEST_CASE("the random window of a training step leaves lact's attention alone", 
     return to_host(m.stream, tape.value(m.model->logits(pass, m.model->hidden(pass, tokens)))).values;
   };
   CHECK(logits(3) == logits(0));
-}
-
-TEST_CASE("packed documents equal separate lact runs, gradients too", "[lact][fast]") {
-  for (const std::string& variant : {kVariants[0], kVariants[4]}) {
-    INFO(variant);
-    TestModel m(model_json(kSmall + variant), DType::f64, 3, 0.4);
-    check_packed_documents(m, random_input(1, 25, 29), {1, 4, 5, 15}, 1e-11, 1e-10);
-  }
-}
-
-TEST_CASE("lact looks at no later token and at no other row", "[lact][fast]") {
-  TestModel m(model_json(kSmall + kVariants[0]), DType::f64, 3, 0.4);
-  for (const int64_t cut : {11, 12, 13}) {  // around the start of the last chunk of four
-    TraceInput input = random_input(2, 16, 29);
-    const std::vector<double> before = m.run(input).logits.values;
-    for (int64_t t = cut; t < 16; ++t) {
-      int64_t& token = input.inputs[static_cast<size_t>(t)];
-      token = (token + 1) % 29;
-    }
-    const std::vector<double> after = m.run(input).logits.values;
-    CHECK(slice(after, 0, cut * 29) == slice(before, 0, cut * 29));
-    CHECK(compare(slice(after, cut * 29, 16 * 29), slice(before, cut * 29, 16 * 29)).relative() > 1e-3);
-    CHECK(slice(after, 16 * 29, 32 * 29) == slice(before, 16 * 29, 32 * 29));
-  }
 }
 
 TEST_CASE("rates and momentum are reached where an update reads them", "[lact][fast]") {

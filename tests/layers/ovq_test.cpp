@@ -1,7 +1,7 @@
 #include "layers/ops/ovq.h"
 #include "core/parallel.h"
 #include "kernels/ovq/dictionary.h"
-#include "tests/layers/properties.h"
+#include "tests/layers/every_layer.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -141,16 +141,8 @@ TEST_CASE("the least similar keys found centroids", "[ovq][fast]") {
   CHECK(assign(0, 3) == std::vector<int32_t>{0, 1, 2, 0, 0});
 }
 
-TEST_CASE("ovq gradients equal difference quotients with the assignments held", "[ovq][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(ovq_json(variant), DType::f64, 3, 0.4);
-    TraceInput input = tokens(2, 17);
-    set_documents(input, {{17}, {1, 3, 13}});
-    TraceOptions options;
-    options.forced = m.run(input, inside()).inside;
-    check_gradients(m, input, options, 3);
-  }
+TEST_CASE("ovq has the properties of layers for every variant", "[ovq][fast]") {
+  for (const std::string& variant : kVariants) { check_layer("ovq", R"("head_dim": 5, )" + variant); }
 }
 
 TEST_CASE("ovq is attention within a chunk, and everywhere with every key a centroid", "[ovq][fast]") {
@@ -167,41 +159,6 @@ TEST_CASE("ovq is attention within a chunk, and everywhere with every key a cent
     TestModel m(small_model_json(R"("type": "ovq", )" + heads + rest), DType::f64, 4, 0.4);
     m.copy_from(plain);
     check_same_outputs(m.run(input), expected, 1e-11);
-  }
-}
-
-TEST_CASE("ovq in any split of the tokens equals one pass", "[ovq][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(ovq_json(variant), DType::f64, 3, 0.4);
-    check_splits(m, tokens(2, 37), {{14, 1, 1, 2, 19}, {12, 3, 12, 10}});
-    TraceInput packed = tokens(1, 37);
-    set_documents(packed, {{2, 15, 1, 19}});
-    check_splits(m, packed, {{2, 15, 20}, {1, 11, 9, 16}});
-  }
-}
-
-TEST_CASE("packed documents equal separate ovq runs, gradients too", "[ovq][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(ovq_json(variant), DType::f64, 3, 0.4);
-    check_packed_documents(m, tokens(1, 25), {1, 3, 4, 17});
-  }
-}
-
-TEST_CASE("ovq looks at no later token", "[ovq][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(ovq_json(variant), DType::f64, 3, 0.4);
-    for (const int64_t cut : {11, 12, 13}) {  // ends, starts and insides of chunks of 3 to 5
-      TraceInput input = tokens(1, 24);
-      const std::vector<double> before = m.run(input).logits.values;
-      for (size_t t = static_cast<size_t>(cut); t < 24; ++t) { input.inputs[t] = (input.inputs[t] + 1) % 29; }
-      const std::vector<double> after = m.run(input).logits.values;
-      check_close("earlier", {after.begin(), after.begin() + cut * 29}, {before.begin(), before.begin() + cut * 29},
-                  1e-14);
-      CHECK(after != before);
-    }
   }
 }
 

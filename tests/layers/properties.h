@@ -142,6 +142,7 @@ inline std::string order_fault(TestModel& m, TraceInput input, int64_t changed_f
     input.inputs[t] = (input.inputs[t] + 1) % m.config.vocab_size;
   }
   const std::vector<double> after = m.run(input, options).logits.values;
+  if (after == before) { return "logits do not depend on the tokens"; }
   const std::ptrdiff_t known = changed_from * m.config.vocab_size;
   return difference_fault("logits before the first of other tokens, which must not see them",
                           {after.begin(), after.begin() + known}, {before.begin(), before.begin() + known}, 1e-12);

@@ -5,7 +5,7 @@
 
 #include "core/parallel.h"
 #include "layers/ops/sparse_delta_statistics.h"
-#include "tests/layers/properties.h"
+#include "tests/layers/every_layer.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -63,51 +63,21 @@ TraceInput part(const TraceInput& input, int64_t row, int64_t begin, int64_t len
 
 TEST_CASE("sdm golden cases", "[fast]") { check_golden(GENERATE(from_range(golden_cases("sdm-")))); }
 
-TEST_CASE("sdm gradients equal difference quotients for every option", "[fast]") {
-  const std::string options = GENERATE(
-      as<std::string>(), kBasic, kBasic + R"(, "out_gate": "silu", "out_norm": "layer", "bias": true)",
-      kBasic + R"(, "out_gate": "none", "out_norm": "none", "learned_init": false)",
-      kBasic + R"(, "write_activation": "l2", "read_activation": "none", "key_weighted_decay": true)",
-      kBasic + R"(, "write_activation": "none", "read_activation": "l2", "write_scale": 2.0)",
-      kBasic +
-          R"(, "write_scale": 0.7, "read_scale": 1.6, "key_weighted_decay": true, "value_head_dim": 5, "out_norm_eps": 1e-3)",
-      R"("slots_per_head": 9, "num_writes": 9, "num_reads": 9, "value_head_dim": 35)",
-      R"("slots_per_head": 9, "num_writes": 1, "num_reads": 4, "write_activation": "none", "key_weighted_decay": true)",
-      R"("num_heads": 3, "slots_per_head": 25, "num_writes": 1, "num_reads": 1, "A_init_range": [1, 2], "dt_init_range": [0.1, 0.2])");
-  SdmModel m(options);
-  TraceInput input = with_documents({4, 1, 3}, 2);
-  // Selected slots are constants of the derivative: a score that changes order would show as a jump.
-  TraceOptions inside;
-  inside.inside = true;
-  const TraceOutput first = m.run(input, inside);
-  TraceOptions forced;
-  forced.forced = first.inside;
-  check_gradients(m, input, forced);
-}
-
-TEST_CASE("sdm segments of any lengths equal one pass", "[fast]") {
-  SdmModel m(GENERATE(as<std::string>(), kBasic, kBasic + R"(, "learned_init": false, "key_weighted_decay": true)"));
-  const TraceInput input = random_input(2, 23, kVocab);
-  const std::vector<double> whole = m.run(input).logits.values;
-  Rng rng(9, "splits");
-  for (int round = 0; round < 6; ++round) {
-    std::vector<int64_t> lengths;
-    for (int64_t left = 23; left > 0; left -= lengths.back()) {
-      lengths.push_back(round == 0 ? 1 : 1 + rng.below(static_cast<uint32_t>(left)));
-    }
-    // 1e-13: projections of other numbers of tokens may round differently.
-    check_close("logits", m.segments(input, lengths), whole, 1e-13);
-  }
-}
-
-TEST_CASE("sdm segments with documents equal one pass", "[fast]") {
-  SdmModel m(kBasic);
-  const TraceInput input = with_documents({5, 1, 9, 2, 6});
-  const std::vector<double> whole = m.run(input).logits.values;
-  for (const std::vector<int64_t>& lengths :
-       {std::vector<int64_t>{7, 3, 13}, {5, 18}, {6, 9, 8}, {1, 20, 2}, {23}, {3, 2, 1, 1, 1, 1, 1, 1, 1, 1,
-                                                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}) {
-    check_close("logits", m.segments(input, lengths), whole, 1e-13);
+TEST_CASE("sdm has the properties of layers for every option", "[fast]") {
+  for (
+      const std::string& options :
+      {kBasic, kBasic + R"(, "out_gate": "silu", "out_norm": "layer", "bias": true)",
+       kBasic + R"(, "out_gate": "none", "out_norm": "none", "learned_init": false)",
+       kBasic + R"(, "write_activation": "l2", "read_activation": "none", "key_weighted_decay": true)",
+       kBasic + R"(, "write_activation": "none", "read_activation": "l2", "write_scale": 2.0)",
+       kBasic +
+           R"(, "write_scale": 0.7, "read_scale": 1.6, "key_weighted_decay": true, "value_head_dim": 5, "out_norm_eps": 1e-3)",
+       std::string(R"("slots_per_head": 9, "num_writes": 9, "num_reads": 9, "value_head_dim": 35)"),
+       std::string(
+           R"("slots_per_head": 9, "num_writes": 1, "num_reads": 4, "write_activation": "none", "key_weighted_decay": true)"),
+       std::string(
+           R"("num_heads": 3, "slots_per_head": 25, "num_writes": 1, "num_reads": 1, "A_init_range": [1, 2], "dt_init_range": [0.1, 0.2])")}) {
+    check_layer("sdm", options);
   }
 }
 
@@ -133,16 +103,6 @@ TEST_CASE("sdm documents in a row equal separate rows, and their memory gradient
     }
   }
   for (const auto& [name, g] : together.grads) { check_close(name, sums.at(name), g.values, 1e-12); }
-}
-
-TEST_CASE("sdm is causal", "[fast]") {
-  SdmModel m(kBasic);
-  TraceInput input = random_input(1, 16, kVocab);
-  const std::vector<double> before = m.run(input).logits.values;
-  for (size_t t = 9; t < 16; ++t) { input.inputs[t] = (input.inputs[t] + 7) % kVocab; }
-  const std::vector<double> after = m.run(input).logits.values;
-  CHECK(std::equal(before.begin(), before.begin() + 9 * kVocab, after.begin()));
-  CHECK(!std::equal(before.begin(), before.begin() + 10 * kVocab, after.begin()));
 }
 
 TEST_CASE("sdm leaves the gradient of slots that no token selects at zero", "[fast]") {

@@ -1,7 +1,7 @@
 #include "layers/ops/vq.h"
 #include "core/parallel.h"
 #include "layers/ops/attention.h"
-#include "tests/layers/properties.h"
+#include "tests/layers/every_layer.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -423,23 +423,8 @@ TEST_CASE("the codebook starts from means of consecutive keys, with fresh moment
   check_close("later", m.get(codebook), expected, 1e-12);
 }
 
-TEST_CASE("vq in any split of the tokens equals one pass", "[vq][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(vq_json(variant), DType::f64, 3, 0.4);
-    check_splits(m, tokens(2, 37), {{14, 1, 1, 2, 19}}, 1e-11, evaluation(true));
-    TraceInput packed = tokens(1, 37);
-    set_documents(packed, {{2, 15, 1, 19}});
-    check_splits(m, packed, {{2, 15, 20}, {1, 11, 9, 16}}, 1e-11, evaluation(true));
-  }
-}
-
-TEST_CASE("packed documents equal separate vq runs, gradients too", "[vq][fast]") {
-  for (const std::string& variant : kVariants) {
-    INFO(variant);
-    TestModel m(vq_json(variant), DType::f64, 3, 0.4);
-    check_packed_documents(m, tokens(1, 25), {1, 3, 4, 17});
-  }
+TEST_CASE("vq reads as layers do for every variant", "[vq][fast]") {
+  for (const std::string& variant : kVariants) { check_reading(vq_json(variant)); }
 }
 
 TEST_CASE("grouped query heads of vq equal repeated key and value heads", "[vq][fast]") {
