@@ -46,6 +46,7 @@ struct ParamSpec {
   bool decay_exempt = false;   // never decayed, whatever its rank (layer pages); one-dimensional tensors never are
   bool initial_state = false;  // a learned initial memory, listed apart in parameter counts (docs/evaluations/cost.md)
   bool memory_table = false;   // a trained table of which a token reads some rows (PKM, SDM), whatever its rank
+  bool has_all_rows = false;   // fast weights that the rows of all ranks move alike
 };
 
 /// One named tensor of the model: value, and what training adds to it.
@@ -61,6 +62,8 @@ struct Param {
   bool trained() const { return spec.kind == ParamKind::trained; }
   /// The optimizer's memory of this tensor starts anew.
   void reset_moments(Stream& stream);
+  /// Fast weights of which each lane has its own.
+  bool is_of_lane() const { return spec.kind == ParamKind::fast && !spec.has_all_rows; }
   bool is_matrix() const { return trained() && (spec.shape.rank == 2 || spec.memory_table); }
   bool decays() const { return trained() && !spec.decay_exempt && spec.shape.rank >= 2; }
 };

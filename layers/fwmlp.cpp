@@ -43,7 +43,8 @@ struct FwmlpConfig final : LayerConfig {
         .help("Whether the training loss is differentiated through the updates.");
     f.field("sync", sync)
         .one_of({"global", "local"})
-        .help("With lanes: local has a memory for each lane; global, one for all rows, needs one lane.");
+        .help(
+            "Several ranks: global has one memory for the rows of all, and one lane a rank; local, one for each lane.");
     if (f.reading()) {
       f.require(lookahead < chunk_size, "lookahead", fmt::format("less than chunk_size ({:d})", chunk_size));
       f.require(!branch.value_norm || branch.value_dim > 1, "value_dim", "at least 2 with value_norm");
@@ -78,6 +79,7 @@ class Fwmlp final : public Layer {
                declare("b_gate", {s.hidden}, zero),
                declare("w_down", {s.value_dim, s.hidden}, init::normal(1.0 / std::sqrt(static_cast<double>(s.hidden)))),
                declare("b_down", {s.value_dim}, zero)};
+    for (Param* p : params_) { p->spec.has_all_rows = !is_local_; }
   }
 
   Var forward(Pass& pass, Var x, LayerState* state) override {
@@ -88,7 +90,11 @@ class Fwmlp final : public Layer {
     const MemoryBranch::Inputs in = branch_.inputs(pass, x);
     if (in.g) { add_gate_statistics(pass, name_, pass.tape.value(in.g)); }
     if (state == nullptr || pass.fast.update == FastUpdate::per_sequence) {
-      return branch_.output(pass, x, in, fwmlp_row(pass, in.q, in.v, params_, o_, undo_));
+      const auto row = [&](Pass& p, const std::vector<Var>& qv) {
+        return fwmlp_row(p, qv[0], qv[1], params_, o_, undo_);
+      };
+      const std::vector<Var> qv{in.q, in.v};
+      return branch_.output(pass, x, in, is_local_ ? row(pass, qv) : with_all_rows(pass, qv, row));
     }
     return branch_.output(pass, x, in, stream(pass, in, static_cast<FastQueue&>(*state)));
   }
@@ -96,7 +102,7 @@ class Fwmlp final : public Layer {
   std::unique_ptr<LayerState> make_state(Arena& arena, int64_t rows, DType dtype) const override {
     return std::make_unique<FastQueue>(arena, rows, o_.sizes.key_dim, o_.sizes.value_dim, sum_dtype(dtype), false);
   }
-  std::string needs_one_lane() const override {
+  std::string needs_all_rows() const override {
     return is_local_ ? ""
                      : "(fwmlp, sync \"global\") has one memory for all rows; with \"local\" each lane has its own";
   }

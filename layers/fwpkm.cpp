@@ -55,7 +55,8 @@ struct FwpkmConfig final : LayerConfig {
         .help("What the training loss is differentiated through: updates of values and keys, of values, or none.");
     f.field("sync", sync)
         .one_of({"global", "local"})
-        .help("With lanes: local has a memory for each lane; global, one for all rows, needs one lane.");
+        .help(
+            "Several ranks: global has one memory for the rows of all, and one lane a rank; local, one for each lane.");
     if (f.reading()) {
       f.require(key_dim % 2 == 0, "key_dim", "an even integer");
       f.require(top_k <= num_subkeys, "top_k", fmt::format("at most num_subkeys ({:d})", num_subkeys));
@@ -109,6 +110,7 @@ class Fwpkm final : public Layer {
                        ParamKind::fast);
     values_ = &c.declare("values", {o_.subkeys * o_.subkeys, o_.value_dim},
                          init::normal(1.0 / std::sqrt(static_cast<double>(o_.value_dim))), ParamKind::fast);
+    for (Param* p : {keys_, values_}) { p->spec.has_all_rows = !is_local_; }
   }
 
   Var forward(Pass& pass, Var x, LayerState* state) override {
@@ -117,7 +119,11 @@ class Fwpkm final : public Layer {
     const Var w = weighted_ ? in.g : Var{};
     if (state == nullptr || pass.fast.update == FastUpdate::per_sequence) {
       check_lookahead(pass);
-      return branch_.output(pass, x, in, fwpkm_row(pass, in.q, in.v, w, *keys_, *values_, o_, name_, undo_));
+      const auto row = [&](Pass& p, const std::vector<Var>& qvw) {
+        return fwpkm_row(p, qvw[0], qvw[1], qvw[2], *keys_, *values_, o_, name_, undo_);
+      };
+      const std::vector<Var> qvw{in.q, in.v, w};
+      return branch_.output(pass, x, in, is_local_ ? row(pass, qvw) : with_all_rows(pass, qvw, row));
     }
     return branch_.output(pass, x, in, stream(pass, in, w, static_cast<FastQueue&>(*state)));
   }
@@ -126,7 +132,7 @@ class Fwpkm final : public Layer {
     return std::make_unique<FastQueue>(arena, rows, o_.heads * 2 * o_.half_dim, o_.value_dim, sum_dtype(dtype),
                                        weighted_);
   }
-  std::string needs_one_lane() const override {
+  std::string needs_all_rows() const override {
     return is_local_ ? ""
                      : "(fwpkm, sync \"global\") has one memory for all rows; with \"local\" each lane has its own";
   }

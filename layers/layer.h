@@ -12,6 +12,7 @@
 #include "core/fields.h"
 #include "core/params.h"
 #include "core/tape.h"
+#include "layers/all_rows.h"
 #include "layers/attention_control.h"
 #include "layers/fast_weight_control.h"
 #include "layers/inspector.h"
@@ -37,6 +38,8 @@ struct Pass {
   FastWeightControl fast{};
   Inspector* inspector = nullptr;
   Statistics* statistics = nullptr;     // non-null on steps that are logged
+  RankExchange* ranks = nullptr;        // several ranks train
+  const AllRows* all_rows = nullptr;    // for layers with one memory for the rows of all ranks
   std::map<std::string, Var> shared{};  // values that layers hand to later layers (value residual, EDA scores)
 
   Stream& stream() const { return tape.stream(); }
@@ -99,10 +102,9 @@ class Layer {
   /// Why a training pass of this layer takes another course from step to step, as the host decides it; empty: it does
   /// not, so that the same launches can be repeated (core/launch_graph.h).
   virtual std::string needs_host() const { return ""; }
-  /// Why this layer cannot be trained in several lanes; empty: it can.
-  virtual std::string needs_one_lane() const { return ""; }
-  /// Why several ranks cannot train this layer together; empty: they can.
-  virtual std::string needs_one_rank() const { return ""; }
+  /// Why this layer reads the rows of all ranks in each pass (with_all_rows), so that a rank trains it in one lane
+  /// only; empty: it does not.
+  virtual std::string needs_all_rows() const { return ""; }
 };
 
 struct ModelConfig;

@@ -186,9 +186,7 @@ std::vector<std::string> reasons(const std::vector<Model::Block>& blocks, std::s
 
 std::vector<std::string> Model::needs_host() const { return reasons(blocks_, &Layer::needs_host); }
 
-std::vector<std::string> Model::needs_one_lane() const { return reasons(blocks_, &Layer::needs_one_lane); }
-
-std::vector<std::string> Model::needs_one_rank() const { return reasons(blocks_, &Layer::needs_one_rank); }
+std::vector<std::string> Model::needs_all_rows() const { return reasons(blocks_, &Layer::needs_all_rows); }
 
 void Model::flush(Stream& stream, ModelState& state) {
   for (size_t i = 0; i < blocks_.size(); ++i) {

@@ -52,9 +52,8 @@ class Model {
   void after_step(Stream& stream, int64_t step, const Tensor& applies);
   /// Layers whose training passes need the host, and why ("blocks.2.mixer draws ..."); empty: none does.
   std::vector<std::string> needs_host() const;
-  /// Layers that cannot be trained in several lanes, or by several ranks, and why; empty: all can.
-  std::vector<std::string> needs_one_lane() const;
-  std::vector<std::string> needs_one_rank() const;
+  /// Layers that read the rows of all ranks, and why; empty: none does.
+  std::vector<std::string> needs_all_rows() const;
   /// End of a segment in FastUpdate::streaming.
   void flush(Stream& stream, ModelState& state);
 

@@ -87,9 +87,6 @@ class Vq final : public Layer {
            : quantize_after_ > 0              ? "(vq) begins to quantize after some steps"
                                               : "";
   }
-  std::string needs_one_rank() const override {
-    return quantize_after_ > 0 ? "(vq, quantize_after) starts its codebook from keys of the first rank" : "";
-  }
 
  private:
   struct State final : LayerState {
@@ -195,13 +192,16 @@ bool Vq::reads_linear(const Pass& pass) const {
   return !pass.training && !pass.tape.recording() && longest > kLinearFrom * shape_.codewords;
 }
 
-/// Codewords from means of consecutive keys (docs/layers/vq.md, Start of the codebook), with fresh moments; too few
-/// keys change nothing.
+/// Codewords from means of consecutive keys of the first rank (docs/layers/vq.md, Start of the codebook), with fresh
+/// moments; too few keys change nothing.
 void Vq::start_codebook(Pass& pass, const Tensor& k) {
   is_start_pending_ = false;
   const int64_t hop = pass.tokens() / shape_.codewords;
   if (hop == 0) { return; }
-  run(pass.stream(), VqStart{codebook_->value, k.view({pass.tokens(), shape_.kv_heads, shape_.key_dim}), hop});
+  if (pass.ranks == nullptr || pass.ranks->rank() == 0) {
+    run(pass.stream(), VqStart{codebook_->value, k.view({pass.tokens(), shape_.kv_heads, shape_.key_dim}), hop});
+  }
+  if (pass.ranks != nullptr) { pass.ranks->from_first(pass.stream(), codebook_->value); }
   codebook_->reset_moments(pass.stream());
 }
 

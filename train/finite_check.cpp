@@ -13,7 +13,7 @@ int64_t blocks_of(const Param& p) { return (p.value.numel() + kSumSquaresBlock -
 
 FiniteCheck::FiniteCheck(const ParamStore& params, const LaneMemories* memories, Arena& arena) {
   for (const auto& p : params.all()) {
-    const bool is_fast = p->spec.kind == ParamKind::fast && memories == nullptr;
+    const bool is_fast = p->spec.kind == ParamKind::fast && (memories == nullptr || !p->is_of_lane());
     if (is_fast || p->spec.kind == ParamKind::state) { carried_.push_back({p.get(), p->value}); }
   }
   if (memories != nullptr) {

@@ -275,11 +275,22 @@ StepEnd GradientExchange::finish(Stream& stream, int64_t step, std::span<const d
   rules_.valid_tokens = static_cast<double>(std::max<int64_t>(valid_targets, 1));
   const StepDecision decision = decide_step(records, layout_, rules_);
   spread(stream, decision);
+  reset_moments(stream);
   optimizer_.apply(stream, step,
                    {.loss = decision.loss, .applies = decision.applies, .norm = decision.norm, .clip = decision.clip},
                    parts_);
   if (shares_moments_ && decision.applies) { gather_values(stream); }
   return {optimizer_.finish(stream, after_update()), decision.stop};
+}
+
+/// A layer that starts a parameter anew sets its count of updates to 0 (Param::reset_moments).
+void GradientExchange::reset_moments(Stream& stream) {
+  for (size_t i = 0; shares_moments_ && i < slices_.size(); ++i) {
+    if (optimizer_.rules()[slices_[i].rule].param->updates == 0) {
+      fill_zero(stream, parts_[i].m);
+      fill_zero(stream, parts_[i].v);
+    }
+  }
 }
 
 /// Values that other ranks have updated. The gradients are of no use any more: values travel in their place.
@@ -325,7 +336,7 @@ void GradientExchange::verify(Stream& stream) {
   std::vector<uint64_t> own;
   std::vector<const Param*> compared;
   for (const auto& p : params_.all()) {
-    if (p->spec.kind == ParamKind::fast) { continue; }  // each lane has its own
+    if (p->is_of_lane()) { continue; }
     compared.push_back(p.get());
     own.push_back(hash_of(stream, p->value));
     own.push_back(static_cast<uint64_t>(p->updates));

@@ -78,6 +78,7 @@ class GradientExchange {
   StepRecord make_record(Stream& stream, std::span<const double> losses, bool wants_stop);
   void spread(Stream& stream, const StepDecision& decision);
   void find_parts();
+  void reset_moments(Stream& stream);
   void gather_values(Stream& stream);
   /// Where the gradients of the first own lane go, and in the end the sum of all.
   const Buffer& first_buffer() const { return buffers_.back(); }

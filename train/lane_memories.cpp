@@ -8,7 +8,7 @@ LaneMemories::LaneMemories(const Ranks& ranks, ParamStore& params, int own_lanes
     : ranks_(ranks), own_lanes_(own_lanes), work_(work) {
   for (int lane = 0; lane < own_lanes; ++lane) {
     for (const auto& p : params.all()) {
-      if (p->spec.kind != ParamKind::fast) { continue; }
+      if (!p->is_of_lane()) { continue; }
       Tensor values = p->value;
       if (lane > 0) {
         values =

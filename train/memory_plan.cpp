@@ -85,7 +85,7 @@ MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks) {
   settings.document_mask = config.train.document_mask;
   {
     const CarriedState aside(memory.stream, memory.work, memory.model.params());
-    run_micro_batch(memory.model, memory.stream, memory.work, rows, settings, row_loss);
+    memory.run_validation(rows, rows.rows, settings, row_loss);
   }
   settings.training = true;
   memory.model.begin_step(memory.stream, 0);

@@ -21,6 +21,8 @@ void run_pass(Model& model, Stream& stream, Arena& work, const Rows& rows, const
   pass.seed = settings.seed;
   pass.step = settings.step;
   pass.statistics = settings.statistics;
+  pass.ranks = settings.ranks;
+  pass.all_rows = settings.all_rows;
   const Var hidden = model.hidden(pass, tensors.inputs);
   model.loss(pass, hidden, tensors.targets, tensors.row_loss, 1.0, tensors.scale);
   if (backward) { tape.backward(); }

@@ -12,6 +12,8 @@ struct PassSettings {
   uint64_t seed = 0;
   int64_t step = 0;
   Statistics* statistics = nullptr;
+  RankExchange* ranks = nullptr;      // of several ranks
+  const AllRows* all_rows = nullptr;  // for models that read the rows of all ranks
 };
 
 /// What a pass reads and writes on the device, of n tokens.

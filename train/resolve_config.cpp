@@ -8,6 +8,7 @@
 #include "core/read_all.h"
 #include "data/shards/dataset.h"
 #include "data/tokenizer/tokenizer.h"
+#include "layers/model.h"
 #include "train/choose_device.h"
 #include "train/run_config.h"
 
@@ -111,8 +112,14 @@ bool allows(int64_t lanes, int ranks) {
 }
 
 /// The lanes, and how many rows each has in a micro-batch (docs/distributed.md, Lanes).
-void resolve_split(RunConfig& config, int ranks, const std::optional<StoredSplit>& stored) {
+void resolve_split(RunConfig& config, int ranks, std::optional<StoredSplit> stored) {
   TrainConfig& train = config.train;
+  const bool reads_all_rows = !Model(config.model).needs_all_rows().empty();
+  if (reads_all_rows && stored && stored->lanes != ranks) {
+    // One lane a rank. The rows that share an update stay.
+    const int64_t rows = stored->lanes * stored->micro_batch_size.value_or(0);
+    stored = StoredSplit{ranks, rows % ranks == 0 ? rows / ranks : 0};
+  }
   const bool keeps_lanes = stored && allows(stored->lanes, ranks);
   const int64_t lanes = train.lanes.value_or(keeps_lanes ? stored->lanes : ranks);
   check_lanes(static_cast<int>(lanes), ranks, config.place("train.lanes"));
@@ -131,9 +138,11 @@ void resolve_split(RunConfig& config, int ranks, const std::optional<StoredSplit
     throw config.error("train.micro_batch_size", fmt::format("{:d} rows in {}", *train.micro_batch_size, parts),
                        fmt::format("lanes x micro_batch_size to divide train.batch_size = {:d}", train.batch_size));
   }
-  if (train.fast_batch && *train.fast_batch != *train.micro_batch_size) {
+  const int64_t fast_batch = reads_all_rows ? group : *train.micro_batch_size;
+  if (train.fast_batch && *train.fast_batch != fast_batch) {
     throw config.error("train.fast_batch", std::to_string(*train.fast_batch),
-                       fmt::format("{:d}, the rows of a micro-batch", *train.micro_batch_size));
+                       fmt::format("{:d}, the rows of a micro-batch{}", fast_batch,
+                                   reads_all_rows && ranks > 1 ? " of all ranks" : ""));
   }
 }
 

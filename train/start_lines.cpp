@@ -82,7 +82,7 @@ std::string describe_run(const RunConfig& config, const TrainingState& memory) {
   text += t.device != "auto" ? "\n" : " (train.device is auto" + (has_fallen_back ? " " + gpu_problem() : "") + ")\n";
   if (memory.stream.on_gpu()) {
     const std::vector<std::string> reasons =
-        reasons_against_graphs(config, memory.own_lanes(), memory.model, memory.stream);
+        reasons_against_graphs(config, memory.own_lanes(), memory.ranks.get(), memory.model, memory.stream);
     text += reasons.empty() ? "launches: as CUDA graphs\n" : "launches: one by one, not as CUDA graphs\n";
     for (const std::string& reason : reasons) { text += "  " + reason + "\n"; }
   }

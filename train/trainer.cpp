@@ -161,8 +161,11 @@ bool Trainer::add_validation_group(ValidationSource& source, int64_t first, cons
     std::vector<double> losses(rows.targets.size());
     if (rows.rows > 0) {
       const Tensor row_loss = memory_->row_loss.tensor().slice(0, {rows.rows * rows.length});
-      run_micro_batch(memory_->model, memory_->stream, memory_->work, rows, settings, row_loss);
+      memory_->run_validation(rows, rows.rows, settings, row_loss);
       copy_to_host(memory_->stream, losses.data(), row_loss);
+    } else if (memory_->ranks && memory_->ranks->shares_rows()) {  // others wait for a pass of this rank
+      memory_->run_validation(source.read(0, 1), 0, settings,
+                              memory_->row_loss.tensor().slice(0, {config_.train.sequence_length}));
     }
     words.push_back(std::bit_cast<uint64_t>(std::accumulate(losses.begin(), losses.end(), 0.0)));
     words.push_back(static_cast<uint64_t>(

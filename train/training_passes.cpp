@@ -4,42 +4,51 @@
 
 namespace hebb {
 
-std::vector<std::string> reasons_against_graphs(const RunConfig& config, int own_lanes, const Model& model,
-                                                const Stream& stream) {
+std::vector<std::string> reasons_against_graphs(const RunConfig& config, int own_lanes, const RankPasses* ranks,
+                                                const Model& model, const Stream& stream) {
   if (!stream.on_gpu()) { return {"the device is not a GPU"}; }
   if (!config.train.cuda_graphs) { return {"train.cuda_graphs is false"}; }
   if (config.train.document_mask) { return {"with train.document_mask launches differ from batch to batch"}; }
   if (own_lanes > 1) { return {"the lanes of a rank have gradients in turn at several places"}; }
-  return model.needs_host();
+  return ranks != nullptr && ranks->shares_rows() ? model.needs_all_rows() : model.needs_host();
 }
 
-TrainingPasses::TrainingPasses(const RunConfig& config, int own_lanes, Model& model, Stream& stream, Arena& state,
-                               Arena& work)
+TrainingPasses::TrainingPasses(const RunConfig& config, int own_lanes, RankPasses* ranks, Model& model, Stream& stream,
+                               Arena& state, Arena& work)
     : model_(model),
       stream_(stream),
       work_(work),
-      uses_graphs_(reasons_against_graphs(config, own_lanes, model, stream).empty()) {
+      uses_graphs_(reasons_against_graphs(config, own_lanes, ranks, model, stream).empty()),
+      ranks_(ranks) {
   const int64_t rows = *config.train.micro_batch_size, length = config.train.sequence_length;
   inputs_ = Buffer(state, {rows * length}, DType::i32, "inputs");
   targets_ = Buffer(state, {rows * length}, DType::i32, "targets");
   row_loss_ = Buffer(state, {rows * length}, DType::f64, "losses of a micro-batch");
   scale_ = Buffer(state, {1}, DType::f64, "scale of losses");
-  if (!config.train.document_mask) { rows_.emplace(Rows::streams(stream, state, rows, length)); }
+  if (!config.train.document_mask) {
+    rows_.emplace(Rows::streams(stream, state, rows, length));
+    if (ranks != nullptr && ranks->shares_rows()) { all_rows_.emplace(ranks->whole(stream, state)); }
+  }
 }
 
 void TrainingPasses::begin_step(double scale) { copy_to_device(stream_, scale_, &scale); }
 
-void TrainingPasses::run(const MicroBatch& rows, const PassSettings& settings, const Tensor& row_loss) {
+void TrainingPasses::run(const MicroBatch& rows, PassSettings settings, const Tensor& row_loss) {
   HEBB_ASSERT(rows.rows * rows.length == inputs_.tensor().numel());
   copy_to_device(stream_, inputs_, rows.inputs.data());
   copy_to_device(stream_, targets_, rows.targets.data());
   const PassTensors tensors{inputs_, targets_, row_loss_, scale_};
+  settings.ranks = ranks_;
+  settings.all_rows = all_rows_ ? &*all_rows_ : nullptr;
   // A pass with statistics waits for the device.
   if (uses_graphs_ && settings.statistics == nullptr) {
     run_repeated(tensors, settings);
   } else if (rows_) {
     run_pass(model_, stream_, work_, *rows_, tensors, settings);
   } else {
+    std::optional<AllRows> all;
+    if (ranks_ != nullptr && ranks_->shares_rows()) { all.emplace(ranks_->gather(stream_, work_, rows, rows.rows)); }
+    settings.all_rows = all ? &*all : nullptr;
     run_pass(model_, stream_, work_, make_rows(stream_, work_, rows, true), tensors, settings);
   }
   copy(stream_, row_loss, row_loss_);

@@ -3,8 +3,7 @@
 #include <optional>
 
 #include "core/launch_graph.h"
-#include "train/micro_batch.h"
-#include "train/run_config.h"
+#include "train/rank_passes.h"
 
 namespace hebb {
 
@@ -12,14 +11,15 @@ namespace hebb {
 /// that repeat can be launched as CUDA graphs (docs/training.md).
 class TrainingPasses {
  public:
-  /// `config` must be resolved; own_lanes: of this rank; the others outlive this. Memory that stays comes from `state`,
-  /// temporary memory from `work`.
-  TrainingPasses(const RunConfig& config, int own_lanes, Model& model, Stream& stream, Arena& state, Arena& work);
+  /// `config` must be resolved; own_lanes: of this rank; ranks: null for one; the others outlive this. Memory that
+  /// stays comes from `state`, temporary memory from `work`.
+  TrainingPasses(const RunConfig& config, int own_lanes, RankPasses* ranks, Model& model, Stream& stream, Arena& state,
+                 Arena& work);
 
   /// Before the first pass of a step: gradients are those of `scale` times the sum of losses.
   void begin_step(double scale);
   /// Forward and backward pass of micro_batch_size rows; gradients add up. row_loss [tokens] f64.
-  void run(const MicroBatch& rows, const PassSettings& settings, const Tensor& row_loss);
+  void run(const MicroBatch& rows, PassSettings settings, const Tensor& row_loss);
 
   /// [1] f64: that of the step.
   const Tensor& scale() const { return scale_; }
@@ -37,13 +37,15 @@ class TrainingPasses {
   Arena& work_;
   bool uses_graphs_;
   Buffer inputs_, targets_, row_loss_, scale_;
+  RankPasses* ranks_;
   std::optional<Rows> rows_;              // where all micro-batches have the same structure
+  std::optional<AllRows> all_rows_;       // then, where layers read those of all ranks
   std::map<int64_t, Repeated> repeated_;  // by random window
 };
 
 /// Why no pass of the run is launched as a graph: one reason a line, empty where they are (docs/training.md:
-/// train.cuda_graphs).
-std::vector<std::string> reasons_against_graphs(const RunConfig& config, int own_lanes, const Model& model,
-                                                const Stream& stream);
+/// train.cuda_graphs). own_lanes: of this rank; ranks: null for one.
+std::vector<std::string> reasons_against_graphs(const RunConfig& config, int own_lanes, const RankPasses* ranks,
+                                                const Model& model, const Stream& stream);
 
 }  // namespace hebb

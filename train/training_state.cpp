@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/gemm/gemm.h"
@@ -17,26 +18,28 @@ Recompute recompute_mode(const std::string& name) {
                            : Recompute::none;
 }
 
-/// Errors: ConfigError for layers whose state does not cross lanes or ranks.
+/// Errors: ConfigError for layers whose state does not cross the lanes of a rank.
 void check_layers(const RunConfig& config, int ranks, const Model& model) {
-  const auto refuse = [&](const std::string& path, int64_t found, const std::vector<std::string>& reasons) {
-    if (!reasons.empty()) { throw config.error(path, fmt::format("{:d}", found), "1: " + reasons.front()); }
-  };
-  if (GradientExchange::is_needed(config.train)) { refuse("train.lanes", *config.train.lanes, model.needs_one_lane()); }
-  if (ranks > 1) { refuse("number of ranks", ranks, model.needs_one_rank()); }
+  const int64_t lanes = config.train.lanes.value_or(1);
+  if (const std::vector<std::string> reasons = model.needs_all_rows(); lanes != ranks && !reasons.empty()) {
+    throw config.error("train.lanes", fmt::format("{:d}", lanes), fmt::format("{:d}: {}", ranks, reasons.front()));
+  }
 }
 
-bool has_fast_weights(const Model& model) { return model.params().count(ParamKind::fast) > 0; }
+bool has_lane_memories(const Model& model) {
+  const auto& params = model.params().all();
+  return std::any_of(params.begin(), params.end(), [](const auto& p) { return p->is_of_lane(); });
+}
 
 }  // namespace
 
-TrainingState::TrainingState(const RunConfig& config, const Ranks& ranks, DeviceKind device, int64_t reserve_state,
+TrainingState::TrainingState(const RunConfig& config, const Ranks& group, DeviceKind device, int64_t reserve_state,
                              int64_t reserve_work)
     : state(device, "model and optimizer memory"),
       work(device, "work memory"),
       model(config.model),
       micro_batch_tokens_(*config.train.micro_batch_size * config.train.sequence_length) {
-  check_layers(config, ranks.size(), model);
+  check_layers(config, group.size(), model);
   const bool has_lanes = GradientExchange::is_needed(config.train);
   stream.device = device;
   stream.counted = device_of(config, !stream.counting());
@@ -46,26 +49,37 @@ TrainingState::TrainingState(const RunConfig& config, const Ranks& ranks, Device
   model.set_recompute(recompute_mode(config.train.recompute));
   model.params().allocate(
       state, dtype_of_precision(*config.train.precision), true,
-      {.gradients = !has_lanes, .moments = !GradientExchange::shares_moments(config.train, ranks.size())});
+      {.gradients = !has_lanes, .moments = !GradientExchange::shares_moments(config.train, group.size())});
   const Schedule schedule(config.schedule, config.optimizer.lr, config.train.steps);
   optimizer = std::make_unique<Optimizer>(config.optimizer, schedule, model.params(), state);
   if (has_lanes) {
-    exchange = std::make_unique<GradientExchange>(config, ranks, model.params(), *optimizer, device, state);
+    exchange = std::make_unique<GradientExchange>(config, group, model.params(), *optimizer, device, state);
     exchange->initialize(stream);
-    if (has_fast_weights(model)) {
-      memories = std::make_unique<LaneMemories>(ranks, model.params(), own_lanes(), state, work);
+    if (has_lane_memories(model)) {
+      memories = std::make_unique<LaneMemories>(group, model.params(), own_lanes(), state, work);
     }
   }
   finite = std::make_unique<FiniteCheck>(model.params(), memories.get(), state);
-  passes = std::make_unique<TrainingPasses>(config, own_lanes(), model, stream, state, work);
+  if (group.size() > 1) {
+    ranks = std::make_unique<RankPasses>(config, group, !model.needs_all_rows().empty(), device);
+  }
+  passes = std::make_unique<TrainingPasses>(config, own_lanes(), ranks.get(), model, stream, state, work);
   if (passes->uses_graphs() && !exchange) { optimizer->use_graphs(); }
-  row_loss = Buffer(state, {config.train.tokens_per_step() / ranks.size()}, DType::f64, "losses of a step");
+  row_loss = Buffer(state, {config.train.tokens_per_step() / group.size()}, DType::f64, "losses of a step");
 }
 
 void TrainingState::begin_step(int64_t step, double scale) {
   model.params().zero_grads(stream);
   model.begin_step(stream, step);
   passes->begin_step(scale);
+}
+
+void TrainingState::run_validation(const MicroBatch& rows, int64_t own, PassSettings settings, const Tensor& row_loss) {
+  settings.ranks = ranks.get();
+  std::optional<AllRows> all;
+  if (ranks && ranks->shares_rows()) { all.emplace(ranks->gather(stream, work, rows, own)); }
+  settings.all_rows = all ? &*all : nullptr;
+  run_micro_batch(model, stream, work, rows, settings, row_loss);
 }
 
 void TrainingState::start_lanes() {

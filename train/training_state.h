@@ -18,19 +18,22 @@ struct TrainingState {
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<FiniteCheck> finite;
   std::unique_ptr<GradientExchange> exchange;  // null: one lane
-  std::unique_ptr<LaneMemories> memories;      // null: one lane, or no fast weights
+  std::unique_ptr<LaneMemories> memories;      // null: one lane, or no fast weights of lanes
+  std::unique_ptr<RankPasses> ranks;           // null: one rank
   std::unique_ptr<TrainingPasses> passes;
   Buffer row_loss;  // [own rows of a step * T] f64, in the order of Batch::micro
 
   /// `config` must be resolved for so many ranks and outlive this. reserve_*: see Arena::reserve. Errors: ConfigError
   /// for layers that cannot be trained in lanes or by several ranks.
-  TrainingState(const RunConfig& config, const Ranks& ranks, DeviceKind device, int64_t reserve_state,
+  TrainingState(const RunConfig& config, const Ranks& group, DeviceKind device, int64_t reserve_state,
                 int64_t reserve_work);
 
   int own_lanes() const { return exchange ? exchange->own_lanes() : 1; }
 
   /// Before the passes of step `step`: gradients will be those of `scale` times the sum of losses.
   void begin_step(int64_t step, double scale);
+  /// A pass outside of training: row_loss [rows.rows * length] f64. The first `own` rows count for other ranks.
+  void run_validation(const MicroBatch& rows, int64_t own, PassSettings settings, const Tensor& row_loss);
   /// After values have been loaded or made.
   void start_lanes();
   /// Around the passes of each own lane.

@@ -107,7 +107,9 @@ RunConfig mixed_run(const TempFolder& folder, const std::string& changes) {
 }
 
 /// Both layers with fast weights, `sync` local or global.
-RunConfig memory_run(const TempFolder& folder, const std::string& changes, const std::string& sync = "local") {
+RunConfig memory_run(const TempFolder& folder, const std::string& changes, const std::string& fwpkm_sync = "local",
+                     std::string fwmlp_sync = "") {
+  if (fwmlp_sync.empty()) { fwmlp_sync = fwpkm_sync; }
   RunConfig config = test_run(folder, changes, false);
   config.model = ModelConfig();
   Json model = parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 2, "layers": {
@@ -117,7 +119,8 @@ RunConfig memory_run(const TempFolder& folder, const std::string& changes, const
                  "fm": {"type": "fwmlp", "key_dim": 4, "value_dim": 4, "fast_dim": 5, "chunk_size": 6, "lr": 0.05}},
                  "pattern": [{"mixer": "att", "ffn": "m", "memory": "fw"}, {"mixer": "att", "ffn": "m", "memory": "fm"}]})",
                           "model.json");
-  for (const char* layer : {"fw", "fm"}) { model.find("layers")->find(layer)->set("sync", Json(sync)); }
+  model.find("layers")->find("fw")->set("sync", Json(fwpkm_sync));
+  model.find("layers")->find("fm")->set("sync", Json(fwmlp_sync));
   Fields::read(model, "model", config.model);
   return config;
 }
@@ -208,6 +211,111 @@ TEST_CASE("lanes of a run that goes on with other lanes take the memories in tur
   REQUIRE(run_split(
               folder / "run", [&] { return memory_run(folder, changes(folder, 3)); }, {.ranks = 3}, heard) == 0);
   CHECK(heard.has("2 memories in the checkpoint, 3 lanes; lane l takes memory l mod 2"));
+}
+
+TEST_CASE("one memory for the rows of all ranks is that of one rank with these rows", "[fast]") {
+  const TempFolder folder;
+  const int ranks = GENERATE(2, 4);
+  const bool masked = GENERATE(false, true);
+  CAPTURE(ranks, masked);
+  const auto run = [&](const fs::path& to, int lanes) {
+    const Json train = Json::object({{"micro_batch_size", Json(4 / lanes)}, {"document_mask", Json(masked)}});
+    REQUIRE(run_split(to, [&] { return memory_run(folder, changes(folder, lanes, train.dump()), "global"); },
+                      {.ranks = lanes}) == 0);
+  };
+  run(folder / "one", 1);
+  run(folder / "ranks", ranks);
+  const std::vector<std::string> expected = metrics_of(folder / "one"), found = metrics_of(folder / "ranks");
+  REQUIRE((found.size() == expected.size() && found.size() == 7 + 3));
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Json one = parse_json(expected[i], "one"), many = parse_json(found[i], "many");
+    CHECK(many.at("loss").as_double() == Catch::Approx(one.at("loss").as_double()).epsilon(1e-11));
+  }
+  for (const char* name : {"blocks.0.memory.keys", "blocks.0.memory.values", "blocks.1.memory.w_up"}) {
+    CAPTURE(name);
+    const auto memory = [&](const fs::path& from, int64_t step) {
+      return SafetensorsFile(checkpoint_in(from, step) / "model.safetensors").doubles(name);
+    };
+    const std::vector<double> one = memory(folder / "one", 7), many = memory(folder / "ranks", 7);
+    CHECK(one != memory(folder / "one", 1));
+    for (size_t i = 0; i < one.size(); ++i) { REQUIRE(many[i] == Catch::Approx(one[i]).epsilon(1e-8).margin(1e-11)); }
+  }
+  CHECK_FALSE(fs::exists(checkpoint_in(folder / "ranks", 7) / "fast.rank0.safetensors"));
+}
+
+TEST_CASE("a run with one memory for all rows has the same bytes however it is run", "[fast]") {
+  const TempFolder folder;
+  const auto make = [&](const std::string& train) {
+    return [&, train] { return memory_run(folder, changes(folder, 2, train), "global"); };
+  };
+  REQUIRE(run_split(folder / "whole", make("{}"), {.ranks = 2, .zero = 0}) == 0);
+  REQUIRE(run_split(folder / "shared", make("{}"), {.ranks = 2, .zero = 1, .bucket_mib = 1}) == 0);
+  check_same(folder / "whole", folder / "shared", 7);
+  REQUIRE(run_split(folder / "again", make(R"({"recompute": "block"})"), {.ranks = 2}) == 0);
+  check_same(folder / "whole", folder / "again", 7);
+  for (int start = 0; start < 3; ++start) {
+    REQUIRE(run_split(folder / "parts", make(R"({"max_minutes": 1e-9})"), {.ranks = 2, .zero = start % 2}) == 75);
+  }
+  REQUIRE(run_split(folder / "parts", make("{}"), {.ranks = 2}) == 0);
+  check_same(folder / "whole", folder / "parts", 7);
+}
+
+TEST_CASE("a memory of each lane beside one for all rows", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] { return memory_run(folder, changes(folder, 2), "global", "local"); };
+  REQUIRE(run_split(folder / "run", make, {.ranks = 2}) == 0);
+  const auto lane = [&](int l) {
+    return SafetensorsFile(checkpoint_in(folder / "run", 7) / ("fast.rank" + std::to_string(l) + ".safetensors"));
+  };
+  CHECK(lane(0).doubles("blocks.1.memory.w_up") != lane(1).doubles("blocks.1.memory.w_up"));
+  CHECK_THROWS(lane(0).doubles("blocks.0.memory.keys"));
+}
+
+TEST_CASE("a codebook starts from the keys of the first rank", "[fast]") {
+  const TempFolder folder;
+  const auto make = [&](int lanes) {
+    return [&, lanes] {
+      RunConfig config = test_run(folder, changes(folder, lanes), false);
+      config.model = ModelConfig();
+      Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 2, "layers": {
+                     "m": {"type": "swiglu", "intermediate_size": 8},
+                     "vq": {"type": "vq", "num_heads": 2, "head_dim": 4, "codebook_size": 3, "quantize_after": 3}},
+                     "pattern": [{"mixer": "vq", "ffn": "m"}]})",
+                              "model.json"),
+                   "model", config.model);
+      return config;
+    };
+  };
+  REQUIRE(run_split(folder / "one", make(4), {.ranks = 1}) == 0);
+  for (const Split& split : {Split{2, 1}, Split{4, 0}, Split{4, 1}}) {
+    CAPTURE(split.ranks, split.zero);
+    const fs::path other = folder / ("ranks" + std::to_string(split.ranks) + std::to_string(split.zero));
+    REQUIRE(run_split(other, make(4), split) == 0);
+    for (const int64_t step : {3, 4, 7}) { check_same(folder / "one", other, step); }
+  }
+  const auto state = [&](int64_t step, const char* name) {
+    return SafetensorsFile(checkpoint_in(folder / "one", step) / "optimizer.safetensors").integers(name);
+  };
+  CHECK(state(3, "blocks.0.mixer.k_proj.weight.t") == std::vector<int64_t>{3});
+  CHECK(state(7, "blocks.0.mixer.codebook.t") == std::vector<int64_t>{4});
+}
+
+TEST_CASE("ranks that change keep the rows that share an update", "[fast]") {
+  const TempFolder folder;
+  const auto resolved = [&](int ranks, std::optional<int64_t> fast_batch = {}) {
+    RunConfig config = memory_run(folder, changes(folder, 1), "global");
+    config.train.lanes = std::nullopt;
+    config.train.micro_batch_size = std::nullopt;
+    config.train.fast_batch = fast_batch;
+    resolve(config, ranks, true, StoredSplit{.lanes = 4, .micro_batch_size = 1});
+    return config.train;
+  };
+  CHECK((resolved(2).lanes == 2 && resolved(2).micro_batch_size == 2));
+  CHECK((!resolved(1).lanes && resolved(1).micro_batch_size == 4));
+  CHECK((resolved(3).lanes == 3 && resolved(3).micro_batch_size == 4));  // 4 rows are no multiple of 3
+  CHECK(resolved(2, 4).fast_batch == 4);
+  CHECK_THROWS_WITH(resolved(2, 2),
+                    Catch::Contains("train.fast_batch: found 2, expected 4, the rows of a micro-batch of all ranks"));
 }
 
 TEST_CASE("a run goes on with other numbers of ranks as if nothing had happened", "[fast]") {
