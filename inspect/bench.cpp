@@ -37,6 +37,7 @@ RunConfig bench_run(ModelConfig model, const Compute& compute, const BenchSteps&
   run.train.sequence_length = steps.length;
   run.train.steps = steps.warmup + steps.steps + kApart;
   run.train.allow_tf32 = steps.allow_tf32;
+  run.train.recompute = steps.recompute;
   run.train.device = compute.device == DeviceKind::cuda ? "cuda" : "cpu";
   run.train.precision = precision_name(compute.dtype);
   run.optimizer.lr = 1e-3;

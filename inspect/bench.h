@@ -22,10 +22,12 @@ struct ModelSpeed {
   double gflops() const { return tokens_per_s() * flops_per_token * 1e-9; }
 };
 
-/// `warmup` and then `steps` measured steps of `rows` rows of `length` random tokens. allow_tf32: as train.allow_tf32.
+/// `warmup` and then `steps` measured steps of `rows` rows of `length` random tokens. allow_tf32, recompute: as in
+/// `train`.
 struct BenchSteps {
   int64_t rows = 4, length = 512, warmup = 2, steps = 8;
   bool allow_tf32 = false;
+  std::string recompute = "none";
 };
 /// Sizes >= 1 but `warmup` >= 0. Errors: MemoryError where a step does not fit.
 ModelSpeed measure_model(ModelConfig config, const Compute& compute, const BenchSteps& steps);

@@ -40,17 +40,20 @@ void add_layer(Plan& plan, const Model& model, const ModelConfig& config, const 
 }
 
 /// The largest micro-batch (a divisor of the batch) whose plan fits.
-int64_t largest_fitting(const RunConfig& config, double memory_gib) {
+Fit largest_fitting(const RunConfig& config, const std::string& recompute, double memory_gib) {
   const double limit = memory_gib * 1024.0 * 1024.0 * 1024.0;
-  int64_t best = 0;
+  Fit best{.recompute = recompute};
   for (int64_t micro = 1; micro <= config.train.batch_size; ++micro) {
     if (config.train.batch_size % micro != 0) { continue; }
     Json json = to_json(config);
     apply_override(json, fmt::format("train.micro_batch_size={:d}", micro));
+    apply_override(json, "train.recompute=" + recompute);
     RunConfig other;
     Fields::read(json, "", other);
-    if (static_cast<double>(plan_memory(other).total_bytes()) > limit) { break; }
-    best = micro;
+    const int64_t bytes = plan_memory(other).total_bytes();
+    if (static_cast<double>(bytes) > limit) { break; }
+    best.micro_batch = micro;
+    best.bytes = bytes;
   }
   return best;
 }
@@ -127,7 +130,12 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
   plan.steps = config.train.steps;
   plan.tokens = plan.steps * config.train.tokens_per_step();
   plan.memory = plan_memory(config);
-  if (options.memory_gib) { plan.largest_micro_batch = largest_fitting(config, *options.memory_gib); }
+  if (options.memory_gib) {
+    for (const char* recompute : {"none", "mixer", "ffn", "block"}) {
+      plan.fits.push_back(largest_fitting(config, recompute, *options.memory_gib));
+      if (recompute == config.train.recompute) { plan.largest_micro_batch = plan.fits.back().micro_batch; }
+    }
+  }
   if (options.tokens_per_s) { plan.hours = static_cast<double>(plan.tokens) / *options.tokens_per_s / 3600.0; }
   if (options.open_data) { plan.data = data_plan(config); }
   return plan;

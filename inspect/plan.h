@@ -30,6 +30,13 @@ struct LayerPlan {
   std::vector<int64_t> state_bytes;  // of one, at Plan::contexts
 };
 
+/// The largest micro-batch that fits a given memory under one setting of train.recompute.
+struct Fit {
+  std::string recompute;
+  int64_t micro_batch = 0;  // rows; 0: not even one
+  int64_t bytes = 0;        // that it takes
+};
+
 /// What a model costs, before anything is trained (docs/evaluations/cost.md; docs/verbs/plan.md).
 struct Plan {
   std::string name;
@@ -46,6 +53,7 @@ struct Plan {
   std::optional<MemoryPlan> memory;
   int64_t micro_batch = 0, batch = 0, steps = 0, tokens = 0;
   std::optional<int64_t> largest_micro_batch;  // that fits a given memory
+  std::vector<Fit> fits;                       // the same for every setting of train.recompute
   std::string data;                            // rows and epochs by source, or why not known
   std::optional<double> hours;
 
@@ -55,7 +63,7 @@ struct Plan {
 };
 
 struct PlanOptions {
-  std::optional<double> memory_gib;    // find the largest micro-batch that fits
+  std::optional<double> memory_gib;    // find the largest micro-batches that fit
   std::optional<double> tokens_per_s;  // for the hours
   std::optional<int64_t> length;       // row length for a configuration without `train`
   bool open_data = true;

@@ -49,6 +49,12 @@ std::string paper_text(const std::vector<PaperFlops>& papers, double ours) {
   return t;
 }
 
+std::string fit_text(const Fit& fit) {
+  return fit.micro_batch > 0 ? fmt::format("  train.recompute={:<6} {} rows, {}\n", fit.recompute, fit.micro_batch,
+                                           format_bytes(static_cast<double>(fit.bytes)))
+                             : fmt::format("  train.recompute={:<6} no row fits\n", fit.recompute);
+}
+
 }  // namespace
 
 Json Plan::json() const {
@@ -102,7 +108,18 @@ Json Plan::json() const {
     j.set("tokens", tokens);
     j.set("data", data);
   }
-  if (largest_micro_batch) { j.set("largest_micro_batch", *largest_micro_batch); }
+  if (largest_micro_batch) {
+    j.set("largest_micro_batch", *largest_micro_batch);
+    Json list_of_fits = Json::array();
+    for (const Fit& fit : fits) {
+      Json item = Json::object();
+      item.set("recompute", fit.recompute);
+      item.set("micro_batch_size", fit.micro_batch);
+      item.set("bytes", fit.bytes);
+      list_of_fits.push(item);
+    }
+    j.set("fits", list_of_fits);
+  }
   if (hours) { j.set("hours", *hours); }
   return j;
 }
@@ -144,6 +161,7 @@ std::string Plan::text() const {
   if (largest_micro_batch) {
     t += *largest_micro_batch > 0 ? fmt::format("\nlargest micro-batch that fits: {} rows\n", *largest_micro_batch)
                                   : std::string("\nnot even one row per micro-batch fits\n");
+    for (const Fit& fit : fits) { t += fit_text(fit); }
   }
   if (hours) { t += fmt::format("\ntime at the given speed: {}\n", format_duration(*hours * 3600)); }
   return t;

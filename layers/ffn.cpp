@@ -22,7 +22,7 @@ class Swiglu final : public Layer {
   Var forward(Pass& pass, Var x, LayerState*) override {
     const Var gate = linear(pass.tape, x, pass.param(*gate_));  // [N, n]
     const Var up = linear(pass.tape, x, pass.param(*up_));
-    return linear(pass.tape, swiglu(pass.tape, gate, up), pass.param(*down_));
+    return swiglu_linear(pass.tape, gate, up, pass.param(*down_));
   }
 
   std::unique_ptr<LayerState> make_state(Arena&, int64_t, DType) const override { return nullptr; }

@@ -80,7 +80,8 @@ void add_plan_verb(Command program) {
   verb.option("CONFIG", o->words, "Configurations (a model object or a run), and changes to them as key=value")
       .required();
   verb.flag("--json", o->json, "Machine-readable output");
-  verb.option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits [GiB]").above(0);
+  verb.option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits, for each train.recompute [GiB]")
+      .above(0);
   verb.option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]").above(0);
   verb.option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]").at_least(1);
   verb.option("--ranks", o->ranks, "Plan data parallel over so many ranks, and over fewer")

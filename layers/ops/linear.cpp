@@ -1,18 +1,74 @@
 #include "layers/ops/linear.h"
 
+#include "kernels/activation/activation.h"
 #include "kernels/bias/bias.h"
 #include "kernels/gemm/gemm.h"
 
 namespace hebb {
 namespace {
 
-const Tensor& operand(const Tape& tape, Var weight, Var x) {
-  return tape.dtype(weight) == tape.dtype(x) ? tape.value(weight) : tape.matrix(weight);
+const Tensor& operand(const Tape& tape, Var weight, DType dtype) {
+  return tape.dtype(weight) == dtype ? tape.value(weight) : tape.matrix(weight);
+}
+
+/// y = x weightᵀ.
+void multiply(Tape& tape, const Tensor& y, const Tensor& x, Var weight) {
+  const int64_t out = tape.shape(weight)[0], in = tape.shape(weight)[1];
+  run(tape.stream(), Gemm{.c = y,
+                          .a = x,
+                          .b = operand(tape, weight, x.dtype),
+                          .m = x.numel() / in,
+                          .n = out,
+                          .k = in,
+                          .ldc = out,
+                          .lda = in,
+                          .ldb = in,
+                          .trans_a = false,
+                          .trans_b = true,
+                          .accumulate = false,
+                          .alpha = 1.0});
+}
+
+/// d_weight (+)= d_yᵀ x, if anybody wants it.
+void multiply_for_weight(Tape& tape, Var weight, const Tensor& d_y, const Tensor& x) {
+  const int64_t out = tape.shape(weight)[0], in = tape.shape(weight)[1];
+  if (const GradSlot d = tape.grad_slot(weight)) {
+    run(tape.stream(), Gemm{.c = d.tensor,
+                            .a = d_y,
+                            .b = x,
+                            .m = out,
+                            .n = in,
+                            .k = x.numel() / in,
+                            .ldc = in,
+                            .lda = out,
+                            .ldb = in,
+                            .trans_a = true,
+                            .trans_b = false,
+                            .accumulate = d.accumulate,
+                            .alpha = 1.0});
+  }
+}
+
+/// d_x (+)= d_y weight.
+void multiply_for_input(Tape& tape, const GradSlot& d_x, const Tensor& d_y, Var weight) {
+  const int64_t out = tape.shape(weight)[0], in = tape.shape(weight)[1];
+  run(tape.stream(), Gemm{.c = d_x.tensor,
+                          .a = d_y,
+                          .b = operand(tape, weight, d_x.tensor.dtype),
+                          .m = d_x.tensor.numel() / in,
+                          .n = in,
+                          .k = out,
+                          .ldc = in,
+                          .lda = out,
+                          .ldb = in,
+                          .trans_a = false,
+                          .trans_b = false,
+                          .accumulate = d_x.accumulate,
+                          .alpha = 1.0});
 }
 
 struct LinearNode final : Node {
   Var x, weight, bias, y;  // [N, in] [out, in] [out] [N, out]
-  int64_t rows, in, out;
 
   void backward(Tape& tape) override {
     Tensor d_y = tape.grad(y);
@@ -23,65 +79,61 @@ struct LinearNode final : Node {
       convert(tape.stream(), rounded, d_y);
       d_y = rounded;
     }
-    if (const GradSlot d = tape.grad_slot(weight)) {
-      run(tape.stream(), Gemm{.c = d.tensor,
-                              .a = d_y,
-                              .b = tape.value(x),
-                              .m = out,
-                              .n = in,
-                              .k = rows,
-                              .ldc = in,
-                              .lda = out,
-                              .ldb = in,
-                              .trans_a = true,
-                              .trans_b = false,
-                              .accumulate = d.accumulate,
-                              .alpha = 1.0});
+    multiply_for_weight(tape, weight, d_y, tape.value(x));
+    if (const GradSlot d = tape.grad_slot(x)) { multiply_for_input(tape, d, d_y, weight); }
+  }
+};
+
+struct SwigluLinearNode final : Node {
+  Var gate, up, weight, y;  // [N, in] [N, in] [out, in] [N, out]
+
+  void backward(Tape& tape) override {
+    const Tensor d_y = tape.grad(y);
+    if (tape.wants_grad(weight)) {
+      const Buffer act = tape.scratch(tape.shape(gate), tape.dtype(gate), "swiglu again");
+      run(tape.stream(), SwigluForward{act, tape.value(gate), tape.value(up)});
+      multiply_for_weight(tape, weight, d_y, act);
     }
-    if (const GradSlot d = tape.grad_slot(x)) {
-      run(tape.stream(), Gemm{.c = d.tensor,
-                              .a = d_y,
-                              .b = operand(tape, weight, x),
-                              .m = rows,
-                              .n = in,
-                              .k = out,
-                              .ldc = in,
-                              .lda = out,
-                              .ldb = in,
-                              .trans_a = false,
-                              .trans_b = false,
-                              .accumulate = d.accumulate,
-                              .alpha = 1.0});
-    }
+    const Buffer d_act = tape.scratch(tape.shape(gate), tape.dtype(gate), "swiglu gradient");
+    multiply_for_input(tape, {.tensor = d_act, .accumulate = false}, d_y, weight);
+    const GradSlot d_gate = tape.grad_slot(gate), d_up = tape.grad_slot(up);
+    HEBB_ASSERT(d_gate && d_up && !d_gate.accumulate && !d_up.accumulate);
+    run(tape.stream(), SwigluBackward{.d_gate = d_gate.tensor,
+                                      .d_up = d_up.tensor,
+                                      .d_y = d_act,
+                                      .gate = tape.value(gate),
+                                      .up = tape.value(up)});
   }
 };
 
 }  // namespace
 
 Var linear(Tape& tape, Var x, Var weight, Var bias, std::optional<DType> dtype) {
+  const int64_t out = tape.shape(weight)[0], in = tape.shape(weight)[1], rows = tape.shape(x).numel() / in;
+  HEBB_ASSERT(rows * in == tape.shape(x).numel());
   LinearNode node;
-  node.out = tape.shape(weight)[0];
-  node.in = tape.shape(weight)[1];
-  node.rows = tape.shape(x).numel() / node.in;
-  HEBB_ASSERT(node.rows * node.in == tape.shape(x).numel());
   node.x = x;
   node.weight = weight;
   node.bias = bias;
-  node.y = tape.output({node.rows, node.out}, dtype.value_or(tape.dtype(x)), "linear");
-  run(tape.stream(), Gemm{.c = tape.value(node.y),
-                          .a = tape.value(x),
-                          .b = operand(tape, weight, x),
-                          .m = node.rows,
-                          .n = node.out,
-                          .k = node.in,
-                          .ldc = node.out,
-                          .lda = node.in,
-                          .ldb = node.in,
-                          .trans_a = false,
-                          .trans_b = true,
-                          .accumulate = false,
-                          .alpha = 1.0});
+  node.y = tape.output({rows, out}, dtype.value_or(tape.dtype(x)), "linear");
+  multiply(tape, tape.value(node.y), tape.value(x), weight);
   if (bias) { run(tape.stream(), AddBias{tape.value(node.y), tape.value(bias)}); }
+  const Var y = node.y;
+  tape.record(std::move(node));
+  return y;
+}
+
+Var swiglu_linear(Tape& tape, Var gate, Var up, Var weight) {
+  SwigluLinearNode node;
+  node.gate = gate;
+  node.up = up;
+  node.weight = weight;
+  node.y = tape.output({tape.shape(gate)[0], tape.shape(weight)[0]}, tape.dtype(gate), "linear");
+  {
+    const Buffer act = tape.scratch(tape.shape(gate), tape.dtype(gate), "swiglu");
+    run(tape.stream(), SwigluForward{act, tape.value(gate), tape.value(up)});
+    multiply(tape, tape.value(node.y), act, weight);
+  }
   const Var y = node.y;
   tape.record(std::move(node));
   return y;

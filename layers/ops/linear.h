@@ -11,4 +11,8 @@ namespace hebb {
 /// out forward, twice that backward.
 Var linear(Tape& tape, Var x, Var weight, Var bias = {}, std::optional<DType> dtype = {});
 
+/// linear(swiglu(gate, up), weight) with the same bits: gate, up [N, in], weight [out, in]. It keeps gate and up alone;
+/// the backward pass makes silu(gate) * up again.
+Var swiglu_linear(Tape& tape, Var gate, Var up, Var weight);
+
 }  // namespace hebb

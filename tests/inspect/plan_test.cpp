@@ -48,6 +48,10 @@ TEST_CASE("a plan of a run names its batch, speed and the largest micro-batch th
   CHECK_THAT(plan.text(),
              Contains("largest micro-batch that fits: 4 rows") && Contains("time at the given speed: 00:00:36"));
   CHECK(plan.json().at("flops").at("total").as_double() == plan.training_flops());
+  REQUIRE(plan.fits.size() == 4);
+  CHECK_THAT(plan.text(), Contains("train.recompute=block  4 rows, "));
+  CHECK(plan.fits.front().bytes > plan.fits.back().bytes);  // none, block
+  CHECK(plan.json().at("fits").items().size() == 4);
   options.memory_gib = 1e-9;
   CHECK_THAT(plan_run(config, options).text(), Contains("not even one row"));
 }

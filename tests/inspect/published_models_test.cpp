@@ -256,3 +256,14 @@ TEST_CASE("a shrunken copy of every configuration takes a training step", "[slow
     fs::remove_all(out);
   }
 }
+
+TEST_CASE("models of level 8 fit a GPU of 80 GB with four rows of 8,192 tokens", "[fast]") {
+  constexpr double kFree = 78.5 * 1024 * 1024 * 1024;  // of an H100's 79.6 GiB; the driver keeps the rest
+  for (const char* name : {"sdm/L08-gdn.json", "sdm/L08-full.json", "sdm/L08-sdm.json"}) {
+    RunConfig run = read_run_config(path_of(name), {"train.device=cuda", "train.precision=bf16"});
+    resolve(run, 1, false);
+    INFO(name);
+    CHECK(*run.train.micro_batch_size == 4);
+    CHECK(static_cast<double>(plan_memory(run).total_bytes()) < kFree);
+  }
+}
