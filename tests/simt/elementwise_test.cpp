@@ -1,57 +1,9 @@
-// Activations, sums, conversions and the optimizer's kernels against loops in double.
+// Sums, conversions and the optimizer's kernels against loops in double.
 #include "support.h"
 
 using namespace hebb_test;
 
 namespace {
-
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
-TEMPLATE_TEST_CASE("SwiGLU and its gradient equal loops in double", "[fast]", float, hebb::bf16) {
-  const int64_t count = GENERATE(1, 37, 1000, 5003);
-  const auto gate = random_values<TestType>(count, 1, 4), up = random_values<TestType>(count, 2),
-             d_y = random_values<TestType>(count, 3);
-  std::vector<double> y, d_gate, d_up;
-  for (size_t i = 0; i < gate.size(); ++i) {
-    const double g = double(value_of(gate[i])), u = double(value_of(up[i])), d = double(value_of(d_y[i])),
-                 s = sigmoid(g);
-    y.push_back(g * s * u);
-    d_up.push_back(d * g * s);
-    d_gate.push_back(d * u * (s + g * s * (1 - s)));
-  }
-  both_ways([&] {
-    TestStream stream;
-    DeviceArray<TestType> gate_in(gate), up_in(up), d_y_in(d_y), y_out(count), d_gate_out(count), d_up_out(count);
-    device::run(stream, hebb::SwigluForward{.y = y_out.tensor(), .gate = gate_in.tensor(), .up = up_in.tensor()});
-    device::run(stream, hebb::SwigluBackward{.d_gate = d_gate_out.tensor(),
-                                             .d_up = d_up_out.tensor(),
-                                             .d_y = d_y_in.tensor(),
-                                             .gate = gate_in.tensor(),
-                                             .up = up_in.tensor()});
-    CHECK(relative_error(y_out.values(), y) < kTolerance<TestType>);
-    CHECK(relative_error(d_gate_out.values(), d_gate) < kTolerance<TestType>);
-    CHECK(relative_error(d_up_out.values(), d_up) < kTolerance<TestType>);
-  });
-}
-
-TEMPLATE_TEST_CASE("squared ReLU and its gradient equal loops in double", "[fast]", float, hebb::bf16) {
-  const int64_t count = GENERATE(1, 37, 5003);
-  const auto x = random_values<TestType>(count, 1), d_y = random_values<TestType>(count, 2);
-  std::vector<double> y, d_x;
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double positive = std::max(double(value_of(x[i])), 0.0);
-    y.push_back(positive * positive);
-    d_x.push_back(2 * positive * double(value_of(d_y[i])));
-  }
-  both_ways([&] {
-    TestStream stream;
-    DeviceArray<TestType> x_in(x), d_y_in(d_y), y_out(count), d_x_out(count);
-    device::run(stream, hebb::Relu2Forward{.y = y_out.tensor(), .x = x_in.tensor()});
-    device::run(stream, hebb::Relu2Backward{.d_x = d_x_out.tensor(), .d_y = d_y_in.tensor(), .x = x_in.tensor()});
-    CHECK(relative_error(y_out.values(), y) < kTolerance<TestType>);
-    CHECK(relative_error(d_x_out.values(), d_x) < kTolerance<TestType>);
-  });
-}
 
 TEST_CASE("fp32 and fp64 are converted into each other, rounded to nearest", "[fast]") {
   std::vector<float> single = random_values<float>(300, 1);

@@ -1,6 +1,5 @@
-// Embedding, sorting and matrix products.
+// Sorting and matrix products.
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 #include "kernels/common/cuda/sort.cuh"
@@ -70,63 +69,6 @@ TEST_CASE("a single row may be wider than a grid's second dimension") {
   device::each_element("mark_last", stream, 1, columns, MarkLast{place.data(), columns - 1});
   device::synchronize(stream);
   CHECK(place.data()[0] == 0);
-}
-
-template <class Y, class Table> void check_forward(int64_t width) {
-  const std::vector<int32_t> ids = random_ids(29, 11, 1);
-  const auto table = random_values<Table>(11 * width, 2);
-  std::vector<double> expected;
-  for (const int32_t id : ids) {
-    for (int64_t i = 0; i < width; ++i) {
-      expected.push_back(double(value_of(rounded<Y>(value_of(table[static_cast<size_t>(id * width + i)])))));
-    }
-  }
-  TestStream stream;
-  DeviceArray<int32_t> ids_in(ids);
-  DeviceArray<Table> table_in(table);
-  DeviceArray<Y> y(29 * width);
-  device::run(stream, hebb::EmbeddingForward{
-                          .y = y.tensor({29, width}), .table = table_in.tensor({11, width}), .ids = ids_in.tensor()});
-  CHECK(y.values() == expected);
-}
-
-TEST_CASE("embedding rows are copied, in every pair of types", "[fast]") {
-  const int64_t width = GENERATE(1, 20, 64, 1500);
-  both_ways([&] {
-    check_forward<float, float>(width);
-    check_forward<hebb::bf16, float>(width);
-    check_forward<hebb::bf16, hebb::bf16>(width);
-  });
-}
-
-TEMPLATE_TEST_CASE("the embedding gradient sums the rows of each id, few or many", "[fast]", float, hebb::bf16) {
-  // Vocabulary 1: one id through all chunks. 1100 tokens of width 520 exceed the workspace and go in two runs.
-  const std::array<int, 3> size = GENERATE(std::array{1, 5, 3}, std::array{70, 1, 20}, std::array{333, 4, 67},
-                                           std::array{333, 50000, 24}, std::array{1100, 70, 520});
-  const int tokens = size[0], vocab = size[1], width = size[2];
-  CAPTURE(tokens, vocab, width);
-  std::vector<int32_t> ids = random_ids(tokens, static_cast<uint32_t>(vocab), 9);
-  const auto d_y = random_values<TestType>(int64_t{tokens} * width, 1);
-  const auto before = random_values<float>(int64_t{vocab} * width, 2);
-  std::vector<double> expected = as_double(before);
-  for (size_t t = 0; t < ids.size(); ++t) {
-    for (size_t i = 0; i < static_cast<size_t>(width); ++i) {
-      expected[static_cast<size_t>(ids[t] * width) + i] += double(value_of(d_y[t * static_cast<size_t>(width) + i]));
-    }
-  }
-  std::vector<std::vector<float>> results;
-  both_ways([&] {
-    TestStream stream;
-    DeviceArray<int32_t> ids_in(ids);
-    DeviceArray<TestType> d_y_in(d_y);
-    DeviceArray<float> d_table(before);
-    device::run(stream, hebb::EmbeddingBackward{.d_table = d_table.tensor({vocab, width}),
-                                                .d_y = d_y_in.tensor({tokens, width}),
-                                                .ids = ids_in.tensor()});
-    CHECK(relative_error(d_table.values(), expected) < 1e-6);
-    results.push_back(d_table.host());
-  });
-  CHECK(results[0] == results[1]);  // bit for bit, whatever the schedule
 }
 
 template <class In, class Out> void check_gemm(bool trans_a, bool trans_b, bool accumulate) {

@@ -1,0 +1,124 @@
+// Biases, rotations, shifts, gates, skips and residuals.
+#include "kernels/bias/bias.h"
+#include "kernels/channel_skip/scratch.h"
+#include "kernels/pair_shift/scratch.h"
+#include "kernels/rope/rope.h"
+#include "kernels/sigmoid_gate/sigmoid_gate.h"
+#include "kernels/token_shift/scratch.h"
+#include "kernels/value_residual/scratch.h"
+#include "tests/op_cases/machine.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+constexpr int64_t kRows = 2, kLength = 70;
+constexpr int64_t kWidths[] = {37, 40};  // elements; packs of either type
+
+TEST_CASE("bias and column sums", "[fast]") {
+  for (const int64_t width : kWidths) {
+    check([=](Machine& m) { m.run(AddBias{m.sum({5, width}), m.parameter({width})}); });
+  }
+  for (const int64_t rows : {1, 70, 600}) {  // 600 rows: two stages
+    check([=](Machine& m) { m.run(ColumnSums{m.float_sum({37}), m.input({rows, 37})}); });
+  }
+}
+
+TEST_CASE("rotary tables", "[fast]") {
+  check(DType::f32, [](Machine& m) {
+    m.run(RopeTable{m.float_output({9, 2, 3}), {}, 1000, {.theta = 500.0, .dims = 6}});
+    const RopeSpec two_launches{
+        .theta = 1e6, .dims = 1030, .yarn = true, .factor = 4, .original = 64, .attention_factor = 1.3};
+    m.run(RopeTable{m.float_output({4, 2, 515}), m.integers({2, 2}, {0, 1, -7000, -7000}), 0, two_launches});
+  });
+}
+
+TEST_CASE("rotations", "[fast]") {
+  const bool by_position = GENERATE(false, true), back = GENERATE(false, true);
+  for (const auto& [width, pairs] : {std::pair<int64_t, int64_t>{9, 3}, {40, 16}}) {  // in packs: 40
+    check([=, width = width, pairs = pairs](Machine& m) {
+      const Shape shape{2, 3, 2, width};
+      m.run(Rope{m.gradient(shape, back), m.input(shape), m.parameter({6, 2, pairs}),
+                 m.integers({2, 3}, {0, 1, 1, -1, -1, 2}), by_position ? -1 : 0, !by_position, back, back});
+    });
+  }
+}
+
+TEST_CASE("token shifts", "[fast]") {
+  const bool zero_start = GENERATE(false, true);
+  const int64_t width = zero_start ? 40 : 37;
+  check([=](Machine& m) {
+    const Shape shape{kRows, kLength, width}, more{6, 60, width};
+    m.run(TokenShiftForward{m.output(shape),
+                            m.input(shape),
+                            m.parameter({width}),
+                            {},
+                            m.integers({kRows, kLength}, documents_of_two_rows()),
+                            zero_start});
+    std::vector<int64_t> starts(360);
+    for (size_t i = 0; i < starts.size(); ++i) { starts[i] = static_cast<int64_t>(i % 60 / 7 * 7); }
+    m.run(TokenShiftBackward{m.sum(more), m.float_sum({width}), m.input(more), m.input(more), m.parameter({width}),
+                             m.integers({6, 60}, starts), zero_start, true});
+  });
+}
+
+TEST_CASE("token and pair shifts of rows that continue", "[fast]") {
+  check(DType::f32, [](Machine& m) {
+    m.run(TokenShiftForward{m.output({2, 1, 8}), m.input({2, 1, 8}), m.parameter({8}), m.input({2, 8}),
+                            m.integers({2, 1}, {-3, 0}), true});
+    m.run(PairShiftForward{m.output({2, 1, 3}), m.output({2, 1, 4}), m.input({2, 1, 3}), m.input({2, 1, 4}),
+                           m.parameter({1}), m.input({2, 3}), m.input({2, 4}), m.integers({2, 1}, {0, -2})});
+  });
+}
+
+TEST_CASE("pair shifts", "[fast]") {
+  for (const auto& [of_keys, of_values] : {std::pair<int64_t, int64_t>{5, 37}, {8, 40}}) {
+    const Shape keys{kRows, kLength, of_keys}, values{kRows, kLength, of_values};
+    check([=](Machine& m) {
+      const Tensor documents = m.integers({kRows, kLength}, documents_of_two_rows()), shift = m.parameter({1});
+      m.run(
+          PairShiftForward{m.output(keys), m.output(values), m.input(keys), m.input(values), shift, {}, {}, documents});
+      m.run(PairShiftBackward{m.output(keys), m.sum(values), m.float_sum({1}), m.input(keys), m.input(values),
+                              m.input(values), shift, documents, false, true});
+    });
+  }
+}
+
+TEST_CASE("sigmoid gates", "[fast]") {
+  for (const auto& [of_head, width] : {std::pair<bool, int64_t>{false, 37}, {false, 40}, {true, 37}, {true, 264}}) {
+    const bool by_head = of_head;
+    const Shape shape{5, 3, width}, gates = by_head ? Shape{5, 3} : shape;
+    check([=](Machine& m) {
+      m.run(SigmoidGateForward{m.output(shape), m.input(shape), m.input(gates)});
+      m.run(SigmoidGateBackward{m.sum(shape), m.gradient(gates, !by_head), m.input(shape), m.input(shape),
+                                m.input(gates), true, !by_head});
+    });
+  }
+}
+
+TEST_CASE("channel skips", "[fast]") {
+  for (const auto& [count, channels] : {std::pair<int64_t, int64_t>{6, 36}, {36, 36}, {5, 40}}) {
+    const Shape shape{70, channels}, scales{count};
+    check([=](Machine& m) {
+      m.run(ChannelSkipForward{m.sum(shape), m.input(shape), m.parameter(scales)});
+      m.run(
+          ChannelSkipBackward{m.sum(shape), m.float_sum(scales), m.input(shape), m.input(shape), m.parameter(scales)});
+    });
+  }
+}
+
+TEST_CASE("value residuals", "[fast]") {
+  const bool gated = GENERATE(false, true);
+  for (const int64_t width : kWidths) {
+    const Shape shape{70, width};
+    check([=](Machine& m) {
+      const auto mix = [&] { return gated ? m.input(shape) : m.parameter({width}); };
+      m.run(ValueResidualForward{m.output(shape), m.input(shape), m.input(shape), mix(), gated});
+      m.run(ValueResidualBackward{m.sum(shape), m.output(shape), gated ? m.sum(shape) : m.float_sum({width}),
+                                  m.input(shape), m.input(shape), m.input(shape), mix(), gated, true, false, true});
+    });
+  }
+}
+
+}  // namespace

@@ -1,0 +1,149 @@
+// The mesa recurrence, by steps and by chunks, forward and backward.
+#include "kernels/mesanet/scratch.h"
+
+#include <algorithm>
+
+#include "tests/op_cases/chunk_grids.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+// Solutions of systems with condition numbers of some tens, in fp32; the CPU's fp32 kernels stay within as much.
+constexpr double kMesaTolerance = 5e-5;
+
+struct Sizes {
+  int64_t length, heads, dk, dv, chunk;
+  std::vector<int64_t> doc_start;
+
+  Shape keys() const { return {2, length, heads, dk}; }
+  Shape values() const { return {2, length, heads, dv}; }
+  Shape gates() const { return {2, length, heads}; }
+  Shape states(int64_t columns) const { return {2, heads, dk, columns}; }
+};
+
+struct Inputs {
+  Tensor q, k, v, a, b, lambda_raw, doc_start;
+
+  Inputs(Machine& m, const Sizes& s)
+      : q(m.input(s.keys())),
+        k(m.input(s.keys(), 1.5 / std::sqrt(static_cast<double>(s.dk)))),
+        v(m.input(s.values())),
+        a(m.values(s.gates(), decays(s.gates(), 3, 1))),
+        b(m.input(s.gates(), 2)),
+        lambda_raw(m.parameter({s.heads, s.dk})),
+        doc_start(m.integers({2, s.length}, s.doc_start)) {}
+};
+
+MesaRule gradients(int64_t steps, double epsilon) { return {false, steps, epsilon, 0.3}; }
+MesaRule exact() { return {true, 0, 0, 0.3}; }
+
+void check_forward(const Sizes& s, const MesaRule& rule, bool carried, bool reports) {
+  check(DType::f32, [&](Machine& m) {
+    const Inputs in(m, s);
+    // What rounding leaves of residuals that converged differs.
+    const bool residual = reports && !rule.exact && rule.steps < 10;
+    m.run(MesaForward{.o = m.output(s.values()),
+                      .x = reports ? m.float_output(s.keys()) : Tensor{},
+                      .residual = residual ? m.float_output(s.gates()) : Tensor{},
+                      .keys = carried ? m.float_sum(s.states(s.dk), 0) : Tensor{},
+                      .values = carried ? m.float_sum(s.states(s.dv)) : Tensor{},
+                      .q = in.q,
+                      .k = in.k,
+                      .v = in.v,
+                      .a = in.a,
+                      .b = in.b,
+                      .lambda_raw = in.lambda_raw,
+                      .doc_start = in.doc_start,
+                      .grid = chunk_grid(m, s.doc_start, s.length, s.chunk),
+                      .rule = rule},
+          kMesaTolerance);
+  });
+}
+
+void check_backward(const Sizes& s, const MesaRule& rule, bool accumulate) {
+  check(DType::f32, [&](Machine& m) {
+    const Inputs in(m, s);
+    m.run(MesaBackward{.d_q = m.output(s.keys()),
+                       .d_k = m.output(s.keys()),
+                       .d_v = m.output(s.values()),
+                       .d_a = m.gradient(s.gates(), accumulate),
+                       .d_b = m.gradient(s.gates(), accumulate),
+                       .d_lambda_raw = m.float_sum({s.heads, s.dk}),
+                       .d_o = m.input(s.values()),
+                       .x = m.parameter(s.keys()),
+                       .q = in.q,
+                       .k = in.k,
+                       .v = in.v,
+                       .a = in.a,
+                       .b = in.b,
+                       .lambda_raw = in.lambda_raw,
+                       .doc_start = in.doc_start,
+                       .grid = chunk_grid(m, s.doc_start, s.length, s.chunk),
+                       .rule = rule,
+                       .accumulate_a = accumulate,
+                       .accumulate_b = accumulate},
+          kMesaTolerance);
+  });
+}
+
+const Sizes kDocuments{41, 2, 9, 13, 15, documents_of_two_rows(41)};
+
+TEST_CASE("chunked mesa recurrence", "[fast]") {
+  const MesaRule rule = GENERATE(gradients(30, 0), gradients(5, 0.1), exact());
+  check_forward(kDocuments, rule, false, true);
+}
+
+TEST_CASE("chunked mesa recurrence with a carried memory", "[fast]") {
+  Sizes s{37, 1, 6, 5, 17, std::vector<int64_t>(74)};
+  std::fill_n(s.doc_start.begin(), 37, -5);  // continues
+  check_forward(s, gradients(30, 0), true, false);
+  s.chunk = 64;  // one chunk a row
+  check_forward(s, exact(), true, false);
+}
+
+TEST_CASE("gradients of the chunked mesa recurrence", "[fast]") {
+  const MesaRule rule = GENERATE(gradients(30, 0), gradients(5, 0.1), exact());
+  check_backward(kDocuments, rule, GENERATE(false, true));
+}
+
+TEST_CASE("gradients of mesa chunks larger than a tile", "[fast]") {
+  check_backward({69, 1, 67, 66, 66, std::vector<int64_t>(138)}, gradients(4, 0), false);
+}
+
+TEST_CASE("more chunks of the mesa recurrence than a GPU takes at a time", "[fast]") {
+  const Sizes s{65, 4, 2, 1, 1, std::vector<int64_t>(130)};
+  check_forward(s, gradients(2, 0.1), true, true);
+  check_backward(s, gradients(2, 0.1), false);
+}
+
+// For the thread sanitizer: both kinds of solves, chunks that follow each other.
+TEST_CASE("the chunked mesa recurrence and its gradients do not race", "[threads]") {
+  const MesaRule rule = GENERATE(gradients(2, 0.1), exact());
+  const Sizes s{5, 1, 3, 4, 2, std::vector<int64_t>(10)};
+  check_forward(s, rule, true, true);
+  check_backward(s, rule, false);
+}
+
+TEST_CASE("steps of the mesa recurrence", "[fast]") {
+  const MesaRule rule = GENERATE(gradients(30, 0), gradients(3, 0.1), exact());
+  const Sizes s{3, 2, 9, 37, 0, {-2, -2, 2, 0, 0, 0}};
+  check(DType::f32, [&](Machine& m) {
+    const Inputs in(m, s);
+    m.run(MesaSteps{.o = m.output(s.values()),
+                    .keys = m.float_sum(s.states(s.dk), 0),
+                    .values = m.float_sum(s.states(s.dv)),
+                    .q = in.q,
+                    .k = in.k,
+                    .v = in.v,
+                    .a = in.a,
+                    .b = in.b,
+                    .lambda_raw = in.lambda_raw,
+                    .doc_start = in.doc_start,
+                    .rule = rule},
+          kMesaTolerance);
+  });
+}
+
+}  // namespace
