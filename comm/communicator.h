@@ -94,6 +94,20 @@ class Communicator {
 /// Copies bytes on the stream's device unless both are the same place.
 void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes);
 
+/// One of several ranks that are not there, for the counting device: nothing moves.
+class PlannedCommunicator final : public Communicator {
+ public:
+  PlannedCommunicator(int rank, int size) : Communicator(rank, size) {}
+  const char* engine() const override { return "planned"; }
+
+ private:
+  void do_exchange(Stream&, std::span<const Piece>) override { HEBB_ASSERT(false); }
+  void do_broadcast(Stream&, void*, int64_t, int) override { HEBB_ASSERT(false); }
+  void do_sum(Stream&, int64_t*, int64_t) override { HEBB_ASSERT(false); }
+  void do_any(Stream&, uint8_t*, int64_t) override { HEBB_ASSERT(false); }
+  void do_barrier(Stream&) override { HEBB_ASSERT(false); }
+};
+
 /// The one rank of a run without others, on any device.
 class SelfCommunicator final : public Communicator {
  public:

@@ -95,6 +95,22 @@ int device_count() {
   return count;
 }
 
+namespace {
+
+/// As nvidia-smi writes it.
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    if (i == 0 || (i >= 4 && i <= 10 && i % 2 == 0)) { text += '-'; }
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+}  // namespace
+
 DeviceInfo device_info() {
   int index = 0;
   check(cudaGetDevice(&index), "cudaGetDevice");
@@ -106,7 +122,8 @@ DeviceInfo device_info() {
           .total_bytes = static_cast<int64_t>(total),
           .free_bytes = static_cast<int64_t>(free),
           .multiprocessors = properties.multiProcessorCount,
-          .capability = properties.major * 10 + properties.minor};
+          .capability = properties.major * 10 + properties.minor,
+          .uuid = uuid_text(properties.uuid)};
 }
 
 int multiprocessors() { return attribute(cudaDevAttrMultiProcessorCount); }

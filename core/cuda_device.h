@@ -19,6 +19,7 @@ struct DeviceInfo {
   int64_t total_bytes = 0, free_bytes = 0;
   int multiprocessors = 0;
   int capability = 0;  // 90 for sm_90
+  std::string uuid{};  // "GPU-5fd4f087-86f3-7a43-b711-4771313afc50"; empty in the emulator
 };
 
 /// Number of devices that this process can use; 0 where there is no driver, no device, or no code for it in this build.

@@ -111,7 +111,9 @@ RankGroupOptions rank_options(const RunConfig& config, const RunOptions& run, co
   if (options.uses_gpu) {
     const int index = visible_gpus() > 1 ? launched.local_rank.value_or(0) : 0;
     cuda::use_device(index);
-    options.device = cuda::device_info().name;
+    const cuda::DeviceInfo device = cuda::device_info();
+    options.device = device.name;
+    options.gpu_id = device.uuid;
   }
 #endif
   options.build = version_text();

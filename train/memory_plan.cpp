@@ -12,6 +12,8 @@
 #ifdef HEBB_HAVE_CUDA
 #include "core/cuda_device.h"
 #endif
+#include "comm/meeting.h"
+#include "core/hash.h"
 #include "core/progress.h"
 #include "train/micro_batch.h"
 #include "train/training_state.h"
@@ -99,6 +101,36 @@ MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks) {
   plan.work_bytes = memory.work.peak_bytes();
   plan.work_peak = memory.work.peak_table();
   return plan;
+}
+
+MemoryPlan plan_rank_memory(const RunConfig& config, int ranks) {
+  if (ranks == 1) { return plan_memory(config); }
+  PlannedCommunicator communicator(0, ranks);
+  FlightLog flight;
+  return plan_memory(config, Ranks(communicator, flight));
+}
+
+void check_host_memory(HostExchange& ranks, int64_t own_bytes) {
+  if (ranks.communicator().size() == 1) { return; }
+  const Member self = this_member(ranks.communicator().rank());
+  const uint64_t host = fnv1a64(self.host + " " + self.boot);
+  // All ranks look before one of them reserves anything.
+  const std::vector<uint64_t> all = ranks.gather(std::vector<uint64_t>{
+      host, static_cast<uint64_t>(own_bytes), static_cast<uint64_t>(available_memory_bytes(DeviceKind::cpu))});
+  uint64_t needed = 0, available = std::numeric_limits<uint64_t>::max(), here = 0;
+  for (size_t at = 0; at < all.size(); at += 3) {
+    if (all[at] != host) { continue; }
+    here += 1;
+    needed += all[at + 1];
+    available = std::min(available, all[at + 2]);
+  }
+  if (needed <= available) { return; }
+  throw MemoryError(
+      "memory plan",
+      fmt::format("the {} ranks on {} do not fit (found {} available, expected {}: {} for this one); fewer "
+                  "ranks on this host, or a smaller train.micro_batch_size, need less",
+                  here, self.host, format_bytes(static_cast<double>(available)),
+                  format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(own_bytes))));
 }
 
 std::string describe(const MemoryPlan& plan, size_t rows) {

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/host_exchange.h"
 #include "core/arena.h"
 #include "train/ranks.h"
 #include "train/run_config.h"
@@ -24,6 +25,13 @@ struct MemoryPlan {
 /// device. With a document mask eight documents a row are assumed.
 /// `config` must be resolved for so many ranks. The plan is that of one rank.
 MemoryPlan plan_memory(const RunConfig& config, const Ranks& ranks = {});
+
+/// That of the first of so many ranks, which are not there.
+MemoryPlan plan_rank_memory(const RunConfig& config, int ranks);
+
+/// Memory of all ranks of a host together. Errors: MemoryError where the ranks of this one need more than it has. Every
+/// rank calls it, before it reserves any. own_bytes: what this rank will take of the host's memory.
+void check_host_memory(HostExchange& ranks, int64_t own_bytes);
 
 /// The plan as lines of text: totals, then the largest `rows` entries of the peak.
 std::string describe(const MemoryPlan& plan, size_t rows = 12);

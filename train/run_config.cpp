@@ -92,6 +92,14 @@ void size_fields(Fields& f, TrainConfig& c) {
           "batch.");
 }
 
+std::string reason_against_zero(int64_t zero) {
+  if (zero == 2) {
+    return "0 or 1: shards of gradients would be sent after every micro-batch to save 4 bytes a parameter";
+  }
+  if (zero == 3) { return "0 or 1: shards of values would be gathered twice in every micro-batch"; }
+  return "0 or 1";
+}
+
 void machine_fields(Fields& f, TrainConfig& c) {
   f.field("device", c.device)
       .one_of({"auto", "cpu", "cuda"})
@@ -111,10 +119,10 @@ void machine_fields(Fields& f, TrainConfig& c) {
           "What is computed again in the backward pass instead of kept; same bits. May differ when a run is resumed.");
   f.field("zero", c.zero)
       .min(0)
-      .max(1)
       .help(
-          "1: each rank keeps a part of the optimizer's moments, with the same bits. Default: 1 for several ranks. May "
-          "differ when a run is resumed.");
+          "0, or 1: each rank keeps a part of the optimizer's moments, with the same bits. Default: 1 for several "
+          "ranks. May differ when a run is resumed.");
+  f.require(c.zero.value_or(0) <= 1, "zero", reason_against_zero(c.zero.value_or(0)));
   f.object("comm", c.comm).help("How ranks meet and exchange. May differ when a run is resumed.");
   f.field("allow_tf32", c.allow_tf32).help("GPU: matrix products of fp32 round their operands to TF32.");
   f.field("cuda_graphs", c.cuda_graphs)

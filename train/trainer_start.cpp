@@ -61,6 +61,7 @@ void Trainer::start(const RunOptions& options, const std::string& banner) {
 }
 
 void Trainer::reserve_memory() {
+  if (device_of(config_) == DeviceKind::cpu) { check_host_memory(host_, plan_.total_bytes()); }
   const int64_t available = available_memory_bytes(device_of(config_));
   if (plan_.total_bytes() > available) {
     const Arena::Use largest = plan_.work_peak.empty() ? Arena::Use{"nothing", 0} : plan_.work_peak.front();

@@ -5,6 +5,7 @@
 
 #include "comm/bucket_layout.h"
 #include "comm/thread_communicator.h"
+#include "core/host.h"
 #include "core/parallel.h"
 #include "tests/train/run_fixture.h"
 
@@ -457,6 +458,19 @@ TEST_CASE("metrics of several ranks say what communication costs", "[fast]") {
     CHECK((sent > expected && sent < 1.05 * expected));
   }
   CHECK(steps == 7);
+}
+
+TEST_CASE("the ranks of a host share its memory", "[fast]") {
+  const int64_t available = available_memory_bytes(DeviceKind::cpu);
+  const auto check = [&](int64_t each) {
+    run_ranks(3, [&](Communicator& communicator) {
+      HostExchange host(communicator, DeviceKind::cpu);
+      check_host_memory(host, each);
+    });
+  };
+  CHECK_NOTHROW(check(available / 8));
+  CHECK_THROWS_WITH(check(available / 2), Catch::Contains("the 3 ranks on " + host_name() + " do not fit") &&
+                                              Catch::Contains("for this one"));
 }
 
 TEST_CASE("an error of one rank ends the others", "[fast]") {

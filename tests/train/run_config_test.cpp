@@ -201,3 +201,12 @@ TEST_CASE("a tokenizer with more ids than the model is refused before training, 
   CHECK_THROWS_WITH(with("258"), "bytes: a tokenizer with more ids than the model (found 259, expected at most 258)");
   CHECK_NOTHROW(with("259"));
 }
+
+TEST_CASE("train.zero 2 and 3 are refused with the reason", "[fast]") {
+  const TempFolder folder;
+  CHECK_NOTHROW(read(folder, {"train.zero=1"}));
+  CHECK_THROWS_WITH(read(folder, {"train.zero=2"}),
+                    Contains("train.zero: found 2, expected 0 or 1: shards of gradients"));
+  CHECK_THROWS_WITH(read(folder, {"train.zero=3"}), Contains("train.zero: found 3, expected 0 or 1: shards of values"));
+  CHECK_THROWS_WITH(read(folder, {"train.zero=4"}), Contains("train.zero: found 4, expected 0 or 1"));
+}
