@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "comm/bucket_layout.h"
+#include "comm/communicator.h"
 #include "comm/lanes.h"
 #include "core/progress.h"
 #include "layers/model.h"
@@ -19,7 +20,7 @@ struct Preset {
 };
 constexpr Preset kInside[] = {{"nvlink", 330}, {"pcie", 20}};
 constexpr Preset kOutside[] = {{"ib400", 42}, {"eth100", 1.25}};  // a card per GPU; a port per host of 8
-constexpr double kLatencyInside = 20e-6, kLatencyOutside = 40e-6, kBucketMib = 64;
+constexpr double kLatencyInside = 20e-6, kLatencyOutside = 40e-6;
 constexpr double kMemoryBytesPerSecond = 2.5e12;  // of a GPU, for AdamW
 
 template <size_t n> double read_speed(const std::string& text, const Preset (&presets)[n], const std::string& whole) {
@@ -91,46 +92,69 @@ LinkSpeed read_link(const std::string& text) {
   return {read_speed(text.substr(0, colon), kInside, text), read_speed(out, kOutside, text)};
 }
 
-RankPlan plan_ranks(const RunConfig& config, const RankPlanOptions& options) {
+namespace {
+
+/// What a run with so many ranks needs and sends. Sets lanes and `zero` of the configuration.
+RankPlanRow plan_row(RunConfig& config, int ranks, bool has_zero, const BucketLayout& layout) {
+  TrainConfig& train = config.train;
+  if (!has_zero) { train.zero = ranks > 1 ? 1 : 0; }
+  PlannedCommunicator communicator(0, ranks);
+  FlightLog flight;
+  RankPlanRow row;
+  row.ranks = ranks;
+  row.zero = static_cast<int>(*train.zero);
+  row.memory = ranks == 1 ? plan_memory(config) : plan_memory(config, Ranks(communicator, flight));
+  row.micro_batches = train.batch_size / (*train.micro_batch_size * ranks);
+  // Sums of gradients to their owners; then all of them, or new values, from there to all.
+  const int64_t element = *train.precision == "fp64" ? 8 : 4;
+  row.reduce_bytes = layout.size() * element / ranks * (ranks - 1);
+  row.gather_bytes = row.reduce_bytes;
+  return row;
+}
+
+void check_split(const RunConfig& config, const RankPlanOptions& options, int lanes) {
+  check_lanes(lanes, options.ranks, config.place("train.lanes"));
+  const int64_t micro = *config.train.micro_batch_size, group = micro * lanes;
+  if (config.train.batch_size % group != 0) {
+    throw config.error("train.batch_size", std::to_string(config.train.batch_size),
+                       "a multiple of " + std::to_string(group) + " = " + std::to_string(lanes) +
+                           " lanes x train.micro_batch_size " + std::to_string(micro));
+  }
+}
+
+}  // namespace
+
+RankPlan plan_ranks(RunConfig config, const RankPlanOptions& options) {
   const int per_host = options.ranks_per_host > 0 ? std::min(options.ranks_per_host, options.ranks) : options.ranks;
   if (options.ranks % per_host != 0) {
     throw ConfigError("--ranks-per-host", std::to_string(per_host),
                       "a divisor of --ranks " + std::to_string(options.ranks));
   }
-  const int64_t micro = *config.train.micro_batch_size, group = micro * options.ranks;
-  if (config.train.batch_size % group != 0) {
-    throw config.error("train.batch_size", std::to_string(config.train.batch_size),
-                       "a multiple of " + std::to_string(group) + " = " + std::to_string(options.ranks) +
-                           " ranks x train.micro_batch_size " + std::to_string(micro));
-  }
+  const int lanes = static_cast<int>(config.train.lanes.value_or(options.ranks));
+  check_split(config, options, lanes);
+  if (lanes > 1) { config.train.lanes = lanes; }
+  const bool has_zero = !config.where("train.zero").empty();
   std::vector<int64_t> trained;
   const Sizes s = sizes_of(config, trained);
-  const BucketLayout layout(trained, options.ranks, static_cast<int64_t>(kBucketMib));
+  const BucketLayout layout(trained, lanes, config.train.comm.value_or(CommConfig{}).bucket_mib);
   RankPlan plan;
-  plan.lanes = options.ranks;
-  plan.allowed = allowed_sizes(options.ranks);
+  plan.lanes = lanes;
+  plan.allowed = allowed_sizes(lanes);
   plan.buckets = layout.buckets();
   plan.is_timed = options.tokens_per_s.has_value();
   for (const int ranks : plan.allowed) {
-    RankPlanRow row;
-    row.ranks = ranks;
+    if (ranks > options.ranks) { break; }
+    RankPlanRow row = plan_row(config, ranks, has_zero, layout);
     row.hosts = (ranks + per_host - 1) / per_host;
-    row.micro_batches = config.train.batch_size / (micro * ranks);
-    const double share = static_cast<double>(ranks - 1) / ranks, b = s.element_bytes;
-    row.reduce_bytes = b * s.parameters * share;
-    row.gather_bytes = (2 * s.copied + b * (s.parameters - s.copied)) * share;
-    // Copies; a gradient buffer per open subtree of lanes; moments, and masters where there are copies, in shards.
-    const double sharded = 2 * b * s.parameters + (s.copied > 0 ? b * s.parameters : 0);
-    row.state_bytes = (s.copied > 0 ? 2 * s.copied : b * s.parameters) +
-                      b * s.parameters * LaneSums::buffers(plan.lanes / ranks) + sharded / ranks;
     if (options.tokens_per_s) {
-      const double micro_seconds = static_cast<double>(micro * config.train.sequence_length) / *options.tokens_per_s;
+      const int64_t tokens = *config.train.micro_batch_size * config.train.sequence_length;
+      const double micro_seconds = static_cast<double>(tokens) / *options.tokens_per_s;
       const Prediction p = predict(row, s, options.link, static_cast<double>(plan.buckets), micro_seconds);
       row.step_seconds = p.step_seconds;
       row.exposed_seconds = p.exposed_seconds;
       row.efficiency = p.efficiency;
     }
-    plan.rows.push_back(row);
+    plan.rows.push_back(std::move(row));
   }
   return plan;
 }
@@ -144,7 +168,12 @@ Json RankPlan::json() const {
                              {"micro_batches", r.micro_batches},
                              {"reduce_bytes", r.reduce_bytes},
                              {"gather_bytes", r.gather_bytes},
-                             {"state_bytes", r.state_bytes}});
+                             {"zero", r.zero},
+                             {"memory", Json::object({{"parameters", r.memory.parameter_bytes},
+                                                      {"gradients", r.memory.gradient_bytes},
+                                                      {"optimizer", r.memory.optimizer_bytes},
+                                                      {"work", r.memory.work_bytes},
+                                                      {"total", r.memory.total_bytes()}})}});
     if (is_timed) {
       row.set("step_ms", 1e3 * r.step_seconds);
       row.set("exposed_ms", 1e3 * r.exposed_seconds);
@@ -160,15 +189,16 @@ std::string RankPlan::text() const {
   for (const int size : allowed) { sizes += (sizes.empty() ? "" : ", ") + std::to_string(size); }
   std::string t = "\nranks with the same bits, for " + std::to_string(lanes) + " lanes: " + sizes + "; " +
                   std::to_string(buckets) + " buckets\n";
-  char line[160];
-  std::snprintf(line, sizeof line, "%6s %6s %13s %14s %14s %14s", "ranks", "hosts", "micro-batches", "reduce sent",
-                "gather sent", "state");
+  char line[200];
+  std::snprintf(line, sizeof line, "%6s %6s %5s %13s %14s %14s %14s %14s", "ranks", "hosts", "zero", "micro-batches",
+                "reduce sent", "gather sent", "state", "memory");
   t += line;
   t += is_timed ? "    step ms   exposed  efficiency\n" : "\n";
   for (const RankPlanRow& r : rows) {
-    std::snprintf(line, sizeof line, "%6d %6d %13lld %14s %14s %14s", r.ranks, r.hosts,
-                  static_cast<long long>(r.micro_batches), format_bytes(r.reduce_bytes).c_str(),
-                  format_bytes(r.gather_bytes).c_str(), format_bytes(r.state_bytes).c_str());
+    const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
+    std::snprintf(line, sizeof line, "%6d %6d %5d %13lld %14s %14s %14s %14s", r.ranks, r.hosts, r.zero,
+                  static_cast<long long>(r.micro_batches), bytes(r.reduce_bytes).c_str(), bytes(r.gather_bytes).c_str(),
+                  bytes(r.memory.state_bytes()).c_str(), bytes(r.memory.total_bytes()).c_str());
     t += line;
     std::snprintf(line, sizeof line, " %10.1f %9.2f %10.1f%%", 1e3 * r.step_seconds, 1e3 * r.exposed_seconds,
                   100 * r.efficiency);

@@ -23,9 +23,10 @@ struct RankPlanOptions {
 /// A run with W ranks and lanes L, which all rows of a table share.
 struct RankPlanRow {
   int ranks = 1, hosts = 1;
-  int64_t micro_batches = 0;                  // of a rank and step
-  double reduce_bytes = 0, gather_bytes = 0;  // sent by a rank and step
-  double state_bytes = 0;                     // parameters, gradients, optimizer of a rank
+  int zero = 0;                                // train.zero
+  int64_t micro_batches = 0;                   // of a rank and step
+  int64_t reduce_bytes = 0, gather_bytes = 0;  // sent by a rank and step
+  MemoryPlan memory;                           // of rank 0, as its run reserves it
   // Where the speed of one device is known:
   double step_seconds = 0, exposed_seconds = 0, efficiency = 0;
 };
@@ -42,8 +43,9 @@ struct RankPlan {
   std::string text() const;
 };
 
-/// config: resolved, with the micro-batch of one rank. Errors: ConfigError for ranks that do not divide the batch, or
-/// no multiple of ranks_per_host.
-RankPlan plan_ranks(const RunConfig& config, const RankPlanOptions& options);
+/// config: resolved, with the micro-batch of one rank; train.lanes are those of the plan, by default as many as ranks.
+/// Errors: ConfigError for ranks that do not divide the batch, that the lanes do not allow, or no multiple of
+/// ranks_per_host, and for layers that cannot be trained so.
+RankPlan plan_ranks(RunConfig config, const RankPlanOptions& options);
 
 }  // namespace hebb

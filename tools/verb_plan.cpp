@@ -19,11 +19,12 @@ struct Options {
   bool json = false, skip_data = false;
 };
 
-/// A run configuration; without a micro-batch of its own, that of one of so many ranks.
+/// A run configuration; without a micro-batch of its own, that of one of its lanes, or of so many ranks.
 RunConfig resolved(const std::string& path, const std::vector<std::string>& overrides, int ranks) {
   RunConfig config = read_run_config(path, overrides);
-  if (!config.train.micro_batch_size && config.train.batch_size % ranks == 0) {
-    config.train.micro_batch_size = config.train.batch_size / ranks;
+  const int64_t lanes = config.train.lanes.value_or(ranks);
+  if (!config.train.micro_batch_size && config.train.batch_size % lanes == 0) {
+    config.train.micro_batch_size = config.train.batch_size / lanes;
   }
   resolve(config, 1, false);
   return config;

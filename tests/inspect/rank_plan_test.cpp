@@ -1,8 +1,14 @@
 #include "inspect/rank_plan.h"
 
+#include "comm/bucket_layout.h"
+#include "comm/step_record.h"
+#include "comm/thread_communicator.h"
+#include "core/parallel.h"
 #include "layers/model.h"
 #include "tests/test.h"
 #include "tests/train/run_fixture.h"
+#include "train/micro_batch.h"
+#include "train/training_state.h"
 
 using namespace hebb;
 using namespace hebb::testing;
@@ -19,11 +25,65 @@ RunConfig run_of(const TempFolder& folder, int ranks) {
   return config;
 }
 
-double parameters(const RunConfig& config) {
-  const Model model(config.model);
-  double n = 0;
-  for (const auto& p : model.params().all()) { n += p->trained() ? static_cast<double>(p->spec.shape.numel()) : 0; }
-  return n;
+/// What rank 0 of a run reserves, and sends in a step.
+struct StepAccount {
+  int64_t state_bytes = 0, work_bytes = 0, exchanged_bytes = 0, gathered_bytes = 0;
+};
+
+/// The passes and the update of a step on rows of zeros.
+void do_step(const RunConfig& config, TrainingState& memory) {
+  const TrainConfig& train = config.train;
+  const int64_t tokens = *train.micro_batch_size * train.sequence_length;
+  const MicroBatch rows(*train.micro_batch_size, train.sequence_length);
+  PassSettings settings;
+  settings.training = true;
+  memory.begin_step(0, 1.0 / static_cast<double>(train.tokens_per_step()));
+  const int64_t count = memory.row_loss.tensor().numel() / tokens;
+  for (int64_t lane = 0; lane < memory.own_lanes(); ++lane) {
+    memory.begin_lane(static_cast<int>(lane));
+    for (int64_t i = lane; i < count; i += memory.own_lanes()) {
+      memory.passes->run(rows, settings, memory.row_loss.tensor().slice(i * tokens, {tokens}));
+    }
+    memory.end_lane();
+  }
+  memory.finish_step(0, train.tokens_per_step(), false);
+}
+
+std::vector<int64_t> trained_sizes(const Model& model) {
+  std::vector<int64_t> sizes;
+  for (const auto& p : model.params().all()) {
+    if (p->trained()) { sizes.push_back(p->spec.shape.numel()); }
+  }
+  return sizes;
+}
+
+StepAccount account_of_step(RunConfig config, int ranks, int zero) {
+  config.train.lanes = 4;
+  config.train.zero = zero;
+  StepAccount account;
+  run_ranks(ranks, [&](Communicator& communicator) {
+    FlightLog flight;
+    const Ranks self(communicator, flight, 1);
+    const MemoryPlan plan = plan_memory(config, self);
+    TrainingState memory(config, self, DeviceKind::cpu, plan.state_bytes(), plan.work_bytes);
+    memory.model.params().initialize(memory.stream, 1);
+    memory.start_lanes();
+    const CommCounts before = communicator.counts();
+    do_step(config, memory);
+    if (!self.is_first()) { return; }
+    const BucketLayout layout(trained_sizes(memory.model), 4, 64);
+    const RecordShape record{.ranks = ranks,
+                             .lanes = 4,
+                             .micro_batches = 1,
+                             .squares = most_segments(layout, ranks),
+                             .parameters = layout.parameters()};
+    account = {.state_bytes = memory.state.peak_bytes(),
+               .work_bytes = memory.work.peak_bytes(),
+               .exchanged_bytes = communicator.counts().exchanged_bytes - before.exchanged_bytes,
+               .gathered_bytes =
+                   communicator.counts().gathered_bytes - before.gathered_bytes - 8 * record.words() * (ranks - 1)};
+  });
+  return account;
 }
 
 }  // namespace
@@ -37,32 +97,50 @@ TEST_CASE("links are presets or numbers", "[fast]") {
   }
 }
 
-TEST_CASE("a plan of ranks counts what each sends and holds", "[fast]") {
+TEST_CASE("a plan of ranks is what the ranks reserve and send, to the byte", "[fast]") {
   const TempFolder folder;
-  const RunConfig config = run_of(folder, 4);
-  REQUIRE(config.train.precision == "fp64");
-  const double bytes = 8 * parameters(config);
+  const int zero = GENERATE(-1, 0);  // -1: not given
+  const auto make = [&] {
+    RunConfig config = run_of(folder, 4);
+    if (zero == 0) { config.source = parse_json(R"({"train": {"zero": 0}})", "run.json"); }
+    return config;
+  };
   const RankPlan plan =
-      plan_ranks(config, {.ranks = 4, .ranks_per_host = 2, .link = read_link("nvlink"), .tokens_per_s = {}});
-  CHECK((plan.lanes == 4 && plan.allowed == std::vector<int>{1, 2, 4} && plan.rows.size() == 3));
-  const RankPlanRow &one = plan.rows[0], &two = plan.rows[1], &four = plan.rows[2];
-  CHECK((one.reduce_bytes == 0 && one.gather_bytes == 0 && one.micro_batches == 4 && one.hosts == 1));
-  CHECK((two.reduce_bytes == bytes / 2 && two.micro_batches == 2 && two.hosts == 1));
-  CHECK((four.reduce_bytes == 3 * bytes / 4 && four.gather_bytes == four.reduce_bytes && four.micro_batches == 1 &&
-         four.hosts == 2));
-  // Values, gradients of one, two, three buffers, moments in shards.
-  CHECK(four.state_bytes == Approx(bytes * (1 + 1 + 2.0 / 4)));
-  CHECK(two.state_bytes == Approx(bytes * (1 + 2 + 2.0 / 2)));
-  CHECK(one.state_bytes == Approx(bytes * (1 + 3 + 2)));
+      plan_ranks(make(), {.ranks = 4, .ranks_per_host = 2, .link = read_link("nvlink"), .tokens_per_s = {}});
+  REQUIRE((plan.lanes == 4 && plan.allowed == std::vector<int>{1, 2, 4} && plan.rows.size() == 3));
+  for (const RankPlanRow& row : plan.rows) {
+    CAPTURE(row.ranks);
+    CHECK(row.zero == (row.ranks > 1 && zero != 0 ? 1 : 0));
+    CHECK((row.micro_batches == 4 / row.ranks && row.hosts == (row.ranks == 4 ? 2 : 1)));
+    const StepAccount account = account_of_step(make(), row.ranks, row.zero);
+    CHECK(account.state_bytes == row.memory.state_bytes());
+    CHECK(account.work_bytes == row.memory.work_bytes);
+    CHECK(account.exchanged_bytes == row.reduce_bytes);
+    CHECK(account.gathered_bytes == row.gather_bytes);
+  }
+  const Json rows = plan.json().at("rows");
+  CHECK(rows.items()[1].at("memory").at("total").as_int() == plan.rows[1].memory.total_bytes());
   CHECK_THAT(plan.text(), Contains("for 4 lanes: 1, 2, 4") && Contains("--tokens-per-s"));
+}
+
+TEST_CASE("a plan of ranks keeps the lanes of the configuration", "[fast]") {
+  const TempFolder folder;
+  RunConfig config = run_of(folder, 8);
+  config.train.lanes = 8;
+  const RankPlanOptions options{.ranks = 2, .ranks_per_host = 0, .link = read_link("nvlink"), .tokens_per_s = {}};
+  const RankPlan plan = plan_ranks(std::move(config), options);
+  CHECK((plan.lanes == 8 && plan.rows.size() == 2 && plan.rows[1].micro_batches == 4));
+  RunConfig other = run_of(folder, 6);
+  other.train.lanes = 6;
+  CHECK_THROWS_WITH(plan_ranks(std::move(other), options), Contains("found 2 ranks, expected 1, 3, 6 with 6 lanes"));
 }
 
 TEST_CASE("a plan of ranks predicts times where the speed of a device is known", "[fast]") {
   const TempFolder folder;
-  const RunConfig config = run_of(folder, 8);
+  const auto config = [&] { return run_of(folder, 8); };
   const auto efficiency = [&](const char* link, int per_host) {
     const RankPlan plan =
-        plan_ranks(config, {.ranks = 8, .ranks_per_host = per_host, .link = read_link(link), .tokens_per_s = 1e5});
+        plan_ranks(config(), {.ranks = 8, .ranks_per_host = per_host, .link = read_link(link), .tokens_per_s = 1e5});
     CHECK(plan.rows[0].efficiency == Approx(1));  // one rank has nothing to wait for
     CHECK(plan.json().at("rows").items().back().at("efficiency").as_double() == plan.rows.back().efficiency);
     return plan.rows.back().efficiency;
@@ -71,6 +149,6 @@ TEST_CASE("a plan of ranks predicts times where the speed of a device is known",
   CHECK(efficiency("nvlink:ib400", 4) > efficiency("nvlink:0.0001", 4));
   CHECK_THROWS_WITH(efficiency("nvlink", 3), Contains("--ranks-per-host"));
   CHECK_THROWS_WITH(
-      plan_ranks(config, {.ranks = 16, .ranks_per_host = 0, .link = read_link("nvlink"), .tokens_per_s = {}}),
-      Contains("train.batch_size") && Contains("a multiple of 16 = 16 ranks x"));
+      plan_ranks(config(), {.ranks = 16, .ranks_per_host = 0, .link = read_link("nvlink"), .tokens_per_s = {}}),
+      Contains("train.batch_size") && Contains("a multiple of 16 = 16 lanes x"));
 }
