@@ -10,11 +10,14 @@ namespace {
 
 struct Module {
   Communicator* (*make)();
+  void (*reduce_scatter)(float*, const float*, int64_t);
   const char* (*version)();
 };
 
+fs::path module_path() { return fs::read_symlink("/proc/self/exe").parent_path() / "libhebb_mpi.so"; }
+
 Module load() {
-  const fs::path path = fs::read_symlink("/proc/self/exe").parent_path() / "libhebb_mpi.so";
+  const fs::path path = module_path();
   if (!fs::exists(path)) {
     throw CommError("mpi",
                     "this build is without MPI, which ranks on CPUs need; install the packages libopenmpi-dev "
@@ -31,6 +34,7 @@ Module load() {
     return symbol;
   };
   return {reinterpret_cast<Communicator* (*)()>(find("hebb_mpi_communicator")),
+          reinterpret_cast<void (*)(float*, const float*, int64_t)>(find("hebb_mpi_reduce_scatter")),
           reinterpret_cast<const char* (*)()>(find("hebb_mpi_version"))};
 }
 
@@ -42,6 +46,10 @@ const Module& module() {
 }  // namespace
 
 std::unique_ptr<Communicator> load_mpi_communicator() { return std::unique_ptr<Communicator>(module().make()); }
+
+void mpi_reduce_scatter(float* to, const float* from, int64_t n) { module().reduce_scatter(to, from, n); }
+
+bool has_mpi() { return fs::exists(module_path()); }
 
 std::string mpi_version() { return module().version(); }
 

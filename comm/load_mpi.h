@@ -11,6 +11,11 @@ namespace hebb {
 
 /// What mpi_communicator.h makes.
 std::unique_ptr<Communicator> load_mpi_communicator();
+/// reduce_scatter_by_mpi(), after load_mpi_communicator(). The program exports its symbols: one of the same name would
+/// take the place of the module's.
+void mpi_reduce_scatter(float* to, const float* from, int64_t n);
+/// Whether the module is there.
+bool has_mpi();
 /// "Open MPI v4.1.4".
 std::string mpi_version();
 

@@ -128,6 +128,11 @@ class MpiCommunicator final : public Communicator {
 
 }  // namespace
 
+void reduce_scatter_by_mpi(float* to, const float* from, int64_t n) {
+  const std::vector<int> counts(static_cast<size_t>(world_size()), static_cast<int>(n));
+  check(MPI_Reduce_scatter(from, to, counts.data(), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD), "reduce-scatter");
+}
+
 std::unique_ptr<Communicator> make_mpi_communicator() {
   auto session = std::make_unique<MpiSession>();
   return std::make_unique<MpiCommunicator>(std::move(session));

@@ -31,7 +31,7 @@ std::vector<std::string> command_line() {
   return words;
 }
 
-std::vector<std::string> without(std::vector<std::string> words, const std::vector<std::string>& options) {
+std::vector<std::string> remove_options(std::vector<std::string> words, const std::vector<std::string>& options) {
   for (const std::string& option : options) {
     for (auto at = words.begin(); at != words.end();) {
       if (*at == option) {
@@ -65,6 +65,10 @@ std::string agreement(const RunConfig& config) {
 
 }  // namespace
 
+std::vector<std::string> command_line_without(const std::vector<std::string>& options) {
+  return remove_options(command_line(), options);
+}
+
 int count_ranks(const std::string& text, bool uses_gpu) {
   if (text == "all") {
     if (!uses_gpu) { throw ConfigError("--ranks", "all without a GPU", "a number of ranks"); }
@@ -91,8 +95,8 @@ int start_ranks(const RunConfig& config, const RunOptions& run, int ranks, int r
   }
   RankProcessesOptions options;
   options.program = fs::read_symlink("/proc/self/exe").string();
-  options.arguments = without(command_line(), {"--ranks", "--restart"});
-  options.arguments_again = without(options.arguments, {"--resume"});
+  options.arguments = command_line_without({"--ranks", "--restart"});
+  options.arguments_again = remove_options(options.arguments, {"--resume"});
   options.ranks = ranks;
   options.uses_gpu = uses_gpu;
   options.restarts = restarts;

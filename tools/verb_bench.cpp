@@ -1,17 +1,25 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
+#include "comm/launched_rank.h"
+#include "comm/load_mpi.h"
+#include "comm/rank_processes.h"
+#include "comm/thread_communicator.h"
 #include "core/json.h"
 #include "core/parallel.h"
 #include "core/suggest.h"
 #include "inspect/bench.h"
+#include "inspect/bench_comm.h"
 #include "inspect/bench_operations.h"
 #include "kernels/gemm/bench.h"
 #include "tools/command_line.h"
 #include "tools/options.h"
+#include "tools/train_ranks.h"
 #include "tools/verbs.h"
 #include "train/model_source.h"
 
@@ -26,6 +34,11 @@ struct Options {
   std::optional<int64_t> tokens;
   std::string against;
   bool json = false, kernels = false, decode = false, layers = false;
+  bool comm = false;  // what follows is of --comm
+  int ranks = 0;
+  std::string engine;
+  int64_t bucket_mib = 64;
+  double seconds = 0.3;
 };
 
 ModelConfig find_model(const std::string& name) {
@@ -112,7 +125,57 @@ Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
   return out;
 }
 
-void run_bench(Options o) {
+constexpr int kDefaultRanks = 4;
+
+CommBench comm_bench(const Options& o) {
+  CommBench bench{.sizes = {}, .seconds = o.seconds};
+  for (const int64_t mib : {int64_t{1}, int64_t{4}, int64_t{16}, int64_t{64}, o.bucket_mib}) {
+    bench.sizes.push_back(mib << 20);
+  }
+  return bench;
+}
+
+/// As one of several ranks.
+void measure_rank(Communicator& communicator, const Options& o, const CommBench& bench) {
+  const std::vector<CommSpeed> speeds = measure_comm(communicator, bench);
+  if (communicator.rank() != 0) { return; }
+  if (o.json) {
+    const Json json = Json::object(
+        {{"ranks", communicator.size()}, {"engine", communicator.engine()}, {"collectives", to_json(speeds)}});
+    std::printf("%s\n", json.dump(1).c_str());
+  } else {
+    std::printf("%s", describe(speeds, communicator.size(), communicator.engine()).c_str());
+  }
+  std::fflush(stdout);
+}
+
+/// Ranks are threads of this process, or processes that mpirun starts, here or by the user.
+int run_comm(const Options& o) {
+  CommBench bench = comm_bench(o);
+  const LaunchedRank launched = read_launched_rank([](const char* name) -> const char* { return std::getenv(name); });
+  const int ranks = o.ranks > 0 ? o.ranks : kDefaultRanks;
+  if (launched.size > 1) {
+    set_threads(std::max(1, threads() / launched.local_size.value_or(launched.size)));
+    const std::unique_ptr<Communicator> communicator = load_mpi_communicator();
+    bench.reduce_scatter = mpi_reduce_scatter;
+    measure_rank(*communicator, o, bench);
+    return 0;
+  }
+  if (o.engine == "mpi" || (o.engine.empty() && has_mpi())) {
+    RankProcessesOptions options;
+    options.program = fs::read_symlink("/proc/self/exe").string();
+    options.arguments = command_line_without({"--ranks", "--engine"});
+    options.ranks = ranks;
+    return run_rank_processes(options);
+  }
+  set_threads(1);
+  run_ranks(ranks, [&](Communicator& communicator) { measure_rank(communicator, o, bench); });
+  return 0;
+}
+
+int run_bench(Options o) {
+  if (o.comm) { return run_comm(o); }
+  if (o.ranks > 0) { throw ConfigError("--ranks", "without --comm", "--comm"); }
   const Compute compute = set_up_compute(o.device);
   Json out = Json::object();
   out.set("threads", threads());
@@ -169,6 +232,7 @@ void run_bench(Options o) {
   }
   out.set("models", list);
   if (o.json) { std::printf("%s\n", out.dump(1).c_str()); }
+  return 0;
 }
 
 }  // namespace
@@ -184,6 +248,13 @@ void add_bench_verb(Command program) {
   verb.flag("--kernels", o->kernels,
             "Copy bandwidth, matrix products, norms, attention, ... each beside its bound on this device");
   verb.option("--tokens", o->tokens, "Tokens of --kernels (default: 2048 on the CPU, 16384 on a GPU)").at_least(1);
+  verb.flag("--comm", o->comm, "Collectives between ranks on CPUs, beside MPI_Reduce_scatter");
+  verb.option("--ranks", o->ranks, "Ranks of --comm (default: 4)").at_least(2).default_text("");
+  verb.option("--engine", o->engine, "mpi or threads (default: mpi where this build has it)")
+      .one_of({"mpi", "threads"})
+      .default_text("");
+  verb.option("--bucket", o->bucket_mib, "Also measure this size, that of train.comm.bucket_mib [MiB]").at_least(1);
+  verb.option("--seconds", o->seconds, "Time for each collective and size, at least 5 times [s]").above(0);
   verb.flag("--decode", o->decode, "Also prefill and decoding speed");
   verb.option("--context", o->context, "Context of --decode [tokens]").at_least(1);
   verb.option("--rows", o->work.rows, "Rows per step").at_least(1);
