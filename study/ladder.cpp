@@ -1,5 +1,7 @@
 #include "study/ladder.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -14,6 +16,7 @@
 #include "study/launcher.h"
 #include "study/read_metrics.h"
 #include "study/report.h"
+#include "train/run_config.h"
 #include "train/run_lock.h"
 #include "train/signals.h"
 
@@ -31,7 +34,8 @@ class Ladder {
         runs_(sweep, options, line_),
         folder_(runs_.folder()),
         progress_(folder_, console.bar),
-        parallel_(options.parallel > 0 ? options.parallel : sweep.max_parallel) {}
+        parallel_(options.parallel > 0 ? options.parallel : sweep.max_parallel),
+        ranks_(options.ranks > 0 ? options.ranks : sweep.ranks) {}
 
   int run() {
     runs_.open();
@@ -39,8 +43,9 @@ class Ladder {
     require_no_jobs(folder_);
     runs_.read();
     const std::vector<size_t> todo = runs_.unfinished();
+    check_room(todo);
     runs_.check_needs(
-        todo, [](size_t) { return 1; }, true);
+        todo, [this](size_t) { return static_cast<int>(ranks_); }, true);
     runs_.prepare(todo);
     queue_.assign(todo.begin(), todo.end());
     line_(std::to_string(sweep_.runs.size()) + " runs in " + folder_.string() + ": " +
@@ -66,6 +71,24 @@ class Ladder {
     bool is_evaluation;
     Clock::time_point started;
   };
+
+  /// Errors: ConfigError where runs at the same time would take the same GPUs; a warning for more processes than cores.
+  void check_room(const std::vector<size_t>& todo) const {
+    if (ranks_ == 1 || todo.empty()) { return; }
+    const int64_t at_a_time = std::min(parallel_, static_cast<int64_t>(todo.size()));
+    for (const size_t i : todo) {
+      RunConfig config;
+      Fields::read(sweep_.runs[i].config, "", config);
+      if (at_a_time > 1 && device_of(config, false) == DeviceKind::cuda) {
+        throw ConfigError("--ranks", fmt::format("{:d} runs of {:d} ranks at a time on GPUs", at_a_time, ranks_),
+                          "--parallel 1: each run takes the first GPUs");
+      }
+    }
+    if (at_a_time * ranks_ > threads()) {
+      line_(fmt::format("warning: {:d} processes ({:d} x {:d} ranks at a time) share the {:d} cores",
+                        at_a_time * ranks_, at_a_time, ranks_, threads()));
+    }
+  }
 
   void loop() {
     while (!queue_.empty() || !jobs_.empty()) {
@@ -96,8 +119,8 @@ class Ladder {
 
   /// `begun`: when the run's training began, for its evaluations.
   void start(size_t i, std::vector<std::string> arguments, std::optional<Clock::time_point> begun = {}) {
-    if (parallel_ > 1) {
-      arguments.insert(arguments.end(), {"--threads", std::to_string(std::max<int64_t>(1, threads() / parallel_))});
+    if (const int64_t processes = parallel_ * (begun ? 1 : ranks_); processes > 1) {  // evaluations are one process
+      arguments.insert(arguments.end(), {"--threads", std::to_string(std::max<int64_t>(1, threads() / processes))});
     }
     jobs_.push_back({i, ChildProcess(options_.program, arguments, runs_.run_folder(i) / kRunConsole), begun.has_value(),
                      begun.value_or(Clock::now())});
@@ -111,7 +134,10 @@ class Ladder {
   }
 
   void train(size_t i) {
-    start(i, {"train", (runs_.run_folder(i) / kLadderConfig).string(), "--run-dir", runs_.run_folder(i).string()});
+    std::vector<std::string> words = {"train", (runs_.run_folder(i) / kLadderConfig).string(), "--run-dir",
+                                      runs_.run_folder(i).string()};
+    if (ranks_ > 1) { words.insert(words.end(), {"--ranks", std::to_string(ranks_)}); }
+    start(i, words);
     progress_.show(status_);
     line_("start " + sweep_.runs[i].id);
   }
@@ -144,7 +170,7 @@ class Ladder {
   LadderRuns runs_;
   const fs::path& folder_;
   LadderProgress progress_;
-  int64_t parallel_;
+  int64_t parallel_, ranks_;
   std::vector<RunStatus>& status_ = runs_.status;
   std::deque<size_t> queue_;
   std::vector<Job> jobs_;

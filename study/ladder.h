@@ -26,6 +26,7 @@ struct LadderOptions {
   fs::path folder;                   // empty: runs/NAME in the current folder
   std::string program;               // the hebb binary, which trains each run in a process of its own
   int64_t parallel = 0;              // 0: the sweep's max_parallel; jobs: no limit
+  int64_t ranks = 0;                 // of each run; 0: what the sweep says
   bool force = false;                // runs whose configuration changed start anew; the old folder is kept as ID.HASH
   std::string launcher;              // "slurm" or a command template; empty: processes of this machine
   std::vector<std::string> cluster;  // KEY=VALUE, over what the sweep says of the cluster

@@ -70,7 +70,9 @@ std::string problem_of(const Json& json, int ranks, bool with_memory) {
     resolve(config, ranks, with_memory);
     describe_data(config);
     if (!with_memory) { return ""; }
-    const int64_t needed = plan_memory(config).total_bytes(), found = available_memory_bytes(device_of(config));
+    const bool is_shared = device_of(config) == DeviceKind::cpu;  // by all ranks
+    const int64_t needed = plan_rank_memory(config, ranks).total_bytes() * (is_shared ? ranks : 1),
+                  found = available_memory_bytes(device_of(config));
     return needed <= found ? ""
                            : "needs " + format_bytes(static_cast<double>(needed)) + " of memory, " +
                                  format_bytes(static_cast<double>(found)) + " are available";

@@ -56,7 +56,9 @@ std::vector<Group> groups_of(const Sweep& sweep, const std::vector<size_t>& runs
   std::vector<std::string> keys;
   const size_t most = options.launcher == "slurm" ? kLargestArray : 1;
   for (const size_t i : runs) {
-    ClusterConfig cluster = read_cluster(sweep.runs[i].cluster, options.cluster);
+    std::vector<std::string> words = options.cluster;
+    if (options.ranks > 0) { words.push_back("ranks=" + std::to_string(options.ranks)); }
+    ClusterConfig cluster = read_cluster(sweep.runs[i].cluster, words);
     RunConfig config;
     Fields::read(sweep.runs[i].config, "", config);
     if (!cluster.gpus) { cluster.gpus = config.train.device == "cuda" ? 1 : 0; }

@@ -156,7 +156,8 @@ class Composer {
   }
 
   Json cluster_of(const Choices& chosen) const {
-    Json cluster = file_.cluster;
+    Json cluster = file_.ranks > 1 ? Json::object({{"ranks", file_.ranks}}) : Json::object();
+    merge_json(cluster, file_.cluster);
     for (const Choice* choice : chosen) { merge_json(cluster, choice->cluster); }
     return cluster;
   }
@@ -336,6 +337,7 @@ Sweep read_sweep(const fs::path& path) {
   sweep.name = file.name;
   sweep.evals = file.evals;
   sweep.max_parallel = file.max_parallel;
+  sweep.ranks = file.ranks;
   sweep.fit = file.fit;
   std::tie(sweep.runs, sweep.planned) = Composer(file).run();
   if (sweep.runs.empty()) { fail_at(sweep.source.origin(), "runs", "no run that is trained", "at least one"); }

@@ -52,6 +52,7 @@ struct Sweep {
   std::vector<SweepRun> planned;  // "train": false: predicted by the fit and not trained
   std::string evals;              // file; empty: none
   int64_t max_parallel = 1;
+  int64_t ranks = 1;  // processes that train a run together; jobs: where `cluster` says nothing else
   std::optional<FitConfig> fit;
   std::optional<ShrunkTo> shrunk;
 };

@@ -122,6 +122,7 @@ void fields(Fields& f, Keys& k) {
   f.list("solve", s.solve).help("Values chosen to meet a quantity.");
   f.file("evals", s.evals).help("Evaluations of every run after its training.");
   f.field("max_parallel", s.max_parallel).min(1).help("Runs at the same time.");
+  f.field("ranks", s.ranks).min(1).help("Processes that train a run together.");
   f.field("cluster", s.cluster).help("What jobs ask a cluster for.");
   require_cluster(f, s.cluster);
   f.object("fit", s.fit).help("Power law over the results.");

@@ -46,7 +46,7 @@ struct SweepFile {
   std::vector<Dimension> dimensions;  // runs, axes, grid
   Json derive = Json::object(), cluster = Json::object();
   std::vector<SolveEntry> solve;
-  int64_t max_parallel = 1;
+  int64_t max_parallel = 1, ranks = 1;
   std::optional<FitConfig> fit;
 };
 

@@ -75,6 +75,9 @@ void add_ladder_verb(Command program) {
   verb.option("--parallel", o->ladder.parallel,
               "Runs at the same time (default: max_parallel of the sweep; Slurm: of each job array, no limit)")
       .at_least(1);
+  verb.option("--ranks", o->ladder.ranks, "Processes that train a run together (default: ranks of the sweep)")
+      .at_least(1)
+      .default_text("");
   verb.option("--launcher", o->ladder.launcher,
               "slurm, or a command with {command}, {name}, {ranks}, {folder}: runs are jobs, and the command returns")
       .type_name("LAUNCHER");

@@ -1,5 +1,6 @@
 #include "study/ladder.h"
 
+#include "core/parallel.h"
 #include "study/run_results.h"
 #include "tests/study/ladder_fixture.h"
 #include "tests/train/process.h"
@@ -108,6 +109,35 @@ TEST_CASE("the runs of two axes are trained and reported side by side") {
   CHECK(last.at("size").as_string() == "large");
   CHECK_THAT(read_file(folder / "runs/small/report.md"),
              Contains("## loss.final by size") && Contains("| size | full | gdn |"));
+}
+
+TEST_CASE("runs that several ranks train have the results of one") {
+  if (!fs::exists(fs::path(binary_path()).parent_path() / "libhebb_mpi.so")) {
+    WARN("this build is without MPI: ranks on CPUs are not tested");
+    return;
+  }
+  const std::string runs =
+      R"("runs": [{"id": "a", "set": {"train.lanes": 2}}, {"id": "b", "set": {"train.lanes": 2, "train.seed": 6}},
+         {"id": "c", "set": {"train.lanes": 2, "model.pattern.0.mixer": "gdn"}}])";
+  const auto trained = [&](const TempFolder& folder, const std::string& sweep, std::vector<std::string> options) {
+    write_base(folder);
+    write_sweep(folder, sweep);
+    const Result result = ladder(folder, std::move(options));
+    INFO(result.out << result.err);
+    REQUIRE(result.code == 0);
+    return result.out;
+  };
+  const auto console = [](const TempFolder& folder) { return read_file(folder / "runs/small/a/console.log"); };
+  const TempFolder one, by_key, by_option;
+  trained(one, runs, {});
+  CHECK_THAT(console(one), !Contains("rank  host:process"));
+  const std::string said = trained(by_key, runs + R"(, "ranks": 2)", {});
+  CHECK_THAT(console(by_key), Contains("rank  host:process"));
+  CHECK(results(by_key) == results(one));
+  const std::string shared = trained(by_option, runs, {"--ranks", "2", "--parallel", "3"});
+  CHECK(results(by_option) == results(one));
+  CHECK((shared.find("warning: 6 processes (3 x 2 ranks at a time)") != std::string::npos) == (6 > threads()));
+  CHECK((said.find("warning: 2 processes (1 x 2 ranks at a time)") != std::string::npos) == (2 > threads()));
 }
 
 TEST_CASE("a run that fails does not stop the others and is tried again") {

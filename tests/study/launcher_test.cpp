@@ -359,3 +359,19 @@ TEST_CASE("a task that is none is an error") {
   folder.write("runs/small/jobs/0001.json", "{}");
   CHECK_THAT(task("0001.0").err, Contains("not a submission"));
 }
+
+TEST_CASE("jobs have the ranks of the sweep, unless the option or the cluster's words say otherwise") {
+  const TempFolder folder;
+  write_base(folder);
+  write_sweep(folder, R"("ranks": 4, "runs": [{"id": "a"}, {"id": "b", "cluster": {"ranks": 2}}])");
+  const auto commands = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"ladder", (folder / "sweep.json").string(), "--dry-run", "--launcher", "slurm"});
+    const Result result = run_hebb(options, folder / "ladder", folder.path());
+    INFO(result.out << result.err);
+    REQUIRE(result.code == 0);
+    return result.out;
+  };
+  CHECK_THAT(commands({}), Contains("--ntasks=4") && Contains("--ntasks=2"));
+  const std::string given = commands({"--ranks", "3"});
+  CHECK_THAT(given, Contains("--ntasks=3") && !Contains("--ntasks=4") && !Contains("--ntasks=2"));
+}
