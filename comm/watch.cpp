@@ -147,8 +147,10 @@ void Watch::suspect(const Cause& cause) {
 void Watch::hear_requests() {
   const std::lock_guard lock(mutex_);
   if (own_failure_) {
-    const Cause cause = *std::exchange(own_failure_, std::nullopt);
+    Cause cause = *std::exchange(own_failure_, std::nullopt);
     if (is_hub()) {
+      // An error of the start is that of all ranks; later ones are those of a rank.
+      if (log_.has_begun()) { cause.text = members_[0].name() + ": " + cause.text; }
       suspect(cause);
     } else {
       peers_[0].connection->send(fail_frame(cause.code, rank_, cause.text));

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "comm/thread_communicator.h"
+#include "core/arena.h"
 #include "tests/comm/engine_checks.h"
 #include "tests/test.h"
 
@@ -93,4 +94,28 @@ TEST_CASE("nothing moves on the counting device", "[fast]") {
   comm.sum(stream, nowhere);
   comm.all_gather(stream, nowhere, {reinterpret_cast<void*>(1024), DType::i64, {3}});
   CHECK(comm.history() != 0);
+}
+
+TEST_CASE("ranks count what they send to others", "[fast]") {
+  std::vector<CommCounts> counts(3);
+  run_ranks(3, [&](Communicator& communicator) {
+    Stream stream;
+    Arena arena(DeviceKind::cpu, "test");
+    const Buffer whole(arena, {12}, DType::f32, "whole"), other(arena, {12}, DType::f32, "other"),
+        integers(arena, {2}, DType::i64, "integers");
+    fill_zero(stream, whole);
+    fill_zero(stream, integers);
+    communicator.all_to_all(stream, other, whole);
+    communicator.all_gather(stream, whole, other.tensor().slice(0, {4}));
+    communicator.broadcast(stream, whole, 1);
+    communicator.sum(stream, integers);
+    communicator.barrier(stream);
+    counts[static_cast<size_t>(communicator.rank())] = communicator.counts();
+  });
+  for (size_t r = 0; r < 3; ++r) {
+    CHECK(counts[r].exchanged_bytes == 2 * 16);
+    CHECK(counts[r].gathered_bytes == 2 * 16);
+    CHECK(counts[r].other_bytes == (r == 1 ? 2 * 48 : 0) + 2 * 16);
+    CHECK(counts[r].seconds > 0);
+  }
 }

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -224,6 +225,15 @@ TEST_CASE("ranks that differ are named with both values", "[fast]") {
     return meet_all(all)[0].error;
   };
   CHECK(on_one_gpu() == "meeting: " + name0 + " and " + name1 + " use the same GPU, GPU-1");
+  std::vector<MeetingOptions> all = all_of(folder, 3);
+  for (size_t r = 0; r < 3; ++r) { all[r].self.gpu_id = "GPU-" + std::to_string(r); }
+  CHECK(all_met(meet_all(all)));
+  all[2].self.gpu_id = "GPU-1";
+  const std::string between = meet_all(all)[0].error;  // whichever of the two comes first
+  CHECK_THAT(between,
+             Catch::Contains("rank 1 (") && Catch::Contains("rank 2 (") && Catch::Contains("use the same GPU, GPU-1"));
+  all[2].self.host = "another";
+  CHECK(all_met(meet_all(all)));
 }
 
 TEST_CASE("a second process with the same rank is refused and named, and the run goes on", "[fast]") {
@@ -362,6 +372,84 @@ TEST_CASE("strangers never stop a meeting", "[fast]") {
       }
     });
   }
+}
+
+/// A hello with a wrong token, or what is left of it.
+std::string damaged_hello(std::mt19937& random) {
+  Json hello = Json::object({{"kind", "hello"}, {"hebb", 1}, {"launch", "job7"}, {"token", "guess"}, {"size", 2}});
+  for (const char* key : {"host", "boot", "device", "gpu_id", "build", "config", "library"}) { hello.set(key, "x"); }
+  for (const char* key : {"rank", "local_rank", "pid"}) { hello.set(key, 1); }
+  std::string bytes = encode_frame(hello);
+  switch (random() % 4) {
+    case 0: bytes = encode_frame(hello) + bytes; break;
+    case 1: bytes.resize(random() % bytes.size()); break;
+    case 2: {
+      const std::string deep(random() % 60000, random() % 2 == 0 ? '[' : '{');
+      bytes = std::string(4, '\0') + deep;
+      for (size_t i = 0; i < 4; ++i) { bytes[i] = static_cast<char>((deep.size() >> (8 * i)) & 0xff); }
+      break;
+    }
+    default: break;
+  }
+  for (uint32_t n = random() % 6; n > 0 && !bytes.empty(); --n) {
+    bytes[random() % bytes.size()] = static_cast<char>(random());
+  }
+  return bytes;
+}
+
+TEST_CASE("no bytes of a stranger crash a meeting or hold it up", "[fast]") {
+  const uint32_t seed = GENERATE(range(0u, 4u));
+  const auto begin = std::chrono::steady_clock::now();
+  check_undisturbed([&](int port) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < 150; ++i) {
+      const Socket socket = connect_here(port);
+      const std::string bytes = damaged_hello(random);
+      const size_t cut = random() % (bytes.size() + 1);
+      write_all(socket, bytes.substr(0, cut));
+      write_all(socket, bytes.substr(cut));
+    }
+  });
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(15));
+}
+
+TEST_CASE("a false rank 0 ends a rank with an error, never with a crash or for ever", "[fast]") {
+  const TempFolder folder;
+  MeetingOptions rank = options_of(folder, 1, 2);
+  const Socket listener = listen_at(resolve("127.0.0.1", 0).front());
+  rank.address = "127.0.0.1";
+  rank.port = local_endpoint(listener).port();
+  rank.init_seconds = 2;
+  std::atomic<bool> is_over = false;
+  std::thread impostor([&] {
+    std::mt19937 random(5);
+    std::string peer;
+    while (!is_over) {
+      const Socket socket = accept_from(listener, peer);
+      if (!socket.is_open()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        continue;
+      }
+      Json member = Json::object({{"rank", static_cast<int>(random() % 3)}, {"local_rank", 0}, {"pid", 1}});
+      for (const char* key : {"host", "boot", "device", "gpu_id", "build", "config", "library"}) {
+        member.set(key, "x");
+      }
+      Json members = Json::array();
+      for (uint32_t n = random() % 4; n > 0; --n) { members.push(member); }
+      const Json welcome = Json::object({{"kind", "welcome"}, {"members", members}, {"ids", ""}});  // no nonce
+      std::string bytes = encode_frame(welcome);
+      for (uint32_t n = random() % 4; n > 0; --n) { bytes[random() % bytes.size()] = static_cast<char>(random()); }
+      write_all(socket, bytes);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until it is read
+    }
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = meet_one(rank);
+  is_over = true;
+  impostor.join();
+  CHECK(outcome.links == nullptr);
+  CHECK(outcome.code == 14);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(12));
 }
 
 TEST_CASE("frames cut from damaged bytes are refused, never trusted", "[fast]") {

@@ -1,5 +1,8 @@
 // hebb train --ranks: processes that train one model together on CPUs.
+#include <sys/mount.h>
+
 #include <chrono>
+#include <fstream>
 #include <map>
 
 #include "core/random.h"
@@ -36,6 +39,7 @@ class RankRuns {
                   .string();
   }
 
+  fs::path write(const std::string& name, const std::string& bytes) const { return folder_.write(name, bytes); }
   fs::path folder(const std::string& name) const { return folder_ / name; }
   std::unique_ptr<Process> start(const std::string& name, std::vector<std::string> more) const {
     std::vector<std::string> words{"train", config_, "--run-dir", folder(name).string()};
@@ -136,6 +140,79 @@ TEST_CASE("an error of all ranks, and of one, is said once and has its own exit 
   INFO(process->err());
   CHECK(process->err().find("/nowhere/at/all.bin") != std::string::npos);
   CHECK_FALSE(fs::exists(runs.folder("ranks")));
+}
+
+/// A file system of its own of so many KiB; nothing where this process may not mount one.
+class SmallDisk {
+ public:
+  SmallDisk(const fs::path& path, int kib) : path_(path) {
+    fs::create_directories(path);
+    is_there_ = ::mount("none", path.c_str(), "tmpfs", 0, ("size=" + std::to_string(kib) + "k").c_str()) == 0;
+    if (!is_there_) { WARN("no permission to mount a file system: a full disk is not tested"); }
+  }
+  ~SmallDisk() {
+    if (is_there_) { ::umount2(path_.c_str(), MNT_DETACH); }
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  bool is_there() const { return is_there_; }
+  /// Takes what is free.
+  void fill() const {
+    std::ofstream file(path_ / "filler");
+    const std::string block(4096, 'x');
+    while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {}
+  }
+
+ private:
+  fs::path path_;
+  bool is_there_ = false;
+};
+
+TEST_CASE("a full disk ends all ranks, names rank and path, and leaves the checkpoint before", "[fast]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  const SmallDisk disk(runs.folder("ranks"), 4096);
+  if (!disk.is_there()) { return; }
+  const auto process = runs.start("ranks", {"--ranks", "2", "train.steps=100000", "train.val_every=0"});
+  REQUIRE(process->prints("saved"));
+  disk.fill();
+  const bool ends = process->ends_within(60000);
+  REQUIRE(ends);
+  CHECK(process->wait() == 4);
+  INFO(process->err());
+  CHECK(process->err().find("error: rank 0 (") != std::string::npos);
+  CHECK(process->err().find(runs.folder("ranks").string()) != std::string::npos);
+  CHECK(runs.ranks("ranks").empty());
+  fs::remove(runs.folder("ranks") / "filler");
+  const std::string latest = read_file(runs.folder("ranks") / "checkpoints" / "latest");
+  const int64_t step = std::stoll(latest.substr(latest.find('_') + 1));
+  REQUIRE(step >= 4);
+  // Goes on from there.
+  const auto again =
+      runs.start("ranks", {"--ranks", "2", "train.steps=" + std::to_string(step + 2), "train.val_every=0"});
+  const int code = again->wait();
+  INFO(again->out() << again->err());
+  CHECK(code == 0);
+  CHECK(again->out().find("resuming after step " + std::to_string(step)) != std::string::npos);
+}
+
+TEST_CASE("data that only one rank finds damaged ends all, with one message", "[fast]") {
+  if (!has_mpi()) { return; }
+  const RankRuns runs;
+  // Rows of 32 tokens in their order; the rows of a batch are dealt to 4 lanes of 2 rows.
+  std::vector<uint16_t> tokens(8 * 33 * 8);
+  for (size_t i = 0; i < tokens.size(); ++i) { tokens[i] = static_cast<uint16_t>(i * 7 % 60 + 1); }
+  tokens[(2 * 8 + 5) * 32 + 3] = 60000;  // third batch, sixth row: of the second rank
+  const fs::path file =
+      runs.write("damaged.bin", std::string(reinterpret_cast<const char*>(tokens.data()), 2 * tokens.size()));
+  const auto process = runs.start("ranks", {"--ranks", "2",
+                                            "data.sources=[{\"path\": \"" + file.string() +
+                                                "\", \"format\": \"raw_u16\", \"shuffle\": \"none\"}]"});
+  CHECK(process->wait() == 3);
+  INFO(process->err());
+  CHECK(process->err().find("error: rank 1 (") != std::string::npos);
+  CHECK(process->err().find("damaged.bin") != std::string::npos);
+  CHECK(process->err().find("error: rank 0") == std::string::npos);
 }
 
 TEST_CASE("options of ranks that make no sense are refused", "[fast]") {
