@@ -1,5 +1,5 @@
 #pragma once
-// One micro-batch through a model, tensor by tensor (docs/model.md, Trace).
+// One micro-batch through a model, tensor by tensor (docs/verbs/trace.md).
 #include <map>
 #include <string>
 #include <vector>

@@ -3,7 +3,7 @@
 
 namespace hebb {
 
-/// inputs, targets, doc_ids [B, T] from a safetensors file (docs/model.md, Trace). Throws DataError for a
+/// inputs, targets, doc_ids [B, T] from a safetensors file (docs/verbs/trace.md). Throws DataError for a
 /// missing `inputs`, shapes that differ, or document ids that return within a row.
 TraceInput read_trace_input(const std::string& path);
 

@@ -38,7 +38,7 @@ struct SparseDeltaState {
 
 /// Readings [N, H D] of a gated delta rule on the selected slots of a table (docs/layers/sdm.md, Update). M begins
 /// as `memory` at every document's first token. With `state` it continues there and ends there.
-/// `name`.write_slots and .read_slots are recorded and forced (docs/model.md, Trace), their weights recorded;
+/// `name`.write_slots and .read_slots are recorded and forced (docs/verbs/trace.md, Decisions), their weights recorded;
 /// statistics go under `name`. Keeps the selected slots and the write errors e [N, H D]; the rest is computed again
 /// backward. `place_type`: type in which a pass keeps M and G for itself. That of v; on a GPU, without a state and if
 /// kSparseDeltaPack divides D, also bf16, where `memory` is read from its rounded copy.
