@@ -59,6 +59,7 @@ struct LadderFolder {
   std::vector<LadderRun> runs;
   std::vector<Json> planned;  // planned_result() of the runs that are not trained
   std::optional<FitConfig> fit;
+  std::optional<PublishedTable> published;
   double shrink = 0;  // training FLOPs that the sweep was shrunk to; 0: it was not
 };
 bool is_ladder(const fs::path& folder);

@@ -103,6 +103,9 @@ LadderFolder read_ladder(const fs::path& folder) {
     if (const Json* fit = json.find("fit"); fit != nullptr && fit->is_object()) {
       Fields::read(*fit, "fit", ladder.fit.emplace());
     }
+    if (const Json* published = json.find("published"); published != nullptr && published->is_object()) {
+      Fields::read(*published, "published", ladder.published.emplace());
+    }
     return ladder;
   } catch (const ConfigError& error) {
     throw CheckpointError(path.string(), std::string("not a ladder: ") + error.what());

@@ -59,6 +59,7 @@ void write_sweep(const Sweep& sweep, const fs::path& folder) {
   json.set("planned", planned);
   if (sweep.shrunk) { json.set("shrink", sweep.shrunk->flops); }
   json.set("fit", sweep.fit ? Fields::write(*sweep.fit) : Json());
+  if (sweep.published) { json.set("published", Fields::write(*sweep.published)); }
   json.set("source", sweep.source);
   write_file_atomic(folder / "sweep.json", json.dump(1) + "\n");
 }

@@ -70,7 +70,7 @@ class Report {
     text("# " + title + "\n");
   }
 
-  fs::path write() {
+  fs::path write(const ReportPart* published) {
     fs::create_directories(out_ / "plots");
     differences();
     seeds();
@@ -79,6 +79,7 @@ class Report {
       text("No run has finished yet.");
       return finish();
     }
+    if (published != nullptr) { section(*published); }
     if (fit_) {
       fits();
       levels();
@@ -325,17 +326,19 @@ class Report {
     const Results all = load_evaluations(runs_);
     std::vector<ReportPart> parts = report_tasks(all);
     for (ReportPart& part : report_memories(all)) { parts.push_back(std::move(part)); }
-    for (const ReportPart& part : parts) {
-      text("## " + part.title + "\n");
-      if (!part.text.empty()) { text(part.text + "\n"); }
-      if (!part.is_long) { text(part.table.markdown()); }
-      if (!part.csv_file.empty()) {
-        write_file_atomic(out_ / part.csv_file, part.table.csv());
-        text("Numbers in full: " + part.csv_file + ".\n");
-      }
-      for (const auto& [file, table] : part.files) { write_file_atomic(out_ / file, table.csv()); }
-      for (const auto& [file, svg] : part.charts) { chart(file, svg); }
+    for (const ReportPart& part : parts) { section(part); }
+  }
+
+  void section(const ReportPart& part) {
+    text("## " + part.title + "\n");
+    if (!part.text.empty()) { text(part.text + "\n"); }
+    if (!part.is_long) { text(part.table.markdown()); }
+    if (!part.csv_file.empty()) {
+      write_file_atomic(out_ / part.csv_file, part.table.csv());
+      text("Numbers in full: " + part.csv_file + ".\n");
     }
+    for (const auto& [file, table] : part.files) { write_file_atomic(out_ / file, table.csv()); }
+    for (const auto& [file, svg] : part.charts) { chart(file, svg); }
   }
 
   /// What layers report: a table of last values, and curves where few runs leave room.
@@ -383,8 +386,8 @@ ReportRun read_report_run(const fs::path& folder, const std::string& id, const J
 }
 
 fs::path write_report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit,
-                      const fs::path& out, const std::vector<Json>& planned) {
-  return Report(title, runs, fit, out, planned).write();
+                      const fs::path& out, const std::vector<Json>& planned, const ReportPart* published) {
+  return Report(title, runs, fit, out, planned).write(published);
 }
 
 fs::path write_ladder_report(const fs::path& ladder, const fs::path& out) {
@@ -395,7 +398,14 @@ fs::path write_ladder_report(const fs::path& ladder, const fs::path& out) {
       runs.push_back(read_report_run(ladder / run.id, run.id, run.tags));
     }
   }
-  return write_report(folder.name, runs, folder.fit, out.empty() ? ladder : out, folder.planned);
+  std::optional<ReportPart> published;
+  if (folder.published) {
+    std::vector<Json> results;
+    for (const ReportRun& run : runs) { results.push_back(run.result); }
+    published = beside_published(*folder.published, results, folder.shrink);
+  }
+  return write_report(folder.name, runs, folder.fit, out.empty() ? ladder : out, folder.planned,
+                      published ? &*published : nullptr);
 }
 
 }  // namespace hebb

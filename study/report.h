@@ -8,6 +8,8 @@
 
 namespace hebb {
 
+struct ReportPart;
+
 /// One run of a report.
 struct ReportRun {
   std::string id;
@@ -21,8 +23,10 @@ ReportRun read_report_run(const fs::path& folder, const std::string& id = "", co
 
 /// Writes index.html (self-contained), report.md, results.{md,csv,json}, plots/*.svg and, where there is something to
 /// fit, fit.json into `out`; returns the page's path. `planned`: runs that are predicted only (planned_result()).
+/// `published`: a section behind the results, or null.
 fs::path write_report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit,
-                      const fs::path& out, const std::vector<Json>& planned = {});
+                      const fs::path& out, const std::vector<Json>& planned = {},
+                      const ReportPart* published = nullptr);
 
 /// The report of a ladder's finished runs, in its folder or in `out`.
 fs::path write_ladder_report(const fs::path& ladder, const fs::path& out = {});

@@ -339,6 +339,7 @@ Sweep read_sweep(const fs::path& path) {
   sweep.max_parallel = file.max_parallel;
   sweep.ranks = file.ranks;
   sweep.fit = file.fit;
+  sweep.published = file.published;
   std::tie(sweep.runs, sweep.planned) = Composer(file).run();
   if (sweep.runs.empty()) { fail_at(sweep.source.origin(), "runs", "no run that is trained", "at least one"); }
   if (!sweep.evals.empty()) {
@@ -347,6 +348,7 @@ Sweep read_sweep(const fs::path& path) {
     }
   }
   if (sweep.fit) { complete_fit(sweep, file.dimensions); }
+  if (sweep.published) { check_published(sweep); }
   return sweep;
 }
 

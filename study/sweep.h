@@ -7,6 +7,7 @@
 #include "core/fields.h"
 #include "core/files.h"
 #include "core/json.h"
+#include "study/published.h"
 
 namespace hebb {
 
@@ -54,6 +55,7 @@ struct Sweep {
   int64_t max_parallel = 1;
   int64_t ranks = 1;  // processes that train a run together; jobs: where `cluster` says nothing else
   std::optional<FitConfig> fit;
+  std::optional<PublishedTable> published;
   std::optional<ShrunkTo> shrunk;
 };
 

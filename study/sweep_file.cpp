@@ -126,6 +126,7 @@ void fields(Fields& f, Keys& k) {
   f.field("cluster", s.cluster).help("What jobs ask a cluster for.");
   require_cluster(f, s.cluster);
   f.object("fit", s.fit).help("Power law over the results.");
+  f.object("published", s.published).help("Numbers of a paper, which the report puts beside those of the runs.");
   f.require(!k.runs.empty() || !k.axes.members().empty() || !k.grid.members().empty(), "runs",
             "at least one run, an axis or a grid");
   const bool all_have_files = !k.runs.empty() && std::none_of(k.runs.begin(), k.runs.end(),

@@ -48,6 +48,7 @@ struct SweepFile {
   std::vector<SolveEntry> solve;
   int64_t max_parallel = 1, ranks = 1;
   std::optional<FitConfig> fit;
+  std::optional<PublishedTable> published;
 };
 
 /// Reads and checks what can be without building models.
@@ -67,6 +68,9 @@ const std::vector<std::string>& sweep_quantities();
 
 /// Names that can be a folder: no slash, no line break, no dot in front.
 bool is_folder_name(const std::string& s);
+
+/// Checks that every row of `published` is a run of this sweep.
+void check_published(const Sweep& sweep);
 
 /// "a", "b", "c" for messages; after `most` of them "…".
 std::string quoted_list(const std::vector<std::string>& names, size_t most = 8);

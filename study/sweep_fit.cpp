@@ -117,6 +117,22 @@ void fields(Fields& f, FitConfig& c) {
   f.field("seed", c.seed).help("Seed of the bootstrap.");
 }
 
+void check_published(const Sweep& sweep) {
+  std::vector<Json> ids;
+  std::vector<std::string> names;
+  for (const auto* runs : {&sweep.runs, &sweep.planned}) {
+    for (const SweepRun& run : *runs) {
+      ids.push_back(Json::object({{"id", Json(run.id)}}));
+      names.push_back(run.id);
+    }
+  }
+  for (const auto& [row, values] : sweep.published->rows.members()) {
+    if (results_of_row(row, ids).empty()) {
+      fail_at(values.key_origin(), "published.rows", "\"" + row + "\"", "the id of a run: " + quoted_list(names));
+    }
+  }
+}
+
 void complete_fit(Sweep& sweep, const std::vector<Dimension>& dimensions) {
   for (const char* name : {"x", "y"}) { require_key(sweep, name); }
   for (const char* name : {"by", "level"}) { require_tag(sweep, name); }

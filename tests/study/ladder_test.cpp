@@ -97,7 +97,8 @@ TEST_CASE("the runs of two axes are trained and reported side by side") {
   write_base(folder);
   write_sweep(folder,
               R"("max_parallel": 2, "axes": {"arch": {"full": {}, "gdn": {"set": {"model.pattern.0.mixer": "gdn"}}},
-    "size": {"small": {}, "large": {"set": {"model.hidden_size": 24}}}}, "fit": {"by": "arch"})");
+    "size": {"small": {}, "large": {"set": {"model.hidden_size": 24}}}}, "fit": {"by": "arch"},
+    "published": {"source": "a paper", "columns": [{"name": "parameters", "key": "params.total"}], "rows": {"gdn-large": [12345]}})");
   const Result first = ladder(folder);
   INFO(first.out << first.err);
   REQUIRE(first.code == 0);
@@ -107,8 +108,10 @@ TEST_CASE("the runs of two axes are trained and reported side by side") {
   CHECK(last.at("id").as_string() == "gdn-large");
   CHECK(last.at("arch").as_string() == "gdn");
   CHECK(last.at("size").as_string() == "large");
-  CHECK_THAT(read_file(folder / "runs/small/report.md"),
-             Contains("## loss.final by size") && Contains("| size | full | gdn |"));
+  CHECK_THAT(read_file(folder / "runs/small/report.md"), Contains("## loss.final by size") &&
+                                                             Contains("| size | full | gdn |") &&
+                                                             Contains("| gdn-large | 12345 | "));
+  CHECK_THAT(read_file(folder / "runs/small/published.csv"), Contains("gdn-large,12345,"));
 }
 
 TEST_CASE("runs that several ranks train have the results of one") {

@@ -1,0 +1,35 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/fields.h"
+
+namespace hebb {
+
+struct ReportPart;
+
+/// A column of a published table.
+struct PublishedColumn {
+  std::string name;
+  std::string key;   // of the results; empty: results have no such number
+  double scale = 1;  // results times this are in the paper's unit
+};
+
+/// Numbers that a paper prints for the runs of a sweep: `published` of a sweep file (docs/verbs/ladder.md).
+struct PublishedTable {
+  std::string source;
+  std::vector<PublishedColumn> columns;
+  Json rows = Json::object();  // by run: a number or null for each column
+};
+
+void fields(Fields& f, PublishedColumn& column);
+void fields(Fields& f, PublishedTable& table);
+
+/// The results that stand beside a row: that of the run of this name, or else those of its choices on axes and grids.
+std::vector<const Json*> results_of_row(const std::string& row, const std::vector<Json>& results);
+
+/// The table of a report with the paper's numbers and those of `results` side by side. shrink: the training FLOPs that
+/// the sweep was shrunk to; 0: it was not.
+ReportPart beside_published(const PublishedTable& table, const std::vector<Json>& results, double shrink);
+
+}  // namespace hebb
