@@ -1,178 +1,32 @@
-#include "kernels/sparse_delta/sparse_delta.h"
+#include "tests/op_cases/sparse_delta.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 
-#include "core/arena.h"
 #include "core/parallel.h"
 #include "core/random.h"
-#include "tests/test.h"
 
 using namespace hebb;
+using namespace hebb_test;
 
 namespace {
 
-using Values = std::vector<double>;
-using Slots = std::vector<int32_t>;
-
-struct Sizes {
-  int64_t batch, length, heads, slots, dim, writes, reads;
-  int64_t tokens() const { return batch * length; }
+/// Inputs and, after run(), everything that the kernels give.
+struct Problem : SparseDelta, SparseDeltaResults {
+  using SparseDelta::SparseDelta;
+  template <class S> void run() {
+    const std::unique_ptr<Memory> memory_of = host_memory();
+    Machine m(*memory_of, {.activations = DType::f32, .reals = dtype_of<S>});
+    static_cast<SparseDeltaResults&>(*this) = sparse_delta_passes(m, *this);
+  }
 };
 
-/// Inputs and, after run(), everything that the kernels give. Indices as in kernels/sparse_delta/sparse_delta.h.
-struct Case {
-  Sizes n;
-  bool by_key = false;
-  std::vector<int64_t> lengths;  // of the sequences of every row
-  Slots write_slots, read_slots;
-  Values k, q, v, g, beta, memory, d_y;
-  Values state;  // not empty: every sequence is carried (one to a row)
-
-  Values y, d_k, d_q, d_v, d_g, d_beta, d_memory;
-
-  explicit Case(Sizes sizes, uint64_t seed = 1) : n(sizes), lengths{sizes.length} {
-    Rng rng(seed, "sparse delta");
-    const auto draw = [&](int64_t count, double scale, double offset) {
-      Values values(static_cast<size_t>(count));
-      for (double& x : values) { x = offset + scale * rng.normal(); }
-      return values;
-    };
-    const int64_t heads = n.tokens() * n.heads;
-    write_slots = distinct(rng, heads, n.writes);
-    read_slots = distinct(rng, heads, n.reads);
-    k = draw(heads * n.writes, 0.3, 0.4);
-    q = draw(heads * n.reads, 0.5, 0);
-    v = draw(heads * n.dim, 1, 0);
-    memory = draw(n.heads * n.slots * n.dim, 1, 0);
-    d_y = draw(heads * n.dim, 1, 0);
-    g = draw(heads, 0, 0);
-    beta = g;
-    for (double& x : g) { x = -0.5 * rng.uniform(); }
-    for (double& x : beta) { x = rng.uniform(); }
-  }
-
-  Slots distinct(Rng& rng, int64_t heads, int64_t count) const {
-    Slots slots;
-    for (int64_t i = 0; i < heads; ++i) {
-      const std::vector<uint32_t> s = rng.sample(static_cast<uint32_t>(n.slots), static_cast<uint32_t>(count));
-      slots.insert(slots.end(), s.begin(), s.end());
-    }
-    return slots;
-  }
-
-  template <class S> void run(bool with_gradients = true);
-};
-
-template <class S> class Device {
- public:
-  Device() : arena_(DeviceKind::cpu) { arena_.set_poison(true); }
-  Tensor make(Shape shape, DType dtype = dtype_of<S>) {
-    buffers_.emplace_back(arena_, shape, dtype, "test");
-    return buffers_.back();
-  }
-  Tensor put(Shape shape, const Values& values) {
-    const Tensor t = make(shape);
-    REQUIRE(t.numel() == static_cast<int64_t>(values.size()));
-    std::copy(values.begin(), values.end(), t.as<S>());
-    return t;
-  }
-  Tensor put(Shape shape, const Slots& values) {
-    const Tensor t = make(shape, DType::i32);
-    REQUIRE(t.numel() == static_cast<int64_t>(values.size()));
-    std::copy(values.begin(), values.end(), t.as<int32_t>());
-    return t;
-  }
-  Values get(const Tensor& t) const { return Values(t.as<S>(), t.as<S>() + t.numel()); }
-  Workspace workspace() { return Workspace(stream, arena_); }
-  Stream stream;
-
- private:
-  Arena arena_;
-  std::vector<Buffer> buffers_;
-};
-
-template <class S> void Case::run(bool with_gradients) {
-  Device<S> d;
-  const int64_t t = n.tokens(), h = n.heads, per_row = static_cast<int64_t>(lengths.size());
-  Slots list;
-  for (int64_t b = 0; b < n.batch; ++b) {
-    int64_t at = b * n.length;
-    for (const int64_t length : lengths) {
-      list.insert(list.end(), {static_cast<int32_t>(at), static_cast<int32_t>(length), static_cast<int32_t>(b),
-                               state.empty() ? 0 : 1});
-      at += length;
-    }
-  }
-  const int64_t sequences = n.batch * per_row;
-  Workspace kept = d.workspace();
-  SparseDeltaInputs in{};
-  in.write_weights = d.put({t, h, n.writes}, k);
-  in.read_weights = d.put({t, h, n.reads}, q);
-  in.beta = d.put({t, h}, beta);
-  in.v = d.put({t, h, n.dim}, v);
-  in.memory = memory.empty() ? Tensor{} : d.put({h, n.slots, n.dim}, memory);
-  in.write_slots = d.put({t, h, n.writes}, write_slots);
-  in.read_slots = d.put({t, h, n.reads}, read_slots);
-  in.sequences = d.put({sequences, 4}, list);
-  in.batch = n.batch;
-  in.slots = n.slots;
-  in.place_type = dtype_of<S>;
-  const Tensor g_values = d.put({t, h}, g);
-  in.decay = by_key ? d.make({t, h, n.writes}) : d.make({t, h});
-  hebb::run(d.stream, SparseDeltaDecay{in.decay, g_values, by_key ? in.write_weights : Tensor{}});
-  if (state.empty()) {
-    in.uses = sparse_delta_uses(kept, in.write_slots, in.read_slots, in.sequences, n.batch, false);
-    hebb::run(d.workspace(), SparseDeltaIndex{.uses = in.uses,
-                                              .write_slots = in.write_slots,
-                                              .read_slots = in.read_slots,
-                                              .sequences = in.sequences,
-                                              .batch = n.batch,
-                                              .slots = n.slots});
-  }
-  const Tensor out = d.make(in.v.shape), error = d.make(in.v.shape);
-  const Tensor carried = state.empty() ? Tensor{} : d.put({n.batch, h, n.slots, n.dim}, state);
-  hebb::run(d.workspace(), SparseDeltaForward{.y = out, .error = error, .state = carried, .in = in});
-  y = d.get(out);
-  if (carried.defined()) {
-    state = d.get(carried);
-    return;
-  }
-  if (!with_gradients) { return; }
-  const SparseDeltaProducts products = sparse_delta_products(kept, in);
-  const Tensor gv = d.make(in.v.shape),
-               gm = d.put({h, n.slots, n.dim}, Values(static_cast<size_t>(h * n.slots * n.dim)));
-  hebb::run(d.workspace(), SparseDeltaBackward{.d_v = gv,
-                                               .d_memory = memory.empty() ? Tensor{} : gm,
-                                               .products = products,
-                                               .d_y = d.put(in.v.shape, d_y),
-                                               .error = error,
-                                               .in = in,
-                                               .accumulate = false});
-  const Tensor gk = d.make(in.write_weights.shape), gq = d.make(in.read_weights.shape), gg = d.make({t, h}),
-               gb = d.make({t, h});
-  hebb::run(d.workspace(), SparseDeltaScan{.d_write_weights = gk,
-                                           .d_read_weights = gq,
-                                           .d_g = gg,
-                                           .d_beta = gb,
-                                           .products = products,
-                                           .g = g_values,
-                                           .in = in});
-  d_k = d.get(gk);
-  d_q = d.get(gq);
-  d_v = d.get(gv);
-  d_g = d.get(gg);
-  d_beta = d.get(gb);
-  d_memory = d.get(gm);
-}
-
-/// Spec 30, section 5, literally and in double: chunks of `chunk` tokens of every sequence and head.
-/// Matching entries are found by comparing slots; sums of logs are per slot.
+/// The chunk equations of docs/layers/sdm.md, literally and in double: chunks of `chunk` tokens of every sequence and
+/// head. Matching entries are found by comparing slots; sums of logs are per slot.
 class Chunks {
  public:
-  Chunks(const Case& c, int64_t chunk) : c_(c), n_(c.n), chunk_(chunk) {
+  Chunks(const Problem& c, int64_t chunk) : c_(c), n_(c.n), chunk_(chunk) {
     const size_t heads = static_cast<size_t>(n_.tokens() * n_.heads);
     y.resize(heads * static_cast<size_t>(n_.dim));
     d_v = u_ = z_ = y;
@@ -210,7 +64,7 @@ class Chunks {
     return sum;
   }
   /// Sum of g over the chunk's writes to `slot` by tokens in [first, last].
-  double logs(int32_t slot, int64_t first, int64_t last) const {
+  double logs(int64_t slot, int64_t first, int64_t last) const {
     double sum = 0;
     for (int64_t t = first; t <= last; ++t) {
       for (int64_t e = 0; e < n_.writes; ++e) { sum += c_.write_slots[w(t, e)] == slot ? g(t, e) : 0.0; }
@@ -221,7 +75,7 @@ class Chunks {
   void sequence(int64_t row, int64_t head_index, int64_t begin, int64_t length) {
     h_ = head_index;
     Table m(static_cast<size_t>(n_.slots), Values(static_cast<size_t>(n_.dim)));
-    for (size_t s = 0; s < m.size() && !c_.memory.empty(); ++s) {
+    for (size_t s = 0; s < m.size() && c_.has_memory; ++s) {
       std::copy_n(c_.memory.begin() + static_cast<int64_t>(h_ * n_.slots + static_cast<int64_t>(s)) * n_.dim, n_.dim,
                   m[s].begin());
     }
@@ -246,7 +100,7 @@ class Chunks {
   }
 
   /// e^(sum of logs of the slot over tokens (after, until]) where the slots match.
-  double decay(int32_t slot, int64_t after, int64_t until) const { return std::exp(logs(slot, after + 1, until)); }
+  double decay(int64_t slot, int64_t after, int64_t until) const { return std::exp(logs(slot, after + 1, until)); }
   double a_entry(int64_t t, int64_t e, int64_t j, int64_t f) const {
     return c_.write_slots[w(t, e)] == c_.write_slots[w(j, f)] ? decay(c_.write_slots[w(t, e)], j, t) : 0.0;
   }
@@ -259,7 +113,7 @@ class Chunks {
       for (int64_t i = 0; i < n_.dim; ++i) {
         double e = c_.v[d(t, i)];
         for (int64_t n = 0; n < n_.writes; ++n) {
-          const int32_t slot = c_.write_slots[w(t, n)];
+          const int64_t slot = c_.write_slots[w(t, n)];
           e -= c_.k[w(t, n)] * std::exp(logs(slot, begin, t)) * m[static_cast<size_t>(slot)][static_cast<size_t>(i)];
           for (int64_t j = begin; j < t; ++j) {
             for (int64_t f = 0; f < n_.writes; ++f) {
@@ -270,7 +124,7 @@ class Chunks {
         u_[d(t, i)] = c_.beta[head(t)] * e;
         double sum = 0;
         for (int64_t n = 0; n < n_.reads; ++n) {
-          const int32_t slot = c_.read_slots[r(t, n)];
+          const int64_t slot = c_.read_slots[r(t, n)];
           sum += c_.q[r(t, n)] * std::exp(logs(slot, begin, t)) * m[static_cast<size_t>(slot)][static_cast<size_t>(i)];
           for (int64_t j = begin; j <= t; ++j) {
             for (int64_t f = 0; f < n_.writes; ++f) {
@@ -281,7 +135,7 @@ class Chunks {
         y[d(t, i)] = sum;
       }
     }
-    for (int32_t slot = 0; slot < n_.slots; ++slot) {
+    for (int64_t slot = 0; slot < n_.slots; ++slot) {
       for (int64_t i = 0; i < n_.dim; ++i) {
         double& x = m[static_cast<size_t>(slot)][static_cast<size_t>(i)];
         x *= std::exp(logs(slot, begin, end - 1));
@@ -303,7 +157,7 @@ class Chunks {
       for (int64_t i = 0; i < dim; ++i) {
         double z = 0;
         for (int64_t f = 0; f < writes; ++f) {
-          const int32_t slot = c_.write_slots[w(t, f)];
+          const int64_t slot = c_.write_slots[w(t, f)];
           z += c_.k[w(t, f)] * decay(slot, t, end - 1) * adjoint[slot_of(t, f)][static_cast<size_t>(i)];
           for (int64_t s = t; s < end; ++s) {
             for (int64_t e = 0; e < reads; ++e) {
@@ -320,7 +174,7 @@ class Chunks {
     Values d_lam(static_cast<size_t>(n_.tokens() * n_.heads * writes)),
         d_mu(static_cast<size_t>(n_.tokens() * n_.heads * reads));
     Values d_last(static_cast<size_t>(n_.slots));  // dLam
-    for (int32_t s = 0; s < n_.slots; ++s) {
+    for (int64_t s = 0; s < n_.slots; ++s) {
       d_last[static_cast<size_t>(s)] =
           std::exp(logs(s, begin, end - 1)) * dot(adjoint[static_cast<size_t>(s)], 0, m[static_cast<size_t>(s)], 0);
     }
@@ -333,7 +187,7 @@ class Chunks {
       }
       d_beta[head(t)] = d_b;
       for (int64_t e = 0; e < writes; ++e) {
-        const int32_t slot = c_.write_slots[w(t, e)];
+        const int64_t slot = c_.write_slots[w(t, e)];
         const double k = c_.k[w(t, e)], lam = std::exp(logs(slot, begin, t)), rest = decay(slot, t, end - 1);
         const double d_ka = -beta * dot(z_, d(t, 0), m[slot_of(t, e)], 0),
                      d_kp = dot(u_, d(t, 0), adjoint[slot_of(t, e)], 0);
@@ -375,7 +229,7 @@ class Chunks {
         d_k[w(t, e)] += c_.by_key ? c_.g[head(t)] * d_log : 0.0;
       }
     }
-    for (int32_t s = 0; s < n_.slots; ++s) {
+    for (int64_t s = 0; s < n_.slots; ++s) {
       Values& to = adjoint[static_cast<size_t>(s)];
       for (int64_t i = 0; i < dim; ++i) {
         double x = to[static_cast<size_t>(i)] * std::exp(logs(s, begin, end - 1));
@@ -393,8 +247,8 @@ class Chunks {
     }
   }
 
-  const Case& c_;
-  const Sizes n_;
+  const Problem& c_;
+  const SparseDelta::Sizes n_;
   const int64_t chunk_;
   int64_t h_ = 0;
   Values u_, z_;
@@ -423,7 +277,7 @@ template <class A, class B> void check_all(const A& a, const B& b, double tolera
 }
 
 /// Head 0 of row 0 with W = R = N as a dense gated delta rule; k, q by slot.
-Values dense_delta_rule(const Case& c) {
+Values dense_delta_rule(const Problem& c) {
   const size_t slots = static_cast<size_t>(c.n.slots), dim = static_cast<size_t>(c.n.dim);
   Values m(c.memory), y;
   for (int64_t t = 0; t < c.n.length; ++t) {
@@ -454,7 +308,7 @@ TEST_CASE("the sparse delta recurrence and its gradients equal the chunk equatio
   const bool by_key = GENERATE(false, true);
   const std::vector<int64_t> lengths = GENERATE(std::vector<int64_t>{11}, std::vector<int64_t>{1, 7, 3});
   const int64_t writes = GENERATE(1, 3);
-  Case c({2, 11, 2, 6, 5, writes, 2});
+  Problem c({2, 11, 2, 6, 5, writes, 2});
   c.by_key = by_key;
   c.lengths = lengths;
   c.run<double>();
@@ -463,10 +317,12 @@ TEST_CASE("the sparse delta recurrence and its gradients equal the chunk equatio
 }
 
 TEST_CASE("a carried state ends as the chunk equations say, and private rows give the same readings", "[fast]") {
-  Case c({2, 9, 2, 5, 19, 2, 3});
+  Problem c({2, 9, 2, 5, 19, 2, 3});
   c.run<double>();
   const Chunks chunks(c, 4);
-  Case carried = c;
+  Problem carried = c;
+  carried.carried = true;
+  carried.state.clear();
   for (int64_t b = 0; b < c.n.batch; ++b) {
     carried.state.insert(carried.state.end(), c.memory.begin(), c.memory.end());
   }
@@ -474,34 +330,35 @@ TEST_CASE("a carried state ends as the chunk equations say, and private rows giv
   CHECK(carried.y == c.y);
   Values expected;
   for (const auto& [key, state] : chunks.final_state) { expected.insert(expected.end(), state.begin(), state.end()); }
-  check_close("state", carried.state, expected, 1e-12);
+  check_close("state", carried.final_state, expected, 1e-12);
 }
 
 TEST_CASE("writing and reading every slot is the dense gated delta rule", "[fast]") {
-  Case c({1, 13, 1, 7, 5, 7, 7});
-  c.run<double>(false);
+  Problem c({1, 13, 1, 7, 5, 7, 7});
+  c.run<double>();
   check_close("y", c.y, dense_delta_rule(c), 1e-12);
 }
 
 TEST_CASE("one slot written with full strength reads back exactly", "[fast]") {
-  Case c({1, 6, 2, 9, 5, 1, 1});
+  Problem c({1, 6, 2, 9, 5, 1, 1});
   c.read_slots = c.write_slots;
   std::fill(c.k.begin(), c.k.end(), 1.0);
   std::fill(c.q.begin(), c.q.end(), 1.0);
   std::fill(c.beta.begin(), c.beta.end(), 1.0);
-  c.run<double>(false);
+  c.run<double>();
   check_close("y", c.y, c.v, 1e-14);
 }
 
 TEST_CASE("without decay and write strength the memory keeps its bits; slots that are not written always do",
           "[fast]") {
-  Case c({1, 12, 2, 30, 5, 2, 3});
-  Case still = c;
+  Problem c({1, 12, 2, 30, 5, 2, 3});
+  Problem still = c;
   std::fill(still.g.begin(), still.g.end(), 0.0);
   std::fill(still.beta.begin(), still.beta.end(), 0.0);
+  still.carried = c.carried = true;
   still.state = still.memory;
   still.run<double>();
-  CHECK(still.state == still.memory);
+  CHECK(still.final_state == still.memory);
   for (size_t i = 0; i < still.y.size(); ++i) {
     const size_t head = i / 5 % 2, token = i / 10;
     double expected = 0;
@@ -514,7 +371,7 @@ TEST_CASE("without decay and write strength the memory keeps its bits; slots tha
   c.state = c.memory;
   c.run<double>();
   for (size_t head = 0; head < 2; ++head) {
-    std::set<int32_t> written;
+    std::set<int64_t> written;
     for (size_t t = 0; t < 12; ++t) {
       written.insert(c.write_slots.begin() + static_cast<int64_t>(t * 4 + head * 2),
                      c.write_slots.begin() + static_cast<int64_t>(t * 4 + head * 2 + 2));
@@ -525,15 +382,15 @@ TEST_CASE("without decay and write strength the memory keeps its bits; slots tha
         return Values(m.begin() + static_cast<int64_t>((head * 30 + slot) * 5),
                       m.begin() + static_cast<int64_t>((head * 30 + slot + 1) * 5));
       };
-      CHECK((row(c.state) == row(c.memory)) == (written.count(static_cast<int32_t>(slot)) == 0));
+      CHECK((row(c.final_state) == row(c.memory)) == (written.count(static_cast<int64_t>(slot)) == 0));
     }
   }
 }
 
 TEST_CASE("decays that underflow leave everything finite and equal to the recurrence", "[fast]") {
-  Case c({1, 10, 1, 6, 5, 3, 3});
+  Problem c({1, 10, 1, 6, 5, 3, 3});
   std::fill(c.g.begin(), c.g.end(), -400.0);
-  Case narrow = c;
+  Problem narrow = c;
   c.run<double>();
   narrow.run<float>();
   check_all(c, Chunks(c, 4), 1e-11);
@@ -543,9 +400,9 @@ TEST_CASE("decays that underflow leave everything finite and equal to the recurr
 }
 
 TEST_CASE("heads of a sparse delta memory are independent", "[fast]") {
-  Case c({1, 8, 2, 9, 5, 3, 2});
+  Problem c({1, 8, 2, 9, 5, 3, 2});
   c.run<double>();
-  Case changed = c;
+  Problem changed = c;
   Rng rng(3, "changes");
   for (size_t t = 0; t < 8; ++t) {
     for (size_t i = 0; i < 5; ++i) { changed.v[(t * 2 + 1) * 5 + i] = rng.normal(); }
@@ -563,13 +420,13 @@ TEST_CASE("heads of a sparse delta memory are independent", "[fast]") {
 }
 
 TEST_CASE("sparse delta kernels give the same bits on any number of threads", "[fast][threads]") {
-  Case c({3, 21, 2, 12, 300, 3, 4});  // several slices of channels
+  Problem c({3, 21, 2, 12, 300, 3, 4});  // several slices of channels
   c.lengths = {4, 1, 16};
   const int before = threads();
   set_threads(1);
   c.run<float>();
   for (const int count : {2, 3, 5}) {
-    Case again = c;
+    Problem again = c;
     set_threads(count);
     again.run<float>();
     CHECK(again.y == c.y);
@@ -586,20 +443,20 @@ TEST_CASE("sparse delta kernels give the same bits on any number of threads", "[
 TEST_CASE("fp32 gradients stay accurate over long sequences of repeated writes", "[fast]") {
   // The decay's gradient is carried from write to write: rounding could pile up over the thousands of
   // events that a hot slot sees here.
-  Case c({1, 1500, 1, 4, 33, 2, 2});
+  Problem c({1, 1500, 1, 4, 33, 2, 2});
   for (double& x : c.g) { x *= 0.2; }
   for (double& x : c.k) { x = std::clamp(x, 0.05, 0.7); }
-  Case narrow = c;
+  Problem narrow = c;
   c.run<double>();
   narrow.run<float>();
   check_all(narrow, c, 1e-5);
 }
 
 TEST_CASE("without a learned memory the table begins as zeros", "[fast]") {
-  Case c({1, 9, 2, 7, 5, 3, 2});
-  Case none = c;
+  Problem c({1, 9, 2, 7, 5, 3, 2});
+  Problem none = c;
   std::fill(c.memory.begin(), c.memory.end(), 0.0);
-  none.memory.clear();
+  none.has_memory = false;
   c.run<double>();
   none.run<double>();
   CHECK(none.y == c.y);

@@ -24,16 +24,22 @@ struct Attention {
   hebb::Shape lse() const { return {batch, length, heads}; }
   double factor() const { return scale > 0 ? scale : 1.7 / std::sqrt(static_cast<double>(d)); }
 
-  /// Values of keys, NaN where no query looks: those must not be read.
+  /// Values of keys, NaN before the first interval of a space and behind the last: those must not be read. Keys
+  /// between intervals may be multiplied by 0.
   Values keys_of(int64_t width, uint32_t seed) const {
     Values values = as_double(random_values<float>(spaces * keys * kv_heads * width, seed));
-    for (int64_t key = 0; key < spaces * keys; ++key) {
-      bool seen = false;
-      for (int64_t i = 0; i < batch * length; ++i) {
-        const int64_t space = spaces == 1 ? 0 : i / length, j = key - space * keys;
-        seen = seen || (lo[static_cast<size_t>(i)] <= j && j < hi[static_cast<size_t>(i)]);
+    const int64_t queries = batch * length / spaces;
+    for (int64_t space = 0; space < spaces; ++space) {
+      int64_t first = keys, last = 0;
+      for (auto i = static_cast<size_t>(space * queries); i < static_cast<size_t>((space + 1) * queries); ++i) {
+        if (lo[i] < hi[i]) {
+          first = std::min(first, lo[i]);
+          last = std::max(last, hi[i]);
+        }
       }
-      if (!seen) { std::fill_n(values.begin() + key * kv_heads * width, kv_heads * width, std::nan("")); }
+      const auto begin = values.begin() + space * keys * kv_heads * width;
+      std::fill(begin, begin + first * kv_heads * width, std::nan(""));
+      std::fill(begin + std::max(first, last) * kv_heads * width, begin + keys * kv_heads * width, std::nan(""));
     }
     return values;
   }
@@ -97,9 +103,10 @@ inline AttentionResults attention_formula(const Attention& c, const Values& q, c
 }
 
 /// Forward and backward. Gradients of queries and values are overwritten and the others added to, or, `flipped`, the
-/// other way round. `back`: the tolerance of gradients.
-inline void attention_passes(Machine& m, const Attention& c, double tolerance, double back, bool flipped = false,
-                             const Launches& launches = {}) {
+/// other way round. `back`: the tolerance of gradients; `of_formula`: of all in fp64.
+inline hebb::AttentionBackward attention_passes(Machine& m, const Attention& c, double tolerance, double back,
+                                                bool flipped = false, const Launches& launches = {},
+                                                double of_formula = 1e-12) {
   const auto given = [&](const Values& values, const hebb::Shape& shape) {
     return values.empty() ? m.input(shape, 2) : m.activations(shape, values);
   };
@@ -142,22 +149,29 @@ inline void attention_passes(Machine& m, const Attention& c, double tolerance, d
                bias0 = start(args.d_bias, !flipped);
   m.run(args, back, launches);
   AttentionResults r;
-  const auto with_start = [](Values sum, const Values& begin) {
-    for (size_t i = 0; i < sum.size(); ++i) { sum[i] += begin[i]; }
-    return sum;
+  const auto expect = [&](const hebb::Tensor& result, const Values& begin, Values& sum) {
+    m.expect(
+        result,
+        [&] {
+          for (size_t i = 0; i < sum.size(); ++i) { sum[i] += begin.empty() ? 0 : begin[i]; }
+          return sum;
+        },
+        of_formula);
   };
-  m.expect(o, [&] {
-    r = attention_formula(c, m.read(q), m.read(k), m.read(v), bias.defined() ? m.read(bias) : Values{},
-                          m.read(args.d_o));
-    return r.o;
-  });
-  m.expect(lse, [&] { return r.lse; });
-  m.expect(args.d_q, [&] { return with_start(r.d_q, q0); });
-  m.expect(args.d_k, [&] { return with_start(r.d_k, k0); });
-  m.expect(args.d_v, [&] { return with_start(r.d_v, v0); });
-  if (c.biased) {
-    m.expect(args.d_bias, [&] { return with_start(r.d_bias, bias0); });
-  }
+  m.expect(
+      o,
+      [&] {
+        r = attention_formula(c, m.read(q), m.read(k), m.read(v), bias.defined() ? m.read(bias) : Values{},
+                              m.read(args.d_o));
+        return r.o;
+      },
+      of_formula);
+  expect(lse, {}, r.lse);
+  expect(args.d_q, q0, r.d_q);
+  expect(args.d_k, k0, r.d_k);
+  expect(args.d_v, v0, r.d_v);
+  if (c.biased) { expect(args.d_bias, bias0, r.d_bias); }
+  return args;
 }
 
 /// One row of documents of one token: each query sees its own key alone.

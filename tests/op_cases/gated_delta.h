@@ -9,7 +9,7 @@ struct Delta {
   int64_t length, heads, value_heads, dk, dv, chunk;
   std::vector<int64_t> doc_start;
   bool initial = false, carried = false, additive = false;
-  double scale = 0.4, strength = 1;  // strength: of beta
+  double scale = 0.4, strength = 1;  // of beta
   bool predicts = true;
 
   hebb::Shape keys() const { return {2, length, heads, dk}; }

@@ -1,6 +1,7 @@
 #include "tests/op_cases/machine.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/arena.h"
 
@@ -144,7 +145,7 @@ void Machine::finish(double tolerance, bool compares) {
     if (expected_ != nullptr) {
       const Values& expected = expected_->numbers.at(index);
       CAPTURE(&entry - entries_.data());  // order of creation
-      if (is_compared) { compare(entry, found, expected, tolerance); }
+      if (is_compared) { compare(entry, found, expected, tolerance, std::numeric_limits<float>::min()); }
       memory_.put(entry.tensor, stored(entry.tensor.dtype, expected).data());
     }
     results_.numbers.push_back(found);
@@ -152,7 +153,8 @@ void Machine::finish(double tolerance, bool compares) {
   }
 }
 
-void Machine::compare(const Entry& entry, const Values& found, const Values& expected, double tolerance) const {
+void Machine::compare(const Entry& entry, const Values& found, const Values& expected, double tolerance,
+                      double floor) const {
   REQUIRE(found.size() == expected.size());
   if (entry.is_poisoned && all_nan(expected)) {  // of a later kernel
     CHECK(all_nan(found));
@@ -165,13 +167,14 @@ void Machine::compare(const Entry& entry, const Values& found, const Values& exp
   }
   for (size_t i = 0; i < expected.size(); ++i) {
     const double difference = found[i] == expected[i] ? 0 : std::fabs(found[i] - expected[i]);
-    if (!(difference <= worst)) {  // also NaN
-      worst = difference;
+    if (!(difference <= worst)) {
+      worst = std::isnan(difference) ? HUGE_VAL : difference;
       at = i;
     }
   }
   const DType dtype = entry.tensor.dtype;
-  const double limit = is_integer(dtype) ? 0 : slack_ * (dtype == DType::bf16 ? kHalf : tolerance) * largest;
+  const double share = dtype == DType::bf16 ? kHalf : std::max(tolerance, entry.tolerance);
+  const double limit = is_integer(dtype) ? 0 : slack_ * share * largest + floor;
   CAPTURE(at, largest, worst, limit);
   CHECK(worst <= limit);
 }
@@ -179,7 +182,7 @@ void Machine::compare(const Entry& entry, const Values& found, const Values& exp
 void Machine::expect(const Tensor& result, const std::function<Values()>& formula, double tolerance) {
   if (!formulas_) { return; }
   INFO("against the formula");
-  compare({result, Role::result, false}, read(result), formula(), tolerance);
+  compare({result, Role::result, false}, read(result), formula(), tolerance, 1e-14);
 }
 
 Results Machine::results() {

@@ -89,12 +89,21 @@ class Machine {
   /// Overwritten whole by a kernel: NaN or -1 before.
   hebb::Tensor output(hebb::Shape shape) { return poisoned(shape, activations_, Role::result); }
   hebb::Tensor float_output(hebb::Shape shape) { return poisoned(shape, hebb::DType::f32, Role::result); }
+  /// Which may differ by `tolerance` where the kernel's tolerance is less.
+  hebb::Tensor float_output(hebb::Shape shape, double tolerance) {
+    const hebb::Tensor tensor = float_output(shape);
+    entries_.back().tolerance = tolerance;
+    return tensor;
+  }
   hebb::Tensor bf16_output(hebb::Shape shape) { return poisoned(shape, hebb::DType::bf16, Role::result); }
   hebb::Tensor double_output(hebb::Shape shape) { return poisoned(shape, hebb::DType::f64, Role::result); }
   hebb::Tensor integer_output(hebb::Shape shape) { return poisoned(shape, hebb::DType::i32, Role::result); }
   /// Read and written: numbers before. double_sum is in fp64 everywhere.
   hebb::Tensor sum(hebb::Shape shape, double scale = 1) { return random(shape, scale, activations_, Role::result); }
   hebb::Tensor float_sum(hebb::Shape shape, double scale = 1);
+  hebb::Tensor float_values(hebb::Shape shape, const Values& values) {
+    return add(shape, hebb::DType::f32, Role::result, &values);
+  }
   hebb::Tensor double_sum(hebb::Shape shape) { return random(shape, 1, hebb::DType::f64, Role::result); }
   /// A gradient of activations or in fp32 that a kernel adds to or overwrites.
   hebb::Tensor gradient(hebb::Shape shape, bool adds) { return adds ? sum(shape) : output(shape); }
@@ -125,7 +134,7 @@ class Machine {
     if (expected_ == nullptr) { launch(args); }
     finish(0, false);
   }
-  /// That a result equals a formula, within `tolerance` of the largest entry.
+  /// That a result equals a formula, within `tolerance` of the largest entry, and 1e-14.
   void expect(const hebb::Tensor& result, const std::function<Values()>& formula, double tolerance = 1e-12);
 
   Values read(const hebb::Tensor& tensor);
@@ -139,6 +148,7 @@ class Machine {
     hebb::Tensor tensor;
     Role role;
     bool is_poisoned;
+    double tolerance = 0;
   };
 
   template <class Args> void launch(const Args& args) {
@@ -157,7 +167,7 @@ class Machine {
   hebb::Tensor random(hebb::Shape shape, double scale, hebb::DType dtype, Role role);
   hebb::Tensor poisoned(hebb::Shape shape, hebb::DType dtype, Role role) { return add(shape, dtype, role, nullptr); }
   void finish(double tolerance, bool compares);
-  void compare(const Entry& entry, const Values& found, const Values& expected, double tolerance) const;
+  void compare(const Entry& entry, const Values& found, const Values& expected, double tolerance, double floor) const;
 
   Memory& memory_;
   std::unique_ptr<hebb::Workspace> workspace_;
