@@ -4,7 +4,8 @@
 
 namespace hebb {
 
-void reduce_bucket(Communicator& communicator, Workspace workspace, const Tensor& part, const Tensor& bucket) {
+void reduce_bucket(Communicator& communicator, Workspace workspace, const Tensor& part, const Tensor& bucket,
+                   DType wire) {
   Stream& stream = workspace.stream();
   const int64_t ranks = communicator.size(), count = part.numel();
   HEBB_ASSERT(bucket.numel() == ranks * count && bucket.dtype == part.dtype);
@@ -13,7 +14,15 @@ void reduce_bucket(Communicator& communicator, Workspace workspace, const Tensor
     return;
   }
   const Tensor parts = workspace.tensor({ranks, count}, bucket.dtype, "reduce");
-  communicator.all_to_all(stream, parts, bucket);
+  if (wire == bucket.dtype) {
+    communicator.all_to_all(stream, parts, bucket);
+  } else {
+    const Tensor sent = workspace.tensor(bucket.shape, wire, "reduce"),
+                 received = workspace.tensor(parts.shape, wire, "reduce");
+    convert(stream, sent, bucket);
+    communicator.all_to_all(stream, received, sent);
+    convert(stream, parts, received);
+  }
   run(stream, OrderedSum{.to = part, .parts = parts});
 }
 

@@ -30,7 +30,8 @@ class CommRound {
     const int64_t own = communicator.rank() * each_;
     add("all-to-all", [this] { communicator_.all_to_all(stream_, other_, whole_); });
     add("ordered reduction", [this, own] {
-      reduce_bucket(communicator_, Workspace(stream_, work_, "reduction"), whole_.tensor().slice(own, {each_}), whole_);
+      reduce_bucket(communicator_, Workspace(stream_, work_, "reduction"), whole_.tensor().slice(own, {each_}), whole_,
+                    whole_.tensor().dtype);
     });
     if (reduce_scatter) {
       add("MPI_Reduce_scatter",

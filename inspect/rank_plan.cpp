@@ -36,8 +36,15 @@ template <size_t n> double read_speed(const std::string& text, const Preset (&pr
   return value * 1e9;
 }
 
+/// Bytes of an element of gradients as ranks send it.
+int64_t sent_bytes(const TrainConfig& train) {
+  const bool rounds = train.comm && train.comm->reduce == "bf16";
+  return *train.precision == "fp64" ? 8 : rounds ? 2 : 4;
+}
+
 struct Sizes {
   double parameters = 0, copied = 0, element_bytes = 4;  // copied: read as bf16 copies
+  double sent_bytes = 4;                                 // of an element of the gradients
 };
 
 Sizes sizes_of(const RunConfig& config, std::vector<int64_t>& trained) {
@@ -45,6 +52,7 @@ Sizes sizes_of(const RunConfig& config, std::vector<int64_t>& trained) {
   const bool has_copies = config.train.precision == "bf16";
   Sizes sizes;
   sizes.element_bytes = config.train.precision == "fp64" ? 8 : 4;
+  sizes.sent_bytes = static_cast<double>(sent_bytes(config.train));
   for (const auto& p : model.params().all()) {
     if (!p->trained()) { continue; }
     const int64_t n = p->spec.shape.numel();
@@ -74,7 +82,7 @@ Prediction predict(const RankPlanRow& row, const Sizes& s, const LinkSpeed& link
   const double adamw = (7 * b * s.parameters + 2 * s.copied) / kMemoryBytesPerSecond;
   double exposed = 0, slowed = 0;
   if (row.ranks > 1) {
-    const double reduce = transfer(b * s.parameters, row, link, buckets);
+    const double reduce = transfer(s.sent_bytes * s.parameters, row, link, buckets);
     const double gather = transfer(2 * s.copied + b * (s.parameters - s.copied), row, link, buckets);
     exposed = std::max(reduce - 0.9 * micro_seconds * 2 / 3, reduce / buckets) +
               std::max(gather - 0.9 * micro_seconds / 3, gather / buckets) + 1e-4;
@@ -107,8 +115,8 @@ RankPlanRow plan_row(RunConfig& config, int ranks, bool has_zero, const BucketLa
   row.micro_batches = train.batch_size / (*train.micro_batch_size * ranks);
   // Sums of gradients to their owners; then all of them, or new values, from there to all.
   const int64_t element = *train.precision == "fp64" ? 8 : 4;
-  row.reduce_bytes = layout.size() * element / ranks * (ranks - 1);
-  row.gather_bytes = row.reduce_bytes;
+  row.reduce_bytes = layout.size() * sent_bytes(train) / ranks * (ranks - 1);
+  row.gather_bytes = layout.size() * element / ranks * (ranks - 1);
   return row;
 }
 
@@ -139,7 +147,8 @@ RankPlan plan_ranks(RunConfig config, const RankPlanOptions& options) {
   const BucketLayout layout(trained, lanes, config.train.comm.value_or(CommConfig{}).bucket_mib);
   RankPlan plan;
   plan.lanes = lanes;
-  plan.allowed = allowed_sizes(lanes);
+  const bool has_one_lane_a_rank = !Model(config.model).needs_all_rows().empty();
+  plan.allowed = has_one_lane_a_rank ? std::vector<int>{options.ranks} : allowed_sizes(lanes);
   plan.buckets = layout.buckets();
   plan.is_timed = options.tokens_per_s.has_value();
   for (const int ranks : plan.allowed) {

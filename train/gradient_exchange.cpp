@@ -87,7 +87,8 @@ GradientExchange::GradientExchange(const RunConfig& config, const Ranks& ranks, 
       layout_(sizes_of(optimizer), static_cast<int>(*config.train.lanes),
               config.train.comm.value_or(CommConfig{}).bucket_mib),
       buffers_(flat_buffers(state, LaneSums::buffers(own_lanes_), layout_.size(), sum_dtype(params.dtype()))),
-      sums_(own_lanes_, tensors_of(buffers_)) {
+      sums_(own_lanes_, tensors_of(buffers_)),
+      wire_(config.train.comm.value_or(CommConfig{}).reduce == "bf16" ? DType::bf16 : buffers_[0].tensor().dtype) {
   shape_ = {.ranks = ranks.size(),
             .lanes = static_cast<int>(*config.train.lanes),
             .micro_batches = config.train.batch_size / (*config.train.lanes * *config.train.micro_batch_size),
@@ -187,7 +188,7 @@ void GradientExchange::reduce(Stream& stream, Arena& work) {
     const ElementRange whole = layout_.bucket(b), part = layout_.part(b, ranks_.rank(), ranks_.size());
     // In place: what is sent has left when the sum is written.
     reduce_bucket(ranks_.communicator(), Workspace(stream, work, "reduction"), total.slice(part.begin, {part.size()}),
-                  total.slice(whole.begin, {whole.size()}));
+                  total.slice(whole.begin, {whole.size()}), wire_);
   }
   if (const auto count = static_cast<int64_t>(segments_.size()); count > 0) {
     run(stream, SegmentSquares{.partial = squares_.tensor().slice(0, {count}),

@@ -94,6 +94,7 @@ class GradientExchange {
   BucketLayout layout_;
   std::vector<Buffer> buffers_;  // flat gradients
   LaneSums sums_;
+  DType wire_;  // of gradients between ranks
   RecordShape shape_;
   std::vector<ElementRange> segments_;  // owned, in flat order
   Buffer begins_, ends_, squares_;      // of the segments

@@ -155,6 +155,9 @@ void resolve(RunConfig& config, int ranks, bool runs, const std::optional<Stored
   HEBB_ASSERT(ranks >= 1);
   resolve_split(config, ranks, stored);
   train.zero = train.zero.value_or(ranks > 1 ? 1 : 0);
+  if (train.comm && train.comm->reduce == "bf16" && train.precision == "fp64") {
+    throw config.error("train.comm.reduce", "\"bf16\"", "\"fp32\" with train.precision \"fp64\"");
+  }
   config.data.tokenizer = resolve_tokenizer(config.data);
   check_tokenizer(config.data.tokenizer, config.model.vocab_size);
 }

@@ -23,6 +23,11 @@ void fields(Fields& f, RandomWindowConfig& c) {
 }
 
 void fields(Fields& f, CommConfig& c) {
+  f.field("reduce", c.reduce)
+      .one_of({"fp32", "bf16"})
+      .help(
+          "bf16: ranks round what they send of gradients, half the bytes; sums stay fp32. Results depend on the number "
+          "of ranks then. Stays the same when a run is resumed.");
   f.field("bucket_mib", c.bucket_mib)
       .min(1)
       .max(65536)
@@ -246,11 +251,23 @@ void compare(const std::string& path, const Json* a, const Json* b, Skips skips,
   }
 }
 
+/// train.comm.reduce as messages show it.
+std::string reduce_of(const Json& config) {
+  const Json* at = &config;
+  for (const char* key : {"train", "comm", "reduce"}) {
+    at = at != nullptr && at->is_object() ? at->find(key) : nullptr;
+  }
+  return (at != nullptr && !at->is_null() ? *at : Json(CommConfig{}.reduce)).found();
+}
+
 }  // namespace
 
 std::vector<ConfigDifference> compare_configs(const Json& stored, const Json& current) {
   std::vector<ConfigDifference> found;
   compare("", &stored, &current, may_differ, found);
+  // Of train.comm this alone changes results; nothing means the default.
+  const std::string before = reduce_of(stored), now = reduce_of(current);
+  if (before != now) { found.push_back({"train.comm.reduce", before, now}); }
   return found;
 }
 

@@ -21,6 +21,7 @@ struct RandomWindowConfig {
 
 /// How ranks meet, watch each other and send gradients (docs/distributed.md).
 struct CommConfig {
+  std::string reduce = "fp32";
   int64_t bucket_mib = 64;
   std::string interface, token_file;
   double init_seconds = 300, lost_seconds = 20, stall_seconds = 300;

@@ -124,7 +124,8 @@ template <class S> std::vector<S> ordered_sum_of_lanes(int lanes, int64_t count)
 }
 
 /// The gradients of a step in flat order on this rank, through own lanes, buckets and the exchange.
-template <class S> std::vector<S> reduced_gradients(Communicator& comm, const BucketLayout& layout, int lanes) {
+template <class S>
+std::vector<S> reduced_gradients(Communicator& comm, const BucketLayout& layout, int lanes, DType wire = dtype_of<S>) {
   const int own = lanes / comm.size();
   std::vector<std::vector<S>> memory(static_cast<size_t>(LaneSums::buffers(own)),
                                      std::vector<S>(static_cast<size_t>(layout.size())));
@@ -143,7 +144,7 @@ template <class S> std::vector<S> reduced_gradients(Communicator& comm, const Bu
     const ElementRange bucket = layout.bucket(b), part = layout.part(b, comm.rank(), comm.size());
     const Tensor whole = tensor_of(result).slice(bucket.begin, {bucket.size()}),
                  owned = tensor_of(result).slice(part.begin, {part.size()});
-    reduce_bucket(comm, Workspace(stream, arena), owned, sums.total().slice(bucket.begin, {bucket.size()}));
+    reduce_bucket(comm, Workspace(stream, arena), owned, sums.total().slice(bucket.begin, {bucket.size()}), wire);
     comm.all_gather(stream, whole, owned);
   }
   return result;

@@ -1,8 +1,10 @@
 #include "comm/ordered_reduce.h"
 
+#include <iterator>
 #include <mutex>
 
 #include "comm/thread_communicator.h"
+#include "core/bfloat.h"
 #include "kernels/ordered_sum/ordered_sum.h"
 #include "tests/comm/engine_checks.h"
 #include "tests/test.h"
@@ -111,6 +113,43 @@ TEST_CASE("gradients have the same bits for every allowed number of ranks and ev
         check_reduction<double>(comm, lanes, {5}, 1);
       });
     }
+  }
+}
+
+TEST_CASE("gradients that travel in bf16 are rounded once a rank and added in fp32", "[fast]") {
+  const int lanes = 8;
+  const BucketLayout layout({70000, 300000}, lanes, 1);
+  for (const int ranks : {2, 4, 8}) {
+    CAPTURE(ranks);
+    std::vector<float> parts, expected(static_cast<size_t>(layout.size())), found;
+    for (int rank = 0; rank < ranks; ++rank) {  // the sums of each rank's lanes, rounded
+      const int own = lanes / ranks;
+      std::vector<float> rows;
+      for (int lane = rank * own; lane < (rank + 1) * own; ++lane) {
+        const std::vector<float> lane_values = lane_gradients<float>(lane, layout.size());
+        rows.insert(rows.end(), lane_values.begin(), lane_values.end());
+      }
+      std::vector<float> sum(static_cast<size_t>(layout.size()));
+      Stream stream;
+      run(stream, OrderedSum{tensor_of(sum), tensor_of(rows).view({own, layout.size()})});
+      std::transform(sum.begin(), sum.end(), std::back_inserter(parts),
+                     [](float x) { return widened(nearest_bf16(x)); });
+    }
+    Stream stream;
+    run(stream, OrderedSum{tensor_of(expected), tensor_of(parts).view({ranks, layout.size()})});
+    run_ranks(ranks, [&](Communicator& comm) {
+      const std::vector<float> own = reduced_gradients<float>(comm, layout, lanes, DType::bf16);
+      if (comm.rank() == 0) { found = own; }
+    });
+    CHECK(same_bits(found, expected));
+    const std::vector<float> exact = ordered_sum_of_lanes<float>(lanes, layout.size());
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      difference += std::pow(double(found[i]) - double(exact[i]), 2);
+      size += std::pow(double(exact[i]), 2);
+    }
+    CHECK(difference > 0);
+    CHECK(std::sqrt(difference / size) < 1.0 / 256);
   }
 }
 

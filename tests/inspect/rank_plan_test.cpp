@@ -100,9 +100,14 @@ TEST_CASE("links are presets or numbers", "[fast]") {
 TEST_CASE("a plan of ranks is what the ranks reserve and send, to the byte", "[fast]") {
   const TempFolder folder;
   const int zero = GENERATE(-1, 0);  // -1: not given
+  const std::string reduce = GENERATE("fp32", "bf16");
+  CAPTURE(zero, reduce);
   const auto make = [&] {
     RunConfig config = run_of(folder, 4);
     if (zero == 0) { config.source = parse_json(R"({"train": {"zero": 0}})", "run.json"); }
+    config.train.precision = "fp32";
+    config.train.comm = CommConfig{};
+    config.train.comm->reduce = reduce;
     return config;
   };
   const RankPlan plan =
@@ -121,6 +126,33 @@ TEST_CASE("a plan of ranks is what the ranks reserve and send, to the byte", "[f
   const Json rows = plan.json().at("rows");
   CHECK(rows.items()[1].at("memory").at("total").as_int() == plan.rows[1].memory.total_bytes());
   CHECK_THAT(plan.text(), Contains("for 4 lanes: 1, 2, 4") && Contains("--tokens-per-s"));
+}
+
+TEST_CASE("a plan of ranks that share a memory has one lane a rank", "[fast]") {
+  const TempFolder folder;
+  const auto make = [&] {
+    RunConfig config = run_of(folder, 4);
+    config.model = ModelConfig();
+    Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 8, "num_layers": 1, "layers": {
+                   "att": {"type": "attention", "num_heads": 2, "head_dim": 4},
+                   "m": {"type": "swiglu", "intermediate_size": 8},
+                   "fw": {"type": "fwpkm", "num_subkeys": 4, "key_dim": 4, "value_dim": 4, "top_k": 2, "chunk_size": 6}},
+                   "pattern": [{"mixer": "att", "ffn": "m", "memory": "fw"}]})",
+                            "model.json"),
+                 "model", config.model);
+    return config;
+  };
+  RankPlanOptions options{.ranks = 4, .ranks_per_host = 0, .link = read_link("nvlink"), .tokens_per_s = {}};
+  const RankPlan four = plan_ranks(make(), options);
+  REQUIRE((four.allowed == std::vector<int>{4} && four.rows.size() == 1));
+  const StepAccount account = account_of_step(make(), 4, 1);
+  CHECK(account.work_bytes == four.rows[0].memory.work_bytes);
+  CHECK(account.state_bytes == four.rows[0].memory.state_bytes());
+  options.ranks = 2;
+  RunConfig config = make();
+  config.train.lanes = 4;
+  CHECK_THROWS_WITH(plan_ranks(std::move(config), options),
+                    Contains("train.lanes: found 4, expected 2: blocks.0.memory"));
 }
 
 TEST_CASE("a plan of ranks keeps the lanes of the configuration", "[fast]") {

@@ -18,6 +18,7 @@ namespace {
 struct Split {
   int ranks = 1, zero = 1;
   int64_t bucket_mib = 64;
+  std::string reduce = "fp32";
 };
 
 using MakeRun = std::function<RunConfig()>;
@@ -35,6 +36,7 @@ int run_split(const fs::path& folder, const MakeRun& make, const Split& split, H
     config.train.zero = split.zero;
     config.train.comm = CommConfig{};
     config.train.comm->bucket_mib = split.bucket_mib;
+    config.train.comm->reduce = split.reduce;
     Console console = communicator.rank() == 0 ? heard.console() : Console{};
     Trainer trainer(std::move(config), options, Ranks(communicator, flight, 1), console, "test");
     codes[static_cast<size_t>(communicator.rank())] = trainer.run();
@@ -163,6 +165,40 @@ TEST_CASE("the same bytes for every allowed number of ranks, with shared moments
     REQUIRE(run_split(other, make, split) == 0);
     check_same(folder / "one", other, 7);
   }
+}
+
+TEST_CASE("gradients that travel in bf16 have the same bytes for one number of ranks", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] { return wide_run(folder, changes(folder, 4, R"({"precision": "fp32"})")); };
+  REQUIRE(run_split(folder / "fp32", make, {.ranks = 1}) == 0);
+  REQUIRE(run_split(folder / "alone", make, {.ranks = 1, .reduce = "bf16"}) == 0);  // sends nothing
+  check_same(folder / "fp32", folder / "alone", 7);
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    const fs::path one = folder / ("one" + std::to_string(ranks)), other = folder / ("other" + std::to_string(ranks));
+    REQUIRE(run_split(one, make, {.ranks = ranks, .zero = 1, .reduce = "bf16"}) == 0);
+    REQUIRE(run_split(other, make, {.ranks = ranks, .zero = 0, .bucket_mib = 1, .reduce = "bf16"}) == 0);
+    check_same(one, other, 7);
+    CHECK((bytes_of(one, 7)[0] != bytes_of(folder / "fp32", 7)[0]));
+    const std::vector<double> exact = metric(folder / "fp32", "loss"), rounded = metric(one, "loss");
+    for (size_t i = 0; i < exact.size(); ++i) { CHECK(rounded[i] == Catch::Approx(exact[i]).epsilon(1e-3)); }
+  }
+}
+
+TEST_CASE("how gradients travel stays when a run goes on", "[fast]") {
+  const TempFolder folder;
+  const MakeRun make = [&] {
+    return wide_run(folder, changes(folder, 2, R"({"precision": "fp32", "max_minutes": 1e-9})"));
+  };
+  REQUIRE(run_split(folder / "run", make, {.ranks = 2}) == 75);
+  CHECK_THROWS_WITH(run_split(folder / "run", make, {.ranks = 2, .reduce = "bf16"}),
+                    Catch::Contains("train.comm.reduce: found \"bf16\", expected \"fp32\""));
+  REQUIRE(run_split(folder / "run", make, {.ranks = 2, .bucket_mib = 1}) == 75);
+  RunConfig config = test_run(folder);
+  config.train.comm = CommConfig{};
+  config.train.comm->reduce = "bf16";
+  CHECK_THROWS_WITH(resolve(config, 1),
+                    Catch::Contains("train.comm.reduce: found \"bf16\", expected \"fp32\" with train.precision"));
 }
 
 TEST_CASE("every layer without fast weights has the same bytes on 1, 3 and 6 ranks", "[fast]") {
