@@ -1,4 +1,6 @@
 // Convolutions, norms and gates of heads, and the places of keys.
+#include <algorithm>
+
 #include "kernels/attention/visible_keys.h"
 #include "kernels/delta_gates/scratch.h"
 #include "kernels/head_norm/scratch.h"
@@ -19,6 +21,42 @@ struct Filter {
   int64_t channels = 37, head_dim = 0;             // 0: no norm of heads
   bool walks_with_norm = false, and_back = false;  // in one kernel
 };
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double silu_slope(double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }
+
+/// A convolution and, to what is there, its gradients.
+struct Convolved {
+  Values y, d_x, d_weight, d_bias;
+};
+
+/// From the definition, for rows of `length` tokens. previous: the inputs before the rows.
+void convolve(const Filter& f, int64_t length, const std::vector<int64_t>& starts, const Values& x,
+              const Values& weight, const Values& bias, const Values& previous, const Values& d_y, Convolved& to) {
+  const int64_t channels = f.channels, taps = f.taps;
+  for (size_t at = 0; at < x.size(); ++at) {
+    const int64_t i = static_cast<int64_t>(at) / channels, c = static_cast<int64_t>(at) % channels, t = i % length;
+    const auto w = [&](int64_t l) { return static_cast<size_t>(c * taps + taps - 1 - l); };
+    const auto input = [&](int64_t l) { return static_cast<size_t>((i - l) * channels + c); };
+    const int64_t last = std::min(std::max<int64_t>(taps, 1) - 1, t - starts[static_cast<size_t>(i)]);
+    const auto u = [&](int64_t l) {
+      return t >= l ? x[input(l)]
+                    : previous[static_cast<size_t>((i / length * (taps - 1) + taps - 1 + t - l) * channels + c)];
+    };
+    double z = f.biased ? bias[static_cast<size_t>(c)] : 0;
+    for (int64_t l = 0; l <= last; ++l) { z += (taps > 0 ? weight[w(l)] : 1) * u(l); }
+    to.y.push_back(f.silu ? z * sigmoid(z) : z);
+    if (d_y.empty()) { continue; }
+    const double d_z = d_y[at] * (f.silu ? silu_slope(z) : 1);
+    if (f.biased) { to.d_bias[static_cast<size_t>(c)] += d_z; }
+    for (int64_t l = 0; l <= last; ++l) {
+      to.d_x[input(l)] += d_z * (taps > 0 ? weight[w(l)] : 1);
+      if (taps > 0) { to.d_weight[w(l)] += d_z * u(l); }
+    }
+  }
+}
+
+Values read_any(Machine& m, const Tensor& t) { return t.defined() ? m.read(t) : Values{}; }
 
 /// Forward and backward.
 void check_filter(Machine& m, const Filter& f) {
@@ -52,7 +90,24 @@ void check_filter(Machine& m, const Filter& f) {
     back.scale = scale;
     back.head_dim = f.head_dim;
   }
+  Convolved expected{{},
+                     f.biased ? m.read(back.d_x) : Values(static_cast<size_t>(shape.numel())),
+                     read_any(m, back.d_weight),
+                     read_any(m, back.d_bias)};
   m.run(back, tolerance(f.and_back), apart("l2_norm_backward", f.and_back));
+  if (f.head_dim > 0) { return; }
+  m.expect(y, [&] {
+    convolve(f, kLength, documents_of_two_rows(), m.read(x), read_any(m, weight), read_any(m, bias), {},
+             m.read(back.d_y), expected);
+    return expected.y;
+  });
+  m.expect(back.d_x, [&] { return expected.d_x; });
+  if (f.taps > 0) {
+    m.expect(back.d_weight, [&] { return expected.d_weight; });
+  }
+  if (f.biased) {
+    m.expect(back.d_bias, [&] { return expected.d_bias; });
+  }
 }
 
 TEST_CASE("short convolutions", "[fast]") {
@@ -62,6 +117,19 @@ TEST_CASE("short convolutions", "[fast]") {
     CAPTURE(f.taps);
     check([f](Machine& m) { check_filter(m, f); });
   }
+  for (const int64_t taps : {2, 3, 4, 7}) {
+    for (const int64_t channels : {1, 16, 19, 300}) {
+      CAPTURE(taps, channels);
+      const bool silu = (taps + channels) % 2 == 0;
+      check(one_of_both_types(static_cast<int>(taps / 2 + channels)), [=](Machine& m) {
+        check_filter(m, {taps, taps % 2 == 0, silu, channels});
+      });
+    }
+  }
+}
+
+TEST_CASE("the short convolution does not depend on the number of threads", "[threads]") {
+  check(DType::f32, [](Machine& m) { check_filter(m, {4, true, true, 40}); });
 }
 
 TEST_CASE("short convolutions with norms of heads", "[fast]") {
@@ -79,22 +147,54 @@ TEST_CASE("short convolutions with norms of heads", "[fast]") {
 }
 
 TEST_CASE("carried inputs of a convolution", "[fast]") {
+  const int64_t offset = GENERATE(1, 2, 9);
   for (const auto& [length, taps, channels] :
        {std::tuple<int64_t, int64_t, int64_t>{1, 4, 5}, {2, 4, 8}, {5, 4, 5}, {21, 2, 5}, {3, 5, 5}}) {
+    CAPTURE(offset, length, taps);
     check(DType::f32, [=, length = length, taps = taps, channels = channels](Machine& m) {
-      std::vector<int64_t> starts(static_cast<size_t>(2 * length), -9);
+      std::vector<int64_t> starts(static_cast<size_t>(2 * length), -offset);
       starts.back() = length - 1;  // a document that begins with the last token
-      const Shape shape{2, length, channels};
-      m.run(ShortConvForward{m.output(shape),
-                             m.input(shape),
-                             m.parameter({channels, taps}),
-                             {},
-                             m.input({2, taps - 1, channels}),
-                             m.integers({2, length}, starts),
-                             true});
-      m.run(ShortConvShift{m.sum({2, 3, 5}), m.input({2, length, 5})});
+      const Shape shape{2, length, channels}, before{2, taps - 1, channels};
+      Values inputs = as_double(random_values<float>(before.numel(), 3));
+      for (size_t i = 0; i < inputs.size(); ++i) {  // what lies before the document was never written
+        if (static_cast<int64_t>(i) / channels % (taps - 1) < taps - 1 - offset) { inputs[i] = std::nan(""); }
+      }
+      const Tensor y = m.output(shape), x = m.input(shape), weight = m.parameter({channels, taps});
+      m.run(ShortConvForward{y, x, weight, {}, m.activations(before, inputs), m.integers({2, length}, starts), true});
+      m.expect(y, [&, taps = taps, channels = channels, length = length] {
+        Convolved expected;
+        convolve({taps, false, true, channels}, length, starts, m.read(x), m.read(weight), {}, inputs, {}, expected);
+        return expected.y;
+      });
+      const Tensor window = m.sum({2, 3, 5}), more = m.input({2, length, 5});
+      const Values old = m.read(window), all = m.read(more);
+      m.run(ShortConvShift{window, more});
+      m.expect(window, [&, length = length] {
+        Values expected;
+        for (size_t row = 0; row < 2; ++row) {
+          const auto next = static_cast<std::ptrdiff_t>(length * 5);
+          Values line(old.begin() + static_cast<std::ptrdiff_t>(row) * 15,
+                      old.begin() + static_cast<std::ptrdiff_t>(row + 1) * 15);
+          line.insert(line.end(), all.begin() + static_cast<std::ptrdiff_t>(row) * next,
+                      all.begin() + static_cast<std::ptrdiff_t>(row + 1) * next);
+          expected.insert(expected.end(), line.end() - 15, line.end());
+        }
+        return expected;
+      });
     });
   }
+}
+
+/// f(head, index) of each number of heads with `width` channels.
+template <class F> Values each_head(int64_t width, size_t count, F&& f) {
+  Values values;
+  for (size_t i = 0; i < count; ++i) { values.push_back(f(i / static_cast<size_t>(width), i)); }
+  return values;
+}
+template <class F> double sum_of_head(int64_t width, size_t head, F&& f) {
+  double sum = 0;
+  for (size_t i = 0; i < static_cast<size_t>(width); ++i) { sum += f(head * static_cast<size_t>(width) + i); }
+  return sum;
 }
 
 TEST_CASE("l2 norms of heads", "[fast]") {
@@ -102,8 +202,24 @@ TEST_CASE("l2 norms of heads", "[fast]") {
     CAPTURE(width);
     check([width](Machine& m) {
       const Shape shape{5, 3 * width};
-      m.run(L2NormForward{m.output(shape), m.float_output({5, 3}), m.input(shape), width});
-      m.run(L2NormBackward{m.sum(shape), m.input(shape), m.input(shape, 0.2), m.parameter({5, 3}), width, true});
+      const L2NormForward f{m.output(shape), m.float_output({5, 3}), m.input(shape), width};
+      m.run(f);
+      const L2NormBackward b{m.sum(shape), m.input(shape), m.input(shape, 0.2), m.parameter({5, 3}), width, true};
+      Values d_x = m.read(b.d_x);
+      m.run(b);
+      m.expect(f.n, [&] {
+        const Values x = m.read(f.x);
+        return each_head(width, x.size(), [&](size_t head, size_t i) {
+          return x[i] / std::sqrt(sum_of_head(width, head, [&](size_t j) { return x[j] * x[j]; }) + 1e-6);
+        });
+      });
+      m.expect(b.d_x, [&] {
+        const Values n = m.read(b.n), d_n = m.read(b.d_n), scale = m.read(b.scale);
+        return each_head(width, n.size(), [&](size_t head, size_t i) {
+          const double along = sum_of_head(width, head, [&](size_t j) { return n[j] * d_n[j]; });
+          return d_x[i] + scale[head] * (d_n[i] - n[i] * along);
+        });
+      });
     });
   }
   for (const int64_t width : {37, 48}) {
@@ -124,14 +240,86 @@ struct Gate {
 
 void check_gated_norm(Machine& m, const Gate& g) {
   const Shape shape{70, g.heads * g.width};
-  const auto o = [&] { return g.of_fp32 ? m.parameter(shape) : m.input(shape); };
   const bool gated = g.gate != HeadGate::none, normed = g.weights > 0;
-  const Tensor weight = normed ? m.parameter({g.weights}) : Tensor{}, z = gated ? m.input(shape) : Tensor{};
-  m.run(GatedNormForward{m.output(shape), o(), z, weight, g.width, 1e-5, g.gate, g.gates_first});
-  m.run(GatedNormBackward{g.of_fp32 ? m.float_sum(shape) : m.gradient(shape, g.accumulate_o),
-                          gated ? m.gradient(shape, g.accumulate_z) : Tensor{},
-                          normed ? m.float_sum({g.weights}) : Tensor{}, m.input(shape), o(), z, weight, g.width, 1e-5,
-                          g.gate, g.accumulate_o, g.accumulate_z, g.gates_first});
+  const Tensor weight = normed ? m.parameter({g.weights}) : Tensor{}, z = gated ? m.input(shape) : Tensor{},
+               o = g.of_fp32 ? m.parameter(shape) : m.input(shape), y = m.output(shape);
+  m.run(GatedNormForward{y, o, z, weight, g.width, 1e-5, g.gate, g.gates_first});
+  const GatedNormBackward b{g.of_fp32 ? m.float_sum(shape) : m.gradient(shape, g.accumulate_o),
+                            gated ? m.gradient(shape, g.accumulate_z) : Tensor{},
+                            normed ? m.float_sum({g.weights}) : Tensor{},
+                            m.input(shape),
+                            o,
+                            z,
+                            weight,
+                            g.width,
+                            1e-5,
+                            g.gate,
+                            g.accumulate_o,
+                            g.accumulate_z,
+                            g.gates_first};
+  const auto start = [&](const Tensor& t, bool adds) {
+    return adds && t.defined() ? m.read(t) : Values(static_cast<size_t>(t.numel()));
+  };
+  Values d_o = start(b.d_o, g.accumulate_o || g.of_fp32), d_z = start(b.d_z, g.accumulate_z),
+         d_weight = read_any(m, b.d_weight);
+  m.run(b);
+  m.expect(y, [&] {
+    const Values of_o = m.read(o), of_z = read_any(m, z), w = read_any(m, weight), d_y = m.read(b.d_y);
+    const auto opens = [&](size_t i) {
+      return !gated ? 1 : g.gate == HeadGate::silu ? of_z[i] * sigmoid(of_z[i]) : sigmoid(of_z[i]);
+    };
+    const auto in = [&](size_t i) { return of_o[i] * (g.gates_first ? opens(i) : 1); };  // of the norm
+    const auto behind = [&](size_t i) { return g.gates_first ? 1 : opens(i); };
+    const auto at = [&](size_t i) { return i % static_cast<size_t>(normed ? g.weights : 1); };
+    return each_head(g.width, of_o.size(), [&](size_t head, size_t i) {
+      const auto width = static_cast<double>(g.width);
+      const double rstd =
+          !normed ? 1 : 1 / std::sqrt(sum_of_head(g.width, head, [&](size_t j) { return in(j)*in(j); }) / width + 1e-5);
+      const auto scaled = [&](size_t j) { return d_y[j] * behind(j) * (normed ? w[at(j)] : 1); };
+      const double n = in(i)*rstd,
+                   along = normed ? sum_of_head(g.width, head, [&](size_t j) { return in(j)*scaled(j); }) : 0,
+                   d_in = rstd * (scaled(i) - n * rstd * along / width);
+      d_o[i] += d_in * (g.gates_first ? opens(i) : 1);
+      if (normed) { d_weight[at(i)] += d_y[i] * n * behind(i); }
+      if (gated) {
+        const double slope = g.gate == HeadGate::silu ? silu_slope(of_z[i]) : opens(i) * (1 - opens(i));
+        d_z[i] += slope * (g.gates_first ? d_in * of_o[i] : d_y[i] * n * (normed ? w[at(i)] : 1));
+      }
+      return n * behind(i) * (normed ? w[at(i)] : 1);
+    });
+  });
+  m.expect(b.d_o, [&] { return d_o; });
+  if (gated) {
+    m.expect(b.d_z, [&] { return d_z; });
+  }
+  if (normed) {
+    m.expect(b.d_weight, [&] { return d_weight; });
+  }
+}
+
+TEST_CASE("gradients of heads and of activations may take the place of what they come from", "[fast]") {
+  const Shape shape{kRows, kLength, 37};
+  Values with_zeros = as_double(random_values<float>(shape.numel(), 3));
+  std::fill_n(with_zeros.begin(), 37, 0.0);  // a head of zeros stays one
+  check([&](Machine& m) {
+    const Tensor n = m.output(shape), scale = m.float_output({kRows, kLength}), d = m.sum(shape), d_y = m.sum(shape),
+                 x = m.activations(shape, with_zeros);
+    m.run(L2NormForward{n, scale, x, 37});
+    m.expect(scale, [&] {
+      const Values of_x = m.read(x);
+      return each_head(1, static_cast<size_t>(scale.numel()), [&](size_t head, size_t) {
+        return 1 / std::sqrt(sum_of_head(37, head, [&](size_t j) { return of_x[j] * of_x[j]; }) + 1e-6);
+      });
+    });
+    m.run(L2NormBackward{d, d, n, scale, 37, false});
+    const Values before = m.read(d_y);
+    m.run(ShortConvBackward{
+        d_y, {}, {}, d_y, x, {}, {}, m.integers({kRows, kLength}, documents_of_two_rows()), true, false});
+    m.expect(d_y, [&] {
+      const Values z = m.read(x);
+      return each_head(1, z.size(), [&](size_t i, size_t) { return before[i] * silu_slope(z[i]); });
+    });
+  });
 }
 
 TEST_CASE("gated norms", "[fast]") {
@@ -167,11 +355,61 @@ TEST_CASE("gates of the delta rule", "[fast]") {
   check([](Machine& m) {
     const Shape shape{70, 3}, heads{3};
     const Tensor a_log = m.parameter(heads), dt_bias = m.parameter(heads);
-    m.run(DeltaGatesForward{m.float_output(shape), m.float_output(shape), m.input(shape, 30), m.input(shape), a_log,
-                            dt_bias, 2.0});
-    m.run(DeltaGatesBackward{m.sum(shape), m.output(shape), m.float_sum(heads), m.float_sum(heads), m.parameter(shape),
-                             m.parameter(shape), m.parameter(shape), m.parameter(shape), m.input(shape), a_log, dt_bias,
-                             2.0, true, false});
+    const DeltaGatesForward f{
+        m.float_output(shape), m.float_output(shape), m.input(shape, 30), m.input(shape), a_log, dt_bias, 2.0};
+    m.run(f);
+    const DeltaGatesBackward b{m.sum(shape),
+                               m.output(shape),
+                               m.float_sum(heads),
+                               m.float_sum(heads),
+                               m.parameter(shape),
+                               m.parameter(shape),
+                               m.parameter(shape),
+                               m.parameter(shape),
+                               m.input(shape),
+                               a_log,
+                               dt_bias,
+                               2.0,
+                               true,
+                               false};
+    Values d_a = m.read(b.d_a), d_log = m.read(b.d_a_log), d_bias = m.read(b.d_dt_bias), d_b;
+    m.run(b);
+    // softplus(z) = z above 20: off by e^-20 = 2e-9 there.
+    constexpr double kSoftplus = 1e-8;
+    Values sums = m.read(f.a);
+    for (size_t i = 0; i < sums.size(); ++i) { sums[i] += m.read(dt_bias)[i % 3]; }
+    m.expect(
+        f.g,
+        [&] {
+          const Values log = m.read(a_log);
+          return each_head(1, sums.size(), [&](size_t i, size_t) {
+            return -std::exp(log[i % 3]) * (sums[i] > 20 ? sums[i] : std::log1p(std::exp(sums[i])));
+          });
+        },
+        kSoftplus);
+    m.expect(f.beta, [&] {
+      const Values x = m.read(f.b);
+      return each_head(1, x.size(), [&](size_t i, size_t) { return 2 * sigmoid(x[i]); });
+    });
+    m.expect(
+        b.d_a,
+        [&] {
+          const Values d_g = m.read(b.d_g), g = m.read(b.g), d_beta = m.read(b.d_beta), beta = m.read(b.beta),
+                       a = m.read(b.a), log = m.read(a_log), bias = m.read(dt_bias);
+          for (size_t i = 0; i < a.size(); ++i) {
+            const double d = -d_g[i] * std::exp(log[i % 3]) * sigmoid(a[i] + bias[i % 3]);
+            d_a[i] += d;
+            d_bias[i % 3] += d;
+            d_log[i % 3] += d_g[i] * g[i];
+            d_b.push_back(d_beta[i] * beta[i] * (1 - beta[i] / 2));
+          }
+          return d_a;
+        },
+        kSoftplus);
+    m.expect(b.d_b, [&] { return d_b; });
+    m.expect(b.d_a_log, [&] { return d_log; });
+    m.expect(
+        b.d_dt_bias, [&] { return d_bias; }, kSoftplus);
   });
 }
 
