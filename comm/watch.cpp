@@ -1,5 +1,6 @@
 #include "comm/watch.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -285,8 +286,7 @@ void Watch::write_flight_record(const Cause& cause) const {
   if (cause.code != kComm && !log_.has_begun()) { return; }
   try {
     fs::create_directories(options_.logs);
-    char name[32];
-    std::snprintf(name, sizeof name, "flight_%05d.json", rank_);
+    const std::string name = fmt::format("flight_{:05}.json", rank_);
     const Json record = Json::object({{"rank", rank_},
                                       {"name", members_[static_cast<size_t>(rank_)].name()},
                                       {"cause", cause.text},

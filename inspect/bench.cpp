@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/parallel.h"
+#include "core/quantile.h"
 #include "core/random.h"
 #include "layers/model.h"
 #include "train/memory_plan.h"
@@ -113,7 +114,7 @@ ModelSpeed measure_model(ModelConfig config, const Compute& compute, const Bench
   speed.steps = steps.steps;
   speed.threads = threads();
   speed.best_ms = times.front();
-  speed.median_ms = times[times.size() / 2];
+  speed.median_ms = quantile(times, 0.5);
   speed.forward_ms = speed.optimizer_ms = std::numeric_limits<double>::infinity();
   for (int64_t i = 0; i < kApart; ++i) {
     speed.optimizer_ms = std::min(speed.optimizer_ms, bench.step(true).optimizer);
@@ -169,7 +170,7 @@ DecodeSpeed measure_decode(Model& model, Stream& stream, Arena& arena, int64_t r
     if (i >= kWarmup) { times.push_back(ms_since(start)); }
   }
   std::sort(times.begin(), times.end());
-  speed.ms_per_token = times[times.size() / 2];
+  speed.ms_per_token = quantile(times, 0.5);
   return speed;
 }
 

@@ -10,6 +10,7 @@
 #include "comm/host_exchange.h"
 #include "comm/ordered_reduce.h"
 #include "core/progress.h"
+#include "core/quantile.h"
 
 namespace hebb {
 namespace {
@@ -53,7 +54,7 @@ class CommRound {
       speeds.push_back({.name = part.name,
                         .bytes = bytes,
                         .best_ms = part.ms.front(),
-                        .median_ms = part.ms[part.ms.size() / 2],
+                        .median_ms = quantile(part.ms, 0.5),
                         .sent_bytes = static_cast<double>(bytes - bytes / communicator_.size())});
     }
     return speeds;

@@ -1,9 +1,11 @@
 #include "inspect/rank_plan.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 
 #include "comm/bucket_layout.h"
 #include "comm/communicator.h"
@@ -194,24 +196,21 @@ Json RankPlan::json() const {
 }
 
 std::string RankPlan::text() const {
-  std::string sizes;
-  for (const int size : allowed) { sizes += (sizes.empty() ? "" : ", ") + std::to_string(size); }
-  std::string t = "\nranks with the same bits, for " + std::to_string(lanes) + " lanes: " + sizes + "; " +
-                  std::to_string(buckets) + " buckets\n";
-  char line[200];
-  std::snprintf(line, sizeof line, "%6s %6s %5s %13s %14s %14s %14s %14s", "ranks", "hosts", "zero", "micro-batches",
-                "reduce sent", "gather sent", "state", "memory");
-  t += line;
+  std::string t = fmt::format("\nranks with the same bits, for {} lanes: {}; {} buckets\n", lanes,
+                              fmt::join(allowed, ", "), buckets);
+  t += fmt::format("{:>6} {:>6} {:>5} {:>13} {:>14} {:>14} {:>14} {:>14}", "ranks", "hosts", "zero", "micro-batches",
+                   "reduce sent", "gather sent", "state", "memory");
   t += is_timed ? "    step ms   exposed  efficiency\n" : "\n";
   for (const RankPlanRow& r : rows) {
     const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
-    std::snprintf(line, sizeof line, "%6d %6d %5d %13lld %14s %14s %14s %14s", r.ranks, r.hosts, r.zero,
-                  static_cast<long long>(r.micro_batches), bytes(r.reduce_bytes).c_str(), bytes(r.gather_bytes).c_str(),
-                  bytes(r.memory.state_bytes()).c_str(), bytes(r.memory.total_bytes()).c_str());
-    t += line;
-    std::snprintf(line, sizeof line, " %10.1f %9.2f %10.1f%%", 1e3 * r.step_seconds, 1e3 * r.exposed_seconds,
-                  100 * r.efficiency);
-    t += (is_timed ? std::string(line) : "") + "\n";
+    t += fmt::format("{:>6} {:>6} {:>5} {:>13} {:>14} {:>14} {:>14} {:>14}", r.ranks, r.hosts, r.zero, r.micro_batches,
+                     bytes(r.reduce_bytes), bytes(r.gather_bytes), bytes(r.memory.state_bytes()),
+                     bytes(r.memory.total_bytes()));
+    if (is_timed) {
+      t += fmt::format(" {:>10.1f} {:>9.2f} {:>10.1f}%", 1e3 * r.step_seconds, 1e3 * r.exposed_seconds,
+                       100 * r.efficiency);
+    }
+    t += "\n";
   }
   t += is_timed ? "Predicted, not measured. Efficiency: against one rank with as many micro-batches.\n"
                 : "--tokens-per-s, the speed of one device, adds times.\n";

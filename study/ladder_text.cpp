@@ -1,7 +1,8 @@
 // What a ladder will cost, and how far it is.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "core/progress.h"
 #include "inspect/plan.h"
@@ -12,12 +13,6 @@
 
 namespace hebb {
 namespace {
-
-std::string print(const char* format, auto... values) {
-  char text[512];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
 
 struct RunProgress {
   int64_t step = 0;
@@ -109,21 +104,19 @@ std::string describe_ladder(const Sweep& sweep, int64_t parallel, double flops_p
     flops += plan.training_flops();
     tokens += static_cast<double>(plan.tokens);
     for (const Solved& s : run.solved) {
-      solved += print("%s: %s = %lld gives %s %.6g, %+.3f %% of %.6g\n", run.id.c_str(), s.path.c_str(),
-                      static_cast<long long>(s.value), s.quantity.c_str(), s.reached,
-                      100 * (s.reached - s.target) / s.target, s.target);
+      solved += fmt::format("{}: {} = {} gives {} {:.6g}, {:+.3f} % of {:.6g}\n", run.id, s.path, s.value, s.quantity,
+                            s.reached, 100 * (s.reached - s.target) / s.target, s.target);
     }
   }
   for (const SweepRun& run : sweep.planned) {
-    solved += print("%s is predicted and not trained: %.4e FLOPs\n", run.id.c_str(),
-                    planned_result(run).at("flops.total").as_double());
+    solved += fmt::format("{} is predicted and not trained: {:.4e} FLOPs\n", run.id,
+                          planned_result(run).at("flops.total").as_double());
   }
   std::string text = compare_plans(plans) + (solved.empty() ? "" : "\n" + solved);
-  text += print("\n%zu runs, %.4g tokens, %.4e FLOPs", plans.size(), tokens, flops);
+  text += fmt::format("\n{} runs, {:.4g} tokens, {:.4e} FLOPs", plans.size(), tokens, flops);
   if (flops_per_s > 0) {
-    text += print(", %s at %.4g FLOP/s with %lld at a time",
-                  format_duration(flops / flops_per_s / static_cast<double>(at_a_time)).c_str(), flops_per_s,
-                  static_cast<long long>(at_a_time));
+    text += fmt::format(", {} at {:.4g} FLOP/s with {} at a time",
+                        format_duration(flops / flops_per_s / static_cast<double>(at_a_time)), flops_per_s, at_a_time);
   }
   return text + "\n";
 }
@@ -154,7 +147,7 @@ std::string ladder_status(const fs::path& folder) {
     }
   }
   std::string text =
-      print("%-*s %-8s %15s %9s %12s\n", static_cast<int>(width), "run", "state", "step", "loss", "time left");
+      fmt::format("{:<{}} {:<8} {:>15} {:>9} {:>12}\n", "run", width, "state", "step", "loss", "time left");
   double left = 0;
   for (size_t i = 0; i < ladder.runs.size(); ++i) {
     const LadderRun& run = ladder.runs[i];
@@ -172,8 +165,8 @@ std::string ladder_status(const fs::path& folder) {
       }
     }
     const std::string step = std::to_string(p.step) + "/" + std::to_string(run.steps);
-    text += print("%-*s %-8s %15s %9s %12s", static_cast<int>(width), run.id.c_str(), states[i].state.c_str(),
-                  step.c_str(), p.step > 0 ? print("%.4f", p.loss).c_str() : "-", eta.c_str());
+    text += fmt::format("{:<{}} {:<8} {:>15} {:>9} {:>12}", run.id, width, states[i].state, step,
+                        p.step > 0 ? fmt::format("{:.4f}", p.loss) : "-", eta);
     const std::string& note = notes[i].empty() ? states[i].error : notes[i];
     text += (note.empty() ? "" : "  " + note) + "\n";
   }
@@ -181,7 +174,7 @@ std::string ladder_status(const fs::path& folder) {
   if (!jobs.problem.empty()) { text += "the states are those of the run folders: " + jobs.problem + "\n"; }
   const LadderShare share = ladder_share(ladder, states, steps);
   text += runs_text(share) + ", " + format_flops(share.flops) + " of " + format_flops(share.total_flops) +
-          print(" (%d%%)", share.total_flops > 0 ? static_cast<int>(100 * share.flops / share.total_flops) : 0);
+          fmt::format(" ({}%)", share.total_flops > 0 ? static_cast<int>(100 * share.flops / share.total_flops) : 0);
   if (share.done < share.runs) {
     text += done_flops > 0 ? ", eta " + format_duration(left / static_cast<double>(std::max<int64_t>(1, share.running)))
                            : ", eta not known yet";
