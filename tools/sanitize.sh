@@ -3,14 +3,15 @@
 # Usage: tools/sanitize.sh [address|thread [PROGRAM ...]]
 #   address (default): address and undefined behaviour; the quick tests of core, kernels, data and layers, and every CUDA kernel
 #     in the emulator
-#   thread: the thread sanitizer; the tests that share work among threads, and small cases of the CUDA kernels with barriers
-#   PROGRAM: only these test programs, out of core, kernels, data, layers, simt
+#   thread: the thread sanitizer; the tests that share work among threads, ranks that are threads and their meeting, and small cases
+#     of the CUDA kernels with barriers
+#   PROGRAM: only these test programs, out of core, kernels, comm (thread), data, layers, simt
 # Warnings are no errors here: with sanitizers on, GCC 12 reports uninitialised values inside std::regex that are none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-address} in
   address) preset=asan programs="core kernels data layers simt" labels='fast|threads' ;;
-  thread) preset=tsan programs="core kernels data layers simt" labels='threads' ;;
+  thread) preset=tsan programs="core kernels comm data layers simt" labels='threads' ;;
   *) echo "sanitize.sh: unknown sanitizer $1 (known: address, thread)" >&2; exit 2 ;;
 esac
 shift $(( $# > 0 ))
