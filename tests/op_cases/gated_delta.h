@@ -10,7 +10,6 @@ struct Delta {
   std::vector<int64_t> doc_start;
   bool initial = false, carried = false, additive = false;
   double scale = 0.4, strength = 1;  // of beta
-  bool predicts = true;
 
   hebb::Shape keys() const { return {2, length, heads, dk}; }
   hebb::Shape values() const { return {2, length, value_heads, dv}; }
@@ -32,55 +31,49 @@ struct DeltaInputs {
         doc_start(m.integers({2, d.length}, d.doc_start)) {}
 };
 
+/// The args of a kernel with its inputs.
+template <class Args> Args delta_args(const Delta& d, const DeltaInputs& in) {
+  Args args{};
+  args.q = in.q;
+  args.k = in.k;
+  args.v = in.v;
+  args.g = in.g;
+  args.beta = in.beta;
+  args.initial_state = in.initial;
+  args.doc_start = in.doc_start;
+  args.scale = d.scale;
+  args.additive = d.additive;
+  return args;
+}
+
 inline hebb::GatedDeltaForward delta_forward(Machine& m, const Delta& d, const DeltaInputs& in) {
-  return {.o = m.output(d.values()),
-          .prediction = d.predicts && !d.additive && !m.is_bf16() ? m.output(d.values()) : hebb::Tensor{},
-          .state = d.carried ? m.float_sum(d.states()) : hebb::Tensor{},
-          .q = in.q,
-          .k = in.k,
-          .v = in.v,
-          .g = in.g,
-          .beta = in.beta,
-          .initial_state = in.initial,
-          .doc_start = in.doc_start,
-          .grid = chunk_grid(m, d.doc_start, d.length, d.chunk),
-          .scale = d.scale,
-          .additive = d.additive};
+  auto args = delta_args<hebb::GatedDeltaForward>(d, in);
+  args.o = m.output(d.values());
+  if (!d.additive && !m.is_bf16()) { args.prediction = m.output(d.values()); }
+  if (d.carried) { args.state = m.float_sum(d.states()); }
+  args.grid = chunk_grid(m, d.doc_start, d.length, d.chunk);
+  return args;
 }
 
 inline hebb::GatedDeltaSteps delta_steps(Machine& m, const Delta& d, const DeltaInputs& in) {
-  return {.o = m.output(d.values()),
-          .prediction = m.output(d.values()),
-          .state = m.float_sum(d.states()),
-          .q = in.q,
-          .k = in.k,
-          .v = in.v,
-          .g = in.g,
-          .beta = in.beta,
-          .initial_state = in.initial,
-          .doc_start = in.doc_start,
-          .scale = d.scale,
-          .additive = d.additive};
+  auto args = delta_args<hebb::GatedDeltaSteps>(d, in);
+  args.o = m.output(d.values());
+  args.prediction = m.output(d.values());
+  args.state = m.float_sum(d.states());
+  return args;
 }
 
 inline hebb::GatedDeltaBackward delta_backward(Machine& m, const Delta& d, const DeltaInputs& in) {
-  return {.d_q = m.output(d.keys()),
-          .d_k = m.output(d.keys()),
-          .d_v = m.output(d.values()),
-          .d_g = m.float_output(d.gates()),
-          .d_beta = m.float_output(d.gates()),
-          .d_initial_state = d.initial ? m.float_sum(d.start()) : hebb::Tensor{},
-          .d_o = m.input(d.values()),
-          .q = in.q,
-          .k = in.k,
-          .v = in.v,
-          .g = in.g,
-          .beta = in.beta,
-          .initial_state = in.initial,
-          .doc_start = in.doc_start,
-          .grid = chunk_grid(m, d.doc_start, d.length, d.chunk),
-          .scale = d.scale,
-          .additive = d.additive};
+  auto args = delta_args<hebb::GatedDeltaBackward>(d, in);
+  args.d_q = m.output(d.keys());
+  args.d_k = m.output(d.keys());
+  args.d_v = m.output(d.values());
+  args.d_g = m.float_output(d.gates());
+  args.d_beta = m.float_output(d.gates());
+  if (d.initial) { args.d_initial_state = m.float_sum(d.start()); }
+  args.d_o = m.input(d.values());
+  args.grid = chunk_grid(m, d.doc_start, d.length, d.chunk);
+  return args;
 }
 
 }  // namespace hebb_test

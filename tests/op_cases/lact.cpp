@@ -46,59 +46,52 @@ struct Inputs {
         doc_start(m.integers({2, s.length}, s.doc_start)) {}
 };
 
+/// The args of a kernel with its inputs.
+template <class Args> Args args_of(const Inputs& in, const LactRule& rule) {
+  Args args{};
+  args.q = in.q;
+  args.k = in.k;
+  args.v = in.v;
+  args.rates = in.rates;
+  args.mix = in.mix;
+  args.w0 = in.w0;
+  args.w1 = in.w1;
+  args.w2 = in.w2;
+  args.doc_start = in.doc_start;
+  args.rule = rule;
+  return args;
+}
+
 void check_forward(const Sizes& s, const LactRule& rule, bool carried) {
   check(type_of(rule), [&](Machine& m) {
-    const Inputs in(m, s, rule);
-    const auto state = [&](Shape shape) { return carried ? m.sum(shape) : Tensor{}; };
-    m.run(LactForward{.y = m.output(s.tokens(s.dim)),
-                      .weights = state(s.states()),
-                      .momentum = state(s.states()),
-                      .sums = state(s.states()),
-                      .mix_sums = state({2, s.heads}),
-                      .q = in.q,
-                      .k = in.k,
-                      .v = in.v,
-                      .rates = in.rates,
-                      .mix = in.mix,
-                      .w0 = in.w0,
-                      .w1 = in.w1,
-                      .w2 = in.w2,
-                      .doc_start = in.doc_start,
-                      .rule = rule},
-          tolerance(rule));
+    auto args = args_of<LactForward>(Inputs(m, s, rule), rule);
+    args.y = m.output(s.tokens(s.dim));
+    if (carried) {
+      args.weights = m.sum(s.states());
+      args.momentum = m.sum(s.states());
+      args.sums = m.sum(s.states());
+      args.mix_sums = m.sum({2, s.heads});
+    }
+    m.run(args, tolerance(rule));
   });
 }
 
 void check_backward(const Sizes& s, const LactRule& rule, bool accumulate, bool wanted) {
   check(type_of(rule), [&](Machine& m) {
-    const Inputs in(m, s, rule);
-    const Tensor d_y = m.input(s.tokens(s.dim));
+    auto args = args_of<LactBackward>(Inputs(m, s, rule), rule);
     const auto gradient = [&](int64_t channels) { return m.gradient(s.tokens(channels), accumulate); };
-    m.run(LactBackward{.d_q = wanted ? gradient(s.dim) : Tensor{},
-                       .d_k = gradient(s.dim),
-                       .d_v = wanted ? gradient(s.dim) : Tensor{},
-                       .d_rates = gradient(3),
-                       .d_mix = rule.momentum ? gradient(1) : Tensor{},
-                       .d_w0 = m.sum(s.in()),
-                       .d_w1 = wanted ? m.sum(s.out()) : Tensor{},
-                       .d_w2 = m.sum(s.in()),
-                       .d_y = d_y,
-                       .q = in.q,
-                       .k = in.k,
-                       .v = in.v,
-                       .rates = in.rates,
-                       .mix = in.mix,
-                       .w0 = in.w0,
-                       .w1 = in.w1,
-                       .w2 = in.w2,
-                       .doc_start = in.doc_start,
-                       .rule = rule,
-                       .accumulate_q = accumulate,
-                       .accumulate_k = accumulate,
-                       .accumulate_v = accumulate,
-                       .accumulate_rates = accumulate,
-                       .accumulate_mix = accumulate},
-          tolerance(rule));
+    args.d_y = m.input(s.tokens(s.dim));
+    if (wanted) { args.d_q = gradient(s.dim); }
+    args.d_k = gradient(s.dim);
+    if (wanted) { args.d_v = gradient(s.dim); }
+    args.d_rates = gradient(3);
+    if (rule.momentum) { args.d_mix = gradient(1); }
+    args.d_w0 = m.sum(s.in());
+    if (wanted) { args.d_w1 = m.sum(s.out()); }
+    args.d_w2 = m.sum(s.in());
+    args.accumulate_q = args.accumulate_k = args.accumulate_v = accumulate;
+    args.accumulate_rates = args.accumulate_mix = accumulate;
+    m.run(args, tolerance(rule));
   });
 }
 

@@ -36,55 +36,53 @@ struct Inputs {
         doc_start(m.integers({2, s.length}, s.doc_start)) {}
 };
 
+/// The args of a kernel with its inputs.
+template <class Args> Args args_of(const Inputs& in, const MesaRule& rule) {
+  Args args{};
+  args.q = in.q;
+  args.k = in.k;
+  args.v = in.v;
+  args.a = in.a;
+  args.b = in.b;
+  args.lambda_raw = in.lambda_raw;
+  args.doc_start = in.doc_start;
+  args.rule = rule;
+  return args;
+}
+
 MesaRule gradients(int64_t steps, double epsilon) { return {false, steps, epsilon, 0.3}; }
 MesaRule exact() { return {true, 0, 0, 0.3}; }
 
 void check_forward(const Sizes& s, const MesaRule& rule, bool carried, bool reports) {
   check(DType::f32, [&](Machine& m) {
-    const Inputs in(m, s);
+    auto args = args_of<MesaForward>(Inputs(m, s), rule);
+    args.o = m.output(s.values());
+    if (reports) { args.x = m.float_output(s.keys()); }
     // What rounding leaves of residuals that converged differs.
-    const bool residual = reports && !rule.exact && rule.steps < 10;
-    m.run(MesaForward{.o = m.output(s.values()),
-                      .x = reports ? m.float_output(s.keys()) : Tensor{},
-                      .residual = residual ? m.float_output(s.gates()) : Tensor{},
-                      .keys = carried ? m.float_sum(s.states(s.dk), 0) : Tensor{},
-                      .values = carried ? m.float_sum(s.states(s.dv)) : Tensor{},
-                      .q = in.q,
-                      .k = in.k,
-                      .v = in.v,
-                      .a = in.a,
-                      .b = in.b,
-                      .lambda_raw = in.lambda_raw,
-                      .doc_start = in.doc_start,
-                      .grid = chunk_grid(m, s.doc_start, s.length, s.chunk),
-                      .rule = rule},
-          kMesaTolerance);
+    if (reports && !rule.exact && rule.steps < 10) { args.residual = m.float_output(s.gates()); }
+    if (carried) {
+      args.keys = m.float_sum(s.states(s.dk), 0);
+      args.values = m.float_sum(s.states(s.dv));
+    }
+    args.grid = chunk_grid(m, s.doc_start, s.length, s.chunk);
+    m.run(args, kMesaTolerance);
   });
 }
 
 void check_backward(const Sizes& s, const MesaRule& rule, bool accumulate) {
   check(DType::f32, [&](Machine& m) {
-    const Inputs in(m, s);
-    m.run(MesaBackward{.d_q = m.output(s.keys()),
-                       .d_k = m.output(s.keys()),
-                       .d_v = m.output(s.values()),
-                       .d_a = m.gradient(s.gates(), accumulate),
-                       .d_b = m.gradient(s.gates(), accumulate),
-                       .d_lambda_raw = m.float_sum({s.heads, s.dk}),
-                       .d_o = m.input(s.values()),
-                       .x = m.parameter(s.keys()),
-                       .q = in.q,
-                       .k = in.k,
-                       .v = in.v,
-                       .a = in.a,
-                       .b = in.b,
-                       .lambda_raw = in.lambda_raw,
-                       .doc_start = in.doc_start,
-                       .grid = chunk_grid(m, s.doc_start, s.length, s.chunk),
-                       .rule = rule,
-                       .accumulate_a = accumulate,
-                       .accumulate_b = accumulate},
-          kMesaTolerance);
+    auto args = args_of<MesaBackward>(Inputs(m, s), rule);
+    args.x = m.parameter(s.keys());
+    args.d_o = m.input(s.values());
+    args.d_q = m.output(s.keys());
+    args.d_k = m.output(s.keys());
+    args.d_v = m.output(s.values());
+    args.d_a = m.gradient(s.gates(), accumulate);
+    args.d_b = m.gradient(s.gates(), accumulate);
+    args.d_lambda_raw = m.float_sum({s.heads, s.dk});
+    args.accumulate_a = args.accumulate_b = accumulate;
+    args.grid = chunk_grid(m, s.doc_start, s.length, s.chunk);
+    m.run(args, kMesaTolerance);
   });
 }
 
@@ -130,19 +128,11 @@ TEST_CASE("steps of the mesa recurrence", "[fast]") {
   const MesaRule rule = GENERATE(gradients(30, 0), gradients(3, 0.1), exact());
   const Sizes s{3, 2, 9, 37, 0, {-2, -2, 2, 0, 0, 0}};
   check(DType::f32, [&](Machine& m) {
-    const Inputs in(m, s);
-    m.run(MesaSteps{.o = m.output(s.values()),
-                    .keys = m.float_sum(s.states(s.dk), 0),
-                    .values = m.float_sum(s.states(s.dv)),
-                    .q = in.q,
-                    .k = in.k,
-                    .v = in.v,
-                    .a = in.a,
-                    .b = in.b,
-                    .lambda_raw = in.lambda_raw,
-                    .doc_start = in.doc_start,
-                    .rule = rule},
-          kMesaTolerance);
+    auto args = args_of<MesaSteps>(Inputs(m, s), rule);
+    args.o = m.output(s.values());
+    args.keys = m.float_sum(s.states(s.dk), 0);
+    args.values = m.float_sum(s.states(s.dv));
+    m.run(args, kMesaTolerance);
   });
 }
 
