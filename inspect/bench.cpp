@@ -7,6 +7,7 @@
 #include "core/parallel.h"
 #include "core/quantile.h"
 #include "core/random.h"
+#include "kernels/common/cores.h"
 #include "layers/model.h"
 #include "train/memory_plan.h"
 #include "train/training_state.h"
@@ -101,6 +102,7 @@ class Steps {
 
 ModelSpeed measure_model(ModelConfig config, const Compute& compute, const BenchSteps& steps) {
   const RunConfig run = bench_run(std::move(config), compute, steps);
+  const FallbackLog log;  // of the plan and the steps
   Steps bench(run);
   std::vector<double> times;
   for (int64_t s = 0; s < steps.warmup + steps.steps; ++s) {
@@ -122,6 +124,7 @@ ModelSpeed measure_model(ModelConfig config, const Compute& compute, const Bench
   }
   speed.flops_per_token = 3.0 * bench.model().flops_per_token(steps.length);
   speed.peak_bytes = bench.peak_bytes();
+  speed.plain_cores = log.lines();
   return speed;
 }
 

@@ -16,6 +16,7 @@ struct ModelSpeed {
   double flops_per_token = 0;               // training
   int64_t peak_bytes = 0;                   // parameters, optimizer and activations
   double forward_ms = 0, optimizer_ms = 0;  // each alone, the best of those that were measured apart
+  std::vector<std::string> plain_cores;     // as in Plan
 
   double tokens_per_s() const { return static_cast<double>(rows * length) / (best_ms * 1e-3); }
   double median_tokens_per_s() const { return static_cast<double>(rows * length) / (median_ms * 1e-3); }

@@ -12,6 +12,7 @@
 #include "core/device_timer.h"
 #include "core/random.h"
 #include "kernels/adamw/adamw.h"
+#include "kernels/common/cores.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/gemm/gemm.h"
 #include "layers/ops/activation.h"
@@ -340,8 +341,11 @@ class Suite {
 }  // namespace
 
 OperationSpeeds measure_operations(const Compute& compute, int64_t tokens, double seconds) {
+  const FallbackLog log;
   Bench bench(compute, seconds);
-  return Suite(bench, tokens).run();
+  OperationSpeeds speeds = Suite(bench, tokens).run();
+  speeds.plain_cores = log.lines();
+  return speeds;
 }
 
 }  // namespace hebb

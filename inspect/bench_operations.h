@@ -23,6 +23,7 @@ struct OperationSpeeds {
   double copy_gb_per_s = 0;  // reads and writes of a copy on the device
   double best_tflops = 0;    // of the products below
   std::vector<OperationSpeed> products, operations;
+  std::vector<std::string> plain_cores;  // as in Plan
 };
 
 /// Measures matrix products, norms, activations, attention, the gated delta rule, cross-entropy and AdamW with `tokens`

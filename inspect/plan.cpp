@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "data/rows/loader.h"
+#include "kernels/common/cores.h"
 
 namespace hebb {
 namespace {
@@ -129,7 +130,11 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
   plan.batch = config.train.batch_size;
   plan.steps = config.train.steps;
   plan.tokens = plan.steps * config.train.tokens_per_step();
-  plan.memory = plan_memory(config);
+  {
+    const FallbackLog log;
+    plan.memory = plan_memory(config);
+    plan.plain_cores = log.lines();
+  }
   if (options.memory_gib) {
     for (const char* recompute : {"none", "mixer", "ffn", "block"}) {
       plan.fits.push_back(largest_fitting(config, recompute, *options.memory_gib));

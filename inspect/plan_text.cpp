@@ -35,6 +35,12 @@ Json integers(const std::vector<int64_t>& values) {
   return j;
 }
 
+Json strings(const std::vector<std::string>& values) {
+  Json j = Json::array();
+  for (const std::string& v : values) { j.push(v); }
+  return j;
+}
+
 /// One line per accounting: per token, and against our own count.
 std::string paper_text(const std::vector<PaperFlops>& papers, double ours) {
   static const std::map<std::string, std::string> names = {{"fwpkm", "the FwPKM paper"},
@@ -102,6 +108,7 @@ Json Plan::json() const {
     m.set("work", memory->work_bytes);
     m.set("total", memory->total_bytes());
     j.set("memory_bytes", m);
+    j.set("plain_cores", strings(plain_cores));
     j.set("micro_batch_size", micro_batch);
     j.set("batch_size", batch);
     j.set("steps", steps);
@@ -156,6 +163,7 @@ std::string Plan::text() const {
     t += fmt::format("\nbatch {} rows of {} tokens in micro-batches of {}; {} steps, {} tokens, {:.3e} FLOPs\n\n",
                      batch, length, micro_batch, grouped(steps), grouped(tokens), training_flops());
     t += describe(*memory);
+    for (const std::string& operation : plain_cores) { t += "runs on plain cores: " + operation + "\n"; }
     t += "\n" + data;
   }
   if (largest_micro_batch) {

@@ -94,6 +94,16 @@ Json gemm_rates(bool quiet) {
   return rates;
 }
 
+/// Those that leave a GPU's tensor cores idle.
+Json plain_cores(const std::vector<std::string>& operations, bool quiet) {
+  Json list = Json::array();
+  for (const std::string& operation : operations) {
+    if (!quiet) { std::printf("runs on plain cores: %s\n", operation.c_str()); }
+    list.push(operation);
+  }
+  return list;
+}
+
 /// Operations beside their bounds.
 Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
   Json out = Json::object();
@@ -122,6 +132,7 @@ Json kernel_rates(const OperationSpeeds& speeds, bool quiet) {
     }
   }
   out.set("rows", rows);
+  out.set("plain_cores", plain_cores(speeds.plain_cores, quiet));
   return out;
 }
 
@@ -221,6 +232,7 @@ int run_bench(Options o) {
     j.set("median_tokens_per_s", s.median_tokens_per_s());
     j.set("gflops", s.gflops());
     j.set("step_ms", s.best_ms);
+    j.set("plain_cores", plain_cores(s.plain_cores, o.json));
     if (o.decode) {
       const DecodeSpeed d = measure_decode(find_model(name), compute, o.context);
       line("%-24s prefill %9.0f tokens/s, decode %.3f ms a token at context %lld\n", "", d.prefill_tokens_per_s,

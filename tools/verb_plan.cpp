@@ -1,8 +1,10 @@
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "inspect/plan.h"
 #include "inspect/rank_plan.h"
+#include "kernels/common/cores.h"
 #include "tools/command_line.h"
 #include "tools/config_arguments.h"
 #include "tools/verbs.h"
@@ -16,6 +18,7 @@ struct Options {
   PlanOptions plan;
   int ranks = 0, ranks_per_host = 0;
   std::string link = "nvlink:ib400";
+  std::optional<int64_t> shared_memory;
   bool json = false, skip_data = false;
 };
 
@@ -60,6 +63,8 @@ void run_plan(Options o) {
     }
     return print_ranks(o, files[0], overrides);
   }
+  std::optional<PlannedSharedMemory> gpu;
+  if (o.shared_memory) { gpu.emplace(*o.shared_memory * 1024); }
   o.plan.open_data = !o.skip_data;
   std::vector<Plan> plans;
   for (const std::string& file : files) { plans.push_back(plan_file(file, overrides, o.plan)); }
@@ -83,6 +88,9 @@ void add_plan_verb(Command program) {
   verb.flag("--json", o->json, "Machine-readable output");
   verb.option("--memory", o->plan.memory_gib, "Find the largest micro-batch that fits, for each train.recompute [GiB]")
       .above(0);
+  verb.option("--shared-memory", o->shared_memory,
+              "Of a block of the GPU to plan for: 227 (9.0, 10.x), 163 (8.0), 99 (8.6, 8.9, 12.x) [KB]")
+      .at_least(48);
   verb.option("--tokens-per-s", o->plan.tokens_per_s, "Speed to estimate the time with [tokens/s]").above(0);
   verb.option("--length", o->plan.length, "Row length for a model without a run (default 4096) [tokens]").at_least(1);
   verb.option("--ranks", o->ranks, "Plan data parallel over so many ranks, and over fewer")

@@ -1,5 +1,6 @@
 #pragma once
 #include "core/workspace.h"
+#include "kernels/common/cores.h"
 
 namespace hebb {
 
@@ -21,11 +22,17 @@ struct AttentionForward {
 };
 HEBB_KERNEL_WITH_SCRATCH(AttentionForward)
 
-/// Whether a GPU computes these heads with tensor cores: bf16, sizes that are multiples of 16 up to 128. Products are
+/// Whether tensor cores have kernels for these heads: bf16, sizes that are multiples of 16 up to 128. Products are
 /// summed in fp32; probabilities, and their gradients, are rounded to bf16 in between.
 constexpr bool attention_on_tensor_cores(DType dtype, const Shape& q, const Shape& v) {
   return dtype == DType::bf16 && q[3] % 16 == 0 && v[3] % 16 == 0 && q[3] <= 128 && v[3] <= 128;
 }
+
+/// Shared memory [bytes] that a block of those kernels takes at most, with heads of up to `width` channels.
+constexpr int64_t attention_shared_bytes(int64_t width) { return (width <= 96 ? 98 : 113) * 1024; }
+
+/// The cores that attention of these queries and values takes; `tensors`: those in bf16 that its kernels read or write.
+Cores attention_cores(const Tensor& q, const Tensor& v, double scale, const std::vector<Tensor>& tensors);
 
 /// Gradients of AttentionForward: probabilities are recomputed from lse, delta = sum_c d_o o.
 /// d_q, d_k, d_v (overwritten, or added to where `accumulate_*`) shaped like q, k, v; d_bias likewise;

@@ -5,9 +5,13 @@
 namespace hebb {
 
 AttentionBackwardScratch plan(Workspace& workspace, const AttentionBackward& args) {
-  const int64_t count = attention_statistics(args.q.dtype, args.q.shape, args.v.shape);
-  if (count == 0) { return {}; }
-  return {.statistics = workspace.tensor({count}, DType::f32, "attention statistics")};
+  const Cores cores = attention_cores(args.q, args.v, args.scale,
+                                      {args.q, args.k, args.v, args.o, args.d_o, args.d_q, args.d_k, args.d_v});
+  const bool on_tensor_cores = takes_tensor_cores(workspace.stream(), "attention", cores);
+  const int64_t count = attention_statistics(args.q.shape, on_tensor_cores);
+  if (count == 0) { return {.statistics = {}, .on_tensor_cores = on_tensor_cores}; }
+  return {.statistics = workspace.tensor({count}, DType::f32, "attention statistics"),
+          .on_tensor_cores = on_tensor_cores};
 }
 HEBB_KERNEL_PLANNED(AttentionBackward)
 

@@ -166,8 +166,7 @@ template <class T> void backward(Stream& stream, const AttentionBackward& a) {
 
 void run(Stream& stream, const AttentionBackward& a, const AttentionBackwardScratch& scratch) {
   if (a.q.numel() == 0) { return; }
-  if (attention_mma::takes(a.q, a.v, a.scale, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data,
-                           a.d_k.data, a.d_v.data)) {
+  if (scratch.on_tensor_cores) {
     attention_mma::backward(stream, a, scratch);
   } else {
     dispatch_float(a.q.dtype, [&](auto zero) { backward<decltype(zero)>(stream, a); });

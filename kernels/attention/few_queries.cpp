@@ -1,5 +1,7 @@
 #include "kernels/attention/few_queries.h"
 
+#include <algorithm>
+
 #include "core/parallel.h"
 
 namespace hebb {
@@ -7,14 +9,34 @@ namespace {
 
 int64_t key_blocks(int64_t keys) { return (keys + cpu::attention::kFewKeys - 1) / cpu::attention::kFewKeys; }
 
+std::string heads_of(int64_t d, int64_t dv) {
+  return "heads of " + std::to_string(d) + " and " + std::to_string(dv) +
+         " channels (tensor cores take multiples of 16 up to 128)";
+}
+
 }  // namespace
+
+Cores attention_cores(const Tensor& q, const Tensor& v, double scale, const std::vector<Tensor>& tensors) {
+  if (q.dtype != DType::bf16) { return {}; }
+  const int64_t d = q.size(3), dv = v.size(3), needed = attention_shared_bytes(std::max(d, dv));
+  if (!attention_on_tensor_cores(q.dtype, q.shape, v.shape)) { return {false, heads_of(d, dv)}; }
+  if (needed > block_shared_bytes()) {
+    return {false, "heads of " + std::to_string(std::max(d, dv)) + " channels: " + shared_memory_obstacle(needed)};
+  }
+  if (scale <= 0) { return {false, "scores with a scale that is not positive"}; }
+  if (!all_aligned(tensors)) { return {false, kAddressObstacle}; }
+  return {true, ""};
+}
 
 AttentionForwardScratch plan(Workspace& workspace, const AttentionForward& args) {
   const Shape &q = args.q.shape, &k = args.k.shape;
+  const bool on_tensor_cores = takes_tensor_cores(
+      workspace.stream(), "attention", attention_cores(args.q, args.v, args.scale, {args.q, args.k, args.v, args.o}));
   const int64_t all_rows = q[0] * q[1] * q[2], rows = all_rows / (k[0] * k[2]), blocks = key_blocks(k[1]);
-  if (rows >= cpu::attention::kFewRows || blocks <= 1) { return {}; }
-  return {.partial =
-              workspace.tensor({all_rows, blocks, args.v.size(3) + 2}, sum_dtype(args.q.dtype), "attention parts")};
+  if (rows >= cpu::attention::kFewRows || blocks <= 1) { return {.partial = {}, .on_tensor_cores = on_tensor_cores}; }
+  return {
+      .partial = workspace.tensor({all_rows, blocks, args.v.size(3) + 2}, sum_dtype(args.q.dtype), "attention parts"),
+      .on_tensor_cores = on_tensor_cores};
 }
 HEBB_KERNEL_PLANNED(AttentionForward)
 

@@ -63,9 +63,9 @@ template <class T, int kColumns> __global__ void __launch_bounds__(kThreads) att
 
 }  // namespace
 
-void run(Stream& stream, const AttentionForward& a, const AttentionForwardScratch&) {
+void run(Stream& stream, const AttentionForward& a, const AttentionForwardScratch& scratch) {
   if (a.q.numel() == 0) { return; }
-  if (attention_mma::takes(a.q, a.v, a.scale, a.q.data, a.k.data, a.v.data, a.o.data)) {
+  if (scratch.on_tensor_cores) {
     attention_mma::forward(stream, a);
     return;
   }

@@ -418,9 +418,10 @@ __device__ __forceinline__ void add_to_softmax(float (&scores)[kRowTiles][kKeyTi
 
 // ---- host
 
-/// Whether the tensor-core kernels take these inputs; `pointers` are the bf16 tensors, null is fine.
-template <class... Pointers> bool takes(const Tensor& q, const Tensor& v, double scale, Pointers... pointers) {
-  return attention_on_tensor_cores(q.dtype, q.shape, v.shape) && scale > 0 && can_vectorise<8>(8, pointers...);
+/// Whether blocks with shared memory of this type fit where attention_cores() says so.
+template <template <int> class Shared> constexpr bool fits_shared_memory() {
+  return static_cast<int64_t>(sizeof(Shared<96>)) <= attention_shared_bytes(96) &&
+         static_cast<int64_t>(sizeof(Shared<128>)) <= attention_shared_bytes(128);
 }
 
 /// Calls f(width as a constant) for heads of up to `width` channels.

@@ -66,6 +66,7 @@ template <int kWidth> struct Shared {
   float lse[kRows], delta[kRows];
   Intervals<kRows> intervals;
 };
+static_assert(fits_shared_memory<Shared>());
 
 /// Scores and d_o . v become the gradients at the scores. `bias`: null, or of the tile's keys.
 template <int kWidth>
@@ -174,6 +175,7 @@ template <int kWidth> struct Shared {
     return (i < kKeys ? keys : values).data + i % kKeys * kStride<kWidth> + kWidth;
   }
 };
+static_assert(fits_shared_memory<Shared>());
 static_assert(kThreads == 2 * kKeys);
 static_assert(sizeof(Shared<128>) <= 113 * 1024, "two blocks and what the system takes fit in 228 KB");
 

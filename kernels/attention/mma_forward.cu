@@ -28,6 +28,8 @@ template <int kWidth> struct Shared {
   RowValues<kRowTiles> tops[kThreads], sums[kThreads];  // of the softmax: registers are short
 };
 
+static_assert(fits_shared_memory<Shared>());
+
 using Scores = float[kRowTiles][kKeyTiles][4];
 
 /// In units of log 2, as all scores of a call with biases.

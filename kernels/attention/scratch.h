@@ -6,16 +6,18 @@ namespace hebb {
 /// With few queries (decoding) the keys are divided into blocks that are read side by side.
 struct AttentionForwardScratch {
   Tensor partial;  // [B T H, blocks, Dv + 2]: maximum, sum and weighted values of a block; undefined for many queries
+  bool on_tensor_cores = false;
 };
 
 /// What tensor cores read of each query, in the order of lse.
 struct AttentionBackwardScratch {
-  Tensor statistics;  // [attention_statistics(...)] f32: lse, then delta; undefined without tensor cores
+  Tensor statistics;  // [2 B T H] f32: lse, then delta; undefined without tensor cores
+  bool on_tensor_cores = false;
 };
 
 /// Elements of AttentionBackwardScratch::statistics: two for each lse where tensor cores work, else 0.
-constexpr int64_t attention_statistics(DType dtype, const Shape& q, const Shape& v) {
-  return attention_on_tensor_cores(dtype, q, v) ? 2 * q[0] * q[1] * q[2] : 0;
+constexpr int64_t attention_statistics(const Shape& q, bool on_tensor_cores) {
+  return on_tensor_cores ? 2 * q[0] * q[1] * q[2] : 0;
 }
 
 }  // namespace hebb

@@ -16,11 +16,10 @@ constexpr int64_t dictionary_parts(int64_t units, int64_t queries, int64_t slots
   return parts < 1 ? 1 : parts < kMost ? parts : kMost;
 }
 
-/// Elements of fp32 scratch for them, forward and (on tensor cores) backward; q [B, T, H, D] of type `dtype`, v [B, T,
-/// K, Dv]; steps: chunks of a row that are read together.
+/// Elements of fp32 scratch for them, forward and (on tensor cores) backward; q [B, T, H, D], v [B, T, K, Dv]; steps:
+/// chunks of a row that are read together.
 inline int64_t dictionary_parts_work(const Shape& q, const Shape& v, int64_t chunk, int64_t steps, int64_t slots,
-                                     DType dtype) {
-  const bool on_tensor_cores = attention_on_tensor_cores(dtype, q, v);
+                                     bool on_tensor_cores) {
   const int64_t units = v[0] * v[2] * steps, queries = (chunk < q[1] ? chunk : q[1]) * (q[2] / v[2]);
   const int64_t parts = dictionary_parts(units, queries, slots, on_tensor_cores);
   return parts == 1 ? 0 : parts * units * queries * std::max(v[3] + 2, on_tensor_cores ? q[3] : 0);

@@ -27,6 +27,7 @@ template <int kWidth> struct Shared {
   int64_t ring, unit, number, first_query;  // first earlier token in the document; number of unit and step
   int earlier, slot_tiles, tiles;           // earlier tokens; tiles of slots, and of both
 };
+static_assert(attention_mma::fits_shared_memory<Shared>());
 
 template <int kWidth>
 __device__ __forceinline__ void copy_tile(Shared<kWidth>& s, int buffer, int tile,

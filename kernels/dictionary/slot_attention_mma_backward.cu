@@ -31,6 +31,7 @@ template <int kWidth> struct Shared {
   Source slots;
   int64_t number, first_query;  // of unit and step
 };
+static_assert(attention_mma::fits_shared_memory<Shared>());
 
 /// Scores and d_o . v become the gradients at the scores.
 template <int kWidth>
@@ -200,6 +201,7 @@ template <int kWidth> struct Shared {
   float lse[2][kTileQueries], delta[2][kTileQueries], temp[2][kTileQueries];
   int64_t line[2][kTileQueries];  // -1: no query
 };
+static_assert(attention_mma::fits_shared_memory<Shared>());
 
 template <int kWidth>
 __device__ __forceinline__ void copy_queries(Shared<kWidth>& s, int buffer,

@@ -54,6 +54,7 @@ template <int kWidth> struct Shared {
   TileOf<kItems, kWidth> items;
   TileOf<kTile, kWidth> keys;
 };
+static_assert(attention_mma::fits_shared_memory<Shared>());
 
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads, 4) compare_slots_mma_kernel(Compare<bf16> a, int64_t tiles) {

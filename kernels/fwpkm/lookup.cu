@@ -10,8 +10,8 @@ namespace hebb::HEBB_DEVICE {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int64_t kRankBytes = 64 * 1024;    // of a block, if one token needs no more
-constexpr int64_t kBlockBytes = 227 * 1024;  // of shared memory that a block may have
+constexpr int64_t kRankBytes = 64 * 1024;   // of a block, if one token needs no more
+constexpr int64_t kStageBytes = 38 * 1024;  // of shared memory beside them
 
 struct Norms {
   float* norms;
@@ -224,10 +224,14 @@ template <class T> void lookup(Stream& stream, const FastLookupKeys& a) {
     each_warp("fast_key_norms", stream, heads * 2 * n, Norms{norms, in.keys, half});
   }
   bool is_done = false;
-  if constexpr (std::is_same_v<T, bf16>) { is_done = !a.keep_entries && find_entries_mma(stream, out, in, a.chunk); }
+  if constexpr (std::is_same_v<T, bf16>) {
+    is_done = !a.keep_entries && product_key_cores(a.q, a.keys, k).tensor;
+    if (is_done) { find_entries_mma(stream, out, in, a.chunk); }
+  }
   if (!is_done) {
     const int64_t stride = std::max(a.keep_entries ? 0 : n, 2 * k), word = static_cast<int64_t>(sizeof(int32_t));
-    const int64_t tokens = std::clamp<int64_t>(kRankBytes / (stride * word), 1, kRankTokens);
+    const int64_t tokens =
+        std::clamp<int64_t>(std::min(kRankBytes, block_shared_bytes() - kStageBytes) / (stride * word), 1, kRankTokens);
     HEBB_LAUNCH(fast_entries_kernel<T>, dim3(blocks_for(rows, tokens), blocks_for(heads * 2, 1)), kThreads,
                 tokens * stride * word, stream, out, in, a.chunk, rows, tokens, stride, a.keep_entries);
   }
@@ -236,16 +240,11 @@ template <class T> void lookup(Stream& stream, const FastLookupKeys& a) {
 
 }  // namespace
 
-bool find_entries_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& in, const FastChunk& chunk) {
-  constexpr int64_t kWord = sizeof(int32_t), kBanks = 32, kShift = 8;  // lines of ranks a quarter of the banks apart
-  const int64_t stride = (std::max(in.n, 2 * in.k) + kBanks - kShift - 1) / kBanks * kBanks + kShift;
-  const int64_t room = (kBlockBytes - static_cast<int64_t>(sizeof(MmaRankStage))) / (stride * kWord) / 16 * 16;
-  const int64_t tokens = std::min<int64_t>(room, kMmaTokens);
-  if (tokens < 16 || !can_vectorise<8>(in.half, in.q, in.keys)) { return false; }
+void find_entries_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& in, const FastChunk& chunk) {
+  const int64_t stride = rank_stride(in.n, in.k), tokens = ranked_tokens(in.n, in.k, block_shared_bytes());
   HEBB_LAUNCH(fast_entries_mma_kernel, dim3(blocks_for(chunk.tokens(), tokens), blocks_for(in.heads * 2, 1)),
-              kMmaRankThreads, static_cast<int64_t>(sizeof(MmaRankStage)) + tokens * stride * kWord, stream, out, in,
-              chunk, chunk.tokens(), tokens, stride);
-  return true;
+              kMmaRankThreads, kRankStageBytes + tokens * stride * static_cast<int64_t>(sizeof(int32_t)), stream, out,
+              in, chunk, chunk.tokens(), tokens, stride);
 }
 
 void find_slots(Stream& stream, const Found& out, int64_t n, int64_t k, int64_t heads, const FastChunk& chunk) {

@@ -364,14 +364,6 @@ void run(Stream&, const GatedDeltaBackward& args, const GatedDeltaBackwardScratc
 
 }  // namespace cpu
 
-bool gated_delta_on_tensor_cores(const GatedDeltaBackward& a) {
-  const int64_t dk = a.k.size(3), dv = a.v.size(3);
-  const auto is_aligned = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
-  return a.v.dtype == DType::bf16 && a.grid.longest <= 64 && dk <= 128 && dk % 8 == 0 && dv % 8 == 0 &&
-         gated_delta_shared_bytes(dk) <= gpu_shared_bytes() && is_aligned(a.q) && is_aligned(a.k) && is_aligned(a.v) &&
-         is_aligned(a.d_o) && is_aligned(a.d_q) && is_aligned(a.d_k) && is_aligned(a.d_v);
-}
-
 GatedDeltaBackwardScratch plan(Workspace& workspace, const GatedDeltaBackward& args) {
   const Shape &k = args.k.shape, &v = args.v.shape;
   const DType dtype = sum_dtype(args.v.dtype);
@@ -381,7 +373,10 @@ GatedDeltaBackwardScratch plan(Workspace& workspace, const GatedDeltaBackward& a
   if (args.d_initial_state.defined()) {
     scratch.initial_sums = workspace.tensor({v[0], v[2], k[3], v[3]}, dtype, "initial state sums");
   }
-  if (workspace.on_gpu() && gated_delta_on_tensor_cores(args)) {
+  const Cores cores = gated_delta_cores(args.k, args.v, args.grid.longest, false,
+                                        {args.q, args.k, args.v, args.d_o, args.d_q, args.d_k, args.d_v});
+  scratch.on_tensor_cores = takes_tensor_cores(workspace.stream(), "delta rule", cores);
+  if (scratch.on_tensor_cores) {
     const int64_t initial = args.initial_state.defined() ? args.initial_state.numel() / 2 : 0;
     scratch.adjoints = workspace.tensor({v.numel() + initial}, dtype, "delta rule adjoints");
   } else {

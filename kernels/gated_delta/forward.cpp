@@ -3,10 +3,30 @@
 
 namespace hebb {
 
+Cores gated_delta_cores(const Tensor& k, const Tensor& v, int64_t longest, bool predicts,
+                        const std::vector<Tensor>& tensors) {
+  const int64_t dk = k.size(3), dv = v.size(3), needed = gated_delta_shared_bytes(dk);
+  if (v.dtype != DType::bf16) { return {}; }
+  if (dk > 128 || dk % 8 != 0 || dv % 8 != 0) {
+    return {false, "keys of " + std::to_string(dk) + " and values of " + std::to_string(dv) +
+                       " channels (tensor cores take multiples of 8, keys up to 128)"};
+  }
+  if (longest > 64) { return {false, "chunks of " + std::to_string(longest) + " tokens (tensor cores take up to 64)"}; }
+  if (predicts) { return {false, "the predictions of each token are asked for"}; }
+  if (needed > block_shared_bytes()) {
+    return {false, "keys of " + std::to_string(dk) + " channels: " + shared_memory_obstacle(needed)};
+  }
+  if (!all_aligned(tensors)) { return {false, kAddressObstacle}; }
+  return {true, ""};
+}
+
 GatedDeltaForwardScratch plan(Workspace& workspace, const GatedDeltaForward& args) {
   const int64_t slots = scratch_slots(workspace.stream(), args.v.size(0) * args.v.size(2));
   const int64_t elements = cpu::delta::sweep_elements(cpu::delta::Sizes(args.k, args.v), args.grid.longest);
-  return {.work = workspace.tensor({slots, elements}, sum_dtype(args.v.dtype), "delta rule scratch")};
+  const Cores cores =
+      gated_delta_cores(args.k, args.v, args.grid.longest, args.prediction.defined(), {args.q, args.k, args.v, args.o});
+  return {.work = workspace.tensor({slots, elements}, sum_dtype(args.v.dtype), "delta rule scratch"),
+          .on_tensor_cores = takes_tensor_cores(workspace.stream(), "delta rule", cores)};
 }
 HEBB_KERNEL_PLANNED(GatedDeltaForward)
 

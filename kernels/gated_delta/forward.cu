@@ -120,7 +120,7 @@ template <class T> struct Steps {
 void run(Stream& stream, const GatedDeltaForward& a, const GatedDeltaForwardScratch& scratch) {
   const Sizes n(a.k, a.v);
   HEBB_ASSERT(scratch.work.size(0) >= n.batch * n.value_heads);
-  if (delta_mma::takes(a)) {
+  if (scratch.on_tensor_cores) {
     delta_mma::forward(stream, a);
     return;
   }

@@ -1,18 +1,9 @@
 #pragma once
-// The gated delta rule on tensor cores: what it takes, where it is, and what its backward kernels hand to each other.
+// The gated delta rule on tensor cores: where it is, and what its backward kernels hand to each other.
 #include "kernels/gated_delta/scratch.h"
 #include "kernels/gated_delta/sweep.cuh"
 
 namespace hebb::HEBB_DEVICE::delta_mma {
-
-/// bf16, chunks of up to 64 tokens, keys of a multiple of 8 up to 128, values of a multiple of 8, no predictions, and
-/// room in shared memory.
-inline bool takes(const GatedDeltaForward& a) {
-  const int64_t dk = a.k.size(3), dv = a.v.size(3);
-  return a.v.dtype == DType::bf16 && !a.prediction.defined() && a.grid.longest <= 64 && dk <= 128 && dk % 8 == 0 &&
-         gated_delta_shared_bytes(dk) <= gpu_shared_bytes() &&
-         can_vectorise<8>(dv, a.q.data, a.k.data, a.v.data, a.o.data);
-}
 
 /// A tensor as the sum of two in bf16, one behind the other: the bytes of fp32, and ready for tensor cores.
 struct Parts {

@@ -37,7 +37,11 @@ KvmBackwardScratch plan(Workspace& workspace, const KvmBackward& args) {
                              .partial = {},
                              .work = {}};
   if (workspace.on_gpu()) {
-    scratch.work = workspace.tensor({kvm_backward_work(q, k, v, args.rule, room, dtype)}, DType::f32, "slot scratch");
+    const Cores cores = attention_cores(args.q, args.v, args.rule.scale,
+                                        {args.q, args.k, args.v, args.o, args.d_o, args.d_q, args.d_k, args.d_v});
+    scratch.on_tensor_cores = takes_tensor_cores(workspace.stream(), "kvm", cores);
+    const int64_t work = kvm_backward_work(q, k, v, args.rule, room, scratch.on_tensor_cores);
+    scratch.work = workspace.tensor({work}, DType::f32, "slot scratch");
   } else {
     scratch.probabilities =
         workspace.tensor({k[0], k[2], 2, kKvmTile, room + args.rule.window * args.rule.chunk}, sums, "probabilities");

@@ -184,7 +184,7 @@ struct CoolGradients {
 };
 
 /// Gradients of the windows, and of their temperature.
-void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const Tensor& statistics) {
+void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const AttentionBackwardScratch& scratch) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor lo{work.take<int32_t>(tokens.numel()), DType::i32, tokens},
       hi{work.take<int32_t>(tokens.numel()), DType::i32, tokens};
@@ -222,7 +222,7 @@ void attend_window(Stream& stream, const KvmBackward& a, WorkParts& work, const 
                                      .accumulate_v = a.accumulate_v,
                                      .accumulate_bias = false,
                                      .has_other_keys = true},
-                   AttentionBackwardScratch{.statistics = statistics});
+                   scratch);
   if (!heats) { return; }
   auto* const sums = work.take<float>(lines);
   each_warp("kvm_cool", stream, lines,
@@ -285,9 +285,9 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
                 items = units * a.rule.chunk;
   WorkParts work(scratch.work);
   if (a.d_gate.defined() && !a.accumulate_gate) { slots::fill(stream, a.d_gate.as<float>(), a.d_gate.numel(), 0.0f); }
-  const int64_t statistics = attention_statistics(a.q.dtype, a.q.shape, a.v.shape);
+  const int64_t statistics = attention_statistics(a.q.shape, scratch.on_tensor_cores);
   const Tensor of_queries{work.take<float>(statistics), DType::f32, {statistics}};
-  attend_window(stream, a, work, of_queries);
+  attend_window(stream, a, work, {.statistics = of_queries, .on_tensor_cores = scratch.on_tensor_cores});
   if (scratch.versions.size(2) < length) {
     return;  // no query saw a slot
   }
@@ -331,10 +331,9 @@ template <class T> void backward(Stream& stream, const KvmBackward& a, const Kvm
       .temp_sums = temp_sums,
       .queries = queries,
       .scale = static_cast<float>(a.rule.scale)};
-  if (attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data,
-                           a.d_k.data, a.d_v.data, scratch.slots.key_hats.data, scratch.slots.value_hats.data)) {
+  if (scratch.on_tensor_cores) {
     read.statistics = of_queries.as<float>();
-    const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, update.book.room, a.q.dtype);
+    const int64_t parts = dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, 1, update.book.room, true);
     read.parts = slots::parts_of(n, batch, 1, update.book.room, work.take<float>(parts), true);
   }
   Walk<T> walk{{update, gradients}, read, Elements(a.d_k), Elements(a.d_v), a.d_gate.as<float>(), units, count};

@@ -11,6 +11,10 @@ KvmForwardScratch plan(Workspace& workspace, const KvmForward& args) {
   const int64_t batch = args.k.size(0), kv_heads = args.k.size(2), room = args.slots.keys.size(2);
   const DType dtype = args.q.dtype;
   KvmForwardScratch scratch;
+  const Cores cores = attention_cores(
+      args.q, args.v, args.rule.scale,
+      {args.q, args.k, args.v, args.o, args.window.k, args.window.v, args.slots.key_hats, args.slots.value_hats});
+  scratch.on_tensor_cores = takes_tensor_cores(workspace.stream(), "kvm", cores);
   if (!workspace.on_gpu()) {
     scratch.logits = workspace.tensor({batch, kv_heads, kKvmTile, room + args.rule.window * args.rule.chunk},
                                       sum_dtype(dtype), "probabilities");
@@ -18,8 +22,8 @@ KvmForwardScratch plan(Workspace& workspace, const KvmForward& args) {
   scratch.memory_keys =
       workspace.tensor({batch, kv_heads, args.rule.chunk, args.k.size(3)}, sum_dtype(dtype), "memory keys");
   if (workspace.on_gpu()) {
-    scratch.work = workspace.tensor({kvm_forward_work(args.q.shape, args.v.shape, args.rule, room, dtype)}, DType::f32,
-                                    "slot scratch");
+    const int64_t work = kvm_forward_work(args.q.shape, args.v.shape, args.rule, room, dtype, scratch.on_tensor_cores);
+    scratch.work = workspace.tensor({work}, DType::f32, "slot scratch");
   }
   return scratch;
 }

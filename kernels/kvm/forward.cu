@@ -107,7 +107,8 @@ struct Parts {
   OldHats old;
 };
 
-Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tiles, int64_t group) {
+Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tiles, int64_t group,
+               bool on_tensor_cores) {
   const int64_t tokens = a.q.size(0) * a.q.size(1), keys = a.k.size(0) * a.k.size(2) * a.rule.chunk;
   Parts p{.lo = work.take<int32_t>(tokens),
           .hi = work.take<int32_t>(tokens),
@@ -120,7 +121,7 @@ Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tile
           .founds = work.take<int32_t>(keys),
           .key_copies = a.q.dtype == DType::bf16 ? work.take<bf16>(keys * a.q.size(3)) : nullptr,
           .parts = work.take<float>(
-              dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, a.slots.keys.size(2), a.q.dtype)),
+              dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, a.slots.keys.size(2), on_tensor_cores)),
           .old = {}};
   if (group > 1) {
     p.old = {work.take<int32_t>(a.k.size(0) * a.k.size(2) * group * a.slots.keys.size(2)),
@@ -131,7 +132,7 @@ Parts parts_of(WorkParts& work, const KvmForward& a, int64_t count, int64_t tile
 }
 
 /// The tokens of each query's window that this pass holds.
-void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkParts& work) {
+void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkParts& work, bool on_tensor_cores) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor lo{p.lo, DType::i32, tokens}, hi{p.hi, DType::i32, tokens},
       lse{p.own_lse, DType::f32, {tokens[0], tokens[1], a.q.size(2)}};
@@ -151,7 +152,7 @@ void attend_window(Stream& stream, const KvmForward& a, const Parts& p, WorkPart
       stream,
       AttentionForward{
           .o = a.o, .lse = lse, .q = q, .k = a.k, .v = a.v, .lo = lo, .hi = hi, .bias = {}, .scale = a.rule.scale},
-      AttentionForwardScratch{});
+      AttentionForwardScratch{.partial = {}, .on_tensor_cores = on_tensor_cores});
   if (a.lse.defined()) {
     each_element("kvm_lse", stream, 1, lse.numel(), slots::CopyFloats{a.lse.as<float>(), p.own_lse});
   }
@@ -189,12 +190,11 @@ template <class T> void forward(Stream& stream, const KvmForward& a, const KvmFo
                 tiles = (room + slots::kTile - 1) / slots::kTile;
   const auto *const ring_k = a.window.k.as<T>(), *const ring_v = a.window.v.as<T>(),
                     *const key_hats = a.slots.key_hats.as<T>(), *const value_hats = a.slots.value_hats.as<T>();
-  const bool on_tensor_cores =
-      attention_mma::takes(a.q, a.v, a.rule.scale, a.q.data, a.o.data, ring_k, ring_v, key_hats, value_hats);
-  const int64_t most = on_tensor_cores ? kvm_group(a.q.shape, a.v.shape, a.rule, a.q.dtype) : 1;
+  const bool on_tensor_cores = scratch.on_tensor_cores;
+  const int64_t most = kvm_group(a.q.shape, a.rule, on_tensor_cores);
   WorkParts work(scratch.work);
-  const Parts p = parts_of(work, a, count, tiles, most);
-  attend_window(stream, a, p, work);
+  const Parts p = parts_of(work, a, count, tiles, most, on_tensor_cores);
+  attend_window(stream, a, p, work, on_tensor_cores);
   make_steps(stream, a, p.steps, count);
   const Layout n = slots::layout_of(a, p.steps, count);
   if (a.routes.defined() && !a.forced) { slots::fill(stream, a.routes.as<int32_t>(), a.routes.numel(), -1); }

@@ -31,8 +31,11 @@ OvqBackwardScratch plan(Workspace& workspace, const OvqBackward& args) {
   scratch.versions = per_unit(k[1], k[3] + v[3], sums, "centroid versions");
   scratch.inverse_norms = per_unit(k[1], 2, sums, "centroid norms");
   if (workspace.on_gpu()) {
-    scratch.work =
-        workspace.tensor({ovq_backward_work(q, v, args.rule, room, dtype)}, DType::f32, "dictionary scratch");
+    const Cores cores =
+        attention_cores(args.q, args.v, 1.0, {args.q, args.k, args.v, args.o, args.d_o, args.d_q, args.d_k, args.d_v});
+    scratch.on_tensor_cores = takes_tensor_cores(workspace.stream(), "ovq", cores);
+    const int64_t work = ovq_backward_work(q, v, args.rule, room, scratch.on_tensor_cores);
+    scratch.work = workspace.tensor({work}, DType::f32, "dictionary scratch");
   } else {
     scratch.previous = flat(k[1], DType::i32, "earlier versions");
     scratch.latest = flat(room, DType::i32, "latest versions");

@@ -67,7 +67,8 @@ struct UndoStep {
   }
 };
 
-void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi, const Tensor& statistics) {
+void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi,
+                const AttentionBackwardScratch& scratch) {
   const Shape tokens{a.q.size(0), a.q.size(1)};
   const Tensor first{lo, DType::i32, tokens}, last{hi, DType::i32, tokens};
   HEBB_DEVICE::run(stream, VisibleKeys{.lo = first,
@@ -95,7 +96,7 @@ void attend_own(Stream& stream, const OvqBackward& a, int32_t* lo, int32_t* hi, 
                                      .accumulate_v = a.accumulate_v,
                                      .accumulate_bias = false,
                                      .has_other_keys = true},
-                   AttentionBackwardScratch{.statistics = statistics});
+                   scratch);
 }
 
 struct Parts {
@@ -115,7 +116,7 @@ Parts parts_of(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t 
   Parts s{.lo = work.take<int32_t>(a.q.size(0) * length),
           .hi = work.take<int32_t>(a.q.size(0) * length),
           .steps = work.take<Step>(a.q.size(0) * count),
-          .statistics = work.take<float>(attention_statistics(a.q.dtype, a.q.shape, a.v.shape)),
+          .statistics = work.take<float>(attention_statistics(a.q.shape, scratch.on_tensor_cores)),
           .kept = {.table = work.take<int32_t>(units * group * room),
                    .keys = old,
                    .values = old + versions * d,
@@ -125,11 +126,11 @@ Parts parts_of(const OvqBackward& a, const OvqBackwardScratch& scratch, int64_t 
                    .group = group,
                    .by_token = true},
           .parts = nullptr};
-  if (attention_on_tensor_cores(a.q.dtype, a.q.shape, a.v.shape)) {
+  if (scratch.on_tensor_cores) {
     s.kept.key_copies = work.take<bf16>(versions * d);
     s.kept.value_copies = work.take<bf16>(versions * dv);
     s.kept.log_counts = work.take<float>(versions);
-    s.parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, a.q.dtype));
+    s.parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, true));
   }
   return s;
 }
@@ -145,7 +146,8 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
   const int64_t count = slots::steps_of(length, chunk);
   const Parts s = parts_of(a, scratch, count);
   attend_own(stream, a, s.lo, s.hi,
-             {s.statistics, DType::f32, {attention_statistics(a.q.dtype, a.q.shape, a.v.shape)}});
+             {.statistics = {s.statistics, DType::f32, {attention_statistics(a.q.shape, scratch.on_tensor_cores)}},
+              .on_tensor_cores = scratch.on_tensor_cores});
   each_warp("ovq_steps", stream, batch * count, MakeSteps{s.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
   auto *const d_keys = scratch.d_dictionary.keys.as<float>(), *const d_values = scratch.d_dictionary.values.as<float>();
   slots::fill(stream, d_keys, scratch.d_dictionary.keys.numel(), 0.0f);
@@ -161,9 +163,7 @@ template <class T> void backward(Stream& stream, const OvqBackward& a, const Ovq
               Replay{{walk, {Elements(a.k), {}, n.d}, {Elements(a.v), {}, n.dv}}, ids, steps});
   }
   const slots::Slots<T> dictionary = slots_of<T>(scratch.dictionary);
-  const bool on_tensor_cores =
-      attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.k.data, a.v.data, a.o.data, a.d_o.data, a.d_q.data, a.d_k.data,
-                           a.d_v.data, dictionary.keys, dictionary.values);
+  const bool on_tensor_cores = scratch.on_tensor_cores;
   slots::Backward<T> read{.n = n,
                           .slots = dictionary,
                           .q = a.q.as<T>(),

@@ -8,9 +8,15 @@ namespace hebb {
 OvqForwardScratch plan(Workspace& workspace, const OvqForward& args) {
   const int64_t room = args.dictionary.keys.size(2);
   if (workspace.on_gpu()) {
+    const OvqDictionary& dictionary = args.dictionary;
+    const Cores cores = attention_cores(args.q, args.v, 1.0,
+                                        {args.q, args.k, args.v, args.o, args.pending_k, args.pending_v,
+                                         dictionary.key_copies, dictionary.value_copies});
+    const bool on_tensor_cores = takes_tensor_cores(workspace.stream(), "ovq", cores);
+    const int64_t work = ovq_forward_work(args.q.shape, args.v.shape, args.rule, room, on_tensor_cores);
     return {.logits = {},
-            .work = workspace.tensor({ovq_forward_work(args.q.shape, args.v.shape, args.rule, room, args.q.dtype)},
-                                     DType::f32, "dictionary scratch")};
+            .work = workspace.tensor({work}, DType::f32, "dictionary scratch"),
+            .on_tensor_cores = on_tensor_cores};
   }
   return {.logits = workspace.tensor({args.k.size(0), args.k.size(2), kOvqTile, room + args.rule.chunk},
                                      sum_dtype(args.q.dtype), "probabilities"),

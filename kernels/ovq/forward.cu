@@ -181,8 +181,8 @@ struct Parts {
   Kept kept;     // where steps are read together
 };
 
-Parts parts_of(const OvqForward& a, const Tensor& scratch, int64_t count, int64_t tiles, int64_t group) {
-  WorkParts work(scratch);
+Parts parts_of(const OvqForward& a, const OvqForwardScratch& scratch, int64_t count, int64_t tiles, int64_t group) {
+  WorkParts work(scratch.work);
   const int64_t tokens = a.q.size(0) * a.q.size(1), units = a.k.size(0) * a.k.size(2), keys = units * a.rule.chunk,
                 room = a.dictionary.keys.size(2);
   const int64_t folders = ovq_folders(a.rule.chunk), versions = a.rule.chunk * group;
@@ -195,7 +195,8 @@ Parts parts_of(const OvqForward& a, const Tensor& scratch, int64_t count, int64_
           .ids = work.take<int32_t>(keys * folders),
           .founds = work.take<uint32_t>(units * folders * ((a.rule.chunk + 31) / 32)),
           .keys = work.take<StreamKey>(a.k.size(2)),
-          .parts = work.take<float>(dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, a.q.dtype)),
+          .parts = work.take<float>(
+              dictionary_parts_work(a.q.shape, a.v.shape, a.rule.chunk, group, room, scratch.on_tensor_cores)),
           .kept = {}};
   if (group > 1) {
     p.kept = {.table = work.take<int32_t>(units * group * room),
@@ -217,7 +218,8 @@ void store_stream_keys(Stream& stream, const OvqRule& rule, StreamKey* keys, int
 }
 
 /// The tokens of each query's own chunk that this pass holds.
-void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Tensor& hi, const Tensor& lse) {
+void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Tensor& hi, const Tensor& lse,
+                bool on_tensor_cores) {
   HEBB_DEVICE::run(stream, VisibleKeys{.lo = lo,
                                        .hi = hi,
                                        .doc_start = a.doc_start,
@@ -227,7 +229,7 @@ void attend_own(Stream& stream, const OvqForward& a, const Tensor& lo, const Ten
       stream,
       AttentionForward{
           .o = a.o, .lse = lse, .q = a.q, .k = a.k, .v = a.v, .lo = lo, .hi = hi, .bias = {}, .scale = 1.0},
-      AttentionForwardScratch{});
+      AttentionForwardScratch{.partial = {}, .on_tensor_cores = on_tensor_cores});
   if (a.lse.defined()) {
     each_element("ovq_lse", stream, 1, lse.numel(), slots::CopyFloats{a.lse.as<float>(), lse.as<float>()});
   }
@@ -276,13 +278,12 @@ template <class T> void forward(Stream& stream, const OvqForward& a, const OvqFo
                 tiles = (room + slots::kTile - 1) / slots::kTile;
   const auto *const pending_k = a.pending_k.as<T>(), *const pending_v = a.pending_v.as<T>();
   const slots::Slots<T> dictionary = slots_of<T>(a.dictionary);
-  const bool on_tensor_cores = attention_mma::takes(a.q, a.v, 1.0, a.q.data, a.k.data, a.o.data, pending_k, pending_v,
-                                                    dictionary.keys, dictionary.values);
+  const bool on_tensor_cores = scratch.on_tensor_cores;
   const int64_t group = on_tensor_cores ? ovq_group(length, chunk) : 1;
-  const Parts p = parts_of(a, scratch.work, count, tiles, group);
+  const Parts p = parts_of(a, scratch, count, tiles, group);
   const Shape tokens{batch, length};
   attend_own(stream, a, {p.lo, DType::i32, tokens}, {p.hi, DType::i32, tokens},
-             {p.own_lse, DType::f32, {batch, length, a.q.size(2)}});
+             {p.own_lse, DType::f32, {batch, length, a.q.size(2)}}, on_tensor_cores);
   each_warp("ovq_steps", stream, batch * count, MakeSteps{p.steps, a.doc_start.as<int32_t>(), a.rule, length, count});
   const Layout n = slots::layout_of(a, p.steps, count);
   if (a.ids.defined() && !a.forced) { slots::fill(stream, a.ids.as<int32_t>(), a.ids.numel(), -1); }

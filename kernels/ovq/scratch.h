@@ -11,6 +11,7 @@ constexpr int64_t kOvqTile = 32;
 struct OvqForwardScratch {
   Tensor logits;  // [B, K, kOvqTile, R + L], on the CPU
   Tensor work;    // [ovq_forward_work(...)] of 4 bytes, on a GPU: see its kernels
+  bool on_tensor_cores = false;
 };
 
 struct OvqBackwardScratch {
@@ -22,6 +23,7 @@ struct OvqBackwardScratch {
   Tensor latest;               // [B, K, R] i32: the slot's version, on the CPU
   Tensor probabilities;        // [B, K, 2, kOvqTile, R + L], with their gradients, on the CPU
   Tensor work;                 // [ovq_backward_work(...)] of 4 bytes, on a GPU: see its kernels
+  bool on_tensor_cores = false;
 };
 
 /// Steps (a chunk of every row) that the GPU does as one group: what changes in them is kept until all are done. Rows
@@ -35,24 +37,24 @@ constexpr int64_t ovq_group(int64_t length, int64_t chunk) {
 /// Blocks that choose the centroids of a chunk, each for all keys, and then each fold some of them in.
 constexpr int64_t ovq_folders(int64_t chunk) { return chunk <= 128 ? 8 : chunk <= 512 ? 1024 / chunk : 1; }
 
-/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D] of type `dtype`, v [B, T,
-/// K, Dv].
-inline int64_t ovq_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, DType dtype) {
+/// Elements of 4 bytes that the GPU's kernels need beside the other scratch; q [B, T, H, D], v [B, T, K, Dv].
+inline int64_t ovq_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, bool on_tensor_cores) {
   const int64_t units = v[0] * v[2], group = ovq_group(q[1], rule.chunk);
-  const int64_t parts =
-      dictionary_parts_work(q, v, rule.chunk, attention_on_tensor_cores(dtype, q, v) ? group : 1, room, dtype);
+  const int64_t parts = dictionary_parts_work(q, v, rule.chunk, on_tensor_cores ? group : 1, room, on_tensor_cores);
   return q[0] * q[1] * (q[2] + 2) + 8 * q[0] * (q[1] / rule.chunk + 2) + units * group * room + parts + 256;
 }
-inline int64_t ovq_forward_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, DType dtype) {
+inline int64_t ovq_forward_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room,
+                                bool on_tensor_cores) {
   const int64_t keys = v[0] * v[2] * rule.chunk, tiles = room / 64 + 1;
-  const int64_t versions = attention_on_tensor_cores(dtype, q, v) ? keys * ovq_group(q[1], rule.chunk) : 0;
-  return ovq_work(q, v, rule, room, dtype) + keys * (3 * tiles + 4 * ovq_folders(rule.chunk)) + 2 * v[2] +
+  const int64_t versions = on_tensor_cores ? keys * ovq_group(q[1], rule.chunk) : 0;
+  return ovq_work(q, v, rule, room, on_tensor_cores) + keys * (3 * tiles + 4 * ovq_folders(rule.chunk)) + 2 * v[2] +
          versions * ((q[3] + v[3]) / 2 + 1);
 }
-inline int64_t ovq_backward_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room, DType dtype) {
-  const int64_t versions = q[0] * q[1] * v[2],
-                copied = attention_on_tensor_cores(dtype, q, v) ? (q[3] + v[3]) / 2 + 1 : 0;
-  return ovq_work(q, v, rule, room, dtype) + attention_statistics(dtype, q, v) + versions * (copied + 1);
+inline int64_t ovq_backward_work(const Shape& q, const Shape& v, const OvqRule& rule, int64_t room,
+                                 bool on_tensor_cores) {
+  const int64_t versions = q[0] * q[1] * v[2], copied = on_tensor_cores ? (q[3] + v[3]) / 2 + 1 : 0;
+  return ovq_work(q, v, rule, room, on_tensor_cores) + attention_statistics(q, on_tensor_cores) +
+         versions * (copied + 1);
 }
 
 }  // namespace hebb

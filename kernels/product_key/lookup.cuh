@@ -1,6 +1,7 @@
 #pragma once
 // Lookups of product keys that fast memories and product-key layers share.
 #include "kernels/fwpkm/fast_chunk.cuh"
+#include "kernels/product_key/scratch.h"
 #include "kernels/product_key/select.cuh"
 
 namespace hebb::HEBB_DEVICE {
@@ -40,10 +41,8 @@ struct Found {
   float *scores, *probs, *weights;  // probs null: not wanted
 };
 
-/// Entries, scores and probs of a chunk's tokens, on tensor cores (key_ranks.h); k <= n. False, and nothing happens,
-/// where sizes or addresses do not allow it: half a multiple of 8, 16 bytes, and ranks of at least 16 tokens in shared
-/// memory.
-bool find_entries_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& in, const FastChunk& chunk);
+/// Entries, scores and probs of a chunk's tokens, on tensor cores (ranks.cuh), where product_key_cores() takes them.
+void find_entries_mma(Stream& stream, const Found& out, const LookupKeys<bf16>& in, const FastChunk& chunk);
 
 /// slots, and sums of scores in weights, from entries and scores of a chunk's tokens: n sub-keys, k slots per head.
 void find_slots(Stream& stream, const Found& out, int64_t n, int64_t k, int64_t heads, const FastChunk& chunk);

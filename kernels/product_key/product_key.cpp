@@ -10,6 +10,27 @@
 
 namespace hebb {
 
+Cores product_key_cores(const Tensor& q, const Tensor& keys, int64_t k) {
+  const int64_t n = keys.size(2), half = keys.size(3), shared = block_shared_bytes();
+  if (q.dtype != DType::bf16) { return {}; }
+  if (half % 8 != 0) {
+    return {false, "halves of " + std::to_string(half) + " channels (tensor cores take multiples of 8)"};
+  }
+  if (k > n) { return {false, std::to_string(k) + " slots of " + std::to_string(n) + " sub-keys"}; }
+  if (ranked_tokens(n, k, shared) < 16) {
+    return {false,
+            std::to_string(n) + " sub-keys: " + shared_memory_obstacle(kRankStageBytes + 16 * 4 * rank_stride(n, k))};
+  }
+  if (!all_aligned({q, keys})) { return {false, kAddressObstacle}; }
+  return {true, ""};
+}
+
+ProductKeyTopKScratch plan(Workspace& workspace, const ProductKeyTopK& args) {
+  return {.on_tensor_cores = takes_tensor_cores(workspace.stream(), "product keys",
+                                                product_key_cores(args.q, args.keys, args.slots.size(2)))};
+}
+HEBB_KERNEL_PLANNED(ProductKeyTopK)
+
 ProductKeyBackwardScratch plan(Workspace& workspace, const ProductKeyBackward& args) {
   return {.d_sums = workspace.tensor(args.weights.shape, args.weights.dtype, "score gradients")};
 }
@@ -105,7 +126,7 @@ template <class S> void backward(const ProductKeyBackward& a, const ProductKeyBa
 
 }  // namespace
 
-void run(Stream&, const ProductKeyTopK& args) {
+void run(Stream&, const ProductKeyTopK& args, const ProductKeyTopKScratch&) {
   dispatch_real(args.q.dtype, [&](auto zero) { top_k_tokens<decltype(zero)>(args); });
 }
 

@@ -201,12 +201,12 @@ template <class T, class Args> Keys<T> keys_of(const Args& a) {
           a.slots.size(2)};
 }
 
-/// Whether the tensor cores took it. Runs of tokens, as entries and scores of all might not fit into the workspace.
-bool select_mma(Stream& stream, const ProductKeyTopK& a, const Keys<bf16>& in) {
+/// On tensor cores. Runs of tokens, as entries and scores of all might not fit into the workspace.
+void select_mma(Stream& stream, const ProductKeyTopK& a, const Keys<bf16>& in) {
   const int64_t chosen = in.heads * in.k, all = a.slots.size(0),
                 words = stream_scratch(stream).bytes / static_cast<int64_t>(sizeof(int32_t));
   const int64_t run = std::min(all, words / (4 * chosen));  // two codebooks, entry and score
-  if (in.k > in.n || run == 0) { return false; }
+  HEBB_ASSERT(run > 0);
   auto* const entries = static_cast<int32_t*>(stream_scratch(stream).data);
   auto* const scores = reinterpret_cast<float*>(entries + 2 * chosen * run);
   for (int64_t first = 0; first < all; first += run) {
@@ -216,23 +216,21 @@ bool select_mma(Stream& stream, const ProductKeyTopK& a, const Keys<bf16>& in) {
         in.q + first * in.heads * 2 * in.half, in.keys, nullptr, in.heads, in.n, in.half, in.k, 0.0f};
     const Found out{entries, a.slots.as<int32_t>() + first * chosen, scores, nullptr,
                     a.sums.as<float>() + first * chosen};
-    if (!find_entries_mma(stream, out, keys, chunk)) {
-      return false;  // of the first run, as all have the same sizes
-    }
+    find_entries_mma(stream, out, keys, chunk);
     find_slots(stream, out, in.n, in.k, in.heads, chunk);
   }
-  return true;
 }
 
 }  // namespace
 
-void run(Stream& stream, const ProductKeyTopK& a) {
+void run(Stream& stream, const ProductKeyTopK& a, const ProductKeyTopKScratch& scratch) {
+  if (a.slots.numel() == 0) { return; }
   dispatch_float(a.q.dtype, [&](auto zero) {
     const auto keys = keys_of<decltype(zero)>(a);
     if constexpr (std::is_same_v<decltype(zero), bf16>) {
-      if (a.slots.numel() > 0 && select_mma(stream, a, keys)) { return; }
+      if (scratch.on_tensor_cores) { return select_mma(stream, a, keys); }
     }
-    if (a.slots.numel() > 0) {
+    {
       const SelectionSize size(keys.n, keys.k);
       const int64_t all = a.slots.size(0), word = static_cast<int64_t>(sizeof(float)),
                     of_token = 2 * (size.padded + keys.half) * word;

@@ -13,7 +13,7 @@ namespace hebb {
 struct ProductKeyTopK {
   Tensor slots, sums, q, keys;
 };
-HEBB_KERNEL(ProductKeyTopK)
+HEBB_KERNEL_WITH_SCRATCH(ProductKeyTopK)
 
 /// sums [N, H, k] of given slots (forced decisions).
 struct ProductKeyScore {

@@ -80,6 +80,7 @@ struct alignas(16) MmaRankStage {
   float keys[2][kMmaKeys][kMmaStride];
   uint16_t q[2][kMmaTokens][kMmaStride];
 };
+static_assert(sizeof(MmaRankStage) == kRankStageBytes && kMmaTokens == kRankedTokens);
 
 /// Starts the copies of a tile of keys and of queries from a channel on.
 __device__ __forceinline__ void copy_tile(MmaRankStage& s, int buffer, const LookupKeys<bf16>& in,

@@ -26,7 +26,7 @@ struct VqReadScratch {
 /// Elements of VqReadScratch::work; q [B, T, H, D], v [B, T, K, Dv].
 inline int64_t vq_read_work(const Shape& q, const Shape& v, int64_t chunk, int64_t points) {
   return q[0] * q[1] * (v[2] * q[3] + q[2] + 2) + 5 * q[0] * (q[1] / chunk + 1) + 4 +
-         dictionary_parts_work(q, v, chunk, 1, points, DType::f32);
+         dictionary_parts_work(q, v, chunk, 1, points, false);
 }
 
 }  // namespace hebb

@@ -71,7 +71,7 @@ Var product_key_read(Pass& pass, Var q, Var keys, Var values, const ProductKeyMe
     upload_forced(pass, node.slots, *forced, name + ".slots", m.subkeys * m.subkeys);
     run(tape.stream(), ProductKeyScore{.sums = node.weights, .slots = node.slots, .q = q4, .keys = tape.value(keys)});
   } else {
-    run(tape.stream(), ProductKeyTopK{.slots = node.slots, .sums = node.weights, .q = q4, .keys = tape.value(keys)});
+    run(tape.workspace(), ProductKeyTopK{.slots = node.slots, .sums = node.weights, .q = q4, .keys = tape.value(keys)});
   }
   if (inspector != nullptr && inspector->recording && !tape.recomputing()) {
     std::vector<int32_t> slots(static_cast<size_t>(node.slots.numel()));

@@ -1,5 +1,6 @@
 #include "inspect/plan.h"
 
+#include "kernels/common/cores.h"
 #include "tests/test.h"
 #include "tests/train/run_fixture.h"
 
@@ -90,4 +91,37 @@ TEST_CASE("a run on a GPU is planned without one, in bf16 by default: masters, c
   CHECK(narrow.parameter_bytes == wide.parameter_bytes + 2 * matrices);
   CHECK(narrow.gradient_bytes == wide.gradient_bytes);
   CHECK(narrow.work_bytes < wide.work_bytes);
+}
+
+TEST_CASE("a plan names the operations that fall back from tensor cores, each once, with the reason", "[fast]") {
+  const TempFolder folder;
+  const auto plan = [&](const std::string& precision, const std::string& device, int64_t shared_kb) {
+    RunConfig config = test_run(folder);
+    Fields::read(parse_json(R"({"vocab_size": 29, "hidden_size": 32, "num_layers": 4,
+      "layers": {"wide": {"type": "attention", "num_heads": 1, "head_dim": 144},
+                 "full": {"type": "attention", "num_heads": 1, "head_dim": 128},
+                 "gdn": {"type": "gdn", "num_heads": 1, "key_head_dim": 64, "value_head_dim": 64},
+                 "pkm": {"type": "pkm", "num_subkeys": 16, "key_dim": 8, "value_dim": 3, "num_heads": 1, "top_k": 1}},
+      "pattern": [{"mixer": "wide", "ffn": "pkm"}, {"mixer": "wide", "ffn": "pkm"}, {"mixer": "full", "ffn": "pkm"},
+                  {"mixer": "gdn", "ffn": "pkm"}]})",
+                            "model.json"),
+                 "model", config.model);
+    config.train.device = device;
+    config.train.precision = precision;
+    resolve(config, 1, false);
+    const PlannedSharedMemory gpu(shared_kb * 1024);
+    return plan_run(config, {.memory_gib = {}, .tokens_per_s = {}, .length = {}, .open_data = false});
+  };
+  const std::string wide = "attention: heads of 144 and 144 channels (tensor cores take multiples of 16 up to 128)";
+  const std::string keys = "product keys: halves of 4 channels (tensor cores take multiples of 8)";
+  const Plan large = plan("bf16", "cuda", 227), small = plan("bf16", "cuda", 99);
+  CHECK(large.plain_cores == std::vector<std::string>{wide, keys});
+  CHECK_THAT(large.text(), Contains("runs on plain cores: " + wide + "\n"));
+  CHECK(large.json().at("plain_cores").items().size() == 2);
+  CHECK(small.plain_cores ==
+        std::vector<std::string>{
+            wide, keys, "attention: heads of 128 channels: a block needs 113 KB of shared memory, the GPU has 99 KB",
+            "delta rule: keys of 64 channels: a block needs 155 KB of shared memory, the GPU has 99 KB"});
+  CHECK(plan("fp32", "cuda", 99).plain_cores.empty());  // has no tensor cores to leave
+  CHECK(plan("fp32", "cpu", 99).plain_cores.empty());
 }
