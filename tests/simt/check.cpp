@@ -1,4 +1,5 @@
-// Cases of operations: the emulated kernels against the CPU's in fp64, in both orders, which must give the same bits.
+// Cases of operations: the emulated kernels against the CPU's in fp64, in both orders, which must give the same bits,
+// and in bf16 with sums of tensor cores that are cut off as on Hopper.
 #include "support.h"
 #include "tests/op_cases/machine.h"
 
@@ -25,6 +26,7 @@ class EmulatedMemory : public Memory {
 
  private:
   TestStream stream_;
+  hebb::PlannedSharedMemory gpu_{simt::device_model().shared_bytes};
   std::vector<std::unique_ptr<DeviceArray<unsigned char>>> arrays_;
 };
 
@@ -40,6 +42,13 @@ void check(hebb::DType activations, const Case& body) {
                              {.activations = activations, .reals = hebb::DType::f64, .expected = &expected}, body));
   });
   CHECK(found[0].bits == found[1].bits);
+  if (activations == hebb::DType::bf16) {
+    INFO("sums of tensor cores are cut off");
+    simt::DeviceModel model = simt::device_model();
+    model.truncates = true;
+    const simt::ScopedDeviceModel truncates(model);
+    run_case(*emulated_memory(), {.activations = activations, .reals = hebb::DType::f64, .expected = &expected}, body);
+  }
 }
 
 }  // namespace hebb_test

@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "core/cuda_device.h"
+#include "device_model.h"
 #include "host.h"
 #include "kernels/activation/activation.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/add/add.h"
 #include "kernels/attention/scratch.h"
+#include "kernels/common/cores.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
@@ -110,6 +112,7 @@ class GuardedWorkspace : public hebb::Workspace {
 template <class Args> void run_device(hebb::Stream& stream, const Args& args) {
   if constexpr (requires(hebb::Workspace & workspace) { plan(workspace, args); }) {
     GuardedWorkspace workspace(stream);
+    const hebb::PlannedSharedMemory gpu(simt::device_model().shared_bytes);
     device::run(stream, args, plan(workspace, args));
     simt::synchronize_all();
   } else {

@@ -5,6 +5,9 @@
 //   the next column each B 16x8 bf16:  b[0] = (pair, row), b[1] = (pair + 8, row), and the next row (k) each D 16x8
 //   fp32:  d[0], d[1] = (row, pair), (row, pair + 1); d[2], d[3] = the same in row + 8
 #include "kernels/common/cuda/prelude.cuh"
+#ifdef HEBB_SIMT
+#include "device_model.h"
+#endif
 
 namespace hebb::HEBB_DEVICE {
 
@@ -57,12 +60,18 @@ struct Multiply {
 
   /// d += a b for fragments gathered to matrices: a [16][k], b [k][8].
   static void add_product(void* const* lanes, int k, const float* a, const float* b) {
+    const bool truncates = ::simt::device_model().truncates;
     for (int lane = 0; lane < 32; ++lane) {
       float* const d = static_cast<Multiply*>(lanes[lane])->d;
       for (int i = 0; i < 4; ++i) {
         const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
-        float sum = 0;
-        for (int l = 0; l < k; ++l) { sum += a[row * k + l] * b[l * 8 + column]; }
+        float of_column[16], sum = 0;
+        for (int l = 0; l < k; ++l) { of_column[l] = b[l * 8 + column]; }
+        if (truncates) {
+          d[i] = ::simt::truncated_sum(d[i], a + row * k, of_column, k);
+          continue;
+        }
+        for (int l = 0; l < k; ++l) { sum += a[row * k + l] * of_column[l]; }
         d[i] += sum;
       }
     }

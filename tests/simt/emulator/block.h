@@ -13,7 +13,7 @@
 namespace simt {
 
 constexpr int kMaxThreads = 1024;
-constexpr int64_t kSharedLimit = 227 * 1024;  // what one block of an sm_90 device may use
+constexpr int64_t kSharedLimit = 227 * 1024;  // what one block of an sm_90 device may use: a DeviceModel can say less
 constexpr int64_t kZoneBytes = 64;            // guard zone after each array in shared memory
 constexpr unsigned char kZoneByte = 0xC5;
 
@@ -69,7 +69,7 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  void begin_block(int64_t dynamic_bytes);
+  void begin_block(int64_t dynamic_bytes, int64_t limit);
   /// The array of `key`; null if it does not fit.
   void* array(const void* key, int64_t bytes, const char* name);
   unsigned char* dynamic() const { return base_; }
@@ -82,7 +82,7 @@ class SharedMemory {
   void map();
 
   unsigned char* base_ = nullptr;
-  int64_t end_ = 0;
+  int64_t end_ = 0, limit_ = kSharedLimit;
   std::vector<SharedArray> arrays_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "block.h"
 #include "core/upload_ring.h"
+#include "device_model.h"
 #include "host.h"
 #include "kernels/gemm/cuda_layout.h"
 
@@ -55,7 +56,7 @@ DeviceInfo device_info() {
 }
 
 int multiprocessors() { return simt::settings().multiprocessors; }
-int64_t shared_bytes() { return simt::kSharedLimit; }
+int64_t shared_bytes() { return simt::device_model().shared_bytes; }
 
 void use_device(int index) { HEBB_ASSERT(index == 0); }
 

@@ -94,7 +94,8 @@ void SharedMemory::map() {
   base_ = static_cast<unsigned char*>(memory);
 }
 
-void SharedMemory::begin_block(int64_t dynamic_bytes) {
+void SharedMemory::begin_block(int64_t dynamic_bytes, int64_t limit) {
+  limit_ = limit;
 #ifdef SIMT_TSAN
   // Mapped anew, so that the accesses of the worker's previous block are neither seen as races nor ordered before
   // these.
@@ -117,15 +118,15 @@ void* SharedMemory::array(const void* key, int64_t bytes, const char* name) {
 
 void* SharedMemory::append(const void* key, int64_t bytes, const char* name) {
   const int64_t room = (bytes + 15) / 16 * 16;
-  if (end_ + room > kSharedLimit) { return nullptr; }
+  if (end_ + room > limit_) { return nullptr; }
   unsigned char* const begin = base_ + end_;
-  const int64_t zone = std::min(kZoneBytes + room - bytes, kSharedLimit - end_ - bytes);
+  const int64_t zone = std::min(kZoneBytes + room - bytes, limit_ - end_ - bytes);
   ASAN_UNPOISON_MEMORY_REGION(begin, bytes + zone);
   std::memset(begin, 0xFF, static_cast<size_t>(bytes));
   std::memset(begin + bytes, kZoneByte, static_cast<size_t>(zone));
   ASAN_POISON_MEMORY_REGION(begin + bytes, zone);
   arrays_.push_back({key, name, end_, bytes});
-  end_ = std::min(end_ + room + kZoneBytes, kSharedLimit);
+  end_ = std::min(end_ + room + kZoneBytes, limit_);
   return begin;
 }
 

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "block.h"
+#include "device_model.h"
 
 namespace simt {
 
@@ -70,9 +71,9 @@ void check_launch(const Grid& grid) {
   if (threads < 32 || threads > kMaxThreads || threads % 32 != 0) {
     throw Fault(where + "block of " + std::to_string(threads) + " threads; expected a multiple of 32 up to 1024");
   }
-  if (grid.shared_bytes < 0 || grid.shared_bytes > kSharedLimit) {
+  if (grid.shared_bytes < 0 || grid.shared_bytes > device_model().shared_bytes) {
     throw Fault(where + std::to_string(grid.shared_bytes) + " bytes of shared memory; the limit is " +
-                std::to_string(kSharedLimit));
+                std::to_string(device_model().shared_bytes));
   }
 }
 
@@ -181,7 +182,7 @@ void Worker::begin_block(int64_t block) {
   finished_ = at_barrier_ = idle_passes_ = 0;
   spins_ = false;
   fault_ = nullptr;
-  shared_.begin_block(grid.shared_bytes);
+  shared_.begin_block(grid.shared_bytes, device_model().shared_bytes);
 }
 
 void Worker::run_block(int64_t block) {

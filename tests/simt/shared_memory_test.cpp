@@ -1,0 +1,76 @@
+// Kernels on a GPU whose blocks may have 99 KB of shared memory (compute capability 8.6, 8.9, 12.x).
+#include "kernels/common/cores.h"
+#include "support.h"
+
+using namespace hebb_test;
+using namespace hebb;
+
+namespace {
+
+constexpr int64_t kSmall = 99 * 1024;
+
+/// The device has 99 KB, and fallbacks are collected.
+struct SmallGpu {
+  simt::ScopedDeviceModel scope{{.shared_bytes = kSmall, .truncates = false}};
+  FallbackLog log;
+};
+
+/// What causal attention of one head of d channels gives on the device as it is.
+std::vector<double> attend(int64_t d) {
+  constexpr int64_t kLength = 70;
+  TestStream stream;
+  std::vector<int32_t> ends(kLength);
+  for (size_t i = 0; i < ends.size(); ++i) { ends[i] = static_cast<int32_t>(i) + 1; }
+  const DeviceArray<bf16> q(random_values<bf16>(kLength * d, 1)), k(random_values<bf16>(kLength * d, 2)),
+      v(random_values<bf16>(kLength * d, 3)), o(kLength * d);
+  const DeviceArray<int32_t> lo(std::vector<int32_t>(kLength, 0)), hi(ends);
+  const Shape shape{1, kLength, 1, d}, tokens{1, kLength};
+  run_device(stream, AttentionForward{.o = o.tensor(shape),
+                                      .lse = {},
+                                      .q = q.tensor(shape),
+                                      .k = k.tensor(shape),
+                                      .v = v.tensor(shape),
+                                      .lo = lo.tensor(tokens),
+                                      .hi = hi.tensor(tokens),
+                                      .bias = {},
+                                      .scale = 0.3});
+  return o.values();
+}
+
+}  // namespace
+
+TEST_CASE("attention with 99 KB takes tensor cores up to heads of 96, then says why not", "[fast]") {
+  const std::vector<double> wide = attend(128), narrow = attend(96);
+  const SmallGpu gpu;
+  const int64_t runs = simt::runs_of("attention_mma_forward");
+  CHECK(attend(96) == narrow);
+  CHECK(simt::runs_of("attention_mma_forward") == runs + 1);
+  CHECK(gpu.log.lines().empty());
+  CHECK(relative_error(attend(128), wide) < 1e-2);
+  CHECK(simt::runs_of("attention_mma_forward") == runs + 1);
+  CHECK(gpu.log.lines() == std::vector<std::string>{"attention: heads of 128 channels: a block needs 113 KB of shared "
+                                                    "memory, the GPU has 99 KB"});
+}
+
+TEST_CASE("a launch that needs more shared memory than the device has is refused", "[fast]") {
+  const SmallGpu gpu;
+  TestStream stream;
+  const AttentionForwardScratch wrong{.partial = {}, .on_tensor_cores = true};
+  const DeviceArray<hebb::bf16> q(random_values<hebb::bf16>(16 * 128, 1)), o(16 * 128);
+  const DeviceArray<int32_t> lo(std::vector<int32_t>(16, 0)), hi(std::vector<int32_t>(16, 16));
+  const Shape shape{1, 16, 1, 128};
+  CHECK(contains(fault_of([&] {
+                   device::run(stream,
+                               AttentionForward{.o = o.tensor(shape),
+                                                .lse = {},
+                                                .q = q.tensor(shape),
+                                                .k = q.tensor(shape),
+                                                .v = q.tensor(shape),
+                                                .lo = lo.tensor({1, 16}),
+                                                .hi = hi.tensor({1, 16}),
+                                                .bias = {},
+                                                .scale = 1.0},
+                               wrong);
+                 }),
+                 "bytes of shared memory; the limit is 101376"));
+}
