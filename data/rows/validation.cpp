@@ -14,16 +14,7 @@ constexpr const char* kWord = ", or \"allow_training_data\": true where this is 
 
 /// A folder of a data set stands for its validation shards.
 SourceConfig held_out_files(SourceConfig source, const std::string& where) {
-  const auto dataset = source.type == "shards" ? find_dataset(source.path) : std::nullopt;
-  if (!dataset || source.format != "auto") { return source; }
-  const std::string pattern = (dataset->parent_path() / "val_*.bin").string();
-  try {
-    expand_paths(pattern);
-  } catch (const MissingFileError&) {
-    throw DataError(where + ".path", "no validation shards in this data set", "no file matches " + pattern,
-                    "val_*.bin, which hebb data encode writes with --val-documents or --val-fraction");
-  }
-  source.path = pattern;
+  if (source.type == "shards" && source.format == "auto") { source.path = held_out_path(source.path, where + ".path"); }
   return source;
 }
 

@@ -96,6 +96,20 @@ std::optional<fs::path> dataset_of_source(const std::string& path) {
   return fs::exists(description, error) ? std::optional(description) : std::nullopt;
 }
 
+std::string held_out_path(const std::string& path, const std::string& where) {
+  const auto dataset = find_dataset(path);
+  if (!dataset) { return path; }
+  const std::string pattern = (dataset->parent_path() / "val_*.bin").string();
+  try {
+    expand_paths(pattern);
+  } catch (const MissingFileError&) {
+    throw DataError(where, "no validation shards in this data set", "no file matches " + pattern,
+                    "val_*.bin, which hebb data encode writes with --val-documents or --val-fraction, or a pattern "
+                    "that names other files");
+  }
+  return pattern;
+}
+
 Shard open_dataset_shard(const Dataset& dataset, size_t i) {
   const ShardEntry& entry = dataset.shards[i];
   Shard shard = Shard::open(dataset.shard_path(i), {});

@@ -35,6 +35,10 @@ Dataset read_dataset(const fs::path& dataset_json);
 /// files that the path names. Nothing when there is none (llm.c and headerless files).
 std::optional<fs::path> dataset_of_source(const std::string& path);
 
+/// The files of held-out data: a data set's folder (or its dataset.json) stands for its val_*.bin, every other PATH for
+/// itself. `where`: the key that PATH belongs to. Errors: DataError (no such shards in the folder).
+std::string held_out_path(const std::string& path, const std::string& where);
+
 /// Opens shard i and checks it against its entry: dtype, vocabulary, tokenizer hash, tokens,
 /// documents and CRC-32. Errors: DataError naming dataset.json and the shard.
 Shard open_dataset_shard(const Dataset& dataset, size_t i);

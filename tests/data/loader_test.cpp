@@ -637,7 +637,9 @@ TEST_CASE("a data set's folder as validation source means its validation shards"
   CHECK(source.rows() == 4);
   CHECK(source.read(0, 1).inputs[0] == 9);
   config.validation[0].source = shard_source(without);
-  CHECK(error_of([&] { ValidationSource(config, 0, options); }) ==
-        "data.validation.0.path: no validation shards in this data set (found no file matches " + without +
-            "/val_*.bin, expected val_*.bin, which hebb data encode writes with --val-documents or --val-fraction)");
+  CHECK(
+      error_of([&] { ValidationSource(config, 0, options); }) ==
+      "data.validation.0.path: no validation shards in this data set (found no file matches " + without +
+          "/val_*.bin, expected val_*.bin, which hebb data encode writes with --val-documents or --val-fraction, or a "
+          "pattern that names other files)");
 }

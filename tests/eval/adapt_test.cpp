@@ -28,8 +28,8 @@ struct Domains {
       : first(model, one), second(model, two) {}
   std::string config(const std::string& keys) const {
     return "{\"evaluations\": [{\"name\": \"x\", \"kind\": \"adapt\", \"domains\": [{\"name\": \"one\", \"path\": \"" +
-           (first.folder / "corpus").string() + "\"}, {\"name\": \"two\", \"path\": \"" +
-           (second.folder / "corpus").string() + "\"}], " + keys + "}]}";
+           (first.folder / "corpus" / "*.bin").string() + "\"}, {\"name\": \"two\", \"path\": \"" +
+           (second.folder / "corpus" / "*.bin").string() + "\"}], " + keys + "}]}";
   }
   EvalResult run(ScoringModel& session, const std::string& keys) const {
     auto evaluations = read_evaluations(parse_json(config(keys), "eval.json"), "");

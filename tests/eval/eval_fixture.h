@@ -50,7 +50,9 @@ struct EvalFixture {
     return ScoringModel(read_model_source(folder / "model.json"), folder / "w.safetensors",
                         {DeviceKind::cpu, DType::f64});
   }
-  std::string corpus() const { return "\"data\": {\"path\": \"" + (folder / "corpus").string() + "\"}"; }
+  std::string corpus() const {
+    return "\"data\": {\"path\": \"" + (folder / "corpus" / "train_*.bin").string() + "\"}";
+  }
 
   EvalResult run(const std::string& keys, int64_t length = 32) {
     auto evaluations = read_evaluations(

@@ -430,3 +430,34 @@ TEST_CASE("rows for a trace hold nothing that is not read", "[fast]") {
   CHECK_THROWS_WITH(read_trace_input((folder / "rows.safetensors").string()),
                     Catch::Contains("tensors of rows (found \"target\", expected inputs, targets, doc_ids)"));
 }
+
+TEST_CASE("a data set's folder means its validation shards, a pattern any shards", "[fast]") {
+  EvalFixture f;
+  const auto write_set = [&](const char* name, bool with_validation) {
+    ShardWriterOptions options;
+    options.directory = f.folder / name;
+    options.vocab_size = 23;
+    ShardWriter writer(options);
+    writer.add_document(std::vector<int32_t>(40, 7));
+    if (with_validation) { writer.add_document(std::vector<int32_t>(11, 9), DatasetSplit::validation); }
+    writer.finish();
+    return options.directory;
+  };
+  const auto tokens = [&](const fs::path& path) {
+    auto list =
+        read_evaluations(parse_json(R"({"evaluations": [{"name": "x", "kind": "stream_ppl", "data": {"path": ")" +
+                                        path.string() + "\"}}]}",
+                                    "e.json"),
+                         "");
+    ScoringModel s = f.session();
+    Progress quiet;
+    EvalContext context{s, nullptr, 32, 42, quiet, {}};
+    return metric(list[0].task->run(context), "tokens");
+  };
+  const fs::path with = write_set("with", true), without = write_set("without", false);
+  CHECK(tokens(with) == 10);
+  CHECK(tokens(with / "dataset.json") == 10);
+  CHECK(tokens(with / "train_*.bin") == 39);
+  CHECK_THROWS_WITH(tokens(without), Catch::Contains("no validation shards in this data set") &&
+                                         Catch::Contains("or a pattern that names other files"));
+}

@@ -76,7 +76,7 @@ struct Corpus : TextModel {
        "min_distance": 3},
       {"name": "adapt", "kind": "adapt", "micro_batch_size": 2, "sequence_length": 20, "domains": [
         {"name": "a", "path": )" +
-           at + R"(one"}, {"name": "b", "path": )" + at + R"(two"}]}]})";
+           at + R"(one/*.bin"}, {"name": "b", "path": )" + at + R"(two/*.bin"}]}]})";
   }
 
   struct Heard final : Progress {

@@ -85,7 +85,8 @@ TEST_CASE("evaluations name thresholds for all layers and for blocks", "[fast]")
 }
 
 TEST_CASE_METHOD(Fixture, "thresholds are replaced while one evaluation runs", "[fast]") {
-  const std::string common = R"(, "kind": "stream_ppl", "data": {"path": ")" + (folder / "corpus").string() + "\"}";
+  const std::string shards = (folder / "corpus" / "*.bin").string();
+  const std::string common = R"(, "kind": "stream_ppl", "data": {"path": ")" + shards + "\"}";
   auto evaluations = read_evaluations(
       parse_json(R"({"evaluations": [{"name": "before")" + common +
                      R"(}, {"name": "all", "thresholds": {"mode": "all"})" + common +
