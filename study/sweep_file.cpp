@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/fields.h"
+#include "core/read_all.h"
 #include "study/cluster_config.h"
 
 namespace hebb {
@@ -352,7 +353,10 @@ std::string quoted_list(const std::vector<std::string>& names, size_t most) {
 
 SweepFile read_sweep_file(const Json& source) {
   Keys keys;
-  Fields::read(source, "", keys);
+  read_all(source, [&](const Json& json) {
+    keys = Keys();
+    Fields::read(json, "", keys);
+  });
   SweepFile& file = keys.file;
   if (!keys.runs.empty()) { file.dimensions.push_back(dimension_of(keys.runs)); }
   for (const auto& [axis, choices] : keys.axes.members()) {

@@ -1,5 +1,7 @@
 #include "study/sweep.h"
 
+#include <algorithm>
+
 #include "study/expression.h"
 #include "tests/study/sweep_fixture.h"
 
@@ -224,6 +226,16 @@ TEST_CASE("bad sweeps are refused with the place that is wrong", "[fast]") {
   folder.write("eval.json", R"({"evaluations": [{"name": "e", "kind": "strem_ppl"}]})");
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a"}], "evals": "eval.json")"),
              Contains("eval.json:1:") && Contains("stream_ppl"));
+}
+
+TEST_CASE("all wrong keys of a sweep are told at once, with the nearest known names", "[fast]") {
+  const TempFolder folder;
+  write_base(folder);
+  const std::string text =
+      problem(folder, R"("runs": [{"id": "a", "tain": false}], "max_parallel": 0, "drive": {"train.steps": "4"})");
+  CHECK_THAT(text, Contains("runs.0.tain") && Contains("\"train\"") && Contains("max_parallel: found 0"));
+  CHECK_THAT(text, Contains("drive") && Contains("\"derive\""));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 2);
 }
 
 TEST_CASE("a fit that speaks of what the sweep does not have is refused before anything runs", "[fast]") {
