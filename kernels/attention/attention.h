@@ -11,7 +11,8 @@ namespace hebb {
 /// head h / (H / K). Bk is B, or 1: then all rows see one packed space of keys.
 /// lo and hi must not decrease over the queries of one key space (its T, or B T, tokens): this covers
 /// causal and windowed attention, documents, cached prefixes and packed subsets of keys. A query
-/// without keys gives o = 0, lse = -inf. Keys that no query sees are never read.
+/// without keys gives o = 0, lse = -inf. Keys of a space before all intervals or behind them are never read; those
+/// between two intervals may be multiplied by 0 and must be finite.
 /// Online softmax over tiles of queries x keys; tiles outside the intervals are skipped.
 /// FLOPs: 2 H (D + Dv) per visible pair. Bound: multiply-adds; with few queries, reading k and v once.
 /// Source: docs/layers/attention.md, Forward.
