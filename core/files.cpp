@@ -106,6 +106,42 @@ std::vector<fs::path> glob_paths(const std::string& pattern) {
   return paths;
 }
 
+/// `folder` and all folders below it, but hidden ones and links.
+std::vector<fs::path> folders_below(const fs::path& folder) {
+  std::vector<fs::path> folders{folder};
+  std::error_code error;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    fs::directory_iterator it(folders[i], error), end;
+    for (; !error && it != end; it.increment(error)) {
+      const bool is_hidden = it->path().filename().string().starts_with('.');
+      if (!is_hidden && fs::is_directory(it->symlink_status())) { folders.push_back(it->path()); }
+    }
+    if (error) { throw DataError(folders[i].string(), "cannot list the folder: " + error.message()); }
+  }
+  return folders;
+}
+
+/// What a pattern matches; a first component ** stands for any number of folders.
+std::vector<fs::path> match_paths(const std::string& pattern) {
+  const std::string mark = "/**/", whole = pattern.starts_with("**/") ? "./" + pattern : pattern;
+  const size_t at = whole.find(mark);
+  if (at == std::string::npos) { return glob_paths(pattern); }
+  const fs::path root = at == 0 ? "/" : whole.substr(0, at);
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (const fs::path& start : fs::exists(root, error) ? std::vector{root} : glob_paths(root.string())) {
+    if (!fs::is_directory(start, error)) { continue; }
+    for (const fs::path& folder : folders_below(start)) {
+      for (const fs::path& path : match_paths((folder / whole.substr(at + mark.size())).string())) {
+        if (!fs::is_directory(path, error)) { found.push_back(path); }
+      }
+    }
+  }
+  std::sort(found.begin(), found.end());  // of several ** each may find the same file
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
 /// A device, pipe or socket: a rename would put a plain file in its place.
 bool is_special_file(const fs::path& path) {
   std::error_code error;
@@ -235,11 +271,11 @@ std::vector<fs::path> expand_paths(const std::string& pattern) {
   if (fs::exists(pattern, error)) {  // also a file whose own name holds *, ? or [
     append_files(pattern, files);
   } else {
-    for (const fs::path& path : glob_paths(pattern)) { append_files(path, files); }
+    for (const fs::path& path : match_paths(pattern)) { append_files(path, files); }
   }
   if (files.empty()) {
     throw MissingFileError(pattern, "no file matches", "nothing",
-                           "a file, a folder with files, or a pattern (*, ?, [..])");
+                           "a file, a folder with files, or a pattern (*, ?, [..], **)");
   }
   std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
   return files;

@@ -63,7 +63,9 @@ RawReader::RawReader(TextInputOptions options) : options_(std::move(options)) {
     throw ConfigError("--split", "an empty separator", "at least one byte");
   }
   for (const std::string& input : options_.inputs) {
-    const std::vector<fs::path> found = expand_paths(input);
+    std::error_code error;
+    const bool is_folder = fs::is_directory(input, error);
+    const std::vector<fs::path> found = expand_paths(is_folder ? (fs::path(input) / "**" / "*").string() : input);
     files_.insert(files_.end(), found.begin(), found.end());
   }
   for (const fs::path& file : files_) {

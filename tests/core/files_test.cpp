@@ -106,6 +106,11 @@ TEST_CASE("expand_paths lists files, folders and patterns in byte order", "[fast
   CHECK(names(expand_paths(root + "/*/*.txt")) == Names{"1.txt", "10.txt", "2.txt"});
   CHECK(names(expand_paths(root + "/[ab]/?.txt")) == Names{"1.txt", "2.txt"});
   CHECK(names(expand_paths(root + "/odd[1].txt")) == Names{"odd[1].txt"});
+  fs::create_directory_symlink(root, root + "/a/loop");
+  CHECK(names(expand_paths(root + "/**/*.txt")) == Names{"1.txt", "3.txt", "10.txt", "2.txt", "odd[1].txt"});
+  CHECK(names(expand_paths(root + "/a/**/*")) == Names{"1.txt", "3.txt", "z.bin"});
+  CHECK(names(expand_paths(root + "/**/**/?.txt")) == Names{"1.txt", "3.txt", "2.txt"});
+  CHECK_THROWS_AS(expand_paths(root + "/**/*.none"), MissingFileError);
   CHECK_THROWS_AS(expand_paths(root + "/*.none"), DataError);
   CHECK_THROWS_WITH(expand_paths(root + "/*.none"), Contains("no file matches (found nothing, expected a file"));
   CHECK_THROWS_WITH(expand_paths(root + "/none/*"), Contains("no file matches (found nothing, expected a file"));

@@ -59,6 +59,11 @@ TEST_CASE("folders and patterns expand in byte order, inputs stay in the given o
   CHECK(read_all(options) == Texts{"y.txt", "x/10.txt", "x/9.txt", "x/Z.txt", "x/a.txt"});
   CHECK(read_all(input(folder / "x/[0-9]*.txt")) == Texts{"x/10.txt", "x/9.txt"});
   CHECK_THROWS_AS(TextReader(input(folder / "*.none")), DataError);
+  folder.write("x/deep/er/b.txt", "below");
+  folder.write("x/.hidden/c.txt", "hidden");
+  CHECK(read_all(input(folder / "x")) == Texts{"x/10.txt", "x/9.txt", "x/Z.txt", "x/a.txt", "below"});
+  CHECK(read_all(input(folder / "**/b.txt")) == Texts{"below"});
+  CHECK_THROWS_AS(TextReader(input(folder / "x/.hidden/none")), DataError);
 }
 
 TEST_CASE("a separator splits text files, also across blocks", "[fast]") {
