@@ -75,6 +75,17 @@ std::string tensorboard_version_event(double wall_seconds) {
   return event;
 }
 
+std::string tensorboard_start_event(double wall_seconds, int64_t step) {
+  std::string event, log;
+  put_varint(log, 1 << 3 | 0);
+  put_varint(log, 1);  // SessionLog.START
+  put_double(event, 1, wall_seconds);
+  put_varint(event, 2 << 3 | 0);
+  put_varint(event, static_cast<uint64_t>(step));
+  put_bytes(event, 7, log);
+  return event;
+}
+
 std::string tensorboard_scalar_event(double wall_seconds, int64_t step, const Scalars& values) {
   std::string summary;
   for (const auto& [tag, number] : values) {
@@ -92,8 +103,9 @@ std::string tensorboard_scalar_event(double wall_seconds, int64_t step, const Sc
   return event;
 }
 
-TensorBoardWriter::TensorBoardWriter(const fs::path& folder) : file_(new_file(folder)) {
+TensorBoardWriter::TensorBoardWriter(const fs::path& folder, int64_t step) : file_(new_file(folder)) {
   file_.append(tensorboard_record(tensorboard_version_event(wall_seconds())));
+  file_.append(tensorboard_record(tensorboard_start_event(wall_seconds(), step + 1)));
 }
 
 void TensorBoardWriter::add(int64_t step, const Scalars& values) {

@@ -146,7 +146,7 @@ void Trainer::open_metrics() {
   for (const auto& source : validation_) {
     if (metrics_->validated().count(source->name()) > 0) { validated_.insert(source->name()); }
   }
-  tensorboard_ = std::make_unique<TensorBoardWriter>(folder_.path() / "tb");
+  tensorboard_ = std::make_unique<TensorBoardWriter>(folder_.path() / "tb", state_.step);
 }
 
 /// The first rank knows from its metrics which sources have a line at the current step.

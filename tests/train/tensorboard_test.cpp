@@ -32,12 +32,17 @@ TEST_CASE("an event of several scalars holds one value message each and a varint
         "03f0a080a016215000080bf");
 }
 
-TEST_CASE("an events file starts with the version and grows by whole records", "[fast]") {
+TEST_CASE("a start is a SessionLog, from whose step on TensorBoard forgets earlier files", "[fast]") {
+  CHECK(hex(tensorboard_start_event(1.0, 301)) == "09000000000000f03f10ad023a020801");
+}
+
+TEST_CASE("an events file starts with the version and the step behind the checkpoint, and grows by whole records",
+          "[fast]") {
   const TempFolder folder;
   {
-    TensorBoardWriter writer(folder / "tb");
-    writer.add(1, {{"train/loss", 2.0}});
-    writer.add(2, {{"train/loss", 1.0}});
+    TensorBoardWriter writer(folder / "tb", 10);
+    writer.add(11, {{"train/loss", 2.0}});
+    writer.add(12, {{"train/loss", 1.0}});
   }
   int files = 0;
   for (const auto& entry : fs::directory_iterator(folder / "tb")) {
@@ -45,7 +50,8 @@ TEST_CASE("an events file starts with the version and grows by whole records", "
     CHECK(entry.path().filename().string().starts_with("events.out.tfevents."));
     const std::string bytes = read_file(entry.path());
     CHECK(bytes.substr(12 + 9, 15).find("brain.Event:2") != std::string::npos);
-    CHECK(bytes.size() == 40 + 2 * (16 + 9 + 2 + 2 + 2 + 2 + 10 + 5));
+    CHECK(hex(bytes.substr(40 + 12 + 9, 6)) == "100b3a020801");
+    CHECK(bytes.size() == 40 + 31 + 2 * (16 + 9 + 2 + 2 + 2 + 2 + 10 + 5));
   }
   CHECK(files == 1);
 }
