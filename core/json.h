@@ -106,7 +106,7 @@ Json load_config(const std::string& path);
 void set_path(Json& root, std::string_view path, Json value);
 
 /// Applies "a.b.c=VALUE" (VALUE as JSON, else a string) with origin "command line"; paths as in
-/// set_path. Objects and arrays are replaced, not merged.
+/// set_path. Objects and arrays are replaced, not merged; null deletes a member that is there.
 void apply_override(Json& root, std::string_view assignment);
 
 }  // namespace hebb

@@ -89,6 +89,45 @@ std::string joined(const std::string& origin, const std::string& text) {
   return origin.empty() ? text : origin + ": " + text;
 }
 
+/// A value that a path leads to: a member of `object` called `key`, or an element.
+struct Place {
+  Json* value = nullptr;
+  Json* object = nullptr;
+  std::string key = {};
+  bool is_new = false;
+};
+
+/// Creates what is missing on the way; `origin` is for messages.
+Place reach(Json& root, std::string_view path, const Origin& origin) {
+  const std::vector<std::string> parts = path.starts_with('/') ? split_pointer(path) : split_dotted(path);
+  Place place{.value = &root};
+  std::string walked;
+  for (const std::string& part : parts) {
+    const std::string parent = walked.empty() ? "the root" : walked;
+    walked += (walked.empty() ? "" : ".") + part;
+    if (part.empty()) {
+      throw ConfigError(joined(origin.str(), std::string(path)), "an empty name in the path", "names separated by '.'");
+    }
+    Json* at = place.value;
+    if (at->is_null()) {
+      *at = Json::object();
+      at->set_origin(origin, origin);
+    }
+    if (at->is_array()) {
+      place = Place{.value = &array_element(*at, part, joined(origin.str(), walked))};
+    } else if (at->is_object()) {
+      Json* member = at->find(part);
+      place = {.value = member != nullptr ? member : &at->set(part, Json()),
+               .object = at,
+               .key = part,
+               .is_new = member == nullptr};
+    } else {
+      throw ConfigError(joined(origin.str(), walked), at->found() + " at " + parent, "an object or an array");
+    }
+  }
+  return place;
+}
+
 }  // namespace
 
 void merge_json(Json& base, const Json& over) {
@@ -119,30 +158,8 @@ Json load_config(const std::string& path) {
 }
 
 void set_path(Json& root, std::string_view path, Json value) {
-  const std::vector<std::string> parts = path.starts_with('/') ? split_pointer(path) : split_dotted(path);
-  const Origin origin = value.origin();
-  Json* at = &root;
-  std::string walked;
-  for (const std::string& part : parts) {
-    const std::string parent = walked.empty() ? "the root" : walked;
-    walked += (walked.empty() ? "" : ".") + part;
-    if (part.empty()) {
-      throw ConfigError(joined(origin.str(), std::string(path)), "an empty name in the path", "names separated by '.'");
-    }
-    if (at->is_null()) {
-      *at = Json::object();
-      at->set_origin(origin, origin);
-    }
-    if (at->is_array()) {
-      at = &array_element(*at, part, joined(origin.str(), walked));
-    } else if (at->is_object()) {
-      Json* member = at->find(part);
-      at = member != nullptr ? member : &at->set(part, Json());
-    } else {
-      throw ConfigError(joined(origin.str(), walked), at->found() + " at " + parent, "an object or an array");
-    }
-  }
-  *at = std::move(value);
+  const Place place = reach(root, path, value.origin());
+  *place.value = std::move(value);
 }
 
 void apply_override(Json& root, std::string_view assignment) {
@@ -159,7 +176,12 @@ void apply_override(Json& root, std::string_view assignment) {
     value = Json(text);  // not JSON: a string without quotes
   }
   set_origins(value, origin);
-  set_path(root, assignment.substr(0, equals), std::move(value));
+  const Place place = reach(root, assignment.substr(0, equals), origin);
+  if (value.is_null() && place.object != nullptr && !place.is_new) {
+    place.object->erase(place.key);
+  } else {
+    *place.value = std::move(value);  // a null that deletes nothing stays, as in merge_json()
+  }
 }
 
 }  // namespace hebb
