@@ -333,6 +333,10 @@ const std::vector<std::string>& sweep_quantities() {
 Sweep read_sweep(const fs::path& path) {
   Sweep sweep;
   sweep.source = load_config(path.string());
+  if (sweep.source.is_object() && sweep.source.find("model") != nullptr) {
+    throw ConfigError(path.string(), "the configuration of one run (it has \"model\")",
+                      "a sweep; hebb train trains one run");
+  }
   const SweepFile file = read_sweep_file(sweep.source);
   sweep.name = file.name;
   sweep.evals = file.evals;

@@ -63,6 +63,12 @@ std::string right_places(const std::string& key) {
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
   Json source = load_config(path);
   for (const std::string& assignment : overrides) { apply_override(source, assignment); }
+  for (const char* key : {"runs", "axes", "grid"}) {
+    if (source.is_object() && source.find(key) != nullptr) {
+      throw ConfigError(path, fmt::format("a sweep (it has \"{}\")", key),
+                        "the configuration of one run; hebb ladder trains the runs of a sweep");
+    }
+  }
   RunConfig config;
   read_all(source, [&](const Json& json) {
     config = {};

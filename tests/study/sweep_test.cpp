@@ -186,6 +186,9 @@ TEST_CASE("bad sweeps are refused with the place that is wrong", "[fast]") {
   const TempFolder folder;
   write_base(folder);
   CHECK_THAT(
+      problem(folder, R"("model": {"vocab_size": 8})"),
+      Contains("found the configuration of one run (it has \"model\"), expected a sweep; hebb train trains one run"));
+  CHECK_THAT(
       problem(folder, R"("runs": [{"id": "a", "set": {"model.hiden_size": 8}}])"),
       Contains("sweep.json:1:") && Contains("model.hiden_size") && Contains("hidden_size") && Contains("in the run a"));
   CHECK_THAT(problem(folder, R"("runs": [{"id": "a", "set": {"train.steps.more": 8}}])"), Contains("train.steps"));

@@ -128,6 +128,14 @@ TEST_CASE("values that cannot work are refused with file, line and path", "[fast
   CHECK_THROWS_WITH(Fields::read(json, "", c), Catch::Contains("optimizer"));
 }
 
+TEST_CASE("a sweep is no run, and the verb that trains it is named", "[fast]") {
+  const TempFolder folder;
+  const std::string sweep = folder.write("s.json", R"({"name": "s", "base": "b.json", "grid": {"train.seed": [1]}})");
+  CHECK_THROWS_WITH(read_run_config(sweep), sweep +
+                                                ": found a sweep (it has \"grid\"), expected the configuration of one "
+                                                "run; hebb ladder trains the runs of a sweep");
+}
+
 TEST_CASE("devices and precisions that this build does not have are errors, never replaced", "[fast]") {
   const TempFolder folder;
 #ifndef HEBB_HAVE_CUDA
