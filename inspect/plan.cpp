@@ -6,6 +6,7 @@
 
 #include "data/rows/loader.h"
 #include "kernels/common/cores.h"
+#include "train/choose_device.h"
 
 namespace hebb {
 namespace {
@@ -135,6 +136,9 @@ Plan plan_run(const RunConfig& config, const PlanOptions& options) {
     plan.memory = plan_memory(config);
     plan.plain_cores = log.lines();
   }
+  const Compute compute = choose_compute(config.train.device, config.train.precision.value_or(""), "train", false);
+  plan.device = compute.device == DeviceKind::cuda ? "cuda" : "cpu";
+  plan.precision = precision_name(compute.dtype);
   if (options.memory_gib) {
     for (const char* recompute : {"none", "mixer", "ffn", "block"}) {
       plan.fits.push_back(largest_fitting(config, recompute, *options.memory_gib));

@@ -109,6 +109,8 @@ Json Plan::json() const {
     m.set("total", memory->total_bytes());
     j.set("memory_bytes", m);
     j.set("plain_cores", strings(plain_cores));
+    j.set("device", device);
+    j.set("precision", precision);
     j.set("micro_batch_size", micro_batch);
     j.set("batch_size", batch);
     j.set("steps", steps);
@@ -162,6 +164,7 @@ std::string Plan::text() const {
   if (memory) {
     t += fmt::format("\nbatch {} rows of {} tokens in micro-batches of {}; {} steps, {} tokens, {:.3e} FLOPs\n\n",
                      batch, length, micro_batch, grouped(steps), grouped(tokens), training_flops());
+    t += "device " + device + ", precision " + precision + "; train.device and train.precision choose others\n";
     t += describe(*memory);
     for (const std::string& operation : plain_cores) { t += "runs on plain cores: " + operation + "\n"; }
     t += "\n" + data;
@@ -197,6 +200,8 @@ std::vector<Column> columns() {
       {"train FLOPs",
        [](const Plan& p) { return p.tokens > 0 ? fmt::format("{:.3e}", p.training_flops()) : std::string(); }},
       {"micro-batch", [](const Plan& p) { return p.micro_batch > 0 ? std::to_string(p.micro_batch) : std::string(); }},
+      {"device", [](const Plan& p) { return p.device; }},
+      {"precision", [](const Plan& p) { return p.precision; }},
       {"device memory",
        [](const Plan& p) {
          return p.memory ? format_bytes(static_cast<double>(p.memory->total_bytes())) : std::string();

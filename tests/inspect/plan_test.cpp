@@ -51,6 +51,11 @@ TEST_CASE("a plan of a run names its batch, speed and the largest micro-batch th
   CHECK(plan.json().at("flops").at("total").as_double() == plan.training_flops());
   REQUIRE(plan.fits.size() == 4);
   CHECK_THAT(plan.text(), Contains("train.recompute=block  4 rows, "));
+  CHECK_THAT(plan.text(), Contains("device cpu, precision fp64;"));
+  CHECK_THAT(compare_plans({plan, plan}),
+             Contains("device  precision  device memory") && Contains("     cpu       fp64  "));
+  CHECK(plan.json().at("device").as_string() == "cpu");
+  CHECK(plan.json().at("precision").as_string() == "fp64");
   CHECK(plan.fits.front().bytes > plan.fits.back().bytes);  // none, block
   CHECK(plan.json().at("fits").items().size() == 4);
   options.memory_gib = 1e-9;
