@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include "core/progress.h"
 #include "eval/evaluation.h"
@@ -44,11 +45,23 @@ struct Ended {
   fs::path folder;
 };
 
+/// A fresh checkout has the configuration of the quickstart, but not its data.
+[[noreturn]] void fail_without_data(const MissingFileError& error, const std::string& run) {
+  constexpr std::string_view kOther = "hebb data encode makes data sets of text (docs/data.md)";
+  constexpr std::string_view kQuickstart = "tools/quickstart.sh makes this data and trains on it";
+  throw MissingFileError("",
+                         std::string(error.what()) + "; " + std::string(run == "quickstart" ? kQuickstart : kOther));
+}
+
 Ended run_trainer(RunConfig config, const RunOptions& options, const Ranks& ranks, const std::string& banner) {
   const std::unique_ptr<Progress> bar = wants_bar() && ranks.is_first() ? stderr_progress() : nullptr;
-  Trainer trainer(std::move(config), options, ranks, console_with(bar.get()), banner);
-  const int code = trainer.run();
-  return {code, trainer.is_complete(), trainer.run_folder()};
+  const std::string name = config.name;
+  std::optional<Trainer> trainer;
+  try {
+    trainer.emplace(std::move(config), options, ranks, console_with(bar.get()), banner);
+  } catch (const MissingFileError& error) { fail_without_data(error, name); }
+  const int code = trainer->run();
+  return {code, trainer->is_complete(), trainer->run_folder()};
 }
 
 /// As one of several ranks: an error ends all of them, and the first to have one says it.

@@ -116,7 +116,7 @@ std::string describe_time(const RunConfig& config, TrainingState& memory, double
   const double speed = peak ? *peak : measure_matrix_product(memory);
   const double tokens =
       static_cast<double>(config.train.steps - step) * static_cast<double>(config.train.tokens_per_step());
-  return fmt::format("estimated hours: at least {:.3g}, at {} of {:.4g} GFLOP/s\n", flops * tokens / speed / 3600,
+  return fmt::format("estimated time: at least {}, at {} of {:.4g} GFLOP/s\n", format_duration(flops * tokens / speed),
                      peak ? "the device's dense peak" : "the speed of a matrix product measured here", speed * 1e-9);
 }
 

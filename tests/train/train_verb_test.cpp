@@ -349,3 +349,15 @@ TEST_CASE("memory grows by what the plan says", "[slow]") {
     CHECK(peak >= 0.9 * planned);
   }
 }
+
+TEST_CASE("a run whose data is missing says what makes it, and leaves no folder") {
+  const RunFiles files;
+  fs::remove(files.folder / "tokens.bin");
+  const Result other = files.train();
+  CHECK(other.code == 3);
+  CHECK(other.err.find("; hebb data encode makes data sets of text (docs/data.md)\n") != std::string::npos);
+  CHECK(!fs::exists(files.run()));
+  const Result quickstart = files.train({"name=quickstart"});
+  CHECK(quickstart.code == 3);
+  CHECK(quickstart.err.find("; tools/quickstart.sh makes this data and trains on it\n") != std::string::npos);
+}

@@ -393,7 +393,7 @@ TEST_CASE("the console line has its fixed order") {
   CHECK(unknown.has(" mfu n/a "));
 }
 
-TEST_CASE("start-up says device, parameters, FLOPs, batches, memory, data and hours") {
+TEST_CASE("start-up says device, parameters, FLOPs, batches, memory, data and time") {
   const TempFolder folder;
   Heard heard;
   REQUIRE(
@@ -406,7 +406,7 @@ TEST_CASE("start-up says device, parameters, FLOPs, batches, memory, data and ho
   for (const char* part : {"device: cpu", "precision fp64", "blocks.*.mixer.weight", "  2 x [12, 12]",
                            "FLOPs per token: ", "batch: 4 rows x 9 tokens = 36", "2 micro-batches of 2 rows",
                            "memory plan: ", "activations and temporaries", "data source 0", "epochs",
-                           "estimated hours: ", "optimizer.groups.0 applies to no parameter",
+                           "estimated time: at least 00:00:00, at ", "optimizer.groups.0 applies to no parameter",
                            "optimizer.no_decay.1 matches no parameter", "done: 7 steps"}) {
     INFO(part);
     CHECK(heard.has(part));
