@@ -47,7 +47,7 @@ struct Corpus : TextModel {
   /// One evaluation of every kind that has items, some in two ways.
   std::string list() const {
     const std::string at = "\"" + folder.path().string() + "/";
-    const std::string one = "{\"path\": " + at + "one\"}";
+    const std::string one = "{\"path\": " + at + "one/*.bin\"}";
     return R"({"seed": 3, "evaluations": [
       {"name": "choice", "kind": "choice", "file": )" +
            at + R"(choices.jsonl"},
