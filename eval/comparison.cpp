@@ -1,7 +1,8 @@
 #include "eval/comparison.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -15,15 +16,10 @@ std::string text_of(const Json& json, const char* key) {
 }
 
 std::string value_text(const Json& metric) {
-  char text[80];
   const Json* deviation = metric.find("stderr");
   const double value = metric.at("value").as_double();
-  if (deviation != nullptr) {
-    std::snprintf(text, sizeof text, "%.6g ± %.2g", value, deviation->as_double());
-  } else {
-    std::snprintf(text, sizeof text, "%.6g", value);
-  }
-  return text;
+  return deviation != nullptr ? fmt::format("{:.6g} ± {:.2g}", value, deviation->as_double())
+                              : fmt::format("{:.6g}", value);
 }
 
 size_t width_of(const std::string& text) {  // characters: "±" is one

@@ -1,9 +1,10 @@
 #include "eval/evaluation.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <set>
 
@@ -155,13 +156,10 @@ const Tokenizer& EvalContext::text_tokenizer() const {
 
 void EvalContext::log_sample(const std::string& id, std::span<const int32_t> tokens, Json rest) {
   if (!logs_samples) { return; }
-  char hash[17];
-  std::snprintf(
-      hash, sizeof hash, "%016llx",
-      static_cast<unsigned long long>(fnv1a64({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()})));
+  const uint64_t hash = fnv1a64({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()});
   Json line = Json::object();
   line.set("id", id);
-  line.set("input_hash", hash);
+  line.set("input_hash", fmt::format("{:016x}", hash));
   for (const auto& [key, value] : rest.members()) { line.set(key, value); }
   samples += line.dump() + "\n";
 }

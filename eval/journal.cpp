@@ -1,12 +1,13 @@
 #include "eval/journal.h"
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <system_error>
 
@@ -18,9 +19,7 @@ namespace {
 constexpr size_t kHashDigits = 8;
 
 std::string hash_of(std::string_view text) {
-  char hash[kHashDigits + 1];
-  std::snprintf(hash, sizeof hash, "%08x", crc32c(text.data(), text.size()));
-  return hash;
+  return fmt::format("{:0{}x}", crc32c(text.data(), text.size()), kHashDigits);
 }
 
 /// A line: a checksum, a space, JSON.

@@ -1,6 +1,7 @@
 // Results of evaluations as text for the terminal.
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 
 #include "eval/evaluation.h"
 
@@ -9,16 +10,10 @@ namespace {
 
 constexpr size_t kMostMetrics = 12, kMostRows = 32;  // the rest is left to the file
 
-std::string number(const char* format, double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 std::string cell(const Json* value) {
   if (value == nullptr || value->is_null()) { return "-"; }
   if (value->is_string()) { return value->as_string(); }
-  return value->is_number() && !value->is_integer() ? number("%.5g", value->as_double()) : value->dump();
+  return value->is_number() && !value->is_integer() ? fmt::format("{:.5g}", value->as_double()) : value->dump();
 }
 
 /// Series that say how a result depends on something; others are curves with many points.
@@ -60,8 +55,8 @@ std::string table(const std::string& name, const std::vector<Json>& points) {
 
 std::string metric_text(const std::string& name, const Json& metric) {
   const Json* deviation = metric.find("stderr");
-  return "  " + name + " " + number("%.6g", metric.at("value").as_double()) +
-         (deviation != nullptr ? " ± " + number("%.2g", deviation->as_double()) : "");
+  return "  " + name + " " + fmt::format("{:.6g}", metric.at("value").as_double()) +
+         (deviation != nullptr ? " ± " + fmt::format("{:.2g}", deviation->as_double()) : "");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Runs evaluations, writes their results and keeps what is finished (docs/verbs/eval.md, Interruptions).
+#include <fmt/core.h>
+
 #include <chrono>
-#include <cstdio>
 
 #include "core/hash.h"
 #include "eval/evaluation.h"
@@ -9,11 +10,7 @@
 namespace hebb {
 namespace {
 
-std::string hash_text(uint64_t hash) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
-  return text;
-}
+std::string hash_text(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 /// Calls `use` with every path of a resolved configuration: they are absolute, other texts rarely begin so.
 void each_path(const Json& json, const std::function<void(const std::string& path)>& use) {
