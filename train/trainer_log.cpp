@@ -1,6 +1,7 @@
 // What a run reports about its steps: console line, metrics.jsonl, TensorBoard.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 
 #include "train/memory_plan.h"
@@ -22,6 +23,12 @@ std::string short_count(double count) {
 
 /// NaN without a sign.
 double shown(double x) { return std::isnan(x) ? std::nan("") : x; }
+
+/// Seconds since 1970 (UTC), to the millisecond.
+double wall_time() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1e3;
+}
 
 /// HH:MM:SS; hours may pass 99.
 std::string clock_time(double seconds) {
@@ -132,6 +139,7 @@ std::string Trainer::console_line(const StepReport& report, double step_seconds)
 
 Json Trainer::metrics_line(const StepReport& report, double step_seconds, const std::optional<CommTimes>& comm) const {
   Json line = Json::object({{"step", Json(state_.step)},
+                            {"time", Json(wall_time())},
                             {"tokens", Json(state_.tokens)},
                             {"loss", Json(report.loss)},
                             {"lr", Json(report.lr)},
@@ -178,6 +186,7 @@ void Trainer::log_validation(const std::string& name, double loss, int64_t token
   }
   if (!ranks_.is_first()) { return; }
   metrics_->add(Json::object({{"step", Json(state_.step)},
+                              {"time", Json(wall_time())},
                               {"val", Json(name)},
                               {"loss", Json(loss)},
                               {"ppl", Json(std::exp(loss))},

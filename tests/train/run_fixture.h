@@ -214,7 +214,7 @@ inline std::vector<std::string> metrics_of(const fs::path& folder) {
     const size_t end = text.find('\n', begin);
     REQUIRE(end != std::string::npos);
     Json line = parse_json(text.substr(begin, end - begin), "metrics.jsonl");
-    for (const char* key : {"tokens_per_s", "step_ms", "mem_bytes", "comm"}) { line.erase(key); }
+    for (const char* key : {"time", "tokens_per_s", "step_ms", "mem_bytes", "comm"}) { line.erase(key); }
     lines.push_back(line.dump());
     begin = end + 1;
   }
