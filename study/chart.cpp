@@ -205,6 +205,12 @@ void draw_legend(std::ostream& s, const std::vector<Curve>& curves, const std::v
   }
 }
 
+/// The character of curve k on a terminal; as many as a reader can tell apart.
+char mark_of(size_t k) {
+  constexpr std::string_view kMarks = "*o+x#@%&ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnpqrstuvwyz0123456789";
+  return kMarks[k % kMarks.size()];
+}
+
 }  // namespace
 
 const char* chart_colour(int i) {
@@ -261,7 +267,6 @@ std::string svg_chart(const std::vector<Curve>& curves, const ChartStyle& style,
 }
 
 std::string text_chart(const std::vector<Curve>& curves, const std::string& y_label, int width, int height) {
-  static const char* const marks[] = {"*", "o", "+", "x"};
   Range rx, ry;
   for (const Curve& c : curves) {
     for (size_t i = 0; i < c.x.size(); ++i) {
@@ -272,22 +277,20 @@ std::string text_chart(const std::vector<Curve>& curves, const std::string& y_la
   rx.widen();
   ry.widen();
   const int columns = std::max(10, width - 11), rows = std::max(4, height - 3);
-  std::vector<std::vector<std::string>> grid(static_cast<size_t>(rows),
-                                             std::vector<std::string>(static_cast<size_t>(columns), " "));
+  std::vector<std::string> grid(static_cast<size_t>(rows), std::string(static_cast<size_t>(columns), ' '));
   for (size_t k = curves.size(); k-- > 0;) {
     for (size_t i = 0; i < curves[k].x.size(); ++i) {
       if (!std::isfinite(curves[k].y[i])) { continue; }
       const auto cx = static_cast<size_t>(std::lround((curves[k].x[i] - rx.low) / (rx.high - rx.low) * (columns - 1)));
       const auto cy = static_cast<size_t>(std::lround((ry.high - curves[k].y[i]) / (ry.high - ry.low) * (rows - 1)));
-      grid[cy][cx] = marks[k % 4];
+      grid[cy][cx] = mark_of(k);
     }
   }
   std::string out = y_label + "\n";
   for (int r = 0; r < rows; ++r) {
     const bool labelled = r % 4 == 0 || r == rows - 1;
     out += fmt::format("{:>9} |", labelled ? number(ry.high - (ry.high - ry.low) * r / (rows - 1)) : "");
-    for (const std::string& cell : grid[static_cast<size_t>(r)]) { out += cell; }
-    out += "\n";
+    out += grid[static_cast<size_t>(r)] + "\n";
   }
   out += std::string(10, ' ') + "+" + std::string(static_cast<size_t>(columns), '-') + "\n";
   const std::string left = number(rx.low), right = number(rx.high) + " steps";
@@ -297,9 +300,7 @@ std::string text_chart(const std::vector<Curve>& curves, const std::string& y_la
                                                                                       left.size() + right.size())),
                   ' ') +
       right + "\n";
-  for (size_t k = 0; k < curves.size(); ++k) {
-    out += std::string(11, ' ') + marks[k % 4] + " " + curves[k].name + "\n";
-  }
+  for (size_t k = 0; k < curves.size(); ++k) { out += std::string(11, ' ') + mark_of(k) + " " + curves[k].name + "\n"; }
   return out;
 }
 

@@ -24,6 +24,13 @@ std::string file_part(const std::string& letter) {
   return letter.empty() ? "" : "_" + letter.substr(7, letter.size() - 8);
 }
 
+/// A title of a table, which may be cut behind the dots of a path: columns of long keys stay narrow.
+std::string with_breaks(const std::string& title) {
+  std::string text;
+  for (const char c : title) { text += c == '.' ? ".<wbr>" : std::string(1, c); }
+  return text;
+}
+
 /// Tables and headings of our own Markdown as HTML: lines that start with "|" are tables, "# " headings, others
 /// paragraphs.
 std::string html_of(const std::string& markdown) {
@@ -41,7 +48,8 @@ std::string html_of(const std::string& markdown) {
       in_table = true;
       std::istringstream cells(line.substr(1));
       for (std::string text; std::getline(cells, text, '|');) {
-        html += std::string("<") + cell + ">" + escape_markup(text) + "</" + cell + ">";
+        const std::string content = escape_markup(text);
+        html += std::string("<") + cell + ">" + (cell[1] == 'h' ? with_breaks(content) : content) + "</" + cell + ">";
       }
       html += "</tr>\n";
       continue;
@@ -100,9 +108,11 @@ class Report {
         "content=\"width=device-width, initial-scale=1\">\n"
         "<title>hebb report</title>\n<style>body{font-family:sans-serif;max-width:1000px;margin:1em auto;padding:0 "
         "1em;line-height:1.4}"
-        "svg{width:100%;height:auto}.wide{overflow-x:auto}table{border-collapse:collapse;font-size:90%}"
+        "svg{display:block;width:100%;max-width:760px;height:auto}.wide{overflow-x:auto}table{border-collapse:collapse;"
+        "font-size:90%}"
         "td,th{padding:.2em .6em;border-bottom:1px solid "
-        "#ddd;text-align:right;white-space:nowrap}td:first-child,th:first-child{text-align:left}</style>\n" +
+        "#ddd;text-align:right;white-space:nowrap}th{white-space:normal;vertical-align:bottom}"
+        "td:first-child,th:first-child{text-align:left;position:sticky;left:0;background:white}</style>\n" +
             html_ + "</html>\n");
     return out_ / "index.html";
   }

@@ -268,6 +268,18 @@ TEST_CASE("what differs between configurations comes first, and few runs stand s
   CHECK(text.find("## What differs between the configurations") < text.find("## Results of each run"));
 }
 
+TEST_CASE("titles of tables may be cut behind the dots of a path", "[fast]") {
+  const TempFolder folder;
+  std::vector<ReportRun> runs;
+  for (int i = 0; i < 6; ++i) {
+    const std::string id = "r" + std::to_string(i);
+    runs.push_back(
+        {id, folder / "gone", {}, Json::object({{"id", id}}), Json::object({{"a", Json::object({{"b", i}})}})});
+  }
+  write_report("Six", runs, std::nullopt, folder / "report");
+  CHECK_THAT(read_file(folder / "report/index.html"), Contains("<th> a.<wbr>b </th>"));
+}
+
 TEST_CASE("labels of an axis do not run into each other, and every curve has a name and a line of its own", "[fast]") {
   std::vector<Curve> curves;
   for (int i = 0; i < 20; ++i) { curves.push_back({"run " + std::to_string(i), {2e11, 3.9e11}, {3.0 + i, 2.5}}); }
@@ -286,6 +298,20 @@ TEST_CASE("labels of an axis do not run into each other, and every curve has a n
   const std::regex line("<polyline fill=\"none\" ([^>]*) points");
   for (std::sregex_iterator it(svg.begin(), svg.end(), line), end; it != end; ++it) { strokes.insert((*it)[1]); }
   CHECK(strokes.size() == 20);
+}
+
+TEST_CASE("on a terminal all curves share an axis, and each has a character and a name of its own", "[fast]") {
+  std::vector<Curve> curves;
+  for (int i = 0; i < 12; ++i) { curves.push_back({"run " + std::to_string(i), {1, 2}, {3.0 + i, 3.0 + i}}); }
+  const std::string text = text_chart(curves, "loss", 60, 26);
+  CHECK_THAT(text, StartsWith("loss\n       14 |") && Contains("\n        3 |"));
+  std::set<char> marks;
+  for (const Curve& c : curves) {
+    const size_t at = text.find(" " + c.name + "\n");
+    REQUIRE(at != std::string::npos);
+    CHECK(marks.insert(text[at - 1]).second);
+    CHECK(std::count(text.begin(), text.end(), text[at - 1]) >= 3);  // two points and the name
+  }
 }
 
 TEST_CASE("a group with too few points says so instead of a fit", "[fast]") {
