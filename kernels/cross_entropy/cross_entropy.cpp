@@ -7,7 +7,21 @@
 #include "core/parallel.h"
 #include "kernels/common/cpu/math.h"
 
-namespace hebb::cpu {
+namespace hebb {
+
+LogitsChunk logits_chunk(Workspace& workspace, int64_t rows, int64_t vocab, DType activations, bool wants_gradients) {
+  // On the CPU a chunk stays in the caches; on a GPU it fills it. Each chunk reads and writes the whole gradient of the
+  // matrix: a GPU's product of fewer than 2048 rows is bound by that.
+  const int64_t logits = int64_t{1} << (workspace.on_gpu() ? 26 : 20), fewest = workspace.on_gpu() ? 2048 : 16;
+  const int64_t chunk = std::min(rows, std::max(fewest, logits / vocab));
+  LogitsChunk room;
+  room.logits = workspace.tensor({chunk, vocab}, sum_dtype(activations), "logits of a chunk");
+  const bool narrows = wants_gradients && activations != sum_dtype(activations);
+  room.gradients = narrows ? workspace.tensor({chunk, vocab}, activations, "logit gradients of a chunk") : room.logits;
+  return room;
+}
+
+namespace cpu {
 namespace {
 
 template <class S> S row_max(const S* x, int64_t n) {
@@ -60,4 +74,5 @@ void run(Stream&, const CrossEntropy& a) {
   });
 }
 
-}  // namespace hebb::cpu
+}  // namespace cpu
+}  // namespace hebb

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/stream.h"
+#include "core/workspace.h"
 
 namespace hebb {
 
@@ -14,5 +14,13 @@ struct CrossEntropy {
   Tensor factor{};
 };
 HEBB_KERNEL(CrossEntropy)
+
+/// Room for as many of `rows` rows as the device computes at once: logits [n, vocab] in the type of sums, and their
+/// gradients (if wanted) as matrix products take them, in the type of the activations; the same memory where the types
+/// are the same.
+struct LogitsChunk {
+  Tensor logits, gradients;
+};
+LogitsChunk logits_chunk(Workspace& workspace, int64_t rows, int64_t vocab, DType activations, bool wants_gradients);
 
 }  // namespace hebb

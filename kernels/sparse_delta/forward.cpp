@@ -51,6 +51,8 @@ Tensor sparse_delta_table(Workspace& workspace, const SparseDeltaInputs& in) {
 }
 
 SparseDeltaForwardScratch plan(Workspace& workspace, const SparseDeltaForward& args) {
+  const bool can_narrow = workspace.on_gpu() && !args.state.defined() && args.in.v.size(2) % kSparseDeltaPack == 0;
+  HEBB_ASSERT(args.in.place_type == args.in.v.dtype || (args.in.place_type == DType::bf16 && can_narrow));
   return {.table = sparse_delta_table(workspace, args.in)};
 }
 HEBB_KERNEL_PLANNED(SparseDeltaForward)

@@ -10,25 +10,17 @@ namespace hebb {
 void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tensor& row_loss, double scale,
                const Tensor& factor) {
   Stream& stream = tape.stream();
-  const int64_t chunk_logits = int64_t{1} << (stream.on_gpu() ? 26 : 20);  // CPU: stays in its caches; GPU: fills it
   const int64_t vocab = tape.shape(weight)[0], d = tape.shape(weight)[1], rows = targets.numel();
-  // Each chunk reads and writes the whole gradient of the matrix: a GPU's product of fewer rows than that is bound by
-  // it.
-  const int64_t fewest = stream.on_gpu() ? 2048 : 16;
-  const int64_t chunk = std::min(rows, std::max(fewest, chunk_logits / vocab));
-  const DType dtype = tape.dtype(x);
-  const Buffer logits = tape.scratch({chunk, vocab}, sum_dtype(dtype), "logits of a chunk");
-  Buffer rounded;  // gradients of the logits as the matrix products take them; else in place
-  if (tape.recording() && dtype != sum_dtype(dtype)) {
-    rounded = tape.scratch({chunk, vocab}, dtype, "logit gradients of a chunk");
-  }
-  const Tensor weights = tape.matrix(weight), gradients = rounded.tensor().defined() ? rounded : logits;
+  Workspace workspace = tape.workspace();
+  const LogitsChunk room = logits_chunk(workspace, rows, vocab, tape.dtype(x), tape.recording());
+  const int64_t chunk = room.logits.size(0);
+  const Tensor weights = tape.matrix(weight);
   const GradSlot d_weight = tape.grad_slot(weight), d_x = tape.grad_slot(x);
   HEBB_ASSERT(!d_x.accumulate);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t n = std::min(chunk, rows - begin);
-    const Tensor part = logits.tensor().slice(0, {n, vocab}), in = tape.value(x).slice(begin * d, {n, d});
-    const Tensor d_part = tape.recording() ? gradients.slice(0, {n, vocab}) : Tensor{};
+    const Tensor part = room.logits.slice(0, {n, vocab}), in = tape.value(x).slice(begin * d, {n, d});
+    const Tensor d_part = tape.recording() ? room.gradients.slice(0, {n, vocab}) : Tensor{};
     run(stream, Gemm{.c = part,
                      .a = in,
                      .b = weights,

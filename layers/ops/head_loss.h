@@ -9,7 +9,7 @@ namespace hebb {
 /// device if defined: into weight's gradient at once, and as the gradient that arrives at x (x must have no
 /// other user).
 /// x [N, d], weight [V, d]. FLOPs: 6 N d V recording, else 2 N d V. Logits are fp32 in bf16, too; their gradients
-/// are rounded. Scratch: 2^20 logits or a few rows on the CPU, 2^26 on a GPU.
+/// are rounded. Scratch: the logits of a chunk (kernels/cross_entropy/cross_entropy.h).
 void head_loss(Tape& tape, Var x, Var weight, const Tensor& targets, const Tensor& row_loss, double scale,
                const Tensor& factor);
 

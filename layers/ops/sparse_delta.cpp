@@ -214,8 +214,6 @@ Var sparse_delta(Pass& pass, const SparseDeltaVars& in, const SparseDeltaConfig&
                  const std::string& name, DType place_type) {
   Tape& tape = pass.tape;
   HEBB_ASSERT(!(state != nullptr && tape.recording()));
-  const bool can_narrow = state == nullptr && config.value_dim % kSparseDeltaPack == 0 && tape.stream().on_gpu();
-  HEBB_ASSERT(place_type == tape.dtype(in.v) || (place_type == DType::bf16 && can_narrow));
   SparseDeltaNode node;
   node.in = in;
   node.config = config;
