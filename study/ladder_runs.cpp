@@ -214,7 +214,7 @@ void LadderRuns::write_results() const {
     }
   }
   write_file_atomic(folder_ / "results.jsonl", results_jsonl(results));
-  write_file_atomic(folder_ / "results.csv", results_csv(results));
+  write_file_atomic(folder_ / "results.csv", results_table(results).csv());
 }
 
 }  // namespace hebb

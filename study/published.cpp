@@ -74,10 +74,10 @@ ReportPart beside_published(const PublishedTable& table, const std::vector<Json>
                                         shrink)
                           : std::string());
   part.csv_file = "published.csv";
-  part.table.titles = {"run"};
+  part.table.columns = {"run"};
   for (const PublishedColumn& column : table.columns) {
-    part.table.titles.push_back(column.name + ", published");
-    if (!column.key.empty()) { part.table.titles.push_back(column.name + ", ours"); }
+    add_number_columns(part.table, {column.name + ", published"});
+    if (!column.key.empty()) { add_number_columns(part.table, {column.name + ", ours"}); }
   }
   for (const auto& [run, row] : table.rows.members()) {
     const std::vector<const Json*> beside = results_of_row(run, results);

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 #include "study/group_by_seed.h"
 #include "study/ladder.h"
+#include "study/page.h"
 #include "study/report_fit.h"
 #include "study/report_parts.h"
 #include "study/run_identity.h"
@@ -24,58 +24,13 @@ std::string file_part(const std::string& letter) {
   return letter.empty() ? "" : "_" + letter.substr(7, letter.size() - 8);
 }
 
-/// A title of a table, which may be cut behind the dots of a path: columns of long keys stay narrow.
-std::string with_breaks(const std::string& title) {
-  std::string text;
-  for (const char c : title) { text += c == '.' ? ".<wbr>" : std::string(1, c); }
-  return text;
-}
-
-/// Tables and headings of our own Markdown as HTML: lines that start with "|" are tables, "# " headings, others
-/// paragraphs.
-std::string html_of(const std::string& markdown) {
-  std::istringstream lines(markdown);
-  std::string html, line;
-  bool in_table = false;
-  while (std::getline(lines, line)) {
-    const bool is_row = line.rfind("|", 0) == 0;
-    if (is_row && line.find_first_not_of("|-: ") == std::string::npos) {
-      continue;  // the line below the titles
-    }
-    if (is_row) {
-      const char* cell = in_table ? "td" : "th";
-      html += in_table ? "<tr>" : "<div class=\"wide\"><table><tr>";
-      in_table = true;
-      std::istringstream cells(line.substr(1));
-      for (std::string text; std::getline(cells, text, '|');) {
-        const std::string content = escape_markup(text);
-        html += std::string("<") + cell + ">" + (cell[1] == 'h' ? with_breaks(content) : content) + "</" + cell + ">";
-      }
-      html += "</tr>\n";
-      continue;
-    }
-    if (in_table) {
-      html += "</table></div>\n";
-      in_table = false;
-    }
-    const size_t level = line.find_first_not_of('#');
-    if (level != std::string::npos && level > 0) {
-      const std::string tag = "h" + std::to_string(level);
-      html += "<" + tag + ">" + escape_markup(line.substr(level + 1)) + "</" + tag + ">\n";
-    } else if (!line.empty()) {
-      html += "<p>" + escape_markup(line) + "</p>\n";
-    }
-  }
-  return html + (in_table ? "</table></div>\n" : "");
-}
-
 class Report {
  public:
   Report(const std::string& title, const std::vector<ReportRun>& runs, const std::optional<FitConfig>& fit,
          const fs::path& out, const std::vector<Json>& planned)
-      : runs_(runs), fit_(fit), planned_(planned), out_(out) {
+      : title_(title), runs_(runs), fit_(fit), planned_(planned), out_(out) {
     for (const ReportRun& run : runs) { results_.push_back(run.result); }
-    text("# " + title + "\n");
+    page_.heading(1, title);
   }
 
   fs::path write(const ReportPart* published) {
@@ -84,7 +39,7 @@ class Report {
     seeds();
     results();
     if (runs_.empty()) {
-      text("No run has finished yet.");
+      page_.paragraph("No run has finished yet.");
       return finish();
     }
     if (published != nullptr) { section(*published); }
@@ -101,31 +56,14 @@ class Report {
 
  private:
   fs::path finish() const {
-    write_file_atomic(out_ / "report.md", markdown_);
-    write_file_atomic(
-        out_ / "index.html",
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "
-        "content=\"width=device-width, initial-scale=1\">\n"
-        "<title>hebb report</title>\n<style>body{font-family:sans-serif;max-width:1000px;margin:1em auto;padding:0 "
-        "1em;line-height:1.4}"
-        "svg{display:block;width:100%;max-width:760px;height:auto}.wide{overflow-x:auto}table{border-collapse:collapse;"
-        "font-size:90%}"
-        "td,th{padding:.2em .6em;border-bottom:1px solid "
-        "#ddd;text-align:right;white-space:nowrap}th{white-space:normal;vertical-align:bottom}"
-        "td:first-child,th:first-child{text-align:left;position:sticky;left:0;background:white}</style>\n" +
-            html_ + "</html>\n");
+    write_file_atomic(out_ / "report.md", page_.markdown());
+    write_file_atomic(out_ / "index.html", page_.html(title_));
     return out_ / "index.html";
-  }
-
-  void text(const std::string& markdown) {
-    markdown_ += markdown + "\n";
-    html_ += html_of(markdown);
   }
 
   void chart(const std::string& file, const std::string& svg) {
     write_file_atomic(out_ / "plots" / file, svg);
-    markdown_ += "![" + file + "](plots/" + file + ")\n\n";
-    html_ += svg;
+    page_.drawing(file, svg);
   }
 
   /// In what the runs differ: what a comparison of them is about.
@@ -138,28 +76,31 @@ class Report {
       configs.push_back(run.config);
     }
     if (ids.size() < 2) { return; }
-    const ReportTable table = config_differences(ids, configs);
+    Table table = config_differences(ids, configs);
     if (table.rows.empty()) {
-      text("## Configurations\n\nThey are the same.\n");
+      page_.heading(2, "Configurations");
+      page_.paragraph("They are the same.");
       return;
     }
     constexpr size_t kMost = 40;
     write_file_atomic(out_ / "differences.csv", table.csv());
-    const bool is_wide = table.titles.size() > kMost;
-    ReportTable shown = table;
-    if (shown.rows.size() > kMost) { shown.rows.resize(kMost); }
-    text("## What differs between the configurations\n\n" + (is_wide ? "" : shown.markdown()) +
-         (is_wide || table.rows.size() > kMost ? "\nAll of it: differences.csv.\n" : ""));
+    const bool is_wide = table.columns.size() > kMost, is_long = table.rows.size() > kMost;
+    if (is_long) { table.rows.resize(kMost); }
+    page_.heading(2, "What differs between the configurations");
+    if (!is_wide) { page_.table(table); }
+    if (is_wide || is_long) { page_.paragraph("All of it: differences.csv."); }
   }
 
   /// Runs that differ in seeds only as one row; nothing where no setting has several.
   void seeds() {
     const std::vector<Json> rows = over_seeds(results_);
     if (has_seeds(rows)) {
-      text("## Results over seeds\n\n" + results_markdown(rows) +
-           "\nMean ± sample standard deviation over runs whose configurations differ in seeds only; numbers in full: "
-           "seeds.csv.\n");
-      write_file_atomic(out_ / "seeds.csv", results_csv(rows));
+      page_.heading(2, "Results over seeds");
+      page_.table(comparison_table(rows));
+      page_.paragraph(
+          "Mean ± sample standard deviation over runs whose configurations differ in seeds only; numbers in full: "
+          "seeds.csv.");
+      write_file_atomic(out_ / "seeds.csv", results_table(rows).csv());
     }
     std::string repeated;
     for (size_t i = 0; i < results_.size(); ++i) {
@@ -171,27 +112,29 @@ class Report {
       }
     }
     if (!repeated.empty()) {
-      text("Configuration and seeds of another run, which is no second seed: " + repeated + ".\n");
+      page_.paragraph("Configuration and seeds of another run, which is no second seed: " + repeated + ".");
     }
   }
 
   void results() {
-    const std::string table = results_markdown(results_);
-    text("## Results" + std::string(runs_.size() > 1 ? " of each run" : "") + "\n\n" +
-         (runs_.empty() ? std::string() : table) +
-         "\nFrom config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.\n" +
-         (table.find("[data ") != std::string::npos
-              ? std::string("\nA letter for each: values on different data, or "
-                            "per token of different tokenizers, do not compare.\n")
-              : std::string()) +
-         not_finite());
-    write_file_atomic(out_ / "results.md", table);
-    write_file_atomic(out_ / "results.csv", results_csv(results_));
+    const Table table = comparison_table(results_), all = results_table(results_);
+    const auto has_letter = [](const TableColumn& column) { return column.title.find("[data ") != std::string::npos; };
+    page_.heading(2, runs_.size() > 1 ? "Results of each run" : "Results");
+    if (!runs_.empty()) { page_.table(table); }
+    page_.paragraph(
+        "From config.json, metrics.jsonl and evals/ of each run; full numbers in results.csv and results.json.");
+    if (std::any_of(all.columns.begin(), all.columns.end(), has_letter)) {
+      page_.paragraph(
+          "A letter for each: values on different data, or per token of different tokenizers, do not compare.");
+    }
+    not_finite();
+    write_file_atomic(out_ / "results.md", table.markdown());
+    write_file_atomic(out_ / "results.csv", all.csv());
     write_file_atomic(out_ / "results.json", Json::array(results_).dump(1) + "\n");
   }
 
   /// Says which losses are not finite: fits, means over seeds and curves leave them out.
-  std::string not_finite() const {
+  void not_finite() {
     std::string list;
     for (const Json& result : results_) {
       for (const auto& [key, value] : result.members()) {
@@ -201,9 +144,9 @@ class Report {
         }
       }
     }
-    return list.empty() ? ""
-                        : "\nNot finite: " + list +
-                              ". Fits and curves leave them out, and there is no mean over seeds with them.\n";
+    if (list.empty()) { return; }
+    page_.paragraph("Not finite: " + list +
+                    ". Fits and curves leave them out, and there is no mean over seeds with them.");
   }
 
   void fits() {
@@ -211,10 +154,12 @@ class Report {
     all.insert(all.end(), planned_.begin(), planned_.end());
     const std::vector<FitGroup> groups = fit_groups(all, *fit_);
     if (groups.empty()) { return; }
-    text("## Scaling\n\n" + fit_markdown(groups, *fit_));
+    page_.heading(2, "Scaling");
+    write_fits(page_, groups, *fit_);
     const std::string measured = fit_->y.starts_with("loss.") ? "loss" : fit_->y;
     if (std::any_of(runs_.begin(), runs_.end(), [&](const ReportRun& r) { return !letter_of(r, measured).empty(); })) {
-      text("The runs were measured on different data or tokenizers, so that these curves mix what does not compare.\n");
+      page_.paragraph(
+          "The runs were measured on different data or tokenizers, so that these curves mix what does not compare.");
     }
     write_file_atomic(out_ / "fit.json", fit_json(groups, *fit_).dump(1) + "\n");
     if (std::any_of(groups.begin(), groups.end(), [](const FitGroup& g) { return g.fit.has_value(); })) {
@@ -246,9 +191,9 @@ class Report {
       }
     }
     if (groups.size() < 2) { return; }
-    ReportTable shown{{fit_->level}, {}}, table{{fit_->level}, {}};
-    shown.titles.insert(shown.titles.end(), groups.begin(), groups.end());
-    table.titles = shown.titles;
+    Table table{{fit_->level}, {}};
+    add_number_columns(table, groups);
+    Table shown = table;
     for (const std::string& l : levels) {
       shown.rows.push_back({l});
       table.rows.push_back({l});
@@ -267,9 +212,10 @@ class Report {
       }
     }
     write_file_atomic(out_ / "levels.csv", table.csv());
-    text("## " + fit_->y + " by " + fit_->level + "\n\n" +
-         (has_seeds(rows) ? "Mean ± sample standard deviation over seeds; in" : "In") +
-         " parentheses: difference to the first column. From results.json.\n\n" + shown.markdown());
+    page_.heading(2, fit_->y + " by " + fit_->level);
+    page_.paragraph(std::string(has_seeds(rows) ? "Mean ± sample standard deviation over seeds; in" : "In") +
+                    " parentheses: difference to the first column. From results.json.");
+    page_.table(shown);
   }
 
   /// What the value under `key` of a run was measured on, as others may see it: "" or " [data A]".
@@ -306,7 +252,7 @@ class Report {
         validation[letter_of(run, "val." + v.name)].push_back(named);
       }
     }
-    text("## Loss\n");
+    page_.heading(2, "Loss");
     const char* const axis = "cross-entropy [nats per token]";
     for (const auto& [letter, curves] : training) {
       chart("loss" + file_part(letter) + ".svg",
@@ -326,7 +272,7 @@ class Report {
       lr.push_back({run.id, run.metrics.lr.x, run.metrics.lr.y});
       norm.push_back({run.id, run.metrics.grad_norm.x, run.metrics.grad_norm.y});
     }
-    text("## Optimizer\n");
+    page_.heading(2, "Optimizer");
     chart("lr.svg", svg_chart(lr, {"Learning rate", "optimizer steps", "learning rate"}));
     chart("grad_norm.svg", svg_chart(norm, {"Gradient norm before clipping", "optimizer steps", "norm", false, true}));
   }
@@ -340,12 +286,12 @@ class Report {
   }
 
   void section(const ReportPart& part) {
-    text("## " + part.title + "\n");
-    if (!part.text.empty()) { text(part.text + "\n"); }
-    if (!part.is_long) { text(part.table.markdown()); }
+    page_.heading(2, part.title);
+    if (!part.text.empty()) { page_.paragraph(part.text); }
+    if (!part.is_long) { page_.table(part.table); }
     if (!part.csv_file.empty()) {
       write_file_atomic(out_ / part.csv_file, part.table.csv());
-      text("Numbers in full: " + part.csv_file + ".\n");
+      page_.paragraph("Numbers in full: " + part.csv_file + ".");
     }
     for (const auto& [file, table] : part.files) { write_file_atomic(out_ / file, table.csv()); }
     for (const auto& [file, svg] : part.charts) { chart(file, svg); }
@@ -354,7 +300,7 @@ class Report {
   /// What layers report: a table of last values, and curves where few runs leave room.
   void memory_statistics() {
     std::map<std::string, std::vector<Curve>> curves;
-    ReportTable table{{"run", "layer", "statistic", "value", "files"}, {}};
+    Table table{{"run", "layer", "statistic", {"value", TableColumn::Kind::number}, "files"}, {}};
     for (const ReportRun& run : runs_) {
       for (const auto& [name, layers] : run.metrics.statistics) {
         for (Curve c : layers) {
@@ -368,8 +314,10 @@ class Report {
     }
     if (table.rows.empty()) { return; }
     write_file_atomic(out_ / "memory.csv", table.csv());
-    text("## Memory statistics\n\nAt the last logged step" +
-         (runs_.size() <= kFewRuns ? ".\n\n" + table.markdown() : std::string(": in memory.csv.\n")));
+    const bool is_shown = runs_.size() <= kFewRuns;
+    page_.heading(2, "Memory statistics");
+    page_.paragraph(is_shown ? "At the last logged step." : "At the last logged step: in memory.csv.");
+    if (is_shown) { page_.table(table); }
     for (const auto& [name, list] : curves) {
       if (list.size() <= kManyCurves) {
         chart("memory_" + name + ".svg", svg_chart(list, {name, "optimizer steps", name}));
@@ -377,12 +325,13 @@ class Report {
     }
   }
 
+  const std::string title_;
   const std::vector<ReportRun>& runs_;
   const std::optional<FitConfig>& fit_;
   const std::vector<Json>& planned_;
   fs::path out_;
   std::vector<Json> results_;
-  std::string markdown_, html_;
+  Page page_;
 };
 
 }  // namespace

@@ -74,6 +74,61 @@ void add_fit(FitGroup& group, const Points& points, const std::vector<Json>& hel
   group.fit->predictions.resize(held_out.size());
 }
 
+Table coefficients_table(const std::vector<FitGroup>& groups, bool has_offset) {
+  Table table{{"group"}, {}};
+  add_number_columns(table, {"points", "a", "b"});
+  table.columns.emplace_back("95 % of b");
+  if (has_offset) { add_number_columns(table, {"c"}); }
+  add_number_columns(table, {"R²"});
+  table.columns.emplace_back("interval");
+  for (const FitGroup& g : groups) {
+    std::vector<Json>& row = table.rows.emplace_back(std::vector<Json>{g.name});
+    if (!g.fit) {
+      row.resize(table.columns.size() - 1);
+      row.emplace_back("no fit: " + g.problem);
+      continue;
+    }
+    const PowerLawFit& f = *g.fit;
+    for (const std::string& cell : {fmt::format("{}", f.x.size()), fmt::format("{:.5g}", f.a),
+                                    fmt::format("{:.5f}", f.b), interval_text(f.b_interval)}) {
+      row.emplace_back(cell);
+    }
+    if (has_offset) { row.emplace_back(fmt::format("{:.4f}", f.c)); }
+    row.push_back(f.r2 ? Json(fmt::format("{:.5f}", *f.r2)) : Json());
+    row.emplace_back(f.interval_method);
+  }
+  return table;
+}
+
+Table held_out_table(const std::vector<FitGroup>& groups, const std::string& x) {
+  Table table{{"run"}, {}};
+  add_number_columns(table, {x, "predicted"});
+  table.columns.emplace_back("95 %");
+  add_number_columns(table, {"measured", "difference"});
+  for (const FitGroup& g : groups) {
+    for (const FitGroup::HeldOut& h : g.held_out) {
+      const bool is_measured = std::isfinite(h.measured);
+      table.rows.push_back({h.id, fmt::format("{:.4e}", h.x), fmt::format("{:.5f}", h.predicted.y),
+                            interval_text(h.predicted.interval),
+                            is_measured ? Json(fmt::format("{:.5f}", h.measured)) : Json(),
+                            is_measured ? Json(fmt::format("{:+.5f}", h.measured - h.predicted.y)) : Json()});
+    }
+  }
+  return table;
+}
+
+/// The fits at x, where the first group's is `wanted`.
+Table share_table(const std::vector<FitGroup>& groups, const FitConfig& config, double x, double wanted) {
+  Table table{{"group"}, {}};
+  add_number_columns(table, {config.y, "difference", "share of " + config.x});
+  for (const FitGroup& g : groups) {
+    if (!g.fit) { continue; }
+    table.rows.push_back({g.name, fmt::format("{:.5f}", g.fit->at(x)), fmt::format("{:+.5f}", g.fit->at(x) - wanted),
+                          share_text(inverse(*g.fit, wanted) / x)});
+  }
+  return table;
+}
+
 }  // namespace
 
 std::vector<FitGroup> fit_groups(const std::vector<Json>& results, const FitConfig& config) {
@@ -153,54 +208,28 @@ std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& conf
   return svg_chart(curves, {has_bands ? "Scaling, with 95 % bands of a new run" : "Scaling", x, y, true, true}, bands);
 }
 
-std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& config) {
-  std::string text = config.y + " = a · " + config.x + "^−b" + (config.offset ? " + c" : "") +
-                     "\n\n| group | points | a | b | 95 % of b |" + (config.offset ? " c |" : "") +
-                     " R² | interval |\n|---|---:|---:|---:|---|" + (config.offset ? "---:|" : "") + "---:|---|\n";
-  std::string held_out, against;
-  bool exact = false;
-  const PowerLawFit* first = nullptr;
-  for (const FitGroup& g : groups) {
-    if (!g.fit) {
-      text += "| " + g.name + " | no fit: " + g.problem + " | | | | | |" + (config.offset ? " |" : "") + "\n";
-      continue;
-    }
-    const PowerLawFit& f = *g.fit;
-    text +=
-        fmt::format("| {} | {} | {:.5g} | {:.5f} | {} |", g.name, f.x.size(), f.a, f.b, interval_text(f.b_interval)) +
-        (config.offset ? fmt::format(" {:.4f} |", f.c) : std::string()) + " " +
-        (f.r2 ? fmt::format("{:.5f}", *f.r2) : "–") + " | " + f.interval_method + " |\n";
-    exact |= !f.r2;
-    for (const FitGroup::HeldOut& h : g.held_out) {
-      held_out +=
-          fmt::format("| {} | {:.4e} | {:.5f} | {} |", h.id, h.x, h.predicted.y, interval_text(h.predicted.interval)) +
-          (std::isfinite(h.measured) ? fmt::format(" {:.5f} | {:+.5f} |\n", h.measured, h.measured - h.predicted.y)
-                                     : std::string(" – | – |\n"));
-    }
-    first = first != nullptr ? first : &f;
-    const double x = *std::max_element(first->x.begin(), first->x.end()), wanted = first->at(x),
-                 needed = inverse(f, wanted);
-    against +=
-        fmt::format("| {} | {:.5f} | {:+.5f} | {} |\n", g.name, f.at(x), f.at(x) - wanted, share_text(needed / x));
+void write_fits(Page& page, const std::vector<FitGroup>& groups, const FitConfig& config) {
+  page.paragraph(config.y + " = a · " + config.x + "^−b" + (config.offset ? " + c" : ""));
+  page.table(coefficients_table(groups, config.offset));
+  if (std::any_of(groups.begin(), groups.end(), [](const FitGroup& g) { return g.fit && !g.fit->r2; })) {
+    page.paragraph(fmt::format(
+        "A curve with {0} coefficients goes through {0} points exactly: such a row says nothing about how well the law "
+        "holds, nor how far off its predictions are.",
+        config.offset ? 3 : 2));
   }
-  if (exact) {
-    text += fmt::format(
-        "\nA curve with {} coefficients goes through {} points exactly: such a row says nothing about how well the law "
-        "holds, nor how far off its predictions are.\n",
-        config.offset ? 3 : 2, config.offset ? 3 : 2);
+  if (const Table held_out = held_out_table(groups, config.x); !held_out.rows.empty()) {
+    page.paragraph("Held-out runs: predicted from the fit, and measured where they were trained.");
+    page.table(held_out);
   }
-  if (!held_out.empty()) {
-    text += "\nHeld-out runs: predicted from the fit, and measured where they were trained.\n\n| run | " + config.x +
-            " | predicted | 95 % | measured | difference |\n|---|---:|---:|---|---:|---:|\n" + held_out;
+  const auto first = std::find_if(groups.begin(), groups.end(), [](const FitGroup& g) { return g.fit.has_value(); });
+  if (first != groups.end() && groups.size() > 1) {
+    const double x = *std::max_element(first->fit->x.begin(), first->fit->x.end());
+    page.paragraph(fmt::format(
+        "The fits at {} {:.4e}, the largest point of the first group, and the share of it that each needs to reach the "
+        "first group's value.",
+        config.x, x));
+    page.table(share_table(groups, config, x, first->fit->at(x)));
   }
-  if (first != nullptr && groups.size() > 1) {
-    text += fmt::format(
-                "\nThe fits at {} {:.4e}, the largest point of the first group, and the share of it that each needs to "
-                "reach the first group's value.\n\n",
-                config.x, *std::max_element(first->x.begin(), first->x.end())) +
-            "| group | " + config.y + " | difference | share of " + config.x + " |\n|---|---:|---:|---:|\n" + against;
-  }
-  return text;
 }
 
 Json fit_json(const std::vector<FitGroup>& groups, const FitConfig& config) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "study/chart.h"
+#include "study/page.h"
 #include "study/power_law.h"
 #include "study/sweep.h"
 
@@ -28,8 +29,8 @@ std::vector<FitGroup> fit_groups(const std::vector<Json>& results, const FitConf
 /// Points, fitted lines and 95 % bands on logarithmic axes.
 std::string fit_chart(const std::vector<FitGroup>& groups, const FitConfig& config);
 
-/// Tables in Markdown: coefficients, predicted against measured, and groups against the first one.
-std::string fit_markdown(const std::vector<FitGroup>& groups, const FitConfig& config);
+/// Tables of coefficients, of predicted against measured, and of groups against the first one.
+void write_fits(Page& page, const std::vector<FitGroup>& groups, const FitConfig& config);
 Json fit_json(const std::vector<FitGroup>& groups, const FitConfig& config);
 
 }  // namespace hebb

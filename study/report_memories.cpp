@@ -23,7 +23,7 @@ bool is_detail(const std::string& statistic) {
 std::vector<ReportPart> adaptation(const Results& all) {
   std::vector<ReportPart> parts;
   for (const Evaluated& e : of_kind(all, {"adapt"})) {
-    Pivot pivot({"run", "stage", "adapted"});
+    Pivot pivot({"run", {"stage", TableColumn::Kind::number}, "adapted"});
     std::vector<Curve> curves;
     std::vector<std::string> domains;
     std::map<int64_t, std::string> adapted;
@@ -138,7 +138,7 @@ std::vector<ReportPart> memories(const Results& all) {
     }
     add_series_chart(part, results, {how.series, how.x, how.y, how.by, {how.title, how.x_title, how.y_title}},
                      "memory_" + how.series);
-    ReportTable points = points_table(results, how.series);
+    Table points = points_table(results, how.series);
     if (!points.rows.empty()) { part.files.emplace_back("memory_" + how.series + ".csv", std::move(points)); }
   }
   return {part};

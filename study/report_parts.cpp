@@ -1,7 +1,5 @@
 #include "study/report_parts.h"
 
-#include <fmt/core.h>
-
 #include <cmath>
 
 #include "eval/comparison.h"
@@ -9,44 +7,6 @@
 #include "study/run_results.h"
 
 namespace hebb {
-namespace {
-
-std::string shown(const Json& cell) {
-  if (cell.is_null()) { return "–"; }
-  if (!cell.is_number()) { return cell.is_string() ? cell.as_string() : cell.dump(); }
-  return fmt::format("{:.5g}", cell.as_double());
-}
-
-}  // namespace
-
-std::string ReportTable::markdown() const {
-  const auto line = [](const std::vector<Json>& cells) {
-    std::string text = "|";
-    for (const Json& cell : cells) { text += " " + shown(cell) + " |"; }
-    return text + "\n";
-  };
-  std::string text = line({titles.begin(), titles.end()}) + "|";
-  for (size_t i = 0; i < titles.size(); ++i) { text += i == 0 ? "---|" : "---:|"; }
-  text += "\n";
-  for (const auto& row : rows) { text += line(row); }
-  return text;
-}
-
-std::string ReportTable::csv() const {
-  std::string text;
-  const auto add = [&](const std::vector<Json>& cells) {
-    for (size_t i = 0; i < cells.size(); ++i) {
-      text += (i > 0 ? "," : "") + csv_cell(cells[i].is_null()     ? ""
-                                            : cells[i].is_string() ? cells[i].as_string()
-                                                                   : cells[i].dump());
-    }
-    text += "\n";
-  };
-  add({titles.begin(), titles.end()});
-  for (const auto& row : rows) { add(row); }
-  return text;
-}
-
 const Json& Evaluated::object(const std::string& key) const {
   static const Json none = Json::object();
   const Json* found = json.find(key);
@@ -126,10 +86,10 @@ void Pivot::set(const Row& row, const std::string& column, double value, const E
   add_once(files_[row], from.file);
 }
 
-ReportTable Pivot::table() const {
-  ReportTable t{titles_, {}};
-  t.titles.insert(t.titles.end(), columns_.begin(), columns_.end());
-  t.titles.push_back("files");
+Table Pivot::table() const {
+  Table t{keys_, {}};
+  add_number_columns(t, columns_);
+  t.columns.emplace_back("files");
   for (const Row& row : rows_) {
     std::vector<Json> cells(row.begin(), row.end());
     for (const std::string& column : columns_) {
@@ -144,24 +104,24 @@ ReportTable Pivot::table() const {
   return t;
 }
 
-ReportTable points_table(const Results& results, const std::string& series) {
-  ReportTable t{{"run", "evaluation"}, {}};
+Table points_table(const Results& results, const std::string& series) {
+  std::vector<std::string> keys;
   for (const Evaluated& e : results) {
     for (const Json& p : e.series(series)) {
-      for (const auto& [key, value] : p.members()) { add_once(t.titles, key); }
+      for (const auto& [key, value] : p.members()) { add_once(keys, key); }
     }
   }
+  Table t{{"run", "evaluation"}, {}};
+  add_number_columns(t, keys);
+  t.columns.emplace_back("files");
   for (const Evaluated& e : results) {
     for (const Json& p : e.series(series)) {
       std::vector<Json> row{e.run, e.label};
-      for (size_t k = 2; k < t.titles.size(); ++k) {
-        row.push_back(p.find(t.titles[k]) != nullptr ? *p.find(t.titles[k]) : Json());
-      }
+      for (const std::string& key : keys) { row.push_back(p.find(key) != nullptr ? *p.find(key) : Json()); }
       row.push_back(e.file);
       t.rows.push_back(std::move(row));
     }
   }
-  t.titles.push_back("files");
   return t;
 }
 

@@ -9,26 +9,18 @@
 
 #include "study/chart.h"
 #include "study/report.h"
+#include "study/table.h"
 
 namespace hebb {
-
-/// A table of a report: strings, numbers, null where there is nothing.
-struct ReportTable {
-  std::vector<std::string> titles;
-  std::vector<std::vector<Json>> rows;
-
-  std::string markdown() const;  // numbers shortened, "–" for nothing
-  std::string csv() const;       // numbers in full
-};
 
 /// A section of a report.
 struct ReportPart {
   std::string title, text;
-  ReportTable table;                                          // the last column names the result files
+  Table table;                                                // the last column names the result files
   std::string csv_file{};                                     // of the table; empty: none of its own
   bool is_long = false;                                       // the table is left to the file
   std::vector<std::pair<std::string, std::string>> charts{};  // file names and SVG
-  std::vector<std::pair<std::string, ReportTable>> files{};   // further tables, for programs
+  std::vector<std::pair<std::string, Table>> files{};         // further tables, for programs
 };
 
 /// One result file. Results on different data, or per token of different tokenizers, have different labels.
@@ -65,21 +57,22 @@ template <class T> void add_once(std::vector<T>& list, const T& value) {
 class Pivot {
  public:
   using Row = std::vector<std::string>;
-  explicit Pivot(std::vector<std::string> titles) : titles_(std::move(titles)) {}
+  explicit Pivot(std::vector<TableColumn> keys) : keys_(std::move(keys)) {}
 
   void set(const Row& row, const std::string& column, double value, const Evaluated& from);
   const std::vector<Row>& rows() const { return rows_; }
-  ReportTable table() const;
+  Table table() const;
 
  private:
-  std::vector<std::string> titles_, columns_;
+  std::vector<TableColumn> keys_;
+  std::vector<std::string> columns_;
   std::vector<Row> rows_;
   std::map<std::pair<Row, std::string>, double> values_;
   std::map<Row, std::vector<std::string>> files_;
 };
 
 /// All points of a series as they are, for programs.
-ReportTable points_table(const Results& results, const std::string& series);
+Table points_table(const Results& results, const std::string& series);
 
 /// How a series is drawn: a curve for every run, label and value of `by` ("": none).
 struct SeriesChart {

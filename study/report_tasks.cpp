@@ -129,7 +129,7 @@ std::vector<ReportPart> short_context(const Results& all) {
 /// Exact match after n readings, one bar per haystack: what each further reading adds to the best so far.
 std::vector<ReportPart> needles(const Results& all) {
   const Results results = of_kind(all, {"niah"});
-  Pivot pivot({"run", "evaluation", "words", "readings"});
+  Pivot pivot({"run", "evaluation", {"words", TableColumn::Kind::number}, {"readings", TableColumn::Kind::number}});
   std::set<int64_t> readings;
   std::vector<std::string> bars;
   std::map<std::string, std::map<int64_t, double>> exact;  // by bar and readings
@@ -171,7 +171,7 @@ std::vector<ReportPart> needles(const Results& all) {
 /// Tasks beside each other with their mean, a row per run, source and length and one for all lengths, and lines of the
 /// means.
 std::vector<ReportPart> ruler(const Results& all) {
-  Pivot pivot({"run", "evaluation", "length"});
+  Pivot pivot({"run", "evaluation", {"length", TableColumn::Kind::number}});
   std::vector<Curve> curves;
   for (const Evaluated& e : of_kind(all, {"ruler"})) {
     std::map<int64_t, Mean> by_length;

@@ -6,6 +6,7 @@
 #include "core/files.h"
 #include "data/tokenizer/tokenizer.h"
 #include "eval/comparison.h"
+#include "study/report_parts.h"
 #include "train/run_config.h"
 
 namespace hebb {
@@ -130,7 +131,7 @@ std::string data_letter(const std::vector<std::string>& all, const std::string& 
          (place < 26 ? std::string(1, static_cast<char>('A' + place)) : std::to_string(place)) + "]";
 }
 
-ReportTable config_differences(const std::vector<std::string>& ids, const std::vector<Json>& configs) {
+Table config_differences(const std::vector<std::string>& ids, const std::vector<Json>& configs) {
   std::vector<std::string> keys;
   std::vector<std::map<std::string, std::string>> values(configs.size());
   for (size_t i = 0; i < configs.size(); ++i) { flatten(configs[i], "", values[i], keys); }
@@ -144,14 +145,13 @@ ReportTable config_differences(const std::vector<std::string>& ids, const std::v
     }
     return true;
   });
-  ReportTable table;
   const bool has_columns = ids.size() <= kFewColumns;
-  table.titles = has_columns ? ids : keys;
-  table.titles.insert(table.titles.begin(), has_columns ? "key" : "id");
+  Table table{{has_columns ? "key" : "id"}, {}};
+  add_number_columns(table, has_columns ? ids : keys);
   const size_t rows = keys.empty() ? 0 : has_columns ? keys.size() : ids.size();
   for (size_t row = 0; row < rows; ++row) {
     std::vector<Json> cells{has_columns ? keys[row] : ids[row]};
-    for (size_t column = 1; column < table.titles.size(); ++column) {
+    for (size_t column = 1; column < table.columns.size(); ++column) {
       cells.push_back(has_columns ? value(column - 1, keys[row]) : value(row, keys[column - 1]));
     }
     table.rows.push_back(std::move(cells));

@@ -5,7 +5,7 @@
 
 #include "core/files.h"
 #include "core/json.h"
-#include "study/report_parts.h"
+#include "study/table.h"
 
 namespace hebb {
 
@@ -25,6 +25,6 @@ std::string data_letter(const std::vector<std::string>& all, const std::string& 
 
 /// The keys in which configurations differ, a column for each run where they are few, else a row. No rows where nothing
 /// differs.
-ReportTable config_differences(const std::vector<std::string>& ids, const std::vector<Json>& configs);
+Table config_differences(const std::vector<std::string>& ids, const std::vector<Json>& configs);
 
 }  // namespace hebb

@@ -78,17 +78,6 @@ void add_evaluations(Json& result, const fs::path& run) {
   }
 }
 
-std::string cell(const Json* value, bool is_short) {
-  if (value == nullptr || value->is_null()) { return is_short ? "–" : ""; }
-  if (value->is_string()) { return value->as_string(); }
-  if (!is_short || !value->is_number()) { return value->dump(); }
-  const double v = value->as_double();
-  const double most = value->is_integer() ? 1e7 : 1e5;
-  return std::abs(v) >= most   ? fmt::format("{:.4e}", v)
-         : value->is_integer() ? fmt::format("{:.0f}", v)
-                               : fmt::format("{:.5g}", v);
-}
-
 /// Keys that only the files for programs hold.
 bool is_detail(const std::string& key) {
   const bool is_flops = key.rfind("flops.", 0) == 0 && key != "flops.total",
@@ -145,6 +134,38 @@ std::vector<Json> with_sources_apart(const std::vector<Json>& results) {
     }
   }
   return apart;
+}
+
+/// The values under `keys`, a row for each result.
+Table table_of(const std::vector<Json>& results, const std::vector<std::string>& keys) {
+  Table table;
+  for (const std::string& key : keys) {
+    const bool is_text = std::any_of(results.begin(), results.end(), [&](const Json& result) {
+      const Json* value = result.find(key);
+      return value != nullptr && value->is_string();
+    });
+    table.columns.emplace_back(key, is_text ? TableColumn::Kind::text : TableColumn::Kind::number);
+  }
+  for (const Json& result : results) {
+    std::vector<Json>& row = table.rows.emplace_back();
+    for (const std::string& key : keys) {
+      const Json* value = result.find(key);
+      row.push_back(value != nullptr ? *value : Json());
+    }
+  }
+  return table;
+}
+
+/// Rows as columns; the first column has the titles.
+Table transposed(const Table& table) {
+  Table turned{{table.columns[0]}, {}};
+  for (const auto& row : table.rows) { add_number_columns(turned, {row[0].as_string()}); }
+  for (size_t k = 1; k < table.columns.size(); ++k) {
+    std::vector<Json>& row = turned.rows.emplace_back();
+    row.emplace_back(table.columns[k].title);
+    for (const auto& r : table.rows) { row.push_back(r[k]); }
+  }
+  return turned;
 }
 
 }  // namespace
@@ -213,29 +234,12 @@ std::string results_jsonl(const std::vector<Json>& results) {
   return text;
 }
 
-std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) { return text; }
-  std::string quoted = "\"";
-  for (const char c : text) { quoted += c == '"' ? "\"\"" : std::string(1, c); }
-  return quoted + "\"";
-}
-
-std::string results_csv(const std::vector<Json>& all) {
+Table results_table(const std::vector<Json>& all) {
   const std::vector<Json> results = with_sources_apart(all);
-  const std::vector<std::string> keys = result_keys(results);
-  std::string text;
-  for (size_t k = 0; k < keys.size(); ++k) { text += (k > 0 ? "," : "") + csv_cell(keys[k]); }
-  text += "\n";
-  for (const Json& result : results) {
-    for (size_t k = 0; k < keys.size(); ++k) {
-      text += (k > 0 ? "," : "") + csv_cell(cell(result.find(keys[k]), false));
-    }
-    text += "\n";
-  }
-  return text;
+  return table_of(results, result_keys(results));
 }
 
-std::string results_markdown(const std::vector<Json>& all) {
+Table comparison_table(const std::vector<Json>& all) {
   constexpr size_t kFewRuns = 4, kManyKeys = 10;
   const std::vector<Json> results = with_sources_apart(all);
   std::vector<std::string> keys = result_keys(results);
@@ -249,31 +253,14 @@ std::string results_markdown(const std::vector<Json>& all) {
   };
   std::stable_sort(keys.begin(), keys.end(),
                    [&](const std::string& a, const std::string& b) { return place(a) < place(b); });
-  std::vector<std::vector<std::string>> rows{keys};
-  for (const Json& result : results) {
-    rows.emplace_back();
-    for (const std::string& key : keys) {
-      const double deviation = result_number(result, key + ".std");
-      rows.back().push_back(std::isfinite(deviation) ? mean_text(result_number(result, key), deviation)
-                                                     : cell(result.find(key), true));
+  Table table = table_of(results, keys);
+  for (size_t r = 0; r < results.size(); ++r) {
+    for (size_t k = 0; k < keys.size(); ++k) {
+      const double deviation = result_number(results[r], keys[k] + ".std");
+      if (std::isfinite(deviation)) { table.rows[r][k] = mean_text(result_number(results[r], keys[k]), deviation); }
     }
   }
-  if (results.size() <= kFewRuns && keys.size() > kManyKeys) {
-    std::vector<std::vector<std::string>> turned(keys.size());
-    for (const auto& row : rows) {
-      for (size_t k = 0; k < keys.size(); ++k) { turned[k].push_back(row[k]); }
-    }
-    rows = std::move(turned);
-  }
-  std::string text;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    text += "|";
-    for (const std::string& value : rows[r]) { text += " " + value + " |"; }
-    text += "\n";
-    for (size_t k = 0; r == 0 && k < rows[0].size(); ++k) { text += k == 0 ? "|---|" : "---:|"; }
-    text += r == 0 ? "\n" : "";
-  }
-  return text;
+  return results.size() <= kFewRuns && keys.size() > kManyKeys ? transposed(table) : table;
 }
 
 }  // namespace hebb

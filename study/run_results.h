@@ -4,6 +4,7 @@
 
 #include "core/files.h"
 #include "core/json.h"
+#include "study/table.h"
 
 namespace hebb {
 
@@ -22,12 +23,11 @@ double result_number(const Json& result, const std::string& key);
 /// Keys of all results in order of first appearance.
 std::vector<std::string> result_keys(const std::vector<Json>& results);
 std::string results_jsonl(const std::vector<Json>& results);
-/// A cell of a CSV file, quoted where it must be.
-std::string csv_cell(const std::string& text);
-/// Values from different sources, data or tokenizers never share a column.
-std::string results_csv(const std::vector<Json>& results);
-/// The keys that people compare, a row per run, or a column where runs are few; numbers shortened, KEY beside its
-/// KEY.std as "mean ± deviation"; absent values are "–".
-std::string results_markdown(const std::vector<Json>& results);
+/// All values, a row for each run, for programs. Values from different sources, data or tokenizers never share a
+/// column.
+Table results_table(const std::vector<Json>& results);
+/// The keys that people compare: a row for each run, or a column where runs are few; KEY beside its KEY.std as
+/// "mean ± deviation".
+Table comparison_table(const std::vector<Json>& results);
 
 }  // namespace hebb

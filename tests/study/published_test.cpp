@@ -34,8 +34,8 @@ std::string sweep_with(const std::string& published) {
 
 TEST_CASE("published numbers stand beside ours in the unit of the paper", "[fast]") {
   const ReportPart part = beside_published(table(), {result("full", 3510, 1.3), result("gdn", 3600, NAN)}, 0);
-  CHECK(part.table.titles == std::vector<std::string>{"run", "parameters [K], published", "parameters [K], ours",
-                                                      "loss, published", "loss, ours", "speed, published"});
+  CHECK(part.table.titles() == std::vector<std::string>{"run", "parameters [K], published", "parameters [K], ours",
+                                                        "loss, published", "loss, ours", "speed, published"});
   CHECK_THAT(part.table.markdown(),
              Contains("| full | 3.5 | 3.51 | 1.25 | 1.3 | 7 |") && Contains("| gdn | – | 3.6 | 1.5 | – | 8 |"));
   CHECK_THAT(part.text, Contains("Published: a paper, table 2.") && !Contains("shrunk"));

@@ -51,7 +51,7 @@ TEST_CASE("results of different sources never share a column or a curve", "[fast
   r.add("two", "acc", R"("kind": "choice", "source": "official", "metrics": {"acc": {"value": 0.75}})");
   r.add("two", "lambada", R"("kind": "cloze", "metrics": {"ppl": {"value": 12.3456789}})");
   const ReportPart part = r.only();
-  CHECK(part.table.titles ==
+  CHECK(part.table.titles() ==
         std::vector<std::string>{"run", "acc (builtin) acc", "acc (official) acc", "lambada ppl", "files"});
   CHECK_THAT(
       part.table.markdown(),
@@ -64,11 +64,20 @@ TEST_CASE("results of different sources never share a column or a curve", "[fast
   Json one = Json::object({{"id", "one"}, {"eval.acc.acc", 0.25}, {"eval.acc.source", "builtin"}});
   Json two = Json::object(
       {{"id", "two"}, {"eval.acc.acc", 0.75}, {"eval.acc.source", "official"}, {"eval.probe.sdm.unique_read", 0.5}});
-  CHECK(results_csv({one, two}) ==
+  CHECK(results_table({one, two}).csv() ==
         "id,eval.acc.acc (builtin),eval.acc.acc (official),eval.probe.sdm.unique_read\none,0.25,,\ntwo,,0.75,0.5\n");
-  CHECK_THAT(results_markdown({one, two}), !Contains("unique_read"));  // numbers of layers have sections of their own
+  CHECK_THAT(comparison_table({one, two}).markdown(),
+             !Contains("unique_read"));  // numbers of layers have sections of their own
   two.set("eval.acc.source", "builtin");
-  CHECK_THAT(results_csv({one, two}), Contains("id,eval.acc.acc,eval.probe"));
+  CHECK_THAT(results_table({one, two}).csv(), Contains("id,eval.acc.acc,eval.probe"));
+}
+
+TEST_CASE("a table has the same cells in Markdown, HTML and CSV, whatever they hold", "[fast]") {
+  const Table table{{"id", {"a.b", TableColumn::Kind::number}}, {{"x|<y>", 1.23456789}, {"p,\"q\"", Json()}}};
+  CHECK(table.markdown() == "| id | a.b |\n|---|---:|\n| x\\|<y> | 1.2346 |\n| p,\"q\" | – |\n");
+  CHECK_THAT(table.html(), Contains("<th class=\"text\">id</th><th>a.<wbr>b</th></tr>\n"
+                                    "<tr><td class=\"text\">x|&lt;y&gt;</td><td>1.2346</td></tr>\n"));
+  CHECK(table.csv() == "id,a.b\nx|<y>,1.23456789\n\"p,\"\"q\"\"\",\n");
 }
 
 TEST_CASE("what failed or was skipped is left out", "[fast]") {
@@ -76,7 +85,7 @@ TEST_CASE("what failed or was skipped is left out", "[fast]") {
   r.add("one", "acc", R"("kind": "choice", "metrics": {"acc": {"value": 0.25}})");
   r.folder.write("one/evals/step_00000010/gone.json",
                  R"({"name": "gone", "kind": "choice", "status": "skipped", "metrics": {}})");
-  CHECK(r.only().table.titles.size() == 3);
+  CHECK(r.only().table.columns.size() == 3);
 }
 
 TEST_CASE("RULER: a row per length with the mean over its tasks, and a curve per run and source", "[fast]") {
@@ -115,7 +124,7 @@ TEST_CASE("perplexity by position has a logarithmic axis, and gain a drawing of 
       R"("kind": "position_ppl", "series": {"by_position": [{"from": 0, "to": 64, "tokens": 64, "nll": 3.0, "ppl": 20.1, "gain": 0},
     {"from": 64, "to": 91, "tokens": 27, "nll": 2.0, "ppl": 7.4, "gain": 0.5}, {"from": 91, "to": 128, "tokens": 0}]})");
   const ReportPart part = r.only();
-  CHECK(part.table.titles == std::vector<std::string>{"run", "to 64", "to 91", "to 128", "files"});
+  CHECK(part.table.titles() == std::vector<std::string>{"run", "to 64", "to 91", "to 128", "files"});
   CHECK_THAT(part.table.markdown(), Contains("| one | 20.1 | 7.4 | – |"));
   REQUIRE(part.charts.size() == 2);
   CHECK_THAT(part.charts[0].second, Contains("position, end of the bin [tokens], log scale") && Contains("perplexity"));
@@ -138,7 +147,7 @@ TEST_CASE("streams of several runs are compared by the cumulative loss since the
   const ReportPart part = r.only();
   // At 128: ((2 - 3) + (1.5 - 1)) / 2; at 192, of the one document that is as long: (2 * 128 + 3.5 * 64) / 192 - (3 *
   // 128 + 2 * 64) / 192.
-  CHECK(part.table.titles == std::vector<std::string>{"run", "128", "192", "files"});
+  CHECK(part.table.titles() == std::vector<std::string>{"run", "128", "192", "files"});
   REQUIRE(part.table.rows.size() == 2);
   CHECK(part.table.rows[0][1].as_double() == 0);
   CHECK(part.table.rows[1][1].as_double() == Approx(-0.25));
@@ -178,7 +187,7 @@ TEST_CASE("memories: gates as shades, cumulative weights with bands, curves by l
   CHECK_THAT(part.table.markdown(), !Contains("_q10"));
   CHECK(charts.count("cumulative_write.svg") == 0);
   CHECK_THAT(charts.at("memory_state_norm.svg"), Contains("blocks.0.mixer") && Contains("blocks.2.mixer"));
-  std::map<std::string, ReportTable> files(part.files.begin(), part.files.end());
+  std::map<std::string, Table> files(part.files.begin(), part.files.end());
   CHECK_THAT(files.at("memory_stats.csv").csv(), Contains("sdm.effective_read_q10,0.125,"));
   CHECK_THAT(files.at("memory_layers.csv").csv(), Contains("one,probe,blocks.2.mixer,0.75,one/evals/"));
   CHECK_THAT(files.at("memory_state_norm.csv").csv(),

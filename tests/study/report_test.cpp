@@ -43,6 +43,15 @@ FitConfig by_arch() {
   return config;
 }
 
+std::string fit_text(const std::vector<FitGroup>& groups, const FitConfig& config) {
+  Page page;
+  write_fits(page, groups, config);
+  return page.markdown();
+}
+
+std::string csv_of(const std::vector<Json>& results) { return results_table(results).csv(); }
+std::string comparison_of(const std::vector<Json>& results) { return comparison_table(results).markdown(); }
+
 }  // namespace
 
 TEST_CASE("fits of a report recover known laws, predict held-out runs and compare groups", "[fast]") {
@@ -55,7 +64,7 @@ TEST_CASE("fits of a report recover known laws, predict held-out runs and compar
   CHECK(groups[0].held_out[0].id == "full-8");
   CHECK(groups[0].held_out[0].measured == Approx(groups[0].held_out[0].predicted.y).epsilon(1e-9));
   // The second group needs (30/29)^(-1/0.05) of the first one's FLOPs: 0.508.
-  CHECK_THAT(fit_markdown(groups, config), Contains("| sdm | ") && Contains("| 0.508 |") && Contains("| full-8 |"));
+  CHECK_THAT(fit_text(groups, config), Contains("| sdm | ") && Contains("| 0.508 |") && Contains("| full-8 |"));
   CHECK_THAT(fit_chart(groups, config),
              Contains("training FLOPs, log scale") && Contains("final training loss") && Contains("10²⁰"));
   CHECK(fit_json(groups, config).at("groups").items()[1].at("held_out").items().size() == 1);
@@ -68,7 +77,7 @@ TEST_CASE("a share of FLOPs far outside of all runs is a bound", "[fast]") {
       r.set("loss.final", 9.0 * std::pow(r.at("flops.total").as_double(), -0.01));
     }
   }
-  CHECK_THAT(fit_markdown(fit_groups(results, by_arch()), by_arch()), Contains("| > 100 |"));
+  CHECK_THAT(fit_text(fit_groups(results, by_arch()), by_arch()), Contains("| > 100 |"));
 }
 
 TEST_CASE("a curve through as many points as it has coefficients is not reported as a fit", "[fast]") {
@@ -76,12 +85,12 @@ TEST_CASE("a curve through as many points as it has coefficients is not reported
   config.fit_ids = {"full-[12]", "sdm-*"};
   config.predict_ids = {"full-8"};
   const std::vector<FitGroup> groups = fit_groups(made_up_results(), config);
-  const std::string text = fit_markdown(groups, config);
+  const std::string text = fit_text(groups, config);
   CHECK_THAT(text, Contains("| full | 2 | 30 | 0.05000 | – | – | none: no degree of freedom is left |\n") &&
                        Contains("A curve with 2 coefficients goes through 2 points exactly") && Contains("| full-8 |"));
   CHECK_THAT(fit_chart(groups, config), Contains("full: curve through 2 points") && Contains("sdm: fit, R² 1.0000"));
   CHECK(fit_json(groups, config).at("groups").items()[0].at("r2").is_null());
-  CHECK_THAT(fit_markdown(fit_groups(made_up_results(), by_arch()), by_arch()), !Contains("exactly"));
+  CHECK_THAT(fit_text(fit_groups(made_up_results(), by_arch()), by_arch()), !Contains("exactly"));
 }
 
 TEST_CASE("a report says which losses are not finite", "[fast]") {
@@ -141,7 +150,7 @@ TEST_CASE("runs that differ in seeds only are one row: means with sample deviati
          rows[0].at("flops.total").as_double() == 1e12));
   CHECK(rows[1].at("id").as_string() == "full_seed=1");
   CHECK(rows[1].find("loss.final.std") == nullptr);
-  CHECK_THAT(results_markdown(rows),
+  CHECK_THAT(comparison_of(rows),
              Contains("| gdn | 2 | g | 1 | 1.0000e+12 | 4.60 ± 0.14 |") && !Contains("loss.final.std"));
   CHECK(mean_text(4.521936, 0.000062) == "4.5219 ± 0.0001");
   CHECK(mean_text(400000, 26433) == "400000 ± 26433");
@@ -218,11 +227,11 @@ TEST_CASE("losses and evaluations on different data share no column and no drawi
     return r;
   };
   const ReportRun one = run("one", "x"), two = run("two", "y"), three = run("three", "x");
-  CHECK(results_csv({one.result, two.result, three.result}) ==
+  CHECK(csv_of({one.result, two.result, three.result}) ==
         "id,loss.final [data A],val.held [data A],eval.e.nll [data A],eval.e.bits_per_byte,loss.final [data B],"
         "val.held [data B],eval.e.nll [data B]\n"
         "one,4.5,5.5,6.5,7.5,,,\ntwo,,,,7.5,4.5,5.5,6.5\nthree,4.5,5.5,6.5,7.5,,,\n");
-  CHECK_THAT(results_csv({one.result, three.result}), Contains("id,loss.final,val.held,eval.e.nll,"));
+  CHECK_THAT(csv_of({one.result, three.result}), Contains("id,loss.final,val.held,eval.e.nll,"));
   write_report("Data", {one, two, three}, std::nullopt, folder / "report");
   for (const char* file : {"loss_A.svg", "loss_B.svg", "validation_A.svg", "validation_B.svg"}) {
     CHECK(fs::exists(folder / "report/plots" / file));
@@ -257,9 +266,8 @@ TEST_CASE("what differs between configurations comes first, and few runs stand s
 
   Json many = Json::object({{"id", "r"}});
   for (int i = 0; i < 12; ++i) { many.set("eval.e.m" + std::to_string(i), i + 0.5); }
-  CHECK_THAT(results_markdown({many, many}),
-             StartsWith("| id | r | r |\n|---|---:|---:|\n| eval.e.m0 | 0.5 | 0.5 |\n"));
-  CHECK_THAT(results_markdown({many, many, many, many, many}), StartsWith("| id | eval.e.m0 |"));
+  CHECK_THAT(comparison_of({many, many}), StartsWith("| id | r | r |\n|---|---:|---:|\n| eval.e.m0 | 0.5 | 0.5 |\n"));
+  CHECK_THAT(comparison_of({many, many, many, many, many}), StartsWith("| id | eval.e.m0 |"));
 
   const TempFolder folder;
   write_report("Two", {{"a", folder / "gone", {}, many, a}, {"b", folder / "gone", {}, many, b}}, std::nullopt,
@@ -277,7 +285,7 @@ TEST_CASE("titles of tables may be cut behind the dots of a path", "[fast]") {
         {id, folder / "gone", {}, Json::object({{"id", id}}), Json::object({{"a", Json::object({{"b", i}})}})});
   }
   write_report("Six", runs, std::nullopt, folder / "report");
-  CHECK_THAT(read_file(folder / "report/index.html"), Contains("<th> a.<wbr>b </th>"));
+  CHECK_THAT(read_file(folder / "report/index.html"), Contains("<th>a.<wbr>b</th>"));
 }
 
 TEST_CASE("labels of an axis do not run into each other, and every curve has a name and a line of its own", "[fast]") {
@@ -320,7 +328,7 @@ TEST_CASE("a group with too few points says so instead of a fit", "[fast]") {
   const std::vector<FitGroup> groups = fit_groups(results, by_arch());
   REQUIRE(groups.size() == 1);
   CHECK(!groups[0].fit);
-  CHECK_THAT(fit_markdown(groups, by_arch()), Contains("no fit") && Contains("1 distinct x"));
+  CHECK_THAT(fit_text(groups, by_arch()), Contains("no fit") && Contains("1 distinct x"));
 }
 
 TEST_CASE("a chart names its axes, draws every mark, and has ticks in less than a decade", "[fast]") {
@@ -339,9 +347,9 @@ TEST_CASE("results are written for programs and for people", "[fast]") {
   results.resize(2);
   results[0].set("note", "a,\"b\"");
   results[1].set("params.active", 7);
-  CHECK(results_csv(results).substr(0, 53) == "id,arch,level,flops.total,loss.final,note,params.acti");
-  CHECK_THAT(results_csv(results), Contains("\"a,\"\"b\"\"\""));
-  CHECK_THAT(results_markdown(results),
+  CHECK(csv_of(results).substr(0, 53) == "id,arch,level,flops.total,loss.final,note,params.acti");
+  CHECK_THAT(csv_of(results), Contains("\"a,\"\"b\"\"\""));
+  CHECK_THAT(comparison_of(results),
              Contains("| full-1 | full | 1 | 2.0000e+18 |") && Contains("| – |") && !Contains("params.active"));
   CHECK(result_number(results[0], "loss.final") == 30.0 * std::pow(2e18, -0.05));
   CHECK(std::isnan(result_number(results[0], "arch")));
